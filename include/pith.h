@@ -1,0 +1,346 @@
+/* pith.h -- the one public header of libpith: open a GGUF model, feed tokens, read logits, sample, text in and out.
+ *
+ * Example (compiled and run by the tests, as C and as C++):
+ *
+ *     #include <pith.h>
+ *     #include <stdio.h>
+ *     int main(int argc, char **argv)
+ *     {
+ *         struct pith_error err;
+ *         pith_model *model = pith_model_open(argc > 1 ? argv[1] : "model.gguf", NULL, &err);
+ *         pith_session *session = model ? pith_session_open(model, NULL, &err) : NULL;
+ *         if (!session) {
+ *             fprintf(stderr, "%s\n", err.msg);
+ *             pith_model_close(model);
+ *             return 1;
+ *         }
+ *         char text[4096];
+ *         struct pith_generate_params params = PITH_GENERATE_PARAMS_INIT;
+ *         params.prompt = "Once upon a time";
+ *         params.n_max = 32;
+ *         params.text = text;
+ *         params.text_cap = sizeof text;
+ *         struct pith_generate_result result;
+ *         pith_status st = pith_generate(session, &params, &result, &err);
+ *         puts(st == PITH_OK ? text : err.msg);
+ *         pith_session_close(session);
+ *         pith_model_close(model);
+ *         return st == PITH_OK ? 0 : 1;
+ *     }
+ *
+ * Conventions
+ *   Errors     Every function that can fail takes `struct pith_error *err` last (NULL allowed) and returns a pith_status, or NULL/-1
+ *              with *err filled. The message says what was found, what was wanted and what to do. A call that fails changes nothing.
+ *   Structs    that the caller fills begin with their size: start from the matching PITH_..._INIT macro; zero means "default".
+ *   Threads    A model is read-only after open and may be used by any number of threads. A session is used by one thread at a time;
+ *              pith_cancel() alone may be called from any thread or signal handler.
+ *   Ownership  *_open and *_close pair up. Closing NULL is a no-op. A session keeps its model alive: closing order is free.
+ *   Shapes     are written slowest first: logits [R, V] are R rows of V floats. Sizes are bytes, times are nanoseconds (int64_t).
+ *   Tokens     are int32_t ids in 0..V-1. Text is UTF-8; bytes that are not are handled as the vocabulary says, never a crash.
+ *   Law        On CPUs the logits of a token are bit-identical whatever the batch, chunking, thread count, cache hit or instruction set.
+ */
+#ifndef PITH_H
+#define PITH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define PITH_API __attribute__((visibility("default")))
+#else
+#define PITH_API
+#endif
+
+#define PITH_VERSION_MAJOR 0
+#define PITH_VERSION_MINOR 1
+#define PITH_VERSION_PATCH 0
+
+/* ---------------------------------------------------------------- status and errors */
+
+#define PITH_STATUS_MAP(X)                                                                                             \
+    X(OK, 0, "ok")                                                                                                     \
+    X(NOMEM, 1, "out of memory")                                                                                       \
+    X(IO, 2, "input/output error")                                                                                     \
+    X(FORMAT, 3, "damaged or malformed data")                                                                          \
+    X(MISSING, 4, "not found")                                                                                         \
+    X(SHAPE, 5, "shape mismatch")                                                                                      \
+    X(UNSUPPORTED, 6, "not supported")                                                                                 \
+    X(RANGE, 7, "out of range")                                                                                        \
+    X(STATE, 8, "not possible in this state")                                                                          \
+    X(CANCELLED, 9, "cancelled")                                                                                       \
+    X(DEVICE, 10, "device error")                                                                                      \
+    X(INTERNAL, 11, "internal error")
+
+typedef enum pith_status {
+#define PITH_STATUS_ENUM(name, value, text) PITH_##name = value,
+    PITH_STATUS_MAP(PITH_STATUS_ENUM)
+#undef PITH_STATUS_ENUM
+} pith_status;
+
+#define PITH_ERROR_MAX 2048 /* one message lists every missing, extra and misshapen tensor, or says how many more */
+
+struct pith_error {
+    pith_status code;
+    char msg[PITH_ERROR_MAX]; /* always terminated, one line, valid UTF-8 */
+};
+
+PITH_API const char *pith_version(void);               /* "0.1.0 (commit)" */
+PITH_API const char *pith_status_text(pith_status st); /* never NULL */
+
+/* ---------------------------------------------------------------- memory */
+
+typedef enum pith_purpose { PITH_MEM_WEIGHTS, PITH_MEM_CACHE, PITH_MEM_SCRATCH, PITH_MEM_VOCAB, PITH_MEM_META, PITH_MEM_SERVER, PITH_MEM_N } pith_purpose;
+
+/* Process-wide allocator, set before any other call of the library (PITH_STATE afterwards). alloc returns memory aligned to `align`
+ * (a power of two) or NULL; commit is asked before reserved address space is first used and returns 0, or -1 to refuse. */
+struct pith_allocator {
+    size_t size;
+    void *ctx;
+    void *(*alloc)(void *ctx, size_t bytes, size_t align, pith_purpose purpose);
+    void (*free)(void *ctx, void *p, size_t bytes, pith_purpose purpose);
+    int (*commit)(void *ctx, void *addr, size_t bytes, pith_purpose purpose);
+};
+PITH_API pith_status pith_set_allocator(const struct pith_allocator *a, struct pith_error *err);
+
+struct pith_memory_report {
+    uint64_t used[PITH_MEM_N]; /* bytes held now, per purpose */
+    uint64_t peak[PITH_MEM_N]; /* highest value since the process began */
+};
+PITH_API void pith_memory(struct pith_memory_report *out);
+PITH_API const char *pith_purpose_name(pith_purpose p);
+
+/* ---------------------------------------------------------------- files (reading what a GGUF file holds, without loading it) */
+
+typedef struct pith_file pith_file;
+struct pith_tensor_info {
+    const char *name; /* owned by the file */
+    const char *type; /* "q4_K" */
+    int n_dims;
+    int64_t dims[4]; /* C order, slowest first */
+    uint64_t offset; /* from the start of its part */
+    uint64_t bytes;
+    int part; /* index of the split part */
+};
+PITH_API pith_file *pith_file_open(const char *path, struct pith_error *err);
+PITH_API void pith_file_close(pith_file *f);
+PITH_API int64_t pith_file_n_keys(const pith_file *f);
+PITH_API const char *pith_file_key(const pith_file *f, int64_t i);      /* NULL outside 0..n-1 */
+PITH_API const char *pith_file_key_type(const pith_file *f, int64_t i); /* "u32", "arr<str>" */
+/* Value as text (strings raw, arrays as JSON cut after max_items with "..."). Returns its full length in bytes, as snprintf does, -1 if out of range. */
+PITH_API int64_t pith_file_value(const pith_file *f, int64_t i, int64_t max_items, char *buf, size_t cap);
+PITH_API int64_t pith_file_n_tensors(const pith_file *f);
+PITH_API pith_status pith_file_tensor(const pith_file *f, int64_t i, struct pith_tensor_info *out);
+PITH_API int pith_file_gguf_version(const pith_file *f);
+PITH_API int pith_file_n_parts(const pith_file *f);
+
+/* ---------------------------------------------------------------- models */
+
+typedef struct pith_model pith_model;
+
+typedef enum pith_load_mode { PITH_LOAD_AUTO, PITH_LOAD_MMAP, PITH_LOAD_READ } pith_load_mode;
+typedef enum pith_weights { PITH_WEIGHTS_AUTO, PITH_WEIGHTS_MAPPED, PITH_WEIGHTS_PACKED } pith_weights;
+
+struct pith_model_params {
+    size_t size;
+    pith_load_mode load_mode;
+    pith_weights weights; /* mapped: straight from the file's pages; packed: interleaved for the kernels (auto = packed) */
+    int32_t n_threads;    /* 0 = PITH_THREADS, else the cores this process may use */
+    int32_t n_batch;      /* most tokens in one step, default 512 */
+    int32_t n_outputs;    /* most rows of logits in one step, default as memory allows (64 .. n_batch) */
+    int32_t vocab_only;   /* 1: no tensors are read; only text functions and metadata work */
+    int32_t check_tensors; /* 1: refuse weights whose scales are NaN or infinite */
+    int32_t observe;      /* 1: compile the plan unfused so that pith_session_observe sees every op (same bits) */
+    int32_t strict;       /* 1: refuse instead of falling back to a slower kernel or device */
+    int32_t reference;    /* 1: run every op with the plain C reference, straight from the file's layout */
+    /* Called from the opening thread; fraction 0..1 of bytes. Returning 0 cancels: everything is freed, PITH_CANCELLED. */
+    int (*progress)(void *ctx, const char *stage, double fraction, uint64_t bytes);
+    void *progress_ctx;
+    const char *const *overrides; /* NULL-terminated list of "key=type:value", type = int | float | bool | str */
+};
+#define PITH_MODEL_PARAMS_INIT {sizeof(struct pith_model_params)}
+
+/* Opens a GGUF file (or the first part of a split one). params may be NULL. */
+PITH_API pith_model *pith_model_open(const char *path, const struct pith_model_params *params, struct pith_error *err);
+PITH_API void pith_model_close(pith_model *m);
+
+struct pith_model_info {
+    size_t size;
+    const char *arch, *name, *type; /* type: the weight type that holds most bytes */
+    int32_t n_vocab, n_embd, n_layer, n_head, n_head_kv, n_ctx_train;
+    int32_t causal;        /* 0: an encoder; all rows of a sequence must come in one step */
+    int32_t pooling;       /* enum pith_pooling written in the file */
+    uint64_t n_params;     /* weights, elements */
+    uint64_t file_bytes;
+    uint64_t weight_bytes; /* as placed in memory */
+    uint64_t token_bytes;  /* weight bytes read to decode one token (embedding rows excluded, output matrix included) */
+    uint64_t token_ops;    /* multiply-adds x 2 per token in the matrices, output matrix included */
+};
+PITH_API pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out, struct pith_error *err);
+/* Metadata by key, as text. Returns its length as snprintf does, -1 when the key is absent. */
+PITH_API int64_t pith_model_meta(const pith_model *m, const char *key, char *buf, size_t cap);
+PITH_API const char *const *pith_arch_names(void); /* NULL-terminated */
+
+/* ---------------------------------------------------------------- text */
+
+enum { PITH_ADD_SPECIAL = 1, PITH_PARSE_SPECIAL = 2 };
+/* Text to ids. Writes at most cap ids and returns how many there are in all (call again with more room), -1 on error. */
+PITH_API int64_t pith_tokenize(const pith_model *m, const char *text, size_t n_bytes, int flags, int32_t *ids, size_t cap, struct pith_error *err);
+enum { PITH_RENDER_SPECIAL = 1, PITH_STRIP_SPECIAL = 2 };
+/* Ids to bytes (not terminated). PITH_RENDER_SPECIAL renders control tokens as their text; PITH_STRIP_SPECIAL removes an added BOS/EOS.
+ * Writes at most cap bytes, returns the full length, -1 on an id out of range. */
+PITH_API int64_t pith_detokenize(const pith_model *m, const int32_t *ids, size_t n, int flags, char *buf, size_t cap, struct pith_error *err);
+PITH_API int pith_token_is_eog(const pith_model *m, int32_t id);      /* ends a generation */
+PITH_API int32_t pith_token_bos(const pith_model *m);                 /* -1: none */
+PITH_API int32_t pith_token_eos(const pith_model *m);                 /* -1: none */
+
+/* Streaming text: ids in, complete UTF-8 out. Bytes of an unfinished character are kept for the next call; put with id -1 flushes. */
+typedef struct pith_stream pith_stream;
+PITH_API pith_stream *pith_stream_open(const pith_model *m, struct pith_error *err);
+PITH_API void pith_stream_close(pith_stream *s);
+/* Returns the text that became complete (owned by the stream, valid until the next call, terminated) and its length. */
+PITH_API const char *pith_stream_put(pith_stream *s, int32_t id, size_t *n_bytes);
+
+/* ---------------------------------------------------------------- sessions */
+
+typedef struct pith_session pith_session;
+
+typedef enum pith_pooling { PITH_POOL_NONE, PITH_POOL_MEAN, PITH_POOL_CLS, PITH_POOL_LAST, PITH_POOL_RANK, PITH_POOL_FILE } pith_pooling;
+
+struct pith_session_params {
+    size_t size;
+    int32_t n_ctx;      /* most positions of one sequence; 0 = min(trained context, 4096) */
+    int32_t n_seq;      /* most sequences, default 1 */
+    int64_t n_tokens;   /* most cached positions over all sequences, default n_ctx * n_seq */
+    const char *cache_type_k, *cache_type_v; /* "f16" (default) or "f32" */
+    pith_pooling pooling;
+    int32_t n_threads;  /* 0 = as the model */
+};
+#define PITH_SESSION_PARAMS_INIT {sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0}
+
+PITH_API pith_session *pith_session_open(pith_model *m, const struct pith_session_params *params, struct pith_error *err);
+PITH_API void pith_session_close(pith_session *s);
+
+/* One step over any mixture of sequences: row i is a token (or an embedding row [E] where embd is given) appended to sequence seq[i].
+ * Rows of a sequence keep their order. want[i] asks for output of row i (NULL: the last row of each sequence). More rows than n_batch
+ * are run as several steps. Over the context: PITH_RANGE with n_prompt, n_ctx, n_over; out of pages: PITH_NOMEM; nothing has changed. */
+struct pith_batch {
+    size_t size;
+    int32_t n;
+    const int32_t *token; /* [n], NULL when embd is given */
+    const float *embd;    /* [n, E], NULL when token is given */
+    const int32_t *seq;   /* [n], NULL: all in sequence 0 */
+    const uint8_t *want;  /* [n] */
+};
+#define PITH_BATCH_INIT {sizeof(struct pith_batch)}
+PITH_API pith_status pith_step(pith_session *s, const struct pith_batch *batch, struct pith_error *err);
+/* Appends n tokens to a sequence; logits of the last one. */
+PITH_API pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, struct pith_error *err);
+/* Makes the sequence be exactly `tokens`: its longest common prefix is kept, the rest is recomputed (at least the last token, so
+ * that its logits are there). *n_kept (NULL allowed) tells how many positions were reused. */
+PITH_API pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err);
+PITH_API pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err); /* keeps the first n positions */
+PITH_API int64_t pith_length(const pith_session *s, int32_t seq);                                     /* positions held, -1: no such sequence */
+PITH_API int32_t pith_n_ctx(const pith_session *s);
+
+/* Outputs of the last step, in the order of its rows that asked. NULL when i is out of range. Valid until the next step. */
+PITH_API int32_t pith_n_outputs(const pith_session *s);
+PITH_API const float *pith_logits(const pith_session *s, int32_t i);    /* [V], causal models */
+PITH_API const float *pith_embedding(const pith_session *s, int32_t i); /* [E]: per row, or per sequence when pooled */
+
+PITH_API void pith_cancel(pith_session *s);       /* async-signal-safe: the running step ends with PITH_CANCELLED */
+PITH_API void pith_cancel_reset(pith_session *s); /* the next step runs again */
+
+/* Observe mode (model opened with observe = 1): called after each op of a step with its name and its f32 result [rows, cols]. */
+typedef void (*pith_observe_fn)(void *ctx, const char *name, int64_t rows, int64_t cols, const float *data);
+PITH_API pith_status pith_session_observe(pith_session *s, pith_observe_fn fn, void *ctx, struct pith_error *err);
+/* Execution report: per op group its kernel, device, calls, bytes, operations, nanoseconds (profile on), and every fallback. Text or
+ * JSON; length as snprintf. */
+PITH_API int64_t pith_report(const pith_session *s, int json, char *buf, size_t cap);
+PITH_API void pith_profile(pith_session *s, int on);
+
+/* ---------------------------------------------------------------- sampling */
+
+typedef struct pith_sampler pith_sampler;
+struct pith_sampler_params {
+    size_t size;
+    float temperature; /* 0 = greedy (default) */
+    int32_t top_k;     /* 0 = off */
+    float top_p;       /* 0 or 1 = off */
+    float min_p;       /* 0 = off */
+    float repeat_penalty;    /* 0 or 1 = off */
+    float frequency_penalty, presence_penalty; /* 0 = off */
+    int32_t penalty_last_n;  /* history they look at, 0 = 64, -1 = all */
+    uint64_t seed;           /* Philox key: the same seed gives the same draws on every machine */
+};
+#define PITH_SAMPLER_PARAMS_INIT {sizeof(struct pith_sampler_params)}
+PITH_API pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_params *params, struct pith_error *err);
+PITH_API void pith_sampler_close(pith_sampler *s);
+/* Chooses a token from logits [V]. Order: penalties, top-k, top-p, min-p, temperature, draw. -1 when no logit is finite. */
+PITH_API int32_t pith_sample(pith_sampler *s, const float *logits);
+PITH_API void pith_sampler_accept(pith_sampler *s, int32_t token); /* adds to the history the penalties look at */
+PITH_API void pith_sampler_reset(pith_sampler *s);
+
+/* ---------------------------------------------------------------- generation (the loop above in one call) */
+
+typedef enum pith_stop { PITH_STOP_LENGTH, PITH_STOP_EOG, PITH_STOP_STRING, PITH_STOP_CONTEXT, PITH_STOP_CALLBACK, PITH_STOP_CANCELLED } pith_stop;
+
+struct pith_generate_params {
+    size_t size;
+    int32_t seq;
+    const char *prompt;          /* terminated text; or tokens below */
+    const int32_t *tokens;
+    size_t n_tokens;
+    int32_t n_max;               /* most tokens to make; -1: until the end token; -2: until the context is full. 0 = 128 */
+    int32_t ignore_eog;
+    const char *const *stop;     /* NULL-terminated strings; none of their bytes is shown */
+    pith_sampler *sampler;       /* NULL = greedy */
+    char *text;                  /* receives the text, terminated, cut at text_cap (n_bytes tells the full length); may be NULL */
+    size_t text_cap;
+    int (*on_text)(void *ctx, const char *text, size_t n_bytes); /* streaming, whole characters; returning 0 stops */
+    void *ctx;
+};
+#define PITH_GENERATE_PARAMS_INIT {sizeof(struct pith_generate_params)}
+struct pith_generate_result {
+    pith_stop stop;
+    int32_t n_prompt, n_kept, n_generated;
+    size_t n_bytes;
+    int64_t prefill_ns, decode_ns;
+};
+PITH_API pith_status pith_generate(pith_session *s, const struct pith_generate_params *params, struct pith_generate_result *out, struct pith_error *err);
+
+/* ---------------------------------------------------------------- machine, bench, tools */
+
+struct pith_machine {
+    size_t size;
+    char cpu[64];      /* "AMD EPYC" */
+    char isa[32];      /* kernel level in use, "avx512vnni" */
+    int32_t n_threads;
+    double read_gbs;   /* 1e9 bytes/s, all threads reading */
+    double int8_gops;  /* 1e9 int8 multiply or add /s of the kernels' dot-product instruction */
+    double f32_gops;   /* 1e9 f32 multiply or add /s of fma */
+};
+/* Measures for about ms milliseconds each. n_threads 0 = default. */
+PITH_API pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_machine *out, struct pith_error *err);
+PITH_API const char *pith_isa(void);
+
+/* Writes a random GGUF model: any architecture's tensor table, any size, type and seed. For tests and benchmarks. */
+struct pith_synth_params {
+    size_t size;
+    const char *arch;      /* "llama" */
+    const char *type;      /* matrices: "f32" .. "q6_K"; default f32 */
+    int32_t n_layer, n_embd, n_head, n_head_kv, n_ff, n_vocab, n_ctx; /* 0 = a tiny default */
+    int32_t head_dim, n_expert, n_expert_used;
+    int32_t tied;          /* 1: no output matrix */
+    uint64_t seed;
+};
+#define PITH_SYNTH_PARAMS_INIT {sizeof(struct pith_synth_params)}
+PITH_API pith_status pith_synth(const char *path, const struct pith_synth_params *params, struct pith_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,97 @@
+/* kern.h -- the CPU's kernel table. One template (kern_*.inl over simd.h's logical 16-lane vector) is compiled once per instruction set;
+ * each object exports one const table; overlays replace entries where an instruction changes the algorithm. Kernel objects include only
+ * this file, simd.h and freestanding headers, and everything in them is static but the table.
+ *
+ * The law (numerics.md): every entry gives, for the same operands, the same bits at every level. Order of operations per output element
+ * is fixed here; how elements are spread over lanes, columns and threads is not part of it. Kernels return void and cannot fail.
+ * Aliasing: outputs may be the same array as an input of the same shape where the op is element-wise; otherwise they are disjoint.
+ */
+#ifndef PITH_CPU_KERN_H
+#define PITH_CPU_KERN_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "tensor/act.h"
+#include "tensor/dtype_ids.h"
+
+enum { KERN_PAGE = 64, KERN_SPAN = 1024 }; /* slots of a KV page; slots of an attention partial. Both are in the bits. */
+
+/* Attention of n_rows query rows of one sequence with one kv head over slots [slot0, slot1) (within one span, slot0 % 64 == 0).
+ * q: row i, head h: q + i*q_ld + h*d_k, f32, already scaled. g query heads share the kv head.
+ * Page p of the sequence begins at base + (int64)pages[p] * page_bytes; K of this head at + k_off as [d_k][64] of type k_type, V at + v_off as
+ * [64][d_v16] of type v_type (d_v16 = d_v rounded up to 16, padding zero).
+ * Row i sees slots lo[i] <= s < hi[i]. For each page, in order, that a row sees a part of:
+ *     s[j]  = fma chain over d = 0..d_k-1 of K[d][j] * q[d], from 0          (then cap * tanh(s / cap) when cap > 0)
+ *     pm = max of visible s, m1 = max(m, pm)  (a > b ? a : b); p[j] = exp(s[j] - m1), 0 where not visible
+ *     ps = tree(+8,+4,+2,+1) of 16 lanes, each (p0 + p1) + (p2 + p3) over the page's four groups of 16
+ *     if m1 != m: c = exp(m - m1); l = fma(l, c, ps); o = o * c, else l = l + ps;   then o = fma(p[j], V[j], o) over visible j in order
+ * m, l: [n_rows * g]; o: [n_rows * g][d_v16]. The call initialises them (m = -inf, l = 0, o = 0) first. */
+struct attn_job {
+    const float *q;
+    int64_t q_ld;
+    int32_t n_rows, g, d_k, d_v;
+    const int32_t *lo, *hi;
+    const uint8_t *base;
+    const int32_t *pages;
+    int64_t page_bytes, k_off, v_off;
+    enum dtype k_type, v_type;
+    int32_t slot0, slot1;
+    float cap;
+    float *m, *l, *o;
+};
+
+struct kern {
+    const char *name;
+    /* y[c*R + r], c < a->nc, r < R: R = 16 rows of a P16 panel or 64 rows of a P64 panel with all columns of the tile, orders of
+     * numerics.md. n = K elements. NULL where the type has no packed layout. y is 64-byte aligned. */
+    void (*mm[DT_COUNT])(const void *panel, int64_t n, const struct act_tile *a, float *y);
+    /* Activation quantisers: contracts of tensor/act.h. */
+    void (*quant_a32)(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c);
+    void (*quant_a256)(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16, int nc, int c);
+    void (*to_bf16)(const float *x, int64_t n, uint16_t *h);
+    /* y = (x * (1/sqrt(mean(x^2) + eps))) * w; w NULL: without. Sum of squares: 64 interleaved fma chains by element index, then
+     * (0+16)+(32+48) pairs: chain i of 16 lanes combined (a0 + a1) + (a2 + a3), then the tree +8, +4, +2, +1. Any n. */
+    void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps);
+    /* y = ((x - mean) * (1/sqrt(var + eps))) * w + b (fma); mean and var sums as above; w, b NULL: without. */
+    void (*layer_norm)(const float *x, const float *w, const float *b, float *y, int64_t n, float eps);
+    void (*add)(const float *x, const float *y, float *z, int64_t n);
+    void (*mul)(const float *x, const float *y, float *z, int64_t n);
+    void (*scale)(const float *x, float s, float b, float *y, int64_t n); /* y = fma(x, s, b) */
+    void (*axpy)(float a, const float *x, float *y, int64_t n);           /* y = fma(a, x, y) */
+    /* Gated activations: z = act(g) * u; u NULL: z = act(g). */
+    void (*silu)(const float *g, const float *u, float *z, int64_t n);       /* g / (1 + exp(-g)) */
+    void (*gelu)(const float *g, const float *u, float *z, int64_t n);       /* tanh form: g / (1 + exp(-2 u')), u' = sqrt(2/pi) (g + 0.044715 g^3) */
+    void (*gelu_erf)(const float *g, const float *u, float *z, int64_t n);   /* 0.5 g (1 + erf(g / sqrt 2)), absolute error < 1e-6 */
+    void (*gelu_quick)(const float *g, const float *u, float *z, int64_t n); /* g / (1 + exp(-1.702 g)) */
+    void (*relu)(const float *g, const float *u, float *z, int64_t n);
+    void (*relu2)(const float *g, const float *u, float *z, int64_t n);      /* relu squared */
+    void (*sigmoid)(const float *x, float *y, int64_t n);
+    void (*softcap)(const float *x, float cap, float *y, int64_t n);         /* cap * tanh(x / cap) */
+    void (*softmax)(const float *x, float *y, int64_t n);                    /* max; exp(x - max); 16 interleaved sums, tree; times 1/sum */
+    void (*exp)(const float *x, float *y, int64_t n);
+    /* Rotates one head in place: pairs (x[2i], x[2i+1]) (norm) or (x[i], x[i + n_rot/2]) (neox), i < n_rot/2;
+     * a' = fma(-b, s, a * c), b' = fma(b, c, a * s) with a*c, a*s rounded first. */
+    void (*rope_norm)(float *x, const float *cosv, const float *sinv, int n_rot);
+    void (*rope_neox)(float *x, const float *cosv, const float *sinv, int n_rot);
+    void (*attn)(const struct attn_job *j);
+    /* Merge of span partials, left to right, into M, L, O of one head: x = max(M, m); a = exp(M - x); b = exp(m - x); L = fma(L, a, l * b);
+     * O = fma(O, a, o * b). A partial with l = 0 is skipped; the first one that is not is copied. */
+    void (*attn_merge)(float *M, float *L, float *O, const float *m, const float *l, const float *o, int d);
+    /* Conversions for the cache and rows of weights. */
+    void (*f32_to_f16)(const float *x, uint16_t *y, int64_t n);
+    void (*f16_to_f32)(const uint16_t *x, float *y, int64_t n);
+    /* Dot product of two f32 vectors: 64 interleaved chains and the tree of rms_norm. */
+    float (*dot)(const float *x, const float *y, int64_t n);
+    /* Machine limits (pith bench): reads n bytes; runs n rounds of dot/fma instructions and returns how many operations that was. */
+    uint64_t (*roof_read)(const void *p, size_t n);
+    double (*roof_int8)(int64_t rounds);
+    double (*roof_f32)(int64_t rounds);
+};
+
+/* exp of every kernel: t = fma(x, log2 e, 1.5*2^23); n = t - 1.5*2^23; r = fma(n, -0.693359375, x), r = fma(n, 2.12194440e-4, r); degree-6
+ * polynomial (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1), p = fma(p, r*r, r), p + 1; the exponent is added as
+ * an integer. x < -87.33 gives +0; x > 88.0 is taken as 88.0 for activations; NaN gives NaN or 0 alike on every level. */
+
+const struct kern *kern_table(int level); /* enum cpu_level; the table with every overlay up to that level */
+
+#endif

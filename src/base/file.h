@@ -1,0 +1,37 @@
+/* file.h -- files: whole-file mapping, positioned reads, atomic writing. Errors name the path and say why. */
+#ifndef PITH_BASE_FILE_H
+#define PITH_BASE_FILE_H
+
+#include <stdio.h>
+#include "base/error.h"
+
+struct file_map { /* a read-only private mapping of a whole file */
+    const uint8_t *p;
+    uint64_t n;
+    int fd;
+    int64_t mtime_ns;
+    uint64_t inode;
+};
+/* Fails clearly on: missing, no permission, directory or other non-regular file, empty file. */
+pith_status file_map_open(struct file_map *m, const char *path, struct pith_error *err);
+void file_map_close(struct file_map *m);
+void file_map_prefetch(const struct file_map *m, uint64_t off, uint64_t n); /* read-ahead hint */
+void file_map_drop(const struct file_map *m, uint64_t off, uint64_t n);     /* lets whole pages inside the range go */
+/* Reads exactly n bytes at off; PITH_IO names path, offset and cause ("file ends at ..."). */
+pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64_t off, struct pith_error *err);
+/* Whole small file into a terminated heap block (mem_free), at most max bytes. path "-" reads stdin. */
+char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose purpose, struct pith_error *err);
+
+/* Writes to "path.tmp-PID" and renames on commit; discard removes it. Sticky failure; commit reports it. */
+struct file_writer {
+    FILE *f;
+    char path[4096], tmp[4128];
+    uint64_t n;
+    int failed_errno;
+};
+pith_status file_writer_open(struct file_writer *w, const char *path, struct pith_error *err);
+void file_writer_put(struct file_writer *w, const void *p, uint64_t n);
+pith_status file_writer_commit(struct file_writer *w, struct pith_error *err);
+void file_writer_discard(struct file_writer *w);
+
+#endif

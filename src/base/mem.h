@@ -1,0 +1,36 @@
+/* mem.h -- the only allocator of the library. Every block carries its size and purpose in a 64-byte header before it, so that free needs
+ * neither and pith_memory() is exact. Blocks are 64-byte aligned. Large arrays that grow reserve address space first and commit slabs. */
+#ifndef PITH_BASE_MEM_H
+#define PITH_BASE_MEM_H
+
+#include "pith.h"
+
+void *mem_alloc(size_t bytes, pith_purpose purpose);  /* NULL on failure; bytes 0 gives a valid pointer */
+void *mem_zalloc(size_t bytes, pith_purpose purpose); /* zeroed */
+void *mem_array(size_t n, size_t item_bytes, pith_purpose purpose); /* zeroed, overflow-checked */
+void *mem_realloc(void *p, size_t bytes, pith_purpose purpose);     /* keeps the old block on failure */
+void mem_free(void *p);                                             /* NULL allowed */
+char *mem_strndup(const char *s, size_t n, pith_purpose purpose);
+
+/* Address space of `bytes` (rounded up to 2 MiB, aligned to it, huge pages advised), nothing committed. NULL on failure. */
+void *mem_reserve(size_t bytes);
+/* Makes [p, p+bytes) of a reservation usable and zero, asks the allocator's commit hook, counts it. PITH_NOMEM on refusal. */
+pith_status mem_commit(void *p, size_t bytes, pith_purpose purpose, struct pith_error *err);
+void mem_decommit(void *p, size_t bytes, pith_purpose purpose); /* returns whole pages to the system; they read as zero after a new commit */
+void mem_release(void *p, size_t reserved_bytes);               /* ends a reservation (decommit first what was counted) */
+
+/* Checked size arithmetic: 1 when the result does not fit. */
+static inline int size_mul(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return __builtin_mul_overflow(a, b, out);
+}
+static inline int size_add(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return __builtin_add_overflow(a, b, out);
+}
+static inline uint64_t size_align(uint64_t n, uint64_t to) /* to: power of two; n must be far from 2^64 */
+{
+    return (n + to - 1) & ~(to - 1);
+}
+
+#endif

@@ -1,0 +1,28 @@
+/* pool.h -- persistent worker threads. pool_run hands one function to n threads (the caller is thread 0) and returns when all are done.
+ * Idle workers spin at most ~50 us, then sleep on a futex. Every thread runs with round-to-nearest and no FTZ/DAZ (fp_enter). */
+#ifndef PITH_BASE_POOL_H
+#define PITH_BASE_POOL_H
+
+#include "base/error.h"
+
+struct pool;
+/* n_threads 1..256, counted with the caller. */
+struct pool *pool_new(int n_threads, struct pith_error *err);
+void pool_free(struct pool *p);
+int pool_n_threads(const struct pool *p);
+typedef void (*pool_fn)(void *ctx, int ith);
+/* Runs fn(ctx, 0..n-1), n <= pool_n_threads. Runs of several callers on one pool take turns. */
+void pool_run(struct pool *p, int n, pool_fn fn, void *ctx);
+
+/* Waiting for a 32-bit word to change: spin with pause for about spin_ns, then futex. */
+void wait_while_equal(const _Atomic(uint32_t) *word, uint32_t value, int64_t spin_ns);
+void wake_all(const _Atomic(uint32_t) *word);
+
+/* Floating-point control: sets round to nearest without FTZ/DAZ and returns what was there; fp_leave restores it. */
+uint32_t fp_enter(void);
+void fp_leave(uint32_t saved);
+
+int cores_usable(void); /* affinity mask and cgroup cpu.max, at least 1 */
+int64_t clock_ns(void); /* monotonic */
+
+#endif

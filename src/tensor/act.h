@@ -1,0 +1,38 @@
+/* act.h -- activations as matrix products read them (numerics.md, "Activations: one contract per weight type").
+ *
+ * A matrix of T rows by K columns is kept in tiles of 16 rows ("columns" of the product). In a tile of nc rows (16, or T mod 16 in the
+ * last) block b of row c lies at
+ *     q   + (b * nc + c) * 32     int8, b counts blocks of 32 along K (A32 and A256 alike)
+ *     d   [b * nc + c]            f32 scale; b counts blocks of 32 (A32) or 256 (A256)
+ *     s32 [b * nc + c]            A32: int32 sum of the 32 q
+ *     s16 [(b * nc + c) * 16 + j] A256: int16 sum of the 16 q of part j
+ * Tile i begins 16*i rows further: q + 16*i*K, d + 16*i*(K/bs), and so on. With one row this is simply the row.
+ * f32 rows and bf16 rows lie as they are, ld elements apart; bf16 rows are padded to an even K with a zero. */
+#ifndef PITH_TENSOR_ACT_H
+#define PITH_TENSOR_ACT_H
+
+#include <stdint.h>
+
+enum act_kind { ACT_NONE, ACT_F32, ACT_A32, ACT_A256, ACT_BF16 };
+enum { ACT_TILE = 16 };
+
+struct act_tile { /* one tile, nc <= 16 rows */
+    int32_t nc;
+    const int8_t *q;
+    const float *d;
+    const int32_t *s32;
+    const int16_t *s16;
+    const float *f;    /* ACT_F32 */
+    const uint16_t *h; /* ACT_BF16 */
+    int64_t ld;        /* of f and h, elements */
+};
+
+/* Reference quantisers: one row of n values into column c of a tile of nc (pointers as in act_tile). The scale rule is exact:
+ * amax = max |x| (a > b ? a : b); ok = amax >= 2^-120; d = ok ? amax / 127 : 0; id = ok ? 127 / amax : 0; v = x * id clamped
+ * (v > -127 ? v : -127, then v < 127 ? v : 127), rounded to nearest even. A block that holds a NaN gets d = NaN; one that holds an
+ * infinity gets d = inf. */
+void act_quant_a32(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c);
+void act_quant_a256(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16, int nc, int c);
+void act_to_bf16(const float *x, int64_t n, uint16_t *h); /* pads an odd n with a zero */
+
+#endif
