@@ -1,0 +1,219 @@
+# pith -- the one build file. `make help` lists the targets; every variable below can be set on the command line.
+#
+# Sources are found by wildcard: a new file under src/, cli/, tests/ or fuzz/ needs no line here. Objects, libraries and programs go to
+# $(B), one folder per kind of build (build, build-asan, build-fuzz, build-arm ...), so that no two kinds ever mix.
+# The instruction set of a kernel file is the suffix of its name (see isa_flags); nothing else is compiled above the baseline.
+
+B        ?= build
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+CFLAGS   ?= -O2 -g
+ifeq ($(origin CC),default)
+CC       := gcc
+endif
+AR       ?= ar
+SAN      ?=
+PROMPT   ?= Once upon a time
+N        ?= 64
+FUZZ_TIME ?= 60
+
+# Parallel unless -j says otherwise; a make inside this one shares its job slots.
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc) --no-print-directory
+endif
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-4s %s\n' $1 $2;)
+export CC MODEL PROMPT V
+
+# ---------------------------------------------------------------- what the build needs
+
+# Installs or names what is missing, before the compiler is asked anything. Silent and offline when nothing is.
+ifeq ($(MAKELEVEL),0)
+ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(shell scripts/deps.sh build 1>&2 || echo missing),)
+$(error a dependency is missing: see the line above)
+endif
+endif
+endif
+
+PKGS     ?= libpcre2-8 libutf8proc jansson libxxhash
+PKG_CFLAGS := $(if $(PKGS),$(shell pkg-config --cflags $(PKGS)))
+PKG_LIBS := $(if $(PKGS),$(shell pkg-config --libs $(PKGS)))
+MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
+VERSION  := $(shell awk '/^\#define PITH_VERSION_M|^\#define PITH_VERSION_P/ {v = v s $$3; s = "."} END {print v}' include/pith.h)
+COMMIT   := $(or $(shell git rev-parse --short HEAD 2>/dev/null),release)
+SONAME   := libpith.so.$(firstword $(subst ., ,$(VERSION)))
+
+# ---------------------------------------------------------------- sources
+
+ROOMS    ?= base tensor format graph nn arch backend text run api
+NO_ISA   := $(if $(filter x86_64,$(MACHINE)),,x86) $(if $(filter aarch64,$(MACHINE)),,arm)
+EXCLUDE  := $(foreach d,vulkan cuda cann,src/backend/$d/%) $(foreach d,$(NO_ISA),src/backend/cpu/$d/%)
+find_c    = $(wildcard $(foreach r,$1,$r/*.c $r/*/*.c $r/*/*/*.c))
+LIB_SRC  := $(filter-out $(EXCLUDE),$(call find_c,$(addprefix src/,$(ROOMS))))
+CLI_SRC  := $(wildcard cli/*.c)
+TEST_SRC := $(wildcard tests/test_*.c)
+TEST_AUX := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
+BENCH_SRC := $(wildcard bench/*.c)
+TOOL_SRC := $(wildcard tools/*.c)
+FUZZ_SRC := $(wildcard fuzz/fuzz_*.c)
+
+obj       = $(patsubst %.c,$(B)/obj/%.o,$1)
+prog      = $(patsubst %.c,$(B)/%,$1)
+TESTS    := $(call prog,$(TEST_SRC))
+BENCHES  := $(call prog,$(BENCH_SRC))
+TOOLS    := $(call prog,$(TOOL_SRC))
+FUZZERS  := $(call prog,$(FUZZ_SRC))
+
+# ---------------------------------------------------------------- flags
+
+WARN     := -Wall -Wextra -Wshadow -Werror
+BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS) \
+              $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+LINK_FLAGS := -pthread $(if $(SAN),-fsanitize=$(filter-out fuzzer-no-link,$(SAN))) $(LDFLAGS)
+LIBS      = $(PKG_LIBS) -lm
+
+AVX2     := -mavx2 -mfma -mf16c
+AVX512   := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512cd -mprefer-vector-width=512
+isa_flags = $(if $(filter %_avx2.c,$1),$(AVX2)) \
+            $(if $(filter %_avx512.c %_avx512vnni.c %_avx512bf16.c,$1),$(AVX512)) \
+            $(if $(filter %_avx512vnni.c %_avx512bf16.c,$1),-mavx512vnni) \
+            $(if $(filter %_avx512bf16.c,$1),-mavx512bf16) \
+            $(if $(filter %_dotprod.c,$1),-march=armv8.2-a+dotprod+fp16) \
+            $(if $(filter %_i8mm.c,$1),-march=armv8.2-a+dotprod+fp16+i8mm)
+# Kernels and reference ops: the order of every sum is the one that is written (same bits at every level).
+exact     = $(if $(filter src/backend/% src/tensor/% src/graph/%,$1),-fno-tree-vectorize -fno-strict-aliasing $(call isa_flags,$1))
+convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
+commit    = $(if $(filter src/api/%,$1),-DPITH_COMMIT='"$(COMMIT)"')
+# Programs see the public header alone; tests and fuzzers see the rooms too.
+includes  = -Iinclude $(if $(filter cli/% tools/%,$1),-I$(dir $1),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests)
+
+# ---------------------------------------------------------------- targets
+
+.PHONY: all programs run check test soak asan ubsan tsan arm fuzz bench install uninstall clean format help FORCE
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+## all: the program and both libraries (build/pith, build/libpith.a, build/libpith.so)
+all: $(if $(CLI_SRC),$(B)/pith) $(B)/libpith.a $(B)/libpith.so $(TOOLS)
+
+## programs: all of that without the shared library, and every test program
+programs: $(if $(CLI_SRC),$(B)/pith) $(TESTS) $(TOOLS)
+
+## run: build, fetch the small default model once, stream an answer (MODEL= PROMPT= N=)
+run: $(B)/pith
+	@model=$$(scripts/model.sh) && exec $(B)/pith run "$$model" -p "$$PROMPT" -n $(N)
+
+## check: the quick loop, under a minute: every test at its smallest size and the rules of the house; no network, no model
+check: all $(TESTS)
+	@B=$(B) TEST_SCALE=1 TEST_LIMIT=60 scripts/run_tests.sh
+
+## test: everything at reduced counts, with the default model (what CI runs)
+test: all $(TESTS)
+	@B=$(B) TEST_SCALE=10 TEST_LIMIT=600 TEST_MODEL=1 scripts/run_tests.sh
+
+## soak: full counts; takes hours
+soak: all $(TESTS)
+	@B=$(B) TEST_SCALE=100 TEST_LIMIT=14400 TEST_MODEL=1 scripts/run_tests.sh
+
+## asan, ubsan, tsan: the tests and the program under address + undefined, undefined, or thread sanitizer (TEST_SCALE=)
+asan: SANITIZERS := address,undefined
+ubsan: SANITIZERS := undefined
+tsan: SANITIZERS := thread
+asan ubsan tsan:
+	@$(MAKE) B=build-$@ SAN=$(SANITIZERS) CFLAGS="-O1 -g" programs
+	@B=build-$@ TEST_LIMIT=1800 TEST_RULES=0 scripts/run_tests.sh
+
+## fuzz: each fuzz/fuzz_*.c with libFuzzer for FUZZ_TIME seconds (default 60); new inputs stay in build-fuzz/corpus
+fuzz:
+	@scripts/deps.sh fuzz
+	@$(MAKE) B=build-fuzz CC=clang SAN=fuzzer-no-link,address,undefined CFLAGS="-O1 -g" fuzzers
+	@B=build-fuzz FUZZ_TIME=$(FUZZ_TIME) scripts/run_fuzz.sh
+
+## arm: the kernels' tests cross-compiled for AArch64 and run under qemu-user
+ARM_ROOMS := base tensor graph backend
+ARM_TESTS ?= $(filter-out %.c,$(patsubst %.c,%,$(foreach t,base tensor quant act fmath kern graph,$(wildcard tests/test_$t*.c))))
+arm:
+	@scripts/deps.sh arm
+	@$(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar PKGS= ROOMS="$(ARM_ROOMS)" LDFLAGS=-static \
+	    $(addprefix build-arm/,$(ARM_TESTS))
+	@B=build-arm TEST_LIMIT=1800 TEST_RULES=0 TEST_WRAP="qemu-aarch64 -cpu max" scripts/run_tests.sh
+
+## bench: what this machine can do and how near the default model comes to it (MODEL=)
+bench: all $(BENCHES)
+	@model=$$(scripts/model.sh) && exec $(B)/pith bench "$$model"
+
+## install: program, header, both libraries and pkg-config file (PREFIX= DESTDIR=)
+install: all
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig)
+	install -s -m 755 $(B)/pith $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 include/pith.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $(B)/libpith.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(B)/libpith.so $(DESTDIR)$(PREFIX)/lib/libpith.so.$(VERSION)
+	ln -sf libpith.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libpith.so
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@REQUIRES@|$(PKGS)|' pith.pc.in \
+	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/pith.pc
+
+## uninstall: remove what install wrote
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/pith include/pith.h lib/libpith.a lib/libpith.so lib/$(SONAME) \
+	    lib/libpith.so.$(VERSION) lib/pkgconfig/pith.pc)
+
+## clean: remove every build folder
+clean:
+	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-arm
+
+## format: lay out the C sources with clang-format (optional, not enforced)
+format:
+	@scripts/format.sh
+
+## help: this list
+help:
+	@echo 'usage: make [target] [VARIABLE=value]      V=1 shows every command, CC=clang uses another compiler'
+	@sed -n 's/^## \([^:]*\): /\1\t/p' $(firstword $(MAKEFILE_LIST)) | awk -F'\t' '{printf "  %-18s %s\n", $$1, $$2}'
+
+# ---------------------------------------------------------------- rules
+
+# Rewritten only when it differs, so that other flags or another compiler rebuild everything and the same ones nothing.
+FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(LINK_FLAGS)
+$(B)/flags: FORCE
+	@mkdir -p $(@D); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_NOW)' >$@
+$(B)/commit: FORCE
+	@mkdir -p $(@D); echo $(COMMIT) | cmp -s - $@ || echo $(COMMIT) >$@
+$(call obj,$(filter src/api/%,$(LIB_SRC))): $(B)/commit
+
+$(B)/obj/%.o: %.c $(B)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(CPPFLAGS) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
+	    $(call commit,$<) -MMD -MP -c -o $@ $<
+
+# The list of members is a prerequisite: a deleted source leaves the archive too.
+$(B)/members: FORCE
+	@mkdir -p $(@D); printf '%s\n' $(LIB_SRC) | cmp -s - $@ || printf '%s\n' $(LIB_SRC) >$@
+$(B)/libpith.a: $(call obj,$(LIB_SRC)) $(B)/members
+	$(call say,AR,$@)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
+
+$(B)/libpith.so: $(call obj,$(LIB_SRC)) $(B)/members
+	$(call say,LD,$@)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined -Wl,-z,relro,-z,now $(LINK_FLAGS) -o $@ $(filter %.o,$^) $(LIBS)
+	@ln -sf libpith.so $(B)/$(SONAME)
+
+$(B)/pith: $(call obj,$(CLI_SRC)) $(B)/libpith.a
+	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -o $@ $^ $(LIBS)
+
+$(TESTS): $(B)/tests/%: $(B)/obj/tests/%.o $(call obj,$(TEST_AUX)) $(B)/libpith.a
+$(BENCHES): $(B)/bench/%: $(B)/obj/bench/%.o $(B)/libpith.a
+$(TOOLS): $(B)/tools/%: $(B)/obj/tools/%.o $(B)/libpith.a
+$(TESTS) $(BENCHES) $(TOOLS):
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -o $@ $^ $(LIBS)
+
+fuzzers: $(FUZZERS)
+$(FUZZERS): $(B)/fuzz/%: $(B)/obj/fuzz/%.o $(B)/libpith.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) -fsanitize=fuzzer,address,undefined -pthread $(LDFLAGS) -o $@ $^ $(LIBS)
+
+FORCE:
+
+-include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(TEST_AUX) $(BENCH_SRC) $(TOOL_SRC) $(FUZZ_SRC)))

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# deps.sh GROUP... -- makes sure that what a target needs is installed.
+#
+# Groups: build (compiler and libraries), model (fetching the default model), fuzz (clang), arm (cross compiler and emulator).
+# Silent, quick and offline when nothing is missing. As root it installs through apt, saying so; otherwise it prints the one line to
+# run and exits 3. It never asks a question.
+set -u
+
+missing=()
+need_program() { command -v "$1" >/dev/null 2>&1 || missing+=("$2"); }
+need_library() { pkg-config --exists "$1" 2>/dev/null || missing+=("$2"); }
+
+[ $# -gt 0 ] || set -- build
+for group in "$@"; do
+    case $group in
+    build)
+        need_program "${CC:-gcc}" gcc
+        [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
+        need_program pkg-config pkg-config
+        need_library libpcre2-8 libpcre2-dev
+        need_library libutf8proc libutf8proc-dev
+        need_library jansson libjansson-dev
+        need_library libxxhash libxxhash-dev
+        ;;
+    model)
+        need_program python3 python3
+        python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+        ;;
+    fuzz)
+        need_program clang clang
+        [ -e "$(clang -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null)" ] || missing+=(libclang-rt-dev)
+        ;;
+    arm)
+        need_program aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+        [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || missing+=(libc6-dev-arm64-cross)
+        need_program qemu-aarch64 qemu-user
+        ;;
+    *)
+        echo "deps: no group named '$group' (build, model, fuzz, arm)" >&2
+        exit 2
+        ;;
+    esac
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+install_line="apt-get install -y --no-install-recommends ${missing[*]}"
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "deps: missing: ${missing[*]} (Debian's names); install them with this system's package manager" >&2
+    exit 3
+fi
+if [ "$(id -u)" -ne 0 ]; then
+    echo "deps: run this once, then the same command again:  sudo $install_line" >&2
+    exit 3
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+echo "deps: installing ${missing[*]}" >&2
+log=$(mktemp) || exit 3
+trap 'rm -f "$log"' EXIT
+if ! $install_line >"$log" 2>&1; then
+    echo "deps: refreshing the package lists" >&2
+    { apt-get update && $install_line; } >"$log" 2>&1 || {
+        tail -n 5 "$log" >&2
+        echo "deps: apt could not install them; when the network is there, run:  apt-get update && $install_line" >&2
+        exit 3
+    }
+fi
+echo "deps: installed" >&2

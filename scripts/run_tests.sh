@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# run_tests.sh [NAME...] -- runs the tests and closes with one line: "N passed, N failed, N skipped".
+#
+# A test is a program $B/tests/test_*, a shell script tests/test_*.sh, a Python script tests/test_*.py or a rule of the house
+# scripts/check_*.sh. Each prints "ok NAME", "FAIL NAME: why" and "skip NAME: why" lines and the same closing line; the lines are added up,
+# skips and failures are repeated at the end. One that crashes, prints no closing line or exceeds its time counts as one failure by name.
+# With NAMEs only those run (test_base, check_layers).
+#
+# B            build folder, default build
+# TEST_SCALE   multiplier of the work: 1 (default), 10, 100
+# TEST_LIMIT   seconds one test may take, default 60
+# TEST_MODEL   1: fetch the default model; its tests are skipped by name when it cannot be had
+# TEST_RULES   0: leave the rules of the house and the scripts out (sanitizer and cross builds)
+# TEST_WRAP    command before each program (an emulator)
+# TEST_JOBS    tests at once, default the number of cores
+# V            1: show everything each test prints
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+export B=${B:-build} TEST_SCALE=${TEST_SCALE:-1}
+limit=${TEST_LIMIT:-60}
+logs=$B/test-logs
+closing='^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$'
+
+# run_one PATH: runs it, leaves its output in $logs/NAME and says how it went. A bad end is written into the log as a failure.
+run_one()
+{
+    local path=$1 name log rc line began=${EPOCHREALTIME/./} why=
+    local -a cmd
+    name=$(basename "$path")
+    log=$logs/$name
+    case $path in
+    *.sh) cmd=("$path") ;;
+    *.py) cmd=("${TEST_PYTHON:-python3}" "$path") ;;
+    *) cmd=(${TEST_WRAP:-} "$path") ;;
+    esac
+    timeout -k 5 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null
+    rc=$?
+    line=$(tail -n 1 "$log")
+    if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then
+        why="stopped after $limit s"
+    elif [ $rc -gt 128 ]; then
+        why="killed by signal $((rc - 128))"
+    elif ! [[ $line =~ $closing ]]; then
+        why="ended with status $rc and no closing line"
+    elif [ $rc -ne 0 ] && [[ $line == *' 0 failed'* ]]; then
+        why="ended with status $rc though nothing failed"
+    fi
+    if [ -n "$why" ]; then
+        [ "$(grep -c '^FAIL ' "$log")" -gt 0 ] || tail -n 20 "$log" | sed 's/^/    /'
+        # What it had counted before its bad end still counts.
+        if ! [[ $line =~ $closing ]]; then
+            line="$(grep -c '^ok ' "$log") passed, $(grep -c '^FAIL ' "$log") failed, $(grep -c '^skip ' "$log") skipped"
+        fi
+        line=$(awk '{print $1 " passed, " $3 + 1 " failed, " $5 " skipped"}' <<<"$line")
+        printf '\nFAIL %s: %s\n%s\n' "$name" "$why" "$line" >>"$log"
+    fi
+    [ -z "${V:-}" ] || sed "s/^/  $name: /" "$log"
+    printf '%-24s %s  (%d.%d s)\n' "$name" "$line" \
+        $(((${EPOCHREALTIME/./} - began) / 1000000)) $(((${EPOCHREALTIME/./} - began) / 100000 % 10))
+}
+
+if [ "${1:-}" = --one ]; then
+    run_one "$2"
+    exit 0
+fi
+
+shopt -s nullglob
+all=()
+for src in tests/test_*.c; do
+    path=$B/tests/$(basename "$src" .c)
+    [ -x "$path" ] && all+=("$path")
+done
+[ "${TEST_RULES:-1}" = 0 ] || all+=(scripts/check_*.sh tests/test_*.sh tests/test_*.py)
+if [ $# -gt 0 ]; then
+    chosen=()
+    for path in "${all[@]}"; do
+        for name in "$@"; do
+            case $(basename "$path") in "$name" | "$name".sh | "$name".py) chosen+=("$path") ;; esac
+        done
+    done
+    all=("${chosen[@]}")
+fi
+
+rm -rf "$logs"
+mkdir -p "$logs"
+if [ "${TEST_MODEL:-0}" = 1 ]; then
+    if model=$(scripts/model.sh); then
+        export PITH_MODEL=$model
+    else
+        echo "the default model could not be had: tests that need it will be skipped"
+    fi
+elif [ -z "${PITH_MODEL:-}" ] && model=$(scripts/model.sh --if-present); then
+    [ "$TEST_SCALE" = 1 ] || export PITH_MODEL=$model
+fi
+venv_python=$(scripts/model.sh --python)
+export TEST_PYTHON=${TEST_PYTHON:-${venv_python:-python3}}
+export PITH_SHARED=${PITH_SHARED:-../shared}
+
+if [ ${#all[@]} -gt 0 ]; then
+    printf '%s\0' "${all[@]}" | xargs -0 -n 1 -P "${TEST_JOBS:-$(nproc)}" "$0" --one
+fi
+
+cat "$logs"/* 2>/dev/null | grep '^skip ' | sort -u
+cat "$logs"/* 2>/dev/null | grep '^FAIL '
+for log in "$logs"/*; do
+    grep -E "$closing" "$log" | tail -n 1
+done | awk '{p += $1; f += $3; s += $5} END {printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0}'
