@@ -31,7 +31,7 @@ run_one()
     log=$logs/$name
     case $path in
     *.sh) cmd=("$path") ;;
-    *.py) cmd=("${TEST_PYTHON:-python3}" "$path") ;;
+    *.py) cmd=("$TEST_PYTHON" "$path") ;;
     *) cmd=(${TEST_WRAP:-} "$path") ;;
     esac
     timeout -k 5 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null
@@ -90,19 +90,20 @@ if [ "${TEST_MODEL:-0}" = 1 ]; then
     else
         echo "the default model could not be had: tests that need it will be skipped"
     fi
-elif [ -z "${PITH_MODEL:-}" ] && model=$(scripts/model.sh --if-present); then
-    [ "$TEST_SCALE" = 1 ] || export PITH_MODEL=$model
 fi
-venv_python=$(scripts/model.sh --python)
-export TEST_PYTHON=${TEST_PYTHON:-${venv_python:-python3}}
+TEST_PYTHON=$(scripts/model.sh --python) || TEST_PYTHON=python3
+export TEST_PYTHON
 export PITH_SHARED=${PITH_SHARED:-../shared}
 
 if [ ${#all[@]} -gt 0 ]; then
     printf '%s\0' "${all[@]}" | xargs -0 -n 1 -P "${TEST_JOBS:-$(nproc)}" "$0" --one
 fi
 
-cat "$logs"/* 2>/dev/null | grep '^skip ' | sort -u
-cat "$logs"/* 2>/dev/null | grep '^FAIL '
+for kind in skip FAIL; do
+    for log in "$logs"/*; do
+        sed -n "s/^$kind /$kind $(basename "$log"): /p" "$log"
+    done
+done
 for log in "$logs"/*; do
     grep -E "$closing" "$log" | tail -n 1
 done | awk '{p += $1; f += $3; s += $5} END {printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0}'
