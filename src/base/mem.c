@@ -1,0 +1,236 @@
+/* mem.c -- blocks with a header, counted per purpose; reservations of address space committed in slabs.
+ *
+ *     what the allocator returned (64-byte aligned)
+ *     |  struct header (64 bytes: size, purpose)  |  the caller's bytes ...
+ *                                                 ^ what mem_alloc returns (64-byte aligned)
+ *
+ * used[purpose] is the sum of what was asked of the allocator's hook (header and block) and of what was committed, so it can be compared with
+ * a hook's own books. Counters are relaxed atomics: each is exact, a report over several of them is a moment's picture.
+ *
+ * Invariants: a block's header is never read before mem_alloc wrote it, so a hook that is set before the first block sees every block's end.
+ * Not done here: pools, size classes, per-thread caches. What runs per token does not allocate (house law), so malloc is good enough.
+ */
+#include "base/mem.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+#define BLOCK_ALIGN 64
+#define SLAB_BYTES ((size_t)2 << 20) /* the huge page of x86-64 and of AArch64 with 4 KiB pages */
+
+struct header {
+    size_t total; /* header and block */
+    pith_purpose purpose;
+    char pad[BLOCK_ALIGN - sizeof(size_t) - sizeof(pith_purpose)];
+};
+_Static_assert(sizeof(struct header) == BLOCK_ALIGN, "a block must stay aligned behind its header");
+
+static void *default_alloc(void *ctx, size_t bytes, size_t align, pith_purpose purpose)
+{
+    (void)ctx, (void)purpose;
+    void *p; /* not aligned_alloc: that wants the size rounded up, and then address checkers miss small overruns */
+    return posix_memalign(&p, align, bytes) == 0 ? p : NULL;
+}
+
+static void default_free(void *ctx, void *p, size_t bytes, pith_purpose purpose)
+{
+    (void)ctx, (void)bytes, (void)purpose;
+    free(p);
+}
+
+static int default_commit(void *ctx, void *addr, size_t bytes, pith_purpose purpose)
+{
+    (void)ctx, (void)addr, (void)bytes, (void)purpose;
+    return 0;
+}
+
+static struct pith_allocator hook = {
+    sizeof(struct pith_allocator), NULL, default_alloc, default_free, default_commit,
+};
+static atomic_int hook_in_use; /* 1 from the first block on: the hook cannot change any more */
+static _Atomic uint64_t used[PITH_MEM_N], peak[PITH_MEM_N];
+
+pith_status pith_set_allocator(const struct pith_allocator *a, struct pith_error *err)
+{
+    error_clear(err);
+    if (!a || a->size != sizeof *a)
+        return error_set(err, PITH_RANGE, "allocator: size is %zu, wanted %zu: set it to sizeof(struct pith_allocator)",
+                         a ? a->size : 0, sizeof *a);
+    if (!a->alloc || !a->free)
+        return error_set(err, PITH_RANGE, "allocator: alloc and free must both be given");
+    if (atomic_load(&hook_in_use))
+        return error_set(err, PITH_STATE,
+                         "allocator: memory is already in use; set it before any other call of the library");
+    hook = *a;
+    if (!hook.commit)
+        hook.commit = default_commit;
+    return PITH_OK;
+}
+
+void pith_memory(struct pith_memory_report *out)
+{
+    for (int i = 0; i < PITH_MEM_N; i++) {
+        out->used[i] = atomic_load_explicit(&used[i], memory_order_relaxed);
+        out->peak[i] = atomic_load_explicit(&peak[i], memory_order_relaxed);
+    }
+}
+
+const char *pith_purpose_name(pith_purpose p)
+{
+    static const char *const names[PITH_MEM_N] = {"weights", "cache", "scratch", "vocab", "meta", "server"};
+    return (unsigned)p < PITH_MEM_N ? names[p] : "unknown";
+}
+
+static void count_add(pith_purpose p, uint64_t bytes)
+{
+    uint64_t now = atomic_fetch_add_explicit(&used[p], bytes, memory_order_relaxed) + bytes;
+    uint64_t top = atomic_load_explicit(&peak[p], memory_order_relaxed);
+    while (now > top && !atomic_compare_exchange_weak_explicit(&peak[p], &top, now, memory_order_relaxed,
+                                                               memory_order_relaxed)) {
+    }
+}
+
+static void count_sub(pith_purpose p, uint64_t bytes)
+{
+    atomic_fetch_sub_explicit(&used[p], bytes, memory_order_relaxed);
+}
+
+/* ---------------------------------------------------------------- blocks */
+
+void *mem_alloc(size_t bytes, pith_purpose purpose)
+{
+    if (bytes > PTRDIFF_MAX - sizeof(struct header))
+        return NULL;
+    if (!atomic_load_explicit(&hook_in_use, memory_order_relaxed))
+        atomic_store(&hook_in_use, 1);
+    size_t total = sizeof(struct header) + bytes;
+    struct header *h = hook.alloc(hook.ctx, total, BLOCK_ALIGN, purpose);
+    if (!h)
+        return NULL;
+    h->total = total;
+    h->purpose = purpose;
+    count_add(purpose, total);
+    return h + 1;
+}
+
+void *mem_zalloc(size_t bytes, pith_purpose purpose)
+{
+    void *p = mem_alloc(bytes, purpose);
+    return p ? memset(p, 0, bytes) : NULL;
+}
+
+void *mem_array(size_t n, size_t item_bytes, pith_purpose purpose)
+{
+    uint64_t bytes;
+    if (size_mul(n, item_bytes, &bytes) || bytes > SIZE_MAX)
+        return NULL;
+    return mem_zalloc((size_t)bytes, purpose);
+}
+
+void *mem_realloc(void *p, size_t bytes, pith_purpose purpose)
+{
+    void *to = mem_alloc(bytes, purpose);
+    if (!p || !to)
+        return to;
+    size_t had = ((struct header *)p - 1)->total - sizeof(struct header);
+    memcpy(to, p, had < bytes ? had : bytes);
+    mem_free(p);
+    return to;
+}
+
+void mem_free(void *p)
+{
+    if (!p)
+        return;
+    struct header *h = (struct header *)p - 1;
+    size_t total = h->total;
+    pith_purpose purpose = h->purpose;
+    hook.free(hook.ctx, h, total, purpose);
+    count_sub(purpose, total);
+}
+
+char *mem_strndup(const char *s, size_t n, pith_purpose purpose)
+{
+    char *to = n < SIZE_MAX ? mem_alloc(n + 1, purpose) : NULL;
+    if (!to)
+        return NULL;
+    if (n)
+        memcpy(to, s, n);
+    to[n] = 0;
+    return to;
+}
+
+/* ---------------------------------------------------------------- reservations */
+
+static size_t page_bytes(void)
+{
+    static atomic_size_t cached;
+    size_t n = atomic_load_explicit(&cached, memory_order_relaxed);
+    if (!n) {
+        n = (size_t)sysconf(_SC_PAGESIZE);
+        atomic_store_explicit(&cached, n, memory_order_relaxed);
+    }
+    return n;
+}
+
+static size_t reservation_bytes(size_t bytes)
+{
+    return bytes ? (size_t)size_align(bytes, SLAB_BYTES) : SLAB_BYTES;
+}
+
+void *mem_reserve(size_t bytes)
+{
+    if (bytes > PTRDIFF_MAX - 2 * SLAB_BYTES)
+        return NULL;
+    size_t n = reservation_bytes(bytes);
+    /* One slab more than asked, so that an aligned range lies inside; the ends are given back. */
+    char *p = mmap(NULL, n + SLAB_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    size_t head = (size_t)(-(uintptr_t)p & (SLAB_BYTES - 1));
+    if (head)
+        munmap(p, head);
+    if (head < SLAB_BYTES)
+        munmap(p + head + n, SLAB_BYTES - head);
+    madvise(p + head, n, MADV_HUGEPAGE); /* a hint: no kernel support is no failure */
+    return p + head;
+}
+
+pith_status mem_commit(void *p, size_t bytes, pith_purpose purpose, struct pith_error *err)
+{
+    if (bytes == 0)
+        return PITH_OK;
+    if (((uintptr_t)p & (page_bytes() - 1)) || bytes > PTRDIFF_MAX)
+        return error_set(err, PITH_INTERNAL, "commit of %zu bytes does not begin at a page", bytes);
+    size_t n = (size_t)size_align(bytes, page_bytes());
+    atomic_store(&hook_in_use, 1);
+    if (hook.commit(hook.ctx, p, n, purpose) != 0)
+        return error_set(err, PITH_NOMEM, "%zu bytes for %s were refused by the allocator's commit hook", n,
+                         pith_purpose_name(purpose));
+    if (mprotect(p, n, PROT_READ | PROT_WRITE) != 0)
+        return error_set(err, PITH_NOMEM, "%zu bytes for %s: the system has no memory left", n,
+                         pith_purpose_name(purpose));
+    count_add(purpose, n);
+    return PITH_OK;
+}
+
+void mem_decommit(void *p, size_t bytes, pith_purpose purpose)
+{
+    if (bytes == 0)
+        return;
+    size_t n = (size_t)size_align(bytes, page_bytes());
+    madvise(p, n, MADV_DONTNEED);
+    mprotect(p, n, PROT_NONE);
+    count_sub(purpose, n);
+}
+
+void mem_release(void *p, size_t reserved_bytes)
+{
+    if (p)
+        munmap(p, reservation_bytes(reserved_bytes));
+}
