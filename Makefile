@@ -189,11 +189,11 @@ $(B)/obj/%.o: %.c $(B)/flags
 	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(CPPFLAGS) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
 	    $(call commit,$<) -MMD -MP -c -o $@ $<
 
-# The list of members is a prerequisite: a deleted source leaves the archive too.
+# The list of members is a prerequisite: a deleted source leaves the archive too. q, not r: rooms may use the same file name.
 $(B)/members: FORCE
 	@mkdir -p $(@D); printf '%s\n' $(LIB_SRC) | cmp -s - $@ || printf '%s\n' $(LIB_SRC) >$@
 $(B)/libpith.a: $(call obj,$(LIB_SRC)) $(B)/members
-	$(call say,AR,$@)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
+	$(call say,AR,$@)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
 
 $(B)/libpith.so: $(call obj,$(LIB_SRC)) $(B)/members
 	$(call say,LD,$@)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined -Wl,-z,relro,-z,now $(LINK_FLAGS) -o $@ $(filter %.o,$^) $(LIBS)
