@@ -34,7 +34,7 @@ run_one()
     *.py) cmd=("$TEST_PYTHON" "$path") ;;
     *) cmd=(${TEST_WRAP:-} "$path") ;;
     esac
-    timeout -k 5 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null
+    { timeout -k 5 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null; } 2>/dev/null # without bash's own word about a signal
     rc=$?
     line=$(tail -n 1 "$log")
     if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then
