@@ -27,10 +27,14 @@ struct act_tile { /* one tile, nc <= 16 rows */
     int64_t ld;        /* of f and h, elements */
 };
 
-/* Reference quantisers: one row of n values into column c of a tile of nc (pointers as in act_tile). The scale rule is exact:
- * amax = max |x| (a > b ? a : b); ok = amax >= 2^-120; d = ok ? amax / 127 : 0; id = ok ? 127 / amax : 0; v = x * id clamped
- * (v > -127 ? v : -127, then v < 127 ? v : 127), rounded to nearest even. A block that holds a NaN gets d = NaN; one that holds an
- * infinity gets d = inf. */
+/* Reference quantisers: one row of n values (a multiple of 32 or 256) into column c of a tile of nc (pointers as in act_tile). The rule
+ * is exact, also for values that are not finite:
+ *     amax = the float whose bits are max over i of (bits(x[i]) & 0x7fffffff), taken as integers. For finite x that is max |x|; an
+ *            infinity beats every number and a NaN beats an infinity, so one integer maximum per vector (pmaxsd, vmaxq_s32) does all.
+ *     ok = !(amax < 2^-120);  d = ok ? amax / 127 : 0;  id = ok ? 127 / amax : 0         (true divisions)
+ *     v = x * id;  v = v > -127 ? v : -127;  v = v < 127 ? v : 127  (maxps, minps operand order: a NaN becomes -127);  q = rne(v)
+ * So a block that holds a NaN gets d = NaN, else one that holds an infinity gets d = inf, and every product with it is not finite.
+ * In those blocks q follows from the same lines (id = NaN: all -127; id = 0: 0 for numbers, -127 for the infinities). */
 void act_quant_a32(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c);
 void act_quant_a256(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16, int nc, int c);
 void act_to_bf16(const float *x, int64_t n, uint16_t *h); /* pads an odd n with a zero */

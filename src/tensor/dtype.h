@@ -21,16 +21,21 @@ struct dtype_traits {
     void (*quant)(const float *in, void *blocks, int64_t n);
     /* Reference dot product of numerics.md: one row of n weights with row c of an activation tile in the contract's format. */
     float (*dot)(const void *blocks, const struct act_tile *a, int c, int64_t n);
-    /* Packed layout: bytes of one block column of pack_rows rows; pack n_rows <= pack_rows rows (missing rows are zero); and back. */
+    /* Packed layout: bytes of one block column of pack_rows rows (of bf16: of one pair of k); pack n_rows <= pack_rows rows (missing rows
+     * are zero); and back. */
     int32_t packed_bytes;
     void (*pack)(const void *const *rows, int n_rows, int64_t n, void *out);
     void (*unpack_row)(const void *packed, int row, int64_t n, void *blocks);
+    /* Index of the first of n elements' blocks whose scale (or value) is not finite, or -1. NULL for integer types. */
+    int64_t (*check)(const void *blocks, int64_t n);
 };
 extern const struct dtype_traits dtypes[DT_COUNT];
 
 int dtype_from_gguf(uint32_t id);         /* enum dtype or -1 */
 int dtype_from_name(const char *name);    /* enum dtype or -1; case-insensitive */
-uint64_t dtype_row_bytes(enum dtype t, int64_t n); /* n must be a multiple of the block */
+uint64_t dtype_row_bytes(enum dtype t, int64_t n); /* n must be a multiple of the block; UINT64_MAX when it does not fit */
+/* Bytes of one packed panel (pack_rows rows of n elements), 0 for types without a packed layout. */
+uint64_t dtype_panel_bytes(enum dtype t, int64_t n);
 /* Does every scale of the blocks hold a finite number? Returns the index of the first bad block or -1. */
 int64_t dtype_check(enum dtype t, const void *blocks, int64_t n);
 
