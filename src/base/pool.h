@@ -23,6 +23,8 @@ uint32_t fp_enter(void);
 void fp_leave(uint32_t saved);
 
 int cores_usable(void); /* affinity mask and cgroup cpu.max, at least 1 */
+/* Cores in the CPU quota of the control groups that the file lists, mounted at root; INT_MAX when there is none. */
+int cores_by_quota(const char *proc_cgroup, const char *root);
 int64_t clock_ns(void); /* monotonic */
 
 #endif
