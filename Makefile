@@ -90,7 +90,7 @@ includes  = -Iinclude $(if $(filter cli/% tools/%,$1),-I$(dir $1),-Isrc) $(if $(
 
 # ---------------------------------------------------------------- targets
 
-.PHONY: all programs run check test soak asan ubsan tsan arm fuzz bench install uninstall clean format help FORCE
+.PHONY: all programs run check test soak asan ubsan tsan arm fuzz bench install uninstall clean format help fuzzers FORCE
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -133,11 +133,11 @@ fuzz:
 
 ## arm: the kernels' tests cross-compiled for AArch64 and run under qemu-user
 ARM_ROOMS := base tensor graph backend
-ARM_TESTS ?= $(filter-out %.c,$(patsubst %.c,%,$(foreach t,base tensor quant act fmath kern graph,$(wildcard tests/test_$t*.c))))
+ARM_TESTS ?= $(patsubst %.c,%,$(foreach t,base tensor quant act fmath kern graph,$(wildcard tests/test_$t*.c)))
 arm:
 	@scripts/deps.sh arm
 	@$(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar PKGS= ROOMS="$(ARM_ROOMS)" LDFLAGS=-static \
-	    $(addprefix build-arm/,$(ARM_TESTS))
+	    build-arm/libpith.a $(addprefix build-arm/,$(ARM_TESTS))
 	@B=build-arm TEST_LIMIT=1800 TEST_RULES=0 TEST_WRAP="qemu-aarch64 -cpu max" scripts/run_tests.sh
 
 ## bench: what this machine can do and how near the default model comes to it (MODEL=)
@@ -163,7 +163,7 @@ uninstall:
 
 ## clean: remove every build folder
 clean:
-	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-arm
+	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-arm build-clang
 
 ## format: lay out the C sources with clang-format (optional, not enforced)
 format:

@@ -49,7 +49,7 @@ if ! command -v apt-get >/dev/null 2>&1; then
     exit 3
 fi
 if [ "$(id -u)" -ne 0 ]; then
-    echo "deps: run this once, then the same command again:  sudo $install_line" >&2
+    echo "deps: run this once, then the same command again:  sudo sh -c 'apt-get update && $install_line'" >&2
     exit 3
 fi
 

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# What `make install` leaves is enough to build and run the program in pith.h's first comment, as C and as C++, shared and static.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+B=${B:-build}
+passed=0 failed=0 skipped=0
+ok() { echo "ok $1"; passed=$((passed + 1)); }
+fail() { echo "FAIL $1: $2"; failed=$((failed + 1)); }
+skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }
+
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+prefix=$dir/usr
+# A make of its own: the one that runs the tests keeps its job slots.
+fresh_make() { env -u MAKEFLAGS -u MAKELEVEL make B="$B" "$@"; }
+
+if [ ! -x "$B/pith" ]; then
+    skip install "$B/pith is not built"
+elif ! fresh_make install PREFIX="$prefix" >"$dir/log" 2>&1; then
+    fail install "$(tail -n 1 "$dir/log")"
+else
+    ok install
+    sed -n '1,/\*\//s/^ \*     //p' include/pith.h | sed '/^}$/q' >"$dir/example.c"
+    export PKG_CONFIG_PATH=$prefix/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
+    model=${PITH_MODEL:-${PITH_SHARED:-../shared}/golden/arch/llama.gguf}
+    # example NAME COMPILER... : builds it as the words say and runs it on a model.
+    example()
+    {
+        local name=$1
+        shift
+        if ! command -v "$1" >/dev/null 2>&1; then
+            skip "$name" "$1 is not installed"
+        elif ! "$@" -o "$dir/$name" >"$dir/log" 2>&1; then
+            fail "$name" "$(grep -m 1 error "$dir/log" || tail -n 1 "$dir/log")"
+        elif [ ! -r "$model" ]; then
+            skip "$name" "built; no model to run it on"
+        elif ! LD_LIBRARY_PATH=$prefix/lib "$dir/$name" "$model" >"$dir/log" 2>&1; then
+            fail "$name" "$(tail -n 1 "$dir/log")"
+        else
+            ok "$name"
+        fi
+    }
+    read -ra flags < <(pkg-config --cflags --libs pith)
+    read -ra private < <(pkg-config --static --libs pith | sed "s|-lpith|$prefix/lib/libpith.a|")
+    strict=(-Wall -Wextra -Wpedantic -Werror "-I$prefix/include")
+    example example_c "${CC:-gcc}" -std=c11 "${strict[@]}" "$dir/example.c" "${flags[@]}"
+    example example_static "${CC:-gcc}" -std=c11 "${strict[@]}" "$dir/example.c" "${private[@]}"
+    example example_cxx "${CXX:-g++}" -std=c++11 "${strict[@]}" -Wno-missing-field-initializers -x c++ "$dir/example.c" -x none "${flags[@]}"
+    if fresh_make uninstall PREFIX="$prefix" >"$dir/log" 2>&1 && [ -z "$(find "$prefix" -type f -o -type l)" ]; then
+        ok uninstall
+    else
+        fail uninstall "left: $(find "$prefix" -type f -o -type l | head -n 3 | tr '\n' ' ')"
+    fi
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
