@@ -55,6 +55,13 @@ extern "C" {
 #define PITH_API
 #endif
 
+/* Initialises a struct that begins with its size: everything else is zero, without a compiler's warning about it. */
+#ifdef __cplusplus
+#define PITH_SIZED(type) {sizeof(type)}
+#else
+#define PITH_SIZED(type) {.size = sizeof(type)}
+#endif
+
 #define PITH_VERSION_MAJOR 0
 #define PITH_VERSION_MINOR 1
 #define PITH_VERSION_PATCH 0
@@ -161,7 +168,7 @@ struct pith_model_params {
     void *progress_ctx;
     const char *const *overrides; /* NULL-terminated list of "key=type:value", type = int | float | bool | str */
 };
-#define PITH_MODEL_PARAMS_INIT {sizeof(struct pith_model_params)}
+#define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 
 /* Opens a GGUF file (or the first part of a split one). params may be NULL. */
 PITH_API pith_model *pith_model_open(const char *path, const struct pith_model_params *params, struct pith_error *err);
@@ -235,7 +242,7 @@ struct pith_batch {
     const int32_t *seq;   /* [n], NULL: all in sequence 0 */
     const uint8_t *want;  /* [n] */
 };
-#define PITH_BATCH_INIT {sizeof(struct pith_batch)}
+#define PITH_BATCH_INIT PITH_SIZED(struct pith_batch)
 PITH_API pith_status pith_step(pith_session *s, const struct pith_batch *batch, struct pith_error *err);
 /* Appends n tokens to a sequence; logits of the last one. */
 PITH_API pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, struct pith_error *err);
@@ -245,9 +252,13 @@ PITH_API pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *to
 PITH_API pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err); /* keeps the first n positions */
 PITH_API int64_t pith_length(const pith_session *s, int32_t seq);                                     /* positions held, -1: no such sequence */
 PITH_API int32_t pith_n_ctx(const pith_session *s);
+/* Bytes of cached K and V that decoding one token reads behind n positions (window layers stop growing). */
+PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
 
 /* Outputs of the last step, in the order of its rows that asked. NULL when i is out of range. Valid until the next step. */
 PITH_API int32_t pith_n_outputs(const pith_session *s);
+/* Most outputs that can be read after one step: of a batch that asks for more, only the last internal step's are there. */
+PITH_API int32_t pith_max_outputs(const pith_session *s);
 PITH_API const float *pith_logits(const pith_session *s, int32_t i);    /* [V], causal models */
 PITH_API const float *pith_embedding(const pith_session *s, int32_t i); /* [E]: per row, or per sequence when pooled */
 
@@ -276,7 +287,7 @@ struct pith_sampler_params {
     int32_t penalty_last_n;  /* history they look at, 0 = 64, -1 = all */
     uint64_t seed;           /* Philox key: the same seed gives the same draws on every machine */
 };
-#define PITH_SAMPLER_PARAMS_INIT {sizeof(struct pith_sampler_params)}
+#define PITH_SAMPLER_PARAMS_INIT PITH_SIZED(struct pith_sampler_params)
 PITH_API pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_params *params, struct pith_error *err);
 PITH_API void pith_sampler_close(pith_sampler *s);
 /* Chooses a token from logits [V]. Order: penalties, top-k, top-p, min-p, temperature, draw. -1 when no logit is finite. */
@@ -303,7 +314,7 @@ struct pith_generate_params {
     int (*on_text)(void *ctx, const char *text, size_t n_bytes); /* streaming, whole characters; returning 0 stops */
     void *ctx;
 };
-#define PITH_GENERATE_PARAMS_INIT {sizeof(struct pith_generate_params)}
+#define PITH_GENERATE_PARAMS_INIT PITH_SIZED(struct pith_generate_params)
 struct pith_generate_result {
     pith_stop stop;
     int32_t n_prompt, n_kept, n_generated;
@@ -337,7 +348,7 @@ struct pith_synth_params {
     int32_t tied;          /* 1: no output matrix */
     uint64_t seed;
 };
-#define PITH_SYNTH_PARAMS_INIT {sizeof(struct pith_synth_params)}
+#define PITH_SYNTH_PARAMS_INIT PITH_SIZED(struct pith_synth_params)
 PITH_API pith_status pith_synth(const char *path, const struct pith_synth_params *params, struct pith_error *err);
 
 #ifdef __cplusplus
