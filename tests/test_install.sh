@@ -22,7 +22,7 @@ else
     ok install
     sed -n '1,/\*\//s/^ \*     //p' include/pith.h | sed '/^}$/q' >"$dir/example.c"
     export PKG_CONFIG_PATH=$prefix/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
-    model=${PITH_MODEL:-${PITH_SHARED:-../shared}/golden/arch/llama.gguf}
+    model=${PITH_MODEL:-${PITH_SHARED:-../shared}/vectors/models/stories260K.gguf}
     # example NAME COMPILER... : builds it as the words say and runs it on a model.
     example()
     {
