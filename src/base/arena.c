@@ -2,9 +2,10 @@
  *
  *     head -> [ next | bytes used | bytes in all | data ...... free ] -> older chunk -> ...
  *
- * Only the head has room that is still handed out. Chunks double from 4 KiB to 1 MiB, so n objects cost O(log n) blocks. An object larger than
- * a quarter of the next chunk gets a chunk of its own behind the head, so that the head's free room is not lost. Chunks come zeroed and are
- * handed out once, so objects are zero without further work.
+ * Only the head has room that is still handed out. Chunks double from 4 KiB to 1 MiB, so n objects
+ * cost O(log n) blocks. An object larger than a quarter of the next chunk gets a chunk of its own
+ * behind the head, so that the head's free room is not lost. Chunks come zeroed and are handed out
+ * once, so objects are zero without further work.
  */
 #include "base/arena.h"
 
@@ -15,8 +16,8 @@
 
 #include "base/mem.h"
 
-#define CHUNK_FIRST ((size_t)4 << 10)
-#define CHUNK_LAST ((size_t)1 << 20)
+#define CHUNK_FIRST  ((size_t)4 << 10)
+#define CHUNK_LAST   ((size_t)1 << 20)
 #define OBJECT_ALIGN 16
 
 struct arena_chunk {

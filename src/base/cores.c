@@ -1,13 +1,17 @@
-/* cores.c -- how many cores this process may use: its affinity mask, capped by the CPU quota of its control groups.
+/* cores.c -- how many cores this process may use: its affinity mask, capped by the CPU quota of its
+ * control groups.
  *
- * A container with "2 cpus" on a machine of 128 usually has the whole affinity mask and a quota of 2. Threads beyond a quota do not run slower,
- * they are stopped together for the rest of each period, and a barrier waits for the stopped. So a quota is rounded down.
+ * A container with "2 cpus" on a machine of 128 usually has the whole affinity mask and a quota
+ * of 2. Threads beyond a quota do not run slower, they are stopped together for the rest of each
+ * period, and a barrier waits for the stopped. So a quota is rounded down.
  *
- * Control groups: /proc/self/cgroup names our group, "0::/path" for version 2 and "4:cpu,cpuacct:/path" for version 1. Every group from there up to
- * the root limits us. Inside a container the path may be one of the outside that cannot be seen here: what is missing is passed over, and the walk
- * ends at the mount's root, which in a container is our own group.
+ * Control groups: /proc/self/cgroup names our group, "0::/path" for version 2 and
+ * "4:cpu,cpuacct:/path" for version 1. Every group from there up to the root limits us. Inside a
+ * container the path may be one of the outside that cannot be seen here: what is missing is passed
+ * over, and the walk ends at the mount's root, which in a container is our own group.
  *
- * Reference: Linux Documentation/admin-guide/cgroup-v2.rst (cpu.max), scheduler/sched-bwc.rst (cpu.cfs_quota_us).
+ * Reference: Linux Documentation/admin-guide/cgroup-v2.rst (cpu.max), scheduler/sched-bwc.rst
+ * (cpu.cfs_quota_us).
  */
 #include "base/pool.h"
 
@@ -31,7 +35,8 @@ static int affinity_cores(void)
     return n > 0 ? n : 1;
 }
 
-/* Reads a small file into terminated text; 0 when it cannot. Without stdio: this may run before the allocator is set. */
+/* Reads a small file into terminated text; 0 when it cannot. Without stdio: this may run before the
+ * allocator is set. */
 static int read_small(const char *path, char *buf, size_t cap)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -49,7 +54,8 @@ static int read_small(const char *path, char *buf, size_t cap)
     return n > 0;
 }
 
-/* Whole cores in a quota of q per period p, at least 1; INT_MAX for "no quota", which is any text that is not two positive numbers. */
+/* Whole cores in a quota of q per period p, at least 1; INT_MAX for "no quota", which is any text
+ * that is not two positive numbers. */
 static int cores_of(const char *quota, const char *period)
 {
     char *end;
@@ -97,11 +103,13 @@ int cores_by_quota(const char *proc_cgroup, const char *root)
     char text[4096], v1_root[128];
     if (!read_small(proc_cgroup, text, sizeof text))
         return INT_MAX;
-    snprintf(v1_root, sizeof v1_root, "%s/cpu", root); /* a link to cpu,cpuacct where the two are mounted together */
+    /* In version 1 "cpu" is a link to "cpu,cpuacct" where the two are mounted together. */
+    snprintf(v1_root, sizeof v1_root, "%s/cpu", root);
     int best = INT_MAX;
     char *rest;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        char *controllers = strchr(line, ':');
+        char *group = controllers ? strchr(controllers + 1, ':') : NULL;
         if (!group)
             continue;
         *group++ = 0;

@@ -1,9 +1,11 @@
 /* cpu.c -- instruction sets of the machine.
  *
- * A level counts only when the processor has all its instructions and the system saves the registers they use (XCR0 on x86-64; on AArch64 the
- * kernel's hwcaps already say so). Detection is a handful of instructions and is repeated at each call: nothing to initialise, nothing shared.
+ * A level counts only when the processor has all its instructions and the system saves the
+ * registers they use (XCR0 on x86-64; on AArch64 the kernel's hwcaps already say so). Detection is
+ * a handful of instructions and is repeated at each call: nothing to initialise, nothing shared.
  *
- * References: Intel SDM vol. 2A CPUID; AMD APM vol. 3 appendix E; Linux Documentation/arch/arm64/elf_hwcaps.rst.
+ * References: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E;
+ * Linux Documentation/arch/arm64/elf_hwcaps.rst.
  */
 #include "base/cpu.h"
 
@@ -50,9 +52,9 @@ static uint64_t xcr0(void)
 
 enum cpu_level cpu_detect(void)
 {
-    enum { OSXSAVE = 1 << 27, AVX = 1 << 28, FMA = 1 << 12, F16C = 1 << 29 };                  /* 1.ecx */
-    enum { AVX2 = 1 << 5, F = 1 << 16, DQ = 1 << 17, CD = 1 << 28, BW = 1 << 30 };             /* 7.ebx */
-    enum { XMM_YMM = 6, OPMASK_ZMM = 0xe0 };                                                   /* XCR0 */
+    enum { OSXSAVE = 1 << 27, AVX = 1 << 28, FMA = 1 << 12, F16C = 1 << 29 };      /* 1.ecx */
+    enum { AVX2 = 1 << 5, F = 1 << 16, DQ = 1 << 17, CD = 1 << 28, BW = 1 << 30 }; /* 7.ebx */
+    enum { XMM_YMM = 6, OPMASK_ZMM = 0xe0 };                                       /* XCR0 */
     const uint32_t VL = 1u << 31, VNNI = 1u << 11, BF16 = 1u << 5; /* 7.ebx, 7.ecx, 7.1.eax */
     uint32_t a, b, c, d;
     const uint32_t want1 = OSXSAVE | AVX | FMA | F16C;
@@ -60,7 +62,8 @@ enum cpu_level cpu_detect(void)
         return CPU_BASE;
     uint64_t state = xcr0();
     uint32_t leaf7_last, ecx7;
-    if ((state & XMM_YMM) != XMM_YMM || !__get_cpuid_count(7, 0, &leaf7_last, &b, &ecx7, &d) || !(b & AVX2))
+    if ((state & XMM_YMM) != XMM_YMM || !__get_cpuid_count(7, 0, &leaf7_last, &b, &ecx7, &d) ||
+        !(b & AVX2))
         return CPU_BASE;
     const uint32_t want7 = (uint32_t)(F | DQ | CD | BW) | VL;
     if ((state & OPMASK_ZMM) != OPMASK_ZMM || (b & want7) != want7)
@@ -161,8 +164,8 @@ static void read_brand(void)
     uint64_t midr = 0;
     if (getauxval(AT_HWCAP) & HWCAP_CPUID) /* the kernel answers this read for us */
         __asm__ volatile("mrs %0, MIDR_EL1" : "=r"(midr));
-    snprintf(brand, sizeof brand, "AArch64 implementer 0x%02x part 0x%03x", (unsigned)(midr >> 24 & 0xff),
-             (unsigned)(midr >> 4 & 0xfff));
+    snprintf(brand, sizeof brand, "AArch64 implementer 0x%02x part 0x%03x",
+             (unsigned)(midr >> 24 & 0xff), (unsigned)(midr >> 4 & 0xfff));
 }
 
 #else

@@ -1,7 +1,9 @@
-/* cursor.c -- every read of untrusted bytes goes through take(), which is the only function here that moves.
+/* cursor.c -- every read of untrusted bytes goes through take(), which is the only function here
+ * that moves.
  *
- * Invariant: at <= n. A failed cursor stays where it failed and gives zeros and empty slices, so a parser may read a whole record and check
- * `failed` once; loops over a count that was read must check it each time round (a failed count is zero, a good one may be a lie).
+ * Invariant: at <= n. A failed cursor stays where it failed and gives zeros and empty slices, so a
+ * parser may read a whole record and check `failed` once; loops over a count that was read must
+ * check it each time round (a failed count is zero, a good one may be a lie).
  */
 #include "base/cursor.h"
 

@@ -1,8 +1,9 @@
 /* error.c -- the one place where messages are made.
  *
- * Messages quote file names, tensor names and metadata, which are bytes that somebody else chose. A pith_error promises one line of valid
- * UTF-8, so every message is cleaned after formatting: control bytes become '?', invalid UTF-8 becomes '?', and a message that does not
- * fit is cut at a character and ends in "...".
+ * Messages quote file names, tensor names and metadata, which are bytes that somebody else chose. A
+ * pith_error promises one line of valid UTF-8, so every message is cleaned after formatting:
+ * control bytes become '?', invalid UTF-8 becomes '?', and a message that does not fit is cut at a
+ * character and ends in "...".
  */
 #include "base/error.h"
 
@@ -24,7 +25,8 @@ const char *pith_status_text(pith_status st)
     return "unknown status";
 }
 
-/* Makes msg[0..PITH_ERROR_MAX) a terminated line of valid UTF-8. full: the length the message would have had in an endless buffer. */
+/* Makes msg[0..PITH_ERROR_MAX) a terminated line of valid UTF-8. full: the length the message would
+ * have had in an endless buffer. */
 static void tidy(char *msg, size_t full)
 {
     static const char dots[] = "...";
@@ -71,7 +73,8 @@ pith_status error_prefix(struct pith_error *err, const char *fmt, ...)
     if (n < 0)
         return err->code;
     /* The cause is worth more than the context: a prefix never takes more than half of the room. */
-    size_t keep = utf8_complete(prefix, (size_t)n < PITH_ERROR_MAX / 2 ? (size_t)n : PITH_ERROR_MAX / 2);
+    size_t keep =
+        utf8_complete(prefix, (size_t)n < PITH_ERROR_MAX / 2 ? (size_t)n : PITH_ERROR_MAX / 2);
     prefix[keep] = 0;
     char cause[PITH_ERROR_MAX];
     memcpy(cause, err->msg, sizeof cause);

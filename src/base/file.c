@@ -1,7 +1,8 @@
 /* file.c -- mapping, reading and atomic writing of files, with errors that say what to do.
  *
- * A mapped file that another process truncates raises SIGBUS on access: the one damage that cannot be turned into a status here. Weights are
- * replaced by renaming a new file over the old one (as file_writer does), which leaves open mappings whole.
+ * A mapped file that another process truncates raises SIGBUS on access: the one damage that cannot
+ * be turned into a status here. Weights are replaced by renaming a new file over the old one (as
+ * file_writer does), which leaves open mappings whole.
  */
 #include "base/file.h"
 
@@ -18,10 +19,10 @@
 
 #define IO_MAX ((uint64_t)1 << 30) /* one read call transfers less than 2 GiB on every Linux */
 
-/* A missing file is PITH_MISSING, everything else PITH_IO. */
 static pith_status fail_errno(struct pith_error *err, const char *path, const char *verb, int e)
 {
-    return error_set(err, e == ENOENT ? PITH_MISSING : PITH_IO, "%s: cannot %s: %s", path, verb, strerror(e));
+    pith_status st = e == ENOENT ? PITH_MISSING : e == ENOMEM ? PITH_NOMEM : PITH_IO;
+    return error_set(err, st, "%s: cannot %s: %s", path, verb, strerror(e));
 }
 
 static const char *kind_of(mode_t mode)
@@ -42,7 +43,8 @@ pith_status file_map_open(struct file_map *m, const char *path, struct pith_erro
     *m = (struct file_map){.fd = -1};
     if (!path || !*path)
         return error_set(err, PITH_RANGE, "no file name given");
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* non-blocking: a pipe must be refused, not waited for */
+    /* Non-blocking, since a pipe must be refused and not waited for. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return fail_errno(err, path, "open", errno);
     struct stat sb;
@@ -55,14 +57,13 @@ pith_status file_map_open(struct file_map *m, const char *path, struct pith_erro
         goto fail;
     }
     if (sb.st_size == 0) {
-        st = error_set(err, PITH_FORMAT, "%s is empty (0 bytes): was the download or copy finished?", path);
+        st = error_set(err, PITH_FORMAT,
+                       "%s is empty (0 bytes): was the download or copy finished?", path);
         goto fail;
     }
     void *p = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED) {
-        st = errno == ENOMEM ? error_set(err, PITH_NOMEM, "%s: no address space to map %" PRId64 " bytes", path,
-                                         (int64_t)sb.st_size)
-                             : fail_errno(err, path, "map", errno);
+        st = fail_errno(err, path, "map", errno);
         goto fail;
     }
     *m = (struct file_map){
@@ -87,7 +88,7 @@ void file_map_close(struct file_map *m)
     *m = (struct file_map){.fd = -1};
 }
 
-/* Advises on the part of the map's pages that [off, off+n) touches (whole = 0) or covers (whole = 1). */
+/* Advises on the pages that [off, off+n) touches (whole 0) or covers (whole 1). */
 static void advise(const struct file_map *m, uint64_t off, uint64_t n, int whole, int advice)
 {
     if (!m->p || off >= m->n)
@@ -112,11 +113,14 @@ void file_map_drop(const struct file_map *m, uint64_t off, uint64_t n)
 
 /* ---------------------------------------------------------------- reading */
 
-pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64_t off, struct pith_error *err)
+pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64_t off,
+                         struct pith_error *err)
 {
     uint64_t end;
     if (size_add(off, n, &end) || end > INT64_MAX)
-        return error_set(err, PITH_IO, "%s: %" PRIu64 " bytes at offset %" PRIu64 " lie beyond any file", path, n, off);
+        return error_set(err, PITH_IO,
+                         "%s: %" PRIu64 " bytes at offset %" PRIu64 " lie beyond any file", path, n,
+                         off);
     char *to = buf;
     for (uint64_t at = off; at < end;) {
         uint64_t want = end - at < IO_MAX ? end - at : IO_MAX;
@@ -124,10 +128,12 @@ pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return error_set(err, PITH_IO, "%s: cannot read %" PRIu64 " bytes at offset %" PRIu64 ": %s", path, want,
-                             at, strerror(errno));
+            return error_set(err, PITH_IO, "%s: cannot read at offset %" PRIu64 ": %s", path, at,
+                             strerror(errno));
         if (got == 0)
-            return error_set(err, PITH_IO, "%s: file ends at %" PRIu64 ", wanted %" PRIu64 " bytes at offset %" PRIu64,
+            return error_set(err, PITH_IO,
+                             "%s: file ends at %" PRIu64 ", wanted %" PRIu64
+                             " bytes at offset %" PRIu64,
                              path, at, n, off);
         at += (uint64_t)got;
         to += got;
@@ -151,7 +157,8 @@ static char *read_to_end(int fd, const char *path, uint64_t max, uint64_t *n, pi
         }
         at += (uint64_t)got;
         if (at > max) {
-            error_set(err, PITH_RANGE, "%s holds more than %" PRIu64 " bytes, the most that is accepted here", path,
+            error_set(err, PITH_RANGE,
+                      "%s holds more than %" PRIu64 " bytes, the most that is accepted here", path,
                       max);
             goto fail;
         }
@@ -175,7 +182,8 @@ fail:
     return NULL;
 }
 
-char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose purpose, struct pith_error *err)
+char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose purpose,
+                    struct pith_error *err)
 {
     uint64_t ignored;
     if (!n)
@@ -198,8 +206,8 @@ char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose pu
 
 /* ---------------------------------------------------------------- atomic writing */
 
-/* Creates a new file beside the target. The number behind the process id keeps writers of one process apart and steps over what a crashed
- * process of the same id has left. */
+/* Creates a new file beside the target. The number behind the process id keeps writers of one
+ * process apart and steps over what a crashed process of the same id has left. */
 static int open_tmp(struct file_writer *w)
 {
     static atomic_uint serial;
@@ -222,11 +230,13 @@ pith_status file_writer_open(struct file_writer *w, const char *path, struct pit
         return error_set(err, PITH_RANGE, "no file name given");
     size_t len = strlen(path);
     if (len >= sizeof w->path)
-        return error_set(err, PITH_RANGE, "file name of %zu bytes, at most %zu are possible", len, sizeof w->path - 1);
+        return error_set(err, PITH_RANGE, "file name of %zu bytes, at most %zu are possible", len,
+                         sizeof w->path - 1);
     memcpy(w->path, path, len + 1);
-    struct stat sb;
-    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode)) /* renaming over /dev/null would replace the device */
-        return error_set(err, PITH_IO, "%s is %s; a file written here would replace it", path, kind_of(sb.st_mode));
+    struct stat sb; /* renaming over /dev/null would replace the device */
+    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode))
+        return error_set(err, PITH_IO, "%s is %s; a file written here would replace it", path,
+                         kind_of(sb.st_mode));
     int fd = open_tmp(w);
     if (fd < 0)
         return fail_errno(err, w->tmp, "create", errno);
@@ -255,7 +265,8 @@ pith_status file_writer_commit(struct file_writer *w, struct pith_error *err)
 {
     if (!w->f)
         return error_set(err, PITH_STATE, "commit of a file that is not open for writing");
-    /* The data must be on disk before the name is: after a power cut the name shows either the old file or all of the new one. */
+    /* The data must be on disk before the name is: after a power cut the name shows either the old
+     * file or all of the new one. */
     if (!w->failed_errno && (fflush(w->f) != 0 || fsync(fileno(w->f)) != 0))
         w->failed_errno = errno;
     if (fclose(w->f) != 0 && !w->failed_errno)

@@ -1,25 +1,28 @@
-/* fmath.c -- exp, log, pow, sin and cos with the same bits on every machine; half and bfloat conversions.
+/* fmath.c -- exp, log, pow, sin and cos with the same bits on every machine; half and bfloat
+ * conversions.
  *
- * Every operation is an IEEE add, multiply, divide or an explicit fma, in the order written: no table that a compiler may place elsewhere, no
- * contraction (-ffp-contract=off), no libm but fma itself, which is exact by definition. Arguments are reduced to a small interval in extra precision,
- * there a Taylor polynomial is summed by Horner's rule (its terms are exact fractions, nothing to fit), and the result is put together so that the last
- * operation's rounding dominates.
+ * Every operation is an IEEE add, multiply, divide or an explicit fma, in the order written: no
+ * table that a compiler may place elsewhere, no contraction (-ffp-contract=off), no libm but fma
+ * itself, which is exact by definition. Arguments are reduced to a small interval in extra
+ * precision, there a Taylor polynomial is summed by Horner's rule (its terms are exact fractions,
+ * nothing to fit), and the result is put together so that the last operation's rounding dominates.
  *
  *     exp     x = k ln2 + r, |r| <= ln2/2             e^x = 2^k (1 + r + r^2 p(r))
  *     log     x = 2^k m, sqrt(1/2) <= m < sqrt(2)     s = (m-1)/(m+1), log m = 2 atanh s
  *     sincos  x = k pi/2 + r, |r| <= pi/4             r as a sum of two doubles
  *
  * Measured against 64-bit-mantissa libm by the tests: below 1 ulp each.
- * References: Muller et al., Handbook of Floating-Point Arithmetic, ch. 11; Cody and Waite, Software Manual for the Elementary Functions.
+ * References: Muller et al., Handbook of Floating-Point Arithmetic, ch. 11; Cody and Waite,
+ * Software Manual for the Elementary Functions.
  */
 #include "base/fmath.h"
 
 #include <math.h>
 #include <string.h>
 
-#define LN2_HI 0x1.62e42fefa38p-1      /* 42 bits: k * LN2_HI is exact for |k| < 2^11 */
-#define LN2_LO 0x1.ef35793c7673p-45    /* ln 2 - LN2_HI */
-#define ROUNDER 0x1.8p52               /* x + ROUNDER - ROUNDER is x rounded to an integer, |x| < 2^51 */
+#define LN2_HI  0x1.62e42fefa38p-1   /* 42 bits: k * LN2_HI is exact for |k| < 2^11 */
+#define LN2_LO  0x1.ef35793c7673p-45 /* ln 2 - LN2_HI */
+#define ROUNDER 0x1.8p52             /* x + it - it is x rounded to an integer, |x| < 2^51 */
 
 static uint64_t bits_of(double x)
 {
@@ -66,7 +69,8 @@ double fmath_exp(double x)
     double r = fma(-k, LN2_LO, hi);
     double low = fma(-k, LN2_LO, hi - r); /* what rounding r lost */
     double e = 1 + (r + fma(r * r, horner(c, 12, r), low));
-    /* Two factors, since 2^k may be outside the range where the result is still inside (or denormal: then the last product rounds). */
+    /* Two factors, since 2^k may be outside the range where the result is still inside (or
+     * denormal: then the last product rounds). */
     int64_t n = (int64_t)k, half = n / 2;
     return e * power_of_two(half) * power_of_two(n - half);
 }
@@ -85,10 +89,11 @@ double fmath_log(double x)
         x *= 0x1p54;
         k = -54;
     }
-    /* Adding the distance from sqrt(1/2) to 1 carries into the exponent exactly where m would reach sqrt(2). */
+    /* Adding the distance from sqrt(1/2) to 1 steps the exponent where m would reach sqrt(2). */
     uint64_t u = bits_of(x) + (bits_of(1.0) - bits_of(0x1.6a09e667f3bcdp-1));
-    k += (int64_t)(u >> 52) - 1023;
-    double f = double_of(bits_of(x) - ((uint64_t)((int64_t)(u >> 52) - 1023) << 52)) - 1;
+    uint64_t exponent = (u >> 52) - 1023; /* modulo 2^64 */
+    k += (int64_t)exponent;
+    double f = double_of(bits_of(x) - (exponent << 52)) - 1;
     double s = f / (2 + f), z = s * s, half = 0.5 * f * f;
     double r = z * horner(c, 11, z);
     /* log(1+f) = f - (f^2/2 - s (f^2/2 + r)): f is exact and large, the bracket is small */
@@ -103,19 +108,23 @@ double fmath_pow(double x, double y)
 
 void fmath_sincos(double x, double *s, double *c)
 {
-    /* pi/2 in three doubles, 160 bits; the first two are rounded down or up, the next says by how much */
-    const double P1 = 0x1.921fb54442d18p+0, P2 = 0x1.1a62633145c07p-54, P3 = -0x1.f1976b7ed8fbcp-110;
-    /* sin r = r + r^3 (-1/3! + ...); cos r = 1 - r^2/2 + r^4 (1/4! - ...); the next terms are below 2^-58 */
-    static const double cs[] = {-1.0 / 6,        1.0 / 120,        -1.0 / 5040,         1.0 / 362880,
-                                -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000, 1.0 / 355687428096000};
-    static const double cc[] = {1.0 / 24,        -1.0 / 720,         1.0 / 40320,          -1.0 / 3628800,
-                                1.0 / 479001600, -1.0 / 87178291200, 1.0 / 20922789888000, -1.0 / 6402373705728000};
+    /* pi/2 in three doubles, 160 bits: each is the rounded rest of what is before it */
+    const double P1 = 0x1.921fb54442d18p+0, P2 = 0x1.1a62633145c07p-54,
+                 P3 = -0x1.f1976b7ed8fbcp-110;
+    /* sin r = r + r^3 (-1/3! + ...), cos r = 1 - r^2/2 + r^4 (1/4! - ...): next terms < 2^-58 */
+    static const double cs[] = {
+        -1.0 / 6,        1.0 / 120,        -1.0 / 5040,          1.0 / 362880,
+        -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000, 1.0 / 355687428096000};
+    static const double cc[] = {
+        1.0 / 24,        -1.0 / 720,         1.0 / 40320,          -1.0 / 3628800,
+        1.0 / 479001600, -1.0 / 87178291200, 1.0 / 20922789888000, -1.0 / 6402373705728000};
     if (!(fabs(x) < 0x1p31)) {
         *s = *c = NAN;
         return;
     }
     double k = x * 0x1.45f306dc9c883p-1 + ROUNDER - ROUNDER;
-    /* k P1 is a multiple of 2^-52 next to x, so this difference is exact; the product with P2 is kept in two parts. */
+    /* k P1 is a multiple of 2^-52 next to x, so this difference is exact; the product with P2 is
+     * kept in two parts. */
     double a = fma(-k, P1, x);
     double w = k * P2, w_low = fma(k, P2, -w);
     double hi = a - w;
@@ -182,7 +191,7 @@ uint16_t f32_to_f16(float f)
         return (uint16_t)(sign | 0x7e00 | (u >> 13 & 0x3ff));
     if (u >= 0x477ff000) /* 65520, half way beyond the largest half, and more */
         return (uint16_t)(sign | 0x7c00);
-    if (u < 0x38800000) /* denormal half, a multiple of 2^-24: adding 0.5, whose ulp that is, rounds there */
+    if (u < 0x38800000) /* denormal half, a multiple of 2^-24: the ulp of 0.5, so + rounds there */
         return (uint16_t)(sign | (f32_bits(f32_of(u) + 0.5f) - 0x3f000000));
     u += 0xfff + (u >> 13 & 1); /* to nearest, ties to even; a carry into the exponent is right */
     return (uint16_t)(sign | (u - 0x38000000) >> 13);

@@ -1,9 +1,11 @@
 /* map.c -- open addressing with linear probing, at most 3/4 full.
  *
- *     entries[cap]: key (pointer, length), 32 bits of its hash, value; an entry without a key pointer is free
+ *     entries[cap]:  key (pointer, length) | 32 bits of its hash | value
+ *                    an entry whose key has no pointer is free
  *
- * The stored hash makes most comparisons one integer and growing free of re-hashing. Keys are not copied. There is no removal, hence no
- * tombstones: vocabularies, tensor tables and metadata are built once and read often.
+ * The stored hash makes most comparisons one integer and growing free of re-hashing. Keys are not
+ * copied. There is no removal, hence no tombstones: vocabularies, tensor tables and metadata are
+ * built once and read often.
  */
 #include "base/map.h"
 
@@ -12,7 +14,7 @@
 #include "base/mem.h"
 
 #define CAP_FIRST 16u
-#define CAP_LAST (1u << 31)
+#define CAP_LAST  (1u << 31)
 
 struct map_entry {
     struct slice key;

@@ -1,14 +1,18 @@
-/* mem.c -- blocks with a header, counted per purpose; reservations of address space committed in slabs.
+/* mem.c -- blocks with a header, counted per purpose; reservations of address space committed in
+ * slabs.
  *
  *     what the allocator returned (64-byte aligned)
  *     |  struct header (64 bytes: size, purpose)  |  the caller's bytes ...
  *                                                 ^ what mem_alloc returns (64-byte aligned)
  *
- * used[purpose] is the sum of what was asked of the allocator's hook (header and block) and of what was committed, so it can be compared with
- * a hook's own books. Counters are relaxed atomics: each is exact, a report over several of them is a moment's picture.
+ * used[purpose] is the sum of what was asked of the allocator's hook (header and block) and of what
+ * was committed, so it can be compared with a hook's own books. Counters are relaxed atomics: each
+ * is exact, a report over several of them is a moment's picture.
  *
- * Invariants: a block's header is never read before mem_alloc wrote it, so a hook that is set before the first block sees every block's end.
- * Not done here: pools, size classes, per-thread caches. What runs per token does not allocate (house law), so malloc is good enough.
+ * The hook cannot change once a block exists: the hook that made a block is the one that frees it.
+ *
+ * Not done here: pools, size classes, per-thread caches. What runs per token does not allocate
+ * (house law), so malloc is good enough.
  */
 #include "base/mem.h"
 
@@ -21,7 +25,7 @@
 #include "base/error.h"
 
 #define BLOCK_ALIGN 64
-#define SLAB_BYTES ((size_t)2 << 20) /* the huge page of x86-64 and of AArch64 with 4 KiB pages */
+#define SLAB_BYTES  ((size_t)2 << 20) /* the huge page of x86-64 and of AArch64 with 4 KiB pages */
 
 struct header {
     size_t total; /* header and block */
@@ -33,7 +37,7 @@ _Static_assert(sizeof(struct header) == BLOCK_ALIGN, "a block must stay aligned 
 static void *default_alloc(void *ctx, size_t bytes, size_t align, pith_purpose purpose)
 {
     (void)ctx, (void)purpose;
-    void *p; /* not aligned_alloc: that wants the size rounded up, and then address checkers miss small overruns */
+    void *p; /* aligned_alloc wants sizes rounded up, which hides small overruns from checkers */
     return posix_memalign(&p, align, bytes) == 0 ? p : NULL;
 }
 
@@ -59,13 +63,12 @@ pith_status pith_set_allocator(const struct pith_allocator *a, struct pith_error
 {
     error_clear(err);
     if (!a || a->size != sizeof *a)
-        return error_set(err, PITH_RANGE, "allocator: size is %zu, wanted %zu: set it to sizeof(struct pith_allocator)",
+        return error_set(err, PITH_RANGE, "allocator: size is %zu; set it to the struct's, %zu",
                          a ? a->size : 0, sizeof *a);
     if (!a->alloc || !a->free)
         return error_set(err, PITH_RANGE, "allocator: alloc and free must both be given");
     if (atomic_load(&hook_in_use))
-        return error_set(err, PITH_STATE,
-                         "allocator: memory is already in use; set it before any other call of the library");
+        return error_set(err, PITH_STATE, "allocator: set it before any other call of the library");
     hook = *a;
     if (!hook.commit)
         hook.commit = default_commit;
@@ -82,7 +85,8 @@ void pith_memory(struct pith_memory_report *out)
 
 const char *pith_purpose_name(pith_purpose p)
 {
-    static const char *const names[PITH_MEM_N] = {"weights", "cache", "scratch", "vocab", "meta", "server"};
+    static const char *const names[PITH_MEM_N] = {"weights", "cache", "scratch",
+                                                  "vocab",   "meta",  "server"};
     return (unsigned)p < PITH_MEM_N ? names[p] : "unknown";
 }
 
@@ -90,8 +94,7 @@ static void count_add(pith_purpose p, uint64_t bytes)
 {
     uint64_t now = atomic_fetch_add_explicit(&used[p], bytes, memory_order_relaxed) + bytes;
     uint64_t top = atomic_load_explicit(&peak[p], memory_order_relaxed);
-    while (now > top && !atomic_compare_exchange_weak_explicit(&peak[p], &top, now, memory_order_relaxed,
-                                                               memory_order_relaxed)) {
+    while (now > top && !atomic_compare_exchange_weak(&peak[p], &top, now)) {
     }
 }
 
@@ -189,7 +192,8 @@ void *mem_reserve(size_t bytes)
         return NULL;
     size_t n = reservation_bytes(bytes);
     /* One slab more than asked, so that an aligned range lies inside; the ends are given back. */
-    char *p = mmap(NULL, n + SLAB_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    char *p = mmap(NULL, n + SLAB_BYTES, PROT_NONE, flags, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
     size_t head = (size_t)(-(uintptr_t)p & (SLAB_BYTES - 1));
@@ -210,7 +214,7 @@ pith_status mem_commit(void *p, size_t bytes, pith_purpose purpose, struct pith_
     size_t n = (size_t)size_align(bytes, page_bytes());
     atomic_store(&hook_in_use, 1);
     if (hook.commit(hook.ctx, p, n, purpose) != 0)
-        return error_set(err, PITH_NOMEM, "%zu bytes for %s were refused by the allocator's commit hook", n,
+        return error_set(err, PITH_NOMEM, "%zu bytes for %s: refused by the commit hook", n,
                          pith_purpose_name(purpose));
     if (mprotect(p, n, PROT_READ | PROT_WRITE) != 0)
         return error_set(err, PITH_NOMEM, "%zu bytes for %s: the system has no memory left", n,

@@ -1,18 +1,22 @@
 /* pool.c -- worker threads that stay, and the two waits everything else is made of.
  *
- *     pool -> turn (mutex: one run at a time), fn, ctx, left (workers still running)
- *             workers[1..n-1], one cache line each: go (counts the runs this worker was sent into), stop
+ *     pool          turn (mutex: one run at a time) | fn, ctx | left: workers still running
+ *     workers[1..]  one cache line each: go: the runs this worker was sent into | stop
  *
- *     pool_run(n):  lock turn; fn, ctx, left = n-1; go++ of workers 1..n-1, wake; fn(ctx, 0); wait left == 0; unlock
- *     worker:       wait while go is what it was; fn(ctx, ith); left--, the last one wakes the caller
+ *     pool_run  lock turn; set fn, ctx, left = n-1; go++ of workers 1..n-1 and wake them;
+ *               fn(ctx, 0); wait until left is 0; unlock
+ *     worker    wait until go moves; fn(ctx, ith); left--, the last one wakes the caller
  *
- * A worker has a word of its own, so a run on few threads leaves the others asleep. Publishing is the release of go and left, seen by the acquire in the
- * waits; fn, ctx are written only while no worker runs.
+ * A worker has a word of its own, so a run on few threads leaves the others asleep. Publishing is
+ * the release of go and left, seen by the acquire in the waits; fn, ctx are written only while no
+ * worker runs.
  *
- * Waiting spins for a while, because the next run or barrier mostly comes within microseconds and a sleep and wake cost more; and then sleeps, because
- * a wait that only spins takes the core from the very thread it waits for when there are more threads than cores.
+ * Waiting spins for a while, because the next run or barrier mostly comes within microseconds and a
+ * sleep and wake cost more; and then sleeps, because a wait that only spins takes the core from the
+ * very thread it waits for when there are more threads than cores.
  *
- * Not done here: splitting work (each op deals out its rows), stealing, pinning, survival of fork() (a child has no workers).
+ * Not done here: splitting work (each op deals out its rows), stealing, pinning, survival of fork()
+ * (a child has no workers).
  */
 #include "base/pool.h"
 
@@ -35,8 +39,8 @@
 #include "base/mem.h"
 
 #define THREADS_MAX 256
-#define SPIN_NS 50000 /* about ten times a futex sleep and wake, a fraction of the gap between two tokens */
-#define CACHE_LINE 64
+#define SPIN_NS     50000 /* about ten times what a futex sleep and wake costs */
+#define CACHE_LINE  64
 
 int64_t clock_ns(void)
 {
@@ -77,8 +81,9 @@ void fp_leave(uint32_t saved)
 
 /* ---------------------------------------------------------------- waiting */
 
-/* How many threads sleep on words of each hash: a waker whose count is zero saves the system call. The waiter raises the count before the kernel
- * compares the word; the waker reads the count, by a read-modify-write, after it changed the word. The two operations on one count are ordered: either
+/* How many threads sleep on words of each hash: a waker whose count is zero saves the system call.
+ * The waiter raises the count before the kernel compares the word; the waker reads the count, by a
+ * read-modify-write, after it changed the word. The two operations on one count are ordered: either
  * the waker sees the sleeper, or the sleeper's comparison sees the new word. */
 static struct {
     alignas(CACHE_LINE) atomic_uint n;
@@ -116,7 +121,7 @@ void wait_while_equal(const _Atomic(uint32_t) *word, uint32_t value, int64_t spi
     atomic_uint *asleep = sleepers_of(word);
     while (atomic_load_explicit(word, memory_order_acquire) == value) {
         atomic_fetch_add(asleep, 1);
-        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0); /* any return: look again */
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL); /* any return: look again */
         atomic_fetch_sub(asleep, 1);
     }
 }
@@ -124,7 +129,7 @@ void wait_while_equal(const _Atomic(uint32_t) *word, uint32_t value, int64_t spi
 void wake_all(const _Atomic(uint32_t) *word)
 {
     if (atomic_fetch_add(sleepers_of(word), 0) != 0)
-        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX);
 }
 
 /* ---------------------------------------------------------------- pool */
@@ -187,7 +192,8 @@ struct pool *pool_new(int n_threads, struct pith_error *err)
         error_set(err, PITH_RANGE, "%d threads asked for; wanted 1 to %d", n_threads, THREADS_MAX);
         return NULL;
     }
-    struct pool *p = mem_zalloc(sizeof *p + (size_t)n_threads * sizeof p->workers[0], PITH_MEM_META);
+    size_t bytes = sizeof(struct pool) + (size_t)n_threads * sizeof(struct worker);
+    struct pool *p = mem_zalloc(bytes, PITH_MEM_META);
     if (!p) {
         error_set(err, PITH_NOMEM, "no memory for a pool of %d threads", n_threads);
         return NULL;
@@ -204,8 +210,8 @@ struct pool *pool_new(int n_threads, struct pith_error *err)
         w->pool = p;
         rc = pthread_create(&w->thread, NULL, worker_main, w);
         if (rc != 0) {
-            error_set(err, PITH_NOMEM, "thread %d of %d cannot be started: %s; ask for fewer threads", i + 1, n_threads,
-                      strerror(rc));
+            error_set(err, PITH_NOMEM, "cannot start thread %d of %d: %s; ask for fewer threads",
+                      i + 1, n_threads, strerror(rc));
             stop_workers(p, i);
         }
     }

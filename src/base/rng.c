@@ -1,14 +1,17 @@
-/* rng.c -- Philox4x32-10: ten rounds of multiply, swap and xor over a 128-bit counter, with a 64-bit key.
+/* rng.c -- Philox4x32-10: ten rounds of multiply, swap and xor over a 128-bit counter, with a
+ * 64-bit key.
  *
- *     round: (c0, c1, c2, c3) -> (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0));  k0 += W0, k1 += W1
+ *     round:  c0, c1, c2, c3  <-  hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)
+ *             k0, k1  <-  k0 + W0, k1 + W1
  *
- * Reference: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11; the tests hold its known answers.
+ * Reference: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11; the
+ * tests hold its known answers.
  */
 #include "base/rng.h"
 
 void rng_philox(uint64_t key, uint64_t counter_lo, uint64_t counter_hi, uint32_t out[4])
 {
-    const uint64_t M0 = 0xd2511f53, M1 = 0xcd9e8d57;  /* multipliers found by the authors' search */
+    const uint64_t M0 = 0xd2511f53, M1 = 0xcd9e8d57; /* multipliers found by the authors' search */
     const uint32_t W0 = 0x9e3779b9, W1 = 0xbb67ae85; /* golden ratio, sqrt(3) - 1 */
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     uint32_t c0 = (uint32_t)counter_lo, c1 = (uint32_t)(counter_lo >> 32);
@@ -51,8 +54,8 @@ uint32_t rng_u32(struct rng *r)
     return r->buf[4 - r->left--];
 }
 
-/* The high word of u * n, without bias: the first 2^32 mod n values of the low word are drawn again.
- * [Lemire 2019, "Fast random integer generation in an interval"] */
+/* The high word of u * n, without bias: the first 2^32 mod n values of the low word are drawn
+ * again. [Lemire 2019, "Fast random integer generation in an interval"] */
 uint32_t rng_below(struct rng *r, uint32_t n)
 {
     uint64_t p = (uint64_t)rng_u32(r) * n;

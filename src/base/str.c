@@ -1,7 +1,8 @@
 /* str.c -- slices, a growing string and the edit distance.
  *
- * The string doubles, so n appends cost O(n) copied bytes. Once an append failed (memory, overflow, a format that cannot be printed) the string
- * keeps what it had and ignores the rest: the writer of a long text checks `failed` once, at its end.
+ * The string doubles, so n appends cost O(n) copied bytes. Once an append failed (memory, overflow,
+ * a format that cannot be printed) the string keeps what it had and ignores the rest: the writer of
+ * a long text checks `failed` once, at its end.
  */
 #include "base/str.h"
 
@@ -144,7 +145,8 @@ static int min2(int a, int b)
     return a < b ? a : b;
 }
 
-/* Levenshtein: insertions, deletions and substitutions cost 1. One row of the table is kept: row[j] = distance of a[0..i) and b[0..j). */
+/* Levenshtein: an insertion, deletion or substitution costs 1. One row of the table is kept:
+ * row[j] is the distance of a[0..i) and b[0..j). */
 int edit_distance(const char *a, const char *b)
 {
     enum { MAX = 64 };

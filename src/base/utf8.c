@@ -10,8 +10,9 @@
  *     U+40000..U+FFFFF    F1..F3  80..BF  80..BF  80..BF
  *     U+100000..U+10FFFF  F4      80..8F  80..BF  80..BF
  *
- * The lead byte fixes the length and the range of the second byte; all later bytes are 80..BF. Overlong forms, surrogates and values above
- * U+10FFFF are exactly what the second-byte ranges exclude, so no check of the decoded value is needed.
+ * The lead byte fixes the length and the range of the second byte; all later bytes are 80..BF.
+ * Overlong forms, surrogates and values above U+10FFFF are exactly what the second-byte ranges
+ * exclude, so no check of the decoded value is needed.
  */
 #include "base/utf8.h"
 
@@ -37,7 +38,8 @@ static int lead(uint8_t b, uint8_t *lo, uint8_t *hi)
     return b < 0xf0 ? 3 : 4;
 }
 
-/* How many bytes at p[0..n) belong to one well-formed sequence, from its lead on; *len: how many it needs. 0 when p[0] leads none. */
+/* How many bytes at p[0..n) belong to one well-formed sequence, from its lead on; *len: how many it
+ * needs. 0 when p[0] leads none. */
 static int match(const uint8_t *p, size_t n, int *len)
 {
     uint8_t lo, hi;
