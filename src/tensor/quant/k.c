@@ -217,6 +217,65 @@ static void Q6_K_quant1(const float *x, uint8_t *p)
     }
 }
 
+static void Q2_K_pack1(const uint8_t *p, int r, uint8_t *out)
+{
+    memcpy(out + 2 * r, p + 80, 2);
+    memcpy(out + 32 + 2 * r, p + 82, 2);
+    for (int s = 0; s < 16; s += 2)
+        memcpy(out + 64 + 16 * s + 2 * r, p + s, 2);
+    put_groups(out + 320, r, p + 16, 16);
+}
+
+static void Q2_K_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    memcpy(p + 80, packed + 2 * r, 2);
+    memcpy(p + 82, packed + 32 + 2 * r, 2);
+    for (int s = 0; s < 16; s += 2)
+        memcpy(p + s, packed + 64 + 16 * s + 2 * r, 2);
+    get_groups(packed + 320, r, p + 16, 16);
+}
+
+/* The quarters of q3_K, half n and j: 256 bytes of 2-bit fields, then 128 bytes of third bits, those of two groups in the nibbles of a
+ * byte. In the file half n's are nibble n of hmask. */
+enum { QUARTER3 = 256 + 128 };
+
+static void Q3_K_pack1(const uint8_t *p, int r, uint8_t *out)
+{
+    memcpy(out + 2 * r, p + 108, 2);
+    for (int j = 0; j < 16; j++)
+        out[32 + 16 * j + r] = (uint8_t)(read_scale3(p + 96, j) - 32);
+    for (int i = 0; i < 4; i++) {
+        int n = i >> 1, j = i & 1;
+        uint8_t *q = out + 288 + QUARTER3 * i;
+        put_groups(q, r, p + 32 + n * 32 + j * 16, 4);
+        for (int v = 0; v < 2; v++) {
+            const uint8_t *h = p + j * 16 + v * 8;
+            uint32_t third = (load_u32(h) >> 4 * n & 0x0f0f0f0fu) | (load_u32(h + 4) >> 4 * n & 0x0f0f0f0fu) << 4;
+            memcpy(q + 256 + 64 * v + 4 * r, &third, 4);
+        }
+    }
+}
+
+static void Q3_K_unpack1(const uint8_t *packed, int r, uint8_t *p)
+{
+    uint32_t h[8] = {0};
+    memcpy(p + 108, packed + 2 * r, 2);
+    memset(p + 96, 0, 12);
+    for (int j = 0; j < 16; j++)
+        write_scale3(p + 96, j, (packed[32 + 16 * j + r] + 32) & 63);
+    for (int i = 0; i < 4; i++) {
+        int n = i >> 1, j = i & 1;
+        const uint8_t *q = packed + 288 + QUARTER3 * i;
+        get_groups(q, r, p + 32 + n * 32 + j * 16, 4);
+        for (int v = 0; v < 2; v++) {
+            uint32_t third = load_u32(q + 256 + 64 * v + 4 * r);
+            h[4 * j + 2 * v] |= (third & 0x0f0f0f0fu) << 4 * n;
+            h[4 * j + 2 * v + 1] |= (third >> 4 & 0x0f0f0f0fu) << 4 * n;
+        }
+    }
+    memcpy(p, h, 32);
+}
+
 /* Head of the packed q4_K and q5_K: [16 d][16 dmin][8 subs x 16 rows sc][4 x (16 rows x 2 subs) min]. */
 static void pack_head(const uint8_t *p, int r, uint8_t *out)
 {
@@ -320,14 +379,11 @@ static void Q6_K_unpack1(const uint8_t *packed, int r, uint8_t *p)
 
 #define K_QUANT(NAME, BYTES, HAS_MIN)                                                              \
     TYPE256(NAME, BYTES, HAS_MIN)                                                                  \
-    QUANT_BLOCKS(NAME, 256, BYTES)
+    QUANT_BLOCKS(NAME, 256, BYTES)                                                                 \
+    PACKED16(NAME, 256, BYTES)
 
 K_QUANT(Q2_K, 84, 1)
 K_QUANT(Q3_K, 110, 0)
 K_QUANT(Q4_K, 144, 1)
 K_QUANT(Q5_K, 176, 1)
 K_QUANT(Q6_K, 210, 0)
-
-PACKED16(Q4_K, 256, 144)
-PACKED16(Q5_K, 256, 176)
-PACKED16(Q6_K, 256, 210)
