@@ -1,0 +1,167 @@
+/* bench_mm.c -- speed of the matrix-product kernels on one thread, beside the machine's limits measured in the same run.
+ *
+ *     bench_mm [level|all [type|all [repeats]]]
+ *
+ * K = 4096. For each level and type, best of the repeats:
+ *     L2      one column, a panel set that fits the second-level cache: what the kernel itself can do      GB/s of packed weights
+ *     n=1..16 that many columns against weights in memory (twice the last-level cache)                     GB/s (Gop/s)
+ *     prefill 256 columns, panel by panel, as the backend walks them                                       Gop/s
+ * Time is the thread's own, so a busy machine spoils only what memory bandwidth it takes away. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "backend/cpu/kern_mm.h"
+#include "base/cpu.h"
+#include "base/rng.h"
+#include "tensor/dtype.h"
+
+enum { K = 4096, N = 256, WEIGHT_MIB = 96, L2_BYTES = 512 << 10 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static uint8_t *weights;
+static float *y;
+static struct act_tile tiles[N / ACT_TILE + 1]; /* the last one is cut to 1..16 columns */
+
+static void *get(size_t n)
+{
+    void *p = mmap(NULL, n + (2 << 20), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        exit(1);
+    p = (void *)(((uintptr_t)p + (2 << 20) - 1) & ~(uintptr_t)((2 << 20) - 1));
+    madvise(p, n, MADV_HUGEPAGE);
+    return p;
+}
+
+static void make_tile(struct act_tile *a, enum act_kind kind, const float *x, int nc)
+{
+    int8_t *q = (int8_t *)a->q;
+    *a = (struct act_tile){.nc = nc, .ld = K, .q = q, .d = a->d, .s32 = a->s32, .s16 = a->s16, .f = a->f, .h = a->h};
+    for (int c = 0; c < nc; c++) {
+        if (kind == ACT_A32)
+            act_quant_a32(x + c * K, K, q, (float *)a->d, (int32_t *)a->s32, nc, c);
+        else if (kind == ACT_A256)
+            act_quant_a256(x + c * K, K, q, (float *)a->d, (int16_t *)a->s16, nc, c);
+        else if (kind == ACT_BF16)
+            act_to_bf16(x + c * K, K, (uint16_t *)a->h + c * K);
+        else
+            memcpy((float *)a->f + c * K, x + c * K, K * sizeof(float));
+    }
+}
+
+static void bench_type(const struct kern_mm *m, enum dtype type, int repeats)
+{
+    static const int columns[] = {1, 2, 3, 4, 5, 6, 8, 12, 16};
+    const struct dtype_traits *t = &dtypes[type];
+    const size_t panel = dtype_panel_bytes(type, K), n_panels = ((size_t)WEIGHT_MIB << 20) / panel;
+    const size_t n_hot = panel < L2_BYTES ? L2_BYTES / panel : 1;
+    const double ops = 2.0 * K * t->pack_rows; /* per panel and column */
+    float *x = malloc(sizeof(float) * K * ACT_TILE);
+    struct rng rng;
+    rng_init(&rng, 1);
+    for (int i = 0; i < K * ACT_TILE; i++)
+        x[i] = rng_normal(&rng);
+    for (int i = 0; i < N / ACT_TILE; i++)
+        make_tile(&tiles[i], t->act, x, ACT_TILE);
+    struct act_tile *one = &tiles[N / ACT_TILE];
+
+    make_tile(one, t->act, x, 1);
+    double best = 1e9, s;
+    for (int r = 0; r < 4 * repeats; r++) {
+        s = now();
+        for (int i = 0; i < 20; i++)
+            for (size_t p = 0; p < n_hot; p++)
+                m->mm[type](weights + p * panel, K, one, y);
+        s = now() - s;
+        best = s < best ? s : best;
+    }
+    printf("%-6s L2 %5.1f |", t->name, 20.0 * (double)(n_hot * panel) / best * 1e-9);
+
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        make_tile(one, t->act, x, columns[i]);
+        best = 1e9;
+        for (int r = 0; r < repeats; r++) {
+            s = now();
+            for (size_t p = 0; p < n_panels; p++)
+                m->mm[type](weights + p * panel, K, one, y);
+            s = now() - s;
+            best = s < best ? s : best;
+        }
+        printf(" %d: %.1f (%.0f)", columns[i], (double)(n_panels * panel) / best * 1e-9,
+               (double)n_panels * columns[i] * ops / best * 1e-9);
+        fflush(stdout);
+    }
+
+    const size_t n_prefill = 1024 / (size_t)t->pack_rows;
+    best = 1e9;
+    for (int r = 0; r < repeats; r++) {
+        s = now();
+        for (size_t p = 0; p < n_prefill; p++)
+            for (int i = 0; i < N / ACT_TILE; i++)
+                m->mm[type](weights + p * panel, K, &tiles[i], y);
+        s = now() - s;
+        best = s < best ? s : best;
+    }
+    printf(" | prefill %.0f\n", (double)n_prefill * N * ops / best * 1e-9);
+    free(x);
+}
+
+static void roofs(const struct kern_mm *m)
+{
+    double read = 0, i8 = 0, f32 = 0, v, s;
+    for (int r = 0; r < 5; r++) {
+        s = now();
+        m->roof_read(weights, (size_t)WEIGHT_MIB << 20);
+        v = (double)((size_t)WEIGHT_MIB << 20) / (now() - s) * 1e-9;
+        read = v > read ? v : read;
+        s = now();
+        v = m->roof_int8(1000000) / (now() - s) * 1e-9;
+        i8 = v > i8 ? v : i8;
+        s = now();
+        v = m->roof_f32(1000000) / (now() - s) * 1e-9;
+        f32 = v > f32 ? v : f32;
+    }
+    printf("limits: read %.1f GB/s, int8 %.0f Gop/s, f32 %.0f Gop/s\n", read, i8, f32);
+}
+
+int main(int argc, char **argv)
+{
+    const char *level = argc > 1 ? argv[1] : "all", *type = argc > 2 ? argv[2] : "all";
+    const int repeats = argc > 3 ? atoi(argv[3]) : 3;
+    const size_t n = (size_t)WEIGHT_MIB << 20;
+    weights = get(n);
+    y = get(64 * ACT_TILE * sizeof(float));
+    uint64_t u = 88172645463325252u;
+    for (size_t i = 0; i < n / 8; i++) { /* random codes; every 16 bits a finite, positive number in every format */
+        u ^= u << 13, u ^= u >> 7, u ^= u << 17;
+        ((uint64_t *)(void *)weights)[i] = u & 0x3fff3fff3fff3fffu;
+    }
+    for (int i = 0; i <= N / ACT_TILE; i++) {
+        tiles[i].q = get(K * ACT_TILE);
+        tiles[i].d = get(K * ACT_TILE / 32 * 4);
+        tiles[i].s32 = get(K * ACT_TILE / 32 * 4);
+        tiles[i].s16 = get(K * ACT_TILE / 16 * 2);
+        tiles[i].f = get(K * ACT_TILE * 4);
+        tiles[i].h = get(K * ACT_TILE * 2);
+    }
+    for (int l = CPU_BASE; l <= (int)cpu_detect(); l++) {
+        struct kern_mm m;
+        kern_mm_table(l, &m);
+        if (strcmp(level, "all") ? strcmp(level, cpu_level_name((enum cpu_level)l)) : l == CPU_BASE)
+            continue;
+        printf("-- %s\n", cpu_level_name((enum cpu_level)l));
+        roofs(&m);
+        for (int t = 0; t < DT_COUNT; t++)
+            if (dtypes[t].pack && (!strcmp(type, "all") || !strcmp(type, dtypes[t].name)))
+                bench_type(&m, (enum dtype)t, repeats);
+    }
+    return 0;
+}

@@ -1,0 +1,35 @@
+/* kern_mm.c -- the matrix-product entries of a level: the tables of its objects laid over one another in rising order. */
+#include "backend/cpu/kern_mm.h"
+
+#include "base/cpu.h"
+
+static void overlay(struct kern_mm *out, const struct kern_mm *t)
+{
+    for (int i = 0; i < DT_COUNT; i++)
+        out->mm[i] = t->mm[i] ? t->mm[i] : out->mm[i];
+    out->quant_a32 = t->quant_a32 ? t->quant_a32 : out->quant_a32;
+    out->quant_a256 = t->quant_a256 ? t->quant_a256 : out->quant_a256;
+    out->to_bf16 = t->to_bf16 ? t->to_bf16 : out->to_bf16;
+    out->roof_read = t->roof_read ? t->roof_read : out->roof_read;
+    out->roof_int8 = t->roof_int8 ? t->roof_int8 : out->roof_int8;
+    out->roof_f32 = t->roof_f32 ? t->roof_f32 : out->roof_f32;
+}
+
+void kern_mm_table(int level, struct kern_mm *out)
+{
+    *out = kern_mm_base;
+#ifdef __x86_64__
+    static const struct {
+        int level;
+        const struct kern_mm *table;
+    } x86[] = {
+        {CPU_AVX2, &kern_mm_avx2},
+        {CPU_AVX512, &kern_mm_avx512},
+        {CPU_AVX512VNNI, &kern_mm_avx512vnni},
+        {CPU_AVX512BF16, &kern_mm_avx512bf16},
+    };
+    for (int i = 0; i < 4; i++)
+        if (level >= x86[i].level)
+            overlay(out, x86[i].table);
+#endif
+}

@@ -1,0 +1,73 @@
+/* mm_lanes_avx2.inl -- the vector of mm_maddubs.inl, mm_numbers.inl and mm_quantise.inl as 8 lanes of 32 bits (AVX2, FMA, F16C).
+ * mm_lanes_avx512.inl has the same names for 16. A lane is a row of the panel. */
+enum { LANES = 8 };
+typedef __m256i vi;
+typedef __m256 vf;
+
+INLINE vi vi_load(const void *p) { return _mm256_loadu_si256(p); }
+INLINE vi vi_zero(void) { return _mm256_setzero_si256(); }
+INLINE vi vi_set8(int v) { return _mm256_set1_epi8((char)v); }
+INLINE vi vi_set16(int v) { return _mm256_set1_epi16((short)v); }
+INLINE vi vi_set32(int v) { return _mm256_set1_epi32(v); }
+INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+INLINE vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
+INLINE vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+INLINE vi vi_or_masked(vi a, vi b, vi mask) { return _mm256_or_si256(a, _mm256_and_si256(b, mask)); }
+INLINE vi vi_add16(vi a, vi b) { return _mm256_add_epi16(a, b); }
+INLINE vi vi_add32(vi a, vi b) { return _mm256_add_epi32(a, b); }
+INLINE vi vi_sub32(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+INLINE vi vi_max32(vi a, vi b) { return _mm256_max_epi32(a, b); }
+typedef vi vi_mask;
+INLINE vi_mask vi_greater32(vi a, vi b) { return _mm256_cmpgt_epi32(a, b); }
+INLINE vi vi_select(vi_mask m, vi a, vi b) { return _mm256_blendv_epi8(b, a, m); }
+INLINE vi vi_maddubs(vi u8, vi s8) { return _mm256_maddubs_epi16(u8, s8); }
+INLINE vi vi_madd16(vi a, vi b) { return _mm256_madd_epi16(a, b); }
+#define vi_shl16(a, n) _mm256_slli_epi16(a, n)
+#define vi_shr16(a, n) _mm256_srli_epi16(a, n)
+#define vi_shl32(a, n) _mm256_slli_epi32(a, n)
+#define vi_shr32(a, n) _mm256_srli_epi32(a, n)
+/* LANES bytes or int16 to int32, 2 LANES bytes to int16. */
+INLINE vi vi_u8_to_32(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); }
+INLINE vi vi_s8_to_32(const void *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64(p)); }
+INLINE vi vi_u8_to_16(const void *p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128(p)); }
+/* Lane r: bytes p[r], p[16 + r] as a pair of int16. */
+INLINE vi vi_s8_pairs(const uint8_t *p)
+{
+    return _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(_mm_loadl_epi64((const void *)p), _mm_loadl_epi64((const void *)(p + 16))));
+}
+/* The low half of each lane in both halves. */
+INLINE vi vi_twice16(vi a) { return _mm256_blend_epi16(a, _mm256_slli_epi32(a, 16), 0xaa); }
+
+INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+INLINE vf vf_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
+INLINE vf vf_set(float v) { return _mm256_set1_ps(v); }
+INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* a > b ? a : b */
+INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); } /* a < b ? a : b */
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); } /* -(a * b) + c */
+INLINE vf vf_from_int(vi a) { return _mm256_cvtepi32_ps(a); }
+INLINE vi vf_to_int(vf a) { return _mm256_cvtps_epi32(a); } /* to nearest even */
+INLINE vf vf_bits(vi a) { return _mm256_castsi256_ps(a); }
+INLINE vi vi_bits(vf a) { return _mm256_castps_si256(a); }
+
+INLINE int32_t vi_hmax(vi a)
+{
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    return _mm_cvtsi128_si32(m);
+}
+/* 16 lanes to 16 bytes; they fit. */
+INLINE __m128i vi_to_bytes(const vi a[16 / LANES])
+{
+    __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a[0], a[1]), 0xd8);
+    return _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
+}
+/* 16 lanes to their low 16 bits; the high ones are zero. */
+INLINE __m256i vi_to_u16(const vi a[16 / LANES])
+{
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(a[0], a[1]), 0xd8);
+}

@@ -1,0 +1,61 @@
+/* mm_lanes_avx512.inl -- the vector of mm_maddubs.inl, mm_numbers.inl and mm_quantise.inl as 16 lanes of 32 bits (AVX-512 F BW VL DQ).
+ * mm_lanes_avx2.inl has the same names for 8. A lane is a row of the panel. */
+enum { LANES = 16 };
+typedef __m512i vi;
+typedef __m512 vf;
+
+INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
+INLINE vi vi_zero(void) { return _mm512_setzero_si512(); }
+INLINE vi vi_set8(int v) { return _mm512_set1_epi8((char)v); }
+INLINE vi vi_set16(int v) { return _mm512_set1_epi16((short)v); }
+INLINE vi vi_set32(int v) { return _mm512_set1_epi32(v); }
+INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+INLINE vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
+INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+INLINE vi vi_or_masked(vi a, vi b, vi mask) { return _mm512_ternarylogic_epi32(a, b, mask, 0xf8); }
+INLINE vi vi_add16(vi a, vi b) { return _mm512_add_epi16(a, b); }
+INLINE vi vi_add32(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vi vi_sub32(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+INLINE vi vi_max32(vi a, vi b) { return _mm512_max_epi32(a, b); }
+typedef __mmask16 vi_mask;
+INLINE vi_mask vi_greater32(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
+INLINE vi vi_select(vi_mask m, vi a, vi b) { return _mm512_mask_blend_epi32(m, b, a); }
+INLINE vi vi_maddubs(vi u8, vi s8) { return _mm512_maddubs_epi16(u8, s8); }
+INLINE vi vi_madd16(vi a, vi b) { return _mm512_madd_epi16(a, b); }
+#define vi_shl16(a, n) _mm512_slli_epi16(a, n)
+#define vi_shr16(a, n) _mm512_srli_epi16(a, n)
+#define vi_shl32(a, n) _mm512_slli_epi32(a, n)
+#define vi_shr32(a, n) _mm512_srli_epi32(a, n)
+/* LANES bytes or int16 to int32, 2 LANES bytes to int16. */
+INLINE vi vi_u8_to_32(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
+INLINE vi vi_s8_to_32(const void *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }
+INLINE vi vi_u8_to_16(const void *p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256(p)); }
+/* Lane r: bytes p[r], p[16 + r] as a pair of int16. */
+INLINE vi vi_s8_pairs(const uint8_t *p)
+{
+    __m128i a = _mm_loadu_si128((const void *)p), b = _mm_loadu_si128((const void *)(p + 16));
+    return _mm512_cvtepi8_epi16(_mm256_set_m128i(_mm_unpackhi_epi8(a, b), _mm_unpacklo_epi8(a, b)));
+}
+/* The low half of each lane in both halves. */
+INLINE vi vi_twice16(vi a) { return _mm512_mask_blend_epi16(0xaaaaaaaa, a, _mm512_slli_epi32(a, 16)); }
+
+INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE vf vf_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
+INLINE vf vf_set(float v) { return _mm512_set1_ps(v); }
+INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* a > b ? a : b */
+INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); } /* a < b ? a : b */
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); } /* -(a * b) + c */
+INLINE vf vf_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
+INLINE vi vf_to_int(vf a) { return _mm512_cvtps_epi32(a); } /* to nearest even */
+INLINE vf vf_bits(vi a) { return _mm512_castsi512_ps(a); }
+INLINE vi vi_bits(vf a) { return _mm512_castps_si512(a); }
+
+INLINE int32_t vi_hmax(vi a) { return _mm512_reduce_max_epi32(a); }
+/* 16 lanes to 16 bytes; they fit. */
+INLINE __m128i vi_to_bytes(const vi a[16 / LANES]) { return _mm512_cvtepi32_epi8(a[0]); }
+/* 16 lanes to their low 16 bits. */
+INLINE __m256i vi_to_u16(const vi a[16 / LANES]) { return _mm512_cvtepi32_epi16(a[0]); }

@@ -1,0 +1,97 @@
+/* mm_numbers.inl -- matrix products of f32, f16 and bf16 weights, for either vector width (mm_lanes_*.inl comes first).
+ *
+ * P64 panels hold 64 rows of each k (tensor/quant/packed.h), so a vector is LANES rows and the sum over k is one fma chain per lane. A
+ * piece is V vectors of rows by NC columns, V * NC accumulators: enough chains to hide the fma's latency, few enough for the registers:
+ *
+ *     16 lanes: 4 x 6 (all 64 rows)      8 lanes: 2 x 6, four slices of 16 rows; one column takes all 8 vectors
+ *
+ * bf16 comes in pairs of k, the second first, denormals flushed by the control register (numerics.md); the caller sets that. */
+
+enum { NUMBER_ROWS = 64, VECTORS = NUMBER_ROWS / LANES, NUMBER_CHUNK = 256 };
+enum number { F32, F16, BF16 };
+
+/* One step along k of V vectors: acc[c][v] += w * x. For bf16 a step is a pair of k. */
+INLINE void number_step(vf *acc, const uint8_t *w, const void *const x[6], int64_t k, const enum number type, const int V,
+                        const int NC)
+{
+    const vi odd = vi_set32((int32_t)0xffff0000);
+    vf even_w[8], odd_w[8];
+    UNROLL for (int v = 0; v < V; v++) {
+        if (type == F32)
+            even_w[v] = vf_load((const void *)(w + 4 * LANES * v));
+        else if (type == F16)
+            even_w[v] = vf_load_f16(w + 2 * LANES * v);
+        else {
+            vi pair = vi_load(w + 4 * LANES * v);
+            odd_w[v] = vf_bits(vi_and(pair, odd));
+            even_w[v] = vf_bits(vi_shl32(pair, 16));
+        }
+    }
+    COLUMNS(c) {
+        if (type != BF16) {
+            const vf a = vf_set(((const float *)x[c])[k]);
+            UNROLL for (int v = 0; v < V; v++)
+                acc[c * V + v] = vf_fma(even_w[v], a, acc[c * V + v]);
+        } else {
+            int32_t pair;
+            __builtin_memcpy(&pair, (const uint16_t *)x[c] + 2 * k, 4);
+            const vf a1 = vf_bits(vi_and(vi_set32(pair), odd)), a0 = vf_bits(vi_shl32(vi_set32(pair), 16));
+            UNROLL for (int v = 0; v < V; v++)
+                acc[c * V + v] = vf_fma(odd_w[v], a1, acc[c * V + v]);
+            UNROLL for (int v = 0; v < V; v++)
+                acc[c * V + v] = vf_fma(even_w[v], a0, acc[c * V + v]);
+        }
+    }
+}
+
+/* Rows [LANES * v0, LANES * (v0 + V)) of the panel. */
+INLINE void mm_number(const struct piece *p, int v0, const enum number type, const int V, const int NC)
+{
+    const int step_bytes = type == F16 ? P64_F16 : type == F32 ? P64_F32 : P64_BF16;
+    const uint8_t *w = p->panel + p->b0 * step_bytes + step_bytes / VECTORS * v0;
+    float *y = p->y + NUMBER_ROWS * p->c0 + LANES * v0;
+    const void *x[6];
+    vf acc[6 * 8];
+    COLUMNS(c) {
+        int64_t row = (p->c0 + c) * p->a->ld;
+        x[c] = type == BF16 ? (const void *)(p->a->h + row) : (const void *)(p->a->f + row);
+        UNROLL for (int v = 0; v < V; v++)
+            acc[c * V + v] = p->b0 ? vf_load(y + NUMBER_ROWS * c + LANES * v) : vf_zero();
+    }
+    for (int64_t k = p->b0; k < p->b1; k++, w += step_bytes)
+        number_step(acc, w, x, k, type, V, NC);
+    COLUMNS(c)
+        UNROLL for (int v = 0; v < V; v++)
+            vf_store(y + NUMBER_ROWS * c + LANES * v, acc[c * V + v]);
+}
+
+#define NUMBER_INSTANCE(name, nc, type)                                                                                \
+    NOINLINE void name##_##nc(const struct piece *p)                                                                   \
+    {                                                                                                                  \
+        enum { V = LANES == 16 ? 4 : nc == 1 ? 8 : 2 };                                                                \
+        for (int v = 0; v < VECTORS; v += V)                                                                           \
+            mm_number(p, v, type, V, nc);                                                                              \
+    }
+#define NUMBER_TYPE(name, type)                                                                                        \
+    NUMBER_INSTANCE(name, 1, type)                                                                                     \
+    NUMBER_INSTANCE(name, 2, type)                                                                                     \
+    NUMBER_INSTANCE(name, 3, type)                                                                                     \
+    NUMBER_INSTANCE(name, 4, type)                                                                                     \
+    NUMBER_INSTANCE(name, 5, type)                                                                                     \
+    NUMBER_INSTANCE(name, 6, type)                                                                                     \
+    static void name(const void *panel, int64_t n, const struct act_tile *a, float *y)                                 \
+    {                                                                                                                  \
+        static piece_fn *const fn[ACT_TILE + 1] = {0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6};     \
+        walk_tile(fn, panel, n, NUMBER_CHUNK, a, y);                                                                   \
+    }
+NUMBER_TYPE(f32, F32)
+NUMBER_TYPE(f16, F16)
+NUMBER_TYPE(bf16_pairs, BF16)
+
+static void bf16(const void *panel, int64_t n, const struct act_tile *a, float *y)
+{
+    const unsigned saved = _mm_getcsr();
+    _mm_setcsr(saved | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
+    bf16_pairs(panel, (n + 1) / 2, a, y);
+    _mm_setcsr(saved);
+}
