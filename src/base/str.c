@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#define XXH_INLINE_ALL /* short keys are hashed most: worth inlining, and nothing to link */
 #include <xxhash.h>
 
 #include "base/mem.h"

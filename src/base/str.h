@@ -22,7 +22,7 @@ struct str {
 };
 void str_init(struct str *s, pith_purpose purpose);
 void str_deinit(struct str *s);
-void str_clear(struct str *s); /* keeps the capacity */
+void str_clear(struct str *s); /* begins a new text: keeps the capacity, forgets a failure */
 int str_reserve(struct str *s, size_t extra); /* 1 on success */
 void str_put(struct str *s, const char *bytes, size_t n);
 void str_putz(struct str *s, const char *z);
