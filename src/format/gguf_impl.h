@@ -1,4 +1,4 @@
-/* gguf_impl.h -- what the files of the GGUF reader and writer share; nobody else includes it.
+/* gguf_impl.h -- what the files of the GGUF reader and writer share; nobody else includes it. */
 #ifndef PITH_FORMAT_GGUF_IMPL_H
 #define PITH_FORMAT_GGUF_IMPL_H
 
