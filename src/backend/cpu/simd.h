@@ -1,0 +1,449 @@
+/* simd.h -- one logical vector of 16 floats, V, so that float kernels are written once and give the same bits at every level.
+ *
+ * A level describes its machine register R (16 / V_REGS floats) by a few r_ functions; V is V_REGS of them and every v_ function is
+ * written once on top:
+ *
+ *     level    R             V_REGS   chosen by
+ *     base     float         16       nothing
+ *     avx2     __m256         2       #define SIMD_AVX2 before the include
+ *     avx512   __m512         1       #define SIMD_AVX512
+ *     neon     float32x4_t    4       #define SIMD_NEON
+ *
+ * Lane i of V is element i % (16 / V_REGS) of register i / (16 / V_REGS).
+ *
+ * What makes the bits equal:
+ *   - every lane is computed by correctly rounded operations only: add, sub, mul, div, fma, conversions; sums and maxima over lanes
+ *     follow the tree +8, +4, +2, +1;
+ *   - max and min are written a > b ? a : b and a < b ? a : b (the operand order of x86), which fixes what NaN and -0 do;
+ *   - a NaN stays a NaN wherever it matters; its sign and payload are outside the law;
+ *   - v_load_n and v_store_n touch n lanes only, so the tail of an array goes through the same operations as its body.
+ *
+ * Everything is static and inlined; no libm but fmaf where the machine has no fma, which libm rounds correctly. Compile with
+ * -ffp-contract=off: an fma is where the source says so. */
+#ifndef PITH_CPU_SIMD_H
+#define PITH_CPU_SIMD_H
+
+#include <stdint.h>
+
+#if defined(SIMD_AVX2) || defined(SIMD_AVX512)
+#include <immintrin.h>
+#elif defined(SIMD_NEON)
+#include <arm_neon.h>
+#endif
+
+#define SIMD_FN static inline __attribute__((always_inline, unused))
+/* Registers want everything inlined and unrolled. The float[16] of the base level is in memory anyway, and inlined it would be half a
+ * megabyte of code. */
+#if !defined(SIMD_AVX2) && !defined(SIMD_AVX512) && !defined(SIMD_NEON)
+#define V_FN static __attribute__((noinline, unused))
+#define UNROLL
+#else
+#define V_FN SIMD_FN
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#endif
+
+union simd_bits {
+    float f;
+    uint32_t u;
+};
+
+/* ---- registers. r_first: lane < n ? a : b, any n. r_load_n zeroes the lanes from n on; n may be out of 0 .. lanes. r_less: x < t ? a : b.
+ * r_pow2: 2^n of t = 1.5 * 2^23 + n, -126 <= n <= 127. r_sign: |x| with the sign of s. V_FIT: how many V the register file holds. */
+#if defined(SIMD_AVX512)
+
+typedef __m512 R;
+enum { V_REGS = 1, V_FIT = 32 };
+
+SIMD_FN __mmask16 r_mask(int64_t n)
+{
+    return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1);
+}
+SIMD_FN R r_set(float f) { return _mm512_set1_ps(f); }
+SIMD_FN R r_load(const float *p) { return _mm512_loadu_ps(p); }
+SIMD_FN void r_store(float *p, R x) { _mm512_storeu_ps(p, x); }
+SIMD_FN R r_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(r_mask(n), p); }
+SIMD_FN void r_store_n(float *p, R x, int64_t n) { _mm512_mask_storeu_ps(p, r_mask(n), x); }
+SIMD_FN R r_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+}
+SIMD_FN void r_store_f16(uint16_t *p, R x)
+{
+    _mm256_storeu_si256((void *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+SIMD_FN R r_add(R x, R y) { return _mm512_add_ps(x, y); }
+SIMD_FN R r_sub(R x, R y) { return _mm512_sub_ps(x, y); }
+SIMD_FN R r_mul(R x, R y) { return _mm512_mul_ps(x, y); }
+SIMD_FN R r_div(R x, R y) { return _mm512_div_ps(x, y); }
+SIMD_FN R r_fma(R x, R y, R z) { return _mm512_fmadd_ps(x, y, z); }
+SIMD_FN R r_neg(R x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.0f)); }
+SIMD_FN R r_abs(R x) { return _mm512_abs_ps(x); }
+SIMD_FN R r_sign(R x, R s)
+{
+    const __m512 sign = _mm512_set1_ps(-0.0f);
+    return _mm512_or_ps(_mm512_andnot_ps(sign, x), _mm512_and_ps(sign, s));
+}
+SIMD_FN R r_max(R x, R y) { return _mm512_max_ps(x, y); }
+SIMD_FN R r_min(R x, R y) { return _mm512_min_ps(x, y); }
+SIMD_FN R r_less(R x, R t, R a, R b)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, t, _CMP_LT_OQ), b, a);
+}
+SIMD_FN R r_first(int64_t n, R a, R b) { return _mm512_mask_blend_ps(r_mask(n), b, a); }
+SIMD_FN R r_pow2(R t)
+{
+    __m512i e = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(e, _mm512_set1_epi32(0x3f800000)));
+}
+SIMD_FN float r_sum(R x)
+{
+    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+SIMD_FN float r_hmax(R x)
+{
+    __m256 a = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+
+#elif defined(SIMD_AVX2)
+
+typedef __m256 R;
+enum { V_REGS = 2, V_FIT = 8 };
+
+SIMD_FN __m256i r_mask(int64_t n)
+{
+    int k = n > 8 ? 8 : n < 0 ? 0 : (int)n;
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(k), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+SIMD_FN R r_set(float f) { return _mm256_set1_ps(f); }
+SIMD_FN R r_load(const float *p) { return _mm256_loadu_ps(p); }
+SIMD_FN void r_store(float *p, R x) { _mm256_storeu_ps(p, x); }
+SIMD_FN R r_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, r_mask(n)); }
+SIMD_FN void r_store_n(float *p, R x, int64_t n) { _mm256_maskstore_ps(p, r_mask(n), x); }
+SIMD_FN R r_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p)); }
+SIMD_FN void r_store_f16(uint16_t *p, R x)
+{
+    _mm_storeu_si128((void *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+SIMD_FN R r_add(R x, R y) { return _mm256_add_ps(x, y); }
+SIMD_FN R r_sub(R x, R y) { return _mm256_sub_ps(x, y); }
+SIMD_FN R r_mul(R x, R y) { return _mm256_mul_ps(x, y); }
+SIMD_FN R r_div(R x, R y) { return _mm256_div_ps(x, y); }
+SIMD_FN R r_fma(R x, R y, R z) { return _mm256_fmadd_ps(x, y, z); }
+SIMD_FN R r_neg(R x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
+SIMD_FN R r_abs(R x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+SIMD_FN R r_sign(R x, R s)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_andnot_ps(sign, x), _mm256_and_ps(sign, s));
+}
+SIMD_FN R r_max(R x, R y) { return _mm256_max_ps(x, y); }
+SIMD_FN R r_min(R x, R y) { return _mm256_min_ps(x, y); }
+SIMD_FN R r_less(R x, R t, R a, R b)
+{
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, t, _CMP_LT_OQ));
+}
+SIMD_FN R r_first(int64_t n, R a, R b)
+{
+    return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(r_mask(n)));
+}
+SIMD_FN R r_pow2(R t)
+{
+    __m256i e = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(e, _mm256_set1_epi32(0x3f800000)));
+}
+SIMD_FN float r_sum(R x)
+{
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+SIMD_FN float r_hmax(R x)
+{
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+
+#elif defined(SIMD_NEON)
+
+typedef float32x4_t R;
+enum { V_REGS = 4, V_FIT = 8 };
+
+SIMD_FN uint32x4_t r_mask(int64_t n)
+{
+    static const int32_t lane[4] = {0, 1, 2, 3};
+    int32_t k = n > 4 ? 4 : n < 0 ? 0 : (int32_t)n;
+    return vcltq_s32(vld1q_s32(lane), vdupq_n_s32(k));
+}
+SIMD_FN R r_set(float f) { return vdupq_n_f32(f); }
+SIMD_FN R r_load(const float *p) { return vld1q_f32(p); }
+SIMD_FN void r_store(float *p, R x) { vst1q_f32(p, x); }
+SIMD_FN R r_load_n(const float *p, int64_t n)
+{
+    float t[4] = {0};
+    for (int i = 0; i < 4 && i < n; i++)
+        t[i] = p[i];
+    return vld1q_f32(t);
+}
+SIMD_FN void r_store_n(float *p, R x, int64_t n)
+{
+    float t[4];
+    vst1q_f32(t, x);
+    for (int i = 0; i < 4 && i < n; i++)
+        p[i] = t[i];
+}
+SIMD_FN R r_load_f16(const uint16_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+SIMD_FN void r_store_f16(uint16_t *p, R x)
+{
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)));
+}
+SIMD_FN R r_add(R x, R y) { return vaddq_f32(x, y); }
+SIMD_FN R r_sub(R x, R y) { return vsubq_f32(x, y); }
+SIMD_FN R r_mul(R x, R y) { return vmulq_f32(x, y); }
+SIMD_FN R r_div(R x, R y) { return vdivq_f32(x, y); }
+SIMD_FN R r_fma(R x, R y, R z) { return vfmaq_f32(z, x, y); }
+SIMD_FN R r_neg(R x) { return vnegq_f32(x); }
+SIMD_FN R r_abs(R x) { return vabsq_f32(x); }
+SIMD_FN R r_sign(R x, R s) { return vbslq_f32(vdupq_n_u32(0x80000000u), s, x); }
+/* Not vmaxq: it returns the NaN, and +0 for (+0, -0). */
+SIMD_FN R r_max(R x, R y) { return vbslq_f32(vcgtq_f32(x, y), x, y); }
+SIMD_FN R r_min(R x, R y) { return vbslq_f32(vcltq_f32(x, y), x, y); }
+SIMD_FN R r_less(R x, R t, R a, R b) { return vbslq_f32(vcltq_f32(x, t), a, b); }
+SIMD_FN R r_first(int64_t n, R a, R b) { return vbslq_f32(r_mask(n), a, b); }
+SIMD_FN R r_pow2(R t)
+{
+    int32x4_t e = vshlq_n_s32(vreinterpretq_s32_f32(t), 23);
+    return vreinterpretq_f32_s32(vaddq_s32(e, vdupq_n_s32(0x3f800000)));
+}
+SIMD_FN float r_sum(R x)
+{
+    float32x2_t a = vadd_f32(vget_low_f32(x), vget_high_f32(x));
+    return vget_lane_f32(a, 0) + vget_lane_f32(a, 1);
+}
+SIMD_FN float r_hmax(R x)
+{
+    float32x2_t a = vget_low_f32(x), b = vget_high_f32(x);
+    a = vbsl_f32(vcgt_f32(a, b), a, b);
+    float p = vget_lane_f32(a, 0), q = vget_lane_f32(a, 1);
+    return p > q ? p : q;
+}
+
+#else /* base: one lane at a time */
+
+typedef float R;
+enum { V_REGS = 16, V_FIT = 1 };
+
+/* Halves as the hardware converts them: denormals kept, round to nearest even, NaN made quiet. */
+SIMD_FN float half_to_float(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 0x3ff;
+    if (e == 0) {
+        float f = (float)m * 0x1p-24f;
+        return sign ? -f : f;
+    }
+    union simd_bits v = {.u = sign | (e + 112) << 23 | m << 13};
+    if (e == 31)
+        v.u = sign | 0x7f800000 | m << 13 | (m ? 0x400000 : 0);
+    return v.f;
+}
+SIMD_FN uint16_t half_of_float(float f)
+{
+    union simd_bits v = {.f = f};
+    uint32_t sign = v.u >> 16 & 0x8000, x = v.u & 0x7fffffff;
+    if (x > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00 | (x >> 13 & 0x1ff));
+    if (x >= 0x47800000) /* 2^16 */
+        return (uint16_t)(sign | 0x7c00);
+    if (x < 0x38800000) { /* 2^-14: one ulp of a sum in [0.5, 1) is one of the denormals, 2^-24 */
+        v.u = x;
+        v.f += 0.5f;
+        return (uint16_t)(sign | (v.u - 0x3f000000));
+    }
+    return (uint16_t)(sign | (x - (112u << 23) + 0xfff + (x >> 13 & 1)) >> 13);
+}
+
+SIMD_FN R r_set(float f) { return f; }
+SIMD_FN R r_load(const float *p) { return *p; }
+SIMD_FN void r_store(float *p, R x) { *p = x; }
+SIMD_FN R r_load_n(const float *p, int64_t n) { return n > 0 ? *p : 0; }
+SIMD_FN void r_store_n(float *p, R x, int64_t n)
+{
+    if (n > 0)
+        *p = x;
+}
+SIMD_FN R r_load_f16(const uint16_t *p) { return half_to_float(*p); }
+SIMD_FN void r_store_f16(uint16_t *p, R x) { *p = half_of_float(x); }
+SIMD_FN R r_add(R x, R y) { return x + y; }
+SIMD_FN R r_sub(R x, R y) { return x - y; }
+SIMD_FN R r_mul(R x, R y) { return x * y; }
+SIMD_FN R r_div(R x, R y) { return x / y; }
+SIMD_FN R r_fma(R x, R y, R z) { return __builtin_fmaf(x, y, z); }
+SIMD_FN R r_neg(R x) { return -x; }
+SIMD_FN R r_abs(R x) { return __builtin_fabsf(x); }
+SIMD_FN R r_sign(R x, R s) { return __builtin_copysignf(x, s); }
+SIMD_FN R r_max(R x, R y) { return x > y ? x : y; }
+SIMD_FN R r_min(R x, R y) { return x < y ? x : y; }
+SIMD_FN R r_less(R x, R t, R a, R b) { return x < t ? a : b; }
+SIMD_FN R r_first(int64_t n, R a, R b) { return n > 0 ? a : b; }
+SIMD_FN R r_pow2(R t)
+{
+    union simd_bits v = {.f = t};
+    v.u = (v.u << 23) + 0x3f800000;
+    return v.f;
+}
+SIMD_FN float r_sum(R x) { return x; }
+SIMD_FN float r_hmax(R x) { return x; }
+
+#endif
+
+/* ---- vectors. v_less, v_first, v_pow2, v_sign: as the r_ functions. v_sum, v_hmax: the tree +8, +4, +2, +1. */
+typedef struct {
+    R r[V_REGS];
+} V;
+enum { V_LANES = 16, R_LANES = V_LANES / V_REGS };
+
+#define V_DEFINE(params, name, expr)                                                               \
+    V_FN V name params                                                                          \
+    {                                                                                              \
+        V z;                                                                                       \
+        UNROLL for (int i = 0; i < V_REGS; i++) z.r[i] = expr;                                     \
+        return z;                                                                                  \
+    }
+V_DEFINE((float f), v_set, r_set(f))
+V_DEFINE((const float *p), v_load, r_load(p + i * R_LANES))
+V_DEFINE((const float *p, int64_t n), v_load_tail, r_load_n(p + i * R_LANES, n - i * R_LANES))
+V_DEFINE((const uint16_t *p), v_load_f16, r_load_f16(p + i * R_LANES))
+V_DEFINE((V x, V y), v_add, r_add(x.r[i], y.r[i]))
+V_DEFINE((V x, V y), v_sub, r_sub(x.r[i], y.r[i]))
+V_DEFINE((V x, V y), v_mul, r_mul(x.r[i], y.r[i]))
+V_DEFINE((V x, V y), v_div, r_div(x.r[i], y.r[i]))
+V_DEFINE((V x, V y, V z_), v_fma, r_fma(x.r[i], y.r[i], z_.r[i]))
+V_DEFINE((V x), v_neg, r_neg(x.r[i]))
+V_DEFINE((V x), v_abs, r_abs(x.r[i]))
+V_DEFINE((V x, V s), v_sign, r_sign(x.r[i], s.r[i]))
+V_DEFINE((V x, V y), v_max, r_max(x.r[i], y.r[i]))
+V_DEFINE((V x, V y), v_min, r_min(x.r[i], y.r[i]))
+V_DEFINE((V x, V t, V a, V b), v_less, r_less(x.r[i], t.r[i], a.r[i], b.r[i]))
+V_DEFINE((int64_t n, V a, V b), v_blend, r_first(n - i * R_LANES, a.r[i], b.r[i]))
+V_DEFINE((V t), v_pow2, r_pow2(t.r[i]))
+#undef V_DEFINE
+
+V_FN void v_store(float *p, V x)
+{
+    UNROLL for (int i = 0; i < V_REGS; i++) r_store(p + i * R_LANES, x.r[i]);
+}
+V_FN void v_store_tail(float *p, V x, int64_t n)
+{
+    UNROLL for (int i = 0; i < V_REGS; i++) r_store_n(p + i * R_LANES, x.r[i], n - i * R_LANES);
+}
+
+/* The first n lanes of a vector, any n >= 1; from 16 on, all of it. Loops need no separate tail. */
+V_FN V v_load_n(const float *p, int64_t n)
+{
+    return n >= V_LANES ? v_load(p) : v_load_tail(p, n);
+}
+V_FN void v_store_n(float *p, V x, int64_t n)
+{
+    if (n >= V_LANES)
+        v_store(p, x);
+    else
+        v_store_tail(p, x, n);
+}
+V_FN V v_first(int64_t n, V a, V b)
+{
+    return n >= V_LANES ? a : v_blend(n, a, b);
+}
+
+V_FN void v_store_f16(uint16_t *p, V x)
+{
+    UNROLL for (int i = 0; i < V_REGS; i++) r_store_f16(p + i * R_LANES, x.r[i]);
+}
+V_FN float v_sum(V x)
+{
+    UNROLL for (int h = V_REGS / 2; h; h /= 2)
+        UNROLL for (int i = 0; i < h; i++) x.r[i] = r_add(x.r[i], x.r[i + h]);
+    return r_sum(x.r[0]);
+}
+V_FN float v_hmax(V x)
+{
+    UNROLL for (int h = V_REGS / 2; h; h /= 2)
+        UNROLL for (int i = 0; i < h; i++) x.r[i] = r_max(x.r[i], x.r[i + h]);
+    return r_hmax(x.r[0]);
+}
+
+/* 32 floats p[0..31] as two vectors: *a = p[0], p[2], ..; *b = p[1], p[3], .. */
+V_FN void v_load_pairs(const float *p, V *a, V *b)
+{
+#if defined(SIMD_AVX512)
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    __m512 x = _mm512_loadu_ps(p), y = _mm512_loadu_ps(p + 16);
+    a->r[0] = _mm512_permutex2var_ps(x, even, y);
+    b->r[0] = _mm512_permutex2var_ps(x, odd, y);
+#elif defined(SIMD_AVX2)
+    UNROLL for (int i = 0; i < 2; i++)
+    {
+        __m256 x = _mm256_loadu_ps(p + 16 * i), y = _mm256_loadu_ps(p + 16 * i + 8);
+        __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(x, y, 0x88));
+        __m256d o = _mm256_castps_pd(_mm256_shuffle_ps(x, y, 0xdd));
+        a->r[i] = _mm256_castpd_ps(_mm256_permute4x64_pd(e, 0xd8));
+        b->r[i] = _mm256_castpd_ps(_mm256_permute4x64_pd(o, 0xd8));
+    }
+#elif defined(SIMD_NEON)
+    UNROLL for (int i = 0; i < 4; i++)
+    {
+        float32x4x2_t t = vld2q_f32(p + 8 * i);
+        a->r[i] = t.val[0];
+        b->r[i] = t.val[1];
+    }
+#else
+    for (int i = 0; i < 16; i++) {
+        a->r[i] = p[2 * i];
+        b->r[i] = p[2 * i + 1];
+    }
+#endif
+}
+
+/* The inverse of v_load_pairs. */
+V_FN void v_store_pairs(float *p, V a, V b)
+{
+#if defined(SIMD_AVX512)
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    _mm512_storeu_ps(p, _mm512_permutex2var_ps(a.r[0], low, b.r[0]));
+    _mm512_storeu_ps(p + 16, _mm512_permutex2var_ps(a.r[0], high, b.r[0]));
+#elif defined(SIMD_AVX2)
+    UNROLL for (int i = 0; i < 2; i++)
+    {
+        __m256 l = _mm256_unpacklo_ps(a.r[i], b.r[i]), h = _mm256_unpackhi_ps(a.r[i], b.r[i]);
+        _mm256_storeu_ps(p + 16 * i, _mm256_permute2f128_ps(l, h, 0x20));
+        _mm256_storeu_ps(p + 16 * i + 8, _mm256_permute2f128_ps(l, h, 0x31));
+    }
+#elif defined(SIMD_NEON)
+    UNROLL for (int i = 0; i < 4; i++)
+    {
+        float32x4x2_t t = {{a.r[i], b.r[i]}};
+        vst2q_f32(p + 8 * i, t);
+    }
+#else
+    for (int i = 0; i < 16; i++) {
+        p[2 * i] = a.r[i];
+        p[2 * i + 1] = b.r[i];
+    }
+#endif
+}
+
+#endif

@@ -1,0 +1,342 @@
+/* vec_kernels.inl -- the float vector kernels of kern.h but attention, written once over simd.h's V. Included once by each level's file.
+ *
+ * Element-wise kernels apply one function of V to 16 elements at a time, the tail through the same function with masked loads and
+ * stores. Sums run over 64 interleaved chains (sum64) or 16 (softmax), whatever the level; a chain is one lane of one V.
+ *
+ * References: the exponential and tanh polynomials are those of Cephes expf and tanhf (S. Moshier); erfc is formula 7.1.26 of
+ * Abramowitz and Stegun, Handbook of Mathematical Functions (absolute error 1.5e-7). */
+
+#define LOG2_E 1.44269504f
+#define ROUND 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
+#define EXP_MAX 88.0f
+#define EXP_MIN -87.33f /* the least x whose result is normal, less a little */
+
+/* c[0] x^(n-1) + .. + c[n-1], Horner, one fma a step. */
+SIMD_FN V polynomial(V x, const float *c, int n)
+{
+    V p = v_set(c[0]);
+    UNROLL for (int i = 1; i < n; i++) p = v_fma(p, x, v_set(c[i]));
+    return p;
+}
+
+/* exp(x), error below 1 ulp; 0 below EXP_MIN, exp(EXP_MAX) above it, NaN for NaN. The product with 2^n is exact: it is the integer
+ * addition to the exponent, and it keeps a NaN. */
+SIMD_FN V v_exp(V x)
+{
+    static const float c[6] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                               4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+    x = v_min(v_set(EXP_MAX), x);
+    V t = v_fma(x, v_set(LOG2_E), v_set(ROUND));
+    V n = v_sub(t, v_set(ROUND));
+    V r = v_fma(n, v_set(-0.693359375f), x); /* ln 2 in two parts */
+    r = v_fma(n, v_set(2.12194440e-4f), r);
+    V p = v_add(v_fma(polynomial(r, c, 6), v_mul(r, r), r), v_set(1));
+    return v_less(x, v_set(EXP_MIN), v_set(0), v_mul(p, v_pow2(t)));
+}
+
+/* tanh(x): an odd polynomial where 1 - 2 / (exp(2|x|) + 1) would cancel. */
+SIMD_FN V v_tanh(V x)
+{
+    static const float c[5] = {-5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f,
+                               1.33314422036e-1f, -3.33332819422e-1f};
+    V a = v_abs(x), z = v_mul(x, x), e = v_exp(v_add(a, a));
+    V small = v_fma(v_mul(polynomial(z, c, 5), z), x, x);
+    V large = v_sub(v_set(1), v_div(v_set(2), v_add(e, v_set(1))));
+    return v_less(a, v_set(0.625f), small, v_sign(large, x));
+}
+
+SIMD_FN V v_softcap(V x, V cap)
+{
+    return v_mul(cap, v_tanh(v_div(x, cap)));
+}
+
+/* ---- element-wise: z = f(x, y, a, b) for n elements; a and b are constants of the call */
+
+typedef V map_fn(V x, V y, V a, V b);
+
+SIMD_FN void map(map_fn *f, const float *x, const float *y, float *z, int64_t n, float a, float b)
+{
+    const V va = v_set(a), vb = v_set(b);
+    int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES)
+        v_store(z + i, f(v_load(x + i), v_load(y + i), va, vb));
+    if (i < n)
+        v_store_n(z + i, f(v_load_n(x + i, n - i), v_load_n(y + i, n - i), va, vb), n - i);
+}
+
+/* map_NAME: a map_fn named by its expression in x, y, a, b. */
+#define MAP_FN(name, expr)                                                                         \
+    SIMD_FN V map_##name(V x, V y, V a, V b)                                                       \
+    {                                                                                              \
+        (void)x, (void)y, (void)a, (void)b;                                                        \
+        return expr;                                                                               \
+    }
+
+MAP_FN(add, v_add(x, y))
+MAP_FN(mul, v_mul(x, y))
+MAP_FN(scale, v_fma(x, a, b))
+MAP_FN(axpy, v_fma(a, x, y))
+MAP_FN(sigmoid, v_div(v_set(1), v_add(v_set(1), v_exp(v_neg(x)))))
+MAP_FN(softcap, v_softcap(x, a))
+MAP_FN(exp, v_exp(x))
+
+static void vec_add(const float *x, const float *y, float *z, int64_t n)
+{
+    map(map_add, x, y, z, n, 0, 0);
+}
+
+static void vec_mul(const float *x, const float *y, float *z, int64_t n)
+{
+    map(map_mul, x, y, z, n, 0, 0);
+}
+
+static void vec_scale(const float *x, float s, float b, float *y, int64_t n)
+{
+    map(map_scale, x, x, y, n, s, b);
+}
+
+static void vec_axpy(float a, const float *x, float *y, int64_t n)
+{
+    map(map_axpy, x, y, y, n, a, 0);
+}
+
+static void vec_sigmoid(const float *x, float *y, int64_t n)
+{
+    map(map_sigmoid, x, x, y, n, 0, 0);
+}
+
+static void vec_softcap(const float *x, float cap, float *y, int64_t n)
+{
+    map(map_softcap, x, x, y, n, cap, 0);
+}
+
+static void vec_exp(const float *x, float *y, int64_t n)
+{
+    map(map_exp, x, x, y, n, 0, 0);
+}
+
+/* ---- gated activations */
+
+/* g / (1 + exp(x)) */
+SIMD_FN V v_gate(V g, V x)
+{
+    return v_div(g, v_add(v_set(1), v_exp(x)));
+}
+
+SIMD_FN V v_gelu(V g)
+{
+    const V c0 = v_set(-1.5957691216f), c1 = v_set(-0.071354816f); /* -2 sqrt(2/pi) {1, 0.044715} */
+    return v_gate(g, v_mul(v_fma(v_mul(g, g), c1, c0), g));
+}
+
+SIMD_FN V v_gelu_erf(V g)
+{
+    static const float c[5] = {1.061405429f, -1.453152027f, 1.421413741f, -0.284496736f,
+                               0.254829592f};
+    V x = v_mul(v_abs(g), v_set(0.70710678f));
+    V t = v_div(v_set(1), v_fma(v_set(0.3275911f), x, v_set(1)));
+    V erfc = v_mul(v_mul(polynomial(t, c, 5), t), v_exp(v_mul(v_neg(x), x))); /* of |g| / sqrt 2 */
+    return v_mul(v_mul(v_set(0.5f), g), v_less(g, v_set(0), erfc, v_sub(v_set(2), erfc)));
+}
+
+SIMD_FN V v_relu(V g)
+{
+    return v_max(g, v_set(0));
+}
+
+SIMD_FN V v_relu2(V g)
+{
+    return v_mul(v_relu(g), v_relu(g));
+}
+
+#define GATED(name, act)                                                                           \
+    MAP_FN(name, act)                                                                              \
+    MAP_FN(name##_gate, v_mul(map_##name(x, x, a, b), y))                                          \
+    static void vec_##name(const float *g, const float *u, float *z, int64_t n)                    \
+    {                                                                                              \
+        if (u)                                                                                     \
+            map(map_##name##_gate, g, u, z, n, 0, 0);                                              \
+        else                                                                                       \
+            map(map_##name, g, g, z, n, 0, 0);                                                     \
+    }
+
+GATED(silu, v_gate(x, v_neg(x)))
+GATED(gelu, v_gelu(x))
+GATED(gelu_erf, v_gelu_erf(x))
+GATED(gelu_quick, v_gate(x, v_mul(x, v_set(-1.702f))))
+GATED(relu, v_relu(x))
+GATED(relu2, v_relu2(x))
+#undef GATED
+#undef MAP_FN
+
+/* ---- sums */
+
+/* Chain i of 64 takes elements i, i + 64, ..: acc = f(x, y, acc, k). Returns the tree over the chains. */
+SIMD_FN float sum64(map_fn *f, const float *x, const float *y, int64_t n, float k)
+{
+    const V vk = v_set(k);
+    V acc[4] = {v_set(0), v_set(0), v_set(0), v_set(0)};
+    int64_t i = 0;
+    for (; i + 4 * V_LANES <= n; i += 4 * V_LANES)
+        UNROLL for (int j = 0; j < 4; j++) acc[j] =
+            f(v_load(x + i + j * V_LANES), v_load(y + i + j * V_LANES), acc[j], vk);
+    UNROLL for (int j = 0; j < 4; j++)
+    {
+        int64_t left = n - i - j * V_LANES;
+        if (left > 0) {
+            V a = v_load_n(x + i + j * V_LANES, left), b = v_load_n(y + i + j * V_LANES, left);
+            acc[j] = v_first(left, f(a, b, acc[j], vk), acc[j]);
+        }
+    }
+    return v_sum(v_add(v_add(acc[0], acc[1]), v_add(acc[2], acc[3])));
+}
+
+SIMD_FN V sum_step(V x, V y, V acc, V k)
+{
+    (void)y, (void)k;
+    return v_add(acc, x);
+}
+
+SIMD_FN V dot_step(V x, V y, V acc, V k)
+{
+    (void)k;
+    return v_fma(x, y, acc);
+}
+
+SIMD_FN V variance_step(V x, V y, V acc, V mean)
+{
+    (void)y;
+    V d = v_sub(x, mean);
+    return v_fma(d, d, acc);
+}
+
+static float vec_dot(const float *x, const float *y, int64_t n)
+{
+    return sum64(dot_step, x, y, n, 0);
+}
+
+SIMD_FN V scaled(V x, V y, V s, V b)
+{
+    (void)y, (void)b;
+    return v_mul(x, s);
+}
+
+SIMD_FN V scaled_weighted(V x, V w, V s, V b)
+{
+    (void)b;
+    return v_mul(v_mul(x, s), w);
+}
+
+static void vec_rms_norm(const float *x, const float *w, float *y, int64_t n, float eps)
+{
+    float s = 1.0f / __builtin_sqrtf(vec_dot(x, x, n) / (float)n + eps);
+    if (w)
+        map(scaled_weighted, x, w, y, n, s, 0);
+    else
+        map(scaled, x, x, y, n, s, 0);
+}
+
+static void vec_layer_norm(const float *x, const float *w, const float *b, float *y, int64_t n,
+                           float eps)
+{
+    float mean = sum64(sum_step, x, x, n, 0) / (float)n;
+    float s = 1.0f / __builtin_sqrtf(sum64(variance_step, x, x, n, mean) / (float)n + eps);
+    const V vm = v_set(mean), vs = v_set(s);
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        int64_t left = n - i;
+        V t = v_mul(v_sub(v_load_n(x + i, left), vm), vs);
+        if (w && b)
+            t = v_fma(t, v_load_n(w + i, left), v_load_n(b + i, left));
+        else if (w)
+            t = v_mul(t, v_load_n(w + i, left));
+        else if (b)
+            t = v_add(t, v_load_n(b + i, left));
+        v_store_n(y + i, t, left);
+    }
+}
+
+static void vec_softmax(const float *x, float *y, int64_t n)
+{
+    V m = v_set(-__builtin_inff()), sum = v_set(0);
+    for (int64_t i = 0; i < n; i += V_LANES)
+        m = v_first(n - i, v_max(v_load_n(x + i, n - i), m), m);
+    const V max = v_set(v_hmax(m));
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        V e = v_exp(v_sub(v_load_n(x + i, n - i), max));
+        sum = v_first(n - i, v_add(sum, e), sum);
+        v_store_n(y + i, e, n - i);
+    }
+    map(scaled, y, y, y, n, 1.0f / v_sum(sum), 0);
+}
+
+/* ---- rotary embedding */
+
+/* (a, b) turned by the angle of cosine c and sine s. */
+SIMD_FN void rotate(V *a, V *b, V c, V s)
+{
+    V t = v_fma(v_neg(*b), s, v_mul(*a, c));
+    *b = v_fma(*b, c, v_mul(*a, s));
+    *a = t;
+}
+
+static void vec_rope_norm(float *x, const float *cosv, const float *sinv, int n_rot)
+{
+    int half = n_rot / 2;
+    for (int i = 0; i < half; i += V_LANES) {
+        V a, b, c = v_load_n(cosv + i, half - i), s = v_load_n(sinv + i, half - i);
+        if (half - i >= V_LANES) {
+            v_load_pairs(x + 2 * i, &a, &b);
+            rotate(&a, &b, c, s);
+            v_store_pairs(x + 2 * i, a, b);
+        } else {
+            float t[2 * V_LANES] = {0};
+            for (int j = 0; j < 2 * (half - i); j++)
+                t[j] = x[2 * i + j];
+            v_load_pairs(t, &a, &b);
+            rotate(&a, &b, c, s);
+            v_store_pairs(t, a, b);
+            for (int j = 0; j < 2 * (half - i); j++)
+                x[2 * i + j] = t[j];
+        }
+    }
+}
+
+static void vec_rope_neox(float *x, const float *cosv, const float *sinv, int n_rot)
+{
+    int half = n_rot / 2;
+    for (int i = 0; i < half; i += V_LANES) {
+        int left = half - i;
+        V a = v_load_n(x + i, left), b = v_load_n(x + half + i, left);
+        rotate(&a, &b, v_load_n(cosv + i, left), v_load_n(sinv + i, left));
+        v_store_n(x + i, a, left);
+        v_store_n(x + half + i, b, left);
+    }
+}
+
+/* ---- halves */
+
+static void vec_f32_to_f16(const float *x, uint16_t *y, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES)
+        v_store_f16(y + i, v_load(x + i));
+    if (i < n) {
+        uint16_t t[V_LANES];
+        v_store_f16(t, v_load_n(x + i, n - i));
+        for (int j = 0; i + j < n; j++)
+            y[i + j] = t[j];
+    }
+}
+
+static void vec_f16_to_f32(const uint16_t *x, float *y, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + V_LANES <= n; i += V_LANES)
+        v_store(y + i, v_load_f16(x + i));
+    if (i < n) {
+        uint16_t t[V_LANES] = {0};
+        for (int j = 0; i + j < n; j++)
+            t[j] = x[i + j];
+        v_store_n(y + i, v_load_f16(t), n - i);
+    }
+}

@@ -1,0 +1,344 @@
+/* test_attn.c -- the attention kernels at every level of this machine: against vec_ref.h by memcmp, tiles of rows against one row at a
+ * time, poisoned slots, span partials against a direct softmax in double. */
+#include "vec_ref.h"
+
+#include "base/rng.h"
+#include "test.h"
+
+enum { MAX_ROWS = 70, MAX_G = 70, MAX_OUT = 1 << 19, MAX_PAGES = 40, POOL = 44, CACHE_BYTES = 1 << 24, MAX_Q = 1 << 19 };
+
+static const struct kern *levels[CPU_N_LEVELS];
+static int n_levels;
+
+static uint8_t cache[CACHE_BYTES] __attribute__((aligned(64)));
+static float q[MAX_Q];
+static float out_m[MAX_ROWS * MAX_G], out_l[MAX_ROWS * MAX_G], out_o[MAX_OUT];
+static float ref_m[MAX_ROWS * MAX_G], ref_l[MAX_ROWS * MAX_G], ref_o[MAX_OUT];
+static int32_t lo[MAX_ROWS], hi[MAX_ROWS], pages[MAX_PAGES];
+
+static int bytes_of(enum dtype t)
+{
+    return t == DT_F16 ? 2 : 4;
+}
+
+static void put(const struct attn_job *j, enum dtype type, int64_t off, int slot, int64_t i, float f)
+{
+    uint8_t *p = cache + j->pages[slot / 64] * j->page_bytes + off;
+    if (type == DT_F16)
+        ((uint16_t *)p)[i] = vr_to_f16(f);
+    else
+        ((float *)p)[i] = f;
+}
+
+static void put_slot(const struct attn_job *j, int slot, struct rng *r, float size, int poison)
+{
+    int dv = (j->d_v + 15) / 16 * 16;
+    for (int d = 0; d < j->d_k; d++)
+        put(j, j->k_type, j->k_off, slot, (int64_t)d * 64 + slot % 64, poison ? NAN : size * rng_normal(r));
+    for (int d = 0; d < dv; d++)
+        put(j, j->v_type, j->v_off, slot, (int64_t)(slot % 64) * dv + d, poison ? NAN : d < j->d_v ? rng_normal(r) : 0);
+}
+
+/* Fills j and the cache behind it: a permuted page table, this head behind another one's bytes; slots [from, to) hold numbers, the rest
+ * NaN. The caller has set the shapes, types and rows. */
+static void make_cache(struct attn_job *j, struct rng *r, int from, int to, float size)
+{
+    int dv = (j->d_v + 15) / 16 * 16;
+    j->k_off = 64 * (int64_t)rng_below(r, 3);
+    j->v_off = j->k_off + 64 * (int64_t)j->d_k * bytes_of(j->k_type) + 64 * (int64_t)rng_below(r, 3);
+    j->page_bytes = j->v_off + 64 * (int64_t)dv * bytes_of(j->v_type) + 64 * (int64_t)rng_below(r, 3);
+    int pool = (int)(CACHE_BYTES / j->page_bytes), n = (to + 63) / 64;
+    pool = pool < POOL ? pool : POOL;
+    for (int i = 0; i < n; i++)
+        for (int ok = 0; !ok;) {
+            pages[i] = (int32_t)rng_below(r, (uint32_t)pool);
+            ok = 1;
+            for (int k = 0; k < i; k++)
+                ok &= pages[k] != pages[i];
+        }
+    j->base = cache;
+    j->pages = pages;
+    for (int s = from / 64 * 64; s < n * 64; s++)
+        put_slot(j, s, r, size, s < from || s >= to);
+}
+
+static void set_outputs(struct attn_job *j, float *m, float *l, float *o)
+{
+    j->m = m;
+    j->l = l;
+    j->o = o;
+}
+
+static void check_same(const struct attn_job *j, const char *what)
+{
+    int64_t n = (int64_t)j->n_rows * j->g, dv = (j->d_v + 15) / 16 * 16, i;
+    i = differ(out_m, ref_m, n);
+    CHECK_MSG(i < 0, "%s: m[%d] is %a, not %a", what, (int)i, (double)out_m[i < 0 ? 0 : i], (double)ref_m[i < 0 ? 0 : i]);
+    i = differ(out_l, ref_l, n);
+    CHECK_MSG(i < 0, "%s: l[%d] is %a, not %a", what, (int)i, (double)out_l[i < 0 ? 0 : i], (double)ref_l[i < 0 ? 0 : i]);
+    i = differ(out_o, ref_o, n * dv);
+    CHECK_MSG(i < 0, "%s: o[%d] is %a, not %a (g %d d_k %d d_v %d rows %d slots %d..%d)", what, (int)i,
+              (double)out_o[i < 0 ? 0 : i], (double)ref_o[i < 0 ? 0 : i], j->g, j->d_k, j->d_v, j->n_rows, j->slot0, j->slot1);
+}
+
+/* The job at every level against the reference, which was computed into ref_*. */
+static void check_levels(struct attn_job *j, const char *what)
+{
+    for (int l = 0; l < n_levels; l++) {
+        char name[64];
+        int64_t n = (int64_t)j->n_rows * j->g;
+        snprintf(name, sizeof name, "%s %s", levels[l]->name, what);
+        memset(out_m, 0x55, sizeof *out_m * (size_t)n);
+        memset(out_l, 0x55, sizeof *out_l * (size_t)n);
+        memset(out_o, 0x55, sizeof out_o);
+        set_outputs(j, out_m, out_l, out_o);
+        levels[l]->attn(j);
+        check_same(j, name);
+        for (int i = 0; i < 64; i++)
+            CHECK(bits_of(out_o[n * ((j->d_v + 15) / 16 * 16) + i]) == 0x55555555u);
+    }
+}
+
+/* A job of random shape whose reference costs at most about `ops` multiplications. */
+static void random_job(struct attn_job *j, struct rng *r, double ops)
+{
+    static const int dims[] = {8, 16, 40, 64, 80, 96, 128, 192, 256, 512}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 64};
+    static const enum dtype types[] = {DT_F32, DT_F16};
+    memset(j, 0, sizeof *j);
+    j->d_k = dims[rng_below(r, 10)];
+    j->d_v = rng_below(r, 3) ? j->d_k : dims[rng_below(r, 10)];
+    j->g = rng_below(r, 3) ? 1 << rng_below(r, 4) : groups[rng_below(r, 14)];
+    j->n_rows = rng_below(r, 2) ? 1 : 1 + (int)rng_below(r, MAX_ROWS);
+    j->k_type = types[rng_below(r, 2)];
+    j->v_type = types[rng_below(r, 2)];
+    j->cap = rng_below(r, 4) ? 0 : 20;
+    int most = (int)(ops / ((double)j->n_rows * j->g * (j->d_k + j->d_v)));
+    most = most < 100 ? 100 : most > 1024 ? 1024 : most;
+    j->slot0 = (int)rng_below(r, 2) * (int)rng_below(r, 8) * 64;
+    int span_end = (j->slot0 / KERN_SPAN + 1) * KERN_SPAN;
+    j->slot1 = j->slot0 + 1 + (int)rng_below(r, (uint32_t)most);
+    j->slot1 = j->slot1 < span_end ? j->slot1 : span_end;
+    j->q_ld = (int64_t)j->g * j->d_k + rng_below(r, 2) * 24;
+    while ((int64_t)j->n_rows * j->q_ld > MAX_Q || (int64_t)j->n_rows * j->g * ((j->d_v + 15) / 16 * 16) + 64 > MAX_OUT ||
+           (double)j->n_rows * j->g * (j->d_k + j->d_v) * (j->slot1 - j->slot0) > 2 * ops)
+        j->n_rows > 1 ? j->n_rows-- : (j->g = j->g / 2);
+    j->q = q;
+    j->lo = lo;
+    j->hi = hi;
+}
+
+enum { CAUSAL, WINDOW, ANYTHING, RANGES };
+
+static void random_rows(struct attn_job *j, struct rng *r)
+{
+    int mode = (int)rng_below(r, RANGES), len = j->slot1 - j->slot0;
+    int first = j->slot1 - (int)rng_below(r, (uint32_t)(len < 2 * j->n_rows ? len : 2 * j->n_rows)), window = 1 + (int)rng_below(r, 200);
+    for (int i = 0; i < j->n_rows; i++) {
+        hi[i] = mode == ANYTHING ? j->slot0 + (int)rng_below(r, (uint32_t)len + 70) : first + i;
+        lo[i] = mode == CAUSAL ? 0 : mode == WINDOW ? (hi[i] > window ? hi[i] - window : 0) : (int)rng_below(r, (uint32_t)j->slot1 + 10);
+        if (mode == ANYTHING && i && rng_below(r, 2)) {
+            hi[i] = hi[i - 1];
+            lo[i] = lo[i - 1];
+        }
+    }
+}
+
+static void random_queries(struct attn_job *j, struct rng *r)
+{
+    static const float sizes[] = {0.1f, 0.3f, 1, 4, 1e-20f};
+    float size = sizes[rng_below(r, 5)];
+    for (int64_t i = 0; i < (int64_t)j->n_rows * j->q_ld; i++)
+        q[i] = size * rng_normal(r);
+}
+
+/* The union of what the rows see. */
+static void seen(const struct attn_job *j, int *from, int *to)
+{
+    *from = j->slot1;
+    *to = j->slot0;
+    for (int i = 0; i < j->n_rows; i++) {
+        int a = lo[i] > j->slot0 ? lo[i] : j->slot0, b = hi[i] < j->slot1 ? hi[i] : j->slot1;
+        if (a < b) {
+            *from = a < *from ? a : *from;
+            *to = b > *to ? b : *to;
+        }
+    }
+}
+
+static void levels_equal_the_reference(void)
+{
+    struct rng r;
+    rng_init(&r, 1);
+    for (long round = 0; round < 120 * test_scale(); round++) {
+        struct attn_job j;
+        int from, to;
+        random_job(&j, &r, 2e6);
+        random_rows(&j, &r);
+        random_queries(&j, &r);
+        seen(&j, &from, &to);
+        make_cache(&j, &r, j.slot0, j.slot1, 1);
+        for (int s = j.slot0; s < j.slot1; s++)
+            if (s < from || s >= to)
+                put_slot(&j, s, &r, 1, 1);
+        set_outputs(&j, ref_m, ref_l, ref_o);
+        vr_attn(&j);
+        check_levels(&j, "attn");
+    }
+}
+
+/* Infinities and NaN inside what is seen, scores that overflow, K of denormals, V of -0. */
+static void special_values_equal_the_reference(void)
+{
+    static const float special[] = {INFINITY, -INFINITY, NAN, 1e-41f, -0.0f, 3e38f, 65504, 1e-7f};
+    struct rng r;
+    rng_init(&r, 2);
+    for (long round = 0; round < 100 * test_scale(); round++) {
+        struct attn_job j;
+        random_job(&j, &r, 2e5);
+        random_rows(&j, &r);
+        random_queries(&j, &r);
+        make_cache(&j, &r, j.slot0, j.slot1, 1);
+        int dv = (j.d_v + 15) / 16 * 16;
+        for (int i = 0; i < 6; i++) {
+            int slot = j.slot0 + (int)rng_below(&r, (uint32_t)(j.slot1 - j.slot0));
+            float f = special[rng_below(&r, 8)];
+            if (rng_below(&r, 2))
+                put(&j, j.k_type, j.k_off, slot, (int64_t)rng_below(&r, (uint32_t)j.d_k) * 64 + slot % 64, f);
+            else
+                put(&j, j.v_type, j.v_off, slot, (int64_t)(slot % 64) * dv + rng_below(&r, (uint32_t)j.d_v), f);
+        }
+        if (rng_below(&r, 4) == 0)
+            q[rng_below(&r, (uint32_t)j.d_k)] = special[rng_below(&r, 8)];
+        if (rng_below(&r, 4) == 0)
+            for (int s = j.slot0; s < j.slot1; s++) /* every score of row 0 is -inf when q[0] > 0 */
+                put(&j, j.k_type, j.k_off, s, s % 64, -INFINITY);
+        set_outputs(&j, ref_m, ref_l, ref_o);
+        vr_attn(&j);
+        check_levels(&j, "special");
+    }
+}
+
+/* A tile of rows equals its rows one at a time, each with every slot it does not see poisoned. */
+static void tiles_equal_single_rows(void)
+{
+    struct rng r;
+    rng_init(&r, 3);
+    for (long round = 0; round < 10 * test_scale(); round++) {
+        struct attn_job j;
+        random_job(&j, &r, 2e6);
+        random_rows(&j, &r);
+        random_queries(&j, &r);
+        make_cache(&j, &r, j.slot0, j.slot1, 1);
+        int64_t dv = (j.d_v + 15) / 16 * 16;
+        set_outputs(&j, ref_m, ref_l, ref_o);
+        levels[n_levels - 1]->attn(&j);
+        for (int i = 0; i < j.n_rows; i++) {
+            struct attn_job one = j;
+            one.n_rows = 1;
+            one.q = q + i * j.q_ld;
+            one.lo = lo + i;
+            one.hi = hi + i;
+            static uint8_t saved[CACHE_BYTES];
+            if (i % 8 == 0) { /* the poison costs more than the row */
+                memcpy(saved, cache, sizeof cache);
+                for (int s = j.slot0; s < (j.slot1 + 63) / 64 * 64; s++)
+                    if (s < lo[i] || s >= hi[i])
+                        put_slot(&j, s, &r, 1, 1);
+            }
+            for (int l = 0; l < n_levels; l++) {
+                set_outputs(&one, out_m, out_l, out_o);
+                levels[l]->attn(&one);
+                CHECK_MSG(differ(out_m, ref_m + i * j.g, j.g) < 0 && differ(out_l, ref_l + i * j.g, j.g) < 0 &&
+                              differ(out_o, ref_o + i * j.g * dv, j.g * dv) < 0,
+                          "%s row %d of %d alone", levels[l]->name, i, j.n_rows);
+            }
+            if (i % 8 == 0)
+                memcpy(cache, saved, sizeof cache);
+        }
+    }
+}
+
+/* Position up to 2500: partials of spans merged left to right, at every level the bits of the reference, and near the softmax in double. */
+static void spans_merge_to_the_softmax(void)
+{
+    struct rng r;
+    rng_init(&r, 4);
+    for (long round = 0; round < 6 * test_scale(); round++) {
+        struct attn_job j = {.n_rows = 1, .lo = lo, .hi = hi, .q = q, .k_type = DT_F16, .v_type = DT_F16};
+        j.g = 1 + (int)rng_below(&r, 4);
+        j.d_k = j.d_v = 8 << rng_below(&r, 5);
+        j.q_ld = j.g * j.d_k;
+        j.slot1 = 2500 - (int)rng_below(&r, round % 2 ? 2490 : 400);
+        hi[0] = j.slot1;
+        lo[0] = round % 3 ? 0 : (int)rng_below(&r, (uint32_t)j.slot1);
+        for (int i = 0; i < j.g * j.d_k; i++)
+            q[i] = rng_normal(&r) * 2 / sqrtf((float)j.d_k);
+        int total = j.slot1, dv = (j.d_v + 15) / 16 * 16;
+        make_cache(&j, &r, 0, total, 1);
+        for (int l = -1; l < n_levels; l++) { /* -1: the reference */
+            static float M[4], L[4], O[4 * 512];
+            for (int i = 0; i < 4; i++)
+                M[i] = -INFINITY, L[i] = 0;
+            for (j.slot0 = 0; j.slot0 < total; j.slot0 += KERN_SPAN) {
+                j.slot1 = j.slot0 + KERN_SPAN < total ? j.slot0 + KERN_SPAN : total;
+                set_outputs(&j, out_m, out_l, out_o);
+                l < 0 ? vr_attn(&j) : levels[l]->attn(&j);
+                for (int h = 0; h < j.g; h++)
+                    (l < 0 ? vr_attn_merge : levels[l]->attn_merge)(&M[h], &L[h], O + h * dv, out_m + h, out_l + h, out_o + h * dv, dv);
+            }
+            if (l < 0) {
+                memcpy(ref_m, M, sizeof M), memcpy(ref_l, L, sizeof L), memcpy(ref_o, O, sizeof O);
+                for (int h = 0; h < j.g; h++) {
+                    static double sum[512];
+                    double all = 0;
+                    memset(sum, 0, sizeof sum);
+                    for (int s = lo[0]; s < total; s++) {
+                        double a = 0;
+                        for (int d = 0; d < j.d_k; d++)
+                            a += (double)q[h * j.d_k + d] * (double)vr_kv(&j, j.k_type, j.k_off, s, d * 64 + s % 64);
+                        all += exp(a);
+                        for (int d = 0; d < j.d_v; d++)
+                            sum[d] += exp(a) * (double)vr_kv(&j, j.v_type, j.v_off, s, s % 64 * dv + d);
+                    }
+                    for (int d = 0; d < j.d_v; d++) {
+                        double got = (double)O[h * dv + d] / (double)L[h], want = sum[d] / all;
+                        CHECK_MSG(fabs(got - want) < 3e-6, "attention is %g, the softmax %g", got, want);
+                    }
+                }
+            } else {
+                CHECK_MSG(differ(M, ref_m, j.g) < 0 && differ(L, ref_l, j.g) < 0 && differ(O, ref_o, j.g * dv) < 0,
+                          "%s merged spans of %d slots", levels[l]->name, total);
+            }
+        }
+    }
+}
+
+/* Merging skips partials that saw nothing, wherever they stand. */
+static void empty_partials_are_skipped(void)
+{
+    for (int l = 0; l < n_levels; l++)
+        for (int d = 1; d < 40; d++) {
+            float M = -INFINITY, L = 0, O[48], o[48], m = 3, s = 2, none = -INFINITY, zero = 0;
+            for (int i = 0; i < 48; i++)
+                O[i] = 77, o[i] = (float)i;
+            levels[l]->attn_merge(&M, &L, O, &none, &zero, o, d);
+            CHECK(M == -INFINITY && L == 0 && O[0] == 77);
+            levels[l]->attn_merge(&M, &L, O, &m, &s, o, d);
+            CHECK(M == 3 && L == 2 && !memcmp(O, o, (size_t)d * 4) && O[d] == 77);
+            levels[l]->attn_merge(&M, &L, O, &none, &zero, o, d);
+            CHECK(M == 3 && L == 2 && !memcmp(O, o, (size_t)d * 4));
+            levels[l]->attn_merge(&M, &L, O, &m, &s, o, d);
+            CHECK(M == 3 && L == 4 && O[d - 1] == 2 * o[d - 1] && O[d] == 77);
+        }
+}
+
+int main(void)
+{
+    n_levels = vr_levels(levels);
+    TEST(levels_equal_the_reference);
+    TEST(special_values_equal_the_reference);
+    TEST(tiles_equal_single_rows);
+    TEST(spans_merge_to_the_softmax);
+    TEST(empty_partials_are_skipped);
+    return test_end();
+}
