@@ -1,8 +1,8 @@
 /* pith_file.c -- looking into a GGUF file without loading it: pith.h's view of format/gguf.h.
  *
  * The format room hands out slices of the mapping; C callers want terminated strings, so the names
- * are copied once, at open. Files are opened as listings: what this engine cannot compute with can
- * still be looked at. */
+ * are copied once, at open. Files are opened as listings: a big-endian model, with which this engine
+ * cannot compute, can still be looked at. */
 #include "pith.h"
 
 #include <string.h>
@@ -114,7 +114,7 @@ pith_status pith_file_tensor(const pith_file *f, int64_t i, struct pith_tensor_i
     const struct gguf_tensor *t = gguf_tensor_at(f->gguf, (uint64_t)i);
     *out = (struct pith_tensor_info){
         .name = f->tensors[i],
-        .type = gguf_tensor_type(t),
+        .type = dtypes[t->type].name,
         .n_dims = t->n_dims,
         .offset = t->offset,
         .bytes = t->bytes,

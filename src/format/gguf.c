@@ -78,49 +78,24 @@ uint32_t gguf_type_bytes(enum gguf_type t)
     return (unsigned)t < GGUF_TYPE_COUNT ? value_types[t].bytes : 0;
 }
 
-struct tensor_type {
+/* Type ids that dtypes.def has not, because no file that is in use holds them; for messages. */
+static const struct {
+    uint32_t id;
     const char *name;
-    uint32_t id, block, block_bytes; /* elements and bytes; block 0: the format no longer has it */
+} other_types[] = {
+    {4, "q4_2 (retired)"},         {5, "q4_3 (retired)"},        {9, "q8_1 (no weight type)"},
+    {15, "q8_K (no weight type)"}, {31, "q4_0_4_4 (retired)"},   {32, "q4_0_4_8 (retired)"},
+    {33, "q4_0_8_8 (retired)"},    {36, "iq4_nl_4_4 (retired)"}, {37, "iq4_nl_4_8 (retired)"},
+    {38, "iq4_nl_8_8 (retired)"},
 };
 
-/* Types of the format that may be missing from dtypes.def, so that listings are complete and
- * messages name them. A type that dtypes.def has gained is found there first. */
-static const struct tensor_type foreign_types[] = {
-    {"q4_2", 4, 0, 0},        {"q4_3", 5, 0, 0},        {"q8_1", 9, 32, 40},
-    {"q2_K", 10, 256, 84},    {"q3_K", 11, 256, 110},   {"q8_K", 15, 256, 292},
-    {"iq2_xxs", 16, 256, 66}, {"iq2_xs", 17, 256, 74},  {"iq3_xxs", 18, 256, 98},
-    {"iq1_s", 19, 256, 50},   {"iq4_nl", 20, 32, 18},   {"iq3_s", 21, 256, 110},
-    {"iq2_s", 22, 256, 82},   {"iq4_xs", 23, 256, 136}, {"i8", 24, 1, 1},
-    {"i16", 25, 1, 2},        {"i64", 27, 1, 8},        {"f64", 28, 1, 8},
-    {"iq1_m", 29, 256, 56},   {"q4_0_4_4", 31, 0, 0},   {"q4_0_4_8", 32, 0, 0},
-    {"q4_0_8_8", 33, 0, 0},   {"tq1_0", 34, 256, 54},   {"tq2_0", 35, 256, 66},
-    {"iq4_nl_4_4", 36, 0, 0}, {"iq4_nl_4_8", 37, 0, 0}, {"iq4_nl_8_8", 38, 0, 0},
-    {"mxfp4", 39, 32, 17},    {"nvfp4", 40, 64, 36},    {"q1_0", 41, 128, 18},
-    {"q2_0", 42, 64, 18},
-};
-
-/* 0 when the format has no type with this id. */
-static int tensor_type_find(uint32_t id, struct tensor_type *out)
+static const char *other_type_name(uint32_t id)
 {
-    int t = dtype_from_gguf(id);
-    if (t >= 0) {
-        *out = (struct tensor_type){dtypes[t].name, id, (uint32_t)dtypes[t].block,
-                                    (uint32_t)dtypes[t].block_bytes};
-        return 1;
+    for (size_t i = 0; i < sizeof other_types / sizeof other_types[0]; i++) {
+        if (other_types[i].id == id)
+            return other_types[i].name;
     }
-    for (size_t i = 0; i < sizeof foreign_types / sizeof foreign_types[0]; i++) {
-        if (foreign_types[i].id == id) {
-            *out = foreign_types[i];
-            return 1;
-        }
-    }
-    return 0;
-}
-
-const char *gguf_tensor_type(const struct gguf_tensor *t)
-{
-    struct tensor_type type;
-    return tensor_type_find(t->type_id, &type) ? type.name : "?";
+    return "unknown";
 }
 
 /* ---------------------------------------------------------------- reading */
@@ -130,7 +105,7 @@ struct reader { /* of one part */
     const char *path;
     struct cursor c;
     int part;
-    int listing; /* accept what can be shown and not computed */
+    int listing; /* big-endian tensors are welcome */
     struct pith_error *err;
     /* The object being read, for messages. */
     const char *kind;  /* "header", "key", "tensor" */
@@ -356,32 +331,26 @@ static pith_status read_shape(struct reader *r, struct gguf_tensor *t)
     if (r->c.failed)
         return cut_short(r);
 
-    struct tensor_type type;
-    if (!tensor_type_find(t->type_id, &type))
+    int type = dtype_from_gguf(t->type_id);
+    if (type < 0)
         return bad(r, PITH_UNSUPPORTED, at,
                    "found type id %" PRIu32
-                   ", which is unknown, wanted a type of the GGUF format; the file is damaged or "
-                   "needs a newer engine",
-                   t->type_id);
-    int known = dtype_from_gguf(t->type_id);
-    t->type = known < 0 ? DT_COUNT : (enum dtype)known;
-    if (type.block == 0 || (known < 0 && !r->listing))
-        return bad(r, PITH_UNSUPPORTED, at,
-                   "found type %s (id %" PRIu32
-                   "), wanted one this engine computes with, such as f16, q8_0 or q4_K; quantize "
-                   "the model to one of these",
-                   type.name, t->type_id);
-    uint64_t row = (uint64_t)t->dims[n_dims - 1];
-    if (row % type.block)
+                   ", %s, wanted a weight type of GGUF; the file is damaged, "
+                   "or made for another engine: quantize the model to q8_0 or q4_K, say",
+                   t->type_id, other_type_name(t->type_id));
+    const struct dtype_traits *traits = &dtypes[type];
+    uint64_t row = (uint64_t)t->dims[n_dims - 1], block = (uint64_t)traits->block;
+    t->type = (enum dtype)type;
+    if (row % block)
         return bad(r, PITH_FORMAT, at,
-                   "found rows of %" PRIu64 " elements, wanted a multiple of %" PRIu32
+                   "found rows of %" PRIu64 " elements, wanted a multiple of %" PRIu64
                    " for type %s; " DAMAGED,
-                   row, type.block, type.name);
-    if (size_mul(n / type.block, type.block_bytes, &t->bytes))
+                   row, block, traits->name);
+    if (size_mul(n / block, (uint64_t)traits->block_bytes, &t->bytes))
         return bad(r, PITH_FORMAT, at,
                    "found %" PRIu64
                    " elements of type %s, wanted a size below 2^64 bytes; " DAMAGED,
-                   n, type.name);
+                   n, traits->name);
     return PITH_OK;
 }
 

@@ -21,7 +21,7 @@ struct gguf_kv {
 
 struct gguf_tensor {
     struct slice name;
-    enum dtype type;      /* DT_COUNT (listings only): a type of the format that this engine does not compute with */
+    enum dtype type;
     uint32_t type_id;     /* as in the file, for messages */
     int n_dims;           /* 1..4 */
     int64_t dims[4];      /* C order: dims[n_dims-1] is contiguous */
@@ -35,8 +35,7 @@ struct gguf;
 struct gguf *gguf_open(const char *path, struct pith_error *err);
 /* The same over bytes in memory (kept by the caller until gguf_close); for fuzzing. A split set is PITH_UNSUPPORTED. */
 struct gguf *gguf_open_memory(const void *p, uint64_t n, struct pith_error *err);
-/* The same for looking only: also accepts tensors of types that the format has and this engine has not, and tensors in big-endian
- * files. Never compute with the tensors of a listing. */
+/* The same for looking only: accepts tensors in big-endian files too, which gguf_open refuses because nobody swaps their data. */
 struct gguf *gguf_open_listing(const char *path, struct pith_error *err);
 struct gguf *gguf_open_listing_memory(const void *p, uint64_t n, struct pith_error *err);
 void gguf_close(struct gguf *g);
@@ -66,7 +65,6 @@ void gguf_value_text(const struct gguf *g, const struct gguf_kv *kv, int64_t max
 uint64_t gguf_n_tensors(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, uint64_t i);
 const struct gguf_tensor *gguf_tensor_find(const struct gguf *g, struct slice name);
-const char *gguf_tensor_type(const struct gguf_tensor *t); /* "q4_K", in listings also "iq2_xxs" */
 const void *gguf_tensor_data(const struct gguf *g, const struct gguf_tensor *t);
 
 /* Overrides "key=type:value" replace or add a key before anyone reads it (type int, float, bool, str). */
