@@ -1,0 +1,379 @@
+/* args.c -- see args.h. Every message names the flag (or the environment variable), what was found and
+ * what was wanted.
+ */
+#include "args.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINE = 92, HELP_COLUMN = 28, ROWS_MAX = 64 };
+
+/* ---------------------------------------------------------------- values */
+
+/* Whole number at text, with K, M or G when `suffix`; *end is behind it. 0 when there is none or it does not fit. */
+static int parse_int(const char *text, int suffix, int64_t *out, const char **end)
+{
+    char *e;
+    errno = 0;
+    long long v = strtoll(text, &e, 10);
+    if (e == text || errno)
+        return 0;
+    const char *units = "KMG", *unit = suffix && *e ? strchr(units, *e & ~0x20) : NULL;
+    if (unit) {
+        int64_t scale = (int64_t)1 << (10 * (unit - units + 1));
+        if (v > INT64_MAX / scale || v < INT64_MIN / scale)
+            return 0;
+        v *= scale;
+        e++;
+    }
+    *out = v;
+    *end = e;
+    return 1;
+}
+
+static int in_range(const struct arg *a, double v)
+{
+    return v >= a->lo && (a->hi == 0 || v <= a->hi);
+}
+
+static int set_int(const struct arg *a, const char *text, void *field)
+{
+    const char *end;
+    int64_t *v = field;
+    return parse_int(text, a->type == ARG_SIZE, v, &end) && !*end && in_range(a, (double)*v);
+}
+
+static int set_real(const struct arg *a, const char *text, void *field)
+{
+    char *end;
+    double *v = field;
+    errno = 0;
+    *v = strtod(text, &end);
+    return end != text && !*end && isfinite(*v) && in_range(a, *v);
+}
+
+static int set_text(const struct arg *a, const char *text, void *field)
+{
+    (void)a;
+    *(const char **)field = text;
+    return 1;
+}
+
+static int set_choice(const struct arg *a, const char *text, void *field)
+{
+    size_t n = strlen(text);
+    for (const char *c = a->choices; c && n; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL) {
+        if (strcspn(c, "|") == n && !memcmp(c, text, n))
+            return set_text(a, text, field);
+    }
+    return 0;
+}
+
+static int set_ints(const struct arg *a, const char *text, void *field)
+{
+    struct arg_ints *list = field;
+    for (list->n = 0;; text++) {
+        int64_t v;
+        if (list->n == ARG_LIST_MAX || !parse_int(text, 1, &v, &text) || !in_range(a, (double)v))
+            return 0;
+        list->v[list->n++] = v;
+        if (*text != ',')
+            return !*text;
+    }
+}
+
+static int set_texts(const struct arg *a, const char *text, void *field)
+{
+    (void)a;
+    struct arg_texts *list = field;
+    if (list->n == ARG_LIST_MAX)
+        return 0;
+    list->v[list->n++] = text;
+    return 1;
+}
+
+static int set_switch(const struct arg *a, const char *text, void *field)
+{
+    (void)a;
+    *(int *)field = strcmp(text, "0") != 0;
+    return 1;
+}
+
+static const struct {
+    int (*set)(const struct arg *a, const char *text, void *field); /* 0: not acceptable */
+    const char *wanted;                                             /* in messages */
+    int is_number;
+} types[] = {
+    [ARG_SWITCH] = {set_switch, "nothing", 0},
+    [ARG_INT] = {set_int, "a whole number", 1},
+    [ARG_SIZE] = {set_int, "a whole number (K, M, G = powers of 1024)", 1},
+    [ARG_REAL] = {set_real, "a number", 1},
+    [ARG_TEXT] = {set_text, "text", 0},
+    [ARG_CHOICE] = {set_choice, "one of ", 0},
+    [ARG_INTS] = {set_ints, "whole numbers separated by commas", 1},
+    [ARG_TEXTS] = {set_texts, "at most 32 texts", 0},
+};
+
+static void say_range(const struct arg *a, FILE *to)
+{
+    if (!types[a->type].is_number)
+        return;
+    if (a->hi != 0)
+        fprintf(to, " from %.15g to %.15g", a->lo, a->hi);
+    else
+        fprintf(to, " of at least %.15g", a->lo);
+}
+
+/* source: the flag or variable the text came from */
+static int set(const struct args_spec *spec, const struct arg *a, const char *source,
+               const char *text, void *opts)
+{
+    if (types[a->type].set(a, text, (char *)opts + a->field))
+        return 1;
+    fprintf(stderr, "%s: %s is \"%s\"; wanted %s%s", spec->command, source, text,
+            types[a->type].wanted, a->choices ? a->choices : "");
+    say_range(a, stderr);
+    fputc('\n', stderr);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- nearest match */
+
+static int min3(int a, int b, int c)
+{
+    a = a < b ? a : b;
+    return a < c ? a : c;
+}
+
+/* Insertions, deletions and replacements from a to b; only the first 63 bytes of b count. */
+static int distance(const char *a, const char *b)
+{
+    enum { MAX = 64 };
+    int row[MAX], n = (int)strnlen(b, MAX - 1);
+    for (int j = 0; j <= n; j++)
+        row[j] = j;
+    for (int i = 0; a[i] && i < MAX; i++) {
+        int diagonal = row[0];
+        row[0] = i + 1;
+        for (int j = 0; j < n; j++) {
+            int here = min3(row[j] + 1, row[j + 1] + 1, diagonal + (a[i] != b[j]));
+            diagonal = row[j + 1];
+            row[j + 1] = here;
+        }
+    }
+    return row[n];
+}
+
+const char *args_nearest(const char *word, const char *const *candidates)
+{
+    size_t n = strlen(word);
+    const char *best = NULL;
+    int least = n < 6 ? 2 : 3; /* as many slips as a typo may have, and fewer than the word is long */
+    if (least >= (int)n)
+        least = (int)n - 1;
+    for (; *candidates; candidates++) {
+        int d = distance(word, *candidates);
+        size_t len = strlen(*candidates), common = len < n ? len : n;
+        if (common > 3 && !memcmp(word, *candidates, common)) /* "--temperature" for "--temp" */
+            d = 1;
+        if (d <= least) {
+            least = d - 1; /* the first of equals */
+            best = *candidates;
+        }
+    }
+    return best;
+}
+
+/* ---------------------------------------------------------------- parsing */
+
+static int is_flag(const struct arg *a)
+{
+    return a->name[0] == '-';
+}
+
+/* The row whose name or alias is word[0..n), NULL if none. */
+static const struct arg *find(const struct arg *rows, const char *word, size_t n)
+{
+    for (const struct arg *a = rows; a->name; a++) {
+        if (is_flag(a) && ((strlen(a->name) == n && !memcmp(a->name, word, n)) ||
+                           (a->alias && strlen(a->alias) == n && !memcmp(a->alias, word, n))))
+            return a;
+    }
+    return NULL;
+}
+
+static int bad_flag(const struct args_spec *spec, const char *word)
+{
+    const char *names[ROWS_MAX + 2];
+    char flag[64];
+    int n = 0;
+    for (const struct arg *a = spec->rows; a->name && n < ROWS_MAX; a++) {
+        if (is_flag(a))
+            names[n++] = a->name;
+    }
+    names[n++] = "--help";
+    names[n] = NULL;
+    snprintf(flag, sizeof flag, "%.*s", (int)strcspn(word, "="), word);
+    const char *near = args_nearest(flag, names);
+    fprintf(stderr, "%s: unknown flag %s", spec->command, flag);
+    if (near)
+        fprintf(stderr, "; did you mean %s?", near);
+    fprintf(stderr, "%s '%s --help' lists the flags\n", near ? "" : ";", spec->command);
+    return ARGS_BAD;
+}
+
+/* One flag at argv[*i]; moves *i to its last word. */
+static int parse_flag(const struct args_spec *spec, int argc, char **argv, int *i, void *opts,
+                      char *given)
+{
+    char *word = argv[*i], *value = NULL;
+    size_t n = strncmp(word, "--", 2) ? strlen(word) : strcspn(word, "=");
+    const struct arg *a = find(spec->rows, word, n);
+    if (!a)
+        return bad_flag(spec, word);
+    if (word[n] == '=')
+        value = word + n + 1;
+    given[a - spec->rows] = 1;
+    if (a->type == ARG_SWITCH) {
+        if (value) {
+            fprintf(stderr, "%s: %s takes no value, found \"%s\"\n", spec->command, a->name, value);
+            return ARGS_BAD;
+        }
+        value = "1";
+    } else if (!value) {
+        if (*i + 1 == argc) {
+            fprintf(stderr, "%s: %s has no value; wanted %s%s", spec->command, word,
+                    types[a->type].wanted, a->choices ? a->choices : "");
+            say_range(a, stderr);
+            fputc('\n', stderr);
+            return ARGS_BAD;
+        }
+        value = argv[++*i];
+    }
+    return set(spec, a, a->name, value, opts) ? ARGS_RUN : ARGS_BAD;
+}
+
+/* Environment and defaults for the rows that were not given. */
+static int fill_in(const struct args_spec *spec, const char *given, void *opts)
+{
+    for (const struct arg *a = spec->rows; a->name; a++) {
+        const char *env = a->env ? getenv(a->env) : NULL;
+        if (given[a - spec->rows])
+            continue;
+        if (env && *env) {
+            if (!set(spec, a, a->env, env, opts))
+                return ARGS_BAD;
+        } else if (a->required) {
+            fprintf(stderr, "%s: %s is missing; '%s --help' shows how it is used\n", spec->command,
+                    a->name, spec->command);
+            return ARGS_BAD;
+        } else if (a->dflt && !set(spec, a, a->name, a->dflt, opts)) {
+            return ARGS_BAD;
+        }
+    }
+    return ARGS_RUN;
+}
+
+int args_parse(const struct args_spec *spec, int argc, char **argv, void *opts)
+{
+    char given[ROWS_MAX] = {0};
+    int flags = 1;
+    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
+            return ARGS_HELP;
+    }
+    const struct arg *next = spec->rows; /* positional */
+    for (int i = 0; i < argc; i++) {
+        if (flags && !strcmp(argv[i], "--")) {
+            flags = 0;
+            continue;
+        }
+        if (flags && argv[i][0] == '-' && argv[i][1]) { /* "-" alone is a file name */
+            if (parse_flag(spec, argc, argv, &i, opts, given) != ARGS_RUN)
+                return ARGS_BAD;
+            continue;
+        }
+        while (next->name && is_flag(next))
+            next++;
+        if (!next->name) {
+            fprintf(stderr, "%s: found \"%s\" where nothing more was wanted\n", spec->command, argv[i]);
+            return ARGS_BAD;
+        }
+        given[next - spec->rows] = 1;
+        if (!set(spec, next, next->name, argv[i], opts))
+            return ARGS_BAD;
+        next++;
+    }
+    return fill_in(spec, given, opts);
+}
+
+/* ---------------------------------------------------------------- help */
+
+void args_wrap(FILE *to, const char *text, int indent, int column)
+{
+    while (*text) {
+        size_t n = strcspn(text, " \n");
+        if (column > indent && column + 1 + (int)n > LINE) {
+            fprintf(to, "\n%*s", indent, "");
+            column = indent;
+        } else if (column > indent) {
+            fputc(' ', to);
+            column++;
+        }
+        fprintf(to, "%.*s", (int)n, text);
+        column += (int)n;
+        text += n;
+        if (*text == '\n') {
+            fprintf(to, "\n%*s", text[1] ? indent : 0, "");
+            column = indent;
+        }
+        text += *text != 0;
+    }
+    fputc('\n', to);
+}
+
+static const char *meta_of(const struct arg *a)
+{
+    return a->type == ARG_SWITCH ? "" : a->meta ? a->meta : a->choices ? a->choices : "N";
+}
+
+static void help_row(const struct arg *a, FILE *to)
+{
+    char text[1024], source[128] = "";
+    int column;
+    if (is_flag(a))
+        column = fprintf(to, "  %3s%s %s %s", a->alias ? a->alias : "", a->alias ? "," : " ", a->name,
+                         meta_of(a));
+    else
+        column = fprintf(to, "  %s", a->name);
+    if (column >= HELP_COLUMN) {
+        fputc('\n', to);
+        column = 0;
+    }
+    fprintf(to, "%*s", HELP_COLUMN - column, "");
+    if (a->dflt && a->env)
+        snprintf(source, sizeof source, " (default: $%s, else %s)", a->env, a->dflt);
+    else if (a->dflt || a->env)
+        snprintf(source, sizeof source, " (default: %s%s)", a->env ? "$" : "", a->env ? a->env : a->dflt);
+    snprintf(text, sizeof text, "%s%s", a->help, source);
+    args_wrap(to, text, HELP_COLUMN, HELP_COLUMN);
+}
+
+void args_help(const struct args_spec *spec, FILE *to)
+{
+    fprintf(to, "Usage: %s", spec->command);
+    for (const struct arg *a = spec->rows; a->name; a++) {
+        if (a->required && is_flag(a))
+            fprintf(to, " %s %s", a->name, meta_of(a));
+        else if (!is_flag(a))
+            fprintf(to, a->required ? " %s" : " [%s]", a->name);
+    }
+    fputs(" [flags]\n\n", to);
+    args_wrap(to, spec->about, 0, 0);
+    fputc('\n', to);
+    for (const struct arg *a = spec->rows; a->name; a++)
+        help_row(a, to);
+    fprintf(to, "      --help%*sshow this\n\nExample:\n%s", HELP_COLUMN - 12, "", spec->example);
+}

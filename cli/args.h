@@ -1,0 +1,72 @@
+/* args.h -- command lines from a table: one row per flag gives parsing, checks, messages and help.
+ *
+ *     static const struct arg args[] = {
+ *         {.name = "MODEL", .required = 1, ARG_FIELD(struct opts, model, ARG_TEXT), .help = "GGUF file"},
+ *         {.name = "--temp", .meta = "T", ARG_FIELD(struct opts, temp, ARG_REAL), .hi = 100, .help = ...},
+ *         {0},
+ *     };
+ *
+ * A name without dashes is a positional argument. Values come from, in this order: the command line, the
+ * environment variable of the row, its default text; without any the field stays zero. All three are
+ * parsed and checked alike. "--flag VALUE" and "--flag=VALUE" are the same; "--" ends the flags.
+ * Sizes may end in K, M or G (powers of 1024). Texts point into argv or the environment. */
+#ifndef PITH_CLI_ARGS_H
+#define PITH_CLI_ARGS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { ARG_LIST_MAX = 32 };
+struct arg_ints {
+    int64_t v[ARG_LIST_MAX];
+    int n;
+};
+struct arg_texts {
+    const char *v[ARG_LIST_MAX + 1]; /* NULL-terminated */
+    int n;
+};
+
+enum arg_type {
+    ARG_SWITCH, /* int: 1 when given */
+    ARG_INT,    /* int64_t */
+    ARG_SIZE,   /* int64_t, K M G allowed */
+    ARG_REAL,   /* double */
+    ARG_TEXT,   /* const char * */
+    ARG_CHOICE, /* const char *, one of `choices` */
+    ARG_INTS,   /* struct arg_ints: numbers separated by commas, K M G allowed */
+    ARG_TEXTS,  /* struct arg_texts: the flag may be repeated */
+};
+
+struct arg {
+    const char *name, *alias; /* "--temp", "-t"; "MODEL" */
+    const char *meta;         /* what the help calls the value; NULL: "N", or the choices */
+    enum arg_type type;
+    int required;
+    size_t field;        /* offset in the command's options */
+    double lo, hi;       /* of numbers; hi 0 = no upper end */
+    const char *choices; /* "f16|f32" */
+    const char *env, *dflt;
+    const char *help;
+};
+#define ARG_FIELD(opts, member, kind) .type = (kind), .field = offsetof(opts, member)
+
+struct args_spec {
+    const char *command; /* "pith run" */
+    const char *about;   /* paragraphs of the help */
+    const char *example; /* lines of commands */
+    const struct arg *rows;
+};
+
+enum { ARGS_RUN, ARGS_HELP, ARGS_BAD };
+/* Fills *opts (zeroed by the caller) from argv[0..argc), the words after the command. ARGS_BAD: one
+ * message went to stderr. ARGS_HELP: the help was asked for; nothing was checked. */
+int args_parse(const struct args_spec *spec, int argc, char **argv, void *opts);
+void args_help(const struct args_spec *spec, FILE *to);
+
+/* The candidate (NULL-terminated list) nearest to a mistyped word, NULL when none is near. */
+const char *args_nearest(const char *word, const char *const *candidates);
+/* Prints text in lines of at most 92 columns, all but the first indented. */
+void args_wrap(FILE *to, const char *text, int indent, int column);
+
+#endif

@@ -1,0 +1,177 @@
+/* common.c -- messages, exit codes, and small conversions that several commands need. */
+#include "cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+/* ---------------------------------------------------------------- messages */
+
+/* The one place where a status becomes an exit code. */
+static int exit_code(pith_status st)
+{
+    switch (st) {
+    case PITH_OK:
+        return CLI_OK;
+    case PITH_FORMAT:
+    case PITH_MISSING:
+    case PITH_SHAPE:
+    case PITH_UNSUPPORTED:
+    case PITH_RANGE:
+        return CLI_INPUT;
+    case PITH_CANCELLED:
+        return CLI_INTERRUPTED;
+    case PITH_NOMEM:
+    case PITH_IO:
+    case PITH_STATE:
+    case PITH_DEVICE:
+    case PITH_INTERNAL:
+        break;
+    }
+    return CLI_SYSTEM;
+}
+
+int cli_say(int code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fputs("pith: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    return code;
+}
+
+int cli_fail(const struct pith_error *err)
+{
+    if (err->code == PITH_CANCELLED && interrupt_asked())
+        return cli_say(CLI_INTERRUPTED, "interrupted");
+    return cli_say(exit_code(err->code), "%s", err->msg);
+}
+
+int cli_fail_file(const char *path, const struct pith_error *err)
+{
+    struct stat sb;
+    int code = cli_fail(err);
+    return code == CLI_SYSTEM && stat(path, &sb) == 0 && !S_ISREG(sb.st_mode) ? CLI_INPUT : code;
+}
+
+int cli_no_memory(void)
+{
+    return cli_say(CLI_SYSTEM, "out of memory");
+}
+
+int cli_finish(int code)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    if (errno == EPIPE)
+        return code;
+    cli_say(CLI_SYSTEM, "cannot write to stdout: %s", errno ? strerror(errno) : "write error");
+    return code ? code : CLI_SYSTEM;
+}
+
+double cli_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---------------------------------------------------------------- data in and out */
+
+int cli_read_file(const char *path, char **out, size_t *n)
+{
+    enum { STEP = 1 << 16, MOST = 1 << 30 };
+    int is_stdin = !strcmp(path, "-"), code = CLI_OK;
+    FILE *f = is_stdin ? stdin : fopen(path, "rb");
+    char *buf = NULL;
+    size_t used = 0, cap = 0, got = 0;
+    if (!f)
+        return cli_say(errno == ENOENT ? CLI_INPUT : CLI_SYSTEM, "%s: cannot open: %s", path,
+                       strerror(errno));
+    do {
+        used += got;
+        if (cap - used < STEP) {
+            char *more = cap < MOST ? realloc(buf, (cap = 2 * cap + 2 * STEP)) : NULL;
+            if (!more) {
+                code = cli_say(CLI_SYSTEM, "%s: too large to read at once (over %zu bytes)", path, used);
+                break;
+            }
+            buf = more;
+        }
+        errno = 0;
+        got = fread(buf + used, 1, cap - used - 1, f);
+    } while (got > 0);
+    if (ferror(f))
+        code = cli_say(interrupt_asked() ? CLI_INTERRUPTED : errno == EISDIR ? CLI_INPUT : CLI_SYSTEM,
+                       "%s: cannot read: %s", is_stdin ? "stdin" : path, strerror(errno));
+    if (!is_stdin)
+        fclose(f);
+    if (code) {
+        free(buf);
+        return code;
+    }
+    buf[used] = 0;
+    *out = buf;
+    *n = used;
+    return CLI_OK;
+}
+
+/* Length of the UTF-8 character at p[0..n), 0 when there is none (Unicode, table 3-7). */
+static size_t utf8_length(const unsigned char *p, size_t n)
+{
+    size_t len = p[0] < 0x80 ? 1 : p[0] < 0xC2 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : p[0] < 0xF5 ? 4 : 0;
+    if (len > n || len == 0)
+        return 0;
+    for (size_t i = 1; i < len; i++) {
+        if ((p[i] & 0xC0) != 0x80)
+            return 0;
+    }
+    int bad = (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xED && p[1] > 0x9F) ||
+              (p[0] == 0xF0 && p[1] < 0x90) || (p[0] == 0xF4 && p[1] > 0x8F);
+    return bad ? 0 : len;
+}
+
+json_t *cli_json_text(const char *p, size_t n)
+{
+    json_t *clean = json_stringn(p, n);
+    char *buf = clean || n > SIZE_MAX / 3 ? NULL : malloc(3 * n + 1);
+    if (!buf)
+        return clean;
+    size_t used = 0;
+    for (size_t i = 0, len; i < n; i += len ? len : 1) {
+        len = utf8_length((const unsigned char *)p + i, n - i);
+        memcpy(buf + used, len ? p + i : "\xEF\xBF\xBD", len ? len : 3);
+        used += len ? len : 3;
+    }
+    clean = json_stringn(buf, used);
+    free(buf);
+    return clean;
+}
+
+int32_t *cli_tokenize(const pith_model *m, const char *text, size_t n, int flags, int64_t *n_ids,
+                      struct pith_error *err)
+{
+    size_t cap = n / 2 + 16;
+    for (;;) {
+        int32_t *ids = malloc(cap * sizeof *ids);
+        if (!ids) {
+            *err = (struct pith_error){PITH_NOMEM, "out of memory"};
+            return NULL;
+        }
+        int64_t got = pith_tokenize(m, text, n, flags, ids, cap, err);
+        if (got >= 0 && (size_t)got <= cap) {
+            *n_ids = got;
+            return ids;
+        }
+        free(ids);
+        if (got < 0)
+            return NULL;
+        cap = (size_t)got;
+    }
+}

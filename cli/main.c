@@ -1,0 +1,109 @@
+/* main.c -- the program: finds the command, parses its flags, runs it, makes sure its output arrived. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+static const struct command *const commands[] = {
+    &cmd_run, &cmd_bench, &cmd_inspect, &cmd_logits, &cmd_tokenize, &cmd_synth,
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void help(FILE *to)
+{
+    fprintf(to, "pith %s -- runs language models from GGUF files\n\nUsage: pith COMMAND [arguments]\n\n",
+            pith_version());
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(to, "  %-10s %s\n  %-10s %s\n\n", "version", "print version and instruction set", "help",
+            "print this, or the help of a command");
+    fputs("'pith COMMAND --help' lists the flags of a command. Exit codes: 0 well, 1 wrong use,\n"
+          "2 wrong input (file, prompt, model), 3 the system failed, 130 interrupted.\n\n"
+          "Example:\n  pith run model.gguf -p \"Once upon a time\" -n 64\n",
+          to);
+}
+
+static const struct command *find(const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++) {
+        if (!strcmp(commands[i]->name, name))
+            return commands[i];
+    }
+    return NULL;
+}
+
+static int unknown_command(const char *word)
+{
+    const char *names[N_COMMANDS + 3];
+    int n = 0;
+    for (; n < N_COMMANDS; n++)
+        names[n] = commands[n]->name;
+    names[n++] = "version";
+    names[n++] = "help";
+    names[n] = NULL;
+    const char *near = args_nearest(word, names);
+    if (near)
+        return cli_say(CLI_USE, "unknown command \"%s\"; did you mean %s?", word, near);
+    return cli_say(CLI_USE, "unknown command \"%s\"; 'pith --help' lists the commands", word);
+}
+
+/* Opens what the parent closed of stdin, stdout and stderr in the wrong direction: no file that is
+ * opened later can take its place, and using it is an error as it should be. */
+static void hold_standard_streams(void)
+{
+    for (int fd = 0; fd < 3; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd)
+            _exit(CLI_SYSTEM);
+    }
+}
+
+static int run(const struct command *c, int argc, char **argv)
+{
+    void *opts = calloc(1, c->opts_bytes);
+    int code = CLI_OK;
+    if (!opts)
+        return cli_no_memory();
+    switch (args_parse(&c->args, argc, argv, opts)) {
+    case ARGS_RUN:
+        interrupt_install();
+        code = c->run(opts);
+        break;
+    case ARGS_HELP:
+        args_help(&c->args, stdout);
+        break;
+    default:
+        code = CLI_USE;
+    }
+    free(opts);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    hold_standard_streams();
+    const char *word = argc > 1 ? argv[1] : "";
+    if (!strcmp(word, "help") && argc > 2) {
+        const struct command *c = find(argv[2]);
+        if (!c)
+            return unknown_command(argv[2]);
+        args_help(&c->args, stdout);
+        return cli_finish(CLI_OK);
+    }
+    if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
+        help(stdout);
+        return cli_finish(CLI_OK);
+    }
+    if (!strcmp(word, "version") || !strcmp(word, "--version")) {
+        const char *isa = pith_isa();
+        printf("pith %s %s\n", pith_version(), isa ? isa : "");
+        return cli_finish(CLI_OK);
+    }
+    if (!*word) {
+        help(stderr);
+        return CLI_USE;
+    }
+    const struct command *c = find(word);
+    return cli_finish(c ? run(c, argc - 2, argv + 2) : unknown_command(word));
+}

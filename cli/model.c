@@ -1,0 +1,96 @@
+/* model.c -- opening a model and a session from the flags that commands share, with a progress bar. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+int model_chatty(const struct model_opts *o)
+{
+    return o->verbose || isatty(STDERR_FILENO);
+}
+
+struct progress {
+    int shown, is_terminal;
+    const char *stage;
+    double drawn; /* when */
+};
+
+/* "weights  [##########..............]  41 %"; on something that is no terminal one line per stage. */
+static void draw(struct progress *p, const char *stage, double fraction)
+{
+    enum { WIDTH = 32 };
+    static const char bar[] = "################################................................";
+    double now = cli_seconds();
+    int new_stage = !p->stage || strcmp(p->stage, stage) != 0;
+    if (!p->is_terminal) {
+        if (new_stage)
+            fprintf(stderr, "load: %s\n", stage);
+    } else if (new_stage || fraction >= 1 || now - p->drawn > 0.05) {
+        fraction = fraction < 0 ? 0 : fraction > 1 ? 1 : fraction;
+        int done = (int)(fraction * WIDTH);
+        fprintf(stderr, "\r%-10s [%.*s] %3d %%\033[K", stage, WIDTH, bar + WIDTH - done,
+                (int)(fraction * 100));
+        p->drawn = now;
+    }
+    p->stage = stage;
+}
+
+static int on_progress(void *ctx, const char *stage, double fraction, uint64_t bytes)
+{
+    struct progress *p = ctx;
+    (void)bytes;
+    if (p->shown)
+        draw(p, stage, fraction);
+    return !interrupt_asked();
+}
+
+pith_model *model_open(const struct model_opts *o, struct pith_model_params *params, int *code)
+{
+    struct progress progress = {.shown = model_chatty(o), .is_terminal = isatty(STDERR_FILENO)};
+    struct pith_error err = {0};
+    double began = cli_seconds();
+    params->n_threads = (int32_t)o->n_threads;
+    params->strict = o->strict;
+    if (o->weights)
+        params->weights = o->weights[0] == 'm'   ? PITH_WEIGHTS_MAPPED
+                          : o->weights[0] == 'p' ? PITH_WEIGHTS_PACKED
+                                                 : PITH_WEIGHTS_AUTO;
+    params->progress = on_progress;
+    params->progress_ctx = &progress;
+    pith_model *m = pith_model_open(o->path, params, &err);
+    if (progress.shown && progress.is_terminal && progress.stage)
+        fputs("\r\033[K", stderr); /* the bar has served */
+    if (!m) {
+        *code = cli_fail_file(o->path, &err);
+        return NULL;
+    }
+    struct pith_model_info info = {.size = sizeof info};
+    if (progress.shown && pith_model_get_info(m, &info, NULL) == PITH_OK)
+        fprintf(stderr, "loaded %s (%s, %s, %.1f MiB) in %.2f s\n",
+                info.name && *info.name ? info.name : o->path, info.arch, info.type,
+                (double)info.weight_bytes / 1048576, cli_seconds() - began);
+    return m;
+}
+
+pith_session *session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
+                           struct pith_session_params *params, int *code)
+{
+    struct pith_error err = {0};
+    params->n_ctx = n_ctx;
+    params->cache_type_k = o->cache_k;
+    params->cache_type_v = o->cache_v;
+    pith_session *s = pith_session_open(m, params, &err);
+    if (!s)
+        *code = cli_fail(&err);
+    return s;
+}
+
+void model_report(const pith_session *s)
+{
+    int64_t n = pith_report(s, 0, NULL, 0);
+    char *text = n > 0 ? malloc((size_t)n + 1) : NULL;
+    if (text && pith_report(s, 0, text, (size_t)n + 1) == n)
+        fputs(text, stderr);
+    free(text);
+}
