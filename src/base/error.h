@@ -13,7 +13,7 @@
 
 /* Fills *err (when not NULL) and returns st, so that `return error_set(err, PITH_IO, "...")` is the whole failure path. */
 pith_status error_set(struct pith_error *err, pith_status st, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* Puts "context: " before the message already in *err; returns its code. */
+/* Puts "context: " before the message already in *err; returns its code (PITH_INTERNAL when err is NULL or holds no failure). */
 pith_status error_prefix(struct pith_error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void error_clear(struct pith_error *err);
 

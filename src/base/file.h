@@ -22,7 +22,8 @@ pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64
 /* Whole small file into a terminated heap block (mem_free), at most max bytes. path "-" reads stdin. */
 char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose purpose, struct pith_error *err);
 
-/* Writes to "path.tmp-PID" and renames on commit; discard removes it. Sticky failure; commit reports it. */
+/* Writes to "path.tmp-PID-N" and renames on commit; discard removes it. Sticky failure; commit reports it. A target that is not a
+ * regular file is refused. */
 struct file_writer {
     FILE *f;
     char path[4096], tmp[4128];

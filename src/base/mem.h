@@ -14,7 +14,8 @@ char *mem_strndup(const char *s, size_t n, pith_purpose purpose);
 
 /* Address space of `bytes` (rounded up to 2 MiB, aligned to it, huge pages advised), nothing committed. NULL on failure. */
 void *mem_reserve(size_t bytes);
-/* Makes [p, p+bytes) of a reservation usable and zero, asks the allocator's commit hook, counts it. PITH_NOMEM on refusal. */
+/* Makes [p, p+bytes) of a reservation usable and zero, asks the allocator's commit hook, counts it. PITH_NOMEM on refusal. p is at a page's
+ * begin (else PITH_INTERNAL); bytes count up to the page's end, here and in mem_decommit. */
 pith_status mem_commit(void *p, size_t bytes, pith_purpose purpose, struct pith_error *err);
 void mem_decommit(void *p, size_t bytes, pith_purpose purpose); /* returns whole pages to the system; they read as zero after a new commit */
 void mem_release(void *p, size_t reserved_bytes);               /* ends a reservation (decommit first what was counted) */

@@ -15,6 +15,9 @@
  * sleep and wake cost more; and then sleeps, because a wait that only spins takes the core from the
  * very thread it waits for when there are more threads than cores.
  *
+ * A run from inside a run of the same pool finds all threads taken and is done by its caller alone;
+ * only the innermost pool is looked at, so two pools must not call each other crosswise.
+ *
  * Not done here: splitting work (each op deals out its rows), stealing, pinning, survival of fork()
  * (a child has no workers).
  */

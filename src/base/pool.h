@@ -11,7 +11,8 @@ struct pool *pool_new(int n_threads, struct pith_error *err);
 void pool_free(struct pool *p);
 int pool_n_threads(const struct pool *p);
 typedef void (*pool_fn)(void *ctx, int ith);
-/* Runs fn(ctx, 0..n-1), n <= pool_n_threads. Runs of several callers on one pool take turns. */
+/* Runs fn(ctx, 0..n-1), n <= pool_n_threads. Runs of several callers on one pool take turns. A run from inside a run of the same pool calls
+ * its indices one after the other on the calling thread (so they must not wait for each other). */
 void pool_run(struct pool *p, int n, pool_fn fn, void *ctx);
 
 /* Waiting for a 32-bit word to change: spin with pause for about spin_ns, then futex. */
