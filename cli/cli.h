@@ -84,11 +84,11 @@ struct model_opts {
 
 /* Opens with the options and what else *params says (its progress is set here), showing how far it is.
  * NULL: *code is the exit code, the message is out. */
-pith_model *model_open(const struct model_opts *o, struct pith_model_params *params, int *code);
+pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params *params, int *code);
 /* n_ctx: as pith_session_params; the other fields of *params are kept. */
-pith_session *session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
+pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
                            struct pith_session_params *params, int *code);
-int model_chatty(const struct model_opts *o); /* progress and timings are wanted */
-void model_report(const pith_session *s);     /* the execution report, on stderr */
+int cli_chatty(const struct model_opts *o); /* progress and timings are wanted */
+void cli_report(const pith_session *s);     /* the execution report, on stderr */
 
 #endif

@@ -242,7 +242,7 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
     int64_t p = largest(&b->o->prompt), n = largest(&b->o->predict);
     params.n_seq = n_seqs;
     params.n_threads = n_threads;
-    pith_session *s = session_open(b->m, &b->o->model, (int32_t)(depth + (p > n ? p : n)), &params, &code);
+    pith_session *s = cli_session_open(b->m, &b->o->model, (int32_t)(depth + (p > n ? p : n)), &params, &code);
     if (!s)
         return code;
     interrupt_watch(s);
@@ -270,7 +270,7 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
     if (st != PITH_OK)
         code = cli_fail(&err);
     else if (b->o->model.verbose)
-        model_report(s);
+        cli_report(s);
     interrupt_watch(NULL);
     pith_session_close(s);
     return code;
@@ -330,7 +330,7 @@ static int run(void *opts)
     params.n_batch = (int32_t)(o->n_batch > n_seqs ? o->n_batch : n_seqs);
     params.n_outputs = n_seqs > 64 ? (int32_t)n_seqs : 0;
     o->model.n_threads = largest(&o->threads);
-    b.m = model_open(&o->model, &params, &code);
+    b.m = cli_model_open(&o->model, &params, &code);
     if (!b.m)
         return code;
     code = pith_model_get_info(b.m, &b.info, &err) == PITH_OK ? make_tokens(&b, n_rows) : cli_fail(&err);

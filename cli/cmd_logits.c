@@ -187,7 +187,7 @@ static pith_model *open_for(const struct opts *o, int32_t n, struct pith_model_i
         struct pith_model_params params = PITH_MODEL_PARAMS_INIT;
         struct pith_error err = {0};
         params.n_batch = n_batch;
-        pith_model *m = model_open(&o->model, &params, code);
+        pith_model *m = cli_model_open(&o->model, &params, code);
         if (!m)
             return NULL;
         if (pith_model_get_info(m, info, &err) != PITH_OK) {
@@ -225,7 +225,7 @@ static int run(void *opts)
         int32_t n_ctx = info.n_ctx_train > 0 && info.n_ctx_train < 4096 ? info.n_ctx_train : 4096;
         n_ctx = o->model.n_ctx ? (int32_t)o->model.n_ctx : n > n_ctx ? n : n_ctx;
         params.pooling = pooling_of(o->pooling);
-        s = session_open(m, &o->model, n_ctx, &params, &code);
+        s = cli_session_open(m, &o->model, n_ctx, &params, &code);
     }
     if (s) {
         int32_t chunk = o->chunk ? (int32_t)o->chunk : 512, most = pith_max_outputs(s);
@@ -240,7 +240,7 @@ static int run(void *opts)
                               &out);
         code = out_close(&out, code);
         interrupt_watch(NULL);
-        if (!code && model_chatty(&o->model))
+        if (!code && cli_chatty(&o->model))
             fprintf(stderr, "%s: %d tokens\n", o->out, n);
     }
     pith_session_close(s);

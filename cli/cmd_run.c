@@ -204,10 +204,10 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
         if (st != PITH_OK && st != PITH_CANCELLED)
             return cli_fail(&err);
     }
-    if (model_chatty(&o->model))
+    if (cli_chatty(&o->model))
         timings(&result, o->seed);
     if (o->model.verbose)
-        model_report(s);
+        cli_report(s);
     if (out.failed_errno && out.failed_errno != EPIPE) /* EPIPE: the reader has seen enough */
         return cli_say(CLI_SYSTEM, "cannot write to stdout: %s", strerror(out.failed_errno));
     return interrupt_asked() ? CLI_INTERRUPTED : CLI_OK;
@@ -224,7 +224,7 @@ static int run(void *opts)
     struct pith_model_params model_params = PITH_MODEL_PARAMS_INIT;
     struct pith_session_params session_params = PITH_SESSION_PARAMS_INIT;
     struct pith_model_info info = {.size = sizeof info};
-    pith_model *m = model_open(&o->model, &model_params, &code);
+    pith_model *m = cli_model_open(&o->model, &model_params, &code);
     if (!m)
         return code;
     if (pith_model_get_info(m, &info, NULL) == PITH_OK && !info.causal)
@@ -235,7 +235,7 @@ static int run(void *opts)
     if (ids)
         sampler = open_sampler(o, info.n_vocab, &code);
     if (sampler)
-        s = session_open(m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
+        s = cli_session_open(m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
     if (s) {
         interrupt_watch(s);
         code = generate(o, s, sampler, ids, n_ids);

@@ -5,7 +5,7 @@
 
 #include "cli.h"
 
-int model_chatty(const struct model_opts *o)
+int cli_chatty(const struct model_opts *o)
 {
     return o->verbose || isatty(STDERR_FILENO);
 }
@@ -45,9 +45,9 @@ static int on_progress(void *ctx, const char *stage, double fraction, uint64_t b
     return !interrupt_asked();
 }
 
-pith_model *model_open(const struct model_opts *o, struct pith_model_params *params, int *code)
+pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params *params, int *code)
 {
-    struct progress progress = {.shown = model_chatty(o), .is_terminal = isatty(STDERR_FILENO)};
+    struct progress progress = {.shown = cli_chatty(o), .is_terminal = isatty(STDERR_FILENO)};
     struct pith_error err = {0};
     double began = cli_seconds();
     params->n_threads = (int32_t)o->n_threads;
@@ -73,7 +73,7 @@ pith_model *model_open(const struct model_opts *o, struct pith_model_params *par
     return m;
 }
 
-pith_session *session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
+pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
                            struct pith_session_params *params, int *code)
 {
     struct pith_error err = {0};
@@ -86,7 +86,7 @@ pith_session *session_open(pith_model *m, const struct model_opts *o, int32_t n_
     return s;
 }
 
-void model_report(const pith_session *s)
+void cli_report(const pith_session *s)
 {
     int64_t n = pith_report(s, 0, NULL, 0);
     char *text = n > 0 ? malloc((size_t)n + 1) : NULL;
