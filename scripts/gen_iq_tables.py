@@ -14,8 +14,8 @@ BOOKS = [
     ("iq1", q.IQ1_S, "2 bits a code, 8 codes: -1, 0, 1 (iq1_s and iq1_m)"),
 ]
 
-print("""/* iq_tables.h -- code books of the IQ types, made by scripts/gen_iq_tables.py; do not edit. An entry holds the codes of 8 or 4
- * weights, the first in the lowest bits. */
+print("""/* iq_tables.h -- code books of the IQ types, made by scripts/gen_iq_tables.py; do not edit.
+ * An entry holds the codes of 8 or 4 weights, the first in the lowest bits. */
 #ifndef PITH_TENSOR_QUANT_IQ_TABLES_H
 #define PITH_TENSOR_QUANT_IQ_TABLES_H
 

@@ -1,5 +1,6 @@
-/* test_tensor.c -- weight types and activation formats: the published values bit for bit, packed layouts there and back, reference dot
- * products against double precision, and what happens to numbers that are no numbers. */
+/* test_tensor.c -- weight types and activation formats: the published values bit for bit, packed
+ * layouts there and back, reference dot products against double precision, and what happens to
+ * numbers that are no numbers. */
 #include <float.h>
 #include <math.h>
 
@@ -94,7 +95,8 @@ static void fill_bytes(struct rng *r, uint8_t *p, size_t n)
         p[i] = (uint8_t)rng_u32(r);
 }
 
-/* Blocks of random bytes with finite scales: what a quantiser gives for random values, with other bits changed where that keeps them so. */
+/* Blocks of random bytes with finite scales: what a quantiser gives for random values, with other
+ * bits changed where that keeps them so. */
 static void fill_blocks(struct rng *r, enum dtype t, uint8_t *blocks, int n)
 {
     float x[MAX_N];
@@ -122,17 +124,20 @@ static void lookups(void)
         const struct dtype_traits *d = &dtypes[t];
         char upper[16] = {0};
         for (size_t i = 0; d->name[i]; i++)
-            upper[i] = d->name[i] >= 'a' && d->name[i] <= 'z' ? (char)(d->name[i] - 32) : d->name[i];
+            upper[i] =
+                d->name[i] >= 'a' && d->name[i] <= 'z' ? (char)(d->name[i] - 32) : d->name[i];
         CHECK_MSG(dtype_from_gguf(d->gguf_id) == t, "%s", d->name);
         CHECK_MSG(dtype_from_name(d->name) == t, "%s", d->name);
         CHECK_MSG(dtype_from_name(upper) == t, "%s", upper);
         CHECK((uint64_t)d->block_bytes == dtype_row_bytes((enum dtype)t, d->block));
-        CHECK_MSG(!d->dequant == (d->act == ACT_NONE) && !d->dequant == !d->quant && !d->dequant == !d->dot &&
-                      !d->dequant == !d->check && !d->pack == !d->pack_rows && !d->unpack_row == !d->pack_rows,
+        CHECK_MSG(!d->dequant == (d->act == ACT_NONE) && !d->dequant == !d->quant &&
+                      !d->dequant == !d->dot && !d->dequant == !d->check &&
+                      !d->pack == !d->pack_rows && !d->unpack_row == !d->pack_rows,
                   "%s: functions do not fit its row", d->name);
     }
     CHECK(dtype_from_gguf(4) == -1 && dtype_from_gguf(0xffffffff) == -1);
-    CHECK(dtype_from_name("") == -1 && dtype_from_name("q4") == -1 && dtype_from_name("q4_00") == -1);
+    CHECK(dtype_from_name("") == -1 && dtype_from_name("q4") == -1 &&
+          dtype_from_name("q4_00") == -1);
     CHECK(dtype_row_bytes(DT_Q6_K, 4096) == 16 * 210);
     CHECK(dtype_row_bytes(DT_F64, INT64_MAX) == UINT64_MAX);
     CHECK(dtype_panel_bytes(DT_Q6_K, 512) == 2 * 3360);
@@ -156,7 +161,8 @@ static void golden_blocks(void)
         if (bytes < 0)
             continue; /* f32 has no vector */
         n_types++;
-        CHECK_MSG((uint64_t)bytes == 4 * dtype_row_bytes((enum dtype)t, 512), "%s: %ld bytes", name, bytes);
+        CHECK_MSG((uint64_t)bytes == 4 * dtype_row_bytes((enum dtype)t, 512), "%s: %ld bytes", name,
+                  bytes);
         snprintf(name, sizeof name, "%s.deq.f32.bin", dtypes[t].name);
         REQUIRE(read_shared(name, want, sizeof want) == sizeof want, "%s is short", name);
         dtypes[t].dequant(blocks, got, 4 * 512);
@@ -164,7 +170,8 @@ static void golden_blocks(void)
         for (int i = 0; i < 4 * 512; i++)
             bad += bits_of(got[i]) != bits_of(want[i]);
         CHECK_MSG(!bad, "%s: %d of 2048 values differ", dtypes[t].name, bad);
-        CHECK_MSG(dtype_check((enum dtype)t, blocks, 4 * 512) == -1, "%s: good scales refused", dtypes[t].name);
+        CHECK_MSG(dtype_check((enum dtype)t, blocks, 4 * 512) == -1, "%s: good scales refused",
+                  dtypes[t].name);
     }
     CHECK_MSG(n_types >= DT_COUNT - 6, "only %d types had vectors", n_types);
 }
@@ -185,11 +192,13 @@ static void quant_error(void)
         dtypes[t].quant(x, blocks, 4 * 512);
         dtypes[t].dequant(blocks, got, 4 * 512);
         for (int r = 0; r < 4; r++) {
-            double ours = nmse(x + 512 * r, got + 512 * r, 512), theirs = nmse(x + 512 * r, want + 512 * r, 512);
+            double ours = nmse(x + 512 * r, got + 512 * r, 512),
+                   theirs = nmse(x + 512 * r, want + 512 * r, 512);
             if (getenv("TEST_VERBOSE"))
-                printf("  %-8s row %d: nmse %.3e, published encoding %.3e\n", dtypes[t].name, r, ours, theirs);
-            CHECK_MSG(ours <= 3.0 * theirs + 1e-9, "%s row %d: nmse %.3e, published encoding %.3e", dtypes[t].name, r, ours,
-                      theirs);
+                printf("  %-8s row %d: nmse %.3e, published encoding %.3e\n", dtypes[t].name, r,
+                       ours, theirs);
+            CHECK_MSG(ours <= 3.0 * theirs + 1e-9, "%s row %d: nmse %.3e, published encoding %.3e",
+                      dtypes[t].name, r, ours, theirs);
         }
     }
 }
@@ -197,14 +206,16 @@ static void quant_error(void)
 /* No value is too large, too small or too strange for a quantiser, and zeros stay zeros. */
 static void quant_edges(void)
 {
-    static const float specials[] = {0.0f, -0.0f, 1e-45f, 1e-39f, 1e-8f, 1e30f, -1e30f, FLT_MAX, INFINITY, -INFINITY, NAN};
+    static const float specials[] = {0.0f,   -0.0f,   1e-45f,   1e-39f,    1e-8f, 1e30f,
+                                     -1e30f, FLT_MAX, INFINITY, -INFINITY, NAN};
     static uint8_t blocks[MAX_BYTES];
     static float x[MAX_N], y[MAX_N];
     enum { N = 256 };
     EACH_WEIGHT_TYPE(t)
     {
         for (size_t s = 0; s < sizeof specials / sizeof *specials; s++) {
-            for (int alone = 0; alone < 2; alone++) { /* one special value among ones, or nothing else */
+            for (int alone = 0; alone < 2;
+                 alone++) { /* one special value among ones, or nothing else */
                 for (int i = 0; i < N; i++)
                     x[i] = alone && i != 77 ? 1.0f : specials[s];
                 dtypes[t].quant(x, blocks, N);
@@ -236,7 +247,8 @@ static void pack_round_trip(void)
             int n = sizes[s];
             if (n % d->block)
                 continue;
-            uint64_t row_bytes = dtype_row_bytes((enum dtype)t, n), panel = dtype_panel_bytes((enum dtype)t, n);
+            uint64_t row_bytes = dtype_row_bytes((enum dtype)t, n),
+                     panel = dtype_panel_bytes((enum dtype)t, n);
             for (int n_rows = 1; n_rows <= d->pack_rows; n_rows++) {
                 for (int i = 0; i < n_rows; i++) {
                     fill_bytes(&r, rows[i], row_bytes);
@@ -251,7 +263,8 @@ static void pack_round_trip(void)
                     d->dequant(back, x, n);
                     if (i < n_rows)
                         bad += memcmp(back, rows[i], row_bytes) != 0;
-                    for (int k = 0; k < n; k++) /* missing rows are zero as values; part scales are stored with an offset */
+                    /* missing rows are zero as values: part scales are stored with an offset */
+                    for (int k = 0; k < n; k++)
                         bad += i >= n_rows && x[k] != 0.0f;
                     bad += back[row_bytes] != 0x5a;
                 }
@@ -263,10 +276,12 @@ static void pack_round_trip(void)
     }
 }
 
-static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
 static const int8_t fp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/* The bytes of packed.h, spelled out for one weight at a time: the integer of weight k of row r of a packed block. */
+/* The bytes of packed.h, spelled out for one weight at a time: the integer of weight k of row r of
+ * a packed block. */
 static int packed_code32(enum dtype t, const uint8_t *p, int r, int k)
 {
     int g = k / 4, at = 4 * r + (k & 3); /* group, byte in the group */
@@ -292,7 +307,8 @@ static int packed_code32(enum dtype t, const uint8_t *p, int r, int k)
 
 static int packed_code256(enum dtype t, const uint8_t *p, int r, int k)
 {
-    int s = k / 32, g = (k & 31) / 4, at = 4 * r + (k & 3); /* part of 32, its group, byte in the group */
+    int s = k / 32, g = (k & 31) / 4,
+        at = 4 * r + (k & 3); /* part of 32, its group, byte in the group */
     int half = k >> 7, j = k >> 4 & 1, f = s & 3, quarter = 2 * half + j, at16 = 64 * (g & 3) + at;
     const uint8_t *q;
     switch (t) {
@@ -300,7 +316,8 @@ static int packed_code256(enum dtype t, const uint8_t *p, int r, int k)
         return p[320 + 256 * quarter + at16] >> 2 * f & 3;
     case DT_Q3_K:
         q = p + 288 + 384 * quarter;
-        return (q[at16] >> 2 * f & 3) + 4 * (q[256 + 64 * ((g & 3) / 2) + at] >> (4 * (g & 1) + f) & 1) - 4;
+        return (q[at16] >> 2 * f & 3) +
+               4 * (q[256 + 64 * ((g & 3) / 2) + at] >> (4 * (g & 1) + f) & 1) - 4;
     case DT_Q4_K:
         return p[320 + s / 2 * 512 + 64 * g + at] >> 4 * (s & 1) & 15;
     case DT_Q5_K:
@@ -308,7 +325,9 @@ static int packed_code256(enum dtype t, const uint8_t *p, int r, int k)
         return (q[64 * g + at] >> 4 * (s & 1) & 15) | (q[512 + 64 * (s & 1) + at] >> g & 1) << 4;
     case DT_Q6_K:
         q = p + 288 + 768 * quarter;
-        return ((q[256 + 256 * (f & 1) + at16] >> (f >= 2 ? 4 : 0) & 15) | (q[at16] >> 2 * f & 3) << 4) - 32;
+        return ((q[256 + 256 * (f & 1) + at16] >> (f >= 2 ? 4 : 0) & 15) | (q[at16] >> 2 * f & 3)
+                                                                               << 4) -
+               32;
     default: /* iq4_xs */
         return iq4_values[p[160 + 256 * s + at16] >> (g >= 4 ? 4 : 0) & 15];
     }
@@ -322,7 +341,8 @@ static float packed_value(enum dtype t, const uint8_t *p, int r, int k)
     memcpy(&h2, p + 32 + 2 * r, 2);
     float d = t == DT_MXFP4 ? bf16_to_f32(h) : f16_to_f32(h), m = f16_to_f32(h2);
     int s16 = k / 16, s32 = k / 32, six = p[64 + 32 * (s16 / 2) + 2 * r + (s16 & 1)];
-    float q = (float)(dtypes[t].block == 32 ? packed_code32(t, p, r, k) : packed_code256(t, p, r, k));
+    float q =
+        (float)(dtypes[t].block == 32 ? packed_code32(t, p, r, k) : packed_code256(t, p, r, k));
     switch (t) {
     case DT_Q4_1:
     case DT_Q5_1:
@@ -331,7 +351,8 @@ static float packed_value(enum dtype t, const uint8_t *p, int r, int k)
         return d * (float)(six & 15) * q - m * (float)(six >> 4);
     case DT_Q4_K:
     case DT_Q5_K:
-        return d * (float)p[64 + 16 * s32 + r] * q - m * (float)p[192 + 32 * (s32 / 2) + 2 * r + (s32 & 1)];
+        return d * (float)p[64 + 16 * s32 + r] * q -
+               m * (float)p[192 + 32 * (s32 / 2) + 2 * r + (s32 & 1)];
     case DT_Q3_K:
     case DT_Q6_K:
         return d * (float)(int8_t)p[32 + 16 * s16 + r] * q;
@@ -394,11 +415,13 @@ static void pack_layout_float(void)
     dtypes[DT_BF16].pack(src, 64, N, packed);
     for (int j = 0; j < 64; j++)
         for (int k = 0; k <= N; k++)
-            bad += memcmp(packed + (k / 2 * 128 + j * 2 + k % 2) * 2, k < N ? rows[j] + 2 * k : (const uint8_t *)"\0", 2) != 0;
+            bad += memcmp(packed + (k / 2 * 128 + j * 2 + k % 2) * 2,
+                          k < N ? rows[j] + 2 * k : (const uint8_t *)"\0", 2) != 0;
     CHECK_MSG(!bad, "%d values differ from packed.h", bad);
 }
 
-/* dot == the double-precision product of what both sides dequantise to, within the rounding of one f32 fma per block. */
+/* dot == the double-precision product of what both sides dequantise to, within the rounding of one
+ * f32 fma per block. */
 static void dot_against_double(void)
 {
     static struct tile_buf tile;
@@ -432,14 +455,15 @@ static void dot_against_double(void)
                     size += fabs(v);
                 }
                 double got = (double)d->dot(blocks, &tile.a, c, n);
-                CHECK_MSG(!(size < 1e37) || fabs(got - want) <= 4e-6 * size + 1e-30, "%s n %d column %d/%d: %.9g, want %.9g", d->name, n, c, nc,
-                          got, want);
+                CHECK_MSG(!(size < 1e37) || fabs(got - want) <= 4e-6 * size + 1e-30,
+                          "%s n %d column %d/%d: %.9g, want %.9g", d->name, n, c, nc, got, want);
             }
         }
     }
 }
 
-/* Random bytes for scales too, activations of every kind of extreme: nothing traps, and a bad scale shows in the result. */
+/* Random bytes for scales too, activations of every kind of extreme: nothing traps, and a bad scale
+ * shows in the result. */
 static void dot_extremes(void)
 {
     static const float scales[] = {0.0f, 1.0f, 1e30f, 1e-39f, 1e-45f, FLT_MAX, INFINITY, NAN};
@@ -498,8 +522,8 @@ static void dot_any_column(void)
             tile_fill(&tile, d->act, x, N, nc);
             for (int c = 0; c < nc; c++) {
                 tile_fill(&one, d->act, x + c * N, N, 1);
-                CHECK_MSG(same(d->dot(blocks, &tile.a, c, N), d->dot(blocks, &one.a, 0, N)), "%s column %d/%d", d->name, c,
-                          nc);
+                CHECK_MSG(same(d->dot(blocks, &tile.a, c, N), d->dot(blocks, &one.a, 0, N)),
+                          "%s column %d/%d", d->name, c, nc);
             }
         }
     }
@@ -517,7 +541,8 @@ static void bf16_flushes_denormals(void)
         {{0x0080, 0}, {0x3f00, 0}, 0},                    /* 2^-126 * 0.5: the result is denormal */
         {{0x3f80, 0x0100}, {0x0080, 0xbf80}, 0x80800000}, /* 2^-126 - 2^-125 = -2^-126: normal */
         {{0x0080, 0x0080}, {0x3f80, 0x3f00}, 0x00800000}, /* 2^-126 + flushed 2^-127 */
-        /* 2^-126 - 2^-126 2^-24: rounds to 2^-126 among denormals, stays below with an unbounded exponent: 2^-126 (1 - 2^-24) */
+        /* 2^-126 - 2^-126 2^-24: rounds to 2^-126 among denormals, stays below with an unbounded
+         * exponent: 2^-126 (1 - 2^-24) */
         {{0x8080, 0x0080}, {0x3380, 0x3f80}, 0},
         /* 2^-126 - 2^-126 2^-25: rounds to 2^-126 both ways */
         {{0x8080, 0x0080}, {0x3300, 0x3f80}, 0x00800000},
@@ -525,7 +550,8 @@ static void bf16_flushes_denormals(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct act_tile a = {.nc = 1, .h = cases[i].a, .ld = 2};
         float got = dtypes[DT_BF16].dot(cases[i].w, &a, 0, 2);
-        CHECK_MSG(bits_of(got) == cases[i].want, "case %zu: %08x, want %08x", i, bits_of(got), cases[i].want);
+        CHECK_MSG(bits_of(got) == cases[i].want, "case %zu: %08x, want %08x", i, bits_of(got),
+                  cases[i].want);
     }
 }
 
@@ -533,7 +559,8 @@ static void act_rules(void)
 {
     static struct tile_buf t;
     static float x[256];
-    static const float amax[] = {0.0f, 1e-45f, 1e-39f, 0x1.fffffep-121f, 0x1p-120f, 1.0f, 1e30f, FLT_MAX};
+    static const float amax[] = {0.0f,      1e-45f, 1e-39f, 0x1.fffffep-121f,
+                                 0x1p-120f, 1.0f,   1e30f,  FLT_MAX};
     for (size_t i = 0; i < sizeof amax / sizeof *amax; i++) {
         for (int wide = 0; wide < 2; wide++) {
             enum act_kind kind = wide ? ACT_A256 : ACT_A32;
@@ -542,8 +569,8 @@ static void act_rules(void)
                 x[k] = k % 3 ? -amax[i] * 0.5f : amax[i];
             tile_fill(&t, kind, x, n, 1);
             int ok = amax[i] >= 0x1p-120f;
-            CHECK_MSG(bits_of(t.d[0]) == bits_of(ok ? amax[i] / 127.0f : 0.0f), "amax %g: d %g", (double)amax[i],
-                      (double)t.d[0]);
+            CHECK_MSG(bits_of(t.d[0]) == bits_of(ok ? amax[i] / 127.0f : 0.0f), "amax %g: d %g",
+                      (double)amax[i], (double)t.d[0]);
             CHECK(t.q[0] == (ok ? 127 : 0) && t.q[1] == (ok ? -64 : 0)); /* -63.5 to even */
             int sum = 0;
             for (int k = 0; k < n; k++)
@@ -576,7 +603,9 @@ static void act_not_finite(void)
                 CHECK(t.q[k] == (what >= 2 || k == at ? -127 : 0));
             tile_fill(&t, ACT_A32, x, 512, 1);
             for (int b = 0; b < 16; b++)
-                CHECK(b != at / 32 ? isfinite(t.d[b]) : what >= 2 ? isnan(t.d[b]) : t.d[b] == INFINITY);
+                CHECK(b != at / 32 ? isfinite(t.d[b])
+                      : what >= 2  ? isnan(t.d[b])
+                                   : t.d[b] == INFINITY);
         }
     }
 }
@@ -594,7 +623,8 @@ static void act_error(void)
             tile_fill(&t, (enum act_kind)kind, x, MAX_N, 1);
             for (int k = 0; k < MAX_N; k++) {
                 double d = (double)t.d[k / (kind == ACT_A32 ? 32 : 256)];
-                CHECK(fabs(tile_value(&t.a, (enum act_kind)kind, 0, k) - (double)x[k]) <= d * 0.50001);
+                CHECK(fabs(tile_value(&t.a, (enum act_kind)kind, 0, k) - (double)x[k]) <=
+                      d * 0.50001);
             }
         }
     }
@@ -610,15 +640,17 @@ static void check_finds_bad_scales(void)
         int at, bytes; /* where the exponent's byte is in a block */
         uint8_t value;
     } cases[] = {
-        {DT_F32, 3, 4, 0x7f},    {DT_F16, 1, 2, 0x7c},     {DT_BF16, 1, 2, 0x7f},   {DT_Q4_0, 1, 18, 0x7c},
-        {DT_Q4_1, 1, 20, 0xfc},  {DT_Q4_1, 3, 20, 0x7e},   {DT_Q5_0, 1, 22, 0x7d},  {DT_Q5_1, 1, 24, 0x7c},
-        {DT_Q5_1, 3, 24, 0x7c},  {DT_Q8_0, 1, 34, 0xff},   {DT_Q2_K, 81, 84, 0x7c}, {DT_Q2_K, 83, 84, 0x7c},
-        {DT_Q3_K, 109, 110, 0x7c}, {DT_Q4_K, 1, 144, 0x7c}, {DT_Q4_K, 3, 144, 0x7c}, {DT_Q5_K, 1, 176, 0x7c},
-        {DT_Q5_K, 3, 176, 0x7c}, {DT_Q6_K, 209, 210, 0x7c},   {DT_IQ4_NL, 1, 18, 0x7c}, {DT_IQ4_XS, 1, 136, 0x7c},
-        {DT_IQ2_XXS, 1, 66, 0x7c}, {DT_IQ2_XS, 1, 74, 0x7c}, {DT_IQ2_S, 1, 82, 0x7c}, {DT_IQ3_XXS, 1, 98, 0x7c},
-        {DT_IQ3_S, 1, 110, 0x7c}, {DT_IQ1_S, 1, 50, 0x7c},  {DT_TQ1_0, 53, 54, 0x7c}, {DT_TQ2_0, 65, 66, 0x7c},
-        {DT_MXFP4, 0, 17, 0xff}, {DT_NVFP4, 0, 36, 0x7f},   {DT_NVFP4, 3, 36, 0x7f}, {DT_Q1_0, 1, 18, 0x7c},
-        {DT_Q2_0, 1, 18, 0x7c},
+        {DT_F32, 3, 4, 0x7f},      {DT_F16, 1, 2, 0x7c},      {DT_BF16, 1, 2, 0x7f},
+        {DT_Q4_0, 1, 18, 0x7c},    {DT_Q4_1, 1, 20, 0xfc},    {DT_Q4_1, 3, 20, 0x7e},
+        {DT_Q5_0, 1, 22, 0x7d},    {DT_Q5_1, 1, 24, 0x7c},    {DT_Q5_1, 3, 24, 0x7c},
+        {DT_Q8_0, 1, 34, 0xff},    {DT_Q2_K, 81, 84, 0x7c},   {DT_Q2_K, 83, 84, 0x7c},
+        {DT_Q3_K, 109, 110, 0x7c}, {DT_Q4_K, 1, 144, 0x7c},   {DT_Q4_K, 3, 144, 0x7c},
+        {DT_Q5_K, 1, 176, 0x7c},   {DT_Q5_K, 3, 176, 0x7c},   {DT_Q6_K, 209, 210, 0x7c},
+        {DT_IQ4_NL, 1, 18, 0x7c},  {DT_IQ4_XS, 1, 136, 0x7c}, {DT_IQ2_XXS, 1, 66, 0x7c},
+        {DT_IQ2_XS, 1, 74, 0x7c},  {DT_IQ2_S, 1, 82, 0x7c},   {DT_IQ3_XXS, 1, 98, 0x7c},
+        {DT_IQ3_S, 1, 110, 0x7c},  {DT_IQ1_S, 1, 50, 0x7c},   {DT_TQ1_0, 53, 54, 0x7c},
+        {DT_TQ2_0, 65, 66, 0x7c},  {DT_MXFP4, 0, 17, 0xff},   {DT_NVFP4, 0, 36, 0x7f},
+        {DT_NVFP4, 3, 36, 0x7f},   {DT_Q1_0, 1, 18, 0x7c},    {DT_Q2_0, 1, 18, 0x7c},
     };
     static uint8_t good[MAX_BYTES], blocks[MAX_BYTES];
     static float x[MAX_N];
@@ -637,7 +669,8 @@ static void check_finds_bad_scales(void)
             if (t == DT_F32 || t == DT_BF16)
                 p[-1] |= 0x80;
             int64_t found = dtype_check(t, blocks, MAX_N);
-            CHECK_MSG(found == b, "%s byte %d: found %lld, want %d", dtypes[t].name, cases[i].at, (long long)found, b);
+            CHECK_MSG(found == b, "%s byte %d: found %lld, want %d", dtypes[t].name, cases[i].at,
+                      (long long)found, b);
         }
     }
     /* iq1_m keeps the four nibbles of its scale apart */

@@ -1,4 +1,5 @@
-/* act.c -- activations to the formats of act.h, in plain C: the definition that every kernel must meet bit for bit. */
+/* act.c -- activations to the formats of act.h, in plain C: the definition that every kernel must
+ * meet bit for bit. */
 #include "tensor/act.h"
 
 #include <math.h>

@@ -1,13 +1,15 @@
-/* act.h -- activations as matrix products read them (numerics.md, "Activations: one contract per weight type").
+/* act.h -- activations as matrix products read them (numerics.md, "Activations: one contract per
+ * weight type").
  *
- * A matrix of T rows by K columns is kept in tiles of 16 rows ("columns" of the product). In a tile of nc rows (16, or T mod 16 in the
- * last) block b of row c lies at
+ * A matrix of T rows by K columns is kept in tiles of 16 rows ("columns" of the product). In a tile
+ * of nc rows (16, or T mod 16 in the last) block b of row c lies at
  *     q   + (b * nc + c) * 32     int8, b counts blocks of 32 along K (A32 and A256 alike)
  *     d   [b * nc + c]            f32 scale; b counts blocks of 32 (A32) or 256 (A256)
  *     s32 [b * nc + c]            A32: int32 sum of the 32 q
  *     s16 [(b * nc + c) * 16 + j] A256: int16 sum of the 16 q of part j
- * Tile i begins 16*i rows further: q + 16*i*K, d + 16*i*(K/bs), and so on. With one row this is simply the row.
- * f32 rows and bf16 rows lie as they are, ld elements apart; bf16 rows are padded to an even K with a zero. */
+ * Tile i begins 16*i rows further: q + 16*i*K, d + 16*i*(K/bs), and so on. With one row this is
+ * simply the row. f32 rows and bf16 rows lie as they are, ld elements apart; bf16 rows are padded
+ * to an even K with a zero. */
 #ifndef PITH_TENSOR_ACT_H
 #define PITH_TENSOR_ACT_H
 
@@ -27,14 +29,17 @@ struct act_tile { /* one tile, nc <= 16 rows */
     int64_t ld;        /* of f and h, elements */
 };
 
-/* Reference quantisers: one row of n values (a multiple of 32 or 256) into column c of a tile of nc (pointers as in act_tile). The rule
- * is exact, also for values that are not finite:
- *     amax = the float whose bits are max over i of (bits(x[i]) & 0x7fffffff), taken as integers. For finite x that is max |x|; an
- *            infinity beats every number and a NaN beats an infinity, so one integer maximum per vector (pmaxsd, vmaxq_s32) does all.
- *     ok = !(amax < 2^-120);  d = ok ? amax / 127 : 0;  id = ok ? 127 / amax : 0         (true divisions)
- *     v = x * id;  v = v > -127 ? v : -127;  v = v < 127 ? v : 127  (maxps, minps operand order: a NaN becomes -127);  q = rne(v)
- * So a block that holds a NaN gets d = NaN, else one that holds an infinity gets d = inf, and every product with it is not finite.
- * In those blocks q follows from the same lines (id = NaN: all -127; id = 0: 0 for numbers, -127 for the infinities). */
+/* Reference quantisers: one row of n values (a multiple of 32 or 256) into column c of a tile of nc
+ * (pointers as in act_tile). The rule is exact, also for values that are not finite:
+ *     amax = the float whose bits are max over i of (bits(x[i]) & 0x7fffffff), taken as integers.
+ *            For finite x that is max |x|; an infinity beats every number and a NaN beats an
+ *            infinity, so one integer maximum per vector (pmaxsd, vmaxq_s32) does all of it.
+ *     ok = !(amax < 2^-120);  d = ok ? amax / 127 : 0;  id = ok ? 127 / amax : 0  (true divisions)
+ *     v = x * id;  v = v > -127 ? v : -127;  v = v < 127 ? v : 127;  q = rne(v)
+ *            (operand order of maxps and minps: a NaN becomes -127)
+ * So a block that holds a NaN gets d = NaN, else one that holds an infinity gets d = inf, and every
+ * product with it is not finite. In those blocks q follows from the same lines (id = NaN: all -127;
+ * id = 0: 0 for numbers, -127 for the infinities). */
 void act_quant_a32(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c);
 void act_quant_a256(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16, int nc, int c);
 void act_to_bf16(const float *x, int64_t n, uint16_t *h); /* pads an odd n with a zero */

@@ -1,17 +1,21 @@
-/* block.h -- what all block types share. A type tells how to expand one block into small integers and scales; dequantisation, the
- * reference dot product and the check for finite scales follow from that here, so the order of operations is written once.
+/* block.h -- what all block types share. A type tells how to read the scales of a block
+ * (NAME_scale) and how to expand it into small integers (NAME_expand); dequantisation, the
+ * reference dot product and the check for finite scales follow from that here, so the order of
+ * operations is written once.
  *
  *   struct part32   32 weights of an A32 type:   w[k] * d + m
- *   struct part256  256 weights of an A256 type: w[k] * sc[k/16] * d - mn[k/16] * dmin
+ *   struct part256  256 weights of an A256 type: w[k] * sc[k/16] * d - mn[k/16] * m
  *
- * d * sc * w is exact in f32 for every type (an 11-bit half times at most 13 bits of integers), so each value is rounded once, by the
- * offset, and reproduces the published one whatever order its definition multiplies in.
+ * d * sc * w is exact in f32 for every type (an 11-bit half times at most 13 bits of integers), so
+ * each value is rounded once, by the offset, and reproduces the published one whatever order its
+ * definition multiplies in.
  *
- * Dot products (numerics.md): sums of integers are exact in any order; between blocks, in order of k,
- *     A32:  acc = fma(d * dx, (float)isum, acc), then for types with m       acc = fma(m * dx, (float)sum_x, acc)
- *     A256: acc = fma(d * dx, (float)isum, acc), then for types with minima  acc = fma(-(dmin * dx), (float)msum, acc)
- * with isum = sum of sc * w * x and msum = sum of mn * x, both int32. A block of 64 or 128 weights of an A32 type counts as 2 or 4
- * blocks of 32 that have one scale.
+ * Dot products (numerics.md): sums of integers are exact in any order; per block, in order of k,
+ *     acc = fma(d * dx, (float)isum, acc), then for types with offsets or minima
+ *     A32:  acc = fma(m * dx, (float)sum_x, acc)
+ *     A256: acc = fma(-(m * dx), (float)msum, acc)
+ * with isum = sum of sc * w * x and msum = sum of mn * x, both int32. A block of 64 or 128 weights
+ * of an A32 type counts as 2 or 4 blocks of 32 that have one scale.
  *
  * Everything is inline, so that each type's loops are compiled for its constants. */
 #ifndef PITH_TENSOR_QUANT_BLOCK_H
@@ -25,19 +29,22 @@
 #include "tensor/quant/packed.h"
 #include "tensor/quant/quant.h"
 
+struct scale {
+    float d, m; /* m: 0 for types without offsets or minima */
+};
+
 struct part32 {
-    float d, m;
     int8_t w[32];
 };
 
 struct part256 {
-    float d, dmin;
     int8_t sc[16];
-    uint8_t mn[16];
+    uint8_t mn[16]; /* left unset by types without minima */
     int8_t w[256];
 };
 
-/* part: which 32 of a longer block. Types without m or minima leave m, dmin and mn unset. */
+typedef struct scale scale_fn(const uint8_t *block);
+/* part: which 32 of a longer block */
 typedef void expand32_fn(const uint8_t *block, int part, struct part32 *e);
 typedef void expand256_fn(const uint8_t *block, struct part256 *e);
 
@@ -60,7 +67,8 @@ static inline float load_f16(const uint8_t *p)
     return f16_to_f32(load_u16(p));
 }
 
-/* Stores v as f16 and returns what was stored, so that quantisers round against the scale that will be read back. */
+/* Stores v as f16 and returns what was stored, so that quantisers round against the scale that will
+ * be read back. */
 static inline float store_f16(uint8_t *p, float v)
 {
     uint16_t h = f32_to_f16(v);
@@ -90,56 +98,62 @@ static inline float extreme(const float *x, int n)
     return m;
 }
 
-static inline void dequant32(const uint8_t *p, float *out, int64_t n, int bytes, int parts, int has_m,
-                             expand32_fn *expand)
+/* The two commonest places of scales. */
+static inline struct scale scale_first(const uint8_t *p)
+{
+    return (struct scale){load_f16(p), 0.0f};
+}
+
+static inline struct scale scale_first_two(const uint8_t *p)
+{
+    return (struct scale){load_f16(p), load_f16(p + 2)};
+}
+
+static inline void dequant32(const uint8_t *p, float *out, int64_t n, int bytes, int parts,
+                             int has_m, scale_fn *scale, expand32_fn *expand)
 {
     struct part32 e;
     for (int64_t b = 0; b < n / 32; b++) {
-        expand(p + b / parts * bytes, (int)(b % parts), &e);
+        const uint8_t *block = p + b / parts * bytes;
+        struct scale s = scale(block);
+        expand(block, (int)(b % parts), &e);
         for (int i = 0; i < 32; i++) {
-            float v = e.d * (float)e.w[i];
-            out[b * 32 + i] = has_m ? v + e.m : v;
+            float v = s.d * (float)e.w[i];
+            out[b * 32 + i] = has_m ? v + s.m : v;
         }
     }
 }
 
-static inline float dot32(const uint8_t *p, const struct act_tile *a, int c, int64_t n, int bytes, int parts,
-                          int has_m, expand32_fn *expand)
+static inline float dot32(const uint8_t *p, const struct act_tile *a, int c, int64_t n, int bytes,
+                          int parts, int has_m, scale_fn *scale, expand32_fn *expand)
 {
     struct part32 e;
     float acc = 0.0f;
     for (int64_t b = 0; b < n / 32; b++) {
-        expand(p + b / parts * bytes, (int)(b % parts), &e);
+        const uint8_t *block = p + b / parts * bytes;
+        struct scale s = scale(block);
+        expand(block, (int)(b % parts), &e);
         int64_t at = b * a->nc + c;
         const int8_t *q = a->q + at * 32;
         int32_t isum = 0;
         for (int i = 0; i < 32; i++)
             isum += e.w[i] * q[i];
-        acc = fmaf(e.d * a->d[at], (float)isum, acc);
+        acc = fmaf(s.d * a->d[at], (float)isum, acc);
         if (has_m)
-            acc = fmaf(e.m * a->d[at], (float)a->s32[at], acc);
+            acc = fmaf(s.m * a->d[at], (float)a->s32[at], acc);
     }
     return acc;
 }
 
-static inline int64_t check32(const uint8_t *p, int64_t n, int bytes, int parts, int has_m, expand32_fn *expand)
-{
-    struct part32 e;
-    for (int64_t b = 0; b < n / (32 * parts); b++) {
-        expand(p + b * bytes, 0, &e);
-        if (!isfinite(e.d) || (has_m && !isfinite(e.m)))
-            return b;
-    }
-    return -1;
-}
-
-static inline void dequant256(const uint8_t *p, float *out, int64_t n, int bytes, int has_min, expand256_fn *expand)
+static inline void dequant256(const uint8_t *p, float *out, int64_t n, int bytes, int has_min,
+                              scale_fn *scale, expand256_fn *expand)
 {
     struct part256 e;
     for (int64_t b = 0; b < n / 256; b++, out += 256) {
+        struct scale s = scale(p + b * bytes);
         expand(p + b * bytes, &e);
         for (int j = 0; j < 16; j++) {
-            float d = e.d * (float)e.sc[j], m = has_min ? e.dmin * (float)e.mn[j] : 0.0f;
+            float d = s.d * (float)e.sc[j], m = has_min ? s.m * (float)e.mn[j] : 0.0f;
             for (int k = j * 16; k < j * 16 + 16; k++) {
                 float v = d * (float)e.w[k];
                 out[k] = has_min ? v - m : v;
@@ -148,37 +162,37 @@ static inline void dequant256(const uint8_t *p, float *out, int64_t n, int bytes
     }
 }
 
-static inline float dot256(const uint8_t *p, const struct act_tile *a, int c, int64_t n, int bytes, int has_min,
-                           expand256_fn *expand)
+static inline float dot256(const uint8_t *p, const struct act_tile *a, int c, int64_t n, int bytes,
+                           int has_min, scale_fn *scale, expand256_fn *expand)
 {
     struct part256 e;
     float acc = 0.0f;
     for (int64_t b = 0; b < n / 256; b++) {
+        struct scale s = scale(p + b * bytes);
         expand(p + b * bytes, &e);
         int64_t at = b * a->nc + c;
         int32_t isum = 0, msum = 0;
         for (int j = 0; j < 16; j++) {
             const int8_t *q = a->q + ((b * 8 + j / 2) * a->nc + c) * 32 + (j & 1) * 16;
-            int32_t s = 0;
+            int32_t sum = 0;
             for (int i = 0; i < 16; i++)
-                s += e.w[j * 16 + i] * q[i];
-            isum += e.sc[j] * s;
+                sum += e.w[j * 16 + i] * q[i];
+            isum += e.sc[j] * sum;
             if (has_min)
                 msum += e.mn[j] * a->s16[at * 16 + j];
         }
-        acc = fmaf(e.d * a->d[at], (float)isum, acc);
+        acc = fmaf(s.d * a->d[at], (float)isum, acc);
         if (has_min)
-            acc = fmaf(-(e.dmin * a->d[at]), (float)msum, acc);
+            acc = fmaf(-(s.m * a->d[at]), (float)msum, acc);
     }
     return acc;
 }
 
-static inline int64_t check256(const uint8_t *p, int64_t n, int bytes, int has_min, expand256_fn *expand)
+static inline int64_t check_scales(const uint8_t *p, int64_t n_blocks, int bytes, scale_fn *scale)
 {
-    struct part256 e;
-    for (int64_t b = 0; b < n / 256; b++) {
-        expand(p + b * bytes, &e);
-        if (!isfinite(e.d) || (has_min && !isfinite(e.dmin)))
+    for (int64_t b = 0; b < n_blocks; b++) {
+        struct scale s = scale(p + b * bytes);
+        if (!isfinite(s.d) || !isfinite(s.m))
             return b;
     }
     return -1;
@@ -188,9 +202,10 @@ static inline int64_t check256(const uint8_t *p, int64_t n, int bytes, int has_m
 typedef void pack_fn(const uint8_t *block, int r, uint8_t *out);
 typedef void unpack_fn(const uint8_t *packed, int r, uint8_t *block);
 
-/* Block by block over all rows: the packed block stays in the first-level cache while its 16 rows stream in. */
-static inline void pack16(const void *const *src, int n_src, int64_t n_blocks, int bytes, int packed_bytes, uint8_t *out,
-                          pack_fn *pack)
+/* Block by block over all rows: the packed block stays in the first-level cache while its 16 rows
+ * stream in. */
+static inline void pack16(const void *const *src, int n_src, int64_t n_blocks, int bytes,
+                          int packed_bytes, uint8_t *out, pack_fn *pack)
 {
     if (n_src < 16)
         memset(out, 0, (size_t)(n_blocks * packed_bytes));
@@ -199,14 +214,15 @@ static inline void pack16(const void *const *src, int n_src, int64_t n_blocks, i
             pack((const uint8_t *)src[r] + b * bytes, r, out);
 }
 
-static inline void unpack16(const uint8_t *packed, int row, int64_t n_blocks, int bytes, int packed_bytes, uint8_t *out,
-                            unpack_fn *unpack)
+static inline void unpack16(const uint8_t *packed, int row, int64_t n_blocks, int bytes,
+                            int packed_bytes, uint8_t *out, unpack_fn *unpack)
 {
     for (int64_t b = 0; b < n_blocks; b++)
         unpack(packed + b * packed_bytes, row, out + b * bytes);
 }
 
-/* 16 rows x 4 k of bytes, "group": row r at bytes 4r. n groups to (from) 4 n consecutive bytes of a row. */
+/* 16 rows x 4 k of bytes, "group": row r at bytes 4r. n groups to (from) 4 n consecutive bytes of a
+ * row. */
 static inline void put_groups(uint8_t *out, int r, const uint8_t *bytes, int n)
 {
     for (int g = 0; g < n; g++)
@@ -219,40 +235,39 @@ static inline void get_groups(const uint8_t *packed, int r, uint8_t *bytes, int 
         memcpy(bytes + 4 * g, packed + 64 * g + 4 * r, 4);
 }
 
-/* The functions of a type from its static NAME_expand (and NAME_pack1, NAME_unpack1). */
-#define TYPE32(NAME, BYTES, PARTS, HAS_M)                                                          \
+/* The functions of a type, from SCALE and the static functions NAME_expand, NAME_quant1,
+ * NAME_pack1, NAME_unpack1. */
+#define TYPE32(NAME, BYTES, PARTS, HAS_M, SCALE)                                                   \
     void NAME##_dequant(const void *blocks, float *out, int64_t n)                                 \
     {                                                                                              \
-        dequant32(blocks, out, n, BYTES, PARTS, HAS_M, NAME##_expand);                             \
+        dequant32(blocks, out, n, BYTES, PARTS, HAS_M, SCALE, NAME##_expand);                      \
     }                                                                                              \
     float NAME##_dot(const void *blocks, const struct act_tile *a, int c, int64_t n)               \
     {                                                                                              \
-        return dot32(blocks, a, c, n, BYTES, PARTS, HAS_M, NAME##_expand);                         \
+        return dot32(blocks, a, c, n, BYTES, PARTS, HAS_M, SCALE, NAME##_expand);                  \
     }                                                                                              \
-    int64_t NAME##_check(const void *blocks, int64_t n)                                            \
-    {                                                                                              \
-        return check32(blocks, n, BYTES, PARTS, HAS_M, NAME##_expand);                             \
-    }
+    TYPE_COMMON(NAME, 32 * (PARTS), BYTES, SCALE)
 
-#define TYPE256(NAME, BYTES, HAS_MIN)                                                              \
+#define TYPE256(NAME, BYTES, HAS_MIN, SCALE)                                                       \
     void NAME##_dequant(const void *blocks, float *out, int64_t n)                                 \
     {                                                                                              \
-        dequant256(blocks, out, n, BYTES, HAS_MIN, NAME##_expand);                                 \
+        dequant256(blocks, out, n, BYTES, HAS_MIN, SCALE, NAME##_expand);                          \
     }                                                                                              \
     float NAME##_dot(const void *blocks, const struct act_tile *a, int c, int64_t n)               \
     {                                                                                              \
-        return dot256(blocks, a, c, n, BYTES, HAS_MIN, NAME##_expand);                             \
+        return dot256(blocks, a, c, n, BYTES, HAS_MIN, SCALE, NAME##_expand);                      \
     }                                                                                              \
+    TYPE_COMMON(NAME, 256, BYTES, SCALE)
+
+#define TYPE_COMMON(NAME, BLOCK, BYTES, SCALE)                                                     \
     int64_t NAME##_check(const void *blocks, int64_t n)                                            \
     {                                                                                              \
-        return check256(blocks, n, BYTES, HAS_MIN, NAME##_expand);                                 \
-    }
-
-#define QUANT_BLOCKS(NAME, BLOCK, BYTES)                                                           \
+        return check_scales(blocks, n / (BLOCK), BYTES, SCALE);                                    \
+    }                                                                                              \
     void NAME##_quant(const float *in, void *blocks, int64_t n)                                    \
     {                                                                                              \
-        for (int64_t b = 0; b < n / BLOCK; b++)                                                    \
-            NAME##_quant1(in + b * BLOCK, (uint8_t *)blocks + b * BYTES);                          \
+        for (int64_t b = 0; b < n / (BLOCK); b++)                                                  \
+            NAME##_quant1(in + b * (BLOCK), (uint8_t *)blocks + b * (BYTES));                      \
     }
 
 #define PACKED16(NAME, BLOCK, BYTES)                                                               \

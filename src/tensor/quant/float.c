@@ -1,9 +1,11 @@
 /* float.c -- weights that are numbers themselves: f32, f16, bf16.
  *
- * Reference dot products: f32 and f16 one fma chain over k. bf16 takes pairs of k, the second first, as the dot-product instruction of
- * x86 does: t = fma(w[2i+1], a[2i+1], acc); acc = fma(w[2i], a[2i], t), where denormal inputs and results count as zeros.
+ * Reference dot products: f32 and f16 one fma chain over k. bf16 takes pairs of k, the second
+ * first, as the dot-product instruction of x86 does, denormal inputs and results counting as zeros:
+ *     t = fma(w[2i+1], a[2i+1], acc);  acc = fma(w[2i], a[2i], t)
  *
- * Packed (P64): [k][64 rows], bf16 [k/2][64 rows][2]. File rows need not be aligned, so values are read by memcpy. */
+ * Packed (P64): [k][64 rows], bf16 [k/2][64 rows][2]. File rows need not be aligned, so values are
+ * read by memcpy. */
 #include <float.h>
 
 #include "tensor/quant/block.h"
@@ -74,10 +76,11 @@ static float flush(float x)
     return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x;
 }
 
-/* fma of flushed inputs, flushed as hardware does it: a result is tiny when rounding it with an unbounded exponent stays below the least
- * normal number. fmaf has rounded to the coarser grid of denormals instead, so a result that is exactly the least normal number may
- * have come from below 2^-126 - 2^-151, half a unit of the unbounded grid. The double decides that exactly: the product of two bf16 is
- * exact in it and a sum near the limit has few bits. */
+/* fma of flushed inputs, flushed as hardware does it: a result is tiny when rounding it with an
+ * unbounded exponent stays below the least normal number. fmaf has rounded to the coarser grid of
+ * denormals instead, so a result that is exactly the least normal number may have come from below
+ * 2^-126 - 2^-151, half a unit of the unbounded grid. The double decides that exactly: the product
+ * of two bf16 is exact in it and a sum near the limit has few bits. */
 static float fma_flushed(float a, float b, float c)
 {
     float r = fmaf(a, b, c);
@@ -92,7 +95,8 @@ float BF16_dot(const void *blocks, const struct act_tile *a, int c, int64_t n)
     const uint16_t *x = a->h + c * a->ld;
     float acc = 0.0f;
     for (int64_t k = 0; k < n; k += 2) {
-        float w1 = k + 1 < n ? load_bf16(w + 2 * k + 2) : 0.0f; /* an odd row is padded with a zero */
+        /* an odd row is padded with a zero */
+        float w1 = k + 1 < n ? load_bf16(w + 2 * k + 2) : 0.0f;
         float t = fma_flushed(flush(w1), flush(bf16_to_f32(x[k + 1])), acc);
         acc = fma_flushed(flush(load_bf16(w + 2 * k)), flush(bf16_to_f32(x[k])), t);
     }
@@ -125,17 +129,23 @@ int64_t BF16_check(const void *blocks, int64_t n)
     return check_u16(blocks, n, 0x7f80);
 }
 
-/* Transposes 64 rows of n items, in strips of k so that the part of the panel being written stays in the first-level cache. A caller
- * that knows the item's size lets the copies become single loads and stores. */
+/* Transposes 64 rows of n items, in strips of 32 k so that the part of the panel being written
+ * stays in the first-level cache. 64 rows are more streams than a hardware prefetcher follows, so
+ * each row's next strip is asked for one strip ahead. A caller that knows the item's size lets the
+ * copies become single loads and stores. */
 static inline void pack64(const void *const *src, int n_src, int64_t n, size_t item, uint8_t *out)
 {
     if (n_src < 64)
         memset(out, 0, (size_t)n * 64 * item);
     for (int64_t k0 = 0; k0 < n; k0 += 32) {
         int64_t k1 = k0 + 32 < n ? k0 + 32 : n;
-        for (int r = 0; r < n_src; r++)
+        for (int r = 0; r < n_src; r++) {
+            const uint8_t *row = src[r];
+            for (size_t at = (size_t)k1 * item; at < (size_t)(k1 + 32) * item && k1 < n; at += 64)
+                __builtin_prefetch(row + at);
             for (int64_t k = k0; k < k1; k++)
-                memcpy(out + (size_t)(k * 64 + r) * item, (const uint8_t *)src[r] + (size_t)k * item, item);
+                memcpy(out + (size_t)(k * 64 + r) * item, row + (size_t)k * item, item);
+        }
     }
 }
 
@@ -180,5 +190,6 @@ void BF16_unpack_row(const void *packed, int row, int64_t n, void *blocks)
 {
     unpack64(packed, row, n / 2, 4, blocks);
     if (n & 1)
-        memcpy((uint8_t *)blocks + 2 * (n - 1), (const uint8_t *)packed + n / 2 * P64_BF16 + 4 * row, 2);
+        memcpy((uint8_t *)blocks + 2 * (n - 1),
+               (const uint8_t *)packed + n / 2 * P64_BF16 + 4 * row, 2);
 }

@@ -1,14 +1,18 @@
 /* fp4.c -- 4-bit floats (E2M1) with one small float as scale.
  *
- *   mxfp4  17, 32 weights  [e][qs 16]            w = value(q) 2^(e-127)        qs as q4_0: low nibble weight i, high nibble i + 16
- *   nvfp4  36, 64 weights  [s 4][qs 4 x 8]       w = value(q) scale(s)         parts of 16: low nibble weight i, high nibble i + 8
+ *   mxfp4  17, 32 weights  [e][qs 16]       w = value(q) 2^(e-127)
+ *   nvfp4  36, 64 weights  [s 4][qs 4 x 8]  w = value(q) scale(s), parts of 16
  *
- * value: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; kept doubled, as integers, with half the scale. e is E8M0: 0xff means NaN (it
- * decodes to 2^128 / 2 times the doubled value, as published; dtype_check refuses it). s is unsigned E4M3 with bias 7 whose NaN, 0x7f,
- * decodes to 0 as published (dtype_check refuses it too); bit 7 is not used.
+ * A byte of qs holds weight i below and i + 16 (mxfp4) or i + 8 of its part (nvfp4) above.
  *
- * nvfp4's scales need 18 bits as integers, too many for one int32 sum, so a block of 32 takes one fma per part of 16, in order of k:
- * acc = fma(scale * dx, (float)isum, acc).
+ * value: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; kept doubled, as integers, with half the
+ * scale. e is E8M0, whose 0xff is NaN as MX says (other readers take it for 2^128; no writer makes
+ * it). s is unsigned E4M3 with bias 7, whose NaN, 0x7f, stands for 0 as in other readers;
+ * dtype_check refuses it. Bit 7 of s is not used.
+ *
+ * nvfp4's scales need 18 bits as integers, too many for one int32 sum, so a block of 32 takes one
+ * fma per part of 16, in order of k: acc = fma(scale * dx, (float)isum, acc).
+ *
  * References: OCP Microscaling Formats (MX) 1.0; the Python package gguf for both. */
 #include <float.h>
 
@@ -16,10 +20,19 @@
 
 static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/* Bits of 2^(e-128) as bf16; exact, also for the denormals of e = 0 and 1. */
+/* 2^(e-128) as bf16: exact, also for the denormals of e = 0 and 1. NaN for 0xff. */
 static uint16_t half_e8m0(uint8_t e)
 {
+    if (e == 0xff)
+        return 0x7fc0;
     return e < 2 ? (uint16_t)(0x20 << e) : (uint16_t)((e - 1) << 7);
+}
+
+static uint8_t e8m0_of_half(uint16_t d)
+{
+    if (d >= 0x7f80)
+        return 0xff;
+    return d < 0x80 ? (uint8_t)(d >> 6) : (uint8_t)((d >> 7) + 1);
 }
 
 /* Half of E4M3. */
@@ -41,35 +54,21 @@ static int nearest_code(float x, float id)
     return x < 0.0f ? code | 8 : code;
 }
 
+static struct scale MXFP4_scale(const uint8_t *p)
+{
+    return (struct scale){bf16_to_f32(half_e8m0(p[0])), 0.0f};
+}
+
 static void MXFP4_expand(const uint8_t *p, int part, struct part32 *e)
 {
     (void)part;
-    e->d = bf16_to_f32(half_e8m0(p[0]));
     for (int i = 0; i < 16; i++) {
         e->w[i] = doubled[p[1 + i] & 15];
         e->w[i + 16] = doubled[p[1 + i] >> 4];
     }
 }
 
-void MXFP4_dequant(const void *blocks, float *out, int64_t n)
-{
-    dequant32(blocks, out, n, 17, 1, 0, MXFP4_expand);
-}
-
-float MXFP4_dot(const void *blocks, const struct act_tile *a, int c, int64_t n)
-{
-    return dot32(blocks, a, c, n, 17, 1, 0, MXFP4_expand);
-}
-
-int64_t MXFP4_check(const void *blocks, int64_t n)
-{
-    for (int64_t b = 0; b < n / 32; b++)
-        if (((const uint8_t *)blocks)[b * 17] == 0xff)
-            return b;
-    return -1;
-}
-
-/* The exponent of the OCP rule: that of the largest magnitude less that of the largest value, 4 = 2^2. */
+/* The exponent of the OCP rule: that of the largest magnitude less 2, that of the largest value. */
 static void MXFP4_quant1(const float *x, uint8_t *p)
 {
     float amax = fabsf(extreme(x, 32));
@@ -77,7 +76,7 @@ static void MXFP4_quant1(const float *x, uint8_t *p)
     frexpf(amax, &e); /* amax = f 2^e with f in [0.5, 1) */
     e = amax > FLT_MAX ? 255 : amax > 0.0f ? nearest((float)(e - 3 + 127), 0, 254) : 0;
     p[0] = (uint8_t)e;
-    float id = ldexpf(1.0f, 128 - e < 127 ? 128 - e : 127); /* values under a scale of 2^-127 are all zero but for a factor */
+    float id = ldexpf(1.0f, e ? 128 - e : 127); /* for e = 0 a half of it: 2^128 is no float */
     for (int i = 0; i < 16; i++)
         p[1 + i] = (uint8_t)(nearest_code(x[i], id) | nearest_code(x[i + 16], id) << 4);
 }
@@ -91,8 +90,7 @@ static void MXFP4_pack1(const uint8_t *p, int r, uint8_t *out)
 
 static void MXFP4_unpack1(const uint8_t *packed, int r, uint8_t *p)
 {
-    uint16_t d = load_u16(packed + 2 * r);
-    p[0] = d < 0x80 ? d >> 6 : (uint8_t)((d >> 7) + 1);
+    p[0] = e8m0_of_half(load_u16(packed + 2 * r));
     get_groups(packed + 32, r, p + 1, 4);
 }
 
@@ -104,10 +102,13 @@ static int8_t nvfp4_weight(const uint8_t *qs, int i)
 void NVFP4_dequant(const void *blocks, float *out, int64_t n)
 {
     const uint8_t *p = blocks;
-    for (int64_t b = 0; b < n / 64; b++, p += 36)
-        for (int j = 0; j < 4; j++, out += 16)
+    for (int64_t b = 0; b < n / 64; b++, p += 36) {
+        for (int j = 0; j < 4; j++, out += 16) {
+            float d = half_e4m3(p[j]);
             for (int i = 0; i < 16; i++)
-                out[i] = half_e4m3(p[j]) * (float)nvfp4_weight(p + 4 + 8 * j, i);
+                out[i] = (float)nvfp4_weight(p + 4 + 8 * j, i) * d;
+        }
+    }
 }
 
 float NVFP4_dot(const void *blocks, const struct act_tile *a, int c, int64_t n)
@@ -130,7 +131,7 @@ int64_t NVFP4_check(const void *blocks, int64_t n)
     const uint8_t *p = blocks;
     for (int64_t b = 0; b < n / 64; b++)
         for (int j = 0; j < 4; j++)
-            if ((p[b * 36 + j] & 0x7f) == 0x7f)
+            if (p[b * 36 + j] == 0x7f)
                 return b;
     return -1;
 }
@@ -171,6 +172,11 @@ static void NVFP4_quant1(const float *x, uint8_t *p)
     }
 }
 
-QUANT_BLOCKS(MXFP4, 32, 17)
+void NVFP4_quant(const float *in, void *blocks, int64_t n)
+{
+    for (int64_t b = 0; b < n / 64; b++)
+        NVFP4_quant1(in + b * 64, (uint8_t *)blocks + b * 36);
+}
+
+TYPE32(MXFP4, 17, 1, 0, MXFP4_scale)
 PACKED16(MXFP4, 32, 17)
-QUANT_BLOCKS(NVFP4, 64, 36)

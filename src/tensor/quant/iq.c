@@ -1,27 +1,35 @@
-/* iq.c -- types whose codes are indices: into 16 uneven values (iq4), or into a code book of groups of 8 or 4 weights (iq1, iq2, iq3).
+/* iq.c -- types whose codes are indices: into 16 uneven values (iq4), or into a code book of groups
+ * of 8 or 4 weights (iq1, iq2, iq3). 256 weights a block, 32 in iq4_nl.
  *
- *   iq4_nl    18,  32 weights  [d][qs 16]                              w = d value(q)                    nibbles as q4_0
- *   iq4_xs   136, 256 weights  [d][scale tops 2][scale lows 4][qs 128] w = d (s - 32) value(q)           parts of 32, each as iq4_nl
- *   iq2_xxs   66  [d][8 x (index 4 x u8, u32: signs 4 x 7, s 4)]       w = d/8 (2s + 1) +-magnitude      s per 32
- *   iq2_xs    74  [d][32 x u16: index 9, signs 7][s 16 x 4 bits]       as iq2_xxs                        s per 16
- *   iq2_s     82  [d][index lows 32][signs 32][tops 8][s 16 x 4 bits]  as iq2_xxs                        s per 16, top 2 bits an index
- *   iq3_xxs   98  [d][index 64][8 x u32: signs 4 x 7, s 4]             w = d/4 (2s + 1) +-magnitude      s per 32
- *   iq3_s    110  [d][index lows 64][tops 8][signs 32][s 8 x 4 bits]   w = d   (2s + 1) +-magnitude      s per 32, top bit an index
- *   iq1_s     50  [d][index lows 32][8 x u16: tops 4 x 3, s 3, shift]  w = d/8 (2s + 1)(8 level +- 1)    s and shift per 32
- *   iq1_m     56  [index lows 32][16 x (top 3, shift 1) x 2][4 x u16: s 4 x 3, a nibble of d]
- *                                                                      as iq1_s                          s per 16, shift per 8
+ *   iq4_nl    18  [d][qs 16]                               w = d value(q), nibbles as q4_0
+ *   iq4_xs   136  [d][tops of s 2][lows of s 4][qs 128]    w = d (s - 32) value(q), s per 32
+ *   iq2_xxs   66  [d][8 x (index 4 x 8 bits, u32: signs 4 x 7, s 4)]   w = d/8 (2s+1) v, s per 32
+ *   iq2_xs    74  [d][32 x u16: index 9, signs 7][s 16 x 4 bits]       w = d/8 (2s+1) v, s per 16
+ *   iq2_s     82  [d][index lows 32][signs 32][index tops 8][s 16 x 4 bits]               as iq2_xs
+ *   iq3_xxs   98  [d][index 64][8 x u32: signs 4 x 7, s 4]             w = d/4 (2s+1) v, s per 32
+ *   iq3_s    110  [d][index lows 64][index tops 8][signs 32][s 8 x 4 bits]
+ *                                                                      w = d (2s+1) v, s per 32
+ *   iq1_s     50  [d][index lows 32][8 x u16: index tops 4 x 3, s 3, shift 1]
+ *                                             w = d/8 (2s+1)(8 level +- 1), s and shift per 32
+ *   iq1_m     56  [index lows 32][16 x 2 x (index top 3, shift 1)][4 x u16: s 4 x 3, 4 bits of d]
+ *                                             as iq1_s, s per 16, shift per 8
  *
- * All but iq4_nl have 256 weights. Seven sign bits stand for eight: the number of minus signs is even. Code books are in iq_tables.h.
+ * v is a signed magnitude of the code book; where there are seven sign bits for eight weights, the
+ * number of minus signs is even. Code books are in iq_tables.h.
  *
- * With the powers of two moved into d (exact) every type is integers times d: part scales s - 32 or 2s + 1, weights up to 127, so a dot
- * product is one int32 sum and one fma per block (block.h).
+ * With the powers of two moved into d (exact) every type is integers times d: part scales s - 32 or
+ * 2s + 1, weights up to 127, so a dot product is one int32 sum and one fma per block (block.h).
  *
- * The quantisers are simple: a few scales for each part, the nearest entry by exhaustive search, part scales rounded to the block's. They
- * make valid blocks for tests and synthetic models, not the best ones. */
+ * The quantisers are simple: a few scales for each part, the nearest entry by exhaustive search,
+ * part scales rounded to the block's. They make valid blocks for tests and synthetic models, not
+ * the best ones.
+ *
+ * Reference: the Python package gguf. */
 #include "tensor/quant/block.h"
 #include "tensor/quant/iq_tables.h"
 
-static const int8_t values4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static const int8_t values4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                   1,    13,   25,  38,  53,  69,  89,  113};
 
 static void expand_values4(const uint8_t *qs, int8_t *w)
 {
@@ -43,7 +51,8 @@ static const struct book book2_xs = {iq2_xs_grid, 512, 2, {8, 25, 43}};
 static const struct book book2_s = {iq2_s_grid, 1024, 2, {8, 25, 43}};
 static const struct book book3_xxs = {iq3_xxs_grid, 256, 4, {4, 12, 20, 28, 36, 44, 52, 62}};
 static const struct book book3_s = {iq3_s_grid, 512, 4, {1, 3, 5, 7, 9, 11, 13, 15}};
-static const struct book book1[2] = {{iq1_grid, 2048, 2, {-7, 1, 9}}, {iq1_grid, 2048, 2, {-9, -1, 7}}};
+static const struct book book1[2] = {{iq1_grid, 2048, 2, {-7, 1, 9}},
+                                     {iq1_grid, 2048, 2, {-9, -1, 7}}};
 
 static void expand_entry(const struct book *b, int index, unsigned signs, int8_t *w)
 {
@@ -60,10 +69,28 @@ static unsigned even_signs(unsigned s)
     return s | (unsigned)__builtin_parity(s) << 7;
 }
 
+/* d with the type's power of two in it. */
+static struct scale scale_eighth(const uint8_t *p)
+{
+    return (struct scale){0.125f * load_f16(p), 0.0f};
+}
+
+static struct scale scale_quarter(const uint8_t *p)
+{
+    return (struct scale){0.25f * load_f16(p), 0.0f};
+}
+
+static struct scale IQ1_M_scale(const uint8_t *p)
+{
+    unsigned d = 0;
+    for (int i = 0; i < 4; i++)
+        d |= (unsigned)load_u16(p + 48 + 2 * i) >> 12 << 4 * i;
+    return (struct scale){0.125f * f16_to_f32((uint16_t)d), 0.0f};
+}
+
 static void IQ4_NL_expand(const uint8_t *p, int part, struct part32 *e)
 {
     (void)part;
-    e->d = load_f16(p);
     expand_values4(p + 2, e->w);
 }
 
@@ -74,7 +101,6 @@ static int read_scale4(const uint8_t *p, int j)
 
 static void IQ4_XS_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = load_f16(p);
     for (int j = 0; j < 8; j++) {
         e->sc[2 * j] = e->sc[2 * j + 1] = (int8_t)read_scale4(p, j);
         expand_values4(p + 8 + 16 * j, e->w + 32 * j);
@@ -83,7 +109,6 @@ static void IQ4_XS_expand(const uint8_t *p, struct part256 *e)
 
 static void IQ2_XXS_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = 0.125f * load_f16(p);
     for (int j = 0; j < 8; j++) {
         const uint8_t *q = p + 2 + 8 * j;
         uint32_t s = load_u32(q + 4);
@@ -95,7 +120,6 @@ static void IQ2_XXS_expand(const uint8_t *p, struct part256 *e)
 
 static void IQ2_XS_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = 0.125f * load_f16(p);
     for (int j = 0; j < 16; j++)
         e->sc[j] = (int8_t)(2 * (p[66 + j / 2] >> 4 * (j & 1) & 15) + 1);
     for (int g = 0; g < 32; g++) {
@@ -106,55 +130,48 @@ static void IQ2_XS_expand(const uint8_t *p, struct part256 *e)
 
 static void IQ2_S_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = 0.125f * load_f16(p);
     for (int j = 0; j < 16; j++)
         e->sc[j] = (int8_t)(2 * (p[74 + j / 2] >> 4 * (j & 1) & 15) + 1);
     for (int g = 0; g < 32; g++)
-        expand_entry(&book2_s, p[2 + g] | (p[66 + g / 4] >> 2 * (g & 3) & 3) << 8, p[34 + g], e->w + 8 * g);
+        expand_entry(&book2_s, p[2 + g] | (p[66 + g / 4] >> 2 * (g & 3) & 3) << 8, p[34 + g],
+                     e->w + 8 * g);
 }
 
 static void IQ3_XXS_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = 0.25f * load_f16(p);
     for (int j = 0; j < 8; j++) {
         uint32_t s = load_u32(p + 66 + 4 * j);
         e->sc[2 * j] = e->sc[2 * j + 1] = (int8_t)(2 * (s >> 28) + 1);
         for (int g = 0; g < 8; g++)
-            expand_entry(&book3_xxs, p[2 + 8 * j + g], even_signs(s >> 7 * (g / 2) & 127) >> 4 * (g & 1),
-                         e->w + 32 * j + 4 * g);
+            expand_entry(&book3_xxs, p[2 + 8 * j + g],
+                         even_signs(s >> 7 * (g / 2) & 127) >> 4 * (g & 1), e->w + 32 * j + 4 * g);
     }
 }
 
 static void IQ3_S_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = load_f16(p);
     for (int j = 0; j < 16; j++)
         e->sc[j] = (int8_t)(2 * (p[106 + j / 4] >> 4 * (j / 2 & 1) & 15) + 1);
     for (int g = 0; g < 64; g++)
-        expand_entry(&book3_s, p[2 + g] | (p[66 + g / 8] >> (g & 7) & 1) << 8, p[74 + g / 2] >> 4 * (g & 1), e->w + 4 * g);
+        expand_entry(&book3_s, p[2 + g] | (p[66 + g / 8] >> (g & 7) & 1) << 8,
+                     p[74 + g / 2] >> 4 * (g & 1), e->w + 4 * g);
 }
 
 static void IQ1_S_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = 0.125f * load_f16(p);
     for (int j = 0; j < 8; j++) {
         unsigned h = load_u16(p + 34 + 2 * j);
         e->sc[2 * j] = e->sc[2 * j + 1] = (int8_t)(2 * (h >> 12 & 7) + 1);
         for (int g = 0; g < 4; g++)
-            expand_entry(&book1[h >> 15], p[2 + 4 * j + g] | (h >> 3 * g & 7) << 8, 0, e->w + 32 * j + 8 * g);
+            expand_entry(&book1[h >> 15], p[2 + 4 * j + g] | (h >> 3 * g & 7) << 8, 0,
+                         e->w + 32 * j + 8 * g);
     }
 }
 
 static void IQ1_M_expand(const uint8_t *p, struct part256 *e)
 {
-    unsigned d = 0;
-    for (int i = 0; i < 4; i++) {
-        unsigned s = load_u16(p + 48 + 2 * i);
-        d |= s >> 12 << 4 * i;
-        for (int j = 0; j < 4; j++)
-            e->sc[4 * i + j] = (int8_t)(2 * (s >> 3 * j & 7) + 1);
-    }
-    e->d = 0.125f * f16_to_f32((uint16_t)d);
+    for (int j = 0; j < 16; j++)
+        e->sc[j] = (int8_t)(2 * (load_u16(p + 48 + j / 4 * 2) >> 3 * (j & 3) & 7) + 1);
     for (int g = 0; g < 32; g++) {
         unsigned h = p[32 + g / 2] >> 4 * (g & 1) & 15;
         expand_entry(&book1[h >> 3], p[g] | (h & 7) << 8, 0, e->w + 8 * g);
@@ -204,30 +221,38 @@ static void IQ4_XS_quant1(const float *x, uint8_t *p)
     }
 }
 
-/* Index of the entry nearest to m / s; *error gains its squared error. The cost of each pair of codes (bits 2) or code (bits 4) is
- * tabled first, so that an entry costs four additions. */
+/* Squared errors of the 16 nibbles that an entry may have at a place (two codes of 2 bits or one of
+ * 4) against their values m, scale s. */
+static void nibble_costs(const struct book *b, const float *m, float s, float *cost)
+{
+    for (int n = 0; n < 16; n++) {
+        float e0 = m[0] - s * (float)b->values[b->bits == 2 ? n & 3 : n & 7];
+        float e1 = b->bits == 2 ? m[1] - s * (float)b->values[n >> 2] : 0.0f;
+        cost[n] = e0 * e0 + e1 * e1;
+    }
+}
+
+/* The same for the 256 bytes. */
+static void byte_costs(const struct book *b, const float *m, float s, float *cost)
+{
+    float low[16], high[16];
+    nibble_costs(b, m, s, low);
+    nibble_costs(b, m + 4 / b->bits, s, high);
+    for (int n = 0; n < 256; n++)
+        cost[n] = low[n & 15] + high[n >> 4];
+}
+
+/* Index of the entry nearest to m / s; *error gains its squared error. */
 static int nearest_entry(const struct book *b, const float *m, float s, float *error)
 {
-    float cost[4][16];
-    for (int i = 0; i < 4; i++) {
-        for (int n = 0; n < 16; n++) {
-            float e0, e1 = 0.0f;
-            if (b->bits == 2) {
-                e0 = m[2 * i] - s * (float)b->values[n & 3];
-                e1 = m[2 * i + 1] - s * (float)b->values[n >> 2];
-            } else {
-                e0 = m[i] - s * (float)b->values[n & 7];
-            }
-            cost[i][n] = e0 * e0 + e1 * e1;
-        }
-    }
-    float least = INFINITY;
+    float low[256], high[256], least = INFINITY;
     int best = 0;
-    for (int i = 0; i < b->n; i++) {
-        unsigned g = b->grid[i];
-        float c = cost[0][g & 15] + cost[1][g >> 4 & 15] + cost[2][g >> 8 & 15] + cost[3][g >> 12];
-        if (c < least) {
-            least = c;
+    byte_costs(b, m, s, low);
+    byte_costs(b, m + 8 / b->bits, s, high);
+    for (int i = 0; i < b->n; i++) { /* errors are tabled, so that an entry costs one addition */
+        float cost = low[b->grid[i] & 255] + high[b->grid[i] >> 8];
+        if (cost < least) {
+            least = cost;
             best = i;
         }
     }
@@ -235,8 +260,8 @@ static int nearest_entry(const struct book *b, const float *m, float s, float *e
     return best;
 }
 
-/* A scale for n values m. Tries some shares of the largest magnitude and takes the one with the least error after a least-squares fit
- * of the scale to the entries it chose. */
+/* A scale for n values m. Tries some shares of the largest magnitude and takes the one with the
+ * least error after a least-squares fit of the scale to the entries it chose. */
 static float fit_scale(const struct book *b, const float *m, int n)
 {
     static const float shares[] = {1.0f, 0.85f, 0.7f, 0.55f};
@@ -262,8 +287,10 @@ static float fit_scale(const struct book *b, const float *m, int n)
     return scale;
 }
 
-/* Fits the part scales unit d (2 s + 1), s in 0..top, parts of n of 256 values; stores d and s, returns unit d. */
-static float fit_parts(const struct book *b, const float *m, int n, int top, float unit, uint8_t *d16, uint8_t *s)
+/* Fits the part scales unit d (2 s + 1), s in 0..top, parts of n of 256 values; stores d and s,
+ * returns unit d. */
+static float fit_parts(const struct book *b, const float *m, int n, int top, float unit,
+                       uint8_t *d16, uint8_t *s)
 {
     float scale[16], max = 0.0f;
     for (int j = 0; j < 256 / n; j++) {
@@ -276,8 +303,8 @@ static float fit_parts(const struct book *b, const float *m, int n, int top, flo
     return d;
 }
 
-/* Magnitudes and eight signs a group. even: an odd number of minus signs is made even at the value that matters least, whose magnitude is
- * then negative. */
+/* Magnitudes and eight signs a group. even: an odd number of minus signs is made even at the value
+ * that matters least, whose magnitude is then negative. */
 static void split_signs(const float *x, int even, float *m, uint8_t *signs)
 {
     for (int g = 0; g < 32; g++, x += 8, m += 8) {
@@ -310,7 +337,8 @@ static void store_u32(uint8_t *p, uint32_t v)
 /* Four signs of seven bits and the scale on top. */
 static uint32_t signs_and_scale(const uint8_t *signs, unsigned s)
 {
-    return (signs[0] & 127u) | (signs[1] & 127u) << 7 | (signs[2] & 127u) << 14 | (signs[3] & 127u) << 21 | s << 28;
+    return (signs[0] & 127u) | (signs[1] & 127u) << 7 | (signs[2] & 127u) << 14 |
+           (signs[3] & 127u) << 21 | s << 28;
 }
 
 static void IQ2_XXS_quant1(const float *x, uint8_t *p)
@@ -322,7 +350,8 @@ static void IQ2_XXS_quant1(const float *x, uint8_t *p)
     for (int j = 0; j < 8; j++) {
         uint8_t *q = p + 2 + 8 * j;
         for (int g = 0; g < 4; g++)
-            q[g] = (uint8_t)nearest_entry(&book2_xxs, m + 32 * j + 8 * g, d * (float)(2 * s[j] + 1), &error);
+            q[g] = (uint8_t)nearest_entry(&book2_xxs, m + 32 * j + 8 * g, d * (float)(2 * s[j] + 1),
+                                          &error);
         store_u32(q + 4, signs_and_scale(signs + 4 * j, s[j]));
     }
 }
@@ -364,7 +393,8 @@ static void IQ3_XXS_quant1(const float *x, uint8_t *p)
     split_signs(x, 1, m, signs);
     float d = fit_parts(&book3_xxs, m, 32, 15, 0.25f, p, s);
     for (int g = 0; g < 64; g++)
-        p[2 + g] = (uint8_t)nearest_entry(&book3_xxs, m + 4 * g, d * (float)(2 * s[g / 8] + 1), &error);
+        p[2 + g] =
+            (uint8_t)nearest_entry(&book3_xxs, m + 4 * g, d * (float)(2 * s[g / 8] + 1), &error);
     for (int j = 0; j < 8; j++)
         store_u32(p + 66 + 4 * j, signs_and_scale(signs + 4 * j, s[j]));
 }
@@ -427,7 +457,8 @@ static void IQ1_M_quant1(const float *x, uint8_t *p)
     }
     for (int i = 0; i < 4; i++) {
         unsigned nibble = load_u16(d16) >> 4 * i & 15u;
-        store_u16(p + 48 + 2 * i, s[4 * i] | s[4 * i + 1] << 3 | s[4 * i + 2] << 6 | (unsigned)s[4 * i + 3] << 9 | nibble << 12);
+        store_u16(p + 48 + 2 * i, s[4 * i] | s[4 * i + 1] << 3 | s[4 * i + 2] << 6 |
+                                      (unsigned)s[4 * i + 3] << 9 | nibble << 12);
     }
 }
 
@@ -462,20 +493,15 @@ static void IQ4_XS_unpack1(const uint8_t *packed, int r, uint8_t *p)
     get_groups(packed + 160, r, p + 8, 32);
 }
 
-TYPE32(IQ4_NL, 18, 1, 0)
-QUANT_BLOCKS(IQ4_NL, 32, 18)
+TYPE32(IQ4_NL, 18, 1, 0, scale_first)
+TYPE256(IQ4_XS, 136, 0, scale_first)
+TYPE256(IQ2_XXS, 66, 0, scale_eighth)
+TYPE256(IQ2_XS, 74, 0, scale_eighth)
+TYPE256(IQ2_S, 82, 0, scale_eighth)
+TYPE256(IQ3_XXS, 98, 0, scale_quarter)
+TYPE256(IQ3_S, 110, 0, scale_first)
+TYPE256(IQ1_S, 50, 0, scale_eighth)
+TYPE256(IQ1_M, 56, 0, IQ1_M_scale)
+
 PACKED16(IQ4_NL, 32, 18)
 PACKED16(IQ4_XS, 256, 136)
-
-#define IQ(NAME, BYTES)                                                                            \
-    TYPE256(NAME, BYTES, 0)                                                                        \
-    QUANT_BLOCKS(NAME, 256, BYTES)
-
-IQ(IQ4_XS, 136)
-IQ(IQ2_XXS, 66)
-IQ(IQ2_XS, 74)
-IQ(IQ2_S, 82)
-IQ(IQ3_XXS, 98)
-IQ(IQ3_S, 110)
-IQ(IQ1_S, 50)
-IQ(IQ1_M, 56)

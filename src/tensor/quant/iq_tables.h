@@ -1,5 +1,5 @@
-/* iq_tables.h -- code books of the IQ types, made by scripts/gen_iq_tables.py; do not edit. An entry holds the codes of 8 or 4
- * weights, the first in the lowest bits. */
+/* iq_tables.h -- code books of the IQ types, made by scripts/gen_iq_tables.py; do not edit.
+ * An entry holds the codes of 8 or 4 weights, the first in the lowest bits. */
 #ifndef PITH_TENSOR_QUANT_IQ_TABLES_H
 #define PITH_TENSOR_QUANT_IQ_TABLES_H
 

@@ -1,20 +1,26 @@
-/* k.c -- K-quants: 256 weights, f16 scales for the block, small integer scales for its 16 or 8 parts.
+/* k.c -- K-quants: 256 weights, f16 scales for the block, small integer scales for its parts.
  *
- *   q2_K   84  [sc 16: low nibble scale, high nibble min][qs 64][d][dmin]              w = d sc q - dmin mn, parts of 16
- *   q3_K  110  [hmask 32][qs 64][sc 12][d]                                             w = d (sc - 32)(q - 4), parts of 16
- *   q4_K  144  [d][dmin][sc 12][qs 128]                                                w = d sc q - dmin mn, parts of 32
- *   q5_K  176  [d][dmin][sc 12][qh 32][qs 128]                                         w = d sc q - dmin mn, parts of 32
- *   q6_K  210  [ql 128][qh 64][sc 16 int8][d]                                          w = d sc (q - 32), parts of 16
+ *   q2_K   84  [sc, mn 16 x (4, 4 bits)][qs 64][d][dmin]  w = d sc q - dmin mn, parts of 16
+ *   q3_K  110  [hmask 32][qs 64][sc 12][d]                w = d (sc - 32)(q - 4), parts of 16
+ *   q4_K  144  [d][dmin][sc, mn 12][qs 128]               w = d sc q - dmin mn, parts of 32
+ *   q5_K  176  [d][dmin][sc, mn 12][qh 32][qs 128]        w = d sc q - dmin mn, parts of 32
+ *   q6_K  210  [ql 128][qh 64][sc 16 x int8][d]           w = d sc (q - 32), parts of 16
  *
- * Where the bits of weight k are:
- *   q2_K q3_K  halves of 128, 32 bytes each: field f (2 bits) of byte i is weight 32f + i of the half. q3_K's third bit: bit 4 half + f of
- *              hmask[i].
- *   q4_K q5_K  pairs of parts, 32 bytes each: low nibble part 2p, high nibble part 2p+1. q5_K's fifth bit: bit `part` of qh[i].
- *   q6_K       halves of 128: 64 bytes of nibbles (low: weights 0..63, high: 64..127) and 32 bytes of 2-bit fields as in q2_K.
- * The 12 bytes of q4_K's sixteen 6-bit numbers: bytes 0-3 and 4-7 hold scales and minima 0-3, bytes 8-11 the low nibbles of scales and
- * minima 4-7, whose upper two bits sit on top of bytes 0-3 and 4-7. q3_K's: nibbles of bytes 0-7, upper bits as 2-bit fields of 8-11.
+ * Where the bits of a weight are:
+ *   q2_K q3_K  halves of 128 weights in 32 bytes: field f (2 bits) of byte i is weight 32f + i of
+ *              the half. q3_K's third bit: bit 4 half + f of hmask[i].
+ *   q4_K q5_K  pairs of parts in 32 bytes: low nibble part 2p, high nibble part 2p+1. q5_K's fifth
+ *              bit: bit `part` of qh[i].
+ *   q6_K       halves of 128: 64 bytes of nibbles (low: weights 0..63, high: 64..127) and 32 bytes
+ *              of 2-bit fields as in q2_K.
+ * The 12 bytes of q4_K's sixteen 6-bit numbers: bytes 0-3 and 4-7 hold scales and minima 0-3, bytes
+ * 8-11 the low nibbles of scales and minima 4-7, whose upper two bits sit on top of bytes 0-3 and
+ * 4-7. q3_K's: nibbles of bytes 0-7, upper bits as 2-bit fields of bytes 8-11.
  *
- * The quantisers fit each part by its extremes, then round part scales to the block's; they search no further. */
+ * The quantisers fit each part by its extremes, then round part scales to the block's; they search
+ * no further.
+ *
+ * Reference: the Python package gguf. */
 #include "tensor/quant/block.h"
 
 /* scales and minima of q4_K and q5_K, 8 of each. */
@@ -49,10 +55,13 @@ static void write_scale3(uint8_t *s, int j, int v)
     s[8 + (j & 3)] |= (uint8_t)(v >> 4 << (2 * (j >> 2)));
 }
 
+static struct scale Q2_K_scale(const uint8_t *p)
+{
+    return scale_first_two(p + 80);
+}
+
 static void Q2_K_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = load_f16(p + 80);
-    e->dmin = load_f16(p + 82);
     for (int j = 0; j < 16; j++) {
         e->sc[j] = p[j] & 15;
         e->mn[j] = p[j] >> 4;
@@ -61,9 +70,13 @@ static void Q2_K_expand(const uint8_t *p, struct part256 *e)
         e->w[k] = p[16 + (k >> 7) * 32 + (k & 31)] >> (k >> 5 & 3) * 2 & 3;
 }
 
+static struct scale Q3_K_scale(const uint8_t *p)
+{
+    return scale_first(p + 108);
+}
+
 static void Q3_K_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = load_f16(p + 108);
     for (int j = 0; j < 16; j++)
         e->sc[j] = (int8_t)(read_scale3(p + 96, j) - 32);
     for (int k = 0; k < 256; k++) {
@@ -85,8 +98,6 @@ static void expand_six(const uint8_t *s, struct part256 *e)
 
 static void Q4_K_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = load_f16(p);
-    e->dmin = load_f16(p + 2);
     expand_six(p + 4, e);
     for (int k = 0; k < 256; k++)
         e->w[k] = p[16 + (k >> 6) * 32 + (k & 31)] >> (k >> 5 & 1) * 4 & 15;
@@ -94,8 +105,6 @@ static void Q4_K_expand(const uint8_t *p, struct part256 *e)
 
 static void Q5_K_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = load_f16(p);
-    e->dmin = load_f16(p + 2);
     expand_six(p + 4, e);
     for (int k = 0; k < 256; k++) {
         int low = p[48 + (k >> 6) * 32 + (k & 31)] >> (k >> 5 & 1) * 4 & 15;
@@ -104,9 +113,13 @@ static void Q5_K_expand(const uint8_t *p, struct part256 *e)
     }
 }
 
+static struct scale Q6_K_scale(const uint8_t *p)
+{
+    return scale_first(p + 208);
+}
+
 static void Q6_K_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = load_f16(p + 208);
     memcpy(e->sc, p + 192, 16);
     for (int k = 0; k < 256; k++) {
         int low = p[(k >> 7) * 64 + (k & 63)] >> (k >> 6 & 1) * 4 & 15;
@@ -116,12 +129,15 @@ static void Q6_K_expand(const uint8_t *p, struct part256 *e)
 }
 
 /* Fits w = d sc q - dmin mn with 256 / part parts, q in 0..top, sc and mn in 0..sc_top. */
-static void fit_affine(const float *x, int part, int top, int sc_top, uint8_t *d16, uint8_t *dmin16, uint8_t *sc,
-                       uint8_t *mn, uint8_t *q)
+static void fit_affine(const float *x, int part, int top, int sc_top, uint8_t *d16, uint8_t *dmin16,
+                       uint8_t *sc, uint8_t *mn, uint8_t *q)
 {
     float scale[16], min[16], scale_max = 0.0f, min_max = 0.0f;
     for (int j = 0; j < 256 / part; j++) {
-        float lo = 0.0f, hi = x[j * part]; /* the offset is subtracted and not negative: the range reaches to zero */
+        float
+            lo = 0.0f,
+            hi = x[j *
+                   part]; /* the offset is subtracted and not negative: the range reaches to zero */
         for (int i = j * part; i < (j + 1) * part; i++) {
             lo = x[i] < lo ? x[i] : lo;
             hi = x[i] > hi ? x[i] : hi;
@@ -131,7 +147,8 @@ static void fit_affine(const float *x, int part, int top, int sc_top, uint8_t *d
         scale_max = scale[j] > scale_max ? scale[j] : scale_max;
         min_max = min[j] > min_max ? min[j] : min_max;
     }
-    float d = store_f16(d16, scale_max / (float)sc_top), dmin = store_f16(dmin16, min_max / (float)sc_top);
+    float d = store_f16(d16, scale_max / (float)sc_top),
+          dmin = store_f16(dmin16, min_max / (float)sc_top);
     float id = inverse(d), idmin = inverse(dmin);
     for (int j = 0; j < 256 / part; j++) {
         sc[j] = (uint8_t)nearest(scale[j] * id, 0, sc_top);
@@ -143,7 +160,8 @@ static void fit_affine(const float *x, int part, int top, int sc_top, uint8_t *d
 }
 
 /* Fits w = d sc (q - half) with 16 parts, q in 0..2 half-1, sc in -sc_half..sc_half-1. */
-static void fit_symmetric(const float *x, int half, int sc_half, uint8_t *d16, int8_t *sc, uint8_t *q)
+static void fit_symmetric(const float *x, int half, int sc_half, uint8_t *d16, int8_t *sc,
+                          uint8_t *q)
 {
     float scale[16];
     for (int j = 0; j < 16; j++)
@@ -235,8 +253,8 @@ static void Q2_K_unpack1(const uint8_t *packed, int r, uint8_t *p)
     get_groups(packed + 320, r, p + 16, 16);
 }
 
-/* The quarters of q3_K, half n and j: 256 bytes of 2-bit fields, then 128 bytes of third bits, those of two groups in the nibbles of a
- * byte. In the file half n's are nibble n of hmask. */
+/* The quarters of q3_K, half n and j: 256 bytes of 2-bit fields, then 128 bytes of third bits,
+ * those of two groups in the nibbles of a byte. In the file half n's are nibble n of hmask. */
 enum { QUARTER3 = 256 + 128 };
 
 static void Q3_K_pack1(const uint8_t *p, int r, uint8_t *out)
@@ -250,7 +268,8 @@ static void Q3_K_pack1(const uint8_t *p, int r, uint8_t *out)
         put_groups(q, r, p + 32 + n * 32 + j * 16, 4);
         for (int v = 0; v < 2; v++) {
             const uint8_t *h = p + j * 16 + v * 8;
-            uint32_t third = (load_u32(h) >> 4 * n & 0x0f0f0f0fu) | (load_u32(h + 4) >> 4 * n & 0x0f0f0f0fu) << 4;
+            uint32_t third = (load_u32(h) >> 4 * n & 0x0f0f0f0fu) |
+                             (load_u32(h + 4) >> 4 * n & 0x0f0f0f0fu) << 4;
             memcpy(q + 256 + 64 * v + 4 * r, &third, 4);
         }
     }
@@ -276,7 +295,8 @@ static void Q3_K_unpack1(const uint8_t *packed, int r, uint8_t *p)
     memcpy(p, h, 32);
 }
 
-/* Head of the packed q4_K and q5_K: [16 d][16 dmin][8 subs x 16 rows sc][4 x (16 rows x 2 subs) min]. */
+/* Head of the packed q4_K and q5_K: [16 d][16 dmin][8 subs x 16 rows sc][4 x (16 rows x 2 subs)
+ * min]. */
 static void pack_head(const uint8_t *p, int r, uint8_t *out)
 {
     uint8_t sc[8], mn[8];
@@ -316,39 +336,51 @@ static void Q4_K_unpack1(const uint8_t *packed, int r, uint8_t *p)
 /* The pairs of q5_K: 512 bytes of nibbles, then the fifth bits of both parts, 64 bytes each. */
 enum { PAIR5 = 512 + 2 * 64 };
 
+/* Exchanges the index of a word with the index of a bit, in each byte: bit s of byte j of h[g] <->
+ * bit g of byte j of h[s]. Three rounds of swapping blocks of 4, 2 and 1 bits; its own inverse. */
+static void transpose_bits(uint32_t h[8])
+{
+    static const uint32_t low[3] = {0x55555555u, 0x33333333u, 0x0f0f0f0fu};
+    for (int round = 2; round >= 0; round--) {
+        int step = 1 << round;
+        for (int g = 0; g < 8; g++) {
+            if (g & step)
+                continue;
+            uint32_t t = (h[g] >> step ^ h[g + step]) & low[round];
+            h[g + step] ^= t;
+            h[g] ^= t << step;
+        }
+    }
+}
+
 static void Q5_K_pack1(const uint8_t *p, int r, uint8_t *out)
 {
+    uint32_t fifth[8];
     pack_head(p, r, out);
-    uint32_t fifth[8] = {0};
-    for (int g = 0; g < 8; g++) {
-        uint32_t h = load_u32(p + 16 + 4 * g);
-        for (int s = 0; s < 8; s++)
-            fifth[s] |= (h >> s & 0x01010101u) << g;
-    }
-    for (int s = 0; s < 8; s++) {
-        uint8_t *pair = out + 320 + s / 2 * PAIR5;
-        if (!(s & 1))
-            put_groups(pair, r, p + 48 + s / 2 * 32, 8);
-        memcpy(pair + 512 + 64 * (s & 1) + 4 * r, &fifth[s], 4);
+    memcpy(fifth, p + 16, 32); /* by group: bit s of a byte belongs to part s */
+    transpose_bits(fifth);     /* by part: bit g of a byte belongs to group g */
+    for (int i = 0; i < 4; i++) {
+        uint8_t *pair = out + 320 + i * PAIR5;
+        put_groups(pair, r, p + 48 + i * 32, 8);
+        put_groups(pair + 512, r, (const uint8_t *)&fifth[2 * i], 2);
     }
 }
 
 static void Q5_K_unpack1(const uint8_t *packed, int r, uint8_t *p)
 {
+    uint32_t fifth[8];
     unpack_head(packed, r, p);
-    uint32_t h[8] = {0};
-    for (int s = 0; s < 8; s++) {
-        const uint8_t *pair = packed + 320 + s / 2 * PAIR5;
-        uint32_t fifth = load_u32(pair + 512 + 64 * (s & 1) + 4 * r);
-        if (!(s & 1))
-            get_groups(pair, r, p + 48 + s / 2 * 32, 8);
-        for (int g = 0; g < 8; g++)
-            h[g] |= (fifth >> g & 0x01010101u) << s;
+    for (int i = 0; i < 4; i++) {
+        const uint8_t *pair = packed + 320 + i * PAIR5;
+        get_groups(pair, r, p + 48 + i * 32, 8);
+        get_groups(pair + 512, r, (uint8_t *)&fifth[2 * i], 2);
     }
-    memcpy(p + 16, h, 32);
+    transpose_bits(fifth);
+    memcpy(p + 16, fifth, 32);
 }
 
-/* The quarters of q6_K, half n and j: 256 bytes of 2-bit fields, then the nibbles va and vb, 256 bytes each. */
+/* The quarters of q6_K, half n and j: 256 bytes of 2-bit fields, then the nibbles va and vb, 256
+ * bytes each. */
 static void Q6_K_pack1(const uint8_t *p, int r, uint8_t *out)
 {
     memcpy(out + 2 * r, p + 208, 2);
@@ -377,13 +409,12 @@ static void Q6_K_unpack1(const uint8_t *packed, int r, uint8_t *p)
     }
 }
 
-#define K_QUANT(NAME, BYTES, HAS_MIN)                                                              \
-    TYPE256(NAME, BYTES, HAS_MIN)                                                                  \
-    QUANT_BLOCKS(NAME, 256, BYTES)                                                                 \
+#define K_QUANT(NAME, BYTES, HAS_MIN, SCALE)                                                       \
+    TYPE256(NAME, BYTES, HAS_MIN, SCALE)                                                           \
     PACKED16(NAME, 256, BYTES)
 
-K_QUANT(Q2_K, 84, 1)
-K_QUANT(Q3_K, 110, 0)
-K_QUANT(Q4_K, 144, 1)
-K_QUANT(Q5_K, 176, 1)
-K_QUANT(Q6_K, 210, 0)
+K_QUANT(Q2_K, 84, 1, Q2_K_scale)
+K_QUANT(Q3_K, 110, 0, Q3_K_scale)
+K_QUANT(Q4_K, 144, 1, scale_first_two)
+K_QUANT(Q5_K, 176, 1, scale_first_two)
+K_QUANT(Q6_K, 210, 0, Q6_K_scale)

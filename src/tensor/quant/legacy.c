@@ -1,14 +1,17 @@
 /* legacy.c -- the first block formats: 32 weights, one f16 scale, 4, 5 or 8 bits each.
  *
- *   q4_0  18  [d][qs 16]             w = d (q - 8)       qs[i]: low nibble weight i, high nibble weight i + 16
+ *   q4_0  18  [d][qs 16]             w = d (q - 8)
  *   q4_1  20  [d][m][qs 16]          w = d q + m
- *   q5_0  22  [d][qh 4][qs 16]       w = d (q - 16)      bit k of qh: the fifth bit of weight k
+ *   q5_0  22  [d][qh 4][qs 16]       w = d (q - 16)
  *   q5_1  24  [d][m][qh 4][qs 16]    w = d q + m
- *   q8_0  34  [d][qs 32]             w = d q             int8
+ *   q8_0  34  [d][qs 32 x int8]      w = d q
  *
- * Packed nibbles are the file's bytes in groups of four: k = 4g..4g+3 lies in the same bytes as k = 16+4g..., as in the file.
- * Quantisers round to nearest; the symmetric ones give the value of largest magnitude the code of largest magnitude.
- * Reference: the GGUF specification, github.com/ggml-org/ggml/blob/master/docs/gguf.md, and the Python package gguf. */
+ * qs[i]: low nibble weight i, high nibble weight i + 16. Bit k of qh: the fifth bit of weight k.
+ *
+ * Packed nibbles are the file's bytes in groups of four: k = 4g..4g+3 lies in the same bytes as k =
+ * 16+4g..., as in the file. Quantisers round to nearest; the symmetric ones give the value of
+ * largest magnitude the code of largest magnitude. Reference: the GGUF specification,
+ * github.com/ggml-org/ggml/blob/master/docs/gguf.md, and the Python package gguf. */
 #include "tensor/quant/block.h"
 
 static void expand_nibbles(const uint8_t *qs, int offset, int8_t *w)
@@ -31,37 +34,30 @@ static void expand_fives(const uint8_t *qh, const uint8_t *qs, int offset, int8_
 static void Q4_0_expand(const uint8_t *p, int part, struct part32 *e)
 {
     (void)part;
-    e->d = load_f16(p);
     expand_nibbles(p + 2, 8, e->w);
 }
 
 static void Q4_1_expand(const uint8_t *p, int part, struct part32 *e)
 {
     (void)part;
-    e->d = load_f16(p);
-    e->m = load_f16(p + 2);
     expand_nibbles(p + 4, 0, e->w);
 }
 
 static void Q5_0_expand(const uint8_t *p, int part, struct part32 *e)
 {
     (void)part;
-    e->d = load_f16(p);
     expand_fives(p + 2, p + 6, 16, e->w);
 }
 
 static void Q5_1_expand(const uint8_t *p, int part, struct part32 *e)
 {
     (void)part;
-    e->d = load_f16(p);
-    e->m = load_f16(p + 2);
     expand_fives(p + 4, p + 8, 0, e->w);
 }
 
 static void Q8_0_expand(const uint8_t *p, int part, struct part32 *e)
 {
     (void)part;
-    e->d = load_f16(p);
     memcpy(e->w, p + 2, 32);
 }
 
@@ -138,7 +134,8 @@ static void Q8_0_quant1(const float *x, uint8_t *p)
         p[2 + i] = (uint8_t)nearest(x[i] * id, -127, 127);
 }
 
-/* Fifth bits, from bit 4g + j of a word to byte j, bit g (the order of use: one shift gives the bits of a whole group). */
+/* Fifth bits, from bit 4g + j of a word to byte j, bit g (the order of use: one shift gives the
+ * bits of a whole group). */
 static uint32_t fifths_to_bytes(uint32_t h)
 {
     uint32_t v = 0;
@@ -235,13 +232,12 @@ static void Q8_0_unpack1(const uint8_t *packed, int r, uint8_t *p)
     get_groups(packed + 32, r, p + 2, 8);
 }
 
-#define LEGACY(NAME, BYTES, HAS_M)                                                                 \
-    TYPE32(NAME, BYTES, 1, HAS_M)                                                                  \
-    QUANT_BLOCKS(NAME, 32, BYTES)                                                                  \
+#define LEGACY(NAME, BYTES, HAS_M, SCALE)                                                          \
+    TYPE32(NAME, BYTES, 1, HAS_M, SCALE)                                                           \
     PACKED16(NAME, 32, BYTES)
 
-LEGACY(Q4_0, 18, 0)
-LEGACY(Q4_1, 20, 1)
-LEGACY(Q5_0, 22, 0)
-LEGACY(Q5_1, 24, 1)
-LEGACY(Q8_0, 34, 0)
+LEGACY(Q4_0, 18, 0, scale_first)
+LEGACY(Q4_1, 20, 1, scale_first_two)
+LEGACY(Q5_0, 22, 0, scale_first)
+LEGACY(Q5_1, 24, 1, scale_first_two)
+LEGACY(Q8_0, 34, 0, scale_first)

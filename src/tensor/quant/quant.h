@@ -1,6 +1,7 @@
-/* quant.h -- the functions every weight type with values supplies (struct dtype_traits tells what each does). A type's file defines
- * NAME_dequant, NAME_quant, NAME_dot, NAME_check and, when its row of dtypes.def names a packed layout, NAME_pack and NAME_unpack_row,
- * mostly by one of the macros of block.h. */
+/* quant.h -- the functions every weight type with values supplies (struct dtype_traits tells what
+ * each does). A type's file defines NAME_dequant, NAME_quant, NAME_dot, NAME_check and, when its
+ * row of dtypes.def names a packed layout, NAME_pack and NAME_unpack_row, mostly by one of the
+ * macros of block.h. */
 #ifndef PITH_TENSOR_QUANT_QUANT_H
 #define PITH_TENSOR_QUANT_QUANT_H
 

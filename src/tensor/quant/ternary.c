@@ -1,34 +1,38 @@
 /* ternary.c -- weights of one sign or three levels with one scale.
  *
- *   q1_0   18, 128 weights  [d][bits 16]             w = bit ? d : -d           weight k: bit k & 7 of byte k / 8
- *   q2_0   18,  64 weights  [d][qs 16]               w = d (q - 1)              2-bit fields in order of k, lowest first
- *   tq2_0  66, 256 weights  [qs 64][d]               w = d (q - 1)              halves of 128: field f of byte i is weight 32f + i
- *   tq1_0  54, 256 weights  [qs 48][qh 4][d]         w = d (digit - 1)          five base-3 digits a byte
+ *   q1_0   18, 128 weights  [d][bits 16]      w = bit ? d : -d    in order of k, lowest bit first
+ *   q2_0   18,  64 weights  [d][qs 16]        w = d (q - 1)       2-bit fields, as q1_0
+ *   tq2_0  66, 256 weights  [qs 64][d]        w = d (q - 1)       2-bit fields, as q2_K (k.c)
+ *   tq1_0  54, 256 weights  [qs 48][qh 4][d]  w = d (digit - 1)   five base-3 digits a byte
  *
- * tq1_0: a byte is ceil(256 v / 243), where v has the digits of five weights (of four in qh, the fifth 0), the first highest; so digit n
- * is the integer part of 3 (byte 3^n mod 256) / 256. Digit n of the first 32 bytes is weight 32n + i, of the next 16 weight
- * 160 + 16n + i, of qh weight 240 + 4n + i.
+ * tq1_0: a byte is ceil(256 v / 243), where v has the digits of five weights (of four in qh, the
+ * fifth 0), the first highest; so digit n is the integer part of 3 (byte 3^n mod 256) / 256. Digit
+ * n of the first 32 bytes is weight 32n + i, of the next 16 weight 160 + 16n + i, of qh weight 240
+ * + 4n + i.
  *
- * Activations: A32 for q1_0 and q2_0 (a block counts as blocks of 32 with one scale), A256 for the others, whose part scales are 1. */
+ * Activations: A32 for q1_0 and q2_0 (a block counts as blocks of 32 with one scale), A256 for the
+ * others, whose part scales are 1. */
 #include "tensor/quant/block.h"
 
 static void Q1_0_expand(const uint8_t *p, int part, struct part32 *e)
 {
-    e->d = load_f16(p);
     for (int i = 0; i < 32; i++)
         e->w[i] = p[2 + part * 4 + i / 8] >> (i & 7) & 1 ? 1 : -1;
 }
 
 static void Q2_0_expand(const uint8_t *p, int part, struct part32 *e)
 {
-    e->d = load_f16(p);
     for (int i = 0; i < 32; i++)
         e->w[i] = (int8_t)((p[2 + part * 8 + i / 4] >> 2 * (i & 3) & 3) - 1);
 }
 
+static struct scale TQ2_0_scale(const uint8_t *p)
+{
+    return scale_first(p + 64);
+}
+
 static void TQ2_0_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = load_f16(p + 64);
     memset(e->sc, 1, 16);
     for (int k = 0; k < 256; k++)
         e->w[k] = (int8_t)((p[(k >> 7) * 32 + (k & 31)] >> (k >> 5 & 3) * 2 & 3) - 1);
@@ -51,9 +55,13 @@ static int digit_at(int k, int *n)
 
 static const uint8_t power3[5] = {1, 3, 9, 27, 81};
 
+static struct scale TQ1_0_scale(const uint8_t *p)
+{
+    return scale_first(p + 52);
+}
+
 static void TQ1_0_expand(const uint8_t *p, struct part256 *e)
 {
-    e->d = load_f16(p + 52);
     memset(e->sc, 1, 16);
     for (int k = 0; k < 256; k++) {
         int n, at = digit_at(k, &n);
@@ -85,7 +93,8 @@ static void TQ2_0_quant1(const float *x, uint8_t *p)
     float id = inverse(store_f16(p + 64, fabsf(extreme(x, 256))));
     memset(p, 0, 64);
     for (int k = 0; k < 256; k++)
-        p[(k >> 7) * 32 + (k & 31)] |= (uint8_t)(nearest(x[k] * id + 1.0f, 0, 2) << (k >> 5 & 3) * 2);
+        p[(k >> 7) * 32 + (k & 31)] |=
+            (uint8_t)(nearest(x[k] * id + 1.0f, 0, 2) << (k >> 5 & 3) * 2);
 }
 
 static void TQ1_0_quant1(const float *x, uint8_t *p)
@@ -100,11 +109,7 @@ static void TQ1_0_quant1(const float *x, uint8_t *p)
         p[i] = (uint8_t)((v[i] * 256 + 242) / 243);
 }
 
-TYPE32(Q1_0, 18, 4, 0)
-QUANT_BLOCKS(Q1_0, 128, 18)
-TYPE32(Q2_0, 18, 2, 0)
-QUANT_BLOCKS(Q2_0, 64, 18)
-TYPE256(TQ2_0, 66, 0)
-QUANT_BLOCKS(TQ2_0, 256, 66)
-TYPE256(TQ1_0, 54, 0)
-QUANT_BLOCKS(TQ1_0, 256, 54)
+TYPE32(Q1_0, 18, 4, 0, scale_first)
+TYPE32(Q2_0, 18, 2, 0, scale_first)
+TYPE256(TQ2_0, 66, 0, TQ2_0_scale)
+TYPE256(TQ1_0, 54, 0, TQ1_0_scale)
