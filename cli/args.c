@@ -12,7 +12,7 @@ enum { LINE = 92, HELP_COLUMN = 28, ROWS_MAX = 64 };
 
 /* ---------------------------------------------------------------- values */
 
-/* Whole number at text, with K, M or G when `suffix`; *end is behind it. 0 when there is none or it does not fit. */
+/* Whole number at text, with K, M or G when `suffix`; *end is behind it. 0: there is none that fits. */
 static int parse_int(const char *text, int suffix, int64_t *out, const char **end)
 {
     char *e;
@@ -176,8 +176,9 @@ const char *args_nearest(const char *word, const char *const *candidates)
     for (; *candidates; candidates++) {
         int d = distance(word, *candidates);
         size_t len = strlen(*candidates), common = len < n ? len : n;
-        if (common > 3 && !memcmp(word, *candidates, common)) /* "--temperature" for "--temp" */
-            d = 1;
+        size_t least_common = word[0] == '-' ? 4 : 3;
+        if (common >= least_common && !memcmp(word, *candidates, common))
+            d = 1; /* "--temperature" for "--temp" */
         if (d <= least) {
             least = d - 1; /* the first of equals */
             best = *candidates;
@@ -341,7 +342,8 @@ static const char *meta_of(const struct arg *a)
 
 static void help_row(const struct arg *a, FILE *to)
 {
-    char text[1024], source[128] = "";
+    const char *dflt = a->dflt ? a->dflt : a->otherwise;
+    char text[1024], source[256] = "";
     int column;
     if (is_flag(a))
         column = fprintf(to, "  %3s%s %s %s", a->alias ? a->alias : "", a->alias ? "," : " ", a->name,
@@ -353,10 +355,9 @@ static void help_row(const struct arg *a, FILE *to)
         column = 0;
     }
     fprintf(to, "%*s", HELP_COLUMN - column, "");
-    if (a->dflt && a->env)
-        snprintf(source, sizeof source, " (default: $%s, else %s)", a->env, a->dflt);
-    else if (a->dflt || a->env)
-        snprintf(source, sizeof source, " (default: %s%s)", a->env ? "$" : "", a->env ? a->env : a->dflt);
+    if (dflt)
+        snprintf(source, sizeof source, " (default: %s%s%s%s)", a->env ? "$" : "", a->env ? a->env : "",
+                 a->env ? ", else " : "", dflt);
     snprintf(text, sizeof text, "%s%s", a->help, source);
     args_wrap(to, text, HELP_COLUMN, HELP_COLUMN);
 }

@@ -47,6 +47,7 @@ struct arg {
     double lo, hi;       /* of numbers; hi 0 = no upper end */
     const char *choices; /* "f16|f32" */
     const char *env, *dflt;
+    const char *otherwise; /* the default in words, when there is no `dflt` */
     const char *help;
 };
 #define ARG_FIELD(opts, member, kind) .type = (kind), .field = offsetof(opts, member)

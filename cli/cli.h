@@ -67,7 +67,7 @@ struct model_opts {
      .help = "GGUF file; the first part of a split one"}
 #define ARGS_MODEL(opts, member)                                                                   \
     {.name = "--threads", .alias = "-t", ARG_FIELD(opts, member.n_threads, ARG_INT), .lo = 1,      \
-     .hi = 256, .env = "PITH_THREADS", .help = "threads (default: the cores it may use)"},         \
+     .hi = 256, .env = "PITH_THREADS", .otherwise = "the cores it may use", .help = "threads"},    \
     ARGS_MODEL_CACHE(opts, member)
 #define ARGS_MODEL_CACHE(opts, member)                                                             \
     {.name = "--cache-type-k", ARG_FIELD(opts, member.cache_k, ARG_CHOICE),                        \

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -27,13 +28,13 @@ static const struct arg args[] = {
      .help = "file to write"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
      .hi = INT32_MAX,
-     .help = "positions of context (default: as many as tokens, at least what the model was trained "
-             "for or 4096)"},
+     .otherwise = "as many as tokens, at least what the model was trained for or 4096",
+     .help = "positions of context"},
     {.name = "--chunk", ARG_FIELD(struct opts, chunk, ARG_SIZE), .lo = 1, .hi = INT32_MAX,
-     .help = "most tokens in one step (default: 512); an encoder takes all of them in one"},
+     .otherwise = "512", .help = "most tokens in one step; an encoder takes all of them in one"},
     {.name = "--pooling", ARG_FIELD(struct opts, pooling, ARG_CHOICE), .choices = "mean|cls|last|none",
-     .help = "write embeddings: one of all tokens, or (none) one of each. An encoder writes them without "
-             "being asked, each"},
+     .otherwise = "logits; of an encoder none",
+     .help = "write embeddings: one of all tokens or, with none, one of each"},
     ARGS_MODEL(struct opts, model),
     {0},
 };
@@ -94,6 +95,15 @@ struct out_file {
     char *tmp;
     const char *path;
 };
+
+/* Renaming over a device would replace it. Asked first, for all the work is done before the renaming. */
+static int out_check(const char *path)
+{
+    struct stat sb;
+    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode))
+        return cli_say(CLI_INPUT, "%s is there and is no regular file; wanted a file to write", path);
+    return CLI_OK;
+}
 
 static int out_open(struct out_file *w, const char *path)
 {
@@ -216,7 +226,8 @@ static int run(void *opts)
     struct out_file out = {0};
     struct pith_model_info info = {.size = sizeof info};
     struct pith_session_params params = PITH_SESSION_PARAMS_INIT;
-    int32_t *ids = read_ids(o->tokens, &n, &code);
+    code = out_check(o->out);
+    int32_t *ids = code ? NULL : read_ids(o->tokens, &n, &code);
     if (!ids)
         return code;
     pith_session *s = NULL;

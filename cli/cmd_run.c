@@ -21,16 +21,16 @@ static const struct arg args[] = {
     {.name = "--prompt", .alias = "-p", .meta = "TEXT", ARG_FIELD(struct opts, prompt, ARG_TEXT),
      .help = "the prompt"},
     {.name = "--file", .alias = "-f", .meta = "FILE", ARG_FIELD(struct opts, file, ARG_TEXT),
-     .help = "read the prompt from a file, byte for byte; - is stdin (default: stdin, unless it is a "
-             "terminal)"},
+     .otherwise = "stdin, unless it is a terminal",
+     .help = "read the prompt from a file, byte for byte; - is stdin"},
     {.name = "--predict", .alias = "-n", ARG_FIELD(struct opts, n, ARG_INT), .lo = -2,
      .hi = INT32_MAX, .dflt = "-1",
      .help = "most tokens to make; -1: until the end token or a full context; -2: until the context "
              "is full; 0: only read the prompt"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
      .hi = INT32_MAX, .env = "PITH_CTX",
-     .help = "positions of context for prompt and text (default: what the model was trained for, at "
-             "most 4096)"},
+     .otherwise = "what the model was trained for, at most 4096",
+     .help = "positions of context for prompt and text"},
     {.name = "--temp", .meta = "T", ARG_FIELD(struct opts, temp, ARG_REAL), .hi = 1000, .dflt = "0",
      .help = "temperature; 0: always the most probable token"},
     {.name = "--top-k", ARG_FIELD(struct opts, top_k, ARG_INT), .hi = INT32_MAX, .dflt = "0",

@@ -52,7 +52,7 @@ static int run(void *opts)
     p.n_expert_used = (int32_t)o->n_used;
     p.tied = o->tied;
     p.seed = (uint64_t)o->seed;
-    return pith_synth(o->out, &p, &err) == PITH_OK ? CLI_OK : cli_fail(&err);
+    return pith_synth(o->out, &p, &err) == PITH_OK ? CLI_OK : cli_fail_file(o->out, &err);
 }
 
 const struct command cmd_synth = {

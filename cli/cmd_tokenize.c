@@ -14,7 +14,7 @@ static const struct arg args[] = {
     {.name = "MODEL", .required = 1, ARG_FIELD(struct opts, model, ARG_TEXT),
      .help = "GGUF file; only its vocabulary is read"},
     {.name = "TEXT", ARG_FIELD(struct opts, text, ARG_TEXT),
-     .help = "the text (default: all of stdin)"},
+     .otherwise = "all of stdin", .help = "the text"},
     {.name = "--bare", ARG_FIELD(struct opts, bare, ARG_SWITCH),
      .help = "do not add the tokens that the vocabulary puts around a text"},
     {.name = "--literal", ARG_FIELD(struct opts, literal, ARG_SWITCH),

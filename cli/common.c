@@ -125,14 +125,14 @@ int cli_read_file(const char *path, char **out, size_t *n)
 /* Length of the UTF-8 character at p[0..n), 0 when there is none (Unicode, table 3-7). */
 static size_t utf8_length(const unsigned char *p, size_t n)
 {
-    size_t len = p[0] < 0x80 ? 1 : p[0] < 0xC2 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : p[0] < 0xF5 ? 4 : 0;
+    size_t len = p[0] < 0x80 ? 1 : p[0] < 0xC2 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
     if (len > n || len == 0)
         return 0;
     for (size_t i = 1; i < len; i++) {
         if ((p[i] & 0xC0) != 0x80)
             return 0;
     }
-    int bad = (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xED && p[1] > 0x9F) ||
+    int bad = p[0] > 0xF4 || (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xED && p[1] > 0x9F) ||
               (p[0] == 0xF0 && p[1] < 0x90) || (p[0] == 0xF4 && p[1] > 0x8F);
     return bad ? 0 : len;
 }
