@@ -1,5 +1,5 @@
-/* fuzz_gguf.c -- any bytes as a GGUF file, and an override made of its tail: opened strictly and as a
- * listing; whatever opens is read to the end. */
+/* fuzz_gguf.c -- any bytes as a GGUF file, and an override made of its tail: opened strictly and as
+ * a listing; whatever opens is read to the end. */
 #include <stdlib.h>
 #include <string.h>
 

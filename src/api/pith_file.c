@@ -1,8 +1,8 @@
 /* pith_file.c -- looking into a GGUF file without loading it: pith.h's view of format/gguf.h.
  *
  * The format room hands out slices of the mapping; C callers want terminated strings, so the names
- * are copied once, at open. Files are opened as listings: a big-endian model, with which this engine
- * cannot compute, can still be looked at. */
+ * are copied once, at open. Files are opened as listings: a big-endian model, with which this
+ * engine cannot compute, can still be looked at. */
 #include "pith.h"
 
 #include <string.h>

@@ -78,7 +78,7 @@ uint32_t gguf_type_bytes(enum gguf_type t)
     return (unsigned)t < GGUF_TYPE_COUNT ? value_types[t].bytes : 0;
 }
 
-/* Type ids that dtypes.def has not, because no file that is in use holds them; for messages. */
+/* Type ids of the format that no weights have or that are gone from it; for messages. */
 static const struct {
     uint32_t id;
     const char *name;
