@@ -455,7 +455,7 @@ static void map_against_a_table(void)
     for (uint32_t i = 0; i < N; i++) {
         snprintf(keys[i], sizeof keys[i], "%x", i * 2654435761u);
         CHECK(map_put(&m, slice_of(keys[i]), i) == 1);
-        CHECK(m.n == i + 1 && m.cap >= m.n && (m.cap & (m.cap - 1)) == 0);
+        CHECK(m.n == i + 1 && m.cap - m.cap / 4 >= m.n && (m.cap & (m.cap - 1)) == 0);
     }
     for (uint32_t i = 0; i < N; i++) {
         char key[12]; /* equal bytes elsewhere */
@@ -480,6 +480,43 @@ static void map_against_a_table(void)
         map_put(&m, slice_of(keys[i]), i);
     CHECK(m.entries == entries);
     CHECK(!map_reserve(&m, UINT32_MAX) && map_get(&m, slice_of(keys[5]), &v) && v == 5);
+    map_deinit(&m);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Among enough keys some have the same 32 bits of hash: the map must still tell them apart. */
+static void map_collisions(void)
+{
+    enum { N = 200000 };
+    static uint64_t t[N]; /* hash << 32 | number */
+    struct map m;
+    map_init(&m, PITH_MEM_VOCAB);
+    for (uint32_t i = 0; i < N; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%u", i);
+        t[i] = slice_hash(slice_of(key)) << 32 | i;
+    }
+    qsort(t, N, sizeof *t, by_value);
+    int pairs = 0;
+    for (int i = 1; i < N; i++) {
+        if (t[i] >> 32 != t[i - 1] >> 32)
+            continue;
+        static char key[2][16];
+        snprintf(key[0], sizeof key[0], "%u", (unsigned)t[i - 1]);
+        snprintf(key[1], sizeof key[1], "%u", (unsigned)t[i]);
+        map_deinit(&m);
+        CHECK(map_put(&m, slice_of(key[0]), 1) == 1 && map_put(&m, slice_of(key[1]), 2) == 1);
+        uint32_t a = 0, b = 0;
+        CHECK(map_get(&m, slice_of(key[0]), &a) && map_get(&m, slice_of(key[1]), &b) && a == 1 &&
+              b == 2);
+        pairs++;
+    }
+    CHECK(pairs > 0);
     map_deinit(&m);
 }
 
@@ -1101,6 +1138,7 @@ int main(void)
     TEST(string_failures);
     TEST(edit_distances);
     TEST(map_against_a_table);
+    TEST(map_collisions);
     TEST(map_failures);
     TEST(cursor_values);
     TEST(cursor_bounds);
