@@ -1,5 +1,5 @@
-/* args.c -- see args.h. Every message names the flag (or the environment variable), what was found and
- * what was wanted.
+/* args.c -- see args.h. Every message names the flag (or the environment variable), what was found
+ * and what was wanted.
  */
 #include "args.h"
 
@@ -12,7 +12,7 @@ enum { LINE = 92, HELP_COLUMN = 28, ROWS_MAX = 64 };
 
 /* ---------------------------------------------------------------- values */
 
-/* Whole number at text, with K, M or G when `suffix`; *end is behind it. 0: there is none that fits. */
+/* Whole number at text, K, M or G with `suffix`; *end is behind it. 0: there is none that fits. */
 static int parse_int(const char *text, int suffix, int64_t *out, const char **end)
 {
     char *e;
@@ -170,7 +170,8 @@ const char *args_nearest(const char *word, const char *const *candidates)
 {
     size_t n = strlen(word);
     const char *best = NULL;
-    int least = n < 6 ? 2 : 3; /* as many slips as a typo may have, and fewer than the word is long */
+    /* As many slips as a typo may have, and fewer than the word is long. */
+    int least = n < 6 ? 2 : 3;
     if (least >= (int)n)
         least = (int)n - 1;
     for (; *candidates; candidates++) {
@@ -299,7 +300,8 @@ int args_parse(const struct args_spec *spec, int argc, char **argv, void *opts)
         while (next->name && is_flag(next))
             next++;
         if (!next->name) {
-            fprintf(stderr, "%s: found \"%s\" where nothing more was wanted\n", spec->command, argv[i]);
+            fprintf(stderr, "%s: found \"%s\" where nothing more was wanted\n", spec->command,
+                    argv[i]);
             return ARGS_BAD;
         }
         given[next - spec->rows] = 1;
@@ -346,8 +348,8 @@ static void help_row(const struct arg *a, FILE *to)
     char text[1024], source[256] = "";
     int column;
     if (is_flag(a))
-        column = fprintf(to, "  %3s%s %s %s", a->alias ? a->alias : "", a->alias ? "," : " ", a->name,
-                         meta_of(a));
+        column = fprintf(to, "  %3s%s %s %s", a->alias ? a->alias : "", a->alias ? "," : " ",
+                         a->name, meta_of(a));
     else
         column = fprintf(to, "  %s", a->name);
     if (column >= HELP_COLUMN) {
@@ -356,8 +358,8 @@ static void help_row(const struct arg *a, FILE *to)
     }
     fprintf(to, "%*s", HELP_COLUMN - column, "");
     if (dflt)
-        snprintf(source, sizeof source, " (default: %s%s%s%s)", a->env ? "$" : "", a->env ? a->env : "",
-                 a->env ? ", else " : "", dflt);
+        snprintf(source, sizeof source, " (default: %s%s%s%s)", a->env ? "$" : "",
+                 a->env ? a->env : "", a->env ? ", else " : "", dflt);
     snprintf(text, sizeof text, "%s%s", a->help, source);
     args_wrap(to, text, HELP_COLUMN, HELP_COLUMN);
 }

@@ -1,15 +1,16 @@
 /* args.h -- command lines from a table: one row per flag gives parsing, checks, messages and help.
  *
  *     static const struct arg args[] = {
- *         {.name = "MODEL", .required = 1, ARG_FIELD(struct opts, model, ARG_TEXT), .help = "GGUF file"},
- *         {.name = "--temp", .meta = "T", ARG_FIELD(struct opts, temp, ARG_REAL), .hi = 100, .help = ...},
+ *         {.name = "MODEL", .required = 1, ARG_FIELD(struct opts, model, ARG_TEXT), .help = ...},
+ *         {.name = "--temp", ARG_FIELD(struct opts, temp, ARG_REAL), .hi = 100, .help = ...},
  *         {0},
  *     };
  *
- * A name without dashes is a positional argument. Values come from, in this order: the command line, the
- * environment variable of the row, its default text; without any the field stays zero. All three are
- * parsed and checked alike. "--flag VALUE" and "--flag=VALUE" are the same; "--" ends the flags.
- * Sizes may end in K, M or G (powers of 1024). Texts point into argv or the environment. */
+ * A name without dashes is a positional argument. Values come from the command line, else from the
+ * environment variable of the row, else from its default text; without any the field stays zero.
+ * All three are parsed and checked alike. "--flag VALUE" and "--flag=VALUE" are the same; "--" ends
+ * the flags. Sizes may end in K, M or G (powers of 1024). Texts point into argv, environment or
+ * table. */
 #ifndef PITH_CLI_ARGS_H
 #define PITH_CLI_ARGS_H
 

@@ -49,7 +49,8 @@ int32_t *cli_tokenize(const pith_model *m, const char *text, size_t n, int flags
 
 /* ---------------------------------------------------------------- Ctrl-C (interrupt.c) */
 
-/* From now on Ctrl-C (and SIGTERM) asks first and exits the second time; a closed pipe is a write error. */
+/* From now on Ctrl-C (and SIGTERM) asks first and exits the second time; a closed pipe is a write
+ * error. */
 void interrupt_install(void);
 void interrupt_watch(pith_session *s); /* what the first one cancels; NULL: nothing */
 int interrupt_asked(void);
@@ -61,6 +62,7 @@ struct model_opts {
     int64_t n_threads, n_ctx;
     int strict, verbose;
 };
+/* clang-format off */
 /* The rows every command with a model has; `member` is the command's struct model_opts. */
 #define ARGS_MODEL_FILE(opts, member)                                                              \
     {.name = "MODEL", .required = 1, ARG_FIELD(opts, member.path, ARG_TEXT),                       \
@@ -81,13 +83,14 @@ struct model_opts {
      .help = "refuse instead of falling back to a slower kernel or device"},                       \
     {.name = "--verbose", .alias = "-v", ARG_FIELD(opts, member.verbose, ARG_SWITCH),              \
      .help = "progress, timings and the execution report on stderr"}
+/* clang-format on */
 
-/* Opens with the options and what else *params says (its progress is set here), showing how far it is.
- * NULL: *code is the exit code, the message is out. */
+/* Opens with the options and what else *params says (its progress is set here), showing how far it
+ * is. NULL: *code is the exit code, the message is out. */
 pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params *params, int *code);
 /* n_ctx: as pith_session_params; the other fields of *params are kept. */
 pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
-                           struct pith_session_params *params, int *code);
+                               struct pith_session_params *params, int *code);
 int cli_chatty(const struct model_opts *o); /* progress and timings are wanted */
 void cli_report(const pith_session *s);     /* the execution report, on stderr */
 

@@ -1,8 +1,9 @@
-/* cmd_bench.c -- pith bench: how fast a model runs here, and how near that is to what the machine allows.
+/* cmd_bench.c -- pith bench: how fast a model runs here, and how near that is to what the machine
+ * allows.
  *
  *     limit of prefill   integer (for float weights: fma) peak / operations per token
- *     limit of decode    read bandwidth / (weight bytes + cache bytes of all sequences per step), per
- *                        token of the step; at many sequences the limit of prefill where that is lower
+ *     limit of decode    tokens of a step * read bandwidth / (weight bytes + cache bytes of all its
+ *                        sequences); with many sequences the limit of prefill where that is lower
  *
  * Bandwidth and peaks are measured in the same run, with the same number of threads.
  */
@@ -20,8 +21,12 @@ struct opts {
 };
 
 #define LIST(flag, short_flag, member, low, high, standard, what)                                  \
-    {.name = flag, .alias = short_flag, .meta = "N,...",                                           \
-     ARG_FIELD(struct opts, member, ARG_INTS), .lo = low, .hi = high, .dflt = standard, .help = what}
+    {                                                                                              \
+        .name = flag, .alias = short_flag, .meta = "N,...",                                        \
+        ARG_FIELD(struct opts, member, ARG_INTS), .lo = low, .hi = high, .dflt = standard,         \
+        .help = what                                                                               \
+    }
+/* clang-format off */
 static const struct arg args[] = {
     ARGS_MODEL_FILE(struct opts, model),
     LIST("--prompt", "-p", prompt, 0, 1 << 24, "512", "tokens of a prefill test (pp); 0: none"),
@@ -29,7 +34,8 @@ static const struct arg args[] = {
     LIST("--depth", "-d", depth, 0, 1 << 24, "0", "tokens that are in the context before a test"),
     LIST("--sequences", "-np", seqs, 1, 4096, "1", "sequences side by side"),
     {.name = "--threads", .alias = "-t", .meta = "N,...", ARG_FIELD(struct opts, threads, ARG_INTS),
-     .lo = 1, .hi = 256, .env = "PITH_THREADS", .otherwise = "the cores it may use", .help = "threads"},
+     .lo = 1, .hi = 256, .env = "PITH_THREADS", .otherwise = "the cores it may use",
+     .help = "threads"},
     {.name = "--reps", .alias = "-r", ARG_FIELD(struct opts, reps, ARG_INT), .lo = 1, .hi = 10000,
      .dflt = "5", .help = "measured runs of each test, after one that is not"},
     {.name = "--batch", .alias = "-b", ARG_FIELD(struct opts, n_batch, ARG_SIZE), .lo = 1,
@@ -39,6 +45,7 @@ static const struct arg args[] = {
     ARGS_MODEL_CACHE(struct opts, model),
     {0},
 };
+/* clang-format on */
 
 struct result {
     char test[64];
@@ -92,15 +99,29 @@ static json_t *to_json(const struct bench *b, const struct result *r)
     char commit[64];
     commit_of(commit, sizeof commit);
     const struct pith_machine *h = &b->machine;
-    return json_pack("{s:s, s:s, s:o, s:s, s:o, s:s, s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, "
-                     "s:f, s:I, s:s}",
-                     "test", r->test, "backend", "cpu", "device", cli_json_text(h->cpu, strlen(h->cpu)),
-                     "isa", h->isa, "model", cli_json_text(model_name(b), strlen(model_name(b))), "arch",
-                     b->info.arch, "type", b->info.type, "n_threads", r->n_threads, "n_seqs",
-                     r->n_seqs, "reps", (int)b->o->reps, "tps", r->tps, "tps_std", r->tps_std,
-                     "limit_tps", r->limit_tps, "share", share(r), "read_gbs", h->read_gbs,
-                     "int8_gops", h->int8_gops, "f32_gops", h->f32_gops, "weight_bytes",
-                     (json_int_t)b->info.weight_bytes, "commit", commit);
+    /* clang-format off */
+    return json_pack("{s:s, s:s, s:o, s:s, s:o, s:s, s:s, s:i, s:i, s:i,"
+                     " s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:s}",
+                     "test", r->test,
+                     "backend", "cpu",
+                     "device", cli_json_text(h->cpu, strlen(h->cpu)),
+                     "isa", h->isa,
+                     "model", cli_json_text(model_name(b), strlen(model_name(b))),
+                     "arch", b->info.arch,
+                     "type", b->info.type,
+                     "n_threads", r->n_threads,
+                     "n_seqs", r->n_seqs,
+                     "reps", (int)b->o->reps,
+                     "tps", r->tps,
+                     "tps_std", r->tps_std,
+                     "limit_tps", r->limit_tps,
+                     "share", share(r),
+                     "read_gbs", h->read_gbs,
+                     "int8_gops", h->int8_gops,
+                     "f32_gops", h->f32_gops,
+                     "weight_bytes", (json_int_t)b->info.weight_bytes,
+                     "commit", commit);
+    /* clang-format on */
 }
 
 static void show_json(struct bench *b, const struct result *r)
@@ -118,7 +139,9 @@ static void show_csv(struct bench *b, const struct result *r)
     if (b->n_shown == 0) {
         int n = 0;
         json_object_foreach(row, key, value)
+        {
             printf("%s%s", n++ ? "," : "", key);
+        }
         putchar('\n');
     }
     int n = 0;
@@ -197,8 +220,8 @@ static pith_status run_once(struct bench *b, pith_session *s, int is_prefill, in
     return st;
 }
 
-static pith_status measure(struct bench *b, pith_session *s, int is_prefill, int32_t n, int64_t depth,
-                           struct result *r, struct pith_error *err)
+static pith_status measure(struct bench *b, pith_session *s, int is_prefill, int32_t n,
+                           int64_t depth, struct result *r, struct pith_error *err)
 {
     enum { WARM_PREFILL = 512, WARM_DECODE = 8 };
     int32_t warm = is_prefill ? WARM_PREFILL : WARM_DECODE;
@@ -233,6 +256,17 @@ static int64_t largest(const struct arg_ints *list)
     return most;
 }
 
+/* "pp512", "tg128@d8192x32": what, how much, behind what, of how many sequences. */
+static void name_test(struct result *r, int is_prefill, int32_t n, int64_t depth)
+{
+    char at[16] = "", times[16] = "";
+    if (depth)
+        snprintf(at, sizeof at, "@d%d", (int)depth);
+    if (r->n_seqs > 1)
+        snprintf(times, sizeof times, "x%d", r->n_seqs);
+    snprintf(r->test, sizeof r->test, "%s%d%s%s", is_prefill ? "pp" : "tg", n, at, times);
+}
+
 /* All prefill, then all decode tests with one number of threads, sequences and depth. */
 static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int64_t depth)
 {
@@ -242,7 +276,8 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
     int64_t p = largest(&b->o->prompt), n = largest(&b->o->predict);
     params.n_seq = n_seqs;
     params.n_threads = n_threads;
-    pith_session *s = cli_session_open(b->m, &b->o->model, (int32_t)(depth + (p > n ? p : n)), &params, &code);
+    pith_session *s =
+        cli_session_open(b->m, &b->o->model, (int32_t)(depth + (p > n ? p : n)), &params, &code);
     if (!s)
         return code;
     interrupt_watch(s);
@@ -257,11 +292,7 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
             struct result r = {.n_threads = n_threads, .n_seqs = n_seqs};
             if (sizes->v[i] == 0)
                 continue;
-            int used = snprintf(r.test, sizeof r.test, "%s%d", is_prefill ? "pp" : "tg", (int)sizes->v[i]);
-            if (depth)
-                used += snprintf(r.test + used, sizeof r.test - (size_t)used, "@d%d", (int)depth);
-            if (n_seqs > 1)
-                snprintf(r.test + used, sizeof r.test - (size_t)used, "x%d", n_seqs);
+            name_test(&r, is_prefill, (int32_t)sizes->v[i], depth);
             st = measure(b, s, is_prefill, (int32_t)sizes->v[i], depth, &r, &err);
             if (st == PITH_OK)
                 show(b, &r);
@@ -284,8 +315,8 @@ static int bench_all(struct bench *b)
     for (int t = 0; t < (o->threads.n ? o->threads.n : 1) && !code; t++) {
         struct pith_error err = {0};
         b->machine = (struct pith_machine){.size = sizeof b->machine};
-        if (pith_machine_measure(o->threads.n ? (int32_t)o->threads.v[t] : 0, MEASURE_MS, &b->machine,
-                                 &err) != PITH_OK)
+        if (pith_machine_measure(o->threads.n ? (int32_t)o->threads.v[t] : 0, MEASURE_MS,
+                                 &b->machine, &err) != PITH_OK)
             return cli_fail(&err);
         if (o->format[0] == 'm')
             printf("%s%s, %s, %d threads: reads %.1f GB/s, int8 %.0f Gop/s, f32 %.0f Gop/s\n\n",
@@ -333,7 +364,8 @@ static int run(void *opts)
     b.m = cli_model_open(&o->model, &params, &code);
     if (!b.m)
         return code;
-    code = pith_model_get_info(b.m, &b.info, &err) == PITH_OK ? make_tokens(&b, n_rows) : cli_fail(&err);
+    code = pith_model_get_info(b.m, &b.info, &err) == PITH_OK ? make_tokens(&b, n_rows)
+                                                              : cli_fail(&err);
     if (!code)
         code = bench_all(&b);
     if (o->format[0] == 'j')
@@ -347,15 +379,19 @@ static int run(void *opts)
 const struct command cmd_bench = {
     .name = "bench",
     .summary = "measure prefill and decode speed against the machine's limits",
-    .args = {
-        .command = "pith bench",
-        .about = "Measures tokens per second of prefill (pp) and decode (tg), mean and deviation, for "
-                 "every combination of the lists, beside what the machine allows: its read bandwidth "
-                 "and arithmetic peaks are measured in the same run.",
-        .example = "  pith bench model.gguf -p 512 -n 128 -d 0,8K\n"
-                   "  pith bench model.gguf -p 0 -n 64 -np 1,8,32 -t 1,2 -o json > bench.json\n",
-        .rows = args,
-    },
+    .args =
+        {
+            .command = "pith bench",
+            .about = "Measures tokens per second of prefill (pp) and decode (tg), mean and "
+                     "deviation, for "
+                     "every combination of the lists, beside what the machine allows: its read "
+                     "bandwidth "
+                     "and arithmetic peaks are measured in the same run.",
+            .example =
+                "  pith bench model.gguf -p 512 -n 128 -d 0,8K\n"
+                "  pith bench model.gguf -p 0 -n 64 -np 1,8,32 -t 1,2 -o json > bench.json\n",
+            .rows = args,
+        },
     .opts_bytes = sizeof(struct opts),
     .run = run,
 };

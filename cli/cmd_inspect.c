@@ -11,16 +11,18 @@ struct opts {
     int json;
 };
 
+/* clang-format off */
 static const struct arg args[] = {
     {.name = "FILE", .required = 1, ARG_FIELD(struct opts, path, ARG_TEXT),
      .help = "GGUF file; the first part of a split one"},
     {.name = "--json", ARG_FIELD(struct opts, json, ARG_SWITCH),
-     .help = "one JSON object: path, gguf_version, parts, keys [{name, type, value}], tensors [{name, "
-             "type, shape, part, offset, bytes}], n_params, bytes"},
+     .help = "one JSON object: path, gguf_version, parts, keys [{name, type, value}], tensors "
+             "[{name, type, shape, part, offset, bytes}], n_params, bytes"},
     {.name = "--max-items", ARG_FIELD(struct opts, max_items, ARG_SIZE), .lo = -1, .hi = INT32_MAX,
      .dflt = "8", .help = "most items shown of an array, -1: all; a longer one ends in \"...\""},
     {0},
 };
+/* clang-format on */
 
 enum { LINE_BYTES = 160 }; /* of a string that are shown in the listing */
 
@@ -77,8 +79,9 @@ static int list(const struct opts *o, const pith_file *f)
 {
     uint64_t params = 0, bytes = 0;
     int64_t n_keys = pith_file_n_keys(f), n_tensors = pith_file_n_tensors(f);
-    printf("%s: GGUF version %d, %d part%s\n\n%" PRId64 " keys\n", o->path, pith_file_gguf_version(f),
-           pith_file_n_parts(f), pith_file_n_parts(f) == 1 ? "" : "s", n_keys);
+    printf("%s: GGUF version %d, %d part%s\n\n%" PRId64 " keys\n", o->path,
+           pith_file_gguf_version(f), pith_file_n_parts(f), pith_file_n_parts(f) == 1 ? "" : "s",
+           n_keys);
     for (int64_t i = 0; i < n_keys; i++) {
         size_t n;
         int is_array = !strncmp(pith_file_key_type(f, i), "arr", 3);
@@ -116,7 +119,8 @@ static int list(const struct opts *o, const pith_file *f)
 
 /* ---------------------------------------------------------------- JSON */
 
-/* Numbers, booleans and arrays as such, an array cut to max_items and "..."; what JSON cannot say (NaN, 2^64 - 1) as a string. */
+/* Numbers, booleans and arrays as such, an array cut to max_items and "..."; what JSON cannot say
+ * (NaN, 2^64 - 1) as a string. */
 static json_t *value_json(const pith_file *f, int64_t i, int64_t max_items)
 {
     size_t n;
@@ -150,9 +154,9 @@ static json_t *tensor_json(const pith_file *f, int64_t i, uint64_t *params, uint
         json_array_append_new(shape, json_integer(t.dims[d]));
     *params += (uint64_t)n_elements(&t);
     *bytes += t.bytes;
-    return json_pack("{s:o, s:s, s:o, s:i, s:I, s:I}", "name", cli_json_text(t.name, strlen(t.name)),
-                     "type", t.type, "shape", shape, "part", t.part, "offset", (json_int_t)t.offset,
-                     "bytes", (json_int_t)t.bytes);
+    return json_pack("{s:o, s:s, s:o, s:i, s:I, s:I}", "name",
+                     cli_json_text(t.name, strlen(t.name)), "type", t.type, "shape", shape, "part",
+                     t.part, "offset", (json_int_t)t.offset, "bytes", (json_int_t)t.bytes);
 }
 
 static int print_json(const struct opts *o, const pith_file *f)
@@ -162,17 +166,17 @@ static int print_json(const struct opts *o, const pith_file *f)
     int ok = keys && tensors;
     for (int64_t i = 0; i < pith_file_n_keys(f) && ok; i++) {
         const char *name = pith_file_key(f, i);
-        json_t *row = json_pack("{s:o, s:s, s:o}", "name", cli_json_text(name, strlen(name)), "type",
-                                pith_file_key_type(f, i), "value", value_json(f, i, o->max_items));
+        json_t *row =
+            json_pack("{s:o, s:s, s:o}", "name", cli_json_text(name, strlen(name)), "type",
+                      pith_file_key_type(f, i), "value", value_json(f, i, o->max_items));
         ok = json_array_append_new(keys, row) == 0;
     }
     for (int64_t i = 0; i < pith_file_n_tensors(f) && ok; i++)
         ok = json_array_append_new(tensors, tensor_json(f, i, &params, &bytes)) == 0;
-    json_t *root = json_pack("{s:o, s:i, s:i, s:o, s:o, s:I, s:I}", "path",
-                             cli_json_text(o->path, strlen(o->path)), "gguf_version",
-                             pith_file_gguf_version(f), "parts", pith_file_n_parts(f), "keys", keys,
-                             "tensors", tensors, "n_params", (json_int_t)params, "bytes",
-                             (json_int_t)bytes);
+    json_t *root = json_pack(
+        "{s:o, s:i, s:i, s:o, s:o, s:I, s:I}", "path", cli_json_text(o->path, strlen(o->path)),
+        "gguf_version", pith_file_gguf_version(f), "parts", pith_file_n_parts(f), "keys", keys,
+        "tensors", tensors, "n_params", (json_int_t)params, "bytes", (json_int_t)bytes);
     if (ok && root && json_dumpf(root, stdout, JSON_INDENT(1)) == 0)
         putchar('\n');
     int code = ok && root ? CLI_OK : cli_no_memory();
@@ -195,14 +199,16 @@ static int run(void *opts)
 const struct command cmd_inspect = {
     .name = "inspect",
     .summary = "show what a GGUF file holds",
-    .args = {
-        .command = "pith inspect",
-        .about = "Lists the metadata and the tensors of a GGUF file. Shapes are written slowest first. "
-                 "No weights are read.",
-        .example = "  pith inspect model.gguf\n"
-                   "  pith inspect model.gguf --json --max-items -1 | jq '.keys[].name'\n",
-        .rows = args,
-    },
+    .args =
+        {
+            .command = "pith inspect",
+            .about = "Lists the metadata and the tensors of a GGUF file. Shapes are written "
+                     "slowest first. "
+                     "No weights are read.",
+            .example = "  pith inspect model.gguf\n"
+                       "  pith inspect model.gguf --json --max-items -1 | jq '.keys[].name'\n",
+            .rows = args,
+        },
     .opts_bytes = sizeof(struct opts),
     .run = run,
 };

@@ -1,5 +1,5 @@
-/* cmd_logits.c -- pith logits: what the model says at every position of given tokens, as raw floats. It is
- * how correctness is checked from outside.
+/* cmd_logits.c -- pith logits: what the model says at every position of given tokens, as raw
+ * floats. It is how correctness is checked from outside.
  *
  *     causal model      [T, V]  float32, little endian: the logits behind each token
  *     encoder, pooling  [T, E]  its output rows, or [1, E] pooled
@@ -20,24 +20,27 @@ struct opts {
     int64_t chunk;
 };
 
+/* clang-format off */
 static const struct arg args[] = {
     ARGS_MODEL_FILE(struct opts, model),
-    {.name = "--tokens", .required = 1, .meta = "1,2,3|@FILE", ARG_FIELD(struct opts, tokens, ARG_TEXT),
+    {.name = "--tokens", .required = 1, .meta = "1,2,3|@FILE",
+     ARG_FIELD(struct opts, tokens, ARG_TEXT),
      .help = "the token ids, or a file with them as text, separated by commas or white space"},
-    {.name = "--out", .alias = "-o", .required = 1, .meta = "FILE", ARG_FIELD(struct opts, out, ARG_TEXT),
-     .help = "file to write"},
+    {.name = "--out", .alias = "-o", .required = 1, .meta = "FILE",
+     ARG_FIELD(struct opts, out, ARG_TEXT), .help = "file to write"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
      .hi = INT32_MAX,
      .otherwise = "as many as tokens, at least what the model was trained for or 4096",
      .help = "positions of context"},
     {.name = "--chunk", ARG_FIELD(struct opts, chunk, ARG_SIZE), .lo = 1, .hi = INT32_MAX,
      .otherwise = "512", .help = "most tokens in one step; an encoder takes all of them in one"},
-    {.name = "--pooling", ARG_FIELD(struct opts, pooling, ARG_CHOICE), .choices = "mean|cls|last|none",
-     .otherwise = "logits; of an encoder none",
+    {.name = "--pooling", ARG_FIELD(struct opts, pooling, ARG_CHOICE),
+     .choices = "mean|cls|last|none", .otherwise = "logits; of an encoder none",
      .help = "write embeddings: one of all tokens or, with none, one of each"},
     ARGS_MODEL(struct opts, model),
     {0},
 };
+/* clang-format on */
 
 /* ---------------------------------------------------------------- tokens */
 
@@ -55,8 +58,9 @@ static int32_t *parse_ids(const char *text, size_t n_bytes, int32_t *n, int *cod
         long v = strtol(text, &end, 10);
         if (end == text || errno || v < 0 || v > INT32_MAX || (*end && !strchr(between, *end)) ||
             count == INT32_MAX) {
-            *code = cli_say(CLI_INPUT, "--tokens: number %zu is \"%.*s\"; wanted a token id, 0 or more",
-                            count + 1, (int)strcspn(text, between) % 40, text);
+            *code =
+                cli_say(CLI_INPUT, "--tokens: number %zu is \"%.*s\"; wanted a token id, 0 or more",
+                        count + 1, (int)strcspn(text, between) % 40, text);
             break;
         }
         ids[count++] = (int32_t)v;
@@ -96,12 +100,14 @@ struct out_file {
     const char *path;
 };
 
-/* Renaming over a device would replace it. Asked first, for all the work is done before the renaming. */
+/* Renaming over a device would replace it. Asked first, for all the work is done before the
+ * renaming. */
 static int out_check(const char *path)
 {
     struct stat sb;
     if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode))
-        return cli_say(CLI_INPUT, "%s is there and is no regular file; wanted a file to write", path);
+        return cli_say(CLI_INPUT, "%s is there and is no regular file; wanted a file to write",
+                       path);
     return CLI_OK;
 }
 
@@ -149,8 +155,8 @@ static pith_pooling pooling_of(const char *name)
 }
 
 /* One step; writes a row of `width` floats for each of its outputs. */
-static int write_step(pith_session *s, const struct pith_batch *batch, int embeddings, int32_t width,
-                      struct out_file *w)
+static int write_step(pith_session *s, const struct pith_batch *batch, int embeddings,
+                      int32_t width, struct out_file *w)
 {
     struct pith_error err = {0};
     if (pith_step(s, batch, &err) != PITH_OK)
@@ -210,8 +216,8 @@ static pith_model *open_for(const struct opts *o, int32_t n, struct pith_model_i
             return m;
         pith_model_close(m);
         if (o->chunk) {
-            *code = cli_say(CLI_USE, "--chunk: embeddings need all %d tokens in one step; leave it out",
-                            n);
+            *code = cli_say(CLI_USE,
+                            "--chunk: embeddings need all %d tokens in one step; leave it out", n);
             return NULL;
         }
         n_batch = n;
@@ -263,15 +269,19 @@ static int run(void *opts)
 const struct command cmd_logits = {
     .name = "logits",
     .summary = "write the logits of given tokens to a file",
-    .args = {
-        .command = "pith logits",
-        .about = "Runs the tokens and writes float32 little endian: [T, V], the logits behind each of T "
-                 "tokens; for an encoder or with --pooling [T, E], or [1, E] pooled. The file appears "
-                 "when it is complete.",
-        .example = "  pith logits model.gguf --tokens 2,9259,1902 --out logits.f32\n"
-                   "  pith logits model.gguf --tokens @ids.txt --out logits.f32 -c 1K --chunk 64\n",
-        .rows = args,
-    },
+    .args =
+        {
+            .command = "pith logits",
+            .about = "Runs the tokens and writes float32 little endian: [T, V], the logits behind "
+                     "each of T "
+                     "tokens; for an encoder or with --pooling [T, E], or [1, E] pooled. The file "
+                     "appears "
+                     "when it is complete.",
+            .example =
+                "  pith logits model.gguf --tokens 2,9259,1902 --out logits.f32\n"
+                "  pith logits model.gguf --tokens @ids.txt --out logits.f32 -c 1K --chunk 64\n",
+            .rows = args,
+        },
     .opts_bytes = sizeof(struct opts),
     .run = run,
 };

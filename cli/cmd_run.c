@@ -16,6 +16,7 @@ struct opts {
     int ignore_eog, literal;
 };
 
+/* clang-format off */
 static const struct arg args[] = {
     ARGS_MODEL_FILE(struct opts, model),
     {.name = "--prompt", .alias = "-p", .meta = "TEXT", ARG_FIELD(struct opts, prompt, ARG_TEXT),
@@ -25,8 +26,8 @@ static const struct arg args[] = {
      .help = "read the prompt from a file, byte for byte; - is stdin"},
     {.name = "--predict", .alias = "-n", ARG_FIELD(struct opts, n, ARG_INT), .lo = -2,
      .hi = INT32_MAX, .dflt = "-1",
-     .help = "most tokens to make; -1: until the end token or a full context; -2: until the context "
-             "is full; 0: only read the prompt"},
+     .help = "most tokens to make; -1: until the end token or a full context; -2: until the "
+             "context is full; 0: only read the prompt"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
      .hi = INT32_MAX, .env = "PITH_CTX",
      .otherwise = "what the model was trained for, at most 4096",
@@ -58,6 +59,7 @@ static const struct arg args[] = {
     ARGS_MODEL(struct opts, model),
     {0},
 };
+/* clang-format on */
 
 /* ---------------------------------------------------------------- prompt */
 
@@ -89,8 +91,9 @@ static int32_t *prompt_ids(const struct opts *o, const pith_model *m, int64_t *n
     if (!ids) {
         *code = cli_fail(&err);
     } else if (*n == 0) {
-        *code = cli_say(CLI_INPUT, "the prompt is empty and the model adds no token before it; give "
-                                   "it some text");
+        *code =
+            cli_say(CLI_INPUT, "the prompt is empty and the model adds no token before it; give "
+                               "it some text");
         free(ids);
         ids = NULL;
     }
@@ -127,9 +130,12 @@ static int on_text(void *ctx, const char *text, size_t n)
 static void timings(const struct pith_generate_result *r, int64_t seed)
 {
     static const char *const why[] = {
-        [PITH_STOP_LENGTH] = "the number of tokens asked for", [PITH_STOP_EOG] = "the end token",
-        [PITH_STOP_STRING] = "a stop string",                  [PITH_STOP_CONTEXT] = "the full context",
-        [PITH_STOP_CALLBACK] = "the output",                   [PITH_STOP_CANCELLED] = "Ctrl-C",
+        [PITH_STOP_LENGTH] = "the number of tokens asked for",
+        [PITH_STOP_EOG] = "the end token",
+        [PITH_STOP_STRING] = "a stop string",
+        [PITH_STOP_CONTEXT] = "the full context",
+        [PITH_STOP_CALLBACK] = "the output",
+        [PITH_STOP_CANCELLED] = "Ctrl-C",
     };
     double prefill = 1e-9 * (double)r->prefill_ns, decode = 1e-9 * (double)r->decode_ns;
     int32_t n_read = r->n_prompt - r->n_kept;
@@ -228,8 +234,10 @@ static int run(void *opts)
     if (!m)
         return code;
     if (pith_model_get_info(m, &info, NULL) == PITH_OK && !info.causal)
-        code = cli_say(CLI_INPUT, "%s is an encoder: it makes no text; 'pith logits' gives its "
-                                  "embeddings", o->model.path);
+        code = cli_say(CLI_INPUT,
+                       "%s is an encoder: it makes no text; 'pith logits' gives its "
+                       "embeddings",
+                       o->model.path);
     if (!code)
         ids = prompt_ids(o, m, &n_ids, &code);
     if (ids)
@@ -251,15 +259,20 @@ static int run(void *opts)
 const struct command cmd_run = {
     .name = "run",
     .summary = "generate text from a prompt",
-    .args = {
-        .command = "pith run",
-        .about = "Continues a prompt. The generated text alone goes to stdout, as it is made; progress "
-                 "and timings go to stderr when that is a terminal, or with -v. Ctrl-C ends the text, a "
-                 "second one the program. A prompt longer than the context is an error, never cut.",
-        .example = "  pith run model.gguf -p \"Once upon a time\" -n 64 --temp 0.8 --top-k 40 --seed 1\n"
-                   "  pith run model.gguf -f question.txt --stop END > answer.txt\n",
-        .rows = args,
-    },
+    .args =
+        {
+            .command = "pith run",
+            .about =
+                "Continues a prompt. The generated text alone goes to stdout, as it is made; "
+                "progress "
+                "and timings go to stderr when that is a terminal, or with -v. Ctrl-C ends the "
+                "text, a "
+                "second one the program. A prompt longer than the context is an error, never cut.",
+            .example = "  pith run model.gguf -p \"Once upon a time\" -n 64 --temp 0.8 --top-k 40 "
+                       "--seed 1\n"
+                       "  pith run model.gguf -f question.txt --stop END > answer.txt\n",
+            .rows = args,
+        },
     .opts_bytes = sizeof(struct opts),
     .run = run,
 };

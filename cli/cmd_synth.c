@@ -1,4 +1,4 @@
-/* cmd_synth.c -- pith synth: writes a random model of any architecture, for tests and benchmarks. */
+/* cmd_synth.c -- pith synth: writes a random model of any architecture, for tests. */
 #include "cli.h"
 
 struct opts {
@@ -9,9 +9,14 @@ struct opts {
 };
 
 #define SIZE(flag, member, what)                                                                   \
-    {.name = flag, ARG_FIELD(struct opts, member, ARG_SIZE), .lo = 1, .hi = INT32_MAX, .help = what}
+    {                                                                                              \
+        .name = flag, ARG_FIELD(struct opts, member, ARG_SIZE), .lo = 1, .hi = INT32_MAX,          \
+        .help = what                                                                               \
+    }
+/* clang-format off */
 static const struct arg args[] = {
-    {.name = "OUT", .required = 1, ARG_FIELD(struct opts, out, ARG_TEXT), .help = "GGUF file to write"},
+    {.name = "OUT", .required = 1, ARG_FIELD(struct opts, out, ARG_TEXT),
+     .help = "GGUF file to write"},
     {.name = "--arch", .alias = "-a", .meta = "A", ARG_FIELD(struct opts, arch, ARG_TEXT),
      .dflt = "llama", .help = "architecture; an unknown one lists the known"},
     {.name = "--type", .meta = "T", ARG_FIELD(struct opts, type, ARG_TEXT), .dflt = "f32",
@@ -32,6 +37,7 @@ static const struct arg args[] = {
      .help = "the same seed and sizes give the same bytes"},
     {0},
 };
+/* clang-format on */
 
 static int run(void *opts)
 {
@@ -58,13 +64,15 @@ static int run(void *opts)
 const struct command cmd_synth = {
     .name = "synth",
     .summary = "write a random model, for tests",
-    .args = {
-        .command = "pith synth",
-        .about = "Writes a GGUF file with random weights and the complete tensor table of an "
-                 "architecture. It says nothing sensible, but loads and runs like a real one.",
-        .example = "  pith synth tiny.gguf --arch qwen3 --type q4_0 --layers 2 --embd 64 --seed 7\n",
-        .rows = args,
-    },
+    .args =
+        {
+            .command = "pith synth",
+            .about = "Writes a GGUF file with random weights and the complete tensor table of an "
+                     "architecture. It says nothing sensible, but loads and runs like a real one.",
+            .example =
+                "  pith synth tiny.gguf --arch qwen3 --type q4_0 --layers 2 --embd 64 --seed 7\n",
+            .rows = args,
+        },
     .opts_bytes = sizeof(struct opts),
     .run = run,
 };

@@ -10,6 +10,7 @@ struct opts {
     int jsonl, bare, literal;
 };
 
+/* clang-format off */
 static const struct arg args[] = {
     {.name = "MODEL", .required = 1, ARG_FIELD(struct opts, model, ARG_TEXT),
      .help = "GGUF file; only its vocabulary is read"},
@@ -20,12 +21,13 @@ static const struct arg args[] = {
     {.name = "--literal", ARG_FIELD(struct opts, literal, ARG_SWITCH),
      .help = "control tokens spelled out in the text are plain text"},
     {.name = "--jsonl", ARG_FIELD(struct opts, jsonl, ARG_SWITCH),
-     .help = "answer each line of stdin, {\"text\" or \"b64\": bytes, \"special\": parse control tokens "
-             "(false), \"add_special\": add BOS and EOS (false)}, with {\"ids\", \"detok\"}: the ids and "
-             "what they are as text, control tokens included (\"detok_b64\" when that is not UTF-8), or "
-             "with {\"error\"}"},
+     .help = "answer each line of stdin, {\"text\" or \"b64\": bytes, \"special\": parse control "
+             "tokens (false), \"add_special\": add BOS and EOS (false)}, with {\"ids\", "
+             "\"detok\"}: the ids and what they are as text, control tokens included (\"detok_b64\" when that "
+             "is not UTF-8), or with {\"error\"}"},
     {0},
 };
+/* clang-format on */
 
 /* ---------------------------------------------------------------- base64 (RFC 4648) */
 
@@ -128,7 +130,9 @@ static json_t *answer_line(const pith_model *m, const char *line, size_t n)
         const char *bytes = json_string_value(from);
         size_t n_bytes = json_string_length(from);
         char *decoded = text ? NULL : malloc(n_bytes + 1);
-        int64_t len = text ? (int64_t)n_bytes : decoded ? base64_decode(bytes, n_bytes, decoded) : -1;
+        int64_t len = text      ? (int64_t)n_bytes
+                      : decoded ? base64_decode(bytes, n_bytes, decoded)
+                                : -1;
         int flags = (special ? PITH_PARSE_SPECIAL : 0) | (add_special ? PITH_ADD_SPECIAL : 0);
         answer = len < 0 ? failure("\"b64\" is not base64 (RFC 4648, padded)")
                          : answer_text(m, text ? bytes : decoded, (size_t)len, flags);
@@ -206,15 +210,18 @@ static int run(void *opts)
 const struct command cmd_tokenize = {
     .name = "tokenize",
     .summary = "text to token ids",
-    .args = {
-        .command = "pith tokenize",
-        .about = "Prints the token ids of a text, separated by commas, as 'pith logits --tokens' takes "
-                 "them.",
-        .example = "  pith tokenize model.gguf \"Once upon a time\"\n"
-                   "  echo '{\"text\": \"Hello\", \"add_special\": true}' | pith tokenize model.gguf "
-                   "--jsonl\n",
-        .rows = args,
-    },
+    .args =
+        {
+            .command = "pith tokenize",
+            .about = "Prints the token ids of a text, separated by commas, as 'pith logits "
+                     "--tokens' takes "
+                     "them.",
+            .example =
+                "  pith tokenize model.gguf \"Once upon a time\"\n"
+                "  echo '{\"text\": \"Hello\", \"add_special\": true}' | pith tokenize model.gguf "
+                "--jsonl\n",
+            .rows = args,
+        },
     .opts_bytes = sizeof(struct opts),
     .run = run,
 };

@@ -99,7 +99,8 @@ int cli_read_file(const char *path, char **out, size_t *n)
         if (cap - used < STEP) {
             char *more = cap < MOST ? realloc(buf, (cap = 2 * cap + 2 * STEP)) : NULL;
             if (!more) {
-                code = cli_say(CLI_SYSTEM, "%s: too large to read at once (over %zu bytes)", path, used);
+                code = cli_say(CLI_SYSTEM, "%s: too large to read at once (over %zu bytes)", path,
+                               used);
                 break;
             }
             buf = more;
@@ -108,7 +109,9 @@ int cli_read_file(const char *path, char **out, size_t *n)
         got = fread(buf + used, 1, cap - used - 1, f);
     } while (got > 0);
     if (ferror(f))
-        code = cli_say(interrupt_asked() ? CLI_INTERRUPTED : errno == EISDIR ? CLI_INPUT : CLI_SYSTEM,
+        code = cli_say(interrupt_asked() ? CLI_INTERRUPTED
+                       : errno == EISDIR ? CLI_INPUT
+                                         : CLI_SYSTEM,
                        "%s: cannot read: %s", is_stdin ? "stdin" : path, strerror(errno));
     if (!is_stdin)
         fclose(f);

@@ -1,5 +1,6 @@
-/* interrupt.c -- Ctrl-C: the first one asks the work to stop where it can be stopped cleanly, the second
- * one ends the program. The handler touches only what is safe in one: two flags, pith_cancel and _exit.
+/* interrupt.c -- Ctrl-C: the first one asks the work to stop where it can be stopped cleanly, the
+ * second one ends the program. The handler touches only what is safe in one: two flags, pith_cancel
+ * and _exit.
  */
 #include <signal.h>
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* main.c -- the program: finds the command, parses its flags, runs it, makes sure its output arrived. */
+/* main.c -- the program: finds the command, parses its flags, runs it, sees to its output. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +13,14 @@ enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void help(FILE *to)
 {
-    fprintf(to, "pith %s -- runs language models from GGUF files\n\nUsage: pith COMMAND [arguments]\n\n",
+    fprintf(to,
+            "pith %s -- runs language models from GGUF files\n\n"
+            "Usage: pith COMMAND [arguments]\n\n",
             pith_version());
     for (int i = 0; i < N_COMMANDS; i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(to, "  %-10s %s\n  %-10s %s\n\n", "version", "print version and instruction set", "help",
-            "print this, or the help of a command");
+    fprintf(to, "  %-10s %s\n  %-10s %s\n\n", "version", "print version and instruction set",
+            "help", "print this, or the help of a command");
     fputs("'pith COMMAND --help' lists the flags of a command. Exit codes: 0 well, 1 wrong use,\n"
           "2 wrong input (file, prompt, model), 3 the system failed, 130 interrupted.\n\n"
           "Example:\n  pith run model.gguf -p \"Once upon a time\" -n 64\n",

@@ -1,4 +1,4 @@
-/* model.c -- opening a model and a session from the flags that commands share, with a progress bar. */
+/* model.c -- opening a model and a session from the flags that commands share, with progress. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ struct progress {
     double drawn; /* when */
 };
 
-/* "weights  [##########..............]  41 %"; on something that is no terminal one line per stage. */
+/* "weights  [##########..............]  41 %"; elsewhere than on a terminal, a line per stage. */
 static void draw(struct progress *p, const char *stage, double fraction)
 {
     enum { WIDTH = 32 };
@@ -74,7 +74,7 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
 }
 
 pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
-                           struct pith_session_params *params, int *code)
+                               struct pith_session_params *params, int *code)
 {
     struct pith_error err = {0};
     params->n_ctx = n_ctx;

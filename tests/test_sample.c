@@ -74,7 +74,8 @@ static void check_case(json_t *c, size_t at, const float *logits, int32_t n_voca
         double logit = json_number_value(json_array_get(json_object_get(c, "logits"), (size_t)i));
         int32_t id = (int32_t)json_integer_value(json_array_get(ids, (size_t)i));
         CHECK_MSG(fabs(p - want) <= 1e-5, "case %zu: p[%d] is %g, wanted %g", at, i, p, want);
-        CHECK_MSG(note || id == l->v[i].id, "case %zu: id[%d] is %d, wanted %d", at, i, l->v[i].id, id);
+        CHECK_MSG(note || id == l->v[i].id, "case %zu: id[%d] is %d, wanted %d", at, i, l->v[i].id,
+                  id);
         CHECK_MSG(note || fabs((double)l->v[i].logit - logit) <= 1e-5 * (1 + fabs(logit)),
                   "case %zu: logit[%d] is %g, wanted %g", at, i, (double)l->v[i].logit, logit);
     }
@@ -100,7 +101,7 @@ static void vectors(void)
                read_step(json_array_get(chain, (size_t)n), &steps[n], &window))
             n++;
         const char *note = json_string_value(json_object_get(c, "note"));
-        /* 38 of 40 equal candidates are p = 0.95 exactly; summed in float, as recorded, a hair less. */
+        /* 38 of 40 equal candidates are p = 0.95 exactly; summed in float, as recorded, less. */
         int rounding = i == 1130;
         if ((size_t)n < json_array_size(chain) || (note && !strcmp(note, "close")) || rounding)
             continue;
@@ -220,7 +221,7 @@ static void draws_follow_definition(void)
     pith_sampler_close(s);
 }
 
-/* Frequencies approach the probabilities; the same seed repeats, another does not; reset starts over. */
+/* Frequencies approach the probabilities; a seed repeats, another does not; reset starts over. */
 static void draws_repeat(void)
 {
     enum { N = 20000 };
@@ -287,7 +288,7 @@ static void nothing_finite(void)
     CHECK(pith_sample(NULL, one) == -1);
 }
 
-/* Huge logits, tiny temperatures and huge penalties overflow floats; the best token must still win. */
+/* Huge logits, tiny temperatures, huge penalties overflow floats; the best token must still win. */
 static void overflow(void)
 {
     float logits[3] = {-FLT_MAX, FLT_MAX / 2, FLT_MAX};
@@ -391,9 +392,9 @@ static void nothing_is_allocated(void)
 
 /* ---------------------------------------------------------------- stop strings */
 
-/* Pushes `text` in random pieces: what was shown always is a prefix of `want`, in the end all of it. */
-static void check_stop(struct rng *r, const char *const *strings, const char *text, const char *want,
-                       int want_hit)
+/* Pushes `text` in random pieces: what is shown always is a prefix of `want`, in the end all. */
+static void check_stop(struct rng *r, const char *const *strings, const char *text,
+                       const char *want, int want_hit)
 {
     struct stop *s = stop_new(strings, NULL);
     REQUIRE(s, "no matcher");
@@ -431,7 +432,7 @@ static void stop_examples(void)
         check_stop(&r, end, "the END of it", "the ", 0);
         check_stop(&r, end, "the EN", "the EN", -1);
         check_stop(&r, end, "EEENEND.", "EEEN", 0);
-        check_stop(&r, two, "xabcd", "xa", 0); /* ends first */
+        check_stop(&r, two, "xabcd", "xa", 0);  /* ends first */
         check_stop(&r, nested, "xabc", "x", 1); /* end together: the longest */
         check_stop(&r, aab, "aaaaaab", "aaaa", 0);
         check_stop(&r, aab, "", "", -1);
@@ -441,7 +442,7 @@ static void stop_examples(void)
     CHECK(stop_new(empty, &err) == NULL && err.code == PITH_RANGE);
 }
 
-/* Two letters and short strings make every overlap; the definition: the first end, then the longest. */
+/* Few letters and short strings make every overlap; by definition the first end, the longest. */
 static void stop_random(void)
 {
     struct rng r;

@@ -1,10 +1,11 @@
 /* sample.c -- the candidate list, the steps, and the sampler that runs them.
  *
- * The order of candidates is made lazily by partial heap selection: to extend the sorted head to k, the
- * k - n_sorted best of the rest are collected in a heap with its worst at the root while one pass goes
- * over the others, and are then heap-sorted in place. O(n log k) whatever the input: logits chosen by an
- * adversary cannot make it quadratic. Steps that walk the order (top-p, the draw) extend it by doubling,
- * so that a peaked distribution over 260,000 tokens sorts a few dozen of them.
+ * The order of candidates is made lazily by partial heap selection: to extend the sorted head to k,
+ * the k - n_sorted best of the rest are collected in a heap with its worst at the root while one
+ * pass goes over the others, and are then heap-sorted in place. O(n log k) whatever the input:
+ * logits chosen by an adversary cannot make it quadratic. Steps that walk the order (top-p, the
+ * draw) extend it by doubling, so that a peaked distribution over 260,000 tokens sorts a few dozen
+ * of them.
  */
 #include "run/sample.h"
 
@@ -92,8 +93,8 @@ static void keep_head(struct candidates *c, int32_t n)
 
 /* ---------------------------------------------------------------- probability */
 
-/* Weight relative to the best. The comparison is for penalised logits that overflowed to an infinity:
- * inf - inf would not be 0. */
+/* Weight relative to the best. The comparison is for penalised logits that overflowed to an
+ * infinity: inf - inf would not be 0. */
 static double weight(float logit, float best)
 {
     return logit == best ? 1.0 : fmath_exp((double)logit - (double)best);
@@ -107,8 +108,8 @@ double candidates_total(const struct candidates *c, float best)
     return total;
 }
 
-/* Length of the shortest head whose summed weight exceeds `bound` (or reaches it, with `reach`); n when
- * rounding keeps the whole sum below. */
+/* Length of the shortest head whose summed weight exceeds `bound` (or reaches it, with `reach`); n
+ * when rounding keeps the whole sum below. */
 static int32_t head_of_weight(struct candidates *c, double bound, int reach)
 {
     float best = nth_best(c, 0).logit;
@@ -209,8 +210,9 @@ void sample_temp(struct candidates *c, const union sample_params *p)
         sample_greedy(c, p);
         return;
     }
-    /* Where t is so small that the best logit would overflow, all are shifted to make it 0: that does
-     * not change probabilities. Division never swaps two candidates, so a sorted head stays one. */
+    /* Where t is so small that the best logit would overflow, all are shifted to make it 0: that
+     * does not change probabilities. Division never swaps two candidates, so a sorted head stays
+     * one. */
     float best = candidates_best(c).logit, shift = is_finite(best / t) ? 0 : best;
     for (int32_t i = 0; i < c->n; i++)
         c->v[i].logit = (c->v[i].logit - shift) / t;
@@ -225,8 +227,8 @@ void sample_greedy(struct candidates *c, const union sample_params *p)
     c->n = c->n_sorted = 1;
 }
 
-/* Greedy straight from the logits: the lowest id of the highest finite logit, -1 when there is none. One
- * branch per 16 logits, for nearly all blocks hold nothing better than what was seen. */
+/* Greedy straight from the logits: the lowest id of the highest finite logit, -1 when there is
+ * none. One branch per 16 logits, for nearly all blocks hold nothing better than what was seen. */
 static int32_t argmax(const float *logits, int32_t n_vocab)
 {
     enum { BLOCK = 16 };

@@ -2,18 +2,18 @@
  *
  *   logits [V] --fill--> candidates --step--> --step--> ... --draw--> token
  *
- * A sampler is a chain of rows {function, parameters} run in order over one list of candidates, then
- * one draw. A step drops candidates, changes their logits, or both. A new kind of sampling is one
- * function, its parameters in the union, and one row in the chain that sampler_chain() writes.
+ * A sampler is a chain of rows {function, parameters} run in order over one list of candidates,
+ * then one draw. A step drops candidates, changes their logits, or both. A new kind of sampling is
+ * one function, its parameters in the union, and one row in the chain that sampler_chain() writes.
  *
  * Invariants
  *   Candidates are the finite logits, each id at most once. Their order is (logit descending, id
- *   ascending), made only as far as a step looks: v[0..n_sorted) are the best n_sorted of them in that
- *   order, v[n_sorted..n) the rest, none of them better, in any order.
+ *   ascending), made only as far as a step looks: v[0..n_sorted) are the best n_sorted of them in
+ *   that order, v[n_sorted..n) the rest, none of them better, in any order.
  *   Nothing is allocated after sampler_new: the list has room for V.
- *   Logits are compared as floats, weights come from base/fmath.h, sums run in double, random numbers
- *   from Philox: the same token on every machine. Output i uses rng_uniform(seed, i, draw): draw 0 is
- *   the final choice; a step that draws takes its own number from 1 up. */
+ *   Logits are compared as floats, weights come from base/fmath.h, sums run in double, random
+ *   numbers from Philox: the same token on every machine. Output i uses rng_uniform(seed, i, draw):
+ *   draw 0 is the final choice; a step that draws takes its own number from 1 up. */
 #ifndef PITH_RUN_SAMPLE_H
 #define PITH_RUN_SAMPLE_H
 
@@ -24,7 +24,7 @@ struct candidate {
     int32_t id;
 };
 
-/* The accepted tokens that penalties look at, counted per id: a window of any length costs the same. */
+/* The accepted tokens that penalties look at, counted per id: any window costs the same. */
 struct sample_history {
     int32_t n_vocab;
     int32_t window;  /* most tokens looked at, -1 = all (then there is no ring) */
@@ -66,18 +66,20 @@ struct sample_step {
  * (count * frequency + presence). */
 void sample_penalties(struct candidates *c, const union sample_params *p);
 void sample_top_k(struct candidates *c, const union sample_params *p); /* the best k; k < 1: all */
-/* The shortest head of the order whose probability reaches p, at least min_keep candidates; p >= 1: all. */
+/* The shortest head of the order whose probability reaches p, at least min_keep; p >= 1: all. */
 void sample_top_p(struct candidates *c, const union sample_params *p);
-/* Those with at least p times the probability of the best, at least min_keep candidates; p <= 0: all. */
+/* Those with at least p times the probability of the best, at least min_keep; p <= 0: all. */
 void sample_min_p(struct candidates *c, const union sample_params *p);
-void sample_temp(struct candidates *c, const union sample_params *p); /* logit / t; t <= 0: as greedy */
+/* logit / t; t <= 0: as greedy */
+void sample_temp(struct candidates *c, const union sample_params *p);
 void sample_greedy(struct candidates *c, const union sample_params *p); /* the best one */
 
 /* What steps are made of. */
 void candidates_fill(struct candidates *c, const float *logits, int32_t n_vocab);
-void candidates_order(struct candidates *c, int32_t k);          /* makes n_sorted >= min(k, n) */
-struct candidate candidates_best(const struct candidates *c);    /* n >= 1 */
-double candidates_total(const struct candidates *c, float best); /* sum of the weights exp(logit - best) */
+void candidates_order(struct candidates *c, int32_t k);       /* makes n_sorted >= min(k, n) */
+struct candidate candidates_best(const struct candidates *c); /* n >= 1 */
+/* Sum of the weights exp(logit - best). */
+double candidates_total(const struct candidates *c, float best);
 /* Picks by probability with uniform number u in [0, 1). -1 when there is no candidate. */
 int32_t candidates_pick(struct candidates *c, double u);
 
@@ -89,8 +91,8 @@ struct pith_sampler {
     struct candidates list;
 };
 
-/* Writes the chain of the public parameters to steps[SAMPLE_MAX_STEPS]; PITH_RANGE names the parameter,
- * what was found and what was wanted. */
+/* Writes the chain of the public parameters to steps[SAMPLE_MAX_STEPS]; PITH_RANGE names the
+ * parameter, what was found and what was wanted. */
 pith_status sampler_chain(const struct pith_sampler_params *params, struct sample_step *steps,
                           int *n_steps, struct pith_error *err);
 /* window: as in sample_history. NULL with *err on a bad size or no memory. */
@@ -101,7 +103,7 @@ void sampler_free(struct pith_sampler *s);
 struct candidates *sampler_run(struct pith_sampler *s, const float *logits);
 /* Runs the chain, draws, moves to the next output index. -1 when no logit is finite. */
 int32_t sampler_sample(struct pith_sampler *s, const float *logits);
-void sampler_accept(struct pith_sampler *s, int32_t id);             /* ids out of range are ignored */
-void sampler_reset(struct pith_sampler *s);                          /* empty history, output index 0 */
+void sampler_accept(struct pith_sampler *s, int32_t id); /* ids out of range are ignored */
+void sampler_reset(struct pith_sampler *s);              /* empty history, output index 0 */
 
 #endif

@@ -1,6 +1,6 @@
-/* stop.c -- see stop.h. Each string carries the failure table of Knuth, Morris and Pratt ("Fast pattern
- * matching in strings", SIAM J. Comput. 6, 1977): border[i] is the length of the longest proper prefix of
- * the string that is also a suffix of its first i + 1 bytes.
+/* stop.c -- see stop.h. Each string carries the failure table of Knuth, Morris and Pratt ("Fast
+ * pattern matching in strings", SIAM J. Comput. 6, 1977): border[i] is the length of the longest
+ * proper prefix of the string that is also a suffix of its first i + 1 bytes.
  */
 #include "run/stop.h"
 
@@ -31,7 +31,7 @@ static void find_borders(struct pattern *s)
     }
 }
 
-/* Moves on by one byte; 1 when the whole string has been read. `matched` < n before and after a 0. */
+/* Moves on by one byte; 1 when the whole string has been read: then nothing may follow. */
 static int advance(struct pattern *s, char byte)
 {
     while (s->matched > 0 && s->p[s->matched] != byte)
