@@ -12,6 +12,8 @@ ifeq ($(origin CC),default)
 CC       := gcc
 endif
 AR       ?= ar
+LD       ?= ld
+OBJCOPY  ?= objcopy
 SAN      ?=
 PROMPT   ?= Once upon a time
 N        ?= 64
@@ -70,7 +72,7 @@ FUZZERS  := $(call prog,$(FUZZ_SRC))
 WARN     := -Wall -Wextra -Wshadow -Werror
 BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS) \
               $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
-LINK_FLAGS := -pthread $(if $(SAN),-fsanitize=$(filter-out fuzzer-no-link,$(SAN))) $(LDFLAGS)
+LINK_FLAGS := -pthread -Wl,--compress-debug-sections=zlib $(if $(SAN),-fsanitize=$(filter-out fuzzer-no-link,$(SAN))) $(LDFLAGS)
 LIBS      = $(PKG_LIBS) -lm
 
 AVX2     := -mavx2 -mfma -mf16c
@@ -81,8 +83,9 @@ isa_flags = $(if $(filter %_avx2.c,$1),$(AVX2)) \
             $(if $(filter %_avx512bf16.c,$1),-mavx512bf16) \
             $(if $(filter %_dotprod.c,$1),-march=armv8.2-a+dotprod+fp16) \
             $(if $(filter %_i8mm.c,$1),-march=armv8.2-a+dotprod+fp16+i8mm)
-# Kernels and reference ops: the order of every sum is the one that is written (same bits at every level).
-exact     = $(if $(filter src/backend/% src/tensor/% src/graph/%,$1),-fno-tree-vectorize -fno-strict-aliasing $(call isa_flags,$1))
+# Kernels and reference ops: the order of every sum is the one that is written (same bits at every level); sqrt is one instruction.
+EXACT    := -fno-tree-vectorize -fno-strict-aliasing -fno-math-errno
+exact     = $(if $(filter src/backend/% src/tensor/% src/graph/%,$1),$(EXACT) $(call isa_flags,$1))
 convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 commit    = $(if $(filter src/api/%,$1),-DPITH_COMMIT='"$(COMMIT)"')
 # Programs see the public header alone; tests and fuzzers see the rooms too.
@@ -138,7 +141,7 @@ ARM_TESTS = $(basename $(shell grep -lE '"(base|tensor|graph|backend)/' tests/te
 arm:
 	@scripts/deps.sh arm
 	@$(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar PKGS= ROOMS="$(ARM_ROOMS)" LDFLAGS=-static \
-	    build-arm/libpith.a $(addprefix build-arm/,$(ARM_TESTS))
+	    build-arm/rooms.a $(addprefix build-arm/,$(ARM_TESTS))
 	@B=build-arm TEST_LIMIT=1800 TEST_RULES=0 TEST_WRAP="qemu-aarch64 -cpu max" scripts/run_tests.sh
 
 ## bench: what this machine can do and how near the default model comes to it (MODEL=)
@@ -178,7 +181,7 @@ help:
 # ---------------------------------------------------------------- rules
 
 # Rewritten only when it differs, so that other flags or another compiler rebuild everything and the same ones nothing.
-FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(LINK_FLAGS)
+FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS)
 $(B)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_NOW)' >$@
 $(B)/commit: FORCE
@@ -190,11 +193,17 @@ $(B)/obj/%.o: %.c $(B)/flags
 	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(CPPFLAGS) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
 	    $(call commit,$<) -MMD -MP -c -o $@ $<
 
-# The list of members is a prerequisite: a deleted source leaves the archive too. q, not r: rooms may use the same file name.
+# Two archives of the same objects. rooms.a shows the rooms to each other, for the tests. libpith.a shows pith_* alone, for programs: its one
+# object is all of them linked once, with every hidden name made local, so that no name of ours can meet one of a program's own.
+# The list of members is a prerequisite: a deleted source leaves the archives too. q, not r: rooms may use the same file name.
 $(B)/members: FORCE
 	@mkdir -p $(@D); printf '%s\n' $(LIB_SRC) | cmp -s - $@ || printf '%s\n' $(LIB_SRC) >$@
-$(B)/libpith.a: $(call obj,$(LIB_SRC)) $(B)/members
+$(B)/rooms.a: $(call obj,$(LIB_SRC)) $(B)/members
 	$(call say,AR,$@)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
+$(B)/obj/libpith.o: $(call obj,$(LIB_SRC)) $(B)/members
+	$(call say,LD,$@)$(LD) -r -o $@ $(filter %.o,$^) && $(OBJCOPY) --localize-hidden $@
+$(B)/libpith.a: $(B)/obj/libpith.o
+	$(call say,AR,$@)rm -f $@ && $(AR) qcs $@ $<
 
 $(B)/libpith.so: $(call obj,$(LIB_SRC)) $(B)/members
 	$(call say,LD,$@)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined -Wl,-z,relro,-z,now $(LINK_FLAGS) -o $@ $(filter %.o,$^) $(LIBS)
@@ -204,18 +213,18 @@ $(B)/pith: $(call obj,$(CLI_SRC)) $(B)/libpith.a
 	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -o $@ $^ $(LIBS)
 
 # What tests share, as an archive: each takes what it uses.
-$(B)/libtest.a: $(call obj,$(TEST_AUX))
+$(B)/shared.a: $(call obj,$(TEST_AUX))
 	$(call say,AR,$@)rm -f $@ && $(AR) qcs $@ $^
 
-$(TESTS): $(B)/tests/%: $(B)/obj/tests/%.o $(if $(TEST_AUX),$(B)/libtest.a) $(B)/libpith.a
-$(BENCHES): $(B)/bench/%: $(B)/obj/bench/%.o $(B)/libpith.a
+$(TESTS): $(B)/tests/%: $(B)/obj/tests/%.o $(if $(TEST_AUX),$(B)/shared.a) $(B)/rooms.a
+$(BENCHES): $(B)/bench/%: $(B)/obj/bench/%.o $(B)/rooms.a
 $(TOOLS): $(B)/tools/%: $(B)/obj/tools/%.o $(B)/libpith.a
 $(TESTS) $(BENCHES) $(TOOLS):
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -o $@ $^ $(LIBS)
 
 fuzzers: $(FUZZERS)
-$(FUZZERS): $(B)/fuzz/%: $(B)/obj/fuzz/%.o $(B)/libpith.a
+$(FUZZERS): $(B)/fuzz/%: $(B)/obj/fuzz/%.o $(B)/rooms.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) -fsanitize=fuzzer,address,undefined -pthread $(LDFLAGS) -o $@ $^ $(LIBS)
 

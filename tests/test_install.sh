@@ -17,7 +17,7 @@ fresh_make() { env -u MAKEFLAGS -u MAKELEVEL make B="$B" "$@"; }
 if [ ! -x "$B/pith" ]; then
     skip install "$B/pith is not built"
 elif ! fresh_make install PREFIX="$prefix" >"$dir/log" 2>&1; then
-    fail install "$(tail -n 1 "$dir/log")"
+    fail install "$(grep -m 1 -E 'error|\*\*\*' "$dir/log")"
 else
     ok install
     sed -n '1,/\*\//s/^ \*     //p' include/pith.h | sed '/^}$/q' >"$dir/example.c"
