@@ -148,12 +148,10 @@ PITH_API int pith_file_n_parts(const pith_file *f);
 
 typedef struct pith_model pith_model;
 
-typedef enum pith_load_mode { PITH_LOAD_AUTO, PITH_LOAD_MMAP, PITH_LOAD_READ } pith_load_mode;
 typedef enum pith_weights { PITH_WEIGHTS_AUTO, PITH_WEIGHTS_MAPPED, PITH_WEIGHTS_PACKED } pith_weights;
 
 struct pith_model_params {
     size_t size;
-    pith_load_mode load_mode;
     pith_weights weights; /* mapped: straight from the file's pages; packed: interleaved for the kernels (auto = packed) */
     int32_t n_threads;    /* 0 = PITH_THREADS, else the cores this process may use */
     int32_t n_batch;      /* most tokens in one step, default 512 */
@@ -247,9 +245,12 @@ PITH_API pith_status pith_step(pith_session *s, const struct pith_batch *batch, 
 /* Appends n tokens to a sequence; logits of the last one. */
 PITH_API pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, struct pith_error *err);
 /* Makes the sequence be exactly `tokens`: its longest common prefix is kept, the rest is recomputed (at least the last token, so
- * that its logits are there). *n_kept (NULL allowed) tells how many positions were reused. */
+ * that its logits are there). *n_kept (NULL allowed) tells how many positions were reused. When the rest cannot be computed (cancelled,
+ * out of pages) the sequence holds the common prefix. */
 PITH_API pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err);
 PITH_API pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err); /* keeps the first n positions */
+/* dst becomes the first n positions of src; their pages are shared until one of them writes. */
+PITH_API pith_status pith_copy(pith_session *s, int32_t dst, int32_t src, int64_t n, struct pith_error *err);
 PITH_API int64_t pith_length(const pith_session *s, int32_t seq);                                     /* positions held, -1: no such sequence */
 PITH_API int32_t pith_n_ctx(const pith_session *s);
 /* Bytes of cached K and V that decoding one token reads behind n positions (window layers stop growing). */
@@ -257,7 +258,7 @@ PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
 
 /* Outputs of the last step, in the order of its rows that asked. NULL when i is out of range. Valid until the next step. */
 PITH_API int32_t pith_n_outputs(const pith_session *s);
-/* Most outputs that can be read after one step: of a batch that asks for more, only the last internal step's are there. */
+/* Most outputs one pith_step can give; a batch that asks for more is PITH_RANGE. */
 PITH_API int32_t pith_max_outputs(const pith_session *s);
 PITH_API const float *pith_logits(const pith_session *s, int32_t i);    /* [V], causal models */
 PITH_API const float *pith_embedding(const pith_session *s, int32_t i); /* [E]: per row, or per sequence when pooled */

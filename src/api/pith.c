@@ -1,0 +1,343 @@
+/* pith.c -- the public functions: arguments are checked, then forwarded. */
+#include <string.h>
+
+#include "api/params.h"
+#include "arch/arch.h"
+#include "base/cpu.h"
+#include "base/mem.h"
+#include "run/session.h"
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+#ifndef PITH_COMMIT
+#define PITH_COMMIT "unknown"
+#endif
+
+const char *pith_version(void)
+{
+    return TEXT(PITH_VERSION_MAJOR) "." TEXT(PITH_VERSION_MINOR) "." TEXT(PITH_VERSION_PATCH) " (" PITH_COMMIT ")";
+}
+
+/* A place for the error where the caller gave none, so that inner code can rely on it. */
+#define WITH_ERROR                                                                                 \
+    struct pith_error local_error;                                                                 \
+    err = err ? err : &local_error;                                                                \
+    error_clear(err)
+
+#define NEED(arg)                                                                                  \
+    do {                                                                                           \
+        if (!(arg))                                                                                \
+            return error_set(err, PITH_RANGE, "%s: %s is NULL", __func__, #arg);                   \
+    } while (0)
+
+/* ---------------------------------------------------------------- models */
+
+pith_model *pith_model_open(const char *path, const struct pith_model_params *params, struct pith_error *err)
+{
+    WITH_ERROR;
+    struct pith_model_params p = PITH_MODEL_PARAMS_INIT;
+    if (!path) {
+        error_set(err, PITH_RANGE, "pith_model_open: path is NULL");
+        return NULL;
+    }
+    return params_take(&p, sizeof p, params, "model params", err) == PITH_OK ? model_open(path, &p, err) : NULL;
+}
+
+void pith_model_close(pith_model *m)
+{
+    model_unref(m);
+}
+
+pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(m);
+    NEED(out);
+    size_t size = out->size;
+    if (size < sizeof size || size > 65536)
+        return error_set(err, PITH_RANGE, "model info: size is %zu; set it to sizeof", size);
+    memset(out, 0, size);
+    memcpy(out, &m->info, size < sizeof m->info ? size : sizeof m->info);
+    out->size = size;
+    return PITH_OK;
+}
+
+int64_t pith_model_meta(const pith_model *m, const char *key, char *buf, size_t cap)
+{
+    const struct gguf_kv *kv = m && key ? gguf_find(m->gguf, key) : NULL;
+    if (!kv)
+        return -1;
+    struct str s;
+    str_init(&s, PITH_MEM_META);
+    gguf_value_text(m->gguf, kv, -1, &s);
+    int64_t n = s.failed ? -1 : (int64_t)s.n;
+    if (n >= 0 && buf && cap) {
+        size_t take = s.n < cap - 1 ? s.n : cap - 1;
+        if (take)
+            memcpy(buf, s.p, take);
+        buf[take] = 0;
+    }
+    str_deinit(&s);
+    return n;
+}
+
+const char *const *pith_arch_names(void)
+{
+    static const char *names[128]; /* filled with the same values whoever comes first */
+    for (int i = 0; arch_list[i] && i < 127; i++)
+        names[i] = arch_list[i]->name;
+    return names;
+}
+
+/* ---------------------------------------------------------------- text */
+
+int64_t pith_tokenize(const pith_model *m, const char *text, size_t n_bytes, int flags, int32_t *ids, size_t cap, struct pith_error *err)
+{
+    WITH_ERROR;
+    if (!m || (!text && n_bytes) || (!ids && cap)) {
+        error_set(err, PITH_RANGE, "pith_tokenize: model, text or ids is NULL");
+        return -1;
+    }
+    return vocab_tokenize(m->vocab, text ? text : "", n_bytes, flags, ids, cap, err);
+}
+
+int64_t pith_detokenize(const pith_model *m, const int32_t *ids, size_t n, int flags, char *buf, size_t cap, struct pith_error *err)
+{
+    WITH_ERROR;
+    if (!m || (!ids && n) || (!buf && cap)) {
+        error_set(err, PITH_RANGE, "pith_detokenize: model, ids or buf is NULL");
+        return -1;
+    }
+    return vocab_detokenize(m->vocab, ids, n, flags, buf, cap, err);
+}
+
+int pith_token_is_eog(const pith_model *m, int32_t id)
+{
+    return m && vocab_is_eog(m->vocab, id);
+}
+
+int32_t pith_token_bos(const pith_model *m)
+{
+    return m ? vocab_bos(m->vocab) : -1;
+}
+
+int32_t pith_token_eos(const pith_model *m)
+{
+    return m ? vocab_eos(m->vocab) : -1;
+}
+
+struct pith_stream {
+    struct pith_model *model;
+    struct vocab_stream s;
+};
+
+pith_stream *pith_stream_open(const pith_model *m, struct pith_error *err)
+{
+    WITH_ERROR;
+    struct pith_stream *s = m ? mem_zalloc(sizeof *s, PITH_MEM_VOCAB) : NULL;
+    if (!s) {
+        error_set(err, m ? PITH_NOMEM : PITH_RANGE, m ? "out of memory for a stream" : "pith_stream_open: model is NULL");
+        return NULL;
+    }
+    s->model = model_ref((struct pith_model *)(uintptr_t)m);
+    vocab_stream_init(&s->s, m->vocab);
+    return s;
+}
+
+void pith_stream_close(pith_stream *s)
+{
+    if (!s)
+        return;
+    vocab_stream_deinit(&s->s);
+    model_unref(s->model);
+    mem_free(s);
+}
+
+const char *pith_stream_put(pith_stream *s, int32_t id, size_t *n_bytes)
+{
+    struct slice text = s ? vocab_stream_put(&s->s, id) : (struct slice){"", 0};
+    if (n_bytes)
+        *n_bytes = text.n;
+    return text.p ? text.p : "";
+}
+
+/* ---------------------------------------------------------------- sessions */
+
+pith_session *pith_session_open(pith_model *m, const struct pith_session_params *params, struct pith_error *err)
+{
+    WITH_ERROR;
+    struct pith_session_params p = PITH_SESSION_PARAMS_INIT;
+    if (!m) {
+        error_set(err, PITH_RANGE, "pith_session_open: model is NULL");
+        return NULL;
+    }
+    return params_take(&p, sizeof p, params, "session params", err) == PITH_OK ? session_open(m, &p, err) : NULL;
+}
+
+void pith_session_close(pith_session *s)
+{
+    session_close(s);
+}
+
+pith_status pith_step(pith_session *s, const struct pith_batch *batch, struct pith_error *err)
+{
+    WITH_ERROR;
+    struct pith_batch b = PITH_BATCH_INIT;
+    NEED(s);
+    NEED(batch);
+    pith_status st = params_take(&b, sizeof b, batch, "batch", err);
+    return st == PITH_OK ? session_step(s, &b, err) : st;
+}
+
+pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(tokens);
+    return session_feed(s, seq, tokens, n, err);
+}
+
+pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(tokens);
+    return session_prefix(s, seq, tokens, n, n_kept, err);
+}
+
+pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    return session_truncate(s, seq, n, err);
+}
+
+pith_status pith_copy(pith_session *s, int32_t dst, int32_t src, int64_t n, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    return session_copy(s, dst, src, n, err);
+}
+
+int64_t pith_length(const pith_session *s, int32_t seq)
+{
+    return s && seq >= 0 && seq < s->n_seq ? s->cache.seq[seq].n : -1;
+}
+
+int32_t pith_n_ctx(const pith_session *s)
+{
+    return s ? s->n_ctx : 0;
+}
+
+uint64_t pith_cache_bytes(const pith_session *s, int64_t n)
+{
+    return s ? session_cache_bytes(s, n) : 0;
+}
+
+int32_t pith_n_outputs(const pith_session *s)
+{
+    return s ? s->n_outputs : 0;
+}
+
+int32_t pith_max_outputs(const pith_session *s)
+{
+    return s ? s->cap_outputs : 0;
+}
+
+static const float *output(const pith_session *s, int32_t i)
+{
+    return i >= 0 && i < s->n_outputs ? s->output[i] : NULL;
+}
+
+const float *pith_logits(const pith_session *s, int32_t i)
+{
+    return s && s->plan.has_logits ? output(s, i) : NULL;
+}
+
+const float *pith_embedding(const pith_session *s, int32_t i)
+{
+    return s && s->plan.has_embd ? output(s, i) : NULL;
+}
+
+void pith_cancel(pith_session *s)
+{
+    if (s)
+        atomic_store(&s->cancel, 1);
+}
+
+void pith_cancel_reset(pith_session *s)
+{
+    if (s)
+        atomic_store(&s->cancel, 0);
+}
+
+pith_status pith_session_observe(pith_session *s, pith_observe_fn fn, void *ctx, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    if (!s->model->params.observe)
+        return error_set(err, PITH_STATE, "the model was not opened with observe = 1; its plan is fused");
+    s->exec.observe = fn;
+    s->exec.observe_ctx = ctx;
+    return PITH_OK;
+}
+
+int64_t pith_report(const pith_session *s, int json, char *buf, size_t cap)
+{
+    struct str text;
+    if (!s)
+        return -1;
+    str_init(&text, PITH_MEM_META);
+    session_report(s, json, &text);
+    int64_t n = text.failed ? -1 : (int64_t)text.n;
+    if (n >= 0 && buf && cap) {
+        size_t take = text.n < cap - 1 ? text.n : cap - 1;
+        memcpy(buf, text.p, take);
+        buf[take] = 0;
+    }
+    str_deinit(&text);
+    return n;
+}
+
+void pith_profile(pith_session *s, int on)
+{
+    if (s)
+        s->exec.profile = on;
+}
+
+pith_status pith_generate(pith_session *s, const struct pith_generate_params *params, struct pith_generate_result *out, struct pith_error *err)
+{
+    WITH_ERROR;
+    struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
+    struct pith_generate_result unused;
+    NEED(s);
+    NEED(params);
+    pith_status st = params_take(&p, sizeof p, params, "generate params", err);
+    return st == PITH_OK ? session_generate(s, &p, out ? out : &unused, err) : st;
+}
+
+/* ---------------------------------------------------------------- machine and tools */
+
+const char *pith_isa(void)
+{
+    enum cpu_level level;
+    return cpu_level(&level, NULL) == PITH_OK ? cpu_level_name(level) : "unknown";
+}
+
+pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_machine *out, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(out);
+    if (n_threads < 0 || n_threads > 256 || ms < 1 || ms > 60000)
+        return error_set(err, PITH_RANGE, "measure: %d threads (0..256) for %d ms (1..60000)", n_threads, ms);
+    return machine_measure(n_threads, ms, out, err);
+}
+
+pith_status pith_synth(const char *path, const struct pith_synth_params *params, struct pith_error *err)
+{
+    WITH_ERROR;
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    NEED(path);
+    pith_status st = params_take(&p, sizeof p, params, "synth params", err);
+    return st == PITH_OK ? synth_write(path, &p, err) : st;
+}

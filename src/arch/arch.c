@@ -1,0 +1,247 @@
+/* arch.c -- the list of architectures, key readers, symbolic shapes and rope constants, shared by all of them. */
+#include "arch/arch.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/fmath.h"
+
+#define X(symbol) extern const struct arch symbol;
+#include "arch/archs.def"
+#undef X
+#define X(symbol) &symbol,
+const struct arch *const arch_list[] = {
+#include "arch/archs.def"
+    NULL};
+#undef X
+
+const struct arch *arch_find(const char *name)
+{
+    for (const struct arch *const *a = arch_list; *a; a++)
+        if (!strcmp((*a)->name, name))
+            return *a;
+    return NULL;
+}
+
+pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *arena, struct pith_error *err)
+{
+    struct slice name;
+    const struct gguf_kv *kv = gguf_find(g, "general.architecture");
+    if (!kv || !gguf_str(g, kv, &name))
+        return error_set(err, PITH_MISSING, "%s has no general.architecture; it is not a language model", gguf_path(g));
+    char text[64];
+    snprintf(text, sizeof text, "%.*s", (int)(name.n < 60 ? name.n : 60), name.p);
+    memset(m, 0, sizeof *m);
+    m->arch = arch_find(text);
+    m->arena = arena;
+    if (!m->arch) {
+        char known[512] = "";
+        size_t n = 0;
+        for (const struct arch *const *a = arch_list; *a && n < sizeof known; a++)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", (*a)->name);
+        return error_set(err, PITH_UNSUPPORTED, "%s: unknown architecture \"%s\"; known are %s", gguf_path(g), text, known);
+    }
+    m->features = m->arch->features;
+    m->want_logits = 1;
+    pith_status st = m->arch->hparams(m, g, err);
+    if (st != PITH_OK)
+        return st;
+    m->model = arena_alloc(arena, m->arch->model_bytes);
+    m->layers = arena_array(arena, (size_t)m->hp.n_layer, m->arch->layer_bytes);
+    m->rope = arena_array(arena, (size_t)m->hp.n_layer, sizeof *m->rope);
+    return arena_ok(arena) ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory while reading %s", gguf_path(g));
+}
+
+/* ---------------------------------------------------------------- keys */
+
+static const struct gguf_kv *find(struct keys *k, const char *suffix, char *key, size_t cap)
+{
+    snprintf(key, cap, "%s.%s", k->arch, suffix);
+    return k->st == PITH_OK ? gguf_find(k->g, key) : NULL;
+}
+
+static void missing(struct keys *k, const char *key)
+{
+    if (k->st == PITH_OK)
+        k->st = error_set(k->err, PITH_MISSING, "%s: key \"%s\" is missing; the file is not complete", gguf_path(k->g), key);
+}
+
+static uint32_t read_u32(struct keys *k, const struct gguf_kv *kv, const char *key, uint64_t i, int64_t lo, int64_t hi)
+{
+    int64_t v;
+    if (!gguf_i64(k->g, kv, i, &v)) {
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted an integer", gguf_path(k->g), key, gguf_type_name(kv->type));
+        return (uint32_t)lo;
+    }
+    if (v < lo || v > hi) {
+        k->st = error_set(k->err, PITH_RANGE, "%s: key \"%s\" is %lld, wanted %lld..%lld", gguf_path(k->g), key, (long long)v, (long long)lo, (long long)hi);
+        return (uint32_t)lo;
+    }
+    return (uint32_t)v;
+}
+
+uint32_t key_u32(struct keys *k, const char *suffix, int64_t lo, int64_t hi)
+{
+    char key[128];
+    const struct gguf_kv *kv = find(k, suffix, key, sizeof key);
+    if (!kv) {
+        missing(k, key);
+        return (uint32_t)lo;
+    }
+    return read_u32(k, kv, key, 0, lo, hi);
+}
+
+uint32_t key_u32_or(struct keys *k, const char *suffix, int64_t lo, int64_t hi, uint32_t fallback)
+{
+    char key[128];
+    const struct gguf_kv *kv = find(k, suffix, key, sizeof key);
+    return kv ? read_u32(k, kv, key, 0, lo, hi) : fallback;
+}
+
+static float read_f32(struct keys *k, const struct gguf_kv *kv, const char *key)
+{
+    double v = 0;
+    if (!gguf_f64(k->g, kv, 0, &v) || !isfinite(v) || fabs(v) > 1e30) {
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" (%s) is not a finite number", gguf_path(k->g), key, gguf_type_name(kv->type));
+        return 1;
+    }
+    return (float)v;
+}
+
+float key_f32(struct keys *k, const char *suffix)
+{
+    char key[128];
+    const struct gguf_kv *kv = find(k, suffix, key, sizeof key);
+    if (!kv) {
+        missing(k, key);
+        return 1;
+    }
+    return read_f32(k, kv, key);
+}
+
+float key_f32_or(struct keys *k, const char *suffix, float fallback)
+{
+    char key[128];
+    const struct gguf_kv *kv = find(k, suffix, key, sizeof key);
+    return kv ? read_f32(k, kv, key) : fallback;
+}
+
+int key_bool_or(struct keys *k, const char *suffix, int fallback)
+{
+    char key[128];
+    const struct gguf_kv *kv = find(k, suffix, key, sizeof key);
+    int v = fallback;
+    if (kv && !gguf_bool(k->g, kv, 0, &v))
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted bool", gguf_path(k->g), key, gguf_type_name(kv->type));
+    return v;
+}
+
+int32_t *key_per_layer(struct keys *k, struct arena *a, const char *suffix, int32_t n, int64_t lo, int64_t hi, int64_t fallback)
+{
+    char key[128];
+    const struct gguf_kv *kv = find(k, suffix, key, sizeof key);
+    int32_t *v = arena_array(a, (size_t)n, sizeof *v);
+    if (!v) {
+        if (k->st == PITH_OK)
+            k->st = error_set(k->err, PITH_NOMEM, "out of memory while reading %s", key);
+        return NULL;
+    }
+    if (!kv && fallback < lo)
+        missing(k, key);
+    if (kv && kv->type == GGUF_ARR && kv->n < (uint64_t)n)
+        k->st = error_set(k->err, PITH_SHAPE, "%s: key \"%s\" has %llu items for %d layers", gguf_path(k->g), key, (unsigned long long)kv->n, n);
+    for (int32_t i = 0; i < n && k->st == PITH_OK; i++)
+        v[i] = kv ? (int32_t)read_u32(k, kv, key, kv->type == GGUF_ARR ? (uint64_t)i : 0, lo, hi) : (int32_t)fallback;
+    return v;
+}
+
+/* ---------------------------------------------------------------- symbolic shapes */
+
+static int64_t dim_size(const struct arch_model *m, enum dim d, int32_t l)
+{
+    const struct hparams *hp = &m->hp;
+    int64_t q = (int64_t)hp->n_head[l] * hp->d_k, k = (int64_t)hp->n_head_kv[l] * hp->d_k, v = (int64_t)hp->n_head_kv[l] * hp->d_v;
+    switch (d) {
+    case DIM_E:
+        return hp->n_embd;
+    case DIM_V:
+        return hp->n_vocab;
+    case DIM_Q:
+        return q;
+    case DIM_K:
+        return k;
+    case DIM_VV:
+        return v;
+    case DIM_O:
+        return (int64_t)hp->n_head[l] * hp->d_v;
+    case DIM_QKV:
+        return q + k + v;
+    case DIM_D:
+        return hp->d_k;
+    case DIM_F:
+        return hp->n_ff[l];
+    case DIM_X:
+        return hp->n_expert;
+    case DIM_FX:
+        return hp->n_ff_exp;
+    case DIM_ROT2:
+        return hp->n_rot / 2;
+    default:
+        return -1; /* DIM_ANY */
+    }
+}
+
+int arch_tensor_used(const struct arch_model *m, const struct tensor_spec *t)
+{
+    return (m->features & t->need) == t->need && !(m->features & t->unless);
+}
+
+int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, int32_t l, int64_t dims[4])
+{
+    int n = 0;
+    for (; n < 4 && t->dims[n] != DIM_END; n++)
+        dims[n] = dim_size(m, t->dims[n], l < 0 ? 0 : l);
+    return n;
+}
+
+struct tensor **arch_tensor_slot(const struct arch_model *m, const struct tensor_spec *t, int32_t l)
+{
+    uint8_t *base = t->layer ? (uint8_t *)m->layers + (size_t)l * m->arch->layer_bytes : m->model;
+    return (struct tensor **)(base + t->field);
+}
+
+/* ---------------------------------------------------------------- rope */
+
+/* Dimension (of n_rot) whose wavelength makes `turns` full turns over the original context [YaRN, arXiv:2309.00071, sec. 3.2]. */
+static double yarn_dim(int n_rot, double ctx, double turns, double base)
+{
+    return n_rot * fmath_log(ctx / (turns * 6.283185307179586)) / (2 * fmath_log(base));
+}
+
+struct rope_set *rope_set_new(struct arena *a, const struct hparams *hp, int neox, float base, int scaled, const float *factors)
+{
+    struct rope_set *set = arena_alloc(a, sizeof *set);
+    double *freq = arena_array(a, (size_t)hp->n_rot / 2 + 1, sizeof *freq);
+    if (!set || !freq)
+        return NULL;
+    int yarn = scaled && hp->rope_scaling == ROPE_SCALE_YARN;
+    double scale = scaled && hp->rope_scaling != ROPE_SCALE_NONE ? 1 / (double)hp->rope_factor : 1, low = 0, high = 0;
+    *set = (struct rope_set){.n_rot = hp->n_rot, .neox = neox, .freq = freq, .mscale = hp->rope_attn_factor};
+    if (yarn) {
+        low = floor(yarn_dim(hp->n_rot, hp->rope_ctx_orig, hp->yarn_beta_fast, base));
+        high = ceil(yarn_dim(hp->n_rot, hp->rope_ctx_orig, hp->yarn_beta_slow, base));
+        low = low > 0 ? low : 0;
+        high = high < hp->n_rot - 1 ? high : hp->n_rot - 1;
+        set->mscale = (float)(hp->yarn_attn * hp->rope_attn_factor * (1 + 0.1 * fmath_log(1 / scale)));
+    }
+    for (int i = 0; i < hp->n_rot / 2; i++) {
+        double f = fmath_pow(base, -2.0 * i / hp->n_rot) / (factors ? (double)factors[i] : 1.0);
+        double ramp = 0; /* 1: keep the original frequency */
+        if (yarn) {
+            double t = (i - low) / (high - low > 0.001 ? high - low : 0.001);
+            ramp = (1 - (t < 0 ? 0 : t > 1 ? 1 : t)) * hp->yarn_ext;
+        }
+        freq[i] = f * scale * (1 - ramp) + f * ramp;
+    }
+    return set;
+}

@@ -1,0 +1,336 @@
+/* decoder.c -- the families that are one parameterised decoder: pre-norm (or pre- and post-norm) blocks of grouped-query attention and a
+ * gated feed-forward or mixture of experts. An architecture is a row of `variants`; what it has shows in its feature bits.
+ *
+ *     x = embed(token) * scale
+ *     for each layer:  x += [post_norm](attention(norm(x)));  x += [post_norm](ffn(norm(x)))
+ *     logits = cap(output(norm(x)))
+ *
+ *   llama     LLaMA, arXiv:2302.13971; Llama 2, arXiv:2307.09288 (GQA); Mixtral, arXiv:2401.04088 (experts). Adjacent-pair RoPE.
+ *   qwen2     Qwen2, arXiv:2407.10671. Biases on q, k, v; half-split RoPE from here on.
+ *   qwen3     Qwen3, arXiv:2505.09388. q and k normalised per head; qwen3moe with experts whose gate weights are renormalised.
+ *   gemma2    Gemma 2, arXiv:2408.00118. Post-norms, soft-caps, every other layer sees a window; embedding times sqrt(E).
+ *   gemma3    Gemma 3, arXiv:2503.19786. As gemma2 without caps, q/k norms, 5 of 6 layers windowed with a RoPE base of their own.
+ */
+#include "arch/arch.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "nn/nn.h"
+#include "pith.h"
+
+enum {
+    F_QKV_BIAS = 1,   /* q, k, v have biases */
+    F_QK_NORM = 2,    /* per-head norms of q and k */
+    F_POST_NORM = 4,  /* norms after attention and feed-forward */
+    F_MOE = 8,        /* experts instead of one feed-forward; from the key expert_count */
+    F_FUSED_QKV = 16, /* from the file's tensors */
+    F_ANY_BIAS = 32,  /* biases everywhere, each optional */
+    F_GEMMA = 64,     /* scaled embedding, GELU */
+    F_NO_OUTPUT = 128, /* embedding model: no output matrix */
+    F_WINDOW = 256    /* some layers see a window */
+};
+
+struct variant {
+    int rope_neox;
+    int window_period;    /* of each period of layers the last sees everything, the others the window; 0: no window */
+    float rope_base_swa;  /* default of the windowed layers; 0: as the others */
+    int big_layers;       /* number of layers of the size whose queries are scaled by n_embd / n_head instead of the head size */
+    float softcap_attn, softcap_logits; /* defaults of the keys; < 0: the family has none */
+};
+
+struct decoder_model {
+    struct tensor *tok_embd, *output_norm, *output, *rope_freqs;
+};
+
+struct decoder_layer {
+    struct tensor *attn_norm, *wq, *wk, *wv, *wqkv, *wo, *bq, *bk, *bv, *bqkv, *bo, *q_norm, *k_norm, *post_attn_norm;
+    struct tensor *ffn_norm, *gate, *up, *down, *b_gate, *b_up, *b_down, *post_ffn_norm;
+    struct tensor *router, *gate_exps, *up_exps, *down_exps;
+};
+
+/* ---------------------------------------------------------------- tensors */
+
+#define M(name, field, need, unless, opt, ...) {name, 0, offsetof(struct decoder_model, field), need, unless, opt, {__VA_ARGS__}}
+#define L(name, field, need, unless, opt, ...) {name, 1, offsetof(struct decoder_layer, field), need, unless, opt, {__VA_ARGS__}}
+static const struct tensor_spec tensors[] = {
+    M("token_embd.weight", tok_embd, 0, 0, 0, DIM_V, DIM_E),
+    M("output_norm.weight", output_norm, 0, 0, 0, DIM_E),
+    M("output.weight", output, 0, F_NO_OUTPUT, 1, DIM_V, DIM_E), /* absent: tied to the embedding */
+    M("rope_freqs.weight", rope_freqs, 0, 0, 1, DIM_ROT2),
+    L("attn_norm.weight", attn_norm, 0, 0, 0, DIM_E),
+    L("attn_qkv.weight", wqkv, F_FUSED_QKV, 0, 0, DIM_QKV, DIM_E),
+    L("attn_qkv.bias", bqkv, F_FUSED_QKV, 0, 1, DIM_QKV),
+    L("attn_q.weight", wq, 0, F_FUSED_QKV, 0, DIM_Q, DIM_E),
+    L("attn_k.weight", wk, 0, F_FUSED_QKV, 0, DIM_K, DIM_E),
+    L("attn_v.weight", wv, 0, F_FUSED_QKV, 0, DIM_VV, DIM_E),
+    L("attn_q.bias", bq, F_QKV_BIAS, F_FUSED_QKV, 0, DIM_Q),
+    L("attn_k.bias", bk, F_QKV_BIAS, F_FUSED_QKV, 0, DIM_K),
+    L("attn_v.bias", bv, F_QKV_BIAS, F_FUSED_QKV, 0, DIM_VV),
+    L("attn_q.bias", bq, F_ANY_BIAS, F_FUSED_QKV, 1, DIM_Q),
+    L("attn_k.bias", bk, F_ANY_BIAS, F_FUSED_QKV, 1, DIM_K),
+    L("attn_v.bias", bv, F_ANY_BIAS, F_FUSED_QKV, 1, DIM_VV),
+    L("attn_output.weight", wo, 0, 0, 0, DIM_E, DIM_O),
+    L("attn_output.bias", bo, F_ANY_BIAS, 0, 1, DIM_E),
+    L("attn_q_norm.weight", q_norm, F_QK_NORM, 0, 0, DIM_D),
+    L("attn_k_norm.weight", k_norm, F_QK_NORM, 0, 0, DIM_D),
+    L("post_attention_norm.weight", post_attn_norm, F_POST_NORM, 0, 0, DIM_E),
+    L("ffn_norm.weight", ffn_norm, 0, 0, 0, DIM_E),
+    L("ffn_gate.weight", gate, 0, F_MOE, 0, DIM_F, DIM_E),
+    L("ffn_up.weight", up, 0, F_MOE, 0, DIM_F, DIM_E),
+    L("ffn_down.weight", down, 0, F_MOE, 0, DIM_E, DIM_F),
+    L("ffn_gate.bias", b_gate, F_ANY_BIAS, F_MOE, 1, DIM_F),
+    L("ffn_up.bias", b_up, F_ANY_BIAS, F_MOE, 1, DIM_F),
+    L("ffn_down.bias", b_down, F_ANY_BIAS, F_MOE, 1, DIM_E),
+    L("ffn_gate_inp.weight", router, F_MOE, 0, 0, DIM_X, DIM_E),
+    L("ffn_gate_exps.weight", gate_exps, F_MOE, 0, 0, DIM_X, DIM_FX, DIM_E),
+    L("ffn_up_exps.weight", up_exps, F_MOE, 0, 0, DIM_X, DIM_FX, DIM_E),
+    L("ffn_down_exps.weight", down_exps, F_MOE, 0, 0, DIM_X, DIM_E, DIM_FX),
+    L("post_ffw_norm.weight", post_ffn_norm, F_POST_NORM, 0, 0, DIM_E),
+    {0},
+};
+#undef M
+#undef L
+
+/* ---------------------------------------------------------------- hyper-parameters */
+
+enum { MAX_LAYERS = 1024, MAX_HEADS = 1024, MAX_EMBD = 1 << 20, MAX_FF = 1 << 22, MAX_HEAD_DIM = 4096, MAX_EXPERTS = 4096 };
+
+static void read_rope(struct keys *k, struct hparams *hp, const struct variant *v)
+{
+    struct slice type = {0};
+    char key[128];
+    hp->n_rot = (int32_t)key_u32_or(k, "rope.dimension_count", 0, hp->d_k, (uint32_t)hp->d_k);
+    hp->rope_base = key_f32_or(k, "rope.freq_base", 10000.0f);
+    hp->rope_base_swa = key_f32_or(k, "rope.freq_base_swa", v->rope_base_swa > 0 ? v->rope_base_swa : hp->rope_base);
+    hp->rope_factor = key_f32_or(k, "rope.scaling.factor", key_f32_or(k, "rope.scale_linear", 1.0f));
+    hp->rope_attn_factor = key_f32_or(k, "rope.scaling.attn_factor", 1.0f);
+    hp->rope_ctx_orig = (int32_t)key_u32_or(k, "rope.scaling.original_context_length", 1, INT32_MAX, (uint32_t)hp->n_ctx_train);
+    hp->yarn_ext = key_f32_or(k, "rope.scaling.yarn_ext_factor", 1.0f);
+    hp->yarn_attn = key_f32_or(k, "rope.scaling.yarn_attn_factor", 1.0f);
+    hp->yarn_beta_fast = key_f32_or(k, "rope.scaling.yarn_beta_fast", 32.0f);
+    hp->yarn_beta_slow = key_f32_or(k, "rope.scaling.yarn_beta_slow", 1.0f);
+    snprintf(key, sizeof key, "%s.rope.scaling.type", k->arch);
+    const struct gguf_kv *kv = gguf_find(k->g, key);
+    if (kv && gguf_str(k->g, kv, &type)) {
+        if (slice_eq_z(type, "linear"))
+            hp->rope_scaling = ROPE_SCALE_LINEAR;
+        else if (slice_eq_z(type, "yarn"))
+            hp->rope_scaling = ROPE_SCALE_YARN;
+        else if (!slice_eq_z(type, "none") && k->st == PITH_OK)
+            k->st = error_set(k->err, PITH_UNSUPPORTED, "%s: key \"%s\" is \"%.*s\"; known are none, linear, yarn", gguf_path(k->g), key,
+                              (int)(type.n < 40 ? type.n : 40), type.p);
+    } else if (hp->rope_factor != 1.0f) {
+        hp->rope_scaling = ROPE_SCALE_LINEAR;
+    }
+    if (k->st == PITH_OK && (hp->n_rot % 2 || hp->rope_base <= 1 || hp->rope_base_swa <= 1 || hp->rope_factor <= 0))
+        k->st = error_set(k->err, PITH_RANGE, "%s: RoPE of %d dimensions (wanted even), base %g and %g (wanted > 1), factor %g (wanted > 0)",
+                          gguf_path(k->g), hp->n_rot, (double)hp->rope_base, (double)hp->rope_base_swa, (double)hp->rope_factor);
+}
+
+static void read_window(struct keys *k, struct arch_model *m, const struct variant *v)
+{
+    struct hparams *hp = &m->hp;
+    hp->windowed = arena_array(m->arena, (size_t)hp->n_layer, sizeof *hp->windowed);
+    if (!v->window_period || !hp->windowed)
+        return;
+    hp->window = (int32_t)key_u32_or(k, "attention.sliding_window", 0, INT32_MAX, 0);
+    int period = (int)key_u32_or(k, "attention.sliding_window_pattern", 1, MAX_LAYERS, (uint32_t)v->window_period);
+    for (int32_t l = 0; l < hp->n_layer && hp->window; l++)
+        hp->windowed[l] = l % period < period - 1;
+}
+
+static int has_tensor(const struct gguf *g, const char *name)
+{
+    return gguf_tensor_find(g, slice_of(name)) != NULL;
+}
+
+/* The vocabulary's size is the embedding's: the key is not always there, and the tokenizer may be shorter. */
+static int32_t vocab_size(struct keys *k)
+{
+    const struct gguf_tensor *t = gguf_tensor_find(k->g, SLICE("token_embd.weight"));
+    if (t && t->n_dims == 2 && t->dims[0] > 0 && t->dims[0] <= INT32_MAX / 4)
+        return (int32_t)t->dims[0];
+    return (int32_t)key_u32(k, "vocab_size", 1, INT32_MAX / 4);
+}
+
+static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g, struct pith_error *err)
+{
+    const struct variant *v = m->arch->variant;
+    struct hparams *hp = &m->hp;
+    struct keys keys = {.g = g, .arch = m->arch->name, .err = err, .st = PITH_OK}, *k = &keys;
+    hp->n_vocab = vocab_size(k);
+    hp->n_ctx_train = (int32_t)key_u32(k, "context_length", 1, INT32_MAX);
+    hp->n_embd = (int32_t)key_u32(k, "embedding_length", 1, MAX_EMBD);
+    hp->n_layer = (int32_t)key_u32(k, "block_count", 1, MAX_LAYERS);
+    hp->norm_eps = key_f32(k, "attention.layer_norm_rms_epsilon");
+    hp->n_head = key_per_layer(k, m->arena, "attention.head_count", hp->n_layer, 1, MAX_HEADS, -1);
+    if (k->st != PITH_OK)
+        return k->st;
+    hp->n_head_kv = key_per_layer(k, m->arena, "attention.head_count_kv", hp->n_layer, 1, MAX_HEADS, hp->n_head[0]);
+    hp->d_k = (int32_t)key_u32_or(k, "attention.key_length", 1, MAX_HEAD_DIM, (uint32_t)(hp->n_embd / hp->n_head[0]));
+    hp->d_v = (int32_t)key_u32_or(k, "attention.value_length", 1, MAX_HEAD_DIM, (uint32_t)hp->d_k);
+    hp->n_expert = (int32_t)key_u32_or(k, "expert_count", 0, MAX_EXPERTS, 0);
+    hp->n_expert_used = (int32_t)key_u32_or(k, "expert_used_count", 0, hp->n_expert, 0);
+    hp->n_ff = key_per_layer(k, m->arena, "feed_forward_length", hp->n_layer, 0, MAX_FF, hp->n_expert ? 0 : -1);
+    if (k->st != PITH_OK)
+        return k->st;
+    hp->n_ff_exp = (int32_t)key_u32_or(k, "expert_feed_forward_length", 1, MAX_FF, (uint32_t)hp->n_ff[0]);
+    read_rope(k, hp, v);
+    read_window(k, m, v);
+    hp->attn_softcap = v->softcap_attn < 0 ? 0 : key_f32_or(k, "attn_logit_softcapping", v->softcap_attn);
+    hp->logit_softcap = v->softcap_logits < 0 ? 0 : key_f32_or(k, "final_logit_softcapping", v->softcap_logits);
+    hp->causal = key_bool_or(k, "attention.causal", !(m->features & F_NO_OUTPUT));
+    hp->pooling = (int32_t)key_u32_or(k, "pooling_type", 0, PITH_POOL_RANK, PITH_POOL_NONE);
+    if (k->st == PITH_OK && (hp->d_k < 1 || hp->n_head[0] % hp->n_head_kv[0]))
+        return error_set(err, PITH_SHAPE, "%s: %d query heads over %d key/value heads of %d: not a whole group", gguf_path(g), hp->n_head[0],
+                         hp->n_head_kv[0], hp->d_k);
+    if (k->st == PITH_OK && hp->n_expert && !hp->n_expert_used)
+        return error_set(err, PITH_RANGE, "%s: %d experts but expert_used_count is 0, wanted 1..%d", gguf_path(g), hp->n_expert, hp->n_expert);
+    if (hp->n_expert)
+        m->features |= F_MOE;
+    if (has_tensor(g, "blk.0.attn_qkv.weight"))
+        m->features |= F_FUSED_QKV;
+    return k->st;
+}
+
+/* Keys of a synthetic model: what decoder_hparams reads, and nothing that equals its default. */
+static void decoder_synth_keys(const struct arch *a, const struct hparams *hp, struct gguf_writer *w)
+{
+    char key[128];
+#define KEY(suffix) (snprintf(key, sizeof key, "%s.%s", a->name, suffix), key)
+    gguf_writer_u32(w, KEY("vocab_size"), (uint32_t)hp->n_vocab);
+    gguf_writer_u32(w, KEY("context_length"), (uint32_t)hp->n_ctx_train);
+    gguf_writer_u32(w, KEY("embedding_length"), (uint32_t)hp->n_embd);
+    gguf_writer_u32(w, KEY("block_count"), (uint32_t)hp->n_layer);
+    gguf_writer_u32(w, KEY("feed_forward_length"), (uint32_t)hp->n_ff[0]);
+    gguf_writer_u32(w, KEY("attention.head_count"), (uint32_t)hp->n_head[0]);
+    gguf_writer_u32(w, KEY("attention.head_count_kv"), (uint32_t)hp->n_head_kv[0]);
+    gguf_writer_u32(w, KEY("attention.key_length"), (uint32_t)hp->d_k);
+    gguf_writer_u32(w, KEY("attention.value_length"), (uint32_t)hp->d_v);
+    gguf_writer_f32(w, KEY("attention.layer_norm_rms_epsilon"), 1e-5f);
+    gguf_writer_u32(w, KEY("rope.dimension_count"), (uint32_t)hp->n_rot);
+    gguf_writer_f32(w, KEY("rope.freq_base"), hp->rope_base);
+    if (hp->n_expert) {
+        gguf_writer_u32(w, KEY("expert_count"), (uint32_t)hp->n_expert);
+        gguf_writer_u32(w, KEY("expert_used_count"), (uint32_t)hp->n_expert_used);
+        gguf_writer_u32(w, KEY("expert_feed_forward_length"), (uint32_t)hp->n_ff_exp);
+    }
+    if (hp->window)
+        gguf_writer_u32(w, KEY("attention.sliding_window"), (uint32_t)hp->window);
+#undef KEY
+}
+
+/* ---------------------------------------------------------------- graph */
+
+static int32_t decoder_state(const struct arch_model *m, struct kv_layer *kv, int32_t *window)
+{
+    for (int32_t l = 0; l < m->hp.n_layer; l++) {
+        kv[l] = (struct kv_layer){.n_head_kv = m->hp.n_head_kv[l], .d_k = m->hp.d_k, .d_v = m->hp.d_v};
+        window[l] = m->hp.windowed[l] ? m->hp.window : 0;
+    }
+    return m->hp.n_layer;
+}
+
+static float query_scale(const struct arch_model *m, int32_t l)
+{
+    const struct variant *v = m->arch->variant;
+    int big = v->big_layers && m->hp.n_layer == v->big_layers;
+    return 1.0f / sqrtf((float)(big ? m->hp.n_embd / m->hp.n_head[l] : m->hp.d_k));
+}
+
+static node feed_forward(const struct arch_model *m, const struct decoder_layer *w, struct graph *g, node x)
+{
+    enum glu_act act = m->features & F_GEMMA ? GLU_GELU : GLU_SILU;
+    if (m->features & F_MOE)
+        return nn_moe(g, &(struct nn_moe){.router = w->router, .gate = w->gate_exps, .up = w->up_exps, .down = w->down_exps,
+                                          .n_expert = m->hp.n_expert, .k = m->hp.n_expert_used, .gating = MOE_SOFTMAX, .norm = 1, .scale = 1.0f, .act = act}, x);
+    return nn_ffn(g, &(struct nn_ffn){.gate = w->gate, .up = w->up, .down = w->down, .b_gate = w->b_gate, .b_up = w->b_up, .b_down = w->b_down, .act = act}, x);
+}
+
+/* One layer; in the last one only the rows whose output is asked for go on after attention (`tail`). */
+static node decoder_layer(const struct arch_model *m, struct graph *g, int32_t l, node x, node table, int tail)
+{
+    const struct decoder_layer *w = (const struct decoder_layer *)m->layers + l;
+    const struct hparams *hp = &m->hp;
+    struct nn_attention attn = {.wq = w->wq, .wk = w->wk, .wv = w->wv, .wqkv = w->wqkv, .wo = w->wo, .bq = w->wqkv ? w->bqkv : w->bq,
+                                .bk = w->bk, .bv = w->bv, .bo = w->bo, .q_norm = w->q_norm, .k_norm = w->k_norm, .n_head = hp->n_head[l],
+                                .n_head_kv = hp->n_head_kv[l], .d_k = hp->d_k, .d_v = hp->d_v, .norm_eps = hp->norm_eps,
+                                .q_scale = query_scale(m, l), .softcap = hp->attn_softcap, .rope = m->rope[l], .kv_layer = l};
+    node h = graph_rms_norm(g, x, w->attn_norm, hp->n_embd, hp->norm_eps, "attn_norm");
+    h = nn_attention_heads(g, &attn, h, table);
+    if (tail) {
+        h = graph_select(g, h, "attn_rows");
+        x = graph_select(g, x, "residual_rows");
+    }
+    h = nn_attention_out(g, &attn, h);
+    if (w->post_attn_norm)
+        h = graph_rms_norm(g, h, w->post_attn_norm, hp->n_embd, hp->norm_eps, "post_attention_norm");
+    x = graph_add(g, h, x, "attn_residual");
+    h = graph_rms_norm(g, x, w->ffn_norm, hp->n_embd, hp->norm_eps, "ffn_norm");
+    h = feed_forward(m, w, g, h);
+    if (w->post_ffn_norm)
+        h = graph_rms_norm(g, h, w->post_ffn_norm, hp->n_embd, hp->norm_eps, "post_ffw_norm");
+    return graph_add(g, h, x, "ffn_residual");
+}
+
+static void decoder_build(const struct arch_model *m, struct graph *g)
+{
+    const struct decoder_model *w = m->model;
+    const struct hparams *hp = &m->hp;
+    float scale = m->features & F_GEMMA ? sqrtf((float)hp->n_embd) : 1.0f;
+    node x = graph_embed(g, w->tok_embd, scale), tables[2] = {0};
+    const struct rope_set *sets[2] = {0};
+    for (int32_t l = 0; l < hp->n_layer; l++) {
+        int i = hp->windowed[l];
+        if (m->rope[l] && sets[i] != m->rope[l]) {
+            sets[i] = m->rope[l];
+            tables[i] = graph_rope_table(g, sets[i]);
+        }
+        g->layer = l;
+        x = decoder_layer(m, g, l, x, tables[i], l == hp->n_layer - 1 && !m->pooled);
+    }
+    g->layer = hp->n_layer;
+    x = graph_rms_norm(g, x, w->output_norm, hp->n_embd, hp->norm_eps, "output_norm");
+    if (m->want_embd)
+        g->embd = m->pooled ? graph_pool(g, x, m->pool, "pool") : x;
+    if (!m->want_logits)
+        return;
+    x = graph_matmul(g, w->output ? w->output : w->tok_embd, NULL, x, "output");
+    if (hp->logit_softcap > 0)
+        x = graph_softcap(g, x, hp->logit_softcap, "logits");
+    g->logits = x;
+}
+
+/* Called by the loader once the weights are bound: constants that depend on them. */
+static pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
+{
+    const struct variant *v = m->arch->variant;
+    const struct decoder_model *w = m->model;
+    const float *factors = w->rope_freqs ? w->rope_freqs->file : NULL;
+    struct rope_set *full = rope_set_new(m->arena, &m->hp, v->rope_neox, m->hp.rope_base, 1, factors);
+    struct rope_set *local = rope_set_new(m->arena, &m->hp, v->rope_neox, m->hp.rope_base_swa, v->rope_base_swa == 0, factors);
+    if (!full || !local)
+        return error_set(err, PITH_NOMEM, "out of memory while preparing RoPE");
+    for (int32_t l = 0; l < m->hp.n_layer && m->hp.n_rot; l++)
+        m->rope[l] = m->hp.windowed[l] ? local : full;
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- the list */
+
+#define DECODER(symbol, arch_name, feats, ...)                                                                         \
+    const struct arch symbol = {.name = arch_name, .features = (feats), .expert_feature = F_MOE, .windowed = ((feats)&F_WINDOW) != 0, .variant = &(const struct variant){__VA_ARGS__}, \
+                                .layer_bytes = sizeof(struct decoder_layer), .model_bytes = sizeof(struct decoder_model), \
+                                .tensors = tensors, .hparams = decoder_hparams, .synth_keys = decoder_synth_keys,       \
+                                .ready = decoder_ready, .state = decoder_state, .build = decoder_build};
+
+DECODER(arch_llama, "llama", F_ANY_BIAS, .softcap_attn = -1, .softcap_logits = -1)
+DECODER(arch_llama_embed, "llama-embed", F_ANY_BIAS | F_NO_OUTPUT, .softcap_attn = -1, .softcap_logits = -1)
+DECODER(arch_qwen2, "qwen2", F_QKV_BIAS, .rope_neox = 1, .softcap_attn = -1, .softcap_logits = -1)
+DECODER(arch_qwen3, "qwen3", F_QK_NORM, .rope_neox = 1, .softcap_attn = -1, .softcap_logits = -1)
+DECODER(arch_qwen3moe, "qwen3moe", F_QK_NORM, .rope_neox = 1, .softcap_attn = -1, .softcap_logits = -1)
+DECODER(arch_gemma2, "gemma2", F_POST_NORM | F_GEMMA | F_WINDOW, .rope_neox = 1, .window_period = 2, .big_layers = 46, .softcap_attn = 50,
+        .softcap_logits = 30)
+DECODER(arch_gemma3, "gemma3", F_POST_NORM | F_GEMMA | F_WINDOW | F_QK_NORM, .rope_neox = 1, .window_period = 6, .rope_base_swa = 10000,
+        .big_layers = 62, .softcap_attn = -1, .softcap_logits = 0)

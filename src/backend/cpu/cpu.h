@@ -1,0 +1,35 @@
+/* cpu.h -- the CPU backend's own parts, between its files. */
+#ifndef PITH_CPU_CPU_H
+#define PITH_CPU_CPU_H
+
+#include "backend/cpu/kern.h"
+#include "graph/backend.h"
+#include "graph/plan.h"
+
+extern const struct backend backend_cpu;
+
+struct cpu_device {
+    struct device dev;
+    int level;               /* enum cpu_level */
+    const struct kern *kern; /* NULL at level ref */
+};
+
+/* ops.c: the kernel of a node over the table `kern`; 0 when only the reference can do it. */
+int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_layer *kv, struct op_impl *out);
+/* run.c */
+pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n, struct pith_error *err);
+size_t cpu_state_bytes(const struct plan *p, int n_threads);
+
+/* measure.c */
+pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int ms, struct pith_machine *out, struct pith_error *err);
+
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+#endif

@@ -1,0 +1,461 @@
+/* ops.c -- the op calls of a plan over the kernel table: loops over rows, panels and tiles, no arithmetic of their own. Ops that move or
+ * sort a few numbers (routing, tables of angles, selected rows) have no kernel: their reference is what runs, and that is not slow. */
+#include "backend/cpu/cpu.h"
+
+#include <string.h>
+#include "base/mem.h"
+
+typedef const struct call *call;
+typedef const struct exec *exec;
+
+static const struct kern *kern_of(call c)
+{
+    return c->impl.ctx;
+}
+
+static void *scratch_of(exec x, int ith)
+{
+    return x->scratch + (size_t)ith * x->scratch_bytes;
+}
+
+/* y = x * s: fma(x, s, -0) is the product, sign of zero included. */
+static void times(const struct kern *k, const float *x, float s, float *y, int64_t n)
+{
+    k->scale(x, s, -0.0f, y, n);
+}
+
+/* ---------------------------------------------------------------- row-local */
+
+static void op_embed(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    const struct step *s = x->step;
+    const struct dtype_traits *d = &dtypes[c->w->type];
+    int64_t n = c->dst.cols;
+    for (int64_t r = begin; r < end; r++) {
+        float *y = value_row(x, &c->dst, r);
+        if (s->embd) {
+            memcpy(y, step_embd(s) + r * n, (size_t)n * sizeof *y);
+            continue;
+        }
+        int64_t id = step_token(s)[r];
+        const void *row = (const uint8_t *)c->w->file + (uint64_t)id * dtype_row_bytes(c->w->type, n);
+        if (c->w->packed) {
+            const uint8_t *panel = (const uint8_t *)c->w->packed +
+                                   (uint64_t)(id / d->pack_rows) * dtype_panel_bytes(c->w->type, n);
+            row = scratch_of(x, ith);
+            d->unpack_row(panel, (int)(id % d->pack_rows), n, scratch_of(x, ith));
+        }
+        d->dequant(row, y, n);
+        if (c->p.embed.scale != 1.0f)
+            times(kern_of(c), y, c->p.embed.scale, y, n);
+    }
+}
+
+static void op_rms_norm(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    const float *w = c->w ? c->w->file : NULL;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r);
+        float *out = value_row(x, &c->dst, r);
+        for (int64_t at = 0; at < c->dst.cols; at += c->p.norm.width)
+            kern_of(c)->rms_norm(in + at, w, out + at, c->p.norm.width, c->p.norm.eps);
+    }
+}
+
+static void op_add(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        kern_of(c)->add(value_row(x, &c->src[0], r), value_row(x, &c->src[1], r),
+                        value_row(x, &c->dst, r), c->dst.cols);
+}
+
+static void op_mul(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        kern_of(c)->mul(value_row(x, &c->src[0], r), value_row(x, &c->src[1], r),
+                        value_row(x, &c->dst, r), c->dst.cols);
+}
+
+static void op_scale(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        times(kern_of(c), value_row(x, &c->src[0], r), c->p.scale.scale, value_row(x, &c->dst, r),
+              c->dst.cols);
+}
+
+static void op_softcap(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        kern_of(c)->softcap(value_row(x, &c->src[0], r), c->p.softcap.cap,
+                            value_row(x, &c->dst, r), c->dst.cols);
+}
+
+static void op_glu(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    const struct kern *k = kern_of(c);
+    void (*const act[])(const float *, const float *, float *, int64_t) = {
+        [GLU_SILU] = k->silu,   [GLU_GELU] = k->gelu, [GLU_GELU_ERF] = k->gelu_erf, [GLU_GELU_QUICK] = k->gelu_quick,
+        [GLU_RELU] = k->relu, [GLU_RELU2] = k->relu2};
+    for (int64_t r = begin; r < end; r++)
+        act[c->p.glu.act](value_row(x, &c->src[0], r),
+                          c->node->src[1] ? value_row(x, &c->src[1], r) : NULL,
+                          value_row(x, &c->dst, r), c->dst.cols);
+}
+
+static void op_rope(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    const struct rope_set *set = c->p.rope.set;
+    void (*rotate)(float *, const float *, const float *, int) =
+        set->neox ? kern_of(c)->rope_neox : kern_of(c)->rope_norm;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r), *table = value_row(x, &c->src[1], r);
+        float *out = value_row(x, &c->dst, r);
+        if (out != in)
+            memcpy(out, in, (size_t)c->dst.cols * sizeof *out);
+        for (int64_t at = 0; at < c->dst.cols; at += c->p.rope.width)
+            rotate(out + at, table, table + set->n_rot / 2, set->n_rot);
+    }
+}
+
+static void op_quant(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    const struct kern *k = kern_of(c);
+    for (int64_t r = begin; r < end; r++) {
+        struct act_tile t = value_tile(x, &c->dst, r / ACT_TILE);
+        const float *in = value_row(x, &c->src[0], r);
+        int col = (int)(r % ACT_TILE);
+        /* the tile is this op's output: its pointers are const for readers only */
+        if (c->dst.fmt == ACT_A32)
+            k->quant_a32(in, c->dst.cols, (int8_t *)(uintptr_t)t.q, (float *)(uintptr_t)t.d,
+                         (int32_t *)(uintptr_t)t.s32, t.nc, col);
+        else if (c->dst.fmt == ACT_A256)
+            k->quant_a256(in, c->dst.cols, (int8_t *)(uintptr_t)t.q, (float *)(uintptr_t)t.d,
+                          (int16_t *)(uintptr_t)t.s16, t.nc, col);
+        else
+            k->to_bf16(in, c->dst.cols, (uint16_t *)(uintptr_t)t.h + col * t.ld);
+    }
+}
+
+static void put_f16(const struct kern *k, const float *x, int n, uint16_t *out, int stride)
+{
+    uint16_t h[256];
+    for (int at = 0; at < n; at += 256) {
+        int m = n - at < 256 ? n - at : 256;
+        k->f32_to_f16(x + at, h, m);
+        for (int i = 0; i < m; i++)
+            out[(int64_t)(at + i) * stride] = h[i];
+    }
+}
+
+static void op_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    const struct kern *k = kern_of(c);
+    const struct kv_layer *kv = c->kv;
+    const struct cache_view *cv = &x->cache[kv->group];
+    int64_t dv16 = (kv->d_v + 15) & ~15;
+    for (int64_t r = begin; r < end; r++) {
+        int32_t slot = step_slot(x->step, kv->group)[r], j = slot % STEP_PAGE;
+        int32_t page = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
+        uint8_t *base = cv->base + page * cv->page_bytes;
+        for (int h = 0; h < kv->n_head_kv; h++) {
+            const float *kr = value_row(x, &c->src[0], r) + (int64_t)h * kv->d_k;
+            const float *vr = value_row(x, &c->src[1], r) + (int64_t)h * kv->d_v;
+            uint8_t *kp = base + kv->k_off + h * kv->k_head, *vp = base + kv->v_off + h * kv->v_head;
+            if (kv->k_type == DT_F16)
+                put_f16(k, kr, kv->d_k, (uint16_t *)kp + j, STEP_PAGE);
+            else
+                for (int d = 0; d < kv->d_k; d++)
+                    ((float *)kp)[d * STEP_PAGE + j] = kr[d];
+            if (kv->v_type == DT_F16)
+                k->f32_to_f16(vr, (uint16_t *)vp + j * dv16, kv->d_v);
+            else
+                memcpy((float *)vp + j * dv16, vr, (size_t)kv->d_v * sizeof *vr);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- matrix products over packed panels */
+
+enum { TILE_CACHE = 256 << 10 }; /* bytes of activations swept per panel before the next panel: a part of L2 */
+
+static int64_t panels(const struct tensor *w)
+{
+    int r = dtypes[w->type].pack_rows;
+    return (tensor_m(w) + r - 1) / r;
+}
+
+static int64_t matmul_units(call c, exec x)
+{
+    (void)x;
+    return panels(c->w);
+}
+
+/* Columns of a finished tile [nc][rows of the panel] to their rows of the result, with the bias. */
+static void store_tile(call c, exec x, const float *y, int nc, int pack_rows, int64_t panel, int64_t row0,
+                       const float *bias)
+{
+    int64_t m = panel * pack_rows, left = c->dst.cols - m;
+    int64_t n = left < pack_rows ? left : pack_rows;
+    for (int i = 0; i < nc; i++) {
+        float *out = value_row(x, &c->dst, row0 + i) + m;
+        if (bias)
+            kern_of(c)->add(y + i * pack_rows, bias + m, out, n);
+        else
+            memcpy(out, y + i * pack_rows, (size_t)n * sizeof *out);
+    }
+}
+
+static void op_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    _Alignas(64) float y[ACT_TILE * 64];
+    const struct kern *k = kern_of(c);
+    int64_t kk = tensor_k(c->w), rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
+    int64_t n_tiles = (rows + ACT_TILE - 1) / ACT_TILE;
+    int64_t block = TILE_CACHE / (ACT_TILE * kk * (c->src[0].fmt == ACT_F32 ? 4 : 1));
+    int pack_rows = dtypes[c->w->type].pack_rows;
+    uint64_t bytes = dtype_panel_bytes(c->w->type, kk);
+    const float *bias = c->b ? c->b->file : NULL;
+    block = block < 1 ? 1 : block;
+    for (int64_t t0 = 0; t0 < n_tiles; t0 += block) {
+        int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
+        for (int64_t p = begin; p < end; p++) {
+            const uint8_t *panel = (const uint8_t *)c->w->packed + (uint64_t)p * bytes;
+            for (int64_t t = t0; t < t1; t++) {
+                struct act_tile a = value_tile(x, &c->src[0], t);
+                k->mm[c->w->type](panel, kk, &a, y);
+                store_tile(c, x, y, a.nc, pack_rows, p, t * ACT_TILE, bias);
+            }
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- experts: rows grouped by expert */
+
+static int64_t moe_units(call c, exec x)
+{
+    return moe_sorted(c, x, &c->src[1]).n_active * panels(c->w);
+}
+
+/* Bytes of a gathered tile: 16 rows in any activation format. */
+static size_t gather_bytes(const struct node *n)
+{
+    size_t k = (size_t)tensor_k(n->w);
+    return 16 * k * 4 + 16 * (k / 8 + 64) + 256;
+}
+
+/* Copies n rows of a value (given by index) into one tile of n columns in scratch. */
+static struct act_tile gather(exec x, const struct value *v, const int32_t *row, int per_row, int n, uint8_t *out)
+{
+    struct act_tile to = {.nc = n};
+    int64_t k = v->cols, per = v->fmt == ACT_A256 ? 256 : 32, n_d = k / per;
+    int8_t *q = (int8_t *)out;
+    float *d = (float *)(out + size_align((uint64_t)(16 * k), 64)), *f = (float *)out;
+    int32_t *s = (int32_t *)(d + 16 * n_d); /* s32, or pairs of s16 */
+    int64_t s_words = v->fmt == ACT_A256 ? 8 : 1;
+    for (int i = 0; i < n; i++) {
+        int64_t r = row[i] / per_row;
+        struct act_tile from = value_tile(x, v, r / ACT_TILE);
+        int c = (int)(r % ACT_TILE);
+        if (v->fmt == ACT_F32) {
+            memcpy(f + i * k, from.f + c * from.ld, (size_t)k * sizeof *f);
+        } else if (v->fmt == ACT_BF16) {
+            memcpy((uint16_t *)out + i * from.ld, from.h + c * from.ld, (size_t)from.ld * 2);
+            to.ld = from.ld;
+        } else {
+            const int32_t *fs = v->fmt == ACT_A256 ? (const void *)from.s16 : from.s32;
+            for (int64_t b = 0; b < k / 32; b++)
+                memcpy(q + (b * n + i) * 32, from.q + (b * from.nc + c) * 32, 32);
+            for (int64_t b = 0; b < n_d; b++) {
+                d[b * n + i] = from.d[b * from.nc + c];
+                memcpy(s + (b * n + i) * s_words, fs + (b * from.nc + c) * s_words, (size_t)s_words * 4);
+            }
+        }
+    }
+    to.q = q;
+    to.d = d;
+    to.s32 = s;
+    to.s16 = (int16_t *)s;
+    to.f = f;
+    to.h = (uint16_t *)out;
+    to.ld = v->fmt == ACT_BF16 ? to.ld : k;
+    return to;
+}
+
+static void op_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    _Alignas(64) float y[ACT_TILE * 64];
+    struct moe_sorted s = moe_sorted(c, x, &c->src[1]);
+    int64_t kk = tensor_k(c->w), n_panels = panels(c->w), m_all = tensor_m(c->w);
+    int pack_rows = dtypes[c->w->type].pack_rows;
+    int per_row = c->src[0].rows_mul == c->p.moe.k ? 1 : c->p.moe.k; /* input rows are [T*k] or [T] */
+    uint64_t bytes = dtype_panel_bytes(c->w->type, kk);
+    for (int64_t u = begin; u < end;) {
+        int64_t e = u / n_panels, p1 = (e + 1) * n_panels < end ? n_panels : end - e * n_panels;
+        const uint8_t *w = (const uint8_t *)c->w->packed + (uint64_t)(s.expert[e] * n_panels) * bytes;
+        for (int32_t i = s.first[e]; i < s.first[e + 1]; i += ACT_TILE) {
+            int n = s.first[e + 1] - i < ACT_TILE ? s.first[e + 1] - i : ACT_TILE;
+            struct act_tile a = gather(x, &c->src[0], s.row + i, per_row, n, scratch_of(x, ith));
+            for (int64_t p = u % n_panels; p < p1; p++) {
+                kern_of(c)->mm[c->w->type](w + (uint64_t)p * bytes, kk, &a, y);
+                int64_t m = p * pack_rows, left = m_all - m < pack_rows ? m_all - m : pack_rows;
+                for (int j = 0; j < n; j++)
+                    memcpy(value_row(x, &c->dst, s.row[i + j]) + m, y + j * pack_rows, (size_t)left * sizeof *y);
+            }
+        }
+        u = e * n_panels + p1;
+    }
+}
+
+static void op_moe_sum(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    int32_t k = c->p.moe.k;
+    for (int64_t r = begin; r < end; r++) {
+        const float *w = value_row(x, &c->src[1], r) + k;
+        float *y = value_row(x, &c->dst, r);
+        memset(y, 0, (size_t)c->dst.cols * sizeof *y);
+        for (int32_t j = 0; j < k; j++)
+            kern_of(c)->axpy(w[j], value_row(x, &c->src[0], r * k + j), y, c->dst.cols);
+    }
+}
+
+/* ---------------------------------------------------------------- attention */
+
+static int64_t attn_units(call c, exec x)
+{
+    struct attn_split split = attn_split(c, x);
+    return (int64_t)split.n_tiles * c->kv->n_head_kv * (split.by_span ? split.n_parts : 1);
+}
+
+/* Scratch of a unit: two sets of (m, l, o) for a tile of rows times the heads of one kv head. */
+static size_t attn_scratch(const struct node *n, const struct kv_layer *kv)
+{
+    int64_t dv16 = (kv->d_v + 15) & ~15, g = n->p.attn.n_head / kv->n_head_kv;
+    return (size_t)(2 * ACT_TILE * g * (dv16 + 2) + 64) * sizeof(float);
+}
+
+struct attn_part {
+    float *m, *l, *o;
+};
+
+static struct attn_part part_at(float *p, int64_t rows, int64_t dv16)
+{
+    return (struct attn_part){.o = p, .m = p + rows * dv16, .l = p + rows * dv16 + rows};
+}
+
+/* One unit: a tile's rows with one kv head over one span, or over all of them in order. */
+static void attn_unit(call c, exec x, int64_t u, int ith)
+{
+    const struct kv_layer *kv = c->kv;
+    const struct step *s = x->step;
+    struct attn_split split = attn_split(c, x);
+    int per_tile = kv->n_head_kv * (split.by_span ? split.n_parts : 1);
+    int32_t row, seg, first_span, n_spans, part = split.by_span ? (int32_t)(u % split.n_parts) : 0;
+    int head_kv = (int)(u % per_tile) / (split.by_span ? split.n_parts : 1);
+    int32_t n_rows = attn_tile(x, kv->group, (int32_t)(u / per_tile), &row, &seg, &first_span, &n_spans);
+    int n_head = c->p.attn.n_head, g = n_head / kv->n_head_kv;
+    int64_t dv16 = (kv->d_v + 15) & ~15, n_vec = (int64_t)n_rows * g;
+    float *scratch = scratch_of(x, ith);
+    struct attn_part total = part_at(scratch, n_vec, dv16), one = part_at(scratch + n_vec * (dv16 + 2), n_vec, dv16);
+    for (int64_t i = 0; i < n_vec; i++)
+        total.m[i] = -__builtin_inff(), total.l[i] = 0;
+    memset(total.o, 0, (size_t)(n_vec * dv16) * sizeof *total.o);
+    int32_t from = split.by_span ? part : 0, to = split.by_span ? part + 1 : n_spans;
+    struct attn_job job = {
+        .q = value_row(x, &c->src[0], row) + (int64_t)head_kv * g * kv->d_k, .q_ld = c->src[0].ld,
+        .n_rows = n_rows, .g = g, .d_k = kv->d_k, .d_v = kv->d_v,
+        .lo = step_lo(s, kv->group) + row, .hi = step_hi(s, kv->group) + row,
+        .base = x->cache[kv->group].base, .pages = step_pages(s, kv->group, seg), .page_bytes = x->cache[kv->group].page_bytes,
+        .k_off = kv->k_off + head_kv * kv->k_head, .v_off = kv->v_off + head_kv * kv->v_head,
+        .k_type = kv->k_type, .v_type = kv->v_type, .cap = c->p.attn.cap, .m = one.m, .l = one.l, .o = one.o};
+    for (int32_t i = from; i < to && i < n_spans; i++) {
+        job.slot0 = (first_span + i) * KERN_SPAN;
+        job.slot1 = job.slot0 + KERN_SPAN;
+        kern_of(c)->attn(&job);
+        for (int64_t v = 0; v < n_vec; v++)
+            kern_of(c)->attn_merge(&total.m[v], &total.l[v], total.o + v * dv16, &one.m[v], &one.l[v], one.o + v * dv16, (int)dv16);
+    }
+    for (int32_t r = 0; r < n_rows; r++) {
+        float *p = (float *)value_ptr(x, &c->dst) + ((int64_t)(row + r) * split.n_parts + part) * c->dst.cols;
+        memcpy(p + head_kv * g, total.m + r * g, (size_t)g * sizeof *p);
+        memcpy(p + n_head + head_kv * g, total.l + r * g, (size_t)g * sizeof *p);
+        memcpy(p + 2 * n_head + head_kv * g * dv16, total.o + r * g * dv16, (size_t)(g * dv16) * sizeof *p);
+    }
+}
+
+static void op_attn(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    for (int64_t u = begin; u < end; u++)
+        attn_unit(c, x, u, ith);
+}
+
+static void op_attn_merge(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    const struct kv_layer *kv = c->kv;
+    const struct kern *k = kern_of(c);
+    int n_head = c->p.attn.n_head;
+    int64_t dv16 = (kv->d_v + 15) & ~15, parts = attn_split(c, x).n_parts;
+    float *o = scratch_of(x, ith);
+    for (int64_t row = begin; row < end; row++) {
+        const float *part = (float *)value_ptr(x, &c->src[0]) + row * parts * c->src[0].cols;
+        for (int h = 0; h < n_head; h++) {
+            float m = -__builtin_inff(), l = 0;
+            for (int64_t p = 0; p < parts; p++) {
+                const float *pp = part + p * c->src[0].cols;
+                k->attn_merge(&m, &l, o, pp + h, pp + n_head + h, pp + 2 * n_head + h * dv16, (int)dv16);
+            }
+            times(k, o, 1.0f / l, value_row(x, &c->dst, row) + (int64_t)h * kv->d_v, kv->d_v);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- the list */
+
+struct row {
+    op_fn fn;
+    op_units_fn units;
+    const char *kernel;
+};
+static const struct row rows[OP_COUNT] = {
+    [OP_EMBED] = {op_embed, NULL, "embed"},
+    [OP_RMS_NORM] = {op_rms_norm, NULL, "rms_norm"},
+    [OP_ADD] = {op_add, NULL, "add"},
+    [OP_MUL] = {op_mul, NULL, "mul"},
+    [OP_SCALE] = {op_scale, NULL, "scale"},
+    [OP_SOFTCAP] = {op_softcap, NULL, "softcap"},
+    [OP_GLU] = {op_glu, NULL, "glu"},
+    [OP_ROPE] = {op_rope, NULL, "rope"},
+    [OP_CACHE_WRITE] = {op_cache_write, NULL, "cache_write"},
+    [OP_QUANT] = {op_quant, NULL, "quant"},
+    [OP_MATMUL] = {op_matmul, matmul_units, "matmul packed"},
+    [OP_ATTN] = {op_attn, attn_units, "attn paged"},
+    [OP_ATTN_MERGE] = {op_attn_merge, NULL, "attn_merge"},
+    [OP_MOE_MATMUL] = {op_moe_matmul, moe_units, "moe_matmul packed"},
+    [OP_MOE_SUM] = {op_moe_sum, NULL, "moe_sum"},
+};
+
+int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_layer *kv, struct op_impl *out)
+{
+    const struct row *row = &rows[n->op];
+    int product = n->op == OP_MATMUL || n->op == OP_MOE_MATMUL;
+    if (!row->fn || (product && (!n->w->packed || !kern->mm[n->w->type])))
+        return 0;
+    *out = (struct op_impl){.kernel = row->kernel, .fn = row->fn, .units = row->units, .ctx = kern};
+    if (n->op == OP_EMBED)
+        out->scratch = (size_t)tensor_k(n->w) * 4 + 64;
+    else if (n->op == OP_MOE_MATMUL)
+        out->scratch = gather_bytes(n);
+    else if (kv)
+        out->scratch = attn_scratch(n, kv);
+    return 1;
+}

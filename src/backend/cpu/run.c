@@ -1,0 +1,260 @@
+/* run.c -- runs phases of a plan on the thread pool.
+ *
+ * There is no barrier that waits for threads: a phase ends when all its *units* are done, and whoever finishes the last one opens the
+ * next phase. Each thread owns a static share of the units (so that it streams one contiguous part of the weights), takes chunks from the
+ * front of it, and when it is empty steals chunks from the back of the others'. A thread that was descheduled therefore delays a phase
+ * only by the one chunk it holds; a thread that comes late finds the phase gone and goes to the current one.
+ *
+ *   share word of thread i:  [phase + 1 : 16][lo : 24][hi : 24]   taken by compare-and-swap, by owner and thieves alike
+ *
+ * A word that still carries an older phase stands for the untouched share of this one, so nobody has to reset words between phases. A
+ * phase cannot complete before each non-empty share was claimed through its word, hence a late thread's swap for an old phase fails.
+ * A phase of one unit (row work while decoding) is run at once by the thread that would open it: no hand-over.
+ * Which thread does what never shows in the bits: units are rows or panels, and no sum is split. */
+#include "backend/cpu/cpu.h"
+
+#include <limits.h>
+#include <string.h>
+#include "base/mem.h"
+#include "base/pool.h"
+
+enum { SPIN_NS = 50000, CANCELLED_PHASE = INT_MAX };
+
+struct share {
+    _Atomic(uint64_t) word;
+    char pad[56];
+};
+
+struct cpu_phase { /* written by the thread that opens the phase */
+    uint32_t n_units, chunk;
+    _Atomic(uint32_t) done;
+};
+
+struct runner {
+    struct exec *x;
+    struct cpu_phase *ph; /* [n] */
+    struct share *share;  /* [n_threads] */
+    int32_t first, n;
+    int n_threads;
+    _Atomic(uint32_t) cur;      /* phase being worked on, relative to first; n: finished */
+    _Atomic(uint32_t) sleepers;
+    int64_t t0;
+};
+
+static uint64_t word_of(uint32_t phase, uint64_t lo, uint64_t hi)
+{
+    return (uint64_t)(phase + 1) << 48 | lo << 24 | hi;
+}
+
+static size_t phases_bytes(const struct plan *p)
+{
+    return size_align((size_t)p->n_phases * sizeof(struct cpu_phase), 64);
+}
+
+static int cancelled(const struct runner *r)
+{
+    return atomic_load_explicit(r->x->cancel, memory_order_relaxed);
+}
+
+/* ---------------------------------------------------------------- units */
+
+static int64_t call_units(const struct call *c, const struct exec *x)
+{
+    return c->impl.units ? c->impl.units(c, x) : exec_rows(x, c->dst.rows, c->dst.rows_mul);
+}
+
+static void prepare(struct runner *r, uint32_t i)
+{
+    const struct plan *p = r->x->plan;
+    const struct phase *ph = &p->phases[r->first + (int32_t)i];
+    struct cpu_phase *cp = &r->ph[i];
+    int64_t n = 0;
+    for (int32_t k = 0; k < (ph->kind == PHASE_CHAIN ? 1 : ph->n); k++)
+        n += call_units(&p->calls[ph->first + k], r->x);
+    cp->n_units = (uint32_t)n;
+    /* Small enough that a stolen or interrupted chunk does not hurt, large enough that claiming is free; whole tiles of 16 rows where
+     * there are many, since two rows of a tile share cache lines. */
+    int64_t chunk = n / (r->n_threads * (ph->kind == PHASE_CHAIN ? 4 : 8));
+    if (ph->kind == PHASE_CHAIN && chunk > ACT_TILE / 2)
+        chunk = (chunk + ACT_TILE - 1) / ACT_TILE * ACT_TILE;
+    cp->chunk = (uint32_t)(chunk < 1 ? 1 : chunk);
+    atomic_store_explicit(&cp->done, 0, memory_order_relaxed);
+}
+
+/* Runs units [lo, hi) of a phase. */
+static void work(struct runner *r, const struct phase *ph, int64_t lo, int64_t hi, int ith)
+{
+    const struct call *calls = &r->x->plan->calls[ph->first];
+    if (ph->kind == PHASE_CHAIN) {
+        for (int32_t k = 0; k < ph->n; k++)
+            calls[k].impl.fn(&calls[k], r->x, lo, hi, ith);
+        return;
+    }
+    int64_t at = 0; /* concat: the calls' units lie end to end */
+    for (int32_t k = 0; k < ph->n && at < hi; k++) {
+        int64_t n = ph->n == 1 ? hi : call_units(&calls[k], r->x);
+        int64_t a = lo > at ? lo - at : 0, b = hi - at < n ? hi - at : n;
+        if (a < b)
+            calls[k].impl.fn(&calls[k], r->x, a, b, ith);
+        at += n;
+    }
+}
+
+/* Takes a chunk of thread v's share for phase i; from the back when stealing. 0: nothing left there. */
+static int claim(struct runner *r, uint32_t i, int v, int steal, uint64_t *lo, uint64_t *hi)
+{
+    const struct cpu_phase *cp = &r->ph[i];
+    uint64_t n = cp->n_units, nt = (uint64_t)r->n_threads;
+    _Atomic(uint64_t) *word = &r->share[v].word;
+    uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
+    for (;;) {
+        uint64_t a, b;
+        uint32_t tag = (uint32_t)(old >> 48);
+        if (tag > i + 1)
+            return 0; /* the phase is over */
+        if (tag == i + 1) {
+            a = old >> 24 & 0xffffff;
+            b = old & 0xffffff;
+        } else {
+            a = n * (uint64_t)v / nt;
+            b = n * (uint64_t)(v + 1) / nt;
+        }
+        if (a >= b)
+            return 0;
+        uint64_t take = b - a < cp->chunk ? b - a : cp->chunk;
+        *lo = steal ? b - take : a;
+        *hi = *lo + take;
+        uint64_t now = steal ? word_of(i, a, b - take) : word_of(i, a + take, b);
+        if (atomic_compare_exchange_weak_explicit(word, &old, now, memory_order_acq_rel,
+                                                  memory_order_relaxed))
+            return 1;
+    }
+}
+
+/* ---------------------------------------------------------------- phases */
+
+static void observe(const struct runner *r, const struct call *c)
+{
+    const struct exec *x = r->x;
+    if (!x->observe || c->dst.fmt != ACT_F32 || c->op == OP_MOE_SORT || c->op == OP_ATTN || !c->dst.cols)
+        return;
+    if (c->dst.ld == c->dst.cols)
+        x->observe(x->observe_ctx, c->name, exec_rows(x, c->dst.rows, c->dst.rows_mul), c->dst.cols,
+                   value_ptr(x, &c->dst));
+}
+
+/* Bookkeeping of a finished phase; only one thread is ever here. */
+static void account(struct runner *r, uint32_t i)
+{
+    const struct phase *ph = &r->x->plan->phases[r->first + (int32_t)i];
+    int64_t now = r->x->profile ? clock_ns() : 0;
+    for (int32_t k = 0; k < ph->n; k++) {
+        const struct call *c = &r->x->plan->calls[ph->first + k];
+        struct call_stats *s = &r->x->stats[c->index];
+        uint64_t bytes, ops;
+        call_cost(c, r->x, &bytes, &ops);
+        s->n++;
+        s->bytes += bytes;
+        s->ops += ops;
+        if (k == 0 && r->x->profile) /* a phase's time is its first call's */
+            s->ns += now - r->t0;
+        observe(r, c);
+    }
+    r->t0 = now;
+}
+
+/* Called by the thread that finished phase i (or before the first): runs what one thread can do at once, opens the next. */
+static void advance(struct runner *r, int64_t i, int ith)
+{
+    const struct plan *p = r->x->plan;
+    if (i >= 0)
+        account(r, (uint32_t)i);
+    uint32_t next = (uint32_t)(i + 1);
+    for (; next < (uint32_t)r->n && !cancelled(r); next++) {
+        prepare(r, next);
+        if (r->ph[next].n_units > 1)
+            break;
+        if (r->ph[next].n_units == 1)
+            work(r, &p->phases[r->first + (int32_t)next], 0, 1, ith);
+        account(r, next);
+    }
+    if (cancelled(r))
+        next = CANCELLED_PHASE;
+    atomic_store_explicit(&r->cur, next, memory_order_seq_cst);
+    if (atomic_load_explicit(&r->sleepers, memory_order_seq_cst))
+        wake_all(&r->cur);
+}
+
+static void wait_for_next(struct runner *r, uint32_t i)
+{
+    int64_t until = 0;
+    for (int spins = 0; atomic_load_explicit(&r->cur, memory_order_acquire) == i; spins++) {
+        cpu_pause();
+        if (spins & 63)
+            continue;
+        int64_t now = clock_ns();
+        if (!until)
+            until = now + SPIN_NS;
+        else if (now > until) {
+            atomic_fetch_add(&r->sleepers, 1);
+            wait_while_equal(&r->cur, i, 0);
+            atomic_fetch_sub(&r->sleepers, 1);
+        }
+    }
+}
+
+static void worker(void *ctx, int ith)
+{
+    struct runner *r = ctx;
+    for (;;) {
+        uint32_t i = atomic_load_explicit(&r->cur, memory_order_acquire);
+        if (i >= (uint32_t)r->n)
+            return;
+        const struct phase *ph = &r->x->plan->phases[r->first + (int32_t)i];
+        struct cpu_phase *cp = &r->ph[i];
+        for (int k = 0; k < r->n_threads; k++) { /* own share first, then the neighbours' */
+            int v = (ith + k) % r->n_threads;
+            uint64_t lo, hi;
+            while (claim(r, i, v, k > 0, &lo, &hi)) {
+                if (cancelled(r)) { /* some thread is always here, so sleepers are woken */
+                    atomic_store(&r->cur, CANCELLED_PHASE);
+                    wake_all(&r->cur);
+                    return;
+                }
+                work(r, ph, (int64_t)lo, (int64_t)hi, ith);
+                uint32_t n = (uint32_t)(hi - lo);
+                if (atomic_fetch_add_explicit(&cp->done, n, memory_order_acq_rel) + n == cp->n_units)
+                    advance(r, i, ith);
+            }
+        }
+        wait_for_next(r, i);
+    }
+}
+
+pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n, struct pith_error *err)
+{
+    (void)d;
+    struct runner r = {.x = x, .ph = x->run_state, .first = first, .n = n, .n_threads = x->n_threads};
+    r.share = (struct share *)((uint8_t *)x->run_state + phases_bytes(x->plan));
+    for (int i = 0; i < x->n_threads; i++)
+        atomic_store_explicit(&r.share[i].word, 0, memory_order_relaxed);
+    if (n > 0xfff0)
+        return error_set(err, PITH_INTERNAL, "plan of %d phases, at most %d", n, 0xfff0);
+    if (x->profile)
+        r.t0 = clock_ns();
+    atomic_init(&r.cur, 0);
+    atomic_init(&r.sleepers, 0);
+    uint32_t fp = fp_enter();
+    advance(&r, -1, 0);
+    if (atomic_load(&r.cur) < (uint32_t)n)
+        pool_run(x->pool, x->n_threads, worker, &r);
+    fp_leave(fp);
+    if (cancelled(&r))
+        return error_set(err, PITH_CANCELLED, "the step was cancelled; the session is as it was before it");
+    return PITH_OK;
+}
+
+size_t cpu_state_bytes(const struct plan *p, int n_threads)
+{
+    return phases_bytes(p) + (size_t)n_threads * sizeof(struct share);
+}

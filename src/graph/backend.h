@@ -1,0 +1,167 @@
+/* backend.h -- what a device must offer, and what a plan hands to it. One const vtable per backend; `impl` is the single answer to
+ * both "is it supported?" and "what runs?".
+ *
+ * A plan is a flat list of op calls grouped into phases. Between two phases lies a barrier, inside one there is none:
+ *   chain   row-local calls run one after the other on each range of rows; one unit = one row
+ *   concat  calls with work units of their own (matrix products of one input, attention) laid end to end
+ * Calls name their operands as (device, offset) relative to the session's bases, so one plan serves every session of a model. */
+#ifndef PITH_GRAPH_BACKEND_H
+#define PITH_GRAPH_BACKEND_H
+
+#include <stdatomic.h>
+#include "graph/graph.h"
+#include "graph/step.h"
+
+enum { MAX_DEVICES = 8, CALL_SRC = 4 };
+
+struct exec;
+struct call;
+struct pool;
+
+/* A kernel as chosen for one node: fn works on units [begin, end) of the call on thread ith. */
+typedef void (*op_fn)(const struct call *c, const struct exec *x, int64_t begin, int64_t end, int ith);
+typedef int64_t (*op_units_fn)(const struct call *c, const struct exec *x);
+struct op_impl {
+    const char *kernel;   /* "matmul q4_K p16 avx512vnni" */
+    op_fn fn;
+    op_units_fn units;    /* NULL for row-local ops */
+    const void *ctx;      /* the backend's own (the CPU: its kernel table) */
+    int slow;             /* a fallback: named in the report, refused by strict */
+    size_t scratch;       /* bytes each thread needs */
+};
+struct plan;
+
+struct value { /* where a node's result lies; ld in elements */
+    enum act_kind fmt;
+    enum rows_of rows;
+    int32_t rows_mul, device;
+    int64_t cols, ld, cap_rows;
+    uint64_t offset;
+};
+
+struct call_stats {
+    uint64_t n, bytes, ops;
+    int64_t ns;
+};
+
+struct call {
+    enum op op;
+    const char *name;
+    const struct node *node;
+    struct op_impl impl;
+    struct value src[CALL_SRC], dst;
+    const struct tensor *w, *b;
+    const struct kv_layer *kv;
+    union op_params p;
+    int32_t index;
+};
+
+enum phase_kind { PHASE_CHAIN, PHASE_CONCAT, PHASE_COPY };
+struct phase {
+    enum phase_kind kind;
+    int32_t device, first, n; /* calls */
+};
+
+struct cache_view { /* one cache group as kernels see it */
+    uint8_t *base;
+    int64_t page_bytes;
+};
+
+/* Everything a kernel may look at while a step runs. */
+struct exec {
+    const struct step *step;
+    const struct plan *plan;
+    uint8_t *base[MAX_DEVICES];            /* activation arenas */
+    struct cache_view cache[STEP_MAX_GROUPS];
+    uint8_t *scratch;                      /* per thread: scratch + ith * scratch_bytes */
+    size_t scratch_bytes;
+    int n_threads;
+    struct pool *pool;
+    void *run_state;                       /* the backend's own, state_bytes large */
+    _Atomic(int) *cancel;
+    struct call_stats *stats;              /* [n_calls] */
+    int profile;
+    void (*observe)(void *ctx, const char *name, int64_t rows, int64_t cols, const float *data);
+    void *observe_ctx;
+};
+
+struct buffer {
+    struct device *device;
+    void *p;
+    uint64_t bytes;
+    pith_purpose purpose;
+};
+
+struct device {
+    const struct backend *backend;
+    int index;                    /* among the model's devices */
+    char name[32];                /* "CPU", "CPU1" */
+    _Atomic(uint64_t) used[PITH_MEM_N];
+    void *priv;
+};
+
+struct backend {
+    const char *name;
+    int (*n_devices)(void);
+    pith_status (*open)(int i, int reference, struct device **out, struct pith_error *err);
+    void (*close)(struct device *d);
+    void (*memory)(struct device *d, uint64_t *total, uint64_t *available);
+    /* Zeroed memory; large blocks in 2 MiB pages. release also ends imports. */
+    pith_status (*alloc)(struct device *d, uint64_t bytes, pith_purpose purpose, struct buffer *out, struct pith_error *err);
+    pith_status (*import)(struct device *d, const void *host, uint64_t bytes, struct buffer *out, struct pith_error *err);
+    void (*release)(struct buffer *b);
+    void (*write)(struct device *d, void *dst, const void *host, uint64_t bytes);
+    void (*read)(struct device *d, void *host, const void *src, uint64_t bytes);
+    void (*copy)(struct device *to, void *dst, struct device *from, const void *src, uint64_t bytes);
+    /* The kernel that will run this node with its weights as they are placed; the CPU always has one. 0: not supported. */
+    int (*impl)(const struct device *d, const struct node *n, const struct kv_layer *kv, struct op_impl *out);
+    /* Packs rows of the file's layout into the device's own: panels [first, first + n) of matrix `stack`. */
+    void (*pack)(const struct device *d, const struct tensor *t, int64_t stack, int64_t first, int64_t n, void *out);
+    size_t (*state_bytes)(const struct plan *p, int n_threads); /* of exec.run_state */
+    /* Runs phases [first, first + n). */
+    pith_status (*run)(struct device *d, struct exec *x, int32_t first, int32_t n, struct pith_error *err);
+    void (*sync)(struct device *d);
+    /* Limits of the machine as this backend's kernels could reach them, about ms milliseconds for each. */
+    pith_status (*measure)(struct device *d, struct pool *pool, int n_threads, int ms, struct pith_machine *out, struct pith_error *err);
+};
+
+/* Rows of a value in this step. */
+static inline int64_t exec_rows(const struct exec *x, enum rows_of rows, int32_t mul)
+{
+    const struct step *s = x->step;
+    return (rows == ROWS_T ? s->T : rows == ROWS_R ? s->R : rows == ROWS_N ? s->N : 1) * (int64_t)mul;
+}
+static inline void *value_ptr(const struct exec *x, const struct value *v)
+{
+    return x->base[v->device] + v->offset;
+}
+static inline float *value_row(const struct exec *x, const struct value *v, int64_t row)
+{
+    return (float *)value_ptr(x, v) + row * v->ld;
+}
+/* Sections of a quantised value of cap_rows rows (layout of tensor/act.h): q, then d, then sums, each 64-byte aligned. */
+uint64_t value_bytes(const struct value *v);
+/* The tile that holds row 16 * i, with as many columns as the value has rows there. */
+struct act_tile value_tile(const struct exec *x, const struct value *v, int64_t i);
+
+/* How the partials of an attention call are laid out in this step: work is (row tile, kv head[, span]); a row has n_parts partials. */
+struct attn_split {
+    int32_t n_tiles, n_parts;
+    int by_span;              /* 1: spans are units of their own (decode over long contexts) */
+};
+struct attn_split attn_split(const struct call *c, const struct exec *x);
+/* Tile i: rows [*row, *row + return value) of segment *seg; first_span: the first span any of its rows sees. */
+int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg, int32_t *first_span, int32_t *n_spans);
+/* Routing table made by OP_MOE_SORT: experts used in this step, their rows as indices t * k + j. */
+struct moe_sorted {
+    int32_t n_active;
+    const int32_t *expert;    /* [n_active], ascending */
+    const int32_t *first;     /* [n_active + 1] into row */
+    const int32_t *row;
+};
+struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v);
+
+/* Reference kernels (ref.c) as implementations: plain C on the file's layout, the last row of every op's list on the CPU. */
+void ref_impl(const struct node *n, const struct kv_layer *kv, struct op_impl *out);
+
+#endif

@@ -1,0 +1,506 @@
+/* ref.c -- the plain C reference of every op, straight from the weights' layout in the file. It is the definition: kernels are tested
+ * against it bit for bit (numerics.md), and it is the last row of every op's list on the CPU, so nothing is ever unsupported there.
+ * Built without vectorising. Scalar functions with a fixed order of operations are in ref_math.c. */
+#include "graph/backend.h"
+
+#include <math.h>
+#include <string.h>
+#include "base/fmath.h"
+#include "graph/ref_math.h"
+
+typedef const struct call *call;
+typedef const struct exec *exec;
+
+/* ---------------------------------------------------------------- rows in, rows out */
+
+static void ref_embed(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    const struct step *s = x->step;
+    int64_t n = c->dst.cols;
+    for (int64_t r = begin; r < end; r++) {
+        float *y = value_row(x, &c->dst, r);
+        if (s->embd) {
+            memcpy(y, step_embd(s) + r * n, (size_t)n * sizeof *y);
+            continue;
+        }
+        const uint8_t *row = (const uint8_t *)c->w->file +
+                             (uint64_t)step_token(s)[r] * dtype_row_bytes(c->w->type, n);
+        dtypes[c->w->type].dequant(row, y, n);
+        for (int64_t i = 0; i < n && c->p.embed.scale != 1.0f; i++)
+            y[i] = y[i] * c->p.embed.scale;
+    }
+}
+
+static void ref_rope_table(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    const struct rope_set *set = c->p.rope.set;
+    int half = set->n_rot / 2;
+    for (int64_t r = begin; r < end; r++) {
+        float *y = value_row(x, &c->dst, r);
+        double pos = step_pos(x->step)[r];
+        for (int i = 0; i < half; i++) {
+            double sn, cs;
+            fmath_sincos(pos * set->freq[i], &sn, &cs);
+            y[i] = (float)(cs * (double)set->mscale);
+            y[half + i] = (float)(sn * (double)set->mscale);
+        }
+    }
+}
+
+static void ref_rms_norm(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    int64_t width = c->p.norm.width;
+    const float *w = c->w ? c->w->file : NULL;
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t at = 0; at < c->dst.cols; at += width) {
+            const float *in = value_row(x, &c->src[0], r) + at;
+            float *out = value_row(x, &c->dst, r) + at;
+            float k = 1.0f / sqrtf(ref_dot64(in, in, width) / (float)width + c->p.norm.eps);
+            for (int64_t i = 0; i < width; i++)
+                out[i] = w ? in[i] * k * w[i] : in[i] * k;
+        }
+}
+
+/* z[i] = expression of a = first operand, b = second (or a), for all rows. */
+#define ELEMENTWISE(name, expr)                                                                    \
+    static void name(call c, exec x, int64_t begin, int64_t end, int ith)                          \
+    {                                                                                              \
+        (void)ith;                                                                                 \
+        for (int64_t r = begin; r < end; r++) {                                                    \
+            const float *pa = value_row(x, &c->src[0], r);                                         \
+            const float *pb = c->node->src[1] ? value_row(x, &c->src[1], r) : pa;                  \
+            float *z = value_row(x, &c->dst, r);                                                   \
+            for (int64_t i = 0; i < c->dst.cols; i++) {                                            \
+                float a = pa[i], b = pb[i];                                                        \
+                (void)b;                                                                           \
+                z[i] = expr;                                                                       \
+            }                                                                                      \
+        }                                                                                          \
+    }
+ELEMENTWISE(ref_add, a + b)
+ELEMENTWISE(ref_mul, a *b)
+ELEMENTWISE(ref_scale, a *c->p.scale.scale)
+ELEMENTWISE(ref_softcap, c->p.softcap.cap *ref_tanh(a / c->p.softcap.cap))
+ELEMENTWISE(ref_glu, c->node->src[1] ? ref_act(c->p.glu.act, a) * b : ref_act(c->p.glu.act, a))
+
+static void ref_rope(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    const struct rope_set *set = c->p.rope.set;
+    int half = set->n_rot / 2;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r), *table = value_row(x, &c->src[1], r);
+        float *out = value_row(x, &c->dst, r);
+        if (out != in)
+            memcpy(out, in, (size_t)c->dst.cols * sizeof *out);
+        for (int64_t at = 0; at < c->dst.cols; at += c->p.rope.width)
+            for (int i = 0; i < half; i++) {
+                float *a = out + at + (set->neox ? i : 2 * i), *b = set->neox ? a + half : a + 1;
+                float cs = table[i], sn = table[half + i], a0 = *a, b0 = *b;
+                *a = fmaf(-b0, sn, a0 * cs);
+                *b = fmaf(b0, cs, a0 * sn);
+            }
+    }
+}
+
+static void ref_quant(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        struct act_tile t = value_tile(x, &c->dst, r / ACT_TILE);
+        const float *in = value_row(x, &c->src[0], r);
+        int col = (int)(r % ACT_TILE);
+        if (c->dst.fmt == ACT_A32)
+            act_quant_a32(in, c->dst.cols, (int8_t *)(uintptr_t)t.q, (float *)(uintptr_t)t.d,
+                          (int32_t *)(uintptr_t)t.s32, t.nc, col);
+        else if (c->dst.fmt == ACT_A256)
+            act_quant_a256(in, c->dst.cols, (int8_t *)(uintptr_t)t.q, (float *)(uintptr_t)t.d,
+                           (int16_t *)(uintptr_t)t.s16, t.nc, col);
+        else
+            act_to_bf16(in, c->dst.cols, (uint16_t *)(uintptr_t)t.h + col * t.ld);
+    }
+}
+
+static void ref_select(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        memcpy(value_row(x, &c->dst, r), value_row(x, &c->src[0], step_out(x->step)[r]),
+               (size_t)c->dst.cols * sizeof(float));
+}
+
+static void ref_pool(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    const int32_t *first = step_first(x->step);
+    int64_t n = c->dst.cols;
+    for (int64_t s = begin; s < end; s++) {
+        float *y = value_row(x, &c->dst, s);
+        int64_t row = c->p.pool.kind == POOL_LAST ? first[s + 1] - 1 : first[s];
+        memcpy(y, value_row(x, &c->src[0], row), (size_t)n * sizeof *y);
+        if (c->p.pool.kind != POOL_MEAN)
+            continue;
+        float rows = (float)(first[s + 1] - first[s]);
+        for (row++; row < first[s + 1]; row++)
+            for (int64_t i = 0; i < n; i++)
+                y[i] += value_row(x, &c->src[0], row)[i];
+        for (int64_t i = 0; i < n; i++)
+            y[i] /= rows;
+    }
+}
+
+/* ---------------------------------------------------------------- matrix products: one unit = one row of the weight */
+
+static int64_t weight_rows(call c, exec x)
+{
+    (void)x;
+    return tensor_m(c->w);
+}
+
+static void ref_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    const struct dtype_traits *d = &dtypes[c->w->type];
+    int64_t k = tensor_k(c->w), rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
+    uint64_t row_bytes = dtype_row_bytes(c->w->type, k);
+    const float *bias = c->b ? c->b->file : NULL;
+    for (int64_t m = begin; m < end; m++) {
+        const uint8_t *w = (const uint8_t *)c->w->file + (uint64_t)m * row_bytes;
+        for (int64_t r = 0; r < rows; r++) {
+            struct act_tile t = value_tile(x, &c->src[0], r / ACT_TILE);
+            float y = d->dot(w, &t, (int)(r % ACT_TILE), k);
+            value_row(x, &c->dst, r)[m] = bias ? y + bias[m] : y;
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- attention */
+
+int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg, int32_t *first_span, int32_t *n_spans)
+{
+    const struct step *s = x->step;
+    const int32_t *first = step_first(s);
+    int32_t n = 0, tiles;
+    for (n = 0; n < s->N - 1; n++, i -= tiles) {
+        tiles = (first[n + 1] - first[n] + ACT_TILE - 1) / ACT_TILE;
+        if (i < tiles)
+            break;
+    }
+    *seg = n;
+    *row = first[n] + i * ACT_TILE;
+    int32_t rows = first[n + 1] - *row < ACT_TILE ? first[n + 1] - *row : ACT_TILE;
+    int32_t lo = INT32_MAX, hi = 0;
+    for (int32_t r = *row; r < *row + rows; r++) {
+        lo = step_lo(s, group)[r] < lo ? step_lo(s, group)[r] : lo;
+        hi = step_hi(s, group)[r] > hi ? step_hi(s, group)[r] : hi;
+    }
+    *first_span = lo / REF_SPAN;
+    *n_spans = hi > lo ? (hi - 1) / REF_SPAN - *first_span + 1 : 0;
+    return rows;
+}
+
+struct attn_split attn_split(const struct call *c, const struct exec *x)
+{
+    const struct step *s = x->step;
+    struct attn_split split = {.n_parts = 1};
+    int32_t row, seg, first_span, n_spans, most = 1;
+    for (int32_t n = 0; n < s->N; n++)
+        split.n_tiles += (step_first(s)[n + 1] - step_first(s)[n] + ACT_TILE - 1) / ACT_TILE;
+    if (split.n_tiles * c->kv->n_head_kv >= 4 * x->n_threads)
+        return split;
+    for (int32_t i = 0; i < split.n_tiles; i++) {
+        attn_tile(x, c->kv->group, i, &row, &seg, &first_span, &n_spans);
+        most = n_spans > most ? n_spans : most;
+    }
+    const struct value *parts = c->op == OP_ATTN ? &c->dst : &c->src[0];
+    if (most > 1 && (int64_t)s->T * most <= parts->cap_rows) {
+        split.n_parts = most;
+        split.by_span = 1;
+    }
+    return split;
+}
+
+/* One head of one row over slots [slot0, slot1) of a span, pages of 64, onto (m, l, o). */
+static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t seg, int32_t lo, int32_t hi, float *m, float *l, float *o)
+{
+    const struct kv_layer *kv = c->kv;
+    const struct cache_view *cv = &x->cache[kv->group];
+    const int32_t *pages = step_pages(x->step, kv->group, seg);
+    int64_t dv16 = (kv->d_v + 15) & ~15;
+    for (int32_t page = lo / STEP_PAGE; page * STEP_PAGE < hi; page++) {
+        const uint8_t *base = cv->base + pages[page] * cv->page_bytes;
+        const uint8_t *kp = base + kv->k_off + head_kv * kv->k_head, *vp = base + kv->v_off + head_kv * kv->v_head;
+        int j0 = lo > page * STEP_PAGE ? lo - page * STEP_PAGE : 0;
+        int j1 = hi - page * STEP_PAGE < STEP_PAGE ? hi - page * STEP_PAGE : STEP_PAGE;
+        float s[STEP_PAGE], pm = -INFINITY, m1;
+        for (int j = 0; j < STEP_PAGE; j++) {
+            s[j] = -INFINITY;
+            if (j < j0 || j >= j1)
+                continue;
+            float acc = 0;
+            for (int d = 0; d < kv->d_k; d++)
+                acc = fmaf(ref_cached(kp, kv->k_type, d * STEP_PAGE + j), q[d], acc);
+            s[j] = c->p.attn.cap > 0 ? c->p.attn.cap * ref_tanh(acc / c->p.attn.cap) : acc;
+        }
+        pm = ref_max_page(s);
+        m1 = pm > *m ? pm : *m;
+        for (int j = 0; j < STEP_PAGE; j++)
+            s[j] = ref_exp(s[j] - m1);
+        float ps = ref_sum_page(s);
+        if (m1 != *m) {
+            float k = ref_exp(*m - m1);
+            *l = fmaf(*l, k, ps);
+            for (int d = 0; d < dv16; d++)
+                o[d] = o[d] * k;
+            *m = m1;
+        } else {
+            *l = *l + ps;
+        }
+        for (int j = j0; j < j1; j++)
+            for (int d = 0; d < dv16; d++)
+                o[d] = fmaf(s[j], ref_cached(vp, kv->v_type, j * dv16 + d), o[d]);
+    }
+}
+
+/* The reference always forms all partials of a row in one unit (n_parts is 1): same bits, no split needed. */
+static int64_t ref_attn_units(call c, exec x)
+{
+    return (int64_t)x->step->T * c->p.attn.n_head;
+}
+
+static void merge_part(float *M, float *L, float *O, float m, float l, const float *o, int64_t d)
+{
+    if (l == 0)
+        return;
+    if (*L == 0) {
+        *M = m;
+        *L = l;
+        memcpy(O, o, (size_t)d * sizeof *O);
+        return;
+    }
+    float top = *M > m ? *M : m, a = ref_exp(*M - top), b = ref_exp(m - top);
+    *L = fmaf(*L, a, l * b);
+    for (int64_t i = 0; i < d; i++)
+        O[i] = fmaf(O[i], a, o[i] * b);
+    *M = top;
+}
+
+/* Partial p of row r: [H m][H l][H * dv16 o]. */
+static void ref_attn(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    const struct kv_layer *kv = c->kv;
+    int n_head = c->p.attn.n_head, g = n_head / kv->n_head_kv;
+    int64_t dv16 = (kv->d_v + 15) & ~15, parts = attn_split(c, x).n_parts;
+    float *tmp = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
+    for (int64_t u = begin; u < end; u++) {
+        int64_t row = u / n_head;
+        int h = (int)(u % n_head);
+        const float *q = value_row(x, &c->src[0], row) + (int64_t)h * kv->d_k;
+        int32_t lo = step_lo(x->step, kv->group)[row], hi = step_hi(x->step, kv->group)[row];
+        float *part = (float *)value_ptr(x, &c->dst) + row * parts * c->dst.cols;
+        float *o = part + 2 * n_head + h * dv16;
+        for (int64_t p = 0; p < parts; p++)
+            part[p * c->dst.cols + h] = -INFINITY, part[p * c->dst.cols + n_head + h] = 0;
+        memset(o, 0, (size_t)dv16 * sizeof *o);
+        for (int32_t span = lo / REF_SPAN; span * REF_SPAN < hi; span++) {
+            int32_t a = span * REF_SPAN > lo ? span * REF_SPAN : lo;
+            int32_t b = (span + 1) * REF_SPAN < hi ? (span + 1) * REF_SPAN : hi;
+            float m = -INFINITY, l = 0;
+            memset(tmp, 0, (size_t)dv16 * sizeof *tmp);
+            ref_attn_span(c, x, q, h / g, step_seg(x->step)[row], a, b, &m, &l, tmp);
+            merge_part(&part[h], &part[n_head + h], o, m, l, tmp, dv16);
+        }
+    }
+}
+
+static void ref_attn_merge(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    const struct kv_layer *kv = c->kv;
+    int n_head = c->p.attn.n_head;
+    int64_t dv16 = (kv->d_v + 15) & ~15, parts = attn_split(c, x).n_parts;
+    float *tmp = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
+    for (int64_t row = begin; row < end; row++) {
+        const float *part = (float *)value_ptr(x, &c->src[0]) + row * parts * c->src[0].cols;
+        for (int h = 0; h < n_head; h++) {
+            float m = -INFINITY, l = 0;
+            memset(tmp, 0, (size_t)dv16 * sizeof *tmp);
+            for (int64_t p = 0; p < parts; p++) {
+                const float *pp = part + p * c->src[0].cols;
+                merge_part(&m, &l, tmp, pp[h], pp[n_head + h], pp + 2 * n_head + h * dv16, dv16);
+            }
+            float *y = value_row(x, &c->dst, row) + (int64_t)h * kv->d_v, k = 1.0f / l;
+            for (int d = 0; d < kv->d_v; d++)
+                y[d] = tmp[d] * k;
+        }
+    }
+}
+
+static void ref_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    const struct kv_layer *kv = c->kv;
+    const struct cache_view *cv = &x->cache[kv->group];
+    int64_t dv16 = (kv->d_v + 15) & ~15;
+    for (int64_t r = begin; r < end; r++) {
+        int32_t slot = step_slot(x->step, kv->group)[r];
+        int32_t page = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
+        uint8_t *base = cv->base + page * cv->page_bytes;
+        const float *k = value_row(x, &c->src[0], r), *v = value_row(x, &c->src[1], r);
+        for (int h = 0; h < kv->n_head_kv; h++) {
+            for (int d = 0; d < kv->d_k; d++)
+                ref_cache_put(base + kv->k_off + h * kv->k_head, kv->k_type, d * STEP_PAGE + slot % STEP_PAGE, k[h * kv->d_k + d]);
+            for (int d = 0; d < kv->d_v; d++)
+                ref_cache_put(base + kv->v_off + h * kv->v_head, kv->v_type, slot % STEP_PAGE * dv16 + d, v[h * kv->d_v + d]);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- mixture of experts */
+
+/* The k largest gate values of a row, ties to the lower id, then in ascending id: ids as int32, weights after them. */
+static void ref_topk(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    int32_t k = c->p.topk.k, n = (int32_t)c->src[0].cols;
+    float *p = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r);
+        int32_t *id = (int32_t *)value_row(x, &c->dst, r);
+        float *w = (float *)id + k, sum = 0;
+        if (c->p.topk.gating == MOE_SOFTMAX)
+            ref_softmax(in, p, n);
+        else
+            for (int32_t i = 0; i < n; i++)
+                p[i] = 1.0f / (1.0f + ref_exp(-in[i]));
+        for (int32_t j = 0; j < k; j++) { /* an insertion per expert would do the same; k and n are small */
+            int32_t best = -1;
+            for (int32_t i = 0; i < n; i++) {
+                int taken = 0;
+                for (int32_t t = 0; t < j; t++)
+                    taken |= id[t] == i;
+                if (!taken && (best < 0 || p[i] > p[best]))
+                    best = i;
+            }
+            int32_t at = j;
+            for (; at > 0 && id[at - 1] > best; at--)
+                id[at] = id[at - 1];
+            id[at] = best;
+        }
+        for (int32_t j = 0; j < k; j++)
+            sum = sum + p[id[j]];
+        for (int32_t j = 0; j < k; j++)
+            w[j] = (c->p.topk.norm ? p[id[j]] / sum : p[id[j]]) * c->p.topk.scale;
+    }
+}
+
+static int64_t one_unit(call c, exec x)
+{
+    (void)c;
+    return x->step->T > 0;
+}
+
+/* [n_active][expert: X][first: X + 1][row: T * k] */
+static void ref_moe_sort(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)begin, (void)end, (void)ith;
+    int32_t k = c->p.moe.k, n_expert = c->p.moe.n_expert;
+    int64_t rows = exec_rows(x, c->src[0].rows, c->src[0].rows_mul);
+    int32_t *n_active = value_ptr(x, &c->dst), *expert = n_active + 1, *first = expert + n_expert, *row = first + n_expert + 1;
+    int32_t at = 0;
+    *n_active = 0;
+    for (int32_t e = 0; e < n_expert; e++) {
+        int32_t from = at;
+        for (int64_t t = 0; t < rows; t++) {
+            const int32_t *id = (const int32_t *)value_row(x, &c->src[0], t);
+            for (int32_t j = 0; j < k; j++)
+                if (id[j] == e)
+                    row[at++] = (int32_t)(t * k + j);
+        }
+        if (at == from)
+            continue;
+        expert[*n_active] = e;
+        first[(*n_active)++] = from;
+    }
+    first[*n_active] = at;
+}
+
+struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v)
+{
+    const int32_t *p = value_ptr(x, v);
+    int32_t n = c->p.moe.n_expert;
+    return (struct moe_sorted){.n_active = p[0], .expert = p + 1, .first = p + 1 + n, .row = p + 2 + 2 * n};
+}
+
+static int64_t expert_rows(call c, exec x)
+{
+    return moe_sorted(c, x, &c->src[1]).n_active * tensor_m(c->w);
+}
+
+static void ref_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    struct moe_sorted s = moe_sorted(c, x, &c->src[1]);
+    const struct dtype_traits *d = &dtypes[c->w->type];
+    int64_t k = tensor_k(c->w), m_all = tensor_m(c->w);
+    uint64_t row_bytes = dtype_row_bytes(c->w->type, k);
+    int per_row = c->src[0].rows_mul == c->p.moe.k ? 1 : c->p.moe.k; /* input rows are [T*k] or [T] */
+    for (int64_t u = begin; u < end; u++) {
+        int64_t e = u / m_all, m = u % m_all;
+        const uint8_t *w = (const uint8_t *)c->w->file + (uint64_t)(s.expert[e] * m_all + m) * row_bytes;
+        for (int32_t i = s.first[e]; i < s.first[e + 1]; i++) {
+            int64_t in = s.row[i] / per_row;
+            struct act_tile t = value_tile(x, &c->src[0], in / ACT_TILE);
+            value_row(x, &c->dst, s.row[i])[m] = d->dot(w, &t, (int)(in % ACT_TILE), k);
+        }
+    }
+}
+
+static void ref_moe_sum(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    int32_t k = c->p.moe.k;
+    for (int64_t r = begin; r < end; r++) {
+        const float *w = value_row(x, &c->src[1], r) + k;
+        float *y = value_row(x, &c->dst, r);
+        for (int64_t i = 0; i < c->dst.cols; i++) {
+            float acc = 0;
+            for (int32_t j = 0; j < k; j++)
+                acc = fmaf(w[j], value_row(x, &c->src[0], r * k + j)[i], acc);
+            y[i] = acc;
+        }
+    }
+}
+
+static void ref_copy(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)c, (void)x, (void)begin, (void)end, (void)ith; /* run by the backends' copy, between segments */
+}
+
+/* ---------------------------------------------------------------- the list */
+
+#define X(NAME, name, kind, shape, ref) ref,
+static const op_fn fns[OP_COUNT] = {
+#include "graph/ops.def"
+};
+#undef X
+
+void ref_impl(const struct node *n, const struct kv_layer *kv, struct op_impl *out)
+{
+    *out = (struct op_impl){.kernel = "reference", .fn = fns[n->op]};
+    switch (op_kind(n->op)) {
+    case OP_UNITS:
+        out->units = n->op == OP_MATMUL       ? weight_rows
+                     : n->op == OP_MOE_MATMUL ? expert_rows
+                     : n->op == OP_ATTN       ? ref_attn_units
+                                              : one_unit;
+        break;
+    default:
+        break;
+    }
+    if (kv)
+        out->scratch = (size_t)(kv->d_v + 16) * sizeof(float);
+    if (n->op == OP_TOPK)
+        out->scratch = (size_t)n->src[0]->cols * sizeof(float);
+}

@@ -1,0 +1,21 @@
+/* ref_math.h -- the scalar functions of the reference, each one fixed sequence of operations (numerics.md, "Everything else"). */
+#ifndef PITH_GRAPH_REF_MATH_H
+#define PITH_GRAPH_REF_MATH_H
+
+#include "graph/graph.h"
+
+enum { REF_SPAN = 1024 }; /* slots of an attention partial: part of the bits */
+
+float ref_exp(float x);
+float ref_tanh(float x);
+float ref_act(enum glu_act act, float x);
+float ref_dot64(const float *x, const float *y, int64_t n); /* 64 interleaved fma chains and their tree */
+void ref_softmax(const float *x, float *y, int64_t n);      /* 16 interleaved sums and their tree */
+/* Over the 64 slots of a page: the largest; the sum of lanes (s0 + s1) + (s2 + s3) by groups of 16, then the tree. */
+float ref_max_page(const float s[64]);
+float ref_sum_page(const float s[64]);
+/* Element i of a cache page of the given type. */
+float ref_cached(const void *p, enum dtype type, int64_t i);
+void ref_cache_put(void *p, enum dtype type, int64_t i, float x);
+
+#endif

@@ -1,0 +1,67 @@
+/* step.h -- one pass of the engine as one plain, flat struct: no pointers, fixed capacities, so that it can be logged, recorded,
+ * replayed or sent to another process as it lies. It is the only thing that goes from the scheduler to a plan.
+ *
+ * A step holds T rows of any mixture of sequences; the rows of one sequence are adjacent (a segment) and in order. R of the rows are
+ * asked for (outputs), N sequences take part. Layers that keep the same kind of state on the same device share a cache group; a group
+ * has its own page tables and its own visible range per row.
+ *
+ *   row r: token[r] (or embedding row r when embd), seg[r] = its segment, pos[r], and per group g: slot[g][r] where its K and V go,
+ *          lo[g][r] <= slot < hi[g][r] what it sees
+ *   segment n: first[n] .. first[n+1] its rows, seq[n] the caller's sequence; pages[g][n][i] = page of slots 64i .. 64i+63
+ *   output i: out[i] = its row
+ */
+#ifndef PITH_GRAPH_STEP_H
+#define PITH_GRAPH_STEP_H
+
+#include <stdint.h>
+
+enum { STEP_PAGE = 64, STEP_MAX_GROUPS = 8 };
+
+struct step {
+    int32_t T, R, N;
+    int32_t n_groups;
+    int32_t embd;                              /* 1: rows are embedding rows */
+    int32_t cap_T, cap_R, cap_N, cap_pages, n_embd;
+    int64_t bytes;                             /* of the whole struct with its arrays */
+    /* Offsets of the arrays in int32 units from `data`. */
+    int64_t o_token, o_seg, o_pos, o_out, o_first, o_seq, o_embd;
+    int64_t o_slot[STEP_MAX_GROUPS], o_lo[STEP_MAX_GROUPS], o_hi[STEP_MAX_GROUPS], o_pages[STEP_MAX_GROUPS];
+    int32_t data[];
+};
+
+/* Bytes a step of these capacities needs; step_init lays it out in zeroed memory of that size. */
+int64_t step_bytes(int32_t cap_T, int32_t cap_R, int32_t cap_N, int32_t cap_pages, int32_t n_groups, int32_t n_embd);
+void step_init(struct step *s, int32_t cap_T, int32_t cap_R, int32_t cap_N, int32_t cap_pages, int32_t n_groups, int32_t n_embd);
+
+#define STEP_ARRAY(name)                                                                                               \
+    static inline int32_t *step_##name(const struct step *s)                                                          \
+    {                                                                                                                  \
+        return (int32_t *)(uintptr_t)s->data + s->o_##name;                                                            \
+    }
+#define STEP_GROUP_ARRAY(name)                                                                                         \
+    static inline int32_t *step_##name(const struct step *s, int g)                                                    \
+    {                                                                                                                  \
+        return (int32_t *)(uintptr_t)s->data + s->o_##name[g];                                                         \
+    }
+STEP_ARRAY(token)
+STEP_ARRAY(seg)
+STEP_ARRAY(pos)
+STEP_ARRAY(out)
+STEP_ARRAY(first)
+STEP_ARRAY(seq)
+STEP_GROUP_ARRAY(slot)
+STEP_GROUP_ARRAY(lo)
+STEP_GROUP_ARRAY(hi)
+#undef STEP_ARRAY
+#undef STEP_GROUP_ARRAY
+
+static inline float *step_embd(const struct step *s)
+{
+    return (float *)(uintptr_t)(s->data + s->o_embd);
+}
+static inline int32_t *step_pages(const struct step *s, int g, int n)
+{
+    return (int32_t *)(uintptr_t)s->data + s->o_pages[g] + (int64_t)n * s->cap_pages;
+}
+
+#endif

@@ -1,0 +1,152 @@
+/* generate.c -- prompt in, text out: prefix reuse, sampling, stop strings, streaming of whole characters. */
+#include "run/session.h"
+
+#include <string.h>
+#include "base/mem.h"
+#include "run/sample.h"
+#include "run/stop.h"
+
+struct output {
+    const struct pith_generate_params *p;
+    struct pith_generate_result *out;
+    int stopped; /* the callback said so */
+};
+
+/* Text that is safe to show. */
+static void show(struct output *o, struct slice text)
+{
+    if (!text.n || o->stopped)
+        return;
+    if (o->p->text && o->p->text_cap > o->out->n_bytes + 1) {
+        size_t room = o->p->text_cap - 1 - o->out->n_bytes, n = text.n < room ? text.n : room;
+        memcpy(o->p->text + o->out->n_bytes, text.p, n);
+        o->p->text[o->out->n_bytes + n] = 0;
+    }
+    o->out->n_bytes += text.n;
+    if (o->p->on_text && !o->p->on_text(o->p->ctx, text.p, text.n))
+        o->stopped = 1;
+}
+
+/* The prompt's ids, from text when tokens are not given. NULL: error. */
+static int32_t *prompt_ids(struct pith_session *s, const struct pith_generate_params *p, size_t *n, struct pith_error *err)
+{
+    const struct vocab *v = s->model->vocab;
+    int64_t count = (int64_t)p->n_tokens;
+    if (!p->tokens) {
+        const char *text = p->prompt ? p->prompt : "";
+        count = vocab_tokenize(v, text, strlen(text), PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, NULL, 0, err);
+        if (count < 0)
+            return NULL;
+    }
+    if (count == 0) {
+        error_set(err, PITH_RANGE, "the prompt is empty and the vocabulary adds no start token; give at least one token");
+        return NULL;
+    }
+    int32_t *ids = mem_array((size_t)count, sizeof *ids, PITH_MEM_SCRATCH);
+    if (!ids) {
+        error_set(err, PITH_NOMEM, "out of memory for a prompt of %lld tokens", (long long)count);
+        return NULL;
+    }
+    if (p->tokens)
+        memcpy(ids, p->tokens, (size_t)count * sizeof *ids);
+    else
+        vocab_tokenize(v, p->prompt ? p->prompt : "", p->prompt ? strlen(p->prompt) : 0, PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, ids, (size_t)count, err);
+    *n = (size_t)count;
+    return ids;
+}
+
+/* One token: choose, stop or show, feed. Returns 0 when the generation has ended (st tells whether well). */
+static int next_token(struct pith_session *s, struct pith_sampler *sampler, struct stop *stop, struct vocab_stream *stream, struct output *o,
+                      int32_t limit, pith_status *st, struct pith_error *err)
+{
+    const struct pith_generate_params *p = o->p;
+    struct pith_generate_result *out = o->out;
+    if (limit >= 0 && out->n_generated >= limit) {
+        out->stop = PITH_STOP_LENGTH;
+        return 0;
+    }
+    int32_t id = sampler_sample(sampler, s->output[s->n_outputs - 1]);
+    if (id < 0) {
+        *st = error_set(err, PITH_INTERNAL, "no logit is finite after %d tokens; the weights may be damaged (try check_tensors)", out->n_generated);
+        return 0;
+    }
+    sampler_accept(sampler, id);
+    if (vocab_is_eog(s->model->vocab, id) && !p->ignore_eog) {
+        out->stop = PITH_STOP_EOG;
+        return 0;
+    }
+    out->n_generated++;
+    struct slice text = vocab_stream_put(stream, id);
+    struct stop_text safe = stop_push(stop, text.p, text.n);
+    show(o, safe.held);
+    show(o, safe.fresh);
+    if (safe.hit >= 0 || o->stopped) {
+        out->stop = safe.hit >= 0 ? PITH_STOP_STRING : PITH_STOP_CALLBACK;
+        return 0;
+    }
+    if (limit >= 0 && out->n_generated >= limit) {
+        out->stop = PITH_STOP_LENGTH;
+        return 0;
+    }
+    if (s->cache.seq[p->seq].n >= s->n_ctx) {
+        out->stop = PITH_STOP_CONTEXT;
+        return 0;
+    }
+    *st = session_feed(s, p->seq, &id, 1, err);
+    if (*st == PITH_CANCELLED) {
+        out->stop = PITH_STOP_CANCELLED;
+        *st = PITH_OK;
+        error_clear(err);
+        return 0;
+    }
+    return *st == PITH_OK;
+}
+
+pith_status session_generate(struct pith_session *s, const struct pith_generate_params *p, struct pith_generate_result *out, struct pith_error *err)
+{
+    static const struct sample_step greedy = {.fn = sample_greedy};
+    struct output o = {.p = p, .out = out};
+    struct vocab_stream stream;
+    struct pith_sampler *own = NULL;
+    struct stop *stop = NULL;
+    int32_t *ids = NULL;
+    size_t n = 0, kept = 0;
+    pith_status st;
+    memset(out, 0, sizeof *out);
+    vocab_stream_init(&stream, s->model->vocab);
+    if (p->text && p->text_cap)
+        p->text[0] = 0;
+    if (!s->plan.has_logits)
+        TRY(error_set(err, PITH_STATE, "%s makes embeddings, not text", s->model->info.arch));
+    if (p->n_max < -2)
+        TRY(error_set(err, PITH_RANGE, "n_max is %d, wanted a count, -1 (until the end token) or -2 (until the context is full)", p->n_max));
+    ids = prompt_ids(s, p, &n, err);
+    stop = ids ? stop_new(p->stop, err) : NULL;
+    if (stop && !p->sampler)
+        own = sampler_new(s->model->arch.hp.n_vocab, &greedy, 1, 0, 0, err);
+    if (!ids || !stop || (!p->sampler && !own))
+        TRY(err->code);
+    out->n_prompt = (int32_t)(n < INT32_MAX ? n : INT32_MAX);
+    int64_t t0 = clock_ns();
+    TRY(session_prefix(s, p->seq, ids, n, &kept, err));
+    out->n_kept = (int32_t)kept;
+    out->prefill_ns = clock_ns() - t0;
+    t0 = clock_ns();
+    int32_t limit = p->n_max == 0 ? 128 : p->n_max;
+    while (next_token(s, p->sampler ? p->sampler : own, stop, &stream, &o, limit, &st, err))
+        ;
+    out->decode_ns = clock_ns() - t0;
+    if (st == PITH_OK && out->stop != PITH_STOP_STRING) {
+        struct slice rest = vocab_stream_put(&stream, -1);
+        struct stop_text safe = stop_push(stop, rest.p, rest.n);
+        show(&o, safe.held);
+        show(&o, safe.fresh);
+        show(&o, stop_flush(stop));
+    }
+fail:
+    vocab_stream_deinit(&stream);
+    sampler_free(own);
+    stop_free(stop);
+    mem_free(ids);
+    return st;
+}

@@ -1,0 +1,235 @@
+/* load.c -- placement and data. Layers are spread over the devices in order, in equal numbers; a weight goes where its layer is. A matrix
+ * that a packed kernel can multiply is packed there (all matrices of a device in one block of memory, exact to the byte before anything
+ * is read); everything else is used as it lies in the file's pages. Packing runs on all threads, panel by panel, and lets go of the
+ * file's pages behind it, so a weight is resident once. */
+#include "run/model.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/mem.h"
+
+/* ---------------------------------------------------------------- placement */
+
+/* Does some kernel better than the reference multiply with this weight once packed? The device's own answer. */
+static int wants_packing(const struct pith_model *m, const struct tensor *t)
+{
+    const struct device *d = m->devices[t->device];
+    if (m->params.weights == PITH_WEIGHTS_MAPPED || m->params.reference || t->n_dims < 2 || !dtypes[t->type].pack)
+        return 0;
+    struct tensor packed = *t;
+    packed.packed = t->file;
+    struct node x = {.cols = tensor_k(t)};
+    struct node n = {.op = t->n_dims == 3 ? OP_MOE_MATMUL : OP_MATMUL, .w = &packed, .src = {&x}};
+    struct op_impl impl;
+    return d->backend->impl(d, &n, NULL, &impl) && !impl.slow;
+}
+
+/* The embedding is read by rows on the first device; when the output is tied to it, it is also a matrix of the last device. */
+static int is_embedding(const struct tensor *t)
+{
+    return !strcmp(t->name, "token_embd.weight");
+}
+
+pith_status model_place(struct pith_model *m, struct pith_error *err)
+{
+    int32_t n_layer = m->arch.hp.n_layer;
+    int last = m->n_devices - 1;
+    uint64_t need[MAX_DEVICES] = {0};
+    m->layer_device = arena_array(&m->arena, (size_t)n_layer, sizeof *m->layer_device);
+    if (!m->layer_device)
+        return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
+    for (int32_t l = 0; l < n_layer; l++)
+        m->layer_device[l] = (int32_t)((int64_t)l * m->n_devices / n_layer);
+    int tied = 1;
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        tied &= strcmp(m->tensors[i]->name, "output.weight") != 0;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        struct tensor *t = m->tensors[i];
+        t->device = t->device >= 0 ? m->layer_device[t->device] : last;
+        if (is_embedding(t)) {
+            m->tok_embd = t;
+            if (!tied || !m->arch.want_logits)
+                continue; /* rows only: read where they lie */
+        }
+        if (t->n_dims == 1 && t->type != DT_F32)
+            t->packed_bytes = size_align((uint64_t)t->dims[0] * sizeof(float), 64);
+        else if (wants_packing(m, t))
+            t->packed_bytes = size_align((uint64_t)tensor_stack(t) * tensor_packed_matrix_bytes(t), 64);
+        need[t->device] += t->packed_bytes;
+    }
+    for (int d = 0; d < m->n_devices; d++) {
+        if (!need[d])
+            continue;
+        pith_status st = m->devices[d]->backend->alloc(m->devices[d], need[d], PITH_MEM_WEIGHTS, &m->weights[d], err);
+        if (st != PITH_OK)
+            return error_prefix(err, "weights of %s", gguf_path(m->gguf));
+    }
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- data */
+
+enum { CHUNK_BYTES = 1 << 20 }; /* of the file, taken by a thread at a time */
+
+struct loader {
+    struct pith_model *m;
+    uint8_t **to;            /* [n_tensors] packed memory, NULL: stays mapped */
+    _Atomic(uint64_t) done;  /* bytes of the file behind us */
+    _Atomic(int) stop;
+    uint64_t total;
+    _Atomic(int) lock;
+    int32_t tensor;          /* cursor */
+    int64_t panel;
+    struct str bad;          /* tensors with non-finite scales */
+};
+
+struct chunk {
+    int32_t tensor;
+    int64_t first, n; /* panels over the whole stack, or rows of a mapped tensor that is only checked */
+};
+
+static int64_t rows_of(const struct tensor *t)
+{
+    return tensor_stack(t) * tensor_m(t);
+}
+
+static int64_t panels_per_matrix(const struct tensor *t)
+{
+    int r = dtypes[t->type].pack_rows;
+    return (tensor_m(t) + r - 1) / r;
+}
+
+static int64_t units_of(const struct loader *l, int32_t i)
+{
+    const struct tensor *t = l->m->tensors[i];
+    return l->to[i] ? tensor_stack(t) * panels_per_matrix(t) : rows_of(t);
+}
+
+static int next_chunk(struct loader *l, struct chunk *c)
+{
+    int got = 0;
+    while (atomic_exchange_explicit(&l->lock, 1, memory_order_acquire))
+        ;
+    while (l->tensor < l->m->n_tensors) {
+        const struct tensor *t = l->m->tensors[l->tensor];
+        int64_t n = units_of(l, l->tensor), left = n - l->panel;
+        int used = t->n_dims > 1 && (l->to[l->tensor] || l->m->params.check_tensors);
+        if (!used || left <= 0) {
+            l->tensor++;
+            l->panel = 0;
+            continue;
+        }
+        int64_t per = (int64_t)(CHUNK_BYTES / (t->bytes / (uint64_t)n + 1)) + 1;
+        *c = (struct chunk){.tensor = l->tensor, .first = l->panel, .n = left < per ? left : per};
+        l->panel += c->n;
+        got = 1;
+        break;
+    }
+    atomic_store_explicit(&l->lock, 0, memory_order_release);
+    return got;
+}
+
+static void check_rows(struct loader *l, const struct tensor *t, int64_t first, int64_t n)
+{
+    uint64_t row = dtype_row_bytes(t->type, tensor_k(t));
+    for (int64_t r = first; r < first + n && r < rows_of(t); r++) {
+        int64_t block = dtype_check(t->type, (const uint8_t *)t->file + (uint64_t)r * row, tensor_k(t));
+        if (block < 0)
+            continue;
+        while (atomic_exchange_explicit(&l->lock, 1, memory_order_acquire))
+            ;
+        if (l->bad.n < 900 && (!l->bad.p || !strstr(l->bad.p, t->name)))
+            str_printf(&l->bad, "%s%s (row %lld, block %lld)", l->bad.n ? ", " : "", t->name, (long long)r, (long long)block);
+        atomic_store_explicit(&l->lock, 0, memory_order_release);
+        return;
+    }
+}
+
+static void load_worker(void *ctx, int ith)
+{
+    struct loader *l = ctx;
+    struct chunk c;
+    while (!atomic_load(&l->stop) && next_chunk(l, &c)) {
+        const struct tensor *t = l->m->tensors[c.tensor];
+        const struct device *d = l->m->devices[t->device];
+        uint64_t per = t->bytes / (uint64_t)units_of(l, c.tensor);
+        if (l->m->params.check_tensors) {
+            int64_t rows = l->to[c.tensor] ? dtypes[t->type].pack_rows : 1;
+            check_rows(l, t, c.first * rows, c.n * rows);
+        }
+        int64_t pm = l->to[c.tensor] ? panels_per_matrix(t) : 1;
+        for (int64_t p = c.first; l->to[c.tensor] && p < c.first + c.n;) { /* stack by stack */
+            int64_t in = p % pm, n = c.first + c.n - p < pm - in ? c.first + c.n - p : pm - in;
+            d->backend->pack(d, t, p / pm, in, n, l->to[c.tensor] + (uint64_t)p * dtype_panel_bytes(t->type, tensor_k(t)));
+            p += n;
+        }
+        uint64_t done = atomic_fetch_add(&l->done, per * (uint64_t)c.n) + per * (uint64_t)c.n;
+        const struct pith_model_params *mp = &l->m->params;
+        if (ith == 0 && mp->progress && !mp->progress(mp->progress_ctx, "load", (double)done / (double)l->total, done))
+            atomic_store(&l->stop, 1);
+    }
+}
+
+/* Norm weights and biases in f16 or bf16 become f32 once. */
+static void convert_vectors(struct loader *l)
+{
+    for (int32_t i = 0; i < l->m->n_tensors; i++) {
+        struct tensor *t = l->m->tensors[i];
+        if (t->n_dims != 1 || !l->to[i])
+            continue;
+        dtypes[t->type].dequant(t->file, (float *)l->to[i], t->dims[0]);
+        t->file = l->to[i];
+        t->type = DT_F32;
+        t->bytes = (uint64_t)t->dims[0] * sizeof(float);
+        t->packed_bytes = 0;
+    }
+}
+
+/* The packed weights take the place of the file's pages. */
+static void publish(struct loader *l)
+{
+    for (int32_t i = 0; i < l->m->n_tensors; i++) {
+        struct tensor *t = l->m->tensors[i];
+        if (t->n_dims < 2 || !l->to[i])
+            continue;
+        t->packed = l->to[i];
+        for (int p = 0; p < gguf_n_parts(l->m->gguf); p++) {
+            const struct file_map *map = gguf_part(l->m->gguf, p);
+            const uint8_t *at = t->file;
+            if (at >= map->p && at < map->p + map->n)
+                file_map_drop(map, (uint64_t)(at - map->p), t->bytes);
+        }
+    }
+}
+
+pith_status model_load(struct pith_model *m, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    uint64_t at[MAX_DEVICES] = {0};
+    struct loader l = {.m = m};
+    str_init(&l.bad, PITH_MEM_META);
+    l.to = mem_array((size_t)m->n_tensors + 1, sizeof *l.to, PITH_MEM_META);
+    if (!l.to)
+        return error_set(err, PITH_NOMEM, "out of memory while loading %s", gguf_path(m->gguf));
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct tensor *t = m->tensors[i];
+        if (t->packed_bytes)
+            l.to[i] = (uint8_t *)m->weights[t->device].p + at[t->device];
+        at[t->device] += t->packed_bytes;
+        l.total += t->bytes;
+    }
+    pool_run(m->pool, m->n_threads, load_worker, &l);
+    if (atomic_load(&l.stop))
+        st = error_set(err, PITH_CANCELLED, "loading %s was cancelled", gguf_path(m->gguf));
+    else if (l.bad.n)
+        st = error_set(err, PITH_FORMAT, "%s holds scales that are not finite: %s; the file is damaged", gguf_path(m->gguf), l.bad.p);
+    else if (m->params.progress && !m->params.progress(m->params.progress_ctx, "load", 1.0, l.total))
+        st = error_set(err, PITH_CANCELLED, "loading %s was cancelled", gguf_path(m->gguf));
+    if (st == PITH_OK) {
+        convert_vectors(&l);
+        publish(&l);
+    }
+    mem_free(l.to);
+    str_deinit(&l.bad);
+    return st;
+}

@@ -1,0 +1,189 @@
+/* model.c -- opening a model: see model.h for the order. One failure path frees whatever was made so far. */
+#include "run/model.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/env.h"
+#include "base/mem.h"
+
+#define X(symbol) extern const struct backend symbol;
+#include "run/backends.def"
+#undef X
+#define X(symbol) &symbol,
+static const struct backend *const backends[] = {
+#include "run/backends.def"
+};
+#undef X
+
+static pith_status open_devices(struct pith_model *m, struct pith_error *err)
+{
+    for (size_t b = 0; b < sizeof backends / sizeof *backends; b++)
+        for (int i = 0; i < backends[b]->n_devices() && m->n_devices < MAX_DEVICES; i++) {
+            struct device *d;
+            pith_status st = backends[b]->open(i, m->params.reference, &d, err);
+            if (st != PITH_OK)
+                return st;
+            d->index = m->n_devices;
+            m->devices[m->n_devices++] = d;
+        }
+    return PITH_OK;
+}
+
+static pith_status open_threads(struct pith_model *m, struct pith_error *err)
+{
+    int64_t n = m->params.n_threads;
+    pith_status st = PITH_OK;
+    if (n == 0)
+        st = env_int("PITH_THREADS", 1, 256, cores_usable(), &n, err);
+    else if (n < 1 || n > 256)
+        st = error_set(err, PITH_RANGE, "n_threads is %lld, wanted 1..256 (0: as many as cores)", (long long)n);
+    if (st != PITH_OK)
+        return st;
+    m->n_threads = (int)n;
+    m->pool = pool_new((int)n, err);
+    return m->pool ? PITH_OK : err ? err->code : PITH_NOMEM;
+}
+
+static pith_status check_params(struct pith_model_params *p, struct pith_error *err)
+{
+    p->n_batch = p->n_batch ? p->n_batch : 512;
+    if (p->n_batch < 1 || p->n_batch > 65536)
+        return error_set(err, PITH_RANGE, "n_batch is %d, wanted 1..65536", p->n_batch);
+    if (p->n_outputs < 0 || p->n_outputs > p->n_batch)
+        return error_set(err, PITH_RANGE, "n_outputs is %d, wanted 0..n_batch (%d)", p->n_outputs, p->n_batch);
+    if (p->weights < PITH_WEIGHTS_AUTO || p->weights > PITH_WEIGHTS_PACKED)
+        return error_set(err, PITH_RANGE, "weights is %d, wanted auto, mapped or packed", (int)p->weights);
+    return PITH_OK;
+}
+
+/* Multiply-adds and bytes of one token in the matrices, and what there is in all. */
+static void fill_info(struct pith_model *m)
+{
+    struct pith_model_info *in = &m->info;
+    const struct hparams *hp = &m->arch.hp;
+    uint64_t by_type[DT_COUNT] = {0}, most = 0;
+    struct slice name = {0};
+    int tied = 1;
+    in->size = sizeof *in;
+    in->arch = m->arch.arch->name;
+    const struct gguf_kv *kv = gguf_find(m->gguf, "general.name");
+    if (kv && gguf_str(m->gguf, kv, &name))
+        in->name = arena_strndup(&m->arena, name.p, name.n);
+    in->n_vocab = hp->n_vocab;
+    in->n_embd = hp->n_embd;
+    in->n_layer = hp->n_layer;
+    in->n_head = hp->n_head[0];
+    in->n_head_kv = hp->n_head_kv[0];
+    in->n_ctx_train = hp->n_ctx_train;
+    in->causal = hp->causal;
+    in->pooling = hp->pooling;
+    for (int i = 0; i < gguf_n_parts(m->gguf); i++)
+        in->file_bytes += gguf_part(m->gguf, i)->n;
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        tied &= strcmp(m->tensors[i]->name, "output.weight") != 0;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct tensor *t = m->tensors[i];
+        uint64_t n = 1, bytes = t->packed_bytes ? t->packed_bytes : t->bytes;
+        for (int d = 0; d < t->n_dims; d++)
+            n *= (uint64_t)t->dims[d];
+        in->n_params += n;
+        in->weight_bytes += bytes;
+        by_type[t->type] += t->bytes;
+        if (by_type[t->type] > most) {
+            most = by_type[t->type];
+            in->type = dtypes[t->type].name;
+        }
+        if (t == m->tok_embd && (!tied || !m->arch.want_logits))
+            continue;
+        if (t->n_dims == 3) { /* experts: those used */
+            n = n / (uint64_t)hp->n_expert * (uint64_t)hp->n_expert_used;
+            bytes = bytes / (uint64_t)hp->n_expert * (uint64_t)hp->n_expert_used;
+        }
+        in->token_bytes += bytes;
+        in->token_ops += t->n_dims > 1 ? 2 * n : 0;
+    }
+}
+
+static pith_status open_all(struct pith_model *m, const char *path, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    TRY(check_params(&m->params, err));
+    m->gguf = gguf_open(path, err);
+    if (!m->gguf)
+        return err->code;
+    for (const char *const *o = m->params.overrides; o && *o; o++)
+        TRY(gguf_override(m->gguf, *o, err));
+    TRY(arch_open(&m->arch, m->gguf, &m->arena, err));
+    m->vocab = vocab_new(m->gguf, err);
+    if (!m->vocab)
+        return err->code;
+    if (!m->params.vocab_only) {
+        m->arch.want_logits = m->arch.hp.causal && m->arch.hp.pooling == PITH_POOL_NONE;
+        TRY(open_threads(m, err));
+        TRY(open_devices(m, err));
+        TRY(model_bind(m, err));
+        TRY(model_place(m, err));
+        TRY(model_load(m, err));
+        TRY(m->arch.arch->ready(&m->arch, err));
+    }
+    fill_info(m);
+fail:
+    return st;
+}
+
+struct pith_model *model_open(const char *path, const struct pith_model_params *params, struct pith_error *err)
+{
+    struct pith_error local;
+    err = err ? err : &local;
+    error_clear(err);
+    struct pith_model *m = mem_zalloc(sizeof *m, PITH_MEM_META);
+    if (!m) {
+        error_set(err, PITH_NOMEM, "out of memory while opening %s", path);
+        return NULL;
+    }
+    atomic_init(&m->refs, 1);
+    arena_init(&m->arena, PITH_MEM_META);
+    m->params = *params;
+    if (open_all(m, path, err) != PITH_OK) {
+        model_unref(m);
+        return NULL;
+    }
+    m->params.overrides = NULL; /* the caller's */
+    return m;
+}
+
+struct pith_model *model_ref(struct pith_model *m)
+{
+    atomic_fetch_add(&m->refs, 1);
+    return m;
+}
+
+void model_unref(struct pith_model *m)
+{
+    if (!m || atomic_fetch_sub(&m->refs, 1) > 1)
+        return;
+    pool_free(m->pool);
+    for (int d = 0; d < m->n_devices; d++) {
+        if (m->weights[d].p)
+            m->devices[d]->backend->release(&m->weights[d]);
+        m->devices[d]->backend->close(m->devices[d]);
+    }
+    vocab_free(m->vocab);
+    gguf_close(m->gguf);
+    arena_deinit(&m->arena);
+    mem_free(m);
+}
+
+pith_status machine_measure(int n_threads, int ms, struct pith_machine *out, struct pith_error *err)
+{
+    struct device *d;
+    n_threads = n_threads ? n_threads : cores_usable();
+    pith_status st = backends[0]->open(0, 0, &d, err);
+    if (st != PITH_OK)
+        return st;
+    struct pool *pool = pool_new(n_threads, err);
+    st = pool ? backends[0]->measure(d, pool, n_threads, ms, out, err) : err->code;
+    pool_free(pool);
+    backends[0]->close(d);
+    return st;
+}

@@ -1,0 +1,46 @@
+/* model.h -- an open model: file, architecture with bound and placed weights, vocabulary, devices, threads. Read-only after model_open, any
+ * number of sessions and threads, counted: the last pith_model_close or session to go frees it.
+ *
+ *     open: gguf -> architecture (keys) -> vocabulary -> bind (every tensor checked against the table, all faults in one message)
+ *           -> place (device of each layer, packed or mapped) -> load (pack in parallel, drop source pages) -> ready */
+#ifndef PITH_RUN_MODEL_H
+#define PITH_RUN_MODEL_H
+
+#include "arch/arch.h"
+#include "base/pool.h"
+#include "graph/backend.h"
+#include "text/vocab.h"
+
+struct pith_model {
+    _Atomic(int) refs;
+    struct arena arena;
+    struct gguf *gguf;
+    struct vocab *vocab;
+    struct arch_model arch;
+    struct pith_model_params params;
+    struct pool *pool;
+    int n_threads;
+    struct device *devices[MAX_DEVICES];
+    int n_devices;
+    int32_t *layer_device;              /* [n_layer] */
+    struct buffer weights[MAX_DEVICES]; /* packed weights and converted vectors */
+    const struct tensor *tok_embd;      /* as get_rows reads it */
+    struct tensor **tensors;            /* every bound weight */
+    int32_t n_tensors;
+    struct pith_model_info info;
+};
+
+struct pith_model *model_open(const char *path, const struct pith_model_params *params, struct pith_error *err);
+struct pith_model *model_ref(struct pith_model *m);
+void model_unref(struct pith_model *m); /* NULL allowed */
+
+/* Limits of this machine by the first device (pith_machine_measure). */
+pith_status machine_measure(int n_threads, int ms, struct pith_machine *out, struct pith_error *err);
+
+/* bind.c: finds every tensor of the architecture's table in the file; all faults in one message. */
+pith_status model_bind(struct pith_model *m, struct pith_error *err);
+/* load.c: where each weight goes, then the data. */
+pith_status model_place(struct pith_model *m, struct pith_error *err);
+pith_status model_load(struct pith_model *m, struct pith_error *err);
+
+#endif

@@ -1,0 +1,61 @@
+/* report.c -- what ran: per kind of op its kernel, device, calls, bytes, operations, time; every fallback by name. */
+#include "run/session.h"
+
+#include <string.h>
+
+struct group {
+    const struct call *first;
+    struct call_stats sum;
+    int n_calls, n_slow;
+};
+
+static int same_group(const struct call *a, const struct call *b)
+{
+    return a->op == b->op && a->dst.device == b->dst.device && !strcmp(a->impl.kernel, b->impl.kernel) &&
+           (!a->w || !b->w || a->w->type == b->w->type);
+}
+
+static int collect(const struct pith_session *s, struct group *g, int cap)
+{
+    int n = 0;
+    for (int32_t i = 0; i < s->plan.n_calls; i++) {
+        const struct call *c = &s->plan.calls[i];
+        const struct call_stats *st = &s->stats[i];
+        int k = 0;
+        while (k < n && !same_group(g[k].first, c))
+            k++;
+        if (k == n) {
+            if (n == cap)
+                continue;
+            g[n++] = (struct group){.first = c};
+        }
+        g[k].n_calls++;
+        g[k].n_slow += c->impl.slow;
+        g[k].sum.n += st->n;
+        g[k].sum.bytes += st->bytes;
+        g[k].sum.ops += st->ops;
+        g[k].sum.ns += st->ns;
+    }
+    return n;
+}
+
+void session_report(const struct pith_session *s, int json, struct str *out)
+{
+    struct group g[96];
+    int n = collect(s, g, 96);
+    str_printf(out, json ? "{\"threads\": %d, \"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, \"ops\": [" :
+               "%d threads, %d phases, %d op calls, cache %llu bytes\nop, weight, kernel, device, calls, runs, bytes, operations, ns\n",
+               s->exec.n_threads, s->plan.n_phases, s->plan.n_calls, (unsigned long long)cache_bytes(&s->cache));
+    for (int i = 0; i < n; i++) {
+        const struct call *c = g[i].first;
+        str_printf(out,
+                   json ? "%s{\"op\": \"%s\", \"weight\": \"%s\", \"kernel\": \"%s\", \"device\": \"%s\", \"calls\": %d, \"runs\": %llu, \"bytes\": %llu, \"ops\": %llu, "
+                          "\"ns\": %lld, \"fallback\": %s}"
+                        : "%s%s, %s, %s, %s, %d, %llu, %llu, %llu, %lld%s\n",
+                   json && i ? ", " : "", op_names[c->op], c->w ? dtypes[c->w->type].name : "", c->impl.kernel, s->plan.devices[c->dst.device]->name, g[i].n_calls,
+                   (unsigned long long)g[i].sum.n, (unsigned long long)g[i].sum.bytes, (unsigned long long)g[i].sum.ops, (long long)g[i].sum.ns,
+                   json ? (g[i].n_slow ? "true" : "false") : (g[i].n_slow ? "  FALLBACK" : ""));
+    }
+    if (json)
+        str_putz(out, "]}");
+}

@@ -1,0 +1,482 @@
+/* session.c -- see session.h. Opening: parameters -> cache layout -> graph -> plan -> memory. A call of pith_step: check everything ->
+ * for each run of at most n_batch rows: sort by sequence, take pages, fill the step, run the plan -> on failure every sequence goes back
+ * to where it was. */
+#include "run/session.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/mem.h"
+
+/* ---------------------------------------------------------------- open */
+
+static int cache_type(const char *name, enum dtype *out, const char *which, struct pith_error *err)
+{
+    int t = name ? dtype_from_name(name) : DT_F16;
+    if (t != DT_F16 && t != DT_F32) {
+        error_set(err, PITH_UNSUPPORTED, "cache type %s = \"%s\"; known are f16, f32", which, name);
+        return 0;
+    }
+    *out = (enum dtype)t;
+    return 1;
+}
+
+static pith_status take_params(struct pith_session *s, const struct pith_session_params *p, struct cache_params *cp, struct pith_error *err)
+{
+    const struct pith_model *m = s->model;
+    int32_t train = m->arch.hp.n_ctx_train;
+    if (m->params.vocab_only)
+        return error_set(err, PITH_STATE, "the model was opened with vocab_only; open it with its weights to run it");
+    if (p->n_ctx < 0 || p->n_ctx > 1 << 24)
+        return error_set(err, PITH_RANGE, "n_ctx is %d, wanted 1..%d (0: as trained, at most 4096)", p->n_ctx, 1 << 24);
+    if (p->n_seq < 0 || p->n_seq > 65536)
+        return error_set(err, PITH_RANGE, "n_seq is %d, wanted 1..65536", p->n_seq);
+    s->n_ctx = p->n_ctx ? p->n_ctx : train < 4096 ? train : 4096;
+    s->n_seq = p->n_seq ? p->n_seq : 1;
+    s->n_batch = m->params.n_batch;
+    s->causal = m->arch.hp.causal;
+    int64_t all = (int64_t)s->n_ctx * s->n_seq, tokens = p->n_tokens ? p->n_tokens : all;
+    if (tokens < 1)
+        return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1", (long long)p->n_tokens);
+    int pooling = p->pooling == PITH_POOL_FILE ? m->arch.hp.pooling : (int)p->pooling;
+    if (pooling < PITH_POOL_NONE || pooling > PITH_POOL_LAST)
+        return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last", pooling);
+    s->pooled = pooling != PITH_POOL_NONE;
+    s->pool_kind = pooling == PITH_POOL_CLS ? POOL_CLS : pooling == PITH_POOL_LAST ? POOL_LAST : POOL_MEAN;
+    *cp = (struct cache_params){.n_ctx = s->n_ctx, .n_seq = s->n_seq, .n_batch = s->n_batch, .n_tokens = tokens < all ? tokens : all};
+    if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) || !cache_type(p->cache_type_v, &cp->v_type, "V", err))
+        return PITH_UNSUPPORTED;
+    return PITH_OK;
+}
+
+/* Rows of output one step can hold: by default as many as fit in 64 MiB, at least 64. */
+static int32_t output_rows(const struct pith_session *s)
+{
+    int32_t n = s->model->params.n_outputs;
+    if (!n) {
+        int64_t fit = ((int64_t)64 << 20) / (s->n_cols * (int64_t)sizeof(float));
+        n = fit > 64 ? (int32_t)(fit < s->n_batch ? fit : s->n_batch) : 64;
+    }
+    return n < s->n_batch ? n : s->n_batch;
+}
+
+static void set_devices(struct pith_session *s)
+{
+    const struct pith_model *m = s->model;
+    for (node n = s->graph.first; n; n = n->next)
+        n->device = n->layer < 0                          ? 0
+                    : n->layer >= m->arch.hp.n_layer      ? m->n_devices - 1
+                                                          : m->layer_device[n->layer];
+}
+
+static pith_status compile(struct pith_session *s, struct pith_error *err)
+{
+    struct pith_model *m = s->model;
+    struct arch_model a = m->arch;
+    graph_init(&s->graph);
+    s->graph.n_layer = a.hp.n_layer;
+    s->graph.kv = s->kv;
+    s->graph.n_kv = a.hp.n_layer;
+    s->graph.n_embd = a.hp.n_embd;
+    a.pooled = s->pooled;
+    a.pool = s->pool_kind;
+    a.want_logits = a.want_logits && !s->pooled;
+    a.want_embd = !a.want_logits;
+    s->n_cols = a.want_logits ? a.hp.n_vocab : a.hp.n_embd;
+    s->cap_outputs = output_rows(s);
+    a.arch->build(&a, &s->graph);
+    pith_status st = graph_finish(&s->graph, err);
+    if (st != PITH_OK)
+        return st;
+    set_devices(s);
+    struct plan_params pp = {.cap_T = s->n_batch, .cap_R = s->cap_outputs, .cap_N = s->n_seq < s->n_batch ? s->n_seq : s->n_batch,
+                             .unfused = m->params.observe, .strict = m->params.strict};
+    return plan_compile(&s->plan, &s->graph, m->devices, m->n_devices, &pp, err);
+}
+
+static pith_status allocate(struct pith_session *s, struct pith_error *err)
+{
+    const struct pith_model *m = s->model;
+    const struct plan *p = &s->plan;
+    int32_t cap_N = p->params.cap_N;
+    pith_status st;
+    for (int d = 0; d < m->n_devices; d++) {
+        st = m->devices[d]->backend->alloc(m->devices[d], p->act_bytes[d], PITH_MEM_SCRATCH, &s->act[d], err);
+        if (st != PITH_OK)
+            return error_prefix(err, "activations of %d rows", s->n_batch);
+        s->exec.base[d] = s->act[d].p;
+    }
+    s->step_reserved = (uint64_t)step_bytes(s->n_batch, s->cap_outputs, cap_N, s->cache.cap_pages, s->cache.n_groups, m->arch.hp.n_embd);
+    s->step = mem_reserve(s->step_reserved);
+    s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
+    s->kept = mem_reserve(s->kept_bytes);
+    s->exec.scratch_bytes = size_align(p->scratch_bytes + 64, 64);
+    s->scratch = mem_alloc(s->exec.scratch_bytes * (size_t)m->n_threads, PITH_MEM_SCRATCH);
+    s->run_state = mem_zalloc(m->devices[0]->backend->state_bytes(p, m->n_threads), PITH_MEM_SCRATCH);
+    s->stats = mem_array((size_t)p->n_calls, sizeof *s->stats, PITH_MEM_SCRATCH);
+    s->seq_rows = mem_array((size_t)s->n_seq + 1, sizeof *s->seq_rows, PITH_MEM_SCRATCH);
+    s->seq_last = mem_array((size_t)s->n_seq, sizeof *s->seq_last, PITH_MEM_SCRATCH);
+    s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
+    s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
+    if (!s->step || !s->kept || !s->scratch || !s->run_state || !s->stats || !s->seq_rows || !s->seq_last || !s->order || !s->output)
+        return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step", s->n_batch);
+    st = mem_commit(s->step, s->step_reserved, PITH_MEM_SCRATCH, err);
+    if (st != PITH_OK) {
+        mem_release(s->step, s->step_reserved);
+        s->step = NULL;
+        return st;
+    }
+    step_init(s->step, s->n_batch, s->cap_outputs, cap_N, s->cache.cap_pages, s->cache.n_groups, m->arch.hp.n_embd);
+    for (int g = 0; g < s->cache.n_groups; g++)
+        s->exec.cache[g] = (struct cache_view){.base = s->cache.group[g].base, .page_bytes = s->cache.group[g].page_bytes};
+    s->exec.step = s->step;
+    s->exec.plan = p;
+    s->exec.scratch = s->scratch;
+    s->exec.n_threads = m->n_threads;
+    s->exec.pool = m->pool;
+    s->exec.run_state = s->run_state;
+    s->exec.cancel = &s->cancel;
+    s->exec.stats = s->stats;
+    return PITH_OK;
+}
+
+struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params, struct pith_error *err)
+{
+    struct cache_params cp;
+    pith_status st;
+    struct pith_session *s = mem_zalloc(sizeof *s, PITH_MEM_META);
+    if (!s) {
+        error_set(err, PITH_NOMEM, "out of memory while opening a session");
+        return NULL;
+    }
+    s->model = model_ref(m);
+    TRY(take_params(s, params, &cp, err));
+    int32_t n_layer = m->arch.hp.n_layer;
+    s->kv = mem_array((size_t)n_layer, sizeof *s->kv, PITH_MEM_META);
+    s->window = mem_array((size_t)n_layer, sizeof *s->window, PITH_MEM_META);
+    if (!s->kv || !s->window)
+        TRY(error_set(err, PITH_NOMEM, "out of memory while opening a session"));
+    m->arch.arch->state(&m->arch, s->kv, s->window);
+    TRY(cache_init(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
+    TRY(compile(s, err));
+    TRY(allocate(s, err));
+    if (params->n_threads > 0 && params->n_threads < m->n_threads)
+        s->exec.n_threads = params->n_threads;
+    return s;
+fail:
+    session_close(s);
+    return NULL;
+}
+
+void session_close(struct pith_session *s)
+{
+    if (!s)
+        return;
+    for (int d = 0; d < MAX_DEVICES; d++)
+        if (s->act[d].p)
+            s->act[d].device->backend->release(&s->act[d]);
+    if (s->step) {
+        mem_decommit(s->step, s->step_reserved, PITH_MEM_SCRATCH);
+        mem_release(s->step, s->step_reserved);
+    }
+    if (s->kept_committed)
+        mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
+    if (s->kept)
+        mem_release(s->kept, s->kept_bytes);
+    mem_free(s->scratch);
+    mem_free(s->run_state);
+    mem_free(s->stats);
+    mem_free(s->seq_rows);
+    mem_free(s->seq_last);
+    mem_free(s->order);
+    mem_free((void *)s->output);
+    plan_deinit(&s->plan);
+    graph_deinit(&s->graph);
+    cache_deinit(&s->cache);
+    mem_free(s->kv);
+    mem_free(s->window);
+    model_unref(s->model);
+    mem_free(s);
+}
+
+/* ---------------------------------------------------------------- checking a batch */
+
+static int32_t seq_of(const struct pith_session *s, const struct pith_batch *b, int32_t i)
+{
+    return b->seq ? b->seq[i] : s->one_seq;
+}
+
+static int wanted(const struct pith_session *s, const struct pith_batch *b, int32_t i)
+{
+    return b->want ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
+}
+
+static pith_status check_batch(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
+{
+    int32_t n_out = 0, n_vocab = s->model->arch.hp.n_vocab;
+    if (b->n < 1 || !b->token == !b->embd)
+        return error_set(err, PITH_RANGE, "a batch of %d rows with %s; wanted at least one row and either tokens or embedding rows", b->n,
+                         b->token ? "both tokens and embedding rows" : "neither tokens nor embedding rows");
+    memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
+    for (int32_t i = 0; i < b->n; i++) {
+        int32_t q = seq_of(s, b, i);
+        if (q < 0 || q >= s->n_seq)
+            return error_set(err, PITH_RANGE, "row %d is of sequence %d, the session has 0..%d", i, q, s->n_seq - 1);
+        if (b->token && (b->token[i] < 0 || b->token[i] >= n_vocab))
+            return error_set(err, PITH_RANGE, "row %d is token %d, the vocabulary has 0..%d", i, b->token[i], n_vocab - 1);
+        s->seq_rows[q]++;
+        s->seq_last[q] = i;
+    }
+    for (int32_t i = 0; i < b->n; i++)
+        n_out += wanted(s, b, i) != 0;
+    for (int32_t q = 0; q < s->n_seq; q++) {
+        int64_t over = (int64_t)s->cache.seq[q].n + s->seq_rows[q] - s->n_ctx;
+        if (s->seq_rows[q] && over > 0)
+            return error_set(err, PITH_RANGE, "prompt exceeds the context: n_prompt = %lld, n_ctx = %d, n_over = %lld; shorten it or open the session with a larger context",
+                             (long long)over + s->n_ctx, s->n_ctx, (long long)over);
+        if (s->seq_rows[q] && !s->causal && s->cache.seq[q].n)
+            return error_set(err, PITH_STATE, "sequence %d holds %d positions; a non-causal model takes a sequence whole: truncate it to 0 first", q, s->cache.seq[q].n);
+    }
+    if ((!s->causal || s->pooled) && b->n > s->n_batch)
+        return error_set(err, PITH_RANGE, "%d rows in one step, at most n_batch = %d for a model that takes its input whole; open it with a larger n_batch", b->n, s->n_batch);
+    if (n_out > s->cap_outputs)
+        return error_set(err, PITH_RANGE, "%d outputs asked for, at most %d in one call; ask in parts or open the model with a larger n_outputs", n_out, s->cap_outputs);
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- one step */
+
+/* Fills the step with rows [from, from + n) of the batch, grouped by sequence. */
+static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_t from, int32_t n)
+{
+    struct step *t = s->step;
+    int32_t N = 0, at = 0;
+    memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
+    for (int32_t i = from; i < from + n; i++)
+        s->seq_rows[seq_of(s, b, i)]++;
+    for (int32_t q = 0; q < s->n_seq; q++) { /* counts become first rows */
+        int32_t rows = s->seq_rows[q];
+        if (!rows)
+            continue;
+        step_seq(t)[N] = q;
+        step_first(t)[N++] = at;
+        s->seq_rows[q] = at;
+        at += rows;
+    }
+    step_first(t)[N] = at;
+    t->T = n;
+    t->N = N;
+    t->embd = b->embd != NULL;
+    for (int32_t i = from; i < from + n; i++) {
+        int32_t r = s->seq_rows[seq_of(s, b, i)]++;
+        s->order[i - from] = r;
+        if (b->embd)
+            memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd, (size_t)t->n_embd * sizeof(float));
+        step_token(t)[r] = b->token ? b->token[i] : -1;
+    }
+    t->R = 0;
+    for (int32_t i = from; i < from + n; i++)
+        if (wanted(s, b, i))
+            step_out(t)[t->R++] = s->order[i - from];
+}
+
+/* Positions, slots, visible ranges and page tables; pages must be there. */
+static void fill_positions(struct pith_session *s)
+{
+    struct step *t = s->step;
+    for (int32_t k = 0; k < t->N; k++) {
+        const struct cache_seq *q = &s->cache.seq[step_seq(t)[k]];
+        int32_t first = step_first(t)[k], end = step_first(t)[k + 1];
+        for (int32_t r = first; r < end; r++) {
+            int32_t pos = q->n + r - first;
+            step_seg(t)[r] = k;
+            step_pos(t)[r] = pos;
+            for (int g = 0; g < t->n_groups; g++) {
+                int32_t w = s->cache.group[g].window, lo = pos - w + 1;
+                step_slot(t, g)[r] = pos;
+                step_lo(t, g)[r] = w && lo > 0 ? lo : 0;
+                step_hi(t, g)[r] = s->causal ? pos + 1 : q->n + end - first;
+            }
+        }
+        int32_t n_pages = (q->n + end - first + STEP_PAGE - 1) / STEP_PAGE;
+        for (int g = 0; g < t->n_groups; g++)
+            memcpy(step_pages(t, g, k), q->pages[g], (size_t)n_pages * sizeof(int32_t));
+    }
+}
+
+static pith_status take_pages(struct pith_session *s, struct pith_error *err)
+{
+    const struct step *t = s->step;
+    for (int32_t k = 0; k < t->N; k++) {
+        pith_status st = cache_grow(&s->cache, step_seq(t)[k], step_first(t)[k + 1] - step_first(t)[k], err);
+        if (st != PITH_OK)
+            return st;
+    }
+    return PITH_OK;
+}
+
+static void commit_rows(struct pith_session *s)
+{
+    const struct step *t = s->step;
+    for (int32_t k = 0; k < t->N; k++) {
+        struct cache_seq *q = &s->cache.seq[step_seq(t)[k]];
+        for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++)
+            q->token[q->n++] = step_token(t)[r];
+    }
+}
+
+/* Outputs of the step just run; those of earlier steps of the same call were copied aside by keep_outputs. */
+static void collect_outputs(struct pith_session *s)
+{
+    const struct value *v = s->plan.has_logits ? &s->plan.logits : &s->plan.embd;
+    s->last_outputs = v->rows == ROWS_N ? s->step->N : s->step->R;
+    for (int32_t i = 0; i < s->last_outputs; i++)
+        s->output[s->n_outputs++] = value_row(&s->exec, v, i);
+}
+
+/* The plan's rows will be overwritten by the next step of this call. */
+static pith_status keep_outputs(struct pith_session *s, struct pith_error *err)
+{
+    uint64_t row = (uint64_t)s->n_cols * sizeof(float);
+    uint64_t need = size_align((uint64_t)s->n_outputs * row, 4096);
+    if (s->last_outputs && need > s->kept_committed) {
+        pith_status st = mem_commit((uint8_t *)s->kept + s->kept_committed, need - s->kept_committed, PITH_MEM_SCRATCH, err);
+        if (st != PITH_OK)
+            return st;
+        s->kept_committed = need;
+    }
+    for (int32_t i = s->n_outputs - s->last_outputs; i < s->n_outputs; i++) {
+        float *to = s->kept + (int64_t)i * s->n_cols;
+        memcpy(to, s->output[i], row);
+        s->output[i] = to;
+    }
+    return PITH_OK;
+}
+
+static pith_status run_rows(struct pith_session *s, const struct pith_batch *b, int32_t from, int32_t n, struct pith_error *err)
+{
+    fill_rows(s, b, from, n);
+    pith_status st = take_pages(s, err);
+    if (st != PITH_OK)
+        return st;
+    fill_positions(s);
+    st = plan_run(&s->plan, &s->exec, err);
+    if (st != PITH_OK)
+        return st;
+    commit_rows(s);
+    collect_outputs(s);
+    return PITH_OK;
+}
+
+pith_status session_step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
+{
+    pith_status st = check_batch(s, b, err);
+    if (st != PITH_OK)
+        return st;
+    s->n_outputs = s->last_outputs = 0;
+    for (int32_t q = 0; q < s->n_seq; q++)
+        s->cache.seq[q].floor = s->cache.seq[q].n;
+    for (int32_t at = 0; at < b->n && st == PITH_OK; at += s->n_batch) {
+        if (at)
+            st = keep_outputs(s, err);
+        if (st == PITH_OK)
+            st = run_rows(s, b, at, b->n - at < s->n_batch ? b->n - at : s->n_batch, err);
+    }
+    if (st != PITH_OK) {
+        s->n_outputs = 0;
+        for (int32_t q = 0; q < s->n_seq; q++)
+            cache_cut(&s->cache, q, s->cache.seq[q].floor);
+    }
+    for (int32_t q = 0; q < s->n_seq; q++)
+        s->cache.seq[q].floor = s->cache.seq[q].n;
+    return st;
+}
+
+/* ---------------------------------------------------------------- sequences */
+
+static pith_status check_seq(const struct pith_session *s, int32_t seq, struct pith_error *err)
+{
+    if (seq < 0 || seq >= s->n_seq)
+        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d", seq, s->n_seq - 1);
+    return PITH_OK;
+}
+
+pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n, struct pith_error *err)
+{
+    pith_status st = check_seq(s, seq, err);
+    if (st != PITH_OK)
+        return st;
+    if (n > INT32_MAX / 2)
+        return error_set(err, PITH_RANGE, "prompt exceeds the context: n_prompt = %zu, n_ctx = %d", n, s->n_ctx);
+    struct pith_batch b = PITH_BATCH_INIT;
+    b.n = (int32_t)n;
+    b.token = tokens;
+    s->one_seq = seq;
+    st = session_step(s, &b, err);
+    s->one_seq = 0;
+    return st;
+}
+
+pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err)
+{
+    pith_status st = check_seq(s, seq, err);
+    if (st != PITH_OK)
+        return st;
+    if (n == 0)
+        return error_set(err, PITH_RANGE, "a prefix of no tokens; pith_truncate empties a sequence");
+    if (n > (size_t)s->n_ctx)
+        return error_set(err, PITH_RANGE, "prompt exceeds the context: n_prompt = %zu, n_ctx = %d, n_over = %zu; shorten it or open the session with a larger context",
+                         n, s->n_ctx, n - (size_t)s->n_ctx);
+    const struct cache_seq *q = &s->cache.seq[seq];
+    int32_t keep = 0;
+    while (s->causal && !s->pooled && keep < q->n && (size_t)keep < n - 1 && q->token[keep] == tokens[keep])
+        keep++;
+    if (!cache_can_resume(&s->cache, seq, keep))
+        keep = 0;
+    for (size_t i = (size_t)keep; i < n; i++) /* before anything is given up */
+        if (tokens[i] < 0 || tokens[i] >= s->model->arch.hp.n_vocab)
+            return error_set(err, PITH_RANGE, "token %zu is %d, the vocabulary has 0..%d", i, tokens[i], s->model->arch.hp.n_vocab - 1);
+    cache_cut(&s->cache, seq, keep);
+    if (n_kept)
+        *n_kept = (size_t)keep;
+    return session_feed(s, seq, tokens + keep, n - (size_t)keep, err);
+}
+
+pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
+{
+    pith_status st = check_seq(s, seq, err);
+    if (st != PITH_OK)
+        return st;
+    if (n < 0 || n > s->cache.seq[seq].n)
+        return error_set(err, PITH_RANGE, "truncate to %lld positions, sequence %d holds %d", (long long)n, seq, s->cache.seq[seq].n);
+    if (!cache_can_resume(&s->cache, seq, (int32_t)n))
+        return error_set(err, PITH_STATE, "layers with a window no longer hold what position %lld sees; use pith_prefix, which recomputes it", (long long)n);
+    cache_cut(&s->cache, seq, (int32_t)n);
+    return PITH_OK;
+}
+
+pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t n, struct pith_error *err)
+{
+    pith_status st = check_seq(s, dst, err);
+    if (st == PITH_OK)
+        st = check_seq(s, src, err);
+    if (st != PITH_OK)
+        return st;
+    if (n < 0 || n > s->cache.seq[src].n)
+        return error_set(err, PITH_RANGE, "copy of %lld positions, sequence %d holds %d", (long long)n, src, s->cache.seq[src].n);
+    if (!cache_can_resume(&s->cache, src, (int32_t)n))
+        return error_set(err, PITH_STATE, "layers with a window no longer hold what position %lld of sequence %d sees", (long long)n, src);
+    cache_share(&s->cache, dst, src, (int32_t)n);
+    return PITH_OK;
+}
+
+uint64_t session_cache_bytes(const struct pith_session *s, int64_t n)
+{
+    uint64_t bytes = 0;
+    for (int32_t l = 0; l < s->model->arch.hp.n_layer; l++) {
+        const struct kv_layer *k = &s->kv[l];
+        int32_t w = s->cache.group[k->group].window;
+        int64_t seen = w && n > w ? w : n;
+        bytes += (uint64_t)seen * (uint64_t)(k->n_head_kv * (k->k_head + k->v_head)) / STEP_PAGE;
+    }
+    return bytes;
+}

@@ -1,0 +1,41 @@
+/* tensor.h -- a weight: its type and shape, the file's bytes, and where it was placed. Shapes are C order, slowest first; a matrix
+ * [M, K] multiplies rows of K values into rows of M; a stack of experts is [X, M, K]. */
+#ifndef PITH_TENSOR_TENSOR_H
+#define PITH_TENSOR_TENSOR_H
+
+#include "tensor/dtype.h"
+
+struct tensor {
+    const char *name;
+    enum dtype type;
+    int n_dims;
+    int64_t dims[4];
+    const void *file;    /* mapped bytes in the file's layout; valid while the model is open, or NULL once packed and dropped */
+    uint64_t bytes;      /* of the file's layout */
+    const void *packed;  /* P16/P64 panels (quant/packed.h), or NULL when the weight is used as mapped */
+    uint64_t packed_bytes;
+    int device;          /* index into the model's devices */
+};
+
+/* [.., M, K] of a matrix or stack of matrices; a vector [n] is one row of n. */
+static inline int64_t tensor_k(const struct tensor *t)
+{
+    return t->dims[t->n_dims - 1];
+}
+static inline int64_t tensor_m(const struct tensor *t)
+{
+    return t->n_dims > 1 ? t->dims[t->n_dims - 2] : 1;
+}
+static inline int64_t tensor_stack(const struct tensor *t)
+{
+    return t->n_dims > 2 ? t->dims[t->n_dims - 3] : 1;
+}
+/* Bytes of one packed matrix of the stack. */
+static inline uint64_t tensor_packed_matrix_bytes(const struct tensor *t)
+{
+    const struct dtype_traits *d = &dtypes[t->type];
+    int64_t panels = (tensor_m(t) + d->pack_rows - 1) / d->pack_rows;
+    return (uint64_t)panels * dtype_panel_bytes(t->type, tensor_k(t));
+}
+
+#endif
