@@ -64,7 +64,7 @@ struct tile_buf {
 /* x: [nc][n] */
 static void tile_fill(struct tile_buf *t, enum act_kind kind, const float *x, int n, int nc)
 {
-    memset(t, 0, sizeof *t);
+    memset(t, 0xa5, sizeof *t);
     t->a = (struct act_tile){nc, t->q, t->d, t->s32, t->s16, t->f, t->h, n + (n & 1)};
     for (int c = 0; c < nc; c++) {
         const float *row = x + c * n;
@@ -333,62 +333,108 @@ static int packed_code256(enum dtype t, const uint8_t *p, int r, int k)
     }
 }
 
-/* A dequantised value, computed from the packed bytes alone. */
-static float packed_value(enum dtype t, const uint8_t *p, int r, int k)
+/* What a packed weight is made of: d sc code, and + m (32-blocks) or - m mn (256-blocks). */
+struct packed_weight {
+    float d, m;
+    int has_m, sc, mn, code;
+};
+
+static struct packed_weight packed_weight(enum dtype t, const uint8_t *p, int r, int k)
 {
     uint16_t h, h2;
     memcpy(&h, p + 2 * r, 2);
     memcpy(&h2, p + 32 + 2 * r, 2);
-    float d = t == DT_MXFP4 ? bf16_to_f32(h) : f16_to_f32(h), m = f16_to_f32(h2);
     int s16 = k / 16, s32 = k / 32, six = p[64 + 32 * (s16 / 2) + 2 * r + (s16 & 1)];
-    float q =
-        (float)(dtypes[t].block == 32 ? packed_code32(t, p, r, k) : packed_code256(t, p, r, k));
-    switch (t) {
-    case DT_Q4_1:
-    case DT_Q5_1:
-        return d * q + m;
-    case DT_Q2_K:
-        return d * (float)(six & 15) * q - m * (float)(six >> 4);
-    case DT_Q4_K:
-    case DT_Q5_K:
-        return d * (float)p[64 + 16 * s32 + r] * q -
-               m * (float)p[192 + 32 * (s32 / 2) + 2 * r + (s32 & 1)];
-    case DT_Q3_K:
-    case DT_Q6_K:
-        return d * (float)(int8_t)p[32 + 16 * s16 + r] * q;
-    case DT_IQ4_XS:
-        return d * (float)(int8_t)p[32 + 16 * s32 + r] * q;
-    default:
-        return d * q;
+    struct packed_weight w = {f16_to_f32(h), f16_to_f32(h2), 0, 1, 1, 0};
+    w.code = dtypes[t].block == 32 ? packed_code32(t, p, r, k) : packed_code256(t, p, r, k);
+    w.has_m = t == DT_Q4_1 || t == DT_Q5_1 || t == DT_Q2_K || t == DT_Q4_K || t == DT_Q5_K;
+    if (t == DT_MXFP4) {
+        w.d = bf16_to_f32(h);
+    } else if (t == DT_Q2_K) {
+        w.sc = six & 15;
+        w.mn = six >> 4;
+    } else if (t == DT_Q4_K || t == DT_Q5_K) {
+        w.sc = p[64 + 16 * s32 + r];
+        w.mn = p[192 + 32 * (s32 / 2) + 2 * r + (s32 & 1)];
+    } else if (t == DT_Q3_K || t == DT_Q6_K) {
+        w.sc = (int8_t)p[32 + 16 * s16 + r];
+    } else if (t == DT_IQ4_XS) {
+        w.sc = (int8_t)p[32 + 16 * s32 + r];
     }
+    return w;
 }
 
+static float packed_value(enum dtype t, const uint8_t *p, int r, int k)
+{
+    struct packed_weight w = packed_weight(t, p, r, k);
+    float v = w.d * (float)w.sc * (float)w.code;
+    if (!w.has_m)
+        return v;
+    return dtypes[t].block == 32 ? v + w.m : v - w.m * (float)w.mn;
+}
+
+/* The dot product of numerics.md from packed bytes: integer sums a block, then one fma and one for
+ * the offsets or minima, in order of k. */
+static float packed_dot(enum dtype t, const uint8_t *p, int r, const struct act_tile *a, int c,
+                        int n)
+{
+    const struct dtype_traits *d = &dtypes[t];
+    float acc = 0;
+    for (int b = 0; b < n / d->block; b++, p += d->packed_bytes) {
+        int isum = 0, msum = 0;
+        struct packed_weight w = {0};
+        for (int k = 0; k < d->block; k++) {
+            int at = b * d->block + k, q = a->q[(at / 32 * a->nc + c) * 32 + at % 32];
+            w = packed_weight(t, p, r, k);
+            isum += w.sc * w.code * q;
+            msum += w.mn * q;
+        }
+        float dx = a->d[b * a->nc + c];
+        acc = fmaf(w.d * dx, (float)isum, acc);
+        if (w.has_m)
+            acc = fmaf(d->block == 32 ? w.m * dx : -(w.m * dx), (float)msum, acc);
+    }
+    return acc;
+}
+
+/* Every value and, bit for bit, every dot product follows from packed.h. */
 static void pack_layout(void)
 {
     static uint8_t rows[16][MAX_BYTES], packed[16 * MAX_BYTES];
-    static float want[MAX_N];
+    static float want[MAX_N], x[3 * MAX_N];
+    static struct tile_buf tile;
     const void *src[16];
     struct rng r;
     rng_init(&r, 12);
     enum { N = 512 };
+    for (int i = 0; i < 3 * N; i++)
+        x[i] = rng_normal(&r);
     for (enum dtype t = 0; t < DT_COUNT; t++) {
         const struct dtype_traits *d = &dtypes[t];
         if (d->pack_rows != 16)
             continue;
+        tile_fill(&tile, d->act, x, N, 3);
         for (int j = 0; j < 16; j++) {
-            fill_bytes(&r, rows[j], dtype_row_bytes(t, N));
+            if (j < 8)
+                fill_bytes(&r, rows[j], dtype_row_bytes(t, N));
+            else
+                fill_blocks(&r, t, rows[j], N);
             src[j] = rows[j];
         }
         d->pack(src, 16, N, packed);
-        int bad = 0;
+        int bad = 0, bad_dots = 0;
         for (int j = 0; j < 16; j++) {
             d->dequant(rows[j], want, N);
             for (int k = 0; k < N; k++) {
                 const uint8_t *block = packed + k / d->block * d->packed_bytes;
                 bad += !same(packed_value(t, block, j, k % d->block), want[k]);
             }
+            for (int c = 0; c < 3; c++)
+                bad_dots += !same(packed_dot(t, packed, j, &tile.a, c, N),
+                                  d->dot(rows[j], &tile.a, c, N));
         }
         CHECK_MSG(!bad, "%s: %d values differ from packed.h", d->name, bad);
+        CHECK_MSG(!bad_dots, "%s: %d dot products differ from numerics.md", d->name, bad_dots);
     }
 }
 
@@ -529,6 +575,18 @@ static void dot_any_column(void)
     }
 }
 
+/* f32 and f16: one chain in order of k; sums by pairs or by several
+ * partial sums would give another value. */
+static void float_chain(void)
+{
+    static const float x[4] = {1e8f, 1.0f, -1e8f, 1.0f}, w[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+    struct act_tile a = {.nc = 1, .f = x, .ld = 4};
+    uint16_t h[4];
+    dtypes[DT_F16].quant(w, h, 4);
+    CHECK(dtypes[DT_F32].dot(w, &a, 0, 4) == 1.0f);
+    CHECK(dtypes[DT_F16].dot(h, &a, 0, 4) == 1.0f);
+}
+
 static void bf16_flushes_denormals(void)
 {
     static const struct {
@@ -538,6 +596,8 @@ static void bf16_flushes_denormals(void)
         {{0x3f80, 0x4000}, {0x4040, 0x4080}, 0x41300000}, /* 1*3 + 2*4 = 11 */
         {{0x007f, 0}, {0x7f00, 0}, 0},                    /* a denormal weight counts as zero */
         {{0x7f00, 0}, {0x007f, 0}, 0},                    /* a denormal activation too */
+        {{0, 0x007f}, {0, 0x7f00}, 0},                    /* and in the second place */
+        {{0, 0x7f00}, {0, 0x807f}, 0},                    /* its sign is lost in the sum */
         {{0x0080, 0}, {0x3f00, 0}, 0},                    /* 2^-126 * 0.5: the result is denormal */
         {{0x3f80, 0x0100}, {0x0080, 0xbf80}, 0x80800000}, /* 2^-126 - 2^-125 = -2^-126: normal */
         {{0x0080, 0x0080}, {0x3f80, 0x3f00}, 0x00800000}, /* 2^-126 + flushed 2^-127 */
@@ -694,6 +754,7 @@ int main(void)
     TEST(dot_against_double);
     TEST(dot_extremes);
     TEST(dot_any_column);
+    TEST(float_chain);
     TEST(bf16_flushes_denormals);
     TEST(act_rules);
     TEST(act_not_finite);
