@@ -8,14 +8,15 @@
 #include "run/session.h"
 
 #define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
+#define TEXT(x)  TEXT_(x)
 #ifndef PITH_COMMIT
 #define PITH_COMMIT "unknown"
 #endif
 
 const char *pith_version(void)
 {
-    return TEXT(PITH_VERSION_MAJOR) "." TEXT(PITH_VERSION_MINOR) "." TEXT(PITH_VERSION_PATCH) " (" PITH_COMMIT ")";
+    return TEXT(PITH_VERSION_MAJOR) "." TEXT(PITH_VERSION_MINOR) "." TEXT(
+        PITH_VERSION_PATCH) " (" PITH_COMMIT ")";
 }
 
 /* A place for the error where the caller gave none, so that inner code can rely on it. */
@@ -32,7 +33,8 @@ const char *pith_version(void)
 
 /* ---------------------------------------------------------------- models */
 
-pith_model *pith_model_open(const char *path, const struct pith_model_params *params, struct pith_error *err)
+pith_model *pith_model_open(const char *path, const struct pith_model_params *params,
+                            struct pith_error *err)
 {
     WITH_ERROR;
     struct pith_model_params p = PITH_MODEL_PARAMS_INIT;
@@ -40,7 +42,9 @@ pith_model *pith_model_open(const char *path, const struct pith_model_params *pa
         error_set(err, PITH_RANGE, "pith_model_open: path is NULL");
         return NULL;
     }
-    return params_take(&p, sizeof p, params, "model params", err) == PITH_OK ? model_open(path, &p, err) : NULL;
+    return params_take(&p, sizeof p, params, "model params", err) == PITH_OK
+               ? model_open(path, &p, err)
+               : NULL;
 }
 
 void pith_model_close(pith_model *m)
@@ -48,7 +52,8 @@ void pith_model_close(pith_model *m)
     model_unref(m);
 }
 
-pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out, struct pith_error *err)
+pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out,
+                                struct pith_error *err)
 {
     WITH_ERROR;
     NEED(m);
@@ -91,7 +96,8 @@ const char *const *pith_arch_names(void)
 
 /* ---------------------------------------------------------------- text */
 
-int64_t pith_tokenize(const pith_model *m, const char *text, size_t n_bytes, int flags, int32_t *ids, size_t cap, struct pith_error *err)
+int64_t pith_tokenize(const pith_model *m, const char *text, size_t n_bytes, int flags,
+                      int32_t *ids, size_t cap, struct pith_error *err)
 {
     WITH_ERROR;
     if (!m || (!text && n_bytes) || (!ids && cap)) {
@@ -101,7 +107,8 @@ int64_t pith_tokenize(const pith_model *m, const char *text, size_t n_bytes, int
     return vocab_tokenize(m->vocab, text ? text : "", n_bytes, flags, ids, cap, err);
 }
 
-int64_t pith_detokenize(const pith_model *m, const int32_t *ids, size_t n, int flags, char *buf, size_t cap, struct pith_error *err)
+int64_t pith_detokenize(const pith_model *m, const int32_t *ids, size_t n, int flags, char *buf,
+                        size_t cap, struct pith_error *err)
 {
     WITH_ERROR;
     if (!m || (!ids && n) || (!buf && cap)) {
@@ -136,7 +143,8 @@ pith_stream *pith_stream_open(const pith_model *m, struct pith_error *err)
     WITH_ERROR;
     struct pith_stream *s = m ? mem_zalloc(sizeof *s, PITH_MEM_VOCAB) : NULL;
     if (!s) {
-        error_set(err, m ? PITH_NOMEM : PITH_RANGE, m ? "out of memory for a stream" : "pith_stream_open: model is NULL");
+        error_set(err, m ? PITH_NOMEM : PITH_RANGE,
+                  m ? "out of memory for a stream" : "pith_stream_open: model is NULL");
         return NULL;
     }
     s->model = model_ref((struct pith_model *)(uintptr_t)m);
@@ -163,7 +171,8 @@ const char *pith_stream_put(pith_stream *s, int32_t id, size_t *n_bytes)
 
 /* ---------------------------------------------------------------- sessions */
 
-pith_session *pith_session_open(pith_model *m, const struct pith_session_params *params, struct pith_error *err)
+pith_session *pith_session_open(pith_model *m, const struct pith_session_params *params,
+                                struct pith_error *err)
 {
     WITH_ERROR;
     struct pith_session_params p = PITH_SESSION_PARAMS_INIT;
@@ -171,7 +180,9 @@ pith_session *pith_session_open(pith_model *m, const struct pith_session_params 
         error_set(err, PITH_RANGE, "pith_session_open: model is NULL");
         return NULL;
     }
-    return params_take(&p, sizeof p, params, "session params", err) == PITH_OK ? session_open(m, &p, err) : NULL;
+    return params_take(&p, sizeof p, params, "session params", err) == PITH_OK
+               ? session_open(m, &p, err)
+               : NULL;
 }
 
 void pith_session_close(pith_session *s)
@@ -189,7 +200,8 @@ pith_status pith_step(pith_session *s, const struct pith_batch *batch, struct pi
     return st == PITH_OK ? session_step(s, &b, err) : st;
 }
 
-pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, struct pith_error *err)
+pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                      struct pith_error *err)
 {
     WITH_ERROR;
     NEED(s);
@@ -197,7 +209,8 @@ pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_
     return session_feed(s, seq, tokens, n, err);
 }
 
-pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err)
+pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                        size_t *n_kept, struct pith_error *err)
 {
     WITH_ERROR;
     NEED(s);
@@ -271,12 +284,14 @@ void pith_cancel_reset(pith_session *s)
         atomic_store(&s->cancel, 0);
 }
 
-pith_status pith_session_observe(pith_session *s, pith_observe_fn fn, void *ctx, struct pith_error *err)
+pith_status pith_session_observe(pith_session *s, pith_observe_fn fn, void *ctx,
+                                 struct pith_error *err)
 {
     WITH_ERROR;
     NEED(s);
     if (!s->model->params.observe)
-        return error_set(err, PITH_STATE, "the model was not opened with observe = 1; its plan is fused");
+        return error_set(err, PITH_STATE,
+                         "the model was not opened with observe = 1; its plan is fused");
     s->exec.observe = fn;
     s->exec.observe_ctx = ctx;
     return PITH_OK;
@@ -305,7 +320,8 @@ void pith_profile(pith_session *s, int on)
         s->exec.profile = on;
 }
 
-pith_status pith_generate(pith_session *s, const struct pith_generate_params *params, struct pith_generate_result *out, struct pith_error *err)
+pith_status pith_generate(pith_session *s, const struct pith_generate_params *params,
+                          struct pith_generate_result *out, struct pith_error *err)
 {
     WITH_ERROR;
     struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
@@ -324,16 +340,19 @@ const char *pith_isa(void)
     return cpu_level(&level, NULL) == PITH_OK ? cpu_level_name(level) : "unknown";
 }
 
-pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_machine *out, struct pith_error *err)
+pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_machine *out,
+                                 struct pith_error *err)
 {
     WITH_ERROR;
     NEED(out);
     if (n_threads < 0 || n_threads > 256 || ms < 1 || ms > 60000)
-        return error_set(err, PITH_RANGE, "measure: %d threads (0..256) for %d ms (1..60000)", n_threads, ms);
+        return error_set(err, PITH_RANGE, "measure: %d threads (0..256) for %d ms (1..60000)",
+                         n_threads, ms);
     return machine_measure(n_threads, ms, out, err);
 }
 
-pith_status pith_synth(const char *path, const struct pith_synth_params *params, struct pith_error *err)
+pith_status pith_synth(const char *path, const struct pith_synth_params *params,
+                       struct pith_error *err)
 {
     WITH_ERROR;
     struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;

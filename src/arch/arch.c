@@ -23,12 +23,15 @@ const struct arch *arch_find(const char *name)
     return NULL;
 }
 
-pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *arena, struct pith_error *err)
+pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *arena,
+                      struct pith_error *err)
 {
     struct slice name;
     const struct gguf_kv *kv = gguf_find(g, "general.architecture");
     if (!kv || !gguf_str(g, kv, &name))
-        return error_set(err, PITH_MISSING, "%s has no general.architecture; it is not a language model", gguf_path(g));
+        return error_set(err, PITH_MISSING,
+                         "%s has no general.architecture; it is not a language model",
+                         gguf_path(g));
     char text[64];
     snprintf(text, sizeof text, "%.*s", (int)(name.n < 60 ? name.n : 60), name.p);
     memset(m, 0, sizeof *m);
@@ -39,7 +42,8 @@ pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *
         size_t n = 0;
         for (const struct arch *const *a = arch_list; *a && n < sizeof known; a++)
             n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", (*a)->name);
-        return error_set(err, PITH_UNSUPPORTED, "%s: unknown architecture \"%s\"; known are %s", gguf_path(g), text, known);
+        return error_set(err, PITH_UNSUPPORTED, "%s: unknown architecture \"%s\"; known are %s",
+                         gguf_path(g), text, known);
     }
     m->features = m->arch->features;
     m->want_logits = 1;
@@ -49,7 +53,9 @@ pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *
     m->model = arena_alloc(arena, m->arch->model_bytes);
     m->layers = arena_array(arena, (size_t)m->hp.n_layer, m->arch->layer_bytes);
     m->rope = arena_array(arena, (size_t)m->hp.n_layer, sizeof *m->rope);
-    return arena_ok(arena) ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory while reading %s", gguf_path(g));
+    return arena_ok(arena)
+               ? PITH_OK
+               : error_set(err, PITH_NOMEM, "out of memory while reading %s", gguf_path(g));
 }
 
 /* ---------------------------------------------------------------- keys */
@@ -63,18 +69,23 @@ static const struct gguf_kv *find(struct keys *k, const char *suffix, char *key,
 static void missing(struct keys *k, const char *key)
 {
     if (k->st == PITH_OK)
-        k->st = error_set(k->err, PITH_MISSING, "%s: key \"%s\" is missing; the file is not complete", gguf_path(k->g), key);
+        k->st =
+            error_set(k->err, PITH_MISSING, "%s: key \"%s\" is missing; the file is not complete",
+                      gguf_path(k->g), key);
 }
 
-static uint32_t read_u32(struct keys *k, const struct gguf_kv *kv, const char *key, uint64_t i, int64_t lo, int64_t hi)
+static uint32_t read_u32(struct keys *k, const struct gguf_kv *kv, const char *key, uint64_t i,
+                         int64_t lo, int64_t hi)
 {
     int64_t v;
     if (!gguf_i64(k->g, kv, i, &v)) {
-        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted an integer", gguf_path(k->g), key, gguf_type_name(kv->type));
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted an integer",
+                          gguf_path(k->g), key, gguf_type_name(kv->type));
         return (uint32_t)lo;
     }
     if (v < lo || v > hi) {
-        k->st = error_set(k->err, PITH_RANGE, "%s: key \"%s\" is %lld, wanted %lld..%lld", gguf_path(k->g), key, (long long)v, (long long)lo, (long long)hi);
+        k->st = error_set(k->err, PITH_RANGE, "%s: key \"%s\" is %lld, wanted %lld..%lld",
+                          gguf_path(k->g), key, (long long)v, (long long)lo, (long long)hi);
         return (uint32_t)lo;
     }
     return (uint32_t)v;
@@ -102,7 +113,8 @@ static float read_f32(struct keys *k, const struct gguf_kv *kv, const char *key)
 {
     double v = 0;
     if (!gguf_f64(k->g, kv, 0, &v) || !isfinite(v) || fabs(v) > 1e30) {
-        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" (%s) is not a finite number", gguf_path(k->g), key, gguf_type_name(kv->type));
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" (%s) is not a finite number",
+                          gguf_path(k->g), key, gguf_type_name(kv->type));
         return 1;
     }
     return (float)v;
@@ -132,11 +144,13 @@ int key_bool_or(struct keys *k, const char *suffix, int fallback)
     const struct gguf_kv *kv = find(k, suffix, key, sizeof key);
     int v = fallback;
     if (kv && !gguf_bool(k->g, kv, 0, &v))
-        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted bool", gguf_path(k->g), key, gguf_type_name(kv->type));
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted bool",
+                          gguf_path(k->g), key, gguf_type_name(kv->type));
     return v;
 }
 
-int32_t *key_per_layer(struct keys *k, struct arena *a, const char *suffix, int32_t n, int64_t lo, int64_t hi, int64_t fallback)
+int32_t *key_per_layer(struct keys *k, struct arena *a, const char *suffix, int32_t n, int64_t lo,
+                       int64_t hi, int64_t fallback)
 {
     char key[128];
     const struct gguf_kv *kv = find(k, suffix, key, sizeof key);
@@ -149,9 +163,11 @@ int32_t *key_per_layer(struct keys *k, struct arena *a, const char *suffix, int3
     if (!kv && fallback < lo)
         missing(k, key);
     if (kv && kv->type == GGUF_ARR && kv->n < (uint64_t)n)
-        k->st = error_set(k->err, PITH_SHAPE, "%s: key \"%s\" has %llu items for %d layers", gguf_path(k->g), key, (unsigned long long)kv->n, n);
+        k->st = error_set(k->err, PITH_SHAPE, "%s: key \"%s\" has %llu items for %d layers",
+                          gguf_path(k->g), key, (unsigned long long)kv->n, n);
     for (int32_t i = 0; i < n && k->st == PITH_OK; i++)
-        v[i] = kv ? (int32_t)read_u32(k, kv, key, kv->type == GGUF_ARR ? (uint64_t)i : 0, lo, hi) : (int32_t)fallback;
+        v[i] = kv ? (int32_t)read_u32(k, kv, key, kv->type == GGUF_ARR ? (uint64_t)i : 0, lo, hi)
+                  : (int32_t)fallback;
     return v;
 }
 
@@ -160,7 +176,8 @@ int32_t *key_per_layer(struct keys *k, struct arena *a, const char *suffix, int3
 static int64_t dim_size(const struct arch_model *m, enum dim d, int32_t l)
 {
     const struct hparams *hp = &m->hp;
-    int64_t q = (int64_t)hp->n_head[l] * hp->d_k, k = (int64_t)hp->n_head_kv[l] * hp->d_k, v = (int64_t)hp->n_head_kv[l] * hp->d_v;
+    int64_t q = (int64_t)hp->n_head[l] * hp->d_k, k = (int64_t)hp->n_head_kv[l] * hp->d_k,
+            v = (int64_t)hp->n_head_kv[l] * hp->d_v;
     switch (d) {
     case DIM_E:
         return hp->n_embd;
@@ -196,7 +213,8 @@ int arch_tensor_used(const struct arch_model *m, const struct tensor_spec *t)
     return (m->features & t->need) == t->need && !(m->features & t->unless);
 }
 
-int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, int32_t l, int64_t dims[4])
+int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, int32_t l,
+                     int64_t dims[4])
 {
     int n = 0;
     for (; n < 4 && t->dims[n] != DIM_END; n++)
@@ -218,21 +236,25 @@ static double yarn_dim(int n_rot, double ctx, double turns, double base)
     return n_rot * fmath_log(ctx / (turns * 6.283185307179586)) / (2 * fmath_log(base));
 }
 
-struct rope_set *rope_set_new(struct arena *a, const struct hparams *hp, int neox, float base, int scaled, const float *factors)
+struct rope_set *rope_set_new(struct arena *a, const struct hparams *hp, int neox, float base,
+                              int scaled, const float *factors)
 {
     struct rope_set *set = arena_alloc(a, sizeof *set);
     double *freq = arena_array(a, (size_t)hp->n_rot / 2 + 1, sizeof *freq);
     if (!set || !freq)
         return NULL;
     int yarn = scaled && hp->rope_scaling == ROPE_SCALE_YARN;
-    double scale = scaled && hp->rope_scaling != ROPE_SCALE_NONE ? 1 / (double)hp->rope_factor : 1, low = 0, high = 0;
-    *set = (struct rope_set){.n_rot = hp->n_rot, .neox = neox, .freq = freq, .mscale = hp->rope_attn_factor};
+    double scale = scaled && hp->rope_scaling != ROPE_SCALE_NONE ? 1 / (double)hp->rope_factor : 1,
+           low = 0, high = 0;
+    *set = (struct rope_set){
+        .n_rot = hp->n_rot, .neox = neox, .freq = freq, .mscale = hp->rope_attn_factor};
     if (yarn) {
         low = floor(yarn_dim(hp->n_rot, hp->rope_ctx_orig, hp->yarn_beta_fast, base));
         high = ceil(yarn_dim(hp->n_rot, hp->rope_ctx_orig, hp->yarn_beta_slow, base));
         low = low > 0 ? low : 0;
         high = high < hp->n_rot - 1 ? high : hp->n_rot - 1;
-        set->mscale = (float)(hp->yarn_attn * hp->rope_attn_factor * (1 + 0.1 * fmath_log(1 / scale)));
+        set->mscale =
+            (float)(hp->yarn_attn * hp->rope_attn_factor * (1 + 0.1 * fmath_log(1 / scale)));
     }
     for (int i = 0; i < hp->n_rot / 2; i++) {
         double f = fmath_pow(base, -2.0 * i / hp->n_rot) / (factors ? (double)factors[i] : 1.0);

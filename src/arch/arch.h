@@ -16,42 +16,58 @@ enum { ROPE_SCALE_NONE, ROPE_SCALE_LINEAR, ROPE_SCALE_YARN };
 /* Hyper-parameters, as read by the key tables; per-layer ones are arrays of n_layer. */
 struct hparams {
     int32_t n_vocab, n_ctx_train, n_embd, n_layer;
-    int32_t *n_head, *n_head_kv, *n_ff;    /* [n_layer] */
-    int32_t d_k, d_v;                      /* head dimensions */
+    int32_t *n_head, *n_head_kv, *n_ff; /* [n_layer] */
+    int32_t d_k, d_v;                   /* head dimensions */
     int32_t n_expert, n_expert_used, n_ff_exp;
     float norm_eps;
-    int32_t window;                        /* sliding window of windowed layers, 0: none */
-    int32_t *windowed;                     /* [n_layer] 1: the layer sees only the window */
+    int32_t window;    /* sliding window of windowed layers, 0: none */
+    int32_t *windowed; /* [n_layer] 1: the layer sees only the window */
     int32_t n_rot;
     float rope_base, rope_base_swa, rope_factor, rope_attn_factor;
     int32_t rope_scaling, rope_ctx_orig;
     float yarn_ext, yarn_attn, yarn_beta_fast, yarn_beta_slow;
     float attn_softcap, logit_softcap;
-    int32_t pooling;                       /* enum pith_pooling; causal from the variant or the file */
+    int32_t pooling; /* enum pith_pooling; causal from the variant or the file */
     int32_t causal;
 };
 
 /* Symbolic dimensions of tensor rows. */
-enum dim { DIM_END, DIM_E, DIM_V, DIM_Q, DIM_K, DIM_VV, DIM_O, DIM_QKV, DIM_D, DIM_F, DIM_X, DIM_FX, DIM_ROT2, DIM_ANY };
+enum dim {
+    DIM_END,
+    DIM_E,
+    DIM_V,
+    DIM_Q,
+    DIM_K,
+    DIM_VV,
+    DIM_O,
+    DIM_QKV,
+    DIM_D,
+    DIM_F,
+    DIM_X,
+    DIM_FX,
+    DIM_ROT2,
+    DIM_ANY
+};
 
 struct tensor_spec {
-    const char *name;     /* "attn_q.weight"; of a layer: "blk.N." goes before it */
-    int layer;            /* 1: one per layer */
-    size_t field;         /* offset of the struct tensor * in the layer or model struct */
-    uint32_t need, unless; /* feature bits: belongs to the model when all of need and none of unless are set */
+    const char *name; /* "attn_q.weight"; of a layer: "blk.N." goes before it */
+    int layer;        /* 1: one per layer */
+    size_t field;     /* offset of the struct tensor * in the layer or model struct */
+    uint32_t need,
+        unless; /* feature bits: belongs to the model when all of need and none of unless are set */
     int optional;
-    enum dim dims[4];     /* C order, DIM_END-terminated */
+    enum dim dims[4]; /* C order, DIM_END-terminated */
 };
 
 struct arch_model;
 
 struct arch {
     const char *name;
-    uint32_t features, expert_feature;            /* expert_feature: set when the model has experts */
-    int windowed;                                 /* some layers see a window only */
-    const void *variant;                          /* of the family */
-    size_t layer_bytes, model_bytes;              /* structs of tensor pointers */
-    const struct tensor_spec *tensors;            /* ends with name NULL */
+    uint32_t features, expert_feature; /* expert_feature: set when the model has experts */
+    int windowed;                      /* some layers see a window only */
+    const void *variant;               /* of the family */
+    size_t layer_bytes, model_bytes;   /* structs of tensor pointers */
+    const struct tensor_spec *tensors; /* ends with name NULL */
     /* Reads and checks the hyper-parameters. */
     pith_status (*hparams)(struct arch_model *m, const struct gguf *g, struct pith_error *err);
     /* Writes the keys a synthetic model of these hyper-parameters needs. */
@@ -68,11 +84,11 @@ struct arch_model {
     const struct arch *arch;
     struct arena *arena;
     struct hparams hp;
-    uint32_t features;             /* of the arch, plus what the file's tensors show */
-    void *model;                   /* model-level tensor pointers */
-    void *layers;                  /* n_layer times layer_bytes */
-    const struct rope_set **rope;  /* [n_layer] */
-    enum pool_kind pool;           /* of the embedding result */
+    uint32_t features;            /* of the arch, plus what the file's tensors show */
+    void *model;                  /* model-level tensor pointers */
+    void *layers;                 /* n_layer times layer_bytes */
+    const struct rope_set **rope; /* [n_layer] */
+    enum pool_kind pool;          /* of the embedding result */
     int want_logits, want_embd, pooled;
 };
 
@@ -80,11 +96,14 @@ const struct arch *arch_find(const char *name); /* NULL: unknown */
 extern const struct arch *const arch_list[];    /* NULL-terminated */
 
 /* Reads the architecture's keys; the unknown one lists the known. */
-pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *arena, struct pith_error *err);
+pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *arena,
+                      struct pith_error *err);
 /* Does the row belong to this model (before optional ones are looked up)? Resolved shape of a row in layer l; returns n_dims. */
 int arch_tensor_used(const struct arch_model *m, const struct tensor_spec *t);
-int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, int32_t l, int64_t dims[4]);
-struct tensor **arch_tensor_slot(const struct arch_model *m, const struct tensor_spec *t, int32_t l);
+int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, int32_t l,
+                     int64_t dims[4]);
+struct tensor **arch_tensor_slot(const struct arch_model *m, const struct tensor_spec *t,
+                                 int32_t l);
 
 /* Key readers for hparams functions: "ARCH.suffix". Sticky in *err like everything here: after a failure they do nothing. */
 struct keys {
@@ -93,15 +112,17 @@ struct keys {
     struct pith_error *err;
     pith_status st;
 };
-uint32_t key_u32(struct keys *k, const char *suffix, int64_t lo, int64_t hi);                        /* required */
+uint32_t key_u32(struct keys *k, const char *suffix, int64_t lo, int64_t hi); /* required */
 uint32_t key_u32_or(struct keys *k, const char *suffix, int64_t lo, int64_t hi, uint32_t fallback);
 float key_f32(struct keys *k, const char *suffix);
 float key_f32_or(struct keys *k, const char *suffix, float fallback);
 int key_bool_or(struct keys *k, const char *suffix, int fallback);
 /* A scalar for all layers or an array of n. */
-int32_t *key_per_layer(struct keys *k, struct arena *a, const char *suffix, int32_t n, int64_t lo, int64_t hi, int64_t fallback);
+int32_t *key_per_layer(struct keys *k, struct arena *a, const char *suffix, int32_t n, int64_t lo,
+                       int64_t hi, int64_t fallback);
 
 /* Rope constants of one set of layers; factors: [n_rot/2] divisors or NULL. NULL when memory is short. */
-struct rope_set *rope_set_new(struct arena *a, const struct hparams *hp, int neox, float base, int scaled, const float *factors);
+struct rope_set *rope_set_new(struct arena *a, const struct hparams *hp, int neox, float base,
+                              int scaled, const float *factors);
 
 #endif

@@ -20,22 +20,22 @@
 #include "pith.h"
 
 enum {
-    F_QKV_BIAS = 1,   /* q, k, v have biases */
-    F_QK_NORM = 2,    /* per-head norms of q and k */
-    F_POST_NORM = 4,  /* norms after attention and feed-forward */
-    F_MOE = 8,        /* experts instead of one feed-forward; from the key expert_count */
-    F_FUSED_QKV = 16, /* from the file's tensors */
-    F_ANY_BIAS = 32,  /* biases everywhere, each optional */
-    F_GEMMA = 64,     /* scaled embedding, GELU */
+    F_QKV_BIAS = 1,    /* q, k, v have biases */
+    F_QK_NORM = 2,     /* per-head norms of q and k */
+    F_POST_NORM = 4,   /* norms after attention and feed-forward */
+    F_MOE = 8,         /* experts instead of one feed-forward; from the key expert_count */
+    F_FUSED_QKV = 16,  /* from the file's tensors */
+    F_ANY_BIAS = 32,   /* biases everywhere, each optional */
+    F_GEMMA = 64,      /* scaled embedding, GELU */
     F_NO_OUTPUT = 128, /* embedding model: no output matrix */
-    F_WINDOW = 256    /* some layers see a window */
+    F_WINDOW = 256     /* some layers see a window */
 };
 
 struct variant {
     int rope_neox;
-    int window_period;    /* of each period of layers the last sees everything, the others the window; 0: no window */
-    float rope_base_swa;  /* default of the windowed layers; 0: as the others */
-    int big_layers;       /* number of layers of the size whose queries are scaled by n_embd / n_head instead of the head size */
+    int window_period; /* of each period of layers the last sees everything, the others the window; 0: no window */
+    float rope_base_swa; /* default of the windowed layers; 0: as the others */
+    int big_layers; /* number of layers of the size whose queries are scaled by n_embd / n_head instead of the head size */
     float softcap_attn, softcap_logits; /* defaults of the keys; < 0: the family has none */
 };
 
@@ -44,15 +44,28 @@ struct decoder_model {
 };
 
 struct decoder_layer {
-    struct tensor *attn_norm, *wq, *wk, *wv, *wqkv, *wo, *bq, *bk, *bv, *bqkv, *bo, *q_norm, *k_norm, *post_attn_norm;
+    struct tensor *attn_norm, *wq, *wk, *wv, *wqkv, *wo, *bq, *bk, *bv, *bqkv, *bo, *q_norm,
+        *k_norm, *post_attn_norm;
     struct tensor *ffn_norm, *gate, *up, *down, *b_gate, *b_up, *b_down, *post_ffn_norm;
     struct tensor *router, *gate_exps, *up_exps, *down_exps;
 };
 
 /* ---------------------------------------------------------------- tensors */
 
-#define M(name, field, need, unless, opt, ...) {name, 0, offsetof(struct decoder_model, field), need, unless, opt, {__VA_ARGS__}}
-#define L(name, field, need, unless, opt, ...) {name, 1, offsetof(struct decoder_layer, field), need, unless, opt, {__VA_ARGS__}}
+#define M(name, field, need, unless, opt, ...)                                                     \
+    {                                                                                              \
+        name, 0, offsetof(struct decoder_model, field), need, unless, opt,                         \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define L(name, field, need, unless, opt, ...)                                                     \
+    {                                                                                              \
+        name, 1, offsetof(struct decoder_layer, field), need, unless, opt,                         \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
 static const struct tensor_spec tensors[] = {
     M("token_embd.weight", tok_embd, 0, 0, 0, DIM_V, DIM_E),
     M("output_norm.weight", output_norm, 0, 0, 0, DIM_E),
@@ -94,7 +107,14 @@ static const struct tensor_spec tensors[] = {
 
 /* ---------------------------------------------------------------- hyper-parameters */
 
-enum { MAX_LAYERS = 1024, MAX_HEADS = 1024, MAX_EMBD = 1 << 20, MAX_FF = 1 << 22, MAX_HEAD_DIM = 4096, MAX_EXPERTS = 4096 };
+enum {
+    MAX_LAYERS = 1024,
+    MAX_HEADS = 1024,
+    MAX_EMBD = 1 << 20,
+    MAX_FF = 1 << 22,
+    MAX_HEAD_DIM = 4096,
+    MAX_EXPERTS = 4096
+};
 
 static void read_rope(struct keys *k, struct hparams *hp, const struct variant *v)
 {
@@ -102,10 +122,13 @@ static void read_rope(struct keys *k, struct hparams *hp, const struct variant *
     char key[128];
     hp->n_rot = (int32_t)key_u32_or(k, "rope.dimension_count", 0, hp->d_k, (uint32_t)hp->d_k);
     hp->rope_base = key_f32_or(k, "rope.freq_base", 10000.0f);
-    hp->rope_base_swa = key_f32_or(k, "rope.freq_base_swa", v->rope_base_swa > 0 ? v->rope_base_swa : hp->rope_base);
-    hp->rope_factor = key_f32_or(k, "rope.scaling.factor", key_f32_or(k, "rope.scale_linear", 1.0f));
+    hp->rope_base_swa = key_f32_or(k, "rope.freq_base_swa",
+                                   v->rope_base_swa > 0 ? v->rope_base_swa : hp->rope_base);
+    hp->rope_factor =
+        key_f32_or(k, "rope.scaling.factor", key_f32_or(k, "rope.scale_linear", 1.0f));
     hp->rope_attn_factor = key_f32_or(k, "rope.scaling.attn_factor", 1.0f);
-    hp->rope_ctx_orig = (int32_t)key_u32_or(k, "rope.scaling.original_context_length", 1, INT32_MAX, (uint32_t)hp->n_ctx_train);
+    hp->rope_ctx_orig = (int32_t)key_u32_or(k, "rope.scaling.original_context_length", 1, INT32_MAX,
+                                            (uint32_t)hp->n_ctx_train);
     hp->yarn_ext = key_f32_or(k, "rope.scaling.yarn_ext_factor", 1.0f);
     hp->yarn_attn = key_f32_or(k, "rope.scaling.yarn_attn_factor", 1.0f);
     hp->yarn_beta_fast = key_f32_or(k, "rope.scaling.yarn_beta_fast", 32.0f);
@@ -118,14 +141,19 @@ static void read_rope(struct keys *k, struct hparams *hp, const struct variant *
         else if (slice_eq_z(type, "yarn"))
             hp->rope_scaling = ROPE_SCALE_YARN;
         else if (!slice_eq_z(type, "none") && k->st == PITH_OK)
-            k->st = error_set(k->err, PITH_UNSUPPORTED, "%s: key \"%s\" is \"%.*s\"; known are none, linear, yarn", gguf_path(k->g), key,
-                              (int)(type.n < 40 ? type.n : 40), type.p);
+            k->st = error_set(k->err, PITH_UNSUPPORTED,
+                              "%s: key \"%s\" is \"%.*s\"; known are none, linear, yarn",
+                              gguf_path(k->g), key, (int)(type.n < 40 ? type.n : 40), type.p);
     } else if (hp->rope_factor != 1.0f) {
         hp->rope_scaling = ROPE_SCALE_LINEAR;
     }
-    if (k->st == PITH_OK && (hp->n_rot % 2 || hp->rope_base <= 1 || hp->rope_base_swa <= 1 || hp->rope_factor <= 0))
-        k->st = error_set(k->err, PITH_RANGE, "%s: RoPE of %d dimensions (wanted even), base %g and %g (wanted > 1), factor %g (wanted > 0)",
-                          gguf_path(k->g), hp->n_rot, (double)hp->rope_base, (double)hp->rope_base_swa, (double)hp->rope_factor);
+    if (k->st == PITH_OK &&
+        (hp->n_rot % 2 || hp->rope_base <= 1 || hp->rope_base_swa <= 1 || hp->rope_factor <= 0))
+        k->st = error_set(k->err, PITH_RANGE,
+                          "%s: RoPE of %d dimensions (wanted even), base %g and %g (wanted > 1), "
+                          "factor %g (wanted > 0)",
+                          gguf_path(k->g), hp->n_rot, (double)hp->rope_base,
+                          (double)hp->rope_base_swa, (double)hp->rope_factor);
 }
 
 static void read_window(struct keys *k, struct arch_model *m, const struct variant *v)
@@ -135,7 +163,8 @@ static void read_window(struct keys *k, struct arch_model *m, const struct varia
     if (!v->window_period || !hp->windowed)
         return;
     hp->window = (int32_t)key_u32_or(k, "attention.sliding_window", 0, INT32_MAX, 0);
-    int period = (int)key_u32_or(k, "attention.sliding_window_pattern", 1, MAX_LAYERS, (uint32_t)v->window_period);
+    int period = (int)key_u32_or(k, "attention.sliding_window_pattern", 1, MAX_LAYERS,
+                                 (uint32_t)v->window_period);
     for (int32_t l = 0; l < hp->n_layer && hp->window; l++)
         hp->windowed[l] = l % period < period - 1;
 }
@@ -154,7 +183,8 @@ static int32_t vocab_size(struct keys *k)
     return (int32_t)key_u32(k, "vocab_size", 1, INT32_MAX / 4);
 }
 
-static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g, struct pith_error *err)
+static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g,
+                                   struct pith_error *err)
 {
     const struct variant *v = m->arch->variant;
     struct hparams *hp = &m->hp;
@@ -167,26 +197,34 @@ static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g, s
     hp->n_head = key_per_layer(k, m->arena, "attention.head_count", hp->n_layer, 1, MAX_HEADS, -1);
     if (k->st != PITH_OK)
         return k->st;
-    hp->n_head_kv = key_per_layer(k, m->arena, "attention.head_count_kv", hp->n_layer, 1, MAX_HEADS, hp->n_head[0]);
-    hp->d_k = (int32_t)key_u32_or(k, "attention.key_length", 1, MAX_HEAD_DIM, (uint32_t)(hp->n_embd / hp->n_head[0]));
+    hp->n_head_kv = key_per_layer(k, m->arena, "attention.head_count_kv", hp->n_layer, 1, MAX_HEADS,
+                                  hp->n_head[0]);
+    hp->d_k = (int32_t)key_u32_or(k, "attention.key_length", 1, MAX_HEAD_DIM,
+                                  (uint32_t)(hp->n_embd / hp->n_head[0]));
     hp->d_v = (int32_t)key_u32_or(k, "attention.value_length", 1, MAX_HEAD_DIM, (uint32_t)hp->d_k);
     hp->n_expert = (int32_t)key_u32_or(k, "expert_count", 0, MAX_EXPERTS, 0);
     hp->n_expert_used = (int32_t)key_u32_or(k, "expert_used_count", 0, hp->n_expert, 0);
-    hp->n_ff = key_per_layer(k, m->arena, "feed_forward_length", hp->n_layer, 0, MAX_FF, hp->n_expert ? 0 : -1);
+    hp->n_ff = key_per_layer(k, m->arena, "feed_forward_length", hp->n_layer, 0, MAX_FF,
+                             hp->n_expert ? 0 : -1);
     if (k->st != PITH_OK)
         return k->st;
-    hp->n_ff_exp = (int32_t)key_u32_or(k, "expert_feed_forward_length", 1, MAX_FF, (uint32_t)hp->n_ff[0]);
+    hp->n_ff_exp =
+        (int32_t)key_u32_or(k, "expert_feed_forward_length", 1, MAX_FF, (uint32_t)hp->n_ff[0]);
     read_rope(k, hp, v);
     read_window(k, m, v);
-    hp->attn_softcap = v->softcap_attn < 0 ? 0 : key_f32_or(k, "attn_logit_softcapping", v->softcap_attn);
-    hp->logit_softcap = v->softcap_logits < 0 ? 0 : key_f32_or(k, "final_logit_softcapping", v->softcap_logits);
+    hp->attn_softcap =
+        v->softcap_attn < 0 ? 0 : key_f32_or(k, "attn_logit_softcapping", v->softcap_attn);
+    hp->logit_softcap =
+        v->softcap_logits < 0 ? 0 : key_f32_or(k, "final_logit_softcapping", v->softcap_logits);
     hp->causal = key_bool_or(k, "attention.causal", !(m->features & F_NO_OUTPUT));
     hp->pooling = (int32_t)key_u32_or(k, "pooling_type", 0, PITH_POOL_RANK, PITH_POOL_NONE);
     if (k->st == PITH_OK && (hp->d_k < 1 || hp->n_head[0] % hp->n_head_kv[0]))
-        return error_set(err, PITH_SHAPE, "%s: %d query heads over %d key/value heads of %d: not a whole group", gguf_path(g), hp->n_head[0],
-                         hp->n_head_kv[0], hp->d_k);
+        return error_set(err, PITH_SHAPE,
+                         "%s: %d query heads over %d key/value heads of %d: not a whole group",
+                         gguf_path(g), hp->n_head[0], hp->n_head_kv[0], hp->d_k);
     if (k->st == PITH_OK && hp->n_expert && !hp->n_expert_used)
-        return error_set(err, PITH_RANGE, "%s: %d experts but expert_used_count is 0, wanted 1..%d", gguf_path(g), hp->n_expert, hp->n_expert);
+        return error_set(err, PITH_RANGE, "%s: %d experts but expert_used_count is 0, wanted 1..%d",
+                         gguf_path(g), hp->n_expert, hp->n_expert);
     if (hp->n_expert)
         m->features |= F_MOE;
     if (has_tensor(g, "blk.0.attn_qkv.weight"))
@@ -195,7 +233,8 @@ static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g, s
 }
 
 /* Keys of a synthetic model: what decoder_hparams reads, and nothing that equals its default. */
-static void decoder_synth_keys(const struct arch *a, const struct hparams *hp, struct gguf_writer *w)
+static void decoder_synth_keys(const struct arch *a, const struct hparams *hp,
+                               struct gguf_writer *w)
 {
     char key[128];
 #define KEY(suffix) (snprintf(key, sizeof key, "%s.%s", a->name, suffix), key)
@@ -226,7 +265,8 @@ static void decoder_synth_keys(const struct arch *a, const struct hparams *hp, s
 static int32_t decoder_state(const struct arch_model *m, struct kv_layer *kv, int32_t *window)
 {
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        kv[l] = (struct kv_layer){.n_head_kv = m->hp.n_head_kv[l], .d_k = m->hp.d_k, .d_v = m->hp.d_v};
+        kv[l] =
+            (struct kv_layer){.n_head_kv = m->hp.n_head_kv[l], .d_k = m->hp.d_k, .d_v = m->hp.d_v};
         window[l] = m->hp.windowed[l] ? m->hp.window : 0;
     }
     return m->hp.n_layer;
@@ -239,24 +279,60 @@ static float query_scale(const struct arch_model *m, int32_t l)
     return 1.0f / sqrtf((float)(big ? m->hp.n_embd / m->hp.n_head[l] : m->hp.d_k));
 }
 
-static node feed_forward(const struct arch_model *m, const struct decoder_layer *w, struct graph *g, node x)
+static node feed_forward(const struct arch_model *m, const struct decoder_layer *w, struct graph *g,
+                         node x)
 {
     enum glu_act act = m->features & F_GEMMA ? GLU_GELU : GLU_SILU;
     if (m->features & F_MOE)
-        return nn_moe(g, &(struct nn_moe){.router = w->router, .gate = w->gate_exps, .up = w->up_exps, .down = w->down_exps,
-                                          .n_expert = m->hp.n_expert, .k = m->hp.n_expert_used, .gating = MOE_SOFTMAX, .norm = 1, .scale = 1.0f, .act = act}, x);
-    return nn_ffn(g, &(struct nn_ffn){.gate = w->gate, .up = w->up, .down = w->down, .b_gate = w->b_gate, .b_up = w->b_up, .b_down = w->b_down, .act = act}, x);
+        return nn_moe(g,
+                      &(struct nn_moe){.router = w->router,
+                                       .gate = w->gate_exps,
+                                       .up = w->up_exps,
+                                       .down = w->down_exps,
+                                       .n_expert = m->hp.n_expert,
+                                       .k = m->hp.n_expert_used,
+                                       .gating = MOE_SOFTMAX,
+                                       .norm = 1,
+                                       .scale = 1.0f,
+                                       .act = act},
+                      x);
+    return nn_ffn(g,
+                  &(struct nn_ffn){.gate = w->gate,
+                                   .up = w->up,
+                                   .down = w->down,
+                                   .b_gate = w->b_gate,
+                                   .b_up = w->b_up,
+                                   .b_down = w->b_down,
+                                   .act = act},
+                  x);
 }
 
 /* One layer; in the last one only the rows whose output is asked for go on after attention (`tail`). */
-static node decoder_layer(const struct arch_model *m, struct graph *g, int32_t l, node x, node table, int tail)
+static node decoder_layer(const struct arch_model *m, struct graph *g, int32_t l, node x,
+                          node table, int tail)
 {
     const struct decoder_layer *w = (const struct decoder_layer *)m->layers + l;
     const struct hparams *hp = &m->hp;
-    struct nn_attention attn = {.wq = w->wq, .wk = w->wk, .wv = w->wv, .wqkv = w->wqkv, .wo = w->wo, .bq = w->wqkv ? w->bqkv : w->bq,
-                                .bk = w->bk, .bv = w->bv, .bo = w->bo, .q_norm = w->q_norm, .k_norm = w->k_norm, .n_head = hp->n_head[l],
-                                .n_head_kv = hp->n_head_kv[l], .d_k = hp->d_k, .d_v = hp->d_v, .norm_eps = hp->norm_eps,
-                                .q_scale = query_scale(m, l), .softcap = hp->attn_softcap, .rope = m->rope[l], .kv_layer = l};
+    struct nn_attention attn = {.wq = w->wq,
+                                .wk = w->wk,
+                                .wv = w->wv,
+                                .wqkv = w->wqkv,
+                                .wo = w->wo,
+                                .bq = w->wqkv ? w->bqkv : w->bq,
+                                .bk = w->bk,
+                                .bv = w->bv,
+                                .bo = w->bo,
+                                .q_norm = w->q_norm,
+                                .k_norm = w->k_norm,
+                                .n_head = hp->n_head[l],
+                                .n_head_kv = hp->n_head_kv[l],
+                                .d_k = hp->d_k,
+                                .d_v = hp->d_v,
+                                .norm_eps = hp->norm_eps,
+                                .q_scale = query_scale(m, l),
+                                .softcap = hp->attn_softcap,
+                                .rope = m->rope[l],
+                                .kv_layer = l};
     node h = graph_rms_norm(g, x, w->attn_norm, hp->n_embd, hp->norm_eps, "attn_norm");
     h = nn_attention_heads(g, &attn, h, table);
     if (tail) {
@@ -265,7 +341,8 @@ static node decoder_layer(const struct arch_model *m, struct graph *g, int32_t l
     }
     h = nn_attention_out(g, &attn, h);
     if (w->post_attn_norm)
-        h = graph_rms_norm(g, h, w->post_attn_norm, hp->n_embd, hp->norm_eps, "post_attention_norm");
+        h = graph_rms_norm(g, h, w->post_attn_norm, hp->n_embd, hp->norm_eps,
+                           "post_attention_norm");
     x = graph_add(g, h, x, "attn_residual");
     h = graph_rms_norm(g, x, w->ffn_norm, hp->n_embd, hp->norm_eps, "ffn_norm");
     h = feed_forward(m, w, g, h);
@@ -308,8 +385,10 @@ static pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
     const struct variant *v = m->arch->variant;
     const struct decoder_model *w = m->model;
     const float *factors = w->rope_freqs ? w->rope_freqs->file : NULL;
-    struct rope_set *full = rope_set_new(m->arena, &m->hp, v->rope_neox, m->hp.rope_base, 1, factors);
-    struct rope_set *local = rope_set_new(m->arena, &m->hp, v->rope_neox, m->hp.rope_base_swa, v->rope_base_swa == 0, factors);
+    struct rope_set *full =
+        rope_set_new(m->arena, &m->hp, v->rope_neox, m->hp.rope_base, 1, factors);
+    struct rope_set *local = rope_set_new(m->arena, &m->hp, v->rope_neox, m->hp.rope_base_swa,
+                                          v->rope_base_swa == 0, factors);
     if (!full || !local)
         return error_set(err, PITH_NOMEM, "out of memory while preparing RoPE");
     for (int32_t l = 0; l < m->hp.n_layer && m->hp.n_rot; l++)
@@ -319,18 +398,30 @@ static pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
 
 /* ---------------------------------------------------------------- the list */
 
-#define DECODER(symbol, arch_name, feats, ...)                                                                         \
-    const struct arch symbol = {.name = arch_name, .features = (feats), .expert_feature = F_MOE, .windowed = ((feats)&F_WINDOW) != 0, .variant = &(const struct variant){__VA_ARGS__}, \
-                                .layer_bytes = sizeof(struct decoder_layer), .model_bytes = sizeof(struct decoder_model), \
-                                .tensors = tensors, .hparams = decoder_hparams, .synth_keys = decoder_synth_keys,       \
-                                .ready = decoder_ready, .state = decoder_state, .build = decoder_build};
+#define DECODER(symbol, arch_name, feats, ...)                                                     \
+    const struct arch symbol = {.name = arch_name,                                                 \
+                                .features = (feats),                                               \
+                                .expert_feature = F_MOE,                                           \
+                                .windowed = ((feats)&F_WINDOW) != 0,                               \
+                                .variant = &(const struct variant){__VA_ARGS__},                   \
+                                .layer_bytes = sizeof(struct decoder_layer),                       \
+                                .model_bytes = sizeof(struct decoder_model),                       \
+                                .tensors = tensors,                                                \
+                                .hparams = decoder_hparams,                                        \
+                                .synth_keys = decoder_synth_keys,                                  \
+                                .ready = decoder_ready,                                            \
+                                .state = decoder_state,                                            \
+                                .build = decoder_build};
 
 DECODER(arch_llama, "llama", F_ANY_BIAS, .softcap_attn = -1, .softcap_logits = -1)
-DECODER(arch_llama_embed, "llama-embed", F_ANY_BIAS | F_NO_OUTPUT, .softcap_attn = -1, .softcap_logits = -1)
+DECODER(arch_llama_embed, "llama-embed", F_ANY_BIAS | F_NO_OUTPUT, .softcap_attn = -1,
+        .softcap_logits = -1)
 DECODER(arch_qwen2, "qwen2", F_QKV_BIAS, .rope_neox = 1, .softcap_attn = -1, .softcap_logits = -1)
 DECODER(arch_qwen3, "qwen3", F_QK_NORM, .rope_neox = 1, .softcap_attn = -1, .softcap_logits = -1)
-DECODER(arch_qwen3moe, "qwen3moe", F_QK_NORM, .rope_neox = 1, .softcap_attn = -1, .softcap_logits = -1)
-DECODER(arch_gemma2, "gemma2", F_POST_NORM | F_GEMMA | F_WINDOW, .rope_neox = 1, .window_period = 2, .big_layers = 46, .softcap_attn = 50,
-        .softcap_logits = 30)
-DECODER(arch_gemma3, "gemma3", F_POST_NORM | F_GEMMA | F_WINDOW | F_QK_NORM, .rope_neox = 1, .window_period = 6, .rope_base_swa = 10000,
-        .big_layers = 62, .softcap_attn = -1, .softcap_logits = 0)
+DECODER(arch_qwen3moe, "qwen3moe", F_QK_NORM, .rope_neox = 1, .softcap_attn = -1,
+        .softcap_logits = -1)
+DECODER(arch_gemma2, "gemma2", F_POST_NORM | F_GEMMA | F_WINDOW, .rope_neox = 1, .window_period = 2,
+        .big_layers = 46, .softcap_attn = 50, .softcap_logits = 30)
+DECODER(arch_gemma3, "gemma3", F_POST_NORM | F_GEMMA | F_WINDOW | F_QK_NORM, .rope_neox = 1,
+        .window_period = 6, .rope_base_swa = 10000, .big_layers = 62, .softcap_attn = -1,
+        .softcap_logits = 0)

@@ -19,15 +19,16 @@ struct call;
 struct pool;
 
 /* A kernel as chosen for one node: fn works on units [begin, end) of the call on thread ith. */
-typedef void (*op_fn)(const struct call *c, const struct exec *x, int64_t begin, int64_t end, int ith);
+typedef void (*op_fn)(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
+                      int ith);
 typedef int64_t (*op_units_fn)(const struct call *c, const struct exec *x);
 struct op_impl {
-    const char *kernel;   /* "matmul q4_K p16 avx512vnni" */
+    const char *kernel; /* "matmul q4_K p16 avx512vnni" */
     op_fn fn;
-    op_units_fn units;    /* NULL for row-local ops */
-    const void *ctx;      /* the backend's own (the CPU: its kernel table) */
-    int slow;             /* a fallback: named in the report, refused by strict */
-    size_t scratch;       /* bytes each thread needs */
+    op_units_fn units; /* NULL for row-local ops */
+    const void *ctx;   /* the backend's own (the CPU: its kernel table) */
+    int slow;          /* a fallback: named in the report, refused by strict */
+    size_t scratch;    /* bytes each thread needs */
 };
 struct plan;
 
@@ -71,15 +72,15 @@ struct cache_view { /* one cache group as kernels see it */
 struct exec {
     const struct step *step;
     const struct plan *plan;
-    uint8_t *base[MAX_DEVICES];            /* activation arenas */
+    uint8_t *base[MAX_DEVICES]; /* activation arenas */
     struct cache_view cache[STEP_MAX_GROUPS];
-    uint8_t *scratch;                      /* per thread: scratch + ith * scratch_bytes */
+    uint8_t *scratch; /* per thread: scratch + ith * scratch_bytes */
     size_t scratch_bytes;
     int n_threads;
     struct pool *pool;
-    void *run_state;                       /* the backend's own, state_bytes large */
+    void *run_state; /* the backend's own, state_bytes large */
     _Atomic(int) *cancel;
-    struct call_stats *stats;              /* [n_calls] */
+    struct call_stats *stats; /* [n_calls] */
     int profile;
     void (*observe)(void *ctx, const char *name, int64_t rows, int64_t cols, const float *data);
     void *observe_ctx;
@@ -94,8 +95,8 @@ struct buffer {
 
 struct device {
     const struct backend *backend;
-    int index;                    /* among the model's devices */
-    char name[32];                /* "CPU", "CPU1" */
+    int index;     /* among the model's devices */
+    char name[32]; /* "CPU", "CPU1" */
     _Atomic(uint64_t) used[PITH_MEM_N];
     void *priv;
 };
@@ -107,29 +108,40 @@ struct backend {
     void (*close)(struct device *d);
     void (*memory)(struct device *d, uint64_t *total, uint64_t *available);
     /* Zeroed memory; large blocks in 2 MiB pages. release also ends imports. */
-    pith_status (*alloc)(struct device *d, uint64_t bytes, pith_purpose purpose, struct buffer *out, struct pith_error *err);
-    pith_status (*import)(struct device *d, const void *host, uint64_t bytes, struct buffer *out, struct pith_error *err);
+    pith_status (*alloc)(struct device *d, uint64_t bytes, pith_purpose purpose, struct buffer *out,
+                         struct pith_error *err);
+    pith_status (*import)(struct device *d, const void *host, uint64_t bytes, struct buffer *out,
+                          struct pith_error *err);
     void (*release)(struct buffer *b);
     void (*write)(struct device *d, void *dst, const void *host, uint64_t bytes);
     void (*read)(struct device *d, void *host, const void *src, uint64_t bytes);
-    void (*copy)(struct device *to, void *dst, struct device *from, const void *src, uint64_t bytes);
+    void (*copy)(struct device *to, void *dst, struct device *from, const void *src,
+                 uint64_t bytes);
     /* The kernel that will run this node with its weights as they are placed; the CPU always has one. 0: not supported. */
-    int (*impl)(const struct device *d, const struct node *n, const struct kv_layer *kv, struct op_impl *out);
+    int (*impl)(const struct device *d, const struct node *n, const struct kv_layer *kv,
+                struct op_impl *out);
     /* Packs rows of the file's layout into the device's own: panels [first, first + n) of matrix `stack`. */
-    void (*pack)(const struct device *d, const struct tensor *t, int64_t stack, int64_t first, int64_t n, void *out);
+    void (*pack)(const struct device *d, const struct tensor *t, int64_t stack, int64_t first,
+                 int64_t n, void *out);
     size_t (*state_bytes)(const struct plan *p, int n_threads); /* of exec.run_state */
     /* Runs phases [first, first + n). */
-    pith_status (*run)(struct device *d, struct exec *x, int32_t first, int32_t n, struct pith_error *err);
+    pith_status (*run)(struct device *d, struct exec *x, int32_t first, int32_t n,
+                       struct pith_error *err);
     void (*sync)(struct device *d);
     /* Limits of the machine as this backend's kernels could reach them, about ms milliseconds for each. */
-    pith_status (*measure)(struct device *d, struct pool *pool, int n_threads, int ms, struct pith_machine *out, struct pith_error *err);
+    pith_status (*measure)(struct device *d, struct pool *pool, int n_threads, int ms,
+                           struct pith_machine *out, struct pith_error *err);
 };
 
 /* Rows of a value in this step. */
 static inline int64_t exec_rows(const struct exec *x, enum rows_of rows, int32_t mul)
 {
     const struct step *s = x->step;
-    return (rows == ROWS_T ? s->T : rows == ROWS_R ? s->R : rows == ROWS_N ? s->N : 1) * (int64_t)mul;
+    return (rows == ROWS_T   ? s->T
+            : rows == ROWS_R ? s->R
+            : rows == ROWS_N ? s->N
+                             : 1) *
+           (int64_t)mul;
 }
 static inline void *value_ptr(const struct exec *x, const struct value *v)
 {
@@ -147,16 +159,17 @@ struct act_tile value_tile(const struct exec *x, const struct value *v, int64_t 
 /* How the partials of an attention call are laid out in this step: work is (row tile, kv head[, span]); a row has n_parts partials. */
 struct attn_split {
     int32_t n_tiles, n_parts;
-    int by_span;              /* 1: spans are units of their own (decode over long contexts) */
+    int by_span; /* 1: spans are units of their own (decode over long contexts) */
 };
 struct attn_split attn_split(const struct call *c, const struct exec *x);
 /* Tile i: rows [*row, *row + return value) of segment *seg; first_span: the first span any of its rows sees. */
-int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg, int32_t *first_span, int32_t *n_spans);
+int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg,
+                  int32_t *first_span, int32_t *n_spans);
 /* Routing table made by OP_MOE_SORT: experts used in this step, their rows as indices t * k + j. */
 struct moe_sorted {
     int32_t n_active;
-    const int32_t *expert;    /* [n_active], ascending */
-    const int32_t *first;     /* [n_active + 1] into row */
+    const int32_t *expert; /* [n_active], ascending */
+    const int32_t *first;  /* [n_active + 1] into row */
     const int32_t *row;
 };
 struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v);

@@ -144,7 +144,8 @@ static void shape_moe_sort(struct graph *g, struct node *n)
 {
     (void)g;
     n->rows = ROWS_T;
-    n->cols = n->p.moe.k + 2 * (int64_t)n->p.moe.n_expert + 2; /* with one row there is room for all */
+    n->cols =
+        n->p.moe.k + 2 * (int64_t)n->p.moe.n_expert + 2; /* with one row there is room for all */
 }
 
 static void shape_moe_matmul(struct graph *g, struct node *n)

@@ -26,9 +26,9 @@ enum pool_kind { POOL_MEAN, POOL_CLS, POOL_LAST };
 
 /* Rotary position embedding: angle of pair i at position p is p * freq[i]; cos and sin are scaled by mscale (YaRN). */
 struct rope_set {
-    int32_t n_rot;      /* rotated elements of a head, even */
-    int neox;           /* pairs (i, i + n_rot/2) instead of (2i, 2i+1) */
-    double *freq;       /* [n_rot / 2], scaling and factors applied */
+    int32_t n_rot; /* rotated elements of a head, even */
+    int neox;      /* pairs (i, i + n_rot/2) instead of (2i, 2i+1) */
+    double *freq;  /* [n_rot / 2], scaling and factors applied */
     float mscale;
 };
 
@@ -36,39 +36,71 @@ struct rope_set {
 struct kv_layer {
     int32_t group, n_head_kv, d_k, d_v;
     enum dtype k_type, v_type;
-    int64_t k_off, v_off;           /* of the layer in a page; kv head h adds h * k_head, h * v_head */
-    int64_t k_head, v_head;         /* bytes of one kv head's 64 slots */
+    int64_t k_off, v_off;   /* of the layer in a page; kv head h adds h * k_head, h * v_head */
+    int64_t k_head, v_head; /* bytes of one kv head's 64 slots */
 };
 
 union op_params {
-    struct { float scale; } embed;
-    struct { float eps; int32_t width; } norm;            /* width: elements of one norm (a head or the whole row) */
-    struct { float scale; } scale;
-    struct { float cap; } softcap;
-    struct { enum glu_act act; } glu;
-    struct { const struct rope_set *set; int32_t width; } rope; /* width: elements of a head */
-    struct { int32_t layer; } cache;                      /* index into the graph's kv layers */
-    struct { int32_t layer, n_head; float cap; } attn;
-    struct { enum act_kind act; } quant;
-    struct { enum pool_kind kind; } pool;
-    struct { int32_t k; enum moe_gating gating; int norm; float scale; } topk;
-    struct { int32_t k, n_expert; } moe;
-    struct { int64_t first; } view;
+    struct {
+        float scale;
+    } embed;
+    struct {
+        float eps;
+        int32_t width;
+    } norm; /* width: elements of one norm (a head or the whole row) */
+    struct {
+        float scale;
+    } scale;
+    struct {
+        float cap;
+    } softcap;
+    struct {
+        enum glu_act act;
+    } glu;
+    struct {
+        const struct rope_set *set;
+        int32_t width;
+    } rope; /* width: elements of a head */
+    struct {
+        int32_t layer;
+    } cache; /* index into the graph's kv layers */
+    struct {
+        int32_t layer, n_head;
+        float cap;
+    } attn;
+    struct {
+        enum act_kind act;
+    } quant;
+    struct {
+        enum pool_kind kind;
+    } pool;
+    struct {
+        int32_t k;
+        enum moe_gating gating;
+        int norm;
+        float scale;
+    } topk;
+    struct {
+        int32_t k, n_expert;
+    } moe;
+    struct {
+        int64_t first;
+    } view;
 };
 
 enum { NODE_SRC = 4 };
 
 struct node {
     enum op op;
-    int32_t id, layer;               /* layer: -1 input side, n_layer output side */
+    int32_t id, layer; /* layer: -1 input side, n_layer output side */
     int32_t device;
-    const char *name;                /* "blk.3.attn_q" */
+    const char *name; /* "blk.3.attn_q" */
     struct node *src[NODE_SRC];
-    const struct tensor *w, *b;      /* weight and bias or scale vector */
+    const struct tensor *w, *b; /* weight and bias or scale vector */
     enum rows_of rows;
     int32_t rows_mul;
     int64_t cols;
-    enum act_kind fmt;               /* ACT_F32 or what OP_QUANT made */
+    enum act_kind fmt; /* ACT_F32 or what OP_QUANT made */
     union op_params p;
     struct node *next;
 };
@@ -78,13 +110,13 @@ struct graph {
     struct arena arena;
     struct node *first, *last;
     int32_t n_nodes, n_layer;
-    const struct kv_layer *kv;       /* [n_kv] */
+    const struct kv_layer *kv; /* [n_kv] */
     int32_t n_kv;
     const struct tensor *tok_embd;
     int64_t n_embd;
-    node logits, embd;               /* results: either may be NULL */
-    int32_t layer;                   /* given to new nodes */
-    struct pith_error err;           /* first failure */
+    node logits, embd;     /* results: either may be NULL */
+    int32_t layer;         /* given to new nodes */
+    struct pith_error err; /* first failure */
 };
 
 extern const char *const op_names[OP_COUNT];
@@ -95,28 +127,34 @@ void graph_deinit(struct graph *g);
 pith_status graph_finish(struct graph *g, struct pith_error *err);
 
 /* Builders. Shapes are [rows, cols]; names are printf formats used in reports and observe mode. */
-node graph_embed(struct graph *g, const struct tensor *w, float scale);                                  /* [T, E] */
-node graph_rope_table(struct graph *g, const struct rope_set *set);                                      /* [T, n_rot]: cos, then sin */
-node graph_rms_norm(struct graph *g, node x, const struct tensor *w, int64_t width, float eps, const char *name);
+node graph_embed(struct graph *g, const struct tensor *w, float scale); /* [T, E] */
+node graph_rope_table(struct graph *g, const struct rope_set *set); /* [T, n_rot]: cos, then sin */
+node graph_rms_norm(struct graph *g, node x, const struct tensor *w, int64_t width, float eps,
+                    const char *name);
 node graph_add(struct graph *g, node x, node y, const char *name);
 node graph_mul(struct graph *g, node x, node y, const char *name);
 node graph_scale(struct graph *g, node x, float s, const char *name);
 node graph_softcap(struct graph *g, node x, float cap, const char *name);
 node graph_glu(struct graph *g, node gate, node up, enum glu_act act, const char *name);
-node graph_rope(struct graph *g, node x, node table, int64_t width, const char *name);                   /* heads of width */
-node graph_matmul(struct graph *g, const struct tensor *w, const struct tensor *b, node x, const char *name); /* x W^T + b */
+node graph_rope(struct graph *g, node x, node table, int64_t width,
+                const char *name); /* heads of width */
+node graph_matmul(struct graph *g, const struct tensor *w, const struct tensor *b, node x,
+                  const char *name); /* x W^T + b */
 node graph_view(struct graph *g, node x, int64_t first, int64_t cols, const char *name);
 node graph_cache_write(struct graph *g, node k, node v, int32_t kv_layer, const char *name);
 /* q [T, n_head * d_k], scaled already; attention over the layer's cache after `written`. [T, n_head * d_v] */
-node graph_attn(struct graph *g, node q, node written, int32_t kv_layer, int32_t n_head, float cap, const char *name);
-node graph_select(struct graph *g, node x, const char *name);                                            /* [R, cols] */
-node graph_pool(struct graph *g, node x, enum pool_kind kind, const char *name);                         /* [N, cols] */
+node graph_attn(struct graph *g, node q, node written, int32_t kv_layer, int32_t n_head, float cap,
+                const char *name);
+node graph_select(struct graph *g, node x, const char *name);                    /* [R, cols] */
+node graph_pool(struct graph *g, node x, enum pool_kind kind, const char *name); /* [N, cols] */
 /* Routing [T, 2k]: k expert ids (int32, ascending), then their weights. */
-node graph_topk(struct graph *g, node logits, int32_t k, enum moe_gating gating, int norm, float scale, const char *name);
+node graph_topk(struct graph *g, node logits, int32_t k, enum moe_gating gating, int norm,
+                float scale, const char *name);
 node graph_moe_sort(struct graph *g, node routing, int32_t n_expert, const char *name);
 /* x [T, K] or [T*k, K]; w [X, M, K]; result [T*k, M] */
-node graph_moe_matmul(struct graph *g, const struct tensor *w, node x, node sorted, int32_t k, const char *name);
-node graph_moe_sum(struct graph *g, node y, node routing, int32_t k, const char *name);                  /* [T, M] */
+node graph_moe_matmul(struct graph *g, const struct tensor *w, node x, node sorted, int32_t k,
+                      const char *name);
+node graph_moe_sum(struct graph *g, node y, node routing, int32_t k, const char *name); /* [T, M] */
 /* Lowering only (plan.c). */
 node graph_quant(struct graph *g, node x, enum act_kind act);
 node graph_copy(struct graph *g, node x, int32_t device);

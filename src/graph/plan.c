@@ -12,7 +12,7 @@ struct info {
     int32_t store;      /* id of the node whose memory it lives in */
     int32_t born, dies; /* phases; of a store: over everything that lives in it */
     uint64_t bytes, offset;
-    int64_t first_col;  /* of a view in its store's rows */
+    int64_t first_col; /* of a view in its store's rows */
     int64_t ld;
 };
 
@@ -21,7 +21,7 @@ struct compiler {
     struct graph *g;
     struct info *info; /* by node id */
     struct node **order;
-    int32_t n;         /* nodes in order */
+    int32_t n; /* nodes in order */
     int32_t cap;
 };
 
@@ -122,7 +122,9 @@ static int32_t fill_phase(struct compiler *c, enum op_kind kind, struct phase *p
         if (c->plan->params.unfused || n->op == OP_COPY)
             break;
     }
-    ph->kind = lead && lead->op == OP_COPY ? PHASE_COPY : kind == OP_ROWS ? PHASE_CHAIN : PHASE_CONCAT;
+    ph->kind = lead && lead->op == OP_COPY ? PHASE_COPY
+               : kind == OP_ROWS           ? PHASE_CHAIN
+                                           : PHASE_CONCAT;
     ph->device = lead ? lead->device : 0;
     ph->first = from;
     ph->n = c->plan->n_calls - from;
@@ -138,7 +140,8 @@ static pith_status schedule(struct compiler *c, struct pith_error *err)
     p->calls = arena_array(&p->arena, (size_t)left, sizeof *p->calls);
     p->phases = arena_array(&p->arena, (size_t)left, sizeof *p->phases);
     if (!arena_ok(&p->arena))
-        return error_set(err, PITH_NOMEM, "out of memory while scheduling the plan (%d op calls)", left);
+        return error_set(err, PITH_NOMEM, "out of memory while scheduling the plan (%d op calls)",
+                         left);
     while (left > 0) {
         int32_t before = left;
         for (enum op_kind kind = OP_ROWS; kind <= OP_UNITS; kind++) {
@@ -147,7 +150,8 @@ static pith_status schedule(struct compiler *c, struct pith_error *err)
             left -= got;
         }
         if (left == before)
-            return error_set(err, PITH_INTERNAL, "plan: the graph has a cycle (%d nodes left)", left);
+            return error_set(err, PITH_INTERNAL, "plan: the graph has a cycle (%d nodes left)",
+                             left);
     }
     return PITH_OK;
 }
@@ -207,7 +211,8 @@ static void lifetimes(struct compiler *c)
     for (int32_t i = 0; i < c->n; i++) {
         const struct node *n = c->order[i];
         struct info *in = &c->info[n->id];
-        struct value v = {.fmt = n->fmt, .cols = n->cols, .ld = n->cols, .cap_rows = cap_rows(c->plan, n)};
+        struct value v = {
+            .fmt = n->fmt, .cols = n->cols, .ld = n->cols, .cap_rows = cap_rows(c->plan, n)};
         in->store = n->id;
         in->ld = n->cols;
         if (n->op == OP_VIEW) {
@@ -220,7 +225,8 @@ static void lifetimes(struct compiler *c)
         if (n->src[0] && can_share(c, n)) {
             in->store = c->info[n->src[0]->id].store;
         } else {
-            in->bytes = size_align(value_bytes(&v) + 64, 64); /* kernels may read one vector past the end */
+            in->bytes =
+                size_align(value_bytes(&v) + 64, 64); /* kernels may read one vector past the end */
             in->born = in->phase;
         }
     }
@@ -321,11 +327,13 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
         for (int s = 0; s < CALL_SRC && n->src[s]; s++)
             set_value(c, n->src[s], &call->src[s]);
         if (!dev->backend->impl(dev, n, call->kv, &call->impl))
-            return error_set(err, PITH_UNSUPPORTED, "%s cannot run %s (%s%s%s)", dev->name, n->name, op_names[n->op],
-                             n->w ? ", weight type " : "", n->w ? dtypes[n->w->type].name : "");
+            return error_set(err, PITH_UNSUPPORTED, "%s cannot run %s (%s%s%s)", dev->name, n->name,
+                             op_names[n->op], n->w ? ", weight type " : "",
+                             n->w ? dtypes[n->w->type].name : "");
         if (call->impl.slow && p->params.strict)
             return error_set(err, PITH_UNSUPPORTED,
-                             "--strict: %s on %s would run by the slow kernel \"%s\"; drop --strict or choose another "
+                             "--strict: %s on %s would run by the slow kernel \"%s\"; drop "
+                             "--strict or choose another "
                              "weight layout or type",
                              n->name, dev->name, call->impl.kernel);
         if (call->impl.scratch > p->scratch_bytes)
@@ -336,8 +344,9 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
 
 /* ---------------------------------------------------------------- compile, run */
 
-pith_status plan_compile(struct plan *p, struct graph *g, struct device **devices, int32_t n_devices,
-                         const struct plan_params *params, struct pith_error *err)
+pith_status plan_compile(struct plan *p, struct graph *g, struct device **devices,
+                         int32_t n_devices, const struct plan_params *params,
+                         struct pith_error *err)
 {
     pith_status st;
     struct compiler c = {.plan = p, .g = g};
@@ -351,7 +360,8 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
     c.order = mem_array((size_t)c.cap, sizeof *c.order, PITH_MEM_META);
     c.info = mem_array((size_t)c.cap, sizeof *c.info, PITH_MEM_META);
     if (!c.order || !c.info || !p->devices) {
-        st = error_set(err, PITH_NOMEM, "out of memory while compiling the plan (%d nodes)", g->n_nodes);
+        st = error_set(err, PITH_NOMEM, "out of memory while compiling the plan (%d nodes)",
+                       g->n_nodes);
         goto fail;
     }
     memcpy(p->devices, devices, (size_t)n_devices * sizeof *devices);
@@ -397,10 +407,12 @@ pith_status plan_run(const struct plan *p, struct exec *x, struct pith_error *er
         if (ph->kind == PHASE_COPY) {
             const struct call *c = &p->calls[ph->first];
             int64_t rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
-            dev->backend->copy(dev, value_ptr(x, &c->dst), p->devices[c->src[0].device], value_ptr(x, &c->src[0]),
+            dev->backend->copy(dev, value_ptr(x, &c->dst), p->devices[c->src[0].device],
+                               value_ptr(x, &c->src[0]),
                                (uint64_t)(rows * c->src[0].ld) * sizeof(float));
         } else {
-            while (i + n < p->n_phases && p->phases[i + n].device == ph->device && p->phases[i + n].kind != PHASE_COPY)
+            while (i + n < p->n_phases && p->phases[i + n].device == ph->device &&
+                   p->phases[i + n].kind != PHASE_COPY)
                 n++;
             pith_status st = dev->backend->run(dev, x, i, n, err);
             if (st != PITH_OK)
@@ -448,7 +460,8 @@ struct act_tile value_tile(const struct exec *x, const struct value *v, int64_t 
     case ACT_A256:
         t.q = (int8_t *)p + first * v->cols;
         t.d = (float *)(p + n) + first * (v->cols / 256);
-        t.s16 = (int16_t *)(p + n + size_align(quant_blocks(v) * 4, 64)) + first * (v->cols / 256) * 16;
+        t.s16 =
+            (int16_t *)(p + n + size_align(quant_blocks(v) * 4, 64)) + first * (v->cols / 256) * 16;
         break;
     case ACT_BF16:
         t.ld = (int64_t)size_align((uint64_t)v->cols, 2);
@@ -487,9 +500,11 @@ void call_cost(const struct call *c, const struct exec *x, uint64_t *bytes, uint
         uint64_t d = (uint64_t)(kv->d_k + kv->d_v);
         *ops = 2 * seen * d * (uint64_t)c->p.attn.n_head;
         /* K and V are read once per segment and page run; decode reads exactly this much, prefill less from memory. */
-        *bytes += (uint64_t)(x->step->N == x->step->T ? seen : seen / (uint64_t)(x->step->T / x->step->N)) *
-                  (uint64_t)kv->n_head_kv *
-                  (uint64_t)(kv->d_k * dtypes[kv->k_type].block_bytes / dtypes[kv->k_type].block +
-                             kv->d_v * dtypes[kv->v_type].block_bytes / dtypes[kv->v_type].block);
+        *bytes +=
+            (uint64_t)(x->step->N == x->step->T ? seen
+                                                : seen / (uint64_t)(x->step->T / x->step->N)) *
+            (uint64_t)kv->n_head_kv *
+            (uint64_t)(kv->d_k * dtypes[kv->k_type].block_bytes / dtypes[kv->k_type].block +
+                       kv->d_v * dtypes[kv->v_type].block_bytes / dtypes[kv->v_type].block);
     }
 }

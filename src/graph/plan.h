@@ -24,12 +24,14 @@ struct plan {
     uint64_t act_bytes[MAX_DEVICES]; /* activation arena per device */
     size_t scratch_bytes;            /* per thread */
     int has_logits, has_embd;
-    struct value logits, embd;       /* [R, V] and [R or N or T, E] */
+    struct value logits, embd; /* [R, V] and [R or N or T, E] */
     struct plan_params params;
 };
 
 /* The graph's nodes have their devices set. The plan keeps pointers to the graph's weights, kv layers and names, which must outlive it. */
-pith_status plan_compile(struct plan *p, struct graph *g, struct device **devices, int32_t n_devices, const struct plan_params *params, struct pith_error *err);
+pith_status plan_compile(struct plan *p, struct graph *g, struct device **devices,
+                         int32_t n_devices, const struct plan_params *params,
+                         struct pith_error *err);
 void plan_deinit(struct plan *p);
 /* Runs every phase; PITH_CANCELLED when exec's flag was set on the way. */
 pith_status plan_run(const struct plan *p, struct exec *x, struct pith_error *err);

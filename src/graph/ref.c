@@ -82,7 +82,7 @@ static void ref_rms_norm(call c, exec x, int64_t begin, int64_t end, int ith)
     }
 ELEMENTWISE(ref_add, a + b)
 ELEMENTWISE(ref_mul, a *b)
-ELEMENTWISE(ref_scale, a *c->p.scale.scale)
+ELEMENTWISE(ref_scale, a * c->p.scale.scale)
 ELEMENTWISE(ref_softcap, c->p.softcap.cap *ref_tanh(a / c->p.softcap.cap))
 ELEMENTWISE(ref_glu, c->node->src[1] ? ref_act(c->p.glu.act, a) * b : ref_act(c->p.glu.act, a))
 
@@ -179,7 +179,8 @@ static void ref_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
 
 /* ---------------------------------------------------------------- attention */
 
-int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg, int32_t *first_span, int32_t *n_spans)
+int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg,
+                  int32_t *first_span, int32_t *n_spans)
 {
     const struct step *s = x->step;
     const int32_t *first = step_first(s);
@@ -224,7 +225,8 @@ struct attn_split attn_split(const struct call *c, const struct exec *x)
 }
 
 /* One head of one row over slots [slot0, slot1) of a span, pages of 64, onto (m, l, o). */
-static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t seg, int32_t lo, int32_t hi, float *m, float *l, float *o)
+static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t seg, int32_t lo,
+                          int32_t hi, float *m, float *l, float *o)
 {
     const struct kv_layer *kv = c->kv;
     const struct cache_view *cv = &x->cache[kv->group];
@@ -232,7 +234,8 @@ static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t s
     int64_t dv16 = (kv->d_v + 15) & ~15;
     for (int32_t page = lo / STEP_PAGE; page * STEP_PAGE < hi; page++) {
         const uint8_t *base = cv->base + pages[page] * cv->page_bytes;
-        const uint8_t *kp = base + kv->k_off + head_kv * kv->k_head, *vp = base + kv->v_off + head_kv * kv->v_head;
+        const uint8_t *kp = base + kv->k_off + head_kv * kv->k_head,
+                      *vp = base + kv->v_off + head_kv * kv->v_head;
         int j0 = lo > page * STEP_PAGE ? lo - page * STEP_PAGE : 0;
         int j1 = hi - page * STEP_PAGE < STEP_PAGE ? hi - page * STEP_PAGE : STEP_PAGE;
         float s[STEP_PAGE], pm = -INFINITY, m1;
@@ -351,9 +354,11 @@ static void ref_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
         const float *k = value_row(x, &c->src[0], r), *v = value_row(x, &c->src[1], r);
         for (int h = 0; h < kv->n_head_kv; h++) {
             for (int d = 0; d < kv->d_k; d++)
-                ref_cache_put(base + kv->k_off + h * kv->k_head, kv->k_type, d * STEP_PAGE + slot % STEP_PAGE, k[h * kv->d_k + d]);
+                ref_cache_put(base + kv->k_off + h * kv->k_head, kv->k_type,
+                              d * STEP_PAGE + slot % STEP_PAGE, k[h * kv->d_k + d]);
             for (int d = 0; d < kv->d_v; d++)
-                ref_cache_put(base + kv->v_off + h * kv->v_head, kv->v_type, slot % STEP_PAGE * dv16 + d, v[h * kv->d_v + d]);
+                ref_cache_put(base + kv->v_off + h * kv->v_head, kv->v_type,
+                              slot % STEP_PAGE * dv16 + d, v[h * kv->d_v + d]);
         }
     }
 }
@@ -374,7 +379,8 @@ static void ref_topk(call c, exec x, int64_t begin, int64_t end, int ith)
         else
             for (int32_t i = 0; i < n; i++)
                 p[i] = 1.0f / (1.0f + ref_exp(-in[i]));
-        for (int32_t j = 0; j < k; j++) { /* an insertion per expert would do the same; k and n are small */
+        for (int32_t j = 0; j < k;
+             j++) { /* an insertion per expert would do the same; k and n are small */
             int32_t best = -1;
             for (int32_t i = 0; i < n; i++) {
                 int taken = 0;
@@ -407,7 +413,8 @@ static void ref_moe_sort(call c, exec x, int64_t begin, int64_t end, int ith)
     (void)begin, (void)end, (void)ith;
     int32_t k = c->p.moe.k, n_expert = c->p.moe.n_expert;
     int64_t rows = exec_rows(x, c->src[0].rows, c->src[0].rows_mul);
-    int32_t *n_active = value_ptr(x, &c->dst), *expert = n_active + 1, *first = expert + n_expert, *row = first + n_expert + 1;
+    int32_t *n_active = value_ptr(x, &c->dst), *expert = n_active + 1, *first = expert + n_expert,
+            *row = first + n_expert + 1;
     int32_t at = 0;
     *n_active = 0;
     for (int32_t e = 0; e < n_expert; e++) {
@@ -430,7 +437,8 @@ struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const s
 {
     const int32_t *p = value_ptr(x, v);
     int32_t n = c->p.moe.n_expert;
-    return (struct moe_sorted){.n_active = p[0], .expert = p + 1, .first = p + 1 + n, .row = p + 2 + 2 * n};
+    return (struct moe_sorted){
+        .n_active = p[0], .expert = p + 1, .first = p + 1 + n, .row = p + 2 + 2 * n};
 }
 
 static int64_t expert_rows(call c, exec x)
@@ -445,10 +453,12 @@ static void ref_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
     const struct dtype_traits *d = &dtypes[c->w->type];
     int64_t k = tensor_k(c->w), m_all = tensor_m(c->w);
     uint64_t row_bytes = dtype_row_bytes(c->w->type, k);
-    int per_row = c->src[0].rows_mul == c->p.moe.k ? 1 : c->p.moe.k; /* input rows are [T*k] or [T] */
+    int per_row =
+        c->src[0].rows_mul == c->p.moe.k ? 1 : c->p.moe.k; /* input rows are [T*k] or [T] */
     for (int64_t u = begin; u < end; u++) {
         int64_t e = u / m_all, m = u % m_all;
-        const uint8_t *w = (const uint8_t *)c->w->file + (uint64_t)(s.expert[e] * m_all + m) * row_bytes;
+        const uint8_t *w =
+            (const uint8_t *)c->w->file + (uint64_t)(s.expert[e] * m_all + m) * row_bytes;
         for (int32_t i = s.first[e]; i < s.first[e + 1]; i++) {
             int64_t in = s.row[i] / per_row;
             struct act_tile t = value_tile(x, &c->src[0], in / ACT_TILE);
@@ -475,7 +485,8 @@ static void ref_moe_sum(call c, exec x, int64_t begin, int64_t end, int ith)
 
 static void ref_copy(call c, exec x, int64_t begin, int64_t end, int ith)
 {
-    (void)c, (void)x, (void)begin, (void)end, (void)ith; /* run by the backends' copy, between segments */
+    (void)c, (void)x, (void)begin, (void)end,
+        (void)ith; /* run by the backends' copy, between segments */
 }
 
 /* ---------------------------------------------------------------- the list */

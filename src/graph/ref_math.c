@@ -49,7 +49,8 @@ float ref_tanh(float x)
 
 static float erf_gelu(float g)
 {
-    static const float c[5] = {1.061405429f, -1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f};
+    static const float c[5] = {1.061405429f, -1.453152027f, 1.421413741f, -0.284496736f,
+                               0.254829592f};
     float x = fabsf(g) * 0.70710678f;
     float t = 1.0f / fmaf(0.3275911f, x, 1.0f);
     float erfc = polynomial(t, c, 5) * t * ref_exp(-x * x);

@@ -20,28 +20,31 @@ enum { STEP_PAGE = 64, STEP_MAX_GROUPS = 8 };
 struct step {
     int32_t T, R, N;
     int32_t n_groups;
-    int32_t embd;                              /* 1: rows are embedding rows */
+    int32_t embd; /* 1: rows are embedding rows */
     int32_t cap_T, cap_R, cap_N, cap_pages, n_embd;
-    int64_t bytes;                             /* of the whole struct with its arrays */
+    int64_t bytes; /* of the whole struct with its arrays */
     /* Offsets of the arrays in int32 units from `data`. */
     int64_t o_token, o_seg, o_pos, o_out, o_first, o_seq, o_embd;
-    int64_t o_slot[STEP_MAX_GROUPS], o_lo[STEP_MAX_GROUPS], o_hi[STEP_MAX_GROUPS], o_pages[STEP_MAX_GROUPS];
+    int64_t o_slot[STEP_MAX_GROUPS], o_lo[STEP_MAX_GROUPS], o_hi[STEP_MAX_GROUPS],
+        o_pages[STEP_MAX_GROUPS];
     int32_t data[];
 };
 
 /* Bytes a step of these capacities needs; step_init lays it out in zeroed memory of that size. */
-int64_t step_bytes(int32_t cap_T, int32_t cap_R, int32_t cap_N, int32_t cap_pages, int32_t n_groups, int32_t n_embd);
-void step_init(struct step *s, int32_t cap_T, int32_t cap_R, int32_t cap_N, int32_t cap_pages, int32_t n_groups, int32_t n_embd);
+int64_t step_bytes(int32_t cap_T, int32_t cap_R, int32_t cap_N, int32_t cap_pages, int32_t n_groups,
+                   int32_t n_embd);
+void step_init(struct step *s, int32_t cap_T, int32_t cap_R, int32_t cap_N, int32_t cap_pages,
+               int32_t n_groups, int32_t n_embd);
 
-#define STEP_ARRAY(name)                                                                                               \
-    static inline int32_t *step_##name(const struct step *s)                                                          \
-    {                                                                                                                  \
-        return (int32_t *)(uintptr_t)s->data + s->o_##name;                                                            \
+#define STEP_ARRAY(name)                                                                           \
+    static inline int32_t *step_##name(const struct step *s)                                       \
+    {                                                                                              \
+        return (int32_t *)(uintptr_t)s->data + s->o_##name;                                        \
     }
-#define STEP_GROUP_ARRAY(name)                                                                                         \
-    static inline int32_t *step_##name(const struct step *s, int g)                                                    \
-    {                                                                                                                  \
-        return (int32_t *)(uintptr_t)s->data + s->o_##name[g];                                                         \
+#define STEP_GROUP_ARRAY(name)                                                                     \
+    static inline int32_t *step_##name(const struct step *s, int g)                                \
+    {                                                                                              \
+        return (int32_t *)(uintptr_t)s->data + s->o_##name[g];                                     \
     }
 STEP_ARRAY(token)
 STEP_ARRAY(seg)

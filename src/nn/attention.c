@@ -1,7 +1,8 @@
 /* attention.c -- see nn.h. Order: project, norm per head, rotate, scale q, write K and V to the cache, attend. */
 #include "nn/nn.h"
 
-static node head_norm_rope(struct graph *g, const struct nn_attention *a, node x, const struct tensor *norm, node table, const char *norm_name,
+static node head_norm_rope(struct graph *g, const struct nn_attention *a, node x,
+                           const struct tensor *norm, node table, const char *norm_name,
                            const char *rope_name)
 {
     if (norm)
@@ -13,7 +14,8 @@ node nn_attention_heads(struct graph *g, const struct nn_attention *a, node x, n
 {
     node q, k, v;
     if (a->wqkv) {
-        int64_t nq = (int64_t)a->n_head * a->d_k, nk = (int64_t)a->n_head_kv * a->d_k, nv = (int64_t)a->n_head_kv * a->d_v;
+        int64_t nq = (int64_t)a->n_head * a->d_k, nk = (int64_t)a->n_head_kv * a->d_k,
+                nv = (int64_t)a->n_head_kv * a->d_v;
         node qkv = graph_matmul(g, a->wqkv, a->bq, x, "attn_qkv");
         q = graph_view(g, qkv, 0, nq, "attn_q");
         k = graph_view(g, qkv, nq, nk, "attn_k");

@@ -5,7 +5,8 @@ node nn_ffn(struct graph *g, const struct nn_ffn *f, node x)
 {
     node gate = graph_matmul(g, f->gate, f->b_gate, x, "ffn_gate");
     node up = graph_matmul(g, f->up, f->b_up, x, "ffn_up");
-    return graph_matmul(g, f->down, f->b_down, graph_glu(g, gate, up, f->act, "ffn_act"), "ffn_down");
+    return graph_matmul(g, f->down, f->b_down, graph_glu(g, gate, up, f->act, "ffn_act"),
+                        "ffn_down");
 }
 
 node nn_moe(struct graph *g, const struct nn_moe *m, node x)

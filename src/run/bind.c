@@ -69,14 +69,18 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
         return;
     }
     if (!usable(t)) {
-        snprintf(what, sizeof what, "%s has type %s, which cannot be used there", name, dtypes[t->type].name);
+        snprintf(what, sizeof what, "%s has type %s, which cannot be used there", name,
+                 dtypes[t->type].name);
         fault(b, PITH_UNSUPPORTED, what);
         return;
     }
     struct tensor *w = arena_alloc(&m->arena, sizeof *w);
     if (!w)
         return;
-    *w = (struct tensor){.type = t->type, .n_dims = t->n_dims, .file = gguf_tensor_data(m->gguf, t), .bytes = t->bytes};
+    *w = (struct tensor){.type = t->type,
+                         .n_dims = t->n_dims,
+                         .file = gguf_tensor_data(m->gguf, t),
+                         .bytes = t->bytes};
     w->name = arena_strndup(&m->arena, name, strlen(name));
     memcpy(w->dims, t->dims, sizeof w->dims);
     w->device = l < 0 ? -1 : l; /* the layer, until placement */
@@ -93,23 +97,28 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err)
     m->tensors = arena_array(&m->arena, n_file + 2, sizeof *m->tensors);
     if (b.seen && m->tensors) {
         for (const struct tensor_spec *s = m->arch.arch->tensors; s->name; s++)
-            for (int32_t l = s->layer ? 0 : -1; arch_tensor_used(&m->arch, s) && l < (s->layer ? m->arch.hp.n_layer : 0); l++)
+            for (int32_t l = s->layer ? 0 : -1;
+                 arch_tensor_used(&m->arch, s) && l < (s->layer ? m->arch.hp.n_layer : 0); l++)
                 bind_one(&b, s, l);
         for (uint64_t i = 0; i < n_file; i++) {
             const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
             char what[256];
             if (b.seen[i])
                 continue;
-            snprintf(what, sizeof what, "extra %.*s", (int)(t->name.n < 100 ? t->name.n : 100), t->name.p);
+            snprintf(what, sizeof what, "extra %.*s", (int)(t->name.n < 100 ? t->name.n : 100),
+                     t->name.p);
             fault(&b, PITH_FORMAT, what);
         }
     }
     pith_status st = PITH_OK;
     if (!b.seen || !arena_ok(&m->arena) || b.faults.failed)
-        st = error_set(err, PITH_NOMEM, "out of memory while binding the tensors of %s", gguf_path(m->gguf));
+        st = error_set(err, PITH_NOMEM, "out of memory while binding the tensors of %s",
+                       gguf_path(m->gguf));
     else if (b.n_faults)
-        st = error_set(err, b.first, "%s does not fit architecture %s, %d fault%s: %s%s", gguf_path(m->gguf), m->arch.arch->name,
-                       b.n_faults, b.n_faults > 1 ? "s" : "", b.faults.p, b.faults.n > PITH_ERROR_MAX - 300 ? "; ..." : "");
+        st =
+            error_set(err, b.first, "%s does not fit architecture %s, %d fault%s: %s%s",
+                      gguf_path(m->gguf), m->arch.arch->name, b.n_faults, b.n_faults > 1 ? "s" : "",
+                      b.faults.p, b.faults.n > PITH_ERROR_MAX - 300 ? "; ..." : "");
     mem_free(b.seen);
     str_deinit(&b.faults);
     return st;

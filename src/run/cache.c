@@ -25,14 +25,16 @@ static int find_group(struct cache *c, int32_t window, int32_t device)
     return c->n_groups++;
 }
 
-static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *window, const int32_t *layer_device, int32_t n_layer,
+static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *window,
+                           const int32_t *layer_device, int32_t n_layer,
                            const struct cache_params *p, struct pith_error *err)
 {
     for (int32_t l = 0; l < n_layer; l++) {
         struct kv_layer *k = &kv[l];
         k->group = find_group(c, window[l] < p->n_ctx ? window[l] : 0, layer_device[l]);
         if (k->group < 0)
-            return error_set(err, PITH_UNSUPPORTED, "the model keeps more than %d kinds of state", STEP_MAX_GROUPS);
+            return error_set(err, PITH_UNSUPPORTED, "the model keeps more than %d kinds of state",
+                             STEP_MAX_GROUPS);
         struct cache_group *g = &c->group[k->group];
         k->k_type = p->k_type;
         k->v_type = p->v_type;
@@ -56,26 +58,31 @@ static int64_t page_limit(const struct cache_group *g, const struct cache_params
     return seq * p->n_seq < all ? seq * p->n_seq : all;
 }
 
-static pith_status make_pool(struct cache_group *g, const struct cache_params *p, struct pith_error *err)
+static pith_status make_pool(struct cache_group *g, const struct cache_params *p,
+                             struct pith_error *err)
 {
     int64_t n = page_limit(g, p);
     uint64_t bytes;
-    if (n > INT32_MAX / 2 || size_mul((uint64_t)n, (uint64_t)g->page_bytes, &bytes) || bytes > (uint64_t)1 << 46)
-        return error_set(err, PITH_RANGE, "a cache of %lld pages of %lld bytes is too large; use a smaller context", (long long)n,
-                         (long long)g->page_bytes);
+    if (n > INT32_MAX / 2 || size_mul((uint64_t)n, (uint64_t)g->page_bytes, &bytes) ||
+        bytes > (uint64_t)1 << 46)
+        return error_set(err, PITH_RANGE,
+                         "a cache of %lld pages of %lld bytes is too large; use a smaller context",
+                         (long long)n, (long long)g->page_bytes);
     g->n_pages = (int32_t)n;
     g->free_list = mem_array((size_t)n, sizeof *g->free_list, PITH_MEM_CACHE);
     g->refs = mem_array((size_t)n, sizeof *g->refs, PITH_MEM_CACHE);
     g->base = mem_reserve(bytes);
     g->reserved = bytes;
     if (!g->free_list || !g->refs || !g->base)
-        return error_set(err, PITH_NOMEM, "no address space for a cache of %llu bytes; use a smaller context",
+        return error_set(err, PITH_NOMEM,
+                         "no address space for a cache of %llu bytes; use a smaller context",
                          (unsigned long long)bytes);
     return PITH_OK;
 }
 
-pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *window, const int32_t *layer_device, int32_t n_layer,
-                       struct device **devices, const struct cache_params *p, struct pith_error *err)
+pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *window,
+                       const int32_t *layer_device, int32_t n_layer, struct device **devices,
+                       const struct cache_params *p, struct pith_error *err)
 {
     memset(c, 0, sizeof *c);
     c->n_ctx = p->n_ctx;
@@ -98,7 +105,9 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
                 q->pages[g][i] = -1;
         }
         if (!ok)
-            TRY(error_set(err, PITH_NOMEM, "out of memory for the page tables of %d sequences of %d positions", p->n_seq, p->n_ctx));
+            TRY(error_set(err, PITH_NOMEM,
+                          "out of memory for the page tables of %d sequences of %d positions",
+                          p->n_seq, p->n_ctx));
     }
     if (!c->seq)
         TRY(error_set(err, PITH_NOMEM, "out of memory for %d sequences", p->n_seq));
@@ -206,8 +215,11 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_er
         for (int32_t s = 0; g->window && need > available(g) && s < c->n_seq; s++)
             slide(g, &c->seq[s], i);
         if (need > available(g))
-            return error_set(err, PITH_NOMEM, "the cache is full: sequence %d needs %d more pages of %d positions, %d are free; end another "
-                             "sequence or open the session with a larger n_tokens", seq, need, STEP_PAGE, available(g));
+            return error_set(err, PITH_NOMEM,
+                             "the cache is full: sequence %d needs %d more pages of %d positions, "
+                             "%d are free; end another "
+                             "sequence or open the session with a larger n_tokens",
+                             seq, need, STEP_PAGE, available(g));
         int32_t fresh = need > g->n_free ? need - g->n_free : 0;
         pith_status st = commit(c, g, fresh, err);
         if (st != PITH_OK)
@@ -221,7 +233,8 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_er
                 continue;
             int32_t page = take(g);
             if (old >= 0) {
-                memcpy(g->base + (int64_t)page * g->page_bytes, g->base + (int64_t)old * g->page_bytes, (size_t)g->page_bytes);
+                memcpy(g->base + (int64_t)page * g->page_bytes,
+                       g->base + (int64_t)old * g->page_bytes, (size_t)g->page_bytes);
                 unref(g, &q->pages[i][p]);
             }
             q->pages[i][p] = page;

@@ -15,29 +15,29 @@
 #include "graph/backend.h"
 
 struct cache_group {
-    int32_t window;            /* 0: everything */
+    int32_t window; /* 0: everything */
     int32_t device;
     int64_t page_bytes;
     uint8_t *base;
     uint64_t reserved, committed;
-    int32_t n_pages;           /* limit */
-    int32_t n_made;            /* pages ever used: [0, n_made) are zeroed or in use */
+    int32_t n_pages; /* limit */
+    int32_t n_made;  /* pages ever used: [0, n_made) are zeroed or in use */
     int32_t n_free;
-    int32_t *free_list;        /* [n_pages] stack */
-    int32_t *refs;             /* [n_pages] */
+    int32_t *free_list; /* [n_pages] stack */
+    int32_t *refs;      /* [n_pages] */
 };
 
 struct cache_seq {
-    int32_t n;                 /* positions held */
-    int32_t floor;             /* n before the call in progress: it may have to go back there */
-    int32_t *token;            /* [n_ctx] what was fed; -1: an embedding row */
+    int32_t n;      /* positions held */
+    int32_t floor;  /* n before the call in progress: it may have to go back there */
+    int32_t *token; /* [n_ctx] what was fed; -1: an embedding row */
     int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages], -1: none */
 };
 
 struct cache {
     int32_t n_ctx, n_seq, cap_pages, n_groups;
     struct cache_group group[STEP_MAX_GROUPS];
-    struct cache_seq *seq;     /* [n_seq] */
+    struct cache_seq *seq; /* [n_seq] */
     struct device **devices;
 };
 
@@ -48,8 +48,9 @@ struct cache_params {
 };
 
 /* Lays out kv[n_layer] (fills group, offsets and types) and makes the pools. window[l] and layer_device[l] per layer. */
-pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *window, const int32_t *layer_device, int32_t n_layer,
-                       struct device **devices, const struct cache_params *p, struct pith_error *err);
+pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *window,
+                       const int32_t *layer_device, int32_t n_layer, struct device **devices,
+                       const struct cache_params *p, struct pith_error *err);
 void cache_deinit(struct cache *c);
 
 /* Makes slots [seq.n, seq.n + add) writable: pages taken, shared ones copied. PITH_NOMEM tells needed and free pages. */

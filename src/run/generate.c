@@ -28,18 +28,22 @@ static void show(struct output *o, struct slice text)
 }
 
 /* The prompt's ids, from text when tokens are not given. NULL: error. */
-static int32_t *prompt_ids(struct pith_session *s, const struct pith_generate_params *p, size_t *n, struct pith_error *err)
+static int32_t *prompt_ids(struct pith_session *s, const struct pith_generate_params *p, size_t *n,
+                           struct pith_error *err)
 {
     const struct vocab *v = s->model->vocab;
     int64_t count = (int64_t)p->n_tokens;
     if (!p->tokens) {
         const char *text = p->prompt ? p->prompt : "";
-        count = vocab_tokenize(v, text, strlen(text), PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, NULL, 0, err);
+        count = vocab_tokenize(v, text, strlen(text), PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, NULL,
+                               0, err);
         if (count < 0)
             return NULL;
     }
     if (count == 0) {
-        error_set(err, PITH_RANGE, "the prompt is empty and the vocabulary adds no start token; give at least one token");
+        error_set(
+            err, PITH_RANGE,
+            "the prompt is empty and the vocabulary adds no start token; give at least one token");
         return NULL;
     }
     int32_t *ids = mem_array((size_t)count, sizeof *ids, PITH_MEM_SCRATCH);
@@ -50,14 +54,16 @@ static int32_t *prompt_ids(struct pith_session *s, const struct pith_generate_pa
     if (p->tokens)
         memcpy(ids, p->tokens, (size_t)count * sizeof *ids);
     else
-        vocab_tokenize(v, p->prompt ? p->prompt : "", p->prompt ? strlen(p->prompt) : 0, PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, ids, (size_t)count, err);
+        vocab_tokenize(v, p->prompt ? p->prompt : "", p->prompt ? strlen(p->prompt) : 0,
+                       PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, ids, (size_t)count, err);
     *n = (size_t)count;
     return ids;
 }
 
 /* One token: choose, stop or show, feed. Returns 0 when the generation has ended (st tells whether well). */
-static int next_token(struct pith_session *s, struct pith_sampler *sampler, struct stop *stop, struct vocab_stream *stream, struct output *o,
-                      int32_t limit, pith_status *st, struct pith_error *err)
+static int next_token(struct pith_session *s, struct pith_sampler *sampler, struct stop *stop,
+                      struct vocab_stream *stream, struct output *o, int32_t limit, pith_status *st,
+                      struct pith_error *err)
 {
     const struct pith_generate_params *p = o->p;
     struct pith_generate_result *out = o->out;
@@ -67,7 +73,10 @@ static int next_token(struct pith_session *s, struct pith_sampler *sampler, stru
     }
     int32_t id = sampler_sample(sampler, s->output[s->n_outputs - 1]);
     if (id < 0) {
-        *st = error_set(err, PITH_INTERNAL, "no logit is finite after %d tokens; the weights may be damaged (try check_tensors)", out->n_generated);
+        *st = error_set(
+            err, PITH_INTERNAL,
+            "no logit is finite after %d tokens; the weights may be damaged (try check_tensors)",
+            out->n_generated);
         return 0;
     }
     sampler_accept(sampler, id);
@@ -102,7 +111,8 @@ static int next_token(struct pith_session *s, struct pith_sampler *sampler, stru
     return *st == PITH_OK;
 }
 
-pith_status session_generate(struct pith_session *s, const struct pith_generate_params *p, struct pith_generate_result *out, struct pith_error *err)
+pith_status session_generate(struct pith_session *s, const struct pith_generate_params *p,
+                             struct pith_generate_result *out, struct pith_error *err)
 {
     static const struct sample_step greedy = {.fn = sample_greedy};
     struct output o = {.p = p, .out = out};
@@ -119,7 +129,10 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     if (!s->plan.has_logits)
         TRY(error_set(err, PITH_STATE, "%s makes embeddings, not text", s->model->info.arch));
     if (p->n_max < -2)
-        TRY(error_set(err, PITH_RANGE, "n_max is %d, wanted a count, -1 (until the end token) or -2 (until the context is full)", p->n_max));
+        TRY(error_set(err, PITH_RANGE,
+                      "n_max is %d, wanted a count, -1 (until the end token) or -2 (until the "
+                      "context is full)",
+                      p->n_max));
     ids = prompt_ids(s, p, &n, err);
     stop = ids ? stop_new(p->stop, err) : NULL;
     if (stop && !p->sampler)

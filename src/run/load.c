@@ -14,7 +14,8 @@
 static int wants_packing(const struct pith_model *m, const struct tensor *t)
 {
     const struct device *d = m->devices[t->device];
-    if (m->params.weights == PITH_WEIGHTS_MAPPED || m->params.reference || t->n_dims < 2 || !dtypes[t->type].pack)
+    if (m->params.weights == PITH_WEIGHTS_MAPPED || m->params.reference || t->n_dims < 2 ||
+        !dtypes[t->type].pack)
         return 0;
     struct tensor packed = *t;
     packed.packed = t->file;
@@ -54,13 +55,15 @@ pith_status model_place(struct pith_model *m, struct pith_error *err)
         if (t->n_dims == 1 && t->type != DT_F32)
             t->packed_bytes = size_align((uint64_t)t->dims[0] * sizeof(float), 64);
         else if (wants_packing(m, t))
-            t->packed_bytes = size_align((uint64_t)tensor_stack(t) * tensor_packed_matrix_bytes(t), 64);
+            t->packed_bytes =
+                size_align((uint64_t)tensor_stack(t) * tensor_packed_matrix_bytes(t), 64);
         need[t->device] += t->packed_bytes;
     }
     for (int d = 0; d < m->n_devices; d++) {
         if (!need[d])
             continue;
-        pith_status st = m->devices[d]->backend->alloc(m->devices[d], need[d], PITH_MEM_WEIGHTS, &m->weights[d], err);
+        pith_status st = m->devices[d]->backend->alloc(m->devices[d], need[d], PITH_MEM_WEIGHTS,
+                                                       &m->weights[d], err);
         if (st != PITH_OK)
             return error_prefix(err, "weights of %s", gguf_path(m->gguf));
     }
@@ -73,19 +76,20 @@ enum { CHUNK_BYTES = 1 << 20 }; /* of the file, taken by a thread at a time */
 
 struct loader {
     struct pith_model *m;
-    uint8_t **to;            /* [n_tensors] packed memory, NULL: stays mapped */
-    _Atomic(uint64_t) done;  /* bytes of the file behind us */
+    uint8_t **to;           /* [n_tensors] packed memory, NULL: stays mapped */
+    _Atomic(uint64_t) done; /* bytes of the file behind us */
     _Atomic(int) stop;
     uint64_t total;
     _Atomic(int) lock;
-    int32_t tensor;          /* cursor */
+    int32_t tensor; /* cursor */
     int64_t panel;
-    struct str bad;          /* tensors with non-finite scales */
+    struct str bad; /* tensors with non-finite scales */
 };
 
 struct chunk {
     int32_t tensor;
-    int64_t first, n; /* panels over the whole stack, or rows of a mapped tensor that is only checked */
+    int64_t first,
+        n; /* panels over the whole stack, or rows of a mapped tensor that is only checked */
 };
 
 static int64_t rows_of(const struct tensor *t)
@@ -133,13 +137,15 @@ static void check_rows(struct loader *l, const struct tensor *t, int64_t first, 
 {
     uint64_t row = dtype_row_bytes(t->type, tensor_k(t));
     for (int64_t r = first; r < first + n && r < rows_of(t); r++) {
-        int64_t block = dtype_check(t->type, (const uint8_t *)t->file + (uint64_t)r * row, tensor_k(t));
+        int64_t block =
+            dtype_check(t->type, (const uint8_t *)t->file + (uint64_t)r * row, tensor_k(t));
         if (block < 0)
             continue;
         while (atomic_exchange_explicit(&l->lock, 1, memory_order_acquire))
             ;
         if (l->bad.n < 900 && (!l->bad.p || !strstr(l->bad.p, t->name)))
-            str_printf(&l->bad, "%s%s (row %lld, block %lld)", l->bad.n ? ", " : "", t->name, (long long)r, (long long)block);
+            str_printf(&l->bad, "%s%s (row %lld, block %lld)", l->bad.n ? ", " : "", t->name,
+                       (long long)r, (long long)block);
         atomic_store_explicit(&l->lock, 0, memory_order_release);
         return;
     }
@@ -160,12 +166,15 @@ static void load_worker(void *ctx, int ith)
         int64_t pm = l->to[c.tensor] ? panels_per_matrix(t) : 1;
         for (int64_t p = c.first; l->to[c.tensor] && p < c.first + c.n;) { /* stack by stack */
             int64_t in = p % pm, n = c.first + c.n - p < pm - in ? c.first + c.n - p : pm - in;
-            d->backend->pack(d, t, p / pm, in, n, l->to[c.tensor] + (uint64_t)p * dtype_panel_bytes(t->type, tensor_k(t)));
+            d->backend->pack(d, t, p / pm, in, n,
+                             l->to[c.tensor] +
+                                 (uint64_t)p * dtype_panel_bytes(t->type, tensor_k(t)));
             p += n;
         }
         uint64_t done = atomic_fetch_add(&l->done, per * (uint64_t)c.n) + per * (uint64_t)c.n;
         const struct pith_model_params *mp = &l->m->params;
-        if (ith == 0 && mp->progress && !mp->progress(mp->progress_ctx, "load", (double)done / (double)l->total, done))
+        if (ith == 0 && mp->progress &&
+            !mp->progress(mp->progress_ctx, "load", (double)done / (double)l->total, done))
             atomic_store(&l->stop, 1);
     }
 }
@@ -222,8 +231,11 @@ pith_status model_load(struct pith_model *m, struct pith_error *err)
     if (atomic_load(&l.stop))
         st = error_set(err, PITH_CANCELLED, "loading %s was cancelled", gguf_path(m->gguf));
     else if (l.bad.n)
-        st = error_set(err, PITH_FORMAT, "%s holds scales that are not finite: %s; the file is damaged", gguf_path(m->gguf), l.bad.p);
-    else if (m->params.progress && !m->params.progress(m->params.progress_ctx, "load", 1.0, l.total))
+        st = error_set(err, PITH_FORMAT,
+                       "%s holds scales that are not finite: %s; the file is damaged",
+                       gguf_path(m->gguf), l.bad.p);
+    else if (m->params.progress &&
+             !m->params.progress(m->params.progress_ctx, "load", 1.0, l.total))
         st = error_set(err, PITH_CANCELLED, "loading %s was cancelled", gguf_path(m->gguf));
     if (st == PITH_OK) {
         convert_vectors(&l);

@@ -36,7 +36,8 @@ static pith_status open_threads(struct pith_model *m, struct pith_error *err)
     if (n == 0)
         st = env_int("PITH_THREADS", 1, 256, cores_usable(), &n, err);
     else if (n < 1 || n > 256)
-        st = error_set(err, PITH_RANGE, "n_threads is %lld, wanted 1..256 (0: as many as cores)", (long long)n);
+        st = error_set(err, PITH_RANGE, "n_threads is %lld, wanted 1..256 (0: as many as cores)",
+                       (long long)n);
     if (st != PITH_OK)
         return st;
     m->n_threads = (int)n;
@@ -50,9 +51,11 @@ static pith_status check_params(struct pith_model_params *p, struct pith_error *
     if (p->n_batch < 1 || p->n_batch > 65536)
         return error_set(err, PITH_RANGE, "n_batch is %d, wanted 1..65536", p->n_batch);
     if (p->n_outputs < 0 || p->n_outputs > p->n_batch)
-        return error_set(err, PITH_RANGE, "n_outputs is %d, wanted 0..n_batch (%d)", p->n_outputs, p->n_batch);
+        return error_set(err, PITH_RANGE, "n_outputs is %d, wanted 0..n_batch (%d)", p->n_outputs,
+                         p->n_batch);
     if (p->weights < PITH_WEIGHTS_AUTO || p->weights > PITH_WEIGHTS_PACKED)
-        return error_set(err, PITH_RANGE, "weights is %d, wanted auto, mapped or packed", (int)p->weights);
+        return error_set(err, PITH_RANGE, "weights is %d, wanted auto, mapped or packed",
+                         (int)p->weights);
     return PITH_OK;
 }
 
@@ -131,7 +134,8 @@ fail:
     return st;
 }
 
-struct pith_model *model_open(const char *path, const struct pith_model_params *params, struct pith_error *err)
+struct pith_model *model_open(const char *path, const struct pith_model_params *params,
+                              struct pith_error *err)
 {
     struct pith_error local;
     err = err ? err : &local;

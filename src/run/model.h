@@ -30,12 +30,14 @@ struct pith_model {
     struct pith_model_info info;
 };
 
-struct pith_model *model_open(const char *path, const struct pith_model_params *params, struct pith_error *err);
+struct pith_model *model_open(const char *path, const struct pith_model_params *params,
+                              struct pith_error *err);
 struct pith_model *model_ref(struct pith_model *m);
 void model_unref(struct pith_model *m); /* NULL allowed */
 
 /* Limits of this machine by the first device (pith_machine_measure). */
-pith_status machine_measure(int n_threads, int ms, struct pith_machine *out, struct pith_error *err);
+pith_status machine_measure(int n_threads, int ms, struct pith_machine *out,
+                            struct pith_error *err);
 
 /* bind.c: finds every tensor of the architecture's table in the file; all faults in one message. */
 pith_status model_bind(struct pith_model *m, struct pith_error *err);

@@ -11,8 +11,8 @@ struct group {
 
 static int same_group(const struct call *a, const struct call *b)
 {
-    return a->op == b->op && a->dst.device == b->dst.device && !strcmp(a->impl.kernel, b->impl.kernel) &&
-           (!a->w || !b->w || a->w->type == b->w->type);
+    return a->op == b->op && a->dst.device == b->dst.device &&
+           !strcmp(a->impl.kernel, b->impl.kernel) && (!a->w || !b->w || a->w->type == b->w->type);
 }
 
 static int collect(const struct pith_session *s, struct group *g, int cap)
@@ -43,17 +43,24 @@ void session_report(const struct pith_session *s, int json, struct str *out)
 {
     struct group g[96];
     int n = collect(s, g, 96);
-    str_printf(out, json ? "{\"threads\": %d, \"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, \"ops\": [" :
-               "%d threads, %d phases, %d op calls, cache %llu bytes\nop, weight, kernel, device, calls, runs, bytes, operations, ns\n",
-               s->exec.n_threads, s->plan.n_phases, s->plan.n_calls, (unsigned long long)cache_bytes(&s->cache));
+    str_printf(
+        out,
+        json ? "{\"threads\": %d, \"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, \"ops\": ["
+             : "%d threads, %d phases, %d op calls, cache %llu bytes\nop, weight, kernel, device, "
+               "calls, runs, bytes, operations, ns\n",
+        s->exec.n_threads, s->plan.n_phases, s->plan.n_calls,
+        (unsigned long long)cache_bytes(&s->cache));
     for (int i = 0; i < n; i++) {
         const struct call *c = g[i].first;
         str_printf(out,
-                   json ? "%s{\"op\": \"%s\", \"weight\": \"%s\", \"kernel\": \"%s\", \"device\": \"%s\", \"calls\": %d, \"runs\": %llu, \"bytes\": %llu, \"ops\": %llu, "
+                   json ? "%s{\"op\": \"%s\", \"weight\": \"%s\", \"kernel\": \"%s\", \"device\": "
+                          "\"%s\", \"calls\": %d, \"runs\": %llu, \"bytes\": %llu, \"ops\": %llu, "
                           "\"ns\": %lld, \"fallback\": %s}"
                         : "%s%s, %s, %s, %s, %d, %llu, %llu, %llu, %lld%s\n",
-                   json && i ? ", " : "", op_names[c->op], c->w ? dtypes[c->w->type].name : "", c->impl.kernel, s->plan.devices[c->dst.device]->name, g[i].n_calls,
-                   (unsigned long long)g[i].sum.n, (unsigned long long)g[i].sum.bytes, (unsigned long long)g[i].sum.ops, (long long)g[i].sum.ns,
+                   json && i ? ", " : "", op_names[c->op], c->w ? dtypes[c->w->type].name : "",
+                   c->impl.kernel, s->plan.devices[c->dst.device]->name, g[i].n_calls,
+                   (unsigned long long)g[i].sum.n, (unsigned long long)g[i].sum.bytes,
+                   (unsigned long long)g[i].sum.ops, (long long)g[i].sum.ns,
                    json ? (g[i].n_slow ? "true" : "false") : (g[i].n_slow ? "  FALLBACK" : ""));
     }
     if (json)

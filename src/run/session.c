@@ -20,14 +20,18 @@ static int cache_type(const char *name, enum dtype *out, const char *which, stru
     return 1;
 }
 
-static pith_status take_params(struct pith_session *s, const struct pith_session_params *p, struct cache_params *cp, struct pith_error *err)
+static pith_status take_params(struct pith_session *s, const struct pith_session_params *p,
+                               struct cache_params *cp, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
     int32_t train = m->arch.hp.n_ctx_train;
     if (m->params.vocab_only)
-        return error_set(err, PITH_STATE, "the model was opened with vocab_only; open it with its weights to run it");
+        return error_set(
+            err, PITH_STATE,
+            "the model was opened with vocab_only; open it with its weights to run it");
     if (p->n_ctx < 0 || p->n_ctx > 1 << 24)
-        return error_set(err, PITH_RANGE, "n_ctx is %d, wanted 1..%d (0: as trained, at most 4096)", p->n_ctx, 1 << 24);
+        return error_set(err, PITH_RANGE, "n_ctx is %d, wanted 1..%d (0: as trained, at most 4096)",
+                         p->n_ctx, 1 << 24);
     if (p->n_seq < 0 || p->n_seq > 65536)
         return error_set(err, PITH_RANGE, "n_seq is %d, wanted 1..65536", p->n_seq);
     s->n_ctx = p->n_ctx ? p->n_ctx : train < 4096 ? train : 4096;
@@ -36,14 +40,22 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     s->causal = m->arch.hp.causal;
     int64_t all = (int64_t)s->n_ctx * s->n_seq, tokens = p->n_tokens ? p->n_tokens : all;
     if (tokens < 1)
-        return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1", (long long)p->n_tokens);
+        return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
+                         (long long)p->n_tokens);
     int pooling = p->pooling == PITH_POOL_FILE ? m->arch.hp.pooling : (int)p->pooling;
     if (pooling < PITH_POOL_NONE || pooling > PITH_POOL_LAST)
-        return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last", pooling);
+        return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last",
+                         pooling);
     s->pooled = pooling != PITH_POOL_NONE;
-    s->pool_kind = pooling == PITH_POOL_CLS ? POOL_CLS : pooling == PITH_POOL_LAST ? POOL_LAST : POOL_MEAN;
-    *cp = (struct cache_params){.n_ctx = s->n_ctx, .n_seq = s->n_seq, .n_batch = s->n_batch, .n_tokens = tokens < all ? tokens : all};
-    if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) || !cache_type(p->cache_type_v, &cp->v_type, "V", err))
+    s->pool_kind = pooling == PITH_POOL_CLS    ? POOL_CLS
+                   : pooling == PITH_POOL_LAST ? POOL_LAST
+                                               : POOL_MEAN;
+    *cp = (struct cache_params){.n_ctx = s->n_ctx,
+                                .n_seq = s->n_seq,
+                                .n_batch = s->n_batch,
+                                .n_tokens = tokens < all ? tokens : all};
+    if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) ||
+        !cache_type(p->cache_type_v, &cp->v_type, "V", err))
         return PITH_UNSUPPORTED;
     return PITH_OK;
 }
@@ -63,9 +75,9 @@ static void set_devices(struct pith_session *s)
 {
     const struct pith_model *m = s->model;
     for (node n = s->graph.first; n; n = n->next)
-        n->device = n->layer < 0                          ? 0
-                    : n->layer >= m->arch.hp.n_layer      ? m->n_devices - 1
-                                                          : m->layer_device[n->layer];
+        n->device = n->layer < 0                     ? 0
+                    : n->layer >= m->arch.hp.n_layer ? m->n_devices - 1
+                                                     : m->layer_device[n->layer];
 }
 
 static pith_status compile(struct pith_session *s, struct pith_error *err)
@@ -88,8 +100,11 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
     if (st != PITH_OK)
         return st;
     set_devices(s);
-    struct plan_params pp = {.cap_T = s->n_batch, .cap_R = s->cap_outputs, .cap_N = s->n_seq < s->n_batch ? s->n_seq : s->n_batch,
-                             .unfused = m->params.observe, .strict = m->params.strict};
+    struct plan_params pp = {.cap_T = s->n_batch,
+                             .cap_R = s->cap_outputs,
+                             .cap_N = s->n_seq < s->n_batch ? s->n_seq : s->n_batch,
+                             .unfused = m->params.observe,
+                             .strict = m->params.strict};
     return plan_compile(&s->plan, &s->graph, m->devices, m->n_devices, &pp, err);
 }
 
@@ -100,34 +115,41 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     int32_t cap_N = p->params.cap_N;
     pith_status st;
     for (int d = 0; d < m->n_devices; d++) {
-        st = m->devices[d]->backend->alloc(m->devices[d], p->act_bytes[d], PITH_MEM_SCRATCH, &s->act[d], err);
+        st = m->devices[d]->backend->alloc(m->devices[d], p->act_bytes[d], PITH_MEM_SCRATCH,
+                                           &s->act[d], err);
         if (st != PITH_OK)
             return error_prefix(err, "activations of %d rows", s->n_batch);
         s->exec.base[d] = s->act[d].p;
     }
-    s->step_reserved = (uint64_t)step_bytes(s->n_batch, s->cap_outputs, cap_N, s->cache.cap_pages, s->cache.n_groups, m->arch.hp.n_embd);
+    s->step_reserved = (uint64_t)step_bytes(s->n_batch, s->cap_outputs, cap_N, s->cache.cap_pages,
+                                            s->cache.n_groups, m->arch.hp.n_embd);
     s->step = mem_reserve(s->step_reserved);
     s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
     s->kept = mem_reserve(s->kept_bytes);
     s->exec.scratch_bytes = size_align(p->scratch_bytes + 64, 64);
     s->scratch = mem_alloc(s->exec.scratch_bytes * (size_t)m->n_threads, PITH_MEM_SCRATCH);
-    s->run_state = mem_zalloc(m->devices[0]->backend->state_bytes(p, m->n_threads), PITH_MEM_SCRATCH);
+    s->run_state =
+        mem_zalloc(m->devices[0]->backend->state_bytes(p, m->n_threads), PITH_MEM_SCRATCH);
     s->stats = mem_array((size_t)p->n_calls, sizeof *s->stats, PITH_MEM_SCRATCH);
     s->seq_rows = mem_array((size_t)s->n_seq + 1, sizeof *s->seq_rows, PITH_MEM_SCRATCH);
     s->seq_last = mem_array((size_t)s->n_seq, sizeof *s->seq_last, PITH_MEM_SCRATCH);
     s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
     s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
-    if (!s->step || !s->kept || !s->scratch || !s->run_state || !s->stats || !s->seq_rows || !s->seq_last || !s->order || !s->output)
-        return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step", s->n_batch);
+    if (!s->step || !s->kept || !s->scratch || !s->run_state || !s->stats || !s->seq_rows ||
+        !s->seq_last || !s->order || !s->output)
+        return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
+                         s->n_batch);
     st = mem_commit(s->step, s->step_reserved, PITH_MEM_SCRATCH, err);
     if (st != PITH_OK) {
         mem_release(s->step, s->step_reserved);
         s->step = NULL;
         return st;
     }
-    step_init(s->step, s->n_batch, s->cap_outputs, cap_N, s->cache.cap_pages, s->cache.n_groups, m->arch.hp.n_embd);
+    step_init(s->step, s->n_batch, s->cap_outputs, cap_N, s->cache.cap_pages, s->cache.n_groups,
+              m->arch.hp.n_embd);
     for (int g = 0; g < s->cache.n_groups; g++)
-        s->exec.cache[g] = (struct cache_view){.base = s->cache.group[g].base, .page_bytes = s->cache.group[g].page_bytes};
+        s->exec.cache[g] = (struct cache_view){.base = s->cache.group[g].base,
+                                               .page_bytes = s->cache.group[g].page_bytes};
     s->exec.step = s->step;
     s->exec.plan = p;
     s->exec.scratch = s->scratch;
@@ -139,7 +161,8 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     return PITH_OK;
 }
 
-struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params, struct pith_error *err)
+struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
+                                  struct pith_error *err)
 {
     struct cache_params cp;
     pith_status st;
@@ -210,19 +233,26 @@ static int wanted(const struct pith_session *s, const struct pith_batch *b, int3
     return b->want ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
 }
 
-static pith_status check_batch(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
+static pith_status check_batch(struct pith_session *s, const struct pith_batch *b,
+                               struct pith_error *err)
 {
     int32_t n_out = 0, n_vocab = s->model->arch.hp.n_vocab;
     if (b->n < 1 || !b->token == !b->embd)
-        return error_set(err, PITH_RANGE, "a batch of %d rows with %s; wanted at least one row and either tokens or embedding rows", b->n,
-                         b->token ? "both tokens and embedding rows" : "neither tokens nor embedding rows");
+        return error_set(err, PITH_RANGE,
+                         "a batch of %d rows with %s; wanted at least one row and either tokens or "
+                         "embedding rows",
+                         b->n,
+                         b->token ? "both tokens and embedding rows"
+                                  : "neither tokens nor embedding rows");
     memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
     for (int32_t i = 0; i < b->n; i++) {
         int32_t q = seq_of(s, b, i);
         if (q < 0 || q >= s->n_seq)
-            return error_set(err, PITH_RANGE, "row %d is of sequence %d, the session has 0..%d", i, q, s->n_seq - 1);
+            return error_set(err, PITH_RANGE, "row %d is of sequence %d, the session has 0..%d", i,
+                             q, s->n_seq - 1);
         if (b->token && (b->token[i] < 0 || b->token[i] >= n_vocab))
-            return error_set(err, PITH_RANGE, "row %d is token %d, the vocabulary has 0..%d", i, b->token[i], n_vocab - 1);
+            return error_set(err, PITH_RANGE, "row %d is token %d, the vocabulary has 0..%d", i,
+                             b->token[i], n_vocab - 1);
         s->seq_rows[q]++;
         s->seq_last[q] = i;
     }
@@ -231,15 +261,26 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
     for (int32_t q = 0; q < s->n_seq; q++) {
         int64_t over = (int64_t)s->cache.seq[q].n + s->seq_rows[q] - s->n_ctx;
         if (s->seq_rows[q] && over > 0)
-            return error_set(err, PITH_RANGE, "prompt exceeds the context: n_prompt = %lld, n_ctx = %d, n_over = %lld; shorten it or open the session with a larger context",
+            return error_set(err, PITH_RANGE,
+                             "prompt exceeds the context: n_prompt = %lld, n_ctx = %d, n_over = "
+                             "%lld; shorten it or open the session with a larger context",
                              (long long)over + s->n_ctx, s->n_ctx, (long long)over);
         if (s->seq_rows[q] && !s->causal && s->cache.seq[q].n)
-            return error_set(err, PITH_STATE, "sequence %d holds %d positions; a non-causal model takes a sequence whole: truncate it to 0 first", q, s->cache.seq[q].n);
+            return error_set(err, PITH_STATE,
+                             "sequence %d holds %d positions; a non-causal model takes a sequence "
+                             "whole: truncate it to 0 first",
+                             q, s->cache.seq[q].n);
     }
     if ((!s->causal || s->pooled) && b->n > s->n_batch)
-        return error_set(err, PITH_RANGE, "%d rows in one step, at most n_batch = %d for a model that takes its input whole; open it with a larger n_batch", b->n, s->n_batch);
+        return error_set(err, PITH_RANGE,
+                         "%d rows in one step, at most n_batch = %d for a model that takes its "
+                         "input whole; open it with a larger n_batch",
+                         b->n, s->n_batch);
     if (n_out > s->cap_outputs)
-        return error_set(err, PITH_RANGE, "%d outputs asked for, at most %d in one call; ask in parts or open the model with a larger n_outputs", n_out, s->cap_outputs);
+        return error_set(err, PITH_RANGE,
+                         "%d outputs asked for, at most %d in one call; ask in parts or open the "
+                         "model with a larger n_outputs",
+                         n_out, s->cap_outputs);
     return PITH_OK;
 }
 
@@ -270,7 +311,8 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
         int32_t r = s->seq_rows[seq_of(s, b, i)]++;
         s->order[i - from] = r;
         if (b->embd)
-            memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd, (size_t)t->n_embd * sizeof(float));
+            memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
+                   (size_t)t->n_embd * sizeof(float));
         step_token(t)[r] = b->token ? b->token[i] : -1;
     }
     t->R = 0;
@@ -307,7 +349,8 @@ static pith_status take_pages(struct pith_session *s, struct pith_error *err)
 {
     const struct step *t = s->step;
     for (int32_t k = 0; k < t->N; k++) {
-        pith_status st = cache_grow(&s->cache, step_seq(t)[k], step_first(t)[k + 1] - step_first(t)[k], err);
+        pith_status st =
+            cache_grow(&s->cache, step_seq(t)[k], step_first(t)[k + 1] - step_first(t)[k], err);
         if (st != PITH_OK)
             return st;
     }
@@ -339,7 +382,8 @@ static pith_status keep_outputs(struct pith_session *s, struct pith_error *err)
     uint64_t row = (uint64_t)s->n_cols * sizeof(float);
     uint64_t need = size_align((uint64_t)s->n_outputs * row, 4096);
     if (s->last_outputs && need > s->kept_committed) {
-        pith_status st = mem_commit((uint8_t *)s->kept + s->kept_committed, need - s->kept_committed, PITH_MEM_SCRATCH, err);
+        pith_status st = mem_commit((uint8_t *)s->kept + s->kept_committed,
+                                    need - s->kept_committed, PITH_MEM_SCRATCH, err);
         if (st != PITH_OK)
             return st;
         s->kept_committed = need;
@@ -352,7 +396,8 @@ static pith_status keep_outputs(struct pith_session *s, struct pith_error *err)
     return PITH_OK;
 }
 
-static pith_status run_rows(struct pith_session *s, const struct pith_batch *b, int32_t from, int32_t n, struct pith_error *err)
+static pith_status run_rows(struct pith_session *s, const struct pith_batch *b, int32_t from,
+                            int32_t n, struct pith_error *err)
 {
     fill_rows(s, b, from, n);
     pith_status st = take_pages(s, err);
@@ -400,13 +445,15 @@ static pith_status check_seq(const struct pith_session *s, int32_t seq, struct p
     return PITH_OK;
 }
 
-pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n, struct pith_error *err)
+pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                         struct pith_error *err)
 {
     pith_status st = check_seq(s, seq, err);
     if (st != PITH_OK)
         return st;
     if (n > INT32_MAX / 2)
-        return error_set(err, PITH_RANGE, "prompt exceeds the context: n_prompt = %zu, n_ctx = %d", n, s->n_ctx);
+        return error_set(err, PITH_RANGE, "prompt exceeds the context: n_prompt = %zu, n_ctx = %d",
+                         n, s->n_ctx);
     struct pith_batch b = PITH_BATCH_INIT;
     b.n = (int32_t)n;
     b.token = tokens;
@@ -416,25 +463,31 @@ pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tok
     return st;
 }
 
-pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err)
+pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                           size_t *n_kept, struct pith_error *err)
 {
     pith_status st = check_seq(s, seq, err);
     if (st != PITH_OK)
         return st;
     if (n == 0)
-        return error_set(err, PITH_RANGE, "a prefix of no tokens; pith_truncate empties a sequence");
+        return error_set(err, PITH_RANGE,
+                         "a prefix of no tokens; pith_truncate empties a sequence");
     if (n > (size_t)s->n_ctx)
-        return error_set(err, PITH_RANGE, "prompt exceeds the context: n_prompt = %zu, n_ctx = %d, n_over = %zu; shorten it or open the session with a larger context",
+        return error_set(err, PITH_RANGE,
+                         "prompt exceeds the context: n_prompt = %zu, n_ctx = %d, n_over = %zu; "
+                         "shorten it or open the session with a larger context",
                          n, s->n_ctx, n - (size_t)s->n_ctx);
     const struct cache_seq *q = &s->cache.seq[seq];
     int32_t keep = 0;
-    while (s->causal && !s->pooled && keep < q->n && (size_t)keep < n - 1 && q->token[keep] == tokens[keep])
+    while (s->causal && !s->pooled && keep < q->n && (size_t)keep < n - 1 &&
+           q->token[keep] == tokens[keep])
         keep++;
     if (!cache_can_resume(&s->cache, seq, keep))
         keep = 0;
     for (size_t i = (size_t)keep; i < n; i++) /* before anything is given up */
         if (tokens[i] < 0 || tokens[i] >= s->model->arch.hp.n_vocab)
-            return error_set(err, PITH_RANGE, "token %zu is %d, the vocabulary has 0..%d", i, tokens[i], s->model->arch.hp.n_vocab - 1);
+            return error_set(err, PITH_RANGE, "token %zu is %d, the vocabulary has 0..%d", i,
+                             tokens[i], s->model->arch.hp.n_vocab - 1);
     cache_cut(&s->cache, seq, keep);
     if (n_kept)
         *n_kept = (size_t)keep;
@@ -447,14 +500,19 @@ pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n, str
     if (st != PITH_OK)
         return st;
     if (n < 0 || n > s->cache.seq[seq].n)
-        return error_set(err, PITH_RANGE, "truncate to %lld positions, sequence %d holds %d", (long long)n, seq, s->cache.seq[seq].n);
+        return error_set(err, PITH_RANGE, "truncate to %lld positions, sequence %d holds %d",
+                         (long long)n, seq, s->cache.seq[seq].n);
     if (!cache_can_resume(&s->cache, seq, (int32_t)n))
-        return error_set(err, PITH_STATE, "layers with a window no longer hold what position %lld sees; use pith_prefix, which recomputes it", (long long)n);
+        return error_set(err, PITH_STATE,
+                         "layers with a window no longer hold what position %lld sees; use "
+                         "pith_prefix, which recomputes it",
+                         (long long)n);
     cache_cut(&s->cache, seq, (int32_t)n);
     return PITH_OK;
 }
 
-pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t n, struct pith_error *err)
+pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t n,
+                         struct pith_error *err)
 {
     pith_status st = check_seq(s, dst, err);
     if (st == PITH_OK)
@@ -462,9 +520,13 @@ pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64
     if (st != PITH_OK)
         return st;
     if (n < 0 || n > s->cache.seq[src].n)
-        return error_set(err, PITH_RANGE, "copy of %lld positions, sequence %d holds %d", (long long)n, src, s->cache.seq[src].n);
+        return error_set(err, PITH_RANGE, "copy of %lld positions, sequence %d holds %d",
+                         (long long)n, src, s->cache.seq[src].n);
     if (!cache_can_resume(&s->cache, src, (int32_t)n))
-        return error_set(err, PITH_STATE, "layers with a window no longer hold what position %lld of sequence %d sees", (long long)n, src);
+        return error_set(
+            err, PITH_STATE,
+            "layers with a window no longer hold what position %lld of sequence %d sees",
+            (long long)n, src);
     cache_share(&s->cache, dst, src, (int32_t)n);
     return PITH_OK;
 }

@@ -9,10 +9,10 @@
 
 struct pith_session {
     struct pith_model *model;
-    struct graph graph;          /* owns what the plan points at */
+    struct graph graph; /* owns what the plan points at */
     struct plan plan;
     struct cache cache;
-    struct kv_layer *kv;         /* [n_layer] */
+    struct kv_layer *kv; /* [n_layer] */
     int32_t *window;
     int32_t n_ctx, n_seq, n_batch, cap_outputs;
     enum pool_kind pool_kind;
@@ -25,31 +25,39 @@ struct pith_session {
     struct call_stats *stats;
     _Atomic(int) cancel;
     /* Sorting a batch by sequence. */
-    int32_t *seq_rows, *order;   /* [n_seq + 1], [n_batch] */
-    int32_t *seq_last;           /* [n_seq] last row of each sequence in the call */
-    int32_t one_seq;             /* of a batch without sequence numbers */
+    int32_t *seq_rows, *order; /* [n_seq + 1], [n_batch] */
+    int32_t *seq_last;         /* [n_seq] last row of each sequence in the call */
+    int32_t one_seq;           /* of a batch without sequence numbers */
     /* Outputs of the last call: the plan's own rows for its last step, copies for earlier ones. */
-    const float **output;        /* [cap_outputs] */
+    const float **output;            /* [cap_outputs] */
     int32_t n_outputs, last_outputs; /* last_outputs: those of the running step */
-    float *kept;                 /* reserved address space [cap_outputs][cols] */
+    float *kept;                     /* reserved address space [cap_outputs][cols] */
     uint64_t kept_bytes, kept_committed;
-    int64_t n_cols;              /* V or E */
+    int64_t n_cols; /* V or E */
 };
 
-struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params, struct pith_error *err);
+struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
+                                  struct pith_error *err);
 void session_close(struct pith_session *s); /* NULL allowed */
-pith_status session_step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err);
-pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n, struct pith_error *err);
-pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err);
-pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n, struct pith_error *err);
-pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t n, struct pith_error *err);
+pith_status session_step(struct pith_session *s, const struct pith_batch *b,
+                         struct pith_error *err);
+pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                         struct pith_error *err);
+pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                           size_t *n_kept, struct pith_error *err);
+pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n,
+                             struct pith_error *err);
+pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t n,
+                         struct pith_error *err);
 uint64_t session_cache_bytes(const struct pith_session *s, int64_t n);
 
 /* generate.c */
-pith_status session_generate(struct pith_session *s, const struct pith_generate_params *p, struct pith_generate_result *out, struct pith_error *err);
+pith_status session_generate(struct pith_session *s, const struct pith_generate_params *p,
+                             struct pith_generate_result *out, struct pith_error *err);
 /* report.c */
 void session_report(const struct pith_session *s, int json, struct str *out);
 /* synth.c */
-pith_status synth_write(const char *path, const struct pith_synth_params *p, struct pith_error *err);
+pith_status synth_write(const char *path, const struct pith_synth_params *p,
+                        struct pith_error *err);
 
 #endif

@@ -31,19 +31,29 @@ static pith_status set_hparams(struct synth *s, struct pith_error *err)
     hp->n_embd = or_default(p->n_embd, 64);
     hp->n_vocab = or_default(p->n_vocab, 320);
     hp->n_ctx_train = or_default(p->n_ctx, 256);
-    if (hp->n_layer < 1 || hp->n_layer > 1024 || hp->n_embd < 1 || hp->n_embd > 1 << 20 || hp->n_vocab < 8 || hp->n_vocab > 1 << 24 || hp->n_ctx_train < 1)
-        return error_set(err, PITH_RANGE, "synth: %d layers (1..1024), n_embd %d (1..2^20), n_vocab %d (8..2^24), n_ctx %d (> 0)", hp->n_layer, hp->n_embd, hp->n_vocab,
-                         hp->n_ctx_train);
-    int32_t heads = or_default(p->n_head, hp->n_embd >= 256 ? hp->n_embd / 64 : 4), kv = or_default(p->n_head_kv, heads > 1 ? heads / 2 : 1);
+    if (hp->n_layer < 1 || hp->n_layer > 1024 || hp->n_embd < 1 || hp->n_embd > 1 << 20 ||
+        hp->n_vocab < 8 || hp->n_vocab > 1 << 24 || hp->n_ctx_train < 1)
+        return error_set(
+            err, PITH_RANGE,
+            "synth: %d layers (1..1024), n_embd %d (1..2^20), n_vocab %d (8..2^24), n_ctx %d (> 0)",
+            hp->n_layer, hp->n_embd, hp->n_vocab, hp->n_ctx_train);
+    int32_t heads = or_default(p->n_head, hp->n_embd >= 256 ? hp->n_embd / 64 : 4),
+            kv = or_default(p->n_head_kv, heads > 1 ? heads / 2 : 1);
     hp->d_k = hp->d_v = or_default(p->head_dim, heads > 0 ? hp->n_embd / heads : 0);
-    if (heads < 1 || heads > 1024 || kv < 1 || heads % kv || hp->d_k < 2 || hp->d_k % 2 || hp->d_k > 4096)
-        return error_set(err, PITH_RANGE, "synth: %d heads over %d kv heads of %d; wanted whole groups and an even head size", heads, kv, hp->d_k);
+    if (heads < 1 || heads > 1024 || kv < 1 || heads % kv || hp->d_k < 2 || hp->d_k % 2 ||
+        hp->d_k > 4096)
+        return error_set(
+            err, PITH_RANGE,
+            "synth: %d heads over %d kv heads of %d; wanted whole groups and an even head size",
+            heads, kv, hp->d_k);
     hp->n_rot = hp->d_k;
     hp->rope_base = 10000;
     hp->n_expert = p->n_expert;
     hp->n_expert_used = p->n_expert ? or_default(p->n_expert_used, 2) : 0;
-    if (p->n_expert < 0 || p->n_expert > 4096 || hp->n_expert_used > hp->n_expert || hp->n_expert_used < 0 || p->n_ff < 0 || p->n_ff > 1 << 22)
-        return error_set(err, PITH_RANGE, "synth: %d of %d experts, n_ff %d", hp->n_expert_used, hp->n_expert, p->n_ff);
+    if (p->n_expert < 0 || p->n_expert > 4096 || hp->n_expert_used > hp->n_expert ||
+        hp->n_expert_used < 0 || p->n_ff < 0 || p->n_ff > 1 << 22)
+        return error_set(err, PITH_RANGE, "synth: %d of %d experts, n_ff %d", hp->n_expert_used,
+                         hp->n_expert, p->n_ff);
     int32_t ff = or_default(p->n_ff, hp->n_embd * 2);
     hp->n_ff_exp = ff;
     hp->window = s->m.arch->windowed ? (hp->n_ctx_train > 64 ? hp->n_ctx_train / 8 : 8) : 0;
@@ -69,10 +79,12 @@ static enum dtype type_for(const struct synth *s, int n_dims, int64_t k)
 /* Optional tensors are left out but the output matrix. */
 static int is_written(const struct synth *s, const struct tensor_spec *t)
 {
-    return arch_tensor_used(&s->m, t) && (!t->optional || (!strcmp(t->name, "output.weight") && !s->p->tied));
+    return arch_tensor_used(&s->m, t) &&
+           (!t->optional || (!strcmp(t->name, "output.weight") && !s->p->tied));
 }
 
-static void each_tensor(struct synth *s, void (*fn)(struct synth *, const struct tensor_spec *, int32_t l))
+static void each_tensor(struct synth *s,
+                        void (*fn)(struct synth *, const struct tensor_spec *, int32_t l))
 {
     for (const struct tensor_spec *t = s->m.arch->tensors; t->name; t++)
         if (is_written(s, t) && !t->layer)
@@ -107,7 +119,8 @@ static void fill(struct synth *s, const struct tensor_spec *t, int32_t l)
         dev *= 0.5f;
     for (int i = 0; i < n - 1; i++)
         rows *= dims[i];
-    rng_init(&rng, s->p->seed ^ (slice_hash(slice_of(t->name)) + (uint64_t)(l + 1) * 0x9e3779b97f4a7c15u));
+    rng_init(&rng, s->p->seed ^
+                       (slice_hash(slice_of(t->name)) + (uint64_t)(l + 1) * 0x9e3779b97f4a7c15u));
     for (int64_t r = 0; r < rows; r++) {
         /* Large models: one random row in 64, the others turned copies of it; the bytes look random to every kernel. */
         if (r % 64 == 0)
@@ -130,10 +143,15 @@ static pith_status write_vocab(struct synth *s, struct pith_error *err)
     int32_t *type = arena_array(&s->arena, (size_t)n, sizeof *type);
     static const char *const first[3] = {"<unk>", "<s>", "</s>"};
     for (int32_t i = 0; piece && score && type && i < n; i++) {
-        const char *text = i < 3 ? first[i] : i < 259 ? arena_printf(&s->arena, "<0x%02X>", i - 3) : arena_printf(&s->arena, "\xe2\x96\x81w%d", i);
+        const char *text = i < 3     ? first[i]
+                           : i < 259 ? arena_printf(&s->arena, "<0x%02X>", i - 3)
+                                     : arena_printf(&s->arena, "\xe2\x96\x81w%d", i);
         piece[i] = slice_of(text);
         score[i] = (float)-i;
-        type[i] = i == 0 ? VOCAB_UNKNOWN : i < 3 ? VOCAB_CONTROL : i < 259 ? VOCAB_BYTE : VOCAB_NORMAL;
+        type[i] = i == 0    ? VOCAB_UNKNOWN
+                  : i < 3   ? VOCAB_CONTROL
+                  : i < 259 ? VOCAB_BYTE
+                            : VOCAB_NORMAL;
     }
     if (!arena_ok(&s->arena))
         return error_set(err, PITH_NOMEM, "out of memory for a vocabulary of %d", n);
@@ -156,7 +174,9 @@ pith_status synth_write(const char *path, const struct pith_synth_params *p, str
     s.m.arch = p->arch ? arch_find(p->arch) : NULL;
     int t = dtype_from_name(type);
     if (!s.m.arch)
-        TRY(error_set(err, PITH_UNSUPPORTED, "synth: unknown architecture \"%s\"; pith inspect lists the known", p->arch ? p->arch : ""));
+        TRY(error_set(err, PITH_UNSUPPORTED,
+                      "synth: unknown architecture \"%s\"; pith inspect lists the known",
+                      p->arch ? p->arch : ""));
     if (t < 0 || !dtypes[t].quant)
         TRY(error_set(err, PITH_UNSUPPORTED, "synth: weight type \"%s\" cannot be written", type));
     s.type = (enum dtype)t;

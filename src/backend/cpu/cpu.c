@@ -50,14 +50,14 @@ static void cpu_memory(struct device *d, uint64_t *total, uint64_t *available)
     *available = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page;
 }
 
-static pith_status cpu_alloc(struct device *d, uint64_t bytes, pith_purpose purpose, struct buffer *out,
-                             struct pith_error *err)
+static pith_status cpu_alloc(struct device *d, uint64_t bytes, pith_purpose purpose,
+                             struct buffer *out, struct pith_error *err)
 {
     *out = (struct buffer){.device = d, .bytes = bytes, .purpose = purpose};
     out->p = mem_reserve(bytes);
     if (!out->p)
-        return error_set(err, PITH_NOMEM, "%s: no address space for %llu bytes of %s", d->name, (unsigned long long)bytes,
-                         pith_purpose_name(purpose));
+        return error_set(err, PITH_NOMEM, "%s: no address space for %llu bytes of %s", d->name,
+                         (unsigned long long)bytes, pith_purpose_name(purpose));
     pith_status st = mem_commit(out->p, bytes, purpose, err);
     if (st != PITH_OK) {
         mem_release(out->p, bytes);
@@ -68,10 +68,12 @@ static pith_status cpu_alloc(struct device *d, uint64_t bytes, pith_purpose purp
     return PITH_OK;
 }
 
-static pith_status cpu_import(struct device *d, const void *host, uint64_t bytes, struct buffer *out, struct pith_error *err)
+static pith_status cpu_import(struct device *d, const void *host, uint64_t bytes,
+                              struct buffer *out, struct pith_error *err)
 {
     (void)err;
-    *out = (struct buffer){.device = d, .p = (void *)(uintptr_t)host, .bytes = 0, .purpose = PITH_MEM_WEIGHTS};
+    *out = (struct buffer){
+        .device = d, .p = (void *)(uintptr_t)host, .bytes = 0, .purpose = PITH_MEM_WEIGHTS};
     (void)bytes; /* page cache: not ours to count */
     return PITH_OK;
 }
@@ -98,13 +100,15 @@ static void cpu_read(struct device *d, void *host, const void *src, uint64_t byt
     memcpy(host, src, bytes);
 }
 
-static void cpu_copy(struct device *to, void *dst, struct device *from, const void *src, uint64_t bytes)
+static void cpu_copy(struct device *to, void *dst, struct device *from, const void *src,
+                     uint64_t bytes)
 {
     (void)to;
     from->backend->read(from, dst, src, bytes);
 }
 
-static int cpu_impl(const struct device *d, const struct node *n, const struct kv_layer *kv, struct op_impl *out)
+static int cpu_impl(const struct device *d, const struct node *n, const struct kv_layer *kv,
+                    struct op_impl *out)
 {
     const struct cpu_device *c = d->priv;
     if (c->kern && cpu_ops_impl(c->kern, n, kv, out))
@@ -114,7 +118,8 @@ static int cpu_impl(const struct device *d, const struct node *n, const struct k
     return 1;
 }
 
-static void cpu_pack(const struct device *d, const struct tensor *t, int64_t stack, int64_t first, int64_t n, void *out)
+static void cpu_pack(const struct device *d, const struct tensor *t, int64_t stack, int64_t first,
+                     int64_t n, void *out)
 {
     (void)d;
     const struct dtype_traits *tr = &dtypes[t->type];
@@ -124,7 +129,8 @@ static void cpu_pack(const struct device *d, const struct tensor *t, int64_t sta
         const void *rows[64];
         int n_rows = 0;
         for (; n_rows < tr->pack_rows && p * tr->pack_rows + n_rows < m; n_rows++)
-            rows[n_rows] = (const uint8_t *)t->file + (uint64_t)(stack * m + p * tr->pack_rows + n_rows) * row;
+            rows[n_rows] =
+                (const uint8_t *)t->file + (uint64_t)(stack * m + p * tr->pack_rows + n_rows) * row;
         tr->pack(rows, n_rows, k, (uint8_t *)out + (uint64_t)(p - first) * panel);
     }
 }

@@ -15,13 +15,16 @@ struct cpu_device {
 };
 
 /* ops.c: the kernel of a node over the table `kern`; 0 when only the reference can do it. */
-int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_layer *kv, struct op_impl *out);
+int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_layer *kv,
+                 struct op_impl *out);
 /* run.c */
-pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n, struct pith_error *err);
+pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
+                    struct pith_error *err);
 size_t cpu_state_bytes(const struct plan *p, int n_threads);
 
 /* measure.c */
-pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int ms, struct pith_machine *out, struct pith_error *err);
+pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int ms,
+                        struct pith_machine *out, struct pith_error *err);
 
 static inline void cpu_pause(void)
 {

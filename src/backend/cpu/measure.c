@@ -49,8 +49,8 @@ static double best_rate(struct job *j, struct pool *pool, int what, int ms)
     return best;
 }
 
-pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int ms, struct pith_machine *out,
-                        struct pith_error *err)
+pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int ms,
+                        struct pith_machine *out, struct pith_error *err)
 {
     const struct cpu_device *c = d->priv;
     struct buffer b;

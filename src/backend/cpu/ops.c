@@ -38,7 +38,8 @@ static void op_embed(call c, exec x, int64_t begin, int64_t end, int ith)
             continue;
         }
         int64_t id = step_token(s)[r];
-        const void *row = (const uint8_t *)c->w->file + (uint64_t)id * dtype_row_bytes(c->w->type, n);
+        const void *row =
+            (const uint8_t *)c->w->file + (uint64_t)id * dtype_row_bytes(c->w->type, n);
         if (c->w->packed) {
             const uint8_t *panel = (const uint8_t *)c->w->packed +
                                    (uint64_t)(id / d->pack_rows) * dtype_panel_bytes(c->w->type, n);
@@ -91,17 +92,18 @@ static void op_softcap(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     (void)ith;
     for (int64_t r = begin; r < end; r++)
-        kern_of(c)->softcap(value_row(x, &c->src[0], r), c->p.softcap.cap,
-                            value_row(x, &c->dst, r), c->dst.cols);
+        kern_of(c)->softcap(value_row(x, &c->src[0], r), c->p.softcap.cap, value_row(x, &c->dst, r),
+                            c->dst.cols);
 }
 
 static void op_glu(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     (void)ith;
     const struct kern *k = kern_of(c);
-    void (*const act[])(const float *, const float *, float *, int64_t) = {
-        [GLU_SILU] = k->silu,   [GLU_GELU] = k->gelu, [GLU_GELU_ERF] = k->gelu_erf, [GLU_GELU_QUICK] = k->gelu_quick,
-        [GLU_RELU] = k->relu, [GLU_RELU2] = k->relu2};
+    void (*const act[])(const float *, const float *, float *,
+                        int64_t) = {[GLU_SILU] = k->silu,         [GLU_GELU] = k->gelu,
+                                    [GLU_GELU_ERF] = k->gelu_erf, [GLU_GELU_QUICK] = k->gelu_quick,
+                                    [GLU_RELU] = k->relu,         [GLU_RELU2] = k->relu2};
     for (int64_t r = begin; r < end; r++)
         act[c->p.glu.act](value_row(x, &c->src[0], r),
                           c->node->src[1] ? value_row(x, &c->src[1], r) : NULL,
@@ -169,7 +171,8 @@ static void op_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
         for (int h = 0; h < kv->n_head_kv; h++) {
             const float *kr = value_row(x, &c->src[0], r) + (int64_t)h * kv->d_k;
             const float *vr = value_row(x, &c->src[1], r) + (int64_t)h * kv->d_v;
-            uint8_t *kp = base + kv->k_off + h * kv->k_head, *vp = base + kv->v_off + h * kv->v_head;
+            uint8_t *kp = base + kv->k_off + h * kv->k_head,
+                    *vp = base + kv->v_off + h * kv->v_head;
             if (kv->k_type == DT_F16)
                 put_f16(k, kr, kv->d_k, (uint16_t *)kp + j, STEP_PAGE);
             else
@@ -185,7 +188,9 @@ static void op_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
 
 /* ---------------------------------------------------------------- matrix products over packed panels */
 
-enum { TILE_CACHE = 256 << 10 }; /* bytes of activations swept per panel before the next panel: a part of L2 */
+enum {
+    TILE_CACHE = 256 << 10
+}; /* bytes of activations swept per panel before the next panel: a part of L2 */
 
 static int64_t panels(const struct tensor *w)
 {
@@ -200,8 +205,8 @@ static int64_t matmul_units(call c, exec x)
 }
 
 /* Columns of a finished tile [nc][rows of the panel] to their rows of the result, with the bias. */
-static void store_tile(call c, exec x, const float *y, int nc, int pack_rows, int64_t panel, int64_t row0,
-                       const float *bias)
+static void store_tile(call c, exec x, const float *y, int nc, int pack_rows, int64_t panel,
+                       int64_t row0, const float *bias)
 {
     int64_t m = panel * pack_rows, left = c->dst.cols - m;
     int64_t n = left < pack_rows ? left : pack_rows;
@@ -254,7 +259,8 @@ static size_t gather_bytes(const struct node *n)
 }
 
 /* Copies n rows of a value (given by index) into one tile of n columns in scratch. */
-static struct act_tile gather(exec x, const struct value *v, const int32_t *row, int per_row, int n, uint8_t *out)
+static struct act_tile gather(exec x, const struct value *v, const int32_t *row, int per_row, int n,
+                              uint8_t *out)
 {
     struct act_tile to = {.nc = n};
     int64_t k = v->cols, per = v->fmt == ACT_A256 ? 256 : 32, n_d = k / per;
@@ -277,7 +283,8 @@ static struct act_tile gather(exec x, const struct value *v, const int32_t *row,
                 memcpy(q + (b * n + i) * 32, from.q + (b * from.nc + c) * 32, 32);
             for (int64_t b = 0; b < n_d; b++) {
                 d[b * n + i] = from.d[b * from.nc + c];
-                memcpy(s + (b * n + i) * s_words, fs + (b * from.nc + c) * s_words, (size_t)s_words * 4);
+                memcpy(s + (b * n + i) * s_words, fs + (b * from.nc + c) * s_words,
+                       (size_t)s_words * 4);
             }
         }
     }
@@ -297,11 +304,13 @@ static void op_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
     struct moe_sorted s = moe_sorted(c, x, &c->src[1]);
     int64_t kk = tensor_k(c->w), n_panels = panels(c->w), m_all = tensor_m(c->w);
     int pack_rows = dtypes[c->w->type].pack_rows;
-    int per_row = c->src[0].rows_mul == c->p.moe.k ? 1 : c->p.moe.k; /* input rows are [T*k] or [T] */
+    int per_row =
+        c->src[0].rows_mul == c->p.moe.k ? 1 : c->p.moe.k; /* input rows are [T*k] or [T] */
     uint64_t bytes = dtype_panel_bytes(c->w->type, kk);
     for (int64_t u = begin; u < end;) {
         int64_t e = u / n_panels, p1 = (e + 1) * n_panels < end ? n_panels : end - e * n_panels;
-        const uint8_t *w = (const uint8_t *)c->w->packed + (uint64_t)(s.expert[e] * n_panels) * bytes;
+        const uint8_t *w =
+            (const uint8_t *)c->w->packed + (uint64_t)(s.expert[e] * n_panels) * bytes;
         for (int32_t i = s.first[e]; i < s.first[e + 1]; i += ACT_TILE) {
             int n = s.first[e + 1] - i < ACT_TILE ? s.first[e + 1] - i : ACT_TILE;
             struct act_tile a = gather(x, &c->src[0], s.row + i, per_row, n, scratch_of(x, ith));
@@ -309,7 +318,8 @@ static void op_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
                 kern_of(c)->mm[c->w->type](w + (uint64_t)p * bytes, kk, &a, y);
                 int64_t m = p * pack_rows, left = m_all - m < pack_rows ? m_all - m : pack_rows;
                 for (int j = 0; j < n; j++)
-                    memcpy(value_row(x, &c->dst, s.row[i + j]) + m, y + j * pack_rows, (size_t)left * sizeof *y);
+                    memcpy(value_row(x, &c->dst, s.row[i + j]) + m, y + j * pack_rows,
+                           (size_t)left * sizeof *y);
             }
         }
         u = e * n_panels + p1;
@@ -362,34 +372,51 @@ static void attn_unit(call c, exec x, int64_t u, int ith)
     int per_tile = kv->n_head_kv * (split.by_span ? split.n_parts : 1);
     int32_t row, seg, first_span, n_spans, part = split.by_span ? (int32_t)(u % split.n_parts) : 0;
     int head_kv = (int)(u % per_tile) / (split.by_span ? split.n_parts : 1);
-    int32_t n_rows = attn_tile(x, kv->group, (int32_t)(u / per_tile), &row, &seg, &first_span, &n_spans);
+    int32_t n_rows =
+        attn_tile(x, kv->group, (int32_t)(u / per_tile), &row, &seg, &first_span, &n_spans);
     int n_head = c->p.attn.n_head, g = n_head / kv->n_head_kv;
     int64_t dv16 = (kv->d_v + 15) & ~15, n_vec = (int64_t)n_rows * g;
     float *scratch = scratch_of(x, ith);
-    struct attn_part total = part_at(scratch, n_vec, dv16), one = part_at(scratch + n_vec * (dv16 + 2), n_vec, dv16);
+    struct attn_part total = part_at(scratch, n_vec, dv16),
+                     one = part_at(scratch + n_vec * (dv16 + 2), n_vec, dv16);
     for (int64_t i = 0; i < n_vec; i++)
         total.m[i] = -__builtin_inff(), total.l[i] = 0;
     memset(total.o, 0, (size_t)(n_vec * dv16) * sizeof *total.o);
     int32_t from = split.by_span ? part : 0, to = split.by_span ? part + 1 : n_spans;
-    struct attn_job job = {
-        .q = value_row(x, &c->src[0], row) + (int64_t)head_kv * g * kv->d_k, .q_ld = c->src[0].ld,
-        .n_rows = n_rows, .g = g, .d_k = kv->d_k, .d_v = kv->d_v,
-        .lo = step_lo(s, kv->group) + row, .hi = step_hi(s, kv->group) + row,
-        .base = x->cache[kv->group].base, .pages = step_pages(s, kv->group, seg), .page_bytes = x->cache[kv->group].page_bytes,
-        .k_off = kv->k_off + head_kv * kv->k_head, .v_off = kv->v_off + head_kv * kv->v_head,
-        .k_type = kv->k_type, .v_type = kv->v_type, .cap = c->p.attn.cap, .m = one.m, .l = one.l, .o = one.o};
+    struct attn_job job = {.q = value_row(x, &c->src[0], row) + (int64_t)head_kv * g * kv->d_k,
+                           .q_ld = c->src[0].ld,
+                           .n_rows = n_rows,
+                           .g = g,
+                           .d_k = kv->d_k,
+                           .d_v = kv->d_v,
+                           .lo = step_lo(s, kv->group) + row,
+                           .hi = step_hi(s, kv->group) + row,
+                           .base = x->cache[kv->group].base,
+                           .pages = step_pages(s, kv->group, seg),
+                           .page_bytes = x->cache[kv->group].page_bytes,
+                           .k_off = kv->k_off + head_kv * kv->k_head,
+                           .v_off = kv->v_off + head_kv * kv->v_head,
+                           .k_type = kv->k_type,
+                           .v_type = kv->v_type,
+                           .cap = c->p.attn.cap,
+                           .m = one.m,
+                           .l = one.l,
+                           .o = one.o};
     for (int32_t i = from; i < to && i < n_spans; i++) {
         job.slot0 = (first_span + i) * KERN_SPAN;
         job.slot1 = job.slot0 + KERN_SPAN;
         kern_of(c)->attn(&job);
         for (int64_t v = 0; v < n_vec; v++)
-            kern_of(c)->attn_merge(&total.m[v], &total.l[v], total.o + v * dv16, &one.m[v], &one.l[v], one.o + v * dv16, (int)dv16);
+            kern_of(c)->attn_merge(&total.m[v], &total.l[v], total.o + v * dv16, &one.m[v],
+                                   &one.l[v], one.o + v * dv16, (int)dv16);
     }
     for (int32_t r = 0; r < n_rows; r++) {
-        float *p = (float *)value_ptr(x, &c->dst) + ((int64_t)(row + r) * split.n_parts + part) * c->dst.cols;
+        float *p = (float *)value_ptr(x, &c->dst) +
+                   ((int64_t)(row + r) * split.n_parts + part) * c->dst.cols;
         memcpy(p + head_kv * g, total.m + r * g, (size_t)g * sizeof *p);
         memcpy(p + n_head + head_kv * g, total.l + r * g, (size_t)g * sizeof *p);
-        memcpy(p + 2 * n_head + head_kv * g * dv16, total.o + r * g * dv16, (size_t)(g * dv16) * sizeof *p);
+        memcpy(p + 2 * n_head + head_kv * g * dv16, total.o + r * g * dv16,
+               (size_t)(g * dv16) * sizeof *p);
     }
 }
 
@@ -412,7 +439,8 @@ static void op_attn_merge(call c, exec x, int64_t begin, int64_t end, int ith)
             float m = -__builtin_inff(), l = 0;
             for (int64_t p = 0; p < parts; p++) {
                 const float *pp = part + p * c->src[0].cols;
-                k->attn_merge(&m, &l, o, pp + h, pp + n_head + h, pp + 2 * n_head + h * dv16, (int)dv16);
+                k->attn_merge(&m, &l, o, pp + h, pp + n_head + h, pp + 2 * n_head + h * dv16,
+                              (int)dv16);
             }
             times(k, o, 1.0f / l, value_row(x, &c->dst, row) + (int64_t)h * kv->d_v, kv->d_v);
         }
@@ -444,7 +472,8 @@ static const struct row rows[OP_COUNT] = {
     [OP_MOE_SUM] = {op_moe_sum, NULL, "moe_sum"},
 };
 
-int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_layer *kv, struct op_impl *out)
+int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_layer *kv,
+                 struct op_impl *out)
 {
     const struct row *row = &rows[n->op];
     int product = n->op == OP_MATMUL || n->op == OP_MOE_MATMUL;

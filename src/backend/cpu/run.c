@@ -36,7 +36,7 @@ struct runner {
     struct share *share;  /* [n_threads] */
     int32_t first, n;
     int n_threads;
-    _Atomic(uint32_t) cur;      /* phase being worked on, relative to first; n: finished */
+    _Atomic(uint32_t) cur; /* phase being worked on, relative to first; n: finished */
     _Atomic(uint32_t) sleepers;
     int64_t t0;
 };
@@ -136,7 +136,8 @@ static int claim(struct runner *r, uint32_t i, int v, int steal, uint64_t *lo, u
 static void observe(const struct runner *r, const struct call *c)
 {
     const struct exec *x = r->x;
-    if (!x->observe || c->dst.fmt != ACT_F32 || c->op == OP_MOE_SORT || c->op == OP_ATTN || !c->dst.cols)
+    if (!x->observe || c->dst.fmt != ACT_F32 || c->op == OP_MOE_SORT || c->op == OP_ATTN ||
+        !c->dst.cols)
         return;
     if (c->dst.ld == c->dst.cols)
         x->observe(x->observe_ctx, c->name, exec_rows(x, c->dst.rows, c->dst.rows_mul), c->dst.cols,
@@ -223,7 +224,8 @@ static void worker(void *ctx, int ith)
                 }
                 work(r, ph, (int64_t)lo, (int64_t)hi, ith);
                 uint32_t n = (uint32_t)(hi - lo);
-                if (atomic_fetch_add_explicit(&cp->done, n, memory_order_acq_rel) + n == cp->n_units)
+                if (atomic_fetch_add_explicit(&cp->done, n, memory_order_acq_rel) + n ==
+                    cp->n_units)
                     advance(r, i, ith);
             }
         }
@@ -231,10 +233,12 @@ static void worker(void *ctx, int ith)
     }
 }
 
-pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n, struct pith_error *err)
+pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
+                    struct pith_error *err)
 {
     (void)d;
-    struct runner r = {.x = x, .ph = x->run_state, .first = first, .n = n, .n_threads = x->n_threads};
+    struct runner r = {
+        .x = x, .ph = x->run_state, .first = first, .n = n, .n_threads = x->n_threads};
     r.share = (struct share *)((uint8_t *)x->run_state + phases_bytes(x->plan));
     for (int i = 0; i < x->n_threads; i++)
         atomic_store_explicit(&r.share[i].word, 0, memory_order_relaxed);
@@ -250,7 +254,8 @@ pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n, 
         pool_run(x->pool, x->n_threads, worker, &r);
     fp_leave(fp);
     if (cancelled(&r))
-        return error_set(err, PITH_CANCELLED, "the step was cancelled; the session is as it was before it");
+        return error_set(err, PITH_CANCELLED,
+                         "the step was cancelled; the session is as it was before it");
     return PITH_OK;
 }
 
