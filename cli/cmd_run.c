@@ -77,17 +77,12 @@ static int read_prompt(const struct opts *o, char **text, size_t *n)
     return cli_read_file(o->file ? o->file : "-", text, n);
 }
 
-static int32_t *prompt_ids(const struct opts *o, const pith_model *m, int64_t *n, int *code)
+static int32_t *prompt_ids(const struct opts *o, const pith_model *m, const char *text,
+                           size_t n_bytes, int64_t *n, int *code)
 {
     struct pith_error err = {0};
-    char *text;
-    size_t n_bytes;
-    *code = read_prompt(o, &text, &n_bytes);
-    if (*code)
-        return NULL;
     int flags = PITH_ADD_SPECIAL | (o->literal ? 0 : PITH_PARSE_SPECIAL);
     int32_t *ids = cli_tokenize(m, text, n_bytes, flags, n, &err);
-    free(text);
     if (!ids) {
         *code = cli_fail(&err);
     } else if (*n == 0) {
@@ -219,9 +214,9 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
     return interrupt_asked() ? CLI_INTERRUPTED : CLI_OK;
 }
 
-static int run(void *opts)
+/* Everything behind the prompt. */
+static int run_prompt(struct opts *o, const char *text, size_t n_bytes)
 {
-    struct opts *o = opts;
     int code = CLI_OK;
     int64_t n_ids = 0;
     int32_t *ids = NULL;
@@ -234,12 +229,10 @@ static int run(void *opts)
     if (!m)
         return code;
     if (pith_model_get_info(m, &info, NULL) == PITH_OK && !info.causal)
-        code = cli_say(CLI_INPUT,
-                       "%s is an encoder: it makes no text; 'pith logits' gives its "
-                       "embeddings",
+        code = cli_say(CLI_INPUT, "%s is an encoder and makes no text; 'pith logits' gives its output",
                        o->model.path);
     if (!code)
-        ids = prompt_ids(o, m, &n_ids, &code);
+        ids = prompt_ids(o, m, text, n_bytes, &n_ids, &code);
     if (ids)
         sampler = open_sampler(o, info.n_vocab, &code);
     if (sampler)
@@ -253,6 +246,18 @@ static int run(void *opts)
     pith_sampler_close(sampler);
     pith_session_close(s);
     pith_model_close(m);
+    return code;
+}
+
+static int run(void *opts)
+{
+    char *text;
+    size_t n_bytes;
+    int code = read_prompt(opts, &text, &n_bytes);
+    if (code)
+        return code;
+    code = run_prompt(opts, text, n_bytes);
+    free(text);
     return code;
 }
 

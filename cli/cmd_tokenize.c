@@ -23,8 +23,8 @@ static const struct arg args[] = {
     {.name = "--jsonl", ARG_FIELD(struct opts, jsonl, ARG_SWITCH),
      .help = "answer each line of stdin, {\"text\" or \"b64\": bytes, \"special\": parse control "
              "tokens (false), \"add_special\": add BOS and EOS (false)}, with {\"ids\", "
-             "\"detok\"}: the ids and what they are as text, control tokens included (\"detok_b64\" when that "
-             "is not UTF-8), or with {\"error\"}"},
+             "\"detok\"}: the ids and what they are as text, control tokens included "
+             "(\"detok_b64\" when that is not UTF-8), or with {\"error\"}"},
     {0},
 };
 /* clang-format on */

@@ -1,0 +1,272 @@
+#!/usr/bin/env bash
+# test_cli.sh -- the program from outside: flags, help, messages, exit codes, files, pipes and signals. Models are made by `pith synth`;
+# what needs recorded data is skipped by name without it.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+pith=${B:-build}/pith
+[[ $pith == /* ]] || pith=$PWD/$pith
+shared=${PITH_SHARED:-../shared}
+passed=0 failed=0 skipped=0
+ok() { echo "ok $1"; passed=$((passed + 1)); }
+fail() { echo "FAIL $1: $2"; failed=$((failed + 1)); }
+skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }
+finish()
+{
+    echo "$passed passed, $failed failed, $skipped skipped"
+    exit $((failed > 0))
+}
+if [ ! -x "$pith" ]; then
+    skip cli "$pith is not built"
+    finish
+fi
+unset PITH_THREADS PITH_CTX PITH_WEIGHTS PITH_CPU
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+out=$dir/out err=$dir/err
+
+# gives NAME CODE PATTERN ARGUMENT...: the program ends with CODE and says PATTERN (extended expression; "" for nothing in particular) on
+# stdout or stderr. Its stdin is the shell's.
+gives()
+{
+    local name=$1 code=$2 pattern=$3 got
+    shift 3
+    timeout 60 "$pith" "$@" >"$out" 2>"$err"
+    got=$?
+    if [ $got -ne "$code" ]; then
+        fail "$name" "status $got, wanted $code: $(head -c 200 "$err" | tr '\n' ' ')"
+    elif [ -n "$pattern" ] && ! cat "$out" "$err" | grep -qE -e "$pattern"; then
+        fail "$name" "wanted \"$pattern\", found \"$(cat "$out" "$err" | head -c 200 | tr '\n' ' ')\""
+    else
+        ok "$name"
+    fi
+}
+# same NAME FOUND WANTED
+same() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "found \"$2\", wanted \"$3\""; fi; }
+
+commands='run bench inspect logits tokenize synth'
+
+# ---------------------------------------------------------------- help and version
+
+gives help 0 'Usage: pith COMMAND' --help </dev/null
+for c in $commands; do
+    gives "help_lists_$c" 0 "^  $c +[a-z]" help
+    gives "help_$c" 0 '^Example:' "$c" --help
+    same "help_${c}_two_ways" "$(cat "$out")" "$("$pith" help "$c")"
+    same "help_${c}_is_narrow" "$(awk 'length > 92' "$out")" ""
+    gives "help_${c}_anywhere" 0 "^Usage: pith $c" "$c" --no-such-flag -h
+done
+gives version 0 '^pith [0-9]+\.[0-9]+\.[0-9]+ \(.*\) [a-z0-9]+$' version
+gives version_flag 0 '^pith [0-9]' --version
+gives no_command 1 'Usage'
+
+# ---------------------------------------------------------------- wrong use: status 1, what was found, what was wanted
+
+gives unknown_command 1 'unknown command "rnu"; did you mean run\?' rnu
+gives unknown_command_far 1 "unknown command \"xyzzy\"; 'pith --help'" xyzzy
+gives unknown_help 1 'did you mean bench' help ben
+gives unknown_flag 1 'unknown flag --tempp; did you mean --temp\?' run m --tempp 1
+gives unknown_flag_prefix 1 'did you mean --temp\?' run m --temperature=1
+gives unknown_flag_far 1 "unknown flag --zzz; 'pith run --help'" run m --zzz
+gives unknown_short_flag 1 'unknown flag -q' run m -q
+gives missing_model 1 'MODEL is missing' run
+gives missing_flag 1 '\-\-out is missing' logits m --tokens 1
+gives missing_value 1 '\-n has no value; wanted a whole number' run m -n
+gives extra_argument 1 'found "b"' run a b
+gives switch_with_value 1 '\-\-strict takes no value, found "1"' run m --strict=1
+gives bad_number 1 '\-\-temp is "hot"; wanted a number from 0 to' run m --temp hot
+gives bad_number_tail 1 '\-\-temp is "1x"' run m --temp 1x
+gives bad_number_nan 1 '\-\-temp is "nan"' run m --temp nan
+gives bad_range 1 '\-\-top-p is "1.5"; wanted a number from 0 to 1' run m --top-p 1.5
+gives bad_int 1 '\-\-top-k is "4.5"; wanted a whole number' run m --top-k 4.5
+gives bad_int_huge 1 '\-\-seed is "99999999999999999999"' run m --seed 99999999999999999999
+gives bad_size 1 '\-\-ctx is "4Q"; wanted .*K, M, G' run m -c 4Q
+gives bad_size_huge 1 '\-\-ctx is "9999999999G"' run m -c 9999999999G
+gives bad_choice 1 '\-\-cache-type-k is "q8"; wanted one of f16\|f32' run m --cache-type-k q8
+gives bad_list 1 '\-\-prompt is "1,,2"; wanted whole numbers separated by commas' bench m -p 1,,2
+gives bad_list_end 1 '\-\-depth is "1,"' bench m -d 1,
+gives both_prompts 1 'both --prompt and --file' run m -p a -f b
+gives text_and_jsonl 1 'TEXT and --jsonl' tokenize m text --jsonl
+gives nothing_to_measure 1 'nothing to measure' bench m -p 0 -n 0
+gives bad_tokens 1 'number 2 is "x"; wanted a token id' logits m --tokens 1,x --out "$dir/l"
+gives no_tokens 1 'found no token' logits m --tokens , --out "$dir/l"
+PITH_THREADS=0 gives bad_environment 1 'PITH_THREADS is "0"; wanted a whole number from 1 to 256' run m -p x
+PITH_THREADS=0 gives flag_over_environment 2 'absent' run "$dir/absent" -t 1 -p x
+
+# ---------------------------------------------------------------- wrong input: status 2
+
+: >"$dir/empty"
+echo 'not a model' >"$dir/text"
+head -c 65536 /dev/urandom >"$dir/noise"
+for c in run bench inspect logits tokenize; do
+    case $c in
+    run) more='-p x' ;;
+    logits) more="--tokens 1 --out $dir/l" ;;
+    tokenize) more=x ;;
+    *) more= ;;
+    esac
+    # shellcheck disable=SC2086
+    {
+        gives "${c}_missing_file" 2 'absent.*No such file' $c "$dir/absent" $more
+        gives "${c}_directory" 2 'directory' $c "$dir" $more
+        gives "${c}_empty_file" 2 'empty' $c "$dir/empty" $more
+        gives "${c}_not_gguf" 2 'GGUF' $c "$dir/text" $more
+        gives "${c}_noise" 2 'GGUF' $c "$dir/noise" $more
+    }
+done
+same no_output_after_failure "$(ls "$dir"/l* 2>/dev/null)" ""
+
+# ---------------------------------------------------------------- stdout that fails: status 3
+
+if [ -w /dev/full ]; then
+    timeout 20 "$pith" --help >/dev/full 2>"$err"
+    same full_stdout "$? $(grep -c 'stdout: No space' "$err")" "3 1"
+else
+    skip full_stdout "no /dev/full"
+fi
+timeout 20 "$pith" --help >&- 2>"$err"
+same closed_stdout "$? $(grep -c 'stdout: Bad file' "$err")" "3 1"
+timeout 20 "$pith" run --help 2>&- >"$out"
+same closed_stderr "$? $(grep -c Usage "$out")" "0 1"
+
+# ---------------------------------------------------------------- a model
+
+gives synth_unknown_arch 2 'unknown .*"no-such-arch"; Known are .*qwen3,' synth "$dir/x.gguf" --arch no-such-arch
+gives synth_near_arch 2 'did you mean qwen2' synth "$dir/x.gguf" --arch qwen2s
+gives synth_unknown_type 2 'q99' synth "$dir/x.gguf" --type q99
+gives synth_device 2 'device' synth /dev/null
+[ -c /dev/null ] || fail synth_device "/dev/null was replaced"
+m=$dir/tiny.gguf
+gives synth 0 '' synth "$m" --arch llama --type q8_0 --seed 7
+"$pith" synth "$dir/again.gguf" --arch llama --type q8_0 --seed 7
+"$pith" synth "$dir/other.gguf" --arch llama --type q8_0 --seed 8
+cmp -s "$m" "$dir/again.gguf" && ! cmp -s "$m" "$dir/other.gguf"
+same synth_repeats $? 0
+if [ ! -s "$m" ]; then
+    skip cli_with_model "pith synth wrote nothing"
+    finish
+fi
+
+gives inspect 0 '^[0-9]+ tensors' inspect "$m"
+gives inspect_json 0 '"gguf_version": 3' inspect "$m" --json
+if command -v python3 >/dev/null 2>&1; then
+    "$pith" inspect "$m" --json --max-items 2 | python3 -c '
+import json, sys
+d = json.load(sys.stdin)
+arrays = [k["value"] for k in d["keys"] if k["type"].startswith("arr")]
+assert d["tensors"] and d["n_params"] > 0 and d["bytes"] > 0
+assert all(len(a) <= 3 for a in arrays)
+print("well")' >"$out" 2>&1
+    same inspect_json_parses "$(tail -n 1 "$out")" well
+else
+    skip inspect_json_parses "no python3"
+fi
+
+# logits: sizes, chunks, threads and files of ids give the same bytes
+ids=3,1,4,1,5,9,2,6,5,3,5,8
+gives logits 0 '' logits "$m" --tokens $ids --out "$dir/a"
+size=$(stat -c %s "$dir/a" 2>/dev/null || echo 1)
+same logits_size $((size % (4 * 12))) 0
+echo "3 1 4 1, 5 9 2 6
+5 3	5 8" >"$dir/ids"
+gives logits_file 0 '' logits "$m" --tokens "@$dir/ids" --out "$dir/b" --chunk 5 -t 2
+cmp -s "$dir/a" "$dir/b"
+same logits_chunks $? 0
+gives logits_bad_id 2 '[0-9]' logits "$m" --tokens 1,999999 --out "$dir/c"
+gives logits_over_context 2 'n_ctx' logits "$m" --tokens $ids --out "$dir/c" -c 4
+gives logits_no_ids 2 'No such file' logits "$m" --tokens "@$dir/absent" --out "$dir/c"
+gives logits_no_folder 3 'absent' logits "$m" --tokens 1 --out "$dir/absent/c"
+gives logits_device 2 'regular file' logits "$m" --tokens 1 --out /dev/null
+same logits_leave_nothing "$(ls "$dir"/c* "$dir"/*tmp* 2>/dev/null)" ""
+
+# bench
+gives bench_json 0 '"test": "tg4@d8x2"' bench "$m" -p 16 -n 4 -d 8 -np 2 -r 2 -t 1 -o json
+if command -v python3 >/dev/null 2>&1; then
+    python3 -c '
+import json, sys
+rows = json.load(open(sys.argv[1]))
+assert [r["test"] for r in rows] == ["pp16@d8x2", "tg4@d8x2"], rows
+for r in rows:
+    for key in "backend device model type commit".split():
+        assert isinstance(r[key], str), key
+    assert r["n_threads"] == 1 and r["n_seqs"] == 2
+    assert r["tps"] > 0 and r["tps_std"] >= 0 and r["limit_tps"] > 0 and r["share"] > 0
+print("well")' "$out" >"$dir/well" 2>&1
+    same bench_json_parses "$(tail -n 1 "$dir/well")" well
+else
+    skip bench_json_parses "no python3"
+fi
+gives bench_md 0 '^\| .* \| pp8 \|' bench "$m" -p 8 -n 0 -r 1 -t 1
+gives bench_csv 0 '^test,backend,device' bench "$m" -p 8 -n 0 -r 1 -t 1 -o csv
+
+# ---------------------------------------------------------------- text
+
+text=$shared/vectors/models/stories260K.gguf
+if [ ! -r "$text" ]; then
+    skip cli_text "no vectors/models in the shared data"
+    finish
+fi
+gives tokenize 0 '^1,403,407,261,378$' tokenize "$text" 'Once upon a time'
+same tokenize_stdin "$(printf 'Once upon a time' | "$pith" tokenize "$text")" 1,403,407,261,378
+same tokenize_bare "$("$pith" tokenize "$text" --bare 'Once upon a time')" 403,407,261,378
+printf '%s\n' '{"text": "Once", "add_special": true}' 'no json' '{"text": 5}' '{}' '[]' '' \
+    '{"text": "a", "b64": "YQ=="}' '{"b64": "?"}' '{"b64": "T25jZQ=="}' '{"b64": "/w=="}' \
+    '{"text": "a\u0000b"}' '{"text": "x", "special": 1}' >"$dir/lines"
+printf '{"text": "Once"}' >>"$dir/lines" # without an end of line
+"$pith" tokenize "$text" --jsonl <"$dir/lines" >"$out" 2>"$err"
+same jsonl_status $? 0
+same jsonl_answers "$(wc -l <"$out")" 13
+same jsonl_errors "$(grep -n '^{"error":".' "$out" | cut -d: -f1 | tr '\n' ' ')" "2 3 4 5 6 7 8 12 "
+same jsonl_first "$(sed -n 1p "$out")" '{"ids":[1,403],"detok":"<s> Once"}'
+same jsonl_base64 "$(sed -n 9p "$out")" "$(sed -n 13p "$out")"
+same jsonl_bytes "$(sed -n 10p "$out" | grep -c '"detok_b64":"')" 1
+printf '{"text": %s' "$(printf '[%.0s' $(seq 5000))" >"$dir/deep"
+gives jsonl_deep 0 '"error"' tokenize "$text" --jsonl <"$dir/deep"
+
+gives run 0 '' run "$text" -p 'Once upon a time' -n 8 -t 1
+first=$(cat "$out")
+same run_is_quiet "$(cat "$err")" ""
+same run_stdin "$(printf 'Once upon a time' | "$pith" run "$text" -n 8)" "$first"
+printf 'Once upon a time' >"$dir/prompt"
+same run_file "$("$pith" run "$text" -f "$dir/prompt" -n 8 </dev/null)" "$first"
+same run_top_k_1 "$("$pith" run "$text" -p 'Once upon a time' -n 8 --temp 1 --top-k 1)" "$first"
+draw() { "$pith" run "$text" -p 'Once upon a time' -n 40 --temp 1.2 --top-p 0.95 --min-p 0.02 --seed "$1" "${@:2}"; }
+same run_seed_repeats "$(draw 5)" "$(draw 5 -t 2)"
+[ "$(draw 5)" != "$(draw 6)" ]
+same run_seeds_differ $? 0
+word=$(awk '{print $3; exit}' <<<"$first")
+stopped=$("$pith" run "$text" -p 'Once upon a time' -n 8 --stop "$word")
+same run_stop "$stopped" "${first%%"$word"*}"
+gives run_verbose 0 'tokens/s' run "$text" -p Once -n 4 -v
+same run_verbose_text "$("$pith" run "$text" -p 'Once upon a time' -n 8 -v 2>/dev/null)" "$first"
+gives run_over_context 2 'n_prompt.*n_ctx.*n_over' run "$text" -p 'Once upon a time there was a girl' -c 4
+gives run_missing_prompt_file 2 'No such file' run "$text" -f "$dir/absent"
+gives run_prompt_folder 2 'directory' run "$text" -f "$dir"
+"$pith" run "$text" -p Once -n 8 >/dev/full 2>"$err"
+same run_full_stdout "$? $(grep -c 'No space left' "$err")" "3 1"
+"$pith" run "$text" -p Once -n -2 --ignore-eog 2>"$err" | head -c 4 >"$out"
+same run_reader_leaves "${PIPESTATUS[0]} $(cat "$err")" "0 "
+"$pith" run "$text" -p Once -n 4 <&- >"$out" 2>"$err"
+same run_closed_stdin "$? $(wc -c <"$out" | awk '{print ($1 > 0)}')" "0 1"
+
+# Ctrl-C: a model large enough that the text is still being made
+"$pith" synth "$dir/slow.gguf" --layers 8 --embd 512 --heads 8 --ff 2048 --vocab 2000 --ctx 4096
+# Shells start background jobs with SIGINT ignored; the program's own handler replaces that.
+"$pith" run "$dir/slow.gguf" -p a -n -2 --ignore-eog -c 4096 >"$out" 2>"$err" &
+pid=$!
+for _ in $(seq 100); do
+    [ -s "$out" ] && break
+    sleep 0.05
+done
+began=${EPOCHREALTIME/./}
+kill -INT $pid
+wait $pid
+code=$?
+ms=$(((${EPOCHREALTIME/./} - began) / 1000))
+same interrupt_status "$code $([ -s "$out" ] && echo text)" "130 text"
+if [ $ms -le 300 ]; then # 100 ms, and what a loaded machine takes to free the model
+    ok interrupt_time
+else
+    fail interrupt_time "$ms ms from Ctrl-C to the end"
+fi
+
+finish
