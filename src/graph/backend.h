@@ -51,7 +51,7 @@ struct call {
     const struct node *node;
     struct op_impl impl;
     struct value src[CALL_SRC], dst;
-    const struct tensor *w, *b;
+    const struct tensor *w, *b, *w2;
     const struct kv_layer *kv;
     union op_params p;
     int32_t index;

@@ -97,6 +97,7 @@ struct node {
     const char *name; /* "blk.3.attn_q" */
     struct node *src[NODE_SRC];
     const struct tensor *w, *b; /* weight and bias or scale vector */
+    const struct tensor *w2;    /* MATMUL_GLU: the second matrix */
     enum rows_of rows;
     int32_t rows_mul;
     int64_t cols;

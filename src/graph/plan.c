@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "base/mem.h"
+#include "graph/fuse.h"
 
 /* What compile knows about a node besides the node itself. */
 struct info {
@@ -29,7 +30,7 @@ struct compiler {
 
 static enum act_kind wanted_format(const struct node *n)
 {
-    if (n->op != OP_MATMUL && n->op != OP_MOE_MATMUL)
+    if (n->op != OP_MATMUL && n->op != OP_MATMUL_GLU && n->op != OP_MOE_MATMUL)
         return ACT_F32;
     return dtypes[n->w->type].act;
 }
@@ -73,6 +74,11 @@ static int row_local_edge(const struct node *n, const struct node *src)
            n->rows_mul == src->rows_mul && n->device == src->device;
 }
 
+static int is_product(const struct node *n)
+{
+    return n->op == OP_MATMUL || n->op == OP_MATMUL_GLU;
+}
+
 /* May n join the phase being filled, whose first member is `lead` (NULL: it opens one)? Operands must be finished in an earlier phase,
  * or stand before it in the same chain. */
 static int may_join(const struct compiler *c, const struct node *n, const struct node *lead,
@@ -84,7 +90,7 @@ static int may_join(const struct compiler *c, const struct node *n, const struct
             return 0;
         if (kind == OP_ROWS && (n->rows != lead->rows || n->rows_mul != lead->rows_mul))
             return 0;
-        if (kind == OP_UNITS && (n->op != OP_MATMUL || lead->op != OP_MATMUL))
+        if (kind == OP_UNITS && (!is_product(n) || !is_product(lead)))
             return 0;
     }
     for (int i = 0; i < NODE_SRC && n->src[i]; i++) {
@@ -320,6 +326,7 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
         call->name = n->name;
         call->w = n->w;
         call->b = n->b;
+        call->w2 = n->w2;
         call->p = n->p;
         call->kv = node_kv(c->g, n);
         call->index = i;
@@ -350,6 +357,8 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
 {
     pith_status st;
     struct compiler c = {.plan = p, .g = g};
+    if (!params->unfused && (st = fuse_graph(g, devices, err)) != PITH_OK)
+        return st;
     memset(p, 0, sizeof *p);
     arena_init(&p->arena, PITH_MEM_META);
     p->params = *params;
@@ -494,6 +503,10 @@ void call_cost(const struct call *c, const struct exec *x, uint64_t *bytes, uint
         *bytes += (c->w->packed ? c->w->packed_bytes : c->w->bytes) / stack * used +
                   rows * (uint64_t)tensor_k(c->w);
         *ops = 2 * rows * cols * (uint64_t)tensor_k(c->w);
+    } else if (c->op == OP_MATMUL_GLU) {
+        *bytes += 2 * (c->w->packed ? c->w->packed_bytes : c->w->bytes) +
+                  rows * (uint64_t)tensor_k(c->w);
+        *ops = 4 * rows * cols * (uint64_t)tensor_k(c->w);
     } else if (c->op == OP_ATTN) {
         const struct kv_layer *kv = c->kv;
         uint64_t seen = visible(x->step, kv->group);

@@ -114,6 +114,8 @@ static int cpu_impl(const struct device *d, const struct node *n, const struct k
     if (c->kern && cpu_ops_impl(c->kern, n, kv, out))
         return 1;
     ref_impl(n, kv, out);
+    if (!out->fn)
+        return 0; /* an op that only fusion makes */
     out->slow = c->kern && (n->op == OP_MATMUL || n->op == OP_MOE_MATMUL);
     return 1;
 }

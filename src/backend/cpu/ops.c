@@ -96,18 +96,34 @@ static void op_softcap(call c, exec x, int64_t begin, int64_t end, int ith)
                             c->dst.cols);
 }
 
+typedef void (*act_fn)(const float *g, const float *u, float *z, int64_t n);
+
+static act_fn act_of(call c)
+{
+    const struct kern *k = kern_of(c);
+    switch (c->p.glu.act) {
+    case GLU_SILU:
+        return k->silu;
+    case GLU_GELU:
+        return k->gelu;
+    case GLU_GELU_ERF:
+        return k->gelu_erf;
+    case GLU_GELU_QUICK:
+        return k->gelu_quick;
+    case GLU_RELU:
+        return k->relu;
+    default:
+        return k->relu2;
+    }
+}
+
 static void op_glu(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     (void)ith;
-    const struct kern *k = kern_of(c);
-    void (*const act[])(const float *, const float *, float *,
-                        int64_t) = {[GLU_SILU] = k->silu,         [GLU_GELU] = k->gelu,
-                                    [GLU_GELU_ERF] = k->gelu_erf, [GLU_GELU_QUICK] = k->gelu_quick,
-                                    [GLU_RELU] = k->relu,         [GLU_RELU2] = k->relu2};
+    act_fn act = act_of(c);
     for (int64_t r = begin; r < end; r++)
-        act[c->p.glu.act](value_row(x, &c->src[0], r),
-                          c->node->src[1] ? value_row(x, &c->src[1], r) : NULL,
-                          value_row(x, &c->dst, r), c->dst.cols);
+        act(value_row(x, &c->src[0], r), c->node->src[1] ? value_row(x, &c->src[1], r) : NULL,
+            value_row(x, &c->dst, r), c->dst.cols);
 }
 
 static void op_rope(call c, exec x, int64_t begin, int64_t end, int ith)
@@ -219,29 +235,46 @@ static void store_tile(call c, exec x, const float *y, int nc, int pack_rows, in
     }
 }
 
-static void op_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
+/* Panels [begin, end) of one matrix, or of two side by side whose results are gated: blocks of activation tiles that stay in L2, panel by
+ * panel under each. */
+static void multiply(call c, exec x, int64_t begin, int64_t end, const struct tensor *w2)
 {
-    (void)ith;
-    _Alignas(64) float y[ACT_TILE * 64];
+    _Alignas(64) float y[ACT_TILE * 64], y2[ACT_TILE * 64];
     const struct kern *k = kern_of(c);
+    void (*mm)(const void *, int64_t, const struct act_tile *, float *) = k->mm[c->w->type];
     int64_t kk = tensor_k(c->w), rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
     int64_t n_tiles = (rows + ACT_TILE - 1) / ACT_TILE;
     int64_t block = TILE_CACHE / (ACT_TILE * kk * (c->src[0].fmt == ACT_F32 ? 4 : 1));
     int pack_rows = dtypes[c->w->type].pack_rows;
     uint64_t bytes = dtype_panel_bytes(c->w->type, kk);
     const float *bias = c->b ? c->b->file : NULL;
+    act_fn act = w2 ? act_of(c) : NULL;
     block = block < 1 ? 1 : block;
     for (int64_t t0 = 0; t0 < n_tiles; t0 += block) {
         int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
-        for (int64_t p = begin; p < end; p++) {
-            const uint8_t *panel = (const uint8_t *)c->w->packed + (uint64_t)p * bytes;
+        for (int64_t p = begin; p < end; p++)
             for (int64_t t = t0; t < t1; t++) {
                 struct act_tile a = value_tile(x, &c->src[0], t);
-                k->mm[c->w->type](panel, kk, &a, y);
+                mm((const uint8_t *)c->w->packed + (uint64_t)p * bytes, kk, &a, y);
+                if (act) {
+                    mm((const uint8_t *)w2->packed + (uint64_t)p * bytes, kk, &a, y2);
+                    act(y, y2, y, a.nc * pack_rows);
+                }
                 store_tile(c, x, y, a.nc, pack_rows, p, t * ACT_TILE, bias);
             }
-        }
     }
+}
+
+static void op_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    multiply(c, x, begin, end, NULL);
+}
+
+static void op_matmul_glu(call c, exec x, int64_t begin, int64_t end, int ith)
+{
+    (void)ith;
+    multiply(c, x, begin, end, c->w2);
 }
 
 /* ---------------------------------------------------------------- experts: rows grouped by expert */
@@ -466,6 +499,7 @@ static const struct row rows[OP_COUNT] = {
     [OP_CACHE_WRITE] = {op_cache_write, NULL, "cache_write"},
     [OP_QUANT] = {op_quant, NULL, "quant"},
     [OP_MATMUL] = {op_matmul, matmul_units, "matmul packed"},
+    [OP_MATMUL_GLU] = {op_matmul_glu, matmul_units, "matmul_glu packed"},
     [OP_ATTN] = {op_attn, attn_units, "attn paged"},
     [OP_ATTN_MERGE] = {op_attn_merge, NULL, "attn_merge"},
     [OP_MOE_MATMUL] = {op_moe_matmul, moe_units, "moe_matmul packed"},
@@ -476,8 +510,10 @@ int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_
                  struct op_impl *out)
 {
     const struct row *row = &rows[n->op];
-    int product = n->op == OP_MATMUL || n->op == OP_MOE_MATMUL;
+    int product = n->op == OP_MATMUL || n->op == OP_MATMUL_GLU || n->op == OP_MOE_MATMUL;
     if (!row->fn || (product && (!n->w->packed || !kern->mm[n->w->type])))
+        return 0;
+    if (n->w2 && !n->w2->packed)
         return 0;
     *out = (struct op_impl){.kernel = row->kernel, .fn = row->fn, .units = row->units, .ctx = kern};
     if (n->op == OP_EMBED)
