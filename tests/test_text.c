@@ -4,11 +4,9 @@
  * The recorded cases are in ../shared/vectors/vocab (see its README): text, flags, ids, and the text
  * that the ids give. Cases of kind invalid_utf8 and those with an error are soft: anything but a crash. */
 #include <jansson.h>
+#include <pthread.h>
 
-#include "base/mem.h"
-#include "base/utf8.h"
 #include "gguf_image.h"
-#include "text/pretok.h"
 #include "text/vocab.h"
 
 /* ---------------------------------------------------------------- recorded cases */
@@ -230,10 +228,84 @@ static void recorded_gemma3_270m(void)
     vocab_free(v);
 }
 
+/* ---------------------------------------------------------------- size and threads */
+
+/* One long word, one long line: time grows with the length, not with its square. */
+static void long_words(void)
+{
+    static const char *const vocabs[] = {"gpt-2", "llama-spm", "deepseek-llm", "bert-bge"};
+    static const char *const runs[] = {"a", "ab", " ", "\n", "1", "<|", "\xE4\xBD\xA0"};
+    size_t n = (size_t)(100000 * test_scale());
+    n = n > 10000000 ? 10000000 : n;
+    char *text = malloc(n + 8);
+    int32_t *ids = malloc((2 * n + 16) * sizeof *ids);
+    for (int i = 0; i < 4; i++) {
+        char path[512];
+        struct pith_error err;
+        snprintf(path, sizeof path, "%s/vectors/vocab/%s.gguf", test_shared(), vocabs[i]);
+        struct vocab *v = readable(path) ? open_vocab(path, &err) : NULL;
+        if (!v) {
+            snprintf(test_skip_why, sizeof test_skip_why, "no vectors/vocab");
+            break;
+        }
+        for (size_t j = 0; j < sizeof runs / sizeof *runs; j++) {
+            size_t len = 0;
+            for (; len + strlen(runs[j]) <= n; len += strlen(runs[j]))
+                memcpy(text + len, runs[j], strlen(runs[j]));
+            double t = seconds();
+            int64_t k = vocab_tokenize(v, text, len, 0, ids, 2 * n + 16, &err);
+            t = seconds() - t;
+            CHECK_MSG(k >= 0, "%s: %s", vocabs[i], err.msg);
+            CHECK_MSG(t < 1e-5 * (double)n + 1, "%s: %zu bytes of '%s' take %.2f s", vocabs[i], len,
+                      runs[j], t);
+        }
+        vocab_free(v);
+    }
+    free(text);
+    free(ids);
+}
+
+struct worker {
+    const struct vocab *v;
+    const char *text;
+    int64_t n;
+    int32_t ids[1000];
+};
+
+static void *tokenize_often(void *ctx)
+{
+    struct worker *w = ctx;
+    for (int i = 0; i < 50; i++)
+        w->n = vocab_tokenize(w->v, w->text, strlen(w->text), 3, w->ids, 1000, NULL);
+    return NULL;
+}
+
+static void threads_share_a_vocabulary(void)
+{
+    static struct worker w[4];
+    pthread_t thread[4];
+    char path[512];
+    struct pith_error err;
+    snprintf(path, sizeof path, "%s/vectors/vocab/%s.gguf", test_shared(), "falcon");
+    if (!readable(path))
+        SKIP("no vectors/vocab");
+    struct vocab *v = open_vocab(path, &err);
+    REQUIRE(v, "%s", err.msg);
+    for (int i = 0; i < 4; i++) {
+        w[i].v = v;
+        w[i].text = "The vocabulary is read-only: 12345 threads may use it.\n\n>>TITLE<<  It's so.";
+        REQUIRE(pthread_create(&thread[i], NULL, tokenize_often, &w[i]) == 0, "no thread");
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        CHECK(w[i].n > 10 && w[i].n == w[0].n);
+        CHECK(memcmp(w[i].ids, w[0].ids, (size_t)w[i].n * sizeof *w[i].ids) == 0);
+    }
+    vocab_free(v);
+}
+
 int main(void)
 {
-    if (!setup())
-        return 1;
     TEST(recorded_llama_spm);
     TEST(recorded_stories260k);
     TEST(recorded_gemma3_270m);
@@ -249,5 +321,8 @@ int main(void)
     TEST(recorded_gemma_4);
     TEST(recorded_bert_bge);
     TEST(recorded_nomic_bert_moe);
+    TEST(long_words);
+    TEST(threads_share_a_vocabulary);
+    check_nothing_held();
     return test_end();
 }

@@ -251,8 +251,8 @@ static int finish(struct encoding *e, const char *text)
         const struct merge_sym *s = &m->sym[i];
         if (s->id < (uint32_t)e->v->n)
             ids_put(e->out, (int32_t)s->id);
-        else
-            vocab_put_bytes(e->v, (struct slice){text + s->at, s->n}, e->out);
+        else /* a byte without a token is left out, as by the published tokenizers */
+            (void)vocab_put_bytes(e->v, (struct slice){text + s->at, s->n}, e->out);
     }
     m->n = 0;
     return 1;

@@ -96,6 +96,8 @@ static pith_status compile(struct pretok *p, int i, struct pith_error *err)
     p->code[i] = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
                                PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY, &code, &at, cc);
     pcre2_compile_context_free(cc);
+    if (!p->code[i] && code == PCRE2_ERROR_HEAP_FAILED)
+        return error_set(err, PITH_NOMEM, "out of memory compiling pre-tokenizer %s", p->row->name);
     if (!p->code[i]) {
         char why[128] = "";
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
@@ -198,7 +200,7 @@ static pith_status run_pass(const struct run *r, int i, struct slice piece)
         if (rc == PCRE2_ERROR_NOMATCH)
             break;
         if (rc < 0)
-            return error_set(r->err, PITH_INTERNAL, "pre-tokenizer %s, pass %d: PCRE2 error %d",
+            return error_set(r->err, rc == PCRE2_ERROR_NOMEMORY ? PITH_NOMEM : PITH_INTERNAL, "pre-tokenizer %s, pass %d: PCRE2 error %d",
                              r->p->row->name, i, rc);
         size_t from = span[0], to = span[1]; /* the next pass writes over them */
         pith_status st = emit(r, i, piece.p + done, from - done);

@@ -78,8 +78,8 @@ static int finish(const struct vocab *v, struct merge *m, const char *text, stru
             id = vocab_find(v, bytes);
         if (id >= 0)
             ids_put(out, id);
-        else
-            vocab_put_bytes(v, bytes, out);
+        else if (vocab_put_bytes(v, bytes, out) && v->unk >= 0)
+            ids_put(out, v->unk);
     }
     m->n = 0;
     return 1;

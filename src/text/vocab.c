@@ -313,16 +313,16 @@ int32_t vocab_eos(const struct vocab *v)
 
 /* ---------------------------------------------------------------- text to ids */
 
-void vocab_put_bytes(const struct vocab *v, struct slice s, struct ids *out)
+int vocab_put_bytes(const struct vocab *v, struct slice s, struct ids *out)
 {
-    int unknown = 0; /* one unknown token stands for the whole */
+    int missing = 0;
     for (size_t i = 0; i < s.n; i++) {
         int32_t id = v->byte_id[(uint8_t)s.p[i]];
         if (id >= 0)
             ids_put(out, id);
-        else if (v->unk >= 0 && !unknown++)
-            ids_put(out, v->unk);
+        missing += id < 0;
     }
+    return missing;
 }
 
 void vocab_escape(struct slice text, struct str *out)

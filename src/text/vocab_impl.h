@@ -103,8 +103,8 @@ pith_status vocab_prefixes(const struct vocab *v, int (*wanted)(const struct voc
                            struct prefix_set *set, struct pith_error *err);
 /* Fills v->ids and v->byte_id from the tokens' texts; of equal texts the first counts. */
 pith_status vocab_index(struct vocab *v, struct pith_error *err);
-/* Bytes of a piece of text that no token covers: byte tokens, else the unknown token, else nothing. */
-void vocab_put_bytes(const struct vocab *v, struct slice s, struct ids *out);
+/* The byte tokens of a piece of text that is no token; returns how many bytes have none. */
+int vocab_put_bytes(const struct vocab *v, struct slice s, struct ids *out);
 struct slice vocab_byte_text(uint8_t byte, char buf[8]); /* "<0x0A>", in buf */
 void vocab_escape(struct slice text, struct str *out);   /* appends it with spaces as U+2581 */
 pith_status vocab_nomem(struct pith_error *err);
