@@ -220,6 +220,21 @@ static int64_t matmul_units(call c, exec x)
     return panels(c->w);
 }
 
+static size_t panel_scratch(const struct tensor *w)
+{
+    return w->packed ? 0 : size_align(dtype_panel_bytes(w->type, tensor_k(w)), 64);
+}
+
+/* Panel p of matrix `stack`: where it was packed, or packed here from the file's rows into `scratch`. */
+static const void *panel_at(const struct tensor *w, int64_t stack, int64_t p, void *scratch)
+{
+    uint64_t bytes = dtype_panel_bytes(w->type, tensor_k(w));
+    if (w->packed)
+        return (const uint8_t *)w->packed + (uint64_t)(stack * panels(w) + p) * bytes;
+    cpu_pack_panel(w, stack, p, scratch);
+    return scratch;
+}
+
 /* Columns of a finished tile [nc][rows of the panel] to their rows of the result, with the bias. */
 static void store_tile(call c, exec x, const float *y, int nc, int pack_rows, int64_t panel,
                        int64_t row0, const float *bias)
@@ -237,7 +252,7 @@ static void store_tile(call c, exec x, const float *y, int nc, int pack_rows, in
 
 /* Panels [begin, end) of one matrix, or of two side by side whose results are gated: blocks of activation tiles that stay in L2, panel by
  * panel under each. */
-static void multiply(call c, exec x, int64_t begin, int64_t end, const struct tensor *w2)
+static void multiply(call c, exec x, int64_t begin, int64_t end, int ith, const struct tensor *w2)
 {
     _Alignas(64) float y[ACT_TILE * 64], y2[ACT_TILE * 64];
     const struct kern *k = kern_of(c);
@@ -246,35 +261,37 @@ static void multiply(call c, exec x, int64_t begin, int64_t end, const struct te
     int64_t n_tiles = (rows + ACT_TILE - 1) / ACT_TILE;
     int64_t block = TILE_CACHE / (ACT_TILE * kk * (c->src[0].fmt == ACT_F32 ? 4 : 1));
     int pack_rows = dtypes[c->w->type].pack_rows;
-    uint64_t bytes = dtype_panel_bytes(c->w->type, kk);
+    uint8_t *scratch = scratch_of(x, ith);
     const float *bias = c->b ? c->b->file : NULL;
     act_fn act = w2 ? act_of(c) : NULL;
-    block = block < 1 ? 1 : block;
+    block = c->w->packed ? (block < 1 ? 1 : block) : n_tiles; /* a panel made on the fly is made once */
     for (int64_t t0 = 0; t0 < n_tiles; t0 += block) {
         int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
-        for (int64_t p = begin; p < end; p++)
+        for (int64_t p = begin; p < end; p++) {
+            const void *panel = panel_at(c->w, 0, p, scratch), *panel2 = NULL;
+            if (act)
+                panel2 = panel_at(w2, 0, p, scratch + panel_scratch(c->w));
             for (int64_t t = t0; t < t1; t++) {
                 struct act_tile a = value_tile(x, &c->src[0], t);
-                mm((const uint8_t *)c->w->packed + (uint64_t)p * bytes, kk, &a, y);
+                mm(panel, kk, &a, y);
                 if (act) {
-                    mm((const uint8_t *)w2->packed + (uint64_t)p * bytes, kk, &a, y2);
+                    mm(panel2, kk, &a, y2);
                     act(y, y2, y, a.nc * pack_rows);
                 }
                 store_tile(c, x, y, a.nc, pack_rows, p, t * ACT_TILE, bias);
             }
+        }
     }
 }
 
 static void op_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
 {
-    (void)ith;
-    multiply(c, x, begin, end, NULL);
+    multiply(c, x, begin, end, ith, NULL);
 }
 
 static void op_matmul_glu(call c, exec x, int64_t begin, int64_t end, int ith)
 {
-    (void)ith;
-    multiply(c, x, begin, end, c->w2);
+    multiply(c, x, begin, end, ith, c->w2);
 }
 
 /* ---------------------------------------------------------------- experts: rows grouped by expert */
@@ -337,18 +354,16 @@ static void op_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
     struct moe_sorted s = moe_sorted(c, x, &c->src[1]);
     int64_t kk = tensor_k(c->w), n_panels = panels(c->w), m_all = tensor_m(c->w);
     int pack_rows = dtypes[c->w->type].pack_rows;
-    int per_row =
-        c->src[0].rows_mul == c->p.moe.k ? 1 : c->p.moe.k; /* input rows are [T*k] or [T] */
-    uint64_t bytes = dtype_panel_bytes(c->w->type, kk);
-    for (int64_t u = begin; u < end;) {
-        int64_t e = u / n_panels, p1 = (e + 1) * n_panels < end ? n_panels : end - e * n_panels;
-        const uint8_t *w =
-            (const uint8_t *)c->w->packed + (uint64_t)(s.expert[e] * n_panels) * bytes;
+    int per_row = c->src[0].rows_mul == c->p.moe.k ? 1 : c->p.moe.k; /* input rows: [T*k] or [T] */
+    uint8_t *scratch = scratch_of(x, ith), *tile = scratch + panel_scratch(c->w);
+    for (int64_t u = begin; u < end;) { /* a run of panels of one expert */
+        int64_t e = u / n_panels, p0 = u % n_panels;
+        int64_t p1 = (e + 1) * n_panels < end ? n_panels : end - e * n_panels;
         for (int32_t i = s.first[e]; i < s.first[e + 1]; i += ACT_TILE) {
             int n = s.first[e + 1] - i < ACT_TILE ? s.first[e + 1] - i : ACT_TILE;
-            struct act_tile a = gather(x, &c->src[0], s.row + i, per_row, n, scratch_of(x, ith));
-            for (int64_t p = u % n_panels; p < p1; p++) {
-                kern_of(c)->mm[c->w->type](w + (uint64_t)p * bytes, kk, &a, y);
+            struct act_tile a = gather(x, &c->src[0], s.row + i, per_row, n, tile);
+            for (int64_t p = p0; p < p1; p++) {
+                kern_of(c)->mm[c->w->type](panel_at(c->w, s.expert[e], p, scratch), kk, &a, y);
                 int64_t m = p * pack_rows, left = m_all - m < pack_rows ? m_all - m : pack_rows;
                 for (int j = 0; j < n; j++)
                     memcpy(value_row(x, &c->dst, s.row[i + j]) + m, y + j * pack_rows,
@@ -485,7 +500,7 @@ static void op_attn_merge(call c, exec x, int64_t begin, int64_t end, int ith)
 struct row {
     op_fn fn;
     op_units_fn units;
-    const char *kernel;
+    const char *kernel, *mapped; /* mapped: panels made on the fly from the file's rows */
 };
 static const struct row rows[OP_COUNT] = {
     [OP_EMBED] = {op_embed, NULL, "embed"},
@@ -498,11 +513,11 @@ static const struct row rows[OP_COUNT] = {
     [OP_ROPE] = {op_rope, NULL, "rope"},
     [OP_CACHE_WRITE] = {op_cache_write, NULL, "cache_write"},
     [OP_QUANT] = {op_quant, NULL, "quant"},
-    [OP_MATMUL] = {op_matmul, matmul_units, "matmul packed"},
-    [OP_MATMUL_GLU] = {op_matmul_glu, matmul_units, "matmul_glu packed"},
+    [OP_MATMUL] = {op_matmul, matmul_units, "matmul packed", "matmul mapped"},
+    [OP_MATMUL_GLU] = {op_matmul_glu, matmul_units, "matmul_glu packed", "matmul_glu mapped"},
     [OP_ATTN] = {op_attn, attn_units, "attn paged"},
     [OP_ATTN_MERGE] = {op_attn_merge, NULL, "attn_merge"},
-    [OP_MOE_MATMUL] = {op_moe_matmul, moe_units, "moe_matmul packed"},
+    [OP_MOE_MATMUL] = {op_moe_matmul, moe_units, "moe_matmul packed", "moe_matmul mapped"},
     [OP_MOE_SUM] = {op_moe_sum, NULL, "moe_sum"},
 };
 
@@ -511,15 +526,17 @@ int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_
 {
     const struct row *row = &rows[n->op];
     int product = n->op == OP_MATMUL || n->op == OP_MATMUL_GLU || n->op == OP_MOE_MATMUL;
-    if (!row->fn || (product && (!n->w->packed || !kern->mm[n->w->type])))
+    if (!row->fn || (product && !kern->mm[n->w->type]))
         return 0;
-    if (n->w2 && !n->w2->packed)
+    if (n->w2 && !n->w2->packed != !n->w->packed)
         return 0;
-    *out = (struct op_impl){.kernel = row->kernel, .fn = row->fn, .units = row->units, .ctx = kern};
+    const char *kernel = product && !n->w->packed ? row->mapped : row->kernel;
+    *out = (struct op_impl){.kernel = kernel, .fn = row->fn, .units = row->units, .ctx = kern};
     if (n->op == OP_EMBED)
         out->scratch = (size_t)tensor_k(n->w) * 4 + 64;
-    else if (n->op == OP_MOE_MATMUL)
-        out->scratch = gather_bytes(n);
+    else if (product)
+        out->scratch = panel_scratch(n->w) + (n->w2 ? panel_scratch(n->w2) : 0) +
+                       (n->op == OP_MOE_MATMUL ? gather_bytes(n) : 0);
     else if (kv)
         out->scratch = attn_scratch(n, kv);
     return 1;
