@@ -1,7 +1,8 @@
 /* cmd_bench.c -- pith bench: how fast a model runs here, and how near that is to what the machine
  * allows.
  *
- *     limit of prefill   integer (for float weights: fma) peak / operations per token
+ *     limit of prefill   integer (for float weights: fma) peak / operations per token, the output
+ *                        matrix counted once per prompt
  *     limit of decode    tokens of a step * read bandwidth / (weight bytes + cache bytes of all its
  *                        sequences); with many sequences the limit of prefill where that is lower
  *
@@ -174,12 +175,15 @@ static void show(struct bench *b, const struct result *r)
 
 /* Tokens per second that the machine allows: see the top. */
 static double limit_of(const struct bench *b, const pith_session *s, int is_prefill, int32_t n_seqs,
-                       int64_t depth)
+                       int32_t n, int64_t depth)
 {
     const char *type = b->info.type;
     int is_float = !strcmp(type, "f32") || !strcmp(type, "f16") || !strcmp(type, "bf16");
     double gops = is_float ? b->machine.f32_gops : b->machine.int8_gops;
-    double by_ops = b->info.token_ops ? 1e9 * gops / (double)b->info.token_ops : 0;
+    double ops = (double)b->info.token_ops;
+    if (is_prefill) /* one row in n goes through the output matrix */
+        ops -= (double)b->info.output_ops * (1 - 1.0 / n);
+    double by_ops = ops > 0 ? 1e9 * gops / ops : 0;
     if (is_prefill)
         return by_ops;
     double bytes = (double)b->info.token_bytes + n_seqs * (double)pith_cache_bytes(s, depth);
@@ -242,7 +246,8 @@ static pith_status measure(struct bench *b, pith_session *s, int is_prefill, int
     r->tps = sum / reps;
     r->tps_std = reps > 1 && spread > 0 ? sqrt(spread / (reps - 1)) : 0;
     /* A decode test of n steps is behind depth + n / 2 positions on average. */
-    r->limit_tps = limit_of(b, s, is_prefill, r->n_seqs, is_prefill ? depth : depth + n / 2);
+    r->limit_tps =
+        limit_of(b, s, is_prefill, r->n_seqs, n, is_prefill ? depth : depth + n / 2);
     return st;
 }
 

@@ -104,6 +104,8 @@ static void fill_info(struct pith_model *m)
         }
         in->token_bytes += bytes;
         in->token_ops += t->n_dims > 1 ? 2 * n : 0;
+        if (t == m->tok_embd || !strcmp(t->name, "output.weight"))
+            in->output_ops = 2 * n;
     }
 }
 
