@@ -5,7 +5,7 @@
  *
  *     for each page of 64 slots
  *         for each run of rows that see the same slots [a, b) of the page     (in prefill: all rows, but on the diagonal)
- *             for each tile of up to 16 query vectors, rows x heads
+ *             for each tile of up to 12 query vectors, rows x heads
  *                 scores    s[i][slot]   nh vectors x ng groups of 16 slots in registers, K loaded once for the nh
  *                 weights   p = exp(s - max), the factor c of what was summed before
  *                 values    o[i]         nh vectors x nd times 16 elements in registers, V loaded once for the nh
@@ -17,7 +17,7 @@
  *
  * A type of K or V is a load function and a row of `types`. */
 
-enum { ATTN_TILE = 16, ATTN_GROUPS = KERN_PAGE / V_LANES };
+enum { ATTN_TILE = 12, ATTN_GROUPS = KERN_PAGE / V_LANES };
 
 struct attn_tile {
     int n;          /* query vectors */
@@ -26,7 +26,7 @@ struct attn_tile {
     float cap;
     const float *q[ATTN_TILE];
     float *m, *l, *o; /* of the first query vector; the others follow */
-    float c[ATTN_TILE];
+    float c[V_LANES]; /* per query vector: exp(m - new m), what is summed before is worth */
     float s[ATTN_TILE][KERN_PAGE]; /* scores, then weights */
 };
 
@@ -49,44 +49,44 @@ SIMD_FN V attn_load_f16(const void *page, int64_t i)
     return v_load_f16((const uint16_t *)page + i);
 }
 
-/* Prefetches the next `step` bytes of a->p, whole lines. */
-SIMD_FN void attn_prefetch(struct attn_ahead *a, int64_t step)
-{
-    if (V_FIT == 1)
-        return;
-    for (int64_t i = 0; i < step && i < a->bytes; i += 64)
-        __builtin_prefetch(a->p + i);
-    a->p += step;
-    a->bytes -= step;
-}
-
-/* Lines to prefetch in each of n steps, in bytes. */
+/* Bytes to prefetch in each of n steps; the lines of the next step. Into the second-level cache: the first holds the page at work. */
 SIMD_FN int64_t attn_step(struct attn_ahead a, int64_t n)
 {
-    return a.bytes > 0 ? (a.bytes / n + 63) / 64 * 64 : 0;
+    return (a.bytes + n - 1) / n;
+}
+
+SIMD_FN const char *attn_prefetch(const char *p, int64_t step)
+{
+    for (int64_t i = 0; i < step; i += 64)
+        __builtin_prefetch(p + i, 0, 2);
+    return p + step;
 }
 
 /* Scores of query vectors h .. h+nh-1 for groups g .. g+ng-1. */
 SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, const int ng, int h,
-                        int g, const void *page, struct attn_ahead *ahead, int64_t step)
+                        int g, const void *page, const char **ahead, int64_t step)
 {
-    V acc[8][4];
-    const float *q[8];
-    UNROLL for (int i = 0; i < nh; i++) q[i] = t->q[h + i];
-    UNROLL for (int i = 0; i < nh; i++) UNROLL for (int j = 0; j < ng; j++) acc[i][j] = v_set(0);
+    V acc[6][4];
+    const float *q[6];
+    EACH(i, nh)
+        q[i] = t->q[h + i];
+    EACH(i, nh)
+        EACH(j, ng)
+            acc[i][j] = v_set(0);
     for (int d = 0; d < t->d_k; d++) {
         V k[4];
-        UNROLL for (int j = 0; j < ng; j++) k[j] =
-            load(page, (int64_t)d * KERN_PAGE + (g + j) * V_LANES);
-        attn_prefetch(ahead, step);
-        UNROLL for (int i = 0; i < nh; i++)
-        {
+        EACH(j, ng)
+            k[j] = load(page, (int64_t)d * KERN_PAGE + (g + j) * V_LANES);
+        *ahead = attn_prefetch(*ahead, step);
+        EACH(i, nh) {
             V b = v_set(q[i][d]);
-            UNROLL for (int j = 0; j < ng; j++) acc[i][j] = v_fma(k[j], b, acc[i][j]);
+            EACH(j, ng)
+                acc[i][j] = v_fma(k[j], b, acc[i][j]);
         }
     }
-    UNROLL for (int i = 0; i < nh; i++) UNROLL for (int j = 0; j < ng; j++)
-        v_store(&t->s[h + i][(g + j) * V_LANES], acc[i][j]);
+    EACH(i, nh)
+        EACH(j, ng)
+            v_store(&t->s[h + i][(g + j) * V_LANES], acc[i][j]);
 }
 
 /* As many query vectors as are left, nh at a time, over the groups they see, ng at a time. */
@@ -94,7 +94,7 @@ SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, c
     for (; t->n - h >= (nh); h += (nh)) {                                                          \
         int64_t step = attn_step(ahead, t->d_k * (int64_t)(ATTN_GROUPS / (ng)));                   \
         for (int g = t->a / V_LANES / (ng) * (ng); g * V_LANES < t->b; g += (ng))                  \
-            attn_score(t, load, nh, ng, h, g, page, &ahead, step);                                 \
+            attn_score(t, load, nh, ng, h, g, page, &ahead.p, step);                               \
         ahead.bytes = 0;                                                                           \
     }
 
@@ -103,11 +103,16 @@ SIMD_FN void attn_scores(struct attn_tile *t, attn_load_fn *load, const void *pa
 {
     int h = 0;
     if (V_FIT >= 32) {
-        SCORES(8, 2)
+        if (t->n == ATTN_TILE) {
+            SCORES(6, 4)
+        }
         SCORES(4, 4)
         SCORES(2, 4)
         SCORES(1, 4)
     } else if (V_FIT >= 8) {
+        if (t->n == ATTN_TILE) {
+            SCORES(6, 1)
+        }
         SCORES(4, 1)
         SCORES(2, 2)
         SCORES(1, 4)
@@ -120,11 +125,10 @@ SIMD_FN void attn_scores(struct attn_tile *t, attn_load_fn *load, const void *pa
 static void attn_weights(struct attn_tile *t)
 {
     const V none = v_set(-__builtin_inff()), cap = v_set(t->cap);
-    float max[ATTN_TILE] = {0}, old[ATTN_TILE] = {0};
+    float max[V_LANES] = {0}, old[V_LANES] = {0};
     for (int h = 0; h < t->n; h++) {
         V x[ATTN_GROUPS];
-        UNROLL for (int j = 0; j < ATTN_GROUPS; j++)
-        {
+        EACH(j, ATTN_GROUPS) {
             int first = t->a - j * V_LANES, last = t->b - j * V_LANES; /* lanes first .. last-1 */
             float *s = &t->s[h][j * V_LANES];
             if (first >= V_LANES || last <= 0) {
@@ -146,8 +150,7 @@ static void attn_weights(struct attn_tile *t)
     for (int h = 0; h < t->n; h++) {
         const V m = v_set(max[h]);
         V p[ATTN_GROUPS];
-        UNROLL for (int j = 0; j < ATTN_GROUPS; j++)
-        {
+        EACH(j, ATTN_GROUPS) {
             p[j] = v_exp(v_sub(v_load(&t->s[h][j * V_LANES]), m));
             v_store(&t->s[h][j * V_LANES], p[j]);
         }
@@ -161,30 +164,32 @@ static void attn_weights(struct attn_tile *t)
 
 /* Output elements 16e .. 16(e+nd)-1 of query vectors h .. h+nh-1. */
 SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, const int nd, int h,
-                        int e, const void *page, struct attn_ahead *ahead, int64_t step)
+                        int e, const void *page, const char **ahead, int64_t step)
 {
-    V acc[8][8];
+    V acc[6][8];
     float *o = t->o + (int64_t)h * t->d_v16 + e * V_LANES;
-    UNROLL for (int i = 0; i < nh; i++) UNROLL for (int j = 0; j < nd; j++) acc[i][j] =
-        v_mul(v_load(o + (int64_t)i * t->d_v16 + j * V_LANES), v_set(t->c[h + i]));
+    EACH(i, nh)
+        EACH(j, nd)
+            acc[i][j] = v_mul(v_load(o + (int64_t)i * t->d_v16 + j * V_LANES), v_set(t->c[h + i]));
     for (int s = t->a; s < t->b; s++) {
         V v[8];
-        UNROLL for (int j = 0; j < nd; j++) v[j] =
-            load(page, (int64_t)s * t->d_v16 + (e + j) * V_LANES);
-        attn_prefetch(ahead, step);
-        UNROLL for (int i = 0; i < nh; i++)
-        {
+        EACH(j, nd)
+            v[j] = load(page, (int64_t)s * t->d_v16 + (e + j) * V_LANES);
+        *ahead = attn_prefetch(*ahead, step);
+        EACH(i, nh) {
             V p = v_set(t->s[h + i][s]);
-            UNROLL for (int j = 0; j < nd; j++) acc[i][j] = v_fma(p, v[j], acc[i][j]);
+            EACH(j, nd)
+                acc[i][j] = v_fma(p, v[j], acc[i][j]);
         }
     }
-    UNROLL for (int i = 0; i < nh; i++) UNROLL for (int j = 0; j < nd; j++)
-        v_store(o + (int64_t)i * t->d_v16 + j * V_LANES, acc[i][j]);
+    EACH(i, nh)
+        EACH(j, nd)
+            v_store(o + (int64_t)i * t->d_v16 + j * V_LANES, acc[i][j]);
 }
 
 #define VALUES(nh, nd)                                                                             \
     for (; n - e >= (nd); e += (nd))                                                               \
-        attn_value(t, load, nh, nd, h, e, page, &ahead, step);
+        attn_value(t, load, nh, nd, h, e, page, &ahead.p, step);
 #define HEADS(nh, wide)                                                                            \
     for (; t->n - h >= (nh); h += (nh)) {                                                          \
         int64_t step = attn_step(ahead, (t->b - t->a) * (int64_t)((n + (wide) - 1) / (wide)));     \
@@ -203,10 +208,16 @@ SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, const void *pa
     const int n = t->d_v16 / V_LANES;
     int h = 0;
     if (V_FIT >= 32) {
+        if (t->n == ATTN_TILE) {
+            HEADS(6, 4)
+        }
         HEADS(4, 4)
         HEADS(2, 4)
         HEADS(1, 8)
     } else if (V_FIT >= 8) {
+        if (t->n == ATTN_TILE) {
+            HEADS(6, 1)
+        }
         HEADS(4, 1)
         HEADS(2, 2)
         HEADS(1, 4)
@@ -259,12 +270,15 @@ static void attn_rows(const struct attn_job *j, int row, int end, int p0, int a,
     const struct attn_type *kt = &attn_types[j->k_type], *vt = &attn_types[j->v_type];
     const uint8_t *page = attn_page(j, p0);
     int d_v16 = (j->d_v + 15) / 16 * 16, first = row * j->g, last = end * j->g;
-    struct attn_ahead v = {(const char *)page + j->v_off, (int64_t)KERN_PAGE * d_v16 * vt->bytes};
-    struct attn_ahead k = {0, 0};
+    struct attn_ahead v = {(const char *)page + j->v_off, 0}, k = v;
     int next = p0 + KERN_PAGE;
-    if (next < j->slot1 && next < j->hi[row]) {
-        k.p = (const char *)attn_page(j, next) + j->k_off;
-        k.bytes = (int64_t)KERN_PAGE * j->d_k * kt->bytes;
+    /* A single vector reads each line once and in order, which the hardware foresees better. */
+    if (last - first > 1) {
+        v.bytes = (int64_t)KERN_PAGE * d_v16 * vt->bytes;
+        if (next < j->slot1 && next < j->hi[row]) {
+            k.p = (const char *)attn_page(j, next) + j->k_off;
+            k.bytes = (int64_t)KERN_PAGE * j->d_k * kt->bytes;
+        }
     }
     for (int i = first; i < last; i += ATTN_TILE) {
         struct attn_tile t;

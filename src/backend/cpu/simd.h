@@ -32,26 +32,27 @@
 #endif
 
 #define SIMD_FN static inline __attribute__((always_inline, unused))
-/* Registers want everything inlined and unrolled. The float[16] of the base level is in memory anyway, and inlined it would be half a
- * megabyte of code. */
+/* EACH(i, n): a loop over i < n, n a constant, unrolled. Registers want everything inlined and unrolled; the float[16] of the base level
+ * is in memory anyway, and inlined it would be half a megabyte of code. */
 #if !defined(SIMD_AVX2) && !defined(SIMD_AVX512) && !defined(SIMD_NEON)
 #define V_FN static __attribute__((noinline, unused))
-#define UNROLL
+#define EACH(i, n) for (int i = 0; i < (n); i++)
+#elif defined(__clang__)
+#define V_FN SIMD_FN
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 #else
 #define V_FN SIMD_FN
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
+#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 #endif
-#endif
+
+/* clang-format off: a function a line where one line says it */
 
 union simd_bits {
     float f;
     uint32_t u;
 };
 
-/* ---- registers. r_first: lane < n ? a : b, any n. r_load_n zeroes the lanes from n on; n may be out of 0 .. lanes. r_less: x < t ? a : b.
+/* ---- registers. r_load_n, r_store_n: lanes < n, the others 0 or untouched, any n. r_first: lane < n ? a : b, any n. r_less: x < t ? a : b.
  * r_pow2: 2^n of t = 1.5 * 2^23 + n, -126 <= n <= 127. r_sign: |x| with the sign of s. V_FIT: how many V the register file holds. */
 #if defined(SIMD_AVX512)
 
@@ -188,20 +189,6 @@ SIMD_FN uint32x4_t r_mask(int64_t n)
 SIMD_FN R r_set(float f) { return vdupq_n_f32(f); }
 SIMD_FN R r_load(const float *p) { return vld1q_f32(p); }
 SIMD_FN void r_store(float *p, R x) { vst1q_f32(p, x); }
-SIMD_FN R r_load_n(const float *p, int64_t n)
-{
-    float t[4] = {0};
-    for (int i = 0; i < 4 && i < n; i++)
-        t[i] = p[i];
-    return vld1q_f32(t);
-}
-SIMD_FN void r_store_n(float *p, R x, int64_t n)
-{
-    float t[4];
-    vst1q_f32(t, x);
-    for (int i = 0; i < 4 && i < n; i++)
-        p[i] = t[i];
-}
 SIMD_FN R r_load_f16(const uint16_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
@@ -278,12 +265,6 @@ SIMD_FN uint16_t half_of_float(float f)
 SIMD_FN R r_set(float f) { return f; }
 SIMD_FN R r_load(const float *p) { return *p; }
 SIMD_FN void r_store(float *p, R x) { *p = x; }
-SIMD_FN R r_load_n(const float *p, int64_t n) { return n > 0 ? *p : 0; }
-SIMD_FN void r_store_n(float *p, R x, int64_t n)
-{
-    if (n > 0)
-        *p = x;
-}
 SIMD_FN R r_load_f16(const uint16_t *p) { return half_to_float(*p); }
 SIMD_FN void r_store_f16(uint16_t *p, R x) { *p = half_of_float(x); }
 SIMD_FN R r_add(R x, R y) { return x + y; }
@@ -319,12 +300,12 @@ enum { V_LANES = 16, R_LANES = V_LANES / V_REGS };
     V_FN V name params                                                                          \
     {                                                                                              \
         V z;                                                                                       \
-        UNROLL for (int i = 0; i < V_REGS; i++) z.r[i] = expr;                                     \
+        EACH(i, V_REGS)                                                                            \
+            z.r[i] = expr;                                                                         \
         return z;                                                                                  \
     }
 V_DEFINE((float f), v_set, r_set(f))
 V_DEFINE((const float *p), v_load, r_load(p + i * R_LANES))
-V_DEFINE((const float *p, int64_t n), v_load_tail, r_load_n(p + i * R_LANES, n - i * R_LANES))
 V_DEFINE((const uint16_t *p), v_load_f16, r_load_f16(p + i * R_LANES))
 V_DEFINE((V x, V y), v_add, r_add(x.r[i], y.r[i]))
 V_DEFINE((V x, V y), v_sub, r_sub(x.r[i], y.r[i]))
@@ -343,12 +324,40 @@ V_DEFINE((V t), v_pow2, r_pow2(t.r[i]))
 
 V_FN void v_store(float *p, V x)
 {
-    UNROLL for (int i = 0; i < V_REGS; i++) r_store(p + i * R_LANES, x.r[i]);
+    EACH(i, V_REGS)
+        r_store(p + i * R_LANES, x.r[i]);
 }
-V_FN void v_store_tail(float *p, V x, int64_t n)
+
+/* n < 16 lanes; loading zeroes the others. */
+#if defined(SIMD_AVX2) || defined(SIMD_AVX512)
+SIMD_FN V v_load_tail(const float *p, int64_t n)
 {
-    UNROLL for (int i = 0; i < V_REGS; i++) r_store_n(p + i * R_LANES, x.r[i], n - i * R_LANES);
+    V z;
+    EACH(i, V_REGS)
+        z.r[i] = r_load_n(p + i * R_LANES, n - i * R_LANES);
+    return z;
 }
+SIMD_FN void v_store_tail(float *p, V x, int64_t n)
+{
+    EACH(i, V_REGS)
+        r_store_n(p + i * R_LANES, x.r[i], n - i * R_LANES);
+}
+#else
+static __attribute__((noinline, unused)) V v_load_tail(const float *p, int64_t n)
+{
+    float t[V_LANES] = {0};
+    for (int i = 0; i < n; i++)
+        t[i] = p[i];
+    return v_load(t);
+}
+static __attribute__((noinline, unused)) void v_store_tail(float *p, V x, int64_t n)
+{
+    float t[V_LANES];
+    v_store(t, x);
+    for (int i = 0; i < n; i++)
+        p[i] = t[i];
+}
+#endif
 
 /* The first n lanes of a vector, any n >= 1; from 16 on, all of it. Loops need no separate tail. */
 V_FN V v_load_n(const float *p, int64_t n)
@@ -369,18 +378,21 @@ V_FN V v_first(int64_t n, V a, V b)
 
 V_FN void v_store_f16(uint16_t *p, V x)
 {
-    UNROLL for (int i = 0; i < V_REGS; i++) r_store_f16(p + i * R_LANES, x.r[i]);
+    EACH(i, V_REGS)
+        r_store_f16(p + i * R_LANES, x.r[i]);
 }
 V_FN float v_sum(V x)
 {
-    UNROLL for (int h = V_REGS / 2; h; h /= 2)
-        UNROLL for (int i = 0; i < h; i++) x.r[i] = r_add(x.r[i], x.r[i + h]);
+    EACH(k, 4)
+        EACH(i, V_REGS >> (k + 1))
+            x.r[i] = r_add(x.r[i], x.r[i + (V_REGS >> (k + 1))]);
     return r_sum(x.r[0]);
 }
 V_FN float v_hmax(V x)
 {
-    UNROLL for (int h = V_REGS / 2; h; h /= 2)
-        UNROLL for (int i = 0; i < h; i++) x.r[i] = r_max(x.r[i], x.r[i + h]);
+    EACH(k, 4)
+        EACH(i, V_REGS >> (k + 1))
+            x.r[i] = r_max(x.r[i], x.r[i + (V_REGS >> (k + 1))]);
     return r_hmax(x.r[0]);
 }
 
@@ -394,8 +406,7 @@ V_FN void v_load_pairs(const float *p, V *a, V *b)
     a->r[0] = _mm512_permutex2var_ps(x, even, y);
     b->r[0] = _mm512_permutex2var_ps(x, odd, y);
 #elif defined(SIMD_AVX2)
-    UNROLL for (int i = 0; i < 2; i++)
-    {
+    EACH(i, 2) {
         __m256 x = _mm256_loadu_ps(p + 16 * i), y = _mm256_loadu_ps(p + 16 * i + 8);
         __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(x, y, 0x88));
         __m256d o = _mm256_castps_pd(_mm256_shuffle_ps(x, y, 0xdd));
@@ -403,8 +414,7 @@ V_FN void v_load_pairs(const float *p, V *a, V *b)
         b->r[i] = _mm256_castpd_ps(_mm256_permute4x64_pd(o, 0xd8));
     }
 #elif defined(SIMD_NEON)
-    UNROLL for (int i = 0; i < 4; i++)
-    {
+    EACH(i, 4) {
         float32x4x2_t t = vld2q_f32(p + 8 * i);
         a->r[i] = t.val[0];
         b->r[i] = t.val[1];
@@ -426,15 +436,13 @@ V_FN void v_store_pairs(float *p, V a, V b)
     _mm512_storeu_ps(p, _mm512_permutex2var_ps(a.r[0], low, b.r[0]));
     _mm512_storeu_ps(p + 16, _mm512_permutex2var_ps(a.r[0], high, b.r[0]));
 #elif defined(SIMD_AVX2)
-    UNROLL for (int i = 0; i < 2; i++)
-    {
+    EACH(i, 2) {
         __m256 l = _mm256_unpacklo_ps(a.r[i], b.r[i]), h = _mm256_unpackhi_ps(a.r[i], b.r[i]);
         _mm256_storeu_ps(p + 16 * i, _mm256_permute2f128_ps(l, h, 0x20));
         _mm256_storeu_ps(p + 16 * i + 8, _mm256_permute2f128_ps(l, h, 0x31));
     }
 #elif defined(SIMD_NEON)
-    UNROLL for (int i = 0; i < 4; i++)
-    {
+    EACH(i, 4) {
         float32x4x2_t t = {{a.r[i], b.r[i]}};
         vst2q_f32(p + 8 * i, t);
     }

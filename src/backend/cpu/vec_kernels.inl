@@ -15,7 +15,8 @@
 SIMD_FN V polynomial(V x, const float *c, int n)
 {
     V p = v_set(c[0]);
-    UNROLL for (int i = 1; i < n; i++) p = v_fma(p, x, v_set(c[i]));
+    EACH(i, n - 1)
+        p = v_fma(p, x, v_set(c[i + 1]));
     return p;
 }
 
@@ -178,10 +179,9 @@ SIMD_FN float sum64(map_fn *f, const float *x, const float *y, int64_t n, float 
     V acc[4] = {v_set(0), v_set(0), v_set(0), v_set(0)};
     int64_t i = 0;
     for (; i + 4 * V_LANES <= n; i += 4 * V_LANES)
-        UNROLL for (int j = 0; j < 4; j++) acc[j] =
-            f(v_load(x + i + j * V_LANES), v_load(y + i + j * V_LANES), acc[j], vk);
-    UNROLL for (int j = 0; j < 4; j++)
-    {
+        EACH(j, 4)
+            acc[j] = f(v_load(x + i + j * V_LANES), v_load(y + i + j * V_LANES), acc[j], vk);
+    EACH(j, 4) {
         int64_t left = n - i - j * V_LANES;
         if (left > 0) {
             V a = v_load_n(x + i + j * V_LANES, left), b = v_load_n(y + i + j * V_LANES, left);
