@@ -40,7 +40,7 @@ struct variant {
 };
 
 struct decoder_model {
-    struct tensor *tok_embd, *output_norm, *output, *rope_freqs;
+    struct tensor *tok_embd, *output_norm, *output, *rope_freqs, *rank;
 };
 
 struct decoder_layer {
@@ -71,6 +71,7 @@ static const struct tensor_spec tensors[] = {
     M("output_norm.weight", output_norm, 0, 0, 0, DIM_E),
     M("output.weight", output, 0, F_NO_OUTPUT, 1, DIM_V, DIM_E), /* absent: tied to the embedding */
     M("rope_freqs.weight", rope_freqs, 0, 0, 1, DIM_ROT2),
+    M("cls.output.weight", rank, 0, 0, 1, DIM_ANY, DIM_E), /* of pooling rank: bound, refused by the session */
     L("attn_norm.weight", attn_norm, 0, 0, 0, DIM_E),
     L("attn_qkv.weight", wqkv, F_FUSED_QKV, 0, 0, DIM_QKV, DIM_E),
     L("attn_qkv.bias", bqkv, F_FUSED_QKV, 0, 1, DIM_QKV),

@@ -124,6 +124,7 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     pith_status st;
     memset(out, 0, sizeof *out);
     vocab_stream_init(&stream, s->model->vocab);
+    stream.started = 1; /* goes on after the prompt: a leading space belongs to the text */
     if (p->text && p->text_cap)
         p->text[0] = 0;
     if (!s->plan.has_logits)
