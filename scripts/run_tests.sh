@@ -10,8 +10,8 @@
 # TEST_SCALE   multiplier of the work: 1 (default), 10, 100
 # TEST_LIMIT   seconds one test may take, default 60
 # TEST_MODEL   1: fetch the default model; its tests are skipped by name when it cannot be had
-# TEST_RULES   0: leave the rules of the house and the scripts out (sanitizer and cross builds)
-# TEST_WRAP    command before each program (an emulator)
+# TEST_RULES   0: leave the rules of the house out (sanitizer builds)
+# TEST_WRAP    command before each program (an emulator); scripts are left out too
 # TEST_JOBS    tests at once, default the number of cores
 # V            1: show everything each test prints
 set -u
@@ -71,7 +71,8 @@ for src in tests/test_*.c; do
     path=$B/tests/$(basename "$src" .c)
     [ -x "$path" ] && all+=("$path")
 done
-[ "${TEST_RULES:-1}" = 0 ] || all+=(scripts/check_*.sh tests/test_*.sh tests/test_*.py)
+[ -n "${TEST_WRAP:-}" ] || all+=(tests/test_*.sh tests/test_*.py)
+[ "${TEST_RULES:-1}" = 0 ] || all+=(scripts/check_*.sh)
 if [ $# -gt 0 ]; then
     chosen=()
     for path in "${all[@]}"; do

@@ -14,8 +14,8 @@ prefix=$dir/usr
 # A make of its own: the one that runs the tests keeps its job slots.
 fresh_make() { env -u MAKEFLAGS -u MAKELEVEL make B="$B" "$@"; }
 
-if [ ! -x "$B/pith" ]; then
-    skip install "$B/pith is not built"
+if [ ! -x "$B/pith" ] || [ ! -e "$B/libpith.so" ]; then
+    skip install "$B holds no whole plain build"
 elif ! fresh_make install PREFIX="$prefix" >"$dir/log" 2>&1; then
     fail install "$(grep -m 1 -E 'error|\*\*\*' "$dir/log")"
 else
