@@ -1,6 +1,6 @@
-/* fuzz_text.c -- the first byte chooses: a tiny vocabulary of one kind and the rest as text, or the rest as
- * a vocabulary file and a fixed text. Whatever opens must give ids in range and the same text streamed as
- * at once. */
+/* fuzz_text.c -- the first byte chooses: a tiny vocabulary of one kind and the rest as text, or the
+ * rest as a vocabulary file and a fixed text. Whatever opens must give ids in range and the same
+ * text streamed as at once. */
 #include "vocab_image.h"
 #include "text/pretok.h"
 #include "text/vocab_impl.h"
@@ -76,7 +76,8 @@ static struct vocab *opened(int i)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char text[] = "hello the  world<|u|>they\n\n12 A\n\xFF <s>\xC3\xA9t\xE4\xBD\xA0 ab\xF0\x9F\x98\x80";
+    static const char text[] =
+        "hello the  world<|u|>they\n\n12 A\n\xFF <s>\xC3\xA9t\xE4\xBD\xA0 ab\xF0\x9F\x98\x80";
     if (size < 1 || size > 1 << 16)
         return 0;
     if (data[0] < 255 && !(size > 5 && memcmp(data + 1, "GGUF", 4) == 0)) {

@@ -1,8 +1,10 @@
-/* test_text.c -- vocabularies: recorded cases of sixteen of them, then what no recording covers: damaged
- * and hostile vocabularies, long texts, every pre-tokenizer row, streaming, failed allocations.
+/* test_text.c -- vocabularies: recorded cases of sixteen of them, then what no recording covers:
+ * damaged and hostile vocabularies, long texts, every pre-tokenizer row, streaming, failed
+ * allocations.
  *
- * The recorded cases are in ../shared/vectors/vocab (see its README): text, flags, ids, and the text
- * that the ids give. Cases of kind invalid_utf8 and those with an error are soft: anything but a crash. */
+ * The recorded cases are in ../shared/vectors/vocab (see its README): text, flags, ids, and the
+ * text that the ids give. Cases of kind invalid_utf8 and those with an error are soft: anything but
+ * a crash. */
 #include <jansson.h>
 #include <pthread.h>
 
@@ -18,8 +20,7 @@ struct bytes {
 
 static struct bytes base64(const char *s)
 {
-    static const char digits[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     struct bytes b = {malloc(strlen(s) + 1), 0};
     uint32_t bits = 0;
     int n = 0;

@@ -1,5 +1,5 @@
-/* test_vocab.c -- vocabularies made by hand: merging and special tokens against slow and obvious versions,
- * pre-tokenizer rows, hostile files, streaming, failed allocations. */
+/* test_vocab.c -- vocabularies made by hand: merging and special tokens against slow and obvious
+ * versions, pre-tokenizer rows, hostile files, streaming, failed allocations. */
 #include "base/utf8.h"
 #include "text/pretok.h"
 #include "text/vocab_impl.h"
@@ -16,9 +16,39 @@ static struct vocab *must_open(struct keys *k)
 /* ---------------------------------------------------------------- texts */
 
 static const char *const pieces[] = {
-    "the", "they", "hello", " ", "  ", " the", "\n", "\n\n", "12", "3", "w", "world", "ing", ",", "!", "'s",
-    "\xC3\xA9", "e\xCC\x81", "\xE4\xBD\xA0", "\xE5\xA5\xBD", "\xF0\x9F\x98\x80", "\xE3\x80\x80", "\xE1\xA0\x8E",
-    "<|u|>", "<|u", "<s>", "</s>", "<|endoftext|>", "<|im_end|>", "\t", "\r\n", "A", "\xE2\x96\x81",
+    "the",
+    "they",
+    "hello",
+    " ",
+    "  ",
+    " the",
+    "\n",
+    "\n\n",
+    "12",
+    "3",
+    "w",
+    "world",
+    "ing",
+    ",",
+    "!",
+    "'s",
+    "\xC3\xA9",
+    "e\xCC\x81",
+    "\xE4\xBD\xA0",
+    "\xE5\xA5\xBD",
+    "\xF0\x9F\x98\x80",
+    "\xE3\x80\x80",
+    "\xE1\xA0\x8E",
+    "<|u|>",
+    "<|u",
+    "<s>",
+    "</s>",
+    "<|endoftext|>",
+    "<|im_end|>",
+    "\t",
+    "\r\n",
+    "A",
+    "\xE2\x96\x81",
 };
 
 /* A random text of about n pieces; bad: with bytes that are not UTF-8. */
@@ -117,9 +147,55 @@ static void make_random(struct rng *r, int n_letters, int n_more)
     }
 }
 
-/* Whole random vocabularies and texts, the heap against the slow version. */
+/* Ids of one stretch by the slow version. */
+static size_t slow_ids(int spm, const char *s, size_t n, int32_t *ids)
+{
+    struct part p[200];
+    size_t n_ids = 0;
+    for (size_t i = 0; i < n; i++)
+        p[i] = (struct part){i, 1};
+    n = slow_merge(p, n, s, spm ? slow_score : slow_rank, NULL);
+    for (size_t i = 0; i < n; i++) {
+        int id = made_find((struct slice){s + p[i].at, p[i].n});
+        if (id >= 0) /* else no byte tokens: left out */
+            ids[n_ids++] = id;
+    }
+    return n_ids;
+}
+
+/* A text of stretches of known letters; 'z' between them is in no token, so nothing joins across
+ * it. Long ones repeat a few stretches, so that the cache is used. Returns its length and its
+ * ids. */
+static size_t merging_text(struct rng *r, int spm, int n_letters, char *text, int32_t *want,
+                           size_t *n_want)
+{
+    char pool[8][200];
+    size_t len[8], n = 0, n_pool = 1 + rng_below(r, 8);
+    size_t least = rng_below(r, 3) ? 1 : 1200;
+    uint32_t longest = least > 1 ? 24 : 199;
+    *n_want = 0;
+    for (size_t i = 0; i < n_pool; i++) {
+        len[i] = 1 + rng_below(r, longest);
+        for (size_t j = 0; j < len[i]; j++)
+            pool[i][j] = (char)('a' + rng_below(r, (uint32_t)n_letters));
+    }
+    while (n < least) {
+        size_t i = rng_below(r, (uint32_t)n_pool);
+        memcpy(text + n, pool[i], len[i]);
+        n += len[i];
+        *n_want += slow_ids(spm, pool[i], len[i], want + *n_want);
+        text[n++] = 'z';
+        if (spm)
+            want[(*n_want)++] = 0; /* unknown */
+    }
+    return n;
+}
+
+/* Whole random vocabularies and texts, the heap and the cache against the slow version. */
 static void check_merging(int spm, uint64_t seed)
 {
+    static char text[2048];
+    static int32_t got[2048], want[2048];
     struct rng r;
     rng_init(&r, seed);
     for (long round = 0; round < 30 * test_scale() && !test_bad; round++) {
@@ -133,27 +209,15 @@ static void check_merging(int spm, uint64_t seed)
         key_str(&k, "tokenizer.ggml.pre", "gemma4"); /* one word a line */
         key_bool(&k, "tokenizer.ggml.add_space_prefix", 0);
         if (!made.n_merges)
-            snprintf(made.merge[made.n_merges++], sizeof made.merge[0], "y z");
+            snprintf(made.merge[made.n_merges++], sizeof made.merge[0], "y x");
         key_tokens(&k, &made);
         struct vocab *v = must_open(&k);
         for (int i = 0; v && i < 20; i++) {
-            char s[200];
-            struct part p[200];
-            int32_t got[200], want[200];
-            size_t n = 1 + rng_below(&r, 199), n_want = 0;
-            for (size_t j = 0; j < n; j++) {
-                s[j] = (char)('a' + rng_below(&r, (uint32_t)n_letters));
-                p[j] = (struct part){j, 1};
-            }
-            size_t left = slow_merge(p, n, s, spm ? slow_score : slow_rank, NULL);
-            for (size_t j = 0; j < left; j++) {
-                int id = made_find((struct slice){s + p[j].at, p[j].n});
-                if (id >= 0) /* else no byte tokens: left out */
-                    want[n_want++] = id;
-            }
-            int64_t n_got = vocab_tokenize(v, s, n, 0, got, 200, NULL);
+            size_t n_want, n = merging_text(&r, spm, n_letters, text, want, &n_want);
+            int64_t n_got = vocab_tokenize(v, text, n, 0, got, 2048, NULL);
             CHECK_MSG(n_got == (int64_t)n_want && memcmp(got, want, n_want * sizeof *want) == 0,
-                      "seed %d round %ld: '%.*s' of %d tokens", (int)seed, round, (int)n, s, made.n);
+                      "seed %d round %ld: '%.*s' of %d tokens", (int)seed, round, (int)n, text,
+                      made.n);
         }
         vocab_free(v);
     }
@@ -167,6 +231,39 @@ static void merging_by_score(void)
 static void merging_by_rank(void)
 {
     check_merging(0, 2);
+}
+
+/* Thousands of words of three tokens, alike in their first eight bytes: in one text, where they
+ * fight for places in the cache, each gives what it gives alone. */
+static void cache_tells_words_apart(void)
+{
+    enum { N = 4000, LEN = 10 };
+    static char text[N * LEN];
+    static int32_t all[N * 3], want[N * 3 + 16];
+    struct keys k = {0};
+    struct rng r;
+    size_t n_want = 0;
+    rng_init(&r, 8);
+    memset(&made, 0, sizeof made);
+    add_byte_alphabet(&made);
+    add_words(&made, "\xC4\xA0"
+                     "abcdefg");
+    key_str(&k, "tokenizer.ggml.model", "gpt2");
+    key_str(&k, "tokenizer.ggml.pre", "gpt-2");
+    key_tokens(&k, &made);
+    struct vocab *v = must_open(&k);
+    REQUIRE(v, "no vocabulary");
+    for (int i = 0; i < N; i++) {
+        char *word = text + i * LEN;
+        memcpy(word, " abcdefg", 8);
+        word[8] = (char)(rng_below(&r, 2) ? 'a' + rng_below(&r, 26) : 'A' + rng_below(&r, 26));
+        word[9] = (char)(rng_below(&r, 2) ? 'a' + rng_below(&r, 26) : 'A' + rng_below(&r, 26));
+        n_want += (size_t)vocab_tokenize(v, word, LEN, 0, want + n_want, 16, NULL);
+        CHECK(n_want == 3 * (size_t)(i + 1));
+    }
+    int64_t n_all = vocab_tokenize(v, text, sizeof text, 0, all, N * 3, NULL);
+    CHECK(n_all == N * 3 && memcmp(all, want, sizeof all) == 0);
+    vocab_free(v);
 }
 
 /* ---------------------------------------------------------------- special tokens */
@@ -370,8 +467,32 @@ static void pretok_rows(void)
 static void pretok_long_runs(void)
 {
     static const char *const runs[] = {
-        "a", "A", "aA", "Aa", "1", "12 ", " ", "\n", " \n", "\r", "'", "'s", "!", "! ", "a ", " a", "\xCC\x81",
-        "e\xCC\x81", "\xE4\xBD\xA0", "\xEC\x95\x88", "\xE2\x80\xA6", "\xD9\xA1", "IMG", "<s", "\t", "_a1",
+        "a",
+        "A",
+        "aA",
+        "Aa",
+        "1",
+        "12 ",
+        " ",
+        "\n",
+        " \n",
+        "\r",
+        "'",
+        "'s",
+        "!",
+        "! ",
+        "a ",
+        " a",
+        "\xCC\x81",
+        "e\xCC\x81",
+        "\xE4\xBD\xA0",
+        "\xEC\x95\x88",
+        "\xE2\x80\xA6",
+        "\xD9\xA1",
+        "IMG",
+        "<s",
+        "\t",
+        "_a1",
     };
     size_t n = (size_t)(20000 * test_scale());
     n = n > 2000000 ? 2000000 : n;
@@ -392,8 +513,8 @@ static void pretok_long_runs(void)
             CHECK_MSG(st == PITH_OK, "%s on '%s': %s", pretok_name(i), runs[j], err.msg);
             CHECK_MSG(w.at == w.text.n && !w.bad, "%s on '%s': words are not the text",
                       pretok_name(i), runs[j]);
-            CHECK_MSG(t < 2e-5 * (double)n + 0.3, "%s on '%s': %.3f s for %zu bytes", pretok_name(i),
-                      runs[j], t, n);
+            CHECK_MSG(t < 2e-5 * (double)n + 0.3, "%s on '%s': %.3f s for %zu bytes",
+                      pretok_name(i), runs[j], t, n);
         }
         pretok_free(p);
     }
@@ -414,7 +535,8 @@ static void pretok_unknown(void)
 
 /* ---------------------------------------------------------------- ids and back */
 
-/* Random texts: ids in range, small buffers counted right, the stream gives what detokenising gives. */
+/* Random texts: ids in range, small buffers counted right, the stream gives what detokenising
+ * gives. */
 static void check_stream(const struct vocab *v, const int32_t *ids, size_t n, const char *want,
                          size_t n_want)
 {
@@ -512,10 +634,13 @@ static void well_known_texts(void)
     struct keys k = {0};
     struct tokens *t = &made;
     memset(t, 0, sizeof *t);
-    int eot = add_token(t, "<|eot_id|>", VOCAB_NORMAL, 0), end = add_token(t, "<|end|>", VOCAB_NORMAL, 0);
-    int shown = add_token(t, "<|channel|>", VOCAB_CONTROL, 0), s = add_token(t, "</s>", VOCAB_CONTROL, 0);
+    int eot = add_token(t, "<|eot_id|>", VOCAB_NORMAL, 0),
+        end = add_token(t, "<|end|>", VOCAB_NORMAL, 0);
+    int shown = add_token(t, "<|channel|>", VOCAB_CONTROL, 0),
+        s = add_token(t, "</s>", VOCAB_CONTROL, 0);
     int pre = add_token(t, "<|fim_prefix|>", VOCAB_USER, 0), a = add_token(t, "a", VOCAB_NORMAL, 0);
-    int rep = add_token(t, "<|repo_name|>", VOCAB_USER, 0), fim = add_token(t, "<MID>", VOCAB_USER, 0);
+    int rep = add_token(t, "<|repo_name|>", VOCAB_USER, 0),
+        fim = add_token(t, "<MID>", VOCAB_USER, 0);
     key_str(&k, "tokenizer.ggml.model", "llama");
     key_u32(&k, "tokenizer.ggml.eos_token_id", (uint32_t)a);
     key_u32(&k, "tokenizer.ggml.bos_token_id", 1000000);
@@ -527,7 +652,7 @@ static void well_known_texts(void)
     CHECK(vocab_is_eog(v, end) && vocab_is_eog(v, s) && vocab_is_eog(v, a) && vocab_is_eog(v, rep));
     CHECK(!vocab_is_eog(v, pre) && vocab_is_control(v, pre));
     CHECK(!vocab_is_eog(v, shown) && !vocab_is_control(v, shown));
-    CHECK(vocab_type(v, fim) == VOCAB_USER); /* the key names another */
+    CHECK(vocab_type(v, fim) == VOCAB_USER);       /* the key names another */
     CHECK(vocab_eos(v) == a && vocab_bos(v) == 1); /* the default where the key is out of range */
     CHECK(!vocab_is_eog(v, -1) && !vocab_is_eog(v, t->n) && !vocab_is_control(v, INT32_MAX));
     vocab_free(v);
@@ -599,7 +724,10 @@ static void refused(void)
     key_tokens(&k, &made);
     check_status(&k, PITH_FORMAT, "tokenizer.ggml.pre");
     key_str(&k, "tokenizer.ggml.model", "t5");
-    key_bytes(&k, "tokenizer.ggml.precompiled_charsmap", "\xFF\xFF\xFF\xFF""abc", 7);
+    key_bytes(&k, "tokenizer.ggml.precompiled_charsmap",
+              "\xFF\xFF\xFF\xFF"
+              "abc",
+              7);
     key_tokens(&k, &made);
     check_status(&k, PITH_FORMAT, "charsmap");
     key_str(&k, "tokenizer.ggml.model", "llama");
@@ -616,8 +744,19 @@ static void odd_vocabularies(void)
 {
     static const float scores[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e38f, -1e38f, 0};
     static const char *const models[] = {"llama", "gpt2", "gemma4", "bert", "t5", "rwkv"};
-    static const char *const merges[] = {"a b", "a b", "ab", "", " ", "a ", " a", "zz yy", "a  b", "ab cd",
-                                         "\xC4\xA0 t", "\xFF \xFE", "nobody nowhere"};
+    static const char *const merges[] = {"a b",
+                                         "a b",
+                                         "ab",
+                                         "",
+                                         " ",
+                                         "a ",
+                                         " a",
+                                         "zz yy",
+                                         "a  b",
+                                         "ab cd",
+                                         "\xC4\xA0 t",
+                                         "\xFF \xFE",
+                                         "nobody nowhere"};
     struct rng r;
     rng_init(&r, 6);
     for (int m = 0; m < 6; m++) {
@@ -656,7 +795,8 @@ static void odd_vocabularies(void)
             CHECK(vocab_detokenize(v, bad, 2, 0, NULL, 0, &err) == -1 && err.code == PITH_RANGE);
             bad[1] = -1;
             CHECK(vocab_detokenize(v, bad, 2, 0, NULL, 0, &err) == -1);
-            CHECK(vocab_piece(v, -1, 1, NULL, 0) == 0 && vocab_piece(v, vocab_n(v), 1, NULL, 0) == 0);
+            CHECK(vocab_piece(v, -1, 1, NULL, 0) == 0 &&
+                  vocab_piece(v, vocab_n(v), 1, NULL, 0) == 0);
         }
         vocab_free(v);
     }
@@ -689,7 +829,8 @@ static void damaged_files(void)
     }
 }
 
-/* The n-th allocation fails, for every n until all is done: refused or done, and nothing is held. */
+/* The n-th allocation fails, for every n until all is done: refused or done, and nothing is
+ * held. */
 static void failed_allocations(void)
 {
     const char *s = "hello the  w\xC3\xA9\xFF<|u|>12\n\n<s>Ab ing";
@@ -723,6 +864,7 @@ int main(void)
         return 1;
     TEST(merging_by_score);
     TEST(merging_by_rank);
+    TEST(cache_tells_words_apart);
     TEST(special_longest_first);
     TEST(special_strips_spaces);
     TEST(pretok_rows);

@@ -1,5 +1,5 @@
-/* vocab_image.h -- tiny vocabularies of every kind, made in memory, for the tests and the fuzzer of the
- * text room. */
+/* vocab_image.h -- tiny vocabularies of every kind, made in memory, for the tests and the fuzzer of
+ * the text room. */
 #ifndef PITH_TESTS_VOCAB_IMAGE_H
 #define PITH_TESTS_VOCAB_IMAGE_H
 
@@ -168,7 +168,8 @@ static struct vocab *open_keys(struct keys *k, struct pith_error *err)
     return v;
 }
 
-#define SAMPLE_WORDS "the they then hello world ing er on 12 123 \xC3\xA9t\xC3\xA9 \xE4\xBD\xA0\xE5\xA5\xBD"
+#define SAMPLE_WORDS                                                                               \
+    "the they then hello world ing er on 12 123 \xC3\xA9t\xC3\xA9 \xE4\xBD\xA0\xE5\xA5\xBD"
 
 static struct keys sample_spm(void)
 {
@@ -182,7 +183,9 @@ static struct keys sample_spm(void)
     add_token(&t, "<|u|>", VOCAB_USER, 0);
     add_token(&t, "\n\n", VOCAB_USER, 0);
     add_byte_tokens(&t);
-    add_words(&t, "\xE2\x96\x81the \xE2\x96\x81hello \xE2\x96\x81w \xE2\x96\x81\xE2\x96\x81 " SAMPLE_WORDS);
+    add_words(
+        &t,
+        "\xE2\x96\x81the \xE2\x96\x81hello \xE2\x96\x81w \xE2\x96\x81\xE2\x96\x81 " SAMPLE_WORDS);
     t.n_merges = 0;
     key_str(&k, "tokenizer.ggml.model", "llama");
     key_tokens(&k, &t);
@@ -195,7 +198,8 @@ static struct keys sample_bpe(const char *pre)
     struct keys k = {0};
     memset(&t, 0, sizeof t);
     add_byte_alphabet(&t);
-    add_words(&t, "\xC4\xA0the \xC4\xA0hello \xC4\xA0w \xC4\xA0\xC4\xA0 the they hello 12 123 \xC3\x83\xC2\xA9");
+    add_words(&t, "\xC4\xA0the \xC4\xA0hello \xC4\xA0w \xC4\xA0\xC4\xA0 the they hello 12 123 "
+                  "\xC3\x83\xC2\xA9");
     int end = add_token(&t, "<|endoftext|>", VOCAB_CONTROL, 0);
     add_token(&t, "<|u|>", VOCAB_USER, 0);
     add_token(&t, "<|u", VOCAB_USER, 0);
@@ -264,7 +268,8 @@ static struct keys sample_ugm(void)
     add_token(&t, "</s>", VOCAB_CONTROL, 0);
     add_token(&t, "<unk>", VOCAB_UNKNOWN, 0);
     add_token(&t, "<|u|>", VOCAB_USER, 0);
-    add_words(&t, "\xE2\x96\x81the \xE2\x96\x81hello a b \xE2\x96\x81" "a " SAMPLE_WORDS);
+    add_words(&t, "\xE2\x96\x81the \xE2\x96\x81hello a b \xE2\x96\x81"
+                  "a " SAMPLE_WORDS);
     t.n_merges = 0;
     for (int i = 5; i < t.n; i++)
         t.score[i] = -2.0f - (float)(i % 7);

@@ -9,8 +9,8 @@
  * text needs no encoding at all. Character vocabularies (Gemma 4) write spaces as U+2581 and have
  * byte tokens for characters they lack.
  *
- * A symbol is a token's id, or a number from n on for a text that only merges name. Pairs are found in
- * one hash table (left, right) -> (rank, joined). */
+ * A symbol is a token's id, or a number from n on for a text that only merges name. Pairs are found
+ * in one hash table (left, right) -> (rank, joined). */
 #include "text/pretok.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@
 #include "base/arena.h"
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "text/merge.h"
+#include "text/piece.h"
 #include "text/vocab_impl.h"
 
 struct pair {
@@ -28,19 +28,19 @@ struct pair {
 
 struct bpe {
     struct pretok *pretok;
-    int flags;              /* of the pre-tokenizer */
-    struct pair *pairs;     /* open addressing, at most half full */
-    uint32_t mask;          /* number of entries - 1 */
-    uint32_t n_symbols;     /* tokens and texts that only merges name */
-    struct arena texts;     /* of the latter */
-    uint32_t byte_sym[256]; /* symbol of each byte, MERGE_NONE: none */
+    int flags;                /* of the pre-tokenizer */
+    struct pair *pairs;       /* open addressing, at most half full */
+    uint32_t mask;            /* number of entries - 1 */
+    uint32_t n_symbols;       /* tokens and texts that only merges name */
+    struct arena texts;       /* of the latter */
+    uint32_t byte_sym[256];   /* symbol of each byte, MERGE_NONE: none */
     struct merge_seams seams; /* character vocabularies: pairs of characters inside symbols */
 };
 
 /* ---------------------------------------------------------------- bytes as printable characters */
 
-/* GPT-2's alphabet: the printable bytes of Latin-1 stand for themselves, the others are numbered from
- * U+0100 on. -1: not in the alphabet. */
+/* GPT-2's alphabet: the printable bytes of Latin-1 stand for themselves, the others are numbered
+ * from U+0100 on. -1: not in the alphabet. */
 static int byte_of(uint32_t cp)
 {
     if ((cp >= 0x21 && cp <= 0x7E) || (cp >= 0xA1 && cp <= 0xFF && cp != 0xAD))
@@ -52,8 +52,8 @@ static int byte_of(uint32_t cp)
     return cp == 0x143 ? 0xAD : -1;
 }
 
-/* Bytes that s stands for, to out (NULL: only counted), which may begin at or before s. -1: a character
- * is not of the alphabet. */
+/* Bytes that s stands for, to out (NULL: only counted), which may begin at or before s. -1: a
+ * character is not of the alphabet. */
 static int64_t decode(struct slice s, char *out)
 {
     int64_t n = 0;
@@ -100,8 +100,23 @@ static int symbol(struct vocab *v, struct slice s, uint32_t *id)
     return text && map_put(&v->ids, (struct slice){text, s.n}, *id) == 1;
 }
 
-/* "left right" with rank i. text: scratch for the two halves side by side. 0 on failed allocation. */
-static int add_merge(struct vocab *v, struct slice merge, uint32_t i, struct str *text)
+/* The symbol of a joined text. Most files list merges in the order of the tokens they make: the
+ * token of the merge before, or the next one, spares the search. */
+static int joined_symbol(struct vocab *v, struct slice s, uint32_t *id)
+{
+    for (uint32_t guess = *id; guess < *id + 2 && guess < (uint32_t)v->n; guess++) {
+        if (!(v->mark[guess] & TOKEN_APART) && slice_eq(vocab_text(v, (int32_t)guess), s)) {
+            *id = guess;
+            return 1;
+        }
+    }
+    return symbol(v, s, id);
+}
+
+/* "left right" with rank i. *joined: the last merge's symbol, becomes this one's. text: scratch for
+ * the two halves side by side. 0 on failed allocation. */
+static int add_merge(struct vocab *v, struct slice merge, uint32_t i, uint32_t *joined,
+                     struct str *text)
 {
     struct bpe *m = v->impl;
     const char *gap = merge.n > 1 ? memchr(merge.p + 1, ' ', merge.n - 1) : NULL;
@@ -122,14 +137,15 @@ static int add_merge(struct vocab *v, struct slice merge, uint32_t i, struct str
     }
     if (na <= 0 || nb <= 0)
         return 1;
-    uint32_t ia, ib, joined;
+    uint32_t ia, ib;
     struct slice both = {text->p, (size_t)(na + nb)};
     if (!symbol(v, (struct slice){text->p, (size_t)na}, &ia) ||
-        !symbol(v, (struct slice){text->p + na, (size_t)nb}, &ib) || !symbol(v, both, &joined))
+        !symbol(v, (struct slice){text->p + na, (size_t)nb}, &ib) ||
+        !joined_symbol(v, both, joined))
         return 0;
     struct pair *p = find_pair(m, ia, ib);
     if (p->a == MERGE_NONE) /* else an earlier one names the same pair */
-        *p = (struct pair){ia, ib, i, joined};
+        *p = (struct pair){ia, ib, i, *joined};
     if (m->flags & PRETOK_CHARS)
         merge_seams_add(&m->seams, both);
     return 1;
@@ -157,11 +173,12 @@ static pith_status load_merges(struct vocab *v, const struct gguf *g, struct pit
     struct gguf_strs it;
     struct slice merge;
     struct str text;
+    uint32_t joined = 0;
     int ok = 1;
     str_init(&text, PITH_MEM_SCRATCH);
     gguf_strs_begin(&it, g, kv);
     for (uint32_t i = 0; ok && gguf_strs_next(&it, &merge); i++)
-        ok = add_merge(v, merge, i, &text);
+        ok = add_merge(v, merge, i, &joined, &text);
     str_deinit(&text);
     return ok ? PITH_OK : vocab_nomem(err);
 }
@@ -234,53 +251,40 @@ static pith_status gemma4_init(struct vocab *v, const struct gguf *g, struct pit
 struct encoding {
     const struct vocab *v;
     const struct bpe *m;
-    struct merge merge;
+    struct scratch *s;
     struct ids *out;
     struct pith_error *err;
 };
 
-/* Merges the symbols gathered so far and gives them out. */
-static int finish(struct encoding *e, const char *text)
+static int finish(const struct encoding *e, const char *text)
 {
-    struct merge *m = &e->merge;
-    if (m->n == 0)
-        return 1;
-    if (!merge_run(m, text, rank_pair, e->m))
-        return 0;
-    for (uint32_t i = 0; i != MERGE_NONE; i = m->sym[i].next) {
-        const struct merge_sym *s = &m->sym[i];
-        if (s->id < (uint32_t)e->v->n)
-            ids_put(e->out, (int32_t)s->id);
-        else /* a byte without a token is left out, as by the published tokenizers */
-            (void)vocab_put_bytes(e->v, (struct slice){text + s->at, s->n}, e->out);
-    }
-    m->n = 0;
-    return 1;
+    return piece_finish(e->v, e->s, text, rank_pair, e->m, e->out);
 }
 
-static int merge_chars(struct encoding *e, struct slice word)
+static int merge_chars(const struct encoding *e, struct slice word)
 {
+    struct merge *m = &e->s->merge;
     uint32_t before = 0, cp, id;
     for (size_t i = 0; i < word.n; before = cp) {
         size_t n = (size_t)utf8_decode(word.p + i, word.n - i, &cp);
-        if (e->merge.n && !merge_seams_joins(&e->m->seams, before, cp) && !finish(e, word.p))
-            return 0;
-        if (!merge_reserve(&e->merge, e->merge.n + 1))
+        if (m->n && !merge_seams_joins(&e->m->seams, before, cp) && !finish(e, word.p))
             return 0;
         if (!map_get(&e->v->ids, (struct slice){word.p + i, n}, &id))
             id = MERGE_NONE;
-        merge_put(&e->merge, (uint32_t)i, (uint32_t)n, id);
+        if (!merge_put(m, (uint32_t)i, (uint32_t)n, id))
+            return 0;
         i += n;
     }
     return finish(e, word.p);
 }
 
-static int merge_bytes(struct encoding *e, struct slice word)
+static int merge_bytes(const struct encoding *e, struct slice word)
 {
-    if (!merge_reserve(&e->merge, word.n))
-        return 0;
-    for (size_t i = 0; i < word.n; i++)
-        merge_put(&e->merge, (uint32_t)i, 1, e->m->byte_sym[(uint8_t)word.p[i]]);
+    struct merge *m = &e->s->merge;
+    for (size_t i = 0; i < word.n; i++) {
+        if (!merge_put(m, (uint32_t)i, 1, e->m->byte_sym[(uint8_t)word.p[i]]))
+            return 0;
+    }
     return finish(e, word.p);
 }
 
@@ -293,8 +297,10 @@ static int only_newlines(struct slice s)
 
 static pith_status on_word(void *ctx, struct slice word)
 {
-    struct encoding *e = ctx;
+    const struct encoding *e = ctx;
     int flags = e->m->flags;
+    if (piece_known(e->s, word, e->out))
+        return PITH_OK;
     if ((flags & PRETOK_WHOLE_WORDS) || ((flags & PRETOK_NEWLINES) && only_newlines(word))) {
         int32_t id = vocab_find(e->v, word);
         if (id >= 0) {
@@ -324,30 +330,23 @@ static void repair(struct slice text, struct str *out)
 }
 
 static pith_status bpe_encode(const struct vocab *v, struct slice text, int at_start,
-                              struct ids *out, struct pith_error *err)
+                              struct scratch *s, struct ids *out, struct pith_error *err)
 {
     (void)at_start;
-    struct encoding e = {v, v->impl, {0}, out, err};
-    struct str valid, escaped;
-    pith_status st = PITH_OK;
-    str_init(&valid, PITH_MEM_SCRATCH);
-    str_init(&escaped, PITH_MEM_SCRATCH);
+    struct encoding e = {v, v->impl, s, out, err};
     if (!utf8_valid(text.p, text.n)) {
-        repair(text, &valid);
-        text = (struct slice){valid.p, valid.n};
+        str_clear(&s->text);
+        repair(text, &s->text);
+        text = (struct slice){s->text.p, s->text.n};
     }
     if (v->escaped) {
-        vocab_escape(text, &escaped);
-        text = (struct slice){escaped.p, escaped.n};
+        str_clear(&s->escaped);
+        vocab_escape(text, &s->escaped);
+        text = (struct slice){s->escaped.p, s->escaped.n};
     }
-    if (valid.failed || escaped.failed)
-        st = vocab_nomem(err);
-    else if (text.n)
-        st = pretok_split(e.m->pretok, text, on_word, &e, err);
-    merge_deinit(&e.merge);
-    str_deinit(&valid);
-    str_deinit(&escaped);
-    return st;
+    if (s->text.failed || s->escaped.failed)
+        return vocab_nomem(err);
+    return pretok_split(e.m->pretok, text, on_word, &e, err);
 }
 
 const struct vocab_model vocab_bpe = {

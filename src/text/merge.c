@@ -90,8 +90,7 @@ static void rank_pair(struct merge *m, uint32_t i, const char *text, merge_rank_
                       const void *ctx)
 {
     struct merge_sym *s = &m->sym[i];
-    s->rank = s->next == MERGE_NONE ? MERGE_NONE
-                                    : rank(ctx, text, s, &m->sym[s->next], &s->joined);
+    s->rank = s->next == MERGE_NONE ? MERGE_NONE : rank(ctx, text, s, &m->sym[s->next], &s->joined);
     if (s->rank != MERGE_NONE)
         heap_push(&m->heap, (uint64_t)s->rank << 32 | i);
 }

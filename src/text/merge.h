@@ -1,4 +1,5 @@
-/* merge.h -- joining neighbours of a symbol list in the order of a rank: the heart of SPM and BPE. */
+/* merge.h -- joining neighbours of a symbol list in the order of a rank: the heart of SPM and
+ * BPE. */
 #ifndef PITH_TEXT_MERGE_H
 #define PITH_TEXT_MERGE_H
 
@@ -17,12 +18,12 @@ void heap_push(struct heap *h, uint64_t key);
 uint64_t heap_pop(struct heap *h); /* n > 0 */
 
 struct merge_sym {
-    uint32_t at, n;    /* bytes of the text */
-    uint32_t id;       /* of the symbol; the rank function gives it its meaning */
-    uint32_t next;     /* index of the next living symbol, MERGE_NONE at the end */
+    uint32_t at, n; /* bytes of the text */
+    uint32_t id;    /* of the symbol; the rank function gives it its meaning */
+    uint32_t next;  /* index of the next living symbol, MERGE_NONE at the end */
     uint32_t prev;
-    uint32_t rank;     /* of the pair (this, next); MERGE_NONE: does not join, or this one is gone */
-    uint32_t joined;   /* id of that pair joined */
+    uint32_t rank;   /* of the pair (this, next); MERGE_NONE: does not join, or this one is gone */
+    uint32_t joined; /* id of that pair joined */
 };
 /* Rank of the pair a b (lower joins first) and the id of the joined symbol; MERGE_NONE when they do
  * not join. */
@@ -37,13 +38,16 @@ struct merge {
 };
 void merge_deinit(struct merge *m);
 int merge_reserve(struct merge *m, size_t n); /* room for n symbols; 0 on failed allocation */
-/* Adds a symbol at the end; merge_reserve made the room. */
-static inline void merge_put(struct merge *m, uint32_t at, uint32_t n, uint32_t id)
+/* Adds a symbol at the end; 0 on failed allocation. */
+static inline int merge_put(struct merge *m, uint32_t at, uint32_t n, uint32_t id)
 {
+    if (m->n == m->cap && !merge_reserve(m, m->n + 1))
+        return 0;
     struct merge_sym *s = &m->sym[m->n++];
     s->at = at;
     s->n = n;
     s->id = id;
+    return 1;
 }
 /* Joins until nothing joins. Symbol 0 stays the first; follow `next` from it. 0 on failed
  * allocation. */

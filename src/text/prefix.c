@@ -53,7 +53,8 @@ void prefix_deinit(struct prefix_set *set)
 }
 
 /* First of items lo..hi whose byte at `depth` is at least c. */
-static uint32_t lower(const struct prefix_item *items, uint32_t lo, uint32_t hi, size_t depth, int c)
+static uint32_t lower(const struct prefix_item *items, uint32_t lo, uint32_t hi, size_t depth,
+                      int c)
 {
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo) / 2;

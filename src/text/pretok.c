@@ -4,9 +4,10 @@
  *     pass 1   SPLIT([0-9]+)         "It's "  "1234"
  *     pass 2   SPLIT('s| ?[a-z]+)    "It" "'s" " "  "1234"
  *
- * Every pass is one PCRE2 pattern, compiled to machine code when a vocabulary is opened. A pass hands
- * each of its pieces to the next pass at once; the last hands it to the caller, so nothing is stored.
- * A piece is a subject of its own: \b, $ and look-aheads see its ends as the ends of the text. */
+ * Every pass is one PCRE2 pattern, compiled to machine code when a vocabulary is opened. A pass
+ * hands each of its pieces to the next pass at once; the last hands it to the caller, so nothing is
+ * stored. A piece is a subject of its own: \b, $ and look-aheads see its ends as the ends of the
+ * text. */
 #include "text/pretok.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -22,8 +23,10 @@ struct pass {
 };
 #define MAX_PASSES 8
 
-#define SPLIT(p) {PASS_SPLIT, p}
+/* clang-format off */
+#define SPLIT(p)  {PASS_SPLIT, p}
 #define THREES(p) {PASS_THREES, p}
+/* clang-format on */
 #define PRETOK_RULE(rule, ...) static const struct pass rule_##rule[MAX_PASSES] = {__VA_ARGS__};
 #define PRETOK_NAME(name, rule, flags)
 #include "text/pretok.def"
@@ -78,9 +81,10 @@ static const struct row *find_row(struct slice name, struct pith_error *err)
     str_init(&known, PITH_MEM_SCRATCH);
     for (int i = 0; i < N_ROWS; i++)
         str_printf(&known, "%s%s", i ? " " : "", rows[i].name);
-    error_set(err, PITH_UNSUPPORTED,
-              "tokenizer.ggml.pre: unknown pre-tokenizer '%.*s'; known: %s (add a row to pretok.def)",
-              (int)(name.n < 64 ? name.n : 64), name.p ? name.p : "", known.failed ? "" : known.p);
+    error_set(
+        err, PITH_UNSUPPORTED,
+        "tokenizer.ggml.pre: unknown pre-tokenizer '%.*s'; known: %s (add a row to pretok.def)",
+        (int)(name.n < 64 ? name.n : 64), name.p ? name.p : "", known.failed ? "" : known.p);
     str_deinit(&known);
     return NULL;
 }
@@ -200,8 +204,8 @@ static pith_status run_pass(const struct run *r, int i, struct slice piece)
         if (rc == PCRE2_ERROR_NOMATCH)
             break;
         if (rc < 0)
-            return error_set(r->err, rc == PCRE2_ERROR_NOMEMORY ? PITH_NOMEM : PITH_INTERNAL, "pre-tokenizer %s, pass %d: PCRE2 error %d",
-                             r->p->row->name, i, rc);
+            return error_set(r->err, rc == PCRE2_ERROR_NOMEMORY ? PITH_NOMEM : PITH_INTERNAL,
+                             "pre-tokenizer %s, pass %d: PCRE2 error %d", r->p->row->name, i, rc);
         size_t from = span[0], to = span[1]; /* the next pass writes over them */
         pith_status st = emit(r, i, piece.p + done, from - done);
         if (st == PITH_OK)
@@ -218,8 +222,8 @@ static pith_status run_pass(const struct run *r, int i, struct slice piece)
 pith_status pretok_split(const struct pretok *p, struct slice text, pretok_word_fn word, void *ctx,
                          struct pith_error *err)
 {
-    pcre2_general_context *gc = pcre2_general_context_create(pcre_alloc, pcre_free,
-                                                             &purpose_scratch);
+    pcre2_general_context *gc =
+        pcre2_general_context_create(pcre_alloc, pcre_free, &purpose_scratch);
     pcre2_match_data *match = gc ? pcre2_match_data_create(1, gc) : NULL;
     pith_status st;
     if (match) {

@@ -1,7 +1,7 @@
 /* rwkv.c -- the RWKV "world" vocabulary: the longest token from the left, byte by byte.
  *
- * The file writes the tokens as Python does, "\n" and "\xE4"; they are turned back into bytes when it is
- * opened. Bytes that no token begins with become the unknown token, if there is one. */
+ * The file writes the tokens as Python does, "\n" and "\xE4"; they are turned back into bytes when
+ * it is opened. Bytes that no token begins with become the unknown token, if there is one. */
 #include "base/mem.h"
 #include "text/vocab_impl.h"
 
@@ -12,7 +12,8 @@ static int64_t unescape(struct slice s, char *out)
         char c = s.p[i];
         if (c == '\\' && i + 1 < s.n) {
             c = s.p[++i];
-            if (c == 'x' && i + 2 < s.n && vocab_hex(s.p[i + 1]) >= 0 && vocab_hex(s.p[i + 2]) >= 0) {
+            if (c == 'x' && i + 2 < s.n && vocab_hex(s.p[i + 1]) >= 0 &&
+                vocab_hex(s.p[i + 2]) >= 0) {
                 c = (char)(vocab_hex(s.p[i + 1]) << 4 | vocab_hex(s.p[i + 2]));
                 i += 2;
             } else {
@@ -50,9 +51,10 @@ static void rwkv_deinit(struct vocab *v)
 }
 
 static pith_status rwkv_encode(const struct vocab *v, struct slice text, int at_start,
-                               struct ids *out, struct pith_error *err)
+                               struct scratch *s, struct ids *out, struct pith_error *err)
 {
     (void)at_start;
+    (void)s;
     (void)err;
     for (size_t i = 0; i < text.n;) {
         const struct prefix_item *item, *longest = NULL;

@@ -1,15 +1,16 @@
 /* special.c -- tokens with a meaning of their own: which they are, and where they stand in a text.
  *
- * A GGUF file types its tokens (normal, control, user-defined, ...), but converters forget some and no
- * key lists every token that ends a turn. The field agrees on the texts of such tokens instead; they
- * are the rows below. A row sets a role; a role sets the type and says whether generation ends there.
+ * A GGUF file types its tokens (normal, control, user-defined, ...), but converters forget some and
+ * no key lists every token that ends a turn. The field agrees on the texts of such tokens instead;
+ * they are the rows below. A row sets a role; a role sets the type and says whether generation ends
+ * there.
  *
  * Matching in text: user-defined tokens always, control and unknown tokens when asked. The longest
  * token goes first over the whole text, not the leftmost: with tokens "zab" and "abcd", "zabcd" is
  * "z" "abcd". Tokens of equal length go by id, occurrences of one token from left to right, none
- * overlaps another. All places where a special token begins go into a heap, keyed by (length falling,
- * id, place); what is popped is taken if it is free. If its end is taken but not its beginning, a
- * shorter token may still fit there and goes back into the heap. */
+ * overlaps another. All places where a special token begins go into a heap, keyed by (length
+ * falling, id, place); what is popped is taken if it is free. If its end is taken but not its
+ * beginning, a shorter token may still fit there and goes back into the heap. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -300,10 +301,10 @@ struct search {
     const struct vocab *v;
     struct slice text;
     int parse;
-    struct heap hits;  /* order of the token << 32 | place */
-    uint64_t *found;   /* taken hits, place << 32 | order of the token */
+    struct heap hits; /* order of the token << 32 | place */
+    uint64_t *found;  /* taken hits, place << 32 | order of the token */
     size_t n_found, cap_found;
-    uint64_t *taken;   /* a bit for each byte of the text */
+    uint64_t *taken; /* a bit for each byte of the text */
 };
 
 static int is_taken(const struct search *s, size_t at)

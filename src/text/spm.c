@@ -1,15 +1,15 @@
-/* spm.c -- SentencePiece BPE, the model "llama": neighbours whose text together is a token join, the
- * pair with the highest score first.
+/* spm.c -- SentencePiece BPE, the model "llama": neighbours whose text together is a token join,
+ * the pair with the highest score first.
  *
  *     "a cat"  ->  U+2581 'a' U+2581 'c' 'a' 't'  ->  "_a" "_cat"
  *
- * Spaces are written U+2581, one is put before the text where the vocabulary asks for it, and what is
- * no token in the end is given byte by byte ("<0xE2>"). */
+ * Spaces are written U+2581, one is put before the text where the vocabulary asks for it, and what
+ * is no token in the end is given byte by byte ("<0xE2>"). */
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "text/merge.h"
+#include "text/piece.h"
 #include "text/vocab_impl.h"
 
 struct spm {
@@ -41,6 +41,7 @@ static void spm_deinit(struct vocab *v)
 static pith_status spm_init(struct vocab *v, const struct gguf *g, struct pith_error *err)
 {
     (void)g;
+    v->unknown_bytes = 1;
     struct spm *m = v->impl = mem_zalloc(sizeof *m, PITH_MEM_VOCAB);
     if (!m || !merge_seams_init(&m->seams, PITH_MEM_VOCAB))
         return vocab_nomem(err);
@@ -64,51 +65,25 @@ static uint32_t rank_pair(const void *ctx, const char *text, const struct merge_
     return id < 0 ? MERGE_NONE : m->rank[id];
 }
 
-static int finish(const struct vocab *v, struct merge *m, const char *text, struct ids *out)
-{
-    if (m->n == 0)
-        return 1;
-    if (!merge_run(m, text, rank_pair, v))
-        return 0;
-    for (uint32_t i = 0; i != MERGE_NONE; i = m->sym[i].next) {
-        const struct merge_sym *s = &m->sym[i];
-        struct slice bytes = {text + s->at, s->n};
-        int32_t id = (int32_t)s->id;
-        if (id < 0) /* a character that never joined */
-            id = vocab_find(v, bytes);
-        if (id >= 0)
-            ids_put(out, id);
-        else if (vocab_put_bytes(v, bytes, out) && v->unk >= 0)
-            ids_put(out, v->unk);
-    }
-    m->n = 0;
-    return 1;
-}
-
-static pith_status spm_encode(const struct vocab *v, struct slice text, int at_start,
-                              struct ids *out, struct pith_error *err)
+static pith_status spm_encode(const struct vocab *v, struct slice raw, int at_start,
+                              struct scratch *s, struct ids *out, struct pith_error *err)
 {
     const struct spm *spm = v->impl;
-    struct merge m = {0};
-    struct str s;
+    struct str *text = &s->escaped;
     int ok = 1;
     uint32_t before = 0, cp;
-    str_init(&s, PITH_MEM_SCRATCH);
+    str_clear(text);
     if (at_start && v->add_space_prefix)
-        str_putz(&s, U2581);
-    vocab_escape(text, &s);
-    for (size_t i = 0; ok && i < s.n && !s.failed; before = cp) {
-        size_t n = (size_t)utf8_decode(s.p + i, s.n - i, &cp);
-        if (m.n && !merge_seams_joins(&spm->seams, before, cp))
-            ok = finish(v, &m, s.p, out);
-        ok = ok && merge_reserve(&m, m.n + 1);
-        if (ok)
-            merge_put(&m, (uint32_t)i, (uint32_t)n, MERGE_NONE);
+        str_putz(text, U2581);
+    vocab_escape(raw, text);
+    for (size_t i = 0; ok && i < text->n; before = cp) {
+        size_t n = (size_t)utf8_decode(text->p + i, text->n - i, &cp);
+        if (s->merge.n && !merge_seams_joins(&spm->seams, before, cp))
+            ok = piece_finish(v, s, text->p, rank_pair, v, out);
+        ok = ok && merge_put(&s->merge, (uint32_t)i, (uint32_t)n, MERGE_NONE);
         i += n;
     }
-    ok = ok && !s.failed && finish(v, &m, s.p, out);
-    merge_deinit(&m);
-    str_deinit(&s);
+    ok = ok && !text->failed && piece_finish(v, s, text->p, rank_pair, v, out);
     return ok ? PITH_OK : vocab_nomem(err);
 }
 

@@ -1,16 +1,18 @@
-/* ugm.c -- SentencePiece Unigram, the model "t5": of all ways to cut a text into tokens, the one with the
- * highest sum of scores.
+/* ugm.c -- SentencePiece Unigram, the model "t5": of all ways to cut a text into tokens, the one
+ * with the highest sum of scores.
  *
- *     normalised text   _ n e w _ y o r k           best[i]: highest sum over text[0..i), the token that
- *     best[]            0 . . . 4 . . . 9           ends there and where it began
+ *     normalised text   _ n e w _ y o r k     best[i]: highest sum over text[0..i), the
+ *     best[]            0 . . . 4 . . . 9     token that ends there and where it began
  *
  * Normalising replaces the longest match in the file's character map (a double array trie and the
- * replacement strings), merges spaces where the file says so and writes them as U+2581, one in front.
- * A character that is no token itself costs 10 more than the lowest score and counts as unknown; runs of
- * unknown ones are one token. Sums are doubles: rounding decides ties the way the published code does.
+ * replacement strings), merges spaces where the file says so and writes them as U+2581, one in
+ * front. A character that is no token itself costs 10 more than the lowest score and counts as
+ * unknown; runs of unknown ones are one token. Sums are doubles: rounding decides ties the way the
+ * published code does.
  *
- * The double array [Kanda 2018, "Space- and time-efficient string dictionaries", the XOR form]: node i
- * has base(i); its child by byte c is base(i) ^ c if the label there is c; a leaf's value is at its base.
+ * The double array [Kanda 2018, "Space- and time-efficient string dictionaries", the XOR form]:
+ * node i has base(i); its child by byte c is base(i) ^ c if the label there is c; a leaf's value is
+ * at its base.
  *
  * References: Kudo 2018, Subword Regularization; SentencePiece. */
 #include <float.h>
@@ -19,14 +21,14 @@
 #include "base/cursor.h"
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "text/vocab_impl.h"
+#include "text/piece.h"
 
 struct ugm {
     struct prefix_set tokens;
     float unknown_score;
-    uint32_t *trie;  /* [n_trie] */
+    uint32_t *trie; /* [n_trie] */
     uint32_t n_trie;
-    char *replaced;  /* terminated strings, one after the other */
+    char *replaced; /* terminated strings, one after the other */
     size_t n_replaced;
 };
 
@@ -226,27 +228,24 @@ static void search(const struct vocab *v, struct slice text, struct best *best)
 }
 
 static pith_status ugm_encode(const struct vocab *v, struct slice raw, int at_start,
-                              struct ids *out, struct pith_error *err)
+                              struct scratch *s, struct ids *out, struct pith_error *err)
 {
     (void)at_start;
-    struct str text;
+    struct str *text = &s->text;
     struct best *best = NULL;
-    str_init(&text, PITH_MEM_SCRATCH);
-    normalise(v, raw, &text);
-    if (text.n >= UINT32_MAX) {
-        str_deinit(&text);
-        return error_set(err, PITH_RANGE, "text of %zu bytes grows beyond 2^32 when normalised", raw.n);
-    }
-    if (!text.failed)
-        best = mem_array(text.n + 1, sizeof *best, PITH_MEM_SCRATCH);
-    if (!best) {
-        str_deinit(&text);
+    str_clear(text);
+    normalise(v, raw, text);
+    if (text->n >= UINT32_MAX)
+        return error_set(err, PITH_RANGE, "text of %zu bytes grows beyond 2^32 when normalised",
+                         raw.n);
+    if (!text->failed)
+        best = mem_alloc((text->n + 1) * sizeof *best, PITH_MEM_SCRATCH);
+    if (!best)
         return vocab_nomem(err);
-    }
-    search(v, (struct slice){text.p, text.n}, best);
+    search(v, (struct slice){text->p, text->n}, best);
 
     /* Backwards over the cuts, turning each link round, then forwards. */
-    uint32_t to = (uint32_t)text.n, next = 0;
+    uint32_t to = (uint32_t)text->n, next = 0;
     while (to > 0) {
         uint32_t from = best[to].from;
         best[to].from = next; /* where the token after this one ends */
@@ -260,7 +259,6 @@ static pith_status ugm_encode(const struct vocab *v, struct slice raw, int at_st
             ids_put(out, v->unk);
     }
     mem_free(best);
-    str_deinit(&text);
     return PITH_OK;
 }
 

@@ -1,12 +1,12 @@
 /* vocab.c -- a vocabulary: loading, dispatch to its model, and the way back from ids to text.
  *
- *     tokenizer.ggml.tokens        text[]  "<s>" "</s>" "\xE2\x96\x81the" ...     at[]  0 3 7 13 ...
+ *     tokenizer.ggml.tokens        text[]  "<s>" "</s>" "_the" ...     at[]  0 3 7 11 ...
  *     tokenizer.ggml.scores        score[]
  *     tokenizer.ggml.token_type    mark[]  type and what special.c found out
  *
- * Text goes in through special_split, which takes out the special tokens, and the model's encode for
- * what lies between. Ids go out token by token: hidden ones (control, unknown) only on request, U+2581
- * as a space where the model writes spaces so, byte tokens as their byte.
+ * Text goes in through special_split, which takes out the special tokens, and the model's encode
+ * for what lies between. Ids go out token by token: hidden ones (control, unknown) only on request,
+ * U+2581 as a space where the model writes spaces so, byte tokens as their byte.
  *
  * The file is not trusted: ids in it are checked, scores that are not numbers sort last, empty and
  * repeated tokens exist but are never produced. What this file does not do: chat templates. */
@@ -17,6 +17,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "text/piece.h"
 #include "text/vocab_impl.h"
 
 static const struct vocab_model *const models[] = {
@@ -102,8 +103,8 @@ static pith_status find_numbers(const struct vocab *v, const struct gguf *g, con
     if (!*kv || v->n == 0)
         return PITH_OK;
     if ((*kv)->type != GGUF_ARR || (*kv)->n < (uint64_t)v->n || !gguf_f64(g, *kv, 0, &x))
-        return error_set(err, PITH_FORMAT, "%s: found %s of %llu, wanted an array of %d numbers", key,
-                         gguf_type_name((*kv)->type), (unsigned long long)(*kv)->n, v->n);
+        return error_set(err, PITH_FORMAT, "%s: found %s of %llu, wanted an array of %d numbers",
+                         key, gguf_type_name((*kv)->type), (unsigned long long)(*kv)->n, v->n);
     return PITH_OK;
 }
 
@@ -265,8 +266,13 @@ pith_status vocab_index(struct vocab *v, struct pith_error *err)
         return vocab_nomem(err);
     for (int32_t id = 0; id < v->n; id++) {
         struct slice s = vocab_text(v, id);
-        if (s.n && !(v->mark[id] & TOKEN_APART) && map_put(&v->ids, s, (uint32_t)id) < 0)
+        if (s.n == 0 || (v->mark[id] & TOKEN_APART))
+            continue;
+        int added = map_put(&v->ids, s, (uint32_t)id);
+        if (added < 0)
             return vocab_nomem(err);
+        if (!added)
+            v->mark[id] |= TOKEN_APART;
     }
     for (int b = 0; b < 256; b++) {
         char text[8];
@@ -345,13 +351,14 @@ struct tokenizing {
     const struct vocab *v;
     struct ids out;
     int at_start;
+    struct scratch scratch;
     struct pith_error *err;
 };
 
 static pith_status on_text(void *ctx, struct slice s)
 {
     struct tokenizing *t = ctx;
-    pith_status st = t->v->model->encode(t->v, s, t->at_start, &t->out, t->err);
+    pith_status st = t->v->model->encode(t->v, s, t->at_start, &t->scratch, &t->out, t->err);
     t->at_start = 0;
     return st;
 }
@@ -375,12 +382,16 @@ int64_t vocab_tokenize(const struct vocab *v, const char *text, size_t n, int fl
         error_set(err, PITH_RANGE, "text of %zu bytes, at most 2^30 at once", n);
         return -1;
     }
-    struct tokenizing t = {v, {ids, cap, 0}, 1, err};
+    struct tokenizing t = {.v = v, .out = {ids, cap, 0}, .at_start = 1, .err = err};
     struct special_sink sink = {on_text, on_token, &t};
     int add = flags & PITH_ADD_SPECIAL;
     if (add && v->add_bos)
         ids_put(&t.out, v->bos);
-    if (special_split(v, (struct slice){text, n}, flags & PITH_PARSE_SPECIAL, &sink, err) != PITH_OK)
+    scratch_init(&t.scratch, n);
+    pith_status st =
+        special_split(v, (struct slice){text, n}, flags & PITH_PARSE_SPECIAL, &sink, err);
+    scratch_deinit(&t.scratch);
+    if (st != PITH_OK)
         return -1;
     if (add && v->add_eos)
         ids_put(&t.out, v->eos);
@@ -481,9 +492,10 @@ static void put_tokens(const struct vocab *v, const int32_t *ids, size_t n, int 
     }
 }
 
-/* How many bytes the English tidying takes away around s[i], the apostrophe or mark: pass 0 the space
- * before ? ! . , -- pass 1 both spaces around a lone apostrophe -- pass 2 the space before 's 'm 're
- * 've. before: the space in front of i is still there. Sets *skip when the byte after i goes too. */
+/* How many bytes the English tidying takes away around s[i], the apostrophe or mark: pass 0 the
+ * space before ? ! . , -- pass 1 both spaces around a lone apostrophe -- pass 2 the space before 's
+ * 'm 're 've. before: the space in front of i is still there. Sets *skip when the byte after i goes
+ * too. */
 static int tidies(int pass, const char *s, size_t n, size_t i, int *skip)
 {
     char c = s[i], c1 = i + 1 < n ? s[i + 1] : 0, c2 = i + 2 < n ? s[i + 2] : 0;
@@ -568,7 +580,8 @@ struct slice vocab_stream_put(struct vocab_stream *s, int32_t id)
         struct bytes o = {NULL, 0, 0, s->v->add_space_prefix && !s->started};
         put_token(s->v, id, 0, &o);
         if (str_reserve(&s->text, o.n)) {
-            o = (struct bytes){s->text.p + s->text.n, o.n, 0, s->v->add_space_prefix && !s->started};
+            o = (struct bytes){s->text.p + s->text.n, o.n, 0,
+                               s->v->add_space_prefix && !s->started};
             put_token(s->v, id, 0, &o);
             s->text.n += o.n;
         }

@@ -21,6 +21,8 @@ static inline void ids_put(struct ids *out, int32_t id)
     out->n++;
 }
 
+struct scratch; /* piece.h */
+
 /* One kind of model: a row of the table in vocab.c. */
 struct vocab_model {
     const char *name; /* tokenizer.ggml.model */
@@ -32,10 +34,11 @@ struct vocab_model {
     pith_status (*init)(struct vocab *v, const struct gguf *g, struct pith_error *err);
     void (*deinit)(struct vocab *v);
     /* Text without special tokens to ids. at_start: it follows the beginning or a special token. */
-    pith_status (*encode)(const struct vocab *v, struct slice text, int at_start, struct ids *out,
-                          struct pith_error *err);
+    pith_status (*encode)(const struct vocab *v, struct slice text, int at_start,
+                          struct scratch *scratch, struct ids *out, struct pith_error *err);
 };
-extern const struct vocab_model vocab_spm, vocab_bpe, vocab_gemma4, vocab_wpm, vocab_ugm, vocab_rwkv;
+extern const struct vocab_model vocab_spm, vocab_bpe, vocab_gemma4, vocab_wpm, vocab_ugm,
+    vocab_rwkv;
 
 /* A token's type and marks, one byte. */
 enum {
@@ -49,19 +52,20 @@ enum {
 struct vocab {
     const struct vocab_model *model; /* NULL: no vocabulary */
     int32_t n;
-    char *text;   /* of all tokens; token i is text[at[i] .. at[i + 1]) */
-    uint32_t *at; /* [n + 1] */
-    float *score; /* [n] */
-    uint8_t *mark; /* [n] type and marks */
-    struct map ids; /* token text -> id, no empty tokens; values >= n are the model's */
+    char *text;           /* of all tokens; token i is text[at[i] .. at[i + 1]) */
+    uint32_t *at;         /* [n + 1] */
+    float *score;         /* [n] */
+    uint8_t *mark;        /* [n] type and marks */
+    struct map ids;       /* token text -> id, no empty tokens; values >= n are the model's */
     int32_t byte_id[256]; /* token "<0x0A>" of byte 10, -1: none */
     int32_t bos, eos, unk, sep, pad;
     int add_bos, add_eos, add_sep, add_space_prefix, clean_spaces, merge_spaces;
-    int escaped;  /* U+2581 stands for a space in normal tokens */
+    int unknown_bytes; /* text without a token becomes the unknown token, else it is left out */
+    int escaped;       /* U+2581 stands for a space in normal tokens */
     struct prefix_set special; /* tokens that are matched in text before all else */
     int32_t *special_id; /* of the special tokens in the order of matching, which is their value */
-    int n_user;   /* of them, those matched without PITH_PARSE_SPECIAL */
-    void *impl;   /* of the model */
+    int n_user;          /* of them, those matched without PITH_PARSE_SPECIAL */
+    void *impl;          /* of the model */
 };
 
 static inline struct slice vocab_text(const struct vocab *v, int32_t id)
@@ -91,12 +95,12 @@ static inline int32_t vocab_find(const struct vocab *v, struct slice s)
     uint32_t id;
     return map_get(&v->ids, s, &id) && id < (uint32_t)v->n ? (int32_t)id : -1;
 }
-/* Bytes that a token's text stands for, to out (NULL: only counted), which may begin at or before s;
- * never more than s.n. -1: s is not written as such texts are. */
+/* Bytes that a token's text stands for, to out (NULL: only counted), which may begin at or before
+ * s; never more than s.n. -1: s is not written as such texts are. */
 typedef int64_t (*vocab_decode_fn)(struct slice s, char *out);
-/* Replaces the tokens' texts by what they stand for. Special tokens keep theirs, which is matched as it
- * stands. A token whose text is not what decode understands, or special and not itself, is marked
- * TOKEN_APART. Before the index is built. */
+/* Replaces the tokens' texts by what they stand for. Special tokens keep theirs, which is matched
+ * as it stands. A token whose text is not what decode understands, or special and not itself, is
+ * marked TOKEN_APART. Before the index is built. */
 void vocab_rewrite(struct vocab *v, vocab_decode_fn decode);
 /* The wanted tokens by their texts; value = id. */
 pith_status vocab_prefixes(const struct vocab *v, int (*wanted)(const struct vocab *v, int32_t id),

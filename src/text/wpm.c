@@ -1,19 +1,21 @@
-/* wpm.c -- WordPiece, the model "bert": lower-cased words without accents, cut greedily from the left.
+/* wpm.c -- WordPiece, the model "bert": lower-cased words without accents, cut greedily from the
+ * left.
  *
- *     "Caf\u00e9s!"  ->  words "cafes" "!"  ->  "_cafe" "s"  "_!"          (_ is U+2581, a word's start)
+ *     "Cafés!"  ->  words "cafes" "!"  ->  "_cafe" "s"  "_!"     (_ is U+2581, a word's start)
  *
  * A word ends at white space; punctuation, ASCII symbols and Han characters are words of their own;
  * control characters are dropped. A word that tokens do not cover to its end is one unknown token.
  *
- * Accents go the way the field does it, which is not quite the published one: each character becomes
- * the first of its canonical decomposition. For Hangul syllables this leaves the leading consonant.
- * Unicode tables of utf8proc. Reference: Devlin et al. 2018, BERT; its BasicTokenizer. */
+ * Accents go the way the field does it, which is not quite the published one: each character
+ * becomes the first of its canonical decomposition. For Hangul syllables this leaves the leading
+ * consonant. Unicode tables of utf8proc. Reference: Devlin et al. 2018, BERT; its
+ * BasicTokenizer. */
 #include <string.h>
 #include <utf8proc.h>
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "text/vocab_impl.h"
+#include "text/piece.h"
 
 struct wpm {
     struct prefix_set tokens;
@@ -116,8 +118,8 @@ static uint32_t without_accent(uint32_t c)
 {
     utf8proc_int32_t parts[32];
     int boundary = 0;
-    utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)c, parts, 32, UTF8PROC_DECOMPOSE,
-                                                 &boundary);
+    utf8proc_ssize_t n =
+        utf8proc_decompose_char((utf8proc_int32_t)c, parts, 32, UTF8PROC_DECOMPOSE, &boundary);
     return n > 0 ? (uint32_t)parts[0] : c;
 }
 
@@ -147,14 +149,14 @@ static void put_word(const struct vocab *v, struct str *word, struct ids *out)
 }
 
 static pith_status wpm_encode(const struct vocab *v, struct slice text, int at_start,
-                              struct ids *out, struct pith_error *err)
+                              struct scratch *s, struct ids *out, struct pith_error *err)
 {
     const struct wpm *m = v->impl;
-    struct str word;
+    struct str *word = &s->text;
     (void)at_start;
-    str_init(&word, PITH_MEM_SCRATCH);
-    str_putz(&word, U2581);
-    for (size_t i = 0; i < text.n && !word.failed;) {
+    str_clear(word);
+    str_putz(word, U2581);
+    for (size_t i = 0; i < text.n && !word->failed;) {
         uint32_t c;
         char utf8[4];
         i += (size_t)utf8_decode(text.p + i, text.n - i, &c);
@@ -166,22 +168,19 @@ static pith_status wpm_encode(const struct vocab *v, struct slice text, int at_s
         if (class == CHAR_DROP)
             continue;
         if (class != CHAR_LETTER)
-            put_word(v, &word, out);
+            put_word(v, word, out);
         if (class == CHAR_SPACE)
             continue;
         if (m->lowercase)
             c = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
-        str_put(&word, utf8, (size_t)utf8_encode(c, utf8));
+        str_put(word, utf8, (size_t)utf8_encode(c, utf8));
         if (class == CHAR_ALONE)
-            put_word(v, &word, out);
+            put_word(v, word, out);
     }
-    pith_status st = PITH_OK;
-    if (word.failed)
-        st = vocab_nomem(err);
-    else
-        put_word(v, &word, out);
-    str_deinit(&word);
-    return st;
+    if (word->failed)
+        return vocab_nomem(err);
+    put_word(v, word, out);
+    return PITH_OK;
 }
 
 const struct vocab_model vocab_wpm = {
