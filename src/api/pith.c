@@ -148,7 +148,11 @@ pith_stream *pith_stream_open(const pith_model *m, struct pith_error *err)
         return NULL;
     }
     s->model = model_ref((struct pith_model *)(uintptr_t)m);
-    vocab_stream_init(&s->s, m->vocab);
+    if (!vocab_stream_init(&s->s, m->vocab)) {
+        error_set(err, PITH_NOMEM, "out of memory for a stream");
+        pith_stream_close(s);
+        return NULL;
+    }
     return s;
 }
 

@@ -27,35 +27,24 @@ static void show(struct output *o, struct slice text)
         o->stopped = 1;
 }
 
-/* The prompt's ids, from text when tokens are not given. NULL: error. */
-static int32_t *prompt_ids(struct pith_session *s, const struct pith_generate_params *p, size_t *n,
-                           struct pith_error *err)
+/* The ids of a prompt given as text, NULL on error; the caller frees them. */
+static int32_t *text_ids(struct pith_session *s, const char *text, size_t *n,
+                         struct pith_error *err)
 {
+    enum { FLAGS = PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL };
     const struct vocab *v = s->model->vocab;
-    int64_t count = (int64_t)p->n_tokens;
-    if (!p->tokens) {
-        const char *text = p->prompt ? p->prompt : "";
-        count = vocab_tokenize(v, text, strlen(text), PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, NULL,
-                               0, err);
-        if (count < 0)
-            return NULL;
-    }
-    if (count == 0) {
-        error_set(
-            err, PITH_RANGE,
-            "the prompt is empty and the vocabulary adds no start token; give at least one token");
+    int64_t count = vocab_tokenize(v, text, strlen(text), FLAGS, NULL, 0, err);
+    if (count < 0)
         return NULL;
-    }
     int32_t *ids = mem_array((size_t)count, sizeof *ids, PITH_MEM_SCRATCH);
     if (!ids) {
         error_set(err, PITH_NOMEM, "out of memory for a prompt of %lld tokens", (long long)count);
         return NULL;
     }
-    if (p->tokens)
-        memcpy(ids, p->tokens, (size_t)count * sizeof *ids);
-    else
-        vocab_tokenize(v, p->prompt ? p->prompt : "", p->prompt ? strlen(p->prompt) : 0,
-                       PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, ids, (size_t)count, err);
+    if (vocab_tokenize(v, text, strlen(text), FLAGS, ids, (size_t)count, err) != count) {
+        mem_free(ids);
+        return NULL;
+    }
     *n = (size_t)count;
     return ids;
 }
@@ -119,11 +108,11 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     struct vocab_stream stream;
     struct pith_sampler *own = NULL;
     struct stop *stop = NULL;
-    int32_t *ids = NULL;
-    size_t n = 0, kept = 0;
+    int32_t *own_ids = NULL;
+    size_t n = p->n_tokens, kept = 0;
     pith_status st;
     memset(out, 0, sizeof *out);
-    vocab_stream_init(&stream, s->model->vocab);
+    int streams = vocab_stream_init(&stream, s->model->vocab);
     stream.started = 1; /* goes on after the prompt: a leading space belongs to the text */
     if (p->text && p->text_cap)
         p->text[0] = 0;
@@ -134,15 +123,22 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
                       "n_max is %d, wanted a count, -1 (until the end token) or -2 (until the "
                       "context is full)",
                       p->n_max));
-    ids = prompt_ids(s, p, &n, err);
-    stop = ids ? stop_new(p->stop, err) : NULL;
+    if (!p->tokens && !(own_ids = text_ids(s, p->prompt ? p->prompt : "", &n, err)))
+        TRY(err->code);
+    if (n == 0)
+        TRY(error_set(err, PITH_RANGE,
+                      "the prompt is empty and the vocabulary adds no start token; give at least "
+                      "one token"));
+    stop = stop_new(p->stop, err);
     if (stop && !p->sampler)
         own = sampler_new(s->model->arch.hp.n_vocab, &greedy, 1, 0, 0, err);
-    if (!ids || !stop || (!p->sampler && !own))
+    if (!stop || (!p->sampler && !own))
         TRY(err->code);
+    if (!streams)
+        TRY(error_set(err, PITH_NOMEM, "out of memory for the text of a token"));
     out->n_prompt = (int32_t)(n < INT32_MAX ? n : INT32_MAX);
     int64_t t0 = clock_ns();
-    TRY(session_prefix(s, p->seq, ids, n, &kept, err));
+    TRY(session_prefix(s, p->seq, own_ids ? own_ids : p->tokens, n, &kept, err));
     out->n_kept = (int32_t)kept;
     out->prefill_ns = clock_ns() - t0;
     t0 = clock_ns();
@@ -161,6 +157,6 @@ fail:
     vocab_stream_deinit(&stream);
     sampler_free(own);
     stop_free(stop);
-    mem_free(ids);
+    mem_free(own_ids);
     return st;
 }

@@ -140,11 +140,9 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
         return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
                          s->n_batch);
     st = mem_commit(s->step, s->step_reserved, PITH_MEM_SCRATCH, err);
-    if (st != PITH_OK) {
-        mem_release(s->step, s->step_reserved);
-        s->step = NULL;
+    if (st != PITH_OK)
         return st;
-    }
+    s->step_committed = s->step_reserved;
     step_init(s->step, s->n_batch, s->cap_outputs, cap_N, s->cache.cap_pages, s->cache.n_groups,
               m->arch.hp.n_embd);
     for (int g = 0; g < s->cache.n_groups; g++)
@@ -197,14 +195,10 @@ void session_close(struct pith_session *s)
     for (int d = 0; d < MAX_DEVICES; d++)
         if (s->act[d].p)
             s->act[d].device->backend->release(&s->act[d]);
-    if (s->step) {
-        mem_decommit(s->step, s->step_reserved, PITH_MEM_SCRATCH);
-        mem_release(s->step, s->step_reserved);
-    }
-    if (s->kept_committed)
-        mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
-    if (s->kept)
-        mem_release(s->kept, s->kept_bytes);
+    mem_decommit(s->step, s->step_committed, PITH_MEM_SCRATCH);
+    mem_release(s->step, s->step_reserved);
+    mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
+    mem_release(s->kept, s->kept_bytes);
     mem_free(s->scratch);
     mem_free(s->run_state);
     mem_free(s->stats);

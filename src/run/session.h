@@ -18,7 +18,7 @@ struct pith_session {
     enum pool_kind pool_kind;
     int pooled, causal;
     struct step *step;
-    uint64_t step_reserved;
+    uint64_t step_reserved, step_committed;
     struct exec exec;
     struct buffer act[MAX_DEVICES];
     void *scratch, *run_state;

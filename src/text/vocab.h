@@ -34,7 +34,8 @@ struct vocab_stream {
     size_t n_pending;
     int started;     /* an SPM vocabulary's leading space is dropped at the start of a text only */
 };
-void vocab_stream_init(struct vocab_stream *s, const struct vocab *v);
+/* Makes room for any token, so that vocab_stream_put allocates nothing. 0 without memory: text may then be lost. */
+int vocab_stream_init(struct vocab_stream *s, const struct vocab *v);
 void vocab_stream_deinit(struct vocab_stream *s);
 struct slice vocab_stream_put(struct vocab_stream *s, int32_t id); /* id -1 flushes */
 
