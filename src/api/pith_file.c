@@ -71,7 +71,7 @@ void pith_file_close(pith_file *f)
 
 int64_t pith_file_n_keys(const pith_file *f)
 {
-    return (int64_t)gguf_n_kv(f->gguf);
+    return f ? (int64_t)gguf_n_kv(f->gguf) : 0;
 }
 
 const char *pith_file_key(const pith_file *f, int64_t i)
@@ -92,7 +92,7 @@ int64_t pith_file_value(const pith_file *f, int64_t i, int64_t max_items, char *
     str_init(&text, PITH_MEM_META);
     gguf_value_text(f->gguf, gguf_kv_at(f->gguf, (uint64_t)i), max_items, &text);
     int64_t n = text.failed ? -1 : (int64_t)text.n;
-    if (n >= 0 && cap > 0) {
+    if (n >= 0 && buf && cap > 0) {
         size_t fits = text.n < cap ? text.n : cap - 1;
         if (fits)
             memcpy(buf, text.p, fits);
@@ -104,12 +104,12 @@ int64_t pith_file_value(const pith_file *f, int64_t i, int64_t max_items, char *
 
 int64_t pith_file_n_tensors(const pith_file *f)
 {
-    return (int64_t)gguf_n_tensors(f->gguf);
+    return f ? (int64_t)gguf_n_tensors(f->gguf) : 0;
 }
 
 pith_status pith_file_tensor(const pith_file *f, int64_t i, struct pith_tensor_info *out)
 {
-    if (i < 0 || i >= pith_file_n_tensors(f))
+    if (!out || i < 0 || i >= pith_file_n_tensors(f))
         return PITH_RANGE;
     const struct gguf_tensor *t = gguf_tensor_at(f->gguf, (uint64_t)i);
     *out = (struct pith_tensor_info){
@@ -126,10 +126,10 @@ pith_status pith_file_tensor(const pith_file *f, int64_t i, struct pith_tensor_i
 
 int pith_file_gguf_version(const pith_file *f)
 {
-    return gguf_version(f->gguf);
+    return f ? gguf_version(f->gguf) : 0;
 }
 
 int pith_file_n_parts(const pith_file *f)
 {
-    return gguf_n_parts(f->gguf);
+    return f ? gguf_n_parts(f->gguf) : 0;
 }

@@ -77,7 +77,7 @@ pith_status pith_set_allocator(const struct pith_allocator *a, struct pith_error
 
 void pith_memory(struct pith_memory_report *out)
 {
-    for (int i = 0; i < PITH_MEM_N; i++) {
+    for (int i = 0; out && i < PITH_MEM_N; i++) {
         out->used[i] = atomic_load_explicit(&used[i], memory_order_relaxed);
         out->peak[i] = atomic_load_explicit(&peak[i], memory_order_relaxed);
     }
