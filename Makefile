@@ -70,8 +70,8 @@ FUZZERS  := $(call prog,$(FUZZ_SRC))
 # ---------------------------------------------------------------- flags
 
 WARN     := -Wall -Wextra -Wshadow -Werror
-BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS) \
-              $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
+SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 LINK_FLAGS := -pthread -Wl,--compress-debug-sections=zlib $(if $(SAN),-fsanitize=$(filter-out fuzzer-no-link,$(SAN))) $(LDFLAGS)
 LIBS      = $(PKG_LIBS) -lm
 
@@ -87,6 +87,8 @@ isa_flags = $(if $(filter %_avx2.c,$1),$(AVX2)) \
 EXACT    := -fno-tree-vectorize -fno-strict-aliasing -fno-math-errno
 exact     = $(if $(filter src/backend/% src/tensor/% src/graph/%,$1),$(EXACT) $(call isa_flags,$1))
 convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
+# Fuzzers are after parsers: kernels read no untrusted bytes, and instrumented by clang one takes minutes to compile (make asan has them).
+sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),$(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
 commit    = $(if $(filter src/api/%,$1),-DPITH_COMMIT='"$(COMMIT)"')
 # Programs see the public header alone; tests and fuzzers see the rooms too.
 includes  = -Iinclude $(if $(filter cli/% tools/%,$1),-I$(dir $1),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests)
@@ -181,7 +183,7 @@ help:
 # ---------------------------------------------------------------- rules
 
 # Rewritten only when it differs, so that other flags or another compiler rebuild everything and the same ones nothing.
-FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS)
+FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(SAN_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS)
 $(B)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_NOW)' >$@
 $(B)/commit: FORCE
@@ -190,7 +192,7 @@ $(call obj,$(filter src/api/%,$(LIB_SRC))): $(B)/commit
 
 $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(CPPFLAGS) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
+	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(CPPFLAGS) $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
 	    $(call commit,$<) -MMD -MP -c -o $@ $<
 
 # Two archives of the same objects. rooms.a shows the rooms to each other, for the tests. libpith.a shows pith_* alone, for programs: its one
