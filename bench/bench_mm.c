@@ -3,9 +3,9 @@
  *     bench_mm [level|all [type|all [repeats]]]
  *
  * K = 4096. For each level and type, best of the repeats:
- *     L2      one column, a panel set that fits the second-level cache: what the kernel itself can do      GB/s of packed weights
- *     n=1..16 that many columns against weights in memory (twice the last-level cache)                     GB/s (Gop/s)
- *     prefill 256 columns, panel by panel, as the backend walks them                                       Gop/s
+ *     n:      that many columns: GB/s of weights in memory (three times the last-level cache), Gop/s of the same, and Gop/s with
+ *             half a mebibyte of weights over and over: what the kernel itself can do
+ *     prefill 256 columns, panel by panel, as the backend walks them, Gop/s
  * Time is the thread's own, so a busy machine spoils only what memory bandwidth it takes away. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +57,22 @@ static void make_tile(struct act_tile *a, enum act_kind kind, const float *x, in
     }
 }
 
+/* Least time for n panels, of some repeats; few panels are gone over several times. */
+static double best_time(const struct kern_mm *m, enum dtype type, const struct act_tile *a, size_t n, int repeats)
+{
+    const size_t panel = dtype_panel_bytes(type, K), rounds = n < 64 ? 16 : 1;
+    double best = 1e9;
+    for (int r = 0; r < repeats; r++) {
+        double s = now();
+        for (size_t i = 0; i < rounds; i++)
+            for (size_t p = 0; p < n; p++)
+                m->mm[type](weights + p * panel, K, a, y);
+        s = (now() - s) / (double)rounds;
+        best = s < best ? s : best;
+    }
+    return best;
+}
+
 static void bench_type(const struct kern_mm *m, enum dtype type, int repeats)
 {
     static const int columns[] = {1, 2, 3, 4, 5, 6, 8, 12, 16};
@@ -73,36 +89,19 @@ static void bench_type(const struct kern_mm *m, enum dtype type, int repeats)
         make_tile(&tiles[i], t->act, x, ACT_TILE);
     struct act_tile *one = &tiles[N / ACT_TILE];
 
-    make_tile(one, t->act, x, 1);
-    double best = 1e9, s;
-    for (int r = 0; r < 4 * repeats; r++) {
-        s = now();
-        for (int i = 0; i < 20; i++)
-            for (size_t p = 0; p < n_hot; p++)
-                m->mm[type](weights + p * panel, K, one, y);
-        s = now() - s;
-        best = s < best ? s : best;
-    }
-    printf("%-6s L2 %5.1f |", t->name, 20.0 * (double)(n_hot * panel) / best * 1e-9);
-
+    printf("%-6s", t->name);
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
         make_tile(one, t->act, x, columns[i]);
-        best = 1e9;
-        for (int r = 0; r < repeats; r++) {
-            s = now();
-            for (size_t p = 0; p < n_panels; p++)
-                m->mm[type](weights + p * panel, K, one, y);
-            s = now() - s;
-            best = s < best ? s : best;
-        }
-        printf(" %d: %.1f (%.0f)", columns[i], (double)(n_panels * panel) / best * 1e-9,
-               (double)n_panels * columns[i] * ops / best * 1e-9);
+        const double hot = best_time(m, type, one, n_hot, 4 * repeats), cold = best_time(m, type, one, n_panels, repeats);
+        printf("%s %d: %.1f %.0f %.0f", i ? " |" : "", columns[i], (double)(n_panels * panel) / cold * 1e-9,
+               (double)(n_panels * (size_t)columns[i]) * ops / cold * 1e-9,
+               (double)(n_hot * (size_t)columns[i]) * ops / hot * 1e-9);
         fflush(stdout);
     }
 
-    const size_t n_prefill = 1024 / (size_t)t->pack_rows;
-    best = 1e9;
-    for (int r = 0; r < repeats; r++) {
+    const size_t n_prefill = 512 / (size_t)t->pack_rows;
+    double best = 1e9, s;
+    for (int r = 0; r < 4 * repeats; r++) {
         s = now();
         for (size_t p = 0; p < n_prefill; p++)
             for (int i = 0; i < N / ACT_TILE; i++)
@@ -135,7 +134,7 @@ static void roofs(const struct kern_mm *m)
 int main(int argc, char **argv)
 {
     const char *level = argc > 1 ? argv[1] : "all", *type = argc > 2 ? argv[2] : "all";
-    const int repeats = argc > 3 ? atoi(argv[3]) : 3;
+    const int repeats = argc > 3 ? atoi(argv[3]) : 8;
     const size_t n = (size_t)WEIGHT_MIB << 20;
     weights = get(n);
     y = get(64 * ACT_TILE * sizeof(float));
@@ -160,7 +159,7 @@ int main(int argc, char **argv)
         printf("-- %s\n", cpu_level_name((enum cpu_level)l));
         roofs(&m);
         for (int t = 0; t < DT_COUNT; t++)
-            if (dtypes[t].pack && (!strcmp(type, "all") || !strcmp(type, dtypes[t].name)))
+            if (m.mm[t] && (!strcmp(type, "all") || !strcmp(type, dtypes[t].name)))
                 bench_type(&m, (enum dtype)t, repeats);
     }
     return 0;

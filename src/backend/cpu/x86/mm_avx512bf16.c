@@ -4,7 +4,7 @@
  * steps, denormals flushed whatever the control register says. */
 #include "backend/cpu/x86/mm_columns.inl"
 
-enum { ROWS = 64, VECTORS = 4, CHUNK = 128 }; /* 64 rows are 4 vectors; a chunk of pairs is 32 KiB of the panel */
+enum { ROWS = 64, VECTORS = 4, CHUNK = (128 << 10) / P64_BF16 }; /* 64 rows are 4 vectors */
 
 INLINE void mm_bf16(const struct piece *p, const int NC)
 {
@@ -18,6 +18,8 @@ INLINE void mm_bf16(const struct piece *p, const int NC)
             acc[c][v] = p->b0 ? _mm512_load_ps(y + ROWS * c + 16 * v) : _mm512_setzero_ps();
     }
     for (int64_t k = p->b0; k < p->b1; k++, w += P64_BF16) {
+        if (NC >= 5)
+            prefetch(w, P64_BF16);
         __m512i pair[VECTORS];
         UNROLL for (int v = 0; v < VECTORS; v++)
             pair[v] = _mm512_loadu_si512(w + 64 * v);
@@ -48,8 +50,8 @@ INSTANCE(6)
 
 static void bf16(const void *panel, int64_t n, const struct act_tile *a, float *y)
 {
-    static piece_fn *const fn[ACT_TILE + 1] = {0, bf16_1, bf16_2, bf16_3, bf16_4, bf16_5, bf16_6};
-    walk_tile(fn, panel, (n + 1) / 2, CHUNK, a, y);
+    static piece_fn *const fn[] = {0, bf16_1, bf16_2, bf16_3, bf16_4, bf16_5, bf16_6};
+    walk_tile(fn, 6, 6, panel, (n + 1) / 2, CHUNK, a, y);
 }
 
 const struct kern_mm kern_mm_avx512bf16 = {.mm = {[DT_BF16] = bf16}};

@@ -22,6 +22,18 @@
 #endif
 #define COLUMNS(c) UNROLL for (int c = 0; c < NC; c++)
 
+/* Asks for `bytes` of the panel (or the next one): FAR ahead into the second-level cache, NEAR ahead into the first. It pays where a loop
+ * computes for long between two lines of weights, so that the hardware's prefetcher does not reach far enough ahead, and costs where the
+ * loop runs at the memory's pace by itself; each kernel says from which column count on. */
+enum { FAR = 16 << 10, NEAR = 4 << 10 };
+INLINE void prefetch(const uint8_t *p, const int bytes)
+{
+    UNROLL for (int i = 0; i < bytes; i += 64) {
+        _mm_prefetch((const char *)p + FAR + i, _MM_HINT_T1);
+        _mm_prefetch((const char *)p + NEAR + i, _MM_HINT_T0);
+    }
+}
+
 /* One piece of work: columns [c0, c0 + NC) of the tile, blocks [b0, b1) of the panel ("block": what one step along k reads). y is the
  * tile's first column. The accumulators start from zero at block 0 and from y elsewhere. */
 struct piece {
@@ -33,18 +45,19 @@ struct piece {
 };
 typedef void piece_fn(const struct piece *p);
 
-/* fn[nc]: the instance for nc columns, NULL where there is none (fn[1] must be). */
-INLINE void walk_tile(piece_fn *const fn[ACT_TILE + 1], const void *panel, int64_t n_blocks, int64_t chunk,
+/* fn[nc]: the instance for nc columns, for nc = 1 .. few without a gap and perhaps `many`. The tile is cut into pieces of `many`, then even
+ * shares of at most `few`: with 4 and 8, 13 = 8 + 3 + 2. */
+INLINE void walk_tile(piece_fn *const fn[], int few, int many, const void *panel, int64_t n_blocks, int64_t chunk,
                       const struct act_tile *a, float *y)
 {
     struct piece p = {.panel = panel, .a = a, .y = y};
     do {
         p.b0 = p.b1;
         p.b1 = n_blocks - p.b0 > chunk ? p.b0 + chunk : n_blocks;
-        for (int left = a->nc, nc; left > 0; left -= nc) {
-            for (nc = left; !fn[nc]; nc = (nc + 1) / 2) /* in even shares: 9 = 5 + 4 rather than 8 + 1 */
-                ;
-            p.c0 = a->nc - left;
+        p.c0 = 0;
+        for (int left = a->nc, nc; left > 0; left -= nc, p.c0 += nc) {
+            const int shares = (left + few - 1) / few;
+            nc = left >= many ? many : (left + shares - 1) / shares;
             fn[nc](&p);
         }
     } while (p.b1 < n_blocks);

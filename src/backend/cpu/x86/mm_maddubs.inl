@@ -17,7 +17,7 @@
  * the rows' halves are the outer loop and the chunk of the panel stays in the first-level cache for both. One or two columns run at the
  * memory's pace and take both halves of a block at once. */
 
-enum { ROWS = 16, GROUP = 64, HALVES = ROWS / LANES, MAX_COLUMNS = LANES == 16 ? 16 : 4, CHUNK_BYTES = 16 << 10 };
+enum { ROWS = 16, GROUP = 64, HALVES = ROWS / LANES, MAX_COLUMNS = 8, CHUNK_BYTES = 16 << 10 };
 
 /* Makes the value be computed here: gcc otherwise delays the additions and spills every product. */
 #define PIN(v) __asm__("" : "+v"(v))
@@ -36,22 +36,23 @@ INLINE vi fifth_bit(vi h, const int g)
     return g < 4 ? vi_shl16(h, g < 4 ? 4 - g : 0) : vi_shr16(h, g > 4 ? g - 4 : 0);
 }
 
-/* sum[c] += products of one vector of codes with the quad at x + 32 c, in int16. */
-INLINE void add_quads(vi *sum, vi codes, const int8_t *x, const int NC)
+/* sum[c] = or += products of one vector of codes with the quad at x + 32 c, in int16. */
+INLINE void add_quads(vi *sum, const int first, vi codes, const int8_t *x, const int NC)
 {
     COLUMNS(c) {
-        sum[c] = vi_add16(sum[c], vi_maddubs(codes, quad(x + 32 * c)));
+        vi z = vi_maddubs(codes, quad(x + 32 * c));
+        sum[c] = first ? z : vi_add16(sum[c], z);
         PIN(sum[c]);
     }
 }
 
-/* isum[c] += both halves of sum[c], each times its half of `factor`; sum[c] starts anew. */
-INLINE void widen(vi *isum, vi *sum, vi factor, const int NC)
+/* isum[c] = or += both halves of sum[c], each times its half of `factor`. */
+INLINE void widen(vi *isum, const int first, const vi *sum, vi factor, const int NC)
 {
     COLUMNS(c) {
-        isum[c] = vi_add32(isum[c], vi_madd16(sum[c], factor));
+        vi z = vi_madd16(sum[c], factor);
+        isum[c] = first ? z : vi_add32(isum[c], z);
         PIN(isum[c]);
-        sum[c] = vi_zero();
     }
 }
 
@@ -68,15 +69,13 @@ INLINE void block32(vi *isum, const uint8_t *codes, const int8_t *x, const int b
 {
     const vi low4 = vi_set8(15), one = vi_set16(1);
     vi sum[MAX_COLUMNS], sum_high[MAX_COLUMNS];
-    COLUMNS(c)
-        isum[c] = sum[c] = sum_high[c] = vi_zero();
     if (bits == 4) {
         UNROLL for (int g = 0; g < 4; g++) {
             vi v = vi_load(codes + GROUP * g);
-            add_quads(sum, vi_and(v, low4), x + 4 * g, NC);
-            add_quads(sum, vi_and(vi_shr16(v, 4), low4), x + 16 + 4 * g, NC);
+            add_quads(sum, g == 0, vi_and(v, low4), x + 4 * g, NC);
+            add_quads(sum, 0, vi_and(vi_shr16(v, 4), low4), x + 16 + 4 * g, NC);
         }
-        widen(isum, sum, one, NC);
+        widen(isum, 1, sum, one, NC);
     } else if (bits == 5) {
         const vi bit4 = vi_set8(16), h = vi_load(codes + 4 * GROUP);
         UNROLL for (int high = 0; high < 2; high++) {
@@ -84,18 +83,18 @@ INLINE void block32(vi *isum, const uint8_t *codes, const int8_t *x, const int b
                 vi v = vi_load(codes + GROUP * g);
                 v = vi_and(high ? vi_shr16(v, 4) : v, low4);
                 v = vi_or_masked(v, fifth_bit(h, 4 * high + g), bit4);
-                add_quads(sum, v, x + 16 * high + 4 * g, NC);
+                add_quads(sum, g == 0, v, x + 16 * high + 4 * g, NC);
             }
-            widen(isum, sum, one, NC);
+            widen(isum, high == 0, sum, one, NC);
         }
     } else {
         UNROLL for (int g = 0; g < 8; g++) {
             vi v = vi_xor(vi_load(codes + GROUP * g), vi_set8(-128));
-            add_quads(sum, vi_and(v, low4), x + 4 * g, NC);
-            add_quads(sum_high, vi_and(vi_shr16(v, 4), low4), x + 4 * g, NC);
+            add_quads(sum, g == 0, vi_and(v, low4), x + 4 * g, NC);
+            add_quads(sum_high, g == 0, vi_and(vi_shr16(v, 4), low4), x + 4 * g, NC);
         }
-        widen(isum, sum, one, NC);
-        widen(isum, sum_high, vi_set16(16), NC);
+        widen(isum, 1, sum, one, NC);
+        widen(isum, 0, sum_high, vi_set16(16), NC);
     }
 }
 
@@ -141,9 +140,12 @@ INLINE void mm32_rows(const struct piece *p, const struct form32 f, int h0, cons
     const int32_t *s32 = p->a->s32 + at;
     vf acc[2 * MAX_COLUMNS];
     start(p, acc, h0, H, NC);
-    for (int64_t b = p->b0; b < p->b1; b++, w += f.bytes, x += 32 * nc, d += nc, s32 += nc)
+    for (int64_t b = p->b0; b < p->b1; b++, w += f.bytes, x += 32 * nc, d += nc, s32 += nc) {
+        if (NC >= (f.bits == 8 ? 3 : 2))
+            prefetch(w + f.bytes / HALVES * h0, f.bytes / HALVES * H);
         UNROLL for (int h = 0; h < H; h++)
             mm32_step(acc + h * NC, w, x, d, s32, f, h0 + h, NC);
+    }
     finish(p, acc, h0, H, NC);
 }
 
@@ -165,10 +167,11 @@ INLINE void k45_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
     const vi low4 = vi_set8(15), bit4 = vi_set8(16);
     vi isum[MAX_COLUMNS], sum[MAX_COLUMNS], mins[4];
     COLUMNS(c)
-        isum[c] = sum[c] = vi_zero();
+        isum[c] = vi_zero();
     for (int pair = 0; pair < 4; pair++) {
         const uint8_t *v = w + 320 + pair * (bits == 5 ? 640 : 512) + 4 * LANES * half;
         UNROLL for (int high = 0; high < 2; high++, x += 32 * nc) {
+            prefetch(w + (bits == 5 ? P16_Q5_K : P16_Q4_K) / (8 * HALVES) * ((2 * pair + high) * HALVES + half), (bits == 5 ? P16_Q5_K : P16_Q4_K) / 8 / HALVES);
             const vi scale = vi_twice16(vi_u8_to_32(w + 64 + 16 * (2 * pair + high) + LANES * half));
             const vi h = bits == 5 ? vi_load(v + 512 + GROUP * high) : low4;
             UNROLL for (int g = 0; g < 8; g++) {
@@ -176,11 +179,10 @@ INLINE void k45_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
                 codes = vi_and(high ? vi_shr16(codes, 4) : codes, low4);
                 if (bits == 5)
                     codes = vi_or_masked(codes, fifth_bit(h, g), bit4);
-                add_quads(sum, codes, x + 4 * g, NC);
-                if (bits == 5 && g == 3)
-                    widen(isum, sum, scale, NC);
+                add_quads(sum, g == 0 || (bits == 5 && g == 4), codes, x + 4 * g, NC);
+                if (g == 7 || (bits == 5 && g == 3))
+                    widen(isum, 0, sum, scale, NC);
             }
-            widen(isum, sum, scale, NC);
         }
     }
     UNROLL for (int i = 0; i < 4; i++)
@@ -228,7 +230,7 @@ INLINE void k6_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d, 
     const vi low4 = vi_set8(15), bits45 = vi_set8(0x30);
     vi isum[MAX_COLUMNS], sum[MAX_COLUMNS];
     COLUMNS(c)
-        isum[c] = sum[c] = vi_zero();
+        isum[c] = vi_zero();
     UNROLL for (int i = 0; i < 8; i++) { /* sc . (sums of 16), two parts at a time */
         const vi scales = vi_s8_pairs(w + 32 + 32 * i + LANES * half);
         COLUMNS(c)
@@ -241,14 +243,15 @@ INLINE void k6_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d, 
         UNROLL for (int f = 0; f < 4; f++) {
             const int part = 8 * (i >> 1) + (i & 1) + 2 * f;
             const vi scale = vi_twice16(vi_s8_to_32(w + 32 + 16 * part + LANES * half));
+            prefetch(w + P16_Q6_K / (16 * HALVES) * ((4 * i + f) * HALVES + half), P16_Q6_K / 16 / HALVES);
             const int8_t *xp = x + (4 * (i >> 1) + f) * 32 * nc + 16 * (i & 1);
             UNROLL for (int g = 0; g < 4; g++) {
                 vi codes = vi_load(v + 256 + 256 * (f & 1) + GROUP * g);
                 codes = vi_and(f >= 2 ? vi_shr16(codes, 4) : codes, low4);
                 codes = vi_or_masked(codes, two_bits(vi_load(v + GROUP * g), f), bits45);
-                add_quads(sum, codes, xp + 4 * g, NC);
+                add_quads(sum, !(g & 1), codes, xp + 4 * g, NC);
                 if (g & 1)
-                    widen(isum, sum, scale, NC);
+                    widen(isum, 0, sum, scale, NC);
             }
         }
     }
@@ -284,20 +287,24 @@ INLINE void mm_k6_rows(const struct piece *p, int h0, const int H, const int NC)
         for (int h = 0; h < HALVES; h++)                                                                               \
             rows(p, ##__VA_ARGS__, h, 1, nc);                                                                      \
     }
-#define WALK(name, block, bytes, ...)                                                                                  \
-    static void name(const void *panel, int64_t n, const struct act_tile *a, float *y)                                 \
-    {                                                                                                                  \
-        static piece_fn *const fn[ACT_TILE + 1] = {__VA_ARGS__};                                                       \
-        walk_tile(fn, panel, n / (block), CHUNK_BYTES / (bytes), a, y);                                                \
-    }
-#define TYPE(name, block, bytes, ...)                                                                                  \
+#define FEW(name, ...)                                                                                                 \
     INSTANCE(name, 1, __VA_ARGS__)                                                                                     \
     INSTANCE(name, 2, __VA_ARGS__)                                                                                     \
     INSTANCE(name, 3, __VA_ARGS__)                                                                                     \
-    INSTANCE(name, 4, __VA_ARGS__)                                                                                     \
-    WALK(name, block, bytes, 0, name##_1, name##_2, name##_3, name##_4)
+    INSTANCE(name, 4, __VA_ARGS__)
+#define WALK(name, block, bytes, many, ...)                                                                            \
+    static void name(const void *panel, int64_t n, const struct act_tile *a, float *y)                                 \
+    {                                                                                                                  \
+        static piece_fn *const fn[] = {0, name##_1, name##_2, name##_3, name##_4, __VA_ARGS__};                        \
+        walk_tile(fn, 4, many, panel, n / (block), CHUNK_BYTES / (bytes), a, y);                                       \
+    }
+#define TYPE(name, block, bytes, ...)                                                                                  \
+    FEW(name, __VA_ARGS__)                                                                                             \
+    INSTANCE(name, 8, __VA_ARGS__)                                                                                     \
+    WALK(name, block, bytes, 8, [8] = name##_8)
 
-TYPE(q8_0, 32, P16_Q8_0, mm32_rows, Q8_0)
+FEW(q8_0, mm32_rows, Q8_0) /* two sums a column: more columns do not fit */
+WALK(q8_0, 32, P16_Q8_0, 4, 0)
 TYPE(q4_0, 32, P16_Q4_0, mm32_rows, Q4_0)
 TYPE(q4_1, 32, P16_Q4_1, mm32_rows, Q4_1)
 TYPE(q5_0, 32, P16_Q5_0, mm32_rows, Q5_0)

@@ -3,11 +3,14 @@
  * P64 panels hold 64 rows of each k (tensor/quant/packed.h), so a vector is LANES rows and the sum over k is one fma chain per lane. A
  * piece is V vectors of rows by NC columns, V * NC accumulators: enough chains to hide the fma's latency, few enough for the registers:
  *
- *     16 lanes: 4 x 6 (all 64 rows)      8 lanes: 2 x 6, four slices of 16 rows; one column takes all 8 vectors
+ *     16 lanes: 4 x 6 (all 64 rows)      8 lanes: 2 x 6 (bf16: 2 x 4), four slices of 16 rows; one column takes all 8 vectors
+ *
+ * Slices pass one after another over a chunk of k that fits the first-level cache; each asks for its own lines of the chunks to come, so
+ * that the memory works during all of them.
  *
  * bf16 comes in pairs of k, the second first, denormals flushed by the control register (numerics.md); the caller sets that. */
 
-enum { NUMBER_ROWS = 64, VECTORS = NUMBER_ROWS / LANES, NUMBER_CHUNK = 256 };
+enum { NUMBER_ROWS = 64, VECTORS = NUMBER_ROWS / LANES, NUMBER_CHUNK = LANES == 16 ? 128 << 10 : 8 << 10 };
 enum number { F32, F16, BF16 };
 
 /* One step along k of V vectors: acc[c][v] += w * x. For bf16 a step is a pair of k. */
@@ -58,8 +61,11 @@ INLINE void mm_number(const struct piece *p, int v0, const enum number type, con
         UNROLL for (int v = 0; v < V; v++)
             acc[c * V + v] = p->b0 ? vf_load(y + NUMBER_ROWS * c + LANES * v) : vf_zero();
     }
-    for (int64_t k = p->b0; k < p->b1; k++, w += step_bytes)
+    for (int64_t k = p->b0; k < p->b1; k++, w += step_bytes) {
+        if (NC >= (LANES == 8 ? 2 : type == F32 ? 5 : 3))
+            prefetch(w, step_bytes / VECTORS * V);
         number_step(acc, w, x, k, type, V, NC);
+    }
     COLUMNS(c)
         UNROLL for (int v = 0; v < V; v++)
             vf_store(y + NUMBER_ROWS * c + LANES * v, acc[c * V + v]);
@@ -81,8 +87,9 @@ INLINE void mm_number(const struct piece *p, int v0, const enum number type, con
     NUMBER_INSTANCE(name, 6, type)                                                                                     \
     static void name(const void *panel, int64_t n, const struct act_tile *a, float *y)                                 \
     {                                                                                                                  \
-        static piece_fn *const fn[ACT_TILE + 1] = {0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6};     \
-        walk_tile(fn, panel, n, NUMBER_CHUNK, a, y);                                                                   \
+        static piece_fn *const fn[] = {0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6};                 \
+        const int widest = type == BF16 && LANES == 8 ? 4 : 6;                                                         \
+        walk_tile(fn, widest, widest, panel, n, NUMBER_CHUNK / (type == F16 ? P64_F16 : P64_F32), a, y);                       \
     }
 NUMBER_TYPE(f32, F32)
 NUMBER_TYPE(f16, F16)
