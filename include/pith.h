@@ -267,7 +267,8 @@ PITH_API const float *pith_embedding(const pith_session *s, int32_t i); /* [E]: 
 PITH_API void pith_cancel(pith_session *s);       /* async-signal-safe: the running step ends with PITH_CANCELLED */
 PITH_API void pith_cancel_reset(pith_session *s); /* the next step runs again */
 
-/* Observe mode (model opened with observe = 1): called after each op of a step with its name and its f32 result [rows, cols]. */
+/* Observe mode (model opened with observe = 1): called after each op of a step with its name and its f32 result [rows, cols], from
+ * whichever of the model's threads finished it, one call at a time. */
 typedef void (*pith_observe_fn)(void *ctx, const char *name, int64_t rows, int64_t cols, const float *data);
 PITH_API pith_status pith_session_observe(pith_session *s, pith_observe_fn fn, void *ctx, struct pith_error *err);
 /* Execution report: per op group its kernel, device, calls, bytes, operations, nanoseconds (profile on), and every fallback. Text or
@@ -292,7 +293,7 @@ struct pith_sampler_params {
 #define PITH_SAMPLER_PARAMS_INIT PITH_SIZED(struct pith_sampler_params)
 PITH_API pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_params *params, struct pith_error *err);
 PITH_API void pith_sampler_close(pith_sampler *s);
-/* Chooses a token from logits [V]. Order: penalties, top-k, top-p, min-p, temperature, draw. -1 when no logit is finite. */
+/* Chooses a token from logits [V], V as given at open. Order: penalties, top-k, top-p, min-p, temperature, draw. -1 when no logit is finite. */
 PITH_API int32_t pith_sample(pith_sampler *s, const float *logits);
 PITH_API void pith_sampler_accept(pith_sampler *s, int32_t token); /* adds to the history the penalties look at */
 PITH_API void pith_sampler_reset(pith_sampler *s);
@@ -307,7 +308,7 @@ struct pith_generate_params {
     const char *prompt;          /* terminated text; or tokens below */
     const int32_t *tokens;
     size_t n_tokens;
-    int32_t n_max;               /* most tokens to make; -1: until the end token; -2: until the context is full. 0 = 128 */
+    int32_t n_max;               /* most tokens to make; -1: until the end token; -2: until the context is full, end tokens ignored. 0 = 128 */
     int32_t ignore_eog;
     const char *const *stop;     /* NULL-terminated strings; none of their bytes is shown */
     pith_sampler *sampler;       /* NULL = greedy */
@@ -323,6 +324,7 @@ struct pith_generate_result {
     size_t n_bytes;
     int64_t prefill_ns, decode_ns;
 };
+/* Cancelled while it writes: PITH_OK with PITH_STOP_CANCELLED and the text so far; in the prompt: PITH_CANCELLED. */
 PITH_API pith_status pith_generate(pith_session *s, const struct pith_generate_params *params, struct pith_generate_result *out, struct pith_error *err);
 
 /* ---------------------------------------------------------------- machine, bench, tools */

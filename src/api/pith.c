@@ -1,4 +1,5 @@
 /* pith.c -- the public functions: arguments are checked, then forwarded. */
+#include <pthread.h>
 #include <string.h>
 
 #include "api/params.h"
@@ -86,11 +87,19 @@ int64_t pith_model_meta(const pith_model *m, const char *key, char *buf, size_t 
     return n;
 }
 
+enum { MAX_ARCHS = 256 };
+static const char *names[MAX_ARCHS + 1];
+static pthread_once_t names_once = PTHREAD_ONCE_INIT;
+
+static void fill_names(void)
+{
+    for (int i = 0; arch_list[i] && i < MAX_ARCHS; i++)
+        names[i] = arch_list[i]->name;
+}
+
 const char *const *pith_arch_names(void)
 {
-    static const char *names[128]; /* filled with the same values whoever comes first */
-    for (int i = 0; arch_list[i] && i < 127; i++)
-        names[i] = arch_list[i]->name;
+    pthread_once(&names_once, fill_names);
     return names;
 }
 
@@ -248,7 +257,7 @@ int32_t pith_n_ctx(const pith_session *s)
 
 uint64_t pith_cache_bytes(const pith_session *s, int64_t n)
 {
-    return s ? session_cache_bytes(s, n) : 0;
+    return s && n > 0 ? session_cache_bytes(s, n) : 0;
 }
 
 int32_t pith_n_outputs(const pith_session *s)
@@ -349,10 +358,16 @@ pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_mach
 {
     WITH_ERROR;
     NEED(out);
-    if (n_threads < 0 || n_threads > 256 || ms < 1 || ms > 60000)
+    if (n_threads < 0 || n_threads > THREADS_MAX || ms < 1 || ms > 60000)
         return error_set(err, PITH_RANGE, "measure: %d threads (0..256) for %d ms (1..60000)",
                          n_threads, ms);
-    return machine_measure(n_threads, ms, out, err);
+    struct pith_machine m = {.size = out->size};
+    if (m.size < sizeof m.size || m.size > 65536)
+        return error_set(err, PITH_RANGE, "machine: size is %zu; set it to sizeof", m.size);
+    pith_status st = machine_measure(n_threads, ms, &m, err);
+    if (st == PITH_OK)
+        memcpy(out, &m, m.size < sizeof m ? m.size : sizeof m);
+    return st;
 }
 
 pith_status pith_synth(const char *path, const struct pith_synth_params *params,

@@ -106,7 +106,13 @@ uint32_t key_u32_or(struct keys *k, const char *suffix, int64_t lo, int64_t hi, 
 {
     char key[128];
     const struct gguf_kv *kv = find(k, suffix, key, sizeof key);
-    return kv ? read_u32(k, kv, key, 0, lo, hi) : fallback;
+    if (kv)
+        return read_u32(k, kv, key, 0, lo, hi);
+    if (k->st == PITH_OK && (fallback < lo || fallback > hi)) /* it follows from other keys */
+        k->st = error_set(k->err, PITH_RANGE,
+                          "%s: \"%s\" would be %u from the other keys, wanted %lld..%lld",
+                          gguf_path(k->g), key, fallback, (long long)lo, (long long)hi);
+    return fallback;
 }
 
 static float read_f32(struct keys *k, const struct gguf_kv *kv, const char *key)

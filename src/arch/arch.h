@@ -57,6 +57,7 @@ struct tensor_spec {
         unless; /* feature bits: belongs to the model when all of need and none of unless are set */
     int optional;
     enum dim dims[4]; /* C order, DIM_END-terminated */
+    enum tensor_role role;
 };
 
 struct arch_model;

@@ -52,26 +52,31 @@ struct decoder_layer {
 
 /* ---------------------------------------------------------------- tensors */
 
-#define M(name, field, need, unless, opt, ...)                                                     \
-    {                                                                                              \
-        name, 0, offsetof(struct decoder_model, field), need, unless, opt,                         \
-        {                                                                                          \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
-    }
-#define L(name, field, need, unless, opt, ...)                                                     \
-    {                                                                                              \
-        name, 1, offsetof(struct decoder_layer, field), need, unless, opt,                         \
-        {                                                                                          \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
-    }
+/* clang-format off */
+#define M(name, field, need, unless, opt, ...) {name, 0, offsetof(struct decoder_model, field), need, unless, opt, {__VA_ARGS__}, TENSOR_PLAIN}
+#define L(name, field, need, unless, opt, ...) {name, 1, offsetof(struct decoder_layer, field), need, unless, opt, {__VA_ARGS__}, TENSOR_PLAIN}
+/* clang-format on */
 static const struct tensor_spec tensors[] = {
-    M("token_embd.weight", tok_embd, 0, 0, 0, DIM_V, DIM_E),
+    {"token_embd.weight",
+     0,
+     offsetof(struct decoder_model, tok_embd),
+     0,
+     0,
+     0,
+     {DIM_V, DIM_E},
+     TENSOR_EMBEDDING},
     M("output_norm.weight", output_norm, 0, 0, 0, DIM_E),
-    M("output.weight", output, 0, F_NO_OUTPUT, 1, DIM_V, DIM_E), /* absent: tied to the embedding */
+    {"output.weight",
+     0,
+     offsetof(struct decoder_model, output),
+     0,
+     F_NO_OUTPUT,
+     1,
+     {DIM_V, DIM_E},
+     TENSOR_OUTPUT}, /* absent: tied to the embedding */
     M("rope_freqs.weight", rope_freqs, 0, 0, 1, DIM_ROT2),
-    M("cls.output.weight", rank, 0, 0, 1, DIM_ANY, DIM_E), /* of pooling rank: bound, refused by the session */
+    M("cls.output.weight", rank, 0, 0, 1, DIM_ANY,
+      DIM_E), /* of pooling rank: bound, refused by the session */
     L("attn_norm.weight", attn_norm, 0, 0, 0, DIM_E),
     L("attn_qkv.weight", wqkv, F_FUSED_QKV, 0, 0, DIM_QKV, DIM_E),
     L("attn_qkv.bias", bqkv, F_FUSED_QKV, 0, 1, DIM_QKV),
@@ -209,8 +214,9 @@ static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g,
                              hp->n_expert ? 0 : -1);
     if (k->st != PITH_OK)
         return k->st;
-    hp->n_ff_exp =
-        (int32_t)key_u32_or(k, "expert_feed_forward_length", 1, MAX_FF, (uint32_t)hp->n_ff[0]);
+    if (hp->n_expert)
+        hp->n_ff_exp =
+            (int32_t)key_u32_or(k, "expert_feed_forward_length", 1, MAX_FF, (uint32_t)hp->n_ff[0]);
     read_rope(k, hp, v);
     read_window(k, m, v);
     hp->attn_softcap =
@@ -219,10 +225,12 @@ static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g,
         v->softcap_logits < 0 ? 0 : key_f32_or(k, "final_logit_softcapping", v->softcap_logits);
     hp->causal = key_bool_or(k, "attention.causal", !(m->features & F_NO_OUTPUT));
     hp->pooling = (int32_t)key_u32_or(k, "pooling_type", 0, PITH_POOL_RANK, PITH_POOL_NONE);
-    if (k->st == PITH_OK && (hp->d_k < 1 || hp->n_head[0] % hp->n_head_kv[0]))
-        return error_set(err, PITH_SHAPE,
-                         "%s: %d query heads over %d key/value heads of %d: not a whole group",
-                         gguf_path(g), hp->n_head[0], hp->n_head_kv[0], hp->d_k);
+    for (int32_t l = 0; l < hp->n_layer && k->st == PITH_OK; l++)
+        if (hp->n_head[l] % hp->n_head_kv[l])
+            return error_set(err, PITH_SHAPE,
+                             "%s: layer %d has %d query heads over %d key/value heads: not a "
+                             "whole group",
+                             gguf_path(g), l, hp->n_head[l], hp->n_head_kv[l]);
     if (k->st == PITH_OK && hp->n_expert && !hp->n_expert_used)
         return error_set(err, PITH_RANGE, "%s: %d experts but expert_used_count is 0, wanted 1..%d",
                          gguf_path(g), hp->n_expert, hp->n_expert);

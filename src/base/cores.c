@@ -126,5 +126,6 @@ int cores_by_quota(const char *proc_cgroup, const char *root)
 int cores_usable(void)
 {
     int quota = cores_by_quota("/proc/self/cgroup", "/sys/fs/cgroup"), mask = affinity_cores();
-    return quota < mask ? quota : mask;
+    int n = quota < mask ? quota : mask;
+    return n < THREADS_MAX ? n : THREADS_MAX;
 }

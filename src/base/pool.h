@@ -5,8 +5,10 @@
 
 #include "base/error.h"
 
+enum { THREADS_MAX = 256 };
+
 struct pool;
-/* n_threads 1..256, counted with the caller. */
+/* n_threads 1..THREADS_MAX, counted with the caller. */
 struct pool *pool_new(int n_threads, struct pith_error *err);
 void pool_free(struct pool *p);
 int pool_n_threads(const struct pool *p);

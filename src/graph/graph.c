@@ -94,11 +94,6 @@ static void shape_matmul(struct graph *g, struct node *n)
         mismatch(g, n, "bias", tensor_k(n->b), n->cols);
 }
 
-static int64_t pad16(int64_t n)
-{
-    return (n + 15) & ~(int64_t)15;
-}
-
 /* A row of partials: m and l per head, then o per head padded to 16. */
 static void shape_attn(struct graph *g, struct node *n)
 {
@@ -108,7 +103,7 @@ static void shape_attn(struct graph *g, struct node *n)
         mismatch(g, n, "query heads per kv head remainder", n->p.attn.n_head % kv->n_head_kv, 0);
     if (n->cols != (int64_t)n->p.attn.n_head * kv->d_k)
         mismatch(g, n, "query row", n->cols, (int64_t)n->p.attn.n_head * kv->d_k);
-    n->cols = n->p.attn.n_head * (2 + pad16(kv->d_v));
+    n->cols = n->p.attn.n_head * (2 + kv_padded(kv->d_v));
 }
 
 static void shape_attn_merge(struct graph *g, struct node *n)
@@ -436,7 +431,7 @@ node graph_moe_sum(struct graph *g, node y, node routing, int32_t k, const char 
     return end(g, n);
 }
 
-/* Lowering puts its nodes right behind their operand's list position by hand (plan.c), so these are not linked in. */
+/* Lowering (plan.c) keeps an order of its own, so these two are not linked into the list. */
 node graph_quant(struct graph *g, node x, enum act_kind act)
 {
     node n = begin(g, OP_QUANT, 1, x, NULL, "quant");
@@ -457,6 +452,10 @@ node graph_copy(struct graph *g, node x, int32_t device)
         return NULL;
     n->layer = x->layer;
     n->device = device;
+    if (x->op == OP_VIEW) { /* its rows are not adjacent */
+        mismatch(g, n, "row", x->cols, x->src[0]->cols);
+        return NULL;
+    }
     shapes[OP_COPY](g, n);
     n->id = g->n_nodes++;
     return n;

@@ -40,6 +40,15 @@ struct kv_layer {
     int64_t k_head, v_head; /* bytes of one kv head's 64 slots */
 };
 
+/* Slots of an attention partial: part of the bits. */
+enum { ATTN_SPAN = 1024 };
+
+/* Elements of a V row or an output in memory: whole vectors of 16. */
+static inline int64_t kv_padded(int64_t d)
+{
+    return (d + 15) & ~(int64_t)15;
+}
+
 union op_params {
     struct {
         float scale;

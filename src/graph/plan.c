@@ -13,7 +13,8 @@ struct info {
     int32_t store;      /* id of the node whose memory it lives in */
     int32_t born, dies; /* phases; of a store: over everything that lives in it */
     uint64_t bytes, offset;
-    int64_t first_col; /* of a view in its store's rows */
+    int64_t first_col;             /* of a view in its store's rows */
+    int32_t derived, next_derived; /* copies and formats made from it: a list by id, 0 ends it */
     int64_t ld;
 };
 
@@ -22,7 +23,10 @@ struct compiler {
     struct graph *g;
     struct info *info; /* by node id */
     struct node **order;
-    int32_t n; /* nodes in order */
+    int32_t n;     /* nodes in order */
+    int32_t begin; /* all before it are scheduled */
+    int32_t *live; /* stores that still hold something, while they are placed */
+    int32_t n_live;
     int32_t cap;
 };
 
@@ -38,16 +42,22 @@ static enum act_kind wanted_format(const struct node *n)
 /* A helper node made from x for device/format, reusing one made before; appended to the order. */
 static node derived(struct compiler *c, node x, enum op op, int32_t device, enum act_kind act)
 {
-    for (int32_t i = 0; i < c->n; i++) {
-        node m = c->order[i];
-        if (m->op == op && m->src[0] == x && m->device == device && m->fmt == act)
+    for (int32_t id = c->info[x->id].derived; id; id = c->info[id].next_derived) {
+        node m = c->info[id].n;
+        if (m->op == op && m->device == device && m->fmt == act)
             return m;
     }
     node m = op == OP_QUANT ? graph_quant(c->g, x, act) : graph_copy(c->g, x, device);
-    if (m)
-        c->order[c->n++] = m;
+    if (!m)
+        return NULL;
+    c->info[m->id].n = m;
+    c->info[m->id].next_derived = c->info[x->id].derived;
+    c->info[x->id].derived = m->id; /* never node 0: that one was given */
+    c->order[c->n++] = m;
     return m;
 }
+
+enum { LOOK_AHEAD = 256 }; /* unscheduled nodes considered for a phase: several layers */
 
 static pith_status lower(struct compiler *c, struct pith_error *err)
 {
@@ -116,9 +126,15 @@ static int32_t fill_phase(struct compiler *c, enum op_kind kind, struct phase *p
     int32_t phase = c->plan->n_phases;
     node lead = NULL;
     int32_t from = c->plan->n_calls;
-    for (int32_t i = 0; i < c->n; i++) {
+    int32_t seen = 0;
+    while (c->begin < c->n && c->info[c->order[c->begin]->id].phase >= 0)
+        c->begin++;
+    for (int32_t i = c->begin; i < c->n && seen < LOOK_AHEAD; i++) {
         node n = c->order[i];
-        if (c->info[n->id].phase >= 0 || n->op == OP_VIEW || op_kind(n->op) != kind)
+        if (c->info[n->id].phase >= 0)
+            continue;
+        seen++;
+        if (op_kind(n->op) != kind)
             continue;
         if (!may_join(c, n, lead, phase))
             continue;
@@ -148,6 +164,9 @@ static pith_status schedule(struct compiler *c, struct pith_error *err)
     if (!arena_ok(&p->arena))
         return error_set(err, PITH_NOMEM, "out of memory while scheduling the plan (%d op calls)",
                          left);
+    if (left > PLAN_MAX_CALLS)
+        return error_set(err, PITH_UNSUPPORTED, "a plan of %d op calls, at most %d", left,
+                         PLAN_MAX_CALLS);
     while (left > 0) {
         int32_t before = left;
         for (enum op_kind kind = OP_ROWS; kind <= OP_UNITS; kind++) {
@@ -264,10 +283,9 @@ static void place_store(struct compiler *c, int32_t id)
     for (;;) { /* candidate positions: 0 and the end of every store alive with this one */
         uint64_t next = UINT64_MAX, gap_end = UINT64_MAX;
         int blocked = 0;
-        for (int32_t i = 0; i < c->n; i++) {
-            const struct info *o = &c->info[c->order[i]->id];
-            if (o == in || !o->bytes || o->offset == UINT64_MAX || o->n->device != in->n->device ||
-                o->dies < in->born || in->dies < o->born)
+        for (int32_t i = 0; i < c->n_live; i++) {
+            const struct info *o = &c->info[c->live[i]];
+            if (o->n->device != in->n->device)
                 continue;
             uint64_t lo = o->offset, hi = lo + o->bytes;
             if (lo <= at && at < hi)
@@ -292,16 +310,24 @@ static void place_store(struct compiler *c, int32_t id)
         c->plan->act_bytes[in->n->device] = end;
 }
 
+/* Phase by phase; a store placed earlier is in the way until it dies. */
 static void place_all(struct compiler *c)
 {
-    for (int32_t i = 0; i < c->n; i++)
-        c->info[c->order[i]->id].offset = UINT64_MAX;
-    for (int32_t ph = 0; ph < c->plan->n_phases; ph++)
-        for (int32_t i = 0; i < c->n; i++) {
-            struct info *in = &c->info[c->order[i]->id];
-            if (in->bytes && in->born == ph && in->store == c->order[i]->id)
-                place_store(c, c->order[i]->id);
+    for (int32_t ph = 0; ph < c->plan->n_phases; ph++) {
+        int32_t n = 0;
+        for (int32_t k = 0; k < c->n_live; k++)
+            if (c->info[c->live[k]].dies >= ph)
+                c->live[n++] = c->live[k];
+        c->n_live = n;
+        const struct phase *p = &c->plan->phases[ph];
+        for (int32_t i = p->first; i < p->first + p->n; i++) {
+            int32_t id = c->plan->calls[i].node->id;
+            if (!c->info[id].bytes)
+                continue;
+            place_store(c, id);
+            c->live[c->n_live++] = id;
         }
+    }
 }
 
 /* ---------------------------------------------------------------- kernels */
@@ -368,7 +394,8 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
     c.cap = g->n_nodes * (1 + 2 * NODE_SRC);
     c.order = mem_array((size_t)c.cap, sizeof *c.order, PITH_MEM_META);
     c.info = mem_array((size_t)c.cap, sizeof *c.info, PITH_MEM_META);
-    if (!c.order || !c.info || !p->devices) {
+    c.live = mem_array((size_t)c.cap, sizeof *c.live, PITH_MEM_META);
+    if (!c.order || !c.info || !c.live || !p->devices) {
         st = error_set(err, PITH_NOMEM, "out of memory while compiling the plan (%d nodes)",
                        g->n_nodes);
         goto fail;
@@ -377,7 +404,8 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
     TRY(lower(&c, err));
     for (int32_t i = 0; i < c.n; i++) {
         c.info[c.order[i]->id].n = c.order[i];
-        c.info[c.order[i]->id].phase = -1;
+        c.info[c.order[i]->id].phase =
+            c.order[i]->op == OP_VIEW ? 0 : -1; /* a view needs no phase */
     }
     TRY(schedule(&c, err));
     lifetimes(&c);
@@ -395,6 +423,7 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
         p->act_bytes[i] = size_align(p->act_bytes[i] + 4096, 4096);
 fail:
     mem_free(c.order);
+    mem_free(c.live);
     mem_free(c.info);
     if (st != PITH_OK)
         plan_deinit(p);
@@ -407,6 +436,15 @@ void plan_deinit(struct plan *p)
     memset(p, 0, sizeof *p);
 }
 
+/* Copies run between segments, on the caller. */
+static void account_copy(struct exec *x, const struct call *c)
+{
+    uint64_t bytes, ops;
+    call_cost(c, x, &bytes, &ops);
+    x->stats[c->index].n++;
+    x->stats[c->index].bytes += bytes;
+}
+
 pith_status plan_run(const struct plan *p, struct exec *x, struct pith_error *err)
 {
     for (int32_t i = 0; i < p->n_phases;) {
@@ -416,6 +454,7 @@ pith_status plan_run(const struct plan *p, struct exec *x, struct pith_error *er
         if (ph->kind == PHASE_COPY) {
             const struct call *c = &p->calls[ph->first];
             int64_t rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
+            account_copy(x, c);
             dev->backend->copy(dev, value_ptr(x, &c->dst), p->devices[c->src[0].device],
                                value_ptr(x, &c->src[0]),
                                (uint64_t)(rows * c->src[0].ld) * sizeof(float));
@@ -504,8 +543,8 @@ void call_cost(const struct call *c, const struct exec *x, uint64_t *bytes, uint
                   rows * (uint64_t)tensor_k(c->w);
         *ops = 2 * rows * cols * (uint64_t)tensor_k(c->w);
     } else if (c->op == OP_MATMUL_GLU) {
-        *bytes += 2 * (c->w->packed ? c->w->packed_bytes : c->w->bytes) +
-                  rows * (uint64_t)tensor_k(c->w);
+        *bytes +=
+            2 * (c->w->packed ? c->w->packed_bytes : c->w->bytes) + rows * (uint64_t)tensor_k(c->w);
         *ops = 4 * rows * cols * (uint64_t)tensor_k(c->w);
     } else if (c->op == OP_ATTN) {
         const struct kv_layer *kv = c->kv;

@@ -9,6 +9,8 @@
 
 #include "graph/backend.h"
 
+enum { PLAN_MAX_CALLS = 60000 }; /* a runner counts phases in 16 bits */
+
 struct plan_params {
     int32_t cap_T, cap_R, cap_N;
     int unfused;

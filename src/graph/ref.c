@@ -179,51 +179,6 @@ static void ref_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
 
 /* ---------------------------------------------------------------- attention */
 
-int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg,
-                  int32_t *first_span, int32_t *n_spans)
-{
-    const struct step *s = x->step;
-    const int32_t *first = step_first(s);
-    int32_t n = 0, tiles;
-    for (n = 0; n < s->N - 1; n++, i -= tiles) {
-        tiles = (first[n + 1] - first[n] + ACT_TILE - 1) / ACT_TILE;
-        if (i < tiles)
-            break;
-    }
-    *seg = n;
-    *row = first[n] + i * ACT_TILE;
-    int32_t rows = first[n + 1] - *row < ACT_TILE ? first[n + 1] - *row : ACT_TILE;
-    int32_t lo = INT32_MAX, hi = 0;
-    for (int32_t r = *row; r < *row + rows; r++) {
-        lo = step_lo(s, group)[r] < lo ? step_lo(s, group)[r] : lo;
-        hi = step_hi(s, group)[r] > hi ? step_hi(s, group)[r] : hi;
-    }
-    *first_span = lo / REF_SPAN;
-    *n_spans = hi > lo ? (hi - 1) / REF_SPAN - *first_span + 1 : 0;
-    return rows;
-}
-
-struct attn_split attn_split(const struct call *c, const struct exec *x)
-{
-    const struct step *s = x->step;
-    struct attn_split split = {.n_parts = 1};
-    int32_t row, seg, first_span, n_spans, most = 1;
-    for (int32_t n = 0; n < s->N; n++)
-        split.n_tiles += (step_first(s)[n + 1] - step_first(s)[n] + ACT_TILE - 1) / ACT_TILE;
-    if (split.n_tiles * c->kv->n_head_kv >= 4 * x->n_threads)
-        return split;
-    for (int32_t i = 0; i < split.n_tiles; i++) {
-        attn_tile(x, c->kv->group, i, &row, &seg, &first_span, &n_spans);
-        most = n_spans > most ? n_spans : most;
-    }
-    const struct value *parts = c->op == OP_ATTN ? &c->dst : &c->src[0];
-    if (most > 1 && (int64_t)s->T * most <= parts->cap_rows) {
-        split.n_parts = most;
-        split.by_span = 1;
-    }
-    return split;
-}
-
 /* One head of one row over slots [slot0, slot1) of a span, pages of 64, onto (m, l, o). */
 static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t seg, int32_t lo,
                           int32_t hi, float *m, float *l, float *o)
@@ -231,7 +186,7 @@ static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t s
     const struct kv_layer *kv = c->kv;
     const struct cache_view *cv = &x->cache[kv->group];
     const int32_t *pages = step_pages(x->step, kv->group, seg);
-    int64_t dv16 = (kv->d_v + 15) & ~15;
+    int64_t dv16 = kv_padded(kv->d_v);
     for (int32_t page = lo / STEP_PAGE; page * STEP_PAGE < hi; page++) {
         const uint8_t *base = cv->base + pages[page] * cv->page_bytes;
         const uint8_t *kp = base + kv->k_off + head_kv * kv->k_head,
@@ -296,7 +251,7 @@ static void ref_attn(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     const struct kv_layer *kv = c->kv;
     int n_head = c->p.attn.n_head, g = n_head / kv->n_head_kv;
-    int64_t dv16 = (kv->d_v + 15) & ~15, parts = attn_split(c, x).n_parts;
+    int64_t dv16 = kv_padded(kv->d_v), parts = attn_split(c, x).n_parts;
     float *tmp = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
     for (int64_t u = begin; u < end; u++) {
         int64_t row = u / n_head;
@@ -308,9 +263,9 @@ static void ref_attn(call c, exec x, int64_t begin, int64_t end, int ith)
         for (int64_t p = 0; p < parts; p++)
             part[p * c->dst.cols + h] = -INFINITY, part[p * c->dst.cols + n_head + h] = 0;
         memset(o, 0, (size_t)dv16 * sizeof *o);
-        for (int32_t span = lo / REF_SPAN; span * REF_SPAN < hi; span++) {
-            int32_t a = span * REF_SPAN > lo ? span * REF_SPAN : lo;
-            int32_t b = (span + 1) * REF_SPAN < hi ? (span + 1) * REF_SPAN : hi;
+        for (int32_t span = lo / ATTN_SPAN; span * ATTN_SPAN < hi; span++) {
+            int32_t a = span * ATTN_SPAN > lo ? span * ATTN_SPAN : lo;
+            int32_t b = (span + 1) * ATTN_SPAN < hi ? (span + 1) * ATTN_SPAN : hi;
             float m = -INFINITY, l = 0;
             memset(tmp, 0, (size_t)dv16 * sizeof *tmp);
             ref_attn_span(c, x, q, h / g, step_seg(x->step)[row], a, b, &m, &l, tmp);
@@ -323,7 +278,7 @@ static void ref_attn_merge(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     const struct kv_layer *kv = c->kv;
     int n_head = c->p.attn.n_head;
-    int64_t dv16 = (kv->d_v + 15) & ~15, parts = attn_split(c, x).n_parts;
+    int64_t dv16 = kv_padded(kv->d_v), parts = attn_split(c, x).n_parts;
     float *tmp = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
     for (int64_t row = begin; row < end; row++) {
         const float *part = (float *)value_ptr(x, &c->src[0]) + row * parts * c->src[0].cols;
@@ -346,7 +301,7 @@ static void ref_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
     (void)ith;
     const struct kv_layer *kv = c->kv;
     const struct cache_view *cv = &x->cache[kv->group];
-    int64_t dv16 = (kv->d_v + 15) & ~15;
+    int64_t dv16 = kv_padded(kv->d_v);
     for (int64_t r = begin; r < end; r++) {
         int32_t slot = step_slot(x->step, kv->group)[r];
         int32_t page = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
@@ -365,7 +320,8 @@ static void ref_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
 
 /* ---------------------------------------------------------------- mixture of experts */
 
-/* The k largest gate values of a row, ties to the lower id, then in ascending id: ids as int32, weights after them. */
+/* The k largest gate values of a row, ties to the lower id, then in ascending id: ids as int32, weights
+ * after them. */
 static void ref_topk(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     int32_t k = c->p.topk.k, n = (int32_t)c->src[0].cols;
@@ -379,20 +335,21 @@ static void ref_topk(call c, exec x, int64_t begin, int64_t end, int ith)
         else
             for (int32_t i = 0; i < n; i++)
                 p[i] = 1.0f / (1.0f + ref_exp(-in[i]));
-        for (int32_t j = 0; j < k;
-             j++) { /* an insertion per expert would do the same; k and n are small */
-            int32_t best = -1;
-            for (int32_t i = 0; i < n; i++) {
-                int taken = 0;
-                for (int32_t t = 0; t < j; t++)
-                    taken |= id[t] == i;
-                if (!taken && (best < 0 || p[i] > p[best]))
-                    best = i;
-            }
-            int32_t at = j;
-            for (; at > 0 && id[at - 1] > best; at--)
+        for (int32_t i = 0, m = 0; i < n; i++) { /* the best so far, by value descending */
+            int32_t at = m;
+            while (at > 0 && p[i] > p[id[at - 1]])
+                at--;
+            if (at == k)
+                continue;
+            m += m < k;
+            memmove(id + at + 1, id + at, (size_t)(m - 1 - at) * sizeof *id);
+            id[at] = i;
+        }
+        for (int32_t j = 1; j < k; j++) { /* by id ascending */
+            int32_t e = id[j], at = j;
+            for (; at > 0 && id[at - 1] > e; at--)
                 id[at] = id[at - 1];
-            id[at] = best;
+            id[at] = e;
         }
         for (int32_t j = 0; j < k; j++)
             sum = sum + p[id[j]];
@@ -407,38 +364,35 @@ static int64_t one_unit(call c, exec x)
     return x->step->T > 0;
 }
 
-/* [n_active][expert: X][first: X + 1][row: T * k] */
+/* [n_active][expert: X][first: X + 1][row: T * k]: a counting sort; `expert` first holds the counts. */
 static void ref_moe_sort(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     (void)begin, (void)end, (void)ith;
     int32_t k = c->p.moe.k, n_expert = c->p.moe.n_expert;
     int64_t rows = exec_rows(x, c->src[0].rows, c->src[0].rows_mul);
-    int32_t *n_active = value_ptr(x, &c->dst), *expert = n_active + 1, *first = expert + n_expert,
-            *row = first + n_expert + 1;
-    int32_t at = 0;
+    int32_t *n_active = value_ptr(x, &c->dst), *expert = n_active + 1, *first = expert + n_expert;
+    int32_t *row = first + n_expert + 1, at = 0;
+    memset(expert, 0, (size_t)n_expert * sizeof *expert);
+    for (int64_t t = 0; t < rows; t++)
+        for (int32_t j = 0; j < k; j++)
+            expert[((const int32_t *)value_row(x, &c->src[0], t))[j]]++;
+    for (int32_t e = 0; e < n_expert; e++) { /* where each expert's rows begin */
+        first[e] = at;
+        at += expert[e];
+    }
+    for (int64_t t = 0; t < rows; t++)
+        for (int32_t j = 0; j < k; j++)
+            row[first[((const int32_t *)value_row(x, &c->src[0], t))[j]]++] = (int32_t)(t * k + j);
     *n_active = 0;
-    for (int32_t e = 0; e < n_expert; e++) {
-        int32_t from = at;
-        for (int64_t t = 0; t < rows; t++) {
-            const int32_t *id = (const int32_t *)value_row(x, &c->src[0], t);
-            for (int32_t j = 0; j < k; j++)
-                if (id[j] == e)
-                    row[at++] = (int32_t)(t * k + j);
+    for (int32_t e = 0, from = 0; e < n_expert; e++) { /* first[e] is its end now; keep the used */
+        int32_t end_of = first[e];
+        if (end_of > from) {
+            expert[*n_active] = e;
+            first[(*n_active)++] = from;
         }
-        if (at == from)
-            continue;
-        expert[*n_active] = e;
-        first[(*n_active)++] = from;
+        from = end_of;
     }
     first[*n_active] = at;
-}
-
-struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v)
-{
-    const int32_t *p = value_ptr(x, v);
-    int32_t n = c->p.moe.n_expert;
-    return (struct moe_sorted){
-        .n_active = p[0], .expert = p + 1, .first = p + 1 + n, .row = p + 2 + 2 * n};
 }
 
 static int64_t expert_rows(call c, exec x)

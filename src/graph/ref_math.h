@@ -4,8 +4,6 @@
 
 #include "graph/graph.h"
 
-enum { REF_SPAN = 1024 }; /* slots of an attention partial: part of the bits */
-
 float ref_exp(float x);
 float ref_tanh(float x);
 float ref_act(enum glu_act act, float x);

@@ -20,6 +20,7 @@ static int64_t layout(struct step *s, int32_t cap_T, int32_t cap_R, int32_t cap_
     PLACE(o_out, cap_R);
     PLACE(o_first, cap_N + 1);
     PLACE(o_seq, cap_N);
+    PLACE(o_tile, cap_T);
     for (int g = 0; g < n_groups; g++) {
         PLACE(o_slot[g], cap_T);
         PLACE(o_lo[g], cap_T);
@@ -41,7 +42,7 @@ int64_t step_bytes(int32_t cap_T, int32_t cap_R, int32_t cap_N, int32_t cap_page
 void step_init(struct step *s, int32_t cap_T, int32_t cap_R, int32_t cap_N, int32_t cap_pages,
                int32_t n_groups, int32_t n_embd)
 {
-    s->T = s->R = s->N = 0;
+    s->T = s->R = s->N = s->n_tiles = 0;
     s->n_groups = n_groups;
     s->embd = 0;
     s->cap_T = cap_T;

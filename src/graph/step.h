@@ -9,22 +9,23 @@
  *          lo[g][r] <= slot < hi[g][r] what it sees
  *   segment n: first[n] .. first[n+1] its rows, seq[n] the caller's sequence; pages[g][n][i] = page of slots 64i .. 64i+63
  *   output i: out[i] = its row
+ *   tile i of n_tiles: up to 16 rows of one segment from row tile[i] on: what attention works on
  */
 #ifndef PITH_GRAPH_STEP_H
 #define PITH_GRAPH_STEP_H
 
 #include <stdint.h>
 
-enum { STEP_PAGE = 64, STEP_MAX_GROUPS = 8 };
+enum { STEP_PAGE = 64, STEP_TILE = 16, STEP_MAX_GROUPS = 8 };
 
 struct step {
-    int32_t T, R, N;
+    int32_t T, R, N, n_tiles;
     int32_t n_groups;
     int32_t embd; /* 1: rows are embedding rows */
     int32_t cap_T, cap_R, cap_N, cap_pages, n_embd;
     int64_t bytes; /* of the whole struct with its arrays */
     /* Offsets of the arrays in int32 units from `data`. */
-    int64_t o_token, o_seg, o_pos, o_out, o_first, o_seq, o_embd;
+    int64_t o_token, o_seg, o_pos, o_out, o_first, o_seq, o_tile, o_embd;
     int64_t o_slot[STEP_MAX_GROUPS], o_lo[STEP_MAX_GROUPS], o_hi[STEP_MAX_GROUPS],
         o_pages[STEP_MAX_GROUPS];
     int32_t data[];
@@ -52,6 +53,7 @@ STEP_ARRAY(pos)
 STEP_ARRAY(out)
 STEP_ARRAY(first)
 STEP_ARRAY(seq)
+STEP_ARRAY(tile)
 STEP_GROUP_ARRAY(slot)
 STEP_GROUP_ARRAY(lo)
 STEP_GROUP_ARRAY(hi)

@@ -57,7 +57,10 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
         }
         return;
     }
-    b->seen[t - gguf_tensor_at(m->gguf, 0)] = 1;
+    uint8_t *seen = &b->seen[t - gguf_tensor_at(m->gguf, 0)];
+    if (*seen) /* two rows of the table name it */
+        return;
+    *seen = 1;
     int same = t->n_dims == n;
     for (int i = 0; i < n && same; i++)
         same = dims[i] < 0 || t->dims[i] == dims[i];
@@ -81,10 +84,15 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
                          .n_dims = t->n_dims,
                          .file = gguf_tensor_data(m->gguf, t),
                          .bytes = t->bytes};
+    w->role = spec->role;
     w->name = arena_strndup(&m->arena, name, strlen(name));
     memcpy(w->dims, t->dims, sizeof w->dims);
     w->device = l < 0 ? -1 : l; /* the layer, until placement */
     *arch_tensor_slot(&m->arch, spec, l) = w;
+    if (spec->role == TENSOR_EMBEDDING)
+        m->tok_embd = w;
+    if (spec->role == TENSOR_OUTPUT)
+        m->tied = 0;
     m->tensors[m->n_tensors++] = w;
 }
 
@@ -93,6 +101,7 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err)
     struct binder b = {.m = m, .first = PITH_OK};
     uint64_t n_file = gguf_n_tensors(m->gguf);
     str_init(&b.faults, PITH_MEM_META);
+    m->tied = m->arch.want_logits; /* until an output matrix is found */
     b.seen = mem_zalloc(n_file + 1, PITH_MEM_META);
     m->tensors = arena_array(&m->arena, n_file + 2, sizeof *m->tensors);
     if (b.seen && m->tensors) {

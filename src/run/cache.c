@@ -39,7 +39,7 @@ static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *
         k->k_type = p->k_type;
         k->v_type = p->v_type;
         k->k_head = (int64_t)slot_bytes(p->k_type, k->d_k) * STEP_PAGE;
-        k->v_head = (int64_t)slot_bytes(p->v_type, (k->d_v + 15) & ~15) * STEP_PAGE;
+        k->v_head = (int64_t)slot_bytes(p->v_type, kv_padded(k->d_v)) * STEP_PAGE;
         k->k_off = g->page_bytes;
         k->v_off = k->k_off + k->n_head_kv * k->k_head;
         g->page_bytes = (int64_t)size_align((uint64_t)(k->v_off + k->n_head_kv * k->v_head), 64);
@@ -172,16 +172,20 @@ static pith_status commit(struct cache *c, struct cache_group *g, int32_t n, str
     return PITH_OK;
 }
 
-/* A page with one reference; the caller made sure there is one. A page used before is zeroed again: padding must stay zero. */
-static int32_t take(struct cache_group *g)
+static uint8_t *page_at(const struct cache_group *g, int32_t page)
 {
-    int32_t page;
-    if (g->n_free) {
-        page = g->free_list[--g->n_free];
-        memset(g->base + (int64_t)page * g->page_bytes, 0, (size_t)g->page_bytes);
-    } else {
-        page = g->n_made++;
-    }
+    return g->base + (int64_t)page * g->page_bytes;
+}
+
+/* A page with one reference, a copy of page `like` (-1: zeroed); the caller made sure there is one. */
+static int32_t take(struct cache_group *g, int32_t like)
+{
+    int fresh = !g->n_free;
+    int32_t page = fresh ? g->n_made++ : g->free_list[--g->n_free];
+    if (like >= 0)
+        memcpy(page_at(g, page), page_at(g, like), (size_t)g->page_bytes);
+    else if (!fresh) /* memory never used is zero already */
+        memset(page_at(g, page), 0, (size_t)g->page_bytes);
     g->refs[page] = 1;
     return page;
 }
@@ -231,12 +235,8 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_er
             int32_t old = q->pages[i][p];
             if (old >= 0 && g->refs[old] == 1)
                 continue;
-            int32_t page = take(g);
-            if (old >= 0) {
-                memcpy(g->base + (int64_t)page * g->page_bytes,
-                       g->base + (int64_t)old * g->page_bytes, (size_t)g->page_bytes);
-                unref(g, &q->pages[i][p]);
-            }
+            int32_t page = take(g, old);
+            unref(g, &q->pages[i][p]);
             q->pages[i][p] = page;
         }
     }
@@ -269,8 +269,10 @@ void cache_share(struct cache *c, int32_t dst, int32_t src, int32_t n)
 {
     struct cache_seq *to = &c->seq[dst];
     const struct cache_seq *from = &c->seq[src];
-    if (dst == src)
+    if (dst == src) {
+        cache_cut(c, dst, n);
         return;
+    }
     cache_cut(c, dst, 0);
     for (int i = 0; i < c->n_groups; i++)
         for (int32_t p = 0; p * STEP_PAGE < n; p++) {

@@ -56,10 +56,6 @@ static int next_token(struct pith_session *s, struct pith_sampler *sampler, stru
 {
     const struct pith_generate_params *p = o->p;
     struct pith_generate_result *out = o->out;
-    if (limit >= 0 && out->n_generated >= limit) {
-        out->stop = PITH_STOP_LENGTH;
-        return 0;
-    }
     int32_t id = sampler_sample(sampler, s->output[s->n_outputs - 1]);
     if (id < 0) {
         *st = error_set(
@@ -69,7 +65,7 @@ static int next_token(struct pith_session *s, struct pith_sampler *sampler, stru
         return 0;
     }
     sampler_accept(sampler, id);
-    if (vocab_is_eog(s->model->vocab, id) && !p->ignore_eog) {
+    if (vocab_is_eog(s->model->vocab, id) && !p->ignore_eog && limit != -2) {
         out->stop = PITH_STOP_EOG;
         return 0;
     }
@@ -91,12 +87,6 @@ static int next_token(struct pith_session *s, struct pith_sampler *sampler, stru
         return 0;
     }
     *st = session_feed(s, p->seq, &id, 1, err);
-    if (*st == PITH_CANCELLED) {
-        out->stop = PITH_STOP_CANCELLED;
-        *st = PITH_OK;
-        error_clear(err);
-        return 0;
-    }
     return *st == PITH_OK;
 }
 
@@ -129,6 +119,9 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
         TRY(error_set(err, PITH_RANGE,
                       "the prompt is empty and the vocabulary adds no start token; give at least "
                       "one token"));
+    if (p->sampler && p->sampler->history.n_vocab != s->model->arch.hp.n_vocab)
+        TRY(error_set(err, PITH_RANGE, "the sampler is for %d tokens, the model has %d",
+                      p->sampler->history.n_vocab, s->model->arch.hp.n_vocab));
     stop = stop_new(p->stop, err);
     if (stop && !p->sampler)
         own = sampler_new(s->model->arch.hp.n_vocab, &greedy, 1, 0, 0, err);
@@ -146,6 +139,11 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     while (next_token(s, p->sampler ? p->sampler : own, stop, &stream, &o, limit, &st, err))
         ;
     out->decode_ns = clock_ns() - t0;
+    if (st == PITH_CANCELLED) { /* what was made so far is the result */
+        out->stop = PITH_STOP_CANCELLED;
+        st = PITH_OK;
+        error_clear(err);
+    }
     if (st == PITH_OK && out->stop != PITH_STOP_STRING) {
         struct slice rest = vocab_stream_put(&stream, -1);
         struct stop_text safe = stop_push(stop, rest.p, rest.n);

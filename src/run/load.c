@@ -25,12 +25,6 @@ static int wants_packing(const struct pith_model *m, const struct tensor *t)
     return d->backend->impl(d, &n, NULL, &impl) && !impl.slow;
 }
 
-/* The embedding is read by rows on the first device; when the output is tied to it, it is also a matrix of the last device. */
-static int is_embedding(const struct tensor *t)
-{
-    return !strcmp(t->name, "token_embd.weight");
-}
-
 pith_status model_place(struct pith_model *m, struct pith_error *err)
 {
     int32_t n_layer = m->arch.hp.n_layer;
@@ -41,17 +35,11 @@ pith_status model_place(struct pith_model *m, struct pith_error *err)
         return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
     for (int32_t l = 0; l < n_layer; l++)
         m->layer_device[l] = (int32_t)((int64_t)l * m->n_devices / n_layer);
-    int tied = 1;
-    for (int32_t i = 0; i < m->n_tensors; i++)
-        tied &= strcmp(m->tensors[i]->name, "output.weight") != 0;
     for (int32_t i = 0; i < m->n_tensors; i++) {
         struct tensor *t = m->tensors[i];
         t->device = t->device >= 0 ? m->layer_device[t->device] : last;
-        if (is_embedding(t)) {
-            m->tok_embd = t;
-            if (!tied || !m->arch.want_logits)
-                continue; /* rows only: read where they lie */
-        }
+        if (t->role == TENSOR_EMBEDDING && !m->tied)
+            continue; /* rows only: read where they lie */
         if (t->n_dims == 1 && t->type != DT_F32)
             t->packed_bytes = size_align((uint64_t)t->dims[0] * sizeof(float), 64);
         else if (wants_packing(m, t))
@@ -97,16 +85,16 @@ static int64_t rows_of(const struct tensor *t)
     return tensor_stack(t) * tensor_m(t);
 }
 
-static int64_t panels_per_matrix(const struct tensor *t)
+/* Is it to be packed? Vectors have memory of their own too, but are converted whole. */
+static int packs(const struct loader *l, int32_t i)
 {
-    int r = dtypes[t->type].pack_rows;
-    return (tensor_m(t) + r - 1) / r;
+    return l->to[i] && l->m->tensors[i]->n_dims > 1;
 }
 
 static int64_t units_of(const struct loader *l, int32_t i)
 {
     const struct tensor *t = l->m->tensors[i];
-    return l->to[i] ? tensor_stack(t) * panels_per_matrix(t) : rows_of(t);
+    return packs(l, i) ? tensor_stack(t) * tensor_panels(t) : rows_of(t);
 }
 
 static int next_chunk(struct loader *l, struct chunk *c)
@@ -117,7 +105,7 @@ static int next_chunk(struct loader *l, struct chunk *c)
     while (l->tensor < l->m->n_tensors) {
         const struct tensor *t = l->m->tensors[l->tensor];
         int64_t n = units_of(l, l->tensor), left = n - l->panel;
-        int used = t->n_dims > 1 && (l->to[l->tensor] || l->m->params.check_tensors);
+        int used = packs(l, l->tensor) || l->m->params.check_tensors;
         if (!used || left <= 0) {
             l->tensor++;
             l->panel = 0;
@@ -159,13 +147,14 @@ static void load_worker(void *ctx, int ith)
         const struct tensor *t = l->m->tensors[c.tensor];
         const struct device *d = l->m->devices[t->device];
         uint64_t per = t->bytes / (uint64_t)units_of(l, c.tensor);
+        int pack = packs(l, c.tensor);
         if (l->m->params.check_tensors) {
-            int64_t rows = l->to[c.tensor] ? dtypes[t->type].pack_rows : 1;
+            int64_t rows = pack ? dtypes[t->type].pack_rows : 1;
             check_rows(l, t, c.first * rows, c.n * rows);
         }
-        int64_t pm = l->to[c.tensor] ? panels_per_matrix(t) : 1;
-        for (int64_t p = c.first; l->to[c.tensor] && p < c.first + c.n;) { /* stack by stack */
-            int64_t in = p % pm, n = c.first + c.n - p < pm - in ? c.first + c.n - p : pm - in;
+        int64_t pm = tensor_panels(t), end = c.first + c.n;
+        for (int64_t p = c.first; pack && p < end;) { /* matrix by matrix of a stack */
+            int64_t in = p % pm, n = end - p < pm - in ? end - p : pm - in;
             d->backend->pack(d, t, p / pm, in, n,
                              l->to[c.tensor] +
                                  (uint64_t)p * dtype_panel_bytes(t->type, tensor_k(t)));

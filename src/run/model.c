@@ -34,8 +34,8 @@ static pith_status open_threads(struct pith_model *m, struct pith_error *err)
     int64_t n = m->params.n_threads;
     pith_status st = PITH_OK;
     if (n == 0)
-        st = env_int("PITH_THREADS", 1, 256, cores_usable(), &n, err);
-    else if (n < 1 || n > 256)
+        st = env_int("PITH_THREADS", 1, THREADS_MAX, cores_usable(), &n, err);
+    else if (n < 1 || n > THREADS_MAX)
         st = error_set(err, PITH_RANGE, "n_threads is %lld, wanted 1..256 (0: as many as cores)",
                        (long long)n);
     if (st != PITH_OK)
@@ -66,7 +66,6 @@ static void fill_info(struct pith_model *m)
     const struct hparams *hp = &m->arch.hp;
     uint64_t by_type[DT_COUNT] = {0}, most = 0;
     struct slice name = {0};
-    int tied = 1;
     in->size = sizeof *in;
     in->arch = m->arch.arch->name;
     const struct gguf_kv *kv = gguf_find(m->gguf, "general.name");
@@ -82,8 +81,6 @@ static void fill_info(struct pith_model *m)
     in->pooling = hp->pooling;
     for (int i = 0; i < gguf_n_parts(m->gguf); i++)
         in->file_bytes += gguf_part(m->gguf, i)->n;
-    for (int32_t i = 0; i < m->n_tensors; i++)
-        tied &= strcmp(m->tensors[i]->name, "output.weight") != 0;
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct tensor *t = m->tensors[i];
         uint64_t n = 1, bytes = t->packed_bytes ? t->packed_bytes : t->bytes;
@@ -96,7 +93,7 @@ static void fill_info(struct pith_model *m)
             most = by_type[t->type];
             in->type = dtypes[t->type].name;
         }
-        if (t == m->tok_embd && (!tied || !m->arch.want_logits))
+        if (t->role == TENSOR_EMBEDDING && !m->tied)
             continue;
         if (t->n_dims == 3) { /* experts: those used */
             n = n / (uint64_t)hp->n_expert * (uint64_t)hp->n_expert_used;
@@ -104,7 +101,7 @@ static void fill_info(struct pith_model *m)
         }
         in->token_bytes += bytes;
         in->token_ops += t->n_dims > 1 ? 2 * n : 0;
-        if (t == m->tok_embd || !strcmp(t->name, "output.weight"))
+        if (t->role != TENSOR_PLAIN)
             in->output_ops = 2 * n;
     }
 }
@@ -150,7 +147,11 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
     atomic_init(&m->refs, 1);
     arena_init(&m->arena, PITH_MEM_META);
     m->params = *params;
-    if (open_all(m, path, err) != PITH_OK) {
+    uint32_t fp =
+        fp_enter(); /* tables and scales are computed here: the host's rounding must not show */
+    pith_status st = open_all(m, path, err);
+    fp_leave(fp);
+    if (st != PITH_OK) {
         model_unref(m);
         return NULL;
     }

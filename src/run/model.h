@@ -24,8 +24,9 @@ struct pith_model {
     int n_devices;
     int32_t *layer_device;              /* [n_layer] */
     struct buffer weights[MAX_DEVICES]; /* packed weights and converted vectors */
-    const struct tensor *tok_embd;      /* as get_rows reads it */
-    struct tensor **tensors;            /* every bound weight */
+    const struct tensor *tok_embd;
+    int tied;                /* it is the output matrix too */
+    struct tensor **tensors; /* every bound weight */
     int32_t n_tensors;
     struct pith_model_info info;
 };

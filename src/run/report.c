@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/mem.h"
+
 struct group {
     const struct call *first;
     struct call_stats sum;
@@ -15,7 +17,7 @@ static int same_group(const struct call *a, const struct call *b)
            !strcmp(a->impl.kernel, b->impl.kernel) && (!a->w || !b->w || a->w->type == b->w->type);
 }
 
-static int collect(const struct pith_session *s, struct group *g, int cap)
+static int collect(const struct pith_session *s, struct group *g)
 {
     int n = 0;
     for (int32_t i = 0; i < s->plan.n_calls; i++) {
@@ -24,11 +26,8 @@ static int collect(const struct pith_session *s, struct group *g, int cap)
         int k = 0;
         while (k < n && !same_group(g[k].first, c))
             k++;
-        if (k == n) {
-            if (n == cap)
-                continue;
+        if (k == n)
             g[n++] = (struct group){.first = c};
-        }
         g[k].n_calls++;
         g[k].n_slow += c->impl.slow;
         g[k].sum.n += st->n;
@@ -41,8 +40,9 @@ static int collect(const struct pith_session *s, struct group *g, int cap)
 
 void session_report(const struct pith_session *s, int json, struct str *out)
 {
-    struct group g[96];
-    int n = collect(s, g, 96);
+    struct group *g = mem_array((size_t)s->plan.n_calls, sizeof *g, PITH_MEM_META);
+    int n = g ? collect(s, g) : 0;
+    out->failed |= !g;
     str_printf(
         out,
         json ? "{\"threads\": %d, \"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, \"ops\": ["
@@ -65,4 +65,5 @@ void session_report(const struct pith_session *s, int json, struct str *out)
     }
     if (json)
         str_putz(out, "]}");
+    mem_free(g);
 }

@@ -15,6 +15,7 @@
 
 #include "base/fmath.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "base/rng.h"
 
 /* ---------------------------------------------------------------- order */
@@ -358,6 +359,7 @@ struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
 int32_t sampler_sample(struct pith_sampler *s, const float *logits)
 {
     int32_t id;
+    uint32_t fp = fp_enter(); /* the host's rounding must not choose tokens */
     if (s->n_steps == 1 && s->steps[0].fn == sample_greedy) {
         id = argmax(logits, s->history.n_vocab);
     } else {
@@ -365,6 +367,7 @@ int32_t sampler_sample(struct pith_sampler *s, const float *logits)
         id = candidates_pick(c, rng_uniform(c->seed, c->index, 0));
     }
     s->list.index++;
+    fp_leave(fp);
     return id;
 }
 

@@ -34,6 +34,9 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                          p->n_ctx, 1 << 24);
     if (p->n_seq < 0 || p->n_seq > 65536)
         return error_set(err, PITH_RANGE, "n_seq is %d, wanted 1..65536", p->n_seq);
+    if (p->n_threads < 0 || p->n_threads > m->n_threads)
+        return error_set(err, PITH_RANGE, "n_threads is %d, the model was opened with %d",
+                         p->n_threads, m->n_threads);
     s->n_ctx = p->n_ctx ? p->n_ctx : train < 4096 ? train : 4096;
     s->n_seq = p->n_seq ? p->n_seq : 1;
     s->n_batch = m->params.n_batch;
@@ -159,17 +162,12 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     return PITH_OK;
 }
 
-struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
-                                  struct pith_error *err)
+static pith_status open_all(struct pith_session *s, const struct pith_session_params *params,
+                            struct pith_error *err)
 {
+    struct pith_model *m = s->model;
     struct cache_params cp;
     pith_status st;
-    struct pith_session *s = mem_zalloc(sizeof *s, PITH_MEM_META);
-    if (!s) {
-        error_set(err, PITH_NOMEM, "out of memory while opening a session");
-        return NULL;
-    }
-    s->model = model_ref(m);
     TRY(take_params(s, params, &cp, err));
     int32_t n_layer = m->arch.hp.n_layer;
     s->kv = mem_array((size_t)n_layer, sizeof *s->kv, PITH_MEM_META);
@@ -180,10 +178,26 @@ struct pith_session *session_open(struct pith_model *m, const struct pith_sessio
     TRY(cache_init(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
     TRY(compile(s, err));
     TRY(allocate(s, err));
-    if (params->n_threads > 0 && params->n_threads < m->n_threads)
+    if (params->n_threads)
         s->exec.n_threads = params->n_threads;
-    return s;
 fail:
+    return st;
+}
+
+struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
+                                  struct pith_error *err)
+{
+    struct pith_session *s = mem_zalloc(sizeof *s, PITH_MEM_META);
+    if (!s) {
+        error_set(err, PITH_NOMEM, "out of memory while opening a session");
+        return NULL;
+    }
+    s->model = model_ref(m);
+    uint32_t fp = fp_enter(); /* constants of the graph are computed here */
+    pith_status st = open_all(s, params, err);
+    fp_leave(fp);
+    if (st == PITH_OK)
+        return s;
     session_close(s);
     return NULL;
 }
@@ -222,9 +236,10 @@ static int32_t seq_of(const struct pith_session *s, const struct pith_batch *b, 
     return b->seq ? b->seq[i] : s->one_seq;
 }
 
+/* Does row i ask for output? A pooled session gives one output per sequence, whatever `want` says. */
 static int wanted(const struct pith_session *s, const struct pith_batch *b, int32_t i)
 {
-    return b->want ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
+    return b->want && !s->pooled ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
 }
 
 static pith_status check_batch(struct pith_session *s, const struct pith_batch *b,
@@ -232,11 +247,13 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
 {
     int32_t n_out = 0, n_vocab = s->model->arch.hp.n_vocab;
     if (b->n < 1 || !b->token == !b->embd)
-        return error_set(err, PITH_RANGE,
-                         "a batch of %d rows with %s; wanted at least one row and either tokens or "
-                         "embedding rows",
-                         b->n,
-                         b->token ? "both tokens and embedding rows"
+        return error_set(
+            err, PITH_RANGE,
+            "a batch of %d rows with %s; wanted at least one row, and either tokens or "
+            "embedding rows",
+            b->n,
+            b->token && b->embd   ? "both tokens and embedding rows"
+            : b->token || b->embd ? "one kind of them"
                                   : "neither tokens nor embedding rows");
     memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
     for (int32_t i = 0; i < b->n; i++) {
@@ -319,8 +336,11 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
 static void fill_positions(struct pith_session *s)
 {
     struct step *t = s->step;
+    t->n_tiles = 0;
     for (int32_t k = 0; k < t->N; k++) {
         const struct cache_seq *q = &s->cache.seq[step_seq(t)[k]];
+        for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r += STEP_TILE)
+            step_tile(t)[t->n_tiles++] = r;
         int32_t first = step_first(t)[k], end = step_first(t)[k + 1];
         for (int32_t r = first; r < end; r++) {
             int32_t pos = q->n + r - first;
@@ -374,7 +394,7 @@ static void collect_outputs(struct pith_session *s)
 static pith_status keep_outputs(struct pith_session *s, struct pith_error *err)
 {
     uint64_t row = (uint64_t)s->n_cols * sizeof(float);
-    uint64_t need = size_align((uint64_t)s->n_outputs * row, 4096);
+    uint64_t need = size_align((uint64_t)s->n_outputs * row, 2 << 20);
     if (s->last_outputs && need > s->kept_committed) {
         pith_status st = mem_commit((uint8_t *)s->kept + s->kept_committed,
                                     need - s->kept_committed, PITH_MEM_SCRATCH, err);

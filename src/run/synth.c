@@ -80,7 +80,7 @@ static enum dtype type_for(const struct synth *s, int n_dims, int64_t k)
 static int is_written(const struct synth *s, const struct tensor_spec *t)
 {
     return arch_tensor_used(&s->m, t) &&
-           (!t->optional || (!strcmp(t->name, "output.weight") && !s->p->tied));
+           (!t->optional || (t->role == TENSOR_OUTPUT && !s->p->tied));
 }
 
 static void each_tensor(struct synth *s,

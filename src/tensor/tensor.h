@@ -5,8 +5,12 @@
 
 #include "tensor/dtype.h"
 
+/* What the engine itself must know of a weight; everything else is the architecture's. */
+enum tensor_role { TENSOR_PLAIN, TENSOR_EMBEDDING, TENSOR_OUTPUT };
+
 struct tensor {
     const char *name;
+    enum tensor_role role;
     enum dtype type;
     int n_dims;
     int64_t dims[4];
@@ -30,12 +34,16 @@ static inline int64_t tensor_stack(const struct tensor *t)
 {
     return t->n_dims > 2 ? t->dims[t->n_dims - 3] : 1;
 }
-/* Bytes of one packed matrix of the stack. */
+/* Panels of one packed matrix of the stack, and their bytes. */
+static inline int64_t tensor_panels(const struct tensor *t)
+{
+    int32_t r = dtypes[t->type].pack_rows;
+    return r ? (tensor_m(t) + r - 1) / r : 0;
+}
+
 static inline uint64_t tensor_packed_matrix_bytes(const struct tensor *t)
 {
-    const struct dtype_traits *d = &dtypes[t->type];
-    int64_t panels = (tensor_m(t) + d->pack_rows - 1) / d->pack_rows;
-    return (uint64_t)panels * dtype_panel_bytes(t->type, tensor_k(t));
+    return (uint64_t)tensor_panels(t) * dtype_panel_bytes(t->type, tensor_k(t));
 }
 
 #endif

@@ -128,8 +128,8 @@ void cpu_pack_panel(const struct tensor *t, int64_t stack, int64_t p, void *out)
     const void *rows[64];
     int n_rows = 0;
     for (; n_rows < tr->pack_rows && p * tr->pack_rows + n_rows < m; n_rows++)
-        rows[n_rows] = (const uint8_t *)t->file +
-                       (uint64_t)(stack * m + p * tr->pack_rows + n_rows) * row;
+        rows[n_rows] =
+            (const uint8_t *)t->file + (uint64_t)(stack * m + p * tr->pack_rows + n_rows) * row;
     tr->pack(rows, n_rows, k, out);
 }
 

@@ -16,8 +16,8 @@ struct job {
     const uint8_t *p;
     int n_threads, what;
     int64_t rounds;
-    _Atomic(uint64_t) sink; /* keeps the reads from being left out */
-    double work[256];       /* operations or bytes done by each thread */
+    _Atomic(uint64_t) sink;   /* keeps the reads from being left out */
+    double work[THREADS_MAX]; /* operations or bytes done by each thread */
 };
 
 static void measure_worker(void *ctx, int ith)

@@ -5,6 +5,9 @@
 #include <string.h>
 #include "base/mem.h"
 
+_Static_assert((int)KERN_PAGE == (int)STEP_PAGE && (int)KERN_SPAN == (int)ATTN_SPAN,
+               "kernels and graph agree on pages");
+
 typedef const struct call *call;
 typedef const struct exec *exec;
 
@@ -179,7 +182,7 @@ static void op_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
     const struct kern *k = kern_of(c);
     const struct kv_layer *kv = c->kv;
     const struct cache_view *cv = &x->cache[kv->group];
-    int64_t dv16 = (kv->d_v + 15) & ~15;
+    int64_t dv16 = kv_padded(kv->d_v);
     for (int64_t r = begin; r < end; r++) {
         int32_t slot = step_slot(x->step, kv->group)[r], j = slot % STEP_PAGE;
         int32_t page = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
@@ -208,16 +211,10 @@ enum {
     TILE_CACHE = 256 << 10
 }; /* bytes of activations swept per panel before the next panel: a part of L2 */
 
-static int64_t panels(const struct tensor *w)
-{
-    int r = dtypes[w->type].pack_rows;
-    return (tensor_m(w) + r - 1) / r;
-}
-
 static int64_t matmul_units(call c, exec x)
 {
     (void)x;
-    return panels(c->w);
+    return tensor_panels(c->w);
 }
 
 static size_t panel_scratch(const struct tensor *w)
@@ -230,7 +227,7 @@ static const void *panel_at(const struct tensor *w, int64_t stack, int64_t p, vo
 {
     uint64_t bytes = dtype_panel_bytes(w->type, tensor_k(w));
     if (w->packed)
-        return (const uint8_t *)w->packed + (uint64_t)(stack * panels(w) + p) * bytes;
+        return (const uint8_t *)w->packed + (uint64_t)(stack * tensor_panels(w) + p) * bytes;
     cpu_pack_panel(w, stack, p, scratch);
     return scratch;
 }
@@ -264,7 +261,8 @@ static void multiply(call c, exec x, int64_t begin, int64_t end, int ith, const 
     uint8_t *scratch = scratch_of(x, ith);
     const float *bias = c->b ? c->b->file : NULL;
     act_fn act = w2 ? act_of(c) : NULL;
-    block = c->w->packed ? (block < 1 ? 1 : block) : n_tiles; /* a panel made on the fly is made once */
+    block =
+        c->w->packed ? (block < 1 ? 1 : block) : n_tiles; /* a panel made on the fly is made once */
     for (int64_t t0 = 0; t0 < n_tiles; t0 += block) {
         int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
         for (int64_t p = begin; p < end; p++) {
@@ -298,7 +296,7 @@ static void op_matmul_glu(call c, exec x, int64_t begin, int64_t end, int ith)
 
 static int64_t moe_units(call c, exec x)
 {
-    return moe_sorted(c, x, &c->src[1]).n_active * panels(c->w);
+    return moe_sorted(c, x, &c->src[1]).n_active * tensor_panels(c->w);
 }
 
 /* Bytes of a gathered tile: 16 rows in any activation format. */
@@ -352,7 +350,7 @@ static void op_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     _Alignas(64) float y[ACT_TILE * 64];
     struct moe_sorted s = moe_sorted(c, x, &c->src[1]);
-    int64_t kk = tensor_k(c->w), n_panels = panels(c->w), m_all = tensor_m(c->w);
+    int64_t kk = tensor_k(c->w), n_panels = tensor_panels(c->w), m_all = tensor_m(c->w);
     int pack_rows = dtypes[c->w->type].pack_rows;
     int per_row = c->src[0].rows_mul == c->p.moe.k ? 1 : c->p.moe.k; /* input rows: [T*k] or [T] */
     uint8_t *scratch = scratch_of(x, ith), *tile = scratch + panel_scratch(c->w);
@@ -398,7 +396,7 @@ static int64_t attn_units(call c, exec x)
 /* Scratch of a unit: two sets of (m, l, o) for a tile of rows times the heads of one kv head. */
 static size_t attn_scratch(const struct node *n, const struct kv_layer *kv)
 {
-    int64_t dv16 = (kv->d_v + 15) & ~15, g = n->p.attn.n_head / kv->n_head_kv;
+    int64_t dv16 = kv_padded(kv->d_v), g = n->p.attn.n_head / kv->n_head_kv;
     return (size_t)(2 * ACT_TILE * g * (dv16 + 2) + 64) * sizeof(float);
 }
 
@@ -423,7 +421,7 @@ static void attn_unit(call c, exec x, int64_t u, int ith)
     int32_t n_rows =
         attn_tile(x, kv->group, (int32_t)(u / per_tile), &row, &seg, &first_span, &n_spans);
     int n_head = c->p.attn.n_head, g = n_head / kv->n_head_kv;
-    int64_t dv16 = (kv->d_v + 15) & ~15, n_vec = (int64_t)n_rows * g;
+    int64_t dv16 = kv_padded(kv->d_v), n_vec = (int64_t)n_rows * g;
     float *scratch = scratch_of(x, ith);
     struct attn_part total = part_at(scratch, n_vec, dv16),
                      one = part_at(scratch + n_vec * (dv16 + 2), n_vec, dv16);
@@ -479,7 +477,7 @@ static void op_attn_merge(call c, exec x, int64_t begin, int64_t end, int ith)
     const struct kv_layer *kv = c->kv;
     const struct kern *k = kern_of(c);
     int n_head = c->p.attn.n_head;
-    int64_t dv16 = (kv->d_v + 15) & ~15, parts = attn_split(c, x).n_parts;
+    int64_t dv16 = kv_padded(kv->d_v), parts = attn_split(c, x).n_parts;
     float *o = scratch_of(x, ith);
     for (int64_t row = begin; row < end; row++) {
         const float *part = (float *)value_ptr(x, &c->src[0]) + row * parts * c->src[0].cols;

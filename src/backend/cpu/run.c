@@ -5,7 +5,7 @@
  * front of it, and when it is empty steals chunks from the back of the others'. A thread that was descheduled therefore delays a phase
  * only by the one chunk it holds; a thread that comes late finds the phase gone and goes to the current one.
  *
- *   share word of thread i:  [phase + 1 : 16][lo : 24][hi : 24]   taken by compare-and-swap, by owner and thieves alike
+ *   share word of thread i:  [phase + 1 : 16][lo : 24][hi : 24]   in chunks of units,   taken by compare-and-swap, by owner and thieves alike
  *
  * A word that still carries an older phase stands for the untouched share of this one, so nobody has to reset words between phases. A
  * phase cannot complete before each non-empty share was claimed through its word, hence a late thread's swap for an old phase fails.
@@ -26,8 +26,9 @@ struct share {
 };
 
 struct cpu_phase { /* written by the thread that opens the phase */
-    uint32_t n_units, chunk;
-    _Atomic(uint32_t) done;
+    int64_t n_units, chunk;
+    uint32_t n_chunks;
+    _Atomic(uint32_t) done; /* chunks */
 };
 
 struct runner {
@@ -71,13 +72,14 @@ static void prepare(struct runner *r, uint32_t i)
     int64_t n = 0;
     for (int32_t k = 0; k < (ph->kind == PHASE_CHAIN ? 1 : ph->n); k++)
         n += call_units(&p->calls[ph->first + k], r->x);
-    cp->n_units = (uint32_t)n;
-    /* Small enough that a stolen or interrupted chunk does not hurt, large enough that claiming is free; whole tiles of 16 rows where
-     * there are many, since two rows of a tile share cache lines. */
+    /* Small enough that a stolen or interrupted chunk does not hurt, large enough that claiming is
+     * free; whole tiles of 16 rows where there are many, since two rows of a tile share lines. */
     int64_t chunk = n / (r->n_threads * (ph->kind == PHASE_CHAIN ? 4 : 8));
     if (ph->kind == PHASE_CHAIN && chunk > ACT_TILE / 2)
         chunk = (chunk + ACT_TILE - 1) / ACT_TILE * ACT_TILE;
-    cp->chunk = (uint32_t)(chunk < 1 ? 1 : chunk);
+    cp->n_units = n;
+    cp->chunk = chunk < 1 ? 1 : chunk;
+    cp->n_chunks = (uint32_t)((n + cp->chunk - 1) / cp->chunk); /* at most 8 per thread and a few */
     atomic_store_explicit(&cp->done, 0, memory_order_relaxed);
 }
 
@@ -100,18 +102,18 @@ static void work(struct runner *r, const struct phase *ph, int64_t lo, int64_t h
     }
 }
 
-/* Takes a chunk of thread v's share for phase i; from the back when stealing. 0: nothing left there. */
-static int claim(struct runner *r, uint32_t i, int v, int steal, uint64_t *lo, uint64_t *hi)
+/* Takes a chunk of thread v's share for phase i; from the back when stealing. -1: nothing left there. */
+static int64_t claim(struct runner *r, uint32_t i, int v, int steal)
 {
     const struct cpu_phase *cp = &r->ph[i];
-    uint64_t n = cp->n_units, nt = (uint64_t)r->n_threads;
+    uint64_t n = cp->n_chunks, nt = (uint64_t)r->n_threads;
     _Atomic(uint64_t) *word = &r->share[v].word;
     uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
     for (;;) {
         uint64_t a, b;
         uint32_t tag = (uint32_t)(old >> 48);
         if (tag > i + 1)
-            return 0; /* the phase is over */
+            return -1; /* the phase is over */
         if (tag == i + 1) {
             a = old >> 24 & 0xffffff;
             b = old & 0xffffff;
@@ -120,14 +122,11 @@ static int claim(struct runner *r, uint32_t i, int v, int steal, uint64_t *lo, u
             b = n * (uint64_t)(v + 1) / nt;
         }
         if (a >= b)
-            return 0;
-        uint64_t take = b - a < cp->chunk ? b - a : cp->chunk;
-        *lo = steal ? b - take : a;
-        *hi = *lo + take;
-        uint64_t now = steal ? word_of(i, a, b - take) : word_of(i, a + take, b);
+            return -1;
+        uint64_t now = steal ? word_of(i, a, b - 1) : word_of(i, a + 1, b);
         if (atomic_compare_exchange_weak_explicit(word, &old, now, memory_order_acq_rel,
                                                   memory_order_relaxed))
-            return 1;
+            return (int64_t)(steal ? b - 1 : a);
     }
 }
 
@@ -136,8 +135,8 @@ static int claim(struct runner *r, uint32_t i, int v, int steal, uint64_t *lo, u
 static void observe(const struct runner *r, const struct call *c)
 {
     const struct exec *x = r->x;
-    if (!x->observe || c->dst.fmt != ACT_F32 || c->op == OP_MOE_SORT || c->op == OP_ATTN ||
-        !c->dst.cols)
+    if (!x->observe || c->dst.fmt != ACT_F32 || c->op == OP_MOE_SORT || c->op == OP_TOPK ||
+        c->op == OP_ATTN || !c->dst.cols)
         return;
     if (c->dst.ld == c->dst.cols)
         x->observe(x->observe_ctx, c->name, exec_rows(x, c->dst.rows, c->dst.rows_mul), c->dst.cols,
@@ -215,17 +214,16 @@ static void worker(void *ctx, int ith)
         struct cpu_phase *cp = &r->ph[i];
         for (int k = 0; k < r->n_threads; k++) { /* own share first, then the neighbours' */
             int v = (ith + k) % r->n_threads;
-            uint64_t lo, hi;
-            while (claim(r, i, v, k > 0, &lo, &hi)) {
+            for (int64_t c; (c = claim(r, i, v, k > 0)) >= 0;) {
                 if (cancelled(r)) { /* some thread is always here, so sleepers are woken */
                     atomic_store(&r->cur, CANCELLED_PHASE);
                     wake_all(&r->cur);
                     return;
                 }
-                work(r, ph, (int64_t)lo, (int64_t)hi, ith);
-                uint32_t n = (uint32_t)(hi - lo);
-                if (atomic_fetch_add_explicit(&cp->done, n, memory_order_acq_rel) + n ==
-                    cp->n_units)
+                int64_t lo = c * cp->chunk, hi = lo + cp->chunk;
+                work(r, ph, lo, hi < cp->n_units ? hi : cp->n_units, ith);
+                if (atomic_fetch_add_explicit(&cp->done, 1, memory_order_acq_rel) + 1 ==
+                    cp->n_chunks)
                     advance(r, i, ith);
             }
         }
@@ -242,8 +240,6 @@ pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
     r.share = (struct share *)((uint8_t *)x->run_state + phases_bytes(x->plan));
     for (int i = 0; i < x->n_threads; i++)
         atomic_store_explicit(&r.share[i].word, 0, memory_order_relaxed);
-    if (n > 0xfff0)
-        return error_set(err, PITH_INTERNAL, "plan of %d phases, at most %d", n, 0xfff0);
     if (x->profile)
         r.t0 = clock_ns();
     atomic_init(&r.cur, 0);
