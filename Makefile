@@ -139,7 +139,7 @@ fuzz:
 ## arm: the kernels' tests cross-compiled for AArch64 and run under qemu-user
 ARM_ROOMS := base tensor graph backend
 # Those that include a room of these, and neither a room above nor the public functions.
-ARM_TESTS = $(basename $(shell grep -lE '"(base|tensor|graph|backend)/' tests/test_*.c | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open\('))
+ARM_TESTS = $(basename $(shell grep -lE '"(base|tensor|graph|backend)/' tests/test_*.c | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'))
 arm:
 	@scripts/deps.sh arm
 	@$(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar PKGS= ROOMS="$(ARM_ROOMS)" LDFLAGS=-static \
