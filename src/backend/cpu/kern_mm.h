@@ -21,6 +21,11 @@ struct kern_mm {
 
 void kern_mm_table(int level, struct kern_mm *out); /* enum cpu_level; no entry of out is NULL but mm of types never packed */
 
+/* What the 4-bit codes of iq4_nl and iq4_xs stand for, plus 128, and those of mxfp4 (doubled, see tensor/quant/packed.h), plus 16:
+ * unsigned bytes, as integer kernels want their weights. */
+#define KERN_VALUES_IQ4 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241
+#define KERN_VALUES_FP4 16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4
+
 extern const struct kern_mm kern_mm_base; /* plain C, complete, any machine */
 #ifdef __x86_64__
 extern const struct kern_mm kern_mm_avx2;       /* complete */

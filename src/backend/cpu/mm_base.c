@@ -103,18 +103,84 @@ static void row_q5_K(const uint8_t *b, int r, struct row_block *o)
     row_k45(b, r, 1, o);
 }
 
+/* Byte j of group g = 0..3 of field f in the vectors at `low`. */
+static int two_bits(const uint8_t *low, int f, int g, int j)
+{
+    return low[GROUP * g + j] >> 2 * f & 3;
+}
+
+static void row_q2_K(const uint8_t *b, int r, struct row_block *o)
+{
+    o->d = half_at(b + 2 * r);
+    o->m = -half_at(b + 32 + 2 * r);
+    for (int s = 0; s < 16; s++) { /* part s = 8 * half + j + 2 * field, in every type with parts of 16 */
+        uint8_t scale = b[64 + 32 * (s / 2) + 2 * r + (s & 1)];
+        const uint8_t *low = b + 320 + 256 * (2 * (s >> 3) + (s & 1)) + 4 * r;
+        o->sc[s] = scale & 15;
+        o->mn[s] = scale >> 4;
+        for (int i = 0; i < 16; i++)
+            o->w[16 * s + i] = (int8_t)two_bits(low, s >> 1 & 3, i / 4, i % 4);
+    }
+}
+
+static void row_q3_K(const uint8_t *b, int r, struct row_block *o)
+{
+    o->d = half_at(b + 2 * r);
+    for (int s = 0; s < 16; s++) {
+        const int f = s >> 1 & 3;
+        const uint8_t *low = b + 288 + 384 * (2 * (s >> 3) + (s & 1)) + 4 * r, *third = low + 256;
+        o->sc[s] = (int8_t)b[32 + 16 * s + r];
+        for (int i = 0; i < 16; i++) {
+            int g = i / 4, v = third[GROUP * (g / 2) + i % 4] >> (4 * (g & 1) + f) & 1;
+            o->w[16 * s + i] = (int8_t)(two_bits(low, f, g, i % 4) + 4 * v - 4);
+        }
+    }
+}
+
 static void row_q6_K(const uint8_t *b, int r, struct row_block *o)
 {
     o->d = half_at(b + 2 * r);
-    for (int s = 0; s < 16; s++) { /* part s = 8 * half + j + 2 * field */
-        int j = s & 1, field = s >> 1 & 3;
-        const uint8_t *high = b + 288 + (s >> 3) * 1536 + j * 768 + 4 * r, *low = high + 256 + 256 * (field & 1);
+    for (int s = 0; s < 16; s++) {
+        const int f = s >> 1 & 3;
+        const uint8_t *high = b + 288 + 768 * (2 * (s >> 3) + (s & 1)) + 4 * r, *low = high + 256 + 256 * (f & 1);
         o->sc[s] = (int8_t)b[32 + 16 * s + r];
         for (int i = 0; i < 16; i++) {
-            int at = GROUP * (i / 4) + i % 4, v = low[at] >> (field & 2) * 2 & 15;
-            v |= (high[at] >> 2 * field & 3) << 4;
-            o->w[16 * s + i] = (int8_t)(v - 32);
+            int v = low[GROUP * (i / 4) + i % 4] >> (f & 2) * 2 & 15;
+            o->w[16 * s + i] = (int8_t)((v | two_bits(high, f, i / 4, i % 4) << 4) - 32);
         }
+    }
+}
+
+/* Codes of 32 values through a table whose entries have a bias. */
+static void values32(const uint8_t *low, const uint8_t table[16], int bias, int8_t *w)
+{
+    codes32(low, NULL, 0, w);
+    for (int i = 0; i < 32; i++)
+        w[i] = (int8_t)(table[w[i]] - bias);
+}
+
+static const uint8_t iq4[16] = {KERN_VALUES_IQ4}, fp4[16] = {KERN_VALUES_FP4};
+
+static void row_iq4_nl(const uint8_t *b, int r, struct row_block *o)
+{
+    o->d = half_at(b + 2 * r);
+    values32(b + 32 + 4 * r, iq4, 128, o->w);
+}
+
+static void row_mxfp4(const uint8_t *b, int r, struct row_block *o)
+{
+    uint16_t d;
+    memcpy(&d, b + 2 * r, 2);
+    o->d = bf16_to_f32(d);
+    values32(b + 32 + 4 * r, fp4, 16, o->w);
+}
+
+static void row_iq4_xs(const uint8_t *b, int r, struct row_block *o)
+{
+    o->d = half_at(b + 2 * r);
+    for (int s = 0; s < 8; s++) {
+        o->sc[s] = (int8_t)b[32 + 16 * s + r];
+        values32(b + 160 + 256 * s + 4 * r, iq4, 128, o->w + 32 * s);
     }
 }
 
@@ -162,9 +228,14 @@ BLOCK_TYPE(q4_0, P16_Q4_0, 32, 1, 0)
 BLOCK_TYPE(q4_1, P16_Q4_1, 32, 1, 1)
 BLOCK_TYPE(q5_0, P16_Q5_0, 32, 1, 0)
 BLOCK_TYPE(q5_1, P16_Q5_1, 32, 1, 1)
+BLOCK_TYPE(iq4_nl, P16_IQ4_NL, 32, 1, 0)
+BLOCK_TYPE(mxfp4, P16_MXFP4, 32, 1, 0)
+BLOCK_TYPE(q2_K, P16_Q2_K, 256, 16, 1)
+BLOCK_TYPE(q3_K, P16_Q3_K, 256, 16, 0)
 BLOCK_TYPE(q4_K, P16_Q4_K, 256, 8, 1)
 BLOCK_TYPE(q5_K, P16_Q5_K, 256, 8, 1)
 BLOCK_TYPE(q6_K, P16_Q6_K, 256, 16, 0)
+BLOCK_TYPE(iq4_xs, P16_IQ4_XS, 256, 8, 0)
 
 static void mm_f32(const void *panel, int64_t n, const struct act_tile *a, float *y)
 {
@@ -256,8 +327,9 @@ static double roof_f32(int64_t rounds)
 
 const struct kern_mm kern_mm_base = {
     .mm = {[DT_F32] = mm_f32, [DT_F16] = mm_f16, [DT_BF16] = mm_bf16, [DT_Q8_0] = mm_q8_0, [DT_Q4_0] = mm_q4_0,
-           [DT_Q4_1] = mm_q4_1, [DT_Q5_0] = mm_q5_0, [DT_Q5_1] = mm_q5_1, [DT_Q4_K] = mm_q4_K, [DT_Q5_K] = mm_q5_K,
-           [DT_Q6_K] = mm_q6_K},
+           [DT_Q4_1] = mm_q4_1, [DT_Q5_0] = mm_q5_0, [DT_Q5_1] = mm_q5_1, [DT_IQ4_NL] = mm_iq4_nl, [DT_MXFP4] = mm_mxfp4,
+           [DT_Q2_K] = mm_q2_K, [DT_Q3_K] = mm_q3_K, [DT_Q4_K] = mm_q4_K, [DT_Q5_K] = mm_q5_K, [DT_Q6_K] = mm_q6_K,
+           [DT_IQ4_XS] = mm_iq4_xs},
     .quant_a32 = act_quant_a32, /* the references themselves */
     .quant_a256 = act_quant_a256,
     .to_bf16 = act_to_bf16,
