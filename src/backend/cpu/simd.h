@@ -32,14 +32,24 @@
 #endif
 
 #define SIMD_FN static inline __attribute__((always_inline, unused))
-/* EACH(i, n): a loop over i < n, n a constant, unrolled. Registers want everything inlined and unrolled; the float[16] of the base level
- * is in memory anyway, and inlined it would be half a megabyte of code. */
+/* EACH(i, n): a loop over i < n, n a constant. Registers want everything unrolled and inlined. The float[16] of the base level is in memory
+ * anyway, and inlined it would be half a megabyte of code; instrumented by a sanitizer, all of it takes a minute to compile. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SIMD_PLAIN
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(undefined_behavior_sanitizer)
+#define SIMD_PLAIN
+#endif
+#endif
 #if !defined(SIMD_AVX2) && !defined(SIMD_AVX512) && !defined(SIMD_NEON)
+#define SIMD_PLAIN
+#endif
+#if defined(SIMD_PLAIN)
 #define V_FN static __attribute__((noinline, unused))
 #define EACH(i, n) for (int i = 0; i < (n); i++)
-#elif defined(__clang__)
+#elif defined(__clang__) /* not "unroll": that unrolls by 2 what has no constant bound yet, and then it never gets one */
 #define V_FN SIMD_FN
-#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+#define EACH(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 #else
 #define V_FN SIMD_FN
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
@@ -381,20 +391,22 @@ V_FN void v_store_f16(uint16_t *p, V x)
     EACH(i, V_REGS)
         r_store_f16(p + i * R_LANES, x.r[i]);
 }
+/* One step of the tree over registers: +8, +4, .. lanes, as long as they are whole registers. */
+#define FOLD(op, h)                                                                                \
+    if (V_REGS > (h))                                                                              \
+        EACH(i, h)                                                                                 \
+            x.r[i] = op(x.r[i], x.r[i + (h)]);
 V_FN float v_sum(V x)
 {
-    EACH(k, 4)
-        EACH(i, V_REGS >> (k + 1))
-            x.r[i] = r_add(x.r[i], x.r[i + (V_REGS >> (k + 1))]);
+    FOLD(r_add, 8) FOLD(r_add, 4) FOLD(r_add, 2) FOLD(r_add, 1)
     return r_sum(x.r[0]);
 }
 V_FN float v_hmax(V x)
 {
-    EACH(k, 4)
-        EACH(i, V_REGS >> (k + 1))
-            x.r[i] = r_max(x.r[i], x.r[i + (V_REGS >> (k + 1))]);
+    FOLD(r_max, 8) FOLD(r_max, 4) FOLD(r_max, 2) FOLD(r_max, 1)
     return r_hmax(x.r[0]);
 }
+#undef FOLD
 
 /* 32 floats p[0..31] as two vectors: *a = p[0], p[2], ..; *b = p[1], p[3], .. */
 V_FN void v_load_pairs(const float *p, V *a, V *b)
