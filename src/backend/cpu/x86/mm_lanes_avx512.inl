@@ -26,6 +26,10 @@ INLINE vi vi_madd16(vi a, vi b) { return _mm512_madd_epi16(a, b); }
 #define vi_shr16(a, n) _mm512_srli_epi16(a, n)
 #define vi_shl32(a, n) _mm512_slli_epi32(a, n)
 #define vi_shr32(a, n) _mm512_srli_epi32(a, n)
+INLINE vi vi_shr32_by(vi a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+/* 16 bytes to look up in, and LANES * 4 look-ups. */
+INLINE vi vi_table(const uint8_t *p) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)p)); }
+INLINE vi vi_look_up(vi table, vi index) { return _mm512_shuffle_epi8(table, index); }
 /* LANES bytes or int16 to int32, 2 LANES bytes to int16. */
 INLINE vi vi_u8_to_32(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
 INLINE vi vi_s8_to_32(const void *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }
@@ -41,6 +45,10 @@ INLINE vi vi_twice16(vi a) { return _mm512_mask_blend_epi16(0xaaaaaaaa, a, _mm51
 
 INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE vf vf_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+INLINE vf vf_load_bf16(const void *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
+}
 INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
 INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
 INLINE vf vf_set(float v) { return _mm512_set1_ps(v); }

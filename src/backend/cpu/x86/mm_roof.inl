@@ -48,7 +48,8 @@ static double roof_f32(int64_t rounds)
 #define KERN_MM_TABLE                                                                                                  \
     {                                                                                                                  \
         .mm = {[DT_F32] = f32, [DT_F16] = f16, [DT_BF16] = bf16, [DT_Q8_0] = q8_0, [DT_Q4_0] = q4_0, [DT_Q4_1] = q4_1, \
-               [DT_Q5_0] = q5_0, [DT_Q5_1] = q5_1, [DT_Q4_K] = q4_K, [DT_Q5_K] = q5_K, [DT_Q6_K] = q6_K},              \
+               [DT_Q5_0] = q5_0, [DT_Q5_1] = q5_1, [DT_IQ4_NL] = iq4_nl, [DT_MXFP4] = mxfp4, [DT_Q2_K] = q2_K,         \
+               [DT_Q3_K] = q3_K, [DT_Q4_K] = q4_K, [DT_Q5_K] = q5_K, [DT_Q6_K] = q6_K, [DT_IQ4_XS] = iq4_xs},          \
         .quant_a32 = quant_a32, .quant_a256 = quant_a256, .to_bf16 = to_bf16, .roof_read = roof_read,                  \
         .roof_int8 = roof_int8, .roof_f32 = roof_f32,                                                                  \
     }
