@@ -47,10 +47,10 @@ json_t *cli_json_text(const char *p, size_t n);
 int32_t *cli_tokenize(const pith_model *m, const char *text, size_t n, int flags, int64_t *n_ids,
                       struct pith_error *err);
 
-/* ---------------------------------------------------------------- Ctrl-C (interrupt.c) */
+/* ---------------------------------------------------------------- signals (interrupt.c) */
 
 /* From now on Ctrl-C (and SIGTERM) asks first and exits the second time; a closed pipe is a write
- * error. */
+ * error; a model's file that cannot be read any more ends the program with a message. */
 void interrupt_install(void);
 void interrupt_watch(pith_session *s); /* what the first one cancels; NULL: nothing */
 int interrupt_asked(void);

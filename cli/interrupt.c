@@ -1,7 +1,10 @@
-/* interrupt.c -- Ctrl-C: the first one asks the work to stop where it can be stopped cleanly, the
- * second one ends the program. The handler touches only what is safe in one: two flags, pith_cancel
- * and _exit.
- */
+/* interrupt.c -- signals. Ctrl-C: the first one asks the work to stop where it can be stopped
+ * cleanly, the second one ends the program. SIGBUS: a model is mapped, so a file that is cut short
+ * or a disk that fails while it is in use shows itself by this signal and no other way; the library
+ * cannot turn it into a status, the program can say it. The handlers touch only what is safe in
+ * one: flags, pith_cancel, write and _exit.
+ *
+ *  */
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -22,6 +25,22 @@ static void on_signal(int sig)
         pith_cancel(s);
 }
 
+static void on_bus_error(int sig, siginfo_t *info, void *context)
+{
+    static const char message[] = "pith: the model's file cannot be read any more: it was cut "
+                                  "short, or the disk failed, while "
+                                  "it was in use; check the file and start again\n";
+    (void)context;
+    if (info->si_code != BUS_ADRERR) { /* no page of a file: not ours to explain */
+        signal(sig, SIG_DFL);
+        raise(sig);
+        return;
+    }
+    ssize_t put = write(STDERR_FILENO, message, sizeof message - 1);
+    (void)put; /* nobody is left to tell */
+    _exit(CLI_SYSTEM);
+}
+
 void interrupt_install(void)
 {
     /* Without SA_RESTART, so that a read of the prompt from a terminal ends too. */
@@ -29,6 +48,8 @@ void interrupt_install(void)
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
+    struct sigaction bus = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    sigaction(SIGBUS, &bus, NULL);
 }
 
 void interrupt_watch(pith_session *s)

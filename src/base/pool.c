@@ -205,6 +205,10 @@ struct pool *pool_new(int n_threads, struct pith_error *err)
     pthread_mutex_init(&p->turn, NULL);
     sigset_t all, before; /* signals are for the host's threads: workers inherit a full mask */
     sigfillset(&all);
+    /* but for a thread's own faults: a blocked one would end the process past the host's handler */
+    static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+        sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int rc = 0;
     for (int i = 1; i < n_threads && rc == 0; i++) {
