@@ -242,6 +242,14 @@ static int wanted(const struct pith_session *s, const struct pith_batch *b, int3
     return b->want && !s->pooled ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
 }
 
+static pith_status over_context(const struct pith_session *s, uint64_t n, struct pith_error *err)
+{
+    return error_set(err, PITH_RANGE,
+                     "prompt exceeds the context: n_prompt = %llu, n_ctx = %d, n_over = %llu; "
+                     "shorten it or open the session with a larger context",
+                     (unsigned long long)n, s->n_ctx, (unsigned long long)n - (uint64_t)s->n_ctx);
+}
+
 static pith_status check_batch(struct pith_session *s, const struct pith_batch *b,
                                struct pith_error *err)
 {
@@ -272,10 +280,7 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
     for (int32_t q = 0; q < s->n_seq; q++) {
         int64_t over = (int64_t)s->cache.seq[q].n + s->seq_rows[q] - s->n_ctx;
         if (s->seq_rows[q] && over > 0)
-            return error_set(err, PITH_RANGE,
-                             "prompt exceeds the context: n_prompt = %lld, n_ctx = %d, n_over = "
-                             "%lld; shorten it or open the session with a larger context",
-                             (long long)over + s->n_ctx, s->n_ctx, (long long)over);
+            return over_context(s, (uint64_t)(over + s->n_ctx), err);
         if (s->seq_rows[q] && !s->causal && s->cache.seq[q].n)
             return error_set(err, PITH_STATE,
                              "sequence %d holds %d positions; a non-causal model takes a sequence "
@@ -466,8 +471,7 @@ pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tok
     if (st != PITH_OK)
         return st;
     if (n > INT32_MAX / 2)
-        return error_set(err, PITH_RANGE, "prompt exceeds the context: n_prompt = %zu, n_ctx = %d",
-                         n, s->n_ctx);
+        return over_context(s, (uint64_t)s->cache.seq[seq].n + n, err);
     struct pith_batch b = PITH_BATCH_INIT;
     b.n = (int32_t)n;
     b.token = tokens;
@@ -487,10 +491,7 @@ pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *t
         return error_set(err, PITH_RANGE,
                          "a prefix of no tokens; pith_truncate empties a sequence");
     if (n > (size_t)s->n_ctx)
-        return error_set(err, PITH_RANGE,
-                         "prompt exceeds the context: n_prompt = %zu, n_ctx = %d, n_over = %zu; "
-                         "shorten it or open the session with a larger context",
-                         n, s->n_ctx, n - (size_t)s->n_ctx);
+        return over_context(s, n, err);
     const struct cache_seq *q = &s->cache.seq[seq];
     int32_t keep = 0;
     while (s->causal && !s->pooled && keep < q->n && (size_t)keep < n - 1 &&
