@@ -57,7 +57,15 @@ extern "C" {
 
 /* Initialises a struct that begins with its size: everything else is zero, without a compiler's warning about it. */
 #ifdef __cplusplus
-#define PITH_SIZED(type) {sizeof(type)}
+extern "C++" {
+template <class T> inline T pith_sized()
+{
+    T t = T();
+    t.size = sizeof(T);
+    return t;
+}
+}
+#define PITH_SIZED(type) pith_sized<type>()
 #else
 #define PITH_SIZED(type) {.size = sizeof(type)}
 #endif
