@@ -2,9 +2,7 @@
  * cleanly, the second one ends the program. SIGBUS: a model is mapped, so a file that is cut short
  * or a disk that fails while it is in use shows itself by this signal and no other way; the library
  * cannot turn it into a status, the program can say it. The handlers touch only what is safe in
- * one: flags, pith_cancel, write and _exit.
- *
- *  */
+ * one: flags, pith_cancel, write and _exit. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -27,9 +25,9 @@ static void on_signal(int sig)
 
 static void on_bus_error(int sig, siginfo_t *info, void *context)
 {
-    static const char message[] = "pith: the model's file cannot be read any more: it was cut "
-                                  "short, or the disk failed, while "
-                                  "it was in use; check the file and start again\n";
+    static const char message[] =
+        "pith: the model's file cannot be read any more: it was cut short, or the disk failed, "
+        "while it was in use; check the file and start again\n";
     (void)context;
     if (info->si_code != BUS_ADRERR) { /* no page of a file: not ours to explain */
         signal(sig, SIG_DFL);
