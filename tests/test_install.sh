@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `make install` leaves is enough to build and run the program in pith.h's first comment, as C and as C++, shared and static.
+# What `make install` leaves is enough to build and run the program in pith.h's first comment, with the shared and the static library.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 B=${B:-build}
@@ -44,7 +44,6 @@ else
     strict=(-Wall -Wextra -Wpedantic -Werror "-I$prefix/include")
     example example_c "${CC:-gcc}" -std=c11 "${strict[@]}" "$dir/example.c" "${flags[@]}"
     example example_static "${CC:-gcc}" -std=c11 "${strict[@]}" "$dir/example.c" "${private[@]}"
-    example example_cxx "${CXX:-g++}" -std=c++11 "${strict[@]}" -Wno-missing-field-initializers -x c++ "$dir/example.c" -x none "${flags[@]}"
     if fresh_make uninstall PREFIX="$prefix" >"$dir/log" 2>&1 && [ -z "$(find "$prefix" -type f -o -type l)" ]; then
         ok uninstall
     else
