@@ -17,19 +17,20 @@ static void overlay(struct kern_mm *out, const struct kern_mm *t)
 
 void kern_mm_table(int level, struct kern_mm *out)
 {
-    *out = kern_mm_base;
-#ifdef __x86_64__
     static const struct {
         int level;
         const struct kern_mm *table;
-    } x86[] = {
+    } rows[] = {
+        {CPU_REF, &kern_mm_base},
+#ifdef __x86_64__
         {CPU_AVX2, &kern_mm_avx2},
         {CPU_AVX512, &kern_mm_avx512},
         {CPU_AVX512VNNI, &kern_mm_avx512vnni},
         {CPU_AVX512BF16, &kern_mm_avx512bf16},
-    };
-    for (int i = 0; i < 4; i++)
-        if (level >= x86[i].level)
-            overlay(out, x86[i].table);
 #endif
+    };
+    *out = (struct kern_mm){0};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (level >= rows[i].level)
+            overlay(out, rows[i].table);
 }
