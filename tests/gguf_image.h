@@ -333,7 +333,7 @@ static void check_refused(const char *what, const struct image *im, int listing,
             CHECK_MSG(strstr(err.msg, words[i]), "%s: no '%s' in: %s", what, words[i], err.msg);
         CHECK_MSG(strstr(err.msg, "at byte ") && strstr(err.msg, "wanted "), "%s: %s", what,
                   err.msg);
-        CHECK_MSG(t < 0.1, "%s took %.3f s", what, t);
+        CHECK_MSG(t < 2, "%s took %.3f s", what, t); /* a guard against quadratic work, not a figure */
     }
     gguf_close(g);
     free(block);
