@@ -212,6 +212,9 @@ static void special_values_equal_the_reference(void)
         if (rng_below(&r, 4) == 0)
             for (int s = j.slot0; s < j.slot1; s++) /* every score of row 0 is -inf when q[0] > 0 */
                 put(&j, j.k_type, j.k_off, s, s % 64, -INFINITY);
+        if (rng_below(&r, 4) == 0)
+            for (int s = j.slot0; s < j.slot0 + 64 && s < j.slot1; s++) /* the maximum is NaN before it is a number again */
+                put(&j, j.k_type, j.k_off, s, s % 64, NAN);
         set_outputs(&j, ref_m, ref_l, ref_o);
         vr_attn(&j);
         check_levels(&j, "special");

@@ -196,7 +196,8 @@ static void kernels_equal_the_reference(void)
             fill(&r, buf_x, len, mode);
             fill(&r, buf_y, len, (int)rng_below(&r, V_MODES));
             fill(&r, buf_w, len, mode);
-            struct args a = {buf_x + GUARD, buf_y + GUARD, buf_w + GUARD, NULL, len, value(&r, V_NORMAL), value(&r, mode)};
+            struct args a = {buf_x + GUARD, buf_y + GUARD, buf_w + GUARD, NULL, len,
+                             mode == V_EDGES ? 1 : value(&r, V_NORMAL), value(&r, mode)};
             for (int i = 0; i < N_KERNELS; i++) {
                 struct args b = a;
                 check_kernel(&kernels[i], b, mode);

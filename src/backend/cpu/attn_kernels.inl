@@ -121,7 +121,8 @@ SIMD_FN void attn_scores(struct attn_tile *t, attn_load_fn *load, const void *pa
     }
 }
 
-/* Scores -> weights, and what a new maximum does to m, l and c. */
+/* Scores -> weights, and what a new maximum does to m, l and c. With the maximum unchanged c is exp(0), exactly 1 and no operation, or the
+ * maximum is infinite and the sums are NaN either way. */
 static void attn_weights(struct attn_tile *t)
 {
     const V none = v_set(-__builtin_inff()), cap = v_set(t->cap);
@@ -155,8 +156,6 @@ static void attn_weights(struct attn_tile *t)
             v_store(&t->s[h][j * V_LANES], p[j]);
         }
         float sum = v_sum(v_add(v_add(p[0], p[1]), v_add(p[2], p[3])));
-        if (max[h] == old[h])
-            t->c[h] = 1; /* times 1 is no operation; exp(-inf - -inf) is not 1 */
         t->l[h] = __builtin_fmaf(t->l[h], t->c[h], sum);
         t->m[h] = max[h];
     }

@@ -52,20 +52,21 @@ struct kern {
     /* y = (x * (1/sqrt(mean(x^2) + eps))) * w; w NULL: without. Sum of squares: 64 interleaved fma chains by element index, then
      * (0+16)+(32+48) pairs: chain i of 16 lanes combined (a0 + a1) + (a2 + a3), then the tree +8, +4, +2, +1. Any n. */
     void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps);
-    /* y = ((x - mean) * (1/sqrt(var + eps))) * w + b (fma); mean and var sums as above; w, b NULL: without. */
+    /* y = ((x - mean) * (1/sqrt(var + eps))) * w + b (fma); mean and var sums as above (x added; fma of x - mean with itself), divided by
+     * (float)n; w, b NULL: without (times w, or plus b, alone). */
     void (*layer_norm)(const float *x, const float *w, const float *b, float *y, int64_t n, float eps);
     void (*add)(const float *x, const float *y, float *z, int64_t n);
     void (*mul)(const float *x, const float *y, float *z, int64_t n);
     void (*scale)(const float *x, float s, float b, float *y, int64_t n); /* y = fma(x, s, b) */
     void (*axpy)(float a, const float *x, float *y, int64_t n);           /* y = fma(a, x, y) */
-    /* Gated activations: z = act(g) * u; u NULL: z = act(g). */
+    /* Gated activations: z = act(g) * u; u NULL: z = act(g). Exact orders of gelu, gelu_erf and tanh: below, with exp. */
     void (*silu)(const float *g, const float *u, float *z, int64_t n);       /* g / (1 + exp(-g)) */
     void (*gelu)(const float *g, const float *u, float *z, int64_t n);       /* tanh form: g / (1 + exp(-2 u')), u' = sqrt(2/pi) (g + 0.044715 g^3) */
     void (*gelu_erf)(const float *g, const float *u, float *z, int64_t n);   /* 0.5 g (1 + erf(g / sqrt 2)), absolute error < 1e-6 */
     void (*gelu_quick)(const float *g, const float *u, float *z, int64_t n); /* g / (1 + exp(-1.702 g)) */
-    void (*relu)(const float *g, const float *u, float *z, int64_t n);
+    void (*relu)(const float *g, const float *u, float *z, int64_t n);       /* g > 0 ? g : 0 */
     void (*relu2)(const float *g, const float *u, float *z, int64_t n);      /* relu squared */
-    void (*sigmoid)(const float *x, float *y, int64_t n);
+    void (*sigmoid)(const float *x, float *y, int64_t n);                    /* 1 / (1 + exp(-x)) */
     void (*softcap)(const float *x, float cap, float *y, int64_t n);         /* cap * tanh(x / cap) */
     void (*softmax)(const float *x, float *y, int64_t n);                    /* max; exp(x - max); 16 interleaved sums, tree; times 1/sum */
     void (*exp)(const float *x, float *y, int64_t n);
@@ -90,7 +91,13 @@ struct kern {
 
 /* exp of every kernel: t = fma(x, log2 e, 1.5*2^23); n = t - 1.5*2^23; r = fma(n, -0.693359375, x), r = fma(n, 2.12194440e-4, r); degree-6
  * polynomial (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1), p = fma(p, r*r, r), p + 1; the exponent is added as
- * an integer. x < -87.33 gives +0; x > 88.0 is taken as 88.0 for activations; NaN gives NaN or 0 alike on every level. */
+ * an integer. x < -87.33 gives +0; 88.0 < x is taken as 88.0; NaN gives NaN.
+ * Polynomials are Horner, highest coefficient first, one fma a step.
+ * gelu: x = fma(g*g, -0.071354816, -1.5957691216) * g; g / (1 + exp(x)).
+ * gelu_erf: x = |g| * 0.70710678; t = 1 / fma(0.3275911, x, 1); e = poly(t; 1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+ * * t * exp(-x * x), from the left; (0.5 * g) * (g < 0 ? e : 2 - e).
+ * tanh: |x| < 0.625: z = x*x; fma(poly(z; -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1) * z, x, x),
+ * else 1 - 2 / (exp(2|x|) + 1) with the sign of x. */
 
 const struct kern *kern_table(int level); /* enum cpu_level; the table with every overlay up to that level */
 
