@@ -275,17 +275,19 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
         s->seq_rows[q]++;
         s->seq_last[q] = i;
     }
-    for (int32_t i = 0; i < b->n; i++)
+    for (int32_t i = 0; i < b->n && !s->pooled; i++)
         n_out += wanted(s, b, i) != 0;
     for (int32_t q = 0; q < s->n_seq; q++) {
+        n_out += s->pooled && s->seq_rows[q];
         int64_t over = (int64_t)s->cache.seq[q].n + s->seq_rows[q] - s->n_ctx;
         if (s->seq_rows[q] && over > 0)
             return over_context(s, (uint64_t)(over + s->n_ctx), err);
-        if (s->seq_rows[q] && !s->causal && s->cache.seq[q].n)
+        if (s->seq_rows[q] && (!s->causal || s->pooled) && s->cache.seq[q].n)
             return error_set(err, PITH_STATE,
-                             "sequence %d holds %d positions; a non-causal model takes a sequence "
-                             "whole: truncate it to 0 first",
-                             q, s->cache.seq[q].n);
+                             "sequence %d holds %d positions; a %s takes a sequence whole: "
+                             "truncate it to 0 first",
+                             q, s->cache.seq[q].n,
+                             s->causal ? "session that pools" : "non-causal model");
     }
     if ((!s->causal || s->pooled) && b->n > s->n_batch)
         return error_set(err, PITH_RANGE,
