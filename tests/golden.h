@@ -1,0 +1,107 @@
+/* golden.h -- recorded models for tests: the NAME.json files of a folder (golden/arch,
+ * golden/quant) with their tokens, and recorded arrays of floats. A folder that is absent gives an
+ * empty list: then the test is skipped by name. */
+#ifndef PITH_TESTS_GOLDEN_H
+#define PITH_TESTS_GOLDEN_H
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdint.h>
+#include "pith.h"
+#include "test.h"
+
+#define GOLDEN_FN __attribute__((unused)) static
+
+struct golden {
+    char name[96], arch[64], dir[512];
+    json_t *json;
+    int32_t *token; /* [n] */
+    int32_t n;
+};
+
+enum { GOLDEN_MAX = 512 };
+
+GOLDEN_FN int golden_by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct golden *)a)->name, ((const struct golden *)b)->name);
+}
+
+GOLDEN_FN const char *golden_path(const struct golden *g, const char *suffix)
+{
+    static char path[1024];
+    snprintf(path, sizeof path, "%s/%s%s", g->dir, g->name, suffix);
+    return path;
+}
+
+GOLDEN_FN int32_t *golden_ints(const json_t *array, int32_t *n)
+{
+    *n = (int32_t)json_array_size(array);
+    int32_t *v = calloc((size_t)*n + 1, sizeof *v);
+    for (int32_t i = 0; v && i < *n; i++)
+        v[i] = (int32_t)json_integer_value(json_array_get(array, (size_t)i));
+    return v;
+}
+
+/* Every NAME.json of $PITH_SHARED/FOLDER, in order of names. Free with golden_free. */
+GOLDEN_FN int golden_list(const char *folder, struct golden **out)
+{
+    char dir[512];
+    int n = 0;
+    struct golden *list = calloc(GOLDEN_MAX, sizeof *list);
+    snprintf(dir, sizeof dir, "%s/%s", test_shared(), folder);
+    DIR *d = opendir(dir);
+    for (struct dirent *e; list && d && (e = readdir(d)) && n < GOLDEN_MAX;) {
+        char *dot = strrchr(e->d_name, '.');
+        struct golden *g = &list[n];
+        if (!dot || strcmp(dot, ".json"))
+            continue;
+        snprintf(g->name, sizeof g->name, "%.*s", (int)(dot - e->d_name), e->d_name);
+        snprintf(g->dir, sizeof g->dir, "%s", dir);
+        g->json = json_load_file(golden_path(g, ".json"), 0, NULL);
+        const char *arch = json_string_value(json_object_get(g->json, "arch"));
+        snprintf(g->arch, sizeof g->arch, "%s", arch ? arch : "");
+        g->token = golden_ints(json_object_get(g->json, "tokens"), &g->n);
+        n++;
+    }
+    if (d)
+        closedir(d);
+    if (n)
+        qsort(list, (size_t)n, sizeof *list, golden_by_name);
+    *out = list;
+    return n;
+}
+
+GOLDEN_FN void golden_free(struct golden *list, int n)
+{
+    for (int i = 0; i < n; i++) {
+        json_decref(list[i].json);
+        free(list[i].token);
+    }
+    free(list);
+}
+
+/* A file of exactly n floats; NULL when there is none of that name or size. */
+GOLDEN_FN float *golden_floats(const char *path, int64_t n)
+{
+    FILE *f = fopen(path, "rb");
+    float *v = f ? malloc((size_t)n * sizeof *v + 1) : NULL;
+    size_t got = v ? fread(v, sizeof *v, (size_t)n, f) : 0;
+    if (v && (got != (size_t)n || fgetc(f) != EOF)) {
+        free(v);
+        v = NULL;
+    }
+    if (f)
+        fclose(f);
+    return v;
+}
+
+/* The architecture is one this build knows. */
+GOLDEN_FN int golden_known(const struct golden *g)
+{
+    for (const char *const *a = pith_arch_names(); *a; a++)
+        if (!strcmp(*a, g->arch))
+            return 1;
+    return 0;
+}
+
+#endif
