@@ -201,6 +201,7 @@ int main(int argc, char **argv)
         if (!cpu_has((enum cpu_level)lv) || (strcmp(level, "all") ? strcmp(level, k->name) : lv == CPU_BASE))
             continue;
         printf("-- %s\n", k->name);
+        fill_cache(DT_F32);
         roofs(k);
         if (all || !strcmp(what, "norm"))
             bench_vectors(k);

@@ -1,5 +1,5 @@
-/* test_bits.c -- the law of numerics: a token's logits are the same bits whatever happens around it.
- * Through the public API, by memcmp.
+/* test_bits.c -- the law of numerics: a token's logits are the same bits whatever happens around
+ * it. Through the public API, by memcmp.
  *
  * A *subject* is a model, a cache type and a row of tokens. Its logits are recorded once: one
  * thread, one device, packed weights, everything in one step. Then it is opened in every *way*
@@ -13,8 +13,8 @@
  *
  * Every driver feeds a session that the one before left dirty. In a quick run each way takes a few
  * drivers, in turn over all subjects, so that together they still see every pair; TEST_SCALE=100
- * runs them all. TEST_SEED chooses other random numbers, TEST_ONLY one test. When a way differs, the
- * first op whose result differs is named.
+ * runs them all. TEST_SEED chooses other random numbers, TEST_ONLY one test. When a way differs,
+ * the first op whose result differs is named.
  *
  * What all ways do alike is not seen here: test_models.c compares with recorded values. */
 #include <unistd.h>
@@ -744,8 +744,8 @@ static int synth_subject(struct subject *s, const struct pith_synth_params *p, c
     return 1;
 }
 
-/* Weight types and the rows they need, blocks or less: 96 holds blocks of 32, 256 all. The last seven
- * are slow to quantise, by a search: not in a quick run. */
+/* Weight types and what a row is a multiple of: 96 holds blocks of 32, 256 all. The last seven are
+ * slow to quantise, by a search: not in a quick run. */
 static const struct {
     const char *name;
     int row;
