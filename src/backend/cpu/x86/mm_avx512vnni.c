@@ -225,7 +225,7 @@ INLINE void mm_parts32(const struct piece *p, const struct form256 t, const int 
                 prefetch(w + t.bytes / 8 * part, t.bytes / 8);
                 decode_part32(q, v, t.bits, second);
                 COLUMNS(c) {
-                    __m512i sum = t.log2_bias ? _mm512_set1_epi32(-(s32[c][part] << t.log2_bias)) : _mm512_setzero_si512();
+                    __m512i sum = t.log2_bias ? _mm512_set1_epi32(-(1 << t.log2_bias) * s32[c][part]) : _mm512_setzero_si512();
                     sum = dot(sum, q, x + 32 * c, 8);
                     isum[c] = _mm512_add_epi32(isum[c], _mm512_mullo_epi32(sum, scale));
                 }
