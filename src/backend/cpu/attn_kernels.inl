@@ -165,13 +165,13 @@ static void attn_weights(struct attn_tile *t)
 SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, const int nd, int h,
                         int e, const void *page, const char **ahead, int64_t step)
 {
-    V acc[6][8];
+    V acc[6][16];
     float *o = t->o + (int64_t)h * t->d_v16 + e * V_LANES;
     EACH(i, nh)
         EACH(j, nd)
             acc[i][j] = v_mul(v_load(o + (int64_t)i * t->d_v16 + j * V_LANES), v_set(t->c[h + i]));
     for (int s = t->a; s < t->b; s++) {
-        V v[8];
+        V v[16];
         EACH(j, nd)
             v[j] = load(page, (int64_t)s * t->d_v16 + (e + j) * V_LANES);
         *ahead = attn_prefetch(*ahead, step);
@@ -186,6 +186,8 @@ SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, c
             v_store(o + (int64_t)i * t->d_v16 + j * V_LANES, acc[i][j]);
 }
 
+/* As many query vectors as are left, nh at a time; their elements 16 * `wide` at a time while that many are left, then by smaller powers
+ * of two. A lone vector takes whole rows of V, so that memory is read in order. */
 #define VALUES(nh, nd)                                                                             \
     for (; n - e >= (nd); e += (nd))                                                               \
         attn_value(t, load, nh, nd, h, e, page, &ahead.p, step);
@@ -194,6 +196,12 @@ SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, c
         int64_t step = attn_step(ahead, (t->b - t->a) * (int64_t)((n + (wide) - 1) / (wide)));     \
         int e = 0;                                                                                 \
         VALUES(nh, wide)                                                                           \
+        if ((wide) > 8) {                                                                          \
+            VALUES(nh, 8)                                                                          \
+        }                                                                                          \
+        if ((wide) > 4) {                                                                          \
+            VALUES(nh, 4)                                                                          \
+        }                                                                                          \
         if ((wide) > 2) {                                                                          \
             VALUES(nh, 2)                                                                          \
         }                                                                                          \
@@ -212,7 +220,7 @@ SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, const void *pa
         }
         HEADS(4, 4)
         HEADS(2, 4)
-        HEADS(1, 8)
+        HEADS(1, 16)
     } else if (V_FIT >= 8) {
         if (t->n == ATTN_TILE) {
             HEADS(6, 1)
