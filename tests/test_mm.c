@@ -1,5 +1,5 @@
-/* test_mm.c -- every matrix-product kernel and activation quantiser against the plain C reference, bit for bit, at every level this
- * machine has: all types, 1 to 16 columns, short and long K, ordinary and hostile weights and activations. */
+/* test_mm.c -- every matrix-product kernel, packer and activation quantiser against the plain C reference, bit for bit, at every level
+ * this machine has: all types, 1 to 16 columns, short and long K, ordinary and hostile weights and activations. */
 #include <math.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -211,6 +211,25 @@ static int same(const float *a, const float *b)
 static enum cpu_level first_level, last_level;
 static struct kern_mm tables[CPU_N_LEVELS];
 
+/* Every level packs these rows, which end where memory does, as the type itself. */
+static void same_panels(const struct dtype_traits *t, enum dtype type, const uint8_t *file, size_t row_bytes, int64_t n,
+                        const uint8_t *want, size_t panel_bytes)
+{
+    uint8_t *got = get(panel_bytes);
+    for (enum cpu_level l = first_level; l <= last_level; l++) {
+        if (!tables[l].pack[type])
+            continue;
+        memset(got, 0x55, panel_bytes);
+        tables[l].pack[type](file, (int64_t)row_bytes, n, got);
+        size_t i = 0;
+        while (i < panel_bytes && got[i] == want[i])
+            i++;
+        CHECK_MSG(i == panel_bytes, "%s %s n %ld: byte %zu of a packed panel is %02x, not %02x", t->name, cpu_level_name(l),
+                  (long)n, i, got[i], want[i]);
+    }
+    put(got, panel_bytes);
+}
+
 /* One panel of R rows (the last `missing` absent) against tiles of 1..16 columns, at every level. */
 static void one_case(enum dtype type, int64_t n, int w_mode, int x_mode, int missing)
 {
@@ -228,6 +247,8 @@ static void one_case(enum dtype type, int64_t n, int w_mode, int x_mode, int mis
         (t->block > 1 ? block_weights : number_weights)(t, file + row_bytes * (size_t)r, n, w_mode);
     }
     t->pack(rows, n_rows, n, panel);
+    if (!missing)
+        same_panels(t, type, file, row_bytes, n, panel, panel_bytes);
     for (int64_t i = 0; i < n * ACT_TILE; i++)
         x[i] = value(x_mode, i);
     tile_init(&tile, t->act, x, n, ACT_TILE);
@@ -263,6 +284,8 @@ static int kernels_complete(enum dtype type)
 {
 #ifdef __x86_64__
     if (!kern_mm_avx2.mm[type] || !kern_mm_avx512.mm[type] || (dtypes[type].block > 1 && !kern_mm_avx512vnni.mm[type]))
+        return 0;
+    if (!kern_mm_avx2.pack[type] || !kern_mm_avx512.pack[type])
         return 0;
 #endif
     return kern_mm_base.mm[type] != NULL;

@@ -120,26 +120,31 @@ static int cpu_impl(const struct device *d, const struct node *n, const struct k
     return 1;
 }
 
-void cpu_pack_panel(const struct tensor *t, int64_t stack, int64_t p, void *out)
+void cpu_pack_panel(const struct kern *kern, const struct tensor *t, int64_t stack, int64_t p,
+                    void *out)
 {
     const struct dtype_traits *tr = &dtypes[t->type];
-    int64_t m = tensor_m(t), k = tensor_k(t);
+    int64_t m = tensor_m(t), k = tensor_k(t), left = m - p * tr->pack_rows;
     uint64_t row = dtype_row_bytes(t->type, k);
+    const uint8_t *first = (const uint8_t *)t->file + (uint64_t)(stack * m + p * tr->pack_rows) * row;
+    if (kern && kern->pack[t->type] && left >= tr->pack_rows) {
+        kern->pack[t->type](first, (int64_t)row, k, out);
+        return;
+    }
     const void *rows[64];
     int n_rows = 0;
-    for (; n_rows < tr->pack_rows && p * tr->pack_rows + n_rows < m; n_rows++)
-        rows[n_rows] =
-            (const uint8_t *)t->file + (uint64_t)(stack * m + p * tr->pack_rows + n_rows) * row;
+    for (; n_rows < tr->pack_rows && n_rows < left; n_rows++)
+        rows[n_rows] = first + (uint64_t)n_rows * row;
     tr->pack(rows, n_rows, k, out);
 }
 
 static void cpu_pack(const struct device *d, const struct tensor *t, int64_t stack, int64_t first,
                      int64_t n, void *out)
 {
-    (void)d;
+    const struct cpu_device *c = d->priv;
     uint64_t panel = dtype_panel_bytes(t->type, tensor_k(t));
     for (int64_t p = first; p < first + n; p++)
-        cpu_pack_panel(t, stack, p, (uint8_t *)out + (uint64_t)(p - first) * panel);
+        cpu_pack_panel(c->kern, t, stack, p, (uint8_t *)out + (uint64_t)(p - first) * panel);
 }
 
 static void cpu_sync(struct device *d)

@@ -40,11 +40,16 @@ struct attn_job {
     float *m, *l, *o;
 };
 
+typedef void kern_mm_fn(const void *panel, int64_t n, const struct act_tile *a, float *y);
+typedef void kern_pack_fn(const uint8_t *rows, int64_t row_bytes, int64_t n, void *panel);
+
 struct kern {
     const char *name;
     /* y[c*R + r], c < a->nc, r < R: R = 16 rows of a P16 panel or 64 rows of a P64 panel with all columns of the tile, orders of
      * numerics.md. n = K elements. NULL where the type has no packed layout. y is 64-byte aligned. */
-    void (*mm[DT_COUNT])(const void *panel, int64_t n, const struct act_tile *a, float *y);
+    kern_mm_fn *mm[DT_COUNT];
+    /* A whole panel (16 or 64 rows that follow each other in the file) of n elements a row, as dtypes[].pack makes it. NULL: that one does. */
+    kern_pack_fn *pack[DT_COUNT];
     /* Activation quantisers: contracts of tensor/act.h. */
     void (*quant_a32)(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c);
     void (*quant_a256)(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16, int nc, int c);

@@ -7,10 +7,10 @@
 
 #include "backend/cpu/kern.h"
 
-typedef void kern_mm_fn(const void *panel, int64_t n, const struct act_tile *a, float *y);
 
 struct kern_mm {
     kern_mm_fn *mm[DT_COUNT];
+    kern_pack_fn *pack[DT_COUNT];
     void (*quant_a32)(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c);
     void (*quant_a256)(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16, int nc, int c);
     void (*to_bf16)(const float *x, int64_t n, uint16_t *h);
@@ -19,7 +19,7 @@ struct kern_mm {
     double (*roof_f32)(int64_t rounds);
 };
 
-void kern_mm_table(int level, struct kern_mm *out); /* enum cpu_level; no entry of out is NULL but mm of types never packed */
+void kern_mm_table(int level, struct kern_mm *out); /* enum cpu_level; no entry of out is NULL but mm of types never packed, and pack */
 
 /* What the 4-bit codes of iq4_nl and iq4_xs stand for, plus 128, and those of mxfp4 (doubled, see tensor/quant/packed.h), plus 16:
  * unsigned bytes, as integer kernels want their weights. */

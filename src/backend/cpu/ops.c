@@ -223,12 +223,13 @@ static size_t panel_scratch(const struct tensor *w)
 }
 
 /* Panel p of matrix `stack`: where it was packed, or packed here from the file's rows into `scratch`. */
-static const void *panel_at(const struct tensor *w, int64_t stack, int64_t p, void *scratch)
+static const void *panel_at(const struct kern *k, const struct tensor *w, int64_t stack, int64_t p,
+                            void *scratch)
 {
     uint64_t bytes = dtype_panel_bytes(w->type, tensor_k(w));
     if (w->packed)
         return (const uint8_t *)w->packed + (uint64_t)(stack * tensor_panels(w) + p) * bytes;
-    cpu_pack_panel(w, stack, p, scratch);
+    cpu_pack_panel(k, w, stack, p, scratch);
     return scratch;
 }
 
@@ -266,9 +267,9 @@ static void multiply(call c, exec x, int64_t begin, int64_t end, int ith, const 
     for (int64_t t0 = 0; t0 < n_tiles; t0 += block) {
         int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
         for (int64_t p = begin; p < end; p++) {
-            const void *panel = panel_at(c->w, 0, p, scratch), *panel2 = NULL;
+            const void *panel = panel_at(k, c->w, 0, p, scratch), *panel2 = NULL;
             if (act)
-                panel2 = panel_at(w2, 0, p, scratch + panel_scratch(c->w));
+                panel2 = panel_at(k, w2, 0, p, scratch + panel_scratch(c->w));
             for (int64_t t = t0; t < t1; t++) {
                 struct act_tile a = value_tile(x, &c->src[0], t);
                 mm(panel, kk, &a, y);
@@ -349,6 +350,7 @@ static struct act_tile gather(exec x, const struct value *v, const int32_t *row,
 static void op_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     _Alignas(64) float y[ACT_TILE * 64];
+    const struct kern *k = kern_of(c);
     struct moe_sorted s = moe_sorted(c, x, &c->src[1]);
     int64_t kk = tensor_k(c->w), n_panels = tensor_panels(c->w), m_all = tensor_m(c->w);
     int pack_rows = dtypes[c->w->type].pack_rows;
@@ -361,7 +363,8 @@ static void op_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
             int n = s.first[e + 1] - i < ACT_TILE ? s.first[e + 1] - i : ACT_TILE;
             struct act_tile a = gather(x, &c->src[0], s.row + i, per_row, n, tile);
             for (int64_t p = p0; p < p1; p++) {
-                kern_of(c)->mm[c->w->type](panel_at(c->w, s.expert[e], p, scratch), kk, &a, y);
+                k->mm[c->w->type](panel_at(k, c->w, s.expert[e], p, scratch), kk, &a,
+                                       y);
                 int64_t m = p * pack_rows, left = m_all - m < pack_rows ? m_all - m : pack_rows;
                 for (int j = 0; j < n; j++)
                     memcpy(value_row(x, &c->dst, s.row[i + j]) + m, y + j * pack_rows,

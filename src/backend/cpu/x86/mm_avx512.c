@@ -1,8 +1,9 @@
-/* mm_avx512.c -- matrix products and activation quantisers with AVX-512 F, BW, VL and DQ: 16 lanes. */
+/* mm_avx512.c -- matrix products, packing and activation quantisers with AVX-512 F, BW, VL and DQ: 16 lanes. */
 #include "backend/cpu/x86/mm_columns.inl"
 #include "backend/cpu/x86/mm_lanes_avx512.inl"
 #include "backend/cpu/x86/mm_maddubs.inl"
 #include "backend/cpu/x86/mm_numbers.inl"
+#include "backend/cpu/x86/mm_pack.inl"
 #include "backend/cpu/x86/mm_quantise.inl"
 #include "backend/cpu/x86/mm_roof.inl"
 

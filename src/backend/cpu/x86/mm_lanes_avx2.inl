@@ -42,6 +42,43 @@ INLINE vi vi_s8_pairs(const uint8_t *p)
 /* The low half of each lane in both halves. */
 INLINE vi vi_twice16(vi a) { return _mm256_blend_epi16(a, _mm256_slli_epi32(a, 16), 0xaa); }
 
+INLINE vi vi_sub8(vi a, vi b) { return _mm256_sub_epi8(a, b); }
+INLINE void vi_store(void *p, vi a) { _mm256_storeu_si256(p, a); }
+/* 16 bytes of each row r, r + 4 ..., ld bytes apart; words and pairs of words of two such, alternating. */
+INLINE vi vi_rows(const uint8_t *p, int64_t ld)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const void *)p)), _mm_loadu_si128((const void *)(p + ld)), 1);
+}
+INLINE vi vi_low32(vi a, vi b) { return _mm256_unpacklo_epi32(a, b); }
+INLINE vi vi_high32(vi a, vi b) { return _mm256_unpackhi_epi32(a, b); }
+INLINE vi vi_low64(vi a, vi b) { return _mm256_unpacklo_epi64(a, b); }
+INLINE vi vi_high64(vi a, vi b) { return _mm256_unpackhi_epi64(a, b); }
+/* u[4i]: word 4l + j of rows 4i .. in its l-th 128 bits, for some j; out[4l]: word 4l + j, lane = row. */
+INLINE void vi_transpose128(vi *out, const vi *u)
+{
+    out[0] = _mm256_permute2x128_si256(u[0], u[4], 0x20);
+    out[4] = _mm256_permute2x128_si256(u[0], u[4], 0x31);
+}
+/* The low halves of all lanes to p, the high ones to p + step. */
+INLINE void vi_store_words(uint8_t *p, int64_t step, vi a)
+{
+    vi both = _mm256_packus_epi32(_mm256_and_si256(a, _mm256_set1_epi32(0xffff)), _mm256_srli_epi32(a, 16));
+    both = _mm256_permute4x64_epi64(both, 0xd8);
+    _mm_storeu_si128((void *)p, _mm256_castsi256_si128(both));
+    _mm_storeu_si128((void *)(p + step), _mm256_extracti128_si256(both, 1));
+}
+/* Byte j of all lanes to p + j * step. */
+INLINE void vi_store_bytes(uint8_t *p, int64_t step, vi a)
+{
+    const vi by_byte = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    a = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(a, by_byte), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    const __m128i low = _mm256_castsi256_si128(a), high = _mm256_extracti128_si256(a, 1);
+    _mm_storel_epi64((void *)p, low);
+    _mm_storel_epi64((void *)(p + step), _mm_unpackhi_epi64(low, low));
+    _mm_storel_epi64((void *)(p + 2 * step), high);
+    _mm_storel_epi64((void *)(p + 3 * step), _mm_unpackhi_epi64(high, high));
+}
+
 INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE vf vf_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
 INLINE vf vf_load_bf16(const void *p)

@@ -43,6 +43,48 @@ INLINE vi vi_s8_pairs(const uint8_t *p)
 /* The low half of each lane in both halves. */
 INLINE vi vi_twice16(vi a) { return _mm512_mask_blend_epi16(0xaaaaaaaa, a, _mm512_slli_epi32(a, 16)); }
 
+INLINE vi vi_sub8(vi a, vi b) { return _mm512_sub_epi8(a, b); }
+INLINE void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
+/* 16 bytes of each row r, r + 4 ..., ld bytes apart; words and pairs of words of two such, alternating. */
+INLINE vi vi_rows(const uint8_t *p, int64_t ld)
+{
+    vi v = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(p + ld)), 1);
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(p + 2 * ld)), 2);
+    return _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(p + 3 * ld)), 3);
+}
+INLINE vi vi_low32(vi a, vi b) { return _mm512_unpacklo_epi32(a, b); }
+INLINE vi vi_high32(vi a, vi b) { return _mm512_unpackhi_epi32(a, b); }
+INLINE vi vi_low64(vi a, vi b) { return _mm512_unpacklo_epi64(a, b); }
+INLINE vi vi_high64(vi a, vi b) { return _mm512_unpackhi_epi64(a, b); }
+/* u[4i]: word 4l + j of rows 4i .. in its l-th 128 bits, for some j; out[4l]: word 4l + j, lane = row. */
+INLINE void vi_transpose128(vi *out, const vi *u)
+{
+    const vi a = _mm512_shuffle_i32x4(u[0], u[4], 0x44), b = _mm512_shuffle_i32x4(u[8], u[12], 0x44);
+    const vi c = _mm512_shuffle_i32x4(u[0], u[4], 0xee), d = _mm512_shuffle_i32x4(u[8], u[12], 0xee);
+    out[0] = _mm512_shuffle_i32x4(a, b, 0x88);
+    out[4] = _mm512_shuffle_i32x4(a, b, 0xdd);
+    out[8] = _mm512_shuffle_i32x4(c, d, 0x88);
+    out[12] = _mm512_shuffle_i32x4(c, d, 0xdd);
+}
+/* The low halves of all lanes to p, the high ones to p + step. */
+INLINE void vi_store_words(uint8_t *p, int64_t step, vi a)
+{
+    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(a));
+    _mm256_storeu_si256((void *)(p + step), _mm512_cvtepi32_epi16(_mm512_srli_epi32(a, 16)));
+}
+/* Byte j of all lanes to p + j * step. */
+INLINE void vi_store_bytes(uint8_t *p, int64_t step, vi a)
+{
+    const vi by_byte = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    const vi by_row = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    a = _mm512_permutexvar_epi32(by_row, _mm512_shuffle_epi8(a, by_byte));
+    _mm_storeu_si128((void *)p, _mm512_castsi512_si128(a));
+    _mm_storeu_si128((void *)(p + step), _mm512_extracti32x4_epi32(a, 1));
+    _mm_storeu_si128((void *)(p + 2 * step), _mm512_extracti32x4_epi32(a, 2));
+    _mm_storeu_si128((void *)(p + 3 * step), _mm512_extracti32x4_epi32(a, 3));
+}
+
 INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE vf vf_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 INLINE vf vf_load_bf16(const void *p)

@@ -50,6 +50,10 @@ static double roof_f32(int64_t rounds)
         .mm = {[DT_F32] = f32, [DT_F16] = f16, [DT_BF16] = bf16, [DT_Q8_0] = q8_0, [DT_Q4_0] = q4_0, [DT_Q4_1] = q4_1, \
                [DT_Q5_0] = q5_0, [DT_Q5_1] = q5_1, [DT_IQ4_NL] = iq4_nl, [DT_MXFP4] = mxfp4, [DT_Q2_K] = q2_K,         \
                [DT_Q3_K] = q3_K, [DT_Q4_K] = q4_K, [DT_Q5_K] = q5_K, [DT_Q6_K] = q6_K, [DT_IQ4_XS] = iq4_xs},          \
+        .pack = {[DT_F32] = panel_f32, [DT_F16] = panel_f16, [DT_BF16] = panel_bf16, [DT_Q8_0] = panel_q8_0,           \
+                 [DT_Q4_0] = panel_q4_0, [DT_Q4_1] = panel_q4_1, [DT_Q5_0] = panel_q5_0, [DT_Q5_1] = panel_q5_1,       \
+                 [DT_IQ4_NL] = panel_q4_0, [DT_MXFP4] = panel_mxfp4, [DT_Q2_K] = panel_q2_K, [DT_Q3_K] = panel_q3_K,   \
+                 [DT_Q4_K] = panel_q4_K, [DT_Q5_K] = panel_q5_K, [DT_Q6_K] = panel_q6_K, [DT_IQ4_XS] = panel_iq4_xs},  \
         .quant_a32 = quant_a32, .quant_a256 = quant_a256, .to_bf16 = to_bf16, .roof_read = roof_read,                  \
         .roof_int8 = roof_int8, .roof_f32 = roof_f32,                                                                  \
     }
