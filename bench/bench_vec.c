@@ -1,6 +1,6 @@
 /* bench_vec.c -- speed of the float-vector and attention kernels on one thread, beside the machine's limits measured in the same run.
  *
- *     bench_vec [level|all [norm|decode|prefill|all [repeats]]]
+ *     bench_vec [level|all [norm|decode|prefill|all [repeats [cache type]]]]
  *
  * norm     element-wise kernels and sums over 4096 elements in cache: ns per call
  * decode   one row at position 8192 against a cache in memory, and against half a megabyte: GB/s of K and V read, (Gop/s)
@@ -15,6 +15,7 @@
 #include "backend/cpu/kern.h"
 #include "base/cpu.h"
 #include "base/rng.h"
+#include "graph/kv_page.h"
 
 enum { N = 4096, CACHE_MIB = 128, DECODE_SLOTS = 8192, PREFILL_ROWS = 2048, TILE = 64, MAX_G = 8, MAX_D = 256,
        L2_BYTES = 512 << 10 };
@@ -83,33 +84,30 @@ static void bench_vectors(const struct kern *k)
 
 static int32_t lo[TILE], hi[TILE], pages[PREFILL_ROWS + DECODE_SLOTS];
 static float *m, *l, *o;
+static void *scratch;
 
 static struct attn_job job_of(enum dtype type, int d, int g)
 {
     struct attn_job j = {.q = q, .q_ld = (int64_t)g * d, .g = g, .d_k = d, .d_v = d, .lo = lo, .hi = hi, .base = cache,
                          .pages = pages, .k_type = type, .v_type = type, .m = m, .l = l, .o = o};
-    j.v_off = (int64_t)KERN_PAGE * d * (type == DT_F16 ? 2 : 4);
-    j.page_bytes = 2 * j.v_off;
+    j.k_bytes = kv_k_bytes(type, d);
+    j.v_bytes = kv_v_bytes(type, d);
+    j.v_off = j.k_bytes;
+    j.page_bytes = j.k_bytes + j.v_bytes;
+    j.scratch = scratch;
     return j;
 }
 
-static void fill_cache(enum dtype type)
+/* Small numbers or scales of any type. */
+static void fill_cache(void)
 {
-    size_t n = ((size_t)CACHE_MIB << 20) / (type == DT_F16 ? 2 : 4);
-    uint32_t u = 12345;
-    for (size_t i = 0; i < n; i++) {
-        u = u * 1664525 + 1013904223;
-        if (type == DT_F16)
-            ((uint16_t *)(void *)cache)[i] = (uint16_t)((u >> 31) << 15 | (0x2800 + (u >> 8 & 0xfff)));
-        else
-            ((float *)(void *)cache)[i] = (float)(int32_t)u * 0x1p-33f;
-    }
+    memset(cache, 0x2c, (size_t)CACHE_MIB << 20);
 }
 
 /* Over the whole cache, or the same part of it again and again when it is to stay near the core. */
 static void bench_decode(const struct kern *k, enum dtype type, int d, int near)
 {
-    printf("%s  %s d %3d:", near ? "in L2 " : "decode", type == DT_F16 ? "f16" : "f32", d);
+    printf("%s  %-6s d %3d:", near ? "in L2 " : "decode", dtypes[type].name, d);
     for (int g = 1; g <= MAX_G; g *= 2) {
         struct attn_job j = job_of(type, d, g);
         j.n_rows = 1;
@@ -124,7 +122,7 @@ static void bench_decode(const struct kern *k, enum dtype type, int d, int near)
                 j.base = near ? cache : cache + h * bytes;
                 for (j.slot0 = 0; j.slot0 < slots; j.slot0 += KERN_SPAN) {
                     j.slot1 = j.slot0 + KERN_SPAN < slots ? j.slot0 + KERN_SPAN : (int32_t)slots;
-                    k->attn(&j);
+                    k->attn(k, &j);
                 }
             }
             s = now() - s;
@@ -138,7 +136,7 @@ static void bench_decode(const struct kern *k, enum dtype type, int d, int near)
 
 static void bench_prefill(const struct kern *k, enum dtype type, int d)
 {
-    printf("prefill %s d %3d:", type == DT_F16 ? "f16" : "f32", d);
+    printf("prefill %-6s d %3d:", dtypes[type].name, d);
     for (int g = 1; g <= MAX_G; g *= 2) {
         struct attn_job j = job_of(type, d, g);
         j.n_rows = TILE;
@@ -150,7 +148,7 @@ static void bench_prefill(const struct kern *k, enum dtype type, int d)
                     hi[i] = row + i + 1;
                 for (j.slot0 = 0; j.slot0 < row + TILE; j.slot0 += KERN_SPAN) {
                     j.slot1 = j.slot0 + KERN_SPAN < row + TILE ? j.slot0 + KERN_SPAN : row + TILE;
-                    k->attn(&j);
+                    k->attn(k, &j);
                 }
             }
             s = now() - s;
@@ -179,16 +177,17 @@ static void roofs(const struct kern *k)
 
 int main(int argc, char **argv)
 {
-    static const enum dtype types[] = {DT_F16, DT_F32};
     static const int dims[] = {64, 128, 256};
     const char *level = argc > 1 ? argv[1] : "all", *what = argc > 2 ? argv[2] : "all";
     int all = !strcmp(what, "all");
     repeats = argc > 3 ? atoi(argv[3]) : repeats;
+    const char *only = argc > 4 ? argv[4] : NULL;
     struct rng r;
     rng_init(&r, 1);
     cache = get((size_t)CACHE_MIB << 20);
     x = get(N * 4), y = get(N * 4), z = get(N * 4);
     q = get(TILE * MAX_G * MAX_D * 4), o = get(TILE * MAX_G * MAX_D * 4);
+    scratch = get(kern_attn_scratch(TILE * MAX_G, MAX_D));
     m = get(TILE * MAX_G * 4), l = get(TILE * MAX_G * 4);
     for (int i = 0; i < N; i++)
         x[i] = rng_normal(&r), y[i] = rng_normal(&r);
@@ -201,19 +200,20 @@ int main(int argc, char **argv)
         if (!cpu_has((enum cpu_level)lv) || (strcmp(level, "all") ? strcmp(level, k->name) : lv == CPU_BASE))
             continue;
         printf("-- %s\n", k->name);
-        fill_cache(DT_F32);
+        fill_cache();
         roofs(k);
         if (all || !strcmp(what, "norm"))
             bench_vectors(k);
-        for (int t = 0; t < 2; t++) {
-            fill_cache(types[t]);
+        for (int t = 0; t < KV_N_TYPES; t++) {
+            if (only && strcmp(only, dtypes[kv_types[t]].name))
+                continue;
             for (int i = 0; i < 3; i++) {
                 if (all || !strcmp(what, "decode")) {
-                    bench_decode(k, types[t], dims[i], 1);
-                    bench_decode(k, types[t], dims[i], 0);
+                    bench_decode(k, kv_types[t], dims[i], 1);
+                    bench_decode(k, kv_types[t], dims[i], 0);
                 }
                 if (all || !strcmp(what, "prefill"))
-                    bench_prefill(k, types[t], dims[i]);
+                    bench_prefill(k, kv_types[t], dims[i]);
             }
         }
     }

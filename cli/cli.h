@@ -71,11 +71,12 @@ struct model_opts {
     {.name = "--threads", .alias = "-t", ARG_FIELD(opts, member.n_threads, ARG_INT), .lo = 1,      \
      .hi = 256, .env = "PITH_THREADS", .otherwise = "the cores it may use", .help = "threads"},    \
     ARGS_MODEL_CACHE(opts, member)
+#define CACHE_TYPES "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|iq4_nl"
 #define ARGS_MODEL_CACHE(opts, member)                                                             \
     {.name = "--cache-type-k", ARG_FIELD(opts, member.cache_k, ARG_CHOICE),                        \
-     .choices = "f16|f32", .dflt = "f16", .help = "type of the cached keys"},                      \
+     .choices = CACHE_TYPES, .dflt = "f16", .help = "type of the cached keys"},                    \
     {.name = "--cache-type-v", ARG_FIELD(opts, member.cache_v, ARG_CHOICE),                        \
-     .choices = "f16|f32", .dflt = "f16", .help = "type of the cached values"},                    \
+     .choices = CACHE_TYPES, .dflt = "f16", .help = "type of the cached values"},                  \
     {.name = "--weights", ARG_FIELD(opts, member.weights, ARG_CHOICE),                             \
      .choices = "auto|mapped|packed", .env = "PITH_WEIGHTS", .dflt = "auto",                       \
      .help = "weights straight from the file's pages, or packed for the kernels at load"},         \

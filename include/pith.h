@@ -229,7 +229,8 @@ struct pith_session_params {
     int32_t n_ctx;      /* most positions of one sequence; 0 = min(trained context, 4096) */
     int32_t n_seq;      /* most sequences, default 1 */
     int64_t n_tokens;   /* most cached positions over all sequences, default n_ctx * n_seq */
-    const char *cache_type_k, *cache_type_v; /* "f16" (default) or "f32" */
+    /* f32 f16 (default) bf16 q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl; types of blocks need heads of a multiple of 32 elements. */
+    const char *cache_type_k, *cache_type_v;
     pith_pooling pooling;
     int32_t n_threads;  /* 0 = as the model */
 };

@@ -327,7 +327,10 @@ static void session_params_range(void)
     WITH(n_tokens, -1, PITH_RANGE, "n_tokens", "-1");
     WITH(n_threads, -1, PITH_RANGE, "n_threads", "-1");
     WITH(cache_type_k, "q9", PITH_UNSUPPORTED, "q9", "f16");
-    WITH(cache_type_v, "", PITH_UNSUPPORTED, "V", "f16");
+    WITH(cache_type_k, "q4_K", PITH_UNSUPPORTED, "q4_K", "f32, f16, bf16, q8_0, q5_1");
+    WITH(cache_type_v, "", PITH_UNSUPPORTED, "V", "iq4_nl");
+    WITH(cache_type_k, "q8_0", PITH_UNSUPPORTED, "heads of K have 16 elements", "q8_0");
+    WITH(cache_type_v, "iq4_nl", PITH_UNSUPPORTED, "heads of V have 16 elements", "iq4_nl");
     WITH(pooling, (pith_pooling)-1, PITH_UNSUPPORTED, "pooling", "-1");
     WITH(pooling, (pith_pooling)99, PITH_UNSUPPORTED, "pooling", "99");
     WITH(pooling, PITH_POOL_RANK, PITH_UNSUPPORTED, "pooling", "mean");

@@ -3,6 +3,7 @@
 #include "vec_ref.h"
 
 #include "base/rng.h"
+#include "graph/kv_page.h"
 #include "test.h"
 
 enum { MAX_ROWS = 70, MAX_G = 70, MAX_OUT = 1 << 19, MAX_PAGES = 40, POOL = 44, CACHE_BYTES = 1 << 24, MAX_Q = 1 << 19 };
@@ -12,41 +13,63 @@ static int n_levels;
 
 static uint8_t cache[CACHE_BYTES] __attribute__((aligned(64)));
 static float q[MAX_Q];
+static uint8_t scratch[1 << 22] __attribute__((aligned(64)));
 static float out_m[MAX_ROWS * MAX_G], out_l[MAX_ROWS * MAX_G], out_o[MAX_OUT];
 static float ref_m[MAX_ROWS * MAX_G], ref_l[MAX_ROWS * MAX_G], ref_o[MAX_OUT];
 static int32_t lo[MAX_ROWS], hi[MAX_ROWS], pages[MAX_PAGES];
 
-static int bytes_of(enum dtype t)
+/* The job's K and V as the graph describes them: one layer of one kv head. */
+static struct kv_layer layer_of(const struct attn_job *j)
 {
-    return t == DT_F16 ? 2 : 4;
+    return (struct kv_layer){.n_head_kv = 1, .d_k = j->d_k, .d_v = j->d_v, .k_type = j->k_type, .v_type = j->v_type,
+                             .k_off = j->k_off, .v_off = j->v_off, .k_head = j->k_bytes, .v_head = j->v_bytes};
 }
 
-static void put(const struct attn_job *j, enum dtype type, int64_t off, int slot, int64_t i, float f)
+/* Numbers, or bytes 0xff (as a scale or a number: NaN), as K or V of a slot. */
+static void put_row(const struct attn_job *j, int is_v, int slot, const float *x)
 {
-    uint8_t *p = cache + j->pages[slot / 64] * j->page_bytes + off;
-    if (type == DT_F16)
-        ((uint16_t *)p)[i] = vr_to_f16(f);
+    uint8_t row[4096], *page = cache + j->pages[slot / 64] * j->page_bytes;
+    struct kv_layer kv = layer_of(j);
+    if (x)
+        dtypes[is_v ? j->v_type : j->k_type].quant(x, row, is_v ? j->d_v : j->d_k);
     else
-        ((float *)p)[i] = f;
+        memset(row, 0xff, sizeof row);
+    (is_v ? kv_put_v : kv_put_k)(&kv, page, 0, slot % 64, row);
+}
+
+/* A random row with x[i] = f; i < 0: without. */
+static void put_random(const struct attn_job *j, int is_v, int slot, struct rng *r, float size, int i, float f)
+{
+    float x[1024];
+    for (int d = 0; d < (is_v ? j->d_v : j->d_k); d++)
+        x[d] = size * rng_normal(r);
+    if (i >= 0)
+        x[i] = f;
+    put_row(j, is_v, slot, x);
 }
 
 static void put_slot(const struct attn_job *j, int slot, struct rng *r, float size, int poison)
 {
-    int dv = (j->d_v + 15) / 16 * 16;
-    for (int d = 0; d < j->d_k; d++)
-        put(j, j->k_type, j->k_off, slot, (int64_t)d * 64 + slot % 64, poison ? NAN : size * rng_normal(r));
-    for (int d = 0; d < dv; d++)
-        put(j, j->v_type, j->v_off, slot, (int64_t)(slot % 64) * dv + d, poison ? NAN : d < j->d_v ? rng_normal(r) : 0);
+    if (poison) {
+        put_row(j, 0, slot, NULL);
+        put_row(j, 1, slot, NULL);
+        return;
+    }
+    put_random(j, 0, slot, r, size, -1, 0);
+    put_random(j, 1, slot, r, 1, -1, 0);
 }
 
 /* Fills j and the cache behind it: a permuted page table, this head behind another one's bytes; slots [from, to) hold numbers, the rest
  * NaN. The caller has set the shapes, types and rows. */
 static void make_cache(struct attn_job *j, struct rng *r, int from, int to, float size)
 {
-    int dv = (j->d_v + 15) / 16 * 16;
+    j->k_bytes = kv_k_bytes(j->k_type, j->d_k);
+    j->v_bytes = kv_v_bytes(j->v_type, j->d_v);
     j->k_off = 64 * (int64_t)rng_below(r, 3);
-    j->v_off = j->k_off + 64 * (int64_t)j->d_k * bytes_of(j->k_type) + 64 * (int64_t)rng_below(r, 3);
-    j->page_bytes = j->v_off + 64 * (int64_t)dv * bytes_of(j->v_type) + 64 * (int64_t)rng_below(r, 3);
+    j->v_off = j->k_off + j->k_bytes + 64 * (int64_t)rng_below(r, 3);
+    j->page_bytes = j->v_off + j->v_bytes + 64 * (int64_t)rng_below(r, 3);
+    j->scratch = scratch;
+    memset(cache, 0, sizeof cache); /* the padding of V */
     int pool = (int)(CACHE_BYTES / j->page_bytes), n = (to + 63) / 64;
     pool = pool < POOL ? pool : POOL;
     for (int i = 0; i < n; i++)
@@ -92,7 +115,7 @@ static void check_levels(struct attn_job *j, const char *what)
         memset(out_l, 0x55, sizeof *out_l * (size_t)n);
         memset(out_o, 0x55, sizeof out_o);
         set_outputs(j, out_m, out_l, out_o);
-        levels[l]->attn(j);
+        levels[l]->attn(levels[l], j);
         check_same(j, name);
         for (int i = 0; i < 64; i++)
             CHECK(bits_of(out_o[n * ((j->d_v + 15) / 16 * 16) + i]) == 0x55555555u);
@@ -103,14 +126,13 @@ static void check_levels(struct attn_job *j, const char *what)
 static void random_job(struct attn_job *j, struct rng *r, double ops)
 {
     static const int dims[] = {8, 16, 40, 64, 80, 96, 128, 192, 256, 512}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 64};
-    static const enum dtype types[] = {DT_F32, DT_F16};
     memset(j, 0, sizeof *j);
     j->d_k = dims[rng_below(r, 10)];
     j->d_v = rng_below(r, 3) ? j->d_k : dims[rng_below(r, 10)];
     j->g = rng_below(r, 3) ? 1 << rng_below(r, 4) : groups[rng_below(r, 14)];
     j->n_rows = rng_below(r, 2) ? 1 : 1 + (int)rng_below(r, MAX_ROWS);
-    j->k_type = types[rng_below(r, 2)];
-    j->v_type = types[rng_below(r, 2)];
+    j->k_type = kv_types[rng_below(r, j->d_k % 32 ? 3 : KV_N_TYPES)];
+    j->v_type = kv_types[rng_below(r, j->d_v % 32 ? 3 : KV_N_TYPES)];
     j->cap = rng_below(r, 4) ? 0 : 20;
     int most = (int)(ops / ((double)j->n_rows * j->g * (j->d_k + j->d_v)));
     most = most < 100 ? 100 : most > 1024 ? 1024 : most;
@@ -186,6 +208,31 @@ static void levels_equal_the_reference(void)
     }
 }
 
+/* Every type of K with every type of V, one vector and a tile of rows. */
+static void every_pair_of_types(void)
+{
+    static const int dims[] = {32, 64, 96, 128, 256}, groups[] = {1, 2, 3, 4, 8};
+    struct rng r;
+    rng_init(&r, 5);
+    for (int pair = 0; pair < KV_N_TYPES * KV_N_TYPES * 2; pair++) {
+        struct attn_job j = {.k_type = kv_types[pair / 2 % KV_N_TYPES], .v_type = kv_types[pair / 2 / KV_N_TYPES], .q = q, .lo = lo, .hi = hi};
+        char what[64];
+        j.d_k = dims[rng_below(&r, 5)];
+        j.d_v = dims[rng_below(&r, 5)];
+        j.g = groups[rng_below(&r, 5)];
+        j.n_rows = pair % 2 ? 1 : 2 + (int)rng_below(&r, 5);
+        j.q_ld = j.g * j.d_k;
+        j.slot1 = 1 + (int)rng_below(&r, 150);
+        random_rows(&j, &r);
+        random_queries(&j, &r);
+        make_cache(&j, &r, 0, j.slot1, 1);
+        set_outputs(&j, ref_m, ref_l, ref_o);
+        vr_attn(&j);
+        snprintf(what, sizeof what, "K %s V %s", dtypes[j.k_type].name, dtypes[j.v_type].name);
+        check_levels(&j, what);
+    }
+}
+
 /* Infinities and NaN inside what is seen, scores that overflow, K of denormals, V of -0. */
 static void special_values_equal_the_reference(void)
 {
@@ -198,23 +245,20 @@ static void special_values_equal_the_reference(void)
         random_rows(&j, &r);
         random_queries(&j, &r);
         make_cache(&j, &r, j.slot0, j.slot1, 1);
-        int dv = (j.d_v + 15) / 16 * 16;
         for (int i = 0; i < 6; i++) {
             int slot = j.slot0 + (int)rng_below(&r, (uint32_t)(j.slot1 - j.slot0));
             float f = special[rng_below(&r, 8)];
-            if (rng_below(&r, 2))
-                put(&j, j.k_type, j.k_off, slot, (int64_t)rng_below(&r, (uint32_t)j.d_k) * 64 + slot % 64, f);
-            else
-                put(&j, j.v_type, j.v_off, slot, (int64_t)(slot % 64) * dv + rng_below(&r, (uint32_t)j.d_v), f);
+            int is_v = (int)rng_below(&r, 2);
+            put_random(&j, is_v, slot, &r, 1, (int)rng_below(&r, (uint32_t)(is_v ? j.d_v : j.d_k)), f);
         }
         if (rng_below(&r, 4) == 0)
             q[rng_below(&r, (uint32_t)j.d_k)] = special[rng_below(&r, 8)];
         if (rng_below(&r, 4) == 0)
             for (int s = j.slot0; s < j.slot1; s++) /* every score of row 0 is -inf when q[0] > 0 */
-                put(&j, j.k_type, j.k_off, s, s % 64, -INFINITY);
+                put_random(&j, 0, s, &r, 1, 0, -INFINITY);
         if (rng_below(&r, 4) == 0)
             for (int s = j.slot0; s < j.slot0 + 64 && s < j.slot1; s++) /* the maximum is NaN before it is a number again */
-                put(&j, j.k_type, j.k_off, s, s % 64, NAN);
+                put_random(&j, 0, s, &r, 1, 0, NAN);
         set_outputs(&j, ref_m, ref_l, ref_o);
         vr_attn(&j);
         check_levels(&j, "special");
@@ -234,7 +278,7 @@ static void tiles_equal_single_rows(void)
         make_cache(&j, &r, j.slot0, j.slot1, 1);
         int64_t dv = (j.d_v + 15) / 16 * 16;
         set_outputs(&j, ref_m, ref_l, ref_o);
-        levels[n_levels - 1]->attn(&j);
+        levels[n_levels - 1]->attn(levels[n_levels - 1], &j);
         for (int i = 0; i < j.n_rows; i++) {
             struct attn_job one = j;
             one.n_rows = 1;
@@ -250,7 +294,7 @@ static void tiles_equal_single_rows(void)
             }
             for (int l = 0; l < n_levels; l++) {
                 set_outputs(&one, out_m, out_l, out_o);
-                levels[l]->attn(&one);
+                levels[l]->attn(levels[l], &one);
                 CHECK_MSG(differ(out_m, ref_m + i * j.g, j.g) < 0 && differ(out_l, ref_l + i * j.g, j.g) < 0 &&
                               differ(out_o, ref_o + i * j.g * dv, j.g * dv) < 0,
                           "%s row %d of %d alone", levels[l]->name, i, j.n_rows);
@@ -266,10 +310,11 @@ static void spans_merge_to_the_softmax(void)
 {
     struct rng r;
     rng_init(&r, 4);
-    for (long round = 0; round < 6 * test_scale(); round++) {
-        struct attn_job j = {.n_rows = 1, .lo = lo, .hi = hi, .q = q, .k_type = DT_F16, .v_type = DT_F16};
+    for (long round = 0; round < 9 * test_scale(); round++) {
+        enum dtype type = kv_types[round % KV_N_TYPES];
+        struct attn_job j = {.n_rows = 1, .lo = lo, .hi = hi, .q = q, .k_type = type, .v_type = type};
         j.g = 1 + (int)rng_below(&r, 4);
-        j.d_k = j.d_v = 8 << rng_below(&r, 5);
+        j.d_k = j.d_v = vr_blocks(type) ? 32 << rng_below(&r, 3) : 8 << rng_below(&r, 5);
         j.q_ld = j.g * j.d_k;
         j.slot1 = 2500 - (int)rng_below(&r, round % 2 ? 2490 : 400);
         hi[0] = j.slot1;
@@ -285,7 +330,7 @@ static void spans_merge_to_the_softmax(void)
             for (j.slot0 = 0; j.slot0 < total; j.slot0 += KERN_SPAN) {
                 j.slot1 = j.slot0 + KERN_SPAN < total ? j.slot0 + KERN_SPAN : total;
                 set_outputs(&j, out_m, out_l, out_o);
-                l < 0 ? vr_attn(&j) : levels[l]->attn(&j);
+                l < 0 ? vr_attn(&j) : levels[l]->attn(levels[l], &j);
                 for (int h = 0; h < j.g; h++)
                     (l < 0 ? vr_attn_merge : levels[l]->attn_merge)(&M[h], &L[h], O + h * dv, out_m + h, out_l + h, out_o + h * dv, dv);
             }
@@ -296,16 +341,20 @@ static void spans_merge_to_the_softmax(void)
                     double all = 0;
                     memset(sum, 0, sizeof sum);
                     for (int s = lo[0]; s < total; s++) {
+                        float x[1024];
                         double a = 0;
+                        vr_k_row(&j, s, x);
                         for (int d = 0; d < j.d_k; d++)
-                            a += (double)q[h * j.d_k + d] * (double)vr_kv(&j, j.k_type, j.k_off, s, d * 64 + s % 64);
+                            a += (double)q[h * j.d_k + d] * (double)x[d];
                         all += exp(a);
+                        vr_v_row(&j, s, x);
                         for (int d = 0; d < j.d_v; d++)
-                            sum[d] += exp(a) * (double)vr_kv(&j, j.v_type, j.v_off, s, s % 64 * dv + d);
+                            sum[d] += exp(a) * (double)x[d];
                     }
                     for (int d = 0; d < j.d_v; d++) {
                         double got = (double)O[h * dv + d] / (double)L[h], want = sum[d] / all;
-                        CHECK_MSG(fabs(got - want) < 3e-6, "attention is %g, the softmax %g", got, want);
+                        CHECK_MSG(fabs(got - want) < (vr_blocks(type) ? 2e-2 : 3e-6), /* blocks: the query is quantised */
+                                  "attention is %g, the softmax %g", got, want);
                     }
                 }
             } else {
@@ -337,8 +386,13 @@ static void empty_partials_are_skipped(void)
 
 int main(void)
 {
-    n_levels = vr_levels(levels);
+    for (int l = CPU_BASE; l < CPU_N_LEVELS; l++) { /* those that differ in vectors or in products of blocks */
+        const struct kern *k = kern_table(l), *last = n_levels ? levels[n_levels - 1] : NULL;
+        if (cpu_has((enum cpu_level)l) && (!last || k->attn != last->attn || k->mm[DT_Q8_0] != last->mm[DT_Q8_0]))
+            levels[n_levels++] = k;
+    }
     TEST(levels_equal_the_reference);
+    TEST(every_pair_of_types);
     TEST(special_values_equal_the_reference);
     TEST(tiles_equal_single_rows);
     TEST(spans_merge_to_the_softmax);

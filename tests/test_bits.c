@@ -49,7 +49,7 @@ enum { N_SEQ = 6 };
 
 struct subject {
     char name[160], path[1024];
-    const char *cache;
+    const char *cache, *cache_v; /* cache_v NULL: the same */
     const char *const *overrides;
     int32_t n, n_ctx, n_vocab, n_seq;
     int32_t *token;  /* [n] */
@@ -133,7 +133,8 @@ static pith_session *open_session(const struct subject *s, pith_model *m, pith_p
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     sp.n_ctx = s->n_ctx;
     sp.n_seq = s->n_seq;
-    sp.cache_type_k = sp.cache_type_v = s->cache;
+    sp.cache_type_k = s->cache;
+    sp.cache_type_v = s->cache_v ? s->cache_v : s->cache;
     sp.pooling = pooling;
     return pith_session_open(m, &sp, err);
 }
@@ -783,6 +784,37 @@ static void every_type(void)
         }
 }
 
+/* Every type of K, every type of V, some of each in a model with a window. */
+static void every_cache_type(void)
+{
+    static const char *const cache[] = {"q8_0", "q4_0", "bf16",   "q5_1", "q4_1",
+                                        "q5_0", "f32",  "iq4_nl", "f16"};
+    enum { N = sizeof cache / sizeof *cache };
+    for (int k = 0; k < N; k++) {
+        struct subject s;
+        struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+        char types_of[64];
+        const char *v = cache[(k + (int)turn) % N];
+        p.arch = k % 2 ? "gemma3" : "llama";
+        p.type = "f32";
+        p.n_layer = 2;
+        p.n_embd = 64;
+        p.n_ff = 64;
+        p.n_head = 4;
+        p.n_head_kv = 2;
+        p.head_dim = k % 3 ? 32 : 64;
+        p.n_vocab = 99;
+        p.seed = rnd();
+        snprintf(types_of, sizeof types_of, "K %s and V %s", cache[k], v);
+        if (!synth_subject(&s, &p, types_of, scaled(140, 200, 700), 64))
+            continue;
+        s.cache = cache[k];
+        s.cache_v = v;
+        check_subject(&s, scaled(4, N_WAYS, N_WAYS), scaled(2, 3, N_DRIVERS));
+        free_subject(&s);
+    }
+}
+
 struct shape {
     const char *arch, *type;
     int32_t n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab, n_expert, n_expert_used,
@@ -1188,6 +1220,7 @@ int main(void)
     TEST(golden_arch);
     TEST(golden_quant);
     TEST(every_type);
+    TEST(every_cache_type);
     TEST(every_shape);
     TEST(random_shapes);
     TEST(long_contexts);

@@ -81,7 +81,7 @@ gives bad_int 1 '\-\-top-k is "4.5"; wanted a whole number' run m --top-k 4.5
 gives bad_int_huge 1 '\-\-seed is "99999999999999999999"' run m --seed 99999999999999999999
 gives bad_size 1 '\-\-ctx is "4Q"; wanted .*K, M, G' run m -c 4Q
 gives bad_size_huge 1 '\-\-ctx is "9999999999G"' run m -c 9999999999G
-gives bad_choice 1 '\-\-cache-type-k is "q8"; wanted one of f16\|f32' run m --cache-type-k q8
+gives bad_choice 1 '\-\-cache-type-k is "q8"; wanted one of f32\|f16\|bf16\|q8_0' run m --cache-type-k q8
 gives bad_list 1 '\-\-prompt is "1,,2"; wanted whole numbers separated by commas' bench m -p 1,,2
 gives bad_list_end 1 '\-\-depth is "1,"' bench m -d 1,
 gives both_prompts 1 'both --prompt and --file' run m -p a -f b

@@ -201,23 +201,19 @@ struct error_sums {
     double difference, energy, most;
 };
 
-static void quant_case(const struct golden *g, struct error_sums *e)
+/* The logits of the model's tokens against the recorded ones; 0: the cache does not fit its heads. */
+static int sum_errors(const struct golden *g, const char *cache, const float *want, int32_t n_vocab,
+                      struct error_sums *e)
 {
-    int32_t n_vocab = (int32_t)json_integer_value(json_object_get(g->json, "n_vocab"));
-    int64_t n = (int64_t)g->n * n_vocab;
     struct pith_error err;
     struct run r;
-    float *want = golden_floats(golden_path(g, ".logits_deq.bin"), n);
-    if (!want) /* the f32 model itself */
-        want = golden_floats(golden_path(g, ".logits.bin"), n);
     *e = (struct error_sums){.difference = INFINITY};
-    REQUIRE(want, "%s: its logits cannot be read", g->name);
-    if (!run_open(&r, golden_path(g, ".gguf"), "f32", PITH_POOL_FILE, &err) ||
+    if (!run_open(&r, golden_path(g, ".gguf"), cache, PITH_POOL_FILE, &err) ||
         run_step(&r, g->token, g->n, &err) != PITH_OK) {
-        CHECK_MSG(0, "%s: %s", g->name, err.msg);
-        free(want);
+        CHECK_MSG(err.code == PITH_UNSUPPORTED && strstr(err.msg, "needs a multiple of 32"),
+                  "%s, %s cache: %s", g->name, cache, err.msg);
         run_close(&r);
-        return;
+        return 0;
     }
     *e = (struct error_sums){0};
     for (int32_t t = 0; t < g->n; t++)
@@ -228,8 +224,60 @@ static void quant_case(const struct golden *g, struct error_sums *e)
             e->energy += x * x;
             e->most = fabs(d) > e->most ? fabs(d) : e->most;
         }
-    free(want);
     run_close(&r);
+    return 1;
+}
+
+static void quant_case(const struct golden *g, struct error_sums *e)
+{
+    int32_t n_vocab = (int32_t)json_integer_value(json_object_get(g->json, "n_vocab"));
+    int64_t n = (int64_t)g->n * n_vocab;
+    float *want = golden_floats(golden_path(g, ".logits_deq.bin"), n);
+    if (!want) /* the f32 model itself */
+        want = golden_floats(golden_path(g, ".logits.bin"), n);
+    *e = (struct error_sums){.difference = INFINITY};
+    REQUIRE(want, "%s: its logits cannot be read", g->name);
+    if (!sum_errors(g, "f32", want, n_vocab, e))
+        CHECK_MSG(0, "%s cannot be run", g->name);
+    free(want);
+}
+
+/* Caches of every type under the f32 models: squared errors of the logits
+ * about as large as the type's own. */
+static void small_caches(void)
+{
+    static const struct {
+        const char *cache;
+        double limit;
+    } types[] = {{"f16", 1e-5},  {"bf16", 2e-4}, {"q8_0", 5e-4}, {"q5_1", 2e-2},
+                 {"q5_0", 2e-2}, {"q4_1", 5e-2}, {"q4_0", 1e-1}, {"iq4_nl", 1e-1}};
+    struct golden *list;
+    int n = golden_list("golden/quant", &list), n_run = 0;
+    double most[8] = {0};
+    for (int i = 0; i < n; i++) {
+        const struct golden *g = &list[i];
+        int32_t n_vocab = (int32_t)json_integer_value(json_object_get(g->json, "n_vocab"));
+        float *want = strstr(g->name, ".f32") ? golden_floats(golden_path(g, ".logits.bin"),
+                                                              (int64_t)g->n * n_vocab)
+                                              : NULL;
+        for (int t = 0; want && t < 8; t++) {
+            struct error_sums e;
+            if (!sum_errors(g, types[t].cache, want, n_vocab, &e))
+                continue;
+            double nmse = e.difference / e.energy;
+            CHECK_MSG(nmse <= types[t].limit, "%s, %s cache: nmse %.3g, at most %.3g", g->name,
+                      types[t].cache, nmse, types[t].limit);
+            most[t] = nmse > most[t] ? nmse : most[t];
+            n_run++;
+        }
+        free(want);
+    }
+    for (int t = 0; t < 8 && n; t++)
+        printf("# golden/quant in f32, %s cache: nmse at most %.3g\n", types[t].cache, most[t]);
+    golden_free(list, n);
+    if (!n)
+        SKIP("no golden/quant under %s", test_shared());
+    CHECK_MSG(n_run >= 8, "only %d runs were in scope", n_run);
 }
 
 /* What the activation format of a file's weights costs at most: f32 and f16 weights multiply with
@@ -491,14 +539,21 @@ static void reference_kl_f32_cache(void)
     reference_kl("f32", 1.15);
 }
 
+static void reference_kl_q8_0_cache(void)
+{
+    reference_kl("q8_0", 1.15);
+}
+
 int main(void)
 {
     TEST(arch_logits);
+    TEST(small_caches);
     TEST(arch_embeddings);
     TEST(quant_logits);
     TEST(stories_text);
     TEST(stories_logits);
     TEST(reference_kl_default_cache);
     TEST(reference_kl_f32_cache);
+    TEST(reference_kl_q8_0_cache);
     return test_end();
 }

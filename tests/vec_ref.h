@@ -8,6 +8,7 @@
 #include <string.h>
 #include "backend/cpu/kern.h"
 #include "base/cpu.h"
+#include "tensor/dtype.h"
 
 #define VR __attribute__((unused)) static
 
@@ -214,15 +215,69 @@ VR uint16_t vr_to_f16(float f)
     return (uint16_t)(sign | (uint16_t)((e + 13) * 1024 + (int)units));
 }
 
-/* One query vector over [lo, hi) of a span, K and V element by element through the job's layout. */
-VR float vr_kv(const struct attn_job *j, enum dtype type, int64_t off, int slot, int64_t i)
+/* K and V of a slot through the job's layout, a row at a time. */
+VR const uint8_t *vr_page(const struct attn_job *j, int slot)
 {
-    const uint8_t *p = j->base + j->pages[slot / 64] * j->page_bytes + off;
-    if (type == DT_F16)
-        return vr_from_f16(((const uint16_t *)p)[i]);
-    return ((const float *)p)[i];
+    return j->base + j->pages[slot / 64] * j->page_bytes;
 }
 
+VR float vr_number(const uint8_t *p, enum dtype type, int64_t i)
+{
+    if (type == DT_F16)
+        return vr_from_f16(((const uint16_t *)(const void *)p)[i]);
+    if (type == DT_BF16)
+        return float_of((uint32_t)((const uint16_t *)(const void *)p)[i] << 16);
+    return ((const float *)(const void *)p)[i];
+}
+
+VR int vr_blocks(enum dtype type)
+{
+    return type != DT_F32 && type != DT_F16 && type != DT_BF16;
+}
+
+VR void vr_k_row(const struct attn_job *j, int slot, float *x)
+{
+    const uint8_t *p = vr_page(j, slot) + j->k_off;
+    uint8_t row[4096];
+    if (vr_blocks(j->k_type)) {
+        dtypes[j->k_type].unpack_row(p + slot % 64 / 16 * (j->k_bytes / 4), slot % 16, j->d_k, row);
+        dtypes[j->k_type].dequant(row, x, j->d_k);
+    }
+    for (int d = 0; d < j->d_k && !vr_blocks(j->k_type); d++)
+        x[d] = vr_number(p, j->k_type, d * 64 + slot % 64);
+}
+
+VR void vr_v_row(const struct attn_job *j, int slot, float *x)
+{
+    const uint8_t *p = vr_page(j, slot) + j->v_off + slot % 64 * (j->v_bytes / 64);
+    int dv = (j->d_v + 15) / 16 * 16;
+    if (vr_blocks(j->v_type))
+        dtypes[j->v_type].dequant(p, x, dv);
+    for (int d = 0; d < dv && !vr_blocks(j->v_type); d++)
+        x[d] = vr_number(p, j->v_type, d);
+}
+
+/* The score of a slot: of numbers one chain, of blocks the reference dot product with the quantised query. */
+VR float vr_score(const struct attn_job *j, const float *q, int slot)
+{
+    float x[1024], a = 0;
+    if (vr_blocks(j->k_type)) {
+        uint8_t row[4096];
+        int8_t qq[1024];
+        float d[32];
+        int32_t s[32];
+        struct act_tile t = {.nc = 1, .q = qq, .d = d, .s32 = s};
+        dtypes[j->k_type].unpack_row(vr_page(j, slot) + j->k_off + slot % 64 / 16 * (j->k_bytes / 4), slot % 16, j->d_k, row);
+        act_quant_a32(q, j->d_k, qq, d, s, 1, 0);
+        return dtypes[j->k_type].dot(row, &t, 0, j->d_k);
+    }
+    vr_k_row(j, slot, x);
+    for (int i = 0; i < j->d_k; i++)
+        a = fmaf(x[i], q[i], a);
+    return a;
+}
+
+/* One query vector over [lo, hi) of a span, K and V row by row through the job's layout. */
 VR void vr_attn_vector(const struct attn_job *j, const float *q, int lo, int hi, float *m, float *l, float *o)
 {
     int64_t dv = (j->d_v + 15) / 16 * 16;
@@ -231,16 +286,14 @@ VR void vr_attn_vector(const struct attn_job *j, const float *q, int lo, int hi,
     for (int d = 0; d < dv; d++)
         o[d] = 0;
     for (int p0 = j->slot0; p0 < j->slot1; p0 += 64) {
-        float s[64], lane[16];
+        float s[64], lane[16], v[1024];
         int seen = 0;
         for (int i = 0; i < 64; i++) {
             int slot = p0 + i;
             s[i] = -INFINITY;
             if (slot < lo || slot >= hi || slot >= j->slot1)
                 continue;
-            float a = 0;
-            for (int d = 0; d < j->d_k; d++)
-                a = fmaf(vr_kv(j, j->k_type, j->k_off, slot, d * 64 + i), q[d], a);
+            float a = vr_score(j, q, slot);
             s[i] = j->cap > 0 ? vr_softcap(a, j->cap) : a;
             seen = 1;
         }
@@ -267,8 +320,9 @@ VR void vr_attn_vector(const struct attn_job *j, const float *q, int lo, int hi,
             int slot = p0 + i;
             if (slot < lo || slot >= hi || slot >= j->slot1)
                 continue;
+            vr_v_row(j, slot, v);
             for (int d = 0; d < dv; d++)
-                o[d] = fmaf(s[i], vr_kv(j, j->v_type, j->v_off, slot, i * dv + d), o[d]);
+                o[d] = fmaf(s[i], v[d], o[d]);
         }
     }
 }

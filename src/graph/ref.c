@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/fmath.h"
+#include "graph/kv_page.h"
 #include "graph/ref_math.h"
 
 typedef const struct call *call;
@@ -179,18 +180,52 @@ static void ref_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
 
 /* ---------------------------------------------------------------- attention */
 
-/* One head of one row over slots [slot0, slot1) of a span, pages of 64, onto (m, l, o). */
+/* What attention of one query vector needs beside its operands. */
+struct attn_scratch {
+    float *o, *x;      /* partial output; a row of K or V as numbers */
+    uint8_t *row;      /* the same as it is cached */
+    struct act_tile q; /* the query in A32, for K of block types */
+};
+
+static size_t attn_scratch_bytes(const struct kv_layer *kv)
+{
+    return 5 * kv_row_scratch(kv); /* the parts of A32 are shorter than the f32 they come from */
+}
+
+static struct attn_scratch attn_scratch(const struct kv_layer *kv, exec x, int ith)
+{
+    uint8_t *p = x->scratch + (size_t)ith * x->scratch_bytes;
+    size_t part = kv_row_scratch(kv);
+    struct attn_scratch t = {.o = (float *)p, .x = (float *)(p + part), .row = p + 2 * part};
+    t.q = (struct act_tile){.nc = 1,
+                            .q = (int8_t *)(p + 3 * part),
+                            .d = (float *)(p + 4 * part),
+                            .s32 = (int32_t *)(p + 4 * part) + kv->d_k / 32};
+    return t;
+}
+
+/* Query . t->row. Numbers: one chain over d. Block types: the dot product of a weight's row. */
+static float ref_score(const struct kv_layer *kv, const float *q, const struct attn_scratch *t)
+{
+    if (kv_has_blocks(kv->k_type))
+        return dtypes[kv->k_type].dot(t->row, &t->q, 0, kv->d_k);
+    float acc = 0;
+    dtypes[kv->k_type].dequant(t->row, t->x, kv->d_k);
+    for (int d = 0; d < kv->d_k; d++)
+        acc = fmaf(t->x[d], q[d], acc);
+    return acc;
+}
+
+/* One head of one row over slots [slot0, slot1) of a span, pages of 64, onto (m, l, t->o). */
 static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t seg, int32_t lo,
-                          int32_t hi, float *m, float *l, float *o)
+                          int32_t hi, float *m, float *l, const struct attn_scratch *t)
 {
     const struct kv_layer *kv = c->kv;
     const struct cache_view *cv = &x->cache[kv->group];
     const int32_t *pages = step_pages(x->step, kv->group, seg);
-    int64_t dv16 = kv_padded(kv->d_v);
+    float *o = t->o;
     for (int32_t page = lo / STEP_PAGE; page * STEP_PAGE < hi; page++) {
         const uint8_t *base = cv->base + pages[page] * cv->page_bytes;
-        const uint8_t *kp = base + kv->k_off + head_kv * kv->k_head,
-                      *vp = base + kv->v_off + head_kv * kv->v_head;
         int j0 = lo > page * STEP_PAGE ? lo - page * STEP_PAGE : 0;
         int j1 = hi - page * STEP_PAGE < STEP_PAGE ? hi - page * STEP_PAGE : STEP_PAGE;
         float s[STEP_PAGE], pm = -INFINITY, m1;
@@ -198,9 +233,8 @@ static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t s
             s[j] = -INFINITY;
             if (j < j0 || j >= j1)
                 continue;
-            float acc = 0;
-            for (int d = 0; d < kv->d_k; d++)
-                acc = fmaf(ref_cached(kp, kv->k_type, d * STEP_PAGE + j), q[d], acc);
+            kv_get_k(kv, base, head_kv, j, t->row);
+            float acc = ref_score(kv, q, t);
             s[j] = c->p.attn.cap > 0 ? c->p.attn.cap * ref_tanh(acc / c->p.attn.cap) : acc;
         }
         pm = ref_max_page(s);
@@ -211,15 +245,18 @@ static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t s
         if (m1 != *m) {
             float k = ref_exp(*m - m1);
             *l = fmaf(*l, k, ps);
-            for (int d = 0; d < dv16; d++)
+            for (int d = 0; d < kv->d_v; d++)
                 o[d] = o[d] * k;
             *m = m1;
         } else {
             *l = *l + ps;
         }
-        for (int j = j0; j < j1; j++)
-            for (int d = 0; d < dv16; d++)
-                o[d] = fmaf(s[j], ref_cached(vp, kv->v_type, j * dv16 + d), o[d]);
+        for (int j = j0; j < j1; j++) {
+            kv_get_v(kv, base, head_kv, j, t->row);
+            dtypes[kv->v_type].dequant(t->row, t->x, kv->d_v);
+            for (int d = 0; d < kv->d_v; d++)
+                o[d] = fmaf(s[j], t->x[d], o[d]);
+        }
     }
 }
 
@@ -252,7 +289,7 @@ static void ref_attn(call c, exec x, int64_t begin, int64_t end, int ith)
     const struct kv_layer *kv = c->kv;
     int n_head = c->p.attn.n_head, g = n_head / kv->n_head_kv;
     int64_t dv16 = kv_padded(kv->d_v), parts = attn_split(c, x).n_parts;
-    float *tmp = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
+    struct attn_scratch t = attn_scratch(kv, x, ith);
     for (int64_t u = begin; u < end; u++) {
         int64_t row = u / n_head;
         int h = (int)(u % n_head);
@@ -263,13 +300,16 @@ static void ref_attn(call c, exec x, int64_t begin, int64_t end, int ith)
         for (int64_t p = 0; p < parts; p++)
             part[p * c->dst.cols + h] = -INFINITY, part[p * c->dst.cols + n_head + h] = 0;
         memset(o, 0, (size_t)dv16 * sizeof *o);
+        if (kv_has_blocks(kv->k_type))
+            act_quant_a32(q, kv->d_k, (int8_t *)(uintptr_t)t.q.q, (float *)(uintptr_t)t.q.d,
+                          (int32_t *)(uintptr_t)t.q.s32, 1, 0);
         for (int32_t span = lo / ATTN_SPAN; span * ATTN_SPAN < hi; span++) {
             int32_t a = span * ATTN_SPAN > lo ? span * ATTN_SPAN : lo;
             int32_t b = (span + 1) * ATTN_SPAN < hi ? (span + 1) * ATTN_SPAN : hi;
             float m = -INFINITY, l = 0;
-            memset(tmp, 0, (size_t)dv16 * sizeof *tmp);
-            ref_attn_span(c, x, q, h / g, step_seg(x->step)[row], a, b, &m, &l, tmp);
-            merge_part(&part[h], &part[n_head + h], o, m, l, tmp, dv16);
+            memset(t.o, 0, (size_t)dv16 * sizeof *t.o);
+            ref_attn_span(c, x, q, h / g, step_seg(x->step)[row], a, b, &m, &l, &t);
+            merge_part(&part[h], &part[n_head + h], o, m, l, t.o, dv16);
         }
     }
 }
@@ -298,22 +338,19 @@ static void ref_attn_merge(call c, exec x, int64_t begin, int64_t end, int ith)
 
 static void ref_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
 {
-    (void)ith;
     const struct kv_layer *kv = c->kv;
     const struct cache_view *cv = &x->cache[kv->group];
-    int64_t dv16 = kv_padded(kv->d_v);
+    uint8_t *row = x->scratch + (size_t)ith * x->scratch_bytes;
     for (int64_t r = begin; r < end; r++) {
-        int32_t slot = step_slot(x->step, kv->group)[r];
+        int32_t slot = step_slot(x->step, kv->group)[r], j = slot % STEP_PAGE;
         int32_t page = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
         uint8_t *base = cv->base + page * cv->page_bytes;
         const float *k = value_row(x, &c->src[0], r), *v = value_row(x, &c->src[1], r);
         for (int h = 0; h < kv->n_head_kv; h++) {
-            for (int d = 0; d < kv->d_k; d++)
-                ref_cache_put(base + kv->k_off + h * kv->k_head, kv->k_type,
-                              d * STEP_PAGE + slot % STEP_PAGE, k[h * kv->d_k + d]);
-            for (int d = 0; d < kv->d_v; d++)
-                ref_cache_put(base + kv->v_off + h * kv->v_head, kv->v_type,
-                              slot % STEP_PAGE * dv16 + d, v[h * kv->d_v + d]);
+            dtypes[kv->k_type].quant(k + (int64_t)h * kv->d_k, row, kv->d_k);
+            kv_put_k(kv, base, h, j, row);
+            dtypes[kv->v_type].quant(v + (int64_t)h * kv->d_v, row, kv->d_v);
+            kv_put_v(kv, base, h, j, row);
         }
     }
 }
@@ -465,7 +502,7 @@ void ref_impl(const struct node *n, const struct kv_layer *kv, struct op_impl *o
         break;
     }
     if (kv)
-        out->scratch = (size_t)(kv->d_v + 16) * sizeof(float);
+        out->scratch = attn_scratch_bytes(kv);
     if (n->op == OP_TOPK)
         out->scratch = (size_t)n->src[0]->cols * sizeof(float);
 }

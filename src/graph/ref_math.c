@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <string.h>
-#include "base/fmath.h"
 
 static float polynomial(float x, const float *c, int n)
 {
@@ -123,17 +122,4 @@ float ref_sum_page(const float s[64])
     for (int i = 0; i < 16; i++)
         lane[i] = (s[i] + s[16 + i]) + (s[32 + i] + s[48 + i]);
     return tree16(lane);
-}
-
-float ref_cached(const void *p, enum dtype type, int64_t i)
-{
-    return type == DT_F16 ? f16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
-}
-
-void ref_cache_put(void *p, enum dtype type, int64_t i, float x)
-{
-    if (type == DT_F16)
-        ((uint16_t *)p)[i] = f32_to_f16(x);
-    else
-        ((float *)p)[i] = x;
 }

@@ -13,8 +13,5 @@ void ref_softmax(const float *x, float *y, int64_t n); /* 16 interleaved sums an
 /* Over the 64 slots of a page: the largest; the sum of lanes (s0 + s1) + (s2 + s3) by groups of 16, then the tree. */
 float ref_max_page(const float s[64]);
 float ref_sum_page(const float s[64]);
-/* Element i of a cache page of the given type. */
-float ref_cached(const void *p, enum dtype type, int64_t i);
-void ref_cache_put(void *p, enum dtype type, int64_t i, float x);
 
 #endif

@@ -3,14 +3,22 @@
 
 #include <string.h>
 #include "base/mem.h"
+#include "graph/kv_page.h"
 
 enum { SLAB = 2 << 20 };
 
 /* ---------------------------------------------------------------- layout and pools */
 
-static uint64_t slot_bytes(enum dtype t, int64_t n)
+/* Blocks lie along a head: it has to be whole blocks. */
+static pith_status check_head(int32_t layer, const char *which, enum dtype t, int32_t d,
+                              struct pith_error *err)
 {
-    return dtype_row_bytes(t, n);
+    if (d % dtypes[t].block == 0)
+        return PITH_OK;
+    return error_set(err, PITH_UNSUPPORTED,
+                     "layer %d: heads of %s have %d elements, a %s cache needs a multiple of %d; "
+                     "use f16 or bf16 for %s",
+                     layer, which, d, dtypes[t].name, dtypes[t].block, which);
 }
 
 static int find_group(struct cache *c, int32_t window, int32_t device)
@@ -31,6 +39,11 @@ static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *
 {
     for (int32_t l = 0; l < n_layer; l++) {
         struct kv_layer *k = &kv[l];
+        pith_status st = check_head(l, "K", p->k_type, k->d_k, err);
+        if (st == PITH_OK)
+            st = check_head(l, "V", p->v_type, k->d_v, err);
+        if (st != PITH_OK)
+            return st;
         k->group = find_group(c, window[l] < p->n_ctx ? window[l] : 0, layer_device[l]);
         if (k->group < 0)
             return error_set(err, PITH_UNSUPPORTED, "the model keeps more than %d kinds of state",
@@ -38,8 +51,8 @@ static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *
         struct cache_group *g = &c->group[k->group];
         k->k_type = p->k_type;
         k->v_type = p->v_type;
-        k->k_head = (int64_t)slot_bytes(p->k_type, k->d_k) * STEP_PAGE;
-        k->v_head = (int64_t)slot_bytes(p->v_type, kv_padded(k->d_v)) * STEP_PAGE;
+        k->k_head = kv_k_bytes(p->k_type, k->d_k);
+        k->v_head = kv_v_bytes(p->v_type, k->d_v);
         k->k_off = g->page_bytes;
         k->v_off = k->k_off + k->n_head_kv * k->k_head;
         g->page_bytes = (int64_t)size_align((uint64_t)(k->v_off + k->n_head_kv * k->v_head), 64);

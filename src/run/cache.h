@@ -3,7 +3,7 @@
  * Layers that keep the same kind of state (everything, or a window of the same size) on the same device form a group. A page of a group
  * holds 64 slots of all its layers:
  *
- *     page:  [layer a: K of head 0 .. | V of head 0 ..][layer b: ..]     K [d_k][64], V [64][d_v16] per kv head
+ *     page:  [layer a: K of head 0 .. | V of head 0 ..][layer b: ..]     (graph/kv_page.h: what is in a head)
  *
  * A sequence is a page table per group: entry i holds slots 64i .. 64i+63; slot = position. Pages are counted and shared by copies of a
  * sequence; one that is written while shared is copied first. Address space for the limit is reserved at open; 2 MiB slabs are committed

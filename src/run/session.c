@@ -6,18 +6,23 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/mem.h"
+#include "graph/kv_page.h"
 
 /* ---------------------------------------------------------------- open */
 
 static int cache_type(const char *name, enum dtype *out, const char *which, struct pith_error *err)
 {
     int t = name ? dtype_from_name(name) : DT_F16;
-    if (t != DT_F16 && t != DT_F32) {
-        error_set(err, PITH_UNSUPPORTED, "cache type %s = \"%s\"; known are f16, f32", which, name);
-        return 0;
+    if (t >= 0 && kv_type_known((enum dtype)t)) {
+        *out = (enum dtype)t;
+        return 1;
     }
-    *out = (enum dtype)t;
-    return 1;
+    char known[128] = "";
+    for (int i = 0; i < KV_N_TYPES; i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                 dtypes[kv_types[i]].name);
+    error_set(err, PITH_UNSUPPORTED, "cache type %s = \"%.32s\"; known are %s", which, name, known);
+    return 0;
 }
 
 static pith_status take_params(struct pith_session *s, const struct pith_session_params *p,

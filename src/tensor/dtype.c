@@ -18,6 +18,10 @@
 #define IF_ROWS_16(f) f
 #define IF_ROWS_64(f) f
 
+#define IF_16_0(f)  NULL
+#define IF_16_16(f) f
+#define IF_16_64(f) NULL
+
 #define BYTES_0(NAME)  0
 #define BYTES_16(NAME) P16_##NAME
 #define BYTES_64(NAME) P64_##NAME
@@ -37,6 +41,7 @@ const struct dtype_traits dtypes[DT_COUNT] = {
         .packed_bytes = BYTES_##rows(NAME),                                                        \
         .pack = IF_ROWS_##rows(NAME##_pack),                                                       \
         .unpack_row = IF_ROWS_##rows(NAME##_unpack_row),                                           \
+        .pack_row = IF_16_##rows(NAME##_pack_row),                                                 \
         .check = IF_##act_(NAME##_check),                                                          \
     },
 #include "tensor/dtypes.def"

@@ -30,6 +30,8 @@ struct dtype_traits {
     int32_t packed_bytes;
     void (*pack)(const void *const *rows, int n_rows, int64_t n, void *out);
     void (*unpack_row)(const void *packed, int row, int64_t n, void *blocks);
+    /* One row into its place among the others, which stay as they are. NULL but for pack_rows 16. */
+    void (*pack_row)(const void *blocks, int row, int64_t n, void *packed);
     /* Index of the first of n elements' blocks whose scale (or value) is not finite, or -1. NULL
      * for integer types. */
     int64_t (*check)(const void *blocks, int64_t n);

@@ -11,11 +11,13 @@
  *                 values    o[i]         nh vectors x nd times 16 elements in registers, V loaded once for the nh
  *
  *     K page [d_k][64]: a row of one dimension is 4 groups of 16 slots    V page [64][d_v16]
+ *     K of block types: 4 panels of 16 slots, whose scores are matrix products of the level's own (kern.h: mm); the queries are quantised
+ *     once, at the start. V of block types: rows of blocks, taken apart in registers.
  *
  * Slots outside [a, b) are never multiplied: their scores become -inf, their values are not read. While K is read the page's V is
  * prefetched, while V is read the next page's K; it is what keeps a decode step at the speed of memory.
  *
- * A type of K or V is a load function and a row of `types`. */
+ * A type of K or V is a load function and a row of `attn_types`. */
 
 enum { ATTN_TILE = 12, ATTN_GROUPS = KERN_PAGE / V_LANES };
 
@@ -23,12 +25,20 @@ struct attn_tile {
     int n;          /* query vectors */
     int a, b;       /* the slots of the page they see */
     int d_k, d_v16; /* elements of a query, of an output */
+    int64_t k_bytes, v_bytes; /* of the page: all dimensions, all slots */
     float cap;
     const float *q[ATTN_TILE];
+    struct act_tile x; /* K of block types: the same in A32, and what multiplies it */
+    kern_mm_fn *mm;
     float *m, *l, *o; /* of the first query vector; the others follow */
     float c[V_LANES]; /* per query vector: exp(m - new m), what is summed before is worth */
-    float s[ATTN_TILE][KERN_PAGE]; /* scores, then weights */
+    _Alignas(64) float s[ATTN_GROUPS][ATTN_TILE * V_LANES]; /* scores, then weights: 16 slots of each vector */
 };
+
+SIMD_FN float *attn_s(struct attn_tile *t, int group, int h)
+{
+    return t->s[group] + h * V_LANES;
+}
 
 /* What to prefetch meanwhile: bytes from p. */
 struct attn_ahead {
@@ -36,17 +46,78 @@ struct attn_ahead {
     int64_t bytes;
 };
 
-typedef V attn_load_fn(const void *page, int64_t i); /* elements i .. i + 15 */
-typedef void attn_part_fn(struct attn_tile *t, const void *page, struct attn_ahead ahead);
+typedef V attn_load_fn(const uint8_t *row, int i); /* elements 16i .. 16i + 15 of a row */
+typedef void attn_part_fn(struct attn_tile *t, const uint8_t *page, struct attn_ahead ahead);
 
-SIMD_FN V attn_load_f32(const void *page, int64_t i)
+SIMD_FN V attn_load_f32(const uint8_t *row, int i)
 {
-    return v_load((const float *)page + i);
+    return v_load((const float *)(const void *)row + i * V_LANES);
 }
 
-SIMD_FN V attn_load_f16(const void *page, int64_t i)
+SIMD_FN V attn_load_f16(const uint8_t *row, int i)
 {
-    return v_load_f16((const uint16_t *)page + i);
+    return v_load_f16((const uint16_t *)(const void *)row + i * V_LANES);
+}
+
+SIMD_FN V attn_load_bf16(const uint8_t *row, int i)
+{
+    return v_load_bf16((const uint16_t *)(const void *)row + i * V_LANES);
+}
+
+SIMD_FN uint16_t attn_u16(const uint8_t *p)
+{
+    uint16_t u;
+    __builtin_memcpy(&u, p, 2);
+    return u;
+}
+
+SIMD_FN V attn_load_q8_0(const uint8_t *row, int i)
+{
+    const uint8_t *b = row + (i >> 1) * 34;
+    return v_mul(v_from_b(b_load(b + 2 + 16 * (i & 1))), v_set_f16(attn_u16(b)));
+}
+
+/* Blocks of 4 or 5 bits: [d](m)(fifth bits)[16 bytes: low nibbles first half, high nibbles second half]. Of d * (w - bias), or of
+ * d * w + m, or of d * values[w]. */
+SIMD_FN V attn_load_nibbles(const uint8_t *row, int i, const int fifths, const int minimum, const int bias, const int8_t *values)
+{
+    const int at = minimum ? 4 : 2, codes = at + (fifths ? 4 : 0);
+    const uint8_t *b = row + (i >> 1) * (codes + 16);
+    B w = b_nibbles(b_load(b + codes), i & 1);
+    if (fifths)
+        w = b_or(w, b_fifths(attn_u16(b + at + 2 * (i & 1))));
+    if (bias)
+        w = b_sub(w, bias);
+    if (values)
+        w = b_look_up(b_load(values), w);
+    V x = v_from_b(w), d = v_set_f16(attn_u16(b));
+    return minimum ? v_fma(d, x, v_set_f16(attn_u16(b + 2))) : v_mul(d, x);
+}
+
+SIMD_FN V attn_load_q5_1(const uint8_t *row, int i)
+{
+    return attn_load_nibbles(row, i, 1, 1, 0, 0);
+}
+
+SIMD_FN V attn_load_q5_0(const uint8_t *row, int i)
+{
+    return attn_load_nibbles(row, i, 1, 0, 16, 0);
+}
+
+SIMD_FN V attn_load_q4_1(const uint8_t *row, int i)
+{
+    return attn_load_nibbles(row, i, 0, 1, 0, 0);
+}
+
+SIMD_FN V attn_load_q4_0(const uint8_t *row, int i)
+{
+    return attn_load_nibbles(row, i, 0, 0, 8, 0);
+}
+
+SIMD_FN V attn_load_iq4_nl(const uint8_t *row, int i)
+{
+    static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    return attn_load_nibbles(row, i, 0, 0, 0, values);
 }
 
 /* Bytes to prefetch in each of n steps; the lines of the next step. Into the second-level cache: the first holds the page at work. */
@@ -64,8 +135,9 @@ SIMD_FN const char *attn_prefetch(const char *p, int64_t step)
 
 /* Scores of query vectors h .. h+nh-1 for groups g .. g+ng-1. */
 SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, const int ng, int h,
-                        int g, const void *page, const char **ahead, int64_t step)
+                        int g, const uint8_t *page, const char **ahead, int64_t step)
 {
+    const int64_t row = t->k_bytes / t->d_k;
     V acc[6][4];
     const float *q[6];
     EACH(i, nh)
@@ -76,7 +148,7 @@ SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, c
     for (int d = 0; d < t->d_k; d++) {
         V k[4];
         EACH(j, ng)
-            k[j] = load(page, (int64_t)d * KERN_PAGE + (g + j) * V_LANES);
+            k[j] = load(page + d * row, g + j);
         *ahead = attn_prefetch(*ahead, step);
         EACH(i, nh) {
             V b = v_set(q[i][d]);
@@ -86,7 +158,7 @@ SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, c
     }
     EACH(i, nh)
         EACH(j, ng)
-            v_store(&t->s[h + i][(g + j) * V_LANES], acc[i][j]);
+            v_store(attn_s(t, g + j, h + i), acc[i][j]);
 }
 
 /* As many query vectors as are left, nh at a time, over the groups they see, ng at a time. */
@@ -98,7 +170,7 @@ SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, c
         ahead.bytes = 0;                                                                           \
     }
 
-SIMD_FN void attn_scores(struct attn_tile *t, attn_load_fn *load, const void *page,
+SIMD_FN void attn_scores(struct attn_tile *t, attn_load_fn *load, const uint8_t *page,
                          struct attn_ahead ahead)
 {
     int h = 0;
@@ -121,6 +193,16 @@ SIMD_FN void attn_scores(struct attn_tile *t, attn_load_fn *load, const void *pa
     }
 }
 
+/* The same of block types: one product for 16 slots and all vectors. */
+static void attn_scores_blocks(struct attn_tile *t, const uint8_t *page, struct attn_ahead ahead)
+{
+    const int64_t panel = t->k_bytes / ATTN_GROUPS, step = attn_step(ahead, ATTN_GROUPS);
+    for (int g = t->a / V_LANES; g * V_LANES < t->b; g++) {
+        ahead.p = attn_prefetch(ahead.p, step);
+        t->mm(page + g * panel, t->d_k, &t->x, t->s[g]);
+    }
+}
+
 /* Scores -> weights, and what a new maximum does to m, l and c. With the maximum unchanged c is exp(0), exactly 1 and no operation, or the
  * maximum is infinite and the sums are NaN either way. */
 static void attn_weights(struct attn_tile *t)
@@ -131,7 +213,7 @@ static void attn_weights(struct attn_tile *t)
         V x[ATTN_GROUPS];
         EACH(j, ATTN_GROUPS) {
             int first = t->a - j * V_LANES, last = t->b - j * V_LANES; /* lanes first .. last-1 */
-            float *s = &t->s[h][j * V_LANES];
+            float *s = attn_s(t, j, h);
             if (first >= V_LANES || last <= 0) {
                 x[j] = none;
             } else {
@@ -152,8 +234,8 @@ static void attn_weights(struct attn_tile *t)
         const V m = v_set(max[h]);
         V p[ATTN_GROUPS];
         EACH(j, ATTN_GROUPS) {
-            p[j] = v_exp(v_sub(v_load(&t->s[h][j * V_LANES]), m));
-            v_store(&t->s[h][j * V_LANES], p[j]);
+            p[j] = v_exp(v_sub(v_load(attn_s(t, j, h)), m));
+            v_store(attn_s(t, j, h), p[j]);
         }
         float sum = v_sum(v_add(v_add(p[0], p[1]), v_add(p[2], p[3])));
         t->l[h] = __builtin_fmaf(t->l[h], t->c[h], sum);
@@ -163,8 +245,10 @@ static void attn_weights(struct attn_tile *t)
 
 /* Output elements 16e .. 16(e+nd)-1 of query vectors h .. h+nh-1. */
 SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, const int nd, int h,
-                        int e, const void *page, const char **ahead, int64_t step)
+                        int e, const uint8_t *page, const char **ahead, int64_t step)
 {
+    const int64_t row = t->v_bytes / KERN_PAGE;
+    const int first = nd % 2 ? e : e & ~1; /* the same; tells the compiler which half of a block a vector is */
     V acc[6][16];
     float *o = t->o + (int64_t)h * t->d_v16 + e * V_LANES;
     EACH(i, nh)
@@ -173,10 +257,10 @@ SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, c
     for (int s = t->a; s < t->b; s++) {
         V v[16];
         EACH(j, nd)
-            v[j] = load(page, (int64_t)s * t->d_v16 + (e + j) * V_LANES);
+            v[j] = load(page + s * row, first + j);
         *ahead = attn_prefetch(*ahead, step);
         EACH(i, nh) {
-            V p = v_set(t->s[h + i][s]);
+            V p = v_set(attn_s(t, s / V_LANES, h + i)[s % V_LANES]);
             EACH(j, nd)
                 acc[i][j] = v_fma(p, v[j], acc[i][j]);
         }
@@ -209,7 +293,7 @@ SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, c
         ahead.bytes = 0;                                                                           \
     }
 
-SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, const void *page,
+SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, const uint8_t *page,
                          struct attn_ahead ahead)
 {
     const int n = t->d_v16 / V_LANES;
@@ -235,26 +319,90 @@ SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, const void *pa
 
 /* ---- types */
 
-#define ATTN_TYPE(type)                                                                            \
-    static void attn_scores_##type(struct attn_tile *t, const void *page, struct attn_ahead ahead) \
+#define ATTN_SCORES(type)                                                                          \
+    static void attn_scores_##type(struct attn_tile *t, const uint8_t *page, struct attn_ahead a)  \
     {                                                                                              \
-        attn_scores(t, attn_load_##type, page, ahead);                                             \
-    }                                                                                              \
-    static void attn_values_##type(struct attn_tile *t, const void *page, struct attn_ahead ahead) \
-    {                                                                                              \
-        attn_values(t, attn_load_##type, page, ahead);                                             \
+        attn_scores(t, attn_load_##type, page, a);                                                 \
     }
-ATTN_TYPE(f32)
-ATTN_TYPE(f16)
+#define ATTN_VALUES(type)                                                                          \
+    static void attn_values_##type(struct attn_tile *t, const uint8_t *page, struct attn_ahead a)  \
+    {                                                                                              \
+        attn_values(t, attn_load_##type, page, a);                                                 \
+    }
+#define ATTN_NUMBERS(X) X(f32) X(f16) X(bf16)
+#define ATTN_BLOCKS(X)  X(q8_0) X(q5_1) X(q5_0) X(q4_1) X(q4_0) X(iq4_nl)
+ATTN_NUMBERS(ATTN_SCORES)
+ATTN_NUMBERS(ATTN_VALUES)
+ATTN_BLOCKS(ATTN_VALUES)
 
 struct attn_type {
     attn_part_fn *scores, *values;
-    int bytes; /* of an element */
 };
 static const struct attn_type attn_types[DT_COUNT] = {
-    [DT_F32] = {attn_scores_f32, attn_values_f32, 4},
-    [DT_F16] = {attn_scores_f16, attn_values_f16, 2},
+    [DT_F32] = {attn_scores_f32, attn_values_f32},
+    [DT_F16] = {attn_scores_f16, attn_values_f16},
+    [DT_BF16] = {attn_scores_bf16, attn_values_bf16},
+    [DT_Q8_0] = {attn_scores_blocks, attn_values_q8_0},
+    [DT_Q5_1] = {attn_scores_blocks, attn_values_q5_1},
+    [DT_Q5_0] = {attn_scores_blocks, attn_values_q5_0},
+    [DT_Q4_1] = {attn_scores_blocks, attn_values_q4_1},
+    [DT_Q4_0] = {attn_scores_blocks, attn_values_q4_0},
+    [DT_IQ4_NL] = {attn_scores_blocks, attn_values_iq4_nl},
 };
+
+/* ---- queries for K of block types: in A32, in tiles of ATTN_TILE vectors one after the other, and room for one tile behind them */
+
+/* Tile of n vectors, the first being vector `at` of all. */
+SIMD_FN struct act_tile attn_a32(const struct attn_job *j, int64_t at, int n)
+{
+    const int64_t n_vec = (int64_t)j->n_rows * j->g + ACT_TILE, d = j->d_k;
+    int8_t *q = j->scratch;
+    float *scale = (float *)(void *)(q + n_vec * d);
+    int32_t *sum = (int32_t *)(void *)(scale + n_vec * (d / 32));
+    return (struct act_tile){
+        .nc = n, .q = q + at * d, .d = scale + at * (d / 32), .s32 = sum + at * (d / 32)};
+}
+
+/* Of those, the one that begins with vector 12 i. */
+SIMD_FN struct act_tile attn_a32_tile(const struct attn_job *j, int i)
+{
+    const int n_vec = j->n_rows * j->g, left = n_vec - i * ATTN_TILE;
+    return attn_a32(j, (int64_t)i * ATTN_TILE, left < ATTN_TILE ? left : ATTN_TILE);
+}
+
+static const float *attn_query(const struct attn_job *j, int i)
+{
+    return j->q + i / j->g * j->q_ld + i % j->g * j->d_k;
+}
+
+static void attn_quantise(const struct kern *k, const struct attn_job *j)
+{
+    for (int i = 0; i < j->n_rows * j->g; i++) {
+        struct act_tile t = attn_a32_tile(j, i / ATTN_TILE);
+        k->quant_a32(attn_query(j, i), j->d_k, (int8_t *)(uintptr_t)t.q, (float *)(uintptr_t)t.d,
+                     (int32_t *)(uintptr_t)t.s32, t.nc, i % ATTN_TILE);
+    }
+}
+
+/* Vectors first .. first + n - 1 as a tile: one of those made, or gathered from two. */
+static struct act_tile attn_gather(const struct attn_job *j, int first, int n)
+{
+    struct act_tile from = attn_a32_tile(j, first / ATTN_TILE);
+    if (first % ATTN_TILE == 0 && from.nc == n)
+        return from;
+    struct act_tile to = attn_a32(j, (int64_t)j->n_rows * j->g, n);
+    for (int i = 0; i < n; i++) {
+        int c = (first + i) % ATTN_TILE;
+        from = attn_a32_tile(j, (first + i) / ATTN_TILE);
+        for (int b = 0; b < j->d_k / 32; b++) {
+            int at = b * n + i, of = b * from.nc + c;
+            __builtin_memcpy((int8_t *)(uintptr_t)to.q + at * 32, from.q + of * 32, 32);
+            ((float *)(uintptr_t)to.d)[at] = from.d[of];
+            ((int32_t *)(uintptr_t)to.s32)[at] = from.s32[of];
+        }
+    }
+    return to;
+}
 
 /* ---- pages and rows */
 
@@ -272,7 +420,8 @@ static const uint8_t *attn_page(const struct attn_job *j, int p0)
 }
 
 /* Rows row .. end-1, which see the slots [a, b) of the page at p0, and no others of it. */
-static void attn_rows(const struct attn_job *j, int row, int end, int p0, int a, int b)
+static void attn_rows(const struct kern *kern, const struct attn_job *j, int row, int end, int p0,
+                      int a, int b)
 {
     const struct attn_type *kt = &attn_types[j->k_type], *vt = &attn_types[j->v_type];
     const uint8_t *page = attn_page(j, p0);
@@ -281,10 +430,10 @@ static void attn_rows(const struct attn_job *j, int row, int end, int p0, int a,
     int next = p0 + KERN_PAGE;
     /* A single vector reads each line once and in order, which the hardware foresees better. */
     if (last - first > 1) {
-        v.bytes = (int64_t)KERN_PAGE * d_v16 * vt->bytes;
+        v.bytes = j->v_bytes;
         if (next < j->slot1 && next < j->hi[row]) {
             k.p = (const char *)attn_page(j, next) + j->k_off;
-            k.bytes = (int64_t)KERN_PAGE * j->d_k * kt->bytes;
+            k.bytes = j->k_bytes;
         }
     }
     for (int i = first; i < last; i += ATTN_TILE) {
@@ -294,9 +443,15 @@ static void attn_rows(const struct attn_job *j, int row, int end, int p0, int a,
         t.b = b;
         t.d_k = j->d_k;
         t.d_v16 = d_v16;
+        t.k_bytes = j->k_bytes;
+        t.v_bytes = j->v_bytes;
         t.cap = j->cap;
         for (int h = 0; h < t.n; h++)
-            t.q[h] = j->q + (i + h) / j->g * j->q_ld + (i + h) % j->g * j->d_k;
+            t.q[h] = attn_query(j, i + h);
+        if (kt->scores == attn_scores_blocks) {
+            t.mm = kern->mm[j->k_type];
+            t.x = attn_gather(j, i, t.n);
+        }
         t.m = j->m + i;
         t.l = j->l + i;
         t.o = j->o + (int64_t)i * d_v16;
@@ -307,8 +462,10 @@ static void attn_rows(const struct attn_job *j, int row, int end, int p0, int a,
     }
 }
 
-static void vec_attn(const struct attn_job *j)
+static void vec_attn(const struct kern *kern, const struct attn_job *j)
 {
+    if (attn_types[j->k_type].scores == attn_scores_blocks)
+        attn_quantise(kern, j);
     int64_t n = (int64_t)j->n_rows * j->g, d_v16 = (j->d_v + 15) / 16 * 16;
     for (int64_t i = 0; i < n; i++) {
         j->m[i] = -__builtin_inff();
@@ -326,7 +483,7 @@ static void vec_attn(const struct attn_job *j)
                     break;
             }
             if (a < b)
-                attn_rows(j, row, end, p0, a, b);
+                attn_rows(kern, j, row, end, p0, a, b);
         }
     }
 }

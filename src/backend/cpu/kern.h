@@ -18,13 +18,16 @@ enum { KERN_PAGE = 64, KERN_SPAN = 1024 }; /* slots of a KV page; slots of an at
 
 /* Attention of n_rows query rows of one sequence with one kv head over slots [slot0, slot1) (within one span, slot0 % 64 == 0).
  * q: row i, head h: q + i*q_ld + h*d_k, f32, already scaled. g query heads share the kv head.
- * Page p of the sequence begins at base + (int64)pages[p] * page_bytes; K of this head at + k_off as [d_k][64] of type k_type, V at + v_off as
- * [64][d_v16] of type v_type (d_v16 = d_v rounded up to 16, padding zero).
+ * Page p of the sequence begins at base + (int64)pages[p] * page_bytes; K of this head at + k_off, k_bytes long, V at + v_off, v_bytes long.
+ * Numbers (f32 f16 bf16): K [d_k][64], V [64][d_v16] (d_v16 = d_v rounded up to 16, padding zero). Block types (q8_0 q5_1 q5_0 q4_1 q4_0
+ * iq4_nl; d a multiple of 32): K as four P16 panels of 16 slots (tensor/quant/packed.h), V as 64 rows of blocks as in a file.
  * Row i sees slots lo[i] <= s < hi[i]. For each page, in order, that a row sees a part of:
- *     s[j]  = fma chain over d = 0..d_k-1 of K[d][j] * q[d], from 0          (then cap * tanh(s / cap) when cap > 0)
+ *     s[j]  = numbers: fma chain over d = 0..d_k-1 of K[d][j] * q[d], from 0; block types: mm[k_type] of the panel with quant_a32(q)
+ *             (then cap * tanh(s / cap) when cap > 0)
  *     pm = max of visible s, m1 = max(m, pm)  (a > b ? a : b); p[j] = exp(s[j] - m1), 0 where not visible
  *     ps = tree(+8,+4,+2,+1) of 16 lanes, each (p0 + p1) + (p2 + p3) over the page's four groups of 16
- *     if m1 != m: c = exp(m - m1); l = fma(l, c, ps); o = o * c, else l = l + ps;   then o = fma(p[j], V[j], o) over visible j in order
+ *     if m1 != m: c = exp(m - m1); l = fma(l, c, ps); o = o * c, else l = l + ps;   then o = fma(p[j], V[j], o) over visible j in order;
+ *     an element of V blocks is d * w, of those with a minimum fma(d, w, m): d * w is exact
  * m, l: [n_rows * g]; o: [n_rows * g][d_v16]. The call initialises them (m = -inf, l = 0, o = 0) first. */
 struct attn_job {
     const float *q;
@@ -33,15 +36,22 @@ struct attn_job {
     const int32_t *lo, *hi;
     const uint8_t *base;
     const int32_t *pages;
-    int64_t page_bytes, k_off, v_off;
+    int64_t page_bytes, k_off, v_off, k_bytes, v_bytes;
     enum dtype k_type, v_type;
     int32_t slot0, slot1;
     float cap;
     float *m, *l, *o;
+    void *scratch; /* kern_attn_scratch bytes, 64-byte aligned, when k_type has blocks */
 };
 
 typedef void kern_mm_fn(const void *panel, int64_t n, const struct act_tile *a, float *y);
 typedef void kern_pack_fn(const uint8_t *rows, int64_t row_bytes, int64_t n, void *panel);
+
+/* Queries in A32: all of them, and one tile of them. */
+static inline size_t kern_attn_scratch(int64_t n_vectors, int64_t d_k)
+{
+    return (size_t)((n_vectors + ACT_TILE) * (d_k + d_k / 32 * 8));
+}
 
 struct kern {
     const char *name;
@@ -79,7 +89,7 @@ struct kern {
      * a' = fma(-b, s, a * c), b' = fma(b, c, a * s) with a*c, a*s rounded first. */
     void (*rope_norm)(float *x, const float *cosv, const float *sinv, int n_rot);
     void (*rope_neox)(float *x, const float *cosv, const float *sinv, int n_rot);
-    void (*attn)(const struct attn_job *j);
+    void (*attn)(const struct kern *k, const struct attn_job *j); /* k: whose mm and quant_a32 it calls */
     /* Merge of span partials, left to right, into M, L, O of one head: x = max(M, m); a = exp(M - x); b = exp(m - x); L = fma(L, a, l * b);
      * O = fma(O, a, o * b). A partial with l = 0 is skipped; the first one that is not is copied. */
     void (*attn_merge)(float *M, float *L, float *O, const float *m, const float *l, const float *o, int d);

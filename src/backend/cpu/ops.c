@@ -4,6 +4,7 @@
 
 #include <string.h>
 #include "base/mem.h"
+#include "graph/kv_page.h"
 
 _Static_assert((int)KERN_PAGE == (int)STEP_PAGE && (int)KERN_SPAN == (int)ATTN_SPAN,
                "kernels and graph agree on pages");
@@ -165,42 +166,33 @@ static void op_quant(call c, exec x, int64_t begin, int64_t end, int ith)
     }
 }
 
-static void put_f16(const struct kern *k, const float *x, int n, uint16_t *out, int stride)
+/* n numbers as a row of the cache's type. */
+static void to_row(const struct kern *k, enum dtype t, const float *x, int64_t n, void *row)
 {
-    uint16_t h[256];
-    for (int at = 0; at < n; at += 256) {
-        int m = n - at < 256 ? n - at : 256;
-        k->f32_to_f16(x + at, h, m);
-        for (int i = 0; i < m; i++)
-            out[(int64_t)(at + i) * stride] = h[i];
+    if (t == DT_F16) {
+        k->f32_to_f16(x, row, n);
+    } else if (t == DT_BF16) {
+        k->to_bf16(x, n, row);
+    } else {
+        dtypes[t].quant(x, row, n);
     }
 }
 
 static void op_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
 {
-    (void)ith;
     const struct kern *k = kern_of(c);
     const struct kv_layer *kv = c->kv;
     const struct cache_view *cv = &x->cache[kv->group];
-    int64_t dv16 = kv_padded(kv->d_v);
+    uint8_t *row = scratch_of(x, ith);
     for (int64_t r = begin; r < end; r++) {
         int32_t slot = step_slot(x->step, kv->group)[r], j = slot % STEP_PAGE;
         int32_t page = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
         uint8_t *base = cv->base + page * cv->page_bytes;
         for (int h = 0; h < kv->n_head_kv; h++) {
-            const float *kr = value_row(x, &c->src[0], r) + (int64_t)h * kv->d_k;
-            const float *vr = value_row(x, &c->src[1], r) + (int64_t)h * kv->d_v;
-            uint8_t *kp = base + kv->k_off + h * kv->k_head,
-                    *vp = base + kv->v_off + h * kv->v_head;
-            if (kv->k_type == DT_F16)
-                put_f16(k, kr, kv->d_k, (uint16_t *)kp + j, STEP_PAGE);
-            else
-                for (int d = 0; d < kv->d_k; d++)
-                    ((float *)kp)[d * STEP_PAGE + j] = kr[d];
-            if (kv->v_type == DT_F16)
-                k->f32_to_f16(vr, (uint16_t *)vp + j * dv16, kv->d_v);
-            else
-                memcpy((float *)vp + j * dv16, vr, (size_t)kv->d_v * sizeof *vr);
+            to_row(k, kv->k_type, value_row(x, &c->src[0], r) + (int64_t)h * kv->d_k, kv->d_k, row);
+            kv_put_k(kv, base, h, j, row);
+            to_row(k, kv->v_type, value_row(x, &c->src[1], r) + (int64_t)h * kv->d_v, kv->d_v, row);
+            kv_put_v(kv, base, h, j, row);
         }
     }
 }
@@ -396,11 +388,17 @@ static int64_t attn_units(call c, exec x)
     return (int64_t)split.n_tiles * c->kv->n_head_kv * (split.by_span ? split.n_parts : 1);
 }
 
-/* Scratch of a unit: two sets of (m, l, o) for a tile of rows times the heads of one kv head. */
+/* Scratch of a unit: two sets of (m, l, o) for a tile of rows times the heads of one kv head, and the kernel's own. */
+static size_t attn_parts(int64_t n_vec, int64_t dv16)
+{
+    return size_align((uint64_t)(2 * n_vec * (dv16 + 2)) * sizeof(float), 64);
+}
+
 static size_t attn_scratch(const struct node *n, const struct kv_layer *kv)
 {
-    int64_t dv16 = kv_padded(kv->d_v), g = n->p.attn.n_head / kv->n_head_kv;
-    return (size_t)(2 * ACT_TILE * g * (dv16 + 2) + 64) * sizeof(float);
+    int64_t n_vec = (int64_t)ACT_TILE * n->p.attn.n_head / kv->n_head_kv;
+    return attn_parts(n_vec, kv_padded(kv->d_v)) +
+           (kv_has_blocks(kv->k_type) ? kern_attn_scratch(n_vec, kv->d_k) : 0);
 }
 
 struct attn_part {
@@ -445,16 +443,19 @@ static void attn_unit(call c, exec x, int64_t u, int ith)
                            .page_bytes = x->cache[kv->group].page_bytes,
                            .k_off = kv->k_off + head_kv * kv->k_head,
                            .v_off = kv->v_off + head_kv * kv->v_head,
+                           .k_bytes = kv->k_head,
+                           .v_bytes = kv->v_head,
                            .k_type = kv->k_type,
                            .v_type = kv->v_type,
                            .cap = c->p.attn.cap,
                            .m = one.m,
                            .l = one.l,
-                           .o = one.o};
+                           .o = one.o,
+                           .scratch = (uint8_t *)scratch + attn_parts(n_vec, dv16)};
     for (int32_t i = from; i < to && i < n_spans; i++) {
         job.slot0 = (first_span + i) * KERN_SPAN;
         job.slot1 = job.slot0 + KERN_SPAN;
-        kern_of(c)->attn(&job);
+        kern_of(c)->attn(kern_of(c), &job);
         for (int64_t v = 0; v < n_vec; v++)
             kern_of(c)->attn_merge(&total.m[v], &total.l[v], total.o + v * dv16, &one.m[v],
                                    &one.l[v], one.o + v * dv16, (int)dv16);
@@ -547,6 +548,8 @@ int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_
     else if (product)
         out->scratch = panel_scratch(n->w) + (n->w2 ? panel_scratch(n->w2) : 0) +
                        (n->op == OP_MOE_MATMUL ? gather_bytes(n) : 0);
+    else if (n->op == OP_CACHE_WRITE)
+        out->scratch = kv_row_scratch(kv);
     else if (kv)
         out->scratch = attn_scratch(n, kv);
     return 1;

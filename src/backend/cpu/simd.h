@@ -300,6 +300,113 @@ SIMD_FN float r_hmax(R x) { return x; }
 
 #endif
 
+/* ---- B: 16 bytes, where blocks of 32 small integers are taken apart (two B each), and their way to V. b_nibbles: the low or the high
+ * nibbles. b_fifths: bit i of bits as bit 4 of byte i. b_look_up: table[index], index < 16. r_from_b: bytes R_LANES * i .. as signed
+ * numbers. */
+#if defined(SIMD_AVX512) || defined(SIMD_AVX2)
+
+typedef __m128i B;
+SIMD_FN B b_load(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
+SIMD_FN B b_or(B x, B y) { return _mm_or_si128(x, y); }
+SIMD_FN B b_sub(B x, int y) { return _mm_sub_epi8(x, _mm_set1_epi8((char)y)); }
+SIMD_FN B b_nibbles(B x, int high)
+{
+    return _mm_and_si128(high ? _mm_srli_epi16(x, 4) : x, _mm_set1_epi8(15));
+}
+SIMD_FN B b_look_up(B table, B index) { return _mm_shuffle_epi8(table, index); }
+#if defined(SIMD_AVX512)
+SIMD_FN B b_fifths(uint32_t bits) { return _mm_maskz_set1_epi8((__mmask16)bits, 16); }
+SIMD_FN R r_from_b(B x, int i)
+{
+    (void)i;
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
+}
+SIMD_FN R r_load_bf16(const uint16_t *p)
+{
+    __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+}
+SIMD_FN R r_set_f16(uint16_t h) { return _mm512_cvtph_ps(_mm256_set1_epi16((short)h)); }
+#else
+SIMD_FN B b_fifths(uint32_t bits)
+{
+    const B one = _mm_set1_epi64x((long long)0x8040201008040201u);
+    B both = _mm_set1_epi16((short)bits);
+    both = _mm_shuffle_epi8(both, _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
+    return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(both, one), one), _mm_set1_epi8(16));
+}
+SIMD_FN R r_from_b(B x, int i)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(i ? _mm_unpackhi_epi64(x, x) : x));
+}
+SIMD_FN R r_load_bf16(const uint16_t *p)
+{
+    __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+}
+SIMD_FN R r_set_f16(uint16_t h) { return _mm256_cvtph_ps(_mm_set1_epi16((short)h)); }
+#endif
+
+#elif defined(SIMD_NEON)
+
+typedef int8x16_t B;
+SIMD_FN B b_load(const void *p) { return vld1q_s8((const int8_t *)p); }
+SIMD_FN B b_or(B x, B y) { return vorrq_s8(x, y); }
+SIMD_FN B b_sub(B x, int y) { return vsubq_s8(x, vdupq_n_s8((int8_t)y)); }
+SIMD_FN B b_nibbles(B x, int high)
+{
+    uint8x16_t u = vreinterpretq_u8_s8(x);
+    return vreinterpretq_s8_u8(high ? vshrq_n_u8(u, 4) : vandq_u8(u, vdupq_n_u8(15)));
+}
+SIMD_FN B b_look_up(B table, B index) { return vqtbl1q_s8(table, vreinterpretq_u8_s8(index)); }
+SIMD_FN B b_fifths(uint32_t bits)
+{
+    const uint8x8_t one = vcreate_u8(0x8040201008040201u);
+    uint8x8_t low = vtst_u8(vdup_n_u8((uint8_t)bits), one);
+    uint8x8_t high = vtst_u8(vdup_n_u8((uint8_t)(bits >> 8)), one);
+    return vreinterpretq_s8_u8(vandq_u8(vcombine_u8(low, high), vdupq_n_u8(16)));
+}
+SIMD_FN R r_from_b(B x, int i)
+{
+    int16x8_t h = i < 2 ? vmovl_s8(vget_low_s8(x)) : vmovl_s8(vget_high_s8(x));
+    return vcvtq_f32_s32(i & 1 ? vmovl_s16(vget_high_s16(h)) : vmovl_s16(vget_low_s16(h)));
+}
+SIMD_FN R r_load_bf16(const uint16_t *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
+SIMD_FN R r_set_f16(uint16_t h) { return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h))); }
+
+#else
+
+typedef struct {
+    int8_t b[16];
+} B;
+#define B_DEFINE(params, name, expr)                                                               \
+    V_FN B name params                                                                             \
+    {                                                                                              \
+        B z;                                                                                       \
+        EACH(i, 16)                                                                                \
+            z.b[i] = (int8_t)(expr);                                                               \
+        return z;                                                                                  \
+    }
+B_DEFINE((const void *p), b_load, ((const int8_t *)p)[i])
+B_DEFINE((B x, B y), b_or, x.b[i] | y.b[i])
+B_DEFINE((B x, int y), b_sub, x.b[i] - y)
+B_DEFINE((B x, int high), b_nibbles, (high ? (uint8_t)x.b[i] >> 4 : x.b[i]) & 15)
+B_DEFINE((B table, B index), b_look_up, table.b[index.b[i]])
+B_DEFINE((uint32_t bits), b_fifths, (bits >> i & 1) << 4)
+#undef B_DEFINE
+SIMD_FN R r_from_b(B x, int i) { return (float)x.b[i]; }
+SIMD_FN R r_load_bf16(const uint16_t *p)
+{
+    union simd_bits v = {.u = (uint32_t)*p << 16};
+    return v.f;
+}
+SIMD_FN R r_set_f16(uint16_t h) { return half_to_float(h); }
+
+#endif
+
 /* ---- vectors. v_less, v_first, v_pow2, v_sign: as the r_ functions. v_sum, v_hmax: the tree +8, +4, +2, +1. */
 typedef struct {
     R r[V_REGS];
@@ -317,6 +424,9 @@ enum { V_LANES = 16, R_LANES = V_LANES / V_REGS };
 V_DEFINE((float f), v_set, r_set(f))
 V_DEFINE((const float *p), v_load, r_load(p + i * R_LANES))
 V_DEFINE((const uint16_t *p), v_load_f16, r_load_f16(p + i * R_LANES))
+V_DEFINE((const uint16_t *p), v_load_bf16, r_load_bf16(p + i * R_LANES))
+V_DEFINE((uint16_t h), v_set_f16, r_set_f16(h)) /* a half in every lane */
+V_DEFINE((B x), v_from_b, r_from_b(x, i))
 V_DEFINE((V x, V y), v_add, r_add(x.r[i], y.r[i]))
 V_DEFINE((V x, V y), v_sub, r_sub(x.r[i], y.r[i]))
 V_DEFINE((V x, V y), v_mul, r_mul(x.r[i], y.r[i]))

@@ -81,7 +81,7 @@ static inline int nearest(float v, int lo, int hi)
 {
     v = v > (float)lo ? v : (float)lo;
     v = v < (float)hi ? v : (float)hi;
-    return (int)rintf(v);
+    return (int)lrintf(v); /* one instruction; rintf may be a call */
 }
 
 static inline float inverse(float d)
@@ -274,6 +274,12 @@ static inline void get_groups(const uint8_t *packed, int r, uint8_t *bytes, int 
     void NAME##_pack(const void *const *src, int n_src, int64_t n, void *out)                      \
     {                                                                                              \
         pack16(src, n_src, n / BLOCK, BYTES, P16_##NAME, out, NAME##_pack1);                       \
+    }                                                                                              \
+    void NAME##_pack_row(const void *blocks, int row, int64_t n, void *packed)                     \
+    {                                                                                              \
+        for (int64_t b = 0; b < n / (BLOCK); b++)                                                  \
+            NAME##_pack1((const uint8_t *)blocks + b * (BYTES), row,                               \
+                         (uint8_t *)packed + b * P16_##NAME);                                      \
     }                                                                                              \
     void NAME##_unpack_row(const void *packed, int row, int64_t n, void *blocks)                   \
     {                                                                                              \

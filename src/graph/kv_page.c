@@ -1,0 +1,93 @@
+/* kv_page.c -- see kv_page.h. */
+#include "graph/kv_page.h"
+
+#include <string.h>
+#include "base/mem.h"
+#include "graph/step.h"
+
+enum { PANEL = 16 }; /* slots of a panel of K blocks */
+
+const enum dtype kv_types[KV_N_TYPES] = {DT_F32,  DT_F16,  DT_BF16, DT_Q8_0,  DT_Q5_1,
+                                         DT_Q5_0, DT_Q4_1, DT_Q4_0, DT_IQ4_NL};
+
+int kv_type_known(enum dtype t)
+{
+    for (int i = 0; i < KV_N_TYPES; i++)
+        if (kv_types[i] == t)
+            return 1;
+    return 0;
+}
+
+int64_t kv_k_bytes(enum dtype t, int64_t d_k)
+{
+    return (int64_t)dtype_row_bytes(t, d_k) * STEP_PAGE;
+}
+
+int64_t kv_v_bytes(enum dtype t, int64_t d_v)
+{
+    return (int64_t)dtype_row_bytes(t, kv_has_blocks(t) ? d_v : kv_padded(d_v)) * STEP_PAGE;
+}
+
+size_t kv_row_scratch(const struct kv_layer *kv)
+{
+    int64_t d = kv_padded(kv->d_k > kv->d_v ? kv->d_k : kv->d_v);
+    return (size_t)size_align((uint64_t)d * sizeof(float), 64);
+}
+
+/* n elements of `bytes` bytes each, from and to places that many elements apart. */
+static void copy_strided(uint8_t *to, int64_t to_step, const uint8_t *from, int64_t from_step,
+                         int64_t n, int32_t bytes)
+{
+    if (bytes == 2)
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + 2 * i * to_step, from + 2 * i * from_step, 2);
+    else
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + 4 * i * to_step, from + 4 * i * from_step, 4);
+}
+
+static uint8_t *k_at(const struct kv_layer *kv, const uint8_t *page, int head, int slot)
+{
+    const uint8_t *p = page + kv->k_off + head * kv->k_head;
+    if (kv_has_blocks(kv->k_type))
+        p += slot / PANEL * (kv->k_head / (STEP_PAGE / PANEL));
+    else
+        p += slot * dtypes[kv->k_type].block_bytes;
+    return (uint8_t *)(uintptr_t)p;
+}
+
+static uint8_t *v_at(const struct kv_layer *kv, const uint8_t *page, int head, int slot)
+{
+    return (uint8_t *)(uintptr_t)(page + kv->v_off + head * kv->v_head +
+                                  slot * (kv->v_head / STEP_PAGE));
+}
+
+void kv_put_k(const struct kv_layer *kv, uint8_t *page, int head, int slot, const void *row)
+{
+    const struct dtype_traits *t = &dtypes[kv->k_type];
+    uint8_t *to = k_at(kv, page, head, slot);
+    if (t->block > 1)
+        t->pack_row(row, slot % PANEL, kv->d_k, to);
+    else
+        copy_strided(to, STEP_PAGE, row, 1, kv->d_k, t->block_bytes);
+}
+
+void kv_get_k(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row)
+{
+    const struct dtype_traits *t = &dtypes[kv->k_type];
+    const uint8_t *from = k_at(kv, page, head, slot);
+    if (t->block > 1)
+        t->unpack_row(from, slot % PANEL, kv->d_k, row);
+    else
+        copy_strided(row, 1, from, STEP_PAGE, kv->d_k, t->block_bytes);
+}
+
+void kv_put_v(const struct kv_layer *kv, uint8_t *page, int head, int slot, const void *row)
+{
+    memcpy(v_at(kv, page, head, slot), row, dtype_row_bytes(kv->v_type, kv->d_v));
+}
+
+void kv_get_v(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row)
+{
+    memcpy(row, v_at(kv, page, head, slot), dtype_row_bytes(kv->v_type, kv->d_v));
+}

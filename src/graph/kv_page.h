@@ -1,0 +1,42 @@
+/* kv_page.h -- where K and V of a slot lie in a page of the cache, and which types they can have: what the reference ops, the CPU's kernels
+ * and whoever copies pages agree on.
+ *
+ * A page holds 64 slots; kv head h of a layer (struct kv_layer) at page + k_off + h * k_head and page + v_off + h * v_head:
+ *
+ *     K   numbers (f32 f16 bf16)   [d_k][64]: scores of neighbouring slots are neighbouring lanes
+ *         block types              4 panels of 16 slots, packed as that many rows of a weight are (tensor/quant/packed.h), so that scores
+ *                                  are matrix products of the quantised query with them
+ *     V   numbers                  [64][d_v], each row padded with zeros to whole vectors of 16
+ *         block types              [64] rows of blocks as in a file
+ *
+ * Blocks lie along the head, so d_k and d_v are multiples of 32 where the type has blocks. A page takes the bytes of its type and no more
+ * (but for the padding of V). Padding is never written: pages are zeroed when they are made.
+ *
+ * A slot's *row* is one head in the layout of a file: d numbers, or d / 32 blocks. */
+#ifndef PITH_GRAPH_KV_PAGE_H
+#define PITH_GRAPH_KV_PAGE_H
+
+#include "graph/graph.h"
+
+/* The types of a cache, best first; kv_types[n] for n < KV_N_TYPES. */
+enum { KV_N_TYPES = 9 };
+extern const enum dtype kv_types[KV_N_TYPES];
+int kv_type_known(enum dtype t);
+
+static inline int kv_has_blocks(enum dtype t)
+{
+    return dtypes[t].block > 1;
+}
+/* Bytes of the 64 slots of one kv head. */
+int64_t kv_k_bytes(enum dtype t, int64_t d_k);
+int64_t kv_v_bytes(enum dtype t, int64_t d_v);
+/* Bytes of the longest row of K or V as f32, rounded up to 64: scratch for whoever converts rows. */
+size_t kv_row_scratch(const struct kv_layer *kv);
+
+/* Row of a slot to and from its place; page is the page's first byte, rows need no alignment. */
+void kv_put_k(const struct kv_layer *kv, uint8_t *page, int head, int slot, const void *row);
+void kv_put_v(const struct kv_layer *kv, uint8_t *page, int head, int slot, const void *row);
+void kv_get_k(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row);
+void kv_get_v(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row);
+
+#endif
