@@ -333,6 +333,86 @@ static void threads_that_cannot_start(void)
     CHECK_MSG(WEXITSTATUS(status) == 0, "child failed at %d", WEXITSTATUS(status));
 }
 
+/* ---------------------------------------------------------------- shared runs */
+
+struct board {
+    struct pool *pool;
+    _Atomic(uint32_t) next, done, round;
+    uint32_t n_items, n_rounds;
+    int refuse; /* this thread never takes anything; -1: all do */
+    int out_of_range, n;
+    int item[64]; /* plain: each is written by whoever took it, and read in the next round */
+};
+
+/* Rounds of items, each round opened by whoever finished the last item of the one before. */
+static int share_items(void *ctx, int ith)
+{
+    struct board *b = ctx;
+    if (ith < 0 || ith >= b->n)
+        b->out_of_range = 1;
+    for (;;) {
+        uint32_t round = atomic_load(&b->round), i;
+        if (round >= b->n_rounds)
+            return 1;
+        if (ith == b->refuse)
+            return 0;
+        while ((i = atomic_load(&b->next)) < (round + 1) * b->n_items) {
+            if (!atomic_compare_exchange_strong(&b->next, &i, i + 1))
+                continue;
+            b->item[i % b->n_items] += 1;
+            if (atomic_fetch_add(&b->done, 1) + 1 == (round + 1) * b->n_items) {
+                atomic_store(&b->round, round + 1);
+                pool_ring(b->pool);
+            }
+        }
+        if (atomic_load(&b->round) == round)
+            return 0;
+    }
+}
+
+static void check_board(struct pool *p, int n, uint32_t n_rounds, int refuse)
+{
+    struct board b = {
+        .pool = p, .n_items = 7, .n_rounds = n_rounds, .refuse = refuse, .n = n > 1 ? n : 1};
+    pool_share(p, n, share_items, &b);
+    CHECK(!b.out_of_range && atomic_load(&b.done) == 7 * n_rounds);
+    for (int i = 0; i < 7; i++)
+        CHECK(b.item[i] == (int)n_rounds);
+    memset(&b, 0xff, sizeof b); /* nobody may look at it any more */
+}
+
+static void shared_runs(void)
+{
+    struct pool *p = pool_new(4, NULL);
+    REQUIRE(p, "pool");
+    struct counts c = {{0}};
+    for (int i = 0; i < (int)(60 * test_scale()); i++) {
+        check_board(p, i % 4 + 1, (uint32_t)(i % 9), -1);
+        pool_run(p, 4, count, &c); /* helpers that are late do not disturb it */
+        check_board(p, 4, 3, 1 + i % 3); /* a worker that never comes */
+        if (i % 20 == 0)
+            check_board(p, 4, 2, 0); /* a caller that only waits for workers */
+    }
+    for (int i = 0; i < 4; i++)
+        CHECK(c.done[i] == (int)(60 * test_scale()));
+    pool_free(p);
+}
+
+static void share_inside(void *ctx, int ith)
+{
+    (void)ith;
+    check_board(ctx, 3, 2, -1);
+}
+
+static void shared_run_inside_a_run(void)
+{
+    struct pool *p = pool_new(3, NULL);
+    REQUIRE(p, "pool");
+    for (int i = 0; i < 20; i++)
+        pool_run(p, 3, share_inside, p);
+    pool_free(p);
+}
+
 /* ---------------------------------------------------------------- floating-point control */
 
 #define FTZ_DAZ 0x8040u
@@ -402,6 +482,8 @@ int main(void)
     TEST(runs_inside_runs);
     TEST(barriers);
     TEST(wait_and_wake);
+    TEST(shared_runs);
+    TEST(shared_run_inside_a_run);
     TEST(idle_workers_sleep);
     TEST(floating_point_control);
     TEST(clock_moves);

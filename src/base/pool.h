@@ -17,6 +17,13 @@ typedef void (*pool_fn)(void *ctx, int ith);
  * its indices one after the other on the calling thread (so they must not wait for each other). */
 void pool_run(struct pool *p, int n, pool_fn fn, void *ctx);
 
+/* One function by whoever is there: fn(ctx, 0) on the caller and fn(ctx, i), 0 < i < n, on workers as they come, each any number of times
+ * (also never) until fn(ctx, 0) returns 1: it is over. Returning 0 means "nothing to do for now"; the thread is called again after
+ * pool_ring, which fn rings when there is work again or all is over. Nothing may rely on a worker's taking part. */
+typedef int (*pool_share_fn)(void *ctx, int ith);
+void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx);
+void pool_ring(struct pool *p);
+
 /* Waiting for a 32-bit word to change: spin with pause for about spin_ns, then futex. */
 void wait_while_equal(const _Atomic(uint32_t) *word, uint32_t value, int64_t spin_ns);
 void wake_all(const _Atomic(uint32_t) *word);

@@ -3,7 +3,8 @@
  * There is no barrier that waits for threads: a phase ends when all its *units* are done, and whoever finishes the last one opens the
  * next phase. Each thread owns a static share of the units (so that it streams one contiguous part of the weights), takes chunks from the
  * front of it, and when it is empty steals chunks from the back of the others'. A thread that was descheduled therefore delays a phase
- * only by the one chunk it holds; a thread that comes late finds the phase gone and goes to the current one.
+ * only by the one chunk it holds (and the pool trades cores with it); a thread that comes late finds the phase gone and goes to the
+ * current one, and the run ends without those that never come.
  *
  *   share word of thread i:  [phase + 1 : 16][lo : 24][hi : 24]   in chunks of units,   taken by compare-and-swap, by owner and thieves alike
  *
@@ -18,7 +19,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 
-enum { SPIN_NS = 50000, CANCELLED_PHASE = INT_MAX };
+enum { CANCELLED_PHASE = INT_MAX };
 
 struct share {
     _Atomic(uint64_t) word;
@@ -38,7 +39,6 @@ struct runner {
     int32_t first, n;
     int n_threads;
     _Atomic(uint32_t) cur; /* phase being worked on, relative to first; n: finished */
-    _Atomic(uint32_t) sleepers;
     int64_t t0;
 };
 
@@ -180,45 +180,26 @@ static void advance(struct runner *r, int64_t i, int ith)
     }
     if (cancelled(r))
         next = CANCELLED_PHASE;
-    atomic_store_explicit(&r->cur, next, memory_order_seq_cst);
-    if (atomic_load_explicit(&r->sleepers, memory_order_seq_cst))
-        wake_all(&r->cur);
+    atomic_store_explicit(&r->cur, next, memory_order_release);
+    if (r->x->n_threads > 1)
+        pool_ring(r->x->pool);
 }
 
-static void wait_for_next(struct runner *r, uint32_t i)
-{
-    int64_t until = 0;
-    for (int spins = 0; atomic_load_explicit(&r->cur, memory_order_acquire) == i; spins++) {
-        cpu_pause();
-        if (spins & 63)
-            continue;
-        int64_t now = clock_ns();
-        if (!until)
-            until = now + SPIN_NS;
-        else if (now > until) {
-            atomic_fetch_add(&r->sleepers, 1);
-            wait_while_equal(&r->cur, i, 0);
-            atomic_fetch_sub(&r->sleepers, 1);
-        }
-    }
-}
-
-static void worker(void *ctx, int ith)
+/* Works on phases as they come; returns 1 when all are done, 0 when the current one has no chunk left to take. */
+static int worker(void *ctx, int ith)
 {
     struct runner *r = ctx;
-    for (;;) {
-        uint32_t i = atomic_load_explicit(&r->cur, memory_order_acquire);
-        if (i >= (uint32_t)r->n)
-            return;
+    uint32_t i = atomic_load_explicit(&r->cur, memory_order_acquire), now = i;
+    for (; i < (uint32_t)r->n; i = now) {
         const struct phase *ph = &r->x->plan->phases[r->first + (int32_t)i];
         struct cpu_phase *cp = &r->ph[i];
         for (int k = 0; k < r->n_threads; k++) { /* own share first, then the neighbours' */
             int v = (ith + k) % r->n_threads;
             for (int64_t c; (c = claim(r, i, v, k > 0)) >= 0;) {
-                if (cancelled(r)) { /* some thread is always here, so sleepers are woken */
+                if (cancelled(r)) { /* some thread is always here, so all hear of it */
                     atomic_store(&r->cur, CANCELLED_PHASE);
-                    wake_all(&r->cur);
-                    return;
+                    pool_ring(r->x->pool);
+                    return 1;
                 }
                 int64_t lo = c * cp->chunk, hi = lo + cp->chunk;
                 work(r, ph, lo, hi < cp->n_units ? hi : cp->n_units, ith);
@@ -227,8 +208,11 @@ static void worker(void *ctx, int ith)
                     advance(r, i, ith);
             }
         }
-        wait_for_next(r, i);
+        now = atomic_load_explicit(&r->cur, memory_order_acquire);
+        if (now == i)
+            return 0;
     }
+    return 1;
 }
 
 pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
@@ -243,11 +227,10 @@ pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
     if (x->profile)
         r.t0 = clock_ns();
     atomic_init(&r.cur, 0);
-    atomic_init(&r.sleepers, 0);
     uint32_t fp = fp_enter();
     advance(&r, -1, 0);
     if (atomic_load(&r.cur) < (uint32_t)n)
-        pool_run(x->pool, x->n_threads, worker, &r);
+        pool_share(x->pool, x->n_threads, worker, &r);
     fp_leave(fp);
     if (cancelled(&r))
         return error_set(err, PITH_CANCELLED,
