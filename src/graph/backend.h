@@ -127,6 +127,11 @@ struct backend {
     /* Runs phases [first, first + n). */
     pith_status (*run)(struct device *d, struct exec *x, int32_t first, int32_t n,
                        struct pith_error *err);
+    /* A layer's part of a page (its first byte on the device) to and from canonical form on the host: kv_page.h. */
+    void (*page_read)(struct device *d, const struct kv_layer *kv, const uint8_t *page, void *k,
+                      void *v);
+    void (*page_write)(struct device *d, const struct kv_layer *kv, uint8_t *page, const void *k,
+                       const void *v);
     void (*sync)(struct device *d);
     /* Limits of the machine as this backend's kernels could reach them, about ms milliseconds for each. */
     pith_status (*measure)(struct device *d, struct pool *pool, int n_threads, int ms,

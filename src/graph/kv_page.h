@@ -39,4 +39,11 @@ void kv_put_v(const struct kv_layer *kv, uint8_t *page, int head, int slot, cons
 void kv_get_k(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row);
 void kv_get_v(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row);
 
+/* A layer's part of a page in canonical form, that of files and other devices: K and V apart, each [64 slots][kv head][row]. The same bytes
+ * whatever layout a device keeps, and each is the other's exact inverse; put leaves the padding of V as it is. */
+int64_t kv_canonical_k(const struct kv_layer *kv); /* bytes */
+int64_t kv_canonical_v(const struct kv_layer *kv);
+void kv_get_page(const struct kv_layer *kv, const uint8_t *page, void *k, void *v);
+void kv_put_page(const struct kv_layer *kv, uint8_t *page, const void *k, const void *v);
+
 #endif

@@ -8,6 +8,7 @@
 #include "base/cpu.h"
 #include "base/env.h"
 #include "base/mem.h"
+#include "graph/kv_page.h"
 
 static int cpu_n_devices(void)
 {
@@ -147,6 +148,20 @@ static void cpu_pack(const struct device *d, const struct tensor *t, int64_t sta
         cpu_pack_panel(c->kern, t, stack, p, (uint8_t *)out + (uint64_t)(p - first) * panel);
 }
 
+static void cpu_page_read(struct device *d, const struct kv_layer *kv, const uint8_t *page, void *k,
+                          void *v)
+{
+    (void)d;
+    kv_get_page(kv, page, k, v);
+}
+
+static void cpu_page_write(struct device *d, const struct kv_layer *kv, uint8_t *page,
+                           const void *k, const void *v)
+{
+    (void)d;
+    kv_put_page(kv, page, k, v);
+}
+
 static void cpu_sync(struct device *d)
 {
     (void)d; /* run returns when the work is done */
@@ -168,6 +183,8 @@ const struct backend backend_cpu = {
     .pack = cpu_pack,
     .state_bytes = cpu_state_bytes,
     .run = cpu_run,
+    .page_read = cpu_page_read,
+    .page_write = cpu_page_write,
     .sync = cpu_sync,
     .measure = cpu_measure,
 };
