@@ -55,8 +55,9 @@ struct subject {
     int32_t *token;  /* [n] */
     int32_t *row_of; /* [n] row of expected with the logits after this token, -1: not recorded */
     float *expected;
-    int windowed; /* some positions cannot be resumed at: pages were given back */
-    int crowded;  /* the others of a batch are as long as the subject itself */
+    int windowed;  /* some positions cannot be resumed at: pages were given back */
+    int recurrent; /* only checkpoints can be: every 64 positions, ends of prompts */
+    int crowded;   /* the others of a batch are as long as the subject itself */
 };
 
 struct way {
@@ -365,7 +366,8 @@ static size_t prefix(struct feed *f, int32_t seq, const int32_t *token, int32_t 
 
 static void check_kept(struct feed *f, size_t kept, int32_t wanted)
 {
-    if (!f->bad && kept != (size_t)wanted && !(f->s->windowed && kept == 0)) {
+    size_t least = f->s->recurrent ? (size_t)wanted / 64 * 64 : (size_t)wanted;
+    if (!f->bad && (kept > (size_t)wanted || kept < least) && !(f->s->windowed && kept == 0)) {
         f->bad = 1;
         CHECK_MSG(0, "%s, %s, %s: %zu positions kept, wanted %d", f->s->name, f->way->name,
                   f->driver, kept, wanted);
@@ -402,7 +404,7 @@ static int32_t cut(struct feed *f, int32_t seq, int32_t n)
 {
     struct pith_error err;
     pith_status st = f->bad ? PITH_OK : pith_truncate(f->ss, slot(f, seq), n, &err);
-    if (st == PITH_STATE && f->s->windowed) {
+    if (st == PITH_STATE && (f->s->windowed || f->s->recurrent)) {
         n_released++;
         truncate_to(f, seq, 0);
         return 0;
@@ -437,7 +439,7 @@ static void copy(struct feed *f, int32_t dst, int32_t src, int32_t n)
 static void drive_copy(struct feed *f)
 {
     const struct subject *s = f->s;
-    int32_t p = 1 + below(s->n - 1), less = s->windowed ? p : 1 + below(p);
+    int32_t p = 1 + below(s->n - 1), less = s->windowed || s->recurrent ? p : 1 + below(p);
     for (int32_t i = 0, n = 1 + below(70); i < n && i < s->n_ctx; i++)
         put(f, 3, junk(f), -1, 0);
     put_chunks(f, 0, 0, p, 1 + below(90));
@@ -693,6 +695,9 @@ static void golden_folder(const char *folder, const char *begin, int32_t n, int 
         snprintf(s.path, sizeof s.path, "%s", golden_path(g, ".gguf"));
         s.n_vocab = vocab_of(s.path);
         s.windowed = !strncmp(g->arch, "gemma", 5);
+        const json_t *flags = json_object_get(g->json, "flags");
+        s.recurrent = json_is_true(json_object_get(flags, "recurrent")) ||
+                      json_is_true(json_object_get(flags, "hybrid"));
         s.cache = (n_run + (int)turn) % 2 ? "f32" : "f16";
         snprintf(s.name, sizeof s.name, "%s, %s cache", g->name, s.cache);
         fill_subject(&s, g->token, g->n, n, n);

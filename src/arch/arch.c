@@ -177,11 +177,66 @@ int32_t *key_per_layer(struct keys *k, struct arena *a, const char *suffix, int3
     return v;
 }
 
+int arch_has_tensor(const struct gguf *g, const char *name)
+{
+    return gguf_tensor_find(g, slice_of(name)) != NULL;
+}
+
+int32_t key_vocab(struct keys *k)
+{
+    const struct gguf_tensor *t = gguf_tensor_find(k->g, SLICE("token_embd.weight"));
+    if (t && t->n_dims == 2 && t->dims[0] > 0 && t->dims[0] <= INT32_MAX / 4)
+        return (int32_t)t->dims[0];
+    return (int32_t)key_u32(k, "vocab_size", 1, INT32_MAX / 4);
+}
+
+void key_rope(struct keys *k, struct hparams *hp, float base_swa)
+{
+    struct slice type = {0};
+    char key[128];
+    hp->n_rot = (int32_t)key_u32_or(k, "rope.dimension_count", 0, hp->d_k, (uint32_t)hp->d_k);
+    hp->rope_base = key_f32_or(k, "rope.freq_base", 10000.0f);
+    hp->rope_base_swa =
+        key_f32_or(k, "rope.freq_base_swa", base_swa > 0 ? base_swa : hp->rope_base);
+    hp->rope_factor =
+        key_f32_or(k, "rope.scaling.factor", key_f32_or(k, "rope.scale_linear", 1.0f));
+    hp->rope_attn_factor = key_f32_or(k, "rope.scaling.attn_factor", 1.0f);
+    hp->rope_ctx_orig = (int32_t)key_u32_or(k, "rope.scaling.original_context_length", 1, INT32_MAX,
+                                            (uint32_t)hp->n_ctx_train);
+    hp->yarn_ext = key_f32_or(k, "rope.scaling.yarn_ext_factor", 1.0f);
+    hp->yarn_attn = key_f32_or(k, "rope.scaling.yarn_attn_factor", 1.0f);
+    hp->yarn_beta_fast = key_f32_or(k, "rope.scaling.yarn_beta_fast", 32.0f);
+    hp->yarn_beta_slow = key_f32_or(k, "rope.scaling.yarn_beta_slow", 1.0f);
+    snprintf(key, sizeof key, "%s.rope.scaling.type", k->arch);
+    const struct gguf_kv *kv = gguf_find(k->g, key);
+    if (kv && gguf_str(k->g, kv, &type)) {
+        if (slice_eq_z(type, "linear"))
+            hp->rope_scaling = ROPE_SCALE_LINEAR;
+        else if (slice_eq_z(type, "yarn"))
+            hp->rope_scaling = ROPE_SCALE_YARN;
+        else if (!slice_eq_z(type, "none") && k->st == PITH_OK)
+            k->st = error_set(k->err, PITH_UNSUPPORTED,
+                              "%s: key \"%s\" is \"%.*s\"; known are none, linear, yarn",
+                              gguf_path(k->g), key, (int)(type.n < 40 ? type.n : 40), type.p);
+    } else if (hp->rope_factor != 1.0f) {
+        hp->rope_scaling = ROPE_SCALE_LINEAR;
+    }
+    if (k->st == PITH_OK &&
+        (hp->n_rot % 2 || hp->rope_base <= 1 || hp->rope_base_swa <= 1 || hp->rope_factor <= 0))
+        k->st = error_set(k->err, PITH_RANGE,
+                          "%s: RoPE of %d dimensions (wanted even), base %g and %g (wanted > 1), "
+                          "factor %g (wanted > 0)",
+                          gguf_path(k->g), hp->n_rot, (double)hp->rope_base,
+                          (double)hp->rope_base_swa, (double)hp->rope_factor);
+}
+
 /* ---------------------------------------------------------------- symbolic shapes */
 
-static int64_t dim_size(const struct arch_model *m, enum dim d, int32_t l)
+static int64_t dim_size(const struct arch_model *m, int d, int32_t l)
 {
     const struct hparams *hp = &m->hp;
+    if (d >= DIM_FAMILY)
+        return m->arch->dim(m, d, l);
     int64_t q = (int64_t)hp->n_head[l] * hp->d_k, k = (int64_t)hp->n_head_kv[l] * hp->d_k,
             v = (int64_t)hp->n_head_kv[l] * hp->d_v;
     switch (d) {
@@ -214,9 +269,10 @@ static int64_t dim_size(const struct arch_model *m, enum dim d, int32_t l)
     }
 }
 
-int arch_tensor_used(const struct arch_model *m, const struct tensor_spec *t)
+int arch_tensor_used(const struct arch_model *m, const struct tensor_spec *t, int32_t l)
 {
-    return (m->features & t->need) == t->need && !(m->features & t->unless);
+    uint32_t has = m->features | (l >= 0 && m->layer_features ? m->layer_features[l] : 0);
+    return (has & t->need) == t->need && !(has & t->unless);
 }
 
 int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, int32_t l,

@@ -46,7 +46,8 @@ enum dim {
     DIM_X,
     DIM_FX,
     DIM_ROT2,
-    DIM_ANY
+    DIM_ANY,
+    DIM_FAMILY /* from here on dimensions of the family's own (struct arch, dim) */
 };
 
 struct tensor_spec {
@@ -56,7 +57,7 @@ struct tensor_spec {
     uint32_t need,
         unless; /* feature bits: belongs to the model when all of need and none of unless are set */
     int optional;
-    enum dim dims[4]; /* C order, DIM_END-terminated */
+    int dims[4]; /* enum dim or the family's; C order, DIM_END-terminated */
     enum tensor_role role;
 };
 
@@ -69,14 +70,17 @@ struct arch {
     const void *variant;               /* of the family */
     size_t layer_bytes, model_bytes;   /* structs of tensor pointers */
     const struct tensor_spec *tensors; /* ends with name NULL */
+    int64_t (*dim)(const struct arch_model *m, int d, int32_t l); /* of DIM_FAMILY and above */
     /* Reads and checks the hyper-parameters. */
     pith_status (*hparams)(struct arch_model *m, const struct gguf *g, struct pith_error *err);
     /* Writes the keys a synthetic model of these hyper-parameters needs. */
     void (*synth_keys)(const struct arch *a, const struct hparams *hp, struct gguf_writer *w);
     /* Once the weights are bound: constants that depend on them. */
     pith_status (*ready)(struct arch_model *m, struct pith_error *err);
-    /* Tells what each layer keeps: fills kv[n_layer] (group is set by the cache) and its window. Returns the number of kv layers. */
-    int32_t (*state)(const struct arch_model *m, struct kv_layer *kv, int32_t *window);
+    /* Tells what each layer keeps: fills kv[n_layer] (n_head_kv 0: no K and V; group is set by the cache), its window, and its recurrent
+     * state (zeroed before). */
+    void (*state)(const struct arch_model *m, struct kv_layer *kv, int32_t *window,
+                  struct state_layer *state);
     void (*build)(const struct arch_model *m, struct graph *g);
 };
 
@@ -86,6 +90,8 @@ struct arch_model {
     struct arena *arena;
     struct hparams hp;
     uint32_t features;            /* of the arch, plus what the file's tensors show */
+    uint32_t *layer_features;     /* [n_layer] besides, of each layer; NULL: none */
+    void *family;                 /* the family's own hyper-parameters */
     void *model;                  /* model-level tensor pointers */
     void *layers;                 /* n_layer times layer_bytes */
     const struct rope_set **rope; /* [n_layer] */
@@ -99,8 +105,8 @@ extern const struct arch *const arch_list[];    /* NULL-terminated */
 /* Reads the architecture's keys; the unknown one lists the known. */
 pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *arena,
                       struct pith_error *err);
-/* Does the row belong to this model (before optional ones are looked up)? Resolved shape of a row in layer l; returns n_dims. */
-int arch_tensor_used(const struct arch_model *m, const struct tensor_spec *t);
+/* Does the row belong to this model, in layer l (before optional ones are looked up)? Resolved shape of it; returns n_dims. l: -1 none */
+int arch_tensor_used(const struct arch_model *m, const struct tensor_spec *t, int32_t l);
 int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, int32_t l,
                      int64_t dims[4]);
 struct tensor **arch_tensor_slot(const struct arch_model *m, const struct tensor_spec *t,
@@ -121,6 +127,22 @@ int key_bool_or(struct keys *k, const char *suffix, int fallback);
 /* A scalar for all layers or an array of n. */
 int32_t *key_per_layer(struct keys *k, struct arena *a, const char *suffix, int32_t n, int64_t lo,
                        int64_t hi, int64_t fallback);
+
+/* The vocabulary's size is the embedding's: the key is not always there, and the tokenizer may be shorter. */
+int32_t key_vocab(struct keys *k);
+/* All rope.* keys; base_swa: default base of windowed layers, 0: as the others. d_k and n_ctx_train are set. */
+void key_rope(struct keys *k, struct hparams *hp, float base_swa);
+int arch_has_tensor(const struct gguf *g, const char *name);
+
+/* Limits of what a file may ask for. */
+enum {
+    MAX_LAYERS = 1024,
+    MAX_HEADS = 1024,
+    MAX_EMBD = 1 << 20,
+    MAX_FF = 1 << 22,
+    MAX_HEAD_DIM = 4096,
+    MAX_EXPERTS = 4096
+};
 
 /* Rope constants of one set of layers; factors: [n_rot/2] divisors or NULL. NULL when memory is short. */
 struct rope_set *rope_set_new(struct arena *a, const struct hparams *hp, int neox, float base,

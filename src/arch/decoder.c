@@ -113,55 +113,6 @@ static const struct tensor_spec tensors[] = {
 
 /* ---------------------------------------------------------------- hyper-parameters */
 
-enum {
-    MAX_LAYERS = 1024,
-    MAX_HEADS = 1024,
-    MAX_EMBD = 1 << 20,
-    MAX_FF = 1 << 22,
-    MAX_HEAD_DIM = 4096,
-    MAX_EXPERTS = 4096
-};
-
-static void read_rope(struct keys *k, struct hparams *hp, const struct variant *v)
-{
-    struct slice type = {0};
-    char key[128];
-    hp->n_rot = (int32_t)key_u32_or(k, "rope.dimension_count", 0, hp->d_k, (uint32_t)hp->d_k);
-    hp->rope_base = key_f32_or(k, "rope.freq_base", 10000.0f);
-    hp->rope_base_swa = key_f32_or(k, "rope.freq_base_swa",
-                                   v->rope_base_swa > 0 ? v->rope_base_swa : hp->rope_base);
-    hp->rope_factor =
-        key_f32_or(k, "rope.scaling.factor", key_f32_or(k, "rope.scale_linear", 1.0f));
-    hp->rope_attn_factor = key_f32_or(k, "rope.scaling.attn_factor", 1.0f);
-    hp->rope_ctx_orig = (int32_t)key_u32_or(k, "rope.scaling.original_context_length", 1, INT32_MAX,
-                                            (uint32_t)hp->n_ctx_train);
-    hp->yarn_ext = key_f32_or(k, "rope.scaling.yarn_ext_factor", 1.0f);
-    hp->yarn_attn = key_f32_or(k, "rope.scaling.yarn_attn_factor", 1.0f);
-    hp->yarn_beta_fast = key_f32_or(k, "rope.scaling.yarn_beta_fast", 32.0f);
-    hp->yarn_beta_slow = key_f32_or(k, "rope.scaling.yarn_beta_slow", 1.0f);
-    snprintf(key, sizeof key, "%s.rope.scaling.type", k->arch);
-    const struct gguf_kv *kv = gguf_find(k->g, key);
-    if (kv && gguf_str(k->g, kv, &type)) {
-        if (slice_eq_z(type, "linear"))
-            hp->rope_scaling = ROPE_SCALE_LINEAR;
-        else if (slice_eq_z(type, "yarn"))
-            hp->rope_scaling = ROPE_SCALE_YARN;
-        else if (!slice_eq_z(type, "none") && k->st == PITH_OK)
-            k->st = error_set(k->err, PITH_UNSUPPORTED,
-                              "%s: key \"%s\" is \"%.*s\"; known are none, linear, yarn",
-                              gguf_path(k->g), key, (int)(type.n < 40 ? type.n : 40), type.p);
-    } else if (hp->rope_factor != 1.0f) {
-        hp->rope_scaling = ROPE_SCALE_LINEAR;
-    }
-    if (k->st == PITH_OK &&
-        (hp->n_rot % 2 || hp->rope_base <= 1 || hp->rope_base_swa <= 1 || hp->rope_factor <= 0))
-        k->st = error_set(k->err, PITH_RANGE,
-                          "%s: RoPE of %d dimensions (wanted even), base %g and %g (wanted > 1), "
-                          "factor %g (wanted > 0)",
-                          gguf_path(k->g), hp->n_rot, (double)hp->rope_base,
-                          (double)hp->rope_base_swa, (double)hp->rope_factor);
-}
-
 static void read_window(struct keys *k, struct arch_model *m, const struct variant *v)
 {
     struct hparams *hp = &m->hp;
@@ -175,27 +126,13 @@ static void read_window(struct keys *k, struct arch_model *m, const struct varia
         hp->windowed[l] = l % period < period - 1;
 }
 
-static int has_tensor(const struct gguf *g, const char *name)
-{
-    return gguf_tensor_find(g, slice_of(name)) != NULL;
-}
-
-/* The vocabulary's size is the embedding's: the key is not always there, and the tokenizer may be shorter. */
-static int32_t vocab_size(struct keys *k)
-{
-    const struct gguf_tensor *t = gguf_tensor_find(k->g, SLICE("token_embd.weight"));
-    if (t && t->n_dims == 2 && t->dims[0] > 0 && t->dims[0] <= INT32_MAX / 4)
-        return (int32_t)t->dims[0];
-    return (int32_t)key_u32(k, "vocab_size", 1, INT32_MAX / 4);
-}
-
 static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g,
                                    struct pith_error *err)
 {
     const struct variant *v = m->arch->variant;
     struct hparams *hp = &m->hp;
     struct keys keys = {.g = g, .arch = m->arch->name, .err = err, .st = PITH_OK}, *k = &keys;
-    hp->n_vocab = vocab_size(k);
+    hp->n_vocab = key_vocab(k);
     hp->n_ctx_train = (int32_t)key_u32(k, "context_length", 1, INT32_MAX);
     hp->n_embd = (int32_t)key_u32(k, "embedding_length", 1, MAX_EMBD);
     hp->n_layer = (int32_t)key_u32(k, "block_count", 1, MAX_LAYERS);
@@ -217,7 +154,7 @@ static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g,
     if (hp->n_expert)
         hp->n_ff_exp =
             (int32_t)key_u32_or(k, "expert_feed_forward_length", 1, MAX_FF, (uint32_t)hp->n_ff[0]);
-    read_rope(k, hp, v);
+    key_rope(k, hp, v->rope_base_swa);
     read_window(k, m, v);
     hp->attn_softcap =
         v->softcap_attn < 0 ? 0 : key_f32_or(k, "attn_logit_softcapping", v->softcap_attn);
@@ -236,7 +173,7 @@ static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g,
                          gguf_path(g), hp->n_expert, hp->n_expert);
     if (hp->n_expert)
         m->features |= F_MOE;
-    if (has_tensor(g, "blk.0.attn_qkv.weight"))
+    if (arch_has_tensor(g, "blk.0.attn_qkv.weight"))
         m->features |= F_FUSED_QKV;
     return k->st;
 }
@@ -271,14 +208,15 @@ static void decoder_synth_keys(const struct arch *a, const struct hparams *hp,
 
 /* ---------------------------------------------------------------- graph */
 
-static int32_t decoder_state(const struct arch_model *m, struct kv_layer *kv, int32_t *window)
+static void decoder_state(const struct arch_model *m, struct kv_layer *kv, int32_t *window,
+                          struct state_layer *state)
 {
+    (void)state;
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
         kv[l] =
             (struct kv_layer){.n_head_kv = m->hp.n_head_kv[l], .d_k = m->hp.d_k, .d_v = m->hp.d_v};
         window[l] = m->hp.windowed[l] ? m->hp.window : 0;
     }
-    return m->hp.n_layer;
 }
 
 static float query_scale(const struct arch_model *m, int32_t l)

@@ -12,7 +12,7 @@
 #include "graph/graph.h"
 #include "graph/step.h"
 
-enum { MAX_DEVICES = 8, CALL_SRC = 4 };
+enum { MAX_DEVICES = 8, CALL_SRC = NODE_SRC };
 
 struct exec;
 struct call;
@@ -74,7 +74,8 @@ struct exec {
     const struct plan *plan;
     uint8_t *base[MAX_DEVICES]; /* activation arenas */
     struct cache_view cache[STEP_MAX_GROUPS];
-    uint8_t *scratch; /* per thread: scratch + ith * scratch_bytes */
+    struct cache_view state; /* blocks of recurrent state: page_bytes is a block's */
+    uint8_t *scratch;        /* per thread: scratch + ith * scratch_bytes */
     size_t scratch_bytes;
     int n_threads;
     struct pool *pool;
@@ -178,6 +179,33 @@ struct moe_sorted {
     const int32_t *row;
 };
 struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v);
+
+/* A part of recurrent state: after the rows before segment `seg` (NULL: nothing before), and where it is kept after row r (NULL: it is not;
+ * after the last row of a segment it always is). */
+static inline const float *state_before(const struct exec *x, const struct call *c, int32_t seg)
+{
+    int32_t block = step_state(x->step)[seg];
+    const struct cache_view *v = &x->state;
+    return block < 0 ? NULL
+                     : (const float *)(v->base + block * v->page_bytes +
+                                       c->p.conv.state->off[c->p.conv.part]);
+}
+static inline float *state_kept(const struct exec *x, const struct call *c, int64_t row)
+{
+    int32_t block = step_keep(x->step)[row];
+    const struct cache_view *v = &x->state;
+    return block < 0
+               ? NULL
+               : (float *)(v->base + block * v->page_bytes + c->p.conv.state->off[c->p.conv.part]);
+}
+/* Elements [at, at + n) of the state before segment `seg`, copied to where a scan updates them: the block of its last row. */
+float *state_scan(const struct exec *x, const struct call *c, int32_t seg, int64_t at, int64_t n);
+/* Keeps the scan's elements h after row r, if the row asks for it. */
+void state_snapshot(const struct exec *x, const struct call *c, int64_t r, const float *h,
+                    int64_t at, int64_t n);
+/* Work units of a scan: (segment, SCAN_CHANNELS channels) of SSM, (segment, head) of WKV7. */
+enum { SCAN_CHANNELS = 64 };
+int64_t scan_units(const struct call *c, const struct exec *x);
 
 /* Reference kernels (ref.c) as implementations: plain C on the file's layout, the last row of every op's list on the CPU. */
 void ref_impl(const struct node *n, const struct kv_layer *kv, struct op_impl *out);

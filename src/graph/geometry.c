@@ -1,6 +1,8 @@
 /* geometry.c -- how the rows of a step are cut into work: attention tiles and spans, rows grouped by expert. The reference and the
- * kernels share it; it never shows in the bits. */
+ * kernels share it; it never shows in the bits. Also where a scan's state begins and is kept. */
 #include "graph/backend.h"
+
+#include <string.h>
 
 int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg,
                   int32_t *first_span, int32_t *n_spans)
@@ -43,4 +45,29 @@ struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const s
     int32_t n = c->p.moe.n_expert;
     return (struct moe_sorted){
         .n_active = p[0], .expert = p + 1, .first = p + 1 + n, .row = p + 2 + 2 * n};
+}
+
+int64_t scan_units(const struct call *c, const struct exec *x)
+{
+    int64_t per = c->op == OP_SSM ? SCAN_CHANNELS : c->p.wkv.width;
+    return x->step->N * ((c->dst.cols + per - 1) / per);
+}
+
+float *state_scan(const struct exec *x, const struct call *c, int32_t seg, int64_t at, int64_t n)
+{
+    const float *before = state_before(x, c, seg);
+    float *h = state_kept(x, c, step_first(x->step)[seg + 1] - 1) + at;
+    if (before)
+        memcpy(h, before + at, (size_t)n * sizeof *h);
+    else
+        memset(h, 0, (size_t)n * sizeof *h);
+    return h;
+}
+
+void state_snapshot(const struct exec *x, const struct call *c, int64_t r, const float *h,
+                    int64_t at, int64_t n)
+{
+    float *to = state_kept(x, c, r);
+    if (to && to + at != h)
+        memcpy(to + at, h, (size_t)n * sizeof *h);
 }

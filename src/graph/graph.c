@@ -26,7 +26,13 @@ static void shape_same(struct graph *g, struct node *n)
 {
     like(n, n->src[0]);
     n->fmt = n->src[0]->fmt;
-    if (n->op == OP_RMS_NORM) {
+    if (n->op == OP_AFFINE) {
+        if (n->w && tensor_k(n->w) != n->cols)
+            mismatch(g, n, "factor", tensor_k(n->w), n->cols);
+        if (n->b && tensor_k(n->b) != n->cols)
+            mismatch(g, n, "summand", tensor_k(n->b), n->cols);
+    }
+    if (n->op == OP_RMS_NORM || n->op == OP_LAYER_NORM || n->op == OP_L2_NORM) {
         int64_t width = n->p.norm.width;
         if (width <= 0 || n->cols % width)
             mismatch(g, n, "row", n->cols, width);
@@ -55,6 +61,58 @@ static void shape_binary(struct graph *g, struct node *n)
     like(n, a);
     if (b && (a->cols != b->cols || a->rows != b->rows || a->rows_mul != b->rows_mul))
         mismatch(g, n, "second operand", b->cols, a->cols);
+    if (n->op == OP_LERP && n->w && tensor_k(n->w) - n->p.lerp.first < n->cols)
+        mismatch(g, n, "vector", tensor_k(n->w) - n->p.lerp.first, n->cols);
+    if (n->op == OP_HEAD_SCALE &&
+        (tensor_k(n->w) != n->cols || n->p.norm.width < 1 || n->cols % n->p.norm.width))
+        mismatch(g, n, "vector", tensor_k(n->w), n->cols);
+}
+
+/* The part of the layer's state that the op works on. */
+static void check_state(struct graph *g, const struct node *n, int64_t wanted)
+{
+    int64_t found = n->p.conv.state ? n->p.conv.state->n[n->p.conv.part] : 0;
+    if (found != wanted)
+        mismatch(g, n, "state", found, wanted);
+}
+
+static void shape_conv(struct graph *g, struct node *n)
+{
+    like(n, n->src[0]);
+    if (n->w && tensor_k(n->w) != n->cols * n->p.conv.width)
+        mismatch(g, n, "kernel", tensor_k(n->w), n->cols * n->p.conv.width);
+    if (n->b && tensor_k(n->b) != n->cols)
+        mismatch(g, n, "bias", tensor_k(n->b), n->cols);
+    check_state(g, n, n->cols * (n->p.conv.width - 1));
+}
+
+static void shape_ssm(struct graph *g, struct node *n)
+{
+    int64_t heads = n->src[1]->cols, cols = n->src[2]->cols, groups = n->p.ssm.n_group;
+    like(n, n->src[0]);
+    if (n->cols % heads)
+        mismatch(g, n, "channels per time step remainder", n->cols % heads, 0);
+    if (groups < 1 || cols % groups || n->src[3]->cols != cols || heads % groups) {
+        mismatch(g, n, "groups", groups, heads);
+        return;
+    }
+    n->p.ssm.n_state = (int32_t)(cols / groups);
+    if (tensor_k(n->w) != heads && tensor_k(n->w) != heads * n->p.ssm.n_state)
+        mismatch(g, n, "decay", tensor_k(n->w), heads);
+    if (tensor_k(n->b) != heads)
+        mismatch(g, n, "skip", tensor_k(n->b), heads);
+    check_state(g, n, n->cols * n->p.ssm.n_state);
+}
+
+static void shape_wkv7(struct graph *g, struct node *n)
+{
+    like(n, n->src[0]);
+    for (int i = 1; i < NODE_SRC; i++)
+        if (n->src[i]->cols != n->cols)
+            mismatch(g, n, "operand", n->src[i]->cols, n->cols);
+    if (n->p.wkv.width < 1 || n->cols % n->p.wkv.width)
+        mismatch(g, n, "row", n->cols, n->p.wkv.width);
+    check_state(g, n, n->cols * n->p.wkv.width);
 }
 
 static void shape_rope(struct graph *g, struct node *n)
@@ -286,6 +344,60 @@ node graph_rms_norm(struct graph *g, node x, const struct tensor *w, int64_t wid
     return end(g, n);
 }
 
+static node norm_of(struct graph *g, enum op op, node x, int64_t width, float eps, const char *name)
+{
+    node n = begin(g, op, 1, x, NULL, name);
+    if (n) {
+        n->p.norm.eps = eps;
+        n->p.norm.width = (int32_t)width;
+    }
+    return end(g, n);
+}
+
+node graph_layer_norm(struct graph *g, node x, int64_t width, float eps, const char *name)
+{
+    return norm_of(g, OP_LAYER_NORM, x, width, eps, name);
+}
+
+node graph_l2_norm(struct graph *g, node x, int64_t width, float eps, const char *name)
+{
+    return norm_of(g, OP_L2_NORM, x, width, eps, name);
+}
+
+node graph_affine(struct graph *g, node x, const struct tensor *w, const struct tensor *b,
+                  const char *name)
+{
+    node n = begin(g, OP_AFFINE, 1, x, NULL, name);
+    if (n) {
+        n->w = w;
+        n->b = b;
+    }
+    return end(g, n);
+}
+
+node graph_lerp(struct graph *g, node x, node y, node t, const struct tensor *w, int64_t first,
+                const char *name)
+{
+    node n = begin(g, OP_LERP, 2, x, y, name);
+    if (n) {
+        n->src[2] = t;
+        n->w = w;
+        n->p.lerp.first = first;
+    }
+    return end(g, n);
+}
+
+node graph_head_scale(struct graph *g, node x, node y, const struct tensor *w, int64_t width,
+                      const char *name)
+{
+    node n = begin(g, OP_HEAD_SCALE, 2, x, y, name);
+    if (n) {
+        n->w = w;
+        n->p.norm.width = (int32_t)width;
+    }
+    return end(g, n);
+}
+
 node graph_add(struct graph *g, node x, node y, const char *name)
 {
     return end(g, begin(g, OP_ADD, 2, x, y, name));
@@ -372,6 +484,54 @@ node graph_attn(struct graph *g, node q, node written, int32_t kv_layer, int32_t
     n = begin(g, OP_ATTN_MERGE, 1, part, NULL, name);
     if (n)
         n->p.attn = part->p.attn;
+    return end(g, n);
+}
+
+node graph_conv(struct graph *g, node x, const struct tensor *w, const struct tensor *b,
+                int32_t width, int32_t layer, int32_t part, const char *name)
+{
+    node n = begin(g, OP_CONV, 1, x, NULL, name);
+    if (n) {
+        n->w = w;
+        n->b = b;
+        n->p.conv.state = &g->state[layer];
+        n->p.conv.part = part;
+        n->p.conv.width = width;
+    }
+    return end(g, n);
+}
+
+node graph_ssm(struct graph *g, node x, node dt, node b, node c, const struct tensor *a,
+               const struct tensor *d, int32_t n_group, int32_t layer, int32_t part,
+               const char *name)
+{
+    node n = b && c ? begin(g, OP_SSM, 2, x, dt, name) : NULL;
+    if (n) {
+        n->src[2] = b;
+        n->src[3] = c;
+        n->w = a;
+        n->b = d;
+        n->p.ssm.state = &g->state[layer];
+        n->p.ssm.part = part;
+        n->p.ssm.n_group = n_group;
+    }
+    return end(g, n);
+}
+
+node graph_wkv7(struct graph *g, const struct wkv7_in *in, int32_t width, int32_t layer,
+                int32_t part, const char *name)
+{
+    int all = in->r && in->w && in->k && in->v && in->a && in->b;
+    node n = all ? begin(g, OP_WKV7, 2, in->r, in->w, name) : NULL;
+    if (n) {
+        n->src[2] = in->k;
+        n->src[3] = in->v;
+        n->src[4] = in->a;
+        n->src[5] = in->b;
+        n->p.wkv.state = &g->state[layer];
+        n->p.wkv.part = part;
+        n->p.wkv.width = width;
+    }
     return end(g, n);
 }
 

@@ -20,7 +20,18 @@ enum op {
 enum op_kind { OP_NONE, OP_ROWS, OP_UNITS };
 
 enum rows_of { ROWS_T, ROWS_R, ROWS_N, ROWS_ONE };
-enum glu_act { GLU_SILU, GLU_GELU, GLU_GELU_ERF, GLU_GELU_QUICK, GLU_RELU, GLU_RELU2 };
+enum glu_act {
+    GLU_SILU,
+    GLU_GELU,
+    GLU_GELU_ERF,
+    GLU_GELU_QUICK,
+    GLU_RELU,
+    GLU_RELU2,
+    GLU_SIGMOID,
+    GLU_TANH,
+    GLU_EXP,
+    GLU_SOFTPLUS
+};
 enum moe_gating { MOE_SOFTMAX, MOE_SIGMOID };
 enum pool_kind { POOL_MEAN, POOL_CLS, POOL_LAST };
 
@@ -38,6 +49,14 @@ struct kv_layer {
     enum dtype k_type, v_type;
     int64_t k_off, v_off;   /* of the layer in a page; kv head h adds h * k_head, h * v_head */
     int64_t k_head, v_head; /* bytes of one kv head's 64 slots */
+};
+
+/* What a recurrent layer keeps of the rows before, instead of K and V: up to STATE_PARTS arrays of floats (the window of a convolution, the
+ * state of a scan ...). run/recurrent.c decides where they lie in a block. */
+enum { STATE_PARTS = 3 };
+struct state_layer {
+    int64_t n[STATE_PARTS];   /* floats, 0: none */
+    int64_t off[STATE_PARTS]; /* bytes from the start of a block */
 };
 
 /* Slots of an attention partial: part of the bits. */
@@ -95,9 +114,24 @@ union op_params {
     struct {
         int64_t first;
     } view;
+    struct {
+        int64_t first;
+    } lerp; /* of the vector in w */
+    struct {
+        const struct state_layer *state;
+        int32_t part, width;
+    } conv; /* width: rows under the kernel, the row itself last */
+    struct {
+        const struct state_layer *state;
+        int32_t part, n_state, n_group;
+    } ssm;
+    struct {
+        const struct state_layer *state;
+        int32_t part, width;
+    } wkv; /* width: of a head */
 };
 
-enum { NODE_SRC = 4 };
+enum { NODE_SRC = 6 };
 
 struct node {
     enum op op;
@@ -122,6 +156,7 @@ struct graph {
     int32_t n_nodes, n_layer;
     const struct kv_layer *kv; /* [n_kv] */
     int32_t n_kv;
+    const struct state_layer *state; /* [n_layer] */
     const struct tensor *tok_embd;
     int64_t n_embd;
     node logits, embd;     /* results: either may be NULL */
@@ -141,10 +176,22 @@ node graph_embed(struct graph *g, const struct tensor *w, float scale); /* [T, E
 node graph_rope_table(struct graph *g, const struct rope_set *set); /* [T, n_rot]: cos, then sin */
 node graph_rms_norm(struct graph *g, node x, const struct tensor *w, int64_t width, float eps,
                     const char *name);
+/* Norms of each `width` elements without a weight: to mean 0 and variance 1; to length 1 (at most x / eps). */
+node graph_layer_norm(struct graph *g, node x, int64_t width, float eps, const char *name);
+node graph_l2_norm(struct graph *g, node x, int64_t width, float eps, const char *name);
 node graph_add(struct graph *g, node x, node y, const char *name);
 node graph_mul(struct graph *g, node x, node y, const char *name);
 node graph_scale(struct graph *g, node x, float s, const char *name);
 node graph_softcap(struct graph *g, node x, float cap, const char *name);
+/* x * w + b, vectors over the row; either may be NULL */
+node graph_affine(struct graph *g, node x, const struct tensor *w, const struct tensor *b,
+                  const char *name);
+/* x + (y - x) t; t is a node, or the vector at element `first` of w */
+node graph_lerp(struct graph *g, node x, node y, node t, const struct tensor *w, int64_t first,
+                const char *name);
+/* each head of x times (its head of y) . (its head of w) */
+node graph_head_scale(struct graph *g, node x, node y, const struct tensor *w, int64_t width,
+                      const char *name);
 node graph_glu(struct graph *g, node gate, node up, enum glu_act act, const char *name);
 node graph_rope(struct graph *g, node x, node table, int64_t width,
                 const char *name); /* heads of width */
@@ -155,6 +202,21 @@ node graph_cache_write(struct graph *g, node k, node v, int32_t kv_layer, const 
 /* q [T, n_head * d_k], scaled already; attention over the layer's cache after `written`. [T, n_head * d_v] */
 node graph_attn(struct graph *g, node q, node written, int32_t kv_layer, int32_t n_head, float cap,
                 const char *name);
+/* Recurrent layers: rows of a sequence in order, on top of the layer's state after the rows before (part: index into state_layer).
+ * conv: y[r][c] = b[c] + sum_k w[c][k] x[r - width + 1 + k][c]; w NULL: the row `width - 1` before. */
+node graph_conv(struct graph *g, node x, const struct tensor *w, const struct tensor *b,
+                int32_t width, int32_t layer, int32_t part, const char *name);
+/* h = h exp(dt a) + dt x B; y = C . h + d x [Mamba, arXiv:2312.00752; Mamba-2, arXiv:2405.21060]. x [T, C], dt [T, H] with H dividing C,
+ * B and C [T, n_group * n_state]; a [H] or [H * n_state], d [H]; state [C][n_state] */
+node graph_ssm(struct graph *g, node x, node dt, node b, node c, const struct tensor *a,
+               const struct tensor *d, int32_t n_group, int32_t layer, int32_t part,
+               const char *name);
+/* S = S diag(w) + (S a) b^T + v k^T; y = S r, per head [RWKV-7, arXiv:2503.14456, sec. 4]. All [T, H * width]; state [H][width][width] */
+struct wkv7_in {
+    node r, w, k, v, a, b;
+};
+node graph_wkv7(struct graph *g, const struct wkv7_in *in, int32_t width, int32_t layer,
+                int32_t part, const char *name);
 node graph_select(struct graph *g, node x, const char *name);                    /* [R, cols] */
 node graph_pool(struct graph *g, node x, enum pool_kind kind, const char *name); /* [N, cols] */
 /* Routing [T, 2k]: k expert ids (int32, ascending), then their weights. */

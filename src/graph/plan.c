@@ -200,7 +200,8 @@ static int64_t cap_rows(const struct plan *p, const struct node *n)
 static int in_place_op(enum op op)
 {
     return op == OP_ADD || op == OP_MUL || op == OP_SCALE || op == OP_SOFTCAP || op == OP_GLU ||
-           op == OP_ROPE || op == OP_RMS_NORM;
+           op == OP_ROPE || op == OP_RMS_NORM || op == OP_LAYER_NORM || op == OP_L2_NORM ||
+           op == OP_AFFINE || op == OP_LERP || op == OP_HEAD_SCALE;
 }
 
 static int can_share(const struct compiler *c, const struct node *n)

@@ -8,6 +8,7 @@
 #include "base/fmath.h"
 #include "graph/kv_page.h"
 #include "graph/ref_math.h"
+#include "graph/ref_recurrent.h"
 
 typedef const struct call *call;
 typedef const struct exec *exec;
@@ -395,6 +396,11 @@ static void ref_topk(call c, exec x, int64_t begin, int64_t end, int ith)
     }
 }
 
+static int64_t conv_units(call c, exec x)
+{
+    return exec_rows(x, c->dst.rows, c->dst.rows_mul);
+}
+
 static int64_t one_unit(call c, exec x)
 {
     (void)c;
@@ -496,6 +502,9 @@ void ref_impl(const struct node *n, const struct kv_layer *kv, struct op_impl *o
         out->units = n->op == OP_MATMUL       ? weight_rows
                      : n->op == OP_MOE_MATMUL ? expert_rows
                      : n->op == OP_ATTN       ? ref_attn_units
+                     : n->op == OP_CONV       ? conv_units
+                     : n->op == OP_SSM        ? scan_units
+                     : n->op == OP_WKV7       ? scan_units
                                               : one_unit;
         break;
     default:

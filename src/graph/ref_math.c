@@ -70,13 +70,21 @@ float ref_act(enum glu_act act, float x)
         return x / (1.0f + ref_exp(x * -1.702f));
     case GLU_RELU:
         return r;
-    default: /* GLU_RELU2 */
+    case GLU_RELU2:
         return r * r;
+    case GLU_SIGMOID:
+        return 1.0f / (1.0f + ref_exp(-x));
+    case GLU_TANH:
+        return ref_tanh(x);
+    case GLU_EXP:
+        return ref_exp(x);
+    default: /* GLU_SOFTPLUS: log(1 + e^x), x itself above 20 */
+        return x > 20 ? x : (float)fmath_log(1 + fmath_exp(x));
     }
 }
 
 /* Tree over 16 lanes: +8, +4, +2, +1. */
-static float tree16(float *v)
+float ref_tree16(float v[16])
 {
     for (int h = 8; h; h /= 2)
         for (int i = 0; i < h; i++)
@@ -91,7 +99,7 @@ float ref_dot64(const float *x, const float *y, int64_t n)
         a[i % 64] = fmaf(x[i], y[i], a[i % 64]);
     for (int i = 0; i < 16; i++)
         lane[i] = (a[i] + a[16 + i]) + (a[32 + i] + a[48 + i]);
-    return tree16(lane);
+    return ref_tree16(lane);
 }
 
 void ref_softmax(const float *x, float *y, int64_t n)
@@ -103,7 +111,7 @@ void ref_softmax(const float *x, float *y, int64_t n)
         y[i] = ref_exp(x[i] - m);
         lane[i % 16] = lane[i % 16] + y[i];
     }
-    float k = 1.0f / tree16(lane);
+    float k = 1.0f / ref_tree16(lane);
     for (int64_t i = 0; i < n; i++)
         y[i] = y[i] * k;
 }
@@ -121,5 +129,5 @@ float ref_sum_page(const float s[64])
     float lane[16];
     for (int i = 0; i < 16; i++)
         lane[i] = (s[i] + s[16 + i]) + (s[32 + i] + s[48 + i]);
-    return tree16(lane);
+    return ref_tree16(lane);
 }

@@ -8,7 +8,8 @@ float ref_exp(float x);
 float ref_tanh(float x);
 float ref_act(enum glu_act act, float x);
 float ref_dot64(const float *x, const float *y,
-                int64_t n); /* 64 interleaved fma chains and their tree */
+                int64_t n);    /* 64 interleaved fma chains and their tree */
+float ref_tree16(float v[16]); /* +8, +4, +2, +1 */
 void ref_softmax(const float *x, float *y, int64_t n); /* 16 interleaved sums and their tree */
 /* Over the 64 slots of a page: the largest; the sum of lanes (s0 + s1) + (s2 + s3) by groups of 16, then the tree. */
 float ref_max_page(const float s[64]);

@@ -38,4 +38,20 @@ struct nn_moe {
 };
 node nn_moe(struct graph *g, const struct nn_moe *m, node x);
 
+/* Selective state space [Mamba, arXiv:2312.00752, sec. 3; Mamba-2, arXiv:2405.21060, sec. 7]: x after projection, convolution over the
+ * last `conv` rows, scan and gate, before the output projection: [T, inner].
+ *   mamba1   in: x, z; conv(x); x_proj: dt, B, C, each normalised when norm_dt is set (by weights when there are any); dt_proj
+ *   mamba2   in: z, x B C, dt; conv(x B C); the gated result is normalised per group */
+struct nn_ssm {
+    const struct tensor *in, *conv, *conv_b, *x_proj, *dt, *dt_b, *a, *d;
+    const struct tensor *dt_norm, *b_norm, *c_norm, *norm;
+    int32_t inner, n_state, n_group, n_dt, n_conv, layer; /* n_dt: rank of dt (1) or heads (2) */
+    int mamba2, norm_dt;
+    float norm_eps;
+};
+node nn_ssm(struct graph *g, const struct nn_ssm *s, node x);
+/* The state parts it uses. */
+enum { SSM_CONV, SSM_SCAN };
+void nn_ssm_state(const struct nn_ssm *s, struct state_layer *out);
+
 #endif

@@ -33,9 +33,10 @@ static void shape_text(char *out, size_t cap, int n, const int64_t *dims)
 }
 
 /* A vector must be readable as floats, a matrix must have a reference dot product. */
-static int usable(const struct gguf_tensor *t)
+static int usable(const struct gguf_tensor *t, enum tensor_role role)
 {
-    return t->n_dims == 1 ? dtypes[t->type].dequant != NULL : dtypes[t->type].dot != NULL;
+    return t->n_dims == 1 || role == TENSOR_VECTOR ? dtypes[t->type].dequant != NULL
+                                                   : dtypes[t->type].dot != NULL;
 }
 
 static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l)
@@ -71,7 +72,7 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
         fault(b, PITH_SHAPE, what);
         return;
     }
-    if (!usable(t)) {
+    if (!usable(t, spec->role)) {
         snprintf(what, sizeof what, "%s has type %s, which cannot be used there", name,
                  dtypes[t->type].name);
         fault(b, PITH_UNSUPPORTED, what);
@@ -87,6 +88,11 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
     w->role = spec->role;
     w->name = arena_strndup(&m->arena, name, strlen(name));
     memcpy(w->dims, t->dims, sizeof w->dims);
+    if (w->role == TENSOR_VECTOR) {
+        for (int i = 1; i < w->n_dims; i++)
+            w->dims[0] *= w->dims[i];
+        w->n_dims = 1;
+    }
     w->device = l < 0 ? -1 : l; /* the layer, until placement */
     *arch_tensor_slot(&m->arch, spec, l) = w;
     if (spec->role == TENSOR_EMBEDDING)
@@ -106,9 +112,9 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err)
     m->tensors = arena_array(&m->arena, n_file + 2, sizeof *m->tensors);
     if (b.seen && m->tensors) {
         for (const struct tensor_spec *s = m->arch.arch->tensors; s->name; s++)
-            for (int32_t l = s->layer ? 0 : -1;
-                 arch_tensor_used(&m->arch, s) && l < (s->layer ? m->arch.hp.n_layer : 0); l++)
-                bind_one(&b, s, l);
+            for (int32_t l = s->layer ? 0 : -1; l < (s->layer ? m->arch.hp.n_layer : 0); l++)
+                if (arch_tensor_used(&m->arch, s, l))
+                    bind_one(&b, s, l);
         for (uint64_t i = 0; i < n_file; i++) {
             const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
             char what[256];

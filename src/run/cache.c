@@ -39,6 +39,8 @@ static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *
 {
     for (int32_t l = 0; l < n_layer; l++) {
         struct kv_layer *k = &kv[l];
+        if (!k->n_head_kv) /* keeps no K and V */
+            continue;
         pith_status st = check_head(l, "K", p->k_type, k->d_k, err);
         if (st == PITH_OK)
             st = check_head(l, "V", p->v_type, k->d_v, err);
@@ -295,4 +297,12 @@ void cache_share(struct cache *c, int32_t dst, int32_t src, int32_t n)
         }
     memcpy(to->token, from->token, (size_t)n * sizeof *to->token);
     to->n = to->floor = n;
+}
+
+uint64_t cache_limit(const struct cache *c)
+{
+    uint64_t n = 0;
+    for (int g = 0; g < c->n_groups; g++)
+        n += c->group[g].reserved;
+    return n;
 }

@@ -62,5 +62,6 @@ int cache_can_resume(const struct cache *c, int32_t seq, int32_t n);
 /* dst becomes the first n positions of src, sharing its pages. */
 void cache_share(struct cache *c, int32_t dst, int32_t src, int32_t n);
 uint64_t cache_bytes(const struct cache *c); /* committed */
+uint64_t cache_limit(const struct cache *c); /* at most */
 
 #endif

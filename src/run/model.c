@@ -101,7 +101,7 @@ static void fill_info(struct pith_model *m)
         }
         in->token_bytes += bytes;
         in->token_ops += t->n_dims > 1 ? 2 * n : 0;
-        if (t->role != TENSOR_PLAIN)
+        if (t->role == TENSOR_EMBEDDING || t->role == TENSOR_OUTPUT)
             in->output_ops = 2 * n;
     }
 }
@@ -126,7 +126,8 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
         TRY(model_bind(m, err));
         TRY(model_place(m, err));
         TRY(model_load(m, err));
-        TRY(m->arch.arch->ready(&m->arch, err));
+        if (m->arch.arch->ready)
+            TRY(m->arch.arch->ready(&m->arch, err));
     }
     fill_info(m);
 fail:

@@ -95,6 +95,7 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
     graph_init(&s->graph);
     s->graph.n_layer = a.hp.n_layer;
     s->graph.kv = s->kv;
+    s->graph.state = s->state;
     s->graph.n_kv = a.hp.n_layer;
     s->graph.n_embd = a.hp.n_embd;
     a.pooled = s->pooled;
@@ -156,6 +157,8 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     for (int g = 0; g < s->cache.n_groups; g++)
         s->exec.cache[g] = (struct cache_view){.base = s->cache.group[g].base,
                                                .page_bytes = s->cache.group[g].page_bytes};
+    s->exec.state = (struct cache_view){.base = s->recurrent.base,
+                                        .page_bytes = (int64_t)s->recurrent.block_bytes};
     s->exec.step = s->step;
     s->exec.plan = p;
     s->exec.scratch = s->scratch;
@@ -177,10 +180,17 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     int32_t n_layer = m->arch.hp.n_layer;
     s->kv = mem_array((size_t)n_layer, sizeof *s->kv, PITH_MEM_META);
     s->window = mem_array((size_t)n_layer, sizeof *s->window, PITH_MEM_META);
-    if (!s->kv || !s->window)
+    s->state = mem_array((size_t)n_layer, sizeof *s->state, PITH_MEM_META);
+    if (!s->kv || !s->window || !s->state)
         TRY(error_set(err, PITH_NOMEM, "out of memory while opening a session"));
-    m->arch.arch->state(&m->arch, s->kv, s->window);
+    m->arch.arch->state(&m->arch, s->kv, s->window, s->state);
     TRY(cache_init(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
+    TRY(recurrent_init(&s->recurrent, s->state, n_layer, m->devices[0],
+                       &(struct recurrent_params){.n_ctx = s->n_ctx,
+                                                  .n_seq = s->n_seq,
+                                                  .n_batch = s->n_batch,
+                                                  .cache_limit = cache_limit(&s->cache)},
+                       err));
     TRY(compile(s, err));
     TRY(allocate(s, err));
     if (params->n_threads)
@@ -228,7 +238,9 @@ void session_close(struct pith_session *s)
     plan_deinit(&s->plan);
     graph_deinit(&s->graph);
     cache_deinit(&s->cache);
+    recurrent_deinit(&s->recurrent);
     mem_free(s->kv);
+    mem_free(s->state);
     mem_free(s->window);
     model_unref(s->model);
     mem_free(s);
@@ -430,10 +442,16 @@ static pith_status run_rows(struct pith_session *s, const struct pith_batch *b, 
     if (st != PITH_OK)
         return st;
     fill_positions(s);
-    st = plan_run(&s->plan, &s->exec, err);
+    st = recurrent_take(&s->recurrent, s->step, err);
     if (st != PITH_OK)
         return st;
+    st = plan_run(&s->plan, &s->exec, err);
+    if (st != PITH_OK) {
+        recurrent_abort(&s->recurrent, s->step);
+        return st;
+    }
     commit_rows(s);
+    recurrent_commit(&s->recurrent, s->step);
     collect_outputs(s);
     return PITH_OK;
 }
@@ -444,8 +462,10 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
     if (st != PITH_OK)
         return st;
     s->n_outputs = s->last_outputs = 0;
-    for (int32_t q = 0; q < s->n_seq; q++)
+    for (int32_t q = 0; q < s->n_seq; q++) {
         s->cache.seq[q].floor = s->cache.seq[q].n;
+        recurrent_begin(&s->recurrent, q, s->seq_rows[q]);
+    }
     for (int32_t at = 0; at < b->n && st == PITH_OK; at += s->n_batch) {
         if (at)
             st = keep_outputs(s, err);
@@ -457,8 +477,10 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
         for (int32_t q = 0; q < s->n_seq; q++)
             cache_cut(&s->cache, q, s->cache.seq[q].floor);
     }
-    for (int32_t q = 0; q < s->n_seq; q++)
+    for (int32_t q = 0; q < s->n_seq; q++) {
         s->cache.seq[q].floor = s->cache.seq[q].n;
+        recurrent_end(&s->recurrent, q, st != PITH_OK);
+    }
     return st;
 }
 
@@ -504,6 +526,7 @@ pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *t
     while (s->causal && !s->pooled && keep < q->n && (size_t)keep < n - 1 &&
            q->token[keep] == tokens[keep])
         keep++;
+    keep = recurrent_point(&s->recurrent, seq, keep);
     if (!cache_can_resume(&s->cache, seq, keep))
         keep = 0;
     for (size_t i = (size_t)keep; i < n; i++) /* before anything is given up */
@@ -511,6 +534,7 @@ pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *t
             return error_set(err, PITH_RANGE, "token %zu is %d, the vocabulary has 0..%d", i,
                              tokens[i], s->model->arch.hp.n_vocab - 1);
     cache_cut(&s->cache, seq, keep);
+    recurrent_cut(&s->recurrent, seq, keep);
     if (n_kept)
         *n_kept = (size_t)keep;
     return session_feed(s, seq, tokens + keep, n - (size_t)keep, err);
@@ -529,7 +553,13 @@ pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n, str
                          "layers with a window no longer hold what position %lld sees; use "
                          "pith_prefix, which recomputes it",
                          (long long)n);
+    if (recurrent_point(&s->recurrent, seq, (int32_t)n) != n)
+        return error_set(err, PITH_STATE,
+                         "recurrent layers hold no state after %lld positions; use pith_prefix, "
+                         "which recomputes it",
+                         (long long)n);
     cache_cut(&s->cache, seq, (int32_t)n);
+    recurrent_cut(&s->recurrent, seq, (int32_t)n);
     return PITH_OK;
 }
 
@@ -549,7 +579,12 @@ pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64
             err, PITH_STATE,
             "layers with a window no longer hold what position %lld of sequence %d sees",
             (long long)n, src);
+    if (recurrent_point(&s->recurrent, src, (int32_t)n) != n)
+        return error_set(err, PITH_STATE,
+                         "recurrent layers hold no state of sequence %d after %lld positions", src,
+                         (long long)n);
     cache_share(&s->cache, dst, src, (int32_t)n);
+    recurrent_share(&s->recurrent, dst, src, (int32_t)n);
     return PITH_OK;
 }
 

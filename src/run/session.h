@@ -6,6 +6,7 @@
 #include "graph/plan.h"
 #include "run/cache.h"
 #include "run/model.h"
+#include "run/recurrent.h"
 
 struct pith_session {
     struct pith_model *model;
@@ -13,6 +14,8 @@ struct pith_session {
     struct plan plan;
     struct cache cache;
     struct kv_layer *kv; /* [n_layer] */
+    struct recurrent recurrent;
+    struct state_layer *state; /* [n_layer] */
     int32_t *window;
     int32_t n_ctx, n_seq, n_batch, cap_outputs;
     enum pool_kind pool_kind;

@@ -77,9 +77,9 @@ static enum dtype type_for(const struct synth *s, int n_dims, int64_t k)
 }
 
 /* Optional tensors are left out but the output matrix. */
-static int is_written(const struct synth *s, const struct tensor_spec *t)
+static int is_written(const struct synth *s, const struct tensor_spec *t, int32_t l)
 {
-    return arch_tensor_used(&s->m, t) &&
+    return arch_tensor_used(&s->m, t, l) &&
            (!t->optional || (t->role == TENSOR_OUTPUT && !s->p->tied));
 }
 
@@ -87,11 +87,11 @@ static void each_tensor(struct synth *s,
                         void (*fn)(struct synth *, const struct tensor_spec *, int32_t l))
 {
     for (const struct tensor_spec *t = s->m.arch->tensors; t->name; t++)
-        if (is_written(s, t) && !t->layer)
+        if (!t->layer && is_written(s, t, -1))
             fn(s, t, -1);
     for (int32_t l = 0; l < s->m.hp.n_layer; l++)
         for (const struct tensor_spec *t = s->m.arch->tensors; t->name; t++)
-            if (is_written(s, t) && t->layer)
+            if (t->layer && is_written(s, t, l))
                 fn(s, t, l);
 }
 
@@ -177,6 +177,9 @@ pith_status synth_write(const char *path, const struct pith_synth_params *p, str
         TRY(error_set(err, PITH_UNSUPPORTED,
                       "synth: unknown architecture \"%s\"; pith inspect lists the known",
                       p->arch ? p->arch : ""));
+    if (!s.m.arch->synth_keys)
+        TRY(error_set(err, PITH_UNSUPPORTED, "synth: architecture \"%s\" cannot be written",
+                      p->arch));
     if (t < 0 || !dtypes[t].quant)
         TRY(error_set(err, PITH_UNSUPPORTED, "synth: weight type \"%s\" cannot be written", type));
     s.type = (enum dtype)t;

@@ -6,7 +6,12 @@
 #include "tensor/dtype.h"
 
 /* What the engine itself must know of a weight; everything else is the architecture's. */
-enum tensor_role { TENSOR_PLAIN, TENSOR_EMBEDDING, TENSOR_OUTPUT };
+enum tensor_role {
+    TENSOR_PLAIN,
+    TENSOR_EMBEDDING,
+    TENSOR_OUTPUT,
+    TENSOR_VECTOR /* used as one vector of floats, whatever its shape in the file */
+};
 
 struct tensor {
     const char *name;

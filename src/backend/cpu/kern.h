@@ -89,6 +89,15 @@ struct kern {
      * a' = fma(-b, s, a * c), b' = fma(b, c, a * s) with a*c, a*s rounded first. */
     void (*rope_norm)(float *x, const float *cosv, const float *sinv, int n_rot);
     void (*rope_neox)(float *x, const float *cosv, const float *sinv, int n_rot);
+    /* z = fma(y - x, t, x) */
+    void (*lerp)(const float *x, const float *y, const float *t, float *z, int64_t n);
+    /* One channel of a state space and one row: d = exp(dt * a[0]), or exp(dt * a[i]) when per_state; h = fma(dt * x, b, h * d); returns
+     * c . h (16 interleaved fma chains, the tree). */
+    float (*ssm)(float *h, const float *a, int per_state, float dt, float x, const float *b,
+                 const float *c, int n);
+    /* One row of a head's state: sa = s . a; s = fma(v, k, fma(sa, b, s * w)); returns s . r; sums as in ssm. */
+    float (*wkv7)(float *s, const float *r, const float *w, const float *k, const float *a,
+                  const float *b, float v, int n);
     void (*attn)(const struct kern *k, const struct attn_job *j); /* k: whose mm and quant_a32 it calls */
     /* Merge of span partials, left to right, into M, L, O of one head: x = max(M, m); a = exp(M - x); b = exp(m - x); L = fma(L, a, l * b);
      * O = fma(O, a, o * b). A partial with l = 0 is skipped; the first one that is not is copied. */

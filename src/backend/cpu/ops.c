@@ -1,10 +1,11 @@
 /* ops.c -- the op calls of a plan over the kernel table: loops over rows, panels and tiles, no arithmetic of their own. Ops that move or
  * sort a few numbers (routing, tables of angles, selected rows) have no kernel: their reference is what runs, and that is not slow. */
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/ops_recurrent.h"
 
 #include <string.h>
 #include "base/mem.h"
 #include "graph/kv_page.h"
+#include "graph/ref_math.h"
 
 _Static_assert((int)KERN_PAGE == (int)STEP_PAGE && (int)KERN_SPAN == (int)ATTN_SPAN,
                "kernels and graph agree on pages");
@@ -100,6 +101,23 @@ static void op_softcap(call c, exec x, int64_t begin, int64_t end, int ith)
                             c->dst.cols);
 }
 
+/* Activations that are no gates of a matrix product: z = act(g), times u. */
+static void act_plain(const struct kern *k, enum glu_act act, const float *g, const float *u,
+                      float *z, int64_t n)
+{
+    if (act == GLU_SIGMOID)
+        k->sigmoid(g, z, n);
+    else if (act == GLU_TANH)
+        k->softcap(g, 1.0f, z, n);
+    else if (act == GLU_EXP)
+        k->exp(g, z, n);
+    else
+        for (int64_t i = 0; i < n; i++)
+            z[i] = ref_act(act, g[i]);
+    if (u)
+        k->mul(z, u, z, n);
+}
+
 typedef void (*act_fn)(const float *g, const float *u, float *z, int64_t n);
 
 static act_fn act_of(call c)
@@ -125,9 +143,15 @@ static void op_glu(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     (void)ith;
     act_fn act = act_of(c);
-    for (int64_t r = begin; r < end; r++)
-        act(value_row(x, &c->src[0], r), c->node->src[1] ? value_row(x, &c->src[1], r) : NULL,
-            value_row(x, &c->dst, r), c->dst.cols);
+    for (int64_t r = begin; r < end; r++) {
+        const float *g = value_row(x, &c->src[0], r);
+        const float *u = c->node->src[1] ? value_row(x, &c->src[1], r) : NULL;
+        float *z = value_row(x, &c->dst, r);
+        if (c->p.glu.act > GLU_RELU2)
+            act_plain(kern_of(c), c->p.glu.act, g, u, z, c->dst.cols);
+        else
+            act(g, u, z, c->dst.cols);
+    }
 }
 
 static void op_rope(call c, exec x, int64_t begin, int64_t end, int ith)
@@ -530,6 +554,13 @@ static const struct row rows[OP_COUNT] = {
                        .kernel = "moe_matmul packed",
                        .mapped = "moe_matmul mapped"},
     [OP_MOE_SUM] = {.fn = op_moe_sum, .kernel = "moe_sum"},
+    [OP_LAYER_NORM] = {.fn = op_layer_norm, .kernel = "layer_norm"},
+    [OP_L2_NORM] = {.fn = op_l2_norm, .kernel = "l2_norm"},
+    [OP_AFFINE] = {.fn = op_affine, .kernel = "affine"},
+    [OP_LERP] = {.fn = op_lerp, .kernel = "lerp"},
+    [OP_HEAD_SCALE] = {.fn = op_head_scale, .kernel = "head_scale"},
+    [OP_SSM] = {.fn = op_ssm, .units = scan_units, .kernel = "ssm"},
+    [OP_WKV7] = {.fn = op_wkv7, .units = scan_units, .kernel = "wkv7"},
 };
 
 int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_layer *kv,
@@ -537,7 +568,8 @@ int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_
 {
     const struct row *row = &rows[n->op];
     int product = n->op == OP_MATMUL || n->op == OP_MATMUL_GLU || n->op == OP_MOE_MATMUL;
-    if (!row->fn || (product && !kern->mm[n->w->type]))
+    if (!row->fn || (product && !kern->mm[n->w->type]) ||
+        (n->op == OP_MATMUL_GLU && n->p.glu.act > GLU_RELU2))
         return 0;
     if (n->w2 && !n->w2->packed != !n->w->packed)
         return 0;

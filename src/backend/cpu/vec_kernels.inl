@@ -313,6 +313,48 @@ static void vec_rope_neox(float *x, const float *cosv, const float *sinv, int n_
     }
 }
 
+/* ---- recurrent layers */
+
+static void vec_lerp(const float *x, const float *y, const float *t, float *z, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        V a = v_load_n(x + i, n - i), b = v_load_n(y + i, n - i);
+        v_store_n(z + i, v_fma(v_sub(b, a), v_load_n(t + i, n - i), a), n - i);
+    }
+}
+
+/* Lanes past n hold zeros, which add nothing. */
+static float vec_ssm(float *h, const float *a, int per_state, float dt, float x, const float *b,
+                     const float *c, int n)
+{
+    const V vdt = v_set(dt), dx = v_set(dt * x);
+    V decay = v_exp(v_set(dt * a[0])), sum = v_set(0);
+    for (int i = 0; i < n; i += V_LANES) {
+        if (per_state)
+            decay = v_exp(v_mul(vdt, v_load_n(a + i, n - i)));
+        V s = v_fma(dx, v_load_n(b + i, n - i), v_mul(v_load_n(h + i, n - i), decay));
+        v_store_n(h + i, s, n - i);
+        sum = v_first(n - i, v_fma(v_load_n(c + i, n - i), s, sum), sum);
+    }
+    return v_sum(sum);
+}
+
+static float vec_wkv7(float *s, const float *r, const float *w, const float *k, const float *a,
+                      const float *b, float v, int n)
+{
+    V dot = v_set(0), out = v_set(0);
+    for (int i = 0; i < n; i += V_LANES)
+        dot = v_first(n - i, v_fma(v_load_n(s + i, n - i), v_load_n(a + i, n - i), dot), dot);
+    const V sa = v_set(v_sum(dot)), vv = v_set(v);
+    for (int i = 0; i < n; i += V_LANES) {
+        V t = v_mul(v_load_n(s + i, n - i), v_load_n(w + i, n - i));
+        t = v_fma(vv, v_load_n(k + i, n - i), v_fma(sa, v_load_n(b + i, n - i), t));
+        v_store_n(s + i, t, n - i);
+        out = v_first(n - i, v_fma(t, v_load_n(r + i, n - i), out), out);
+    }
+    return v_sum(out);
+}
+
 /* ---- halves */
 
 static void vec_f32_to_f16(const float *x, uint16_t *y, int64_t n)

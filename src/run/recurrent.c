@@ -1,0 +1,277 @@
+/* recurrent.c -- see recurrent.h. */
+#include "run/recurrent.h"
+
+#include <string.h>
+#include "base/mem.h"
+
+enum { PROMPT_ENDS = 4, FIRST_EVERY = 64 };
+
+/* ---------------------------------------------------------------- layout */
+
+static uint64_t lay_out(struct state_layer *state, int32_t n_layer)
+{
+    uint64_t at = 0;
+    for (int32_t l = 0; l < n_layer; l++)
+        for (int i = 0; i < STATE_PARTS; i++) {
+            state[l].off[i] = (int64_t)at;
+            at += size_align((uint64_t)state[l].n[i] * sizeof(float), 64);
+        }
+    return size_align(at, 4096);
+}
+
+/* Blocks that sequences can hold: the present, where a call began, checkpoints; and those of a step in the making. */
+static int64_t limit(const struct recurrent *r, const struct recurrent_params *p)
+{
+    return (int64_t)p->n_seq * (r->cap + 3) + p->n_batch / r->every + 1;
+}
+
+pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32_t n_layer,
+                           struct device *device, const struct recurrent_params *p,
+                           struct pith_error *err)
+{
+    memset(r, 0, sizeof *r);
+    r->block_bytes = lay_out(state, n_layer);
+    if (!r->block_bytes)
+        return PITH_OK;
+    uint64_t budget = p->cache_limit / 10 > 64 << 20 ? p->cache_limit / 10 : 64 << 20, bytes;
+    r->every = FIRST_EVERY;
+    while (r->every < p->n_ctx &&
+           (uint64_t)(p->n_ctx / r->every) * (uint64_t)p->n_seq > budget / r->block_bytes)
+        r->every *= 2;
+    r->cap = p->n_ctx / r->every + PROMPT_ENDS;
+    r->n_seq = p->n_seq;
+    r->device = device;
+    int64_t n = limit(r, p);
+    if (n > INT32_MAX / 2 || size_mul((uint64_t)n, r->block_bytes, &bytes) ||
+        bytes > (uint64_t)1 << 46)
+        return error_set(err, PITH_RANGE,
+                         "recurrent state of %lld blocks of %llu bytes is too large; use fewer "
+                         "sequences",
+                         (long long)n, (unsigned long long)r->block_bytes);
+    r->n_blocks = (int32_t)n;
+    r->free_list = mem_array((size_t)n, sizeof *r->free_list, PITH_MEM_CACHE);
+    r->refs = mem_array((size_t)n, sizeof *r->refs, PITH_MEM_CACHE);
+    r->seq = mem_array((size_t)p->n_seq, sizeof *r->seq, PITH_MEM_CACHE);
+    r->base = mem_reserve(bytes);
+    int ok = r->free_list && r->refs && r->seq && r->base;
+    for (int32_t s = 0; ok && s < p->n_seq; s++) {
+        r->seq[s].now = r->seq[s].back.block = -1;
+        r->seq[s].at = mem_array((size_t)r->cap, sizeof *r->seq[s].at, PITH_MEM_CACHE);
+        ok = r->seq[s].at != NULL;
+    }
+    if (ok)
+        return PITH_OK;
+    recurrent_deinit(r);
+    return error_set(err, PITH_NOMEM, "out of memory for the recurrent state of %d sequences",
+                     p->n_seq);
+}
+
+void recurrent_deinit(struct recurrent *r)
+{
+    for (int32_t s = 0; r->seq && s < r->n_seq; s++)
+        mem_free(r->seq[s].at);
+    if (r->n_made) {
+        mem_decommit(r->base, recurrent_bytes(r), PITH_MEM_CACHE);
+        atomic_fetch_sub(&r->device->used[PITH_MEM_CACHE], recurrent_bytes(r));
+    }
+    if (r->base)
+        mem_release(r->base, (uint64_t)r->n_blocks * r->block_bytes);
+    mem_free(r->seq);
+    mem_free(r->free_list);
+    mem_free(r->refs);
+    memset(r, 0, sizeof *r);
+}
+
+uint64_t recurrent_bytes(const struct recurrent *r)
+{
+    return (uint64_t)r->n_made * r->block_bytes;
+}
+
+/* ---------------------------------------------------------------- blocks */
+
+static int32_t ref(struct recurrent *r, int32_t block)
+{
+    if (block >= 0)
+        r->refs[block]++;
+    return block;
+}
+
+static void unref(struct recurrent *r, int32_t *block)
+{
+    if (*block >= 0 && --r->refs[*block] == 0)
+        r->free_list[r->n_free++] = *block;
+    *block = -1;
+}
+
+/* There always is a block (limit), if there is memory for it. */
+static pith_status take(struct recurrent *r, int32_t *out, struct pith_error *err)
+{
+    if (!r->n_free) {
+        pith_status st = mem_commit(r->base + recurrent_bytes(r), r->block_bytes, PITH_MEM_CACHE,
+                                    err);
+        if (st != PITH_OK)
+            return error_prefix(err, "block %d of recurrent state", r->n_made);
+        atomic_fetch_add(&r->device->used[PITH_MEM_CACHE], r->block_bytes);
+        r->free_list[r->n_free++] = r->n_made++;
+    }
+    *out = r->free_list[--r->n_free];
+    r->refs[*out] = 1;
+    return PITH_OK;
+}
+
+static void drop(struct recurrent *r, struct recurrent_seq *q, int32_t i)
+{
+    unref(r, &q->at[i].block);
+    memmove(q->at + i, q->at + i + 1, (size_t)(--q->n_at - i) * sizeof *q->at);
+}
+
+/* Remembers a state; its reference becomes the checkpoint's. When there is no room the oldest prompt's end goes, or the oldest of all. */
+static void remember(struct recurrent *r, struct recurrent_seq *q, int32_t n, int32_t block)
+{
+    if (q->n_at && q->at[q->n_at - 1].n >= n) { /* known */
+        unref(r, &block);
+        return;
+    }
+    if (q->n_at == r->cap) {
+        int32_t i = 0;
+        while (i < q->n_at && q->at[i].n % r->every == 0)
+            i++;
+        drop(r, q, i < q->n_at ? i : 0);
+    }
+    q->at[q->n_at++] = (struct checkpoint){.n = n, .block = block};
+}
+
+/* ---------------------------------------------------------------- steps */
+
+void recurrent_begin(struct recurrent *r, int32_t seq, int32_t rows)
+{
+    if (!r->n_blocks || !rows)
+        return;
+    struct recurrent_seq *q = &r->seq[seq];
+    q->in_call = 1;
+    if (q->fed > 1 && q->now >= 0)
+        remember(r, q, q->n, ref(r, q->now));
+    q->back = (struct checkpoint){.n = q->n, .block = ref(r, q->now)};
+    q->fed = rows;
+}
+
+void recurrent_end(struct recurrent *r, int32_t seq, int failed)
+{
+    if (!r->n_blocks || !r->seq[seq].in_call)
+        return;
+    struct recurrent_seq *q = &r->seq[seq];
+    q->in_call = 0;
+    if (failed) {
+        while (q->n_at && q->at[q->n_at - 1].n > q->back.n)
+            drop(r, q, q->n_at - 1);
+        unref(r, &q->now);
+        q->now = ref(r, q->back.block);
+        q->n = q->back.n;
+        q->fed = 0;
+    }
+    unref(r, &q->back.block);
+}
+
+pith_status recurrent_take(struct recurrent *r, struct step *s, struct pith_error *err)
+{
+    if (!r->n_blocks)
+        return PITH_OK;
+    for (int32_t i = 0; i < s->T; i++)
+        step_keep(s)[i] = -1;
+    for (int32_t k = 0; k < s->N; k++) {
+        const struct recurrent_seq *q = &r->seq[step_seq(s)[k]];
+        int32_t first = step_first(s)[k], end = step_first(s)[k + 1];
+        step_state(s)[k] = q->now;
+        for (int32_t i = first; i < end; i++) {
+            if (i < end - 1 && (q->n + i - first + 1) % r->every)
+                continue;
+            pith_status st = take(r, &step_keep(s)[i], err);
+            if (st != PITH_OK) {
+                recurrent_abort(r, s);
+                return st;
+            }
+        }
+    }
+    return PITH_OK;
+}
+
+void recurrent_commit(struct recurrent *r, const struct step *s)
+{
+    for (int32_t k = 0; r->n_blocks && k < s->N; k++) {
+        struct recurrent_seq *q = &r->seq[step_seq(s)[k]];
+        int32_t first = step_first(s)[k], end = step_first(s)[k + 1];
+        unref(r, &q->now);
+        for (int32_t i = first; i < end; i++, q->n++)
+            if (step_keep(s)[i] >= 0 && i < end - 1)
+                remember(r, q, q->n + 1, step_keep(s)[i]);
+        q->now = step_keep(s)[end - 1];
+        if (q->n % r->every == 0)
+            remember(r, q, q->n, ref(r, q->now));
+    }
+}
+
+void recurrent_abort(struct recurrent *r, const struct step *s)
+{
+    for (int32_t i = 0; r->n_blocks && i < s->T; i++)
+        unref(r, &step_keep(s)[i]);
+}
+
+/* ---------------------------------------------------------------- going back */
+
+int32_t recurrent_point(const struct recurrent *r, int32_t seq, int32_t n)
+{
+    if (!r->n_blocks || n >= r->seq[seq].n)
+        return n;
+    const struct recurrent_seq *q = &r->seq[seq];
+    for (int32_t i = q->n_at - 1; i >= 0; i--)
+        if (q->at[i].n <= n)
+            return q->at[i].n;
+    return 0;
+}
+
+/* Makes q hold n positions with the state `block` (a reference of its own), and checkpoints up to there. */
+static void become(struct recurrent *r, struct recurrent_seq *q, int32_t n, int32_t block)
+{
+    while (q->n_at && q->at[q->n_at - 1].n > n)
+        drop(r, q, q->n_at - 1);
+    unref(r, &q->now);
+    q->now = block;
+    q->n = n;
+    q->fed = 0;
+}
+
+/* The state of a sequence after n positions, counted once more. */
+static int32_t state_at(struct recurrent *r, const struct recurrent_seq *q, int32_t n)
+{
+    if (n == q->n)
+        return ref(r, q->now);
+    for (int32_t i = 0; i < q->n_at; i++)
+        if (q->at[i].n == n)
+            return ref(r, q->at[i].block);
+    return -1;
+}
+
+void recurrent_cut(struct recurrent *r, int32_t seq, int32_t n)
+{
+    if (!r->n_blocks || r->seq[seq].n == n)
+        return;
+    struct recurrent_seq *q = &r->seq[seq];
+    become(r, q, n, state_at(r, q, n));
+}
+
+void recurrent_share(struct recurrent *r, int32_t dst, int32_t src, int32_t n)
+{
+    if (!r->n_blocks || dst == src) {
+        recurrent_cut(r, dst, n);
+        return;
+    }
+    struct recurrent_seq *to = &r->seq[dst];
+    const struct recurrent_seq *from = &r->seq[src];
+    become(r, to, 0, -1);
+    while (to->n_at)
+        drop(r, to, to->n_at - 1);
+    for (int32_t i = 0; i < from->n_at && from->at[i].n <= n; i++)
+        to->at[to->n_at++] =
+            (struct checkpoint){.n = from->at[i].n, .block = ref(r, from->at[i].block)};
+    become(r, to, n, state_at(r, from, n));
+}

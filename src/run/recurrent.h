@@ -1,0 +1,62 @@
+/* recurrent.h -- state of recurrent layers: one block per sequence and point in time, with the state of all its recurrent layers.
+ *
+ *     block:  [layer a: part 0 | part 1 | part 2][layer c: ..]     floats; parts as the architecture declares them (graph.h, state_layer)
+ *
+ * A block is never written once a step has made it: a step reads a sequence's block and makes a new one, so that a step that fails has
+ * changed nothing. Blocks are counted; copies of a sequence share them. What is not the present is a checkpoint: of the end of each
+ * prompt, and of every `every` positions. A sequence can go back to a checkpoint, and to nothing else: a recurrence has no inverse. */
+#ifndef PITH_RUN_RECURRENT_H
+#define PITH_RUN_RECURRENT_H
+
+#include "graph/backend.h"
+
+struct checkpoint {
+    int32_t n; /* positions before it */
+    int32_t block;
+};
+
+struct recurrent_seq {
+    int32_t n, now;         /* positions held and the state after them; -1: nothing */
+    int in_call;
+    int32_t fed;            /* rows of the last call: more than one make a prompt, whose end is a checkpoint */
+    struct checkpoint back; /* what the call in progress began from */
+    struct checkpoint *at;  /* [cap] ascending */
+    int32_t n_at;
+};
+
+struct recurrent {
+    int32_t n_seq, n_blocks, every, cap; /* n_blocks 0: no recurrent layer */
+    uint64_t block_bytes;
+    uint8_t *base;
+    int32_t n_made, n_free;
+    int32_t *free_list, *refs; /* [n_blocks] */
+    struct recurrent_seq *seq; /* [n_seq] */
+    struct device *device;     /* that accounts for the memory */
+};
+
+struct recurrent_params {
+    int32_t n_ctx, n_seq, n_batch;
+    uint64_t cache_limit; /* bytes of K and V at most: a tenth may go to checkpoints, or 64 MiB */
+};
+
+/* Lays out state[n_layer] (fills off) and reserves the pool. */
+pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32_t n_layer,
+                           struct device *device, const struct recurrent_params *p,
+                           struct pith_error *err);
+void recurrent_deinit(struct recurrent *r);
+uint64_t recurrent_bytes(const struct recurrent *r); /* committed */
+
+/* A call that feeds `rows` rows (0: nothing happens) to a sequence begins, has succeeded, or goes back to where it began. */
+void recurrent_begin(struct recurrent *r, int32_t seq, int32_t rows);
+void recurrent_end(struct recurrent *r, int32_t seq, int failed);
+/* One step of it: fills the step's state and keep with blocks taken for it; commit when it ran, abort when not. */
+pith_status recurrent_take(struct recurrent *r, struct step *s, struct pith_error *err);
+void recurrent_commit(struct recurrent *r, const struct step *s);
+void recurrent_abort(struct recurrent *r, const struct step *s);
+
+/* The largest m <= n that the sequence can be cut to. */
+int32_t recurrent_point(const struct recurrent *r, int32_t seq, int32_t n);
+void recurrent_cut(struct recurrent *r, int32_t seq, int32_t n); /* n is such a point */
+void recurrent_share(struct recurrent *r, int32_t dst, int32_t src, int32_t n);
+
+#endif
