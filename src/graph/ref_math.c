@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <string.h>
+#include "base/fmath.h"
 
 static float polynomial(float x, const float *c, int n)
 {
