@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -10,8 +9,8 @@
 struct opts {
     struct model_opts model;
     const char *prompt, *file;
-    int64_t n, top_k, last_n, seed;
-    double temp, top_p, min_p, repeat, frequency, presence;
+    int64_t n;
+    struct sampler_opts sampler;
     struct arg_texts stop;
     int ignore_eog, literal;
 };
@@ -32,24 +31,7 @@ static const struct arg args[] = {
      .hi = INT32_MAX, .env = "PITH_CTX",
      .otherwise = "what the model was trained for, at most 4096",
      .help = "positions of context for prompt and text"},
-    {.name = "--temp", .meta = "T", ARG_FIELD(struct opts, temp, ARG_REAL), .hi = 1000, .dflt = "0",
-     .help = "temperature; 0: always the most probable token"},
-    {.name = "--top-k", ARG_FIELD(struct opts, top_k, ARG_INT), .hi = INT32_MAX, .dflt = "0",
-     .help = "draw from the N most probable tokens only; 0: off"},
-    {.name = "--top-p", .meta = "P", ARG_FIELD(struct opts, top_p, ARG_REAL), .hi = 1, .dflt = "1",
-     .help = "draw from the most probable tokens that together reach probability P; 1: off"},
-    {.name = "--min-p", .meta = "P", ARG_FIELD(struct opts, min_p, ARG_REAL), .hi = 1, .dflt = "0",
-     .help = "leave out tokens less than P times as probable as the best; 0: off"},
-    {.name = "--repeat-penalty", .meta = "X", ARG_FIELD(struct opts, repeat, ARG_REAL), .hi = 1000,
-     .dflt = "1", .help = "makes tokens of the last ones less probable; 1: off"},
-    {.name = "--frequency-penalty", .meta = "X", ARG_FIELD(struct opts, frequency, ARG_REAL),
-     .lo = -1000, .hi = 1000, .dflt = "0", .help = "taken off a logit for each time it occurred"},
-    {.name = "--presence-penalty", .meta = "X", ARG_FIELD(struct opts, presence, ARG_REAL),
-     .lo = -1000, .hi = 1000, .dflt = "0", .help = "taken off a logit that occurred"},
-    {.name = "--repeat-last-n", ARG_FIELD(struct opts, last_n, ARG_INT), .lo = -1, .hi = 1 << 24,
-     .dflt = "64", .help = "how many last tokens the penalties look at; -1: all"},
-    {.name = "--seed", .alias = "-s", ARG_FIELD(struct opts, seed, ARG_INT), .lo = -1, .dflt = "-1",
-     .help = "the same seed gives the same text on every machine; -1: a new one each time"},
+    ARGS_SAMPLER(struct opts, sampler),
     {.name = "--stop", .meta = "TEXT", ARG_FIELD(struct opts, stop, ARG_TEXTS),
      .help = "end before this text; may be given several times"},
     {.name = "--ignore-eog", ARG_FIELD(struct opts, ignore_eog, ARG_SWITCH),
@@ -149,34 +131,6 @@ static void timings(const struct pith_generate_result *r, int64_t seed)
 
 /* ---------------------------------------------------------------- the command */
 
-static pith_sampler *open_sampler(struct opts *o, int32_t n_vocab, int *code)
-{
-    struct pith_error err = {0};
-    struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
-    if (o->temp == 0)
-        o->seed = -1; /* none is used */
-    else if (o->seed < 0) {
-        struct timespec t;
-        clock_gettime(CLOCK_REALTIME, &t);
-        o->seed = (int64_t)(((uint64_t)t.tv_sec * 1000000007u + (uint64_t)t.tv_nsec) & 0x7FFFFFFF);
-    }
-    p.temperature = (float)o->temp;
-    p.top_k = (int32_t)o->top_k;
-    p.top_p = (float)o->top_p;
-    p.min_p = (float)o->min_p;
-    p.repeat_penalty = (float)o->repeat;
-    p.frequency_penalty = (float)o->frequency;
-    p.presence_penalty = (float)o->presence;
-    p.penalty_last_n = (int32_t)o->last_n;
-    p.seed = o->seed < 0 ? 0 : (uint64_t)o->seed;
-    if (o->last_n == 0) /* a window of nothing: none of the penalties */
-        p.repeat_penalty = p.frequency_penalty = p.presence_penalty = 0;
-    pith_sampler *s = pith_sampler_open(n_vocab, &p, &err);
-    if (!s)
-        *code = cli_fail(&err);
-    return s;
-}
-
 static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, const int32_t *ids,
                     int64_t n_ids)
 {
@@ -206,7 +160,7 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
             return cli_fail(&err);
     }
     if (cli_chatty(&o->model))
-        timings(&result, o->seed);
+        timings(&result, o->sampler.seed);
     if (o->model.verbose)
         cli_report(s);
     if (out.failed_errno && out.failed_errno != EPIPE) /* EPIPE: the reader has seen enough */
@@ -234,7 +188,7 @@ static int run_prompt(struct opts *o, const char *text, size_t n_bytes)
     if (!code)
         ids = prompt_ids(o, m, text, n_bytes, &n_ids, &code);
     if (ids)
-        sampler = open_sampler(o, info.n_vocab, &code);
+        sampler = cli_sampler_open(&o->sampler, m, &code);
     if (sampler)
         s = cli_session_open(m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
     if (s) {

@@ -1,5 +1,4 @@
 /* cmd_tokenize.c -- pith tokenize: text to ids, once or line by line. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,11 +69,6 @@ static int64_t base64_decode(const char *from, size_t n, char *into)
 
 /* ---------------------------------------------------------------- one line */
 
-static json_t *failure(const char *why)
-{
-    return json_pack("{s:o}", "error", cli_json_text(why, strlen(why)));
-}
-
 /* Adds "detok", or "detok_b64" when the bytes are not UTF-8. 0: no memory. */
 static int add_detok(json_t *answer, const pith_model *m, const int32_t *ids, size_t n)
 {
@@ -98,7 +92,7 @@ static json_t *answer_text(const pith_model *m, const char *text, size_t n, int 
     int64_t n_ids;
     int32_t *ids = cli_tokenize(m, text, n, flags, &n_ids, &err);
     if (!ids)
-        return failure(err.msg);
+        return cli_json_failure(err.msg);
     json_t *answer = json_object(), *list = json_array();
     int ok = 1;
     for (int64_t i = 0; i < n_ids && ok; i++)
@@ -109,22 +103,23 @@ static json_t *answer_text(const pith_model *m, const char *text, size_t n, int 
     if (ok)
         return answer;
     json_decref(answer);
-    return failure("out of memory");
+    return cli_json_failure("out of memory");
 }
 
-static json_t *answer_line(const pith_model *m, const char *line, size_t n)
+static json_t *answer_line(void *model, const char *line, size_t n)
 {
+    const pith_model *m = model;
     json_error_t why;
     int special = 0, add_special = 0;
     json_t *text = NULL, *b64 = NULL, *answer;
     json_t *q = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!q)
-        return failure(why.text);
+        return cli_json_failure(why.text);
     if (json_unpack_ex(q, &why, 0, "{s?o, s?o, s?b, s?b}", "text", &text, "b64", &b64, "special",
                        &special, "add_special", &add_special)) {
-        answer = failure(why.text);
+        answer = cli_json_failure(why.text);
     } else if (!json_is_string(text) == !json_is_string(b64)) {
-        answer = failure("wanted an object with one of \"text\" and \"b64\", a string");
+        answer = cli_json_failure("wanted an object with one of \"text\" and \"b64\", a string");
     } else {
         json_t *from = text ? text : b64;
         const char *bytes = json_string_value(from);
@@ -134,7 +129,7 @@ static json_t *answer_line(const pith_model *m, const char *line, size_t n)
                       : decoded ? base64_decode(bytes, n_bytes, decoded)
                                 : -1;
         int flags = (special ? PITH_PARSE_SPECIAL : 0) | (add_special ? PITH_ADD_SPECIAL : 0);
-        answer = len < 0 ? failure("\"b64\" is not base64 (RFC 4648, padded)")
+        answer = len < 0 ? cli_json_failure("\"b64\" is not base64 (RFC 4648, padded)")
                          : answer_text(m, text ? bytes : decoded, (size_t)len, flags);
         free(decoded);
     }
@@ -143,31 +138,6 @@ static json_t *answer_line(const pith_model *m, const char *line, size_t n)
 }
 
 /* ---------------------------------------------------------------- the command */
-
-static int answer_lines(const pith_model *m)
-{
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n = 0;
-    int code = CLI_OK;
-    errno = 0;
-    while (!code && (n = getline(&line, &cap, stdin)) > 0) {
-        json_t *answer = answer_line(m, line, (size_t)n);
-        if (!answer) {
-            code = cli_no_memory();
-        } else if (json_dumpf(answer, stdout, JSON_COMPACT) || putchar('\n') == EOF ||
-                   fflush(stdout) == EOF) {
-            break; /* cli_finish says so */
-        }
-        json_decref(answer);
-        errno = 0;
-    }
-    if (n < 0 && !feof(stdin) && !code)
-        code = cli_say(interrupt_asked() ? CLI_INTERRUPTED : CLI_SYSTEM, "stdin: cannot read: %s",
-                       strerror(errno));
-    free(line);
-    return code;
-}
 
 static int answer_once(const struct opts *o, const pith_model *m)
 {
@@ -202,7 +172,7 @@ static int run(void *opts)
     pith_model *m = pith_model_open(o->model, &p, &err);
     if (!m)
         return cli_fail_file(o->model, &err);
-    int code = o->jsonl ? answer_lines(m) : answer_once(o, m);
+    int code = o->jsonl ? cli_answer_lines(answer_line, m) : answer_once(o, m);
     pith_model_close(m);
     return code;
 }

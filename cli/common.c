@@ -178,3 +178,33 @@ int32_t *cli_tokenize(const pith_model *m, const char *text, size_t n, int flags
         cap = (size_t)got;
     }
 }
+
+json_t *cli_json_failure(const char *why)
+{
+    return json_pack("{s:o}", "error", cli_json_text(why, strlen(why)));
+}
+
+int cli_answer_lines(cli_answer_fn answer_line, void *ctx)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n = 0;
+    int code = CLI_OK;
+    errno = 0;
+    while (!code && (n = getline(&line, &cap, stdin)) > 0) {
+        json_t *answer = answer_line(ctx, line, (size_t)n);
+        if (!answer) {
+            code = cli_no_memory();
+        } else if (json_dumpf(answer, stdout, JSON_COMPACT) || putchar('\n') == EOF ||
+                   fflush(stdout) == EOF) {
+            break; /* cli_finish says so */
+        }
+        json_decref(answer);
+        errno = 0;
+    }
+    if (n < 0 && !feof(stdin) && !code)
+        code = cli_say(interrupt_asked() ? CLI_INTERRUPTED : CLI_SYSTEM, "stdin: cannot read: %s",
+                       strerror(errno));
+    free(line);
+    return code;
+}

@@ -288,24 +288,59 @@ PITH_API void pith_profile(pith_session *s, int on);
 /* ---------------------------------------------------------------- sampling */
 
 typedef struct pith_sampler pith_sampler;
-struct pith_sampler_params {
+struct pith_logit_bias {
+    int32_t id;
+    float bias; /* added to the logit; -INFINITY: never this token */
+};
+struct pith_sampler_params { /* zero = default = off, where nothing else is said */
     size_t size;
-    float temperature; /* 0 = greedy (default) */
-    int32_t top_k;     /* 0 = off */
+    float temperature; /* 0 = greedy */
+    int32_t top_k;
     float top_p;       /* 0 or 1 = off */
-    float min_p;       /* 0 = off */
+    float min_p;
     float repeat_penalty;    /* 0 or 1 = off */
-    float frequency_penalty, presence_penalty; /* 0 = off */
+    float frequency_penalty, presence_penalty;
     int32_t penalty_last_n;  /* history they look at, 0 = 64, -1 = all */
     uint64_t seed;           /* Philox key: the same seed gives the same draws on every machine */
+    /* The chain: names and parameters in order, "top_k:k=40;temp:t=0.8;...". What a name does not set comes from the fields here; the
+     * parameters of a name are in pith_sampler_help(). NULL: the default chain, "logit_bias;penalties;dry;top_n_sigma;top_k;typical;top_p;
+     * min_p;xtc;temp_ext;adaptive_p", or "logit_bias;penalties;dry;temp;mirostat" where mirostat is on. */
+    const char *samplers;
+    float typical_p;         /* 0 or 1 = off */
+    float top_n_sigma;
+    float dynatemp_range, dynatemp_exponent; /* temperature +- range, by entropy ^ exponent (0 = 1) */
+    float xtc_probability, xtc_threshold;    /* threshold 0 = 0.1 */
+    float dry_multiplier, dry_base;          /* base 0 = 1.75 */
+    int32_t dry_allowed_length, dry_last_n;  /* 0 = 2; 0 or -1 = the last 131072 tokens */
+    const int32_t *dry_breakers;             /* token sequences that end repetitions, each closed by -1 */
+    int32_t n_dry_breakers;                  /* ids, the -1 included */
+    int32_t mirostat;                        /* 1, 2: instead of the truncating samplers */
+    float mirostat_tau, mirostat_eta;        /* 0 = 5, 0.1 */
+    float adaptive_target, adaptive_decay;   /* decay 0 = 0.9 */
+    const struct pith_logit_bias *logit_bias;
+    int32_t n_logit_bias;
 };
 #define PITH_SAMPLER_PARAMS_INIT PITH_SIZED(struct pith_sampler_params)
+/* Copies what params point to. */
 PITH_API pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_params *params, struct pith_error *err);
 PITH_API void pith_sampler_close(pith_sampler *s);
-/* Chooses a token from logits [V], V as given at open. Order: penalties, top-k, top-p, min-p, temperature, draw. -1 when no logit is finite. */
+/* Chooses a token from logits [V], V as given at open: the chain, then a draw. -1 when nothing finite is left. */
 PITH_API int32_t pith_sample(pith_sampler *s, const float *logits);
-PITH_API void pith_sampler_accept(pith_sampler *s, int32_t token); /* adds to the history the penalties look at */
-PITH_API void pith_sampler_reset(pith_sampler *s);
+PITH_API void pith_sampler_accept(pith_sampler *s, int32_t token); /* adds to the history that penalties and dry look at */
+PITH_API void pith_sampler_reset(pith_sampler *s);                 /* as after open */
+/* Every sampler of chains with its parameters, ranges and defaults, one a line. Length as snprintf. */
+PITH_API int64_t pith_sampler_help(char *buf, size_t cap);
+
+struct pith_logprob {
+    int32_t id;
+    float logprob; /* natural logarithm of the probability */
+};
+/* Before sampling: log-probabilities by the softmax of raw logits [V]. *of_id (NULL allowed) gets the one of token `id`, -INFINITY when its
+ * logit is not finite; top[n_top] the most probable ones, best first. Returns how many are in top, -1 with NULL logits. */
+PITH_API int32_t pith_logprobs(const float *logits, int32_t n_vocab, int32_t id, float *of_id, struct pith_logprob *top, int32_t n_top);
+/* After sampling: what the chain left for the draw, best first, at most cap; how many there are in all. With logits NULL of the last
+ * pith_sample, whose logits must still be there; else the chain is run on them without a draw. */
+PITH_API int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct pith_logprob *out, int32_t cap);
 
 /* ---------------------------------------------------------------- generation (the loop above in one call) */
 

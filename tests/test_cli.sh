@@ -43,7 +43,7 @@ gives()
 # same NAME FOUND WANTED
 same() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "found \"$2\", wanted \"$3\""; fi; }
 
-commands='run bench inspect logits tokenize synth'
+commands='run bench inspect logits tokenize sample synth'
 
 # ---------------------------------------------------------------- help and version
 
@@ -91,6 +91,31 @@ gives bad_tokens 1 'number 2 is "x"; wanted a token id' logits m --tokens 1,x --
 gives no_tokens 1 'found no token' logits m --tokens , --out "$dir/l"
 PITH_THREADS=0 gives bad_environment 1 'PITH_THREADS is "0"; wanted a whole number from 1 to 256' run m -p x
 PITH_THREADS=0 gives flag_over_environment 2 'absent' run "$dir/absent" -t 1 -p x
+
+gives bad_sampler 1 '\-\-xtc-probability is "2"; wanted a number from 0 to 1' run m --xtc-probability 2
+gives sample_needs_a_way 1 'wanted one of --jsonl and --list' sample
+
+# ---------------------------------------------------------------- samplers without a model
+
+gives sample_list 0 '^top_p: p=0..1 \(0.95\), min_keep=' sample --list
+printf '%s\n' '{"logits": [1, 3, null, 2], "chain": [["top_k", {"k": 2}]]}' 'no json' '{}' '[]' '' \
+    '{"logits": [], "chain": []}' '{"logits": [1, "2"], "chain": []}' '{"logits": [1], "chain": 1}' \
+    '{"logits": [1], "chain": [["no_such"]]}' '{"logits": [1], "chain": [["top_p", {"p": 1.5}]]}' \
+    '{"logits": [1], "chain": [["top_p", {"q": 1}]]}' '{"logits": [1], "chain": [["top_k", {"k": 1.5}]]}' \
+    '{"logits": [1], "chain": [["temp", {"t": "hot"}]]}' '{"logits": [1], "chain": [], "history": [1]}' \
+    '{"logits": [1], "chain": [["logit_bias", {"bias": [[1, 2]]}]]}' \
+    '{"logits": [1], "chain": [["dry", {"multiplier": 1, "breakers": [[-2]]}]]}' \
+    '{"logits": [1, 1], "chain": [["logit_bias", {"bias": [[1, null]]}], ["greedy", {}]]}' >"$dir/queries"
+"$pith" sample --jsonl <"$dir/queries" >"$out" 2>"$err"
+same sample_status $? 0
+same sample_errors "$(grep -n '^{"error":"..*"}' "$out" | cut -d: -f1 | tr '\n' ' ')" \
+    "2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 "
+same sample_first "$(sed -n 1p "$out" | cut -c 1-31)" '{"ids":[1,3],"probs":[0.7310585'
+same sample_bias "$(sed -n 17p "$out")" '{"ids":[0],"probs":[1.0]}'
+grep -q 'top_p: p is 1.5; wanted 0 to 1' "$out"
+same sample_says_range $? 0
+printf '{"logits": %s' "$(printf '[%.0s' $(seq 5000))" | "$pith" sample --jsonl | grep -q '"error"'
+same sample_deep $? 0
 
 # ---------------------------------------------------------------- wrong input: status 2
 
@@ -236,6 +261,20 @@ same run_seeds_differ $? 0
 word=$(awk '{print $3; exit}' <<<"$first")
 stopped=$("$pith" run "$text" -p 'Once upon a time' -n 8 --stop "$word")
 same run_stop "$stopped" "${first%%"$word"*}"
+same run_bias "$("$pith" run "$text" -p 'Once upon a time' -n 1 --logit-bias 100=1000)" \
+    "$("$pith" run "$text" -p 'Once upon a time' -n 1 --temp 2 --logit-bias 100=1000)"
+gives run_bad_bias 1 'logit-bias is "x=1"; wanted ID=X' run "$text" -p x --logit-bias x=1
+gives run_bias_range 2 'logit_bias id.* is 5120; wanted 0 to 511' run "$text" -p x --logit-bias 5120=1
+gives run_bad_chain 2 'unknown sampler "top_q"; wanted some of: greedy top_k' run "$text" -p x --samplers 'temp;top_q'
+gives run_bad_chain_value 2 'temp: t is .*nan; wanted' run "$text" -p x --samplers 'temp:t=nan'
+same run_chain "$("$pith" run "$text" -p 'Once upon a time' -n 8 --samplers 'top_k:k=1;temp:t=2')" "$first"
+every=$("$pith" run "$text" -p 'Once upon a time' -n 30 --temp 1 --dynatemp-range 0.5 --top-k 40 --top-p 0.95 \
+    --min-p 0.01 --typical 0.95 --top-n-sigma 3 --xtc-probability 0.5 --repeat-penalty 1.1 \
+    --dry-multiplier 0.8 --adaptive-target 0.3 --seed 3)
+same run_every_sampler_repeats "$every" "$("$pith" run "$text" -p 'Once upon a time' -n 30 --seed 3 --temp 1 \
+    --dynatemp-range 0.5 --top-k 40 --top-p 0.95 --min-p 0.01 --typical 0.95 --top-n-sigma 3 -t 1 \
+    --xtc-probability 0.5 --repeat-penalty 1.1 --dry-multiplier 0.8 --adaptive-target 0.3)"
+gives run_mirostat 0 . run "$text" -p 'Once upon a time' -n 20 --temp 1 --mirostat 2 --mirostat-ent 3 --seed 1
 gives run_verbose 0 'tokens/s' run "$text" -p Once -n 4 -v
 same run_verbose_text "$("$pith" run "$text" -p 'Once upon a time' -n 8 -v 2>/dev/null)" "$first"
 gives run_over_context 2 'n_prompt.*n_ctx.*n_over' run "$text" -p 'Once upon a time there was a girl' -c 4

@@ -5,20 +5,11 @@
 pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_params *params,
                                 struct pith_error *err)
 {
-    enum { WINDOW_DEFAULT = 64 };
     error_clear(err);
     struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
-    struct sample_step steps[SAMPLE_MAX_STEPS];
-    int n_steps;
-    if (params_take(&p, sizeof p, params, "pith_sampler_params", err) != PITH_OK ||
-        sampler_chain(&p, steps, &n_steps, err) != PITH_OK)
+    if (params_take(&p, sizeof p, params, "pith_sampler_params", err) != PITH_OK)
         return NULL;
-    int32_t window = 0;
-    for (int i = 0; i < n_steps; i++) {
-        if (steps[i].fn == sample_penalties)
-            window = p.penalty_last_n ? p.penalty_last_n : WINDOW_DEFAULT;
-    }
-    return sampler_new(n_vocab, steps, n_steps, window, p.seed, err);
+    return sampler_open(n_vocab, &p, err);
 }
 
 void pith_sampler_close(pith_sampler *s)
@@ -41,4 +32,27 @@ void pith_sampler_reset(pith_sampler *s)
 {
     if (s)
         sampler_reset(s);
+}
+
+int64_t pith_sampler_help(char *buf, size_t cap)
+{
+    return sampler_help(buf, cap);
+}
+
+int32_t pith_logprobs(const float *logits, int32_t n_vocab, int32_t id, float *of_id,
+                      struct pith_logprob *top, int32_t n_top)
+{
+    if (!logits || n_vocab < 1 || n_vocab > CANDIDATES_MAX)
+        return -1;
+    return sample_logprobs(logits, n_vocab, id, of_id, top, top ? n_top : 0);
+}
+
+int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct pith_logprob *out,
+                          int32_t cap)
+{
+    if (!s)
+        return 0;
+    if (logits)
+        sampler_run(s, logits);
+    return sampler_left(s, out, out ? cap : 0);
 }

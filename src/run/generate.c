@@ -93,7 +93,7 @@ static int next_token(struct pith_session *s, struct pith_sampler *sampler, stru
 pith_status session_generate(struct pith_session *s, const struct pith_generate_params *p,
                              struct pith_generate_result *out, struct pith_error *err)
 {
-    static const struct sample_step greedy = {.fn = sample_greedy};
+    static const struct pith_sampler_params greedy = PITH_SAMPLER_PARAMS_INIT;
     struct output o = {.p = p, .out = out};
     struct vocab_stream stream;
     struct pith_sampler *own = NULL;
@@ -119,12 +119,12 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
         TRY(error_set(err, PITH_RANGE,
                       "the prompt is empty and the vocabulary adds no start token; give at least "
                       "one token"));
-    if (p->sampler && p->sampler->history.n_vocab != s->model->arch.hp.n_vocab)
+    if (p->sampler && p->sampler->n_vocab != s->model->arch.hp.n_vocab)
         TRY(error_set(err, PITH_RANGE, "the sampler is for %d tokens, the model has %d",
-                      p->sampler->history.n_vocab, s->model->arch.hp.n_vocab));
+                      p->sampler->n_vocab, s->model->arch.hp.n_vocab));
     stop = stop_new(p->stop, err);
     if (stop && !p->sampler)
-        own = sampler_new(s->model->arch.hp.n_vocab, &greedy, 1, 0, 0, err);
+        own = sampler_open(s->model->arch.hp.n_vocab, &greedy, err);
     if (!stop || (!p->sampler && !own))
         TRY(err->code);
     if (!streams)

@@ -1,16 +1,10 @@
-/* sample.c -- the candidate list, the steps, and the sampler that runs them.
- *
- * The order of candidates is made lazily by partial heap selection: to extend the sorted head to k,
- * the k - n_sorted best of the rest are collected in a heap with its worst at the root while one
- * pass goes over the others, and are then heap-sorted in place. O(n log k) whatever the input:
- * logits chosen by an adversary cannot make it quadratic. Steps that walk the order (top-p, the
- * draw) extend it by doubling, so that a peaked distribution over 260,000 tokens sorts a few dozen
- * of them.
- */
+/* sample.c -- the table of samplers, chains read from text, and the sampler that runs them. */
 #include "run/sample.h"
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/fmath.h"
@@ -18,322 +12,359 @@
 #include "base/pool.h"
 #include "base/rng.h"
 
-/* ---------------------------------------------------------------- order */
+/* ---------------------------------------------------------------- the table */
 
-static int before(struct candidate a, struct candidate b)
-{
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
+enum { K = 1, W = 2, U = 4 };
+#define sampled_U(name)             sampled_##name
+#define sampled_K(name)             NULL
+#define sampled_W(name)             NULL
+#define sampled_0(name)             NULL
+#define INT                         1
+#define REAL                        0
+#define P(name, type, lo, hi, dflt) {#name, type, lo, hi, dflt},
+#define SAMPLER(name, traits, params)                                                              \
+    {#name, traits, sample_##name, sampled_##traits(name), {params}},
+static const struct sample_kind kinds[] = {
+#include "run/samplers.def"
+};
+#undef SAMPLER
+#undef P
+enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
-static void swap(struct candidate *a, struct candidate *b)
-{
-    struct candidate t = *a;
-    *a = *b;
-    *b = t;
-}
-
-/* Restores the heap h[0..n), worst at the root, after h[i] became better. */
-static void sift(struct candidate *h, int32_t n, int32_t i)
-{
-    struct candidate moving = h[i];
-    for (int32_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && before(h[child], h[child + 1]))
-            child++;
-        if (!before(moving, h[child]))
-            break;
-        h[i] = h[child];
+/* Where the parameters of the public struct go. Those that are 0 by default and off at 0 need no
+ * `zero`: what a zero stands for. */
+#define F(field, sampler, number, lowest, zero)                                                    \
+    {                                                                                              \
+#field, #sampler, number, lowest, zero, offsetof(struct pith_sampler_params, field),       \
+            _Generic(((struct pith_sampler_params *)0)->field, int32_t : 1, float : 0)             \
     }
-    h[i] = moving;
-}
+static const struct field {
+    const char *name, *sampler;
+    int number;
+    double lowest, zero;
+    size_t at;
+    int is_int;
+} fields[] = {
+    F(temperature, temp, 0, 0, 0),
+    F(temperature, temp_ext, 0, 0, 0),
+    F(dynatemp_range, temp_ext, 1, 0, 0),
+    F(dynatemp_exponent, temp_ext, 2, 0, 1),
+    F(top_k, top_k, 0, 0, 0),
+    F(top_p, top_p, 0, 0, 1),
+    F(min_p, min_p, 0, 0, 0),
+    F(typical_p, typical, 0, 0, 1),
+    F(top_n_sigma, top_n_sigma, 0, 0, 0),
+    F(xtc_probability, xtc, 0, 0, 0),
+    F(xtc_threshold, xtc, 1, 0, 0.1),
+    F(penalty_last_n, penalties, 0, -1, 64),
+    F(repeat_penalty, penalties, 1, 0, 1),
+    F(frequency_penalty, penalties, 2, -1e6, 0),
+    F(presence_penalty, penalties, 3, -1e6, 0),
+    F(dry_last_n, dry, 0, -1, -1),
+    F(dry_multiplier, dry, 1, 0, 0),
+    F(dry_base, dry, 2, 0, 1.75),
+    F(dry_allowed_length, dry, 3, 0, 2),
+    F(mirostat_tau, mirostat, 0, 0, 5),
+    F(mirostat_eta, mirostat, 1, 0, 0.1),
+    F(mirostat_tau, mirostat_v2, 0, 0, 5),
+    F(mirostat_eta, mirostat_v2, 1, 0, 0.1),
+    F(adaptive_target, adaptive_p, 0, 0, -1),
+    F(adaptive_decay, adaptive_p, 1, 0, 0.9),
+};
+enum { N_FIELDS = sizeof fields / sizeof fields[0] };
 
-void candidates_order(struct candidates *c, int32_t k)
+static const struct sample_kind *find_kind(const char *name, size_t n)
 {
-    if (k > c->n)
-        k = c->n;
-    struct candidate *h = c->v + c->n_sorted;
-    int32_t n = k - c->n_sorted;
-    if (n <= 0)
-        return;
-    for (int32_t i = n / 2; i-- > 0;)
-        sift(h, n, i);
-    for (int32_t i = k; i < c->n; i++) {
-        if (before(c->v[i], h[0])) {
-            swap(&c->v[i], &h[0]);
-            sift(h, n, 0);
-        }
+    for (int i = 0; i < N_KINDS; i++) {
+        if (strlen(kinds[i].name) == n && !memcmp(kinds[i].name, name, n))
+            return &kinds[i];
     }
-    while (--n > 0) { /* heap sort: the worst of what is left goes to the end */
-        swap(&h[0], &h[n]);
-        sift(h, n, 0);
-    }
-    c->n_sorted = k;
+    return NULL;
 }
 
-/* The i-th best, i < n. */
-static struct candidate nth_best(struct candidates *c, int32_t i)
+static int n_params(const struct sample_kind *k)
 {
-    if (i >= c->n_sorted)
-        candidates_order(c, i < 32 ? 64 : i <= INT32_MAX / 2 ? 2 * i : INT32_MAX);
-    return c->v[i];
-}
-
-struct candidate candidates_best(const struct candidates *c)
-{
-    struct candidate best = c->v[0];
-    for (int32_t i = 1; i < c->n && c->n_sorted == 0; i++)
-        best = before(c->v[i], best) ? c->v[i] : best;
-    return best;
-}
-
-static void keep_head(struct candidates *c, int32_t n)
-{
-    candidates_order(c, n);
-    if (n < c->n)
-        c->n = n;
-}
-
-/* ---------------------------------------------------------------- probability */
-
-/* Weight relative to the best. The comparison is for penalised logits that overflowed to an
- * infinity: inf - inf would not be 0. */
-static double weight(float logit, float best)
-{
-    return logit == best ? 1.0 : fmath_exp((double)logit - (double)best);
-}
-
-double candidates_total(const struct candidates *c, float best)
-{
-    double total = 0;
-    for (int32_t i = 0; i < c->n; i++)
-        total += weight(c->v[i].logit, best);
-    return total;
-}
-
-/* Length of the shortest head whose summed weight exceeds `bound` (or reaches it, with `reach`); n
- * when rounding keeps the whole sum below. */
-static int32_t head_of_weight(struct candidates *c, double bound, int reach)
-{
-    float best = nth_best(c, 0).logit;
-    double sum = 0;
-    for (int32_t i = 0; i < c->n; i++) {
-        sum += weight(nth_best(c, i).logit, best);
-        if (sum > bound || (reach && sum == bound))
-            return i + 1;
-    }
-    return c->n;
-}
-
-int32_t candidates_pick(struct candidates *c, double u)
-{
-    if (c->n < 1)
-        return -1;
-    double total = c->n > 1 ? candidates_total(c, candidates_best(c).logit) : 1;
-    return c->v[head_of_weight(c, u * total, 0) - 1].id;
-}
-
-static int is_finite(float x)
-{
-    return fabsf(x) <= FLT_MAX; /* false for NaN */
-}
-
-void candidates_fill(struct candidates *c, const float *logits, int32_t n_vocab)
-{
-    int32_t n = 0;
-    for (int32_t i = 0; i < n_vocab; i++) {
-        c->v[n] = (struct candidate){logits[i], i};
-        n += is_finite(logits[i]);
-    }
-    c->n = n;
-    c->n_sorted = 0;
-}
-
-/* ---------------------------------------------------------------- steps */
-
-void sample_penalties(struct candidates *c, const union sample_params *p)
-{
-    const struct sample_history *h = c->history;
-    if (h->n == 0 || h->window == 0)
-        return;
-    for (int32_t i = 0; i < c->n; i++) {
-        uint32_t count = h->count[c->v[i].id];
-        if (count == 0)
-            continue;
-        float x = c->v[i].logit;
-        x = x <= 0 ? x * p->penalties.repeat : x / p->penalties.repeat;
-        x -= (float)count * p->penalties.frequency + p->penalties.presence;
-        c->v[i].logit = x;
-    }
-    c->n_sorted = 0;
-}
-
-void sample_top_k(struct candidates *c, const union sample_params *p)
-{
-    if (p->top_k.k > 0)
-        keep_head(c, p->top_k.k);
-}
-
-void sample_top_p(struct candidates *c, const union sample_params *p)
-{
-    if (c->n < 1 || p->top_p.p >= 1)
-        return;
-    double total = candidates_total(c, candidates_best(c).logit);
-    int32_t n = head_of_weight(c, (double)p->top_p.p * total, 1);
-    keep_head(c, n > p->top_p.min_keep ? n : p->top_p.min_keep);
-}
-
-void sample_min_p(struct candidates *c, const union sample_params *p)
-{
-    if (c->n < 1 || !(p->min_p.p > 0))
-        return;
-    double bound = (double)candidates_best(c).logit + fmath_log((double)p->min_p.p);
-    int32_t n = 0;
-    for (int32_t i = 0; i < c->n; i++)
-        n += (double)c->v[i].logit >= bound;
-    if (n < p->min_p.min_keep || n == 0) {
-        keep_head(c, p->min_p.min_keep > 1 ? p->min_p.min_keep : 1);
-        return;
-    }
-    n = 0;
-    for (int32_t i = 0; i < c->n; i++) { /* stable: a sorted head stays one */
-        if ((double)c->v[i].logit >= bound)
-            c->v[n++] = c->v[i];
-    }
-    c->n = n;
-    c->n_sorted = c->n_sorted < n ? c->n_sorted : n;
-}
-
-void sample_temp(struct candidates *c, const union sample_params *p)
-{
-    if (c->n < 1)
-        return;
-    float t = p->temp.t;
-    if (!(t > 0)) {
-        sample_greedy(c, p);
-        return;
-    }
-    /* Where t is so small that the best logit would overflow, all are shifted to make it 0: that
-     * does not change probabilities. Division never swaps two candidates, so a sorted head stays
-     * one. */
-    float best = candidates_best(c).logit, shift = is_finite(best / t) ? 0 : best;
-    for (int32_t i = 0; i < c->n; i++)
-        c->v[i].logit = (c->v[i].logit - shift) / t;
-}
-
-void sample_greedy(struct candidates *c, const union sample_params *p)
-{
-    (void)p;
-    if (c->n < 1)
-        return;
-    c->v[0] = candidates_best(c);
-    c->n = c->n_sorted = 1;
-}
-
-/* Greedy straight from the logits: the lowest id of the highest finite logit, -1 when there is
- * none. One branch per 16 logits, for nearly all blocks hold nothing better than what was seen. */
-static int32_t argmax(const float *logits, int32_t n_vocab)
-{
-    enum { BLOCK = 16 };
-    float best = -INFINITY;
-    int32_t id = -1, i = 0;
-    for (; i < n_vocab; i += BLOCK) {
-        int32_t n = n_vocab - i < BLOCK ? n_vocab - i : BLOCK, any = n < BLOCK;
-        if (!any) {
-            for (int j = 0; j < BLOCK; j++)
-                any |= logits[i + j] > best;
-        }
-        for (int j = 0; any && j < n; j++) {
-            if (logits[i + j] > best && is_finite(logits[i + j])) {
-                best = logits[i + j];
-                id = i + j;
-            }
-        }
-    }
-    return id;
-}
-
-/* ---------------------------------------------------------------- sampler */
-
-pith_status sampler_chain(const struct pith_sampler_params *q, struct sample_step *steps,
-                          int *n_steps, struct pith_error *err)
-{
-    const struct {
-        const char *name;
-        double value, lo, hi;
-    } ranges[] = {
-        {"temperature", (double)q->temperature, 0, 1e6},
-        {"top_k", q->top_k, 0, INT32_MAX},
-        {"top_p", (double)q->top_p, 0, 1},
-        {"min_p", (double)q->min_p, 0, 1},
-        {"repeat_penalty", (double)q->repeat_penalty, 0, 1e6},
-        {"frequency_penalty", (double)q->frequency_penalty, -1e6, 1e6},
-        {"presence_penalty", (double)q->presence_penalty, -1e6, 1e6},
-        {"penalty_last_n", q->penalty_last_n, -1, INT32_MAX},
-    };
-    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
-        if (!(ranges[i].value >= ranges[i].lo && ranges[i].value <= ranges[i].hi))
-            return error_set(err, PITH_RANGE, "sampler: %s is %g; wanted %g to %g", ranges[i].name,
-                             ranges[i].value, ranges[i].lo, ranges[i].hi);
-    }
     int n = 0;
-    float repeat = q->repeat_penalty == 0 ? 1 : q->repeat_penalty;
-    if (repeat != 1 || q->frequency_penalty != 0 || q->presence_penalty != 0)
-        steps[n++] = (struct sample_step){
-            sample_penalties,
-            {.penalties = {repeat, q->frequency_penalty, q->presence_penalty}},
-        };
-    if (q->temperature == 0) { /* the best candidate survives every other step */
-        steps[n++] = (struct sample_step){sample_greedy, {.temp = {0}}};
-        *n_steps = n;
+    while (n < SAMPLE_MAX_PARAMS && k->param[n].name)
+        n++;
+    return n;
+}
+
+/* ---------------------------------------------------------------- chains */
+
+static pith_status check(const char *what, const char *name, double v, double lo, double hi,
+                         int is_int, struct pith_error *err)
+{
+    if (v >= lo && v <= hi && !(is_int && v != floor(v)))
         return PITH_OK;
+    return error_set(err, PITH_RANGE, "%s: %s is %g; wanted %s%.10g to %.10g", what, name, v,
+                     is_int ? "a whole number from " : "", lo, hi);
+}
+
+/* Parameters as the public struct has them. */
+static pith_status take_fields(struct sample_step *t, const struct pith_sampler_params *q,
+                               struct pith_error *err)
+{
+    for (int i = 0; i < n_params(t->kind); i++)
+        t->p[i] = t->kind->param[i].dflt;
+    for (int i = 0; i < N_FIELDS; i++) {
+        const struct field *f = &fields[i];
+        if (strcmp(f->sampler, t->kind->name))
+            continue;
+        const char *at = (const char *)q + f->at;
+        double v = f->is_int ? *(const int32_t *)at : (double)*(const float *)at;
+        pith_status st =
+            check("sampler", f->name, v, f->lowest, t->kind->param[f->number].hi, f->is_int, err);
+        if (st != PITH_OK)
+            return st;
+        t->p[f->number] = v == 0 ? f->zero : v;
     }
-    if (q->top_k > 0)
-        steps[n++] = (struct sample_step){sample_top_k, {.top_k = {q->top_k}}};
-    if (q->top_p > 0 && q->top_p < 1)
-        steps[n++] = (struct sample_step){sample_top_p, {.top_p = {q->top_p, 1}}};
-    if (q->min_p > 0)
-        steps[n++] = (struct sample_step){sample_min_p, {.min_p = {q->min_p, 1}}};
-    steps[n++] = (struct sample_step){sample_temp, {.temp = {q->temperature}}};
-    *n_steps = n;
     return PITH_OK;
 }
 
-struct pith_sampler *sampler_new(int32_t n_vocab, const struct sample_step *steps, int n_steps,
-                                 int32_t window, uint64_t seed, struct pith_error *err)
+/* One "name=value" of text[0..n). */
+static pith_status take_param(struct sample_step *t, const char *text, size_t n,
+                              struct pith_error *err)
 {
-    enum { VOCAB_MAX = 1 << 28, WINDOW_MAX = 1 << 24 };
-    if (n_vocab < 1 || n_vocab > VOCAB_MAX) {
-        error_set(err, PITH_RANGE, "sampler: n_vocab is %d; wanted 1 to %d", n_vocab, VOCAB_MAX);
+    char value[64], *end;
+    const char *eq = memchr(text, '=', n);
+    size_t n_name = eq ? (size_t)(eq - text) : n, n_value = eq ? n - n_name - 1 : 0;
+    for (int i = 0; i < n_params(t->kind); i++) {
+        const char *name = t->kind->param[i].name;
+        if (strlen(name) != n_name || memcmp(name, text, n_name))
+            continue;
+        memcpy(value, eq ? eq + 1 : "", n_value < sizeof value ? n_value : 0);
+        value[n_value < sizeof value ? n_value : 0] = 0;
+        double v = strtod(value, &end);
+        if (end == value || *end)
+            return error_set(err, PITH_RANGE, "sampler %s: %s is \"%.*s\"; wanted a number",
+                             t->kind->name, name, n_value < 64 ? (int)n_value : 64,
+                             eq ? eq + 1 : "");
+        t->p[i] = v;
+        return check(t->kind->name, name, v, t->kind->param[i].lo, t->kind->param[i].hi,
+                     t->kind->param[i].is_int, err);
+    }
+    return error_set(err, PITH_RANGE, "sampler %s has no parameter \"%.*s\"", t->kind->name,
+                     n_name < 64 ? (int)n_name : 64, text);
+}
+
+static pith_status unknown_sampler(const char *text, size_t n, struct pith_error *err)
+{
+    struct pith_error list = {0};
+    size_t used = 0;
+    for (int i = 0; i < N_KINDS; i++) {
+        size_t len = strlen(kinds[i].name);
+        memcpy(list.msg + used, kinds[i].name, len);
+        used += len;
+        list.msg[used++] = i + 1 < N_KINDS ? ' ' : 0;
+    }
+    return error_set(err, PITH_RANGE, "unknown sampler \"%.*s\"; wanted some of: %s",
+                     n < 64 ? (int)n : 64, text, list.msg);
+}
+
+/* "name;name:param=value,param=value;..." */
+static pith_status read_chain(struct pith_sampler *s, const char *text,
+                              const struct pith_sampler_params *q, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    for (const char *end; st == PITH_OK && *text; text = end + (*end == ';')) {
+        end = text + strcspn(text, ";");
+        size_t n = strcspn(text, ":;");
+        if (s->n_steps == SAMPLE_MAX_STEPS)
+            return error_set(err, PITH_RANGE, "more than %d samplers in a chain", SAMPLE_MAX_STEPS);
+        struct sample_step *t = &s->steps[s->n_steps++];
+        *t = (struct sample_step){.kind = find_kind(text, n), .place = s->n_steps};
+        if (!t->kind)
+            return unknown_sampler(text, n, err);
+        st = take_fields(t, q, err);
+        for (text += n; st == PITH_OK && text < end; text += n) {
+            n = strcspn(++text, ",;");
+            st = take_param(t, text, n, err);
+        }
+    }
+    return st;
+}
+
+static int is(const struct sample_step *t, const char *name)
+{
+    return !strcmp(t->kind->name, name);
+}
+
+/* All parameters are checked, also of samplers that are not in the chain. */
+static pith_status check_fields(const struct pith_sampler_params *q, struct pith_error *err)
+{
+    pith_status st = q->mirostat >= 0 && q->mirostat <= 2
+                         ? PITH_OK
+                         : check("sampler", "mirostat", q->mirostat, 0, 2, 1, err);
+    for (int i = 0; i < N_KINDS && st == PITH_OK; i++) {
+        struct sample_step t = {.kind = &kinds[i]};
+        st = take_fields(&t, q, err);
+    }
+    return st;
+}
+
+/* Where the best is what will be chosen, steps that leave it the best are left out. */
+static void shorten(struct pith_sampler *s)
+{
+    int n = 0, best = 0;
+    for (int i = 0; i < s->n_steps; i++)
+        best |= is(&s->steps[i], "temp") && s->steps[i].p[0] <= 0;
+    for (int i = 0; i < s->n_steps; i++) {
+        const struct sample_step *t = &s->steps[i];
+        if (!best || !(t->kind->traits & K) || (is(t, "temp") && t->p[0] <= 0))
+            s->steps[n++] = *t;
+    }
+    s->n_steps = n;
+}
+
+static pith_status make_chain(struct pith_sampler *s, const struct pith_sampler_params *q,
+                              struct pith_error *err)
+{
+    pith_status st = check_fields(q, err);
+    if (st != PITH_OK)
+        return st;
+    if (q->samplers)
+        return read_chain(s, q->samplers, q, err);
+    const char *first = "logit_bias;penalties;dry;";
+    const char *rest = q->temperature == 0 ? "xtc;temp"
+                       : q->mirostat == 1  ? "temp;mirostat"
+                       : q->mirostat == 2  ? "temp;mirostat_v2"
+                       : q->adaptive_target > 0
+                           ? "top_n_sigma;top_k;typical;top_p;min_p;xtc;temp_ext;adaptive_p"
+                           : "top_n_sigma;top_k;typical;top_p;min_p;xtc;temp_ext";
+    st = read_chain(s, first, q, err);
+    return st == PITH_OK ? read_chain(s, rest, q, err) : st;
+}
+
+int64_t sampler_help(char *buf, size_t cap)
+{
+    int64_t n = 0;
+    for (int i = 0; i < N_KINDS; i++) {
+        for (int k = -1; k < n_params(&kinds[i]); k++) {
+            char line[160];
+            int len = k < 0
+                          ? snprintf(line, sizeof line, "%s%s", i ? "\n" : "", kinds[i].name)
+                          : snprintf(line, sizeof line, "%s%s=%.10g..%.10g (%.10g)",
+                                     k ? ", " : ": ", kinds[i].param[k].name, kinds[i].param[k].lo,
+                                     kinds[i].param[k].hi, kinds[i].param[k].dflt);
+            for (int j = 0; j < len; j++, n++) {
+                if ((size_t)n + 1 < cap)
+                    buf[n] = line[j];
+            }
+        }
+    }
+    if (cap)
+        buf[(size_t)n < cap ? (size_t)n : cap - 1] = 0;
+    return n;
+}
+
+/* ---------------------------------------------------------------- open, free */
+
+static pith_status check_ids(const char *what, const int32_t *id, size_t stride, size_t n,
+                             int32_t lowest, int32_t n_vocab, struct pith_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        int32_t v;
+        memcpy(&v, (const char *)id + i * stride, sizeof v);
+        if (v < lowest || v >= n_vocab)
+            return error_set(err, PITH_RANGE, "sampler: %s[%zu] is %d; wanted %d to %d", what, i, v,
+                             lowest, n_vocab - 1);
+    }
+    return PITH_OK;
+}
+
+static pith_status copy_lists(struct pith_sampler *s, const struct pith_sampler_params *q,
+                              struct pith_error *err)
+{
+    struct sample_history *h = &s->history;
+    size_t n_bias = q->n_logit_bias > 0 && q->logit_bias ? (size_t)q->n_logit_bias : 0;
+    h->n_breakers = q->n_dry_breakers > 0 && q->dry_breakers ? (size_t)q->n_dry_breakers : 0;
+    s->bias = mem_array(n_bias, sizeof *s->bias, PITH_MEM_SCRATCH);
+    h->breakers = mem_array(h->n_breakers + 1, sizeof *h->breakers, PITH_MEM_SCRATCH);
+    if (!s->bias || !h->breakers)
+        return error_set(err, PITH_NOMEM, "sampler: no memory for bias and breakers");
+    s->n_bias = (int32_t)n_bias;
+    for (size_t i = 0; i < n_bias; i++)
+        s->bias[i] = q->logit_bias[i];
+    for (size_t i = 0; i < h->n_breakers; i++)
+        h->breakers[i] = q->dry_breakers[i];
+    if (h->n_breakers && h->breakers[h->n_breakers - 1] >= 0)
+        h->breakers[h->n_breakers++] = -1;
+    for (size_t i = 0; i < n_bias; i++) {
+        float b = s->bias[i].bias;
+        if (!(b <= FLT_MAX)) /* NaN too */
+            return error_set(err, PITH_RANGE,
+                             "sampler: logit_bias[%zu] is %g; wanted a number or minus infinity", i,
+                             (double)b);
+    }
+    pith_status st = check_ids("logit_bias id", n_bias ? &s->bias[0].id : NULL, sizeof *s->bias,
+                               n_bias, 0, s->n_vocab, err);
+    return st != PITH_OK ? st
+                         : check_ids("dry_breakers", h->breakers, sizeof *h->breakers,
+                                     h->n_breakers, -1, s->n_vocab, err);
+}
+
+/* What the steps of the chain need to remember. */
+static pith_status make_history(struct pith_sampler *s, struct pith_error *err)
+{
+    enum { DRY_ALL = 1 << 17 }; /* the window of "all" */
+    struct sample_history *h = &s->history;
+    int32_t dry = 0;
+    size_t v = (size_t)s->n_vocab;
+    int adaptive = 0;
+    for (int i = 0; i < s->n_steps; i++) {
+        const struct sample_step *t = &s->steps[i];
+        int32_t last_n = t->kind->traits & W ? (int32_t)t->p[0] : 0;
+        adaptive |= is(t, "adaptive_p");
+        if (is(t, "dry") && t->p[1] != 0) {
+            last_n = last_n < 0 ? DRY_ALL : last_n;
+            dry = last_n > dry ? last_n : dry;
+        } else if (is(t, "penalties") && (t->p[1] != 1 || t->p[2] != 0 || t->p[3] != 0)) {
+            if (h->window && h->window != last_n)
+                return error_set(
+                    err, PITH_RANGE,
+                    "sampler: penalties with last_n %d and %d in one chain; wanted one "
+                    "window",
+                    h->window, last_n);
+            h->window = last_n;
+        }
+    }
+    h->cap = h->window > dry ? h->window : dry;
+    h->ring = mem_array((size_t)h->cap, sizeof *h->ring, PITH_MEM_SCRATCH);
+    h->count = mem_array(h->window ? v : 0, sizeof *h->count, PITH_MEM_SCRATCH);
+    h->suffix = mem_array((size_t)dry, sizeof *h->suffix, PITH_MEM_SCRATCH);
+    h->longest = mem_array(dry ? v : 0, sizeof *h->longest, PITH_MEM_SCRATCH);
+    s->before = mem_array(adaptive ? v : 0, sizeof *s->before, PITH_MEM_SCRATCH);
+    if (!h->ring || !h->count || !h->suffix || !h->longest || !s->before)
+        return error_set(err, PITH_NOMEM, "sampler: no memory for a history of %d tokens", h->cap);
+    return PITH_OK;
+}
+
+struct pith_sampler *sampler_open(int32_t n_vocab, const struct pith_sampler_params *q,
+                                  struct pith_error *err)
+{
+    pith_status st;
+    struct pith_sampler *s = NULL;
+    if (n_vocab < 1 || n_vocab > CANDIDATES_MAX) {
+        error_set(err, PITH_RANGE, "sampler: n_vocab is %d; wanted 1 to %d", n_vocab,
+                  CANDIDATES_MAX);
         return NULL;
     }
-    if (window < -1 || window > WINDOW_MAX || n_steps < 0 || n_steps > SAMPLE_MAX_STEPS) {
-        error_set(err, PITH_RANGE,
-                  "sampler: penalty window %d, %d steps; wanted a window of -1 (all) to %d and at "
-                  "most %d steps",
-                  window, n_steps, WINDOW_MAX, SAMPLE_MAX_STEPS);
+    if (!(s = mem_zalloc(sizeof *s, PITH_MEM_SCRATCH))) {
+        error_set(err, PITH_NOMEM, "sampler: out of memory");
         return NULL;
     }
-    struct pith_sampler *s = mem_zalloc(sizeof *s, PITH_MEM_SCRATCH);
-    if (!s)
-        goto fail;
-    size_t v = (size_t)n_vocab;
-    s->history = (struct sample_history){
-        .n_vocab = n_vocab,
-        .window = window,
-        .ring = mem_array(window > 0 ? (size_t)window : 0, sizeof(int32_t), PITH_MEM_SCRATCH),
-        .count = mem_array(window ? v : 0, sizeof(uint32_t), PITH_MEM_SCRATCH),
-    };
-    s->list = (struct candidates){
-        .v = mem_array(v, sizeof(struct candidate), PITH_MEM_SCRATCH),
-        .history = &s->history,
-        .seed = seed,
-    };
-    if (!s->history.ring || !s->history.count || !s->list.v)
-        goto fail;
-    memcpy(s->steps, steps, (size_t)n_steps * sizeof *steps);
-    s->n_steps = n_steps;
+    s->n_vocab = n_vocab;
+    s->seed = q->seed;
+    TRY(make_chain(s, q, err));
+    if (!q->samplers)
+        shorten(s);
+    TRY(copy_lists(s, q, err));
+    TRY(make_history(s, err));
+    if (!candidates_init(&s->list, n_vocab))
+        TRY(error_set(err, PITH_NOMEM, "sampler: no memory for %d candidates", n_vocab));
     return s;
 fail:
-    error_set(err, PITH_NOMEM, "sampler: no memory for %d candidates", n_vocab);
     sampler_free(s);
     return NULL;
 }
@@ -342,54 +373,139 @@ void sampler_free(struct pith_sampler *s)
 {
     if (!s)
         return;
+    candidates_deinit(&s->list);
     mem_free(s->history.ring);
     mem_free(s->history.count);
-    mem_free(s->list.v);
+    mem_free(s->history.suffix);
+    mem_free(s->history.longest);
+    mem_free(s->history.breakers);
+    mem_free(s->before);
+    mem_free(s->bias);
     mem_free(s);
 }
 
+/* ---------------------------------------------------------------- run */
+
 struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
 {
-    candidates_fill(&s->list, logits, s->history.n_vocab);
+    uint32_t fp = fp_enter(); /* the host's rounding must not choose tokens */
+    candidates_fill(&s->list, logits, s->n_vocab);
+    s->greedy = 0;
     for (int i = 0; i < s->n_steps; i++)
-        s->steps[i].fn(&s->list, &s->steps[i].p);
+        s->steps[i].kind->apply(s, &s->steps[i]);
+    fp_leave(fp);
     return &s->list;
 }
 
 int32_t sampler_sample(struct pith_sampler *s, const float *logits)
 {
-    int32_t id;
-    uint32_t fp = fp_enter(); /* the host's rounding must not choose tokens */
-    if (s->n_steps == 1 && s->steps[0].fn == sample_greedy) {
-        id = argmax(logits, s->history.n_vocab);
-    } else {
-        struct candidates *c = sampler_run(s, logits);
-        id = candidates_pick(c, rng_uniform(c->seed, c->index, 0));
+    struct candidates *c = sampler_run(s, logits);
+    uint32_t fp = fp_enter();
+    double u = rng_uniform(s->seed, s->index++, 0);
+    int32_t at = 0;
+    if (c->n > 1 && s->greedy)
+        candidates_head(c, 0, &at, 1);
+    else if (c->n > 1)
+        at = place_at(candidates_place(c, (struct order){0}, BY_WEIGHT, u * candidates_total(c)));
+    at = at < c->n ? at : c->n - 1;
+    for (int i = 0; i < s->n_steps && c->n > 0; i++) {
+        if (s->steps[i].kind->sampled)
+            s->steps[i].kind->sampled(s, &s->steps[i], at);
     }
-    s->list.index++;
     fp_leave(fp);
-    return id;
+    return c->n > 0 ? candidates_id(c, at) : -1;
 }
 
 void sampler_accept(struct pith_sampler *s, int32_t id)
 {
-    struct sample_history *h = &s->history;
-    if (id < 0 || id >= h->n_vocab || h->window == 0)
-        return;
-    if (h->window > 0) {
-        int32_t *slot = &h->ring[h->n % h->window];
-        if (h->n >= h->window)
-            h->count[*slot]--;
-        *slot = id;
-    }
-    h->count[id]++;
-    h->n++;
+    if (id >= 0 && id < s->n_vocab)
+        history_accept(&s->history, id);
 }
 
 void sampler_reset(struct pith_sampler *s)
 {
     if (s->history.window)
-        memset(s->history.count, 0, (size_t)s->history.n_vocab * sizeof *s->history.count);
+        memset(s->history.count, 0, (size_t)s->n_vocab * sizeof *s->history.count);
     s->history.n = 0;
-    s->list.index = 0;
+    s->index = 0;
+    for (int i = 0; i < s->n_steps; i++)
+        memset(s->steps[i].state, 0, sizeof s->steps[i].state);
+}
+
+/* ---------------------------------------------------------------- probabilities */
+
+int32_t sampler_left(struct pith_sampler *s, struct pith_logprob *out, int32_t cap)
+{
+    struct candidates *c = &s->list;
+    uint32_t fp = fp_enter();
+    int32_t n = cap < c->n ? cap : c->n;
+    double log_total = n > 0 ? fmath_log(candidates_total(c)) : 0;
+    uint64_t from = 0;
+    for (int32_t i = 0, at[CANDIDATES_HEAD]; i < n;) {
+        int32_t k = n - i < CANDIDATES_HEAD ? n - i : CANDIDATES_HEAD;
+        from = candidates_head(c, from, at, k);
+        for (int32_t j = 0; j < k; j++, i++)
+            out[i] = (struct pith_logprob){
+                candidates_id(c, at[j]),
+                (float)((double)c->x[at[j]] - (double)c->best - log_total),
+            };
+    }
+    fp_leave(fp);
+    return c->n;
+}
+
+/* The better one first: higher, then lower id. */
+static int before(struct pith_logprob a, struct pith_logprob b)
+{
+    return a.logprob > b.logprob || (a.logprob == b.logprob && a.id < b.id);
+}
+
+/* Restores the heap h[0..n), the worst at the root, below i. */
+static void sift(struct pith_logprob *h, int32_t n, int32_t i)
+{
+    struct pith_logprob moving = h[i];
+    for (int32_t child; (child = 2 * i + 1) < n; i = child) {
+        child += child + 1 < n && before(h[child], h[child + 1]);
+        if (!before(moving, h[child]))
+            break;
+        h[i] = h[child];
+    }
+    h[i] = moving;
+}
+
+int32_t sample_logprobs(const float *logits, int32_t n_vocab, int32_t id, float *of_id,
+                        struct pith_logprob *top, int32_t n_top)
+{
+    uint32_t fp = fp_enter();
+    double log_total = logits_log_total(logits, n_vocab);
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_vocab && n_top > 0; i++) {
+        struct pith_logprob here = {i, logits[i]};
+        if (!(fabsf(here.logprob) <= FLT_MAX) || (n == n_top && !before(here, top[0])))
+            continue;
+        if (n < n_top) {
+            top[n++] = here;
+            for (int32_t j = n / 2; n == n_top && j-- > 0;)
+                sift(top, n, j);
+        } else {
+            top[0] = here;
+            sift(top, n, 0);
+        }
+    }
+    for (int32_t j = n < n_top ? n / 2 : 0; j-- > 0;)
+        sift(top, n, j);
+    for (int32_t left = n; left-- > 1;) { /* heap sort: the worst of what is left to the end */
+        struct pith_logprob worst = top[0];
+        top[0] = top[left];
+        top[left] = worst;
+        sift(top, left, 0);
+    }
+    for (int32_t i = 0; i < n; i++)
+        top[i].logprob = (float)((double)top[i].logprob - log_total);
+    if (of_id) {
+        int there = id >= 0 && id < n_vocab && fabsf(logits[id]) <= FLT_MAX;
+        *of_id = there ? (float)((double)logits[id] - log_total) : -INFINITY;
+    }
+    fp_leave(fp);
+    return n;
 }

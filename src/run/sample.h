@@ -2,108 +2,114 @@
  *
  *   logits [V] --fill--> candidates --step--> --step--> ... --draw--> token
  *
- * A sampler is a chain of rows {function, parameters} run in order over one list of candidates,
- * then one draw. A step drops candidates, changes their logits, or both. A new kind of sampling is
- * one function, its parameters in the union, and one row in the chain that sampler_chain() writes.
+ * A sampler is a chain of steps run in order over one list of candidates (run/candidates.h), then
+ * one draw. A step drops candidates, changes their logits, or both. A new kind of sampling is its
+ * function and its line in samplers.def.
  *
  * Invariants
- *   Candidates are the finite logits, each id at most once. Their order is (logit descending, id
- *   ascending), made only as far as a step looks: v[0..n_sorted) are the best n_sorted of them in
- *   that order, v[n_sorted..n) the rest, none of them better, in any order.
- *   Nothing is allocated after sampler_new: the list has room for V.
- *   Logits are compared as floats, weights come from base/fmath.h, sums run in double, random
- *   numbers from Philox: the same token on every machine. Output i uses rng_uniform(seed, i, draw):
- *   draw 0 is the final choice; a step that draws takes its own number from 1 up. */
+ *   Logits are compared as floats, weights are the list's, logarithms come from base/fmath.h,
+ *   random numbers from Philox: the same token on every machine. Output i uses
+ *   rng_uniform(seed, i, draw): draw 0 is the final choice; a step that draws takes the number of
+ *   its place in the chain, from 1 up.
+ *   The draw walks the candidates by (logit descending, id ascending).
+ *   Nothing is allocated after sampler_open. */
 #ifndef PITH_RUN_SAMPLE_H
 #define PITH_RUN_SAMPLE_H
 
-#include "base/error.h"
+#include "run/candidates.h"
 
-struct candidate {
-    float logit;
-    int32_t id;
-};
+enum { SAMPLE_MAX_STEPS = 32, SAMPLE_MAX_PARAMS = 6, SAMPLE_WINDOW_MAX = 1 << 24 };
 
-/* The accepted tokens that penalties look at, counted per id: any window costs the same. */
-struct sample_history {
-    int32_t n_vocab;
-    int32_t window;  /* most tokens looked at, -1 = all (then there is no ring) */
-    int64_t n;       /* tokens accepted */
-    int32_t *ring;   /* [window] the last ones; token i is at i % window */
-    uint32_t *count; /* [V] how often each id is in the window */
-};
+struct pith_sampler;
+struct sample_step;
+typedef void (*sample_fn)(struct pith_sampler *s, struct sample_step *t);
+/* at: the candidate that was chosen from the list as it was left */
+typedef void (*sampled_fn)(struct pith_sampler *s, struct sample_step *t, int32_t at);
 
-struct candidates {
-    struct candidate *v;
-    int32_t n, n_sorted;
-    const struct sample_history *history;
-    uint64_t seed, index; /* Philox key, output index */
-};
-
-union sample_params {
-    struct {
-        float repeat, frequency, presence;
-    } penalties;
-    struct {
-        int32_t k;
-    } top_k;
-    struct {
-        float p;
-        int32_t min_keep;
-    } top_p, min_p;
-    struct {
-        float t;
-    } temp;
-};
-typedef void (*sample_fn)(struct candidates *c, const union sample_params *p);
 struct sample_step {
-    sample_fn fn;
-    union sample_params p;
+    const struct sample_kind *kind;
+    double p[SAMPLE_MAX_PARAMS]; /* as in samplers.def */
+    double state[2];             /* of those that learn; zero at the start */
+    int place;                   /* in the chain, from 1 */
 };
 
-/* The steps. All do nothing on an empty list and never empty one that is not. */
-/* For each id in the window, once: logit <= 0 ? logit * repeat : logit / repeat; then minus
- * (count * frequency + presence). */
-void sample_penalties(struct candidates *c, const union sample_params *p);
-void sample_top_k(struct candidates *c, const union sample_params *p); /* the best k; k < 1: all */
-/* The shortest head of the order whose probability reaches p, at least min_keep; p >= 1: all. */
-void sample_top_p(struct candidates *c, const union sample_params *p);
-/* Those with at least p times the probability of the best, at least min_keep; p <= 0: all. */
-void sample_min_p(struct candidates *c, const union sample_params *p);
-/* logit / t; t <= 0: as greedy */
-void sample_temp(struct candidates *c, const union sample_params *p);
-void sample_greedy(struct candidates *c, const union sample_params *p); /* the best one */
+struct sample_kind {
+    const char *name;
+    int traits;
+    sample_fn apply;
+    sampled_fn sampled; /* NULL: learns nothing */
+    struct {
+        const char *name;
+        int is_int;
+        double lo, hi, dflt;
+    } param[SAMPLE_MAX_PARAMS];
+};
 
-/* What steps are made of. */
-void candidates_fill(struct candidates *c, const float *logits, int32_t n_vocab);
-void candidates_order(struct candidates *c, int32_t k);       /* makes n_sorted >= min(k, n) */
-struct candidate candidates_best(const struct candidates *c); /* n >= 1 */
-/* Sum of the weights exp(logit - best). */
-double candidates_total(const struct candidates *c, float best);
-/* Picks by probability with uniform number u in [0, 1). -1 when there is no candidate. */
-int32_t candidates_pick(struct candidates *c, double u);
+/* The accepted tokens: the last ones in a ring, and how often each id is among the last `window`,
+ * so that any window costs the same. */
+struct sample_history {
+    int64_t n;       /* tokens accepted */
+    int32_t cap;     /* of the ring, 0: nobody looks */
+    int32_t window;  /* what is counted; -1: all */
+    int32_t *ring;   /* token i is at i % cap */
+    uint32_t *count; /* [V] */
+    /* of dry */
+    int32_t *suffix;   /* [window of dry] */
+    int32_t *longest;  /* [V], zero between calls */
+    int32_t *breakers; /* token sequences, each ended by -1 */
+    size_t n_breakers;
+};
+/* The i-th last token, i < min(n, cap). */
+static inline int32_t history_last(const struct sample_history *h, int32_t i)
+{
+    return h->ring[(h->n - 1 - i) % h->cap];
+}
+void history_accept(struct sample_history *h, int32_t id);
 
-enum { SAMPLE_MAX_STEPS = 16 };
 struct pith_sampler {
-    int n_steps;
+    int32_t n_vocab;
+    int n_steps, greedy; /* greedy: the draw takes the best */
     struct sample_step steps[SAMPLE_MAX_STEPS];
+    uint64_t seed, index; /* Philox key, output index */
     struct sample_history history;
     struct candidates list;
+    struct pith_logit_bias *bias;
+    int32_t n_bias;
+    float *before; /* [V] probabilities that adaptive_p saw; NULL: it is not in the chain */
 };
 
-/* Writes the chain of the public parameters to steps[SAMPLE_MAX_STEPS]; PITH_RANGE names the
- * parameter, what was found and what was wanted. */
-pith_status sampler_chain(const struct pith_sampler_params *params, struct sample_step *steps,
-                          int *n_steps, struct pith_error *err);
-/* window: as in sample_history. NULL with *err on a bad size or no memory. */
-struct pith_sampler *sampler_new(int32_t n_vocab, const struct sample_step *steps, int n_steps,
-                                 int32_t window, uint64_t seed, struct pith_error *err);
+#define K 1
+#define W 2
+#define U 4
+#define P(...)
+#define SAMPLER(name, traits, params)                                                              \
+    void sample_##name(struct pith_sampler *s, struct sample_step *t);
+#include "run/samplers.def"
+#undef SAMPLER
+#undef P
+#undef K
+#undef W
+#undef U
+void sampled_mirostat(struct pith_sampler *s, struct sample_step *t, int32_t at);
+void sampled_mirostat_v2(struct pith_sampler *s, struct sample_step *t, int32_t at);
+void sampled_adaptive_p(struct pith_sampler *s, struct sample_step *t, int32_t at);
+
+/* params: all of its fields are set. NULL with *err: PITH_RANGE names the parameter, what was found
+ * and what was wanted. */
+struct pith_sampler *sampler_open(int32_t n_vocab, const struct pith_sampler_params *params,
+                                  struct pith_error *err);
 void sampler_free(struct pith_sampler *s);
 /* Runs the chain, without the draw. The list belongs to the sampler. */
 struct candidates *sampler_run(struct pith_sampler *s, const float *logits);
-/* Runs the chain, draws, moves to the next output index. -1 when no logit is finite. */
+/* Runs the chain, draws, moves to the next output index. -1 when nothing is left. */
 int32_t sampler_sample(struct pith_sampler *s, const float *logits);
 void sampler_accept(struct pith_sampler *s, int32_t id); /* ids out of range are ignored */
-void sampler_reset(struct pith_sampler *s);              /* empty history, output index 0 */
+void sampler_reset(struct pith_sampler *s);              /* as after open */
+/* The best of the list as it was left, at most cap; how many are left in all. */
+int32_t sampler_left(struct pith_sampler *s, struct pith_logprob *out, int32_t cap);
+int64_t sampler_help(char *buf, size_t cap); /* see pith_sampler_help */
+/* See pith_logprobs. */
+int32_t sample_logprobs(const float *logits, int32_t n_vocab, int32_t id, float *of_id,
+                        struct pith_logprob *top, int32_t n_top);
 
 #endif

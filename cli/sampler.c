@@ -1,0 +1,122 @@
+/* sampler.c -- the flags of sampling as a sampler. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli.h"
+
+/* "ID=X" rows into bias[]; 0: the message is out. */
+static int read_biases(const struct arg_texts *rows, struct pith_logit_bias *bias, int *code)
+{
+    for (int i = 0; i < rows->n; i++) {
+        char *end, *end_value;
+        long long id = strtoll(rows->v[i], &end, 10);
+        float x = *end == '=' ? strtof(end + 1, &end_value) : NAN;
+        if (end == rows->v[i] || *end != '=' || end_value == end + 1 || *end_value || isnan(x) ||
+            x == INFINITY || id < 0 || id > INT32_MAX) {
+            *code = cli_say(CLI_USE,
+                            "--logit-bias is \"%s\"; wanted ID=X, a token id and a number or -inf",
+                            rows->v[i]);
+            return 0;
+        }
+        bias[i] = (struct pith_logit_bias){(int32_t)id, x};
+    }
+    return 1;
+}
+
+/* The tokens of each text, closed by -1 (malloc). */
+static int32_t *read_breakers(const struct arg_texts *texts, const pith_model *m, int32_t *n,
+                              int *code)
+{
+    static const struct arg_texts usual = {.v = {"\n", ":", "\"", "*"}, .n = 4};
+    struct pith_error err = {0};
+    int32_t *all = NULL;
+    size_t used = 0;
+    texts = texts->n ? texts : &usual;
+    for (int i = 0; i < texts->n && strcmp(texts->v[i], "none") != 0; i++) {
+        int64_t n_ids;
+        int32_t *ids = cli_tokenize(m, texts->v[i], strlen(texts->v[i]), 0, &n_ids, &err);
+        int32_t *more = ids ? realloc(all, (used + (size_t)n_ids + 1) * sizeof *all) : NULL;
+        if (!more) {
+            *code = ids ? cli_no_memory() : cli_fail(&err);
+            free(ids);
+            free(all);
+            return NULL;
+        }
+        all = more;
+        memcpy(all + used, ids, (size_t)n_ids * sizeof *all);
+        used += (size_t)n_ids;
+        all[used++] = -1;
+        free(ids);
+    }
+    *n = (int32_t)used;
+    return all ? all : calloc(1, sizeof *all);
+}
+
+static int64_t new_seed(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)(((uint64_t)t.tv_sec * 1000000007u + (uint64_t)t.tv_nsec) & 0x7FFFFFFF);
+}
+
+static struct pith_sampler_params params_of(const struct sampler_opts *o)
+{
+    struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+    p.samplers = o->chain;
+    p.seed = o->seed < 0 ? 0 : (uint64_t)o->seed;
+    p.temperature = (float)o->temp;
+    p.dynatemp_range = (float)o->temp_range;
+    p.dynatemp_exponent = (float)o->temp_exponent;
+    p.top_k = (int32_t)o->top_k;
+    p.top_p = (float)o->top_p;
+    p.min_p = (float)o->min_p;
+    p.typical_p = (float)o->typical;
+    p.top_n_sigma = (float)o->sigma;
+    p.xtc_probability = (float)o->xtc;
+    p.xtc_threshold = (float)o->xtc_threshold;
+    p.penalty_last_n = (int32_t)o->last_n;
+    if (o->last_n != 0) { /* a window of nothing: none of the penalties */
+        p.repeat_penalty = (float)o->repeat;
+        p.frequency_penalty = (float)o->frequency;
+        p.presence_penalty = (float)o->presence;
+    }
+    p.dry_last_n = (int32_t)o->dry_last_n;
+    p.dry_multiplier = o->dry_last_n ? (float)o->dry : 0;
+    p.dry_base = (float)o->dry_base;
+    p.dry_allowed_length = (int32_t)o->dry_allowed;
+    p.mirostat = (int32_t)o->mirostat;
+    p.mirostat_tau = (float)o->tau;
+    p.mirostat_eta = (float)o->eta;
+    p.adaptive_target = (float)o->adaptive;
+    p.adaptive_decay = (float)o->adaptive_decay;
+    return p;
+}
+
+pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int *code)
+{
+    struct pith_error err = {0};
+    struct pith_model_info info = {.size = sizeof info};
+    struct pith_logit_bias bias[ARG_LIST_MAX];
+    if (o->temp == 0 && !o->chain)
+        o->seed = -1; /* none is used */
+    else if (o->seed < 0)
+        o->seed = new_seed();
+    struct pith_sampler_params p = params_of(o);
+    int32_t *breakers = read_breakers(&o->dry_breakers, m, &p.n_dry_breakers, code);
+    if (!breakers)
+        return NULL;
+    pith_sampler *s = NULL;
+    if (read_biases(&o->bias, bias, code)) {
+        p.logit_bias = bias;
+        p.n_logit_bias = o->bias.n;
+        p.dry_breakers = breakers;
+        pith_model_get_info(m, &info, NULL);
+        s = pith_sampler_open(info.n_vocab, &p, &err);
+        if (!s)
+            *code = cli_fail(&err);
+    }
+    free(breakers);
+    return s;
+}

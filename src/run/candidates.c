@@ -1,0 +1,510 @@
+/* candidates.c -- see candidates.h.
+ *
+ * Finding a place. Most distributions are peaked: the few candidates near the best hold nearly all
+ * mass. So first the candidates above a threshold are gathered into a heap (blocks whose best is
+ * below are not even read) and popped until the bound is reached. When they are too many, or the
+ * bound lies behind them, a radix selection finds it: masses by the next digit of the key, the digit
+ * where the bound falls, and again within that, until the candidates of one digit fit the heap.
+ * Every pass is linear whatever the input.
+ */
+#include "run/candidates.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/fmath.h"
+#include "base/mem.h"
+#include "run/block.h"
+
+enum { HEAP_MAX = 8192, DIGIT_BITS = 12, DIGITS = 1 << DIGIT_BITS };
+#define HEAD_DISTANCE 7.0f /* logits below the best in the first try: 0.001 of its weight */
+
+/* Rounds so that the sum of n weights, each at most 1, fits 53 bits. */
+static float quantum_rounder(int32_t n)
+{
+    float r = 0x1.8p-11f; /* its last bit, the quantum, is 2^-34 */
+    for (int64_t fits = 1 << 19; fits < n; fits *= 2)
+        r *= 2;
+    return r;
+}
+
+/* ---------------------------------------------------------------- the list */
+
+static int32_t n_blocks(const struct candidates *c)
+{
+    return (c->n + BLOCK - 1) / BLOCK;
+}
+
+/* The 64 logits of a block; the last one is filled up with what has no weight. */
+static const float *block(struct candidates *c, int32_t b, int *n)
+{
+    int32_t from = b * BLOCK;
+    *n = c->n - from < BLOCK ? c->n - from : BLOCK;
+    if (*n == BLOCK)
+        return c->x + from;
+    for (int i = 0; i < BLOCK; i++)
+        c->pad[i] = i < *n ? c->x[from + i] : -FLT_MAX;
+    return c->pad;
+}
+
+int candidates_init(struct candidates *c, int32_t n_vocab)
+{
+    size_t v = (size_t)n_vocab;
+    *c = (struct candidates){
+        .quantum_rounder = quantum_rounder(n_vocab),
+        .block_best = mem_array(v / BLOCK + 1, sizeof(float), PITH_MEM_SCRATCH),
+        .own_x = mem_array(v, sizeof(float), PITH_MEM_SCRATCH),
+        .own_id = mem_array(v, sizeof(int32_t), PITH_MEM_SCRATCH),
+        .heap = mem_array(HEAP_MAX, sizeof(uint64_t), PITH_MEM_SCRATCH),
+        .hist = mem_array(DIGITS, sizeof(double), PITH_MEM_SCRATCH),
+    };
+    return c->block_best && c->own_x && c->own_id && c->heap && c->hist;
+}
+
+void candidates_deinit(struct candidates *c)
+{
+    mem_free(c->block_best);
+    mem_free(c->own_x);
+    mem_free(c->own_id);
+    mem_free(c->heap);
+    mem_free(c->hist);
+}
+
+static int is_finite(float x)
+{
+    return fabsf(x) <= FLT_MAX; /* false for NaN */
+}
+
+static void set_best(struct candidates *c)
+{
+    c->best = -FLT_MAX;
+    for (int32_t b = 0; b < n_blocks(c); b++)
+        c->best = c->block_best[b] > c->best ? c->block_best[b] : c->best;
+}
+
+/* Block maxima and best. 0: not all logits are finite. */
+static int set_blocks(struct candidates *c)
+{
+    int finite = 1;
+    for (int32_t b = 0; b < n_blocks(c) && finite; b++) {
+        int n;
+        finite = block_highest(block(c, b, &n), &c->block_best[b]);
+    }
+    set_best(c);
+    return finite;
+}
+
+/* Drops what is not finite. */
+static void drop_infinite(struct candidates *c)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < c->n; i++) {
+        float x = c->x[i];
+        c->own_id[n] = candidates_id(c, i);
+        c->own_x[n] = x;
+        n += is_finite(x);
+    }
+    c->x = c->own_x;
+    c->id = c->own_id;
+    c->n = n;
+    set_blocks(c);
+}
+
+void candidates_fill(struct candidates *c, const float *logits, int32_t n_vocab)
+{
+    c->x = logits;
+    c->id = NULL;
+    c->n = n_vocab;
+    if (!set_blocks(c))
+        drop_infinite(c);
+}
+
+int32_t candidates_find(const struct candidates *c, int32_t id)
+{
+    int32_t lo = 0, hi = c->n;
+    if (!c->id)
+        return id >= 0 && id < c->n ? id : -1;
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo) / 2;
+        if (c->id[mid] < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < c->n && c->id[lo] == id ? lo : -1;
+}
+
+float *candidates_edit(struct candidates *c)
+{
+    if (c->x != c->own_x)
+        memcpy(c->own_x, c->x, (size_t)c->n * sizeof *c->own_x);
+    c->x = c->own_x;
+    return c->own_x;
+}
+
+float candidates_finite(float x)
+{
+    return x > FLT_MAX ? FLT_MAX : x >= -FLT_MAX ? x : -FLT_MAX;
+}
+
+void candidates_changed(struct candidates *c, int32_t at)
+{
+    int n;
+    int32_t b = at / BLOCK;
+    float was = c->block_best[b];
+    block_highest(block(c, b, &n), &c->block_best[b]);
+    if (c->block_best[b] > c->best)
+        c->best = c->block_best[b];
+    else if (was == c->best)
+        set_best(c);
+}
+
+void candidates_refresh(struct candidates *c)
+{
+    drop_infinite(c);
+}
+
+void candidates_scale(struct candidates *c, float shift, float t)
+{
+    for (int32_t b = 0; b < n_blocks(c); b++) {
+        float scaled[BLOCK];
+        int n;
+        block_scale(block(c, b, &n), shift, t, scaled);
+        memcpy(c->own_x + b * BLOCK, scaled, (size_t)n * sizeof *scaled);
+    }
+    c->x = c->own_x;
+    for (int32_t b = 0; b < n_blocks(c); b++)
+        c->block_best[b] = candidates_finite((c->block_best[b] - shift) / t);
+    set_best(c);
+}
+
+/* ---------------------------------------------------------------- mass */
+
+static struct mass mass(struct candidates *c, int with_distance)
+{
+    double total[8] = {0}, distance[8] = {0};
+    for (int32_t b = 0; b < n_blocks(c); b++) {
+        int n;
+        if (c->best - c->block_best[b] < ZERO_DISTANCE)
+            block_mass(block(c, b, &n), c->best, c->quantum_rounder, total,
+                       with_distance ? distance : NULL);
+    }
+    double all = sum_lanes(total);
+    return (struct mass){all, sum_lanes(distance) / all};
+}
+
+struct mass candidates_mass(struct candidates *c)
+{
+    return mass(c, 1);
+}
+
+double candidates_total(struct candidates *c)
+{
+    return mass(c, 0).total;
+}
+
+double candidates_weight(struct candidates *c, int32_t at)
+{
+    float d[BLOCK], w[BLOCK];
+    int n;
+    block_weigh(block(c, at / BLOCK, &n), c->best, c->quantum_rounder, d, w);
+    return (double)w[at % BLOCK];
+}
+
+double candidates_sigma(struct candidates *c)
+{
+    double sum[8] = {0}, squares[8] = {0};
+    for (int32_t b = 0; b < n_blocks(c); b++) {
+        int n;
+        const float *x = block(c, b, &n);
+        if (n == BLOCK)
+            block_moments(x, c->best, sum, squares);
+        for (int i = 0; i < n && n < BLOCK; i++) {
+            double d = (double)c->best - (double)x[i];
+            sum[i % 8] += d;
+            squares[i % 8] += d * d;
+        }
+    }
+    double mean = sum_lanes(sum) / c->n, variance = sum_lanes(squares) / c->n - mean * mean;
+    return variance > 0 ? sqrt(variance) : 0;
+}
+
+/* ---------------------------------------------------------------- order */
+
+/* Smaller for a higher logit; +0 and -0 alike. */
+static inline uint32_t key_of_logit(float x)
+{
+    uint32_t u;
+    x += 0.0f;
+    memcpy(&u, &x, sizeof u);
+    return u ^ (uint32_t)(~((int32_t)u >> 31) & 0x7fffffff);
+}
+
+static inline uint32_t key_of(struct order o, float best, float x)
+{
+    float y = o.by_distance ? fabsf(best - x - o.centre) : 0;
+    uint32_t u;
+    memcpy(&u, &y, sizeof u);
+    return o.by_distance ? u : key_of_logit(x);
+}
+
+static void keys_of(struct order o, float best, const float *x, uint32_t *key)
+{
+    if (o.by_distance) {
+        for (int i = 0; i < BLOCK; i++)
+            key[i] = key_of((struct order){1, o.centre}, best, x[i]);
+    } else {
+        block_keys(x, key);
+    }
+}
+
+/* Restores the heap h[0..n), smallest at the root, below i. */
+static void sift(uint64_t *h, int32_t n, int32_t i)
+{
+    uint64_t moving = h[i];
+    for (int32_t child; (child = 2 * i + 1) < n; i = child) {
+        child += child + 1 < n && h[child + 1] < h[child];
+        if (moving <= h[child])
+            break;
+        h[i] = h[child];
+    }
+    h[i] = moving;
+}
+
+static uint64_t pop(uint64_t *h, int32_t *n)
+{
+    uint64_t first = h[0];
+    h[0] = h[--*n];
+    sift(h, *n, 0);
+    return first;
+}
+
+/* Heap of the places with lo <= key <= hi in blocks that reach `floor`; -1 when they are too many. */
+static int32_t gather(struct candidates *c, struct order o, uint32_t lo, uint32_t hi, float floor)
+{
+    int32_t found = 0;
+    for (int32_t b = 0; b < n_blocks(c); b++) {
+        uint32_t key[BLOCK];
+        int n;
+        if (c->block_best[b] < floor)
+            continue;
+        keys_of(o, c->best, block(c, b, &n), key);
+        for (int i = 0; i < n; i++) {
+            if (key[i] < lo || key[i] > hi)
+                continue;
+            if (found == HEAP_MAX)
+                return -1;
+            c->heap[found++] = (uint64_t)key[i] << 32 | (uint32_t)(b * BLOCK + i);
+        }
+    }
+    for (int32_t i = found / 2; i-- > 0;)
+        sift(c->heap, found, i);
+    return found;
+}
+
+struct goal {
+    int how;
+    double bound, sum;
+};
+
+static int add(struct goal *g, double more)
+{
+    g->sum += more;
+    return g->sum > g->bound || ((g->how & REACH) && g->sum == g->bound);
+}
+
+/* Pops the heap of n places until the goal is reached. 0: it is not. */
+static int walk(struct candidates *c, int32_t n, struct goal *g, uint64_t *place)
+{
+    while (n > 0) {
+        *place = pop(c->heap, &n);
+        if (add(g, g->how & BY_WEIGHT ? candidates_weight(c, place_at(*place)) : 1))
+            return 1;
+    }
+    return 0;
+}
+
+/* The k-th highest of the block maxima: at least k candidates reach it. */
+static float threshold(struct candidates *c, int32_t k)
+{
+    int32_t n = 0, nb = n_blocks(c);
+    if (k > nb)
+        return -FLT_MAX;
+    for (int32_t b = 0; b < nb; b++) { /* heap of the k best, the worst (largest key) at the root */
+        uint64_t place = ~((uint64_t)key_of_logit(c->block_best[b]) << 32 | (uint32_t)b);
+        if (n < k) {
+            c->heap[n++] = place;
+            for (int32_t i = n / 2; n == k && i-- > 0;)
+                sift(c->heap, n, i);
+        } else if (place > c->heap[0]) {
+            c->heap[0] = place;
+            sift(c->heap, n, 0);
+        }
+    }
+    return c->block_best[(uint32_t)~c->heap[0]];
+}
+
+/* Masses of the candidates whose key begins with `prefix`, by the digit of `bits` bits at `shift`. */
+static void histogram(struct candidates *c, struct order o, int by_weight, uint64_t prefix,
+                      int shift, int bits)
+{
+    memset(c->hist, 0, DIGITS * sizeof *c->hist);
+    for (int32_t b = 0; b < n_blocks(c); b++) {
+        uint32_t key[BLOCK];
+        float d[BLOCK], w[BLOCK];
+        int n;
+        const float *x = block(c, b, &n);
+        if (by_weight && c->best - c->block_best[b] >= ZERO_DISTANCE)
+            continue;
+        keys_of(o, c->best, x, key);
+        if (by_weight)
+            block_weigh(x, c->best, c->quantum_rounder, d, w);
+        for (int i = 0; i < n; i++) {
+            if ((uint64_t)key[i] >> (shift + bits) == prefix)
+                c->hist[key[i] >> shift & ((1u << bits) - 1)] += by_weight ? (double)w[i] : 1;
+        }
+    }
+}
+
+static uint64_t radix_select(struct candidates *c, struct order o, struct goal g)
+{
+    static const struct {
+        int shift, bits;
+    } digits[] = {{20, 12}, {8, 12}, {0, 8}};
+    uint64_t prefix = 0, place;
+    for (size_t i = 0; i < sizeof digits / sizeof digits[0]; i++) {
+        int shift = digits[i].shift, bits = digits[i].bits, digit = 0;
+        histogram(c, o, g.how & BY_WEIGHT, prefix, shift, bits);
+        while (!add(&g, c->hist[digit])) {
+            if (++digit == 1 << bits)
+                return UINT64_MAX >> 1; /* the bound is behind all */
+        }
+        g.sum -= c->hist[digit]; /* exact, as all these sums */
+        prefix = prefix << bits | (uint64_t)digit;
+        uint32_t lo = (uint32_t)(prefix << shift), hi = lo | (uint32_t)((1ull << shift) - 1);
+        int32_t n = gather(c, o, lo, hi, -FLT_MAX);
+        if (n >= 0)
+            return walk(c, n, &g, &place) ? place : UINT64_MAX >> 1;
+    }
+    for (int32_t at = 0; at < c->n; at++) { /* many equal ones: their order is the index */
+        if (key_of(o, c->best, c->x[at]) == prefix &&
+            add(&g, g.how & BY_WEIGHT ? candidates_weight(c, at) : 1))
+            return prefix << 32 | (uint32_t)at;
+    }
+    return UINT64_MAX >> 1;
+}
+
+uint64_t candidates_place(struct candidates *c, struct order o, int how, double bound)
+{
+    struct goal g = {.how = how, .bound = bound};
+    uint64_t place;
+    float floor;
+    uint32_t hi;
+    if (o.by_distance) { /* all that are nearer to the centre than the best is */
+        floor = c->best - 2 * o.centre;
+        floor -= 0x1p-20f * (fabsf(c->best) + o.centre); /* whatever the roundings */
+        hi = key_of(o, c->best, c->best);
+    } else {
+        int32_t k = bound < HEAP_MAX / 8 ? (int32_t)bound + 1 : HEAP_MAX / 8;
+        floor = how & BY_WEIGHT ? c->best - HEAD_DISTANCE : threshold(c, k);
+        hi = key_of_logit(floor);
+    }
+    int32_t n = gather(c, o, 0, hi, floor);
+    if (n >= 0 && walk(c, n, &g, &place))
+        return place;
+    g.sum = 0;
+    return radix_select(c, o, g);
+}
+
+uint64_t candidates_place_of(const struct candidates *c, double bound)
+{
+    (void)c;
+    float x = bound < (double)-FLT_MAX ? -FLT_MAX : (float)bound;
+    if ((double)x < bound)
+        x = nextafterf(x, INFINITY);
+    return (uint64_t)key_of_logit(x) << 32 | INT32_MAX;
+}
+
+void candidates_keep(struct candidates *c, struct order o, uint64_t first, uint64_t last)
+{
+    int32_t kept = 0;
+    uint32_t hi = (uint32_t)(last >> 32);
+    for (int32_t b = 0; b < n_blocks(c); b++) {
+        uint32_t key[BLOCK];
+        int n;
+        if (!o.by_distance && key_of_logit(c->block_best[b]) > hi)
+            continue; /* none of them is early enough */
+        keys_of(o, c->best, block(c, b, &n), key);
+        for (int i = 0; i < n; i++) {
+            int32_t at = b * BLOCK + i;
+            uint64_t place = (uint64_t)key[i] << 32 | (uint32_t)at;
+            if (place < first || place > last)
+                continue;
+            c->own_x[kept] = c->x[at];
+            c->own_id[kept++] = candidates_id(c, at);
+        }
+    }
+    c->x = c->own_x;
+    c->id = c->own_id;
+    c->n = kept;
+    set_blocks(c);
+}
+
+int32_t candidates_count(struct candidates *c, uint64_t last, uint64_t *last_there)
+{
+    int32_t found = 0;
+    for (int32_t b = 0; b < n_blocks(c); b++) {
+        int n;
+        const float *x = block(c, b, &n);
+        if ((uint64_t)key_of_logit(c->block_best[b]) << 32 > last)
+            continue;
+        for (int i = 0; i < n; i++) {
+            uint64_t place = (uint64_t)key_of_logit(x[i]) << 32 | (uint32_t)(b * BLOCK + i);
+            if (place > last)
+                continue;
+            *last_there = found++ && *last_there > place ? *last_there : place;
+        }
+    }
+    return found;
+}
+
+uint64_t candidates_head(struct candidates *c, uint64_t from, int32_t *at, int32_t k)
+{
+    const struct order by_logit = {0};
+    int32_t n = 0, before = from ? candidates_count(c, from - 1, &(uint64_t){0}) : 0;
+    uint64_t end = candidates_place(c, by_logit, BY_COUNT | REACH, (double)before + k);
+    for (int32_t b = 0; b < n_blocks(c); b++) {
+        int n_here;
+        const float *x = block(c, b, &n_here);
+        if ((uint64_t)key_of_logit(c->block_best[b]) << 32 > (end | UINT32_MAX))
+            continue;
+        for (int i = 0; i < n_here && n < HEAP_MAX; i++) {
+            uint64_t place = (uint64_t)key_of_logit(x[i]) << 32 | (uint32_t)(b * BLOCK + i);
+            if (place >= from && place <= end)
+                c->heap[n++] = place;
+        }
+    }
+    for (int32_t i = n / 2; i-- > 0;)
+        sift(c->heap, n, i);
+    for (int32_t i = 0; i < k && n > 0; i++)
+        at[i] = place_at(pop(c->heap, &n));
+    return end + 1;
+}
+
+double logits_log_total(const float *logits, int32_t n_vocab)
+{
+    float best = -INFINITY, rounder = quantum_rounder(n_vocab);
+    double total[8] = {0};
+    for (int32_t i = 0; i < n_vocab; i++)
+        best = logits[i] > best && logits[i] <= FLT_MAX ? logits[i] : best;
+    if (best == -INFINITY)
+        return -INFINITY;
+    for (int32_t i = 0; i < n_vocab; i += BLOCK) {
+        float x[BLOCK];
+        for (int j = 0; j < BLOCK; j++)
+            x[j] = i + j < n_vocab && is_finite(logits[i + j]) ? logits[i + j] : -FLT_MAX;
+        block_mass(x, best, rounder, total, NULL);
+    }
+    return (double)best + fmath_log(sum_lanes(total));
+}

@@ -1,0 +1,100 @@
+/* candidates.h -- the tokens a sampler still considers, and the few passes all samplers are made of.
+ *
+ *     x   [n]  logits, finite; the caller's own array until something is changed or dropped
+ *     id  [n]  token ids, ascending; NULL while candidate i is token i
+ *     block_best [n / 64]  the highest logit of each block of 64: a pass skips what cannot matter
+ *
+ * Weights. The weight of a candidate is exp(x - best), rounded to a multiple of a quantum so small
+ * that the sum of all weights has at most 53 bits (2^-34 for up to 2^19 tokens). So every sum of
+ * weights is exact in a double, whatever the order it is made in, and what is found by buckets is,
+ * bit for bit, what walking a sorted list would find. A weight below the quantum is 0.
+ *
+ * Places. An order gives each candidate a 32-bit key; its place is (key << 32 | index), smaller =
+ * earlier, never equal. The orders: by logit, descending, and by distance from a centre (typical).
+ * Nothing is ever sorted but a head of the order, and that only as far as it is walked.
+ *
+ * Nothing is allocated after candidates_init. */
+#ifndef PITH_RUN_CANDIDATES_H
+#define PITH_RUN_CANDIDATES_H
+
+#include "base/error.h"
+
+enum { CANDIDATES_MAX = 1 << 26 };
+
+struct candidates {
+    int32_t n;
+    const float *x;
+    const int32_t *id;
+    float *block_best;
+    float best;            /* highest logit; n >= 1 */
+    float quantum_rounder; /* y + it - it is y rounded to a multiple of the quantum */
+    float pad[64];         /* the last block, filled up */
+    float *own_x;          /* [V] what x points to once something was changed */
+    int32_t *own_id;
+    uint64_t *heap; /* places of a head */
+    double *hist;   /* masses by digit of the key */
+};
+
+int candidates_init(struct candidates *c, int32_t n_vocab); /* 0: no memory */
+void candidates_deinit(struct candidates *c);
+/* All finite logits. `logits` must stay until the list is filled again. */
+void candidates_fill(struct candidates *c, const float *logits, int32_t n_vocab);
+static inline int32_t candidates_id(const struct candidates *c, int32_t at)
+{
+    return c->id ? c->id[at] : at;
+}
+int32_t candidates_find(const struct candidates *c, int32_t id); /* index, -1: not there */
+
+/* Changing logits: write to the array returned ([n]), kept finite by candidates_finite(), then call
+ * candidates_changed() for each index, or candidates_refresh() once. -INFINITY drops a candidate at
+ * candidates_refresh(). */
+float *candidates_edit(struct candidates *c);
+float candidates_finite(float x);
+void candidates_changed(struct candidates *c, int32_t at);
+void candidates_refresh(struct candidates *c);
+/* x = (x - shift) / t for all, t > 0: no two candidates swap. */
+void candidates_scale(struct candidates *c, float shift, float t);
+
+/* ---------------------------------------------------------------- mass */
+
+struct mass {
+    double total;    /* sum of the weights */
+    double distance; /* mean of best - x, by weight: the entropy is log(total) + this */
+};
+struct mass candidates_mass(struct candidates *c);
+double candidates_total(struct candidates *c);
+double candidates_weight(struct candidates *c, int32_t at);
+/* Standard deviation of the logits. */
+double candidates_sigma(struct candidates *c);
+
+/* ---------------------------------------------------------------- order */
+
+struct order {
+    int by_distance; /* from centre below the best; otherwise by logit */
+    float centre;
+};
+enum { BY_COUNT = 0, BY_WEIGHT = 1, REACH = 2 };
+/* Place of the first candidate of the order at which the running count or weight exceeds the bound
+ * (with REACH: reaches it); a place behind all when none does. */
+uint64_t candidates_place(struct candidates *c, struct order o, int how, double bound);
+/* A place such that exactly the candidates with x >= bound are before or at it. */
+uint64_t candidates_place_of(const struct candidates *c, double bound);
+static inline int32_t place_at(uint64_t place)
+{
+    return (int32_t)(uint32_t)place;
+}
+/* Drops all but first <= place <= last. */
+void candidates_keep(struct candidates *c, struct order o, uint64_t first, uint64_t last);
+/* How many are before or at `last`, by logit; the last of them. */
+int32_t candidates_count(struct candidates *c, uint64_t last, uint64_t *last_there);
+/* Indices of the k first candidates at or behind the place `from`, by logit, in order; there must be
+ * as many, at most CANDIDATES_HEAD. Returns the place to go on from. */
+enum { CANDIDATES_HEAD = 1024 };
+uint64_t candidates_head(struct candidates *c, uint64_t from, int32_t *at, int32_t k);
+
+/* ---------------------------------------------------------------- without a list */
+
+/* ln of the sum of exp(logit) over the finite logits. */
+double logits_log_total(const float *logits, int32_t n_vocab);
+
+#endif
