@@ -258,10 +258,24 @@ PITH_API pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *toke
  * that its logits are there). *n_kept (NULL allowed) tells how many positions were reused. When the rest cannot be computed (cancelled,
  * out of pages) the sequence holds the common prefix. */
 PITH_API pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err);
-PITH_API pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err); /* keeps the first n positions */
-/* dst becomes the first n positions of src; their pages are shared until one of them writes. */
-PITH_API pith_status pith_copy(pith_session *s, int32_t dst, int32_t src, int64_t n, struct pith_error *err);
-PITH_API int64_t pith_length(const pith_session *s, int32_t seq);                                     /* positions held, -1: no such sequence */
+PITH_API pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err); /* keeps the first n tokens */
+
+/* Edits. Ranges [p0, p1) are of positions; p1 = -1 means to the end; negative or reversed ones and unknown sequences are PITH_RANGE. A new
+ * row's position is one after the last. Edits are recorded and carried out before the next step that reads the sequence; rotations of K by
+ * several shifts are summed and done once. Where layers with a window have given up what the next row would see, and where recurrent
+ * layers would have to forget a part of what they saw: PITH_STATE. */
+PITH_API pith_status pith_remove(pith_session *s, int32_t seq, int64_t p0, int64_t p1, struct pith_error *err);
+/* dst becomes [p0, p1) of src; pages are shared until one of the two writes. */
+PITH_API pith_status pith_copy(pith_session *s, int32_t dst, int32_t src, int64_t p0, int64_t p1, struct pith_error *err);
+PITH_API pith_status pith_keep(pith_session *s, int32_t seq, struct pith_error *err); /* empties all other sequences */
+/* Positions become p + delta, or p / by rounded down; below 0 or above 2^30 - 1 is PITH_RANGE. Equal positions are allowed. */
+PITH_API pith_status pith_shift(pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t delta, struct pith_error *err);
+PITH_API pith_status pith_divide(pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t by, struct pith_error *err);
+PITH_API int pith_can_shift(const pith_session *s);                           /* 0: shift and divide are refused */
+PITH_API int64_t pith_position_min(const pith_session *s, int32_t seq);       /* -1: empty, or no such sequence */
+PITH_API int64_t pith_position_max(const pith_session *s, int32_t seq);
+PITH_API void pith_trim(pith_session *s); /* gives cache memory behind the last page in use back to the system */
+PITH_API int64_t pith_length(const pith_session *s, int32_t seq);                                     /* tokens held, -1: no such sequence */
 PITH_API int32_t pith_n_ctx(const pith_session *s);
 /* Bytes of cached K and V that decoding one token reads behind n positions (window layers stop growing). */
 PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);

@@ -147,7 +147,7 @@ static void null_arguments(void)
     REFUSED("prefix", PITH_RANGE, "tokens is NULL", NULL, NULL,
             pith_prefix(p.s, 0, NULL, 1, NULL, &err));
     REFUSED("truncate", PITH_RANGE, "s is NULL", NULL, NULL, pith_truncate(NULL, 0, 0, &err));
-    REFUSED("copy", PITH_RANGE, "s is NULL", NULL, NULL, pith_copy(NULL, 0, 0, 0, &err));
+    REFUSED("copy", PITH_RANGE, "s is NULL", NULL, NULL, pith_copy(NULL, 0, 0, 0, 0, &err));
     REFUSED("observe", PITH_RANGE, "s is NULL", NULL, NULL,
             pith_session_observe(NULL, NULL, NULL, &err));
     REFUSED("observe", PITH_STATE, "observe = 1", NULL, NULL,
@@ -528,10 +528,10 @@ static void bad_batches(void)
     REFUSED("truncate", PITH_RANGE, "-1", NULL, NULL, pith_truncate(p.s, 0, -1, &err));
     REFUSED("truncate elsewhere", PITH_RANGE, "sequence 9", NULL, NULL,
             pith_truncate(p.s, 9, 0, &err));
-    REFUSED("copy", PITH_RANGE, "8", "7", NULL, pith_copy(p.s, 0, 1, 8, &err));
-    REFUSED("copy", PITH_RANGE, "-1", NULL, NULL, pith_copy(p.s, 0, 1, -1, &err));
-    REFUSED("copy", PITH_RANGE, "sequence 5", NULL, NULL, pith_copy(p.s, 5, 1, 1, &err));
-    REFUSED("copy", PITH_RANGE, "sequence -7", NULL, NULL, pith_copy(p.s, 0, -7, 1, &err));
+    REFUSED("copy", PITH_RANGE, "[8, 7)", "0 <= p0 <= p1", NULL, pith_copy(p.s, 0, 1, 8, 7, &err));
+    REFUSED("copy", PITH_RANGE, "[-1, 3)", NULL, NULL, pith_copy(p.s, 0, 1, -1, 3, &err));
+    REFUSED("copy", PITH_RANGE, "sequence 5", NULL, NULL, pith_copy(p.s, 5, 1, 0, 1, &err));
+    REFUSED("copy", PITH_RANGE, "sequence -7", NULL, NULL, pith_copy(p.s, 0, -7, 0, 1, &err));
     check_unchanged("bad batches", p.s, &was);
     CHECK(!pith_logits(p.s, -1) && !pith_logits(p.s, 1) && !pith_embedding(p.s, 0) &&
           pith_logits(p.s, 0));

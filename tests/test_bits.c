@@ -431,7 +431,7 @@ static void drive_truncate(struct feed *f)
 static void copy(struct feed *f, int32_t dst, int32_t src, int32_t n)
 {
     struct pith_error err;
-    if (!f->bad && pith_copy(f->ss, dst, src, n, &err) != PITH_OK)
+    if (!f->bad && pith_copy(f->ss, dst, src, 0, n, &err) != PITH_OK)
         failed(f, &err);
 }
 

@@ -202,7 +202,12 @@ static void live(struct trial *t, struct life *l)
         b.want = want;
         MUST(t, "prefill", pith_step(s, &b, err) == PITH_OK);
         CHECK(pith_n_outputs(s) == 2 && pith_length(s, 0) == 4);
-        MUST(t, "copy", pith_copy(s, 1, 0, 3, err) == PITH_OK);
+        MUST(t, "copy", pith_copy(s, 1, 0, 0, 3, err) == PITH_OK);
+        MUST(t, "remove", pith_remove(s, 1, 0, 1, err) == PITH_OK);
+        MUST(t, "shift", pith_shift(s, 1, 0, -1, -1, err) == PITH_OK);
+        MUST(t, "step after edits", pith_feed(s, 1, ids, 1, err) == PITH_OK);
+        CHECK(pith_length(s, 1) == 3 && pith_position_max(s, 1) == 2);
+        MUST(t, "prefill again", pith_prefix(s, 0, ids, 4, NULL, err) == PITH_OK);
         live_decode(t, s, l);
     } else {
         MUST(t, "embedding", pith_feed(s, 0, ids, 2, err) == PITH_OK);
@@ -405,7 +410,7 @@ static void sessions_are_quiet(void)
                 b.seq = seqs;
                 CHECK(pith_step(l.s, &b, NULL) == PITH_OK && pith_n_outputs(l.s) == 6);
                 CHECK(pith_prefix(l.s, 0, ids, 300, NULL, NULL) == PITH_OK);
-                CHECK(pith_copy(l.s, 5, 0, 300, NULL) == PITH_OK);
+                CHECK(pith_copy(l.s, 5, 0, 0, 300, NULL) == PITH_OK);
                 CHECK(pith_feed(l.s, 5, ids, 70, NULL) == PITH_OK);
                 CHECK(pith_truncate(l.s, 5, 369, NULL) == PITH_OK);
                 for (int i = 0; i < 6; i++)

@@ -238,11 +238,64 @@ pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_e
     return session_truncate(s, seq, n, err);
 }
 
-pith_status pith_copy(pith_session *s, int32_t dst, int32_t src, int64_t n, struct pith_error *err)
+pith_status pith_remove(pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                        struct pith_error *err)
 {
     WITH_ERROR;
     NEED(s);
-    return session_copy(s, dst, src, n, err);
+    return session_remove(s, seq, p0, p1, err);
+}
+
+pith_status pith_copy(pith_session *s, int32_t dst, int32_t src, int64_t p0, int64_t p1,
+                      struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    return session_copy(s, dst, src, p0, p1, err);
+}
+
+pith_status pith_keep(pith_session *s, int32_t seq, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    return session_keep(s, seq, err);
+}
+
+pith_status pith_shift(pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t delta,
+                       struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    return session_shift(s, seq, p0, p1, delta, err);
+}
+
+pith_status pith_divide(pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t by,
+                        struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    return session_divide(s, seq, p0, p1, by, err);
+}
+
+int64_t pith_position_min(const pith_session *s, int32_t seq)
+{
+    return s ? session_position(s, seq, 0) : -1;
+}
+
+int64_t pith_position_max(const pith_session *s, int32_t seq)
+{
+    return s ? session_position(s, seq, 1) : -1;
+}
+
+int pith_can_shift(const pith_session *s)
+{
+    return s && session_can_shift(s);
+}
+
+void pith_trim(pith_session *s)
+{
+    if (s)
+        cache_trim(&s->cache);
 }
 
 int64_t pith_length(const pith_session *s, int32_t seq)

@@ -87,6 +87,17 @@ struct exec {
     void *observe_ctx;
 };
 
+/* Slots of other pages of a group that make up one page: slot j comes from src_slot[j] of src_page[j] (-1: from nowhere, nobody sees
+ * it), its K rotated by delta[j] positions. */
+struct cache_gather {
+    const struct kv_layer *kv; /* [n_layer]; those of `group` take part */
+    int32_t n_layer, group;
+    uint8_t *base;
+    int64_t page_bytes;
+    int32_t page, n; /* where to, how many slots: zeroed, none of the sources */
+    int32_t src_page[STEP_PAGE], src_slot[STEP_PAGE], delta[STEP_PAGE];
+};
+
 struct buffer {
     struct device *device;
     void *p;
@@ -133,6 +144,8 @@ struct backend {
                       void *v);
     void (*page_write)(struct device *d, const struct kv_layer *kv, uint8_t *page, const void *k,
                        const void *v);
+    /* Makes a page of slots of others: edits of sequences, K rotated on the way. */
+    void (*gather)(struct device *d, struct pool *pool, const struct cache_gather *m);
     void (*sync)(struct device *d);
     /* Limits of the machine as this backend's kernels could reach them, about ms milliseconds for each. */
     pith_status (*measure)(struct device *d, struct pool *pool, int n_threads, int ms,

@@ -49,6 +49,7 @@ struct kv_layer {
     enum dtype k_type, v_type;
     int64_t k_off, v_off;   /* of the layer in a page; kv head h adds h * k_head, h * v_head */
     int64_t k_head, v_head; /* bytes of one kv head's 64 slots */
+    const struct rope_set *rope; /* how K was rotated, NULL: not at all */
 };
 
 /* What a recurrent layer keeps of the rows before, instead of K and V: up to STATE_PARTS arrays of floats (the window of a convolution, the

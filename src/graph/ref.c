@@ -38,17 +38,8 @@ static void ref_rope_table(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     (void)ith;
     const struct rope_set *set = c->p.rope.set;
-    int half = set->n_rot / 2;
-    for (int64_t r = begin; r < end; r++) {
-        float *y = value_row(x, &c->dst, r);
-        double pos = step_pos(x->step)[r];
-        for (int i = 0; i < half; i++) {
-            double sn, cs;
-            fmath_sincos(pos * set->freq[i], &sn, &cs);
-            y[i] = (float)(cs * (double)set->mscale);
-            y[half + i] = (float)(sn * (double)set->mscale);
-        }
-    }
+    for (int64_t r = begin; r < end; r++)
+        ref_rope_angles(set, step_pos(x->step)[r], (double)set->mscale, value_row(x, &c->dst, r));
 }
 
 static void ref_rms_norm(call c, exec x, int64_t begin, int64_t end, int ith)
@@ -91,20 +82,13 @@ ELEMENTWISE(ref_glu, c->node->src[1] ? ref_act(c->p.glu.act, a) * b : ref_act(c-
 static void ref_rope(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     (void)ith;
-    const struct rope_set *set = c->p.rope.set;
-    int half = set->n_rot / 2;
     for (int64_t r = begin; r < end; r++) {
         const float *in = value_row(x, &c->src[0], r), *table = value_row(x, &c->src[1], r);
         float *out = value_row(x, &c->dst, r);
         if (out != in)
             memcpy(out, in, (size_t)c->dst.cols * sizeof *out);
         for (int64_t at = 0; at < c->dst.cols; at += c->p.rope.width)
-            for (int i = 0; i < half; i++) {
-                float *a = out + at + (set->neox ? i : 2 * i), *b = set->neox ? a + half : a + 1;
-                float cs = table[i], sn = table[half + i], a0 = *a, b0 = *b;
-                *a = fmaf(-b0, sn, a0 * cs);
-                *b = fmaf(b0, cs, a0 * sn);
-            }
+            ref_rope_head(c->p.rope.set, out + at, table);
     }
 }
 

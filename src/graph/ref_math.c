@@ -125,6 +125,28 @@ float ref_max_page(const float s[64])
     return m;
 }
 
+void ref_rope_angles(const struct rope_set *set, double pos, double scale, float *angles)
+{
+    int half = set->n_rot / 2;
+    for (int i = 0; i < half; i++) {
+        double sn, cs;
+        fmath_sincos(pos * set->freq[i], &sn, &cs);
+        angles[i] = (float)(cs * scale);
+        angles[half + i] = (float)(sn * scale);
+    }
+}
+
+void ref_rope_head(const struct rope_set *set, float *head, const float *angles)
+{
+    int half = set->n_rot / 2;
+    for (int i = 0; i < half; i++) {
+        float *a = head + (set->neox ? i : 2 * i), *b = set->neox ? a + half : a + 1;
+        float cs = angles[i], sn = angles[half + i], a0 = *a, b0 = *b;
+        *a = fmaf(-b0, sn, a0 * cs);
+        *b = fmaf(b0, cs, a0 * sn);
+    }
+}
+
 float ref_sum_page(const float s[64])
 {
     float lane[16];

@@ -1,5 +1,5 @@
 /* cache.c -- see cache.h. Page accounting only; what is in a page is the kernels' business. */
-#include "run/cache.h"
+#include "run/cache_impl.h"
 
 #include <string.h>
 #include "base/mem.h"
@@ -104,6 +104,8 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
     c->n_seq = p->n_seq;
     c->cap_pages = (p->n_ctx + STEP_PAGE - 1) / STEP_PAGE;
     c->devices = devices;
+    c->kv = kv;
+    c->n_layer = n_layer;
     pith_status st;
     TRY(lay_out(c, kv, window, layer_device, n_layer, p, err));
     for (int g = 0; g < c->n_groups; g++)
@@ -136,10 +138,12 @@ void cache_deinit(struct cache *c)
 {
     for (int32_t s = 0; c->seq && s < c->n_seq; s++) {
         mem_free(c->seq[s].token);
+        mem_free(c->seq[s].slot);
         for (int g = 0; g < STEP_MAX_GROUPS; g++)
             mem_free(c->seq[s].pages[g]);
     }
     mem_free(c->seq);
+    mem_free(c->draft);
     for (int g = 0; g < c->n_groups; g++) {
         struct cache_group *p = &c->group[g];
         if (p->committed) {
@@ -164,16 +168,17 @@ uint64_t cache_bytes(const struct cache *c)
 
 /* ---------------------------------------------------------------- pages */
 
-static void unref(struct cache_group *g, int32_t *entry)
+void page_unref(struct cache_group *g, int32_t *entry)
 {
     if (*entry >= 0 && --g->refs[*entry] == 0)
         g->free_list[g->n_free++] = *entry;
     *entry = -1;
 }
 
-/* Commits slabs until `n` more pages than now exist are backed by memory. */
-static pith_status commit(struct cache *c, struct cache_group *g, int32_t n, struct pith_error *err)
+static pith_status pages_commit(struct cache *c, struct cache_group *g, int32_t n,
+                                struct pith_error *err)
 {
+    n -= n < g->n_free ? n : g->n_free;
     uint64_t need = size_align((uint64_t)(g->n_made + n) * (uint64_t)g->page_bytes, SLAB);
     uint64_t limit = size_align(g->reserved, SLAB);
     need = need < limit ? need : limit;
@@ -192,8 +197,7 @@ static uint8_t *page_at(const struct cache_group *g, int32_t page)
     return g->base + (int64_t)page * g->page_bytes;
 }
 
-/* A page with one reference, a copy of page `like` (-1: zeroed); the caller made sure there is one. */
-static int32_t take(struct cache_group *g, int32_t like)
+int32_t page_take(struct cache_group *g, int32_t like)
 {
     int fresh = !g->n_free;
     int32_t page = fresh ? g->n_made++ : g->free_list[--g->n_free];
@@ -205,7 +209,7 @@ static int32_t take(struct cache_group *g, int32_t like)
     return page;
 }
 
-static int32_t available(const struct cache_group *g)
+int32_t pages_available(const struct cache_group *g)
 {
     return g->n_free + g->n_pages - g->n_made;
 }
@@ -213,13 +217,31 @@ static int32_t available(const struct cache_group *g)
 /* Gives back pages of a window group that neither rows to come nor rows from `floor` on can see. */
 static void slide(struct cache_group *g, struct cache_seq *q, int group)
 {
+    if (q->pending) /* its tables are of the slots before the edit */
+        return;
     int32_t *pages = q->pages[group];
-    int32_t keep_lo = q->floor - g->window + 1, see_lo = q->n - g->window + 1;
-    for (int32_t i = 0; (i + 1) * STEP_PAGE <= see_lo; i++) {
+    int32_t see = cache_find(q, cache_next(q, q->n) - (int64_t)g->window + 1);
+    int32_t keep = cache_find(q, cache_next(q, q->floor) - (int64_t)g->window + 1);
+    for (int32_t i = 0; (i + 1) * STEP_PAGE <= see; i++) {
         int32_t first = i * STEP_PAGE, end = first + STEP_PAGE;
-        if (end <= keep_lo || first >= q->floor)
-            unref(g, &pages[i]);
+        if (end <= keep || first >= q->floor)
+            page_unref(g, &pages[i]);
     }
+}
+
+pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t need,
+                       struct pith_error *err)
+{
+    struct cache_group *g = &c->group[group];
+    for (int32_t s = 0; g->window && need > pages_available(g) && s < c->n_seq; s++)
+        slide(g, &c->seq[s], group);
+    if (need > pages_available(g))
+        return error_set(err, PITH_NOMEM,
+                         "the cache is full: sequence %d needs %d more pages of %d positions, "
+                         "%d are free; end another "
+                         "sequence or open the session with a larger n_tokens",
+                         seq, need, STEP_PAGE, pages_available(g));
+    return pages_commit(c, g, need, err);
 }
 
 pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_error *err)
@@ -227,20 +249,10 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_er
     struct cache_seq *q = &c->seq[seq];
     int32_t from = q->n / STEP_PAGE, to = (q->n + add + STEP_PAGE - 1) / STEP_PAGE;
     for (int i = 0; i < c->n_groups; i++) { /* all or nothing: count first */
-        struct cache_group *g = &c->group[i];
         int32_t need = 0;
         for (int32_t p = from; p < to; p++)
-            need += q->pages[i][p] < 0 || g->refs[q->pages[i][p]] > 1;
-        for (int32_t s = 0; g->window && need > available(g) && s < c->n_seq; s++)
-            slide(g, &c->seq[s], i);
-        if (need > available(g))
-            return error_set(err, PITH_NOMEM,
-                             "the cache is full: sequence %d needs %d more pages of %d positions, "
-                             "%d are free; end another "
-                             "sequence or open the session with a larger n_tokens",
-                             seq, need, STEP_PAGE, available(g));
-        int32_t fresh = need > g->n_free ? need - g->n_free : 0;
-        pith_status st = commit(c, g, fresh, err);
+            need += q->pages[i][p] < 0 || c->group[i].refs[q->pages[i][p]] > 1;
+        pith_status st = pages_need(c, i, seq, need, err);
         if (st != PITH_OK)
             return st;
     }
@@ -250,53 +262,91 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_er
             int32_t old = q->pages[i][p];
             if (old >= 0 && g->refs[old] == 1)
                 continue;
-            int32_t page = take(g, old);
-            unref(g, &q->pages[i][p]);
+            int32_t page = page_take(g, old);
+            page_unref(g, &q->pages[i][p]);
             q->pages[i][p] = page;
         }
     }
     return PITH_OK;
 }
 
+void cache_append(struct cache *c, int32_t seq, int32_t token)
+{
+    struct cache_seq *q = &c->seq[seq];
+    int32_t n = q->n, pos = cache_next(q, n);
+    q->token[n] = token;
+    if (q->edited)
+        q->slot[n] = (struct cache_slot){.pos = pos, .src = n};
+    q->pure += q->pure == n && pos == n;
+    q->n++;
+}
+
 void cache_cut(struct cache *c, int32_t seq, int32_t n)
 {
     struct cache_seq *q = &c->seq[seq];
-    for (int i = 0; i < c->n_groups; i++)
-        for (int32_t p = (n + STEP_PAGE - 1) / STEP_PAGE; p < c->cap_pages; p++)
-            unref(&c->group[i], &q->pages[i][p]);
-    q->n = n;
     q->floor = q->floor < n ? q->floor : n;
+    q->pure = q->pure < n ? q->pure : n;
+    if (q->pending && n < q->n) {
+        cache_drop(c, q, n);
+    } else if (!q->pending) {
+        for (int i = 0; i < c->n_groups; i++)
+            for (int32_t p = (n + STEP_PAGE - 1) / STEP_PAGE; p < c->cap_pages; p++)
+                page_unref(&c->group[i], &q->pages[i][p]);
+    }
+    for (int i = 0; i < c->n_groups; i++)
+        q->torn[i] = q->torn[i] < n ? q->torn[i] : n;
+    q->n = n;
+    if (!n)
+        q->edited = q->pending = 0;
 }
 
-int cache_can_resume(const struct cache *c, int32_t seq, int32_t n)
+int32_t cache_find(const struct cache_seq *q, int64_t pos)
 {
-    const struct cache_seq *q = &c->seq[seq];
-    for (int i = 0; i < c->n_groups; i++) {
-        int32_t w = c->group[i].window, lo = w && n > w - 1 ? n - w + 1 : 0;
-        for (int32_t p = lo / STEP_PAGE; p * STEP_PAGE < n; p++)
-            if (q->pages[i][p] < 0)
+    int32_t a = 0, b = q->n;
+    if (!q->edited)
+        return pos <= 0 ? 0 : pos < b ? (int32_t)pos : b;
+    while (a < b) {
+        int32_t m = a + (b - a) / 2;
+        if (q->slot[m].pos < pos)
+            a = m + 1;
+        else
+            b = m;
+    }
+    return a;
+}
+
+int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n)
+{
+    for (int g = 0; g < c->n_groups; g++) {
+        int64_t lo = (int64_t)cache_next(q, n) - c->group[g].window; /* the last it does not see */
+        for (int32_t i = n - 1; c->group[g].window && i >= 0 && cache_pos(q, i) > lo; i--)
+            if (i < q->torn[g] || q->pages[g][(q->edited ? q->slot[i].src : i) / STEP_PAGE] < 0)
                 return 0;
     }
     return 1;
 }
 
-void cache_share(struct cache *c, int32_t dst, int32_t src, int32_t n)
+void cache_trim(struct cache *c)
 {
-    struct cache_seq *to = &c->seq[dst];
-    const struct cache_seq *from = &c->seq[src];
-    if (dst == src) {
-        cache_cut(c, dst, n);
-        return;
+    for (int i = 0; i < c->n_groups; i++) {
+        struct cache_group *g = &c->group[i];
+        int32_t n_free = 0;
+        while (g->n_made && !g->refs[g->n_made - 1])
+            g->n_made--;
+        for (int32_t k = 0; k < g->n_free; k++)
+            if (g->free_list[k] < g->n_made)
+                g->free_list[n_free++] = g->free_list[k];
+        g->n_free = n_free;
+        uint64_t used = (uint64_t)g->n_made * (uint64_t)g->page_bytes;
+        uint64_t keep = size_align(used, SLAB);
+        if (used < keep) /* pages made anew are taken to be zero */
+            memset(g->base + used, 0, (size_t)((keep < g->committed ? keep : g->committed) - used));
+        if (keep >= g->committed)
+            continue;
+        mem_decommit(g->base + keep, g->committed - keep, PITH_MEM_CACHE);
+        atomic_fetch_sub(&c->devices[g->device]->used[PITH_MEM_CACHE], g->committed - keep);
+        g->committed = keep;
     }
-    cache_cut(c, dst, 0);
-    for (int i = 0; i < c->n_groups; i++)
-        for (int32_t p = 0; p * STEP_PAGE < n; p++) {
-            to->pages[i][p] = from->pages[i][p];
-            if (to->pages[i][p] >= 0)
-                c->group[i].refs[to->pages[i][p]]++;
-        }
-    memcpy(to->token, from->token, (size_t)n * sizeof *to->token);
-    to->n = to->floor = n;
 }
 
 uint64_t cache_limit(const struct cache *c)

@@ -5,10 +5,18 @@
  *
  *     page:  [layer a: K of head 0 .. | V of head 0 ..][layer b: ..]     (graph/kv_page.h: what is in a head)
  *
- * A sequence is a page table per group: entry i holds slots 64i .. 64i+63; slot = position. Pages are counted and shared by copies of a
- * sequence; one that is written while shared is copied first. Address space for the limit is reserved at open; 2 MiB slabs are committed
- * as pages are first used. Groups with a window give pages back that no row to come can see, but keep those that `floor` may need
- * (rewinding after a step that failed). */
+ * A sequence is a page table per group: entry i holds slots 64i .. 64i+63. Slot i is the i-th token held, without holes; slot = position
+ * until the sequence is edited, and positions never descend along slots. Pages are counted and shared by copies of a sequence; one that is
+ * written while shared is copied first. Address space for the limit is reserved at open; 2 MiB slabs are committed as pages are first
+ * used. Groups with a window give pages back that no row to come can see, but keep those that `floor` may need (rewinding after a step
+ * that failed).
+ *
+ * An edit (cache_edit.c) costs no memory for K and V and moves none: it says for each slot where its K and V lie now (src) and by how much
+ * K has to be rotated (delta, summed). cache_settle does it all in one pass before the next step that reads the sequence:
+ *
+ *     remove [64, 130):   slots 0 .. 63 | 64 ..        src 0 .. 63 | 130 ..     the first page is kept, later ones are gathered anew
+ *
+ * So kernels know nothing of holes, a window is a range of slots, and a sequence never has more than one partial page once settled. */
 #ifndef PITH_RUN_CACHE_H
 #define PITH_RUN_CACHE_H
 
@@ -27,11 +35,23 @@ struct cache_group {
     int32_t *refs;      /* [n_pages] */
 };
 
+struct cache_slot {
+    int32_t pos;
+    int32_t src;   /* the slot of the page tables where K and V lie until the sequence is settled */
+    int32_t delta; /* K is to be rotated by so many positions */
+};
+
 struct cache_seq {
-    int32_t n;      /* positions held */
-    int32_t floor;  /* n before the call in progress: it may have to go back there */
-    int32_t *token; /* [n_ctx] what was fed; -1: an embedding row */
+    int32_t n;     /* slots held */
+    int32_t floor; /* n before the call in progress: it may have to go back there */
+    int32_t pure; /* slots [0, pure) were computed from their true prefix at their true positions */
+    int32_t *token;                  /* [n_ctx] what was fed; -1: an embedding row */
     int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages], -1: none */
+    /* Slots below may be missing in a group with a window even where a page is there: edits gather slots of pages given back with others. */
+    int32_t torn[STEP_MAX_GROUPS];
+    int edited;              /* positions are in `slot`, not the slots' own numbers */
+    int pending;             /* some src is not the slot itself, or some delta not 0 */
+    struct cache_slot *slot; /* [n_ctx], NULL until the first edit */
 };
 
 struct cache {
@@ -39,6 +59,9 @@ struct cache {
     struct cache_group group[STEP_MAX_GROUPS];
     struct cache_seq *seq; /* [n_seq] */
     struct device **devices;
+    const struct kv_layer *kv; /* [n_layer] of the session */
+    int32_t n_layer;
+    struct cache_draft *draft; /* cache_edit.c's, from the first edit on */
 };
 
 struct cache_params {
@@ -53,15 +76,42 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
                        const struct cache_params *p, struct pith_error *err);
 void cache_deinit(struct cache *c);
 
-/* Makes slots [seq.n, seq.n + add) writable: pages taken, shared ones copied. PITH_NOMEM tells needed and free pages. */
+static inline int32_t cache_pos(const struct cache_seq *q, int32_t slot)
+{
+    return q->edited ? q->slot[slot].pos : slot;
+}
+/* Position of the row that comes after the first n slots. */
+static inline int32_t cache_next(const struct cache_seq *q, int32_t n)
+{
+    return n ? cache_pos(q, n - 1) + 1 : 0;
+}
+/* The first slot whose position is at least pos. */
+int32_t cache_find(const struct cache_seq *q, int64_t pos);
+
+/* Makes slots [seq.n, seq.n + add) of a settled sequence writable: pages taken, shared ones copied. PITH_NOMEM tells needed and free
+ * pages. */
 pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_error *err);
-/* Keeps the first n positions. */
+/* Appends a slot that cache_grow made and a step filled. */
+void cache_append(struct cache *c, int32_t seq, int32_t token);
+/* Keeps the first n slots. */
 void cache_cut(struct cache *c, int32_t seq, int32_t n);
-/* 1: the sequence can be cut to n and go on; 0: a window group has given back pages that position n needs. */
-int cache_can_resume(const struct cache *c, int32_t seq, int32_t n);
-/* dst becomes the first n positions of src, sharing its pages. */
-void cache_share(struct cache *c, int32_t dst, int32_t src, int32_t n);
+/* 1: the sequence can be cut to n and go on; 0: a window group has given back pages that the row after slot n needs. */
+int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n);
 uint64_t cache_bytes(const struct cache *c); /* committed */
 uint64_t cache_limit(const struct cache *c); /* at most */
+/* Gives whole slabs behind the last page in use back to the system. */
+void cache_trim(struct cache *c);
+
+/* Edits; [a, b) are slots. PITH_STATE: a window group has given back what the row to come would see then. On failure nothing has changed. */
+pith_status cache_remove(struct cache *c, int32_t seq, int32_t a, int32_t b,
+                         struct pith_error *err);
+/* dst becomes slots [a, b) of src, sharing their pages. */
+pith_status cache_share(struct cache *c, int32_t dst, int32_t src, int32_t a, int32_t b,
+                        struct pith_error *err);
+/* Positions of slots [a, b) become (pos + delta) / divisor; all stay within int32_t, 0 or above. */
+pith_status cache_move(struct cache *c, int32_t seq, int32_t a, int32_t b, int32_t delta,
+                       int32_t divisor, struct pith_error *err);
+/* Carries out the edits of a sequence: afterwards K and V of slot i lie in slot i. PITH_NOMEM as cache_grow. */
+pith_status cache_settle(struct cache *c, int32_t seq, struct pool *pool, struct pith_error *err);
 
 #endif

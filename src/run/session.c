@@ -184,6 +184,8 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     if (!s->kv || !s->window || !s->state)
         TRY(error_set(err, PITH_NOMEM, "out of memory while opening a session"));
     m->arch.arch->state(&m->arch, s->kv, s->window, s->state);
+    for (int32_t l = 0; l < n_layer; l++)
+        s->kv[l].rope = m->arch.rope[l];
     TRY(cache_init(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
     TRY(recurrent_init(&s->recurrent, s->state, n_layer, m->devices[0],
                        &(struct recurrent_params){.n_ctx = s->n_ctx,
@@ -259,7 +261,7 @@ static int wanted(const struct pith_session *s, const struct pith_batch *b, int3
     return b->want && !s->pooled ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
 }
 
-static pith_status over_context(const struct pith_session *s, uint64_t n, struct pith_error *err)
+pith_status session_over_context(const struct pith_session *s, uint64_t n, struct pith_error *err)
 {
     return error_set(err, PITH_RANGE,
                      "prompt exceeds the context: n_prompt = %llu, n_ctx = %d, n_over = %llu; "
@@ -298,7 +300,12 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
         n_out += s->pooled && s->seq_rows[q];
         int64_t over = (int64_t)s->cache.seq[q].n + s->seq_rows[q] - s->n_ctx;
         if (s->seq_rows[q] && over > 0)
-            return over_context(s, (uint64_t)(over + s->n_ctx), err);
+            return session_over_context(s, (uint64_t)(over + s->n_ctx), err);
+        if ((int64_t)cache_next(&s->cache.seq[q], s->cache.seq[q].n) + s->seq_rows[q] > POS_MAX)
+            return error_set(
+                err, PITH_RANGE,
+                "sequence %d is at position %d, the last possible is %d; shift it back", q,
+                cache_next(&s->cache.seq[q], s->cache.seq[q].n) - 1, POS_MAX);
         if (s->seq_rows[q] && (!s->causal || s->pooled) && s->cache.seq[q].n)
             return error_set(err, PITH_STATE,
                              "sequence %d holds %d positions; a %s takes a sequence whole: "
@@ -356,7 +363,7 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
             step_out(t)[t->R++] = s->order[i - from];
 }
 
-/* Positions, slots, visible ranges and page tables; pages must be there. */
+/* Positions, slots, visible ranges and page tables; sequences are settled, pages are there. */
 static void fill_positions(struct pith_session *s)
 {
     struct step *t = s->step;
@@ -366,15 +373,18 @@ static void fill_positions(struct pith_session *s)
         for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r += STEP_TILE)
             step_tile(t)[t->n_tiles++] = r;
         int32_t first = step_first(t)[k], end = step_first(t)[k + 1];
+        int32_t ahead = cache_next(q, q->n) - q->n; /* new slots are at position slot + ahead */
         for (int32_t r = first; r < end; r++) {
-            int32_t pos = q->n + r - first;
+            int32_t slot = q->n + r - first, pos = slot + ahead;
             step_seg(t)[r] = k;
             step_pos(t)[r] = pos;
             for (int g = 0; g < t->n_groups; g++) {
-                int32_t w = s->cache.group[g].window, lo = pos - w + 1;
-                step_slot(t, g)[r] = pos;
-                step_lo(t, g)[r] = w && lo > 0 ? lo : 0;
-                step_hi(t, g)[r] = s->causal ? pos + 1 : q->n + end - first;
+                int32_t w = s->cache.group[g].window, lo = 0;
+                if (w && (lo = cache_find(q, (int64_t)pos - w + 1)) == q->n)
+                    lo = pos - w + 1 - ahead > lo ? pos - w + 1 - ahead : lo;
+                step_slot(t, g)[r] = slot;
+                step_lo(t, g)[r] = lo;
+                step_hi(t, g)[r] = s->causal ? slot + 1 : q->n + end - first;
             }
         }
         int32_t n_pages = (q->n + end - first + STEP_PAGE - 1) / STEP_PAGE;
@@ -387,8 +397,10 @@ static pith_status take_pages(struct pith_session *s, struct pith_error *err)
 {
     const struct step *t = s->step;
     for (int32_t k = 0; k < t->N; k++) {
-        pith_status st =
-            cache_grow(&s->cache, step_seq(t)[k], step_first(t)[k + 1] - step_first(t)[k], err);
+        int32_t seq = step_seq(t)[k], rows = step_first(t)[k + 1] - step_first(t)[k];
+        pith_status st = cache_settle(&s->cache, seq, s->model->pool, err);
+        if (st == PITH_OK)
+            st = cache_grow(&s->cache, seq, rows, err);
         if (st != PITH_OK)
             return st;
     }
@@ -398,11 +410,9 @@ static pith_status take_pages(struct pith_session *s, struct pith_error *err)
 static void commit_rows(struct pith_session *s)
 {
     const struct step *t = s->step;
-    for (int32_t k = 0; k < t->N; k++) {
-        struct cache_seq *q = &s->cache.seq[step_seq(t)[k]];
+    for (int32_t k = 0; k < t->N; k++)
         for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++)
-            q->token[q->n++] = step_token(t)[r];
-    }
+            cache_append(&s->cache, step_seq(t)[k], step_token(t)[r]);
 }
 
 /* Outputs of the step just run; those of earlier steps of the same call were copied aside by keep_outputs. */
@@ -482,120 +492,4 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
         recurrent_end(&s->recurrent, q, st != PITH_OK);
     }
     return st;
-}
-
-/* ---------------------------------------------------------------- sequences */
-
-static pith_status check_seq(const struct pith_session *s, int32_t seq, struct pith_error *err)
-{
-    if (seq < 0 || seq >= s->n_seq)
-        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d", seq, s->n_seq - 1);
-    return PITH_OK;
-}
-
-pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
-                         struct pith_error *err)
-{
-    pith_status st = check_seq(s, seq, err);
-    if (st != PITH_OK)
-        return st;
-    if (n > INT32_MAX / 2)
-        return over_context(s, (uint64_t)s->cache.seq[seq].n + n, err);
-    struct pith_batch b = PITH_BATCH_INIT;
-    b.n = (int32_t)n;
-    b.token = tokens;
-    s->one_seq = seq;
-    st = session_step(s, &b, err);
-    s->one_seq = 0;
-    return st;
-}
-
-pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
-                           size_t *n_kept, struct pith_error *err)
-{
-    pith_status st = check_seq(s, seq, err);
-    if (st != PITH_OK)
-        return st;
-    if (n == 0)
-        return error_set(err, PITH_RANGE,
-                         "a prefix of no tokens; pith_truncate empties a sequence");
-    if (n > (size_t)s->n_ctx)
-        return over_context(s, n, err);
-    const struct cache_seq *q = &s->cache.seq[seq];
-    int32_t keep = 0;
-    while (s->causal && !s->pooled && keep < q->n && (size_t)keep < n - 1 &&
-           q->token[keep] == tokens[keep])
-        keep++;
-    keep = recurrent_point(&s->recurrent, seq, keep);
-    if (!cache_can_resume(&s->cache, seq, keep))
-        keep = 0;
-    for (size_t i = (size_t)keep; i < n; i++) /* before anything is given up */
-        if (tokens[i] < 0 || tokens[i] >= s->model->arch.hp.n_vocab)
-            return error_set(err, PITH_RANGE, "token %zu is %d, the vocabulary has 0..%d", i,
-                             tokens[i], s->model->arch.hp.n_vocab - 1);
-    cache_cut(&s->cache, seq, keep);
-    recurrent_cut(&s->recurrent, seq, keep);
-    if (n_kept)
-        *n_kept = (size_t)keep;
-    return session_feed(s, seq, tokens + keep, n - (size_t)keep, err);
-}
-
-pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
-{
-    pith_status st = check_seq(s, seq, err);
-    if (st != PITH_OK)
-        return st;
-    if (n < 0 || n > s->cache.seq[seq].n)
-        return error_set(err, PITH_RANGE, "truncate to %lld positions, sequence %d holds %d",
-                         (long long)n, seq, s->cache.seq[seq].n);
-    if (!cache_can_resume(&s->cache, seq, (int32_t)n))
-        return error_set(err, PITH_STATE,
-                         "layers with a window no longer hold what position %lld sees; use "
-                         "pith_prefix, which recomputes it",
-                         (long long)n);
-    if (recurrent_point(&s->recurrent, seq, (int32_t)n) != n)
-        return error_set(err, PITH_STATE,
-                         "recurrent layers hold no state after %lld positions; use pith_prefix, "
-                         "which recomputes it",
-                         (long long)n);
-    cache_cut(&s->cache, seq, (int32_t)n);
-    recurrent_cut(&s->recurrent, seq, (int32_t)n);
-    return PITH_OK;
-}
-
-pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t n,
-                         struct pith_error *err)
-{
-    pith_status st = check_seq(s, dst, err);
-    if (st == PITH_OK)
-        st = check_seq(s, src, err);
-    if (st != PITH_OK)
-        return st;
-    if (n < 0 || n > s->cache.seq[src].n)
-        return error_set(err, PITH_RANGE, "copy of %lld positions, sequence %d holds %d",
-                         (long long)n, src, s->cache.seq[src].n);
-    if (!cache_can_resume(&s->cache, src, (int32_t)n))
-        return error_set(
-            err, PITH_STATE,
-            "layers with a window no longer hold what position %lld of sequence %d sees",
-            (long long)n, src);
-    if (recurrent_point(&s->recurrent, src, (int32_t)n) != n)
-        return error_set(err, PITH_STATE,
-                         "recurrent layers hold no state of sequence %d after %lld positions", src,
-                         (long long)n);
-    cache_share(&s->cache, dst, src, (int32_t)n);
-    recurrent_share(&s->recurrent, dst, src, (int32_t)n);
-    return PITH_OK;
-}
-
-uint64_t session_cache_bytes(const struct pith_session *s, int64_t n)
-{
-    uint64_t bytes = 0;
-    for (int32_t l = 0; l < s->model->arch.hp.n_layer; l++) {
-        const struct kv_layer *k = &s->kv[l];
-        int32_t w = s->cache.group[k->group].window;
-        int64_t seen = w && n > w ? w : n;
-        bytes += (uint64_t)seen * (uint64_t)(k->n_head_kv * (k->k_head + k->v_head)) / STEP_PAGE;
-    }
-    return bytes;
 }

@@ -8,6 +8,8 @@
 #include "run/model.h"
 #include "run/recurrent.h"
 
+enum { POS_MAX = 1 << 30 }; /* positions are below */
+
 struct pith_session {
     struct pith_model *model;
     struct graph graph; /* owns what the plan points at */
@@ -44,14 +46,27 @@ struct pith_session *session_open(struct pith_model *m, const struct pith_sessio
 void session_close(struct pith_session *s); /* NULL allowed */
 pith_status session_step(struct pith_session *s, const struct pith_batch *b,
                          struct pith_error *err);
+/* The error of n positions in one sequence. */
+pith_status session_over_context(const struct pith_session *s, uint64_t n, struct pith_error *err);
+/* sequence.c */
 pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                          struct pith_error *err);
 pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                            size_t *n_kept, struct pith_error *err);
 pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n,
                              struct pith_error *err);
-pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t n,
+pith_status session_remove(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                           struct pith_error *err);
+pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t p0, int64_t p1,
                          struct pith_error *err);
+pith_status session_keep(struct pith_session *s, int32_t seq, struct pith_error *err);
+pith_status session_shift(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                          int64_t delta, struct pith_error *err);
+pith_status session_divide(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t by,
+                           struct pith_error *err);
+int session_can_shift(const struct pith_session *s);
+/* Position of the first or last slot, -1: no such sequence, or an empty one. */
+int64_t session_position(const struct pith_session *s, int32_t seq, int last);
 uint64_t session_cache_bytes(const struct pith_session *s, int64_t n);
 
 /* generate.c */

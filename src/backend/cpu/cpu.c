@@ -185,6 +185,7 @@ const struct backend backend_cpu = {
     .run = cpu_run,
     .page_read = cpu_page_read,
     .page_write = cpu_page_write,
+    .gather = cpu_gather,
     .sync = cpu_sync,
     .measure = cpu_measure,
 };

@@ -25,6 +25,9 @@ pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
                     struct pith_error *err);
 size_t cpu_state_bytes(const struct plan *p, int n_threads);
 
+/* gather.c */
+void cpu_gather(struct device *d, struct pool *pool, const struct cache_gather *m);
+
 /* measure.c */
 pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int ms,
                         struct pith_machine *out, struct pith_error *err);

@@ -1,0 +1,93 @@
+/* gather.c -- a page of the cache made of slots of other pages, K rotated on the way: what edits of sequences come to. Work is spread by
+ * layer and kv head; a head's slots are done in order on one thread. Rotating by the sum of two shifts is one rounding, not two, so the
+ * cache sums them (run/cache.h). */
+#include "backend/cpu/cpu.h"
+
+#include <string.h>
+#include "base/pool.h"
+#include "graph/ref_math.h"
+
+enum { MAX_D = 4096 }; /* elements of a head, as architectures allow */
+
+struct job {
+    const struct cache_gather *m;
+    const struct kern *kern; /* NULL: the reference */
+    int n_threads;
+};
+
+/* n elements of 2 or 4 bytes, `step` elements apart in both places. */
+static void copy_elements(uint8_t *to, const uint8_t *from, int64_t n, int64_t step, enum dtype t)
+{
+    if (t == DT_F16)
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + 2 * i * step, from + 2 * i * step, 2);
+    else
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + 4 * i * step, from + 4 * i * step, 4);
+}
+
+/* One K column [d_k], 64 elements apart, rotated: to numbers, turned, rounded again. */
+static void rotate(const struct job *job, const struct kv_layer *kv, uint8_t *to,
+                   const uint8_t *from, const float *angles)
+{
+    uint8_t row[MAX_D * 4];
+    float x[MAX_D];
+    const struct rope_set *set = kv->rope;
+    int64_t bytes = dtypes[kv->k_type].block_bytes;
+    for (int64_t d = 0; d < kv->d_k; d++)
+        memcpy(row + d * bytes, from + d * STEP_PAGE * bytes, (size_t)bytes);
+    dtypes[kv->k_type].dequant(row, x, kv->d_k);
+    if (!job->kern)
+        ref_rope_head(set, x, angles);
+    else if (set->neox)
+        job->kern->rope_neox(x, angles, angles + set->n_rot / 2, set->n_rot);
+    else
+        job->kern->rope_norm(x, angles, angles + set->n_rot / 2, set->n_rot);
+    dtypes[kv->k_type].quant(x, row, kv->d_k);
+    for (int64_t d = 0; d < kv->d_k; d++)
+        memcpy(to + d * STEP_PAGE * bytes, row + d * bytes, (size_t)bytes);
+}
+
+static void gather_head(const struct job *job, const struct kv_layer *kv, int head)
+{
+    const struct cache_gather *m = job->m;
+    float angles[MAX_D];
+    int32_t angle_of = 0;
+    int64_t k_bytes = dtypes[kv->k_type].block_bytes, v_row = kv->v_head / STEP_PAGE;
+    int64_t k_off = kv->k_off + head * kv->k_head, v_off = kv->v_off + head * kv->v_head;
+    uint8_t *to = m->base + m->page * m->page_bytes;
+    for (int32_t j = 0; j < m->n; j++) {
+        if (m->src_page[j] < 0)
+            continue;
+        const uint8_t *from = m->base + m->src_page[j] * m->page_bytes;
+        int32_t delta = kv->rope ? m->delta[j] : 0;
+        uint8_t *k_to = to + k_off + j * k_bytes;
+        const uint8_t *k_from = from + k_off + m->src_slot[j] * k_bytes;
+        if (delta && delta != angle_of)
+            ref_rope_angles(kv->rope, angle_of = delta, 1.0, angles);
+        if (delta)
+            rotate(job, kv, k_to, k_from, angles);
+        else
+            copy_elements(k_to, k_from, kv->d_k, STEP_PAGE, kv->k_type);
+        memcpy(to + v_off + j * v_row, from + v_off + m->src_slot[j] * v_row, (size_t)v_row);
+    }
+}
+
+static void gather_thread(void *ctx, int ith)
+{
+    const struct job *job = ctx;
+    int64_t unit = 0;
+    for (int32_t l = 0; l < job->m->n_layer; l++) {
+        const struct kv_layer *kv = &job->m->kv[l];
+        for (int head = 0; kv->group == job->m->group && head < kv->n_head_kv; head++)
+            if (unit++ % job->n_threads == ith)
+                gather_head(job, kv, head);
+    }
+}
+
+void cpu_gather(struct device *d, struct pool *pool, const struct cache_gather *m)
+{
+    const struct cpu_device *cpu = d->priv;
+    struct job job = {.m = m, .kern = cpu->kern, .n_threads = pool_n_threads(pool)};
+    pool_run(pool, job.n_threads, gather_thread, &job);
+}

@@ -1,0 +1,17 @@
+/* cache_impl.h -- page accounting, between cache.c and cache_edit.c. */
+#ifndef PITH_RUN_CACHE_IMPL_H
+#define PITH_RUN_CACHE_IMPL_H
+
+#include "run/cache.h"
+
+/* One reference less, *entry = -1; a page without references is free. */
+void page_unref(struct cache_group *g, int32_t *entry);
+/* A page with one reference, a copy of page `like` (-1: zeroed); the caller made sure there is one. */
+int32_t page_take(struct cache_group *g, int32_t like);
+int32_t pages_available(const struct cache_group *g);
+/* Makes sure that n pages can be taken and are backed by memory; sequence `seq` is who asks. */
+pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t n, struct pith_error *err);
+/* cache_edit.c: gives back pages of a pending sequence that none of its first n slots lies in. */
+void cache_drop(struct cache *c, struct cache_seq *q, int32_t n);
+
+#endif

@@ -1,0 +1,236 @@
+/* naive_cache.h -- a model of the cache that keeps everything: a sequence is a list of entries, each with its token, its position, the shift
+ * still to be applied and its own K and V of every layer. Copies are deep, nothing is shared, paged, slid or given back. Before a step
+ * the entries of its one sequence are rotated by what is due and laid densely into the pages of a session that serves nothing else.
+ * What it shares with the engine is the plan and the kernels, nothing of src/run/cache*.c but pages to lie in. */
+#ifndef PITH_TESTS_NAIVE_CACHE_H
+#define PITH_TESTS_NAIVE_CACHE_H
+
+#include "graph/ref_math.h"
+#include "run/session.h"
+#include "test.h"
+
+struct entry {
+    int32_t token, pos, delta;
+    uint8_t *kv; /* per layer and head: the row of K, the row of V, as they are cached */
+};
+struct naive_seq {
+    int32_t n;
+    struct entry *e; /* [n_ctx] */
+};
+struct naive {
+    struct pith_session *s;
+    struct naive_seq *seq;
+    int32_t n_seq, n_ctx;
+    size_t kv_bytes;
+};
+
+static size_t naive_row(enum dtype t, int32_t d)
+{
+    return dtype_row_bytes(t, d);
+}
+
+static int naive_open(struct naive *m, struct pith_model *model, int32_t n_seq, int32_t n_ctx,
+                      const char *type, struct pith_error *err)
+{
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = n_ctx;
+    sp.cache_type_k = sp.cache_type_v = type;
+    *m = (struct naive){.n_seq = n_seq, .n_ctx = n_ctx};
+    m->s = pith_session_open(model, &sp, err);
+    m->seq = calloc((size_t)n_seq, sizeof *m->seq);
+    if (!m->s || !m->seq)
+        return 0;
+    for (int32_t l = 0; l < m->s->cache.n_layer; l++) {
+        const struct kv_layer *kv = &m->s->kv[l];
+        m->kv_bytes += (size_t)kv->n_head_kv *
+                       (naive_row(kv->k_type, kv->d_k) + naive_row(kv->v_type, kv->d_v));
+    }
+    for (int32_t i = 0; i < n_seq; i++)
+        m->seq[i].e = calloc((size_t)n_ctx, sizeof *m->seq[i].e);
+    return 1;
+}
+
+static void naive_remove(struct naive *m, int32_t seq, int64_t p0, int64_t p1)
+{
+    struct naive_seq *q = &m->seq[seq];
+    int32_t n = 0;
+    for (int32_t i = 0; i < q->n; i++) {
+        if (q->e[i].pos >= p0 && (p1 < 0 || q->e[i].pos < p1))
+            free(q->e[i].kv);
+        else
+            q->e[n++] = q->e[i];
+    }
+    q->n = n;
+}
+
+static void naive_close(struct naive *m)
+{
+    for (int32_t i = 0; m->seq && i < m->n_seq; i++) {
+        naive_remove(m, i, 0, -1);
+        free(m->seq[i].e);
+    }
+    free(m->seq);
+    pith_session_close(m->s);
+}
+
+static void naive_copy(struct naive *m, int32_t dst, int32_t src, int64_t p0, int64_t p1)
+{
+    struct naive_seq *to = &m->seq[dst], *from = &m->seq[src];
+    if (dst == src) {
+        naive_remove(m, dst, 0, p0);
+        if (p1 >= 0)
+            naive_remove(m, dst, p1, -1);
+        return;
+    }
+    naive_remove(m, dst, 0, -1);
+    for (int32_t i = 0; i < from->n; i++) {
+        if (from->e[i].pos < p0 || (p1 >= 0 && from->e[i].pos >= p1))
+            continue;
+        struct entry *e = &to->e[to->n++];
+        *e = from->e[i];
+        e->kv = malloc(m->kv_bytes);
+        memcpy(e->kv, from->e[i].kv, m->kv_bytes);
+    }
+}
+
+/* Positions p of [p0, p1) become (p + delta) / by; entries stay in order of positions. */
+static void naive_move(struct naive *m, int32_t seq, int64_t p0, int64_t p1, int64_t delta,
+                       int64_t by)
+{
+    struct naive_seq *q = &m->seq[seq];
+    for (int32_t i = 0; i < q->n; i++) {
+        int32_t pos = q->e[i].pos;
+        if (pos < p0 || (p1 >= 0 && pos >= p1))
+            continue;
+        q->e[i].pos = (int32_t)((pos + delta) / by);
+        q->e[i].delta += q->e[i].pos - pos;
+    }
+    for (int32_t i = 1; i < q->n; i++) /* insertion sort: stable */
+        for (int32_t j = i; j && q->e[j - 1].pos > q->e[j].pos; j--) {
+            struct entry t = q->e[j];
+            q->e[j] = q->e[j - 1];
+            q->e[j - 1] = t;
+        }
+}
+
+/* One row of K ([d_k][64] in a page) or V ([64][d_v16]) between a page and a packed row. */
+static void naive_row_move(const struct kv_layer *kv, uint8_t *page, int head, int slot, int v,
+                           uint8_t *row, int to_page)
+{
+    enum dtype t = v ? kv->v_type : kv->k_type;
+    size_t bytes = (size_t)dtypes[t].block_bytes;
+    uint8_t *base = page + (v ? kv->v_off + head * kv->v_head : kv->k_off + head * kv->k_head);
+    for (int32_t d = 0; d < (v ? kv->d_v : kv->d_k); d++) {
+        int64_t i = v ? slot * kv_padded(kv->d_v) + d : (int64_t)d * STEP_PAGE + slot;
+        if (to_page)
+            memcpy(base + (size_t)i * bytes, row + (size_t)d * bytes, bytes);
+        else
+            memcpy(row + (size_t)d * bytes, base + (size_t)i * bytes, bytes);
+    }
+}
+
+static void naive_entry_move(struct naive *m, struct entry *e, int32_t slot, int to_page)
+{
+    struct cache *c = &m->s->cache;
+    uint8_t *row = e->kv;
+    for (int32_t l = 0; l < c->n_layer; l++) {
+        const struct kv_layer *kv = &m->s->kv[l];
+        struct cache_group *g = &c->group[kv->group];
+        uint8_t *page = g->base + c->seq[0].pages[kv->group][slot / STEP_PAGE] * g->page_bytes;
+        for (int h = 0; h < kv->n_head_kv; h++)
+            for (int v = 0; v < 2; v++) {
+                naive_row_move(kv, page, h, slot % STEP_PAGE, v, row, to_page);
+                row += v ? naive_row(kv->v_type, kv->d_v) : naive_row(kv->k_type, kv->d_k);
+            }
+    }
+}
+
+static void naive_rotate(struct naive *m, struct entry *e)
+{
+    float x[512], angles[512];
+    uint8_t *row = e->kv;
+    for (int32_t l = 0; l < m->s->cache.n_layer; l++) {
+        const struct kv_layer *kv = &m->s->kv[l];
+        if (kv->rope)
+            ref_rope_angles(kv->rope, e->delta, 1.0, angles);
+        for (int h = 0; h < kv->n_head_kv; h++) {
+            if (kv->rope) {
+                dtypes[kv->k_type].dequant(row, x, kv->d_k);
+                ref_rope_head(kv->rope, x, angles);
+                dtypes[kv->k_type].quant(x, row, kv->d_k);
+            }
+            row += naive_row(kv->k_type, kv->d_k) + naive_row(kv->v_type, kv->d_v);
+        }
+    }
+    e->delta = 0;
+}
+
+static void naive_settle(struct naive *m, int32_t seq)
+{
+    for (int32_t i = 0; i < m->seq[seq].n; i++)
+        if (m->seq[seq].e[i].delta)
+            naive_rotate(m, &m->seq[seq].e[i]);
+}
+
+static void naive_fill(struct naive *m, const struct naive_seq *q, const int32_t *token, int32_t n)
+{
+    struct step *t = m->s->step;
+    int32_t next = q->n ? q->e[q->n - 1].pos + 1 : 0;
+    t->T = t->R = n;
+    t->N = 1;
+    t->n_tiles = t->embd = 0;
+    step_first(t)[0] = step_seq(t)[0] = 0;
+    step_first(t)[1] = n;
+    for (int32_t r = 0; r < n; r++) {
+        if (r % STEP_TILE == 0)
+            step_tile(t)[t->n_tiles++] = r;
+        step_token(t)[r] = token[r];
+        step_seg(t)[r] = 0;
+        step_pos(t)[r] = next + r;
+        step_out(t)[r] = r;
+        for (int g = 0; g < t->n_groups; g++) {
+            int32_t w = m->s->cache.group[g].window, lo = 0;
+            while (w && lo < q->n + r &&
+                   (lo < q->n ? q->e[lo].pos : next + lo - q->n) <= next + r - w)
+                lo++;
+            step_slot(t, g)[r] = q->n + r;
+            step_lo(t, g)[r] = lo;
+            step_hi(t, g)[r] = q->n + r + 1;
+        }
+    }
+    for (int g = 0; g < t->n_groups; g++)
+        memcpy(step_pages(t, g, 0), m->s->cache.seq[0].pages[g],
+               (size_t)m->s->cache.cap_pages * sizeof(int32_t));
+}
+
+/* Appends n tokens (at most a step's worth); logits of row r: naive_logits until the next call. */
+static int naive_feed(struct naive *m, int32_t seq, const int32_t *token, int32_t n)
+{
+    struct naive_seq *q = &m->seq[seq];
+    struct pith_error err;
+    naive_settle(m, seq);
+    cache_cut(&m->s->cache, 0, 0);
+    if (cache_grow(&m->s->cache, 0, q->n + n, &err) != PITH_OK)
+        return 0;
+    for (int32_t i = 0; i < q->n; i++)
+        naive_entry_move(m, &q->e[i], i, 1);
+    naive_fill(m, q, token, n);
+    if (plan_run(&m->s->plan, &m->s->exec, &err) != PITH_OK)
+        return 0;
+    for (int32_t r = 0; r < n; r++) {
+        struct entry *e = &q->e[q->n + r];
+        *e = (struct entry){.token = token[r], .pos = step_pos(m->s->step)[r]};
+        e->kv = malloc(m->kv_bytes);
+        naive_entry_move(m, e, q->n + r, 0);
+    }
+    q->n += n;
+    m->s->cache.seq[0].n = q->n; /* so that the next cut gives the pages back */
+    return 1;
+}
+
+static const float *naive_logits(struct naive *m, int32_t r)
+{
+    return value_row(&m->s->exec, &m->s->plan.logits, r);
+}
+
+#endif

@@ -1,0 +1,441 @@
+/* test_seq.c -- sequences between steps: edits, and that they give the bits of the naive cache (naive_cache.h), whatever was shared, given
+ * back, gathered or rotated on the way. A script is a row of random calls over a few sequences; every logit that comes out is compared.
+ * TEST_SEED chooses other scripts. */
+#include "naive_cache.h"
+
+#include <math.h>
+#include <unistd.h>
+
+static uint64_t seed = 1;
+
+static int32_t below(int32_t n) /* splitmix64, 0 .. n-1 */
+{
+    uint64_t z = seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (int32_t)((z ^ z >> 31) % (uint64_t)n);
+}
+
+enum { N_SEQ = 5, N_CTX = 320, N_VOCAB = 64, N_BATCH = 24, MANY = 90 };
+
+static const struct kind {
+    const char *name, *arch, *type;
+    int32_t n_tokens; /* of the session: with few, window layers give pages back */
+    const char *const *overrides;
+} kinds[] = {
+    {"full f16", "llama", "f16", 0, NULL},
+    {"full f32", "qwen2", "f32", 0, NULL},
+    {"window", "gemma3", "f16", 0, NULL},
+    {"window, short of pages", "gemma3", "f16", 150, NULL},
+    {"mixed", "gemma2", "f16", 0, NULL},
+    {"mixed, short of pages", "gemma2", "f32", 400, NULL},
+    {"full, short of pages", "llama", "f16", 400, NULL},
+};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+static pith_model *synth(const struct kind *k, int32_t n_layer)
+{
+    char path[64];
+    struct pith_error err;
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    snprintf(path, sizeof path, "/tmp/pith-seq-%d.gguf", (int)getpid());
+    p.arch = k->arch;
+    p.n_layer = n_layer;
+    p.n_embd = 16;
+    p.n_head = 2;
+    p.n_head_kv = 1;
+    p.n_vocab = N_VOCAB;
+    p.n_ctx = 256; /* windows of 32 */
+    p.seed = 7;
+    mp.n_threads = 1;
+    mp.n_batch = N_BATCH;
+    mp.overrides = k->overrides;
+    pith_model *m = pith_synth(path, &p, &err) == PITH_OK ? pith_model_open(path, &mp, &err) : NULL;
+    CHECK_MSG(m, "%s: %s", k->name, err.msg);
+    unlink(path);
+    return m;
+}
+
+static pith_session *open_session(pith_model *m, const struct kind *k, int32_t n_seq)
+{
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = N_CTX;
+    sp.n_seq = n_seq;
+    sp.n_tokens = k->n_tokens;
+    sp.cache_type_k = sp.cache_type_v = k->type;
+    pith_session *s = pith_session_open(m, &sp, &err);
+    CHECK_MSG(s, "%s: %s", k->name, err.msg);
+    return s;
+}
+
+/* ---------------------------------------------------------------- scripts */
+
+struct script {
+    const struct kind *kind;
+    pith_session *s;
+    struct naive m;
+    int64_t compared, refused;
+    char done[600]; /* the last calls, for the message */
+};
+
+static void note(struct script *x, const char *fmt, ...)
+{
+    va_list ap;
+    size_t n = strlen(x->done);
+    if (n > 450) {
+        memmove(x->done, x->done + n - 300, 301);
+        n = 300;
+    }
+    va_start(ap, fmt);
+    vsnprintf(x->done + n, sizeof x->done - n, fmt, ap);
+    va_end(ap);
+}
+
+static void compare(struct script *x, int32_t seq, const float *got, const float *want)
+{
+    x->compared++;
+    CHECK_MSG(got && !memcmp(got, want, N_VOCAB * sizeof *got),
+              "%s: logits of sequence %d differ:%s", x->kind->name, seq, x->done);
+}
+
+/* What the engine may refuse for want of pages or of slid windows; anything else has to agree. */
+static int refused(struct script *x, pith_status st, const struct pith_error *err)
+{
+    if (st == PITH_OK)
+        return 0;
+    CHECK_MSG((st == PITH_NOMEM && x->kind->n_tokens) ||
+                  (st == PITH_STATE && strncmp(x->kind->arch, "gemma", 5) == 0),
+              "%s: %s:%s", x->kind->name, err->msg, x->done);
+    x->refused++;
+    return 1;
+}
+
+/* Rows of one or more sequences in one call. */
+static void add(struct script *x)
+{
+    int32_t token[N_SEQ * MANY], seq[N_SEQ * MANY], n_of[N_SEQ] = {0}, n = 0, out = 0, extra = 0;
+    uint8_t want[N_SEQ * MANY];
+    struct pith_error err;
+    for (int32_t q = 0; q < N_SEQ; q++) {
+        int32_t room = N_CTX - x->m.seq[q].n;
+        n_of[q] = below(3) ? 0 : 1 + below(below(3) ? 6 : MANY);
+        n_of[q] = n_of[q] < room ? n_of[q] : room;
+        for (int32_t i = 0; i < n_of[q]; i++, n++) {
+            token[n] = below(N_VOCAB);
+            seq[n] = q;
+            want[n] = i == n_of[q] - 1 || (!below(16) && extra++ < N_BATCH - N_SEQ);
+        }
+    }
+    struct pith_batch b = PITH_BATCH_INIT;
+    b.n = n;
+    b.token = token;
+    b.seq = seq;
+    b.want = want;
+    if (!n)
+        return;
+    note(x, " add %d %d %d %d %d;", n_of[0], n_of[1], n_of[2], n_of[3], n_of[4]);
+    pith_status st = pith_step(x->s, &b, &err);
+    for (int32_t q = 0; st != PITH_OK && q < N_SEQ; q++)
+        if (!x->s->cache.seq[q].pending) /* a step that fails may have carried out the edits */
+            naive_settle(&x->m, q);
+    if (refused(x, st, &err))
+        return;
+    for (int32_t at = 0, end; at < n; at = end) {
+        for (end = at; end < n && end < at + N_BATCH && seq[end] == seq[at]; end++)
+            ;
+        REQUIRE(naive_feed(&x->m, seq[at], token + at, end - at), "the naive cache failed");
+        for (int32_t i = at; i < end; i++)
+            if (want[i])
+                compare(x, seq[at], pith_logits(x->s, out++), naive_logits(&x->m, i - at));
+    }
+}
+
+static void random_range(const struct script *x, int32_t seq, int64_t *p0, int64_t *p1)
+{
+    const struct naive_seq *q = &x->m.seq[seq];
+    int32_t last = q->n ? q->e[q->n - 1].pos : 0;
+    *p0 = below(last + 2);
+    *p1 = below(10) ? *p0 + below(below(2) ? 100 : 20) : -1;
+}
+
+/* The whole sequence anew, with a prefix of what it holds: as a fresh one. */
+static void prefix(struct script *x, int32_t seq)
+{
+    int32_t token[N_CTX], n = 0, held = x->m.seq[seq].n, more = 1 + below(20);
+    int32_t keep = below(4) ? held - below(held / 4 + 1) : below(held + 1);
+    struct pith_error err;
+    size_t kept = 0;
+    for (; n < keep; n++)
+        token[n] = x->m.seq[seq].e[n].token;
+    for (; n < keep + more && n < N_CTX; n++)
+        token[n] = below(N_VOCAB);
+    note(x, " prefix %d: %d of %d;", seq, n, keep);
+    pith_status st = pith_prefix(x->s, seq, token, (size_t)n, &kept, &err);
+    if (refused(x, st, &err)) { /* it holds the common prefix then; forget it */
+        CHECK(pith_truncate(x->s, seq, 0, &err) == PITH_OK);
+        n = 0;
+    }
+    naive_remove(&x->m, seq, 0, -1);
+    for (int32_t at = 0; at < n; at += N_BATCH)
+        REQUIRE(naive_feed(&x->m, seq, token + at, n - at < N_BATCH ? n - at : N_BATCH),
+                "the naive cache failed");
+    if (n)
+        compare(x, seq, pith_logits(x->s, 0), naive_logits(&x->m, (n - 1) % N_BATCH));
+}
+
+static void shift(struct script *x, int32_t seq, int64_t p0, int64_t p1)
+{
+    struct pith_error err;
+    const struct naive_seq *q = &x->m.seq[seq];
+    int64_t delta = below(60) - 30, lowest = INT64_MAX;
+    for (int32_t i = q->n - 1; i >= 0; i--)
+        if (q->e[i].pos >= p0 && (p1 < 0 || q->e[i].pos < p1))
+            lowest = q->e[i].pos;
+    note(x, " shift %d [%d, %d) by %d;", seq, (int)p0, (int)p1, (int)delta);
+    pith_status st = pith_shift(x->s, seq, p0, p1, delta, &err);
+    if (lowest < -delta)
+        CHECK_MSG(st == PITH_RANGE, "a shift below 0:%s", x->done);
+    else if (!refused(x, st, &err))
+        naive_move(&x->m, seq, p0, p1, delta, 1);
+}
+
+static void call(struct script *x)
+{
+    int32_t seq = below(N_SEQ), other = below(N_SEQ), by = 1 + below(4);
+    int64_t p0, p1;
+    struct pith_error err;
+    random_range(x, seq, &p0, &p1);
+    switch (below(20)) {
+    case 0:
+    case 1:
+        note(x, " remove %d [%d, %d);", seq, (int)p0, (int)p1);
+        if (!refused(x, pith_remove(x->s, seq, p0, p1, &err), &err))
+            naive_remove(&x->m, seq, p0, p1);
+        break;
+    case 2:
+    case 3:
+        p0 = below(2) ? p0 : 0;
+        note(x, " copy %d to %d [%d, %d);", seq, other, (int)p0, (int)p1);
+        if (!refused(x, pith_copy(x->s, other, seq, p0, p1, &err), &err))
+            naive_copy(&x->m, other, seq, p0, p1);
+        break;
+    case 4:
+    case 5:
+        shift(x, seq, p0, p1);
+        break;
+    case 6:
+        note(x, " divide %d [%d, %d) by %d;", seq, (int)p0, (int)p1, by);
+        if (!refused(x, pith_divide(x->s, seq, p0, p1, by, &err), &err))
+            naive_move(&x->m, seq, p0, p1, 0, by);
+        break;
+    case 7:
+        note(x, " truncate %d;", seq);
+        p0 = x->m.seq[seq].n - below(x->m.seq[seq].n / 3 + 1);
+        if (!refused(x, pith_truncate(x->s, seq, p0, &err), &err))
+            while (x->m.seq[seq].n > p0)
+                free(x->m.seq[seq].e[--x->m.seq[seq].n].kv);
+        break;
+    case 8:
+        prefix(x, seq);
+        break;
+    case 9:
+        pith_trim(x->s);
+        if (below(8))
+            break;
+        note(x, " keep %d;", seq);
+        CHECK(pith_keep(x->s, seq, &err) == PITH_OK);
+        for (int32_t q = 0; q < N_SEQ; q++)
+            if (q != seq)
+                naive_remove(&x->m, q, 0, -1);
+        break;
+    default:
+        add(x);
+    }
+}
+
+static void check_state(const struct script *x)
+{
+    for (int32_t q = 0; q < N_SEQ; q++) {
+        const struct naive_seq *m = &x->m.seq[q];
+        CHECK_MSG(pith_length(x->s, q) == m->n &&
+                      pith_position_min(x->s, q) == (m->n ? m->e[0].pos : -1) &&
+                      pith_position_max(x->s, q) == (m->n ? m->e[m->n - 1].pos : -1),
+                  "%s: sequence %d holds %d tokens at %d..%d, wanted %d:%s", x->kind->name, q,
+                  (int)pith_length(x->s, q), (int)pith_position_min(x->s, q),
+                  (int)pith_position_max(x->s, q), m->n, x->done);
+    }
+}
+
+/* Every page is counted as often as tables name it, and free ones are on the list. */
+static void check_pages(const struct script *x)
+{
+    const struct cache *c = &x->s->cache;
+    for (int g = 0; g < c->n_groups; g++) {
+        const struct cache_group *p = &c->group[g];
+        int32_t *refs = calloc((size_t)p->n_pages, sizeof *refs), n_free = 0;
+        for (int32_t q = 0; q < c->n_seq; q++)
+            for (int32_t i = 0; i < c->cap_pages; i++)
+                if (c->seq[q].pages[g][i] >= 0)
+                    refs[c->seq[q].pages[g][i]]++;
+        for (int32_t i = 0; i < p->n_made; i++) {
+            n_free += !refs[i];
+            CHECK_MSG(refs[i] == p->refs[i], "%s: page %d is counted %d times, used %d:%s",
+                      x->kind->name, i, p->refs[i], refs[i], x->done);
+        }
+        CHECK_MSG(p->n_made <= p->n_pages, "%s: %d pages, the limit is %d:%s", x->kind->name,
+                  p->n_made, p->n_pages, x->done);
+        CHECK_MSG(n_free == p->n_free, "%s: %d pages are free, %d on the list:%s", x->kind->name,
+                  n_free, p->n_free, x->done);
+        free(refs);
+    }
+}
+
+static void run_scripts(const struct kind *k, int n_scripts)
+{
+    struct script x = {.kind = k};
+    struct pith_error err;
+    pith_model *m = synth(k, 2);
+    REQUIRE(m, "no model");
+    x.s = open_session(m, k, N_SEQ);
+    REQUIRE(x.s && naive_open(&x.m, m, N_SEQ, N_CTX, k->type, &err), "no session");
+    for (int i = 0; i < n_scripts && !test_bad; i++) {
+        for (int n = 20 + below(60); n && !test_bad; n--) {
+            call(&x);
+            check_state(&x);
+            check_pages(&x);
+        }
+        for (int32_t q = 0; q < N_SEQ; q++) {
+            CHECK(pith_remove(x.s, q, 0, -1, &err) == PITH_OK);
+            naive_remove(&x.m, q, 0, -1);
+        }
+        check_pages(&x);
+        x.done[0] = 0;
+    }
+    printf("# %s: %d scripts, %lld rows compared, %lld calls refused\n", k->name, n_scripts,
+           (long long)x.compared, (long long)x.refused);
+    CHECK(x.compared > n_scripts);
+    naive_close(&x.m);
+    pith_session_close(x.s);
+    pith_model_close(m);
+}
+
+static void test_scripts(void)
+{
+    int n = test_scale() >= 100 ? 10000 : test_scale() >= 10 ? 3000 : 600;
+    for (int i = 0; i < N_KINDS; i++)
+        run_scripts(&kinds[i], (n + N_KINDS - 1) / N_KINDS);
+}
+
+/* ---------------------------------------------------------------- what edits mean */
+
+/* In a model of one layer K and V depend on a token and its position alone: what is left after a removal and a shift is what feeding it
+ * anew gives, but for the rounding of a rotation. */
+static void test_meaning(void)
+{
+    for (int i = 0; i < N_KINDS && !test_bad; i++) {
+        struct kind k = kinds[i];
+        struct pith_error err;
+        int32_t token[150];
+        k.type = "f32";
+        k.n_tokens = 0;
+        pith_model *m = synth(&k, 1);
+        pith_session *s = m ? open_session(m, &k, 2) : NULL;
+        REQUIRE(s, "no session");
+        for (int n = 0; n < 150; n++)
+            token[n] = below(N_VOCAB);
+        CHECK(pith_feed(s, 0, token, 149, &err) == PITH_OK);
+        CHECK(pith_remove(s, 0, 0, 70, &err) == PITH_OK && pith_position_min(s, 0) == 70);
+        CHECK(pith_shift(s, 0, 0, -1, -30, &err) == PITH_OK);
+        CHECK(pith_shift(s, 0, 40, -1, -40, &err) == PITH_OK && pith_position_max(s, 0) == 78);
+        CHECK(pith_feed(s, 0, token + 149, 1, &err) == PITH_OK);
+        float got[N_VOCAB];
+        memcpy(got, pith_logits(s, 0), sizeof got);
+        CHECK(pith_feed(s, 1, token + 70, 80, &err) == PITH_OK);
+        for (int v = 0; v < N_VOCAB; v++)
+            CHECK_MSG(fabsf(got[v] - pith_logits(s, 0)[v]) < 1e-4f, "%s: logit %d is %g, wanted %g",
+                      k.name, v, (double)got[v], (double)pith_logits(s, 0)[v]);
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+}
+
+static void test_refusals(void)
+{
+    static const int64_t bad[][2] = {{-1, 5},        {5, 4},         {0, -2},
+                                     {INT64_MIN, 0}, {3, INT64_MIN}, {INT64_MAX, INT64_MAX - 1}};
+    static const int64_t deltas[] = {-1, INT64_MIN, INT64_MAX, (int64_t)1 << 30,
+                                     -((int64_t)1 << 32)};
+    static const int64_t divisors[] = {0, -1, INT64_MIN, INT64_MAX};
+    struct pith_error err;
+    pith_model *m = synth(&kinds[0], 2);
+    pith_session *s = m ? open_session(m, &kinds[0], 2) : NULL;
+    int32_t token[90] = {0};
+    REQUIRE(s && pith_feed(s, 0, token, 90, &err) == PITH_OK, "no session");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int64_t p0 = bad[i][0], p1 = bad[i][1];
+        CHECK(pith_remove(s, 0, p0, p1, &err) == PITH_RANGE && strstr(err.msg, "0 <= p0 <= p1"));
+        CHECK(pith_copy(s, 1, 0, p0, p1, NULL) == PITH_RANGE);
+        CHECK(pith_shift(s, 0, p0, p1, 1, NULL) == PITH_RANGE);
+        CHECK(pith_divide(s, 0, p0, p1, 2, NULL) == PITH_RANGE);
+    }
+    for (int32_t q = -1; q <= 2; q += 3) {
+        CHECK(pith_remove(s, q, 0, -1, NULL) == PITH_RANGE && pith_keep(s, q, NULL) == PITH_RANGE);
+        CHECK(pith_copy(s, q, 0, 0, -1, NULL) == PITH_RANGE);
+        CHECK(pith_copy(s, 0, q, 0, -1, NULL) == PITH_RANGE);
+        CHECK(pith_shift(s, q, 0, -1, 1, NULL) == PITH_RANGE);
+        CHECK(pith_divide(s, q, 0, -1, 2, NULL) == PITH_RANGE);
+        CHECK(pith_position_min(s, q) == -1 && pith_position_max(s, q) == -1);
+    }
+    for (size_t i = 0; i < sizeof deltas / sizeof *deltas; i++)
+        CHECK(pith_shift(s, 0, 0, -1, deltas[i], &err) == PITH_RANGE && strstr(err.msg, "stay"));
+    for (size_t i = 0; i < sizeof divisors / sizeof *divisors; i++)
+        CHECK(pith_divide(s, 0, 0, -1, divisors[i], NULL) == PITH_RANGE);
+    CHECK(pith_length(s, 0) == 90 && pith_position_max(s, 0) == 89 && pith_length(s, 1) == 0);
+    CHECK(!s->cache.seq[0].edited);
+    /* far ends that are allowed: nothing there */
+    CHECK(pith_remove(s, 0, INT64_MAX, -1, NULL) == PITH_OK && pith_length(s, 0) == 90);
+    CHECK(pith_remove(s, 0, 90, INT64_MAX, NULL) == PITH_OK && pith_length(s, 0) == 90);
+    /* the last position */
+    CHECK(pith_shift(s, 0, 89, -1, (1 << 30) - 1 - 89, NULL) == PITH_OK);
+    CHECK(pith_feed(s, 0, token, 1, &err) == PITH_RANGE && strstr(err.msg, "shift it back"));
+    CHECK(pith_remove(s, 0, 89, -1, NULL) == PITH_OK && pith_feed(s, 0, token, 1, NULL) == PITH_OK);
+    CHECK(pith_can_shift(s) && !pith_can_shift(NULL) && pith_remove(NULL, 0, 0, 0, NULL));
+    CHECK(pith_position_min(NULL, 0) == -1 && pith_keep(NULL, 0, NULL) == PITH_RANGE);
+    pith_trim(NULL);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* After a session has emptied its sequences, trim gives everything back. */
+static void test_trim(void)
+{
+    struct pith_error err;
+    pith_model *m = synth(&kinds[4], 2);
+    pith_session *s = m ? open_session(m, &kinds[4], 2) : NULL;
+    int32_t token[200] = {0};
+    REQUIRE(s && pith_feed(s, 0, token, 200, &err) == PITH_OK, "no session");
+    CHECK(cache_bytes(&s->cache) > 0);
+    CHECK(pith_copy(s, 1, 0, 0, -1, &err) == PITH_OK && pith_keep(s, 1, &err) == PITH_OK);
+    pith_trim(s);
+    CHECK(cache_bytes(&s->cache) > 0 && pith_length(s, 0) == 0 && pith_length(s, 1) == 200);
+    CHECK(pith_truncate(s, 1, 0, &err) == PITH_OK);
+    pith_trim(s);
+    CHECK(cache_bytes(&s->cache) == 0);
+    CHECK(pith_feed(s, 0, token, 200, &err) == PITH_OK);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+int main(void)
+{
+    const char *s = getenv("TEST_SEED");
+    seed = s ? strtoull(s, NULL, 10) : 1;
+    printf("# seed %llu\n", (unsigned long long)seed);
+    TEST(test_meaning);
+    TEST(test_refusals);
+    TEST(test_trim);
+    TEST(test_scripts);
+    return test_end();
+}
