@@ -5,6 +5,7 @@
 #ifndef PITH_TESTS_NAIVE_CACHE_H
 #define PITH_TESTS_NAIVE_CACHE_H
 
+#include "graph/kv_page.h"
 #include "graph/ref_math.h"
 #include "run/session.h"
 #include "test.h"
@@ -113,22 +114,6 @@ static void naive_move(struct naive *m, int32_t seq, int64_t p0, int64_t p1, int
         }
 }
 
-/* One row of K ([d_k][64] in a page) or V ([64][d_v16]) between a page and a packed row. */
-static void naive_row_move(const struct kv_layer *kv, uint8_t *page, int head, int slot, int v,
-                           uint8_t *row, int to_page)
-{
-    enum dtype t = v ? kv->v_type : kv->k_type;
-    size_t bytes = (size_t)dtypes[t].block_bytes;
-    uint8_t *base = page + (v ? kv->v_off + head * kv->v_head : kv->k_off + head * kv->k_head);
-    for (int32_t d = 0; d < (v ? kv->d_v : kv->d_k); d++) {
-        int64_t i = v ? slot * kv_padded(kv->d_v) + d : (int64_t)d * STEP_PAGE + slot;
-        if (to_page)
-            memcpy(base + (size_t)i * bytes, row + (size_t)d * bytes, bytes);
-        else
-            memcpy(row + (size_t)d * bytes, base + (size_t)i * bytes, bytes);
-    }
-}
-
 static void naive_entry_move(struct naive *m, struct entry *e, int32_t slot, int to_page)
 {
     struct cache *c = &m->s->cache;
@@ -137,11 +122,17 @@ static void naive_entry_move(struct naive *m, struct entry *e, int32_t slot, int
         const struct kv_layer *kv = &m->s->kv[l];
         struct cache_group *g = &c->group[kv->group];
         uint8_t *page = g->base + c->seq[0].pages[kv->group][slot / STEP_PAGE] * g->page_bytes;
-        for (int h = 0; h < kv->n_head_kv; h++)
-            for (int v = 0; v < 2; v++) {
-                naive_row_move(kv, page, h, slot % STEP_PAGE, v, row, to_page);
-                row += v ? naive_row(kv->v_type, kv->d_v) : naive_row(kv->k_type, kv->d_k);
+        size_t k_row = naive_row(kv->k_type, kv->d_k);
+        for (int h = 0; h < kv->n_head_kv; h++) {
+            if (to_page) {
+                kv_put_k(kv, page, h, slot % STEP_PAGE, row);
+                kv_put_v(kv, page, h, slot % STEP_PAGE, row + k_row);
+            } else {
+                kv_get_k(kv, page, h, slot % STEP_PAGE, row);
+                kv_get_v(kv, page, h, slot % STEP_PAGE, row + k_row);
             }
+            row += k_row + naive_row(kv->v_type, kv->d_v);
+        }
     }
 }
 

@@ -27,9 +27,9 @@ static const struct kind {
     {"full f32", "qwen2", "f32", 0, NULL},
     {"window", "gemma3", "f16", 0, NULL},
     {"window, short of pages", "gemma3", "f16", 150, NULL},
-    {"mixed", "gemma2", "f16", 0, NULL},
+    {"mixed q8_0", "gemma2", "q8_0", 0, NULL},
     {"mixed, short of pages", "gemma2", "f32", 400, NULL},
-    {"full, short of pages", "llama", "f16", 400, NULL},
+    {"full q4_0, short of pages", "llama", "q4_0", 400, NULL},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -45,6 +45,7 @@ static pith_model *synth(const struct kind *k, int32_t n_layer)
     p.n_embd = 16;
     p.n_head = 2;
     p.n_head_kv = 1;
+    p.head_dim = 32; /* whole blocks of quantised caches */
     p.n_vocab = N_VOCAB;
     p.n_ctx = 256; /* windows of 32 */
     p.seed = 7;

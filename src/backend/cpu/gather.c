@@ -3,8 +3,8 @@
  * cache sums them (run/cache.h). */
 #include "backend/cpu/cpu.h"
 
-#include <string.h>
 #include "base/pool.h"
+#include "graph/kv_page.h"
 #include "graph/ref_math.h"
 
 enum { MAX_D = 4096 }; /* elements of a head, as architectures allow */
@@ -15,27 +15,12 @@ struct job {
     int n_threads;
 };
 
-/* n elements of 2 or 4 bytes, `step` elements apart in both places. */
-static void copy_elements(uint8_t *to, const uint8_t *from, int64_t n, int64_t step, enum dtype t)
+/* A row of K as it is cached, rotated: to numbers, turned, rounded again. */
+static void rotate(const struct job *job, const struct kv_layer *kv, uint8_t *row,
+                   const float *angles)
 {
-    if (t == DT_F16)
-        for (int64_t i = 0; i < n; i++)
-            memcpy(to + 2 * i * step, from + 2 * i * step, 2);
-    else
-        for (int64_t i = 0; i < n; i++)
-            memcpy(to + 4 * i * step, from + 4 * i * step, 4);
-}
-
-/* One K column [d_k], 64 elements apart, rotated: to numbers, turned, rounded again. */
-static void rotate(const struct job *job, const struct kv_layer *kv, uint8_t *to,
-                   const uint8_t *from, const float *angles)
-{
-    uint8_t row[MAX_D * 4];
     float x[MAX_D];
     const struct rope_set *set = kv->rope;
-    int64_t bytes = dtypes[kv->k_type].block_bytes;
-    for (int64_t d = 0; d < kv->d_k; d++)
-        memcpy(row + d * bytes, from + d * STEP_PAGE * bytes, (size_t)bytes);
     dtypes[kv->k_type].dequant(row, x, kv->d_k);
     if (!job->kern)
         ref_rope_head(set, x, angles);
@@ -44,32 +29,28 @@ static void rotate(const struct job *job, const struct kv_layer *kv, uint8_t *to
     else
         job->kern->rope_norm(x, angles, angles + set->n_rot / 2, set->n_rot);
     dtypes[kv->k_type].quant(x, row, kv->d_k);
-    for (int64_t d = 0; d < kv->d_k; d++)
-        memcpy(to + d * STEP_PAGE * bytes, row + d * bytes, (size_t)bytes);
 }
 
 static void gather_head(const struct job *job, const struct kv_layer *kv, int head)
 {
     const struct cache_gather *m = job->m;
+    _Alignas(8) uint8_t row[MAX_D * 4];
     float angles[MAX_D];
     int32_t angle_of = 0;
-    int64_t k_bytes = dtypes[kv->k_type].block_bytes, v_row = kv->v_head / STEP_PAGE;
-    int64_t k_off = kv->k_off + head * kv->k_head, v_off = kv->v_off + head * kv->v_head;
     uint8_t *to = m->base + m->page * m->page_bytes;
     for (int32_t j = 0; j < m->n; j++) {
         if (m->src_page[j] < 0)
             continue;
         const uint8_t *from = m->base + m->src_page[j] * m->page_bytes;
         int32_t delta = kv->rope ? m->delta[j] : 0;
-        uint8_t *k_to = to + k_off + j * k_bytes;
-        const uint8_t *k_from = from + k_off + m->src_slot[j] * k_bytes;
+        kv_get_k(kv, from, head, m->src_slot[j], row);
         if (delta && delta != angle_of)
             ref_rope_angles(kv->rope, angle_of = delta, 1.0, angles);
         if (delta)
-            rotate(job, kv, k_to, k_from, angles);
-        else
-            copy_elements(k_to, k_from, kv->d_k, STEP_PAGE, kv->k_type);
-        memcpy(to + v_off + j * v_row, from + v_off + m->src_slot[j] * v_row, (size_t)v_row);
+            rotate(job, kv, row, angles);
+        kv_put_k(kv, to, head, j, row);
+        kv_get_v(kv, from, head, m->src_slot[j], row);
+        kv_put_v(kv, to, head, j, row);
     }
 }
 
