@@ -64,9 +64,9 @@ int interrupt_asked(void);
 /* ---------------------------------------------------------------- opening a model (model.c) */
 
 struct model_opts {
-    const char *path, *weights, *cache_k, *cache_v;
-    int64_t n_threads, n_ctx;
-    int strict, verbose;
+    const char *path, *weights, *cache_k, *cache_v, *cache_dir;
+    int64_t n_threads, n_ctx, cache_limit;
+    int no_cache_dir, strict, verbose;
 };
 /* clang-format off */
 /* The rows every command with a model has; `member` is the command's struct model_opts. */
@@ -86,6 +86,14 @@ struct model_opts {
     {.name = "--weights", ARG_FIELD(opts, member.weights, ARG_CHOICE),                             \
      .choices = "auto|mapped|packed", .env = "PITH_WEIGHTS", .dflt = "auto",                       \
      .help = "weights straight from the file's pages, or packed for the kernels at load"},         \
+    {.name = "--cache-dir", .meta = "DIR", ARG_FIELD(opts, member.cache_dir, ARG_TEXT),            \
+     .otherwise = "packed/ in $PITH_CACHE or ~/.cache/pith, if you have made it",                  \
+     .help = "keep a copy of the packed weights here (as large as the model), so that later "      \
+             "starts map it; made if it is not there"},                                            \
+    {.name = "--cache-limit", ARG_FIELD(opts, member.cache_limit, ARG_SIZE), .lo = 1,              \
+     .dflt = "32G", .help = "bytes of such copies; the one unused for longest goes first"},        \
+    {.name = "--no-cache-dir", ARG_FIELD(opts, member.no_cache_dir, ARG_SWITCH),                   \
+     .help = "neither keep copies of packed weights nor use them"},                                \
     {.name = "--strict", ARG_FIELD(opts, member.strict, ARG_SWITCH),                               \
      .help = "refuse instead of falling back to a slower kernel or device"},                       \
     {.name = "--verbose", .alias = "-v", ARG_FIELD(opts, member.verbose, ARG_SWITCH),              \

@@ -1,6 +1,8 @@
 /* model.c -- opening a model and a session from the flags that commands share, with progress. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -45,11 +47,44 @@ static int on_progress(void *ctx, const char *stage, double fraction, uint64_t b
     return !interrupt_asked();
 }
 
+/* Where copies of packed weights are: the folder that was asked for, made if need be; else the usual one, if somebody has made it: gigabytes are
+ * not put where nobody asked for them. "": nowhere. */
+static int cache_dir(const struct model_opts *o, char *dir, size_t cap)
+{
+    const char *own = getenv("PITH_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    struct stat sb;
+    *dir = 0;
+    if (o->no_cache_dir)
+        return CLI_OK;
+    if (o->cache_dir) {
+        if (mkdir(o->cache_dir, 0777) && errno != EEXIST)
+            return cli_say(CLI_INPUT, "--cache-dir %s: cannot make it: %s", o->cache_dir,
+                           strerror(errno));
+        snprintf(dir, cap, "%s", o->cache_dir);
+        return CLI_OK;
+    }
+    if (own && *own)
+        snprintf(dir, cap, "%s/packed", own);
+    else if (xdg && *xdg)
+        snprintf(dir, cap, "%s/pith/packed", xdg);
+    else if (home && *home)
+        snprintf(dir, cap, "%s/.cache/pith/packed", home);
+    if (stat(dir, &sb) || !S_ISDIR(sb.st_mode))
+        *dir = 0;
+    return CLI_OK;
+}
+
 pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params *params, int *code)
 {
     struct progress progress = {.shown = cli_chatty(o), .is_terminal = isatty(STDERR_FILENO)};
     struct pith_error err = {0};
     double began = cli_seconds();
+    char dir[4000];
+    *code = cache_dir(o, dir, sizeof dir);
+    if (*code)
+        return NULL;
+    params->cache_dir = *dir ? dir : NULL;
+    params->cache_limit = (uint64_t)o->cache_limit;
     params->n_threads = (int32_t)o->n_threads;
     params->strict = o->strict;
     if (o->weights)
@@ -66,7 +101,9 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
         return NULL;
     }
     struct pith_model_info info = {.size = sizeof info};
-    if (progress.shown && pith_model_get_info(m, &info, NULL) == PITH_OK)
+    if (pith_model_get_info(m, &info, NULL) == PITH_OK && info.note)
+        cli_say(CLI_OK, "%s", info.note);
+    if (progress.shown)
         fprintf(stderr, "loaded %s (%s, %s, %.1f MiB) in %.2f s\n",
                 info.name && *info.name ? info.name : o->path, info.arch, info.type,
                 (double)info.weight_bytes / 1048576, cli_seconds() - began);

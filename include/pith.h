@@ -173,6 +173,10 @@ struct pith_model_params {
     int (*progress)(void *ctx, const char *stage, double fraction, uint64_t bytes);
     void *progress_ctx;
     const char *const *overrides; /* NULL-terminated list of "key=type:value", type = int | float | bool | str */
+    /* A folder that is there: a copy of the packed weights is kept in it, as large as they are, and mapped by later opens, which start at
+     * once then. NULL: none. A copy that cannot be used or kept is no error; pith_model_info.note tells. */
+    const char *cache_dir;
+    uint64_t cache_limit; /* bytes of such copies in the folder, 0 = 32 GiB; the one unused for longest goes first */
 };
 #define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 
@@ -192,6 +196,7 @@ struct pith_model_info {
     uint64_t token_bytes;  /* weight bytes read to decode one token (embedding rows excluded, output matrix included) */
     uint64_t token_ops;    /* multiply-adds x 2 per token in the matrices, output matrix included */
     uint64_t output_ops;   /* of these, the output matrix: in a prefill only the rows asked for go through it */
+    const char *note;      /* why the kept copy of packed weights was not used or not kept, owned by the model; NULL: all is well */
 };
 PITH_API pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out, struct pith_error *err);
 /* Metadata by key, as text. Returns its length as snprintf does, -1 when the key is absent. */

@@ -23,6 +23,7 @@ unset PITH_THREADS PITH_CTX PITH_WEIGHTS PITH_CPU
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 out=$dir/out err=$dir/err
+export PITH_CACHE=$dir/no-such-cache # nobody's own copies of packed weights
 
 # gives NAME CODE PATTERN ARGUMENT...: the program ends with CODE and says PATTERN (extended expression; "" for nothing in particular) on
 # stdout or stderr. Its stdin is the shell's.
@@ -286,6 +287,26 @@ same run_full_stdout "$? $(grep -c 'No space left' "$err")" "3 1"
 same run_reader_leaves "${PIPESTATUS[0]} $(cat "$err")" "0 "
 "$pith" run "$text" -p Once -n 4 <&- >"$out" 2>"$err"
 same run_closed_stdin "$? $(wc -c <"$out" | awk '{print ($1 > 0)}')" "0 1"
+
+if [ "$(df --output=pcent "$dir" | tr -dc 0-9)" -ge 90 ]; then
+    skip cache_dir "less than a tenth of the file system of $dir is free"
+else
+    copies() { find "$1" -name '*.packed' 2>/dev/null | wc -l; }
+    gives cache_dir 0 '' run "$text" -p 'Once upon a time' -n 8 --cache-dir "$dir/kept"
+    same cache_dir_text "$(cat "$out" "$err")" "$first"
+    same cache_dir_is_made "$(copies "$dir/kept")" 1
+    gives cache_dir_used 0 "packed weights mapped from $dir/kept/" run "$text" -p 'Once upon a time' -n 8 -v --cache-dir "$dir/kept"
+    same cache_dir_used_text "$(cat "$out")" "$first"
+    printf x >>"$(find "$dir/kept" -name '*.packed')"
+    gives cache_dir_damaged 0 'another length; packed anew' run "$text" -p 'Once upon a time' -n 8 --cache-dir "$dir/kept"
+    gives cache_dir_cannot 2 '--cache-dir .*absent/x: cannot make it' run "$text" -p Once -n 1 --cache-dir "$dir/absent/x"
+    gives no_cache_dir 0 '' run "$text" -p Once -n 1 --no-cache-dir
+    PITH_CACHE=$dir/own gives cache_folder_absent 0 '' run "$text" -p Once -n 1
+    same cache_folder_is_not_made "$([ -e "$dir/own" ] && echo made)" ""
+    mkdir -p "$dir/own/packed"
+    PITH_CACHE=$dir/own gives cache_folder 0 '' run "$text" -p Once -n 1
+    same cache_folder_used "$(copies "$dir/own/packed")" 1
+fi
 
 # Ctrl-C: a model large enough that the text is still being made
 "$pith" synth "$dir/slow.gguf" --layers 8 --embd 512 --heads 8 --ff 2048 --vocab 2000 --ctx 4096

@@ -1,7 +1,8 @@
 /* load.c -- placement and data. Layers are spread over the devices in order, in equal numbers; a weight goes where its layer is. A matrix
  * that a packed kernel can multiply is packed there (all matrices of a device in one block of memory, exact to the byte before anything
  * is read); everything else is used as it lies in the file's pages. Packing runs on all threads, panel by panel, and lets go of the
- * file's pages behind it, so a weight is resident once. */
+ * file's pages behind it, so a weight is resident once. Where a folder keeps a copy of the packed matrices (packed_file.h), the copy is
+ * mapped and there is nothing to pack. */
 #include "run/model.h"
 
 #include <stdio.h>
@@ -25,10 +26,25 @@ static int wants_packing(const struct pith_model *m, const struct tensor *t)
     return d->backend->impl(d, &n, NULL, &impl) && !impl.slow;
 }
 
+/* The copy of the packed matrices in the cache folder, if there are such and it can be used. */
+static pith_status find_copy(struct pith_model *m, struct pith_error *err)
+{
+    pith_status st = packed_file_init(&m->copy, m, err);
+    if (st == PITH_OK && m->copy.n)
+        packed_file_open(&m->copy, m, &m->note);
+    return st;
+}
+
+static int in_copy(const struct pith_model *m, const struct tensor *t)
+{
+    return m->copy.map.p && t->n_dims > 1;
+}
+
 pith_status model_place(struct pith_model *m, struct pith_error *err)
 {
     int32_t n_layer = m->arch.hp.n_layer;
     int last = m->n_devices - 1;
+    pith_status st = PITH_OK;
     uint64_t need[MAX_DEVICES] = {0};
     m->layer_device = arena_array(&m->arena, (size_t)n_layer, sizeof *m->layer_device);
     if (!m->layer_device)
@@ -45,17 +61,22 @@ pith_status model_place(struct pith_model *m, struct pith_error *err)
         else if (wants_packing(m, t))
             t->packed_bytes =
                 size_align((uint64_t)tensor_stack(t) * tensor_packed_matrix_bytes(t), 64);
-        need[t->device] += t->packed_bytes;
     }
+    if (m->params.cache_dir)
+        TRY(find_copy(m, err));
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        if (!in_copy(m, m->tensors[i]))
+            need[m->tensors[i]->device] += m->tensors[i]->packed_bytes;
     for (int d = 0; d < m->n_devices; d++) {
         if (!need[d])
             continue;
-        pith_status st = m->devices[d]->backend->alloc(m->devices[d], need[d], PITH_MEM_WEIGHTS,
-                                                       &m->weights[d], err);
+        st = m->devices[d]->backend->alloc(m->devices[d], need[d], PITH_MEM_WEIGHTS, &m->weights[d],
+                                           err);
         if (st != PITH_OK)
             return error_prefix(err, "weights of %s", gguf_path(m->gguf));
     }
-    return PITH_OK;
+fail:
+    return st;
 }
 
 /* ---------------------------------------------------------------- data */
@@ -64,7 +85,7 @@ enum { CHUNK_BYTES = 1 << 20 }; /* of the file, taken by a thread at a time */
 
 struct loader {
     struct pith_model *m;
-    uint8_t **to;           /* [n_tensors] packed memory, NULL: stays mapped */
+    uint8_t **to;           /* [n_tensors] packed memory, NULL: nothing to pack */
     _Atomic(uint64_t) done; /* bytes of the file behind us */
     _Atomic(int) stop;
     uint64_t total;
@@ -139,6 +160,18 @@ static void check_rows(struct loader *l, const struct tensor *t, int64_t first, 
     }
 }
 
+/* Lets whole pages of a tensor's source go. */
+static void drop_source(const struct pith_model *m, const struct tensor *t, uint64_t off,
+                        uint64_t n)
+{
+    const uint8_t *at = (const uint8_t *)t->file + off;
+    for (int p = 0; p < gguf_n_parts(m->gguf); p++) {
+        const struct file_map *map = gguf_part(m->gguf, p);
+        if (at >= map->p && at < map->p + map->n)
+            file_map_drop(map, (uint64_t)(at - map->p), n);
+    }
+}
+
 static void load_worker(void *ctx, int ith)
 {
     struct loader *l = ctx;
@@ -160,6 +193,8 @@ static void load_worker(void *ctx, int ith)
                                  (uint64_t)p * dtype_panel_bytes(t->type, tensor_k(t)));
             p += n;
         }
+        if (pack)
+            drop_source(l->m, t, per * (uint64_t)c.first, per * (uint64_t)c.n);
         uint64_t done = atomic_fetch_add(&l->done, per * (uint64_t)c.n) + per * (uint64_t)c.n;
         const struct pith_model_params *mp = &l->m->params;
         if (ith == 0 && mp->progress &&
@@ -183,21 +218,29 @@ static void convert_vectors(struct loader *l)
     }
 }
 
-/* The packed weights take the place of the file's pages. */
+/* The packed weights take the place of the file's pages; what chunks left of those at their ends goes too. */
 static void publish(struct loader *l)
 {
-    for (int32_t i = 0; i < l->m->n_tensors; i++) {
-        struct tensor *t = l->m->tensors[i];
-        if (t->n_dims < 2 || !l->to[i])
-            continue;
-        t->packed = l->to[i];
-        for (int p = 0; p < gguf_n_parts(l->m->gguf); p++) {
-            const struct file_map *map = gguf_part(l->m->gguf, p);
-            const uint8_t *at = t->file;
-            if (at >= map->p && at < map->p + map->n)
-                file_map_drop(map, (uint64_t)(at - map->p), t->bytes);
+    struct pith_model *m = l->m;
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        if (packs(l, i)) {
+            m->tensors[i]->packed = l->to[i];
+            drop_source(m, m->tensors[i], 0, m->tensors[i]->bytes);
         }
-    }
+    for (int32_t i = 0; m->copy.map.p && i < m->copy.n; i++)
+        m->copy.matrices[i]->packed = packed_file_matrix(&m->copy, i);
+}
+
+/* A copy for the next start, unless this one found it. */
+static pith_status keep_copy(struct pith_model *m, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    if (m->copy.map.p)
+        return st;
+    if (m->copy.n)
+        st = packed_file_keep(&m->copy, m, &m->note, err);
+    packed_file_deinit(&m->copy);
+    return st;
 }
 
 pith_status model_load(struct pith_model *m, struct pith_error *err)
@@ -211,9 +254,10 @@ pith_status model_load(struct pith_model *m, struct pith_error *err)
         return error_set(err, PITH_NOMEM, "out of memory while loading %s", gguf_path(m->gguf));
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct tensor *t = m->tensors[i];
-        if (t->packed_bytes)
+        if (t->packed_bytes && !in_copy(m, t)) {
             l.to[i] = (uint8_t *)m->weights[t->device].p + at[t->device];
-        at[t->device] += t->packed_bytes;
+            at[t->device] += t->packed_bytes;
+        }
         l.total += t->bytes;
     }
     pool_run(m->pool, m->n_threads, load_worker, &l);
@@ -229,6 +273,7 @@ pith_status model_load(struct pith_model *m, struct pith_error *err)
     if (st == PITH_OK) {
         convert_vectors(&l);
         publish(&l);
+        st = keep_copy(m, err);
     }
     mem_free(l.to);
     str_deinit(&l.bad);

@@ -67,6 +67,7 @@ static void fill_info(struct pith_model *m)
     uint64_t by_type[DT_COUNT] = {0}, most = 0;
     struct slice name = {0};
     in->size = sizeof *in;
+    in->note = m->note.n ? m->note.p : NULL;
     in->arch = m->arch.arch->name;
     const struct gguf_kv *kv = gguf_find(m->gguf, "general.name");
     if (kv && gguf_str(m->gguf, kv, &name))
@@ -147,6 +148,7 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
     }
     atomic_init(&m->refs, 1);
     arena_init(&m->arena, PITH_MEM_META);
+    str_init(&m->note, PITH_MEM_META);
     m->params = *params;
     uint32_t fp =
         fp_enter(); /* tables and scales are computed here: the host's rounding must not show */
@@ -157,6 +159,7 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
         return NULL;
     }
     m->params.overrides = NULL; /* the caller's */
+    m->params.cache_dir = NULL;
     return m;
 }
 
@@ -176,6 +179,8 @@ void model_unref(struct pith_model *m)
             m->devices[d]->backend->release(&m->weights[d]);
         m->devices[d]->backend->close(m->devices[d]);
     }
+    packed_file_deinit(&m->copy);
+    str_deinit(&m->note);
     vocab_free(m->vocab);
     gguf_close(m->gguf);
     arena_deinit(&m->arena);

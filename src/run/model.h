@@ -2,13 +2,15 @@
  * number of sessions and threads, counted: the last pith_model_close or session to go frees it.
  *
  *     open: gguf -> architecture (keys) -> vocabulary -> bind (every tensor checked against the table, all faults in one message)
- *           -> place (device of each layer, packed or mapped) -> load (pack in parallel, drop source pages) -> ready */
+ *           -> place (device of each layer, packed or mapped) -> load (pack in parallel, drop source pages; or map the packed copy that
+ *           an earlier start kept) -> ready */
 #ifndef PITH_RUN_MODEL_H
 #define PITH_RUN_MODEL_H
 
 #include "arch/arch.h"
 #include "base/pool.h"
 #include "graph/backend.h"
+#include "run/packed_file.h"
 #include "text/vocab.h"
 
 struct pith_model {
@@ -24,6 +26,8 @@ struct pith_model {
     int n_devices;
     int32_t *layer_device;              /* [n_layer] */
     struct buffer weights[MAX_DEVICES]; /* packed weights and converted vectors */
+    struct packed_file copy;            /* mapped: the packed weights are there instead */
+    struct str note;                    /* what became of that copy */
     const struct tensor *tok_embd;
     int tied;                /* it is the output matrix too */
     struct tensor **tensors; /* every bound weight */

@@ -1,4 +1,4 @@
-/* report.c -- what ran: per kind of op its kernel, device, calls, bytes, operations, time; every fallback by name. */
+/* report.c -- what ran: per kind of op its kernel, device, calls, bytes, operations, time; every fallback by name; the kept copy of packed weights. */
 #include "run/session.h"
 
 #include <string.h>
@@ -38,14 +38,32 @@ static int collect(const struct pith_session *s, struct group *g)
     return n;
 }
 
+/* The kept copy of the packed weights: its path when it is in use, and what was wrong with it. */
+static void put_copy(const struct pith_model *m, int json, struct str *out)
+{
+    const char *path = m->copy.map.p ? m->copy.path : "";
+    const char *note = m->note.n ? m->note.p : "";
+    if (json) {
+        str_putz(out, "{\"packed_copy\": ");
+        str_json(out, path, strlen(path));
+        str_putz(out, ", \"note\": ");
+        str_json(out, note, strlen(note));
+        str_putz(out, ", ");
+    } else {
+        str_printf(out, "%s%s%s%s%s", *path ? "packed weights mapped from " : "", path,
+                   *path ? "\n" : "", note, *note ? "\n" : "");
+    }
+}
+
 void session_report(const struct pith_session *s, int json, struct str *out)
 {
     struct group *g = mem_array((size_t)s->plan.n_calls, sizeof *g, PITH_MEM_META);
     int n = g ? collect(s, g) : 0;
     out->failed |= !g;
+    put_copy(s->model, json, out);
     str_printf(
         out,
-        json ? "{\"threads\": %d, \"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, \"ops\": ["
+        json ? "\"threads\": %d, \"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, \"ops\": ["
              : "%d threads, %d phases, %d op calls, cache %llu bytes\nop, weight, kernel, device, "
                "calls, runs, bytes, operations, ns\n",
         s->exec.n_threads, s->plan.n_phases, s->plan.n_calls,

@@ -1,0 +1,404 @@
+/* packed_file.c -- packed weights on disk.
+ *
+ *     0           struct head    magic, versions, the source's identity, checksum of head and entries
+ *     128         struct entry   one for each packed matrix, in the order of the model's tensors
+ *     DATA_ALIGN  data           panels as in quant/packed.h, matrix after matrix
+ *
+ * The file's name is a hash of everything in head and entries that does not depend on the source's age and contents, so one source has one
+ * file, and a source that was changed meets it and replaces it. Identity of the source: the bytes of its headers (keys and tensor table
+ * included), sizes, times of change, and samples of its data; not its path or inode, so moving it costs nothing.
+ *
+ * A file is used when its first bytes are exactly what this model would write, its length is right and every matrix has its checksum. All of it
+ * is read for that, by all threads: it is what the first token reads too, and it brings the pages in. Nothing of a file with a fault is used.
+ *
+ * Writers use a temporary name, sync and rename; several at once leave the last one's. The temporary file is locked while its writer lives:
+ * one that is not locked was left by a crash and is removed by the next writer. The layout is the same for every instruction set.
+ *
+ * Not done: sharing one file among models that share matrices; compression; big-endian machines (the magic number differs there). */
+#include "run/packed_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/mem.h"
+#include "run/model.h"
+
+/* LAYOUT counts changes of quant/packed.h. */
+enum { VERSION = 1, LAYOUT = 1, SAMPLES = 64, SAMPLE_BYTES = 4096 };
+#define MAGIC         UINT64_C(0x31646b6368746970) /* "pithckd1" */
+#define DATA_ALIGN    (UINT64_C(2) << 20)
+#define DEFAULT_LIMIT (UINT64_C(32) << 30)
+#define SUFFIX        ".packed"
+
+struct head {
+    uint64_t magic;
+    uint32_t version, layout;
+    uint64_t checksum; /* of head (this zero) and entries */
+    uint64_t n, file_bytes;
+    uint64_t headers; /* hash of the source's headers */
+    uint64_t source;  /* hash of its sizes, times and samples */
+    uint64_t pad[9];
+};
+
+struct entry {
+    uint64_t name; /* hash */
+    int64_t dims[4];
+    uint64_t type, offset, bytes, checksum;
+};
+_Static_assert(sizeof(struct head) == 128 && sizeof(struct entry) == 72, "the file's layout");
+
+static struct entry *entries(uint8_t *head)
+{
+    return (struct entry *)(void *)(head + sizeof(struct head));
+}
+
+/* Adds a sentence to the notes. */
+static void say(struct str *note, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct str *note, const char *fmt, ...)
+{
+    char text[PITH_ERROR_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    str_printf(note, "%s%s", note->n ? "; " : "", text);
+}
+
+/* ---------------------------------------------------------------- identity */
+
+/* Where a part's tensor data begins. */
+static uint64_t header_bytes(const struct gguf *g, int part)
+{
+    uint64_t least = gguf_part(g, part)->n;
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        if (t->part == part && t->offset < least)
+            least = t->offset;
+    }
+    return least;
+}
+
+static void identify(const struct gguf *g, struct head *h)
+{
+    for (int p = 0; p < gguf_n_parts(g); p++) {
+        const struct file_map *map = gguf_part(g, p);
+        uint64_t begin = header_bytes(g, p), step = (map->n - begin) / SAMPLES;
+        uint64_t age[2] = {map->n, (uint64_t)map->mtime_ns};
+        h->headers = XXH3_64bits_withSeed(map->p, begin, h->headers);
+        h->source = XXH3_64bits_withSeed(age, sizeof age, h->source);
+        for (uint64_t i = 0, at = begin; i < SAMPLES; i++, at += step) {
+            uint64_t n = map->n - at < SAMPLE_BYTES ? map->n - at : SAMPLE_BYTES;
+            h->source = XXH3_64bits_withSeed(map->p + at, n, h->source);
+        }
+    }
+}
+
+/* Is it one of the packed matrices? Vectors are converted, which is as quick as reading them. */
+static int is_matrix(const struct tensor *t)
+{
+    return t->n_dims > 1 && t->packed_bytes;
+}
+
+pith_status packed_file_init(struct packed_file *f, const struct pith_model *m,
+                             struct pith_error *err)
+{
+    *f = (struct packed_file){.map.fd = -1};
+    f->matrices = mem_array((size_t)m->n_tensors + 1, sizeof(struct tensor *), PITH_MEM_META);
+    for (int32_t i = 0; f->matrices && i < m->n_tensors; i++)
+        if (is_matrix(m->tensors[i]))
+            f->matrices[f->n++] = m->tensors[i];
+    f->head_bytes = sizeof(struct head) + (uint64_t)f->n * sizeof(struct entry);
+    f->head = mem_zalloc(f->head_bytes, PITH_MEM_META);
+    if (!f->head || !f->matrices)
+        return error_set(err, PITH_NOMEM, "out of memory for the table of packed matrices of %s",
+                         gguf_path(m->gguf));
+    f->bytes = size_align(f->head_bytes, DATA_ALIGN);
+    for (int32_t i = 0; i < f->n; i++) {
+        const struct tensor *t = f->matrices[i];
+        struct entry *e = entries(f->head) + i;
+        *e = (struct entry){.name = slice_hash(slice_of(t->name)),
+                            .type = t->type,
+                            .offset = f->bytes,
+                            .bytes = t->packed_bytes};
+        for (int d = 0; d < t->n_dims; d++)
+            e->dims[d] = t->dims[d];
+        f->bytes += t->packed_bytes; /* a multiple of 64 */
+    }
+    struct head *h = (struct head *)(void *)f->head, id = {0};
+    identify(m->gguf, &id);
+    *h = (struct head){.magic = MAGIC,
+                       .version = VERSION,
+                       .layout = LAYOUT,
+                       .n = (uint64_t)f->n,
+                       .file_bytes = f->bytes,
+                       .headers = id.headers};
+    snprintf(f->path, sizeof f->path, "%s/%016" PRIx64 SUFFIX, m->params.cache_dir,
+             (uint64_t)XXH3_64bits(f->head, f->head_bytes));
+    h->source = id.source;
+    return PITH_OK;
+}
+
+void packed_file_deinit(struct packed_file *f)
+{
+    file_map_close(&f->map);
+    mem_free(f->head);
+    mem_free(f->matrices);
+    *f = (struct packed_file){.map.fd = -1};
+}
+
+/* ---------------------------------------------------------------- reading */
+
+struct verify {
+    const struct packed_file *f;
+    const struct entry *e;      /* the file's */
+    _Atomic(int32_t) next, bad; /* a matrix */
+};
+
+static void verify_worker(void *ctx, int ith)
+{
+    struct verify *v = ctx;
+    (void)ith;
+    for (int32_t i; v->bad < 0 && (i = atomic_fetch_add(&v->next, 1)) < v->f->n;)
+        if (XXH3_64bits(v->f->map.p + v->e[i].offset, v->e[i].bytes) != v->e[i].checksum)
+            v->bad = i;
+}
+
+/* Why the mapped file cannot be used, NULL when it can. */
+static const char *fault(struct packed_file *f, const struct pith_model *m)
+{
+    const uint8_t *p = f->map.p;
+    if (f->map.n < sizeof(struct head))
+        return "is cut short";
+    struct head got;
+    const struct head *want = (const struct head *)(void *)f->head;
+    memcpy(&got, p, sizeof got);
+    if (got.magic != MAGIC)
+        return "is no packed copy";
+    if (got.version != VERSION || got.layout != LAYOUT)
+        return "was written by another version";
+    if (f->map.n != f->bytes || got.n != want->n || got.file_bytes != f->bytes)
+        return f->map.n < got.file_bytes ? "is cut short" : "has another length";
+    uint8_t *head = mem_alloc(f->head_bytes, PITH_MEM_META);
+    if (!head)
+        return "did not fit in memory";
+    memcpy(head, p, f->head_bytes);
+    ((struct head *)(void *)head)->checksum = 0;
+    const char *why = NULL;
+    struct verify v = {.f = f, .e = entries(head), .bad = -1};
+    if (XXH3_64bits(head, f->head_bytes) != got.checksum) {
+        why = "is damaged: checksum of its table";
+    } else if (got.headers != want->headers || got.source != want->source) {
+        why = "was made of another state of the model";
+    } else {
+        for (int32_t i = 0; i < f->n;
+             i++) { /* but for the checksum, an entry is what it would be now */
+            struct entry e = v.e[i];
+            e.checksum = 0;
+            if (memcmp(&e, entries(f->head) + i, sizeof e) != 0)
+                why = "describes other matrices";
+        }
+    }
+    if (!why) {
+        pool_run(m->pool, m->n_threads, verify_worker, &v);
+        why = v.bad >= 0 ? "is damaged: checksum of a matrix" : NULL;
+    }
+    mem_free(head);
+    return why;
+}
+
+int packed_file_open(struct packed_file *f, const struct pith_model *m, struct str *note)
+{
+    struct pith_error err;
+    error_clear(&err);
+    pith_status st = file_map_open(&f->map, f->path, &err);
+    if (st != PITH_OK) {
+        if (st != PITH_MISSING)
+            say(note, "packed copy not used: %s", err.msg);
+        return 0;
+    }
+    const char *why = fault(f, m);
+    if (why) {
+        say(note, "packed copy %s %s; packed anew", f->path, why);
+        file_map_close(&f->map);
+        return 0;
+    }
+    futimens(
+        f->map.fd,
+        NULL); /* its age is the time of its last use; not being allowed to say so does no harm */
+    return 1;
+}
+
+const void *packed_file_matrix(const struct packed_file *f, int32_t i)
+{
+    return f->map.p + entries(f->head)[i].offset;
+}
+
+/* ---------------------------------------------------------------- room in the folder */
+
+struct old {
+    char name[64];
+    int64_t when;
+    uint64_t bytes;
+};
+
+static int ends_with(const char *s, size_t n, const char *end)
+{
+    size_t k = strlen(end);
+    return n >= k && !memcmp(s + n - k, end, k);
+}
+
+/* Looks through the folder: removes what crashed writers left, sums up the copies other than `mine`, and finds the oldest. */
+static uint64_t survey(DIR *dir, const char *mine, struct old *oldest)
+{
+    uint64_t sum = 0;
+    oldest->name[0] = 0;
+    rewinddir(dir);
+    for (struct dirent *d; (d = readdir(dir));) {
+        size_t n = strlen(d->d_name);
+        struct stat sb;
+        if (n < 16 || n >= sizeof oldest->name || !strstr(d->d_name, SUFFIX) ||
+            !strcmp(d->d_name, mine) || fstatat(dirfd(dir), d->d_name, &sb, AT_SYMLINK_NOFOLLOW) ||
+            !S_ISREG(sb.st_mode))
+            continue;
+        if (strstr(d->d_name, SUFFIX ".tmp-")) {
+            int fd = openat(dirfd(dir), d->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+            if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+                unlinkat(dirfd(dir), d->d_name, 0);
+            if (fd >= 0)
+                close(fd);
+            continue;
+        }
+        if (!ends_with(d->d_name, n, SUFFIX))
+            continue;
+        sum += (uint64_t)sb.st_size;
+        int64_t when = (int64_t)sb.st_mtim.tv_sec * 1000000000 + sb.st_mtim.tv_nsec;
+        if (!oldest->name[0] || when < oldest->when) {
+            memcpy(oldest->name, d->d_name, n + 1);
+            oldest->when = when;
+        }
+    }
+    return sum;
+}
+
+/* 1 when a file of f->bytes may be written: within the folder's limit, for which the oldest copies go, and leaving a tenth of the file system
+ * free. */
+static int make_room(const struct packed_file *f, const struct pith_model *m, struct str *note)
+{
+    const char *folder = m->params.cache_dir;
+    uint64_t limit = m->params.cache_limit ? m->params.cache_limit : DEFAULT_LIMIT;
+    DIR *dir = opendir(folder);
+    if (!dir) {
+        say(note, "packed copy not kept: %s: %s", folder, strerror(errno));
+        return 0;
+    }
+    struct old oldest;
+    struct statvfs fs;
+    const char *mine = strrchr(f->path, '/') + 1;
+    int ok = f->bytes <= limit;
+    while (ok && survey(dir, mine, &oldest) > limit - f->bytes && oldest.name[0])
+        ok = unlinkat(dirfd(dir), oldest.name, 0) == 0 || errno == ENOENT;
+    closedir(dir);
+    if (!ok) {
+        say(note,
+            "packed copy not kept: its %" PRIu64 " MiB exceed the limit of %" PRIu64 " MiB of %s",
+            f->bytes >> 20, limit >> 20, folder);
+    } else if (statvfs(folder, &fs) == 0) {
+        uint64_t left = (uint64_t)fs.f_bavail * fs.f_frsize,
+                 all = (uint64_t)fs.f_blocks * fs.f_frsize;
+        ok = left > f->bytes && left - f->bytes >= all / 10;
+        if (!ok)
+            say(note,
+                "packed copy not kept: its %" PRIu64
+                " MiB would leave less than a tenth of the file system of %s free",
+                f->bytes >> 20, folder);
+    }
+    return ok;
+}
+
+/* ---------------------------------------------------------------- writing */
+
+struct sums {
+    const struct packed_file *f;
+    struct entry *e;
+    _Atomic(int32_t) next;
+};
+
+static void sums_worker(void *ctx, int ith)
+{
+    struct sums *s = ctx;
+    (void)ith;
+    for (int32_t i; (i = atomic_fetch_add(&s->next, 1)) < s->f->n;)
+        s->e[i].checksum = XXH3_64bits(s->f->matrices[i]->packed, s->e[i].bytes);
+}
+
+/* All matrices at their places; 0 when the progress callback says no. */
+static int put_matrices(const struct packed_file *f, const struct pith_model *m,
+                        struct file_writer *w)
+{
+    enum { PIECE = 8 << 20 };
+    static const uint8_t zeros[4096];
+    const struct pith_model_params *mp = &m->params;
+    const struct entry *e = entries(f->head);
+    for (int32_t i = 0; i < f->n; i++, e++) {
+        for (uint64_t n; w->n < e->offset && !w->failed_errno;) {
+            n = e->offset - w->n;
+            file_writer_put(w, zeros, n < sizeof zeros ? n : sizeof zeros);
+        }
+        for (uint64_t at = 0; at < e->bytes && !w->failed_errno; at += PIECE) {
+            file_writer_put(w, (const uint8_t *)f->matrices[i]->packed + at,
+                            e->bytes - at < PIECE ? e->bytes - at : PIECE);
+            if (mp->progress &&
+                !mp->progress(mp->progress_ctx, "keep", (double)w->n / (double)f->bytes, w->n))
+                return 0;
+        }
+    }
+    return 1;
+}
+
+/* Sums, head and entries, matrices, name. */
+static pith_status put_all(struct packed_file *f, const struct pith_model *m, struct file_writer *w,
+                           struct pith_error *err)
+{
+    struct sums sums = {.f = f, .e = entries(f->head)};
+    struct head *h = (struct head *)(void *)f->head;
+    flock(fileno(w->f),
+          LOCK_EX | LOCK_NB); /* alive; where locks do not work, nobody cleans up either */
+    pool_run(m->pool, m->n_threads, sums_worker, &sums);
+    h->checksum = XXH3_64bits(f->head, f->head_bytes);
+    file_writer_put(w, f->head, f->head_bytes);
+    if (!put_matrices(f, m, w)) {
+        file_writer_discard(w);
+        return error_set(err, PITH_CANCELLED, "loading %s was cancelled", gguf_path(m->gguf));
+    }
+    return file_writer_commit(w, err);
+}
+
+pith_status packed_file_keep(struct packed_file *f, const struct pith_model *m, struct str *note,
+                             struct pith_error *err)
+{
+    struct pith_error why;
+    error_clear(&why);
+    if (!make_room(f, m, note))
+        return PITH_OK;
+    struct file_writer *w = mem_zalloc(sizeof *w, PITH_MEM_META);
+    pith_status st =
+        w ? file_writer_open(w, f->path, &why) : error_set(&why, PITH_NOMEM, "out of memory");
+    if (st == PITH_OK)
+        st = put_all(f, m, w, &why);
+    mem_free(w);
+    if (st == PITH_CANCELLED)
+        return error_set(err, st, "%s", why.msg);
+    if (st != PITH_OK)
+        say(note, "packed copy not kept: %s", why.msg);
+    return PITH_OK;
+}

@@ -1,0 +1,490 @@
+/* test_load.c -- where weights live: mapped, packed, and packed in a copy that an earlier start kept. All give the same bits; whatever happens
+ * to the copy, its source, its folder or its writer, a model opens, computes the same, and says what it found. */
+#include "robust.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+
+static const struct tiny tinies[] = {
+    {"llama", "q4_0", 64, 2, 32, 96, 72, 0, 0, 2},
+    {"llama", "q8_0", 64, 2, 32, 96, 75, 0, 1, 2},
+    {"qwen3", "q4_K", 256, 1, 8, 256, 40, 0, 1, 1},
+    {"llama", "q6_K", 256, 1, 8, 256, 40, 0, 0, 1},
+    {"qwen2", "f16", 48, 2, 16, 80, 70, 0, 0, 2},
+    {"gemma3", "bf16", 48, 2, 16, 80, 70, 0, 1, 2},
+    {"llama", "f32", 48, 2, 16, 80, 130, 0, 0, 2},
+    {"qwen3moe", "q5_1", 64, 2, 32, 96, 72, 4, 0, 2},
+    {"llama", "q3_K", 256, 1, 8, 256, 40, 0, 0, 1},
+    {"qwen2", "mxfp4", 64, 2, 32, 96, 72, 0, 0, 1},
+    {"qwen3moe", "f16", 48, 2, 16, 80, 70, 4, 0, 1},
+    {"llama", "iq4_xs", 256, 1, 8, 256, 40, 0, 1, 1},
+};
+enum { N_TINIES = sizeof tinies / sizeof tinies[0], N_LOGITS = 256, N_TOKENS = 20 };
+
+/* ---------------------------------------------------------------- one start */
+
+struct start {
+    struct pith_model_params params;
+    pith_status st;
+    int from_copy; /* the report says that the copy is mapped */
+    char note[512];
+    float logits[3 * N_LOGITS]; /* after a prefill and two tokens */
+};
+
+static struct start start_with(const char *dir)
+{
+    struct start s = {.params = PITH_MODEL_PARAMS_INIT};
+    s.params.cache_dir = dir;
+    s.params.n_threads = 2;
+    return s;
+}
+
+static void run_tokens(struct start *s, pith_model *m)
+{
+    struct pith_error err;
+    struct pith_model_info info = {.size = sizeof info};
+    int32_t tokens[N_TOKENS];
+    char report[8192];
+    pith_session *session = pith_session_open(m, NULL, &err);
+    if (!session) {
+        s->st = err.code;
+        return;
+    }
+    for (int i = 0; i < N_TOKENS; i++)
+        tokens[i] = (i * 7 + 3) % 40;
+    pith_model_get_info(m, &info, NULL);
+    snprintf(s->note, sizeof s->note, "%s", info.note ? info.note : "");
+    for (int i = 0; i < 3 && s->st == PITH_OK; i++) {
+        s->st = pith_feed(session, 0, i ? tokens + i : tokens, i ? 1 : N_TOKENS, &err);
+        if (s->st == PITH_OK)
+            memcpy(s->logits + i * N_LOGITS, pith_logits(session, 0),
+                   (size_t)info.n_vocab * sizeof(float));
+    }
+    pith_report(session, 0, report, sizeof report);
+    s->from_copy = strstr(report, "packed weights mapped from ") != NULL;
+    pith_session_close(session);
+}
+
+static void start(struct start *s, const char *path)
+{
+    struct pith_error err;
+    s->note[0] = 0;
+    s->from_copy = 0;
+    s->st = PITH_OK;
+    pith_model *m = pith_model_open(path, &s->params, &err);
+    if (m)
+        run_tokens(s, m);
+    else
+        s->st = err.code;
+    pith_model_close(m);
+}
+
+static int same_logits(const struct start *a, const struct start *b)
+{
+    return !memcmp(a->logits, b->logits, sizeof a->logits);
+}
+
+/* Starts with the temporary folder and checks what came of it: the logits of *want; the copy used or not; `note` in what is said, "" for
+ * nothing. */
+static void expect(const char *what, const char *path, const struct start *want, int from_copy,
+                   const char *note)
+{
+    struct start s = start_with(tmp_dir);
+    start(&s, path);
+    CHECK_MSG(s.st == PITH_OK, "%s: status %d", what, (int)s.st);
+    CHECK_MSG(same_logits(&s, want), "%s: other logits", what);
+    CHECK_MSG(s.from_copy == from_copy, "%s: the copy was %sused", what, s.from_copy ? "" : "not ");
+    CHECK_MSG(*note ? strstr(s.note, note) != NULL : !s.note[0], "%s: note \"%s\", wanted \"%s\"",
+              what, s.note, note);
+}
+
+/* ---------------------------------------------------------------- the folder */
+
+/* Files in the folder whose names hold `part`; the last one's path, and `remove` them. */
+static int folder(const char *part, char *path, int remove)
+{
+    DIR *d = opendir(tmp_dir);
+    int n = 0;
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (strstr(e->d_name, part)) {
+            char one[512];
+            snprintf(one, sizeof one, "%s/%s", tmp_dir, e->d_name);
+            if (path)
+                strcpy(path, one);
+            if (remove && unlink(one))
+                rmdir(one);
+            n++;
+        }
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* A model, its logits, and its copy in an otherwise empty folder; 0: not possible here. */
+static int prepare(const struct tiny *t, char *path, struct start *want, char *copy)
+{
+    const char *p = tiny_write(t, 5);
+    if (!p)
+        return 0;
+    strcpy(path, p);
+    folder(".packed", NULL, 1);
+    *want = start_with(NULL);
+    start(want, path);
+    expect("the first start", path, want, 0, "");
+    return folder(".packed", copy, 0) == 1;
+}
+
+static int disk_is_full(void)
+{
+    struct statvfs fs;
+    return statvfs(tmp_dir, &fs) || (fs.f_bavail - ((16 << 20) / fs.f_frsize)) < fs.f_blocks / 10;
+}
+#define NEED_ROOM                                                                                  \
+    if (disk_is_full())                                                                            \
+    SKIP("less than a tenth of the file system of %s is free", tmp_dir)
+
+/* ---------------------------------------------------------------- tests */
+
+static void same_bits(void)
+{
+    NEED_ROOM;
+    for (int i = 0; i < N_TINIES; i++) {
+        char path[256], copy[512];
+        struct start want, mapped = start_with(NULL);
+        REQUIRE(prepare(&tinies[i], path, &want, copy), "%s: no copy", tiny_name(&tinies[i]));
+        expect(tiny_name(&tinies[i]), path, &want, 1, "");
+        mapped.params.weights = PITH_WEIGHTS_MAPPED;
+        mapped.params.cache_dir = tmp_dir; /* nothing is packed, nothing is kept */
+        start(&mapped, path);
+        CHECK_MSG(mapped.st == PITH_OK && same_logits(&mapped, &want) && !mapped.from_copy &&
+                      !mapped.note[0],
+                  "%s mapped", tiny_name(&tinies[i]));
+        CHECK(folder(".packed", NULL, 0) == 1 && folder(".tmp-", NULL, 0) == 0);
+    }
+    check_nothing_held("all residences");
+}
+
+/* What is wrong with the copy is said once, and the copy is made anew. */
+static void repaired(const char *what, const char *path, const struct start *want, const char *note)
+{
+    expect(what, path, want, 0, note);
+    expect("the start after it", path, want, 1, "");
+}
+
+static void flip(const char *copy, uint64_t at)
+{
+    size_t n;
+    uint8_t *p = file_bytes(copy, &n);
+    if (p && at < n) {
+        p[at] ^= (uint8_t)(1 << at % 8);
+        CHECK(file_put(copy, p, n));
+    }
+    free(p);
+}
+
+static void damaged_copy(void)
+{
+    static const struct {
+        int at;
+        const char *note;
+    } flips[] = {
+        {0, "is no packed copy"}, {8, "another version"}, {12, "another version"},
+        {16, "is damaged"},       {24, "another length"}, {32, "cut short"},
+        {40, "is damaged"},       {48, "is damaged"},     {60, "is damaged"},
+        {127, "is damaged"},      {128, "is damaged"},    {190, "is damaged"},
+        {199, "is damaged"},
+    };
+    static const int64_t cuts[] = {1,       127,           128, 1000,
+                                   2 << 20, (2 << 20) + 1, -1,  -64}; /* negative: from the end */
+    char path[256], copy[512], what[64];
+    struct start want;
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    for (size_t i = 0; i < sizeof flips / sizeof *flips; i++) {
+        snprintf(what, sizeof what, "byte %d turned", flips[i].at);
+        flip(copy, (uint64_t)flips[i].at);
+        repaired(what, path, &want, flips[i].note);
+    }
+    size_t n, now;
+    uint8_t *good = file_bytes(copy, &n);
+    REQUIRE(good && n > 4096, "the copy cannot be read");
+    for (long i = 0; i < 4 + 4 * test_scale();
+         i++) { /* anywhere in the data; its last byte first */
+        uint64_t at = i ? (2u << 20) + (uint64_t)i * 7919 % (n - (2u << 20)) : n - 1;
+        snprintf(what, sizeof what, "byte %llu turned", (unsigned long long)at);
+        flip(copy, at);
+        repaired(what, path, &want, "checksum of a matrix");
+    }
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        size_t to = cuts[i] < 0 ? n - (size_t)-cuts[i] : (size_t)cuts[i];
+        snprintf(what, sizeof what, "cut to %zu bytes", to);
+        CHECK(file_put(copy, good, to));
+        repaired(what, path, &want, "cut short");
+    }
+    CHECK(file_put(copy, good, 0));
+    repaired("cut to nothing", path, &want, "is empty");
+    uint8_t *made = file_bytes(copy, &now);
+    CHECK_MSG(made && now == n && !memcmp(made, good, n), "a copy made anew is not the first one");
+    free(made);
+    free(good);
+    check_nothing_held("damaged copies");
+}
+
+/* Another model's copy under this one's name; something that is no file there. */
+static void foreign_copy(void)
+{
+    char path[256], copy[512], path2[256], copy2[512];
+    struct start want, want2;
+    size_t n;
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[1], path2, &want2, copy2), "no copy");
+    uint8_t *other = file_bytes(copy2, &n);
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    CHECK(strcmp(copy, copy2) != 0 && file_put(copy, other, n));
+    free(other);
+    repaired("another model's copy", path, &want, "another length");
+    CHECK(unlink(copy) == 0 && mkdir(copy, 0700) == 0);
+    expect("a folder in its place", path, &want, 0, "is a directory");
+    CHECK(rmdir(copy) == 0);
+    expect("nothing in its place", path, &want, 0, "");
+    expect("and then", path, &want, 1, "");
+}
+
+static void changed_source(void)
+{
+    char path[256], copy[512], moved[300];
+    struct start want, changed = start_with(NULL);
+    struct stat sb;
+    size_t n;
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    snprintf(moved, sizeof moved, "%s-moved", path);
+    CHECK(rename(path, moved) == 0);
+    expect("a moved source", moved, &want, 1, "");
+    CHECK(rename(moved, path) == 0 && stat(path, &sb) == 0);
+    uint8_t *p = file_bytes(path, &n);
+    REQUIRE(p, "the model cannot be read");
+    p[n - 100] ^= 1; /* in the last matrix */
+    CHECK(file_put(path, p, n));
+    struct timespec when[2] = {sb.st_mtim, sb.st_mtim};
+    CHECK(utimensat(AT_FDCWD, path, when, 0) == 0); /* only its contents differ */
+    start(&changed, path);
+    CHECK(!same_logits(&changed, &want));
+    repaired("a changed byte", path, &changed, "another state of the model");
+    when[1].tv_sec += 10; /* only its time differs */
+    CHECK(utimensat(AT_FDCWD, path, when, 0) == 0);
+    repaired("another time", path, &changed, "another state of the model");
+    CHECK(folder(".packed", NULL, 0) == 1);
+    free(p);
+}
+
+static void no_folder(void)
+{
+    char path[256], copy[512];
+    struct start want, s;
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    const char *bad[] = {tmp_path("absent"), path, ""};
+    for (int i = 0; i < 3; i++) {
+        s = start_with(bad[i]);
+        start(&s, path);
+        CHECK_MSG(s.st == PITH_OK && same_logits(&s, &want) && strstr(s.note, "not kept"),
+                  "folder \"%s\": status %d, note \"%s\"", bad[i], (int)s.st, s.note);
+    }
+}
+
+static void unwritable_folder(void)
+{
+    char path[256], copy[512];
+    struct start want;
+    NEED_ROOM;
+    if (geteuid() == 0)
+        SKIP("root may write to every folder");
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    folder(".packed", NULL, 1);
+    chmod(tmp_dir, 0500);
+    expect("a folder that may not be written", path, &want, 0, "cannot create");
+    chmod(tmp_dir, 0700);
+}
+
+/* A child that starts with `params`; its exit status, or 1000 + the signal that ended it. */
+static int child(const char *path, const struct start *want,
+                 int (*progress)(void *, const char *, double, uint64_t), rlim_t most)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct rlimit limit = {most, most};
+        signal(SIGXFSZ, SIG_IGN);
+        if (most)
+            setrlimit(RLIMIT_FSIZE, &limit);
+        struct start s = start_with(tmp_dir);
+        s.params.progress = progress;
+        start(&s, path);
+        _exit(s.st != PITH_OK                       ? 2
+              : !same_logits(&s, want)              ? 3
+              : most && !strstr(s.note, "not kept") ? 4
+                                                    : 0);
+    }
+    int status = 0;
+    if (pid < 0 || waitpid(pid, &status, 0) != pid)
+        return -1;
+    return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* A full disk, as the limit on a file's size shows it: nothing is left behind. */
+static void full_disk(void)
+{
+    char path[256], copy[512];
+    struct start want;
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    static const rlim_t most[] = {1, 100, 1 << 20, (2 << 20) + 100};
+    for (int i = 0; i < 4; i++) {
+        folder(".packed", NULL, 1);
+        CHECK_MSG(child(path, &want, NULL, most[i]) == 0, "with at most %ld bytes", (long)most[i]);
+        CHECK_MSG(folder(".packed", NULL, 0) == 0, "at most %ld bytes: something is left",
+                  (long)most[i]);
+    }
+}
+
+static int die_while_keeping(void *ctx, const char *stage, double fraction, uint64_t bytes)
+{
+    (void)ctx, (void)fraction, (void)bytes;
+    if (!strcmp(stage, "keep"))
+        kill(getpid(), SIGKILL);
+    return 1;
+}
+
+static void killed_writer(void)
+{
+    char path[256], copy[512];
+    struct start want;
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    folder(".packed", NULL, 1);
+    CHECK(child(path, &want, die_while_keeping, 0) == 1000 + SIGKILL);
+    CHECK(folder(".tmp-", NULL, 0) == 1 && folder(".packed", NULL, 0) == 1);
+    expect("after a killed writer", path, &want, 0, "");
+    CHECK_MSG(folder(".tmp-", NULL, 0) == 0, "what it left is still there");
+    expect("and then", path, &want, 1, "");
+}
+
+static int refuse_to_keep(void *ctx, const char *stage, double fraction, uint64_t bytes)
+{
+    (void)ctx, (void)fraction, (void)bytes;
+    return strcmp(stage, "keep") != 0;
+}
+
+static void cancelled(void)
+{
+    char path[256], copy[512];
+    struct start want, s = start_with(tmp_dir);
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    folder(".packed", NULL, 1);
+    s.params.progress = refuse_to_keep;
+    start(&s, path);
+    CHECK(s.st == PITH_CANCELLED && folder(".packed", NULL, 0) == 0);
+    check_nothing_held("a cancelled copy");
+}
+
+/* Several processes at once find nothing, write, and read what another has written; all finish, the copy is whole. */
+static void writers_at_once(void)
+{
+    enum { WRITERS = 6 };
+    char path[256], copy[512];
+    struct start want;
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[7], path, &want, copy), "no copy");
+    for (long round = 0; round < 2 * test_scale(); round++) {
+        folder(".packed", NULL, 1);
+        fflush(stdout);
+        pid_t pids[WRITERS];
+        for (int i = 0; i < WRITERS; i++)
+            if ((pids[i] = fork()) == 0)
+                _exit(child(path, &want, NULL, 0));
+        for (int i = 0, status; i < WRITERS; i++)
+            CHECK_MSG(pids[i] > 0 && waitpid(pids[i], &status, 0) == pids[i] && WIFEXITED(status) &&
+                          !WEXITSTATUS(status),
+                      "writer %d", i);
+        CHECK(folder(".packed", NULL, 0) == 1 && folder(".tmp-", NULL, 0) == 0);
+        expect("after them", path, &want, 1, "");
+    }
+}
+
+/* The folder's limit: too small for one; enough for one, so that the one unused for longest goes. */
+static void limit(void)
+{
+    char path[3][256], copy[3][512];
+    struct start want[3], s = start_with(tmp_dir);
+    struct stat sb;
+    NEED_ROOM;
+    for (int i = 0; i < 3; i++)
+        REQUIRE(prepare(&tinies[i], path[i], &want[i], copy[i]) && stat(copy[i], &sb) == 0,
+                "no copy");
+    for (int i = 0; i < 2; i++)
+        expect("beside it", path[i], &want[i], 0, "");
+    for (int i = 0; i < 3; i++) { /* the first is the oldest */
+        struct timespec when[2] = {{.tv_sec = 1000000 + i}, {.tv_sec = 1000000 + i}};
+        CHECK(utimensat(AT_FDCWD, copy[i], when, 0) == 0);
+    }
+    expect("used again", path[0], &want[0], 1, ""); /* so the second is */
+    REQUIRE(tiny_write(&tinies[3], 5), "no model");
+    s.params.cache_limit = 7 << 20; /* three of a little over 2 MiB */
+    start(&s, tiny_write(&tinies[3], 5));
+    CHECK_MSG(s.st == PITH_OK && !s.note[0] && folder(".packed", NULL, 0) == 3,
+              "%d copies, note \"%s\"", folder(".packed", NULL, 0), s.note);
+    CHECK(access(copy[0], F_OK) == 0 && access(copy[1], F_OK) != 0 && access(copy[2], F_OK) == 0);
+    s.params.cache_limit = 1 << 20;
+    start(&s, path[1]);
+    CHECK_MSG(s.st == PITH_OK && same_logits(&s, &want[1]) && strstr(s.note, "limit"),
+              "note \"%s\"", s.note);
+    CHECK_MSG(folder(".packed", NULL, 0) == 3, "a copy that does not fit drove others out");
+}
+
+/* The n-th allocation fails, for every n, with no copy there and with one. */
+static void refused_memory(void)
+{
+    char path[256], copy[512];
+    struct start want, s = start_with(tmp_dir);
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    s.params.n_threads = 1;
+    for (int there = 0; there < 2; there++)
+        for (long n = 0, refused = 1; refused && n < 100000; n++) {
+            if (!there)
+                folder(".packed", NULL, 1);
+            atomic_store(&hook.refused, 0);
+            atomic_store(&hook.asked, 0);
+            atomic_store(&hook.refuse_at, n);
+            start(&s, path);
+            refused = atomic_load(&hook.refused);
+            atomic_store(&hook.refuse_at, -1);
+            CHECK_MSG(s.st == PITH_OK ? same_logits(&s, &want) : s.st == PITH_NOMEM,
+                      "allocation %ld: status %d", n, (int)s.st);
+            check_nothing_held("refused memory");
+        }
+}
+
+int main(void)
+{
+    hook_install();
+    tmp_make();
+    TEST(same_bits);
+    TEST(damaged_copy);
+    TEST(foreign_copy);
+    TEST(changed_source);
+    TEST(no_folder);
+    TEST(unwritable_folder);
+    TEST(full_disk);
+    TEST(killed_writer);
+    TEST(cancelled);
+    TEST(writers_at_once);
+    TEST(limit);
+    TEST(refused_memory);
+    return test_end();
+}
