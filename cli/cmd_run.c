@@ -12,7 +12,8 @@ struct opts {
     int64_t n;
     struct sampler_opts sampler;
     struct arg_texts stop;
-    int ignore_eog, literal;
+    int64_t keep, discard, ga_n, ga_w;
+    int ignore_eog, literal, context_shift;
 };
 
 /* clang-format off */
@@ -25,12 +26,24 @@ static const struct arg args[] = {
      .help = "read the prompt from a file, byte for byte; - is stdin"},
     {.name = "--predict", .alias = "-n", ARG_FIELD(struct opts, n, ARG_INT), .lo = -2,
      .hi = INT32_MAX, .dflt = "-1",
-     .help = "most tokens to make; -1: until the end token or a full context; -2: until the "
-             "context is full; 0: only read the prompt"},
+     .help = "most tokens to make; -1: until the end token; -2: until the context is full; "
+             "0: only read the prompt"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
      .hi = INT32_MAX, .env = "PITH_CTX",
      .otherwise = "what the model was trained for, at most 4096",
      .help = "positions of context for prompt and text"},
+    {.name = "--context-shift", ARG_FIELD(struct opts, context_shift, ARG_SWITCH),
+     .help = "a full context drops its oldest tokens and goes on, instead of ending with an error"},
+    {.name = "--keep", .meta = "N", ARG_FIELD(struct opts, keep, ARG_INT), .lo = -1,
+     .hi = INT32_MAX, .dflt = "0",
+     .help = "tokens of the prompt that a context shift keeps; -1: all; a start token always stays"},
+    {.name = "--discard", .meta = "N", ARG_FIELD(struct opts, discard, ARG_INT), .lo = 0,
+     .hi = INT32_MAX, .otherwise = "half of the rest", .help = "tokens a context shift drops"},
+    {.name = "--ga-n", .meta = "N", ARG_FIELD(struct opts, ga_n, ARG_INT), .lo = 0,
+     .hi = INT32_MAX, .otherwise = "off", .help = "self-extend: divide positions by N"},
+    {.name = "--ga-w", .meta = "N", ARG_FIELD(struct opts, ga_w, ARG_INT), .lo = 0,
+     .hi = INT32_MAX, .otherwise = "off",
+     .help = "self-extend: in groups of N tokens, a multiple of --ga-n"},
     ARGS_SAMPLER(struct opts, sampler),
     {.name = "--stop", .meta = "TEXT", ARG_FIELD(struct opts, stop, ARG_TEXTS),
      .help = "end before this text; may be given several times"},
@@ -151,6 +164,11 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
         p.ignore_eog = o->ignore_eog;
         p.stop = o->stop.n ? o->stop.v : NULL;
         p.sampler = sampler;
+        p.context_shift = o->context_shift;
+        p.n_keep = (int32_t)o->keep;
+        p.n_discard = (int32_t)o->discard;
+        p.ga_n = (int32_t)o->ga_n;
+        p.ga_w = (int32_t)o->ga_w;
         p.on_text = on_text;
         p.ctx = &out;
         pith_status st = pith_generate(s, &p, &result, &err);
@@ -165,6 +183,8 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
         cli_report(s);
     if (out.failed_errno && out.failed_errno != EPIPE) /* EPIPE: the reader has seen enough */
         return cli_say(CLI_SYSTEM, "cannot write to stdout: %s", strerror(out.failed_errno));
+    if (result.stop == PITH_STOP_CONTEXT && o->n != -2)
+        return cli_fail(&err);
     return interrupt_asked() ? CLI_INTERRUPTED : CLI_OK;
 }
 

@@ -379,6 +379,11 @@ struct pith_generate_params {
     size_t text_cap;
     int (*on_text)(void *ctx, const char *text, size_t n_bytes); /* streaming, whole characters; returning 0 stops */
     void *ctx;
+    /* When the context is full: 0 ends the text with PITH_STOP_CONTEXT (*err tells n_prompt, n_ctx and n_over); 1 (not with n_max -2) drops
+     * n_discard tokens (0: half of the rest) after the first n_keep (-1: the prompt; a start token is always kept) and goes on. */
+    int32_t context_shift, n_keep, n_discard;
+    /* Self-extend: the positions of every ga_w tokens but the latest are divided by ga_n, which divides ga_w. 0: off. */
+    int32_t ga_n, ga_w;
 };
 #define PITH_GENERATE_PARAMS_INIT PITH_SIZED(struct pith_generate_params)
 struct pith_generate_result {

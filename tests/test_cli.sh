@@ -279,6 +279,11 @@ gives run_mirostat 0 . run "$text" -p 'Once upon a time' -n 20 --temp 1 --mirost
 gives run_verbose 0 'tokens/s' run "$text" -p Once -n 4 -v
 same run_verbose_text "$("$pith" run "$text" -p 'Once upon a time' -n 8 -v 2>/dev/null)" "$first"
 gives run_over_context 2 'n_prompt.*n_ctx.*n_over' run "$text" -p 'Once upon a time there was a girl' -c 4
+gives run_full_context 2 'n_prompt = .*n_ctx = 8, n_over = ' run "$text" -p Once -n 30 -c 8 --ignore-eog
+gives run_until_full 0 '' run "$text" -p Once -n -2 -c 8
+gives run_context_shift 0 '' run "$text" -p Once -n 30 -c 8 --ignore-eog --context-shift --keep 1 --discard 2
+gives run_self_extend 0 '' run "$text" -p Once -n 30 -c 64 --ignore-eog --ga-n 2 --ga-w 8
+gives run_bad_self_extend 2 'ga_n is 3 and ga_w is 8' run "$text" -p Once --ga-n 3 --ga-w 8
 gives run_missing_prompt_file 2 'No such file' run "$text" -f "$dir/absent"
 gives run_prompt_folder 2 'directory' run "$text" -f "$dir"
 "$pith" run "$text" -p Once -n 8 >/dev/full 2>"$err"

@@ -105,6 +105,9 @@ void cache_trim(struct cache *c);
 /* Edits; [a, b) are slots. PITH_STATE: a window group has given back what the row to come would see then. On failure nothing has changed. */
 pith_status cache_remove(struct cache *c, int32_t seq, int32_t a, int32_t b,
                          struct pith_error *err);
+/* The same, and what follows moves down to the positions of what is gone. */
+pith_status cache_close_up(struct cache *c, int32_t seq, int32_t a, int32_t b,
+                           struct pith_error *err);
 /* dst becomes slots [a, b) of src, sharing their pages. */
 pith_status cache_share(struct cache *c, int32_t dst, int32_t src, int32_t a, int32_t b,
                         struct pith_error *err);

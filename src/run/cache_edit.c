@@ -141,6 +141,19 @@ pith_status cache_remove(struct cache *c, int32_t seq, int32_t a, int32_t b, str
     return install(c, q, q, err);
 }
 
+pith_status cache_close_up(struct cache *c, int32_t seq, int32_t a, int32_t b,
+                           struct pith_error *err)
+{
+    struct cache_seq *q = &c->seq[seq];
+    struct cache_draft *d = draft_of(c, q, err);
+    if (!d)
+        return err->code;
+    put_slots(d, q, 0, a);
+    for (int32_t i = b; i < q->n; i++)
+        put(d, q, i, cache_pos(q, i) - (cache_pos(q, b) - cache_pos(q, a)));
+    return install(c, q, q, err);
+}
+
 pith_status cache_share(struct cache *c, int32_t dst, int32_t src, int32_t a, int32_t b,
                         struct pith_error *err)
 {

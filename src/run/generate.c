@@ -49,10 +49,82 @@ static int32_t *text_ids(struct pith_session *s, const char *text, size_t *n,
     return ids;
 }
 
+/* What the parameters make of a sequence that outgrows its context. */
+static pith_status check_growth(const struct pith_session *s, const struct pith_generate_params *p,
+                                struct pith_error *err)
+{
+    if (p->n_keep < -1 || p->n_discard < 0)
+        return error_set(err, PITH_RANGE,
+                         "n_keep is %d (wanted a count, or -1 for the prompt), n_discard is %d "
+                         "(wanted a count, or 0 for half of the rest)",
+                         p->n_keep, p->n_discard);
+    if ((p->ga_n || p->ga_w) && (p->ga_n < 1 || p->ga_w < 1 || p->ga_w % p->ga_n))
+        return error_set(err, PITH_RANGE, "ga_n is %d and ga_w is %d; ga_n has to divide ga_w",
+                         p->ga_n, p->ga_w);
+    if (p->ga_n && p->context_shift)
+        return error_set(err, PITH_RANGE, "context shift and self-extend; wanted one of them");
+    if ((p->ga_n || p->context_shift) && !session_can_shift(s))
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s cannot shift positions: neither context shift nor self-extend",
+                         s->model->info.arch);
+    return PITH_OK;
+}
+
+/* The prompt; with self-extend in parts, so that each group is divided before what follows sees it. */
+static pith_status feed_prompt(struct pith_session *s, const struct pith_generate_params *p,
+                               const int32_t *ids, size_t n, size_t *kept, int64_t *groups,
+                               struct pith_error *err)
+{
+    if (!p->ga_n || n > (size_t)s->n_ctx)
+        return session_prefix(s, p->seq, ids, n, kept, err);
+    size_t at = n < (size_t)p->ga_w ? n : (size_t)p->ga_w;
+    pith_status st = session_prefix(s, p->seq, ids, at, kept, err);
+    while (st == PITH_OK && at < n) {
+        st = self_extend(s, p->seq, p->ga_n, p->ga_w, groups, err);
+        size_t room = (size_t)self_extend_room(s, p->seq, p->ga_n, p->ga_w, *groups);
+        size_t part = n - at < room ? n - at : room;
+        if (st == PITH_OK)
+            st = session_feed(s, p->seq, ids + at, part, err);
+        at += part;
+    }
+    return st;
+}
+
+/* Tokens a context shift keeps at the beginning. */
+static int32_t kept_tokens(const struct pith_session *s, const struct pith_generate_params *p,
+                           int32_t n_prompt)
+{
+    int32_t n = p->n_keep < 0 || p->n_keep > n_prompt ? n_prompt : p->n_keep;
+    int starts = s->cache.seq[p->seq].token[0] == vocab_bos(s->model->vocab);
+    return n || !starts ? n : 1;
+}
+
+/* Makes room for one more token. Returns 0 when the generation has ended (st tells whether well). */
+static int make_room(struct pith_session *s, const struct pith_generate_params *p,
+                     struct pith_generate_result *out, int32_t limit, int64_t *groups,
+                     pith_status *st, struct pith_error *err)
+{
+    if (p->ga_n)
+        *st = self_extend(s, p->seq, p->ga_n, p->ga_w, groups, err);
+    if (*st != PITH_OK || s->cache.seq[p->seq].n < s->n_ctx)
+        return *st == PITH_OK;
+    if (p->context_shift && limit != -2) {
+        *st = context_shift(s, p->seq, kept_tokens(s, p, out->n_prompt), p->n_discard, err);
+        return *st == PITH_OK;
+    }
+    int64_t want = (int64_t)out->n_prompt + (limit > 0 ? limit : out->n_generated);
+    out->stop = PITH_STOP_CONTEXT;
+    error_set(err, PITH_RANGE, /* for whoever wanted more; the text so far is a result */
+              "the context is full: n_prompt = %d, n_ctx = %d, n_over = %lld; open the session "
+              "with a larger context or ask for a context shift",
+              out->n_prompt, s->n_ctx, (long long)(want - s->n_ctx));
+    return 0;
+}
+
 /* One token: choose, stop or show, feed. Returns 0 when the generation has ended (st tells whether well). */
 static int next_token(struct pith_session *s, struct pith_sampler *sampler, struct stop *stop,
-                      struct vocab_stream *stream, struct output *o, int32_t limit, pith_status *st,
-                      struct pith_error *err)
+                      struct vocab_stream *stream, struct output *o, int32_t limit, int64_t *groups,
+                      pith_status *st, struct pith_error *err)
 {
     const struct pith_generate_params *p = o->p;
     struct pith_generate_result *out = o->out;
@@ -82,10 +154,8 @@ static int next_token(struct pith_session *s, struct pith_sampler *sampler, stru
         out->stop = PITH_STOP_LENGTH;
         return 0;
     }
-    if (s->cache.seq[p->seq].n >= s->n_ctx) {
-        out->stop = PITH_STOP_CONTEXT;
+    if (!make_room(s, p, out, limit, groups, st, err))
         return 0;
-    }
     *st = session_feed(s, p->seq, &id, 1, err);
     return *st == PITH_OK;
 }
@@ -100,6 +170,7 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     struct stop *stop = NULL;
     int32_t *own_ids = NULL;
     size_t n = p->n_tokens, kept = 0;
+    int64_t groups = 0;
     pith_status st;
     memset(out, 0, sizeof *out);
     int streams = vocab_stream_init(&stream, s->model->vocab);
@@ -113,6 +184,7 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
                       "n_max is %d, wanted a count, -1 (until the end token) or -2 (until the "
                       "context is full)",
                       p->n_max));
+    TRY(check_growth(s, p, err));
     if (!p->tokens && !(own_ids = text_ids(s, p->prompt ? p->prompt : "", &n, err)))
         TRY(err->code);
     if (n == 0)
@@ -131,12 +203,13 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
         TRY(error_set(err, PITH_NOMEM, "out of memory for the text of a token"));
     out->n_prompt = (int32_t)(n < INT32_MAX ? n : INT32_MAX);
     int64_t t0 = clock_ns();
-    TRY(session_prefix(s, p->seq, own_ids ? own_ids : p->tokens, n, &kept, err));
+    TRY(feed_prompt(s, p, own_ids ? own_ids : p->tokens, n, &kept, &groups, err));
     out->n_kept = (int32_t)kept;
     out->prefill_ns = clock_ns() - t0;
     t0 = clock_ns();
     int32_t limit = p->n_max == 0 ? 128 : p->n_max;
-    while (next_token(s, p->sampler ? p->sampler : own, stop, &stream, &o, limit, &st, err))
+    while (
+        next_token(s, p->sampler ? p->sampler : own, stop, &stream, &o, limit, &groups, &st, err))
         ;
     out->decode_ns = clock_ns() - t0;
     if (st == PITH_CANCELLED) { /* what was made so far is the result */

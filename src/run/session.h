@@ -69,6 +69,15 @@ int session_can_shift(const struct pith_session *s);
 int64_t session_position(const struct pith_session *s, int32_t seq, int last);
 uint64_t session_cache_bytes(const struct pith_session *s, int64_t n);
 
+/* extend.c: more text than a context holds. A context shift drops n_discard tokens (0: half) after the first n_keep; what follows moves
+ * down. Self-extend (arXiv:2401.01325) divides the positions of every ga_w tokens by ga_n, but for the latest: *groups have been. */
+pith_status context_shift(struct pith_session *s, int32_t seq, int32_t n_keep, int32_t n_discard,
+                          struct pith_error *err);
+pith_status self_extend(struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
+                        int64_t *groups, struct pith_error *err);
+/* Tokens that can be fed before the next call of it. */
+int64_t self_extend_room(const struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
+                         int64_t groups);
 /* generate.c */
 pith_status session_generate(struct pith_session *s, const struct pith_generate_params *p,
                              struct pith_generate_result *out, struct pith_error *err);
