@@ -27,6 +27,10 @@ void kern_mm_table(int level, struct kern_mm *out)
         {CPU_AVX512, &kern_mm_avx512},
         {CPU_AVX512VNNI, &kern_mm_avx512vnni},
         {CPU_AVX512BF16, &kern_mm_avx512bf16},
+#elif defined(__aarch64__)
+        {CPU_NEON, &kern_mm_neon},
+        {CPU_DOTPROD, &kern_mm_dotprod},
+        {CPU_I8MM, &kern_mm_i8mm},
 #endif
     };
     *out = (struct kern_mm){0};

@@ -32,6 +32,10 @@ extern const struct kern_mm kern_mm_avx2;       /* complete */
 extern const struct kern_mm kern_mm_avx512;     /* complete */
 extern const struct kern_mm kern_mm_avx512vnni; /* block types */
 extern const struct kern_mm kern_mm_avx512bf16; /* bf16 */
+#elif defined(__aarch64__)
+extern const struct kern_mm kern_mm_neon;    /* complete */
+extern const struct kern_mm kern_mm_dotprod; /* block types */
+extern const struct kern_mm kern_mm_i8mm;    /* block types */
 #endif
 
 #endif

@@ -2,7 +2,9 @@
  *
  * The instruction takes a pair of k per lane and does what numerics.md writes down for bf16: the second of the pair first, two fused
  * steps, denormals flushed whatever the control register says. */
-#include "backend/cpu/x86/mm_columns.inl"
+#include <immintrin.h>
+
+#include "backend/cpu/mm_columns.inl"
 
 enum { ROWS = 64, VECTORS = 4, CHUNK = (128 << 10) / P64_BF16 }; /* 64 rows are 4 vectors */
 

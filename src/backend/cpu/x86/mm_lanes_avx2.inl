@@ -1,5 +1,7 @@
-/* mm_lanes_avx2.inl -- the vector of mm_maddubs.inl, mm_numbers.inl and mm_quantise.inl as 8 lanes of 32 bits (AVX2, FMA, F16C).
- * mm_lanes_avx512.inl has the same names for 16. A lane is a row of the panel. */
+/* mm_lanes_avx2.inl -- the vector of the matrix-product templates as 8 lanes of 32 bits (AVX2, FMA, F16C).
+ * The other mm_lanes_*.inl have the same names for 16 and 4. A lane is a row of the panel. */
+#include "backend/cpu/x86/mm_lanes.inl"
+
 enum { LANES = 8 };
 typedef __m256i vi;
 typedef __m256 vf;
@@ -105,14 +107,20 @@ INLINE int32_t vi_hmax(vi a)
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
     return _mm_cvtsi128_si32(m);
 }
-/* 16 lanes to 16 bytes; they fit. */
-INLINE __m128i vi_to_bytes(const vi a[16 / LANES])
+/* 16 lanes to 16 bytes; they fit. Returns their sum. */
+INLINE int32_t vi_store_s8(int8_t *q, const vi a[2])
 {
     __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a[0], a[1]), 0xd8);
-    return _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
+    return store_16_bytes(q, _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
 }
 /* 16 lanes to their low 16 bits; the high ones are zero. */
-INLINE __m256i vi_to_u16(const vi a[16 / LANES])
+INLINE void vi_store_u16(uint16_t *p, const vi a[2])
 {
-    return _mm256_permute4x64_epi64(_mm256_packus_epi32(a[0], a[1]), 0xd8);
+    _mm256_storeu_si256((void *)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(a[0], a[1]), 0xd8));
+}
+/* The 8 sums of two neighbours of 16. */
+INLINE void add_neighbours(int16_t out[8], const int16_t *s)
+{
+    __m256i sum = _mm256_madd_epi16(_mm256_loadu_si256((const void *)s), _mm256_set1_epi16(1));
+    _mm_store_si128((void *)out, _mm_packs_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1)));
 }

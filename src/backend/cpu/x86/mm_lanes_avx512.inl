@@ -1,5 +1,7 @@
-/* mm_lanes_avx512.inl -- the vector of mm_maddubs.inl, mm_numbers.inl and mm_quantise.inl as 16 lanes of 32 bits (AVX-512 F BW VL DQ).
- * mm_lanes_avx2.inl has the same names for 8. A lane is a row of the panel. */
+/* mm_lanes_avx512.inl -- the vector of the matrix-product templates as 16 lanes of 32 bits (AVX-512 F BW VL DQ).
+ * The other mm_lanes_*.inl have the same names for 8 and 4. A lane is a row of the panel. */
+#include "backend/cpu/x86/mm_lanes.inl"
+
 enum { LANES = 16 };
 typedef __m512i vi;
 typedef __m512 vf;
@@ -16,6 +18,7 @@ INLINE vi vi_or_masked(vi a, vi b, vi mask) { return _mm512_ternarylogic_epi32(a
 INLINE vi vi_add16(vi a, vi b) { return _mm512_add_epi16(a, b); }
 INLINE vi vi_add32(vi a, vi b) { return _mm512_add_epi32(a, b); }
 INLINE vi vi_sub32(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+INLINE vi vi_mul32(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
 INLINE vi vi_max32(vi a, vi b) { return _mm512_max_epi32(a, b); }
 typedef __mmask16 vi_mask;
 INLINE vi_mask vi_greater32(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
@@ -30,6 +33,7 @@ INLINE vi vi_shr32_by(vi a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si12
 /* 16 bytes to look up in, and LANES * 4 look-ups. */
 INLINE vi vi_table(const uint8_t *p) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)p)); }
 INLINE vi vi_look_up(vi table, vi index) { return _mm512_shuffle_epi8(table, index); }
+INLINE vi vi_s16_to_32(const void *p) { return _mm512_cvtepi16_epi32(_mm256_loadu_si256(p)); }
 /* LANES bytes or int16 to int32, 2 LANES bytes to int16. */
 INLINE vi vi_u8_to_32(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
 INLINE vi vi_s8_to_32(const void *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }
@@ -105,7 +109,13 @@ INLINE vf vf_bits(vi a) { return _mm512_castsi512_ps(a); }
 INLINE vi vi_bits(vf a) { return _mm512_castps_si512(a); }
 
 INLINE int32_t vi_hmax(vi a) { return _mm512_reduce_max_epi32(a); }
-/* 16 lanes to 16 bytes; they fit. */
-INLINE __m128i vi_to_bytes(const vi a[16 / LANES]) { return _mm512_cvtepi32_epi8(a[0]); }
+/* 16 lanes to 16 bytes; they fit. Returns their sum. */
+INLINE int32_t vi_store_s8(int8_t *q, const vi a[1]) { return store_16_bytes(q, _mm512_cvtepi32_epi8(a[0])); }
 /* 16 lanes to their low 16 bits. */
-INLINE __m256i vi_to_u16(const vi a[16 / LANES]) { return _mm512_cvtepi32_epi16(a[0]); }
+INLINE void vi_store_u16(uint16_t *p, const vi a[1]) { _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(a[0])); }
+/* The 8 sums of two neighbours of 16. */
+INLINE void add_neighbours(int16_t out[8], const int16_t *s)
+{
+    __m256i sum = _mm256_madd_epi16(_mm256_loadu_si256((const void *)s), _mm256_set1_epi16(1));
+    _mm_store_si128((void *)out, _mm256_cvtepi32_epi16(sum));
+}

@@ -1,6 +1,5 @@
-/* mm_maddubs.inl -- matrix products of block types without vpdpbusd, for either vector width (mm_lanes_*.inl comes first).
+/* mm_maddubs.inl -- one block of mm_blocks.inl without vpdpbusd, for 8 or 16 lanes.
  *
- * A vector is the part of a group (tensor/quant/packed.h) that belongs to LANES rows: lane = row, its four bytes = four successive k.
  * maddubs multiplies unsigned weight bytes by signed activation bytes and adds pairs into int16; the point is to add as many of those
  * as fit before madd widens them to int32:
  *
@@ -14,32 +13,10 @@
  * -bias * (sum of x) corrects the int32 sum.
  *
  * Registers: with 16 of them a vector of the int16 sums per column, two of weights, the broadcast and the product fit for 4 columns, so
- * the rows' halves are the outer loop and the chunk of the panel stays in the first-level cache for both. One or two columns run at the
- * memory's pace and take both halves of a block at once. */
+ * the rows' halves are the outer loop. */
 
-enum { ROWS = 16, GROUP = 64, HALVES = ROWS / LANES, MAX_COLUMNS = 8, CHUNK_BYTES = 16 << 10 };
-
-/* Makes the value be computed here: gcc otherwise delays the additions and spills every product. */
-#define PIN(v) __asm__("" : "+v"(v))
-
-/* Four activation bytes (or two int16) in every lane. */
-INLINE vi quad(const void *p)
-{
-    int32_t v;
-    __builtin_memcpy(&v, p, 4);
-    return vi_set32(v);
-}
-
-/* Bits from, from + 1 ... of every byte moved to bits to, to + 1 ...; the others are rubbish. */
-INLINE vi move_bits(vi v, const int from, const int to)
-{
-    return from < to ? vi_shl16(v, from < to ? to - from : 0) : vi_shr16(v, from > to ? from - to : 0);
-}
-
-INLINE vi nibble(vi v, const int high)
-{
-    return vi_and(high ? vi_shr16(v, 4) : v, vi_set8(15));
-}
+enum { MAX_COLUMNS = 8, CHUNK_BYTES = 16 << 10 };
+#define BYTES_TYPE RARE_TYPE
 
 /* sum[c] = or += products of one vector of codes with the quad at x + 32 c, in int16. */
 INLINE void add_quads(vi *sum, const int first, vi codes, const int8_t *x, const int NC)
@@ -60,21 +37,6 @@ INLINE void widen(vi *isum, const int first, const vi *sum, vi factor, const int
         PIN(isum[c]);
     }
 }
-
-/* ---- 32-blocks: [16 f16 d]([16 f16 m])[codes]([fifth bits]) */
-
-struct form32 {
-    int bytes, bits; /* of an unsigned weight */
-    int log2_bias;   /* 0: none */
-    int minima;
-    const uint8_t *values; /* of 4-bit codes that are indices, bias included */
-    int bf16;              /* scales are bf16 */
-};
-static const uint8_t iq4[16] = {KERN_VALUES_IQ4}, fp4[16] = {KERN_VALUES_FP4};
-static const struct form32 Q8_0 = {P16_Q8_0, 8, 7, 0, NULL, 0}, Q4_0 = {P16_Q4_0, 4, 3, 0, NULL, 0},
-                           Q4_1 = {P16_Q4_1, 4, 0, 1, NULL, 0}, Q5_0 = {P16_Q5_0, 5, 4, 0, NULL, 0},
-                           Q5_1 = {P16_Q5_1, 5, 0, 1, NULL, 0}, IQ4_NL = {P16_IQ4_NL, 8, 7, 0, iq4, 0},
-                           MXFP4 = {P16_MXFP4, 5, 4, 0, fp4, 1};
 
 /* Weights of 8 bits in two sums: of their low nibbles and of their high ones. From bytes with the sign bit to be turned, or from the nibbles
  * of half as many vectors through a table. */
@@ -101,14 +63,14 @@ INLINE void block32(vi *isum, const uint8_t *codes, const int8_t *x, const struc
 {
     const vi one = vi_set16(1);
     vi sum[MAX_COLUMNS], sum_high[MAX_COLUMNS];
-    if (f.bits == 4) {
+    if (f.weight_bits == 4) {
         UNROLL for (int g = 0; g < 4; g++) {
             vi v = vi_load(codes + GROUP * g);
             add_quads(sum, g == 0, nibble(v, 0), x + 4 * g, NC);
             add_quads(sum, 0, nibble(v, 1), x + 16 + 4 * g, NC);
         }
         widen(isum, 1, sum, one, NC);
-    } else if (f.bits == 5) {
+    } else if (f.weight_bits == 5) {
         const vi fifth = f.values ? vi_table(f.values) : vi_load(codes + 4 * GROUP);
         UNROLL for (int g = 0; g < 8; g++) {
             vi v = nibble(vi_load(codes + GROUP * (g & 3)), g >> 2);
@@ -142,59 +104,12 @@ INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d
     }
 }
 
-/* H halves of the rows from h0; acc is [h][c]. */
-INLINE void start(const struct piece *p, vf *acc, int h0, const int H, const int NC)
+INLINE int prefetch32(const struct form32 f, const int NC)
 {
-    UNROLL for (int h = 0; h < H; h++)
-        COLUMNS(c)
-            acc[h * NC + c] = p->b0 ? vf_load(p->y + ROWS * (p->c0 + c) + LANES * (h0 + h)) : vf_zero();
+    return NC >= (f.weight_bits == 8 ? 3 : 2);
 }
 
-INLINE void finish(const struct piece *p, const vf *acc, int h0, const int H, const int NC)
-{
-    UNROLL for (int h = 0; h < H; h++)
-        COLUMNS(c)
-            vf_store(p->y + ROWS * (p->c0 + c) + LANES * (h0 + h), acc[h * NC + c]);
-}
-
-INLINE void mm32_rows(const struct piece *p, const struct form32 f, int h0, const int H, const int NC)
-{
-    const int64_t nc = p->a->nc, at = p->b0 * nc + p->c0;
-    const uint8_t *w = p->panel + p->b0 * f.bytes;
-    const int8_t *x = p->a->q + at * 32;
-    const float *d = p->a->d + at;
-    const int32_t *s32 = p->a->s32 + at;
-    vf acc[2 * MAX_COLUMNS];
-    start(p, acc, h0, H, NC);
-    for (int64_t b = p->b0; b < p->b1; b++, w += f.bytes, x += 32 * nc, d += nc, s32 += nc) {
-        if (NC >= (f.bits == 8 ? 3 : 2))
-            prefetch(w + f.bytes / HALVES * h0, f.bytes / HALVES * H);
-        UNROLL for (int h = 0; h < H; h++)
-            mm32_step(acc + h * NC, w, x, d, s32, f, h0 + h, NC);
-    }
-    finish(p, acc, h0, H, NC);
-}
-
-/* ---- 256-blocks */
-
-/* The 8 sums of 32 of each column from its 16 sums of 16. */
-INLINE void sums_of_32(int16_t out[][8], const int16_t *s16, const int NC)
-{
-    COLUMNS(c) {
-        __m256i s = _mm256_madd_epi16(_mm256_loadu_si256((const void *)(s16 + 16 * c)), _mm256_set1_epi16(1));
-        _mm_store_si128((void *)out[c], _mm_packs_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1)));
-    }
-}
-
-struct form256 {
-    int bytes, bits, header, chunk, log2_bias; /* chunk: a pair of parts of 32, or a quarter of the parts of 16 */
-};
-static const struct form256 Q4_K = {P16_Q4_K, 4, 320, 512, 0}, Q5_K = {P16_Q5_K, 5, 320, 640, 0},
-                            IQ4_XS = {P16_IQ4_XS, 8, 160, 512, 7}, Q2_K = {P16_Q2_K, 2, 320, 256, 0},
-                            Q3_K = {P16_Q3_K, 3, 288, 384, 2}, Q6_K = {P16_Q6_K, 6, 288, 768, 5};
-
-/* One part of 32. q4_K, q5_K: the first of a pair is in the low nibbles of eight vectors, the second in the high ones. iq4_xs: each part is
- * four vectors of indices into its table. */
+/* One part of 32. */
 INLINE void part32(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const int bits, const int second, const int NC)
 {
     vi sum[MAX_COLUMNS], sum_high[MAX_COLUMNS];
@@ -215,23 +130,12 @@ INLINE void part32(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const 
     }
 }
 
-/* One part of 16, field f of a quarter: that 2-bit field of its first four vectors, with a third bit from the next two (q3_K) or above
- * nibbles of the next eight (q6_K: low for f < 2, else high; va for even f, else vb). */
+/* One part of 16, field f of a quarter. */
 INLINE void part16(vi *isum, const uint8_t *v, const int8_t *x, vi scale, const int bits, const int f, const int NC)
 {
     vi sum[MAX_COLUMNS];
     UNROLL for (int g = 0; g < 4; g++) {
-        vi two = vi_load(v + GROUP * g), codes;
-        if (bits == 6) {
-            codes = nibble(vi_load(v + 4 * GROUP + 4 * GROUP * (f & 1) + GROUP * g), f >> 1);
-            codes = vi_or_masked(codes, move_bits(two, 2 * f, 4), vi_set8(0x30));
-        } else
-            codes = vi_and(move_bits(two, 2 * f, 0), vi_set8(3));
-        if (bits == 3) {
-            vi third = vi_load(v + 4 * GROUP + GROUP * (g / 2));
-            codes = vi_or_masked(codes, move_bits(third, 4 * (g & 1) + f, 2), vi_set8(4));
-        }
-        add_quads(sum, g == 0 || (bits == 6 && g == 2), codes, x + 4 * g, NC);
+        add_quads(sum, g == 0 || (bits == 6 && g == 2), code16(v, bits, f, g), x + 4 * g, NC);
         if (g == 3 || (bits == 6 && g == 1))
             widen(isum, 0, sum, scale, NC);
     }
@@ -266,17 +170,11 @@ INLINE vi part_scale(const uint8_t *w, const int bits, int part, int half)
     return vi_twice16(vi_s8_to_32(w + 32 + 16 * part + LANES * half));
 }
 
-/* Asks for the i-th of n shares of a block; the halves of the rows, when they pass one after the other, take every other one. */
-INLINE void prefetch_share(const uint8_t *w, const int bytes, int i, const int n, int half)
-{
-    prefetch(w + bytes / (n * HALVES) * (i * HALVES + half), bytes / (n * HALVES));
-}
-
 /* One block of one half of the rows. */
 INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d, const int16_t *s16, int64_t nc,
                        const struct form256 t, int half, const int NC)
 {
-    const int parts32 = t.bits == 4 || t.bits == 5 || t.bits == 8, minima = t.bits == 4 || t.bits == 5 || t.bits == 2;
+    const int parts32 = parts_of_32(t), minima = has_minima(t);
     int16_t s32[MAX_COLUMNS][8] __attribute__((aligned(64)));
     vi isum[MAX_COLUMNS], msum[MAX_COLUMNS];
     if (parts32)
@@ -316,59 +214,9 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
     }
 }
 
-INLINE void mm256_rows(const struct piece *p, const struct form256 t, int h0, const int H, const int NC)
+/* Without vpdpbusd and without sums of int16. */
+enum { INT8_STEP_OPS = 4 * LANES * 2 };
+INLINE vi int8_step(vi sum, vi u, vi x)
 {
-    const int64_t nc = p->a->nc, at = p->b0 * nc + p->c0;
-    const uint8_t *w = p->panel + p->b0 * t.bytes;
-    const int8_t *x = p->a->q + (p->b0 * 8 * nc + p->c0) * 32;
-    const float *d = p->a->d + at;
-    const int16_t *s16 = p->a->s16 + at * 16;
-    vf acc[2 * MAX_COLUMNS];
-    start(p, acc, h0, H, NC);
-    for (int64_t b = p->b0; b < p->b1; b++, w += t.bytes, x += 256 * nc, d += nc, s16 += 16 * nc)
-        UNROLL for (int h = 0; h < H; h++)
-            mm256_step(acc + h * NC, w, x, d, s16, nc, t, h0 + h, NC);
-    finish(p, acc, h0, H, NC);
+    return vi_add32(sum, vi_madd16(vi_maddubs(u, x), vi_set16(1)));
 }
-
-/* ---- instances: 1..4 columns, and 8 for the commoner types whose sums fit */
-
-#define INSTANCE(name, nc, rows, ...)                                                                                  \
-    NOINLINE void name##_##nc(const struct piece *p)                                                                   \
-    {                                                                                                                  \
-        enum { H = nc < 3 ? HALVES : 1 };                                                                              \
-        for (int h = 0; h < HALVES; h += H)                                                                            \
-            rows(p, ##__VA_ARGS__, h, H, nc);                                                                          \
-    }
-#define FEW(name, ...)                                                                                                 \
-    INSTANCE(name, 1, __VA_ARGS__)                                                                                     \
-    INSTANCE(name, 2, __VA_ARGS__)                                                                                     \
-    INSTANCE(name, 3, __VA_ARGS__)                                                                                     \
-    INSTANCE(name, 4, __VA_ARGS__)
-#define WALK(name, block, bytes, many, ...)                                                                            \
-    static void name(const void *panel, int64_t n, const struct act_tile *a, float *y)                                 \
-    {                                                                                                                  \
-        static piece_fn *const fn[] = {0, name##_1, name##_2, name##_3, name##_4, __VA_ARGS__};                        \
-        walk_tile(fn, 4, many, panel, n / (block), CHUNK_BYTES / (bytes), a, y);                                       \
-    }
-#define NARROW_TYPE(name, block, bytes, ...)                                                                           \
-    FEW(name, __VA_ARGS__)                                                                                             \
-    WALK(name, block, bytes, 4, 0)
-#define TYPE(name, block, bytes, ...)                                                                                  \
-    FEW(name, __VA_ARGS__)                                                                                             \
-    INSTANCE(name, 8, __VA_ARGS__)                                                                                     \
-    WALK(name, block, bytes, 8, [8] = name##_8)
-
-NARROW_TYPE(q8_0, 32, P16_Q8_0, mm32_rows, Q8_0)
-TYPE(q4_0, 32, P16_Q4_0, mm32_rows, Q4_0)
-NARROW_TYPE(q4_1, 32, P16_Q4_1, mm32_rows, Q4_1)
-TYPE(q5_0, 32, P16_Q5_0, mm32_rows, Q5_0)
-NARROW_TYPE(q5_1, 32, P16_Q5_1, mm32_rows, Q5_1)
-NARROW_TYPE(iq4_nl, 32, P16_IQ4_NL, mm32_rows, IQ4_NL)
-TYPE(mxfp4, 32, P16_MXFP4, mm32_rows, MXFP4)
-NARROW_TYPE(q2_K, 256, P16_Q2_K, mm256_rows, Q2_K)
-NARROW_TYPE(q3_K, 256, P16_Q3_K, mm256_rows, Q3_K)
-TYPE(q4_K, 256, P16_Q4_K, mm256_rows, Q4_K)
-TYPE(q5_K, 256, P16_Q5_K, mm256_rows, Q5_K)
-TYPE(q6_K, 256, P16_Q6_K, mm256_rows, Q6_K)
-NARROW_TYPE(iq4_xs, 256, P16_IQ4_XS, mm256_rows, IQ4_XS)

@@ -1,14 +1,18 @@
-/* mm_numbers.inl -- matrix products of f32, f16 and bf16 weights, for either vector width (mm_lanes_*.inl comes first).
+/* mm_numbers.inl -- matrix products of f32, f16 and bf16 weights, for any vector width (mm_lanes_*.inl comes first).
  *
  * P64 panels hold 64 rows of each k (tensor/quant/packed.h), so a vector is LANES rows and the sum over k is one fma chain per lane. A
  * piece is V vectors of rows by NC columns, V * NC accumulators: enough chains to hide the fma's latency, few enough for the registers:
  *
- *     16 lanes: 4 x 6 (all 64 rows)      8 lanes: 2 x 6 (bf16: 2 x 4), four slices of 16 rows; one column takes all 8 vectors
+ *     16 lanes: 4 x 6 (all 64 rows)
+ *      8 lanes: 2 x 6 (bf16: 2 x 4), four slices of 16 rows; one column takes all 8 vectors
+ *      4 lanes: 4 x 6 (bf16: 4 x 4), four slices of 16 rows; one column takes 8 vectors
  *
  * Slices pass one after another over a chunk of k that fits the first-level cache; each asks for its own lines of the chunks to come, so
  * that the memory works during all of them.
  *
- * bf16 comes in pairs of k, the second first, denormals flushed by the control register (numerics.md); the caller sets that. */
+ * bf16 comes in pairs of k, the second first, denormals flushed by the control register (numerics.md): flush_begin and flush_end of the
+ * lanes set it. x86 flushes what is below the least normal number after rounding, which is the law. AArch64 flushes what is below it before,
+ * so flush_end says whether it flushed any result (inputs are no matter), and those rare tiles are done again in plain C. */
 
 enum { NUMBER_ROWS = 64, VECTORS = NUMBER_ROWS / LANES, NUMBER_CHUNK = LANES == 16 ? 128 << 10 : 8 << 10 };
 enum number { F32, F16, BF16 };
@@ -74,7 +78,7 @@ INLINE void mm_number(const struct piece *p, int v0, const enum number type, con
 #define NUMBER_INSTANCE(name, nc, type)                                                                                \
     NOINLINE void name##_##nc(const struct piece *p)                                                                   \
     {                                                                                                                  \
-        enum { V = LANES == 16 ? 4 : nc == 1 ? 8 : 2 };                                                                \
+        enum { V = nc == 1 && LANES < 16 ? 8 : LANES == 8 ? 2 : 4 };                                                                \
         for (int v = 0; v < VECTORS; v += V)                                                                           \
             mm_number(p, v, type, V, nc);                                                                              \
     }
@@ -88,7 +92,7 @@ INLINE void mm_number(const struct piece *p, int v0, const enum number type, con
     static void name(const void *panel, int64_t n, const struct act_tile *a, float *y)                                 \
     {                                                                                                                  \
         static piece_fn *const fn[] = {0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6};                 \
-        const int widest = type == BF16 && LANES == 8 ? 4 : 6;                                                         \
+        const int widest = type == BF16 && LANES < 16 ? 4 : 6;                                                         \
         walk_tile(fn, widest, widest, panel, n, NUMBER_CHUNK / (type == F16 ? P64_F16 : P64_F32), a, y);                       \
     }
 NUMBER_TYPE(f32, F32)
@@ -97,8 +101,10 @@ NUMBER_TYPE(bf16_pairs, BF16)
 
 static void bf16(const void *panel, int64_t n, const struct act_tile *a, float *y)
 {
-    const unsigned saved = _mm_getcsr();
-    _mm_setcsr(saved | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
+    const flush_state saved = flush_begin();
     bf16_pairs(panel, (n + 1) / 2, a, y);
-    _mm_setcsr(saved);
+    if (flush_end(saved))
+        kern_mm_base.mm[DT_BF16](panel, n, a, y);
 }
+
+#define KERN_MM_NUMBERS [DT_F32] = f32, [DT_F16] = f16, [DT_BF16] = bf16

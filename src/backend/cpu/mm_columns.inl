@@ -1,11 +1,10 @@
-/* mm_columns.inl -- what the matrix-product kernels of x86 share: compile-time columns, and the walk over a tile.
+/* mm_columns.inl -- what all vector kernels of matrix products share: compile-time columns, and the walk over a tile.
  *
  * A kernel proper is an inline function of (where, NC) whose column count is a constant, so that its accumulators are registers. It is
  * instantiated for the counts that fit the registers; the tile's run-time count is cut into those (7 = 4 + 3), never reading a column
  * that is not there. Only the stride between blocks stays a run-time number. When the cut gives several pieces, or one piece cannot hold
  * all rows, the panel is walked in chunks of k that stay in the cache while all pieces pass over them; accumulators wait in y, which
  * does not change their bits. */
-#include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,8 +28,8 @@ enum { FAR = 16 << 10, NEAR = 4 << 10 };
 INLINE void prefetch(const uint8_t *p, const int bytes)
 {
     UNROLL for (int i = 0; i < bytes; i += 64) {
-        _mm_prefetch((const char *)p + FAR + i, _MM_HINT_T1);
-        _mm_prefetch((const char *)p + NEAR + i, _MM_HINT_T0);
+        __builtin_prefetch(p + FAR + i, 0, 2);
+        __builtin_prefetch(p + NEAR + i, 0, 3);
     }
 }
 

@@ -1,4 +1,4 @@
-/* mm_quantise.inl -- activation quantisers of tensor/act.h, for either vector width (mm_lanes_*.inl comes first). */
+/* mm_quantise.inl -- activation quantisers of tensor/act.h, for any vector width (mm_lanes_*.inl comes first). */
 
 enum { PART_VECTORS = 16 / LANES }; /* vectors of 16 values */
 
@@ -31,10 +31,7 @@ INLINE int32_t round_part(const float *x, float id, int8_t *q)
         vf f = vf_mul(vf_load(x + LANES * i), vf_set(id));
         v[i] = vf_to_int(vf_min(vf_max(f, vf_set(-127.0f)), vf_set(127.0f)));
     }
-    const __m128i bytes = vi_to_bytes(v), sign = _mm_set1_epi8(-128);
-    const __m128i sum = _mm_sad_epu8(_mm_xor_si128(bytes, sign), _mm_setzero_si128()); /* of bytes + 128, by eights */
-    _mm_storeu_si128((void *)q, bytes);
-    return _mm_cvtsi128_si32(sum) + _mm_extract_epi16(sum, 4) - 16 * 128;
+    return vi_store_s8(q, v);
 }
 
 static void quant_a32(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c)
@@ -75,7 +72,7 @@ static void to_bf16(const float *x, int64_t n, uint16_t *h)
     for (; i + 16 <= n; i += 16) {
         UNROLL for (int j = 0; j < PART_VECTORS; j++)
             v[j] = bf16_bits(vi_bits(vf_load(x + i + LANES * j)));
-        _mm256_storeu_si256((void *)(h + i), vi_to_u16(v));
+        vi_store_u16(h + i, v);
     }
     if (i < n) { /* the rest, and the zero that pads an odd row */
         float tail[16] = {0};
@@ -83,7 +80,9 @@ static void to_bf16(const float *x, int64_t n, uint16_t *h)
         __builtin_memcpy(tail, x + i, (size_t)(n - i) * sizeof(float));
         UNROLL for (int j = 0; j < PART_VECTORS; j++)
             v[j] = bf16_bits(vi_bits(vf_load(tail + LANES * j)));
-        _mm256_storeu_si256((void *)out, vi_to_u16(v));
+        vi_store_u16(out, v);
         __builtin_memcpy(h + i, out, (size_t)(n - i + (n & 1)) * sizeof(uint16_t));
     }
 }
+
+#define KERN_MM_QUANTISE .quant_a32 = quant_a32, .quant_a256 = quant_a256, .to_bf16 = to_bf16

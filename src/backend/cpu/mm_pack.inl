@@ -1,4 +1,4 @@
-/* mm_pack.inl -- the file's rows to packed panels (tensor/quant/packed.h), for either vector width (mm_lanes_*.inl comes first).
+/* mm_pack.inl -- the file's rows to packed panels (tensor/quant/packed.h), for any vector width (mm_lanes_*.inl comes first).
  *
  * Loading packs with it, and weights that stay mapped are multiplied through it: a panel is made in the second-level cache and the kernels
  * of packed weights do the rest, so a type has one product in both residences, and its bits. It has to be near the memory's pace for that.
@@ -245,7 +245,7 @@ enum { LONG_BLOCK = 150 };
 INLINE void prefetch_next(const uint8_t *rows, int64_t panel_bytes, int64_t at, const int n)
 {
     UNROLL for (int i = 0; i < n; i += 64)
-        _mm_prefetch((const char *)rows + panel_bytes + at + i, _MM_HINT_T1);
+        __builtin_prefetch(rows + panel_bytes + at + i, 0, 2);
 }
 
 INLINE void read_through(const uint8_t *p, int64_t n)
@@ -253,7 +253,7 @@ INLINE void read_through(const uint8_t *p, int64_t n)
     vi any = vi_zero();
     for (int64_t i = 0; i + 4 * LANES <= n; i += 64)
         any = vi_or(any, vi_load(p + i));
-    __asm__ volatile("" : : "v"(any));
+    USE(any);
 }
 
 #define PACK(type, pack_block, block, bytes, packed_bytes)                                                             \
@@ -324,3 +324,9 @@ static void panel_bf16(const uint8_t *rows, int64_t ld, int64_t n, void *panel)
             __builtin_memcpy((uint8_t *)panel + n / 2 * P64_BF16 + 4 * r, &last, 4);
         }
 }
+
+#define KERN_MM_PANELS                                                                                                 \
+    [DT_F32] = panel_f32, [DT_F16] = panel_f16, [DT_BF16] = panel_bf16, [DT_Q8_0] = panel_q8_0,                        \
+    [DT_Q4_0] = panel_q4_0, [DT_Q4_1] = panel_q4_1, [DT_Q5_0] = panel_q5_0, [DT_Q5_1] = panel_q5_1,                    \
+    [DT_IQ4_NL] = panel_q4_0, [DT_MXFP4] = panel_mxfp4, [DT_Q2_K] = panel_q2_K, [DT_Q3_K] = panel_q3_K,                \
+    [DT_Q4_K] = panel_q4_K, [DT_Q5_K] = panel_q5_K, [DT_Q6_K] = panel_q6_K, [DT_IQ4_XS] = panel_iq4_xs
