@@ -1,6 +1,9 @@
 /* test_kv.c -- pages of the cache in every type: rows and whole pages to canonical form and back without loss, what may be written and what
  * not, and the bytes a page takes. */
 #include "backend/cpu/cpu.h"
+#include <math.h>
+#include "base/fmath.h"
+#include "base/pool.h"
 #include "base/rng.h"
 #include "graph/kv_page.h"
 #include "test.h"
@@ -111,8 +114,113 @@ static void a_page_takes_its_bytes(void)
     CHECK(!kv_type_known(DT_Q4_K) && !kv_type_known(DT_MXFP4) && !kv_type_known(DT_I8));
 }
 
+/* ---------------------------------------------------------------- slots gathered into a page, K rotated */
+
+enum { GATHER_D = 64, N_ROT = 48 };
+
+static double freq[N_ROT / 2];
+
+/* What becomes of a row of K: to numbers, turned by delta positions, rounded again. */
+static void turned(const struct kv_layer *kv, int delta, uint8_t *row)
+{
+    float x[GATHER_D];
+    int half = N_ROT / 2;
+    if (!delta)
+        return;
+    dtypes[kv->k_type].dequant(row, x, kv->d_k);
+    for (int i = 0; i < half; i++) {
+        int a = kv->rope->neox ? i : 2 * i, b = kv->rope->neox ? i + half : 2 * i + 1;
+        double sn, cs;
+        fmath_sincos(delta * freq[i], &sn, &cs);
+        float x0 = x[a], x1 = x[b], c = (float)cs, s = (float)sn;
+        x[a] = fmaf(-x1, s, x0 * c);
+        x[b] = fmaf(x1, c, x0 * s);
+    }
+    dtypes[kv->k_type].quant(x, row, kv->d_k);
+}
+
+/* Pages 0 and 1 of random numbers; page 2 becomes a mixture of both. */
+static void random_pages(const struct kv_layer *kv, struct rng *r, int64_t page_bytes)
+{
+    memset(page, 0, sizeof page);
+    for (int i = 0; i < 2 * 64 * kv->n_head_kv; i++) {
+        float x[GATHER_D];
+        uint8_t row[GATHER_D * 4], *to = page + i % 2 * page_bytes;
+        for (int d = 0; d < GATHER_D; d++)
+            x[d] = rng_normal(r);
+        dtypes[kv->k_type].quant(x, row, kv->d_k);
+        kv_put_k(kv, to, i / 2 % kv->n_head_kv, i / 2 / kv->n_head_kv, row);
+        dtypes[kv->v_type].quant(x, row, kv->d_v);
+        kv_put_v(kv, to, i / 2 % kv->n_head_kv, i / 2 / kv->n_head_kv, row);
+    }
+}
+
+static void check_gathered(const struct cache_gather *m, const char *level)
+{
+    const struct kv_layer *kv = m->kv;
+    for (int i = 0; i < 64 * kv->n_head_kv; i++) {
+        int slot = i / kv->n_head_kv, head = i % kv->n_head_kv;
+        uint8_t want[GATHER_D * 4] = {0}, got[GATHER_D * 4] = {0};
+        const uint8_t *from = page + m->src_page[slot] * m->page_bytes, *to = page + 2 * m->page_bytes;
+        int moved = slot < m->n && m->src_page[slot] >= 0;
+        if (moved) {
+            kv_get_k(kv, from, head, m->src_slot[slot], want);
+            turned(kv, m->delta[slot], want);
+        }
+        kv_get_k(kv, to, head, slot, got);
+        int same = !memcmp(want, got, sizeof want);
+        memset(want, 0, sizeof want);
+        if (moved)
+            kv_get_v(kv, from, head, m->src_slot[slot], want);
+        kv_get_v(kv, to, head, slot, got);
+        CHECK_MSG(same && !memcmp(want, got, dtype_row_bytes(kv->v_type, kv->d_v)),
+                  "%s, %s at level %s: head %d of slot %d", dtypes[kv->k_type].name,
+                  kv->rope->neox ? "neox" : "norm", level, head, slot);
+    }
+}
+
+/* Every type, both ways of pairing, at every level: deltas of both signs and none, slots from nowhere. */
+static void slots_are_gathered_and_turned(void)
+{
+    static const char *const levels[] = {"ref", "base", "avx2", "avx512", "neon"};
+    struct rng r;
+    struct pith_error err;
+    struct pool *pool;
+    rng_init(&r, 3);
+    REQUIRE((pool = pool_new(2, &err)) != NULL, "%s", err.msg);
+    for (int i = 0; i < N_ROT / 2; i++)
+        freq[i] = 1.0 / (1 + i * i);
+    for (int t = 0; t < KV_N_TYPES * 2; t++) {
+        struct rope_set rope = {.n_rot = N_ROT, .neox = t & 1, .freq = freq, .mscale = 1.3f};
+        struct kv_layer kv;
+        struct cache_gather m = {.kv = &kv, .n_layer = 1, .base = page, .page = 2, .n = 50};
+        m.page_bytes = make_layer(&kv, kv_types[t / 2], kv_types[t / 2], HEADS, GATHER_D, GATHER_D, 0);
+        kv.rope = &rope;
+        random_pages(&kv, &r, m.page_bytes);
+        for (int i = 0; i < 64; i++) {
+            m.src_page[i] = (int32_t)rng_below(&r, 8) ? (int32_t)rng_below(&r, 2) : -1;
+            m.src_slot[i] = (int32_t)rng_below(&r, 64);
+            m.delta[i] = (int32_t)rng_below(&r, 3) * ((int32_t)rng_below(&r, 2001) - 1000);
+        }
+        for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
+            struct device *d;
+            setenv("PITH_CPU", levels[l], 1);
+            pith_status st = backend_cpu.open(0, 0, &d, &err);
+            unsetenv("PITH_CPU");
+            if (st != PITH_OK)
+                continue; /* another machine's */
+            memset(page + 2 * m.page_bytes, 0, (size_t)m.page_bytes);
+            backend_cpu.gather(d, pool, &m);
+            check_gathered(&m, levels[l]);
+            backend_cpu.close(d);
+        }
+    }
+    pool_free(pool);
+}
+
 int main(void)
 {
+    TEST(slots_are_gathered_and_turned);
     TEST(pages_come_back);
     TEST(rows_are_where_they_belong);
     TEST(a_page_takes_its_bytes);
