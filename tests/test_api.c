@@ -365,6 +365,22 @@ static void sampler_params_range(void)
     WITH(repeat_penalty, -1);
     WITH(frequency_penalty, NAN);
     WITH(presence_penalty, INFINITY);
+    WITH(typical_p, 1.5f);
+    WITH(top_n_sigma, NAN);
+    WITH(dynatemp_range, -1);
+    WITH(dynatemp_exponent, NAN);
+    WITH(xtc_probability, 2);
+    WITH(xtc_threshold, -0.5f);
+    WITH(penalty_last_n, -2);
+    WITH(dry_multiplier, -1);
+    WITH(dry_base, NAN);
+    WITH(dry_allowed_length, -1);
+    WITH(dry_last_n, 1 << 25);
+    WITH(mirostat, 3);
+    WITH(mirostat_tau, -1);
+    WITH(mirostat_eta, INFINITY);
+    WITH(adaptive_target, 1.5f);
+    WITH(adaptive_decay, 1);
 #undef WITH
     pith_sampler *s = pith_sampler_open(8, NULL, &err);
     for (int i = 0; i < 8; i++)

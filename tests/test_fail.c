@@ -136,6 +136,8 @@ static void live_decode(struct trial *t, pith_session *s, struct life *l)
     struct pith_sampler_params sp = PITH_SAMPLER_PARAMS_INIT;
     struct pith_generate_params gp = PITH_GENERATE_PARAMS_INIT;
     static const char *const stops[] = {"never", "ever so", NULL};
+    static const struct pith_logit_bias bias = {7, -1};
+    static const int32_t breaker[] = {3, -1};
     struct pith_generate_result r;
     struct pith_error *err = &t->err;
     pith_sampler *sampler = NULL;
@@ -143,6 +145,12 @@ static void live_decode(struct trial *t, pith_session *s, struct life *l)
     sp.top_k = 40;
     sp.top_p = 0.99f;
     sp.repeat_penalty = 1.1f;
+    sp.dry_multiplier = 0.5f;
+    sp.dry_breakers = breaker;
+    sp.n_dry_breakers = 2;
+    sp.logit_bias = &bias;
+    sp.n_logit_bias = 1;
+    sp.adaptive_target = 0.5f;
     sp.seed = 5;
     MUST(t, "sampler", (sampler = pith_sampler_open(300, &sp, err)) != NULL);
     for (int i = 0; i < 3; i++) {

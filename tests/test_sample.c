@@ -581,6 +581,234 @@ static void nothing_is_allocated(void)
     pith_sampler_close(s);
 }
 
+/* ---------------------------------------------------------------- chains as text */
+
+static void bad_chains(void)
+{
+    static const struct {
+        const char *chain, *says;
+    } bad[] = {
+        {"top_q", "unknown sampler \"top_q\"; wanted some of: greedy top_k"},
+        {";temp", "unknown sampler \"\""},
+        {"temp;;temp", "unknown sampler \"\""},
+        {"top_p:p=1.5", "top_p: p is 1.5; wanted 0 to 1"},
+        {"top_p:p=nan", "top_p: p is nan; wanted 0 to 1"},
+        {"top_p:p", "top_p: p is \"\"; wanted a number"},
+        {"top_p:p=", "wanted a number"},
+        {"top_p:p=0.5x", "wanted a number"},
+        {"top_p:p=0,5", "has no parameter \"5\""},
+        {"top_p:q=1", "sampler top_p has no parameter \"q\""},
+        {"greedy:k=1", "sampler greedy has no parameter \"k\""},
+        {"top_k:k=-2", "top_k: k is -2; wanted a whole number from -1"},
+        {"top_k:k=1.5", "top_k: k is 1.5; wanted a whole number"},
+        {"penalties:last_n=5,repeat=2;penalties:last_n=6,repeat=2", "wanted one window"},
+        {"temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;"
+         "temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp",
+         "more than 32"},
+        {"top_k:k=1111111111111111111111111111111111111111111111111111111111111111111111111111111",
+         "wanted a number"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct pith_error err = {0};
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        p.samplers = bad[i].chain;
+        CHECK(pith_sampler_open(4, &p, &err) == NULL && err.code == PITH_RANGE);
+        CHECK_MSG(strstr(err.msg, bad[i].says), "%s: \"%s\"", bad[i].chain, err.msg);
+    }
+    static const struct pith_logit_bias out = {4, 1}, nan_bias = {1, NAN}, most = {1, INFINITY};
+    const struct pith_logit_bias *biases[] = {&out, &nan_bias, &most};
+    for (int i = 0; i < 4; i++) {
+        struct pith_error err = {0};
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        p.logit_bias = i < 3 ? biases[i] : NULL;
+        p.n_logit_bias = i < 3;
+        p.dry_breakers = i == 3 ? (const int32_t[]){1, 9, -1} : NULL;
+        p.n_dry_breakers = i == 3 ? 3 : 0;
+        CHECK(pith_sampler_open(4, &p, &err) == NULL && err.code == PITH_RANGE);
+        CHECK_MSG(strstr(err.msg, i < 3 ? "logit_bias" : "dry_breakers"), "\"%s\"", err.msg);
+    }
+}
+
+/* The help names every sampler; each name alone is a chain, whatever the logits. */
+static void every_sampler_alone(void)
+{
+    char help[4096];
+    int64_t n = pith_sampler_help(help, sizeof help), n_names = 0;
+    CHECK(n > 100 && n < (int64_t)sizeof help && pith_sampler_help(NULL, 0) == n);
+    static float x[300];
+    struct rng r;
+    rng_init(&r, 21);
+    for (char *line = strtok(help, "\n"); line; line = strtok(NULL, "\n"), n_names++) {
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        p.samplers = line;
+        line[strcspn(line, ":")] = 0;
+        p.temperature = 0.8f;
+        p.xtc_probability = 0.5f;
+        p.dry_multiplier = 1;
+        p.adaptive_target = 0.4f;
+        p.repeat_penalty = 1.3f;
+        for (int shape = 0; shape < 10; shape++) {
+            pith_sampler *s = pith_sampler_open(300, &p, NULL);
+            REQUIRE(s, "%s", line);
+            for (int i = 0; i < 20; i++) {
+                shaped_logits(&r, x, 1 + i * 14, shape);
+                for (int k = 1 + i * 14; k < 300; k++)
+                    x[k] = -INFINITY;
+                int32_t id = pith_sample(s, x);
+                CHECK_MSG(id >= 0 && id < 1 + i * 14 && isfinite(x[id]), "%s: %d of shape %d", line,
+                          id, shape);
+                pith_sampler_accept(s, id);
+            }
+            pith_sampler_close(s);
+        }
+    }
+    CHECK(n_names == 15);
+}
+
+/* ---------------------------------------------------------------- dry */
+
+/* By definition: for each earlier occurrence, how far it agrees with the end, by comparing. */
+static void ref_dry(const int32_t *h, int32_t n, int32_t breaker, double *penalty)
+{
+    int32_t most = 0, longest[8];
+    while (most < n && h[n - 1 - most] != breaker)
+        most++;
+    for (int i = 0; i < 8; i++) {
+        longest[i] = -1;
+        penalty[i] = 0;
+    }
+    for (int32_t next = n - 1; next >= 1; next--) { /* the token behind the earlier occurrence */
+        int32_t len = 0;
+        while (len < next && len < most && h[next - 1 - len] == h[n - 1 - len])
+            len++;
+        if (len >= 2 && len > longest[h[next]] && h[next] != breaker)
+            longest[h[next]] = len;
+    }
+    for (int i = 0; i < 8; i++) {
+        if (longest[i] >= 0)
+            penalty[i] = 0.5 * pow(1.25, longest[i] - 2);
+    }
+}
+
+static void dry_is_definition(void)
+{
+    float zero[8] = {0};
+    struct rng r;
+    rng_init(&r, 22);
+    for (long round = 0; round < 300 * test_scale(); round++) {
+        int32_t h[200], n_vocab = 2 + (int32_t)rng_below(&r, 6);
+        int32_t n = (int32_t)rng_below(&r, round % 3 ? 40 : 200), window = 100, breaker = 7;
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        struct pith_logprob left[8];
+        double want[8];
+        p.samplers = "dry:multiplier=0.5,base=1.25,allowed_length=2,penalty_last_n=100";
+        p.dry_breakers = (const int32_t[]){7, -1};
+        p.n_dry_breakers = 2;
+        pith_sampler *s = pith_sampler_open(8, &p, NULL);
+        for (int32_t i = 0; i < n; i++) {
+            h[i] = rng_below(&r, 30) ? (int32_t)rng_below(&r, (uint32_t)n_vocab) % 7 : breaker;
+            pith_sampler_accept(s, h[i]);
+        }
+        int32_t skip = n > window ? n - window : 0;
+        ref_dry(h + skip, n - skip, breaker, want);
+        pith_sampler_left(s, zero, left, 8);
+        for (int i = 0; i < 8; i++) {
+            double got = -(double)s->list.x[i];
+            CHECK_MSG(fabs(got - want[i]) < 1e-5 * (1 + want[i]), "round %ld: token %d: %g, wanted %g",
+                      round, i, got, want[i]);
+        }
+        pith_sampler_close(s);
+    }
+    /* One token for ever: linear, and finite. */
+    struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+    p.dry_multiplier = 1;
+    pith_sampler *s = pith_sampler_open(8, &p, NULL);
+    for (int i = 0; i < 200000; i++)
+        pith_sampler_accept(s, 3);
+    zero[3] = 1e30f;
+    CHECK(pith_sample(s, zero) == 0);
+    pith_sampler_close(s);
+}
+
+/* ---------------------------------------------------------------- those that learn */
+
+/* The mean surprise of what mirostat draws stays below tau and near it; the mean probability of
+ * what adaptive-p draws is between what there is, 0.6 and 0.15, on the side of its target. */
+static void feedback_holds(void)
+{
+    enum { N = 1000, OUTPUTS = 2000 };
+    static float x[N];
+    static const char *const chains[] = {"mirostat:tau=3", "mirostat_v2:tau=3",
+                                         "min_p:p=0.05;adaptive_p:target=0.3,decay=0.9"};
+    for (int c = 0; c < 3; c++) {
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        p.samplers = chains[c];
+        pith_sampler *s = pith_sampler_open(N, &p, NULL);
+        double sum = 0;
+        for (int i = 0; i < OUTPUTS; i++) {
+            float logprob;
+            for (int k = 0; k < N; k++)
+                x[k] = -2 * logf((float)((k * 7 + i) % N) + 1);
+            pith_logprobs(x, N, pith_sample(s, x), &logprob, NULL, 0);
+            sum += c < 2 ? -(double)logprob / log(2) : exp((double)logprob);
+        }
+        double mean = sum / OUTPUTS, want = c < 2 ? 3 : 0.3;
+        CHECK_MSG(c < 2 ? mean > 1 && mean < want + 0.2 : mean > 0.1 && mean < want, "%s: %g", chains[c],
+                  mean);
+        pith_sampler_reset(s);
+        CHECK(s->steps[s->n_steps - 1].state[0] == 0);
+        pith_sampler_close(s);
+    }
+}
+
+/* ---------------------------------------------------------------- log-probabilities */
+
+static void logprobs_are_log_softmax(void)
+{
+    enum { N = 20000 };
+    static float x[N];
+    static struct pith_logprob top[N];
+    struct rng r;
+    rng_init(&r, 23);
+    for (int shape = 0; shape < 8; shape++) {
+        int32_t n = shape % 2 ? N : 777, n_top = shape % 3 ? 20 : N;
+        double total = 0, best = -INFINITY;
+        shaped_logits(&r, x, n, shape);
+        for (int32_t i = 0; i < n; i++)
+            best = isfinite(x[i]) && (double)x[i] > best ? (double)x[i] : best;
+        for (int32_t i = 0; i < n; i++)
+            total += isfinite(x[i]) ? exp((double)x[i] - best) : 0;
+        float of;
+        int32_t got = pith_logprobs(x, n, 5, &of, top, n_top);
+        CHECK(got > 0 && got <= n_top);
+        double want = (double)x[5] - best - log(total);
+        CHECK_MSG(isfinite(x[5]) ? fabs((double)of - want) < 2e-6 * (1 + fabs(want)) : of == -INFINITY,
+                  "shape %d: %g, wanted %g", shape, (double)of, want);
+        for (int32_t i = 0; i < got; i++) {
+            int32_t id = top[i].id;
+            CHECK(i == 0 || x[id] < x[top[i - 1].id] ||
+                  (x[id] == x[top[i - 1].id] && id > top[i - 1].id));
+            want = (double)x[id] - best - log(total);
+            CHECK(fabs((double)top[i].logprob - want) < 2e-6 * (1 + fabs(want)));
+        }
+        CHECK((double)x[top[0].id] == best);
+        /* After sampling: without a chain, the same. */
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        p.samplers = "";
+        pith_sampler *s = pith_sampler_open(n, &p, NULL);
+        struct pith_logprob left[20];
+        pith_sampler_left(s, x, left, 20);
+        for (int i = 0; i < 20 && i < got; i++)
+            CHECK(left[i].id == top[i].id && fabsf(left[i].logprob - top[i].logprob) < 1e-5f);
+        pith_sampler_close(s);
+    }
+    float none[2] = {NAN, -INFINITY}, of;
+    CHECK(pith_logprobs(none, 2, 0, &of, top, 2) == 0 && of == -INFINITY);
+    CHECK(pith_logprobs(NULL, 2, 0, &of, top, 2) == -1 && pith_logprobs(x, 0, 0, &of, top, 2) == -1);
+    CHECK(pith_logprobs(x, N, -1, &of, NULL, 5) == 0 && of == -INFINITY);
+    CHECK(pith_sampler_left(NULL, x, top, 2) == 0);
+}
+
 /* ---------------------------------------------------------------- stop strings */
 
 /* Pushes `text` in random pieces: what is shown always is a prefix of `want`, in the end all. */
@@ -680,6 +908,11 @@ int main(void)
     TEST(penalty_window);
     TEST(bad_parameters);
     TEST(nothing_is_allocated);
+    TEST(bad_chains);
+    TEST(every_sampler_alone);
+    TEST(dry_is_definition);
+    TEST(feedback_holds);
+    TEST(logprobs_are_log_softmax);
     TEST(stop_examples);
     TEST(stop_random);
     return test_end();

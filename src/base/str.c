@@ -6,8 +6,10 @@
  */
 #include "base/str.h"
 
+#include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL /* short keys are hashed most: worth inlining, and nothing to link */
@@ -138,6 +140,12 @@ void str_json(struct str *s, const char *bytes, size_t n)
         i += len;
     }
     str_putc(s, '"');
+}
+
+/* The C library keeps its "C" locale as a constant: nothing is allocated, nothing to free. */
+double str_to_double(const char *text, char **end)
+{
+    return strtod_l(text, end, newlocale(LC_ALL_MASK, "C", (locale_t)0));
 }
 
 /* ---------------------------------------------------------------- edit distance */

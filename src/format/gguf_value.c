@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/cursor.h"
+#include "base/str.h"
 #include "base/utf8.h"
 #include "format/gguf_impl.h"
 
@@ -241,7 +242,7 @@ static int parse_value(const char *type_text, size_t n_type, const char *text,
     }
     if (slice_eq_z(t, "float")) {
         *type = GGUF_F64;
-        double v = strtod_l(text, &end, c_locale());
+        double v = str_to_double(text, &end);
         uint64_t bits;
         memcpy(&bits, &v, sizeof bits);
         put_le64(out, bits);

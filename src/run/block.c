@@ -104,29 +104,31 @@ void block_weigh(const float *x, float best, float rounder, float *d, float *w)
     weigh_any(x, best, rounder, d, w);
 }
 
-#define LOW(v)  ((vf4){v[0], v[1], v[2], v[3]})
-#define HIGH(v) ((vf4){v[4], v[5], v[6], v[7]})
+/* Adds w, a multiple of 2^-34 up to 1, as a multiple of 2^-17 and a rest below: eight of either sum
+ * exactly in a float. */
+#define ADD_EXACT(w, high, low)                                                                    \
+    do {                                                                                           \
+        vf high_ = (w) + 0x1.8p6f - 0x1.8p6f;                                                      \
+        high += high_;                                                                             \
+        low += (w)-high_;                                                                          \
+    } while (0)
 
 STEPS mass_steps(const float *x, float best, float rounder, double *total, double *distance)
 {
-    vd a = *(vd *)total, b = *(vd *)(total + 4), c = {0}, e = {0};
+    vf high = {0}, low = {0}, high_d = {0}, low_d = {0};
     for (int i = 0; i < BLOCK; i += 8) {
         vf d, w;
         WEIGH(x + i, best, rounder, d, w);
-        a += __builtin_convertvector(LOW(w), vd);
-        b += __builtin_convertvector(HIGH(w), vd);
+        ADD_EXACT(w, high, low);
         if (distance) {
-            w = w * d + rounder - rounder; /* <= 1 / e: its sums are exact too */
-            c += __builtin_convertvector(LOW(w), vd);
-            e += __builtin_convertvector(HIGH(w), vd);
+            w = w * d + rounder - rounder; /* at most 1 / e */
+            ADD_EXACT(w, high_d, low_d);
         }
     }
-    *(vd *)total = a;
-    *(vd *)(total + 4) = b;
-    if (distance) {
-        *(vd *)distance += c;
-        *(vd *)(distance + 4) += e;
-    }
+    for (int i = 0; i < 8; i++)
+        total[i] += (double)high[i] + (double)low[i];
+    for (int i = 0; i < 8 && distance; i++)
+        distance[i] += (double)high_d[i] + (double)low_d[i];
 }
 BOTH(mass, (const float *x, float best, float rounder, double *total, double *distance),
      (x, best, rounder, total, distance))

@@ -17,8 +17,8 @@
 #include "base/mem.h"
 #include "run/block.h"
 
+#define PLACE_BEHIND_ALL ((uint64_t)UINT32_MAX << 32 | INT32_MAX)
 enum { HEAP_MAX = 8192, DIGIT_BITS = 12, DIGITS = 1 << DIGIT_BITS };
-#define HEAD_DISTANCE 7.0f /* logits below the best in the first try: 0.001 of its weight */
 
 /* Rounds so that the sum of n weights, each at most 1, fits 53 bits. */
 static float quantum_rounder(int32_t n)
@@ -241,12 +241,17 @@ static inline uint32_t key_of_logit(float x)
     return u ^ (uint32_t)(~((int32_t)u >> 31) & 0x7fffffff);
 }
 
-static inline uint32_t key_of(struct order o, float best, float x)
+/* Smaller for a smaller y >= 0. */
+static inline uint32_t key_of_distance(float y)
 {
-    float y = o.by_distance ? fabsf(best - x - o.centre) : 0;
     uint32_t u;
     memcpy(&u, &y, sizeof u);
-    return o.by_distance ? u : key_of_logit(x);
+    return u;
+}
+
+static inline uint32_t key_of(struct order o, float best, float x)
+{
+    return o.by_distance ? key_of_distance(fabsf(best - x - o.centre)) : key_of_logit(x);
 }
 
 static void keys_of(struct order o, float best, const float *x, uint32_t *key)
@@ -257,6 +262,20 @@ static void keys_of(struct order o, float best, const float *x, uint32_t *key)
     } else {
         block_keys(x, key);
     }
+}
+
+/* No candidate of a block whose best is below has a key of at most `key`. */
+static float floor_of(const struct candidates *c, struct order o, uint32_t key)
+{
+    float y;
+    if (o.by_distance) {
+        memcpy(&y, &key, sizeof y);
+        y = c->best - o.centre - y;
+        return y - 0x1p-20f * (fabsf(c->best) + c->best - y); /* whatever the roundings */
+    }
+    key ^= ~((int32_t)key >> 31) & 0x7fffffff;
+    memcpy(&y, &key, sizeof y);
+    return y;
 }
 
 /* Restores the heap h[0..n), smallest at the root, below i. */
@@ -280,10 +299,11 @@ static uint64_t pop(uint64_t *h, int32_t *n)
     return first;
 }
 
-/* Heap of the places with lo <= key <= hi in blocks that reach `floor`; -1 when they are too many. */
-static int32_t gather(struct candidates *c, struct order o, uint32_t lo, uint32_t hi, float floor)
+/* Heap of the places with lo <= key <= hi; -1 when they are too many. */
+static int32_t gather(struct candidates *c, struct order o, uint32_t lo, uint32_t hi)
 {
     int32_t found = 0;
+    float floor = floor_of(c, o, hi);
     for (int32_t b = 0; b < n_blocks(c); b++) {
         uint32_t key[BLOCK];
         int n;
@@ -378,43 +398,44 @@ static uint64_t radix_select(struct candidates *c, struct order o, struct goal g
         histogram(c, o, g.how & BY_WEIGHT, prefix, shift, bits);
         while (!add(&g, c->hist[digit])) {
             if (++digit == 1 << bits)
-                return UINT64_MAX >> 1; /* the bound is behind all */
+                return PLACE_BEHIND_ALL; /* the bound is behind all */
         }
         g.sum -= c->hist[digit]; /* exact, as all these sums */
         prefix = prefix << bits | (uint64_t)digit;
         uint32_t lo = (uint32_t)(prefix << shift), hi = lo | (uint32_t)((1ull << shift) - 1);
-        int32_t n = gather(c, o, lo, hi, -FLT_MAX);
+        int32_t n = gather(c, o, lo, hi);
         if (n >= 0)
-            return walk(c, n, &g, &place) ? place : UINT64_MAX >> 1;
+            return walk(c, n, &g, &place) ? place : PLACE_BEHIND_ALL;
     }
     for (int32_t at = 0; at < c->n; at++) { /* many equal ones: their order is the index */
         if (key_of(o, c->best, c->x[at]) == prefix &&
             add(&g, g.how & BY_WEIGHT ? candidates_weight(c, at) : 1))
             return prefix << 32 | (uint32_t)at;
     }
-    return UINT64_MAX >> 1;
+    return PLACE_BEHIND_ALL;
+}
+
+/* Key up to which the try-th head goes. */
+static uint32_t head_key(struct candidates *c, struct order o, int how, double bound, int try)
+{
+    float distance = try ? 12 : 7; /* of logits from the best: 0.001 of its weight, then 6e-6 */
+    if (o.by_distance)
+        return key_of_distance(distance > 2 * o.centre ? distance - o.centre : o.centre);
+    if (how & BY_WEIGHT)
+        return key_of_logit(c->best - distance);
+    return key_of_logit(threshold(c, bound < HEAP_MAX / 8 ? (int32_t)bound + 1 : HEAP_MAX / 8));
 }
 
 uint64_t candidates_place(struct candidates *c, struct order o, int how, double bound)
 {
-    struct goal g = {.how = how, .bound = bound};
     uint64_t place;
-    float floor;
-    uint32_t hi;
-    if (o.by_distance) { /* all that are nearer to the centre than the best is */
-        floor = c->best - 2 * o.centre;
-        floor -= 0x1p-20f * (fabsf(c->best) + o.centre); /* whatever the roundings */
-        hi = key_of(o, c->best, c->best);
-    } else {
-        int32_t k = bound < HEAP_MAX / 8 ? (int32_t)bound + 1 : HEAP_MAX / 8;
-        floor = how & BY_WEIGHT ? c->best - HEAD_DISTANCE : threshold(c, k);
-        hi = key_of_logit(floor);
+    for (int try = 0, n = 0; try < 2 && n >= 0; try++) {
+        struct goal g = {.how = how, .bound = bound};
+        n = gather(c, o, 0, head_key(c, o, how, bound, try));
+        if (n >= 0 && walk(c, n, &g, &place))
+            return place;
     }
-    int32_t n = gather(c, o, 0, hi, floor);
-    if (n >= 0 && walk(c, n, &g, &place))
-        return place;
-    g.sum = 0;
-    return radix_select(c, o, g);
+    return radix_select(c, o, (struct goal){.how = how, .bound = bound});
 }
 
 uint64_t candidates_place_of(const struct candidates *c, double bound)
@@ -429,12 +450,12 @@ uint64_t candidates_place_of(const struct candidates *c, double bound)
 void candidates_keep(struct candidates *c, struct order o, uint64_t first, uint64_t last)
 {
     int32_t kept = 0;
-    uint32_t hi = (uint32_t)(last >> 32);
+    float floor = floor_of(c, o, (uint32_t)(last >> 32));
     for (int32_t b = 0; b < n_blocks(c); b++) {
         uint32_t key[BLOCK];
         int n;
-        if (!o.by_distance && key_of_logit(c->block_best[b]) > hi)
-            continue; /* none of them is early enough */
+        if (c->block_best[b] < floor)
+            continue;
         keys_of(o, c->best, block(c, b, &n), key);
         for (int i = 0; i < n; i++) {
             int32_t at = b * BLOCK + i;

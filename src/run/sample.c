@@ -4,13 +4,13 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/fmath.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/rng.h"
+#include "base/str.h"
 
 /* ---------------------------------------------------------------- the table */
 
@@ -135,7 +135,7 @@ static pith_status take_param(struct sample_step *t, const char *text, size_t n,
             continue;
         memcpy(value, eq ? eq + 1 : "", n_value < sizeof value ? n_value : 0);
         value[n_value < sizeof value ? n_value : 0] = 0;
-        double v = strtod(value, &end);
+        double v = str_to_double(value, &end);
         if (end == value || *end)
             return error_set(err, PITH_RANGE, "sampler %s: %s is \"%.*s\"; wanted a number",
                              t->kind->name, name, n_value < 64 ? (int)n_value : 64,

@@ -24,16 +24,16 @@ static uint64_t place_of_rank(struct candidates *c, struct order o, double k)
     return candidates_place(c, o, BY_COUNT | REACH, k);
 }
 
-/* Keeps up to `last`, at least min_keep. */
+/* Keeps up to `last`, at least min_keep. There is one up to `last`. */
 static void keep_head(struct candidates *c, struct order o, uint64_t last, double min_keep)
 {
-    uint64_t least = place_of_rank(c, o, min_keep > 1 ? min_keep : 1);
+    uint64_t least = min_keep > 1 ? place_of_rank(c, o, min_keep) : 0;
     candidates_keep(c, o, 0, last > least ? last : least);
 }
 
-static void keep_best(struct candidates *c)
+static void keep_best(struct candidates *c, double k)
 {
-    keep_head(c, by_logit, 0, 1);
+    candidates_keep(c, by_logit, 0, place_of_rank(c, by_logit, k));
 }
 
 void sample_greedy(struct pith_sampler *s, struct sample_step *t)
@@ -46,7 +46,7 @@ void sample_top_k(struct pith_sampler *s, struct sample_step *t)
 {
     struct candidates *c = &s->list;
     if (t->p[0] >= 1 && t->p[0] < c->n)
-        keep_head(c, by_logit, 0, t->p[0]);
+        keep_best(c, t->p[0]);
 }
 
 /* The shortest head whose probability reaches p; p >= 1: all. */
@@ -112,7 +112,7 @@ static void scale(struct candidates *c, double temperature)
     if (c->n < 1)
         return;
     if (!(t > 0)) {
-        keep_best(c);
+        keep_best(c, 1);
     } else if (t != 1) {
         /* Where t is so small that the best logit would overflow, all are shifted to make it 0:
          * that does not change probabilities. */
@@ -172,7 +172,10 @@ void sample_mirostat_v2(struct pith_sampler *s, struct sample_step *t)
     if (c->n < 1)
         return;
     double nats = mirostat_mu(t) * LN2 - fmath_log(candidates_total(c));
-    keep_head(c, by_logit, candidates_place_of(c, (double)c->best - nats), 1);
+    if (nats >= 0)
+        keep_head(c, by_logit, candidates_place_of(c, (double)c->best - nats), 1);
+    else
+        keep_best(c, 1);
 }
 
 /* The best k, where k follows from mu and the exponent of Zipf's law fitted to the m best. */
@@ -192,14 +195,14 @@ void sample_mirostat(struct pith_sampler *s, struct sample_step *t)
         down += ratio * ratio;
     }
     if (!(up > 0)) { /* no slope, no fit */
-        keep_best(c);
+        keep_best(c, 1);
         return;
     }
     double zipf = up / down, e = zipf - 1;
     double share = e == 0 ? 1 / fmath_log(n) : e / (1 - fmath_pow(n, -e));
     double log_k = (fmath_log(share) + mirostat_mu(t) * LN2) / zipf;
     double k = log_k < fmath_log(c->n) ? fmath_exp(log_k) : log_k > 0 ? c->n : 1;
-    keep_head(c, by_logit, 0, k >= 1 ? floor(k) : 1);
+    keep_best(c, k >= 1 ? floor(k) : 1);
 }
 
 /* Draws those near a target probability, which moves so that the mean of the chosen ones, older
