@@ -602,7 +602,8 @@ static void bad_chains(void)
         {"top_k:k=-2", "top_k: k is -2; wanted a whole number from -1"},
         {"top_k:k=1.5", "top_k: k is 1.5; wanted a whole number"},
         {"penalties:last_n=5,repeat=2;penalties:last_n=6,repeat=2", "wanted one window"},
-        {"temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;"
+        {"temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;"
+         "temp;"
          "temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp;temp",
          "more than 32"},
         {"top_k:k=1111111111111111111111111111111111111111111111111111111111111111111111111111111",
@@ -714,8 +715,8 @@ static void dry_is_definition(void)
         pith_sampler_left(s, zero, left, 8);
         for (int i = 0; i < 8; i++) {
             double got = -(double)s->list.x[i];
-            CHECK_MSG(fabs(got - want[i]) < 1e-5 * (1 + want[i]), "round %ld: token %d: %g, wanted %g",
-                      round, i, got, want[i]);
+            CHECK_MSG(fabs(got - want[i]) < 1e-5 * (1 + want[i]),
+                      "round %ld: token %d: %g, wanted %g", round, i, got, want[i]);
         }
         pith_sampler_close(s);
     }
@@ -753,8 +754,8 @@ static void feedback_holds(void)
             sum += c < 2 ? -(double)logprob / log(2) : exp((double)logprob);
         }
         double mean = sum / OUTPUTS, want = c < 2 ? 3 : 0.3;
-        CHECK_MSG(c < 2 ? mean > 1 && mean < want + 0.2 : mean > 0.1 && mean < want, "%s: %g", chains[c],
-                  mean);
+        CHECK_MSG(c < 2 ? mean > 1 && mean < want + 0.2 : mean > 0.1 && mean < want, "%s: %g",
+                  chains[c], mean);
         pith_sampler_reset(s);
         CHECK(s->steps[s->n_steps - 1].state[0] == 0);
         pith_sampler_close(s);
@@ -782,7 +783,8 @@ static void logprobs_are_log_softmax(void)
         int32_t got = pith_logprobs(x, n, 5, &of, top, n_top);
         CHECK(got > 0 && got <= n_top);
         double want = (double)x[5] - best - log(total);
-        CHECK_MSG(isfinite(x[5]) ? fabs((double)of - want) < 2e-6 * (1 + fabs(want)) : of == -INFINITY,
+        CHECK_MSG(isfinite(x[5]) ? fabs((double)of - want) < 2e-6 * (1 + fabs(want))
+                                 : of == -INFINITY,
                   "shape %d: %g, wanted %g", shape, (double)of, want);
         for (int32_t i = 0; i < got; i++) {
             int32_t id = top[i].id;
@@ -804,7 +806,8 @@ static void logprobs_are_log_softmax(void)
     }
     float none[2] = {NAN, -INFINITY}, of;
     CHECK(pith_logprobs(none, 2, 0, &of, top, 2) == 0 && of == -INFINITY);
-    CHECK(pith_logprobs(NULL, 2, 0, &of, top, 2) == -1 && pith_logprobs(x, 0, 0, &of, top, 2) == -1);
+    CHECK(pith_logprobs(NULL, 2, 0, &of, top, 2) == -1 &&
+          pith_logprobs(x, 0, 0, &of, top, 2) == -1);
     CHECK(pith_logprobs(x, N, -1, &of, NULL, 5) == 0 && of == -INFINITY);
     CHECK(pith_sampler_left(NULL, x, top, 2) == 0);
 }

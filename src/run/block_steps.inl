@@ -1,0 +1,126 @@
+/* block_steps.inl -- the passes of block.c over vectors of LANES floats. */
+#define NAME(n)    NAME2(n, LANES)
+#define NAME2(n, l) NAME3(n, l)
+#define NAME3(n, l) n##l
+#define vf NAME(vf)
+#define vi NAME(vi)
+typedef float vf __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t vi __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+#define ALL(n)             ((vf){} + (n)) /* n in every lane */
+#define SELECT(mask, a, b) ((vf)(((vi)(a) & (mask)) | ((vi)(b) & ~(mask))))
+
+TARGET static void NAME(highest)(const float *x, float *highest, int *finite)
+{
+    vf most = *(const vf *)x;
+    vi bad = {0}, exponent = (vi){} + 0x7f800000;
+    for (int i = 0; i < BLOCK; i += LANES) {
+        vf v = *(const vf *)(x + i);
+        vi more = v > most;
+        most = SELECT(more, v, most);
+        bad |= ((vi)v & exponent) == exponent;
+    }
+    *highest = most[0];
+    *finite = 1;
+    for (int j = 0; j < LANES; j++) {
+        *highest = *highest > most[j] ? *highest : most[j];
+        *finite &= !bad[j];
+    }
+}
+
+/* e^-d = 2^-k e^r, |r| <= ln2 / 2, by Taylor's polynomial: the next term is below 2^-23. */
+#define WEIGH(x, best, rounder, d, w)                                                              \
+    do {                                                                                           \
+        d = (best) - *(const vf *)(x);                                                             \
+        vi near_ = d < ALL(ZERO_DISTANCE);                                                         \
+        d = SELECT(near_, d, ALL(ZERO_DISTANCE));                                                  \
+        vf k_ = d * 0x1.715476p0f + 0x1.8p23f - 0x1.8p23f; /* to an integer */                     \
+        vf r_ = (k_ * 0x1.62e4p-1f - d) + k_ * 0x1.7f7d1cp-20f;                                    \
+        vf p_ = ALL(1.0f / 720);                                                                   \
+        p_ = p_ * r_ + 1.0f / 120;                                                                 \
+        p_ = p_ * r_ + 1.0f / 24;                                                                  \
+        p_ = p_ * r_ + 1.0f / 6;                                                                   \
+        p_ = p_ * r_ + 1.0f / 2;                                                                   \
+        p_ = p_ * r_ + 1.0f;                                                                       \
+        p_ = p_ * r_ + 1.0f;                                                                       \
+        vi scale_ = (127 - __builtin_convertvector(k_, vi)) << 23;                                 \
+        w = p_ * (vf)scale_ + (rounder) - (rounder);                                               \
+    } while (0)
+
+TARGET static void NAME(weigh)(const float *x, float best, float rounder, float *d, float *w)
+{
+    for (int i = 0; i < BLOCK; i += LANES) {
+        vf here, weight;
+        WEIGH(x + i, best, rounder, here, weight);
+        *(vf *)(d + i) = here;
+        *(vf *)(w + i) = weight;
+    }
+}
+
+/* Adds w, a multiple of 2^-34 up to 1, as a multiple of 2^-17 and a rest below: all that a lane gets of
+ * either sums up exactly in a float. */
+#define ADD_EXACT(w, high, low)                                                                    \
+    do {                                                                                           \
+        vf high_ = (w) + 0x1.8p6f - 0x1.8p6f;                                                      \
+        high += high_;                                                                             \
+        low += (w)-high_;                                                                          \
+    } while (0)
+
+TARGET static void NAME(mass)(const float *x, float best, float rounder, double *total, double *distance)
+{
+    vf high = {0}, low = {0}, high_d = {0}, low_d = {0};
+    for (int i = 0; i < BLOCK; i += LANES) {
+        vf d, w;
+        WEIGH(x + i, best, rounder, d, w);
+        ADD_EXACT(w, high, low);
+        if (distance) {
+            w = w * d + rounder - rounder; /* at most 1 / e */
+            ADD_EXACT(w, high_d, low_d);
+        }
+    }
+    for (int i = 0; i < LANES; i++)
+        total[i] += (double)high[i] + (double)low[i];
+    for (int i = 0; i < LANES && distance; i++)
+        distance[i] += (double)high_d[i] + (double)low_d[i];
+}
+
+TARGET static void NAME(moments)(const float *x, float best, double *sum, double *squares)
+{
+    for (int i = 0; i < BLOCK; i += LANES / 2) {
+        for (int j = 0; j < LANES / 2; j++) { /* lane i % 8, whatever LANES is */
+            double d = (double)best - (double)x[i + j];
+            sum[(i + j) % 8] += d;
+            squares[(i + j) % 8] += d * d;
+        }
+    }
+}
+
+TARGET static void NAME(scale)(const float *x, float shift, float t, float *to)
+{
+    for (int i = 0; i < BLOCK; i += LANES) {
+        vf v = (*(const vf *)(x + i) - shift) / t, most = ALL(FLT_MAX), least = ALL(-FLT_MAX);
+        vi below = v<most, above = v> least;
+        v = SELECT(below, v, most);
+        *(vf *)(to + i) = SELECT(above, v, least);
+    }
+}
+
+TARGET static void NAME(keys)(const float *x, uint32_t *key)
+{
+    for (int i = 0; i < BLOCK; i += LANES) {
+        vi v = (vi)(*(const vf *)(x + i) + 0.0f);
+        *(vi *)(key + i) = v ^ (~(v >> 31) & 0x7fffffff);
+    }
+}
+
+#undef NAME
+#undef NAME2
+#undef NAME3
+#undef vf
+#undef vi
+#undef ALL
+#undef SELECT
+#undef WEIGH
+#undef ADD_EXACT
+#undef LANES
+#undef TARGET
