@@ -38,10 +38,21 @@ static int in_range(const struct arg *a, double v)
     return v >= a->lo && (a->hi == 0 || v <= a->hi);
 }
 
+/* Is the item at text (up to a comma) the row's word? */
+static int is_word(const struct arg *a, const char *text)
+{
+    size_t n = a->word ? strlen(a->word) : 0;
+    return n && strcspn(text, ",") == n && !memcmp(text, a->word, n);
+}
+
 static int set_int(const struct arg *a, const char *text, void *field)
 {
     const char *end;
     int64_t *v = field;
+    if (is_word(a, text) && !strchr(text, ',')) {
+        *v = -1;
+        return 1;
+    }
     return parse_int(text, a->type == ARG_SIZE, v, &end) && !*end && in_range(a, (double)*v);
 }
 
@@ -71,12 +82,35 @@ static int set_choice(const struct arg *a, const char *text, void *field)
     return 0;
 }
 
+/* Numbers and ascending ranges of them, separated by commas. */
+static int set_cpus(const struct arg *a, const char *text, void *field)
+{
+    if (set_choice(a, text, field))
+        return 1;
+    for (const char *p = text;; p++) {
+        int64_t lo, hi;
+        if (*p < '0' || *p > '9' || !parse_int(p, 0, &lo, &p))
+            return 0;
+        hi = lo;
+        if (*p == '-' && (p[1] < '0' || p[1] > '9' || !parse_int(p + 1, 0, &hi, &p)))
+            return 0;
+        if (lo > hi || hi > 1023)
+            return 0;
+        if (*p != ',')
+            return !*p && set_text(a, text, field);
+    }
+}
+
 static int set_ints(const struct arg *a, const char *text, void *field)
 {
     struct arg_ints *list = field;
     for (list->n = 0;; text++) {
-        int64_t v;
-        if (list->n == ARG_LIST_MAX || !parse_int(text, 1, &v, &text) || !in_range(a, (double)v))
+        int64_t v = -1;
+        if (list->n == ARG_LIST_MAX)
+            return 0;
+        if (is_word(a, text))
+            text += strlen(a->word);
+        else if (!parse_int(text, 1, &v, &text) || !in_range(a, (double)v))
             return 0;
         list->v[list->n++] = v;
         if (*text != ',')
@@ -114,12 +148,15 @@ static const struct {
     [ARG_CHOICE] = {set_choice, "one of ", 0},
     [ARG_INTS] = {set_ints, "whole numbers separated by commas", 1},
     [ARG_TEXTS] = {set_texts, "at most 32 texts", 0},
+    [ARG_CPUS] = {set_cpus, "processors like 0-3,8 or one of ", 0},
 };
 
 static void say_range(const struct arg *a, FILE *to)
 {
     if (!types[a->type].is_number)
         return;
+    if (a->word)
+        fprintf(to, " or %s,", a->word);
     if (a->hi != 0)
         fprintf(to, " from %.15g to %.15g", a->lo, a->hi);
     else

@@ -37,6 +37,7 @@ enum arg_type {
     ARG_CHOICE, /* const char *, one of `choices` */
     ARG_INTS,   /* struct arg_ints: numbers separated by commas, K M G allowed */
     ARG_TEXTS,  /* struct arg_texts: the flag may be repeated */
+    ARG_CPUS,   /* const char *, one of `choices` or processors: "0-3,8" */
 };
 
 struct arg {
@@ -47,6 +48,7 @@ struct arg {
     size_t field;        /* offset in the command's options */
     double lo, hi;       /* of numbers; hi 0 = no upper end */
     const char *choices; /* "f16|f32" */
+    const char *word;    /* accepted for a number, as -1: "auto" */
     const char *env, *dflt;
     const char *otherwise; /* the default in words, when there is no `dflt` */
     const char *help;

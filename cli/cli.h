@@ -63,9 +63,14 @@ int interrupt_asked(void);
 
 /* ---------------------------------------------------------------- opening a model (model.c) */
 
+struct thread_opts {
+    int64_t n_decode, n_prefill; /* 0: not given, -1: auto */
+    const char *affinity, *priority, *numa;
+};
 struct model_opts {
     const char *path, *weights, *cache_k, *cache_v, *cache_dir;
-    int64_t n_threads, n_ctx, cache_limit;
+    struct thread_opts threads;
+    int64_t n_ctx, cache_limit;
     int no_cache_dir, strict, verbose;
 };
 /* clang-format off */
@@ -74,9 +79,27 @@ struct model_opts {
     {.name = "MODEL", .required = 1, ARG_FIELD(opts, member.path, ARG_TEXT),                       \
      .help = "GGUF file; the first part of a split one"}
 #define ARGS_MODEL(opts, member)                                                                   \
-    {.name = "--threads", .alias = "-t", ARG_FIELD(opts, member.n_threads, ARG_INT), .lo = 1,      \
-     .hi = 256, .env = "PITH_THREADS", .otherwise = "the cores it may use", .help = "threads"},    \
+    {.name = "--threads", .alias = "-t", .meta = "N|auto", .word = "auto", .lo = 1, .hi = 256,     \
+     ARG_FIELD(opts, member.threads.n_decode, ARG_INT), .env = "PITH_THREADS",                     \
+     .otherwise = "the fast cores it may use",                                                     \
+     .help = "threads; auto measures once and keeps the result in the cache folder"},              \
+    ARGS_MODEL_PLACES(opts, member),                                                               \
     ARGS_MODEL_CACHE(opts, member)
+/* For commands that have a --threads of their own. */
+#define ARGS_MODEL_PLACES(opts, member)                                                            \
+    {.name = "--threads-prefill", .meta = "N|auto", .word = "auto", .lo = 1, .hi = 256,            \
+     ARG_FIELD(opts, member.threads.n_prefill, ARG_INT), .env = "PITH_THREADS_PREFILL",            \
+     .otherwise = "as --threads, else the cores it may use",                                       \
+     .help = "threads of steps with more than 16 tokens"},                                         \
+    {.name = "--affinity", .meta = "none|spread|compact|LIST", .choices = "none|spread|compact",   \
+     ARG_FIELD(opts, member.threads.affinity, ARG_CPUS), .env = "PITH_AFFINITY", .dflt = "none",   \
+     .help = "processor of each thread: spread over cores, node by node, or from a list 0-3,8"},   \
+    {.name = "--priority", ARG_FIELD(opts, member.threads.priority, ARG_CHOICE),                   \
+     .choices = "low|normal|high|realtime", .env = "PITH_PRIORITY", .dflt = "normal",              \
+     .help = "scheduling priority of all threads"},                                                \
+    {.name = "--numa", ARG_FIELD(opts, member.threads.numa, ARG_CHOICE),                           \
+     .choices = "off|spread|isolate", .env = "PITH_NUMA", .dflt = "off",                           \
+     .help = "spread threads and weights over memory nodes, or stay on the node it starts on"}
 #define CACHE_TYPES "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|iq4_nl"
 #define ARGS_MODEL_CACHE(opts, member)                                                             \
     {.name = "--cache-type-k", ARG_FIELD(opts, member.cache_k, ARG_CHOICE),                        \
@@ -106,6 +129,12 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
 /* n_ctx: as pith_session_params; the other fields of *params are kept. */
 pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
                                struct pith_session_params *params, int *code);
+/* Fills what *params says of threads, measuring for auto, and sets the priority (threads.c). Returns an exit code. */
+int cli_threads(const struct thread_opts *o, int chatty, struct pith_model_params *params);
+/* What auto stands for: from the cache folder, else measured and kept there. Returns an exit code. */
+int cli_auto_threads(struct pith_threads *t, int chatty);
+/* CACHE/name, the cache folder being $PITH_CACHE, $XDG_CACHE_HOME/pith or ~/.cache/pith. 0: there is none, or it is too long. */
+int cli_cache_path(const char *name, char *out, size_t cap);
 int cli_chatty(const struct model_opts *o); /* progress and timings are wanted */
 void cli_report(const pith_session *s);     /* the execution report, on stderr */
 

@@ -35,8 +35,9 @@ static const struct arg args[] = {
     LIST("--depth", "-d", depth, 0, 1 << 24, "0", "tokens that are in the context before a test"),
     LIST("--sequences", "-np", seqs, 1, 4096, "1", "sequences side by side"),
     {.name = "--threads", .alias = "-t", .meta = "N,...", ARG_FIELD(struct opts, threads, ARG_INTS),
-     .lo = 1, .hi = 256, .env = "PITH_THREADS", .otherwise = "the cores it may use",
-     .help = "threads"},
+     .lo = 1, .hi = 256, .word = "auto", .env = "PITH_THREADS",
+     .otherwise = "the fast cores it may use", .help = "threads; auto: see pith run"},
+    ARGS_MODEL_PLACES(struct opts, model),
     {.name = "--reps", .alias = "-r", ARG_FIELD(struct opts, reps, ARG_INT), .lo = 1, .hi = 10000,
      .dflt = "5", .help = "measured runs of each test, after one that is not"},
     {.name = "--batch", .alias = "-b", ARG_FIELD(struct opts, n_batch, ARG_SIZE), .lo = 1,
@@ -281,6 +282,7 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
     int64_t p = largest(&b->o->prompt), n = largest(&b->o->predict);
     params.n_seq = n_seqs;
     params.n_threads = n_threads;
+    params.n_threads_prefill = (int32_t)b->o->model.threads.n_prefill;
     pith_session *s =
         cli_session_open(b->m, &b->o->model, (int32_t)(depth + (p > n ? p : n)), &params, &code);
     if (!s)
@@ -317,11 +319,10 @@ static int bench_all(struct bench *b)
     enum { MEASURE_MS = 250 };
     const struct opts *o = b->o;
     int code = CLI_OK;
-    for (int t = 0; t < (o->threads.n ? o->threads.n : 1) && !code; t++) {
+    for (int t = 0; t < o->threads.n && !code; t++) {
         struct pith_error err = {0};
         b->machine = (struct pith_machine){.size = sizeof b->machine};
-        if (pith_machine_measure(o->threads.n ? (int32_t)o->threads.v[t] : 0, MEASURE_MS,
-                                 &b->machine, &err) != PITH_OK)
+        if (pith_machine_measure((int32_t)o->threads.v[t], MEASURE_MS, &b->machine, &err) != PITH_OK)
             return cli_fail(&err);
         if (o->format[0] == 'm')
             printf("%s%s, %s, %d threads: reads %.1f GB/s, int8 %.0f Gop/s, f32 %.0f Gop/s\n\n",
@@ -350,6 +351,32 @@ static int make_tokens(struct bench *b, int64_t n)
     return CLI_OK;
 }
 
+/* Puts counts where auto or nothing was given, so that the tests can say them. */
+static int resolve_threads(struct opts *o)
+{
+    struct thread_opts *t = &o->model.threads;
+    struct pith_threads found = {.size = sizeof found};
+    struct pith_error err = {0};
+    int measured = t->n_prefill < 0;
+    for (int i = 0; i < o->threads.n; i++)
+        measured |= o->threads.v[i] < 0;
+    if (pith_measure_threads(0, &found, &err) != PITH_OK)
+        return cli_fail(&err);
+    int code = measured ? cli_auto_threads(&found, cli_chatty(&o->model)) : CLI_OK;
+    if (o->threads.n == 0) {
+        o->threads.v[o->threads.n++] = found.n_decode;
+        t->n_prefill = t->n_prefill ? t->n_prefill : found.n_prefill;
+    }
+    for (int i = 0; i < o->threads.n; i++) {
+        if (o->threads.v[i] < 0)
+            o->threads.v[i] = found.n_decode;
+    }
+    if (t->n_prefill < 0)
+        t->n_prefill = found.n_prefill;
+    t->n_decode = largest(&o->threads);
+    return code;
+}
+
 static int run(void *opts)
 {
     struct opts *o = opts;
@@ -365,7 +392,9 @@ static int run(void *opts)
         return cli_say(CLI_USE, "-p, -d and -np ask for more tokens than 2^31");
     params.n_batch = (int32_t)(o->n_batch > n_seqs ? o->n_batch : n_seqs);
     params.n_outputs = n_seqs > 64 ? (int32_t)n_seqs : 0;
-    o->model.n_threads = largest(&o->threads);
+    code = resolve_threads(o);
+    if (code)
+        return code;
     b.m = cli_model_open(&o->model, &params, &code);
     if (!b.m)
         return code;

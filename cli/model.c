@@ -51,7 +51,6 @@ static int on_progress(void *ctx, const char *stage, double fraction, uint64_t b
  * not put where nobody asked for them. "": nowhere. */
 static int cache_dir(const struct model_opts *o, char *dir, size_t cap)
 {
-    const char *own = getenv("PITH_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     struct stat sb;
     *dir = 0;
     if (o->no_cache_dir)
@@ -63,13 +62,7 @@ static int cache_dir(const struct model_opts *o, char *dir, size_t cap)
         snprintf(dir, cap, "%s", o->cache_dir);
         return CLI_OK;
     }
-    if (own && *own)
-        snprintf(dir, cap, "%s/packed", own);
-    else if (xdg && *xdg)
-        snprintf(dir, cap, "%s/pith/packed", xdg);
-    else if (home && *home)
-        snprintf(dir, cap, "%s/.cache/pith/packed", home);
-    if (stat(dir, &sb) || !S_ISDIR(sb.st_mode))
+    if (!cli_cache_path("packed", dir, cap) || stat(dir, &sb) || !S_ISDIR(sb.st_mode))
         *dir = 0;
     return CLI_OK;
 }
@@ -85,7 +78,9 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
         return NULL;
     params->cache_dir = *dir ? dir : NULL;
     params->cache_limit = (uint64_t)o->cache_limit;
-    params->n_threads = (int32_t)o->n_threads;
+    *code = cli_threads(&o->threads, progress.shown, params);
+    if (*code)
+        return NULL;
     params->strict = o->strict;
     if (o->weights)
         params->weights = o->weights[0] == 'm'   ? PITH_WEIGHTS_MAPPED

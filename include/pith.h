@@ -158,10 +158,13 @@ typedef struct pith_model pith_model;
 
 typedef enum pith_weights { PITH_WEIGHTS_AUTO, PITH_WEIGHTS_MAPPED, PITH_WEIGHTS_PACKED } pith_weights;
 
+/* Memory nodes. spread: threads over all of them, each reading rows in its own memory first; isolate: those of the opening thread only. */
+typedef enum pith_numa { PITH_NUMA_OFF, PITH_NUMA_SPREAD, PITH_NUMA_ISOLATE } pith_numa;
+
 struct pith_model_params {
     size_t size;
     pith_weights weights; /* mapped: straight from the file's pages; packed: interleaved for the kernels (auto = packed) */
-    int32_t n_threads;    /* 0 = PITH_THREADS, else the cores this process may use */
+    int32_t n_threads;    /* 0 = PITH_THREADS, else one per (fast) core this process may use, within its CPU quota */
     int32_t n_batch;      /* most tokens in one step, default 512 */
     int32_t n_outputs;    /* most rows of logits in one step, default as memory allows (64 .. n_batch) */
     int32_t vocab_only;   /* 1: no tensors are read; only text functions and metadata work */
@@ -177,6 +180,11 @@ struct pith_model_params {
      * once then. NULL: none. A copy that cannot be used or kept is no error; pith_model_info.note tells. */
     const char *cache_dir;
     uint64_t cache_limit; /* bytes of such copies in the folder, 0 = 32 GiB; the one unused for longest goes first */
+    int32_t n_threads_prefill; /* of steps with more than 16 rows; 0 = PITH_THREADS_PREFILL, else n_threads when given, else all cores */
+    pith_numa numa;
+    /* Where threads run: NULL or "none"; "spread" over nodes and cores; "compact", node by node; or processors, "0-3,8". The thread that
+     * calls is moved for the time of a step. Workers inherit the opening thread's priority. */
+    const char *affinity;
 };
 #define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 
@@ -196,7 +204,7 @@ struct pith_model_info {
     uint64_t token_bytes;  /* weight bytes read to decode one token (embedding rows excluded, output matrix included) */
     uint64_t token_ops;    /* multiply-adds x 2 per token in the matrices, output matrix included */
     uint64_t output_ops;   /* of these, the output matrix: in a prefill only the rows asked for go through it */
-    const char *note;      /* why the kept copy of packed weights was not used or not kept, owned by the model; NULL: all is well */
+    const char *note;      /* what was asked for and not given (a kept copy of packed weights, memory of a node), owned by the model; NULL: all is well */
 };
 PITH_API pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out, struct pith_error *err);
 /* Metadata by key, as text. Returns its length as snprintf does, -1 when the key is absent. */
@@ -238,8 +246,9 @@ struct pith_session_params {
     const char *cache_type_k, *cache_type_v;
     pith_pooling pooling;
     int32_t n_threads;  /* 0 = as the model */
+    int32_t n_threads_prefill; /* 0 = n_threads when given, else as the model */
 };
-#define PITH_SESSION_PARAMS_INIT {sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0}
+#define PITH_SESSION_PARAMS_INIT {sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0}
 
 PITH_API pith_session *pith_session_open(pith_model *m, const struct pith_session_params *params, struct pith_error *err);
 PITH_API void pith_session_close(pith_session *s);
@@ -409,6 +418,15 @@ struct pith_machine {
 /* Measures for about ms milliseconds each. n_threads 0 = default. */
 PITH_API pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_machine *out, struct pith_error *err);
 PITH_API const char *pith_isa(void);
+
+struct pith_threads {
+    size_t size;
+    int32_t n_decode, n_prefill;     /* thread counts to open a model with */
+    double decode_gbs, prefill_gops; /* 1e9 bytes and int8 operations /s at these counts; 0: not measured */
+    char machine[256];               /* what the counts depend on: keep them by this text, and ask again when it differs */
+};
+/* Finds thread counts by measuring, within about ms milliseconds (up to 60000); ms 0: nothing is measured, the counts are the defaults. */
+PITH_API pith_status pith_measure_threads(int32_t ms, struct pith_threads *out, struct pith_error *err);
 
 /* Writes a random GGUF model: any architecture's tensor table, any size, type and seed. For tests and benchmarks. */
 struct pith_synth_params {

@@ -19,7 +19,7 @@ if [ ! -x "$pith" ]; then
     skip cli "$pith is not built"
     finish
 fi
-unset PITH_THREADS PITH_CTX PITH_WEIGHTS PITH_CPU
+unset PITH_THREADS PITH_CTX PITH_WEIGHTS PITH_CPU PITH_THREADS_PREFILL PITH_AFFINITY PITH_PRIORITY PITH_NUMA PITH_CACHE PITH_SYSFS
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 out=$dir/out err=$dir/err
@@ -85,12 +85,23 @@ gives bad_size_huge 1 '\-\-ctx is "9999999999G"' run m -c 9999999999G
 gives bad_choice 1 '\-\-cache-type-k is "q8"; wanted one of f32\|f16\|bf16\|q8_0' run m --cache-type-k q8
 gives bad_list 1 '\-\-prompt is "1,,2"; wanted whole numbers separated by commas' bench m -p 1,,2
 gives bad_list_end 1 '\-\-depth is "1,"' bench m -d 1,
+gives bad_threads 1 '\-\-threads is "two"; wanted a whole number or auto, from 1 to 256' run m -p x -t two
+gives bad_threads_list 1 '\-\-threads is "1,auto,"; wanted whole numbers' bench m -t 1,auto,
+gives bad_threads_prefill 1 '\-\-threads-prefill is "257"' run m -p x --threads-prefill 257
+for list in 3-1 0, ,1 1-2-3 a 1024 -1 '0 1'; do
+    gives "bad_affinity_$list" 1 'affinity is ".*"; wanted processors like 0-3,8 or one of none.spread.compact' run m -p x --affinity="$list"
+done
+gives bad_priority 1 '\-\-priority is "top"; wanted one of low.normal.high.realtime' run m -p x --priority top
+gives bad_numa 1 '\-\-numa is "on"; wanted one of off.spread.isolate' run m -p x --numa on
+PITH_AFFINITY=x gives bad_affinity_env 1 'PITH_AFFINITY is "x"' run m -p x
+PITH_NUMA=x gives bad_numa_env 1 'PITH_NUMA is "x"' run m -p x
+PITH_PRIORITY=x gives bad_priority_env 1 'PITH_PRIORITY is "x"' run m -p x
 gives both_prompts 1 'both --prompt and --file' run m -p a -f b
 gives text_and_jsonl 1 'TEXT and --jsonl' tokenize m text --jsonl
 gives nothing_to_measure 1 'nothing to measure' bench m -p 0 -n 0
 gives bad_tokens 1 'number 2 is "x"; wanted a token id' logits m --tokens 1,x --out "$dir/l"
 gives no_tokens 1 'found no token' logits m --tokens , --out "$dir/l"
-PITH_THREADS=0 gives bad_environment 1 'PITH_THREADS is "0"; wanted a whole number from 1 to 256' run m -p x
+PITH_THREADS=0 gives bad_environment 1 'PITH_THREADS is "0"; wanted a whole number or auto, from 1 to 256' run m -p x
 PITH_THREADS=0 gives flag_over_environment 2 'absent' run "$dir/absent" -t 1 -p x
 
 gives bad_sampler 1 '\-\-xtc-probability is "2"; wanted a number from 0 to 1' run m --xtc-probability 2
@@ -223,6 +234,43 @@ else
 fi
 gives bench_md 0 '^\| .* \| pp8 \|' bench "$m" -p 8 -n 0 -r 1 -t 1
 gives bench_csv 0 '^test,backend,device' bench "$m" -p 8 -n 0 -r 1 -t 1 -o csv
+
+# ---------------------------------------------------------------- threads
+
+logits_with() { "$pith" logits "$m" --tokens 1,2,3 --out "$dir/t" "$@" >"$out" 2>"$err" && cksum <"$dir/t"; }
+want=$(logits_with -t 1)
+for flags in '-t 3' '-t 1 --threads-prefill 4' '--affinity spread' '--affinity compact -t 4' '--affinity 0' '--numa isolate' \
+    '--numa spread -t 2' '--priority low' '--priority realtime'; do
+    # shellcheck disable=SC2086
+    same "same_bits_$flags" "$(logits_with $flags)" "$want"
+done
+gives affinity_not_ours 2 'names 1 processors this process may not use' logits "$m" --tokens 1 --out "$dir/t" --affinity 1023
+
+export PITH_CACHE=$dir/cache/deep
+same auto_bits "$(logits_with -t auto -v)" "$want"
+same auto_measures "$(grep -c '^pith: measured: [0-9]* threads to decode, [0-9]* for prefill; kept in ' "$err")" 1
+kept=$(echo "$PITH_CACHE"/*)
+whole=$(<"$kept")
+logits_with -t auto -v >"$out"
+same auto_remembers "$(grep -c measured "$err")" 0
+other=${whole/'"decode":'/'"decode":1'}
+for what in 'cut' 'empty' 'no json' 'wrong count' 'other version'; do
+    case $what in
+    cut) printf '%s' "${whole:0:40}" ;;
+    empty) ;;
+    'no json') echo '[[[' ;;
+    'wrong count') printf '%s' "$other" ;;
+    *) printf '%s' "${whole/'"version":"'/'"version":"9'}" ;;
+    esac >"$kept"
+    logits_with -t auto -v >"$out"
+    same "auto_again_after_$what" "$(grep -c 'pith: measured' "$err") $(tr -d 0-9a-f <"$kept")" "1 $(tr -d 0-9a-f <<<"$whole")"
+done
+same auto_leaves_one_file "$(ls "$PITH_CACHE" | wc -l)" 1
+PITH_CACHE=/dev/null/x logits_with -t auto >"$out"
+same auto_unwritable "$(grep -c 'note: measured thread counts cannot be kept in /dev/null/x/.*: Not a directory' "$err") $(<"$out")" "1 $want"
+unset PITH_CACHE
+XDG_CACHE_HOME=$dir/xdg logits_with -t auto >"$out"
+same auto_xdg "$(ls "$dir/xdg/pith" | grep -c '^threads-.*json$')" 1
 
 # ---------------------------------------------------------------- text
 

@@ -423,6 +423,21 @@ pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_mach
     return st;
 }
 
+pith_status pith_measure_threads(int32_t ms, struct pith_threads *out, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(out);
+    if (ms < 0 || ms > 60000)
+        return error_set(err, PITH_RANGE, "measure threads: for %d ms (0..60000)", ms);
+    struct pith_threads t = {.size = out->size};
+    if (t.size < sizeof t.size || t.size > 65536)
+        return error_set(err, PITH_RANGE, "threads: size is %zu; set it to sizeof", t.size);
+    pith_status st = machine_threads(ms, &t, err);
+    if (st == PITH_OK)
+        memcpy(out, &t, t.size < sizeof t ? t.size : sizeof t);
+    return st;
+}
+
 pith_status pith_synth(const char *path, const struct pith_synth_params *params,
                        struct pith_error *err)
 {

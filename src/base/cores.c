@@ -15,14 +15,13 @@
  */
 #include "base/pool.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "base/file.h"
 
 #define GROUP_MAX 1024 /* longest path of a control group that is looked at */
 
@@ -33,25 +32,6 @@ static int affinity_cores(void)
         return 1;
     int n = CPU_COUNT_S(sizeof mask, mask);
     return n > 0 ? n : 1;
-}
-
-/* Reads a small file into terminated text; 0 when it cannot. Without stdio: this may run before the
- * allocator is set. */
-static int read_small(const char *path, char *buf, size_t cap)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    size_t n = 0;
-    ssize_t got;
-    do {
-        got = read(fd, buf + n, cap - 1 - n);
-        if (got > 0)
-            n += (size_t)got;
-    } while ((got > 0 && n < cap - 1) || (got < 0 && errno == EINTR));
-    close(fd);
-    buf[n] = 0;
-    return n > 0;
 }
 
 /* Whole cores in a quota of q per period p, at least 1; INT_MAX for "no quota", which is any text
@@ -70,14 +50,14 @@ static int group_cores(const char *folder, int v2)
 {
     char path[GROUP_MAX + 256], quota[64], period[64];
     snprintf(path, sizeof path, "%s/%s", folder, v2 ? "cpu.max" : "cpu.cfs_quota_us");
-    if (!read_small(path, quota, sizeof quota))
+    if (!file_read_small(path, quota, sizeof quota))
         return INT_MAX;
     if (v2) { /* "max 100000" or "200000 100000" */
         const char *space = strchr(quota, ' ');
         return space ? cores_of(quota, space) : INT_MAX;
     }
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    return read_small(path, period, sizeof period) ? cores_of(quota, period) : INT_MAX;
+    return file_read_small(path, period, sizeof period) ? cores_of(quota, period) : INT_MAX;
 }
 
 /* The least quota of `group` ("/a/b") and all groups above it, under the mount `root`. */
@@ -101,7 +81,7 @@ static int least_cores(const char *root, const char *group, int v2)
 int cores_by_quota(const char *proc_cgroup, const char *root)
 {
     char text[4096], v1_root[128];
-    if (!read_small(proc_cgroup, text, sizeof text))
+    if (!file_read_small(proc_cgroup, text, sizeof text))
         return INT_MAX;
     /* In version 1 "cpu" is a link to "cpu,cpuacct" where the two are mounted together. */
     snprintf(v1_root, sizeof v1_root, "%s/cpu", root);

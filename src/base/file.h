@@ -19,6 +19,8 @@ void file_map_prefetch(const struct file_map *m, uint64_t off, uint64_t n); /* r
 void file_map_drop(const struct file_map *m, uint64_t off, uint64_t n);     /* lets whole pages inside the range go */
 /* Reads exactly n bytes at off; PITH_IO names path, offset and cause ("file ends at ..."). */
 pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64_t off, struct pith_error *err);
+/* Reads a small file (of /proc, /sys) into terminated text, cut at cap; 0 when it cannot or it is empty. */
+int file_read_small(const char *path, char *buf, size_t cap);
 /* Whole small file into a terminated heap block (mem_free), at most max bytes. path "-" reads stdin. */
 char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose purpose, struct pith_error *err);
 

@@ -54,6 +54,7 @@
 #endif
 
 #include "base/mem.h"
+#include "base/topology.h"
 
 #define SPIN_NS    50000 /* about ten times what a futex sleep and wake costs */
 #define LOOK_NS    15000 /* longer than most waits between phases, much shorter than a time slice */
@@ -160,9 +161,11 @@ void wake_all(const _Atomic(uint32_t) *word)
 
 struct worker {
     alignas(CACHE_LINE) _Atomic(uint32_t) go;
-    _Atomic(uint32_t) must, in, stop;
+    _Atomic(uint32_t) must, in, stop, refused;
     _Atomic(pid_t) tid; /* of the caller in workers[0] */
     int ith;
+    int has_place;
+    cpu_set_t place;
     pthread_t thread;
     struct pool *pool;
 };
@@ -307,24 +310,79 @@ static void help(struct worker *w)
     }
 }
 
-void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx)
+/* ---------------------------------------------------------------- runs */
+
+struct visit { /* what a caller was before its run */
+    struct pool *outer;
+    uint32_t fp;
+    int moved;
+    cpu_set_t mask;
+};
+
+static void take_place(struct worker *w)
 {
-    if (n <= 1 || inside == p) { /* alone */
-        uint32_t fp = fp_enter();
-        while (!fn(ctx, 0))
-            ;
-        fp_leave(fp);
-        return;
-    }
-    struct pool *outer = inside;
+    if (w->has_place && sched_setaffinity(0, sizeof w->place, &w->place) != 0)
+        atomic_store(&w->refused, 1);
+}
+
+static void begin(struct pool *p, struct visit *v)
+{
     struct worker *me = &p->workers[0];
     pthread_mutex_lock(&p->turn);
-    uint32_t fp = fp_enter();
+    v->outer = inside;
+    v->fp = fp_enter();
     inside = p;
+    atomic_store(&me->tid, own_tid());
+    v->moved = me->has_place && sched_getaffinity(0, sizeof v->mask, &v->mask) == 0;
+    take_place(me);
+}
+
+static void end(struct pool *p, const struct visit *v)
+{
+    if (v->moved)
+        sched_setaffinity(0, sizeof v->mask, &v->mask);
+    inside = v->outer;
+    fp_leave(v->fp);
+    pthread_mutex_unlock(&p->turn);
+}
+
+void pool_run(struct pool *p, int n, pool_fn fn, void *ctx)
+{
+    struct visit v;
+    if (inside == p) { /* from inside a run: all the threads are taken */
+        for (int i = 0; i < n; i++)
+            fn(ctx, i);
+        return;
+    }
+    begin(p, &v);
+    p->fn = fn;
+    p->ctx = ctx;
+    atomic_store_explicit(&p->left, n > 1 ? (uint32_t)(n - 1) : 0, memory_order_relaxed);
+    for (int i = 1; i < n; i++) {
+        atomic_store(&p->workers[i].must, 1);
+        send(&p->workers[i]);
+    }
+    if (n > 0)
+        fn(ctx, 0);
+    uint32_t left;
+    while ((left = atomic_load_explicit(&p->left, memory_order_acquire)) != 0)
+        wait_while_equal(&p->left, left, SPIN_NS);
+    end(p, &v);
+}
+
+void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx)
+{
+    struct visit v;
+    struct worker *me = &p->workers[0];
+    if (inside == p) {
+        while (!fn(ctx, 0))
+            ;
+        return;
+    }
+    begin(p, &v);
     p->share = fn;
     p->ctx = ctx;
     p->n_run = n;
-    atomic_store(&me->tid, own_tid());
     uint32_t run = atomic_fetch_add(&p->open, 1) + 1;
     for (int i = 1; i < n; i++)
         send(&p->workers[i]);
@@ -343,9 +401,7 @@ void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx)
         while (atomic_load(&p->workers[i].in) == run)
             wait_while_equal(&p->workers[i].in, run, SPIN_NS);
     }
-    inside = outer;
-    fp_leave(fp);
-    pthread_mutex_unlock(&p->turn);
+    end(p, &v);
 }
 
 /* ---------------------------------------------------------------- workers */
@@ -357,6 +413,7 @@ static void *worker_main(void *arg)
     fp_enter();
     inside = p;
     atomic_store(&w->tid, own_tid());
+    take_place(w);
     for (uint32_t seen = 0;;) {
         wait_while_equal(&w->go, seen, SPIN_NS);
         seen = atomic_load_explicit(&w->go, memory_order_acquire);
@@ -384,6 +441,11 @@ static void stop_workers(struct pool *p, int n)
 
 struct pool *pool_new(int n_threads, struct pith_error *err)
 {
+    return pool_new_at(n_threads, NULL, err);
+}
+
+struct pool *pool_new_at(int n_threads, const struct places *places, struct pith_error *err)
+{
     if (n_threads < 1 || n_threads > THREADS_MAX) {
         error_set(err, PITH_RANGE, "%d threads asked for; wanted 1 to %d", n_threads, THREADS_MAX);
         return NULL;
@@ -395,7 +457,13 @@ struct pool *pool_new(int n_threads, struct pith_error *err)
         return NULL;
     }
     p->n = n_threads;
-    p->workers[0].pool = p;
+    for (int i = 0; i < n_threads; i++) {
+        p->workers[i].ith = i;
+        p->workers[i].pool = p;
+        p->workers[i].has_place = places && i < places->n;
+        if (p->workers[i].has_place)
+            p->workers[i].place = places->set[i];
+    }
     pthread_mutex_init(&p->turn, NULL);
     sigset_t all, before; /* signals are for the host's threads: workers inherit a full mask */
     sigfillset(&all);
@@ -407,8 +475,6 @@ struct pool *pool_new(int n_threads, struct pith_error *err)
     int rc = 0;
     for (int i = 1; i < n_threads && rc == 0; i++) {
         struct worker *w = &p->workers[i];
-        w->ith = i;
-        w->pool = p;
         rc = pthread_create(&w->thread, NULL, worker_main, w);
         if (rc != 0) {
             error_set(err, PITH_NOMEM, "cannot start thread %d of %d: %s; ask for fewer threads",
@@ -433,35 +499,15 @@ void pool_free(struct pool *p)
     mem_free(p);
 }
 
+int pool_n_refused(const struct pool *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->n; i++)
+        n += (int)atomic_load(&p->workers[i].refused);
+    return n;
+}
+
 int pool_n_threads(const struct pool *p)
 {
     return p->n;
-}
-
-void pool_run(struct pool *p, int n, pool_fn fn, void *ctx)
-{
-    if (inside == p) { /* from inside a run: all the threads are taken */
-        for (int i = 0; i < n; i++)
-            fn(ctx, i);
-        return;
-    }
-    struct pool *outer = inside;
-    pthread_mutex_lock(&p->turn);
-    uint32_t fp = fp_enter();
-    inside = p;
-    p->fn = fn;
-    p->ctx = ctx;
-    atomic_store_explicit(&p->left, n > 1 ? (uint32_t)(n - 1) : 0, memory_order_relaxed);
-    for (int i = 1; i < n; i++) {
-        atomic_store(&p->workers[i].must, 1);
-        send(&p->workers[i]);
-    }
-    if (n > 0)
-        fn(ctx, 0);
-    uint32_t left;
-    while ((left = atomic_load_explicit(&p->left, memory_order_acquire)) != 0)
-        wait_while_equal(&p->left, left, SPIN_NS);
-    inside = outer;
-    fp_leave(fp);
-    pthread_mutex_unlock(&p->turn);
 }

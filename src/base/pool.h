@@ -10,6 +10,10 @@ enum { THREADS_MAX = 256 };
 struct pool;
 /* n_threads 1..THREADS_MAX, counted with the caller. */
 struct pool *pool_new(int n_threads, struct pith_error *err);
+/* The same with each thread at its place (NULL: wherever the scheduler likes; copied). The caller of a run is at its own during the run. */
+struct places;
+struct pool *pool_new_at(int n_threads, const struct places *places, struct pith_error *err);
+int pool_n_refused(const struct pool *p); /* threads the system has not let go to their place */
 void pool_free(struct pool *p);
 int pool_n_threads(const struct pool *p);
 typedef void (*pool_fn)(void *ctx, int ith);

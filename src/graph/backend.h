@@ -77,7 +77,7 @@ struct exec {
     struct cache_view state; /* blocks of recurrent state: page_bytes is a block's */
     uint8_t *scratch;        /* per thread: scratch + ith * scratch_bytes */
     size_t scratch_bytes;
-    int n_threads;
+    int n_threads, n_nodes; /* thread i is of memory node i % n_nodes */
     struct pool *pool;
     void *run_state; /* the backend's own, state_bytes large */
     _Atomic(int) *cancel;
@@ -150,6 +150,11 @@ struct backend {
     /* Limits of the machine as this backend's kernels could reach them, about ms milliseconds for each. */
     pith_status (*measure)(struct device *d, struct pool *pool, int n_threads, int ms,
                            struct pith_machine *out, struct pith_error *err);
+    /* For each count of threads the rate of reading and of integer products in short hand-overs, the best of `rounds` rounds, within
+     * about ms milliseconds in all. */
+    pith_status (*measure_threads)(struct device *d, struct pool *pool, const int32_t *counts,
+                                   int n_counts, int rounds, int ms, double (*rates)[2],
+                                   struct pith_error *err);
 };
 
 /* Rows of a value in this step. */

@@ -260,7 +260,7 @@ pith_status model_load(struct pith_model *m, struct pith_error *err)
         }
         l.total += t->bytes;
     }
-    pool_run(m->pool, m->n_threads, load_worker, &l);
+    pool_run(m->pool, pool_n_threads(m->pool), load_worker, &l);
     if (atomic_load(&l.stop))
         st = error_set(err, PITH_CANCELLED, "loading %s was cancelled", gguf_path(m->gguf));
     else if (l.bad.n)

@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "base/env.h"
 #include "base/mem.h"
 
 #define X(symbol) extern const struct backend symbol;
@@ -14,6 +13,11 @@ static const struct backend *const backends[] = {
 #include "run/backends.def"
 };
 #undef X
+
+const struct backend *first_backend(void)
+{
+    return backends[0];
+}
 
 static pith_status open_devices(struct pith_model *m, struct pith_error *err)
 {
@@ -27,22 +31,6 @@ static pith_status open_devices(struct pith_model *m, struct pith_error *err)
             m->devices[m->n_devices++] = d;
         }
     return PITH_OK;
-}
-
-static pith_status open_threads(struct pith_model *m, struct pith_error *err)
-{
-    int64_t n = m->params.n_threads;
-    pith_status st = PITH_OK;
-    if (n == 0)
-        st = env_int("PITH_THREADS", 1, THREADS_MAX, cores_usable(), &n, err);
-    else if (n < 1 || n > THREADS_MAX)
-        st = error_set(err, PITH_RANGE, "n_threads is %lld, wanted 1..256 (0: as many as cores)",
-                       (long long)n);
-    if (st != PITH_OK)
-        return st;
-    m->n_threads = (int)n;
-    m->pool = pool_new((int)n, err);
-    return m->pool ? PITH_OK : err ? err->code : PITH_NOMEM;
 }
 
 static pith_status check_params(struct pith_model_params *p, struct pith_error *err)
@@ -122,10 +110,11 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
         return err->code;
     if (!m->params.vocab_only) {
         m->arch.want_logits = m->arch.hp.causal && m->arch.hp.pooling == PITH_POOL_NONE;
-        TRY(open_threads(m, err));
+        TRY(model_open_threads(m, err));
         TRY(open_devices(m, err));
         TRY(model_bind(m, err));
         TRY(model_place(m, err));
+        model_spread_weights(m);
         TRY(model_load(m, err));
         if (m->arch.arch->ready)
             TRY(m->arch.arch->ready(&m->arch, err));
@@ -160,6 +149,7 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
     }
     m->params.overrides = NULL; /* the caller's */
     m->params.cache_dir = NULL;
+    m->params.affinity = NULL;
     return m;
 }
 
@@ -185,18 +175,4 @@ void model_unref(struct pith_model *m)
     gguf_close(m->gguf);
     arena_deinit(&m->arena);
     mem_free(m);
-}
-
-pith_status machine_measure(int n_threads, int ms, struct pith_machine *out, struct pith_error *err)
-{
-    struct device *d;
-    n_threads = n_threads ? n_threads : cores_usable();
-    pith_status st = backends[0]->open(0, 0, &d, err);
-    if (st != PITH_OK)
-        return st;
-    struct pool *pool = pool_new(n_threads, err);
-    st = pool ? backends[0]->measure(d, pool, n_threads, ms, out, err) : err->code;
-    pool_free(pool);
-    backends[0]->close(d);
-    return st;
 }

@@ -9,6 +9,7 @@
 
 #include "arch/arch.h"
 #include "base/pool.h"
+#include "base/topology.h"
 #include "graph/backend.h"
 #include "run/packed_file.h"
 #include "text/vocab.h"
@@ -21,13 +22,15 @@ struct pith_model {
     struct arch_model arch;
     struct pith_model_params params;
     struct pool *pool;
-    int n_threads;
+    int n_threads, n_threads_prefill; /* by default; the pool has as many as the larger */
+    int n_nodes;                      /* over which threads and weights are spread */
+    int32_t node[NODES_MAX];          /* the kernel's numbers */
     struct device *devices[MAX_DEVICES];
     int n_devices;
     int32_t *layer_device;              /* [n_layer] */
     struct buffer weights[MAX_DEVICES]; /* packed weights and converted vectors */
     struct packed_file copy;            /* mapped: the packed weights are there instead */
-    struct str note;                    /* what became of that copy */
+    struct str note;                    /* what was asked for and not given, in sentences */
     const struct tensor *tok_embd;
     int tied;                /* it is the output matrix too */
     struct tensor **tensors; /* every bound weight */
@@ -40,6 +43,14 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
 struct pith_model *model_ref(struct pith_model *m);
 void model_unref(struct pith_model *m); /* NULL allowed */
 
+const struct backend *first_backend(void);
+
+/* threads.c: counts and places of threads, from the parameters, the environment and the machine. */
+pith_status model_open_threads(struct pith_model *m, struct pith_error *err);
+/* Before anything is loaded: the pages of placed weights will come from the nodes of their readers. */
+void model_spread_weights(struct pith_model *m);
+/* pith_measure_threads */
+pith_status machine_threads(int ms, struct pith_threads *out, struct pith_error *err);
 /* Limits of this machine by the first device (pith_machine_measure). */
 pith_status machine_measure(int n_threads, int ms, struct pith_machine *out,
                             struct pith_error *err);

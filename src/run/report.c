@@ -61,13 +61,14 @@ void session_report(const struct pith_session *s, int json, struct str *out)
     int n = g ? collect(s, g) : 0;
     out->failed |= !g;
     put_copy(s->model, json, out);
-    str_printf(
-        out,
-        json ? "\"threads\": %d, \"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, \"ops\": ["
-             : "%d threads, %d phases, %d op calls, cache %llu bytes\nop, weight, kernel, device, "
-               "calls, runs, bytes, operations, ns\n",
-        s->exec.n_threads, s->plan.n_phases, s->plan.n_calls,
-        (unsigned long long)cache_bytes(&s->cache));
+    str_printf(out,
+               json ? "\"threads\": %d, \"threads_prefill\": %d, \"threads_refused\": %d, "
+                      "\"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, \"ops\": ["
+                    : "%d threads (prefill %d; %d not at their place), %d phases, %d op calls, "
+                      "cache %llu bytes\nop, weight, kernel, device, "
+                      "calls, runs, bytes, operations, ns\n",
+               s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool), s->plan.n_phases,
+               s->plan.n_calls, (unsigned long long)cache_bytes(&s->cache));
     for (int i = 0; i < n; i++) {
         const struct call *c = g[i].first;
         str_printf(out,

@@ -39,9 +39,16 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                          p->n_ctx, 1 << 24);
     if (p->n_seq < 0 || p->n_seq > 65536)
         return error_set(err, PITH_RANGE, "n_seq is %d, wanted 1..65536", p->n_seq);
-    if (p->n_threads < 0 || p->n_threads > m->n_threads)
-        return error_set(err, PITH_RANGE, "n_threads is %d, the model was opened with %d",
-                         p->n_threads, m->n_threads);
+    int most = pool_n_threads(m->pool);
+    if (p->n_threads < 0 || p->n_threads > most || p->n_threads_prefill < 0 ||
+        p->n_threads_prefill > most)
+        return error_set(err, PITH_RANGE,
+                         "n_threads is %d and n_threads_prefill %d, the model was opened with %d",
+                         p->n_threads, p->n_threads_prefill, most);
+    s->n_threads = p->n_threads ? p->n_threads : m->n_threads;
+    s->n_threads_prefill = p->n_threads_prefill ? p->n_threads_prefill
+                           : p->n_threads       ? p->n_threads
+                                                : m->n_threads_prefill;
     s->n_ctx = p->n_ctx ? p->n_ctx : train < 4096 ? train : 4096;
     s->n_seq = p->n_seq ? p->n_seq : 1;
     s->n_batch = m->params.n_batch;
@@ -122,6 +129,7 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     const struct pith_model *m = s->model;
     const struct plan *p = &s->plan;
     int32_t cap_N = p->params.cap_N;
+    int n_threads = pool_n_threads(m->pool);
     pith_status st;
     for (int d = 0; d < m->n_devices; d++) {
         st = m->devices[d]->backend->alloc(m->devices[d], p->act_bytes[d], PITH_MEM_SCRATCH,
@@ -136,9 +144,8 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
     s->kept = mem_reserve(s->kept_bytes);
     s->exec.scratch_bytes = size_align(p->scratch_bytes + 64, 64);
-    s->scratch = mem_alloc(s->exec.scratch_bytes * (size_t)m->n_threads, PITH_MEM_SCRATCH);
-    s->run_state =
-        mem_zalloc(m->devices[0]->backend->state_bytes(p, m->n_threads), PITH_MEM_SCRATCH);
+    s->scratch = mem_alloc(s->exec.scratch_bytes * (size_t)n_threads, PITH_MEM_SCRATCH);
+    s->run_state = mem_zalloc(m->devices[0]->backend->state_bytes(p, n_threads), PITH_MEM_SCRATCH);
     s->stats = mem_array((size_t)p->n_calls, sizeof *s->stats, PITH_MEM_SCRATCH);
     s->seq_rows = mem_array((size_t)s->n_seq + 1, sizeof *s->seq_rows, PITH_MEM_SCRATCH);
     s->seq_last = mem_array((size_t)s->n_seq, sizeof *s->seq_last, PITH_MEM_SCRATCH);
@@ -162,7 +169,8 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     s->exec.step = s->step;
     s->exec.plan = p;
     s->exec.scratch = s->scratch;
-    s->exec.n_threads = m->n_threads;
+    s->exec.n_threads = s->n_threads;
+    s->exec.n_nodes = m->n_nodes;
     s->exec.pool = m->pool;
     s->exec.run_state = s->run_state;
     s->exec.cancel = &s->cancel;
@@ -195,8 +203,6 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
                        err));
     TRY(compile(s, err));
     TRY(allocate(s, err));
-    if (params->n_threads)
-        s->exec.n_threads = params->n_threads;
 fail:
     return st;
 }
@@ -455,6 +461,7 @@ static pith_status run_rows(struct pith_session *s, const struct pith_batch *b, 
     st = recurrent_take(&s->recurrent, s->step, err);
     if (st != PITH_OK)
         return st;
+    s->exec.n_threads = n > PREFILL_ROWS ? s->n_threads_prefill : s->n_threads;
     st = plan_run(&s->plan, &s->exec, err);
     if (st != PITH_OK) {
         recurrent_abort(&s->recurrent, s->step);

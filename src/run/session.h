@@ -10,6 +10,8 @@
 
 enum { POS_MAX = 1 << 30 }; /* positions are below */
 
+enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, beyond it computes */
+
 struct pith_session {
     struct pith_model *model;
     struct graph graph; /* owns what the plan points at */
@@ -19,6 +21,7 @@ struct pith_session {
     struct recurrent recurrent;
     struct state_layer *state; /* [n_layer] */
     int32_t *window;
+    int n_threads, n_threads_prefill; /* of steps with at most PREFILL_ROWS rows, and with more */
     int32_t n_ctx, n_seq, n_batch, cap_outputs;
     enum pool_kind pool_kind;
     int pooled, causal;

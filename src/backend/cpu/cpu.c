@@ -188,4 +188,5 @@ const struct backend backend_cpu = {
     .gather = cpu_gather,
     .sync = cpu_sync,
     .measure = cpu_measure,
+    .measure_threads = cpu_measure_threads,
 };

@@ -31,6 +31,9 @@ void cpu_gather(struct device *d, struct pool *pool, const struct cache_gather *
 /* measure.c */
 pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int ms,
                         struct pith_machine *out, struct pith_error *err);
+pith_status cpu_measure_threads(struct device *d, struct pool *pool, const int32_t *counts,
+                                int n_counts, int rounds, int ms, double (*rates)[2],
+                                struct pith_error *err);
 
 static inline void cpu_pause(void)
 {

@@ -11,7 +11,7 @@
  * A word that still carries an older phase stands for the untouched share of this one, so nobody has to reset words between phases. A
  * phase cannot complete before each non-empty share was claimed through its word, hence a late thread's swap for an old phase fails.
  * A phase of one unit (row work while decoding) is run at once by the thread that would open it: no hand-over.
- * Which thread does what never shows in the bits: units are rows or panels, and no sum is split. */
+ * With several memory nodes shares lie node by node and stealing begins at home. Which thread does what never shows in the bits: units are rows or panels, and no sum is split. */
 #include "backend/cpu/cpu.h"
 
 #include <limits.h>
@@ -37,7 +37,7 @@ struct runner {
     struct cpu_phase *ph; /* [n] */
     struct share *share;  /* [n_threads] */
     int32_t first, n;
-    int n_threads;
+    int n_threads, n_nodes;
     _Atomic(uint32_t) cur; /* phase being worked on, relative to first; n: finished */
     int64_t t0;
 };
@@ -83,6 +83,24 @@ static void prepare(struct runner *r, uint32_t i)
     atomic_store_explicit(&cp->done, 0, memory_order_relaxed);
 }
 
+/* Threads are dealt over the nodes in turn, thread i is of node i % n_nodes; shares lie node by node, so that every node has one contiguous
+ * part of each matrix. This is the first share of a node. */
+static int share_of_node(const struct runner *r, int k)
+{
+    int more = r->n_threads % r->n_nodes; /* nodes that have a thread more */
+    return k * (r->n_threads / r->n_nodes) + (k < more ? k : more);
+}
+
+/* The k-th share that thread ith looks at: its own, the others of its node, the rest. */
+static int share_to_try(const struct runner *r, int ith, int k)
+{
+    int home = ith % r->n_nodes, first = share_of_node(r, home);
+    int n = share_of_node(r, home + 1) - first;
+    if (k < n)
+        return first + (ith / r->n_nodes + k) % n;
+    return (first + k) % r->n_threads;
+}
+
 /* Runs units [lo, hi) of a phase. */
 static void work(struct runner *r, const struct phase *ph, int64_t lo, int64_t hi, int ith)
 {
@@ -92,13 +110,17 @@ static void work(struct runner *r, const struct phase *ph, int64_t lo, int64_t h
             calls[k].impl.fn(&calls[k], r->x, lo, hi, ith);
         return;
     }
-    int64_t at = 0; /* concat: the calls' units lie end to end */
-    for (int32_t k = 0; k < ph->n && at < hi; k++) {
-        int64_t n = ph->n == 1 ? hi : call_units(&calls[k], r->x);
-        int64_t a = lo > at ? lo - at : 0, b = hi - at < n ? hi - at : n;
-        if (a < b)
-            calls[k].impl.fn(&calls[k], r->x, a, b, ith);
-        at += n;
+    int64_t at = 0; /* concat: the calls' units lie end to end, node by node */
+    for (int home = 0; home < r->n_nodes; home++) {
+        for (int32_t k = 0; k < ph->n && at < hi; k++) {
+            int64_t n = call_units(&calls[k], r->x);
+            int64_t first = n * share_of_node(r, home) / r->n_threads;
+            int64_t end = n * share_of_node(r, home + 1) / r->n_threads;
+            int64_t a = lo > at ? lo - at : 0, b = hi - at < end - first ? hi - at : end - first;
+            if (a < b)
+                calls[k].impl.fn(&calls[k], r->x, first + a, first + b, ith);
+            at += end - first;
+        }
     }
 }
 
@@ -194,7 +216,7 @@ static int worker(void *ctx, int ith)
         const struct phase *ph = &r->x->plan->phases[r->first + (int32_t)i];
         struct cpu_phase *cp = &r->ph[i];
         for (int k = 0; k < r->n_threads; k++) { /* own share first, then the neighbours' */
-            int v = (ith + k) % r->n_threads;
+            int v = share_to_try(r, ith, k);
             for (int64_t c; (c = claim(r, i, v, k > 0)) >= 0;) {
                 if (cancelled(r)) { /* some thread is always here, so all hear of it */
                     atomic_store(&r->cur, CANCELLED_PHASE);
@@ -219,8 +241,12 @@ pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
                     struct pith_error *err)
 {
     (void)d;
-    struct runner r = {
-        .x = x, .ph = x->run_state, .first = first, .n = n, .n_threads = x->n_threads};
+    struct runner r = {.x = x,
+                       .ph = x->run_state,
+                       .first = first,
+                       .n = n,
+                       .n_threads = x->n_threads,
+                       .n_nodes = x->n_nodes > 1 && x->n_nodes <= x->n_threads ? x->n_nodes : 1};
     r.share = (struct share *)((uint8_t *)x->run_state + phases_bytes(x->plan));
     for (int i = 0; i < x->n_threads; i++)
         atomic_store_explicit(&r.share[i].word, 0, memory_order_relaxed);
