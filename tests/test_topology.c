@@ -296,7 +296,7 @@ static void models_on_nodes(void)
                   err.msg);
         CHECK_MSG(!memcmp(want, got, sizeof want), "row %zu: other bits", i);
         char counts[64];
-        snprintf(counts, sizeof counts, "%d threads (prefill %d)", rows[i].decode,
+        snprintf(counts, sizeof counts, "%d threads (prefill %d;", rows[i].decode,
                  rows[i].prefill ? rows[i].prefill : rows[i].decode);
         CHECK_MSG(!rows[i].decode || strstr(report, counts), "row %zu: %.60s", i, report);
     }
