@@ -1297,6 +1297,7 @@ static void reports(void)
         CHECK(n > 100 && n < (int64_t)sizeof buf && (int64_t)strlen(buf) == n &&
               strstr(buf, "matmul"));
         memset(part, 'x', sizeof part);
+        CHECK(strstr(buf, json ? "\"cache_type_k\": \"f16\"" : "K f16, V f16") != NULL);
         CHECK(pith_report(p.s, json, part, 10) > 100 && strlen(part) == 9 && part[10] == 'x');
         CHECK(pith_report(p.s, json, NULL, 0) > 100 && pith_report(p.s, json, NULL, 10) > 100);
     }

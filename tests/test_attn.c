@@ -2,6 +2,8 @@
  * time, poisoned slots, span partials against a direct softmax in double. */
 #include "vec_ref.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
 #include "base/rng.h"
 #include "graph/kv_page.h"
 #include "test.h"
@@ -233,6 +235,40 @@ static void every_pair_of_types(void)
     }
 }
 
+/* A page that ends where memory ends, K last or V last: nothing is read beyond it. Prefetches fault nowhere. */
+static void reads_end_with_the_page(void)
+{
+    static const int groups[] = {1, 2, 4, 6, 12};
+    struct rng r;
+    rng_init(&r, 6);
+    size_t room = 1 << 20, page = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *p = mmap(NULL, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(p != MAP_FAILED && !mprotect(p + room, page, PROT_NONE), "no guard page");
+    for (int i = 0; i < KV_N_TYPES * 2 * 5; i++) {
+        struct attn_job j = {.n_rows = 1, .d_k = 96, .d_v = 96, .slot1 = 64, .q = q, .lo = lo, .hi = hi};
+        j.k_type = j.v_type = kv_types[i / 2 / 5];
+        j.g = groups[i / 2 % 5];
+        j.q_ld = j.g * j.d_k;
+        lo[0] = 0;
+        hi[0] = 64;
+        random_queries(&j, &r);
+        make_cache(&j, &r, 0, 64, 1);
+        int64_t k_off = i % 2 ? 0 : j.v_bytes, v_off = i % 2 ? j.k_bytes : 0;
+        uint8_t *to = p + room - j.k_bytes - j.v_bytes;
+        const uint8_t *from = cache + pages[0] * j.page_bytes;
+        memcpy(to + k_off, from + j.k_off, (size_t)j.k_bytes);
+        memcpy(to + v_off, from + j.v_off, (size_t)j.v_bytes);
+        j.base = to;
+        j.k_off = k_off;
+        j.v_off = v_off;
+        pages[0] = 0;
+        set_outputs(&j, ref_m, ref_l, ref_o);
+        vr_attn(&j);
+        check_levels(&j, dtypes[j.k_type].name);
+    }
+    munmap(p, room + page);
+}
+
 /* Infinities and NaN inside what is seen, scores that overflow, K of denormals, V of -0. */
 static void special_values_equal_the_reference(void)
 {
@@ -393,6 +429,7 @@ int main(void)
     }
     TEST(levels_equal_the_reference);
     TEST(every_pair_of_types);
+    TEST(reads_end_with_the_page);
     TEST(special_values_equal_the_reference);
     TEST(tiles_equal_single_rows);
     TEST(spans_merge_to_the_softmax);

@@ -55,6 +55,15 @@ static void put_copy(const struct pith_model *m, int json, struct str *out)
     }
 }
 
+/* The first layer that keeps K and V, else the first. */
+static const struct kv_layer *keeper(const struct pith_session *s)
+{
+    int32_t l = 0, n = s->model->arch.hp.n_layer;
+    while (l < n && !s->kv[l].n_head_kv)
+        l++;
+    return &s->kv[l < n ? l : 0];
+}
+
 void session_report(const struct pith_session *s, int json, struct str *out)
 {
     struct group *g = mem_array((size_t)s->plan.n_calls, sizeof *g, PITH_MEM_META);
@@ -63,12 +72,14 @@ void session_report(const struct pith_session *s, int json, struct str *out)
     put_copy(s->model, json, out);
     str_printf(out,
                json ? "\"threads\": %d, \"threads_prefill\": %d, \"threads_refused\": %d, "
-                      "\"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, \"ops\": ["
+                      "\"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, "
+                      "\"cache_type_k\": \"%s\", \"cache_type_v\": \"%s\", \"ops\": ["
                     : "%d threads (prefill %d; %d not at their place), %d phases, %d op calls, "
-                      "cache %llu bytes\nop, weight, kernel, device, "
+                      "cache %llu bytes, K %s, V %s\nop, weight, kernel, device, "
                       "calls, runs, bytes, operations, ns\n",
                s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool), s->plan.n_phases,
-               s->plan.n_calls, (unsigned long long)cache_bytes(&s->cache));
+               s->plan.n_calls, (unsigned long long)cache_bytes(&s->cache),
+               dtypes[keeper(s)->k_type].name, dtypes[keeper(s)->v_type].name);
     for (int i = 0; i < n; i++) {
         const struct call *c = g[i].first;
         str_printf(out,
