@@ -4,8 +4,12 @@
 #define NAME3(n, l) n##l
 #define vf NAME(vf)
 #define vi NAME(vi)
+#define vh NAME(vh)
+#define vd NAME(vd)
 typedef float vf __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float vh __attribute__((vector_size(2 * LANES), aligned(4), may_alias)); /* half */
+typedef double vd __attribute__((vector_size(4 * LANES), aligned(8), may_alias));
 
 #define ALL(n)             ((vf){} + (n)) /* n in every lane */
 #define SELECT(mask, a, b) ((vf)(((vi)(a) & (mask)) | ((vi)(b) & ~(mask))))
@@ -86,12 +90,10 @@ TARGET static void NAME(mass)(const float *x, float best, float rounder, double 
 
 TARGET static void NAME(moments)(const float *x, float best, double *sum, double *squares)
 {
-    for (int i = 0; i < BLOCK; i += LANES / 2) {
-        for (int j = 0; j < LANES / 2; j++) { /* lane i % 8, whatever LANES is */
-            double d = (double)best - (double)x[i + j];
-            sum[(i + j) % 8] += d;
-            squares[(i + j) % 8] += d * d;
-        }
+    for (int i = 0; i < BLOCK; i += LANES / 2) { /* element i is in lane i % 8, whatever LANES is */
+        vd d = (double)best - __builtin_convertvector(*(const vh *)(x + i), vd);
+        *(vd *)(sum + i % 8) += d;
+        *(vd *)(squares + i % 8) += d * d;
     }
 }
 
@@ -118,6 +120,8 @@ TARGET static void NAME(keys)(const float *x, uint32_t *key)
 #undef NAME3
 #undef vf
 #undef vi
+#undef vh
+#undef vd
 #undef ALL
 #undef SELECT
 #undef WEIGH

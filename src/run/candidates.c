@@ -18,7 +18,7 @@
 #include "run/block.h"
 
 #define PLACE_BEHIND_ALL ((uint64_t)UINT32_MAX << 32 | INT32_MAX)
-enum { HEAP_MAX = 8192, DIGIT_BITS = 12, DIGITS = 1 << DIGIT_BITS };
+enum { HEAP_MAX = 8192, DIGIT_BITS = 14, DIGITS = 1 << DIGIT_BITS };
 
 /* Rounds so that the sum of n weights, each at most 1, fits 53 bits. */
 static float quantum_rounder(int32_t n)
@@ -310,8 +310,13 @@ static int32_t gather(struct candidates *c, struct order o, uint32_t lo, uint32_
         if (c->block_best[b] < floor)
             continue;
         keys_of(o, c->best, block(c, b, &n), key);
+        uint32_t hits = 0;
+        for (int i = 0; i < BLOCK; i++)
+            hits |= key[i] - lo <= hi - lo;
+        if (!hits) /* the usual case */
+            continue;
         for (int i = 0; i < n; i++) {
-            if (key[i] < lo || key[i] > hi)
+            if (key[i] - lo > hi - lo)
                 continue;
             if (found == HEAP_MAX)
                 return -1;
@@ -391,7 +396,7 @@ static uint64_t radix_select(struct candidates *c, struct order o, struct goal g
 {
     static const struct {
         int shift, bits;
-    } digits[] = {{20, 12}, {8, 12}, {0, 8}};
+    } digits[] = {{18, 14}, {4, 14}, {0, 4}};
     uint64_t prefix = 0, place;
     for (size_t i = 0; i < sizeof digits / sizeof digits[0]; i++) {
         int shift = digits[i].shift, bits = digits[i].bits, digit = 0;
@@ -460,10 +465,9 @@ void candidates_keep(struct candidates *c, struct order o, uint64_t first, uint6
         for (int i = 0; i < n; i++) {
             int32_t at = b * BLOCK + i;
             uint64_t place = (uint64_t)key[i] << 32 | (uint32_t)at;
-            if (place < first || place > last)
-                continue;
+            c->own_id[kept] = candidates_id(c, at); /* kept <= at */
             c->own_x[kept] = c->x[at];
-            c->own_id[kept++] = candidates_id(c, at);
+            kept += place >= first && place <= last;
         }
     }
     c->x = c->own_x;
