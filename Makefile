@@ -95,7 +95,7 @@ includes  = -Iinclude $(if $(filter cli/% tools/%,$1),-I$(dir $1),-Isrc) $(if $(
 
 # ---------------------------------------------------------------- targets
 
-.PHONY: all programs run check test soak asan ubsan tsan arm fuzz bench install uninstall clean format help fuzzers FORCE
+.PHONY: all programs run check test soak asan ubsan tsan arm arm-program fuzz bench install uninstall clean format help fuzzers FORCE
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -136,15 +136,20 @@ fuzz:
 	@$(MAKE) B=build-fuzz CC=clang SAN=fuzzer-no-link,address,undefined CFLAGS="-O1 -g" fuzzers
 	@B=build-fuzz FUZZ_TIME=$(FUZZ_TIME) scripts/run_fuzz.sh
 
-## arm: the kernels' tests cross-compiled for AArch64 and run under qemu-user
-ARM_ROOMS := base tensor graph backend
-# Those that include a room of these, and neither a room above nor the public functions.
+## arm: cross-compiled for AArch64 and run under qemu-user: the kernels' tests, and whole models against this machine's bytes
+# Tests that include a room of these, and neither a room above nor the public functions.
 ARM_TESTS = $(basename $(shell grep -lE '"(base|tensor|graph|backend)/' tests/test_*.c | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'))
-arm:
+ARM_MAKE = $(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar LD=aarch64-linux-gnu-ld OBJCOPY=aarch64-linux-gnu-objcopy \
+    PKGS= CPPFLAGS="-idirafter /usr/include" LDFLAGS=-static
+arm: all
 	@scripts/deps.sh arm
-	@$(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar PKGS= ROOMS="$(ARM_ROOMS)" LDFLAGS=-static \
-	    build-arm/rooms.a $(addprefix build-arm/,$(ARM_TESTS))
+	+@$(ARM_MAKE) PKG_LIBS= $(addprefix build-arm/,$(ARM_TESTS))
 	@B=build-arm TEST_LIMIT=1800 TEST_RULES=0 TEST_WRAP="qemu-aarch64 -cpu max" scripts/run_tests.sh
+	@TEST_SCALE=10 tests/test_arm.sh
+
+# The libraries of the text room are this machine's: their headers serve, and nothing that needs their code is run.
+arm-program:
+	+@$(ARM_MAKE) PKG_LIBS=-Wl,--unresolved-symbols=ignore-all build-arm/pith
 
 ## bench: what this machine can do and how near the default model comes to it (MODEL=)
 bench: all $(BENCHES)
