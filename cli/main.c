@@ -7,7 +7,8 @@
 #include "cli.h"
 
 static const struct command *const commands[] = {
-    &cmd_run, &cmd_bench, &cmd_inspect, &cmd_logits, &cmd_tokenize, &cmd_sample, &cmd_synth,
+    &cmd_run,    &cmd_bench,    &cmd_inspect, &cmd_logits, &cmd_tokenize,
+    &cmd_sample, &cmd_template, &cmd_synth,
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -231,6 +231,21 @@ PITH_API void pith_stream_close(pith_stream *s);
 /* Returns the text that became complete (owned by the stream, valid until the next call, terminated) and its length. */
 PITH_API const char *pith_stream_put(pith_stream *s, int32_t id, size_t *n_bytes);
 
+/* ---------------------------------------------------------------- chat templates */
+
+/* A template of the Jinja language as models publish them, rendered as transformers does. Read-only: any number of threads may render. */
+typedef struct pith_template pith_template;
+/* PITH_FORMAT: a syntax error; PITH_UNSUPPORTED: include, import, extends, block. The message has line, column and the text there. */
+PITH_API pith_template *pith_template_open(const char *text, size_t n_bytes, struct pith_error *err);
+PITH_API void pith_template_close(pith_template *t);
+/* The model's own, owned by the model: NULL = tokenizer.chat_template, "tool_use" = tokenizer.chat_template.tool_use. bos_token and eos_token
+ * are the model's where the variables do not say. NULL: PITH_MISSING, or why the text cannot be a template (the model opens all the same). */
+PITH_API const pith_template *pith_model_template(const pith_model *m, const char *name, struct pith_error *err);
+/* Renders with the variables of a JSON object: messages, tools, documents (null when absent), add_generation_prompt (false) and any other;
+ * "now" (ISO 8601) is what strftime_now formats, else the clock. Writes at most cap bytes (not terminated), returns the full length, -1 on
+ * error. PITH_STATE: the template called raise_exception, and the message is its own; PITH_RANGE: a limit on steps, memory or length. */
+PITH_API int64_t pith_template_render(const pith_template *t, const char *json, size_t n_bytes, char *buf, size_t cap, struct pith_error *err);
+
 /* ---------------------------------------------------------------- sessions */
 
 typedef struct pith_session pith_session;

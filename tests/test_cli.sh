@@ -44,7 +44,7 @@ gives()
 # same NAME FOUND WANTED
 same() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "found \"$2\", wanted \"$3\""; fi; }
 
-commands='run bench inspect logits tokenize sample synth'
+commands='run bench inspect logits tokenize sample template synth'
 
 # ---------------------------------------------------------------- help and version
 

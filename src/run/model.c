@@ -108,6 +108,7 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
     m->vocab = vocab_new(m->gguf, err);
     if (!m->vocab)
         return err->code;
+    TRY(chat_templates_open(&m->chat, m->gguf, m->vocab, &m->arena, err));
     if (!m->params.vocab_only) {
         m->arch.want_logits = m->arch.hp.causal && m->arch.hp.pooling == PITH_POOL_NONE;
         TRY(model_open_threads(m, err));
@@ -171,6 +172,7 @@ void model_unref(struct pith_model *m)
     }
     packed_file_deinit(&m->copy);
     str_deinit(&m->note);
+    chat_templates_close(&m->chat);
     vocab_free(m->vocab);
     gguf_close(m->gguf);
     arena_deinit(&m->arena);

@@ -11,6 +11,7 @@
 #include "base/pool.h"
 #include "base/topology.h"
 #include "graph/backend.h"
+#include "run/chat.h"
 #include "run/packed_file.h"
 #include "text/vocab.h"
 
@@ -19,6 +20,7 @@ struct pith_model {
     struct arena arena;
     struct gguf *gguf;
     struct vocab *vocab;
+    struct chat_templates chat;
     struct arch_model arch;
     struct pith_model_params params;
     struct pool *pool;
