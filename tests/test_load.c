@@ -446,6 +446,74 @@ static void limit(void)
     CHECK_MSG(folder(".packed", NULL, 0) == 3, "a copy that does not fit drove others out");
 }
 
+/* A tied embedding is the output matrix too, and held once; a copy that is mapped takes no memory of ours but the vectors'. */
+static void memory_plan(void)
+{
+    const struct tiny *t = &tinies[1];
+    char path[256], copy[512];
+    struct start want;
+    struct pith_memory_report memory;
+    struct pith_model_info info = {.size = sizeof info};
+    struct pith_error err;
+    NEED_ROOM;
+    REQUIRE(t->tied && prepare(t, path, &want, copy), "no copy");
+    for (int mapped = 0; mapped < 2; mapped++) {
+        struct start s = start_with(mapped ? tmp_dir : NULL);
+        pith_model *m = pith_model_open(path, &s.params, &err);
+        REQUIRE(m, "%s", err.msg);
+        pith_model_get_info(m, &info, NULL);
+        pith_memory(&memory);
+        pith_model_close(m);
+        uint64_t most = mapped ? 4096 : info.weight_bytes + 4096;
+        CHECK_MSG(memory.used[PITH_MEM_WEIGHTS] <= most,
+                  "%llu bytes of weights are held, at most %llu are needed",
+                  (unsigned long long)memory.used[PITH_MEM_WEIGHTS], (unsigned long long)most);
+    }
+}
+
+/* A number of kB in /proc/self/status. */
+static long status_kb(const char *key)
+{
+    char line[256];
+    long kb = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, key, strlen(key)))
+            kb = strtol(line + strlen(key), NULL, 10);
+    if (f)
+        fclose(f);
+    return kb;
+}
+
+/* Packing lets go of the source as it goes: at no time are both wholly resident. */
+static void peak_memory(void)
+{
+    static const struct tiny large = {"llama", "q8_0", 512, 8, 64, 2048, 2000, 0, 1, 6};
+    struct stat sb;
+    const char *path = UNDER_SANITIZER ? NULL : tiny_write(&large, 1);
+    if (UNDER_SANITIZER)
+        SKIP("a sanitizer's own memory is in the way");
+    REQUIRE(path && !stat(path, &sb), "no model");
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct pith_model_params p = PITH_MODEL_PARAMS_INIT;
+        struct pith_error err;
+        p.weights = PITH_WEIGHTS_PACKED;
+        long before = status_kb("VmRSS:"), peak = 0;
+        pith_model *m = pith_model_open(path, &p, &err);
+        peak = status_kb("VmHWM:") - before;
+        _exit(!m || before < 0
+                  ? 2
+                  : peak > sb.st_size / 1024 * 14 / 10 +
+                               4096); /* 1.4, not 2: chunks are a part of so small a file */
+    }
+    int status = 0;
+    CHECK_MSG(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) &&
+                  !WEXITSTATUS(status),
+              "more than 1.4 times the file's %lld bytes were resident", (long long)sb.st_size);
+}
+
 /* The n-th allocation fails, for every n, with no copy there and with one. */
 static void refused_memory(void)
 {
@@ -485,6 +553,8 @@ int main(void)
     TEST(cancelled);
     TEST(writers_at_once);
     TEST(limit);
+    TEST(memory_plan);
+    TEST(peak_memory);
     TEST(refused_memory);
     return test_end();
 }

@@ -283,15 +283,15 @@ PACK(q6_K, pack_q6_K, 256, 210, P16_Q6_K)
 PACK(iq4_xs, pack_iq4_xs, 256, 136, P16_IQ4_XS)
 
 /* f32 and pairs of bf16: a row is n words; f16: the same, and the halves of a word go to rows of their own. What is left of a row after the
- * last LANES words goes one by one. */
+ * last LANES words goes one by one. LANES rows after the other: 64 streams at once are slower. */
 INLINE void pack64(const uint8_t *rows, int64_t ld, int64_t n, uint8_t *out, const int halves)
 {
     const int per = halves ? 2 : 1, size = 4 / per; /* items of a word; their bytes */
     const int64_t words = n / per / LANES * LANES;
-    for (int64_t w = 0; w < words; w += LANES)
-        UNROLL for (int r0 = 0; r0 < 64; r0 += LANES) {
+    for (int r0 = 0; r0 < 64; r0 += LANES)
+        for (int64_t w = 0; w < words; w += LANES) {
             vi v[LANES];
-            prefetch_next(rows, 64 * ld, 64 * 4 * w + 4 * LANES * r0, 4 * LANES * LANES);
+            prefetch_next(rows, (r0 + LANES) * ld, 4 * LANES * w, 4 * LANES * LANES);
             rows_all(v, rows + r0 * ld + 4 * w, ld);
             UNROLL for (int i = 0; i < LANES; i++)
                 if (halves)

@@ -526,7 +526,8 @@ static void op_attn_merge(call c, exec x, int64_t begin, int64_t end, int ith)
 struct row {
     op_fn fn;
     op_units_fn units;
-    const char *kernel, *mapped; /* mapped: panels made on the fly from the file's rows */
+    const char *kernel;
+    const char *mapped[2]; /* panels made on the fly from the file's rows: in plain C, by vectors */
 };
 static const struct row rows[OP_COUNT] = {
     [OP_EMBED] = {.fn = op_embed, .kernel = "embed"},
@@ -542,17 +543,17 @@ static const struct row rows[OP_COUNT] = {
     [OP_MATMUL] = {.fn = op_matmul,
                    .units = matmul_units,
                    .kernel = "matmul packed",
-                   .mapped = "matmul mapped"},
+                   .mapped = {"matmul mapped (plain packing)", "matmul mapped"}},
     [OP_MATMUL_GLU] = {.fn = op_matmul_glu,
                        .units = matmul_units,
                        .kernel = "matmul_glu packed",
-                       .mapped = "matmul_glu mapped"},
+                       .mapped = {"matmul_glu mapped (plain packing)", "matmul_glu mapped"}},
     [OP_ATTN] = {.fn = op_attn, .units = attn_units, .kernel = "attn paged"},
     [OP_ATTN_MERGE] = {.fn = op_attn_merge, .kernel = "attn_merge"},
     [OP_MOE_MATMUL] = {.fn = op_moe_matmul,
                        .units = moe_units,
                        .kernel = "moe_matmul packed",
-                       .mapped = "moe_matmul mapped"},
+                       .mapped = {"moe_matmul mapped (plain packing)", "moe_matmul mapped"}},
     [OP_MOE_SUM] = {.fn = op_moe_sum, .kernel = "moe_sum"},
     [OP_LAYER_NORM] = {.fn = op_layer_norm, .kernel = "layer_norm"},
     [OP_L2_NORM] = {.fn = op_l2_norm, .kernel = "l2_norm"},
@@ -573,7 +574,7 @@ int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_
         return 0;
     if (n->w2 && !n->w2->packed != !n->w->packed)
         return 0;
-    const char *kernel = product && !n->w->packed ? row->mapped : row->kernel;
+    const char *kernel = product && !n->w->packed ? row->mapped[!!kern->pack[n->w->type]] : row->kernel;
     *out = (struct op_impl){.kernel = kernel, .fn = row->fn, .units = row->units, .ctx = kern};
     if (n->op == OP_EMBED)
         out->scratch = (size_t)tensor_k(n->w) * 4 + 64;
