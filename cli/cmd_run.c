@@ -8,7 +8,7 @@
 
 struct opts {
     struct model_opts model;
-    const char *prompt, *file;
+    const char *prompt, *file, *session;
     int64_t n;
     struct sampler_opts sampler;
     struct arg_texts stop;
@@ -24,6 +24,9 @@ static const struct arg args[] = {
     {.name = "--file", .alias = "-f", .meta = "FILE", ARG_FIELD(struct opts, file, ARG_TEXT),
      .otherwise = "stdin, unless it is a terminal",
      .help = "read the prompt from a file, byte for byte; - is stdin"},
+    {.name = "--session", .meta = "FILE", ARG_FIELD(struct opts, session, ARG_TEXT),
+     .help = "load the state saved in FILE if it is there, save it at the end; without a prompt "
+             "the text goes on where it stopped, with one what they have in common is reused"},
     {.name = "--predict", .alias = "-n", ARG_FIELD(struct opts, n, ARG_INT), .lo = -2,
      .hi = INT32_MAX, .dflt = "-1",
      .help = "most tokens to make; -1: until the end token; -2: until the context is full; "
@@ -58,10 +61,55 @@ static const struct arg args[] = {
 
 /* ---------------------------------------------------------------- prompt */
 
+/* A saved session and no prompt. */
+static int goes_on(const struct opts *o)
+{
+    return o->session && !o->prompt && !o->file && access(o->session, F_OK) == 0;
+}
+
+/* The tokens of the saved text. */
+static int32_t *held_ids(const pith_session *s, int64_t *n, int *code)
+{
+    *n = pith_tokens(s, 0, NULL, 0);
+    int32_t *ids = malloc((size_t)*n * sizeof *ids + 1);
+    if (!ids)
+        *code = cli_no_memory();
+    else
+        pith_tokens(s, 0, ids, (size_t)*n);
+    return ids;
+}
+
+static int load_session(const struct opts *o, pith_session *s)
+{
+    struct pith_error err = {0};
+    if (!o->session || access(o->session, F_OK) != 0)
+        return CLI_OK;
+    pith_status st = pith_load(s, 0, o->session, &err);
+    if (st == PITH_STATE) /* of another model: the file is wrong here, not the machine */
+        return cli_say(CLI_INPUT, "%s", err.msg);
+    return st == PITH_OK ? CLI_OK : cli_fail(&err);
+}
+
+static int save_session(const struct opts *o, pith_session *s,
+                        const struct pith_generate_result *r)
+{
+    struct pith_error err = {0};
+    if (!o->session)
+        return CLI_OK;
+    int shown = r->unfed >= 0 && (r->stop == PITH_STOP_LENGTH || r->stop == PITH_STOP_CALLBACK);
+    pith_cancel_reset(s);
+    if (shown && pith_length(s, 0) < pith_n_ctx(s) &&
+        pith_feed(s, 0, &r->unfed, 1, &err) != PITH_OK)
+        return cli_fail(&err);
+    return pith_save(s, 0, o->session, &err) == PITH_OK ? CLI_OK : cli_fail(&err);
+}
+
 static int read_prompt(const struct opts *o, char **text, size_t *n)
 {
     if (o->prompt && o->file)
         return cli_say(CLI_USE, "found both --prompt and --file; wanted one of them");
+    if (goes_on(o))
+        return CLI_OK;
     if (o->prompt) {
         *text = strdup(o->prompt);
         *n = strlen(o->prompt);
@@ -150,7 +198,7 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
     struct pith_error err = {0};
     struct output out = {0};
     struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
-    struct pith_generate_result result = {0};
+    struct pith_generate_result result = {.unfed = -1};
     if (o->n == 0) {
         double began = cli_seconds();
         if (pith_prefix(s, 0, ids, (size_t)n_ids, NULL, &err) != PITH_OK)
@@ -177,6 +225,9 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
         if (st != PITH_OK && st != PITH_CANCELLED)
             return cli_fail(&err);
     }
+    int code = save_session(o, s, &result);
+    if (code)
+        return code;
     if (cli_chatty(&o->model))
         timings(&result, o->sampler.seed);
     if (o->model.verbose)
@@ -205,13 +256,17 @@ static int run_prompt(struct opts *o, const char *text, size_t n_bytes)
     if (pith_model_get_info(m, &info, NULL) == PITH_OK && !info.causal)
         code = cli_say(CLI_INPUT, "%s is an encoder and makes no text; 'pith logits' gives its output",
                        o->model.path);
-    if (!code)
+    if (!code && text)
         ids = prompt_ids(o, m, text, n_bytes, &n_ids, &code);
-    if (ids)
+    if (!code)
         sampler = cli_sampler_open(&o->sampler, m, &code);
     if (sampler)
         s = cli_session_open(m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
-    if (s) {
+    if (s)
+        code = load_session(o, s);
+    if (s && !code && !text)
+        ids = held_ids(s, &n_ids, &code);
+    if (s && !code) {
         interrupt_watch(s);
         code = generate(o, s, sampler, ids, n_ids);
         interrupt_watch(NULL);
@@ -225,8 +280,8 @@ static int run_prompt(struct opts *o, const char *text, size_t n_bytes)
 
 static int run(void *opts)
 {
-    char *text;
-    size_t n_bytes;
+    char *text = NULL;
+    size_t n_bytes = 0;
     int code = read_prompt(opts, &text, &n_bytes);
     if (code)
         return code;

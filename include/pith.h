@@ -309,6 +309,18 @@ PITH_API int32_t pith_n_ctx(const pith_session *s);
 /* Bytes of cached K and V that decoding one token reads behind n positions (window layers stop growing). */
 PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
 
+/* Ids of the first cap tokens held (-1: an embedding row). Returns how many there are, -1: no such sequence. */
+PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, size_t cap);
+
+/* Save and load: one sequence, or all of the session with seq -1, with K, V, recurrent state, edits and the last logits (not samplers).
+ * Files are written under another name, synced and renamed. A load checks everything first: another model, cache type or version, damage
+ * or want of room is an error that names it, and changes nothing. It replaces the sequence, or all of them. */
+PITH_API pith_status pith_save(const pith_session *s, int32_t seq, const char *path, struct pith_error *err);
+PITH_API pith_status pith_load(pith_session *s, int32_t seq, const char *path, struct pith_error *err);
+/* *n receives the bytes needed; buf NULL: that alone. Too small a buffer is PITH_RANGE. */
+PITH_API pith_status pith_save_memory(const pith_session *s, int32_t seq, void *buf, size_t cap, size_t *n, struct pith_error *err);
+PITH_API pith_status pith_load_memory(pith_session *s, int32_t seq, const void *p, size_t n, struct pith_error *err);
+
 /* Outputs of the last step, in the order of its rows that asked. NULL when i is out of range. Valid until the next step. */
 PITH_API int32_t pith_n_outputs(const pith_session *s);
 /* Most outputs one pith_step can give; a batch that asks for more is PITH_RANGE. */
@@ -415,6 +427,7 @@ struct pith_generate_result {
     int32_t n_prompt, n_kept, n_generated;
     size_t n_bytes;
     int64_t prefill_ns, decode_ns;
+    int32_t unfed; /* the last token made, which the sequence does not hold yet; -1: none */
 };
 /* Cancelled while it writes: PITH_OK with PITH_STOP_CANCELLED and the text so far; in the prompt: PITH_CANCELLED. */
 PITH_API pith_status pith_generate(pith_session *s, const struct pith_generate_params *params, struct pith_generate_result *out, struct pith_error *err);

@@ -332,6 +332,17 @@ gives run_until_full 0 '' run "$text" -p Once -n -2 -c 8
 gives run_context_shift 0 '' run "$text" -p Once -n 30 -c 8 --ignore-eog --context-shift --keep 1 --discard 2
 gives run_self_extend 0 '' run "$text" -p Once -n 30 -c 64 --ignore-eog --ga-n 2 --ga-w 8
 gives run_bad_self_extend 2 'ga_n is 3 and ga_w is 8' run "$text" -p Once --ga-n 3 --ga-w 8
+# A session in two runs says what one run says; another model's is refused.
+once() { "$pith" run "$text" "$@" -c 256 --ignore-eog </dev/null; }
+whole=$(once -p 'Once upon a time' -n 40)
+parts="$(once -p 'Once upon a time' -n 15 --session "$dir/s")$(once -n 25 --session "$dir/s")"
+same run_session "$parts" "$whole"
+same run_session_prefix "$(once -p 'Once upon a time' -n 40 --session "$dir/s")" "$whole"
+"$pith" synth "$dir/other.gguf" --vocab 400 --seed 5
+gives run_session_of_another 2 'saved with another model' run "$dir/other.gguf" -p a -n 1 --session "$dir/s"
+printf broken >"$dir/s"
+gives run_session_damaged 2 'is no saved session' run "$text" -p Once -n 1 --session "$dir/s"
+same run_session_left "$(cat "$dir/s")" broken
 gives run_missing_prompt_file 2 'No such file' run "$text" -f "$dir/absent"
 gives run_prompt_folder 2 'directory' run "$text" -f "$dir"
 "$pith" run "$text" -p Once -n 8 >/dev/full 2>"$err"

@@ -215,6 +215,11 @@ static void live(struct trial *t, struct life *l)
         MUST(t, "shift", pith_shift(s, 1, 0, -1, -1, err) == PITH_OK);
         MUST(t, "step after edits", pith_feed(s, 1, ids, 1, err) == PITH_OK);
         CHECK(pith_length(s, 1) == 3 && pith_position_max(s, 1) == 2);
+        static uint8_t saved[1 << 20];
+        size_t n_saved = 0;
+        MUST(t, "save", pith_save_memory(s, 1, saved, sizeof saved, &n_saved, err) == PITH_OK);
+        MUST(t, "load", pith_load_memory(s, 1, saved, n_saved, err) == PITH_OK);
+        CHECK(pith_length(s, 1) == 3);
         MUST(t, "prefill again", pith_prefix(s, 0, ids, 4, NULL, err) == PITH_OK);
         live_decode(t, s, l);
     } else {

@@ -298,6 +298,50 @@ void pith_trim(pith_session *s)
         cache_trim(&s->cache);
 }
 
+int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, size_t cap)
+{
+    if (!s || seq < 0 || seq >= s->n_seq)
+        return -1;
+    const struct cache_seq *q = &s->cache.seq[seq];
+    for (size_t i = 0; ids && i < cap && i < (size_t)q->n; i++)
+        ids[i] = q->token[i];
+    return q->n;
+}
+
+pith_status pith_save(const pith_session *s, int32_t seq, const char *path, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(path);
+    return session_save(s, seq, path, err);
+}
+
+pith_status pith_load(pith_session *s, int32_t seq, const char *path, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(path);
+    return session_load(s, seq, path, err);
+}
+
+pith_status pith_save_memory(const pith_session *s, int32_t seq, void *buf, size_t cap, size_t *n,
+                             struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(n);
+    return session_save_memory(s, seq, buf, cap, n, err);
+}
+
+pith_status pith_load_memory(pith_session *s, int32_t seq, const void *p, size_t n,
+                             struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(p);
+    return session_load_memory(s, seq, p, n, err);
+}
+
 int64_t pith_length(const pith_session *s, int32_t seq)
 {
     return s && seq >= 0 && seq < s->n_seq ? s->cache.seq[seq].n : -1;

@@ -244,6 +244,25 @@ pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t need,
     return pages_commit(c, g, need, err);
 }
 
+pith_status pages_replace(struct cache *c, int group, int32_t seq, int32_t n,
+                          struct pith_error *err)
+{
+    struct cache_group *g = &c->group[group];
+    int32_t freed = 0;
+    for (int32_t k = 0; seq >= 0 && k < c->cap_pages; k++) {
+        int32_t page = c->seq[seq].pages[group][k];
+        freed += page >= 0 && g->refs[page] == 1;
+    }
+    if (seq < 0)
+        freed = g->n_made - g->n_free;
+    if (n > pages_available(g) + freed)
+        return error_set(err, PITH_NOMEM,
+                         "%d pages of %d positions are needed, %d are free; end another sequence "
+                         "or open the session with a larger n_tokens",
+                         n, STEP_PAGE, pages_available(g) + freed);
+    return n > freed ? pages_commit(c, g, n - freed, err) : PITH_OK;
+}
+
 pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_error *err)
 {
     struct cache_seq *q = &c->seq[seq];

@@ -18,19 +18,12 @@ struct cache_draft {
 
 /* ---------------------------------------------------------------- drafts */
 
-static struct cache_draft *draft_of(struct cache *c, const struct cache_seq *from,
-                                    struct pith_error *err)
+pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err)
 {
+    size_t n = (size_t)c->n_ctx, pages = (size_t)c->cap_pages;
+    size_t words = n * 4 + pages * 3; /* far from overflow: n_ctx is below 2^25 */
     struct cache_draft *d = c->draft;
-    if (!d) {
-        size_t n = (size_t)c->n_ctx, pages = (size_t)c->cap_pages;
-        size_t words = n * 4 + pages * 3; /* far from overflow: n_ctx is below 2^25 */
-        d = mem_alloc(sizeof *d + words * sizeof(int32_t), PITH_MEM_CACHE);
-        if (!d) {
-            error_set(err, PITH_NOMEM, "out of memory for editing a sequence of %d positions",
-                      c->n_ctx);
-            return NULL;
-        }
+    if (!d && (d = mem_alloc(sizeof *d + words * sizeof(int32_t), PITH_MEM_CACHE))) {
         d->q.slot = (struct cache_slot *)(d + 1);
         d->q.token = (int32_t *)(d->q.slot + n);
         d->last = d->q.token + n;
@@ -39,6 +32,20 @@ static struct cache_draft *draft_of(struct cache *c, const struct cache_seq *fro
         d->q.edited = d->q.pending = 1;
         c->draft = d;
     }
+    if (q && !q->slot)
+        q->slot = mem_array(n, sizeof *q->slot, PITH_MEM_CACHE);
+    if (!d || (q && !q->slot))
+        return error_set(err, PITH_NOMEM, "out of memory for editing a sequence of %d positions",
+                         c->n_ctx);
+    return PITH_OK;
+}
+
+static struct cache_draft *draft_of(struct cache *c, const struct cache_seq *from,
+                                    struct pith_error *err)
+{
+    if (cache_edit_init(c, NULL, err) != PITH_OK)
+        return NULL;
+    struct cache_draft *d = c->draft;
     memcpy(d->q.pages, from->pages, sizeof d->q.pages);
     memset(d->q.torn, 0, sizeof d->q.torn);
     d->q.n = 0;
@@ -103,11 +110,8 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
         pure += pure == i && i < from->pure && !pending && !edited;
     }
     edited |= pending;
-    if (edited && !dst->slot) {
-        dst->slot = mem_array((size_t)c->n_ctx, sizeof *dst->slot, PITH_MEM_CACHE);
-        if (!dst->slot)
-            return error_set(err, PITH_NOMEM, "out of memory for the positions of a sequence");
-    }
+    if (edited && cache_edit_init(c, dst, err) != PITH_OK)
+        return err->code;
     mark_pages(c, &d->q, n, d->last);
     for (int g = 0; g < c->n_groups; g++)
         for (int32_t k = 0; k < c->cap_pages; k++) {

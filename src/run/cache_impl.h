@@ -11,6 +11,11 @@ int32_t page_take(struct cache_group *g, int32_t like);
 int32_t pages_available(const struct cache_group *g);
 /* Makes sure that n pages can be taken and are backed by memory; sequence `seq` is who asks. */
 pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t n, struct pith_error *err);
+/* Makes sure that n pages can be taken once sequence `seq` (-1: all) has been emptied. */
+pith_status pages_replace(struct cache *c, int group, int32_t seq, int32_t n,
+                          struct pith_error *err);
+/* cache_edit.c: makes what editing needs, and the slots of q (NULL: of none). */
+pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err);
 /* cache_edit.c: gives back pages of a pending sequence that none of its first n slots lies in. */
 void cache_drop(struct cache *c, struct cache_seq *q, int32_t n);
 

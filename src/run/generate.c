@@ -142,6 +142,7 @@ static int next_token(struct pith_session *s, struct pith_sampler *sampler, stru
         return 0;
     }
     out->n_generated++;
+    out->unfed = id;
     struct slice text = vocab_stream_put(stream, id);
     struct stop_text safe = stop_push(stop, text.p, text.n);
     show(o, safe.held);
@@ -157,6 +158,8 @@ static int next_token(struct pith_session *s, struct pith_sampler *sampler, stru
     if (!make_room(s, p, out, limit, groups, st, err))
         return 0;
     *st = session_feed(s, p->seq, &id, 1, err);
+    if (*st == PITH_OK)
+        out->unfed = -1;
     return *st == PITH_OK;
 }
 
@@ -172,7 +175,7 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     size_t n = p->n_tokens, kept = 0;
     int64_t groups = 0;
     pith_status st;
-    memset(out, 0, sizeof *out);
+    *out = (struct pith_generate_result){.unfed = -1};
     int streams = vocab_stream_init(&stream, s->model->vocab);
     stream.started = 1; /* goes on after the prompt: a leading space belongs to the text */
     if (p->text && p->text_cap)

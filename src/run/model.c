@@ -121,6 +121,8 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
             TRY(m->arch.arch->ready(&m->arch, err));
     }
     fill_info(m);
+    if (!m->params.vocab_only)
+        model_fingerprint(m);
 fail:
     return st;
 }

@@ -38,6 +38,7 @@ struct pith_model {
     struct tensor **tensors; /* every bound weight */
     int32_t n_tensors;
     struct pith_model_info info;
+    uint64_t fingerprint[2]; /* of files and overrides */
 };
 
 struct pith_model *model_open(const char *path, const struct pith_model_params *params,
@@ -56,6 +57,10 @@ pith_status machine_threads(int ms, struct pith_threads *out, struct pith_error 
 /* Limits of this machine by the first device (pith_machine_measure). */
 pith_status machine_measure(int n_threads, int ms, struct pith_machine *out,
                             struct pith_error *err);
+
+/* fingerprint.c: fills m->fingerprint. Where a part's tensor data begins. */
+void model_fingerprint(struct pith_model *m);
+uint64_t model_header_bytes(const struct gguf *g, int part);
 
 /* bind.c: finds every tensor of the architecture's table in the file; all faults in one message. */
 pith_status model_bind(struct pith_model *m, struct pith_error *err);

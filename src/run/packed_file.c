@@ -76,23 +76,11 @@ static void say(struct str *note, const char *fmt, ...)
 
 /* ---------------------------------------------------------------- identity */
 
-/* Where a part's tensor data begins. */
-static uint64_t header_bytes(const struct gguf *g, int part)
-{
-    uint64_t least = gguf_part(g, part)->n;
-    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
-        const struct gguf_tensor *t = gguf_tensor_at(g, i);
-        if (t->part == part && t->offset < least)
-            least = t->offset;
-    }
-    return least;
-}
-
 static void identify(const struct gguf *g, struct head *h)
 {
     for (int p = 0; p < gguf_n_parts(g); p++) {
         const struct file_map *map = gguf_part(g, p);
-        uint64_t begin = header_bytes(g, p), step = (map->n - begin) / SAMPLES;
+        uint64_t begin = model_header_bytes(g, p), step = (map->n - begin) / SAMPLES;
         uint64_t age[2] = {map->n, (uint64_t)map->mtime_ns};
         h->headers = XXH3_64bits_withSeed(map->p, begin, h->headers);
         h->source = XXH3_64bits_withSeed(age, sizeof age, h->source);

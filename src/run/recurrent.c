@@ -103,17 +103,23 @@ static void unref(struct recurrent *r, int32_t *block)
     *block = -1;
 }
 
+/* One more free block. */
+static pith_status make(struct recurrent *r, struct pith_error *err)
+{
+    pith_status st = mem_commit(r->base + recurrent_bytes(r), r->block_bytes, PITH_MEM_CACHE, err);
+    if (st != PITH_OK)
+        return error_prefix(err, "block %d of recurrent state", r->n_made);
+    atomic_fetch_add(&r->device->used[PITH_MEM_CACHE], r->block_bytes);
+    r->free_list[r->n_free++] = r->n_made++;
+    return PITH_OK;
+}
+
 /* There always is a block (limit), if there is memory for it. */
 static pith_status take(struct recurrent *r, int32_t *out, struct pith_error *err)
 {
-    if (!r->n_free) {
-        pith_status st = mem_commit(r->base + recurrent_bytes(r), r->block_bytes, PITH_MEM_CACHE,
-                                    err);
-        if (st != PITH_OK)
-            return error_prefix(err, "block %d of recurrent state", r->n_made);
-        atomic_fetch_add(&r->device->used[PITH_MEM_CACHE], r->block_bytes);
-        r->free_list[r->n_free++] = r->n_made++;
-    }
+    pith_status st = r->n_free ? PITH_OK : make(r, err);
+    if (st != PITH_OK)
+        return st;
     *out = r->free_list[--r->n_free];
     r->refs[*out] = 1;
     return PITH_OK;
@@ -257,6 +263,29 @@ void recurrent_cut(struct recurrent *r, int32_t seq, int32_t n)
         return;
     struct recurrent_seq *q = &r->seq[seq];
     become(r, q, n, state_at(r, q, n));
+}
+
+pith_status recurrent_reserve(struct recurrent *r, int32_t n, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    if (r->n_free + r->n_blocks - r->n_made < n)
+        return error_set(err, PITH_NOMEM,
+                         "%d blocks of recurrent state wanted, %d are free; empty a sequence first",
+                         n, r->n_free + r->n_blocks - r->n_made);
+    while (r->n_free < n && st == PITH_OK)
+        st = make(r, err);
+    return st;
+}
+
+void *recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present)
+{
+    int32_t block = -1;
+    take(r, &block, NULL); /* reserved */
+    if (present)
+        become(r, &r->seq[seq], n, block);
+    else
+        remember(r, &r->seq[seq], n, block);
+    return r->base + (uint64_t)block * r->block_bytes;
 }
 
 void recurrent_share(struct recurrent *r, int32_t dst, int32_t src, int32_t n)

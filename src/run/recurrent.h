@@ -57,6 +57,9 @@ void recurrent_abort(struct recurrent *r, const struct step *s);
 /* The largest m <= n that the sequence can be cut to. */
 int32_t recurrent_point(const struct recurrent *r, int32_t seq, int32_t n);
 void recurrent_cut(struct recurrent *r, int32_t seq, int32_t n); /* n is such a point */
+/* Loading: once `n` blocks are reserved, push gives each in turn: the state after so many positions; the last is the present. */
+pith_status recurrent_reserve(struct recurrent *r, int32_t n, struct pith_error *err);
+void *recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present);
 void recurrent_share(struct recurrent *r, int32_t dst, int32_t src, int32_t n);
 
 #endif

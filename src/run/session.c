@@ -428,20 +428,35 @@ static void collect_outputs(struct pith_session *s)
     s->last_outputs = v->rows == ROWS_N ? s->step->N : s->step->R;
     for (int32_t i = 0; i < s->last_outputs; i++)
         s->output[s->n_outputs++] = value_row(&s->exec, v, i);
+    const struct step *t = s->step;
+    s->last_seq = -1;
+    if (v->rows == ROWS_R && t->R) {
+        int32_t row = step_out(t)[t->R - 1], seg = step_seg(t)[row];
+        s->last_n = s->cache.seq[step_seq(t)[seg]].n;
+        if (row == step_first(t)[seg + 1] - 1)
+            s->last_seq = step_seq(t)[seg];
+    }
+}
+
+pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct pith_error *err)
+{
+    uint64_t need = size_align((uint64_t)n * (uint64_t)s->n_cols * sizeof(float), 2 << 20);
+    if (need <= s->kept_committed)
+        return PITH_OK;
+    pith_status st = mem_commit((uint8_t *)s->kept + s->kept_committed, need - s->kept_committed,
+                                PITH_MEM_SCRATCH, err);
+    if (st == PITH_OK)
+        s->kept_committed = need;
+    return st;
 }
 
 /* The plan's rows will be overwritten by the next step of this call. */
 static pith_status keep_outputs(struct pith_session *s, struct pith_error *err)
 {
     uint64_t row = (uint64_t)s->n_cols * sizeof(float);
-    uint64_t need = size_align((uint64_t)s->n_outputs * row, 2 << 20);
-    if (s->last_outputs && need > s->kept_committed) {
-        pith_status st = mem_commit((uint8_t *)s->kept + s->kept_committed,
-                                    need - s->kept_committed, PITH_MEM_SCRATCH, err);
-        if (st != PITH_OK)
-            return st;
-        s->kept_committed = need;
-    }
+    pith_status st = s->last_outputs ? session_room_for_outputs(s, s->n_outputs, err) : PITH_OK;
+    if (st != PITH_OK)
+        return st;
     for (int32_t i = s->n_outputs - s->last_outputs; i < s->n_outputs; i++) {
         float *to = s->kept + (int64_t)i * s->n_cols;
         memcpy(to, s->output[i], row);
@@ -479,6 +494,7 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
     if (st != PITH_OK)
         return st;
     s->n_outputs = s->last_outputs = 0;
+    s->last_seq = -1;
     for (int32_t q = 0; q < s->n_seq; q++) {
         s->cache.seq[q].floor = s->cache.seq[q].n;
         recurrent_begin(&s->recurrent, q, s->seq_rows[q]);

@@ -42,6 +42,7 @@ struct pith_session {
     float *kept;                     /* reserved address space [cap_outputs][cols] */
     uint64_t kept_bytes, kept_committed;
     int64_t n_cols; /* V or E */
+    int32_t last_seq, last_n; /* the last output is of the last of last_n tokens of last_seq; -1: of none */
 };
 
 struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
@@ -51,6 +52,8 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b,
                          struct pith_error *err);
 /* The error of n positions in one sequence. */
 pith_status session_over_context(const struct pith_session *s, uint64_t n, struct pith_error *err);
+/* Makes `kept` hold n rows of output. */
+pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct pith_error *err);
 /* sequence.c */
 pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                          struct pith_error *err);
@@ -81,6 +84,15 @@ pith_status self_extend(struct pith_session *s, int32_t seq, int32_t ga_n, int32
 /* Tokens that can be fed before the next call of it. */
 int64_t self_extend_room(const struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
                          int64_t groups);
+/* snapshot.c: one sequence, or all (seq -1), to and from a file or memory. A load that fails has changed nothing. */
+pith_status session_save(const struct pith_session *s, int32_t seq, const char *path,
+                         struct pith_error *err);
+pith_status session_save_memory(const struct pith_session *s, int32_t seq, void *buf, size_t cap,
+                                size_t *n, struct pith_error *err);
+pith_status session_load(struct pith_session *s, int32_t seq, const char *path,
+                         struct pith_error *err);
+pith_status session_load_memory(struct pith_session *s, int32_t seq, const void *p, size_t n,
+                                struct pith_error *err);
 /* generate.c */
 pith_status session_generate(struct pith_session *s, const struct pith_generate_params *p,
                              struct pith_generate_result *out, struct pith_error *err);

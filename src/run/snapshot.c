@@ -1,0 +1,680 @@
+/* snapshot.c -- a session or one sequence as bytes, and back.
+ *
+ *     magic[8] version u32 sections u32 | checksum u64
+ *     section:  id u32, 0 u32, length u64 | payload | checksum u64 of all before     in order of id, each once, nothing behind the last
+ *       1 layout     struct layout: what the model and the session have to be
+ *       2 sequences  per sequence: struct seq_head, tokens[n], slots[n] if edited, per cache group table[n_tab]: which page, -1 none
+ *       3 pages      per cache group: count u32, then its pages: per layer of the group K and V in canonical form (kv_page.h)
+ *       4 recurrent  per sequence: count u32, then so many times: positions u32, 0 u32, block
+ *       5 logits     the last ones: sequence i32 (-1: none), count u32, then as many floats
+ *
+ * Pages that sequences share are written once and shared again. Integers are little-endian, checksums XXH3-64. A load reads everything,
+ * checks everything and makes all the memory it will need; only then it touches the session, and nothing can fail any more. Checksums find
+ * damage; values are checked besides, for checksums can be forged.
+ *
+ * Not in it: samplers (they are not the session's). Edits that are still to be carried out are saved as such. */
+#include <string.h>
+#include <unistd.h>
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+#include "base/cursor.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "graph/kv_page.h"
+#include "run/cache_impl.h"
+#include "run/session.h"
+
+enum { VERSION = 1, N_SECTIONS = 5, HEAD = 24 };
+static const char magic[8] = "pithsnap";
+static const char *const section_names[N_SECTIONS] = {"layout", "sequences", "pages", "recurrent",
+                                                      "logits"};
+
+struct layout {
+    uint64_t fingerprint[2], layers, block_bytes;
+    uint32_t type_k, type_v, page, n_groups, n_seq, whole;
+};
+struct seq_head {
+    int32_t n, pure, edited, pending, n_tab;
+    int32_t torn[STEP_MAX_GROUPS];
+};
+_Static_assert(sizeof(struct layout) == 56 && sizeof(struct seq_head) == 52, "the format");
+
+static struct layout layout_of(const struct pith_session *s, int32_t seq)
+{
+    struct layout y = {.block_bytes = s->recurrent.block_bytes,
+                       .page = STEP_PAGE,
+                       .n_groups = (uint32_t)s->cache.n_groups,
+                       .n_seq = seq < 0 ? (uint32_t)s->n_seq : 1,
+                       .whole = seq < 0};
+    memcpy(y.fingerprint, s->model->fingerprint, sizeof y.fingerprint);
+    for (int32_t l = 0; l < s->cache.n_layer; l++) {
+        const struct kv_layer *kv = &s->kv[l];
+        int32_t what[] = {kv->n_head_kv, kv->group, s->cache.group[kv->group].window, kv->d_k,
+                          kv->d_v};
+        y.layers = XXH3_64bits_withSeed(what, sizeof what, y.layers);
+        if (kv->n_head_kv) {
+            y.type_k = kv->k_type;
+            y.type_v = kv->v_type;
+        }
+    }
+    return y;
+}
+
+/* ---------------------------------------------------------------- out */
+
+struct out {
+    struct file_writer *file; /* or memory: */
+    uint8_t *buf;
+    uint64_t cap, n;
+    XXH3_state_t *sum; /* NULL: only counting */
+};
+
+static void put(struct out *o, const void *p, uint64_t n)
+{
+    if (o->sum) {
+        XXH3_64bits_update(o->sum, p, n);
+        if (o->file)
+            file_writer_put(o->file, p, n);
+        else if (n <= o->cap && o->n <= o->cap - n)
+            memcpy(o->buf + o->n, p, n);
+    }
+    o->n += n;
+}
+
+static void put_sum(struct out *o)
+{
+    uint64_t sum = o->sum ? XXH3_64bits_digest(o->sum) : 0;
+    put(o, &sum, sizeof sum);
+    if (o->sum)
+        XXH3_64bits_reset(o->sum);
+}
+
+struct save {
+    const struct pith_session *s;
+    int32_t seq; /* -1: all */
+    int32_t first, n_seq;
+    int32_t *number[STEP_MAX_GROUPS]; /* of each page in the file, -1: not in it */
+    int32_t *pages[STEP_MAX_GROUPS], n_pages[STEP_MAX_GROUPS];
+    uint8_t *row; /* a layer's part of a page */
+};
+
+/* Entries of the page tables that matter. */
+static int32_t table_length(const struct cache *c, const struct cache_seq *q)
+{
+    int32_t n = q->pending ? c->cap_pages : (q->n + STEP_PAGE - 1) / STEP_PAGE;
+    int used = 0;
+    while (n && !used) {
+        for (int g = 0; g < c->n_groups; g++)
+            used |= q->pages[g][n - 1] >= 0;
+        n -= !used;
+    }
+    return n;
+}
+
+static void put_layout(struct out *o, const struct save *v)
+{
+    struct layout y = layout_of(v->s, v->seq);
+    put(o, &y, sizeof y);
+}
+
+static void put_sequences(struct out *o, const struct save *v)
+{
+    const struct cache *c = &v->s->cache;
+    for (int32_t i = v->first; i < v->first + v->n_seq; i++) {
+        const struct cache_seq *q = &c->seq[i];
+        struct seq_head h = {q->n, q->pure, q->edited, q->pending, table_length(c, q), {0}};
+        memcpy(h.torn, q->torn, sizeof h.torn);
+        put(o, &h, sizeof h);
+        put(o, q->token, (uint64_t)q->n * sizeof *q->token);
+        if (q->edited)
+            put(o, q->slot, (uint64_t)q->n * sizeof *q->slot);
+        for (int g = 0; g < c->n_groups; g++)
+            for (int32_t k = 0; k < h.n_tab; k++) {
+                int32_t page = q->pages[g][k];
+                put(o, page < 0 ? &page : &v->number[g][page], sizeof page);
+            }
+    }
+}
+
+static void put_pages(struct out *o, const struct save *v)
+{
+    const struct pith_session *s = v->s;
+    for (int g = 0; g < s->cache.n_groups; g++) {
+        const struct cache_group *p = &s->cache.group[g];
+        struct device *d = s->cache.devices[p->device];
+        put(o, &v->n_pages[g], sizeof v->n_pages[g]);
+        for (int32_t i = 0; i < v->n_pages[g]; i++)
+            for (int32_t l = 0; l < s->cache.n_layer; l++) {
+                const struct kv_layer *kv = &s->kv[l];
+                if (kv->group != g || !kv->n_head_kv)
+                    continue;
+                int64_t k = kv_canonical_k(kv), bytes = k + kv_canonical_v(kv);
+                if (o->sum)
+                    d->backend->page_read(d, kv, p->base + v->pages[g][i] * p->page_bytes, v->row,
+                                          v->row + k);
+                put(o, v->row, (uint64_t)bytes);
+            }
+    }
+}
+
+static void put_recurrent(struct out *o, const struct save *v)
+{
+    const struct recurrent *r = &v->s->recurrent;
+    for (int32_t i = v->first; r->n_blocks && i < v->first + v->n_seq; i++) {
+        const struct recurrent_seq *q = &r->seq[i];
+        uint32_t n = (uint32_t)q->n_at + (q->now >= 0);
+        put(o, &n, sizeof n);
+        for (uint32_t k = 0; k < n; k++) {
+            int present = k == (uint32_t)q->n_at;
+            int32_t head[2] = {present ? q->n : q->at[k].n, 0};
+            int32_t block = present ? q->now : q->at[k].block;
+            put(o, head, sizeof head);
+            put(o, r->base + (uint64_t)block * r->block_bytes, r->block_bytes);
+        }
+    }
+}
+
+static void put_logits(struct out *o, const struct save *v)
+{
+    const struct pith_session *s = v->s;
+    int32_t q = s->n_outputs ? s->last_seq : -1, none = -1;
+    uint32_t n = 0;
+    if (q < 0 || s->cache.seq[q].n != s->last_n || (v->seq >= 0 && q != v->seq)) {
+        put(o, &none, sizeof none);
+        put(o, &n, sizeof n);
+        return;
+    }
+    n = (uint32_t)s->n_cols;
+    q -= v->first;
+    put(o, &q, sizeof q);
+    put(o, &n, sizeof n);
+    put(o, s->output[s->n_outputs - 1], (uint64_t)n * sizeof(float));
+}
+
+static void put_all(struct out *o, const struct save *v)
+{
+    static void (*const sections[N_SECTIONS])(struct out *, const struct save *) = {
+        put_layout, put_sequences, put_pages, put_recurrent, put_logits};
+    const uint32_t head[2] = {VERSION, N_SECTIONS};
+    put(o, magic, sizeof magic);
+    put(o, head, sizeof head);
+    put_sum(o);
+    for (uint32_t i = 0; i < N_SECTIONS; i++) {
+        struct out count = {0};
+        const uint32_t id[2] = {i + 1, 0};
+        sections[i](&count, v);
+        put(o, id, sizeof id);
+        put(o, &count.n, sizeof count.n);
+        sections[i](o, v);
+        put_sum(o);
+    }
+}
+
+static uint64_t longest_row(const struct pith_session *s)
+{
+    int64_t most = 0;
+    for (int32_t l = 0; l < s->cache.n_layer; l++) {
+        int64_t n = s->kv[l].n_head_kv ? kv_canonical_k(&s->kv[l]) + kv_canonical_v(&s->kv[l]) : 0;
+        most = n > most ? n : most;
+    }
+    return (uint64_t)most;
+}
+
+/* Numbers the pages in use. */
+static pith_status save_init(struct save *v, const struct pith_session *s, int32_t seq,
+                             struct pith_error *err)
+{
+    const struct cache *c = &s->cache;
+    *v = (struct save){.s = s, .seq = seq, .first = seq < 0 ? 0 : seq};
+    v->n_seq = seq < 0 ? s->n_seq : 1;
+    if (seq < -1 || seq >= s->n_seq)
+        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
+                         seq, s->n_seq - 1);
+    v->row = mem_alloc(longest_row(s) + 1, PITH_MEM_SCRATCH);
+    int ok = v->row != NULL;
+    for (int g = 0; g < c->n_groups; g++) {
+        size_t n = (size_t)c->group[g].n_made;
+        v->number[g] = mem_array(n + 1, sizeof **v->number, PITH_MEM_SCRATCH);
+        v->pages[g] = mem_array(n + 1, sizeof **v->pages, PITH_MEM_SCRATCH);
+        ok = ok && v->number[g] && v->pages[g];
+        for (size_t i = 0; ok && i < n; i++)
+            v->number[g][i] = -1;
+        for (int32_t i = v->first; ok && i < v->first + v->n_seq; i++)
+            for (int32_t k = 0; k < table_length(c, &c->seq[i]); k++) {
+                int32_t page = c->seq[i].pages[g][k];
+                if (page < 0 || v->number[g][page] >= 0)
+                    continue;
+                v->pages[g][v->n_pages[g]] = page;
+                v->number[g][page] = v->n_pages[g]++;
+            }
+    }
+    return ok ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for saving a session");
+}
+
+static void save_deinit(struct save *v)
+{
+    mem_free(v->row);
+    for (int g = 0; g < STEP_MAX_GROUPS; g++) {
+        mem_free(v->number[g]);
+        mem_free(v->pages[g]);
+    }
+}
+
+static void save_to(struct save *v, struct out *o)
+{
+    XXH3_state_t sum;
+    XXH3_64bits_reset(&sum);
+    o->sum = &sum;
+    put_all(o, v);
+}
+
+pith_status session_save(const struct pith_session *s, int32_t seq, const char *path,
+                         struct pith_error *err)
+{
+    struct save v;
+    struct file_writer file;
+    pith_status st = save_init(&v, s, seq, err);
+    if (st == PITH_OK)
+        st = file_writer_open(&file, path, err);
+    if (st == PITH_OK) {
+        save_to(&v, &(struct out){.file = &file});
+        st = file_writer_commit(&file, err);
+    }
+    save_deinit(&v);
+    return st;
+}
+
+pith_status session_save_memory(const struct pith_session *s, int32_t seq, void *buf, size_t cap,
+                                size_t *n, struct pith_error *err)
+{
+    struct save v;
+    struct out o = {.buf = buf, .cap = cap};
+    pith_status st = save_init(&v, s, seq, err);
+    if (st == PITH_OK)
+        put_all(&o, &v);
+    *n = o.n;
+    if (st == PITH_OK && buf && o.n > cap)
+        st = error_set(err, PITH_RANGE, "a snapshot of %llu bytes into %zu",
+                       (unsigned long long)o.n, cap);
+    if (st == PITH_OK && buf) {
+        o.n = 0;
+        save_to(&v, &o);
+    }
+    save_deinit(&v);
+    return st;
+}
+
+/* ---------------------------------------------------------------- in: checks */
+
+struct image { /* one sequence as it lies in the bytes, which need not be aligned */
+    struct seq_head h;
+    const uint8_t *token, *slot, *table[STEP_MAX_GROUPS];
+};
+
+struct load {
+    struct pith_session *s;
+    int32_t first, n_seq, seq; /* of the session; seq -1: all */
+    const char *name;          /* for messages */
+    struct cursor at[N_SECTIONS];
+    struct image *image; /* [n_seq] */
+    const uint8_t *pages[STEP_MAX_GROUPS];
+    int32_t n_pages[STEP_MAX_GROUPS];
+    int32_t n_blocks; /* recurrent ones of all sequences */
+    int32_t logits_of;
+    const uint8_t *logits;
+    int32_t *taken; /* pages of a group, while it is filled */
+};
+
+static int32_t int_at(const uint8_t *p, int64_t i)
+{
+    int32_t v;
+    memcpy(&v, p + i * 4, sizeof v);
+    return v;
+}
+
+static pith_status damaged(const struct load *v, struct pith_error *err, const char *what)
+{
+    return error_set(err, PITH_FORMAT, "%s: %s; it is damaged or was cut off, nothing was loaded",
+                     v->name, what);
+}
+
+static pith_status damaged_section(const struct load *v, int i, struct pith_error *err,
+                                   const char *what)
+{
+    return error_set(err, PITH_FORMAT,
+                     "%s: section \"%s\": %s; it is damaged or was cut off, nothing was loaded",
+                     v->name, section_names[i], what);
+}
+
+static pith_status split(struct load *v, const uint8_t *p, uint64_t n, struct pith_error *err)
+{
+    struct cursor c;
+    cursor_init(&c, p, n);
+    const uint8_t *m = cursor_bytes(&c, sizeof magic, "magic");
+    if (!m || memcmp(m, magic, sizeof magic))
+        return error_set(err, PITH_FORMAT, "%s is no saved session (its first bytes differ)",
+                         v->name);
+    uint32_t version = cursor_u32(&c, "version"), sections = cursor_u32(&c, "sections");
+    uint64_t sum = cursor_u64(&c, "checksum");
+    if (c.failed)
+        return damaged(v, err, "the header is short");
+    if (version != VERSION)
+        return error_set(err, PITH_UNSUPPORTED, "%s: format version %u, wanted %d", v->name,
+                         version, VERSION);
+    if (sum != XXH3_64bits(p, HEAD - 8) || sections != N_SECTIONS)
+        return damaged(v, err, "the header's checksum differs");
+    for (uint32_t i = 0; i < N_SECTIONS; i++) {
+        uint64_t from = c.at;
+        uint32_t id = cursor_u32(&c, "id"), zero = cursor_u32(&c, "zero");
+        uint64_t length = cursor_u64(&c, "length");
+        const uint8_t *payload = cursor_bytes(&c, length, "payload");
+        uint64_t to = c.at;
+        sum = cursor_u64(&c, "checksum");
+        if (c.failed || id != i + 1 || zero)
+            return damaged_section(v, (int)i, err, "it is not whole");
+        if (sum != XXH3_64bits(p + from, to - from))
+            return damaged_section(v, (int)i, err, "its checksum differs");
+        cursor_init(&v->at[i], payload, length);
+    }
+    return c.at == n ? PITH_OK : damaged(v, err, "bytes follow the last section");
+}
+
+static pith_status check_layout(struct load *v, struct pith_error *err)
+{
+    struct layout have, want = layout_of(v->s, v->seq);
+    const uint8_t *p = cursor_bytes(&v->at[0], sizeof have, "layout");
+    if (!p || v->at[0].at != v->at[0].n)
+        return damaged_section(v, 0, err, "its length is wrong");
+    memcpy(&have, p, sizeof have);
+    const char *field = NULL;
+    if (memcmp(have.fingerprint, want.fingerprint, sizeof have.fingerprint))
+        field = "model (or its overrides)";
+    else if (have.type_k != want.type_k)
+        field = "cache type of K";
+    else if (have.type_v != want.type_v)
+        field = "cache type of V";
+    else if (have.layers != want.layers || have.n_groups != want.n_groups ||
+             have.page != want.page || have.block_bytes != want.block_bytes)
+        field = "layout of the cache (windows that fit the context, devices)";
+    if (field)
+        return error_set(err, PITH_STATE, "%s was saved with another %s; nothing was loaded",
+                         v->name, field);
+    if (have.whole != want.whole || have.n_seq != (have.whole ? have.n_seq : 1))
+        return error_set(err, PITH_STATE, "%s holds %s, asked for was %s", v->name,
+                         have.whole ? "a whole session" : "one sequence",
+                         want.whole ? "a whole session" : "one sequence");
+    if (have.n_seq > want.n_seq)
+        return error_set(err, PITH_RANGE, "%s holds %u sequences, the session has %u", v->name,
+                         have.n_seq, want.n_seq);
+    v->n_seq = (int32_t)have.n_seq;
+    return PITH_OK;
+}
+
+/* Are the slots of an edited sequence ones that edits can make? */
+static int good_slots(const struct image *m)
+{
+    const struct seq_head *h = &m->h;
+    int32_t before = 0;
+    for (int32_t i = 0; i < h->n; i++) {
+        int32_t pos = int_at(m->slot, 3 * (int64_t)i), src = int_at(m->slot, 3 * (int64_t)i + 1),
+                delta = int_at(m->slot, 3 * (int64_t)i + 2);
+        if (pos < before || pos >= POS_MAX || src < 0 || src / STEP_PAGE >= h->n_tab ||
+            delta < -POS_MAX || delta > POS_MAX || (!h->pending && (src != i || delta)))
+            return 0;
+        before = pos;
+    }
+    return 1;
+}
+
+/* Every slot of a group without a window has its page; no page is beyond the file's. */
+static int good_tables(const struct load *v, const struct image *m)
+{
+    const struct cache *c = &v->s->cache;
+    for (int g = 0; g < c->n_groups; g++) {
+        for (int32_t k = 0; k < m->h.n_tab; k++) {
+            int32_t page = int_at(m->table[g], k);
+            if (page < -1 || page >= v->n_pages[g])
+                return 0;
+        }
+        for (int32_t i = 0; !c->group[g].window && i < m->h.n; i++) {
+            int32_t src = m->h.edited ? int_at(m->slot, 3 * (int64_t)i + 1) : i;
+            if (src / STEP_PAGE >= m->h.n_tab || int_at(m->table[g], src / STEP_PAGE) < 0)
+                return 0;
+        }
+    }
+    return 1;
+}
+
+static pith_status check_sequence(const struct load *v, struct image *m, struct cursor *c,
+                                  struct pith_error *err)
+{
+    const struct pith_session *s = v->s;
+    const uint8_t *p = cursor_bytes(c, sizeof m->h, "head");
+    if (!p)
+        return damaged_section(v, 1, err, "it is short");
+    memcpy(&m->h, p, sizeof m->h);
+    const struct seq_head *h = &m->h;
+    if (h->n < 0 || h->n_tab < 0 || h->pure < 0 || h->pure > h->n || (h->edited & ~1) ||
+        (h->pending & ~1) || h->pending > h->edited)
+        return damaged_section(v, 1, err, "a sequence is impossible");
+    if (h->n > s->n_ctx || h->n_tab > s->cache.cap_pages)
+        return error_set(err, PITH_RANGE, "%s holds %d positions, the session has n_ctx = %d",
+                         v->name, h->n, s->n_ctx);
+    for (int g = 0; g < STEP_MAX_GROUPS; g++)
+        if (h->torn[g] < 0 || h->torn[g] > h->n)
+            return damaged_section(v, 1, err, "a sequence is impossible");
+    m->token = cursor_bytes(c, (uint64_t)h->n * 4, "tokens");
+    m->slot = cursor_bytes(c, h->edited ? (uint64_t)h->n * 12 : 0, "slots");
+    for (int g = 0; g < s->cache.n_groups; g++)
+        m->table[g] = cursor_bytes(c, (uint64_t)h->n_tab * 4, "table");
+    if (c->failed)
+        return damaged_section(v, 1, err, "it is short");
+    for (int32_t i = 0; i < h->n; i++)
+        if (int_at(m->token, i) < -1 || int_at(m->token, i) >= s->model->arch.hp.n_vocab)
+            return damaged_section(v, 1, err, "a token is not of the vocabulary");
+    if ((h->edited && !good_slots(m)) || !good_tables(v, m))
+        return damaged_section(v, 1, err, "slots or pages of a sequence are impossible");
+    return PITH_OK;
+}
+
+static uint64_t canonical_bytes(const struct pith_session *s, int group)
+{
+    uint64_t n = 0;
+    for (int32_t l = 0; l < s->cache.n_layer; l++)
+        if (s->kv[l].group == group && s->kv[l].n_head_kv)
+            n += (uint64_t)(kv_canonical_k(&s->kv[l]) + kv_canonical_v(&s->kv[l]));
+    return n;
+}
+
+static pith_status check_pages(struct load *v, struct pith_error *err)
+{
+    struct cursor *c = &v->at[2];
+    for (int g = 0; g < v->s->cache.n_groups; g++) {
+        uint64_t one = canonical_bytes(v->s, g);
+        uint32_t n = cursor_u32(c, "count");
+        if (n > INT32_MAX / 2 || (one && n > c->n / one))
+            return damaged_section(v, 2, err, "it is short");
+        v->n_pages[g] = (int32_t)n;
+        v->pages[g] = cursor_bytes(c, n * one, "pages");
+    }
+    return c->failed || c->at != c->n ? damaged_section(v, 2, err, "its length is wrong") : PITH_OK;
+}
+
+static pith_status check_rest(struct load *v, struct pith_error *err)
+{
+    const struct pith_session *s = v->s;
+    struct cursor c = v->at[3];
+    for (int32_t i = 0; s->recurrent.n_blocks && i < v->n_seq; i++) {
+        uint32_t n = cursor_u32(&c, "count");
+        int32_t last = 0;
+        for (uint32_t k = 0; k < n && !c.failed; k++, v->n_blocks++) {
+            int32_t at = (int32_t)cursor_u32(&c, "positions");
+            cursor_skip(&c, 4 + s->recurrent.block_bytes, "block");
+            /* ascending; the present may be a checkpoint too */
+            if (at < 1 || at < last || at > v->image[i].h.n)
+                return damaged_section(v, 3, err, "its positions are impossible");
+            last = at;
+        }
+        if (last != v->image[i].h.n)
+            return damaged_section(v, 3, err, "a sequence has no present state");
+    }
+    if (c.failed || c.at != c.n)
+        return damaged_section(v, 3, err, "its length is wrong");
+    c = v->at[4];
+    v->logits_of = (int32_t)cursor_u32(&c, "sequence");
+    uint32_t n = cursor_u32(&c, "count");
+    v->logits = cursor_bytes(&c, (uint64_t)n * sizeof(float), "logits");
+    if (c.failed || c.at != c.n || v->logits_of < -1 || v->logits_of >= v->n_seq ||
+        n != (v->logits_of < 0 ? 0 : (uint32_t)s->n_cols))
+        return damaged_section(v, 4, err, "its length is wrong");
+    return PITH_OK;
+}
+
+/* Everything that can still fail. */
+static pith_status make_room(struct load *v, struct pith_error *err)
+{
+    struct pith_session *s = v->s;
+    pith_status st = PITH_OK;
+    int32_t most = 0;
+    for (int g = 0; g < s->cache.n_groups && st == PITH_OK; g++) {
+        st = pages_replace(&s->cache, g, v->seq, v->n_pages[g], err);
+        most = v->n_pages[g] > most ? v->n_pages[g] : most;
+    }
+    for (int32_t i = 0; i < v->n_seq && st == PITH_OK; i++)
+        if (v->image[i].h.edited)
+            st = cache_edit_init(&s->cache, &s->cache.seq[v->first + i], err);
+    if (st == PITH_OK)
+        st = recurrent_reserve(&s->recurrent, v->n_blocks, err);
+    if (st == PITH_OK && v->logits_of >= 0)
+        st = session_room_for_outputs(s, 1, err);
+    v->taken = mem_array((size_t)most + 1, sizeof *v->taken, PITH_MEM_SCRATCH);
+    return v->taken || st != PITH_OK ? st : error_set(err, PITH_NOMEM, "out of memory for loading");
+}
+
+/* ---------------------------------------------------------------- in: nothing fails from here on */
+
+static void load_group(struct load *v, int g)
+{
+    struct pith_session *s = v->s;
+    struct cache_group *p = &s->cache.group[g];
+    struct device *d = s->cache.devices[p->device];
+    const uint8_t *at = v->pages[g];
+    for (int32_t i = 0; i < v->n_pages[g]; i++) {
+        int32_t page = v->taken[i] = page_take(p, -1);
+        for (int32_t l = 0; l < s->cache.n_layer; l++) {
+            const struct kv_layer *kv = &s->kv[l];
+            if (kv->group != g || !kv->n_head_kv)
+                continue;
+            d->backend->page_write(d, kv, p->base + page * p->page_bytes, at,
+                                   at + kv_canonical_k(kv));
+            at += kv_canonical_k(kv) + kv_canonical_v(kv);
+        }
+    }
+    for (int32_t i = 0; i < v->n_seq; i++)
+        for (int32_t k = 0; k < v->image[i].h.n_tab; k++) {
+            int32_t number = int_at(v->image[i].table[g], k);
+            s->cache.seq[v->first + i].pages[g][k] = number < 0 ? -1 : v->taken[number];
+            if (number >= 0)
+                p->refs[v->taken[number]]++;
+        }
+    for (int32_t i = 0; i < v->n_pages[g]; i++) /* the loader's own reference */
+        page_unref(p, &v->taken[i]);
+}
+
+static void load_sequence(struct load *v, int32_t i)
+{
+    struct pith_session *s = v->s;
+    const struct image *m = &v->image[i];
+    struct cache_seq *q = &s->cache.seq[v->first + i];
+    q->n = q->floor = m->h.n;
+    q->pure = m->h.pure;
+    q->edited = m->h.edited;
+    q->pending = m->h.pending;
+    memcpy(q->torn, m->h.torn, sizeof q->torn);
+    memcpy(q->token, m->token, (size_t)q->n * sizeof *q->token);
+    if (q->edited)
+        memcpy(q->slot, m->slot, (size_t)q->n * sizeof *q->slot);
+}
+
+static void load_recurrent(struct load *v)
+{
+    struct recurrent *r = &v->s->recurrent;
+    struct cursor *c = &v->at[3];
+    for (int32_t i = 0; r->n_blocks && i < v->n_seq; i++) {
+        uint32_t n = cursor_u32(c, "count");
+        for (uint32_t k = 0; k < n; k++) {
+            int32_t at = (int32_t)cursor_u32(c, "positions");
+            cursor_skip(c, 4, "zero");
+            memcpy(recurrent_push(r, v->first + i, at, k + 1 == n),
+                   cursor_bytes(c, r->block_bytes, "block"), r->block_bytes);
+        }
+    }
+}
+
+static void load_all(struct load *v)
+{
+    struct pith_session *s = v->s;
+    int32_t end = v->seq < 0 ? s->n_seq : v->first + 1;
+    for (int32_t q = v->first; q < end; q++) {
+        cache_cut(&s->cache, q, 0);
+        recurrent_cut(&s->recurrent, q, 0);
+    }
+    for (int g = 0; g < s->cache.n_groups; g++)
+        load_group(v, g);
+    for (int32_t i = 0; i < v->n_seq; i++)
+        load_sequence(v, i);
+    load_recurrent(v);
+    s->n_outputs = s->last_outputs = 0;
+    s->last_seq = -1;
+    if (v->logits_of >= 0) {
+        memcpy(s->kept, v->logits, (size_t)s->n_cols * sizeof *s->kept);
+        s->output[s->n_outputs++] = s->kept;
+        s->last_seq = v->first + v->logits_of;
+        s->last_n = s->cache.seq[s->last_seq].n;
+    }
+}
+
+static pith_status load_from(struct pith_session *s, int32_t seq, const char *name, const void *p,
+                             uint64_t n, struct pith_error *err)
+{
+    struct load v = {.s = s, .seq = seq, .first = seq < 0 ? 0 : seq, .name = name};
+    pith_status st;
+    if (seq < -1 || seq >= s->n_seq)
+        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
+                         seq, s->n_seq - 1);
+    TRY(split(&v, p, n, err));
+    TRY(check_layout(&v, err));
+    TRY(check_pages(&v, err));
+    v.image = mem_array((size_t)v.n_seq + 1, sizeof *v.image, PITH_MEM_SCRATCH);
+    if (!v.image)
+        TRY(error_set(err, PITH_NOMEM, "out of memory for loading %d sequences", v.n_seq));
+    for (int32_t i = 0; i < v.n_seq; i++)
+        TRY(check_sequence(&v, &v.image[i], &v.at[1], err));
+    if (v.at[1].at != v.at[1].n)
+        TRY(damaged_section(&v, 1, err, "its length is wrong"));
+    TRY(check_rest(&v, err));
+    TRY(make_room(&v, err));
+    load_all(&v);
+fail:
+    mem_free(v.image);
+    mem_free(v.taken);
+    return st;
+}
+
+pith_status session_load_memory(struct pith_session *s, int32_t seq, const void *p, size_t n,
+                                struct pith_error *err)
+{
+    return load_from(s, seq, "the snapshot", p, n, err);
+}
+
+pith_status session_load(struct pith_session *s, int32_t seq, const char *path,
+                         struct pith_error *err)
+{
+    uint64_t n;
+    char *p = file_read_all(path, UINT64_C(1) << 46, &n, PITH_MEM_SCRATCH, err);
+    if (!p)
+        return err->code;
+    pith_status st = load_from(s, seq, path, p, n, err);
+    mem_free(p);
+    return st;
+}

@@ -1,0 +1,282 @@
+/* test_snapshot.c -- save and load: what is loaded goes on with the same bits; anything else than what was saved for this session is
+ * refused by name and leaves the session as it was: every truncation, every single-bit flip, other models, types and sizes. */
+#include <unistd.h>
+#include "run/session.h"
+#include "test.h"
+
+enum { N_VOCAB = 64 };
+
+static char dir[] = "/tmp/pith-snapshot-XXXXXX";
+
+static const char *in_dir(const char *name)
+{
+    static char path[2][128];
+    static int i;
+    snprintf(path[i ^= 1], sizeof path[0], "%s/%s", dir, name);
+    return path[i];
+}
+
+static pith_model *synth(const char *arch, uint64_t seed, const char *const *overrides)
+{
+    struct pith_error err;
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    p.arch = arch;
+    p.n_embd = 16;
+    p.n_head = 2;
+    p.n_head_kv = 1;
+    p.head_dim = 32;
+    p.n_layer = 2;
+    p.n_vocab = N_VOCAB;
+    p.n_ctx = 256;
+    p.seed = seed;
+    mp.n_threads = 1;
+    mp.overrides = overrides;
+    pith_status st = pith_synth(in_dir("m.gguf"), &p, &err);
+    pith_model *m = st == PITH_OK ? pith_model_open(in_dir("m.gguf"), &mp, &err) : NULL;
+    CHECK_MSG(m, "%s: %s", arch, err.msg);
+    return m;
+}
+
+static pith_session *open_session(pith_model *m, int32_t n_seq, int32_t n_ctx, const char *type)
+{
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = n_ctx;
+    sp.n_seq = n_seq;
+    sp.cache_type_k = sp.cache_type_v = type;
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    CHECK_MSG(s, "%s", err.msg);
+    return s;
+}
+
+static void feed(pith_session *s, int32_t seq, int32_t n, int32_t salt)
+{
+    int32_t ids[300];
+    struct pith_error err;
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = (i * 7 + salt * 13 + i * i) % (s->model->arch.hp.n_vocab - 1) + 1;
+    CHECK_MSG(pith_feed(s, seq, ids, (size_t)n, &err) == PITH_OK, "%s", err.msg);
+}
+
+/* Both sessions go on alike. */
+static void same_future(const char *what, pith_session *a, int32_t qa, pith_session *b, int32_t qb)
+{
+    size_t row = (size_t)a->n_cols * sizeof(float);
+    CHECK_MSG(pith_length(a, qa) == pith_length(b, qb) &&
+                  pith_position_max(a, qa) == pith_position_max(b, qb),
+              "%s: %d and %d tokens", what, (int)pith_length(a, qa), (int)pith_length(b, qb));
+    for (int i = 0; i < 3; i++) {
+        feed(a, qa, 1, i);
+        feed(b, qb, 1, i);
+        CHECK_MSG(!memcmp(pith_logits(a, 0), pith_logits(b, 0), row), "%s: token %d differs", what,
+                  i);
+    }
+}
+
+static uint8_t *snapshot(const pith_session *s, int32_t seq, size_t *n)
+{
+    struct pith_error err;
+    CHECK_MSG(pith_save_memory(s, seq, NULL, 0, n, &err) == PITH_OK, "%s", err.msg);
+    uint8_t *p = malloc(*n + 1);
+    size_t again = 0;
+    p[*n] = 0xa5;
+    CHECK(pith_save_memory(s, seq, p, *n - 1, &again, &err) == PITH_RANGE && again == *n);
+    CHECK_MSG(pith_save_memory(s, seq, p, *n, &again, &err) == PITH_OK && again == *n, "%s",
+              err.msg);
+    CHECK(p[*n] == 0xa5);
+    return p;
+}
+
+/* ---------------------------------------------------------------- round trips */
+
+static void round_trip(const char *what, pith_model *m, const char *type, int can_edit)
+{
+    struct pith_error err;
+    size_t n, n_one;
+    pith_session *a = open_session(m, 3, 250, type), *b = open_session(m, 4, 250, type);
+    REQUIRE(a && b, "no session");
+    feed(a, 0, 150, 1);
+    CHECK(pith_copy(a, 1, 0, 0, -1, &err) == PITH_OK); /* shares pages */
+    feed(a, 1, 20, 2);
+    feed(b, 0, 30, 3); /* goes away */
+    feed(b, 3, 90, 4);
+    if (can_edit) {
+        CHECK(pith_remove(a, 0, 3, 20, &err) == PITH_OK);
+        CHECK(pith_shift(a, 0, 20, -1, -17, &err) == PITH_OK); /* still to be carried out */
+        CHECK(pith_copy(a, 2, 0, 0, -1, &err) == PITH_OK);
+        feed(a, 2, 2, 5); /* carried out */
+    } else {
+        feed(a, 2, 70, 5);
+    }
+    float last[512];
+    REQUIRE(a->n_cols <= 512, "a larger vocabulary");
+    memcpy(last, pith_logits(a, 0), (size_t)a->n_cols * sizeof *last);
+    uint8_t *all = snapshot(a, -1, &n), *one = snapshot(a, 1, &n_one);
+    CHECK(pith_save(a, -1, in_dir("all"), &err) == PITH_OK);
+    CHECK_MSG(pith_load_memory(b, -1, all, n, &err) == PITH_OK, "%s: %s", what, err.msg);
+    CHECK_MSG(pith_n_outputs(b) == 1 &&
+                  !memcmp(last, pith_logits(b, 0), (size_t)b->n_cols * sizeof *last),
+              "%s: the last logits are others", what);
+    CHECK(pith_length(b, 3) == 0);
+    CHECK_MSG(pith_load_memory(b, 3, one, n_one, &err) == PITH_OK, "%s: %s", what, err.msg);
+    CHECK(pith_load_memory(b, -1, one, n_one, &err) == PITH_STATE &&
+          strstr(err.msg, "one sequence"));
+    CHECK(pith_load_memory(b, 0, all, n, &err) == PITH_STATE && strstr(err.msg, "whole session"));
+    same_future(what, a, 1, b, 3);
+    CHECK_MSG(pith_load(a, -1, in_dir("all"), &err) == PITH_OK, "%s: %s", what,
+              err.msg); /* onto itself */
+    for (int32_t q = 0; q < 3; q++)
+        same_future(what, a, q, b, q);
+    /* What was loaded is as good a prefix as what was computed. */
+    int32_t ids[100];
+    size_t kept = 0;
+    CHECK(pith_tokens(b, 1, ids, 100) >= 100 && pith_tokens(b, 9, NULL, 0) == -1);
+    CHECK(pith_prefix(b, 1, ids, 100, &kept, &err) == PITH_OK);
+    CHECK(pith_truncate(a, 0, 0, &err) == PITH_OK && pith_feed(a, 0, ids, 100, &err) == PITH_OK);
+    same_future(what, a, 0, b, 1);
+    CHECK_MSG(kept >= 36, "%s: %zu of 100 tokens were kept", what, kept);
+    free(all);
+    free(one);
+    pith_session_close(a);
+    pith_session_close(b);
+}
+
+static void test_round_trip(void)
+{
+    static const char *const kinds[][2] = {
+        {"llama", "f16"}, {"gemma3", "f32"}, {"gemma2", "q8_0"}, {"qwen3", "q4_0"}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        pith_model *m = synth(kinds[i][0], 1, NULL);
+        REQUIRE(m, "no model");
+        round_trip(kinds[i][0], m, kinds[i][1], 1);
+        pith_model_close(m);
+    }
+}
+
+static void test_recurrent(void)
+{
+    static const char *const names[] = {"mamba", "rwkv7", "jamba"};
+    int n = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[1024];
+        struct pith_error err;
+        snprintf(path, sizeof path, "%s/golden/arch/%s.gguf", test_shared(), names[i]);
+        pith_model *m = access(path, R_OK) ? NULL : pith_model_open(path, NULL, &err);
+        if (!m)
+            continue;
+        round_trip(names[i], m, "f16", 0);
+        pith_model_close(m);
+        n++;
+    }
+    if (!n)
+        SKIP("golden/arch has no recurrent model");
+}
+
+/* ---------------------------------------------------------------- damage */
+
+static void test_damage(void)
+{
+    pith_model *m = synth("llama", 1, NULL);
+    pith_session *s = open_session(m, 1, 64, "q4_0");
+    struct pith_error err;
+    size_t n, n_now;
+    REQUIRE(s, "no session");
+    feed(s, 0, 5, 1);
+    CHECK(pith_shift(s, 0, 2, -1, 3, &err) == PITH_OK);
+    uint8_t *p = snapshot(s, -1, &n), *now = NULL;
+    uint8_t *copy = malloc(n + 8);
+    for (size_t cut = 0; cut < n && !test_bad; cut++) {
+        memcpy(copy, p, cut); /* so that a checker of memory sees reads behind it */
+        CHECK_MSG(pith_load_memory(s, -1, copy, cut, &err) != PITH_OK && err.msg[0],
+                  "cut to %zu bytes: loaded", cut);
+    }
+    memcpy(copy, p, n);
+    for (size_t bit = 0; bit < 8 * n && !test_bad; bit++) {
+        copy[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        CHECK_MSG(pith_load_memory(s, -1, copy, n, &err) != PITH_OK, "bit %zu of %zu: loaded", bit,
+                  8 * n);
+        copy[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    memcpy(copy + n, "more", 4);
+    CHECK(pith_load_memory(s, -1, copy, n + 4, &err) == PITH_FORMAT && strstr(err.msg, "follow"));
+    CHECK(pith_load_memory(s, -1, "GGUF", 4, &err) == PITH_FORMAT && strstr(err.msg, "no saved"));
+    printf("# %zu bytes, %zu truncations and %zu flips\n", n, n, 8 * n);
+    now = snapshot(s, -1, &n_now); /* nothing of it has shown */
+    CHECK(n_now == n && !memcmp(now, p, n));
+    CHECK(pith_load_memory(s, -1, p, n, &err) == PITH_OK);
+    free(p);
+    free(now);
+    free(copy);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* ---------------------------------------------------------------- of something else */
+
+static void refused(const char *what, pith_session *s, int32_t seq, const uint8_t *p, size_t n,
+                    pith_status want, const char *say)
+{
+    struct pith_error err = {0};
+    pith_status st = pith_load_memory(s, seq, p, n, &err);
+    CHECK_MSG(st == want && strstr(err.msg, say), "%s: status %d, %s", what, (int)st, err.msg);
+}
+
+static void test_mismatch(void)
+{
+    static const char *const overrides[] = {"llama.rope.freq_base=float:5000", NULL};
+    struct pith_error err;
+    size_t n;
+    pith_model *m = synth("llama", 1, NULL), *other = synth("llama", 2, NULL),
+               *over = synth("llama", 1, overrides);
+    pith_session *s = open_session(m, 2, 200, "f16"), *t = open_session(other, 2, 200, "f16"),
+                 *o = open_session(over, 2, 200, "f16"), *f32 = open_session(m, 2, 200, "f32"),
+                 *small = open_session(m, 2, 100, "f16"), *fewer = open_session(m, 1, 200, "f16");
+    REQUIRE(s && t && o && f32 && small && fewer, "no session");
+    feed(s, 0, 150, 1);
+    feed(s, 1, 10, 1);
+    feed(t, 1, 9, 1);
+    uint8_t *p = snapshot(s, -1, &n);
+    refused("another model", t, -1, p, n, PITH_STATE, "model");
+    refused("other overrides", o, -1, p, n, PITH_STATE, "overrides");
+    refused("another type", f32, -1, p, n, PITH_STATE, "cache type of K");
+    refused("a smaller context", small, -1, p, n, PITH_RANGE, "n_ctx = 100");
+    refused("fewer sequences", fewer, -1, p, n, PITH_RANGE, "2 sequences");
+    CHECK(pith_length(t, 1) == 9 && pith_length(t, 0) == 0);
+    for (int32_t q = -3; q <= 2; q += 5) {
+        CHECK(pith_load_memory(s, q, p, n, &err) == PITH_RANGE);
+        CHECK(pith_save(s, q, in_dir("none"), &err) == PITH_RANGE && access(in_dir("none"), F_OK));
+    }
+    p[8] = 9;
+    refused("another version", s, -1, p, n, PITH_UNSUPPORTED, "version 9");
+    free(p);
+    /* files */
+    CHECK(pith_load(s, 0, in_dir("absent"), &err) != PITH_OK && strstr(err.msg, "absent"));
+    CHECK(pith_load(s, 0, dir, &err) != PITH_OK && pith_save(s, 0, dir, &err) != PITH_OK);
+    CHECK(pith_save(s, 0, in_dir("no/folder"), &err) != PITH_OK && strstr(err.msg, "no/folder"));
+    if (!access("/dev/full", W_OK))
+        CHECK(pith_save(s, 0, "/dev/full", &err) != PITH_OK);
+    CHECK(pith_save(NULL, 0, "x", NULL) == PITH_RANGE && pith_load(s, 0, NULL, NULL) == PITH_RANGE);
+    CHECK(pith_length(s, 0) == 150);
+    pith_session *all[] = {s, t, o, f32, small, fewer};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pith_session_close(all[i]);
+    pith_model_close(m);
+    pith_model_close(other);
+    pith_model_close(over);
+}
+
+int main(void)
+{
+    if (!mkdtemp(dir))
+        return 1;
+    TEST(test_round_trip);
+    TEST(test_recurrent);
+    TEST(test_damage);
+    TEST(test_mismatch);
+    static const char *const files[] = {"m.gguf", "all"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        unlink(in_dir(files[i]));
+    rmdir(dir);
+    return test_end();
+}
