@@ -85,7 +85,10 @@ isa_flags = $(if $(filter %_avx2.c,$1),$(AVX2)) \
             $(if $(filter %_i8mm.c,$1),-march=armv8.2-a+dotprod+fp16+i8mm)
 # Kernels and reference ops: the order of every sum is the one that is written (same bits at every level); sqrt is one instruction.
 EXACT    := -fno-tree-vectorize -fno-strict-aliasing -fno-math-errno
-exact     = $(if $(filter src/backend/% src/tensor/% src/graph/%,$1),$(EXACT) $(call isa_flags,$1))
+# gcc for AArch64 orders instructions before it gives out registers, and then has to spill most accumulators of a kernel.
+ORDER    := $(if $(findstring clang,$(CC)),,-fno-schedule-insns)
+exact     = $(if $(filter src/backend/% src/tensor/% src/graph/%,$1),$(EXACT) $(call isa_flags,$1)) \
+            $(if $(filter src/backend/cpu/arm/%,$1),$(ORDER))
 convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 # Fuzzers are after parsers: kernels read no untrusted bytes, and instrumented by clang one takes minutes to compile (make asan has them).
 sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),$(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
