@@ -198,6 +198,13 @@ else
     skip inspect_json_parses "no python3"
 fi
 
+# cache types
+"$pith" synth "$dir/heads.gguf" --arch llama --type q8_0 --head-dim 32
+for t in f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl; do
+    gives "cache_$t" 0 '' run "$dir/heads.gguf" -p x -n 2 --cache-type-k $t --cache-type-v $t </dev/null
+done
+gives cache_head_size 2 'heads of V have 16 elements, a cache of q8_0 needs a multiple of 32' run "$m" -p x --cache-type-v q8_0 </dev/null
+
 # logits: sizes, chunks, threads and files of ids give the same bytes
 ids=3,1,4,1,5,9,2,6,5,3,5,8
 gives logits 0 '' logits "$m" --tokens $ids --out "$dir/a"

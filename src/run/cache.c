@@ -16,7 +16,7 @@ static pith_status check_head(int32_t layer, const char *which, enum dtype t, in
     if (d % dtypes[t].block == 0)
         return PITH_OK;
     return error_set(err, PITH_UNSUPPORTED,
-                     "layer %d: heads of %s have %d elements, a %s cache needs a multiple of %d; "
+                     "layer %d: heads of %s have %d elements, a cache of %s needs a multiple of %d; "
                      "use f16 or bf16 for %s",
                      layer, which, d, dtypes[t].name, dtypes[t].block, which);
 }
