@@ -815,7 +815,7 @@ static void every_cache_type(void)
             continue;
         s.cache = cache[k];
         s.cache_v = v;
-        check_subject(&s, scaled(4, N_WAYS, N_WAYS), scaled(2, 3, N_DRIVERS));
+        check_subject(&s, scaled(3, N_WAYS, N_WAYS), scaled(1, 3, N_DRIVERS));
         free_subject(&s);
     }
 }
