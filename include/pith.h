@@ -397,6 +397,37 @@ PITH_API int32_t pith_logprobs(const float *logits, int32_t n_vocab, int32_t id,
  * pith_sample, whose logits must still be there; else the chain is run on them without a draw. */
 PITH_API int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct pith_logprob *out, int32_t cap);
 
+/* ---------------------------------------------------------------- grammars (constrained output) */
+
+/* A grammar says which tokens may come next so that the text can still become what it describes: GBNF (start rule "root"), a JSON
+ * Schema (texts that satisfy it; an unsupported keyword is PITH_UNSUPPORTED by name and place; uniqueItems alone is let through
+ * unenforced), or any JSON object. Left recursion, undefined rules and what is too large to compile are refused with the rule's name. */
+typedef struct pith_grammar pith_grammar;
+typedef enum pith_grammar_kind { PITH_GRAMMAR_GBNF, PITH_GRAMMAR_SCHEMA, PITH_GRAMMAR_JSON } pith_grammar_kind;
+struct pith_grammar_params {
+    size_t size;
+    const char *trigger;     /* not NULL: anything may come until this text; the grammar holds for what follows it */
+    int32_t use_trigger_token, trigger_token; /* the same with a token */
+    uint64_t cache_bytes;    /* most memory for masks, 0 = 64 MiB */
+};
+#define PITH_GRAMMAR_PARAMS_INIT PITH_SIZED(struct pith_grammar_params)
+/* text: [n_bytes], NULL for JSON. m may be NULL: then text alone can be accepted. A grammar keeps its model alive. */
+PITH_API pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const char *text, size_t n_bytes,
+                                         const struct pith_grammar_params *params, struct pith_error *err);
+/* Another position in the same compiled grammar, equal at first: one for each sequence. All of them are used by one thread at a time. */
+PITH_API pith_grammar *pith_grammar_clone(const pith_grammar *g, struct pith_error *err);
+PITH_API void pith_grammar_close(pith_grammar *g);
+PITH_API void pith_grammar_reset(pith_grammar *g); /* back to the empty text */
+/* One token further. PITH_STATE: it is not allowed here, nothing has changed. */
+PITH_API pith_status pith_grammar_accept(pith_grammar *g, int32_t token, struct pith_error *err);
+PITH_API pith_status pith_grammar_accept_text(pith_grammar *g, const char *text, size_t n_bytes, struct pith_error *err);
+PITH_API int pith_grammar_complete(const pith_grammar *g); /* the text so far is a whole one: end tokens are allowed */
+/* -infinity to each of the logits [n] whose token is not allowed. */
+PITH_API pith_status pith_grammar_mask(pith_grammar *g, float *logits, int32_t n, struct pith_error *err);
+/* The sampler masks a copy of its logits before its chain runs, and every accepted token moves g on. NULL ends that. g stays the
+ * caller's and must outlive its use; pith_sampler_reset resets it too. */
+PITH_API pith_status pith_sampler_grammar(pith_sampler *s, pith_grammar *g, struct pith_error *err);
+
 /* ---------------------------------------------------------------- generation (the loop above in one call) */
 
 typedef enum pith_stop { PITH_STOP_LENGTH, PITH_STOP_EOG, PITH_STOP_STRING, PITH_STOP_CONTEXT, PITH_STOP_CALLBACK, PITH_STOP_CANCELLED } pith_stop;

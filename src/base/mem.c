@@ -146,6 +146,24 @@ void *mem_realloc(void *p, size_t bytes, pith_purpose purpose)
     return to;
 }
 
+int mem_grow(void *array, uint32_t *cap, uint64_t need, size_t item_bytes, pith_purpose purpose)
+{
+    if (need <= *cap)
+        return 1;
+    uint64_t room = *cap < 8 ? 16 : 2 * (uint64_t)*cap, bytes;
+    room = need > room ? need : room;
+    void *was, *now;
+    memcpy(&was, array, sizeof was);
+    if (room > UINT32_MAX || size_mul(room, item_bytes, &bytes) || bytes > SIZE_MAX)
+        return 0;
+    now = mem_realloc(was, (size_t)bytes, purpose);
+    if (!now)
+        return 0;
+    memcpy(array, &now, sizeof now);
+    *cap = (uint32_t)room;
+    return 1;
+}
+
 void mem_free(void *p)
 {
     if (!p)

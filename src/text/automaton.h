@@ -1,0 +1,55 @@
+/* automaton.h -- the tables that run a grammar: one deterministic automaton over bytes whose states may also call.
+ *
+ *     next[state][class of byte]   the state behind a byte, 0: none
+ *     calls of a state             {start of the called rule, state to go on with when it ends (0: this rule ends there too)}
+ *     tokens of a state            {which tokens, state behind}
+ *
+ * Each rule is deterministic by itself. Small rules are copied into their callers and are gone; a rule that recurses, or that
+ * holds an unbounded loop over many characters (a JSON string), stays one, so that what is computed for its states serves all callers.
+ * Every state can reach the end of its rule: whatever is alive can be completed. */
+#ifndef PITH_TEXT_AUTOMATON_H
+#define PITH_TEXT_AUTOMATON_H
+
+#include "text/rules.h"
+
+enum { STATE_END, STATE_OPEN, STATE_FIRST }; /* what lies below a whole text; unknown (stacks.h); the first real state */
+enum {
+    STATE_FINAL = 1, /* its rule may end here */
+    STATE_CALLS = 2,
+    STATE_MOVES = 4, /* has bytes or tokens of its own */
+    STATE_TOKENS = 8,
+};
+struct automaton_call {
+    uint32_t start, back;
+};
+struct automaton_token {
+    uint32_t kind, value, to; /* EDGE_TOKEN, EDGE_OTHER, EDGE_SILENT */
+};
+struct automaton {
+    uint32_t n_states, n_classes, start;
+    uint8_t class_of[256];
+    uint8_t *flags;   /* [n_states] */
+    uint32_t *next;   /* [n_states, n_classes] */
+    uint32_t *call_at, *token_at; /* [n_states + 1] */
+    struct automaton_call *call;
+    struct automaton_token *token;
+};
+/* From rules whose texts are what `root` matches. Refused, with the rule's name: a rule without definition, left recursion also
+ * behind rules that may be empty, a root that never ends, and what needs too many states. On failure *a is empty. */
+pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root, struct pith_error *err);
+void automaton_deinit(struct automaton *a);
+
+/* What analysis knows of rules (analyse.c). */
+struct analysis {
+    uint32_t *out_at, *out; /* [n_states + 1], [n_edges]: edges by `from` */
+    uint32_t *calls_at, *calls; /* [n_rules + 1], calls of each rule, as edges */
+    uint8_t *live;              /* [n_states] the end of the rule can be reached */
+    uint32_t *order;            /* [n_rules] rules reached from the root, callees first */
+    uint8_t *recursive;         /* [n_rules] */
+    uint32_t *uses;             /* [n_rules] calls from rules that are reached */
+    uint32_t n_order;
+};
+pith_status analysis_init(struct analysis *a, const struct rules *r, uint32_t root, struct pith_error *err);
+void analysis_deinit(struct analysis *a);
+
+#endif

@@ -1,0 +1,365 @@
+/* grammar.c -- handles: compiling, positions, accepting. See grammar.h. */
+#include "text/grammar.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/gbnf.h"
+#include "text/masks.h"
+#include "text/schema.h"
+
+struct grammar_core {
+    int refs;
+    struct automaton automaton;
+    struct stacks stacks;
+    struct masks masks;
+    const struct vocab *vocab;
+    uint32_t start;            /* position of an empty text */
+    uint32_t keep_at;          /* pairs in the stacks past which unused sets are dropped */
+    struct pith_grammar *all;
+    struct stack_pair *pair;   /* a position on its way through the bytes of a token */
+    uint32_t cap_pairs;
+    int reading, has_stacks;
+};
+
+/* ---------------------------------------------------------------- compiling */
+
+/* Anything, then the trigger, then the grammar: the states are how much of the trigger was just read (Knuth, Morris, Pratt). */
+static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger, int32_t token)
+{
+    uint32_t lazy = rules_new(r, SLICE("trigger")), behind = rules_state(r), base = r->n_states;
+    uint32_t n = trigger.n ? (uint32_t)trigger.n : 1;
+    uint32_t *fail = arena_array(&r->arena, (size_t)n + 1, sizeof *fail);
+    if (!fail || !rules_ok(r)) {
+        rules_fail(r, PITH_NOMEM, "out of memory for a trigger");
+        return root;
+    }
+    r->rule[lazy].defined = 1;
+    for (uint32_t k = 1, f = 0; k < trigger.n; k++) {
+        while (f && trigger.p[f] != trigger.p[k])
+            f = fail[f];
+        f += trigger.p[f] == trigger.p[k];
+        fail[k + 1] = f;
+    }
+    for (uint32_t k = 0; k < n; k++)
+        rules_state(r);
+    rules_edge(r, r->rule[lazy].start, base, EDGE_EPS, 0);
+    for (uint32_t k = 0; k < n && rules_ok(r); k++) {
+        rules_edge(r, base + k, r->rule[lazy].end, EDGE_EPS, 0);
+        rules_edge(r, base + k, base, EDGE_SILENT, (uint32_t)token);
+        if (token >= 0)
+            rules_edge(r, base + k, behind, EDGE_TOKEN, (uint32_t)token);
+        for (uint32_t b = 0; b < 256; b++) {
+            uint32_t f = k;
+            while (trigger.n && f && (uint8_t)trigger.p[f] != b)
+                f = fail[f];
+            f = trigger.n && (uint8_t)trigger.p[f] == b ? f + 1 : 0;
+            rules_bytes(r, base + k, trigger.n && f == n ? behind : base + f, (uint8_t)b, (uint8_t)b);
+        }
+    }
+    rules_edge(r, behind, r->rule[lazy].end, EDGE_CALL, root);
+    return lazy;
+}
+
+static pith_status compile(struct grammar_core *c, const struct grammar_spec *spec, struct pith_error *err)
+{
+    enum { MOST_TRIGGER = 256, MOST_TEXT = 1 << 24 };
+    struct rules r;
+    uint32_t root = 0;
+    char text[MOST_TRIGGER];
+    struct slice trigger = spec->trigger;
+    int32_t token = spec->trigger_token;
+    if (spec->text.n > MOST_TEXT)
+        return error_set(err, PITH_RANGE, "grammar: the text has %zu bytes; wanted at most %d", spec->text.n, MOST_TEXT);
+    if (token >= 0 && (!spec->vocab || token >= vocab_n(spec->vocab)))
+        return error_set(err, PITH_RANGE, "grammar: trigger token %d is not in the vocabulary", token);
+    if (token >= 0) { /* one with a text is that text: it must not pass as anything */
+        size_t n = vocab_piece(spec->vocab, token, 0, text, sizeof text);
+        trigger = n ? (struct slice){text, n} : trigger;
+        token = n ? -1 : token;
+    }
+    if (trigger.n > MOST_TRIGGER)
+        return error_set(err, PITH_RANGE, "grammar: the trigger has %zu bytes; wanted at most %d", trigger.n, MOST_TRIGGER);
+    rules_init(&r);
+    if (spec->kind == PITH_GRAMMAR_GBNF) {
+        gbnf_read(&r, spec->text, spec->vocab);
+        if (!rules_find(&r, SLICE("root"), &root) || !r.rule[root].defined)
+            rules_fail(&r, PITH_MISSING, "grammar: there is no rule \"root\", which is where a text begins");
+    } else {
+        root = schema_read(&r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}") : spec->text);
+    }
+    if (rules_ok(&r) && (trigger.n || token >= 0))
+        root = put_trigger(&r, root, trigger, token);
+    pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err) : error_set(err, r.err.code, "%s", r.err.msg);
+    rules_deinit(&r);
+    return st;
+}
+
+static void core_free(struct grammar_core *c)
+{
+    if (c->has_stacks) {
+        masks_deinit(&c->masks);
+        stacks_deinit(&c->stacks);
+    }
+    automaton_deinit(&c->automaton);
+    mem_free(c->pair);
+    mem_free(c);
+}
+
+static struct pith_grammar *new_handle(struct grammar_core *c, uint32_t at)
+{
+    struct pith_grammar *g = mem_zalloc(sizeof *g, PITH_MEM_SCRATCH);
+    if (!g)
+        return NULL;
+    *g = (struct pith_grammar){.core = c, .next = c->all, .at = at};
+    if (c->all)
+        c->all->prev = g;
+    c->all = g;
+    c->refs++;
+    return g;
+}
+
+struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_error *err)
+{
+    enum { KEEP_FIRST = 1 << 16 };
+    struct grammar_core *c = mem_zalloc(sizeof *c, PITH_MEM_SCRATCH);
+    struct pith_grammar *g = NULL;
+    pith_status st;
+    if (!c) {
+        error_set(err, PITH_NOMEM, "out of memory for a grammar");
+        return NULL;
+    }
+    c->vocab = spec->vocab;
+    c->keep_at = KEEP_FIRST;
+    TRY(compile(c, spec, err));
+    c->has_stacks = 1;
+    if (!stacks_init(&c->stacks, &c->automaton) ||
+        !masks_init(&c->masks, &c->stacks, spec->vocab, spec->trie, spec->cache_bytes))
+        TRY(error_set(err, PITH_NOMEM, "out of memory for a grammar of %u states", c->automaton.n_states));
+    stacks_begin(&c->stacks);
+    stacks_add(&c->stacks, c->automaton.start, STACKS_BOTTOM);
+    c->start = stacks_intern(&c->stacks);
+    g = c->stacks.failed ? NULL : new_handle(c, c->start);
+    if (!g)
+        TRY(error_set(err, PITH_NOMEM, "out of memory for a grammar of %u states", c->automaton.n_states));
+    return g;
+fail:
+    (void)st;
+    core_free(c);
+    return NULL;
+}
+
+struct pith_grammar *grammar_clone(const struct pith_grammar *g, struct pith_error *err)
+{
+    struct pith_grammar *copy = new_handle(g->core, g->at);
+    if (!copy)
+        error_set(err, PITH_NOMEM, "out of memory for a grammar");
+    return copy;
+}
+
+void grammar_free(struct pith_grammar *g)
+{
+    if (!g)
+        return;
+    struct grammar_core *c = g->core;
+    *(g->prev ? &g->prev->next : &c->all) = g->next;
+    if (g->next)
+        g->next->prev = g->prev;
+    mem_free(g);
+    if (--c->refs == 0)
+        core_free(c);
+}
+
+void grammar_reset(struct pith_grammar *g)
+{
+    g->at = g->core->start;
+}
+
+/* ---------------------------------------------------------------- positions */
+
+/* Drops sets that no handle needs, when there are many, or after a failure. 0: no memory. */
+static int tidy(struct grammar_core *c)
+{
+    uint32_t n = 0, **root;
+    if (!c->stacks.failed && c->stacks.n_pairs <= c->keep_at)
+        return 1;
+    root = mem_array((size_t)c->refs + 1, sizeof *root, PITH_MEM_SCRATCH);
+    if (!root)
+        return 0;
+    root[n++] = &c->start;
+    for (struct pith_grammar *g = c->all; g; g = g->next)
+        root[n++] = &g->at;
+    int ok = stacks_keep(&c->stacks, root, n);
+    mem_free(root);
+    if (!ok)
+        return 0;
+    masks_drop_sets(&c->masks);
+    c->keep_at = c->stacks.n_pairs < c->keep_at / 4 ? c->keep_at : 4 * c->stacks.n_pairs;
+    return 1;
+}
+
+static pith_status exhausted(struct grammar_core *c, struct pith_error *err)
+{
+    if (c->stacks.failed == STACKS_TOO_MANY)
+        return error_set(err, PITH_RANGE, "grammar: the text can be read in too many ways (over %d stack entries); wanted a less ambiguous grammar",
+                         STACKS_MOST_PAIRS);
+    return error_set(err, PITH_NOMEM, "out of memory for the stacks or masks of a grammar");
+}
+
+/* The pairs behind a text that began at a position: how many, in c->pair. */
+static uint32_t read_bytes(struct grammar_core *c, uint32_t set, struct slice text)
+{
+    struct stacks *s = &c->stacks;
+    uint32_t n;
+    const struct stack_pair *p = stacks_pairs(s, set, &n);
+    if (!mem_grow(&c->pair, &c->cap_pairs, n, sizeof *c->pair, PITH_MEM_SCRATCH)) {
+        s->failed = STACKS_NO_MEMORY;
+        return 0;
+    }
+    if (n)
+        memcpy(c->pair, p, n * sizeof *p);
+    for (size_t i = 0; i < text.n && n; i++) {
+        stacks_begin(s);
+        stacks_step(s, c->pair, n, (uint8_t)text.p[i]);
+        if (!mem_grow(&c->pair, &c->cap_pairs, stacks_close(s), sizeof *c->pair, PITH_MEM_SCRATCH)) {
+            s->failed = STACKS_NO_MEMORY;
+            return 0;
+        }
+        n = stacks_take(s, c->pair);
+    }
+    return n;
+}
+
+/* Moves to the position being made, unless it is empty. */
+static pith_status arrive(struct pith_grammar *g, const char *what, struct pith_error *err)
+{
+    struct grammar_core *c = g->core;
+    uint32_t at = stacks_intern(&c->stacks);
+    if (c->stacks.failed)
+        return exhausted(c, err);
+    if (at == STACKS_NONE)
+        return error_set(err, PITH_STATE, "grammar: %s is not allowed here", what);
+    g->at = at;
+    return PITH_OK;
+}
+
+static void add_pairs(struct grammar_core *c, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        stacks_add(&c->stacks, c->pair[i].state, c->pair[i].below);
+}
+
+pith_status grammar_accept_text(struct pith_grammar *g, struct slice text, struct pith_error *err)
+{
+    enum { STRIDE = 256 };
+    struct grammar_core *c = g->core;
+    uint32_t was = g->at;
+    pith_status st = PITH_OK;
+    for (size_t i = 0; i < text.n && st == PITH_OK; i += STRIDE) {
+        struct slice some = {text.p + i, text.n - i < STRIDE ? text.n - i : STRIDE};
+        struct pith_grammar keep = {.core = c, .next = c->all, .at = was}; /* `was` must outlive a tidying */
+        c->all = &keep;
+        c->refs++;
+        int ok = tidy(c);
+        c->refs--;
+        c->all = keep.next;
+        was = keep.at;
+        uint32_t n = ok ? read_bytes(c, g->at, some) : 0;
+        stacks_begin(&c->stacks);
+        add_pairs(c, n);
+        st = ok ? arrive(g, "this text", err) : exhausted(c, err);
+    }
+    if (st != PITH_OK)
+        g->at = was;
+    return st;
+}
+
+/* Where the tokens that the position names lead. */
+static void add_named(struct grammar_core *c, uint32_t set, int32_t id, size_t n_bytes)
+{
+    const struct automaton *a = &c->automaton;
+    uint32_t n;
+    stacks_pairs(&c->stacks, set, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct stack_pair p = stacks_pairs(&c->stacks, set, &n)[i];
+        for (uint32_t k = a->token_at[p.state]; k < a->token_at[p.state + 1]; k++) {
+            const struct automaton_token *t = &a->token[k];
+            int is_it = t->value == (uint32_t)id;
+            if (t->kind == EDGE_TOKEN ? is_it : !is_it && !vocab_is_eog(c->vocab, id) && (t->kind == EDGE_OTHER || n_bytes == 0))
+                stacks_add(&c->stacks, t->to, p.below);
+        }
+    }
+}
+
+pith_status grammar_accept(struct pith_grammar *g, int32_t id, struct pith_error *err)
+{
+    struct grammar_core *c = g->core;
+    char text[TRIE_DEPTH], what[48];
+    if (!c->vocab || id < 0 || id >= vocab_n(c->vocab))
+        return error_set(err, PITH_RANGE, "grammar: token %d is not in the vocabulary", id);
+    if (!tidy(c))
+        return exhausted(c, err);
+    int ends = vocab_is_eog(c->vocab, id);
+    size_t n_bytes = ends ? 0 : vocab_piece(c->vocab, id, 0, text, sizeof text);
+    uint32_t n = n_bytes && n_bytes <= sizeof text ? read_bytes(c, g->at, (struct slice){text, n_bytes}) : 0;
+    if (c->stacks.failed)
+        return exhausted(c, err);
+    stacks_begin(&c->stacks);
+    add_pairs(c, n);
+    add_named(c, g->at, id, n_bytes);
+    if (ends && c->stacks.n_members == 0 && grammar_may_end(g)) {
+        g->at = STACKS_NONE;
+        return PITH_OK;
+    }
+    snprintf(what, sizeof what, "token %d", id);
+    return arrive(g, what, err);
+}
+
+int grammar_may_end(const struct pith_grammar *g)
+{
+    return g->at == STACKS_NONE || stacks_has(&g->core->stacks, g->at, STATE_END);
+}
+
+int grammar_must_end(const struct pith_grammar *g)
+{
+    uint32_t n;
+    stacks_pairs(&g->core->stacks, g->at, &n);
+    return n == 0 || (n == 1 && grammar_may_end(g));
+}
+
+/* ---------------------------------------------------------------- masks */
+
+const uint64_t *grammar_mask(struct pith_grammar *g, struct pith_error *err)
+{
+    struct grammar_core *c = g->core;
+    const uint64_t *mask = NULL;
+    if (!c->masks.trie) {
+        error_set(err, PITH_STATE, "grammar: it was opened without a model and has no tokens");
+        return NULL;
+    }
+    if (tidy(c))
+        mask = masks_get(&c->masks, g->at);
+    if (!mask)
+        exhausted(c, err);
+    return mask;
+}
+
+pith_status grammar_apply(struct pith_grammar *g, float *logits, int32_t n, struct pith_error *err)
+{
+    const uint64_t *mask = grammar_mask(g, err);
+    if (!mask)
+        return err ? err->code : PITH_NOMEM;
+    int32_t known = g->core->masks.trie->n_vocab < n ? g->core->masks.trie->n_vocab : n;
+    for (int32_t i = 0; i < known; i += 64) {
+        uint64_t word = mask[i / 64];
+        int32_t end = known - i < 64 ? known - i : 64;
+        for (int32_t k = 0; word != UINT64_MAX && k < end; k++) {
+            if (!(word >> k & 1))
+                logits[i + k] = -INFINITY;
+        }
+    }
+    for (int32_t i = known; i < n; i++)
+        logits[i] = -INFINITY;
+    return PITH_OK;
+}

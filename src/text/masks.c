@@ -1,0 +1,332 @@
+/* masks.c -- see masks.h. */
+#include "text/masks.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+/* What a state allows by itself. Few tokens are a list, many are bits. */
+struct state_mask {
+    uint64_t *word; /* NULL: ids */
+    uint32_t *id, *leave;
+    uint32_t n_ids, n_leave;
+    uint64_t bytes;
+};
+
+int masks_init(struct masks *m, struct stacks *s, const struct vocab *v, const struct trie *t, uint64_t budget)
+{
+    *m = (struct masks){.trie = t, .vocab = v, .stacks = s, .budget = budget};
+    if (!t)
+        return 1;
+    m->n_words = ((uint32_t)t->n_vocab + 63) / 64;
+    m->word = mem_array(m->n_words, sizeof *m->word, PITH_MEM_SCRATCH);
+    m->eog = mem_array((size_t)t->n_vocab, sizeof *m->eog, PITH_MEM_SCRATCH);
+    m->of_state = mem_array(s->a->n_states, sizeof *m->of_state, PITH_MEM_SCRATCH);
+    m->level = mem_array((size_t)t->depth + 3, sizeof *m->level, PITH_MEM_SCRATCH);
+    for (int32_t id = 0; m->eog && id < t->n_vocab; id++) {
+        if (vocab_is_eog(v, id))
+            m->eog[m->n_eog++] = id;
+    }
+    return m->word && m->eog && m->of_state && m->level;
+}
+
+static void drop_state(struct state_mask *k)
+{
+    if (!k)
+        return;
+    mem_free(k->word);
+    mem_free(k->id);
+    mem_free(k->leave);
+    mem_free(k);
+}
+
+void masks_drop_sets(struct masks *m)
+{
+    for (uint32_t i = 0; i < m->cap_sets; i++) {
+        if (m->of_set[i])
+            m->used -= m->n_words * sizeof *m->word;
+        mem_free(m->of_set[i]);
+    }
+    mem_free(m->of_set);
+    m->of_set = NULL;
+    m->cap_sets = 0;
+}
+
+static void drop_all(struct masks *m)
+{
+    masks_drop_sets(m);
+    for (uint32_t i = 0; m->of_state && i < m->stacks->a->n_states; i++) {
+        drop_state(m->of_state[i]);
+        m->of_state[i] = NULL;
+    }
+    m->used = 0;
+}
+
+void masks_deinit(struct masks *m)
+{
+    drop_all(m);
+    mem_free(m->word);
+    mem_free(m->eog);
+    mem_free(m->of_state);
+    mem_free(m->pair);
+    mem_free(m->level);
+    mem_free(m->leave);
+}
+
+/* ---------------------------------------------------------------- the walk */
+
+static void set_bit(struct masks *m, int32_t id)
+{
+    m->word[id / 64] |= (uint64_t)1 << (id % 64);
+}
+
+static int room(struct masks *m, uint64_t need)
+{
+    int ok = mem_grow(&m->pair, &m->cap_pairs, need, sizeof *m->pair, PITH_MEM_SCRATCH);
+    m->failed |= !ok;
+    return ok;
+}
+
+/* The pairs behind a byte, to the level after `d`; how many. */
+static uint32_t step(struct masks *m, uint32_t d, uint8_t byte)
+{
+    struct stacks *s = m->stacks;
+    const struct automaton *a = s->a;
+    const struct stack_pair *p = m->pair + m->level[d];
+    uint32_t n = m->level[d + 1] - m->level[d], at = m->level[d + 1];
+    if (n == 1) { /* nearly always */
+        uint32_t to = a->next[(size_t)p->state * a->n_classes + a->class_of[byte]];
+        if (!to)
+            return 0;
+        if (!(a->flags[to] & (STATE_FINAL | STATE_CALLS))) {
+            struct stack_pair only = {to, p->below};
+            if (!room(m, (uint64_t)at + 1))
+                return 0;
+            m->pair[at] = only;
+            return 1;
+        }
+    }
+    stacks_begin(s);
+    stacks_step(s, p, n, byte);
+    if (s->n_members == 0 || !room(m, (uint64_t)at + stacks_close(s)))
+        return 0;
+    n = stacks_take(s, m->pair + at);
+    m->failed |= s->failed;
+    return n;
+}
+
+/* Whether nothing more can be read in this rule; *left: it may have ended. */
+static int is_over(const struct masks *m, uint32_t at, uint32_t n, int *left)
+{
+    int over = 1;
+    *left = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t state = m->pair[at + i].state;
+        over &= state < STATE_FIRST;
+        *left |= state == STATE_OPEN;
+    }
+    return over;
+}
+
+/* All tokens below a node that the pairs at level 0 can read. */
+static void walk(struct masks *m, uint32_t from)
+{
+    const struct trie *t = m->trie;
+    uint32_t base = t->node[from].depth, end = t->node[from].next;
+    for (uint32_t i = from + 1; i < end && !m->failed;) {
+        const struct trie_node *node = &t->node[i];
+        uint32_t d = node->depth - base, n = step(m, d - 1, node->byte);
+        int left;
+        if (n == 0) {
+            i = node->next;
+            continue;
+        }
+        m->level[d + 1] = m->level[d] + n;
+        for (uint32_t k = node->first; k < node[1].first; k++)
+            set_bit(m, t->token[k]);
+        int over = is_over(m, m->level[d], n, &left);
+        if (left && node->next > i + 1) {
+            if (!mem_grow(&m->leave, &m->cap_leave, (uint64_t)m->n_leave + 1, sizeof *m->leave, PITH_MEM_SCRATCH)) {
+                m->failed = 1;
+                return;
+            }
+            m->leave[m->n_leave++] = i;
+        }
+        i = over ? node->next : i + 1;
+    }
+}
+
+/* ---------------------------------------------------------------- tokens by name */
+
+static int ends(const struct masks *m, int32_t id)
+{
+    return vocab_is_eog(m->vocab, id);
+}
+
+static void add_named(struct masks *m, uint32_t state)
+{
+    const struct automaton *a = m->stacks->a;
+    for (uint32_t i = a->token_at[state]; i < a->token_at[state + 1]; i++) {
+        const struct automaton_token *t = &a->token[i];
+        if (t->kind == EDGE_TOKEN) {
+            if (t->value < (uint32_t)m->trie->n_vocab)
+                set_bit(m, (int32_t)t->value);
+            continue;
+        }
+        int silent = t->kind == EDGE_SILENT;
+        for (int32_t k = 0; k < (silent ? (int32_t)m->trie->n_silent : m->trie->n_vocab); k++) {
+            int32_t id = silent ? m->trie->silent[k] : k;
+            if ((uint32_t)id != t->value && !ends(m, id))
+                set_bit(m, id);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- states */
+
+static uint32_t count_bits(const struct masks *m)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_words; i++)
+        n += (uint32_t)__builtin_popcountll(m->word[i]);
+    return n;
+}
+
+/* m->word and m->leave as they are now; NULL: no memory. */
+static struct state_mask *keep_state(struct masks *m)
+{
+    struct state_mask *k = mem_zalloc(sizeof *k, PITH_MEM_SCRATCH);
+    uint32_t n = count_bits(m), most = m->n_words;
+    int bits = n > most;
+    if (!k)
+        return NULL;
+    k->n_leave = m->n_leave;
+    k->leave = mem_array(m->n_leave, sizeof *k->leave, PITH_MEM_SCRATCH);
+    k->word = bits ? mem_array(m->n_words, sizeof *k->word, PITH_MEM_SCRATCH) : NULL;
+    k->id = bits ? NULL : mem_array(n, sizeof *k->id, PITH_MEM_SCRATCH);
+    if (!k->leave || !(bits ? (void *)k->word : (void *)k->id)) {
+        drop_state(k);
+        return NULL;
+    }
+    if (m->n_leave)
+        memcpy(k->leave, m->leave, m->n_leave * sizeof *k->leave);
+    if (bits)
+        memcpy(k->word, m->word, m->n_words * sizeof *k->word);
+    for (uint32_t i = 0; i < m->n_words && !bits; i++) {
+        for (uint64_t w = m->word[i]; w; w &= w - 1)
+            k->id[k->n_ids++] = 64 * i + (uint32_t)__builtin_ctzll(w);
+    }
+    k->bytes = sizeof *k + m->n_leave * sizeof *k->leave + (bits ? m->n_words * sizeof *k->word : n * sizeof *k->id);
+    m->used += k->bytes;
+    return k;
+}
+
+static const struct state_mask *state_mask(struct masks *m, uint32_t state)
+{
+    if (m->of_state[state])
+        return m->of_state[state];
+    memset(m->word, 0, m->n_words * sizeof *m->word);
+    m->n_leave = 0;
+    if (!room(m, 1))
+        return NULL;
+    m->pair[0] = (struct stack_pair){state, STACKS_OPEN};
+    m->level[0] = 0;
+    m->level[1] = 1;
+    walk(m, 0);
+    add_named(m, state);
+    if (!m->failed)
+        m->of_state[state] = keep_state(m);
+    m->failed |= !m->of_state[state];
+    return m->of_state[state];
+}
+
+/* ---------------------------------------------------------------- positions */
+
+/* What a state's part leaves open: from each node where the rule may end, with what lies below it. */
+static void walk_on(struct masks *m, const struct state_mask *k, uint32_t below)
+{
+    struct stacks *s = m->stacks;
+    uint32_t n, moves = 0;
+    stacks_begin(s);
+    const struct stack_pair *p = stacks_pairs(s, below, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct stack_pair q = p[i];
+        stacks_add(s, q.state, q.below);
+        p = stacks_pairs(s, below, &n);
+    }
+    if (!room(m, stacks_close(s)))
+        return;
+    n = stacks_take(s, m->pair);
+    for (uint32_t i = 0; i < n; i++)
+        moves += m->pair[i].state >= STATE_FIRST;
+    m->level[0] = 0;
+    m->level[1] = n;
+    for (uint32_t i = 0; moves && i < k->n_leave; i++)
+        walk(m, k->leave[i]);
+}
+
+static void add_state(struct masks *m, const struct state_mask *k)
+{
+    for (uint32_t i = 0; k->word && i < m->n_words; i++)
+        m->word[i] |= k->word[i];
+    for (uint32_t i = 0; !k->word && i < k->n_ids; i++)
+        set_bit(m, (int32_t)k->id[i]);
+}
+
+static void make(struct masks *m, uint32_t set)
+{
+    uint32_t n, mark = stacks_mark(m->stacks);
+    stacks_pairs(m->stacks, set, &n);
+    for (uint32_t i = 0; i < n && !m->failed; i++) { /* before m->word is the position's */
+        uint32_t state = stacks_pairs(m->stacks, set, &n)[i].state;
+        if (state >= STATE_FIRST)
+            state_mask(m, state);
+    }
+    memset(m->word, 0, m->n_words * sizeof *m->word);
+    for (uint32_t i = 0; i < n && !m->failed; i++) {
+        struct stack_pair p = stacks_pairs(m->stacks, set, &n)[i];
+        if (p.state < STATE_FIRST)
+            continue;
+        add_state(m, m->of_state[p.state]);
+        if (m->of_state[p.state]->n_leave)
+            walk_on(m, m->of_state[p.state], p.below);
+    }
+    for (uint32_t i = 0; i < m->n_eog; i++) { /* by the grammar's text alone, or where it names them */
+        int named = 0;
+        for (uint32_t k = 0; k < n && !m->failed; k++) {
+            const struct automaton *a = m->stacks->a;
+            uint32_t state = stacks_pairs(m->stacks, set, &n)[k].state;
+            for (uint32_t j = a->token_at[state]; j < a->token_at[state + 1]; j++)
+                named |= a->token[j].kind == EDGE_TOKEN && a->token[j].value == (uint32_t)m->eog[i];
+        }
+        m->word[m->eog[i] / 64] &= ~((uint64_t)1 << (m->eog[i] % 64));
+        if (named || stacks_has(m->stacks, set, STATE_END))
+            set_bit(m, m->eog[i]);
+    }
+    m->failed |= m->stacks->failed;
+    stacks_cut(m->stacks, mark);
+}
+
+const uint64_t *masks_get(struct masks *m, uint32_t set)
+{
+    uint64_t bytes = m->n_words * sizeof *m->word;
+    if (set < m->cap_sets && m->of_set[set])
+        return m->of_set[set];
+    if (m->used + bytes > m->budget)
+        drop_all(m);
+    m->failed = 0;
+    make(m, set);
+    if (m->failed)
+        return NULL;
+    uint32_t was = m->cap_sets;
+    if (set >= was && !mem_grow(&m->of_set, &m->cap_sets, (uint64_t)set + 1, sizeof *m->of_set, PITH_MEM_SCRATCH))
+        return m->word;
+    if (m->cap_sets > was)
+        memset(m->of_set + was, 0, (m->cap_sets - was) * sizeof *m->of_set);
+    m->of_set[set] = mem_alloc(bytes, PITH_MEM_SCRATCH);
+    if (!m->of_set[set])
+        return m->word;
+    memcpy(m->of_set[set], m->word, bytes);
+    m->used += bytes;
+    return m->of_set[set];
+}

@@ -1,0 +1,62 @@
+/* schema_impl.h -- the inside of schema.c and its parts: schema_number.c, schema_string.c, schema_object.c. */
+#ifndef PITH_TEXT_SCHEMA_IMPL_H
+#define PITH_TEXT_SCHEMA_IMPL_H
+
+#include "base/jtree.h"
+#include "text/schema.h"
+
+enum { TYPE_NULL = 1, TYPE_BOOL = 2, TYPE_INT = 4, TYPE_FRACTION = 8, TYPE_STRING = 16, TYPE_ARRAY = 32, TYPE_OBJECT = 64 };
+enum { TYPE_NUMBER = TYPE_INT | TYPE_FRACTION, TYPE_ALL = 127 };
+
+/* One schema of several that must all hold. skip: keywords already dealt with. */
+struct part {
+    const struct jtree *node;
+    uint32_t skip;
+};
+enum { SKIP_ANY_OF = 1, SKIP_ONE_OF = 2 };
+enum { MOST_PARTS = 64 };
+struct parts {
+    struct part v[MOST_PARTS];
+    uint32_t n;
+};
+
+struct job {
+    struct job *next;
+    uint32_t rule, n;
+    struct part v[];
+};
+
+enum shared_rule { RULE_SPACE, RULE_VALUE, RULE_OBJECT, RULE_ARRAY, RULE_STRING, RULE_NUMBER, RULE_INTEGER, N_SHARED };
+struct schema {
+    struct rules *r;
+    const struct jtree *root;
+    struct map jobs;             /* parts -> rule */
+    struct job *first, **last;
+    uint32_t shared[N_SHARED];   /* rule + 1, 0: not made */
+};
+
+/* First failure wins; the message begins with the place of the node, as a JSON pointer. */
+void schema_refuse(struct schema *s, const struct jtree *at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+uint32_t schema_shared(struct schema *s, enum shared_rule which);
+/* The rule of what satisfies all parts. */
+uint32_t schema_rule(struct schema *s, const struct parts *p);
+uint32_t schema_rule_of(struct schema *s, const struct jtree *node);
+/* One more part; true is none, one that is there is not put again. */
+void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uint32_t skip);
+uint32_t schema_space(struct schema *s, uint32_t from); /* the state behind white space */
+/* A count given by a keyword in any of the parts: the largest (or smallest) one; `none` when there is none. */
+uint32_t schema_count(struct schema *s, const struct parts *p, const char *key, int largest, uint32_t none);
+int schema_refers(struct schema *s, const struct jtree *node, const struct jtree **to); /* follows $ref; 0: there is none */
+
+/* Each writes one type between two states. */
+void schema_number(struct schema *s, const struct parts *p, int integer, uint32_t from, uint32_t to);
+void schema_string(struct schema *s, const struct parts *p, uint32_t from, uint32_t to);
+void schema_object(struct schema *s, const struct parts *p, uint32_t from, uint32_t to);
+void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32_t to);
+
+/* Whether the value lies in minimum .. exclusiveMaximum of all parts. */
+int schema_number_fits(struct schema *s, const struct parts *p, const struct jtree *value);
+/* -1, 0, 1 as a is less, equal, more than b; both JSON numbers. 2: too long to compare. */
+int schema_compare(struct slice a, struct slice b);
+
+#endif
