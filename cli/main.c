@@ -8,7 +8,7 @@
 
 static const struct command *const commands[] = {
     &cmd_run,    &cmd_bench,    &cmd_inspect, &cmd_logits, &cmd_tokenize,
-    &cmd_sample, &cmd_template, &cmd_synth,
+    &cmd_sample, &cmd_template, &cmd_grammar, &cmd_synth,
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

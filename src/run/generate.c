@@ -129,6 +129,13 @@ static int next_token(struct pith_session *s, struct pith_sampler *sampler, stru
     const struct pith_generate_params *p = o->p;
     struct pith_generate_result *out = o->out;
     int32_t id = sampler_sample(sampler, s->output[s->n_outputs - 1]);
+    if (id < 0 && sampler->grammar) {
+        const struct pith_error *why = &sampler->grammar_err;
+        *st = why->code ? error_set(err, why->code, "%s", why->msg)
+                        : error_set(err, PITH_STATE, "the grammar and the sampler leave no token after %d tokens",
+                                    out->n_generated);
+        return 0;
+    }
     if (id < 0) {
         *st = error_set(
             err, PITH_INTERNAL,
@@ -149,6 +156,10 @@ static int next_token(struct pith_session *s, struct pith_sampler *sampler, stru
     show(o, safe.fresh);
     if (safe.hit >= 0 || o->stopped) {
         out->stop = safe.hit >= 0 ? PITH_STOP_STRING : PITH_STOP_CALLBACK;
+        return 0;
+    }
+    if (sampler->grammar && grammar_must_end(sampler->grammar)) {
+        out->stop = PITH_STOP_EOG;
         return 0;
     }
     if (limit >= 0 && out->n_generated >= limit) {

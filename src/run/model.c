@@ -175,8 +175,18 @@ void model_unref(struct pith_model *m)
     packed_file_deinit(&m->copy);
     str_deinit(&m->note);
     chat_templates_close(&m->chat);
+    trie_free(atomic_load(&m->trie));
     vocab_free(m->vocab);
     gguf_close(m->gguf);
     arena_deinit(&m->arena);
     mem_free(m);
+}
+
+const struct trie *model_trie(struct pith_model *m, struct pith_error *err)
+{
+    struct trie *t = atomic_load(&m->trie), *made = t ? NULL : trie_new(m->vocab, err);
+    if (made && atomic_compare_exchange_strong(&m->trie, &t, made))
+        return made;
+    trie_free(made); /* another thread was first */
+    return t;
 }

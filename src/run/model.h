@@ -13,7 +13,7 @@
 #include "graph/backend.h"
 #include "run/chat.h"
 #include "run/packed_file.h"
-#include "text/vocab.h"
+#include "text/trie.h"
 
 struct pith_model {
     _Atomic(int) refs;
@@ -21,6 +21,7 @@ struct pith_model {
     struct gguf *gguf;
     struct vocab *vocab;
     struct chat_templates chat;
+    _Atomic(struct trie *) trie; /* of the vocabulary, made when a grammar first wants it */
     struct arch_model arch;
     struct pith_model_params params;
     struct pool *pool;
@@ -45,6 +46,7 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
                               struct pith_error *err);
 struct pith_model *model_ref(struct pith_model *m);
 void model_unref(struct pith_model *m); /* NULL allowed */
+const struct trie *model_trie(struct pith_model *m, struct pith_error *err);
 
 const struct backend *first_backend(void);
 

@@ -380,14 +380,40 @@ void sampler_free(struct pith_sampler *s)
     mem_free(s->history.longest);
     mem_free(s->history.breakers);
     mem_free(s->before);
+    mem_free(s->masked);
     mem_free(s->bias);
     mem_free(s);
 }
 
 /* ---------------------------------------------------------------- run */
 
+pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, struct pith_error *err)
+{
+    if (g && !s->masked)
+        s->masked = mem_array((size_t)s->n_vocab, sizeof *s->masked, PITH_MEM_SCRATCH);
+    if (g && !s->masked)
+        return error_set(err, PITH_NOMEM, "sampler: no memory for %d masked logits", s->n_vocab);
+    s->grammar = g;
+    return PITH_OK;
+}
+
+/* The logits that the grammar leaves; none when it fails. */
+static const float *masked(struct pith_sampler *s, const float *logits)
+{
+    if (!s->grammar)
+        return logits;
+    memcpy(s->masked, logits, (size_t)s->n_vocab * sizeof *logits);
+    error_clear(&s->grammar_err);
+    if (grammar_apply(s->grammar, s->masked, s->n_vocab, &s->grammar_err) == PITH_OK)
+        return s->masked;
+    for (int32_t i = 0; i < s->n_vocab; i++)
+        s->masked[i] = -INFINITY;
+    return s->masked;
+}
+
 struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
 {
+    logits = masked(s, logits);
     uint32_t fp = fp_enter(); /* the host's rounding must not choose tokens */
     candidates_fill(&s->list, logits, s->n_vocab);
     s->greedy = 0;
@@ -420,6 +446,8 @@ void sampler_accept(struct pith_sampler *s, int32_t id)
 {
     if (id >= 0 && id < s->n_vocab)
         history_accept(&s->history, id);
+    if (s->grammar) /* one that it refuses leaves it where it is */
+        grammar_accept(s->grammar, id, NULL);
 }
 
 void sampler_reset(struct pith_sampler *s)
@@ -430,6 +458,8 @@ void sampler_reset(struct pith_sampler *s)
     s->index = 0;
     for (int i = 0; i < s->n_steps; i++)
         memset(s->steps[i].state, 0, sizeof s->steps[i].state);
+    if (s->grammar)
+        grammar_reset(s->grammar);
 }
 
 /* ---------------------------------------------------------------- probabilities */

@@ -17,6 +17,7 @@
 #define PITH_RUN_SAMPLE_H
 
 #include "run/candidates.h"
+#include "text/grammar.h"
 
 enum { SAMPLE_MAX_STEPS = 32, SAMPLE_MAX_PARAMS = 6, SAMPLE_WINDOW_MAX = 1 << 24 };
 
@@ -75,6 +76,9 @@ struct pith_sampler {
     struct candidates list;
     struct pith_logit_bias *bias;
     int32_t n_bias;
+    struct pith_grammar *grammar; /* masks logits before the chain; NULL: none */
+    struct pith_error grammar_err; /* why it could not */
+    float *masked;                 /* [V] */
     float *before; /* [V] probabilities that adaptive_p saw; NULL: it is not in the chain */
 };
 
@@ -105,6 +109,8 @@ struct candidates *sampler_run(struct pith_sampler *s, const float *logits);
 int32_t sampler_sample(struct pith_sampler *s, const float *logits);
 void sampler_accept(struct pith_sampler *s, int32_t id); /* ids out of range are ignored */
 void sampler_reset(struct pith_sampler *s);              /* as after open */
+/* g is the caller's; NULL: none. */
+pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, struct pith_error *err);
 /* The best of the list as it was left, at most cap; how many are left in all. */
 int32_t sampler_left(struct pith_sampler *s, struct pith_logprob *out, int32_t cap);
 int64_t sampler_help(char *buf, size_t cap); /* see pith_sampler_help */

@@ -2,8 +2,10 @@
 #include "text/grammar.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/mem.h"
 #include "text/gbnf.h"
 #include "text/masks.h"
@@ -15,6 +17,8 @@ struct grammar_core {
     struct stacks stacks;
     struct masks masks;
     const struct vocab *vocab;
+    void (*release)(void *owner);
+    void *owner;
     uint32_t start;            /* position of an empty text */
     uint32_t keep_at;          /* pairs in the stacks past which unused sets are dropped */
     struct pith_grammar *all;
@@ -104,6 +108,8 @@ static void core_free(struct grammar_core *c)
     }
     automaton_deinit(&c->automaton);
     mem_free(c->pair);
+    if (c->release)
+        c->release(c->owner);
     mem_free(c);
 }
 
@@ -125,27 +131,30 @@ struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_er
     enum { KEEP_FIRST = 1 << 16 };
     struct grammar_core *c = mem_zalloc(sizeof *c, PITH_MEM_SCRATCH);
     struct pith_grammar *g = NULL;
-    pith_status st;
     if (!c) {
         error_set(err, PITH_NOMEM, "out of memory for a grammar");
         return NULL;
     }
     c->vocab = spec->vocab;
     c->keep_at = KEEP_FIRST;
-    TRY(compile(c, spec, err));
+    if (compile(c, spec, err) != PITH_OK)
+        goto fail;
     c->has_stacks = 1;
-    if (!stacks_init(&c->stacks, &c->automaton) ||
-        !masks_init(&c->masks, &c->stacks, spec->vocab, spec->trie, spec->cache_bytes))
-        TRY(error_set(err, PITH_NOMEM, "out of memory for a grammar of %u states", c->automaton.n_states));
-    stacks_begin(&c->stacks);
-    stacks_add(&c->stacks, c->automaton.start, STACKS_BOTTOM);
-    c->start = stacks_intern(&c->stacks);
-    g = c->stacks.failed ? NULL : new_handle(c, c->start);
-    if (!g)
-        TRY(error_set(err, PITH_NOMEM, "out of memory for a grammar of %u states", c->automaton.n_states));
+    if (stacks_init(&c->stacks, &c->automaton) &&
+        masks_init(&c->masks, &c->stacks, spec->vocab, spec->trie, spec->cache_bytes)) {
+        stacks_begin(&c->stacks);
+        stacks_add(&c->stacks, c->automaton.start, STACKS_BOTTOM);
+        c->start = stacks_intern(&c->stacks);
+        g = c->stacks.failed ? NULL : new_handle(c, c->start);
+    }
+    if (!g) {
+        error_set(err, PITH_NOMEM, "out of memory for a grammar of %u states", c->automaton.n_states);
+        goto fail;
+    }
+    c->release = spec->release; /* not before all is well: a failed call changes nothing */
+    c->owner = spec->owner;
     return g;
 fail:
-    (void)st;
     core_free(c);
     return NULL;
 }
@@ -308,7 +317,7 @@ pith_status grammar_accept(struct pith_grammar *g, int32_t id, struct pith_error
     stacks_begin(&c->stacks);
     add_pairs(c, n);
     add_named(c, g->at, id, n_bytes);
-    if (ends && c->stacks.n_members == 0 && grammar_may_end(g)) {
+    if (ends && c->stacks.n_members == 0 && stacks_has(&c->stacks, g->at, STATE_END)) {
         g->at = STACKS_NONE;
         return PITH_OK;
     }
@@ -347,9 +356,10 @@ const uint64_t *grammar_mask(struct pith_grammar *g, struct pith_error *err)
 
 pith_status grammar_apply(struct pith_grammar *g, float *logits, int32_t n, struct pith_error *err)
 {
-    const uint64_t *mask = grammar_mask(g, err);
+    struct pith_error own = {.code = PITH_OK};
+    const uint64_t *mask = grammar_mask(g, &own);
     if (!mask)
-        return err ? err->code : PITH_NOMEM;
+        return error_set(err, own.code, "%s", own.msg);
     int32_t known = g->core->masks.trie->n_vocab < n ? g->core->masks.trie->n_vocab : n;
     for (int32_t i = 0; i < known; i += 64) {
         uint64_t word = mask[i / 64];

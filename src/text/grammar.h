@@ -20,6 +20,8 @@ struct grammar_spec {
     struct slice trigger;      /* the grammar holds for what comes behind this text, anything may come before; empty: from the start */
     int32_t trigger_token;     /* the same with a token, -1: none */
     uint64_t cache_bytes;      /* for masks */
+    void (*release)(void *owner); /* called when the last handle goes; NULL: nothing is */
+    void *owner;
 };
 struct grammar_core;
 struct pith_grammar {

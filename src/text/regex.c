@@ -413,7 +413,7 @@ static void write_product(struct product *d, const uint32_t *first, const struct
     }
 }
 
-static void write(struct regex *x, uint32_t from, uint32_t to, uint32_t min, uint32_t max, int as_json)
+static void write_rules(struct regex *x, uint32_t from, uint32_t to, uint32_t min, uint32_t max, int as_json)
 {
     enum { MOST = 1 << 22 };
     uint32_t n = x->nfa.n_states, n_edges = x->nfa.n_edges;
@@ -453,7 +453,7 @@ void regex_write(struct rules *r, uint32_t from, uint32_t to, struct slice patte
     *x = (struct regex){.r = r, .pattern = pattern, .p = pattern.p, .end = pattern.p + pattern.n};
     rules_init(&x->nfa);
     if (parse(x) && rules_ok(r))
-        write(x, from, to, min, max, as_json);
+        write_rules(x, from, to, min, max, as_json);
     if (!rules_ok(&x->nfa))
         rules_fail(r, x->nfa.err.code, "pattern: %s", x->nfa.err.msg);
     rules_deinit(&x->nfa);

@@ -79,7 +79,8 @@ int stacks_init(struct stacks *s, const struct automaton *a)
     s->below = mem_array(a->n_states, sizeof *s->below, PITH_MEM_SCRATCH);
     s->stamp = mem_array(a->n_states, sizeof *s->stamp, PITH_MEM_SCRATCH);
     s->member = mem_array(a->n_states, sizeof *s->member, PITH_MEM_SCRATCH);
-    if (!s->below || !s->stamp || !s->member || !grow_table(s, 1024))
+    s->waits = mem_array(a->n_states, 1, PITH_MEM_SCRATCH);
+    if (!s->waits || !s->below || !s->stamp || !s->member || !grow_table(s, 1024))
         return 0;
     intern(s, &bottom, 1);
     intern(s, &open, 1);
@@ -95,6 +96,7 @@ void stacks_deinit(struct stacks *s)
     mem_free(s->below);
     mem_free(s->stamp);
     mem_free(s->member);
+    mem_free(s->waits);
     mem_free(s->todo);
     mem_free(s->merge);
 }
@@ -107,7 +109,9 @@ void stacks_begin(struct stacks *s)
         memset(s->stamp, 0, s->a->n_states * sizeof *s->stamp);
         s->now = 1;
     }
-    s->n_members = s->n_todo = 0;
+    while (s->n_todo)
+        s->waits[s->todo[--s->n_todo]] = 0;
+    s->n_members = 0;
 }
 
 static int less(struct stack_pair a, struct stack_pair b)
@@ -149,12 +153,14 @@ void stacks_add(struct stacks *s, uint32_t state, uint32_t below)
         s->member[s->n_members++] = state;
     }
     s->below[state] = below;
-    if (!(s->a->flags[state] & (STATE_FINAL | STATE_CALLS)))
+    if (!(s->a->flags[state] & (STATE_FINAL | STATE_CALLS)) || s->waits[state])
         return;
     if (!mem_grow(&s->todo, &s->cap_todo, (uint64_t)s->n_todo + 1, sizeof *s->todo, PITH_MEM_SCRATCH))
         s->failed = STACKS_NO_MEMORY;
-    else
-        s->todo[s->n_todo++] = state;
+    if (s->failed)
+        return;
+    s->todo[s->n_todo++] = state;
+    s->waits[state] = 1;
 }
 
 uint32_t stacks_close(struct stacks *s)
@@ -162,6 +168,7 @@ uint32_t stacks_close(struct stacks *s)
     const struct automaton *a = s->a;
     while (s->n_todo && !s->failed) {
         uint32_t state = s->todo[--s->n_todo], below = s->below[state];
+        s->waits[state] = 0;
         for (uint32_t i = 0; (a->flags[state] & STATE_FINAL) && i < s->set[below].n; i++) {
             struct stack_pair p = s->pair[s->set[below].at + i];
             stacks_add(s, p.state, p.below);

@@ -29,6 +29,7 @@ struct stacks {
     uint32_t n_pairs, cap_pairs, n_sets, cap_sets, table_cap;
     /* The position being made: states in it, and the set below each. */
     uint32_t *below, *stamp, now; /* [n_states of the automaton] */
+    uint8_t *waits; /* [n_states] it is in todo */
     uint32_t *member, *todo, n_members, n_todo, cap_todo;
     struct stack_pair *merge;
     uint32_t cap_merge;

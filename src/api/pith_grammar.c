@@ -1,0 +1,102 @@
+/* pith_grammar.c -- the public grammars: checks arguments and forwards to text/grammar.c. */
+#include "api/params.h"
+#include "run/model.h"
+#include "run/sample.h"
+#include "text/grammar.h"
+
+static void release(void *model)
+{
+    model_unref(model);
+}
+
+pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const char *text, size_t n_bytes,
+                                const struct pith_grammar_params *params, struct pith_error *err)
+{
+    enum { CACHE_DEFAULT = 64 << 20 };
+    struct pith_error own;
+    err = err ? err : &own;
+    error_clear(err);
+    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
+    if (params_take(&p, sizeof p, params, "pith_grammar_params", err) != PITH_OK)
+        return NULL;
+    if ((!text && n_bytes) || kind < PITH_GRAMMAR_GBNF || kind > PITH_GRAMMAR_JSON) {
+        error_set(err, PITH_RANGE, "pith_grammar_open: text is NULL or kind %d unknown", (int)kind);
+        return NULL;
+    }
+    struct grammar_spec spec = {
+        .kind = (int)kind,
+        .text = {text ? text : "", n_bytes},
+        .vocab = m ? m->vocab : NULL,
+        .trigger = slice_of(p.trigger),
+        .trigger_token = p.use_trigger_token ? p.trigger_token : -1,
+        .cache_bytes = p.cache_bytes ? p.cache_bytes : CACHE_DEFAULT,
+    };
+    if (p.use_trigger_token && p.trigger_token < 0) {
+        error_set(err, PITH_RANGE, "grammar: trigger token %d is not in the vocabulary", p.trigger_token);
+        return NULL;
+    }
+    if (m) {
+        spec.trie = model_trie(m, err);
+        if (!spec.trie)
+            return NULL;
+        spec.owner = model_ref(m);
+        spec.release = release;
+    }
+    struct pith_grammar *g = grammar_new(&spec, err);
+    if (!g && m)
+        model_unref(m);
+    return g;
+}
+
+pith_grammar *pith_grammar_clone(const pith_grammar *g, struct pith_error *err)
+{
+    error_clear(err);
+    if (g)
+        return grammar_clone(g, err);
+    error_set(err, PITH_RANGE, "pith_grammar_clone: grammar is NULL");
+    return NULL;
+}
+
+void pith_grammar_close(pith_grammar *g)
+{
+    grammar_free(g);
+}
+
+void pith_grammar_reset(pith_grammar *g)
+{
+    if (g)
+        grammar_reset(g);
+}
+
+pith_status pith_grammar_accept(pith_grammar *g, int32_t token, struct pith_error *err)
+{
+    error_clear(err);
+    return g ? grammar_accept(g, token, err) : error_set(err, PITH_RANGE, "pith_grammar_accept: grammar is NULL");
+}
+
+pith_status pith_grammar_accept_text(pith_grammar *g, const char *text, size_t n_bytes, struct pith_error *err)
+{
+    error_clear(err);
+    if (!g || (!text && n_bytes))
+        return error_set(err, PITH_RANGE, "pith_grammar_accept_text: grammar or text is NULL");
+    return grammar_accept_text(g, (struct slice){text, n_bytes}, err);
+}
+
+int pith_grammar_complete(const pith_grammar *g)
+{
+    return g && grammar_may_end(g);
+}
+
+pith_status pith_grammar_mask(pith_grammar *g, float *logits, int32_t n, struct pith_error *err)
+{
+    error_clear(err);
+    if (!g || !logits || n < 0)
+        return error_set(err, PITH_RANGE, "pith_grammar_mask: grammar or logits is NULL");
+    return grammar_apply(g, logits, n, err);
+}
+
+pith_status pith_sampler_grammar(pith_sampler *s, pith_grammar *g, struct pith_error *err)
+{
+    error_clear(err);
+    return s ? sampler_grammar(s, g, err) : error_set(err, PITH_RANGE, "pith_sampler_grammar: sampler is NULL");
+}
