@@ -296,6 +296,19 @@ static void no_folder(void)
     }
 }
 
+static void folder_name_too_long(void)
+{
+    char path[256], copy[512];
+    static char name[6000];
+    struct start want, s = start_with(name);
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    memset(name, 'a', sizeof name - 1);
+    start(&s, path);
+    CHECK_MSG(s.st == PITH_RANGE, "status %d", (int)s.st);
+    check_nothing_held("a name too long");
+}
+
 static void unwritable_folder(void)
 {
     char path[256], copy[512];
@@ -373,6 +386,12 @@ static void killed_writer(void)
     expect("and then", path, &want, 1, "");
 }
 
+static int refuse_to_check(void *ctx, const char *stage, double fraction, uint64_t bytes)
+{
+    (void)ctx, (void)fraction, (void)bytes;
+    return strcmp(stage, "check") != 0;
+}
+
 static int refuse_to_keep(void *ctx, const char *stage, double fraction, uint64_t bytes)
 {
     (void)ctx, (void)fraction, (void)bytes;
@@ -385,6 +404,10 @@ static void cancelled(void)
     struct start want, s = start_with(tmp_dir);
     NEED_ROOM;
     REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    s.params.progress = refuse_to_check;
+    start(&s, path);
+    CHECK(s.st == PITH_CANCELLED && folder(".packed", NULL, 0) == 1);
+    check_nothing_held("a cancelled check");
     folder(".packed", NULL, 1);
     s.params.progress = refuse_to_keep;
     start(&s, path);
@@ -547,6 +570,7 @@ int main(void)
     TEST(foreign_copy);
     TEST(changed_source);
     TEST(no_folder);
+    TEST(folder_name_too_long);
     TEST(unwritable_folder);
     TEST(full_disk);
     TEST(killed_writer);

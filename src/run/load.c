@@ -31,7 +31,7 @@ static pith_status find_copy(struct pith_model *m, struct pith_error *err)
 {
     pith_status st = packed_file_init(&m->copy, m, err);
     if (st == PITH_OK && m->copy.n)
-        packed_file_open(&m->copy, m, &m->note);
+        st = packed_file_open(&m->copy, m, &m->note, err);
     return st;
 }
 

@@ -130,8 +130,12 @@ pith_status packed_file_init(struct packed_file *f, const struct pith_model *m,
                        .n = (uint64_t)f->n,
                        .file_bytes = f->bytes,
                        .headers = id.headers};
-    snprintf(f->path, sizeof f->path, "%s/%016" PRIx64 SUFFIX, m->params.cache_dir,
-             (uint64_t)XXH3_64bits(f->head, f->head_bytes));
+    int n = snprintf(f->path, sizeof f->path, "%s/%016" PRIx64 SUFFIX, m->params.cache_dir,
+                     (uint64_t)XXH3_64bits(f->head, f->head_bytes));
+    if (n < 0 || (size_t)n >= sizeof f->path)
+        return error_set(err, PITH_RANGE,
+                         "cache_dir has %zu bytes, too many for the name of a folder",
+                         strlen(m->params.cache_dir));
     h->source = id.source;
     return PITH_OK;
 }
@@ -148,82 +152,89 @@ void packed_file_deinit(struct packed_file *f)
 
 struct verify {
     const struct packed_file *f;
+    const struct pith_model_params *params;
     const struct entry *e;      /* the file's */
-    _Atomic(int32_t) next, bad; /* a matrix */
+    _Atomic(int32_t) next, bad; /* bad: a matrix, -1: none */
+    _Atomic(int) cancelled;
 };
 
 static void verify_worker(void *ctx, int ith)
 {
     struct verify *v = ctx;
-    (void)ith;
-    for (int32_t i; v->bad < 0 && (i = atomic_fetch_add(&v->next, 1)) < v->f->n;)
-        if (XXH3_64bits(v->f->map.p + v->e[i].offset, v->e[i].bytes) != v->e[i].checksum)
+    const struct pith_model_params *mp = v->params;
+    const struct packed_file *f = v->f;
+    for (int32_t i; v->bad < 0 && !v->cancelled && (i = atomic_fetch_add(&v->next, 1)) < f->n;) {
+        uint64_t at = v->e[i].offset;
+        if (XXH3_64bits(f->map.p + at, v->e[i].bytes) != v->e[i].checksum)
             v->bad = i;
+        if (ith == 0 && mp->progress &&
+            !mp->progress(mp->progress_ctx, "check", (double)at / (double)f->bytes, at))
+            v->cancelled = 1;
+    }
 }
 
-/* Why the mapped file cannot be used, NULL when it can. */
-static const char *fault(struct packed_file *f, const struct pith_model *m)
+/* Why the mapped file cannot be used as far as its head and entries tell, NULL when it can; those are copied to `head`. */
+static const char *fault(const struct packed_file *f, uint8_t *head)
 {
-    const uint8_t *p = f->map.p;
-    if (f->map.n < sizeof(struct head))
-        return "is cut short";
     struct head got;
     const struct head *want = (const struct head *)(void *)f->head;
-    memcpy(&got, p, sizeof got);
+    if (f->map.n < sizeof got)
+        return "is cut short";
+    memcpy(&got, f->map.p, sizeof got);
     if (got.magic != MAGIC)
         return "is no packed copy";
     if (got.version != VERSION || got.layout != LAYOUT)
         return "was written by another version";
     if (f->map.n != f->bytes || got.n != want->n || got.file_bytes != f->bytes)
         return f->map.n < got.file_bytes ? "is cut short" : "has another length";
-    uint8_t *head = mem_alloc(f->head_bytes, PITH_MEM_META);
-    if (!head)
-        return "did not fit in memory";
-    memcpy(head, p, f->head_bytes);
+    memcpy(head, f->map.p, f->head_bytes);
     ((struct head *)(void *)head)->checksum = 0;
-    const char *why = NULL;
-    struct verify v = {.f = f, .e = entries(head), .bad = -1};
-    if (XXH3_64bits(head, f->head_bytes) != got.checksum) {
-        why = "is damaged: checksum of its table";
-    } else if (got.headers != want->headers || got.source != want->source) {
-        why = "was made of another state of the model";
-    } else {
-        for (int32_t i = 0; i < f->n;
-             i++) { /* but for the checksum, an entry is what it would be now */
-            struct entry e = v.e[i];
-            e.checksum = 0;
-            if (memcmp(&e, entries(f->head) + i, sizeof e) != 0)
-                why = "describes other matrices";
-        }
+    if (XXH3_64bits(head, f->head_bytes) != got.checksum)
+        return "is damaged: checksum of its table";
+    if (got.headers != want->headers || got.source != want->source)
+        return "was made of another state of the model";
+    for (int32_t i = 0; i < f->n;
+         i++) { /* but for the checksum, an entry is what it would be now */
+        struct entry e = entries(head)[i];
+        e.checksum = 0;
+        if (memcmp(&e, entries(f->head) + i, sizeof e) != 0)
+            return "describes other matrices";
     }
-    if (!why) {
-        pool_run(m->pool, m->n_threads, verify_worker, &v);
-        why = v.bad >= 0 ? "is damaged: checksum of a matrix" : NULL;
-    }
-    mem_free(head);
-    return why;
+    return NULL;
 }
 
-int packed_file_open(struct packed_file *f, const struct pith_model *m, struct str *note)
+pith_status packed_file_open(struct packed_file *f, const struct pith_model *m, struct str *note,
+                             struct pith_error *err)
 {
-    struct pith_error err;
-    error_clear(&err);
-    pith_status st = file_map_open(&f->map, f->path, &err);
+    struct pith_error why;
+    error_clear(&why);
+    pith_status st = file_map_open(&f->map, f->path, &why);
     if (st != PITH_OK) {
         if (st != PITH_MISSING)
-            say(note, "packed copy not used: %s", err.msg);
-        return 0;
+            say(note, "packed copy not used: %s", why.msg);
+        return PITH_OK;
     }
-    const char *why = fault(f, m);
-    if (why) {
-        say(note, "packed copy %s %s; packed anew", f->path, why);
+    uint8_t *head = mem_alloc(f->head_bytes, PITH_MEM_META);
+    struct verify v = {.f = f, .params = &m->params, .bad = -1};
+    const char *text = head ? fault(f, head) : "did not fit in memory";
+    if (!text) {
+        v.e = entries(head);
+        pool_run(m->pool, m->n_threads, verify_worker, &v);
+        text = v.bad >= 0 ? "is damaged: checksum of a matrix" : NULL;
+        if (v.params->progress &&
+            !v.params->progress(v.params->progress_ctx, "check", 1.0, f->bytes))
+            v.cancelled = 1;
+    }
+    mem_free(head);
+    if (text || v.cancelled)
         file_map_close(&f->map);
-        return 0;
-    }
-    futimens(
-        f->map.fd,
-        NULL); /* its age is the time of its last use; not being allowed to say so does no harm */
-    return 1;
+    else /* its age is the time of its last use; not being allowed to say so does no harm */
+        futimens(f->map.fd, NULL);
+    if (v.cancelled)
+        return error_set(err, PITH_CANCELLED, "loading %s was cancelled", gguf_path(m->gguf));
+    if (text)
+        say(note, "packed copy %s %s; packed anew", f->path, text);
+    return PITH_OK;
 }
 
 const void *packed_file_matrix(const struct packed_file *f, int32_t i)
@@ -236,7 +247,6 @@ const void *packed_file_matrix(const struct packed_file *f, int32_t i)
 struct old {
     char name[64];
     int64_t when;
-    uint64_t bytes;
 };
 
 static int ends_with(const char *s, size_t n, const char *end)
