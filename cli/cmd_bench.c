@@ -6,7 +6,9 @@
  *     limit of decode    tokens of a step * read bandwidth / (weight bytes + cache bytes of all its
  *                        sequences); with many sequences the limit of prefill where that is lower
  *
- * Bandwidth and peaks are measured in the same run, with the same number of threads.
+ * Bandwidth and peaks are measured in the same run, with the same number of threads. The limit of a test of both is their time added up.
+ * With --ops the limit of an op is what its bytes or its operations take, whichever is more; only products and attention have one, since
+ * what the others touch is mostly in the processor's caches.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -19,6 +21,7 @@ struct opts {
     struct arg_ints prompt, predict, depth, threads, seqs;
     int64_t reps, n_batch;
     const char *format;
+    int json, csv, md, ops, total;
 };
 
 #define LIST(flag, short_flag, member, low, high, standard, what)                                  \
@@ -38,12 +41,19 @@ static const struct arg args[] = {
      .lo = 1, .hi = 256, .word = "auto", .env = "PITH_THREADS",
      .otherwise = "the fast cores it may use", .help = "threads; auto: see pith run"},
     ARGS_MODEL_PLACES(struct opts, model),
-    {.name = "--reps", .alias = "-r", ARG_FIELD(struct opts, reps, ARG_INT), .lo = 1, .hi = 10000,
+    {.name = "--repeat", .alias = "-r", ARG_FIELD(struct opts, reps, ARG_INT), .lo = 1, .hi = 10000,
      .dflt = "5", .help = "measured runs of each test, after one that is not"},
     {.name = "--batch", .alias = "-b", ARG_FIELD(struct opts, n_batch, ARG_SIZE), .lo = 1,
      .hi = 1 << 20, .dflt = "512", .help = "most tokens in one step"},
     {.name = "--output", .alias = "-o", ARG_FIELD(struct opts, format, ARG_CHOICE),
-     .choices = "md|json|csv", .dflt = "md", .help = "form of the results"},
+     .choices = "text|md|json|csv", .dflt = "text", .help = "form of the results"},
+    {.name = "--json", ARG_FIELD(struct opts, json, ARG_SWITCH), .help = "as -o json"},
+    {.name = "--csv", ARG_FIELD(struct opts, csv, ARG_SWITCH), .help = "as -o csv"},
+    {.name = "--md", ARG_FIELD(struct opts, md, ARG_SWITCH), .help = "as -o md"},
+    {.name = "--total", ARG_FIELD(struct opts, total, ARG_SWITCH),
+     .help = "also prefill and decode in one run; always with several sequences"},
+    {.name = "--ops", ARG_FIELD(struct opts, ops, ARG_SWITCH),
+     .help = "where the time of each test goes, by kind of op and type of matrix"},
     ARGS_MODEL_CACHE(struct opts, model),
     {0},
 };
@@ -51,8 +61,9 @@ static const struct arg args[] = {
 
 struct result {
     char test[64];
-    int32_t n_threads, n_seqs;
+    int32_t n_threads, n_threads_prefill, n_seqs;
     double tps, tps_std, limit_tps;
+    json_t *ops; /* with --ops; see ops_between */
 };
 
 /* What is the same for all tests of a run. */
@@ -87,13 +98,56 @@ static double share(const struct result *r)
     return r->limit_tps > 0 ? r->tps / r->limit_tps : 0;
 }
 
-static void show_md(struct bench *b, const struct result *r)
+/* A header, then rows, with the same columns; after a table of ops the header comes again. */
+static void show_row(struct bench *b, const struct result *r, int md)
 {
-    if (b->n_shown == 0)
-        printf("| model | type | threads | test | tokens/s | +- | limit | share |\n"
-               "|---|---|---:|---|---:|---:|---:|---:|\n");
-    printf("| %s | %s | %d | %s | %.2f | %.2f | %.1f | %.1f %% |\n", model_name(b), b->info.type,
-           r->n_threads, r->test, r->tps, r->tps_std, r->limit_tps, 100 * share(r));
+    const char *head = md ? "| model | type | threads | test | tokens/s | +- | limit | share |\n"
+                            "|---|---|---:|---|---:|---:|---:|---:|\n"
+                          : "model                    type   threads  test                 tokens/s"
+                            "       +-      limit   share\n";
+    if (b->n_shown == 0 || b->o->ops)
+        fputs(head, stdout);
+    printf(md ? "| %s | %s | %d | %s | %.2f | %.2f | %.1f | %.1f %% |\n"
+              : "%-24.24s %-6s %7d  %-18s %10.2f %8.2f %10.1f %5.1f %%\n",
+           model_name(b), b->info.type, r->n_threads, r->test, r->tps, r->tps_std, r->limit_tps,
+           100 * share(r));
+}
+
+/* "-" where there is no figure. */
+static void show_figure(const json_t *row, const char *key, double scale, const char *end)
+{
+    const json_t *v = json_object_get(row, key);
+    if (json_is_number(v))
+        printf("%8.1f%s", scale * json_number_value(v), end);
+    else
+        printf("%8s%s", "-", end);
+}
+
+static void show_ops(const json_t *ops, int md)
+{
+    size_t i;
+    json_t *row;
+    const char *bar = md ? " | " : "  ";
+    puts(
+        md ? "\n| op | weight | runs | ms | time % | GB/s | Gop/s | % of the limit | kernel |\n"
+             "|---|---|---:|---:|---:|---:|---:|---:|---|"
+           : "\n  op            weight     runs        ms    time %      GB/s     Gop/s   limit %  "
+             "kernel");
+    json_array_foreach(ops, i, row)
+    {
+        printf(md ? "| %s | %s | %lld | " : "  %-12s  %-6s %8lld  ",
+               json_string_value(json_object_get(row, "op")),
+               json_string_value(json_object_get(row, "weight")),
+               (long long)json_integer_value(json_object_get(row, "runs")));
+        show_figure(row, "ns", 1e-6, bar);
+        show_figure(row, "time_share", 100, bar);
+        show_figure(row, "gbs", 1, bar);
+        show_figure(row, "gops", 1, bar);
+        show_figure(row, "share", 100, bar);
+        printf("%s%s%s\n", json_string_value(json_object_get(row, "kernel")),
+               json_is_true(json_object_get(row, "fallback")) ? " FALLBACK" : "", md ? " |" : "");
+    }
+    putchar('\n');
 }
 
 static json_t *to_json(const struct bench *b, const struct result *r)
@@ -102,7 +156,7 @@ static json_t *to_json(const struct bench *b, const struct result *r)
     commit_of(commit, sizeof commit);
     const struct pith_machine *h = &b->machine;
     /* clang-format off */
-    return json_pack("{s:s, s:s, s:o, s:s, s:o, s:s, s:s, s:i, s:i, s:i,"
+    json_t *row = json_pack("{s:s, s:s, s:o, s:s, s:o, s:s, s:s, s:i, s:i, s:i, s:i,"
                      " s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:s}",
                      "test", r->test,
                      "backend", "cpu",
@@ -112,6 +166,7 @@ static json_t *to_json(const struct bench *b, const struct result *r)
                      "arch", b->info.arch,
                      "type", b->info.type,
                      "n_threads", r->n_threads,
+                     "n_threads_prefill", r->n_threads_prefill,
                      "n_seqs", r->n_seqs,
                      "reps", (int)b->o->reps,
                      "tps", r->tps,
@@ -124,6 +179,9 @@ static json_t *to_json(const struct bench *b, const struct result *r)
                      "weight_bytes", (json_int_t)b->info.weight_bytes,
                      "commit", commit);
     /* clang-format on */
+    if (r->ops)
+        json_object_set(row, "ops", r->ops);
+    return row;
 }
 
 static void show_json(struct bench *b, const struct result *r)
@@ -166,10 +224,73 @@ static void show(struct bench *b, const struct result *r)
         show_csv(b, r);
         break;
     default:
-        show_md(b, r);
+        show_row(b, r, b->o->format[0] == 'm');
+        if (r->ops)
+            show_ops(r->ops, b->o->format[0] == 'm');
     }
     fflush(stdout);
     b->n_shown++;
+}
+
+/* ---------------------------------------------------------------- ops */
+
+/* The ops of the execution report; NULL: no memory. */
+static json_t *report_ops(const pith_session *s)
+{
+    int64_t n = pith_report(s, 1, NULL, 0);
+    char *text = n > 0 ? malloc((size_t)n + 1) : NULL;
+    json_t *report = NULL, *ops = NULL;
+    if (text && pith_report(s, 1, text, (size_t)n + 1) == n)
+        report = json_loads(text, 0, NULL);
+    if (report)
+        ops = json_incref(json_object_get(report, "ops"));
+    json_decref(report);
+    free(text);
+    return ops;
+}
+
+static double grown(const json_t *before, const json_t *after, const char *key)
+{
+    return json_number_value(json_object_get(after, key)) -
+           json_number_value(json_object_get(before, key));
+}
+
+/* Rows of what was done between two reports of a session: op, weight, kernel, runs, ns,
+ * time_share, bytes, operations, gbs, gops, share (of the limit; null where it means nothing), fallback. Takes both. */
+static json_t *ops_between(json_t *before, json_t *after, const struct pith_machine *h)
+{
+    json_t *rows = json_array(), *a;
+    double all = 0;
+    size_t i;
+    json_array_foreach(after, i, a)
+        all += grown(json_array_get(before, i), a, "ns");
+    json_array_foreach(after, i, a)
+    {
+        const json_t *was = json_array_get(before, i);
+        const char *op = json_string_value(json_object_get(a, "op"));
+        const char *weight = json_string_value(json_object_get(a, "weight"));
+        double ns = grown(was, a, "ns"), bytes = grown(was, a, "bytes"), ops = grown(was, a, "ops");
+        double runs = grown(was, a, "runs");
+        if (runs <= 0 || ns <= 0)
+            continue;
+        int is_product = strstr(op, "matmul") != NULL, is_attn = !strcmp(op, "attn");
+        int is_float = !is_product || !strcmp(weight, "f32") || !strcmp(weight, "f16") ||
+                       !strcmp(weight, "bf16");
+        double by_bytes = bytes / h->read_gbs;
+        double by_ops = ops / (is_float ? h->f32_gops : h->int8_gops);
+        json_t *row = json_pack(
+            "{s:s, s:s, s:O, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:o, s:O}", "op", op, "weight",
+            weight, "kernel", json_object_get(a, "kernel"), "runs", (json_int_t)runs, "ns", ns,
+            "time_share", ns / all, "bytes", (json_int_t)bytes, "operations", (json_int_t)ops,
+            "gbs", bytes / ns, "gops", ops / ns, "share",
+            is_product || is_attn ? json_real((by_bytes > by_ops ? by_bytes : by_ops) / ns)
+                                  : json_null(),
+            "fallback", json_object_get(a, "fallback"));
+        json_array_append_new(rows, row);
+    }
+    json_decref(before);
+    json_decref(after);
+    return rows;
 }
 
 /* ---------------------------------------------------------------- one test */
@@ -213,42 +334,52 @@ static pith_status rewind_to(pith_session *s, int32_t n_seqs, int64_t depth, str
     return st;
 }
 
-/* One run: n tokens at once, or n steps of one, for each sequence. */
-static pith_status run_once(struct bench *b, pith_session *s, int is_prefill, int32_t n_seqs,
-                            int32_t n, struct pith_error *err)
+/* What a test does for each sequence: p tokens at once, then n steps of one. */
+struct work {
+    int32_t p, n;
+    int64_t depth;
+};
+
+static pith_status run_once(struct bench *b, pith_session *s, int32_t n_seqs, struct work w,
+                            struct pith_error *err)
 {
-    if (is_prefill)
-        return feed(b, s, n_seqs, n, err);
-    pith_status st = PITH_OK;
-    for (int32_t i = 0; i < n && st == PITH_OK; i++)
+    pith_status st = w.p ? feed(b, s, n_seqs, w.p, err) : PITH_OK;
+    for (int32_t i = 0; i < w.n && st == PITH_OK; i++)
         st = feed(b, s, n_seqs, 1, err);
     return st;
 }
 
-static pith_status measure(struct bench *b, pith_session *s, int is_prefill, int32_t n,
-                           int64_t depth, struct result *r, struct pith_error *err)
+static pith_status measure(struct bench *b, pith_session *s, struct work w, struct result *r,
+                           struct pith_error *err)
 {
     enum { WARM_PREFILL = 512, WARM_DECODE = 8 };
-    int32_t warm = is_prefill ? WARM_PREFILL : WARM_DECODE;
-    double sum = 0, squares = 0;
-    pith_status st = run_once(b, s, is_prefill, r->n_seqs, n < warm ? n : warm, err);
+    struct work warm = {w.p < WARM_PREFILL ? w.p : WARM_PREFILL,
+                        w.n < WARM_DECODE ? w.n : WARM_DECODE, w.depth};
+    double sum = 0, squares = 0, all = (double)(w.p + w.n) * r->n_seqs;
+    pith_status st = run_once(b, s, r->n_seqs, warm, err);
+    json_t *before = b->o->ops ? report_ops(s) : NULL;
     for (int64_t i = 0; i < b->o->reps && st == PITH_OK; i++) {
-        st = rewind_to(s, r->n_seqs, depth, err);
+        st = rewind_to(s, r->n_seqs, w.depth, err);
         double began = cli_seconds();
         if (st == PITH_OK)
-            st = run_once(b, s, is_prefill, r->n_seqs, n, err);
-        double tps = (double)n * r->n_seqs / (cli_seconds() - began);
+            st = run_once(b, s, r->n_seqs, w, err);
+        double tps = all / (cli_seconds() - began);
         sum += tps;
         squares += tps * tps;
     }
+    if (before)
+        r->ops = ops_between(before, report_ops(s), &b->machine);
     if (st == PITH_OK)
-        st = rewind_to(s, r->n_seqs, depth, err);
+        st = rewind_to(s, r->n_seqs, w.depth, err);
     double reps = (double)b->o->reps, spread = squares - sum * sum / reps;
     r->tps = sum / reps;
     r->tps_std = reps > 1 && spread > 0 ? sqrt(spread / (reps - 1)) : 0;
-    /* A decode test of n steps is behind depth + n / 2 positions on average. */
-    r->limit_tps =
-        limit_of(b, s, is_prefill, r->n_seqs, n, is_prefill ? depth : depth + n / 2);
+    double limit = w.p ? limit_of(b, s, 1, r->n_seqs, w.p, w.depth) : 0;
+    double seconds = limit > 0 ? w.p * r->n_seqs / limit : 0;
+    /* A decode test of n steps is behind depth + p + n / 2 positions on average. */
+    limit = w.n ? limit_of(b, s, 0, r->n_seqs, w.n, w.depth + w.p + w.n / 2) : 0;
+    seconds += limit > 0 ? w.n * r->n_seqs / limit : 0;
+    r->limit_tps = seconds > 0 ? all / seconds : 0;
     return st;
 }
 
@@ -262,18 +393,53 @@ static int64_t largest(const struct arg_ints *list)
     return most;
 }
 
-/* "pp512", "tg128@d8192x32": what, how much, behind what, of how many sequences. */
-static void name_test(struct result *r, int is_prefill, int32_t n, int64_t depth)
+/* "pp512", "tg128@d8192x32", "pp512+tg128x4": what, how much, behind what, of how many sequences. */
+static void name_test(struct result *r, struct work w)
 {
-    char at[16] = "", times[16] = "";
-    if (depth)
-        snprintf(at, sizeof at, "@d%d", (int)depth);
+    char pp[16] = "", tg[16] = "", at[16] = "", times[16] = "";
+    if (w.p)
+        snprintf(pp, sizeof pp, "pp%d", w.p);
+    if (w.n)
+        snprintf(tg, sizeof tg, "%stg%d", w.p ? "+" : "", w.n);
+    if (w.depth)
+        snprintf(at, sizeof at, "@d%d", (int)w.depth);
     if (r->n_seqs > 1)
         snprintf(times, sizeof times, "x%d", r->n_seqs);
-    snprintf(r->test, sizeof r->test, "%s%d%s%s", is_prefill ? "pp" : "tg", n, at, times);
+    snprintf(r->test, sizeof r->test, "%s%s%s%s", pp, tg, at, times);
 }
 
-/* All prefill, then all decode tests with one number of threads, sequences and depth. */
+static pith_status run_test(struct bench *b, pith_session *s, struct result r, struct work w,
+                            struct pith_error *err)
+{
+    name_test(&r, w);
+    pith_status st = measure(b, s, w, &r, err);
+    if (st == PITH_OK)
+        show(b, &r);
+    json_decref(r.ops);
+    return st;
+}
+
+/* All prefill tests, all decode tests, all pairs of them. */
+static pith_status run_tests(struct bench *b, pith_session *s, const struct result *r,
+                             int64_t depth, struct pith_error *err)
+{
+    const struct arg_ints *p = &b->o->prompt, *n = &b->o->predict;
+    pith_status st = PITH_OK;
+    for (int i = 0; i < p->n && st == PITH_OK; i++)
+        if (p->v[i])
+            st = run_test(b, s, *r, (struct work){(int32_t)p->v[i], 0, depth}, err);
+    for (int i = 0; i < n->n && st == PITH_OK; i++)
+        if (n->v[i])
+            st = run_test(b, s, *r, (struct work){0, (int32_t)n->v[i], depth}, err);
+    for (int i = 0; i < p->n * n->n && st == PITH_OK && (b->o->total || r->n_seqs > 1); i++) {
+        struct work w = {(int32_t)p->v[i / n->n], (int32_t)n->v[i % n->n], depth};
+        if (w.p && w.n)
+            st = run_test(b, s, *r, w, err);
+    }
+    return st;
+}
+
+/* All tests with one number of threads, sequences and depth. */
 static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int64_t depth)
 {
     int code = CLI_OK;
@@ -284,27 +450,22 @@ static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int
     params.n_threads = n_threads;
     params.n_threads_prefill = (int32_t)b->o->model.threads.n_prefill;
     pith_session *s =
-        cli_session_open(b->m, &b->o->model, (int32_t)(depth + (p > n ? p : n)), &params, &code);
+        cli_session_open(b->m, &b->o->model, (int32_t)(depth + p + n), &params, &code);
     if (!s)
         return code;
     interrupt_watch(s);
+    pith_profile(s, b->o->ops);
     pith_status st = PITH_OK;
     /* The depth is filled in pieces that b->tokens has room for. */
     int64_t piece = p > 1 ? p : 1;
     for (int64_t at = 0; at < depth && st == PITH_OK; at += piece)
         st = feed(b, s, n_seqs, (int32_t)(depth - at < piece ? depth - at : piece), &err);
-    for (int is_prefill = 1; is_prefill >= 0; is_prefill--) {
-        const struct arg_ints *sizes = is_prefill ? &b->o->prompt : &b->o->predict;
-        for (int i = 0; i < sizes->n && st == PITH_OK; i++) {
-            struct result r = {.n_threads = n_threads, .n_seqs = n_seqs};
-            if (sizes->v[i] == 0)
-                continue;
-            name_test(&r, is_prefill, (int32_t)sizes->v[i], depth);
-            st = measure(b, s, is_prefill, (int32_t)sizes->v[i], depth, &r, &err);
-            if (st == PITH_OK)
-                show(b, &r);
-        }
-    }
+    struct result r = {.n_threads = n_threads,
+                       .n_threads_prefill =
+                           params.n_threads_prefill ? params.n_threads_prefill : n_threads,
+                       .n_seqs = n_seqs};
+    if (st == PITH_OK)
+        st = run_tests(b, s, &r, depth, &err);
     if (st != PITH_OK)
         code = cli_fail(&err);
     else if (b->o->model.verbose)
@@ -322,15 +483,17 @@ static int bench_all(struct bench *b)
     for (int t = 0; t < o->threads.n && !code; t++) {
         struct pith_error err = {0};
         b->machine = (struct pith_machine){.size = sizeof b->machine};
-        if (pith_machine_measure((int32_t)o->threads.v[t], MEASURE_MS, &b->machine, &err) != PITH_OK)
+        int64_t n = o->threads.v[t], n_prefill = o->model.threads.n_prefill;
+        if (pith_machine_measure((int32_t)(n > n_prefill ? n : n_prefill), MEASURE_MS, &b->machine,
+                                 &err) != PITH_OK)
             return cli_fail(&err);
-        if (o->format[0] == 'm')
+        if (o->format[0] == 'm' || o->format[0] == 't')
             printf("%s%s, %s, %d threads: reads %.1f GB/s, int8 %.0f Gop/s, f32 %.0f Gop/s\n\n",
                    b->n_shown ? "\n" : "", b->machine.cpu, b->machine.isa, b->machine.n_threads,
                    b->machine.read_gbs, b->machine.int8_gops, b->machine.f32_gops);
         for (int s = 0; s < o->seqs.n && !code; s++) {
             for (int d = 0; d < o->depth.n && !code; d++)
-                code = bench_session(b, b->machine.n_threads, (int32_t)o->seqs.v[s], o->depth.v[d]);
+                code = bench_session(b, (int32_t)n, (int32_t)o->seqs.v[s], o->depth.v[d]);
         }
     }
     return code;
@@ -388,7 +551,12 @@ static int run(void *opts)
     int64_t n_rows = n_seqs * (p > 1 ? p : 1);
     if (p == 0 && n == 0)
         return cli_say(CLI_USE, "-p 0 and -n 0 leave nothing to measure");
-    if (n_rows > INT32_MAX || largest(&o->depth) + (p > n ? p : n) > INT32_MAX)
+    if (o->json + o->csv + o->md > 1)
+        return cli_say(CLI_USE, "--json, --csv and --md: one of them");
+    o->format = o->json ? "json" : o->csv ? "csv" : o->md ? "md" : o->format;
+    if (o->ops && o->format[0] == 'c')
+        return cli_say(CLI_USE, "--ops does not fit into csv; use --json or --md");
+    if (n_rows > INT32_MAX || largest(&o->depth) + p + n > INT32_MAX)
         return cli_say(CLI_USE, "-p, -d and -np ask for more tokens than 2^31");
     params.n_batch = (int32_t)(o->n_batch > n_seqs ? o->n_batch : n_seqs);
     params.n_outputs = n_seqs > 64 ? (int32_t)n_seqs : 0;
