@@ -1,50 +1,59 @@
 #!/usr/bin/env python3
 """versus.py -- pith beside the peer (the Python package llama-cpp-python, its own build), same file, same machine, same minute.
 
-A block is: roof, peer, ours, peer, ours, roof. The roof is the read bandwidth that `pith bench` measures; a block whose two roofs differ by
-more than 10 % is dropped and repeated. The peer runs at its best of {flash attention off, on} x {1, 2 threads} x {repack on, off}; what its
-package cannot set is said. Ratios are ours / peer of the kept blocks' medians.
+    bench/versus.py MODEL... [--tests tg64,pp512,tg16x4,tg16x8,tg32@d8192,pp8192] [--blocks 3] [--out build/versus]
 
-    bench/versus.py MODEL [--tests pp512,tg64,tg16x8,tg32@d8192] [--blocks 3] [--json FILE]
+A test is a *cell* of a model: pp512 (prefill), tg64 (decode), tg16x8 (8 sequences side by side), tg32@d8192 (behind 8,192 positions). First the
+peer's best setting of {repack on, off} x {flash attention off, on} x {1, all threads} is looked for; then come blocks of
+
+    roof, peer, ours, peer, ours, roof
+
+The roof is the read bandwidth that `pith bench` measures; a block whose two roofs differ by more than 10 % is dropped and repeated. Figures are
+means of the repeats in a run, then the median of the kept blocks; a ratio is ours / peer.
+
+Everything is kept in OUT/results.json after each block, and a later call goes on from there: cells that have their blocks are not run again
+(--again starts them anew). OUT/results.md and OUT/results.png are made from it at the end (--report makes them alone). For long cells (8,192
+tokens or more) repack and threads are those of the short cell of the same kind and only flash attention is looked for.
+
+The peer lives in a private environment (--venv), made on the first call; building it takes minutes.
 """
-import argparse, json, os, re, statistics, subprocess, sys, time
+import argparse, datetime, json, os, re, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "pith", "versus-venv")
-PITH = os.path.join(ROOT, "build", "pith")
+VENV = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "pith", "versus-venv")
+TESTS = "tg64,pp512,tg16x4,tg16x8,tg32@d8192,pp8192"
+LONG = 2048  # tokens from which a cell is too slow to look for all settings
+ROOF_SLACK = 1.10
+PEER_BATCH = 2048
+
+
+class Failed(Exception):
+    pass
 
 
 def parse_test(name):
-    """pp512, tg64, tg64x8 (8 sequences), tg32@d8192 (behind 8,192 positions)"""
     m = re.fullmatch(r"(pp|tg)(\d+)(?:x(\d+))?(?:@d(\d+))?", name)
-    if not m:
+    if not m or int(m[2]) == 0:
         sys.exit(f"versus: test {name!r} is not like pp512, tg64, tg16x8 or tg32@d8192")
     return m[1], int(m[2]), int(m[3] or 1), int(m[4] or 0)
 
 
+def is_long(test):
+    kind, n, seqs, depth = parse_test(test)
+    return max(n if kind == "pp" else 0, depth) * seqs > LONG
+
+
 # ---------------------------------------------------------------- the peer, in a process of its own
 
-def peer_main(argv):
-    """peer MODEL TEST THREADS FLASH REPACK -> one line of JSON with tokens/s"""
-    model, test, threads, flash, repack = argv[0], argv[1], int(argv[2]), int(argv[3]), int(argv[4])
-    kind, n, seqs, depth = parse_test(test)
-    import llama_cpp as L
-
-    class quiet:  # the library logs to stderr
-        cb = L.llama_log_callback(lambda level, text, data: None)
-
-    L.llama_log_set(quiet.cb, None)
-    L.llama_backend_init()
+def peer_open(L, model, seqs, n_ctx, threads, flash, repack):
+    """Model and context; what the package cannot set is told by a KeyError with its name."""
     mp = L.llama_model_default_params()
     if hasattr(mp, "use_extra_bufts"):
         mp.use_extra_bufts = bool(repack)
     elif not repack:
-        return print(json.dumps({"unset": "repack"}))
-    m = L.llama_model_load_from_file(model.encode(), mp)
+        raise KeyError("repack")
     cp = L.llama_context_default_params()
-    cp.n_ctx = (depth + n + 64) * seqs if kind == "tg" else depth + n + 64
-    cp.n_batch, cp.n_ubatch = 2048, 512
-    cp.n_seq_max = seqs
+    cp.n_ctx, cp.n_batch, cp.n_ubatch, cp.n_seq_max = n_ctx * seqs, PEER_BATCH, 512, seqs
     cp.n_threads = cp.n_threads_batch = threads
     if hasattr(cp, "kv_unified"):
         cp.kv_unified = False
@@ -53,18 +62,36 @@ def peer_main(argv):
     elif hasattr(cp, "flash_attn"):
         cp.flash_attn = bool(flash)
     elif flash:
-        return print(json.dumps({"unset": "flash attention"}))
-    ctx = L.llama_init_from_model(m, cp)
+        raise KeyError("flash attention")
+    m = L.llama_model_load_from_file(model.encode(), mp)
+    ctx = L.llama_init_from_model(m, cp) if m else None
     if not ctx:
-        return print(json.dumps({"unset": "context"}))
-    vocab = L.llama_model_get_vocab(m)
-    n_vocab = L.llama_vocab_n_tokens(vocab)
-    batch = L.llama_batch_init(2048, 0, seqs)
+        sys.exit("peer: cannot open the model")
+    return m, ctx
+
+
+def peer_main(model, test, threads, flash, repack, reps):
+    """One line of JSON: tokens/s of each repeat, or what cannot be set."""
+    kind, n, seqs, depth = parse_test(test)
+    import llama_cpp as L
+
+    log = L.llama_log_callback(lambda level, text, data: None)  # it logs to stderr
+    L.llama_log_set(log, None)
+    L.llama_backend_init()
+    try:
+        m, ctx = peer_open(L, model, seqs, depth + n + 64, threads, flash, repack)
+    except KeyError as e:
+        return print(json.dumps({"unset": e.args[0]}))
+    n_vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(m))
+    memory = L.llama_get_memory(ctx)
+    batch = L.llama_batch_init(PEER_BATCH, 0, seqs)
+
+    def token(i):
+        return 100 + i * 7 % (n_vocab - 200) if n_vocab > 400 else 3 + i % (n_vocab - 3)
 
     def step(rows, want_all):
-        """rows: (seq, pos, token)"""
-        for at in range(0, len(rows), 2048):
-            part = rows[at:at + 2048]
+        for at in range(0, len(rows), PEER_BATCH):
+            part = rows[at:at + PEER_BATCH]
             batch.n_tokens = len(part)
             for i, (s, p, t) in enumerate(part):
                 batch.token[i], batch.pos[i], batch.n_seq_id[i] = t, p, 1
@@ -73,125 +100,291 @@ def peer_main(argv):
             if L.llama_decode(ctx, batch):
                 sys.exit("peer: decode failed")
 
-    def clear():
-        L.llama_memory_clear(L.llama_get_memory(ctx), True)
-
-    token = lambda i: 100 + i * 7 % (n_vocab - 200) if n_vocab > 400 else 3 + i % (n_vocab - 3)
-    best = 0
-    for rep in range(3):
-        clear()
-        for s in range(seqs):
-            if depth:
-                step([(s, i, token(i)) for i in range(depth)], False)
-        t = time.perf_counter()
+    def work(n_tokens):
         if kind == "pp":
-            step([(0, depth + i, token(i)) for i in range(n)], False)
+            step([(s, depth + i, token(i)) for s in range(seqs) for i in range(n_tokens)], False)
         else:
-            for k in range(n):
+            for k in range(n_tokens):
                 step([(s, depth + k, token(k + s)) for s in range(seqs)], True)
-        t = time.perf_counter() - t
-        best = max(best, n * seqs / t)
-    print(json.dumps({"tps": best}))
+
+    def rewind():
+        """To the depth; a cache that cannot be cut (windows) is filled anew."""
+        if depth and all(L.llama_memory_seq_rm(memory, s, depth, -1) for s in range(seqs)):
+            return
+        L.llama_memory_clear(memory, True)
+        for s in range(seqs if depth else 0):
+            step([(s, i, token(i)) for i in range(depth)], False)
+
+    L.llama_memory_clear(memory, True)
+    for s in range(seqs if depth else 0):
+        step([(s, i, token(i)) for i in range(depth)], False)
+    work(min(n, 512 if kind == "pp" else 8))  # warm-up
+    tps = []
+    for _ in range(reps):
+        rewind()
+        began = time.perf_counter()
+        work(n)
+        tps.append(n * seqs / (time.perf_counter() - began))
+    print(json.dumps({"tps": tps}))
 
 
-# ---------------------------------------------------------------- both
+# ---------------------------------------------------------------- running both
 
-def run(cmd):
-    p = subprocess.run(cmd, capture_output=True, text=True)
+def run(cmd, limit_s):
+    try:
+        p = subprocess.run(cmd, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"over {limit_s} s")
     if p.returncode:
-        sys.exit(f"versus: {' '.join(cmd[:6])} failed:\n{p.stderr[-800:]}")
+        raise Failed(f"status {p.returncode}: {p.stderr.strip()[-300:]}")
     return p.stdout
 
 
-def ours(model, test, threads):
-    kind, n, seqs, depth = parse_test(test)
-    cmd = [PITH, "bench", model, "-t", str(threads), "-r", "3", "-o", "json", "-d", str(depth), "-np", str(seqs)]
-    cmd += ["-p", str(n), "-n", "0"] if kind == "pp" else ["-p", "0", "-n", str(n)]
-    row = json.loads(run(cmd))[0]
-    return row["tps"] + row["tps_std"], row
+class Runner:
+    def __init__(self, a):
+        self.a = a
+        self.python = a.python or os.path.join(a.venv, "bin", "python")
+        self.unset = set()
+
+    def ours(self, model, test):
+        """Tokens/s and the row of pith bench."""
+        kind, n, seqs, depth = parse_test(test)
+        cmd = [self.a.pith, "bench", model, "-t", str(self.a.threads), "--repeat", str(self.a.reps), "--json"]
+        cmd += ["-d", str(depth), "-np", str(seqs)] + (["-p", str(n), "-n", "0"] if kind == "pp" else ["-p", "0", "-n", str(n)])
+        row = json.loads(run(cmd, self.a.limit))[0]
+        return row["tps"], row
+
+    def roof(self):
+        with tempfile.TemporaryDirectory() as d:
+            run([self.a.pith, "synth", os.path.join(d, "m.gguf")], self.a.limit)
+            return self.ours(os.path.join(d, "m.gguf"), "tg1")[1]["read_gbs"]
+
+    def peer(self, model, test, flags):
+        out = run([self.python, os.path.abspath(__file__), "--peer", model, test, *map(str, flags), str(self.a.reps)], self.a.limit)
+        out = json.loads(out.strip().splitlines()[-1])
+        if "unset" in out:
+            self.unset.add(out["unset"])
+            return 0.0
+        return statistics.mean(out["tps"])
+
+    def best_flags(self, model, test, short):
+        """The peer's fastest (threads, flash attention, repack). short: the flags of the short cell of this kind, when this one is long."""
+        rows = [(t, f, r) for t in sorted({1, self.a.threads}) for f in (0, 1) for r in (1, 0)]
+        if short:
+            rows = [(short[0], f, short[2]) for f in (0, 1)]
+        tried = {}
+        for flags in rows:
+            try:
+                tried[flags] = self.peer(model, test, flags)
+            except Failed as e:
+                say(f"  peer with {flags_text(flags)}: {e}")
+        if not any(tried.values()):
+            raise Failed("the peer ran with no setting")
+        return max(tried, key=tried.get), {flags_text(k): v for k, v in tried.items()}
+
+    def block(self, model, test, flags):
+        first = self.roof()
+        p, o = [], []
+        for _ in range(2):
+            p.append(self.peer(model, test, flags))
+            tps, row = self.ours(model, test)
+            o.append(tps)
+        last = self.roof()
+        return {"roofs": [first, last], "peer": statistics.mean(p), "ours": statistics.mean(o), "runs": {"peer": p, "ours": o},
+                "share": row["share"], "int8_gops": row["int8_gops"]}
 
 
-def peer(python, model, test, threads, flash, repack):
-    out = json.loads(run([python, os.path.abspath(__file__), "--peer", model, test, str(threads), str(flash), str(repack)]))
-    return out.get("tps"), out.get("unset")
+def flags_text(flags):
+    return f"{flags[0]} threads, flash attention {'on' if flags[1] else 'off'}, repack {'on' if flags[2] else 'off'}"
 
 
-def ensure_peer():
-    python = os.path.join(CACHE, "bin", "python")
-    if not os.path.exists(python):
-        print("versus: making a private environment with llama-cpp-python (built here, takes minutes)", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", CACHE], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "llama-cpp-python"], check=True)
-    return python
+def say(text):
+    print(text, file=sys.stderr, flush=True)
 
 
-def best_flags(python, model, test, threads_list):
-    """The peer's fastest cell of repack x flash attention x threads, and what could not be set."""
-    best, unset = None, set()
-    for threads in threads_list:
-        for flash in (0, 1):
-            for repack in (1, 0):
-                tps, why = peer(python, model, test, threads, flash, repack)
-                if why:
-                    unset.add(why)
-                elif best is None or tps > best[0]:
-                    best = (tps, threads, flash, repack)
-    return best, unset
+# ---------------------------------------------------------------- results
+
+def load(path):
+    try:
+        with open(path) as f:
+            data = json.load(f)
+        return data if isinstance(data.get("cells"), dict) else {"cells": {}}
+    except FileNotFoundError:
+        return {"cells": {}}
+    except (ValueError, AttributeError) as e:
+        sys.exit(f"versus: {path} is damaged ({e}); move it away")
 
 
-def block(python, model, test, threads, flags):
-    def roof():
-        return ours(model, "tg1", threads)[1]["read_gbs"]
-    first = roof()
-    p1 = peer(python, model, test, *flags)[0]
-    o1, row = ours(model, test, threads)
-    p2 = peer(python, model, test, *flags)[0]
-    o2, row = ours(model, test, threads)
-    last = roof()
-    return {"roofs": [first, last], "peer": max(p1, p2), "ours": max(o1, o2), "share": row["share"], "isa": row.get("isa")}
+def save(path, data):
+    with open(path + ".tmp", "w") as f:
+        json.dump(data, f, indent=1)
+    os.replace(path + ".tmp", path)
+
+
+def summary(cell):
+    """Medians of the kept blocks; None: there are none."""
+    kept = cell.get("blocks", [])
+    if not kept:
+        return None
+    o, p = (statistics.median(b[k] for b in kept) for k in ("ours", "peer"))
+    return {"ours": o, "peer": p, "ratio": o / p if p else 0, "roof": statistics.median(sum(b["roofs"]) / 2 for b in kept),
+            "share": statistics.median(b["share"] for b in kept)}
+
+
+def markdown(data):
+    lines = [f"{data.get('machine', '')}; pith {data.get('commit', '')}, llama-cpp-python {data.get('peer', '')}; tokens/s", "",
+             "| model | test | ours | peer | ratio | of the limit | roof GB/s | blocks kept | peer's best setting |",
+             "|---|---|---:|---:|---:|---:|---:|---:|---|"]
+    for cell in data["cells"].values():
+        s = summary(cell)
+        tried = len(cell.get("blocks", [])) + cell.get("dropped", 0)
+        if s:
+            lines.append(f"| {cell['model']} | {cell['test']} | {s['ours']:.1f} | {s['peer']:.1f} | {s['ratio']:.2f} | {100 * s['share']:.0f} % | "
+                         f"{s['roof']:.1f} | {len(cell['blocks'])} of {tried} | {flags_text(cell['flags'])} |")
+        else:
+            why = cell.get("error") or "no two roofs alike"
+            lines.append(f"| {cell['model']} | {cell['test']} | - | - | - | - | - | 0 of {tried} | {why} |")
+    if data.get("unset"):
+        lines += ["", "Cannot be set through the package: " + ", ".join(data["unset"]) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def plot_main(results, png):
+    """Ratios as bars: a group for each test, a bar for each model."""
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    data = load(results)
+    cells = {(c["model"], c["test"]): summary(c) for c in data["cells"].values()}
+    models = list(dict.fromkeys(m for m, _ in cells))
+    tests = list(dict.fromkeys(t for _, t in cells))
+    width = 0.8 / max(1, len(models))
+    fig, ax = plt.subplots(figsize=(max(6, 1.6 * len(tests)), 4))
+    for i, m in enumerate(models):
+        ys = [(cells.get((m, t)) or {"ratio": 0})["ratio"] for t in tests]
+        bars = ax.bar([k + (i - (len(models) - 1) / 2) * width for k in range(len(tests))], ys, width, label=m)
+        ax.bar_label(bars, labels=[f"{y:.2f}" if y else "" for y in ys], fontsize=7)
+    ax.axhline(1, color="black", linewidth=0.8)
+    ax.set_xticks(range(len(tests)), tests)
+    ax.set_ylabel("tokens/s, ours / peer")
+    ax.legend(fontsize=7)
+    fig.tight_layout()
+    fig.savefig(png, dpi=130)
+
+
+def report(a, data, results):
+    text = markdown(data)
+    with open(os.path.join(a.out, "results.md"), "w") as f:
+        f.write(text)
+    print(text, end="")
+    try:
+        run([Runner(a).python, os.path.abspath(__file__), "--plot", results, os.path.join(a.out, "results.png")], 120)
+    except (Failed, OSError) as e:
+        say(f"versus: no plot: {e}")
+
+
+# ---------------------------------------------------------------- main
+
+def ensure_peer(a):
+    """Version of the peer in the environment, which is made when it is not there."""
+    python = Runner(a).python
+    version = [python, "-c", "import llama_cpp; print(llama_cpp.__version__)"]
+    try:
+        return run(version, 120).strip()
+    except (Failed, OSError):
+        if a.python:
+            sys.exit(f"versus: {a.python} has no llama_cpp")
+    say(f"versus: making a private environment with llama-cpp-python in {a.venv} (built here, takes minutes)")
+    try:
+        run([sys.executable, "-m", "venv", a.venv], 600)
+        run([python, "-m", "pip", "install", "-q", "llama-cpp-python", "matplotlib"], 7200)
+        return run(version, 120).strip()
+    except Failed as e:
+        sys.exit(f"versus: no peer: {e}")
+
+
+def run_cell(a, r, data, results, model, test):
+    key = f"{os.path.basename(model)} {test}"
+    cell = data["cells"].get(key)
+    if cell is None or a.again:
+        cell = data["cells"][key] = {"model": os.path.basename(model), "test": test, "blocks": [], "dropped": 0}
+    cell.pop("error", None)
+    kind, tried = parse_test(test)[0], 0
+    if len(cell["blocks"]) >= a.blocks:
+        return say(f"{key}: has its blocks")
+    try:
+        if "flags" not in cell:
+            short = next((c["flags"] for c in data["cells"].values() if is_long(test) and c["model"] == cell["model"] and "flags" in c
+                          and c["test"].startswith(kind) and not is_long(c["test"])), None)
+            cell["flags"], cell["settings"] = r.best_flags(model, test, short)
+            save(results, data)
+            say(f"{key}: peer's best: {flags_text(cell['flags'])}")
+        while len(cell["blocks"]) < a.blocks and tried < a.tries:
+            b = r.block(model, test, cell["flags"])
+            tried += 1
+            alike = max(b["roofs"]) <= ROOF_SLACK * min(b["roofs"])
+            if alike:
+                cell["blocks"].append(b)
+            else:
+                cell["dropped"] += 1
+            say(f"{key}: ours {b['ours']:.1f}, peer {b['peer']:.1f}, ratio {b['ours'] / b['peer']:.2f}, roofs {b['roofs'][0]:.1f} and "
+                f"{b['roofs'][1]:.1f}{'' if alike else ': dropped'}")
+            save(results, data)
+    except (Failed, OSError) as e:
+        cell["error"] = str(e)
+        say(f"{key}: {e}")
+    data["unset"] = sorted(r.unset | set(data.get("unset", [])))
+    save(results, data)
 
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("model")
-    ap.add_argument("--tests", default="pp512,tg64,tg16x8")
-    ap.add_argument("--blocks", type=int, default=3)
-    ap.add_argument("--tries", type=int, default=6, help="most blocks tried per test")
-    ap.add_argument("-t", "--threads", type=int, default=os.cpu_count())
-    ap.add_argument("--json")
-    ap.add_argument("--python", help="interpreter that has llama_cpp (default: a private environment)")
+    ap.add_argument("models", nargs="*", metavar="MODEL")
+    ap.add_argument("--tests", default=TESTS)
+    ap.add_argument("--blocks", type=int, default=3, help="blocks to keep for each cell")
+    ap.add_argument("--tries", type=int, default=8, help="most blocks tried for a cell in this call")
+    ap.add_argument("--reps", type=int, default=3, help="repeats in a run")
+    ap.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
+    ap.add_argument("--out", default=os.path.join(ROOT, "build", "versus"))
+    ap.add_argument("--pith", default=os.path.join(ROOT, "build", "pith"))
+    ap.add_argument("--venv", default=VENV)
+    ap.add_argument("--python", help="interpreter that has llama_cpp, instead of the environment's")
+    ap.add_argument("--limit", type=int, default=1800, help="seconds a single run may take")
+    ap.add_argument("--again", action="store_true", help="measure cells that are there anew")
+    ap.add_argument("--report", action="store_true", help="only make the table and the plot")
     a = ap.parse_args()
-    python = a.python or ensure_peer()
-    rows = []
-    print("| test | ours | peer | ratio | roof GB/s | blocks kept | peer's best flags |\n|---|---:|---:|---:|---:|---:|---|")
-    for test in a.tests.split(","):
-        best, unset = best_flags(python, a.model, test, sorted({1, a.threads}))
-        flags, kept, dropped = best[1:], [], 0
-        while len(kept) < a.blocks and len(kept) + dropped < a.tries:
-            b = block(python, a.model, test, a.threads, flags)
-            lo, hi = min(b["roofs"]), max(b["roofs"])
-            if hi > 1.1 * lo:
-                dropped += 1
-            else:
-                kept.append(b)
-        if not kept:
-            print(f"| {test} | - | - | - | - | 0 of {dropped} | machine too noisy |", flush=True)
-            continue
-        o, p = (statistics.median(b[k] for b in kept) for k in ("ours", "peer"))
-        roof = statistics.median(sum(b["roofs"]) / 2 for b in kept)
-        text = f"{flags[0]} threads, flash attention {'on' if flags[1] else 'off'}, repack {'on' if flags[2] else 'off'}"
-        if unset:
-            text += "; cannot be set through the package: " + ", ".join(sorted(unset))
-        print(f"| {test} | {o:.1f} | {p:.1f} | {o / p:.2f} | {roof:.1f} | {len(kept)} of {len(kept) + dropped} | {text} |", flush=True)
-        rows.append({"test": test, "ours": o, "peer": p, "ratio": o / p, "roof_gbs": roof, "flags": text, "blocks": kept, "dropped": dropped,
-                     "model": os.path.basename(a.model)})
-    if a.json:
-        with open(a.json, "w") as f:
-            json.dump(rows, f, indent=1)
+    tests = a.tests.split(",")
+    for t in tests:
+        parse_test(t)
+    if not a.models and not a.report:
+        ap.error("no model is named")
+    for m in a.models:
+        if not os.access(m, os.R_OK):
+            sys.exit(f"versus: {m}: cannot be read")
+    os.makedirs(a.out, exist_ok=True)
+    results = os.path.join(a.out, "results.json")
+    data = load(results)
+    if not a.report:
+        r = Runner(a)
+        data["peer"] = ensure_peer(a)
+        data["date"] = datetime.date.today().isoformat()
+        data["commit"] = run([a.pith, "version"], 60).split("(")[-1].split(")")[0]
+        for model in a.models:
+            for test in sorted(tests, key=is_long):  # short ones first: long ones take their settings
+                run_cell(a, r, data, results, model, test)
+        if not data.get("machine"):
+            with tempfile.TemporaryDirectory() as d:
+                run([a.pith, "synth", os.path.join(d, "m.gguf")], 60)
+                row = r.ours(os.path.join(d, "m.gguf"), "tg1")[1]
+            data["machine"] = f"{row['device']}, {row['isa']}, {a.threads} threads"
+            save(results, data)
+    report(a, data, results)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and sys.argv[1] == "--peer":
-        peer_main(sys.argv[2:])
+    if sys.argv[1:2] == ["--peer"]:
+        peer_main(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:8]))
+    elif sys.argv[1:2] == ["--plot"]:
+        plot_main(sys.argv[2], sys.argv[3])
     else:
         main()
