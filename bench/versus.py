@@ -324,7 +324,7 @@ def run_cell(a, r, data, results, model, test):
             tried += 1
             alike = max(b["roofs"]) <= ROOF_SLACK * min(b["roofs"])
             if alike:
-                cell["blocks"].append(b)
+                cell["blocks"].append({"commit": data["commit"], **b})
             else:
                 cell["dropped"] += 1
             say(f"{key}: ours {b['ours']:.1f}, peer {b['peer']:.1f}, ratio {b['ours'] / b['peer']:.2f}, roofs {b['roofs'][0]:.1f} and "
@@ -369,15 +369,13 @@ def main():
         data["peer"] = ensure_peer(a)
         data["date"] = datetime.date.today().isoformat()
         data["commit"] = run([a.pith, "version"], 60).split("(")[-1].split(")")[0]
+        with tempfile.TemporaryDirectory() as d:
+            run([a.pith, "synth", os.path.join(d, "m.gguf")], 60)
+            row = r.ours(os.path.join(d, "m.gguf"), "tg1")[1]
+        data["machine"] = f"{row['device']}, {row['isa']}, {a.threads} threads"
         for model in a.models:
             for test in sorted(tests, key=is_long):  # short ones first: long ones take their settings
                 run_cell(a, r, data, results, model, test)
-        if not data.get("machine"):
-            with tempfile.TemporaryDirectory() as d:
-                run([a.pith, "synth", os.path.join(d, "m.gguf")], 60)
-                row = r.ours(os.path.join(d, "m.gguf"), "tg1")[1]
-            data["machine"] = f"{row['device']}, {row['isa']}, {a.threads} threads"
-            save(results, data)
     report(a, data, results)
 
 
