@@ -222,4 +222,23 @@ struct sampler_opts {
  * is out. */
 pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int *code);
 
+/* ---------------------------------------------------------------- constrained output (grammar.c) */
+
+struct grammar_opts {
+    const char *grammar, *schema, *trigger;
+    int json;
+};
+/* clang-format off */
+#define ARGS_GRAMMAR(opts, member)                                                                 \
+    {.name = "--grammar", .meta = "FILE", ARG_FIELD(opts, member.grammar, ARG_TEXT),               \
+     .help = "write what this grammar (GBNF) describes"},                                          \
+    {.name = "--schema", .meta = "FILE", ARG_FIELD(opts, member.schema, ARG_TEXT),                 \
+     .help = "write JSON that satisfies this JSON Schema"},                                        \
+    {.name = "--json", ARG_FIELD(opts, member.json, ARG_SWITCH), .help = "write a JSON object"},   \
+    {.name = "--trigger", .meta = "TEXT", ARG_FIELD(opts, member.trigger, ARG_TEXT),               \
+     .help = "anything may come until this text; the grammar holds for what follows it"}
+/* clang-format on */
+/* NULL: none was asked for, or *code is the exit code and the message is out. */
+pith_grammar *cli_grammar_open(const struct grammar_opts *o, pith_model *m, int *code);
+
 #endif

@@ -11,6 +11,7 @@ struct opts {
     const char *prompt, *file, *session;
     int64_t n;
     struct sampler_opts sampler;
+    struct grammar_opts grammar;
     struct arg_texts stop;
     int64_t keep, discard, ga_n, ga_w;
     int ignore_eog, literal, context_shift;
@@ -48,6 +49,7 @@ static const struct arg args[] = {
      .hi = INT32_MAX, .otherwise = "off",
      .help = "self-extend: in groups of N tokens, a multiple of --ga-n"},
     ARGS_SAMPLER(struct opts, sampler),
+    ARGS_GRAMMAR(struct opts, grammar),
     {.name = "--stop", .meta = "TEXT", ARG_FIELD(struct opts, stop, ARG_TEXTS),
      .help = "end before this text; may be given several times"},
     {.name = "--ignore-eog", ARG_FIELD(struct opts, ignore_eog, ARG_SWITCH),
@@ -247,6 +249,7 @@ static int run_prompt(struct opts *o, const char *text, size_t n_bytes)
     int32_t *ids = NULL;
     pith_session *s = NULL;
     pith_sampler *sampler = NULL;
+    pith_grammar *grammar = NULL;
     struct pith_model_params model_params = PITH_MODEL_PARAMS_INIT;
     struct pith_session_params session_params = PITH_SESSION_PARAMS_INIT;
     struct pith_model_info info = {.size = sizeof info};
@@ -259,8 +262,12 @@ static int run_prompt(struct opts *o, const char *text, size_t n_bytes)
     if (!code && text)
         ids = prompt_ids(o, m, text, n_bytes, &n_ids, &code);
     if (!code)
+        grammar = cli_grammar_open(&o->grammar, m, &code);
+    if (!code)
         sampler = cli_sampler_open(&o->sampler, m, &code);
-    if (sampler)
+    if (sampler && pith_sampler_grammar(sampler, grammar, NULL) != PITH_OK)
+        code = cli_no_memory();
+    if (sampler && !code)
         s = cli_session_open(m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
     if (s)
         code = load_session(o, s);
@@ -273,6 +280,7 @@ static int run_prompt(struct opts *o, const char *text, size_t n_bytes)
     }
     free(ids);
     pith_sampler_close(sampler);
+    pith_grammar_close(grammar);
     pith_session_close(s);
     pith_model_close(m);
     return code;

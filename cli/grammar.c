@@ -1,0 +1,31 @@
+/* grammar.c -- the grammar that flags ask for. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+pith_grammar *cli_grammar_open(const struct grammar_opts *o, pith_model *m, int *code)
+{
+    struct pith_error err = {0};
+    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
+    const char *path = o->grammar ? o->grammar : o->schema;
+    char *text = NULL;
+    size_t n = 0;
+    p.trigger = o->trigger;
+    if (!o->grammar + !o->schema + !o->json < 2)
+        *code = cli_say(CLI_USE, "found several of --grammar, --schema and --json; wanted one of them");
+    else if (path)
+        *code = cli_read_file(path, &text, &n);
+    else if (!o->json && o->trigger)
+        *code = cli_say(CLI_USE, "found --trigger alone; wanted --grammar, --schema or --json besides");
+    if (*code || (!path && !o->json))
+        return NULL;
+    pith_grammar_kind kind = o->grammar  ? PITH_GRAMMAR_GBNF
+                             : o->schema ? PITH_GRAMMAR_SCHEMA
+                                         : PITH_GRAMMAR_JSON;
+    pith_grammar *g = pith_grammar_open(m, kind, text, n, &p, &err);
+    if (!g)
+        *code = path ? cli_fail_file(path, &err) : cli_fail(&err);
+    free(text);
+    return g;
+}
