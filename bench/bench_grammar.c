@@ -21,11 +21,15 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void make_schema(struct str *s)
+/* An array of objects of objects of `width` members, two of three optional. All in one object (a large width) is the hard case: at each
+ * member any later one may come. */
+static void make_schema(struct str *s, int width)
 {
     str_putz(s, "{\"type\":\"array\",\"minItems\":3,\"maxItems\":6,\"items\":{\"type\":\"object\",\"properties\":{");
     for (int i = 0; s->n < 10000; i++) {
-        str_printf(s, "%s\"field_%d\":", i ? "," : "", i);
+        if (i % width == 0)
+            str_printf(s, "%s\"group_%d\":{\"type\":\"object\",\"properties\":{", i ? "},\"required\":[]}," : "", i / width);
+        str_printf(s, "%s\"field_%d\":", i % width ? "," : "", i);
         switch (i % 6) {
         case 0:
             str_putz(s, "{\"type\":\"string\",\"description\":\"any text at all\"}");
@@ -47,7 +51,7 @@ static void make_schema(struct str *s)
                         "\"required\":[\"a\"]}");
         }
     }
-    str_putz(s, "},\"required\":[\"field_0\",\"field_1\",\"field_2\"]}}");
+    str_putz(s, "}}},\"required\":[\"group_0\"]}}");
 }
 
 /* One random text. */
@@ -105,12 +109,19 @@ int main(int argc, char **argv)
     }
     printf("token tree: %d tokens, %u nodes, %.1f ms\n", t->n_vocab, t->n, 1e3 * (now() - t0));
     str_init(&schema, PITH_MEM_SCRATCH);
-    make_schema(&schema);
-    struct grammar_spec spec = {
-        .kind = PITH_GRAMMAR_SCHEMA, .text = {schema.p, schema.n}, .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = 64 << 20};
-    t0 = now();
-    struct pith_grammar *g = grammar_new(&spec, &err);
-    printf("schema of %zu bytes: %.1f ms %s\n", schema.n, 1e3 * (now() - t0), g ? "" : err.msg);
+    struct pith_grammar *g = NULL;
+    static const int widths[] = {1000, 12};
+    for (int i = 0; i < 2; i++) {
+        int width = widths[i];
+        grammar_free(g);
+        str_clear(&schema);
+        make_schema(&schema, width);
+        struct grammar_spec spec = {
+            .kind = PITH_GRAMMAR_SCHEMA, .text = {schema.p, schema.n}, .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = 64 << 20};
+        t0 = now();
+        g = grammar_new(&spec, &err);
+        printf("schema of %zu bytes, objects of %d members: %.1f ms %s\n", schema.n, width, 1e3 * (now() - t0), g ? "" : err.msg);
+    }
     float *logits = malloc((size_t)vocab_n(v) * sizeof *logits);
     for (int i = 0; g && logits && i < (argc > 2 ? atoi(argv[2]) : 3); i++)
         make_text(g, v, i, logits);

@@ -43,8 +43,9 @@ struct compiler {
     uint32_t *at;    /* edges by `from` */
     uint32_t cap_at;
     /* Subsets */
-    uint32_t *stamp, now, cap_stamp, cap_stack;
+    uint32_t *stamp, now, cap_stamp, cap_stack, cap_alone;
     uint32_t *stack, *set;
+    uint32_t *alone; /* number + 1 of the set of one state and what EPS reaches from it; 0: not made */
     uint32_t n_set, cap_set;
     struct map subsets;
     struct arena arena;
@@ -233,6 +234,18 @@ static uint32_t intern(struct compiler *c)
     return d->n_states++;
 }
 
+/* The state behind an edge to `to`, together with the gathered set when there are others. Alone, which is nearly always, it is kept. */
+static uint32_t behind_one(struct compiler *c, uint32_t to, int others)
+{
+    if (!others && c->alone[to])
+        return c->alone[to] - 1;
+    add(c, to);
+    uint32_t id = intern(c);
+    if (!others && id != UINT32_MAX)
+        c->alone[to] = id + 1;
+    return id;
+}
+
 static int emit(struct compiler *c, struct rules_edge e)
 {
     struct dfa *d = c->out;
@@ -271,14 +284,22 @@ static int expand_bytes(struct compiler *c, uint32_t from, struct slice members)
     for (int lo = 0, hi; any && lo < 256; lo = hi + 1) {
         for (hi = lo; hi < 255 && !cut[hi + 1]; hi++)
             ;
+        const struct rules_edge *one = NULL;
+        uint32_t n = 0;
         begin_set(c);
         EACH_EDGE(c, members, e)
         {
             c->work++;
-            if (e->kind == EDGE_BYTES && e->lo <= lo && lo <= e->hi)
+            if (e->kind != EDGE_BYTES || e->lo > lo || lo > e->hi)
+                continue;
+            if (n++)
                 add(c, e->to);
+            else
+                one = e;
         }
-        if (c->n_set && !emit(c, (struct rules_edge){from, intern(c), 0, EDGE_BYTES, (uint8_t)lo, (uint8_t)hi}))
+        if (n == 0)
+            continue;
+        if (!emit(c, (struct rules_edge){from, behind_one(c, one->to, n > 1), 0, EDGE_BYTES, (uint8_t)lo, (uint8_t)hi}))
             return 0;
         if (c->work > MOST_WORK)
             return 1;
@@ -324,8 +345,9 @@ static pith_status determinise(struct compiler *c, uint32_t rule)
     arena_init(&c->arena, PITH_MEM_SCRATCH);
     pith_status st = PITH_OK;
     int ok = GROW(c->stamp, c->cap_stamp, c->n_states) && GROW(c->stack, c->cap_stack, c->n_states) &&
-             GROW(c->set, c->cap_set, c->n_states);
+             GROW(c->set, c->cap_set, c->n_states) && GROW(c->alone, c->cap_alone, c->n_states);
     if (ok) {
+        memset(c->alone, 0, c->n_states * sizeof *c->alone);
         memset(c->stamp, 0, c->n_states * sizeof *c->stamp);
         c->now = 0;
         begin_set(c);
@@ -425,7 +447,8 @@ static void fill_state(const struct compiler *c, struct automaton *a, const stru
     uint32_t state = d->base + s;
     uint32_t *next = a->next + (size_t)state * a->n_classes;
     a->flags[state] = d->final[s] ? STATE_FINAL : 0;
-    for (const struct rules_edge *e = d->edge + at[s]; e < d->edge + at[s + 1]; e++) {
+    for (uint32_t i = at[s]; i < at[s + 1]; i++) {
+        const struct rules_edge *e = &d->edge[i];
         if (e->kind == EDGE_BYTES) {
             for (uint32_t k = a->class_of[e->lo]; k <= a->class_of[e->hi]; k++)
                 next[k] = d->base + e->to;
@@ -516,6 +539,7 @@ fail:
     mem_free(c.stamp);
     mem_free(c.stack);
     mem_free(c.set);
+    mem_free(c.alone);
     mem_free(c.members);
     analysis_deinit(&what);
     if (st != PITH_OK)

@@ -184,6 +184,41 @@ int schema_refers(struct schema *s, const struct jtree *node, const struct jtree
     return 1;
 }
 
+static int is_annotation(struct slice key)
+{
+    static const char *const names[] = {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (slice_eq_z(key, names[i]))
+            return 1;
+    }
+    return 0;
+}
+
+/* The first schema that says the same, so that equal ones share their rule, its states and their masks. */
+static const struct jtree *first_equal(struct schema *s, const struct jtree *node)
+{
+    struct str text;
+    uint32_t i = s->n_said;
+    str_init(&text, PITH_MEM_SCRATCH);
+    for (const struct jtree *v = node->first; v; v = v->next) {
+        if (is_annotation(v->key))
+            continue;
+        str_json(&text, v->key.p, v->key.n);
+        jtree_write(&text, v);
+    }
+    struct slice key = {arena_strndup(&s->r->arena, text.n ? text.p : "", text.n), text.n};
+    int ok = !text.failed && key.p && mem_grow(&s->said, &s->cap_said, (uint64_t)i + 1, sizeof *s->said, PITH_MEM_SCRATCH);
+    str_deinit(&text);
+    if (ok && map_get(&s->texts, key, &i))
+        return s->said[i];
+    if (!ok || map_put(&s->texts, key, i) < 0) {
+        rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
+        return node;
+    }
+    s->said[s->n_said++] = node;
+    return node;
+}
+
 void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uint32_t skip)
 {
     if (node->kind == JTREE_TRUE)
@@ -192,6 +227,8 @@ void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uin
         schema_refuse(s, node, "found %s; wanted a schema: an object, true or false", jtree_kind_name(node));
         return;
     }
+    if (node->kind == JTREE_OBJECT)
+        node = first_equal(s, node);
     for (uint32_t i = 0; i < p->n; i++) {
         if (p->v[i].node == node) {
             p->v[i].skip |= skip;
@@ -623,6 +660,7 @@ uint32_t schema_read(struct rules *r, struct slice text)
     s.root = jtree_read(&r->arena, text.p ? text.p : "", text.n, &r->err);
     s.last = &s.first;
     map_init(&s.jobs, PITH_MEM_SCRATCH);
+    map_init(&s.texts, PITH_MEM_SCRATCH);
     if (rules_ok(r)) {
         r->rule[whole].defined = 1;
         uint32_t at = rules_call(r, r->rule[whole].start, schema_rule_of(&s, s.root));
@@ -631,5 +669,7 @@ uint32_t schema_read(struct rules *r, struct slice text)
     for (; s.first && rules_ok(r); s.first = s.first->next)
         write_rule(&s, s.first);
     map_deinit(&s.jobs);
+    map_deinit(&s.texts);
+    mem_free(s.said);
     return whole;
 }

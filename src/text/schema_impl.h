@@ -31,6 +31,9 @@ struct schema {
     struct rules *r;
     const struct jtree *root;
     struct map jobs;             /* parts -> rule */
+    struct map texts;            /* what a schema says -> its number in `said` */
+    const struct jtree **said;
+    uint32_t n_said, cap_said;
     struct job *first, **last;
     uint32_t shared[N_SHARED];   /* rule + 1, 0: not made */
 };
