@@ -204,7 +204,7 @@ struct pith_model_info {
     uint64_t token_bytes;  /* weight bytes read to decode one token (embedding rows excluded, output matrix included) */
     uint64_t token_ops;    /* multiply-adds x 2 per token in the matrices, output matrix included */
     uint64_t output_ops;   /* of these, the output matrix: in a prefill only the rows asked for go through it */
-    const char *note;      /* what was asked for and not given (a kept copy of packed weights, memory of a node), owned by the model; NULL: all is well */
+    const char *note;      /* what was asked for and not given (a kept copy of packed weights, memory of a node, a chat template), owned by the model; NULL: all is well */
 };
 PITH_API pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out, struct pith_error *err);
 /* Metadata by key, as text. Returns its length as snprintf does, -1 when the key is absent. */

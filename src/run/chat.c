@@ -44,7 +44,8 @@ fail:
 }
 
 pith_status chat_templates_open(struct chat_templates *c, const struct gguf *g,
-                                const struct vocab *v, struct arena *arena, struct pith_error *err)
+                                const struct vocab *v, struct arena *arena, struct str *note,
+                                struct pith_error *err)
 {
     struct slice name, text;
     int n = 0;
@@ -60,6 +61,9 @@ pith_status chat_templates_open(struct chat_templates *c, const struct gguf *g,
         pith_status st = open_one(t, text, v, arena, err);
         if (st != PITH_OK)
             return st;
+        if (!t->t)
+            str_printf(note, "%schat template unusable: %s", note->n ? "; " : "",
+                       t->msg ? t->msg : "");
     }
     return arena_ok(arena) ? PITH_OK
                            : error_set(err, PITH_NOMEM, "out of memory for chat templates");

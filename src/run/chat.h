@@ -18,8 +18,9 @@ struct chat_templates {
     struct chat_template *v;
     int n;
 };
-/* Fails without memory only. */
-pith_status chat_templates_open(struct chat_templates *c, const struct gguf *g, const struct vocab *v, struct arena *arena, struct pith_error *err);
+/* Fails without memory only; adds a sentence to the notes for each that cannot be compiled. */
+pith_status chat_templates_open(struct chat_templates *c, const struct gguf *g, const struct vocab *v, struct arena *arena,
+                                struct str *note, struct pith_error *err);
 void chat_templates_close(struct chat_templates *c);
 /* name NULL: the one without a name. */
 const struct jinja *chat_templates_find(const struct chat_templates *c, const char *name, struct pith_error *err);

@@ -108,7 +108,7 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
     m->vocab = vocab_new(m->gguf, err);
     if (!m->vocab)
         return err->code;
-    TRY(chat_templates_open(&m->chat, m->gguf, m->vocab, &m->arena, err));
+    TRY(chat_templates_open(&m->chat, m->gguf, m->vocab, &m->arena, &m->note, err));
     if (!m->params.vocab_only) {
         m->arch.want_logits = m->arch.hp.causal && m->arch.hp.pooling == PITH_POOL_NONE;
         TRY(model_open_threads(m, err));

@@ -287,8 +287,6 @@ static void dict(struct compiler *c, size_t at)
 static void primary(struct compiler *c)
 {
     const struct token *t = tok(c);
-    if (!compile_enter(c))
-        return;
     if (t->t == TOK_NAME)
         name(c);
     else if (t->t == TOK_STR)
@@ -309,7 +307,6 @@ static void primary(struct compiler *c)
     else
         compile_fail(c, PITH_FORMAT, t->at, "found \"%.*s\", wanted an expression",
                      t->s.n > 40 ? 40 : (int)t->s.n, t->s.p);
-    c->depth--;
 }
 
 /* ---------------------------------------------------------------- what follows a primary */
@@ -441,12 +438,12 @@ static const struct {
 };
 enum { N_BINARIES = sizeof binaries / sizeof *binaries };
 
-/* The operator here if it is of this level, else N_BINARIES. */
+/* The operator here if it binds as tight as `level` or tighter, else N_BINARIES. */
 static int operator_at(const struct compiler *c, int level)
 {
     int i = 0;
     while (i < N_BINARIES &&
-           !(binaries[i].level == level && tok_is(c, binaries[i].t, binaries[i].s)))
+           !(binaries[i].level >= level && tok_is(c, binaries[i].t, binaries[i].s)))
         i++;
     if (i < N_BINARIES && binaries[i].op == OP_NOT_IN) {
         const struct token *next = &c->toks.v[c->i + 1];
@@ -455,16 +452,17 @@ static int operator_at(const struct compiler *c, int level)
     return i;
 }
 
-static void binary(struct compiler *c, int level);
+static void climb(struct compiler *c, int level);
 
 /* Behind the first operand: a < b < c is a < b and b < c with b evaluated once. */
 static void comparisons(struct compiler *c)
 {
     int32_t chain = -1; /* jumps to the end of a chain, linked through op.a */
-    for (int i; (i = operator_at(c, LEVEL_COMPARE)) < N_BINARIES;) {
+    for (int i;
+         (i = operator_at(c, LEVEL_COMPARE)) < N_BINARIES && binaries[i].level == LEVEL_COMPARE;) {
         size_t at = tok(c)->at;
         c->i += binaries[i].op == OP_NOT_IN ? 2 : 1;
-        binary(c, LEVEL_ADD);
+        climb(c, LEVEL_ADD);
         if (operator_at(c, LEVEL_COMPARE) == N_BINARIES) {
             emit(c, binaries[i].op, 0, 0, at);
             break;
@@ -485,73 +483,78 @@ static void comparisons(struct compiler *c)
     emit_jump_to(c, over, c->t->n_code);
 }
 
-static void binary(struct compiler *c, int level)
+/* One operand and all operators behind it that bind as tight as `level` or tighter. */
+static void climb(struct compiler *c, int level)
 {
-    if (c->failed)
+    size_t at = tok(c)->at;
+    int negations = 0;
+    if (!compile_enter(c))
         return;
-    if (level == LEVEL_NOT) {
-        size_t at = tok(c)->at;
-        int negations = 0;
-        while (tok_skip(c, TOK_NAME, "not"))
-            negations++;
-        binary(c, LEVEL_COMPARE);
-        while (negations-- > 0 && !c->failed)
-            emit(c, OP_NOT, 0, 0, at);
-        return;
-    }
-    if (level == LEVEL_UNARY) {
+    while (level <= LEVEL_NOT && tok_skip(c, TOK_NAME, "not"))
+        negations++;
+    if (negations)
+        climb(c, LEVEL_COMPARE);
+    else
         unary(c, 1);
-        return;
-    }
-    binary(c, level + 1);
-    if (level == LEVEL_COMPARE) {
-        comparisons(c);
-        return;
-    }
+    while (negations-- > 0 && !c->failed)
+        emit(c, OP_NOT, 0, 0, at);
     for (int i; (i = operator_at(c, level)) < N_BINARIES;) {
-        size_t at = tok(c)->at;
-        int32_t jump = -1;
+        int is_jump = binaries[i].level <= LEVEL_AND;
+        if (binaries[i].level == LEVEL_COMPARE) {
+            comparisons(c);
+            continue;
+        }
+        at = tok(c)->at;
         c->i++;
-        if (level <= LEVEL_AND)
-            jump = emit(c, binaries[i].op, 0, 0, at);
-        binary(c, level + 1);
-        if (level <= LEVEL_AND)
+        int32_t jump = is_jump ? emit(c, binaries[i].op, 0, 0, at) : 0;
+        climb(c, binaries[i].level + 1);
+        if (is_jump)
             emit_jump_to(c, jump, c->t->n_code);
         else
             emit(c, binaries[i].op, 0, 0, at);
     }
+    c->depth--;
 }
 
 void compile_expr_no_if(struct compiler *c)
 {
-    binary(c, LEVEL_OR);
+    climb(c, LEVEL_OR);
 }
 
 void compile_expr(struct compiler *c)
 {
-    int32_t from = c->t->n_code;
-    if (!compile_enter(c))
-        return;
-    binary(c, LEVEL_OR);
-    while (word_is(c, "if")) {
-        size_t at = tok(c)->at;
-        int32_t mid = c->t->n_code;
-        c->i++;
-        binary(c, LEVEL_OR);
-        emit(c, OP_JUMP_FALSE, 0, 0, at);
-        if (c->failed)
-            return;
-        rotate(c, from, mid);
-        int32_t test_at = from + (c->t->n_code - mid) - 1;
-        int32_t over = emit(c, OP_JUMP, 0, 0, at);
-        emit_jump_to(c, test_at, c->t->n_code);
-        if (tok_skip(c, TOK_NAME, "else"))
-            compile_expr(c);
-        else
+    int32_t from = c->t->n_code, overs = -1; /* jumps to the end, linked through op.a */
+    int more = 1;
+    while (more && !c->failed) {
+        more = 0;
+        climb(c, LEVEL_OR);
+        while (word_is(c, "if")) {
+            size_t at = tok(c)->at;
+            int32_t mid = c->t->n_code;
+            c->i++;
+            climb(c, LEVEL_OR);
+            emit(c, OP_JUMP_FALSE, 0, 0, at);
+            if (c->failed)
+                return;
+            rotate(c, from, mid);
+            int32_t test_at = from + (c->t->n_code - mid) - 1;
+            int32_t over = emit(c, OP_JUMP, overs, 0, at);
+            emit_jump_to(c, test_at, c->t->n_code);
+            if (tok_skip(c, TOK_NAME, "else")) {
+                overs = over;
+                from = c->t->n_code;
+                more = 1;
+                break;
+            }
             emit(c, OP_UNDEF, 0, 0, at);
-        emit_jump_to(c, over, c->t->n_code);
+            emit_jump_to(c, over, c->t->n_code);
+        }
     }
-    c->depth--;
+    while (overs >= 0 && !c->failed) {
+        int32_t before = c->t->code[overs].a;
+        emit_jump_to(c, overs, c->t->n_code);
+        overs = before;
+    }
 }
 
 void compile_tuple(struct compiler *c, int with_if)

@@ -19,6 +19,15 @@ static int text_arg(struct jvm *vm, struct jcall *c, int i, struct slice *out)
     return 1;
 }
 
+/* The same for filters that ask for a str and take nothing else. */
+static int str_arg(struct jvm *vm, struct jcall *c, int i, struct slice *out)
+{
+    if (c->arg[i].t == J_STR)
+        return text_arg(vm, c, i, out);
+    vm_fail(vm, "wanted a str, found %s", jv_type_name(c->arg[i]));
+    return 0;
+}
+
 static struct jv like(struct jv from, struct jv v)
 {
     v.safe = v.t == J_STR && from.t == J_STR ? from.safe : 0;
@@ -86,7 +95,7 @@ static struct jv f_trim(struct jvm *vm, struct jcall *c)
 {
     struct slice s, chars = {0};
     int given = c->arg[1].t != J_UNSET && c->arg[1].t != J_NONE;
-    if (!text_arg(vm, c, 0, &s) || (given && !text_arg(vm, c, 1, &chars)))
+    if (!text_arg(vm, c, 0, &s) || (given && !str_arg(vm, c, 1, &chars)))
         return (struct jv){0};
     s = slice_strip(s, given ? &chars : NULL, 1, 1);
     return like(c->arg[0], jv_view(vm, s.p, s.n));
@@ -114,10 +123,10 @@ static struct jv f_indent(struct jvm *vm, struct jcall *c)
         if (!arg_int(vm, c->arg[1], 4, &width))
             return (struct jv){0};
         jb_fill(&blanks, ' ', width > 0 ? (size_t)width : 0);
-        with = (struct slice){blanks.p, blanks.n};
+        with = jb_text(&blanks);
     }
     int first = jv_truth(c->arg[2]), blank = jv_truth(c->arg[3]);
-    if (!text_arg(vm, c, 0, &s))
+    if (!str_arg(vm, c, 0, &s))
         return (struct jv){0};
     for (size_t i = 0, line = 0; i <= s.n && !vm->failed; line++) {
         const char *end = i < s.n ? memchr(s.p + i, '\n', s.n - i) : NULL;
@@ -152,6 +161,10 @@ static struct jv f_truncate(struct jvm *vm, struct jcall *c)
         !arg_int(vm, c->arg[4], 5, &leeway) ||
         (c->arg[3].t != J_UNSET && !text_arg(vm, c, 3, &end)))
         return (struct jv){0};
+    if (c->arg[0].t != J_STR) /* of what is no text, only the length counts */
+        return jv_len(c->arg[0]) >= 0 && jv_len(c->arg[0]) <= length + leeway
+                   ? c->arg[0]
+                   : vm_fail(vm, "wanted a str, found %s", jv_type_name(c->arg[0]));
     struct jstr str = {s.p, s.n, SIZE_MAX, NULL}, tail = {end.p, end.n, SIZE_MAX, NULL};
     int64_t n = (int64_t)str_n_cp(&str), n_end = (int64_t)str_n_cp(&tail);
     if (length < n_end)
@@ -236,7 +249,7 @@ static struct jv f_wordwrap(struct jvm *vm, struct jcall *c)
     struct slice s, between = SLICE("\n");
     int64_t width;
     struct jbuild b = {.vm = vm};
-    if (!text_arg(vm, c, 0, &s) || !arg_int(vm, c->arg[1], 79, &width) ||
+    if (!str_arg(vm, c, 0, &s) || !arg_int(vm, c->arg[1], 79, &width) ||
         (c->arg[3].t != J_UNSET && c->arg[3].t != J_NONE && !text_arg(vm, c, 3, &between)))
         return (struct jv){0};
     if (width <= 0)
@@ -269,7 +282,7 @@ static struct jv f_striptags(struct jvm *vm, struct jcall *c)
         else
             i = end + (comment ? 3 : 1);
     }
-    s = (struct slice){b.p, b.n};
+    s = jb_text(&b);
     for (int first = 1; !vm->failed; first = 0) {
         s = slice_strip(s, NULL, 1, 0);
         if (!s.n)
@@ -526,7 +539,7 @@ static struct jv f_default(struct jvm *vm, struct jcall *c)
 static struct jv f_attr(struct jvm *vm, struct jcall *c)
 {
     struct slice name;
-    if (!text_arg(vm, c, 1, &name))
+    if (!str_arg(vm, c, 1, &name))
         return (struct jv){0};
     if (c->arg[0].t == J_DICT) { /* attributes alone, not keys */
         const struct builtin *fn = builtin_find(jinja_dict_methods, name);
@@ -574,7 +587,7 @@ static struct jv f_tojson(struct jvm *vm, struct jcall *c)
     if (jv_is_int(indent)) {
         s.has_indent = 1;
         jb_fill(&blanks, ' ', indent.u.i > 0 ? (size_t)indent.u.i : 0);
-        s.indent = (struct slice){blanks.p, blanks.n};
+        s.indent = jb_text(&blanks);
     } else if (indent.t == J_STR) {
         s.has_indent = 1;
         s.indent = jv_text(indent);

@@ -87,7 +87,7 @@ static void put_number(struct jbuild *b, int negative, const char *radix, const 
                        ? zeros_to_fill(digits, strlen(prefix), s->width, every)
                        : 0;
     group_digits(&body, digits, zeros, s->group, every);
-    pad(b, slice_of(prefix), (struct slice){body.p, body.n}, &t, '>');
+    pad(b, slice_of(prefix), jb_text(&body), &t, '>');
 }
 
 static void format_int(struct jbuild *b, struct jv v, const struct spec *s)
@@ -220,7 +220,7 @@ static void percent_value(struct percent *p, struct jbuild *b, struct jv v, stru
         type == 's' ? jb_str(&t, v) : jb_repr(&t, v, 0);
         s->zero = 0;
         s->align = s->align ? s->align : '>';
-        format_str(b, (struct slice){t.p, t.n}, s);
+        format_str(b, jb_text(&t), s);
     } else if (type == 'c') {
         if (jv_is_int(v) && v.u.i >= 0 && v.u.i <= 0x10ffff)
             jb_cp(&t, (uint32_t)v.u.i);
@@ -229,7 +229,7 @@ static void percent_value(struct percent *p, struct jbuild *b, struct jv v, stru
         else
             vm_fail(p->vm, "%%c requires int or char");
         s->align = s->align ? s->align : '>';
-        format_str(b, (struct slice){t.p, t.n}, s);
+        format_str(b, jb_text(&t), s);
     } else if (strchr("diuxXo", type)) {
         if (v.t == J_FLOAT && strchr("diu", type))
             v = float_to_int(p->vm, v.u.f);
@@ -318,7 +318,8 @@ struct jv format_percent(struct jvm *vm, struct jv fmt, struct jv args)
         }
     }
     if (!vm->failed && (args.t == J_TUPLE ? p.used < args.u.l->n
-                                          : !p.used && args.t != J_DICT && args.t != J_LIST))
+                                          : !p.used && args.t != J_DICT && args.t != J_LIST &&
+                                                args.t != J_RANGE && args.t != J_UNDEF))
         return vm_fail(vm, "not all arguments converted during string formatting");
     struct jv r = jb_value(&b);
     r.safe = fmt.safe;
@@ -466,7 +467,7 @@ static struct slice nested_spec(struct braces *p, struct slice spec)
             i++;
         jb_str(&b, field_value(p, (struct slice){spec.p + from, i - from}));
     }
-    return (struct slice){b.p, b.n};
+    return jb_text(&b);
 }
 
 /* Behind '{'; *i is left behind its '}'. */

@@ -180,6 +180,10 @@ static inline void jb_slice(struct jbuild *b, struct slice s)
 {
     jb_put(b, s.p, s.n);
 }
+static inline struct slice jb_text(const struct jbuild *b)
+{
+    return (struct slice){b->n ? b->p : "", b->n};
+}
 void jb_str(struct jbuild *b, struct jv v);             /* str() of any value */
 void jb_repr(struct jbuild *b, struct jv v, int depth); /* repr() */
 void jb_float(struct jbuild *b, double f);              /* repr: the shortest text that reads back */

@@ -94,43 +94,42 @@ static size_t behind(const struct lexer *x, size_t at, char sign)
     return sign != '+' && at < x->s.n && x->s.p[at] == '\n' ? at + 1 : at;
 }
 
-/* The place of the tag {% word %} at or after `at`, or n; *sign and *end: its signs and what follows. */
-static size_t find_tag(const struct lexer *x, size_t at, const char *word, char *sign,
-                       char *end_sign, size_t *end)
+struct raw_tag {
+    char sign, end_sign;
+    size_t end; /* of its "%}" */
+};
+
+/* 1: the tag {% word %} stands at `at`. */
+static int tag_at(const struct lexer *x, size_t at, const char *word, struct raw_tag *t)
 {
-    for (; at + 4 <= x->s.n; at++) {
-        if (!looking_at(x, at, "{%"))
-            continue;
-        size_t i = at + 2;
-        *sign = x->s.p[i] == '-' || x->s.p[i] == '+' ? x->s.p[i++] : 0;
-        i = skip_space(x, i);
-        if (!looking_at(x, i, word))
-            continue;
-        i = skip_space(x, i + strlen(word));
-        *end_sign = i < x->s.n && (x->s.p[i] == '-' || x->s.p[i] == '+') ? x->s.p[i++] : 0;
-        if (!looking_at(x, i, "%}"))
-            continue;
-        *end = i;
-        return at;
-    }
-    return x->s.n;
+    size_t i = at + 2;
+    if (x->s.n - at < 4 || !looking_at(x, at, "{%"))
+        return 0;
+    t->sign = x->s.p[i] == '-' || x->s.p[i] == '+' ? x->s.p[i++] : 0;
+    i = skip_space(x, i);
+    if (!looking_at(x, i, word))
+        return 0;
+    i = skip_space(x, i + strlen(word));
+    t->end_sign = i < x->s.n && (x->s.p[i] == '-' || x->s.p[i] == '+') ? x->s.p[i++] : 0;
+    t->end = i;
+    return looking_at(x, i, "%}");
 }
 
 static int try_raw(struct lexer *x, size_t at, size_t from)
 {
-    char sign, end_sign, sign2, end_sign2;
-    size_t end, end2;
-    if (find_tag(x, at, "raw", &sign, &end_sign, &end) != at || end_sign == '+')
+    struct raw_tag open, shut;
+    if (!tag_at(x, at, "raw", &open) || open.end_sign == '+')
         return 0;
-    put_text(x, from, at, '%', sign);
-    size_t begin = end_sign == '-' ? skip_space(x, end + 2) : end + 2;
-    size_t close = find_tag(x, begin, "endraw", &sign2, &end_sign2, &end2);
+    put_text(x, from, at, '%', open.sign);
+    size_t begin = open.end_sign == '-' ? skip_space(x, open.end + 2) : open.end + 2, close = begin;
+    while (close < x->s.n && !tag_at(x, close, "endraw", &shut))
+        close++;
     if (close == x->s.n) {
         fail(x, at, "found no {% endraw %} for this {% raw %}");
         return 1;
     }
-    put_text(x, begin, close, '%', sign2);
-    x->at = behind(x, end2, end_sign2);
+    put_text(x, begin, close, '%', shut.sign);
+    x->at = behind(x, shut.end, shut.end_sign);
     return 1;
 }
 

@@ -212,7 +212,7 @@ struct jv op_unary(struct jvm *vm, enum jop op, struct jv a)
         jb_putz(&b, minus ? "-" : "");
         jb_put(&b, s.p + negative, s.n - (size_t)negative);
         struct jv v = {0};
-        return !vm->failed && parse_int((struct slice){b.p, b.n}, 10, &v, vm) ? v : (struct jv){0};
+        return !vm->failed && parse_int(jb_text(&b), 10, &v, vm) ? v : (struct jv){0};
     }
     return vm_fail(vm, "bad operand type for unary %s: '%s'", op == OP_NEG ? "-" : "+",
                    jv_type_name(a));
@@ -396,7 +396,7 @@ struct jv op_slice(struct jvm *vm, struct jv v, struct jv from, struct jv to, st
     if (v.t == J_UNDEF)
         return use_of_undefined(vm, v, v);
     if (v.t != J_STR && !jv_is_list(v) && v.t != J_RANGE)
-        return jv_undef(vm, "%s object has no element slice", jv_type_name(v));
+        return vm_fail(vm, "'%s' object cannot be sliced", jv_type_name(v));
     if (step.t != J_NONE) {
         if (!jv_is_int(step) || step.u.i == 0)
             return vm_fail(vm, jv_is_int(step) ? "slice step cannot be zero"

@@ -67,11 +67,10 @@ static struct jv attr_path(struct jvm *vm, struct jv v, struct slice path)
 /* The item, or its attribute; dflt (unset: none) where that is not defined; lower case when asked. */
 static struct jv key_of(struct jvm *vm, struct jv v, struct jv attribute, struct jv dflt, int lower)
 {
-    if (jv_is_int(attribute)) {
-        v = op_item(vm, v, attribute);
-    } else if (attribute.t == J_STR) {
+    if (attribute.t == J_STR)
         v = attr_path(vm, v, jv_text(attribute));
-    }
+    else if (attribute.t > J_NONE)
+        v = op_item(vm, v, attribute);
     if (v.t == J_UNDEF && dflt.t != J_UNSET)
         v = dflt;
     return lower && v.t == J_STR ? text_case(vm, jv_text(v), CASE_LOWER) : v;
@@ -94,34 +93,33 @@ static int items_and_keys(struct jvm *vm, struct jv from, struct jv attribute, s
     return !vm->failed;
 }
 
+/* A list of keys, one for each attribute of "a,b": two that are undefined are equal there. */
+static struct jv sort_key(struct jvm *vm, struct jv v, struct jv attribute, int lower)
+{
+    struct slice s = attribute.t == J_STR ? jv_text(attribute) : SLICE("");
+    size_t n = 1, k = 0;
+    for (size_t i = 0; i < s.n; i++)
+        n += s.p[i] == ',';
+    struct jv *parts = vm_array(vm, n, sizeof *parts);
+    if (parts && n == 1)
+        parts[0] = key_of(vm, v, attribute, (struct jv){0}, lower);
+    for (const char *p = s.p, *end = s.p + s.n; parts && n > 1 && k < n; k++) {
+        const char *comma = memchr(p, ',', (size_t)(end - p));
+        comma = comma ? comma : end;
+        parts[k] = key_of(vm, v, jv_view(vm, p, (size_t)(comma - p)), (struct jv){0}, lower);
+        p = comma < end ? comma + 1 : end;
+    }
+    return jv_list(vm, J_LIST, parts, n);
+}
+
 static struct jv f_sort(struct jvm *vm, struct jcall *c)
 {
     struct jlist items;
-    struct jv *keys, attribute = c->arg[3];
-    int lower = !jv_truth(c->arg[2]);
-    if (attribute.t == J_STR &&
-        memchr(attribute.u.s->p, ',', attribute.u.s->n)) { /* several: a tuple of keys */
-        struct slice s = jv_text(attribute);
-        size_t n = 1;
-        for (size_t i = 0; i < s.n; i++)
-            n += s.p[i] == ',';
-        if (!items_and_keys(vm, c->arg[0], (struct jv){0}, (struct jv){0}, 0, &items, &keys))
-            return (struct jv){0};
-        for (size_t i = 0; i < items.n && !vm->failed; i++) {
-            struct jv *parts = vm_array(vm, n, sizeof *parts);
-            const char *p = s.p, *end = s.p + s.n;
-            for (size_t k = 0; parts && k < n; k++) {
-                const char *comma = memchr(p, ',', (size_t)(end - p));
-                comma = comma ? comma : end;
-                parts[k] = key_of(vm, items.v[i], jv_view(vm, p, (size_t)(comma - p)),
-                                  (struct jv){0}, lower);
-                p = comma < end ? comma + 1 : end;
-            }
-            keys[i] = jv_list(vm, J_LIST, parts, n);
-        }
-    } else if (!items_and_keys(vm, c->arg[0], attribute, (struct jv){0}, lower, &items, &keys)) {
+    struct jv *keys;
+    if (!items_and_keys(vm, c->arg[0], (struct jv){0}, (struct jv){0}, 0, &items, &keys))
         return (struct jv){0};
-    }
+    for (size_t i = 0; i < items.n && !vm->failed; i++)
+        keys[i] = sort_key(vm, items.v[i], c->arg[3], !jv_truth(c->arg[2]));
     if (vm->failed || !sort_values(vm, items.v, keys, items.n, jv_truth(c->arg[1])))
         return (struct jv){0};
     return jv_list(vm, J_LIST, items.v, items.n);

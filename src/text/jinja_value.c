@@ -455,14 +455,14 @@ int jv_items(struct jvm *vm, struct jv v, struct jlist *out)
         return vm_charge(vm, out->n);
     }
     if (v.t == J_ITER) {
-        out->v = v.u.it->list.v + v.u.it->at;
         out->n = v.u.it->list.n - v.u.it->at;
+        out->v = out->n ? v.u.it->list.v + v.u.it->at : NULL;
         v.u.it->at = v.u.it->list.n;
         return vm_charge(vm, out->n);
     }
     if (v.t == J_LOOP) { /* what it has not begun */
-        out->v = v.u.loop->items.v + v.u.loop->at;
         out->n = v.u.loop->items.n - v.u.loop->at;
+        out->v = out->n ? v.u.loop->items.v + v.u.loop->at : NULL;
         v.u.loop->at = v.u.loop->items.n;
         return vm_charge(vm, out->n);
     }

@@ -745,6 +745,8 @@ static void bind_variables(struct jvm *vm, const struct jdict *vars)
 void vm_run(struct jvm *vm, const struct jdict *vars)
 {
     bind_variables(vm, vars);
+    push(vm, jv_none()); /* from here on there is a stack */
+    pop(vm);
     while (!vm->failed && vm_charge(vm, 1)) {
         const struct op *op = &vm->t->code[vm->pc];
         if (op->code == OP_END)
