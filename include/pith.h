@@ -262,8 +262,9 @@ struct pith_session_params {
     pith_pooling pooling;
     int32_t n_threads;  /* 0 = as the model */
     int32_t n_threads_prefill; /* 0 = n_threads when given, else as the model */
+    int64_t store_bytes; /* of full pages kept for prefixes to come, of running and ended sequences; 0 = none. Beside those of n_tokens */
 };
-#define PITH_SESSION_PARAMS_INIT {sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0}
+#define PITH_SESSION_PARAMS_INIT {sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0}
 
 PITH_API pith_session *pith_session_open(pith_model *m, const struct pith_session_params *params, struct pith_error *err);
 PITH_API void pith_session_close(pith_session *s);
@@ -283,8 +284,8 @@ struct pith_batch {
 PITH_API pith_status pith_step(pith_session *s, const struct pith_batch *batch, struct pith_error *err);
 /* Appends n tokens to a sequence; logits of the last one. */
 PITH_API pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, struct pith_error *err);
-/* Makes the sequence be exactly `tokens`: its longest common prefix is kept, the rest is recomputed (at least the last token, so
- * that its logits are there). *n_kept (NULL allowed) tells how many positions were reused. When the rest cannot be computed (cancelled,
+/* Makes the sequence be exactly `tokens`: its longest common prefix, or that of the prefix store, is kept, the rest is recomputed (at least
+ * the last token, so that its logits are there). *n_kept (NULL allowed) tells how many positions were reused. When the rest cannot be computed (cancelled,
  * out of pages) the sequence holds the common prefix. */
 PITH_API pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err);
 PITH_API pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err); /* keeps the first n tokens */
@@ -458,6 +459,9 @@ struct pith_generate_result {
     int32_t n_prompt, n_kept, n_generated;
     size_t n_bytes;
     int64_t prefill_ns, decode_ns;
+    /* Where a prompt left what was known of it: the first position that differs (-1: none) and the two tokens as text. */
+    int32_t differs_at;
+    char differs_known[32], differs_given[32];
     int32_t unfed; /* the last token made, which the sequence does not hold yet; -1: none */
 };
 /* Cancelled while it writes: PITH_OK with PITH_STOP_CANCELLED and the text so far; in the prompt: PITH_CANCELLED. */

@@ -194,6 +194,7 @@ static void live(struct trial *t, struct life *l)
     mp.overrides = overrides;
     sp.n_ctx = 64;
     sp.n_seq = 2;
+    sp.store_bytes = 1 << 20;
     MUST(t, "file", (file = pith_file_open(t->path, err)) != NULL);
     l->n_keys = pith_file_n_keys(file);
     MUST(t, "open", (m = pith_model_open(t->path, &mp, err)) != NULL);

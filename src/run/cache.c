@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "graph/kv_page.h"
+#include "run/store.h"
 
 enum { SLAB = 2 << 20 };
 
@@ -73,10 +74,10 @@ static int64_t page_limit(const struct cache_group *g, const struct cache_params
     return seq * p->n_seq < all ? seq * p->n_seq : all;
 }
 
-static pith_status make_pool(struct cache_group *g, const struct cache_params *p,
+static pith_status make_pool(struct cache_group *g, const struct cache_params *p, uint64_t stored,
                              struct pith_error *err)
 {
-    int64_t n = page_limit(g, p);
+    int64_t n = page_limit(g, p) + (int64_t)(stored < INT32_MAX ? stored : INT32_MAX);
     uint64_t bytes;
     if (n > INT32_MAX / 2 || size_mul((uint64_t)n, (uint64_t)g->page_bytes, &bytes) ||
         bytes > (uint64_t)1 << 46)
@@ -108,8 +109,11 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
     c->n_layer = n_layer;
     pith_status st;
     TRY(lay_out(c, kv, window, layer_device, n_layer, p, err));
+    uint64_t one = 0; /* a page of every group */
     for (int g = 0; g < c->n_groups; g++)
-        TRY(make_pool(&c->group[g], p, err));
+        one += (uint64_t)c->group[g].page_bytes;
+    for (int g = 0; g < c->n_groups; g++)
+        TRY(make_pool(&c->group[g], p, one ? p->store_bytes / one : 0, err));
     c->seq = mem_array((size_t)p->n_seq, sizeof *c->seq, PITH_MEM_CACHE);
     for (int32_t s = 0; c->seq && s < p->n_seq; s++) {
         struct cache_seq *q = &c->seq[s];
@@ -235,6 +239,8 @@ pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t need,
     struct cache_group *g = &c->group[group];
     for (int32_t s = 0; g->window && need > pages_available(g) && s < c->n_seq; s++)
         slide(g, &c->seq[s], group);
+    while (need > pages_available(g) && c->store && store_evict(c->store, c, group))
+        ;
     if (need > pages_available(g))
         return error_set(err, PITH_NOMEM,
                          "the cache is full: sequence %d needs %d more pages of %d positions, "
@@ -254,7 +260,9 @@ pith_status pages_replace(struct cache *c, int group, int32_t seq, int32_t n,
         freed += page >= 0 && g->refs[page] == 1;
     }
     if (seq < 0)
-        freed = g->n_made - g->n_free;
+        freed = g->n_made - g->n_free - (c->store ? c->store->held[group] : 0);
+    while (n > pages_available(g) + freed && c->store && store_evict(c->store, c, group))
+        ;
     if (n > pages_available(g) + freed)
         return error_set(err, PITH_NOMEM,
                          "%d pages of %d positions are needed, %d are free; end another sequence "
@@ -305,6 +313,7 @@ void cache_cut(struct cache *c, int32_t seq, int32_t n)
     struct cache_seq *q = &c->seq[seq];
     q->floor = q->floor < n ? q->floor : n;
     q->pure = q->pure < n ? q->pure : n;
+    q->published = q->published < n / STEP_PAGE ? q->published : n / STEP_PAGE;
     if (q->pending && n < q->n) {
         cache_drop(c, q, n);
     } else if (!q->pending) {

@@ -45,6 +45,7 @@ struct cache_seq {
     int32_t n;     /* slots held */
     int32_t floor; /* n before the call in progress: it may have to go back there */
     int32_t pure; /* slots [0, pure) were computed from their true prefix at their true positions */
+    int32_t published;               /* full pages the store has been offered */
     int32_t *token;                  /* [n_ctx] what was fed; -1: an embedding row */
     int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages], -1: none */
     /* Slots below may be missing in a group with a window even where a page is there: edits gather slots of pages given back with others. */
@@ -61,12 +62,14 @@ struct cache {
     struct device **devices;
     const struct kv_layer *kv; /* [n_layer] of the session */
     int32_t n_layer;
+    struct store *store;       /* has pages to give back when there are none; NULL: there is none */
     struct cache_draft *draft; /* cache_edit.c's, from the first edit on */
 };
 
 struct cache_params {
     int32_t n_ctx, n_seq, n_batch;
     int64_t n_tokens;
+    uint64_t store_bytes; /* pages beyond those of n_tokens, for the store */
     enum dtype k_type, v_type;
 };
 

@@ -127,6 +127,7 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
     memcpy(dst->torn, d->q.torn, sizeof dst->torn);
     dst->n = dst->floor = n;
     dst->pure = pure;
+    dst->published = 0;
     dst->edited = edited;
     dst->pending = pending;
     return PITH_OK;

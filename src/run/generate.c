@@ -90,6 +90,25 @@ static pith_status feed_prompt(struct pith_session *s, const struct pith_generat
     return st;
 }
 
+static void token_text(const struct pith_session *s, int32_t id, char *out, size_t cap)
+{
+    int64_t n =
+        id < 0 ? 0
+               : vocab_detokenize(s->model->vocab, &id, 1, PITH_RENDER_SPECIAL, out, cap - 1, NULL);
+    n = n < 0 ? 0 : n < (int64_t)cap ? n : (int64_t)cap - 1;
+    out[n] = 0;
+}
+
+static void tell_miss(const struct pith_session *s, const int32_t *ids,
+                      struct pith_generate_result *out)
+{
+    out->differs_at = s->miss.at;
+    if (s->miss.at < 0)
+        return;
+    token_text(s, s->miss.token, out->differs_known, sizeof out->differs_known);
+    token_text(s, ids[s->miss.at], out->differs_given, sizeof out->differs_given);
+}
+
 /* Tokens a context shift keeps at the beginning. */
 static int32_t kept_tokens(const struct pith_session *s, const struct pith_generate_params *p,
                            int32_t n_prompt)
@@ -186,7 +205,7 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     size_t n = p->n_tokens, kept = 0;
     int64_t groups = 0;
     pith_status st;
-    *out = (struct pith_generate_result){.unfed = -1};
+    *out = (struct pith_generate_result){.unfed = -1, .differs_at = -1};
     int streams = vocab_stream_init(&stream, s->model->vocab);
     stream.started = 1; /* goes on after the prompt: a leading space belongs to the text */
     if (p->text && p->text_cap)
@@ -219,6 +238,7 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     int64_t t0 = clock_ns();
     TRY(feed_prompt(s, p, own_ids ? own_ids : p->tokens, n, &kept, &groups, err));
     out->n_kept = (int32_t)kept;
+    tell_miss(s, own_ids ? own_ids : p->tokens, out);
     out->prefill_ns = clock_ns() - t0;
     t0 = clock_ns();
     int32_t limit = p->n_max == 0 ? 128 : p->n_max;

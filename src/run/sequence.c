@@ -91,12 +91,21 @@ pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *t
     keep = recurrent_point(&s->recurrent, seq, keep);
     if (!cache_can_resume(&s->cache, q, keep))
         keep = 0;
+    s->miss = (struct store_miss){-1, -1};
+    if (keep < q->n && (size_t)keep < n - 1)
+        s->miss = (struct store_miss){.at = keep, .token = q->token[keep]};
     for (size_t i = (size_t)keep; i < n; i++) /* before anything is given up */
         if (tokens[i] < 0 || tokens[i] >= s->model->arch.hp.n_vocab)
             return error_set(err, PITH_RANGE, "token %zu is %d, the vocabulary has 0..%d", i,
                              tokens[i], s->model->arch.hp.n_vocab - 1);
-    cache_cut(&s->cache, seq, keep);
+    struct store_miss miss;
+    int32_t stored = store_match(&s->store, &s->cache, tokens, (int32_t)n - 1, &miss);
+    if (miss.at > s->miss.at)
+        s->miss = miss;
+    cache_cut(&s->cache, seq, stored > keep ? 0 : keep);
     recurrent_cut(&s->recurrent, seq, keep);
+    if (stored > keep)
+        store_take(&s->store, &s->cache, seq, tokens, keep = stored);
     if (n_kept)
         *n_kept = (size_t)keep;
     return session_feed(s, seq, tokens + keep, n - (size_t)keep, err);

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 #include "base/mem.h"
 #include "graph/kv_page.h"
 
@@ -54,6 +55,9 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     s->n_batch = m->params.n_batch;
     s->causal = m->arch.hp.causal;
     int64_t all = (int64_t)s->n_ctx * s->n_seq, tokens = p->n_tokens ? p->n_tokens : all;
+    if (p->store_bytes < 0)
+        return error_set(err, PITH_RANGE, "store_bytes is %lld, wanted 0 or more",
+                         (long long)p->store_bytes);
     if (tokens < 1)
         return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
                          (long long)p->n_tokens);
@@ -68,7 +72,8 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     *cp = (struct cache_params){.n_ctx = s->n_ctx,
                                 .n_seq = s->n_seq,
                                 .n_batch = s->n_batch,
-                                .n_tokens = tokens < all ? tokens : all};
+                                .n_tokens = tokens < all ? tokens : all,
+                                .store_bytes = (uint64_t)p->store_bytes};
     if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) ||
         !cache_type(p->cache_type_v, &cp->v_type, "V", err))
         return PITH_UNSUPPORTED;
@@ -201,6 +206,10 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
                                                   .n_batch = s->n_batch,
                                                   .cache_limit = cache_limit(&s->cache)},
                        err));
+    if (s->causal && !s->pooled && !s->recurrent.n_blocks) {
+        uint64_t key[] = {m->fingerprint[0], m->fingerprint[1], cp.k_type, cp.v_type};
+        TRY(store_init(&s->store, &s->cache, cp.store_bytes, XXH3_64bits(key, sizeof key), err));
+    }
     TRY(compile(s, err));
     TRY(allocate(s, err));
 fail:
@@ -245,6 +254,7 @@ void session_close(struct pith_session *s)
     mem_free((void *)s->output);
     plan_deinit(&s->plan);
     graph_deinit(&s->graph);
+    store_deinit(&s->store);
     cache_deinit(&s->cache);
     recurrent_deinit(&s->recurrent);
     mem_free(s->kv);
@@ -513,6 +523,8 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
     for (int32_t q = 0; q < s->n_seq; q++) {
         s->cache.seq[q].floor = s->cache.seq[q].n;
         recurrent_end(&s->recurrent, q, st != PITH_OK);
+        if (st == PITH_OK)
+            store_publish(&s->store, &s->cache, q);
     }
     return st;
 }

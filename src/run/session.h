@@ -7,6 +7,7 @@
 #include "run/cache.h"
 #include "run/model.h"
 #include "run/recurrent.h"
+#include "run/store.h"
 
 enum { POS_MAX = 1 << 30 }; /* positions are below */
 
@@ -18,6 +19,8 @@ struct pith_session {
     struct plan plan;
     struct cache cache;
     struct kv_layer *kv; /* [n_layer] */
+    struct store store;
+    struct store_miss miss; /* of the last session_prefix */
     struct recurrent recurrent;
     struct state_layer *state; /* [n_layer] */
     int32_t *window;

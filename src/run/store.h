@@ -1,0 +1,56 @@
+/* store.h -- pages that outlive their sequences: a tree of full pages, found by the tokens that lead to them.
+ *
+ *     root -- "64 tokens" -- "next 64" -- ..       an entry is a page of 64 tokens after its parent's, with the page of every cache group
+ *          \- "64 others"
+ *
+ * A page enters when it is full and was computed from its true prefix at true positions, while its sequence still runs; it is counted once
+ * more in its pool, so that whoever writes to it copies it first. Entries are found by a hash of the parent's key and the tokens; the hash
+ * is an index: parent and tokens are compared. A prefix can be taken up to page boundary p when every page of groups without a window is
+ * there up to p and those with a window w have theirs over [p - w, p).
+ *
+ * What goes when the budget is spent, or when sequences need pages: the least recently used leaf, or, by itself, the pages of groups with a
+ * window of any entry, which serve only who goes on near them. Everything is allocated at open; nothing here fails. */
+#ifndef PITH_RUN_STORE_H
+#define PITH_RUN_STORE_H
+
+#include "run/cache.h"
+
+struct store_entry {
+    uint64_t key;
+    int32_t parent, next; /* -1: the root; the next of the bucket, or of the free list */
+    int32_t n_children;
+    uint64_t used, used_window;    /* when, by the store's clock; 0: the entry is free */
+    int32_t page[STEP_MAX_GROUPS]; /* -1: not held */
+    int32_t token[STEP_PAGE];
+};
+
+struct store {
+    struct store_entry *entry; /* [cap] */
+    int32_t *bucket;           /* [mask + 1] */
+    uint32_t mask;
+    int32_t cap, free;
+    int32_t held[STEP_MAX_GROUPS]; /* pages */
+    uint64_t clock, bytes, budget, root;
+};
+
+/* What a prompt met that was not it. */
+struct store_miss {
+    int32_t at,
+        token; /* the first position that differs and the token known there; -1: nothing differs */
+};
+
+/* budget: bytes of pages held at most; 0: nothing is. root: hash of what the bits of a page depend on beside its tokens. */
+pith_status store_init(struct store *t, struct cache *c, uint64_t budget, uint64_t root,
+                       struct pith_error *err);
+void store_deinit(struct store *t);
+/* Takes in the full pages of a sequence. */
+void store_publish(struct store *t, struct cache *c, int32_t seq);
+/* The longest boundary up to which the tokens can be taken. */
+int32_t store_match(const struct store *t, const struct cache *c, const int32_t *token, int32_t n,
+                    struct store_miss *miss);
+/* Makes an empty sequence hold them up to there. */
+void store_take(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t p);
+/* Gives back what frees a page of the group; 0: there is nothing. */
+int store_evict(struct store *t, struct cache *c, int group);
+
+#endif

@@ -1,0 +1,231 @@
+/* test_store.c -- the prefix store: what it gives is what computing anew gives, bit for bit, whatever was let go in between; prefixes are
+ * computed once; every page is accounted for; and a session that wants pages gets those the store can spare. */
+#include <unistd.h>
+#include "run/session.h"
+#include "test.h"
+
+static uint64_t seed = 3;
+
+static int32_t below(int32_t n) /* splitmix64 */
+{
+    uint64_t z = seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (int32_t)((z ^ z >> 31) % (uint64_t)n);
+}
+
+enum { N_VOCAB = 64, N_CTX = 400, N_SEQ = 4 };
+
+static pith_model *synth(const char *arch)
+{
+    char path[64];
+    struct pith_error err;
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    snprintf(path, sizeof path, "/tmp/pith-store-%d.gguf", (int)getpid());
+    p.arch = arch;
+    p.n_embd = 16;
+    p.n_head = 2;
+    p.n_head_kv = 1;
+    p.n_vocab = N_VOCAB;
+    p.n_ctx = 256; /* windows of 32 */
+    mp.n_threads = 1;
+    mp.n_batch = 64;
+    pith_model *m = pith_synth(path, &p, &err) == PITH_OK ? pith_model_open(path, &mp, &err) : NULL;
+    CHECK_MSG(m, "%s: %s", arch, err.msg);
+    unlink(path);
+    return m;
+}
+
+static pith_session *open_session(pith_model *m, int32_t n_seq, int32_t n_ctx, int64_t n_tokens,
+                                  int64_t pages)
+{
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = n_ctx;
+    sp.n_seq = n_seq;
+    pith_session *s = pith_session_open(m, &sp, &err); /* only to know the size of a page */
+    int64_t one = 0;
+    for (int g = 0; s && g < s->cache.n_groups; g++)
+        one += s->cache.group[g].page_bytes;
+    pith_session_close(s);
+    sp.n_tokens = n_tokens;
+    sp.store_bytes = pages * one;
+    s = pith_session_open(m, &sp, &err);
+    CHECK_MSG(s, "%s", err.msg);
+    return s;
+}
+
+/* Every page is counted once for each table and each entry that names it. */
+static void check_pages(const pith_session *s)
+{
+    const struct cache *c = &s->cache;
+    uint64_t bytes = 0;
+    for (int g = 0; g < c->n_groups; g++) {
+        const struct cache_group *p = &c->group[g];
+        int32_t *refs = calloc((size_t)p->n_pages, sizeof *refs), n_free = 0, held = 0;
+        for (int32_t q = 0; q < c->n_seq; q++)
+            for (int32_t i = 0; i < c->cap_pages; i++)
+                if (c->seq[q].pages[g][i] >= 0)
+                    refs[c->seq[q].pages[g][i]]++;
+        for (int32_t i = 0; i < s->store.cap; i++)
+            if (s->store.entry[i].used && s->store.entry[i].page[g] >= 0) {
+                refs[s->store.entry[i].page[g]]++;
+                held++;
+            }
+        for (int32_t i = 0; i < p->n_made; i++) {
+            n_free += !refs[i];
+            CHECK_MSG(refs[i] == p->refs[i], "page %d is counted %d times, used %d", i, p->refs[i],
+                      refs[i]);
+        }
+        CHECK(n_free == p->n_free && p->n_made <= p->n_pages && held == s->store.held[g]);
+        bytes += (uint64_t)held * (uint64_t)p->page_bytes;
+        free(refs);
+    }
+    CHECK_MSG(bytes == s->store.bytes && bytes <= s->store.budget, "%llu bytes held, counted %llu",
+              (unsigned long long)bytes, (unsigned long long)s->store.bytes);
+}
+
+/* ---------------------------------------------------------------- same bits */
+
+static void prompts(const char *arch, int32_t n_tokens, int64_t pages, int rounds)
+{
+    struct pith_error err;
+    pith_model *m = synth(arch);
+    pith_session *s = m ? open_session(m, N_SEQ, N_CTX, n_tokens, pages) : NULL,
+                 *fresh = m ? open_session(m, 1, N_CTX, 0, 0) : NULL;
+    int32_t token[N_CTX], n = 0, reused = 0, refused = 0;
+    REQUIRE(s && fresh, "no session");
+    memset(token, 0, sizeof token);
+    for (int i = 0; i < rounds && !test_bad; i++) {
+        int32_t seq = below(N_SEQ), common = below(4) ? below(N_CTX - 1) : 0;
+        n = 1 + common + below(N_CTX - common - 1);
+        for (int32_t k = common; k < n; k++) /* few different ones, so that ends meet again */
+            token[k] = (k * 5 + below(40) / 39) % N_VOCAB;
+        size_t kept = 0;
+        int64_t held = pith_length(s, seq);
+        pith_status st = pith_prefix(s, seq, token, (size_t)n, &kept, &err);
+        check_pages(s);
+        if (st != PITH_OK) {
+            CHECK_MSG(st == PITH_NOMEM && n_tokens, "%s: %s", arch, err.msg);
+            CHECK(pith_truncate(s, below(N_SEQ), 0, &err) == PITH_OK);
+            refused++;
+            continue;
+        }
+        reused += (int64_t)kept > held;
+        CHECK(pith_truncate(fresh, 0, 0, &err) == PITH_OK);
+        CHECK(pith_feed(fresh, 0, token, (size_t)n, &err) == PITH_OK);
+        CHECK_MSG(!memcmp(pith_logits(s, 0), pith_logits(fresh, 0), N_VOCAB * sizeof(float)),
+                  "%s, round %d: %zu of %d tokens taken, logits differ", arch, i, kept, n);
+        if (!below(5))
+            CHECK(pith_truncate(s, seq, 0, &err) == PITH_OK);
+        if (!below(9) && pith_remove(s, seq, 2, 5, &err) == PITH_OK)
+            CHECK(pith_shift(s, seq, 5, -1, -3, &err) == PITH_OK);
+        check_pages(s);
+    }
+    printf("# %s, %lld pages: %d prompts, %d more than the sequence held, %d refused\n", arch,
+           (long long)pages, rounds, reused, refused);
+    CHECK(reused > 0);
+    pith_session_close(s);
+    pith_session_close(fresh);
+    pith_model_close(m);
+}
+
+static void test_same_bits(void)
+{
+    int n = test_scale() >= 100 ? 3000 : test_scale() >= 10 ? 400 : 60;
+    prompts("llama", 0, 100, n);
+    prompts("llama", 0, 7, n);
+    prompts("llama", 900, 9, n);
+    prompts("gemma2", 0, 100, n);
+    prompts("gemma2", 900, 10, n);
+    prompts("gemma3", 0, 8, n); /* windows only */
+    prompts("gemma3", 900, 30, n);
+}
+
+/* ---------------------------------------------------------------- computed once */
+
+static void test_shared_prefix(void)
+{
+    struct pith_error err;
+    int32_t n_seq = test_scale() >= 10 ? 32 : 8, n = test_scale() >= 10 ? 8192 : 1024;
+    int32_t *token = calloc((size_t)n + 8, sizeof *token);
+    pith_model *m = synth("llama");
+    pith_session *s = m ? open_session(m, n_seq, n + 64, 0, n / 64 + 1) : NULL;
+    REQUIRE(s, "no session");
+    int64_t computed = 0;
+    for (int32_t i = 0; i < n; i++)
+        token[i] = (i * 7 + i / 64) % N_VOCAB;
+    for (int32_t q = 0; q < n_seq; q++) {
+        size_t kept;
+        for (int i = 0; i < 3; i++)
+            token[n + i] = (q * 3 + i) % N_VOCAB;
+        CHECK_MSG(pith_prefix(s, q, token, (size_t)n + 3, &kept, &err) == PITH_OK, "%s", err.msg);
+        computed += n + 3 - (int64_t)kept;
+    }
+    const struct cache_group *g = &s->cache.group[0];
+    CHECK_MSG(computed <= n + 64 * n_seq, "%d tokens computed", (int)computed);
+    CHECK_MSG(g->n_made - g->n_free <= n / 64 + n_seq, "%d pages for %d tokens",
+              g->n_made - g->n_free, n);
+    printf("# %d sequences of %d tokens: %d computed, %d pages\n", n_seq, n, (int)computed,
+           g->n_made - g->n_free);
+    check_pages(s);
+    pith_session_close(s);
+    pith_model_close(m);
+    free(token);
+}
+
+/* ---------------------------------------------------------------- what is told, what is compared */
+
+static void test_miss(void)
+{
+    struct pith_error err;
+    struct pith_generate_params g = PITH_GENERATE_PARAMS_INIT;
+    struct pith_generate_result r;
+    int32_t token[200];
+    pith_model *m = synth("llama");
+    pith_session *s = m ? open_session(m, 2, N_CTX, 0, 50) : NULL;
+    REQUIRE(s, "no session");
+    for (int i = 0; i < 200; i++)
+        token[i] = i % N_VOCAB;
+    g.tokens = token;
+    g.n_tokens = 200;
+    g.n_max = 1;
+    CHECK(pith_generate(s, &g, &r, &err) == PITH_OK && r.n_kept == 0 && r.differs_at == -1);
+    g.seq = 1; /* another sequence, while the first still runs */
+    CHECK(pith_generate(s, &g, &r, &err) == PITH_OK && r.n_kept == 192 && r.differs_at == -1);
+    g.seq = 0;
+    token[140] = 9;
+    CHECK(pith_generate(s, &g, &r, &err) == PITH_OK);
+    char known[32] = {0}, given[32] = {0};
+    int32_t was = 140 % N_VOCAB;
+    pith_detokenize(m, &was, 1, PITH_RENDER_SPECIAL, known, sizeof known - 1, NULL);
+    pith_detokenize(m, &token[140], 1, PITH_RENDER_SPECIAL, given, sizeof given - 1, NULL);
+    CHECK_MSG(r.n_kept == 140 && r.differs_at == 140 && !strcmp(r.differs_known, known) &&
+                  !strcmp(r.differs_given, given),
+              "%d kept, differs at %d: \"%s\", known \"%s\"", r.n_kept, r.differs_at,
+              r.differs_given, r.differs_known);
+    CHECK(pith_keep(s, 0, &err) == PITH_OK && pith_truncate(s, 0, 0, &err) == PITH_OK);
+    token[70] = 3; /* in the middle of the second page; the sequence holds nothing now */
+    CHECK(pith_generate(s, &g, &r, &err) == PITH_OK);
+    CHECK_MSG(r.n_kept == 64 && r.differs_at == 70, "%d kept, differs at %d", r.n_kept,
+              r.differs_at);
+    /* The hash is an index: entries of equal key and other tokens, or another parent, are not taken. */
+    struct store_miss miss;
+    for (int32_t i = 0; i < s->store.cap; i++)
+        s->store.entry[i].token[17] ^= 1;
+    CHECK(store_match(&s->store, &s->cache, token, 199, &miss) == 0);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+int main(void)
+{
+    const char *s = getenv("TEST_SEED");
+    seed = s ? strtoull(s, NULL, 10) : 3;
+    printf("# seed %llu\n", (unsigned long long)seed);
+    TEST(test_same_bits);
+    TEST(test_shared_prefix);
+    TEST(test_miss);
+    return test_end();
+}
