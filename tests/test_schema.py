@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""test_schema.py -- JSON Schemas against an oracle: what is written under a schema by a random model, and damaged copies of it that
+'pith grammar' still accepts, must be valid by Python's jsonschema. Schemas are random, from a seed that is printed on failure."""
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+PITH = os.path.join(os.environ.get("B", "build"), "pith")
+SCALE = int(os.environ.get("TEST_SCALE", "1"))
+counts = {"ok": 0, "FAIL": 0, "skip": 0}
+
+
+def say(kind, text):
+    counts[kind] += 1
+    print(kind, text, flush=True)
+
+
+def end():
+    print("%d passed, %d failed, %d skipped" % (counts["ok"], counts["FAIL"], counts["skip"]))
+    sys.exit(counts["FAIL"] > 0)
+
+
+try:
+    import jsonschema
+except ImportError:
+    say("skip", "random_schemas: python has no jsonschema")
+    end()
+
+
+def number_schema(r):
+    s = {"type": r.choice(["integer", "number"])}
+    if r.random() < 0.7:
+        lo = r.choice([r.randint(-300, 300), round(r.uniform(-20, 20), r.randint(0, 3))])
+        s[r.choice(["minimum", "exclusiveMinimum"])] = lo
+        s[r.choice(["maximum", "exclusiveMaximum"])] = lo + r.choice([2, 7.5, 100, 12345])
+    elif r.random() < 0.5:
+        s["multipleOf"] = r.choice([1, 3, 7, 10, 60])
+        s["type"] = "integer"
+    return s
+
+
+def string_schema(r):
+    s = {"type": "string"}
+    kind = r.randrange(4)
+    if kind == 0:
+        s["minLength"] = r.randint(0, 3)
+        s["maxLength"] = s["minLength"] + r.randint(0, 6)
+    elif kind == 1:
+        s["pattern"] = r.choice(["^[a-c]{1,4}$", "^(x|yy)*z$", "b", "^\\d{2}-\\w?$", "^[^a]{2}$", "^a|b$", "^\\S+$"])
+        s["maxLength"] = 8
+    elif kind == 2:
+        s["format"] = r.choice(["date", "date-time", "time", "uuid", "ipv4", "ipv6", "email"])
+    else:
+        s = {"enum": [r.choice(["a", "b\"c", "\u00e9", 1, None, True, [1, "x"], {"k": 2}]) for _ in range(r.randint(1, 4))]}
+    return s
+
+
+def object_schema(r, depth):
+    names = r.sample(["a", "b", "ab", "q\"t", "\u00e9", "long name"], r.randint(1, 4))
+    s = {"type": "object", "properties": {n: schema(r, depth - 1) for n in names}}
+    s["required"] = [n for n in names if r.random() < 0.6]
+    if r.random() < 0.5:
+        s["additionalProperties"] = False
+    return s
+
+
+def array_schema(r, depth):
+    s = {"type": "array", "items": schema(r, depth - 1)}
+    s["minItems"] = r.randint(0, 2)
+    s["maxItems"] = s["minItems"] + r.randint(0, 2)
+    if r.random() < 0.3:
+        s["prefixItems"] = [schema(r, depth - 1)]
+    return s
+
+
+def schema(r, depth):
+    kind = r.randrange(8 if depth > 0 else 4)
+    if kind < 2:
+        return number_schema(r)
+    if kind < 4:
+        return string_schema(r)
+    if kind < 6:
+        return object_schema(r, depth)
+    if kind == 6:
+        return array_schema(r, depth)
+    if r.random() < 0.5:
+        return {"anyOf": [schema(r, depth - 1) for _ in range(2)]}
+    return {"allOf": [object_schema(r, depth), {"type": "object", "properties": {"a": {}}}]}
+
+
+def grammar(lines):
+    done = subprocess.run([PITH, "grammar", "--jsonl"], input="\n".join(map(json.dumps, lines)) + "\n", capture_output=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def damaged(r, text):
+    i = r.randrange(len(text))
+    return text[:i] + r.choice(["", text[i] * 2, r.choice('0159-.,:"{}[]aexyz ')]) + text[i + 1:]
+
+
+def is_valid(validator, text):
+    try:
+        return validator.is_valid(json.loads(text))
+    except ValueError:
+        return False
+
+
+def run_seed(seed, model, folder):
+    """Texts made, those that came to their end; raises AssertionError."""
+    r = random.Random(seed)
+    s = schema(r, 3)
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    validator = jsonschema.Draft202012Validator(s, format_checker=checker)
+    path = os.path.join(folder, "schema.json")
+    with open(path, "w") as f:
+        json.dump(s, f)
+    texts = []
+    for k in range(2):
+        done = subprocess.run([PITH, "run", model, "-p", "w9", "--schema", path, "--temp", "2", "--seed", str(k), "-n", "240", "-t", "1"], capture_output=True)
+        assert done.returncode == 0 or b"matches no text" in done.stderr, done.stderr.decode()
+        if done.returncode == 0:
+            texts.append(done.stdout.decode())
+    tries = texts + [damaged(r, t) for t in texts for _ in range(40) if t]
+    answers = grammar([{"schema": s, "text": t} for t in tries])
+    assert len(answers) == len(tries)
+    ended = sum(a.get("accept", False) for a in answers[:len(texts)])
+    for text, a in zip(tries, answers):
+        assert "accept" in a, a
+        assert not a["accept"] or is_valid(validator, text), "seed %d: %s is accepted for %s" % (seed, text, json.dumps(s))
+    return len(texts), ended
+
+
+def main():
+    n_texts = n_ended = 0
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "model.gguf")
+        subprocess.run([PITH, "synth", model, "--arch", "llama"], check=True, capture_output=True)
+        try:
+            for seed in range(10 * SCALE):
+                made, ended = run_seed(seed, model, folder)
+                n_texts += made
+                n_ended += ended
+            assert n_ended * 2 > n_texts, "only %d of %d texts came to their end" % (n_ended, n_texts)
+            say("ok", "random_schemas")
+        except AssertionError as e:
+            say("FAIL", "random_schemas: %s" % e)
+    end()
+
+
+main()
