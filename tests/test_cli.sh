@@ -409,4 +409,17 @@ else
     fail interrupt_time "$ms ms from Ctrl-C to the end"
 fi
 
+# ---------------------------------------------------------------- template
+
+printf '%s' '{% if not messages %}{{ raise_exception("no messages") }}{% endif %}{{ messages[0].content }} {{ strftime_now("%d %b %Y") }}' >"$dir/t.jinja"
+vars='{"messages": [{"role": "user", "content": "h\u00e9"}], "now": "2026-11-21T10:11:12"}'
+same template_file "$("$pith" template "$dir/t.jinja" <<<"$vars")" "hé 21 Nov 2026"
+gives template_raises 2 '^no messages$' template "$dir/t.jinja" <<<'{}'
+gives template_no_json 1 'no JSON object' template "$dir/t.jinja" <<<'['
+gives template_no_object 1 'wanted an object' template "$dir/t.jinja" <<<'[]'
+gives template_absent 1 'cannot open' template "$dir/absent.jinja" <<<'{}'
+printf '%s' '{{ 1 +' >"$dir/bad.jinja"
+gives template_syntax 1 'line 1' template "$dir/bad.jinja" <<<'{}'
+gives template_name_of_a_file 1 'no GGUF file' template "$dir/t.jinja" --name x <<<'{}'
+
 finish
