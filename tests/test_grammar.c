@@ -134,7 +134,7 @@ static void schema_texts(void)
         {N("\"maximum\":-2.5"), "-1000.1", 1}, {N("\"multipleOf\":0.01"), "1.25", 1}, {N("\"multipleOf\":0.01"), "1.255", 0},
         {"{\"type\":\"integer\",\"multipleOf\":7}", "-49", 1}, {"{\"type\":\"integer\",\"multipleOf\":7}", "50", 0},
         {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "2", 1}, {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "4", 0},
-        {N("\"multipleOf\":0.3"), "", -1}, {"{\"type\":\"strin\"}", "", -1}, {"{\"not\":{}}", "", -1}, {"{\"$ref\":\"#/no\"}", "", -1},
+        {N("\"multipleOf\":0.3"), "", -1}, {"{\"type\":\"strin\"}", "", -1}, {"{\"not\":{}}", "", -1}, {"{\"x-more\":{},\"const\":1}", "1", 1}, {"{\"$ref\":\"#/no\"}", "", -1},
         {"{\"$ref\":\"http://x\"}", "", -1}, {"[", "", -1}, {"3", "", -1}, {"false", "", -1}, {"true", "[1]", 1}, {"{\"enum\":[]}", "", -1},
         {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"type\":\"string\"}],\"items\":false}", "[1,\"a\"]", 1},
         {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"type\":\"string\"}],\"items\":false}", "[1,\"a\",2]", 0},

@@ -70,6 +70,8 @@ static int check_keywords(struct schema *s, const struct jtree *node)
         size_t i = 0, n = sizeof keywords / sizeof keywords[0];
         while (i < n && !slice_eq_z(k->key, keywords[i].name))
             i++;
+        if (k->key.n > 2 && !memcmp(k->key.p, "x-", 2)) /* extensions annotate, by custom */
+            continue;
         if (i == n)
             schema_refuse(s, node, "keyword \"%.*s\" is not supported", (int)(k->key.n < 64 ? k->key.n : 64), k->key.p);
         else
