@@ -167,7 +167,7 @@ struct pith_model_params {
     int32_t n_threads;    /* 0 = PITH_THREADS, else one per (fast) core this process may use, within its CPU quota */
     int32_t n_batch;      /* most tokens in one step, default 512 */
     int32_t n_outputs;    /* most rows of logits in one step, default as memory allows (64 .. n_batch) */
-    int32_t vocab_only;   /* 1: no tensors are read; only text functions and metadata work */
+    int32_t vocab_only;   /* 1: of any architecture, no tensors are read; only text functions and metadata (info: arch, name, n_vocab) work */
     int32_t check_tensors; /* 1: refuse weights whose scales are NaN or infinite */
     int32_t observe;      /* 1: compile the plan unfused so that pith_session_observe sees every op (same bits) */
     int32_t strict;       /* 1: refuse instead of falling back to a slower kernel or device */
@@ -223,6 +223,12 @@ PITH_API int64_t pith_detokenize(const pith_model *m, const int32_t *ids, size_t
 PITH_API int pith_token_is_eog(const pith_model *m, int32_t id);      /* ends a generation */
 PITH_API int32_t pith_token_bos(const pith_model *m);                 /* -1: none */
 PITH_API int32_t pith_token_eos(const pith_model *m);                 /* -1: none */
+/* Tokens with a role (FIM: fill in the middle), as the file's keys name them, else by the texts that such tokens are known to have. */
+typedef enum {
+    PITH_TOKEN_BOS, PITH_TOKEN_EOS, PITH_TOKEN_UNK, PITH_TOKEN_SEP, PITH_TOKEN_PAD,
+    PITH_TOKEN_FIM_PRE, PITH_TOKEN_FIM_SUF, PITH_TOKEN_FIM_MID, PITH_TOKEN_FIM_PAD, PITH_TOKEN_FIM_REP, PITH_TOKEN_FIM_SEP, PITH_TOKEN_N
+} pith_token_role;
+PITH_API int32_t pith_token_of(const pith_model *m, pith_token_role role); /* -1: none */
 
 /* Streaming text: ids in, complete UTF-8 out. Bytes of an unfinished character are kept for the next call; put with id -1 flushes. */
 typedef struct pith_stream pith_stream;

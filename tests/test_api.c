@@ -82,6 +82,7 @@ static void null_objects(void)
     pith_model_close(NULL);
     CHECK(pith_model_meta(NULL, "x", buf, 8) == -1);
     CHECK(!pith_token_is_eog(NULL, 0) && pith_token_bos(NULL) == -1 && pith_token_eos(NULL) == -1);
+    CHECK(pith_token_of(NULL, PITH_TOKEN_FIM_PRE) == -1);
     pith_stream_close(NULL);
     CHECK(!strcmp(pith_stream_put(NULL, 5, &n), "") && n == 0);
     CHECK(!strcmp(pith_stream_put(NULL, 5, NULL), ""));

@@ -319,6 +319,14 @@ static void text_alone(void)
     CHECK(!pith_session_open(m, NULL, &err));
     check_says("session", err.code, PITH_STATE, SAYS("vocab_only"));
     pith_model_close(m);
+
+    const char *const unknown[] = {"general.architecture=str:new", NULL};
+    mp.overrides = unknown;
+    m = pith_model_open(path, &mp, &err);
+    REQUIRE(m, "%s", err.msg);
+    CHECK(pith_model_get_info(m, &info, &err) == PITH_OK && !strcmp(info.arch, "new"));
+    CHECK(pith_token_of(m, PITH_TOKEN_BOS) == 1 && pith_token_of(m, PITH_TOKEN_FIM_PRE) == -1);
+    pith_model_close(m);
     check_nothing_held("text alone");
 }
 

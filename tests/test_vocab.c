@@ -654,6 +654,10 @@ static void well_known_texts(void)
     CHECK(!vocab_is_eog(v, shown) && !vocab_is_control(v, shown));
     CHECK(vocab_type(v, fim) == VOCAB_USER);       /* the key names another */
     CHECK(vocab_eos(v) == a && vocab_bos(v) == 1); /* the default where the key is out of range */
+    CHECK(vocab_role(v, PITH_TOKEN_FIM_PRE) == pre && vocab_role(v, PITH_TOKEN_FIM_REP) == rep);
+    CHECK(vocab_role(v, PITH_TOKEN_FIM_MID) == a && vocab_role(v, PITH_TOKEN_EOS) == a);
+    CHECK(vocab_role(v, PITH_TOKEN_FIM_SUF) == -1 && vocab_role(v, PITH_TOKEN_FIM_SEP) == -1);
+    CHECK(vocab_role(v, PITH_TOKEN_N) == -1 && vocab_role(v, (pith_token_role)-1) == -1);
     CHECK(!vocab_is_eog(v, -1) && !vocab_is_eog(v, t->n) && !vocab_is_control(v, INT32_MAX));
     vocab_free(v);
 

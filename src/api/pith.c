@@ -142,6 +142,11 @@ int32_t pith_token_eos(const pith_model *m)
     return m ? vocab_eos(m->vocab) : -1;
 }
 
+int32_t pith_token_of(const pith_model *m, pith_token_role role)
+{
+    return m ? vocab_role(m->vocab, role) : -1;
+}
+
 struct pith_stream {
     struct pith_model *model;
     struct vocab_stream s;

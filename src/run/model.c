@@ -47,19 +47,29 @@ static pith_status check_params(struct pith_model_params *p, struct pith_error *
     return PITH_OK;
 }
 
+/* A string key of the file, NULL without it. */
+static const char *text_key(struct pith_model *m, const char *key)
+{
+    struct slice text;
+    const struct gguf_kv *kv = gguf_find(m->gguf, key);
+    return kv && gguf_str(m->gguf, kv, &text) ? arena_strndup(&m->arena, text.p, text.n) : NULL;
+}
+
 /* Multiply-adds and bytes of one token in the matrices, and what there is in all. */
 static void fill_info(struct pith_model *m)
 {
     struct pith_model_info *in = &m->info;
     const struct hparams *hp = &m->arch.hp;
     uint64_t by_type[DT_COUNT] = {0}, most = 0;
-    struct slice name = {0};
     in->size = sizeof *in;
     in->note = m->note.n ? m->note.p : NULL;
+    in->name = text_key(m, "general.name");
+    if (m->params.vocab_only) { /* nothing was asked of the architecture, which may be unknown */
+        in->arch = text_key(m, "general.architecture");
+        in->n_vocab = vocab_n(m->vocab);
+        return;
+    }
     in->arch = m->arch.arch->name;
-    const struct gguf_kv *kv = gguf_find(m->gguf, "general.name");
-    if (kv && gguf_str(m->gguf, kv, &name))
-        in->name = arena_strndup(&m->arena, name.p, name.n);
     in->n_vocab = hp->n_vocab;
     in->n_embd = hp->n_embd;
     in->n_layer = hp->n_layer;
@@ -104,7 +114,8 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
         return err->code;
     for (const char *const *o = m->params.overrides; o && *o; o++)
         TRY(gguf_override(m->gguf, *o, err));
-    TRY(arch_open(&m->arch, m->gguf, &m->arena, err));
+    if (!m->params.vocab_only)
+        TRY(arch_open(&m->arch, m->gguf, &m->arena, err));
     m->vocab = vocab_new(m->gguf, err);
     if (!m->vocab)
         return err->code;

@@ -174,6 +174,13 @@ static int ends(const struct vocab *v, int32_t id)
     return id >= 0 && (v->mark[id] & TOKEN_EOG);
 }
 
+/* The first that is named for a role in filling in the middle is its token. */
+static void set_fim(struct vocab *v, enum role role, int32_t id)
+{
+    if (role >= ROLE_FIM_PRE && v->fim[role - ROLE_FIM_PRE] < 0)
+        v->fim[role - ROLE_FIM_PRE] = id;
+}
+
 static void set_roles(struct vocab *v, const struct gguf *g, const struct found *found)
 {
     int named[N_ROLES] = {0}; /* by a key or an earlier row */
@@ -185,6 +192,7 @@ static void set_roles(struct vocab *v, const struct gguf *g, const struct found 
         if (keys[i].role == ROLE_END || keys[i].role >= ROLE_FIM_PAD)
             v->mark[id] |= TOKEN_EOG;
         named[keys[i].role] = keys[i].role != ROLE_END;
+        set_fim(v, keys[i].role, (int32_t)id);
     }
     if (v->eos >= 0)
         v->mark[v->eos] |= TOKEN_EOG;
@@ -197,6 +205,7 @@ static void set_roles(struct vocab *v, const struct gguf *g, const struct found 
         if (role == ROLE_END || role >= ROLE_FIM_PAD)
             v->mark[id] |= TOKEN_EOG;
         named[role] = role >= ROLE_FIM_PRE;
+        set_fim(v, role, id);
     }
     /* Two families use a well-known text for something else. */
     int32_t end = row_id(found, "<|end|>"), s = row_id(found, "</s>");

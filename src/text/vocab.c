@@ -180,6 +180,7 @@ struct vocab *vocab_new(const struct gguf *g, struct pith_error *err)
     }
     map_init(&v->ids, PITH_MEM_VOCAB);
     v->bos = v->eos = v->unk = v->sep = v->pad = -1;
+    memset(v->fim, 0xFF, sizeof v->fim); /* -1 */
     TRY(find_model(v, g, err));
     if (!v->model)
         return v;
@@ -315,6 +316,13 @@ int32_t vocab_bos(const struct vocab *v)
 int32_t vocab_eos(const struct vocab *v)
 {
     return v->eos;
+}
+
+int32_t vocab_role(const struct vocab *v, pith_token_role role)
+{
+    const int32_t ids[] = {v->bos,    v->eos,    v->unk,    v->sep,    v->pad,   v->fim[0],
+                           v->fim[1], v->fim[2], v->fim[3], v->fim[4], v->fim[5]};
+    return (unsigned)role < sizeof ids / sizeof *ids ? ids[role] : -1;
 }
 
 /* ---------------------------------------------------------------- text to ids */

@@ -25,6 +25,7 @@ int vocab_is_eog(const struct vocab *v, int32_t id);
 int vocab_is_control(const struct vocab *v, int32_t id);
 int32_t vocab_bos(const struct vocab *v); /* -1: none */
 int32_t vocab_eos(const struct vocab *v);
+int32_t vocab_role(const struct vocab *v, pith_token_role role); /* as pith_token_of */
 
 /* Streaming: never splits a character (see pith_stream). */
 struct vocab_stream {
