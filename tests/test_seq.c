@@ -21,15 +21,18 @@ enum { N_SEQ = 5, N_CTX = 320, N_VOCAB = 64, N_BATCH = 24, MANY = 90 };
 static const struct kind {
     const char *name, *arch, *type;
     int32_t n_tokens; /* of the session: with few, window layers give pages back */
+    int32_t store;    /* bytes of the prefix store */
     const char *const *overrides;
 } kinds[] = {
-    {"full f16", "llama", "f16", 0, NULL},
-    {"full f32", "qwen2", "f32", 0, NULL},
-    {"window", "gemma3", "f16", 0, NULL},
-    {"window, short of pages", "gemma3", "f16", 150, NULL},
-    {"mixed q8_0", "gemma2", "q8_0", 0, NULL},
-    {"mixed, short of pages", "gemma2", "f32", 400, NULL},
-    {"full q4_0, short of pages", "llama", "q4_0", 400, NULL},
+    {"full f16", "llama", "f16", 0, 0, NULL},
+    {"full f32, store", "qwen2", "f32", 0, 300000, NULL},
+    {"window", "gemma3", "f16", 0, 0, NULL},
+    {"window, short of pages", "gemma3", "f16", 150, 0, NULL},
+    {"window, store", "gemma3", "f16", 150, 40000, NULL},
+    {"mixed q8_0", "gemma2", "q8_0", 0, 0, NULL},
+    {"mixed, short of pages", "gemma2", "f32", 400, 0, NULL},
+    {"mixed, short of pages, store", "gemma2", "f16", 300, 100000, NULL},
+    {"full q4_0, short of pages", "llama", "q4_0", 400, 0, NULL},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -65,6 +68,7 @@ static pith_session *open_session(pith_model *m, const struct kind *k, int32_t n
     sp.n_ctx = N_CTX;
     sp.n_seq = n_seq;
     sp.n_tokens = k->n_tokens;
+    sp.store_bytes = k->store;
     sp.cache_type_k = sp.cache_type_v = k->type;
     pith_session *s = pith_session_open(m, &sp, &err);
     CHECK_MSG(s, "%s: %s", k->name, err.msg);
@@ -202,6 +206,23 @@ static void shift(struct script *x, int32_t seq, int64_t p0, int64_t p1)
         naive_move(&x->m, seq, p0, p1, delta, 1);
 }
 
+/* A sequence through memory into another one, or the whole session through it and back. */
+static void save_and_load(struct script *x, int32_t from, int32_t to)
+{
+    struct pith_error err;
+    size_t n = 0;
+    int whole = !below(4);
+    note(x, whole ? " save and load all;" : " save %d, load as %d;", from, to);
+    CHECK(pith_save_memory(x->s, whole ? -1 : from, NULL, 0, &n, &err) == PITH_OK);
+    uint8_t *p = malloc(n);
+    CHECK(pith_save_memory(x->s, whole ? -1 : from, p, n, &n, &err) == PITH_OK);
+    pith_status st = pith_load_memory(x->s, whole ? -1 : to, p, n, &err);
+    free(p);
+    if (refused(x, st, &err) || whole)
+        return;
+    naive_copy(&x->m, to, from, 0, -1);
+}
+
 static void call(struct script *x)
 {
     int32_t seq = below(N_SEQ), other = below(N_SEQ), by = 1 + below(4);
@@ -251,6 +272,9 @@ static void call(struct script *x)
             if (q != seq)
                 naive_remove(&x->m, q, 0, -1);
         break;
+    case 10:
+        save_and_load(x, seq, other);
+        break;
     default:
         add(x);
     }
@@ -280,6 +304,9 @@ static void check_pages(const struct script *x)
             for (int32_t i = 0; i < c->cap_pages; i++)
                 if (c->seq[q].pages[g][i] >= 0)
                     refs[c->seq[q].pages[g][i]]++;
+        for (int32_t i = 0; i < x->s->store.cap; i++)
+            if (x->s->store.entry[i].used && x->s->store.entry[i].page[g] >= 0)
+                refs[x->s->store.entry[i].page[g]]++;
         for (int32_t i = 0; i < p->n_made; i++) {
             n_free += !refs[i];
             CHECK_MSG(refs[i] == p->refs[i], "%s: page %d is counted %d times, used %d:%s",
@@ -312,7 +339,7 @@ static void run_scripts(const struct kind *k, int n_scripts)
             naive_remove(&x.m, q, 0, -1);
         }
         check_pages(&x);
-        x.done[0] = 0;
+        x.done[0] = 0; /* the next script meets the store as this one left it */
     }
     printf("# %s: %d scripts, %lld rows compared, %lld calls refused\n", k->name, n_scripts,
            (long long)x.compared, (long long)x.refused);
@@ -413,8 +440,8 @@ static void test_refusals(void)
 static void test_trim(void)
 {
     struct pith_error err;
-    pith_model *m = synth(&kinds[4], 2);
-    pith_session *s = m ? open_session(m, &kinds[4], 2) : NULL;
+    pith_model *m = synth(&kinds[6], 2);
+    pith_session *s = m ? open_session(m, &kinds[6], 2) : NULL;
     int32_t token[200] = {0};
     REQUIRE(s && pith_feed(s, 0, token, 200, &err) == PITH_OK, "no session");
     CHECK(cache_bytes(&s->cache) > 0);
