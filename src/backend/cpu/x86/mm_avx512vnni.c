@@ -11,16 +11,17 @@
 #include "backend/cpu/x86/mm_lanes_avx512.inl"
 #include "backend/cpu/mm_blocks.inl"
 
-enum { SIGNED_WEIGHTS = 0, TOGETHER = 1 };
+enum { SIGNED_WEIGHTS = 0, TOGETHER = 4 };
 #define SIXTEEN
 
 /* The instruction broadcasts from memory by itself; compilers spend a second one on that, which costs a tenth of the speed. */
 INLINE void dot(vi *sum, const vi *q, const int8_t *x, const int n, const int columns)
 {
     typedef int32_t four __attribute__((may_alias, aligned(1)));
-    (void)columns;
     UNROLL for (int g = 0; g < n; g++)
-        __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum[0]) : "v"(q[g]), "m"(*(const four *)(x + 4 * g)));
+        UNROLL for (int j = 0; j < TOGETHER; j++)
+            if (j < columns)
+                __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum[j]) : "v"(q[g]), "m"(*(const four *)(x + 32 * j + 4 * g)));
 }
 
 INLINE vi dot16(vi sum, vi a, vi b)
