@@ -35,7 +35,7 @@ def verdict(name, wrong, n):
 def lines(args, rows):
     """One JSON answer for each row."""
     text = "".join(json.dumps(r) + "\n" for r in rows)
-    out = subprocess.run([PITH, *args], input=text, capture_output=True, text=True).stdout.splitlines()
+    out = subprocess.run([PITH, *args], input=text, capture_output=True, text=True).stdout.split("\n")[:-1]
     return [json.loads(line) for line in out] if len(out) == len(rows) else [{}] * len(rows)
 
 
