@@ -268,7 +268,8 @@ struct pith_session_params {
     pith_pooling pooling;
     int32_t n_threads;  /* 0 = as the model */
     int32_t n_threads_prefill; /* 0 = n_threads when given, else as the model */
-    int64_t store_bytes; /* of full pages kept for prefixes to come, of running and ended sequences; 0 = none. Beside those of n_tokens */
+    int64_t store_bytes; /* of full pages kept for prefixes to come, of running and ended sequences, beside those of n_tokens; 0 = none.
+                          * None are kept for encoders, pooled sessions and models with recurrent layers */
 };
 #define PITH_SESSION_PARAMS_INIT {sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0}
 
