@@ -5,6 +5,7 @@
  * t the template, v its variables (s: the shared ones), r the text or x what it raises; neither: it must fail. */
 #include <dirent.h>
 #include <jansson.h>
+#include <locale.h>
 #include <pthread.h>
 
 #include "robust.h"
@@ -182,6 +183,24 @@ static void language(void)
 }
 
 /* Templates that must be refused, and words of the message. */
+/* Numbers have a point whatever the program's locale says, and the locale stays as it was. */
+static void other_locale(void)
+{
+    struct str out;
+    const char *was = setlocale(LC_ALL, "de_DE.UTF-8");
+    if (!was)
+        SKIP("no locale de_DE.UTF-8");
+    str_init(&out, PITH_MEM_SCRATCH);
+    const char *text = "{{ 1.5 + x }} {{ '%.2f' % x }} {{ '0.5' | float }} {{ '{:.1f}'.format(x) }}";
+    CHECK(render(text, strlen(text), "{\"x\": 0.25}", NULL, &out) == PITH_OK);
+    CHECK_MSG(!strcmp(out.p, "1.75 0.25 0.5 0.2"), "%s", out.p);
+    char digits[8];
+    snprintf(digits, sizeof digits, "%.1f", 0.5);
+    CHECK_MSG(!strcmp(digits, "0,5"), "%s", digits);
+    setlocale(LC_ALL, "C");
+    str_deinit(&out);
+}
+
 static void messages(void)
 {
     static const struct jinja_limits limits = {200000, 32 << 20, 1 << 20};
@@ -495,6 +514,7 @@ int main(void)
     TEST(recorded_templates);
     TEST(language);
     TEST(messages);
+    TEST(other_locale);
     TEST(small_stack);
     TEST(shared_by_threads);
     TEST(damaged);

@@ -143,9 +143,24 @@ void str_json(struct str *s, const char *bytes, size_t n)
 }
 
 /* The C library keeps its "C" locale as a constant: nothing is allocated, nothing to free. */
+static locale_t c_locale(void)
+{
+    return newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
 double str_to_double(const char *text, char **end)
 {
-    return strtod_l(text, end, newlocale(LC_ALL_MASK, "C", (locale_t)0));
+    return strtod_l(text, end, c_locale());
+}
+
+void *c_locale_enter(void)
+{
+    return (void *)uselocale(c_locale());
+}
+
+void c_locale_leave(void *before)
+{
+    uselocale((locale_t)before);
 }
 
 /* ---------------------------------------------------------------- edit distance */

@@ -32,6 +32,9 @@ void str_json(struct str *s, const char *bytes, size_t n); /* quoted and escaped
 
 /* strtod as in the "C" locale, whatever the program has set: our numbers have a point. */
 double str_to_double(const char *text, char **end);
+/* Puts the calling thread into the "C" locale, for many conversions both ways; what it was before goes to c_locale_leave. */
+void *c_locale_enter(void);
+void c_locale_leave(void *before);
 
 int edit_distance(const char *a, const char *b); /* for "did you mean"; at most 64 bytes of each are looked at */
 

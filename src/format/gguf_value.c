@@ -14,7 +14,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,13 +139,6 @@ int gguf_strs_next(struct gguf_strs *it, struct slice *out)
     return 1;
 }
 
-/* The "C" locale, whatever the program has set: our numbers have a point. The C library keeps it as
- * a constant, so nothing is allocated and nothing has to be freed. */
-static locale_t c_locale(void)
-{
-    return newlocale(LC_ALL_MASK, "C", (locale_t)0);
-}
-
 /* The shortest decimal that reads back as v. */
 static void put_real(struct str *out, double v, int is_f32, int json)
 {
@@ -155,7 +147,7 @@ static void put_real(struct str *out, double v, int is_f32, int json)
         str_putz(out, json ? "null" : isnan(v) ? "nan" : v < 0 ? "-inf" : "inf");
         return;
     }
-    locale_t before = uselocale(c_locale());
+    void *before = c_locale_enter();
     int most = is_f32 ? 9 : 17;
     for (int digits = is_f32 ? 6 : 15; digits <= most; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, v);
@@ -163,7 +155,7 @@ static void put_real(struct str *out, double v, int is_f32, int json)
         if (is_f32 ? (float)back == (float)v : back == v)
             break;
     }
-    uselocale(before);
+    c_locale_leave(before);
     str_putz(out, text);
 }
 

@@ -37,9 +37,11 @@ struct jinja *jinja_new(const char *text, size_t n, struct pith_error *err)
     } else {
         c->t = t;
         c->err = err;
+        void *locale = c_locale_enter();
         t->source = normalise(&t->arena, text, n);
         if (jinja_lex(&t->arena, t->source, &c->toks, err))
             compile_template(c);
+        c_locale_leave(locale);
         if (!arena_ok(&t->arena))
             error_set(err, PITH_NOMEM, "template: out of memory");
     }
@@ -126,13 +128,15 @@ pith_status jinja_render(const struct jinja *t, const char *json, size_t n,
     vm->err = err;
     vm->left = limits ? *limits : (struct jinja_limits){0};
     vm->left.steps = vm->left.steps ? vm->left.steps : 20000000;
-    vm->left.memory = vm->left.memory ? vm->left.memory : (uint64_t)512 << 20;
+    vm->left.memory = vm->left.memory ? vm->left.memory : (uint64_t)64 << 20;
     vm->left.output = vm->left.output ? vm->left.output : (uint64_t)64 << 20;
     arena_init(&vm->arena, PITH_MEM_SCRATCH);
     str_init(&vm->out, PITH_MEM_SCRATCH);
+    void *locale = c_locale_enter(); /* numbers have a point, months English names */
     read_variables(vm, json, n, &vars);
     if (!vm->failed)
         vm_run(vm, &vars);
+    c_locale_leave(locale);
     if (!vm->failed && !str_reserve(out, vm->out.n))
         vm->failed = error_set(err, PITH_NOMEM, "template: out of memory");
     if (!vm->failed)

@@ -10,7 +10,7 @@
 /* Limits of one rendering; 0 in a field means the value named here. */
 struct jinja_limits {
     uint64_t steps;  /* op calls and items touched: 20 million */
-    uint64_t memory; /* bytes of values made: 512 MiB */
+    uint64_t memory; /* bytes of values made: 64 MiB */
     uint64_t output; /* bytes of text: 64 MiB */
 };
 
