@@ -102,8 +102,10 @@ INLINE void add_part(vi *isum, const vi *q, const int8_t *x, vi scale, const str
                      : parts_of_32(t) ? vi_set32(-(1 << t.log2_bias) * s->s32[c + j][part])
                                       : vi_set32(s->offset[c + j][part]);
         dot(sum, q, x + 32 * c, parts_of_32(t) ? 8 : 4, together(c, NC));
-        GROUP_COLUMNS(c, j)
+        GROUP_COLUMNS(c, j) {
             isum[c + j] = vi_add32(isum[c + j], vi_mul32(sum[j], scale));
+            PIN(isum[c + j]);
+        }
     }
 }
 
@@ -160,6 +162,8 @@ INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *
     if (parts_of_32(t))
         sums_of_32(s.s32, s16, NC);
     COLUMNS(c) {
+        if (NC > 8)
+            __asm__ volatile("" : "+m"(acc[c])); /* or it takes the registers of isum */
         isum[c] = vi_zero();
         if (!parts_of_32(t) && t.log2_bias)
             UNROLL for (int i = 0; i < 16; i += LANES)

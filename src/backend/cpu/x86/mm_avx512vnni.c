@@ -5,8 +5,8 @@
  *
  * Memory: prefetching is worth up to 1.7x (4 columns of q4_K from memory: 190 -> 330 Gop/s on Zen 4), but q8_0 with up to 3 columns and
  * 4 or 5 bits with one are faster without.
- * Ceiling: 8 of the 10 multiplier slots per block and column do useful work, 80 % of the peak of vpdpbusd; 75-79 % is reached by 32-blocks, 70-75 % by
- * 256-blocks. */
+ * Ceiling: 8 of the 10 multiplier slots per block and column do useful work, 80 % of the peak of vpdpbusd; 75-79 % is reached by 32-blocks, 60-75 % by
+ * 256-blocks. Four columns go side by side, because a chain of eight dependent products takes longer than their slots. */
 #include "backend/cpu/mm_columns.inl"
 #include "backend/cpu/x86/mm_lanes_avx512.inl"
 #include "backend/cpu/mm_blocks.inl"
