@@ -521,6 +521,45 @@ static void pretok_long_runs(void)
     free(text);
 }
 
+/* The words of WORDS found without the pattern are those that the pattern finds. */
+static void pretok_plain_words(void)
+{
+    static const char *const parts[] = {
+        "a",        "B",     "word",     "Word",     "WORD",    "wordWord",     " ",      "  ",
+        " a",       " Word", "\n",       "\r\n",     "\t",      "'",            "'s",     "'LL",
+        ".",        "-",     "$",        "/",        "1",       "1234",         "<",      "`",
+        "\xC3\xA9", "IMG",   "\xCC\x81", "\xC2\xA0", "IMGIMGAZ", "\xE4\xBD\xA0", "\x0B ", "_",
+    };
+    struct rng r;
+    char text[64];
+    rng_init(&r, 7);
+    for (int i = 0; pretok_name(i); i++) {
+        struct pretok *p = pretok_new(slice_of(pretok_name(i)), NULL);
+        struct pretok *q = pretok_new(slice_of(pretok_name(i)), NULL);
+        REQUIRE(p && q, "%s does not compile", pretok_name(i));
+        pretok_by_pattern(q);
+        for (int round = 0; round < (int)(2000 * test_scale()); round++) {
+            size_t n = 0;
+            for (uint32_t k = 1 + rng_below(&r, 8); k; k--) {
+                const char *part = parts[rng_below(&r, sizeof parts / sizeof *parts)];
+                memcpy(text + n, part, strlen(part));
+                n += strlen(part);
+            }
+            struct words w = {.text = {text, n}}, by_pattern = w;
+            str_init(&w.joined, PITH_MEM_SCRATCH);
+            str_init(&by_pattern.joined, PITH_MEM_SCRATCH);
+            pretok_split(p, w.text, on_word, &w, NULL);
+            pretok_split(q, w.text, on_word, &by_pattern, NULL);
+            CHECK_MSG(strcmp(w.joined.p, by_pattern.joined.p) == 0, "%s: '%s', by pattern '%s'",
+                      pretok_name(i), w.joined.p, by_pattern.joined.p);
+            str_deinit(&w.joined);
+            str_deinit(&by_pattern.joined);
+        }
+        pretok_free(p);
+        pretok_free(q);
+    }
+}
+
 static void pretok_unknown(void)
 {
     struct keys k = sample_bpe("no-such-thing");
@@ -873,6 +912,7 @@ int main(void)
     TEST(special_strips_spaces);
     TEST(pretok_rows);
     TEST(pretok_long_runs);
+    TEST(pretok_plain_words);
     TEST(pretok_unknown);
     TEST(random_texts);
     TEST(round_trip);

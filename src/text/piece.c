@@ -1,7 +1,8 @@
 /* piece.c -- from symbols to ids, and a cache in front of it.
  *
- * Text repeats its words. A piece of at most 16 bytes that gave at most 3 ids is kept in a table of
- * 4096 entries, one for each hash; a newer piece takes the place of an older one:
+ * Text repeats its words. A piece of at most 16 bytes that gave at most 3 ids is kept in a table
+ * with one entry for each hash, the larger the longer the text; a newer piece takes the place of an
+ * older one:
  *
  *     first 8 bytes | last 8 bytes | length, number of ids | ids        32 bytes
  *
@@ -13,11 +14,10 @@
 
 #include "base/mem.h"
 
-#define KNOWN_BITS  12
+#define KNOWN_BITS  14 /* at most: 512 KB, half of a second cache */
 #define KNOWN_BYTES 16
 #define KNOWN_IDS   3
-#define WORTH_A_CACHE                                                                              \
-    1024 /* bytes of text: zeroing the table takes as long as 2 KB of tokenizing */
+#define BYTES_AN_ENTRY 8   /* of text: zeroing the table is a small part of the work */
 
 struct known_piece {
     uint64_t first, last;
@@ -30,8 +30,10 @@ void scratch_init(struct scratch *s, size_t n_bytes)
     memset(s, 0, sizeof *s);
     str_init(&s->text, PITH_MEM_SCRATCH);
     str_init(&s->escaped, PITH_MEM_SCRATCH);
-    if (n_bytes >= WORTH_A_CACHE) /* without memory there is no cache, and the same ids */
-        s->known = mem_array((size_t)1 << KNOWN_BITS, sizeof *s->known, PITH_MEM_SCRATCH);
+    while (s->known_bits < KNOWN_BITS && n_bytes >> s->known_bits > BYTES_AN_ENTRY)
+        s->known_bits++;
+    if (s->known_bits) /* without memory there is no cache, and the same ids */
+        s->known = mem_array((size_t)1 << s->known_bits, sizeof *s->known, PITH_MEM_SCRATCH);
 }
 
 void scratch_deinit(struct scratch *s)
@@ -43,7 +45,7 @@ void scratch_deinit(struct scratch *s)
 }
 
 /* Fills the key of a piece of 1..KNOWN_BYTES bytes and returns its place in the table. */
-static size_t place(struct slice piece, struct known_piece *key)
+static size_t place(const struct scratch *s, struct slice piece, struct known_piece *key)
 {
     const char *p = piece.p, *end = piece.p + piece.n;
     uint32_t a, b;
@@ -62,7 +64,7 @@ static size_t place(struct slice piece, struct known_piece *key)
     key->n = (uint8_t)piece.n;
     uint64_t h = (key->first ^ key->n) * 0x9E3779B97F4A7C15u;
     h = (h ^ h >> 29 ^ key->last) * 0xBF58476D1CE4E5B9u;
-    return (size_t)(h >> (64 - KNOWN_BITS));
+    return (size_t)(h >> (64 - s->known_bits));
 }
 
 int piece_known(const struct scratch *s, struct slice piece, struct ids *out)
@@ -70,7 +72,7 @@ int piece_known(const struct scratch *s, struct slice piece, struct ids *out)
     struct known_piece key;
     if (!s->known || piece.n == 0 || piece.n > KNOWN_BYTES)
         return 0;
-    const struct known_piece *e = &s->known[place(piece, &key)];
+    const struct known_piece *e = &s->known[place(s, piece, &key)];
     if (e->first != key.first || e->last != key.last || e->n != key.n)
         return 0;
     for (int i = 0; i < e->n_ids; i++)
@@ -112,7 +114,7 @@ int piece_finish(const struct vocab *v, struct scratch *s, const char *text, mer
     }
     if (s->known && piece.n <= KNOWN_BYTES && few.n <= KNOWN_IDS) {
         struct known_piece key = {.n_ids = (uint8_t)few.n};
-        struct known_piece *e = &s->known[place(piece, &key)];
+        struct known_piece *e = &s->known[place(s, piece, &key)];
         memcpy(key.ids, ids, (size_t)few.n * sizeof *ids);
         *e = key;
     }

@@ -11,7 +11,8 @@ struct known_piece;
 struct scratch {
     struct merge merge;
     struct str text, escaped;
-    struct known_piece *known; /* NULL: text too short to be worth it */
+    struct known_piece *known; /* [1 << known_bits], NULL: text too short to be worth it */
+    int known_bits;
 };
 void scratch_init(struct scratch *s, size_t n_bytes); /* of the whole text */
 void scratch_deinit(struct scratch *s);

@@ -4,7 +4,8 @@
  *     pass 1   SPLIT([0-9]+)         "It's "  "1234"
  *     pass 2   SPLIT('s| ?[a-z]+)    "It" "'s" " "  "1234"
  *
- * Every pass is one PCRE2 pattern, compiled to machine code when a vocabulary is opened. A pass
+ * Every pass is one PCRE2 pattern, compiled to machine code when a vocabulary is opened; words of
+ * ASCII letters, most of an English text, go without it where the row says WORDS. A pass
  * hands each of its pieces to the next pass at once; the last hands it to the caller, so nothing is
  * stored. A piece is a subject of its own: \b, $ and look-aheads see its ends as the ends of the
  * text. */
@@ -16,7 +17,7 @@
 
 #include "base/mem.h"
 
-enum pass_kind { PASS_END, PASS_SPLIT, PASS_THREES };
+enum pass_kind { PASS_END, PASS_SPLIT, PASS_WORDS, PASS_THREES };
 struct pass {
     enum pass_kind kind;
     const char *pattern;
@@ -25,6 +26,7 @@ struct pass {
 
 /* clang-format off */
 #define SPLIT(p)  {PASS_SPLIT, p}
+#define WORDS(p)  {PASS_WORDS, p}
 #define THREES(p) {PASS_THREES, p}
 /* clang-format on */
 #define PRETOK_RULE(rule, ...) static const struct pass rule_##rule[MAX_PASSES] = {__VA_ARGS__};
@@ -50,7 +52,9 @@ struct pretok {
     const struct row *row;
     int n_passes;
     pcre2_code *code[MAX_PASSES];
+    int jit[MAX_PASSES]; /* it is machine code */
     pcre2_general_context *memory;
+    int by_pattern; /* no short way for plain words */
 };
 
 static void *pcre_alloc(size_t bytes, void *purpose)
@@ -109,7 +113,7 @@ static pith_status compile(struct pretok *p, int i, struct pith_error *err)
                          p->row->name, i, why, (size_t)at);
     }
     /* Without a JIT (a hardened system, another machine) the interpreter gives the same words. */
-    pcre2_jit_compile(p->code[i], PCRE2_JIT_COMPLETE);
+    p->jit[i] = pcre2_jit_compile(p->code[i], PCRE2_JIT_COMPLETE) == 0;
     return PITH_OK;
 }
 
@@ -149,6 +153,11 @@ void pretok_free(struct pretok *p)
         pcre2_code_free(p->code[i]);
     pcre2_general_context_free(p->memory);
     mem_free(p);
+}
+
+void pretok_by_pattern(struct pretok *p)
+{
+    p->by_pattern = 1;
 }
 
 int pretok_flags(const struct pretok *p)
@@ -194,13 +203,54 @@ static pith_status emit_threes(const struct run *r, int i, const char *p, size_t
     return st == PITH_OK ? emit(r, i, p + from, n - from) : st;
 }
 
+static int is_small(char c)
+{
+    return c >= 'a' && c <= 'z';
+}
+
+static int is_capital(char c)
+{
+    return c >= 'A' && c <= 'Z';
+}
+
+/* Length of the plain word (see WORDS in pretok.def) that p[0..n) begins with, 0: none. */
+static size_t plain_word(const char *p, size_t n)
+{
+    size_t i = *p == ' ';
+    if (i == n || !(is_small(p[i]) || is_capital(p[i])))
+        return 0;
+    do
+        i++;
+    while (i < n && is_small(p[i]));
+    return i < n && ((uint8_t)p[i] >= 0x80 || is_capital(p[i]) || p[i] == '\'') ? 0 : i;
+}
+
+/* The first match in piece from `done` on, as pcre2_match says it. */
+static int match(const struct run *r, int i, struct slice piece, size_t done)
+{
+    PCRE2_SPTR text = (PCRE2_SPTR)piece.p;
+    const pcre2_code *code = r->p->code[i];
+    uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
+    return r->p->jit[i] /* straight to it: what pcre2_match does before takes as long as a word */
+               ? pcre2_jit_match(code, text, piece.n, done, options, r->match, NULL)
+               : pcre2_match(code, text, piece.n, done, options, r->match, NULL);
+}
+
 static pith_status run_pass(const struct run *r, int i, struct slice piece)
 {
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(r->match);
+    int words = r->p->row->passes[i].kind == PASS_WORDS && !r->p->by_pattern;
     size_t done = 0;
     while (done < piece.n) {
-        int rc = pcre2_match(r->p->code[i], (PCRE2_SPTR)piece.p, piece.n, done,
-                             PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, r->match, NULL);
+        size_t n = words ? plain_word(piece.p + done, piece.n - done) : 0;
+        if (n) {
+            pith_status st = r->word(r->ctx, (struct slice){piece.p + done, n});
+            if (st != PITH_OK)
+                return st;
+            done += n;
+            continue;
+        }
+        int rc = match(r, i, piece, done);
         if (rc == PCRE2_ERROR_NOMATCH)
             break;
         if (rc < 0)

@@ -18,6 +18,7 @@ struct pretok; /* compiled; read-only, any number of threads */
 struct pretok *pretok_new(struct slice name, struct pith_error *err);
 void pretok_free(struct pretok *p);
 int pretok_flags(const struct pretok *p); /* bits of enum pretok_flag */
+void pretok_by_pattern(struct pretok *p); /* tests: plain words too are cut by their pattern */
 
 /* Called for each word in order; together they are the text. A status other than PITH_OK stops. */
 typedef pith_status (*pretok_word_fn)(void *ctx, struct slice word);
