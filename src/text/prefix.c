@@ -1,14 +1,18 @@
-/* prefix.c -- a sorted array walked as if it were a trie.
+/* prefix.c -- a trie in three arrays.
  *
- * The strings that begin with the bytes read so far are one range of the sorted array. Each further
- * byte narrows the range by binary search, and a string that ends here is the first of its range:
+ * Nodes are numbered breadth first, so that the children of a node stand side by side, and those of
+ * the next node behind them: a node needs to know its first child only.
  *
- *     text "abcd":  [ "a" "ab" "abc" "abd" "b" ]
- *     depth 1         ^lo            hi^            "a" ends here: report, lo++
- *     depth 2             ^lo        hi^            "ab"
- *     depth 3                 ^lo  hi^              "abc"
+ *     strings        "a" "ab" "abc" "b"
+ *     node           0     1     2     3     4      (5)
+ *     label                a     b     b     c
+ *     child          1     3     4     4     5      5       children of 1: label[3 .. 4)
+ *     item                 "a"   "b"   "ab"  "abc"
  *
- * No nodes, no pointers: 24 bytes a string and the 256 ranges of the first byte. */
+ * A step reads one node and looks for the byte among the labels of its children, which lie in one
+ * cache line or few. The root's children have a table.
+ *
+ * 9 bytes a node. It is made from the sorted strings: a node is a range of them that agree so far. */
 #include "text/prefix.h"
 
 #include <stdlib.h>
@@ -28,56 +32,117 @@ static int by_bytes(const void *pa, const void *pb)
     return c;
 }
 
-void prefix_init(struct prefix_set *set, struct prefix_item *items, uint32_t n)
+/* Drops empty and repeated strings of the sorted ones; returns how many different prefixes, the
+ * empty one included, the rest has. */
+static uint64_t tidy(struct prefix_set *set, uint32_t n)
 {
-    uint32_t kept = 0;
+    struct prefix_item *items = set->items;
+    uint64_t n_prefixes = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        struct slice s = items[i].s, before = set->n ? items[set->n - 1].s : (struct slice){"", 0};
+        size_t same = 0;
+        while (same < s.n && same < before.n && s.p[same] == before.p[same])
+            same++;
+        if (same == s.n) /* empty, or the one before: sorting puts a prefix first */
+            continue;
+        n_prefixes += s.n - same;
+        items[set->n++] = items[i];
+    }
+    return n_prefixes;
+}
+
+/* The strings that begin as a node says: items lo..hi. */
+struct range {
+    uint32_t lo, hi;
+};
+
+/* Numbers the nodes. depth: of the range's node, whose own string is already left out. */
+static void add_children(struct prefix_set *set, struct range *ranges, struct range r, size_t depth)
+{
+    while (r.lo < r.hi) {
+        uint32_t from = r.lo, node = set->n_nodes++;
+        char c = set->items[from].s.p[depth];
+        while (r.lo < r.hi && set->items[r.lo].s.p[depth] == c)
+            r.lo++;
+        int ends = set->items[from].s.n == depth + 1;
+        set->label[node] = (uint8_t)c;
+        set->nodes[node].item = ends ? from : PREFIX_NONE;
+        ranges[node] = (struct range){from + (uint32_t)ends, r.lo};
+    }
+}
+
+int prefix_init(struct prefix_set *set, struct prefix_item *items, uint32_t n)
+{
+    memset(set, 0, sizeof *set);
+    set->items = items;
     if (n)
         qsort(items, n, sizeof *items, by_bytes);
-    for (uint32_t i = 0; i < n; i++) {
-        if (items[i].s.n && !(kept && slice_eq(items[kept - 1].s, items[i].s)))
-            items[kept++] = items[i];
+    uint64_t n_nodes = tidy(set, n);
+    if (n_nodes >= PREFIX_NONE)
+        return 0;
+    set->nodes = mem_array(n_nodes + 1, sizeof *set->nodes, PITH_MEM_VOCAB);
+    set->label = mem_array(n_nodes, 1, PITH_MEM_VOCAB);
+    struct range *ranges = mem_array(n_nodes, sizeof *ranges, PITH_MEM_SCRATCH);
+    int ok = set->nodes && set->label && ranges;
+    if (ok) {
+        size_t depth = 0;
+        uint32_t level_end = 1; /* where the nodes of the next depth begin */
+        set->n_nodes = 1;
+        set->nodes[0].item = PREFIX_NONE;
+        ranges[0] = (struct range){0, set->n};
+        for (uint32_t i = 0; i < set->n_nodes; i++) {
+            if (i == level_end) {
+                depth++;
+                level_end = set->n_nodes;
+            }
+            set->nodes[i].child = set->n_nodes;
+            add_children(set, ranges, ranges[i], depth);
+        }
+        set->nodes[set->n_nodes].child = set->n_nodes;
+        for (uint32_t i = 1; i < set->n_nodes && i < set->nodes[1].child; i++)
+            set->root[set->label[i]] = i;
     }
-    set->items = items;
-    set->n = kept;
-    memset(set->first, 0, sizeof set->first);
-    for (uint32_t i = 0; i < kept; i++)
-        set->first[(uint8_t)items[i].s.p[0] + 1]++;
-    for (int b = 0; b < 256; b++)
-        set->first[b + 1] += set->first[b];
+    mem_free(ranges);
+    return ok;
 }
 
 void prefix_deinit(struct prefix_set *set)
 {
     mem_free(set->items);
+    mem_free(set->nodes);
+    mem_free(set->label);
     memset(set, 0, sizeof *set);
 }
 
-/* First of items lo..hi whose byte at `depth` is at least c. */
-static uint32_t lower(const struct prefix_item *items, uint32_t lo, uint32_t hi, size_t depth,
-                      int c)
+/* The child of a node by a byte, 0: none. */
+static uint32_t child(const struct prefix_set *set, uint32_t node, uint8_t c)
 {
-    while (lo < hi) {
+    uint32_t lo = set->nodes[node].child, hi = set->nodes[node + 1].child;
+    const uint8_t *label = set->label;
+    while (hi - lo > 8) {
         uint32_t mid = lo + (hi - lo) / 2;
-        if ((uint8_t)items[mid].s.p[depth] < c)
-            lo = mid + 1;
+        if (label[mid] <= c)
+            lo = mid;
         else
             hi = mid;
     }
-    return lo;
+    while (lo < hi && label[lo] < c)
+        lo++;
+    return lo < hi && label[lo] == c ? lo : 0;
 }
 
 const struct prefix_item *prefix_next(struct prefix_walk *w)
 {
-    const struct prefix_item *items = w->set->items;
-    while (w->lo < w->hi && w->depth < w->n) {
-        if (w->depth) { /* the range of the first byte came with prefix_begin */
-            int c = (uint8_t)w->p[w->depth];
-            w->lo = lower(items, w->lo, w->hi, w->depth, c);
-            w->hi = lower(items, w->lo, w->hi, w->depth, c + 1);
+    const struct prefix_set *set = w->set;
+    while (w->p < w->end) {
+        uint8_t c = (uint8_t)*w->p++;
+        w->node = w->node ? child(set, w->node, c) : set->root[c];
+        if (!w->node) {
+            w->p = w->end;
+            break;
         }
-        w->depth++;
-        if (w->lo < w->hi && items[w->lo].s.n == w->depth)
-            return &items[w->lo++];
+        if (set->nodes[w->node].item != PREFIX_NONE)
+            return &set->items[set->nodes[w->node].item];
     }
     return NULL;
 }

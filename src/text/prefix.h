@@ -8,31 +8,38 @@ struct prefix_item {
     struct slice s; /* bytes of the owner; must outlive the set */
     uint32_t value;
 };
+struct prefix_node {
+    uint32_t child; /* first child; the last one stands before the next node's first */
+    uint32_t item;  /* the string that ends here, PREFIX_NONE: none */
+};
+#define PREFIX_NONE UINT32_MAX
 struct prefix_set {
     struct prefix_item *items; /* sorted by bytes, no duplicates, no empty strings */
-    uint32_t n;
-    uint32_t first[257]; /* items beginning with byte b are first[b] .. first[b + 1] */
+    uint32_t n, n_nodes;
+    struct prefix_node *nodes; /* [n_nodes + 1], NULL: no strings */
+    uint8_t *label;            /* [n_nodes] the byte that leads to each node */
+    uint32_t root[256];        /* child of the root by each byte, 0: none */
 };
-/* Takes ownership of items (mem_free), sorts them; of equal strings the lowest value stays. */
-void prefix_init(struct prefix_set *set, struct prefix_item *items, uint32_t n);
+/* Takes ownership of items (mem_free), sorts them; of equal strings the lowest value stays. 0 on
+ * failed allocation: the set is then to be deinitialised as ever. */
+int prefix_init(struct prefix_set *set, struct prefix_item *items, uint32_t n);
 void prefix_deinit(struct prefix_set *set);
+/* A string of the set begins with this byte. */
+static inline int prefix_starts(const struct prefix_set *set, char c)
+{
+    return set->root[(uint8_t)c] != 0;
+}
 
 /* All strings of the set that are prefixes of p[0..n), the shortest first. */
 struct prefix_walk {
     const struct prefix_set *set;
-    const char *p;
-    size_t n, depth;
-    uint32_t lo, hi; /* items that agree with p in their first `depth` bytes and are longer */
+    const char *p, *end; /* what is not yet read */
+    uint32_t node;       /* where that leads; 0: the root */
 };
 static inline void prefix_begin(struct prefix_walk *w, const struct prefix_set *set, const char *p,
                                 size_t n)
 {
-    w->set = set;
-    w->p = p;
-    w->n = n;
-    w->depth = 0;
-    w->lo = n ? set->first[(uint8_t)p[0]] : 0;
-    w->hi = n ? set->first[(uint8_t)p[0] + 1] : 0;
+    *w = (struct prefix_walk){set, p, p + n, 0};
 }
 /* The next item, NULL when there is no more. Its length is item->s.n. */
 const struct prefix_item *prefix_next(struct prefix_walk *w);

@@ -284,8 +284,7 @@ pith_status special_index(struct vocab *v, struct pith_error *err)
         v->special_id[i] = (int32_t)items[i].value;
         items[i].value = i;
     }
-    prefix_init(&v->special, items, n);
-    return PITH_OK;
+    return prefix_init(&v->special, items, n) ? PITH_OK : vocab_nomem(err);
 }
 
 pith_status special_roles(struct vocab *v, const struct gguf *g, struct pith_error *err)
@@ -373,8 +372,7 @@ static int find_all(struct search *s)
 {
     const struct prefix_set *set = &s->v->special;
     for (size_t at = 0; at < s->text.n; at++) {
-        uint8_t c = (uint8_t)s->text.p[at];
-        if (set->first[c] != set->first[c + 1])
+        if (prefix_starts(set, s->text.p[at]))
             look(s, at, s->text.n - at);
     }
     if (s->hits.failed)

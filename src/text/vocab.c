@@ -257,8 +257,7 @@ pith_status vocab_prefixes(const struct vocab *v, int (*wanted)(const struct voc
         if (wanted(v, id))
             items[n++] = (struct prefix_item){vocab_text(v, id), (uint32_t)id};
     }
-    prefix_init(set, items, n);
-    return PITH_OK;
+    return prefix_init(set, items, n) ? PITH_OK : vocab_nomem(err);
 }
 
 pith_status vocab_index(struct vocab *v, struct pith_error *err)
