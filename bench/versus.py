@@ -4,7 +4,7 @@
     bench/versus.py MODEL... [--tests tg64,pp512,tg16x4,tg16x8,tg32@d8192,pp8192] [--blocks 3] [--out build/versus]
 
 A test is a *cell* of a model: pp512 (prefill), tg64 (decode), tg16x8 (8 sequences side by side), tg32@d8192 (behind 8,192 positions). First the
-peer's best setting of {repack on, off} x {flash attention off, on} x {1, all threads} is looked for; then come blocks of
+peer's best setting of {repack on, off} x {flash attention off, on} x {1, all threads} is looked for with a quarter of the tokens; then come blocks of
 
     roof, peer, ours, peer, ours, roof
 
@@ -169,9 +169,12 @@ class Runner:
 
     def best_flags(self, model, test, short):
         """The peer's fastest (threads, flash attention, repack). short: the flags of the short cell of this kind, when this one is long."""
-        rows = [(t, f, r) for t in sorted({1, self.a.threads}) for f in (0, 1) for r in (1, 0)]
+        counts = {int(t) for t in self.a.peer_threads.split(",")} if self.a.peer_threads else {1, self.a.threads}
+        rows = [(t, f, r) for t in sorted(counts) for f in (0, 1) for r in (1, 0)]
         if short:
             rows = [(short[0], f, short[2]) for f in (0, 1)]
+        kind, n, seqs, depth = parse_test(test)
+        test = f"{kind}{max(16, n // 4)}x{seqs}@d{depth}" if n > 16 else test  # a quarter is enough to choose by
         tried = {}
         for flags in rows:
             try:
@@ -345,6 +348,7 @@ def main():
     ap.add_argument("--tries", type=int, default=8, help="most blocks tried for a cell in this call")
     ap.add_argument("--reps", type=int, default=3, help="repeats in a run")
     ap.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
+    ap.add_argument("--peer-threads", help="thread counts tried for the peer, default 1 and all")
     ap.add_argument("--out", default=os.path.join(ROOT, "build", "versus"))
     ap.add_argument("--pith", default=os.path.join(ROOT, "build", "pith"))
     ap.add_argument("--venv", default=VENV)
