@@ -252,6 +252,43 @@ PITH_API const pith_template *pith_model_template(const pith_model *m, const cha
  * error. PITH_STATE: the template called raise_exception, and the message is its own; PITH_RANGE: a limit on steps, memory or length. */
 PITH_API int64_t pith_template_render(const pith_template *t, const char *json, size_t n_bytes, char *buf, size_t cap, struct pith_error *err);
 
+/* ---------------------------------------------------------------- reading answers */
+
+/* Takes what a model answers apart into content, reasoning and tool calls, in the form of its template's family. Pieces may be cut anywhere;
+ * no part of a marker is shown, white space beside one belongs to it. A call that is not well-formed is content, as it stands. */
+typedef struct pith_chat_parser pith_chat_parser;
+typedef enum pith_chat_kind { PITH_CHAT_CONTENT, PITH_CHAT_REASONING, PITH_CHAT_CALL } pith_chat_kind;
+struct pith_chat_event { /* more content or reasoning, or one whole call */
+    pith_chat_kind kind;
+    const char *text; /* [n_bytes]; of a call: its arguments, a JSON object */
+    size_t n_bytes;
+    const char *name, *id; /* of a call: id is the model's own, else made for it */
+    int32_t index;         /* of a call, from 0 */
+};
+struct pith_chat_params {
+    size_t size;
+    const char *tools;   /* JSON array of tools as templates take them; NULL: not known; "[]": none, calls are content */
+    const char *prompt;  /* what the model was given, or its end: it may have opened the reasoning. NULL: the template's for one message */
+    size_t prompt_bytes;
+    const char *family;  /* NULL: by the template's text; see pith_chat_family */
+    void (*on_event)(void *ctx, const struct pith_chat_event *e); /* from feed and finish; what e points to is valid during the call */
+    void *ctx;
+};
+#define PITH_CHAT_PARAMS_INIT PITH_SIZED(struct pith_chat_params)
+/* t NULL: family "generic", or the one named. After PITH_NOMEM a parser can only be closed. */
+PITH_API pith_chat_parser *pith_chat_open(const pith_template *t, const struct pith_chat_params *params, struct pith_error *err);
+PITH_API void pith_chat_close(pith_chat_parser *p);
+PITH_API pith_status pith_chat_feed(pith_chat_parser *p, const char *text, size_t n_bytes, struct pith_error *err);
+PITH_API pith_status pith_chat_finish(pith_chat_parser *p, struct pith_error *err); /* no more text comes: says what was held back */
+/* All so far, owned by the parser, valid until the next feed: content or reasoning (not terminated); call i, NULL outside 0..n-1. */
+PITH_API const char *pith_chat_text(const pith_chat_parser *p, pith_chat_kind kind, size_t *n_bytes);
+PITH_API int32_t pith_chat_n_calls(const pith_chat_parser *p);
+PITH_API const struct pith_chat_event *pith_chat_call(const pith_chat_parser *p, int32_t i);
+PITH_API const char *pith_chat_family(const pith_template *t); /* "hermes", "llama-3" ...; NULL gives "generic" */
+/* For pith_grammar_open with PITH_GRAMMAR_SCHEMA: the schema that a call of one of the tools keeps, and the trigger it follows. Returns its
+ * full length as snprintf does, -1 on error: PITH_UNSUPPORTED where calls of the family are not one JSON text. */
+PITH_API int64_t pith_chat_grammar(const pith_template *t, const char *tools, const char **trigger, char *buf, size_t cap, struct pith_error *err);
+
 /* ---------------------------------------------------------------- sessions */
 
 typedef struct pith_session pith_session;

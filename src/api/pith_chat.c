@@ -1,0 +1,106 @@
+/* pith_chat.c -- pith.h's view of text/chat_parse.h. */
+#include <string.h>
+
+#include "api/params.h"
+#include "base/error.h"
+#include "text/chat_parse.h"
+#include "text/jinja.h"
+
+static const struct chat_format *format_of(const pith_template *t)
+{
+    return chat_format_of(t ? jinja_source((const struct jinja *)t) : SLICE(""));
+}
+
+const char *pith_chat_family(const pith_template *t)
+{
+    return chat_format_name(format_of(t));
+}
+
+/* What the template gives for one short message: whether it opens the reasoning. One that refuses it opens nothing. */
+static void usual_prompt(const pith_template *t, struct str *prompt)
+{
+    static const char vars[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"add_generation_prompt\": true}";
+    if (t)
+        jinja_render((const struct jinja *)t, vars, sizeof vars - 1, NULL, prompt, NULL);
+}
+
+pith_chat_parser *pith_chat_open(const pith_template *t, const struct pith_chat_params *params, struct pith_error *err)
+{
+    struct pith_chat_params p = PITH_CHAT_PARAMS_INIT;
+    struct str prompt;
+    error_clear(err);
+    if (params_take(&p, sizeof p, params, "pith_chat_params", err) != PITH_OK)
+        return NULL;
+    struct chat_parse_spec spec = {format_of(t), slice_of(p.tools), {p.prompt, p.prompt_bytes}, p.on_event, p.ctx};
+    if (p.family)
+        spec.format = chat_format_named(p.family);
+    if (!spec.format || (!p.prompt && p.prompt_bytes)) {
+        error_set(err, PITH_RANGE, spec.format ? "pith_chat_open: prompt is NULL" : "pith_chat_open: there is no family \"%s\"", p.family);
+        return NULL;
+    }
+    str_init(&prompt, PITH_MEM_SCRATCH);
+    if (!p.prompt) {
+        usual_prompt(t, &prompt);
+        spec.prompt = (struct slice){prompt.p, prompt.n};
+    }
+    pith_chat_parser *parser = chat_parse_new(&spec, err);
+    str_deinit(&prompt);
+    return parser;
+}
+
+void pith_chat_close(pith_chat_parser *p)
+{
+    chat_parse_free(p);
+}
+
+pith_status pith_chat_feed(pith_chat_parser *p, const char *text, size_t n_bytes, struct pith_error *err)
+{
+    error_clear(err);
+    if (!p || (!text && n_bytes))
+        return error_set(err, PITH_RANGE, "pith_chat_feed: %s is NULL", p ? "text" : "parser");
+    return n_bytes ? chat_parse_feed(p, (struct slice){text, n_bytes}, err) : PITH_OK;
+}
+
+pith_status pith_chat_finish(pith_chat_parser *p, struct pith_error *err)
+{
+    error_clear(err);
+    return p ? chat_parse_finish(p, err) : error_set(err, PITH_RANGE, "pith_chat_finish: parser is NULL");
+}
+
+const char *pith_chat_text(const pith_chat_parser *p, pith_chat_kind kind, size_t *n_bytes)
+{
+    struct slice s = p ? chat_parse_said(p, kind) : SLICE("");
+    if (n_bytes)
+        *n_bytes = s.n;
+    return s.p;
+}
+
+int32_t pith_chat_n_calls(const pith_chat_parser *p)
+{
+    return p ? chat_parse_n_calls(p) : 0;
+}
+
+const struct pith_chat_event *pith_chat_call(const pith_chat_parser *p, int32_t i)
+{
+    return p ? chat_parse_call(p, i) : NULL;
+}
+
+int64_t pith_chat_grammar(const pith_template *t, const char *tools, const char **trigger, char *buf, size_t cap, struct pith_error *err)
+{
+    struct str schema;
+    const char *behind;
+    error_clear(err);
+    if (!tools || (!buf && cap)) {
+        error_set(err, PITH_RANGE, "pith_chat_grammar: %s is NULL", tools ? "buf" : "tools");
+        return -1;
+    }
+    str_init(&schema, PITH_MEM_SCRATCH);
+    pith_status st = chat_format_grammar(format_of(t), slice_of(tools), &schema, &behind, err);
+    int64_t n = st == PITH_OK ? (int64_t)schema.n : -1;
+    if (n > 0 && cap)
+        memcpy(buf, schema.p, schema.n < cap ? schema.n : cap);
+    if (st == PITH_OK && trigger)
+        *trigger = behind;
+    str_deinit(&schema);
+    return n;
+}
