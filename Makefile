@@ -41,6 +41,10 @@ endif
 PKGS     ?= libpcre2-8 libutf8proc jansson libxxhash
 PKG_CFLAGS := $(if $(PKGS),$(shell pkg-config --cflags $(PKGS)))
 PKG_LIBS := $(if $(PKGS),$(shell pkg-config --libs $(PKGS)))
+# Line editing of chats, where libedit is; the libraries do without it. EDIT= leaves it out.
+EDIT     ?= $(shell pkg-config --exists libedit 2>/dev/null && echo libedit)
+EDIT_CFLAGS := $(if $(EDIT),-DPITH_LIBEDIT $(shell pkg-config --cflags $(EDIT)))
+EDIT_LIBS := $(if $(EDIT),$(shell pkg-config --libs $(EDIT)))
 MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 VERSION  := $(shell awk '/^\#define PITH_VERSION_M|^\#define PITH_VERSION_P/ {v = v s $$3; s = "."} END {print v}' include/pith.h)
 COMMIT   := $(or $(shell git rev-parse --short HEAD 2>/dev/null),release)
@@ -143,7 +147,7 @@ fuzz:
 # Tests that include a room of these, and neither a room above nor the public functions.
 ARM_TESTS = $(basename $(shell grep -lE '"(base|tensor|graph|backend)/' tests/test_*.c | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'))
 ARM_MAKE = $(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar LD=aarch64-linux-gnu-ld OBJCOPY=aarch64-linux-gnu-objcopy \
-    PKGS= CPPFLAGS="-idirafter /usr/include" LDFLAGS=-static
+    PKGS= EDIT= CPPFLAGS="-idirafter /usr/include" LDFLAGS=-static
 arm: all
 	@scripts/deps.sh arm
 	+@$(ARM_MAKE) PKG_LIBS= $(addprefix build-arm/,$(ARM_TESTS))
@@ -191,7 +195,7 @@ help:
 # ---------------------------------------------------------------- rules
 
 # Rewritten only when it differs, so that other flags or another compiler rebuild everything and the same ones nothing.
-FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(SAN_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS)
+FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(EDIT_CFLAGS) $(SAN_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS)
 $(B)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_NOW)' >$@
 $(B)/commit: FORCE
@@ -201,7 +205,7 @@ $(call obj,$(filter src/api/%,$(LIB_SRC))): $(B)/commit
 $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(CPPFLAGS) $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
-	    $(call commit,$<) -MMD -MP -c -o $@ $<
+	    $(call commit,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) -MMD -MP -c -o $@ $<
 
 # Two archives of the same objects. rooms.a shows the rooms to each other, for the tests. libpith.a shows pith_* alone, for programs: its one
 # object is all of them linked once, with every hidden name made local, so that no name of ours can meet one of a program's own.
@@ -220,7 +224,7 @@ $(B)/libpith.so: $(call obj,$(LIB_SRC)) $(B)/members
 	@ln -sf libpith.so $(B)/$(SONAME)
 
 $(B)/pith: $(call obj,$(CLI_SRC)) $(B)/libpith.a
-	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -o $@ $^ $(LIBS)
+	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -o $@ $^ $(EDIT_LIBS) $(LIBS)
 
 # What tests share, as an archive: each takes what it uses.
 $(B)/shared.a: $(call obj,$(TEST_AUX))

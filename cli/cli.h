@@ -37,11 +37,16 @@ int cli_no_memory(void);
  * that has closed its end early (head) is no error. */
 int cli_finish(int code);
 double cli_seconds(void); /* monotonic */
+/* Two lines on stderr: tokens read and made, and what ended the text. seed -1: none. */
+void cli_timings(const struct pith_generate_result *r, int64_t seed);
 
 /* ---------------------------------------------------------------- data in and out (common.c) */
 
 /* Reads all of a file ("-" = stdin) into *out (malloc, terminated). Returns an exit code. */
 int cli_read_file(const char *path, char **out, size_t *n);
+int cli_write_all(int fd, const char *p, size_t n); /* 0, or the errno of what failed */
+/* Writes beside and renames. 0, or the errno of what failed: nothing has changed. */
+int cli_replace_file(const char *path, const char *text);
 /* Bytes as a JSON string; those that are not UTF-8 become U+FFFD. NULL: no memory. */
 json_t *cli_json_text(const char *p, size_t n);
 json_t *cli_json_failure(const char *why); /* {"error": why} */
@@ -60,6 +65,11 @@ int32_t *cli_tokenize(const pith_model *m, const char *text, size_t n, int flags
 void interrupt_install(void);
 void interrupt_watch(pith_session *s); /* what the first one cancels; NULL: nothing */
 int interrupt_asked(void);
+/* For a program that goes on after Ctrl-C: from now on it only asks, however often it comes. */
+void interrupt_stay(void);
+enum { INTERRUPT_NONE, INTERRUPT_STOP, INTERRUPT_END };
+/* What was asked since the last call: to stop what goes on, or (SIGTERM, never forgotten) to leave. */
+int interrupt_take(void);
 
 /* ---------------------------------------------------------------- opening a model (model.c) */
 
@@ -71,6 +81,7 @@ struct model_opts {
     const char *path, *weights, *cache_k, *cache_v, *cache_dir;
     struct thread_opts threads;
     int64_t n_ctx, cache_limit;
+    struct arg_texts overrides;
     int no_cache_dir, strict, verbose;
 };
 /* clang-format off */
@@ -117,6 +128,10 @@ struct model_opts {
      .dflt = "32G", .help = "bytes of such copies; the one unused for longest goes first"},        \
     {.name = "--no-cache-dir", ARG_FIELD(opts, member.no_cache_dir, ARG_SWITCH),                   \
      .help = "neither keep copies of packed weights nor use them"},                                \
+    {.name = "--override-kv", .meta = "KEY=TYPE:VALUE",                                            \
+     ARG_FIELD(opts, member.overrides, ARG_TEXTS),                                                 \
+     .help = "another value for a key of the file; TYPE is int, float, bool or str; may be given " \
+             "several times"},                                                                     \
     {.name = "--strict", ARG_FIELD(opts, member.strict, ARG_SWITCH),                               \
      .help = "refuse instead of falling back to a slower kernel or device"},                       \
     {.name = "--verbose", .alias = "-v", ARG_FIELD(opts, member.verbose, ARG_SWITCH),              \

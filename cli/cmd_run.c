@@ -4,11 +4,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "chat.h"
 #include "cli.h"
 
 struct opts {
     struct model_opts model;
-    const char *prompt, *file, *session;
+    const char *prompt, *file, *session, *system, *history;
     int64_t n;
     struct sampler_opts sampler;
     struct grammar_opts grammar;
@@ -25,6 +26,11 @@ static const struct arg args[] = {
     {.name = "--file", .alias = "-f", .meta = "FILE", ARG_FIELD(struct opts, file, ARG_TEXT),
      .otherwise = "stdin, unless it is a terminal",
      .help = "read the prompt from a file, byte for byte; - is stdin"},
+    {.name = "--system", .meta = "TEXT", ARG_FIELD(struct opts, system, ARG_TEXT),
+     .help = "chat: the system text, as /system sets it"},
+    {.name = "--history", .meta = "FILE", ARG_FIELD(struct opts, history, ARG_TEXT),
+     .env = "PITH_HISTORY", .otherwise = "none",
+     .help = "chat: remember typed lines in FILE, beyond this run"},
     {.name = "--session", .meta = "FILE", ARG_FIELD(struct opts, session, ARG_TEXT),
      .help = "load the state saved in FILE if it is there, save it at the end; without a prompt "
              "the text goes on where it stopped, with one what they have in common is reused"},
@@ -81,6 +87,12 @@ static int32_t *held_ids(const pith_session *s, int64_t *n, int *code)
     return ids;
 }
 
+/* A conversation: nothing else was asked for, and somebody is there to have it. */
+static int chats(const struct opts *o)
+{
+    return !o->prompt && !o->file && !o->session && o->n != 0 && isatty(STDIN_FILENO);
+}
+
 static int load_session(const struct opts *o, pith_session *s)
 {
     struct pith_error err = {0};
@@ -106,10 +118,33 @@ static int save_session(const struct opts *o, pith_session *s,
     return pith_save(s, 0, o->session, &err) == PITH_OK ? CLI_OK : cli_fail(&err);
 }
 
+/* Without loading anything. A file that is no model is told about when it is opened. */
+static int has_template(const struct opts *o)
+{
+    pith_file *f = pith_file_open(o->model.path, NULL);
+    int found = f == NULL;
+    for (int64_t i = 0, n = f ? pith_file_n_keys(f) : 0; i < n && !found; i++)
+        found = !strcmp(pith_file_key(f, i), "tokenizer.chat_template");
+    for (int i = 0; i < o->model.overrides.n && !found; i++)
+        found = !strncmp(o->model.overrides.v[i], "tokenizer.chat_template=", 24);
+    pith_file_close(f);
+    return found;
+}
+
 static int read_prompt(const struct opts *o, char **text, size_t *n)
 {
     if (o->prompt && o->file)
         return cli_say(CLI_USE, "found both --prompt and --file; wanted one of them");
+    if (chats(o)) {
+        if (!has_template(o))
+            return cli_say(CLI_USE, "no prompt; give -p TEXT or -f FILE, or pipe one in (the model has no "
+                                    "chat template to talk by)");
+        if (o->literal)
+            return cli_say(CLI_USE, "found --literal without a prompt; a chat template needs control tokens");
+        return CLI_OK;
+    }
+    if (o->system)
+        return cli_say(CLI_USE, "--system is for a chat, which begins at a terminal without a prompt");
     if (goes_on(o))
         return CLI_OK;
     if (o->prompt) {
@@ -153,53 +188,32 @@ static int on_text(void *ctx, const char *text, size_t n)
     struct output *out = ctx;
     if (n)
         out->last = text[n - 1];
-    while (n > 0) {
-        ssize_t put = write(STDOUT_FILENO, text, n);
-        if (put < 0 && errno != EINTR) {
-            out->failed_errno = errno;
-            return 0;
-        }
-        if (put > 0) {
-            text += put;
-            n -= (size_t)put;
-        }
-    }
-    return !interrupt_asked();
-}
-
-static void timings(const struct pith_generate_result *r, int64_t seed)
-{
-    static const char *const why[] = {
-        [PITH_STOP_LENGTH] = "the number of tokens asked for",
-        [PITH_STOP_EOG] = "the end token",
-        [PITH_STOP_STRING] = "a stop string",
-        [PITH_STOP_CONTEXT] = "the full context",
-        [PITH_STOP_CALLBACK] = "the output",
-        [PITH_STOP_CANCELLED] = "Ctrl-C",
-    };
-    double prefill = 1e-9 * (double)r->prefill_ns, decode = 1e-9 * (double)r->decode_ns;
-    int32_t n_read = r->n_prompt - r->n_kept;
-    fprintf(stderr, "prompt: %d tokens in %.3f s", n_read, prefill);
-    if (prefill > 0)
-        fprintf(stderr, " (%.1f tokens/s)", n_read / prefill);
-    fprintf(stderr, "\ntext: %d tokens in %.3f s", r->n_generated, decode);
-    if (decode > 0)
-        fprintf(stderr, " (%.1f tokens/s)", r->n_generated / decode);
-    if ((size_t)r->stop < sizeof why / sizeof why[0])
-        fprintf(stderr, ", ended by %s", why[r->stop]);
-    if (seed >= 0)
-        fprintf(stderr, ", seed %lld", (long long)seed);
-    fputc('\n', stderr);
+    out->failed_errno = cli_write_all(STDOUT_FILENO, text, n);
+    return !out->failed_errno && !interrupt_asked();
 }
 
 /* ---------------------------------------------------------------- the command */
+
+static struct pith_generate_params generation(const struct opts *o)
+{
+    struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
+    p.n_max = (int32_t)o->n;
+    p.ignore_eog = o->ignore_eog;
+    p.stop = o->stop.n ? o->stop.v : NULL;
+    p.context_shift = o->context_shift;
+    p.n_keep = (int32_t)o->keep;
+    p.n_discard = (int32_t)o->discard;
+    p.ga_n = (int32_t)o->ga_n;
+    p.ga_w = (int32_t)o->ga_w;
+    return p;
+}
 
 static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, const int32_t *ids,
                     int64_t n_ids)
 {
     struct pith_error err = {0};
     struct output out = {0};
-    struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
+    struct pith_generate_params p;
     struct pith_generate_result result = {.unfed = -1};
     if (o->n == 0) {
         double began = cli_seconds();
@@ -208,17 +222,10 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
         result.n_prompt = (int32_t)n_ids;
         result.prefill_ns = (int64_t)(1e9 * (cli_seconds() - began));
     } else {
+        p = generation(o);
         p.tokens = ids;
         p.n_tokens = (size_t)n_ids;
-        p.n_max = (int32_t)o->n;
-        p.ignore_eog = o->ignore_eog;
-        p.stop = o->stop.n ? o->stop.v : NULL;
         p.sampler = sampler;
-        p.context_shift = o->context_shift;
-        p.n_keep = (int32_t)o->keep;
-        p.n_discard = (int32_t)o->discard;
-        p.ga_n = (int32_t)o->ga_n;
-        p.ga_w = (int32_t)o->ga_w;
         p.on_text = on_text;
         p.ctx = &out;
         pith_status st = pith_generate(s, &p, &result, &err);
@@ -231,7 +238,7 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
     if (code)
         return code;
     if (cli_chatty(&o->model))
-        timings(&result, o->sampler.seed);
+        cli_timings(&result, o->sampler.seed);
     if (o->model.verbose)
         cli_report(s);
     if (out.failed_errno && out.failed_errno != EPIPE) /* EPIPE: the reader has seen enough */
@@ -271,11 +278,16 @@ static int run_prompt(struct opts *o, const char *text, size_t n_bytes)
         s = cli_session_open(m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
     if (s)
         code = load_session(o, s);
-    if (s && !code && !text)
-        ids = held_ids(s, &n_ids, &code);
-    if (s && !code) {
+    if (s && !code && chats(o)) {
+        struct chat chat = {.model = m, .session = s, .sampler = sampler, .grammar = grammar,
+                            .params = generation(o)};
+        code = chat_run(&chat, o->system, o->history, o->model.verbose);
+    } else if (s && !code) {
+        if (!text)
+            ids = held_ids(s, &n_ids, &code);
         interrupt_watch(s);
-        code = generate(o, s, sampler, ids, n_ids);
+        if (!code)
+            code = generate(o, s, sampler, ids, n_ids);
         interrupt_watch(NULL);
     }
     free(ids);
@@ -300,19 +312,29 @@ static int run(void *opts)
 
 const struct command cmd_run = {
     .name = "run",
-    .summary = "generate text from a prompt",
+    .summary = "generate text from a prompt, or chat",
     .args =
         {
             .command = "pith run",
             .about =
                 "Continues a prompt. The generated text alone goes to stdout, as it is made; "
-                "progress "
-                "and timings go to stderr when that is a terminal, or with -v. Ctrl-C ends the "
-                "text, a "
-                "second one the program. A prompt longer than the context is an error, never cut.",
+                "progress and timings go to stderr when that is a terminal, or with -v. Ctrl-C "
+                "ends the text, a second one the program. A prompt longer than the context is an "
+                "error, never cut.\n\n"
+                "Without a prompt, at a terminal, and with a model that has a chat template it is "
+                "a chat: a line is a message, and so are a paste and the lines between two lines "
+                "of \"\"\". The prompt shows how much of the context is used. /help, /clear, /save "
+                "FILE, /load FILE, /system TEXT, /regen, /stats and /exit are commands (/help says "
+                "more); //... is a message that begins with /. Keys edit the line and go through "
+                "earlier ones where the program was built with libedit. Ctrl-C stops an answer and "
+                "keeps the conversation; twice at the prompt, or Ctrl-D, leaves. Reasoning is "
+                "dimmed, unless NO_COLOR is set. A conversation that outgrows the context is told "
+                "so, with numbers; with --context-shift its oldest messages are left out instead, "
+                "which is told too.",
             .example = "  pith run model.gguf -p \"Once upon a time\" -n 64 --temp 0.8 --top-k 40 "
                        "--seed 1\n"
-                       "  pith run model.gguf -f question.txt --stop END > answer.txt\n",
+                       "  pith run model.gguf -f question.txt --stop END > answer.txt\n"
+                       "  pith run model.gguf --temp 0.7 --system \"Answer briefly.\"\n",
             .rows = args,
         },
     .opts_bytes = sizeof(struct opts),

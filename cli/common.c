@@ -2,11 +2,13 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 /* ---------------------------------------------------------------- messages */
 
@@ -82,6 +84,33 @@ double cli_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static void timing(const char *what, int64_t n, int64_t ns)
+{
+    double seconds = 1e-9 * (double)ns;
+    fprintf(stderr, "%s: %lld tokens in %.3f s", what, (long long)n, seconds);
+    if (seconds > 0)
+        fprintf(stderr, " (%.1f tokens/s)", (double)n / seconds);
+}
+
+void cli_timings(const struct pith_generate_result *r, int64_t seed)
+{
+    static const char *const why[] = {
+        [PITH_STOP_LENGTH] = "the number of tokens asked for",
+        [PITH_STOP_EOG] = "the end token",
+        [PITH_STOP_STRING] = "a stop string",
+        [PITH_STOP_CONTEXT] = "the full context",
+        [PITH_STOP_CALLBACK] = "the output",
+        [PITH_STOP_CANCELLED] = "Ctrl-C",
+    };
+    timing("prompt", r->n_prompt - r->n_kept, r->prefill_ns);
+    timing("\ntext", r->n_generated, r->decode_ns);
+    if ((size_t)r->stop < sizeof why / sizeof why[0])
+        fprintf(stderr, ", ended by %s", why[r->stop]);
+    if (seed >= 0)
+        fprintf(stderr, ", seed %lld", (long long)seed);
+    fputc('\n', stderr);
+}
+
 /* ---------------------------------------------------------------- data in and out */
 
 int cli_read_file(const char *path, char **out, size_t *n)
@@ -123,6 +152,38 @@ int cli_read_file(const char *path, char **out, size_t *n)
     *out = buf;
     *n = used;
     return CLI_OK;
+}
+
+int cli_write_all(int fd, const char *p, size_t n)
+{
+    while (n > 0) {
+        ssize_t put = write(fd, p, n);
+        if (put < 0 && errno != EINTR)
+            return errno;
+        if (put > 0) {
+            p += put;
+            n -= (size_t)put;
+        }
+    }
+    return 0;
+}
+
+int cli_replace_file(const char *path, const char *text)
+{
+    char tmp[PATH_MAX + 32];
+    if (strlen(path) >= PATH_MAX)
+        return ENAMETOOLONG;
+    snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, (long)getpid());
+    FILE *f = fopen(tmp, "wb");
+    if (!f)
+        return errno;
+    int ok = fputs(text, f) >= 0;
+    ok = fclose(f) == 0 && ok;
+    ok = ok && rename(tmp, path) == 0;
+    int why = ok ? 0 : errno;
+    if (!ok)
+        remove(tmp);
+    return why;
 }
 
 /* Length of the UTF-8 character at p[0..n), 0 when there is none (Unicode, table 3-7). */

@@ -1,23 +1,24 @@
 /* interrupt.c -- signals. Ctrl-C: the first one asks the work to stop where it can be stopped
- * cleanly, the second one ends the program. SIGBUS: a model is mapped, so a file that is cut short
- * or a disk that fails while it is in use shows itself by this signal and no other way; the library
- * cannot turn it into a status, the program can say it. The handlers touch only what is safe in
- * one: flags, pith_cancel, write and _exit. */
+ * cleanly, the second one ends the program, unless there is a prompt to go back to. SIGBUS: a model
+ * is mapped, so a file that is cut short or a disk that fails while it is in use shows itself by
+ * this signal and no other way; the library cannot turn it into a status, the program can say it.
+ * The handlers touch only what is safe in one: flags, pith_cancel, write and _exit. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
 #include "cli.h"
 
-static volatile sig_atomic_t asked;
+static volatile sig_atomic_t asked, ends, stays;
 static _Atomic(pith_session *) watched;
 
 static void on_signal(int sig)
 {
-    (void)sig;
-    if (asked)
+    if (asked && (!stays || (ends && sig == SIGTERM)))
         _exit(CLI_INTERRUPTED);
     asked = 1;
+    if (sig == SIGTERM)
+        ends = 1;
     pith_session *s = atomic_load(&watched);
     if (s)
         pith_cancel(s);
@@ -61,4 +62,18 @@ void interrupt_watch(pith_session *s)
 int interrupt_asked(void)
 {
     return asked;
+}
+
+void interrupt_stay(void)
+{
+    stays = 1;
+}
+
+int interrupt_take(void)
+{
+    if (ends)
+        return INTERRUPT_END;
+    int was = asked;
+    asked = 0;
+    return was ? INTERRUPT_STOP : INTERRUPT_NONE;
 }

@@ -82,6 +82,7 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
     if (*code)
         return NULL;
     params->strict = o->strict;
+    params->overrides = o->overrides.n ? o->overrides.v : NULL;
     if (o->weights)
         params->weights = o->weights[0] == 'm'   ? PITH_WEIGHTS_MAPPED
                           : o->weights[0] == 'p' ? PITH_WEIGHTS_PACKED

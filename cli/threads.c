@@ -32,26 +32,17 @@ int cli_cache_path(const char *name, char *out, size_t cap)
     return n > 0 && (size_t)n < cap;
 }
 
-/* Writes beside and renames, making the folders on the way. 0: errno says why it could not. */
+/* Writes a file of the cache folder, making the folders on the way. 0: errno says why it could not. */
 static int replace_file(const char *path, const char *text)
 {
-    char tmp[PATH_MAX + 32];
-    snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, (long)getpid());
-    for (char *p = tmp + 1; (p = strchr(p, '/')); *p++ = '/') {
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, "%s", path);
+    for (char *p = dir + 1; (p = strchr(p, '/')); *p++ = '/') {
         *p = 0;
-        mkdir(tmp, 0777); /* one that failed makes fopen fail */
+        mkdir(dir, 0777); /* one that failed makes the writing fail */
     }
-    FILE *f = fopen(tmp, "wb");
-    if (!f)
-        return 0;
-    int ok = fputs(text, f) >= 0;
-    ok = fclose(f) == 0 && ok;
-    ok = ok && rename(tmp, path) == 0;
-    int why = errno;
-    if (!ok)
-        remove(tmp);
-    errno = why;
-    return ok;
+    errno = cli_replace_file(path, text);
+    return errno == 0;
 }
 
 /* ---------------------------------------------------------------- measured counts */

@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # deps.sh GROUP... -- makes sure that what a target needs is installed.
 #
-# Groups: build (compiler and libraries), model (fetching the default model), fuzz (clang), arm (cross compiler and emulator).
+# Groups: build (compiler and libraries), model (fetching the default model), fuzz (clang), arm (cross compiler and emulator), chat (line
+# editing, which the build does without, and what its test needs).
 # Silent, quick and offline when nothing is missing. As root it installs through apt, saying so; otherwise it prints the one line to
 # run and exits 3. It never asks a question.
 set -u
 
-missing=()
+missing=() welcome=()
 need_program() { command -v "$1" >/dev/null 2>&1 || missing+=("$2"); }
 need_library() { pkg-config --exists "$1" 2>/dev/null || missing+=("$2"); }
+
+# Installed along with what is missing, and no reason to install anything by itself.
+like_library() { pkg-config --exists "$1" 2>/dev/null || welcome+=("$2"); }
 
 [ $# -gt 0 ] || set -- build
 for group in "$@"; do
@@ -21,6 +25,7 @@ for group in "$@"; do
         need_library libutf8proc libutf8proc-dev
         need_library jansson libjansson-dev
         need_library libxxhash libxxhash-dev
+        like_library libedit libedit-dev
         ;;
     model)
         need_program python3 python3
@@ -35,13 +40,18 @@ for group in "$@"; do
         [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || missing+=(libc6-dev-arm64-cross)
         need_program qemu-aarch64 qemu-user
         ;;
+    chat)
+        need_library libedit libedit-dev
+        need_program tmux tmux
+        ;;
     *)
-        echo "deps: no group named '$group' (build, model, fuzz, arm)" >&2
+        echo "deps: no group named '$group' (build, model, fuzz, arm, chat)" >&2
         exit 2
         ;;
     esac
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
+missing+=("${welcome[@]}")
 
 install_line="apt-get install -y --no-install-recommends ${missing[*]}"
 if ! command -v apt-get >/dev/null 2>&1; then

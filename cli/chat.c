@@ -1,0 +1,405 @@
+/* chat.c -- see chat.h. */
+#include "chat.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "think.h"
+
+static pith_status fail(struct pith_error *err, pith_status code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static pith_status fail(struct pith_error *err, pith_status code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    err->code = code;
+    vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+static pith_status no_memory(struct pith_error *err)
+{
+    return fail(err, PITH_NOMEM, "out of memory");
+}
+
+/* ---------------------------------------------------------------- messages */
+
+static int has_role(const json_t *message, const char *role)
+{
+    const char *is = json_string_value(json_object_get(message, "role"));
+    return is && !strcmp(is, role);
+}
+
+static int add(struct chat *c, const char *role, const char *text, size_t n)
+{
+    json_t *message = json_pack("{s:s, s:o}", "role", role, "content", cli_json_text(text, n));
+    return json_array_append_new(c->messages, message) == 0;
+}
+
+static size_t n_system(const struct chat *c)
+{
+    return has_role(json_array_get(c->messages, 0), "system") ? 1 : 0;
+}
+
+static void remove_last(struct chat *c)
+{
+    json_array_remove(c->messages, json_array_size(c->messages) - 1);
+}
+
+const char *chat_system_text(const struct chat *c)
+{
+    return n_system(c)
+               ? json_string_value(json_object_get(json_array_get(c->messages, 0), "content"))
+               : NULL;
+}
+
+/* ---------------------------------------------------------------- the prompt */
+
+/* The template's text for the messages the model sees (malloc, *n bytes). */
+static char *render(const struct chat *c, int asks, size_t *n, struct pith_error *err)
+{
+    json_t *seen = json_array(), *vars;
+    size_t i, head = n_system(c);
+    json_t *message;
+    char *json, *text = NULL;
+    json_array_foreach(c->messages, i, message)
+    {
+        if (i < head || i >= head + c->n_left_out)
+            json_array_append(seen, message);
+    }
+    vars = json_pack("{s:o, s:b}", "messages", seen, "add_generation_prompt", asks);
+    json = vars ? json_dumps(vars, JSON_COMPACT) : NULL;
+    json_decref(vars);
+    if (!json) {
+        no_memory(err);
+        return NULL;
+    }
+    int64_t len = pith_template_render(c->form, json, strlen(json), NULL, 0, err);
+    if (len >= 0 && !(text = malloc((size_t)len + 1)))
+        no_memory(err);
+    /* A template may tell the time: a second rendering need not be as long as the first. */
+    int64_t cap = len;
+    while (text && (len = pith_template_render(c->form, json, strlen(json), text, (size_t)cap,
+                                               err)) > cap) {
+        cap = len;
+        free(text);
+        text = malloc((size_t)cap + 1);
+    }
+    free(json);
+    if (text && len < 0) {
+        free(text);
+        return NULL;
+    }
+    *n = (size_t)len;
+    return text;
+}
+
+/* Ids of the conversation, with asks = 1 up to where the answer begins. The template writes the start
+ * token itself where the model wants one. */
+static int32_t *prompt(const struct chat *c, int asks, int64_t *n_ids, int *thinks,
+                       struct pith_error *err)
+{
+    static const char tag[] = "<think>";
+    size_t n, end;
+    char *text = render(c, asks, &n, err);
+    if (!text)
+        return NULL;
+    for (end = n; end > 0 && (text[end - 1] == '\n' || text[end - 1] == ' '); end--)
+        ;
+    *thinks = end >= strlen(tag) && !memcmp(text + end - strlen(tag), tag, strlen(tag));
+    int32_t *ids = cli_tokenize(c->model, text, n, PITH_PARSE_SPECIAL, n_ids, err);
+    free(text);
+    return ids;
+}
+
+static void count(struct chat *c)
+{
+    struct pith_error ignored;
+    int thinks;
+    c->n_used = 0;
+    if (json_array_size(c->messages) == 0)
+        return;
+    int32_t *ids = prompt(c, 0, &c->n_used, &thinks, &ignored);
+    if (!ids) /* a template may refuse what is no whole exchange */
+        c->n_used = pith_length(c->session, 0);
+    free(ids);
+}
+
+/* One exchange less for the model to see. 0: the last one is left. */
+static int leave_out(struct chat *c)
+{
+    size_t i = n_system(c) + c->n_left_out + 1, n = json_array_size(c->messages);
+    while (i < n && !has_role(json_array_get(c->messages, i), "user"))
+        i++;
+    if (i >= n)
+        return 0;
+    c->n_left_out = i - n_system(c);
+    return 1;
+}
+
+/* The prompt; where it was asked for, oldest exchanges make room for it and a quarter of the context behind it. */
+static int32_t *fitting_prompt(struct chat *c, int64_t *n_ids, int *thinks, struct pith_error *err)
+{
+    int32_t n_ctx = pith_n_ctx(c->session);
+    int64_t most = c->params.context_shift ? n_ctx - n_ctx / 4 : n_ctx;
+    int32_t *ids = prompt(c, 1, n_ids, thinks, err);
+    while (ids && *n_ids > most && c->params.context_shift && leave_out(c)) {
+        free(ids);
+        ids = prompt(c, 1, n_ids, thinks, err);
+    }
+    if (ids && *n_ids > n_ctx) {
+        fail(
+            err, PITH_RANGE,
+            "the conversation has outgrown the context: n_prompt = %lld, n_ctx = %d, n_over = %lld",
+            (long long)*n_ids, n_ctx, (long long)(*n_ids - n_ctx));
+        free(ids);
+        return NULL;
+    }
+    return ids;
+}
+
+/* ---------------------------------------------------------------- answers */
+
+struct answer {
+    struct chat *chat;
+    struct think think;
+    FILE *part[2]; /* the answer, the reasoning */
+    char *text[2];
+    size_t n[2];
+};
+
+static int show(void *ctx, int is_reasoning, const char *text, size_t n)
+{
+    struct answer *a = ctx;
+    fwrite(text, 1, n, a->part[is_reasoning]);
+    return a->chat->show(a->chat->ctx, is_reasoning, text, n);
+}
+
+static int on_text(void *ctx, const char *text, size_t n)
+{
+    return think_put(&((struct answer *)ctx)->think, text, n);
+}
+
+static pith_status generate(struct chat *c, struct answer *a, struct pith_error *err)
+{
+    int thinks = 0;
+    int64_t n_ids = 0;
+    int32_t *ids = fitting_prompt(c, &n_ids, &thinks, err);
+    if (!ids)
+        return err->code;
+    struct pith_generate_params p = c->params;
+    p.tokens = ids;
+    p.n_tokens = (size_t)n_ids;
+    p.sampler = c->sampler;
+    p.on_text = on_text;
+    p.ctx = a;
+    a->think.state = thinks ? THINK_REASONING : THINK_UNDECIDED;
+    if (c->grammar)
+        pith_grammar_reset(c->grammar);
+    err->code = PITH_OK;
+    struct pith_generate_result result = {.unfed = -1};
+    pith_status st = pith_generate(c->session, &p, &result, err);
+    think_end(&a->think);
+    free(ids);
+    if (st == PITH_OK) {
+        c->last = result;
+        c->n_answers++;
+        c->n_read += result.n_prompt - result.n_kept;
+        c->n_cached += result.n_kept;
+        c->n_made += result.n_generated;
+    }
+    return st;
+}
+
+/* Answers the last message. Stopped before its first word it is PITH_CANCELLED. */
+static pith_status answer(struct chat *c, struct pith_error *err)
+{
+    struct answer a = {.chat = c, .think = {.show = show, .ctx = &a}};
+    size_t left_out = c->n_left_out;
+    pith_status st = PITH_NOMEM;
+    for (int i = 0; i < 2; i++)
+        a.part[i] = open_memstream(&a.text[i], &a.n[i]);
+    if (a.part[0] && a.part[1])
+        st = generate(c, &a, err);
+    else
+        no_memory(err);
+    int whole = 1;
+    for (int i = 0; i < 2; i++)
+        whole = (!a.part[i] || fclose(a.part[i]) == 0) && whole;
+    if (st == PITH_OK && c->last.stop == PITH_STOP_CANCELLED && a.n[0] + a.n[1] == 0)
+        st = fail(err, PITH_CANCELLED, "stopped");
+    if (st == PITH_OK && (!whole || !add(c, "assistant", a.text[0], a.n[0])))
+        st = no_memory(err);
+    if (st == PITH_OK && a.n[1])
+        json_object_set_new(json_array_get(c->messages, json_array_size(c->messages) - 1),
+                            "reasoning_content", cli_json_text(a.text[1], a.n[1]));
+    if (st != PITH_OK)
+        c->n_left_out = left_out;
+    free(a.text[0]);
+    free(a.text[1]);
+    return st;
+}
+
+pith_status chat_ask(struct chat *c, const char *text, struct pith_error *err)
+{
+    if (!add(c, "user", text, strlen(text)))
+        return no_memory(err);
+    pith_status st = answer(c, err);
+    if (st != PITH_OK)
+        remove_last(c);
+    count(c);
+    return st;
+}
+
+pith_status chat_again(struct chat *c, struct pith_error *err)
+{
+    size_t n = json_array_size(c->messages);
+    if (n == 0 || !has_role(json_array_get(c->messages, n - 1), "assistant"))
+        return fail(err, PITH_STATE, "there is no answer to make again");
+    json_t *old = json_incref(json_array_get(c->messages, n - 1));
+    remove_last(c);
+    pith_status st = answer(c, err);
+    if (st != PITH_OK)
+        json_array_append(c->messages, old);
+    json_decref(old);
+    count(c);
+    return st;
+}
+
+pith_status chat_system(struct chat *c, const char *text, struct pith_error *err)
+{
+    json_t *message =
+        json_pack("{s:s, s:o}", "role", "system", "content", cli_json_text(text, strlen(text)));
+    if (!message)
+        return no_memory(err);
+    if (n_system(c))
+        json_array_remove(c->messages, 0);
+    if (*text)
+        json_array_insert(c->messages, 0, message);
+    json_decref(message);
+    count(c);
+    return PITH_OK;
+}
+
+void chat_clear(struct chat *c)
+{
+    while (json_array_size(c->messages) > n_system(c))
+        remove_last(c);
+    c->n_left_out = 0;
+    count(c);
+}
+
+/* ---------------------------------------------------------------- files */
+
+/* The messages of a file, NULL with *err when it holds no conversation. */
+static json_t *read_messages(const char *path, struct pith_error *err)
+{
+    json_error_t why;
+    json_t *whole = json_load_file(path, JSON_REJECT_DUPLICATES, &why), *messages, *message;
+    size_t i;
+    if (!whole && json_error_code(&why) == json_error_cannot_open_file) {
+        fail(err, PITH_IO, "%s: %s", path, why.text);
+        return NULL;
+    }
+    if (!whole) {
+        fail(err, PITH_FORMAT, "%s: line %d: %s; wanted a conversation saved by /save", path,
+             why.line, why.text);
+        return NULL;
+    }
+    messages = json_is_array(whole) ? whole : json_object_get(whole, "messages");
+    int good = json_is_array(messages);
+    if (!good)
+        fail(err, PITH_FORMAT,
+             "%s: found no array \"messages\"; wanted a conversation saved by /save", path);
+    json_array_foreach(messages, i, message)
+    {
+        if (good && (!json_is_string(json_object_get(message, "role")) ||
+                     !json_is_string(json_object_get(message, "content")))) {
+            good = 0;
+            fail(err, PITH_FORMAT,
+                 "%s: message %zu: wanted an object with the texts \"role\" and \"content\"", path,
+                 i + 1);
+        }
+    }
+    json_t *found = good ? json_incref(messages) : NULL;
+    json_decref(whole);
+    return found;
+}
+
+static char *state_path(const char *path)
+{
+    char *state = NULL;
+    return asprintf(&state, "%s.state", path) < 0 ? NULL : state;
+}
+
+pith_status chat_save(struct chat *c, const char *path, int with_state, struct pith_error *err)
+{
+    if (access(path, F_OK) == 0) {
+        json_t *old = read_messages(path, err);
+        if (!old)
+            return fail(err, PITH_STATE,
+                        "%s is there and holds no conversation; choose another name", path);
+        json_decref(old);
+    }
+    char name[256] = "", *state = state_path(path), *text = NULL;
+    pith_model_meta(c->model, "general.name", name, sizeof name);
+    json_t *whole = json_pack("{s:o, s:O}", "model", cli_json_text(name, strlen(name)), "messages",
+                              c->messages);
+    char *json = whole ? json_dumps(whole, JSON_INDENT(2)) : NULL;
+    json_decref(whole);
+    int why = 0;
+    if (json && asprintf(&text, "%s\n", json) < 0)
+        text = NULL;
+    free(json);
+    pith_status st = state && text ? PITH_OK : no_memory(err);
+    if (st == PITH_OK && with_state)
+        st = pith_save(c->session, 0, state, err);
+    if (st == PITH_OK && (why = cli_replace_file(path, text)))
+        st = fail(err, PITH_IO, "%s: cannot write: %s", path, strerror(why));
+    free(state);
+    free(text);
+    return st;
+}
+
+pith_status chat_load(struct chat *c, const char *path, struct pith_error *state_err,
+                      struct pith_error *err)
+{
+    json_t *messages = read_messages(path, err);
+    char *state = messages ? state_path(path) : NULL;
+    if (messages && !state) {
+        json_decref(messages);
+        no_memory(err);
+    }
+    if (!state)
+        return err->code;
+    state_err->code = PITH_OK;
+    if (access(state, F_OK) == 0)
+        pith_load(c->session, 0, state, state_err);
+    free(state);
+    json_decref(c->messages);
+    c->messages = messages;
+    c->n_left_out = 0;
+    count(c);
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- all of it */
+
+pith_status chat_open(struct chat *c, struct pith_error *err)
+{
+    c->form = pith_model_template(c->model, NULL, err);
+    if (!c->form)
+        return err->code;
+    c->messages = json_array();
+    return c->messages ? PITH_OK : no_memory(err);
+}
+
+void chat_close(struct chat *c)
+{
+    json_decref(c->messages);
+    c->messages = NULL;
+}

@@ -1,0 +1,54 @@
+/* chat.h -- a conversation with a model that has a chat template.
+ *
+ * chat.c keeps the messages and has them answered; it knows no terminal. chat_terminal.c is the
+ * program around it: prompt, commands, the answer as it is made. Messages are a JSON array as
+ * templates take it: [{"role": "system"|"user"|"assistant", "content": TEXT,
+ * "reasoning_content": TEXT where there is any}, ...]; a file of /save is {"model", "messages"}.
+ * Every answer renders the whole conversation; what its tokens have in common with the cached ones
+ * is reused. What fails, or is stopped before its first word, leaves the messages as they were. */
+#ifndef PITH_CLI_CHAT_H
+#define PITH_CLI_CHAT_H
+
+#include <jansson.h>
+#include <pith.h>
+
+struct chat {
+    pith_model *model; /* these are the caller's */
+    pith_session *session;
+    pith_sampler *sampler;
+    pith_grammar *grammar;              /* NULL: none */
+    struct pith_generate_params params; /* of every answer: limit, stop strings, context shift */
+    /* A piece of the answer, whole characters; returning 0 stops it. */
+    int (*show)(void *ctx, int is_reasoning, const char *text, size_t n);
+    void *ctx;
+
+    const pith_template *form;
+    json_t *messages;
+    size_t
+        n_left_out; /* oldest messages behind the system's that the model does not see any more */
+    int64_t n_used; /* tokens of the conversation */
+    int32_t n_answers;
+    int64_t n_read, n_cached, n_made; /* tokens over all answers */
+    struct pith_generate_result last;
+};
+
+/* Takes the fields above the gap as given. PITH_MISSING: the model has no template. */
+pith_status chat_open(struct chat *c, struct pith_error *err);
+void chat_close(struct chat *c);
+/* Adds the question and its answer. c->last tells how it ended; after PITH_STOP_CONTEXT *err has the numbers. */
+pith_status chat_ask(struct chat *c, const char *text, struct pith_error *err);
+/* Replaces the last answer. PITH_STATE: there is none. */
+pith_status chat_again(struct chat *c, struct pith_error *err);
+pith_status chat_system(struct chat *c, const char *text, struct pith_error *err); /* "": none */
+const char *chat_system_text(const struct chat *c);                                /* NULL: none */
+void chat_clear(struct chat *c); /* all but the system's message */
+/* An existing file that is no conversation is not replaced. The session's state goes to PATH.state when asked. */
+pith_status chat_save(struct chat *c, const char *path, int with_state, struct pith_error *err);
+/* *state_err says why PATH.state, which is there, cannot be used; the messages are loaded all the same. */
+pith_status chat_load(struct chat *c, const char *path, struct pith_error *state_err,
+                      struct pith_error *err);
+
+/* The program at the terminal. Returns an exit code. */
+int chat_run(struct chat *c, const char *system, const char *history, int verbose);
+
+#endif
