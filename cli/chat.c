@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "think.h"
 
 static pith_status fail(struct pith_error *err, pith_status code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -98,32 +97,30 @@ static char *render(const struct chat *c, int asks, size_t *n, struct pith_error
     return text;
 }
 
-/* Ids of the conversation, with asks = 1 up to where the answer begins. The template writes the start
- * token itself where the model wants one. */
-static int32_t *prompt(const struct chat *c, int asks, int64_t *n_ids, int *thinks,
+/* Ids of the conversation, with asks = 1 up to where the answer begins; *text (malloc, NULL allowed) is
+ * what they stand for. The template writes the start token itself where the model wants one. */
+static int32_t *prompt(const struct chat *c, int asks, int64_t *n_ids, char **text, size_t *n_bytes,
                        struct pith_error *err)
 {
-    static const char tag[] = "<think>";
-    size_t n, end;
-    char *text = render(c, asks, &n, err);
-    if (!text)
-        return NULL;
-    for (end = n; end > 0 && (text[end - 1] == '\n' || text[end - 1] == ' '); end--)
-        ;
-    *thinks = end >= strlen(tag) && !memcmp(text + end - strlen(tag), tag, strlen(tag));
-    int32_t *ids = cli_tokenize(c->model, text, n, PITH_PARSE_SPECIAL, n_ids, err);
-    free(text);
+    size_t n;
+    char *all = render(c, asks, &n, err);
+    int32_t *ids = all ? cli_tokenize(c->model, all, n, PITH_PARSE_SPECIAL, n_ids, err) : NULL;
+    if (ids && text) {
+        *text = all;
+        *n_bytes = n;
+    } else {
+        free(all);
+    }
     return ids;
 }
 
 static void count(struct chat *c)
 {
     struct pith_error ignored;
-    int thinks;
     c->n_used = 0;
     if (json_array_size(c->messages) == 0)
         return;
-    int32_t *ids = prompt(c, 0, &c->n_used, &thinks, &ignored);
+    int32_t *ids = prompt(c, 0, &c->n_used, NULL, NULL, &ignored);
     if (!ids) /* a template may refuse what is no whole exchange */
         c->n_used = pith_length(c->session, 0);
     free(ids);
@@ -142,20 +139,23 @@ static int leave_out(struct chat *c)
 }
 
 /* The prompt; where it was asked for, oldest exchanges make room for it and a quarter of the context behind it. */
-static int32_t *fitting_prompt(struct chat *c, int64_t *n_ids, int *thinks, struct pith_error *err)
+static int32_t *fitting_prompt(struct chat *c, int64_t *n_ids, char **text, size_t *n_bytes,
+                               struct pith_error *err)
 {
     int32_t n_ctx = pith_n_ctx(c->session);
     int64_t most = c->params.context_shift ? n_ctx - n_ctx / 4 : n_ctx;
-    int32_t *ids = prompt(c, 1, n_ids, thinks, err);
+    int32_t *ids = prompt(c, 1, n_ids, text, n_bytes, err);
     while (ids && *n_ids > most && c->params.context_shift && leave_out(c)) {
         free(ids);
-        ids = prompt(c, 1, n_ids, thinks, err);
+        free(*text);
+        *text = NULL;
+        ids = prompt(c, 1, n_ids, text, n_bytes, err);
     }
     if (ids && *n_ids > n_ctx) {
-        fail(
-            err, PITH_RANGE,
-            "the conversation has outgrown the context: n_prompt = %lld, n_ctx = %d, n_over = %lld",
-            (long long)*n_ids, n_ctx, (long long)(*n_ids - n_ctx));
+        fail(err, PITH_RANGE,
+             "the conversation has outgrown the context: n_prompt = %lld, n_ctx = %d, n_over = "
+             "%lld",
+             (long long)*n_ids, n_ctx, (long long)(*n_ids - n_ctx));
         free(ids);
         return NULL;
     }
@@ -166,45 +166,54 @@ static int32_t *fitting_prompt(struct chat *c, int64_t *n_ids, int *thinks, stru
 
 struct answer {
     struct chat *chat;
-    struct think think;
-    FILE *part[2]; /* the answer, the reasoning */
-    char *text[2];
-    size_t n[2];
+    pith_chat_parser *parser;
+    struct pith_error err; /* the parser's */
+    int stops;
 };
 
-static int show(void *ctx, int is_reasoning, const char *text, size_t n)
+static void on_event(void *ctx, const struct pith_chat_event *e)
 {
     struct answer *a = ctx;
-    fwrite(text, 1, n, a->part[is_reasoning]);
-    return a->chat->show(a->chat->ctx, is_reasoning, text, n);
+    if (!a->stops &&
+        !a->chat->show(a->chat->ctx, e->kind == PITH_CHAT_REASONING, e->text, e->n_bytes))
+        a->stops = 1;
 }
 
 static int on_text(void *ctx, const char *text, size_t n)
 {
-    return think_put(&((struct answer *)ctx)->think, text, n);
+    struct answer *a = ctx;
+    return pith_chat_feed(a->parser, text, n, &a->err) == PITH_OK && !a->stops;
 }
 
 static pith_status generate(struct chat *c, struct answer *a, struct pith_error *err)
 {
-    int thinks = 0;
     int64_t n_ids = 0;
-    int32_t *ids = fitting_prompt(c, &n_ids, &thinks, err);
-    if (!ids)
-        return err->code;
+    size_t n_text = 0;
+    char *text = NULL;
+    int32_t *ids = fitting_prompt(c, &n_ids, &text, &n_text, err);
+    struct pith_chat_params reading = PITH_CHAT_PARAMS_INIT;
+    reading.tools = "[]";
+    reading.prompt = text;
+    reading.prompt_bytes = n_text;
+    reading.on_event = on_event;
+    reading.ctx = a;
+    a->parser = ids ? pith_chat_open(c->form, &reading, err) : NULL;
     struct pith_generate_params p = c->params;
     p.tokens = ids;
     p.n_tokens = (size_t)n_ids;
     p.sampler = c->sampler;
     p.on_text = on_text;
     p.ctx = a;
-    a->think.state = thinks ? THINK_REASONING : THINK_UNDECIDED;
     if (c->grammar)
         pith_grammar_reset(c->grammar);
-    err->code = PITH_OK;
     struct pith_generate_result result = {.unfed = -1};
-    pith_status st = pith_generate(c->session, &p, &result, err);
-    think_end(&a->think);
+    pith_status st = a->parser ? pith_generate(c->session, &p, &result, err) : err->code;
+    if (st == PITH_OK && a->err.code == PITH_OK)
+        pith_chat_finish(a->parser, &a->err);
+    if (st == PITH_OK && a->err.code != PITH_OK)
+        st = fail(err, a->err.code, "%s", a->err.msg);
     free(ids);
+    free(text);
     if (st == PITH_OK) {
         c->last = result;
         c->n_answers++;
@@ -218,29 +227,24 @@ static pith_status generate(struct chat *c, struct answer *a, struct pith_error 
 /* Answers the last message. Stopped before its first word it is PITH_CANCELLED. */
 static pith_status answer(struct chat *c, struct pith_error *err)
 {
-    struct answer a = {.chat = c, .think = {.show = show, .ctx = &a}};
-    size_t left_out = c->n_left_out;
-    pith_status st = PITH_NOMEM;
-    for (int i = 0; i < 2; i++)
-        a.part[i] = open_memstream(&a.text[i], &a.n[i]);
-    if (a.part[0] && a.part[1])
-        st = generate(c, &a, err);
-    else
-        no_memory(err);
-    int whole = 1;
-    for (int i = 0; i < 2; i++)
-        whole = (!a.part[i] || fclose(a.part[i]) == 0) && whole;
-    if (st == PITH_OK && c->last.stop == PITH_STOP_CANCELLED && a.n[0] + a.n[1] == 0)
+    struct answer a = {.chat = c};
+    size_t left_out = c->n_left_out, n = 0, n_reasoning = 0;
+    const char *text = NULL, *reasoning = NULL;
+    pith_status st = generate(c, &a, err);
+    if (st == PITH_OK) {
+        text = pith_chat_text(a.parser, PITH_CHAT_CONTENT, &n);
+        reasoning = pith_chat_text(a.parser, PITH_CHAT_REASONING, &n_reasoning);
+    }
+    if (st == PITH_OK && c->last.stop == PITH_STOP_CANCELLED && n + n_reasoning == 0)
         st = fail(err, PITH_CANCELLED, "stopped");
-    if (st == PITH_OK && (!whole || !add(c, "assistant", a.text[0], a.n[0])))
+    if (st == PITH_OK && !add(c, "assistant", n ? text : "", n))
         st = no_memory(err);
-    if (st == PITH_OK && a.n[1])
+    if (st == PITH_OK && n_reasoning)
         json_object_set_new(json_array_get(c->messages, json_array_size(c->messages) - 1),
-                            "reasoning_content", cli_json_text(a.text[1], a.n[1]));
+                            "reasoning_content", cli_json_text(reasoning, n_reasoning));
     if (st != PITH_OK)
         c->n_left_out = left_out;
-    free(a.text[0]);
-    free(a.text[1]);
+    pith_chat_close(a.parser);
     return st;
 }
 
