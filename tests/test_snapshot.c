@@ -1,6 +1,7 @@
 /* test_snapshot.c -- save and load: what is loaded goes on with the same bits; anything else than what was saved for this session is
  * refused by name and leaves the session as it was: every truncation, every single-bit flip, other models, types and sizes. */
 #include <unistd.h>
+#include <xxhash.h>
 #include "run/session.h"
 #include "test.h"
 
@@ -222,6 +223,71 @@ static void refused(const char *what, pith_session *s, int32_t seq, const uint8_
     CHECK_MSG(st == want && strstr(err.msg, say), "%s: status %d, %s", what, (int)st, err.msg);
 }
 
+/* Where section `id` begins, 0: there is none. */
+static size_t section(const uint8_t *p, size_t n, uint32_t id)
+{
+    uint64_t length;
+    for (size_t at = 24; at + 24 <= n; at += 24 + (size_t)length) {
+        memcpy(&length, p + at + 8, sizeof length);
+        if (p[at] == id)
+            return at;
+    }
+    return 0;
+}
+
+static void seal(uint8_t *p, size_t at)
+{
+    uint64_t length, sum;
+    memcpy(&length, p + at + 8, sizeof length);
+    sum = XXH3_64bits(p + at, 16 + length);
+    memcpy(p + at + 16 + length, &sum, sizeof sum);
+}
+
+/* Checksums can be forged: values that no session has are refused with right ones. */
+static void test_forged(void)
+{
+    static const char *const overrides[] = {"gemma2.attention.sliding_window=int:70", NULL};
+    enum { N = 200, HEAD = 52, N_TAB = 4 };
+    static const struct {
+        const char *what;
+        int at; /* bytes into the head */
+        int32_t value;
+    } heads[] = {{"n below 0", 0, -1},        {"pure beyond n", 4, N + 1},
+                 {"edited twice", 8, 2},      {"pending unedited", 12, 1},
+                 {"a table too long", 16, 5}, {"torn beyond n", 20, N + 1}};
+    pith_model *m = synth("gemma2", 1, overrides);
+    pith_session *s = open_session(m, 1, 250, "f32");
+    size_t n;
+    REQUIRE(s && s->cache.n_groups == 2, "no session with a window");
+    feed(s, 0, N, 1);
+    uint8_t *p = snapshot(s, -1, &n), *copy = malloc(n);
+    size_t at = section(p, n, 2), table = at + 16 + HEAD + N * 4;
+    REQUIRE(at && table + 2 * N_TAB * 4 <= n, "no sequences");
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        memcpy(copy, p, n);
+        memcpy(copy + at + 16 + heads[i].at, &heads[i].value, 4);
+        seal(copy, at);
+        refused(heads[i].what, s, -1, copy, n, PITH_FORMAT, "impossible");
+    }
+    for (int g = 0; g < 2; g++)
+        for (int32_t k = 0; k < N_TAB; k++) {
+            int32_t page, none = -1;
+            memcpy(copy, p, n);
+            memcpy(&page, p + table + 4 * (g * N_TAB + k), sizeof page);
+            memcpy(copy + table + 4 * (g * N_TAB + k), &none, sizeof none);
+            seal(copy, at);
+            int seen = !s->cache.group[g].window || k >= (N + 1 - 70) / STEP_PAGE;
+            CHECK_MSG(!seen || page >= 0, "group %d has no page %d", g, k);
+            if (seen)
+                refused("a page that the next row sees", s, -1, copy, n, PITH_FORMAT, "impossible");
+        }
+    CHECK(pith_load_memory(s, -1, p, n, NULL) == PITH_OK);
+    free(p);
+    free(copy);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 static void test_mismatch(void)
 {
     static const char *const overrides[] = {"llama.rope.freq_base=float:5000", NULL};
@@ -274,6 +340,7 @@ int main(void)
     TEST(test_recurrent);
     TEST(test_damage);
     TEST(test_mismatch);
+    TEST(test_forged);
     static const char *const files[] = {"m.gguf", "all"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         unlink(in_dir(files[i]));

@@ -426,23 +426,42 @@ static int good_slots(const struct image *m)
     return 1;
 }
 
-/* Every slot of a group without a window has its page; no page is beyond the file's. */
+static int32_t position(const struct image *m, int32_t slot)
+{
+    return m->h.edited ? int_at(m->slot, 3 * (int64_t)slot) : slot;
+}
+
+/* No page is beyond the file's; every slot that a row to come sees (those of cache_can_resume) has one. */
 static int good_tables(const struct load *v, const struct image *m)
 {
     const struct cache *c = &v->s->cache;
     for (int g = 0; g < c->n_groups; g++) {
+        int32_t i = m->h.n - 1, window = c->group[g].window;
+        int32_t lo = window && i >= 0 ? position(m, i) + 1 - window : -1; /* the last not seen */
         for (int32_t k = 0; k < m->h.n_tab; k++) {
             int32_t page = int_at(m->table[g], k);
             if (page < -1 || page >= v->n_pages[g])
                 return 0;
         }
-        for (int32_t i = 0; !c->group[g].window && i < m->h.n; i++) {
+        for (; i >= 0 && position(m, i) > lo; i--) {
             int32_t src = m->h.edited ? int_at(m->slot, 3 * (int64_t)i + 1) : i;
-            if (src / STEP_PAGE >= m->h.n_tab || int_at(m->table[g], src / STEP_PAGE) < 0)
+            if (i < m->h.torn[g] || src / STEP_PAGE >= m->h.n_tab ||
+                int_at(m->table[g], src / STEP_PAGE) < 0)
                 return 0;
         }
     }
     return 1;
+}
+
+/* Does the head agree with itself? */
+static int good_head(const struct seq_head *h)
+{
+    int32_t most_pages = h->pending ? INT32_MAX : h->n / STEP_PAGE + (h->n % STEP_PAGE != 0);
+    int ok = h->n >= h->pending && h->n_tab >= 0 && h->n_tab <= most_pages && h->pure >= 0 &&
+             h->pure <= h->n && !(h->edited & ~1) && !(h->pending & ~1) && h->pending <= h->edited;
+    for (int g = 0; g < STEP_MAX_GROUPS; g++)
+        ok = ok && h->torn[g] >= 0 && h->torn[g] <= h->n;
+    return ok;
 }
 
 static pith_status check_sequence(const struct load *v, struct image *m, struct cursor *c,
@@ -454,15 +473,11 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
         return damaged_section(v, 1, err, "it is short");
     memcpy(&m->h, p, sizeof m->h);
     const struct seq_head *h = &m->h;
-    if (h->n < 0 || h->n_tab < 0 || h->pure < 0 || h->pure > h->n || (h->edited & ~1) ||
-        (h->pending & ~1) || h->pending > h->edited)
+    if (!good_head(h))
         return damaged_section(v, 1, err, "a sequence is impossible");
     if (h->n > s->n_ctx || h->n_tab > s->cache.cap_pages)
         return error_set(err, PITH_RANGE, "%s holds %d positions, the session has n_ctx = %d",
                          v->name, h->n, s->n_ctx);
-    for (int g = 0; g < STEP_MAX_GROUPS; g++)
-        if (h->torn[g] < 0 || h->torn[g] > h->n)
-            return damaged_section(v, 1, err, "a sequence is impossible");
     m->token = cursor_bytes(c, (uint64_t)h->n * 4, "tokens");
     m->slot = cursor_bytes(c, h->edited ? (uint64_t)h->n * 12 : 0, "slots");
     for (int g = 0; g < s->cache.n_groups; g++)
