@@ -384,6 +384,7 @@ static const struct {
     {"qwen3-coder", "", "<function=f>\n<parameter=n>\n7\n</parameter>\n<parameter=s>\n7\n</parameter>\n</function>\n</tool_call>",
      "['', '', [['f', {'n': 7, 's': '7'}]]]"},
     {"hermes", "<think>\n", "a\n</think>\n\nb", "['b', 'a', []]"},
+    {"hermes", "<think>\n", "<think>\na</think>b", "['b', 'a', []]"},
     {"hermes", "", "1 < 2 <tool", "['1 < 2 <tool', '', []]"},
     {"hermes", "", " a \n", "[' a \\n', '', []]"},
     {"hermes", "", "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>",

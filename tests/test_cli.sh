@@ -421,5 +421,11 @@ gives template_absent 1 'cannot open' template "$dir/absent.jinja" <<<'{}'
 printf '%s' '{{ 1 +' >"$dir/bad.jinja"
 gives template_syntax 1 'line 1' template "$dir/bad.jinja" <<<'{}'
 gives template_name_of_a_file 1 'no GGUF file' template "$dir/t.jinja" --name x <<<'{}'
+echo '<tool_call> <think>' >"$dir/h.jinja"
+same template_parse "$("$pith" template --parse "$dir/h.jinja" <<<'<think>a</think>b<tool_call>{"name":"f","arguments":{"n":1}}</tool_call>' | sed 's/,"id":"[0-9a-z]*"//')" \
+    '{"content":"b","reasoning":"a","tool_calls":[{"name":"f","arguments":{"n":1}}],"family":"hermes"}'
+echo '{}' >"$dir/tools.json"
+gives template_parse_tools 1 'wanted an array' template --parse "$dir/h.jinja" --tools "$dir/tools.json" <<<'a'
+gives template_tools_alone 1 'belong to --parse' template "$dir/h.jinja" --tools "$dir/tools.json" <<<'{}'
 
 finish

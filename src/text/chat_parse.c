@@ -252,7 +252,8 @@ static void say_held(struct pith_chat_parser *p, size_t n)
 /* How a marker fits at the begin of `t`, where `quiet` tells that nothing has been said since the last one. */
 static enum scan_result fits(const struct pith_chat_parser *p, const struct marker *m, struct slice t, int quiet, int final)
 {
-    if (p->mode == IN_REASONING ? m->kind != CLOSES : (m->kind == OPENS || m->kind == CLOSES) && !quiet)
+    int think = m->kind == OPENS || m->kind == CLOSES; /* opened twice: by the prompt and by the model */
+    if (p->mode == IN_REASONING ? !think || (m->kind == OPENS && !quiet) : think && !quiet)
         return SCAN_NO;
     if (m->kind == BARE)
         return quiet && !p->said[PITH_CHAT_CONTENT].n ? chat_starts(m->text, t, final) : SCAN_NO;
