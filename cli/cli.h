@@ -78,9 +78,9 @@ struct thread_opts {
     const char *affinity, *priority, *numa;
 };
 struct model_opts {
-    const char *path, *weights, *cache_k, *cache_v, *cache_dir;
+    const char *path, *weights, *cache_k, *cache_v, *cache_dir, *store_dir;
     struct thread_opts threads;
-    int64_t n_ctx, cache_limit;
+    int64_t n_ctx, cache_limit, store_limit;
     struct arg_texts overrides;
     int no_cache_dir, strict, verbose;
 };
@@ -111,6 +111,15 @@ struct model_opts {
     {.name = "--numa", ARG_FIELD(opts, member.threads.numa, ARG_CHOICE),                           \
      .choices = "off|spread|isolate", .env = "PITH_NUMA", .dflt = "off",                           \
      .help = "spread threads and weights over memory nodes, or stay on the node it starts on"}
+/* The prefix store's folder, for commands that want it. */
+#define ARGS_STORE(opts, member)                                                                   \
+    {.name = "--store-dir", .meta = "DIR", ARG_FIELD(opts, member.store_dir, ARG_TEXT),            \
+     .env = "PITH_STORE_DIR",                                                                      \
+     .help = "keep what was computed of prompts in this folder, so that later runs need not "      \
+             "compute their beginnings again; made if it is not there"},                           \
+    {.name = "--store-limit", .meta = "BYTES", ARG_FIELD(opts, member.store_limit, ARG_SIZE),      \
+     .lo = 1, .env = "PITH_STORE_LIMIT", .dflt = "32G",                                            \
+     .help = "bytes in that folder; what was unused for longest goes first"}
 #define CACHE_TYPES "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|iq4_nl"
 #define ARGS_MODEL_CACHE(opts, member)                                                             \
     {.name = "--cache-type-k", ARG_FIELD(opts, member.cache_k, ARG_CHOICE),                        \

@@ -62,6 +62,7 @@ static const struct arg args[] = {
      .help = "go on after the end token"},
     {.name = "--literal", ARG_FIELD(struct opts, literal, ARG_SWITCH),
      .help = "control tokens spelled out in the prompt are plain text"},
+    ARGS_STORE(struct opts, model),
     ARGS_MODEL(struct opts, model),
     {0},
 };

@@ -113,6 +113,8 @@ pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_
     params->n_ctx = n_ctx;
     params->cache_type_k = o->cache_k;
     params->cache_type_v = o->cache_v;
+    params->store_dir = o->store_dir;
+    params->store_limit = o->store_limit;
     pith_session *s = pith_session_open(m, params, &err);
     if (!s)
         *code = cli_fail(&err);

@@ -307,8 +307,12 @@ struct pith_session_params {
     int32_t n_threads_prefill; /* 0 = n_threads when given, else as the model */
     int64_t store_bytes; /* of full pages kept for prefixes to come, of running and ended sequences, beside those of n_tokens; 0 = none.
                           * None are kept for encoders, pooled sessions and models with recurrent layers */
+    /* A folder (made if need be) that gets these pages too, so that later sessions and other processes find them; store_bytes 0 then means
+     * one context's. NULL = none. What cannot be written or read is a line in the report. store_limit: bytes there, 0 = 32 GiB. */
+    const char *store_dir;
+    int64_t store_limit;
 };
-#define PITH_SESSION_PARAMS_INIT {sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0}
+#define PITH_SESSION_PARAMS_INIT {sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0, NULL, 0}
 
 PITH_API pith_session *pith_session_open(pith_model *m, const struct pith_session_params *params, struct pith_error *err);
 PITH_API void pith_session_close(pith_session *s);

@@ -214,7 +214,7 @@ static void test_miss(void)
     struct store_miss miss;
     for (int32_t i = 0; i < s->store.cap; i++)
         s->store.entry[i].token[17] ^= 1;
-    CHECK(store_match(&s->store, &s->cache, token, 199, &miss) == 0);
+    CHECK(store_match(&s->store, &s->cache, token, 199, 0, &miss) == 0);
     pith_session_close(s);
     pith_model_close(m);
 }

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -225,7 +226,8 @@ int file_read_small(const char *path, char *buf, size_t cap)
 /* ---------------------------------------------------------------- atomic writing */
 
 /* Creates a new file beside the target. The number behind the process id keeps writers of one
- * process apart and steps over what a crashed process of the same id has left. */
+ * process apart and steps over what a crashed process of the same id has left. It is locked while
+ * its writer lives (folder.c removes those that are not); where locks do not work nothing is. */
 static int open_tmp(struct file_writer *w)
 {
     static atomic_uint serial;
@@ -233,8 +235,14 @@ static int open_tmp(struct file_writer *w)
         unsigned i = atomic_fetch_add(&serial, 1);
         snprintf(w->tmp, sizeof w->tmp, "%s.tmp-%ld-%u", w->path, (long)getpid(), i);
         int fd = open(w->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0 || errno != EEXIST)
+        if (fd < 0 && errno != EEXIST)
+            return -1;
+        struct stat sb;
+        if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+            fstat(fd, &sb) == 0 && sb.st_nlink) /* else it was taken for a dead writer's */
             return fd;
+        if (fd >= 0)
+            close(fd);
     }
     return -1;
 }
@@ -243,7 +251,7 @@ pith_status file_writer_open(struct file_writer *w, const char *path, struct pit
 {
     w->f = NULL;
     w->n = 0;
-    w->failed_errno = 0;
+    w->failed_errno = w->unsynced = 0;
     if (!path || !*path)
         return error_set(err, PITH_RANGE, "no file name given");
     size_t len = strlen(path);
@@ -285,7 +293,8 @@ pith_status file_writer_commit(struct file_writer *w, struct pith_error *err)
         return error_set(err, PITH_STATE, "commit of a file that is not open for writing");
     /* The data must be on disk before the name is: after a power cut the name shows either the old
      * file or all of the new one. */
-    if (!w->failed_errno && (fflush(w->f) != 0 || fsync(fileno(w->f)) != 0))
+    if (!w->failed_errno &&
+        (fflush(w->f) != 0 || (!w->unsynced && fsync(fileno(w->f)) != 0)))
         w->failed_errno = errno;
     if (fclose(w->f) != 0 && !w->failed_errno)
         w->failed_errno = errno;

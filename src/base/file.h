@@ -31,6 +31,7 @@ struct file_writer {
     char path[4096], tmp[4128];
     uint64_t n;
     int failed_errno;
+    int unsynced; /* set after open: commit does not wait for the disk; for files that their readers check */
 };
 pith_status file_writer_open(struct file_writer *w, const char *path, struct pith_error *err);
 void file_writer_put(struct file_writer *w, const void *p, uint64_t n);

@@ -444,6 +444,27 @@ struct pool *pool_new(int n_threads, struct pith_error *err)
     return pool_new_at(n_threads, NULL, err);
 }
 
+/* Signals are for the host's threads: those that are started now inherit a full mask, but for a thread's own faults: a blocked one would
+ * end the process past the host's handler. Returns what it was before. */
+static sigset_t block_signals(void)
+{
+    static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t all, before;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+        sigdelset(&all, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    return before;
+}
+
+int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg)
+{
+    sigset_t before = block_signals();
+    int rc = pthread_create(thread, NULL, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc == 0;
+}
+
 struct pool *pool_new_at(int n_threads, const struct places *places, struct pith_error *err)
 {
     if (n_threads < 1 || n_threads > THREADS_MAX) {
@@ -465,13 +486,7 @@ struct pool *pool_new_at(int n_threads, const struct places *places, struct pith
             p->workers[i].place = places->set[i];
     }
     pthread_mutex_init(&p->turn, NULL);
-    sigset_t all, before; /* signals are for the host's threads: workers inherit a full mask */
-    sigfillset(&all);
-    /* but for a thread's own faults: a blocked one would end the process past the host's handler */
-    static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
-    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
-        sigdelset(&all, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before = block_signals();
     int rc = 0;
     for (int i = 1; i < n_threads && rc == 0; i++) {
         struct worker *w = &p->workers[i];

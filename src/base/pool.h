@@ -3,6 +3,7 @@
 #ifndef PITH_BASE_POOL_H
 #define PITH_BASE_POOL_H
 
+#include <pthread.h>
 #include "base/error.h"
 
 enum { THREADS_MAX = 256 };
@@ -27,6 +28,9 @@ void pool_run(struct pool *p, int n, pool_fn fn, void *ctx);
 typedef int (*pool_share_fn)(void *ctx, int ith);
 void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx);
 void pool_ring(struct pool *p);
+
+/* A thread beside all pools that takes none of the program's signals; 0: there is none. */
+int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg);
 
 /* Waiting for a 32-bit word to change: spin with pause for about spin_ns, then futex. */
 void wait_while_equal(const _Atomic(uint32_t) *word, uint32_t value, int64_t spin_ns);

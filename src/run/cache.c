@@ -1,4 +1,4 @@
-/* cache.c -- see cache.h. Page accounting only; what is in a page is the kernels' business. */
+/* cache.c -- see cache.h. Page accounting; what is in a page is the kernels' business, and read and written in canonical form only. */
 #include "run/cache_impl.h"
 
 #include <string.h>
@@ -16,10 +16,11 @@ static pith_status check_head(int32_t layer, const char *which, enum dtype t, in
 {
     if (d % dtypes[t].block == 0)
         return PITH_OK;
-    return error_set(err, PITH_UNSUPPORTED,
-                     "layer %d: heads of %s have %d elements, a cache of %s needs a multiple of %d; "
-                     "use f16 or bf16 for %s",
-                     layer, which, d, dtypes[t].name, dtypes[t].block, which);
+    return error_set(
+        err, PITH_UNSUPPORTED,
+        "layer %d: heads of %s have %d elements, a cache of %s needs a multiple of %d; "
+        "use f16 or bf16 for %s",
+        layer, which, d, dtypes[t].name, dtypes[t].block, which);
 }
 
 static int find_group(struct cache *c, int32_t window, int32_t device)
@@ -112,8 +113,11 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
     uint64_t one = 0; /* a page of every group */
     for (int g = 0; g < c->n_groups; g++)
         one += (uint64_t)c->group[g].page_bytes;
+    c->store_bytes = p->store_bytes;
+    if (p->store_context && c->store_bytes < one * (uint64_t)c->cap_pages)
+        c->store_bytes = one * (uint64_t)c->cap_pages;
     for (int g = 0; g < c->n_groups; g++)
-        TRY(make_pool(&c->group[g], p, one ? p->store_bytes / one : 0, err));
+        TRY(make_pool(&c->group[g], p, one ? c->store_bytes / one : 0, err));
     c->seq = mem_array((size_t)p->n_seq, sizeof *c->seq, PITH_MEM_CACHE);
     for (int32_t s = 0; c->seq && s < p->n_seq; s++) {
         struct cache_seq *q = &c->seq[s];
@@ -217,6 +221,48 @@ int32_t pages_available(const struct cache_group *g)
 {
     return g->n_free + g->n_pages - g->n_made;
 }
+
+/* ---------------------------------------------------------------- contents */
+
+static int is_of(const struct kv_layer *kv, int group)
+{
+    return kv->n_head_kv && kv->group == group;
+}
+
+uint64_t page_canonical(const struct cache *c, int group)
+{
+    uint64_t n = 0;
+    for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++)
+        if (is_of(kv, group))
+            n += (uint64_t)(kv_canonical_k(kv) + kv_canonical_v(kv));
+    return n;
+}
+
+void page_read(const struct cache *c, int group, int32_t page, uint8_t *out)
+{
+    const struct cache_group *g = &c->group[group];
+    struct device *d = c->devices[g->device];
+    for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++) {
+        if (!is_of(kv, group))
+            continue;
+        d->backend->page_read(d, kv, page_at(g, page), out, out + kv_canonical_k(kv));
+        out += kv_canonical_k(kv) + kv_canonical_v(kv);
+    }
+}
+
+void page_write(struct cache *c, int group, int32_t page, const uint8_t *in)
+{
+    const struct cache_group *g = &c->group[group];
+    struct device *d = c->devices[g->device];
+    for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++) {
+        if (!is_of(kv, group))
+            continue;
+        d->backend->page_write(d, kv, page_at(g, page), in, in + kv_canonical_k(kv));
+        in += kv_canonical_k(kv) + kv_canonical_v(kv);
+    }
+}
+
+/* ---------------------------------------------------------------- pages of sequences */
 
 /* Gives back pages of a window group that neither rows to come nor rows from `floor` on can see. */
 static void slide(struct cache_group *g, struct cache_seq *q, int group)

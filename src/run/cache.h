@@ -62,6 +62,7 @@ struct cache {
     struct device **devices;
     const struct kv_layer *kv; /* [n_layer] of the session */
     int32_t n_layer;
+    uint64_t store_bytes;
     struct store *store;       /* has pages to give back when there are none; NULL: there is none */
     struct cache_draft *draft; /* cache_edit.c's, from the first edit on */
 };
@@ -70,6 +71,7 @@ struct cache_params {
     int32_t n_ctx, n_seq, n_batch;
     int64_t n_tokens;
     uint64_t store_bytes; /* pages beyond those of n_tokens, for the store */
+    int store_context;    /* at least those of one context */
     enum dtype k_type, v_type;
 };
 

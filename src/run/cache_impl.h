@@ -14,6 +14,10 @@ pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t n, struc
 /* Makes sure that n pages can be taken once sequence `seq` (-1: all) has been emptied. */
 pith_status pages_replace(struct cache *c, int group, int32_t seq, int32_t n,
                           struct pith_error *err);
+/* A page in canonical form (kv_page.h): K and V of each layer of the group. */
+uint64_t page_canonical(const struct cache *c, int group); /* bytes */
+void page_read(const struct cache *c, int group, int32_t page, uint8_t *out);
+void page_write(struct cache *c, int group, int32_t page, const uint8_t *in); /* a new page */
 /* cache_edit.c: makes what editing needs, and the slots of q (NULL: of none). */
 pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err);
 /* cache_edit.c: gives back pages of a pending sequence that none of its first n slots lies in. */

@@ -11,25 +11,20 @@
  * A file is used when its first bytes are exactly what this model would write, its length is right and every matrix has its checksum. All of it
  * is read for that, by all threads: it is what the first token reads too, and it brings the pages in. Nothing of a file with a fault is used.
  *
- * Writers use a temporary name, sync and rename; several at once leave the last one's. The temporary file is locked while its writer lives:
- * one that is not locked was left by a crash and is removed by the next writer. The layout is the same for every instruction set.
+ * Writers use a temporary name, sync and rename; several at once leave the last one's; what a crash left the next writer removes (base/folder.h). The layout is the same for every instruction set.
  *
  * Not done: sharing one file among models that share matrices; compression; big-endian machines (the magic number differs there). */
 #include "run/packed_file.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 #include <xxhash.h>
 
+#include "base/folder.h"
 #include "base/mem.h"
 #include "run/model.h"
 
@@ -244,68 +239,23 @@ const void *packed_file_matrix(const struct packed_file *f, int32_t i)
 
 /* ---------------------------------------------------------------- room in the folder */
 
-struct old {
-    char name[64];
-    int64_t when;
-};
-
-static int ends_with(const char *s, size_t n, const char *end)
-{
-    size_t k = strlen(end);
-    return n >= k && !memcmp(s + n - k, end, k);
-}
-
-/* Looks through the folder: removes what crashed writers left, sums up the copies other than `mine`, and finds the oldest. */
-static uint64_t survey(DIR *dir, const char *mine, struct old *oldest)
-{
-    uint64_t sum = 0;
-    oldest->name[0] = 0;
-    rewinddir(dir);
-    for (struct dirent *d; (d = readdir(dir));) {
-        size_t n = strlen(d->d_name);
-        struct stat sb;
-        if (n < 16 || n >= sizeof oldest->name || !strstr(d->d_name, SUFFIX) ||
-            !strcmp(d->d_name, mine) || fstatat(dirfd(dir), d->d_name, &sb, AT_SYMLINK_NOFOLLOW) ||
-            !S_ISREG(sb.st_mode))
-            continue;
-        if (strstr(d->d_name, SUFFIX ".tmp-")) {
-            int fd = openat(dirfd(dir), d->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-            if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
-                unlinkat(dirfd(dir), d->d_name, 0);
-            if (fd >= 0)
-                close(fd);
-            continue;
-        }
-        if (!ends_with(d->d_name, n, SUFFIX))
-            continue;
-        sum += (uint64_t)sb.st_size;
-        int64_t when = (int64_t)sb.st_mtim.tv_sec * 1000000000 + sb.st_mtim.tv_nsec;
-        if (!oldest->name[0] || when < oldest->when) {
-            memcpy(oldest->name, d->d_name, n + 1);
-            oldest->when = when;
-        }
-    }
-    return sum;
-}
-
 /* 1 when a file of f->bytes may be written: within the folder's limit, for which the oldest copies go, and leaving a tenth of the file system
  * free. */
 static int make_room(const struct packed_file *f, const struct pith_model *m, struct str *note)
 {
     const char *folder = m->params.cache_dir;
     uint64_t limit = m->params.cache_limit ? m->params.cache_limit : DEFAULT_LIMIT;
-    DIR *dir = opendir(folder);
-    if (!dir) {
-        say(note, "packed copy not kept: %s: %s", folder, strerror(errno));
+    struct pith_error why;
+    struct statvfs fs;
+    uint64_t others;
+    error_clear(&why);
+    int ok = f->bytes <= limit;
+    if (ok && folder_tidy(folder, SUFFIX, strrchr(f->path, '/') + 1, limit - f->bytes, &others,
+                          &why) != PITH_OK) {
+        say(note, "packed copy not kept: %s", why.msg);
         return 0;
     }
-    struct old oldest;
-    struct statvfs fs;
-    const char *mine = strrchr(f->path, '/') + 1;
-    int ok = f->bytes <= limit;
-    while (ok && survey(dir, mine, &oldest) > limit - f->bytes && oldest.name[0])
-        ok = unlinkat(dirfd(dir), oldest.name, 0) == 0 || errno == ENOENT;
-    closedir(dir);
+    ok = ok && others <= limit - f->bytes;
     if (!ok) {
         say(note,
             "packed copy not kept: its %" PRIu64 " MiB exceed the limit of %" PRIu64 " MiB of %s",
@@ -369,8 +319,6 @@ static pith_status put_all(struct packed_file *f, const struct pith_model *m, st
 {
     struct sums sums = {.f = f, .e = entries(f->head)};
     struct head *h = (struct head *)(void *)f->head;
-    flock(fileno(w->f),
-          LOCK_EX | LOCK_NB); /* alive; where locks do not work, nobody cleans up either */
     pool_run(m->pool, m->n_threads, sums_worker, &sums);
     h->checksum = XXH3_64bits(f->head, f->head_bytes);
     file_writer_put(w, f->head, f->head_bytes);

@@ -1,9 +1,11 @@
-/* report.c -- what ran: per kind of op its kernel, device, calls, bytes, operations, time; every fallback by name; the kept copy of packed weights. */
+/* report.c -- what ran: per kind of op its kernel, device, calls, bytes, operations, time; every fallback by name; the kept copy of packed weights and the
+ * prefix store's folder. */
 #include "run/session.h"
 
 #include <string.h>
 
 #include "base/mem.h"
+#include "run/store_disk.h"
 
 struct group {
     const struct call *first;
@@ -70,6 +72,8 @@ void session_report(const struct pith_session *s, int json, struct str *out)
     int n = g ? collect(s, g) : 0;
     out->failed |= !g;
     put_copy(s->model, json, out);
+    if (s->store.disk)
+        store_disk_report(s->store.disk, json, out);
     str_printf(out,
                json ? "\"threads\": %d, \"threads_prefill\": %d, \"threads_refused\": %d, "
                       "\"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, "

@@ -99,7 +99,7 @@ pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *t
             return error_set(err, PITH_RANGE, "token %zu is %d, the vocabulary has 0..%d", i,
                              tokens[i], s->model->arch.hp.n_vocab - 1);
     struct store_miss miss;
-    int32_t stored = store_match(&s->store, &s->cache, tokens, (int32_t)n - 1, &miss);
+    int32_t stored = store_match(&s->store, &s->cache, tokens, (int32_t)n - 1, keep, &miss);
     if (miss.at > s->miss.at)
         s->miss = miss;
     cache_cut(&s->cache, seq, stored > keep ? 0 : keep);

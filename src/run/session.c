@@ -55,9 +55,10 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     s->n_batch = m->params.n_batch;
     s->causal = m->arch.hp.causal;
     int64_t all = (int64_t)s->n_ctx * s->n_seq, tokens = p->n_tokens ? p->n_tokens : all;
-    if (p->store_bytes < 0)
-        return error_set(err, PITH_RANGE, "store_bytes is %lld, wanted 0 or more",
-                         (long long)p->store_bytes);
+    if (p->store_bytes < 0 || p->store_limit < 0)
+        return error_set(err, PITH_RANGE,
+                         "store_bytes is %lld and store_limit %lld, wanted 0 or more",
+                         (long long)p->store_bytes, (long long)p->store_limit);
     if (tokens < 1)
         return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
                          (long long)p->n_tokens);
@@ -73,7 +74,8 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                                 .n_seq = s->n_seq,
                                 .n_batch = s->n_batch,
                                 .n_tokens = tokens < all ? tokens : all,
-                                .store_bytes = (uint64_t)p->store_bytes};
+                                .store_bytes = (uint64_t)p->store_bytes,
+                                .store_context = p->store_dir && !p->store_bytes};
     if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) ||
         !cache_type(p->cache_type_v, &cp->v_type, "V", err))
         return PITH_UNSUPPORTED;
@@ -183,6 +185,37 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     return PITH_OK;
 }
 
+/* What the bits of a page depend on beside its tokens, and what its place among the session's pages means. */
+static void store_root(const struct pith_session *s, uint64_t root[2])
+{
+    static const int32_t version[] = {PITH_VERSION_MAJOR, PITH_VERSION_MINOR, PITH_VERSION_PATCH,
+                                      STEP_PAGE};
+    XXH128_hash_t h = {s->model->fingerprint[0], s->model->fingerprint[1]};
+    uint64_t seed = XXH3_64bits(version, sizeof version);
+    for (int32_t l = 0; l < s->cache.n_layer; l++) {
+        const struct kv_layer *kv = &s->kv[l];
+        const struct cache_group *g = &s->cache.group[kv->group];
+        int32_t what[] = {kv->n_head_kv, kv->group,  g->window, kv->d_k,
+                          kv->d_v,       kv->k_type, kv->v_type};
+        seed = XXH3_64bits_withSeed(what, sizeof what, seed);
+        const char *device = s->model->devices[s->model->layer_device[l]]->backend->name;
+        seed = XXH3_64bits_withSeed(device, strlen(device), seed);
+    }
+    h = XXH3_128bits_withSeed(&h, sizeof h, seed);
+    root[0] = h.low64;
+    root[1] = h.high64;
+}
+
+static pith_status open_store(struct pith_session *s, const struct pith_session_params *p,
+                              struct pith_error *err)
+{
+    struct store_params sp = {.budget = s->cache.store_bytes,
+                              .dir = p->store_dir,
+                              .disk_limit = (uint64_t)p->store_limit};
+    store_root(s, sp.root);
+    return store_init(&s->store, &s->cache, &sp, err);
+}
+
 static pith_status open_all(struct pith_session *s, const struct pith_session_params *params,
                             struct pith_error *err)
 {
@@ -206,10 +239,8 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
                                                   .n_batch = s->n_batch,
                                                   .cache_limit = cache_limit(&s->cache)},
                        err));
-    if (s->causal && !s->pooled && !s->recurrent.n_blocks) {
-        uint64_t key[] = {m->fingerprint[0], m->fingerprint[1], cp.k_type, cp.v_type};
-        TRY(store_init(&s->store, &s->cache, cp.store_bytes, XXH3_64bits(key, sizeof key), err));
-    }
+    if (s->causal && !s->pooled && !s->recurrent.n_blocks)
+        TRY(open_store(s, params, err));
     TRY(compile(s, err));
     TRY(allocate(s, err));
 fail:

@@ -20,7 +20,6 @@
 #include "base/cursor.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "graph/kv_page.h"
 #include "run/cache_impl.h"
 #include "run/session.h"
 
@@ -95,7 +94,7 @@ struct save {
     int32_t first, n_seq;
     int32_t *number[STEP_MAX_GROUPS]; /* of each page in the file, -1: not in it */
     int32_t *pages[STEP_MAX_GROUPS], n_pages[STEP_MAX_GROUPS];
-    uint8_t *row; /* a layer's part of a page */
+    uint8_t *page;
 };
 
 /* Entries of the page tables that matter. */
@@ -138,22 +137,14 @@ static void put_sequences(struct out *o, const struct save *v)
 
 static void put_pages(struct out *o, const struct save *v)
 {
-    const struct pith_session *s = v->s;
-    for (int g = 0; g < s->cache.n_groups; g++) {
-        const struct cache_group *p = &s->cache.group[g];
-        struct device *d = s->cache.devices[p->device];
+    const struct cache *c = &v->s->cache;
+    for (int g = 0; g < c->n_groups; g++) {
         put(o, &v->n_pages[g], sizeof v->n_pages[g]);
-        for (int32_t i = 0; i < v->n_pages[g]; i++)
-            for (int32_t l = 0; l < s->cache.n_layer; l++) {
-                const struct kv_layer *kv = &s->kv[l];
-                if (kv->group != g || !kv->n_head_kv)
-                    continue;
-                int64_t k = kv_canonical_k(kv), bytes = k + kv_canonical_v(kv);
-                if (o->sum)
-                    d->backend->page_read(d, kv, p->base + v->pages[g][i] * p->page_bytes, v->row,
-                                          v->row + k);
-                put(o, v->row, (uint64_t)bytes);
-            }
+        for (int32_t i = 0; i < v->n_pages[g]; i++) {
+            if (o->sum)
+                page_read(c, g, v->pages[g][i], v->page);
+            put(o, v->page, page_canonical(c, g));
+        }
     }
 }
 
@@ -210,14 +201,12 @@ static void put_all(struct out *o, const struct save *v)
     }
 }
 
-static uint64_t longest_row(const struct pith_session *s)
+static uint64_t longest_page(const struct cache *c)
 {
-    int64_t most = 0;
-    for (int32_t l = 0; l < s->cache.n_layer; l++) {
-        int64_t n = s->kv[l].n_head_kv ? kv_canonical_k(&s->kv[l]) + kv_canonical_v(&s->kv[l]) : 0;
-        most = n > most ? n : most;
-    }
-    return (uint64_t)most;
+    uint64_t most = 0;
+    for (int g = 0; g < c->n_groups; g++)
+        most = page_canonical(c, g) > most ? page_canonical(c, g) : most;
+    return most;
 }
 
 /* Numbers the pages in use. */
@@ -230,8 +219,8 @@ static pith_status save_init(struct save *v, const struct pith_session *s, int32
     if (seq < -1 || seq >= s->n_seq)
         return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
                          seq, s->n_seq - 1);
-    v->row = mem_alloc(longest_row(s) + 1, PITH_MEM_SCRATCH);
-    int ok = v->row != NULL;
+    v->page = mem_alloc(longest_page(c) + 1, PITH_MEM_SCRATCH);
+    int ok = v->page != NULL;
     for (int g = 0; g < c->n_groups; g++) {
         size_t n = (size_t)c->group[g].n_made;
         v->number[g] = mem_array(n + 1, sizeof **v->number, PITH_MEM_SCRATCH);
@@ -253,7 +242,7 @@ static pith_status save_init(struct save *v, const struct pith_session *s, int32
 
 static void save_deinit(struct save *v)
 {
-    mem_free(v->row);
+    mem_free(v->page);
     for (int g = 0; g < STEP_MAX_GROUPS; g++) {
         mem_free(v->number[g]);
         mem_free(v->pages[g]);
@@ -492,20 +481,11 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
     return PITH_OK;
 }
 
-static uint64_t canonical_bytes(const struct pith_session *s, int group)
-{
-    uint64_t n = 0;
-    for (int32_t l = 0; l < s->cache.n_layer; l++)
-        if (s->kv[l].group == group && s->kv[l].n_head_kv)
-            n += (uint64_t)(kv_canonical_k(&s->kv[l]) + kv_canonical_v(&s->kv[l]));
-    return n;
-}
-
 static pith_status check_pages(struct load *v, struct pith_error *err)
 {
     struct cursor *c = &v->at[2];
     for (int g = 0; g < v->s->cache.n_groups; g++) {
-        uint64_t one = canonical_bytes(v->s, g);
+        uint64_t one = page_canonical(&v->s->cache, g);
         uint32_t n = cursor_u32(c, "count");
         if (n > INT32_MAX / 2 || (one && n > c->n / one))
             return damaged_section(v, 2, err, "it is short");
@@ -572,18 +552,10 @@ static void load_group(struct load *v, int g)
 {
     struct pith_session *s = v->s;
     struct cache_group *p = &s->cache.group[g];
-    struct device *d = s->cache.devices[p->device];
-    const uint8_t *at = v->pages[g];
+    uint64_t bytes = page_canonical(&s->cache, g);
     for (int32_t i = 0; i < v->n_pages[g]; i++) {
-        int32_t page = v->taken[i] = page_take(p, -1);
-        for (int32_t l = 0; l < s->cache.n_layer; l++) {
-            const struct kv_layer *kv = &s->kv[l];
-            if (kv->group != g || !kv->n_head_kv)
-                continue;
-            d->backend->page_write(d, kv, p->base + page * p->page_bytes, at,
-                                   at + kv_canonical_k(kv));
-            at += kv_canonical_k(kv) + kv_canonical_v(kv);
-        }
+        v->taken[i] = page_take(p, -1);
+        page_write(&s->cache, g, v->taken[i], v->pages[g] + (uint64_t)i * bytes);
     }
     for (int32_t i = 0; i < v->n_seq; i++)
         for (int32_t k = 0; k < v->image[i].h.n_tab; k++) {

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 #include "base/mem.h"
 #include "run/cache_impl.h"
+#include "run/store_disk.h"
 
 static uint64_t entry_bytes(const struct cache *c)
 {
@@ -14,16 +15,17 @@ static uint64_t entry_bytes(const struct cache *c)
     return n;
 }
 
-pith_status store_init(struct store *t, struct cache *c, uint64_t budget, uint64_t root,
+pith_status store_init(struct store *t, struct cache *c, const struct store_params *p,
                        struct pith_error *err)
 {
     memset(t, 0, sizeof *t);
-    uint64_t cap = entry_bytes(c) ? budget / entry_bytes(c) : 0;
+    t->spare = -1;
+    uint64_t cap = entry_bytes(c) ? p->budget / entry_bytes(c) : 0;
     if (!cap)
         return PITH_OK;
     t->cap = (int32_t)(cap < INT32_MAX / 4 ? cap : INT32_MAX / 4);
-    t->budget = budget;
-    t->root = root;
+    t->budget = p->budget;
+    memcpy(t->root, p->root, sizeof t->root);
     for (t->mask = 15; t->mask < (uint32_t)t->cap; t->mask = t->mask * 2 + 1)
         ;
     t->entry = mem_array((size_t)t->cap, sizeof *t->entry, PITH_MEM_CACHE);
@@ -38,11 +40,12 @@ pith_status store_init(struct store *t, struct cache *c, uint64_t budget, uint64
     for (int32_t i = 0; i < t->cap; i++)
         t->entry[i].next = i + 1 < t->cap ? i + 1 : -1;
     c->store = t;
-    return PITH_OK;
+    return p->dir ? store_disk_open(t, c, p, err) : PITH_OK;
 }
 
 void store_deinit(struct store *t) /* the pools go with the cache */
 {
+    store_disk_close(t->disk);
     mem_free(t->entry);
     mem_free(t->bucket);
     memset(t, 0, sizeof *t);
@@ -50,29 +53,37 @@ void store_deinit(struct store *t) /* the pools go with the cache */
 
 /* ---------------------------------------------------------------- finding */
 
-static uint64_t key_of(const struct store *t, int32_t parent, const int32_t *token)
+struct key {
+    uint64_t k[2];
+};
+
+/* The key of 64 tokens after the page with the key `parent`. */
+static struct key key_after(const uint64_t *parent, const int32_t *token)
 {
-    return XXH3_64bits_withSeed(token, STEP_PAGE * sizeof *token,
-                                parent < 0 ? t->root : t->entry[parent].key);
+    struct {
+        uint64_t parent[2];
+        int32_t token[STEP_PAGE];
+    } what;
+    memcpy(what.parent, parent, sizeof what.parent);
+    memcpy(what.token, token, sizeof what.token);
+    XXH128_hash_t h = XXH3_128bits(&what, sizeof what);
+    return (struct key){{h.low64, h.high64}};
+}
+
+static const uint64_t *key_of(const struct store *t, int32_t entry)
+{
+    return entry < 0 ? t->root : t->entry[entry].key;
 }
 
 /* The entry of 64 tokens after parent, -1: none. */
-static int32_t find(const struct store *t, int32_t parent, const int32_t *token)
+static int32_t find(const struct store *t, int32_t parent, struct key key, const int32_t *token)
 {
-    uint64_t key = key_of(t, parent, token);
-    int32_t i = t->bucket[key & t->mask];
-    while (i >= 0 && (t->entry[i].key != key || t->entry[i].parent != parent ||
-                      memcmp(t->entry[i].token, token, sizeof t->entry[i].token) != 0))
+    int32_t i = t->bucket[key.k[0] & t->mask];
+    while (i >= 0 &&
+           (memcmp(t->entry[i].key, key.k, sizeof key.k) != 0 || t->entry[i].parent != parent ||
+            memcmp(t->entry[i].token, token, sizeof t->entry[i].token) != 0))
         i = t->entry[i].next;
     return i;
-}
-
-/* Entry i pages before `leaf`. */
-static int32_t ancestor(const struct store *t, int32_t leaf, int32_t i)
-{
-    while (i-- > 0)
-        leaf = t->entry[leaf].parent;
-    return leaf;
 }
 
 /* The first page that a row after `pages` pages sees in a group. */
@@ -82,14 +93,52 @@ static int32_t first_seen(const struct cache_group *g, int32_t pages)
     return g->window && slot > 0 ? (int32_t)(slot / STEP_PAGE) : 0;
 }
 
-/* Does the chain that ends at `leaf` hold what a row after it sees in groups with a window? */
-static int can_go_on(const struct store *t, const struct cache *c, int32_t leaf, int32_t pages)
+/* A walk along the tokens of a prompt. */
+struct walk {
+    int32_t leaf, known;          /* the last entry on the way, after so many pages */
+    int32_t pages;                /* walked */
+    int32_t run[STEP_MAX_GROUPS]; /* the last so many pages are held */
+    struct key key;
+};
+
+/* One page on, in memory or (disk) the folder; 0: a group without a window has no such page. */
+static int walk_on(const struct store *t, const struct cache *c, struct walk *w,
+                   const int32_t *token, int disk)
 {
-    for (int g = 0; g < c->n_groups; g++)
-        for (int32_t i = pages - 1; c->group[g].window && i >= first_seen(&c->group[g], pages); i--)
-            if (t->entry[ancestor(t, leaf, pages - 1 - i)].page[g] < 0)
-                return 0;
+    w->key = key_after(w->key.k, token);
+    int32_t e = w->known == w->pages ? find(t, w->leaf, w->key, token) : -1;
+    if (e < 0 && !disk)
+        return 0;
+    for (int g = 0; g < c->n_groups; g++) {
+        int held =
+            (e >= 0 && t->entry[e].page[g] >= 0) || (disk && store_disk_has(t->disk, w->key.k, g));
+        if (!held && !c->group[g].window)
+            return 0;
+        w->run[g] = held ? w->run[g] + 1 : 0;
+    }
+    w->pages++;
+    if (e >= 0) {
+        w->leaf = e;
+        w->known = w->pages;
+    }
     return 1;
+}
+
+/* Pages up to where the tokens can be taken. */
+static int32_t walk(const struct store *t, const struct cache *c, const int32_t *token, int32_t n,
+                    int disk, struct walk *w)
+{
+    int32_t found = 0;
+    *w = (struct walk){.leaf = -1};
+    memcpy(w->key.k, t->root, sizeof t->root);
+    while ((w->pages + 1) * STEP_PAGE <= n &&
+           walk_on(t, c, w, token + w->pages * STEP_PAGE, disk)) {
+        int enough = 1;
+        for (int g = 0; g < c->n_groups; g++)
+            enough &= w->pages - w->run[g] <= first_seen(&c->group[g], w->pages);
+        found = enough ? w->pages : found;
+    }
+    return found;
 }
 
 /* Where the tokens leave the tree: the known page after parent that has most in common with them. */
@@ -111,45 +160,6 @@ static void find_miss(const struct store *t, int32_t parent, const int32_t *toke
     }
 }
 
-int32_t store_match(const struct store *t, const struct cache *c, const int32_t *token, int32_t n,
-                    struct store_miss *miss)
-{
-    int32_t leaf = -1, pages = 0, found = 0;
-    *miss = (struct store_miss){-1, -1};
-    while (t->cap && (pages + 1) * STEP_PAGE <= n) {
-        int32_t next = find(t, leaf, token + pages * STEP_PAGE);
-        if (next < 0)
-            break;
-        leaf = next;
-        if (can_go_on(t, c, leaf, ++pages))
-            found = pages;
-    }
-    if (t->cap)
-        find_miss(t, leaf, token, n, pages * STEP_PAGE, miss);
-    return found * STEP_PAGE;
-}
-
-void store_take(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t p)
-{
-    struct cache_seq *q = &c->seq[seq];
-    int32_t leaf = -1, pages = p / STEP_PAGE;
-    uint64_t now = ++t->clock;
-    for (int32_t i = 0; i < pages; i++) {
-        struct store_entry *e = &t->entry[leaf = find(t, leaf, token + i * STEP_PAGE)];
-        e->used = now;
-        for (int g = 0; g < c->n_groups; g++) {
-            if (i < first_seen(&c->group[g], pages) || e->page[g] < 0)
-                continue;
-            c->group[g].refs[e->page[g]]++;
-            q->pages[g][i] = e->page[g];
-            if (c->group[g].window)
-                e->used_window = now;
-        }
-    }
-    memcpy(q->token, token, (size_t)p * sizeof *token);
-    q->n = q->floor = q->pure = p;
-}
-
 /* ---------------------------------------------------------------- letting go */
 
 static void release(struct store *t, struct cache *c, struct store_entry *e, int windows_only)
@@ -166,7 +176,7 @@ static void release(struct store *t, struct cache *c, struct store_entry *e, int
 static void forget(struct store *t, struct cache *c, int32_t i)
 {
     struct store_entry *e = &t->entry[i];
-    int32_t *at = &t->bucket[e->key & t->mask];
+    int32_t *at = &t->bucket[e->key[0] & t->mask];
     while (*at != i)
         at = &t->entry[*at].next;
     *at = e->next;
@@ -178,39 +188,44 @@ static void forget(struct store *t, struct cache *c, int32_t i)
     t->free = i;
 }
 
-/* 1: letting it go frees a page of the group; group -1: no matter which, nor whether sequences use it. */
+/* 1: letting it go frees a page of the group; group -1: an entry. */
 static int frees(const struct cache *c, const struct store_entry *e, int group, int windows_only)
 {
-    if (group < 0 && !windows_only)
-        return 1;
-    for (int g = 0; g < c->n_groups; g++)
-        if (e->page[g] >= 0 && (!windows_only || c->group[g].window) &&
-            (group < 0 || (g == group && c->group[g].refs[e->page[g]] == 1)))
-            return 1;
-    return 0;
+    if (group < 0)
+        return !windows_only;
+    const struct cache_group *g = &c->group[group];
+    return e->page[group] >= 0 && (!windows_only || g->window) && g->refs[e->page[group]] == 1;
 }
 
-/* Lets the least recently used go; spare: an entry that stays. */
-static int evict(struct store *t, struct cache *c, int group, int32_t spare)
+static int32_t oldest(const struct store *t, const struct cache *c, int group, int *windows_only)
 {
     int32_t victim = -1;
-    int windows_only = 0;
-    uint64_t oldest = UINT64_MAX;
+    uint64_t when = UINT64_MAX;
     for (int32_t i = 0; i < t->cap; i++) {
         const struct store_entry *e = &t->entry[i];
-        if (!e->used || i == spare)
+        if (!e->used || i == t->spare || e->saved == STORE_SAVING)
             continue;
-        if (e->used_window < oldest && frees(c, e, group, 1)) {
+        if (e->used_window < when && frees(c, e, group, 1)) {
             victim = i;
-            windows_only = 1;
-            oldest = e->used_window;
+            *windows_only = 1;
+            when = e->used_window;
         }
-        if (!e->n_children && e->used < oldest && frees(c, e, group, 0)) {
+        if (!e->n_children && e->used < when && frees(c, e, group, 0)) {
             victim = i;
-            windows_only = 0;
-            oldest = e->used;
+            *windows_only = 0;
+            when = e->used;
         }
     }
+    return victim;
+}
+
+/* Lets the least recently used go; what only waits to be written is waited for. */
+int store_evict(struct store *t, struct cache *c, int group)
+{
+    int windows_only = 0;
+    int32_t victim = oldest(t, c, group, &windows_only);
+    while (victim < 0 && t->disk && store_disk_wait(t->disk))
+        victim = oldest(t, c, group, &windows_only);
     if (victim < 0)
         return 0;
     if (windows_only)
@@ -220,48 +235,73 @@ static int evict(struct store *t, struct cache *c, int group, int32_t spare)
     return 1;
 }
 
-int store_evict(struct store *t, struct cache *c, int group)
-{
-    return evict(t, c, group, -1);
-}
-
 /* ---------------------------------------------------------------- taking in */
 
-static int32_t add(struct store *t, struct cache *c, int32_t parent, const int32_t *token)
+/* The entry of 64 tokens after parent, -1: there is no room for it. */
+static int32_t find_or_add(struct store *t, struct cache *c, int32_t parent, const int32_t *token,
+                           int32_t *known)
 {
-    while (t->free < 0)
-        if (!evict(t, c, -1, parent))
-            return -1;
-    int32_t i = t->free;
+    struct key key = key_after(key_of(t, parent), token);
+    int32_t i = find(t, parent, key, token), room = 1;
+    *known = i >= 0;
+    if (*known) {
+        t->entry[i].used = t->clock;
+        return i;
+    }
+    t->spare = parent;
+    while (t->free < 0 && room)
+        room = store_evict(t, c, -1);
+    t->spare = -1;
+    if (!room)
+        return -1;
+    i = t->free;
     struct store_entry *e = &t->entry[i];
     t->free = e->next;
+    e->used = t->clock;
     e->parent = parent;
     e->n_children = 0;
-    e->key = key_of(t, parent, token);
+    e->saved = STORE_UNSAVED;
+    memcpy(e->key, key.k, sizeof e->key);
     memcpy(e->token, token, sizeof e->token);
     for (int g = 0; g < STEP_MAX_GROUPS; g++)
         e->page[g] = -1;
-    e->next = t->bucket[e->key & t->mask];
-    t->bucket[e->key & t->mask] = i;
+    e->next = t->bucket[key.k[0] & t->mask];
+    t->bucket[key.k[0] & t->mask] = i;
     if (parent >= 0)
         t->entry[parent].n_children++;
     return i;
+}
+
+/* The page of a group becomes the entry's; one reference is its. */
+static void hold(struct store *t, const struct cache *c, struct store_entry *e, int g, int32_t page)
+{
+    e->page[g] = page;
+    t->bytes += (uint64_t)c->group[g].page_bytes;
+    t->held[g]++;
+    if (c->group[g].window)
+        e->used_window = t->clock;
+}
+
+static void save(struct store *t, struct store_entry *e)
+{
+    if (!t->disk || e->saved != STORE_UNSAVED)
+        return;
+    e->saved = STORE_SAVING;
+    store_disk_put(t->disk, e);
 }
 
 /* Pages the entry has not yet and the sequence has. */
 static void fill(struct store *t, struct cache *c, struct store_entry *e, const struct cache_seq *q,
                  int32_t page)
 {
-    for (int g = 0; g < c->n_groups; g++) {
+    for (int g = 0; g < c->n_groups && e->saved != STORE_SAVING; g++) {
         if (e->page[g] >= 0 || q->pages[g][page] < 0)
             continue;
-        e->page[g] = q->pages[g][page];
-        c->group[g].refs[e->page[g]]++;
-        t->bytes += (uint64_t)c->group[g].page_bytes;
-        t->held[g]++;
-        if (c->group[g].window)
-            e->used_window = t->clock;
+        c->group[g].refs[q->pages[g][page]]++;
+        hold(t, c, e, g, q->pages[g][page]);
+        e->saved = STORE_UNSAVED;
     }
+    save(t, e);
 }
 
 void store_publish(struct store *t, struct cache *c, int32_t seq)
@@ -273,20 +313,104 @@ void store_publish(struct store *t, struct cache *c, int32_t seq)
         return;
     }
     t->clock++;
-    for (int32_t i = 0; i < pages; i++) {
+    for (int32_t i = 0, known; i < pages; i++) {
         const int32_t *token = q->token + i * STEP_PAGE;
         for (int k = 0; k < STEP_PAGE; k++)
             if (token[k] < 0) /* an embedding row: its number does not tell it */
                 return;
-        int32_t e = find(t, parent, token), known = e >= 0;
-        if (!known && (e = add(t, c, parent, token)) < 0)
+        if ((parent = find_or_add(t, c, parent, token, &known)) < 0)
             return;
-        t->entry[e].used = t->clock;
         if (!known || i >= q->published)
-            fill(t, c, &t->entry[e], q, i);
-        while (t->bytes > t->budget && evict(t, c, -1, e))
-            ;
-        parent = e;
+            fill(t, c, &t->entry[parent], q, i);
     }
     q->published = pages;
+}
+
+/* ---------------------------------------------------------------- giving out */
+
+static int fetch_page(struct store *t, struct cache *c, struct store_entry *e, int g)
+{
+    if (pages_need(c, g, 0, 1, NULL) != PITH_OK)
+        return 0;
+    int32_t page = page_take(&c->group[g], -1);
+    int ok = store_disk_read(t->disk, c, e, g, page);
+    if (ok)
+        hold(t, c, e, g, page);
+    else
+        page_unref(&c->group[g], &page);
+    return ok;
+}
+
+/* Brings what a sequence of p tokens needs from the folder to memory, as far as it can. */
+static void fetch(struct store *t, struct cache *c, const int32_t *token, int32_t p)
+{
+    int32_t parent = -1, pages = p / STEP_PAGE;
+    t->clock++;
+    for (int32_t i = 0, known, ok = 1; i < pages && ok; i++, token += STEP_PAGE) {
+        if ((parent = find_or_add(t, c, parent, token, &known)) < 0)
+            return;
+        struct store_entry *e = &t->entry[t->spare = parent];
+        if (!known)
+            e->saved = STORE_SAVED;
+        for (int g = 0; g < c->n_groups && ok; g++)
+            if (e->page[g] < 0 && e->saved != STORE_SAVING && i >= first_seen(&c->group[g], pages))
+                ok = fetch_page(t, c, e, g);
+    }
+    t->spare = -1;
+}
+
+int32_t store_match(struct store *t, struct cache *c, const int32_t *token, int32_t n, int32_t kept,
+                    struct store_miss *miss)
+{
+    enum { TRIES = 4 }; /* files may turn out to be damaged; then there is a shorter way, or none */
+    struct walk w;
+    int32_t found = 0;
+    *miss = (struct store_miss){-1, -1};
+    if (!t->cap)
+        return 0;
+    for (int i = 0; i < TRIES && t->disk; i++) {
+        int32_t far = walk(t, c, token, n, 1, &w);
+        if (far * STEP_PAGE <= kept || far == walk(t, c, token, n, 0, &w))
+            break;
+        fetch(t, c, token, far * STEP_PAGE);
+    }
+    found = walk(t, c, token, n, 0, &w);
+    find_miss(t, w.leaf, token, n, w.pages * STEP_PAGE, miss);
+    return found * STEP_PAGE;
+}
+
+/* Marks the files of a chain of entries as used; files that another process has removed are written again. */
+static void touch(struct store *t, int32_t leaf)
+{
+    for (; t->disk && leaf >= 0; leaf = t->entry[leaf].parent) {
+        struct store_entry *e = &t->entry[leaf];
+        if (e->saved != STORE_SAVED || store_disk_touch(t->disk, e))
+            continue;
+        e->saved = STORE_UNSAVED;
+        save(t, e);
+    }
+}
+
+void store_take(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t p)
+{
+    struct cache_seq *q = &c->seq[seq];
+    int32_t leaf = -1, pages = p / STEP_PAGE;
+    uint64_t now = ++t->clock;
+    for (int32_t i = 0; i < pages; i++) {
+        struct store_entry *e =
+            &t->entry[leaf = find(t, leaf, key_after(key_of(t, leaf), token + i * STEP_PAGE),
+                                  token + i * STEP_PAGE)];
+        e->used = now;
+        for (int g = 0; g < c->n_groups; g++) {
+            if (i < first_seen(&c->group[g], pages) || e->page[g] < 0)
+                continue;
+            c->group[g].refs[e->page[g]]++;
+            q->pages[g][i] = e->page[g];
+            if (c->group[g].window)
+                e->used_window = now;
+        }
+    }
+    memcpy(q->token, token, (size_t)p * sizeof *token);
+    touch(t, leaf);
+    q->n = q->floor = q->pure = p;
 }

@@ -9,19 +9,26 @@
  * there up to p and those with a window w have theirs over [p - w, p).
  *
  * What goes when the budget is spent, or when sequences need pages: the least recently used leaf, or, by itself, the pages of groups with a
- * window of any entry, which serve only who goes on near them. Everything is allocated at open; nothing here fails. */
+ * window of any entry, which serve only who goes on near them. Everything is allocated at open; nothing here fails.
+ *
+ * With a folder (store_disk.h) every page is also written there, behind the back of who computes, and what a prompt wants and memory has
+ * not is brought back from there. An entry that waits to be written stays. */
 #ifndef PITH_RUN_STORE_H
 #define PITH_RUN_STORE_H
 
 #include "run/cache.h"
 
+enum store_saved { STORE_UNSAVED, STORE_SAVING, STORE_SAVED };
+
 struct store_entry {
-    uint64_t key;
+    uint64_t key[2];
     int32_t parent, next; /* -1: the root; the next of the bucket, or of the free list */
     int32_t n_children;
     uint64_t used, used_window;    /* when, by the store's clock; 0: the entry is free */
     int32_t page[STEP_MAX_GROUPS]; /* -1: not held */
     int32_t token[STEP_PAGE];
+    int32_t next_save;  /* of those that wait, -1: the last */
+    _Atomic(int) saved; /* enum store_saved; while SAVING pages and tokens stay as they are */
 };
 
 struct store {
@@ -29,8 +36,10 @@ struct store {
     int32_t *bucket;           /* [mask + 1] */
     uint32_t mask;
     int32_t cap, free;
+    int32_t spare;                 /* an entry in the making, which stays; -1: none */
     int32_t held[STEP_MAX_GROUPS]; /* pages */
-    uint64_t clock, bytes, budget, root;
+    uint64_t clock, bytes, budget, root[2];
+    struct store_disk *disk; /* NULL: there is no folder */
 };
 
 /* What a prompt met that was not it. */
@@ -39,14 +48,20 @@ struct store_miss {
         token; /* the first position that differs and the token known there; -1: nothing differs */
 };
 
-/* budget: bytes of pages held at most; 0: nothing is. root: hash of what the bits of a page depend on beside its tokens. */
-pith_status store_init(struct store *t, struct cache *c, uint64_t budget, uint64_t root,
+struct store_params {
+    uint64_t budget;  /* bytes of pages held at most; 0: nothing is */
+    uint64_t root[2]; /* hash of what the bits of a page depend on beside its tokens */
+    const char *dir;  /* NULL: only memory */
+    uint64_t disk_limit;
+};
+
+pith_status store_init(struct store *t, struct cache *c, const struct store_params *p,
                        struct pith_error *err);
-void store_deinit(struct store *t);
+void store_deinit(struct store *t); /* before the cache's: what waits to be written is */
 /* Takes in the full pages of a sequence. */
 void store_publish(struct store *t, struct cache *c, int32_t seq);
-/* The longest boundary up to which the tokens can be taken. */
-int32_t store_match(const struct store *t, const struct cache *c, const int32_t *token, int32_t n,
+/* The longest boundary up to which the tokens can be taken. What is longer than `kept` and only in the folder is brought to memory. */
+int32_t store_match(struct store *t, struct cache *c, const int32_t *token, int32_t n, int32_t kept,
                     struct store_miss *miss);
 /* Makes an empty sequence hold them up to there. */
 void store_take(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t p);
