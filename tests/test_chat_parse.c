@@ -468,6 +468,45 @@ static void random_texts(void)
     }
 }
 
+/* Every allocation refused in turn: PITH_NOMEM or all as it should be, and nothing is left behind. */
+static void refused_memory(void)
+{
+    static const char *const rows[][2] = {
+        {"seed", "<seed:think>a</seed:think>b<seed:tool_call><function=f><parameter=o>{'k': [1]}</parameter></function></seed:tool_call>"},
+        {"hermes", "b<think>a</think><tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"o\\\": {}}\"}</tool_call>"},
+        {"llama-3", "[f(n=1, s='x')]"},
+    };
+    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+        struct pith_chat_params params = PITH_CHAT_PARAMS_INIT;
+        const char *text = rows[row][1];
+        params.family = rows[row][0];
+        params.prompt = "x";
+        params.prompt_bytes = 1;
+        params.tools = tools;
+        long before = atomic_load(&hook.blocks);
+        for (long n = 0; n < 1000; n++) {
+            struct pith_error err = {0};
+            atomic_store(&hook.asked, 0);
+            atomic_store(&hook.refused, 0);
+            atomic_store(&hook.refuse_at, n);
+            pith_chat_parser *p = pith_chat_open(NULL, &params, &err);
+            pith_status st = p ? PITH_OK : err.code;
+            for (size_t i = 0; text[i] && st == PITH_OK; i++)
+                st = pith_chat_feed(p, text + i, 1, &err);
+            st = st == PITH_OK ? pith_chat_finish(p, &err) : st;
+            atomic_store(&hook.refuse_at, -1);
+            CHECK_MSG(st != PITH_OK || pith_chat_n_calls(p) == 1, "%s, refusal %ld: the call is lost", rows[row][0], n);
+            pith_chat_close(p);
+            CHECK_MSG(atomic_load(&hook.blocks) == before, "refusal %ld: blocks are held", n);
+            if (!atomic_load(&hook.refused)) {
+                CHECK_MSG(st == PITH_OK && n > 5, "status %d after %ld allocations", st, n);
+                break;
+            }
+            CHECK_MSG(st == PITH_NOMEM, "%s, refusal %ld: status %d", rows[row][0], n, st);
+        }
+    }
+}
+
 static void arguments(void)
 {
     struct pith_error err;
@@ -505,10 +544,12 @@ static void grammar(void)
 
 int main(void)
 {
+    hook_install();
     TEST(published_templates);
     TEST(other_forms);
     TEST(no_tools);
     TEST(random_texts);
+    TEST(refused_memory);
     TEST(arguments);
     TEST(grammar);
     return test_end();

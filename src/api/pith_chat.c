@@ -16,12 +16,11 @@ const char *pith_chat_family(const pith_template *t)
     return chat_format_name(format_of(t));
 }
 
-/* What the template gives for one short message: whether it opens the reasoning. One that refuses it opens nothing. */
-static void usual_prompt(const pith_template *t, struct str *prompt)
+/* What the template gives for one short message: whether it opens the reasoning. One that refuses it opens nothing. 0: no memory. */
+static int usual_prompt(const pith_template *t, struct str *prompt)
 {
     static const char vars[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"add_generation_prompt\": true}";
-    if (t)
-        jinja_render((const struct jinja *)t, vars, sizeof vars - 1, NULL, prompt, NULL);
+    return !t || jinja_render((const struct jinja *)t, vars, sizeof vars - 1, NULL, prompt, NULL) != PITH_NOMEM;
 }
 
 pith_chat_parser *pith_chat_open(const pith_template *t, const struct pith_chat_params *params, struct pith_error *err)
@@ -39,11 +38,12 @@ pith_chat_parser *pith_chat_open(const pith_template *t, const struct pith_chat_
         return NULL;
     }
     str_init(&prompt, PITH_MEM_SCRATCH);
-    if (!p.prompt) {
-        usual_prompt(t, &prompt);
+    int ok = p.prompt || usual_prompt(t, &prompt);
+    if (!p.prompt)
         spec.prompt = (struct slice){prompt.p, prompt.n};
-    }
-    pith_chat_parser *parser = chat_parse_new(&spec, err);
+    if (!ok)
+        error_set(err, PITH_NOMEM, "pith_chat_open: out of memory for the template's prompt");
+    pith_chat_parser *parser = ok ? chat_parse_new(&spec, err) : NULL;
     str_deinit(&prompt);
     return parser;
 }

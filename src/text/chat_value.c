@@ -320,6 +320,15 @@ static const struct jtree *first_of(const struct jtree *o, const char *const *ke
     return v;
 }
 
+/* NULL: no JSON, or no memory, which the arena remembers. */
+static const struct jtree *read_json(struct arena *a, struct slice text)
+{
+    struct pith_error why = {0};
+    const struct jtree *v = jtree_read(a, text.p, text.n, &why);
+    a->failed |= why.code == PITH_NOMEM;
+    return v;
+}
+
 static int written(struct arena *a, const struct jtree *v, struct slice *out)
 {
     struct str s;
@@ -334,7 +343,7 @@ static int written(struct arena *a, const struct jtree *v, struct slice *out)
 
 int chat_object(struct arena *a, struct slice text, struct slice *out)
 {
-    const struct jtree *v = jtree_read(a, text.p, text.n, NULL);
+    const struct jtree *v = read_json(a, text);
     return v && v->kind == JTREE_OBJECT && written(a, v, out);
 }
 
@@ -365,7 +374,7 @@ static int call_of(struct arena *a, const struct jtree *o, struct chat_call *cal
 
 int chat_calls_of_json(struct arena *a, struct slice text, struct chat_call **out, uint32_t *n)
 {
-    const struct jtree *v = jtree_read(a, text.p, text.n, NULL);
+    const struct jtree *v = read_json(a, text);
     if (!v)
         return 0;
     *n = v->kind == JTREE_ARRAY ? v->n : 1;
