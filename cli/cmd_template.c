@@ -72,7 +72,8 @@ static json_t *parts_of(const pith_chat_parser *p, const pith_template *t)
     json_object_set_new(o, "reasoning", cli_json_text(text, n));
     for (int32_t i = 0; i < pith_chat_n_calls(p); i++) {
         const struct pith_chat_event *e = pith_chat_call(p, i);
-        json_t *given = json_loadb(e->text, e->n_bytes, JSON_ALLOW_NUL, NULL), *call = json_object();
+        json_t *given = json_loadb(e->text, e->n_bytes, JSON_ALLOW_NUL, NULL),
+               *call = json_object();
         json_object_set_new(call, "name", cli_json_text(e->name, strlen(e->name)));
         json_object_set_new(call, "arguments", given ? given : cli_json_text(e->text, e->n_bytes));
         json_object_set_new(call, "id", cli_json_text(e->id, strlen(e->id)));
@@ -90,13 +91,15 @@ static int parse(const struct opts *o, const pith_template *t, const char *answe
     struct pith_chat_params params = PITH_CHAT_PARAMS_INIT;
     char *tools = NULL, *prompt = NULL;
     size_t n_tools;
-    int code = (o->tools && cli_read_file(o->tools, &tools, &n_tools)) || (o->prompt && cli_read_file(o->prompt, &prompt, &params.prompt_bytes))
+    int code = (o->tools && cli_read_file(o->tools, &tools, &n_tools)) ||
+                       (o->prompt && cli_read_file(o->prompt, &prompt, &params.prompt_bytes))
                    ? CLI_USE
                    : CLI_OK;
     params.tools = tools;
     params.prompt = prompt;
     pith_chat_parser *p = code == CLI_OK ? pith_chat_open(t, &params, &err) : NULL;
-    if (code == CLI_OK && (!p || pith_chat_feed(p, answer, n, &err) != PITH_OK || pith_chat_finish(p, &err) != PITH_OK))
+    if (code == CLI_OK && (!p || pith_chat_feed(p, answer, n, &err) != PITH_OK ||
+                           pith_chat_finish(p, &err) != PITH_OK))
         code = cli_say(CLI_USE, "%s", err.msg);
     if (code == CLI_OK) {
         json_t *parts = parts_of(p, t);

@@ -19,22 +19,29 @@ const char *pith_chat_family(const pith_template *t)
 /* What the template gives for one short message: whether it opens the reasoning. One that refuses it opens nothing. 0: no memory. */
 static int usual_prompt(const pith_template *t, struct str *prompt)
 {
-    static const char vars[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"add_generation_prompt\": true}";
-    return !t || jinja_render((const struct jinja *)t, vars, sizeof vars - 1, NULL, prompt, NULL) != PITH_NOMEM;
+    static const char vars[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], "
+                               "\"add_generation_prompt\": true}";
+    return !t || jinja_render((const struct jinja *)t, vars, sizeof vars - 1, NULL, prompt, NULL) !=
+                     PITH_NOMEM;
 }
 
-pith_chat_parser *pith_chat_open(const pith_template *t, const struct pith_chat_params *params, struct pith_error *err)
+pith_chat_parser *pith_chat_open(const pith_template *t, const struct pith_chat_params *params,
+                                 struct pith_error *err)
 {
     struct pith_chat_params p = PITH_CHAT_PARAMS_INIT;
     struct str prompt;
     error_clear(err);
     if (params_take(&p, sizeof p, params, "pith_chat_params", err) != PITH_OK)
         return NULL;
-    struct chat_parse_spec spec = {format_of(t), slice_of(p.tools), {p.prompt, p.prompt_bytes}, p.on_event, p.ctx};
+    struct chat_parse_spec spec = {
+        format_of(t), slice_of(p.tools), {p.prompt, p.prompt_bytes}, p.on_event, p.ctx};
     if (p.family)
         spec.format = chat_format_named(p.family);
     if (!spec.format || (!p.prompt && p.prompt_bytes)) {
-        error_set(err, PITH_RANGE, spec.format ? "pith_chat_open: prompt is NULL" : "pith_chat_open: there is no family \"%s\"", p.family);
+        error_set(err, PITH_RANGE,
+                  spec.format ? "pith_chat_open: prompt is NULL"
+                              : "pith_chat_open: there is no family \"%s\"",
+                  p.family);
         return NULL;
     }
     str_init(&prompt, PITH_MEM_SCRATCH);
@@ -53,7 +60,8 @@ void pith_chat_close(pith_chat_parser *p)
     chat_parse_free(p);
 }
 
-pith_status pith_chat_feed(pith_chat_parser *p, const char *text, size_t n_bytes, struct pith_error *err)
+pith_status pith_chat_feed(pith_chat_parser *p, const char *text, size_t n_bytes,
+                           struct pith_error *err)
 {
     error_clear(err);
     if (!p || (!text && n_bytes))
@@ -64,7 +72,8 @@ pith_status pith_chat_feed(pith_chat_parser *p, const char *text, size_t n_bytes
 pith_status pith_chat_finish(pith_chat_parser *p, struct pith_error *err)
 {
     error_clear(err);
-    return p ? chat_parse_finish(p, err) : error_set(err, PITH_RANGE, "pith_chat_finish: parser is NULL");
+    return p ? chat_parse_finish(p, err)
+             : error_set(err, PITH_RANGE, "pith_chat_finish: parser is NULL");
 }
 
 const char *pith_chat_text(const pith_chat_parser *p, pith_chat_kind kind, size_t *n_bytes)
@@ -85,7 +94,8 @@ const struct pith_chat_event *pith_chat_call(const pith_chat_parser *p, int32_t 
     return p ? chat_parse_call(p, i) : NULL;
 }
 
-int64_t pith_chat_grammar(const pith_template *t, const char *tools, const char **trigger, char *buf, size_t cap, struct pith_error *err)
+int64_t pith_chat_grammar(const pith_template *t, const char *tools, const char **trigger,
+                          char *buf, size_t cap, struct pith_error *err)
 {
     struct str schema;
     const char *behind;

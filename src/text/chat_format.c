@@ -4,16 +4,32 @@
 #include "base/error.h"
 #include "text/chat_impl.h"
 
-#define NEEDS(...) {__VA_ARGS__}
-#define NO_NEEDS {NULL}
+#define NEEDS(...)                                                                                 \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define NO_NEEDS                                                                                   \
+    {                                                                                              \
+        NULL                                                                                       \
+    }
 #define THINK(open, close) open, close
-#define NO_THINK NULL, NULL
-#define DROPS(...) {__VA_ARGS__}
-#define NO_DROPS {NULL}
-#define CALLS(...) {__VA_ARGS__}
+#define NO_THINK           NULL, NULL
+#define DROPS(...)                                                                                 \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define NO_DROPS                                                                                   \
+    {                                                                                              \
+        NULL                                                                                       \
+    }
+#define CALLS(...)                                                                                 \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
 #define GRAMMAR(trigger, name, args, many) trigger, name, args, many
-#define NO_GRAMMAR NULL, NULL, NULL, 0
-#define FORMAT(name, needs, think, drops, calls, grammar) {name, needs, think, drops, calls, grammar},
+#define NO_GRAMMAR                         NULL, NULL, NULL, 0
+#define FORMAT(name, needs, think, drops, calls, grammar)                                          \
+    {name, needs, think, drops, calls, grammar},
 
 static const struct chat_format formats[] = {
 #include "text/chat_formats.def"
@@ -48,7 +64,8 @@ const char *chat_format_name(const struct chat_format *f)
 
 /* ---------------------------------------------------------------- the grammar of calls */
 
-static void put_tool(struct str *s, const struct chat_format *f, const struct jtree *name, const struct jtree *schema)
+static void put_tool(struct str *s, const struct chat_format *f, const struct jtree *name,
+                     const struct jtree *schema)
 {
     str_putz(s, "{\"type\":\"object\",\"properties\":{");
     str_json(s, f->name_key, strlen(f->name_key));
@@ -85,10 +102,12 @@ static int has_ref(const struct jtree *root)
     return 0;
 }
 
-static pith_status put_tools(const struct chat_format *f, const struct jtree *tools, struct str *s, struct pith_error *err)
+static pith_status put_tools(const struct chat_format *f, const struct jtree *tools, struct str *s,
+                             struct pith_error *err)
 {
     int i = 0;
-    str_putz(s, f->many ? "{\"type\":\"array\",\"minItems\":1,\"items\":{\"anyOf\":[" : "{\"anyOf\":[");
+    str_putz(s, f->many ? "{\"type\":\"array\",\"minItems\":1,\"items\":{\"anyOf\":["
+                        : "{\"anyOf\":[");
     for (const struct jtree *t = tools->first; t; t = t->next, i++) {
         const struct jtree *fn = jtree_get(t, "function");
         fn = fn && fn->kind == JTREE_OBJECT ? fn : t;
@@ -107,11 +126,13 @@ static pith_status put_tools(const struct chat_format *f, const struct jtree *to
     return PITH_OK;
 }
 
-pith_status chat_format_grammar(const struct chat_format *f, struct slice tools, struct str *schema, const char **trigger,
-                                struct pith_error *err)
+pith_status chat_format_grammar(const struct chat_format *f, struct slice tools, struct str *schema,
+                                const char **trigger, struct pith_error *err)
 {
     if (!f->trigger)
-        return error_set(err, PITH_UNSUPPORTED, "calls of family \"%s\" are not one JSON text: no grammar holds them", f->name);
+        return error_set(err, PITH_UNSUPPORTED,
+                         "calls of family \"%s\" are not one JSON text: no grammar holds them",
+                         f->name);
     struct arena a;
     struct pith_error own;
     err = err ? err : &own;
@@ -124,7 +145,8 @@ pith_status chat_format_grammar(const struct chat_format *f, struct slice tools,
     if (st == PITH_OK)
         st = put_tools(f, v, schema, err);
     if (st == PITH_OK && schema->failed)
-        st = error_set(err, PITH_NOMEM, "out of memory for the grammar of %zu bytes of tools", tools.n);
+        st = error_set(err, PITH_NOMEM, "out of memory for the grammar of %zu bytes of tools",
+                       tools.n);
     *trigger = f->trigger;
     arena_deinit(&a);
     return st;

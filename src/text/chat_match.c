@@ -40,8 +40,8 @@ static int is_space(char c)
 
 static int word_char(char c)
 {
-    return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (unsigned char)c >= 0x80 ||
-           (c && strchr("_-.:/@", c));
+    return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') ||
+           (unsigned char)c >= 0x80 || (c && strchr("_-.:/@", c));
 }
 
 /* [name( or name( : what calls in Python's syntax begin with. */
@@ -68,7 +68,8 @@ enum scan_result chat_starts(const char *op, struct slice text, int final)
     for (;;) {
         if (*op == ' ' || *op == '\n') {
             size_t n = 0;
-            while (n < text.n && n <= CHAT_NAME_MAX && is_space(text.p[n])) /* bounded: looked at anew with every piece */
+            while (n < text.n && n <= CHAT_NAME_MAX &&
+                   is_space(text.p[n])) /* bounded: looked at anew with every piece */
                 n++;
             text = (struct slice){text.p + n, text.n - n};
             op++;
@@ -164,7 +165,8 @@ static enum match_result group(struct run *r)
 {
     struct chat_match *m = r->m;
     const char *behind = behind_group(m->op);
-    enum scan_result leave = chat_starts(behind, r->left, r->final), in = chat_starts(m->op + 2, r->left, r->final);
+    enum scan_result leave = chat_starts(behind, r->left, r->final),
+                     in = chat_starts(m->op + 2, r->left, r->final);
     if (leave == SCAN_END || (leave == SCAN_NO && in == SCAN_NO))
         m->op = behind;
     else if (leave == SCAN_MORE || in == SCAN_MORE)
@@ -221,7 +223,8 @@ static enum match_result until(struct run *r)
         if (!hit)
             break;
         i = (size_t)(hit - r->left.p);
-        if (memcmp(hit, lit, n) != 0 || (quoted == SCAN_END && (i < 12 || memcmp(hit - 3, shut, 3) != 0)))
+        if (memcmp(hit, lit, n) != 0 ||
+            (quoted == SCAN_END && (i < 12 || memcmp(hit - 3, shut, 3) != 0)))
             continue;
         struct slice found = {r->left.p, i - (size_t)(line_end && i && hit[-1] == '\n')};
         if (m->op[1] == 'k') {
@@ -231,7 +234,8 @@ static enum match_result until(struct run *r)
             m->type_at = m->at;
             m->n_type = found.n;
         } else {
-            chat_put_value(&m->args, found, part(r, m->type_at, m->n_type), tool(r), part(r, m->key_at, m->n_key));
+            chat_put_value(&m->args, found, part(r, m->type_at, m->n_type), tool(r),
+                           part(r, m->key_at, m->n_key));
         }
         return advance(r, i, 2);
     }
@@ -269,7 +273,8 @@ static enum match_result calls(struct run *r, struct slice text)
              : kind == 'p' ? chat_calls_of_python(&a, text, &list, &n)
                            : chat_object(&a, text, &one.args);
     for (uint32_t i = 0; ok && i < n; i++) {
-        ok = !m->only_known || (r->tools ? chat_tool(r->tools, list[i].name) != NULL : list[i].args.n > 0);
+        ok = !m->only_known ||
+             (r->tools ? chat_tool(r->tools, list[i].name) != NULL : list[i].args.n > 0);
         list[i].args = list[i].args.n ? list[i].args : SLICE("{}");
     }
     enum match_result res = ok ? MATCH_DONE : arena_ok(&a) ? no(r, text.n) : MATCH_NOMEM;
@@ -291,7 +296,8 @@ static enum match_result scanned(struct run *r)
     if (m->scan == 0) {
         m->json = (struct json_scan){.state = 0};
         m->py = (struct py_scan){.depth = 0};
-        enum scan_result begin = python ? starts_python(r->left, r->final, 0) : chat_starts(m->op, r->left, r->final);
+        enum scan_result begin =
+            python ? starts_python(r->left, r->final, 0) : chat_starts(m->op, r->left, r->final);
         if (begin != SCAN_END)
             return begin == SCAN_NO ? no(r, 0) : more(r);
     }
@@ -325,7 +331,8 @@ static enum match_result whole(struct run *r)
     struct chat_call call = {{m->name, m->n_name}, {m->id, m->n_id}, {NULL, 0}};
     struct arena a;
     arena_init(&a, PITH_MEM_SCRATCH);
-    int ok = chat_object(&a, (struct slice){m->args.p, m->args.n}, &call.args); /* a key twice is no call */
+    int ok = chat_object(&a, (struct slice){m->args.p, m->args.n},
+                         &call.args); /* a key twice is no call */
     enum match_result res = ok ? hand_on(r, &call) : arena_ok(&a) ? no(r, 0) : MATCH_NOMEM;
     arena_deinit(&a);
     if (res == MATCH_DONE) {
@@ -381,7 +388,8 @@ static enum match_result one_op(struct run *r)
     }
 }
 
-enum match_result chat_match_run(struct chat_match *m, struct slice text, int final, const struct jtree *tools, chat_take take, void *ctx)
+enum match_result chat_match_run(struct chat_match *m, struct slice text, int final,
+                                 const struct jtree *tools, chat_take take, void *ctx)
 {
     struct run r = {m, text, {NULL, 0}, final, tools, take, ctx};
     while (*m->op) {

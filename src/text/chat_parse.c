@@ -24,19 +24,19 @@ struct pith_chat_parser {
     struct chat_parse_spec spec;
     struct marker markers[N_MARKERS];
     int n_markers;
-    uint8_t begins[256]; /* some marker begins with this byte */
-    struct arena arena;  /* tools, calls */
+    uint8_t begins[256];       /* some marker begins with this byte */
+    struct arena arena;        /* tools, calls */
     const struct jtree *tools; /* NULL: not known */
     uint64_t seed;             /* of ids */
     enum mode mode;
     struct str text; /* read and not yet given out, from `head` on */
     size_t head;
     struct str said[2], gap; /* by pith_chat_kind; gap: white space that may belong to a marker */
-    int quiet;         /* nothing but white space since the last marker or the begin */
-    int marked;        /* a marker since the last thing said */
+    int quiet;               /* nothing but white space since the last marker or the begin */
+    int marked;              /* a marker since the last thing said */
     struct chat_match match;
-    uint32_t tried;    /* bit i: markers[i] has been tried here */
-    size_t reach;      /* farthest failure of those */
+    uint32_t tried; /* bit i: markers[i] has been tried here */
+    size_t reach;   /* farthest failure of those */
     struct pith_chat_event *calls;
     uint32_t n_calls, cap_calls;
     int done, failed;
@@ -44,7 +44,8 @@ struct pith_chat_parser {
 
 /* ---------------------------------------------------------------- open, close */
 
-static void add_marker(struct pith_chat_parser *p, enum marker_kind kind, const char *text, int call)
+static void add_marker(struct pith_chat_parser *p, enum marker_kind kind, const char *text,
+                       int call)
 {
     if (!text)
         return;
@@ -95,7 +96,8 @@ static pith_status take_prompt(struct pith_chat_parser *p, struct slice prompt)
 static pith_status no_memory(struct pith_chat_parser *p, struct pith_error *err)
 {
     p->failed = 1;
-    return error_set(err, PITH_NOMEM, "out of memory for a model's answer of %zu bytes", p->said[0].n + p->said[1].n + p->text.n);
+    return error_set(err, PITH_NOMEM, "out of memory for a model's answer of %zu bytes",
+                     p->said[0].n + p->said[1].n + p->text.n);
 }
 
 struct pith_chat_parser *chat_parse_new(const struct chat_parse_spec *spec, struct pith_error *err)
@@ -203,7 +205,8 @@ static void enter(struct pith_chat_parser *p, enum mode mode)
 /* Nine letters and digits, of which some families allow no more; the same for the same answer. */
 static void make_id(const struct pith_chat_parser *p, const struct chat_call *call, char id[10])
 {
-    uint64_t h = p->seed ^ slice_hash(call->args) ^ (slice_hash(call->name) + p->n_calls) * 0x9e3779b97f4a7c15u;
+    uint64_t h = p->seed ^ slice_hash(call->args) ^
+                 (slice_hash(call->name) + p->n_calls) * 0x9e3779b97f4a7c15u;
     h = slice_hash((struct slice){(const char *)&h, sizeof h});
     for (int i = 0; i < 9; i++, h /= 36)
         id[i] = "0123456789abcdefghijklmnopqrstuvwxyz"[h % 36];
@@ -215,13 +218,16 @@ static pith_status take_call(void *ctx, const struct chat_call *call)
     struct pith_chat_parser *p = ctx;
     char id[10];
     make_id(p, call, id);
-    if (!mem_grow(&p->calls, &p->cap_calls, (uint64_t)p->n_calls + 1, sizeof *p->calls, PITH_MEM_META))
+    if (!mem_grow(&p->calls, &p->cap_calls, (uint64_t)p->n_calls + 1, sizeof *p->calls,
+                  PITH_MEM_META))
         return PITH_NOMEM;
     struct pith_chat_event *e = &p->calls[p->n_calls];
-    *e = (struct pith_chat_event){.kind = PITH_CHAT_CALL, .n_bytes = call->args.n, .index = (int32_t)p->n_calls};
+    *e = (struct pith_chat_event){
+        .kind = PITH_CHAT_CALL, .n_bytes = call->args.n, .index = (int32_t)p->n_calls};
     e->text = arena_strndup(&p->arena, call->args.p, call->args.n);
     e->name = arena_strndup(&p->arena, call->name.p, call->name.n);
-    e->id = call->id.n ? arena_strndup(&p->arena, call->id.p, call->id.n) : arena_strndup(&p->arena, id, 9);
+    e->id = call->id.n ? arena_strndup(&p->arena, call->id.p, call->id.n)
+                       : arena_strndup(&p->arena, id, 9);
     if (!arena_ok(&p->arena))
         return PITH_NOMEM;
     p->n_calls++;
@@ -250,9 +256,11 @@ static void say_held(struct pith_chat_parser *p, size_t n)
 }
 
 /* How a marker fits at the begin of `t`, where `quiet` tells that nothing has been said since the last one. */
-static enum scan_result fits(const struct pith_chat_parser *p, const struct marker *m, struct slice t, int quiet, int final)
+static enum scan_result fits(const struct pith_chat_parser *p, const struct marker *m,
+                             struct slice t, int quiet, int final)
 {
-    int think = m->kind == OPENS || m->kind == CLOSES; /* opened twice: by the prompt and by the model */
+    int think =
+        m->kind == OPENS || m->kind == CLOSES; /* opened twice: by the prompt and by the model */
     if (p->mode == IN_REASONING ? !think || (m->kind == OPENS && !quiet) : think && !quiet)
         return SCAN_NO;
     if (m->kind == BARE)
@@ -311,7 +319,8 @@ static int step_text(struct pith_chat_parser *p, int final)
             continue;
         }
         for (int k = 0; k < p->n_markers; k++) {
-            enum scan_result fit = fits(p, &p->markers[k], (struct slice){t.p + i, t.n - i}, quiet, final);
+            enum scan_result fit =
+                fits(p, &p->markers[k], (struct slice){t.p + i, t.n - i}, quiet, final);
             more |= fit == SCAN_MORE;
             end |= fit == SCAN_END;
         }

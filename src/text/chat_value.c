@@ -22,7 +22,19 @@ static struct slice trim(struct slice s)
 
 /* ---------------------------------------------------------------- where a value ends */
 
-enum { S_BEGIN, S_VALUE, S_ITEM, S_MEMBER, S_KEY, S_COLON, S_AFTER, S_STRING, S_ESCAPE, S_HEX, S_WORD };
+enum {
+    S_BEGIN,
+    S_VALUE,
+    S_ITEM,
+    S_MEMBER,
+    S_KEY,
+    S_COLON,
+    S_AFTER,
+    S_STRING,
+    S_ESCAPE,
+    S_HEX,
+    S_WORD
+};
 
 static int in_object(const struct json_scan *s)
 {
@@ -67,7 +79,8 @@ static int between(struct json_scan *s, char c)
         s->state = S_AFTER;
         return 1;
     }
-    if (value && s->state != S_BEGIN && (c == '-' || (c >= '0' && c <= '9') || (c && strchr("tfn", c)))) {
+    if (value && s->state != S_BEGIN &&
+        (c == '-' || (c >= '0' && c <= '9') || (c && strchr("tfn", c)))) {
         s->state = S_WORD;
         return 1;
     }
@@ -94,7 +107,9 @@ enum scan_result json_scan(struct json_scan *s, const char *p, size_t n, size_t 
     for (; *i < n; ++*i) {
         char c = p[*i];
         int ok = 1;
-        if (s->state == S_WORD && !((c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c && strchr("+-.", c))))
+        if (s->state == S_WORD &&
+            !((c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') ||
+              (c && strchr("+-.", c))))
             s->state = S_AFTER;
         if (s->state >= S_STRING && s->state <= S_HEX)
             ok = in_string(s, c);
@@ -246,7 +261,7 @@ static int number(struct literal *l)
 
 static int word(struct literal *l)
 {
-    static const char *const words[][2] = {{"true", "true"}, {"True", "true"}, {"false", "false"},
+    static const char *const words[][2] = {{"true", "true"},   {"True", "true"}, {"false", "false"},
                                            {"False", "false"}, {"null", "null"}, {"None", "null"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         size_t n = strlen(words[i][0]);
@@ -392,7 +407,8 @@ int chat_calls_of_json(struct arena *a, struct slice text, struct chat_call **ou
 
 static int name_char(char c)
 {
-    return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_' || c == '.' || c == '-';
+    return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_' ||
+           c == '.' || c == '-';
 }
 
 static struct slice py_name(struct literal *l)
@@ -483,21 +499,25 @@ static unsigned kinds_of(const struct jtree *schema, int depth)
     static const struct {
         const char *name;
         unsigned kinds;
-    } types[] = {{"null", 1u << JTREE_NULL}, {"boolean", 1u << JTREE_TRUE | 1u << JTREE_FALSE},
-                 {"number", 1u << JTREE_NUMBER}, {"integer", 1u << JTREE_NUMBER}, {"string", 1u << JTREE_STRING},
-                 {"array", 1u << JTREE_ARRAY}, {"object", 1u << JTREE_OBJECT}};
+    } types[] = {{"null", 1u << JTREE_NULL},     {"boolean", 1u << JTREE_TRUE | 1u << JTREE_FALSE},
+                 {"number", 1u << JTREE_NUMBER}, {"integer", 1u << JTREE_NUMBER},
+                 {"string", 1u << JTREE_STRING}, {"array", 1u << JTREE_ARRAY},
+                 {"object", 1u << JTREE_OBJECT}};
     const struct jtree *type = jtree_get(schema, "type"), *any = jtree_get(schema, "anyOf");
     unsigned kinds = 0;
-    for (const struct jtree *t = type && type->kind == JTREE_ARRAY ? type->first : type; t; t = t == type ? NULL : t->next)
+    for (const struct jtree *t = type && type->kind == JTREE_ARRAY ? type->first : type; t;
+         t = t == type ? NULL : t->next)
         for (size_t i = 0; t->kind == JTREE_STRING && i < sizeof types / sizeof *types; i++)
             kinds |= slice_eq_z(t->text, types[i].name) ? types[i].kinds : 0;
     any = any ? any : jtree_get(schema, "oneOf");
-    for (const struct jtree *s = any && any->kind == JTREE_ARRAY && depth ? any->first : NULL; s; s = s->next)
+    for (const struct jtree *s = any && any->kind == JTREE_ARRAY && depth ? any->first : NULL; s;
+         s = s->next)
         kinds |= kinds_of(s, depth - 1);
     if (kinds)
         return kinds;
     const struct jtree *list = jtree_get(schema, "enum");
-    for (const struct jtree *v = list && list->kind == JTREE_ARRAY ? list->first : NULL; v; v = v->next)
+    for (const struct jtree *v = list && list->kind == JTREE_ARRAY ? list->first : NULL; v;
+         v = v->next)
         kinds |= 1u << v->kind;
     return kinds;
 }
@@ -512,13 +532,20 @@ static unsigned argument_kinds(const struct jtree *tool, struct slice key)
 static enum jtree_kind kind_of_json(struct slice s)
 {
     switch (s.p[0]) {
-    case '"': return JTREE_STRING;
-    case '{': return JTREE_OBJECT;
-    case '[': return JTREE_ARRAY;
-    case 't': return JTREE_TRUE;
-    case 'f': return JTREE_FALSE;
-    case 'n': return JTREE_NULL;
-    default: return JTREE_NUMBER;
+    case '"':
+        return JTREE_STRING;
+    case '{':
+        return JTREE_OBJECT;
+    case '[':
+        return JTREE_ARRAY;
+    case 't':
+        return JTREE_TRUE;
+    case 'f':
+        return JTREE_FALSE;
+    case 'n':
+        return JTREE_NULL;
+    default:
+        return JTREE_NUMBER;
     }
 }
 
@@ -547,13 +574,15 @@ static void put_by_kinds(struct str *out, struct slice text, unsigned kinds)
     str_deinit(&json);
 }
 
-void chat_put_value(struct str *out, struct slice text, struct slice type, const struct jtree *tool, struct slice key)
+void chat_put_value(struct str *out, struct slice text, struct slice type, const struct jtree *tool,
+                    struct slice key)
 {
     static const char open[] = "<![CDATA[", close[] = "]]>";
     size_t n = sizeof open - 1, m = sizeof close - 1;
     if (text.n >= n + m && !memcmp(text.p, open, n) && !memcmp(text.p + text.n - m, close, m))
         str_json(out, text.p + n, text.n - n - m);
-    else if (slice_eq_z(type, "string") || slice_eq_z(type, "true")) /* "true": the text says whether it is a string */
+    else if (slice_eq_z(type, "string") ||
+             slice_eq_z(type, "true")) /* "true": the text says whether it is a string */
         str_json(out, text.p, text.n);
     else
         put_by_kinds(out, text, type.n ? 0 : argument_kinds(tool, key));
@@ -573,16 +602,19 @@ static int tag_at(struct slice text, size_t i, struct slice key, size_t *len)
     size_t from = i + n + 1;
     int shut = from < text.n && text.p[from] == '/';
     from += (size_t)shut;
-    if (text.n - from <= key.n || memcmp(text.p + from, key.p, key.n) != 0 || text.p[from + key.n] != '>')
+    if (text.n - from <= key.n || memcmp(text.p + from, key.p, key.n) != 0 ||
+        text.p[from + key.n] != '>')
         return 0;
     *len = from + key.n + 1 - i;
     return shut ? -1 : 1;
 }
 
-enum scan_result chat_scan_elements(struct slice text, struct slice key, uint32_t *depth, size_t *i, size_t *n)
+enum scan_result chat_scan_elements(struct slice text, struct slice key, uint32_t *depth, size_t *i,
+                                    size_t *n)
 {
     size_t longest = sizeof NS + 2 + key.n; /* NS</key> */
-    for (const char *next; *i < text.n && (next = memchr(text.p + *i, NS[0], text.n - *i)); *i += *n) {
+    for (const char *next; *i < text.n && (next = memchr(text.p + *i, NS[0], text.n - *i));
+         *i += *n) {
         *i = (size_t)(next - text.p);
         *n = 1;
         int tag = tag_at(text, *i, key, n);
@@ -599,8 +631,10 @@ enum scan_result chat_scan_elements(struct slice text, struct slice key, uint32_
 static struct slice element_key(struct slice text)
 {
     size_t n = sizeof NS; /* with '<' */
-    const char *end = text.n > n && !memcmp(text.p, NS "<", n) ? memchr(text.p + n, '>', text.n - n) : NULL;
-    return end && text.p[n] != '/' ? (struct slice){text.p + n, (size_t)(end - text.p) - n} : (struct slice){NULL, 0};
+    const char *end =
+        text.n > n && !memcmp(text.p, NS "<", n) ? memchr(text.p + n, '>', text.n - n) : NULL;
+    return end && text.p[n] != '/' ? (struct slice){text.p + n, (size_t)(end - text.p) - n}
+                                   : (struct slice){NULL, 0};
 }
 
 static int put_elements(struct str *out, struct slice text, int depth)
@@ -617,7 +651,8 @@ static int put_elements(struct str *out, struct slice text, int depth)
             struct slice inner = {rest.p + sizeof NS + key.n + 1, rest.n - sizeof NS - key.n - 1};
             uint32_t level = 0;
             size_t value_n = 0, n;
-            if (!key.n || depth >= LITERAL_DEPTH || chat_scan_elements(inner, key, &level, &value_n, &n) != SCAN_END)
+            if (!key.n || depth >= LITERAL_DEPTH ||
+                chat_scan_elements(inner, key, &level, &value_n, &n) != SCAN_END)
                 return 0;
             list = list && slice_eq_z(key, "item");
             rest = trim((struct slice){inner.p + value_n + n, inner.n - value_n - n});
@@ -642,7 +677,8 @@ static int put_elements(struct str *out, struct slice text, int depth)
     return out->n > from;
 }
 
-void chat_put_elements(struct str *out, struct slice text, const struct jtree *tool, struct slice key)
+void chat_put_elements(struct str *out, struct slice text, const struct jtree *tool,
+                       struct slice key)
 {
     size_t back = out->n;
     if (put_elements(out, text, 0))
