@@ -6,25 +6,41 @@
 #include "run/sample.h"
 #include "run/stop.h"
 
-struct output {
+struct generation {
+    struct pith_session *s;
     const struct pith_generate_params *p;
     struct pith_generate_result *out;
-    int stopped; /* the callback said so */
+    struct pith_sampler *sampler;
+    struct stop *stop;
+    struct vocab_stream stream;
+    int64_t groups; /* that self-extend has divided */
+    int32_t limit;  /* tokens to make; below 0 as n_max */
+    int stopped;    /* the callback said so */
 };
 
 /* Text that is safe to show. */
-static void show(struct output *o, struct slice text)
+static void show(struct generation *g, struct slice text)
 {
-    if (!text.n || o->stopped)
+    const struct pith_generate_params *p = g->p;
+    size_t at = g->out->n_bytes;
+    if (!text.n || g->stopped)
         return;
-    if (o->p->text && o->p->text_cap > o->out->n_bytes + 1) {
-        size_t room = o->p->text_cap - 1 - o->out->n_bytes, n = text.n < room ? text.n : room;
-        memcpy(o->p->text + o->out->n_bytes, text.p, n);
-        o->p->text[o->out->n_bytes + n] = 0;
+    if (p->text && p->text_cap > at + 1) {
+        size_t room = p->text_cap - 1 - at, n = text.n < room ? text.n : room;
+        memcpy(p->text + at, text.p, n);
+        p->text[at + n] = 0;
     }
-    o->out->n_bytes += text.n;
-    if (o->p->on_text && !o->p->on_text(o->p->ctx, text.p, text.n))
-        o->stopped = 1;
+    g->out->n_bytes += text.n;
+    g->stopped = p->on_text && !p->on_text(p->ctx, text.p, text.n);
+}
+
+/* Shows what of a token's text cannot be the beginning of a stop string. 1: it ended with one. */
+static int show_safe(struct generation *g, struct slice text)
+{
+    struct stop_text safe = stop_push(g->stop, text.p, text.n);
+    show(g, safe.held);
+    show(g, safe.fresh);
+    return safe.hit >= 0;
 }
 
 /* The ids of a prompt given as text, NULL on error; the caller frees them. */
@@ -71,17 +87,18 @@ static pith_status check_growth(const struct pith_session *s, const struct pith_
 }
 
 /* The prompt; with self-extend in parts, so that each group is divided before what follows sees it. */
-static pith_status feed_prompt(struct pith_session *s, const struct pith_generate_params *p,
-                               const int32_t *ids, size_t n, size_t *kept, int64_t *groups,
+static pith_status feed_prompt(struct generation *g, const int32_t *ids, size_t n, size_t *kept,
                                struct pith_error *err)
 {
+    struct pith_session *s = g->s;
+    const struct pith_generate_params *p = g->p;
     if (!p->ga_n || n > (size_t)s->n_ctx)
         return session_prefix(s, p->seq, ids, n, kept, err);
     size_t at = n < (size_t)p->ga_w ? n : (size_t)p->ga_w;
     pith_status st = session_prefix(s, p->seq, ids, at, kept, err);
     while (st == PITH_OK && at < n) {
-        st = self_extend(s, p->seq, p->ga_n, p->ga_w, groups, err);
-        size_t room = (size_t)self_extend_room(s, p->seq, p->ga_n, p->ga_w, *groups);
+        st = self_extend(s, p->seq, p->ga_n, p->ga_w, &g->groups, err);
+        size_t room = (size_t)self_extend_room(s, p->seq, p->ga_n, p->ga_w, g->groups);
         size_t part = n - at < room ? n - at : room;
         if (st == PITH_OK)
             st = session_feed(s, p->seq, ids + at, part, err);
@@ -119,19 +136,20 @@ static int32_t kept_tokens(const struct pith_session *s, const struct pith_gener
 }
 
 /* Makes room for one more token. Returns 0 when the generation has ended (st tells whether well). */
-static int make_room(struct pith_session *s, const struct pith_generate_params *p,
-                     struct pith_generate_result *out, int32_t limit, int64_t *groups,
-                     pith_status *st, struct pith_error *err)
+static int make_room(struct generation *g, pith_status *st, struct pith_error *err)
 {
+    struct pith_session *s = g->s;
+    const struct pith_generate_params *p = g->p;
+    struct pith_generate_result *out = g->out;
     if (p->ga_n)
-        *st = self_extend(s, p->seq, p->ga_n, p->ga_w, groups, err);
+        *st = self_extend(s, p->seq, p->ga_n, p->ga_w, &g->groups, err);
     if (*st != PITH_OK || s->cache.seq[p->seq].n < s->n_ctx)
         return *st == PITH_OK;
-    if (p->context_shift && limit != -2) {
+    if (p->context_shift && g->limit != -2) {
         *st = context_shift(s, p->seq, kept_tokens(s, p, out->n_prompt), p->n_discard, err);
         return *st == PITH_OK;
     }
-    int64_t want = (int64_t)out->n_prompt + (limit > 0 ? limit : out->n_generated);
+    int64_t want = (int64_t)out->n_prompt + (g->limit > 0 ? g->limit : out->n_generated);
     out->stop = PITH_STOP_CONTEXT;
     error_set(err, PITH_RANGE, /* for whoever wanted more; the text so far is a result */
               "the context is full: n_prompt = %d, n_ctx = %d, n_over = %lld; open the session "
@@ -140,54 +158,55 @@ static int make_room(struct pith_session *s, const struct pith_generate_params *
     return 0;
 }
 
-/* One token: choose, stop or show, feed. Returns 0 when the generation has ended (st tells whether well). */
-static int next_token(struct pith_session *s, struct pith_sampler *sampler, struct stop *stop,
-                      struct vocab_stream *stream, struct output *o, int32_t limit, int64_t *groups,
-                      pith_status *st, struct pith_error *err)
+/* Why the sampler has left nothing. */
+static pith_status no_token(const struct generation *g, struct pith_error *err)
 {
-    const struct pith_generate_params *p = o->p;
-    struct pith_generate_result *out = o->out;
-    int32_t id = sampler_sample(sampler, s->output[s->n_outputs - 1]);
-    if (id < 0 && sampler->grammar) {
-        const struct pith_error *why = &sampler->grammar_err;
-        *st = why->code ? error_set(err, why->code, "%s", why->msg)
-                        : error_set(err, PITH_STATE, "the grammar and the sampler leave no token after %d tokens",
-                                    out->n_generated);
-        return 0;
-    }
+    const struct pith_error *why = &g->sampler->grammar_err;
+    int32_t n = g->out->n_generated;
+    if (!g->sampler->grammar)
+        return error_set(err, PITH_INTERNAL,
+                         "no logit is finite after %d tokens; the weights may be damaged (try "
+                         "check_tensors)",
+                         n);
+    if (why->code != PITH_OK)
+        return error_set(err, why->code, "%s", why->msg);
+    return error_set(err, PITH_STATE, "the grammar and the sampler leave no token after %d tokens",
+                     n);
+}
+
+/* One token: choose, stop or show, feed. Returns 0 when the generation has ended (st tells whether well). */
+static int next_token(struct generation *g, pith_status *st, struct pith_error *err)
+{
+    struct pith_session *s = g->s;
+    struct pith_generate_result *out = g->out;
+    int32_t id = sampler_sample(g->sampler, s->output[s->n_outputs - 1]);
     if (id < 0) {
-        *st = error_set(
-            err, PITH_INTERNAL,
-            "no logit is finite after %d tokens; the weights may be damaged (try check_tensors)",
-            out->n_generated);
+        *st = no_token(g, err);
         return 0;
     }
-    sampler_accept(sampler, id);
-    if (vocab_is_eog(s->model->vocab, id) && !p->ignore_eog && limit != -2) {
+    sampler_accept(g->sampler, id);
+    if (vocab_is_eog(s->model->vocab, id) && !g->p->ignore_eog && g->limit != -2) {
         out->stop = PITH_STOP_EOG;
         return 0;
     }
     out->n_generated++;
     out->unfed = id;
-    struct slice text = vocab_stream_put(stream, id);
-    struct stop_text safe = stop_push(stop, text.p, text.n);
-    show(o, safe.held);
-    show(o, safe.fresh);
-    if (safe.hit >= 0 || o->stopped) {
-        out->stop = safe.hit >= 0 ? PITH_STOP_STRING : PITH_STOP_CALLBACK;
+    int hit = show_safe(g, vocab_stream_put(&g->stream, id));
+    if (hit || g->stopped) {
+        out->stop = hit ? PITH_STOP_STRING : PITH_STOP_CALLBACK;
         return 0;
     }
-    if (sampler->grammar && grammar_must_end(sampler->grammar)) {
+    if (g->sampler->grammar && grammar_must_end(g->sampler->grammar)) {
         out->stop = PITH_STOP_EOG;
         return 0;
     }
-    if (limit >= 0 && out->n_generated >= limit) {
+    if (g->limit >= 0 && out->n_generated >= g->limit) {
         out->stop = PITH_STOP_LENGTH;
         return 0;
     }
-    if (!make_room(s, p, out, limit, groups, st, err))
+    if (!make_room(g, st, err))
         return 0;
-    *st = session_feed(s, p->seq, &id, 1, err);
+    *st = session_feed(s, g->p->seq, &id, 1, err);
     if (*st == PITH_OK)
         out->unfed = -1;
     return *st == PITH_OK;
@@ -197,17 +216,15 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
                              struct pith_generate_result *out, struct pith_error *err)
 {
     static const struct pith_sampler_params greedy = PITH_SAMPLER_PARAMS_INIT;
-    struct output o = {.p = p, .out = out};
-    struct vocab_stream stream;
+    struct generation g = {.s = s, .p = p, .out = out, .sampler = p->sampler};
     struct pith_sampler *own = NULL;
-    struct stop *stop = NULL;
     int32_t *own_ids = NULL;
     size_t n = p->n_tokens, kept = 0;
-    int64_t groups = 0;
     pith_status st;
+    g.limit = p->n_max == 0 ? 128 : p->n_max;
     *out = (struct pith_generate_result){.unfed = -1, .differs_at = -1};
-    int streams = vocab_stream_init(&stream, s->model->vocab);
-    stream.started = 1; /* goes on after the prompt: a leading space belongs to the text */
+    int streams = vocab_stream_init(&g.stream, s->model->vocab);
+    g.stream.started = 1; /* goes on after the prompt: a leading space belongs to the text */
     if (p->text && p->text_cap)
         p->text[0] = 0;
     if (!s->plan.has_logits)
@@ -227,23 +244,21 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     if (p->sampler && p->sampler->n_vocab != s->model->arch.hp.n_vocab)
         TRY(error_set(err, PITH_RANGE, "the sampler is for %d tokens, the model has %d",
                       p->sampler->n_vocab, s->model->arch.hp.n_vocab));
-    stop = stop_new(p->stop, err);
-    if (stop && !p->sampler)
-        own = sampler_open(s->model->arch.hp.n_vocab, &greedy, err);
-    if (!stop || (!p->sampler && !own))
+    g.stop = stop_new(p->stop, err);
+    if (g.stop && !p->sampler)
+        g.sampler = own = sampler_open(s->model->arch.hp.n_vocab, &greedy, err);
+    if (!g.stop || !g.sampler)
         TRY(err->code);
     if (!streams)
         TRY(error_set(err, PITH_NOMEM, "out of memory for the text of a token"));
     out->n_prompt = (int32_t)(n < INT32_MAX ? n : INT32_MAX);
     int64_t t0 = clock_ns();
-    TRY(feed_prompt(s, p, own_ids ? own_ids : p->tokens, n, &kept, &groups, err));
+    TRY(feed_prompt(&g, own_ids ? own_ids : p->tokens, n, &kept, err));
     out->n_kept = (int32_t)kept;
     tell_miss(s, own_ids ? own_ids : p->tokens, out);
     out->prefill_ns = clock_ns() - t0;
     t0 = clock_ns();
-    int32_t limit = p->n_max == 0 ? 128 : p->n_max;
-    while (
-        next_token(s, p->sampler ? p->sampler : own, stop, &stream, &o, limit, &groups, &st, err))
+    while (next_token(&g, &st, err))
         ;
     out->decode_ns = clock_ns() - t0;
     if (st == PITH_CANCELLED) { /* what was made so far is the result */
@@ -252,16 +267,13 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
         error_clear(err);
     }
     if (st == PITH_OK && out->stop != PITH_STOP_STRING) {
-        struct slice rest = vocab_stream_put(&stream, -1);
-        struct stop_text safe = stop_push(stop, rest.p, rest.n);
-        show(&o, safe.held);
-        show(&o, safe.fresh);
-        show(&o, stop_flush(stop));
+        show_safe(&g, vocab_stream_put(&g.stream, -1));
+        show(&g, stop_flush(g.stop));
     }
 fail:
-    vocab_stream_deinit(&stream);
+    vocab_stream_deinit(&g.stream);
     sampler_free(own);
-    stop_free(stop);
+    stop_free(g.stop);
     mem_free(own_ids);
     return st;
 }
