@@ -89,27 +89,16 @@ void file_map_close(struct file_map *m)
     *m = (struct file_map){.fd = -1};
 }
 
-/* Advises on the pages that [off, off+n) touches (whole 0) or covers (whole 1). */
-static void advise(const struct file_map *m, uint64_t off, uint64_t n, int whole, int advice)
+void file_map_drop(const struct file_map *m, uint64_t off, uint64_t n)
 {
     if (!m->p || off >= m->n)
         return;
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = n < m->n - off ? off + n : m->n;
-    off = whole ? size_align(off, page) : off & ~(page - 1);
-    if (whole && end != m->n) /* the file's last page belongs to whoever holds its last byte */
+    off = size_align(off, page);
+    if (end != m->n) /* the file's last page belongs to whoever holds its last byte */
         end &= ~(page - 1);
     if (off < end)
-        madvise((void *)(uintptr_t)(m->p + off), (size_t)(end - off), advice);
-}
-
-void file_map_prefetch(const struct file_map *m, uint64_t off, uint64_t n)
-{
-    advise(m, off, n, 0, MADV_WILLNEED);
-}
-
-void file_map_drop(const struct file_map *m, uint64_t off, uint64_t n)
-{
-    advise(m, off, n, 1, MADV_DONTNEED);
+        madvise((void *)(uintptr_t)(m->p + off), (size_t)(end - off), MADV_DONTNEED);
 }
 
 /* ---------------------------------------------------------------- reading */

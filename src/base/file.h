@@ -15,8 +15,7 @@ struct file_map { /* a read-only private mapping of a whole file */
 /* Fails clearly on: missing, no permission, directory or other non-regular file, empty file. */
 pith_status file_map_open(struct file_map *m, const char *path, struct pith_error *err);
 void file_map_close(struct file_map *m);
-void file_map_prefetch(const struct file_map *m, uint64_t off, uint64_t n); /* read-ahead hint */
-void file_map_drop(const struct file_map *m, uint64_t off, uint64_t n);     /* lets whole pages inside the range go */
+void file_map_drop(const struct file_map *m, uint64_t off, uint64_t n); /* lets whole pages inside the range go */
 /* Reads exactly n bytes at off; PITH_IO names path, offset and cause ("file ends at ..."). */
 pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64_t off, struct pith_error *err);
 /* Reads a small file (of /proc, /sys) into terminated text, cut at cap; 0 when it cannot or it is empty. */

@@ -175,17 +175,6 @@ void mem_free(void *p)
     count_sub(purpose, total);
 }
 
-char *mem_strndup(const char *s, size_t n, pith_purpose purpose)
-{
-    char *to = n < SIZE_MAX ? mem_alloc(n + 1, purpose) : NULL;
-    if (!to)
-        return NULL;
-    if (n)
-        memcpy(to, s, n);
-    to[n] = 0;
-    return to;
-}
-
 /* ---------------------------------------------------------------- reservations */
 
 static size_t page_bytes(void)

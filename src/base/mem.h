@@ -12,7 +12,6 @@ void *mem_realloc(void *p, size_t bytes, pith_purpose purpose);     /* keeps the
 void mem_free(void *p);                                             /* NULL allowed */
 /* Makes room for `need` items in the array at *array (a pointer to any type) of *cap items, at least doubling it. 0: no memory, or over 2^32 items. */
 int mem_grow(void *array, uint32_t *cap, uint64_t need, size_t item_bytes, pith_purpose purpose);
-char *mem_strndup(const char *s, size_t n, pith_purpose purpose);
 
 /* Address space of `bytes` (rounded up to 2 MiB, aligned to it, huge pages advised), nothing committed. NULL on failure. */
 void *mem_reserve(size_t bytes);

@@ -1,4 +1,4 @@
-/* str.c -- slices, a growing string and the edit distance.
+/* str.c -- slices, a growing string, numbers in the C locale.
  *
  * The string doubles, so n appends cost O(n) copied bytes. Once an append failed (memory, overflow,
  * a format that cannot be printed) the string keeps what it had and ignores the rest: the writer of
@@ -161,32 +161,4 @@ void *c_locale_enter(void)
 void c_locale_leave(void *before)
 {
     uselocale((locale_t)before);
-}
-
-/* ---------------------------------------------------------------- edit distance */
-
-static int min2(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-/* Levenshtein: an insertion, deletion or substitution costs 1. One row of the table is kept:
- * row[j] is the distance of a[0..i) and b[0..j). */
-int edit_distance(const char *a, const char *b)
-{
-    enum { MAX = 64 };
-    int row[MAX + 1];
-    int na = (int)strnlen(a, MAX), nb = (int)strnlen(b, MAX);
-    for (int j = 0; j <= nb; j++)
-        row[j] = j;
-    for (int i = 1; i <= na; i++) {
-        int diagonal = row[0]; /* of row i-1 */
-        row[0] = i;
-        for (int j = 1; j <= nb; j++) {
-            int above = row[j];
-            row[j] = min2(diagonal + (a[i - 1] != b[j - 1]), 1 + min2(above, row[j - 1]));
-            diagonal = above;
-        }
-    }
-    return row[nb];
 }

@@ -36,6 +36,4 @@ double str_to_double(const char *text, char **end);
 void *c_locale_enter(void);
 void c_locale_leave(void *before);
 
-int edit_distance(const char *a, const char *b); /* for "did you mean"; at most 64 bytes of each are looked at */
-
 #endif

@@ -204,7 +204,7 @@ double candidates_total(struct candidates *c)
     return mass(c, 0).total;
 }
 
-double candidates_weight(struct candidates *c, int32_t at)
+static double weight_of(struct candidates *c, int32_t at)
 {
     float d[BLOCK], w[BLOCK];
     int n;
@@ -344,7 +344,7 @@ static int walk(struct candidates *c, int32_t n, struct goal *g, uint64_t *place
 {
     while (n > 0) {
         *place = pop(c->heap, &n);
-        if (add(g, g->how & BY_WEIGHT ? candidates_weight(c, place_at(*place)) : 1))
+        if (add(g, g->how & BY_WEIGHT ? weight_of(c, place_at(*place)) : 1))
             return 1;
     }
     return 0;
@@ -414,7 +414,7 @@ static uint64_t radix_select(struct candidates *c, struct order o, struct goal g
     }
     for (int32_t at = 0; at < c->n; at++) { /* many equal ones: their order is the index */
         if (key_of(o, c->best, c->x[at]) == prefix &&
-            add(&g, g.how & BY_WEIGHT ? candidates_weight(c, at) : 1))
+            add(&g, g.how & BY_WEIGHT ? weight_of(c, at) : 1))
             return prefix << 32 | (uint32_t)at;
     }
     return PLACE_BEHIND_ALL;

@@ -63,7 +63,6 @@ struct mass {
 };
 struct mass candidates_mass(struct candidates *c);
 double candidates_total(struct candidates *c);
-double candidates_weight(struct candidates *c, int32_t at);
 /* Standard deviation of the logits. */
 double candidates_sigma(struct candidates *c);
 

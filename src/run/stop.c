@@ -74,20 +74,13 @@ struct stop *stop_new(const char *const *strings, struct pith_error *err)
         border += q->n;
         copy += q->n;
     }
-    stop_reset(s);
+    s->hit = -1;
     return s;
 }
 
 void stop_free(struct stop *s)
 {
     mem_free(s);
-}
-
-void stop_reset(struct stop *s)
-{
-    for (int i = 0; i < s->n; i++)
-        s->patterns[i].matched = 0;
-    s->hit = -1;
 }
 
 /* The bytes held back: the longest that is matched of any string. */

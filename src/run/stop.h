@@ -21,7 +21,6 @@ struct stop;
 /* strings: NULL-terminated list, or NULL; empty strings are refused (PITH_RANGE). Copies them. */
 struct stop *stop_new(const char *const *strings, struct pith_error *err);
 void stop_free(struct stop *s);
-void stop_reset(struct stop *s); /* as new */
 
 /* What may be shown now, in this order: bytes held until now, bytes of the text just pushed. */
 struct stop_text {
