@@ -6,7 +6,8 @@
 
 enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
 
-uint64_t model_header_bytes(const struct gguf *g, int part)
+/* Where a part's tensor data begins. */
+static uint64_t header_bytes(const struct gguf *g, int part)
 {
     uint64_t least = gguf_part(g, part)->n;
     for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
@@ -24,19 +25,31 @@ static void mix(uint64_t h[2], const void *p, size_t n)
     h[1] = x.high64;
 }
 
-void model_fingerprint(struct pith_model *m)
+void files_fingerprint(const struct gguf *g, uint64_t h[2])
 {
-    uint64_t *h = m->fingerprint;
     h[0] = h[1] = 0;
-    for (int p = 0; p < gguf_n_parts(m->gguf); p++) {
-        const struct file_map *map = gguf_part(m->gguf, p);
-        uint64_t begin = model_header_bytes(m->gguf, p), step = (map->n - begin) / SAMPLES;
+    for (int p = 0; p < gguf_n_parts(g); p++) {
+        const struct file_map *map = gguf_part(g, p);
+        uint64_t begin = header_bytes(g, p), step = (map->n - begin) / SAMPLES;
         mix(h, map->p, begin);
         for (uint64_t i = 0, at = begin; i < SAMPLES; i++, at += step) {
             uint64_t n = map->n - at < SAMPLE_BYTES ? map->n - at : SAMPLE_BYTES;
             mix(h, map->p + at, n);
         }
     }
+}
+
+uint64_t files_headers(const struct gguf *g)
+{
+    uint64_t h = 0;
+    for (int p = 0; p < gguf_n_parts(g); p++)
+        h = XXH3_64bits_withSeed(gguf_part(g, p)->p, header_bytes(g, p), h);
+    return h;
+}
+
+void model_fingerprint(struct pith_model *m)
+{
+    files_fingerprint(m->gguf, m->fingerprint);
     for (const char *const *o = m->params.overrides; o && *o; o++)
-        mix(h, *o, strlen(*o));
+        mix(m->fingerprint, *o, strlen(*o));
 }

@@ -35,7 +35,7 @@ static pith_status find_copy(struct pith_model *m, struct pith_error *err)
     return st;
 }
 
-static int in_copy(const struct pith_model *m, const struct tensor *t)
+int model_in_copy(const struct pith_model *m, const struct tensor *t)
 {
     return m->copy.map.p && t->n_dims > 1;
 }
@@ -65,7 +65,7 @@ pith_status model_place(struct pith_model *m, struct pith_error *err)
     if (m->params.cache_dir)
         TRY(find_copy(m, err));
     for (int32_t i = 0; i < m->n_tensors; i++)
-        if (!in_copy(m, m->tensors[i]))
+        if (!model_in_copy(m, m->tensors[i]))
             need[m->tensors[i]->device] += m->tensors[i]->packed_bytes;
     for (int d = 0; d < m->n_devices; d++) {
         if (!need[d])
@@ -254,7 +254,7 @@ pith_status model_load(struct pith_model *m, struct pith_error *err)
         return error_set(err, PITH_NOMEM, "out of memory while loading %s", gguf_path(m->gguf));
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct tensor *t = m->tensors[i];
-        if (t->packed_bytes && !in_copy(m, t)) {
+        if (t->packed_bytes && !model_in_copy(m, t)) {
             l.to[i] = (uint8_t *)m->weights[t->device].p + at[t->device];
             at[t->device] += t->packed_bytes;
         }

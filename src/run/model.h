@@ -60,13 +60,15 @@ pith_status machine_threads(int ms, struct pith_threads *out, struct pith_error 
 pith_status machine_measure(int n_threads, int ms, struct pith_machine *out,
                             struct pith_error *err);
 
-/* fingerprint.c: fills m->fingerprint. Where a part's tensor data begins. */
+/* fingerprint.c: what identifies files, their headers and samples of their data; and fills m->fingerprint. */
+void files_fingerprint(const struct gguf *g, uint64_t h[2]);
+uint64_t files_headers(const struct gguf *g); /* of the headers alone */
 void model_fingerprint(struct pith_model *m);
-uint64_t model_header_bytes(const struct gguf *g, int part);
 
 /* bind.c: finds every tensor of the architecture's table in the file; all faults in one message. */
 pith_status model_bind(struct pith_model *m, struct pith_error *err);
-/* load.c: where each weight goes, then the data. */
+/* load.c: where each weight goes, then the data. In the mapped copy of packed weights? */
+int model_in_copy(const struct pith_model *m, const struct tensor *t);
 pith_status model_place(struct pith_model *m, struct pith_error *err);
 pith_status model_load(struct pith_model *m, struct pith_error *err);
 

@@ -29,7 +29,7 @@
 #include "run/model.h"
 
 /* LAYOUT counts changes of quant/packed.h. */
-enum { VERSION = 1, LAYOUT = 1, SAMPLES = 64, SAMPLE_BYTES = 4096 };
+enum { VERSION = 1, LAYOUT = 1 };
 #define MAGIC         UINT64_C(0x31646b6368746970) /* "pithckd1" */
 #define DATA_ALIGN    (UINT64_C(2) << 20)
 #define DEFAULT_LIMIT (UINT64_C(32) << 30)
@@ -41,7 +41,7 @@ struct head {
     uint64_t checksum; /* of head (this zero) and entries */
     uint64_t n, file_bytes;
     uint64_t headers; /* hash of the source's headers */
-    uint64_t source;  /* hash of its sizes, times and samples */
+    uint64_t source;  /* hash of those, its sizes, times and samples */
     uint64_t pad[9];
 };
 
@@ -71,22 +71,20 @@ static void say(struct str *note, const char *fmt, ...)
 
 /* ---------------------------------------------------------------- identity */
 
-static void identify(const struct gguf *g, struct head *h)
+/* Hash of the source's contents, sizes and times of change. */
+static uint64_t source_of(const struct gguf *g)
 {
+    uint64_t files[2];
+    files_fingerprint(g, files);
+    uint64_t h = XXH3_64bits(files, sizeof files);
     for (int p = 0; p < gguf_n_parts(g); p++) {
-        const struct file_map *map = gguf_part(g, p);
-        uint64_t begin = model_header_bytes(g, p), step = (map->n - begin) / SAMPLES;
-        uint64_t age[2] = {map->n, (uint64_t)map->mtime_ns};
-        h->headers = XXH3_64bits_withSeed(map->p, begin, h->headers);
-        h->source = XXH3_64bits_withSeed(age, sizeof age, h->source);
-        for (uint64_t i = 0, at = begin; i < SAMPLES; i++, at += step) {
-            uint64_t n = map->n - at < SAMPLE_BYTES ? map->n - at : SAMPLE_BYTES;
-            h->source = XXH3_64bits_withSeed(map->p + at, n, h->source);
-        }
+        uint64_t age[2] = {gguf_part(g, p)->n, (uint64_t)gguf_part(g, p)->mtime_ns};
+        h = XXH3_64bits_withSeed(age, sizeof age, h);
     }
+    return h;
 }
 
-/* Is it one of the packed matrices? Vectors are converted, which is as quick as reading them. */
+/* Vectors are converted, which is as quick as reading them. */
 static int is_matrix(const struct tensor *t)
 {
     return t->n_dims > 1 && t->packed_bytes;
@@ -117,21 +115,20 @@ pith_status packed_file_init(struct packed_file *f, const struct pith_model *m,
             e->dims[d] = t->dims[d];
         f->bytes += t->packed_bytes; /* a multiple of 64 */
     }
-    struct head *h = (struct head *)(void *)f->head, id = {0};
-    identify(m->gguf, &id);
+    struct head *h = (struct head *)(void *)f->head;
     *h = (struct head){.magic = MAGIC,
                        .version = VERSION,
                        .layout = LAYOUT,
                        .n = (uint64_t)f->n,
                        .file_bytes = f->bytes,
-                       .headers = id.headers};
+                       .headers = files_headers(m->gguf)};
     int n = snprintf(f->path, sizeof f->path, "%s/%016" PRIx64 SUFFIX, m->params.cache_dir,
                      (uint64_t)XXH3_64bits(f->head, f->head_bytes));
     if (n < 0 || (size_t)n >= sizeof f->path)
         return error_set(err, PITH_RANGE,
                          "cache_dir has %zu bytes, too many for the name of a folder",
                          strlen(m->params.cache_dir));
-    h->source = id.source;
+    h->source = source_of(m->gguf);
     return PITH_OK;
 }
 

@@ -95,8 +95,7 @@ void model_spread_weights(struct pith_model *m)
     for (int32_t i = 0; i < m->n_tensors && m->n_nodes > 1; i++) {
         const struct tensor *t = m->tensors[i];
         uint64_t begin = (at[t->device] + PAGE - 1) / PAGE * PAGE;
-        uint64_t n =
-            m->copy.map.p && t->n_dims > 1 ? 0 : t->packed_bytes; /* kept copies are mapped */
+        uint64_t n = model_in_copy(m, t) ? 0 : t->packed_bytes;
         uint8_t *base = m->weights[t->device].p;
         for (int k = 0; k < m->n_nodes && n; k++) {
             uint64_t end = at[t->device] + n * (uint64_t)(k + 1) / (uint64_t)m->n_nodes;
