@@ -18,7 +18,7 @@ struct command {
     int (*run)(void *opts);
 };
 extern const struct command cmd_run, cmd_bench, cmd_inspect, cmd_logits, cmd_tokenize, cmd_sample,
-    cmd_template, cmd_grammar, cmd_synth;
+    cmd_template, cmd_grammar, cmd_synth, cmd_serve;
 
 /* Exit codes: all is well; the command line is wrong; a file, prompt or model is wrong; the machine
  * failed. INTERRUPTED is what shells expect after Ctrl-C. */

@@ -186,34 +186,15 @@ int cli_replace_file(const char *path, const char *text)
     return why;
 }
 
-/* Length of the UTF-8 character at p[0..n), 0 when there is none (Unicode, table 3-7). */
-static size_t utf8_length(const unsigned char *p, size_t n)
-{
-    size_t len = p[0] < 0x80 ? 1 : p[0] < 0xC2 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
-    if (len > n || len == 0)
-        return 0;
-    for (size_t i = 1; i < len; i++) {
-        if ((p[i] & 0xC0) != 0x80)
-            return 0;
-    }
-    int bad = p[0] > 0xF4 || (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xED && p[1] > 0x9F) ||
-              (p[0] == 0xF0 && p[1] < 0x90) || (p[0] == 0xF4 && p[1] > 0x8F);
-    return bad ? 0 : len;
-}
-
 json_t *cli_json_text(const char *p, size_t n)
 {
     json_t *clean = json_stringn(p, n);
-    char *buf = clean || n > SIZE_MAX / 3 ? NULL : malloc(3 * n + 1);
+    size_t cap = clean ? 0 : (size_t)pith_utf8(p, n, NULL, 0);
+    char *buf = clean ? NULL : malloc(cap + 1);
     if (!buf)
         return clean;
-    size_t used = 0;
-    for (size_t i = 0, len; i < n; i += len ? len : 1) {
-        len = utf8_length((const unsigned char *)p + i, n - i);
-        memcpy(buf + used, len ? p + i : "\xEF\xBF\xBD", len ? len : 3);
-        used += len ? len : 3;
-    }
-    clean = json_stringn(buf, used);
+    pith_utf8(p, n, buf, cap);
+    clean = json_stringn(buf, cap);
     free(buf);
     return clean;
 }

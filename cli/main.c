@@ -9,6 +9,9 @@
 static const struct command *const commands[] = {
     &cmd_run,    &cmd_bench,    &cmd_inspect, &cmd_logits, &cmd_tokenize,
     &cmd_sample, &cmd_template, &cmd_grammar, &cmd_synth,
+#ifdef WITH_SERVER
+    &cmd_serve,
+#endif
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -236,6 +236,21 @@ PITH_API pith_stream *pith_stream_open(const pith_model *m, struct pith_error *e
 PITH_API void pith_stream_close(pith_stream *s);
 /* Returns the text that became complete (owned by the stream, valid until the next call, terminated) and its length. */
 PITH_API const char *pith_stream_put(pith_stream *s, int32_t id, size_t *n_bytes);
+PITH_API void pith_stream_continue(pith_stream *s); /* the text goes on after a prompt: a leading space belongs to it */
+/* Bytes as valid UTF-8: those that are none become U+FFFD (what a model says need not be text). Length as snprintf, not terminated. */
+PITH_API int64_t pith_utf8(const char *text, size_t n_bytes, char *buf, size_t cap);
+
+/* Stop strings in a text that arrives in pieces: what is shown never holds a byte of one, and nothing waits longer than it could begin one. */
+typedef struct pith_stopper pith_stopper;
+struct pith_shown { /* what may be shown now: bytes that were held back, then the first bytes of the piece just put */
+    const char *held; /* owned by the stopper */
+    size_t n_held, n_fresh;
+};
+/* strings: NULL-terminated, none empty; copied. */
+PITH_API pith_stopper *pith_stopper_open(const char *const *strings, struct pith_error *err);
+PITH_API void pith_stopper_close(pith_stopper *s);
+/* Returns the index of the string that has come to its end, -1: none yet. text NULL: the text has ended, what was held back is shown. */
+PITH_API int pith_stopper_put(pith_stopper *s, const char *text, size_t n, struct pith_shown *out);
 
 /* ---------------------------------------------------------------- chat templates */
 
@@ -336,6 +351,8 @@ PITH_API pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *toke
  * the last token, so that its logits are there). *n_kept (NULL allowed) tells how many positions were reused. When the rest cannot be computed (cancelled,
  * out of pages) the sequence holds the common prefix. */
 PITH_API pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err);
+/* The same, computing nothing: for callers that feed the rest in steps of their own. At most n - 1 tokens are kept. */
+PITH_API pith_status pith_reuse(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err);
 PITH_API pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err); /* keeps the first n tokens */
 
 /* Edits. Ranges [p0, p1) are of positions; p1 = -1 means to the end; negative or reversed ones and unknown sequences are PITH_RANGE. A new
@@ -355,6 +372,9 @@ PITH_API int64_t pith_position_max(const pith_session *s, int32_t seq);
 PITH_API void pith_trim(pith_session *s); /* gives cache memory behind the last page in use back to the system */
 PITH_API int64_t pith_length(const pith_session *s, int32_t seq);                                     /* tokens held, -1: no such sequence */
 PITH_API int32_t pith_n_ctx(const pith_session *s);
+/* Positions that the pages of all sequences have room for, shared pages counted once (those that only the prefix store holds are free), and
+ * those of all pages; of the layers that are fullest. */
+PITH_API pith_status pith_cache_use(const pith_session *s, int64_t *used, int64_t *total, struct pith_error *err);
 /* Bytes of cached K and V that decoding one token reads behind n positions (window layers stop growing). */
 PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
 

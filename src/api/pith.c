@@ -6,7 +6,9 @@
 #include "arch/arch.h"
 #include "base/cpu.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "run/session.h"
+#include "run/stop.h"
 
 #define TEXT_(x) #x
 #define TEXT(x)  TEXT_(x)
@@ -187,6 +189,52 @@ const char *pith_stream_put(pith_stream *s, int32_t id, size_t *n_bytes)
     return text.p ? text.p : "";
 }
 
+void pith_stream_continue(pith_stream *s)
+{
+    if (s)
+        s->s.started = 1;
+}
+
+int64_t pith_utf8(const char *text, size_t n_bytes, char *buf, size_t cap)
+{
+    size_t used = 0;
+    for (size_t i = 0; text && i < n_bytes;) {
+        uint32_t cp;
+        int len = utf8_decode(text + i, n_bytes - i, &cp);
+        const char *from = cp == UINT32_MAX ? "\xEF\xBF\xBD" : text + i;
+        int n = cp == UINT32_MAX ? 3 : len;
+        for (int k = 0; k < n; k++, used++)
+            if (used < cap)
+                buf[used] = from[k];
+        i += (size_t)len;
+    }
+    return (int64_t)used;
+}
+
+/* A program's stopper is a struct stop under its public name. */
+pith_stopper *pith_stopper_open(const char *const *strings, struct pith_error *err)
+{
+    WITH_ERROR;
+    return (pith_stopper *)stop_new(strings, err);
+}
+
+void pith_stopper_close(pith_stopper *s)
+{
+    stop_free((struct stop *)s);
+}
+
+int pith_stopper_put(pith_stopper *s, const char *text, size_t n, struct pith_shown *out)
+{
+    struct pith_shown none;
+    struct stop_text t = {{"", 0}, {"", 0}, -1};
+    if (s && text)
+        t = stop_push((struct stop *)s, text, n);
+    else if (s)
+        t.held = stop_flush((struct stop *)s);
+    *(out ? out : &none) = (struct pith_shown){t.held.p, t.held.n, t.fresh.n};
+    return t.hit;
+}
+
 /* ---------------------------------------------------------------- sessions */
 
 pith_session *pith_session_open(pith_model *m, const struct pith_session_params *params,
@@ -234,6 +282,15 @@ pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, siz
     NEED(s);
     NEED(tokens);
     return session_prefix(s, seq, tokens, n, n_kept, err);
+}
+
+pith_status pith_reuse(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                        size_t *n_kept, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(tokens);
+    return session_reuse(s, seq, tokens, n, n_kept, err);
 }
 
 pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
@@ -355,6 +412,18 @@ int64_t pith_length(const pith_session *s, int32_t seq)
 int32_t pith_n_ctx(const pith_session *s)
 {
     return s ? s->n_ctx : 0;
+}
+
+pith_status pith_cache_use(const pith_session *s, int64_t *used, int64_t *total,
+                           struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(used);
+    NEED(total);
+    *used = *total = 0;
+    store_cache_use(&s->store, &s->cache, used, total);
+    return PITH_OK;
 }
 
 uint64_t pith_cache_bytes(const pith_session *s, int64_t n)

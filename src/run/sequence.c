@@ -72,8 +72,8 @@ pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tok
     return st;
 }
 
-pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
-                           size_t *n_kept, struct pith_error *err)
+pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                          size_t *n_kept, struct pith_error *err)
 {
     pith_status st = check_seq(s, seq, err);
     if (st != PITH_OK)
@@ -108,7 +108,19 @@ pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *t
         store_take(&s->store, &s->cache, seq, tokens, keep = stored);
     if (n_kept)
         *n_kept = (size_t)keep;
-    return session_feed(s, seq, tokens + keep, n - (size_t)keep, err);
+    return PITH_OK;
+}
+
+pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                           size_t *n_kept, struct pith_error *err)
+{
+    size_t kept = 0;
+    pith_status st = session_reuse(s, seq, tokens, n, &kept, err);
+    if (st != PITH_OK)
+        return st;
+    if (n_kept)
+        *n_kept = kept;
+    return session_feed(s, seq, tokens + kept, n - kept, err);
 }
 
 pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n, struct pith_error *err)

@@ -60,6 +60,8 @@ pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct p
 /* sequence.c */
 pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                          struct pith_error *err);
+pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                          size_t *n_kept, struct pith_error *err);
 pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                            size_t *n_kept, struct pith_error *err);
 pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n,

@@ -414,3 +414,20 @@ void store_take(struct store *t, struct cache *c, int32_t seq, const int32_t *to
     touch(t, leaf);
     q->n = q->floor = q->pure = p;
 }
+
+void store_cache_use(const struct store *t, const struct cache *c, int64_t *used, int64_t *total)
+{
+    double most = -1;
+    for (int g = 0; g < c->n_groups; g++) {
+        const struct cache_group *p = &c->group[g];
+        int64_t n = p->n_pages - pages_available(p);
+        for (int32_t i = 0; i < t->cap; i++)
+            if (t->entry[i].used && t->entry[i].page[g] >= 0)
+                n -= p->refs[t->entry[i].page[g]] == 1;
+        if (p->n_pages && (double)n / p->n_pages > most) {
+            most = (double)n / p->n_pages;
+            *used = n * STEP_PAGE;
+            *total = (int64_t)p->n_pages * STEP_PAGE;
+        }
+    }
+}

@@ -67,5 +67,7 @@ int32_t store_match(struct store *t, struct cache *c, const int32_t *token, int3
 void store_take(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t p);
 /* Gives back what frees a page of the group; 0: there is nothing. */
 int store_evict(struct store *t, struct cache *c, int group);
+/* See pith_cache_use; both stay as they are where nothing is cached. */
+void store_cache_use(const struct store *t, const struct cache *c, int64_t *used, int64_t *total);
 
 #endif

@@ -1,0 +1,253 @@
+/* cmd_serve.c -- pith serve: the flags of the server; opens its model and waits for the end. */
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../server/server.h"
+#include "cli.h"
+
+struct opts {
+    struct model_opts model;
+    const char *host, *unix_path, *name, *template, *key_file, *cert, *key;
+    struct arg_texts keys, hosts, origins;
+    int64_t port, cache_tokens, store, parallel, queue, connections, body;
+    double gap, read_timeout, request_timeout, shutdown_timeout;
+    int embeddings, quiet;
+};
+
+/* clang-format off */
+static const struct arg args[] = {
+    ARGS_MODEL_FILE(struct opts, model),
+    {.name = "--host", .meta = "ADDRESS", ARG_FIELD(struct opts, host, ARG_TEXT), .env = "PITH_HOST",
+     .dflt = "127.0.0.1", .help = "address to listen on; one that others can reach needs a key"},
+    {.name = "--port", ARG_FIELD(struct opts, port, ARG_INT), .lo = 0, .hi = 65535,
+     .env = "PITH_PORT", .dflt = "8080", .help = "port; 0: one that is free, which is printed"},
+    {.name = "--unix", .meta = "PATH", ARG_FIELD(struct opts, unix_path, ARG_TEXT),
+     .env = "PITH_UNIX", .otherwise = "off",
+     .help = "listen on a socket in the file system instead, for this user alone"},
+    {.name = "--api-key", .meta = "[NAME:]KEY", ARG_FIELD(struct opts, keys, ARG_TEXTS),
+     .otherwise = "PITH_API_KEY, else everybody on this machine may use it",
+     .help = "a key that may use it; several share the machine fairly"},
+    {.name = "--api-key-file", .meta = "FILE", ARG_FIELD(struct opts, key_file, ARG_TEXT),
+     .env = "PITH_API_KEY_FILE", .otherwise = "none", .help = "more keys, one a line"},
+    {.name = "--allow-host", .meta = "NAME", ARG_FIELD(struct opts, hosts, ARG_TEXTS),
+     .help = "a name of this machine that requests may ask for, besides localhost"},
+    {.name = "--allow-origin", .meta = "URL", ARG_FIELD(struct opts, origins, ARG_TEXTS),
+     .help = "a web page elsewhere that may use it, as https://example.org; *: any"},
+    {.name = "--tls-cert", .meta = "FILE", ARG_FIELD(struct opts, cert, ARG_TEXT),
+     .otherwise = "no TLS", .help = "certificate chain, PEM"},
+    {.name = "--tls-key", .meta = "FILE", ARG_FIELD(struct opts, key, ARG_TEXT),
+     .otherwise = "no TLS", .help = "its private key, PEM"},
+    {.name = "--name", .meta = "NAME", ARG_FIELD(struct opts, name, ARG_TEXT),
+     .otherwise = "what its file says", .help = "name of the model in requests and answers"},
+    {.name = "--chat-template", .meta = "FILE", ARG_FIELD(struct opts, template, ARG_TEXT),
+     .otherwise = "the model's own", .help = "template of conversations"},
+    {.name = "--embeddings", ARG_FIELD(struct opts, embeddings, ARG_SWITCH),
+     .help = "serve /v1/embeddings with a model that makes text, too"},
+    {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
+     .hi = INT32_MAX, .env = "PITH_CTX",
+     .otherwise = "what the model was trained for, at most 4096",
+     .help = "most tokens of one conversation"},
+    {.name = "--cache-tokens", .meta = "N", ARG_FIELD(struct opts, cache_tokens, ARG_SIZE),
+     .lo = 1, .otherwise = "8 times --ctx", .help = "tokens of all conversations together"},
+    {.name = "--prefix-store", .meta = "BYTES", ARG_FIELD(struct opts, store, ARG_SIZE), .lo = 0,
+     .dflt = "1G", .help = "memory for beginnings of conversations that may come again"},
+    {.name = "--parallel", ARG_FIELD(struct opts, parallel, ARG_INT), .lo = 1, .hi = 256,
+     .dflt = "32", .help = "most conversations that advance in one step"},
+    {.name = "--queue", ARG_FIELD(struct opts, queue, ARG_INT), .lo = 1, .hi = 1000000,
+     .dflt = "256", .help = "most that wait; more are asked to try again"},
+    {.name = "--gap", .meta = "SECONDS", ARG_FIELD(struct opts, gap, ARG_REAL), .lo = 0.001,
+     .hi = 60, .dflt = "0.1",
+     .help = "time between two tokens that reading others' prompts has to keep to"},
+    {.name = "--max-connections", .meta = "N", ARG_FIELD(struct opts, connections, ARG_INT),
+     .lo = 1, .hi = 100000, .dflt = "512", .help = "most at a time"},
+    {.name = "--max-body", .meta = "BYTES", ARG_FIELD(struct opts, body, ARG_SIZE), .lo = 1024,
+     .hi = 1 << 30, .dflt = "32M", .help = "most of one request"},
+    {.name = "--read-timeout", .meta = "SECONDS", ARG_FIELD(struct opts, read_timeout, ARG_REAL),
+     .lo = 0, .hi = 1e6, .dflt = "60", .help = "a request has to be here by then; 0: no limit"},
+    {.name = "--request-timeout", .meta = "SECONDS",
+     ARG_FIELD(struct opts, request_timeout, ARG_REAL), .lo = 0, .hi = 1e6, .dflt = "0",
+     .help = "an answer has to be made by then; 0: no limit"},
+    {.name = "--shutdown-timeout", .meta = "SECONDS",
+     ARG_FIELD(struct opts, shutdown_timeout, ARG_REAL), .lo = 0, .hi = 86400, .dflt = "30",
+     .help = "what runs when SIGTERM comes may go on for so long; a second SIGTERM ends at once"},
+    {.name = "--no-log", ARG_FIELD(struct opts, quiet, ARG_SWITCH),
+     .help = "no line of JSON on stderr per request"},
+    ARGS_MODEL(struct opts, model),
+    {0},
+};
+/* clang-format on */
+
+/* What flags name: keys, and texts of files; all freed at the end. */
+struct texts {
+    char *key_lines, *cert, *key, *template;
+    const char **keys;
+};
+
+static int read_text(const char *path, char **out)
+{
+    size_t n;
+    int code = path ? cli_read_file(path, out, &n) : CLI_OK;
+    if (!code && path && strlen(*out) != n)
+        code = cli_say(CLI_INPUT, "%s holds a zero byte; wanted a text", path);
+    return code;
+}
+
+/* Keys of flags, environment and file as one list. */
+static int read_keys(const struct opts *o, struct texts *t)
+{
+    int n = 0, code = read_text(o->key_file, &t->key_lines);
+    const char *env = getenv("PITH_API_KEY");
+    size_t most = (size_t)o->keys.n + 2;
+    for (const char *p = t->key_lines; p && *p; p++)
+        most += *p == '\n';
+    t->keys = calloc(most + 1, sizeof *t->keys);
+    if (code || !t->keys)
+        return code ? code : cli_no_memory();
+    for (; n < o->keys.n; n++)
+        t->keys[n] = o->keys.v[n];
+    if (!n && env && *env)
+        t->keys[n++] = env;
+    for (char *rest = t->key_lines, *line; rest && (line = strsep(&rest, "\n"));) {
+        line[strcspn(line, "\r")] = 0;
+        if (*line && *line != '#')
+            t->keys[n++] = line;
+    }
+    return CLI_OK;
+}
+
+static int read_texts(const struct opts *o, struct texts *t)
+{
+    if (!o->cert != !o->key)
+        return cli_say(CLI_USE, "--tls-cert and --tls-key belong together; found one of them");
+    int code = read_keys(o, t);
+    if (!code)
+        code = read_text(o->cert, &t->cert);
+    if (!code)
+        code = read_text(o->key, &t->key);
+    return code ? code : read_text(o->template, &t->template);
+}
+
+static struct server *listen_up(const struct opts *o, const struct texts *t, int *code)
+{
+    struct pith_error err = {0};
+    struct server_params p = {
+        .host = o->host,
+        .port = (int)o->port,
+        .unix_path = o->unix_path,
+        .keys = t->keys,
+        .hosts = o->hosts.v,
+        .origins = o->origins.v,
+        .tls_cert = t->cert,
+        .tls_key = t->key,
+        .name = o->name,
+        .chat_template = t->template,
+        .parallel = (int)o->parallel,
+        .queue = (int)o->queue,
+        .connections = (int)o->connections,
+        .body_bytes = o->body,
+        .gap = o->gap,
+        .read_timeout = o->read_timeout,
+        .request_timeout = o->request_timeout,
+        .log = !o->quiet,
+    };
+    struct server *s = server_open(&p, &err);
+    if (!s)
+        *code = cli_fail(&err);
+    return s;
+}
+
+/* Model and sessions for the server. */
+static int load(const struct opts *o, struct server *s)
+{
+    int code = CLI_OK;
+    struct pith_error err = {0};
+    struct pith_model_info info = {.size = sizeof info};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT, ep = PITH_SESSION_PARAMS_INIT;
+    pith_session *generate = NULL, *embed = NULL;
+    mp.n_batch = SERVER_BATCH;
+    pith_model *m = cli_model_open(&o->model, &mp, &code);
+    if (!m)
+        return code;
+    pith_model_get_info(m, &info, NULL);
+    int makes_text = info.causal && info.pooling == PITH_POOL_NONE;
+    int64_t n_ctx = o->model.n_ctx ? o->model.n_ctx : info.n_ctx_train < 4096 ? info.n_ctx_train : 4096;
+    ep.n_seq = sp.n_seq = server_sequences((int)o->parallel);
+    sp.n_tokens = o->cache_tokens ? o->cache_tokens : 8 * n_ctx;
+    sp.store_bytes = o->store;
+    ep.n_tokens = SERVER_BATCH + 64 * (int64_t)ep.n_seq;
+    ep.pooling = makes_text ? PITH_POOL_MEAN : PITH_POOL_FILE;
+    if (sp.n_tokens < n_ctx)
+        code = cli_say(CLI_USE, "--cache-tokens is %lld and one conversation may have %lld; wanted at least that",
+                       (long long)sp.n_tokens, (long long)n_ctx);
+    if (!code && makes_text)
+        generate = cli_session_open(m, &o->model, (int32_t)n_ctx, &sp, &code);
+    if (!code && (!makes_text || o->embeddings))
+        embed = cli_session_open(m, &o->model, (int32_t)n_ctx, &ep, &code);
+    if (code) {
+        pith_session_close(generate);
+        pith_session_close(embed);
+    } else if (server_give(s, m, generate, embed, &err) != PITH_OK) {
+        code = cli_fail(&err);
+    }
+    pith_model_close(m); /* the sessions and what else uses it hold it */
+    return code;
+}
+
+static int serve(const struct opts *o, const struct texts *t)
+{
+    int code = CLI_OK, left = 0;
+    struct server *s = listen_up(o, t, &code);
+    if (!s)
+        return code;
+    printf("%s\n", server_url(s));
+    fflush(stdout);
+    code = load(o, s);
+    if (!code) {
+        if (cli_chatty(&o->model))
+            fprintf(stderr, "serving at %s\n", server_url(s));
+        while (!interrupt_asked())
+            poll(NULL, 0, 100); /* signals may come to any thread */
+        left = server_drain(s, o->shutdown_timeout);
+        if (left)
+            cli_say(CLI_OK, "%d requests had not come to their end after %g s", left, o->shutdown_timeout);
+    }
+    server_close(s);
+    return code;
+}
+
+static int run(void *opts)
+{
+    struct texts t = {0};
+    int code = read_texts(opts, &t);
+    if (!code)
+        code = serve(opts, &t);
+    free(t.key_lines);
+    free(t.cert);
+    free(t.key);
+    free(t.template);
+    free(t.keys);
+    return code;
+}
+
+const struct command cmd_serve = {
+    .name = "serve",
+    .summary = "serve a model over HTTP",
+    .args =
+        {
+            .command = "pith serve",
+            .about =
+                "Serves OpenAI's interface (/v1/chat/completions, /v1/completions, /v1/embeddings) "
+                "and its own; GET /docs lists endpoints and fields, GET /metrics counts. The "
+                "address is printed at once; /ready answers 200 when the model is loaded. Requests "
+                "share every step of the engine, and get the bits they would get alone. SIGTERM "
+                "and Ctrl-C let what runs come to its end.",
+            .example = "  pith serve model.gguf --port 8080\n"
+                       "  curl localhost:8080/v1/chat/completions -d "
+                       "'{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n",
+            .rows = args,
+        },
+    .opts_bytes = sizeof(struct opts),
+    .run = run,
+};

@@ -1,0 +1,26 @@
+/* api.h -- the handlers of the endpoints, for the table in routes.c. A handler answers x, now or later, and drops it once (those of
+ * ROUTE_DIRECT do not: they run on the thread of HTTP and answer at once). */
+#ifndef PITH_SERVER_API_H
+#define PITH_SERVER_API_H
+
+#include "serve.h"
+
+/* api_openai.c */
+void api_chat(struct server *s, struct exchange *x);
+void api_completions(struct server *s, struct exchange *x);
+/* api_embeddings.c */
+void api_embeddings(struct server *s, struct exchange *x);
+/* api_pith.c */
+void api_models(struct server *s, struct exchange *x);
+void api_tokenize(struct server *s, struct exchange *x);
+void api_detokenize(struct server *s, struct exchange *x);
+void api_apply_template(struct server *s, struct exchange *x);
+void api_props(struct server *s, struct exchange *x);
+void api_report(struct server *s, struct exchange *x);
+void api_health(struct server *s, struct exchange *x);
+void api_ready(struct server *s, struct exchange *x);
+void api_metrics(struct server *s, struct exchange *x);
+void api_docs(struct server *s, struct exchange *x);
+void api_openapi(struct server *s, struct exchange *x);
+
+#endif

@@ -1,0 +1,162 @@
+/* api_embeddings.c -- /v1/embeddings: texts or tokens to vectors, as numbers or as base64 of little-endian floats. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api.h"
+#include "request.h"
+
+enum { INPUTS_MAX = 4096 };
+
+struct embedding {
+    struct exchange *x;
+    struct server *s;
+    json_t *data;
+    int base64;
+};
+
+static json_t *base64_of(const float *v, int32_t n)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *p = (const unsigned char *)v;
+    size_t bytes = (size_t)n * sizeof *v, used = 0;
+    char *text = malloc(bytes / 3 * 4 + 8);
+    for (size_t i = 0; text && i < bytes; i += 3) {
+        unsigned b = (unsigned)p[i] << 16 | (i + 1 < bytes ? (unsigned)p[i + 1] << 8 : 0) | (i + 2 < bytes ? p[i + 2] : 0);
+        text[used++] = digit[b >> 18];
+        text[used++] = digit[b >> 12 & 63];
+        text[used++] = i + 1 < bytes ? digit[b >> 6 & 63] : '=';
+        text[used++] = i + 2 < bytes ? digit[b & 63] : '=';
+    }
+    json_t *j = text ? json_stringn(text, used) : NULL;
+    free(text);
+    return j;
+}
+
+static json_t *vector_of(const struct event *e, int base64)
+{
+    float *unit = malloc((size_t)e->n_vector * sizeof *unit);
+    double sum = 0;
+    for (int32_t i = 0; i < e->n_vector; i++)
+        sum += (double)e->vector[i] * (double)e->vector[i];
+    double scale = sum > 0 ? 1 / sqrt(sum) : 0;
+    json_t *j = base64 ? NULL : json_array();
+    for (int32_t i = 0; unit && i < e->n_vector; i++) {
+        unit[i] = (float)(scale * (double)e->vector[i]);
+        if (!base64)
+            json_array_append_new(j, json_real((double)unit[i]));
+    }
+    if (base64 && unit)
+        j = base64_of(unit, e->n_vector);
+    free(unit);
+    return j;
+}
+
+static void on_event(struct request *r, const struct event *e)
+{
+    struct embedding *m = r->ctx;
+    if (e->kind == EV_EMBEDDING) {
+        json_array_append_new(m->data, json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", e->choice, "embedding", vector_of(e, m->base64)));
+        return;
+    }
+    if (e->kind == EV_DONE)
+        exchange_json(m->x, 200,
+                      json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data", m->data, "model", m->s->name, "usage", "prompt_tokens", (json_int_t)r->n_prompt,
+                                "total_tokens", (json_int_t)r->n_prompt));
+    else
+        exchange_fault(m->x, e->fault);
+    r->figures.n_prompt = r->n_prompt;
+    exchange_figures(m->x, &r->figures);
+    json_decref(m->data);
+    exchange_drop(m->x);
+    free(m);
+}
+
+static int add_input(struct server *s, struct request *r, const json_t *v, struct fault *f)
+{
+    int64_t n = 0, most = pith_n_ctx(s->embed) < SERVER_BATCH ? pith_n_ctx(s->embed) : SERVER_BATCH;
+    int32_t *ids = NULL;
+    if (json_is_string(v))
+        ids = request_tokenize(s, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL, &n, "input", f);
+    else if (json_is_array(v))
+        ids = request_ids(s, v, &n, "input", f);
+    else
+        return fault_set(f, 400, "wrong_type", "input", "input is neither a text, nor a list of tokens, nor a list of either");
+    int ok = ids && request_fits(n, most, "input", f);
+    int32_t *more = ok ? realloc(r->prompt, (size_t)(r->n_prompt + n) * sizeof *more) : NULL;
+    if (more) {
+        r->prompt = more;
+        memcpy(more + r->n_prompt, ids, (size_t)n * sizeof *ids);
+        r->n_prompt += n;
+        r->input_end[r->n++] = r->n_prompt;
+    } else if (ok) {
+        ok = fault_memory(f);
+    }
+    free(ids);
+    return ok;
+}
+
+static int take_inputs(struct server *s, struct request *r, const json_t *v, struct fault *f)
+{
+    int several = json_is_array(v) && (json_is_string(json_array_get(v, 0)) || json_is_array(json_array_get(v, 0)));
+    size_t n = several ? json_array_size(v) : 1;
+    if (!v)
+        return fault_set(f, 400, "missing_field", "input", "input is missing");
+    if (n > INPUTS_MAX)
+        return fault_set(f, 400, "out_of_range", "input", "input has %zu texts, at most %d are taken", n, INPUTS_MAX);
+    r->input_end = calloc(n, sizeof *r->input_end);
+    r->n = 0;
+    for (size_t i = 0; r->input_end && i < n; i++)
+        if (!add_input(s, r, several ? json_array_get(v, i) : v, f))
+            return 0;
+    return r->input_end || fault_memory(f);
+}
+
+static int take(struct server *s, struct exchange *x, const struct fields *b, struct request *r, struct embedding *m, struct fault *f)
+{
+    const char *format = field_text(b, F_encoding_format);
+    double timeout = field_real(b, F_timeout);
+    if (!s->embed)
+        return fault_set(f, 400, "not_supported", "model", "this server makes text; start it with --embeddings for vectors");
+    if (format && strcmp(format, "float") && strcmp(format, "base64"))
+        return fault_set(f, 400, "invalid_value", "encoding_format", "encoding_format is \"%.20s\", wanted float or base64", format);
+    if (b->v[F_dimensions] && field_int(b, F_dimensions) != s->info.n_embd)
+        return fault_set(f, 400, "not_supported", "dimensions", "dimensions is %lld, this model has %d", (long long)field_int(b, F_dimensions), s->info.n_embd);
+    m->base64 = format && *format == 'b';
+    r->tenant = exchange_tenant(x);
+    r->gone = exchange_gone(x);
+    r->on_event = on_event;
+    r->ctx = m;
+    if (timeout > 0)
+        r->deadline = exchange_began(x) + (int64_t)(1e9 * timeout);
+    return request_model(s, b, f) && take_inputs(s, r, b->v[F_input], f);
+}
+
+void api_embeddings(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    struct fields b;
+    size_t n;
+    const char *body = exchange_body(x, &n);
+    struct embedding *m = calloc(1, sizeof *m);
+    struct request *r = request_new();
+    int ok = 0;
+    if (!m || !r) {
+        fault_memory(&f);
+    } else if (fields_read(&b, E_EMBED, body, n, &f)) {
+        *m = (struct embedding){.x = x, .s = s, .data = json_array()};
+        exchange_hold(x);
+        ok = take(s, x, &b, r, m, &f) && sched_submit(s->sched, &r, 1, &f);
+        fields_free(&b);
+        if (!ok) {
+            json_decref(m->data);
+            exchange_drop(x);
+        }
+    }
+    if (!ok) {
+        request_free(r);
+        free(m);
+        exchange_fault(x, &f);
+    }
+    exchange_drop(x);
+}

@@ -1,0 +1,213 @@
+/* api_pith.c -- endpoints of our own, and the small ones: models, tokens, templates, properties, report, health, metrics, documentation. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api.h"
+#include "metrics.h"
+#include "request.h"
+
+void api_models(struct server *s, struct exchange *x)
+{
+    const char *path = exchange_path(x), *name = strlen(path) > 11 ? path + 11 : NULL;
+    struct fault f = {0};
+    json_t *m = json_pack("{s:s, s:s, s:I, s:s, s:i, s:{s:s, s:s, s:I, s:I, s:i, s:i}}", "id", s->name, "object", "model", "created", (json_int_t)s->created, "owned_by",
+                          "pith", "max_model_len", s->generate ? pith_n_ctx(s->generate) : pith_n_ctx(s->embed), "meta", "arch", s->info.arch, "type", s->info.type,
+                          "n_params", (json_int_t)s->info.n_params, "size", (json_int_t)s->info.file_bytes, "n_vocab", s->info.n_vocab, "n_ctx_train",
+                          s->info.n_ctx_train);
+    if (name && strcmp(name, s->name)) {
+        json_decref(m);
+        fault_set(&f, 404, "model_not_found", "model", "there is no model \"%.100s\" here; this is \"%.100s\"", name, s->name);
+        exchange_fault(x, &f);
+    } else {
+        exchange_json(x, 200, name ? m : json_pack("{s:s, s:[o]}", "object", "list", "data", m));
+    }
+}
+
+/* ---------------------------------------------------------------- tokens and templates */
+
+/* Reads the body by the rows of an endpoint, lets `answer` make the JSON, drops x. */
+static void with_body(struct server *s, struct exchange *x, unsigned endpoint, json_t *(*answer)(struct server *, const struct fields *, struct fault *))
+{
+    struct fault f = {0};
+    struct fields b;
+    size_t n;
+    const char *body = exchange_body(x, &n);
+    json_t *j = NULL;
+    if (fields_read(&b, endpoint, body, n, &f)) {
+        if (request_model(s, &b, &f))
+            j = answer(s, &b, &f);
+        fields_free(&b);
+    }
+    if (f.http)
+        exchange_fault(x, &f);
+    else
+        exchange_json(x, 200, j);
+    exchange_drop(x);
+}
+
+/* One token's bytes as they are written. */
+static json_t *piece(const struct server *s, int32_t id)
+{
+    char buf[512];
+    int64_t n = pith_detokenize(s->model, &id, 1, PITH_RENDER_SPECIAL, buf, sizeof buf, NULL);
+    return json_text(buf, n < 0 ? 0 : n < (int64_t)sizeof buf ? (size_t)n : sizeof buf);
+}
+
+static json_t *tokenize(struct server *s, const struct fields *b, struct fault *f)
+{
+    const json_t *text = b->v[F_content];
+    int flags = (field_bool(b, F_add_special) ? PITH_ADD_SPECIAL : 0) | (field_bool(b, F_parse_special) ? PITH_PARSE_SPECIAL : 0);
+    int64_t n = 0;
+    if (!text) {
+        fault_set(f, 400, "missing_field", "content", "content is missing");
+        return NULL;
+    }
+    int32_t *ids = request_tokenize(s, json_string_value(text), json_string_length(text), flags, &n, "content", f);
+    json_t *list = ids ? json_array() : NULL;
+    for (int64_t i = 0; list && i < n; i++)
+        json_array_append_new(list, field_bool(b, F_with_pieces) ? json_pack("{s:i, s:o}", "id", ids[i], "piece", piece(s, ids[i])) : json_integer(ids[i]));
+    free(ids);
+    return list ? json_pack("{s:o, s:I}", "tokens", list, "count", (json_int_t)n) : NULL;
+}
+
+static json_t *detokenize(struct server *s, const struct fields *b, struct fault *f)
+{
+    int64_t n = 0;
+    if (!b->v[F_tokens]) {
+        fault_set(f, 400, "missing_field", "tokens", "tokens is missing");
+        return NULL;
+    }
+    int32_t *ids = request_ids(s, b->v[F_tokens], &n, "tokens", f);
+    int64_t len = ids ? pith_detokenize(s->model, ids, (size_t)n, PITH_RENDER_SPECIAL, NULL, 0, NULL) : -1;
+    char *text = len >= 0 ? malloc((size_t)len + 1) : NULL;
+    if (text)
+        pith_detokenize(s->model, ids, (size_t)n, PITH_RENDER_SPECIAL, text, (size_t)len, NULL);
+    else if (ids)
+        fault_memory(f);
+    free(ids);
+    json_t *j = text ? json_pack("{s:o}", "content", json_text(text, (size_t)len)) : NULL;
+    free(text);
+    return j;
+}
+
+static json_t *apply_template(struct server *s, const struct fields *b, struct fault *f)
+{
+    size_t n;
+    int flags;
+    char *text = request_render(s, b, &n, &flags, f);
+    json_t *j = text ? json_pack("{s:o}", "prompt", json_text(text, n)) : NULL;
+    free(text);
+    return j;
+}
+
+void api_tokenize(struct server *s, struct exchange *x)
+{
+    with_body(s, x, E_TOKENIZE, tokenize);
+}
+
+void api_detokenize(struct server *s, struct exchange *x)
+{
+    with_body(s, x, E_DETOKENIZE, detokenize);
+}
+
+void api_apply_template(struct server *s, struct exchange *x)
+{
+    with_body(s, x, E_TEMPLATE, apply_template);
+}
+
+/* ---------------------------------------------------------------- what there is */
+
+void api_props(struct server *s, struct exchange *x)
+{
+    const char *template = s->own_template ? "from --chat-template" : s->template ? "the model's own" : "plain: \"role: content\" and a blank line (the model has none)";
+    struct pith_memory_report mem;
+    pith_memory(&mem);
+    json_t *bytes = json_object();
+    for (int i = 0; i < PITH_MEM_N; i++)
+        json_object_set_new(bytes, pith_purpose_name((pith_purpose)i), json_integer((json_int_t)mem.used[i]));
+    exchange_json(x, 200,
+                  json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:o}", "model", s->name, "arch", s->info.arch, "type", s->info.type, "n_ctx",
+                            s->generate ? pith_n_ctx(s->generate) : pith_n_ctx(s->embed), "n_vocab", s->info.n_vocab, "parallel", s->p.parallel, "chat_template", template,
+                            "generates", s->generate != NULL, "embeds", s->embed != NULL, "version", pith_version(), "isa", pith_isa(), "memory", bytes));
+}
+
+struct report {
+    pith_session *s;
+    char *text;
+};
+
+static void make_report(void *ctx)
+{
+    struct report *r = ctx;
+    int64_t n = pith_report(r->s, 1, NULL, 0);
+    r->text = n >= 0 ? malloc((size_t)n + 1) : NULL;
+    if (r->text)
+        pith_report(r->s, 1, r->text, (size_t)n + 1);
+}
+
+void api_report(struct server *s, struct exchange *x)
+{
+    struct report r = {.s = s->generate ? s->generate : s->embed};
+    struct fault f = {0};
+    if (sched_call(s->sched, make_report, &r) && r.text) {
+        exchange_begin(x, 200, "application/json", 0, NULL);
+        exchange_write(x, r.text, strlen(r.text));
+        exchange_end(x);
+    } else {
+        fault_memory(&f);
+        exchange_fault(x, &f);
+    }
+    free(r.text);
+    exchange_drop(x);
+}
+
+void api_health(struct server *s, struct exchange *x)
+{
+    (void)s;
+    exchange_json(x, 200, json_pack("{s:s}", "status", "ok"));
+}
+
+void api_ready(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    if (atomic_load(&s->ready) && !atomic_load(&s->draining)) {
+        exchange_json(x, 200, json_pack("{s:s}", "status", "ready"));
+        return;
+    }
+    if (atomic_load(&s->draining))
+        fault_set(&f, 503, "shutting_down", NULL, "the server is shutting down");
+    else
+        fault_set(&f, 503, "model_loading", NULL, "the model is being loaded");
+    f.retry_after = 2;
+    exchange_fault(x, &f);
+}
+
+void api_metrics(struct server *s, struct exchange *x)
+{
+    size_t n;
+    char *text = metrics_text(s->metrics, atomic_load(&s->ready) ? s->name : "", s->n_blocks, &n);
+    exchange_begin(x, text ? 200 : 503, "text/plain; version=0.0.4; charset=utf-8", 0, NULL);
+    if (text)
+        exchange_write(x, text, n);
+    free(text);
+    exchange_end(x);
+}
+
+void api_docs(struct server *s, struct exchange *x)
+{
+    json_t *list = json_array();
+    (void)s;
+    for (const struct route *r = routes; r->path; r++) {
+        json_t *j = json_pack("{s:s, s:s, s:s}", "method", r->method, "path", r->path, "help", r->help);
+        if (r->endpoint)
+            json_object_set_new(j, "fields", fields_docs(r->endpoint));
+        json_array_append_new(list, j);
+    }
+    exchange_json(x, 200, json_pack("{s:o}", "endpoints", list));
+}
+
+void api_openapi(struct server *s, struct exchange *x)
+{
+    exchange_json(x, 200, fields_openapi(s));
+}

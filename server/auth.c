@@ -1,0 +1,122 @@
+/* auth.c -- who may ask: keys, and what the Host and Origin headers may say. A page in a browser can send requests to this machine's own
+ * addresses, and a name it owns can point there; so without keys both headers have to name this machine, or what was allowed by flags. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "scheduler.h"
+
+struct tenants {
+    int n, have_keys;
+    struct tenant v[];
+};
+
+struct tenants *tenants_open(const char *const *keys, struct pith_error *err)
+{
+    int n = 0;
+    while (keys && keys[n])
+        n++;
+    struct tenants *t = calloc(1, sizeof *t + (size_t)(n ? n : 1) * sizeof t->v[0]);
+    if (!t) {
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for keys"};
+        return NULL;
+    }
+    t->have_keys = n > 0;
+    t->n = n ? n : 1;
+    for (int i = 0; i < n; i++) {
+        const char *colon = strchr(keys[i], ':'), *secret = colon ? colon + 1 : keys[i];
+        size_t n_name = colon ? (size_t)(colon - keys[i]) : 0;
+        if (strlen(secret) < 8 || strlen(secret) >= sizeof t->v[i].secret || n_name >= sizeof t->v[i].name) {
+            *err = (struct pith_error){.code = PITH_RANGE};
+            snprintf(err->msg, sizeof err->msg, "key %d has %zu characters, wanted 8 to %zu, after a name of at most %zu and a colon, if any", i + 1,
+                     strlen(secret), sizeof t->v[i].secret - 1, sizeof t->v[i].name - 1);
+            free(t);
+            return NULL;
+        }
+        strcpy(t->v[i].secret, secret);
+        if (colon)
+            memcpy(t->v[i].name, keys[i], n_name);
+        else
+            snprintf(t->v[i].name, sizeof t->v[i].name, "key-%d", i + 1);
+    }
+    return t;
+}
+
+void tenants_close(struct tenants *t)
+{
+    free(t);
+}
+
+int tenants_have_keys(const struct tenants *t)
+{
+    return t->have_keys;
+}
+
+int tenants_count(const struct tenants *t)
+{
+    return t->n;
+}
+
+struct tenant *tenants_at(struct tenants *t, int i)
+{
+    return &t->v[i];
+}
+
+struct tenant *tenants_find(struct tenants *t, const char *key)
+{
+    struct tenant *found = NULL;
+    char padded[sizeof t->v[0].secret] = "";
+    if (!t->have_keys)
+        return &t->v[0];
+    if (!key || strlen(key) >= sizeof padded)
+        return NULL;
+    strcpy(padded, key);
+    for (int i = 0; i < t->n; i++) { /* all bytes of all keys, whatever differs */
+        unsigned char differs = 0;
+        for (size_t k = 0; k < sizeof padded; k++)
+            differs |= (unsigned char)(padded[k] ^ t->v[i].secret[k]);
+        if (!differs)
+            found = &t->v[i];
+    }
+    return found;
+}
+
+/* ---------------------------------------------------------------- Host and Origin */
+
+/* "[::1]:80" -> "::1"; "name:80" -> "name" */
+static void host_name(const char *host, char *out, size_t cap)
+{
+    size_t n = *host == '[' ? strcspn(++host, "]") : strcspn(host, ":");
+    snprintf(out, cap, "%.*s", (int)(n < cap ? n : cap - 1), host);
+}
+
+static int listed(const char *const *list, const char *word)
+{
+    for (; list && *list; list++)
+        if (!strcasecmp(*list, word) || !strcmp(*list, "*"))
+            return 1;
+    return 0;
+}
+
+static int is_loopback(const char *name)
+{
+    return !strcasecmp(name, "localhost") || !strncmp(name, "127.", 4) || !strcmp(name, "::1");
+}
+
+int http_tells_lies(const struct server_params *p, const char *host, const char *origin, int local, struct fault *f)
+{
+    char name[256];
+    host_name(host ? host : "", name, sizeof name);
+    if (local && !is_loopback(name) && !(host && (listed(p->hosts, name) || (p->unix_path && !*p->host)))) {
+        fault_set(f, 403, "host_not_allowed", "Host", "Host is \"%.100s\"; wanted a name of this machine, or one given with --allow-host", host ? host : "");
+        return 1;
+    }
+    if (!origin || listed(p->origins, origin))
+        return 0;
+    const char *slashes = strstr(origin, "://");
+    if (host && slashes && !strcasecmp(slashes + 3, host))
+        return 0; /* the server's own page */
+    fault_set(f, 403, "origin_not_allowed", "Origin", "Origin is \"%.100s\"; pages from elsewhere need --allow-origin", origin);
+    return 1;
+}

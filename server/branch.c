@@ -1,0 +1,342 @@
+/* branch.c -- one choice of a request: from logits to tokens, text and events; how choices and requests begin and end. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "scheduler_impl.h"
+
+/* ---------------------------------------------------------------- beginning */
+
+struct request *request_new(void)
+{
+    struct request *r = calloc(1, sizeof *r);
+    if (r) {
+        r->sampler.size = sizeof r->sampler;
+        r->n = 1;
+        r->n_max = -1;
+        r->n_logprobs = -1;
+    }
+    return r;
+}
+
+void request_free(struct request *r)
+{
+    if (!r)
+        return;
+    free(r->prompt);
+    free(r->input_end);
+    for (char **p = r->stop; p && *p; p++)
+        free(*p);
+    free(r->stop);
+    free((void *)(uintptr_t)r->sampler.samplers);
+    free((void *)(uintptr_t)r->sampler.logit_bias);
+    free((void *)(uintptr_t)r->sampler.dry_breakers);
+    pith_grammar_close(r->grammar);
+    free(r);
+}
+
+static void free_branch(struct branch *b)
+{
+    pith_sampler_close(b->sampler);
+    pith_stream_close(b->stream);
+    pith_stopper_close(b->stopper);
+    pith_grammar_close(b->grammar);
+    free(b->token);
+    free(b);
+}
+
+static int open_parts(struct sched *s, struct branch *b, struct pith_error *err)
+{
+    struct request *r = b->r;
+    struct pith_sampler_params p = r->sampler;
+    p.seed += (uint64_t)b->choice;
+    b->cap = r->n_prompt + 64;
+    b->token = malloc((size_t)b->cap * sizeof *b->token);
+    if (!b->token) {
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for a request"};
+        return 0;
+    }
+    memcpy(b->token, r->prompt, (size_t)r->n_prompt * sizeof *b->token);
+    b->n = r->n_prompt;
+    b->sampler = pith_sampler_open(s->n_vocab, &p, err);
+    b->stream = b->sampler ? pith_stream_open(s->server->model, err) : NULL;
+    b->stopper = b->stream ? pith_stopper_open((const char *const *)r->stop, err) : NULL;
+    if (!b->stopper)
+        return 0;
+    pith_stream_continue(b->stream);
+    if (!r->grammar)
+        return 1;
+    b->grammar = pith_grammar_clone(r->grammar, err);
+    return b->grammar && pith_sampler_grammar(b->sampler, b->grammar, err) == PITH_OK;
+}
+
+int branch_open(struct sched *s, struct request *r, int choice, struct pith_error *err)
+{
+    struct branch *b = calloc(1, sizeof *b);
+    if (!b) {
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for a request"};
+        return 0;
+    }
+    b->r = r;
+    b->choice = choice;
+    b->seq = -1;
+    b->arrival = s->arrivals++;
+    b->last = r->arrived;
+    if (!open_parts(s, b, err)) {
+        free_branch(b);
+        return 0;
+    }
+    struct tenant *t = r->tenant;
+    if (!t->first && t->served < s->now)
+        t->served = s->now; /* who was away has saved nothing up */
+    struct branch **at = &t->first;
+    while (*at && (*at)->r->priority <= r->priority)
+        at = &(*at)->next;
+    b->next = *at;
+    *at = b;
+    r->n_open++;
+    return 1;
+}
+
+/* ---------------------------------------------------------------- ending */
+
+void branch_release(struct sched *s, struct branch *b)
+{
+    if (b->seq < 0)
+        return;
+    pith_truncate(s->server->generate, b->seq, 0, NULL); /* its full pages stay in the prefix store */
+    s->seq[b->seq] = NULL;
+    s->n_held--;
+    b->r->tenant->n_held--;
+    b->seq = -1;
+    b->n_fed = 0;
+}
+
+void branch_close(struct sched *s, struct branch *b)
+{
+    struct branch **at = &b->r->tenant->first;
+    branch_release(s, b);
+    while (*at != b)
+        at = &(*at)->next;
+    *at = b->next;
+    if (b->r->tenant->cursor == b)
+        b->r->tenant->cursor = b->next;
+    b->r->n_open--;
+    for (int i = 0; i < s->n_parts; i++)
+        if (s->part[i].b == b)
+            s->part[i].b = NULL;
+    free_branch(b);
+}
+
+void request_done(struct sched *s, struct request *r, const struct event *e)
+{
+    struct request **at = &s->all;
+    while (*at && *at != r)
+        at = &(*at)->next;
+    if (*at)
+        *at = r->next;
+    r->on_event(r, e);
+    request_free(r);
+    pthread_mutex_lock(&s->lock);
+    if (--s->n_left == 0)
+        pthread_cond_broadcast(&s->idle);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void request_fail(struct sched *s, struct request *r, const struct fault *f)
+{
+    struct tenant *t = r->tenant;
+    for (struct branch *b = t->first, *next; b; b = next) {
+        next = b->next;
+        if (b->r == r)
+            branch_close(s, b);
+    }
+    metrics_reason(s->server->metrics, atomic_load(r->gone) ? "abort" : "error");
+    request_done(s, r, &(struct event){.kind = EV_FAILED, .fault = f});
+}
+
+static void observe_end(struct sched *s, const struct request *r)
+{
+    struct metrics *m = s->server->metrics;
+    double now = (double)clock_now(), first = (double)(r->arrived + r->figures.first_ns);
+    int64_t n = r->figures.n_made;
+    metrics_observe(m, H_E2E, 1e-9 * (now - (double)r->arrived));
+    metrics_observe(m, H_QUEUE, 1e-9 * (double)r->figures.queue_ns);
+    metrics_observe(m, H_PREFILL, 1e-9 * (first - (double)r->started));
+    metrics_observe(m, H_DECODE, 1e-9 * (now - first));
+    metrics_observe(m, H_INFERENCE, 1e-9 * (now - (double)r->started));
+    metrics_observe(m, H_PROMPT_TOKENS, (double)r->n_prompt);
+    metrics_observe(m, H_MADE_TOKENS, (double)n);
+    metrics_observe(m, H_PARAMS_N, r->n);
+    if (r->n_max >= 0)
+        metrics_observe(m, H_PARAMS_MAX, (double)r->n_max);
+    if (n > 1)
+        metrics_observe(m, H_PER_TOKEN, 1e-9 * (now - first) / (double)(n - 1));
+}
+
+static int branch_finish(struct sched *s, struct branch *b, const char *reason, const char *stopped_by)
+{
+    struct request *r = b->r;
+    struct pith_shown shown;
+    struct event e = {.kind = EV_TEXT, .choice = b->choice};
+    if (!stopped_by) { /* what was held back is text after all */
+        e.text = pith_stream_put(b->stream, -1, &e.n_text);
+        int hit = pith_stopper_put(b->stopper, e.text, e.n_text, &shown);
+        struct event held = {.kind = EV_TEXT, .choice = b->choice, .text = shown.held, .n_text = shown.n_held};
+        e.n_text = shown.n_fresh;
+        if (held.n_text)
+            r->on_event(r, &held);
+        if (e.n_text)
+            r->on_event(r, &e);
+        if (hit < 0) {
+            pith_stopper_put(b->stopper, NULL, 0, &shown);
+            held.text = shown.held;
+            held.n_text = shown.n_held;
+            if (held.n_text)
+                r->on_event(r, &held);
+        }
+    }
+    r->on_event(r, &(struct event){.kind = EV_CHOICE, .choice = b->choice, .reason = reason, .stopped_by = stopped_by,
+                                   .logprob_sum = b->logprob_sum, .i = b->n_made});
+    metrics_reason(s->server->metrics, reason);
+    branch_close(s, b);
+    if (r->n_open == 0) {
+        observe_end(s, r);
+        request_done(s, r, &(struct event){.kind = EV_DONE});
+    }
+    return 1;
+}
+
+/* ---------------------------------------------------------------- tokens */
+
+static int put_token(struct branch *b, int32_t id)
+{
+    if (b->n == b->cap) {
+        int32_t *more = realloc(b->token, 2 * (size_t)b->cap * sizeof *more);
+        if (!more)
+            return 0;
+        b->token = more;
+        b->cap *= 2;
+    }
+    b->token[b->n++] = id;
+    return 1;
+}
+
+static void observe_token(struct sched *s, struct branch *b)
+{
+    int64_t now = clock_now();
+    struct metrics *m = s->server->metrics;
+    metrics_add(m, M_MADE_TOKENS, 1);
+    if (b->n_made == 1 && !b->r->figures.first_ns) {
+        b->r->figures.first_ns = now - b->r->arrived;
+        metrics_observe(m, H_FIRST, 1e-9 * (double)b->r->figures.first_ns);
+    } else if (b->n_made > 1) {
+        metrics_observe(m, H_GAP, 1e-9 * (double)(now - b->last));
+    }
+    b->last = now;
+}
+
+static void fail_sampling(struct sched *s, struct branch *b)
+{
+    struct fault f = {0};
+    fault_set(&f, b->grammar ? 400 : 500, "no_token_left", NULL,
+              b->grammar ? "the grammar and the samplers leave no token after %lld; loosen one of them"
+                         : "no logit is finite after %lld tokens; the weights may be damaged",
+              (long long)b->n_made);
+    request_fail(s, b->r, &f);
+}
+
+/* The token as an event, with the text that may be shown. Returns the index of a stop string that ended, -1: none. */
+static int tell_token(struct branch *b, const struct token_info *t)
+{
+    struct request *r = b->r;
+    struct pith_shown shown;
+    size_t n;
+    const char *text = pith_stream_put(b->stream, t->id, &n);
+    int hit = pith_stopper_put(b->stopper, text, n, &shown);
+    if (shown.n_held)
+        r->on_event(r, &(struct event){.kind = EV_TEXT, .choice = b->choice, .text = shown.held, .n_text = shown.n_held});
+    r->on_event(r, &(struct event){.kind = EV_TEXT, .choice = b->choice, .text = text, .n_text = shown.n_fresh, .token = t});
+    return hit;
+}
+
+static int sample(struct sched *s, struct branch *b, const float *logits)
+{
+    struct request *r = b->r;
+    struct pith_logprob top[TOP_MAX];
+    struct token_info t = {.top = top};
+    if (r->n_max == 0)
+        return branch_finish(s, b, "length", NULL);
+    t.id = pith_sample(b->sampler, logits);
+    if (t.id < 0) {
+        fail_sampling(s, b);
+        return 1;
+    }
+    t.n_top = pith_logprobs(logits, s->n_vocab, t.id, &t.logprob, top, r->n_logprobs > 0 ? r->n_logprobs : 0);
+    pith_sampler_accept(b->sampler, t.id);
+    b->logprob_sum += (double)t.logprob;
+    b->n_made++;
+    r->figures.n_made++;
+    observe_token(s, b);
+    if (pith_token_is_eog(s->server->model, t.id) && !r->ignore_eos)
+        return branch_finish(s, b, "stop", NULL);
+    int hit = tell_token(b, &t);
+    if (hit >= 0)
+        return branch_finish(s, b, "stop", r->stop[hit]);
+    if (!put_token(b, t.id) || (r->n_max > 0 && b->n_made >= r->n_max) || b->n > s->n_ctx)
+        return branch_finish(s, b, "length", NULL);
+    return 0;
+}
+
+/* Choices and requests with the very same prompt take it over whole, and sample from the same logits. */
+static void share_prompt(struct sched *s, struct branch *b, const float *logits)
+{
+    for (int i = 0; i < tenants_count(s->server->tenants); i++) {
+        struct branch *next;
+        for (struct branch *o = tenants_at(s->server->tenants, i)->first; o; o = next) {
+            next = o->next;
+            if (o->seq >= 0 || o->n_made || o->n != b->n || tells_prompt(o) || s->n_held == s->n_seq ||
+                o->r->tenant->n_held >= s->parallel ||
+                memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
+                continue;
+            int32_t q = 0;
+            while (s->seq[q])
+                q++;
+            if (pith_copy(s->server->generate, q, b->seq, 0, -1, NULL) != PITH_OK)
+                return;
+            s->seq[q] = o;
+            o->seq = q;
+            o->n_fed = o->n;
+            s->n_held++;
+            o->r->tenant->n_held++;
+            if (!o->choice) {
+                o->r->started = clock_now();
+                o->r->figures.queue_ns = o->r->started - o->r->arrived;
+                o->r->figures.n_cached = o->n;
+                metrics_add(s->server->metrics, M_PREFIX_HITS, (double)o->n);
+                metrics_add(s->server->metrics, M_PREFIX_QUERIES, (double)o->n);
+            }
+            o->tried = 1;
+            /* Ending it may end its request and free branches after it: their list is read anew. */
+            if (sample(s, o, logits))
+                next = tenants_at(s->server->tenants, i)->first;
+        }
+    }
+}
+
+void branch_sample(struct sched *s, const struct part *p, const float *logits)
+{
+    if (p->b->n_made == 0)
+        share_prompt(s, p->b, logits);
+    if (p->b)
+        sample(s, p->b, logits);
+}
+
+void branch_tell_prompt(struct sched *s, struct branch *b, int64_t i, const float *logits)
+{
+    struct request *r = b->r;
+    struct pith_logprob top[TOP_MAX];
+    struct token_info t = {.id = r->prompt[i], .top = top};
+    b->n_told = i;
+    t.n_top = pith_logprobs(logits, s->n_vocab, t.id, &t.logprob, top, r->n_logprobs > 0 ? r->n_logprobs : 0);
+    r->on_event(r, &(struct event){.kind = EV_PROMPT, .i = i, .token = &t});
+}

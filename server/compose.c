@@ -1,0 +1,237 @@
+/* compose.c -- which rows a step has.
+ *
+ *     rows:  | decode: one of each branch that has only its last token to feed | prefill: chunks, as many rows as time allows |
+ *
+ * Both parts are filled by start-time fair queueing (Goyal, Vin, Cheng 1996) over the keys: the next branch is the first one of the key that
+ * has been served the fewest tokens; within a key by priority, then arrival. At most `parallel` branches are in a step; those left out keep
+ * their sequence and wait a step. So a key that asks for much never delays one that asks for little by more than a step, and a long prompt
+ * never holds up those who are being written to.
+ *
+ * The time of a step: prefill gets what decoding leaves of the gap asked for (--gap), by the times of earlier steps. Bits do not depend on
+ * it (the law of same bits), so time may decide. */
+#include <string.h>
+
+#include "scheduler_impl.h"
+
+enum { CHUNK_MIN = 16, CHUNK_FIRST = 64, PAGE = 64 };
+
+static struct branch *take_youngest(struct sched *s, const struct tenant *of)
+{
+    struct branch *youngest = NULL;
+    for (int i = 0; i < s->n_seq; i++) {
+        struct branch *b = s->seq[i];
+        if (b && (!of || b->r->tenant == of) && (!youngest || b->arrival > youngest->arrival))
+            youngest = b;
+    }
+    return youngest;
+}
+
+static struct tenant *largest_holder(const struct sched *s)
+{
+    struct tenant *most = NULL;
+    for (int i = 0; i < tenants_count(s->server->tenants); i++) {
+        struct tenant *t = tenants_at(s->server->tenants, i);
+        if (!most || t->n_held > most->n_held)
+            most = t;
+    }
+    return most;
+}
+
+static int in_step(const struct sched *s, const struct branch *b)
+{
+    for (int i = 0; i < s->n_parts; i++)
+        if (s->part[i].b == b)
+            return 1;
+    return 0;
+}
+
+/* Its tokens stay; they are fed again when its turn comes, and give the same bits. */
+static void preempt(struct sched *s, struct branch *b)
+{
+    branch_release(s, b);
+    metrics_add(s->server->metrics, M_PREEMPTIONS, 1);
+}
+
+int make_room(struct sched *s)
+{
+    struct branch *b = s->n_held > 1 ? take_youngest(s, largest_holder(s)) : NULL;
+    if (!b)
+        return 0;
+    preempt(s, b);
+    return 1;
+}
+
+/* A free sequence for a tenant; where there is none, that of the youngest branch of who holds more than this tenant would. -1: none. */
+static int32_t take_seq(struct sched *s, const struct tenant *t)
+{
+    if (s->n_held == s->n_seq) {
+        struct tenant *most = largest_holder(s);
+        struct branch *b = most->n_held > t->n_held + 1 ? take_youngest(s, most) : NULL;
+        if (!b || in_step(s, b))
+            return -1;
+        preempt(s, b);
+    }
+    for (int32_t i = 0; i < s->n_seq; i++)
+        if (!s->seq[i])
+            return i;
+    return -1;
+}
+
+/* Tokens a and b have in common at their beginning, at most n. */
+static int64_t common(const int32_t *a, const int32_t *b, int64_t n)
+{
+    int64_t i = 0;
+    while (i < n && a[i] == b[i])
+        i++;
+    return i;
+}
+
+/* 1: a branch that is in its prompt is about to compute pages that this one needs as well: it waits for them. */
+static int follows_another(const struct sched *s, const struct branch *b)
+{
+    for (int i = 0; i < s->n_seq; i++) {
+        const struct branch *o = s->seq[i];
+        if (!o || o->n_made)
+            continue;
+        int64_t n = common(o->token, b->token, o->n < b->n ? o->n : b->n);
+        if (n == b->n && n == o->n ? o->n_fed < n : n - n % PAGE > o->n_fed)
+            return 1;
+    }
+    return 0;
+}
+
+/* Pages for what a branch has to feed, and one more for everybody who runs. */
+static int pages_left(const struct sched *s, int64_t n_new)
+{
+    int64_t used = 0, total = 0;
+    if (s->n_held == 0 || pith_cache_use(s->server->generate, &used, &total, NULL) != PITH_OK || !total)
+        return 1;
+    return total - used >= n_new + (int64_t)PAGE * (s->n_held + 1);
+}
+
+enum admission { ADMITTED, FOLLOWS, NO_ROOM };
+static enum admission admit(struct sched *s, struct branch *b)
+{
+    size_t kept = 0;
+    struct tenant *t = b->r->tenant;
+    if (!tells_prompt(b) && follows_another(s, b))
+        return FOLLOWS;
+    if (t->n_held >= s->parallel || !pages_left(s, b->n))
+        return NO_ROOM;
+    int32_t q = take_seq(s, t);
+    if (q < 0)
+        return NO_ROOM;
+    if (!tells_prompt(b) && pith_reuse(s->server->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)
+        kept = 0; /* the step will tell what is wrong */
+    s->seq[q] = b;
+    b->seq = q;
+    b->n_fed = (int64_t)kept;
+    s->n_held++;
+    t->n_held++;
+    if (!b->tried && !b->choice) {
+        b->r->figures.n_cached = (int64_t)kept;
+        b->r->started = clock_now();
+        b->r->figures.queue_ns = b->r->started - b->r->arrived;
+        metrics_add(s->server->metrics, M_PREFIX_HITS, (double)kept);
+        metrics_add(s->server->metrics, M_PREFIX_QUERIES, (double)b->n);
+    }
+    b->tried = 1;
+    return ADMITTED;
+}
+
+static int is_decoding(const struct branch *b)
+{
+    return b->seq >= 0 && b->n - b->n_fed == 1 && b->n_made;
+}
+
+/* The tenant whose turn it is among those with a branch left, NULL: none. */
+static struct tenant *next_tenant(struct sched *s, int decoding)
+{
+    struct tenant *best = NULL;
+    for (int i = 0; i < tenants_count(s->server->tenants); i++) {
+        struct tenant *t = tenants_at(s->server->tenants, i);
+        while (t->cursor && is_decoding(t->cursor) != decoding)
+            t->cursor = t->cursor->next;
+        if (t->cursor && (!best || t->pass < best->pass))
+            best = t;
+    }
+    return best;
+}
+
+static void rewind_tenants(struct sched *s)
+{
+    for (int i = 0; i < tenants_count(s->server->tenants); i++) {
+        struct tenant *t = tenants_at(s->server->tenants, i);
+        t->cursor = t->first;
+    }
+}
+
+static int wants(const struct branch *b, int64_t i)
+{
+    return i == b->n - 1 || (tells_prompt(b) && i + 1 < b->r->n_prompt && i + 1 > b->n_told);
+}
+
+/* At most n rows of a branch; fewer where outputs run out. Returns how many. */
+static int64_t put_rows(struct sched *s, struct branch *b, int64_t n)
+{
+    int64_t i = b->n_fed;
+    for (; i < b->n_fed + n; i++) {
+        int want = wants(b, i);
+        if (want && s->n_outs == s->max_outputs)
+            break;
+        s->token[s->n_rows] = b->token[i];
+        s->row_seq[s->n_rows] = b->seq;
+        s->want[s->n_rows++] = (uint8_t)want;
+        s->n_outs += want;
+    }
+    n = i - b->n_fed;
+    if (n) {
+        s->part[s->n_parts++] = (struct part){b, n};
+        b->r->tenant->pass += (double)n;
+    }
+    return n;
+}
+
+static int64_t prefill_rows(const struct sched *s)
+{
+    double left = s->server->p.gap * 1e9 - (s->n_decode ? s->decode_ns : 0);
+    double n = s->row_ns > 0 ? left / s->row_ns : CHUNK_FIRST;
+    int64_t room = s->n_batch - s->n_rows;
+    int64_t rows = n < CHUNK_MIN ? CHUNK_MIN : n < (double)room ? (int64_t)n : room;
+    return rows < room ? rows : room;
+}
+
+void compose(struct sched *s)
+{
+    struct tenant *t;
+    s->n_rows = s->n_parts = s->n_outs = 0;
+    for (int i = 0; i < tenants_count(s->server->tenants); i++) {
+        t = tenants_at(s->server->tenants, i);
+        t->pass = t->served;
+    }
+    rewind_tenants(s);
+    while (s->n_parts < s->parallel && s->n_rows < s->n_batch && (t = next_tenant(s, 1))) {
+        struct branch *b = t->cursor;
+        t->cursor = b->next;
+        s->now = t->pass;
+        if (!put_rows(s, b, 1))
+            break;
+    }
+    s->n_decode = s->n_parts;
+    rewind_tenants(s);
+    int64_t left = prefill_rows(s);
+    while (left > 0 && s->n_parts < s->n_seq && (t = next_tenant(s, 0))) {
+        struct branch *b = t->cursor;
+        t->cursor = b->next;
+        enum admission a = b->seq >= 0 ? ADMITTED : admit(s, b);
+        if (a == NO_ROOM)
+            t->cursor = NULL; /* nobody overtakes within a key */
+        if (a != ADMITTED)
+            continue;
+        s->now = t->pass;
+        int64_t pending = b->n - b->n_fed, n = put_rows(s, b, pending < left ? pending : left);
+        if (!n)
+            break;
+        left -= n;
+    }
+}

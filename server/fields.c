@@ -1,0 +1,212 @@
+/* fields.c -- bodies against fields.def: one table makes validation, documentation and the OpenAPI file. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve.h"
+
+enum type { INT, REAL, BOOL, TEXT, TEXTS, LIST, OBJECT, ANY };
+
+static const struct row {
+    const char *name;
+    enum type type;
+    double lo, hi;
+    const char *dflt;
+    unsigned endpoints;
+    const char *help;
+} rows[N_FIELDS] = {
+#define FIELD(id, ...) [F_##id] = {__VA_ARGS__},
+#include "fields.def"
+#undef FIELD
+};
+
+static const char *const type_names[] = {"an integer", "a number", "true or false", "a text", "a text or a list of texts", "a list", "an object", ""};
+
+/* ---------------------------------------------------------------- reading */
+
+static const char *kind_of(const json_t *v)
+{
+    static const char *const kinds[] = {"an object", "a list", "a text", "an integer", "a number", "true", "false", "null"};
+    return kinds[json_typeof(v)];
+}
+
+static int is_type(const json_t *v, enum type t)
+{
+    switch (t) {
+    case INT: /* 3.0 is an integer to clients that know one kind of number */
+        return json_is_integer(v) || (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)) && fabs(json_real_value(v)) < 9e15);
+    case REAL:
+        return json_is_number(v);
+    case BOOL:
+        return json_is_boolean(v);
+    case TEXT:
+        return json_is_string(v);
+    case TEXTS:
+        return json_is_string(v) || json_is_array(v);
+    case LIST:
+        return json_is_array(v);
+    case OBJECT:
+        return json_is_object(v);
+    case ANY:
+        break;
+    }
+    return 1;
+}
+
+static int check_range(const struct row *r, double found, const char *what, struct fault *f)
+{
+    if (found >= r->lo && found <= r->hi)
+        return 1;
+    return fault_set(f, 400, "out_of_range", r->name, "%s%s is %.15g, wanted %.15g to %.15g", r->name, what, found, r->lo, r->hi);
+}
+
+static int check(const struct row *r, const json_t *v, struct fault *f)
+{
+    if (!is_type(v, r->type))
+        return fault_set(f, 400, "wrong_type", r->name, "%s is %s, wanted %s", r->name, kind_of(v), type_names[r->type]);
+    if (r->type == INT || r->type == REAL)
+        return check_range(r, json_number_value(v), "", f);
+    if (r->type == TEXT && strlen(json_string_value(v)) != json_string_length(v))
+        return r->hi > 1e8 || fault_set(f, 400, "invalid_value", r->name, "%s holds a zero byte", r->name);
+    if (r->type == TEXT)
+        return check_range(r, (double)json_string_length(v), ": its length", f);
+    if (r->type == LIST)
+        return check_range(r, (double)json_array_size(v), ": its length", f);
+    if (r->type != TEXTS || json_is_string(v))
+        return 1;
+    if (!check_range(r, (double)json_array_size(v), ": its length", f))
+        return 0;
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!json_is_string(json_array_get(v, i)))
+            return fault_set(f, 400, "wrong_type", r->name, "%s[%zu] is %s, wanted a text", r->name, i, kind_of(json_array_get(v, i)));
+    return 1;
+}
+
+static int find(const char *name, unsigned endpoint)
+{
+    for (int i = 0; i < N_FIELDS; i++)
+        if (!strcmp(rows[i].name, name) && (rows[i].endpoints & endpoint))
+            return i;
+    return -1;
+}
+
+int fields_read(struct fields *f, unsigned endpoint, const char *p, size_t n, struct fault *fault)
+{
+    const char *name;
+    json_t *v;
+    memset(f, 0, sizeof *f);
+    f->body = json_read(p, n, fault);
+    if (!f->body)
+        return 0;
+    if (!json_is_object(f->body)) {
+        fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object", kind_of(f->body));
+        goto fail;
+    }
+    json_object_foreach (f->body, name, v) {
+        int i = find(name, endpoint);
+        if (i < 0) {
+            fault_set(fault, 400, "unknown_field", name, "there is no field \"%.100s\" here; GET /docs lists them", name);
+            goto fail;
+        }
+        if (json_is_null(v))
+            continue;
+        if (!check(&rows[i], v, fault))
+            goto fail;
+        f->v[i] = v;
+    }
+    return 1;
+fail:
+    fields_free(f);
+    return 0;
+}
+
+void fields_free(struct fields *f)
+{
+    json_decref(f->body);
+    memset(f, 0, sizeof *f);
+}
+
+int64_t field_int(const struct fields *f, enum field_id id)
+{
+    if (f->v[id])
+        return json_is_integer(f->v[id]) ? json_integer_value(f->v[id]) : (int64_t)json_real_value(f->v[id]);
+    return rows[id].dflt ? strtoll(rows[id].dflt, NULL, 10) : 0;
+}
+
+double field_real(const struct fields *f, enum field_id id)
+{
+    return f->v[id] ? json_number_value(f->v[id]) : rows[id].dflt ? strtod(rows[id].dflt, NULL) : 0;
+}
+
+int field_bool(const struct fields *f, enum field_id id)
+{
+    return f->v[id] ? json_is_true(f->v[id]) : rows[id].dflt && *rows[id].dflt == 't';
+}
+
+const char *field_text(const struct fields *f, enum field_id id)
+{
+    return f->v[id] ? json_string_value(f->v[id]) : NULL;
+}
+
+/* ---------------------------------------------------------------- descriptions */
+
+/* As a JSON Schema. */
+static json_t *schema_of(const struct row *r)
+{
+    static const char *const names[] = {"integer", "number", "boolean", "string", NULL, "array", "object", NULL};
+    json_t *s = json_pack("{s:s}", "description", r->help);
+    if (names[r->type])
+        json_object_set_new(s, "type", json_string(names[r->type]));
+    if (r->type == TEXTS)
+        json_object_set_new(s, "anyOf", json_pack("[{s:s}, {s:s, s:{s:s}, s:f}]", "type", "string", "type", "array", "items", "type", "string", "maxItems", r->hi));
+    if (r->type == LIST)
+        json_object_set_new(s, "items", json_object());
+    if (r->type == INT || r->type == REAL) {
+        json_object_set_new(s, "minimum", r->type == INT ? json_integer((json_int_t)r->lo) : json_real(r->lo));
+        json_object_set_new(s, "maximum", r->type == INT ? json_integer((json_int_t)r->hi) : json_real(r->hi));
+    }
+    if (r->type == TEXT && r->hi < 1e8) {
+        json_object_set_new(s, "minLength", json_integer((json_int_t)r->lo));
+        json_object_set_new(s, "maxLength", json_integer((json_int_t)r->hi));
+    }
+    if (r->dflt)
+        json_object_set_new(s, "default", json_loads(r->dflt, JSON_DECODE_ANY, NULL));
+    return s;
+}
+
+json_t *fields_docs(unsigned endpoint)
+{
+    json_t *all = json_object();
+    for (int i = 0; i < N_FIELDS; i++)
+        if (rows[i].endpoints & endpoint)
+            json_object_set_new(all, rows[i].name, schema_of(&rows[i]));
+    return all;
+}
+
+static json_t *operation(const struct route *r)
+{
+    json_t *answers = json_pack("{s:{s:s}, s:{s:s}}", "200", "description", "the answer", "default", "description",
+                                "{\"error\": {\"message\", \"type\", \"param\", \"code\"}}");
+    json_t *op = json_pack("{s:s, s:o}", "summary", r->help, "responses", answers);
+    if (r->endpoint)
+        json_object_set_new(op, "requestBody",
+                            json_pack("{s:b, s:{s:{s:{s:s, s:o, s:b}}}}", "required", 1, "content", "application/json", "schema", "type", "object",
+                                      "properties", fields_docs(r->endpoint), "additionalProperties", 0));
+    return op;
+}
+
+json_t *fields_openapi(struct server *s)
+{
+    json_t *paths = json_object();
+    for (const struct route *r = routes; r->path; r++) {
+        if (strchr(r->path, '*'))
+            continue;
+        json_t *path = json_object_get(paths, r->path);
+        if (!path) {
+            path = json_object();
+            json_object_set_new(paths, r->path, path);
+        }
+        json_object_set_new(path, strcmp(r->method, "GET") ? "post" : "get", operation(r));
+    }
+    return json_pack("{s:s, s:{s:s, s:s}, s:o}", "openapi", "3.1.0", "info", "title", s->name[0] ? s->name : "pith", "version", pith_version(), "paths", paths);
+}

@@ -1,0 +1,701 @@
+/* http.c -- the one file that knows libmicrohttpd. One thread of its own moves all bytes; nothing here waits for anything else.
+ *
+ *     headers -> checks (route, key, Host, size) -> body -> work.c or a direct handler -> suspended ... begun -> answer -> ... -> ended
+ *
+ * A suspended connection is not looked at by the library, so a client that leaves would go unnoticed: a second thread asks poll() about those
+ * that wait, writes the pulse of silent streams and shuts connections whose bodies come too slowly. An exchange is counted: once by its
+ * connection, once by whoever makes its answer. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "scheduler.h"
+
+enum {
+    OUT_MAX = 64 << 20,  /* bytes a client may leave unread */
+    PULSE_MS = 5000, WATCH_MS = 50,
+    HEADER_BYTES = 64 << 10,
+    IDLE_SECONDS = 120,
+};
+
+struct exchange {
+    struct http *h;
+    struct MHD_Connection *c; /* NULL: it has gone */
+    struct exchange *next, **at;
+    struct tenant *tenant;
+    const struct route *route;
+    atomic_int refs, gone;
+    pthread_mutex_t lock; /* of all below */
+    int fd, suspended, dispatched, too_large;
+    int begun, ended, live, queued, status, retry_after;
+    const char *type, *pulse;
+    char *body, *out;
+    size_t n_body, cap_body, n_out, at_out, cap_out, sent;
+    int64_t began, spoke; /* ns */
+    struct figures figures;
+    char id[32], method[12], path[128];
+};
+
+struct http {
+    struct server *s;
+    struct MHD_Daemon *daemon;
+    pthread_mutex_t lock; /* of the list */
+    struct exchange *first;
+    int n;
+    pthread_t watch;
+    atomic_int quit;
+    int listen_fd, local, watching;
+    atomic_uint_fast64_t serial;
+    char url[300];
+};
+
+/* ---------------------------------------------------------------- exchanges */
+
+const char *exchange_body(const struct exchange *x, size_t *n)
+{
+    *n = x->n_body;
+    return x->body ? x->body : "";
+}
+
+struct server *exchange_server(const struct exchange *x)
+{
+    return x->h->s;
+}
+
+struct tenant *exchange_tenant(const struct exchange *x)
+{
+    return x->tenant;
+}
+
+const char *exchange_id(const struct exchange *x)
+{
+    return x->id;
+}
+
+int64_t exchange_began(const struct exchange *x)
+{
+    return x->began;
+}
+
+const char *exchange_path(const struct exchange *x)
+{
+    return x->path;
+}
+
+const atomic_int *exchange_gone(const struct exchange *x)
+{
+    return &x->gone;
+}
+
+void exchange_hold(struct exchange *x)
+{
+    atomic_fetch_add(&x->refs, 1);
+}
+
+void exchange_drop(struct exchange *x)
+{
+    if (atomic_fetch_sub(&x->refs, 1) != 1)
+        return;
+    pthread_mutex_destroy(&x->lock);
+    free(x->body);
+    free(x->out);
+    free(x);
+}
+
+/* With the lock: the connection is looked at again. */
+static void wake(struct exchange *x)
+{
+    if (x->suspended && x->c) {
+        x->suspended = 0;
+        MHD_resume_connection(x->c);
+    }
+}
+
+int exchange_begin(struct exchange *x, int status, const char *type, int live, const char *pulse)
+{
+    pthread_mutex_lock(&x->lock);
+    int first = !x->begun;
+    if (first) {
+        x->status = status;
+        x->type = type;
+        x->live = live;
+        x->pulse = pulse;
+        x->begun = 1;
+        x->spoke = clock_now();
+        if (live)
+            wake(x);
+        else
+            x->n_out = x->at_out = 0;
+    }
+    pthread_mutex_unlock(&x->lock);
+    return first;
+}
+
+void exchange_retry_after(struct exchange *x, int seconds)
+{
+    x->retry_after = seconds;
+}
+
+static void put(struct exchange *x, const char *p, size_t n)
+{
+    if (x->at_out == x->n_out)
+        x->at_out = x->n_out = 0;
+    if (x->cap_out - x->n_out < n) {
+        size_t cap = 2 * (x->n_out + n) + 256;
+        char *more = x->n_out - x->at_out + n <= OUT_MAX ? realloc(x->out, cap) : NULL;
+        if (!more) { /* it does not read, or there is no memory: either way this answer cannot be whole */
+            atomic_store(&x->gone, 1);
+            return;
+        }
+        x->out = more;
+        x->cap_out = cap;
+    }
+    memcpy(x->out + x->n_out, p, n);
+    x->n_out += n;
+    x->spoke = clock_now();
+}
+
+void exchange_write(struct exchange *x, const char *p, size_t n)
+{
+    pthread_mutex_lock(&x->lock);
+    if (!atomic_load(&x->gone))
+        put(x, p, n);
+    if (x->live)
+        wake(x);
+    pthread_mutex_unlock(&x->lock);
+}
+
+void exchange_end(struct exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    x->ended = 1;
+    wake(x);
+    pthread_mutex_unlock(&x->lock);
+}
+
+void exchange_figures(struct exchange *x, const struct figures *f)
+{
+    pthread_mutex_lock(&x->lock);
+    x->figures.n_prompt += f->n_prompt;
+    x->figures.n_cached += f->n_cached;
+    x->figures.n_made += f->n_made;
+    x->figures.queue_ns = f->queue_ns;
+    x->figures.first_ns = f->first_ns;
+    pthread_mutex_unlock(&x->lock);
+}
+
+void exchange_json(struct exchange *x, int status, json_t *body)
+{
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    json_decref(body);
+    if (!text) {
+        exchange_begin(x, 503, "application/json", 0, NULL);
+        static const char none[] = "{\"error\":{\"message\":\"the server is out of memory for this answer\",\"type\":\"server_error\","
+                                   "\"param\":null,\"code\":\"out_of_memory\"}}\n";
+        exchange_write(x, none, sizeof none - 1);
+    } else {
+        exchange_begin(x, status, "application/json", 0, NULL);
+        exchange_write(x, text, strlen(text));
+        exchange_write(x, "\n", 1);
+    }
+    free(text);
+    exchange_end(x);
+}
+
+void exchange_fault(struct exchange *x, const struct fault *f)
+{
+    exchange_retry_after(x, f->retry_after);
+    exchange_json(x, f->http, fault_json(f));
+}
+
+/* ---------------------------------------------------------------- log */
+
+static void log_access(const struct exchange *x)
+{
+    struct timespec t;
+    struct tm tm;
+    char when[32];
+    if (!x->h->s->p.log)
+        return;
+    clock_gettime(CLOCK_REALTIME, &t);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", gmtime_r(&t.tv_sec, &tm));
+    json_t *j = json_pack("{s:s, s:s, s:s, s:o, s:i, s:I, s:f, s:s}", "time", when, "id", x->id, "method", x->method, "path",
+                          json_text(x->path, strlen(x->path)), "status", x->queued ? x->status : 499, "bytes", (json_int_t)x->sent,
+                          "seconds", 1e-9 * (double)(clock_now() - x->began), "key", x->tenant ? x->tenant->name : "");
+    if (j && x->figures.n_prompt) {
+        json_object_set_new(j, "prompt_tokens", json_integer(x->figures.n_prompt));
+        json_object_set_new(j, "cached_tokens", json_integer(x->figures.n_cached));
+        json_object_set_new(j, "completion_tokens", json_integer(x->figures.n_made));
+        json_object_set_new(j, "queue_seconds", json_real(1e-9 * (double)x->figures.queue_ns));
+        json_object_set_new(j, "first_token_seconds", json_real(1e-9 * (double)x->figures.first_ns));
+    }
+    char *line = j ? json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
+    if (line)
+        fprintf(stderr, "%s\n", line);
+    free(line);
+    json_decref(j);
+}
+
+/* ---------------------------------------------------------------- requests */
+
+static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, const char *method, const char *path)
+{
+    struct exchange *x = calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    pthread_mutex_init(&x->lock, NULL);
+    atomic_store(&x->refs, 1);
+    x->h = h;
+    x->c = c;
+    x->fd = info ? info->connect_fd : -1;
+    x->began = x->spoke = clock_now();
+    snprintf(x->id, sizeof x->id, "%llx-%llx", (unsigned long long)h->s->created, (unsigned long long)atomic_fetch_add(&h->serial, 1));
+    snprintf(x->method, sizeof x->method, "%s", method);
+    snprintf(x->path, sizeof x->path, "%s", path);
+    pthread_mutex_lock(&h->lock);
+    x->next = h->first;
+    x->at = &h->first;
+    if (h->first)
+        h->first->at = &x->next;
+    h->first = x;
+    h->n++;
+    pthread_mutex_unlock(&h->lock);
+    return x;
+}
+
+static const char *key_given(struct MHD_Connection *c)
+{
+    const char *a = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
+    if (a && !strncasecmp(a, "Bearer ", 7))
+        return a + 7 + strspn(a + 7, " ");
+    a = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "x-api-key");
+    return a ? a : MHD_lookup_connection_value(c, MHD_HEADER_KIND, "api-key");
+}
+
+static int find_route(struct exchange *x, const char *method, const char *path, struct fault *f)
+{
+    char allowed[64] = "";
+    if (!strcmp(method, "HEAD"))
+        method = "GET";
+    for (const struct route *r = routes; r->path; r++) {
+        size_t n = strlen(r->path);
+        if (r->path[n - 1] == '*' ? strncmp(r->path, path, n - 1) : strcmp(r->path, path))
+            continue;
+        if (!strcmp(r->method, method)) {
+            x->route = r;
+            return 1;
+        }
+        snprintf(allowed, sizeof allowed, "%s", r->method);
+    }
+    if (*allowed)
+        return fault_set(f, 405, "method_not_allowed", NULL, "%.8s %.100s; wanted %s", method, path, allowed);
+    return fault_set(f, 404, "not_found", NULL, "there is no %.100s; GET /docs lists what there is", path);
+}
+
+/* All that can be said before the body is there. */
+static int check_head(struct exchange *x, const char *method, const char *path, struct fault *f)
+{
+    struct server *s = x->h->s;
+    struct MHD_Connection *c = x->c;
+    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
+    const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
+    const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
+    int keys = tenants_have_keys(s->tenants);
+    if (!find_route(x, method, path, f))
+        return 0;
+    if (http_tells_lies(&s->p, host, origin, x->h->local && !keys, f))
+        return 0;
+    x->tenant = tenants_find(s->tenants, key_given(c));
+    if (!x->tenant && !(x->route->flags & ROUTE_OPEN))
+        return fault_set(f, 401, "invalid_api_key", NULL, "%s; send Authorization: Bearer KEY",
+                         key_given(c) ? "this key is not known here" : "a key is needed here");
+    if (length && strtoull(length, NULL, 10) > (unsigned long long)s->p.body_bytes)
+        return fault_set(f, 413, "body_too_large", NULL, "the body has %.20s bytes, at most %lld are taken", length, (long long)s->p.body_bytes);
+    if ((x->route->flags & ROUTE_MODEL) && !atomic_load(&s->ready)) {
+        fault_set(f, 503, "model_loading", NULL, "the model is being loaded; try again in a moment");
+        f->retry_after = 2;
+        return 0;
+    }
+    if ((x->route->flags & ROUTE_MODEL) && x->route->endpoint && atomic_load(&s->draining)) {
+        fault_set(f, 503, "shutting_down", NULL, "the server is shutting down; ask another one");
+        f->retry_after = 5;
+        return 0;
+    }
+    return 1;
+}
+
+static void take_body(struct exchange *x, const char *p, size_t n)
+{
+    pthread_mutex_lock(&x->lock);
+    x->spoke = clock_now();
+    if (x->n_body + n > (size_t)x->h->s->p.body_bytes)
+        x->too_large = 1;
+    if (!x->too_large && x->cap_body - x->n_body < n + 1) {
+        size_t cap = 2 * (x->n_body + n) + 1;
+        char *more = realloc(x->body, cap);
+        if (more) {
+            x->body = more;
+            x->cap_body = cap;
+        } else {
+            x->too_large = 1;
+        }
+    }
+    if (!x->too_large) {
+        memcpy(x->body + x->n_body, p, n);
+        x->n_body += n;
+        x->body[x->n_body] = 0;
+    }
+    pthread_mutex_unlock(&x->lock);
+}
+
+static void dispatch(struct exchange *x)
+{
+    struct server *s = x->h->s;
+    struct fault f = {0};
+    x->dispatched = 1;
+    if (x->too_large) {
+        fault_set(&f, 413, "body_too_large", NULL, "the body has more than %lld bytes", (long long)s->p.body_bytes);
+        exchange_fault(x, &f);
+    } else if (x->route->flags & ROUTE_DIRECT) {
+        x->route->handle(s, x);
+    } else {
+        exchange_hold(x); /* the handler drops it */
+        if (!work_push(s->work, x->route->handle, s, x)) {
+            fault_memory(&f);
+            exchange_fault(x, &f);
+            exchange_drop(x);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- answers */
+
+static ssize_t read_live(void *cls, uint64_t pos, char *buf, size_t max)
+{
+    struct exchange *x = cls;
+    ssize_t n = 0;
+    (void)pos;
+    pthread_mutex_lock(&x->lock);
+    size_t have = x->n_out - x->at_out;
+    if (have && !atomic_load(&x->gone)) {
+        n = (ssize_t)(have < max ? have : max);
+        memcpy(buf, x->out + x->at_out, (size_t)n);
+        x->at_out += (size_t)n;
+        x->sent += (size_t)n;
+    } else if (atomic_load(&x->gone)) {
+        n = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else if (x->ended) {
+        n = MHD_CONTENT_READER_END_OF_STREAM;
+    } else {
+        x->suspended = 1;
+        MHD_suspend_connection(x->c);
+    }
+    pthread_mutex_unlock(&x->lock);
+    return n;
+}
+
+static void add_headers(struct exchange *x, struct MHD_Response *r)
+{
+    char text[32];
+    const char *origin = MHD_lookup_connection_value(x->c, MHD_HEADER_KIND, "Origin");
+    MHD_add_response_header(r, "Content-Type", x->type);
+    MHD_add_response_header(r, "x-request-id", x->id);
+    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    if (x->live)
+        MHD_add_response_header(r, "Cache-Control", "no-cache");
+    if (x->status == 401)
+        MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (origin && x->status != 403) {
+        MHD_add_response_header(r, "Access-Control-Allow-Origin", origin);
+        MHD_add_response_header(r, "Access-Control-Allow-Headers", "*, Authorization");
+        MHD_add_response_header(r, "Vary", "Origin");
+    }
+    if (x->retry_after) {
+        snprintf(text, sizeof text, "%d", x->retry_after);
+        MHD_add_response_header(r, "Retry-After", text);
+    }
+}
+
+/* Headers, and the body or how to get it. Without a lock: what is begun does not change, and bytes of a live one have their own. */
+static enum MHD_Result answer(struct exchange *x)
+{
+    struct MHD_Response *r = x->live ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_live, x, NULL)
+                                     : MHD_create_response_from_buffer(x->n_out, x->out ? x->out : (char *)"", MHD_RESPMEM_PERSISTENT);
+    if (!r)
+        return MHD_NO;
+    add_headers(x, r);
+    enum MHD_Result ok = MHD_queue_response(x->c, (unsigned)x->status, r);
+    if (!x->live)
+        x->sent = x->n_out;
+    x->queued = 1;
+    MHD_destroy_response(r);
+    return ok;
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *path, const char *method, const char *version,
+                                  const char *data, size_t *n_data, void **con_cls)
+{
+    struct http *h = cls;
+    struct exchange *x = *con_cls;
+    struct fault f = {0};
+    (void)version;
+    if (!x) {
+        x = *con_cls = exchange_open(h, c, method, path);
+        if (!x)
+            return MHD_NO;
+        if (check_head(x, method, path, &f))
+            return MHD_YES;
+        x->dispatched = 1;
+        exchange_fault(x, &f);
+        return answer(x);
+    }
+    if (*n_data) {
+        take_body(x, data, *n_data);
+        *n_data = 0;
+        return MHD_YES;
+    }
+    if (!x->dispatched)
+        dispatch(x);
+    pthread_mutex_lock(&x->lock);
+    int gone = atomic_load(&x->gone), ready = x->live ? x->begun : x->begun && x->ended;
+    if (!gone && !ready) {
+        x->suspended = 1;
+        MHD_suspend_connection(c);
+    }
+    pthread_mutex_unlock(&x->lock);
+    if (gone)
+        return MHD_NO;
+    return ready && !x->queued ? answer(x) : MHD_YES;
+}
+
+static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, enum MHD_RequestTerminationCode code)
+{
+    struct http *h = cls;
+    struct exchange *x = *con_cls;
+    (void)c;
+    (void)code;
+    if (!x)
+        return;
+    *con_cls = NULL;
+    pthread_mutex_lock(&h->lock);
+    *x->at = x->next;
+    if (x->next)
+        x->next->at = x->at;
+    h->n--;
+    pthread_mutex_unlock(&h->lock);
+    pthread_mutex_lock(&x->lock);
+    x->c = NULL;
+    x->fd = -1;
+    atomic_store(&x->gone, 1);
+    pthread_mutex_unlock(&x->lock);
+    log_access(x);
+    exchange_drop(x);
+}
+
+/* ---------------------------------------------------------------- watching */
+
+static int has_left(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
+}
+
+/* With the list's lock, under which no descriptor of it is closed. */
+static void look_at(struct exchange *x, int64_t now)
+{
+    const struct server_params *p = &x->h->s->p;
+    pthread_mutex_lock(&x->lock);
+    if (x->dispatched && x->suspended && x->fd >= 0 && !x->ended && has_left(x->fd)) {
+        atomic_store(&x->gone, 1);
+        wake(x);
+    } else if (x->live && x->pulse && x->begun && !x->ended && now - x->spoke > (int64_t)PULSE_MS * 1000000) {
+        put(x, x->pulse, strlen(x->pulse));
+        wake(x);
+    } else if (!x->dispatched && p->read_timeout > 0 && (double)(now - x->began) > 1e9 * p->read_timeout && x->fd >= 0) {
+        shutdown(x->fd, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&x->lock);
+}
+
+static void *watch(void *arg)
+{
+    struct http *h = arg;
+    const struct timespec nap = {.tv_nsec = WATCH_MS * 1000000};
+    while (!atomic_load(&h->quit)) {
+        int64_t now = clock_now();
+        pthread_mutex_lock(&h->lock);
+        for (struct exchange *x = h->first; x; x = x->next)
+            look_at(x, now);
+        pthread_mutex_unlock(&h->lock);
+        nanosleep(&nap, NULL);
+    }
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- listening */
+
+static int fail(struct pith_error *err, const char *what, const char *why)
+{
+    *err = (struct pith_error){.code = PITH_IO};
+    snprintf(err->msg, sizeof err->msg, "%s: %s", what, why);
+    return -1;
+}
+
+static int listen_unix(struct http *h, const char *path, struct pith_error *err)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct stat sb;
+    if (strlen(path) >= sizeof a.sun_path)
+        return fail(err, path, "too long for a socket's name");
+    strcpy(a.sun_path, path);
+    if (!lstat(path, &sb) && S_ISSOCK(sb.st_mode))
+        unlink(path); /* of a server that was killed */
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    mode_t old = umask(0077);
+    int bound = fd >= 0 ? bind(fd, (struct sockaddr *)&a, sizeof a) : -1;
+    umask(old);
+    if (bound || listen(fd, 128)) {
+        fail(err, path, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    snprintf(h->url, sizeof h->url, "unix:%s", path);
+    h->local = 1;
+    return fd;
+}
+
+static int is_local_address(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
+    return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
+}
+
+static int listen_tcp(struct http *h, const struct server_params *p, struct pith_error *err)
+{
+    struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    struct sockaddr_storage bound;
+    socklen_t n = sizeof bound;
+    char port[16], where[300], name[128];
+    int one = 1, fd = -1;
+    snprintf(port, sizeof port, "%d", p->port);
+    snprintf(where, sizeof where, "%s port %d", p->host, p->port);
+    int why = getaddrinfo(p->host, port, &hints, &found);
+    if (why)
+        return fail(err, where, gai_strerror(why));
+    h->local = is_local_address(found->ai_addr);
+    if (!h->local && !tenants_have_keys(h->s->tenants)) {
+        freeaddrinfo(found);
+        return fail(err, where, "everybody on the network could use this address; give an --api-key, or listen on 127.0.0.1");
+    }
+    fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 1024) || getsockname(fd, (struct sockaddr *)&bound, &n) ||
+        getnameinfo((struct sockaddr *)&bound, n, name, sizeof name, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV)) {
+        fail(err, where, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        fd = -1;
+    } else {
+        snprintf(h->url, sizeof h->url, found->ai_family == AF_INET6 ? "%s://[%s]:%s" : "%s://%s:%s", p->tls_cert ? "https" : "http", name, port);
+    }
+    freeaddrinfo(found);
+    return fd;
+}
+
+static void say(void *cls, const char *fmt, va_list ap)
+{
+    (void)cls;
+    (void)fmt;
+    (void)ap; /* what clients do wrong is no news */
+}
+
+static struct MHD_Daemon *start(struct http *h, const struct server_params *p)
+{
+    unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG;
+    struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)p->tls_key},
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)p->tls_cert},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
+    flags |= MHD_is_feature_supported(MHD_FEATURE_EPOLL) == MHD_YES ? MHD_USE_EPOLL : MHD_USE_POLL;
+    if (p->tls_cert)
+        flags |= MHD_USE_TLS;
+    return MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, say, NULL, MHD_OPTION_LISTEN_SOCKET, h->listen_fd,
+                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)p->connections,
+                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES,
+                            MHD_OPTION_ARRAY, p->tls_cert ? tls : none, MHD_OPTION_END);
+}
+
+struct http *http_open(struct server *s, const struct server_params *p, struct pith_error *err)
+{
+    struct http *h = calloc(1, sizeof *h);
+    if (!h) {
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
+        return NULL;
+    }
+    h->s = s;
+    pthread_mutex_init(&h->lock, NULL);
+    if (p->tls_cert && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
+        fail(err, "TLS", "this libmicrohttpd was built without it");
+        http_close(h);
+        return NULL;
+    }
+    h->listen_fd = p->unix_path ? listen_unix(h, p->unix_path, err) : listen_tcp(h, p, err);
+    h->daemon = h->listen_fd >= 0 ? start(h, p) : NULL;
+    if (h->listen_fd >= 0 && !h->daemon)
+        fail(err, h->url, p->tls_cert ? "cannot serve; is the certificate that of the key?" : "cannot serve");
+    h->watching = h->daemon && !pthread_create(&h->watch, NULL, watch, h);
+    if (!h->watching) {
+        http_close(h);
+        return NULL;
+    }
+    return h;
+}
+
+const char *http_url(const struct http *h)
+{
+    return h->url;
+}
+
+
+void http_close(struct http *h)
+{
+    if (!h)
+        return;
+    atomic_store(&h->quit, 1);
+    if (h->watching)
+        pthread_join(h->watch, NULL);
+    pthread_mutex_lock(&h->lock);
+    for (struct exchange *x = h->first; x; x = x->next) { /* none may stay suspended */
+        pthread_mutex_lock(&x->lock);
+        if (!x->ended)
+            atomic_store(&x->gone, 1);
+        wake(x);
+        pthread_mutex_unlock(&x->lock);
+    }
+    pthread_mutex_unlock(&h->lock);
+    if (h->daemon)
+        MHD_stop_daemon(h->daemon);
+    else if (h->listen_fd > 0)
+        close(h->listen_fd);
+    if (!strncmp(h->url, "unix:", 5))
+        unlink(h->url + 5);
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+}

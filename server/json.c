@@ -1,0 +1,133 @@
+/* json.c -- reading bodies, texts of any bytes, and errors in the shape of OpenAI's. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "serve.h"
+
+int64_t clock_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---------------------------------------------------------------- errors */
+
+int fault_set(struct fault *f, int http, const char *code, const char *param, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    *f = (struct fault){.http = http, .code = code};
+    snprintf(f->param, sizeof f->param, "%s", param ? param : "");
+    vsnprintf(f->msg, sizeof f->msg, fmt, ap);
+    va_end(ap);
+    return 0;
+}
+
+int fault_memory(struct fault *f)
+{
+    return fault_set(f, 503, "out_of_memory", NULL, "the server is out of memory for this request");
+}
+
+int fault_from(struct fault *f, const struct pith_error *err, const char *param)
+{
+    switch (err->code) {
+    case PITH_FORMAT:
+    case PITH_MISSING:
+    case PITH_SHAPE:
+    case PITH_RANGE:
+    case PITH_STATE:
+    case PITH_UNSUPPORTED:
+        return fault_set(f, 400, "invalid_value", param, "%s", err->msg);
+    case PITH_NOMEM:
+    case PITH_CANCELLED:
+        return fault_set(f, 503, "unavailable", param, "%s", err->msg);
+    case PITH_OK:
+    case PITH_IO:
+    case PITH_DEVICE:
+    case PITH_INTERNAL:
+        break;
+    }
+    return fault_set(f, 500, "internal_error", param, "%s", err->msg);
+}
+
+static const char *type_of(int http)
+{
+    switch (http) {
+    case 401:
+        return "authentication_error";
+    case 403:
+        return "permission_error";
+    case 404:
+        return "not_found_error";
+    case 429:
+        return "rate_limit_error";
+    }
+    return http >= 500 ? "server_error" : "invalid_request_error";
+}
+
+json_t *fault_json(const struct fault *f)
+{
+    json_t *e = json_pack("{s:o, s:s, s:o, s:s}", "message", json_text(f->msg, strlen(f->msg)), "type", type_of(f->http), "param",
+                          *f->param ? json_text(f->param, strlen(f->param)) : json_null(), "code", f->code);
+    if (e && f->n_ctx) {
+        json_object_set_new(e, "n_prompt", json_integer(f->n_prompt));
+        json_object_set_new(e, "n_ctx", json_integer(f->n_ctx));
+        json_object_set_new(e, "n_over", json_integer(f->n_over));
+    }
+    return json_pack("{s:o}", "error", e);
+}
+
+/* ---------------------------------------------------------------- bodies */
+
+/* How deep brackets are nested, at most. Strings are skipped; whether it is JSON is not asked. */
+static int depth_of(const char *p, size_t n)
+{
+    int depth = 0, most = 0, inside = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (inside) {
+            if (p[i] == '\\')
+                i++;
+            else if (p[i] == '"')
+                inside = 0;
+        } else if (p[i] == '"') {
+            inside = 1;
+        } else if (p[i] == '{' || p[i] == '[') {
+            most = ++depth > most ? depth : most;
+            if (most > JSON_DEPTH)
+                return most;
+        } else if (p[i] == '}' || p[i] == ']') {
+            depth--;
+        }
+    }
+    return most;
+}
+
+json_t *json_read(const char *p, size_t n, struct fault *f)
+{
+    json_error_t e;
+    if (depth_of(p, n) > JSON_DEPTH) {
+        fault_set(f, 400, "invalid_json", NULL, "the body is nested more than %d deep", JSON_DEPTH);
+        return NULL;
+    }
+    json_t *j = json_loadb(p, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
+    if (!j)
+        fault_set(f, 400, "invalid_json", NULL, "the body is no JSON: line %d, column %d: %s", e.line, e.column, e.text);
+    return j;
+}
+
+json_t *json_text(const char *p, size_t n)
+{
+    json_t *clean = json_stringn(p, n);
+    size_t cap = clean ? 0 : (size_t)pith_utf8(p, n, NULL, 0);
+    char *buf = clean ? NULL : malloc(cap + 1);
+    if (!buf)
+        return clean;
+    pith_utf8(p, n, buf, cap);
+    clean = json_stringn(buf, cap);
+    free(buf);
+    return clean;
+}

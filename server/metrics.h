@@ -1,0 +1,46 @@
+/* metrics.h -- counters, gauges and histograms, and their text for Prometheus. From any thread. */
+#ifndef PITH_SERVER_METRICS_H
+#define PITH_SERVER_METRICS_H
+
+#include <stddef.h>
+
+enum metric {
+    M_RUNNING,
+    M_WAITING,
+    M_CACHE_USED,
+    M_PREFIX_QUERIES,
+    M_PREFIX_HITS,
+    M_PROMPT_TOKENS,
+    M_MADE_TOKENS,
+    M_PREEMPTIONS,
+    M_STEPS,
+    M_STEP_SECONDS,
+    N_METRICS
+};
+enum histogram {
+    H_FIRST,
+    H_GAP,
+    H_PER_TOKEN,
+    H_E2E,
+    H_QUEUE,
+    H_PREFILL,
+    H_DECODE,
+    H_INFERENCE,
+    H_PROMPT_TOKENS,
+    H_MADE_TOKENS,
+    H_ITERATION,
+    H_PARAMS_N,
+    H_PARAMS_MAX,
+    N_HISTOGRAMS
+};
+struct metrics;
+struct metrics *metrics_new(void);
+void metrics_free(struct metrics *m);
+void metrics_add(struct metrics *m, enum metric i, double x);
+void metrics_set(struct metrics *m, enum metric i, double x);
+void metrics_observe(struct metrics *m, enum histogram i, double x);
+void metrics_reason(struct metrics *m, const char *finished_reason); /* a choice has ended; NULL-safe names are constants */
+/* The text (malloc), NULL: out of memory. Labels are the model's name. */
+char *metrics_text(struct metrics *m, const char *model, long long n_blocks, size_t *n);
+
+#endif

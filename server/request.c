@@ -1,0 +1,383 @@
+/* request.c -- see request.h. */
+#include "request.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- tokens */
+
+int32_t *request_tokenize(struct server *s, const char *text, size_t n, int flags, int64_t *n_ids, const char *field, struct fault *f)
+{
+    struct pith_error err = {0};
+    size_t cap = n / 2 + 16;
+    for (;;) {
+        int32_t *ids = malloc(cap * sizeof *ids);
+        int64_t got = ids ? pith_tokenize(s->model, text, n, flags, ids, cap, &err) : -1;
+        if (got >= 0 && (size_t)got <= cap) {
+            *n_ids = got;
+            return ids;
+        }
+        free(ids);
+        if (got < 0) {
+            err.code ? fault_from(f, &err, field) : fault_memory(f);
+            return NULL;
+        }
+        cap = (size_t)got;
+    }
+}
+
+int32_t *request_ids(struct server *s, const json_t *list, int64_t *n_ids, const char *field, struct fault *f)
+{
+    size_t n = json_array_size(list);
+    int32_t *ids = malloc((n + 1) * sizeof *ids);
+    if (!ids) {
+        fault_memory(f);
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+        json_int_t id = json_integer_value(v);
+        if (!json_is_integer(v) || id < 0 || id >= s->info.n_vocab) {
+            json_is_integer(v) ? fault_set(f, 400, "invalid_token", field, "%s: token %zu is %lld, the vocabulary has 0..%d", field, i, (long long)id, s->info.n_vocab - 1)
+                               : fault_set(f, 400, "wrong_type", field, "%s: element %zu of a list of tokens is no integer", field, i);
+            free(ids);
+            return NULL;
+        }
+        ids[i] = (int32_t)id;
+    }
+    *n_ids = (int64_t)n;
+    return ids;
+}
+
+int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f)
+{
+    if (n <= 0)
+        return fault_set(f, 400, "empty_prompt", field, "%s has no tokens, wanted at least one", field);
+    if (n <= n_ctx)
+        return 1;
+    fault_set(f, 400, "context_length_exceeded", field, "%s has n_prompt = %lld tokens, the context n_ctx = %lld, which is n_over = %lld too many", field,
+              (long long)n, (long long)n_ctx, (long long)(n - n_ctx));
+    f->n_prompt = n;
+    f->n_ctx = n_ctx;
+    f->n_over = n - n_ctx;
+    return 0;
+}
+
+int request_model(struct server *s, const struct fields *b, struct fault *f)
+{
+    const char *name = field_text(b, F_model);
+    if (!name || !*name || !strcmp(name, s->name))
+        return 1;
+    return fault_set(f, 404, "model_not_found", "model", "there is no model \"%.100s\" here; this is \"%.100s\"", name, s->name);
+}
+
+/* ---------------------------------------------------------------- chats */
+
+/* The texts of content parts as one text, which is what templates know how to write. NULL with *f. */
+static json_t *flat_content(const json_t *parts, size_t message, struct fault *f)
+{
+    size_t n = 0;
+    const json_t *part;
+    char *text = NULL;
+    size_t i;
+    json_array_foreach (parts, i, part) {
+        const json_t *t = json_object_get(part, "text");
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (!json_is_string(t) || (type && strcmp(type, "text"))) {
+            fault_set(f, 400, "unsupported_content", "messages", "messages[%zu].content[%zu] is no text; this server takes text alone", message, i);
+            free(text);
+            return NULL;
+        }
+        char *more = realloc(text, n + json_string_length(t) + 1);
+        if (!more) {
+            free(text);
+            fault_memory(f);
+            return NULL;
+        }
+        text = more;
+        memcpy(text + n, json_string_value(t), json_string_length(t));
+        n += json_string_length(t);
+    }
+    json_t *flat = json_stringn(text ? text : "", n);
+    free(text);
+    return flat;
+}
+
+static json_t *read_messages(const json_t *list, struct fault *f)
+{
+    json_t *out = json_array(), *m;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *given = json_array_get(list, i), *content = json_object_get(given, "content");
+        const json_t *role = json_object_get(given, "role");
+        if (!json_is_object(given) || !json_is_string(role)) {
+            fault_set(f, 400, "invalid_message", "messages", "messages[%zu] is no object with a role", i);
+            goto fail;
+        }
+        if (!json_is_string(content) && !json_is_array(content) && !(json_object_get(given, "tool_calls") && (!content || json_is_null(content)))) {
+            fault_set(f, 400, "invalid_message", "messages", "messages[%zu].content is neither a text nor a list of parts", i);
+            goto fail;
+        }
+        m = json_copy((json_t *)(uintptr_t)given);
+        json_array_append_new(out, m);
+        if (json_is_array(content)) {
+            json_t *flat = flat_content(content, i, f);
+            if (!flat)
+                goto fail;
+            json_object_set_new(m, "content", flat);
+        }
+    }
+    return out;
+fail:
+    json_decref(out);
+    return NULL;
+}
+
+/* For a model without a template: "role: content" and a blank line, each. */
+static char *render_plain(const json_t *messages, int prompt, size_t *n)
+{
+    char *text = NULL;
+    size_t i;
+    const json_t *m;
+    FILE *out = open_memstream(&text, n);
+    if (!out)
+        return NULL;
+    json_array_foreach (messages, i, m) {
+        const json_t *c = json_object_get(m, "content");
+        fprintf(out, "%s: ", json_string_value(json_object_get(m, "role")));
+        fwrite(c ? json_string_value(c) : "", 1, json_string_length(c), out);
+        fputs("\n\n", out);
+    }
+    if (prompt)
+        fputs("assistant:", out);
+    if (fclose(out)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+static char *render_template(const pith_template *t, const char *json, size_t *n, struct fault *f)
+{
+    struct pith_error err = {0};
+    size_t cap = strlen(json) + 4096;
+    for (;;) {
+        char *text = malloc(cap + 1);
+        int64_t len = text ? pith_template_render(t, json, strlen(json), text, cap, &err) : -1;
+        if (len >= 0 && (size_t)len <= cap) {
+            *n = (size_t)len;
+            return text;
+        }
+        free(text);
+        if (len < 0) {
+            err.code ? fault_from(f, &err, "messages") : fault_memory(f);
+            return NULL;
+        }
+        cap = (size_t)len;
+    }
+}
+
+char *request_render(struct server *s, const struct fields *b, size_t *n, int *flags, struct fault *f)
+{
+    json_t *messages = b->v[F_messages] ? read_messages(b->v[F_messages], f) : NULL;
+    int prompt = field_bool(b, F_add_generation_prompt);
+    char *text = NULL;
+    if (!messages) {
+        if (!b->v[F_messages])
+            fault_set(f, 400, "missing_field", "messages", "messages is missing");
+        return NULL;
+    }
+    if (!s->template) {
+        *flags = PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL;
+        text = render_plain(messages, prompt, n);
+        if (!text)
+            fault_memory(f);
+        json_decref(messages);
+        return text;
+    }
+    *flags = PITH_PARSE_SPECIAL; /* start tokens are the template's business */
+    json_t *vars = b->v[F_chat_template_kwargs] ? json_copy((json_t *)(uintptr_t)b->v[F_chat_template_kwargs]) : json_object();
+    const char *choice = json_string_value(b->v[F_tool_choice]);
+    json_object_set_new(vars, "messages", messages);
+    json_object_set_new(vars, "add_generation_prompt", json_boolean(prompt));
+    if (b->v[F_tools] && !(choice && !strcmp(choice, "none")))
+        json_object_set(vars, "tools", (json_t *)(uintptr_t)b->v[F_tools]);
+    char *json = json_dumps(vars, JSON_COMPACT);
+    json_decref(vars);
+    if (json)
+        text = render_template(s->template, json, n, f);
+    else
+        fault_memory(f);
+    free(json);
+    return text;
+}
+
+/* ---------------------------------------------------------------- sampling */
+
+static int take_bias(struct server *s, const json_t *bias, struct request *r, struct fault *f)
+{
+    const char *key;
+    json_t *v;
+    struct pith_logit_bias *list = malloc((json_object_size(bias) + 1) * sizeof *list);
+    r->sampler.logit_bias = list;
+    if (!list)
+        return fault_memory(f);
+    json_object_foreach ((json_t *)(uintptr_t)bias, key, v) {
+        char *end;
+        long long id = strtoll(key, &end, 10);
+        double x = json_number_value(v);
+        if (*end || !*key || id < 0 || id >= s->info.n_vocab)
+            return fault_set(f, 400, "invalid_token", "logit_bias", "logit_bias: \"%.40s\" is no token, the vocabulary has 0..%d", key, s->info.n_vocab - 1);
+        if (!json_is_number(v) || !(x >= -100 && x <= 100))
+            return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias of token %lld is not a number from -100 to 100", id);
+        list[r->sampler.n_logit_bias++] = (struct pith_logit_bias){(int32_t)id, x <= -100 ? -INFINITY : (float)x};
+    }
+    return 1;
+}
+
+static uint64_t new_seed(void)
+{
+    static atomic_uint_fast64_t count;
+    uint64_t x = (uint64_t)clock_now() + 0x9E3779B97F4A7C15u * (atomic_fetch_add(&count, 1) + 1);
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    return (x ^ (x >> 27)) >> 2;
+}
+
+static int take_sampler(struct server *s, const struct fields *b, struct request *r, struct fault *f)
+{
+    struct pith_sampler_params *p = &r->sampler;
+    int64_t seed = field_int(b, F_seed), last_n = field_int(b, F_repeat_last_n), top_k = field_int(b, F_top_k);
+    p->seed = seed < 0 ? new_seed() : (uint64_t)seed;
+    p->temperature = (float)field_real(b, F_temperature);
+    p->top_p = (float)field_real(b, F_top_p);
+    p->top_k = top_k < 0 ? 0 : (int32_t)top_k;
+    p->min_p = (float)field_real(b, F_min_p);
+    p->typical_p = (float)field_real(b, F_typical_p);
+    p->top_n_sigma = (float)field_real(b, F_top_n_sigma);
+    p->penalty_last_n = (int32_t)last_n;
+    if (last_n) { /* a window of nothing: none of the penalties */
+        p->frequency_penalty = (float)field_real(b, F_frequency_penalty);
+        p->presence_penalty = (float)field_real(b, F_presence_penalty);
+        p->repeat_penalty = (float)field_real(b, F_repeat_penalty);
+    }
+    p->dynatemp_range = (float)field_real(b, F_dynatemp_range);
+    p->dynatemp_exponent = (float)field_real(b, F_dynatemp_exponent);
+    p->xtc_probability = (float)field_real(b, F_xtc_probability);
+    p->xtc_threshold = (float)field_real(b, F_xtc_threshold);
+    p->dry_last_n = (int32_t)field_int(b, F_dry_penalty_last_n);
+    p->dry_multiplier = p->dry_last_n ? (float)field_real(b, F_dry_multiplier) : 0;
+    p->dry_base = (float)field_real(b, F_dry_base);
+    p->dry_allowed_length = (int32_t)field_int(b, F_dry_allowed_length);
+    p->mirostat = (int32_t)field_int(b, F_mirostat);
+    p->mirostat_tau = (float)field_real(b, F_mirostat_tau);
+    p->mirostat_eta = (float)field_real(b, F_mirostat_eta);
+    if (b->v[F_samplers] && !(p->samplers = strdup(field_text(b, F_samplers))))
+        return fault_memory(f);
+    if (b->v[F_logit_bias] && !take_bias(s, b->v[F_logit_bias], r, f))
+        return 0;
+    struct pith_error err = {0}; /* whatever the library refuses is told before the request waits */
+    pith_sampler *probe = pith_sampler_open(s->info.n_vocab, p, &err);
+    pith_sampler_close(probe);
+    return probe || fault_from(f, &err, b->v[F_samplers] ? "samplers" : NULL);
+}
+
+/* ---------------------------------------------------------------- stops, grammars, the rest */
+
+static int take_stops(const json_t *stop, struct request *r, struct fault *f)
+{
+    size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
+    r->stop = calloc(n + 1, sizeof *r->stop);
+    for (size_t i = 0; r->stop && i < n; i++) {
+        const json_t *v = json_is_array(stop) ? json_array_get(stop, i) : stop;
+        if (strlen(json_string_value(v)) != json_string_length(v) || !json_string_length(v))
+            return fault_set(f, 400, "invalid_value", "stop", "stop text %zu is empty or holds a zero byte", i);
+        r->stop[i] = strdup(json_string_value(v));
+        if (!r->stop[i])
+            return fault_memory(f);
+    }
+    return r->stop || fault_memory(f);
+}
+
+static int open_grammar(struct server *s, pith_grammar_kind kind, const char *text, struct request *r, const char *field, struct fault *f)
+{
+    struct pith_error err = {0};
+    r->grammar = pith_grammar_open(s->model, kind, text, text ? strlen(text) : 0, NULL, &err);
+    return r->grammar || fault_from(f, &err, field);
+}
+
+static int take_format(struct server *s, const struct fields *b, struct request *r, struct fault *f)
+{
+    const json_t *format = b->v[F_response_format];
+    const char *type = json_string_value(json_object_get(format, "type"));
+    if (b->v[F_grammar] && format)
+        return fault_set(f, 400, "invalid_value", "grammar", "both grammar and response_format; wanted one of them");
+    if (b->v[F_grammar])
+        return open_grammar(s, PITH_GRAMMAR_GBNF, field_text(b, F_grammar), r, "grammar", f);
+    if (!format || (type && !strcmp(type, "text")))
+        return 1;
+    if (type && !strcmp(type, "json_object"))
+        return open_grammar(s, PITH_GRAMMAR_JSON, NULL, r, "response_format", f);
+    if (!type || strcmp(type, "json_schema"))
+        return fault_set(f, 400, "invalid_value", "response_format", "response_format.type is not one of text, json_object, json_schema");
+    json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+    if (!schema)
+        return fault_set(f, 400, "missing_field", "response_format", "response_format.json_schema.schema is missing");
+    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    int ok = text ? open_grammar(s, PITH_GRAMMAR_SCHEMA, text, r, "response_format", f) : fault_memory(f);
+    free(text);
+    return ok;
+}
+
+int request_take(struct server *s, struct exchange *x, const struct fields *b, struct request *r, struct fault *f)
+{
+    double timeout = field_real(b, F_timeout), most = s->p.request_timeout;
+    if (!s->generate)
+        return fault_set(f, 400, "not_supported", "model", "this model makes embeddings, not text");
+    r->n = (int)field_int(b, F_n);
+    r->ignore_eos = field_bool(b, F_ignore_eos);
+    r->priority = (int)field_int(b, F_priority);
+    r->tenant = exchange_tenant(x);
+    r->gone = exchange_gone(x);
+    if (timeout <= 0 || (most > 0 && timeout > most))
+        timeout = most;
+    if (timeout > 0)
+        r->deadline = exchange_began(x) + (int64_t)(1e9 * timeout);
+    return take_sampler(s, b, r, f) && (!b->v[F_stop] || take_stops(b->v[F_stop], r, f)) && take_format(s, b, r, f);
+}
+
+static void *copy_of(const void *p, size_t n)
+{
+    void *q = p ? malloc(n ? n : 1) : NULL;
+    return q ? memcpy(q, p, n) : NULL;
+}
+
+struct request *request_clone(const struct request *from, struct fault *f)
+{
+    struct request *r = request_new();
+    struct pith_error err = {0};
+    int n_stop = 0, ok = r != NULL;
+    if (!r) {
+        fault_memory(f);
+        return NULL;
+    }
+    *r = *from;
+    r->prompt = NULL;
+    r->n_prompt = 0;
+    while (from->stop && from->stop[n_stop])
+        n_stop++;
+    r->stop = from->stop ? calloc((size_t)n_stop + 1, sizeof *r->stop) : NULL;
+    for (int i = 0; r->stop && i < n_stop; i++)
+        ok = ok && (r->stop[i] = strdup(from->stop[i]));
+    r->sampler.samplers = from->sampler.samplers ? strdup(from->sampler.samplers) : NULL;
+    r->sampler.logit_bias = copy_of(from->sampler.logit_bias, (size_t)from->sampler.n_logit_bias * sizeof *from->sampler.logit_bias);
+    r->grammar = from->grammar ? pith_grammar_clone(from->grammar, &err) : NULL;
+    ok = ok && !r->stop == !from->stop && !r->sampler.samplers == !from->sampler.samplers && !r->sampler.logit_bias == !from->sampler.logit_bias &&
+         !r->grammar == !from->grammar;
+    if (ok)
+        return r;
+    request_free(r);
+    fault_memory(f);
+    return NULL;
+}

@@ -1,0 +1,331 @@
+/* scheduler.c -- the scheduler: one thread that owns the sessions and runs one ragged step after the other.
+ *
+ *     inbox -> choices of each key, in order -> compose.c: rows of a step -> pith_step -> branch.c: tokens, text, events
+ *                        ^                                                                  |
+ *                        +------------ until they end, leave or are preempted <-------------+
+ *
+ * Sequences are a pool: a choice takes one when its turn comes and gives it up when it ends, when its client has left (looked at between any
+ * two steps) or when pages run out; what it has computed stays in the library's prefix store as long as there is room. Nothing here waits for
+ * a client: events are written into buffers of the exchanges. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "scheduler_impl.h"
+
+struct call { /* sched_call */
+    struct call *next;
+    void (*fn)(void *ctx);
+    void *ctx;
+    int done;
+};
+
+/* ---------------------------------------------------------------- what arrives */
+
+int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
+{
+    int n_choices = 0, ok = 0;
+    for (int i = 0; i < n; i++)
+        n_choices += r[i]->n;
+    pthread_mutex_lock(&s->lock);
+    if (s->quit || atomic_load(&s->server->draining)) {
+        fault_set(f, 503, "shutting_down", NULL, "the server is shutting down; ask another one");
+        f->retry_after = 5;
+    } else if (s->n_waiting + n_choices > s->server->p.queue) {
+        fault_set(f, 429, "queue_full", NULL, "%d choices are waiting and this request has %d; at most %d may wait; try again later",
+                  s->n_waiting, n_choices, s->server->p.queue);
+        f->retry_after = 1 + s->n_waiting / (4 * s->parallel);
+    } else {
+        for (int i = 0; i < n; i++) {
+            r[i]->arrived = clock_now();
+            r[i]->next = NULL;
+            *s->inbox_end = r[i];
+            s->inbox_end = &r[i]->next;
+        }
+        s->n_left += n;
+        s->n_waiting += n_choices;
+        pthread_cond_signal(&s->wake);
+        ok = 1;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return ok;
+}
+
+int sched_call(struct sched *s, void (*fn)(void *ctx), void *ctx)
+{
+    struct call c = {.fn = fn, .ctx = ctx};
+    pthread_mutex_lock(&s->lock);
+    int ok = !s->quit;
+    if (ok) {
+        c.next = s->calls;
+        s->calls = &c;
+        pthread_cond_signal(&s->wake);
+    }
+    while (ok && !c.done)
+        pthread_cond_wait(&s->idle, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    return ok;
+}
+
+static void start(struct sched *s, struct request *r)
+{
+    struct pith_error err = {0};
+    struct fault f = {0};
+    if (r->input_end) {
+        r->next = NULL;
+        *s->embeds_end = r;
+        s->embeds_end = &r->next;
+        return;
+    }
+    r->next = s->all;
+    s->all = r;
+    for (int i = 0; i < r->n; i++) {
+        if (!branch_open(s, r, i, &err)) {
+            fault_from(&f, &err, NULL);
+            request_fail(s, r, &f);
+            return;
+        }
+    }
+}
+
+/* What has arrived since the last step; sleeps when there is nothing to do. 0: the server ends. */
+static int listen_up(struct sched *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (!s->inbox && !s->calls && !s->quit && !s->all && !s->embeds)
+        pthread_cond_wait(&s->wake, &s->lock);
+    struct request *r = s->inbox;
+    struct call *calls = s->calls;
+    s->inbox = NULL;
+    s->inbox_end = &s->inbox;
+    s->calls = NULL;
+    int quit = s->quit;
+    pthread_mutex_unlock(&s->lock);
+    for (struct request *next; r; r = next) {
+        next = r->next;
+        start(s, r);
+    }
+    for (struct call *next; calls; calls = next) {
+        next = calls->next;
+        calls->fn(calls->ctx);
+        pthread_mutex_lock(&s->lock);
+        calls->done = 1; /* its owner goes on, and it is no more */
+        pthread_cond_broadcast(&s->idle);
+        pthread_mutex_unlock(&s->lock);
+    }
+    return !quit;
+}
+
+/* Ends what nobody waits for any more. */
+static void sweep(struct sched *s)
+{
+    struct fault gone = {0}, late = {0};
+    int64_t now = clock_now();
+    fault_set(&gone, 499, "client_closed_request", NULL, "the client has left");
+    fault_set(&late, 504, "deadline_exceeded", "timeout", "the request took longer than it was allowed to");
+    for (struct request *r = s->all, *next; r; r = next) {
+        next = r->next;
+        if (atomic_load(r->gone))
+            request_fail(s, r, &gone);
+        else if (r->deadline && now > r->deadline)
+            request_fail(s, r, &late);
+    }
+}
+
+/* ---------------------------------------------------------------- a step */
+
+static void observe_queue(struct sched *s)
+{
+    int64_t used = 0, total = 0;
+    int waiting = 0, running = 0;
+    for (int i = 0; i < tenants_count(s->server->tenants); i++)
+        for (struct branch *b = tenants_at(s->server->tenants, i)->first; b; b = b->next)
+            b->seq < 0 ? waiting++ : running++;
+    if (s->server->generate)
+        pith_cache_use(s->server->generate, &used, &total, NULL);
+    metrics_set(s->server->metrics, M_RUNNING, running);
+    metrics_set(s->server->metrics, M_WAITING, waiting);
+    metrics_set(s->server->metrics, M_CACHE_USED, total ? (double)used / (double)total : 0);
+    pthread_mutex_lock(&s->lock);
+    s->n_waiting = waiting;
+    for (struct request *r = s->inbox; r; r = r->next)
+        s->n_waiting += r->n;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Slow means of what a step takes: of one with decode rows alone, and of a row of prefill beyond that. */
+static void observe_step(struct sched *s, double ns)
+{
+    int n_prefill = s->n_rows - s->n_decode;
+    if (!n_prefill)
+        s->decode_ns = s->decode_ns > 0 ? 0.8 * s->decode_ns + 0.2 * ns : ns;
+    else if (n_prefill >= 16) {
+        double row = (ns - (s->n_decode && s->decode_ns < ns ? s->decode_ns : 0)) / n_prefill;
+        s->row_ns = s->row_ns > 0 ? 0.7 * s->row_ns + 0.3 * row : row;
+    }
+    metrics_observe(s->server->metrics, H_ITERATION, s->n_rows);
+    metrics_add(s->server->metrics, M_PROMPT_TOKENS, n_prefill);
+    metrics_add(s->server->metrics, M_STEPS, 1);
+    metrics_add(s->server->metrics, M_STEP_SECONDS, 1e-9 * ns);
+}
+
+static void deliver(struct sched *s)
+{
+    int row = 0, out = 0;
+    for (int i = 0; i < s->n_parts; i++) {
+        struct part *p = &s->part[i];
+        int64_t first = p->b ? p->b->n_fed : 0;
+        if (p->b) {
+            p->b->n_fed += p->n;
+            p->b->r->tenant->served += (double)p->n;
+        }
+        for (int64_t k = 0; k < p->n; k++, row++) {
+            if (!s->want[row])
+                continue;
+            const float *logits = pith_logits(s->server->generate, out++);
+            if (!p->b)
+                continue; /* its request has ended since */
+            if (first + k + 1 < p->b->r->n_prompt)
+                branch_tell_prompt(s, p->b, first + k + 1, logits);
+            else
+                branch_sample(s, p, logits);
+        }
+    }
+}
+
+static void fail_step(struct sched *s, const struct pith_error *err)
+{
+    struct fault f = {0};
+    if (err->code == PITH_NOMEM)
+        fault_set(&f, 503, "out_of_cache", NULL, "the cache cannot hold this sequence: %s", err->msg);
+    else
+        fault_from(&f, err, NULL);
+    for (int i = 0; i < s->n_parts; i++) /* closing branches empties their parts */
+        if (s->part[i].b)
+            request_fail(s, s->part[i].b->r, &f);
+}
+
+static void step(struct sched *s)
+{
+    struct pith_error err = {0};
+    struct pith_batch batch = PITH_BATCH_INIT;
+    pith_status st;
+    int64_t began;
+    do {
+        compose(s);
+        if (!s->n_rows)
+            return;
+        batch.n = s->n_rows;
+        batch.token = s->token;
+        batch.seq = s->row_seq;
+        batch.want = s->want;
+        began = clock_now();
+        st = pith_step(s->server->generate, &batch, &err);
+    } while (st == PITH_NOMEM && make_room(s));
+    if (st != PITH_OK) {
+        fail_step(s, &err);
+        return;
+    }
+    observe_step(s, (double)(clock_now() - began));
+    deliver(s);
+}
+
+static void *run(void *arg)
+{
+    struct sched *s = arg;
+    while (listen_up(s)) {
+        sweep(s);
+        observe_queue(s);
+        embed_step(s);
+        if (s->all)
+            step(s);
+        observe_queue(s);
+    }
+    struct fault f = {0};
+    fault_set(&f, 503, "shutting_down", NULL, "the server has shut down before this request came to its end");
+    while (s->all)
+        request_fail(s, s->all, &f);
+    while (s->embeds) {
+        struct request *r = s->embeds;
+        s->embeds = r->next;
+        request_done(s, r, &(struct event){.kind = EV_FAILED, .fault = &f});
+    }
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- life */
+
+void sched_free(struct sched *s)
+{
+    if (!s)
+        return;
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->wake);
+    pthread_cond_destroy(&s->idle);
+    free(s->token);
+    free(s->row_seq);
+    free(s->want);
+    free(s->part);
+    free(s->seq);
+    free(s);
+}
+
+struct sched *sched_open(struct server *server, struct pith_error *err)
+{
+    struct sched *s = calloc(1, sizeof *s);
+    if (!s) {
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for the scheduler"};
+        return NULL;
+    }
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->wake, NULL);
+    pthread_cond_init(&s->idle, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    s->server = server;
+    s->inbox_end = &s->inbox;
+    s->embeds_end = &s->embeds;
+    s->parallel = server->p.parallel;
+    s->n_seq = server_sequences(s->parallel);
+    s->n_vocab = server->info.n_vocab;
+    s->n_ctx = server->generate ? pith_n_ctx(server->generate) : 0;
+    s->max_outputs = server->generate ? pith_max_outputs(server->generate) : 0;
+    s->n_batch = SERVER_BATCH;
+    s->token = calloc((size_t)s->n_batch, sizeof *s->token);
+    s->row_seq = calloc((size_t)s->n_batch, sizeof *s->row_seq);
+    s->want = calloc((size_t)s->n_batch, sizeof *s->want);
+    s->part = calloc((size_t)s->n_seq, sizeof *s->part);
+    s->seq = calloc((size_t)s->n_seq, sizeof *s->seq);
+    if (!s->token || !s->row_seq || !s->want || !s->part || !s->seq || pthread_create(&s->thread, NULL, run, s)) {
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for the scheduler"};
+        sched_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+int sched_drain(struct sched *s, int64_t deadline)
+{
+    struct timespec until = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
+    pthread_mutex_lock(&s->lock);
+    while (s->n_left && clock_now() < deadline)
+        pthread_cond_timedwait(&s->idle, &s->lock, &until);
+    int n = s->n_left;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+void sched_stop(struct sched *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->quit = 1;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    if (s->server->generate)
+        pith_cancel(s->server->generate);
+    if (s->server->embed)
+        pith_cancel(s->server->embed);
+    pthread_join(s->thread, NULL);
+}

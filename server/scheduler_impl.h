@@ -1,0 +1,83 @@
+/* scheduler_impl.h -- what the files of the scheduler share: branches, and the step being composed. */
+#ifndef PITH_SERVER_SCHEDULER_IMPL_H
+#define PITH_SERVER_SCHEDULER_IMPL_H
+
+#include "metrics.h"
+#include "scheduler.h"
+
+/* One choice of a request: tokens [0, n) of which the session has seen [0, n_fed). Prefill, decode and what a preempted branch has to see
+ * again are one thing: feed tokens [n_fed, n), and when the last one has been fed, sample the next. */
+struct branch {
+    struct request *r;
+    int choice;
+    struct branch *next; /* of its tenant */
+    uint64_t arrival;
+    int32_t *token;
+    int64_t n, cap, n_fed, n_made, n_told; /* n_told: prompt tokens whose logprobs have been told */
+    int32_t seq;                           /* -1: none */
+    int tried;                             /* it has had one */
+    pith_sampler *sampler;
+    pith_stream *stream;
+    pith_stopper *stopper;
+    pith_grammar *grammar; /* a position of its own */
+    double logprob_sum;
+    int64_t last; /* when the last token came */
+};
+
+struct part { /* rows of one branch in a step */
+    struct branch *b;
+    int64_t n;
+};
+
+struct sched {
+    struct server *server;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows up to `awake` */
+    pthread_cond_t wake, idle;
+    struct request *inbox, **inbox_end;
+    struct call *calls;
+    int n_left;    /* requests taken and not ended */
+    int n_waiting; /* choices in the inbox or without a sequence */
+    int quit;
+    /* The thread's own from here. */
+    struct request *all; /* that generate */
+    struct request *embeds, **embeds_end;
+    uint64_t arrivals;
+    double now; /* virtual time: `served` of the tenant chosen last */
+    int32_t n_ctx, n_vocab, n_batch, max_outputs, n_seq, parallel;
+    struct branch **seq; /* [n_seq] */
+    int n_held;
+    /* The step. */
+    int32_t *token, *row_seq;
+    uint8_t *want;
+    struct part *part;
+    int n_rows, n_parts, n_outs, n_decode;
+    /* What steps take, ns: one of decode rows alone; one more row of prefill. */
+    double decode_ns, row_ns;
+};
+
+/* Choice 0 tells the logprobs of the prompt, which is why it computes all of it. */
+static inline int tells_prompt(const struct branch *b)
+{
+    return b->r->echo && b->choice == 0;
+}
+
+/* branch.c */
+int branch_open(struct sched *s, struct request *r, int choice, struct pith_error *err);
+void branch_close(struct sched *s, struct branch *b); /* takes it out of its tenant's list, too */
+void branch_release(struct sched *s, struct branch *b); /* gives its sequence up */
+/* The next token of a part by the logits behind the last one fed; its branch may have ended then (NULL). */
+void branch_sample(struct sched *s, const struct part *p, const float *logits);
+void branch_tell_prompt(struct sched *s, struct branch *b, int64_t i, const float *logits);
+void request_fail(struct sched *s, struct request *r, const struct fault *f); /* ends it, whatever it was doing */
+void request_done(struct sched *s, struct request *r, const struct event *e); /* tells the last event, frees */
+
+/* compose.c */
+void compose(struct sched *s);
+/* Frees pages for the step that did not fit. 0: there is nothing to give up. */
+int make_room(struct sched *s);
+
+/* embed.c */
+void embed_step(struct sched *s);
+
+#endif

@@ -1,0 +1,166 @@
+/* serve.h -- the rooms of the server and what they hand each other.
+ *
+ *     socket -- http.c -- work.c -- api_NAME.c -- scheduler.c -- pith_session
+ *               bytes     a body     fields ->      steps
+ *                         is whole   struct request
+ *     socket <- http.c <----------- api_NAME.c <- struct event
+ *               exchange_write      its own JSON
+ *
+ * http.c alone knows the HTTP library: an *exchange* is one HTTP request and its answer. Its connection is suspended while there is nothing
+ * to say; whoever has something to say writes to the exchange, from any thread. work.c has a few threads that do what takes time before a
+ * request can be queued (JSON, templates, tokens, grammars), so that bytes always move. scheduler.c has the one thread that owns the sessions.
+ * An API is one file: it turns a body into `struct request` and events into its own JSON. fields.def is the one table of what a body may
+ * hold. */
+#ifndef PITH_SERVER_SERVE_H
+#define PITH_SERVER_SERVE_H
+
+#include <jansson.h>
+#include <pith.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server.h"
+
+/* ---------------------------------------------------------------- errors */
+
+/* What goes wrong with a request. msg says what was found, what was wanted, what to do. */
+struct fault {
+    int http;         /* status, 0: none */
+    int retry_after;  /* seconds, 0: not said */
+    const char *code; /* "context_length_exceeded" */
+    char param[64];   /* the field, "" for none */
+    char msg[512];
+    int64_t n_prompt, n_ctx, n_over; /* of context_length_exceeded */
+};
+/* Returns 0, so that it can be returned. param may be NULL. */
+int fault_set(struct fault *f, int http, const char *code, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+int fault_from(struct fault *f, const struct pith_error *err, const char *param); /* by status */
+int fault_memory(struct fault *f);
+json_t *fault_json(const struct fault *f); /* the shape of OpenAI's errors */
+
+/* ---------------------------------------------------------------- JSON (json.c) */
+
+enum { JSON_DEPTH = 128 };
+/* A body as JSON; nested deeper than JSON_DEPTH is refused before it is parsed. */
+json_t *json_read(const char *p, size_t n, struct fault *f);
+json_t *json_text(const char *p, size_t n); /* bytes that are no UTF-8 become U+FFFD */
+int64_t clock_now(void);                    /* monotonic ns */
+
+/* ---------------------------------------------------------------- fields (fields.c) */
+
+/* Endpoints, as bits of the column "endpoints" of fields.def. */
+enum { E_CHAT = 1, E_COMPLETE = 2, E_EMBED = 4, E_TOKENIZE = 8, E_DETOKENIZE = 16, E_TEMPLATE = 32, E_MADE = E_CHAT | E_COMPLETE };
+
+enum field_id {
+#define FIELD(id, ...) F_##id,
+#include "fields.def"
+#undef FIELD
+    N_FIELDS
+};
+struct fields {
+    json_t *body; /* owned */
+    const json_t *v[N_FIELDS]; /* NULL: absent or null */
+};
+/* Checks a body against the rows of an endpoint: names, types, ranges. */
+int fields_read(struct fields *f, unsigned endpoint, const char *p, size_t n, struct fault *fault);
+void fields_free(struct fields *f);
+int64_t field_int(const struct fields *f, enum field_id id);  /* value, else default */
+double field_real(const struct fields *f, enum field_id id);
+int field_bool(const struct fields *f, enum field_id id);
+const char *field_text(const struct fields *f, enum field_id id); /* NULL: absent */
+json_t *fields_openapi(struct server *s); /* the served description of all endpoints */
+json_t *fields_docs(unsigned endpoint);   /* rows as JSON */
+
+/* ---------------------------------------------------------------- exchanges (http.c) */
+
+struct exchange;
+struct tenant;
+
+const char *exchange_body(const struct exchange *x, size_t *n);
+struct server *exchange_server(const struct exchange *x);
+struct tenant *exchange_tenant(const struct exchange *x);
+const char *exchange_id(const struct exchange *x); /* "req-..." */
+int64_t exchange_began(const struct exchange *x);
+const char *exchange_path(const struct exchange *x);
+const atomic_int *exchange_gone(const struct exchange *x); /* becomes 1 when the client has left */
+void exchange_hold(struct exchange *x);
+void exchange_drop(struct exchange *x);
+/* The answer. begin: status and type are known; the first call decides (1). `live` sends the headers at once and the body as it is written
+ * (what was written before comes first), with `pulse` (NULL: none) when nothing was written for 5 s; otherwise the body is what is written
+ * from here. end: it is whole. From any thread. */
+int exchange_begin(struct exchange *x, int status, const char *type, int live, const char *pulse);
+void exchange_retry_after(struct exchange *x, int seconds); /* before begin */
+void exchange_write(struct exchange *x, const char *p, size_t n);
+void exchange_end(struct exchange *x);
+void exchange_json(struct exchange *x, int status, json_t *body); /* all of it; takes body, NULL: out of memory */
+void exchange_fault(struct exchange *x, const struct fault *f);
+/* For the access log. */
+struct figures {
+    int64_t n_prompt, n_cached, n_made, queue_ns, first_ns;
+};
+void exchange_figures(struct exchange *x, const struct figures *f);
+
+struct http;
+struct http *http_open(struct server *s, const struct server_params *p, struct pith_error *err);
+const char *http_url(const struct http *h);
+void http_close(struct http *h);
+int http_tells_lies(const struct server_params *p, const char *host, const char *origin, int local,
+                    struct fault *f); /* auth.c: Host and Origin */
+
+/* ---------------------------------------------------------------- routes (routes.c) */
+
+enum { ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4 }; /* on the thread of HTTP; without a key; 503 until there is a model */
+struct route {
+    const char *method, *path;
+    int flags;
+    unsigned endpoint; /* of fields.def, 0: no body */
+    void (*handle)(struct server *s, struct exchange *x);
+    const char *help;
+};
+extern const struct route routes[]; /* closed by an empty row */
+
+/* ---------------------------------------------------------------- work (work.c) */
+
+struct work;
+struct work *work_open(int n_threads);
+/* fn(s, x) on one of the threads. 0: there is no memory, or it was stopped. */
+int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s, struct exchange *x);
+void work_stop(struct work *w); /* what is queued is done first */
+void work_free(struct work *w);
+
+/* ---------------------------------------------------------------- keys (auth.c) */
+
+struct tenants;
+struct tenants *tenants_open(const char *const *keys, struct pith_error *err);
+void tenants_close(struct tenants *t);
+int tenants_have_keys(const struct tenants *t);
+/* By the key given (NULL: none). NULL: there is none such. Compares in constant time. */
+struct tenant *tenants_find(struct tenants *t, const char *key);
+int tenants_count(const struct tenants *t);
+struct tenant *tenants_at(struct tenants *t, int i);
+
+/* ---------------------------------------------------------------- the server (server.c) */
+
+struct server {
+    struct server_params p;
+    struct http *http;
+    struct work *work;
+    struct tenants *tenants;
+    struct metrics *metrics;
+    /* Set by server_give, then never again. */
+    pith_model *model;
+    pith_session *generate, *embed;
+    const pith_template *template; /* NULL: the plain fallback */
+    pith_template *own_template;
+    struct pith_model_info info;
+    char name[256];
+    struct sched *sched;
+    int64_t created;  /* seconds since 1970 */
+    int64_t n_blocks; /* pages of the cache */
+    atomic_int ready, draining;
+};
+
+#endif
