@@ -172,15 +172,19 @@ static int load(const struct opts *o, struct server *s)
         return code;
     pith_model_get_info(m, &info, NULL);
     int makes_text = info.causal && info.pooling == PITH_POOL_NONE;
-    int64_t n_ctx = o->model.n_ctx ? o->model.n_ctx : info.n_ctx_train < 4096 ? info.n_ctx_train : 4096;
+    int64_t n_ctx = o->model.n_ctx            ? o->model.n_ctx
+                    : info.n_ctx_train < 4096 ? info.n_ctx_train
+                                              : 4096;
     ep.n_seq = sp.n_seq = server_sequences((int)o->parallel);
     sp.n_tokens = o->cache_tokens ? o->cache_tokens : 8 * n_ctx;
     sp.store_bytes = o->store;
     ep.n_tokens = SERVER_BATCH + 64 * (int64_t)ep.n_seq;
     ep.pooling = makes_text ? PITH_POOL_MEAN : PITH_POOL_FILE;
     if (sp.n_tokens < n_ctx)
-        code = cli_say(CLI_USE, "--cache-tokens is %lld and one conversation may have %lld; wanted at least that",
-                       (long long)sp.n_tokens, (long long)n_ctx);
+        code = cli_say(
+            CLI_USE,
+            "--cache-tokens is %lld and one conversation may have %lld; wanted at least that",
+            (long long)sp.n_tokens, (long long)n_ctx);
     if (!code && makes_text)
         generate = cli_session_open(m, &o->model, (int32_t)n_ctx, &sp, &code);
     if (!code && (!makes_text || o->embeddings))
@@ -211,7 +215,8 @@ static int serve(const struct opts *o, const struct texts *t)
             poll(NULL, 0, 100); /* signals may come to any thread */
         left = server_drain(s, o->shutdown_timeout);
         if (left)
-            cli_say(CLI_OK, "%d requests had not come to their end after %g s", left, o->shutdown_timeout);
+            cli_say(CLI_OK, "%d requests had not come to their end after %g s", left,
+                    o->shutdown_timeout);
     }
     server_close(s);
     return code;

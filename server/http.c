@@ -197,7 +197,7 @@ void exchange_figures(struct exchange *x, const struct figures *f)
 
 void exchange_json(struct exchange *x, int status, json_t *body)
 {
-    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char *text = body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(body);
     if (!text) {
         exchange_begin(x, 503, "application/json", 0, NULL);

@@ -1,0 +1,396 @@
+"""test_serve.py -- pith serve from outside: bits under load, the context contract, bad input for every field, clients that leave, keys,
+draining, what is left behind. Servers listen on free ports of this machine and are ended by their process id; every wait is bounded."""
+import base64
+import http.client
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+PITH = os.path.join(os.environ.get("B", "build"), "pith")
+SCALE = int(os.environ.get("TEST_SCALE", "1"))
+LIMIT = 40.0  # seconds any one wait may take
+passed = failed = skipped = 0
+
+
+def check(name, good, why=""):
+    global passed, failed
+    if good:
+        passed += 1
+        print("ok " + name)
+    else:
+        failed += 1
+        print("FAIL %s: %s" % (name, str(why)[:300]))
+
+
+def skip(name, why):
+    global skipped
+    skipped += 1
+    print("skip %s: %s" % (name, why))
+
+
+class Server:
+    def __init__(self, model, *flags, env=None):
+        self.process = subprocess.Popen([PITH, "serve", model, "--port", "0", "--threads", "1", "--no-log", *flags], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+        self.url = self.process.stdout.readline().strip()
+        self.port = int(self.url.rsplit(":", 1)[1]) if self.url else 0
+        self.wait_for(lambda: self.get("/ready")[0] == 200)
+
+    def wait_for(self, good):
+        until = time.monotonic() + LIMIT
+        while time.monotonic() < until and self.process.poll() is None:
+            if good():
+                return True
+            time.sleep(0.01)
+        return False
+
+    def ask(self, method, path, body=None, headers=None):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
+        try:
+            data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+            c.request(method, path, data, headers or {})
+            r = c.getresponse()
+            text = r.read()
+            return r.status, json.loads(text) if text and r.getheader("Content-Type") == "application/json" else text, r
+        finally:
+            c.close()
+
+    def get(self, path, **headers):
+        return self.ask("GET", path, headers=headers)
+
+    def post(self, path, body, **headers):
+        return self.ask("POST", path, body, headers)
+
+    def metric(self, name):
+        for line in self.get("/metrics")[1].decode().splitlines():
+            if line.startswith(name + "{"):
+                return float(line.rsplit(" ", 1)[1])
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return None
+        finally:
+            self.process.stdout.close()
+            self.process.stderr.close()
+
+
+def completion(prompt, most=12, **more):
+    return {"prompt": prompt, "max_tokens": most, "temperature": 0, "logprobs": 3, "ignore_eos": True, **more}
+
+
+def bits(answer):
+    """What has to be the same: texts, tokens, log-probabilities."""
+    return [(c["text"], c["logprobs"]) for c in answer["choices"]]
+
+
+def prompts(n, length):
+    return [[1 + (i * 7 + k * (i + 3)) % 200 for k in range(length + i)] for i in range(n)]
+
+
+def at_once(jobs):
+    out = [None] * len(jobs)
+
+    def run(i):
+        try:
+            out[i] = jobs[i]()
+        except Exception as e:  # told by whoever looks at the answer
+            out[i] = (0, repr(e), None)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(jobs))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(LIMIT)
+    return out
+
+
+def events(raw):
+    return [json.loads(line[6:]) for line in raw.decode().split("\n") if line.startswith("data: {")]
+
+
+def test_bits(s):
+    asked = prompts(8 * SCALE if SCALE < 10 else 40, 20)
+    bodies = [completion(p, seed=i, temperature=0 if i % 2 else 0.9) for i, p in enumerate(asked)]
+    alone = [s.post("/v1/completions", b) for b in bodies]
+    check("answers_alone", all(a[0] == 200 for a in alone), [a[1] for a in alone if a[0] != 200])
+    load = at_once([lambda b=b: s.post("/v1/completions", b) for b in bodies])
+    check("same_bits_under_load", all(a[0] == 200 and bits(a[1]) == bits(b[1]) for a, b in zip(load, alone)), load[0][1])
+    body = completion(asked[0], 5, n=3, seed=40, temperature=1)
+    several = s.post("/v1/completions", body)[1]
+    ones = [s.post("/v1/completions", {**body, "n": 1, "seed": 40 + k})[1]["choices"][0]["text"] for k in range(3)]
+    check("choices_have_seeds_of_their_own", [c["text"] for c in several["choices"]] == ones, (several, ones))
+    check("choices_count_their_prompt_once", several["usage"]["prompt_tokens"] == len(asked[0]) and several["usage"]["completion_tokens"] == 15, several["usage"])
+    same = at_once([lambda: s.post("/v1/completions", bodies[1])] * 4)
+    check("equal_prompts_at_once", all(bits(a[1]) == bits(alone[1][1]) for a in same), same)
+    together = s.post("/v1/completions", completion(asked[:3]))[1]
+    apart = [s.post("/v1/completions", completion(p))[1] for p in asked[:3]]
+    check("several_prompts", bits(together) == [bits(a)[0] for a in apart], together)
+
+
+def test_prefix(s):
+    # Pages of 64 tokens are kept and found again; the answer's bits are the same, and usage tells.
+    p = [5 + k % 190 for k in range(100)]
+    first = s.post("/v1/completions", completion(p, 4))[1]
+    again = s.post("/v1/completions", completion(p, 4))[1]
+    check("cached_tokens", again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64, again["usage"])
+    check("cached_bits", bits(first) == bits(again), again)
+
+
+def test_stream(s):
+    body = completion(prompts(1, 10)[0], 16)
+    whole = s.post("/v1/completions", body)[1]
+    status, raw, r = s.post("/v1/completions", {**body, "stream": True, "stream_options": {"include_usage": True}})
+    pieces = events(raw)
+    check("stream_type", status == 200 and r.getheader("Content-Type") == "text/event-stream" and raw.endswith(b"data: [DONE]\n\n"), raw[-100:])
+    text = "".join(c["text"] for e in pieces for c in e["choices"])
+    check("stream_is_the_same_text", text == whole["choices"][0]["text"], text)
+    numbers = [x for e in pieces for c in e["choices"] if c["logprobs"] for x in c["logprobs"]["token_logprobs"]]
+    check("stream_has_the_same_logprobs", numbers == whole["choices"][0]["logprobs"]["token_logprobs"], numbers)
+    check("stream_usage", pieces[-1]["choices"] == [] and pieces[-1]["usage"] == whole["usage"], pieces[-1])
+    chat = {"messages": [{"role": "user", "content": "w5 w6"}], "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+    whole = s.post("/v1/chat/completions", chat)
+    pieces = events(s.post("/v1/chat/completions", {**chat, "stream": True})[1])
+    check("chat", whole[0] == 200 and whole[1]["choices"][0]["message"]["role"] == "assistant" and whole[1]["choices"][0]["finish_reason"] == "length", whole[1])
+    check("chat_stream", "".join(c["delta"].get("content", "") for e in pieces for c in e["choices"]) == whole[1]["choices"][0]["message"]["content"], pieces)
+    text = s.post("/v1/completions", body)[1]["choices"][0]["text"]
+    if len(text) > 6:
+        cut = text[3:6]
+        stopped = s.post("/v1/completions", {**body, "stop": cut})[1]["choices"][0]
+        check("stop", stopped["text"] == text[: text.index(cut)] and stopped["finish_reason"] == "stop", stopped)
+    echo = s.post("/v1/completions", completion(prompts(1, 10)[0], 0, echo=True))[1]
+    lp = echo["choices"][0]["logprobs"]["token_logprobs"]
+    check("echo", lp[0] is None and len(lp) == 10 and all(isinstance(x, float) and x <= 0 for x in lp[1:]), echo)
+    best = s.post("/v1/completions", completion(prompts(1, 10)[0], 4, n=2, best_of=5, temperature=1, seed=3))
+    check("best_of", best[0] == 200 and len(best[1]["choices"]) == 2 and best[1]["usage"]["completion_tokens"] == 20, best[1])
+
+
+def test_contract(s, n_ctx):
+    for n in (n_ctx - 2, n_ctx - 1, n_ctx, n_ctx + 1, n_ctx + 100):
+        status, a, _ = s.post("/v1/completions", completion([7] * n, 3))
+        e = a.get("error", {})
+        good = (a["usage"]["prompt_tokens"] == n and a["choices"][0]["finish_reason"] == "length" if status == 200 and n <= n_ctx else
+                status == 400 and n > n_ctx and (e["code"], e["n_prompt"], e["n_ctx"], e["n_over"]) == ("context_length_exceeded", n, n_ctx, n - n_ctx))
+        check("context_of_%+d" % (n - n_ctx), good, a)
+    long = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "w5 " * 2 * n_ctx}]})
+    check("context_of_a_chat", long[0] == 400 and long[1]["error"]["code"] == "context_length_exceeded", long[1])
+    check("no_tokens", s.post("/v1/completions", completion([]))[0] == 400)
+
+
+def test_bad_input(s):
+    raw = [b"", b"{", b"[]", b"3", b"nul", b'{"prompt": "a"', b"\xff\xfe", b'{"prompt": "\\ud800"}', b'{"a": 1e999}', b'{"prompt": [1], "seed": 99999999999999999999999}',
+           b"[" * 100000, b'{"a":' * 5000, b'{"prompt": [1], "prompt": [2]}', b'{"no_such_field": 1}', b'{"prompt": ' + b"[" * 500 + b"]" * 500 + b"}"]
+    codes = [s.post("/v1/completions", b)[0] for b in raw]
+    check("damaged_bodies", all(c == 400 for c in codes), codes)
+    values = [None, True, -1, 0, 1, 10**18, -10**18, 10**400, 1e308, -1e308, 0.5, "", "x", "x" * 5000, [], {}, [[]], [None], {"a": {}}, [1] * 300, ["a", 1], [-1], [10**9]]
+    wrong = []
+    count = 0
+    base = {"/v1/completions": {"prompt": [3, 4], "max_tokens": 1}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 1},
+            "/tokenize": {"content": "a"}, "/detokenize": {"tokens": [3]}, "/apply-template": {"messages": [{"role": "user", "content": "a"}]}, "/v1/embeddings": {"input": "w3"}}
+    for endpoint in s.get("/docs")[1]["endpoints"]:
+        for field, row in endpoint.get("fields", {}).items():
+            for v in values + [row[k] + d for k, d in (("minimum", -1), ("maximum", 1)) if k in row]:
+                if field == "max_tokens" or field == "max_completion_tokens":
+                    v = v if v != 10**18 else -2
+                status, a, _ = s.post(endpoint["path"], {**base[endpoint["path"]], field: v})
+                count += 1
+                if status not in (200, 400, 404) or (status != 200 and not a["error"]["message"]):
+                    wrong.append((endpoint["path"], field, str(v)[:40], status, a))
+    check("every_field_with_extremes", count > 1000 and not wrong, (count, wrong[:2]))
+    for role in (None, 5, {}):
+        check("bad_message_%s" % role, s.post("/v1/chat/completions", {"messages": [{"role": role, "content": "a"}]})[0] == 400)
+    check("unknown_path", s.get("/nothing")[0] == 404 and s.get("/v1/completions")[0] == 405)
+    check("unknown_model", s.post("/v1/completions", completion([3], model="other"))[0] == 404)
+    check("suffix", s.post("/v1/completions", completion([3], suffix="x"))[1]["error"]["param"] == "suffix")
+    check("host", s.ask("GET", "/v1/models", headers={"Host": "evil.example"})[0] == 403)
+    check("origin", s.ask("GET", "/v1/models", headers={"Origin": "https://evil.example"})[0] == 403)
+    check("huge_body", s.ask("POST", "/v1/completions", headers={"Content-Length": "99999999999"})[0] == 413)
+
+
+def open_files(s):
+    return len(os.listdir("/proc/%d/fd" % s.process.pid))
+
+
+def memory(s):
+    with open("/proc/%d/statm" % s.process.pid) as f:
+        return int(f.read().split()[1]) * 4096
+
+
+def send_and_leave(s, stream):
+    body = json.dumps(completion([9] * 20, 100000, stream=stream))
+    c = socket.create_connection(("127.0.0.1", s.port), LIMIT)
+    c.sendall(("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)).encode())
+    if stream:
+        c.recv(100)
+    c.close()
+
+
+def test_leaving(s):
+    def quiet():
+        return s.metric("vllm:num_requests_running") == 0 and s.metric("vllm:num_requests_waiting") == 0
+
+    s.wait_for(quiet)
+    files, held = open_files(s), memory(s)
+    for i in range(20 * SCALE if SCALE < 10 else 200):
+        send_and_leave(s, i % 2)
+    half = socket.create_connection(("127.0.0.1", s.port), LIMIT)
+    half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
+    half.close()
+    check("who_leaves_frees_the_machine", s.wait_for(quiet), s.metric("vllm:num_requests_running"))
+    check("no_file_is_left", s.wait_for(lambda: open_files(s) <= files + 1), (files, open_files(s)))
+    check("no_memory_is_left", memory(s) < held + (64 << 20), (held, memory(s)))
+    check("still_serves", s.post("/v1/completions", completion([9], 2))[0] == 200)
+
+
+def test_little_cache(model, reference, bodies):
+    s = Server(model, "--ctx", "192", "--cache-tokens", "192", "--prefix-store", "0", "--parallel", "8")
+    answers = at_once([lambda b=b: s.post("/v1/completions", b) for b in bodies])
+    check("preempted_bits", all(a[0] == 200 and bits(a[1]) == r for a, r in zip(answers, reference)), answers[0][1])
+    check("preempted", s.metric("vllm:num_preemptions_total") > 0, s.metric("vllm:num_preemptions_total"))
+    s.end()
+
+
+def test_queue(model):
+    s = Server(model, "--parallel", "1", "--queue", "2")
+    answers = at_once([lambda: s.post("/v1/completions", completion([9] * 5, 60))] * 12)
+    refused = [a for a in answers if a[0] == 429]
+    check("queue_is_bounded", refused and all(a[0] in (200, 429) for a in answers) and any(a[0] == 200 for a in answers), [a[0] for a in answers])
+    check("retry_after", all(int(a[2].getheader("Retry-After")) > 0 for a in refused), refused)
+    late = s.post("/v1/completions", completion([9] * 5, 100000, timeout=0.001))
+    check("deadline", late[0] in (504, 200), late[1])
+    check("ends_well", s.end() == 0)
+
+
+def test_keys(model):
+    s = Server(model, "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
+    body = completion([9] * 5, 3)
+    check("no_key", s.post("/v1/completions", body)[0] == 401 and s.get("/health")[0] == 200)
+    check("wrong_key", s.post("/v1/completions", body, Authorization="Bearer first-secres")[0] == 401)
+    check("right_key", s.post("/v1/completions", body, Authorization="Bearer first-secret")[0] == 200)
+    check("other_header", s.ask("POST", "/v1/completions", body, {"x-api-key": "second-secret"})[0] == 200)
+    answers = at_once([lambda k=k: s.post("/v1/completions", completion([9, k], 20), Authorization="Bearer " + ("first-secret" if k % 4 else "second-secret"))
+                       for k in range(12)])
+    check("two_keys_at_once", all(a[0] == 200 for a in answers), answers)
+    s.end()
+    p = subprocess.run([PITH, "serve", model, "--host", "0.0.0.0", "--port", "0"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT,
+                       env={k: v for k, v in os.environ.items() if k != "PITH_API_KEY"})
+    check("no_open_door", p.returncode != 0 and "api-key" in p.stderr, p.stderr)
+    p = subprocess.run([PITH, "serve", model, "--api-key", "short", "--port", "0"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
+    check("short_key", p.returncode != 0 and "short" not in p.stderr, p.stderr)
+
+
+def test_drain(model):
+    s = Server(model, "--shutdown-timeout", "30")
+    out = {}
+    t = threading.Thread(target=lambda: out.update(a=s.post("/v1/completions", completion([9] * 5, 100))))
+    t.start()
+    s.wait_for(lambda: s.metric("vllm:num_requests_running") > 0 or "a" in out)
+    code = s.end()
+    t.join(LIMIT)
+    check("drain_lets_requests_end", code == 0 and out["a"][0] == 200 and out["a"][1]["usage"]["completion_tokens"] > 10, (code, out))
+
+
+def test_embeddings(model):
+    s = Server(model, "--embeddings")
+    a = s.post("/v1/embeddings", {"input": [[3, 4, 5], [6, 7]]})
+    good = a[0] == 200 and len(a[1]["data"]) == 2 and a[1]["usage"]["prompt_tokens"] == 5
+    check("embeddings", good and abs(sum(x * x for x in a[1]["data"][0]["embedding"]) - 1) < 1e-4, a[1])
+    b = s.post("/v1/embeddings", {"input": [3, 4, 5], "encoding_format": "base64"})[1]["data"][0]["embedding"]
+    raw = base64.b64decode(b)
+    check("embeddings_base64", list(struct.unpack("<%df" % (len(raw) // 4), raw)) == [struct.unpack("<f", struct.pack("<f", x))[0] for x in a[1]["data"][0]["embedding"]])
+    check("embeddings_too_long", s.post("/v1/embeddings", {"input": [3] * 5000})[1]["error"]["code"] == "context_length_exceeded")
+    s.end()
+
+
+def test_tokens(s):
+    t = s.post("/tokenize", {"content": "w5 w6", "with_pieces": True})
+    ids = [x["id"] for x in t[1]["tokens"]]
+    check("tokenize", t[0] == 200 and t[1]["count"] == len(ids) > 0, t[1])
+    check("detokenize", s.post("/detokenize", {"tokens": ids})[1]["content"].replace("▁", " ").strip() == "w5 w6", s.post("/detokenize", {"tokens": ids})[1])
+    check("apply_template", s.post("/apply-template", {"messages": [{"role": "user", "content": "a"}]})[1]["prompt"] == "user: a\n\nassistant:")
+    check("props_name_the_fallback", "plain" in s.get("/props")[1]["chat_template"])
+    check("report", s.get("/v1/report")[0] == 200)
+    check("openapi", "/v1/completions" in s.get("/openapi.json")[1]["paths"])
+    check("head", s.ask("HEAD", "/health")[0] == 200)
+
+
+def test_package(s):
+    try:
+        import openai
+    except ImportError:
+        skip("openai_package", "the Python package openai is not installed")
+        return
+    c = openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0)
+    model = c.models.list().data[0].id
+    a = c.chat.completions.create(model=model, messages=[{"role": "user", "content": "w5"}], max_tokens=4, logprobs=True, top_logprobs=2, temperature=0)
+    pieces = list(c.chat.completions.create(model=model, messages=[{"role": "user", "content": "w5"}], max_tokens=4, stream=True, temperature=0))
+    check("openai_chat", a.choices[0].message.content == "".join(p.choices[0].delta.content or "" for p in pieces), a)
+    try:
+        c.completions.create(model=model, prompt=[7] * 5000)
+        check("openai_error", False, "no error")
+    except openai.BadRequestError as e:
+        check("openai_error", e.code == "context_length_exceeded", e)
+
+
+def test_gemma():
+    found = os.environ.get("PITH_MODEL") or subprocess.run(["scripts/model.sh", "--if-present"], capture_output=True, text=True).stdout.strip()
+    if not found or SCALE < 10:
+        skip("gemma", "at TEST_SCALE=10, with the default model")
+        return
+    s = Server(found, "--ctx", "2048")
+    # 700 tokens: beyond the window of its layers.
+    asked = [("The story of %s goes on. " % w) * n for w, n in (("France", 3), ("a cat", 100), ("the sea", 20), ("Rome", 1))]
+    bodies = [completion(p, 12) for p in asked]
+    alone = [s.post("/v1/completions", b)[1] for b in bodies]
+    load = at_once([lambda b=b: s.post("/v1/completions", b)[1] for b in bodies * 2])
+    check("gemma_same_bits", all(bits(a) == bits(alone[i % 4]) for i, a in enumerate(load)))
+    check("gemma_ends", s.end() == 0)
+
+
+def main():
+    if not os.access(PITH, os.X_OK) or subprocess.run([PITH, "serve", "--help"], capture_output=True).returncode:
+        skip("serve", "built without the server")
+        return
+    with tempfile.TemporaryDirectory() as d:
+        model = os.path.join(d, "m.gguf")
+        subprocess.run([PITH, "synth", model, "--ctx", "256", "--layers", "2", "--seed", "5"], check=True, capture_output=True)
+        s = Server(model, "--ctx", "192", "--parallel", "4")
+        try:
+            test_bits(s)
+            test_prefix(s)
+            test_stream(s)
+            test_tokens(s)
+            test_contract(s, 192)
+            test_bad_input(s)
+            test_leaving(s)
+            test_package(s)
+            bodies = [completion(p, 170) for p in prompts(8, 10)]
+            reference = [bits(s.post("/v1/completions", b)[1]) for b in bodies]
+        finally:
+            check("end", s.end() == 0)
+        test_little_cache(model, reference, bodies)
+        test_queue(model)
+        test_keys(model)
+        test_drain(model)
+        test_embeddings(model)
+        test_gemma()
+
+
+try:
+    main()
+except Exception:
+    check("test_serve", False, traceback.format_exc()[-250:].replace("\n", " "))
+print("%d passed, %d failed, %d skipped" % (passed, failed, skipped))
+sys.exit(failed > 0)
