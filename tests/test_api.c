@@ -1283,6 +1283,30 @@ static void text_in_and_out(void)
     pair_close(&p);
 }
 
+/* What programs with a loop of their own need of text: stop strings, valid UTF-8, a stream behind a prompt. */
+static void text_in_pieces(void)
+{
+    struct pith_error err;
+    struct pith_shown shown;
+    const char *const stops[] = {"abc", "END", NULL}, *const none[] = {"", NULL};
+    char buf[16];
+    CHECK(!pith_stopper_open(none, &err) && err.code == PITH_RANGE);
+    pith_stopper *s = pith_stopper_open(stops, &err);
+    CHECK(s && pith_stopper_put(s, "xab", 3, &shown) == -1 && shown.n_held == 0 && shown.n_fresh == 1);
+    CHECK(pith_stopper_put(s, "d", 1, &shown) == -1 && shown.n_held == 2 && !memcmp(shown.held, "ab", 2) && shown.n_fresh == 1);
+    CHECK(pith_stopper_put(s, "E", 1, NULL) == -1 && pith_stopper_put(s, "NDx", 3, &shown) == 1 && shown.n_held + shown.n_fresh == 0);
+    pith_stopper_close(s);
+    s = pith_stopper_open(NULL, &err);
+    CHECK(pith_stopper_put(s, "abc", 3, &shown) == -1 && shown.n_fresh == 3 && pith_stopper_put(s, NULL, 0, &shown) == -1 && !shown.n_held);
+    CHECK(pith_stopper_put(NULL, "a", 1, &shown) == -1);
+    pith_stopper_close(s);
+    pith_stopper_close(NULL);
+    pith_stream_continue(NULL);
+    CHECK(pith_utf8("a\xFF\xC3\xA9", 4, NULL, 0) == 6);
+    CHECK(pith_utf8("a\xFF\xC3\xA9", 4, buf, sizeof buf) == 6 && !memcmp(buf, "a\xEF\xBF\xBD\xC3\xA9", 6));
+    CHECK(pith_utf8("abc", 3, buf, 1) == 3 && pith_utf8(NULL, 0, NULL, 0) == 0);
+}
+
 static void reports(void)
 {
     struct pair p;
@@ -1336,6 +1360,7 @@ int main(void)
     TEST(generating);
     TEST(end_of_generation);
     TEST(text_in_and_out);
+    TEST(text_in_pieces);
     TEST(reports);
     a.free = hook_free;
     if (pith_set_allocator(&a, &err) != PITH_STATE)

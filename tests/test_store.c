@@ -219,6 +219,34 @@ static void test_miss(void)
     pith_model_close(m);
 }
 
+/* pith_reuse takes what pith_prefix takes and computes nothing; what only the store holds counts as free. */
+static void test_reuse(void)
+{
+    enum { N = 200 };
+    struct pith_error err;
+    int32_t token[N];
+    int64_t used = -1, total = -1, then;
+    size_t kept = 99;
+    pith_model *m = synth("llama");
+    pith_session *s = m ? open_session(m, 2, N + 56, 0, 8) : NULL;
+    REQUIRE(s, "no session");
+    for (int32_t i = 0; i < N; i++)
+        token[i] = (i * 5) % N_VOCAB;
+    CHECK(pith_reuse(s, 0, token, N, &kept, &err) == PITH_OK && kept == 0 && pith_length(s, 0) == 0);
+    CHECK(pith_cache_use(s, &used, &total, &err) == PITH_OK && used == 0 && total >= N);
+    CHECK(pith_feed(s, 0, token, N, &err) == PITH_OK);
+    CHECK(pith_cache_use(s, &used, &total, &err) == PITH_OK && used == 256);
+    CHECK(pith_reuse(s, 1, token, N, &kept, &err) == PITH_OK && kept == 192 && pith_length(s, 1) == 192);
+    CHECK(pith_cache_use(s, &then, &total, &err) == PITH_OK && then == used);
+    CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK && pith_truncate(s, 1, 0, &err) == PITH_OK);
+    CHECK(pith_cache_use(s, &used, &total, &err) == PITH_OK && used == 0);
+    token[5] = N_VOCAB;
+    CHECK(pith_reuse(s, 1, token, N, &kept, &err) == PITH_RANGE && pith_reuse(s, 2, token, 1, &kept, &err) == PITH_RANGE);
+    CHECK(pith_reuse(NULL, 0, token, 1, NULL, NULL) == PITH_RANGE && pith_cache_use(s, NULL, &total, NULL) == PITH_RANGE);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 int main(void)
 {
     const char *s = getenv("TEST_SEED");
@@ -227,5 +255,6 @@ int main(void)
     TEST(test_same_bits);
     TEST(test_shared_prefix);
     TEST(test_miss);
+    TEST(test_reuse);
     return test_end();
 }
