@@ -7,11 +7,13 @@
 #include <time.h>
 
 #include "api.h"
+#include "message.h"
 #include "request.h"
 
 enum { PROMPTS_MAX = 1024 };
 
 struct choice {
+    struct message *message; /* of a chat; a completion has its text as it is */
     char *text;
     size_t n_text, cap_text;
     json_t *tokens;  /* logprobs of a chat: one object each */
@@ -43,6 +45,7 @@ struct completion {
 static void completion_free(struct completion *c)
 {
     for (int i = 0; c->choice && i < c->n_prompts * c->best_of; i++) {
+        message_free(c->choice[i].message);
         free(c->choice[i].text);
         json_decref(c->choice[i].tokens);
         for (int k = 0; k < 4; k++)
@@ -174,20 +177,15 @@ static void send_event(struct completion *c, json_t *j)
     free(text);
 }
 
-/* A piece of a stream: takes text and logprobs (NULL: null). */
-static void send_piece(struct completion *c, int i, json_t *text, json_t *logprobs, const char *reason)
+/* A piece of a stream: takes what is new (a chat's delta, a completion's text; NULL: nothing) and logprobs (NULL: null). */
+static void send_piece(struct completion *c, int i, json_t *fresh, json_t *logprobs, const char *reason)
 {
     json_t *j = json_pack("{s:i, s:o, s:o}", "index", i, "logprobs", logprobs ? logprobs : json_null(), "finish_reason", reason ? json_string(reason) : json_null());
-    if (c->chat) {
-        json_t *delta = json_object();
-        if (!c->choice[i].told)
-            json_object_set_new(delta, "role", json_string("assistant"));
-        if (text)
-            json_object_set_new(delta, "content", text);
-        json_object_set_new(j, "delta", delta);
-    } else {
-        json_object_set_new(j, "text", text ? text : json_string(""));
-    }
+    if (!fresh)
+        fresh = c->chat ? json_object() : json_string("");
+    if (c->chat && !c->choice[i].told)
+        json_object_set_new(fresh, "role", json_string("assistant"));
+    json_object_set_new(j, c->chat ? "delta" : "text", fresh);
     c->choice[i].told = 1;
     json_t *e = envelope(c, c->chat ? "chat.completion.chunk" : "text_completion", json_pack("[o]", j));
     if (c->include_usage)
@@ -228,10 +226,31 @@ static void on_text(struct completion *c, int i, const struct event *e)
         if (c->stream)
             logprobs = pack_logprobs(own);
     }
-    if (!c->stream)
+    if (c->chat && e->n_text)
+        message_put(h->message, e->text, e->n_text);
+    else if (!c->stream)
         keep_text(h, e->text, e->n_text);
-    else if (e->n_text || logprobs)
-        send_piece(c, i, json_text(e->text, e->n_text), logprobs, NULL);
+    if (!c->stream)
+        return;
+    json_t *fresh = c->chat ? message_delta(h->message) : json_text(e->text, e->n_text);
+    if (logprobs || (c->chat ? json_object_size(fresh) : e->n_text))
+        send_piece(c, i, fresh, logprobs, NULL);
+    else
+        json_decref(fresh);
+}
+
+static void on_choice(struct completion *c, int i, const struct event *e)
+{
+    struct choice *h = &c->choice[i];
+    h->reason = e->reason;
+    h->mean = e->i ? e->logprob_sum / (double)e->i : 0;
+    if (c->chat) {
+        message_put(h->message, NULL, 0);
+        if (message_n_calls(h->message) && !strcmp(e->reason, "stop"))
+            h->reason = "tool_calls";
+    }
+    if (c->stream)
+        send_piece(c, i, c->chat ? message_delta(h->message) : NULL, NULL, h->reason);
 }
 
 /* The prompt before the text: with its logprobs as they come, else at once. */
@@ -250,17 +269,17 @@ static void on_prompt(struct completion *c, const struct prompt *p, const struct
 
 static json_t *pack_choice(struct completion *c, struct choice *h, int index)
 {
-    json_t *text = json_text(h->text ? h->text : "", h->n_text), *lp = json_null();
+    json_t *lp = json_null();
     if (!c->chat) {
         if (c->logprobs >= 0)
             lp = pack_logprobs(h->lp);
-        return json_pack("{s:i, s:o, s:o, s:s}", "index", index, "text", text, "logprobs", lp, "finish_reason", h->reason);
+        return json_pack("{s:i, s:o, s:o, s:s}", "index", index, "text", json_text(h->text ? h->text : "", h->n_text), "logprobs", lp, "finish_reason", h->reason);
     }
     if (c->logprobs >= 0) {
         lp = json_pack("{s:o}", "content", h->tokens);
         h->tokens = NULL;
     }
-    return json_pack("{s:i, s:{s:s, s:o}, s:o, s:s}", "index", index, "message", "role", "assistant", "content", text, "logprobs", lp, "finish_reason", h->reason);
+    return json_pack("{s:i, s:o, s:o, s:s}", "index", index, "message", message_whole(h->message), "logprobs", lp, "finish_reason", h->reason);
 }
 
 /* Of best_of choices of a prompt the n best, in the order of their means. */
@@ -325,10 +344,7 @@ static void on_event(struct request *r, const struct event *e)
         on_text(c, i, e);
         return;
     case EV_CHOICE:
-        c->choice[i].reason = e->reason;
-        c->choice[i].mean = e->i ? e->logprob_sum / (double)e->i : 0;
-        if (c->stream)
-            send_piece(c, i, NULL, NULL, e->reason);
+        on_choice(c, i, e);
         return;
     case EV_EMBEDDING:
         return;
@@ -392,6 +408,10 @@ static int take_prompts(struct completion *c, const struct fields *b, struct fau
         int flags;
         char *text = request_render(c->s, b, &n_text, &flags, f);
         int ok = text && add_text(c, &c->prompt[0], text, n_text, flags, "messages", f);
+        const char *choice = json_string_value(b->v[F_tool_choice]);
+        const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
+        for (int i = 0; ok && i < c->best_of; i++)
+            ok = (c->choice[i].message = message_open(c->s, tools, text, n_text, f)) != NULL;
         free(text);
         return ok;
     }
@@ -466,7 +486,7 @@ static void begin_stream(struct completion *c)
     for (int i = 0; i < c->n_prompts * c->best_of; i++) {
         struct choice *h = &c->choice[i];
         if (c->chat)
-            send_piece(c, i, json_string(""), NULL, NULL);
+            send_piece(c, i, json_pack("{s:s}", "content", ""), NULL, NULL);
         else if (h->n_text)
             send_piece(c, i, json_text(h->text, h->n_text), NULL, NULL);
     }

@@ -235,7 +235,6 @@ static void *run(void *arg)
     struct sched *s = arg;
     while (listen_up(s)) {
         sweep(s);
-        observe_queue(s);
         embed_step(s);
         if (s->all)
             step(s);
