@@ -187,8 +187,10 @@ static int load(const struct opts *o, struct server *s)
             (long long)sp.n_tokens, (long long)n_ctx);
     if (!code && makes_text)
         generate = cli_session_open(m, &o->model, (int32_t)n_ctx, &sp, &code);
+    struct model_opts bare = o->model;
+    bare.store_dir = NULL; /* inputs to embed have no prefixes */
     if (!code && (!makes_text || o->embeddings))
-        embed = cli_session_open(m, &o->model, (int32_t)n_ctx, &ep, &code);
+        embed = cli_session_open(m, &bare, (int32_t)n_ctx, &ep, &code);
     if (code) {
         pith_session_close(generate);
         pith_session_close(embed);
