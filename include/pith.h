@@ -321,7 +321,7 @@ struct pith_session_params {
     int32_t n_threads;  /* 0 = as the model */
     int32_t n_threads_prefill; /* 0 = n_threads when given, else as the model */
     int64_t store_bytes; /* of full pages kept for prefixes to come, of running and ended sequences, beside those of n_tokens; 0 = none.
-                          * None are kept for encoders, pooled sessions and models with recurrent layers */
+                          * None are kept for encoders and pooled sessions. Recurrent layers: a state each 64 positions or more */
     /* A folder (made if need be) that gets these pages too, so that later sessions and other processes find them; store_bytes 0 then means
      * one context's. NULL = none. What cannot be written or read is a line in the report. store_limit: bytes there, 0 = 32 GiB. */
     const char *store_dir;

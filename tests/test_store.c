@@ -175,6 +175,78 @@ static void test_shared_prefix(void)
     free(token);
 }
 
+/* ---------------------------------------------------------------- recurrent layers */
+
+/* Rewinds and extends prompts in a session with a store (of many entries, of few, and in a folder) and compares with computing anew. What is
+ * computed is at most 64 tokens beyond what an earlier prompt shares with it. */
+static void recurrent_prompts(const char *name, pith_model *m, int32_t n_stored, const char *dir)
+{
+    enum { N = 200 };
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_model_info info = {.size = sizeof info};
+    sp.n_ctx = 256;
+    pith_session *fresh = pith_session_open(m, &sp, &err);
+    REQUIRE(fresh && pith_model_get_info(m, &info, &err) == PITH_OK, "%s: %s", name, err.msg);
+    uint64_t one = fresh->recurrent.block_bytes;
+    for (int g = 0; g < fresh->cache.n_groups; g++)
+        one += (uint64_t)fresh->cache.group[g].page_bytes;
+    sp.n_seq = 2;
+    sp.store_bytes = (int64_t)one * n_stored;
+    sp.store_dir = dir;
+    int32_t token[N];
+    size_t row = (size_t)info.n_vocab * sizeof(float), kept;
+    for (int reopened = 0; reopened < 2; reopened++) {
+        pith_session *s = pith_session_open(m, &sp, &err);
+        REQUIRE(s, "%s: %s", name, err.msg);
+        CHECK_MSG(s->recurrent.every == 64, "%s: a checkpoint every %d", name, s->recurrent.every);
+        for (int i = 0; i < 5; i++) { /* whole; shorter; a tail of its own; longer; elsewhere */
+            static const int32_t length[] = {150, 100, 190, 200, 180},
+                                 shared[] = {0, 100, 140, 150, 130};
+            for (int32_t k = 0; k < length[i]; k++)
+                token[k] = (k * 7 + 3 + (k < shared[i] || !i ? 0 : i)) % info.n_vocab;
+            CHECK_MSG(pith_prefix(s, i / 4, token, (size_t)length[i], &kept, &err) == PITH_OK,
+                      "%s: %s", name, err.msg);
+            CHECK(pith_truncate(fresh, 0, 0, &err) == PITH_OK &&
+                  pith_feed(fresh, 0, token, (size_t)length[i], &err) == PITH_OK);
+            int32_t most = shared[i] < length[i] ? shared[i] : length[i] - 1;
+            CHECK_MSG((int32_t)kept > most - 64 || n_stored < 4, "%s, prompt %d: %zu of %d taken",
+                      name, i, kept, most);
+            CHECK_MSG((int32_t)kept >= 128 - 64 * (i == 1) || !reopened || !dir,
+                      "%s, prompt %d after a restart: %zu taken", name, i, kept);
+            CHECK_MSG(!memcmp(pith_logits(s, 0), pith_logits(fresh, 0), row),
+                      "%s, prompt %d: %zu taken, logits differ", name, i, kept);
+        }
+        pith_session_close(s);
+    }
+    pith_session_close(fresh);
+}
+
+static void test_recurrent(void)
+{
+    static const char *const names[] = {"mamba", "mamba2", "rwkv7", "jamba", "granitehybrid"};
+    char path[1024], dir[64];
+    int n = 0;
+    snprintf(dir, sizeof dir, "/tmp/pith-store-%d.dir", (int)getpid());
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct pith_error err;
+        snprintf(path, sizeof path, "%s/golden/arch/%s.gguf", test_shared(), names[i]);
+        pith_model *m = access(path, R_OK) ? NULL : pith_model_open(path, NULL, &err);
+        if (!m)
+            continue;
+        recurrent_prompts(names[i], m, 100, NULL);
+        recurrent_prompts(names[i], m, 2, NULL);
+        recurrent_prompts(names[i], m, 100, dir);
+        pith_model_close(m);
+        n++;
+    }
+    snprintf(path, sizeof path, "rm -rf %s", dir);
+    CHECK(system(path) == 0);
+    if (!n)
+        SKIP("golden/arch has no recurrent model");
+    printf("# %d models\n", n);
+}
+
 /* ---------------------------------------------------------------- what is told, what is compared */
 
 static void test_miss(void)
@@ -254,6 +326,7 @@ int main(void)
     printf("# seed %llu\n", (unsigned long long)seed);
     TEST(test_same_bits);
     TEST(test_shared_prefix);
+    TEST(test_recurrent);
     TEST(test_miss);
     TEST(test_reuse);
     return test_end();

@@ -75,10 +75,10 @@ static int64_t page_limit(const struct cache_group *g, const struct cache_params
     return seq * p->n_seq < all ? seq * p->n_seq : all;
 }
 
-static pith_status make_pool(struct cache_group *g, const struct cache_params *p, uint64_t stored,
+static pith_status make_pool(struct cache_group *g, const struct cache_params *p, int64_t stored,
                              struct pith_error *err)
 {
-    int64_t n = page_limit(g, p) + (int64_t)(stored < INT32_MAX ? stored : INT32_MAX);
+    int64_t n = page_limit(g, p) + stored;
     uint64_t bytes;
     if (n > INT32_MAX / 2 || size_mul((uint64_t)n, (uint64_t)g->page_bytes, &bytes) ||
         bytes > (uint64_t)1 << 46)
@@ -110,14 +110,16 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
     c->n_layer = n_layer;
     pith_status st;
     TRY(lay_out(c, kv, window, layer_device, n_layer, p, err));
-    uint64_t one = 0; /* a page of every group */
+    uint64_t one = p->state_bytes; /* and a page of every group */
     for (int g = 0; g < c->n_groups; g++)
         one += (uint64_t)c->group[g].page_bytes;
     c->store_bytes = p->store_bytes;
     if (p->store_context && c->store_bytes < one * (uint64_t)c->cap_pages)
         c->store_bytes = one * (uint64_t)c->cap_pages;
+    uint64_t stored = one ? c->store_bytes / one : 0;
+    c->n_stored = (int32_t)(stored < INT32_MAX / 4 ? stored : INT32_MAX / 4);
     for (int g = 0; g < c->n_groups; g++)
-        TRY(make_pool(&c->group[g], p, one ? c->store_bytes / one : 0, err));
+        TRY(make_pool(&c->group[g], p, c->n_stored, err));
     c->seq = mem_array((size_t)p->n_seq, sizeof *c->seq, PITH_MEM_CACHE);
     for (int32_t s = 0; c->seq && s < p->n_seq; s++) {
         struct cache_seq *q = &c->seq[s];

@@ -63,6 +63,7 @@ struct cache {
     const struct kv_layer *kv; /* [n_layer] of the session */
     int32_t n_layer;
     uint64_t store_bytes;
+    int32_t n_stored;          /* entries of the store: each with a page of every group and a recurrent state */
     struct store *store;       /* has pages to give back when there are none; NULL: there is none */
     struct cache_draft *draft; /* cache_edit.c's, from the first edit on */
 };
@@ -72,6 +73,7 @@ struct cache_params {
     int64_t n_tokens;
     uint64_t store_bytes; /* pages beyond those of n_tokens, for the store */
     int store_context;    /* at least those of one context */
+    uint64_t state_bytes; /* of recurrent state that the store keeps with each page */
     enum dtype k_type, v_type;
 };
 

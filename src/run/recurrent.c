@@ -8,7 +8,7 @@ enum { PROMPT_ENDS = 4, FIRST_EVERY = 64 };
 
 /* ---------------------------------------------------------------- layout */
 
-static uint64_t lay_out(struct state_layer *state, int32_t n_layer)
+uint64_t recurrent_layout(struct state_layer *state, int32_t n_layer)
 {
     uint64_t at = 0;
     for (int32_t l = 0; l < n_layer; l++)
@@ -22,7 +22,7 @@ static uint64_t lay_out(struct state_layer *state, int32_t n_layer)
 /* Blocks that sequences can hold: the present, where a call began, checkpoints; and those of a step in the making. */
 static int64_t limit(const struct recurrent *r, const struct recurrent_params *p)
 {
-    return (int64_t)p->n_seq * (r->cap + 3) + p->n_batch / r->every + 1;
+    return (int64_t)p->n_seq * (r->cap + 3) + p->n_batch / r->every + 1 + p->n_stored;
 }
 
 pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32_t n_layer,
@@ -30,7 +30,7 @@ pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32
                            struct pith_error *err)
 {
     memset(r, 0, sizeof *r);
-    r->block_bytes = lay_out(state, n_layer);
+    r->block_bytes = recurrent_layout(state, n_layer);
     if (!r->block_bytes)
         return PITH_OK;
     uint64_t budget = p->cache_limit / 10 > 64 << 20 ? p->cache_limit / 10 : 64 << 20, bytes;
@@ -96,7 +96,7 @@ static int32_t ref(struct recurrent *r, int32_t block)
     return block;
 }
 
-static void unref(struct recurrent *r, int32_t *block)
+void recurrent_unref(struct recurrent *r, int32_t *block)
 {
     if (*block >= 0 && --r->refs[*block] == 0)
         r->free_list[r->n_free++] = *block;
@@ -127,7 +127,7 @@ static pith_status take(struct recurrent *r, int32_t *out, struct pith_error *er
 
 static void drop(struct recurrent *r, struct recurrent_seq *q, int32_t i)
 {
-    unref(r, &q->at[i].block);
+    recurrent_unref(r, &q->at[i].block);
     memmove(q->at + i, q->at + i + 1, (size_t)(--q->n_at - i) * sizeof *q->at);
 }
 
@@ -135,7 +135,7 @@ static void drop(struct recurrent *r, struct recurrent_seq *q, int32_t i)
 static void remember(struct recurrent *r, struct recurrent_seq *q, int32_t n, int32_t block)
 {
     if (q->n_at && q->at[q->n_at - 1].n >= n) { /* known */
-        unref(r, &block);
+        recurrent_unref(r, &block);
         return;
     }
     if (q->n_at == r->cap) {
@@ -170,12 +170,12 @@ void recurrent_end(struct recurrent *r, int32_t seq, int failed)
     if (failed) {
         while (q->n_at && q->at[q->n_at - 1].n > q->back.n)
             drop(r, q, q->n_at - 1);
-        unref(r, &q->now);
+        recurrent_unref(r, &q->now);
         q->now = ref(r, q->back.block);
         q->n = q->back.n;
         q->fed = 0;
     }
-    unref(r, &q->back.block);
+    recurrent_unref(r, &q->back.block);
 }
 
 pith_status recurrent_take(struct recurrent *r, struct step *s, struct pith_error *err)
@@ -206,7 +206,7 @@ void recurrent_commit(struct recurrent *r, const struct step *s)
     for (int32_t k = 0; r->n_blocks && k < s->N; k++) {
         struct recurrent_seq *q = &r->seq[step_seq(s)[k]];
         int32_t first = step_first(s)[k], end = step_first(s)[k + 1];
-        unref(r, &q->now);
+        recurrent_unref(r, &q->now);
         for (int32_t i = first; i < end; i++, q->n++)
             if (step_keep(s)[i] >= 0 && i < end - 1)
                 remember(r, q, q->n + 1, step_keep(s)[i]);
@@ -219,7 +219,7 @@ void recurrent_commit(struct recurrent *r, const struct step *s)
 void recurrent_abort(struct recurrent *r, const struct step *s)
 {
     for (int32_t i = 0; r->n_blocks && i < s->T; i++)
-        unref(r, &step_keep(s)[i]);
+        recurrent_unref(r, &step_keep(s)[i]);
 }
 
 /* ---------------------------------------------------------------- going back */
@@ -240,7 +240,7 @@ static void become(struct recurrent *r, struct recurrent_seq *q, int32_t n, int3
 {
     while (q->n_at && q->at[q->n_at - 1].n > n)
         drop(r, q, q->n_at - 1);
-    unref(r, &q->now);
+    recurrent_unref(r, &q->now);
     q->now = block;
     q->n = n;
     q->fed = 0;
@@ -285,7 +285,25 @@ void *recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present)
         become(r, &r->seq[seq], n, block);
     else
         remember(r, &r->seq[seq], n, block);
-    return r->base + (uint64_t)block * r->block_bytes;
+    return recurrent_at(r, block);
+}
+
+int32_t recurrent_hold(struct recurrent *r, int32_t seq, int32_t n)
+{
+    return state_at(r, &r->seq[seq], n);
+}
+
+int32_t recurrent_block(struct recurrent *r)
+{
+    int32_t block = -1;
+    take(r, &block, NULL);
+    return block;
+}
+
+void recurrent_adopt(struct recurrent *r, int32_t seq, int32_t n, int32_t block)
+{
+    become(r, &r->seq[seq], n, ref(r, block));
+    remember(r, &r->seq[seq], n, ref(r, block));
 }
 
 void recurrent_share(struct recurrent *r, int32_t dst, int32_t src, int32_t n)

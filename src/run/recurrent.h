@@ -16,9 +16,9 @@ struct checkpoint {
 };
 
 struct recurrent_seq {
-    int32_t n, now;         /* positions held and the state after them; -1: nothing */
+    int32_t n, now; /* positions held and the state after them; -1: nothing */
     int in_call;
-    int32_t fed;            /* rows of the last call: more than one make a prompt, whose end is a checkpoint */
+    int32_t fed; /* rows of the last call: more than one make a prompt, whose end is a checkpoint */
     struct checkpoint back; /* what the call in progress began from */
     struct checkpoint *at;  /* [cap] ascending */
     int32_t n_at;
@@ -37,9 +37,12 @@ struct recurrent {
 struct recurrent_params {
     int32_t n_ctx, n_seq, n_batch;
     uint64_t cache_limit; /* bytes of K and V at most: a tenth may go to checkpoints, or 64 MiB */
+    int64_t n_stored;     /* blocks beside those of sequences, for the prefix store */
 };
 
-/* Lays out state[n_layer] (fills off) and reserves the pool. */
+/* Lays out state[n_layer] (fills off); returns the bytes of a block, 0: no layer is recurrent. */
+uint64_t recurrent_layout(struct state_layer *state, int32_t n_layer);
+/* Reserves the pool of blocks that are laid out so. */
 pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32_t n_layer,
                            struct device *device, const struct recurrent_params *p,
                            struct pith_error *err);
@@ -60,6 +63,16 @@ void recurrent_cut(struct recurrent *r, int32_t seq, int32_t n); /* n is such a 
 /* Loading: once `n` blocks are reserved, push gives each in turn: the state after so many positions; the last is the present. */
 pith_status recurrent_reserve(struct recurrent *r, int32_t n, struct pith_error *err);
 void *recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present);
+/* For the prefix store: the block of a checkpoint (-1: there is none), counted once more; one to be filled (-1: no memory); one less. */
+int32_t recurrent_hold(struct recurrent *r, int32_t seq, int32_t n);
+int32_t recurrent_block(struct recurrent *r);
+void recurrent_unref(struct recurrent *r, int32_t *block); /* *block = -1 */
+/* The sequence goes to the state after n positions, a checkpoint too; checkpoints before stay. */
+void recurrent_adopt(struct recurrent *r, int32_t seq, int32_t n, int32_t block);
+static inline uint8_t *recurrent_at(const struct recurrent *r, int32_t block)
+{
+    return r->base + (uint64_t)block * r->block_bytes;
+}
 void recurrent_share(struct recurrent *r, int32_t dst, int32_t src, int32_t n);
 
 #endif

@@ -191,7 +191,7 @@ static void store_root(const struct pith_session *s, uint64_t root[2])
     static const int32_t version[] = {PITH_VERSION_MAJOR, PITH_VERSION_MINOR, PITH_VERSION_PATCH,
                                       STEP_PAGE};
     XXH128_hash_t h = {s->model->fingerprint[0], s->model->fingerprint[1]};
-    uint64_t seed = XXH3_64bits(version, sizeof version);
+    uint64_t seed = XXH3_64bits_withSeed(version, sizeof version, s->recurrent.block_bytes);
     for (int32_t l = 0; l < s->cache.n_layer; l++) {
         const struct kv_layer *kv = &s->kv[l];
         const struct cache_group *g = &s->cache.group[kv->group];
@@ -213,7 +213,7 @@ static pith_status open_store(struct pith_session *s, const struct pith_session_
                               .dir = p->store_dir,
                               .disk_limit = (uint64_t)p->store_limit};
     store_root(s, sp.root);
-    return store_init(&s->store, &s->cache, &sp, err);
+    return store_init(&s->store, &s->cache, &s->recurrent, &sp, err);
 }
 
 static pith_status open_all(struct pith_session *s, const struct pith_session_params *params,
@@ -232,14 +232,19 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     m->arch.arch->state(&m->arch, s->kv, s->window, s->state);
     for (int32_t l = 0; l < n_layer; l++)
         s->kv[l].rope = m->arch.rope[l];
+    if (s->causal && !s->pooled)
+        cp.state_bytes = recurrent_layout(s->state, n_layer);
+    else
+        cp.store_bytes = (uint64_t)(cp.store_context = 0);
     TRY(cache_init(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
     TRY(recurrent_init(&s->recurrent, s->state, n_layer, m->devices[0],
                        &(struct recurrent_params){.n_ctx = s->n_ctx,
                                                   .n_seq = s->n_seq,
                                                   .n_batch = s->n_batch,
-                                                  .cache_limit = cache_limit(&s->cache)},
+                                                  .cache_limit = cache_limit(&s->cache),
+                                                  .n_stored = s->cache.n_stored},
                        err));
-    if (s->causal && !s->pooled && !s->recurrent.n_blocks)
+    if (s->causal && !s->pooled)
         TRY(open_store(s, params, err));
     TRY(compile(s, err));
     TRY(allocate(s, err));

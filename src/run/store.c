@@ -7,23 +7,73 @@
 #include "run/cache_impl.h"
 #include "run/store_disk.h"
 
-static uint64_t entry_bytes(const struct cache *c)
+/* ---------------------------------------------------------------- parts */
+
+static int is_block(const struct cache *c, int part)
 {
-    uint64_t n = 0;
-    for (int g = 0; g < c->n_groups; g++)
-        n += (uint64_t)c->group[g].page_bytes;
-    return n;
+    return part == c->n_groups;
 }
 
-pith_status store_init(struct store *t, struct cache *c, const struct store_params *p,
-                       struct pith_error *err)
+/* 1: not every page of a prefix needs this part. */
+static int is_sparse(const struct cache *c, int part)
+{
+    return is_block(c, part) || c->group[part].window;
+}
+
+static uint64_t part_bytes(const struct store *t, const struct cache *c, int part)
+{
+    return is_block(c, part) ? t->recurrent->block_bytes : (uint64_t)c->group[part].page_bytes;
+}
+
+static void part_unref(const struct store *t, struct cache *c, int part, int32_t *page)
+{
+    if (is_block(c, part))
+        recurrent_unref(t->recurrent, page);
+    else
+        page_unref(&c->group[part], page);
+}
+
+/* The sequence's page, or its checkpoint behind it, with one reference more; -1: it has none. */
+static int32_t part_hold(const struct store *t, struct cache *c, int part, int32_t seq,
+                         int32_t page)
+{
+    if (is_block(c, part))
+        return recurrent_hold(t->recurrent, seq, (page + 1) * STEP_PAGE);
+    int32_t held = c->seq[seq].pages[part][page];
+    if (held >= 0)
+        c->group[part].refs[held]++;
+    return held;
+}
+
+/* One to be filled, -1: there is no room. */
+static int32_t part_make(const struct store *t, struct cache *c, int part)
+{
+    if (is_block(c, part))
+        return recurrent_block(t->recurrent);
+    return pages_need(c, part, 0, 1, NULL) == PITH_OK ? page_take(&c->group[part], -1) : -1;
+}
+
+/* The first page whose part a row after `pages` pages needs. */
+static int32_t first_seen(const struct cache *c, int part, int32_t pages)
+{
+    if (is_block(c, part))
+        return pages - 1;
+    int64_t slot = (int64_t)pages * STEP_PAGE - c->group[part].window + 1;
+    return c->group[part].window && slot > 0 ? (int32_t)(slot / STEP_PAGE) : 0;
+}
+
+/* ---------------------------------------------------------------- opening */
+
+pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
+                       const struct store_params *p, struct pith_error *err)
 {
     memset(t, 0, sizeof *t);
     t->spare = -1;
-    uint64_t cap = entry_bytes(c) ? p->budget / entry_bytes(c) : 0;
-    if (!cap)
+    if (!c->n_stored)
         return PITH_OK;
-    t->cap = (int32_t)(cap < INT32_MAX / 4 ? cap : INT32_MAX / 4);
+    t->recurrent = r;
+    t->n_parts = c->n_groups + (r->n_blocks > 0);
+    t->cap = c->n_stored;
     t->budget = p->budget;
     memcpy(t->root, p->root, sizeof t->root);
     for (t->mask = 15; t->mask < (uint32_t)t->cap; t->mask = t->mask * 2 + 1)
@@ -32,8 +82,7 @@ pith_status store_init(struct store *t, struct cache *c, const struct store_para
     t->bucket = mem_array((size_t)t->mask + 1, sizeof *t->bucket, PITH_MEM_CACHE);
     if (!t->entry || !t->bucket) {
         store_deinit(t);
-        return error_set(err, PITH_NOMEM, "out of memory for a prefix store of %llu pages",
-                         (unsigned long long)cap);
+        return error_set(err, PITH_NOMEM, "out of memory for a prefix store of %d pages", t->cap);
     }
     for (uint32_t i = 0; i <= t->mask; i++)
         t->bucket[i] = -1;
@@ -86,18 +135,11 @@ static int32_t find(const struct store *t, int32_t parent, struct key key, const
     return i;
 }
 
-/* The first page that a row after `pages` pages sees in a group. */
-static int32_t first_seen(const struct cache_group *g, int32_t pages)
-{
-    int64_t slot = (int64_t)pages * STEP_PAGE - g->window + 1;
-    return g->window && slot > 0 ? (int32_t)(slot / STEP_PAGE) : 0;
-}
-
 /* A walk along the tokens of a prompt. */
 struct walk {
-    int32_t leaf, known;          /* the last entry on the way, after so many pages */
-    int32_t pages;                /* walked */
-    int32_t run[STEP_MAX_GROUPS]; /* the last so many pages are held */
+    int32_t leaf, known;      /* the last entry on the way, after so many pages */
+    int32_t pages;            /* walked */
+    int32_t run[STORE_PARTS]; /* the last so many pages are held */
     struct key key;
 };
 
@@ -109,10 +151,10 @@ static int walk_on(const struct store *t, const struct cache *c, struct walk *w,
     int32_t e = w->known == w->pages ? find(t, w->leaf, w->key, token) : -1;
     if (e < 0 && !disk)
         return 0;
-    for (int g = 0; g < c->n_groups; g++) {
+    for (int g = 0; g < t->n_parts; g++) {
         int held =
             (e >= 0 && t->entry[e].page[g] >= 0) || (disk && store_disk_has(t->disk, w->key.k, g));
-        if (!held && !c->group[g].window)
+        if (!held && !is_sparse(c, g))
             return 0;
         w->run[g] = held ? w->run[g] + 1 : 0;
     }
@@ -134,8 +176,8 @@ static int32_t walk(const struct store *t, const struct cache *c, const int32_t 
     while ((w->pages + 1) * STEP_PAGE <= n &&
            walk_on(t, c, w, token + w->pages * STEP_PAGE, disk)) {
         int enough = 1;
-        for (int g = 0; g < c->n_groups; g++)
-            enough &= w->pages - w->run[g] <= first_seen(&c->group[g], w->pages);
+        for (int g = 0; g < t->n_parts; g++)
+            enough &= w->pages - w->run[g] <= first_seen(c, g, w->pages);
         found = enough ? w->pages : found;
     }
     return found;
@@ -164,11 +206,11 @@ static void find_miss(const struct store *t, int32_t parent, const int32_t *toke
 
 static void release(struct store *t, struct cache *c, struct store_entry *e, int windows_only)
 {
-    for (int g = 0; g < c->n_groups; g++) {
-        if (e->page[g] < 0 || (windows_only && !c->group[g].window))
+    for (int g = 0; g < t->n_parts; g++) {
+        if (e->page[g] < 0 || (windows_only && !is_sparse(c, g)))
             continue;
-        page_unref(&c->group[g], &e->page[g]);
-        t->bytes -= (uint64_t)c->group[g].page_bytes;
+        part_unref(t, c, g, &e->page[g]);
+        t->bytes -= part_bytes(t, c, g);
         t->held[g]--;
     }
 }
@@ -263,7 +305,7 @@ static int32_t find_or_add(struct store *t, struct cache *c, int32_t parent, con
     e->saved = STORE_UNSAVED;
     memcpy(e->key, key.k, sizeof e->key);
     memcpy(e->token, token, sizeof e->token);
-    for (int g = 0; g < STEP_MAX_GROUPS; g++)
+    for (int g = 0; g < STORE_PARTS; g++)
         e->page[g] = -1;
     e->next = t->bucket[key.k[0] & t->mask];
     t->bucket[key.k[0] & t->mask] = i;
@@ -276,9 +318,9 @@ static int32_t find_or_add(struct store *t, struct cache *c, int32_t parent, con
 static void hold(struct store *t, const struct cache *c, struct store_entry *e, int g, int32_t page)
 {
     e->page[g] = page;
-    t->bytes += (uint64_t)c->group[g].page_bytes;
+    t->bytes += part_bytes(t, c, g);
     t->held[g]++;
-    if (c->group[g].window)
+    if (is_sparse(c, g))
         e->used_window = t->clock;
 }
 
@@ -291,14 +333,13 @@ static void save(struct store *t, struct store_entry *e)
 }
 
 /* Pages the entry has not yet and the sequence has. */
-static void fill(struct store *t, struct cache *c, struct store_entry *e, const struct cache_seq *q,
-                 int32_t page)
+static void fill(struct store *t, struct cache *c, struct store_entry *e, int32_t seq, int32_t page)
 {
-    for (int g = 0; g < c->n_groups && e->saved != STORE_SAVING; g++) {
-        if (e->page[g] >= 0 || q->pages[g][page] < 0)
+    for (int g = 0; g < t->n_parts && e->saved != STORE_SAVING; g++) {
+        int32_t held = e->page[g] < 0 ? part_hold(t, c, g, seq, page) : -1;
+        if (held < 0)
             continue;
-        c->group[g].refs[q->pages[g][page]]++;
-        hold(t, c, e, g, q->pages[g][page]);
+        hold(t, c, e, g, held);
         e->saved = STORE_UNSAVED;
     }
     save(t, e);
@@ -321,7 +362,7 @@ void store_publish(struct store *t, struct cache *c, int32_t seq)
         if ((parent = find_or_add(t, c, parent, token, &known)) < 0)
             return;
         if (!known || i >= q->published)
-            fill(t, c, &t->entry[parent], q, i);
+            fill(t, c, &t->entry[parent], seq, i);
     }
     q->published = pages;
 }
@@ -330,14 +371,12 @@ void store_publish(struct store *t, struct cache *c, int32_t seq)
 
 static int fetch_page(struct store *t, struct cache *c, struct store_entry *e, int g)
 {
-    if (pages_need(c, g, 0, 1, NULL) != PITH_OK)
-        return 0;
-    int32_t page = page_take(&c->group[g], -1);
-    int ok = store_disk_read(t->disk, c, e, g, page);
+    int32_t page = part_make(t, c, g);
+    int ok = page >= 0 && store_disk_read(t->disk, c, e, g, page);
     if (ok)
         hold(t, c, e, g, page);
     else
-        page_unref(&c->group[g], &page);
+        part_unref(t, c, g, &page);
     return ok;
 }
 
@@ -352,8 +391,8 @@ static void fetch(struct store *t, struct cache *c, const int32_t *token, int32_
         struct store_entry *e = &t->entry[t->spare = parent];
         if (!known)
             e->saved = STORE_SAVED;
-        for (int g = 0; g < c->n_groups && ok; g++)
-            if (e->page[g] < 0 && e->saved != STORE_SAVING && i >= first_seen(&c->group[g], pages))
+        for (int g = 0; g < t->n_parts && ok; g++)
+            if (e->page[g] < 0 && e->saved != STORE_SAVING && i >= first_seen(c, g, pages))
                 ok = fetch_page(t, c, e, g);
     }
     t->spare = -1;
@@ -401,13 +440,17 @@ void store_take(struct store *t, struct cache *c, int32_t seq, const int32_t *to
             &t->entry[leaf = find(t, leaf, key_after(key_of(t, leaf), token + i * STEP_PAGE),
                                   token + i * STEP_PAGE)];
         e->used = now;
-        for (int g = 0; g < c->n_groups; g++) {
-            if (i < first_seen(&c->group[g], pages) || e->page[g] < 0)
+        for (int g = 0; g < t->n_parts; g++) {
+            if (e->page[g] < 0 || (i < first_seen(c, g, pages) && !is_block(c, g)))
                 continue;
+            if (is_sparse(c, g))
+                e->used_window = now;
+            if (is_block(c, g)) { /* earlier ones too: it may be rewound */
+                recurrent_adopt(t->recurrent, seq, (i + 1) * STEP_PAGE, e->page[g]);
+                continue;
+            }
             c->group[g].refs[e->page[g]]++;
             q->pages[g][i] = e->page[g];
-            if (c->group[g].window)
-                e->used_window = now;
         }
     }
     memcpy(q->token, token, (size_t)p * sizeof *token);

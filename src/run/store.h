@@ -6,10 +6,11 @@
  * A page enters when it is full and was computed from its true prefix at true positions, while its sequence still runs; it is counted once
  * more in its pool, so that whoever writes to it copies it first. Entries are found by a hash of the parent's key and the tokens; the hash
  * is an index: parent and tokens are compared. A prefix can be taken up to page boundary p when every page of groups without a window is
- * there up to p and those with a window w have theirs over [p - w, p).
+ * there up to p and those with a window w have theirs over [p - w, p). Models with recurrent layers have a further part in an entry: the
+ * block (recurrent.h) of the state after the page, where there is a checkpoint; p has to have one.
  *
  * What goes when the budget is spent, or when sequences need pages: the least recently used leaf, or, by itself, the pages of groups with a
- * window of any entry, which serve only who goes on near them. Everything is allocated at open; nothing here fails.
+ * window and the state of any entry, which serve only who goes on near them. Everything is allocated at open; nothing here fails.
  *
  * With a folder (store_disk.h) every page is also written there, behind the back of who computes, and what a prompt wants and memory has
  * not is brought back from there. An entry that waits to be written stays. */
@@ -17,27 +18,31 @@
 #define PITH_RUN_STORE_H
 
 #include "run/cache.h"
+#include "run/recurrent.h"
 
+enum { STORE_PARTS = STEP_MAX_GROUPS + 1 };
 enum store_saved { STORE_UNSAVED, STORE_SAVING, STORE_SAVED };
 
 struct store_entry {
     uint64_t key[2];
     int32_t parent, next; /* -1: the root; the next of the bucket, or of the free list */
     int32_t n_children;
-    uint64_t used, used_window;    /* when, by the store's clock; 0: the entry is free */
-    int32_t page[STEP_MAX_GROUPS]; /* -1: not held */
+    uint64_t used, used_window; /* when, by the store's clock; 0: the entry is free */
+    int32_t page[STORE_PARTS];  /* of each group, then the block; -1: not held */
     int32_t token[STEP_PAGE];
     int32_t next_save;  /* of those that wait, -1: the last */
     _Atomic(int) saved; /* enum store_saved; while SAVING pages and tokens stay as they are */
 };
 
 struct store {
+    struct recurrent *recurrent;
+    int n_parts;
     struct store_entry *entry; /* [cap] */
     int32_t *bucket;           /* [mask + 1] */
     uint32_t mask;
     int32_t cap, free;
-    int32_t spare;                 /* an entry in the making, which stays; -1: none */
-    int32_t held[STEP_MAX_GROUPS]; /* pages */
+    int32_t spare;             /* an entry in the making, which stays; -1: none */
+    int32_t held[STORE_PARTS]; /* pages */
     uint64_t clock, bytes, budget, root[2];
     struct store_disk *disk; /* NULL: there is no folder */
 };
@@ -55,8 +60,8 @@ struct store_params {
     uint64_t disk_limit;
 };
 
-pith_status store_init(struct store *t, struct cache *c, const struct store_params *p,
-                       struct pith_error *err);
+pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
+                       const struct store_params *p, struct pith_error *err);
 void store_deinit(struct store *t); /* before the cache's: what waits to be written is */
 /* Takes in the full pages of a sequence. */
 void store_publish(struct store *t, struct cache *c, int32_t seq);

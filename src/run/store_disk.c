@@ -27,7 +27,7 @@ enum { NAME_CAP = 48, PATH_CAP = 3900 };
 struct page_head {
     char magic[8]; /* the last digit counts versions */
     uint64_t root[2], key[2], parent[2];
-    uint64_t group, bytes; /* bytes: of the page */
+    uint64_t part, bytes; /* bytes: of the page */
     int32_t token[STEP_PAGE];
 };
 static const char magic[8] = "pithpag1";
@@ -102,20 +102,25 @@ void store_disk_report(struct store_disk *d, int json, struct str *out)
 
 /* ---------------------------------------------------------------- files */
 
-static void name_of(const uint64_t key[2], int group, char name[NAME_CAP])
+static void name_of(const uint64_t key[2], int part, char name[NAME_CAP])
 {
-    snprintf(name, NAME_CAP, "%016" PRIx64 "%016" PRIx64 "-%d" SUFFIX, key[0], key[1], group);
+    snprintf(name, NAME_CAP, "%016" PRIx64 "%016" PRIx64 "-%d" SUFFIX, key[0], key[1], part);
 }
 
-static uint64_t file_bytes(const struct cache *c, int group)
+static uint64_t payload_bytes(const struct store *t, const struct cache *c, int part)
 {
-    return sizeof(struct page_head) + page_canonical(c, group) + sizeof(XXH128_canonical_t);
+    return part < c->n_groups ? page_canonical(c, part) : t->recurrent->block_bytes;
+}
+
+static uint64_t file_bytes(const struct store *t, const struct cache *c, int part)
+{
+    return sizeof(struct page_head) + payload_bytes(t, c, part) + sizeof(XXH128_canonical_t);
 }
 
 static void head_of(const struct store *t, const struct cache *c, const struct store_entry *e,
-                    int group, struct page_head *h)
+                    int part, struct page_head *h)
 {
-    *h = (struct page_head){.group = (uint64_t)group, .bytes = page_canonical(c, group)};
+    *h = (struct page_head){.part = (uint64_t)part, .bytes = payload_bytes(t, c, part)};
     memcpy(h->magic, magic, sizeof h->magic);
     memcpy(h->root, t->root, sizeof h->root);
     memcpy(h->key, e->key, sizeof h->key);
@@ -130,35 +135,35 @@ static XXH128_canonical_t sum_of(const uint8_t *file, uint64_t n)
     return sum;
 }
 
-int store_disk_has(const struct store_disk *d, const uint64_t key[2], int group)
+int store_disk_has(const struct store_disk *d, const uint64_t key[2], int part)
 {
     char name[NAME_CAP];
-    name_of(key, group, name);
+    name_of(key, part, name);
     return d->dir >= 0 && faccessat(d->dir, name, R_OK, 0) == 0;
 }
 
 /* What is wrong with a file in d->in, NULL: nothing. */
 static const char *fault(const struct store_disk *d, const struct cache *c,
-                         const struct store_entry *e, int group)
+                         const struct store_entry *e, int part)
 {
     struct page_head want;
-    uint64_t n = file_bytes(c, group) - sizeof(XXH128_canonical_t);
+    uint64_t n = file_bytes(d->store, c, part) - sizeof(XXH128_canonical_t);
     XXH128_canonical_t sum = sum_of(d->in, n);
     if (memcmp(d->in + n, &sum, sizeof sum) != 0)
         return "its checksum differs";
-    head_of(d->store, c, e, group, &want);
+    head_of(d->store, c, e, part, &want);
     return memcmp(d->in, &want, sizeof want) ? "it is of another page or model" : NULL;
 }
 
-int store_disk_read(struct store_disk *d, struct cache *c, const struct store_entry *e, int group,
+int store_disk_read(struct store_disk *d, struct cache *c, const struct store_entry *e, int part,
                     int32_t page)
 {
     char name[NAME_CAP];
     struct stat sb;
     struct pith_error err;
     const char *bad = NULL;
-    uint64_t n = file_bytes(c, group);
-    name_of(e->key, group, name);
+    uint64_t n = file_bytes(d->store, c, part);
+    name_of(e->key, part, name);
     int fd = openat(d->dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         if (errno != ENOENT)
@@ -170,14 +175,18 @@ int store_disk_read(struct store_disk *d, struct cache *c, const struct store_en
     else if (file_read_at(fd, name, d->in, n, 0, &err) != PITH_OK)
         bad = "it cannot be read";
     else
-        bad = fault(d, c, e, group);
+        bad = fault(d, c, e, part);
     close(fd);
     if (bad) {
         unlinkat(d->dir, name, 0);
         count(d, &d->damaged, "%s: %s; removed", name, bad);
         return 0;
     }
-    page_write(c, group, page, d->in + sizeof(struct page_head));
+    const uint8_t *payload = d->in + sizeof(struct page_head);
+    if (part < c->n_groups)
+        page_write(c, part, page, payload);
+    else
+        memcpy(recurrent_at(d->store->recurrent, page), payload, d->store->recurrent->block_bytes);
     pthread_mutex_lock(&d->lock);
     d->n_read++;
     pthread_mutex_unlock(&d->lock);
@@ -191,7 +200,7 @@ int store_disk_touch(struct store_disk *d, const struct store_entry *e)
     int all = 1;
     clock_gettime(CLOCK_REALTIME,
                   &now); /* the file system's own ticks too slowly to tell pages apart */
-    for (int g = 0; d->dir >= 0 && g < d->cache->n_groups; g++) {
+    for (int g = 0; d->dir >= 0 && g < d->store->n_parts; g++) {
         if (e->page[g] < 0)
             continue;
         name_of(e->key, g, name);
@@ -224,19 +233,23 @@ static int make_room(struct store_disk *d, uint64_t n)
 }
 
 /* Also where there is a file already: what is computed though it is there may have been found damaged. */
-static void write_page(struct store_disk *d, const struct store_entry *e, int group)
+static void write_page(struct store_disk *d, const struct store_entry *e, int part)
 {
     char name[NAME_CAP], path[PATH_CAP + NAME_CAP];
     struct pith_error err;
     struct page_head head;
-    uint64_t n = file_bytes(d->cache, group) - sizeof(XXH128_canonical_t);
+    uint64_t n = file_bytes(d->store, d->cache, part) - sizeof(XXH128_canonical_t);
     if (!make_room(d, n + sizeof(XXH128_canonical_t)))
         return;
-    name_of(e->key, group, name);
+    name_of(e->key, part, name);
     snprintf(path, sizeof path, "%s/%s", d->path, name);
-    head_of(d->store, d->cache, e, group, &head);
+    head_of(d->store, d->cache, e, part, &head);
     memcpy(d->out, &head, sizeof head);
-    page_read(d->cache, group, e->page[group], d->out + sizeof head);
+    if (part < d->cache->n_groups)
+        page_read(d->cache, part, e->page[part], d->out + sizeof head);
+    else
+        memcpy(d->out + sizeof head, recurrent_at(d->store->recurrent, e->page[part]),
+               d->store->recurrent->block_bytes);
     XXH128_canonical_t sum = sum_of(d->out, n);
     memcpy(d->out + n, &sum, sizeof sum);
     pith_status st = file_writer_open(&d->file, path, &err);
@@ -267,7 +280,7 @@ static void *writer_main(void *arg)
         struct store_entry *e = &d->store->entry[d->saving = d->first];
         d->first = e->next_save;
         pthread_mutex_unlock(&d->lock);
-        for (int g = 0; g < d->cache->n_groups; g++)
+        for (int g = 0; g < d->store->n_parts; g++)
             if (e->page[g] >= 0)
                 write_page(d, e, g);
         pthread_mutex_lock(&d->lock);
@@ -339,8 +352,8 @@ pith_status store_disk_open(struct store *t, const struct cache *c, const struct
         return error_set(err, PITH_RANGE, "store_dir has %zu bytes, at most %zu are possible",
                          strlen(p->dir), sizeof d->path - 1);
     memcpy(d->path, p->dir, strlen(p->dir) + 1);
-    for (int g = 0; g < c->n_groups; g++)
-        most = file_bytes(c, g) > most ? file_bytes(c, g) : most;
+    for (int g = 0; g < t->n_parts; g++)
+        most = file_bytes(t, c, g) > most ? file_bytes(t, c, g) : most;
     d->in = mem_alloc(most, PITH_MEM_CACHE);
     d->out = mem_alloc(most, PITH_MEM_CACHE);
     if (!d->in || !d->out)

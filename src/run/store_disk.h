@@ -1,6 +1,6 @@
-/* store_disk.h -- the prefix store's folder: a file for each page of each cache group.
+/* store_disk.h -- the prefix store's folder: a file for each part of each entry.
  *
- *     <key, 32 hex digits>-<group>.page:   struct page_head | the page in canonical form (kv_page.h) | XXH3-128 of all before
+ *     <key, 32 hex digits>-<part>.page:   struct page_head | the page in canonical form (kv_page.h), or the block | XXH3-128 of all before
  *
  * A file's name is the hash of everything its bits depend on: model, cache types and layout (the root), and all tokens up to the page's
  * end. So files are never changed, only made and removed; any number of processes share a folder, and it does not
@@ -27,9 +27,9 @@ void store_disk_close(struct store_disk *d); /* writes what waits; NULL allowed 
 /* Writes the entry's pages when there is time. */
 void store_disk_put(struct store_disk *d, struct store_entry *e);
 int store_disk_wait(struct store_disk *d); /* until one more is written; 0: none waits */
-int store_disk_has(const struct store_disk *d, const uint64_t key[2], int group);
+int store_disk_has(const struct store_disk *d, const uint64_t key[2], int part);
 /* Fills a page with what the folder has for the entry; 0: it has nothing that can be used, and what was damaged it has no longer. */
-int store_disk_read(struct store_disk *d, struct cache *c, const struct store_entry *e, int group,
+int store_disk_read(struct store_disk *d, struct cache *c, const struct store_entry *e, int part,
                     int32_t page);
 /* Marks the entry's files as used; 0: one of them is gone. */
 int store_disk_touch(struct store_disk *d, const struct store_entry *e);
