@@ -251,8 +251,7 @@ const struct command cmd_serve = {
                 "share every step of the engine, and get the bits they would get alone. SIGTERM "
                 "and Ctrl-C let what runs come to its end.",
             .example = "  pith serve model.gguf --port 8080\n"
-                       "  curl localhost:8080/v1/chat/completions -d "
-                       "'{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n",
+                       "  curl localhost:8080/v1/completions -d '{\"prompt\": \"Once upon a time\"}'\n",
             .rows = args,
         },
     .opts_bytes = sizeof(struct opts),

@@ -304,7 +304,7 @@ static int find_route(struct exchange *x, const char *method, const char *path, 
     return fault_set(f, 404, "not_found", NULL, "there is no %.100s; GET /docs lists what there is", path);
 }
 
-/* All that can be said before the body is there. */
+/* All that can be said before the body is there. 0: *f says why it ends here, or nothing does: a preflight, which has its answer. */
 static int check_head(struct exchange *x, const char *method, const char *path, struct fault *f)
 {
     struct server *s = x->h->s;
@@ -313,9 +313,11 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
     const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
     const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
     int keys = tenants_have_keys(s->tenants);
-    if (!find_route(x, method, path, f))
-        return 0;
     if (http_tells_lies(&s->p, host, origin, x->h->local && !keys, f))
+        return 0;
+    if (!strcmp(method, "OPTIONS")) /* what a browser asks before a page may ask */
+        return 0;
+    if (!find_route(x, method, path, f))
         return 0;
     x->tenant = tenants_find(s->tenants, key_given(c));
     if (!x->tenant && !(x->route->flags & ROUTE_OPEN))
@@ -410,7 +412,8 @@ static void add_headers(struct exchange *x, struct MHD_Response *r)
 {
     char text[32];
     const char *origin = MHD_lookup_connection_value(x->c, MHD_HEADER_KIND, "Origin");
-    MHD_add_response_header(r, "Content-Type", x->type);
+    if (x->type)
+        MHD_add_response_header(r, "Content-Type", x->type);
     MHD_add_response_header(r, "x-request-id", x->id);
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     if (x->live)
@@ -420,6 +423,7 @@ static void add_headers(struct exchange *x, struct MHD_Response *r)
     if (origin && x->status != 403) {
         MHD_add_response_header(r, "Access-Control-Allow-Origin", origin);
         MHD_add_response_header(r, "Access-Control-Allow-Headers", "*, Authorization");
+        MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST");
         MHD_add_response_header(r, "Vary", "Origin");
     }
     if (x->retry_after) {
@@ -458,7 +462,12 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         if (check_head(x, method, path, &f))
             return MHD_YES;
         x->dispatched = 1;
-        exchange_fault(x, &f);
+        if (f.http) {
+            exchange_fault(x, &f);
+        } else {
+            exchange_begin(x, 204, NULL, 0, NULL);
+            exchange_end(x);
+        }
         return answer(x);
     }
     if (*n_data) {

@@ -45,6 +45,7 @@ gives()
 same() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "found \"$2\", wanted \"$3\""; fi; }
 
 commands='run bench inspect logits tokenize sample template synth'
+[ -z "$("$pith" help | grep "^  serve ")" ] || commands="$commands serve"
 
 # ---------------------------------------------------------------- help and version
 

@@ -216,6 +216,7 @@ def test_bad_input(s):
     check("suffix", s.post("/v1/completions", completion([3], suffix="x"))[1]["error"]["param"] == "suffix")
     check("host", s.ask("GET", "/v1/models", headers={"Host": "evil.example"})[0] == 403)
     check("origin", s.ask("GET", "/v1/models", headers={"Origin": "https://evil.example"})[0] == 403)
+    check("preflight_from_elsewhere", s.ask("OPTIONS", "/v1/completions", headers={"Origin": "https://evil.example"})[0] == 403)
     check("huge_body", s.ask("POST", "/v1/completions", headers={"Content-Length": "99999999999"})[0] == 413)
 
 
@@ -290,6 +291,28 @@ def test_keys(model):
     check("no_open_door", p.returncode != 0 and "api-key" in p.stderr, p.stderr)
     p = subprocess.run([PITH, "serve", model, "--api-key", "short", "--port", "0"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
     check("short_key", p.returncode != 0 and "short" not in p.stderr, p.stderr)
+
+
+def test_doors(model, folder):
+    """A socket in the file system, and a page elsewhere that was allowed."""
+    path = os.path.join(folder, "socket")
+    s = Server(model, "--allow-origin", "https://page.example")
+    status, _, r = s.ask("OPTIONS", "/v1/completions", headers={"Origin": "https://page.example", "Access-Control-Request-Method": "POST"})
+    check("preflight", status == 204 and r.getheader("Access-Control-Allow-Origin") == "https://page.example", status)
+    s.end()
+    p = subprocess.Popen([PITH, "serve", model, "--unix", path, "--no-log"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    told = p.stdout.readline().strip()
+    c = socket.socket(socket.AF_UNIX)
+    c.settimeout(LIMIT)
+    c.connect(path)
+    c.sendall(b"GET /live HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n")
+    answer = c.recv(4096)
+    c.close()
+    check("unix_socket", told == "unix:" + path and answer.startswith(b"HTTP/1.1 200") and os.stat(path).st_mode & 0o77 == 0, answer)
+    p.terminate()
+    p.wait(LIMIT)
+    p.stdout.close()
+    check("unix_socket_is_removed", not os.path.exists(path))
 
 
 def test_drain(model):
@@ -384,6 +407,7 @@ def main():
         test_little_cache(model, reference, asked)
         test_queue(model)
         test_keys(model)
+        test_doors(model, d)
         test_drain(model)
         test_embeddings(model)
         test_gemma()
