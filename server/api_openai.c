@@ -444,6 +444,7 @@ static int take_options(struct completion *c, const struct fields *b, struct req
     }
     r->n = c->best_of;
     r->n_logprobs = c->logprobs;
+    r->rank = c->best_of > c->n;
     r->echo = c->echo && c->logprobs >= 0;
     r->n_max = b->v[F_max_completion_tokens] ? field_int(b, F_max_completion_tokens) : b->v[F_max_tokens] ? field_int(b, F_max_tokens) : c->chat ? -1 : 16;
     if (r->n_max == 0 && !c->echo)

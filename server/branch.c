@@ -271,7 +271,8 @@ static int sample(struct sched *s, struct branch *b, const float *logits)
         fail_sampling(s, b);
         return 1;
     }
-    t.n_top = pith_logprobs(logits, s->n_vocab, t.id, &t.logprob, top, r->n_logprobs > 0 ? r->n_logprobs : 0);
+    if (r->n_logprobs >= 0 || r->rank)
+        t.n_top = pith_logprobs(logits, s->n_vocab, t.id, &t.logprob, top, r->n_logprobs > 0 ? r->n_logprobs : 0);
     pith_sampler_accept(b->sampler, t.id);
     b->logprob_sum += (double)t.logprob;
     b->n_made++;

@@ -46,7 +46,8 @@ struct request {
     struct pith_sampler_params sampler; /* choice k has seed + k */
     char **stop;        /* NULL-terminated, or NULL */
     int ignore_eos;
-    int n_logprobs;      /* -1: none; 0: the token's own alone */
+    int n_logprobs;      /* -1: none (a whole pass over the logits less); 0: the token's own alone */
+    int rank;            /* logprob_sum is wanted */
     int echo;            /* tell the logprobs of the prompt, too */
     pith_grammar *grammar;
     int priority;        /* lower comes first, among requests of one key */
