@@ -233,7 +233,9 @@ static void killed(const char *arch, int rounds)
         int status = run_child(4 * i, 1 + (int64_t)(z >> 33) % (whole + 1), &there);
         deaths += WIFSIGNALED(status);
         CHECK_MSG(WIFSIGNALED(status) || status == 0, "%s: round %d: status %d", arch, i, status);
+        began = now_us();
         status = run_child(4 * i + 4, 0, &there);
+        whole = now_us() - began;
         CHECK_MSG(status == 0, "%s: after kill %d: status %d", arch, i, status);
         look();
         CHECK_MSG(n_tmp == 0, "%d temporary files are left", n_tmp);
