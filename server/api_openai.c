@@ -195,6 +195,8 @@ static void send_piece(struct completion *c, int i, json_t *fresh, json_t *logpr
 
 static int keep_text(struct choice *h, const char *p, size_t n)
 {
+    if (!n)
+        return 1;
     if (h->cap_text - h->n_text < n) {
         size_t cap = 2 * (h->n_text + n) + 64;
         char *more = realloc(h->text, cap);

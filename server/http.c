@@ -35,9 +35,9 @@ struct exchange {
     struct exchange *next, **at;
     struct tenant *tenant;
     const struct route *route;
-    atomic_int refs, gone;
+    atomic_int refs, gone, dispatched; /* dispatched: the body is here, or was refused */
     pthread_mutex_t lock; /* of all below */
-    int fd, suspended, dispatched, too_large;
+    int fd, suspended, too_large;
     int begun, ended, live, queued, status, retry_after;
     const char *type, *pulse;
     char *body, *out;

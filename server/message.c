@@ -20,6 +20,8 @@ struct message {
 
 static void put(struct text *t, const char *p, size_t n)
 {
+    if (!n)
+        return;
     if (t->cap - t->n < n) {
         size_t cap = 2 * (t->n + n) + 64;
         char *more = realloc(t->p, cap);
