@@ -4,31 +4,22 @@
  *
  * Compiles a JSON Schema of about 10 KB and makes texts under it with a random model (uniform over what is allowed, closing quotes
  * favoured so that strings end): ms to compile, us per token for the mask alone, with the masks made on the way and once they are there. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
+#include "bench.h"
 #include "base/rng.h"
 #include "base/str.h"
 #include "format/gguf.h"
 #include "text/grammar.h"
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* An array of objects of objects of `width` members, two of three optional. All in one object (a large width) is the hard case: at each
  * member any later one may come. */
 static void make_schema(struct str *s, int width)
 {
-    str_putz(s, "{\"type\":\"array\",\"minItems\":3,\"maxItems\":6,\"items\":{\"type\":\"object\",\"properties\":{");
+    str_putz(s, "{\"type\":\"array\",\"minItems\":3,\"maxItems\":6,\"items\":{\"type\":\"object\","
+                "\"properties\":{");
     for (int i = 0; s->n < 10000; i++) {
         if (i % width == 0)
-            str_printf(s, "%s\"group_%d\":{\"type\":\"object\",\"properties\":{", i ? "},\"required\":[]}," : "", i / width);
+            str_printf(s, "%s\"group_%d\":{\"type\":\"object\",\"properties\":{",
+                       i ? "},\"required\":[]}," : "", i / width);
         str_printf(s, "%s\"field_%d\":", i % width ? "," : "", i);
         switch (i % 6) {
         case 0:
@@ -47,7 +38,8 @@ static void make_schema(struct str *s, int width)
             str_putz(s, "{\"type\":\"string\",\"pattern\":\"^[a-z]{2,8}-\\\\d+$\"}");
             break;
         default:
-            str_putz(s, "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":40},\"b\":{\"type\":\"boolean\"}},"
+            str_putz(s, "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\","
+                        "\"maxLength\":40},\"b\":{\"type\":\"boolean\"}},"
                         "\"required\":[\"a\"]}");
         }
     }
@@ -91,8 +83,9 @@ static void make_text(struct pith_grammar *g, const struct vocab *v, int text, f
         accept += now() - t0;
         n_bytes += vocab_piece(v, chosen, 0, piece, sizeof piece);
     }
-    printf("text %d: %d tokens, %zu bytes: mask %.0f us per token (worst %.1f ms), accept %.1f us\n", text, n, n_bytes,
-           1e6 * mask / (n ? n : 1), 1e3 * worst, 1e6 * accept / (n ? n : 1));
+    printf(
+        "text %d: %d tokens, %zu bytes: mask %.0f us per token (worst %.1f ms), accept %.1f us\n",
+        text, n, n_bytes, 1e6 * mask / (n ? n : 1), 1e3 * worst, 1e6 * accept / (n ? n : 1));
 }
 
 int main(int argc, char **argv)
@@ -116,11 +109,16 @@ int main(int argc, char **argv)
         grammar_free(g);
         str_clear(&schema);
         make_schema(&schema, width);
-        struct grammar_spec spec = {
-            .kind = PITH_GRAMMAR_SCHEMA, .text = {schema.p, schema.n}, .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = 64 << 20};
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA,
+                                    .text = {schema.p, schema.n},
+                                    .vocab = v,
+                                    .trie = t,
+                                    .trigger_token = -1,
+                                    .cache_bytes = 64 << 20};
         t0 = now();
         g = grammar_new(&spec, &err);
-        printf("schema of %zu bytes, objects of %d members: %.1f ms %s\n", schema.n, width, 1e3 * (now() - t0), g ? "" : err.msg);
+        printf("schema of %zu bytes, objects of %d members: %.1f ms %s\n", schema.n, width,
+               1e3 * (now() - t0), g ? "" : err.msg);
     }
     float *logits = malloc((size_t)vocab_n(v) * sizeof *logits);
     for (int i = 0; g && logits && i < (argc > 2 ? atoi(argv[2]) : 3); i++)

@@ -7,12 +7,7 @@
  *             half a mebibyte of weights over and over: what the kernel itself can do
  *     prefill 256 columns, panel by panel, as the backend walks them, Gop/s
  * Time is the thread's own, so a busy machine spoils only what memory bandwidth it takes away. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-
+#include "bench.h"
 #include "backend/cpu/kern_mm.h"
 #include "base/cpu.h"
 #include "base/rng.h"
@@ -20,31 +15,15 @@
 
 enum { K = 4096, N = 256, WEIGHT_MIB = 96, L2_BYTES = 512 << 10 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static uint8_t *weights;
 static float *y;
 static struct act_tile tiles[N / ACT_TILE + 1]; /* the last one is cut to 1..16 columns */
 
-static void *get(size_t n)
-{
-    void *p = mmap(NULL, n + (2 << 20), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        exit(1);
-    p = (void *)(((uintptr_t)p + (2 << 20) - 1) & ~(uintptr_t)((2 << 20) - 1));
-    madvise(p, n, MADV_HUGEPAGE);
-    return p;
-}
-
 static void make_tile(struct act_tile *a, enum act_kind kind, const float *x, int nc)
 {
     int8_t *q = (int8_t *)a->q;
-    *a = (struct act_tile){.nc = nc, .ld = K, .q = q, .d = a->d, .s32 = a->s32, .s16 = a->s16, .f = a->f, .h = a->h};
+    *a = (struct act_tile){
+        .nc = nc, .ld = K, .q = q, .d = a->d, .s32 = a->s32, .s16 = a->s16, .f = a->f, .h = a->h};
     for (int c = 0; c < nc; c++) {
         if (kind == ACT_A32)
             act_quant_a32(x + c * K, K, q, (float *)a->d, (int32_t *)a->s32, nc, c);
@@ -58,7 +37,8 @@ static void make_tile(struct act_tile *a, enum act_kind kind, const float *x, in
 }
 
 /* Least time for n panels, of some repeats; few panels are gone over several times. */
-static double best_time(const struct kern_mm *m, enum dtype type, const struct act_tile *a, size_t n, int repeats)
+static double best_time(const struct kern_mm *m, enum dtype type, const struct act_tile *a,
+                        size_t n, int repeats)
 {
     const size_t panel = dtype_panel_bytes(type, K), rounds = n < 64 ? 16 : 1;
     double best = 1e9;
@@ -92,8 +72,10 @@ static void bench_type(const struct kern_mm *m, enum dtype type, int repeats)
     printf("%-6s", t->name);
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
         make_tile(one, t->act, x, columns[i]);
-        const double hot = best_time(m, type, one, n_hot, 4 * repeats), cold = best_time(m, type, one, n_panels, repeats);
-        printf("%s %d: %.1f %.0f %.0f", i ? " |" : "", columns[i], (double)(n_panels * panel) / cold * 1e-9,
+        const double hot = best_time(m, type, one, n_hot, 4 * repeats),
+                     cold = best_time(m, type, one, n_panels, repeats);
+        printf("%s %d: %.1f %.0f %.0f", i ? " |" : "", columns[i],
+               (double)(n_panels * panel) / cold * 1e-9,
                (double)(n_panels * (size_t)columns[i]) * ops / cold * 1e-9,
                (double)(n_hot * (size_t)columns[i]) * ops / hot * 1e-9);
         fflush(stdout);
@@ -136,20 +118,21 @@ int main(int argc, char **argv)
     const char *level = argc > 1 ? argv[1] : "all", *type = argc > 2 ? argv[2] : "all";
     const int repeats = argc > 3 ? atoi(argv[3]) : 8;
     const size_t n = (size_t)WEIGHT_MIB << 20;
-    weights = get(n);
-    y = get(64 * ACT_TILE * sizeof(float));
+    weights = pages(n);
+    y = pages(64 * ACT_TILE * sizeof(float));
     uint64_t u = 88172645463325252u;
-    for (size_t i = 0; i < n / 8; i++) { /* random codes; every 16 bits a finite, positive number in every format */
+    for (size_t i = 0; i < n / 8;
+         i++) { /* random codes; every 16 bits a finite, positive number in every format */
         u ^= u << 13, u ^= u >> 7, u ^= u << 17;
         ((uint64_t *)(void *)weights)[i] = u & 0x3fff3fff3fff3fffu;
     }
     for (int i = 0; i <= N / ACT_TILE; i++) {
-        tiles[i].q = get(K * ACT_TILE);
-        tiles[i].d = get(K * ACT_TILE / 32 * 4);
-        tiles[i].s32 = get(K * ACT_TILE / 32 * 4);
-        tiles[i].s16 = get(K * ACT_TILE / 16 * 2);
-        tiles[i].f = get(K * ACT_TILE * 4);
-        tiles[i].h = get(K * ACT_TILE * 2);
+        tiles[i].q = pages(K * ACT_TILE);
+        tiles[i].d = pages(K * ACT_TILE / 32 * 4);
+        tiles[i].s32 = pages(K * ACT_TILE / 32 * 4);
+        tiles[i].s16 = pages(K * ACT_TILE / 16 * 2);
+        tiles[i].f = pages(K * ACT_TILE * 4);
+        tiles[i].h = pages(K * ACT_TILE * 2);
     }
     for (int l = CPU_BASE; l <= (int)cpu_detect(); l++) {
         struct kern_mm m;

@@ -6,21 +6,12 @@
  * sentence; "flat" are normal with deviation 1, the worst case. Microseconds of the thread's own
  * time: the best of `repeats` rounds of all logits. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
+#include "bench.h"
 #include "base/rng.h"
 #include "pith.h"
 
 enum { N_MAX = 262144, N_ROWS = 8 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void fill(struct rng *r, float *x, int32_t n, int flat)
 {

@@ -5,20 +5,10 @@
  * One line for each model file (its vocabulary alone is read): ids, then megabytes (10^6 bytes of
  * text) a second of the thread's own time, the best of three rounds: of the whole text at once, of
  * the same text in pieces of 4 KB, and of the ids turned back into text. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
+#include "bench.h"
 #include "pith.h"
 
 enum { ROUNDS = 3, PIECE = 4096 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static char *read_all(const char *path, size_t *n)
 {

@@ -6,36 +6,22 @@
  * decode   one row at position 8192 against a cache in memory, and against half a megabyte: GB/s of K and V read, (Gop/s)
  * prefill  2048 rows causal, tiles of 64 rows against one span after the other: Gop/s of what is visible
  * Best of the repeats; time is the thread's own. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-
+#include "bench.h"
 #include "backend/cpu/kern.h"
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "graph/kv_page.h"
 
-enum { N = 4096, CACHE_MIB = 128, DECODE_SLOTS = 8192, PREFILL_ROWS = 2048, TILE = 64, MAX_G = 8, MAX_D = 256,
-       L2_BYTES = 512 << 10 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void *get(size_t n)
-{
-    void *p = mmap(NULL, n + (2 << 20), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        exit(1);
-    p = (void *)(((uintptr_t)p + (2 << 20) - 1) & ~(uintptr_t)((2 << 20) - 1));
-    madvise(p, n, MADV_HUGEPAGE);
-    return p;
-}
+enum {
+    N = 4096,
+    CACHE_MIB = 128,
+    DECODE_SLOTS = 8192,
+    PREFILL_ROWS = 2048,
+    TILE = 64,
+    MAX_G = 8,
+    MAX_D = 256,
+    L2_BYTES = 512 << 10
+};
 
 static uint8_t *cache;
 static float *x, *y, *z, *q;
@@ -43,21 +29,21 @@ static int repeats = 10;
 
 /* ---- vectors of N */
 
-#define VECTORS(X)                                                                                            \
-    X(rms_norm, k->rms_norm(x, y, z, N, 1e-5f))                                                               \
-    X(layer_norm, k->layer_norm(x, y, y, z, N, 1e-5f))                                                        \
-    X(dot, z[0] = k->dot(x, y, N))                                                                            \
-    X(add, k->add(x, y, z, N))                                                                                \
-    X(axpy, k->axpy(0.5f, x, z, N))                                                                           \
-    X(exp, k->exp(x, z, N))                                                                                   \
-    X(silu, k->silu(x, y, z, N))                                                                              \
-    X(gelu, k->gelu(x, y, z, N))                                                                              \
-    X(gelu_erf, k->gelu_erf(x, y, z, N))                                                                      \
-    X(softcap, k->softcap(x, 30, z, N))                                                                       \
-    X(softmax, k->softmax(x, z, N))                                                                           \
-    X(rope_norm, for (int i = 0; i < N; i += 128) k->rope_norm(z + i, y, x, 128))                             \
-    X(rope_neox, for (int i = 0; i < N; i += 128) k->rope_neox(z + i, y, x, 128))                             \
-    X(f32_to_f16, k->f32_to_f16(x, (uint16_t *)z, N))                                                         \
+#define VECTORS(X)                                                                                 \
+    X(rms_norm, k->rms_norm(x, y, z, N, 1e-5f))                                                    \
+    X(layer_norm, k->layer_norm(x, y, y, z, N, 1e-5f))                                             \
+    X(dot, z[0] = k->dot(x, y, N))                                                                 \
+    X(add, k->add(x, y, z, N))                                                                     \
+    X(axpy, k->axpy(0.5f, x, z, N))                                                                \
+    X(exp, k->exp(x, z, N))                                                                        \
+    X(silu, k->silu(x, y, z, N))                                                                   \
+    X(gelu, k->gelu(x, y, z, N))                                                                   \
+    X(gelu_erf, k->gelu_erf(x, y, z, N))                                                           \
+    X(softcap, k->softcap(x, 30, z, N))                                                            \
+    X(softmax, k->softmax(x, z, N))                                                                \
+    X(rope_norm, for (int i = 0; i < N; i += 128) k->rope_norm(z + i, y, x, 128))                  \
+    X(rope_neox, for (int i = 0; i < N; i += 128) k->rope_neox(z + i, y, x, 128))                  \
+    X(f32_to_f16, k->f32_to_f16(x, (uint16_t *)z, N))                                              \
     X(f16_to_f32, k->f16_to_f32((const uint16_t *)x, z, N))
 
 static void bench_vectors(const struct kern *k)
@@ -65,16 +51,16 @@ static void bench_vectors(const struct kern *k)
     enum { CALLS = 200 };
     double s, best;
     printf("n = %d:", N);
-#define TIME(name, call)                                                                                      \
-    best = 1e9;                                                                                               \
-    for (int r = 0; r < repeats; r++) {                                                                       \
-        s = now();                                                                                            \
-        for (int c = 0; c < CALLS; c++) {                                                                     \
-            call;                                                                                             \
-        }                                                                                                     \
-        s = now() - s;                                                                                        \
-        best = s < best ? s : best;                                                                           \
-    }                                                                                                         \
+#define TIME(name, call)                                                                           \
+    best = 1e9;                                                                                    \
+    for (int r = 0; r < repeats; r++) {                                                            \
+        s = now();                                                                                 \
+        for (int c = 0; c < CALLS; c++) {                                                          \
+            call;                                                                                  \
+        }                                                                                          \
+        s = now() - s;                                                                             \
+        best = s < best ? s : best;                                                                \
+    }                                                                                              \
     printf(" " #name " %.0f", best / CALLS * 1e9);
     VECTORS(TIME)
     printf(" ns\n");
@@ -88,8 +74,20 @@ static void *scratch;
 
 static struct attn_job job_of(enum dtype type, int d, int g)
 {
-    struct attn_job j = {.q = q, .q_ld = (int64_t)g * d, .g = g, .d_k = d, .d_v = d, .lo = lo, .hi = hi, .base = cache,
-                         .pages = pages, .k_type = type, .v_type = type, .m = m, .l = l, .o = o};
+    struct attn_job j = {.q = q,
+                         .q_ld = (int64_t)g * d,
+                         .g = g,
+                         .d_k = d,
+                         .d_v = d,
+                         .lo = lo,
+                         .hi = hi,
+                         .base = cache,
+                         .pages = pages,
+                         .k_type = type,
+                         .v_type = type,
+                         .m = m,
+                         .l = l,
+                         .o = o};
     j.k_bytes = kv_k_bytes(type, d);
     j.v_bytes = kv_v_bytes(type, d);
     j.v_off = j.k_bytes;
@@ -114,7 +112,8 @@ static void bench_decode(const struct kern *k, enum dtype type, int d, int near)
         lo[0] = 0;
         hi[0] = DECODE_SLOTS;
         int64_t slots = near ? (L2_BYTES / j.page_bytes * KERN_PAGE) : DECODE_SLOTS;
-        int64_t bytes = slots / KERN_PAGE * j.page_bytes, heads = ((int64_t)CACHE_MIB << 20) / bytes;
+        int64_t bytes = slots / KERN_PAGE * j.page_bytes,
+                heads = ((int64_t)CACHE_MIB << 20) / bytes;
         double best = 1e9;
         for (int r = 0; r < repeats; r++) {
             double s = now();
@@ -128,7 +127,8 @@ static void bench_decode(const struct kern *k, enum dtype type, int d, int near)
             s = now() - s;
             best = s < best ? s : best;
         }
-        printf("  g %d %.1f (%.0f)", g, (double)(bytes * heads) / best * 1e-9, 4.0 * (double)(slots * d * g * heads) / best * 1e-9);
+        printf("  g %d %.1f (%.0f)", g, (double)(bytes * heads) / best * 1e-9,
+               4.0 * (double)(slots * d * g * heads) / best * 1e-9);
         fflush(stdout);
     }
     printf("\n");
@@ -154,7 +154,8 @@ static void bench_prefill(const struct kern *k, enum dtype type, int d)
             s = now() - s;
             best = s < best ? s : best;
         }
-        printf("  g %d %.0f", g, 4.0 * d * g * (PREFILL_ROWS * (PREFILL_ROWS + 1.0) / 2) / best * 1e-9);
+        printf("  g %d %.0f", g,
+               4.0 * d * g * (PREFILL_ROWS * (PREFILL_ROWS + 1.0) / 2) / best * 1e-9);
         fflush(stdout);
     }
     printf("\n");
@@ -184,11 +185,11 @@ int main(int argc, char **argv)
     const char *only = argc > 4 ? argv[4] : NULL;
     struct rng r;
     rng_init(&r, 1);
-    cache = get((size_t)CACHE_MIB << 20);
-    x = get(N * 4), y = get(N * 4), z = get(N * 4);
-    q = get(TILE * MAX_G * MAX_D * 4), o = get(TILE * MAX_G * MAX_D * 4);
-    scratch = get(kern_attn_scratch(TILE * MAX_G, MAX_D));
-    m = get(TILE * MAX_G * 4), l = get(TILE * MAX_G * 4);
+    cache = pages((size_t)CACHE_MIB << 20);
+    x = pages(N * 4), y = pages(N * 4), z = pages(N * 4);
+    q = pages(TILE * MAX_G * MAX_D * 4), o = pages(TILE * MAX_G * MAX_D * 4);
+    scratch = pages(kern_attn_scratch(TILE * MAX_G, MAX_D));
+    m = pages(TILE * MAX_G * 4), l = pages(TILE * MAX_G * 4);
     for (int i = 0; i < N; i++)
         x[i] = rng_normal(&r), y[i] = rng_normal(&r);
     for (int i = 0; i < TILE * MAX_G * MAX_D; i++)
@@ -197,7 +198,8 @@ int main(int argc, char **argv)
         pages[i] = i;
     for (int lv = CPU_BASE; lv < CPU_N_LEVELS; lv++) {
         const struct kern *k = kern_table(lv);
-        if (!cpu_has((enum cpu_level)lv) || (strcmp(level, "all") ? strcmp(level, k->name) : lv == CPU_BASE))
+        if (!cpu_has((enum cpu_level)lv) ||
+            (strcmp(level, "all") ? strcmp(level, k->name) : lv == CPU_BASE))
             continue;
         printf("-- %s\n", k->name);
         fill_cache();

@@ -6,15 +6,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 pith=${B:-build}/pith
 [[ $pith == /* ]] || pith=$PWD/$pith
-passed=0 failed=0 skipped=0
-ok() { echo "ok $1"; passed=$((passed + 1)); }
-fail() { echo "FAIL $1: $2"; failed=$((failed + 1)); }
-skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }
-finish()
-{
-    echo "$passed passed, $failed failed, $skipped skipped"
-    exit $((failed > 0))
-}
+. tests/report.sh
 [ -x "$pith" ] || { skip chat "$pith is not built"; finish; }
 [ "${TEST_MODEL:-0}" != 1 ] || scripts/deps.sh chat >/dev/null 2>&1
 command -v tmux >/dev/null 2>&1 || { skip chat "tmux is not installed (scripts/deps.sh chat)"; finish; }

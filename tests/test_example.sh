@@ -5,15 +5,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 B=${B:-build}
 shared=${PITH_SHARED:-../shared}
-passed=0 failed=0 skipped=0
-ok() { echo "ok $1"; passed=$((passed + 1)); }
-fail() { echo "FAIL $1: $2"; failed=$((failed + 1)); }
-skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }
-finish()
-{
-    echo "$passed passed, $failed failed, $skipped skipped"
-    exit $((failed > 0))
-}
+. tests/report.sh
 if [ ! -e "$B/libpith.a" ] || [ ! -x "$B/pith" ]; then
     skip example "$B/libpith.a is not built"
     finish

@@ -3,10 +3,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 B=${B:-build}
-passed=0 failed=0 skipped=0
-ok() { echo "ok $1"; passed=$((passed + 1)); }
-fail() { echo "FAIL $1: $2"; failed=$((failed + 1)); }
-skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }
+. tests/report.sh
 
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -50,5 +47,4 @@ else
         fail uninstall "left: $(find "$prefix" -type f -o -type l | head -n 3 | tr '\n' ' ')"
     fi
 fi
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+finish

@@ -5,22 +5,12 @@ import json
 import os
 import random
 import subprocess
-import sys
 import tempfile
+
+from report import end, say
 
 PITH = os.path.join(os.environ.get("B", "build"), "pith")
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
-counts = {"ok": 0, "FAIL": 0, "skip": 0}
-
-
-def say(kind, text):
-    counts[kind] += 1
-    print(kind, text, flush=True)
-
-
-def end():
-    print("%d passed, %d failed, %d skipped" % (counts["ok"], counts["FAIL"], counts["skip"]))
-    sys.exit(counts["FAIL"] > 0)
 
 
 try:

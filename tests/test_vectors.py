@@ -7,22 +7,12 @@ import glob
 import json
 import os
 import subprocess
-import sys
+
+from report import end, say
 
 PITH = os.path.join(os.environ.get("B", "build"), "pith")
 VECTORS = os.path.join(os.environ.get("PITH_SHARED", "../shared"), "vectors")
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
-counts = {"ok": 0, "FAIL": 0, "skip": 0}
-
-
-def say(kind, text):
-    counts[kind] += 1
-    print(kind, text, flush=True)
-
-
-def end():
-    print("%d passed, %d failed, %d skipped" % (counts["ok"], counts["FAIL"], counts["skip"]))
-    sys.exit(counts["FAIL"] > 0)
 
 
 def verdict(name, wrong, n):
