@@ -18,7 +18,7 @@ static inline double now(void)
 }
 
 /* n bytes of zeros in huge pages, never given back. */
-static inline void *pages(size_t n)
+static inline void *huge_pages(size_t n)
 {
     const size_t huge = 2 << 20;
     void *p = mmap(NULL, n + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -118,8 +118,8 @@ int main(int argc, char **argv)
     const char *level = argc > 1 ? argv[1] : "all", *type = argc > 2 ? argv[2] : "all";
     const int repeats = argc > 3 ? atoi(argv[3]) : 8;
     const size_t n = (size_t)WEIGHT_MIB << 20;
-    weights = pages(n);
-    y = pages(64 * ACT_TILE * sizeof(float));
+    weights = huge_pages(n);
+    y = huge_pages(64 * ACT_TILE * sizeof(float));
     uint64_t u = 88172645463325252u;
     for (size_t i = 0; i < n / 8;
          i++) { /* random codes; every 16 bits a finite, positive number in every format */
@@ -127,12 +127,12 @@ int main(int argc, char **argv)
         ((uint64_t *)(void *)weights)[i] = u & 0x3fff3fff3fff3fffu;
     }
     for (int i = 0; i <= N / ACT_TILE; i++) {
-        tiles[i].q = pages(K * ACT_TILE);
-        tiles[i].d = pages(K * ACT_TILE / 32 * 4);
-        tiles[i].s32 = pages(K * ACT_TILE / 32 * 4);
-        tiles[i].s16 = pages(K * ACT_TILE / 16 * 2);
-        tiles[i].f = pages(K * ACT_TILE * 4);
-        tiles[i].h = pages(K * ACT_TILE * 2);
+        tiles[i].q = huge_pages(K * ACT_TILE);
+        tiles[i].d = huge_pages(K * ACT_TILE / 32 * 4);
+        tiles[i].s32 = huge_pages(K * ACT_TILE / 32 * 4);
+        tiles[i].s16 = huge_pages(K * ACT_TILE / 16 * 2);
+        tiles[i].f = huge_pages(K * ACT_TILE * 4);
+        tiles[i].h = huge_pages(K * ACT_TILE * 2);
     }
     for (int l = CPU_BASE; l <= (int)cpu_detect(); l++) {
         struct kern_mm m;
