@@ -186,10 +186,10 @@ int main(int argc, char **argv)
     struct rng r;
     rng_init(&r, 1);
     cache = huge_pages((size_t)CACHE_MIB << 20);
-    x = huge_pages(N * 4), y = pages(N * 4), z = pages(N * 4);
-    q = huge_pages(TILE * MAX_G * MAX_D * 4), o = pages(TILE * MAX_G * MAX_D * 4);
+    x = huge_pages(N * 4), y = huge_pages(N * 4), z = huge_pages(N * 4);
+    q = huge_pages(TILE * MAX_G * MAX_D * 4), o = huge_pages(TILE * MAX_G * MAX_D * 4);
     scratch = huge_pages(kern_attn_scratch(TILE * MAX_G, MAX_D));
-    m = huge_pages(TILE * MAX_G * 4), l = pages(TILE * MAX_G * 4);
+    m = huge_pages(TILE * MAX_G * 4), l = huge_pages(TILE * MAX_G * 4);
     for (int i = 0; i < N; i++)
         x[i] = rng_normal(&r), y[i] = rng_normal(&r);
     for (int i = 0; i < TILE * MAX_G * MAX_D; i++)
