@@ -8,17 +8,18 @@
  */
 #include "text/automaton.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 
 enum {
-    MOST_WORK = 1 << 27,      /* steps of all subset constructions */
-    MOST_STATES = 1 << 19,    /* of one rule, its copies included */
-    MOST_ENTRIES = 1 << 24,   /* of the table */
-    INLINE_ACYCLIC = 64,      /* most states of a rule without loops that is copied into its callers */
-    INLINE_LOOPS = 4,         /* of one with loops */
-    INLINE_ONCE = 4096,       /* of one that is called from one place */
+    MOST_WORK = 1 << 27,    /* steps of all subset constructions */
+    MOST_STATES = 1 << 19,  /* of one rule, its copies included */
+    MOST_ENTRIES = 1 << 24, /* of the table */
+    INLINE_ACYCLIC = 64, /* most states of a rule without loops that is copied into its callers */
+    INLINE_LOOPS = 4,    /* of one with loops */
+    INLINE_ONCE = 4096,  /* of one that is called from one place */
 };
 
 /* One rule's automaton. State 0 is its start; edges in order of `from`. */
@@ -28,6 +29,12 @@ struct dfa {
     uint32_t n_states, n_edges, cap_edges, cap_final;
     uint32_t base; /* where its states are in the table; 0: not in it */
     int inlined;
+};
+
+/* A call or a token that leads on from a set. */
+struct letter {
+    uint32_t value, to;
+    uint8_t kind;
 };
 
 struct compiler {
@@ -45,8 +52,11 @@ struct compiler {
     /* Subsets */
     uint32_t *stamp, now, cap_stamp, cap_stack, cap_alone;
     uint32_t *stack, *set;
-    uint32_t *alone; /* number + 1 of the set of one state and what EPS reaches from it; 0: not made */
+    uint32_t
+        *alone; /* number + 1 of the set of one state and what EPS reaches from it; 0: not made */
     uint32_t n_set, cap_set;
+    struct letter *letter; /* of the set at hand */
+    uint32_t cap_letter;
     struct map subsets;
     struct arena arena;
     struct slice *members; /* of each state of the automaton made */
@@ -59,13 +69,15 @@ static pith_status no_memory(struct compiler *c)
     return error_set(c->err, PITH_NOMEM, "out of memory for a grammar of %u rules", c->r->n_rules);
 }
 
-#define GROW(array, cap, need) mem_grow(&(array), &(cap), (uint64_t)(need), sizeof *(array), PITH_MEM_SCRATCH)
+#define GROW(array, cap, need)                                                                     \
+    mem_grow(&(array), &(cap), (uint64_t)(need), sizeof *(array), PITH_MEM_SCRATCH)
 
 static pith_status too_large(struct compiler *c, uint32_t rule)
 {
     struct slice name = c->r->rule[rule].name;
     return error_set(c->err, PITH_RANGE,
-                     "grammar: rule \"%.*s\" is too large or too ambiguous to compile; wanted fewer repetitions or alternatives "
+                     "grammar: rule \"%.*s\" is too large or too ambiguous to compile; wanted "
+                     "fewer repetitions or alternatives "
                      "that differ earlier",
                      (int)(name.n < 64 ? name.n : 64), name.p);
 }
@@ -133,7 +145,8 @@ static pith_status gather(struct compiler *c, uint32_t rule, uint32_t *todo)
 }
 
 /* c->at[s] .. c->at[s + 1]: the places of the edges of s in an order by where they begin. */
-static int index_states(struct compiler *c, const struct rules_edge *edge, uint32_t n_edges, uint32_t n_states)
+static int index_states(struct compiler *c, const struct rules_edge *edge, uint32_t n_edges,
+                        uint32_t n_states)
 {
     if (!GROW(c->at, c->cap_at, (uint64_t)n_states + 2))
         return 0;
@@ -153,7 +166,8 @@ static pith_status index_edges(struct compiler *c)
         mem_free(sorted);
         return no_memory(c);
     }
-    for (uint32_t i = c->n_edges; i-- > 0;) /* from the back: at[s + 1] comes down to the beginning of s */
+    for (uint32_t i = c->n_edges;
+         i-- > 0;) /* from the back: at[s + 1] comes down to the beginning of s */
         sorted[--c->at[c->edge[i].from + 1]] = c->edge[i];
     memmove(c->at, c->at + 1, c->n_states * sizeof *c->at);
     c->at[c->n_states] = c->n_edges;
@@ -197,7 +211,7 @@ static void add(struct compiler *c, uint32_t state)
     }
 }
 
-static void sort_numbers(uint32_t *v, uint32_t n)
+void set_sort(uint32_t *v, uint32_t n)
 {
     for (uint32_t gap = n / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11) {
         for (uint32_t i = gap; i < n; i++) {
@@ -214,7 +228,7 @@ static uint32_t intern(struct compiler *c)
 {
     struct dfa *d = c->out;
     uint32_t id = UINT32_MAX;
-    sort_numbers(c->set, c->n_set);
+    set_sort(c->set, c->n_set);
     c->work += 4 * (uint64_t)c->n_set;
     struct slice key = {(const char *)c->set, c->n_set * sizeof *c->set};
     if (map_get(&c->subsets, key, &id))
@@ -252,8 +266,8 @@ static int emit(struct compiler *c, struct rules_edge e)
     if (e.to == UINT32_MAX)
         return 0;
     struct rules_edge *last = d->n_edges ? &d->edge[d->n_edges - 1] : NULL;
-    if (last && e.kind == EDGE_BYTES && last->kind == EDGE_BYTES && last->from == e.from && last->to == e.to &&
-        last->hi + 1 == e.lo) {
+    if (last && e.kind == EDGE_BYTES && last->kind == EDGE_BYTES && last->from == e.from &&
+        last->to == e.to && last->hi + 1 == e.lo) {
         last->hi = e.hi;
         return 1;
     }
@@ -263,10 +277,12 @@ static int emit(struct compiler *c, struct rules_edge e)
     return 1;
 }
 
-#define EACH_EDGE(c, members, e)                                                                                       \
-    for (uint32_t i_ = 0; i_ < (members).n / sizeof(uint32_t); i_++)                                                   \
-        for (const struct rules_edge *e = (c)->edge + (c)->at[((const uint32_t *)(const void *)(members).p)[i_]],      \
-                                     *end_ = (c)->edge + (c)->at[((const uint32_t *)(const void *)(members).p)[i_] + 1]; \
+#define EACH_EDGE(c, members, e)                                                                   \
+    for (uint32_t i_ = 0; i_ < (members).n / sizeof(uint32_t); i_++)                               \
+        for (const struct rules_edge *                                                             \
+                 e = (c)->edge + (c)->at[((const uint32_t *)(const void *)(members).p)[i_]],       \
+                *end_ =                                                                            \
+                    (c)->edge + (c)->at[((const uint32_t *)(const void *)(members).p)[i_] + 1];    \
              e < end_; e++)
 
 /* The bytes of a subset, cut where the set of edges that take them changes. */
@@ -299,7 +315,8 @@ static int expand_bytes(struct compiler *c, uint32_t from, struct slice members)
         }
         if (n == 0)
             continue;
-        if (!emit(c, (struct rules_edge){from, behind_one(c, one->to, n > 1), 0, EDGE_BYTES, (uint8_t)lo, (uint8_t)hi}))
+        if (!emit(c, (struct rules_edge){from, behind_one(c, one->to, n > 1), 0, EDGE_BYTES,
+                                         (uint8_t)lo, (uint8_t)hi}))
             return 0;
         if (c->work > MOST_WORK)
             return 1;
@@ -307,33 +324,37 @@ static int expand_bytes(struct compiler *c, uint32_t from, struct slice members)
     return 1;
 }
 
+static int by_letter(const void *a, const void *b)
+{
+    const struct letter *x = a, *y = b;
+    if (x->kind != y->kind)
+        return x->kind < y->kind ? -1 : 1;
+    return x->value < y->value ? -1 : x->value > y->value;
+}
+
 /* Calls and tokens of a subset: those of one kind and value go on together. */
 static int expand_letters(struct compiler *c, uint32_t from, struct slice members)
 {
-    uint32_t begin = c->out->n_edges;
+    uint32_t n = 0;
     EACH_EDGE(c, members, e)
     {
-        uint32_t k = begin;
         if (e->kind == EDGE_BYTES || e->kind == EDGE_EPS)
             continue;
-        for (; k < c->out->n_edges && (c->out->edge[k].kind != e->kind || c->out->edge[k].value != e->value); k++)
-            c->work++;
-        if (k < c->out->n_edges)
-            continue;
-        const struct rules_edge *letter = e;
-        begin_set(c);
-        for (uint32_t i = 0; i < members.n / sizeof(uint32_t); i++) {
-            uint32_t s = ((const uint32_t *)(const void *)members.p)[i];
-            for (uint32_t n = c->at[s]; n < c->at[s + 1]; n++) {
-                c->work++;
-                if (c->edge[n].kind == letter->kind && c->edge[n].value == letter->value)
-                    add(c, c->edge[n].to);
-            }
-        }
-        if (!emit(c, (struct rules_edge){from, intern(c), letter->value, letter->kind, 0, 0}))
+        if (!GROW(c->letter, c->cap_letter, (uint64_t)n + 1))
             return 0;
-        if (c->work > MOST_WORK)
-            return 1;
+        c->letter[n++] = (struct letter){e->value, e->to, e->kind};
+    }
+    if (n > 1)
+        qsort(c->letter, n, sizeof *c->letter, by_letter);
+    c->work += n;
+    for (uint32_t i = 0, k; i < n && c->work <= MOST_WORK; i = k) {
+        const struct letter *l = &c->letter[i];
+        begin_set(c);
+        for (k = i; k < n && by_letter(l, &c->letter[k]) == 0; k++)
+            add(c, c->letter[k].to);
+        struct rules_edge e = {from, intern(c), l->value, l->kind, 0, 0};
+        if (!emit(c, e))
+            return 0;
     }
     return 1;
 }
@@ -344,8 +365,9 @@ static pith_status determinise(struct compiler *c, uint32_t rule)
     map_init(&c->subsets, PITH_MEM_SCRATCH);
     arena_init(&c->arena, PITH_MEM_SCRATCH);
     pith_status st = PITH_OK;
-    int ok = GROW(c->stamp, c->cap_stamp, c->n_states) && GROW(c->stack, c->cap_stack, c->n_states) &&
-             GROW(c->set, c->cap_set, c->n_states) && GROW(c->alone, c->cap_alone, c->n_states);
+    int ok = GROW(c->stamp, c->cap_stamp, c->n_states) &&
+             GROW(c->stack, c->cap_stack, c->n_states) && GROW(c->set, c->cap_set, c->n_states) &&
+             GROW(c->alone, c->cap_alone, c->n_states);
     if (ok) {
         memset(c->alone, 0, c->n_states * sizeof *c->alone);
         memset(c->stamp, 0, c->n_states * sizeof *c->stamp);
@@ -438,11 +460,12 @@ static void make_classes(struct compiler *c, struct automaton *a, const uint32_t
         class = (uint8_t)(class + (b && cut[b]));
         a->class_of[b] = class;
     }
-    a->n_classes = (uint32_t)class + 1;
+    a->n_classes = (uint32_t) class + 1;
 }
 
 /* at: edges by `from`. */
-static void fill_state(const struct compiler *c, struct automaton *a, const struct dfa *d, const uint32_t *at, uint32_t s)
+static void fill_state(const struct compiler *c, struct automaton *a, const struct dfa *d,
+                       const uint32_t *at, uint32_t s)
 {
     uint32_t state = d->base + s;
     uint32_t *next = a->next + (size_t)state * a->n_classes;
@@ -456,10 +479,12 @@ static void fill_state(const struct compiler *c, struct automaton *a, const stru
         } else if (e->kind == EDGE_CALL) {
             /* A state that can only end needs no place on the stack. */
             int leaves = d->final[e->to] && at[e->to] == at[e->to + 1];
-            a->call[a->call_at[state + 1]++] = (struct automaton_call){c->dfa[e->value].base, leaves ? 0 : d->base + e->to};
+            a->call[a->call_at[state + 1]++] =
+                (struct automaton_call){c->dfa[e->value].base, leaves ? 0 : d->base + e->to};
             a->flags[state] |= STATE_CALLS;
         } else {
-            a->token[a->token_at[state + 1]++] = (struct automaton_token){e->kind, e->value, d->base + e->to};
+            a->token[a->token_at[state + 1]++] =
+                (struct automaton_token){e->kind, e->value, d->base + e->to};
             a->flags[state] |= STATE_MOVES | STATE_TOKENS;
         }
     }
@@ -469,7 +494,8 @@ static void fill_state(const struct compiler *c, struct automaton *a, const stru
     }
 }
 
-static pith_status make_table(struct compiler *c, struct automaton *a, uint32_t root, uint32_t *list)
+static pith_status make_table(struct compiler *c, struct automaton *a, uint32_t root,
+                              uint32_t *list)
 {
     uint64_t n_states, n_calls = 0, n_tokens = 0;
     uint32_t n = place(c, root, list, &n_states);
@@ -505,7 +531,8 @@ static pith_status make_table(struct compiler *c, struct automaton *a, uint32_t 
 
 /* ---------------------------------------------------------------- all of it */
 
-pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root, struct pith_error *err)
+pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root,
+                           struct pith_error *err)
 {
     struct analysis what;
     struct compiler c = {.r = r, .a = &what, .err = err};
@@ -513,7 +540,8 @@ pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root, 
     pith_status st = analysis_init(&what, r, root, err);
     if (st != PITH_OK)
         return st;
-    uint32_t *todo = mem_array((size_t)r->n_states + r->n_rules + 1, sizeof *todo, PITH_MEM_SCRATCH);
+    uint32_t *todo =
+        mem_array((size_t)r->n_states + r->n_rules + 1, sizeof *todo, PITH_MEM_SCRATCH);
     c.dfa = mem_array(r->n_rules, sizeof *c.dfa, PITH_MEM_SCRATCH);
     c.local = mem_array(r->n_states, sizeof *c.local, PITH_MEM_SCRATCH);
     if (!todo || !c.dfa || !c.local)
@@ -539,6 +567,7 @@ fail:
     mem_free(c.stamp);
     mem_free(c.stack);
     mem_free(c.set);
+    mem_free(c.letter);
     mem_free(c.alone);
     mem_free(c.members);
     analysis_deinit(&what);

@@ -12,7 +12,11 @@
 
 #include "text/rules.h"
 
-enum { STATE_END, STATE_OPEN, STATE_FIRST }; /* what lies below a whole text; unknown (stacks.h); the first real state */
+enum {
+    STATE_END,
+    STATE_OPEN,
+    STATE_FIRST
+}; /* what lies below a whole text; unknown (stacks.h); the first real state */
 enum {
     STATE_FINAL = 1, /* its rule may end here */
     STATE_CALLS = 2,
@@ -28,20 +32,22 @@ struct automaton_token {
 struct automaton {
     uint32_t n_states, n_classes, start;
     uint8_t class_of[256];
-    uint8_t *flags;   /* [n_states] */
-    uint32_t *next;   /* [n_states, n_classes] */
+    uint8_t *flags;               /* [n_states] */
+    uint32_t *next;               /* [n_states, n_classes] */
     uint32_t *call_at, *token_at; /* [n_states + 1] */
     struct automaton_call *call;
     struct automaton_token *token;
 };
 /* From rules whose texts are what `root` matches. Refused, with the rule's name: a rule without definition, left recursion also
  * behind rules that may be empty, a root that never ends, and what needs too many states. On failure *a is empty. */
-pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root, struct pith_error *err);
+pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root,
+                           struct pith_error *err);
 void automaton_deinit(struct automaton *a);
+void set_sort(uint32_t *v, uint32_t n); /* ascending */
 
 /* What analysis knows of rules (analyse.c). */
 struct analysis {
-    uint32_t *out_at, *out; /* [n_states + 1], [n_edges]: edges by `from` */
+    uint32_t *out_at, *out;     /* [n_states + 1], [n_edges]: edges by `from` */
     uint32_t *calls_at, *calls; /* [n_rules + 1], calls of each rule, as edges */
     uint8_t *live;              /* [n_states] the end of the rule can be reached */
     uint32_t *order;            /* [n_rules] rules reached from the root, callees first */
@@ -49,7 +55,8 @@ struct analysis {
     uint32_t *uses;             /* [n_rules] calls from rules that are reached */
     uint32_t n_order;
 };
-pith_status analysis_init(struct analysis *a, const struct rules *r, uint32_t root, struct pith_error *err);
+pith_status analysis_init(struct analysis *a, const struct rules *r, uint32_t root,
+                          struct pith_error *err);
 void analysis_deinit(struct analysis *a);
 
 #endif

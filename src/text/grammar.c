@@ -19,10 +19,10 @@ struct grammar_core {
     const struct vocab *vocab;
     void (*release)(void *owner);
     void *owner;
-    uint32_t start;            /* position of an empty text */
-    uint32_t keep_at;          /* pairs in the stacks past which unused sets are dropped */
+    uint32_t start;   /* position of an empty text */
+    uint32_t keep_at; /* pairs in the stacks past which unused sets are dropped */
     struct pith_grammar *all;
-    struct stack_pair *pair;   /* a position on its way through the bytes of a token */
+    struct stack_pair *pair; /* a position on its way through the bytes of a token */
     uint32_t cap_pairs;
     int reading, has_stacks;
 };
@@ -59,14 +59,16 @@ static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger
             while (trigger.n && f && (uint8_t)trigger.p[f] != b)
                 f = fail[f];
             f = trigger.n && (uint8_t)trigger.p[f] == b ? f + 1 : 0;
-            rules_bytes(r, base + k, trigger.n && f == n ? behind : base + f, (uint8_t)b, (uint8_t)b);
+            rules_bytes(r, base + k, trigger.n && f == n ? behind : base + f, (uint8_t)b,
+                        (uint8_t)b);
         }
     }
     rules_edge(r, behind, r->rule[lazy].end, EDGE_CALL, root);
     return lazy;
 }
 
-static pith_status compile(struct grammar_core *c, const struct grammar_spec *spec, struct pith_error *err)
+static pith_status compile(struct grammar_core *c, const struct grammar_spec *spec,
+                           struct pith_error *err)
 {
     enum { MOST_TRIGGER = 256, MOST_TEXT = 1 << 24 };
     struct rules r;
@@ -75,27 +77,33 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
     struct slice trigger = spec->trigger;
     int32_t token = spec->trigger_token;
     if (spec->text.n > MOST_TEXT)
-        return error_set(err, PITH_RANGE, "grammar: the text has %zu bytes; wanted at most %d", spec->text.n, MOST_TEXT);
+        return error_set(err, PITH_RANGE, "grammar: the text has %zu bytes; wanted at most %d",
+                         spec->text.n, MOST_TEXT);
     if (token >= 0 && (!spec->vocab || token >= vocab_n(spec->vocab)))
-        return error_set(err, PITH_RANGE, "grammar: trigger token %d is not in the vocabulary", token);
+        return error_set(err, PITH_RANGE, "grammar: trigger token %d is not in the vocabulary",
+                         token);
     if (token >= 0) { /* one with a text is that text: it must not pass as anything */
         size_t n = vocab_piece(spec->vocab, token, 0, text, sizeof text);
         trigger = n ? (struct slice){text, n} : trigger;
         token = n ? -1 : token;
     }
     if (trigger.n > MOST_TRIGGER)
-        return error_set(err, PITH_RANGE, "grammar: the trigger has %zu bytes; wanted at most %d", trigger.n, MOST_TRIGGER);
+        return error_set(err, PITH_RANGE, "grammar: the trigger has %zu bytes; wanted at most %d",
+                         trigger.n, MOST_TRIGGER);
     rules_init(&r);
     if (spec->kind == PITH_GRAMMAR_GBNF) {
         gbnf_read(&r, spec->text, spec->vocab);
         if (!rules_find(&r, SLICE("root"), &root) || !r.rule[root].defined)
-            rules_fail(&r, PITH_MISSING, "grammar: there is no rule \"root\", which is where a text begins");
+            rules_fail(&r, PITH_MISSING,
+                       "grammar: there is no rule \"root\", which is where a text begins");
     } else {
-        root = schema_read(&r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}") : spec->text);
+        root = schema_read(&r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}")
+                                                               : spec->text);
     }
     if (rules_ok(&r) && (trigger.n || token >= 0))
         root = put_trigger(&r, root, trigger, token);
-    pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err) : error_set(err, r.err.code, "%s", r.err.msg);
+    pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err)
+                                  : error_set(err, r.err.code, "%s", r.err.msg);
     rules_deinit(&r);
     return st;
 }
@@ -126,6 +134,16 @@ static struct pith_grammar *new_handle(struct grammar_core *c, uint32_t at)
     return g;
 }
 
+static pith_status exhausted(struct grammar_core *c, struct pith_error *err)
+{
+    if (c->stacks.failed == STACKS_TOO_MANY)
+        return error_set(err, PITH_RANGE,
+                         "grammar: the text can be read in too many ways (over %d stack entries or "
+                         "%d steps); wanted a less ambiguous grammar",
+                         STACKS_MOST_PAIRS, STACKS_MOST_WORK);
+    return error_set(err, PITH_NOMEM, "out of memory for the stacks or masks of a grammar");
+}
+
 struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_error *err)
 {
     enum { KEEP_FIRST = 1 << 16 };
@@ -148,7 +166,7 @@ struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_er
         g = c->stacks.failed ? NULL : new_handle(c, c->start);
     }
     if (!g) {
-        error_set(err, PITH_NOMEM, "out of memory for a grammar of %u states", c->automaton.n_states);
+        exhausted(c, err);
         goto fail;
     }
     c->release = spec->release; /* not before all is well: a failed call changes nothing */
@@ -187,10 +205,11 @@ void grammar_reset(struct pith_grammar *g)
 
 /* ---------------------------------------------------------------- positions */
 
-/* Drops sets that no handle needs, when there are many, or after a failure. 0: no memory. */
+/* Before every use of the stacks: drops sets that no handle needs, when there are many, or after a failure. 0: no memory. */
 static int tidy(struct grammar_core *c)
 {
     uint32_t n = 0, **root;
+    c->stacks.work = 0;
     if (!c->stacks.failed && c->stacks.n_pairs <= c->keep_at)
         return 1;
     root = mem_array((size_t)c->refs + 1, sizeof *root, PITH_MEM_SCRATCH);
@@ -208,14 +227,6 @@ static int tidy(struct grammar_core *c)
     return 1;
 }
 
-static pith_status exhausted(struct grammar_core *c, struct pith_error *err)
-{
-    if (c->stacks.failed == STACKS_TOO_MANY)
-        return error_set(err, PITH_RANGE, "grammar: the text can be read in too many ways (over %d stack entries); wanted a less ambiguous grammar",
-                         STACKS_MOST_PAIRS);
-    return error_set(err, PITH_NOMEM, "out of memory for the stacks or masks of a grammar");
-}
-
 /* The pairs behind a text that began at a position: how many, in c->pair. */
 static uint32_t read_bytes(struct grammar_core *c, uint32_t set, struct slice text)
 {
@@ -231,7 +242,8 @@ static uint32_t read_bytes(struct grammar_core *c, uint32_t set, struct slice te
     for (size_t i = 0; i < text.n && n; i++) {
         stacks_begin(s);
         stacks_step(s, c->pair, n, (uint8_t)text.p[i]);
-        if (!mem_grow(&c->pair, &c->cap_pairs, stacks_close(s), sizeof *c->pair, PITH_MEM_SCRATCH)) {
+        if (!mem_grow(&c->pair, &c->cap_pairs, stacks_close(s), sizeof *c->pair,
+                      PITH_MEM_SCRATCH)) {
             s->failed = STACKS_NO_MEMORY;
             return 0;
         }
@@ -267,7 +279,8 @@ pith_status grammar_accept_text(struct pith_grammar *g, struct slice text, struc
     pith_status st = PITH_OK;
     for (size_t i = 0; i < text.n && st == PITH_OK; i += STRIDE) {
         struct slice some = {text.p + i, text.n - i < STRIDE ? text.n - i : STRIDE};
-        struct pith_grammar keep = {.core = c, .next = c->all, .at = was}; /* `was` must outlive a tidying */
+        struct pith_grammar keep = {
+            .core = c, .next = c->all, .at = was}; /* `was` must outlive a tidying */
         c->all = &keep;
         c->refs++;
         int ok = tidy(c);
@@ -295,7 +308,9 @@ static void add_named(struct grammar_core *c, uint32_t set, int32_t id, size_t n
         for (uint32_t k = a->token_at[p.state]; k < a->token_at[p.state + 1]; k++) {
             const struct automaton_token *t = &a->token[k];
             int is_it = t->value == (uint32_t)id;
-            if (t->kind == EDGE_TOKEN ? is_it : !is_it && !vocab_is_eog(c->vocab, id) && (t->kind == EDGE_OTHER || n_bytes == 0))
+            if (t->kind == EDGE_TOKEN ? is_it
+                                      : !is_it && !vocab_is_eog(c->vocab, id) &&
+                                            (t->kind == EDGE_OTHER || n_bytes == 0))
                 stacks_add(&c->stacks, t->to, p.below);
         }
     }
@@ -311,7 +326,8 @@ pith_status grammar_accept(struct pith_grammar *g, int32_t id, struct pith_error
         return exhausted(c, err);
     int ends = vocab_is_eog(c->vocab, id);
     size_t n_bytes = ends ? 0 : vocab_piece(c->vocab, id, 0, text, sizeof text);
-    uint32_t n = n_bytes && n_bytes <= sizeof text ? read_bytes(c, g->at, (struct slice){text, n_bytes}) : 0;
+    uint32_t n =
+        n_bytes && n_bytes <= sizeof text ? read_bytes(c, g->at, (struct slice){text, n_bytes}) : 0;
     if (c->stacks.failed)
         return exhausted(c, err);
     stacks_begin(&c->stacks);

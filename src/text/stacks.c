@@ -24,10 +24,20 @@ static uint32_t find(const struct stacks *s, const struct stack_pair *p, uint32_
     uint32_t i = hash & (s->table_cap - 1);
     for (; s->table[i]; i = (i + 1) & (s->table_cap - 1)) {
         const struct stack_set *set = &s->set[s->table[i] - 1];
-        if (set->hash == hash && set->n == n && (n == 0 || !memcmp(s->pair + set->at, p, n * sizeof *p)))
+        if (set->hash == hash && set->n == n &&
+            (n == 0 || !memcmp(s->pair + set->at, p, n * sizeof *p)))
             break;
     }
     return i;
+}
+
+/* Counts pairs looked at; 0: over the limit, now or before. */
+static int spend(struct stacks *s, uint64_t n)
+{
+    s->work += n;
+    if (s->work > STACKS_MOST_WORK)
+        s->failed = STACKS_TOO_MANY;
+    return !s->failed;
 }
 
 /* p in order of state, then below; it must not lie in s->pair. */
@@ -40,9 +50,12 @@ static uint32_t intern(struct stacks *s, const struct stack_pair *p, uint32_t n)
         s->failed = STACKS_TOO_MANY;
         return STACKS_NONE;
     }
-    if (!mem_grow(&s->pair, &s->cap_pairs, (uint64_t)s->n_pairs + n, sizeof *s->pair, PITH_MEM_SCRATCH) ||
-        !mem_grow(&s->set, &s->cap_sets, (uint64_t)s->n_sets + 1, sizeof *s->set, PITH_MEM_SCRATCH) ||
-        (4 * (uint64_t)(s->n_sets + 1) > 3 * (uint64_t)s->table_cap && !grow_table(s, 2 * s->table_cap))) {
+    if (!mem_grow(&s->pair, &s->cap_pairs, (uint64_t)s->n_pairs + n, sizeof *s->pair,
+                  PITH_MEM_SCRATCH) ||
+        !mem_grow(&s->set, &s->cap_sets, (uint64_t)s->n_sets + 1, sizeof *s->set,
+                  PITH_MEM_SCRATCH) ||
+        (4 * (uint64_t)(s->n_sets + 1) > 3 * (uint64_t)s->table_cap &&
+         !grow_table(s, 2 * s->table_cap))) {
         s->failed = STACKS_NO_MEMORY;
         return STACKS_NONE;
     }
@@ -122,9 +135,11 @@ static int less(struct stack_pair a, struct stack_pair b)
 static uint32_t unite(struct stacks *s, uint32_t a, uint32_t b)
 {
     uint32_t n_a = s->set[a].n, n_b = s->set[b].n, i = 0, k = 0, n = 0;
-    if (a == b || !mem_grow(&s->merge, &s->cap_merge, (uint64_t)n_a + n_b, sizeof *s->merge, PITH_MEM_SCRATCH)) {
-        if (a != b)
-            s->failed = STACKS_NO_MEMORY;
+    if (a == b || !spend(s, (uint64_t)n_a + n_b))
+        return a;
+    if (!mem_grow(&s->merge, &s->cap_merge, (uint64_t)n_a + n_b, sizeof *s->merge,
+                  PITH_MEM_SCRATCH)) {
+        s->failed = STACKS_NO_MEMORY;
         return a;
     }
     const struct stack_pair *p = s->pair + s->set[a].at, *q = s->pair + s->set[b].at;
@@ -155,7 +170,8 @@ void stacks_add(struct stacks *s, uint32_t state, uint32_t below)
     s->below[state] = below;
     if (!(s->a->flags[state] & (STATE_FINAL | STATE_CALLS)) || s->waits[state])
         return;
-    if (!mem_grow(&s->todo, &s->cap_todo, (uint64_t)s->n_todo + 1, sizeof *s->todo, PITH_MEM_SCRATCH))
+    if (!mem_grow(&s->todo, &s->cap_todo, (uint64_t)s->n_todo + 1, sizeof *s->todo,
+                  PITH_MEM_SCRATCH))
         s->failed = STACKS_NO_MEMORY;
     if (s->failed)
         return;
@@ -169,6 +185,8 @@ uint32_t stacks_close(struct stacks *s)
     while (s->n_todo && !s->failed) {
         uint32_t state = s->todo[--s->n_todo], below = s->below[state];
         s->waits[state] = 0;
+        if (!spend(s, s->set[below].n + (uint64_t)(a->call_at[state + 1] - a->call_at[state])))
+            break;
         for (uint32_t i = 0; (a->flags[state] & STATE_FINAL) && i < s->set[below].n; i++) {
             struct stack_pair p = s->pair[s->set[below].at + i];
             stacks_add(s, p.state, p.below);
@@ -197,22 +215,10 @@ uint32_t stacks_take(struct stacks *s, struct stack_pair *out)
     return n;
 }
 
-static void sort_numbers(uint32_t *v, uint32_t n)
-{
-    for (uint32_t gap = n / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11) {
-        for (uint32_t i = gap; i < n; i++) {
-            uint32_t x = v[i], k = i;
-            for (; k >= gap && v[k - gap] > x; k -= gap)
-                v[k] = v[k - gap];
-            v[k] = x;
-        }
-    }
-}
-
 uint32_t stacks_intern(struct stacks *s)
 {
     stacks_close(s);
-    sort_numbers(s->member, s->n_members);
+    set_sort(s->member, s->n_members);
     if (!mem_grow(&s->merge, &s->cap_merge, s->n_members, sizeof *s->merge, PITH_MEM_SCRATCH))
         s->failed = STACKS_NO_MEMORY;
     return s->failed ? STACKS_NONE : intern(s, s->merge, stacks_take(s, s->merge));
@@ -222,6 +228,7 @@ void stacks_step(struct stacks *s, const struct stack_pair *p, uint32_t n, uint8
 {
     const struct automaton *a = s->a;
     uint32_t class = a->class_of[byte];
+    spend(s, n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t to = a->next[(size_t)p[i].state * a->n_classes + class];
         if (to)

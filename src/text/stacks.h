@@ -9,14 +9,19 @@
  * Set STACKS_BOTTOM lies below the text: a position that holds state STATE_END may end. Set STACKS_OPEN lies below a rule looked at by
  * itself: a position that holds STATE_OPEN has left the rule.
  *
- * Memory is bounded: past STACKS_MOST_PAIRS the position is too ambiguous (`failed`, sticky until stacks_keep). Dropping sets: stacks_cut takes back
+ * Memory and time are bounded: past STACKS_MOST_PAIRS, or when `work` (the caller sets it to 0) passes STACKS_MOST_WORK, the position is
+ * too ambiguous (`failed`, sticky until stacks_keep). Dropping sets: stacks_cut takes back
  * the newest, stacks_keep drops all that the given ones do not need. */
 #ifndef PITH_TEXT_STACKS_H
 #define PITH_TEXT_STACKS_H
 
 #include "text/automaton.h"
 
-enum { STACKS_BOTTOM, STACKS_OPEN, STACKS_NONE }; /* NONE: the empty set, a position that nothing can follow */
+enum {
+    STACKS_BOTTOM,
+    STACKS_OPEN,
+    STACKS_NONE
+}; /* NONE: the empty set, a position that nothing can follow */
 struct stack_pair {
     uint32_t state, below;
 };
@@ -29,14 +34,15 @@ struct stacks {
     uint32_t n_pairs, cap_pairs, n_sets, cap_sets, table_cap;
     /* The position being made: states in it, and the set below each. */
     uint32_t *below, *stamp, now; /* [n_states of the automaton] */
-    uint8_t *waits; /* [n_states] it is in todo */
+    uint8_t *waits;               /* [n_states] it is in todo */
     uint32_t *member, *todo, n_members, n_todo, cap_todo;
     struct stack_pair *merge;
     uint32_t cap_merge;
+    uint64_t work; /* pairs looked at since the caller began */
     int failed;
 };
 enum { STACKS_NO_MEMORY = 1, STACKS_TOO_MANY }; /* why it failed */
-enum { STACKS_MOST_PAIRS = 1 << 23 };
+enum { STACKS_MOST_PAIRS = 1 << 23, STACKS_MOST_WORK = 1 << 27 };
 
 int stacks_init(struct stacks *s, const struct automaton *a); /* 0: no memory */
 void stacks_deinit(struct stacks *s);
@@ -44,13 +50,16 @@ void stacks_deinit(struct stacks *s);
 /* Making a position: begin, add any number of pairs, then close and take it as pairs, or as a set. */
 void stacks_begin(struct stacks *s);
 void stacks_add(struct stacks *s, uint32_t state, uint32_t below);
-uint32_t stacks_close(struct stacks *s);                        /* follows calls and ends; room for how many pairs is needed */
-uint32_t stacks_take(struct stacks *s, struct stack_pair *out); /* of the closed one; how many pairs, in any order */
-uint32_t stacks_intern(struct stacks *s);                       /* closes it; the set */
+uint32_t
+stacks_close(struct stacks *s); /* follows calls and ends; room for how many pairs is needed */
+uint32_t stacks_take(struct stacks *s,
+                     struct stack_pair *out); /* of the closed one; how many pairs, in any order */
+uint32_t stacks_intern(struct stacks *s);     /* closes it; the set */
 
 /* Adds what follows a byte from each of n pairs. */
 void stacks_step(struct stacks *s, const struct stack_pair *p, uint32_t n, uint8_t byte);
-const struct stack_pair *stacks_pairs(const struct stacks *s, uint32_t set, uint32_t *n); /* until sets are added */
+const struct stack_pair *stacks_pairs(const struct stacks *s, uint32_t set,
+                                      uint32_t *n); /* until sets are added */
 int stacks_has(const struct stacks *s, uint32_t set, uint32_t state);
 
 uint32_t stacks_mark(const struct stacks *s);
