@@ -1,8 +1,9 @@
 /* interrupt.c -- signals. Ctrl-C: the first one asks the work to stop where it can be stopped
- * cleanly, the second one ends the program, unless there is a prompt to go back to. SIGBUS: a model
- * is mapped, so a file that is cut short or a disk that fails while it is in use shows itself by
- * this signal and no other way; the library cannot turn it into a status, the program can say it.
- * The handlers touch only what is safe in one: flags, pith_cancel, write and _exit. */
+ * cleanly, or ends the program while nothing looks for it; the second one ends it, unless there is
+ * a prompt to go back to. SIGBUS: a model is mapped, so a file that is cut short or a disk that
+ * fails while it is in use shows itself by this signal and no other way; the library cannot turn it
+ * into a status, the program can say it. The handlers touch only what is safe in one: flags,
+ * pith_cancel, write and _exit. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -10,11 +11,12 @@
 #include "cli.h"
 
 static volatile sig_atomic_t asked, ends, stays;
+static volatile sig_atomic_t heeded; /* something looks whether it was asked to stop */
 static _Atomic(pith_session *) watched;
 
 static void on_signal(int sig)
 {
-    if (asked && (!stays || (ends && sig == SIGTERM)))
+    if (!heeded || (asked && (!stays || (ends && sig == SIGTERM))))
         _exit(CLI_INTERRUPTED);
     asked = 1;
     if (sig == SIGTERM)
@@ -47,13 +49,15 @@ void interrupt_install(void)
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
-    sigaction(SIGXFSZ, &ignore, NULL); /* a limit on the size of files is a failed write, which is told */
+    sigaction(SIGXFSZ, &ignore,
+              NULL); /* a limit on the size of files is a failed write, which is told */
     struct sigaction bus = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
     sigaction(SIGBUS, &bus, NULL);
 }
 
 void interrupt_watch(pith_session *s)
 {
+    heeded = 1;
     atomic_store(&watched, s);
     if (s && asked) /* it came before there was anything to cancel */
         pith_cancel(s);
@@ -61,12 +65,13 @@ void interrupt_watch(pith_session *s)
 
 int interrupt_asked(void)
 {
+    heeded = 1;
     return asked;
 }
 
 void interrupt_stay(void)
 {
-    stays = 1;
+    heeded = stays = 1;
 }
 
 int interrupt_take(void)
