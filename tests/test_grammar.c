@@ -8,8 +8,7 @@
 
 /* ---------------------------------------------------------------- recorded texts */
 
-static int matches(pith_grammar_kind kind, const char *grammar, const char *text, size_t n,
-                   struct pith_error *err)
+static int matches(pith_grammar_kind kind, const char *grammar, const char *text, size_t n, struct pith_error *err)
 {
     pith_grammar *g = pith_grammar_open(NULL, kind, grammar, strlen(grammar), NULL, err);
     int ok = g && pith_grammar_accept_text(g, text, n, NULL) == PITH_OK && pith_grammar_complete(g);
@@ -17,8 +16,7 @@ static int matches(pith_grammar_kind kind, const char *grammar, const char *text
     return g ? ok : -1;
 }
 
-static void check_texts(const json_t *c, pith_grammar_kind kind, const char *grammar,
-                        const char *key, int want)
+static void check_texts(const json_t *c, pith_grammar_kind kind, const char *grammar, const char *key, int want)
 {
     const char *name = json_string_value(json_object_get(c, "name"));
     size_t i;
@@ -27,8 +25,8 @@ static void check_texts(const json_t *c, pith_grammar_kind kind, const char *gra
     json_array_foreach(json_object_get(c, key), i, v)
     {
         int got = matches(kind, grammar, json_string_value(v), json_string_length(v), &err);
-        CHECK_MSG(got == want, "%s, %s %zu: got %d (%s), wanted %d for %s", name, key, i, got,
-                  got < 0 ? err.msg : "", want, json_string_value(v));
+        CHECK_MSG(got == want, "%s, %s %zu: got %d (%s), wanted %d for %s", name, key, i, got, got < 0 ? err.msg : "", want,
+                  json_string_value(v));
     }
 }
 
@@ -46,11 +44,9 @@ static void check_recorded(const char *list, pith_grammar_kind kind)
     json_array_foreach(json_object_get(all, list), i, c)
     {
         const json_t *given = json_object_get(c, kind == PITH_GRAMMAR_GBNF ? "grammar" : "schema");
-        char *text = kind == PITH_GRAMMAR_GBNF ? strdup(json_string_value(given))
-                                               : json_dumps(given, JSON_ENCODE_ANY);
+        char *text = kind == PITH_GRAMMAR_GBNF ? strdup(json_string_value(given)) : json_dumps(given, JSON_ENCODE_ANY);
         if (json_is_true(json_object_get(c, "invalid")))
-            CHECK_MSG(matches(kind, text, "", 0, &err) < 0 && err.msg[0], "%s is not refused",
-                      text);
+            CHECK_MSG(matches(kind, text, "", 0, &err) < 0 && err.msg[0], "%s is not refused", text);
         check_texts(c, kind, text, "accept", 1);
         check_texts(c, kind, text, "reject", 0);
         check_texts(c, kind, text, "invalid_but_peer_accepts", 0);
@@ -82,50 +78,25 @@ static void check_samples(pith_grammar_kind kind, const struct sample *v, size_t
         struct pith_error err = {0};
         int got = matches(kind, v[i].grammar, v[i].text, strlen(v[i].text), &err);
         CHECK_MSG(got == v[i].want, "%s on %s: got %d %s", v[i].grammar, v[i].text, got, err.msg);
-        CHECK_MSG(got >= 0 || (err.code != PITH_OK && strlen(err.msg) > 10),
-                  "%s: refused as \"%s\"", v[i].grammar, err.msg);
+        CHECK_MSG(got >= 0 || (err.code != PITH_OK && strlen(err.msg) > 10), "%s: refused as \"%s\"", v[i].grammar, err.msg);
     }
 }
 
 static void gbnf_texts(void)
 {
     static const struct sample v[] = {
-        {"root ::= \"a\"{,2} \"b\"", "aab", 1},
-        {"root ::= \"a\"{,2} \"b\"", "aaab", 0},
-        {"root ::= \"a\"{0} \"b\"", "b", 1},
-        {"root ::= \"a\"**", "aaa", 1},
-        {"root ::= [^a-y]", "z", 1},
-        {"root ::= [^a-y]", "\xF0\x9F\x98\x80", 1},
-        {"root ::= [^a-y]", "\xF0\x9F\x98", 0},
-        {"root ::= [^a-y]", "\xED\xA0\x80", 0},
-        {"root ::= [\\u00ff-\\u0101]", "\xC4\x80", 1},
-        {"root ::= [\\u00ff-\\u0101]", "\xC4\x82", 0},
-        {"root ::= x\nx ::= \"a\" x |", "aaa", 1},
-        {"root ::= <[5]>", "", 0},
-        {"root ::= !<[5]> | \"a\"", "a", 1},
-        {"root ::= \"\"", "", 1},
-        {"root ::= a\na ::= b \"x\"\nb ::= a?", "x",
-         -1}, /* mutual, behind a rule that may be empty */
-        {"root ::= \"a\"? (b)* root", "", -1},
-        {"root ::= ((((\"\")))) root \"a\" | \"b\"", "", -1},
-        {"root ::= \"a\" root", "a", -1},
-        {"root ::= \"a\"{1,1000000000}", "a", -1},
-        {"root ::= \"a\"{3,2}", "", -1},
-        {"root ::= ((\"a\"{100}){100}){100}{100}", "", -1},
-        {"root ::= \"a\"{99999999999999999999}", "", -1},
-        {"root ::= [b-a]", "", -1},
-        {"root ::= []", "", -1},
-        {"root ::= [a", "", -1},
-        {"root ::= \"\\ud800\"", "", -1},
-        {"root ::= \"\\UFFFFFFFF\"", "", -1},
-        {"root ::= <a>", "", -1},
-        {"root ::= <[", "", -1},
-        {"root ::= \"a\" )", "", -1},
-        {"root ::= *", "", -1},
-        {"root ::= \"a\"\nroot ::= \"b\"", "a", -1},
-        {"x ::= \"a\"", "a", -1},
-        {"root ::= \"\xFF\"", "", -1},
-        {"root ::= (\"a\" | \"b\")* \"a\" (\"a\" | \"b\"){40}", "", -1}, /* exponential */
+        {"root ::= \"a\"{,2} \"b\"", "aab", 1}, {"root ::= \"a\"{,2} \"b\"", "aaab", 0}, {"root ::= \"a\"{0} \"b\"", "b", 1},
+        {"root ::= \"a\"**", "aaa", 1}, {"root ::= [^a-y]", "z", 1}, {"root ::= [^a-y]", "\xF0\x9F\x98\x80", 1},
+        {"root ::= [^a-y]", "\xF0\x9F\x98", 0}, {"root ::= [^a-y]", "\xED\xA0\x80", 0}, {"root ::= [\\u00ff-\\u0101]", "\xC4\x80", 1},
+        {"root ::= [\\u00ff-\\u0101]", "\xC4\x82", 0}, {"root ::= x\nx ::= \"a\" x |", "aaa", 1}, {"root ::= <[5]>", "", 0},
+        {"root ::= !<[5]> | \"a\"", "a", 1}, {"root ::= \"\"", "", 1},
+        {"root ::= a\na ::= b \"x\"\nb ::= a?", "x", -1}, /* mutual, behind a rule that may be empty */
+        {"root ::= \"a\"? (b)* root", "", -1}, {"root ::= ((((\"\")))) root \"a\" | \"b\"", "", -1}, {"root ::= \"a\" root", "a", -1},
+        {"root ::= \"a\"{1,1000000000}", "a", -1}, {"root ::= \"a\"{3,2}", "", -1}, {"root ::= ((\"a\"{100}){100}){100}{100}", "", -1},
+        {"root ::= \"a\"{99999999999999999999}", "", -1}, {"root ::= [b-a]", "", -1}, {"root ::= []", "", -1}, {"root ::= [a", "", -1},
+        {"root ::= \"\\ud800\"", "", -1}, {"root ::= \"\\UFFFFFFFF\"", "", -1}, {"root ::= <a>", "", -1}, {"root ::= <[", "", -1},
+        {"root ::= \"a\" )", "", -1}, {"root ::= *", "", -1}, {"root ::= \"a\"\nroot ::= \"b\"", "a", -1}, {"x ::= \"a\"", "a", -1},
+        {"root ::= \"\xFF\"", "", -1}, {"root ::= (\"a\" | \"b\")* \"a\" (\"a\" | \"b\"){40}", "", -1}, /* exponential */
     };
     check_samples(PITH_GRAMMAR_GBNF, v, sizeof v / sizeof v[0]);
     size_t n = 100000;
@@ -143,91 +114,40 @@ static void schema_texts(void)
 #define S(s) "{\"type\":\"string\"," s "}"
 #define N(s) "{\"type\":\"number\"," s "}"
     static const struct sample v[] = {
-        {S("\"pattern\":\"b\""), "\"abc\"", 1},
-        {S("\"pattern\":\"b\""), "\"ac\"", 0},
-        {S("\"pattern\":\"^b|c$\""), "\"bx\"", 1},
-        {S("\"pattern\":\"^b|c$\""), "\"xb\"", 0},
-        {S("\"pattern\":\"^b|c$\""), "\"xc\"", 1},
-        {S("\"pattern\":\"^(^a|b$)$\""), "\"b\"", 1},
-        {S("\"pattern\":\"^\\\\d{2,}$\",\"maxLength\":3"), "\"123\"", 1},
-        {S("\"pattern\":\"^\\\\d{2,}$\",\"maxLength\":3"), "\"1234\"", 0},
-        {S("\"pattern\":\"a\",\"minLength\":3"), "\"aa\"", 0},
-        {S("\"pattern\":\"a\",\"minLength\":3"), "\"xxa\"", 1},
-        {S("\"pattern\":\"^\\\"$\""), "\"\\\"\"", 1},
-        {S("\"pattern\":\"^\\u00e9$\""), "\"\\u00E9\"", 1},
-        {S("\"pattern\":\"^[\\ud83d\\ude00-\\ud83d\\ude4f]$\""), "\"\\ud83d\\ude01\"", 1},
-        {S("\"pattern\":\"^[^a]$\""), "\"a\"", 0},
-        {S("\"maxLength\":1"), "\"\\ud83d\\ude00\"", 1},
-        {S("\"maxLength\":1"), "\"\xF0\x9F\x98\x80\"", 1},
-        {S("\"minLength\":0"), "\"\\ud83d\"", 0},
-        {S("\"format\":\"date\""), "\"2024-02-29\"", 1},
-        {S("\"format\":\"date\""), "\"2023-02-29\"", 0},
-        {S("\"format\":\"date-time\""), "\"2024-01-01T00:00:00.5+01:00\"", 1},
-        {S("\"format\":\"ipv4\""), "\"255.0.10.256\"", 0},
-        {S("\"format\":\"ipv4\""), "\"255.0.10.25\"", 1},
-        {S("\"format\":\"ipv6\""), "\"::1\"", 1},
-        {S("\"format\":\"ipv6\""), "\"1:2:3:4:5:6:7:8\"", 1},
-        {S("\"format\":\"email\""), "\"a.b@c.de\"", 1},
-        {S("\"format\":\"uri\""), "\"https://a.b:80/c?d#e\"", 1},
-        {S("\"format\":\"strange\""), "", -1},
-        {S("\"pattern\":\"(?=a)\""), "", -1},
-        {S("\"pattern\":\"(\""), "", -1},
-        {S("\"pattern\":\"\\\\bx\""), "", -1},
-        {S("\"pattern\":\"(a|b)*a(a|b){40}\""), "", -1},
-        {S("\"maxLength\":100000000"), "", -1},
-        {N("\"minimum\":0.5,\"maximum\":12.25"), "0.5", 1},
-        {N("\"minimum\":0.5,\"maximum\":12.25"), "0.49", 0},
-        {N("\"minimum\":0.5,\"maximum\":12.25"), "12.2500", 1},
-        {N("\"minimum\":0.5,\"maximum\":12.25"), "12.2501", 0},
-        {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "-0.99", 1},
-        {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "-1.0", 0},
-        {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "1", 0},
-        {N("\"maximum\":-2.5"), "-2.4", 0},
-        {N("\"maximum\":-2.5"), "-2.5", 1},
-        {N("\"maximum\":-2.5"), "-1000.1", 1},
-        {N("\"multipleOf\":0.01"), "1.25", 1},
-        {N("\"multipleOf\":0.01"), "1.255", 0},
-        {"{\"type\":\"integer\",\"multipleOf\":7}", "-49", 1},
-        {"{\"type\":\"integer\",\"multipleOf\":7}", "50", 0},
-        {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "2", 1},
-        {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "4", 0},
-        {N("\"multipleOf\":0.3"), "", -1},
-        {"{\"type\":\"strin\"}", "", -1},
-        {"{\"not\":{}}", "", -1},
-        {"{\"x-more\":{},\"const\":1}", "1", 1},
-        {"{\"$ref\":\"#/no\"}", "", -1},
-        {"{\"$ref\":\"http://x\"}", "", -1},
-        {"[", "", -1},
-        {"3", "", -1},
-        {"false", "", -1},
-        {"true", "[1]", 1},
-        {"{\"enum\":[]}", "", -1},
-        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"type\":\"string\"}],\"items\":"
-         "false}",
-         "[1,\"a\"]", 1},
-        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"type\":\"string\"}],\"items\":"
-         "false}",
-         "[1,\"a\",2]", 0},
-        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1}],\"items\":{\"const\":2}}",
-         "[1, 2, 2]", 1},
+        {S("\"pattern\":\"b\""), "\"abc\"", 1}, {S("\"pattern\":\"b\""), "\"ac\"", 0}, {S("\"pattern\":\"^b|c$\""), "\"bx\"", 1},
+        {S("\"pattern\":\"^b|c$\""), "\"xb\"", 0}, {S("\"pattern\":\"^b|c$\""), "\"xc\"", 1}, {S("\"pattern\":\"^(^a|b$)$\""), "\"b\"", 1},
+        {S("\"pattern\":\"^\\\\d{2,}$\",\"maxLength\":3"), "\"123\"", 1}, {S("\"pattern\":\"^\\\\d{2,}$\",\"maxLength\":3"), "\"1234\"", 0},
+        {S("\"pattern\":\"a\",\"minLength\":3"), "\"aa\"", 0}, {S("\"pattern\":\"a\",\"minLength\":3"), "\"xxa\"", 1},
+        {S("\"pattern\":\"^\\\"$\""), "\"\\\"\"", 1}, {S("\"pattern\":\"^\\u00e9$\""), "\"\\u00E9\"", 1},
+        {S("\"pattern\":\"^[\\ud83d\\ude00-\\ud83d\\ude4f]$\""), "\"\\ud83d\\ude01\"", 1}, {S("\"pattern\":\"^[^a]$\""), "\"a\"", 0},
+        {S("\"maxLength\":1"), "\"\\ud83d\\ude00\"", 1}, {S("\"maxLength\":1"), "\"\xF0\x9F\x98\x80\"", 1},
+        {S("\"minLength\":0"), "\"\\ud83d\"", 0}, {S("\"format\":\"date\""), "\"2024-02-29\"", 1}, {S("\"format\":\"date\""), "\"2023-02-29\"", 0},
+        {S("\"format\":\"date-time\""), "\"2024-01-01T00:00:00.5+01:00\"", 1}, {S("\"format\":\"ipv4\""), "\"255.0.10.256\"", 0},
+        {S("\"format\":\"ipv4\""), "\"255.0.10.25\"", 1}, {S("\"format\":\"ipv6\""), "\"::1\"", 1}, {S("\"format\":\"ipv6\""), "\"1:2:3:4:5:6:7:8\"", 1},
+        {S("\"format\":\"email\""), "\"a.b@c.de\"", 1}, {S("\"format\":\"uri\""), "\"https://a.b:80/c?d#e\"", 1}, {S("\"format\":\"strange\""), "", -1},
+        {S("\"pattern\":\"(?=a)\""), "", -1}, {S("\"pattern\":\"(\""), "", -1}, {S("\"pattern\":\"\\\\bx\""), "", -1},
+        {S("\"pattern\":\"(a|b)*a(a|b){40}\""), "", -1}, {S("\"maxLength\":100000000"), "", -1},
+        {N("\"minimum\":0.5,\"maximum\":12.25"), "0.5", 1}, {N("\"minimum\":0.5,\"maximum\":12.25"), "0.49", 0},
+        {N("\"minimum\":0.5,\"maximum\":12.25"), "12.2500", 1}, {N("\"minimum\":0.5,\"maximum\":12.25"), "12.2501", 0},
+        {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "-0.99", 1}, {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "-1.0", 0},
+        {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "1", 0}, {N("\"maximum\":-2.5"), "-2.4", 0}, {N("\"maximum\":-2.5"), "-2.5", 1},
+        {N("\"maximum\":-2.5"), "-1000.1", 1}, {N("\"multipleOf\":0.01"), "1.25", 1}, {N("\"multipleOf\":0.01"), "1.255", 0},
+        {"{\"type\":\"integer\",\"multipleOf\":7}", "-49", 1}, {"{\"type\":\"integer\",\"multipleOf\":7}", "50", 0},
+        {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "2", 1}, {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "4", 0},
+        {N("\"multipleOf\":0.3"), "", -1}, {"{\"type\":\"strin\"}", "", -1}, {"{\"not\":{}}", "", -1}, {"{\"x-more\":{},\"const\":1}", "1", 1}, {"{\"$ref\":\"#/no\"}", "", -1},
+        {"{\"$ref\":\"http://x\"}", "", -1}, {"[", "", -1}, {"3", "", -1}, {"false", "", -1}, {"true", "[1]", 1}, {"{\"enum\":[]}", "", -1},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"type\":\"string\"}],\"items\":false}", "[1,\"a\"]", 1},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"type\":\"string\"}],\"items\":false}", "[1,\"a\",2]", 0},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1}],\"items\":{\"const\":2}}", "[1, 2, 2]", 1},
         {"{\"type\":\"object\",\"patternProperties\":{\"^x\":{\"const\":1}}}", "{\"x2\":1}", 1},
-        {"{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"b\"]}",
-         "{\"a\":1,\"b\":[]}", 1},
-        {"{\"type\":\"object\",\"properties\":{\"ab\":{\"const\":1}},\"additionalProperties\":{"
-         "\"const\":2}}",
-         "{\"a\\u0062\":2}", 0},
-        {"{\"type\":\"object\",\"properties\":{\"ab\":{\"const\":1}},\"additionalProperties\":{"
-         "\"const\":2}}",
-         "{\"ab\":1,\"a\":2,\"abc\":2}", 1},
-        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}],\"enum\":[\"a\",3,null]}", "3",
-         1},
-        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}],\"enum\":[\"a\",3,null]}",
-         "null", 0},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"b\"]}", "{\"a\":1,\"b\":[]}", 1},
+        {"{\"type\":\"object\",\"properties\":{\"ab\":{\"const\":1}},\"additionalProperties\":{\"const\":2}}", "{\"a\\u0062\":2}", 0},
+        {"{\"type\":\"object\",\"properties\":{\"ab\":{\"const\":1}},\"additionalProperties\":{\"const\":2}}", "{\"ab\":1,\"a\":2,\"abc\":2}", 1},
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}],\"enum\":[\"a\",3,null]}", "3", 1},
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}],\"enum\":[\"a\",3,null]}", "null", 0},
         {"{\"oneOf\":[{\"type\":\"number\"},{\"type\":\"integer\"}]}", "1", -1},
-        {"{\"oneOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/"
-         "b\"}],\"$defs\":{\"a\":{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"a\"}},"
-         "\"required\":[\"k\"]},\"b\":{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"b\"},"
-         "\"n\":{\"type\":\"integer\"}},\"required\":[\"k\"]}}}",
+        {"{\"oneOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/b\"}],\"$defs\":{\"a\":{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"a\"}},"
+         "\"required\":[\"k\"]},\"b\":{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"b\"},\"n\":{\"type\":\"integer\"}},\"required\":[\"k\"]}}}",
          "{\"k\":\"b\",\"n\":1}", 1},
         {"{\"type\":\"object\",\"a\":1,\"a\":2}", "", -1},
     };
@@ -321,8 +241,7 @@ static int make_node(struct small *s, int rule, int depth)
 static void write_node(struct small *s, int i)
 {
     struct node *n = &s->v[i];
-#define PUT(...)                                                                                   \
-    s->n_text += (size_t)snprintf(s->text + s->n_text, sizeof s->text - s->n_text, __VA_ARGS__)
+#define PUT(...) s->n_text += (size_t)snprintf(s->text + s->n_text, sizeof s->text - s->n_text, __VA_ARGS__)
     if (n->kind == LITERAL) {
         PUT("\"%s\"", n->literal);
     } else if (n->kind == REFERENCE) {
@@ -422,8 +341,7 @@ static long check_prefixes(struct small *s, struct pith_grammar *g, char *text, 
     uint64_t mask = found ? *found : 0;
     long count = 1;
     CHECK_MSG(found != NULL, "%s", err.msg);
-    CHECK_MSG((int)(mask & 1) == l[text_number(text, n)], "%s\nafter %.*s: end is %d", s->text, n,
-              text, (int)(mask & 1));
+    CHECK_MSG((int)(mask & 1) == l[text_number(text, n)], "%s\nafter %.*s: end is %d", s->text, n, text, (int)(mask & 1));
     for (int i = 0; i < N_SMALL; i++) {
         int len = (int)strlen(small_tokens[i]), may = (int)(mask >> (SMALL_FIRST + i) & 1);
         if (n + len > most)
@@ -458,23 +376,14 @@ static void masks_are_the_truth(void)
         s.n_rules = 1 + draw(&s, 3);
         for (int r = 0; r < s.n_rules; r++) {
             s.rule[r] = make_node(&s, r, 3);
-            s.n_text += (size_t)snprintf(s.text + s.n_text, sizeof s.text - s.n_text, "%s ::= ",
-                                         r == 0   ? "root"
-                                         : r == 1 ? "x"
-                                                  : "y");
+            s.n_text += (size_t)snprintf(s.text + s.n_text, sizeof s.text - s.n_text, "%s ::= ", r == 0 ? "root" : r == 1 ? "x" : "y");
             write_node(&s, s.rule[r]);
             s.n_text += (size_t)snprintf(s.text + s.n_text, sizeof s.text - s.n_text, "\n");
         }
-        struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF,
-                                    .text = {s.text, s.n_text},
-                                    .vocab = vocab,
-                                    .trie = trie,
-                                    .trigger_token = -1,
-                                    .cache_bytes = 1 << 20};
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF, .text = {s.text, s.n_text}, .vocab = vocab, .trie = trie, .trigger_token = -1, .cache_bytes = 1 << 20};
         struct pith_grammar *g = grammar_new(&spec, &err);
         if (!g) {
-            CHECK_MSG(strstr(err.msg, "left-recursive") || strstr(err.msg, "matches no text"),
-                      "%s\n%s", s.text, err.msg);
+            CHECK_MSG(strstr(err.msg, "left-recursive") || strstr(err.msg, "matches no text"), "%s\n%s", s.text, err.msg);
             continue;
         }
         for (int round = 0; enumerate(&s) && round < 4 * LONGEST; round++)
@@ -485,9 +394,7 @@ static void masks_are_the_truth(void)
     }
     CHECK_MSG(n_open * 4 > n, "only %ld of %ld grammars could be opened", n_open, n);
     CHECK(n_masks > 5 * n_open);
-    CHECK_MSG(s.n_unproven * 20 < s.n_proven,
-              "%ld tokens are allowed without a text that shows why, %ld with one", s.n_unproven,
-              s.n_proven);
+    CHECK_MSG(s.n_unproven * 20 < s.n_proven, "%ld tokens are allowed without a text that shows why, %ld with one", s.n_unproven, s.n_proven);
     free(s.v);
     trie_free(trie);
     vocab_free(vocab);
@@ -495,17 +402,10 @@ static void masks_are_the_truth(void)
 
 /* ---------------------------------------------------------------- handles */
 
-static struct pith_grammar *open_small(const struct vocab *v, const struct trie *t,
-                                       const char *text, const char *trigger, int32_t token)
+static struct pith_grammar *open_small(const struct vocab *v, const struct trie *t, const char *text, const char *trigger, int32_t token)
 {
     struct pith_error err = {0};
-    struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF,
-                                .text = slice_of(text),
-                                .vocab = v,
-                                .trie = t,
-                                .trigger = slice_of(trigger),
-                                .trigger_token = token,
-                                .cache_bytes = 1 << 20};
+    struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF, .text = slice_of(text), .vocab = v, .trie = t, .trigger = slice_of(trigger), .trigger_token = token, .cache_bytes = 1 << 20};
     struct pith_grammar *g = grammar_new(&spec, &err);
     CHECK_MSG(g != NULL, "%s: %s", text, err.msg);
     return g;
@@ -521,9 +421,7 @@ static int accepted(struct pith_grammar *g, const int32_t *ids, int n)
 }
 
 enum { END = 0, A = 1, B = 2, AA = 3, AB = 4, BA = 5, BB = 6, TOOL = 10, USER = 11 };
-#define ACCEPTED(g, ...)                                                                           \
-    accepted(g, (const int32_t[]){__VA_ARGS__},                                                    \
-             (int)(sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t)))
+#define ACCEPTED(g, ...) accepted(g, (const int32_t[]){__VA_ARGS__}, (int)(sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t)))
 
 static void triggers(void)
 {
@@ -531,21 +429,18 @@ static void triggers(void)
     struct trie *t = trie_new(v, NULL);
     struct pith_grammar *g = open_small(v, t, "root ::= \"b\"+", "ab", -1);
     if (g) {
-        CHECK(grammar_may_end(g) &&
-              ACCEPTED(g, A, A, TOOL, B, A, AA) == 6); /* TOOL parts a and b */
+        CHECK(grammar_may_end(g) && ACCEPTED(g, A, A, TOOL, B, A, AA) == 6); /* TOOL parts a and b */
         CHECK(ACCEPTED(g, BA) == 0 && ACCEPTED(g, BB, END) == 2);
         CHECK(grammar_mask(g, NULL)[0] == 0);
         grammar_reset(g);
-        CHECK(ACCEPTED(g, AB) == 1 && !grammar_may_end(g) && ACCEPTED(g, A) == 0 &&
-              ACCEPTED(g, B) == 1);
+        CHECK(ACCEPTED(g, AB) == 1 && !grammar_may_end(g) && ACCEPTED(g, A) == 0 && ACCEPTED(g, B) == 1);
     }
     grammar_free(g);
     for (int32_t token = TOOL; token <= USER; token++) { /* without a text and with one */
         g = open_small(v, t, "root ::= \"b\"", NULL, token);
         if (g) {
             CHECK(ACCEPTED(g, A, BB, TOOL + USER - token, B) == 4 && grammar_may_end(g));
-            CHECK(ACCEPTED(g, token) == 1 && !grammar_may_end(g) && ACCEPTED(g, TOOL) == 0 &&
-                  ACCEPTED(g, A) == 0);
+            CHECK(ACCEPTED(g, token) == 1 && !grammar_may_end(g) && ACCEPTED(g, TOOL) == 0 && ACCEPTED(g, A) == 0);
             CHECK(ACCEPTED(g, B) == 1 && grammar_must_end(g) && ACCEPTED(g, B) == 0);
         }
         grammar_free(g);
@@ -562,8 +457,7 @@ static void tokens_by_name(void)
     if (g) {
         CHECK(grammar_mask(g, NULL)[0] == 1 << A && ACCEPTED(g, A) == 1);
         CHECK(grammar_mask(g, NULL)[0] == 1 << TOOL && ACCEPTED(g, TOOL) == 1);
-        CHECK(grammar_mask(g, NULL)[0] == 0xFFF - (1 << TOOL) - (1 << END) &&
-              ACCEPTED(g, USER, BB) == 2);
+        CHECK(grammar_mask(g, NULL)[0] == 0xFFF - (1 << TOOL) - (1 << END) && ACCEPTED(g, USER, BB) == 2);
         CHECK(grammar_mask(g, NULL)[0] == 1 << A);
     }
     grammar_free(g);
@@ -572,16 +466,10 @@ static void tokens_by_name(void)
 }
 
 /* The mask is what accepting every token one by one says, along random texts. */
-static void check_mask_against_accept(const struct vocab *v, const struct trie *t, int kind,
-                                      const char *text, uint64_t seed)
+static void check_mask_against_accept(const struct vocab *v, const struct trie *t, int kind, const char *text, uint64_t seed)
 {
     struct pith_error err = {0};
-    struct grammar_spec spec = {.kind = kind,
-                                .text = slice_of(text),
-                                .vocab = v,
-                                .trie = t,
-                                .trigger_token = -1,
-                                .cache_bytes = seed % 2 ? 1 << 20 : 100};
+    struct grammar_spec spec = {.kind = kind, .text = slice_of(text), .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = seed % 2 ? 1 << 20 : 100};
     struct pith_grammar *g = grammar_new(&spec, &err);
     CHECK_MSG(g != NULL, "%s: %s", text, err.msg);
     for (int step = 0; g && step < 25 && !test_bad; step++) {
@@ -593,10 +481,8 @@ static void check_mask_against_accept(const struct vocab *v, const struct trie *
         memcpy(mask, found, ((size_t)vocab_n(v) + 63) / 64 * 8);
         for (int32_t id = 0; id < vocab_n(v); id++) {
             struct pith_grammar *next = grammar_clone(g, NULL);
-            int ok = grammar_accept(next, id, NULL) == PITH_OK,
-                may = (int)(mask[id / 64] >> (id % 64) & 1);
-            CHECK_MSG(ok == may, "%s, step %d, token %d: mask %d, accept %d", text, step, id, may,
-                      ok);
+            int ok = grammar_accept(next, id, NULL) == PITH_OK, may = (int)(mask[id / 64] >> (id % 64) & 1);
+            CHECK_MSG(ok == may, "%s, step %d, token %d: mask %d, accept %d", text, step, id, may, ok);
             if (ok && rng_uniform(seed, (uint64_t)step, (uint64_t)id) * ++n < 1)
                 chosen = id;
             grammar_free(next);
@@ -610,25 +496,17 @@ static void check_mask_against_accept(const struct vocab *v, const struct trie *
 static void masks_are_what_accept_says(void)
 {
     static const char *const schemas[] = {
-        "{}",
-        "{\"type\":\"object\",\"properties\":{\"hello\":{\"type\":\"string\"},\"n\":{\"type\":"
-        "\"integer\",\"minimum\":10,\"maximum\":123}},\"required\":[\"n\"]}",
-        "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^the|y$\",\"maxLength\":"
-        "6}}",
-        "{\"type\":\"string\",\"minLength\":2,\"maxLength\":9}",
+        "{}", "{\"type\":\"object\",\"properties\":{\"hello\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\",\"minimum\":10,\"maximum\":123}},\"required\":[\"n\"]}",
+        "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^the|y$\",\"maxLength\":6}}", "{\"type\":\"string\",\"minLength\":2,\"maxLength\":9}",
     };
     for (int i = 0; i < N_SAMPLES; i++) {
         struct keys k = sample_keys(i);
         struct vocab *v = open_keys(&k, NULL);
         struct trie *t = v ? trie_new(v, NULL) : NULL;
         for (int j = 0; t && j < 4 * (test_scale() > 4 ? 4 : 1) && vocab_n(v) <= 1024; j++)
-            check_mask_against_accept(v, t, PITH_GRAMMAR_SCHEMA, schemas[j % 4],
-                                      (uint64_t)(10 * i + j));
+            check_mask_against_accept(v, t, PITH_GRAMMAR_SCHEMA, schemas[j % 4], (uint64_t)(10 * i + j));
         for (int j = 0; t && j < 2; j++)
-            check_mask_against_accept(
-                v, t, PITH_GRAMMAR_GBNF,
-                "root ::= x \".\"\nx ::= (w (\" \" w)*)? [^a]{0,3} | \"h\" x x\nw ::= [a-z]+",
-                (uint64_t)j);
+            check_mask_against_accept(v, t, PITH_GRAMMAR_GBNF, "root ::= x \".\"\nx ::= (w (\" \" w)*)? [^a]{0,3} | \"h\" x x\nw ::= [a-z]+", (uint64_t)j);
         trie_free(t);
         vocab_free(v);
     }
@@ -639,23 +517,17 @@ static void masks_are_what_accept_says(void)
 /* Ambiguous texts stay cheap: n ways to read n letters, and many times more. */
 static void ambiguity_is_bounded(void)
 {
-    static const char *const grammars[] = {
-        "root ::= s\ns ::= \"a\" s? s?", "root ::= (\"a\"* \"a\"*)* \"b\"",
-        "root ::= \"a\" root \"a\" | \"a\" | \"b\" root",
-        "root ::= x x x x\nx ::= \"a\" x | y\ny ::= \"a\" y \"a\" | \"a\""};
+    static const char *const grammars[] = {"root ::= s\ns ::= \"a\" s? s?", "root ::= (\"a\"* \"a\"*)* \"b\"", "root ::= \"a\" root \"a\" | \"a\" | \"b\" root",
+                                           "root ::= x x x x\nx ::= \"a\" x | y\ny ::= \"a\" y \"a\" | \"a\""};
     for (int i = 0; i < 4; i++) {
         struct pith_error err = {0};
-        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, grammars[i],
-                                            strlen(grammars[i]), NULL, &err);
+        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, grammars[i], strlen(grammars[i]), NULL, &err);
         char text[300];
         memset(text, 'a', sizeof text);
         CHECK_MSG(g != NULL, "%s: %s", grammars[i], err.msg);
         double began = cpu_seconds();
-        CHECK_MSG(pith_grammar_accept_text(g, text, sizeof text, &err) == PITH_OK ||
-                      err.code == PITH_RANGE,
-                  "%s: %s", grammars[i], err.msg);
-        CHECK_MSG(cpu_seconds() - began < 20, "%s takes %.1f s", grammars[i],
-                  cpu_seconds() - began);
+        CHECK_MSG(pith_grammar_accept_text(g, text, sizeof text, &err) == PITH_OK || err.code == PITH_RANGE, "%s: %s", grammars[i], err.msg);
+        CHECK_MSG(cpu_seconds() - began < 20, "%s takes %.1f s", grammars[i], cpu_seconds() - began);
         pith_grammar_close(g);
     }
 }
@@ -674,14 +546,11 @@ static void too_ambiguous(void)
     CHECK_MSG(err.code == PITH_RANGE && strstr(err.msg, "too many ways"), "%s", err.msg);
 
     static const char cubic[] = "root ::= (\"a\" root?)*";
-    pith_grammar *g =
-        pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, cubic, sizeof cubic - 1, NULL, &err);
+    pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, cubic, sizeof cubic - 1, NULL, &err);
     memset(letters, 'a', sizeof letters);
     CHECK(g && pith_grammar_accept_text(g, letters, 100, &err) == PITH_OK);
-    CHECK(pith_grammar_accept_text(g, letters, sizeof letters, &err) == PITH_RANGE &&
-          strstr(err.msg, "too many ways"));
-    CHECK(pith_grammar_accept_text(g, letters, 10, &err) ==
-          PITH_OK); /* the failure left the position as it was */
+    CHECK(pith_grammar_accept_text(g, letters, sizeof letters, &err) == PITH_RANGE && strstr(err.msg, "too many ways"));
+    CHECK(pith_grammar_accept_text(g, letters, 10, &err) == PITH_OK); /* the failure left the position as it was */
     pith_grammar_close(g);
 }
 
@@ -704,17 +573,27 @@ static void many_alternatives(void)
     }
     pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, s.p, s.n, NULL, &err);
     CHECK_MSG(g != NULL, "%s", err.msg);
-    CHECK(g && pith_grammar_accept_text(g, "w9999.w12.w0.", 13, &err) == PITH_OK &&
-          pith_grammar_complete(g));
+    CHECK(g && pith_grammar_accept_text(g, "w9999.w12.w0.", 13, &err) == PITH_OK && pith_grammar_complete(g));
     CHECK(g && pith_grammar_accept_text(g, "w10000.", 7, &err) == PITH_STATE);
+    pith_grammar_close(g);
+
+    s.n = 0; /* the same number of values to choose from */
+    for (int i = 0; i < N; i++) {
+        snprintf(line, sizeof line, "%s\"v%d\"", i ? "," : "{\"enum\":[", i);
+        str_putz(&s, line);
+    }
+    str_putz(&s, "]}");
+    double began = cpu_seconds();
+    g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, s.p, s.n, NULL, &err);
+    CHECK_MSG(cpu_seconds() - began < 20, "%.1f s", cpu_seconds() - began);
+    CHECK(g && pith_grammar_accept_text(g, "\"v9999\"", 7, &err) == PITH_OK && pith_grammar_complete(g));
     pith_grammar_close(g);
     str_deinit(&s);
 }
 
 static void refused_memory(void)
 {
-    static const char schema[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\","
-                                 "\"pattern\":\"^[ab]+$\"},\"b\":{\"enum\":[1,\"x\"]}},"
+    static const char schema[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^[ab]+$\"},\"b\":{\"enum\":[1,\"x\"]}},"
                                  "\"additionalProperties\":{\"$ref\":\"#\"}}";
     struct vocab *v = small_vocab();
     struct trie *t = trie_new(v, NULL);
@@ -722,12 +601,7 @@ static void refused_memory(void)
     int done = 0;
     for (long i = 0; !done && !test_bad && i < 100000; i++) {
         struct pith_error err = {0};
-        struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA,
-                                    .text = SLICE(schema),
-                                    .vocab = v,
-                                    .trie = t,
-                                    .trigger_token = -1,
-                                    .cache_bytes = 1 << 20};
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA, .text = SLICE(schema), .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = 1 << 20};
         refuse_at = i;
         struct pith_grammar *g = grammar_new(&spec, &err);
         CHECK_MSG(g || err.code == PITH_NOMEM, "allocation %ld: %d %s", i, err.code, err.msg);
@@ -742,8 +616,7 @@ static void refused_memory(void)
         grammar_free(g);
         done = refuse_at >= 0;
         refuse_at = -1;
-        CHECK_MSG(blocks_held == held, "allocation %ld: %ld blocks are still held", i,
-                  blocks_held - held);
+        CHECK_MSG(blocks_held == held, "allocation %ld: %ld blocks are still held", i, blocks_held - held);
     }
     CHECK(done);
     trie_free(t);

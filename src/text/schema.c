@@ -380,14 +380,18 @@ uint32_t schema_shared(struct schema *s, enum shared_rule which)
 
 static int equal(const struct jtree *a, const struct jtree *b)
 {
+    if (a->kind != b->kind)
+        return 0;
+    if (a->kind == JTREE_NUMBER)
+        return schema_compare(a->text, b->text) == 0;
+    if (a->kind == JTREE_STRING)
+        return slice_eq(a->text, b->text);
     struct str x, y;
     str_init(&x, PITH_MEM_SCRATCH);
     str_init(&y, PITH_MEM_SCRATCH);
     jtree_write(&x, a);
     jtree_write(&y, b);
     int same = x.n == y.n && !x.failed && !y.failed && !memcmp(x.p, y.p, x.n);
-    if (a->kind == JTREE_NUMBER && b->kind == JTREE_NUMBER)
-        same = schema_compare(a->text, b->text) == 0;
     str_deinit(&x);
     str_deinit(&y);
     return same;
@@ -432,7 +436,7 @@ static int value_fits(struct schema *s, const struct parts *p, const struct jtre
         return 0;
     for (uint32_t i = 0; i < p->n; i++) {
         const struct jtree *node = p->v[i].node, *list = jtree_get(node, "enum"), *one = jtree_get(node, "const");
-        if ((list && !listed(list, value)) || (one && !equal(one, value)))
+        if ((list && list != value->parent && !listed(list, value)) || (one && !equal(one, value)))
             return 0;
         for (size_t k = 0; k < sizeof hard / sizeof hard[0]; k++) {
             int about = 0;
