@@ -84,4 +84,21 @@ __attribute__((unused)) static const char *test_shared(void)
     return s ? s : "../shared";
 }
 
+/* A whole file, terminated, for free(); NULL: it cannot be read. */
+__attribute__((unused)) static char *test_read(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return NULL;
+    long end = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
+    char *p = end >= 0 ? malloc((size_t)end + 1) : NULL;
+    rewind(f);
+    if (p) {
+        *n = fread(p, 1, (size_t)end, f);
+        p[*n] = 0;
+    }
+    fclose(f);
+    return p;
+}
+
 #endif

@@ -7,21 +7,6 @@
 #include "robust.h"
 #include "text/jinja.h"
 
-static char *read_all(const char *path, size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return NULL;
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    char *p = malloc(*n + 1);
-    *n = fread(p, 1, *n, f);
-    p[*n] = 0;
-    fclose(f);
-    return p;
-}
-
 /* ---------------------------------------------------------------- parsing in pieces */
 
 /* What came as events, to be compared with what the parser holds in the end. */
@@ -326,9 +311,9 @@ static void published_templates(void)
         char path[1024];
         size_t n, n_json;
         snprintf(path, sizeof path, "%s/%s/%s.jinja", test_shared(), dir_name, published[i].file);
-        char *text = read_all(path, &n);
+        char *text = test_read(path, &n);
         snprintf(path, sizeof path, "%s/%s/%s.cases.json", test_shared(), dir_name, published[i].file);
-        char *json = read_all(path, &n_json);
+        char *json = test_read(path, &n_json);
         if (!text || !json)
             SKIP("no templates in %s", test_shared());
         json_t *cases = json_loads(json, 0, NULL);

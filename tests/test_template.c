@@ -11,21 +11,6 @@
 #include "robust.h"
 #include "text/jinja.h"
 
-static char *read_all(const char *path, size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return NULL;
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    char *p = malloc(*n + 1);
-    *n = fread(p, 1, *n, f);
-    p[*n] = 0;
-    fclose(f);
-    return p;
-}
-
 /* ---------------------------------------------------------------- recorded cases */
 
 /* The variables of a case: its messages, tools ... and, on top, its kwargs. */
@@ -91,9 +76,9 @@ static void run_file(const char *dir, const char *file, int *n_cases, int *n_bad
     size_t n, n_json;
     struct pith_error err = {0};
     snprintf(path, sizeof path, "%s/%s", dir, file);
-    char *text = read_all(path, &n);
+    char *text = test_read(path, &n);
     snprintf(path, sizeof path, "%s/%.*s.cases.json", dir, (int)strlen(file) - 6, file);
-    char *json = read_all(path, &n_json);
+    char *json = test_read(path, &n_json);
     struct jinja *t = text ? jinja_new(text, n, &err) : NULL;
     json_t *cases = json ? json_loads(json, 0, NULL) : NULL, *c;
     size_t i;
@@ -152,7 +137,7 @@ static void language(void)
     size_t n, i, bad = 0;
     json_t *all = NULL, *c;
     struct str out;
-    char *text = read_all("tests/data/jinja.json", &n);
+    char *text = test_read("tests/data/jinja.json", &n);
     if (text)
         all = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
     REQUIRE(all, "tests/data/jinja.json cannot be read");

@@ -17,10 +17,11 @@
 #include "nn/nn.h"
 #include "pith.h"
 
-enum { /* of the architecture */
+enum {
+    /* of the architecture */
     F_MAMBA2 = 1,
-    F_HYBRID = 2,   /* layers with key/value heads are attention; a feed-forward follows each mixer */
-    F_DT_NORM = 4,  /* norms of dt, B, C with weights */
+    F_HYBRID = 2, /* layers with key/value heads are attention; a feed-forward follows each mixer */
+    F_DT_NORM = 4,     /* norms of dt, B, C with weights */
     F_GATE_RENORM = 8, /* the chosen experts' weights sum to 1 */
     F_ROPE = 512,      /* attention rotates adjacent pairs, unless the file says no */
     /* of a layer */
@@ -164,8 +165,7 @@ static void read_ssm(struct keys *k, struct arch_model *m, struct mamba_hp *h)
     h->logit_scale = key_f32_or(k, "logit_scale", 1);
     h->attn_scale = key_f32_or(k, "attention.scale", 0);
     h->ff_shexp = (int32_t)key_u32_or(k, "expert_shared_feed_forward_length", 0, MAX_FF, 0);
-    if (k->st == PITH_OK && m->features & F_MAMBA2 &&
-        (h->inner % h->n_dt || h->n_dt % h->groups))
+    if (k->st == PITH_OK && m->features & F_MAMBA2 && (h->inner % h->n_dt || h->n_dt % h->groups))
         k->st = error_set(k->err, PITH_SHAPE,
                           "%s: %d channels over %d heads in %d groups: not whole heads and groups",
                           gguf_path(k->g), h->inner, h->n_dt, h->groups);
@@ -193,8 +193,7 @@ static void read_layers(struct keys *k, struct arch_model *m)
     }
 }
 
-static pith_status mamba_hparams(struct arch_model *m, const struct gguf *g,
-                                 struct pith_error *err)
+static pith_status mamba_hparams(struct arch_model *m, const struct gguf *g, struct pith_error *err)
 {
     struct hparams *hp = &m->hp;
     struct keys keys = {.g = g, .arch = m->arch->name, .err = err, .st = PITH_OK}, *k = &keys;
@@ -220,8 +219,8 @@ static pith_status mamba_hparams(struct arch_model *m, const struct gguf *g,
         heads = hp->n_head[l] > heads ? hp->n_head[l] : heads;
     hp->d_k = (int32_t)key_u32_or(k, "attention.key_length", hybrid, MAX_HEAD_DIM,
                                   heads ? (uint32_t)(hp->n_embd / heads) : 0);
-    hp->d_v = (int32_t)key_u32_or(k, "attention.value_length", hybrid, MAX_HEAD_DIM,
-                                  (uint32_t)hp->d_k);
+    hp->d_v =
+        (int32_t)key_u32_or(k, "attention.value_length", hybrid, MAX_HEAD_DIM, (uint32_t)hp->d_k);
     hp->n_expert = (int32_t)key_u32_or(k, "expert_count", 0, MAX_EXPERTS, 0);
     hp->n_expert_used =
         (int32_t)key_u32_or(k, "expert_used_count", hp->n_expert > 0, hp->n_expert, 0);
@@ -343,8 +342,8 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     node y = nn_moe(g, &moe, h);
     if (!w->gate_sh)
         return y;
-    dense = (struct nn_ffn){
-        .gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = GLU_SILU};
+    dense =
+        (struct nn_ffn){.gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = GLU_SILU};
     return graph_add(g, y, nn_ffn(g, &dense, h), "ffn_shared");
 }
 
@@ -381,8 +380,7 @@ static void mamba_build(const struct arch_model *m, struct graph *g)
     if (!m->want_logits)
         return;
     x = graph_matmul(g, w->output ? w->output : w->tok_embd, NULL, x, "output");
-    g->logits =
-        fam->logit_scale != 1.0f ? graph_scale(g, x, 1.0f / fam->logit_scale, "logits") : x;
+    g->logits = fam->logit_scale != 1.0f ? graph_scale(g, x, 1.0f / fam->logit_scale, "logits") : x;
 }
 
 /* ---------------------------------------------------------------- the list */

@@ -82,7 +82,8 @@ void session_report(const struct pith_session *s, int json, struct str *out)
                       "cache %llu bytes, K %s, V %s\nop, weight, kernel, device, "
                       "calls, runs, bytes, operations, ns\n",
                s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool), s->plan.n_phases,
-               s->plan.n_calls, (unsigned long long)(cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent)),
+               s->plan.n_calls,
+               (unsigned long long)(cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent)),
                dtypes[keeper(s)->k_type].name, dtypes[keeper(s)->v_type].name);
     for (int i = 0; i < n; i++) {
         const struct call *c = g[i].first;

@@ -76,7 +76,7 @@ struct pith_sampler {
     struct candidates list;
     struct pith_logit_bias *bias;
     int32_t n_bias;
-    struct pith_grammar *grammar; /* masks logits before the chain; NULL: none */
+    struct pith_grammar *grammar;  /* masks logits before the chain; NULL: none */
     struct pith_error grammar_err; /* why it could not */
     float *masked;                 /* [V] */
     float *before; /* [V] probabilities that adaptive_p saw; NULL: it is not in the chain */
