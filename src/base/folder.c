@@ -86,7 +86,7 @@ pith_status folder_tidy(const char *path, const char *suffix, const char *mine, 
         st = error_set(err, PITH_NOMEM, "%s: out of memory for the names of its files", path);
     if (st == PITH_OK && *sum > limit)
         qsort(l.v, l.n, sizeof *l.v, by_age);
-    for (uint32_t i = 0; st == PITH_OK && i<l.n && * sum> limit; i++)
+    for (uint32_t i = 0; st == PITH_OK && i < l.n && limit < *sum; i++)
         if (unlinkat(dirfd(dir), l.v[i].name, 0) == 0 || errno == ENOENT)
             *sum -= l.v[i].bytes;
     closedir(dir);
