@@ -152,14 +152,14 @@ fuzz:
 # Tests that include a room of these, and neither a room above nor the public functions.
 ARM_TESTS = $(basename $(shell grep -lE '"(base|tensor|graph|backend)/' tests/test_*.c | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'))
 ARM_MAKE = $(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar LD=aarch64-linux-gnu-ld OBJCOPY=aarch64-linux-gnu-objcopy \
-    PKGS= EDIT= SERVER=0 CPPFLAGS="-idirafter /usr/include" LDFLAGS=-static
+    PKGS= EDIT= SERVER=0 CPPFLAGS="-idirafter /usr/include -DXXH_INLINE_ALL=" LDFLAGS=-static
 arm: all
 	@scripts/deps.sh arm
 	+@$(ARM_MAKE) PKG_LIBS= $(addprefix build-arm/,$(ARM_TESTS))
 	@B=build-arm TEST_LIMIT=1800 TEST_RULES=0 TEST_WRAP="qemu-aarch64 -cpu max" scripts/run_tests.sh
 	@TEST_SCALE=10 tests/test_arm.sh
 
-# The libraries of the text room are this machine's: their headers serve, and nothing that needs their code is run.
+# The libraries of the text room are this machine's: their headers serve, and nothing that needs their code is run; xxHash is all header.
 arm-program:
 	+@$(ARM_MAKE) PKG_LIBS=-Wl,--unresolved-symbols=ignore-all build-arm/pith
 
