@@ -29,4 +29,21 @@ static inline void *huge_pages(size_t n)
     return p;
 }
 
+/* A file's n bytes, the caller's; NULL: it cannot be read. */
+static inline char *read_all(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    char *p = NULL;
+    if (f && fseek(f, 0, SEEK_END) == 0) {
+        *n = (size_t)ftell(f);
+        rewind(f);
+        p = malloc(*n + 1);
+        if (p && fread(p, 1, *n, f) != *n)
+            p = NULL;
+    }
+    if (f)
+        fclose(f);
+    return p;
+}
+
 #endif

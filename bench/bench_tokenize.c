@@ -10,22 +10,6 @@
 
 enum { ROUNDS = 3, PIECE = 4096 };
 
-static char *read_all(const char *path, size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    char *p = NULL;
-    if (f && fseek(f, 0, SEEK_END) == 0) {
-        *n = (size_t)ftell(f);
-        rewind(f);
-        p = malloc(*n + 1);
-        if (p && fread(p, 1, *n, f) != *n)
-            p = NULL;
-    }
-    if (f)
-        fclose(f);
-    return p;
-}
-
 static void bench(const char *path, const char *text, size_t n, int32_t *ids, char *back)
 {
     struct pith_model_params params = PITH_MODEL_PARAMS_INIT;

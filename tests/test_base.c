@@ -686,6 +686,15 @@ static void utf8_texts(void)
 {
     CHECK(utf8_valid("", 0) && utf8_valid("a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 10));
     CHECK(!utf8_valid("a\xc3", 2) && !utf8_valid("\x80", 1) && !utf8_valid("\xc0\x80", 2));
+    char text[25] = "abcdefghijklmnopqrstuvwx";
+    for (size_t n = 0; n < 24; n++) { /* plain letters are read in words */
+        int before = utf8_valid(text, 24);
+        text[n] = (char)0xc3;
+        int lead = utf8_valid(text, 24);
+        text[n + 1] = (char)0xa9;
+        CHECK(before && !lead && utf8_valid(text, 24) == (n < 23));
+        text[n] = text[n + 1] = 'a';
+    }
     static const struct {
         const char *p;
         size_t n, keep;

@@ -16,6 +16,8 @@
  */
 #include "base/utf8.h"
 
+#include <string.h>
+
 /* Length of the sequence this byte leads, 0 when none; *lo..*hi is the range of the second byte. */
 static int lead(uint8_t b, uint8_t *lo, uint8_t *hi)
 {
@@ -91,6 +93,14 @@ int utf8_valid(const char *p, size_t n)
 {
     for (size_t i = 0; i < n;) {
         uint32_t cp;
+        uint64_t eight;
+        for (; n - i >= sizeof eight; i += sizeof eight) {
+            memcpy(&eight, p + i, sizeof eight);
+            if (eight & 0x8080808080808080u)
+                break;
+        }
+        if (i == n)
+            break;
         i += (size_t)utf8_decode(p + i, n - i, &cp);
         if (cp == UINT32_MAX)
             return 0;

@@ -238,23 +238,37 @@ struct jv json_read(struct jvm *vm, const char *p, size_t n, const char **why)
 
 /* ---------------------------------------------------------------- writing */
 
+/* The bytes that stand in JSON as they are. */
+static size_t plain_run(struct slice s, size_t from, int ascii)
+{
+    size_t n = from;
+    while (n < s.n && (uint8_t)s.p[n] >= 0x20 && s.p[n] != '"' && s.p[n] != '\\' &&
+           (!ascii || (uint8_t)s.p[n] < 0x7f))
+        n++;
+    return n - from;
+}
+
 static void write_string(struct jbuild *b, struct slice s, int ascii)
 {
     static const char shorthand[] = "\b\t\n\f\r\"\\", letters[] = "btnfr\"\\";
     jb_putz(b, "\"");
     for (size_t i = 0; i < s.n && !b->vm->failed;) {
         uint32_t cp;
+        size_t n = plain_run(s, i, ascii);
+        if (n) {
+            jb_put(b, s.p + i, n);
+            i += n;
+            continue;
+        }
         size_t len = (size_t)utf8_decode(s.p + i, s.n - i, &cp);
         const char *at = cp && cp < 0x80 ? strchr(shorthand, (char)cp) : NULL;
         if (at)
             jb_put(b, (char[]){'\\', letters[at - shorthand]}, 2);
-        else if (cp < 0x20 || (ascii && cp > 0x7e && cp < 0x10000))
-            jb_printf(b, ascii && cp == 0x7f ? "\x7f" : "\\u%04x", (unsigned)cp);
-        else if (ascii && cp >= 0x10000)
+        else if (cp < 0x10000)
+            jb_printf(b, cp == 0x7f ? "\x7f" : "\\u%04x", (unsigned)cp);
+        else
             jb_printf(b, "\\u%04x\\u%04x", (unsigned)(0xd800 + ((cp - 0x10000) >> 10)),
                       (unsigned)(0xdc00 + (cp & 0x3ff)));
-        else
-            jb_put(b, s.p + i, len);
         i += len;
     }
     jb_putz(b, "\"");
