@@ -319,6 +319,36 @@ static void test_reuse(void)
     pith_model_close(m);
 }
 
+/* What a snapshot's file brought is its sequence's own: the store, and so other sequences, never see it. */
+static void test_loaded_is_not_published(void)
+{
+    struct pith_error err;
+    pith_model *m = synth("llama");
+    pith_session *s = m ? open_session(m, 2, N_CTX, 0, 16) : NULL,
+                 *other = m ? open_session(m, 2, N_CTX, 0, 16) : NULL;
+    REQUIRE(s && other, "no session");
+    enum { N = 200 };
+    int32_t token[N];
+    size_t n = 0, kept = 1;
+    for (int32_t i = 0; i < N; i++)
+        token[i] = below(N_VOCAB);
+    CHECK(pith_feed(s, 0, token, N - 64, &err) == PITH_OK);
+    CHECK(pith_save_memory(s, 0, NULL, 0, &n, &err) == PITH_OK || n > 0);
+    void *image = malloc(n);
+    CHECK(pith_save_memory(s, 0, image, n, &n, &err) == PITH_OK);
+    CHECK_MSG(pith_load_memory(other, 0, image, n, &err) == PITH_OK, "%s", err.msg);
+    CHECK(pith_feed(other, 0, token + N - 64, 64, &err) == PITH_OK);
+    CHECK(pith_prefix(other, 1, token, N, &kept, &err) == PITH_OK && kept == 0);
+    CHECK(pith_prefix(s, 1, token, N, &kept, &err) == PITH_OK && kept == 128); /* its own is shared */
+    CHECK(pith_prefix(other, 0, token + 1, N - 1, &kept, &err) == PITH_OK && kept == 0);
+    CHECK(pith_prefix(other, 1, token + 1, N - 1, &kept, &err) == PITH_OK && kept == 192); /* computed since */
+    check_pages(other);
+    free(image);
+    pith_session_close(s);
+    pith_session_close(other);
+    pith_model_close(m);
+}
+
 int main(void)
 {
     const char *s = getenv("TEST_SEED");
@@ -329,5 +359,6 @@ int main(void)
     TEST(test_recurrent);
     TEST(test_miss);
     TEST(test_reuse);
+    TEST(test_loaded_is_not_published);
     return test_end();
 }

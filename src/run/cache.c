@@ -373,7 +373,7 @@ void cache_cut(struct cache *c, int32_t seq, int32_t n)
         q->torn[i] = q->torn[i] < n ? q->torn[i] : n;
     q->n = n;
     if (!n)
-        q->edited = q->pending = 0;
+        q->edited = q->pending = q->foreign = 0;
 }
 
 int32_t cache_find(const struct cache_seq *q, int64_t pos)

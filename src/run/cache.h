@@ -50,6 +50,7 @@ struct cache_seq {
     int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages], -1: none */
     /* Slots below may be missing in a group with a window even where a page is there: edits gather slots of pages given back with others. */
     int32_t torn[STEP_MAX_GROUPS];
+    int foreign;             /* some of it came from a snapshot's file: the store does not take it on trust */
     int edited;              /* positions are in `slot`, not the slots' own numbers */
     int pending;             /* some src is not the slot itself, or some delta not 0 */
     struct cache_slot *slot; /* [n_ctx], NULL until the first edit */

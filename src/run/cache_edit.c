@@ -128,6 +128,7 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
     dst->n = dst->floor = n;
     dst->pure = pure;
     dst->published = 0;
+    dst->foreign = from->foreign && n;
     dst->edited = edited;
     dst->pending = pending;
     return PITH_OK;

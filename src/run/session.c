@@ -185,13 +185,21 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     return PITH_OK;
 }
 
-/* What the bits of a page depend on beside its tokens, and what its place among the session's pages means. */
+/* Raised with every change that makes a kernel or an op give other bits: folders of stored pages outlive the program. */
+enum { NUMERICS_VERSION = 1 };
+
+/* What the bits of a page depend on beside its tokens, and what its place among the session's pages means. The fingerprint samples the
+ * weights; a file edited in between shows by its time. */
 static void store_root(const struct pith_session *s, uint64_t root[2])
 {
     static const int32_t version[] = {PITH_VERSION_MAJOR, PITH_VERSION_MINOR, PITH_VERSION_PATCH,
-                                      STEP_PAGE};
+                                      STEP_PAGE, NUMERICS_VERSION};
     XXH128_hash_t h = {s->model->fingerprint[0], s->model->fingerprint[1]};
     uint64_t seed = XXH3_64bits_withSeed(version, sizeof version, s->recurrent.block_bytes);
+    for (int p = 0; p < gguf_n_parts(s->model->gguf); p++) {
+        const int64_t mtime = gguf_part(s->model->gguf, p)->mtime_ns;
+        seed = XXH3_64bits_withSeed(&mtime, sizeof mtime, seed);
+    }
     for (int32_t l = 0; l < s->cache.n_layer; l++) {
         const struct kv_layer *kv = &s->kv[l];
         const struct cache_group *g = &s->cache.group[kv->group];

@@ -576,6 +576,7 @@ static void load_sequence(struct load *v, int32_t i)
     q->n = q->floor = m->h.n;
     q->pure = m->h.pure;
     q->published = 0;
+    q->foreign = 1;
     q->edited = m->h.edited;
     q->pending = m->h.pending;
     memcpy(q->torn, m->h.torn, sizeof q->torn);

@@ -349,7 +349,7 @@ void store_publish(struct store *t, struct cache *c, int32_t seq)
 {
     struct cache_seq *q = &c->seq[seq];
     int32_t pages = q->pure / STEP_PAGE, parent = -1;
-    if (!t->cap || pages <= q->published || q->pending) {
+    if (!t->cap || pages <= q->published || q->pending || q->foreign) {
         q->published = pages < q->published ? pages : q->published;
         return;
     }
@@ -456,6 +456,7 @@ void store_take(struct store *t, struct cache *c, int32_t seq, const int32_t *to
     memcpy(q->token, token, (size_t)p * sizeof *token);
     touch(t, leaf);
     q->n = q->floor = q->pure = p;
+    q->foreign = 0;
 }
 
 void store_cache_use(const struct store *t, const struct cache *c, int64_t *used, int64_t *total)
