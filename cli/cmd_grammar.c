@@ -57,7 +57,8 @@ static json_t *answer_line(void *ctx, const char *line, size_t n)
     } else if (grammar) {
         said = answer(PITH_GRAMMAR_GBNF, json_string_value(grammar), json_string_length(grammar), text);
     } else {
-        char *dump = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+        /* 15 digits: 16.9 stays 16.9 and does not become 16.899999999999999, another bound */
+        char *dump = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
         said = dump ? answer(PITH_GRAMMAR_SCHEMA, dump, strlen(dump), text) : NULL;
         free(dump);
     }

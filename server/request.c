@@ -324,7 +324,8 @@ static int take_format(struct server *s, const struct fields *b, struct request 
     json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
     if (!schema)
         return fault_set(f, 400, "missing_field", "response_format", "response_format.json_schema.schema is missing");
-    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    /* 15 digits: a bound of 16.9 stays 16.9 and does not become 16.899999999999999 */
+    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
     int ok = text ? open_grammar(s, PITH_GRAMMAR_SCHEMA, text, r, "response_format", f) : fault_memory(f);
     free(text);
     return ok;

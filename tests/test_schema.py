@@ -128,6 +128,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "model.gguf")
         subprocess.run([PITH, "synth", model, "--arch", "llama"], check=True, capture_output=True)
+        bounds = [{"schema": {"type": "number", "exclusiveMinimum": 16.9}, "text": "16.9"}, {"schema": {"type": "number", "minimum": 0.1}, "text": "0.1"}]
+        exact = grammar(bounds) == [{"accept": False}, {"accept": True}]
+        say("ok" if exact else "FAIL", "bounds_of_a_line_stay_what_they_are")
         try:
             for seed in range(10 * SCALE):
                 made, ended = run_seed(seed, model, folder)
