@@ -204,6 +204,7 @@ static int load(const struct opts *o, struct server *s)
 static int serve(const struct opts *o, const struct texts *t)
 {
     int code = CLI_OK, left = 0;
+    interrupt_asked(); /* from here on signals are looked for: a socket has to be taken away */
     struct server *s = listen_up(o, t, &code);
     if (!s)
         return code;
