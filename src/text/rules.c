@@ -278,7 +278,7 @@ static void chars_utf8(struct rules *r, uint32_t from, uint32_t to, const struct
     }
 }
 
-/* \uXXXX, and pairs of them above U+FFFF; `from` is behind the first backslash. */
+/* A \u with its four hex digits, and pairs of them above U+FFFF; `from` is behind the first backslash. */
 static void chars_u(struct rules *r, uint32_t from, uint32_t to, const struct charset *set)
 {
     struct tails t = {.state = {to}};
