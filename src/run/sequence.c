@@ -195,13 +195,19 @@ static pith_status check_shift(const struct pith_session *s, struct pith_error *
                      s->causal ? "a session that pools" : s->model->info.arch);
 }
 
+/* A range whose positions may change. */
+static pith_status take_movable(const struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                                int32_t *a, int32_t *b, struct pith_error *err)
+{
+    pith_status st = take_range(s, seq, p0, p1, a, b, err);
+    return st == PITH_OK ? check_shift(s, err) : st;
+}
+
 pith_status session_shift(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
                           int64_t delta, struct pith_error *err)
 {
     int32_t a, b;
-    pith_status st = take_range(s, seq, p0, p1, &a, &b, err);
-    if (st == PITH_OK)
-        st = check_shift(s, err);
+    pith_status st = take_movable(s, seq, p0, p1, &a, &b, err);
     if (st != PITH_OK)
         return st;
     const struct cache_seq *q = &s->cache.seq[seq];
@@ -219,9 +225,7 @@ pith_status session_divide(struct pith_session *s, int32_t seq, int64_t p0, int6
                            struct pith_error *err)
 {
     int32_t a, b;
-    pith_status st = take_range(s, seq, p0, p1, &a, &b, err);
-    if (st == PITH_OK)
-        st = check_shift(s, err);
+    pith_status st = take_movable(s, seq, p0, p1, &a, &b, err);
     if (st != PITH_OK)
         return st;
     if (by < 1 || by > POS_MAX)
