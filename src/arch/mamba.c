@@ -288,8 +288,7 @@ static pith_status mamba_ready(struct arch_model *m, struct pith_error *err)
     if (m->features & F_ROPE && !set)
         return error_set(err, PITH_NOMEM, "out of memory while preparing RoPE");
     for (int32_t l = 0; l < m->hp.n_layer; l++)
-        m->rope[l] = m->layer_features[l] & F_ATTN ? set : NULL;
-    m->rope[0] = set;
+        m->rope[l] = set;
     return PITH_OK;
 }
 
