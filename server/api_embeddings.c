@@ -10,7 +10,7 @@ enum { INPUTS_MAX = 4096 };
 
 struct embedding {
     struct exchange *x;
-    struct server *s;
+    struct hosted *hosted;
     json_t *data;
     int base64;
 };
@@ -61,7 +61,7 @@ static void on_event(struct request *r, const struct event *e)
     }
     if (e->kind == EV_DONE)
         exchange_json(m->x, 200,
-                      json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data", m->data, "model", m->s->name, "usage", "prompt_tokens", (json_int_t)r->n_prompt,
+                      json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data", m->data, "model", m->hosted->name, "usage", "prompt_tokens", (json_int_t)r->n_prompt,
                                 "total_tokens", (json_int_t)r->n_prompt));
     else
         exchange_fault(m->x, e->fault);
@@ -72,14 +72,14 @@ static void on_event(struct request *r, const struct event *e)
     free(m);
 }
 
-static int add_input(struct server *s, struct request *r, const json_t *v, struct fault *f)
+static int add_input(struct hosted *h, struct request *r, const json_t *v, struct fault *f)
 {
-    int64_t n = 0, most = pith_n_ctx(s->embed) < SERVER_BATCH ? pith_n_ctx(s->embed) : SERVER_BATCH;
+    int64_t n = 0, most = pith_n_ctx(h->embed) < SERVER_BATCH ? pith_n_ctx(h->embed) : SERVER_BATCH;
     int32_t *ids = NULL;
     if (json_is_string(v))
-        ids = request_tokenize(s, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL, &n, "input", f);
+        ids = request_tokenize(h, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL, &n, "input", f);
     else if (json_is_array(v))
-        ids = request_ids(s, v, &n, "input", f);
+        ids = request_ids(h, v, &n, "input", f);
     else
         return fault_set(f, 400, "wrong_type", "input", "input is neither a text, nor a list of tokens, nor a list of either");
     int ok = ids && request_fits(n, most, "input", f);
@@ -96,7 +96,7 @@ static int add_input(struct server *s, struct request *r, const json_t *v, struc
     return ok;
 }
 
-static int take_inputs(struct server *s, struct request *r, const json_t *v, struct fault *f)
+static int take_inputs(struct hosted *h, struct request *r, const json_t *v, struct fault *f)
 {
     int several = json_is_array(v) && (json_is_string(json_array_get(v, 0)) || json_is_array(json_array_get(v, 0)));
     size_t n = several ? json_array_size(v) : 1;
@@ -107,21 +107,21 @@ static int take_inputs(struct server *s, struct request *r, const json_t *v, str
     r->input_end = calloc(n, sizeof *r->input_end);
     r->n = 0;
     for (size_t i = 0; r->input_end && i < n; i++)
-        if (!add_input(s, r, several ? json_array_get(v, i) : v, f))
+        if (!add_input(h, r, several ? json_array_get(v, i) : v, f))
             return 0;
     return r->input_end || fault_memory(f);
 }
 
-static int take(struct server *s, struct exchange *x, const struct fields *b, struct request *r, struct embedding *m, struct fault *f)
+static int take(struct exchange *x, const struct fields *b, struct request *r, struct embedding *m, struct fault *f)
 {
     const char *format = field_text(b, F_encoding_format);
     double timeout = field_real(b, F_timeout);
-    if (!s->embed)
+    if (!m->hosted->embed)
         return fault_set(f, 400, "not_supported", "model", "this server makes text; start it with --embeddings for vectors");
     if (format && strcmp(format, "float") && strcmp(format, "base64"))
         return fault_set(f, 400, "invalid_value", "encoding_format", "encoding_format is \"%.20s\", wanted float or base64", format);
-    if (b->v[F_dimensions] && field_int(b, F_dimensions) != s->info.n_embd)
-        return fault_set(f, 400, "not_supported", "dimensions", "dimensions is %lld, this model has %d", (long long)field_int(b, F_dimensions), s->info.n_embd);
+    if (b->v[F_dimensions] && field_int(b, F_dimensions) != m->hosted->info.n_embd)
+        return fault_set(f, 400, "not_supported", "dimensions", "dimensions is %lld, this model has %d", (long long)field_int(b, F_dimensions), m->hosted->info.n_embd);
     m->base64 = format && *format == 'b';
     r->tenant = exchange_tenant(x);
     r->gone = exchange_gone(x);
@@ -129,24 +129,26 @@ static int take(struct server *s, struct exchange *x, const struct fields *b, st
     r->ctx = m;
     if (timeout > 0)
         r->deadline = exchange_began(x) + (int64_t)(1e9 * timeout);
-    return request_model(s, b, f) && take_inputs(s, r, b->v[F_input], f);
+    return take_inputs(m->hosted, r, b->v[F_input], f);
 }
 
 void api_embeddings(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
     struct fields b;
-    size_t n;
-    const char *body = exchange_body(x, &n);
+    struct hosted *hosted = exchange_model(x, &f);
     struct embedding *m = calloc(1, sizeof *m);
     struct request *r = request_new();
     int ok = 0;
-    if (!m || !r) {
+    (void)s;
+    if (!hosted) {
+        ok = 0;
+    } else if (!m || !r) {
         fault_memory(&f);
-    } else if (fields_read(&b, E_EMBED, body, n, &f)) {
-        *m = (struct embedding){.x = x, .s = s, .data = json_array()};
+    } else if (fields_read(&b, E_EMBED, x, &f)) {
+        *m = (struct embedding){.x = x, .hosted = hosted, .data = json_array()};
         exchange_hold(x);
-        ok = take(s, x, &b, r, m, &f) && sched_submit(s->sched, &r, 1, &f);
+        ok = take(x, &b, r, m, &f) && sched_submit(hosted->sched, &r, 1, &f);
         fields_free(&b);
         if (!ok) {
             json_decref(m->data);

@@ -26,7 +26,7 @@ struct choice {
 
 struct completion {
     struct exchange *x;
-    struct server *s;
+    struct hosted *m;
     int chat, stream, include_usage, echo, logprobs; /* logprobs: -1 none */
     int n, best_of, n_prompts, n_left, failed;
     int64_t created, n_prompt, n_cached, n_made;
@@ -76,7 +76,7 @@ static json_t *piece(struct completion *c, int32_t id, json_t **bytes)
     memcpy(buf + n, text, more);
     n += more;
     if (!n) {
-        int64_t len = pith_detokenize(c->s->model, &id, 1, PITH_RENDER_SPECIAL, buf, sizeof buf, NULL);
+        int64_t len = pith_detokenize(c->m->model, &id, 1, PITH_RENDER_SPECIAL, buf, sizeof buf, NULL);
         n = len < 0 ? 0 : len < (int64_t)sizeof buf ? (size_t)len : sizeof buf;
     }
     if (bytes) {
@@ -156,7 +156,7 @@ static json_t *usage(const struct completion *c)
 
 static json_t *envelope(const struct completion *c, const char *object, json_t *choices)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", c->id, "object", object, "created", (json_int_t)c->created, "model", c->s->name, "choices", choices);
+    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", c->id, "object", object, "created", (json_int_t)c->created, "model", c->m->name, "choices", choices);
 }
 
 static void send_event(struct completion *c, json_t *j)
@@ -372,8 +372,8 @@ static void on_event(struct request *r, const struct event *e)
 
 static int add_text(struct completion *c, struct prompt *p, const char *text, size_t n, int flags, const char *field, struct fault *f)
 {
-    p->ids = request_tokenize(c->s, text, n, flags, &p->n_ids, field, f);
-    return p->ids && request_fits(p->n_ids, pith_n_ctx(c->s->generate), field, f);
+    p->ids = request_tokenize(c->m, text, n, flags, &p->n_ids, field, f);
+    return p->ids && request_fits(p->n_ids, pith_n_ctx(c->m->generate), field, f);
 }
 
 static int add_prompt(struct completion *c, struct prompt *p, const json_t *v, struct fault *f)
@@ -382,8 +382,8 @@ static int add_prompt(struct completion *c, struct prompt *p, const json_t *v, s
         return add_text(c, p, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, "prompt", f);
     if (!json_is_array(v))
         return fault_set(f, 400, "wrong_type", "prompt", "prompt is neither a text, nor a list of tokens, nor a list of either");
-    p->ids = request_ids(c->s, v, &p->n_ids, "prompt", f);
-    return p->ids && request_fits(p->n_ids, pith_n_ctx(c->s->generate), "prompt", f);
+    p->ids = request_ids(c->m, v, &p->n_ids, "prompt", f);
+    return p->ids && request_fits(p->n_ids, pith_n_ctx(c->m->generate), "prompt", f);
 }
 
 static int take_prompts(struct completion *c, const struct fields *b, struct fault *f)
@@ -408,12 +408,12 @@ static int take_prompts(struct completion *c, const struct fields *b, struct fau
     if (c->chat) {
         size_t n_text;
         int flags;
-        char *text = request_render(c->s, b, &n_text, &flags, f);
+        char *text = request_render(c->m, b, &n_text, &flags, f);
         int ok = text && add_text(c, &c->prompt[0], text, n_text, flags, "messages", f);
         const char *choice = json_string_value(b->v[F_tool_choice]);
         const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
         for (int i = 0; ok && i < c->best_of; i++)
-            ok = (c->choice[i].message = message_open(c->s, tools, text, n_text, f)) != NULL;
+            ok = (c->choice[i].message = message_open(c->m, tools, text, n_text, f)) != NULL;
         free(text);
         return ok;
     }
@@ -473,12 +473,12 @@ static int begin_choices(struct completion *c, const struct fields *b, struct fa
                 return fault_memory(f);
             continue;
         }
-        int64_t n = pith_detokenize(c->s->model, p->ids, (size_t)p->n_ids, 0, NULL, 0, NULL);
+        int64_t n = pith_detokenize(c->m->model, p->ids, (size_t)p->n_ids, 0, NULL, 0, NULL);
         h->text = n >= 0 ? malloc((size_t)n + 1) : NULL;
         if (!h->text)
             return fault_memory(f);
         h->cap_text = h->n_text = (size_t)n;
-        pith_detokenize(c->s->model, p->ids, (size_t)p->n_ids, 0, h->text, (size_t)n, NULL);
+        pith_detokenize(c->m->model, p->ids, (size_t)p->n_ids, 0, h->text, (size_t)n, NULL);
     }
     return 1;
 }
@@ -519,9 +519,9 @@ static int submit(struct completion *c, const struct fields *b, struct fault *f)
     struct request *r = request_new();
     if (!r)
         return fault_memory(f);
-    int made = 0, ok = request_model(c->s, b, f) && request_take(c->s, c->x, b, r, f) && take_options(c, b, r, f) && take_prompts(c, b, f);
+    int made = 0, ok = request_take(c->m, c->x, b, r, f) && take_options(c, b, r, f) && take_prompts(c, b, f);
     if (ok) {
-        c->pieces = pith_stream_open(c->s->model, NULL);
+        c->pieces = pith_stream_open(c->m->model, NULL);
         pith_stream_continue(c->pieces);
         ok = c->pieces ? begin_choices(c, b, f) : fault_memory(f);
     }
@@ -535,7 +535,7 @@ static int submit(struct completion *c, const struct fields *b, struct fault *f)
     exchange_hold(x); /* c may be gone behind sched_submit */
     if (ok && stream)
         begin_stream(c); /* into the buffer: nothing is sent before the answer has begun */
-    ok = ok && sched_submit(c->s->sched, c->requests, c->n_prompts, f);
+    ok = ok && sched_submit(c->m->sched, c->requests, c->n_prompts, f);
     if (ok && stream)
         exchange_begin(x, 200, "text/event-stream", 1, ": keep-alive\n\n");
     exchange_drop(x);
@@ -548,20 +548,19 @@ static int submit(struct completion *c, const struct fields *b, struct fault *f)
     return ok;
 }
 
-static void complete(struct server *s, struct exchange *x, int chat)
+static void complete(struct exchange *x, int chat)
 {
     struct fault f = {0};
     struct fields b;
-    size_t n;
-    const char *body = exchange_body(x, &n);
-    struct completion *c = calloc(1, sizeof *c);
+    struct hosted *m = exchange_model(x, &f);
+    struct completion *c = m ? calloc(1, sizeof *c) : NULL;
     int ok = 0;
-    if (!c) {
+    if (m && !c) {
         fault_memory(&f);
-    } else if (fields_read(&b, chat ? E_CHAT : E_COMPLETE, body, n, &f)) {
+    } else if (m && fields_read(&b, chat ? E_CHAT : E_COMPLETE, x, &f)) {
         exchange_hold(x);
         c->x = x;
-        c->s = s;
+        c->m = m;
         c->chat = chat;
         c->best_of = 1;
         c->created = (int64_t)time(NULL);
@@ -580,10 +579,12 @@ static void complete(struct server *s, struct exchange *x, int chat)
 
 void api_chat(struct server *s, struct exchange *x)
 {
-    complete(s, x, 1);
+    (void)s;
+    complete(x, 1);
 }
 
 void api_completions(struct server *s, struct exchange *x)
 {
-    complete(s, x, 0);
+    (void)s;
+    complete(x, 0);
 }

@@ -11,32 +11,29 @@ void api_models(struct server *s, struct exchange *x)
 {
     const char *path = exchange_path(x), *name = strlen(path) > 11 ? path + 11 : NULL;
     struct fault f = {0};
-    json_t *m = json_pack("{s:s, s:s, s:I, s:s, s:i, s:{s:s, s:s, s:I, s:I, s:i, s:i}}", "id", s->name, "object", "model", "created", (json_int_t)s->created, "owned_by",
-                          "pith", "max_model_len", s->generate ? pith_n_ctx(s->generate) : pith_n_ctx(s->embed), "meta", "arch", s->info.arch, "type", s->info.type,
-                          "n_params", (json_int_t)s->info.n_params, "size", (json_int_t)s->info.file_bytes, "n_vocab", s->info.n_vocab, "n_ctx_train",
-                          s->info.n_ctx_train);
-    if (name && strcmp(name, s->name)) {
-        json_decref(m);
-        fault_set(&f, 404, "model_not_found", "model", "there is no model \"%.100s\" here; this is \"%.100s\"", name, s->name);
+    const struct hosted *m = models_find(s, name, &f);
+    if (!m) {
         exchange_fault(x, &f);
-    } else {
-        exchange_json(x, 200, name ? m : json_pack("{s:s, s:[o]}", "object", "list", "data", m));
+        return;
     }
+    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:i, s:{s:s, s:s, s:I, s:I, s:i, s:i}}", "id", m->name, "object", "model", "created", (json_int_t)m->created, "owned_by",
+                          "pith", "max_model_len", m->generate ? pith_n_ctx(m->generate) : pith_n_ctx(m->embed), "meta", "arch", m->info.arch, "type", m->info.type,
+                          "n_params", (json_int_t)m->info.n_params, "size", (json_int_t)m->info.file_bytes, "n_vocab", m->info.n_vocab, "n_ctx_train",
+                          m->info.n_ctx_train);
+    exchange_json(x, 200, name ? j : json_pack("{s:s, s:[o]}", "object", "list", "data", j));
 }
 
 /* ---------------------------------------------------------------- tokens and templates */
 
 /* Reads the body by the rows of an endpoint, lets `answer` make the JSON, drops x. */
-static void with_body(struct server *s, struct exchange *x, unsigned endpoint, json_t *(*answer)(struct server *, const struct fields *, struct fault *))
+static void with_body(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct hosted *, const struct fields *, struct fault *))
 {
     struct fault f = {0};
     struct fields b;
-    size_t n;
-    const char *body = exchange_body(x, &n);
+    struct hosted *m = exchange_model(x, &f);
     json_t *j = NULL;
-    if (fields_read(&b, endpoint, body, n, &f)) {
-        if (request_model(s, &b, &f))
-            j = answer(s, &b, &f);
+    if (m && fields_read(&b, endpoint, x, &f)) {
+        j = answer(m, &b, &f);
         fields_free(&b);
     }
     if (f.http)
@@ -47,14 +44,14 @@ static void with_body(struct server *s, struct exchange *x, unsigned endpoint, j
 }
 
 /* One token's bytes as they are written. */
-static json_t *piece(const struct server *s, int32_t id)
+static json_t *piece(const struct hosted *m, int32_t id)
 {
     char buf[512];
-    int64_t n = pith_detokenize(s->model, &id, 1, PITH_RENDER_SPECIAL, buf, sizeof buf, NULL);
+    int64_t n = pith_detokenize(m->model, &id, 1, PITH_RENDER_SPECIAL, buf, sizeof buf, NULL);
     return json_text(buf, n < 0 ? 0 : n < (int64_t)sizeof buf ? (size_t)n : sizeof buf);
 }
 
-static json_t *tokenize(struct server *s, const struct fields *b, struct fault *f)
+static json_t *tokenize(struct hosted *m, const struct fields *b, struct fault *f)
 {
     const json_t *text = b->v[F_content];
     int flags = (field_bool(b, F_add_special) ? PITH_ADD_SPECIAL : 0) | (field_bool(b, F_parse_special) ? PITH_PARSE_SPECIAL : 0);
@@ -63,26 +60,26 @@ static json_t *tokenize(struct server *s, const struct fields *b, struct fault *
         fault_set(f, 400, "missing_field", "content", "content is missing");
         return NULL;
     }
-    int32_t *ids = request_tokenize(s, json_string_value(text), json_string_length(text), flags, &n, "content", f);
+    int32_t *ids = request_tokenize(m, json_string_value(text), json_string_length(text), flags, &n, "content", f);
     json_t *list = ids ? json_array() : NULL;
     for (int64_t i = 0; list && i < n; i++)
-        json_array_append_new(list, field_bool(b, F_with_pieces) ? json_pack("{s:i, s:o}", "id", ids[i], "piece", piece(s, ids[i])) : json_integer(ids[i]));
+        json_array_append_new(list, field_bool(b, F_with_pieces) ? json_pack("{s:i, s:o}", "id", ids[i], "piece", piece(m, ids[i])) : json_integer(ids[i]));
     free(ids);
     return list ? json_pack("{s:o, s:I}", "tokens", list, "count", (json_int_t)n) : NULL;
 }
 
-static json_t *detokenize(struct server *s, const struct fields *b, struct fault *f)
+static json_t *detokenize(struct hosted *m, const struct fields *b, struct fault *f)
 {
     int64_t n = 0;
     if (!b->v[F_tokens]) {
         fault_set(f, 400, "missing_field", "tokens", "tokens is missing");
         return NULL;
     }
-    int32_t *ids = request_ids(s, b->v[F_tokens], &n, "tokens", f);
-    int64_t len = ids ? pith_detokenize(s->model, ids, (size_t)n, PITH_RENDER_SPECIAL, NULL, 0, NULL) : -1;
+    int32_t *ids = request_ids(m, b->v[F_tokens], &n, "tokens", f);
+    int64_t len = ids ? pith_detokenize(m->model, ids, (size_t)n, PITH_RENDER_SPECIAL, NULL, 0, NULL) : -1;
     char *text = len >= 0 ? malloc((size_t)len + 1) : NULL;
     if (text)
-        pith_detokenize(s->model, ids, (size_t)n, PITH_RENDER_SPECIAL, text, (size_t)len, NULL);
+        pith_detokenize(m->model, ids, (size_t)n, PITH_RENDER_SPECIAL, text, (size_t)len, NULL);
     else if (ids)
         fault_memory(f);
     free(ids);
@@ -91,11 +88,11 @@ static json_t *detokenize(struct server *s, const struct fields *b, struct fault
     return j;
 }
 
-static json_t *apply_template(struct server *s, const struct fields *b, struct fault *f)
+static json_t *apply_template(struct hosted *m, const struct fields *b, struct fault *f)
 {
     size_t n;
     int flags;
-    char *text = request_render(s, b, &n, &flags, f);
+    char *text = request_render(m, b, &n, &flags, f);
     json_t *j = text ? json_pack("{s:o}", "prompt", json_text(text, n)) : NULL;
     free(text);
     return j;
@@ -103,33 +100,42 @@ static json_t *apply_template(struct server *s, const struct fields *b, struct f
 
 void api_tokenize(struct server *s, struct exchange *x)
 {
-    with_body(s, x, E_TOKENIZE, tokenize);
+    (void)s;
+    with_body(x, E_TOKENIZE, tokenize);
 }
 
 void api_detokenize(struct server *s, struct exchange *x)
 {
-    with_body(s, x, E_DETOKENIZE, detokenize);
+    (void)s;
+    with_body(x, E_DETOKENIZE, detokenize);
 }
 
 void api_apply_template(struct server *s, struct exchange *x)
 {
-    with_body(s, x, E_TEMPLATE, apply_template);
+    (void)s;
+    with_body(x, E_TEMPLATE, apply_template);
 }
 
 /* ---------------------------------------------------------------- what there is */
 
 void api_props(struct server *s, struct exchange *x)
 {
-    const char *template = s->own_template ? "from --chat-template" : s->template ? "the model's own" : "plain: \"role: content\" and a blank line (the model has none)";
+    struct fault f = {0};
+    const struct hosted *m = models_find(s, exchange_query(x), &f);
+    if (!m) {
+        exchange_fault(x, &f);
+        return;
+    }
+    const char *template = m->own_template ? "from --chat-template" : m->template ? "the model's own" : "plain: \"role: content\" and a blank line (the model has none)";
     struct pith_memory_report mem;
     pith_memory(&mem);
     json_t *bytes = json_object();
     for (int i = 0; i < PITH_MEM_N; i++)
         json_object_set_new(bytes, pith_purpose_name((pith_purpose)i), json_integer((json_int_t)mem.used[i]));
     exchange_json(x, 200,
-                  json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:o}", "model", s->name, "arch", s->info.arch, "type", s->info.type, "n_ctx",
-                            s->generate ? pith_n_ctx(s->generate) : pith_n_ctx(s->embed), "n_vocab", s->info.n_vocab, "parallel", s->p.parallel, "chat_template", template,
-                            "generates", s->generate != NULL, "embeds", s->embed != NULL, "version", pith_version(), "isa", pith_isa(), "memory", bytes));
+                  json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:o}", "model", m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx",
+                            m->generate ? pith_n_ctx(m->generate) : pith_n_ctx(m->embed), "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template", template,
+                            "generates", m->generate != NULL, "embeds", m->embed != NULL, "version", pith_version(), "isa", pith_isa(), "memory", bytes));
 }
 
 struct report {
@@ -148,9 +154,13 @@ static void make_report(void *ctx)
 
 void api_report(struct server *s, struct exchange *x)
 {
-    struct report r = {.s = s->generate ? s->generate : s->embed};
     struct fault f = {0};
-    if (sched_call(s->sched, make_report, &r) && r.text) {
+    struct hosted *m = exchange_model(x, &f);
+    struct report r = {.s = m && m->generate ? m->generate : m ? m->embed : NULL};
+    (void)s;
+    if (!m) {
+        exchange_fault(x, &f);
+    } else if (sched_call(m->sched, make_report, &r) && r.text) {
         exchange_begin(x, 200, "application/json", 0, NULL);
         exchange_write(x, r.text, strlen(r.text));
         exchange_end(x);
@@ -186,7 +196,7 @@ void api_ready(struct server *s, struct exchange *x)
 void api_metrics(struct server *s, struct exchange *x)
 {
     size_t n;
-    char *text = metrics_text(s->metrics, atomic_load(&s->ready) ? s->name : "", s->n_blocks, &n);
+    char *text = metrics_text(s->hosted.metrics, s->hosted.name, s->hosted.n_blocks, &n);
     exchange_begin(x, text ? 200 : 503, "text/plain; version=0.0.4; charset=utf-8", 0, NULL);
     if (text)
         exchange_write(x, text, n);
@@ -209,5 +219,6 @@ void api_docs(struct server *s, struct exchange *x)
 
 void api_openapi(struct server *s, struct exchange *x)
 {
-    exchange_json(x, 200, fields_openapi(s));
+    (void)s;
+    exchange_json(x, 200, fields_openapi());
 }

@@ -24,6 +24,8 @@ struct tenants *tenants_open(const char *const *keys, struct pith_error *err)
     }
     t->have_keys = n > 0;
     t->n = n ? n : 1;
+    for (int i = 0; i < t->n; i++)
+        t->v[i].index = i;
     for (int i = 0; i < n; i++) {
         const char *colon = strchr(keys[i], ':'), *secret = colon ? colon + 1 : keys[i];
         size_t n_name = colon ? (size_t)(colon - keys[i]) : 0;
@@ -56,11 +58,6 @@ int tenants_have_keys(const struct tenants *t)
 int tenants_count(const struct tenants *t)
 {
     return t->n;
-}
-
-struct tenant *tenants_at(struct tenants *t, int i)
-{
-    return &t->v[i];
 }
 
 struct tenant *tenants_find(struct tenants *t, const char *key)

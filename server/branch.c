@@ -58,7 +58,7 @@ static int open_parts(struct sched *s, struct branch *b, struct pith_error *err)
     memcpy(b->token, r->prompt, (size_t)r->n_prompt * sizeof *b->token);
     b->n = r->n_prompt;
     b->sampler = pith_sampler_open(s->n_vocab, &p, err);
-    b->stream = b->sampler ? pith_stream_open(s->server->model, err) : NULL;
+    b->stream = b->sampler ? pith_stream_open(s->hosted->model, err) : NULL;
     b->stopper = b->stream ? pith_stopper_open((const char *const *)r->stop, err) : NULL;
     if (!b->stopper)
         return 0;
@@ -85,7 +85,7 @@ int branch_open(struct sched *s, struct request *r, int choice, struct pith_erro
         free_branch(b);
         return 0;
     }
-    struct tenant *t = r->tenant;
+    struct share *t = b->share = &s->share[r->tenant->index];
     if (!t->first && t->served < s->now)
         t->served = s->now; /* who was away has saved nothing up */
     struct branch **at = &t->first;
@@ -103,23 +103,23 @@ void branch_release(struct sched *s, struct branch *b)
 {
     if (b->seq < 0)
         return;
-    pith_truncate(s->server->generate, b->seq, 0, NULL); /* its full pages stay in the prefix store */
+    pith_truncate(s->hosted->generate, b->seq, 0, NULL); /* its full pages stay in the prefix store */
     s->seq[b->seq] = NULL;
     s->n_held--;
-    b->r->tenant->n_held--;
+    b->share->n_held--;
     b->seq = -1;
     b->n_fed = 0;
 }
 
 void branch_close(struct sched *s, struct branch *b)
 {
-    struct branch **at = &b->r->tenant->first;
+    struct branch **at = &b->share->first;
     branch_release(s, b);
     while (*at != b)
         at = &(*at)->next;
     *at = b->next;
-    if (b->r->tenant->cursor == b)
-        b->r->tenant->cursor = b->next;
+    if (b->share->cursor == b)
+        b->share->cursor = b->next;
     b->r->n_open--;
     for (int i = 0; i < s->n_parts; i++)
         if (s->part[i].b == b)
@@ -144,19 +144,18 @@ void request_done(struct sched *s, struct request *r, const struct event *e)
 
 void request_fail(struct sched *s, struct request *r, const struct fault *f)
 {
-    struct tenant *t = r->tenant;
-    for (struct branch *b = t->first, *next; b; b = next) {
+    for (struct branch *b = s->share[r->tenant->index].first, *next; b; b = next) {
         next = b->next;
         if (b->r == r)
             branch_close(s, b);
     }
-    metrics_reason(s->server->metrics, atomic_load(r->gone) ? "abort" : "error");
+    metrics_reason(s->hosted->metrics, atomic_load(r->gone) ? "abort" : "error");
     request_done(s, r, &(struct event){.kind = EV_FAILED, .fault = f});
 }
 
 static void observe_end(struct sched *s, const struct request *r)
 {
-    struct metrics *m = s->server->metrics;
+    struct metrics *m = s->hosted->metrics;
     double now = (double)clock_now(), first = (double)(r->arrived + r->figures.first_ns);
     int64_t n = r->figures.n_made;
     metrics_observe(m, H_E2E, 1e-9 * (now - (double)r->arrived));
@@ -197,7 +196,7 @@ static int branch_finish(struct sched *s, struct branch *b, const char *reason, 
     }
     r->on_event(r, &(struct event){.kind = EV_CHOICE, .choice = b->choice, .reason = reason, .stopped_by = stopped_by,
                                    .logprob_sum = b->logprob_sum, .i = b->n_made});
-    metrics_reason(s->server->metrics, reason);
+    metrics_reason(s->hosted->metrics, reason);
     branch_close(s, b);
     if (r->n_open == 0) {
         observe_end(s, r);
@@ -224,7 +223,7 @@ static int put_token(struct branch *b, int32_t id)
 static void observe_token(struct sched *s, struct branch *b)
 {
     int64_t now = clock_now();
-    struct metrics *m = s->server->metrics;
+    struct metrics *m = s->hosted->metrics;
     metrics_add(m, M_MADE_TOKENS, 1);
     if (b->n_made == 1 && !b->r->figures.first_ns) {
         b->r->figures.first_ns = now - b->r->arrived;
@@ -278,7 +277,7 @@ static int sample(struct sched *s, struct branch *b, const float *logits)
     b->n_made++;
     r->figures.n_made++;
     observe_token(s, b);
-    if (pith_token_is_eog(s->server->model, t.id) && !r->ignore_eos)
+    if (pith_token_is_eog(s->hosted->model, t.id) && !r->ignore_eos)
         return branch_finish(s, b, "stop", NULL);
     int hit = tell_token(b, &t);
     if (hit >= 0)
@@ -291,35 +290,35 @@ static int sample(struct sched *s, struct branch *b, const float *logits)
 /* Choices and requests with the very same prompt take it over whole, and sample from the same logits. */
 static void share_prompt(struct sched *s, struct branch *b, const float *logits)
 {
-    for (int i = 0; i < tenants_count(s->server->tenants); i++) {
+    for (int i = 0; i < s->n_shares; i++) {
         struct branch *next;
-        for (struct branch *o = tenants_at(s->server->tenants, i)->first; o; o = next) {
+        for (struct branch *o = s->share[i].first; o; o = next) {
             next = o->next;
             if (o->seq >= 0 || o->n_made || o->n != b->n || tells_prompt(o) || s->n_held == s->n_seq ||
-                o->r->tenant->n_held >= s->parallel ||
+                o->share->n_held >= s->parallel ||
                 memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
                 continue;
             int32_t q = 0;
             while (s->seq[q])
                 q++;
-            if (pith_copy(s->server->generate, q, b->seq, 0, -1, NULL) != PITH_OK)
+            if (pith_copy(s->hosted->generate, q, b->seq, 0, -1, NULL) != PITH_OK)
                 return;
             s->seq[q] = o;
             o->seq = q;
             o->n_fed = o->n;
             s->n_held++;
-            o->r->tenant->n_held++;
+            o->share->n_held++;
             if (!o->choice) {
                 o->r->started = clock_now();
                 o->r->figures.queue_ns = o->r->started - o->r->arrived;
                 o->r->figures.n_cached = o->n;
-                metrics_add(s->server->metrics, M_PREFIX_HITS, (double)o->n);
-                metrics_add(s->server->metrics, M_PREFIX_QUERIES, (double)o->n);
+                metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)o->n);
+                metrics_add(s->hosted->metrics, M_PREFIX_QUERIES, (double)o->n);
             }
             o->tried = 1;
             /* Ending it may end its request and free branches after it: their list is read anew. */
             if (sample(s, o, logits))
-                next = tenants_at(s->server->tenants, i)->first;
+                next = s->share[i].first;
         }
     }
 }

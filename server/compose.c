@@ -15,22 +15,22 @@
 
 enum { CHUNK_MIN = 16, CHUNK_FIRST = 64, PAGE = 64 };
 
-static struct branch *take_youngest(struct sched *s, const struct tenant *of)
+static struct branch *take_youngest(struct sched *s, const struct share *of)
 {
     struct branch *youngest = NULL;
     for (int i = 0; i < s->n_seq; i++) {
         struct branch *b = s->seq[i];
-        if (b && (!of || b->r->tenant == of) && (!youngest || b->arrival > youngest->arrival))
+        if (b && (!of || b->share == of) && (!youngest || b->arrival > youngest->arrival))
             youngest = b;
     }
     return youngest;
 }
 
-static struct tenant *largest_holder(const struct sched *s)
+static struct share *largest_holder(const struct sched *s)
 {
-    struct tenant *most = NULL;
-    for (int i = 0; i < tenants_count(s->server->tenants); i++) {
-        struct tenant *t = tenants_at(s->server->tenants, i);
+    struct share *most = NULL;
+    for (int i = 0; i < s->n_shares; i++) {
+        struct share *t = &s->share[i];
         if (!most || t->n_held > most->n_held)
             most = t;
     }
@@ -49,7 +49,7 @@ static int in_step(const struct sched *s, const struct branch *b)
 static void preempt(struct sched *s, struct branch *b)
 {
     branch_release(s, b);
-    metrics_add(s->server->metrics, M_PREEMPTIONS, 1);
+    metrics_add(s->hosted->metrics, M_PREEMPTIONS, 1);
 }
 
 int make_room(struct sched *s)
@@ -61,11 +61,11 @@ int make_room(struct sched *s)
     return 1;
 }
 
-/* A free sequence for a tenant; where there is none, that of the youngest branch of who holds more than this tenant would. -1: none. */
-static int32_t take_seq(struct sched *s, const struct tenant *t)
+/* A free sequence for a share; where there is none, that of the youngest branch of who holds more than this one would. -1: none. */
+static int32_t take_seq(struct sched *s, const struct share *t)
 {
     if (s->n_held == s->n_seq) {
-        struct tenant *most = largest_holder(s);
+        struct share *most = largest_holder(s);
         struct branch *b = most->n_held > t->n_held + 1 ? take_youngest(s, most) : NULL;
         if (!b || in_step(s, b))
             return -1;
@@ -104,7 +104,7 @@ static int follows_another(const struct sched *s, const struct branch *b)
 static int pages_left(const struct sched *s, int64_t n_new)
 {
     int64_t used = 0, total = 0;
-    if (s->n_held == 0 || pith_cache_use(s->server->generate, &used, &total, NULL) != PITH_OK || !total)
+    if (s->n_held == 0 || pith_cache_use(s->hosted->generate, &used, &total, NULL) != PITH_OK || !total)
         return 1;
     return total - used >= n_new + (int64_t)PAGE * (s->n_held + 1);
 }
@@ -113,7 +113,7 @@ enum admission { ADMITTED, FOLLOWS, NO_ROOM };
 static enum admission admit(struct sched *s, struct branch *b)
 {
     size_t kept = 0;
-    struct tenant *t = b->r->tenant;
+    struct share *t = b->share;
     if (!tells_prompt(b) && follows_another(s, b))
         return FOLLOWS;
     if (t->n_held >= s->parallel || !pages_left(s, b->n))
@@ -121,7 +121,7 @@ static enum admission admit(struct sched *s, struct branch *b)
     int32_t q = take_seq(s, t);
     if (q < 0)
         return NO_ROOM;
-    if (!tells_prompt(b) && pith_reuse(s->server->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)
+    if (!tells_prompt(b) && pith_reuse(s->hosted->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)
         kept = 0; /* the step will tell what is wrong */
     s->seq[q] = b;
     b->seq = q;
@@ -132,8 +132,8 @@ static enum admission admit(struct sched *s, struct branch *b)
         b->r->figures.n_cached = (int64_t)kept;
         b->r->started = clock_now();
         b->r->figures.queue_ns = b->r->started - b->r->arrived;
-        metrics_add(s->server->metrics, M_PREFIX_HITS, (double)kept);
-        metrics_add(s->server->metrics, M_PREFIX_QUERIES, (double)b->n);
+        metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)kept);
+        metrics_add(s->hosted->metrics, M_PREFIX_QUERIES, (double)b->n);
     }
     b->tried = 1;
     return ADMITTED;
@@ -144,12 +144,12 @@ static int is_decoding(const struct branch *b)
     return b->seq >= 0 && b->n - b->n_fed == 1 && b->n_made;
 }
 
-/* The tenant whose turn it is among those with a branch left, NULL: none. */
-static struct tenant *next_tenant(struct sched *s, int decoding)
+/* The share whose turn it is among those with a branch left, NULL: none. */
+static struct share *next_share(struct sched *s, int decoding)
 {
-    struct tenant *best = NULL;
-    for (int i = 0; i < tenants_count(s->server->tenants); i++) {
-        struct tenant *t = tenants_at(s->server->tenants, i);
+    struct share *best = NULL;
+    for (int i = 0; i < s->n_shares; i++) {
+        struct share *t = &s->share[i];
         while (t->cursor && is_decoding(t->cursor) != decoding)
             t->cursor = t->cursor->next;
         if (t->cursor && (!best || t->pass < best->pass))
@@ -158,10 +158,10 @@ static struct tenant *next_tenant(struct sched *s, int decoding)
     return best;
 }
 
-static void rewind_tenants(struct sched *s)
+static void rewind_shares(struct sched *s)
 {
-    for (int i = 0; i < tenants_count(s->server->tenants); i++) {
-        struct tenant *t = tenants_at(s->server->tenants, i);
+    for (int i = 0; i < s->n_shares; i++) {
+        struct share *t = &s->share[i];
         t->cursor = t->first;
     }
 }
@@ -187,14 +187,14 @@ static int64_t put_rows(struct sched *s, struct branch *b, int64_t n)
     n = i - b->n_fed;
     if (n) {
         s->part[s->n_parts++] = (struct part){b, n};
-        b->r->tenant->pass += (double)n;
+        b->share->pass += (double)n;
     }
     return n;
 }
 
 static int64_t prefill_rows(const struct sched *s)
 {
-    double left = s->server->p.gap * 1e9 - (s->n_decode ? s->decode_ns : 0);
+    double left = s->hosted->server->p.gap * 1e9 - (s->n_decode ? s->decode_ns : 0);
     double n = s->row_ns > 0 ? left / s->row_ns : CHUNK_FIRST;
     int64_t room = s->n_batch - s->n_rows;
     int64_t rows = n < CHUNK_MIN ? CHUNK_MIN : n < (double)room ? (int64_t)n : room;
@@ -203,14 +203,14 @@ static int64_t prefill_rows(const struct sched *s)
 
 void compose(struct sched *s)
 {
-    struct tenant *t;
+    struct share *t;
     s->n_rows = s->n_parts = s->n_outs = 0;
-    for (int i = 0; i < tenants_count(s->server->tenants); i++) {
-        t = tenants_at(s->server->tenants, i);
+    for (int i = 0; i < s->n_shares; i++) {
+        t = &s->share[i];
         t->pass = t->served;
     }
-    rewind_tenants(s);
-    while (s->n_parts < s->parallel && s->n_rows < s->n_batch && (t = next_tenant(s, 1))) {
+    rewind_shares(s);
+    while (s->n_parts < s->parallel && s->n_rows < s->n_batch && (t = next_share(s, 1))) {
         struct branch *b = t->cursor;
         t->cursor = b->next;
         s->now = t->pass;
@@ -218,9 +218,9 @@ void compose(struct sched *s)
             break;
     }
     s->n_decode = s->n_parts;
-    rewind_tenants(s);
+    rewind_shares(s);
     int64_t left = prefill_rows(s);
-    while (left > 0 && s->n_parts < s->n_seq && (t = next_tenant(s, 0))) {
+    while (left > 0 && s->n_parts < s->n_seq && (t = next_share(s, 0))) {
         struct branch *b = t->cursor;
         t->cursor = b->next;
         enum admission a = b->seq >= 0 ? ADMITTED : admit(s, b);

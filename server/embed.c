@@ -39,7 +39,7 @@ static int put_inputs(struct sched *s, const struct request *r)
 void embed_step(struct sched *s)
 {
     struct request *r = s->embeds;
-    struct pith_session *session = s->server->embed;
+    struct pith_session *session = s->hosted->embed;
     struct pith_batch batch = PITH_BATCH_INIT;
     struct pith_error err = {0};
     struct fault f = {0};
@@ -64,10 +64,10 @@ void embed_step(struct sched *s)
         end(s, &(struct event){.kind = EV_FAILED, .fault = &f});
         return;
     }
-    metrics_add(s->server->metrics, M_PROMPT_TOKENS, s->n_rows);
+    metrics_add(s->hosted->metrics, M_PROMPT_TOKENS, s->n_rows);
     for (int i = 0; i < n; i++) {
         r->on_event(r, &(struct event){.kind = EV_EMBEDDING, .choice = r->n_embedded + i, .vector = pith_embedding(session, i),
-                                       .n_vector = s->server->info.n_embd});
+                                       .n_vector = s->hosted->info.n_embd});
         pith_truncate(session, i, 0, NULL);
     }
     r->n_embedded += n;

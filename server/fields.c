@@ -90,12 +90,12 @@ static int find(const char *name, unsigned endpoint)
     return -1;
 }
 
-int fields_read(struct fields *f, unsigned endpoint, const char *p, size_t n, struct fault *fault)
+int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault)
 {
     const char *name;
     json_t *v;
     memset(f, 0, sizeof *f);
-    f->body = json_read(p, n, fault);
+    f->body = exchange_tree(x, fault);
     if (!f->body)
         return 0;
     if (!json_is_object(f->body)) {
@@ -195,7 +195,7 @@ static json_t *operation(const struct route *r)
     return op;
 }
 
-json_t *fields_openapi(struct server *s)
+json_t *fields_openapi(void)
 {
     json_t *paths = json_object();
     for (const struct route *r = routes; r->path; r++) {
@@ -208,5 +208,5 @@ json_t *fields_openapi(struct server *s)
         }
         json_object_set_new(path, strcmp(r->method, "GET") ? "post" : "get", operation(r));
     }
-    return json_pack("{s:s, s:{s:s, s:s}, s:o}", "openapi", "3.1.0", "info", "title", s->name[0] ? s->name : "pith", "version", pith_version(), "paths", paths);
+    return json_pack("{s:s, s:{s:s, s:s}, s:o}", "openapi", "3.1.0", "info", "title", "pith", "version", pith_version(), "paths", paths);
 }

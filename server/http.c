@@ -44,7 +44,10 @@ struct exchange {
     size_t n_body, cap_body, n_out, at_out, cap_out, sent;
     int64_t began, spoke; /* ns */
     struct figures figures;
-    char id[32], method[12], path[128];
+    json_t *tree;
+    struct hosted *model; /* NULL: `why` says why there is none */
+    struct fault why;
+    char id[32], method[12], path[128], query[256];
 };
 
 struct http {
@@ -66,6 +69,38 @@ const char *exchange_body(const struct exchange *x, size_t *n)
 {
     *n = x->n_body;
     return x->body ? x->body : "";
+}
+
+json_t *exchange_tree(struct exchange *x, struct fault *f)
+{
+    size_t n;
+    const char *body = exchange_body(x, &n);
+    if (!x->tree)
+        x->tree = json_read(body, n, f);
+    return json_incref(x->tree);
+}
+
+void exchange_give_model(struct exchange *x, struct hosted *m, const struct fault *why)
+{
+    x->model = m;
+    x->why = *why;
+}
+
+struct hosted *exchange_model(struct exchange *x, struct fault *f)
+{
+    if (!x->model)
+        *f = x->why;
+    return x->model;
+}
+
+const char *exchange_query(const struct exchange *x)
+{
+    return x->query;
+}
+
+const struct route *exchange_route(const struct exchange *x)
+{
+    return x->route;
 }
 
 struct server *exchange_server(const struct exchange *x)
@@ -108,6 +143,7 @@ void exchange_drop(struct exchange *x)
     if (atomic_fetch_sub(&x->refs, 1) != 1)
         return;
     pthread_mutex_destroy(&x->lock);
+    json_decref(x->tree);
     free(x->body);
     free(x->out);
     free(x);
@@ -264,6 +300,8 @@ static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, 
     snprintf(x->id, sizeof x->id, "%llx-%llx", (unsigned long long)h->s->created, (unsigned long long)atomic_fetch_add(&h->serial, 1));
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", path);
+    const char *model = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "model");
+    snprintf(x->query, sizeof x->query, "%s", model ? model : "");
     pthread_mutex_lock(&h->lock);
     x->next = h->first;
     x->at = &h->first;
@@ -374,7 +412,7 @@ static void dispatch(struct exchange *x)
         x->route->handle(s, x);
     } else {
         exchange_hold(x); /* the handler drops it */
-        if (!work_push(s->work, x->route->handle, s, x)) {
+        if (!work_push(s->work, models_handle, s, x)) {
             fault_memory(&f);
             exchange_fault(x, &f);
             exchange_drop(x);

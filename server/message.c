@@ -44,7 +44,7 @@ static void on_event(void *ctx, const struct pith_chat_event *e)
         put(&m->text[e->kind == PITH_CHAT_REASONING ? REASONING : CONTENT], e->text, e->n_bytes);
 }
 
-struct message *message_open(struct server *s, const json_t *tools, const char *prompt, size_t n, struct fault *f)
+struct message *message_open(struct hosted *h, const json_t *tools, const char *prompt, size_t n, struct fault *f)
 {
     struct pith_error err = {0};
     struct pith_chat_params p = PITH_CHAT_PARAMS_INIT;
@@ -54,13 +54,13 @@ struct message *message_open(struct server *s, const json_t *tools, const char *
         fault_memory(f);
         message_free(m);
         m = NULL;
-    } else if (s->template) {
+    } else if (h->template) {
         p.tools = list ? list : "[]";
         p.prompt = prompt;
         p.prompt_bytes = n;
         p.on_event = on_event;
         p.ctx = m;
-        m->parser = pith_chat_open(s->template, &p, &err);
+        m->parser = pith_chat_open(h->template, &p, &err);
         if (!m->parser) {
             fault_from(f, &err, "tools");
             message_free(m);

@@ -7,7 +7,7 @@
 
 struct message;
 /* For the conversation rendered as `prompt`; tools may be NULL. A model without a template has an answer that is all content. */
-struct message *message_open(struct server *s, const json_t *tools, const char *prompt, size_t n, struct fault *f);
+struct message *message_open(struct hosted *h, const json_t *tools, const char *prompt, size_t n, struct fault *f);
 void message_free(struct message *m); /* NULL allowed */
 void message_put(struct message *m, const char *text, size_t n); /* NULL: it has ended */
 json_t *message_delta(struct message *m); /* {"content", "reasoning_content", "tool_calls"}, each where it has grown; the caller's */

@@ -9,13 +9,13 @@
 
 /* ---------------------------------------------------------------- tokens */
 
-int32_t *request_tokenize(struct server *s, const char *text, size_t n, int flags, int64_t *n_ids, const char *field, struct fault *f)
+int32_t *request_tokenize(struct hosted *m, const char *text, size_t n, int flags, int64_t *n_ids, const char *field, struct fault *f)
 {
     struct pith_error err = {0};
     size_t cap = n / 2 + 16;
     for (;;) {
         int32_t *ids = malloc(cap * sizeof *ids);
-        int64_t got = ids ? pith_tokenize(s->model, text, n, flags, ids, cap, &err) : -1;
+        int64_t got = ids ? pith_tokenize(m->model, text, n, flags, ids, cap, &err) : -1;
         if (got >= 0 && (size_t)got <= cap) {
             *n_ids = got;
             return ids;
@@ -29,7 +29,7 @@ int32_t *request_tokenize(struct server *s, const char *text, size_t n, int flag
     }
 }
 
-int32_t *request_ids(struct server *s, const json_t *list, int64_t *n_ids, const char *field, struct fault *f)
+int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const char *field, struct fault *f)
 {
     size_t n = json_array_size(list);
     int32_t *ids = malloc((n + 1) * sizeof *ids);
@@ -40,8 +40,8 @@ int32_t *request_ids(struct server *s, const json_t *list, int64_t *n_ids, const
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
         json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id >= s->info.n_vocab) {
-            json_is_integer(v) ? fault_set(f, 400, "invalid_token", field, "%s: token %zu is %lld, the vocabulary has 0..%d", field, i, (long long)id, s->info.n_vocab - 1)
+        if (!json_is_integer(v) || id < 0 || id >= m->info.n_vocab) {
+            json_is_integer(v) ? fault_set(f, 400, "invalid_token", field, "%s: token %zu is %lld, the vocabulary has 0..%d", field, i, (long long)id, m->info.n_vocab - 1)
                                : fault_set(f, 400, "wrong_type", field, "%s: element %zu of a list of tokens is no integer", field, i);
             free(ids);
             return NULL;
@@ -64,14 +64,6 @@ int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f)
     f->n_ctx = n_ctx;
     f->n_over = n - n_ctx;
     return 0;
-}
-
-int request_model(struct server *s, const struct fields *b, struct fault *f)
-{
-    const char *name = field_text(b, F_model);
-    if (!name || !*name || !strcmp(name, s->name))
-        return 1;
-    return fault_set(f, 404, "model_not_found", "model", "there is no model \"%.100s\" here; this is \"%.100s\"", name, s->name);
 }
 
 /* ---------------------------------------------------------------- chats */
@@ -179,7 +171,7 @@ static char *render_template(const pith_template *t, const char *json, size_t *n
     }
 }
 
-char *request_render(struct server *s, const struct fields *b, size_t *n, int *flags, struct fault *f)
+char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f)
 {
     json_t *messages = b->v[F_messages] ? read_messages(b->v[F_messages], f) : NULL;
     int prompt = field_bool(b, F_add_generation_prompt);
@@ -189,7 +181,7 @@ char *request_render(struct server *s, const struct fields *b, size_t *n, int *f
             fault_set(f, 400, "missing_field", "messages", "messages is missing");
         return NULL;
     }
-    if (!s->template) {
+    if (!m->template) {
         *flags = PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL;
         text = render_plain(messages, prompt, n);
         if (!text)
@@ -207,7 +199,7 @@ char *request_render(struct server *s, const struct fields *b, size_t *n, int *f
     char *json = json_dumps(vars, JSON_COMPACT);
     json_decref(vars);
     if (json)
-        text = render_template(s->template, json, n, f);
+        text = render_template(m->template, json, n, f);
     else
         fault_memory(f);
     free(json);
@@ -216,7 +208,7 @@ char *request_render(struct server *s, const struct fields *b, size_t *n, int *f
 
 /* ---------------------------------------------------------------- sampling */
 
-static int take_bias(struct server *s, const json_t *bias, struct request *r, struct fault *f)
+static int take_bias(struct hosted *m, const json_t *bias, struct request *r, struct fault *f)
 {
     const char *key;
     json_t *v;
@@ -228,8 +220,8 @@ static int take_bias(struct server *s, const json_t *bias, struct request *r, st
         char *end;
         long long id = strtoll(key, &end, 10);
         double x = json_number_value(v);
-        if (*end || !*key || id < 0 || id >= s->info.n_vocab)
-            return fault_set(f, 400, "invalid_token", "logit_bias", "logit_bias: \"%.40s\" is no token, the vocabulary has 0..%d", key, s->info.n_vocab - 1);
+        if (*end || !*key || id < 0 || id >= m->info.n_vocab)
+            return fault_set(f, 400, "invalid_token", "logit_bias", "logit_bias: \"%.40s\" is no token, the vocabulary has 0..%d", key, m->info.n_vocab - 1);
         if (!json_is_number(v) || !(x >= -100 && x <= 100))
             return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias of token %lld is not a number from -100 to 100", id);
         list[r->sampler.n_logit_bias++] = (struct pith_logit_bias){(int32_t)id, x <= -100 ? -INFINITY : (float)x};
@@ -245,7 +237,7 @@ static uint64_t new_seed(void)
     return (x ^ (x >> 27)) >> 2;
 }
 
-static int take_sampler(struct server *s, const struct fields *b, struct request *r, struct fault *f)
+static int take_sampler(struct hosted *m, const struct fields *b, struct request *r, struct fault *f)
 {
     struct pith_sampler_params *p = &r->sampler;
     int64_t seed = field_int(b, F_seed), last_n = field_int(b, F_repeat_last_n), top_k = field_int(b, F_top_k);
@@ -275,10 +267,10 @@ static int take_sampler(struct server *s, const struct fields *b, struct request
     p->mirostat_eta = (float)field_real(b, F_mirostat_eta);
     if (b->v[F_samplers] && !(p->samplers = strdup(field_text(b, F_samplers))))
         return fault_memory(f);
-    if (b->v[F_logit_bias] && !take_bias(s, b->v[F_logit_bias], r, f))
+    if (b->v[F_logit_bias] && !take_bias(m, b->v[F_logit_bias], r, f))
         return 0;
     struct pith_error err = {0}; /* whatever the library refuses is told before the request waits */
-    pith_sampler *probe = pith_sampler_open(s->info.n_vocab, p, &err);
+    pith_sampler *probe = pith_sampler_open(m->info.n_vocab, p, &err);
     pith_sampler_close(probe);
     return probe || fault_from(f, &err, b->v[F_samplers] ? "samplers" : NULL);
 }
@@ -300,25 +292,25 @@ static int take_stops(const json_t *stop, struct request *r, struct fault *f)
     return r->stop || fault_memory(f);
 }
 
-static int open_grammar(struct server *s, pith_grammar_kind kind, const char *text, struct request *r, const char *field, struct fault *f)
+static int open_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, struct request *r, const char *field, struct fault *f)
 {
     struct pith_error err = {0};
-    r->grammar = pith_grammar_open(s->model, kind, text, text ? strlen(text) : 0, NULL, &err);
+    r->grammar = pith_grammar_open(m->model, kind, text, text ? strlen(text) : 0, NULL, &err);
     return r->grammar || fault_from(f, &err, field);
 }
 
-static int take_format(struct server *s, const struct fields *b, struct request *r, struct fault *f)
+static int take_format(struct hosted *m, const struct fields *b, struct request *r, struct fault *f)
 {
     const json_t *format = b->v[F_response_format];
     const char *type = json_string_value(json_object_get(format, "type"));
     if (b->v[F_grammar] && format)
         return fault_set(f, 400, "invalid_value", "grammar", "both grammar and response_format; wanted one of them");
     if (b->v[F_grammar])
-        return open_grammar(s, PITH_GRAMMAR_GBNF, field_text(b, F_grammar), r, "grammar", f);
+        return open_grammar(m, PITH_GRAMMAR_GBNF, field_text(b, F_grammar), r, "grammar", f);
     if (!format || (type && !strcmp(type, "text")))
         return 1;
     if (type && !strcmp(type, "json_object"))
-        return open_grammar(s, PITH_GRAMMAR_JSON, NULL, r, "response_format", f);
+        return open_grammar(m, PITH_GRAMMAR_JSON, NULL, r, "response_format", f);
     if (!type || strcmp(type, "json_schema"))
         return fault_set(f, 400, "invalid_value", "response_format", "response_format.type is not one of text, json_object, json_schema");
     json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
@@ -326,15 +318,15 @@ static int take_format(struct server *s, const struct fields *b, struct request 
         return fault_set(f, 400, "missing_field", "response_format", "response_format.json_schema.schema is missing");
     /* 15 digits: a bound of 16.9 stays 16.9 and does not become 16.899999999999999 */
     char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
-    int ok = text ? open_grammar(s, PITH_GRAMMAR_SCHEMA, text, r, "response_format", f) : fault_memory(f);
+    int ok = text ? open_grammar(m, PITH_GRAMMAR_SCHEMA, text, r, "response_format", f) : fault_memory(f);
     free(text);
     return ok;
 }
 
-int request_take(struct server *s, struct exchange *x, const struct fields *b, struct request *r, struct fault *f)
+int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f)
 {
-    double timeout = field_real(b, F_timeout), most = s->p.request_timeout;
-    if (!s->generate)
+    double timeout = field_real(b, F_timeout), most = m->server->p.request_timeout;
+    if (!m->generate)
         return fault_set(f, 400, "not_supported", "model", "this model makes embeddings, not text");
     r->n = (int)field_int(b, F_n);
     r->ignore_eos = field_bool(b, F_ignore_eos);
@@ -345,7 +337,7 @@ int request_take(struct server *s, struct exchange *x, const struct fields *b, s
         timeout = most;
     if (timeout > 0)
         r->deadline = exchange_began(x) + (int64_t)(1e9 * timeout);
-    return take_sampler(s, b, r, f) && (!b->v[F_stop] || take_stops(b->v[F_stop], r, f)) && take_format(s, b, r, f);
+    return take_sampler(m, b, r, f) && (!b->v[F_stop] || take_stops(b->v[F_stop], r, f)) && take_format(m, b, r, f);
 }
 
 static void *copy_of(const void *p, size_t n)

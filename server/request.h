@@ -5,17 +5,16 @@
 #include "scheduler.h"
 
 /* Text to tokens (malloc), NULL with *f. flags as pith_tokenize; `field` is named in errors. */
-int32_t *request_tokenize(struct server *s, const char *text, size_t n, int flags, int64_t *n_ids, const char *field, struct fault *f);
+int32_t *request_tokenize(struct hosted *m, const char *text, size_t n, int flags, int64_t *n_ids, const char *field, struct fault *f);
 /* Tokens from a JSON list (malloc), each within the vocabulary. */
-int32_t *request_ids(struct server *s, const json_t *list, int64_t *n_ids, const char *field, struct fault *f);
+int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const char *field, struct fault *f);
 /* The context contract: all n tokens fit, or context_length_exceeded with n_prompt, n_ctx, n_over. */
 int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f);
 /* The conversation of a body as the text of the model's template (malloc). *flags is how it is to be tokenized. */
-char *request_render(struct server *s, const struct fields *b, size_t *n, int *flags, struct fault *f);
+char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f);
 /* Everything but the prompt, by the fields that E_MADE endpoints share. */
-int request_take(struct server *s, struct exchange *x, const struct fields *b, struct request *r, struct fault *f);
+int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f);
 /* The same request for another prompt. NULL: out of memory. */
 struct request *request_clone(const struct request *r, struct fault *f);
-int request_model(struct server *s, const struct fields *b, struct fault *f); /* is it this server's? */
 
 #endif

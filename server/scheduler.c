@@ -28,12 +28,12 @@ int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
     for (int i = 0; i < n; i++)
         n_choices += r[i]->n;
     pthread_mutex_lock(&s->lock);
-    if (s->quit || atomic_load(&s->server->draining)) {
+    if (s->quit || atomic_load(&s->hosted->server->draining)) {
         fault_set(f, 503, "shutting_down", NULL, "the server is shutting down; ask another one");
         f->retry_after = 5;
-    } else if (s->n_waiting + n_choices > s->server->p.queue) {
+    } else if (s->n_waiting + n_choices > s->hosted->server->p.queue) {
         fault_set(f, 429, "queue_full", NULL, "%d choices are waiting and this request has %d; at most %d may wait; try again later",
-                  s->n_waiting, n_choices, s->server->p.queue);
+                  s->n_waiting, n_choices, s->hosted->server->p.queue);
         f->retry_after = 1 + s->n_waiting / (4 * s->parallel);
     } else {
         for (int i = 0; i < n; i++) {
@@ -138,14 +138,14 @@ static void observe_queue(struct sched *s)
 {
     int64_t used = 0, total = 0;
     int waiting = 0, running = 0;
-    for (int i = 0; i < tenants_count(s->server->tenants); i++)
-        for (struct branch *b = tenants_at(s->server->tenants, i)->first; b; b = b->next)
+    for (int i = 0; i < s->n_shares; i++)
+        for (struct branch *b = s->share[i].first; b; b = b->next)
             b->seq < 0 ? waiting++ : running++;
-    if (s->server->generate)
-        pith_cache_use(s->server->generate, &used, &total, NULL);
-    metrics_set(s->server->metrics, M_RUNNING, running);
-    metrics_set(s->server->metrics, M_WAITING, waiting);
-    metrics_set(s->server->metrics, M_CACHE_USED, total ? (double)used / (double)total : 0);
+    if (s->hosted->generate)
+        pith_cache_use(s->hosted->generate, &used, &total, NULL);
+    metrics_set(s->hosted->metrics, M_RUNNING, running);
+    metrics_set(s->hosted->metrics, M_WAITING, waiting);
+    metrics_set(s->hosted->metrics, M_CACHE_USED, total ? (double)used / (double)total : 0);
     pthread_mutex_lock(&s->lock);
     s->n_waiting = waiting;
     for (struct request *r = s->inbox; r; r = r->next)
@@ -163,10 +163,10 @@ static void observe_step(struct sched *s, double ns)
         double row = (ns - (s->n_decode && s->decode_ns < ns ? s->decode_ns : 0)) / n_prefill;
         s->row_ns = s->row_ns > 0 ? 0.7 * s->row_ns + 0.3 * row : row;
     }
-    metrics_observe(s->server->metrics, H_ITERATION, s->n_rows);
-    metrics_add(s->server->metrics, M_PROMPT_TOKENS, n_prefill);
-    metrics_add(s->server->metrics, M_STEPS, 1);
-    metrics_add(s->server->metrics, M_STEP_SECONDS, 1e-9 * ns);
+    metrics_observe(s->hosted->metrics, H_ITERATION, s->n_rows);
+    metrics_add(s->hosted->metrics, M_PROMPT_TOKENS, n_prefill);
+    metrics_add(s->hosted->metrics, M_STEPS, 1);
+    metrics_add(s->hosted->metrics, M_STEP_SECONDS, 1e-9 * ns);
 }
 
 static void deliver(struct sched *s)
@@ -177,12 +177,12 @@ static void deliver(struct sched *s)
         int64_t first = p->b ? p->b->n_fed : 0;
         if (p->b) {
             p->b->n_fed += p->n;
-            p->b->r->tenant->served += (double)p->n;
+            p->b->share->served += (double)p->n;
         }
         for (int64_t k = 0; k < p->n; k++, row++) {
             if (!s->want[row])
                 continue;
-            const float *logits = pith_logits(s->server->generate, out++);
+            const float *logits = pith_logits(s->hosted->generate, out++);
             if (!p->b)
                 continue; /* its request has ended since */
             if (first + k + 1 < p->b->r->n_prompt)
@@ -220,7 +220,7 @@ static void step(struct sched *s)
         batch.seq = s->row_seq;
         batch.want = s->want;
         began = clock_now();
-        st = pith_step(s->server->generate, &batch, &err);
+        st = pith_step(s->hosted->generate, &batch, &err);
     } while (st == PITH_NOMEM && make_room(s));
     if (st != PITH_OK) {
         fail_step(s, &err);
@@ -266,10 +266,11 @@ void sched_free(struct sched *s)
     free(s->want);
     free(s->part);
     free(s->seq);
+    free(s->share);
     free(s);
 }
 
-struct sched *sched_open(struct server *server, struct pith_error *err)
+struct sched *sched_open(struct hosted *m, struct pith_error *err)
 {
     struct sched *s = calloc(1, sizeof *s);
     if (!s) {
@@ -283,21 +284,23 @@ struct sched *sched_open(struct server *server, struct pith_error *err)
     pthread_cond_init(&s->wake, NULL);
     pthread_cond_init(&s->idle, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    s->server = server;
+    s->hosted = m;
     s->inbox_end = &s->inbox;
     s->embeds_end = &s->embeds;
-    s->parallel = server->p.parallel;
+    s->parallel = m->server->p.parallel;
     s->n_seq = server_sequences(s->parallel);
-    s->n_vocab = server->info.n_vocab;
-    s->n_ctx = server->generate ? pith_n_ctx(server->generate) : 0;
-    s->max_outputs = server->generate ? pith_max_outputs(server->generate) : 0;
+    s->n_vocab = m->info.n_vocab;
+    s->n_ctx = m->generate ? pith_n_ctx(m->generate) : 0;
+    s->max_outputs = m->generate ? pith_max_outputs(m->generate) : 0;
     s->n_batch = SERVER_BATCH;
     s->token = calloc((size_t)s->n_batch, sizeof *s->token);
     s->row_seq = calloc((size_t)s->n_batch, sizeof *s->row_seq);
     s->want = calloc((size_t)s->n_batch, sizeof *s->want);
     s->part = calloc((size_t)s->n_seq, sizeof *s->part);
     s->seq = calloc((size_t)s->n_seq, sizeof *s->seq);
-    if (!s->token || !s->row_seq || !s->want || !s->part || !s->seq || pthread_create(&s->thread, NULL, run, s)) {
+    s->n_shares = tenants_count(m->server->tenants);
+    s->share = calloc((size_t)s->n_shares, sizeof *s->share);
+    if (!s->token || !s->row_seq || !s->want || !s->part || !s->seq || !s->share || pthread_create(&s->thread, NULL, run, s)) {
         *err = (struct pith_error){PITH_NOMEM, "out of memory for the scheduler"};
         sched_free(s);
         return NULL;
@@ -322,9 +325,9 @@ void sched_stop(struct sched *s)
     s->quit = 1;
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
-    if (s->server->generate)
-        pith_cancel(s->server->generate);
-    if (s->server->embed)
-        pith_cancel(s->server->embed);
+    if (s->hosted->generate)
+        pith_cancel(s->hosted->generate);
+    if (s->hosted->embed)
+        pith_cancel(s->hosted->embed);
     pthread_join(s->thread, NULL);
 }

@@ -68,16 +68,14 @@ struct request {
 struct request *request_new(void);
 void request_free(struct request *r); /* NULL allowed */
 
-/* Who shares the machine: a key. Only the scheduler's thread touches what is behind the name. */
+/* Who shares the machine: a key. */
 struct tenant {
     char name[64], secret[192];
-    struct branch *first, *cursor; /* by priority, then arrival */
-    double served, pass;           /* tokens; with those of the step being composed */
-    int n_held;                    /* sequences */
+    int index; /* in the list of all */
 };
 
 struct sched;
-struct sched *sched_open(struct server *s, struct pith_error *err);
+struct sched *sched_open(struct hosted *m, struct pith_error *err);
 /* Takes all of them, or none. They are the scheduler's then, and may have ended when this returns. */
 int sched_submit(struct sched *s, struct request **r, int n, struct fault *f);
 /* fn(ctx) between two steps, on the thread that may use the sessions; waits for its end. 0: it has been stopped. */

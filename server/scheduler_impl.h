@@ -9,8 +9,9 @@
  * again are one thing: feed tokens [n_fed, n), and when the last one has been fed, sample the next. */
 struct branch {
     struct request *r;
+    struct share *share;
     int choice;
-    struct branch *next; /* of its tenant */
+    struct branch *next; /* of its share */
     uint64_t arrival;
     int32_t *token;
     int64_t n, cap, n_fed, n_made, n_told; /* n_told: prompt tokens whose logprobs have been told */
@@ -24,13 +25,19 @@ struct branch {
     int64_t last; /* when the last token came */
 };
 
+struct share { /* what a tenant has of this model */
+    struct branch *first, *cursor; /* by priority, then arrival */
+    double served, pass;           /* tokens; with those of the step being composed */
+    int n_held;                    /* sequences */
+};
+
 struct part { /* rows of one branch in a step */
     struct branch *b;
     int64_t n;
 };
 
 struct sched {
-    struct server *server;
+    struct hosted *hosted;
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows up to `awake` */
     pthread_cond_t wake, idle;
@@ -43,7 +50,9 @@ struct sched {
     struct request *all; /* that generate */
     struct request *embeds, **embeds_end;
     uint64_t arrivals;
-    double now; /* virtual time: `served` of the tenant chosen last */
+    struct share *share; /* [n_shares], one for each tenant */
+    int n_shares;
+    double now; /* virtual time: `served` of the share chosen last */
     int32_t n_ctx, n_vocab, n_batch, max_outputs, n_seq, parallel;
     struct branch **seq; /* [n_seq] */
     int n_held;
@@ -64,7 +73,7 @@ static inline int tells_prompt(const struct branch *b)
 
 /* branch.c */
 int branch_open(struct sched *s, struct request *r, int choice, struct pith_error *err);
-void branch_close(struct sched *s, struct branch *b); /* takes it out of its tenant's list, too */
+void branch_close(struct sched *s, struct branch *b); /* takes it out of its share's list, too */
 void branch_release(struct sched *s, struct branch *b); /* gives its sequence up */
 /* The next token of a part by the logits behind the last one fed; its branch may have ended then (NULL). */
 void branch_sample(struct sched *s, const struct part *p, const float *logits);

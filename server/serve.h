@@ -23,6 +23,11 @@
 
 #include "server.h"
 
+struct exchange; /* a request of HTTP and its answer (http.c) */
+struct tenant;   /* who asks (auth.c) */
+struct hosted;   /* a model on offer (models.c) */
+struct route;
+
 /* ---------------------------------------------------------------- errors */
 
 /* What goes wrong with a request. msg says what was found, what was wanted, what to do. */
@@ -64,22 +69,26 @@ struct fields {
     json_t *body; /* owned */
     const json_t *v[N_FIELDS]; /* NULL: absent or null */
 };
-/* Checks a body against the rows of an endpoint: names, types, ranges. */
-int fields_read(struct fields *f, unsigned endpoint, const char *p, size_t n, struct fault *fault);
+/* Checks the body of x against the rows of an endpoint: names, types, ranges. */
+int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault);
 void fields_free(struct fields *f);
 int64_t field_int(const struct fields *f, enum field_id id);  /* value, else default */
 double field_real(const struct fields *f, enum field_id id);
 int field_bool(const struct fields *f, enum field_id id);
 const char *field_text(const struct fields *f, enum field_id id); /* NULL: absent */
-json_t *fields_openapi(struct server *s); /* the served description of all endpoints */
+json_t *fields_openapi(void); /* the served description of all endpoints */
 json_t *fields_docs(unsigned endpoint);   /* rows as JSON */
 
 /* ---------------------------------------------------------------- exchanges (http.c) */
 
-struct exchange;
-struct tenant;
-
 const char *exchange_body(const struct exchange *x, size_t *n);
+/* The body as JSON, parsed once; the caller's (a reference). NULL with *f. By the thread that answers. */
+json_t *exchange_tree(struct exchange *x, struct fault *f);
+const char *exchange_query(const struct exchange *x); /* model of ?model=, "" */
+const struct route *exchange_route(const struct exchange *x);
+/* The model asked for, loaded and held until the handler returns; sched_submit holds it for its requests. NULL: *f says why. */
+struct hosted *exchange_model(struct exchange *x, struct fault *f);
+void exchange_give_model(struct exchange *x, struct hosted *m, const struct fault *why);
 struct server *exchange_server(const struct exchange *x);
 struct tenant *exchange_tenant(const struct exchange *x);
 const char *exchange_id(const struct exchange *x); /* "req-..." */
@@ -140,7 +149,29 @@ int tenants_have_keys(const struct tenants *t);
 /* By the key given (NULL: none). NULL: there is none such. Compares in constant time. */
 struct tenant *tenants_find(struct tenants *t, const char *key);
 int tenants_count(const struct tenants *t);
-struct tenant *tenants_at(struct tenants *t, int i);
+
+/* ---------------------------------------------------------------- models (models.c) */
+
+/* A model on offer. */
+struct hosted {
+    struct server *server;
+    char name[256];
+    struct metrics *metrics;
+    /* There while it is loaded and in use. */
+    pith_model *model;
+    pith_session *generate, *embed; /* either may be NULL */
+    const pith_template *template;  /* NULL: the plain fallback */
+    pith_template *own_template;
+    struct pith_model_info info;
+    struct sched *sched;
+    int64_t created;  /* seconds since 1970 */
+    int64_t n_blocks; /* pages of the cache */
+};
+struct hosted *models_default(struct server *s);
+/* By the name in a request; "" or NULL: the default one. NULL with *f. */
+struct hosted *models_find(struct server *s, const char *name, struct fault *f);
+/* On a thread of work: finds the model of x, then calls the handler of its route. */
+void models_handle(struct server *s, struct exchange *x);
 
 /* ---------------------------------------------------------------- the server (server.c) */
 
@@ -149,17 +180,8 @@ struct server {
     struct http *http;
     struct work *work;
     struct tenants *tenants;
-    struct metrics *metrics;
-    /* Set by server_give, then never again. */
-    pith_model *model;
-    pith_session *generate, *embed;
-    const pith_template *template; /* NULL: the plain fallback */
-    pith_template *own_template;
-    struct pith_model_info info;
-    char name[256];
-    struct sched *sched;
-    int64_t created;  /* seconds since 1970 */
-    int64_t n_blocks; /* pages of the cache */
+    struct hosted hosted;
+    int64_t created; /* seconds since 1970 */
     atomic_int ready, draining;
 };
 
