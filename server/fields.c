@@ -1,5 +1,6 @@
 /* fields.c -- bodies against fields.def: one table makes validation, documentation and the OpenAPI file. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,38 +91,59 @@ static int find(const char *name, unsigned endpoint)
     return -1;
 }
 
-int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault)
+static int read_members(struct fields *f, unsigned endpoint, const json_t *object, struct fault *fault)
 {
     const char *name;
     json_t *v;
+    json_object_foreach ((json_t *)(uintptr_t)object, name, v) {
+        int i = find(name, endpoint);
+        if (i < 0)
+            return fault_set(fault, 400, "unknown_field", name, "there is no field \"%.100s\" here; GET /docs lists them", name);
+        if (json_is_null(v))
+            continue;
+        if (!check(&rows[i], v, fault))
+            return 0;
+        f->v[i] = v;
+    }
+    return 1;
+}
+
+int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault)
+{
     memset(f, 0, sizeof *f);
     f->body = exchange_tree(x, fault);
     if (!f->body)
         return 0;
-    if (!json_is_object(f->body)) {
-        fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object", kind_of(f->body));
-        goto fail;
-    }
-    json_object_foreach (f->body, name, v) {
-        int i = find(name, endpoint);
-        if (i < 0) {
-            fault_set(fault, 400, "unknown_field", name, "there is no field \"%.100s\" here; GET /docs lists them", name);
-            goto fail;
-        }
-        if (json_is_null(v))
-            continue;
-        if (!check(&rows[i], v, fault))
-            goto fail;
-        f->v[i] = v;
-    }
-    return 1;
-fail:
-    fields_free(f);
+    int ok = json_is_object(f->body) || fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object", kind_of(f->body));
+    ok = ok && read_members(f, endpoint, f->body, fault);
+    if (!ok)
+        fields_free(f);
+    return ok;
+}
+
+int fields_nested(struct fields *f, enum field_id id, unsigned endpoint, struct fault *fault)
+{
+    char msg[sizeof fault->msg];
+    if (!f->v[id] || read_members(f, endpoint, f->v[id], fault))
+        return 1;
+    snprintf(msg, sizeof msg, "%s: %.400s", rows[id].name, fault->msg);
+    memcpy(fault->msg, msg, sizeof msg);
     return 0;
+}
+
+int fields_put(struct fields *f, enum field_id id, json_t *v, struct fault *fault)
+{
+    if (!f->put)
+        f->put = json_array();
+    if (!v || json_array_append_new(f->put, v))
+        return fault_memory(fault);
+    f->v[id] = v;
+    return 1;
 }
 
 void fields_free(struct fields *f)
 {
+    json_decref(f->put);
     json_decref(f->body);
     memset(f, 0, sizeof *f);
 }

@@ -4,60 +4,84 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTENT, REASONING, N_TEXTS };
-
-struct text {
-    char *p;
-    size_t n, cap, told;
-};
-
 struct message {
-    pith_chat_parser *parser; /* NULL: all is content */
-    struct text text[N_TEXTS];
-    json_t *calls;
-    size_t calls_told;
+    pith_chat_parser *parser; /* NULL: all is text */
+    struct part *part;
+    int n, cap, n_calls, at; /* at: all before it has been told */
 };
 
-static void put(struct text *t, const char *p, size_t n)
+static int put(struct part *p, const char *text, size_t n)
 {
     if (!n)
-        return;
-    if (t->cap - t->n < n) {
-        size_t cap = 2 * (t->n + n) + 64;
-        char *more = realloc(t->p, cap);
+        return 1;
+    if (p->cap - p->n < n) {
+        size_t cap = 2 * (p->n + n) + 64;
+        char *more = realloc(p->text, cap);
         if (!more)
-            return;
-        t->p = more;
-        t->cap = cap;
+            return 0;
+        p->text = more;
+        p->cap = cap;
     }
-    memcpy(t->p + t->n, p, n);
-    t->n += n;
+    memcpy(p->text + p->n, text, n);
+    p->n += n;
+    return 1;
+}
+
+/* The last part where it is of this kind, else a new one. NULL: out of memory. */
+static struct part *part_of(struct message *m, enum part_kind kind)
+{
+    if (m->n && m->part[m->n - 1].kind == kind && kind != PART_CALL)
+        return &m->part[m->n - 1];
+    if (m->n == m->cap) {
+        int cap = 2 * m->cap + 4;
+        struct part *more = realloc(m->part, (size_t)cap * sizeof *more);
+        if (!more)
+            return NULL;
+        m->part = more;
+        m->cap = cap;
+    }
+    m->part[m->n] = (struct part){.kind = kind, .index = m->n_calls};
+    return &m->part[m->n++];
+}
+
+static void forget_last(struct message *m)
+{
+    struct part *p = &m->part[--m->n];
+    free(p->text);
+    free(p->name);
+    free(p->id);
 }
 
 static void on_event(void *ctx, const struct pith_chat_event *e)
 {
+    static const enum part_kind kinds[] = {[PITH_CHAT_CONTENT] = PART_TEXT, [PITH_CHAT_REASONING] = PART_REASONING, [PITH_CHAT_CALL] = PART_CALL};
     struct message *m = ctx;
-    if (e->kind == PITH_CHAT_CALL)
-        json_array_append_new(m->calls, json_pack("{s:i, s:o, s:s, s:{s:o, s:o}}", "index", e->index, "id", json_text(e->id, strlen(e->id)), "type", "function", "function",
-                                                  "name", json_text(e->name, strlen(e->name)), "arguments", json_text(e->text, e->n_bytes)));
-    else
-        put(&m->text[e->kind == PITH_CHAT_REASONING ? REASONING : CONTENT], e->text, e->n_bytes);
+    struct part *p = part_of(m, kinds[e->kind]);
+    if (!p || !put(p, e->text, e->n_bytes) || p->kind != PART_CALL)
+        return;
+    p->name = strdup(e->name);
+    p->id = strdup(e->id);
+    if (p->name && p->id)
+        m->n_calls++;
+    else /* not half a call */
+        forget_last(m);
 }
 
-struct message *message_open(struct hosted *h, const json_t *tools, const char *prompt, size_t n, struct fault *f)
+struct message *message_open(struct hosted *h, const json_t *tools, const char *family, const char *prompt, size_t n, struct fault *f)
 {
     struct pith_error err = {0};
     struct pith_chat_params p = PITH_CHAT_PARAMS_INIT;
     struct message *m = calloc(1, sizeof *m);
     char *list = tools ? json_dumps(tools, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
-    if (!m || (tools && !list) || !(m->calls = json_array())) {
+    if (!m || (tools && !list)) {
         fault_memory(f);
         message_free(m);
         m = NULL;
-    } else if (h->template) {
+    } else if (h->template || family) {
         p.tools = list ? list : "[]";
         p.prompt = prompt;
         p.prompt_bytes = n;
+        p.family = family;
         p.on_event = on_event;
         p.ctx = m;
         m->parser = pith_chat_open(h->template, &p, &err);
@@ -76,58 +100,71 @@ void message_free(struct message *m)
     if (!m)
         return;
     pith_chat_close(m->parser);
-    for (int i = 0; i < N_TEXTS; i++)
-        free(m->text[i].p);
-    json_decref(m->calls);
+    while (m->n)
+        forget_last(m);
+    free(m->part);
     free(m);
 }
 
 void message_put(struct message *m, const char *text, size_t n)
 {
-    if (!m->parser)
-        put(&m->text[CONTENT], text ? text : "", n);
-    else if (text)
-        pith_chat_feed(m->parser, text, n, NULL);
-    else
-        pith_chat_finish(m->parser, NULL);
+    if (m->parser) {
+        text ? pith_chat_feed(m->parser, text, n, NULL) : pith_chat_finish(m->parser, NULL);
+        return;
+    }
+    struct part *p = n ? part_of(m, PART_TEXT) : NULL;
+    if (p)
+        put(p, text, n);
 }
 
-json_t *message_delta(struct message *m)
+const struct part *message_next(struct message *m, int *i, const char **fresh, size_t *n)
 {
-    static const char *const names[N_TEXTS] = {"content", "reasoning_content"};
-    json_t *d = json_object();
-    for (int i = 0; i < N_TEXTS; i++) {
-        struct text *t = &m->text[i];
-        if (t->told < t->n)
-            json_object_set_new(d, names[i], json_text(t->p + t->told, t->n - t->told));
-        t->told = t->n;
+    for (; m->at < m->n; m->at++) {
+        struct part *p = &m->part[m->at];
+        if (p->told == p->n)
+            continue;
+        *i = m->at;
+        *fresh = p->text + p->told;
+        *n = p->n - p->told;
+        p->told = p->n;
+        return p;
     }
-    if (m->calls_told < json_array_size(m->calls)) {
-        json_t *list = json_array();
-        for (; m->calls_told < json_array_size(m->calls); m->calls_told++)
-            json_array_append(list, json_array_get(m->calls, m->calls_told));
-        json_object_set_new(d, "tool_calls", list);
-    }
-    return d;
+    if (m->at)
+        m->at--; /* the last one may grow */
+    return NULL;
 }
 
-json_t *message_whole(struct message *m)
+int message_n_parts(const struct message *m)
 {
-    const struct text *c = &m->text[CONTENT], *r = &m->text[REASONING];
-    json_t *j = json_pack("{s:s}", "role", "assistant");
-    json_object_set_new(j, "content", !c->n && json_array_size(m->calls) ? json_null() : json_text(c->n ? c->p : "", c->n));
-    if (r->n)
-        json_object_set_new(j, "reasoning_content", json_text(r->p, r->n));
-    if (json_array_size(m->calls)) {
-        json_t *list = json_deep_copy(m->calls);
-        for (size_t i = 0; i < json_array_size(list); i++)
-            json_object_del(json_array_get(list, i), "index"); /* of pieces of a stream */
-        json_object_set_new(j, "tool_calls", list);
-    }
-    return j;
+    return m->n;
+}
+
+const struct part *message_part(const struct message *m, int i)
+{
+    return &m->part[i];
 }
 
 int message_n_calls(const struct message *m)
 {
-    return (int)json_array_size(m->calls);
+    return m->n_calls;
+}
+
+int message_has(const struct message *m, enum part_kind kind)
+{
+    for (int i = 0; i < m->n; i++)
+        if (m->part[i].kind == kind)
+            return 1;
+    return 0;
+}
+
+json_t *message_text(const struct message *m, enum part_kind kind)
+{
+    struct part all = {0};
+    int ok = 1;
+    for (int i = 0; ok && i < m->n; i++)
+        if (m->part[i].kind == kind)
+            ok = put(&all, m->part[i].text, m->part[i].n);
+    json_t *j = ok ? json_text(all.n ? all.text : "", all.n) : NULL;
+    free(all.text);
+    return j;
 }

@@ -1,17 +1,31 @@
-/* message.h -- the answer of a chat taken apart while it is made: content, reasoning, tool calls. What is new since the last look is a delta in
- * OpenAI's form, which other APIs translate. Used by one thread at a time. */
+/* message.h -- the answer of a chat taken apart while it is made: a list of parts in the order in which the model said them, each text, reasoning
+ * or a tool call. APIs write what is new of it in their own JSON. Used by one thread at a time. */
 #ifndef PITH_SERVER_MESSAGE_H
 #define PITH_SERVER_MESSAGE_H
 
 #include "serve.h"
 
+enum part_kind { PART_TEXT, PART_REASONING, PART_CALL };
+struct part {
+    enum part_kind kind;
+    int index;      /* of a call: which one */
+    char *name, *id; /* of a call */
+    char *text;     /* [n]; of a call: its arguments, a JSON object, whole from the beginning */
+    size_t n, cap, told;
+};
+
 struct message;
-/* For the conversation rendered as `prompt`; tools may be NULL. A model without a template has an answer that is all content. */
-struct message *message_open(struct hosted *h, const json_t *tools, const char *prompt, size_t n, struct fault *f);
+/* For the conversation rendered as `prompt`; tools may be NULL. family as pith_chat_params. A model without a template has an answer that is
+ * all text, but where a family is named. */
+struct message *message_open(struct hosted *h, const json_t *tools, const char *family, const char *prompt, size_t n, struct fault *f);
 void message_free(struct message *m); /* NULL allowed */
 void message_put(struct message *m, const char *text, size_t n); /* NULL: it has ended */
-json_t *message_delta(struct message *m); /* {"content", "reasoning_content", "tool_calls"}, each where it has grown; the caller's */
-json_t *message_whole(struct message *m); /* {"role", "content", ...} */
+/* The next part that has grown since this was asked last, its number and what it has grown by. NULL: none. */
+const struct part *message_next(struct message *m, int *i, const char **fresh, size_t *n);
+int message_n_parts(const struct message *m);
+const struct part *message_part(const struct message *m, int i);
 int message_n_calls(const struct message *m);
+json_t *message_text(const struct message *m, enum part_kind kind); /* all parts of a kind as one text */
+int message_has(const struct message *m, enum part_kind kind);
 
 #endif

@@ -169,6 +169,14 @@ static void observe_step(struct sched *s, double ns)
     metrics_add(s->hosted->metrics, M_STEP_SECONDS, 1e-9 * ns);
 }
 
+static void tell_progress(struct branch *b)
+{
+    struct request *r = b->r;
+    struct progress p = {b->n_fed, r->n_prompt, r->figures.n_cached, clock_now() - r->started};
+    if (r->progress && !b->choice && !b->n_made)
+        r->on_event(r, &(struct event){.kind = EV_PROGRESS, .progress = &p});
+}
+
 static void deliver(struct sched *s)
 {
     int row = 0, out = 0;
@@ -178,6 +186,7 @@ static void deliver(struct sched *s)
         if (p->b) {
             p->b->n_fed += p->n;
             p->b->share->served += (double)p->n;
+            tell_progress(p->b);
         }
         for (int64_t k = 0; k < p->n; k++, row++) {
             if (!s->want[row])

@@ -12,9 +12,14 @@ struct token_info {
     const struct pith_logprob *top;
     int n_top;
 };
+struct progress { /* of a prompt */
+    int64_t n, n_prompt, n_cached; /* tokens computed so far, the cached ones among them */
+    int64_t ns;                    /* since its first step */
+};
 enum event_kind {
     EV_PROMPT,    /* with n_logprobs and echo: token i of the prompt */
     EV_TEXT,      /* text that may be shown; with a token that was made, or without (text held back until now) */
+    EV_PROGRESS,  /* with `progress`: a step has computed more of the prompt */
     EV_CHOICE,    /* a choice has ended */
     EV_EMBEDDING, /* of input `choice` */
     /* The last one of a request is one of these; the request is freed behind it. */
@@ -34,6 +39,7 @@ struct event {
     const float *vector;
     int32_t n_vector;
     const struct fault *fault;
+    const struct progress *progress;
 };
 
 /* One prompt and its choices, or inputs to be embedded. All it points to is the request's own. */
@@ -49,6 +55,7 @@ struct request {
     int n_logprobs;      /* -1: none (a whole pass over the logits less); 0: the token's own alone */
     int rank;            /* logprob_sum is wanted */
     int echo;            /* tell the logprobs of the prompt, too */
+    int progress;        /* tell how far the prompt is */
     pith_grammar *grammar;
     int priority;        /* lower comes first, among requests of one key */
     int64_t deadline;    /* clock_now(), 0: none */

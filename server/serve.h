@@ -67,10 +67,15 @@ enum field_id {
 };
 struct fields {
     json_t *body; /* owned */
+    json_t *put;  /* a list of what fields_put took */
     const json_t *v[N_FIELDS]; /* NULL: absent or null */
 };
 /* Checks the body of x against the rows of an endpoint: names, types, ranges. */
 int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault);
+/* The members of the object that field `id` is, by the rows of an endpoint of their own. */
+int fields_nested(struct fields *f, enum field_id id, unsigned endpoint, struct fault *fault);
+/* As if the body had said so; takes v (NULL: out of memory), which is not checked. */
+int fields_put(struct fields *f, enum field_id id, json_t *v, struct fault *fault);
 void fields_free(struct fields *f);
 int64_t field_int(const struct fields *f, enum field_id id);  /* value, else default */
 double field_real(const struct fields *f, enum field_id id);

@@ -1,0 +1,376 @@
+/* answer.c -- see answer.h. */
+#include "answer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { PROMPTS_MAX = 1024 };
+
+static void answer_free(struct answer *a)
+{
+    if (a->dialect->close)
+        a->dialect->close(a);
+    for (int i = 0; a->choice && i < a->n_prompts * a->per_prompt; i++) {
+        struct choice *h = &a->choice[i];
+        message_free(h->message);
+        free(h->text);
+        free(h->stopped_by);
+        json_decref(h->tokens);
+        for (int k = 0; k < 4; k++)
+            json_decref(h->lp[k]);
+    }
+    for (int i = 0; a->prompt && i < a->n_prompts; i++)
+        free(a->prompt[i].ids);
+    pith_stream_close(a->pieces);
+    free(a->lead);
+    free(a->choice);
+    free(a->prompt);
+    free(a->requests);
+    exchange_drop(a->x);
+    free(a);
+}
+
+/* ---------------------------------------------------------------- JSON that APIs share */
+
+json_t *answer_piece(struct answer *a, int32_t id, json_t **bytes)
+{
+    char buf[512];
+    size_t n = 0, more = 0;
+    const char *text = pith_stream_put(a->pieces, id, &n);
+    n = n < sizeof buf ? n : sizeof buf;
+    memcpy(buf, text, n);
+    text = pith_stream_put(a->pieces, -1, &more);
+    more = more < sizeof buf - n ? more : sizeof buf - n;
+    memcpy(buf + n, text, more);
+    n += more;
+    if (!n) {
+        int64_t len = pith_detokenize(a->m->model, &id, 1, PITH_RENDER_SPECIAL, buf, sizeof buf, NULL);
+        n = len < 0 ? 0 : len < (int64_t)sizeof buf ? (size_t)len : sizeof buf;
+    }
+    if (bytes) {
+        *bytes = json_array();
+        for (size_t i = 0; i < n; i++)
+            json_array_append_new(*bytes, json_integer((unsigned char)buf[i]));
+    }
+    return json_text(buf, n);
+}
+
+json_t *answer_real(float logprob)
+{
+    return json_real(logprob >= -9999 ? (double)logprob : -9999.0);
+}
+
+static json_t *one_token(struct answer *a, int32_t id, float logprob)
+{
+    json_t *bytes = NULL, *text = answer_piece(a, id, &bytes);
+    return json_pack("{s:o, s:o, s:o}", "token", text, "logprob", answer_real(logprob), "bytes", bytes);
+}
+
+json_t *answer_token(struct answer *a, const struct token_info *t)
+{
+    json_t *j = one_token(a, t->id, t->logprob), *top = json_array();
+    for (int i = 0; i < t->n_top; i++)
+        json_array_append_new(top, one_token(a, t->top[i].id, t->top[i].logprob));
+    json_object_set_new(j, "top_logprobs", top);
+    return j;
+}
+
+json_t *answer_take_tokens(struct choice *h)
+{
+    json_t *list = json_array_size(h->tokens) ? h->tokens : NULL;
+    if (list)
+        h->tokens = json_array();
+    return list;
+}
+
+json_t *progress_json(const struct progress *p)
+{
+    return json_pack("{s:I, s:I, s:I, s:f}", "total", (json_int_t)p->n_prompt, "processed", (json_int_t)p->n, "cache", (json_int_t)p->n_cached, "time_ms",
+                     1e-6 * (double)p->ns);
+}
+
+void answer_send(struct answer *a, const char *event, json_t *j)
+{
+    char *text = j ? json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL, *line = NULL;
+    size_t n;
+    FILE *out = text ? open_memstream(&line, &n) : NULL;
+    json_decref(j);
+    if (out) {
+        if (event)
+            fprintf(out, "event: %s\n", event);
+        fprintf(out, a->dialect->lines ? "%s\n" : "data: %s\n\n", text);
+        if (!fclose(out)) /* in one piece: a pulse may come between any two */
+            exchange_write(a->x, line, n);
+    }
+    free(line);
+    free(text);
+}
+
+int answer_keep(struct choice *h, const char *p, size_t n)
+{
+    if (!n)
+        return 1;
+    if (h->cap_text - h->n_text < n) {
+        size_t cap = 2 * (h->n_text + n) + 64;
+        char *more = realloc(h->text, cap);
+        if (!more)
+            return 0;
+        h->text = more;
+        h->cap_text = cap;
+    }
+    memcpy(h->text + h->n_text, p, n);
+    h->n_text += n;
+    return 1;
+}
+
+/* ---------------------------------------------------------------- events */
+
+static void on_text(struct answer *a, int i, const struct event *e)
+{
+    struct choice *h = &a->choice[i];
+    if (e->token && h->tokens)
+        json_array_append_new(h->tokens, answer_token(a, e->token));
+    if (h->message && e->n_text)
+        message_put(h->message, e->text, e->n_text);
+    else if (!h->message && !a->stream)
+        answer_keep(h, e->text, e->n_text);
+    a->dialect->grown(a, i, e);
+}
+
+static void on_choice(struct answer *a, int i, const struct event *e)
+{
+    struct choice *h = &a->choice[i];
+    h->reason = e->reason;
+    h->mean = e->i ? e->logprob_sum / (double)e->i : 0;
+    h->stopped_by = e->stopped_by ? strdup(e->stopped_by) : NULL;
+    if (h->message) {
+        message_put(h->message, NULL, 0);
+        if (message_n_calls(h->message) && !strcmp(e->reason, "stop"))
+            h->reason = "tool_calls";
+    }
+    if (a->stream && a->dialect->ended)
+        a->dialect->ended(a, i);
+}
+
+static void fail(struct answer *a, const struct fault *f)
+{
+    if (a->failed++)
+        return;
+    if (!a->stream || exchange_begin(a->x, f->http, "application/json", 0, NULL))
+        exchange_fault(a->x, f);
+    else
+        a->dialect->fail(a, f);
+}
+
+static void on_event(struct request *r, const struct event *e)
+{
+    struct prompt *p = r->ctx;
+    struct answer *a = p->a;
+    int i = p->base + e->choice;
+    switch (e->kind) {
+    case EV_PROMPT:
+        a->dialect->prompt(a, p, e);
+        return;
+    case EV_PROGRESS:
+        if (a->stream && a->dialect->progress)
+            a->dialect->progress(a, e->progress);
+        return;
+    case EV_TEXT:
+        on_text(a, i, e);
+        return;
+    case EV_CHOICE:
+        on_choice(a, i, e);
+        return;
+    case EV_EMBEDDING:
+        return;
+    case EV_DONE:
+        a->n_prompt += r->n_prompt;
+        a->n_cached += r->figures.n_cached;
+        a->n_made += r->figures.n_made;
+        break;
+    case EV_FAILED:
+        fail(a, e->fault);
+        break;
+    }
+    r->figures.n_prompt = r->n_prompt;
+    a->figures = r->figures;
+    exchange_figures(a->x, &r->figures);
+    if (--a->n_left)
+        return;
+    if (!a->failed)
+        a->dialect->finish(a);
+    answer_free(a);
+}
+
+/* ---------------------------------------------------------------- prompts */
+
+static int add_text(struct answer *a, struct prompt *p, const char *text, size_t n, int flags, const char *field, struct fault *f)
+{
+    p->ids = request_tokenize(a->m, text, n, flags, &p->n_ids, field, f);
+    return p->ids && request_fits(p->n_ids, pith_n_ctx(a->m->generate), field, f);
+}
+
+static int add_prompt(struct answer *a, struct prompt *p, const json_t *v, struct fault *f)
+{
+    if (json_is_string(v))
+        return add_text(a, p, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, "prompt", f);
+    if (!json_is_array(v))
+        return fault_set(f, 400, "wrong_type", "prompt", "prompt is neither a text, nor a list of tokens, nor a list of either");
+    p->ids = request_ids(a->m, v, &p->n_ids, "prompt", f);
+    return p->ids && request_fits(p->n_ids, pith_n_ctx(a->m->generate), "prompt", f);
+}
+
+/* The prompt of a conversation, and who reads its answers. */
+static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
+{
+    size_t n, n_lead = a->lead ? strlen(a->lead) : 0;
+    int flags;
+    char *text = request_render(a->m, b, &n, &flags, f), *more = text ? realloc(text, n + n_lead + 1) : NULL;
+    const char *choice = json_string_value(b->v[F_tool_choice]);
+    const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
+    if (text && !more)
+        fault_memory(f);
+    text = more ? more : text;
+    if (more && n_lead)
+        memcpy(text + n, a->lead, n_lead);
+    int ok = more && add_text(a, &a->prompt[0], text, n + n_lead, flags, "messages", f);
+    for (int i = 0; ok && i < a->per_prompt; i++) {
+        struct message *m = a->choice[i].message = message_open(a->m, tools, a->family, text, n + (a->lead_is_said ? 0 : n_lead), f);
+        ok = m != NULL;
+        if (ok && a->lead_is_said && n_lead)
+            message_put(m, a->lead, n_lead);
+    }
+    free(text);
+    return ok;
+}
+
+static int take_prompts(struct answer *a, const struct fields *b, struct fault *f)
+{
+    const json_t *v = a->chat ? NULL : b->v[F_prompt];
+    int several = json_is_array(v) && (json_is_string(json_array_get(v, 0)) || json_is_array(json_array_get(v, 0)));
+    size_t n = several ? json_array_size(v) : 1;
+    if (!a->chat && !v)
+        return fault_set(f, 400, "missing_field", "prompt", "prompt is missing");
+    if (n > PROMPTS_MAX)
+        return fault_set(f, 400, "out_of_range", "prompt", "prompt has %zu prompts, at most %d are taken", n, PROMPTS_MAX);
+    a->prompt = calloc(n, sizeof *a->prompt);
+    a->choice = calloc(n * (size_t)a->per_prompt, sizeof *a->choice);
+    a->requests = calloc(n, sizeof(struct request *));
+    if (!a->prompt || !a->choice || !a->requests)
+        return fault_memory(f);
+    a->n_prompts = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        a->prompt[i].a = a;
+        a->prompt[i].base = (int)i * a->per_prompt;
+    }
+    if (a->chat)
+        return take_chat(a, b, f);
+    for (size_t i = 0; i < n; i++)
+        if (!add_prompt(a, &a->prompt[i], several ? json_array_get(v, i) : v, f))
+            return 0;
+    return 1;
+}
+
+/* ---------------------------------------------------------------- requests */
+
+static int take(struct answer *a, struct fields *b, struct request *r, struct fault *f)
+{
+    a->n = (int)field_int(b, F_n);
+    a->per_prompt = a->n;
+    a->logprobs = -1;
+    if (!a->dialect->take(a, b, r, f) || !request_take(a->m, a->x, b, r, f))
+        return 0;
+    r->n = a->per_prompt;
+    r->n_logprobs = a->logprobs;
+    r->progress = a->progress && a->stream;
+    if (!take_prompts(a, b, f))
+        return 0;
+    for (int i = 0; a->chat && a->logprobs >= 0 && i < a->per_prompt; i++)
+        a->choice[i].tokens = json_array();
+    a->pieces = pith_stream_open(a->m->model, NULL);
+    if (!a->pieces)
+        return fault_memory(f);
+    pith_stream_continue(a->pieces);
+    return !a->dialect->ready || a->dialect->ready(a, b, f);
+}
+
+/* One request per prompt; r is the first one's. */
+static int make_requests(struct answer *a, struct request *r, struct fault *f)
+{
+    for (int i = 0; i < a->n_prompts; i++) {
+        struct prompt *p = &a->prompt[i];
+        struct request *q = a->requests[i] = i ? request_clone(r, f) : r;
+        if (!q)
+            return 0;
+        q->prompt = malloc((size_t)p->n_ids * sizeof *q->prompt);
+        q->n_prompt = p->n_ids;
+        q->ctx = p;
+        q->on_event = on_event;
+        if (!q->prompt)
+            return fault_memory(f);
+        memcpy(q->prompt, p->ids, (size_t)p->n_ids * sizeof *q->prompt);
+    }
+    return 1;
+}
+
+static int submit(struct answer *a, struct fields *b, struct fault *f)
+{
+    struct request *r = request_new();
+    if (!r)
+        return fault_memory(f);
+    const struct dialect *d = a->dialect;
+    int made = 0, ok = take(a, b, r, f);
+    if (ok) {
+        made = 1;
+        ok = make_requests(a, r, f);
+    }
+    a->n_left = a->n_prompts;
+    struct exchange *x = a->x;
+    int stream = a->stream;
+    exchange_hold(x); /* a may be gone behind sched_submit */
+    if (ok && stream && d->begin)
+        d->begin(a); /* into the buffer: nothing is sent before the answer has begun */
+    ok = ok && sched_submit(a->m->sched, a->requests, a->n_prompts, f);
+    if (ok && stream)
+        exchange_begin(x, 200, d->type, 1, d->pulse);
+    exchange_drop(x);
+    if (!ok) {
+        for (int i = 0; made && i < a->n_prompts; i++)
+            request_free(a->requests[i]);
+        if (!made)
+            request_free(r);
+    }
+    return ok;
+}
+
+void answer_make(struct exchange *x, const struct dialect *d)
+{
+    struct fault f = {0};
+    struct fields b;
+    struct hosted *m = exchange_model(x, &f);
+    struct answer *a = m ? calloc(1, d->size) : NULL;
+    int ok = 0;
+    if (m && !a) {
+        fault_memory(&f);
+    } else if (m && fields_read(&b, d->endpoint, x, &f)) {
+        exchange_hold(x);
+        a->x = x;
+        a->m = m;
+        a->dialect = d;
+        a->chat = 1;
+        a->per_prompt = 1;
+        a->created = (int64_t)time(NULL);
+        snprintf(a->id, sizeof a->id, "%s%s", d->id, exchange_id(x));
+        ok = submit(a, &b, &f);
+        fields_free(&b);
+        if (!ok)
+            answer_free(a);
+    } else {
+        free(a);
+    }
+    if (!ok)
+        exchange_fault(x, &f);
+    exchange_drop(x);
+}

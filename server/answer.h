@@ -1,0 +1,86 @@
+/* answer.h -- the way from a body to an answer, as far as all APIs that make text share it.
+ *
+ *     fields --take--> fields all share --> prompts --> requests ~~> events --> texts, parts of messages, counts --> JSON of the API
+ *            dialect                     answer.c    scheduler             answer.c                        dialect
+ *
+ * A body is one or more prompts, each a request of its own with `per_prompt` choices; choice k of prompt i is number i * per_prompt + k. A
+ * conversation is one prompt by the model's template, and each of its choices a message (message.h). A dialect is a table of what its API says
+ * otherwise; its functions are called on the scheduler's thread once the requests are submitted, so an answer needs no lock. */
+#ifndef PITH_SERVER_ANSWER_H
+#define PITH_SERVER_ANSWER_H
+
+#include "message.h"
+#include "request.h"
+
+struct choice {
+    struct message *message; /* of a conversation */
+    char *text;              /* [n_text] of a prompt: kept for a whole answer */
+    size_t n_text, cap_text;
+    json_t *tokens; /* log-probabilities that nobody has told: answer_token of each; NULL: not asked for */
+    json_t *lp[4];  /* the same as completions have it: tokens, token_logprobs, top_logprobs, text_offset */
+    int64_t offset; /* characters of that */
+    const char *reason; /* NULL: it goes on; "stop", "length", "tool_calls" */
+    char *stopped_by;   /* the stop text, NULL: none */
+    double mean;        /* log-probability of a token */
+    int told;           /* the dialect's */
+};
+
+struct answer {
+    struct exchange *x;
+    struct hosted *m;
+    const struct dialect *dialect;
+    int chat, stream, logprobs, progress; /* logprobs: -1 none */
+    int n, per_prompt, n_prompts, n_left, failed;
+    int64_t created; /* seconds */
+    int64_t n_prompt, n_cached, n_made;
+    struct figures figures; /* of the last request */
+    char id[64];
+    char *lead;         /* what a message is made to begin with, behind the prompt; NULL: nothing */
+    int lead_is_said;   /* it belongs to the message */
+    const char *family; /* of calls, where it is not the template's */
+    pith_stream *pieces; /* texts of single tokens */
+    struct choice *choice; /* [n_prompts * per_prompt] */
+    struct prompt *prompt; /* [n_prompts] */
+    struct request **requests;
+};
+struct prompt {
+    struct answer *a;
+    int base; /* its first choice */
+    int32_t *ids;
+    int64_t n_ids;
+};
+
+struct dialect {
+    unsigned endpoint;        /* of fields.def */
+    size_t size;              /* of its own struct, which begins with struct answer */
+    const char *id;           /* how its ids begin */
+    const char *type, *pulse; /* of a stream */
+    int lines;                /* a stream has JSON lines, not server-sent events */
+    /* What it says otherwise becomes fields that all share (fields_put); what it has besides is kept in its own struct. */
+    int (*take)(struct answer *a, struct fields *b, struct request *r, struct fault *f);
+    int (*ready)(struct answer *a, const struct fields *b, struct fault *f); /* prompts are tokens; NULL: nothing to do */
+    void (*begin)(struct answer *a);                                          /* of a stream, before anything is made; NULL */
+    void (*prompt)(struct answer *a, const struct prompt *p, const struct event *e); /* with echo: a token of it; NULL */
+    void (*grown)(struct answer *a, int choice, const struct event *e);       /* there is a token, or text */
+    void (*ended)(struct answer *a, int choice);                              /* in a stream; NULL */
+    void (*finish)(struct answer *a); /* all have: the whole answer, or the end of a stream; ends the exchange */
+    void (*fail)(struct answer *a, const struct fault *f);                    /* in the middle of a stream, likewise */
+    void (*progress)(struct answer *a, const struct progress *p);             /* in a stream; NULL */
+    void (*close)(struct answer *a);                                          /* frees what is its own; NULL */
+};
+
+/* Answers x, now or later, and drops it. */
+void answer_make(struct exchange *x, const struct dialect *d);
+/* One event of a stream; `event` is its name (NULL: none), j is taken. */
+void answer_send(struct answer *a, const char *event, json_t *j);
+/* Text of a prompt's choice. 0: out of memory. */
+int answer_keep(struct choice *h, const char *p, size_t n);
+/* What a token adds to a text; control tokens as they are written. *bytes (NULL allowed): as a list of numbers. */
+json_t *answer_piece(struct answer *a, int32_t id, json_t **bytes);
+/* {"token", "logprob", "bytes", "top_logprobs"} */
+json_t *answer_token(struct answer *a, const struct token_info *t);
+json_t *answer_real(float logprob); /* JSON has no infinity: -9999 */
+json_t *progress_json(const struct progress *p);
+json_t *answer_take_tokens(struct choice *h); /* the list so far, NULL: none; a new one begins */
+
+#endif
