@@ -63,7 +63,7 @@ static void check_pages(const pith_session *s)
     uint64_t bytes = 0;
     for (int g = 0; g < c->n_groups; g++) {
         const struct cache_group *p = &c->group[g];
-        int32_t *refs = calloc((size_t)p->n_pages, sizeof *refs), n_free = 0, held = 0;
+        int32_t *refs = calloc((size_t)p->n_made + 1, sizeof *refs), n_free = 0, held = 0;
         for (int32_t q = 0; q < c->n_seq; q++)
             for (int32_t i = 0; i < c->cap_pages; i++)
                 if (c->seq[q].pages[g][i] >= 0)
@@ -78,7 +78,8 @@ static void check_pages(const pith_session *s)
             CHECK_MSG(refs[i] == p->refs[i], "page %d is counted %d times, used %d", i, p->refs[i],
                       refs[i]);
         }
-        CHECK(n_free == p->n_free && p->n_made <= p->n_pages && held == s->store.held[g]);
+        CHECK(n_free == p->n_free && p->n_made <= p->n_pages + p->n_spare &&
+              held == s->store.held[g]);
         bytes += (uint64_t)held * (uint64_t)p->page_bytes;
         free(refs);
     }
@@ -304,17 +305,21 @@ static void test_reuse(void)
     REQUIRE(s, "no session");
     for (int32_t i = 0; i < N; i++)
         token[i] = (i * 5) % N_VOCAB;
-    CHECK(pith_reuse(s, 0, token, N, &kept, &err) == PITH_OK && kept == 0 && pith_length(s, 0) == 0);
+    CHECK(pith_reuse(s, 0, token, N, &kept, &err) == PITH_OK && kept == 0 &&
+          pith_length(s, 0) == 0);
     CHECK(pith_cache_use(s, &used, &total, &err) == PITH_OK && used == 0 && total >= N);
     CHECK(pith_feed(s, 0, token, N, &err) == PITH_OK);
     CHECK(pith_cache_use(s, &used, &total, &err) == PITH_OK && used == 256);
-    CHECK(pith_reuse(s, 1, token, N, &kept, &err) == PITH_OK && kept == 192 && pith_length(s, 1) == 192);
+    CHECK(pith_reuse(s, 1, token, N, &kept, &err) == PITH_OK && kept == 192 &&
+          pith_length(s, 1) == 192);
     CHECK(pith_cache_use(s, &then, &total, &err) == PITH_OK && then == used);
     CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK && pith_truncate(s, 1, 0, &err) == PITH_OK);
     CHECK(pith_cache_use(s, &used, &total, &err) == PITH_OK && used == 0);
     token[5] = N_VOCAB;
-    CHECK(pith_reuse(s, 1, token, N, &kept, &err) == PITH_RANGE && pith_reuse(s, 2, token, 1, &kept, &err) == PITH_RANGE);
-    CHECK(pith_reuse(NULL, 0, token, 1, NULL, NULL) == PITH_RANGE && pith_cache_use(s, NULL, &total, NULL) == PITH_RANGE);
+    CHECK(pith_reuse(s, 1, token, N, &kept, &err) == PITH_RANGE &&
+          pith_reuse(s, 2, token, 1, &kept, &err) == PITH_RANGE);
+    CHECK(pith_reuse(NULL, 0, token, 1, NULL, NULL) == PITH_RANGE &&
+          pith_cache_use(s, NULL, &total, NULL) == PITH_RANGE);
     pith_session_close(s);
     pith_model_close(m);
 }
@@ -339,9 +344,11 @@ static void test_loaded_is_not_published(void)
     CHECK_MSG(pith_load_memory(other, 0, image, n, &err) == PITH_OK, "%s", err.msg);
     CHECK(pith_feed(other, 0, token + N - 64, 64, &err) == PITH_OK);
     CHECK(pith_prefix(other, 1, token, N, &kept, &err) == PITH_OK && kept == 0);
-    CHECK(pith_prefix(s, 1, token, N, &kept, &err) == PITH_OK && kept == 128); /* its own is shared */
+    CHECK(pith_prefix(s, 1, token, N, &kept, &err) == PITH_OK &&
+          kept == 128); /* its own is shared */
     CHECK(pith_prefix(other, 0, token + 1, N - 1, &kept, &err) == PITH_OK && kept == 0);
-    CHECK(pith_prefix(other, 1, token + 1, N - 1, &kept, &err) == PITH_OK && kept == 192); /* computed since */
+    CHECK(pith_prefix(other, 1, token + 1, N - 1, &kept, &err) == PITH_OK &&
+          kept == 192); /* computed since */
     check_pages(other);
     free(image);
     pith_session_close(s);

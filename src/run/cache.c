@@ -64,30 +64,37 @@ static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *
     return PITH_OK;
 }
 
-/* Most pages of a group: all tokens, one partial page per sequence; with a window what rows in flight, the window before them and the
- * window before a failed step can need. */
+/* Most pages of a sequence: a context; with a window what rows in flight, the window before them and the window before a failed step can
+ * need. */
+static int64_t sequence_limit(const struct cache_group *g, const struct cache_params *p)
+{
+    int64_t all = (p->n_ctx + STEP_PAGE - 1) / STEP_PAGE;
+    int64_t seen = (2 * (int64_t)g->window + p->n_batch) / STEP_PAGE + 4;
+    return g->window && seen < all ? seen : all;
+}
+
+/* Of a group: all tokens and one partial page per sequence, or that. */
 static int64_t page_limit(const struct cache_group *g, const struct cache_params *p)
 {
     int64_t all = (p->n_tokens + STEP_PAGE - 1) / STEP_PAGE + p->n_seq;
-    if (!g->window)
-        return all;
-    int64_t seq = (2 * (int64_t)g->window + p->n_batch) / STEP_PAGE + 4;
-    return seq * p->n_seq < all ? seq * p->n_seq : all;
+    int64_t each = sequence_limit(g, p) * p->n_seq;
+    return g->window && each < all ? each : all;
 }
 
 static pith_status make_pool(struct cache_group *g, const struct cache_params *p, int64_t stored,
                              struct pith_error *err)
 {
-    int64_t n = page_limit(g, p) + stored;
-    uint64_t bytes;
-    if (n > INT32_MAX / 2 || size_mul((uint64_t)n, (uint64_t)g->page_bytes, &bytes) ||
+    int64_t n = page_limit(g, p) + stored, spare = p->state_bytes ? 0 : sequence_limit(g, p);
+    uint64_t bytes, most = (uint64_t)(n + spare);
+    if (n > INT32_MAX / 4 || size_mul(most, (uint64_t)g->page_bytes, &bytes) ||
         bytes > (uint64_t)1 << 46)
         return error_set(err, PITH_RANGE,
                          "a cache of %lld pages of %lld bytes is too large; use a smaller context",
                          (long long)n, (long long)g->page_bytes);
     g->n_pages = (int32_t)n;
-    g->free_list = mem_array((size_t)n, sizeof *g->free_list, PITH_MEM_CACHE);
-    g->refs = mem_array((size_t)n, sizeof *g->refs, PITH_MEM_CACHE);
+    g->n_spare = (int32_t)spare;
+    g->free_list = mem_array((size_t)most, sizeof *g->free_list, PITH_MEM_CACHE);
+    g->refs = mem_array((size_t)most, sizeof *g->refs, PITH_MEM_CACHE);
     g->base = mem_reserve(bytes);
     g->reserved = bytes;
     if (!g->free_list || !g->refs || !g->base)
@@ -149,8 +156,10 @@ void cache_deinit(struct cache *c)
     for (int32_t s = 0; c->seq && s < c->n_seq; s++) {
         mem_free(c->seq[s].token);
         mem_free(c->seq[s].slot);
-        for (int g = 0; g < STEP_MAX_GROUPS; g++)
+        for (int g = 0; g < STEP_MAX_GROUPS; g++) {
             mem_free(c->seq[s].pages[g]);
+            mem_free(c->seq[s].was[g]);
+        }
     }
     mem_free(c->seq);
     mem_free(c->draft);
@@ -221,7 +230,7 @@ int32_t page_take(struct cache_group *g, int32_t like)
 
 int32_t pages_available(const struct cache_group *g)
 {
-    return g->n_free + g->n_pages - g->n_made;
+    return g->n_pages + g->n_lent - (g->n_made - g->n_free);
 }
 
 /* ---------------------------------------------------------------- contents */
@@ -343,6 +352,23 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_er
         }
     }
     return PITH_OK;
+}
+
+void cache_begin(struct cache *c, int32_t seq)
+{
+    c->seq[seq].floor = c->seq[seq].n;
+}
+
+void cache_end(struct cache *c, int32_t seq, int failed)
+{
+    struct cache_seq *q = &c->seq[seq];
+    if (failed)
+        cache_cut(c, seq, q->floor);
+    if (q->settled)
+        cache_settle_end(c, q, failed);
+    for (int g = 0; g < c->n_groups; g++)
+        c->group[g].n_lent = 0;
+    q->floor = q->n;
 }
 
 void cache_append(struct cache *c, int32_t seq, int32_t token)

@@ -16,7 +16,9 @@
  *
  *     remove [64, 130):   slots 0 .. 63 | 64 ..        src 0 .. 63 | 130 ..     the first page is kept, later ones are gathered anew
  *
- * So kernels know nothing of holes, a window is a range of slots, and a sequence never has more than one partial page once settled. */
+ * So kernels know nothing of holes, a window is a range of slots, and a sequence never has more than one partial page once settled. The
+ * pages it was gathered from stay until the call of the step has succeeded: rotating rounds, and a call that fails has rounded nothing.
+ * For so long the pool may hold one context beyond its limit. */
 #ifndef PITH_RUN_CACHE_H
 #define PITH_RUN_CACHE_H
 
@@ -29,10 +31,12 @@ struct cache_group {
     uint8_t *base;
     uint64_t reserved, committed;
     int32_t n_pages; /* limit */
+    int32_t n_spare; /* pages beyond it that settled sequences may hold until the call ends, */
+    int32_t n_lent;  /* and that they do */
     int32_t n_made;  /* pages ever used: [0, n_made) are zeroed or in use */
     int32_t n_free;
-    int32_t *free_list; /* [n_pages] stack */
-    int32_t *refs;      /* [n_pages] */
+    int32_t *free_list; /* [n_pages + n_spare] stack */
+    int32_t *refs;      /* [n_pages + n_spare] */
 };
 
 struct cache_slot {
@@ -50,10 +54,12 @@ struct cache_seq {
     int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages], -1: none */
     /* Slots below may be missing in a group with a window even where a page is there: edits gather slots of pages given back with others. */
     int32_t torn[STEP_MAX_GROUPS];
-    int foreign;             /* some of it came from a snapshot's file: the store does not take it on trust */
-    int edited;              /* positions are in `slot`, not the slots' own numbers */
-    int pending;             /* some src is not the slot itself, or some delta not 0 */
-    struct cache_slot *slot; /* [n_ctx], NULL until the first edit */
+    int foreign; /* some of it came from a snapshot's file: the store does not take it on trust */
+    int edited;  /* positions are in `slot`, not the slots' own numbers */
+    int pending; /* some src is not the slot itself, or some delta not 0 */
+    int settled; /* in the call in progress: src and delta tell of `was`, the tables before */
+    struct cache_slot *slot; /* [n_ctx], NULL until the first edit, as the tables: */
+    int32_t *was[STEP_MAX_GROUPS];
 };
 
 struct cache {
@@ -64,7 +70,8 @@ struct cache {
     const struct kv_layer *kv; /* [n_layer] of the session */
     int32_t n_layer;
     uint64_t store_bytes;
-    int32_t n_stored;          /* entries of the store: each with a page of every group and a recurrent state */
+    int32_t
+        n_stored; /* entries of the store: each with a page of every group and a recurrent state */
     struct store *store;       /* has pages to give back when there are none; NULL: there is none */
     struct cache_draft *draft; /* cache_edit.c's, from the first edit on */
 };
@@ -93,6 +100,9 @@ static inline int32_t cache_next(const struct cache_seq *q, int32_t n)
 {
     return n ? cache_pos(q, n - 1) + 1 : 0;
 }
+/* A call that feeds the sequence begins, has succeeded, or goes back to where it began. */
+void cache_begin(struct cache *c, int32_t seq);
+void cache_end(struct cache *c, int32_t seq, int failed);
 /* The first slot whose position is at least pos. */
 int32_t cache_find(const struct cache_seq *q, int64_t pos);
 
@@ -122,7 +132,7 @@ pith_status cache_share(struct cache *c, int32_t dst, int32_t src, int32_t a, in
 /* Positions of slots [a, b) become (pos + delta) / divisor; all stay within int32_t, 0 or above. */
 pith_status cache_move(struct cache *c, int32_t seq, int32_t a, int32_t b, int32_t delta,
                        int32_t divisor, struct pith_error *err);
-/* Carries out the edits of a sequence: afterwards K and V of slot i lie in slot i. PITH_NOMEM as cache_grow. */
+/* Carries out the edits of a sequence, for the call in progress: afterwards K and V of slot i lie in slot i. PITH_NOMEM as cache_grow. */
 pith_status cache_settle(struct cache *c, int32_t seq, struct pool *pool, struct pith_error *err);
 
 #endif

@@ -1,9 +1,8 @@
 /* cache_edit.c -- see cache.h. An edit writes the new list of slots as a draft, checks it, and then puts it in the sequence's place; what
  * the slots hold is moved and rotated only by cache_settle.
  *
- * Settling goes through the new pages in ascending order. A page whose slots lie in one old page, each in its own place and unrotated, is
- * that page, shared or not. Any other is taken anew and gathered, and old pages go back as soon as no later one needs them, so a removal
- * needs one or two pages at a time, however much it moves. */
+ * Settling goes through the new pages. A page whose slots lie in one old page, each in its own place and unrotated, is that page, shared or
+ * not. Any other is taken anew and gathered. The old table and what it names stay until the call ends. */
 #include "run/cache_impl.h"
 
 #include <string.h>
@@ -11,9 +10,7 @@
 
 struct cache_draft {
     struct cache_seq q; /* the sequence as it will be; its pages are those it comes from */
-    int32_t *last;      /* [cap_pages] the last new page that takes from an old one, -1: none */
-    int32_t *fresh;     /* [cap_pages] the new table */
-    int32_t *given;     /* [cap_pages] 1: the old page has been given back */
+    int32_t *used;      /* [cap_pages] 1: some slot lies in this page */
 };
 
 /* ---------------------------------------------------------------- drafts */
@@ -21,20 +18,24 @@ struct cache_draft {
 pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err)
 {
     size_t n = (size_t)c->n_ctx, pages = (size_t)c->cap_pages;
-    size_t words = n * 4 + pages * 3; /* far from overflow: n_ctx is below 2^25 */
+    size_t words = n * 4 + pages; /* far from overflow: n_ctx is below 2^25 */
     struct cache_draft *d = c->draft;
     if (!d && (d = mem_alloc(sizeof *d + words * sizeof(int32_t), PITH_MEM_CACHE))) {
         d->q.slot = (struct cache_slot *)(d + 1);
         d->q.token = (int32_t *)(d->q.slot + n);
-        d->last = d->q.token + n;
-        d->fresh = d->last + pages;
-        d->given = d->fresh + pages;
+        d->used = d->q.token + n;
         d->q.edited = d->q.pending = 1;
         c->draft = d;
     }
+    int ok = d != NULL;
     if (q && !q->slot)
         q->slot = mem_array(n, sizeof *q->slot, PITH_MEM_CACHE);
-    if (!d || (q && !q->slot))
+    for (int g = 0; q && g < c->n_groups; g++) {
+        if (!q->was[g] && (q->was[g] = mem_alloc(pages * sizeof **q->was, PITH_MEM_CACHE)))
+            memset(q->was[g], -1, pages * sizeof **q->was);
+        ok = ok && q->was[g];
+    }
+    if (!ok || (q && !q->slot))
         return error_set(err, PITH_NOMEM, "out of memory for editing a sequence of %d positions",
                          c->n_ctx);
     return PITH_OK;
@@ -72,22 +73,22 @@ static void put_slots(struct cache_draft *d, const struct cache_seq *from, int32
         put(d, from, i, cache_pos(from, i));
 }
 
-/* last[k] = the last page of the n slots that takes from old page k. */
-static void mark_pages(const struct cache *c, const struct cache_seq *q, int32_t n, int32_t *last)
+/* The pages that the first n slots lie in. */
+static const int32_t *mark_pages(const struct cache *c, const struct cache_seq *q, int32_t n)
 {
-    for (int32_t k = 0; k < c->cap_pages; k++)
-        last[k] = -1;
+    int32_t *used = c->draft->used;
+    memset(used, 0, (size_t)c->cap_pages * sizeof *used);
     for (int32_t i = 0; i < n; i++)
-        if (last[q->slot[i].src / STEP_PAGE] < i / STEP_PAGE)
-            last[q->slot[i].src / STEP_PAGE] = i / STEP_PAGE;
+        used[q->slot[i].src / STEP_PAGE] = 1;
+    return used;
 }
 
 void cache_drop(struct cache *c, struct cache_seq *q, int32_t n)
 {
-    mark_pages(c, q, n, c->draft->last);
+    const int32_t *used = mark_pages(c, q, n);
     for (int g = 0; g < c->n_groups; g++)
         for (int32_t k = 0; k < c->cap_pages; k++)
-            if (c->draft->last[k] < 0)
+            if (!used[k])
                 page_unref(&c->group[g], &q->pages[g][k]);
 }
 
@@ -112,10 +113,10 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
     edited |= pending;
     if (edited && cache_edit_init(c, dst, err) != PITH_OK)
         return err->code;
-    mark_pages(c, &d->q, n, d->last);
+    const int32_t *used = mark_pages(c, &d->q, n);
     for (int g = 0; g < c->n_groups; g++)
         for (int32_t k = 0; k < c->cap_pages; k++) {
-            int32_t page = d->last[k] >= 0 ? from->pages[g][k] : -1;
+            int32_t page = used[k] ? from->pages[g][k] : -1;
             if (page >= 0)
                 c->group[g].refs[page]++;
             page_unref(&c->group[g], &dst->pages[g][k]);
@@ -219,48 +220,48 @@ static int32_t sources(const struct cache_seq *q, int group, int32_t page, struc
     return n;
 }
 
-/* Makes the new table of a group; with dry only counts. Returns the most pages it takes beyond those it has given back. */
-static int32_t rebuild(struct cache *c, int group, struct cache_seq *q, int dry, struct pool *pool)
+/* Pages that a group's new table takes beyond those of the old one, and how many of the old one the end of the call frees. */
+static int32_t count_pages(const struct cache *c, int group, const struct cache_seq *q,
+                           int32_t *n_freed)
+{
+    const struct cache_group *g = &c->group[group];
+    struct cache_gather m;
+    int32_t need = 0;
+    *n_freed = 0;
+    for (int32_t k = 0; k < c->cap_pages; k++)
+        *n_freed += q->pages[group][k] >= 0 && g->refs[q->pages[group][k]] == 1;
+    for (int32_t page = 0; page * STEP_PAGE < q->n; page++) {
+        int32_t k = same_page(q, page);
+        if (k < 0)
+            need += sources(q, group, page, &m) > 0;
+        else if (q->pages[group][k] >= 0)
+            *n_freed -= g->refs[q->pages[group][k]] == 1;
+    }
+    return need;
+}
+
+/* Makes the new table of a group. */
+static void rebuild(struct cache *c, int group, struct cache_seq *q, struct pool *pool)
 {
     struct cache_group *g = &c->group[group];
     struct device *device = c->devices[g->device];
-    struct cache_draft *d = c->draft;
     struct cache_gather m = {.kv = c->kv,
                              .n_layer = c->n_layer,
                              .group = group,
                              .base = g->base,
                              .page_bytes = g->page_bytes};
-    int32_t n_pages = (q->n + STEP_PAGE - 1) / STEP_PAGE, now = 0, peak = 0;
-    memset(d->given, 0, (size_t)c->cap_pages * sizeof *d->given);
-    for (int32_t page = 0; page < n_pages; page++) {
-        int32_t k = same_page(q, page), first = page * STEP_PAGE;
-        d->fresh[page] = k < 0 ? -1 : q->pages[group][k];
-        if (k >= 0 && d->fresh[page] >= 0 && !dry)
-            g->refs[d->fresh[page]]++;
-        if (k < 0 && sources(q, group, page, &m)) {
-            peak = ++now > peak ? now : peak;
-            if (!dry) {
-                m.page = d->fresh[page] = page_take(g, -1);
-                device->backend->gather(device, pool, &m);
-            }
-        }
-        for (int32_t i = first; i < q->n && i < first + STEP_PAGE; i++) {
-            int32_t old = q->slot[i].src / STEP_PAGE, *entry = &q->pages[group][old];
-            if (d->last[old] != page || d->given[old]++)
-                continue;
-            if (dry)
-                now -= old != k && *entry >= 0 && g->refs[*entry] == 1;
-            else
-                page_unref(g, entry);
-        }
+    int32_t *fresh = q->was[group];
+    for (int32_t page = 0; page * STEP_PAGE < q->n; page++) {
+        int32_t k = same_page(q, page);
+        if (k >= 0 && q->pages[group][k] >= 0)
+            g->refs[fresh[page] = q->pages[group][k]]++;
+        if (k >= 0 || !sources(q, group, page, &m))
+            continue;
+        m.page = fresh[page] = page_take(g, -1);
+        device->backend->gather(device, pool, &m);
     }
-    if (dry)
-        return peak;
-    for (int32_t k = 0; k < c->cap_pages; k++) {
-        page_unref(g, &q->pages[group][k]);
-        q->pages[group][k] = k < n_pages ? d->fresh[k] : -1;
-    }
-    return peak;
+    q->was[group] = q->pages[group];
+    q->pages[group] = fresh;
 }
 
 pith_status cache_settle(struct cache *c, int32_t seq, struct pool *pool, struct pith_error *err)
@@ -268,20 +269,42 @@ pith_status cache_settle(struct cache *c, int32_t seq, struct pool *pool, struct
     struct cache_seq *q = &c->seq[seq];
     if (!q->pending)
         return PITH_OK;
-    mark_pages(c, q, q->n, c->draft->last);
-    for (int g = 0; g < c->n_groups; g++) { /* all or nothing: count first */
-        pith_status st = pages_need(c, g, seq, rebuild(c, g, q, 1, pool), err);
+    for (int i = 0; i < c->n_groups; i++) { /* all or nothing: count first */
+        struct cache_group *g = &c->group[i];
+        int32_t lend, need = count_pages(c, i, q, &lend);
+        lend = lend < need ? lend : need;
+        g->n_lent += lend < g->n_spare - g->n_lent ? lend : g->n_spare - g->n_lent;
+        pith_status st = pages_need(c, i, seq, need, err);
         if (st != PITH_OK)
             return st;
     }
-    for (int g = 0; g < c->n_groups; g++)
-        rebuild(c, g, q, 0, pool);
+    for (int i = 0; i < c->n_groups; i++)
+        rebuild(c, i, q, pool);
+    q->pending = 0;
+    q->settled = 1;
+    return PITH_OK;
+}
+
+void cache_settle_end(struct cache *c, struct cache_seq *q, int failed)
+{
+    for (int g = 0; g < c->n_groups; g++) {
+        int32_t *was = q->was[g];
+        if (failed) { /* the old table comes back, the new one goes */
+            q->was[g] = q->pages[g];
+            q->pages[g] = was;
+        }
+        for (int32_t k = 0; k < c->cap_pages; k++)
+            page_unref(&c->group[g], &q->was[g][k]);
+    }
+    q->settled = 0;
+    if (failed) {
+        q->pending = 1;
+        return;
+    }
     q->edited = 0;
     for (int32_t i = 0; i < q->n; i++) {
         q->slot[i].src = i;
         q->slot[i].delta = 0;
         q->edited |= q->slot[i].pos != i;
     }
-    q->pending = 0;
-    return PITH_OK;
 }

@@ -20,6 +20,8 @@ void page_read(const struct cache *c, int group, int32_t page, uint8_t *out);
 void page_write(struct cache *c, int group, int32_t page, const uint8_t *in); /* a new page */
 /* cache_edit.c: makes what editing needs, and the slots of q (NULL: of none). */
 pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err);
+/* cache_edit.c: the call that settled q is over; failed: its edits are pending again. */
+void cache_settle_end(struct cache *c, struct cache_seq *q, int failed);
 /* cache_edit.c: gives back pages of a pending sequence that none of its first n slots lies in. */
 void cache_drop(struct cache *c, struct cache_seq *q, int32_t n);
 

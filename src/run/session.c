@@ -550,7 +550,7 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
     s->n_outputs = s->last_outputs = 0;
     s->last_seq = -1;
     for (int32_t q = 0; q < s->n_seq; q++) {
-        s->cache.seq[q].floor = s->cache.seq[q].n;
+        cache_begin(&s->cache, q);
         recurrent_begin(&s->recurrent, q, s->seq_rows[q]);
     }
     for (int32_t at = 0; at < b->n && st == PITH_OK; at += s->n_batch) {
@@ -559,13 +559,10 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
         if (st == PITH_OK)
             st = run_rows(s, b, at, b->n - at < s->n_batch ? b->n - at : s->n_batch, err);
     }
-    if (st != PITH_OK) {
+    if (st != PITH_OK)
         s->n_outputs = 0;
-        for (int32_t q = 0; q < s->n_seq; q++)
-            cache_cut(&s->cache, q, s->cache.seq[q].floor);
-    }
     for (int32_t q = 0; q < s->n_seq; q++) {
-        s->cache.seq[q].floor = s->cache.seq[q].n;
+        cache_end(&s->cache, q, st != PITH_OK);
         recurrent_end(&s->recurrent, q, st != PITH_OK);
         if (st == PITH_OK)
             store_publish(&s->store, &s->cache, q);
