@@ -462,6 +462,17 @@ struct pith_logprob {
 /* Before sampling: log-probabilities by the softmax of raw logits [V]. *of_id (NULL allowed) gets the one of token `id`, -INFINITY when its
  * logit is not finite; top[n_top] the most probable ones, best first. Returns how many are in top, -1 with NULL logits. */
 PITH_API int32_t pith_logprobs(const float *logits, int32_t n_vocab, int32_t id, float *of_id, struct pith_logprob *top, int32_t n_top);
+/* Rows of a session's last step sampled at once, by its threads: the same as pith_sample and pith_logprobs one after the other. PITH_RANGE or
+ * PITH_SHAPE (another vocabulary): nothing was drawn. */
+struct pith_draw {
+    int32_t output;           /* as in pith_logits */
+    pith_sampler *sampler;    /* each in one draw of a call at most; NULL: nothing is sampled, id is the caller's */
+    int32_t id;               /* out: the token, -1 when nothing finite is left */
+    int32_t n_top;            /* the most probable ones wanted; out: how many there are. -1: neither they nor logprob */
+    struct pith_logprob *top; /* [n_top] */
+    float logprob;            /* out: of id */
+};
+PITH_API pith_status pith_sample_rows(pith_session *s, struct pith_draw *draws, int32_t n, struct pith_error *err);
 /* After sampling: what the chain left for the draw, best first, at most cap; how many there are in all. With logits NULL of the last
  * pith_sample, whose logits must still be there; else the chain is run on them without a draw. */
 PITH_API int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct pith_logprob *out, int32_t cap);

@@ -124,6 +124,9 @@ void branch_close(struct sched *s, struct branch *b)
     for (int i = 0; i < s->n_parts; i++)
         if (s->part[i].b == b)
             s->part[i].b = NULL;
+    for (int i = 0; i < s->n_draws; i++)
+        if (s->drawn[i].b == b)
+            s->drawn[i].b = NULL;
     free_branch(b);
 }
 
@@ -258,42 +261,53 @@ static int tell_token(struct branch *b, const struct token_info *t)
     return hit;
 }
 
-static int sample(struct sched *s, struct branch *b, const float *logits)
+/* The next token, t->id, has been drawn. */
+static void take_token(struct sched *s, struct branch *b, const struct token_info *t)
 {
     struct request *r = b->r;
-    struct pith_logprob top[TOP_MAX];
-    struct token_info t = {.top = top};
-    if (r->n_max == 0)
-        return branch_finish(s, b, "length", NULL);
-    t.id = pith_sample(b->sampler, logits);
-    if (t.id < 0) {
-        fail_sampling(s, b);
-        return 1;
+    if (r->n_max == 0) {
+        branch_finish(s, b, "length", NULL);
+        return;
     }
-    if (r->n_logprobs >= 0 || r->rank)
-        t.n_top = pith_logprobs(logits, s->n_vocab, t.id, &t.logprob, top, r->n_logprobs > 0 ? r->n_logprobs : 0);
-    pith_sampler_accept(b->sampler, t.id);
-    b->logprob_sum += (double)t.logprob;
+    if (t->id < 0) {
+        fail_sampling(s, b);
+        return;
+    }
+    pith_sampler_accept(b->sampler, t->id);
+    b->logprob_sum += (double)t->logprob;
     b->n_made++;
     r->figures.n_made++;
     observe_token(s, b);
-    if (pith_token_is_eog(s->hosted->model, t.id) && !r->ignore_eos)
-        return branch_finish(s, b, "stop", NULL);
-    int hit = tell_token(b, &t);
+    if (pith_token_is_eog(s->hosted->model, t->id) && !r->ignore_eos) {
+        branch_finish(s, b, "stop", NULL);
+        return;
+    }
+    int hit = tell_token(b, t);
     if (hit >= 0)
-        return branch_finish(s, b, "stop", r->stop[hit]);
-    if (!put_token(b, t.id) || (r->n_max > 0 && b->n_made >= r->n_max) || b->n > s->n_ctx)
-        return branch_finish(s, b, "length", NULL);
-    return 0;
+        branch_finish(s, b, "stop", r->stop[hit]);
+    else if (!put_token(b, t->id) || (r->n_max > 0 && b->n_made >= r->n_max) || b->n > s->n_ctx)
+        branch_finish(s, b, "length", NULL);
+}
+
+static void put_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
+{
+    struct request *r = b->r;
+    int k = s->n_draws++, samples = i == b->n;
+    s->drawn[k] = (struct drawn){b, i};
+    s->draw[k] = (struct pith_draw){.output = out, .top = s->top + (size_t)k * TOP_MAX, .n_top = -1};
+    if (!samples)
+        s->draw[k].id = r->prompt[i];
+    else if (r->n_max != 0)
+        s->draw[k].sampler = b->sampler;
+    if (!samples || (r->n_max != 0 && (r->n_logprobs >= 0 || r->rank)))
+        s->draw[k].n_top = r->n_logprobs > 0 ? r->n_logprobs : 0;
 }
 
 /* Choices and requests with the very same prompt take it over whole, and sample from the same logits. */
-static void share_prompt(struct sched *s, struct branch *b, const float *logits)
+static void share_prompt(struct sched *s, struct branch *b, int32_t out)
 {
     for (int i = 0; i < s->n_shares; i++) {
-        struct branch *next;
-        for (struct branch *o = s->share[i].first; o; o = next) {
-            next = o->next;
+        for (struct branch *o = s->share[i].first; o; o = o->next) {
             if (o->seq >= 0 || o->n_made || o->n != b->n || tells_prompt(o) || s->n_held == s->n_seq ||
                 o->share->n_held >= s->parallel ||
                 memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
@@ -316,27 +330,27 @@ static void share_prompt(struct sched *s, struct branch *b, const float *logits)
                 metrics_add(s->hosted->metrics, M_PREFIX_QUERIES, (double)o->n);
             }
             o->tried = 1;
-            /* Ending it may end its request and free branches after it: their list is read anew. */
-            if (sample(s, o, logits))
-                next = s->share[i].first;
+            put_draw(s, o, o->n, out);
         }
     }
 }
 
-void branch_sample(struct sched *s, const struct part *p, const float *logits)
+void branch_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
 {
-    if (p->b->n_made == 0)
-        share_prompt(s, p->b, logits);
-    if (p->b)
-        sample(s, p->b, logits);
+    if (i == b->r->n_prompt && b->n_made == 0)
+        share_prompt(s, b, out);
+    put_draw(s, b, i, out);
 }
 
-void branch_tell_prompt(struct sched *s, struct branch *b, int64_t i, const float *logits)
+void branch_tell(struct sched *s, int k)
 {
-    struct request *r = b->r;
-    struct pith_logprob top[TOP_MAX];
-    struct token_info t = {.id = r->prompt[i], .top = top};
-    b->n_told = i;
-    t.n_top = pith_logprobs(logits, s->n_vocab, t.id, &t.logprob, top, r->n_logprobs > 0 ? r->n_logprobs : 0);
-    r->on_event(r, &(struct event){.kind = EV_PROMPT, .i = i, .token = &t});
+    struct branch *b = s->drawn[k].b;
+    const struct pith_draw *d = &s->draw[k];
+    struct token_info t = {.id = d->id, .logprob = d->logprob, .top = d->top, .n_top = d->n_top > 0 ? d->n_top : 0};
+    if (s->drawn[k].i >= b->r->n_prompt) {
+        take_token(s, b, &t);
+        return;
+    }
+    b->n_told = s->drawn[k].i;
+    b->r->on_event(b->r, &(struct event){.kind = EV_PROMPT, .i = b->n_told, .token = &t});
 }

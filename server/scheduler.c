@@ -177,31 +177,6 @@ static void tell_progress(struct branch *b)
         r->on_event(r, &(struct event){.kind = EV_PROGRESS, .progress = &p});
 }
 
-static void deliver(struct sched *s)
-{
-    int row = 0, out = 0;
-    for (int i = 0; i < s->n_parts; i++) {
-        struct part *p = &s->part[i];
-        int64_t first = p->b ? p->b->n_fed : 0;
-        if (p->b) {
-            p->b->n_fed += p->n;
-            p->b->share->served += (double)p->n;
-            tell_progress(p->b);
-        }
-        for (int64_t k = 0; k < p->n; k++, row++) {
-            if (!s->want[row])
-                continue;
-            const float *logits = pith_logits(s->hosted->generate, out++);
-            if (!p->b)
-                continue; /* its request has ended since */
-            if (first + k + 1 < p->b->r->n_prompt)
-                branch_tell_prompt(s, p->b, first + k + 1, logits);
-            else
-                branch_sample(s, p, logits);
-        }
-    }
-}
-
 static void fail_step(struct sched *s, const struct pith_error *err)
 {
     struct fault f = {0};
@@ -209,9 +184,34 @@ static void fail_step(struct sched *s, const struct pith_error *err)
         fault_set(&f, 503, "out_of_cache", NULL, "the cache cannot hold this sequence: %s", err->msg);
     else
         fault_from(&f, err, NULL);
-    for (int i = 0; i < s->n_parts; i++) /* closing branches empties their parts */
+    for (int i = 0; i < s->n_parts; i++) /* closing branches empties their parts and draws */
         if (s->part[i].b)
             request_fail(s, s->part[i].b->r, &f);
+    for (int k = 0; k < s->n_draws; k++)
+        if (s->drawn[k].b)
+            request_fail(s, s->drawn[k].b->r, &f);
+}
+
+static void deliver(struct sched *s)
+{
+    struct pith_error err = {0};
+    int row = 0;
+    int32_t out = 0;
+    for (int i = 0; i < s->n_parts; i++) {
+        struct part *p = &s->part[i];
+        int64_t first = p->b->n_fed;
+        p->b->n_fed += p->n;
+        p->b->share->served += (double)p->n;
+        tell_progress(p->b);
+        for (int64_t k = 0; k < p->n; k++, row++)
+            if (s->want[row])
+                branch_draw(s, p->b, first + k + 1, out++);
+    }
+    if (pith_sample_rows(s->hosted->generate, s->draw, s->n_draws, &err) != PITH_OK)
+        fail_step(s, &err);
+    for (int k = 0; k < s->n_draws; k++)
+        if (s->drawn[k].b)
+            branch_tell(s, k);
 }
 
 static void step(struct sched *s)
@@ -220,6 +220,7 @@ static void step(struct sched *s)
     struct pith_batch batch = PITH_BATCH_INIT;
     pith_status st;
     int64_t began;
+    s->n_draws = 0;
     do {
         compose(s);
         if (!s->n_rows)
@@ -276,7 +277,25 @@ void sched_free(struct sched *s)
     free(s->part);
     free(s->seq);
     free(s->share);
+    free(s->draw);
+    free(s->drawn);
+    free(s->top);
     free(s);
+}
+
+static int make_lists(struct sched *s)
+{
+    size_t n_seq = (size_t)s->n_seq, n_batch = (size_t)s->n_batch, n_draws = (size_t)s->max_outputs + n_seq;
+    s->token = calloc(n_batch, sizeof *s->token);
+    s->row_seq = calloc(n_batch, sizeof *s->row_seq);
+    s->want = calloc(n_batch, sizeof *s->want);
+    s->part = calloc(n_seq, sizeof *s->part);
+    s->seq = calloc(n_seq, sizeof *s->seq);
+    s->share = calloc((size_t)s->n_shares, sizeof *s->share);
+    s->draw = calloc(n_draws, sizeof *s->draw);
+    s->drawn = calloc(n_draws, sizeof *s->drawn);
+    s->top = calloc(n_draws, TOP_MAX * sizeof *s->top);
+    return s->token && s->row_seq && s->want && s->part && s->seq && s->share && s->draw && s->drawn && s->top;
 }
 
 struct sched *sched_open(struct hosted *m, struct pith_error *err)
@@ -302,14 +321,8 @@ struct sched *sched_open(struct hosted *m, struct pith_error *err)
     s->n_ctx = m->generate ? pith_n_ctx(m->generate) : 0;
     s->max_outputs = m->generate ? pith_max_outputs(m->generate) : 0;
     s->n_batch = SERVER_BATCH;
-    s->token = calloc((size_t)s->n_batch, sizeof *s->token);
-    s->row_seq = calloc((size_t)s->n_batch, sizeof *s->row_seq);
-    s->want = calloc((size_t)s->n_batch, sizeof *s->want);
-    s->part = calloc((size_t)s->n_seq, sizeof *s->part);
-    s->seq = calloc((size_t)s->n_seq, sizeof *s->seq);
     s->n_shares = tenants_count(m->server->tenants);
-    s->share = calloc((size_t)s->n_shares, sizeof *s->share);
-    if (!s->token || !s->row_seq || !s->want || !s->part || !s->seq || !s->share || pthread_create(&s->thread, NULL, run, s)) {
+    if (!make_lists(s) || pthread_create(&s->thread, NULL, run, s)) {
         *err = (struct pith_error){PITH_NOMEM, "out of memory for the scheduler"};
         sched_free(s);
         return NULL;

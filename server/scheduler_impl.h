@@ -36,6 +36,11 @@ struct part { /* rows of one branch in a step */
     int64_t n;
 };
 
+struct drawn { /* whose row of outputs */
+    struct branch *b; /* NULL: its request has ended since */
+    int64_t i;        /* the token of the prompt it tells about; n_prompt: the next one is sampled */
+};
+
 struct sched {
     struct hosted *hosted;
     pthread_t thread;
@@ -61,6 +66,11 @@ struct sched {
     uint8_t *want;
     struct part *part;
     int n_rows, n_parts, n_outs, n_decode;
+    /* What is made of its outputs, by all threads at once: [max_outputs + n_seq], since branches of the same prompt share an output. */
+    struct pith_draw *draw;
+    struct drawn *drawn;
+    struct pith_logprob *top; /* [.., TOP_MAX] */
+    int n_draws;
     /* What steps take, ns: one of decode rows alone; one more row of prefill. */
     double decode_ns, row_ns;
 };
@@ -75,9 +85,10 @@ static inline int tells_prompt(const struct branch *b)
 int branch_open(struct sched *s, struct request *r, int choice, struct pith_error *err);
 void branch_close(struct sched *s, struct branch *b); /* takes it out of its share's list, too */
 void branch_release(struct sched *s, struct branch *b); /* gives its sequence up */
-/* The next token of a part by the logits behind the last one fed; its branch may have ended then (NULL). */
-void branch_sample(struct sched *s, const struct part *p, const float *logits);
-void branch_tell_prompt(struct sched *s, struct branch *b, int64_t i, const float *logits);
+/* Output `out` of the step tells about token i of a branch: it is to be drawn (sched.draw), for all branches that have the same prompt, too. */
+void branch_draw(struct sched *s, struct branch *b, int64_t i, int32_t out);
+/* Draw k has been made: tokens, text and events; its branch may end. */
+void branch_tell(struct sched *s, int k);
 void request_fail(struct sched *s, struct request *r, const struct fault *f); /* ends it, whatever it was doing */
 void request_done(struct sched *s, struct request *r, const struct event *e); /* tells the last event, frees */
 

@@ -1,6 +1,7 @@
 /* pith_sample.c -- the public sampler: checks arguments and forwards to run/sample.c. */
 #include "api/params.h"
 #include "run/sample.h"
+#include "run/session.h"
 
 pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_params *params,
                                 struct pith_error *err)
@@ -55,4 +56,14 @@ int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct pith_logp
     if (logits)
         sampler_run(s, logits);
     return sampler_left(s, out, out ? cap : 0);
+}
+
+pith_status pith_sample_rows(pith_session *s, struct pith_draw *draws, int32_t n,
+                             struct pith_error *err)
+{
+    error_clear(err);
+    if (!s || n < 0 || (n && !draws))
+        return error_set(err, PITH_RANGE, "pith_sample_rows: %s is missing, or %d draws are wanted",
+                         s ? "draws" : "the session", n);
+    return session_sample_rows(s, draws, n, err);
 }

@@ -101,6 +101,9 @@ pith_status session_load_memory(struct pith_session *s, int32_t seq, const void 
 /* generate.c */
 pith_status session_generate(struct pith_session *s, const struct pith_generate_params *p,
                              struct pith_generate_result *out, struct pith_error *err);
+/* sample_rows.c: see pith_sample_rows. */
+pith_status session_sample_rows(struct pith_session *s, struct pith_draw *draws, int32_t n,
+                                struct pith_error *err);
 /* report.c */
 void session_report(const struct pith_session *s, int json, struct str *out);
 /* synth.c */
