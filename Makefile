@@ -167,9 +167,9 @@ arm-program:
 bench: all $(BENCHES)
 	@model=$$(scripts/model.sh) && exec $(B)/pith bench "$$model"
 
-## install: program, header, both libraries and pkg-config file (PREFIX= DESTDIR=)
+## install: program, header, both libraries, pkg-config file, manual page and systemd unit (PREFIX= DESTDIR=)
 install: all
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig share/man/man1 lib/systemd/system)
 	install -s -m 755 $(B)/pith $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 include/pith.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 $(B)/libpith.a $(DESTDIR)$(PREFIX)/lib/
@@ -178,11 +178,13 @@ install: all
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libpith.so
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@REQUIRES@|$(PKGS)|' pith.pc.in \
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/pith.pc
+	$(B)/pith man >$(DESTDIR)$(PREFIX)/share/man/man1/pith.1
+	sed -e 's|@PREFIX@|$(PREFIX)|' scripts/pith.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/pith.service
 
 ## uninstall: remove what install wrote
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/pith include/pith.h lib/libpith.a lib/libpith.so lib/$(SONAME) \
-	    lib/libpith.so.$(VERSION) lib/pkgconfig/pith.pc)
+	    lib/libpith.so.$(VERSION) lib/pkgconfig/pith.pc share/man/man1/pith.1 lib/systemd/system/pith.service)
 
 ## clean: remove every build folder
 clean:

@@ -3,12 +3,16 @@
  */
 #include "args.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-enum { LINE = 92, HELP_COLUMN = 28, ROWS_MAX = 64 };
+#include "config.h"
+
+enum { LINE = 92, HELP_COLUMN = 28, ROWS_MAX = 128, ENV_MAX = 64 };
 
 /* ---------------------------------------------------------------- values */
 
@@ -130,9 +134,15 @@ static int set_texts(const struct arg *a, const char *text, void *field)
 
 static int set_switch(const struct arg *a, const char *text, void *field)
 {
+    static const char *const words[] = {"no", "yes", "off", "on", "false", "true", "0", "1", NULL};
     (void)a;
-    *(int *)field = strcmp(text, "0") != 0;
-    return 1;
+    for (int i = 0; words[i]; i++) {
+        if (!strcasecmp(text, words[i])) {
+            *(int *)field = i & 1;
+            return 1;
+        }
+    }
+    return 0;
 }
 
 static const struct {
@@ -140,7 +150,7 @@ static const struct {
     const char *wanted;                                             /* in messages */
     int is_number;
 } types[] = {
-    [ARG_SWITCH] = {set_switch, "nothing", 0},
+    [ARG_SWITCH] = {set_switch, "yes or no", 0},
     [ARG_INT] = {set_int, "a whole number", 1},
     [ARG_SIZE] = {set_int, "a whole number (K, M, G = powers of 1024)", 1},
     [ARG_REAL] = {set_real, "a number", 1},
@@ -163,17 +173,24 @@ static void say_range(const struct arg *a, FILE *to)
         fprintf(to, " of at least %.15g", a->lo);
 }
 
-/* source: the flag or variable the text came from */
-static int set(const struct args_spec *spec, const struct arg *a, const char *source,
-               const char *text, void *opts)
+/* source: the flag, variable or line the text came from */
+static int set_field(const struct args_spec *spec, const struct arg *a, const char *source,
+                     const char *text, void *field)
 {
-    if (types[a->type].set(a, text, (char *)opts + a->field))
+    if (types[a->type].set(a, text, field))
         return 1;
-    fprintf(stderr, "%s: %s is \"%s\"; wanted %s%s", spec->command, source, text,
-            types[a->type].wanted, a->choices ? a->choices : "");
+    fprintf(stderr, "%s: %s is ", spec->command, source);
+    fprintf(stderr, a->secret ? "not acceptable" : "\"%s\"", text);
+    fprintf(stderr, "; wanted %s%s", types[a->type].wanted, a->choices ? a->choices : "");
     say_range(a, stderr);
     fputc('\n', stderr);
     return 0;
+}
+
+static int set(const struct args_spec *spec, const struct arg *a, const char *source,
+               const char *text, void *opts)
+{
+    return set_field(spec, a, source, text, (char *)opts + a->field);
 }
 
 /* ---------------------------------------------------------------- nearest match */
@@ -243,16 +260,28 @@ static const struct arg *find(const struct arg *rows, const char *word, size_t n
     return NULL;
 }
 
+/* What every command has besides its own. */
+static const struct arg common[] = {
+    {.name = "--config",
+     .meta = "FILE",
+     .type = ARG_TEXT,
+     .otherwise = "pith.conf in $XDG_CONFIG_HOME/pith or ~/.config/pith, else /etc/pith/pith.conf",
+     .help = "configuration file; /dev/null: none"},
+    {.name = "--help", .alias = "-h", .type = ARG_SWITCH, .help = "show this"},
+    {0},
+};
+
 static int bad_flag(const struct args_spec *spec, const char *word)
 {
-    const char *names[ROWS_MAX + 2];
+    const char *names[ROWS_MAX + sizeof common / sizeof common[0]];
     char flag[64];
     int n = 0;
     for (const struct arg *a = spec->rows; a->name && n < ROWS_MAX; a++) {
         if (is_flag(a))
             names[n++] = a->name;
     }
-    names[n++] = "--help";
+    for (const struct arg *a = common; a->name; a++)
+        names[n++] = a->name;
     names[n] = NULL;
     snprintf(flag, sizeof flag, "%.*s", (int)strcspn(word, "="), word);
     const char *near = args_nearest(flag, names);
@@ -265,63 +294,110 @@ static int bad_flag(const struct args_spec *spec, const char *word)
 
 /* One flag at argv[*i]; moves *i to its last word. */
 static int parse_flag(const struct args_spec *spec, int argc, char **argv, int *i, void *opts,
-                      char *given)
+                      char *given, const char **config)
 {
     char *word = argv[*i], *value = NULL;
     size_t n = strncmp(word, "--", 2) ? strlen(word) : strcspn(word, "=");
-    const struct arg *a = find(spec->rows, word, n);
-    if (!a)
+    const struct arg *a = find(spec->rows, word, n), *shared = a ? NULL : find(common, word, n);
+    if (!a && !shared)
         return bad_flag(spec, word);
-    if (word[n] == '=')
+    if (word[n] == '=') {
         value = word + n + 1;
-    given[a - spec->rows] = 1;
-    if (a->type == ARG_SWITCH) {
-        if (value) {
-            fprintf(stderr, "%s: %s takes no value, found \"%s\"\n", spec->command, a->name, value);
-            return ARGS_BAD;
-        }
-        value = "1";
-    } else if (!value) {
-        if (*i + 1 == argc) {
-            fprintf(stderr, "%s: %s has no value; wanted %s%s", spec->command, word,
-                    types[a->type].wanted, a->choices ? a->choices : "");
-            say_range(a, stderr);
-            fputc('\n', stderr);
-            return ARGS_BAD;
-        }
+    } else if (a && a->type == ARG_SWITCH) {
+        value = "yes";
+    } else if (*i + 1 == argc) {
+        const struct arg *row = a ? a : shared;
+        fprintf(stderr, "%s: %s has no value; wanted %s%s", spec->command, word,
+                types[row->type].wanted, row->choices ? row->choices : "");
+        say_range(row, stderr);
+        fputc('\n', stderr);
+        return ARGS_BAD;
+    } else {
         value = argv[++*i];
     }
+    if (shared) {
+        *config = value;
+        return ARGS_RUN;
+    }
+    given[a - spec->rows] = 1;
     return set(spec, a, a->name, value, opts) ? ARGS_RUN : ARGS_BAD;
 }
 
-/* Environment and defaults for the rows that were not given. */
-static int fill_in(const struct args_spec *spec, const char *given, void *opts)
+const char *args_env(const struct arg *a, char *out)
 {
+    if (a->env || !is_flag(a))
+        return a->env;
+    int n = snprintf(out, ENV_MAX, "PITH_%s", a->name + strspn(a->name, "-"));
+    for (int i = 0; i < n && i < ENV_MAX; i++)
+        out[i] = (char)(out[i] == '-' ? '_' : toupper((unsigned char)out[i]));
+    return out;
+}
+
+/* The k-th text of a row that was not given, from around the command line; NULL: no more of them. */
+static const char *from_around(const struct args_spec *spec, const struct config *conf,
+                               const struct arg *a, int k, char *source, size_t cap)
+{
+    char name[ENV_MAX];
+    const char *variable = args_env(a, name), *text = variable ? getenv(variable) : NULL;
+    if (text && *text) {
+        snprintf(source, cap, "%s", variable);
+        return k ? NULL : text;
+    }
+    const struct config_line *l = config_find(conf, spec->command, a->name, k);
+    if (l)
+        snprintf(source, cap, "%s:%d: %s", conf->path, l->number, l->key);
+    return l ? l->value : NULL;
+}
+
+/* Environment, file and defaults for the rows that were not given. */
+static int fill_in(const struct args_spec *spec, const struct config *conf, const char *given,
+                   void *opts)
+{
+    char source[512];
     for (const struct arg *a = spec->rows; a->name; a++) {
-        const char *env = a->env ? getenv(a->env) : NULL;
+        const char *text;
+        int k = 0;
         if (given[a - spec->rows])
             continue;
-        if (env && *env) {
-            if (!set(spec, a, a->env, env, opts))
+        while ((text = from_around(spec, conf, a, k, source, sizeof source))) {
+            if (!set(spec, a, source, text, opts))
                 return ARGS_BAD;
-        } else if (a->required) {
+            k++;
+        }
+        if (!k && a->required) {
             fprintf(stderr, "%s: %s is missing; '%s --help' shows how it is used\n", spec->command,
                     a->name, spec->command);
             return ARGS_BAD;
-        } else if (a->dflt && !set(spec, a, a->name, a->dflt, opts)) {
-            return ARGS_BAD;
         }
+        if (!k && a->dflt && !set(spec, a, a->name, a->dflt, opts))
+            return ARGS_BAD;
     }
     return ARGS_RUN;
 }
 
-int args_parse(const struct args_spec *spec, int argc, char **argv, void *opts)
+/* The last --config before "--", whatever else is wrong: for the help. */
+static const char *config_given(int argc, char **argv)
+{
+    const char *path = NULL;
+    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++) {
+        if (!strncmp(argv[i], "--config=", 9))
+            path = argv[i] + 9;
+        else if (!strcmp(argv[i], "--config") && i + 1 < argc)
+            path = argv[i + 1];
+    }
+    return path;
+}
+
+int args_parse(const struct args_spec *spec, struct config *conf, int argc, char **argv, void *opts)
 {
     char given[ROWS_MAX] = {0};
+    const char *config = NULL;
     int flags = 1;
     for (int i = 0; i < argc && strcmp(argv[i], "--"); i++) {
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            config_open(conf, config_given(argc, argv)); /* a message, if it is damaged */
             return ARGS_HELP;
+        }
     }
     const struct arg *next = spec->rows; /* positional */
     for (int i = 0; i < argc; i++) {
@@ -330,7 +406,7 @@ int args_parse(const struct args_spec *spec, int argc, char **argv, void *opts)
             continue;
         }
         if (flags && argv[i][0] == '-' && argv[i][1]) { /* "-" alone is a file name */
-            if (parse_flag(spec, argc, argv, &i, opts, given) != ARGS_RUN)
+            if (parse_flag(spec, argc, argv, &i, opts, given, &config) != ARGS_RUN)
                 return ARGS_BAD;
             continue;
         }
@@ -346,7 +422,34 @@ int args_parse(const struct args_spec *spec, int argc, char **argv, void *opts)
             return ARGS_BAD;
         next++;
     }
-    return fill_in(spec, given, opts);
+    if (!config_open(conf, config) || !args_check_config(spec, conf))
+        return ARGS_BAD;
+    return fill_in(spec, conf, given, opts);
+}
+
+int args_check_config(const struct args_spec *spec, const struct config *conf)
+{
+    union {
+        int on;
+        int64_t whole;
+        double real;
+        const char *text;
+        struct arg_ints ints;
+        struct arg_texts texts;
+    } field;
+    char source[512];
+    for (int i = 0; i < conf->n; i++) {
+        const struct config_line *l = &conf->lines[i];
+        /* A line for all commands may be right for one and wrong for another: the one that is run decides. */
+        const struct args_spec *of = l->section ? l->section : spec;
+        for (const struct arg *a = of->rows; a->name; a++) {
+            memset(&field, 0, sizeof field);
+            snprintf(source, sizeof source, "%s:%d: %s", conf->path, l->number, l->key);
+            if (config_names(a->name, l->key) && !set_field(spec, a, source, l->value, &field))
+                return 0;
+        }
+    }
+    return 1;
 }
 
 /* ---------------------------------------------------------------- help */
@@ -374,19 +477,34 @@ void args_wrap(FILE *to, const char *text, int indent, int column)
     fputc('\n', to);
 }
 
-static const char *meta_of(const struct arg *a)
+const char *args_meta(const struct arg *a)
 {
     return a->type == ARG_SWITCH ? "" : a->meta ? a->meta : a->choices ? a->choices : "N";
 }
 
-static void help_row(const struct arg *a, FILE *to)
+/* What the environment or the file sets it to, and where. */
+static void say_source(const struct args_spec *spec, const struct config *conf, const struct arg *a,
+                       FILE *to)
+{
+    char source[512];
+    const char *text;
+    for (int k = 0; (text = from_around(spec, conf, a, k, source, sizeof source)); k++)
+        fprintf(to, "%s%s%s%s", k ? ", " : " [set by ", source, a->secret ? "" : " to ",
+                a->secret ? "" : text);
+    text = from_around(spec, conf, a, 0, source, sizeof source);
+    fputs(text ? "]" : "", to);
+}
+
+static void help_row(const struct args_spec *spec, const struct config *conf, const struct arg *a,
+                     FILE *to)
 {
     const char *dflt = a->dflt ? a->dflt : a->otherwise;
-    char text[1024], source[256] = "";
+    char *text = NULL;
+    size_t n;
     int column;
     if (is_flag(a))
         column = fprintf(to, "  %3s%s %s %s", a->alias ? a->alias : "", a->alias ? "," : " ",
-                         a->name, meta_of(a));
+                         a->name, args_meta(a));
     else
         column = fprintf(to, "  %s", a->name);
     if (column >= HELP_COLUMN) {
@@ -394,19 +512,24 @@ static void help_row(const struct arg *a, FILE *to)
         column = 0;
     }
     fprintf(to, "%*s", HELP_COLUMN - column, "");
-    if (dflt)
-        snprintf(source, sizeof source, " (default: %s%s%s%s)", a->env ? "$" : "",
-                 a->env ? a->env : "", a->env ? ", else " : "", dflt);
-    snprintf(text, sizeof text, "%s%s", a->help, source);
-    args_wrap(to, text, HELP_COLUMN, HELP_COLUMN);
+    FILE *words = open_memstream(&text, &n);
+    if (words) {
+        fputs(a->help, words);
+        if (dflt)
+            fprintf(words, " (default: %s)", dflt);
+        say_source(spec, conf, a, words);
+        fclose(words);
+    }
+    args_wrap(to, text ? text : a->help, HELP_COLUMN, HELP_COLUMN);
+    free(text);
 }
 
-void args_help(const struct args_spec *spec, FILE *to)
+void args_help(const struct args_spec *spec, const struct config *conf, FILE *to)
 {
     fprintf(to, "Usage: %s", spec->command);
     for (const struct arg *a = spec->rows; a->name; a++) {
         if (a->required && is_flag(a))
-            fprintf(to, " %s %s", a->name, meta_of(a));
+            fprintf(to, " %s %s", a->name, args_meta(a));
         else if (!is_flag(a))
             fprintf(to, a->required ? " %s" : " [%s]", a->name);
     }
@@ -414,6 +537,14 @@ void args_help(const struct args_spec *spec, FILE *to)
     args_wrap(to, spec->about, 0, 0);
     fputc('\n', to);
     for (const struct arg *a = spec->rows; a->name; a++)
-        help_row(a, to);
-    fprintf(to, "      --help%*sshow this\n\nExample:\n%s", HELP_COLUMN - 12, "", spec->example);
+        help_row(spec, conf, a, to);
+    for (const struct arg *a = common; a->name; a++)
+        help_row(spec, conf, a, to);
+    fputc('\n', to);
+    args_wrap(to,
+              "A flag that is not given is looked for in the environment (--max-body: "
+              "PITH_MAX_BODY), then in the configuration file (max-body = 32M, for all commands "
+              "or below a line [serve]).",
+              0, 0);
+    fprintf(to, "\nExample:\n%s", spec->example);
 }

@@ -6,11 +6,12 @@
  *         {0},
  *     };
  *
- * A name without dashes is a positional argument. Values come from the command line, else from the
- * environment variable of the row, else from its default text; without any the field stays zero.
- * All three are parsed and checked alike. "--flag VALUE" and "--flag=VALUE" are the same; "--" ends
- * the flags. Sizes may end in K, M or G (powers of 1024). Texts point into argv, environment or
- * table. */
+ * A name without dashes is a positional argument. The value of a row is that of the command line,
+ * else of the environment (--max-body: PITH_MAX_BODY), else of the configuration file (config.h;
+ * positional arguments too, by their name in small letters), else its default text; without any the
+ * field stays zero. All are parsed and checked alike. "--flag VALUE" and "--flag=VALUE" are the
+ * same; "--" ends the flags; a switch may be given as --flag=no. Sizes may end in K, M or G (powers
+ * of 1024). Texts point into argv, environment, file or table. */
 #ifndef PITH_CLI_ARGS_H
 #define PITH_CLI_ARGS_H
 
@@ -29,7 +30,7 @@ struct arg_texts {
 };
 
 enum arg_type {
-    ARG_SWITCH, /* int: 1 when given */
+    ARG_SWITCH, /* int: 1 when given; yes or no where a value is wanted */
     ARG_INT,    /* int64_t */
     ARG_SIZE,   /* int64_t, K M G allowed */
     ARG_REAL,   /* double */
@@ -49,7 +50,9 @@ struct arg {
     double lo, hi;       /* of numbers; hi 0 = no upper end */
     const char *choices; /* "f16|f32" */
     const char *word;    /* accepted for a number, as -1: "auto" */
-    const char *env, *dflt;
+    int secret;          /* the value is never printed */
+    const char *env;     /* the variable, where it is not named as the flag is */
+    const char *dflt;
     const char *otherwise; /* the default in words, when there is no `dflt` */
     const char *help;
 };
@@ -62,11 +65,20 @@ struct args_spec {
     const struct arg *rows;
 };
 
+struct config;
 enum { ARGS_RUN, ARGS_HELP, ARGS_BAD };
-/* Fills *opts (zeroed by the caller) from argv[0..argc), the words after the command. ARGS_BAD: one
+/* Fills *opts (zeroed by the caller) from argv[0..argc), the words after the command, and what is
+ * around them; the file is opened into *conf, which has to live as long as *opts. ARGS_BAD: one
  * message went to stderr. ARGS_HELP: the help was asked for; nothing was checked. */
-int args_parse(const struct args_spec *spec, int argc, char **argv, void *opts);
-void args_help(const struct args_spec *spec, FILE *to);
+int args_parse(const struct args_spec *spec, struct config *conf, int argc, char **argv,
+               void *opts);
+/* conf: open; values that it or the environment sets are told with where they come from. */
+void args_help(const struct args_spec *spec, const struct config *conf, FILE *to);
+/* Every line of an open file: known, and acceptable where it applies? 0: a message went to stderr. */
+int args_check_config(const struct args_spec *spec, const struct config *conf);
+/* What the help calls a flag's value, "" for a switch; the name of its variable (out: of 64). */
+const char *args_meta(const struct arg *a);
+const char *args_env(const struct arg *a, char *out);
 
 /* The candidate (NULL-terminated list) nearest to a mistyped word, NULL when none is near. */
 const char *args_nearest(const char *word, const char *const *candidates);

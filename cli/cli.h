@@ -71,6 +71,9 @@ enum { INTERRUPT_NONE, INTERRUPT_STOP, INTERRUPT_END };
 /* What was asked since the last call: to stop what goes on, or (SIGTERM, never forgotten) to leave. */
 int interrupt_take(void);
 
+/* Tells the service manager that started the program, if one did ($NOTIFY_SOCKET; notify.c). */
+void cli_notify(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
 /* ---------------------------------------------------------------- opening a model (model.c) */
 
 struct thread_opts {
@@ -91,34 +94,32 @@ struct model_opts {
      .help = "GGUF file; the first part of a split one"}
 #define ARGS_MODEL(opts, member)                                                                   \
     {.name = "--threads", .alias = "-t", .meta = "N|auto", .word = "auto", .lo = 1, .hi = 256,     \
-     ARG_FIELD(opts, member.threads.n_decode, ARG_INT), .env = "PITH_THREADS",                     \
-     .otherwise = "the fast cores it may use",                                                     \
+     ARG_FIELD(opts, member.threads.n_decode, ARG_INT), .otherwise = "the fast cores it may use",  \
      .help = "threads; auto measures once and keeps the result in the cache folder"},              \
     ARGS_MODEL_PLACES(opts, member),                                                               \
     ARGS_MODEL_CACHE(opts, member)
 /* For commands that have a --threads of their own. */
 #define ARGS_MODEL_PLACES(opts, member)                                                            \
     {.name = "--threads-prefill", .meta = "N|auto", .word = "auto", .lo = 1, .hi = 256,            \
-     ARG_FIELD(opts, member.threads.n_prefill, ARG_INT), .env = "PITH_THREADS_PREFILL",            \
+     ARG_FIELD(opts, member.threads.n_prefill, ARG_INT),                                           \
      .otherwise = "as --threads, else the cores it may use",                                       \
      .help = "threads of steps with more than 16 tokens"},                                         \
     {.name = "--affinity", .meta = "none|spread|compact|LIST", .choices = "none|spread|compact",   \
-     ARG_FIELD(opts, member.threads.affinity, ARG_CPUS), .env = "PITH_AFFINITY", .dflt = "none",   \
+     ARG_FIELD(opts, member.threads.affinity, ARG_CPUS), .dflt = "none",                           \
      .help = "processor of each thread: spread over cores, node by node, or from a list 0-3,8"},   \
     {.name = "--priority", ARG_FIELD(opts, member.threads.priority, ARG_CHOICE),                   \
-     .choices = "low|normal|high|realtime", .env = "PITH_PRIORITY", .dflt = "normal",              \
+     .choices = "low|normal|high|realtime", .dflt = "normal",                                      \
      .help = "scheduling priority of all threads"},                                                \
     {.name = "--numa", ARG_FIELD(opts, member.threads.numa, ARG_CHOICE),                           \
-     .choices = "off|spread|isolate", .env = "PITH_NUMA", .dflt = "off",                           \
+     .choices = "off|spread|isolate", .dflt = "off",                                               \
      .help = "spread threads and weights over memory nodes, or stay on the node it starts on"}
 /* The prefix store's folder, for commands that want it. */
 #define ARGS_STORE(opts, member)                                                                   \
     {.name = "--store-dir", .meta = "DIR", ARG_FIELD(opts, member.store_dir, ARG_TEXT),            \
-     .env = "PITH_STORE_DIR",                                                                      \
      .help = "keep what was computed of prompts in this folder, so that later runs need not "      \
              "compute their beginnings again; made if it is not there"},                           \
     {.name = "--store-limit", .meta = "BYTES", ARG_FIELD(opts, member.store_limit, ARG_SIZE),      \
-     .lo = 1, .env = "PITH_STORE_LIMIT", .dflt = "32G",                                            \
+     .lo = 1, .dflt = "32G",                                                                       \
      .help = "bytes in that folder; what was unused for longest goes first"}
 #define CACHE_TYPES "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|iq4_nl"
 #define ARGS_MODEL_CACHE(opts, member)                                                             \
@@ -127,7 +128,7 @@ struct model_opts {
     {.name = "--cache-type-v", ARG_FIELD(opts, member.cache_v, ARG_CHOICE),                        \
      .choices = CACHE_TYPES, .dflt = "f16", .help = "type of the cached values"},                  \
     {.name = "--weights", ARG_FIELD(opts, member.weights, ARG_CHOICE),                             \
-     .choices = "auto|mapped|packed", .env = "PITH_WEIGHTS", .dflt = "auto",                       \
+     .choices = "auto|mapped|packed", .dflt = "auto",                                              \
      .help = "weights straight from the file's pages, or packed for the kernels at load"},         \
     {.name = "--cache-dir", .meta = "DIR", ARG_FIELD(opts, member.cache_dir, ARG_TEXT),            \
      .otherwise = "packed/ in $PITH_CACHE or ~/.cache/pith, if you have made it",                  \

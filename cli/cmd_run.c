@@ -29,8 +29,7 @@ static const struct arg args[] = {
     {.name = "--system", .meta = "TEXT", ARG_FIELD(struct opts, system, ARG_TEXT),
      .help = "chat: the system text, as /system sets it"},
     {.name = "--history", .meta = "FILE", ARG_FIELD(struct opts, history, ARG_TEXT),
-     .env = "PITH_HISTORY", .otherwise = "none",
-     .help = "chat: remember typed lines in FILE, beyond this run"},
+     .otherwise = "none", .help = "chat: remember typed lines in FILE, beyond this run"},
     {.name = "--session", .meta = "FILE", ARG_FIELD(struct opts, session, ARG_TEXT),
      .help = "load the state saved in FILE if it is there, save it at the end; without a prompt "
              "the text goes on where it stopped, with one what they have in common is reused"},
@@ -39,8 +38,7 @@ static const struct arg args[] = {
      .help = "most tokens to make; -1: until the end token; -2: until the context is full; "
              "0: only read the prompt"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
-     .hi = INT32_MAX, .env = "PITH_CTX",
-     .otherwise = "what the model was trained for, at most 4096",
+     .hi = INT32_MAX, .otherwise = "what the model was trained for, at most 4096",
      .help = "positions of context for prompt and text"},
     {.name = "--context-shift", ARG_FIELD(struct opts, context_shift, ARG_SWITCH),
      .help = "a full context drops its oldest tokens and goes on, instead of ending with an error"},

@@ -18,18 +18,17 @@ struct opts {
 /* clang-format off */
 static const struct arg args[] = {
     ARGS_MODEL_FILE(struct opts, model),
-    {.name = "--host", .meta = "ADDRESS", ARG_FIELD(struct opts, host, ARG_TEXT), .env = "PITH_HOST",
+    {.name = "--host", .meta = "ADDRESS", ARG_FIELD(struct opts, host, ARG_TEXT),
      .dflt = "127.0.0.1", .help = "address to listen on; one that others can reach needs a key"},
     {.name = "--port", ARG_FIELD(struct opts, port, ARG_INT), .lo = 0, .hi = 65535,
-     .env = "PITH_PORT", .dflt = "8080", .help = "port; 0: one that is free, which is printed"},
+     .dflt = "8080", .help = "port; 0: one that is free, which is printed"},
     {.name = "--unix", .meta = "PATH", ARG_FIELD(struct opts, unix_path, ARG_TEXT),
-     .env = "PITH_UNIX", .otherwise = "off",
-     .help = "listen on a socket in the file system instead, for this user alone"},
+     .otherwise = "off", .help = "listen on a socket in the file system instead, for this user alone"},
     {.name = "--api-key", .meta = "[NAME:]KEY", ARG_FIELD(struct opts, keys, ARG_TEXTS),
-     .otherwise = "PITH_API_KEY, else everybody on this machine may use it",
+     .secret = 1, .otherwise = "everybody on this machine may use it",
      .help = "a key that may use it; several share the machine fairly"},
     {.name = "--api-key-file", .meta = "FILE", ARG_FIELD(struct opts, key_file, ARG_TEXT),
-     .env = "PITH_API_KEY_FILE", .otherwise = "none", .help = "more keys, one a line"},
+     .otherwise = "none", .help = "more keys, one a line"},
     {.name = "--allow-host", .meta = "NAME", ARG_FIELD(struct opts, hosts, ARG_TEXTS),
      .help = "a name of this machine that requests may ask for, besides localhost"},
     {.name = "--allow-origin", .meta = "URL", ARG_FIELD(struct opts, origins, ARG_TEXTS),
@@ -45,8 +44,7 @@ static const struct arg args[] = {
     {.name = "--embeddings", ARG_FIELD(struct opts, embeddings, ARG_SWITCH),
      .help = "serve /v1/embeddings with a model that makes text, too"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
-     .hi = INT32_MAX, .env = "PITH_CTX",
-     .otherwise = "what the model was trained for, at most 4096",
+     .hi = INT32_MAX, .otherwise = "what the model was trained for, at most 4096",
      .help = "most tokens of one conversation"},
     {.name = "--cache-tokens", .meta = "N", ARG_FIELD(struct opts, cache_tokens, ARG_SIZE),
      .lo = 1, .otherwise = "8 times --ctx", .help = "tokens of all conversations together"},
@@ -93,12 +91,11 @@ static int read_text(const char *path, char **out)
     return code;
 }
 
-/* Keys of flags, environment and file as one list. */
+/* Keys of flags and file as one list. */
 static int read_keys(const struct opts *o, struct texts *t)
 {
     int n = 0, code = read_text(o->key_file, &t->key_lines);
-    const char *env = getenv("PITH_API_KEY");
-    size_t most = (size_t)o->keys.n + 2;
+    size_t most = (size_t)o->keys.n + 1;
     for (const char *p = t->key_lines; p && *p; p++)
         most += *p == '\n';
     t->keys = calloc(most + 1, sizeof *t->keys);
@@ -106,8 +103,6 @@ static int read_keys(const struct opts *o, struct texts *t)
         return code ? code : cli_no_memory();
     for (; n < o->keys.n; n++)
         t->keys[n] = o->keys.v[n];
-    if (!n && env && *env)
-        t->keys[n++] = env;
     for (char *rest = t->key_lines, *line; rest && (line = strsep(&rest, "\n"));) {
         line[strcspn(line, "\r")] = 0;
         if (*line && *line != '#')
@@ -212,10 +207,12 @@ static int serve(const struct opts *o, const struct texts *t)
     fflush(stdout);
     code = load(o, s);
     if (!code) {
+        cli_notify("READY=1\nSTATUS=serving at %s", server_url(s));
         if (cli_chatty(&o->model))
             fprintf(stderr, "serving at %s\n", server_url(s));
         while (!interrupt_asked())
             poll(NULL, 0, 100); /* signals may come to any thread */
+        cli_notify("STOPPING=1\nEXTEND_TIMEOUT_USEC=%.0f", 1e6 * (o->shutdown_timeout + 10));
         left = server_drain(s, o->shutdown_timeout);
         if (left)
             cli_say(CLI_OK, "%d requests had not come to their end after %g s", left,

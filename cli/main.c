@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "config.h"
+#include "man.h"
 
 static const struct command *const commands[] = {
     &cmd_run,    &cmd_bench,    &cmd_inspect, &cmd_logits, &cmd_tokenize,
@@ -14,6 +16,7 @@ static const struct command *const commands[] = {
 #endif
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+static const struct args_spec *specs[N_COMMANDS + 1];
 
 static void help(FILE *to)
 {
@@ -23,8 +26,8 @@ static void help(FILE *to)
             pith_version());
     for (int i = 0; i < N_COMMANDS; i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(to, "  %-10s %s\n  %-10s %s\n\n", "version", "print version and instruction set",
-            "help", "print this, or the help of a command");
+    fprintf(to, "  %-10s %s\n  %-10s %s\n  %-10s %s\n\n", "version", "print version and instruction set",
+            "help", "print this, or the help of a command", "man", "print the manual page");
     fputs("'pith COMMAND --help' lists the flags of a command. Exit codes: 0 well, 1 wrong use,\n"
           "2 wrong input (file, prompt, model), 3 the system failed, 130 interrupted.\n\n"
           "Example:\n  pith run model.gguf -p \"Once upon a time\" -n 64\n",
@@ -42,12 +45,13 @@ static const struct command *find(const char *name)
 
 static int unknown_command(const char *word)
 {
-    const char *names[N_COMMANDS + 3];
+    const char *names[N_COMMANDS + 4];
     int n = 0;
     for (; n < N_COMMANDS; n++)
         names[n] = commands[n]->name;
     names[n++] = "version";
     names[n++] = "help";
+    names[n++] = "man";
     names[n] = NULL;
     const char *near = args_nearest(word, names);
     if (near)
@@ -68,20 +72,22 @@ static void hold_standard_streams(void)
 static int run(const struct command *c, int argc, char **argv)
 {
     void *opts = calloc(1, c->opts_bytes);
+    struct config conf = {.commands = specs};
     int code = CLI_OK;
     if (!opts)
         return cli_no_memory();
-    switch (args_parse(&c->args, argc, argv, opts)) {
+    switch (args_parse(&c->args, &conf, argc, argv, opts)) {
     case ARGS_RUN:
         interrupt_install();
         code = c->run(opts);
         break;
     case ARGS_HELP:
-        args_help(&c->args, stdout);
+        args_help(&c->args, &conf, stdout);
         break;
     default:
         code = CLI_USE;
     }
+    config_close(&conf);
     free(opts);
     return code;
 }
@@ -90,11 +96,15 @@ int main(int argc, char **argv)
 {
     hold_standard_streams();
     const char *word = argc > 1 ? argv[1] : "";
+    for (int i = 0; i < N_COMMANDS; i++)
+        specs[i] = &commands[i]->args;
     if (!strcmp(word, "help") && argc > 2) {
         const struct command *c = find(argv[2]);
-        if (!c)
-            return unknown_command(argv[2]);
-        args_help(&c->args, stdout);
+        char *help_flag[] = {"--help"};
+        return cli_finish(c ? run(c, 1, help_flag) : unknown_command(argv[2]));
+    }
+    if (!strcmp(word, "man")) {
+        man_print(commands, N_COMMANDS, stdout);
         return cli_finish(CLI_OK);
     }
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {

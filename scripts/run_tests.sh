@@ -95,6 +95,7 @@ fi
 TEST_PYTHON=$(scripts/model.sh --python) || TEST_PYTHON=python3
 export TEST_PYTHON
 export PITH_SHARED=${PITH_SHARED:-../shared}
+export PITH_CONFIG=/dev/null # nobody's own settings
 
 if [ ${#all[@]} -gt 0 ]; then
     printf '%s\0' "${all[@]}" | xargs -0 -n 1 -P "${TEST_JOBS:-$(nproc)}" "$0" --one

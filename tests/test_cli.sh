@@ -66,7 +66,7 @@ gives missing_model 1 'MODEL is missing' run
 gives missing_flag 1 '\-\-out is missing' logits m --tokens 1
 gives missing_value 1 '\-n has no value; wanted a whole number' run m -n
 gives extra_argument 1 'found "b"' run a b
-gives switch_with_value 1 '\-\-strict takes no value, found "1"' run m --strict=1
+gives switch_with_value 1 '\-\-strict is "x"; wanted yes or no' run m --strict=x
 gives bad_number 1 '\-\-temp is "hot"; wanted a number from 0 to' run m --temp hot
 gives bad_number_tail 1 '\-\-temp is "1x"' run m --temp 1x
 gives bad_number_nan 1 '\-\-temp is "nan"' run m --temp nan
