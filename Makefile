@@ -214,6 +214,9 @@ $(B)/obj/%.o: %.c $(B)/flags
 	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(CPPFLAGS) $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
 	    $(call commit,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) -MMD -MP -c -o $@ $<
 
+# The assembler puts the files of the web page into it.
+$(call obj,server/api_web.c): $(wildcard server/web/*)
+
 # Two archives of the same objects. rooms.a shows the rooms to each other, for the tests. libpith.a shows pith_* alone, for programs: its one
 # object is all of them linked once, with every hidden name made local, so that no name of ours can meet one of a program's own.
 # The list of members is a prerequisite: a deleted source leaves the archives too. q, not r: rooms may use the same file name.

@@ -12,7 +12,7 @@ struct opts {
     struct arg_texts keys, hosts, origins;
     int64_t port, cache_tokens, store, parallel, queue, connections, body;
     double gap, read_timeout, request_timeout, shutdown_timeout;
-    int embeddings, quiet;
+    int embeddings, quiet, no_web;
 };
 
 /* clang-format off */
@@ -69,6 +69,8 @@ static const struct arg args[] = {
     {.name = "--shutdown-timeout", .meta = "SECONDS",
      ARG_FIELD(struct opts, shutdown_timeout, ARG_REAL), .lo = 0, .hi = 86400, .dflt = "30",
      .help = "what runs when SIGTERM comes may go on for so long; a second SIGTERM ends at once"},
+    {.name = "--no-web", ARG_FIELD(struct opts, no_web, ARG_SWITCH),
+     .help = "no web page at /"},
     {.name = "--no-log", ARG_FIELD(struct opts, quiet, ARG_SWITCH),
      .help = "no line of JSON on stderr per request"},
     ARGS_MODEL(struct opts, model),
@@ -145,6 +147,7 @@ static struct server *listen_up(const struct opts *o, const struct texts *t, int
         .read_timeout = o->read_timeout,
         .request_timeout = o->request_timeout,
         .log = !o->quiet,
+        .no_web = o->no_web,
     };
     struct server *s = server_open(&p, &err);
     if (!s)

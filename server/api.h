@@ -22,5 +22,7 @@ void api_ready(struct server *s, struct exchange *x);
 void api_metrics(struct server *s, struct exchange *x);
 void api_docs(struct server *s, struct exchange *x);
 void api_openapi(struct server *s, struct exchange *x);
+/* api_web.c */
+void api_web(struct server *s, struct exchange *x);
 
 #endif

@@ -221,7 +221,7 @@ json_t *fields_openapi(void)
 {
     json_t *paths = json_object();
     for (const struct route *r = routes; r->path; r++) {
-        if (strchr(r->path, '*'))
+        if (strchr(r->path, '*') || (r->flags & ROUTE_PAGE))
             continue;
         json_t *path = json_object_get(paths, r->path);
         if (!path) {

@@ -40,6 +40,11 @@ struct exchange {
     int fd, suspended, too_large;
     int begun, ended, live, queued, status, retry_after;
     const char *type, *pulse;
+    struct header {
+        const char *name;
+        char value[256];
+    } headers[4]; /* further ones of the answer */
+    int n_headers;
     char *body, *out;
     size_t n_body, cap_body, n_out, at_out, cap_out, sent;
     int64_t began, spoke; /* ns */
@@ -176,6 +181,21 @@ int exchange_begin(struct exchange *x, int status, const char *type, int live, c
     }
     pthread_mutex_unlock(&x->lock);
     return first;
+}
+
+const char *exchange_asked(const struct exchange *x, const char *name)
+{
+    return x->c ? MHD_lookup_connection_value(x->c, MHD_HEADER_KIND, name) : NULL;
+}
+
+void exchange_header(struct exchange *x, const char *name, const char *value)
+{
+    struct header *h = &x->headers[x->n_headers];
+    if (x->n_headers == sizeof x->headers / sizeof *x->headers)
+        return;
+    h->name = name;
+    snprintf(h->value, sizeof h->value, "%s", value);
+    x->n_headers++;
 }
 
 void exchange_retry_after(struct exchange *x, int seconds)
@@ -454,6 +474,8 @@ static void add_headers(struct exchange *x, struct MHD_Response *r)
         MHD_add_response_header(r, "Content-Type", x->type);
     MHD_add_response_header(r, "x-request-id", x->id);
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    for (int i = 0; i < x->n_headers; i++)
+        MHD_add_response_header(r, x->headers[i].name, x->headers[i].value);
     if (x->live)
         MHD_add_response_header(r, "Cache-Control", "no-cache");
     if (x->status == 401)

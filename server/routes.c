@@ -20,5 +20,7 @@ const struct route routes[] = {
     {"GET", "/metrics", OPEN, 0, api_metrics, "counters for Prometheus"},
     {"GET", "/docs", OPEN, 0, api_docs, "endpoints and fields"},
     {"GET", "/openapi.json", OPEN, 0, api_openapi, "the same as an OpenAPI 3.1 file"},
+    {"GET", "/", OPEN | ROUTE_PAGE, 0, api_web, "the web page"},
+    {"GET", "/web/*", OPEN | ROUTE_PAGE, 0, api_web, "its files"},
     {0},
 };

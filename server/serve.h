@@ -107,6 +107,8 @@ void exchange_drop(struct exchange *x);
  * from here. end: it is whole. From any thread. */
 int exchange_begin(struct exchange *x, int status, const char *type, int live, const char *pulse);
 void exchange_retry_after(struct exchange *x, int seconds); /* before begin */
+void exchange_header(struct exchange *x, const char *name, const char *value); /* before begin; at most 4, name a constant */
+const char *exchange_asked(const struct exchange *x, const char *name); /* a header of the request, NULL; on the thread of HTTP */
 void exchange_write(struct exchange *x, const char *p, size_t n);
 void exchange_end(struct exchange *x);
 void exchange_json(struct exchange *x, int status, json_t *body); /* all of it; takes body, NULL: out of memory */
@@ -126,7 +128,8 @@ int http_tells_lies(const struct server_params *p, const char *host, const char 
 
 /* ---------------------------------------------------------------- routes (routes.c) */
 
-enum { ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4 }; /* on the thread of HTTP; without a key; 503 until there is a model */
+/* On the thread of HTTP; without a key; 503 until there is a model; for people, not in the descriptions. */
+enum { ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4, ROUTE_PAGE = 8 };
 struct route {
     const char *method, *path;
     int flags;

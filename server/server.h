@@ -25,6 +25,7 @@ struct server_params {
     double gap;         /* seconds between tokens that prefill has to leave to others */
     double read_timeout, request_timeout; /* seconds; 0: none */
     int log; /* access log on stderr */
+    int no_web; /* without the page at / */
 };
 
 /* Listens. NULL: *err says why. */

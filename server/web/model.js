@@ -1,0 +1,134 @@
+// model.js -- the page about the model and the machine: what is loaded, memory by purpose, speed beside what the machine allows, where the work goes.
+import { $, bytes, count, el, iconButton, number } from './dom.js';
+import { getJson, getText } from './api.js';
+import { chosen, query, server } from './server.js';
+
+let refreshing = 0;
+
+/** Counters of Prometheus' text for the model chosen. @returns {(name: string) => number} */
+function counters(text) {
+    const found = new Map();
+    for (const line of text.split('\n')) {
+        const m = /^([\w:]+)\{([^}]*)\} (\S+)$/.exec(line);
+        if (!m || m[2].includes('le="'))
+            continue;
+        const named = /model_name="((?:[^"\\]|\\.)*)"/.exec(m[2]);
+        if (!named || named[1].replace(/\\(.)/g, '$1') === server.model)
+            found.set(m[1], (found.get(m[1]) || 0) + Number(m[3]));
+    }
+    return (name) => found.get(name) || 0;
+}
+
+const fact = (name, value, title) => el('div', { class: 'fact', title }, el('dt', { text: name }), el('dd', { text: value }));
+
+function facts(model, props) {
+    const meta = model.meta || {}, list = [];
+    const put = (name, value, title) => value !== undefined && value !== null && value !== '' && list.push(fact(name, String(value), title));
+    put('Architecture', props.arch || meta.arch);
+    put('Parameters', meta.n_params && count(meta.n_params));
+    put('Type of weights', props.type || meta.type);
+    put('File', meta.size && bytes(meta.size));
+    put('Context here', props.n_ctx && `${number(props.n_ctx)} tokens`);
+    put('Trained for', meta.n_ctx_train && `${number(meta.n_ctx_train)} tokens`);
+    put('Vocabulary', props.n_vocab && number(props.n_vocab));
+    put('At once', props.parallel && `${props.parallel} conversations`);
+    put('Chat template', props.chat_template && props.chat_template.split(':')[0], props.chat_template);
+    put('Instructions', props.isa, 'the instruction set that runs');
+    return el('dl', { class: 'facts' }, ...list);
+}
+
+const PURPOSES = { weights: 'Weights', cache: 'Context cache', scratch: 'Scratch', vocab: 'Vocabulary', meta: 'Descriptions', server: 'Server' };
+
+function memory(props) {
+    const all = Object.entries(props.memory || {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+    const total = all.reduce((sum, [, n]) => sum + n, 0);
+    if (!total)
+        return null;
+    const bar = el('div', { class: 'stack', 'aria-hidden': 'true' }), legend = el('ul', { class: 'legend' });
+    all.forEach(([name, n], i) => {
+        const part = el('span', { class: 'm' + (i % 6) });
+        part.style.width = 100 * n / total + '%';
+        bar.append(part);
+        legend.append(el('li', {}, el('i', { class: 'm' + (i % 6) }), el('span', { text: PURPOSES[name] || name }), el('b', { text: bytes(n) })));
+    });
+    return section('Memory', bytes(total), bar, legend);
+}
+
+function section(title, figure, ...parts) {
+    return el('section', {}, el('div', { class: 'section-head' }, el('h3', { text: title }), el('span', { class: 'figure', text: figure || '' })), ...parts);
+}
+
+/** Seconds this work takes at least: each kind of op reads its bytes and does its operations, whichever takes longer. */
+function least(ops, machine) {
+    return ops.reduce((sum, o) => sum + Math.max(o.bytes / machine.read_bytes_per_second, o.ops / machine.int8_ops_per_second), 0);
+}
+
+function gauge(label, share, words) {
+    const fill = el('span', { class: 'fill' });
+    fill.style.width = 100 * Math.min(1, share) + '%';
+    return el('div', { class: 'gauge' }, el('div', { class: 'gauge-words' }, el('span', { text: label }), el('b', { text: words })),
+        el('span', { class: 'track', role: 'meter', 'aria-label': label, 'aria-valuemin': '0', 'aria-valuemax': '100', 'aria-valuenow': String(Math.round(100 * share)) }, fill));
+}
+
+function speed(props, ops, metric) {
+    const gap = metric('vllm:inter_token_latency_seconds_sum'), n = metric('vllm:inter_token_latency_seconds_count');
+    const seconds = metric('pith:step_seconds_total'), machine = props.machine, parts = [];
+    if (n && gap)
+        parts.push(gauge('One conversation, on average', 0, `${(n / gap).toFixed(1)} tokens/s`));
+    if (seconds)
+        parts.push(gauge('All of them', 0, `${((metric('vllm:generation_tokens_total') + metric('vllm:prompt_tokens_total')) / seconds).toFixed(1)} tokens/s, read and written`));
+    parts.forEach((p) => p.lastChild.remove()); // figures, not shares
+    if (seconds && machine && machine.read_bytes_per_second) {
+        const share = least(ops, machine) / seconds;
+        parts.push(gauge('Share of what this machine allows', share, `${Math.round(100 * share)} %`));
+        parts.push(el('p', { class: 'help', text: `The machine reads ${(machine.read_bytes_per_second / 1e9).toFixed(1)} GB/s and does ${number(machine.int8_ops_per_second / 1e9)} Gop/s in integers (measured). ` +
+            'The share is the time that bytes and operations of all steps need at least, by the time the steps took.' }));
+    }
+    const cached = metric('vllm:prefix_cache_hits_total'), asked = metric('vllm:prefix_cache_queries_total');
+    if (asked)
+        parts.push(gauge('Prompt tokens found in the cache', cached / asked, `${number(cached)} of ${number(asked)}`));
+    const waiting = metric('vllm:num_requests_waiting');
+    const now = `${number(metric('vllm:num_requests_running'))} running${waiting ? `, ${number(waiting)} waiting` : ''}`;
+    return section('Speed', now, ...(parts.length ? parts : [el('p', { class: 'help', text: 'Nothing has run yet. Say something, then look here again.' })]));
+}
+
+function work(ops) {
+    const total = ops.reduce((sum, o) => sum + o.bytes, 0);
+    if (!total)
+        return null;
+    const rows = [...ops].sort((a, b) => b.bytes - a.bytes).map((o) => el('tr', { class: o.fallback ? 'fallback' : '' }, el('th', { scope: 'row', text: o.op }), el('td', { text: o.weight || '–' }),
+        el('td', { text: o.kernel + (o.fallback ? ' (fallback)' : '') }), el('td', { class: 'right', text: number(o.runs) }), el('td', { class: 'right', text: bytes(o.bytes) }),
+        el('td', { class: 'right', text: `${(100 * o.bytes / total).toFixed(1)} %` })));
+    const fallbacks = ops.filter((o) => o.fallback).length;
+    return el('details', { class: 'fold' }, el('summary', {}, `Where the bytes go: ${ops.length} kinds of work${fallbacks ? `, ${fallbacks} of them not as fast as they could be` : ''}`),
+        el('div', { class: 'table', tabindex: '0', role: 'region', 'aria-label': 'Kinds of work' }, el('table', {}, el('thead', {}, el('tr', {},
+            ...['Op', 'Weights', 'Kernel', 'Runs', 'Bytes', 'Share'].map((t, i) => el('th', { scope: 'col', class: i > 2 ? 'right' : '', text: t })))), el('tbody', {}, ...rows))));
+}
+
+async function draw() {
+    const body = $('model').querySelector('.dialog-body');
+    try {
+        const [props, report, metrics] = await Promise.all([getJson('props' + query()), getJson('v1/report' + query()), getText('metrics')]);
+        const metric = counters(metrics), ops = report.ops || [], open = Boolean(body.querySelector('details[open]')), at = body.scrollTop;
+        const others = server.models.filter((m) => m.id !== server.model);
+        body.replaceChildren(...[facts(chosen() || {}, props), memory(props), speed(props, ops, metric), work(ops),
+            others.length ? section('Other models', String(others.length), el('ul', { class: 'legend' }, ...others.map((m) => el('li', {}, el('span', { text: m.id }), el('b', { text: m.state || '' }))))) : null,
+            el('p', { class: 'help end' }, `pith ${props.version}. `, el('a', { href: 'docs', target: '_blank', rel: 'noopener', text: 'Interface' }), ' · ', el('a', { href: 'metrics', target: '_blank', rel: 'noopener', text: 'Metrics' }))].filter(Boolean));
+        const fold = body.querySelector('details');
+        if (fold && open)
+            fold.open = true;
+        body.scrollTop = at;
+    } catch (e) {
+        body.replaceChildren(el('div', { class: 'error' }, el('p', { text: e.message }), el('button', { type: 'button', class: 'primary', text: 'Try again', onclick: draw })));
+    }
+}
+
+export function open() {
+    const dialog = $('model');
+    dialog.replaceChildren(el('div', { class: 'panel-head' }, el('h2', { id: 'model-title', text: server.model || 'Model' }), iconButton('close', 'Close', () => dialog.close())),
+        el('div', { class: 'dialog-body' }, el('p', { class: 'help', text: 'Asking the server…' })));
+    dialog.showModal();
+    clearInterval(refreshing);
+    refreshing = setInterval(() => dialog.open ? draw() : clearInterval(refreshing), 3000);
+    draw();
+}

@@ -1,0 +1,111 @@
+// store.js -- conversations in the browser: all of them in memory, each kept in IndexedDB when it changes. A browser that keeps nothing (a
+// private window, a full disk) is told about once; the page goes on with what is in memory.
+import { readConversation } from './tree.js';
+import { newId } from './dom.js';
+
+const FORMAT = 'pith-conversations';
+
+/** @type {Map<string, import('./tree.js').Conversation>} */
+const all = new Map();
+let db = null;
+let tell = (_) => {};
+
+function promise(request) {
+    return new Promise((resolve, reject) => {
+        request.onsuccess = () => resolve(request.result);
+        request.onerror = () => reject(request.error);
+    });
+}
+
+function failed(e) {
+    tell(`This browser does not keep conversations (${(e && e.message) || 'no storage'}). They are here until the page is closed; export what you want to have later.`);
+    tell = (_) => {};
+}
+
+/** @param {(text: string) => void} onTrouble is told when nothing can be kept */
+export async function open(onTrouble) {
+    tell = onTrouble;
+    try {
+        const r = indexedDB.open('pith', 1);
+        r.onupgradeneeded = () => r.result.createObjectStore('conversations', { keyPath: 'id' });
+        db = await promise(r);
+        db.onversionchange = () => db.close();
+        for (const v of await promise(db.transaction('conversations').objectStore('conversations').getAll())) {
+            const c = readConversation(v);
+            if (c)
+                all.set(c.id, c);
+        }
+    } catch (e) {
+        db = null;
+        failed(e);
+    }
+}
+
+/** Newest first. */
+export function list() {
+    return [...all.values()].sort((a, b) => b.updated - a.updated);
+}
+
+export const get = (id) => all.get(id);
+
+async function write(change) {
+    if (!db)
+        return;
+    try {
+        await promise(change(db.transaction('conversations', 'readwrite').objectStore('conversations')));
+    } catch (e) {
+        failed(e);
+    }
+}
+
+export function save(c) {
+    all.set(c.id, c);
+    return write((s) => s.put(c));
+}
+
+export function remove(id) {
+    all.delete(id);
+    return write((s) => s.delete(id));
+}
+
+/** Conversations that hold all words, in their title or in a message. */
+export function search(query) {
+    const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+    if (!words.length)
+        return list();
+    return list().filter((c) => {
+        const hay = [c.title, ...Object.values(c.nodes).map((n) => n.content)].join('\n').toLowerCase();
+        return words.every((w) => hay.includes(w));
+    });
+}
+
+export function exportText(conversations) {
+    return JSON.stringify({ format: FORMAT, version: 1, exported: new Date().toISOString(), conversations }, null, 1);
+}
+
+/** Adds what a file holds; what is here already is kept beside it. Throws an Error with words. @returns {Promise<number>} how many */
+export async function importText(text) {
+    let file;
+    try {
+        file = JSON.parse(text);
+    } catch (e) {
+        throw new Error(`This is not JSON: ${e.message}`);
+    }
+    if (!file || file.format !== FORMAT || !Array.isArray(file.conversations))
+        throw new Error(`This is no file of conversations: wanted "format": "${FORMAT}" and a list "conversations"`);
+    if (file.version !== 1)
+        throw new Error(`This file has version ${String(file.version).slice(0, 20)}; wanted 1`);
+    const read = file.conversations.map(readConversation).filter(Boolean);
+    if (!read.length)
+        throw new Error('There is no conversation in this file');
+    let n = 0;
+    for (const c of read) {
+        if (all.has(c.id) && JSON.stringify(all.get(c.id)) === JSON.stringify(c))
+            continue;
+        if (all.has(c.id))
+            c.id = newId();
+        await save(c);
+        n++;
+    }
+    return n;
+}
