@@ -18,7 +18,7 @@ struct command {
     int (*run)(void *opts);
 };
 extern const struct command cmd_run, cmd_bench, cmd_inspect, cmd_logits, cmd_tokenize, cmd_sample,
-    cmd_template, cmd_grammar, cmd_synth, cmd_serve;
+    cmd_template, cmd_grammar, cmd_synth, cmd_serve, cmd_pull, cmd_list, cmd_rm;
 
 /* Exit codes: all is well; the command line is wrong; a file, prompt or model is wrong; the machine
  * failed. INTERRUPTED is what shells expect after Ctrl-C. */
@@ -74,6 +74,15 @@ int interrupt_take(void);
 /* Tells the service manager that started the program, if one did ($NOTIFY_SOCKET; notify.c). */
 void cli_notify(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* ---------------------------------------------------------------- finding a model (find_model.c) */
+
+/* Makes the name of a model the path of its file, which stays until the program ends. A name is a
+ * path; what 'pith list' calls a model in pith's folder or another tool's; or a reference (names.h),
+ * fetched when it is not here. What is none of them stays as it is, for whoever opens it to say so.
+ * To be called when nothing else is left to be wrong, as fetching may take hours. Returns an exit
+ * code, the message is out. */
+int cli_model_path(const char **name);
+
 /* ---------------------------------------------------------------- opening a model (model.c) */
 
 struct thread_opts {
@@ -91,7 +100,8 @@ struct model_opts {
 /* The rows every command with a model has; `member` is the command's struct model_opts. */
 #define ARGS_MODEL_FILE(opts, member)                                                              \
     {.name = "MODEL", .required = 1, ARG_FIELD(opts, member.path, ARG_TEXT),                       \
-     .help = "GGUF file; the first part of a split one"}
+     .help = "GGUF file (the first part of a split one), the name of a model that 'pith list' "    \
+             "shows, or a reference as 'pith pull' takes, which is fetched when it is not here"}
 #define ARGS_MODEL(opts, member)                                                                   \
     {.name = "--threads", .alias = "-t", .meta = "N|auto", .word = "auto", .lo = 1, .hi = 256,     \
      ARG_FIELD(opts, member.threads.n_decode, ARG_INT), .otherwise = "the fast cores it may use",  \

@@ -186,12 +186,15 @@ static int print_json(const struct opts *o, const pith_file *f)
 
 static int run(void *opts)
 {
-    const struct opts *o = opts;
+    struct opts *o = opts;
     struct pith_error err = {0};
+    int code = cli_model_path(&o->path);
+    if (code)
+        return code;
     pith_file *f = pith_file_open(o->path, &err);
     if (!f)
         return cli_fail_file(o->path, &err);
-    int code = o->json ? print_json(o, f) : list(o, f);
+    code = o->json ? print_json(o, f) : list(o, f);
     pith_file_close(f);
     return code;
 }

@@ -130,11 +130,14 @@ static int has_template(const struct opts *o)
     return found;
 }
 
-static int read_prompt(const struct opts *o, char **text, size_t *n)
+static int read_prompt(struct opts *o, char **text, size_t *n)
 {
     if (o->prompt && o->file)
         return cli_say(CLI_USE, "found both --prompt and --file; wanted one of them");
     if (chats(o)) {
+        int code = cli_model_path(&o->model.path);
+        if (code)
+            return code;
         if (!has_template(o))
             return cli_say(CLI_USE, "no prompt; give -p TEXT or -f FILE, or pipe one in (the model has no "
                                     "chat template to talk by)");

@@ -159,14 +159,16 @@ static int run_file(const struct opts *o, const char *json, size_t n)
 
 static int run(void *opts)
 {
-    const struct opts *o = opts;
+    struct opts *o = opts;
     char *json;
     size_t n;
     if (!o->parse && (o->tools || o->prompt))
         return cli_say(CLI_USE, "--tools and --prompt belong to --parse");
     if (cli_read_file("-", &json, &n))
         return CLI_USE;
-    int code = is_model(o->path) ? run_model(o, json, n) : run_file(o, json, n);
+    int code = cli_model_path(&o->path);
+    if (!code)
+        code = is_model(o->path) ? run_model(o, json, n) : run_file(o, json, n);
     free(json);
     return code;
 }

@@ -163,16 +163,19 @@ static int answer_once(const struct opts *o, const pith_model *m)
 
 static int run(void *opts)
 {
-    const struct opts *o = opts;
+    struct opts *o = opts;
     struct pith_error err = {0};
     struct pith_model_params p = PITH_MODEL_PARAMS_INIT;
     if (o->jsonl && o->text)
         return cli_say(CLI_USE, "found TEXT and --jsonl; with --jsonl the texts come from stdin");
+    int code = cli_model_path(&o->model);
+    if (code)
+        return code;
     p.vocab_only = 1;
     pith_model *m = pith_model_open(o->model, &p, &err);
     if (!m)
         return cli_fail_file(o->model, &err);
-    int code = o->jsonl ? cli_answer_lines(answer_line, m) : answer_once(o, m);
+    code = o->jsonl ? cli_answer_lines(answer_line, m) : answer_once(o, m);
     pith_model_close(m);
     return code;
 }

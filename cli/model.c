@@ -73,12 +73,16 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
     struct pith_error err = {0};
     double began = cli_seconds();
     char dir[4000];
+    const char *path = o->path;
     *code = cache_dir(o, dir, sizeof dir);
     if (*code)
         return NULL;
     params->cache_dir = *dir ? dir : NULL;
     params->cache_limit = (uint64_t)o->cache_limit;
     *code = cli_threads(&o->threads, progress.shown, params);
+    if (*code)
+        return NULL;
+    *code = cli_model_path(&path);
     if (*code)
         return NULL;
     params->strict = o->strict;
@@ -89,11 +93,11 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
                                                  : PITH_WEIGHTS_AUTO;
     params->progress = on_progress;
     params->progress_ctx = &progress;
-    pith_model *m = pith_model_open(o->path, params, &err);
+    pith_model *m = pith_model_open(path, params, &err);
     if (progress.shown && progress.is_terminal && progress.stage)
         fputs("\r\033[K", stderr); /* the bar has served */
     if (!m) {
-        *code = cli_fail_file(o->path, &err);
+        *code = cli_fail_file(path, &err);
         return NULL;
     }
     struct pith_model_info info = {.size = sizeof info};
@@ -101,7 +105,7 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
         cli_say(CLI_OK, "%s", info.note);
     if (progress.shown)
         fprintf(stderr, "loaded %s (%s, %s, %.1f MiB) in %.2f s\n",
-                info.name && *info.name ? info.name : o->path, info.arch, info.type,
+                info.name && *info.name ? info.name : path, info.arch, info.type,
                 (double)info.weight_bytes / 1048576, cli_seconds() - began);
     return m;
 }

@@ -36,7 +36,7 @@ gives()
 # same NAME FOUND WANTED
 same() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "found \"$2\", wanted \"$3\""; fi; }
 
-commands='run bench inspect logits tokenize sample template synth'
+commands='run bench inspect logits tokenize sample template synth list rm'
 [ -z "$("$pith" help | grep "^  serve ")" ] || commands="$commands serve"
 
 # ---------------------------------------------------------------- help and version
