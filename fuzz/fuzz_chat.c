@@ -1,8 +1,6 @@
 /* fuzz_chat.c -- the first byte chooses the family, the second how the text is cut, the rest is a model's answer. Events must add up to what
  * the parser holds, arguments must be JSON objects, and the same must come whole and in pieces. */
-#include <stdlib.h>
-#include <string.h>
-
+#include "fuzz.h"
 #include "base/jtree.h"
 #include "text/chat_parse.h"
 
@@ -14,12 +12,6 @@ static const char *const families[] = {"harmony", "atem", "kimi-k3", "kimi-k2", 
                                        "minimax-m2", "minimax-m1", "glm", "qwen3-coder", "minicpm5", "nemotron-v2", "hermes",
                                        "functionary", "firefunction", "llama-3", "gemma", "generic"};
 enum { N_FAMILIES = sizeof families / sizeof *families };
-
-static void require(int ok)
-{
-    if (!ok)
-        abort();
-}
 
 struct heard {
     size_t n[2];
@@ -58,11 +50,8 @@ static struct pith_chat_parser *parse(const struct chat_parse_spec *spec, const 
     return p;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void run(const uint8_t *data, size_t size)
 {
-    if (size < 2)
-        return 0;
     static const char *const prompts[] = {"", "<think>\n", "<|start|>assistant", ">>>"};
     struct chat_parse_spec spec = {.format = chat_format_named(families[data[0] % N_FAMILIES]), .on_event = hear};
     require(spec.format != NULL);
@@ -80,5 +69,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     chat_parse_free(whole);
     chat_parse_free(cut);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size >= 2)
+        on_small_stack(run, data, size);
     return 0;
 }

@@ -1,8 +1,6 @@
 /* fuzz_jinja.c -- a template and its variables: the text up to the first NUL byte, and the rest as JSON; without one, a fixed
  * conversation. Whatever compiles must render or fail with a message, twice the same, within small limits. */
-#include <stdlib.h>
-#include <string.h>
-
+#include "fuzz.h"
 #include "text/jinja.h"
 
 static const char conversation[] =
@@ -13,14 +11,7 @@ static const char conversation[] =
     "\"parameters\": {\"x\": {}}}}], \"add_generation_prompt\": true, \"bos_token\": \"<s>\", "
     "\"now\": \"2026-11-21T10:11:12\", \"x\": [3, 1, 2], \"y\": \"a b\", \"n\": 7, \"f\": 0.5}";
 
-static void require(int ok)
-{
-    if (!ok)
-        abort();
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void run(const uint8_t *data, size_t size)
 {
     static const struct jinja_limits limits = {20000, 16 << 20, 1 << 20};
     struct pith_error err;
@@ -41,5 +32,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     str_deinit(&out[0]);
     str_deinit(&out[1]);
     jinja_free(t);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    on_small_stack(run, data, size);
     return 0;
 }

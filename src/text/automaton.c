@@ -19,6 +19,7 @@ enum {
     MOST_ENTRIES = 1 << 24, /* of the table */
     INLINE_ACYCLIC = 64, /* most states of a rule without loops that is copied into its callers */
     INLINE_LOOPS = 4,    /* of one with loops */
+    INLINE_COPIES = 8192, /* of all copies of one rule without loops */
     INLINE_ONCE = 4096,  /* of one that is called from one place */
 };
 
@@ -55,8 +56,9 @@ struct compiler {
     uint32_t
         *alone; /* number + 1 of the set of one state and what EPS reaches from it; 0: not made */
     uint32_t n_set, cap_set;
-    struct letter *letter; /* of the set at hand */
-    uint32_t cap_letter;
+    struct letter *letter;    /* of the set at hand */
+    struct rules_edge *moves; /* its bytes */
+    uint32_t cap_letter, cap_moves;
     struct map subsets;
     struct arena arena;
     struct slice *members; /* of each state of the automaton made */
@@ -285,38 +287,74 @@ static int emit(struct compiler *c, struct rules_edge e)
                     (c)->edge + (c)->at[((const uint32_t *)(const void *)(members).p)[i_] + 1];    \
              e < end_; e++)
 
+/* The edges by bytes of a subset into c->moves: how many; UINT32_MAX: no memory. *apart: no byte is taken by two of them, and they are in
+ * the order of their bytes, which is so for nearly all subsets of one state. */
+static uint32_t gather_bytes(struct compiler *c, struct slice members, int *apart)
+{
+    uint32_t n = 0, at_lo[256] = {0}; /* place + 1 of the edge that begins there */
+    *apart = 1;
+    EACH_EDGE(c, members, e)
+    {
+        if (e->kind != EDGE_BYTES)
+            continue;
+        if (!GROW(c->moves, c->cap_moves, (uint64_t)n + 1))
+            return UINT32_MAX;
+        c->moves[n++] = *e;
+        *apart &= !at_lo[e->lo];
+        at_lo[e->lo] = n;
+    }
+    c->work += n;
+    if (n < 2 || !*apart)
+        return n;
+    struct rules_edge sorted[256];
+    uint32_t k = 0;
+    for (int lo = 0; lo < 256; lo++) {
+        if (!at_lo[lo])
+            continue;
+        sorted[k] = c->moves[at_lo[lo] - 1];
+        *apart &= !k || sorted[k - 1].hi < lo;
+        k++;
+    }
+    memcpy(c->moves, sorted, n * sizeof *sorted);
+    return n;
+}
+
 /* The bytes of a subset, cut where the set of edges that take them changes. */
 static int expand_bytes(struct compiler *c, uint32_t from, struct slice members)
 {
-    uint8_t cut[257] = {0};
-    int any = 0;
-    EACH_EDGE(c, members, e)
-    {
-        if (e->kind == EDGE_BYTES) {
-            cut[e->lo] = cut[e->hi + 1] = 1;
-            any = 1;
-        }
+    int apart;
+    uint32_t n_moves = gather_bytes(c, members, &apart);
+    if (n_moves == UINT32_MAX)
+        return 0;
+    for (uint32_t i = 0; apart && i < n_moves; i++) {
+        const struct rules_edge *e = &c->moves[i];
+        begin_set(c);
+        if (!emit(c, (struct rules_edge){from, behind_one(c, e->to, 0), 0, EDGE_BYTES, e->lo, e->hi}))
+            return 0;
     }
-    for (int lo = 0, hi; any && lo < 256; lo = hi + 1) {
+    if (apart)
+        return 1;
+    uint8_t cut[257] = {0};
+    for (uint32_t i = 0; i < n_moves; i++)
+        cut[c->moves[i].lo] = cut[c->moves[i].hi + 1] = 1;
+    for (int lo = 0, hi; lo < 256; lo = hi + 1) {
         for (hi = lo; hi < 255 && !cut[hi + 1]; hi++)
             ;
-        const struct rules_edge *one = NULL;
-        uint32_t n = 0;
+        uint32_t n = 0, one = 0;
         begin_set(c);
-        EACH_EDGE(c, members, e)
-        {
-            c->work++;
-            if (e->kind != EDGE_BYTES || e->lo > lo || lo > e->hi)
+        c->work += n_moves;
+        for (uint32_t i = 0; i < n_moves; i++) {
+            const struct rules_edge *e = &c->moves[i];
+            if (e->lo > lo || lo > e->hi)
                 continue;
             if (n++)
                 add(c, e->to);
             else
-                one = e;
+                one = e->to;
         }
         if (n == 0)
             continue;
-        if (!emit(c, (struct rules_edge){from, behind_one(c, one->to, n > 1), 0, EDGE_BYTES,
-                                         (uint8_t)lo, (uint8_t)hi}))
+        if (!emit(c, (struct rules_edge){from, behind_one(c, one, n > 1), 0, EDGE_BYTES, (uint8_t)lo, (uint8_t)hi}))
             return 0;
         if (c->work > MOST_WORK)
             return 1;
@@ -418,7 +456,7 @@ static int wants_inlining(const struct compiler *c, uint32_t rule, uint32_t root
     if (c->a->recursive[rule] || rule == root)
         return 0;
     return d->n_states <= INLINE_LOOPS || (c->a->uses[rule] == 1 && d->n_states <= INLINE_ONCE) ||
-           (d->n_states <= INLINE_ACYCLIC && !has_loop(d));
+           (d->n_states <= INLINE_ACYCLIC && (uint64_t)d->n_states * c->a->uses[rule] <= INLINE_COPIES && !has_loop(d));
 }
 
 /* ---------------------------------------------------------------- the table */
@@ -568,6 +606,7 @@ fail:
     mem_free(c.stack);
     mem_free(c.set);
     mem_free(c.letter);
+    mem_free(c.moves);
     mem_free(c.alone);
     mem_free(c.members);
     analysis_deinit(&what);

@@ -666,6 +666,7 @@ uint32_t schema_read(struct rules *r, struct slice text)
     s.root = jtree_read(&r->arena, text.p ? text.p : "", text.n, &r->err);
     s.last = &s.first;
     map_init(&s.jobs, PITH_MEM_SCRATCH);
+    map_init(&s.rests, PITH_MEM_SCRATCH);
     map_init(&s.texts, PITH_MEM_SCRATCH);
     if (rules_ok(r)) {
         r->rule[whole].defined = 1;
@@ -675,6 +676,7 @@ uint32_t schema_read(struct rules *r, struct slice text)
     for (; s.first && rules_ok(r); s.first = s.first->next)
         write_rule(&s, s.first);
     map_deinit(&s.jobs);
+    map_deinit(&s.rests);
     map_deinit(&s.texts);
     mem_free(s.said);
     return whole;

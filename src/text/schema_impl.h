@@ -31,6 +31,7 @@ struct schema {
     struct rules *r;
     const struct jtree *root;
     struct map jobs;             /* parts -> rule */
+    struct map rests;            /* rule of a value -> rule of what stands behind its key */
     struct map texts;            /* what a schema says -> its number in `said` */
     const struct jtree **said;
     uint32_t n_said, cap_said;

@@ -137,6 +137,7 @@ struct range {
     struct bound lo, hi; /* lo is given; neither is negative */
     int integer, n;      /* digits before the point */
     uint32_t to;
+    uint32_t whole, part;                   /* nothing is tight: all digits before the point were read; at least one behind it */
     uint32_t state[2 * MOST_DIGITS + 2][4]; /* after so many digits, tight as the bits say; 0: not reached */
 };
 enum { TIGHT_LO = 1, TIGHT_HI = 2 };
@@ -194,6 +195,10 @@ static void write_length(struct range *g, uint32_t from)
             uint32_t at = g->state[i][t];
             if (!at)
                 continue;
+            if (i >= g->n && t == 0) {
+                rules_edge(r, at, i == g->n ? g->whole : g->part, EDGE_EPS, 0);
+                continue;
+            }
             if (i >= g->n && may_end(g, i, t))
                 rules_edge(r, at, g->to, EDGE_EPS, 0);
             if (i >= g->n && g->integer)
@@ -205,33 +210,43 @@ static void write_length(struct range *g, uint32_t from)
     }
 }
 
+/* Numbers of more digits before the point than lo and of fewer than hi. */
+static void write_lengths_between(struct range *g, uint32_t from)
+{
+    struct rules *r = g->s->r;
+    int least = g->lo.x.point + 1, most = g->hi.given ? g->hi.x.point - 1 : least;
+    uint32_t at = rules_state(r);
+    rules_bytes(r, from, at, '1', '9');
+    for (int n = 1; n <= most && rules_ok(r); n++) {
+        if (n >= least)
+            rules_edge(r, at, g->whole, EDGE_EPS, 0);
+        uint32_t next = n == most && !g->hi.given ? at : rules_state(r);
+        rules_bytes(r, at, next, '0', '9');
+        at = next;
+    }
+}
+
 /* Sizes from lo to hi, behind the sign. */
 static void write_range(struct range *g, uint32_t from)
 {
     struct rules *r = g->s->r;
-    int longest = g->hi.given ? g->hi.x.point : g->lo.x.point;
-    for (g->n = g->lo.x.point; g->n <= longest && rules_ok(r); g->n++) {
-        uint32_t begin = rules_state(r);
+    g->whole = rules_state(r);
+    g->part = rules_state(r);
+    rules_edge(r, g->whole, g->to, EDGE_EPS, 0);
+    if (!g->integer) {
+        rules_bytes(r, rules_text(r, g->whole, ".", 1), g->part, '0', '9');
+        rules_bytes(r, g->part, g->part, '0', '9');
+        rules_edge(r, g->part, g->to, EDGE_EPS, 0);
+    }
+    for (int upper = 0; upper < 2; upper++) {
+        g->n = upper ? g->hi.x.point : g->lo.x.point;
+        if (upper && (!g->hi.given || g->hi.x.point <= g->lo.x.point))
+            break;
+        uint32_t begin = rules_state(r); /* may lie behind a sign that others share */
         rules_edge(r, from, begin, EDGE_EPS, 0);
         write_length(g, begin);
     }
-    if (g->hi.given)
-        return;
-    uint32_t at = rules_state(r);
-    rules_bytes(r, from, at, '1', '9');
-    for (int i = 1; i < g->n; i++) {
-        uint32_t next = rules_state(r);
-        rules_bytes(r, at, next, '0', '9');
-        at = next;
-    }
-    rules_bytes(r, at, at, '0', '9');
-    rules_edge(r, at, g->to, EDGE_EPS, 0);
-    if (!g->integer) {
-        uint32_t part = rules_state(r);
-        rules_bytes(r, rules_text(r, at, ".", 1), part, '0', '9');
-        rules_bytes(r, part, part, '0', '9');
-        rules_edge(r, part, g->to, EDGE_EPS, 0);
-    }
+    write_lengths_between(g, from);
 }
 
 static void write_between(struct schema *s, struct bound lo, struct bound hi, int integer, uint32_t from, uint32_t to)

@@ -1,7 +1,10 @@
 /* schema_object.c -- objects and arrays.
  *
- *     {  A0 ─key0─> B1   member 0 was written        A: nothing was written yet; B: a member was, so a comma comes first
- *        A0 ──────> A1   it is optional              behind the last: extra members, or }
+ *     {  ──K0──> behind 0 ──,──K1──> behind 1 ...        Ki: the keys that may come when i members are dealt with
+ *
+ * Members come in the order of the schema, so the keys at Ki are those from i on up to the first that is required. As trees of bytes Ki is
+ * K(i+1) with one key more, and differs from it along that key alone: all keys together take as many states as they have bytes. Behind the
+ * last required member extra ones may come too, and then nothing else.
  */
 #include "text/schema_impl.h"
 #include "text/regex.h"
@@ -39,50 +42,178 @@ static int put_name(struct schema *s, struct name_node *at, struct slice name)
     return 1;
 }
 
-/* Strings that are none of the names: at each character the tree goes on, or is left for good. */
+/* Strings that are none of the names: at each character the tree goes on, or is left for good. Nearly all names are ASCII, so what else a
+ * character may be is written once for all nodes. */
 static void write_other_names(struct schema *s, struct name_node *root, uint32_t free, uint32_t to)
 {
+    enum { ASCII = 0x7F };
     struct rules *r = s->r;
+    struct charset_range beyond = {ASCII + 1, CHARSET_LAST};
     struct name_node *todo = root, *rest;
+    uint32_t shared = rules_state(r);
+    rules_chars(r, shared, free, &(struct charset){&beyond, 1, 1, 0}, 1);
     root->sibling = NULL;
     while (todo && rules_ok(r)) {
         struct name_node *at = todo;
-        struct charset other = CHARSET_INIT;
+        struct charset names = CHARSET_INIT, other = CHARSET_INIT;
+        int ascii = 1;
         todo = todo->sibling;
         for (struct name_node *k = at->child; k; k = rest) {
             struct charset_range one = {k->cp, k->cp};
             rest = k->sibling;
-            charset_add(&other, k->cp, k->cp);
+            ascii &= k->cp <= ASCII;
+            charset_add(&names, k->cp, k->cp);
             rules_chars(r, at->state, k->state, &(struct charset){&one, 1, 1, 0}, 1);
             k->sibling = todo;
             todo = k;
         }
-        charset_sort(&other);
-        charset_invert(&other);
+        charset_sort(&names);
+        charset_invert(&names);
+        charset_cut(&other, &names, 0, ascii ? ASCII : CHARSET_LAST);
         rules_chars(r, at->state, free, &other, 1);
+        if (ascii)
+            rules_edge(r, at->state, shared, EDGE_EPS, 0);
+        charset_deinit(&names);
         charset_deinit(&other);
         if (!at->taken)
             rules_bytes(r, at->state, to, '"', '"');
     }
 }
 
+/* Keys that may come next. A tree is never changed: one with a key more shares all that lies beside its path. */
+struct key_tree {
+    uint32_t state, n;
+    struct {
+        const struct key_tree *tree; /* NULL: the key ends here */
+        uint32_t state;
+        uint8_t byte;
+    } child[];
+};
+
+/* `old` (NULL: no key) and one key more, written with its quotes; `behind` is the state behind it. */
+static const struct key_tree *with_key(struct schema *s, const struct key_tree *old, struct slice key, uint32_t behind)
+{
+    struct rules *r = s->r;
+    const struct key_tree *root = NULL, **at = &root;
+    uint32_t state = rules_state(r);
+    for (size_t i = 0; i < key.n && rules_ok(r); i++) {
+        uint32_t n = old ? old->n : 0, next = i + 1 < key.n ? rules_state(r) : behind;
+        struct key_tree *t = arena_alloc(&r->arena, sizeof *t + (n + 1) * sizeof t->child[0]);
+        const struct key_tree *below = NULL;
+        if (!t) {
+            rules_fail(r, PITH_NOMEM, "out of memory for a schema");
+            break;
+        }
+        t->state = state;
+        for (uint32_t k = 0; k < n; k++) {
+            if (old->child[k].byte == (uint8_t)key.p[i]) {
+                below = old->child[k].tree;
+                continue;
+            }
+            t->child[t->n++] = old->child[k];
+            rules_bytes(r, state, old->child[k].state, old->child[k].byte, old->child[k].byte);
+        }
+        t->child[t->n].byte = (uint8_t)key.p[i];
+        t->child[t->n].state = next;
+        rules_bytes(r, state, next, (uint8_t)key.p[i], (uint8_t)key.p[i]);
+        *at = t;
+        at = &t->child[t->n++].tree;
+        old = below;
+        state = next;
+    }
+    return root;
+}
+
 /* ---------------------------------------------------------------- members */
 
+/* One of the schemas of a member; those of a member are in the order of the parts. */
+struct described {
+    const struct jtree *node;
+    uint32_t part;
+    struct described *next;
+};
+struct member {
+    struct slice name;
+    struct described *first, *last;
+    int must;
+};
 struct members {
     struct schema *s;
     const struct parts *p;
-    uint32_t a, b; /* see above */
+    struct map places; /* name -> its place in v */
+    struct member *v;  /* in the order in which they are written */
+    uint32_t n, cap, n_required;
     struct name_node names;
 };
 
-/* What a member of this name must be; 0: it may not be there. */
-static int member_parts(struct members *m, struct slice name, struct parts *q)
+static struct member *member_named(struct members *m, struct slice name)
 {
+    uint32_t i = m->n;
+    if (map_get(&m->places, name, &i))
+        return &m->v[i];
+    if (!mem_grow(&m->v, &m->cap, (uint64_t)i + 1, sizeof *m->v, PITH_MEM_SCRATCH) || map_put(&m->places, name, i) < 0 ||
+        !put_name(m->s, &m->names, name)) {
+        rules_fail(m->s->r, PITH_NOMEM, "out of memory for a schema");
+        return NULL;
+    }
+    m->v[m->n++] = (struct member){.name = name};
+    return &m->v[i];
+}
+
+static void describe(struct members *m, uint32_t part, const struct jtree *node)
+{
+    struct member *member = member_named(m, node->key);
+    struct described *d = arena_alloc(&m->s->r->arena, sizeof *d);
+    if (!member || !d) {
+        rules_fail(m->s->r, PITH_NOMEM, "out of memory for a schema");
+        return;
+    }
+    *d = (struct described){node, part, NULL};
+    *(member->first ? &member->last->next : &member->first) = d;
+    member->last = d;
+}
+
+static void require(struct members *m, const struct jtree *name)
+{
+    struct member *member = NULL;
+    if (name->kind == JTREE_STRING)
+        member = member_named(m, name->text);
+    else
+        schema_refuse(m->s, name, "found %s; wanted the name of a property", jtree_kind_name(name));
+    if (member && !member->must) {
+        member->must = 1;
+        m->n_required++;
+    }
+}
+
+/* Those that are described first, then those that are only required. */
+static void find_members(struct members *m)
+{
+    struct schema *s = m->s;
+    for (uint32_t i = 0; i < m->p->n; i++) {
+        const struct jtree *props = jtree_get(m->p->v[i].node, "properties");
+        if (props && props->kind != JTREE_OBJECT)
+            schema_refuse(s, props, "wanted an object");
+        for (const struct jtree *v = props ? props->first : NULL; v && rules_ok(s->r); v = v->next)
+            describe(m, i, v);
+    }
+    for (uint32_t i = 0; i < m->p->n; i++) {
+        const struct jtree *list = jtree_get(m->p->v[i].node, "required");
+        if (list && list->kind != JTREE_ARRAY)
+            schema_refuse(s, list, "wanted a list of names");
+        for (const struct jtree *v = list ? list->first : NULL; v && rules_ok(s->r); v = v->next)
+            require(m, v);
+    }
+}
+
+/* What a member must be; 0: it may not be there. */
+static int member_parts(const struct members *m, const struct member *member, struct parts *q)
+{
+    const struct described *d = member->first;
     q->n = 0;
     for (uint32_t i = 0; i < m->p->n; i++) {
-        const struct jtree *node = m->p->v[i].node;
-        const struct jtree *v = jtree_find(jtree_get(node, "properties"), name);
-        v = v ? v : jtree_get(node, "additionalProperties");
+        const struct jtree *v = d && d->part == i ? d->node : jtree_get(m->p->v[i].node, "additionalProperties");
+        d = d && d->part == i ? d->next : d;
         if (v && v->kind == JTREE_FALSE)
             return 0;
         if (v)
@@ -91,111 +222,24 @@ static int member_parts(struct members *m, struct slice name, struct parts *q)
     return 1;
 }
 
-static int is_required(const struct parts *p, struct slice name)
+/* The rule of what stands behind the key of such a value. Members that may be the same share its states and their masks. */
+static uint32_t rest_rule(struct schema *s, uint32_t value)
 {
-    for (uint32_t i = 0; i < p->n; i++) {
-        const struct jtree *list = jtree_get(p->v[i].node, "required");
-        for (const struct jtree *v = list ? list->first : NULL; v; v = v->next) {
-            if (v->kind == JTREE_STRING && slice_eq(v->text, name))
-                return 1;
-        }
-    }
-    return 0;
-}
-
-/* The value behind a key, and white space; the state behind both. */
-static uint32_t write_rest(struct schema *s, uint32_t at, uint32_t rule)
-{
-    at = rules_text(s->r, schema_space(s, at), ":", 1);
-    return schema_space(s, rules_call(s->r, schema_space(s, at), rule));
-}
-
-/* The state in which a member begins: the first one, or one behind a comma. */
-static uint32_t write_begin(struct members *m)
-{
-    struct rules *r = m->s->r;
-    uint32_t key = rules_state(r);
-    rules_edge(r, m->a, key, EDGE_EPS, 0);
-    rules_edge(r, schema_space(m->s, rules_text(r, m->b, ",", 1)), key, EDGE_EPS, 0);
-    return key;
-}
-
-static void write_member(struct members *m, struct slice name)
-{
-    struct schema *s = m->s;
     struct rules *r = s->r;
-    struct parts q;
-    struct str key;
-    int may = member_parts(m, name, &q), must = is_required(m->p, name);
-    if (!put_name(s, &m->names, name))
+    struct slice key = {arena_strndup(&r->arena, (const char *)&value, sizeof value), sizeof value};
+    uint32_t rule;
+    if (key.p && map_get(&s->rests, key, &rule))
+        return rule;
+    rule = rules_new(r, r->rule[value].name);
+    if (!key.p || map_put(&s->rests, key, rule) < 0)
         rules_fail(r, PITH_NOMEM, "out of memory for a schema");
-    if (!may && !must)
-        return;
-    uint32_t a = rules_state(r), b = rules_state(r);
-    if (may) {
-        str_init(&key, PITH_MEM_SCRATCH);
-        str_json(&key, name.p, name.n);
-        if (key.failed)
-            rules_fail(r, PITH_NOMEM, "out of memory for a schema");
-        else
-            rules_edge(r, write_rest(s, rules_text(r, write_begin(m), key.p, key.n), schema_rule(s, &q)), b, EDGE_EPS, 0);
-        str_deinit(&key);
-    }
-    if (!must) {
-        rules_edge(r, m->a, a, EDGE_EPS, 0);
-        rules_edge(r, m->b, b, EDGE_EPS, 0);
-    }
-    m->a = a;
-    m->b = b;
-}
-
-static int known_before(const struct parts *p, uint32_t part, const struct jtree *upto, struct slice name)
-{
-    for (uint32_t i = 0; i <= part; i++) {
-        const struct jtree *props = jtree_get(p->v[i].node, "properties");
-        const struct jtree *found = jtree_find(props, name);
-        if (found && found != upto)
-            return i < part;
-    }
-    return 0;
-}
-
-static void write_named(struct members *m, uint32_t *n_named, uint32_t *n_required)
-{
-    struct schema *s = m->s;
-    for (uint32_t i = 0; i < m->p->n && rules_ok(s->r); i++) {
-        const struct jtree *props = jtree_get(m->p->v[i].node, "properties");
-        if (props && props->kind != JTREE_OBJECT)
-            schema_refuse(s, props, "wanted an object");
-        for (const struct jtree *v = props ? props->first : NULL; v && rules_ok(s->r); v = v->next) {
-            if (known_before(m->p, i, v, v->key))
-                continue;
-            *n_named += 1;
-            *n_required += (uint32_t)is_required(m->p, v->key);
-            write_member(m, v->key);
-        }
-    }
-    for (uint32_t i = 0; i < m->p->n && rules_ok(s->r); i++) { /* required without being described */
-        const struct jtree *list = jtree_get(m->p->v[i].node, "required");
-        if (list && list->kind != JTREE_ARRAY)
-            schema_refuse(s, list, "wanted a list of names");
-        for (const struct jtree *v = list ? list->first : NULL; v && rules_ok(s->r); v = v->next) {
-            int known = v->kind != JTREE_STRING;
-            if (known)
-                schema_refuse(s, v, "found %s; wanted the name of a property", jtree_kind_name(v));
-            for (uint32_t k = 0; k < m->p->n; k++) {
-                const struct jtree *earlier = jtree_get(m->p->v[k].node, "required");
-                known |= jtree_find(jtree_get(m->p->v[k].node, "properties"), v->text) != NULL;
-                for (earlier = earlier && k <= i ? earlier->first : NULL; earlier && earlier != v; earlier = earlier->next)
-                    known |= earlier->kind == JTREE_STRING && slice_eq(earlier->text, v->text);
-            }
-            if (known)
-                continue;
-            *n_named += 1;
-            *n_required += 1;
-            write_member(m, v->text);
-        }
-    }
+    if (!rules_ok(r))
+        return 0;
+    r->rule[rule].defined = 1;
+    uint32_t at = rules_text(r, schema_space(s, r->rule[rule].start), ":", 1);
+    at = schema_space(s, rules_call(r, schema_space(s, at), value));
+    rules_edge(r, at, r->rule[rule].end, EDGE_EPS, 0);
+    return rule;
 }
 
 /* What extra members must be; 0: there may be none. *pattern: what their names must match, NULL: anything else. */
@@ -226,24 +270,90 @@ static int extra_parts(struct members *m, struct parts *q, const struct jtree **
     return !closed && (open || !named);
 }
 
-static void write_extra(struct members *m, const struct parts *q, const struct jtree *pattern)
+/* The keys of extra members, and their values; where they begin. */
+static uint32_t write_extra(struct members *m, const struct parts *q, const struct jtree *pattern, uint32_t behind)
 {
     static const struct charset_range all = {0, CHARSET_LAST};
     struct rules *r = m->s->r;
-    uint32_t key = write_begin(m), behind = rules_state(r), free = rules_state(r), text = rules_text(r, key, "\"", 1);
+    uint32_t key = rules_state(r), end = rules_state(r), free = rules_state(r), text = rules_text(r, key, "\"", 1);
     struct charset any = {(struct charset_range[]){all}, 1, 1, 0};
     if (pattern) {
-        uint32_t end = rules_state(r);
-        regex_write(r, text, end, pattern->key, 0, RULES_ENDLESS, 1);
-        rules_bytes(r, end, behind, '"', '"');
+        regex_write(r, text, free, pattern->key, 0, RULES_ENDLESS, 1);
+        rules_bytes(r, free, end, '"', '"');
     } else {
         m->names.state = text;
         rules_chars(r, free, free, &any, 1);
-        rules_bytes(r, free, behind, '"', '"');
-        write_other_names(m->s, &m->names, free, behind);
+        rules_bytes(r, free, end, '"', '"');
+        write_other_names(m->s, &m->names, free, end);
     }
-    uint32_t b = write_rest(m->s, behind, schema_rule(m->s, q));
-    rules_edge(r, b, m->b, EDGE_EPS, 0);
+    rules_edge(r, end, behind, EDGE_CALL, rest_rule(m->s, schema_rule(m->s, q)));
+    return key;
+}
+
+/* `keys` with those of a member, behind which its value leads on to `behind`. */
+static const struct key_tree *write_member(struct members *m, const struct member *member, const struct key_tree *keys, uint32_t behind)
+{
+    struct schema *s = m->s;
+    struct parts q;
+    struct str key;
+    if (member->must)
+        keys = NULL; /* none may come before this one */
+    if (!member_parts(m, member, &q))
+        return keys;
+    uint32_t end = rules_state(s->r);
+    str_init(&key, PITH_MEM_SCRATCH);
+    str_json(&key, member->name.p, member->name.n);
+    if (key.failed)
+        rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
+    else
+        keys = with_key(s, keys, (struct slice){key.p, key.n}, end);
+    str_deinit(&key);
+    rules_edge(s->r, end, behind, EDGE_CALL, rest_rule(s, schema_rule(s, &q)));
+    return keys;
+}
+
+/* What may follow a place between members. */
+struct turn {
+    const struct key_tree *keys; /* NULL: none */
+    int extra, ends;
+};
+
+/* at: behind { or behind a member and its comma. */
+static void write_keys(struct members *m, const struct turn *t, uint32_t at, uint32_t extra)
+{
+    if (t->keys)
+        rules_edge(m->s->r, at, t->keys->state, EDGE_EPS, 0);
+    if (t->extra)
+        rules_edge(m->s->r, at, extra, EDGE_EPS, 0);
+}
+
+/* at: behind a member. */
+static void write_turn(struct members *m, const struct turn *t, uint32_t at, uint32_t extra, uint32_t to)
+{
+    struct rules *r = m->s->r;
+    if (t->keys || t->extra)
+        write_keys(m, t, schema_space(m->s, rules_text(r, at, ",", 1)), extra);
+    if (t->ends)
+        rules_bytes(r, at, to, '}', '}');
+}
+
+/* From the last to the first. extra: what extra members must be, NULL: there are none. not_empty: {} is not allowed. */
+static void write_members(struct members *m, const struct parts *extra, const struct jtree *pattern, int not_empty, uint32_t first, uint32_t to)
+{
+    struct rules *r = m->s->r;
+    struct turn t = {NULL, extra != NULL, 1};
+    uint32_t at = rules_state(r), more = extra ? write_extra(m, extra, pattern, at) : 0;
+    write_turn(m, &t, at, more, to);
+    for (uint32_t i = m->n; i-- > 0 && rules_ok(r);) {
+        t.keys = write_member(m, &m->v[i], t.keys, at);
+        t.extra &= !m->v[i].must;
+        t.ends &= !m->v[i].must;
+        if (i > 0)
+            write_turn(m, &t, at = rules_state(r), more, to);
+    }
+    write_keys(m, &t, first, more);
+    if (t.ends && !not_empty)
+        rules_bytes(r, first, to, '}', '}');
 }
 
 void schema_object(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
@@ -252,24 +362,19 @@ void schema_object(struct schema *s, const struct parts *p, uint32_t from, uint3
     struct members m = {.s = s, .p = p};
     struct parts q;
     const struct jtree *pattern;
-    uint32_t n_named = 0, n_required = 0, min = schema_count(s, p, "minProperties", 1, 0), max = schema_count(s, p, "maxProperties", 0, RULES_ENDLESS);
-    m.a = schema_space(s, rules_text(r, from, "{", 1));
-    m.b = rules_state(r);
-    write_named(&m, &n_named, &n_required);
+    uint32_t min = schema_count(s, p, "minProperties", 1, 0), max = schema_count(s, p, "maxProperties", 0, RULES_ENDLESS);
+    map_init(&m.places, PITH_MEM_SCRATCH);
+    find_members(&m);
     int extra = extra_parts(&m, &q, &pattern);
-    int only_one = min == 1 && n_named == 0;
-    if (min > n_required && !only_one)
+    int not_empty = min == 1 && m.n == 0;
+    if (min > m.n_required && !not_empty)
         schema_refuse(s, p->v[0].node, "minProperties is supported where required asks for as many, or as 1 without properties");
-    if (max != RULES_ENDLESS && (extra || max < n_named))
+    if (max != RULES_ENDLESS && (extra || max < m.n))
         schema_refuse(s, p->v[0].node, "maxProperties is supported where properties allows no more");
-    if (!rules_ok(r))
-        return;
-    uint32_t a = m.a; /* write_extra's loop enters b alone */
-    if (extra)
-        write_extra(&m, &q, pattern);
-    if (!only_one)
-        rules_bytes(r, a, to, '}', '}');
-    rules_bytes(r, m.b, to, '}', '}');
+    if (rules_ok(r))
+        write_members(&m, extra ? &q : NULL, pattern, not_empty, schema_space(s, rules_text(r, from, "{", 1)), to);
+    map_deinit(&m.places);
+    mem_free(m.v);
 }
 
 /* ---------------------------------------------------------------- arrays */
