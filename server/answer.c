@@ -6,6 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "tools.h"
+
 enum { PROMPTS_MAX = 1024 };
 
 static void answer_free(struct answer *a)
@@ -85,6 +87,17 @@ json_t *answer_take_tokens(struct choice *h)
     return list;
 }
 
+int answer_variable(struct fields *b, const char *name, json_t *v, struct fault *f)
+{
+    const json_t *given = b->v[F_chat_template_kwargs];
+    json_t *all = given ? json_copy((json_t *)(uintptr_t)given) : json_object();
+    if (json_object_set_new(all, name, v)) {
+        json_decref(all);
+        return fault_memory(f);
+    }
+    return fields_put(b, F_chat_template_kwargs, all, f);
+}
+
 json_t *progress_json(const struct progress *p)
 {
     return json_pack("{s:I, s:I, s:I, s:f}", "total", (json_int_t)p->n_prompt, "processed", (json_int_t)p->n, "cache", (json_int_t)p->n_cached, "time_ms",
@@ -127,14 +140,16 @@ int answer_keep(struct choice *h, const char *p, size_t n)
 
 /* ---------------------------------------------------------------- events */
 
-static void on_text(struct answer *a, int i, const struct event *e)
+static void on_text(struct answer *a, struct request *r, int i, const struct event *e)
 {
     struct choice *h = &a->choice[i];
     if (e->token && h->tokens)
         json_array_append_new(h->tokens, answer_token(a, e->token));
     if (h->message && e->n_text)
         message_put(h->message, e->text, e->n_text);
-    else if (!h->message && !a->stream)
+    if (e->token && h->message && (a->one_call || a->lead_is_said) && message_n_calls(h->message))
+        r->enough = 1;
+    if (!h->message && !a->stream)
         answer_keep(h, e->text, e->n_text);
     a->dialect->grown(a, i, e);
 }
@@ -178,7 +193,7 @@ static void on_event(struct request *r, const struct event *e)
             a->dialect->progress(a, e->progress);
         return;
     case EV_TEXT:
-        on_text(a, i, e);
+        on_text(a, r, i, e);
         return;
     case EV_CHOICE:
         on_choice(a, i, e);
@@ -239,6 +254,8 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
     for (int i = 0; ok && i < a->per_prompt; i++) {
         struct message *m = a->choice[i].message = message_open(a->m, tools, a->family, text, n + (a->lead_is_said ? 0 : n_lead), f);
         ok = m != NULL;
+        if (ok && a->one_call)
+            message_one_call(m);
         if (ok && a->lead_is_said && n_lead)
             message_put(m, a->lead, n_lead);
     }
@@ -285,6 +302,8 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     r->n = a->per_prompt;
     r->n_logprobs = a->logprobs;
     r->progress = a->progress && a->stream;
+    if (a->chat && !tools_take(a, b, r, f))
+        return 0;
     if (!take_prompts(a, b, f))
         return 0;
     for (int i = 0; a->chat && a->logprobs >= 0 && i < a->per_prompt; i++)

@@ -36,7 +36,8 @@ struct answer {
     struct figures figures; /* of the last request */
     char id[64];
     char *lead;         /* what a message is made to begin with, behind the prompt; NULL: nothing */
-    int lead_is_said;   /* it belongs to the message */
+    int lead_is_said;   /* it belongs to the message: a call, which has to come and ends it */
+    int one_call;       /* a call ends a message */
     const char *family; /* of calls, where it is not the template's */
     pith_stream *pieces; /* texts of single tokens */
     struct choice *choice; /* [n_prompts * per_prompt] */
@@ -80,6 +81,8 @@ json_t *answer_piece(struct answer *a, int32_t id, json_t **bytes);
 /* {"token", "logprob", "bytes", "top_logprobs"} */
 json_t *answer_token(struct answer *a, const struct token_info *t);
 json_t *answer_real(float logprob); /* JSON has no infinity: -9999 */
+/* A further variable of the template, beside those of chat_template_kwargs; takes v. */
+int answer_variable(struct fields *b, const char *name, json_t *v, struct fault *f);
 json_t *progress_json(const struct progress *p);
 json_t *answer_take_tokens(struct choice *h); /* the list so far, NULL: none; a new one begins */
 

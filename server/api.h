@@ -8,7 +8,18 @@
 /* api_openai.c */
 void api_chat(struct server *s, struct exchange *x);
 void api_completions(struct server *s, struct exchange *x);
+/* api_anthropic.c */
+void api_messages(struct server *s, struct exchange *x);
+void api_count_tokens(struct server *s, struct exchange *x);
+/* api_ollama.c */
+void api_ollama_chat(struct server *s, struct exchange *x);
+void api_ollama_generate(struct server *s, struct exchange *x);
+void api_ollama_tags(struct server *s, struct exchange *x);
+void api_ollama_ps(struct server *s, struct exchange *x);
+void api_ollama_version(struct server *s, struct exchange *x);
+void api_ollama_show(struct server *s, struct exchange *x);
 /* api_embeddings.c */
+void api_ollama_embed(struct server *s, struct exchange *x);
 void api_embeddings(struct server *s, struct exchange *x);
 /* api_pith.c */
 void api_models(struct server *s, struct exchange *x);

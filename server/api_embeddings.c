@@ -1,4 +1,5 @@
-/* api_embeddings.c -- /v1/embeddings: texts or tokens to vectors, as numbers or as base64 of little-endian floats. */
+/* api_embeddings.c -- /v1/embeddings, and /api/embed and /api/embeddings as Ollama has them: texts or tokens to vectors, as numbers or as base64
+ * of little-endian floats. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,8 @@ struct embedding {
     struct exchange *x;
     struct hosted *hosted;
     json_t *data;
-    int base64;
+    unsigned endpoint;
+    int base64, single, truncate; /* single: Ollama's older form, of one text */
 };
 
 static json_t *base64_of(const float *v, int32_t n)
@@ -52,17 +54,31 @@ static json_t *vector_of(const struct event *e, int base64)
     return j;
 }
 
+static json_t *answer_of(const struct embedding *m, const struct request *r)
+{
+    const char *name = m->hosted->name;
+    json_int_t n = (json_int_t)r->n_prompt;
+    if (m->endpoint == E_EMBED)
+        return json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data", m->data, "model", name, "usage", "prompt_tokens", n, "total_tokens", n);
+    if (m->single)
+        return json_pack("{s:O}", "embedding", json_array_get(m->data, 0));
+    return json_pack("{s:s, s:O, s:I, s:I, s:I}", "model", name, "embeddings", m->data, "total_duration", (json_int_t)(clock_now() - exchange_began(m->x)),
+                     "load_duration", (json_int_t)0, "prompt_eval_count", n);
+}
+
 static void on_event(struct request *r, const struct event *e)
 {
     struct embedding *m = r->ctx;
+    if (e->kind == EV_EMBEDDING && m->endpoint == E_OLLAMA_EMBED) {
+        json_array_append_new(m->data, vector_of(e, 0));
+        return;
+    }
     if (e->kind == EV_EMBEDDING) {
         json_array_append_new(m->data, json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", e->choice, "embedding", vector_of(e, m->base64)));
         return;
     }
     if (e->kind == EV_DONE)
-        exchange_json(m->x, 200,
-                      json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data", m->data, "model", m->hosted->name, "usage", "prompt_tokens", (json_int_t)r->n_prompt,
-                                "total_tokens", (json_int_t)r->n_prompt));
+        exchange_json(m->x, 200, answer_of(m, r));
     else
         exchange_fault(m->x, e->fault);
     r->figures.n_prompt = r->n_prompt;
@@ -72,8 +88,9 @@ static void on_event(struct request *r, const struct event *e)
     free(m);
 }
 
-static int add_input(struct hosted *h, struct request *r, const json_t *v, struct fault *f)
+static int add_input(const struct embedding *m, struct request *r, const json_t *v, struct fault *f)
 {
+    struct hosted *h = m->hosted;
     int64_t n = 0, most = pith_n_ctx(h->embed) < SERVER_BATCH ? pith_n_ctx(h->embed) : SERVER_BATCH;
     int32_t *ids = NULL;
     if (json_is_string(v))
@@ -82,6 +99,8 @@ static int add_input(struct hosted *h, struct request *r, const json_t *v, struc
         ids = request_ids(h, v, &n, "input", f);
     else
         return fault_set(f, 400, "wrong_type", "input", "input is neither a text, nor a list of tokens, nor a list of either");
+    if (ids && m->truncate && n > most)
+        n = most;
     int ok = ids && request_fits(n, most, "input", f);
     int32_t *more = ok ? realloc(r->prompt, (size_t)(r->n_prompt + n) * sizeof *more) : NULL;
     if (more) {
@@ -96,7 +115,7 @@ static int add_input(struct hosted *h, struct request *r, const json_t *v, struc
     return ok;
 }
 
-static int take_inputs(struct hosted *h, struct request *r, const json_t *v, struct fault *f)
+static int take_inputs(const struct embedding *m, struct request *r, const json_t *v, struct fault *f)
 {
     int several = json_is_array(v) && (json_is_string(json_array_get(v, 0)) || json_is_array(json_array_get(v, 0)));
     size_t n = several ? json_array_size(v) : 1;
@@ -107,7 +126,7 @@ static int take_inputs(struct hosted *h, struct request *r, const json_t *v, str
     r->input_end = calloc(n, sizeof *r->input_end);
     r->n = 0;
     for (size_t i = 0; r->input_end && i < n; i++)
-        if (!add_input(h, r, several ? json_array_get(v, i) : v, f))
+        if (!add_input(m, r, several ? json_array_get(v, i) : v, f))
             return 0;
     return r->input_end || fault_memory(f);
 }
@@ -129,10 +148,12 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
     r->ctx = m;
     if (timeout > 0)
         r->deadline = exchange_began(x) + (int64_t)(1e9 * timeout);
-    return take_inputs(m->hosted, r, b->v[F_input], f);
+    m->truncate = field_bool(b, F_truncate);
+    m->single = !b->v[F_input] && b->v[F_ollama_prompt];
+    return take_inputs(m, r, m->single ? b->v[F_ollama_prompt] : b->v[F_input], f);
 }
 
-void api_embeddings(struct server *s, struct exchange *x)
+static void embed(struct exchange *x, unsigned endpoint)
 {
     struct fault f = {0};
     struct fields b;
@@ -140,13 +161,12 @@ void api_embeddings(struct server *s, struct exchange *x)
     struct embedding *m = calloc(1, sizeof *m);
     struct request *r = request_new();
     int ok = 0;
-    (void)s;
     if (!hosted) {
         ok = 0;
     } else if (!m || !r) {
         fault_memory(&f);
-    } else if (fields_read(&b, E_EMBED, x, &f)) {
-        *m = (struct embedding){.x = x, .hosted = hosted, .data = json_array()};
+    } else if (fields_read(&b, endpoint, x, &f)) {
+        *m = (struct embedding){.x = x, .hosted = hosted, .endpoint = endpoint, .data = json_array()};
         exchange_hold(x);
         ok = take(x, &b, r, m, &f) && sched_submit(hosted->sched, &r, 1, &f);
         fields_free(&b);
@@ -161,4 +181,16 @@ void api_embeddings(struct server *s, struct exchange *x)
         exchange_fault(x, &f);
     }
     exchange_drop(x);
+}
+
+void api_embeddings(struct server *s, struct exchange *x)
+{
+    (void)s;
+    embed(x, E_EMBED);
+}
+
+void api_ollama_embed(struct server *s, struct exchange *x)
+{
+    (void)s;
+    embed(x, E_OLLAMA_EMBED);
 }

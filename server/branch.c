@@ -282,9 +282,12 @@ static void take_token(struct sched *s, struct branch *b, const struct token_inf
         branch_finish(s, b, "stop", NULL);
         return;
     }
+    r->enough = 0;
     int hit = tell_token(b, t);
     if (hit >= 0)
         branch_finish(s, b, "stop", r->stop[hit]);
+    else if (r->enough)
+        branch_finish(s, b, "stop", NULL);
     else if (!put_token(b, t->id) || (r->n_max > 0 && b->n_made >= r->n_max) || b->n > s->n_ctx)
         branch_finish(s, b, "length", NULL);
 }

@@ -183,6 +183,8 @@ static json_t *schema_of(const struct row *r)
         json_object_set_new(s, "anyOf", json_pack("[{s:s}, {s:s, s:{s:s}, s:f}]", "type", "string", "type", "array", "items", "type", "string", "maxItems", r->hi));
     if (r->type == LIST)
         json_object_set_new(s, "items", json_object());
+    if (r == &rows[F_options])
+        json_object_set_new(s, "properties", fields_docs(E_OLLAMA_OPTIONS));
     if (r->type == INT || r->type == REAL) {
         json_object_set_new(s, "minimum", r->type == INT ? json_integer((json_int_t)r->lo) : json_real(r->lo));
         json_object_set_new(s, "maximum", r->type == INT ? json_integer((json_int_t)r->hi) : json_real(r->hi));

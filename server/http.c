@@ -269,10 +269,16 @@ void exchange_json(struct exchange *x, int status, json_t *body)
     exchange_end(x);
 }
 
+json_t *exchange_fault_json(const struct exchange *x, const struct fault *f)
+{
+    int flags = x->route ? x->route->flags : 0;
+    return flags & ROUTE_ANTHROPIC ? fault_anthropic(f) : flags & ROUTE_OLLAMA ? fault_ollama(f) : fault_json(f);
+}
+
 void exchange_fault(struct exchange *x, const struct fault *f)
 {
     exchange_retry_after(x, f->retry_after);
-    exchange_json(x, f->http, fault_json(f));
+    exchange_json(x, f->http, exchange_fault_json(x, f));
 }
 
 /* ---------------------------------------------------------------- log */

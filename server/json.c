@@ -54,9 +54,9 @@ int fault_from(struct fault *f, const struct pith_error *err, const char *param)
     return fault_set(f, 500, "internal_error", param, "%s", err->msg);
 }
 
-static const char *type_of(int http)
+const char *fault_type(const struct fault *f)
 {
-    switch (http) {
+    switch (f->http) {
     case 401:
         return "authentication_error";
     case 403:
@@ -66,12 +66,12 @@ static const char *type_of(int http)
     case 429:
         return "rate_limit_error";
     }
-    return http >= 500 ? "server_error" : "invalid_request_error";
+    return f->http >= 500 ? "server_error" : "invalid_request_error";
 }
 
 json_t *fault_json(const struct fault *f)
 {
-    json_t *e = json_pack("{s:o, s:s, s:o, s:s}", "message", json_text(f->msg, strlen(f->msg)), "type", type_of(f->http), "param",
+    json_t *e = json_pack("{s:o, s:s, s:o, s:s}", "message", json_text(f->msg, strlen(f->msg)), "type", fault_type(f), "param",
                           *f->param ? json_text(f->param, strlen(f->param)) : json_null(), "code", f->code);
     if (e && f->n_ctx) {
         json_object_set_new(e, "n_prompt", json_integer(f->n_prompt));

@@ -8,6 +8,7 @@ struct message {
     pith_chat_parser *parser; /* NULL: all is text */
     struct part *part;
     int n, cap, n_calls, at; /* at: all before it has been told */
+    int one_call;
 };
 
 static int put(struct part *p, const char *text, size_t n)
@@ -56,6 +57,8 @@ static void on_event(void *ctx, const struct pith_chat_event *e)
 {
     static const enum part_kind kinds[] = {[PITH_CHAT_CONTENT] = PART_TEXT, [PITH_CHAT_REASONING] = PART_REASONING, [PITH_CHAT_CALL] = PART_CALL};
     struct message *m = ctx;
+    if (e->kind == PITH_CHAT_CALL && m->one_call && m->n_calls)
+        return;
     struct part *p = part_of(m, kinds[e->kind]);
     if (!p || !put(p, e->text, e->n_bytes) || p->kind != PART_CALL)
         return;
@@ -93,6 +96,11 @@ struct message *message_open(struct hosted *h, const json_t *tools, const char *
     }
     free(list);
     return m;
+}
+
+void message_one_call(struct message *m)
+{
+    m->one_call = 1;
 }
 
 void message_free(struct message *m)

@@ -18,6 +18,7 @@ struct message;
 /* For the conversation rendered as `prompt`; tools may be NULL. family as pith_chat_params. A model without a template has an answer that is
  * all text, but where a family is named. */
 struct message *message_open(struct hosted *h, const json_t *tools, const char *family, const char *prompt, size_t n, struct fault *f);
+void message_one_call(struct message *m); /* calls behind the first are left out */
 void message_free(struct message *m); /* NULL allowed */
 void message_put(struct message *m, const char *text, size_t n); /* NULL: it has ended */
 /* The next part that has grown since this was asked last, its number and what it has grown by. NULL: none. */

@@ -171,6 +171,47 @@ static char *render_template(const pith_template *t, const char *json, size_t *n
     }
 }
 
+/* Whether a template wants the arguments of a call as an object: given a text it would write it as one, with its quotes escaped, or not at all. */
+static int wants_objects(const pith_template *t)
+{
+    static const char probe[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call_0000\","
+                                "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"probe\\\":1}\"}}]}]}";
+    char text[4096];
+    int64_t n = pith_template_render(t, probe, sizeof probe - 1, text, sizeof text - 1, NULL);
+    if (n < 0)
+        return 1;
+    text[n < (int64_t)sizeof text - 1 ? n : (int64_t)sizeof text - 1] = 0;
+    return !strstr(text, "{\"probe\":1}");
+}
+
+/* Arguments of calls in the form that the template takes. */
+static void fit_calls(const pith_template *t, json_t *messages)
+{
+    size_t i, k;
+    json_t *m, *call;
+    struct fault none;
+    int objects = -1;
+    json_array_foreach (messages, i, m) {
+        json_t *calls = json_object_get(m, "tool_calls");
+        if (!json_array_size(calls))
+            continue;
+        objects = objects < 0 ? wants_objects(t) : objects;
+        calls = json_deep_copy(calls);
+        json_object_set_new(m, "tool_calls", calls);
+        json_array_foreach (calls, k, call) {
+            json_t *fn = json_object_get(call, "function"), *v = json_object_get(fn, "arguments"), *other = NULL;
+            char *text = NULL;
+            if (objects && json_is_string(v))
+                other = json_read(json_string_value(v), json_string_length(v), &none);
+            else if (!objects && json_is_object(v) && (text = json_dumps(v, JSON_COMPACT | JSON_REAL_PRECISION(15))))
+                other = json_string(text);
+            if (other)
+                json_object_set_new(fn, "arguments", other);
+            free(text);
+        }
+    }
+}
+
 char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f)
 {
     json_t *messages = b->v[F_messages] ? read_messages(b->v[F_messages], f) : NULL;
@@ -189,6 +230,7 @@ char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *f
         json_decref(messages);
         return text;
     }
+    fit_calls(m->template, messages);
     *flags = PITH_PARSE_SPECIAL; /* start tokens are the template's business */
     json_t *vars = b->v[F_chat_template_kwargs] ? json_copy((json_t *)(uintptr_t)b->v[F_chat_template_kwargs]) : json_object();
     const char *choice = json_string_value(b->v[F_tool_choice]);
@@ -226,6 +268,36 @@ static int take_bias(struct hosted *m, const json_t *bias, struct request *r, st
             return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias of token %lld is not a number from -100 to 100", id);
         list[r->sampler.n_logit_bias++] = (struct pith_logit_bias){(int32_t)id, x <= -100 ? -INFINITY : (float)x};
     }
+    return 1;
+}
+
+/* The tokens of each text, closed by -1. What is not given are the usual ones. */
+static int take_breakers(struct hosted *m, const json_t *texts, struct request *r, struct fault *f)
+{
+    static const char *const usual[] = {"\n", ":", "\"", "*"};
+    size_t n = texts ? json_array_size(texts) : 4, used = 0;
+    int32_t *all = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(texts, i);
+        const char *text = texts ? json_string_value(v) : usual[i];
+        int64_t n_ids = 0;
+        if (!text || !*text)
+            return fault_set(f, 400, "wrong_type", "dry_sequence_breakers", "dry_sequence_breakers[%zu] is no text, or empty", i);
+        int32_t *ids = request_tokenize(m, text, texts ? json_string_length(v) : strlen(text), 0, &n_ids, "dry_sequence_breakers", f);
+        int32_t *more = ids ? realloc(all, (used + (size_t)n_ids + 1) * sizeof *all) : NULL;
+        if (more) {
+            r->sampler.dry_breakers = all = more;
+            memcpy(all + used, ids, (size_t)n_ids * sizeof *all);
+            used += (size_t)n_ids;
+            all[used++] = -1;
+        }
+        if (ids && !more)
+            fault_memory(f);
+        free(ids);
+        if (!more)
+            return 0;
+    }
+    r->sampler.n_dry_breakers = (int32_t)used;
     return 1;
 }
 
@@ -267,6 +339,8 @@ static int take_sampler(struct hosted *m, const struct fields *b, struct request
     p->mirostat_eta = (float)field_real(b, F_mirostat_eta);
     if (b->v[F_samplers] && !(p->samplers = strdup(field_text(b, F_samplers))))
         return fault_memory(f);
+    if ((p->dry_multiplier > 0 || b->v[F_dry_sequence_breakers]) && !take_breakers(m, b->v[F_dry_sequence_breakers], r, f))
+        return 0;
     if (b->v[F_logit_bias] && !take_bias(m, b->v[F_logit_bias], r, f))
         return 0;
     struct pith_error err = {0}; /* whatever the library refuses is told before the request waits */
@@ -365,8 +439,10 @@ struct request *request_clone(const struct request *from, struct fault *f)
         ok = ok && (r->stop[i] = strdup(from->stop[i]));
     r->sampler.samplers = from->sampler.samplers ? strdup(from->sampler.samplers) : NULL;
     r->sampler.logit_bias = copy_of(from->sampler.logit_bias, (size_t)from->sampler.n_logit_bias * sizeof *from->sampler.logit_bias);
+    r->sampler.dry_breakers = copy_of(from->sampler.dry_breakers, (size_t)from->sampler.n_dry_breakers * sizeof *from->sampler.dry_breakers);
     r->grammar = from->grammar ? pith_grammar_clone(from->grammar, &err) : NULL;
     ok = ok && !r->stop == !from->stop && !r->sampler.samplers == !from->sampler.samplers && !r->sampler.logit_bias == !from->sampler.logit_bias &&
+         !r->sampler.dry_breakers == !from->sampler.dry_breakers &&
          !r->grammar == !from->grammar;
     if (ok)
         return r;

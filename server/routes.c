@@ -1,12 +1,22 @@
 /* routes.c -- every endpoint, one row each. The rows make the dispatch, GET /docs and GET /openapi.json. */
 #include "api.h"
 
-enum { DIRECT = ROUTE_DIRECT, OPEN = ROUTE_DIRECT | ROUTE_OPEN, MODEL = ROUTE_MODEL };
+enum { DIRECT = ROUTE_DIRECT, OPEN = ROUTE_DIRECT | ROUTE_OPEN, MODEL = ROUTE_MODEL, OLLAMA = ROUTE_MODEL | ROUTE_OLLAMA };
 
 const struct route routes[] = {
     {"POST", "/v1/chat/completions", MODEL, E_CHAT, api_chat, "the next message of a conversation"},
     {"POST", "/v1/completions", MODEL, E_COMPLETE, api_completions, "text that goes on after a prompt"},
+    {"POST", "/v1/messages", MODEL | ROUTE_ANTHROPIC, E_MESSAGES, api_messages, "the next message of a conversation, as Anthropic has it"},
+    {"POST", "/v1/messages/count_tokens", MODEL | ROUTE_ANTHROPIC, E_COUNT, api_count_tokens, "how many tokens such a conversation has"},
     {"POST", "/v1/embeddings", MODEL, E_EMBED, api_embeddings, "vectors of texts"},
+    {"POST", "/api/chat", OLLAMA, E_OLLAMA_CHAT, api_ollama_chat, "the next message of a conversation, as Ollama has it"},
+    {"POST", "/api/generate", OLLAMA, E_OLLAMA_GENERATE, api_ollama_generate, "the answer to one message, or text behind a raw prompt"},
+    {"POST", "/api/embed", OLLAMA, E_OLLAMA_EMBED, api_ollama_embed, "vectors of texts"},
+    {"POST", "/api/embeddings", OLLAMA, E_OLLAMA_EMBED, api_ollama_embed, "the older form of it, for one prompt"},
+    {"POST", "/api/show", OLLAMA, E_OLLAMA_SHOW, api_ollama_show, "what a model is"},
+    {"GET", "/api/tags", DIRECT | OLLAMA, 0, api_ollama_tags, "the models there are"},
+    {"GET", "/api/ps", DIRECT | OLLAMA, 0, api_ollama_ps, "those that are loaded"},
+    {"GET", "/api/version", DIRECT, 0, api_ollama_version, "the version of the server"},
     {"GET", "/v1/models", DIRECT | MODEL, 0, api_models, "the model this server has; 503 until it is loaded"},
     {"GET", "/v1/models/*", DIRECT | MODEL, 0, api_models, "one model"},
     {"POST", "/tokenize", MODEL, E_TOKENIZE, api_tokenize, "text to tokens"},

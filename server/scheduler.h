@@ -64,6 +64,7 @@ struct request {
     /* On the scheduler's thread. */
     void (*on_event)(struct request *r, const struct event *e);
     void *ctx;
+    int enough; /* set by on_event with a token: its choice ends here */
     /* Told with EV_CHOICE and later. */
     struct figures figures;
 

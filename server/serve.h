@@ -44,7 +44,10 @@ int fault_set(struct fault *f, int http, const char *code, const char *param, co
     __attribute__((format(printf, 5, 6)));
 int fault_from(struct fault *f, const struct pith_error *err, const char *param); /* by status */
 int fault_memory(struct fault *f);
-json_t *fault_json(const struct fault *f); /* the shape of OpenAI's errors */
+const char *fault_type(const struct fault *f); /* "invalid_request_error" */
+json_t *fault_json(const struct fault *f);      /* the shape of OpenAI's errors */
+json_t *fault_anthropic(const struct fault *f); /* api_anthropic.c */
+json_t *fault_ollama(const struct fault *f);    /* api_ollama.c */
 
 /* ---------------------------------------------------------------- JSON (json.c) */
 
@@ -57,7 +60,15 @@ int64_t clock_now(void);                    /* monotonic ns */
 /* ---------------------------------------------------------------- fields (fields.c) */
 
 /* Endpoints, as bits of the column "endpoints" of fields.def. */
-enum { E_CHAT = 1, E_COMPLETE = 2, E_EMBED = 4, E_TOKENIZE = 8, E_DETOKENIZE = 16, E_TEMPLATE = 32, E_MADE = E_CHAT | E_COMPLETE };
+enum {
+    E_CHAT = 1, E_COMPLETE = 2, E_EMBED = 4, E_TOKENIZE = 8, E_DETOKENIZE = 16, E_TEMPLATE = 32, E_RESPONSES = 64, E_MESSAGES = 128, E_COUNT = 256,
+    E_OLLAMA_CHAT = 512, E_OLLAMA_GENERATE = 1024, E_OLLAMA_SHOW = 2048, E_OLLAMA_EMBED = 4096, E_OLLAMA_OPTIONS = 8192, /* the object `options` */
+    E_OLLAMA = E_OLLAMA_CHAT | E_OLLAMA_GENERATE,
+    E_MADE = E_CHAT | E_COMPLETE,                                       /* OpenAI's older two */
+    E_TALKS = E_CHAT | E_RESPONSES | E_MESSAGES | E_OLLAMA_CHAT,        /* conversations */
+    E_STREAMS = E_MADE | E_RESPONSES | E_MESSAGES | E_OLLAMA,           /* all that make text */
+    E_SAMPLES = E_MADE | E_RESPONSES | E_MESSAGES | E_OLLAMA_OPTIONS,   /* and where they have how to choose tokens */
+};
 
 enum field_id {
 #define FIELD(id, ...) F_##id,
@@ -112,6 +123,7 @@ const char *exchange_asked(const struct exchange *x, const char *name); /* a hea
 void exchange_write(struct exchange *x, const char *p, size_t n);
 void exchange_end(struct exchange *x);
 void exchange_json(struct exchange *x, int status, json_t *body); /* all of it; takes body, NULL: out of memory */
+json_t *exchange_fault_json(const struct exchange *x, const struct fault *f); /* in the shape of its route */
 void exchange_fault(struct exchange *x, const struct fault *f);
 /* For the access log. */
 struct figures {
@@ -128,8 +140,8 @@ int http_tells_lies(const struct server_params *p, const char *host, const char 
 
 /* ---------------------------------------------------------------- routes (routes.c) */
 
-/* On the thread of HTTP; without a key; 503 until there is a model; for people, not in the descriptions. */
-enum { ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4, ROUTE_PAGE = 8 };
+/* On the thread of HTTP; without a key; 503 until there is a model; for people, not in the descriptions; errors in another shape than OpenAI's. */
+enum { ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4, ROUTE_PAGE = 8, ROUTE_ANTHROPIC = 16, ROUTE_OLLAMA = 32 };
 struct route {
     const char *method, *path;
     int flags;

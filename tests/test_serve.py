@@ -198,16 +198,37 @@ def test_bad_input(s):
     wrong = []
     count = 0
     base = {"/v1/completions": {"prompt": [3, 4], "max_tokens": 1}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 1},
-            "/tokenize": {"content": "a"}, "/detokenize": {"tokens": [3]}, "/apply-template": {"messages": [{"role": "user", "content": "a"}]}, "/v1/embeddings": {"input": "w3"}}
-    for endpoint in s.get("/docs")[1]["endpoints"]:
-        for field, row in endpoint.get("fields", {}).items():
+            "/tokenize": {"content": "a"}, "/detokenize": {"tokens": [3]}, "/apply-template": {"messages": [{"role": "user", "content": "a"}]}, "/v1/embeddings": {"input": "w3"}, "/v1/responses": {"input": "w3", "max_output_tokens": 1},
+            "/v1/messages": {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 1}, "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "w3"}]},
+            "/api/chat": {"messages": [{"role": "user", "content": "w3"}], "options": {"num_predict": 1}, "stream": False},
+            "/api/generate": {"prompt": "w3", "options": {"num_predict": 1}, "stream": False}, "/api/embed": {"input": "w3"}, "/api/embeddings": {"prompt": "w3"}, "/api/show": {}}
+    seen = set()
+
+    def try_fields(path, rows, body):
+        nonlocal count
+        for field, row in rows.items():
+            key = (field, json.dumps(row))
+            if key in seen and SCALE < 10:  # the same row of the table
+                continue
+            seen.add(key)
+            if "properties" in row:
+                inside = base[path].get(field, {})
+                try_fields(path, row["properties"], lambda more, field=field, inside=inside: {**base[path], field: {**inside, **more}})
             for v in values + [row[k] + d for k, d in (("minimum", -1), ("maximum", 1)) if k in row]:
-                if field == "max_tokens" or field == "max_completion_tokens":
+                if field in ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict"):
                     v = v if v != 10**18 else -2
-                status, a, _ = s.post(endpoint["path"], {**base[endpoint["path"]], field: v})
+                status, a, _ = s.post(path, body({field: v}))
                 count += 1
-                if status not in (200, 400, 404) or (status != 200 and not a["error"]["message"]):
-                    wrong.append((endpoint["path"], field, str(v)[:40], status, a))
+                if isinstance(a, bytes):  # a stream
+                    a = {}
+                e = a.get("error", {})
+                if status not in (200, 400, 404) or (status != 200 and not (e if path.startswith("/api/") else e["message"])):
+                    wrong.append((path, field, str(v)[:40], status, a))
+
+    for endpoint in s.get("/docs")[1]["endpoints"]:
+        path = endpoint["path"]
+        if "fields" in endpoint:
+            try_fields(path, endpoint["fields"], lambda more, path=path: {**base[path], **more})
     check("every_field_with_extremes", count > 1000 and not wrong, (count, wrong[:2]))
     for role in (None, 5, {}):
         check("bad_message_%s" % role, s.post("/v1/chat/completions", {"messages": [{"role": role, "content": "a"}]})[0] == 400)

@@ -1,0 +1,412 @@
+/* api_anthropic.c -- /v1/messages and its count_tokens: Anthropic's messages of content blocks, to conversations and back. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "answer.h"
+#include "api.h"
+
+struct messages {
+    struct answer a;
+    int open; /* the block that a stream has begun and not ended, -1: none */
+};
+
+static struct messages *of(struct answer *a)
+{
+    return (struct messages *)a;
+}
+
+/* ---------------------------------------------------------------- conversations */
+
+/* Text at the end of a text; NULL: none so far. */
+static json_t *join(json_t *text, const json_t *more)
+{
+    json_t *both = json_sprintf("%s%s", text ? json_string_value(text) : "", json_string_value(more));
+    json_decref(text);
+    return both;
+}
+
+/* A text, or the texts of a list of blocks, as one. NULL with *f. */
+static json_t *text_of(const json_t *v, const char *where, size_t i, struct fault *f)
+{
+    size_t k;
+    const json_t *block;
+    json_t *text = NULL;
+    if (json_is_string(v))
+        return json_incref((json_t *)(uintptr_t)v);
+    if (!v || json_is_null(v))
+        return json_string("");
+    json_array_foreach (v, k, block) {
+        const json_t *t = json_object_get(block, "text");
+        if (!json_is_string(t)) {
+            fault_set(f, 400, "unsupported_content", where, "%s[%zu]: block %zu is no text; this server takes text alone", where, i, k);
+            json_decref(text);
+            return NULL;
+        }
+        text = join(text, t);
+    }
+    if (text || json_is_array(v))
+        return text ? text : json_string("");
+    fault_set(f, 400, "wrong_type", where, "%s[%zu] is neither a text nor a list of blocks", where, i);
+    return NULL;
+}
+
+/* One message of blocks while it becomes one or more of the conversation. */
+struct turn {
+    json_t *out, *text, *reasoning, *calls;
+    const char *role;
+};
+
+static void put_turn(struct turn *t)
+{
+    if (!t->text && !t->reasoning && !t->calls)
+        return;
+    json_t *m = json_pack("{s:s, s:o}", "role", t->role, "content", t->text ? t->text : json_string(""));
+    if (t->reasoning)
+        json_object_set_new(m, "reasoning_content", t->reasoning);
+    if (t->calls)
+        json_object_set_new(m, "tool_calls", t->calls);
+    t->text = t->reasoning = t->calls = NULL;
+    json_array_append_new(t->out, m);
+}
+
+static int put_call(struct turn *t, const json_t *block)
+{
+    const json_t *input = json_object_get(block, "input");
+    char *arguments = json_is_object(input) ? json_dumps(input, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:s}}", "id", json_object_get(block, "id"), "type", "function", "function", "name",
+                             json_object_get(block, "name"), "arguments", arguments ? arguments : "{}");
+    free(arguments);
+    if (!t->calls)
+        t->calls = json_array();
+    return call && !json_array_append_new(t->calls, call);
+}
+
+static int put_result(struct turn *t, const json_t *block, size_t i, struct fault *f)
+{
+    json_t *text = text_of(json_object_get(block, "content"), "messages", i, f);
+    if (!text)
+        return 0;
+    put_turn(t);
+    json_t *m = json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", json_object_get(block, "tool_use_id"), "content", text);
+    return m ? !json_array_append_new(t->out, m)
+             : fault_set(f, 400, "invalid_message", "messages", "messages[%zu]: a tool_result has no tool_use_id", i);
+}
+
+static int put_block(struct turn *t, const json_t *block, size_t i, size_t k, struct fault *f)
+{
+    const char *type = json_string_value(json_object_get(block, "type"));
+    const json_t *text = json_object_get(block, "text"), *thinking = json_object_get(block, "thinking");
+    type = type ? type : "none";
+    if (!strcmp(type, "text") && json_is_string(text))
+        t->text = join(t->text, text);
+    else if (!strcmp(type, "thinking") && json_is_string(thinking))
+        t->reasoning = join(t->reasoning, thinking);
+    else if (!strcmp(type, "tool_result"))
+        return put_result(t, block, i, f);
+    else if (strcmp(type, "tool_use") || !put_call(t, block))
+        return fault_set(f, 400, "unsupported_content", "messages",
+                         "messages[%zu].content[%zu] is of type \"%.40s\"; wanted a whole text, thinking, tool_use or tool_result", i, k, type);
+    return 1;
+}
+
+static int put_message(json_t *out, const json_t *m, size_t i, struct fault *f)
+{
+    struct turn t = {.out = out, .role = json_string_value(json_object_get(m, "role"))};
+    const json_t *content = json_object_get(m, "content"), *block;
+    size_t k;
+    int ok = 1;
+    if (!t.role || (strcmp(t.role, "user") && strcmp(t.role, "assistant") && strcmp(t.role, "system")))
+        return fault_set(f, 400, "invalid_message", "messages", "messages[%zu] has no role that is user, assistant or system", i);
+    if (json_is_string(content))
+        t.text = json_incref((json_t *)(uintptr_t)content);
+    else if (!json_is_array(content))
+        return fault_set(f, 400, "invalid_message", "messages", "messages[%zu].content is neither a text nor a list of blocks", i);
+    json_array_foreach (content, k, block)
+        if (!(ok = put_block(&t, block, i, k, f)))
+            break;
+    if (ok && json_is_array(content) && !json_array_size(content))
+        t.text = json_string("");
+    if (ok)
+        put_turn(&t);
+    json_decref(t.text);
+    json_decref(t.reasoning);
+    json_decref(t.calls);
+    return ok;
+}
+
+/* {name, description, input_schema} -> {type, function: {name, description, parameters}}; tools that the service runs itself are refused. */
+static int take_tools(struct fields *b, struct fault *f)
+{
+    json_t *out = json_array(), *tool;
+    size_t i;
+    json_array_foreach ((json_t *)(uintptr_t)b->v[F_tools], i, tool) {
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        json_t *schema = json_object_get(tool, "input_schema"), *description = json_object_get(tool, "description"), *fn;
+        fn = json_pack("{s:O, s:O*, s:O*}", "name", json_object_get(tool, "name"), "description", description, "parameters", schema);
+        if (!fn || (type && strcmp(type, "custom"))) {
+            json_decref(fn);
+            json_decref(out);
+            return fault_set(f, 400, "not_supported", "tools", "tools[%zu] is no tool of yours with a name and an input_schema; others are not supported", i);
+        }
+        json_array_append_new(out, json_pack("{s:s, s:o}", "type", "function", "function", fn));
+    }
+    return fields_put(b, F_tools, out, f);
+}
+
+static int take_choice(struct fields *b, struct fault *f)
+{
+    static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}, {NULL, NULL}};
+    const json_t *choice = b->v[F_tool_choice];
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    json_t *name = json_object_get(choice, "name"), *v = NULL;
+    for (int i = 0; type && words[i][0]; i++)
+        if (!strcmp(type, words[i][0]))
+            v = json_string(words[i][1]);
+    if (type && !strcmp(type, "tool") && json_is_string(name))
+        v = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name);
+    if (!v)
+        return fault_set(f, 400, "invalid_value", "tool_choice", "tool_choice.type is not one of auto, any, none, or tool with a name");
+    if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")) && !fields_put(b, F_parallel_tool_calls, json_false(), f))
+        return 0;
+    return fields_put(b, F_tool_choice, v, f);
+}
+
+/* An answer that is begun already: the last message, of the assistant. */
+static char *take_lead(json_t *messages)
+{
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role")), *text = json_string_value(json_object_get(last, "content"));
+    if (!role || strcmp(role, "assistant") || !text || json_object_get(last, "tool_calls"))
+        return NULL;
+    char *lead = strdup(text);
+    json_array_remove(messages, json_array_size(messages) - 1);
+    return lead;
+}
+
+/* The conversation of a body. *lead (malloc, NULL: none): how its answer begins. */
+static int take_conversation(struct fields *b, char **lead, struct fault *f)
+{
+    json_t *out = json_array(), *m;
+    size_t i;
+    int ok = b->v[F_messages] || fault_set(f, 400, "missing_field", "messages", "messages is missing");
+    json_t *system = ok && b->v[F_system] ? text_of(b->v[F_system], "system", 0, f) : NULL;
+    ok = ok && (system || !b->v[F_system]);
+    if (system)
+        json_array_append_new(out, json_pack("{s:s, s:o}", "role", "system", "content", system));
+    json_array_foreach ((json_t *)(uintptr_t)b->v[F_messages], i, m)
+        ok = ok && put_message(out, m, i, f);
+    ok = ok && (!b->v[F_tools] || take_tools(b, f)) && (!b->v[F_tool_choice] || take_choice(b, f));
+    const char *thinking = json_string_value(json_object_get(b->v[F_thinking], "type"));
+    if (ok && thinking)
+        ok = answer_variable(b, "enable_thinking", json_boolean(strcmp(thinking, "disabled")), f);
+    if (!ok) {
+        json_decref(out);
+        return 0;
+    }
+    *lead = take_lead(out);
+    return fields_put(b, F_messages, out, f);
+}
+
+static int take(struct answer *a, struct fields *b, struct request *r, struct fault *f)
+{
+    json_t *format = json_object_get(b->v[F_output_config], "format"), *schema = json_object_get(format, "schema");
+    of(a)->open = -1;
+    a->stream = field_bool(b, F_stream);
+    a->progress = field_bool(b, F_return_progress);
+    if (!b->v[F_max_tokens] || !field_int(b, F_max_tokens))
+        return fault_set(f, 400, "missing_field", "max_tokens", "max_tokens is missing or 0, wanted at least 1");
+    r->n_max = field_int(b, F_max_tokens);
+    if (b->v[F_stop_sequences] && !fields_put(b, F_stop, json_incref((json_t *)(uintptr_t)b->v[F_stop_sequences]), f))
+        return 0;
+    if (format && !json_is_null(format) &&
+        !fields_put(b, F_response_format, json_pack("{s:s, s:{s:O*}}", "type", "json_schema", "json_schema", "schema", schema), f))
+        return 0;
+    return take_conversation(b, &a->lead, f);
+}
+
+/* ---------------------------------------------------------------- answers */
+
+static json_t *object_of(const struct part *p)
+{
+    json_t *j = json_loadb(p->text, p->n, 0, NULL);
+    return j ? j : json_object();
+}
+
+/* A block; of a stream as it begins, without what it will hold. */
+static json_t *block_of(const struct part *p, int whole)
+{
+    switch (p->kind) {
+    case PART_REASONING:
+        return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", json_text(p->text, whole ? p->n : 0), "signature", "");
+    case PART_CALL:
+        return json_pack("{s:s, s:o, s:o, s:o}", "type", "tool_use", "id", json_text(p->id, strlen(p->id)), "name", json_text(p->name, strlen(p->name)),
+                         "input", whole ? object_of(p) : json_object());
+    case PART_TEXT:
+        break;
+    }
+    return json_pack("{s:s, s:o}", "type", "text", "text", json_text(p->text, whole ? p->n : 0));
+}
+
+static json_t *delta_of(const struct part *p, const char *fresh, size_t n)
+{
+    static const char *const names[][2] = {[PART_TEXT] = {"text_delta", "text"}, [PART_REASONING] = {"thinking_delta", "thinking"},
+                                           [PART_CALL] = {"input_json_delta", "partial_json"}};
+    return json_pack("{s:s, s:o}", "type", names[p->kind][0], names[p->kind][1], json_text(fresh, n));
+}
+
+static json_t *usage(int64_t n_prompt, int64_t n_cached, int64_t n_made)
+{
+    return json_pack("{s:I, s:I, s:I, s:I}", "input_tokens", (json_int_t)(n_prompt - n_cached), "cache_creation_input_tokens", (json_int_t)0,
+                     "cache_read_input_tokens", (json_int_t)n_cached, "output_tokens", (json_int_t)n_made);
+}
+
+/* The message; takes what is in it. */
+static json_t *envelope(const struct answer *a, json_t *content, json_t *reason, json_t *stopped_by, json_t *use)
+{
+    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "id", a->id, "type", "message", "role", "assistant", "model", a->m->name, "content", content,
+                     "stop_reason", reason, "stop_sequence", stopped_by, "usage", use);
+}
+
+static json_t *reason_of(const struct choice *h)
+{
+    const char *r = h->reason;
+    return json_string(h->stopped_by ? "stop_sequence" : !strcmp(r, "length") ? "max_tokens" : !strcmp(r, "tool_calls") ? "tool_use" : "end_turn");
+}
+
+static json_t *stopped_by(const struct choice *h)
+{
+    return h->stopped_by ? json_text(h->stopped_by, strlen(h->stopped_by)) : json_null();
+}
+
+static void begin(struct answer *a)
+{
+    json_t *m = envelope(a, json_array(), json_null(), json_null(), usage(a->prompt[0].n_ids, 0, 0));
+    answer_send(a, "message_start", json_pack("{s:s, s:o}", "type", "message_start", "message", m));
+}
+
+static void end_block(struct answer *a)
+{
+    int i = of(a)->open;
+    if (i >= 0)
+        answer_send(a, "content_block_stop", json_pack("{s:s, s:i}", "type", "content_block_stop", "index", i));
+    of(a)->open = -1;
+}
+
+/* What is new of the message. */
+static void tell(struct answer *a)
+{
+    const struct part *p;
+    const char *fresh;
+    size_t n;
+    int i;
+    while ((p = message_next(a->choice[0].message, &i, &fresh, &n))) {
+        if (i != of(a)->open) {
+            end_block(a);
+            answer_send(a, "content_block_start", json_pack("{s:s, s:i, s:o}", "type", "content_block_start", "index", i, "content_block", block_of(p, 0)));
+            of(a)->open = i;
+        }
+        answer_send(a, "content_block_delta", json_pack("{s:s, s:i, s:o}", "type", "content_block_delta", "index", i, "delta", delta_of(p, fresh, n)));
+    }
+}
+
+static void grown(struct answer *a, int i, const struct event *e)
+{
+    (void)i;
+    (void)e;
+    if (a->stream)
+        tell(a);
+}
+
+static void ended(struct answer *a, int i)
+{
+    (void)i;
+    tell(a);
+    end_block(a);
+}
+
+static void finish(struct answer *a)
+{
+    const struct choice *h = &a->choice[0];
+    json_t *use = usage(a->n_prompt, a->n_cached, a->n_made);
+    if (!a->stream) {
+        json_t *content = json_array();
+        for (int i = 0; i < message_n_parts(h->message); i++)
+            json_array_append_new(content, block_of(message_part(h->message, i), 1));
+        exchange_json(a->x, 200, envelope(a, content, reason_of(h), stopped_by(h), use));
+        return;
+    }
+    json_t *delta = json_pack("{s:o, s:o}", "stop_reason", reason_of(h), "stop_sequence", stopped_by(h));
+    answer_send(a, "message_delta", json_pack("{s:s, s:o, s:o}", "type", "message_delta", "delta", delta, "usage", use));
+    answer_send(a, "message_stop", json_pack("{s:s}", "type", "message_stop"));
+    exchange_end(a->x);
+}
+
+static void fail(struct answer *a, const struct fault *f)
+{
+    answer_send(a, "error", exchange_fault_json(a->x, f));
+    exchange_end(a->x);
+}
+
+static void tell_progress(struct answer *a, const struct progress *p)
+{
+    answer_send(a, "ping", json_pack("{s:s, s:o}", "type", "ping", "prompt_progress", progress_json(p)));
+}
+
+json_t *fault_anthropic(const struct fault *f)
+{
+    const char *type = f->http == 413 ? "request_too_large" : f->http == 503 ? "overloaded_error" : f->http >= 500 ? "api_error" : fault_type(f);
+    json_t *plain = fault_json(f), *e = json_object_get(plain, "error");
+    json_object_set_new(e, "type", json_string(type));
+    json_t *j = json_pack("{s:s, s:O}", "type", "error", "error", e);
+    json_decref(plain);
+    return j;
+}
+
+static const struct dialect messages = {
+    .endpoint = E_MESSAGES, .size = sizeof(struct messages), .id = "msg_", .type = "text/event-stream",
+    .pulse = "event: ping\ndata: {\"type\":\"ping\"}\n\n", .take = take, .begin = begin, .grown = grown, .ended = ended, .finish = finish, .fail = fail,
+    .progress = tell_progress,
+};
+
+void api_messages(struct server *s, struct exchange *x)
+{
+    (void)s;
+    answer_make(x, &messages);
+}
+
+/* ---------------------------------------------------------------- counting */
+
+static json_t *count(struct hosted *m, struct fields *b, struct fault *f)
+{
+    size_t n = 0;
+    int flags;
+    char *lead = NULL;
+    int64_t n_ids = 0, n_lead = 0;
+    char *text = take_conversation(b, &lead, f) ? request_render(m, b, &n, &flags, f) : NULL;
+    int32_t *ids = text ? request_tokenize(m, text, n, flags, &n_ids, "messages", f) : NULL;
+    int32_t *more = ids && lead ? request_tokenize(m, lead, strlen(lead), PITH_PARSE_SPECIAL, &n_lead, "messages", f) : NULL;
+    json_t *j = ids && (more || !lead) ? json_pack("{s:I}", "input_tokens", (json_int_t)(n_ids + n_lead)) : NULL;
+    free(text);
+    free(lead);
+    free(ids);
+    free(more);
+    return j;
+}
+
+void api_count_tokens(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    struct fields b;
+    struct hosted *m = exchange_model(x, &f);
+    json_t *j = NULL;
+    (void)s;
+    if (m && fields_read(&b, E_COUNT, x, &f)) {
+        j = count(m, &b, &f);
+        fields_free(&b);
+    }
+    if (f.http)
+        exchange_fault(x, &f);
+    else
+        exchange_json(x, 200, j);
+    exchange_drop(x);
+}
