@@ -98,6 +98,12 @@ int answer_variable(struct fields *b, const char *name, json_t *v, struct fault 
     return fields_put(b, F_chat_template_kwargs, all, f);
 }
 
+int answer_effort(struct fields *b, const char *effort, struct fault *f)
+{
+    int none = !strcmp(effort, "none");
+    return answer_variable(b, "enable_thinking", json_boolean(!none), f) && (none || answer_variable(b, "reasoning_effort", json_string(effort), f));
+}
+
 json_t *progress_json(const struct progress *p)
 {
     return json_pack("{s:I, s:I, s:I, s:f}", "total", (json_int_t)p->n_prompt, "processed", (json_int_t)p->n, "cache", (json_int_t)p->n_cached, "time_ms",

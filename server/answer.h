@@ -83,6 +83,8 @@ json_t *answer_token(struct answer *a, const struct token_info *t);
 json_t *answer_real(float logprob); /* JSON has no infinity: -9999 */
 /* A further variable of the template, beside those of chat_template_kwargs; takes v. */
 int answer_variable(struct fields *b, const char *name, json_t *v, struct fault *f);
+/* How much a model is to think, as OpenAI has it: "none", "low" ... */
+int answer_effort(struct fields *b, const char *effort, struct fault *f);
 json_t *progress_json(const struct progress *p);
 json_t *answer_take_tokens(struct choice *h); /* the list so far, NULL: none; a new one begins */
 

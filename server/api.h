@@ -8,6 +8,9 @@
 /* api_openai.c */
 void api_chat(struct server *s, struct exchange *x);
 void api_completions(struct server *s, struct exchange *x);
+/* api_responses.c */
+void api_responses(struct server *s, struct exchange *x);
+void api_input_tokens(struct server *s, struct exchange *x);
 /* api_anthropic.c */
 void api_messages(struct server *s, struct exchange *x);
 void api_count_tokens(struct server *s, struct exchange *x);

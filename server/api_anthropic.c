@@ -378,35 +378,14 @@ void api_messages(struct server *s, struct exchange *x)
 
 static json_t *count(struct hosted *m, struct fields *b, struct fault *f)
 {
-    size_t n = 0;
-    int flags;
     char *lead = NULL;
-    int64_t n_ids = 0, n_lead = 0;
-    char *text = take_conversation(b, &lead, f) ? request_render(m, b, &n, &flags, f) : NULL;
-    int32_t *ids = text ? request_tokenize(m, text, n, flags, &n_ids, "messages", f) : NULL;
-    int32_t *more = ids && lead ? request_tokenize(m, lead, strlen(lead), PITH_PARSE_SPECIAL, &n_lead, "messages", f) : NULL;
-    json_t *j = ids && (more || !lead) ? json_pack("{s:I}", "input_tokens", (json_int_t)(n_ids + n_lead)) : NULL;
-    free(text);
+    int64_t n = take_conversation(b, &lead, f) ? request_count(m, b, lead, f) : -1;
     free(lead);
-    free(ids);
-    free(more);
-    return j;
+    return n < 0 ? NULL : json_pack("{s:I}", "input_tokens", (json_int_t)n);
 }
 
 void api_count_tokens(struct server *s, struct exchange *x)
 {
-    struct fault f = {0};
-    struct fields b;
-    struct hosted *m = exchange_model(x, &f);
-    json_t *j = NULL;
     (void)s;
-    if (m && fields_read(&b, E_COUNT, x, &f)) {
-        j = count(m, &b, &f);
-        fields_free(&b);
-    }
-    if (f.http)
-        exchange_fault(x, &f);
-    else
-        exchange_json(x, 200, j);
-    exchange_drop(x);
+    request_answer(x, E_COUNT, count);
 }

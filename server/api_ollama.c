@@ -30,8 +30,7 @@ static int take_think(const json_t *think, struct fields *b, struct fault *f)
         return 1;
     if (!json_is_boolean(think) && !(level && (!strcmp(level, "low") || !strcmp(level, "medium") || !strcmp(level, "high"))))
         return fault_set(f, 400, "invalid_value", "think", "think is not one of true, false, low, medium, high");
-    return answer_variable(b, "enable_thinking", json_boolean(!json_is_false(think)), f) &&
-           (!level || answer_variable(b, "reasoning_effort", json_string(level), f));
+    return level ? answer_effort(b, level, f) : answer_variable(b, "enable_thinking", json_boolean(json_is_true(think)), f);
 }
 
 static int take_both(struct answer *a, struct fields *b, struct request *r, struct fault *f)
@@ -355,31 +354,26 @@ static json_t *template_of(const struct hosted *m)
     return j;
 }
 
+static json_t *show(struct hosted *m, struct fields *b, struct fault *f)
+{
+    json_t *can = json_array();
+    (void)b;
+    (void)f;
+    if (m->generate)
+        json_array_append_new(can, json_string("completion"));
+    if (m->generate && m->template)
+        json_array_append_new(can, json_string("tools"));
+    if (m->embed)
+        json_array_append_new(can, json_string("embedding"));
+    json_t *info = json_pack("{s:s, s:I, s:i, s:i, s:i}", "general.architecture", m->info.arch, "general.parameter_count", (json_int_t)m->info.n_params,
+                             "pith.context_length", m->generate ? pith_n_ctx(m->generate) : pith_n_ctx(m->embed), "pith.vocab_size", m->info.n_vocab,
+                             "pith.embedding_length", m->info.n_embd);
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "", "parameters", "", "template", template_of(m), "details", details_of(m), "model_info",
+                     info, "capabilities", can, "modified_at", time_of(m->created));
+}
+
 void api_ollama_show(struct server *s, struct exchange *x)
 {
-    struct fault f = {0};
-    struct fields b;
-    struct hosted *m = exchange_model(x, &f);
-    json_t *j = NULL;
     (void)s;
-    if (m && fields_read(&b, E_OLLAMA_SHOW, x, &f)) {
-        json_t *can = json_array();
-        if (m->generate)
-            json_array_append_new(can, json_string("completion"));
-        if (m->generate && m->template)
-            json_array_append_new(can, json_string("tools"));
-        if (m->embed)
-            json_array_append_new(can, json_string("embedding"));
-        json_t *info = json_pack("{s:s, s:I, s:i, s:i, s:i}", "general.architecture", m->info.arch, "general.parameter_count", (json_int_t)m->info.n_params,
-                                 "pith.context_length", m->generate ? pith_n_ctx(m->generate) : pith_n_ctx(m->embed), "pith.vocab_size", m->info.n_vocab,
-                                 "pith.embedding_length", m->info.n_embd);
-        j = json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "", "parameters", "", "template", template_of(m), "details", details_of(m),
-                      "model_info", info, "capabilities", can, "modified_at", time_of(m->created));
-        fields_free(&b);
-    }
-    if (f.http)
-        exchange_fault(x, &f);
-    else
-        exchange_json(x, 200, j);
-    exchange_drop(x);
+    request_answer(x, E_OLLAMA_SHOW, show);
 }

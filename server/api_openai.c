@@ -268,6 +268,8 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
     a->logprobs = field_bool(b, F_chat_logprobs) ? (int)field_int(b, F_top_logprobs) : -1;
     if (b->v[F_top_logprobs] && a->logprobs < 0)
         return fault_set(f, 400, "invalid_value", "top_logprobs", "top_logprobs needs logprobs: true");
+    if (b->v[F_reasoning_effort] && !answer_effort(b, field_text(b, F_reasoning_effort), f))
+        return 0;
     return take_both(a, b, r, f);
 }
 

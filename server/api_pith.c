@@ -25,24 +25,6 @@ void api_models(struct server *s, struct exchange *x)
 
 /* ---------------------------------------------------------------- tokens and templates */
 
-/* Reads the body by the rows of an endpoint, lets `answer` make the JSON, drops x. */
-static void with_body(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct hosted *, const struct fields *, struct fault *))
-{
-    struct fault f = {0};
-    struct fields b;
-    struct hosted *m = exchange_model(x, &f);
-    json_t *j = NULL;
-    if (m && fields_read(&b, endpoint, x, &f)) {
-        j = answer(m, &b, &f);
-        fields_free(&b);
-    }
-    if (f.http)
-        exchange_fault(x, &f);
-    else
-        exchange_json(x, 200, j);
-    exchange_drop(x);
-}
-
 /* One token's bytes as they are written. */
 static json_t *piece(const struct hosted *m, int32_t id)
 {
@@ -51,7 +33,7 @@ static json_t *piece(const struct hosted *m, int32_t id)
     return json_text(buf, n < 0 ? 0 : n < (int64_t)sizeof buf ? (size_t)n : sizeof buf);
 }
 
-static json_t *tokenize(struct hosted *m, const struct fields *b, struct fault *f)
+static json_t *tokenize(struct hosted *m, struct fields *b, struct fault *f)
 {
     const json_t *text = b->v[F_content];
     int flags = (field_bool(b, F_add_special) ? PITH_ADD_SPECIAL : 0) | (field_bool(b, F_parse_special) ? PITH_PARSE_SPECIAL : 0);
@@ -68,7 +50,7 @@ static json_t *tokenize(struct hosted *m, const struct fields *b, struct fault *
     return list ? json_pack("{s:o, s:I}", "tokens", list, "count", (json_int_t)n) : NULL;
 }
 
-static json_t *detokenize(struct hosted *m, const struct fields *b, struct fault *f)
+static json_t *detokenize(struct hosted *m, struct fields *b, struct fault *f)
 {
     int64_t n = 0;
     if (!b->v[F_tokens]) {
@@ -88,7 +70,7 @@ static json_t *detokenize(struct hosted *m, const struct fields *b, struct fault
     return j;
 }
 
-static json_t *apply_template(struct hosted *m, const struct fields *b, struct fault *f)
+static json_t *apply_template(struct hosted *m, struct fields *b, struct fault *f)
 {
     size_t n;
     int flags;
@@ -101,19 +83,19 @@ static json_t *apply_template(struct hosted *m, const struct fields *b, struct f
 void api_tokenize(struct server *s, struct exchange *x)
 {
     (void)s;
-    with_body(x, E_TOKENIZE, tokenize);
+    request_answer(x, E_TOKENIZE, tokenize);
 }
 
 void api_detokenize(struct server *s, struct exchange *x)
 {
     (void)s;
-    with_body(x, E_DETOKENIZE, detokenize);
+    request_answer(x, E_DETOKENIZE, detokenize);
 }
 
 void api_apply_template(struct server *s, struct exchange *x)
 {
     (void)s;
-    with_body(x, E_TEMPLATE, apply_template);
+    request_answer(x, E_TEMPLATE, apply_template);
 }
 
 /* ---------------------------------------------------------------- what there is */

@@ -114,6 +114,8 @@ static json_t *read_messages(const json_t *list, struct fault *f)
         }
         m = json_copy((json_t *)(uintptr_t)given);
         json_array_append_new(out, m);
+        if (!strcmp(json_string_value(role), "developer")) /* OpenAI's newer name, which templates do not know */
+            json_object_set_new(m, "role", json_string("system"));
         if (json_is_array(content)) {
             json_t *flat = flat_content(content, i, f);
             if (!flat)
@@ -246,6 +248,38 @@ char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *f
         fault_memory(f);
     free(json);
     return text;
+}
+
+int64_t request_count(struct hosted *m, const struct fields *b, const char *lead, struct fault *f)
+{
+    size_t n = 0;
+    int flags = 0;
+    int64_t n_ids = -1, n_lead = 0;
+    char *text = request_render(m, b, &n, &flags, f);
+    int32_t *ids = text ? request_tokenize(m, text, n, flags, &n_ids, "messages", f) : NULL;
+    int32_t *more = ids && lead ? request_tokenize(m, lead, strlen(lead), PITH_PARSE_SPECIAL, &n_lead, "messages", f) : NULL;
+    int ok = ids && (more || !lead);
+    free(text);
+    free(ids);
+    free(more);
+    return ok ? n_ids + n_lead : -1;
+}
+
+void request_answer(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct hosted *m, struct fields *b, struct fault *f))
+{
+    struct fault f = {0};
+    struct fields b;
+    struct hosted *m = exchange_model(x, &f);
+    json_t *j = NULL;
+    if (m && fields_read(&b, endpoint, x, &f)) {
+        j = answer(m, &b, &f);
+        fields_free(&b);
+    }
+    if (f.http)
+        exchange_fault(x, &f);
+    else
+        exchange_json(x, 200, j);
+    exchange_drop(x);
 }
 
 /* ---------------------------------------------------------------- sampling */

@@ -12,6 +12,10 @@ int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const
 int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f);
 /* The conversation of a body as the text of the model's template (malloc). *flags is how it is to be tokenized. */
 char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f);
+/* How many tokens it has, with what its answer begins with (NULL: nothing). -1 with *f. */
+int64_t request_count(struct hosted *m, const struct fields *b, const char *lead, struct fault *f);
+/* Reads the body by the rows of an endpoint, lets `answer` make the JSON of x, drops x. */
+void request_answer(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct hosted *m, struct fields *b, struct fault *f));
 /* Everything but the prompt, by the fields that E_MADE endpoints share. */
 int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f);
 /* The same request for another prompt. NULL: out of memory. */

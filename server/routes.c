@@ -6,6 +6,8 @@ enum { DIRECT = ROUTE_DIRECT, OPEN = ROUTE_DIRECT | ROUTE_OPEN, MODEL = ROUTE_MO
 const struct route routes[] = {
     {"POST", "/v1/chat/completions", MODEL, E_CHAT, api_chat, "the next message of a conversation"},
     {"POST", "/v1/completions", MODEL, E_COMPLETE, api_completions, "text that goes on after a prompt"},
+    {"POST", "/v1/responses", MODEL, E_RESPONSES, api_responses, "the answer to items, as OpenAI's newer interface has it; nothing is stored"},
+    {"POST", "/v1/responses/input_tokens", MODEL, E_RESPONSES, api_input_tokens, "how many tokens they have"},
     {"POST", "/v1/messages", MODEL | ROUTE_ANTHROPIC, E_MESSAGES, api_messages, "the next message of a conversation, as Anthropic has it"},
     {"POST", "/v1/messages/count_tokens", MODEL | ROUTE_ANTHROPIC, E_COUNT, api_count_tokens, "how many tokens such a conversation has"},
     {"POST", "/v1/embeddings", MODEL, E_EMBED, api_embeddings, "vectors of texts"},
