@@ -517,19 +517,37 @@ uint64_t candidates_head(struct candidates *c, uint64_t from, int32_t *at, int32
     return end + 1;
 }
 
+/* Block b of n logits with what is not finite replaced by the lowest, and its highest: itself where nothing is to be replaced. */
+static const float *finite_block(const float *logits, int32_t n, int32_t b, float *pad,
+                                 float *highest)
+{
+    const float *x = logits + (size_t)b * BLOCK;
+    int32_t here = n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK;
+    if (here == BLOCK && block_highest(x, highest))
+        return x;
+    for (int i = 0; i < BLOCK; i++)
+        pad[i] = i < here && is_finite(x[i]) ? x[i] : -FLT_MAX;
+    block_highest(pad, highest);
+    return pad;
+}
+
 double logits_log_total(const float *logits, int32_t n_vocab)
 {
-    float best = -INFINITY, rounder = quantum_rounder(n_vocab);
+    float best = -FLT_MAX, highest, pad[BLOCK], rounder = quantum_rounder(n_vocab);
     double total[8] = {0};
-    for (int32_t i = 0; i < n_vocab; i++)
-        best = logits[i] > best && logits[i] <= FLT_MAX ? logits[i] : best;
-    if (best == -INFINITY)
+    int32_t n = (n_vocab + BLOCK - 1) / BLOCK, n_finite = 0;
+    for (int32_t b = 0; b < n; b++) {
+        finite_block(logits, n_vocab, b, pad, &highest);
+        best = highest > best ? highest : best;
+    }
+    for (int32_t i = 0; i < n_vocab && best == -FLT_MAX; i++)
+        n_finite += is_finite(logits[i]);
+    if (best == -FLT_MAX && !n_finite)
         return -INFINITY;
-    for (int32_t i = 0; i < n_vocab; i += BLOCK) {
-        float x[BLOCK];
-        for (int j = 0; j < BLOCK; j++)
-            x[j] = i + j < n_vocab && is_finite(logits[i + j]) ? logits[i + j] : -FLT_MAX;
-        block_mass(x, best, rounder, total, NULL);
+    for (int32_t b = 0; b < n; b++) {
+        const float *x = finite_block(logits, n_vocab, b, pad, &highest);
+        if (best - highest < ZERO_DISTANCE)
+            block_mass(x, best, rounder, total, NULL);
     }
     return (double)best + fmath_log(sum_lanes(total));
 }

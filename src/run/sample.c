@@ -11,6 +11,7 @@
 #include "base/pool.h"
 #include "base/rng.h"
 #include "base/str.h"
+#include "run/block.h"
 
 /* ---------------------------------------------------------------- the table */
 
@@ -511,6 +512,12 @@ int32_t sample_logprobs(const float *logits, int32_t n_vocab, int32_t id, float 
     int32_t n = 0;
     for (int32_t i = 0; i < n_vocab && n_top > 0; i++) {
         struct pith_logprob here = {i, logits[i]};
+        float highest;
+        if (i % BLOCK == 0 && n == n_top && n_vocab - i >= BLOCK &&
+            block_highest(logits + i, &highest) && highest <= top[0].logprob) {
+            i += BLOCK - 1; /* none of these is better: the usual case */
+            continue;
+        }
         if (!(fabsf(here.logprob) <= FLT_MAX) || (n == n_top && !before(here, top[0])))
             continue;
         if (n < n_top) {
