@@ -604,18 +604,42 @@ static void look_at(struct exchange *x, int64_t now)
     pthread_mutex_unlock(&x->lock);
 }
 
+/* The descriptors of those who wait for their answers, so that one who leaves is noticed at once. Only a hint: they may be closed and opened
+ * anew by the time poll() returns. */
+static nfds_t waiting(struct http *h, struct pollfd **fds, nfds_t *cap)
+{
+    nfds_t n = 0;
+    if (*cap < (nfds_t)h->n) {
+        struct pollfd *more = realloc(*fds, 2 * (size_t)h->n * sizeof *more);
+        if (!more)
+            return 0;
+        *fds = more;
+        *cap = 2 * (nfds_t)h->n;
+    }
+    for (struct exchange *x = h->first; x; x = x->next) {
+        pthread_mutex_lock(&x->lock);
+        if (x->dispatched && x->suspended && x->fd >= 0 && !x->ended && !atomic_load(&x->gone))
+            (*fds)[n++] = (struct pollfd){.fd = x->fd, .events = POLLRDHUP};
+        pthread_mutex_unlock(&x->lock);
+    }
+    return n;
+}
+
 static void *watch(void *arg)
 {
     struct http *h = arg;
-    const struct timespec nap = {.tv_nsec = WATCH_MS * 1000000};
+    struct pollfd *fds = NULL;
+    nfds_t n, cap = 0;
     while (!atomic_load(&h->quit)) {
         int64_t now = clock_now();
         pthread_mutex_lock(&h->lock);
         for (struct exchange *x = h->first; x; x = x->next)
             look_at(x, now);
+        n = waiting(h, &fds, &cap);
         pthread_mutex_unlock(&h->lock);
-        nanosleep(&nap, NULL);
+        poll(fds, n, WATCH_MS);
     }
+    free(fds);
     return NULL;
 }
 

@@ -153,8 +153,15 @@ static void observe_queue(struct sched *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Slow means of what a step takes: of one with decode rows alone, and of a row of prefill beyond that. */
-static void observe_step(struct sched *s, double ns)
+static void count_step(struct sched *s)
+{
+    metrics_observe(s->hosted->metrics, H_ITERATION, s->n_rows);
+    metrics_add(s->hosted->metrics, M_PROMPT_TOKENS, s->n_rows - s->n_decode);
+    metrics_add(s->hosted->metrics, M_STEPS, 1);
+}
+
+/* Slow means of what a step takes, with all that is made of it: of one with decode rows alone, and of a row of prefill beyond that. */
+static void observe_time(struct sched *s, double ns)
 {
     int n_prefill = s->n_rows - s->n_decode;
     if (!n_prefill)
@@ -163,9 +170,6 @@ static void observe_step(struct sched *s, double ns)
         double row = (ns - (s->n_decode && s->decode_ns < ns ? s->decode_ns : 0)) / n_prefill;
         s->row_ns = s->row_ns > 0 ? 0.7 * s->row_ns + 0.3 * row : row;
     }
-    metrics_observe(s->hosted->metrics, H_ITERATION, s->n_rows);
-    metrics_add(s->hosted->metrics, M_PROMPT_TOKENS, n_prefill);
-    metrics_add(s->hosted->metrics, M_STEPS, 1);
     metrics_add(s->hosted->metrics, M_STEP_SECONDS, 1e-9 * ns);
 }
 
@@ -236,8 +240,9 @@ static void step(struct sched *s)
         fail_step(s, &err);
         return;
     }
-    observe_step(s, (double)(clock_now() - began));
+    count_step(s);
     deliver(s);
+    observe_time(s, (double)(clock_now() - began));
 }
 
 static void *run(void *arg)
