@@ -31,6 +31,7 @@ void api_detokenize(struct server *s, struct exchange *x);
 void api_apply_template(struct server *s, struct exchange *x);
 void api_props(struct server *s, struct exchange *x);
 void api_report(struct server *s, struct exchange *x);
+void api_machine(struct server *s, struct exchange *x);
 void api_health(struct server *s, struct exchange *x);
 void api_ready(struct server *s, struct exchange *x);
 void api_metrics(struct server *s, struct exchange *x);

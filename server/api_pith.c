@@ -154,6 +154,47 @@ void api_report(struct server *s, struct exchange *x)
     exchange_drop(x);
 }
 
+/* What the machine allows with the threads that steps have. It is measured once, when somebody asks for the first time: between two steps, so
+ * that nothing of ours disturbs it, and briefly, since streams wait. */
+enum { MEASURE_MS = 25 };
+static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER; /* of several models' steps */
+static struct pith_machine machine;
+
+static void measure(void *ctx)
+{
+    struct report *r = ctx;
+    make_report(r);
+    json_t *j = r->text ? json_loads(r->text, 0, NULL) : NULL;
+    pthread_mutex_lock(&measuring);
+    if (j && !machine.n_threads) {
+        machine.size = sizeof machine;
+        if (pith_machine_measure((int32_t)json_integer_value(json_object_get(j, "threads")), MEASURE_MS, &machine, NULL) != PITH_OK)
+            machine.n_threads = 0;
+    }
+    pthread_mutex_unlock(&measuring);
+    json_decref(j);
+}
+
+void api_machine(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    struct hosted *m = exchange_model(x, &f);
+    struct report r = {.s = m && m->generate ? m->generate : m ? m->embed : NULL};
+    (void)s;
+    if (!m)
+        exchange_fault(x, &f);
+    else if (sched_call(m->sched, measure, &r) && machine.n_threads)
+        exchange_json(x, 200,
+                      json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "cpu", machine.cpu, "isa", machine.isa, "threads", machine.n_threads, "read_bytes_per_second",
+                                1e9 * machine.read_gbs, "int8_ops_per_second", 1e9 * machine.int8_gops, "f32_ops_per_second", 1e9 * machine.f32_gops));
+    else {
+        fault_memory(&f);
+        exchange_fault(x, &f);
+    }
+    free(r.text);
+    exchange_drop(x);
+}
+
 void api_health(struct server *s, struct exchange *x)
 {
     (void)s;

@@ -86,15 +86,15 @@ function table(lines) {
 function list(lines, depth) {
     const first = ITEM.exec(lines[0]), items = [];
     const start = ordered(first[2]) ? parseInt(first[2], 10) : 1;
-    let own = null, width = 0, loose = false;
+    let own = null, width = 0, loose = false; // loose: a blank line between its items
     for (const line of lines) {
         const m = ITEM.exec(line);
         if (m && (!own || m[1].length < width)) {
             width = m[1].length + m[2].length + (m[3].length > 4 ? 1 : m[3].length || 1);
+            loose = loose || (own !== null && !own[own.length - 1].trim());
             own = [m[4]];
             items.push(own);
         } else {
-            loose = loose || (!line.trim() && own.length > 0);
             own.push(line.slice(Math.min(width, /^ */.exec(line)[0].length)));
         }
     }
@@ -104,7 +104,7 @@ function list(lines, depth) {
         if (task)
             item[0] = item[0].slice(task[0].length);
         const inside = blocks(item, depth + 1);
-        if (!loose && inside[0] && inside[0].tagName === 'P')
+        if (!loose && inside.filter((e) => e.tagName === 'P').length === 1 && inside[0].tagName === 'P')
             inside.splice(0, 1, ...inside[0].childNodes);
         return el('li', task ? { class: 'task' } : {}, task && el('input', { type: 'checkbox', disabled: true, checked: task[1] !== ' ', 'aria-label': task[1] !== ' ' ? 'done' : 'open' }), ...inside);
     }));

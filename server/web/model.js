@@ -4,6 +4,7 @@ import { getJson, getText } from './api.js';
 import { chosen, query, server } from './server.js';
 
 let refreshing = 0;
+const seen = {}; // machines by model: measured once
 
 /** Counters of Prometheus' text for the model chosen. @returns {(name: string) => number} */
 function counters(text) {
@@ -63,30 +64,29 @@ function least(ops, machine) {
     return ops.reduce((sum, o) => sum + Math.max(o.bytes / machine.read_bytes_per_second, o.ops / machine.int8_ops_per_second), 0);
 }
 
-function gauge(label, share, words) {
+/** A figure by its name; with a share (0 to 1) also as a bar. */
+function gauge(label, words, share) {
     const fill = el('span', { class: 'fill' });
-    fill.style.width = 100 * Math.min(1, share) + '%';
+    fill.style.width = 100 * Math.min(1, share || 0) + '%';
     return el('div', { class: 'gauge' }, el('div', { class: 'gauge-words' }, el('span', { text: label }), el('b', { text: words })),
-        el('span', { class: 'track', role: 'meter', 'aria-label': label, 'aria-valuemin': '0', 'aria-valuemax': '100', 'aria-valuenow': String(Math.round(100 * share)) }, fill));
+        share !== undefined && el('span', { class: 'track', role: 'meter', 'aria-label': label, 'aria-valuemin': '0', 'aria-valuemax': '100', 'aria-valuenow': String(Math.round(100 * share)) }, fill));
 }
 
-function speed(props, ops, metric) {
+function speed(machine, ops, metric) {
     const gap = metric('vllm:inter_token_latency_seconds_sum'), n = metric('vllm:inter_token_latency_seconds_count');
-    const seconds = metric('pith:step_seconds_total'), machine = props.machine, parts = [];
+    const seconds = metric('pith:step_seconds_total'), parts = [];
     if (n && gap)
-        parts.push(gauge('One conversation, on average', 0, `${(n / gap).toFixed(1)} tokens/s`));
-    if (seconds)
-        parts.push(gauge('All of them', 0, `${((metric('vllm:generation_tokens_total') + metric('vllm:prompt_tokens_total')) / seconds).toFixed(1)} tokens/s, read and written`));
-    parts.forEach((p) => p.lastChild.remove()); // figures, not shares
-    if (seconds && machine && machine.read_bytes_per_second) {
-        const share = least(ops, machine) / seconds;
-        parts.push(gauge('Share of what this machine allows', share, `${Math.round(100 * share)} %`));
-        parts.push(el('p', { class: 'help', text: `The machine reads ${(machine.read_bytes_per_second / 1e9).toFixed(1)} GB/s and does ${number(machine.int8_ops_per_second / 1e9)} Gop/s in integers (measured). ` +
+        parts.push(gauge('One conversation, on average', `${(n / gap).toFixed(1)} tokens/s`));
+    if (seconds) {
+        const tokens = metric('vllm:generation_tokens_total') + metric('vllm:prompt_tokens_total'), share = least(ops, machine) / seconds;
+        parts.push(gauge('All of them, read and written', `${(tokens / seconds).toFixed(1)} tokens/s`));
+        parts.push(gauge('Share of what this machine allows', `${Math.round(100 * share)} %`, share));
+        parts.push(el('p', { class: 'help', text: `With ${machine.threads} threads, ${machine.cpu} reads ${(machine.read_bytes_per_second / 1e9).toFixed(1)} GB/s and does ${number(machine.int8_ops_per_second / 1e9)} Gop/s in integers (measured here). ` +
             'The share is the time that bytes and operations of all steps need at least, by the time the steps took.' }));
     }
     const cached = metric('vllm:prefix_cache_hits_total'), asked = metric('vllm:prefix_cache_queries_total');
     if (asked)
-        parts.push(gauge('Prompt tokens found in the cache', cached / asked, `${number(cached)} of ${number(asked)}`));
+        parts.push(gauge('Prompt tokens found in the cache', `${number(cached)} of ${number(asked)}`, cached / asked));
     const waiting = metric('vllm:num_requests_waiting');
     const now = `${number(metric('vllm:num_requests_running'))} running${waiting ? `, ${number(waiting)} waiting` : ''}`;
     return section('Speed', now, ...(parts.length ? parts : [el('p', { class: 'help', text: 'Nothing has run yet. Say something, then look here again.' })]));
@@ -108,10 +108,11 @@ function work(ops) {
 async function draw() {
     const body = $('model').querySelector('.dialog-body');
     try {
+        const machine = seen[server.model] = seen[server.model] || await getJson('v1/machine' + query());
         const [props, report, metrics] = await Promise.all([getJson('props' + query()), getJson('v1/report' + query()), getText('metrics')]);
         const metric = counters(metrics), ops = report.ops || [], open = Boolean(body.querySelector('details[open]')), at = body.scrollTop;
         const others = server.models.filter((m) => m.id !== server.model);
-        body.replaceChildren(...[facts(chosen() || {}, props), memory(props), speed(props, ops, metric), work(ops),
+        body.replaceChildren(...[facts(chosen() || {}, props), memory(props), speed(machine, ops, metric), work(ops),
             others.length ? section('Other models', String(others.length), el('ul', { class: 'legend' }, ...others.map((m) => el('li', {}, el('span', { text: m.id }), el('b', { text: m.state || '' }))))) : null,
             el('p', { class: 'help end' }, `pith ${props.version}. `, el('a', { href: 'docs', target: '_blank', rel: 'noopener', text: 'Interface' }), ' · ', el('a', { href: 'metrics', target: '_blank', rel: 'noopener', text: 'Metrics' }))].filter(Boolean));
         const fold = body.querySelector('details');
