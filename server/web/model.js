@@ -59,9 +59,14 @@ function section(title, figure, ...parts) {
     return el('section', {}, el('div', { class: 'section-head' }, el('h3', { text: title }), el('span', { class: 'figure', text: figure || '' })), ...parts);
 }
 
-/** Seconds this work takes at least: each kind of op reads its bytes and does its operations, whichever takes longer. */
+/** Seconds that products and attention take at least: their bytes or their operations, whichever take longer. */
 function least(ops, machine) {
-    return ops.reduce((sum, o) => sum + Math.max(o.bytes / machine.read_bytes_per_second, o.ops / machine.int8_ops_per_second), 0);
+    return ops.reduce((sum, o) => {
+        const product = o.op.includes('matmul'), whole = product && !/^(f32|f16|bf16)$/.test(o.weight);
+        if (!product && o.op !== 'attn')
+            return sum;
+        return sum + Math.max(o.bytes / machine.read_bytes_per_second, o.ops / (whole ? machine.int8_ops_per_second : machine.f32_ops_per_second));
+    }, 0);
 }
 
 /** A figure by its name; with a share (0 to 1) also as a bar. */
@@ -81,8 +86,9 @@ function speed(machine, ops, metric) {
         const tokens = metric('vllm:generation_tokens_total') + metric('vllm:prompt_tokens_total'), share = least(ops, machine) / seconds;
         parts.push(gauge('All of them, read and written', `${(tokens / seconds).toFixed(1)} tokens/s`));
         parts.push(gauge('Share of what this machine allows', `${Math.round(100 * share)} %`, share));
-        parts.push(el('p', { class: 'help', text: `With ${machine.threads} threads, ${machine.cpu} reads ${(machine.read_bytes_per_second / 1e9).toFixed(1)} GB/s and does ${number(machine.int8_ops_per_second / 1e9)} Gop/s in integers (measured here). ` +
-            'The share is the time that bytes and operations of all steps need at least, by the time the steps took.' }));
+        parts.push(el('p', { class: 'help', text: `${machine.cpu}, ${machine.threads} thread${machine.threads > 1 ? 's' : ''}: reads ${(machine.read_bytes_per_second / 1e9).toFixed(1)} GB/s and does ` +
+            `${number(machine.int8_ops_per_second / 1e9)} Gop/s in integers, by measurement. The share is the least time in which it could do the products and the attention of all steps, by the time they took.` +
+            (share > 1 ? ' More than all: weights as small as these stay in the processor\'s caches, which are faster than memory.' : '') }));
     }
     const cached = metric('vllm:prefix_cache_hits_total'), asked = metric('vllm:prefix_cache_queries_total');
     if (asked)
