@@ -33,7 +33,8 @@ static int take_think(const json_t *think, struct fields *b, struct fault *f)
     return level ? answer_effort(b, level, f) : answer_variable(b, "enable_thinking", json_boolean(json_is_true(think)), f);
 }
 
-static int take_both(struct answer *a, struct fields *b, struct request *r, struct fault *f)
+/* What both endpoints say otherwise, as fields that all share. */
+static int take_both_fields(struct fields *b, struct fault *f)
 {
     static const enum field_id refused[] = {F_ollama_suffix, F_template, F_context, F_images};
     static const char *const names[] = {"suffix", "template", "context", "images"};
@@ -42,13 +43,18 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
         if (json_string_length(v) || json_array_size(v))
             return fault_set(f, 400, "not_supported", names[i], "%s is not supported here; leave it out", names[i]);
     }
-    if (!fields_nested(b, F_options, E_OLLAMA_OPTIONS, f))
+    return fields_nested(b, F_options, E_OLLAMA_OPTIONS, f) && take_format(b->v[F_format], b, f) && take_think(b->v[F_think], b, f);
+}
+
+static int take_both(struct answer *a, struct fields *b, struct request *r, struct fault *f)
+{
+    if (!take_both_fields(b, f))
         return 0;
     a->stream = field_bool(b, F_ollama_stream);
     a->progress = field_bool(b, F_return_progress);
     a->logprobs = field_bool(b, F_chat_logprobs) ? (int)field_int(b, F_top_logprobs) : -1;
     r->n_max = field_int(b, F_num_predict) < 0 ? -1 : field_int(b, F_num_predict);
-    return take_format(b->v[F_format], b, f) && take_think(b->v[F_think], b, f);
+    return 1;
 }
 
 /* {role, content, thinking, images, tool_calls, tool_name} -> the message of a conversation. NULL with *f. */
@@ -267,14 +273,24 @@ static void answer_or_load(struct exchange *x, const struct dialect *d, const ch
     json_t *body = exchange_tree(x, &f), *asked = json_object_get(body, field);
     struct hosted *m = exchange_model(x, &f);
     int nothing = !asked || json_is_null(asked) || (json_is_string(asked) ? !json_string_length(asked) : json_is_array(asked) && !json_array_size(asked));
+    struct fields b;
     if (!m || !json_is_object(body) || !nothing) {
         answer_make(x, d);
+    } else if (!fields_read(&b, d->endpoint, x, &f)) {
+        exchange_fault(x, &f);
+        exchange_drop(x);
     } else {
         struct answer none = {.m = m, .dialect = d};
         json_t *line = line_of(&none, 1);
         put_said(&none, line, json_string(""), NULL, NULL);
         json_object_set_new(line, "done_reason", json_string("load"));
-        exchange_json(x, 200, line);
+        if (take_both_fields(&b, &f)) {
+            exchange_json(x, 200, line);
+        } else {
+            json_decref(line);
+            exchange_fault(x, &f);
+        }
+        fields_free(&b);
         exchange_drop(x);
     }
     json_decref(body);

@@ -242,6 +242,5 @@ void api_docs(struct server *s, struct exchange *x)
 
 void api_openapi(struct server *s, struct exchange *x)
 {
-    (void)s;
-    exchange_json(x, 200, fields_openapi());
+    exchange_json(x, 200, openapi_make(s));
 }

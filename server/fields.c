@@ -65,6 +65,9 @@ static int check(const struct row *r, const json_t *v, struct fault *f)
 {
     if (!is_type(v, r->type))
         return fault_set(f, 400, "wrong_type", r->name, "%s is %s, wanted %s", r->name, kind_of(v), type_names[r->type]);
+    if (json_is_integer(v) && r->type == INT && (json_integer_value(v) < (json_int_t)r->lo || json_integer_value(v) > (json_int_t)r->hi))
+        return fault_set(f, 400, "out_of_range", r->name, "%s is %lld, wanted %lld to %lld", r->name, (long long)json_integer_value(v), (long long)r->lo,
+                         (long long)r->hi); /* where a double would round */
     if (r->type == INT || r->type == REAL)
         return check_range(r, json_number_value(v), "", f);
     if (r->type == TEXT && strlen(json_string_value(v)) != json_string_length(v))
@@ -73,13 +76,15 @@ static int check(const struct row *r, const json_t *v, struct fault *f)
         return check_range(r, (double)json_string_length(v), ": its length", f);
     if (r->type == LIST)
         return check_range(r, (double)json_array_size(v), ": its length", f);
+    if (r->type == TEXTS && json_is_string(v) && !json_string_length(v))
+        return fault_set(f, 400, "invalid_value", r->name, "%s is empty", r->name);
     if (r->type != TEXTS || json_is_string(v))
         return 1;
     if (!check_range(r, (double)json_array_size(v), ": its length", f))
         return 0;
     for (size_t i = 0; i < json_array_size(v); i++)
-        if (!json_is_string(json_array_get(v, i)))
-            return fault_set(f, 400, "wrong_type", r->name, "%s[%zu] is %s, wanted a text", r->name, i, kind_of(json_array_get(v, i)));
+        if (!json_string_length(json_array_get(v, i)))
+            return fault_set(f, 400, "wrong_type", r->name, "%s[%zu] is %s, wanted a text that is not empty", r->name, i, kind_of(json_array_get(v, i)));
     return 1;
 }
 
@@ -180,9 +185,12 @@ static json_t *schema_of(const struct row *r)
     if (names[r->type])
         json_object_set_new(s, "type", json_string(names[r->type]));
     if (r->type == TEXTS)
-        json_object_set_new(s, "anyOf", json_pack("[{s:s}, {s:s, s:{s:s}, s:f}]", "type", "string", "type", "array", "items", "type", "string", "maxItems", r->hi));
-    if (r->type == LIST)
+        json_object_set_new(s, "anyOf", json_pack("[{s:s, s:i}, {s:s, s:{s:s, s:i}, s:I}]", "type", "string", "minLength", 1, "type", "array", "items", "type", "string", "minLength", 1, "maxItems", (json_int_t)r->hi));
+    if (r->type == LIST) {
         json_object_set_new(s, "items", json_object());
+        json_object_set_new(s, "minItems", json_integer((json_int_t)r->lo));
+        json_object_set_new(s, "maxItems", json_integer((json_int_t)r->hi));
+    }
     if (r == &rows[F_options])
         json_object_set_new(s, "properties", fields_docs(E_OLLAMA_OPTIONS));
     if (r->type == INT || r->type == REAL) {
@@ -198,6 +206,16 @@ static json_t *schema_of(const struct row *r)
     return s;
 }
 
+json_t *field_schema(enum field_id id, unsigned endpoint)
+{
+    return rows[id].endpoints & endpoint ? schema_of(&rows[id]) : NULL;
+}
+
+const char *field_name(enum field_id id)
+{
+    return rows[id].name;
+}
+
 json_t *fields_docs(unsigned endpoint)
 {
     json_t *all = json_object();
@@ -205,32 +223,4 @@ json_t *fields_docs(unsigned endpoint)
         if (rows[i].endpoints & endpoint)
             json_object_set_new(all, rows[i].name, schema_of(&rows[i]));
     return all;
-}
-
-static json_t *operation(const struct route *r)
-{
-    json_t *answers = json_pack("{s:{s:s}, s:{s:s}}", "200", "description", "the answer", "default", "description",
-                                "{\"error\": {\"message\", \"type\", \"param\", \"code\"}}");
-    json_t *op = json_pack("{s:s, s:o}", "summary", r->help, "responses", answers);
-    if (r->endpoint)
-        json_object_set_new(op, "requestBody",
-                            json_pack("{s:b, s:{s:{s:{s:s, s:o, s:b}}}}", "required", 1, "content", "application/json", "schema", "type", "object",
-                                      "properties", fields_docs(r->endpoint), "additionalProperties", 0));
-    return op;
-}
-
-json_t *fields_openapi(void)
-{
-    json_t *paths = json_object();
-    for (const struct route *r = routes; r->path; r++) {
-        if (strchr(r->path, '*') || (r->flags & ROUTE_PAGE))
-            continue;
-        json_t *path = json_object_get(paths, r->path);
-        if (!path) {
-            path = json_object();
-            json_object_set_new(paths, r->path, path);
-        }
-        json_object_set_new(path, strcmp(r->method, "GET") ? "post" : "get", operation(r));
-    }
-    return json_pack("{s:s, s:{s:s, s:s}, s:o}", "openapi", "3.1.0", "info", "title", "pith", "version", pith_version(), "paths", paths);
 }

@@ -52,7 +52,7 @@ struct exchange {
     json_t *tree;
     struct hosted *model; /* NULL: `why` says why there is none */
     struct fault why;
-    char id[32], method[12], path[128], query[256];
+    char id[32], method[12], path[128], query[256], allow[32]; /* allow: methods that there are instead of this one */
 };
 
 struct http {
@@ -350,7 +350,6 @@ static const char *key_given(struct MHD_Connection *c)
 
 static int find_route(struct exchange *x, const char *method, const char *path, struct fault *f)
 {
-    char allowed[64] = "";
     if (!strcmp(method, "HEAD"))
         method = "GET";
     for (const struct route *r = routes; r->path; r++) {
@@ -361,10 +360,11 @@ static int find_route(struct exchange *x, const char *method, const char *path, 
             x->route = r;
             return 1;
         }
-        snprintf(allowed, sizeof allowed, "%s", r->method);
+        n = strlen(x->allow);
+        snprintf(x->allow + n, sizeof x->allow - n, "%s%s", n ? ", " : "", r->method);
     }
-    if (*allowed)
-        return fault_set(f, 405, "method_not_allowed", NULL, "%.8s %.100s; wanted %s", method, path, allowed);
+    if (*x->allow)
+        return fault_set(f, 405, "method_not_allowed", NULL, "%.8s %.100s; wanted %s", method, path, x->allow);
     return fault_set(f, 404, "not_found", NULL, "there is no %.100s; GET /docs lists what there is", path);
 }
 
@@ -484,6 +484,8 @@ static void add_headers(struct exchange *x, struct MHD_Response *r)
         MHD_add_response_header(r, x->headers[i].name, x->headers[i].value);
     if (x->live)
         MHD_add_response_header(r, "Cache-Control", "no-cache");
+    if (x->status == 405)
+        MHD_add_response_header(r, "Allow", x->allow);
     if (x->status == 401)
         MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     if (origin && x->status != 403) {

@@ -77,8 +77,8 @@ static json_t *flat_content(const json_t *parts, size_t message, struct fault *f
     size_t i;
     json_array_foreach (parts, i, part) {
         const json_t *t = json_object_get(part, "text");
-        const char *type = json_string_value(json_object_get(part, "type"));
-        if (!json_is_string(t) || (type && strcmp(type, "text"))) {
+        const json_t *type = json_object_get(part, "type");
+        if (!json_is_string(t) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "text")))) {
             fault_set(f, 400, "unsupported_content", "messages", "messages[%zu].content[%zu] is no text; this server takes text alone", message, i);
             free(text);
             return NULL;

@@ -92,8 +92,10 @@ int64_t field_int(const struct fields *f, enum field_id id);  /* value, else def
 double field_real(const struct fields *f, enum field_id id);
 int field_bool(const struct fields *f, enum field_id id);
 const char *field_text(const struct fields *f, enum field_id id); /* NULL: absent */
-json_t *fields_openapi(void); /* the served description of all endpoints */
-json_t *fields_docs(unsigned endpoint);   /* rows as JSON */
+const char *field_name(enum field_id id);
+json_t *field_schema(enum field_id id, unsigned endpoint); /* a row as a JSON Schema; NULL: the endpoint has no such field */
+json_t *fields_docs(unsigned endpoint);                    /* its rows as JSON */
+json_t *openapi_make(struct server *s);                    /* the description of all endpoints (openapi.c) */
 
 /* ---------------------------------------------------------------- exchanges (http.c) */
 

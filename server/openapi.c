@@ -1,0 +1,226 @@
+/* openapi.c -- GET /openapi.json: what routes.c and fields.def say, as OpenAPI 3.1, with what they cannot say: which fields have to be there,
+ * what is inside of objects and lists, and how answers look. A schema here refuses nothing that the server takes. What it lets through may still
+ * be refused with 400 where no schema can know better: grammars, templates, tokens, lengths in tokens. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve.h"
+
+/* ---------------------------------------------------------------- bodies */
+
+static const struct {
+    enum field_id id;
+    unsigned endpoints;
+} required[] = {
+    {F_messages, E_CHAT | E_TEMPLATE | E_MESSAGES | E_COUNT},
+    {F_max_tokens, E_MESSAGES},
+    {F_prompt, E_COMPLETE},
+    {F_input, E_EMBED | E_RESPONSES},
+    {F_content, E_TOKENIZE},
+    {F_tokens, E_DETOKENIZE},
+};
+
+/* JSON as it is written. */
+#define JSON(...) #__VA_ARGS__
+#define TOKENS JSON({"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}})
+#define TEXTS_OR_TOKENS                                                                            \
+    "{\"anyOf\": [" JSON({"type": "string", "minLength": 1}) "," TOKENS ","                         \
+    JSON({"type": "array", "minItems": 1, "maxItems": 1024, "items": {"type": "string", "minLength": 1}}) "," \
+    "{\"type\": \"array\", \"minItems\": 1, \"maxItems\": 1024, \"items\": " TOKENS "}]}"
+
+/* clang-format off */
+/* What is inside; added to what the row of the field says. */
+static const struct {
+    enum field_id id;
+    unsigned endpoints;
+    const char *schema;
+} shapes[] = {
+    {F_prompt, E_COMPLETE, TEXTS_OR_TOKENS},
+    {F_input, E_EMBED | E_OLLAMA_EMBED, TEXTS_OR_TOKENS},
+    {F_input, E_RESPONSES, JSON({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object", "properties": {
+        "type": {"enum": ["message", "function_call", "function_call_output", "reasoning"]}}}}]})},
+    {F_tokens, E_DETOKENIZE, JSON({"items": {"type": "integer", "minimum": 0}})},
+    {F_messages, E_CHAT | E_TEMPLATE, JSON({"items": {"type": "object", "required": ["role"], "properties": {"role": {"type": "string"}}, "anyOf": [
+        {"required": ["content"], "properties": {"content": {"type": "string"}}},
+        {"required": ["content"], "properties": {"content": {"type": "array", "items": {
+            "type": "object", "required": ["text"], "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}}},
+        {"required": ["tool_calls"], "properties": {"content": {"type": "null"}}}]}})},
+    {F_messages, E_MESSAGES | E_COUNT, JSON({"items": {"type": "object", "required": ["role", "content"], "properties": {
+        "role": {"enum": ["user", "assistant", "system"]},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [
+            {"type": "object", "required": ["type", "text"], "properties": {"type": {"const": "text"}, "text": {"type": "string"}}},
+            {"type": "object", "required": ["type", "thinking"], "properties": {"type": {"const": "thinking"}, "thinking": {"type": "string"}}},
+            {"type": "object", "required": ["type", "id", "name"], "properties": {"type": {"const": "tool_use"}}},
+            {"type": "object", "required": ["type", "tool_use_id"], "properties": {"type": {"const": "tool_result"}}}]}}]}}}})},
+    {F_system, E_MESSAGES | E_COUNT, JSON({"anyOf": [{"type": "string"}, {"type": "array", "items": {
+        "type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}}]})},
+    {F_ollama_messages, E_OLLAMA_CHAT, JSON({"items": {"type": "object", "required": ["role"], "properties": {
+        "role": {"type": "string"}, "content": {"type": ["string", "null"]}}}})},
+    {F_format, E_OLLAMA, JSON({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]})},
+    {F_think, E_OLLAMA, JSON({"enum": [true, false, "low", "medium", "high"]})},
+    {F_logit_bias, E_SAMPLES, JSON({"propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}})},
+    {F_response_format, E_MADE, JSON({"anyOf": [
+        {"type": "object", "required": ["type"], "properties": {"type": {"enum": ["text", "json_object"]}}},
+        {"type": "object", "required": ["type", "json_schema"], "properties": {"type": {"const": "json_schema"}, "json_schema": {
+            "type": "object", "required": ["schema"], "properties": {"schema": {"type": ["object", "boolean"]}}}}}]})},
+    {F_dry_sequence_breakers, E_SAMPLES, JSON({"items": {"type": "string", "minLength": 1}})},
+    {F_encoding_format, E_EMBED, JSON({"enum": ["float", "base64"]})},
+};
+/* clang-format on */
+
+static int needs(const struct route *r, enum field_id id)
+{
+    for (size_t i = 0; i < sizeof required / sizeof required[0]; i++)
+        if (required[i].id == id && (required[i].endpoints & r->endpoint))
+            return 1;
+    return 0;
+}
+
+/* A field that is null is absent, so any but a required one may be null. */
+static void allow_null(json_t *schema)
+{
+    const char *name;
+    json_t *inner;
+    json_object_foreach (json_object_get(schema, "properties"), name, inner)
+        allow_null(inner); /* of `options`, whose fields are like those of a body */
+    json_t *type = json_object_get(schema, "type"), *any = json_object_get(schema, "anyOf"), *list = json_object_get(schema, "enum");
+    if (json_is_string(type))
+        json_object_set_new(schema, "type", json_pack("[O, s]", type, "null"));
+    if (any) {
+        json_array_append_new(any, json_pack("{s:s}", "type", "null"));
+        json_object_del(schema, "type"); /* each of them has its own */
+    }
+    if (list)
+        json_array_append_new(list, json_null());
+}
+
+static json_t *body_of(const struct route *r, const json_t *models)
+{
+    json_t *properties = json_object(), *names = json_array();
+    for (int id = 0; id < N_FIELDS; id++) {
+        json_t *schema = field_schema((enum field_id)id, r->endpoint);
+        if (!schema)
+            continue;
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            if ((int)shapes[i].id == id && (shapes[i].endpoints & r->endpoint)) {
+                json_t *shape = json_loads(shapes[i].schema, 0, NULL);
+                json_object_update(schema, shape);
+                json_decref(shape);
+            }
+        }
+        if (id == F_model)
+            json_object_set_new(schema, "enum", json_copy((json_t *)(uintptr_t)models));
+        if (needs(r, (enum field_id)id))
+            json_array_append_new(names, json_string(field_name((enum field_id)id)));
+        else
+            allow_null(schema);
+        json_object_set_new(properties, field_name((enum field_id)id), schema);
+    }
+    return json_pack("{s:b, s:{s:{s:{s:s, s:o, s:o, s:b}}}}", "required", 1, "content", "application/json", "schema", "type", "object", "properties", properties,
+                     "required", names, "additionalProperties", 0);
+}
+
+/* ---------------------------------------------------------------- answers */
+
+static const struct {
+    const char *path, *type;
+} not_json[] = {
+    {"/metrics", "text/plain"},
+};
+
+static json_t *good_answer(const struct route *r)
+{
+    json_t *content = json_object();
+    const char *type = "application/json";
+    for (size_t i = 0; i < sizeof not_json / sizeof not_json[0]; i++)
+        if (!strcmp(not_json[i].path, r->path))
+            type = not_json[i].type;
+    json_object_set_new(content, type, json_pack("{s:{s:s}}", "schema", "type", strcmp(type, "application/json") ? "string" : "object"));
+    if (r->endpoint & E_STREAMS)
+        json_object_set_new(content, r->endpoint & E_OLLAMA ? "application/x-ndjson" : "text/event-stream", json_pack("{s:{s:s}}", "schema", "type", "string"));
+    return json_pack("{s:s, s:o}", "description", "the answer; of a stream, as it is made", "content", content);
+}
+
+static void bad_answer(json_t *answers, const char *code, const char *why)
+{
+    json_object_set_new(answers, code, json_pack("{s:s, s:{s:{s:{s:s}}}}", "description", why, "content", "application/json", "schema", "$ref",
+                                                 "#/components/schemas/Error"));
+}
+
+static json_t *answers_of(const struct route *r, int keys)
+{
+    json_t *answers = json_pack("{s:o}", "200", good_answer(r));
+    bad_answer(answers, "403", "Host or Origin is not one that may ask");
+    if (keys && !(r->flags & ROUTE_OPEN))
+        bad_answer(answers, "401", "a key is needed, or this one is not known");
+    if (r->endpoint) {
+        bad_answer(answers, "400", "the body is wrong; the message says what was found and what was wanted");
+        bad_answer(answers, "413", "the body is larger than --max-body");
+        bad_answer(answers, "429", "too many wait; Retry-After says when to try again");
+        bad_answer(answers, "408", "it took longer than it was allowed to");
+    }
+    if (r->flags & ROUTE_MODEL)
+        bad_answer(answers, "404", "there is no such model");
+    if ((r->flags & ROUTE_MODEL) || !strcmp(r->path, "/ready"))
+        bad_answer(answers, "503", "the model is being loaded, or the server is shutting down; Retry-After says when to try again");
+    return answers;
+}
+
+/* ---------------------------------------------------------------- all of it */
+
+static json_t *parameter(const char *in, const char *name, int is_required)
+{
+    return json_pack("{s:s, s:s, s:b, s:s, s:{s:s}}", "in", in, "name", name, "required", is_required, "description", "name of a model", "schema", "type",
+                     "string");
+}
+
+static json_t *operation(const struct route *r, int keys, const json_t *models)
+{
+    json_t *op = json_pack("{s:s, s:o}", "summary", r->help, "responses", answers_of(r, keys));
+    if (r->endpoint)
+        json_object_set_new(op, "requestBody", body_of(r, models));
+    if (strchr(r->path, '*'))
+        json_object_set_new(op, "parameters", json_pack("[o]", parameter("path", "model", 1)));
+    else if (!r->endpoint && (r->flags & ROUTE_MODEL))
+        json_object_set_new(op, "parameters", json_pack("[o]", parameter("query", "model", 0)));
+    if (keys)
+        json_object_set_new(op, "security", r->flags & ROUTE_OPEN ? json_array() : json_pack("[{s:[]}, {s:[]}]", "bearer", "header"));
+    return op;
+}
+
+static json_t *components(int keys)
+{
+    json_t *all = json_pack("{s:{s:{s:s, s:[s], s:{s:{s:[s, s], s:{s:{s:s}}}}}}}", "schemas", "Error", "type", "object", "required", "error", "properties", "error",
+                            "type", "object", "string", "properties", "message", "type", "string");
+    if (keys)
+        json_object_set_new(all, "securitySchemes",
+                            json_pack("{s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "bearer", "type", "http", "scheme", "bearer", "header", "type", "apiKey", "in",
+                                      "header", "name", "x-api-key"));
+    return all;
+}
+
+json_t *openapi_make(struct server *s)
+{
+    static const char *const methods[][2] = {{"GET", "get"}, {"POST", "post"}, {"PUT", "put"}, {"DELETE", "delete"}};
+    int keys = tenants_have_keys(s->tenants);
+    json_t *paths = json_object(), *models = json_pack("[s, s]", "", models_default(s)->name);
+    for (const struct route *r = routes; r->path; r++) {
+        if (r->flags & ROUTE_PAGE)
+            continue;
+        char name[128];
+        size_t n = strcspn(r->path, "*");
+        snprintf(name, sizeof name, "%.*s%s", (int)n, r->path, r->path[n] ? "{model}" : "");
+        json_t *path = json_object_get(paths, name);
+        if (!path) {
+            path = json_object();
+            json_object_set_new(paths, name, path);
+        }
+        for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++)
+            if (!strcmp(methods[i][0], r->method))
+                json_object_set_new(path, methods[i][1], operation(r, keys, models));
+    }
+    json_decref(models);
+    return json_pack("{s:s, s:{s:s, s:s}, s:o, s:o}", "openapi", "3.1.0", "info", "title", "pith", "version", pith_version(), "paths", paths, "components",
+                     components(keys));
+}
