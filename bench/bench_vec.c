@@ -195,7 +195,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < TILE * MAX_G * MAX_D; i++)
         q[i] = rng_normal(&r) * 0.1f;
     for (int i = 0; i < PREFILL_ROWS + DECODE_SLOTS; i++)
-        pages[i] = i;
+        pages[i] = 4 * i;
     for (int lv = CPU_BASE; lv < CPU_N_LEVELS; lv++) {
         const struct kern *k = kern_table(lv);
         if (!cpu_has((enum cpu_level)lv) ||

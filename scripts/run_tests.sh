@@ -9,7 +9,7 @@
 # B            build folder, default build
 # TEST_SCALE   multiplier of the work: 1 (default), 10, 100
 # TEST_LIMIT   seconds one test may take, default 60
-# TEST_MODEL   1: fetch the default model; its tests are skipped by name when it cannot be had
+# TEST_MODEL   1: fetch the default model and packages of Python; tests are skipped by name when they cannot be had
 # TEST_RULES   0: leave the rules of the house out (sanitizer builds)
 # TEST_WRAP    command before each program (an emulator); scripts are left out too
 # TEST_JOBS    tests at once, default the number of cores
@@ -91,6 +91,7 @@ if [ "${TEST_MODEL:-0}" = 1 ]; then
     else
         echo "the default model could not be had: tests that need it will be skipped"
     fi
+    scripts/packages.sh || echo "packages of Python could not be had: tests that need them will be skipped"
 fi
 TEST_PYTHON=$(scripts/model.sh --python) || TEST_PYTHON=python3
 export TEST_PYTHON

@@ -121,15 +121,17 @@ static void naive_entry_move(struct naive *m, struct entry *e, int32_t slot, int
     for (int32_t l = 0; l < c->n_layer; l++) {
         const struct kv_layer *kv = &m->s->kv[l];
         struct cache_group *g = &c->group[kv->group];
-        uint8_t *page = g->base + c->seq[0].pages[kv->group][slot / STEP_PAGE] * g->page_bytes;
+        int32_t place = c->seq[0].pages[kv->group][slot / STEP_PAGE];
+        uint8_t *page = g->base + place_page(place) * g->page_bytes;
+        int in = place_slot(place, slot);
         size_t k_row = naive_row(kv->k_type, kv->d_k);
         for (int h = 0; h < kv->n_head_kv; h++) {
             if (to_page) {
-                kv_put_k(kv, page, h, slot % STEP_PAGE, row);
-                kv_put_v(kv, page, h, slot % STEP_PAGE, row + k_row);
+                kv_put_k(kv, page, h, in, row);
+                kv_put_v(kv, page, h, in, row + k_row);
             } else {
-                kv_get_k(kv, page, h, slot % STEP_PAGE, row);
-                kv_get_v(kv, page, h, slot % STEP_PAGE, row + k_row);
+                kv_get_k(kv, page, h, in, row);
+                kv_get_v(kv, page, h, in, row + k_row);
             }
             row += k_row + naive_row(kv->v_type, kv->d_v);
         }
@@ -201,7 +203,7 @@ static int naive_feed(struct naive *m, int32_t seq, const int32_t *token, int32_
     struct pith_error err;
     naive_settle(m, seq);
     cache_cut(&m->s->cache, 0, 0);
-    if (cache_grow(&m->s->cache, 0, q->n + n, &err) != PITH_OK)
+    if (cache_grow(&m->s->cache, 0, q->n + n, m->s->model->pool, &err) != PITH_OK)
         return 0;
     for (int32_t i = 0; i < q->n; i++)
         naive_entry_move(m, &q->e[i], i, 1);

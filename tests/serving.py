@@ -26,13 +26,20 @@ def skip(name, why):
 class Server:
     """A server of one model (a path) or several (a list), on a free port of this machine."""
 
-    def __init__(self, model, *flags, env=None):
+    def __init__(self, model, *flags, env=None, wait=True):
         models = [model] if isinstance(model, str) else model
         self.process = subprocess.Popen([PITH, "serve", *models, "--port", "0", "--threads", "1", "--no-log", *flags], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
         self.url = self.process.stdout.readline().strip()
         self.port = int(self.url.rsplit(":", 1)[1]) if self.url else 0
-        self.wait_for(lambda: self.get("/ready")[0] == 200)
+        if wait:
+            self.wait_for(lambda: self.get("/ready")[0] == 200)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
 
     def wait_for(self, good):
         until = time.monotonic() + LIMIT
@@ -59,12 +66,16 @@ class Server:
     def post(self, path, body, **headers):
         return self.ask("POST", path, body, headers)
 
-    def metric(self, name):
+    def metric(self, name, model=None):
+        """Of one model, or of the first that has it; None: nobody has."""
         for line in self.get("/metrics")[1].decode().splitlines():
-            if line.startswith(name + "{"):
+            if line.startswith(name + "{") and (model is None or 'model_name="%s"' % model in line):
                 return float(line.rsplit(" ", 1)[1])
 
     def end(self):
+        """Its exit code; None: it had to be killed."""
+        if self.process.stdout.closed:
+            return self.process.returncode
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(LIMIT)

@@ -30,13 +30,14 @@ static struct kv_layer layer_of(const struct attn_job *j)
 /* Numbers, or bytes 0xff (as a scale or a number: NaN), as K or V of a slot. */
 static void put_row(const struct attn_job *j, int is_v, int slot, const float *x)
 {
-    uint8_t row[4096], *page = cache + j->pages[slot / 64] * j->page_bytes;
+    int place = j->pages[slot / 64];
+    uint8_t row[4096], *page = cache + place / 4 * j->page_bytes;
     struct kv_layer kv = layer_of(j);
     if (x)
         dtypes[is_v ? j->v_type : j->k_type].quant(x, row, is_v ? j->d_v : j->d_k);
     else
         memset(row, 0xff, sizeof row);
-    (is_v ? kv_put_v : kv_put_k)(&kv, page, 0, slot % 64, row);
+    (is_v ? kv_put_v : kv_put_k)(&kv, page, 0, (place % 4 * 16 + slot) % 64, row); /* behind a quarter come the others */
 }
 
 /* A random row with x[i] = f; i < 0: without. */
@@ -61,8 +62,8 @@ static void put_slot(const struct attn_job *j, int slot, struct rng *r, float si
     put_random(j, 1, slot, r, 1, -1, 0);
 }
 
-/* Fills j and the cache behind it: a permuted page table, this head behind another one's bytes; slots [from, to) hold numbers, the rest
- * NaN. The caller has set the shapes, types and rows. */
+/* Fills j and the cache behind it: a permuted page table, its last slots in a quarter of a page when they can be, this head behind another
+ * one's bytes; slots [from, to) hold numbers, the rest NaN. The caller has set the shapes, types and rows. */
 static void make_cache(struct attn_job *j, struct rng *r, int from, int to, float size)
 {
     j->k_bytes = kv_k_bytes(j->k_type, j->d_k);
@@ -81,6 +82,8 @@ static void make_cache(struct attn_job *j, struct rng *r, int from, int to, floa
             for (int k = 0; k < i; k++)
                 ok &= pages[k] != pages[i];
         }
+    for (int i = 0; i < n; i++)
+        pages[i] = 4 * pages[i] + (i == n - 1 && to - 64 * i <= 16 ? (int)rng_below(r, 4) : 0);
     j->base = cache;
     j->pages = pages;
     for (int s = from / 64 * 64; s < n * 64; s++)
@@ -255,7 +258,7 @@ static void reads_end_with_the_page(void)
         make_cache(&j, &r, 0, 64, 1);
         int64_t k_off = i % 2 ? 0 : j.v_bytes, v_off = i % 2 ? j.k_bytes : 0;
         uint8_t *to = p + room - j.k_bytes - j.v_bytes;
-        const uint8_t *from = cache + pages[0] * j.page_bytes;
+        const uint8_t *from = cache + pages[0] / 4 * j.page_bytes;
         memcpy(to + k_off, from + j.k_off, (size_t)j.k_bytes);
         memcpy(to + v_off, from + j.v_off, (size_t)j.v_bytes);
         j.base = to;

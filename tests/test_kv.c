@@ -55,15 +55,15 @@ static void pages_come_back(void)
             random_bytes(&r, v, nv);
             memset(page, 0x5a, sizeof page);
             memset(page + off, 0, (size_t)(end - off));
-            backend_cpu.page_write(d, &kv, page, k, v);
+            backend_cpu.page_write(d, &kv, page, 0, 64, k, v);
             memset(k2, 0x33, sizeof k2), memset(v2, 0x33, sizeof v2);
-            backend_cpu.page_read(d, &kv, page, k2, v2);
+            backend_cpu.page_read(d, &kv, page, 0, 64, k2, v2);
             CHECK_MSG(!memcmp(k, k2, (size_t)nk) && !memcmp(v, v2, (size_t)nv),
                       "K %s [%d], V %s [%d]: not what was written", a, d_k, b, d_v);
             CHECK(k2[nk] == 0x33 && v2[nv] == 0x33);
             memset(copy, 0x5a, sizeof copy);
             memset(copy + off, 0, (size_t)(end - off));
-            backend_cpu.page_write(d, &kv, copy, k2, v2);
+            backend_cpu.page_write(d, &kv, copy, 0, 64, k2, v2);
             CHECK_MSG(!memcmp(page, copy, sizeof page), "K %s, V %s: not the same page", a, b);
             for (int64_t i = 0; i < PAGE; i++)
                 if ((i < off || i >= end) && page[i] != 0x5a) {
@@ -87,7 +87,7 @@ static void rows_are_where_they_belong(void)
         memset(page, 0, sizeof page);
         random_bytes(&r, k, kv_canonical_k(&kv));
         random_bytes(&r, v, kv_canonical_v(&kv));
-        kv_put_page(&kv, page, k, v);
+        kv_put_page(&kv, page, 0, 64, k, v);
         for (int i = 0; i < 20; i++) {
             int slot = (int)rng_below(&r, 64), head = (int)rng_below(&r, HEADS), at = slot * HEADS + head;
             random_bytes(&r, k + at * k_row, k_row);
@@ -95,7 +95,7 @@ static void rows_are_where_they_belong(void)
             random_bytes(&r, v + at * v_row, v_row);
             kv_put_v(&kv, page, head, slot, v + at * v_row);
         }
-        kv_get_page(&kv, page, k2, v2);
+        kv_get_page(&kv, page, 0, 64, k2, v2);
         CHECK_MSG(!memcmp(k, k2, (size_t)kv_canonical_k(&kv)) && !memcmp(v, v2, (size_t)kv_canonical_v(&kv)),
                   "%s", dtypes[kv_types[t]].name);
     }

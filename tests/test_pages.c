@@ -18,7 +18,13 @@ static int32_t below(int32_t n) /* splitmix64 */
     return (int32_t)((z ^ z >> 31) % (uint64_t)n);
 }
 
-static struct device device;
+/* Pages hold nothing here. */
+static void gather(struct device *d, struct pool *pool, const struct cache_gather *m)
+{
+    (void)d, (void)pool, (void)m;
+}
+static const struct backend backend = {.gather = gather};
+static struct device device = {.backend = &backend};
 static struct device *devices[] = {&device};
 
 static pith_status open_cache(struct cache *c, struct kv_layer *kv, const int32_t *window,
@@ -51,24 +57,31 @@ struct use {
 static void count(const struct cache *c, int group, struct use *u)
 {
     const struct cache_group *g = &c->group[group];
-    static uint8_t full[1 << 20];
-    memset(full, 0, (size_t)g->n_made);
+    static uint8_t full[1 << 20]; /* slots of each place that someone needs */
     int64_t pages = 0;
+    memset(full, 0, (size_t)g->n_made * STEP_QUARTERS);
     for (int32_t s = 0; s < c->n_seq; s++) {
         const struct cache_seq *q = &c->seq[s];
         int32_t partial = 0;
         for (int32_t i = 0; i < c->cap_pages; i++) {
-            int32_t page = q->pages[group][i], slots = q->n - i * STEP_PAGE;
-            if (page < 0)
+            int32_t place = q->pages[group][i], slots = q->n - i * STEP_PAGE;
+            if (place < 0)
                 continue;
             CHECK_MSG(slots > 0, "sequence %d of %d slots has page %d", s, q->n, i);
             slots = slots < STEP_PAGE ? slots : STEP_PAGE;
             partial += slots < STEP_PAGE;
-            pages += !full[page];
-            u->held += slots > full[page] ? slots - full[page] : 0;
-            full[page] = (uint8_t)(slots > full[page] ? slots : full[page]);
+            CHECK_MSG(slots <= STEP_QUARTER || !g->parts[place_page(place)],
+                      "sequence %d has %d slots in a quarter", s, slots);
+            u->held += slots > full[place] ? slots - full[place] : 0;
+            full[place] = (uint8_t)(slots > full[place] ? slots : full[place]);
         }
         CHECK_MSG(partial <= 1, "sequence %d has %d partial pages", s, partial);
+    }
+    for (int32_t p = 0; p < g->n_made; p++) {
+        int any = 0;
+        for (int k = 0; k < STEP_QUARTERS; k++)
+            any |= full[p * STEP_QUARTERS + k];
+        pages += any > 0;
     }
     CHECK_MSG(pages == g->n_made - g->n_free, "%d pages in use, %d named", g->n_made - g->n_free,
               (int)pages);
@@ -88,7 +101,7 @@ static void extend(struct cache *c, int32_t seq, int32_t n, struct totals *t)
     for (int32_t part; n > 0; n -= part) { /* as steps of a session do */
         part = n < 512 ? n : 512;
         c->seq[seq].floor = c->seq[seq].n;
-        if (cache_grow(c, seq, part, &err) != PITH_OK) {
+        if (cache_grow(c, seq, part, NULL, &err) != PITH_OK) {
             cache_cut(c, seq, c->seq[seq].n); /* what it took before it found no more */
             t->refused++;
             return;

@@ -1,6 +1,7 @@
 /* test_seq.c -- sequences between steps: edits, and that they give the bits of the naive cache (naive_cache.h), whatever was shared, given
  * back, gathered or rotated on the way. A script is a row of random calls over a few sequences; every logit that comes out is compared.
  * TEST_SEED chooses other scripts. */
+#include "check_pages.h"
 #include "naive_cache.h"
 
 #include <math.h>
@@ -298,34 +299,6 @@ static void check_state(const struct script *x)
     }
 }
 
-/* Every page is counted as often as tables name it, and free ones are on the list. */
-static void check_pages(const struct script *x)
-{
-    const struct cache *c = &x->s->cache;
-    for (int g = 0; g < c->n_groups; g++) {
-        const struct cache_group *p = &c->group[g];
-        int32_t *refs = calloc((size_t)p->n_made + 1, sizeof *refs), n_free = 0;
-        for (int32_t q = 0; q < c->n_seq; q++)
-            for (int32_t i = 0; i < c->cap_pages; i++)
-                if (c->seq[q].pages[g][i] >= 0)
-                    refs[c->seq[q].pages[g][i]]++;
-        for (int32_t i = 0; i < x->s->store.cap; i++)
-            if (x->s->store.entry[i].used && x->s->store.entry[i].page[g] >= 0)
-                refs[x->s->store.entry[i].page[g]]++;
-        for (int32_t i = 0; i < p->n_made; i++) {
-            n_free += !refs[i];
-            CHECK_MSG(refs[i] == p->refs[i], "%s: page %d is counted %d times, used %d:%s",
-                      x->kind->name, i, p->refs[i], refs[i], x->done);
-        }
-        CHECK_MSG(p->n_made - p->n_free <= p->n_pages && p->n_made <= p->n_pages + p->n_spare,
-                  "%s: %d pages, the limit is %d:%s", x->kind->name, p->n_made, p->n_pages,
-                  x->done);
-        CHECK_MSG(n_free == p->n_free, "%s: %d pages are free, %d on the list:%s", x->kind->name,
-                  n_free, p->n_free, x->done);
-        free(refs);
-    }
-}
-
 static void run_scripts(const struct kind *k, int n_scripts)
 {
     struct script x = {.kind = k};
@@ -338,13 +311,13 @@ static void run_scripts(const struct kind *k, int n_scripts)
         for (int n = 20 + below(60); n && !test_bad; n--) {
             call(&x);
             check_state(&x);
-            check_pages(&x);
+            check_pages(x.s, k->name, x.done);
         }
         for (int32_t q = 0; q < N_SEQ; q++) {
             CHECK(pith_remove(x.s, q, 0, -1, &err) == PITH_OK);
             naive_remove(&x.m, q, 0, -1);
         }
-        check_pages(&x);
+        check_pages(x.s, k->name, x.done);
         x.done[0] = 0; /* the next script meets the store as this one left it */
     }
     printf("# %s: %d scripts, %lld rows compared, %lld calls refused\n", k->name, n_scripts,

@@ -218,7 +218,12 @@ VR uint16_t vr_to_f16(float f)
 /* K and V of a slot through the job's layout, a row at a time. */
 VR const uint8_t *vr_page(const struct attn_job *j, int slot)
 {
-    return j->base + j->pages[slot / 64] * j->page_bytes;
+    return j->base + j->pages[slot / 64] / 4 * j->page_bytes;
+}
+
+VR int vr_in_page(const struct attn_job *j, int slot)
+{
+    return j->pages[slot / 64] % 4 * 16 + slot % 64;
 }
 
 VR float vr_number(const uint8_t *p, enum dtype type, int64_t i)
@@ -239,17 +244,18 @@ VR void vr_k_row(const struct attn_job *j, int slot, float *x)
 {
     const uint8_t *p = vr_page(j, slot) + j->k_off;
     uint8_t row[4096];
+    int in = vr_in_page(j, slot);
     if (vr_blocks(j->k_type)) {
-        dtypes[j->k_type].unpack_row(p + slot % 64 / 16 * (j->k_bytes / 4), slot % 16, j->d_k, row);
+        dtypes[j->k_type].unpack_row(p + in / 16 * (j->k_bytes / 4), in % 16, j->d_k, row);
         dtypes[j->k_type].dequant(row, x, j->d_k);
     }
     for (int d = 0; d < j->d_k && !vr_blocks(j->k_type); d++)
-        x[d] = vr_number(p, j->k_type, d * 64 + slot % 64);
+        x[d] = vr_number(p, j->k_type, d * 64 + in);
 }
 
 VR void vr_v_row(const struct attn_job *j, int slot, float *x)
 {
-    const uint8_t *p = vr_page(j, slot) + j->v_off + slot % 64 * (j->v_bytes / 64);
+    const uint8_t *p = vr_page(j, slot) + j->v_off + vr_in_page(j, slot) * (j->v_bytes / 64);
     int dv = (j->d_v + 15) / 16 * 16;
     if (vr_blocks(j->v_type))
         dtypes[j->v_type].dequant(p, x, dv);
@@ -267,7 +273,8 @@ VR float vr_score(const struct attn_job *j, const float *q, int slot)
         float d[32];
         int32_t s[32];
         struct act_tile t = {.nc = 1, .q = qq, .d = d, .s32 = s};
-        dtypes[j->k_type].unpack_row(vr_page(j, slot) + j->k_off + slot % 64 / 16 * (j->k_bytes / 4), slot % 16, j->d_k, row);
+        int in = vr_in_page(j, slot);
+        dtypes[j->k_type].unpack_row(vr_page(j, slot) + j->k_off + in / 16 * (j->k_bytes / 4), in % 16, j->d_k, row);
         act_quant_a32(q, j->d_k, qq, d, s, 1, 0);
         return dtypes[j->k_type].dot(row, &t, 0, j->d_k);
     }

@@ -87,14 +87,14 @@ struct exec {
     void *observe_ctx;
 };
 
-/* Slots of other pages of a group that make up one page: slot j comes from src_slot[j] of src_page[j] (-1: from nowhere, nobody sees
- * it), its K rotated by delta[j] positions. */
+/* Slots of other pages of a group that make up a page or a part of it: slot first + j comes from src_slot[j] of src_page[j] (-1: from
+ * nowhere, nobody sees it), its K rotated by delta[j] positions. */
 struct cache_gather {
     const struct kv_layer *kv; /* [n_layer]; those of `group` take part */
     int32_t n_layer, group;
     uint8_t *base;
     int64_t page_bytes;
-    int32_t page, n; /* where to, how many slots: zeroed, none of the sources */
+    int32_t page, first, n; /* where to, how many slots: none of the sources */
     int32_t src_page[STEP_PAGE], src_slot[STEP_PAGE], delta[STEP_PAGE];
 };
 
@@ -139,11 +139,11 @@ struct backend {
     /* Runs phases [first, first + n). */
     pith_status (*run)(struct device *d, struct exec *x, int32_t first, int32_t n,
                        struct pith_error *err);
-    /* A layer's part of a page (its first byte on the device) to and from canonical form on the host: kv_page.h. */
-    void (*page_read)(struct device *d, const struct kv_layer *kv, const uint8_t *page, void *k,
-                      void *v);
-    void (*page_write)(struct device *d, const struct kv_layer *kv, uint8_t *page, const void *k,
-                       const void *v);
+    /* n slots from `first` on of a layer's part of a page (its first byte on the device) to and from canonical form on the host: kv_page.h. */
+    void (*page_read)(struct device *d, const struct kv_layer *kv, const uint8_t *page, int first,
+                      int n, void *k, void *v);
+    void (*page_write)(struct device *d, const struct kv_layer *kv, uint8_t *page, int first, int n,
+                       const void *k, const void *v);
     /* Makes a page of slots of others: edits of sequences, K rotated on the way. */
     void (*gather)(struct device *d, struct pool *pool, const struct cache_gather *m);
     void (*sync)(struct device *d);

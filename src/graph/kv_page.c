@@ -102,23 +102,24 @@ int64_t kv_canonical_v(const struct kv_layer *kv)
     return kv->n_head_kv * (int64_t)dtype_row_bytes(kv->v_type, kv->d_v) * STEP_PAGE;
 }
 
-void kv_get_page(const struct kv_layer *kv, const uint8_t *page, void *k, void *v)
+void kv_get_page(const struct kv_layer *kv, const uint8_t *page, int first, int n, void *k, void *v)
 {
     uint64_t k_row = dtype_row_bytes(kv->k_type, kv->d_k);
     uint64_t v_row = dtype_row_bytes(kv->v_type, kv->d_v);
-    for (int i = 0; i < STEP_PAGE * kv->n_head_kv; i++) {
-        int slot = i / kv->n_head_kv, head = i % kv->n_head_kv;
+    for (int i = 0; i < n * kv->n_head_kv; i++) {
+        int slot = first + i / kv->n_head_kv, head = i % kv->n_head_kv;
         kv_get_k(kv, page, head, slot, (uint8_t *)k + (uint64_t)i * k_row);
         kv_get_v(kv, page, head, slot, (uint8_t *)v + (uint64_t)i * v_row);
     }
 }
 
-void kv_put_page(const struct kv_layer *kv, uint8_t *page, const void *k, const void *v)
+void kv_put_page(const struct kv_layer *kv, uint8_t *page, int first, int n, const void *k,
+                 const void *v)
 {
     uint64_t k_row = dtype_row_bytes(kv->k_type, kv->d_k);
     uint64_t v_row = dtype_row_bytes(kv->v_type, kv->d_v);
-    for (int i = 0; i < STEP_PAGE * kv->n_head_kv; i++) {
-        int slot = i / kv->n_head_kv, head = i % kv->n_head_kv;
+    for (int i = 0; i < n * kv->n_head_kv; i++) {
+        int slot = first + i / kv->n_head_kv, head = i % kv->n_head_kv;
         kv_put_k(kv, page, head, slot, (const uint8_t *)k + (uint64_t)i * k_row);
         kv_put_v(kv, page, head, slot, (const uint8_t *)v + (uint64_t)i * v_row);
     }

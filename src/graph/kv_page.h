@@ -12,6 +12,10 @@
  * Blocks lie along the head, so d_k and d_v are multiples of 32 where the type has blocks. A page takes the bytes of its type and no more
  * (but for the padding of V). Padding is never written: pages are zeroed when they are made.
  *
+ * Any 16 slots from slot 16i on can be another sequence's (graph/step.h, places): they are a panel, or a vector of each row of K, and rows of
+ * V. So kernels read a quarter of a page as they read a page, from its first slot on. Reading all 64 slots from there goes at most 48 slots
+ * beyond the head, which are in the page: V is behind K.
+ *
  * A slot's *row* is one head in the layout of a file: d numbers, or d / 32 blocks. */
 #ifndef PITH_GRAPH_KV_PAGE_H
 #define PITH_GRAPH_KV_PAGE_H
@@ -40,10 +44,12 @@ void kv_get_k(const struct kv_layer *kv, const uint8_t *page, int head, int slot
 void kv_get_v(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row);
 
 /* A layer's part of a page in canonical form, that of files and other devices: K and V apart, each [64 slots][kv head][row]. The same bytes
- * whatever layout a device keeps, and each is the other's exact inverse; put leaves the padding of V as it is. */
-int64_t kv_canonical_k(const struct kv_layer *kv); /* bytes */
+ * whatever layout a device keeps, and each is the other's exact inverse; put leaves the padding of V as it is. Of n slots from `first` on. */
+int64_t kv_canonical_k(const struct kv_layer *kv); /* bytes of a whole page */
 int64_t kv_canonical_v(const struct kv_layer *kv);
-void kv_get_page(const struct kv_layer *kv, const uint8_t *page, void *k, void *v);
-void kv_put_page(const struct kv_layer *kv, uint8_t *page, const void *k, const void *v);
+void kv_get_page(const struct kv_layer *kv, const uint8_t *page, int first, int n, void *k,
+                 void *v);
+void kv_put_page(const struct kv_layer *kv, uint8_t *page, int first, int n, const void *k,
+                 const void *v);
 
 #endif

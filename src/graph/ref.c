@@ -210,7 +210,8 @@ static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t s
     const int32_t *pages = step_pages(x->step, kv->group, seg);
     float *o = t->o;
     for (int32_t page = lo / STEP_PAGE; page * STEP_PAGE < hi; page++) {
-        const uint8_t *base = cv->base + pages[page] * cv->page_bytes;
+        const uint8_t *base = cv->base + place_page(pages[page]) * cv->page_bytes;
+        int at = place_slot(pages[page], 0);
         int j0 = lo > page * STEP_PAGE ? lo - page * STEP_PAGE : 0;
         int j1 = hi - page * STEP_PAGE < STEP_PAGE ? hi - page * STEP_PAGE : STEP_PAGE;
         float s[STEP_PAGE], pm = -INFINITY, m1;
@@ -218,7 +219,7 @@ static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t s
             s[j] = -INFINITY;
             if (j < j0 || j >= j1)
                 continue;
-            kv_get_k(kv, base, head_kv, j, t->row);
+            kv_get_k(kv, base, head_kv, at + j, t->row);
             float acc = ref_score(kv, q, t);
             s[j] = c->p.attn.cap > 0 ? c->p.attn.cap * ref_tanh(acc / c->p.attn.cap) : acc;
         }
@@ -237,7 +238,7 @@ static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t s
             *l = *l + ps;
         }
         for (int j = j0; j < j1; j++) {
-            kv_get_v(kv, base, head_kv, j, t->row);
+            kv_get_v(kv, base, head_kv, at + j, t->row);
             dtypes[kv->v_type].dequant(t->row, t->x, kv->d_v);
             for (int d = 0; d < kv->d_v; d++)
                 o[d] = fmaf(s[j], t->x[d], o[d]);
@@ -327,9 +328,10 @@ static void ref_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
     const struct cache_view *cv = &x->cache[kv->group];
     uint8_t *row = x->scratch + (size_t)ith * x->scratch_bytes;
     for (int64_t r = begin; r < end; r++) {
-        int32_t slot = step_slot(x->step, kv->group)[r], j = slot % STEP_PAGE;
-        int32_t page = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
-        uint8_t *base = cv->base + page * cv->page_bytes;
+        int32_t slot = step_slot(x->step, kv->group)[r];
+        int32_t place = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
+        int32_t j = place_slot(place, slot);
+        uint8_t *base = cv->base + place_page(place) * cv->page_bytes;
         const float *k = value_row(x, &c->src[0], r), *v = value_row(x, &c->src[1], r);
         for (int h = 0; h < kv->n_head_kv; h++) {
             dtypes[kv->k_type].quant(k + (int64_t)h * kv->d_k, row, kv->d_k);

@@ -7,18 +7,22 @@
  *
  *   row r: token[r] (or embedding row r when embd), seg[r] = its segment, pos[r], and per group g: slot[g][r] where its K and V go,
  *          lo[g][r] <= slot < hi[g][r] what it sees
- *   segment n: first[n] .. first[n+1] its rows, seq[n] the caller's sequence; pages[g][n][i] = page of slots 64i .. 64i+63
+ *   segment n: first[n] .. first[n+1] its rows, seq[n] the caller's sequence; pages[g][n][i] = place of slots 64i .. 64i+63
  *             state[n] = block of recurrent state it goes on from, -1: from nothing
  *   keep[r]: block where the recurrent state after row r is kept, -1: nowhere; the last row of a segment always has one
  *   output i: out[i] = its row
  *   tile i of n_tiles: up to 16 rows of one segment from row tile[i] on: what attention works on
+ *
+ * A place is 4 * page, or 4 * page + i for at most 16 slots that lie in the page from its slot 16i on: a quarter, as the last slots of a
+ * sequence may have it.
  */
 #ifndef PITH_GRAPH_STEP_H
 #define PITH_GRAPH_STEP_H
 
 #include <stdint.h>
 
-enum { STEP_PAGE = 64, STEP_TILE = 16, STEP_MAX_GROUPS = 8 };
+enum { STEP_PAGE = 64, STEP_QUARTER = 16, STEP_TILE = 16, STEP_MAX_GROUPS = 8 };
+enum { STEP_QUARTERS = STEP_PAGE / STEP_QUARTER };
 
 struct step {
     int32_t T, R, N, n_tiles;
@@ -64,6 +68,15 @@ STEP_GROUP_ARRAY(hi)
 #undef STEP_ARRAY
 #undef STEP_GROUP_ARRAY
 
+static inline int32_t place_page(int32_t place)
+{
+    return place / STEP_QUARTERS;
+}
+/* Where in its page slot `slot` of a sequence lies. */
+static inline int32_t place_slot(int32_t place, int32_t slot)
+{
+    return place % STEP_QUARTERS * STEP_QUARTER + slot % STEP_PAGE;
+}
 static inline float *step_embd(const struct step *s)
 {
     return (float *)(uintptr_t)(s->data + s->o_embd);

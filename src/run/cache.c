@@ -6,7 +6,7 @@
 #include "graph/kv_page.h"
 #include "run/store.h"
 
-enum { SLAB = 2 << 20 };
+enum { SLAB = 2 << 20, ALL_PARTS = (1 << STEP_QUARTERS) - 1 };
 
 /* ---------------------------------------------------------------- layout and pools */
 
@@ -86,7 +86,7 @@ static pith_status make_pool(struct cache_group *g, const struct cache_params *p
 {
     int64_t n = page_limit(g, p) + stored, spare = p->state_bytes ? 0 : sequence_limit(g, p);
     uint64_t bytes, most = (uint64_t)(n + spare);
-    if (n > INT32_MAX / 4 || size_mul(most, (uint64_t)g->page_bytes, &bytes) ||
+    if (n > INT32_MAX / (4 * STEP_QUARTERS) || size_mul(most, (uint64_t)g->page_bytes, &bytes) ||
         bytes > (uint64_t)1 << 46)
         return error_set(err, PITH_RANGE,
                          "a cache of %lld pages of %lld bytes is too large; use a smaller context",
@@ -94,10 +94,12 @@ static pith_status make_pool(struct cache_group *g, const struct cache_params *p
     g->n_pages = (int32_t)n;
     g->n_spare = (int32_t)spare;
     g->free_list = mem_array((size_t)most, sizeof *g->free_list, PITH_MEM_CACHE);
-    g->refs = mem_array((size_t)most, sizeof *g->refs, PITH_MEM_CACHE);
+    g->refs = mem_array((size_t)most, STEP_QUARTERS * sizeof *g->refs, PITH_MEM_CACHE);
+    g->parts = mem_array((size_t)most, sizeof *g->parts, PITH_MEM_CACHE);
+    g->open = mem_array((size_t)most, sizeof *g->open, PITH_MEM_CACHE);
     g->base = mem_reserve(bytes);
     g->reserved = bytes;
-    if (!g->free_list || !g->refs || !g->base)
+    if (!g->free_list || !g->refs || !g->parts || !g->open || !g->base)
         return error_set(err, PITH_NOMEM,
                          "no address space for a cache of %llu bytes; use a smaller context",
                          (unsigned long long)bytes);
@@ -173,6 +175,8 @@ void cache_deinit(struct cache *c)
             mem_release(p->base, p->reserved);
         mem_free(p->free_list);
         mem_free(p->refs);
+        mem_free(p->parts);
+        mem_free(p->open);
     }
     memset(c, 0, sizeof *c);
 }
@@ -187,11 +191,44 @@ uint64_t cache_bytes(const struct cache *c)
 
 /* ---------------------------------------------------------------- pages */
 
+static void page_free(struct cache_group *g, int32_t page)
+{
+    g->free_list[g->n_free++] = page;
+}
+
+/* Takes a page that has room for quarters off the list of those. */
+static void close_page(struct cache_group *g, int32_t page)
+{
+    int32_t i = 0; /* there are fewer than sequences */
+    while (g->open[i] != page)
+        i++;
+    g->open[i] = g->open[--g->n_open];
+}
+
 void page_unref(struct cache_group *g, int32_t *entry)
 {
-    if (*entry >= 0 && --g->refs[*entry] == 0)
-        g->free_list[g->n_free++] = *entry;
+    int32_t place = *entry, page = place_page(place);
     *entry = -1;
+    if (place < 0 || --g->refs[place])
+        return;
+    uint8_t *parts = &g->parts[page];
+    if (!*parts) {
+        page_free(g, page);
+        return;
+    }
+    if (*parts == ALL_PARTS)
+        g->open[g->n_open++] = page;
+    *parts &= (uint8_t) ~(1u << place % STEP_QUARTERS);
+    if (*parts)
+        return;
+    close_page(g, page);
+    page_free(g, page);
+}
+
+int page_frees(const struct cache_group *g, int32_t place)
+{
+    return place >= 0 && g->refs[place] == 1 &&
+           !(g->parts[place_page(place)] & ~(1 << place % STEP_QUARTERS));
 }
 
 static pith_status pages_commit(struct cache *c, struct cache_group *g, int32_t n,
@@ -216,16 +253,52 @@ static uint8_t *page_at(const struct cache_group *g, int32_t page)
     return g->base + (int64_t)page * g->page_bytes;
 }
 
-int32_t page_take(struct cache_group *g, int32_t like)
+static int32_t take_whole(struct cache_group *g)
 {
-    int fresh = !g->n_free;
+    int fresh = !g->n_free; /* memory never used is zero already */
     int32_t page = fresh ? g->n_made++ : g->free_list[--g->n_free];
-    if (like >= 0)
-        memcpy(page_at(g, page), page_at(g, like), (size_t)g->page_bytes);
-    else if (!fresh) /* memory never used is zero already */
+    if (!fresh)
         memset(page_at(g, page), 0, (size_t)g->page_bytes);
-    g->refs[page] = 1;
     return page;
+}
+
+int32_t page_take(struct cache_group *g, int32_t n)
+{
+    int32_t place = STEP_QUARTERS, part = 0;
+    if (n > STEP_QUARTER) {
+        place *= take_whole(g);
+    } else {
+        if (!g->n_open)
+            g->open[g->n_open++] = take_whole(g);
+        int32_t page = g->open[g->n_open - 1];
+        while (g->parts[page] >> part & 1)
+            part++;
+        g->parts[page] |= (uint8_t)(1u << part);
+        g->n_open -= g->parts[page] == ALL_PARTS;
+        place = place * page + part;
+    }
+    g->refs[place] = 1;
+    return place;
+}
+
+/* Slots that a place in use has. */
+static int32_t place_slots(const struct cache_group *g, int32_t place)
+{
+    return g->parts[place_page(place)] ? STEP_QUARTER : STEP_PAGE;
+}
+
+void page_fill(struct cache *c, int group, int32_t place, struct cache_gather *m, struct pool *pool)
+{
+    const struct cache_group *g = &c->group[group];
+    struct device *d = c->devices[g->device];
+    m->kv = c->kv;
+    m->n_layer = c->n_layer;
+    m->group = group;
+    m->base = g->base;
+    m->page_bytes = g->page_bytes;
+    m->page = place_page(place);
+    m->first = place_slot(place, 0);
+    d->backend->gather(d, pool, m);
 }
 
 int32_t pages_available(const struct cache_group *g)
@@ -249,27 +322,33 @@ uint64_t page_canonical(const struct cache *c, int group)
     return n;
 }
 
-void page_read(const struct cache *c, int group, int32_t page, uint8_t *out)
+void page_read(const struct cache *c, int group, int32_t place, int32_t n, uint8_t *out)
 {
     const struct cache_group *g = &c->group[group];
     struct device *d = c->devices[g->device];
     for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++) {
         if (!is_of(kv, group))
             continue;
-        d->backend->page_read(d, kv, page_at(g, page), out, out + kv_canonical_k(kv));
-        out += kv_canonical_k(kv) + kv_canonical_v(kv);
+        int64_t k = kv_canonical_k(kv), v = kv_canonical_v(kv);
+        if (n < STEP_PAGE)
+            memset(out, 0, (size_t)(k + v));
+        d->backend->page_read(d, kv, page_at(g, place_page(place)), place_slot(place, 0), n, out,
+                              out + k);
+        out += k + v;
     }
 }
 
-void page_write(struct cache *c, int group, int32_t page, const uint8_t *in)
+void page_write(struct cache *c, int group, int32_t place, const uint8_t *in)
 {
     const struct cache_group *g = &c->group[group];
     struct device *d = c->devices[g->device];
     for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++) {
         if (!is_of(kv, group))
             continue;
-        d->backend->page_write(d, kv, page_at(g, page), in, in + kv_canonical_k(kv));
-        in += kv_canonical_k(kv) + kv_canonical_v(kv);
+        int64_t k = kv_canonical_k(kv), v = kv_canonical_v(kv);
+        d->backend->page_write(d, kv, page_at(g, place_page(place)), place_slot(place, 0),
+                               place_slots(g, place), in, in + k);
+        in += k + v;
     }
 }
 
@@ -313,8 +392,7 @@ pith_status pages_replace(struct cache *c, int group, int32_t seq, int32_t n,
     struct cache_group *g = &c->group[group];
     int32_t freed = 0;
     for (int32_t k = 0; seq >= 0 && k < c->cap_pages; k++) {
-        int32_t page = c->seq[seq].pages[group][k];
-        freed += page >= 0 && g->refs[page] == 1;
+        freed += page_frees(g, c->seq[seq].pages[group][k]);
     }
     if (seq < 0)
         freed = g->n_made - g->n_free - (c->store ? c->store->held[group] : 0);
@@ -328,29 +406,70 @@ pith_status pages_replace(struct cache *c, int group, int32_t seq, int32_t n,
     return n > freed ? pages_commit(c, g, n - freed, err) : PITH_OK;
 }
 
-pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_error *err)
+/* Slots of page p that a sequence of n slots has. */
+static int32_t slots_in(int32_t n, int32_t p)
+{
+    n -= p * STEP_PAGE;
+    return n < 0 ? 0 : n < STEP_PAGE ? n : STEP_PAGE;
+}
+
+/* 1: a sequence cannot write n slots to the place: it is shared, or too small. */
+static int must_move(const struct cache_group *g, int32_t place, int32_t n)
+{
+    return place < 0 || g->refs[place] > 1 || n > place_slots(g, place);
+}
+
+/* Pages that takes at most: a quarter with no other beside it becomes the page it is in. Others may give back the page that has room for a
+ * quarter before it is taken. */
+static int32_t move_needs(const struct cache_group *g, int32_t place, int32_t n)
+{
+    return must_move(g, place, n) && !page_frees(g, place);
+}
+
+/* Another place for n slots instead of *entry, with the `held` ones in that. */
+static void move_page(struct cache *c, int group, int32_t *entry, int32_t held, int32_t n,
+                      struct pool *pool)
+{
+    struct cache_group *g = &c->group[group];
+    struct cache_gather m = {.n = *entry < 0 ? 0 : held};
+    int32_t was = *entry, page = place_page(was), place = STEP_QUARTERS * page;
+    for (int32_t j = 0; j < m.n; j++) {
+        m.src_page[j] = page;
+        m.src_slot[j] = place_slot(was, j);
+    }
+    if (page_frees(g, was)) {
+        g->parts[page] = 0;
+        close_page(g, page);
+        g->refs[was] = 0;
+        g->refs[place] = 1;
+        *entry = place;
+    } else {
+        place = page_take(g, n);
+    }
+    if (m.n && place != was)
+        page_fill(c, group, place, &m, pool);
+    if (*entry != place)
+        page_unref(g, entry);
+    *entry = place;
+}
+
+pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pool *pool,
+                       struct pith_error *err)
 {
     struct cache_seq *q = &c->seq[seq];
-    int32_t from = q->n / STEP_PAGE, to = (q->n + add + STEP_PAGE - 1) / STEP_PAGE;
+    int32_t from = q->n / STEP_PAGE, n = q->n + add;
     for (int i = 0; i < c->n_groups; i++) { /* all or nothing: count first */
         int32_t need = 0;
-        for (int32_t p = from; p < to; p++)
-            need += q->pages[i][p] < 0 || c->group[i].refs[q->pages[i][p]] > 1;
+        for (int32_t p = from; p * STEP_PAGE < n; p++)
+            need += move_needs(&c->group[i], q->pages[i][p], slots_in(n, p));
         pith_status st = pages_need(c, i, seq, need, err);
         if (st != PITH_OK)
             return st;
     }
-    for (int i = 0; i < c->n_groups; i++) {
-        struct cache_group *g = &c->group[i];
-        for (int32_t p = from; p < to; p++) {
-            int32_t old = q->pages[i][p];
-            if (old >= 0 && g->refs[old] == 1)
-                continue;
-            int32_t page = page_take(g, old);
-            page_unref(g, &q->pages[i][p]);
-            q->pages[i][p] = page;
-        }
-    }
+    for (int i = 0; i < c->n_groups; i++)
+        for (int32_t p = from; p * STEP_PAGE < n; p++)
+            if (must_move(&c->group[i], q->pages[i][p], slots_in(n, p)))
+                move_page(c, i, &q->pages[i][p], slots_in(q->n, p), slots_in(n, p), pool);
     return PITH_OK;
 }
 
@@ -433,7 +552,7 @@ void cache_trim(struct cache *c)
     for (int i = 0; i < c->n_groups; i++) {
         struct cache_group *g = &c->group[i];
         int32_t n_free = 0;
-        while (g->n_made && !g->refs[g->n_made - 1])
+        while (g->n_made && !g->parts[g->n_made - 1] && !g->refs[STEP_QUARTERS * (g->n_made - 1)])
             g->n_made--;
         for (int32_t k = 0; k < g->n_free; k++)
             if (g->free_list[k] < g->n_made)

@@ -5,9 +5,10 @@
  *
  *     page:  [layer a: K of head 0 .. | V of head 0 ..][layer b: ..]     (graph/kv_page.h: what is in a head)
  *
- * A sequence is a page table per group: entry i holds slots 64i .. 64i+63. Slot i is the i-th token held, without holes; slot = position
- * until the sequence is edited, and positions never descend along slots. Pages are counted and shared by copies of a sequence; one that is
- * written while shared is copied first. Address space for the limit is reserved at open; 2 MiB slabs are committed as pages are first
+ * A sequence is a page table per group: entry i is the place (graph/step.h) of slots 64i .. 64i+63. Slot i is the i-th token held, without
+ * holes; slot = position until the sequence is edited, and positions never descend along slots. Places are counted and shared by copies of
+ * a sequence; one that is written while shared is copied first. The last slots of a sequence lie in a quarter of a page as long as they are
+ * 16 or fewer, so that many short ends of one prefix take few pages; then they move to a page of their own. Address space for the limit is reserved at open; 2 MiB slabs are committed as pages are first
  * used. Groups with a window give pages back that no row to come can see, but keep those that `floor` may need (rewinding after a step
  * that failed).
  *
@@ -36,7 +37,10 @@ struct cache_group {
     int32_t n_made;  /* pages ever used: [0, n_made) are zeroed or in use */
     int32_t n_free;
     int32_t *free_list; /* [n_pages + n_spare] stack */
-    int32_t *refs;      /* [n_pages + n_spare] */
+    int32_t *refs;      /* [n_pages + n_spare][4] of places */
+    uint8_t *parts;     /* [n_pages + n_spare] bit i: quarter i is in use; 0: the page is whole */
+    int32_t *open; /* [n_pages + n_spare] pages of which some quarters are in use, and some not */
+    int32_t n_open;
 };
 
 struct cache_slot {
@@ -51,7 +55,7 @@ struct cache_seq {
     int32_t pure; /* slots [0, pure) were computed from their true prefix at their true positions */
     int32_t published;               /* full pages the store has been offered */
     int32_t *token;                  /* [n_ctx] what was fed; -1: an embedding row */
-    int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages], -1: none */
+    int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages] places, -1: none */
     /* Slots below may be missing in a group with a window even where a page is there: edits gather slots of pages given back with others. */
     int32_t torn[STEP_MAX_GROUPS];
     int foreign; /* some of it came from a snapshot's file: the store does not take it on trust */
@@ -108,7 +112,8 @@ int32_t cache_find(const struct cache_seq *q, int64_t pos);
 
 /* Makes slots [seq.n, seq.n + add) of a settled sequence writable: pages taken, shared ones copied. PITH_NOMEM tells needed and free
  * pages. */
-pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_error *err);
+pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pool *pool,
+                       struct pith_error *err);
 /* Appends a slot that cache_grow made and a step filled. */
 void cache_append(struct cache *c, int32_t seq, int32_t token);
 /* Keeps the first n slots. */

@@ -212,15 +212,22 @@ static int32_t sources(const struct cache_seq *q, int group, int32_t page, struc
     m->n = q->n - first < STEP_PAGE ? q->n - first : STEP_PAGE;
     for (int32_t j = 0; j < m->n; j++) {
         const struct cache_slot *s = &q->slot[first + j];
-        m->src_page[j] = q->pages[group][s->src / STEP_PAGE];
-        m->src_slot[j] = s->src % STEP_PAGE;
+        int32_t place = q->pages[group][s->src / STEP_PAGE];
+        m->src_page[j] = place < 0 ? -1 : place_page(place);
+        m->src_slot[j] = place_slot(place, s->src);
         m->delta[j] = s->delta;
-        n += m->src_page[j] >= 0;
+        n += place >= 0;
     }
     return n;
 }
 
-/* Pages that a group's new table takes beyond those of the old one, and how many of the old one the end of the call frees. */
+/* 1: the end of the call frees this page of the old table. One that has quarters can get others meanwhile. */
+static int will_free(const struct cache_group *g, int32_t place)
+{
+    return page_frees(g, place) && !g->parts[place_page(place)];
+}
+
+/* Pages that a group's new table takes at most beyond those of the old one, and how many of the old one the end of the call frees. */
 static int32_t count_pages(const struct cache *c, int group, const struct cache_seq *q,
                            int32_t *n_freed)
 {
@@ -229,13 +236,13 @@ static int32_t count_pages(const struct cache *c, int group, const struct cache_
     int32_t need = 0;
     *n_freed = 0;
     for (int32_t k = 0; k < c->cap_pages; k++)
-        *n_freed += q->pages[group][k] >= 0 && g->refs[q->pages[group][k]] == 1;
+        *n_freed += will_free(g, q->pages[group][k]);
     for (int32_t page = 0; page * STEP_PAGE < q->n; page++) {
         int32_t k = same_page(q, page);
         if (k < 0)
             need += sources(q, group, page, &m) > 0;
-        else if (q->pages[group][k] >= 0)
-            *n_freed -= g->refs[q->pages[group][k]] == 1;
+        else
+            *n_freed -= will_free(g, q->pages[group][k]);
     }
     return need;
 }
@@ -244,12 +251,7 @@ static int32_t count_pages(const struct cache *c, int group, const struct cache_
 static void rebuild(struct cache *c, int group, struct cache_seq *q, struct pool *pool)
 {
     struct cache_group *g = &c->group[group];
-    struct device *device = c->devices[g->device];
-    struct cache_gather m = {.kv = c->kv,
-                             .n_layer = c->n_layer,
-                             .group = group,
-                             .base = g->base,
-                             .page_bytes = g->page_bytes};
+    struct cache_gather m;
     int32_t *fresh = q->was[group];
     for (int32_t page = 0; page * STEP_PAGE < q->n; page++) {
         int32_t k = same_page(q, page);
@@ -257,8 +259,8 @@ static void rebuild(struct cache *c, int group, struct cache_seq *q, struct pool
             g->refs[fresh[page] = q->pages[group][k]]++;
         if (k >= 0 || !sources(q, group, page, &m))
             continue;
-        m.page = fresh[page] = page_take(g, -1);
-        device->backend->gather(device, pool, &m);
+        fresh[page] = page_take(g, m.n);
+        page_fill(c, group, fresh[page], &m, pool);
     }
     q->was[group] = q->pages[group];
     q->pages[group] = fresh;

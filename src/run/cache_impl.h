@@ -4,20 +4,26 @@
 
 #include "run/cache.h"
 
-/* One reference less, *entry = -1; a page without references is free. */
+/* One reference less, *entry = -1; a place without references is free. */
 void page_unref(struct cache_group *g, int32_t *entry);
-/* A page with one reference, a copy of page `like` (-1: zeroed); the caller made sure there is one. */
-int32_t page_take(struct cache_group *g, int32_t like);
+/* A place for n slots with one reference, a page for which the caller made sure there is. A whole page is zeroed, in a quarter can be what
+ * was there before: nobody reads slots that were not written. */
+int32_t page_take(struct cache_group *g, int32_t n);
+/* Fills it with the slots of m, which says where they come from. */
+void page_fill(struct cache *c, int group, int32_t place, struct cache_gather *m,
+               struct pool *pool);
+/* 1: giving it back would free a page. */
+int page_frees(const struct cache_group *g, int32_t place);
 int32_t pages_available(const struct cache_group *g);
 /* Makes sure that n pages can be taken and are backed by memory; sequence `seq` is who asks. */
 pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t n, struct pith_error *err);
 /* Makes sure that n pages can be taken once sequence `seq` (-1: all) has been emptied. */
 pith_status pages_replace(struct cache *c, int group, int32_t seq, int32_t n,
                           struct pith_error *err);
-/* A page in canonical form (kv_page.h): K and V of each layer of the group. */
+/* A page in canonical form (kv_page.h): K and V of each layer of the group. Read: n slots, the others are zero. */
 uint64_t page_canonical(const struct cache *c, int group); /* bytes */
-void page_read(const struct cache *c, int group, int32_t page, uint8_t *out);
-void page_write(struct cache *c, int group, int32_t page, const uint8_t *in); /* a new page */
+void page_read(const struct cache *c, int group, int32_t place, int32_t n, uint8_t *out);
+void page_write(struct cache *c, int group, int32_t place, const uint8_t *in); /* a new one */
 /* cache_edit.c: makes what editing needs, and the slots of q (NULL: of none). */
 pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err);
 /* cache_edit.c: the call that settled q is over; failed: its edits are pending again. */

@@ -460,7 +460,7 @@ static pith_status take_pages(struct pith_session *s, struct pith_error *err)
         int32_t seq = step_seq(t)[k], rows = step_first(t)[k + 1] - step_first(t)[k];
         pith_status st = cache_settle(&s->cache, seq, s->model->pool, err);
         if (st == PITH_OK)
-            st = cache_grow(&s->cache, seq, rows, err);
+            st = cache_grow(&s->cache, seq, rows, s->model->pool, err);
         if (st != PITH_OK)
             return st;
     }

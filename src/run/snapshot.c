@@ -92,8 +92,10 @@ struct save {
     const struct pith_session *s;
     int32_t seq; /* -1: all */
     int32_t first, n_seq;
-    int32_t *number[STEP_MAX_GROUPS]; /* of each page in the file, -1: not in it */
+    int32_t *number[STEP_MAX_GROUPS]; /* of each place in the file, -1: not in it */
     int32_t *pages[STEP_MAX_GROUPS], n_pages[STEP_MAX_GROUPS];
+    int32_t *slots
+        [STEP_MAX_GROUPS]; /* of each page: so many are written, what is behind them is nobody's */
     uint8_t *page;
 };
 
@@ -129,8 +131,8 @@ static void put_sequences(struct out *o, const struct save *v)
             put(o, q->slot, (uint64_t)q->n * sizeof *q->slot);
         for (int g = 0; g < c->n_groups; g++)
             for (int32_t k = 0; k < h.n_tab; k++) {
-                int32_t page = q->pages[g][k];
-                put(o, page < 0 ? &page : &v->number[g][page], sizeof page);
+                int32_t place = q->pages[g][k];
+                put(o, place < 0 ? &place : &v->number[g][place], sizeof place);
             }
     }
 }
@@ -142,7 +144,7 @@ static void put_pages(struct out *o, const struct save *v)
         put(o, &v->n_pages[g], sizeof v->n_pages[g]);
         for (int32_t i = 0; i < v->n_pages[g]; i++) {
             if (o->sum)
-                page_read(c, g, v->pages[g][i], v->page);
+                page_read(c, g, v->pages[g][i], v->slots[g][i], v->page);
             put(o, v->page, page_canonical(c, g));
         }
     }
@@ -209,6 +211,16 @@ static uint64_t longest_page(const struct cache *c)
     return most;
 }
 
+/* The slots of pages that the sequence lies in. */
+static void mark_slots(struct save *v, int g, const struct cache_seq *q)
+{
+    for (int32_t i = 0; i < q->n; i++) {
+        int32_t src = q->pending ? q->slot[i].src : i, place = q->pages[g][src / STEP_PAGE];
+        if (place >= 0 && v->slots[g][v->number[g][place]] <= src % STEP_PAGE)
+            v->slots[g][v->number[g][place]] = src % STEP_PAGE + 1;
+    }
+}
+
 /* Numbers the pages in use. */
 static pith_status save_init(struct save *v, const struct pith_session *s, int32_t seq,
                              struct pith_error *err)
@@ -222,20 +234,23 @@ static pith_status save_init(struct save *v, const struct pith_session *s, int32
     v->page = mem_alloc(longest_page(c) + 1, PITH_MEM_SCRATCH);
     int ok = v->page != NULL;
     for (int g = 0; g < c->n_groups; g++) {
-        size_t n = (size_t)c->group[g].n_made;
+        size_t n = (size_t)c->group[g].n_made * STEP_QUARTERS;
         v->number[g] = mem_array(n + 1, sizeof **v->number, PITH_MEM_SCRATCH);
         v->pages[g] = mem_array(n + 1, sizeof **v->pages, PITH_MEM_SCRATCH);
-        ok = ok && v->number[g] && v->pages[g];
+        v->slots[g] = mem_array(n + 1, sizeof **v->slots, PITH_MEM_SCRATCH);
+        ok = ok && v->number[g] && v->pages[g] && v->slots[g];
         for (size_t i = 0; ok && i < n; i++)
             v->number[g][i] = -1;
-        for (int32_t i = v->first; ok && i < v->first + v->n_seq; i++)
+        for (int32_t i = v->first; ok && i < v->first + v->n_seq; i++) {
             for (int32_t k = 0; k < table_length(c, &c->seq[i]); k++) {
-                int32_t page = c->seq[i].pages[g][k];
-                if (page < 0 || v->number[g][page] >= 0)
+                int32_t place = c->seq[i].pages[g][k];
+                if (place < 0 || v->number[g][place] >= 0)
                     continue;
-                v->pages[g][v->n_pages[g]] = page;
-                v->number[g][page] = v->n_pages[g]++;
+                v->pages[g][v->n_pages[g]] = place;
+                v->number[g][place] = v->n_pages[g]++;
             }
+            mark_slots(v, g, &c->seq[i]);
+        }
     }
     return ok ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for saving a session");
 }
@@ -246,6 +261,7 @@ static void save_deinit(struct save *v)
     for (int g = 0; g < STEP_MAX_GROUPS; g++) {
         mem_free(v->number[g]);
         mem_free(v->pages[g]);
+        mem_free(v->slots[g]);
     }
 }
 
@@ -311,7 +327,8 @@ struct load {
     int32_t n_blocks; /* recurrent ones of all sequences */
     int32_t logits_of;
     const uint8_t *logits;
-    int32_t *taken; /* pages of a group, while it is filled */
+    int32_t *taken; /* places of a group's pages, while it is filled */
+    int32_t *slots; /* that its sequences have in each of its pages */
 };
 
 static int32_t int_at(const uint8_t *p, int64_t i)
@@ -525,16 +542,39 @@ static pith_status check_rest(struct load *v, struct pith_error *err)
     return PITH_OK;
 }
 
+/* Fills v->slots; returns the pages that the group's need at most. */
+static int32_t count_slots(struct load *v, int g)
+{
+    int32_t whole = 0;
+    memset(v->slots, 0, (size_t)v->n_pages[g] * sizeof *v->slots);
+    for (int32_t i = 0; i < v->n_seq; i++) {
+        const struct seq_head *h = &v->image[i].h;
+        for (int32_t k = 0; k < h->n_tab; k++) {
+            int32_t number = int_at(v->image[i].table[g], k);
+            int32_t n = h->pending ? STEP_PAGE : h->n - k * STEP_PAGE;
+            if (number >= 0 && v->slots[number] < n)
+                v->slots[number] = n;
+        }
+    }
+    for (int32_t i = 0; i < v->n_pages[g]; i++)
+        whole += v->slots[i] > STEP_QUARTER;
+    return whole + (v->n_pages[g] - whole + STEP_QUARTERS - 1) / STEP_QUARTERS;
+}
+
 /* Everything that can still fail. */
 static pith_status make_room(struct load *v, struct pith_error *err)
 {
     struct pith_session *s = v->s;
     pith_status st = PITH_OK;
     int32_t most = 0;
-    for (int g = 0; g < s->cache.n_groups && st == PITH_OK; g++) {
-        st = pages_replace(&s->cache, g, v->seq, v->n_pages[g], err);
+    for (int g = 0; g < s->cache.n_groups; g++)
         most = v->n_pages[g] > most ? v->n_pages[g] : most;
-    }
+    v->taken = mem_array((size_t)most + 1, sizeof *v->taken, PITH_MEM_SCRATCH);
+    v->slots = mem_array((size_t)most + 1, sizeof *v->slots, PITH_MEM_SCRATCH);
+    if (!v->taken || !v->slots)
+        return error_set(err, PITH_NOMEM, "out of memory for loading");
+    for (int g = 0; g < s->cache.n_groups && st == PITH_OK; g++)
+        st = pages_replace(&s->cache, g, v->seq, count_slots(v, g), err);
     for (int32_t i = 0; i < v->n_seq && st == PITH_OK; i++)
         if (v->image[i].h.edited)
             st = cache_edit_init(&s->cache, &s->cache.seq[v->first + i], err);
@@ -542,8 +582,7 @@ static pith_status make_room(struct load *v, struct pith_error *err)
         st = recurrent_reserve(&s->recurrent, v->n_blocks, err);
     if (st == PITH_OK && v->logits_of >= 0)
         st = session_room_for_outputs(s, 1, err);
-    v->taken = mem_array((size_t)most + 1, sizeof *v->taken, PITH_MEM_SCRATCH);
-    return v->taken || st != PITH_OK ? st : error_set(err, PITH_NOMEM, "out of memory for loading");
+    return st;
 }
 
 /* ---------------------------------------------------------------- in: nothing fails from here on */
@@ -553,8 +592,9 @@ static void load_group(struct load *v, int g)
     struct pith_session *s = v->s;
     struct cache_group *p = &s->cache.group[g];
     uint64_t bytes = page_canonical(&s->cache, g);
+    count_slots(v, g);
     for (int32_t i = 0; i < v->n_pages[g]; i++) {
-        v->taken[i] = page_take(p, -1);
+        v->taken[i] = page_take(p, v->slots[i]);
         page_write(&s->cache, g, v->taken[i], v->pages[g] + (uint64_t)i * bytes);
     }
     for (int32_t i = 0; i < v->n_seq; i++)
@@ -647,6 +687,7 @@ static pith_status load_from(struct pith_session *s, int32_t seq, const char *na
 fail:
     mem_free(v.image);
     mem_free(v.taken);
+    mem_free(v.slots);
     return st;
 }
 

@@ -50,7 +50,7 @@ static int32_t part_make(const struct store *t, struct cache *c, int part)
 {
     if (is_block(c, part))
         return recurrent_block(t->recurrent);
-    return pages_need(c, part, 0, 1, NULL) == PITH_OK ? page_take(&c->group[part], -1) : -1;
+    return pages_need(c, part, 0, 1, NULL) == PITH_OK ? page_take(&c->group[part], STEP_PAGE) : -1;
 }
 
 /* The first page whose part a row after `pages` pages needs. */

@@ -246,7 +246,7 @@ static void write_page(struct store_disk *d, const struct store_entry *e, int pa
     head_of(d->store, d->cache, e, part, &head);
     memcpy(d->out, &head, sizeof head);
     if (part < d->cache->n_groups)
-        page_read(d->cache, part, e->page[part], d->out + sizeof head);
+        page_read(d->cache, part, e->page[part], STEP_PAGE, d->out + sizeof head);
     else
         memcpy(d->out + sizeof head, recurrent_at(d->store->recurrent, e->page[part]),
                d->store->recurrent->block_bytes);

@@ -414,9 +414,18 @@ SIMD_FN void attn_visible(const struct attn_job *j, int row, int p0, int *a, int
     *b = hi < p0 + KERN_PAGE ? hi - p0 : KERN_PAGE;
 }
 
-static const uint8_t *attn_page(const struct attn_job *j, int p0)
+/* K and V of the page at slot p0: where its first slot lies. */
+static const uint8_t *attn_k(const struct attn_job *j, int p0)
 {
-    return j->base + j->pages[p0 / KERN_PAGE] * j->page_bytes;
+    int place = j->pages[p0 / KERN_PAGE];
+    int64_t row = attn_types[j->k_type].scores == attn_scores_blocks ? j->k_bytes : j->k_bytes / j->d_k;
+    return j->base + place / ATTN_GROUPS * j->page_bytes + j->k_off + place % ATTN_GROUPS * (row / ATTN_GROUPS);
+}
+
+static const uint8_t *attn_v(const struct attn_job *j, int p0)
+{
+    int place = j->pages[p0 / KERN_PAGE];
+    return j->base + place / ATTN_GROUPS * j->page_bytes + j->v_off + place % ATTN_GROUPS * (j->v_bytes / ATTN_GROUPS);
 }
 
 /* Rows row .. end-1, which see the slots [a, b) of the page at p0, and no others of it. */
@@ -424,15 +433,15 @@ static void attn_rows(const struct kern *kern, const struct attn_job *j, int row
                       int a, int b)
 {
     const struct attn_type *kt = &attn_types[j->k_type], *vt = &attn_types[j->v_type];
-    const uint8_t *page = attn_page(j, p0);
+    const uint8_t *k_page = attn_k(j, p0), *v_page = attn_v(j, p0);
     int d_v16 = (j->d_v + 15) / 16 * 16, first = row * j->g, last = end * j->g;
-    struct attn_ahead v = {(const char *)page + j->v_off, 0}, k = v;
+    struct attn_ahead v = {(const char *)v_page, 0}, k = v;
     int next = p0 + KERN_PAGE;
     /* A single vector reads each line once and in order, which the hardware foresees better. */
     if (last - first > 1) {
         v.bytes = j->v_bytes;
         if (next < j->slot1 && next < j->hi[row]) {
-            k.p = (const char *)attn_page(j, next) + j->k_off;
+            k.p = (const char *)attn_k(j, next);
             k.bytes = j->k_bytes;
         }
     }
@@ -455,9 +464,9 @@ static void attn_rows(const struct kern *kern, const struct attn_job *j, int row
         t.m = j->m + i;
         t.l = j->l + i;
         t.o = j->o + (int64_t)i * d_v16;
-        kt->scores(&t, page + j->k_off, v);
+        kt->scores(&t, k_page, v);
         attn_weights(&t);
-        vt->values(&t, page + j->v_off, k);
+        vt->values(&t, v_page, k);
         v.bytes = k.bytes = 0; /* the first tile brought them */
     }
 }

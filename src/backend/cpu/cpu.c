@@ -148,18 +148,18 @@ static void cpu_pack(const struct device *d, const struct tensor *t, int64_t sta
         cpu_pack_panel(c->kern, t, stack, p, (uint8_t *)out + (uint64_t)(p - first) * panel);
 }
 
-static void cpu_page_read(struct device *d, const struct kv_layer *kv, const uint8_t *page, void *k,
-                          void *v)
+static void cpu_page_read(struct device *d, const struct kv_layer *kv, const uint8_t *page,
+                          int first, int n, void *k, void *v)
 {
     (void)d;
-    kv_get_page(kv, page, k, v);
+    kv_get_page(kv, page, first, n, k, v);
 }
 
-static void cpu_page_write(struct device *d, const struct kv_layer *kv, uint8_t *page,
-                           const void *k, const void *v)
+static void cpu_page_write(struct device *d, const struct kv_layer *kv, uint8_t *page, int first,
+                           int n, const void *k, const void *v)
 {
     (void)d;
-    kv_put_page(kv, page, k, v);
+    kv_put_page(kv, page, first, n, k, v);
 }
 
 static void cpu_sync(struct device *d)

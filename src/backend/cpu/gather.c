@@ -48,9 +48,9 @@ static void gather_head(const struct job *job, const struct kv_layer *kv, int he
             ref_rope_angles(kv->rope, angle_of = delta, 1.0, angles);
         if (delta)
             rotate(job, kv, row, angles);
-        kv_put_k(kv, to, head, j, row);
+        kv_put_k(kv, to, head, m->first + j, row);
         kv_get_v(kv, from, head, m->src_slot[j], row);
-        kv_put_v(kv, to, head, j, row);
+        kv_put_v(kv, to, head, m->first + j, row);
     }
 }
 

@@ -18,7 +18,8 @@ enum { KERN_PAGE = 64, KERN_SPAN = 1024 }; /* slots of a KV page; slots of an at
 
 /* Attention of n_rows query rows of one sequence with one kv head over slots [slot0, slot1) (within one span, slot0 % 64 == 0).
  * q: row i, head h: q + i*q_ld + h*d_k, f32, already scaled. g query heads share the kv head.
- * Page p of the sequence begins at base + (int64)pages[p] * page_bytes; K of this head at + k_off, k_bytes long, V at + v_off, v_bytes long.
+ * Page p of the sequence begins at base + (int64)(pages[p] / 4) * page_bytes; K of this head at + k_off, k_bytes long, V at + v_off, v_bytes long.
+ * Slot j of it lies in slot 16 * (pages[p] % 4) + j; where that is not j, at most 16 are seen, and 48 slots of K behind the head can be read.
  * Numbers (f32 f16 bf16): K [d_k][64], V [64][d_v16] (d_v16 = d_v rounded up to 16, padding zero). Block types (q8_0 q5_1 q5_0 q4_1 q4_0
  * iq4_nl; d a multiple of 32): K as four P16 panels of 16 slots (tensor/quant/packed.h), V as 64 rows of blocks as in a file.
  * Row i sees slots lo[i] <= s < hi[i]. For each page, in order, that a row sees a part of:

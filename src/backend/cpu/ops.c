@@ -209,9 +209,10 @@ static void op_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
     const struct cache_view *cv = &x->cache[kv->group];
     uint8_t *row = scratch_of(x, ith);
     for (int64_t r = begin; r < end; r++) {
-        int32_t slot = step_slot(x->step, kv->group)[r], j = slot % STEP_PAGE;
-        int32_t page = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
-        uint8_t *base = cv->base + page * cv->page_bytes;
+        int32_t slot = step_slot(x->step, kv->group)[r];
+        int32_t place = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
+        int32_t j = place_slot(place, slot);
+        uint8_t *base = cv->base + place_page(place) * cv->page_bytes;
         for (int h = 0; h < kv->n_head_kv; h++) {
             to_row(k, kv->k_type, value_row(x, &c->src[0], r) + (int64_t)h * kv->d_k, kv->d_k, row);
             kv_put_k(kv, base, h, j, row);
