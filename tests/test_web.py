@@ -21,7 +21,7 @@ import web_checks
 PITH = os.path.join(os.environ.get("B", "build"), "pith")
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
 SHOTS = os.environ.get("TEST_SHOTS")
-LIMIT = 15000  # ms any one wait may take
+LIMIT = 40000  # ms any one wait may take
 CHAT = "**/v1/chat/completions"
 
 
@@ -66,7 +66,7 @@ def test_files(s):
           [n for n, (a, b) in served.items() if a.status != 200])
     text = b"".join(b for _, b in served.values()).decode()
     check("small_files", all(b.count(b"\n") < 300 for _, b in served.values()))
-    check("no_html_from_text", not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|style=\"|\son\w+=\"", text))
+    check("no_html_from_text", not re.search(r"innerHTML|outerHTML\s*=[^=]|insertAdjacentHTML|document\.write|\beval\(|new Function|style=\"|\son\w+=\"", text))
     check("no_address_of_others", not re.search(r"""(?:src|href|url|import|fetch)\W{1,3}(?:https?:)?//""", text.replace("http://www.w3.org/2000/svg", "")))
     for path in ("/web/", "/web/..", "/web/../http.c", "/web/nothing.js", "/web/index.html/x", "/web/%2e%2e/serve.h"):
         check("no_file_%s" % path, s.get(path)[0].status == 404)

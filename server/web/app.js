@@ -47,12 +47,12 @@ async function serverChanged() {
     $('model-name').hidden = !name || models.length > 1;
     $('models').hidden = models.length < 2;
     $('models').replaceChildren(...models.map((m) => el('option', { value: m.id, text: m.id, selected: m.id === name })));
-    const now = state + name;
+    const now = state + name + server.isThere();
     if (state === 'ready' && told !== now) {
         told = now;
         const own = server.chosen() || {};
         composer.setLimit(own.max_model_len || 0);
-        const props = await getJson('props' + server.query()).catch(() => null);
+        const props = server.isThere() ? await getJson('props' + server.query()).catch(() => null) : null;
         if (props && props.n_ctx)
             composer.setLimit(props.n_ctx);
         if (props && props.generates === false)
@@ -189,7 +189,7 @@ async function start() {
         toast(text);
         announce(text);
     });
-    chat.setup({ changed: composer.update, listed: sidebar.list, refused: server.heard, model: server.asked, defaults: settings.defaults });
+    chat.setup({ changed: composer.update, listed: sidebar.list, refused: server.heard, answered: () => server.isThere() || server.connect(), model: server.asked, defaults: settings.defaults });
     chat.show(store.get(remembered('last')));
     composer.setup();
     sidebar.setup(settle);

@@ -11,10 +11,10 @@ let current;
 const jobs = new Map();
 /** @type {Map<string, Message>} by node, of what is shown */
 let shown = new Map();
-let hooks = { changed: () => {}, listed: () => {}, refused: (_) => {}, model: () => '', defaults: () => ({ system: '', params: {} }) };
+let hooks = { changed: () => {}, listed: () => {}, refused: (_) => {}, answered: () => {}, model: () => '', defaults: () => ({ system: '', params: {} }) };
 let following = true, painting = false, savedAt = 0;
 
-/** @param {Partial<typeof hooks>} h changed: what is shown; listed: the list of conversations; refused: an error about the server itself */
+/** @param {Partial<typeof hooks>} h changed: what is shown; listed: the list of conversations; refused: an error that may be about the server; answered: an answer has ended */
 export function setup(h) {
     hooks = { ...hooks, ...h };
     const box = $('scroll');
@@ -152,6 +152,8 @@ async function answer(parent) {
     jobs.set(c.id, j);
     keep();
     render();
+    if (document.activeElement === document.body)
+        $('scroll').focus({ preventScroll: true }); // the button that asked for it is gone
     announce('The answer is being written.');
     await j.run(hooks.model(), () => paint(j));
     jobs.delete(c.id);
@@ -163,6 +165,8 @@ async function answer(parent) {
     tell(j.n);
     if (j.error)
         hooks.refused(j.error);
+    else
+        hooks.answered();
 }
 
 /** To those who listen: how it ended, and its beginning; not each token. */

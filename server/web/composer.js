@@ -2,6 +2,7 @@
 import { $, icon, number } from './dom.js';
 import { postJson } from './api.js';
 import * as chat from './chat.js';
+import { isThere } from './server.js';
 import { used } from './tree.js';
 
 let limit = 0; // tokens of the context
@@ -53,7 +54,7 @@ function countDraft() {
 
 function showMeter() {
     const job = chat.job(), before = used(chat.conversation()) || 0;
-    const now = (job ? before + job.pieces : before) + draft, meter = $('meter'), bar = $('meter-bar');
+    const now = draft + (job && job.progress ? job.progress.total + job.pieces : before), meter = $('meter'), bar = $('meter-bar');
     meter.hidden = !limit || !now;
     if (meter.hidden)
         return;
@@ -75,7 +76,7 @@ function showPace() {
     else if (job.progress && job.progress.total)
         pace.textContent = `Reading: ${number(job.progress.processed || 0)} of ${number(job.progress.total)} tokens`;
     else
-        pace.textContent = 'Reading…';
+        pace.textContent = isThere() ? 'Reading…' : 'Waiting until the model is loaded…';
 }
 
 /** After anything changed in the conversation. */

@@ -111,20 +111,35 @@ function work(ops) {
             ...['Op', 'Weights', 'Kernel', 'Runs', 'Bytes', 'Share'].map((t, i) => el('th', { scope: 'col', class: i > 2 ? 'right' : '', text: t })))), el('tbody', {}, ...rows))));
 }
 
+/** Puts parts in the place of those that differ; what is open stays open, and what has the focus stays. */
+function change(body, parts) {
+    parts.forEach((fresh, i) => {
+        const old = body.children[i];
+        if (!old) {
+            body.append(fresh);
+            return;
+        }
+        if (old.open)
+            fresh.open = true;
+        if (old.outerHTML !== fresh.outerHTML && !old.contains(document.activeElement))
+            old.replaceWith(fresh);
+    });
+    while (body.children.length > parts.length)
+        body.lastChild.remove();
+}
+
 async function draw() {
     const body = $('model').querySelector('.dialog-body');
     try {
         const machine = seen[server.model] = seen[server.model] || await getJson('v1/machine' + query());
-        const [props, report, metrics] = await Promise.all([getJson('props' + query()), getJson('v1/report' + query()), getText('metrics')]);
-        const metric = counters(metrics), ops = report.ops || [], open = Boolean(body.querySelector('details[open]')), at = body.scrollTop;
+        const [props, report, metrics, models] = await Promise.all([getJson('props' + query()), getJson('v1/report' + query()), getText('metrics'), getJson('v1/models')]);
+        server.models = models.data;
+        const metric = counters(metrics), ops = report.ops || [];
         const others = server.models.filter((m) => m.id !== server.model);
-        body.replaceChildren(...[facts(chosen() || {}, props), memory(props), speed(machine, ops, metric), work(ops),
+        change(body, [facts(chosen() || {}, props), memory(props), speed(machine, ops, metric), work(ops),
             others.length ? section('Other models', String(others.length), el('ul', { class: 'legend' }, ...others.map((m) => el('li', {}, el('span', { text: m.id }), el('b', { text: m.state || '' }))))) : null,
-            el('p', { class: 'help end' }, `pith ${props.version}. `, el('a', { href: 'docs', target: '_blank', rel: 'noopener', text: 'Interface' }), ' · ', el('a', { href: 'metrics', target: '_blank', rel: 'noopener', text: 'Metrics' }))].filter(Boolean));
-        const fold = body.querySelector('details');
-        if (fold && open)
-            fold.open = true;
-        body.scrollTop = at;
+            el('p', { class: 'help end' }, `pith ${props.version}. `, el('a', { href: 'docs', target: '_blank', rel: 'noopener', text: 'Interface' }), ' · ',
+                el('a', { href: 'metrics', target: '_blank', rel: 'noopener', text: 'Metrics' }))].filter(Boolean));
     } catch (e) {
         body.replaceChildren(el('div', { class: 'error' }, el('p', { text: e.message }), el('button', { type: 'button', class: 'primary', text: 'Try again', onclick: draw })));
     }

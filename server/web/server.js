@@ -62,6 +62,9 @@ export function choose(id) {
 /** The model chosen, as /v1/models has it. */
 export const chosen = () => server.models.find((m) => m.id === server.model);
 
+/** Whether the model chosen is in memory, as far as is known; one of several may have to be loaded first. */
+export const isThere = () => !chosen() || !chosen().state || chosen().state === 'ready';
+
 /** What is sent as "model": nothing when there is only one. */
 export const asked = () => (server.models.length > 1 ? server.model : '');
 

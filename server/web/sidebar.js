@@ -92,11 +92,15 @@ export function list() {
     if (renaming)
         return;
     const found = store.search($('search').value), groups = new Map();
+    const held = document.activeElement.closest('#conversations li'), label = document.activeElement.getAttribute('aria-label');
     for (const c of found)
         groups.set(group(c.updated), [...(groups.get(group(c.updated)) || []), c]);
     const parts = [...groups].flatMap(([name, own]) => [el('h2', { text: name }), el('ul', {}, ...own.map(item))]);
     const none = $('search').value ? 'Nothing has these words.' : 'Conversations will be kept here.';
     $('conversations').replaceChildren(...(parts.length ? parts : [el('p', { class: 'none', text: none })]));
+    const again = held && $('conversations').querySelector(`[data-id="${held.dataset.id}"]`);
+    if (again)
+        ([...again.querySelectorAll('button')].find((b) => b.getAttribute('aria-label') === label) || again.firstChild).focus();
 }
 
 async function importFile() {
