@@ -154,44 +154,54 @@ void api_report(struct server *s, struct exchange *x)
     exchange_drop(x);
 }
 
-/* What the machine allows with the threads that steps have. It is measured once, when somebody asks for the first time: between two steps, so
- * that nothing of ours disturbs it, and briefly, since streams wait. */
+/* What the machine allows with the threads that steps have: measured once, by the thread of steps while it has none to do, so that neither
+ * disturbs the other. */
 enum { MEASURE_MS = 25 };
-static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER; /* of several models' steps */
-static struct pith_machine machine;
+static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER; /* of several models' threads */
+static struct pith_machine measured;
+
+struct measure {
+    struct report report;
+    struct sched *sched;
+    struct pith_machine machine; /* n_threads 0: not measured yet */
+};
 
 static void measure(void *ctx)
 {
-    struct report *r = ctx;
-    make_report(r);
-    json_t *j = r->text ? json_loads(r->text, 0, NULL) : NULL;
-    pthread_mutex_lock(&measuring);
-    if (j && !machine.n_threads) {
-        machine.size = sizeof machine;
-        if (pith_machine_measure((int32_t)json_integer_value(json_object_get(j, "threads")), MEASURE_MS, &machine, NULL) != PITH_OK)
-            machine.n_threads = 0;
-    }
-    pthread_mutex_unlock(&measuring);
+    struct measure *c = ctx;
+    make_report(&c->report);
+    json_t *j = c->report.text ? json_loads(c->report.text, 0, NULL) : NULL;
+    int n_threads = (int)json_integer_value(json_object_get(j, "threads"));
     json_decref(j);
+    pthread_mutex_lock(&measuring);
+    if (!measured.n_threads && n_threads && sched_is_idle(c->sched)) {
+        struct pith_machine m = {.size = sizeof m};
+        if (pith_machine_measure(n_threads, MEASURE_MS, &m, NULL) == PITH_OK)
+            measured = m;
+    }
+    c->machine = measured;
+    pthread_mutex_unlock(&measuring);
 }
 
 void api_machine(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
     struct hosted *m = exchange_model(x, &f);
-    struct report r = {.s = m && m->generate ? m->generate : m ? m->embed : NULL};
+    struct measure c = {.report.s = m && m->generate ? m->generate : m ? m->embed : NULL, .sched = m ? m->sched : NULL};
+    const struct pith_machine *h = &c.machine;
     (void)s;
-    if (!m)
-        exchange_fault(x, &f);
-    else if (sched_call(m->sched, measure, &r) && machine.n_threads)
+    if (m && sched_call(m->sched, measure, &c) && h->n_threads) {
         exchange_json(x, 200,
-                      json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "cpu", machine.cpu, "isa", machine.isa, "threads", machine.n_threads, "read_bytes_per_second",
-                                1e9 * machine.read_gbs, "int8_ops_per_second", 1e9 * machine.int8_gops, "f32_ops_per_second", 1e9 * machine.f32_gops));
-    else {
-        fault_memory(&f);
+                      json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "cpu", h->cpu, "isa", h->isa, "threads", h->n_threads, "read_bytes_per_second", 1e9 * h->read_gbs,
+                                "int8_ops_per_second", 1e9 * h->int8_gops, "f32_ops_per_second", 1e9 * h->f32_gops));
+    } else {
+        if (m) {
+            fault_set(&f, 503, "busy", NULL, "the machine is measured when no request runs; try again then");
+            f.retry_after = 5;
+        }
         exchange_fault(x, &f);
     }
-    free(r.text);
+    free(c.report.text);
     exchange_drop(x);
 }
 

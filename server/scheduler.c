@@ -335,6 +335,14 @@ struct sched *sched_open(struct hosted *m, struct pith_error *err)
     return s;
 }
 
+int sched_is_idle(struct sched *s)
+{
+    pthread_mutex_lock(&s->lock);
+    int idle = !s->n_left;
+    pthread_mutex_unlock(&s->lock);
+    return idle;
+}
+
 int sched_drain(struct sched *s, int64_t deadline)
 {
     struct timespec until = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};

@@ -88,6 +88,7 @@ struct sched *sched_open(struct hosted *m, struct pith_error *err);
 int sched_submit(struct sched *s, struct request **r, int n, struct fault *f);
 /* fn(ctx) between two steps, on the thread that may use the sessions; waits for its end. 0: it has been stopped. */
 int sched_call(struct sched *s, void (*fn)(void *ctx), void *ctx);
+int sched_is_idle(struct sched *s); /* no request runs or waits */
 /* Waits until nothing is left to do, or until `deadline`. Returns how many requests are left. */
 int sched_drain(struct sched *s, int64_t deadline);
 /* Ends what runs with a fault; nothing is taken any more. */

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -70,6 +71,24 @@ def test_files(s):
     check("no_address_of_others", not re.search(r"""(?:src|href|url|import|fetch)\W{1,3}(?:https?:)?//""", text.replace("http://www.w3.org/2000/svg", "")))
     for path in ("/web/", "/web/..", "/web/../http.c", "/web/nothing.js", "/web/index.html/x", "/web/%2e%2e/serve.h"):
         check("no_file_%s" % path, s.get(path)[0].status == 404)
+
+
+def test_machine(s):
+    """What the machine allows is measured while nothing runs."""
+    body = json.dumps({"prompt": "w5", "max_tokens": 4000, "ignore_eos": True, "stream": True})
+    c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=LIMIT / 1000)
+    c.request("POST", "/v1/completions", body)
+    r = c.getresponse()
+    r.read(10)
+    busy, told = s.get("/v1/machine")
+    check("machine_waits_for_rest", busy.status == 503 and json.loads(told)["error"]["code"] == "busy" and busy.getheader("Retry-After"), told)
+    r.close()
+    c.close()
+    until = time.monotonic() + LIMIT / 1000
+    while (found := s.get("/v1/machine"))[0].status != 200 and time.monotonic() < until:
+        time.sleep(0.05)
+    m = json.loads(found[1])
+    check("machine", m.get("threads") == 1 and m["read_bytes_per_second"] > 1e8 and m["int8_ops_per_second"] > 1e8 and s.get("/v1/machine")[1] == found[1], m)
 
 
 # ---------------------------------------------------------------- canned answers
@@ -578,6 +597,7 @@ def main():
         s = Server(model)
         try:
             test_files(s)
+            test_machine(s)
             browser, api = find_browser()
             if not browser:
                 report.say("skip", "web_browser: " + api)

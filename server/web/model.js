@@ -4,7 +4,7 @@ import { getJson, getText } from './api.js';
 import { chosen, query, server } from './server.js';
 
 let refreshing = 0;
-const seen = {}; // machines by model: measured once
+let machine = null; // as the server measured it
 
 /** Counters of Prometheus' text for the model chosen. @returns {(name: string) => number} */
 function counters(text) {
@@ -60,7 +60,7 @@ function section(title, figure, ...parts) {
 }
 
 /** Seconds that products and attention take at least: their bytes or their operations, whichever take longer. */
-function least(ops, machine) {
+function least(ops) {
     return ops.reduce((sum, o) => {
         const product = o.op.includes('matmul'), whole = product && !/^(f32|f16|bf16)$/.test(o.weight);
         if (!product && o.op !== 'attn')
@@ -77,14 +77,17 @@ function gauge(label, words, share) {
         share !== undefined && el('span', { class: 'track', role: 'meter', 'aria-label': label, 'aria-valuemin': '0', 'aria-valuemax': '100', 'aria-valuenow': String(Math.round(100 * share)) }, fill));
 }
 
-function speed(machine, ops, metric) {
+function speed(ops, metric) {
     const gap = metric('vllm:inter_token_latency_seconds_sum'), n = metric('vllm:inter_token_latency_seconds_count');
     const seconds = metric('pith:step_seconds_total'), parts = [];
     if (n && gap)
         parts.push(gauge('One conversation, on average', `${(n / gap).toFixed(1)} tokens/s`));
     if (seconds) {
-        const tokens = metric('vllm:generation_tokens_total') + metric('vllm:prompt_tokens_total'), share = least(ops, machine) / seconds;
+        const tokens = metric('vllm:generation_tokens_total') + metric('vllm:prompt_tokens_total');
         parts.push(gauge('All of them, read and written', `${(tokens / seconds).toFixed(1)} tokens/s`));
+    }
+    if (seconds && machine) {
+        const share = least(ops) / seconds;
         parts.push(gauge('Share of what this machine allows', `${Math.round(100 * share)} %`, share));
         parts.push(el('p', { class: 'help', text: `${machine.cpu}, ${machine.threads} thread${machine.threads > 1 ? 's' : ''}: reads ${(machine.read_bytes_per_second / 1e9).toFixed(1)} GB/s and does ` +
             `${number(machine.int8_ops_per_second / 1e9)} Gop/s in integers, by measurement. The share is the least time in which it could do the products and the attention of all steps, by the time they took.` +
@@ -131,12 +134,16 @@ function change(body, parts) {
 async function draw() {
     const body = $('model').querySelector('.dialog-body');
     try {
-        const machine = seen[server.model] = seen[server.model] || await getJson('v1/machine' + query());
+        machine = machine || await getJson('v1/machine' + query()).catch((e) => { // it is measured while nothing runs
+            if (e.code !== 'busy')
+                throw e;
+            return null;
+        });
         const [props, report, metrics, models] = await Promise.all([getJson('props' + query()), getJson('v1/report' + query()), getText('metrics'), getJson('v1/models')]);
         server.models = models.data;
         const metric = counters(metrics), ops = report.ops || [];
         const others = server.models.filter((m) => m.id !== server.model);
-        change(body, [facts(chosen() || {}, props), memory(props), speed(machine, ops, metric), work(ops),
+        change(body, [facts(chosen() || {}, props), memory(props), speed(ops, metric), work(ops),
             others.length ? section('Other models', String(others.length), el('ul', { class: 'legend' }, ...others.map((m) => el('li', {}, el('span', { text: m.id }), el('b', { text: m.state || '' }))))) : null,
             el('p', { class: 'help end' }, `pith ${props.version}. `, el('a', { href: 'docs', target: '_blank', rel: 'noopener', text: 'Interface' }), ' · ',
                 el('a', { href: 'metrics', target: '_blank', rel: 'noopener', text: 'Metrics' }))].filter(Boolean));
