@@ -155,10 +155,10 @@ void recurrent_begin(struct recurrent *r, int32_t seq, int32_t rows)
         return;
     struct recurrent_seq *q = &r->seq[seq];
     q->in_call = 1;
-    if (q->fed > 1 && q->now >= 0)
+    if (q->keep && q->now >= 0)
         remember(r, q, q->n, ref(r, q->now));
     q->back = (struct checkpoint){.n = q->n, .block = ref(r, q->now)};
-    q->fed = rows;
+    q->keep = rows > 1;
 }
 
 void recurrent_end(struct recurrent *r, int32_t seq, int failed)
@@ -173,7 +173,7 @@ void recurrent_end(struct recurrent *r, int32_t seq, int failed)
         recurrent_unref(r, &q->now);
         q->now = ref(r, q->back.block);
         q->n = q->back.n;
-        q->fed = 0;
+        q->keep = 0;
     }
     recurrent_unref(r, &q->back.block);
 }
@@ -243,7 +243,7 @@ static void become(struct recurrent *r, struct recurrent_seq *q, int32_t n, int3
     recurrent_unref(r, &q->now);
     q->now = block;
     q->n = n;
-    q->fed = 0;
+    q->keep = 0;
 }
 
 /* The state of a sequence after n positions, counted once more. */
@@ -265,14 +265,30 @@ void recurrent_cut(struct recurrent *r, int32_t seq, int32_t n)
     become(r, q, n, state_at(r, q, n));
 }
 
-pith_status recurrent_reserve(struct recurrent *r, int32_t n, struct pith_error *err)
+/* Blocks that are free once the sequence has been emptied. */
+static int32_t freed_by(const struct recurrent *r, const struct recurrent_seq *q)
+{
+    int32_t n = 0, shared = 0;
+    for (int32_t i = 0; i < q->n_at; i++) {
+        int present = q->at[i].block == q->now;
+        n += r->refs[q->at[i].block] == 1 + present;
+        shared |= present;
+    }
+    return n + (q->now >= 0 && !shared && r->refs[q->now] == 1);
+}
+
+pith_status recurrent_reserve(struct recurrent *r, int32_t seq, int32_t n, int32_t n_stored,
+                              struct pith_error *err)
 {
     pith_status st = PITH_OK;
-    if (r->n_free + r->n_blocks - r->n_made < n)
+    if (!r->n_blocks)
+        return st;
+    int32_t freed = seq < 0 ? r->n_made - r->n_free - n_stored : freed_by(r, &r->seq[seq]);
+    if (r->n_free + freed + r->n_blocks - r->n_made < n)
         return error_set(err, PITH_NOMEM,
                          "%d blocks of recurrent state wanted, %d are free; empty a sequence first",
-                         n, r->n_free + r->n_blocks - r->n_made);
-    while (r->n_free < n && st == PITH_OK)
+                         n, r->n_free + freed + r->n_blocks - r->n_made);
+    while (r->n_free + freed < n && st == PITH_OK)
         st = make(r, err);
     return st;
 }
@@ -285,6 +301,7 @@ void *recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present)
         become(r, &r->seq[seq], n, block);
     else
         remember(r, &r->seq[seq], n, block);
+    r->seq[seq].keep = present;
     return recurrent_at(r, block);
 }
 
@@ -313,7 +330,7 @@ void recurrent_share(struct recurrent *r, int32_t dst, int32_t src, int32_t n)
         return;
     }
     struct recurrent_seq *to = &r->seq[dst];
-    const struct recurrent_seq *from = &r->seq[src];
+    struct recurrent_seq *from = &r->seq[src];
     become(r, to, 0, -1);
     while (to->n_at)
         drop(r, to, to->n_at - 1);
@@ -321,4 +338,6 @@ void recurrent_share(struct recurrent *r, int32_t dst, int32_t src, int32_t n)
         to->at[to->n_at++] =
             (struct checkpoint){.n = from->at[i].n, .block = ref(r, from->at[i].block)};
     become(r, to, n, state_at(r, from, n));
+    to->keep = 1;
+    from->keep |= n == from->n;
 }

@@ -3,8 +3,8 @@
  *     block:  [layer a: part 0 | part 1 | part 2][layer c: ..]     floats; parts as the architecture declares them (graph.h, state_layer)
  *
  * A block is never written once a step has made it: a step reads a sequence's block and makes a new one, so that a step that fails has
- * changed nothing. Blocks are counted; copies of a sequence share them. What is not the present is a checkpoint: of the end of each
- * prompt, and of every `every` positions. A sequence can go back to a checkpoint, and to nothing else: a recurrence has no inverse. */
+ * changed nothing. Blocks are counted; copies of a sequence share them. What is not the present is a checkpoint: of the ends of the latest
+ * prompts, of where copies begin, and of every `every` positions. A sequence can go back to a checkpoint, and to nothing else: a recurrence has no inverse. */
 #ifndef PITH_RUN_RECURRENT_H
 #define PITH_RUN_RECURRENT_H
 
@@ -18,7 +18,7 @@ struct checkpoint {
 struct recurrent_seq {
     int32_t n, now; /* positions held and the state after them; -1: nothing */
     int in_call;
-    int32_t fed; /* rows of the last call: more than one make a prompt, whose end is a checkpoint */
+    int keep; /* what is the present now will be a checkpoint: a prompt ended here, or it was copied or loaded */
     struct checkpoint back; /* what the call in progress began from */
     struct checkpoint *at;  /* [cap] ascending */
     int32_t n_at;
@@ -60,8 +60,10 @@ void recurrent_abort(struct recurrent *r, const struct step *s);
 /* The largest m <= n that the sequence can be cut to. */
 int32_t recurrent_point(const struct recurrent *r, int32_t seq, int32_t n);
 void recurrent_cut(struct recurrent *r, int32_t seq, int32_t n); /* n is such a point */
-/* Loading: once `n` blocks are reserved, push gives each in turn: the state after so many positions; the last is the present. */
-pith_status recurrent_reserve(struct recurrent *r, int32_t n, struct pith_error *err);
+/* Loading: once `n` blocks are reserved in place of those of a sequence (-1: of all; the store holds n_stored) and that has been cut to 0,
+ * push gives each in turn: the state after so many positions; the last is the present. */
+pith_status recurrent_reserve(struct recurrent *r, int32_t seq, int32_t n, int32_t n_stored,
+                              struct pith_error *err);
 void *recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present);
 /* For the prefix store: the block of a checkpoint (-1: there is none), counted once more; one to be filled (-1: no memory); one less. */
 int32_t recurrent_hold(struct recurrent *r, int32_t seq, int32_t n);

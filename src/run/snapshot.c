@@ -579,7 +579,8 @@ static pith_status make_room(struct load *v, struct pith_error *err)
         if (v->image[i].h.edited)
             st = cache_edit_init(&s->cache, &s->cache.seq[v->first + i], err);
     if (st == PITH_OK)
-        st = recurrent_reserve(&s->recurrent, v->n_blocks, err);
+        st = recurrent_reserve(&s->recurrent, v->seq, v->n_blocks, s->store.held[s->cache.n_groups],
+                               err);
     if (st == PITH_OK && v->logits_of >= 0)
         st = session_room_for_outputs(s, 1, err);
     return st;

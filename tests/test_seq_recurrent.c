@@ -1,0 +1,366 @@
+/* test_seq_recurrent.c -- random calls over sequences of models with recurrent layers, compared with sequences that are only ever fed from
+ * their beginning. A recurrence has no inverse: a sequence can go back to nothing, to a checkpoint (every 64 positions and the ends of the
+ * latest prompts), and it refuses to do without a part of what it has seen. A prompt costs at most 64 positions beyond what it has in
+ * common with the sequence. TEST_SEED chooses other scripts. */
+#include "check_pages.h"
+
+static uint64_t seed = 1;
+
+static int32_t below(int32_t n) /* splitmix64, 0 .. n-1 */
+{
+    uint64_t z = seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (int32_t)((z ^ z >> 31) % (uint64_t)n);
+}
+
+enum { N_SEQ = 3, N_CTX = 200, N_BATCH = 24, EVERY = 64, N_TOKENS = 40 };
+
+static const struct kind {
+    const char *name;
+    int32_t stored; /* pages of the prefix store */
+} kinds[] = {{"mamba", 0},          {"mamba2", 0},        {"rwkv7", 0},
+             {"jamba", 0},          {"granitehybrid", 0}, {"mamba", 40},
+             {"granitehybrid", 40}, {"rwkv7", 40},        {"jamba", 3}};
+
+struct seq {
+    int32_t n, token[N_CTX];
+    int keep;       /* a prompt ended here, or it was copied or loaded */
+    int32_t prompt; /* the latest such point before this one, -1: nobody knows */
+    int32_t
+        held; /* of the tokens the naive sequence has been fed so many; another script's, or others: 0 */
+};
+
+struct script {
+    const struct kind *kind;
+    pith_session *s, *naive;
+    struct seq seq[N_SEQ];
+    int32_t n_vocab;
+    int64_t compared, refused, rewound;
+    char done[600]; /* the last calls, for the message */
+};
+
+static void note(struct script *x, const char *fmt, ...)
+{
+    va_list ap;
+    size_t n = strlen(x->done);
+    if (n > 450) {
+        memmove(x->done, x->done + n - 300, 301);
+        n = 300;
+    }
+    va_start(ap, fmt);
+    vsnprintf(x->done + n, sizeof x->done - n, fmt, ap);
+    va_end(ap);
+}
+
+/* The sequence goes back to n of its tokens. */
+static void back_to(struct seq *q, int32_t n)
+{
+    if (n < q->n) {
+        q->keep = 0;
+        q->held = 0;
+        q->prompt = q->prompt <= n ? q->prompt : -1;
+    }
+    q->n = n;
+}
+
+/* Is n one of the points that have to be there? */
+static int is_point(const struct script *x, const struct seq *q, int32_t n)
+{
+    return n == 0 || n == q->n || n == q->prompt ||
+           (n < q->n && n % EVERY == 0 && !x->kind->stored);
+}
+
+/* ---------------------------------------------------------------- feeding */
+
+static void compare(struct script *x, int32_t i, const float *got, const float *want)
+{
+    x->compared++;
+    CHECK_MSG(got && want && !memcmp(got, want, (size_t)x->n_vocab * sizeof *got),
+              "%s: logits of sequence %d differ:%s", x->kind->name, i, x->done);
+}
+
+/* Feeds the naive sequence what it has not; logits of the last token. */
+static const float *naive_logits(struct script *x, int32_t i)
+{
+    struct pith_error err;
+    struct seq *q = &x->seq[i];
+    if (!q->held)
+        CHECK(pith_truncate(x->naive, i, 0, &err) == PITH_OK);
+    CHECK(pith_feed(x->naive, i, q->token + q->held, (size_t)(q->n - q->held), &err) == PITH_OK);
+    q->held = q->n;
+    return pith_logits(x->naive, 0);
+}
+
+static void fed(struct seq *q, int32_t rows)
+{
+    if (q->keep)
+        q->prompt = q->n;
+    q->keep = rows > 1;
+}
+
+/* Rows of one or more sequences in one call, mixed. */
+static void add(struct script *x)
+{
+    int32_t token[N_SEQ * N_CTX], seq[N_SEQ * N_CTX], left[N_SEQ], rows[N_SEQ], n = 0, out = 0;
+    uint8_t want[N_SEQ * N_CTX] = {0};
+    struct pith_error err;
+    for (int32_t i = 0; i < N_SEQ; i++) {
+        int32_t room = N_CTX - x->seq[i].n;
+        rows[i] = below(2) ? 0 : 1 + below(below(2) ? 3 : 80);
+        left[i] = rows[i] = rows[i] < room ? rows[i] : room;
+    }
+    note(x, " add %d %d %d;", rows[0], rows[1], rows[2]);
+    while (left[0] + left[1] + left[2]) {
+        int32_t i = below(N_SEQ);
+        if (!left[i])
+            continue;
+        token[n] = below(N_TOKENS);
+        seq[n] = i;
+        want[n++] = --left[i] == 0;
+    }
+    struct pith_batch b = PITH_BATCH_INIT;
+    b.n = n;
+    b.token = token;
+    b.seq = seq;
+    b.want = want;
+    if (!n)
+        return;
+    if (!below(6)) { /* first in vain: it changes nothing */
+        note(x, " (cancelled)");
+        pith_cancel(x->s);
+        CHECK(pith_step(x->s, &b, &err) == PITH_CANCELLED);
+        pith_cancel_reset(x->s);
+        for (int32_t i = 0; i < N_SEQ; i++)
+            if (rows[i])
+                fed(&x->seq[i], 0);
+        return;
+    }
+    CHECK_MSG(pith_step(x->s, &b, &err) == PITH_OK, "%s: %s:%s", x->kind->name, err.msg, x->done);
+    for (int32_t i = 0; i < N_SEQ; i++)
+        if (rows[i])
+            fed(&x->seq[i], rows[i]);
+    for (int32_t k = 0; k < n && !test_bad; k++) {
+        struct seq *q = &x->seq[seq[k]];
+        q->token[q->n++] = token[k];
+        if (want[k])
+            compare(x, seq[k], pith_logits(x->s, out++), naive_logits(x, seq[k]));
+    }
+}
+
+/* A prompt that has a beginning in common with what the sequence holds. */
+static void prefix(struct script *x, int32_t i)
+{
+    struct seq *q = &x->seq[i];
+    struct pith_error err;
+    int32_t token[N_CTX], n = 0, common = below(3) ? q->n - below(q->n / 2 + 1) : below(q->n + 1);
+    size_t kept = 0;
+    memcpy(token, q->token, sizeof token);
+    for (n = common; n < N_CTX && (n == common || below(12)); n++)
+        token[n] = (n < q->n ? q->token[n] : 0) + 1; /* another one */
+    common = n > common ? common : n - 1;
+    note(x, " prefix %d: %d of %d;", i, n, common);
+    CHECK_MSG(pith_prefix(x->s, i, token, (size_t)n, &kept, &err) == PITH_OK, "%s: %s:%s",
+              x->kind->name, err.msg, x->done);
+    CHECK_MSG((int32_t)kept > common - EVERY || x->kind->stored, "%s: %zu of %d taken:%s",
+              x->kind->name, kept, common, x->done);
+    x->rewound += (int32_t)kept < q->n;
+    back_to(q, (int32_t)kept < common ? (int32_t)kept : common);
+    fed(q, n - (int32_t)kept);
+    memcpy(q->token, token, sizeof token);
+    q->n = n;
+    compare(x, i, pith_logits(x->s, 0), naive_logits(x, i));
+}
+
+/* ---------------------------------------------------------------- going back, copies, files */
+
+static void refuses(struct script *x, pith_status st, const struct pith_error *err)
+{
+    CHECK_MSG(st == PITH_STATE && strstr(err->msg, "recurrent"), "%s: %d, %s:%s", x->kind->name, st,
+              st ? err->msg : "", x->done);
+    x->refused++;
+}
+
+static void truncate(struct script *x, int32_t i)
+{
+    struct seq *q = &x->seq[i];
+    struct pith_error err;
+    int32_t n = below(q->n + 1);
+    n = below(3) ? n : below(2) ? n / EVERY * EVERY : q->prompt > 0 ? q->prompt : n;
+    note(x, " truncate %d to %d of %d;", i, n, q->n);
+    pith_status st = below(2) ? pith_truncate(x->s, i, n, &err) : pith_remove(x->s, i, n, -1, &err);
+    if (st == PITH_OK) {
+        x->rewound += n < q->n;
+        back_to(q, n);
+    } else {
+        CHECK_MSG(!is_point(x, q, n), "%s: %s:%s", x->kind->name, err.msg, x->done);
+        refuses(x, st, &err);
+    }
+}
+
+static void copy(struct script *x, int32_t i, int32_t to)
+{
+    struct seq *q = &x->seq[i], old = *q;
+    struct pith_error err;
+    int32_t n = below(2) ? q->n : below(q->n + 1);
+    note(x, " copy %d to %d, %d of %d;", i, to, n, q->n);
+    pith_status st = pith_copy(x->s, to, i, 0, n, &err);
+    if (st) {
+        CHECK_MSG(!is_point(x, q, n), "%s: %s:%s", x->kind->name, err.msg, x->done);
+        refuses(x, st, &err);
+        return;
+    }
+    if (i == to) {
+        back_to(q, n);
+        return;
+    }
+    q->keep |= n == q->n;
+    x->seq[to] = old;
+    x->seq[to].keep = n > 0;
+    x->seq[to].held = 0;
+    x->seq[to].n = n;
+    x->seq[to].prompt = n && old.prompt <= n ? old.prompt : -1;
+}
+
+/* What would take something out of the middle, or move it. */
+static void impossible(struct script *x, int32_t i)
+{
+    const struct seq *q = &x->seq[i];
+    struct pith_error err;
+    note(x, " impossible %d;", i);
+    if (q->n < 3)
+        return;
+    refuses(x, pith_remove(x->s, i, 0, q->n - 1, &err), &err);
+    refuses(x, pith_copy(x->s, (i + 1) % N_SEQ, i, 1, -1, &err), &err);
+    refuses(x, pith_shift(x->s, i, 0, -1, 5, &err), &err);
+    refuses(x, pith_divide(x->s, i, 0, -1, 2, &err), &err);
+}
+
+/* A sequence through memory into another one, or the whole session through it and back. */
+static void save_and_load(struct script *x, int32_t i, int32_t to)
+{
+    struct pith_error err;
+    size_t n = 0;
+    int whole = !below(3);
+    note(x, whole ? " save and load all;" : " save %d, load as %d;", i, to);
+    CHECK(pith_save_memory(x->s, whole ? -1 : i, NULL, 0, &n, &err) == PITH_OK);
+    uint8_t *p = malloc(n);
+    CHECK(pith_save_memory(x->s, whole ? -1 : i, p, n, &n, &err) == PITH_OK);
+    pith_status st = pith_load_memory(x->s, whole ? -1 : to, p, n, &err);
+    free(p);
+    CHECK_MSG(st == PITH_OK, "%s: %s:%s", x->kind->name, err.msg, x->done);
+    if (!whole && i != to) {
+        x->seq[to] = x->seq[i];
+        x->seq[to].held = 0;
+    }
+    for (int32_t q = 0; q < N_SEQ; q++)
+        if (whole || q == to)
+            x->seq[q].keep = x->seq[q].n > 0;
+}
+
+static void call(struct script *x)
+{
+    int32_t i = below(N_SEQ);
+    switch (below(12)) {
+    case 0:
+    case 1:
+        truncate(x, i);
+        break;
+    case 2:
+        copy(x, i, below(N_SEQ));
+        break;
+    case 3:
+    case 4:
+        prefix(x, i);
+        break;
+    case 5:
+        impossible(x, i);
+        break;
+    case 6:
+        save_and_load(x, i, below(N_SEQ));
+        break;
+    default:
+        add(x);
+    }
+    for (int32_t q = 0; q < N_SEQ; q++)
+        CHECK_MSG(pith_length(x->s, q) == x->seq[q].n, "%s: sequence %d holds %d, wanted %d:%s",
+                  x->kind->name, q, (int)pith_length(x->s, q), x->seq[q].n, x->done);
+    check_pages(x->s, x->kind->name, x->done);
+}
+
+/* ---------------------------------------------------------------- scripts */
+
+static pith_session *open_session(pith_model *m, int32_t stored, struct pith_error *err)
+{
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = N_CTX;
+    sp.n_seq = N_SEQ;
+    pith_session *s = pith_session_open(m, &sp, err);
+    if (!s || !stored)
+        return s;
+    uint64_t one = s->recurrent.block_bytes;
+    for (int g = 0; g < s->cache.n_groups; g++)
+        one += (uint64_t)s->cache.group[g].page_bytes;
+    pith_session_close(s);
+    sp.store_bytes = (int64_t)one * stored;
+    return pith_session_open(m, &sp, err);
+}
+
+static void run_scripts(struct script *x, int n_scripts)
+{
+    struct pith_error err;
+    for (int i = 0; i < n_scripts && !test_bad; i++) {
+        for (int n = 10 + below(25); n && !test_bad; n--)
+            call(x);
+        for (int32_t q = 0; q < N_SEQ; q++) {
+            CHECK(pith_truncate(x->s, q, 0, &err) == PITH_OK);
+            x->seq[q] = (struct seq){.prompt = -1};
+        }
+        x->done[0] = 0; /* the next script meets the store as this one left it */
+    }
+}
+
+static void test_scripts(void)
+{
+    int n_kinds = sizeof kinds / sizeof *kinds, found = 0;
+    int n = test_scale() >= 100 ? 10000 : test_scale() >= 10 ? 1000 : 90;
+    for (int i = 0; i < n_kinds && !test_bad; i++) {
+        char path[1024];
+        struct pith_error err;
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        struct script x = {.kind = &kinds[i]};
+        snprintf(path, sizeof path, "%s/golden/arch/%s.gguf", test_shared(), kinds[i].name);
+        mp.n_threads = 1;
+        mp.n_batch = N_BATCH;
+        pith_model *m = pith_model_open(path, &mp, &err);
+        if (!m)
+            continue;
+        found++;
+        x.s = open_session(m, kinds[i].stored, &err);
+        x.naive = open_session(m, 0, &err);
+        REQUIRE(x.s && x.naive, "%s: %s", kinds[i].name, err.msg);
+        x.n_vocab = m->arch.hp.n_vocab;
+        for (int32_t q = 0; q < N_SEQ; q++)
+            x.seq[q].prompt = -1;
+        CHECK(x.s->recurrent.every == EVERY);
+        run_scripts(&x, (n + n_kinds - 1) / n_kinds);
+        printf("# %s, %d pages stored: %lld rows compared, %lld calls refused, %lld went back\n",
+               kinds[i].name, kinds[i].stored, (long long)x.compared, (long long)x.refused,
+               (long long)x.rewound);
+        CHECK(x.compared > 0 && x.refused > 0 && x.rewound > 0);
+        pith_session_close(x.s);
+        pith_session_close(x.naive);
+        pith_model_close(m);
+    }
+    if (!found)
+        SKIP("golden/arch has no recurrent model");
+}
+
+int main(void)
+{
+    const char *s = getenv("TEST_SEED");
+    seed = s ? strtoull(s, NULL, 10) : 1;
+    printf("# seed %llu\n", (unsigned long long)seed);
+    TEST(test_scripts);
+    return test_end();
+}
