@@ -375,6 +375,8 @@ PITH_API int32_t pith_n_ctx(const pith_session *s);
 /* Positions that the pages of all sequences have room for, shared pages counted once (those that only the prefix store holds are free), and
  * those of all pages; of the layers that are fullest. */
 PITH_API pith_status pith_cache_use(const pith_session *s, int64_t *used, int64_t *total, struct pith_error *err);
+/* Bytes of memory that a session has of its own: now, and at most, with its cache and prefix store full. Either may be NULL. */
+PITH_API void pith_session_memory(const pith_session *s, uint64_t *now, uint64_t *most);
 /* Bytes of cached K and V that decoding one token reads behind n positions (window layers stop growing). */
 PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
 

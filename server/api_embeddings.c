@@ -134,7 +134,6 @@ static int take_inputs(const struct embedding *m, struct request *r, const json_
 static int take(struct exchange *x, const struct fields *b, struct request *r, struct embedding *m, struct fault *f)
 {
     const char *format = field_text(b, F_encoding_format);
-    double timeout = field_real(b, F_timeout);
     if (!m->hosted->embed)
         return fault_set(f, 400, "not_supported", "model", "this server makes text; start it with --embeddings for vectors");
     if (format && strcmp(format, "float") && strcmp(format, "base64"))
@@ -146,8 +145,7 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
     r->gone = exchange_gone(x);
     r->on_event = on_event;
     r->ctx = m;
-    if (timeout > 0)
-        r->deadline = exchange_began(x) + (int64_t)(1e9 * timeout);
+    r->deadline = request_deadline(x, field_real(b, F_timeout));
     m->truncate = field_bool(b, F_truncate);
     m->single = !b->v[F_input] && b->v[F_ollama_prompt];
     return take_inputs(m, r, m->single ? b->v[F_ollama_prompt] : b->v[F_input], f);

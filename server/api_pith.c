@@ -11,16 +11,11 @@ void api_models(struct server *s, struct exchange *x)
 {
     const char *path = exchange_path(x), *name = strlen(path) > 11 ? path + 11 : NULL;
     struct fault f = {0};
-    const struct hosted *m = models_find(s, name, &f);
-    if (!m) {
+    json_t *j = models_json(s, name, &f);
+    if (!j && f.http)
         exchange_fault(x, &f);
-        return;
-    }
-    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:i, s:{s:s, s:s, s:I, s:I, s:i, s:i}}", "id", m->name, "object", "model", "created", (json_int_t)m->created, "owned_by",
-                          "pith", "max_model_len", m->generate ? pith_n_ctx(m->generate) : pith_n_ctx(m->embed), "meta", "arch", m->info.arch, "type", m->info.type,
-                          "n_params", (json_int_t)m->info.n_params, "size", (json_int_t)m->info.file_bytes, "n_vocab", m->info.n_vocab, "n_ctx_train",
-                          m->info.n_ctx_train);
-    exchange_json(x, 200, name ? j : json_pack("{s:s, s:[o]}", "object", "list", "data", j));
+    else
+        exchange_json(x, 200, name ? j : json_pack("{s:s, s:o}", "object", "list", "data", j));
 }
 
 /* ---------------------------------------------------------------- tokens and templates */
@@ -100,24 +95,30 @@ void api_apply_template(struct server *s, struct exchange *x)
 
 /* ---------------------------------------------------------------- what there is */
 
-void api_props(struct server *s, struct exchange *x)
+static json_t *memory_now(void)
 {
-    struct fault f = {0};
-    const struct hosted *m = models_find(s, exchange_query(x), &f);
-    if (!m) {
-        exchange_fault(x, &f);
-        return;
-    }
-    const char *template = m->own_template ? "from --chat-template" : m->template ? "the model's own" : "plain: \"role: content\" and a blank line (the model has none)";
     struct pith_memory_report mem;
     pith_memory(&mem);
     json_t *bytes = json_object();
     for (int i = 0; i < PITH_MEM_N; i++)
         json_object_set_new(bytes, pith_purpose_name((pith_purpose)i), json_integer((json_int_t)mem.used[i]));
+    return bytes;
+}
+
+void api_props(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    struct hosted *m = models_hold(s, exchange_query(x), &f);
+    if (!m) {
+        exchange_fault(x, &f);
+        return;
+    }
+    const char *template = m->own_template ? "from --chat-template" : m->template ? "the model's own" : "plain: \"role: content\" and a blank line (the model has none)";
     exchange_json(x, 200,
                   json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:o}", "model", m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx",
                             m->generate ? pith_n_ctx(m->generate) : pith_n_ctx(m->embed), "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template", template,
-                            "generates", m->generate != NULL, "embeds", m->embed != NULL, "version", pith_version(), "isa", pith_isa(), "memory", bytes));
+                            "generates", m->generate != NULL, "embeds", m->embed != NULL, "version", pith_version(), "isa", pith_isa(), "memory", memory_now()));
+    models_drop(m);
 }
 
 struct report {
@@ -137,21 +138,21 @@ static void make_report(void *ctx)
 void api_report(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
-    struct hosted *m = exchange_model(x, &f);
-    struct report r = {.s = m && m->generate ? m->generate : m ? m->embed : NULL};
-    (void)s;
-    if (!m) {
-        exchange_fault(x, &f);
-    } else if (sched_call(m->sched, make_report, &r) && r.text) {
+    struct hosted *m = models_hold(s, exchange_query(x), &f);
+    struct report r = {.s = m ? m->generate ? m->generate : m->embed : NULL};
+    if (m && sched_call(m->sched, make_report, &r) && r.text) {
         exchange_begin(x, 200, "application/json", 0, NULL);
         exchange_write(x, r.text, strlen(r.text));
         exchange_end(x);
     } else {
-        fault_memory(&f);
+        if (m)
+            fault_memory(&f);
         exchange_fault(x, &f);
     }
     free(r.text);
     exchange_drop(x);
+    if (m)
+        models_drop(m);
 }
 
 /* What the machine allows with the threads that steps have: measured once, by the thread of steps while it has none to do, so that neither
@@ -229,7 +230,7 @@ void api_ready(struct server *s, struct exchange *x)
 void api_metrics(struct server *s, struct exchange *x)
 {
     size_t n;
-    char *text = metrics_text(s->hosted.metrics, s->hosted.name, s->hosted.n_blocks, &n);
+    char *text = models_metrics(s, &n);
     exchange_begin(x, text ? 200 : 503, "text/plain; version=0.0.4; charset=utf-8", 0, NULL);
     if (text)
         exchange_write(x, text, n);

@@ -143,6 +143,7 @@ void request_done(struct sched *s, struct request *r, const struct event *e)
     if (--s->n_left == 0)
         pthread_cond_broadcast(&s->idle);
     pthread_mutex_unlock(&s->lock);
+    models_drop(s->hosted);
 }
 
 void request_fail(struct sched *s, struct request *r, const struct fault *f)

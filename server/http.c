@@ -395,9 +395,7 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
         return 0;
     }
     if ((x->route->flags & ROUTE_MODEL) && x->route->endpoint && atomic_load(&s->draining)) {
-        fault_set(f, 503, "shutting_down", NULL, "the server is shutting down; ask another one");
-        f->retry_after = 5;
-        return 0;
+        return fault_shutting_down(f);
     }
     return 1;
 }
@@ -639,6 +637,7 @@ static void *watch(void *arg)
             look_at(x, now);
         n = waiting(h, &fds, &cap);
         pthread_mutex_unlock(&h->lock);
+        models_expire(h->s);
         poll(fds, n, WATCH_MS);
     }
     free(fds);

@@ -54,6 +54,13 @@ int fault_from(struct fault *f, const struct pith_error *err, const char *param)
     return fault_set(f, 500, "internal_error", param, "%s", err->msg);
 }
 
+int fault_shutting_down(struct fault *f)
+{
+    fault_set(f, 503, "shutting_down", NULL, "the server is shutting down; ask another one");
+    f->retry_after = 5;
+    return 0;
+}
+
 const char *fault_type(const struct fault *f)
 {
     switch (f->http) {

@@ -22,6 +22,9 @@ static const struct {
     [M_PREEMPTIONS] = {"vllm:num_preemptions_total", "counter", "Sequences given up for others."},
     [M_STEPS] = {"pith:steps_total", "counter", "Steps of the engine."},
     [M_STEP_SECONDS] = {"pith:step_seconds_total", "counter", "Seconds spent in them."},
+    [M_MODEL_BYTES] = {"pith:model_bytes", "gauge", "Weights and full caches of the model; 0: it is not loaded."},
+    [M_LOADS] = {"pith:model_loads_total", "counter", "How often it has been loaded."},
+    [M_LOAD_SECONDS] = {"pith:model_load_seconds_total", "counter", "Seconds spent on that."},
 };
 
 static const double seconds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560, 0};
@@ -60,6 +63,8 @@ struct metrics {
         unsigned long long n[BUCKETS_MAX], all;
         double sum;
     } h[N_HISTOGRAMS];
+    char label[600];
+    int64_t n_blocks;
 };
 
 struct metrics *metrics_new(void)
@@ -111,52 +116,73 @@ void metrics_reason(struct metrics *m, const char *reason)
     pthread_mutex_unlock(&m->lock);
 }
 
+void metrics_label(struct metrics *m, const char *model, int64_t n_blocks)
+{
+    pthread_mutex_lock(&m->lock);
+    size_t at = (size_t)snprintf(m->label, sizeof m->label, "engine=\"0\",model_name=\"");
+    for (const char *p = model; *p && at < sizeof m->label - 4; p++) { /* a label's own escapes */
+        if (*p == '"' || *p == '\\')
+            m->label[at++] = '\\';
+        m->label[at++] = *p == '\n' ? ' ' : *p;
+    }
+    m->label[at++] = '"';
+    m->label[at] = 0;
+    m->n_blocks = n_blocks;
+    pthread_mutex_unlock(&m->lock);
+}
+
 static void put_head(FILE *f, const char *name, const char *type, const char *help)
 {
     fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-static void put_histogram(FILE *f, const struct metrics *m, int i, const char *label)
+static void put_histogram(FILE *f, const struct metrics *m, int i)
 {
     unsigned long long sum = 0;
-    put_head(f, hists[i].name, "histogram", hists[i].help);
     for (int k = 0; hists[i].bound[k] > 0; k++) {
         sum += m->h[i].n[k];
-        fprintf(f, "%s_bucket{%s,le=\"%g\"} %llu\n", hists[i].name, label, hists[i].bound[k], sum);
+        fprintf(f, "%s_bucket{%s,le=\"%g\"} %llu\n", hists[i].name, m->label, hists[i].bound[k], sum);
     }
-    fprintf(f, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.9g\n%s_count{%s} %llu\n", hists[i].name, label, m->h[i].all,
-            hists[i].name, label, m->h[i].sum, hists[i].name, label, m->h[i].all);
+    fprintf(f, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.9g\n%s_count{%s} %llu\n", hists[i].name, m->label, m->h[i].all,
+            hists[i].name, m->label, m->h[i].sum, hists[i].name, m->label, m->h[i].all);
 }
 
-char *metrics_text(struct metrics *m, const char *model, long long n_blocks, size_t *n)
+/* Each metric once, with a line or more for each model. */
+static void put_all(FILE *f, struct metrics *const *list, int n)
 {
-    char *text = NULL, label[600] = "engine=\"0\",model_name=\"";
-    size_t at = strlen(label);
-    for (const char *p = model; *p && at < sizeof label - 4; p++) { /* a label's own escapes */
-        if (*p == '"' || *p == '\\')
-            label[at++] = '\\';
-        label[at++] = *p == '\n' ? ' ' : *p;
+    for (int i = 0; i < N_METRICS; i++) {
+        put_head(f, rows[i].name, rows[i].type, rows[i].help);
+        for (int k = 0; k < n; k++)
+            fprintf(f, "%s{%s} %.15g\n", rows[i].name, list[k]->label, list[k]->v[i]);
     }
-    label[at++] = '"';
-    label[at] = 0;
+    put_head(f, "vllm:gpu_cache_usage_perc", "gauge", "The same as vllm:kv_cache_usage_perc, by its older name.");
+    for (int k = 0; k < n; k++)
+        fprintf(f, "vllm:gpu_cache_usage_perc{%s} %.15g\n", list[k]->label, list[k]->v[M_CACHE_USED]);
+    put_head(f, "vllm:cache_config_info", "gauge", "Pages of the cache.");
+    for (int k = 0; k < n; k++)
+        fprintf(f, "vllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n", list[k]->label, BLOCK, (long long)list[k]->n_blocks);
+    put_head(f, "vllm:request_success_total", "counter", "Choices ended, by reason.");
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < N_REASONS; i++)
+            fprintf(f, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", list[k]->label, reasons[i], list[k]->n[i]);
+    for (int i = 0; i < N_HISTOGRAMS; i++) {
+        put_head(f, hists[i].name, "histogram", hists[i].help);
+        for (int k = 0; k < n; k++)
+            put_histogram(f, list[k], i);
+    }
+}
+
+char *metrics_text(struct metrics *const *list, int n_list, size_t *n)
+{
+    char *text = NULL;
     FILE *f = open_memstream(&text, n);
     if (!f)
         return NULL;
-    pthread_mutex_lock(&m->lock);
-    for (int i = 0; i < N_METRICS; i++) {
-        put_head(f, rows[i].name, rows[i].type, rows[i].help);
-        fprintf(f, "%s{%s} %.15g\n", rows[i].name, label, m->v[i]);
-    }
-    put_head(f, "vllm:gpu_cache_usage_perc", "gauge", "The same as vllm:kv_cache_usage_perc, by its older name.");
-    fprintf(f, "vllm:gpu_cache_usage_perc{%s} %.15g\n", label, m->v[M_CACHE_USED]);
-    put_head(f, "vllm:cache_config_info", "gauge", "Pages of the cache.");
-    fprintf(f, "vllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n", label, BLOCK, n_blocks);
-    put_head(f, "vllm:request_success_total", "counter", "Choices ended, by reason.");
-    for (int i = 0; i < N_REASONS; i++)
-        fprintf(f, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", label, reasons[i], m->n[i]);
-    for (int i = 0; i < N_HISTOGRAMS; i++)
-        put_histogram(f, m, i, label);
-    pthread_mutex_unlock(&m->lock);
+    for (int k = 0; k < n_list; k++)
+        pthread_mutex_lock(&list[k]->lock);
+    put_all(f, list, n_list);
+    for (int k = 0; k < n_list; k++)
+        pthread_mutex_unlock(&list[k]->lock);
     if (fclose(f)) {
         free(text);
         return NULL;

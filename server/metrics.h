@@ -3,6 +3,7 @@
 #define PITH_SERVER_METRICS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 enum metric {
     M_RUNNING,
@@ -15,6 +16,9 @@ enum metric {
     M_PREEMPTIONS,
     M_STEPS,
     M_STEP_SECONDS,
+    M_MODEL_BYTES,
+    M_LOADS,
+    M_LOAD_SECONDS,
     N_METRICS
 };
 enum histogram {
@@ -40,7 +44,9 @@ void metrics_add(struct metrics *m, enum metric i, double x);
 void metrics_set(struct metrics *m, enum metric i, double x);
 void metrics_observe(struct metrics *m, enum histogram i, double x);
 void metrics_reason(struct metrics *m, const char *finished_reason); /* a choice has ended; NULL-safe names are constants */
-/* The text (malloc), NULL: out of memory. Labels are the model's name. */
-char *metrics_text(struct metrics *m, const char *model, long long n_blocks, size_t *n);
+/* The model they are of, which becomes their label, and the pages of its cache. */
+void metrics_label(struct metrics *m, const char *model, int64_t n_blocks);
+/* The text of several models' (malloc), NULL: out of memory. */
+char *metrics_text(struct metrics *const *list, int n_list, size_t *n);
 
 #endif

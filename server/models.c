@@ -1,31 +1,342 @@
-/* models.c -- which model a request is for. */
+/* models.c -- see models.h. Nothing here waits but models_load. */
+#include "models.h"
+#include "request.h"
+
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "serve.h"
+/* ---------------------------------------------------------------- finding */
 
-struct hosted *models_default(struct server *s)
+struct hosted *models_at(struct server *s, int i)
 {
-    return &s->hosted;
+    return i < s->models->n ? &s->models->v[i] : NULL;
 }
 
-struct hosted *models_find(struct server *s, const char *name, struct fault *f)
+/* "a", "b" and 3 more */
+static void say_names(const struct models *m, char *out, size_t cap)
 {
-    struct hosted *m = models_default(s);
-    if (!name || !*name || !strcmp(name, m->name))
-        return m;
-    fault_set(f, 404, "model_not_found", "model", "there is no model \"%.100s\" here; this is \"%.100s\"", name, m->name);
+    size_t n = 0;
+    for (int i = 0; i < m->n && n < cap; i++) {
+        if (n + 110 > cap) {
+            snprintf(out + n, cap - n, " and %d more", m->n - i);
+            return;
+        }
+        n += (size_t)snprintf(out + n, cap - n, "%s\"%.100s\"", i ? ", " : "", m->v[i].name);
+    }
+}
+
+/* With the lock: names of models that have none of their own come with the first load. */
+static struct hosted *find(struct models *m, const char *name, struct fault *f)
+{
+    char names[360] = "";
+    if (!name || !*name)
+        return &m->v[0];
+    for (int i = 0; i < m->n; i++)
+        if (!strcmp(m->v[i].name, name))
+            return &m->v[i];
+    say_names(m, names, sizeof names);
+    fault_set(f, 404, "model_not_found", "model", "there is no model \"%.100s\" here; there %s %s", name, m->n > 1 ? "are" : "is", names);
     return NULL;
+}
+
+/* ---------------------------------------------------------------- holding */
+
+void models_keep(struct hosted *h)
+{
+    struct models *m = h->server->models;
+    pthread_mutex_lock(&m->lock);
+    h->n_users++;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void models_drop(struct hosted *h)
+{
+    struct models *m = h->server->models;
+    pthread_mutex_lock(&m->lock);
+    h->used = clock_now();
+    if (--h->n_users == 0)
+        pthread_cond_signal(&m->wake);
+    pthread_mutex_unlock(&m->lock);
+}
+
+struct hosted *models_hold(struct server *s, const char *name, struct fault *f)
+{
+    struct models *m = s->models;
+    pthread_mutex_lock(&m->lock);
+    struct hosted *h = find(m, name, f);
+    if (h && h->state != MODEL_READY) {
+        fault_set(f, 409, "model_not_loaded", "model", "the model \"%.100s\" is not loaded; a request for text loads it", h->name);
+        h = NULL;
+    }
+    if (h)
+        h->n_users++;
+    pthread_mutex_unlock(&m->lock);
+    return h;
+}
+
+/* ---------------------------------------------------------------- waiting */
+
+static void handle(struct server *s, struct exchange *x)
+{
+    struct fault why;
+    struct hosted *h = exchange_model(x, &why);
+    exchange_route(x)->handle(s, x); /* which drops x */
+    if (h)
+        models_drop(h);
+}
+
+/* With the lock. Takes the waiter out and lets it go on. */
+static void resume(struct models *m, struct waiter **at, struct hosted *held, const struct fault *why)
+{
+    struct waiter *w = *at;
+    *at = w->next;
+    if (!*at)
+        m->end = at;
+    m->n_waiting--;
+    if (held)
+        held->n_users++;
+    exchange_give_model(w->x, held, why);
+    if (!work_push(m->server->work, handle, m->server, w->x)) {
+        struct fault f = {0};
+        fault_memory(&f);
+        exchange_fault(w->x, &f);
+        exchange_drop(w->x);
+        if (held)
+            held->n_users--;
+    }
+    free(w);
+}
+
+void waiters_resume(struct models *m, struct hosted *h, const struct fault *why)
+{
+    for (struct waiter **at = &m->first; *at;)
+        if (!h || (*at)->model == h)
+            resume(m, at, why->http ? NULL : h, why);
+        else
+            at = &(*at)->next;
+}
+
+void models_expire(struct server *s)
+{
+    struct models *m = s->models;
+    struct fault late = {0};
+    int64_t now = clock_now();
+    pthread_mutex_lock(&m->lock);
+    for (struct waiter **at = &m->first; *at;) {
+        const struct waiter *w = *at;
+        if (atomic_load(exchange_gone(w->x)))
+            fault_set(&late, 499, "client_closed_request", NULL, "the client has left");
+        else if (w->deadline && now > w->deadline)
+            fault_set(&late, 504, "deadline_exceeded", "timeout", "the model \"%.100s\" was not loaded within the time that the request allows", w->model->name);
+        else {
+            at = &(*at)->next;
+            continue;
+        }
+        resume(m, at, NULL, &late);
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* With the lock. 0: *f says why not. */
+static int enqueue(struct models *m, struct hosted *h, struct exchange *x, int64_t deadline, struct fault *f)
+{
+    struct waiter *w = NULL;
+    if (m->quit || atomic_load(&m->server->draining)) {
+        fault_shutting_down(f);
+    } else if (m->n_waiting >= m->server->p.queue) {
+        fault_set(f, 429, "queue_full", NULL, "%d requests wait for a model to be loaded, at most %d may; try again later", m->n_waiting, m->server->p.queue);
+        f->retry_after = 2;
+    } else if (!(w = malloc(sizeof *w))) {
+        fault_memory(f);
+    } else {
+        *w = (struct waiter){.x = x, .model = h, .deadline = deadline};
+        *m->end = w;
+        m->end = &w->next;
+        m->n_waiting++;
+        pthread_cond_signal(&m->wake);
+    }
+    return w != NULL;
 }
 
 void models_handle(struct server *s, struct exchange *x)
 {
-    const struct route *r = exchange_route(x);
+    struct models *m = s->models;
     struct fault why = {0};
-    struct hosted *m = NULL;
-    json_t *body = r->endpoint ? exchange_tree(x, &why) : NULL;
-    if (body || !r->endpoint)
-        m = models_find(s, body ? json_string_value(json_object_get(body, "model")) : exchange_query(x), &why);
-    json_decref(body);
-    exchange_give_model(x, m, &why);
-    r->handle(s, x);
+    struct hosted *h = NULL;
+    int waits = 0;
+    if (!exchange_route(x)->endpoint) {
+        handle(s, x);
+        return;
+    }
+    json_t *body = exchange_tree(x, &why);
+    if (body) {
+        int64_t deadline = request_deadline(x, json_number_value(json_object_get(body, "timeout")));
+        pthread_mutex_lock(&m->lock);
+        h = find(m, json_string_value(json_object_get(body, "model")), &why);
+        if (h && h->state == MODEL_READY) {
+            h->n_users++;
+        } else if (h) {
+            waits = enqueue(m, h, x, deadline, &why);
+            h = NULL;
+        }
+        pthread_mutex_unlock(&m->lock);
+        json_decref(body);
+    }
+    if (waits)
+        return; /* x may be gone */
+    exchange_give_model(x, h, &why);
+    handle(s, x);
+}
+
+/* ---------------------------------------------------------------- what there is */
+
+static json_t *describe(const struct hosted *h)
+{
+    static const char *const states[] = {"unloaded", "loading", "ready", "unloading"};
+    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", h->name, "object", "model", "created", (json_int_t)h->created, "owned_by", "pith", "state",
+                          states[h->state]);
+    if (h->bytes)
+        json_object_set_new(j, "bytes", json_integer((json_int_t)h->bytes));
+    if (*h->error.msg)
+        json_object_set_new(j, "error", json_string(h->error.msg));
+    if (h->state != MODEL_READY && h->state != MODEL_LEAVING)
+        return j;
+    json_object_set_new(j, "max_model_len", json_integer(pith_n_ctx(h->generate ? h->generate : h->embed)));
+    json_object_set_new(j, "meta", json_pack("{s:s, s:s, s:I, s:I, s:i, s:i}", "arch", h->info.arch, "type", h->info.type, "n_params", (json_int_t)h->info.n_params,
+                                             "size", (json_int_t)h->info.file_bytes, "n_vocab", h->info.n_vocab, "n_ctx_train", h->info.n_ctx_train));
+    return j;
+}
+
+json_t *models_json(struct server *s, const char *name, struct fault *f)
+{
+    struct models *m = s->models;
+    json_t *j = NULL;
+    pthread_mutex_lock(&m->lock);
+    if (name) {
+        const struct hosted *h = find(m, name, f);
+        j = h ? describe(h) : NULL;
+    } else {
+        j = json_array();
+        for (int i = 0; i < m->n; i++)
+            json_array_append_new(j, describe(&m->v[i]));
+    }
+    pthread_mutex_unlock(&m->lock);
+    return j;
+}
+
+char *models_metrics(struct server *s, size_t *n)
+{
+    struct models *m = s->models;
+    int n_list = 0;
+    struct metrics **list = malloc((size_t)m->n * sizeof *list);
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; list && i < m->n; i++)
+        if (m->v[i].metrics)
+            list[n_list++] = m->v[i].metrics; /* they stay as long as the server */
+    pthread_mutex_unlock(&m->lock);
+    char *text = list ? metrics_text(list, n_list, n) : NULL;
+    free(list);
+    return text;
+}
+
+/* ---------------------------------------------------------------- life */
+
+pith_status models_load(struct server *s, struct hosted *h, struct pith_error *err)
+{
+    struct models *m = s->models;
+    pthread_mutex_lock(&m->lock);
+    h->wanted = h->state == MODEL_UNLOADED || h->state == MODEL_LEAVING;
+    pthread_cond_signal(&m->wake);
+    while (h->wanted || h->state == MODEL_LOADING)
+        pthread_cond_wait(&m->loaded, &m->lock);
+    pith_status st = h->state == MODEL_READY ? PITH_OK : h->error.code;
+    if (err)
+        *err = h->error;
+    pthread_mutex_unlock(&m->lock);
+    return st;
+}
+
+struct models *models_open(struct server *s, struct pith_error *err)
+{
+    int n = s->p.n_models;
+    struct models *m = calloc(1, sizeof *m + (size_t)n * sizeof m->v[0]);
+    if (!m) {
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for the models"};
+        return NULL;
+    }
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->wake, &monotonic);
+    pthread_cond_init(&m->loaded, NULL);
+    pthread_condattr_destroy(&monotonic);
+    m->server = s;
+    m->end = &m->first;
+    m->n = n;
+    for (int i = 0; i < n; i++) {
+        const char *name = s->p.models[i].name;
+        m->v[i].server = s;
+        m->v[i].index = i;
+        m->v[i].created = s->created;
+        snprintf(m->v[i].name, sizeof m->v[i].name, "%s", name ? name : "");
+    }
+    m->has_loader = !pthread_create(&m->loader, NULL, loader_run, m);
+    if (m->has_loader)
+        return m;
+    *err = (struct pith_error){PITH_NOMEM, "no thread for loading models"};
+    models_close(m);
+    return NULL;
+}
+
+/* Holds it if it is loaded. */
+static int hold_at(struct models *m, int i)
+{
+    pthread_mutex_lock(&m->lock);
+    int loaded = m->v[i].state == MODEL_READY || m->v[i].state == MODEL_LEAVING;
+    m->v[i].n_users += loaded;
+    pthread_mutex_unlock(&m->lock);
+    return loaded;
+}
+
+int models_drain(struct models *m, int64_t deadline)
+{
+    int left = 0;
+    pthread_mutex_lock(&m->lock);
+    pthread_cond_signal(&m->wake);
+    pthread_mutex_unlock(&m->lock);
+    for (int i = 0; i < m->n; i++)
+        if (hold_at(m, i)) {
+            left += sched_drain(m->v[i].sched, deadline);
+            models_drop(&m->v[i]);
+        }
+    return left;
+}
+
+void models_stop(struct models *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->quit = 1;
+    pthread_cond_signal(&m->wake);
+    pthread_mutex_unlock(&m->lock);
+    if (m->has_loader)
+        pthread_join(m->loader, NULL);
+    for (int i = 0; i < m->n; i++)
+        loader_end(&m->v[i]);
+}
+
+void models_close(struct models *m)
+{
+    if (!m)
+        return;
+    for (int i = 0; i < m->n; i++) {
+        loader_close(&m->v[i]);
+        metrics_free(m->v[i].metrics);
+    }
+    pthread_mutex_destroy(&m->lock);
+    pthread_cond_destroy(&m->wake);
+    pthread_cond_destroy(&m->loaded);
+    free(m);
 }

@@ -431,9 +431,16 @@ static int take_format(struct hosted *m, const struct fields *b, struct request 
     return ok;
 }
 
+int64_t request_deadline(const struct exchange *x, double seconds)
+{
+    double most = exchange_server(x)->p.request_timeout;
+    if (seconds <= 0 || (most > 0 && seconds > most))
+        seconds = most;
+    return seconds > 0 && seconds < 1e9 ? exchange_began(x) + (int64_t)(1e9 * seconds) : 0;
+}
+
 int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f)
 {
-    double timeout = field_real(b, F_timeout), most = m->server->p.request_timeout;
     if (!m->generate)
         return fault_set(f, 400, "not_supported", "model", "this model makes embeddings, not text");
     r->n = (int)field_int(b, F_n);
@@ -441,10 +448,7 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
     r->priority = (int)field_int(b, F_priority);
     r->tenant = exchange_tenant(x);
     r->gone = exchange_gone(x);
-    if (timeout <= 0 || (most > 0 && timeout > most))
-        timeout = most;
-    if (timeout > 0)
-        r->deadline = exchange_began(x) + (int64_t)(1e9 * timeout);
+    r->deadline = request_deadline(x, field_real(b, F_timeout));
     return take_sampler(m, b, r, f) && (!b->v[F_stop] || take_stops(b->v[F_stop], r, f)) && take_format(m, b, r, f);
 }
 

@@ -18,6 +18,8 @@ int64_t request_count(struct hosted *m, const struct fields *b, const char *lead
 void request_answer(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct hosted *m, struct fields *b, struct fault *f));
 /* Everything but the prompt, by the fields that E_MADE endpoints share. */
 int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f);
+/* When a request that may take so many seconds is given up (0: it does not say; the server's limit); 0: never. */
+int64_t request_deadline(const struct exchange *x, double seconds);
 /* The same request for another prompt. NULL: out of memory. */
 struct request *request_clone(const struct request *r, struct fault *f);
 

@@ -27,10 +27,11 @@ int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
     int n_choices = 0, ok = 0;
     for (int i = 0; i < n; i++)
         n_choices += r[i]->n;
+    for (int i = 0; i < n; i++)
+        models_keep(s->hosted); /* each lets go of it at its end */
     pthread_mutex_lock(&s->lock);
     if (s->quit || atomic_load(&s->hosted->server->draining)) {
-        fault_set(f, 503, "shutting_down", NULL, "the server is shutting down; ask another one");
-        f->retry_after = 5;
+        fault_shutting_down(f);
     } else if (s->n_waiting + n_choices > s->hosted->server->p.queue) {
         fault_set(f, 429, "queue_full", NULL, "%d choices are waiting and this request has %d; at most %d may wait; try again later",
                   s->n_waiting, n_choices, s->hosted->server->p.queue);
@@ -48,6 +49,8 @@ int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
         ok = 1;
     }
     pthread_mutex_unlock(&s->lock);
+    for (int i = 0; i < n && !ok; i++)
+        models_drop(s->hosted);
     return ok;
 }
 
@@ -256,7 +259,10 @@ static void *run(void *arg)
         observe_queue(s);
     }
     struct fault f = {0};
-    fault_set(&f, 503, "shutting_down", NULL, "the server has shut down before this request came to its end");
+    if (atomic_load(&s->hosted->server->draining))
+        fault_set(&f, 503, "shutting_down", NULL, "the server has shut down before this request came to its end");
+    else
+        fault_set(&f, 503, "model_unloaded", NULL, "the model was unloaded before this request came to its end");
     while (s->all)
         request_fail(s, s->all, &f);
     while (s->embeds) {

@@ -44,6 +44,7 @@ int fault_set(struct fault *f, int http, const char *code, const char *param, co
     __attribute__((format(printf, 5, 6)));
 int fault_from(struct fault *f, const struct pith_error *err, const char *param); /* by status */
 int fault_memory(struct fault *f);
+int fault_shutting_down(struct fault *f);
 const char *fault_type(const struct fault *f); /* "invalid_request_error" */
 json_t *fault_json(const struct fault *f);      /* the shape of OpenAI's errors */
 json_t *fault_anthropic(const struct fault *f); /* api_anthropic.c */
@@ -174,26 +175,47 @@ int tenants_count(const struct tenants *t);
 
 /* ---------------------------------------------------------------- models (models.c) */
 
+enum model_state { MODEL_UNLOADED, MODEL_LOADING, MODEL_READY, MODEL_LEAVING };
 /* A model on offer. */
 struct hosted {
     struct server *server;
+    int index; /* in server_params.models */
+    int64_t created;
     char name[256];
-    struct metrics *metrics;
-    /* There while it is loaded and in use. */
+    struct metrics *metrics; /* NULL before the first load */
+    /* For those who hold it (exchange_model, models_hold): */
     pith_model *model;
     pith_session *generate, *embed; /* either may be NULL */
     const pith_template *template;  /* NULL: the plain fallback */
     pith_template *own_template;
     struct pith_model_info info;
     struct sched *sched;
-    int64_t created;  /* seconds since 1970 */
-    int64_t n_blocks; /* pages of the cache */
+    /* Of models.h, with its lock. */
+    enum model_state state;
+    int n_users, wanted, forced, ended; /* forced: its requests are ended, too; ended: they have been */
+    uint64_t bytes;                     /* when its caches are full; 0: it has not been loaded yet */
+    int64_t used;                       /* clock_now() */
+    struct pith_error error;            /* of the last load */
 };
-struct hosted *models_default(struct server *s);
-/* By the name in a request; "" or NULL: the default one. NULL with *f. */
-struct hosted *models_find(struct server *s, const char *name, struct fault *f);
-/* On a thread of work: finds the model of x, then calls the handler of its route. */
+struct models;
+struct models *models_open(struct server *s, struct pith_error *err);
+void models_stop(struct models *m); /* what waits and what runs ends with a fault; nothing is loaded any more */
+void models_close(struct models *m);
+/* As sched_drain, of all that are loaded. */
+int models_drain(struct models *m, int64_t deadline);
+struct hosted *models_at(struct server *s, int i); /* NULL: there are no more; 0 is the default */
+/* Loads it, if it is not, and waits for that. */
+pith_status models_load(struct server *s, struct hosted *h, struct pith_error *err);
+/* On a thread of work: calls the handler of the route of x when the model that its body asks for is there, or cannot be. */
 void models_handle(struct server *s, struct exchange *x);
+void models_expire(struct server *s); /* looks after those who wait too long, or have left */
+/* The model of that name (NULL, "": the default) if it is loaded: models_drop lets go of it. NULL: *f says why. */
+struct hosted *models_hold(struct server *s, const char *name, struct fault *f);
+void models_keep(struct hosted *h); /* once more */
+void models_drop(struct hosted *h);
+/* One as /v1/models tells of it (NULL: *f), or with name NULL a list of all. */
+json_t *models_json(struct server *s, const char *name, struct fault *f);
+char *models_metrics(struct server *s, size_t *n); /* of all that have been loaded, as metrics_text */
 
 /* ---------------------------------------------------------------- the server (server.c) */
 
@@ -202,7 +224,7 @@ struct server {
     struct http *http;
     struct work *work;
     struct tenants *tenants;
-    struct hosted hosted;
+    struct models *models;
     int64_t created; /* seconds since 1970 */
     atomic_int ready, draining;
 };

@@ -8,7 +8,25 @@ struct server;
 
 enum { SERVER_BATCH = 512 }; /* n_batch of its model */
 
+struct server_model {
+    const char *name;    /* NULL: what its file says, known once it is loaded */
+    const char *path;    /* for `load` alone */
+    uint64_t file_bytes; /* about what it needs; asked before the first load */
+};
+struct server_loaded {
+    pith_model *model;
+    pith_session *generate, *embed; /* for text, for embeddings; either may be NULL */
+};
+
 struct server_params {
+    const struct server_model *models; /* [n_models], the first is meant where a request names none; kept by the caller */
+    int n_models;
+    /* Opens a model; what is in *out becomes the server's own, whatever this returns. Called by a thread of the server's, one at a time. */
+    pith_status (*load)(void *ctx, const char *path, struct server_loaded *out, struct pith_error *err);
+    void *load_ctx;
+    uint64_t models_memory; /* bytes of all that are loaded, with full caches; 0: no limit */
+    int models_max;         /* most that are loaded; 0: no limit */
+    double models_idle;     /* seconds after which one that nobody asks for is unloaded; 0: never */
     const char *host; /* address to listen on; anything but this machine's own needs a key */
     int port;         /* 0: any that is free */
     const char *unix_path;     /* a socket in the file system instead */
@@ -16,7 +34,6 @@ struct server_params {
     const char *const *hosts;  /* further names that the Host header may have */
     const char *const *origins; /* web pages that may call: "https://example.org", or "*" */
     const char *tls_cert, *tls_key; /* PEM texts */
-    const char *name;          /* of the model in answers; NULL: what its file says */
     const char *chat_template; /* text of a template instead of the model's own */
     int parallel;       /* most sequences that advance in one step */
     int queue;          /* most that wait */
@@ -32,9 +49,8 @@ struct server_params {
 struct server *server_open(const struct server_params *p, struct pith_error *err);
 /* "http://127.0.0.1:8080", owned by the server. */
 const char *server_url(const struct server *s);
-/* From now on it serves. The sessions become the server's own: `generate` for text, `embed` for embeddings; either may be NULL. */
-pith_status server_give(struct server *s, pith_model *m, pith_session *generate,
-                        pith_session *embed, struct pith_error *err);
+/* Loads the first model, and serves from then on. lazy: serves at once, and loads it when it is asked for. */
+pith_status server_start(struct server *s, int lazy, struct pith_error *err);
 /* Takes nothing new, lets what runs come to its end for so many seconds. Returns how many requests did not. */
 int server_drain(struct server *s, double seconds);
 void server_close(struct server *s);

@@ -426,6 +426,17 @@ pith_status pith_cache_use(const pith_session *s, int64_t *used, int64_t *total,
     return PITH_OK;
 }
 
+void pith_session_memory(const pith_session *s, uint64_t *now, uint64_t *most)
+{
+    uint64_t n[2] = {0};
+    if (s)
+        session_memory(s, &n[0], &n[1]);
+    if (now)
+        *now = n[0];
+    if (most)
+        *most = n[1];
+}
+
 uint64_t pith_cache_bytes(const pith_session *s, int64_t n)
 {
     return s && n > 0 ? session_cache_bytes(s, n) : 0;

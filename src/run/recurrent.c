@@ -75,7 +75,7 @@ void recurrent_deinit(struct recurrent *r)
         atomic_fetch_sub(&r->device->used[PITH_MEM_CACHE], recurrent_bytes(r));
     }
     if (r->base)
-        mem_release(r->base, (uint64_t)r->n_blocks * r->block_bytes);
+        mem_release(r->base, recurrent_limit(r));
     mem_free(r->seq);
     mem_free(r->free_list);
     mem_free(r->refs);

@@ -48,6 +48,10 @@ pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32
                            struct pith_error *err);
 void recurrent_deinit(struct recurrent *r);
 uint64_t recurrent_bytes(const struct recurrent *r); /* committed */
+static inline uint64_t recurrent_limit(const struct recurrent *r)
+{
+    return (uint64_t)r->n_blocks * r->block_bytes;
+}
 
 /* A call that feeds `rows` rows (0: nothing happens) to a sequence begins, has succeeded, or goes back to where it began. */
 void recurrent_begin(struct recurrent *r, int32_t seq, int32_t rows);

@@ -278,6 +278,15 @@ struct pith_session *session_open(struct pith_model *m, const struct pith_sessio
     return NULL;
 }
 
+void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most)
+{
+    uint64_t fixed = s->step_reserved + s->exec.scratch_bytes * (uint64_t)pool_n_threads(s->model->pool);
+    for (int d = 0; d < s->model->n_devices; d++)
+        fixed += s->plan.act_bytes[d];
+    *now = fixed + cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent) + s->kept_committed;
+    *most = fixed + cache_limit(&s->cache) + recurrent_limit(&s->recurrent) + s->kept_bytes;
+}
+
 void session_close(struct pith_session *s)
 {
     if (!s)

@@ -51,6 +51,8 @@ struct pith_session {
 struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
                                   struct pith_error *err);
 void session_close(struct pith_session *s); /* NULL allowed */
+/* Bytes of its own: now, and with cache, states and outputs at their limits. */
+void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most);
 pith_status session_step(struct pith_session *s, const struct pith_batch *b,
                          struct pith_error *err);
 /* The error of n positions in one sequence. */

@@ -1,0 +1,298 @@
+/* loader.c -- the thread that loads models on demand, one at a time, and unloads them: for room, after a time without requests, or when asked.
+ *
+ * Bytes of a model are its weights and its sessions when their caches are full: what the library promises not to exceed. Before the first load
+ * only the file's size is known and stands for them; when the true number is too large for what else is loaded, the model waits, opened,
+ * until others have gone. Those go first that nobody has used for longest; when all are in use, the one used longest ago takes no more
+ * requests and goes when it has ended what it has. The model that the oldest request waits for comes first, so two models that do not fit
+ * together take turns. */
+#include "models.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* ---------------------------------------------------------------- one model */
+
+static pith_status find_template(struct hosted *h, struct pith_error *err)
+{
+    const char *text = h->server->p.chat_template;
+    if (text) {
+        h->own_template = pith_template_open(text, strlen(text), err);
+        h->template = h->own_template;
+        return h->template ? PITH_OK : err->code;
+    }
+    h->template = pith_model_template(h->model, NULL, err);
+    if (h->template || err->code == PITH_MISSING)
+        return PITH_OK;
+    return err->code; /* one that is there and cannot be used would otherwise be replaced unasked */
+}
+
+static uint64_t file_bytes(const struct hosted *h)
+{
+    return h->server->p.models[h->index].file_bytes;
+}
+
+static uint64_t most_bytes(const struct hosted *h)
+{
+    uint64_t generate = 0, embed = 0;
+    pith_session_memory(h->generate, NULL, &generate);
+    pith_session_memory(h->embed, NULL, &embed);
+    return h->info.weight_bytes + generate + embed;
+}
+
+static pith_status fits_alone(const struct hosted *h, uint64_t bytes, const char *what, struct pith_error *err)
+{
+    uint64_t most = h->server->p.models_memory;
+    if (!most || bytes <= most)
+        return PITH_OK;
+    err->code = PITH_NOMEM;
+    snprintf(err->msg, sizeof err->msg, "%s %llu bytes, and --models-memory is %llu; wanted a larger limit, or less context", what, (unsigned long long)bytes,
+             (unsigned long long)most);
+    return err->code;
+}
+
+/* *bytes is what it needs at most. What was made is freed by loader_close, whatever this returns. */
+static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_error *err)
+{
+    const struct server_params *p = &h->server->p;
+    struct server_loaded made = {0};
+    pith_status st = fits_alone(h, file_bytes(h), "its file alone has", err);
+    if (st != PITH_OK)
+        return st;
+    st = p->load(p->load_ctx, p->models[h->index].path, &made, err);
+    if (st != PITH_OK)
+        return st;
+    h->model = made.model;
+    h->generate = made.generate;
+    h->embed = made.embed;
+    h->info.size = sizeof h->info;
+    st = pith_model_get_info(h->model, &h->info, err);
+    if (st == PITH_OK && h->generate)
+        st = find_template(h, err);
+    *bytes = most_bytes(h);
+    if (st == PITH_OK)
+        st = fits_alone(h, *bytes, "its weights and its cache need", err);
+    if (st != PITH_OK)
+        return st;
+    h->sched = sched_open(h, err);
+    return h->sched ? PITH_OK : err->code;
+}
+
+void loader_end(struct hosted *h)
+{
+    if (h->sched && !h->ended)
+        sched_stop(h->sched);
+    h->ended = h->sched != NULL;
+}
+
+void loader_close(struct hosted *h)
+{
+    loader_end(h);
+    sched_free(h->sched);
+    pith_template_close(h->own_template);
+    pith_session_close(h->generate);
+    pith_session_close(h->embed);
+    pith_model_close(h->model);
+    h->sched = NULL;
+    h->own_template = NULL;
+    h->template = NULL;
+    h->generate = h->embed = NULL;
+    h->model = NULL;
+    h->ended = 0;
+    memset(&h->info, 0, sizeof h->info);
+}
+
+/* ---------------------------------------------------------------- room */
+
+/* With the lock, as all that follows. The one that goes first of those nobody uses (idle) or of all. */
+static struct hosted *oldest(struct models *m, int idle)
+{
+    struct hosted *found = NULL;
+    for (int i = 0; i < m->n; i++) {
+        struct hosted *h = &m->v[i];
+        if (h->state == MODEL_READY && !(idle && h->n_users) && (!found || h->used < found->used))
+            found = h;
+    }
+    return found;
+}
+
+/* 1: there is room for h beside what is loaded. 0: not yet; if those that are leaving do not make it, one more is told to. */
+static int has_room(struct models *m, const struct hosted *h)
+{
+    const struct server_params *p = &m->server->p;
+    uint64_t ready = h->bytes ? h->bytes : file_bytes(h), leaving = 0;
+    int n_ready = 1, n_leaving = 0;
+    for (int i = 0; i < m->n; i++) {
+        const struct hosted *o = &m->v[i];
+        if (o->state == MODEL_READY) {
+            ready += o->bytes;
+            n_ready++;
+        } else if (o->state == MODEL_LEAVING) {
+            leaving += o->bytes;
+            n_leaving++;
+        }
+    }
+    uint64_t most = p->models_memory ? p->models_memory : UINT64_MAX;
+    int n_most = p->models_max ? p->models_max : m->n;
+    if (ready + leaving <= most && n_ready + n_leaving <= n_most)
+        return 1;
+    if (ready > most || n_ready > n_most) {
+        struct hosted *out = oldest(m, 1);
+        if (!out)
+            out = oldest(m, 0);
+        if (out)
+            out->state = MODEL_LEAVING;
+    }
+    return 0;
+}
+
+/* What is to be closed now: told to leave and let go by everybody. */
+static struct hosted *leaver(struct models *m)
+{
+    for (int i = 0; i < m->n; i++)
+        if (m->v[i].state == MODEL_LEAVING && (!m->v[i].n_users || (m->v[i].forced && !m->v[i].ended)))
+            return &m->v[i];
+    return NULL;
+}
+
+static struct hosted *wanted(struct models *m)
+{
+    for (const struct waiter *w = m->first; w; w = w->next)
+        if (w->model->state == MODEL_UNLOADED)
+            return w->model;
+    for (int i = 0; i < m->n; i++)
+        if (m->v[i].wanted)
+            return &m->v[i];
+    return NULL;
+}
+
+/* Those that nobody has asked for so long leave. Returns when the next one may, 0: never. */
+static int64_t dismiss_idle(struct models *m)
+{
+    int64_t idle = (int64_t)(1e9 * m->server->p.models_idle), next = 0, now = clock_now();
+    for (int i = 0; idle && i < m->n; i++) {
+        struct hosted *h = &m->v[i];
+        if (h->state != MODEL_READY || h->n_users)
+            continue;
+        if (now >= h->used + idle)
+            h->state = MODEL_LEAVING;
+        if (!next || h->used + idle < next)
+            next = h->used + idle;
+    }
+    return next;
+}
+
+/* ---------------------------------------------------------------- the thread */
+
+static void set_state(struct models *m, struct hosted *h, enum model_state state)
+{
+    h->state = state;
+    h->used = clock_now();
+    if (h->metrics)
+        metrics_set(h->metrics, M_MODEL_BYTES, state == MODEL_READY ? (double)h->bytes : 0);
+    pthread_cond_broadcast(&m->loaded);
+}
+
+static void unload(struct models *m, struct hosted *h)
+{
+    int n_users = h->n_users;
+    if (!n_users) { /* nobody looks into it from now on */
+        h->forced = 0;
+        set_state(m, h, MODEL_UNLOADED);
+    }
+    pthread_mutex_unlock(&m->lock);
+    n_users ? loader_end(h) : loader_close(h);
+    pthread_mutex_lock(&m->lock);
+}
+
+static void refuse(struct models *m, struct hosted *h, const struct pith_error *err)
+{
+    struct fault f = {0};
+    h->error = *err;
+    fault_set(&f, 503, err->code == PITH_CANCELLED ? "shutting_down" : "model_load_failed", "model", "the model \"%.100s\" could not be loaded: %s", h->name, err->msg);
+    set_state(m, h, MODEL_UNLOADED);
+    waiters_resume(m, h, &f);
+}
+
+static pith_status no_memory(struct pith_error *err)
+{
+    *err = (struct pith_error){PITH_NOMEM, "out of memory for its metrics"};
+    return err->code;
+}
+
+static void load(struct models *m, struct hosted *h)
+{
+    struct pith_error err = {0};
+    uint64_t bytes = 0;
+    int64_t began = clock_now(), used = 0, total = 0;
+    set_state(m, h, MODEL_LOADING);
+    h->wanted = 0;
+    h->metrics = h->metrics ? h->metrics : metrics_new();
+    pthread_mutex_unlock(&m->lock);
+    pith_status st = h->metrics ? open_model(h, &bytes, &err) : no_memory(&err);
+    if (st != PITH_OK)
+        loader_close(h);
+    pthread_mutex_lock(&m->lock);
+    if (st != PITH_OK) {
+        refuse(m, h, &err);
+        return;
+    }
+    h->error = (struct pith_error){0};
+    h->bytes = bytes;
+    if (!*h->name)
+        snprintf(h->name, sizeof h->name, "%s", h->info.name && *h->info.name ? h->info.name : "pith");
+    if (h->generate)
+        pith_cache_use(h->generate, &used, &total, NULL);
+    metrics_label(h->metrics, h->name, total / 64);
+    metrics_add(h->metrics, M_LOADS, 1);
+    metrics_add(h->metrics, M_LOAD_SECONDS, 1e-9 * (double)(clock_now() - began));
+    m->opened = h;
+}
+
+static void finish(struct models *m)
+{
+    struct fault none = {0};
+    struct hosted *h = m->opened;
+    m->opened = NULL;
+    set_state(m, h, MODEL_READY);
+    waiters_resume(m, h, &none);
+}
+
+static void wait_until(struct models *m, int64_t when)
+{
+    struct timespec t = {.tv_sec = when / 1000000000, .tv_nsec = when % 1000000000};
+    if (when)
+        pthread_cond_timedwait(&m->wake, &m->lock, &t);
+    else
+        pthread_cond_wait(&m->wake, &m->lock);
+}
+
+void *loader_run(void *models)
+{
+    struct models *m = models;
+    struct fault f = {0};
+    fault_shutting_down(&f);
+    pthread_mutex_lock(&m->lock);
+    while (!m->quit) {
+        struct hosted *h;
+        if (atomic_load(&m->server->draining))
+            waiters_resume(m, NULL, &f);
+        int64_t next = dismiss_idle(m);
+        if ((h = leaver(m)))
+            unload(m, h);
+        else if (m->opened && has_room(m, m->opened))
+            finish(m);
+        else if (!m->opened && (h = wanted(m)) && has_room(m, h))
+            load(m, h);
+        else if (!leaver(m))
+            wait_until(m, next);
+    }
+    waiters_resume(m, NULL, &f);
+    for (int i = 0; i < m->n; i++) /* nobody waits for them any more */
+        m->v[i].wanted = 0;
+    if (m->opened)
+        set_state(m, m->opened, MODEL_LEAVING);
+    pthread_cond_broadcast(&m->loaded);
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
