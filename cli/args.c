@@ -420,7 +420,7 @@ int args_parse(const struct args_spec *spec, struct config *conf, int argc, char
         given[next - spec->rows] = 1;
         if (!set(spec, next, next->name, argv[i], opts))
             return ARGS_BAD;
-        next++;
+        next += next->type != ARG_TEXTS; /* which takes all that come */
     }
     if (!config_open(conf, config) || !args_check_config(spec, conf))
         return ARGS_BAD;
@@ -531,7 +531,7 @@ void args_help(const struct args_spec *spec, const struct config *conf, FILE *to
         if (a->required && is_flag(a))
             fprintf(to, " %s %s", a->name, args_meta(a));
         else if (!is_flag(a))
-            fprintf(to, a->required ? " %s" : " [%s]", a->name);
+            fprintf(to, a->required ? " %s%s" : " [%s%s]", a->name, a->type == ARG_TEXTS ? "..." : "");
     }
     fputs(" [flags]\n\n", to);
     args_wrap(to, spec->about, 0, 0);

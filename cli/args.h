@@ -6,7 +6,8 @@
  *         {0},
  *     };
  *
- * A name without dashes is a positional argument. The value of a row is that of the command line,
+ * A name without dashes is a positional argument; one of type ARG_TEXTS is the last and takes all
+ * that are left. The value of a row is that of the command line,
  * else of the environment (--max-body: PITH_MAX_BODY), else of the configuration file (config.h;
  * positional arguments too, by their name in small letters), else its default text; without any the
  * field stays zero. All are parsed and checked alike. "--flag VALUE" and "--flag=VALUE" are the

@@ -161,6 +161,12 @@ struct model_opts {
 /* Opens with the options and what else *params says (its progress is set here), showing how far it
  * is. NULL: *code is the exit code, the message is out. */
 pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params *params, int *code);
+/* The same for who tells errors elsewhere: NULL with *err; where *code is set, a flag was wrong and
+ * the message is out. */
+pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *params,
+                          struct pith_error *err, int *code);
+pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t n_ctx,
+                              struct pith_session_params *params, struct pith_error *err);
 /* n_ctx: as pith_session_params; the other fields of *params are kept. */
 pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
                                struct pith_session_params *params, int *code);

@@ -5,19 +5,34 @@
 
 #include "../server/server.h"
 #include "cli.h"
+#include "offers.h"
 
 struct opts {
     struct model_opts model;
-    const char *host, *unix_path, *name, *template, *key_file, *cert, *key;
+    struct arg_texts models;
+    const char *folder, *host, *unix_path, *name, *template, *key_file, *cert, *key;
     struct arg_texts keys, hosts, origins;
-    int64_t port, cache_tokens, store, parallel, queue, connections, body;
-    double gap, read_timeout, request_timeout, shutdown_timeout;
-    int embeddings, quiet, no_web;
+    int64_t memory, models_max, port, cache_tokens, store, parallel, queue, connections, body;
+    double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
+    int lazy, embeddings, quiet, no_web;
 };
 
 /* clang-format off */
 static const struct arg args[] = {
-    ARGS_MODEL_FILE(struct opts, model),
+    {.name = "MODEL", ARG_FIELD(struct opts, models, ARG_TEXTS),
+     .help = "GGUF files; requests without a model's name mean the first, which is loaded at start"},
+    {.name = "--models", .meta = "DIR", ARG_FIELD(struct opts, folder, ARG_TEXT),
+     .help = "offer every GGUF file of this folder, too; loaded when it is asked for"},
+    {.name = "--models-memory", .meta = "BYTES", ARG_FIELD(struct opts, memory, ARG_SIZE), .lo = 1,
+     .otherwise = "with several models 3/4 of the machine's",
+     .help = "weights and full caches of all that are loaded; those unused for longest go first"},
+    {.name = "--models-max", ARG_FIELD(struct opts, models_max, ARG_INT), .lo = 1, .hi = 100000,
+     .otherwise = "as many as fit", .help = "most models that are loaded at a time"},
+    {.name = "--models-idle", .meta = "SECONDS", ARG_FIELD(struct opts, models_idle, ARG_REAL),
+     .lo = 0, .hi = 1e6, .dflt = "0",
+     .help = "unload a model that nobody has asked for so long; 0: never"},
+    {.name = "--lazy", ARG_FIELD(struct opts, lazy, ARG_SWITCH),
+     .help = "load the first model, too, only when it is asked for"},
     {.name = "--host", .meta = "ADDRESS", ARG_FIELD(struct opts, host, ARG_TEXT),
      .dflt = "127.0.0.1", .help = "address to listen on; one that others can reach needs a key"},
     {.name = "--port", ARG_FIELD(struct opts, port, ARG_INT), .lo = 0, .hi = 65535,
@@ -125,7 +140,65 @@ static int read_texts(const struct opts *o, struct texts *t)
     return code ? code : read_text(o->template, &t->template);
 }
 
-static struct server *listen_up(const struct opts *o, const struct texts *t, int *code)
+struct loading {
+    const struct opts *o;
+    int code; /* an exit code, when a flag was wrong and its message is out */
+};
+
+static pith_status open_sessions(const struct opts *o, struct server_loaded *out,
+                                 struct pith_error *err)
+{
+    struct pith_model_info info = {.size = sizeof info};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT, ep = PITH_SESSION_PARAMS_INIT;
+    pith_model_get_info(out->model, &info, NULL);
+    int makes_text = info.causal && info.pooling == PITH_POOL_NONE;
+    int64_t n_ctx = o->model.n_ctx            ? o->model.n_ctx
+                    : info.n_ctx_train < 4096 ? info.n_ctx_train
+                                              : 4096;
+    ep.n_seq = sp.n_seq = server_sequences((int)o->parallel);
+    sp.n_tokens = o->cache_tokens ? o->cache_tokens : 8 * n_ctx;
+    sp.store_bytes = o->store;
+    ep.n_tokens = SERVER_BATCH + 64 * (int64_t)ep.n_seq;
+    ep.pooling = makes_text ? PITH_POOL_MEAN : PITH_POOL_FILE;
+    if (sp.n_tokens < n_ctx) {
+        err->code = PITH_RANGE;
+        snprintf(err->msg, sizeof err->msg,
+                 "--cache-tokens is %lld and one conversation may have %lld; wanted at least that",
+                 (long long)sp.n_tokens, (long long)n_ctx);
+        return err->code;
+    }
+    struct model_opts bare = o->model;
+    bare.store_dir = NULL; /* inputs to embed have no prefixes */
+    if (makes_text)
+        out->generate = cli_session_try(out->model, &o->model, (int32_t)n_ctx, &sp, err);
+    if (makes_text && !out->generate)
+        return err->code;
+    if (makes_text && !o->embeddings)
+        return PITH_OK;
+    out->embed = cli_session_try(out->model, &bare, (int32_t)n_ctx, &ep, err);
+    return out->embed ? PITH_OK : err->code;
+}
+
+/* Model and sessions for the server. */
+static pith_status load(void *ctx, const char *path, struct server_loaded *out,
+                        struct pith_error *err)
+{
+    struct loading *l = ctx;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct model_opts o = l->o->model;
+    o.path = path;
+    mp.n_batch = SERVER_BATCH;
+    out->model = cli_model_try(&o, &mp, err, &l->code);
+    if (out->model)
+        return open_sessions(l->o, out, err);
+    if (l->code)
+        *err = (struct pith_error){PITH_INTERNAL,
+                                   "the flags of the server are wrong; it has told how on stderr"};
+    return err->code;
+}
+
+static struct server *listen_up(const struct opts *o, const struct texts *t,
+                                const struct offers *offers, struct loading *l, int *code)
 {
     struct pith_error err = {0};
     struct server_params p = {
@@ -137,7 +210,15 @@ static struct server *listen_up(const struct opts *o, const struct texts *t, int
         .origins = o->origins.v,
         .tls_cert = t->cert,
         .tls_key = t->key,
-        .name = o->name,
+        .models = offers->v,
+        .n_models = offers->n,
+        .load = load,
+        .load_ctx = l,
+        .models_memory = o->memory       ? (uint64_t)o->memory
+                         : offers->n > 1 ? offers_memory()
+                                         : 0,
+        .models_max = (int)o->models_max,
+        .models_idle = o->models_idle,
         .chat_template = t->template,
         .parallel = (int)o->parallel,
         .queue = (int)o->queue,
@@ -155,61 +236,18 @@ static struct server *listen_up(const struct opts *o, const struct texts *t, int
     return s;
 }
 
-/* Model and sessions for the server. */
-static int load(const struct opts *o, struct server *s)
-{
-    int code = CLI_OK;
-    struct pith_error err = {0};
-    struct pith_model_info info = {.size = sizeof info};
-    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
-    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT, ep = PITH_SESSION_PARAMS_INIT;
-    pith_session *generate = NULL, *embed = NULL;
-    mp.n_batch = SERVER_BATCH;
-    pith_model *m = cli_model_open(&o->model, &mp, &code);
-    if (!m)
-        return code;
-    pith_model_get_info(m, &info, NULL);
-    int makes_text = info.causal && info.pooling == PITH_POOL_NONE;
-    int64_t n_ctx = o->model.n_ctx            ? o->model.n_ctx
-                    : info.n_ctx_train < 4096 ? info.n_ctx_train
-                                              : 4096;
-    ep.n_seq = sp.n_seq = server_sequences((int)o->parallel);
-    sp.n_tokens = o->cache_tokens ? o->cache_tokens : 8 * n_ctx;
-    sp.store_bytes = o->store;
-    ep.n_tokens = SERVER_BATCH + 64 * (int64_t)ep.n_seq;
-    ep.pooling = makes_text ? PITH_POOL_MEAN : PITH_POOL_FILE;
-    if (sp.n_tokens < n_ctx)
-        code = cli_say(
-            CLI_USE,
-            "--cache-tokens is %lld and one conversation may have %lld; wanted at least that",
-            (long long)sp.n_tokens, (long long)n_ctx);
-    if (!code && makes_text)
-        generate = cli_session_open(m, &o->model, (int32_t)n_ctx, &sp, &code);
-    struct model_opts bare = o->model;
-    bare.store_dir = NULL; /* inputs to embed have no prefixes */
-    if (!code && (!makes_text || o->embeddings))
-        embed = cli_session_open(m, &bare, (int32_t)n_ctx, &ep, &code);
-    if (code) {
-        pith_session_close(generate);
-        pith_session_close(embed);
-    } else if (server_give(s, m, generate, embed, &err) != PITH_OK) {
-        code = cli_fail(&err);
-    }
-    pith_model_close(m); /* the sessions and what else uses it hold it */
-    return code;
-}
-
-static int serve(const struct opts *o, const struct texts *t)
+static int serve(const struct opts *o, const struct texts *t, const struct offers *offers)
 {
     int code = CLI_OK, left = 0;
+    struct loading l = {.o = o};
+    struct pith_error err = {0};
     interrupt_asked(); /* from here on signals are looked for: a socket has to be taken away */
-    struct server *s = listen_up(o, t, &code);
+    struct server *s = listen_up(o, t, offers, &l, &code);
     if (!s)
         return code;
     printf("%s\n", server_url(s));
     fflush(stdout);
-    code = load(o, s);
-    if (!code) {
+    if (server_start(s, o->lazy || !o->models.n, &err) == PITH_OK) {
         cli_notify("READY=1\nSTATUS=serving at %s", server_url(s));
         if (cli_chatty(&o->model))
             fprintf(stderr, "serving at %s\n", server_url(s));
@@ -220,6 +258,8 @@ static int serve(const struct opts *o, const struct texts *t)
         if (left)
             cli_say(CLI_OK, "%d requests had not come to their end after %g s", left,
                     o->shutdown_timeout);
+    } else {
+        code = l.code ? l.code : cli_fail_file(offers->v[0].path, &err);
     }
     server_close(s);
     return code;
@@ -228,9 +268,14 @@ static int serve(const struct opts *o, const struct texts *t)
 static int run(void *opts)
 {
     struct texts t = {0};
-    int code = read_texts(opts, &t);
+    const struct opts *o = opts;
+    struct offers offers = {0};
+    int code = read_texts(o, &t);
     if (!code)
-        code = serve(opts, &t);
+        code = offers_open(&offers, &o->models, o->folder, o->name);
+    if (!code)
+        code = serve(o, &t, &offers);
+    offers_close(&offers);
     free(t.key_lines);
     free(t.cert);
     free(t.key);
@@ -251,8 +296,9 @@ const struct command cmd_serve = {
                 "address is printed at once; /ready answers 200 when the model is loaded. Requests "
                 "share every step of the engine, and get the bits they would get alone. SIGTERM "
                 "and Ctrl-C let what runs come to its end.",
-            .example = "  pith serve model.gguf --port 8080\n"
-                       "  curl localhost:8080/v1/completions -d '{\"prompt\": \"Once upon a time\"}'\n",
+            .example =
+                "  pith serve model.gguf --port 8080\n"
+                "  curl localhost:8080/v1/completions -d '{\"prompt\": \"Once upon a time\"}'\n",
             .rows = args,
         },
     .opts_bytes = sizeof(struct opts),

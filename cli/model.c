@@ -67,10 +67,10 @@ static int cache_dir(const struct model_opts *o, char *dir, size_t cap)
     return CLI_OK;
 }
 
-pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params *params, int *code)
+pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *params,
+                          struct pith_error *err, int *code)
 {
     struct progress progress = {.shown = cli_chatty(o), .is_terminal = isatty(STDERR_FILENO)};
-    struct pith_error err = {0};
     double began = cli_seconds();
     char dir[4000];
     const char *path = o->path;
@@ -93,13 +93,11 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
                                                  : PITH_WEIGHTS_AUTO;
     params->progress = on_progress;
     params->progress_ctx = &progress;
-    pith_model *m = pith_model_open(path, params, &err);
+    pith_model *m = pith_model_open(path, params, err);
     if (progress.shown && progress.is_terminal && progress.stage)
         fputs("\r\033[K", stderr); /* the bar has served */
-    if (!m) {
-        *code = cli_fail_file(path, &err);
+    if (!m)
         return NULL;
-    }
     struct pith_model_info info = {.size = sizeof info};
     if (pith_model_get_info(m, &info, NULL) == PITH_OK && info.note)
         cli_say(CLI_OK, "%s", info.note);
@@ -110,16 +108,31 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
     return m;
 }
 
-pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
-                               struct pith_session_params *params, int *code)
+pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params *params, int *code)
 {
     struct pith_error err = {0};
+    pith_model *m = cli_model_try(o, params, &err, code);
+    if (!m && !*code)
+        *code = cli_fail_file(o->path, &err);
+    return m;
+}
+
+pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t n_ctx,
+                              struct pith_session_params *params, struct pith_error *err)
+{
     params->n_ctx = n_ctx;
     params->cache_type_k = o->cache_k;
     params->cache_type_v = o->cache_v;
     params->store_dir = o->store_dir;
     params->store_limit = o->store_limit;
-    pith_session *s = pith_session_open(m, params, &err);
+    return pith_session_open(m, params, err);
+}
+
+pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
+                               struct pith_session_params *params, int *code)
+{
+    struct pith_error err = {0};
+    pith_session *s = cli_session_try(m, o, n_ctx, params, &err);
     if (!s)
         *code = cli_fail(&err);
     return s;

@@ -1,125 +1,15 @@
 """test_serve.py -- pith serve from outside: bits under load, the context contract, bad input for every field, clients that leave, keys,
 draining, what is left behind. Servers listen on free ports of this machine and are ended by their process id; every wait is bounded."""
 import base64
-import http.client
 import json
 import os
-import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
-import time
-import traceback
 
-PITH = os.path.join(os.environ.get("B", "build"), "pith")
-SCALE = int(os.environ.get("TEST_SCALE", "1"))
-LIMIT = 40.0  # seconds any one wait may take
-passed = failed = skipped = 0
-
-
-def check(name, good, why=""):
-    global passed, failed
-    if good:
-        passed += 1
-        print("ok " + name)
-    else:
-        failed += 1
-        print("FAIL %s: %s" % (name, str(why)[:300]))
-
-
-def skip(name, why):
-    global skipped
-    skipped += 1
-    print("skip %s: %s" % (name, why))
-
-
-class Server:
-    def __init__(self, model, *flags, env=None):
-        self.process = subprocess.Popen([PITH, "serve", model, "--port", "0", "--threads", "1", "--no-log", *flags], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
-        self.url = self.process.stdout.readline().strip()
-        self.port = int(self.url.rsplit(":", 1)[1]) if self.url else 0
-        self.wait_for(lambda: self.get("/ready")[0] == 200)
-
-    def wait_for(self, good):
-        until = time.monotonic() + LIMIT
-        while time.monotonic() < until and self.process.poll() is None:
-            if good():
-                return True
-            time.sleep(0.01)
-        return False
-
-    def ask(self, method, path, body=None, headers=None):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
-        try:
-            data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
-            c.request(method, path, data, headers or {})
-            r = c.getresponse()
-            text = r.read()
-            return r.status, json.loads(text) if text and r.getheader("Content-Type") == "application/json" else text, r
-        finally:
-            c.close()
-
-    def get(self, path, **headers):
-        return self.ask("GET", path, headers=headers)
-
-    def post(self, path, body, **headers):
-        return self.ask("POST", path, body, headers)
-
-    def metric(self, name):
-        for line in self.get("/metrics")[1].decode().splitlines():
-            if line.startswith(name + "{"):
-                return float(line.rsplit(" ", 1)[1])
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            return None
-        finally:
-            self.process.stdout.close()
-            self.process.stderr.close()
-
-
-def completion(prompt, most=12, **more):
-    return {"prompt": prompt, "max_tokens": most, "temperature": 0, "logprobs": 3, "ignore_eos": True, **more}
-
-
-def bits(answer):
-    """What has to be the same: texts, tokens, log-probabilities."""
-    return [(c["text"], c["logprobs"]) for c in answer["choices"]]
-
-
-def prompts(n, length):
-    return [[1 + (i * 7 + k * (i + 3)) % 200 for k in range(length + i)] for i in range(n)]
-
-
-def at_once(jobs):
-    out = [None] * len(jobs)
-
-    def run(i):
-        try:
-            out[i] = jobs[i]()
-        except Exception as e:  # told by whoever looks at the answer
-            out[i] = (0, repr(e), None)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(jobs))]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(LIMIT)
-    return out
-
-
-def events(raw):
-    return [json.loads(line[6:]) for line in raw.decode().split("\n") if line.startswith("data: {")]
-
+from serving import LIMIT, PITH, SCALE, Server, at_once, bits, check, completion, events, prompts, run, skip, synth
 
 def test_bits(s):
     asked = prompts(8 * SCALE if SCALE < 10 else 40, 20)
@@ -241,15 +131,6 @@ def test_bad_input(s):
     check("huge_body", s.ask("POST", "/v1/completions", headers={"Content-Length": "99999999999"})[0] == 413)
 
 
-def open_files(s):
-    return len(os.listdir("/proc/%d/fd" % s.process.pid))
-
-
-def memory(s):
-    with open("/proc/%d/statm" % s.process.pid) as f:
-        return int(f.read().split()[1]) * 4096
-
-
 def send_and_leave(s, stream):
     body = json.dumps(completion([9] * 20, 100000, stream=stream))
     c = socket.create_connection(("127.0.0.1", s.port), LIMIT)
@@ -264,15 +145,15 @@ def test_leaving(s):
         return s.metric("vllm:num_requests_running") == 0 and s.metric("vllm:num_requests_waiting") == 0
 
     s.wait_for(quiet)
-    files, held = open_files(s), memory(s)
+    files, held = s.open_files(), s.memory()
     for i in range(20 * SCALE if SCALE < 10 else 200):
         send_and_leave(s, i % 2)
     half = socket.create_connection(("127.0.0.1", s.port), LIMIT)
     half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
     half.close()
     check("who_leaves_frees_the_machine", s.wait_for(quiet), s.metric("vllm:num_requests_running"))
-    check("no_file_is_left", s.wait_for(lambda: open_files(s) <= files + 1), (files, open_files(s)))
-    check("no_memory_is_left", memory(s) < held + (64 << 20), (held, memory(s)))
+    check("no_file_is_left", s.wait_for(lambda: s.open_files() <= files + 1), (files, s.open_files()))
+    check("no_memory_is_left", s.memory() < held + (64 << 20), (held, s.memory()))
     check("still_serves", s.post("/v1/completions", completion([9], 2))[0] == 200)
 
 
@@ -405,12 +286,8 @@ def test_gemma():
 
 
 def main():
-    if not os.access(PITH, os.X_OK) or subprocess.run([PITH, "serve", "--help"], capture_output=True).returncode:
-        skip("serve", "built without the server")
-        return
     with tempfile.TemporaryDirectory() as d:
-        model = os.path.join(d, "m.gguf")
-        subprocess.run([PITH, "synth", model, "--ctx", "256", "--layers", "2", "--seed", "5"], check=True, capture_output=True)
+        model = synth(os.path.join(d, "m.gguf"), "--ctx", "256", "--layers", "2", "--seed", "5")
         s = Server(model, "--ctx", "192", "--parallel", "4")
         try:
             test_bits(s)
@@ -434,9 +311,4 @@ def main():
         test_gemma()
 
 
-try:
-    main()
-except Exception:
-    check("test_serve", False, traceback.format_exc()[-250:].replace("\n", " "))
-print("%d passed, %d failed, %d skipped" % (passed, failed, skipped))
-sys.exit(failed > 0)
+run(main, "test_serve")

@@ -1,0 +1,20 @@
+/* offers.h -- the models that pith serve offers: those named on the command line, and those of a folder. */
+#ifndef PITH_CLI_OFFERS_H
+#define PITH_CLI_OFFERS_H
+
+#include "../server/server.h"
+#include "args.h"
+
+struct offers {
+    struct server_model *v; /* names and paths are its own */
+    int n;
+};
+/* Names are those of the files, without ".gguf" and the number of a part; `name` (NULL: what its file says) is that of a single model. Two
+ * models of one name are refused. Returns an exit code. */
+int offers_open(struct offers *o, const struct arg_texts *paths, const char *folder,
+                const char *name);
+void offers_close(struct offers *o);
+/* Three quarters of the machine's memory: what several models may take together where nothing else is said. */
+uint64_t offers_memory(void);
+
+#endif
