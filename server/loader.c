@@ -27,9 +27,10 @@ static pith_status find_template(struct hosted *h, struct pith_error *err)
     return err->code; /* one that is there and cannot be used would otherwise be replaced unasked */
 }
 
-static uint64_t file_bytes(const struct hosted *h)
+/* Bytes that it will need, as far as they are known. */
+static uint64_t bytes_of(const struct hosted *h)
 {
-    return h->server->p.models[h->index].file_bytes;
+    return h->bytes ? h->bytes : h->server->p.models[h->index].file_bytes;
 }
 
 static uint64_t most_bytes(const struct hosted *h)
@@ -56,7 +57,7 @@ static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_err
 {
     const struct server_params *p = &h->server->p;
     struct server_loaded made = {0};
-    pith_status st = fits_alone(h, file_bytes(h), "its file alone has", err);
+    pith_status st = fits_alone(h, bytes_of(h), h->bytes ? "its weights and its cache need" : "its file alone has", err);
     if (st != PITH_OK)
         return st;
     st = p->load(p->load_ctx, p->models[h->index].path, &made, err);
@@ -120,8 +121,10 @@ static struct hosted *oldest(struct models *m, int idle)
 static int has_room(struct models *m, const struct hosted *h)
 {
     const struct server_params *p = &m->server->p;
-    uint64_t ready = h->bytes ? h->bytes : file_bytes(h), leaving = 0;
+    uint64_t ready = bytes_of(h), leaving = 0;
     int n_ready = 1, n_leaving = 0;
+    if (p->models_memory && ready > p->models_memory)
+        return 1; /* which open_model refuses */
     for (int i = 0; i < m->n; i++) {
         const struct hosted *o = &m->v[i];
         if (o->state == MODEL_READY) {
@@ -233,12 +236,13 @@ static void load(struct models *m, struct hosted *h)
     if (st != PITH_OK)
         loader_close(h);
     pthread_mutex_lock(&m->lock);
+    if (bytes)
+        h->bytes = bytes;
     if (st != PITH_OK) {
         refuse(m, h, &err);
         return;
     }
     h->error = (struct pith_error){0};
-    h->bytes = bytes;
     if (!*h->name)
         snprintf(h->name, sizeof h->name, "%s", h->info.name && *h->info.name ? h->info.name : "pith");
     if (h->generate)

@@ -180,6 +180,14 @@ static void null_arguments(void)
           !pith_stream_open(NULL, NULL));
     CHECK(!pith_sampler_open(0, NULL, NULL) && pith_synth(NULL, NULL, NULL) == PITH_RANGE);
     CHECK(pith_cache_bytes(p.s, -5) == 0 && pith_cache_bytes(p.s, 10) > 0);
+    uint64_t now = 1, most = 1, before;
+    pith_session_memory(NULL, &now, &most);
+    CHECK(now == 0 && most == 0);
+    pith_session_memory(p.s, &before, NULL);
+    CHECK(pith_feed(p.s, 0, (const int32_t[]){1, 2, 3}, 3, NULL) == PITH_OK);
+    pith_session_memory(p.s, &now, &most);
+    CHECK(before > 0 && now >= before && most >= now);
+    pith_truncate(p.s, 0, 0, NULL);
     CHECK(pith_length(p.s, 0) == 0 && pith_length(p.s, 1) == -1 && pith_length(p.s, -1) == -1);
     pair_close(&p);
 }

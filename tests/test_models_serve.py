@@ -1,0 +1,134 @@
+"""test_models_serve.py -- several models in one server: loaded when they are asked for, evicted by bytes, bits as alone; a broken file among
+them; what waits for a model, and what happens to it."""
+import json
+import os
+import shutil
+import socket
+import tempfile
+
+from serving import LIMIT, Server, at_once, bits, check, completion, events, prompts, run, synth
+
+
+def model_states(s):
+    return {m["id"]: m["state"] for m in s.get("/v1/models")[1]["data"]}
+
+
+def loads(s, model):
+    return s.metric("pith:model_loads_total", model) or 0
+
+
+def ask(s, model, n=8, **more):
+    return s.post("/v1/completions", completion(prompts(1, 12)[0], n, model=model, **more))
+
+
+def test_on_demand(s, alone):
+    check("first_is_loaded_alone", model_states(s) == {"a": "ready", "b": "unloaded", "broken": "unloaded", "c": "unloaded"}, model_states(s))
+    default = s.post("/v1/completions", completion(prompts(1, 12)[0], 8))
+    check("no_name_is_the_first", default[0] == 200 and default[1]["model"] == "a" and bits(default[1]) == alone["a"], default[1])
+    b = ask(s, "b")
+    check("loaded_on_demand", b[0] == 200 and b[1]["model"] == "b" and bits(b[1]) == alone["b"] and model_states(s)["b"] == "ready", b[1])
+    check("names_that_are_here", ask(s, "nothing")[0] == 404 and '"a"' in ask(s, "nothing")[1]["error"]["message"], ask(s, "nothing")[1])
+    both = at_once([lambda m=m: ask(s, m) for m in "ab" * 8])
+    check("two_models_at_once", all(a[0] == 200 and bits(a[1]) == alone["ab"[i % 2]] for i, a in enumerate(both)), [a[0] for a in both])
+    check("nothing_was_loaded_twice", loads(s, "a") == 1 and loads(s, "b") == 1, (loads(s, "a"), loads(s, "b")))
+    props = s.get("/props?model=b")
+    check("props_of_one", props[0] == 200 and props[1]["model"] == "b" and s.get("/props")[1]["model"] == "a", props[1])
+    check("props_of_one_that_is_not_loaded", s.get("/props?model=c")[0] == 409 and s.get("/props?model=nothing")[0] == 404)
+    check("report_of_one", s.get("/v1/report?model=b")[0] == 200 and s.get("/v1/report?model=c")[0] == 409)
+    check("card_of_one", s.get("/v1/models/c")[1]["state"] == "unloaded" and s.get("/v1/models/b")[1]["bytes"] > 0, s.get("/v1/models/b")[1])
+
+
+def test_broken(s, alone):
+    a = at_once([lambda: ask(s, "broken")] * 4 + [lambda: ask(s, "a")])
+    check("broken_file_is_told", all(x[0] == 503 and x[1]["error"]["code"] == "model_load_failed" and "broken" in x[1]["error"]["message"] for x in a[:4]), a[0][1])
+    check("others_go_on", a[4][0] == 200 and bits(a[4][1]) == alone["a"], a[4][1])
+    check("its_card_says_why", "error" in s.get("/v1/models/broken")[1], s.get("/v1/models/broken")[1])
+
+
+def test_eviction(models, alone):
+    # Room for one at a time: models take turns, and memory comes back.
+    with Server(models, "--models-max", "1", "--ctx", "128") as s:
+        first = s.memory()
+        turns = [ask(s, m) for m in "abcabc"]
+        check("models_take_turns", all(t[0] == 200 and bits(t[1]) == alone["abcabc"[i]] for i, t in enumerate(turns)), [t[1] for t in turns if t[0] != 200])
+        check("the_others_are_gone", sorted(model_states(s).values()) == ["ready", "unloaded", "unloaded"], model_states(s))
+        files = s.open_files()
+        mixed = at_once([lambda m=m: ask(s, m) for m in "abcabcabcabc"])
+        check("turns_under_load", all(t[0] == 200 and bits(t[1]) == alone["abc"[i % 3]] for i, t in enumerate(mixed)), [t[1] for t in mixed if t[0] != 200])
+        for m in "abcabc":
+            ask(s, m)
+        check("memory_comes_back", s.memory() < first + (48 << 20), (first, s.memory()))
+        check("files_come_back", s.wait_for(lambda: s.open_files() <= files + 2), (files, s.open_files()))
+        check("eviction_ends_well", s.end() == 0)
+    need = 0
+    with Server(models, "--ctx", "128", "--prefix-store", "1M") as s:
+        ask(s, "b")
+        need = [m["bytes"] for m in s.get("/v1/models")[1]["data"] if "bytes" in m]
+        check("cards_have_bytes", len(need) == 2 and s.metric("pith:model_bytes", "a") == need[0], need)
+    with Server(models, "--ctx", "128", "--prefix-store", "1M", "--models-memory", str(2 * max(need) + 1000)) as s:
+        turns = [ask(s, m) for m in "abacab"]
+        used = sum(m["bytes"] for m in s.get("/v1/models")[1]["data"] if m["state"] == "ready")
+        check("evicted_by_bytes", all(t[0] == 200 for t in turns) and 0 < used <= 2 * max(need) + 1000, (used, turns))
+        # a b a c (b goes: a was used later) a b (c goes)
+        check("least_recently_used_goes_first", [loads(s, m) for m in "abc"] == [1, 2, 1], [loads(s, m) for m in "abc"])
+    with Server(models[0], "--ctx", "128", "--models-memory", "100K", "--lazy") as s:
+        a = ask(s, "")
+        check("larger_than_the_limit", a[0] == 503 and "102400" in a[1]["error"]["message"] and "--models-memory" in a[1]["error"]["message"], a[1])
+    with Server(models, "--models-idle", "0.05", "--lazy") as s:
+        check("lazy", s.get("/ready")[0] == 200 and set(model_states(s).values()) == {"unloaded"}, model_states(s))
+        check("lazy_serves", bits(ask(s, "a")[1]) == alone["a"])
+        check("idle_ones_go", s.wait_for(lambda: set(model_states(s).values()) == {"unloaded"}), model_states(s))
+
+
+def test_waiting(models, alone):
+    # A stream keeps its model; the request for the other one waits until it has ended, or its own time is over.
+    with Server(models, "--models-max", "1", "--ctx", "128", "--queue", "2") as s:
+        body = json.dumps(completion(prompts(1, 12)[0], 100000, model="a", stream=True))
+        c = socket.create_connection(("127.0.0.1", s.port), LIMIT)
+        long = s.post("/v1/completions", completion(prompts(1, 12)[0], 100, model="a"))
+        c.sendall(("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)).encode())
+        c.recv(100)
+        b = ask(s, "b")
+        check("waits_for_a_stream", b[0] == 200 and bits(b[1]) == alone["b"] and long[0] == 200, b[1])
+        c.close()
+        late = at_once([lambda: ask(s, "c", timeout=0.001), lambda: ask(s, "c")])
+        check("waits_no_longer_than_allowed", late[0][0] in (200, 504) and late[1][0] == 200, late)
+        many = at_once([lambda: ask(s, "a")] * 12)
+        check("waiting_is_bounded", any(a[0] == 200 for a in many) and all(a[0] in (200, 429) for a in many), [a[0] for a in many])
+        check("says_when_to_try_again", all(int(a[2].getheader("Retry-After")) > 0 for a in many if a[0] == 429))
+
+
+def test_folder(folder, models):
+    with Server([], "--models", folder) as s:
+        check("folder", sorted(model_states(s)) == ["a", "b", "broken", "c"] and set(model_states(s).values()) == {"unloaded"}, model_states(s))
+        check("folder_serves", ask(s, "c")[0] == 200 and s.post("/v1/completions", completion([5], 2))[1]["model"] == "a")
+    with Server([], "--models", os.path.join(folder, "nothing"), wait=False) as s:
+        check("no_folder", s.process.wait(LIMIT) == 2 and "nothing" in s.process.stderr.read())
+    other = os.path.join(folder, "other")
+    os.mkdir(other)
+    shutil.copy(models[0], other)
+    with Server([models[0], os.path.join(other, "a.gguf")], wait=False) as s:
+        check("two_of_one_name", s.process.wait(LIMIT) == 1 and 'called "a"' in s.process.stderr.read())
+    with Server([os.path.join(folder, "broken.gguf"), models[0]], wait=False) as s:
+        check("broken_first", s.process.wait(LIMIT) == 2)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as d:
+        models = [synth(os.path.join(d, m + ".gguf"), "--ctx", "256", "--layers", "2", "--seed", str(5 + i)) for i, m in enumerate("abc")]
+        with open(models[0], "rb") as f, open(os.path.join(d, "broken.gguf"), "wb") as out:
+            out.write(f.read(5000))
+        alone = {}
+        for m, path in zip("abc", models):
+            with Server(path, "--ctx", "128") as s:
+                alone[m] = bits(ask(s, None)[1])
+        with Server([*models[:2], os.path.join(d, "broken.gguf"), models[2]], "--ctx", "128") as s:
+            test_on_demand(s, alone)
+            test_broken(s, alone)
+            check("ends_well", s.end() == 0)
+        test_eviction(models, alone)
+        test_waiting(models, alone)
+        test_folder(d, models)
+
+
+run(main, "test_models_serve")
