@@ -315,15 +315,16 @@ static json_t *details_of(const struct hosted *m)
     char size[32];
     double n = (double)m->info.n_params;
     n >= 1e9 ? snprintf(size, sizeof size, "%.1fB", n / 1e9) : snprintf(size, sizeof size, "%.2fM", n / 1e6);
-    return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf", "family", m->info.arch, "families", m->info.arch,
-                     "parameter_size", size, "quantization_level", m->info.type);
+    const char *arch = m->info.arch ? m->info.arch : "", *type = m->info.type ? m->info.type : ""; /* known while it is loaded */
+    return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf", "family", arch, "families", arch, "parameter_size", size,
+                     "quantization_level", type);
 }
 
 /* Clients cut pieces off a digest, so there is one; not of the file's bytes, which nobody has read. */
 static json_t *digest_of(const struct hosted *m)
 {
     char text[65];
-    uint64_t h = m->info.file_bytes ^ m->info.n_params << 17;
+    uint64_t h = m->server->p.models[m->index].file_bytes;
     for (const char *p = m->name; *p; p++)
         h = (h ^ (unsigned char)*p) * 0x100000001B3u;
     for (int i = 0; i < 4; i++, h *= 0x9E3779B97F4A7C15u)
@@ -333,24 +334,29 @@ static json_t *digest_of(const struct hosted *m)
 
 static json_t *entry_of(const struct hosted *m)
 {
+    uint64_t size = m->info.file_bytes ? m->info.file_bytes : m->server->p.models[m->index].file_bytes;
     return json_pack("{s:s, s:s, s:o, s:I, s:o, s:o}", "name", m->name, "model", m->name, "modified_at", time_of(m->created), "size",
-                     (json_int_t)m->info.file_bytes, "digest", digest_of(m), "details", details_of(m));
+                     (json_int_t)size, "digest", digest_of(m), "details", details_of(m));
 }
 
 void api_ollama_tags(struct server *s, struct exchange *x)
 {
-    exchange_json(x, 200, json_pack("{s:[o]}", "models", entry_of(models_default(s))));
+    exchange_json(x, 200, json_pack("{s:o}", "models", models_list(s, 0, entry_of)));
 }
 
-void api_ollama_ps(struct server *s, struct exchange *x)
+static json_t *running_of(const struct hosted *m)
 {
-    const struct hosted *m = models_default(s);
     json_t *e = entry_of(m), *more = json_pack("{s:o, s:i, s:i}", "expires_at", time_of(253402300799), "size_vram", 0, "context_length",
                                                m->generate ? pith_n_ctx(m->generate) : pith_n_ctx(m->embed));
     json_object_update(e, more);
     json_object_set_new(e, "size", json_integer((json_int_t)m->info.weight_bytes));
     json_decref(more);
-    exchange_json(x, 200, json_pack("{s:[o]}", "models", e));
+    return e;
+}
+
+void api_ollama_ps(struct server *s, struct exchange *x)
+{
+    exchange_json(x, 200, json_pack("{s:o}", "models", models_list(s, 1, running_of)));
 }
 
 void api_ollama_version(struct server *s, struct exchange *x)

@@ -7,15 +7,32 @@
 #include "metrics.h"
 #include "request.h"
 
+static json_t *card_of(const struct hosted *h)
+{
+    static const char *const states[] = {"unloaded", "loading", "ready", "unloading"};
+    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", h->name, "object", "model", "created", (json_int_t)h->created, "owned_by", "pith", "state",
+                          states[h->state]);
+    if (h->bytes)
+        json_object_set_new(j, "bytes", json_integer((json_int_t)h->bytes));
+    if (*h->error.msg)
+        json_object_set_new(j, "error", json_text(h->error.msg, strlen(h->error.msg)));
+    if (!models_is_loaded(h))
+        return j;
+    json_object_set_new(j, "max_model_len", json_integer(pith_n_ctx(h->generate ? h->generate : h->embed)));
+    json_object_set_new(j, "meta", json_pack("{s:s, s:s, s:I, s:I, s:i, s:i}", "arch", h->info.arch, "type", h->info.type, "n_params", (json_int_t)h->info.n_params,
+                                             "size", (json_int_t)h->info.file_bytes, "n_vocab", h->info.n_vocab, "n_ctx_train", h->info.n_ctx_train));
+    return j;
+}
+
 void api_models(struct server *s, struct exchange *x)
 {
     const char *path = exchange_path(x), *name = strlen(path) > 11 ? path + 11 : NULL;
     struct fault f = {0};
-    json_t *j = models_json(s, name, &f);
-    if (!j && f.http)
+    json_t *j = name ? models_json(s, name, card_of, &f) : json_pack("{s:s, s:o}", "object", "list", "data", models_list(s, 0, card_of));
+    if (f.http)
         exchange_fault(x, &f);
     else
-        exchange_json(x, 200, name ? j : json_pack("{s:s, s:o}", "object", "list", "data", j));
+        exchange_json(x, 200, j);
 }
 
 /* ---------------------------------------------------------------- tokens and templates */

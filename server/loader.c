@@ -52,6 +52,14 @@ static pith_status fits_alone(const struct hosted *h, uint64_t bytes, const char
     return err->code;
 }
 
+/* Lists tell of models that nobody holds: what is in `info` while it is not empty is there. */
+static void set_info(struct hosted *h, const struct pith_model_info *info)
+{
+    pthread_mutex_lock(&h->server->models->lock);
+    h->info = *info;
+    pthread_mutex_unlock(&h->server->models->lock);
+}
+
 /* *bytes is what it needs at most. What was made is freed by loader_close, whatever this returns. */
 static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_error *err)
 {
@@ -66,8 +74,9 @@ static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_err
     h->model = made.model;
     h->generate = made.generate;
     h->embed = made.embed;
-    h->info.size = sizeof h->info;
-    st = pith_model_get_info(h->model, &h->info, err);
+    struct pith_model_info info = {.size = sizeof info};
+    st = pith_model_get_info(h->model, &info, err);
+    set_info(h, &info);
     if (st == PITH_OK && h->generate)
         st = find_template(h, err);
     *bytes = most_bytes(h);
@@ -88,6 +97,7 @@ void loader_end(struct hosted *h)
 
 void loader_close(struct hosted *h)
 {
+    set_info(h, &(struct pith_model_info){0});
     loader_end(h);
     sched_free(h->sched);
     pith_template_close(h->own_template);
@@ -100,7 +110,6 @@ void loader_close(struct hosted *h)
     h->generate = h->embed = NULL;
     h->model = NULL;
     h->ended = 0;
-    memset(&h->info, 0, sizeof h->info);
 }
 
 /* ---------------------------------------------------------------- room */

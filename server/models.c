@@ -192,38 +192,31 @@ void models_handle(struct server *s, struct exchange *x)
 
 /* ---------------------------------------------------------------- what there is */
 
-static json_t *describe(const struct hosted *h)
+int models_is_loaded(const struct hosted *h)
 {
-    static const char *const states[] = {"unloaded", "loading", "ready", "unloading"};
-    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", h->name, "object", "model", "created", (json_int_t)h->created, "owned_by", "pith", "state",
-                          states[h->state]);
-    if (h->bytes)
-        json_object_set_new(j, "bytes", json_integer((json_int_t)h->bytes));
-    if (*h->error.msg)
-        json_object_set_new(j, "error", json_string(h->error.msg));
-    if (h->state != MODEL_READY && h->state != MODEL_LEAVING)
-        return j;
-    json_object_set_new(j, "max_model_len", json_integer(pith_n_ctx(h->generate ? h->generate : h->embed)));
-    json_object_set_new(j, "meta", json_pack("{s:s, s:s, s:I, s:I, s:i, s:i}", "arch", h->info.arch, "type", h->info.type, "n_params", (json_int_t)h->info.n_params,
-                                             "size", (json_int_t)h->info.file_bytes, "n_vocab", h->info.n_vocab, "n_ctx_train", h->info.n_ctx_train));
+    return h->state == MODEL_READY || h->state == MODEL_LEAVING;
+}
+
+json_t *models_json(struct server *s, const char *name, models_tell tell, struct fault *f)
+{
+    struct models *m = s->models;
+    pthread_mutex_lock(&m->lock);
+    const struct hosted *h = find(m, name, f);
+    json_t *j = h ? tell(h) : NULL;
+    pthread_mutex_unlock(&m->lock);
     return j;
 }
 
-json_t *models_json(struct server *s, const char *name, struct fault *f)
+json_t *models_list(struct server *s, int loaded, models_tell tell)
 {
     struct models *m = s->models;
-    json_t *j = NULL;
+    json_t *list = json_array();
     pthread_mutex_lock(&m->lock);
-    if (name) {
-        const struct hosted *h = find(m, name, f);
-        j = h ? describe(h) : NULL;
-    } else {
-        j = json_array();
-        for (int i = 0; i < m->n; i++)
-            json_array_append_new(j, describe(&m->v[i]));
-    }
+    for (int i = 0; i < m->n; i++)
+        if (!loaded || models_is_loaded(&m->v[i]))
+            json_array_append_new(list, tell(&m->v[i]));
     pthread_mutex_unlock(&m->lock);
-    return j;
+    return list;
 }
 
 char *models_metrics(struct server *s, size_t *n)
@@ -295,7 +288,7 @@ struct models *models_open(struct server *s, struct pith_error *err)
 static int hold_at(struct models *m, int i)
 {
     pthread_mutex_lock(&m->lock);
-    int loaded = m->v[i].state == MODEL_READY || m->v[i].state == MODEL_LEAVING;
+    int loaded = models_is_loaded(&m->v[i]);
     m->v[i].n_users += loaded;
     pthread_mutex_unlock(&m->lock);
     return loaded;

@@ -213,8 +213,11 @@ void models_expire(struct server *s); /* looks after those who wait too long, or
 struct hosted *models_hold(struct server *s, const char *name, struct fault *f);
 void models_keep(struct hosted *h); /* once more */
 void models_drop(struct hosted *h);
-/* One as /v1/models tells of it (NULL: *f), or with name NULL a list of all. */
-json_t *models_json(struct server *s, const char *name, struct fault *f);
+/* What `tell` says of the one of that name (NULL: *f), or with name NULL a list of all, or of all that are loaded; the lock is held meanwhile. */
+typedef json_t *(*models_tell)(const struct hosted *h);
+json_t *models_json(struct server *s, const char *name, models_tell tell, struct fault *f);
+json_t *models_list(struct server *s, int loaded, models_tell tell);
+int models_is_loaded(const struct hosted *h);
 char *models_metrics(struct server *s, size_t *n); /* of all that have been loaded, as metrics_text */
 
 /* ---------------------------------------------------------------- the server (server.c) */

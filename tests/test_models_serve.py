@@ -35,6 +35,7 @@ def test_on_demand(s, alone):
     check("props_of_one", props[0] == 200 and props[1]["model"] == "b" and s.get("/props")[1]["model"] == "a", props[1])
     check("props_of_one_that_is_not_loaded", s.get("/props?model=c")[0] == 409 and s.get("/props?model=nothing")[0] == 404)
     check("report_of_one", s.get("/v1/report?model=b")[0] == 200 and s.get("/v1/report?model=c")[0] == 409)
+    check("tags_and_ps", [len(s.get("/api/" + x)[1]["models"]) for x in ("tags", "ps")] == [4, 2], s.get("/api/ps")[1])
     check("card_of_one", s.get("/v1/models/c")[1]["state"] == "unloaded" and s.get("/v1/models/b")[1]["bytes"] > 0, s.get("/v1/models/b")[1])
 
 
