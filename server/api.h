@@ -29,6 +29,7 @@ void api_models(struct server *s, struct exchange *x);
 void api_tokenize(struct server *s, struct exchange *x);
 void api_detokenize(struct server *s, struct exchange *x);
 void api_apply_template(struct server *s, struct exchange *x);
+void api_tokenizer_info(struct server *s, struct exchange *x);
 void api_props(struct server *s, struct exchange *x);
 void api_report(struct server *s, struct exchange *x);
 void api_machine(struct server *s, struct exchange *x);

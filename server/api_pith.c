@@ -47,8 +47,9 @@ static json_t *piece(const struct hosted *m, int32_t id)
 
 static json_t *tokenize(struct hosted *m, struct fields *b, struct fault *f)
 {
-    const json_t *text = b->v[F_content];
-    int flags = (field_bool(b, F_add_special) ? PITH_ADD_SPECIAL : 0) | (field_bool(b, F_parse_special) ? PITH_PARSE_SPECIAL : 0);
+    const json_t *text = b->v[F_content] ? b->v[F_content] : b->v[F_tokenize_prompt];
+    int special = field_bool(b, F_add_special) || field_bool(b, F_add_special_tokens);
+    int flags = (special ? PITH_ADD_SPECIAL : 0) | (field_bool(b, F_parse_special) ? PITH_PARSE_SPECIAL : 0);
     int64_t n = 0;
     if (!text) {
         fault_set(f, 400, "missing_field", "content", "content is missing");
@@ -77,9 +78,9 @@ static json_t *detokenize(struct hosted *m, struct fields *b, struct fault *f)
     else if (ids)
         fault_memory(f);
     free(ids);
-    json_t *j = text ? json_pack("{s:o}", "content", json_text(text, (size_t)len)) : NULL;
+    json_t *shown = text ? json_text(text, (size_t)len) : NULL;
     free(text);
-    return j;
+    return shown ? json_pack("{s:O, s:o}", "content", shown, "prompt", shown) : NULL; /* prompt: vLLM's name for it */
 }
 
 static json_t *apply_template(struct hosted *m, struct fields *b, struct fault *f)
@@ -111,6 +112,28 @@ void api_apply_template(struct server *s, struct exchange *x)
 }
 
 /* ---------------------------------------------------------------- what there is */
+
+/* What vLLM says of its tokenizer, which lm-eval asks for before it sends tokens of ours. */
+void api_tokenizer_info(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    struct hosted *m = models_hold(s, exchange_query(x), &f);
+    if (!m) {
+        exchange_fault(x, &f);
+        return;
+    }
+    static const char key[] = "tokenizer.chat_template";
+    int32_t bos = pith_token_bos(m->model), eos = pith_token_eos(m->model);
+    int64_t n = pith_model_meta(m->model, key, NULL, 0);
+    char *template = n >= 0 ? malloc((size_t)n + 1) : NULL;
+    if (template)
+        pith_model_meta(m->model, key, template, (size_t)n + 1);
+    exchange_json(x, 200,
+                  json_pack("{s:s, s:o, s:o, s:o, s:i}", "tokenizer_class", "pith", "bos_token", bos >= 0 ? piece(m, bos) : json_null(), "eos_token",
+                            eos >= 0 ? piece(m, eos) : json_null(), "chat_template", template ? json_text(template, (size_t)n) : json_null(), "vocab_size", m->info.n_vocab));
+    free(template);
+    models_drop(m);
+}
 
 static json_t *memory_now(void)
 {

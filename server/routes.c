@@ -23,6 +23,7 @@ const struct route routes[] = {
     {"GET", "/v1/models/*", DIRECT | MODEL, 0, api_models, "one model"},
     {"POST", "/tokenize", MODEL, E_TOKENIZE, api_tokenize, "text to tokens"},
     {"POST", "/detokenize", MODEL, E_DETOKENIZE, api_detokenize, "tokens to text"},
+    {"GET", "/tokenizer_info", DIRECT | MODEL, 0, api_tokenizer_info, "its start and end tokens and its template"},
     {"POST", "/apply-template", MODEL, E_TEMPLATE, api_apply_template, "a conversation as the text the model gets"},
     {"GET", "/props", DIRECT | MODEL, 0, api_props, "what the model and the server are set to"},
     {"GET", "/v1/report", MODEL, 0, api_report, "the execution report: what ran, where, how fast, and what fell back"},

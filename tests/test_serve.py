@@ -245,6 +245,11 @@ def test_tokens(s):
     ids = [x["id"] for x in t[1]["tokens"]]
     check("tokenize", t[0] == 200 and t[1]["count"] == len(ids) > 0, t[1])
     check("detokenize", s.post("/detokenize", {"tokens": ids})[1]["content"].replace("▁", " ").strip() == "w5 w6", s.post("/detokenize", {"tokens": ids})[1])
+    # The names vLLM has for them, which lm-eval uses.
+    info = s.get("/tokenizer_info")[1]
+    check("tokenizer_info", info["eos_token"] and "bos_token" in info and "chat_template" in info, info)
+    check("tokenize_prompt", s.post("/tokenize", {"prompt": "w5 w6", "add_special_tokens": False})[1] == s.post("/tokenize", {"content": "w5 w6"})[1])
+    check("detokenize_prompt", s.post("/detokenize", {"tokens": ids})[1]["prompt"] == s.post("/detokenize", {"tokens": ids})[1]["content"])
     check("apply_template", s.post("/apply-template", {"messages": [{"role": "user", "content": "a"}]})[1]["prompt"] == "user: a\n\nassistant:")
     check("props_name_the_fallback", "plain" in s.get("/props")[1]["chat_template"])
     check("report", s.get("/v1/report")[0] == 200)
