@@ -204,7 +204,7 @@ json_t *openapi_make(struct server *s)
 {
     static const char *const methods[][2] = {{"GET", "get"}, {"POST", "post"}, {"PUT", "put"}, {"DELETE", "delete"}};
     int keys = tenants_have_keys(s->tenants);
-    json_t *paths = json_object(), *models = json_pack("[s, s]", "", models_default(s)->name);
+    json_t *paths = json_object(), *models = json_pack("[s, s]", "", models_at(s, 0)->name);
     for (const struct route *r = routes; r->path; r++) {
         if (r->flags & ROUTE_PAGE)
             continue;
