@@ -20,6 +20,8 @@ N        ?= 64
 FUZZ_TIME ?= 60
 # SERVER=0 leaves `pith serve` out, and with it libmicrohttpd.
 SERVER   ?= 1
+# PULL=0 leaves `pith pull` out, and with it libcurl and nettle.
+PULL     ?= 1
 
 # Parallel unless -j says otherwise; a make inside this one shares its job slots.
 ifeq ($(MAKELEVEL),0)
@@ -34,7 +36,7 @@ export CC MODEL PROMPT V
 # Installs or names what is missing, before the compiler is asked anything. Silent and offline when nothing is.
 ifeq ($(MAKELEVEL),0)
 ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
-ifneq ($(shell scripts/deps.sh build $(if $(filter 0,$(SERVER)),,server) 1>&2 || echo missing),)
+ifneq ($(shell scripts/deps.sh build $(if $(filter 0,$(SERVER)),,server) $(if $(filter 0,$(PULL)),,pull) 1>&2 || echo missing),)
 $(error a dependency is missing: see the line above)
 endif
 endif
@@ -50,6 +52,9 @@ EDIT_LIBS := $(if $(EDIT),$(shell pkg-config --libs $(EDIT)))
 SERVER_PKGS := $(if $(filter 0,$(SERVER)),,libmicrohttpd)
 SERVER_CFLAGS := $(if $(SERVER_PKGS),-DWITH_SERVER $(shell pkg-config --cflags $(SERVER_PKGS)))
 SERVER_LIBS := $(if $(SERVER_PKGS),$(shell pkg-config --libs $(SERVER_PKGS)))
+PULL_PKGS := $(if $(filter 0,$(PULL)),,libcurl nettle)
+PULL_CFLAGS := $(if $(PULL_PKGS),-DWITH_PULL $(shell pkg-config --cflags $(PULL_PKGS)))
+PULL_LIBS := $(if $(PULL_PKGS),$(shell pkg-config --libs $(PULL_PKGS)))
 MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 VERSION  := $(shell awk '/^\#define PITH_VERSION_M|^\#define PITH_VERSION_P/ {v = v s $$3; s = "."} END {print v}' include/pith.h)
 COMMIT   := $(or $(shell git rev-parse --short HEAD 2>/dev/null),release)
@@ -62,7 +67,7 @@ NO_ISA   := $(if $(filter x86_64,$(MACHINE)),,x86) $(if $(filter aarch64,$(MACHI
 EXCLUDE  := $(foreach d,vulkan cuda cann,src/backend/$d/%) $(foreach d,$(NO_ISA),src/backend/cpu/$d/%)
 find_c    = $(wildcard $(foreach r,$1,$r/*.c $r/*/*.c $r/*/*/*.c))
 LIB_SRC  := $(filter-out $(EXCLUDE),$(call find_c,$(addprefix src/,$(ROOMS))))
-CLI_SRC  := $(filter-out $(if $(SERVER_PKGS),,cli/cmd_serve.c),$(wildcard cli/*.c)) $(if $(SERVER_PKGS),$(wildcard server/*.c))
+CLI_SRC  := $(filter-out $(if $(SERVER_PKGS),,cli/cmd_serve.c) $(if $(PULL_PKGS),,cli/cmd_pull.c cli/pull%.c),$(wildcard cli/*.c)) $(if $(SERVER_PKGS),$(wildcard server/*.c))
 TEST_SRC := $(wildcard tests/test_*.c)
 TEST_AUX := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
 BENCH_SRC := $(wildcard bench/*.c)
@@ -103,7 +108,7 @@ convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),$(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
 commit    = $(if $(filter src/api/%,$1),-DPITH_COMMIT='"$(COMMIT)"')
 # Programs see the public header alone; tests and fuzzers see the rooms too.
-includes  = -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I$(dir $1) $(SERVER_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests)
+includes  = -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I$(dir $1) $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests)
 
 # ---------------------------------------------------------------- targets
 
@@ -152,7 +157,7 @@ fuzz:
 # Tests that include a room of these, and neither a room above nor the public functions.
 ARM_TESTS = $(basename $(shell grep -lE '"(base|tensor|graph|backend)/' tests/test_*.c | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'))
 ARM_MAKE = $(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar LD=aarch64-linux-gnu-ld OBJCOPY=aarch64-linux-gnu-objcopy \
-    PKGS= EDIT= SERVER=0 CPPFLAGS="-idirafter /usr/include -DXXH_INLINE_ALL=" LDFLAGS=-static
+    PKGS= EDIT= SERVER=0 PULL=0 CPPFLAGS="-idirafter /usr/include -DXXH_INLINE_ALL=" LDFLAGS=-static
 arm: all
 	@scripts/deps.sh arm
 	+@$(ARM_MAKE) PKG_LIBS= $(addprefix build-arm/,$(ARM_TESTS))
@@ -202,7 +207,7 @@ help:
 # ---------------------------------------------------------------- rules
 
 # Rewritten only when it differs, so that other flags or another compiler rebuild everything and the same ones nothing.
-FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(EDIT_CFLAGS) $(SAN_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS) $(SERVER_CFLAGS)
+FLAGS_NOW := $(CC) $(CFLAGS) $(CPPFLAGS) $(BASE_FLAGS) $(EDIT_CFLAGS) $(SAN_FLAGS) $(EXACT) $(AVX512) $(LINK_FLAGS) $(SERVER_CFLAGS) $(PULL_CFLAGS)
 $(B)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $@ || printf '%s\n' '$(FLAGS_NOW)' >$@
 $(B)/commit: FORCE
@@ -234,7 +239,7 @@ $(B)/libpith.so: $(call obj,$(LIB_SRC)) $(B)/members
 	@ln -sf libpith.so $(B)/$(SONAME)
 
 $(B)/pith: $(call obj,$(CLI_SRC)) $(B)/libpith.a
-	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -o $@ $^ $(EDIT_LIBS) $(LIBS) $(SERVER_LIBS)
+	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -o $@ $^ $(EDIT_LIBS) $(LIBS) $(SERVER_LIBS) $(PULL_LIBS)
 
 # What tests share, as an archive: each takes what it uses.
 $(B)/shared.a: $(call obj,$(TEST_AUX))

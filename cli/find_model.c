@@ -6,6 +6,9 @@
 
 #include "cli.h"
 #include "local.h"
+#ifdef WITH_PULL
+#include "pull.h"
+#endif
 
 /* Several models of one name in one place: which is meant is not for us to say. */
 static int say_several(const struct local *s, const char *name)
@@ -20,12 +23,17 @@ static int say_several(const struct local *s, const char *name)
 
 static int fetch(const struct model_ref *r, const char *name, char **path)
 {
+#ifdef WITH_PULL
+    cli_say(CLI_OK, "%s is not here yet: fetching it", name);
+    return pull_model(r, NULL, path);
+#else
     (void)r;
     (void)path;
     return cli_say(CLI_INPUT,
-                   "%s is not here, and this program was built without downloads; fetch the file "
-                   "by other means",
+                   "%s is not here, and this program was built without downloads (PULL=0); fetch "
+                   "the file by other means",
                    name);
+#endif
 }
 
 /* *path is malloced, NULL when the name is to stay as it is. */

@@ -70,7 +70,8 @@ int path_is_plain(const char *path)
 static void from_env(const char *name, const char *dflt, char *out, size_t cap)
 {
     const char *env = getenv(name);
-    snprintf(out, cap, "%s", env && *env ? env : dflt);
+    if (snprintf(out, cap, "%s", env && *env ? env : dflt) >= (int)cap)
+        *out = 0; /* no address */
     for (size_t n = strlen(out); n && out[n - 1] == '/';)
         out[--n] = 0;
 }
@@ -338,13 +339,20 @@ int file_pick(const char *source, const char *want, const struct pick_file *file
     if (i >= 0)
         return i;
     if (only(NULL, 0, files, n) == PICK_NONE)
-        cli_say(CLI_INPUT, "%s has no GGUF file that can be run%s", source,
-                n ? "" : "; repositories of GGUF files often end in -GGUF");
-    else if (i == PICK_SEVERAL)
-        cli_say(CLI_INPUT, "%s: %s is several files; name one:", source,
-                *want ? want : "what is usual");
+        cli_say(
+            CLI_INPUT,
+            "%s has no GGUF file that can be run; repositories of such files often end in -GGUF",
+            source);
+    else if (!*want)
+        cli_say(CLI_INPUT,
+                "%s has several models, and it is not clear which is meant; name a quantization or "
+                "a file:",
+                source);
     else
-        cli_say(CLI_INPUT, "%s has no %s; there is:", source, *want ? want : "usual quantization");
+        cli_say(CLI_INPUT,
+                i == PICK_SEVERAL ? "%s: %s is several files; name one:"
+                                  : "%s has no %s; there is:",
+                source, want);
     for (size_t k = 0; k < n && n_shown < 100; k++) {
         char quant[64], bytes[32];
         if (!is_model(files[k].path))

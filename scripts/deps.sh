@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # deps.sh GROUP... -- makes sure that what a target needs is installed.
 #
-# Groups: build (compiler and libraries), server (what pith serve needs besides), model (fetching the default model), fuzz (clang), arm (cross
-# compiler and emulator), chat (line editing, which the build does without, and what its test needs).
+# Groups: build (compiler and libraries), server and pull (what pith serve and pith pull need besides), model (fetching the default model),
+# fuzz (clang), arm (cross compiler and emulator), chat (line editing, which the build does without, and what its test needs).
 # Silent, quick and offline when nothing is missing. As root it installs through apt, saying so; otherwise it prints the one line to
 # run and exits 3. It never asks a question.
 set -u
@@ -30,6 +30,11 @@ for group in "$@"; do
     server)
         need_library libmicrohttpd libmicrohttpd-dev
         ;;
+    pull)
+        # With the TLS library that libmicrohttpd has, so that a program has one; any other libcurl will do.
+        need_library libcurl libcurl4-gnutls-dev
+        need_library nettle nettle-dev
+        ;;
     model)
         need_program python3 python3
         python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
@@ -48,7 +53,7 @@ for group in "$@"; do
         need_program tmux tmux
         ;;
     *)
-        echo "deps: no group named '$group' (build, server, model, fuzz, arm, chat)" >&2
+        echo "deps: no group named '$group' (build, server, pull, model, fuzz, arm, chat)" >&2
         exit 2
         ;;
     esac
