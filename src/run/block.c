@@ -1,9 +1,9 @@
 /* block.c -- see block.h.
  *
  * Written with the compiler's vector types, so that the order of operations is what is written
- * whatever the compiler: four lanes, and on x86-64 eight as well, for machines with AVX2. There is
- * no contraction into fma, operations are elementwise and sums exact (those of moments keep to
- * their lanes of eight), so both give the same bits.
+ * whatever the compiler: four lanes, and on x86-64 eight and sixteen as well, for machines with AVX2
+ * and AVX-512. There is no contraction into fma, operations are elementwise and sums exact (those
+ * of moments keep to their lanes of eight), so all give the same bits.
  */
 #include "run/block.h"
 
@@ -17,16 +17,25 @@
 #define LANES  8
 #define TARGET __attribute__((target("avx2")))
 #include "run/block_steps.inl"
-#define RUN(name, ...)                                                                             \
+#define LANES  16
+#define TARGET __attribute__((target("avx512f,avx512dq,avx512vl")))
+#include "run/block_steps.inl"
+#define RUN_8(name, ...)                                                                           \
     (__builtin_cpu_supports("avx2") ? name##8(__VA_ARGS__) : name##4(__VA_ARGS__))
+#define RUN(name, ...)                                                                             \
+    (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&                    \
+             __builtin_cpu_supports("avx512vl")                                                    \
+         ? name##16(__VA_ARGS__)                                                                   \
+         : RUN_8(name, __VA_ARGS__))
 #else
-#define RUN(name, ...) name##4(__VA_ARGS__)
+#define RUN(name, ...)   name##4(__VA_ARGS__)
+#define RUN_8(name, ...) name##4(__VA_ARGS__)
 #endif
 
 int block_highest(const float *x, float *highest)
 {
     int finite;
-    RUN(highest, x, highest, &finite);
+    RUN_8(highest, x, highest, &finite);
     return finite;
 }
 

@@ -14,6 +14,7 @@ typedef double vd __attribute__((vector_size(4 * LANES), aligned(8), may_alias))
 #define ALL(n)             ((vf){} + (n)) /* n in every lane */
 #define SELECT(mask, a, b) ((vf)(((vi)(a) & (mask)) | ((vi)(b) & ~(mask))))
 
+#if LANES <= 8 /* its end goes lane by lane: wider is slower */
 TARGET static void NAME(highest)(const float *x, float *highest, int *finite)
 {
     vf most = *(const vf *)x;
@@ -31,6 +32,7 @@ TARGET static void NAME(highest)(const float *x, float *highest, int *finite)
         *finite &= !bad[j];
     }
 }
+#endif
 
 /* e^-d = 2^-k e^r, |r| <= ln2 / 2, by Taylor's polynomial: the next term is below 2^-23. */
 #define WEIGH(x, best, rounder, d, w)                                                              \
@@ -70,6 +72,13 @@ TARGET static void NAME(weigh)(const float *x, float best, float rounder, float 
         low += (w)-high_;                                                                          \
     } while (0)
 
+/* Lane i to sums[i % 8], exactly. */
+#define ADD_LANES(sums, v)                                                                         \
+    do {                                                                                           \
+        for (int i_ = 0; i_ < LANES; i_ += LANES / 2)                                              \
+            *(vd *)((sums) + i_ % 8) += __builtin_convertvector(*(const vh *)((const float *)&(v) + i_), vd); \
+    } while (0)
+
 TARGET static void NAME(mass)(const float *x, float best, float rounder, double *total, double *distance)
 {
     vf high = {0}, low = {0}, high_d = {0}, low_d = {0};
@@ -82,10 +91,12 @@ TARGET static void NAME(mass)(const float *x, float best, float rounder, double 
             ADD_EXACT(w, high_d, low_d);
         }
     }
-    for (int i = 0; i < LANES; i++)
-        total[i] += (double)high[i] + (double)low[i];
-    for (int i = 0; i < LANES && distance; i++)
-        distance[i] += (double)high_d[i] + (double)low_d[i];
+    ADD_LANES(total, high);
+    ADD_LANES(total, low);
+    if (distance) {
+        ADD_LANES(distance, high_d);
+        ADD_LANES(distance, low_d);
+    }
 }
 
 TARGET static void NAME(moments)(const float *x, float best, double *sum, double *squares)
@@ -126,5 +137,6 @@ TARGET static void NAME(keys)(const float *x, uint32_t *key)
 #undef SELECT
 #undef WEIGH
 #undef ADD_EXACT
+#undef ADD_LANES
 #undef LANES
 #undef TARGET
