@@ -8,47 +8,19 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import report
 import web_checks
+from serving import PITH, SCALE, Server, check, skip
 
-PITH = os.path.join(os.environ.get("B", "build"), "pith")
-SCALE = int(os.environ.get("TEST_SCALE", "1"))
 SHOTS = os.environ.get("TEST_SHOTS")
 LIMIT = 40000  # ms any one wait may take
 CHAT = "**/v1/chat/completions"
-
-
-def check(name, good, why=""):
-    report.say("ok" if good else "FAIL", name if good else "%s: %s" % (name, str(why)[:400].replace("\n", " ")))
-
-
-class Server:
-    def __init__(self, model, *flags, port=0):
-        self.process = subprocess.Popen([PITH, "serve", model, "--port", str(port), "--threads", "1", "--no-log", *flags], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.url = self.process.stdout.readline().strip()
-        self.port = int(self.url.rsplit(":", 1)[1])
-
-    def get(self, path, **headers):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT / 1000)
-        c.request("GET", path, headers=headers)
-        r = c.getresponse()
-        body = r.read()
-        c.close()
-        return r, body
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(LIMIT / 1000)
-        self.process.stdout.close()
 
 
 # ---------------------------------------------------------------- without a browser
@@ -56,21 +28,21 @@ class Server:
 
 def test_files(s):
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "server", "web")
-    r, body = s.get("/")
+    status, body, r = s.get("/")
     policy = r.getheader("Content-Security-Policy") or ""
-    check("page", r.status == 200 and body.startswith(b"<!doctype html>") and r.getheader("Content-Type") == "text/html; charset=utf-8", r.status)
+    check("page", status == 200 and body.startswith(b"<!doctype html>") and r.getheader("Content-Type") == "text/html; charset=utf-8", status)
     check("policy", "default-src 'none'" in policy and "unsafe" not in policy and "*" not in policy, policy)
-    same, nothing = s.get("/", **{"If-None-Match": r.getheader("ETag")})
-    check("known_page_is_not_sent_again", same.status == 304 and not nothing and same.getheader("ETag") == r.getheader("ETag"), same.status)
+    status, nothing, same = s.get("/", **{"If-None-Match": r.getheader("ETag")})
+    check("known_page_is_not_sent_again", status == 304 and not nothing and same.getheader("ETag") == r.getheader("ETag"), status)
     served = {name: s.get("/web/" + name) for name in os.listdir(folder)}
-    check("every_file_is_served", all(a.status == 200 and b == open(os.path.join(folder, n), "rb").read() for n, (a, b) in served.items()),
-          [n for n, (a, b) in served.items() if a.status != 200])
-    text = b"".join(b for _, b in served.values()).decode()
-    check("small_files", all(b.count(b"\n") < 300 for _, b in served.values()))
+    check("every_file_is_served", all(a[0] == 200 and a[1] == open(os.path.join(folder, n), "rb").read() for n, a in served.items()),
+          [n for n, a in served.items() if a[0] != 200])
+    text = b"".join(a[1] for a in served.values()).decode()
+    check("small_files", all(a[1].count(b"\n") < 300 for a in served.values()))
     check("no_html_from_text", not re.search(r"innerHTML|outerHTML\s*=[^=]|insertAdjacentHTML|document\.write|\beval\(|new Function|style=\"|\son\w+=\"", text))
     check("no_address_of_others", not re.search(r"""(?:src|href|url|import|fetch)\W{1,3}(?:https?:)?//""", text.replace("http://www.w3.org/2000/svg", "")))
     for path in ("/web/", "/web/..", "/web/../http.c", "/web/nothing.js", "/web/index.html/x", "/web/%2e%2e/serve.h"):
-        check("no_file_%s" % path, s.get(path)[0].status == 404)
+        check("no_file_%s" % path, s.get(path)[0] == 404)
 
 
 def test_machine(s):
@@ -80,15 +52,13 @@ def test_machine(s):
     c.request("POST", "/v1/completions", body)
     r = c.getresponse()
     r.read(10)
-    busy, told = s.get("/v1/machine")
-    check("machine_waits_for_rest", busy.status == 503 and json.loads(told)["error"]["code"] == "busy" and busy.getheader("Retry-After"), told)
+    status, told, busy = s.get("/v1/machine")
+    check("machine_waits_for_rest", status == 503 and told["error"]["code"] == "busy" and busy.getheader("Retry-After"), told)
     r.close()
     c.close()
-    until = time.monotonic() + LIMIT / 1000
-    while (found := s.get("/v1/machine"))[0].status != 200 and time.monotonic() < until:
-        time.sleep(0.05)
-    m = json.loads(found[1])
-    check("machine", m.get("threads") == 1 and m["read_bytes_per_second"] > 1e8 and m["int8_ops_per_second"] > 1e8 and s.get("/v1/machine")[1] == found[1], m)
+    s.wait_for(lambda: s.get("/v1/machine")[0] == 200)
+    m = s.get("/v1/machine")[1]
+    check("machine", m.get("threads") == 1 and m["read_bytes_per_second"] > 1e8 and m["int8_ops_per_second"] > 1e8 and s.get("/v1/machine")[1] == m, m)
 
 
 # ---------------------------------------------------------------- canned answers
@@ -319,7 +289,7 @@ def test_going(browser, model):
     send(page, "is anybody there")
     done(page)
     check("gone_in_words", "does not answer" in last(page) and "does not answer" in page.inner_text("#banner"), last(page))
-    s = Server(model, port=port)
+    s = Server(model, "--port", str(port))
     page.wait_for_selector("#banner", state="hidden")
     page.click(".error >> text=Try again")
     page.wait_for_selector(".message.assistant .md:not(:empty)")
@@ -586,13 +556,13 @@ def find_browser():
 
 def main():
     if not os.access(PITH, os.X_OK) or subprocess.run([PITH, "serve", "--help"], capture_output=True).returncode:
-        report.say("skip", "web: built without the server")
+        skip("web", "built without the server")
         return
     with tempfile.TemporaryDirectory() as d:
         model = os.path.join(d, "m.gguf")
         subprocess.run([PITH, "synth", model, "--ctx", "4096", "--layers", "16", "--embd", "128", "--seed", "5"], check=True, capture_output=True)
         s = Server(model, "--no-web")
-        check("no_web", s.get("/")[0].status == 404 and s.get("/web/app.js")[0].status == 404 and s.get("/health")[0].status == 200)
+        check("no_web", s.get("/")[0] == 404 and s.get("/web/app.js")[0] == 404 and s.get("/health")[0] == 200)
         s.end()
         s = Server(model)
         try:
@@ -600,7 +570,7 @@ def main():
             test_machine(s)
             browser, api = find_browser()
             if not browser:
-                report.say("skip", "web_browser: " + api)
+                skip("web_browser", api)
                 return
             with api.sync_playwright() as p:
                 b = p.chromium.launch(executable_path=browser, args=["--no-sandbox"] if os.geteuid() == 0 else [])
