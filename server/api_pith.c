@@ -227,10 +227,9 @@ static void measure(void *ctx)
 void api_machine(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
-    struct hosted *m = exchange_model(x, &f);
-    struct measure c = {.report.s = m && m->generate ? m->generate : m ? m->embed : NULL, .sched = m ? m->sched : NULL};
+    struct hosted *m = models_hold(s, exchange_query(x), &f);
+    struct measure c = {.report.s = m ? m->generate ? m->generate : m->embed : NULL, .sched = m ? m->sched : NULL};
     const struct pith_machine *h = &c.machine;
-    (void)s;
     if (m && sched_call(m->sched, measure, &c) && h->n_threads) {
         exchange_json(x, 200,
                       json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "cpu", h->cpu, "isa", h->isa, "threads", h->n_threads, "read_bytes_per_second", 1e9 * h->read_gbs,
@@ -244,6 +243,8 @@ void api_machine(struct server *s, struct exchange *x)
     }
     free(c.report.text);
     exchange_drop(x);
+    if (m)
+        models_drop(m);
 }
 
 void api_health(struct server *s, struct exchange *x)
