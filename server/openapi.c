@@ -200,11 +200,17 @@ static json_t *components(int keys)
     return all;
 }
 
+static json_t *name_of(const struct hosted *h)
+{
+    return json_string(h->name);
+}
+
 json_t *openapi_make(struct server *s)
 {
     static const char *const methods[][2] = {{"GET", "get"}, {"POST", "post"}, {"PUT", "put"}, {"DELETE", "delete"}};
     int keys = tenants_have_keys(s->tenants);
-    json_t *paths = json_object(), *models = json_pack("[s, s]", "", models_at(s, 0)->name);
+    json_t *paths = json_object(), *models = models_list(s, 0, name_of);
+    json_array_insert_new(models, 0, json_string("")); /* the first one */
     for (const struct route *r = routes; r->path; r++) {
         if (r->flags & ROUTE_PAGE)
             continue;
