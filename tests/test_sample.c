@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "base/cpu.h"
 #include "base/fmath.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -114,7 +115,7 @@ static void check_case(json_t *c, size_t at, const float *logits, int32_t n_voca
         double want = json_number_value(json_array_get(json_object_get(c, "probs"), (size_t)i));
         double logit = json_number_value(json_array_get(json_object_get(c, "logits"), (size_t)i));
         int32_t id = (int32_t)json_integer_value(json_array_get(ids, (size_t)i));
-        double got = (double)s->list.x[candidates_find(&s->list, left[i].id)];
+        double got = (double)candidates_logit(&s->list, candidates_find(&s->list, left[i].id));
         CHECK_MSG(fabs(p - want) <= 1e-5, "case %zu: p[%d] is %g, wanted %g", at, i, p, want);
         CHECK_MSG(note || id == left[i].id, "case %zu: id[%d] is %d, wanted %d", at, i, left[i].id,
                   id);
@@ -256,13 +257,21 @@ static int32_t ref_step(struct ref *r, int32_t n, const char *name, double p, do
     return k;
 }
 
-static int32_t ref_draw(const struct ref *r, int32_t n, double u)
+static int ref_by_id(const void *a, const void *b)
+{
+    return ((const struct ref *)a)->id - ((const struct ref *)b)->id;
+}
+
+/* r is by logit; afterwards by id. */
+static int32_t ref_draw(struct ref *r, int32_t n, double u)
 {
     double total = 0, sum = 0;
+    float best = r[0].x;
+    qsort(r, (size_t)n, sizeof *r, ref_by_id);
     for (int32_t i = 0; i < n; i++)
-        total += (double)ref_weight(r[0].x, r[i].x);
+        total += (double)ref_weight(best, r[i].x);
     for (int32_t i = 0; i < n; i++) {
-        sum += (double)ref_weight(r[0].x, r[i].x);
+        sum += (double)ref_weight(best, r[i].x);
         if (sum > u * total)
             return r[i].id;
     }
@@ -335,7 +344,14 @@ static void chains_are_definition(void)
         struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
         p.samplers = n_want ? chain : "";
         p.seed = (uint64_t)round;
+        static const enum cpu_level levels[] = {CPU_BASE, CPU_AVX2, CPU_AVX512};
+        enum cpu_level level = levels[round % 3];
+        int own = !getenv("PITH_CPU") && cpu_has(level); /* each width of vectors in turn */
+        if (own)
+            setenv("PITH_CPU", cpu_level_name(level), 1);
         pith_sampler *s = pith_sampler_open(n, &p, NULL);
+        if (own)
+            unsetenv("PITH_CPU");
         REQUIRE(s, "%s", chain);
         qsort(want, (size_t)n_want, sizeof *want, ref_by_logit);
         int32_t id = pith_sample(s, x), n_got = pith_sampler_left(s, NULL, got, N);
@@ -392,7 +408,7 @@ static struct pith_sampler_params drawing(uint64_t seed)
 static void draws_follow_definition(void)
 {
     float logits[] = {0.5f, 2, -1, 2, 0, NAN, -INFINITY, 1};
-    static const int order[] = {1, 3, 7, 0, 4, 2};
+    static const int finite[] = {0, 1, 2, 3, 4, 7};
     struct pith_sampler_params p = drawing(99);
     pith_sampler *s = pith_sampler_open(8, &p, NULL);
     REQUIRE(s, "no sampler");
@@ -401,11 +417,11 @@ static void draws_follow_definition(void)
         total += isfinite(logits[i]) ? fmath_exp((double)logits[i] - 2) : 0;
     for (uint64_t n = 0; n < 1000; n++) {
         double u = rng_uniform(99, n, 0) * total, sum = 0;
-        int want = order[5];
-        for (int i = 0; i < 6 && want == order[5]; i++) {
-            sum += fmath_exp((double)logits[order[i]] - 2);
+        int want = -1;
+        for (int i = 0; i < 6 && want < 0; i++) {
+            sum += fmath_exp((double)logits[finite[i]] - 2);
             if (sum > u)
-                want = order[i];
+                want = finite[i];
         }
         CHECK(pith_sample(s, logits) == want);
     }

@@ -5,34 +5,45 @@
 #define vf NAME(vf)
 #define vi NAME(vi)
 #define vh NAME(vh)
+#define vhi NAME(vhi)
 #define vd NAME(vd)
 typedef float vf __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float vh __attribute__((vector_size(2 * LANES), aligned(4), may_alias)); /* half */
+typedef int32_t vhi __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
 typedef double vd __attribute__((vector_size(4 * LANES), aligned(8), may_alias));
 
 #define ALL(n)             ((vf){} + (n)) /* n in every lane */
 #define SELECT(mask, a, b) ((vf)(((vi)(a) & (mask)) | ((vi)(b) & ~(mask))))
 
-#if LANES <= 8 /* its end goes lane by lane: wider is slower */
-TARGET static void NAME(highest)(const float *x, float *highest, int *finite)
+TARGET static int NAME(highest)(const float *x, int32_t n, float *highest)
 {
-    vf most = *(const vf *)x;
     vi bad = {0}, exponent = (vi){} + 0x7f800000;
-    for (int i = 0; i < BLOCK; i += LANES) {
-        vf v = *(const vf *)(x + i);
-        vi more = v > most;
-        most = SELECT(more, v, most);
-        bad |= ((vi)v & exponent) == exponent;
+    int finite = 1;
+    for (int32_t b = 0; b < n; b++, x += BLOCK) {
+        vf most = *(const vf *)x;
+        float lane[LANES];
+        for (int i = 0; i < BLOCK; i += LANES) {
+            vf v = *(const vf *)(x + i);
+            vi more = v > most;
+            most = SELECT(more, v, most);
+            bad |= ((vi)v & exponent) == exponent;
+        }
+        *(vf *)lane = most;
+        vh low = *(const vh *)lane, high = *(const vh *)(lane + LANES / 2);
+        vhi more = low > high;
+        *(vh *)lane = (vh)(((vhi)low & more) | ((vhi)high & ~more));
+        float one = lane[0], other = lane[1];
+        for (int j = 2; j < LANES / 2; j += 2) {
+            one = one > lane[j] ? one : lane[j];
+            other = other > lane[j + 1] ? other : lane[j + 1];
+        }
+        highest[b] = one > other ? one : other;
     }
-    *highest = most[0];
-    *finite = 1;
-    for (int j = 0; j < LANES; j++) {
-        *highest = *highest > most[j] ? *highest : most[j];
-        *finite &= !bad[j];
-    }
+    for (int j = 0; j < LANES; j++)
+        finite &= !bad[j];
+    return finite;
 }
-#endif
 
 /* e^-d = 2^-k e^r, |r| <= ln2 / 2, by Taylor's polynomial: the next term is below 2^-23. */
 #define WEIGH(x, best, rounder, d, w)                                                              \
@@ -63,8 +74,7 @@ TARGET static void NAME(weigh)(const float *x, float best, float rounder, float 
     }
 }
 
-/* Adds w, a multiple of 2^-34 up to 1, as a multiple of 2^-17 and a rest below: all that a lane gets of
- * either sums up exactly in a float. */
+/* Adds w, a multiple of 2^-34 up to 1, as a multiple of 2^-17 and a rest below: 128 of either sum up exactly in a float. */
 #define ADD_EXACT(w, high, low)                                                                    \
     do {                                                                                           \
         vf high_ = (w) + 0x1.8p6f - 0x1.8p6f;                                                      \
@@ -72,30 +82,30 @@ TARGET static void NAME(weigh)(const float *x, float best, float rounder, float 
         low += (w)-high_;                                                                          \
     } while (0)
 
-/* Lane i to sums[i % 8], exactly. */
-#define ADD_LANES(sums, v)                                                                         \
-    do {                                                                                           \
-        for (int i_ = 0; i_ < LANES; i_ += LANES / 2)                                              \
-            *(vd *)((sums) + i_ % 8) += __builtin_convertvector(*(const vh *)((const float *)&(v) + i_), vd); \
-    } while (0)
-
-TARGET static void NAME(mass)(const float *x, float best, float rounder, double *total, double *distance)
+TARGET static void NAME(add_lanes)(vf high, vf low, double *sum)
 {
-    vf high = {0}, low = {0}, high_d = {0}, low_d = {0};
-    for (int i = 0; i < BLOCK; i += LANES) {
-        vf d, w;
-        WEIGH(x + i, best, rounder, d, w);
-        ADD_EXACT(w, high, low);
-        if (distance) {
-            w = w * d + rounder - rounder; /* at most 1 / e */
-            ADD_EXACT(w, high_d, low_d);
+    for (int i = 0; i < LANES; i++)
+        sum[i % 8] += (double)high[i] + (double)low[i];
+}
+
+TARGET static void NAME(mass)(const float *x, int32_t n, float best, float rounder, double *total, double *distance)
+{
+    enum { EXACT = 128 * LANES / BLOCK }; /* blocks whose sums fit */
+    for (int32_t done = 0, some; done < n; done += some) {
+        vf high = {0}, low = {0}, high_d = {0}, low_d = {0};
+        some = n - done < EXACT ? n - done : EXACT;
+        for (int32_t i = 0; i < some * BLOCK; i += LANES, x += LANES) {
+            vf d, w;
+            WEIGH(x, best, rounder, d, w);
+            ADD_EXACT(w, high, low);
+            if (distance) {
+                w = w * d + rounder - rounder; /* at most 1 / e */
+                ADD_EXACT(w, high_d, low_d);
+            }
         }
-    }
-    ADD_LANES(total, high);
-    ADD_LANES(total, low);
-    if (distance) {
-        ADD_LANES(distance, high_d);
-        ADD_LANES(distance, low_d);
+        NAME(add_lanes)(high, low, total);
+        if (distance)
+            NAME(add_lanes)(high_d, low_d, distance);
     }
 }
 
@@ -108,9 +118,9 @@ TARGET static void NAME(moments)(const float *x, float best, double *sum, double
     }
 }
 
-TARGET static void NAME(scale)(const float *x, float shift, float t, float *to)
+TARGET static void NAME(scale)(const float *x, int32_t n, float shift, float t, float *to)
 {
-    for (int i = 0; i < BLOCK; i += LANES) {
+    for (int32_t i = 0; i < n * BLOCK; i += LANES) {
         vf v = (*(const vf *)(x + i) - shift) / t, most = ALL(FLT_MAX), least = ALL(-FLT_MAX);
         vi below = v<most, above = v> least;
         v = SELECT(below, v, most);
@@ -132,11 +142,11 @@ TARGET static void NAME(keys)(const float *x, uint32_t *key)
 #undef vf
 #undef vi
 #undef vh
+#undef vhi
 #undef vd
 #undef ALL
 #undef SELECT
 #undef WEIGH
 #undef ADD_EXACT
-#undef ADD_LANES
 #undef LANES
 #undef TARGET

@@ -36,30 +36,46 @@ static int32_t n_blocks(const struct candidates *c)
     return (c->n + BLOCK - 1) / BLOCK;
 }
 
-/* The 64 logits of a block; the last one is filled up with what has no weight. */
+/* The 64 logits of a block; the last one is filled up with what has no weight. Until the next call. */
 static const float *block(struct candidates *c, int32_t b, int *n)
 {
     int32_t from = b * BLOCK;
     *n = c->n - from < BLOCK ? c->n - from : BLOCK;
-    if (*n == BLOCK)
+    if (*n == BLOCK && c->t == 0)
         return c->x + from;
+    if (*n == BLOCK) {
+        block_scale(c->lanes, c->x + from, 1, c->shift, c->t, c->pad);
+        return c->pad;
+    }
     for (int i = 0; i < BLOCK; i++)
         c->pad[i] = i < *n ? c->x[from + i] : -FLT_MAX;
+    if (c->t != 0)
+        block_scale(c->lanes, c->pad, 1, c->shift, c->t, c->pad);
+    for (int i = *n; i < BLOCK; i++)
+        c->pad[i] = -FLT_MAX;
     return c->pad;
+}
+
+float candidates_logit(struct candidates *c, int32_t at)
+{
+    int n;
+    return block(c, at / BLOCK, &n)[at % BLOCK];
 }
 
 int candidates_init(struct candidates *c, int32_t n_vocab)
 {
     size_t v = (size_t)n_vocab;
     *c = (struct candidates){
+        .lanes = block_lanes(),
         .quantum_rounder = quantum_rounder(n_vocab),
         .block_best = mem_array(v / BLOCK + 1, sizeof(float), PITH_MEM_SCRATCH),
         .own_x = mem_array(v, sizeof(float), PITH_MEM_SCRATCH),
         .own_id = mem_array(v, sizeof(int32_t), PITH_MEM_SCRATCH),
         .heap = mem_array(HEAP_MAX, sizeof(uint64_t), PITH_MEM_SCRATCH),
         .hist = mem_array(DIGITS, sizeof(double), PITH_MEM_SCRATCH),
+        .chunk = mem_array(v / CANDIDATES_CHUNK + 1, sizeof(double), PITH_MEM_SCRATCH),
     };
-    return c->block_best && c->own_x && c->own_id && c->heap && c->hist;
+    return c->block_best && c->chunk && c->own_x && c->own_id && c->heap && c->hist;
 }
 
 void candidates_deinit(struct candidates *c)
@@ -69,6 +85,7 @@ void candidates_deinit(struct candidates *c)
     mem_free(c->own_id);
     mem_free(c->heap);
     mem_free(c->hist);
+    mem_free(c->chunk);
 }
 
 static int is_finite(float x)
@@ -78,6 +95,7 @@ static int is_finite(float x)
 
 static void set_best(struct candidates *c)
 {
+    c->total = 0;
     c->best = -FLT_MAX;
     for (int32_t b = 0; b < n_blocks(c); b++)
         c->best = c->block_best[b] > c->best ? c->block_best[b] : c->best;
@@ -86,11 +104,11 @@ static void set_best(struct candidates *c)
 /* Block maxima and best. 0: not all logits are finite. */
 static int set_blocks(struct candidates *c)
 {
-    int finite = 1;
-    for (int32_t b = 0; b < n_blocks(c) && finite; b++) {
-        int n;
-        finite = block_highest(block(c, b, &n), &c->block_best[b]);
-    }
+    int n;
+    int32_t full = c->n / BLOCK;
+    int finite = block_highest(c->lanes, c->x, full, c->block_best);
+    if (full < n_blocks(c))
+        finite &= block_highest(c->lanes, block(c, full, &n), 1, c->block_best + full);
     set_best(c);
     return finite;
 }
@@ -116,6 +134,7 @@ void candidates_fill(struct candidates *c, const float *logits, int32_t n_vocab)
     c->x = logits;
     c->id = NULL;
     c->n = n_vocab;
+    c->t = 0;
     if (!set_blocks(c))
         drop_infinite(c);
 }
@@ -137,9 +156,15 @@ int32_t candidates_find(const struct candidates *c, int32_t id)
 
 float *candidates_edit(struct candidates *c)
 {
-    if (c->x != c->own_x)
+    for (int32_t b = 0; b < n_blocks(c) && c->t != 0; b++) {
+        int n;
+        const float *x = block(c, b, &n);
+        memcpy(c->own_x + b * BLOCK, x, (size_t)n * sizeof *x);
+    }
+    if (c->t == 0 && c->x != c->own_x)
         memcpy(c->own_x, c->x, (size_t)c->n * sizeof *c->own_x);
     c->x = c->own_x;
+    c->t = 0;
     return c->own_x;
 }
 
@@ -153,7 +178,8 @@ void candidates_changed(struct candidates *c, int32_t at)
     int n;
     int32_t b = at / BLOCK;
     float was = c->block_best[b];
-    block_highest(block(c, b, &n), &c->block_best[b]);
+    c->total = 0;
+    block_highest(c->lanes, block(c, b, &n), 1, &c->block_best[b]);
     if (c->block_best[b] > c->best)
         c->best = c->block_best[b];
     else if (was == c->best)
@@ -167,13 +193,10 @@ void candidates_refresh(struct candidates *c)
 
 void candidates_scale(struct candidates *c, float shift, float t)
 {
-    for (int32_t b = 0; b < n_blocks(c); b++) {
-        float scaled[BLOCK];
-        int n;
-        block_scale(block(c, b, &n), shift, t, scaled);
-        memcpy(c->own_x + b * BLOCK, scaled, (size_t)n * sizeof *scaled);
-    }
-    c->x = c->own_x;
+    if (c->t != 0)
+        candidates_edit(c);
+    c->shift = shift;
+    c->t = t;
     for (int32_t b = 0; b < n_blocks(c); b++)
         c->block_best[b] = candidates_finite((c->block_best[b] - shift) / t);
     set_best(c);
@@ -181,17 +204,42 @@ void candidates_scale(struct candidates *c, float shift, float t)
 
 /* ---------------------------------------------------------------- mass */
 
+/* Adds the weights of the blocks from .. to - 1, as many as have some and lie together in one go. */
+static void add_mass(struct candidates *c, int32_t from, int32_t to, double *total, double *distance)
+{
+    enum { RUN = 16 };
+    float scaled[RUN * BLOCK];
+    int32_t full = c->n / BLOCK;
+    for (int32_t b = from, end; b < to; b = end) {
+        const float *x = c->x + b * BLOCK;
+        int n;
+        for (end = b; end < to && end < full && end < b + RUN && c->best - c->block_best[end] < ZERO_DISTANCE; end++)
+            ;
+        if (end > b && c->t != 0) {
+            block_scale(c->lanes, x, end - b, c->shift, c->t, scaled);
+            x = scaled;
+        } else if (end == b) {
+            end = b + 1;
+            if (b < full || c->best - c->block_best[b] >= ZERO_DISTANCE)
+                continue;
+            x = block(c, b, &n);
+        }
+        block_mass(c->lanes, x, end - b, c->best, c->quantum_rounder, total, distance);
+    }
+}
+
 static struct mass mass(struct candidates *c, int with_distance)
 {
-    double total[8] = {0}, distance[8] = {0};
-    for (int32_t b = 0; b < n_blocks(c); b++) {
-        int n;
-        if (c->best - c->block_best[b] < ZERO_DISTANCE)
-            block_mass(block(c, b, &n), c->best, c->quantum_rounder, total,
-                       with_distance ? distance : NULL);
+    enum { CHUNK = CANDIDATES_CHUNK / BLOCK };
+    double distance[8] = {0};
+    c->total = 0;
+    for (int32_t b = 0; b < n_blocks(c); b += CHUNK) {
+        double total[8] = {0};
+        add_mass(c, b, n_blocks(c) - b < CHUNK ? n_blocks(c) : b + CHUNK, total, with_distance ? distance : NULL);
+        c->chunk[b / CHUNK] = sum_lanes(total);
+        c->total += c->chunk[b / CHUNK];
     }
-    double all = sum_lanes(total);
-    return (struct mass){all, sum_lanes(distance) / all};
+    return (struct mass){c->total, sum_lanes(distance) / c->total};
 }
 
 struct mass candidates_mass(struct candidates *c)
@@ -201,14 +249,37 @@ struct mass candidates_mass(struct candidates *c)
 
 double candidates_total(struct candidates *c)
 {
-    return mass(c, 0).total;
+    return c->total > 0 ? c->total : mass(c, 0).total;
+}
+
+int32_t candidates_draw(struct candidates *c, double u)
+{
+    enum { CHUNK = CANDIDATES_CHUNK / BLOCK };
+    double bound = u * candidates_total(c), sum = 0, here;
+    float d[BLOCK], w[BLOCK];
+    int32_t k = 0, b;
+    int n, i = 0;
+    while ((k + 1) * CHUNK < n_blocks(c) && sum + c->chunk[k] <= bound) /* the bound may round up to the total */
+        sum += c->chunk[k++];
+    for (b = k * CHUNK; b + 1 < n_blocks(c); b++) {
+        double total[8] = {0};
+        add_mass(c, b, b + 1, total, NULL);
+        here = sum_lanes(total);
+        if (sum + here > bound)
+            break;
+        sum += here;
+    }
+    block_weigh(c->lanes, block(c, b, &n), c->best, c->quantum_rounder, d, w);
+    while (i < n - 1 && (sum += (double)w[i]) <= bound)
+        i++;
+    return b * BLOCK + i;
 }
 
 static double weight_of(struct candidates *c, int32_t at)
 {
     float d[BLOCK], w[BLOCK];
     int n;
-    block_weigh(block(c, at / BLOCK, &n), c->best, c->quantum_rounder, d, w);
+    block_weigh(c->lanes, block(c, at / BLOCK, &n), c->best, c->quantum_rounder, d, w);
     return (double)w[at % BLOCK];
 }
 
@@ -219,7 +290,7 @@ double candidates_sigma(struct candidates *c)
         int n;
         const float *x = block(c, b, &n);
         if (n == BLOCK)
-            block_moments(x, c->best, sum, squares);
+            block_moments(c->lanes, x, c->best, sum, squares);
         for (int i = 0; i < n && n < BLOCK; i++) {
             double d = (double)c->best - (double)x[i];
             sum[i % 8] += d;
@@ -254,13 +325,13 @@ static inline uint32_t key_of(struct order o, float best, float x)
     return o.by_distance ? key_of_distance(fabsf(best - x - o.centre)) : key_of_logit(x);
 }
 
-static void keys_of(struct order o, float best, const float *x, uint32_t *key)
+static void keys_of(struct order o, int lanes, float best, const float *x, uint32_t *key)
 {
     if (o.by_distance) {
         for (int i = 0; i < BLOCK; i++)
             key[i] = key_of((struct order){1, o.centre}, best, x[i]);
     } else {
-        block_keys(x, key);
+        block_keys(lanes, x, key);
     }
 }
 
@@ -309,7 +380,7 @@ static int32_t gather(struct candidates *c, struct order o, uint32_t lo, uint32_
         int n;
         if (c->block_best[b] < floor)
             continue;
-        keys_of(o, c->best, block(c, b, &n), key);
+        keys_of(o, c->lanes, c->best, block(c, b, &n), key);
         uint32_t hits = 0;
         for (int i = 0; i < BLOCK; i++)
             hits |= key[i] - lo <= hi - lo;
@@ -382,9 +453,9 @@ static void histogram(struct candidates *c, struct order o, int by_weight, uint6
         const float *x = block(c, b, &n);
         if (by_weight && c->best - c->block_best[b] >= ZERO_DISTANCE)
             continue;
-        keys_of(o, c->best, x, key);
+        keys_of(o, c->lanes, c->best, x, key);
         if (by_weight)
-            block_weigh(x, c->best, c->quantum_rounder, d, w);
+            block_weigh(c->lanes, x, c->best, c->quantum_rounder, d, w);
         for (int i = 0; i < n; i++) {
             if ((uint64_t)key[i] >> (shift + bits) == prefix)
                 c->hist[key[i] >> shift & ((1u << bits) - 1)] += by_weight ? (double)w[i] : 1;
@@ -413,7 +484,7 @@ static uint64_t radix_select(struct candidates *c, struct order o, struct goal g
             return walk(c, n, &g, &place) ? place : PLACE_BEHIND_ALL;
     }
     for (int32_t at = 0; at < c->n; at++) { /* many equal ones: their order is the index */
-        if (key_of(o, c->best, c->x[at]) == prefix &&
+        if (key_of(o, c->best, candidates_logit(c, at)) == prefix &&
             add(&g, g.how & BY_WEIGHT ? weight_of(c, at) : 1))
             return prefix << 32 | (uint32_t)at;
     }
@@ -461,16 +532,18 @@ void candidates_keep(struct candidates *c, struct order o, uint64_t first, uint6
         int n;
         if (c->block_best[b] < floor)
             continue;
-        keys_of(o, c->best, block(c, b, &n), key);
+        const float *x = block(c, b, &n);
+        keys_of(o, c->lanes, c->best, x, key);
         for (int i = 0; i < n; i++) {
             int32_t at = b * BLOCK + i;
             uint64_t place = (uint64_t)key[i] << 32 | (uint32_t)at;
             c->own_id[kept] = candidates_id(c, at); /* kept <= at */
-            c->own_x[kept] = c->x[at];
+            c->own_x[kept] = x[i];
             kept += place >= first && place <= last;
         }
     }
     c->x = c->own_x;
+    c->t = 0;
     c->id = c->own_id;
     c->n = kept;
     set_blocks(c);
@@ -518,26 +591,26 @@ uint64_t candidates_head(struct candidates *c, uint64_t from, int32_t *at, int32
 }
 
 /* Block b of n logits with what is not finite replaced by the lowest, and its highest: itself where nothing is to be replaced. */
-static const float *finite_block(const float *logits, int32_t n, int32_t b, float *pad,
-                                 float *highest)
+static const float *finite_block(int lanes, const float *logits, int32_t n, int32_t b, float *pad, float *highest)
 {
     const float *x = logits + (size_t)b * BLOCK;
     int32_t here = n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK;
-    if (here == BLOCK && block_highest(x, highest))
+    if (here == BLOCK && block_highest(lanes, x, 1, highest))
         return x;
     for (int i = 0; i < BLOCK; i++)
         pad[i] = i < here && is_finite(x[i]) ? x[i] : -FLT_MAX;
-    block_highest(pad, highest);
+    block_highest(lanes, pad, 1, highest);
     return pad;
 }
 
 double logits_log_total(const float *logits, int32_t n_vocab)
 {
+    int lanes = block_lanes();
     float best = -FLT_MAX, highest, pad[BLOCK], rounder = quantum_rounder(n_vocab);
     double total[8] = {0};
     int32_t n = (n_vocab + BLOCK - 1) / BLOCK, n_finite = 0;
     for (int32_t b = 0; b < n; b++) {
-        finite_block(logits, n_vocab, b, pad, &highest);
+        finite_block(lanes, logits, n_vocab, b, pad, &highest);
         best = highest > best ? highest : best;
     }
     for (int32_t i = 0; i < n_vocab && best == -FLT_MAX; i++)
@@ -545,9 +618,9 @@ double logits_log_total(const float *logits, int32_t n_vocab)
     if (best == -FLT_MAX && !n_finite)
         return -INFINITY;
     for (int32_t b = 0; b < n; b++) {
-        const float *x = finite_block(logits, n_vocab, b, pad, &highest);
+        const float *x = finite_block(lanes, logits, n_vocab, b, pad, &highest);
         if (best - highest < ZERO_DISTANCE)
-            block_mass(x, best, rounder, total, NULL);
+            block_mass(lanes, x, 1, best, rounder, total, NULL);
     }
     return (double)best + fmath_log(sum_lanes(total));
 }

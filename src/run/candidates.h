@@ -1,6 +1,7 @@
 /* candidates.h -- the tokens a sampler still considers, and the few passes all samplers are made of.
  *
- *     x   [n]  logits, finite; the caller's own array until something is changed or dropped
+ *     x   [n]  logits, finite; the caller's own array until something is changed or dropped. Each counts as (x - shift) / t, which is
+ *              worked out block by block where it is read: a temperature costs no pass of its own
  *     id  [n]  token ids, ascending; NULL while candidate i is token i
  *     block_best [n / 64]  the highest logit of each block of 64: a pass skips what cannot matter
  *
@@ -11,7 +12,8 @@
  *
  * Places. An order gives each candidate a 32-bit key; its place is (key << 32 | index), smaller =
  * earlier, never equal. The orders: by logit, descending, and by distance from a centre (typical).
- * Nothing is ever sorted but a head of the order, and that only as far as it is walked.
+ * Nothing is ever sorted but a head of the order, and that only as far as it is walked. A draw walks the candidates by id: sums of
+ * chunks, then the blocks of one chunk, then one block.
  *
  * Nothing is allocated after candidates_init. */
 #ifndef PITH_RUN_CANDIDATES_H
@@ -19,14 +21,18 @@
 
 #include "base/error.h"
 
-enum { CANDIDATES_MAX = 1 << 26 };
+enum { CANDIDATES_MAX = 1 << 26, CANDIDATES_CHUNK = 4096 };
 
 struct candidates {
     int32_t n;
     const float *x;
     const int32_t *id;
     float *block_best;
+    int lanes;             /* block.h */
     float best;            /* highest logit; n >= 1 */
+    float shift, t;        /* t 0: x as it is */
+    double total;          /* of all weights; 0: not known */
+    double *chunk;         /* [V / CANDIDATES_CHUNK + 1] where it is known: of each chunk */
     float quantum_rounder; /* y + it - it is y rounded to a multiple of the quantum */
     float pad[64];         /* the last block, filled up */
     float *own_x;          /* [V] what x points to once something was changed */
@@ -44,6 +50,8 @@ static inline int32_t candidates_id(const struct candidates *c, int32_t at)
     return c->id ? c->id[at] : at;
 }
 int32_t candidates_find(const struct candidates *c, int32_t id); /* index, -1: not there */
+
+float candidates_logit(struct candidates *c, int32_t at);
 
 /* Changing logits: write to the array returned ([n]), kept finite by candidates_finite(), then call
  * candidates_changed() for each index, or candidates_refresh() once. -INFINITY drops a candidate at
@@ -63,6 +71,8 @@ struct mass {
 };
 struct mass candidates_mass(struct candidates *c);
 double candidates_total(struct candidates *c);
+/* The first candidate, by id, at which the running weight exceeds u of the total, u < 1; n >= 1. */
+int32_t candidates_draw(struct candidates *c, double u);
 /* Standard deviation of the logits. */
 double candidates_sigma(struct candidates *c);
 

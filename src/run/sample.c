@@ -433,8 +433,7 @@ int32_t sampler_sample(struct pith_sampler *s, const float *logits)
     if (c->n > 1 && s->greedy)
         candidates_head(c, 0, &at, 1);
     else if (c->n > 1)
-        at = place_at(candidates_place(c, (struct order){0}, BY_WEIGHT, u * candidates_total(c)));
-    at = at < c->n ? at : c->n - 1;
+        at = candidates_draw(c, u);
     for (int i = 0; i < s->n_steps && c->n > 0; i++) {
         if (s->steps[i].kind->sampled)
             s->steps[i].kind->sampled(s, &s->steps[i], at);
@@ -478,7 +477,7 @@ int32_t sampler_left(struct pith_sampler *s, struct pith_logprob *out, int32_t c
         for (int32_t j = 0; j < k; j++, i++)
             out[i] = (struct pith_logprob){
                 candidates_id(c, at[j]),
-                (float)((double)c->x[at[j]] - (double)c->best - log_total),
+                (float)((double)candidates_logit(c, at[j]) - (double)c->best - log_total),
             };
     }
     fp_leave(fp);
@@ -509,12 +508,13 @@ int32_t sample_logprobs(const float *logits, int32_t n_vocab, int32_t id, float 
 {
     uint32_t fp = fp_enter();
     double log_total = logits_log_total(logits, n_vocab);
+    int lanes = block_lanes();
     int32_t n = 0;
     for (int32_t i = 0; i < n_vocab && n_top > 0; i++) {
         struct pith_logprob here = {i, logits[i]};
         float highest;
         if (i % BLOCK == 0 && n == n_top && n_vocab - i >= BLOCK &&
-            block_highest(logits + i, &highest) && highest <= top[0].logprob) {
+            block_highest(lanes, logits + i, 1, &highest) && highest <= top[0].logprob) {
             i += BLOCK - 1; /* none of these is better: the usual case */
             continue;
         }

@@ -11,7 +11,7 @@
  *   random numbers from Philox: the same token on every machine. Output i uses
  *   rng_uniform(seed, i, draw): draw 0 is the final choice; a step that draws takes the number of
  *   its place in the chain, from 1 up.
- *   The draw walks the candidates by (logit descending, id ascending).
+ *   The draw walks the candidates by id.
  *   Nothing is allocated after sampler_open. */
 #ifndef PITH_RUN_SAMPLE_H
 #define PITH_RUN_SAMPLE_H

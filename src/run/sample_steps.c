@@ -156,7 +156,7 @@ static double mirostat_mu(const struct sample_step *t)
 void sampled_mirostat_v2(struct pith_sampler *s, struct sample_step *t, int32_t at)
 {
     struct candidates *c = &s->list;
-    double nats = (double)c->best - (double)c->x[at] + fmath_log(candidates_total(c));
+    double nats = (double)c->best - (double)candidates_logit(c, at) + fmath_log(candidates_total(c));
     t->state[0] -= t->p[1] * (nats / LN2 - t->p[0]);
 }
 
@@ -191,7 +191,7 @@ void sample_mirostat(struct pith_sampler *s, struct sample_step *t)
     candidates_head(c, 0, at, m);
     for (int32_t i = 0; i + 1 < m; i++) {
         double ratio = fmath_log((double)(i + 2) / (i + 1));
-        up += ratio * ((double)c->x[at[i]] - (double)c->x[at[i + 1]]);
+        up += ratio * ((double)candidates_logit(c, at[i]) - (double)candidates_logit(c, at[i + 1]));
         down += ratio * ratio;
     }
     if (!(up > 0)) { /* no slope, no fit */
