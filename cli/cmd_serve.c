@@ -22,6 +22,7 @@ static const struct arg args[] = {
     {.name = "MODEL", ARG_FIELD(struct opts, models, ARG_TEXTS),
      .help = "GGUF files; requests without a model's name mean the first, which is loaded at start"},
     {.name = "--models", .meta = "DIR", ARG_FIELD(struct opts, folder, ARG_TEXT),
+     .env = "PITH_SERVE_MODELS", /* PITH_MODELS is where pith pull puts them */
      .help = "offer every GGUF file of this folder, too; loaded when it is asked for"},
     {.name = "--models-memory", .meta = "BYTES", ARG_FIELD(struct opts, memory, ARG_SIZE), .lo = 1,
      .otherwise = "with several models 3/4 of the machine's",

@@ -44,16 +44,10 @@ struct pull {
 /* Fills files, n, origin and token. Returns an exit code. */
 int pull_plan(struct pull *p);
 
-/* ---------------------------------------------------------------- trying again (pull_plan.c) */
-
-/* Says why, waits (retry_after seconds, if >= 0) and returns 1; 0 when that was the last time or Ctrl-C came: *code is set, the message is
- * out. *n counts. */
-int pull_again(const struct pull *p, int *n, const char *what, const char *why, double retry_after,
-               int *code);
-/* May the same request work later? */
-int pull_is_passing(long status);
-/* Says what a status means that is not to be tried again. Returns an exit code. */
-int pull_refused(const struct pull *p, const char *what, const struct http_answer *a);
+/* After an answer that is not what was wanted: 1 when another try may bring it, after having said why and waited; else 0 with *code, the
+ * message is out. *n counts tries, `what` is what they are for. */
+int pull_again(const struct pull *p, int *n, const char *what, enum http_end end,
+               const struct http_answer *a, const char *why, int *code);
 
 /* ---------------------------------------------------------------- one file (pull_file.c) */
 

@@ -226,68 +226,69 @@ static void on_tick(void *ctx)
         meter_show(&t->meter, t->have, t->total);
 }
 
+/* What the server has to have still for the rest to be of the same file; "" when that shows at the end, or there is nothing to tell it by. */
+static const char *tag_of(const struct transfer *t)
+{
+    if (*t->f->sha256)
+        return "";
+    return *t->etag && strncmp(t->etag, "W/", 2) ? t->etag : t->modified;
+}
+
+/* Asks for what is missing. */
+static enum http_end request(struct transfer *t, struct http_answer *a, char *why, size_t cap)
+{
+    const struct pull *p = t->p;
+    const struct http_request q = {.url = t->f->url,
+                                   .token = *p->token ? p->token : NULL,
+                                   .origin = p->origin,
+                                   .from = t->have,
+                                   .if_range = tag_of(t),
+                                   .timeout = p->o->timeout,
+                                   .on_data = on_data,
+                                   .on_tick = on_tick,
+                                   .ctx = t};
+    t->answered = t->restart = 0;
+    enum http_end end = http_client_get(p->http, &q, a, why, cap);
+    meter_clear(&t->meter);
+    return end;
+}
+
 /* The whole file, by as many requests as it takes. */
 static int fetch(struct transfer *t)
 {
     enum { PROGRESS = 1 << 20 }; /* who brings so much may break as often as it likes */
-    const struct pull *p = t->p;
-    const char *token = *p->token ? p->token : NULL;
-    int n = 0, code = CLI_OK, n_restarts = 0;
+    int n_tries = 0, n_restarts = 0, code = CLI_OK;
     while (!code && !(t->total >= 0 && t->have == t->total)) {
         struct http_answer a;
-        char why[600] = "";
+        char why[600];
         int64_t before = t->have;
-        const char *tag = *t->f->sha256                           ? ""
-                          : *t->etag && strncmp(t->etag, "W/", 2) ? t->etag
-                                                                  : t->modified;
-        if (t->have && !*t->f->sha256 && !*tag && (code = start_anew(t)))
+        if (t->have && !*t->f->sha256 && !*tag_of(t) && (code = start_anew(t)))
             break;
-        const struct http_request q = {.url = t->f->url,
-                                       .token = token,
-                                       .origin = p->origin,
-                                       .from = t->have,
-                                       .if_range = tag,
-                                       .timeout = p->o->timeout,
-                                       .on_data = on_data,
-                                       .on_tick = on_tick,
-                                       .ctx = t};
-        t->answered = t->restart = 0;
-        enum http_end end = http_client_get(p->http, &q, &a, why, sizeof why);
-        meter_clear(&t->meter);
-        if (end == HTTP_DONE && a.status == 416 && t->have && t->total < 0 &&
-            a.total == t->have) /* nothing is left */
+        enum http_end end = request(t, &a, why, sizeof why);
+        int no_rest = end == HTTP_DONE && a.status == 416 && t->have;
+        if (t->code)
+            return t->code;
+        if (no_rest && t->total < 0 && a.total == t->have)
             return CLI_OK;
-        if (t->restart || (end == HTTP_DONE && a.status == 416 && t->have)) {
-            code =
-                n_restarts++
-                    ? cli_say(CLI_SYSTEM,
-                              "%s: the server does not give the bytes that are asked for", t->name)
-                    : start_anew(t);
-            if (!code)
-                cli_say(CLI_OK, "%s: the rest does not belong to what is here: starting anew",
-                        t->name);
-        } else if (t->code) {
-            code = t->code;
-        } else if (end == HTTP_REFUSED) {
-            code = cli_say(CLI_SYSTEM, "%s: %s", t->name, why);
-        } else if (end == HTTP_STOPPED) {
-            code = CLI_INTERRUPTED;
-        } else if (end == HTTP_DONE && a.status != 200 && a.status != 206 &&
-                   !pull_is_passing(a.status)) {
-            code = pull_refused(p, t->name, &a);
-        } else if (end == HTTP_DONE && a.status == 200 && !t->answered) {
-            code = cli_say(CLI_INPUT, "%s: the server has an empty file", t->name);
-        } else if (end == HTTP_DONE && (a.status == 200 || a.status == 206) && t->total < 0) {
-            return CLI_OK; /* it has ended where it wanted */
-        } else if (t->total < 0 || t->have < t->total) {
-            if (end == HTTP_DONE && (a.status == 200 || a.status == 206))
-                snprintf(why, sizeof why, "the connection ended after %lld of %lld bytes",
-                         (long long)t->have, (long long)t->total);
-            else if (end == HTTP_DONE)
-                snprintf(why, sizeof why, "the server answers with status %ld", a.status);
-            n = t->have - before >= PROGRESS ? 0 : n;
-            pull_again(p, &n, t->name, why, end == HTTP_DONE ? a.retry_after : -1, &code);
+        if ((t->restart || no_rest) && n_restarts++)
+            return cli_say(CLI_SYSTEM, "%s: the server does not give the bytes that are asked for",
+                           t->name);
+        if (t->restart || no_rest) {
+            cli_say(CLI_OK, "%s: the rest does not belong to what is here: starting anew", t->name);
+            code = start_anew(t);
+            continue;
         }
+        if (end == HTTP_DONE && (a.status == 200 || a.status == 206)) {
+            if (a.status == 200 && !t->answered)
+                return cli_say(CLI_INPUT, "%s: the server has an empty file", t->name);
+            if (t->total < 0 || t->have == t->total)
+                return CLI_OK;
+            snprintf(why, sizeof why, "the connection ended after %lld of %lld bytes",
+                     (long long)t->have, (long long)t->total);
+            end = HTTP_BROKEN;
+        }
+        n_tries = t->have - before >= PROGRESS ? 0 : n_tries;
+        pull_again(t->p, &n_tries, t->name, end, &a, why, &code);
     }
     return code;
 }

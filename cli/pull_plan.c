@@ -15,39 +15,7 @@
 #include "cli.h"
 #include "pull.h"
 
-/* ---------------------------------------------------------------- trying again */
-
-int pull_is_passing(long status)
-{
-    return status == 408 || status == 429 ||
-           (status >= 500 && status <= 599 && status != 501 && status != 505);
-}
-
-int pull_again(const struct pull *p, int *n, const char *what, const char *why, double retry_after,
-               int *code)
-{
-    enum { LONGEST = 300, MOST_DOUBLED = 5 };
-    double wait = p->o->backoff * (double)(1 << (*n < MOST_DOUBLED ? *n : MOST_DOUBLED));
-    if (*n >= p->o->retries || retry_after > LONGEST) {
-        if (retry_after > LONGEST)
-            *code = cli_say(CLI_SYSTEM, "%s: %s; it asks to come back in %.0f s", what, why,
-                            retry_after);
-        else
-            *code =
-                cli_say(CLI_SYSTEM, "%s: %s; tried %d times: try again later", what, why, *n + 1);
-        return 0;
-    }
-    ++*n;
-    wait = retry_after >= 0 ? retry_after : wait;
-    cli_say(CLI_OK, "%s: %s; trying again in %.3g s (%d of %d)", what, why, wait, *n,
-            (int)p->o->retries);
-    struct timespec t = {(time_t)wait, (long)(1e9 * (wait - (double)(time_t)wait))};
-    if (!interrupt_asked())
-        nanosleep(&t, NULL); /* a signal ends it */
-    if (interrupt_asked())
-        *code = CLI_INTERRUPTED;
-    return !interrupt_asked();
-}
+/* ---------------------------------------------------------------- what did not work */
 
 /* What a server says, on a terminal: without control characters. */
 static void clean(char *text)
@@ -56,7 +24,8 @@ static void clean(char *text)
         *text = (char)((unsigned char)*text < 0x20 || *text == 0x7F ? ' ' : *text);
 }
 
-int pull_refused(const struct pull *p, const char *what, const struct http_answer *a)
+/* Says what a status means that another try does not change. Returns an exit code. */
+static int refused(const struct pull *p, const char *what, const struct http_answer *a)
 {
     char said[300] = "";
     if (*a->message)
@@ -86,6 +55,56 @@ int pull_refused(const struct pull *p, const char *what, const struct http_answe
         return cli_say(CLI_INPUT, "%s: the server answers with status %ld%s", what, a->status,
                        said);
     }
+}
+
+static int is_passing(long status)
+{
+    return status == 408 || status == 429 ||
+           (status >= 500 && status <= 599 && status != 501 && status != 505);
+}
+
+/* Waits before another try, longer each time or as long as the server asks. 0: no other try; *code is set. */
+static int wait_a_while(const struct pull *p, int *n, const char *what, const char *why,
+                        double retry_after, int *code)
+{
+    enum { LONGEST = 300, MOST_DOUBLED = 5 };
+    double wait = retry_after >= 0
+                      ? retry_after
+                      : p->o->backoff * (double)(1 << (*n < MOST_DOUBLED ? *n : MOST_DOUBLED));
+    if (retry_after > LONGEST)
+        *code =
+            cli_say(CLI_SYSTEM, "%s: %s; it asks to come back in %.0f s", what, why, retry_after);
+    else if (*n >= p->o->retries)
+        *code = cli_say(CLI_SYSTEM, "%s: %s; tried %d times: try again later", what, why, *n + 1);
+    if (*code)
+        return 0;
+    ++*n;
+    cli_say(CLI_OK, "%s: %s; trying again in %.3g s (%d of %d)", what, why, wait, *n,
+            (int)p->o->retries);
+    struct timespec t = {(time_t)wait, (long)(1e9 * (wait - (double)(time_t)wait))};
+    if (!interrupt_asked())
+        nanosleep(&t, NULL); /* a signal ends it */
+    *code = interrupt_asked() ? CLI_INTERRUPTED : CLI_OK;
+    return !*code;
+}
+
+int pull_again(const struct pull *p, int *n, const char *what, enum http_end end,
+               const struct http_answer *a, const char *why, int *code)
+{
+    char said[64];
+    if (end == HTTP_STOPPED) {
+        *code = cli_say(CLI_INTERRUPTED, "interrupted");
+    } else if (end == HTTP_REFUSED) {
+        *code = cli_say(CLI_SYSTEM, "%s: %s", what, why);
+    } else if (end == HTTP_BROKEN) {
+        return wait_a_while(p, n, what, why, -1, code);
+    } else if (is_passing(a->status)) {
+        snprintf(said, sizeof said, "the server answers with status %ld", a->status);
+        return wait_a_while(p, n, what, said, a->retry_after, code);
+    } else {
+        *code = refused(p, what, a);
+    }
+    return 0;
 }
 
 /* ---------------------------------------------------------------- asking */
@@ -118,45 +137,39 @@ static int on_text(void *ctx, const struct http_answer *a, const char *p, size_t
 /* The JSON object an address answers with, NULL with *code. */
 static json_t *ask(struct pull *p, const char *url, const char *accept, int *code)
 {
-    for (int n = 0;;) {
-        struct body b = {0};
-        struct http_answer a;
-        char why[600];
-        const struct http_request q = {.url = url,
-                                       .accept = accept,
-                                       .token = *p->token ? p->token : NULL,
-                                       .origin = p->origin,
-                                       .timeout = p->o->timeout,
-                                       .on_data = on_text,
-                                       .ctx = &b};
+    struct body b = {0};
+    struct http_answer a;
+    char why[600];
+    int n = 0;
+    const struct http_request q = {.url = url,
+                                   .accept = accept,
+                                   .token = *p->token ? p->token : NULL,
+                                   .origin = p->origin,
+                                   .timeout = p->o->timeout,
+                                   .on_data = on_text,
+                                   .ctx = &b};
+    for (;;) {
         enum http_end end = http_client_get(p->http, &q, &a, why, sizeof why);
-        json_error_t at;
-        json_t *root =
-            end == HTTP_DONE && a.status == 200 ? json_loadb(b.p ? b.p : "", b.n, 0, &at) : NULL;
-        int no_json = end == HTTP_DONE && a.status == 200 && !json_is_object(root);
-        free(b.p);
-        if (root && !no_json)
-            return root;
-        json_decref(root);
-        if (no_json)
-            *code = cli_say(CLI_INPUT, "%s: wanted a JSON object from %s, found something else",
-                            p->name, url);
-        else if (b.is_too_large)
+        if (b.is_too_large)
             *code = cli_say(CLI_INPUT, "%s: %s answers with more than 32 MiB", p->name, url);
-        else if (end == HTTP_REFUSED)
-            *code = cli_say(CLI_SYSTEM, "%s: %s", p->name, why);
-        else if (end == HTTP_STOPPED)
-            *code = cli_say(CLI_INTERRUPTED, "interrupted");
-        else if (end == HTTP_DONE && !pull_is_passing(a.status))
-            *code = pull_refused(p, p->name, &a);
-        else {
-            if (end == HTTP_DONE)
-                snprintf(why, sizeof why, "the server answers with status %ld", a.status);
-            if (pull_again(p, &n, p->name, why, end == HTTP_DONE ? a.retry_after : -1, code))
-                continue;
+        else if (end == HTTP_DONE && a.status == 200)
+            break;
+        else if (pull_again(p, &n, p->name, end, &a, why, code)) {
+            b.n = 0;
+            continue;
         }
+        free(b.p);
         return NULL;
     }
+    json_t *root = json_loadb(b.p ? b.p : "", b.n, 0, NULL);
+    free(b.p);
+    if (!json_is_object(root)) {
+        *code = cli_say(CLI_INPUT, "%s: wanted a JSON object from %s, found something else",
+                        p->name, url);
+        json_decref(root);
+        root = NULL;
+    }
+    return root;
 }
 
 /* ---------------------------------------------------------------- the hub */

@@ -280,6 +280,17 @@ def test_run(c):
     check("wrong_use_asks_nobody", len(c.s.asked) == n)
 
 
+def test_serve(c):
+    p = c.fresh()
+    if p.run("serve", "--help")[0]:
+        return say("skip", "serve_pulls: built without the server")
+    q = p.start("serve", "hf:o/r", "--port", "0", "--threads", "1")
+    url = q.stdout.readline()
+    q.send_signal(signal.SIGTERM)
+    out, err = q.communicate(timeout=LIMIT)
+    check("serve_pulls", url.startswith("http://") and q.returncode in (0, 130) and "fetching it" in err and p.files() == [HUB], (url, q.returncode, err))
+
+
 def test_token(c):
     """Who gets it. 127.0.0.1 and localhost are two hosts; so are two ports."""
     elsewhere = Server()
@@ -699,7 +710,7 @@ def main():
         subprocess.run([PITH, "synth", path, "--seed", "5"], check=True, capture_output=True)
         with open(path, "rb") as f:
             c = Case(Server(), f.read())
-        for test in (test_hub, test_run, test_token, test_redirects, test_broken, test_lies, test_address, test_statuses, test_killed, test_two_at_once,
+        for test in (test_hub, test_run, test_serve, test_token, test_redirects, test_broken, test_lies, test_address, test_statuses, test_killed, test_two_at_once,
                      test_choice, test_parts, test_hostile_answers, test_ollama, test_settings, test_terminal):
             test(c)
 
