@@ -474,6 +474,12 @@ def test_parts(browser, s):
     page.select_option("#models", "two <b>")
     send(page, "to two")
     done(page)
+    page.route("**/v1/models", lambda r: r.fulfill(json={"object": "list", "data": [{"id": "one", "state": "ready"}, {"id": "two <b>", "state": "unloaded"}]}))
+    page.reload()
+    page.wait_for_selector("#models:not([hidden])")
+    page.click("#open-model")
+    page.wait_for_selector("#model >> text=It is not loaded")
+    page.keyboard.press("Escape")
     check("several_models", asked[-1]["model"] == "two <b>", asked[-1])
     page.unroute_all()
     loading = {"error": {"message": "the model is being loaded", "code": "model_loading", "progress": 0.4}}

@@ -2,7 +2,7 @@
 import { $, icon, number } from './dom.js';
 import { postJson } from './api.js';
 import * as chat from './chat.js';
-import { isThere } from './server.js';
+import { asked as modelAsked, isThere } from './server.js';
 import { used } from './tree.js';
 
 let limit = 0; // tokens of the context
@@ -34,7 +34,7 @@ function submit() {
 function countDraft() {
     const text = $('box').value;
     clearTimeout(asking);
-    if (!text.trim()) {
+    if (!text.trim() || !isThere()) { // counting does not load a model
         draft = 0;
         showMeter();
         return;
@@ -42,7 +42,7 @@ function countDraft() {
     asking = setTimeout(async () => {
         asked = text;
         try {
-            const { count } = await postJson('tokenize', { content: text });
+            const { count } = await postJson('tokenize', { content: text, ...(modelAsked() ? { model: modelAsked() } : {}) });
             if (asked === text && $('box').value === text)
                 draft = count;
         } catch (e) {

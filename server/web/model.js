@@ -1,7 +1,7 @@
 // model.js -- the page about the model and the machine: what is loaded, memory by purpose, speed beside what the machine allows, where the work goes.
 import { $, bytes, count, el, iconButton, number } from './dom.js';
 import { getJson, getText } from './api.js';
-import { chosen, query, server } from './server.js';
+import { chosen, isThere, query, server } from './server.js';
 
 let refreshing = 0;
 let machine = null; // as the server measured it
@@ -131,20 +131,35 @@ function change(body, parts) {
         body.lastChild.remove();
 }
 
+/** Of several models, one that is not in memory. */
+function absent(model) {
+    if (model.error)
+        return el('p', { text: `It could not be loaded: ${model.error}` });
+    return el('p', { text: model.state === 'loading' ? 'It is being loaded.' : 'It is not loaded. The next message to it loads it.' });
+}
+
+function others() {
+    const list = server.models.filter((m) => m.id !== server.model);
+    return list.length ? section('Other models', String(list.length), el('ul', { class: 'legend' },
+        ...list.map((m) => el('li', {}, el('span', { text: m.id }), el('b', { text: m.state || '' }))))) : null;
+}
+
 async function draw() {
     const body = $('model').querySelector('.dialog-body');
     try {
+        server.models = (await getJson('v1/models')).data;
+        if (!isThere()) {
+            change(body, [absent(chosen()), others()].filter(Boolean));
+            return;
+        }
         machine = machine || await getJson('v1/machine' + query()).catch((e) => { // it is measured while nothing runs
             if (e.code !== 'busy')
                 throw e;
             return null;
         });
-        const [props, report, metrics, models] = await Promise.all([getJson('props' + query()), getJson('v1/report' + query()), getText('metrics'), getJson('v1/models')]);
-        server.models = models.data;
+        const [props, report, metrics] = await Promise.all([getJson('props' + query()), getJson('v1/report' + query()), getText('metrics')]);
         const metric = counters(metrics), ops = report.ops || [];
-        const others = server.models.filter((m) => m.id !== server.model);
-        change(body, [facts(chosen() || {}, props), memory(props), speed(ops, metric), work(ops),
-            others.length ? section('Other models', String(others.length), el('ul', { class: 'legend' }, ...others.map((m) => el('li', {}, el('span', { text: m.id }), el('b', { text: m.state || '' }))))) : null,
+        change(body, [facts(chosen() || {}, props), memory(props), speed(ops, metric), work(ops), others(),
             el('p', { class: 'help end' }, `pith ${props.version}. `, el('a', { href: 'docs', target: '_blank', rel: 'noopener', text: 'Interface' }), ' · ',
                 el('a', { href: 'metrics', target: '_blank', rel: 'noopener', text: 'Metrics' }))].filter(Boolean));
     } catch (e) {
