@@ -353,6 +353,8 @@ PITH_API pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *toke
 PITH_API pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err);
 /* The same, computing nothing: for callers that feed the rest in steps of their own. At most n - 1 tokens are kept. */
 PITH_API pith_status pith_reuse(pith_session *s, int32_t seq, const int32_t *tokens, size_t n, size_t *n_kept, struct pith_error *err);
+/* Where the tokens of the last such call left what was known of their beginning; *known (NULL allowed): the token there. -1: nowhere. */
+PITH_API int64_t pith_differs_at(const pith_session *s, int32_t *known);
 PITH_API pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err); /* keeps the first n tokens */
 
 /* Edits. Ranges [p0, p1) are of positions; p1 = -1 means to the end; negative or reversed ones and unknown sequences are PITH_RANGE. A new

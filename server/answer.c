@@ -104,6 +104,15 @@ int answer_effort(struct fields *b, const char *effort, struct fault *f)
     return answer_variable(b, "enable_thinking", json_boolean(!none), f) && (none || answer_variable(b, "reasoning_effort", json_string(effort), f));
 }
 
+json_t *answer_miss(struct answer *a, json_t *j)
+{
+    int64_t at = a->figures.differs_at;
+    if (a->n_prompts == 1 && at >= 0 && at < a->prompt[0].n_ids)
+        json_object_set_new(j, "cache_miss", json_pack("{s:I, s:o, s:o}", "at", (json_int_t)at, "known", answer_piece(a, a->figures.known, NULL), "given",
+                                                       answer_piece(a, a->prompt[0].ids[at], NULL)));
+    return j;
+}
+
 json_t *progress_json(const struct progress *p)
 {
     return json_pack("{s:I, s:I, s:I, s:f}", "total", (json_int_t)p->n_prompt, "processed", (json_int_t)p->n, "cache", (json_int_t)p->n_cached, "time_ms",

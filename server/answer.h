@@ -85,6 +85,9 @@ json_t *answer_real(float logprob); /* JSON has no infinity: -9999 */
 int answer_variable(struct fields *b, const char *name, json_t *v, struct fault *f);
 /* How much a model is to think, as OpenAI has it: "none", "low" ... */
 int answer_effort(struct fields *b, const char *effort, struct fault *f);
+/* Into an object of usage: "cache_miss", the first position where a prompt left what was known of its beginning, and the two tokens there as
+ * text. Nothing where there is none. Returns j. */
+json_t *answer_miss(struct answer *a, json_t *j);
 json_t *progress_json(const struct progress *p);
 json_t *answer_take_tokens(struct choice *h); /* the list so far, NULL: none; a new one begins */
 

@@ -327,7 +327,7 @@ static void ended(struct answer *a, int i)
 static void finish(struct answer *a)
 {
     const struct choice *h = &a->choice[0];
-    json_t *use = usage(a->n_prompt, a->n_cached, a->n_made);
+    json_t *use = answer_miss(a, usage(a->n_prompt, a->n_cached, a->n_made));
     if (!a->stream) {
         json_t *content = json_array();
         for (int i = 0; i < message_n_parts(h->message); i++)

@@ -221,7 +221,7 @@ static void finish(struct answer *a)
                              (json_int_t)total, "load_duration", (json_int_t)0, "prompt_eval_count", (json_int_t)a->n_prompt, "prompt_eval_duration",
                              (json_int_t)(first > queue ? first - queue : 0), "eval_count", (json_int_t)a->n_made, "eval_duration",
                              (json_int_t)(first && total > first ? total - first : 0), "cached_tokens", (json_int_t)a->n_cached);
-    json_object_update(line, more);
+    json_object_update(line, answer_miss(a, more));
     json_decref(more);
     if (!a->stream) {
         exchange_json(a->x, 200, line);

@@ -109,10 +109,11 @@ static json_t *message_of(const struct message *m)
 
 /* ---------------------------------------------------------------- answers */
 
-static json_t *usage(const struct answer *a)
+static json_t *usage(struct answer *a)
 {
-    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)a->n_prompt, "completion_tokens", (json_int_t)a->n_made, "total_tokens",
-                     (json_int_t)(a->n_prompt + a->n_made), "prompt_tokens_details", "cached_tokens", (json_int_t)a->n_cached);
+    json_t *details = answer_miss(a, json_pack("{s:I}", "cached_tokens", (json_int_t)a->n_cached));
+    return json_pack("{s:I, s:I, s:I, s:o}", "prompt_tokens", (json_int_t)a->n_prompt, "completion_tokens", (json_int_t)a->n_made, "total_tokens",
+                     (json_int_t)(a->n_prompt + a->n_made), "prompt_tokens_details", details);
 }
 
 static json_t *envelope(const struct answer *a, json_t *choices)

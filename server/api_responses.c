@@ -266,7 +266,8 @@ static void sort_tokens(struct answer *a)
 
 static json_t *usage(struct answer *a)
 {
-    return json_pack("{s:I, s:{s:I}, s:I, s:{s:I}, s:I}", "input_tokens", (json_int_t)a->n_prompt, "input_tokens_details", "cached_tokens", (json_int_t)a->n_cached,
+    json_t *details = answer_miss(a, json_pack("{s:I}", "cached_tokens", (json_int_t)a->n_cached));
+    return json_pack("{s:I, s:o, s:I, s:{s:I}, s:I}", "input_tokens", (json_int_t)a->n_prompt, "input_tokens_details", details,
                      "output_tokens", (json_int_t)a->n_made, "output_tokens_details", "reasoning_tokens", (json_int_t)of(a)->n_reasoning, "total_tokens",
                      (json_int_t)(a->n_prompt + a->n_made));
 }

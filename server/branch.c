@@ -14,6 +14,7 @@ struct request *request_new(void)
         r->n = 1;
         r->n_max = -1;
         r->n_logprobs = -1;
+        r->figures.differs_at = -1;
     }
     return r;
 }

@@ -130,6 +130,7 @@ static enum admission admit(struct sched *s, struct branch *b)
     t->n_held++;
     if (!b->tried && !b->choice) {
         b->r->figures.n_cached = (int64_t)kept;
+        b->r->figures.differs_at = tells_prompt(b) ? -1 : pith_differs_at(s->hosted->generate, &b->r->figures.known);
         b->r->started = clock_now();
         b->r->figures.queue_ns = b->r->started - b->r->arrived;
         metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)kept);

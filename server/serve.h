@@ -131,6 +131,8 @@ void exchange_fault(struct exchange *x, const struct fault *f);
 /* For the access log. */
 struct figures {
     int64_t n_prompt, n_cached, n_made, queue_ns, first_ns;
+    int64_t differs_at; /* where the prompt left what was known of it, -1: nowhere */
+    int32_t known;      /* the token there */
 };
 void exchange_figures(struct exchange *x, const struct figures *f);
 

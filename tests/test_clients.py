@@ -281,6 +281,14 @@ def test_extensions(s):
         told = [json.loads(line.removeprefix("data: ")) for line in raw.splitlines() if '"prompt_progress"' in line]
         at = [t["prompt_progress"] for t in told]
         check("progress_" + path, at and at[-1]["processed"] == at[-1]["total"] > 60 and all(a["processed"] < b["processed"] for a, b in zip(at, at[1:])), raw[:300])
+    first, other = [{"prompt": [9, 8] * 100 + [x] + [5] * 100, "max_tokens": 1} for x in (3, 4)]
+    s.post("/v1/completions", first)
+    details = s.post("/v1/completions", other)[1]["usage"]["prompt_tokens_details"]
+    texts = [s.post("/detokenize", {"tokens": [x]})[1]["content"].strip() for x in (3, 4)]
+    miss = details.get("cache_miss", {})
+    check("cache_miss", details["cached_tokens"] == 192 and miss.get("at") == 200 and [miss[k].strip() for k in ("known", "given")] == texts, (details, texts))
+    told = [s.post(p, {**b, "stream": False})[1] for _ in range(2) for p, b in bodies.items()]
+    check("usage_of_all", all("cached_tokens" in json.dumps(t) or "cache_read_input_tokens" in json.dumps(t) for t in told), told)
     good = s.post("/v1/completions", {"prompt": "w5", "max_tokens": 4, "dry_multiplier": 1, "dry_sequence_breakers": ["w5", "\n"]})
     check("dry_breakers", good[0] == 200 and s.post("/v1/completions", {"prompt": "w5", "dry_sequence_breakers": [3]})[0] == 400, good[1])
     e = s.post("/v1/messages", {"messages": TALK})

@@ -293,6 +293,13 @@ pith_status pith_reuse(pith_session *s, int32_t seq, const int32_t *tokens, size
     return session_reuse(s, seq, tokens, n, n_kept, err);
 }
 
+int64_t pith_differs_at(const pith_session *s, int32_t *known)
+{
+    if (known)
+        *known = s ? s->miss.token : -1;
+    return s ? s->miss.at : -1;
+}
+
 pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
 {
     WITH_ERROR;
