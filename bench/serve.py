@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 
@@ -78,6 +79,7 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("serve: ended"))  # servers started here end, too
     try:
         sys.exit(main())
     except (Failed, OSError) as e:

@@ -296,7 +296,7 @@ def leave(run, clients=8, rounds=10, length=4000):
 def knee(run, target, texts, seconds):
     """Rates, and the one at which the P99 of whole requests is twice that of a tenth of what can be served."""
     top = measure(target, texts, "32 clients", clients=32, warm=3, seconds=seconds)
-    most = top["tps"] / max(1, statistics.mean(t for t in [texts.predict]))
+    most = top["tps"] / texts.predict
     points, first = [], None
     for share in (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
         p = measure(target, texts, f"{share * most:.1f} requests/s", rate=share * most, warm=4, seconds=seconds)
@@ -308,7 +308,7 @@ def knee(run, target, texts, seconds):
     return top, points
 
 
-def soak(run, minutes=30.0, rate=0.0, predict=48, prompt=32, seconds=20.0):
+def soak(run, minutes=30.0, rate=0.0, predict=64, prompt=32, seconds=20.0):
     """for a long time at the load where the P99 of requests doubles: memory, descriptors, threads and latencies do not grow"""
     target = run.serve()
     texts = Texts(0, prompt, predict, ignore_eos=True, vary=True)
