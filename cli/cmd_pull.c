@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cli.h"
 #include "local.h"
@@ -25,6 +26,35 @@ static const struct arg args[] = {
     {0},
 };
 /* clang-format on */
+
+/* Does another tool have the very file? Gigabytes are not fetched twice. *path (malloc) is NULL when none does. */
+static int find_elsewhere(const struct pull *p, char **path)
+{
+    struct local s;
+    char source[2048];
+    const char *file =
+        p->ref->kind == REF_HF ? p->files->path + strlen("hf/") + strlen(p->ref->repo) + 1 : NULL;
+    int64_t bytes = 0;
+    int code = local_read(&s);
+    if (code)
+        return code;
+    ref_name(p->ref, source, sizeof source);
+    for (size_t i = 0; i < p->n; i++)
+        bytes = p->files[i].bytes < 0 || bytes < 0 ? -1 : bytes + p->files[i].bytes;
+    for (size_t i = 0; i < s.n && !*path && !code; i++) {
+        const struct local_model *m = &s.v[i];
+        if (!local_is_whole(m) || strcasecmp(m->source, source) || m->bytes != bytes ||
+            (file && strcmp(m->file, file)))
+            continue;
+        if (!strcmp(m->tool, "pith"))
+            break; /* its bytes will be compared */
+        cli_say(CLI_OK, "%s is here already, in the folder of %s", p->name, m->tool);
+        *path = strdup(m->path);
+        code = *path ? CLI_OK : cli_no_memory();
+    }
+    local_free(&s);
+    return code;
+}
 
 /* All parts, and whether they are a model together. */
 static int pull_files(struct pull *p, const char *dir, char **path)
@@ -57,6 +87,7 @@ int pull_model(const struct model_ref *r, const struct pull_opts *o, char **path
     char dir[PATH_MAX];
     struct pull *p = calloc(1, sizeof *p);
     int code = CLI_OK;
+    *path = NULL;
     if (!local_dir(dir, sizeof dir))
         code = cli_say(CLI_SYSTEM, "there is no folder for models: set PITH_MODELS to one");
     else if (!p || !(p->http = http_client_open()))
@@ -67,6 +98,8 @@ int pull_model(const struct model_ref *r, const struct pull_opts *o, char **path
         code = pull_plan(p);
     }
     if (!code)
+        code = find_elsewhere(p, path);
+    if (!code && !*path)
         code = pull_files(p, dir, path);
     if (p) {
         http_client_close(p->http);

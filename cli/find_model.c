@@ -54,8 +54,10 @@ static int find(const char *name, char **path)
     if (n > 1) {
         code = say_several(&s, name);
     } else if (m && !local_is_whole(m)) {
-        code = cli_say(CLI_INPUT, "%s is here in part alone; 'pith pull' goes on where it ended",
-                       name);
+        code = cli_say(CLI_INPUT,
+                       "%s is here in part alone; 'pith pull %s%s%s' goes on where it ended", name,
+                       *m->source ? m->source : "...", strncmp(m->source, "hf:", 3) ? "" : ":",
+                       strncmp(m->source, "hf:", 3) ? "" : m->file);
     } else if (m) {
         *path = strdup(m->path);
         code = *path ? CLI_OK : cli_no_memory();

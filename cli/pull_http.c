@@ -66,10 +66,11 @@ static void keep(const char *line, size_t n_line, const char *name, char *out, s
 {
     size_t n;
     const char *p = header(line, n_line, name, &n);
-    if (p && n < cap) {
-        memcpy(out, p, n);
-        out[n] = 0;
-    }
+    if (!p || n >= cap)
+        return;
+    for (size_t i = 0; i < n; i++) /* it may be shown on a terminal */
+        out[i] = (char)((unsigned char)p[i] < 0x20 || p[i] == 0x7F ? ' ' : p[i]);
+    out[n] = 0;
 }
 
 static void keep_number(const char *line, size_t n_line, const char *name, int64_t *out)

@@ -17,20 +17,12 @@
 
 /* ---------------------------------------------------------------- what did not work */
 
-/* What a server says, on a terminal: without control characters. */
-static void clean(char *text)
-{
-    for (; *text; text++)
-        *text = (char)((unsigned char)*text < 0x20 || *text == 0x7F ? ' ' : *text);
-}
-
 /* Says what a status means that another try does not change. Returns an exit code. */
 static int refused(const struct pull *p, const char *what, const struct http_answer *a)
 {
     char said[300] = "";
     if (*a->message)
         snprintf(said, sizeof said, " (\"%s\")", a->message);
-    clean(said);
     switch (a->status) {
     case 401:
     case 403:

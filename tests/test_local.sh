@@ -100,7 +100,7 @@ put "$PITH_MODELS/hf/s/t/u-Q4_0.gguf.part"
 gives list 0 '^m-Q4_K_M +[0-9.]+ KiB +f32 +llama +0\.12M +pith' list
 gives list_parts 0 '^split-Q4_0 .*2 of 3 parts' list
 gives list_unfinished 0 '^u-Q4_0 .*unfinished' list
-gives part_alone 2 'pith pull' run split-Q4_0 -p x
+gives part_alone 2 "'pith pull hf:s/s:split-Q4_0-00001-of-00003.gguf' goes on" run split-Q4_0 -p x
 echo no >"$PITH_MODELS/bad.gguf"
 gives list_damaged 0 '^bad .*cannot be read' list
 "$pith" list --json >"$out"

@@ -260,6 +260,16 @@ def test_hub(c):
     check("other_bytes_here", "other bytes" in r[2], r)
     c.good("fetched_anew", p, r)
     p = c.fresh()
+    cached = p.folder.name + "/.cache/huggingface/hub/models--o--r/snapshots/1/m-Q4_K_M.gguf"
+    os.makedirs(os.path.dirname(cached))
+    with open(cached, "wb") as f:
+        f.write(c.model)
+    r = p.pull("hf:o/r")
+    check("others_have_it", r[:2] == (0, cached + "\n") and "in the folder of huggingface" in r[2] and not p.files() and not c.s.get(RAW, "Host"), r)
+    with open(cached, "ab") as f:
+        f.write(b"x")
+    c.good("others_have_another", p, p.pull("hf:o/r"))
+    p = c.fresh()
     c.good("hub_address", p, p.pull(c.s.url + "/o/r/resolve/main/m-Q4_K_M.gguf?download=true"))
     c.good("hub_page", p, p.pull(c.s.url + "/o/r/blob/main/m-Q4_K_M.gguf"))
 
@@ -684,10 +694,11 @@ def test_settings(c):
     c.bad("no_reference", p, p.pull("model.gguf"), 1, "wanted hf:OWNER/REPO")
 
 
-def test_terminal(c):
-    p = c.fresh()
+def at_terminal(p, *args, typed=b""):
+    """Status and what is shown."""
     master, slave = pty.openpty()
-    q = subprocess.Popen([PITH, "pull", "hf:o/r"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=slave, env=p.env)
+    os.write(master, typed)
+    q = subprocess.Popen([PITH, *args], stdin=slave, stdout=subprocess.DEVNULL, stderr=slave, env=p.env)
     os.close(slave)
     shown = b""
     while True:
@@ -699,7 +710,17 @@ def test_terminal(c):
             break
         shown += got
     os.close(master)
-    check("bar", q.wait(LIMIT) == 0 and b"m-Q4_K_M.gguf" in shown and b" % [" in shown and shown.endswith(b"\r\x1b[K"), shown)
+    return q.wait(LIMIT), shown
+
+
+def test_terminal(c):
+    p = c.fresh()
+    code, shown = at_terminal(p, "pull", "hf:o/r")
+    check("bar", code == 0 and b"m-Q4_K_M.gguf" in shown and b" % [" in shown and shown.endswith(b"\r\x1b[K"), shown)
+    code, shown = at_terminal(p, "rm", "m-Q4_K_M", typed=b"n\n")
+    check("rm_no", code == 0 and b"[y/N]" in shown and p.files() == [HUB], shown)
+    code, shown = at_terminal(p, "rm", "m-Q4_K_M", typed=b"y\n")
+    check("rm_yes", code == 0 and b"[y/N]" in shown and p.files() == [], shown)
 
 
 def main():
