@@ -9,30 +9,14 @@
 #include <unistd.h>
 
 #include "cli.h"
-
-static const char suffix[] = ".gguf";
-enum { SUFFIX = sizeof suffix - 1, PART = sizeof "-00001-of-00002" - 1 };
-
-static int is_model(const char *name)
-{
-    size_t n = strlen(name);
-    return n > SUFFIX && !strcmp(name + n - SUFFIX, suffix);
-}
-
-/* "-00001-of-00002" at the end of a stem of n bytes: the number of the part, 0: it is none. */
-static int part_of(const char *stem, size_t n)
-{
-    const char *p = stem + n - PART;
-    if (n <= PART || p[0] != '-' || strncmp(p + 6, "-of-", 4))
-        return 0;
-    return strspn(p + 1, "0123456789") == 5 && strspn(p + 10, "0123456789") == 5 ? atoi(p + 1) : 0;
-}
+#include "names.h"
 
 static char *name_of(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *stem = slash ? slash + 1 : path;
-    size_t n = strlen(stem) - (is_model(stem) ? SUFFIX : 0);
-    return strndup(stem, part_of(stem, n) ? n - PART : n);
+    const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
+    int part, n_parts;
+    size_t n = file_stem(file, &part, &n_parts);
+    return strndup(file, n ? n : strlen(file));
 }
 
 /* Takes path, and name unless NULL. */
@@ -66,9 +50,10 @@ static int add_folder(struct offers *o, const char *folder)
         return cli_say(CLI_INPUT, "--models %s: cannot read the folder: %s", folder,
                        strerror(errno));
     for (struct dirent *e; !code && (e = readdir(d));) {
-        size_t n = strlen(e->d_name), cap = strlen(folder) + n + 2;
-        if (e->d_name[0] == '.' || !is_model(e->d_name) ||
-            part_of(e->d_name, n - SUFFIX) > 1) /* the first part stands for all */
+        size_t cap = strlen(folder) + strlen(e->d_name) + 2;
+        int part, n_parts;
+        if (e->d_name[0] == '.' || !file_stem(e->d_name, &part, &n_parts) ||
+            part > 1) /* the first part stands for all */
             continue;
         char *path = malloc(cap);
         if (path)
