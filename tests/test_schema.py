@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """test_schema.py -- JSON Schemas against an oracle: what is written under a schema by a random model, and damaged copies of it that
 'pith grammar' still accepts, must be valid by Python's jsonschema. Schemas are random, from a seed that is printed on failure."""
+import itertools
 import json
 import os
 import random
@@ -123,8 +124,118 @@ def run_seed(seed, model, folder):
     return len(texts), ended
 
 
+# ---------------------------------------------------------------- every small value
+
+SCALARS = [None, True, False, 0, 1, -1, 2, 10, 12, -3, 0.5, 1.5, -0.5, 10.25, "", "a", "b", "ab", "ba", "aab", "\u00e9", "a\"", "1"]
+NAMES = ["a", "b", "ab"]
+
+
+def small_values():
+    values = list(SCALARS)
+    few = [None, True, 0, 1, -1, 1.5, "", "a", "ab"]
+    for n in (0, 1, 2):
+        values += [list(v) for v in itertools.product(few, repeat=n)]
+    values += [[0, 1, 1], ["a", "a", "a"], [1, "a", None], [[]], [[1]], [{}], [{"a": 1}]]
+    for n in (0, 1, 2, 3):
+        some = few if n < 3 else [1, "a"]
+        for names in itertools.permutations(NAMES, n):
+            values += [dict(zip(names, v)) for v in itertools.product(some, repeat=n)]
+    values += [{"a": inner} for inner in ([], [1], ["a", 1], {}, {"b": 1}, {"b": "a"})]
+    return values
+
+
+def small_schema(r, depth):
+    """What says the same here and in the grammar: an object that names members and says nothing of others is written without others."""
+    kind = r.randrange(10 if depth > 0 else 5)
+    if kind == 0:
+        s = {"type": r.choice(["integer", "number"])}
+        lo = r.choice([-3, -1, 0, 0.5, 1, 2])
+        for key, value in (("minimum", lo), ("exclusiveMaximum", lo + r.choice([0.25, 1, 2, 11]))):
+            if r.random() < 0.7:
+                s[key] = value
+        return s
+    if kind == 1:
+        s = {"type": "string", "minLength": r.randint(0, 2)}
+        s["maxLength"] = s["minLength"] + r.randint(0, 2)
+        if r.random() < 0.5:
+            s["pattern"] = r.choice(["^a", "b$", "^(a|b)*$", "^a*b?$", "[^a]", "^.$", "^(ab|ba)+$"])
+        return s
+    if kind == 2:
+        return {"enum": r.sample(SCALARS, r.randint(1, 5))}
+    if kind == 3:
+        return r.choice([{"type": ["null", "boolean"]}, {"type": "integer"}, {"type": "string"}, {"type": "number"}, {"const": r.choice(SCALARS)}, {}])
+    if kind == 4:
+        return {"type": "integer", "multipleOf": r.choice([2, 3, 5])}
+    if kind < 7:
+        names = r.sample(NAMES, r.randint(0, 3))
+        s = {"type": "object", "properties": {n: small_schema(r, depth - 1) for n in names}}
+        s["required"] = [n for n in r.sample(NAMES, 3) if r.random() < (0.5 if n in names else 0.1)]
+        s["additionalProperties"] = r.choice([False, False, True, {"type": "integer"}, {"enum": ["a", 1]}])
+        return s
+    if kind == 7:
+        s = {"type": "array", "items": small_schema(r, depth - 1), "minItems": r.randint(0, 1)}
+        s["maxItems"] = s["minItems"] + r.randint(0, 2)
+        if r.random() < 0.4:
+            s["prefixItems"] = [small_schema(r, 0) for _ in range(r.randint(1, 2))]
+        return s
+    if kind == 8:
+        return {"anyOf": [small_schema(r, depth - 1) for _ in range(r.randint(1, 3))]}
+    return {"$ref": "#/$defs/d"}
+
+
+def orders(value):
+    """The ways to write a value that differ in the order of its own members."""
+    if not isinstance(value, dict):
+        return [json.dumps(value, separators=(",", ":"), ensure_ascii=False)]
+    pairs = [[json.dumps(k) + ":" + v for v in orders(x)] for k, x in value.items()]
+    return ["{" + ",".join(p) + "}" for perm in itertools.permutations(pairs) for p in itertools.product(*perm)]
+
+
+def small_seed(seed, values):
+    """Compares all values with the grammar of a schema; how many are valid. -1: the schema is not supported."""
+    r = random.Random("small%d" % seed)
+    s = small_schema(r, 2)
+    s["$defs"] = {"d": small_schema(r, 1)}
+    if "$ref" in s["$defs"]["d"]:
+        s["$defs"]["d"] = {"type": "integer"}
+    validator = jsonschema.Draft202012Validator(s)
+    lines = [(value, text) for value in values for text in orders(value)]
+    answers = grammar([{"schema": s, "text": text} for _, text in lines])
+    assert len(answers) == len(lines)
+    if "invalid" in answers[0]:
+        assert "is supported" in answers[0]["invalid"] or "not supported" in answers[0]["invalid"] or "matches no text" in answers[0]["invalid"], answers[0]
+        return -1
+    accepted = {}
+    for (value, text), a in zip(lines, answers):
+        key = json.dumps(value, sort_keys=True)
+        accepted[key] = accepted.get(key, False) or a["accept"]
+    n_valid = 0
+    for value in values:
+        valid, got = validator.is_valid(value), accepted[json.dumps(value, sort_keys=True)]
+        n_valid += valid
+        assert valid == got, "seed %d: %s is %s for %s" % (seed, json.dumps(value), "masked out" if valid else "accepted", json.dumps(s))
+    return n_valid
+
+
+def small_values_are_exact():
+    values, seen = [], set()
+    for v in small_values():
+        key = json.dumps(v, sort_keys=True)
+        if key not in seen:
+            values.append(v)
+            seen.add(key)
+    try:
+        found = [small_seed(seed, values) for seed in range(12 * SCALE)]
+        assert sum(n >= 0 for n in found) * 2 > len(found), "only %d of %d schemas are supported" % (sum(n >= 0 for n in found), len(found))
+        assert sum(n > 0 for n in found) * 3 > len(found), "only %d of %d schemas allow a value" % (sum(n > 0 for n in found), len(found))
+        say("ok", "small_values_are_exact")
+    except AssertionError as e:
+        say("FAIL", "small_values_are_exact: %s" % e)
+
+
 def main():
     n_texts = n_ended = 0
+    small_values_are_exact()
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "model.gguf")
         subprocess.run([PITH, "synth", model, "--arch", "llama"], check=True, capture_output=True)
