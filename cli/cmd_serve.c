@@ -180,6 +180,15 @@ static pith_status open_sessions(const struct opts *o, struct server_loaded *out
     return out->embed ? PITH_OK : err->code;
 }
 
+static int tell_progress(void *ctx, const char *stage, double fraction, uint64_t bytes)
+{
+    struct server_loaded *out = ctx;
+    (void)stage;
+    (void)bytes;
+    out->progress(out->progress_ctx, fraction);
+    return 1;
+}
+
 /* Model and sessions for the server. */
 static pith_status load(void *ctx, const char *path, struct server_loaded *out,
                         struct pith_error *err)
@@ -189,6 +198,8 @@ static pith_status load(void *ctx, const char *path, struct server_loaded *out,
     struct model_opts o = l->o->model;
     o.path = path;
     mp.n_batch = SERVER_BATCH;
+    mp.progress = tell_progress;
+    mp.progress_ctx = out;
     out->model = cli_model_try(&o, &mp, err, &l->code);
     if (out->model)
         return open_sessions(l->o, out, err);

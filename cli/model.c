@@ -16,6 +16,8 @@ struct progress {
     int shown, is_terminal;
     const char *stage;
     double drawn; /* when */
+    int (*also)(void *ctx, const char *stage, double fraction, uint64_t bytes); /* the caller's own */
+    void *also_ctx;
 };
 
 /* "weights  [##########..............]  41 %"; elsewhere than on a terminal, a line per stage. */
@@ -41,9 +43,10 @@ static void draw(struct progress *p, const char *stage, double fraction)
 static int on_progress(void *ctx, const char *stage, double fraction, uint64_t bytes)
 {
     struct progress *p = ctx;
-    (void)bytes;
     if (p->shown)
         draw(p, stage, fraction);
+    if (p->also && !p->also(p->also_ctx, stage, fraction, bytes))
+        return 0;
     return !interrupt_asked();
 }
 
@@ -70,7 +73,10 @@ static int cache_dir(const struct model_opts *o, char *dir, size_t cap)
 pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *params,
                           struct pith_error *err, int *code)
 {
-    struct progress progress = {.shown = cli_chatty(o), .is_terminal = isatty(STDERR_FILENO)};
+    struct progress progress = {.shown = cli_chatty(o),
+                                .is_terminal = isatty(STDERR_FILENO),
+                                .also = params->progress,
+                                .also_ctx = params->progress_ctx};
     double began = cli_seconds();
     char dir[4000];
     const char *path = o->path;

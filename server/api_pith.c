@@ -14,6 +14,8 @@ static json_t *card_of(const struct hosted *h)
                           states[h->state]);
     if (h->bytes)
         json_object_set_new(j, "bytes", json_integer((json_int_t)h->bytes));
+    if (h->state == MODEL_LOADING)
+        json_object_set_new(j, "progress", json_real(atomic_load(&h->permille) / 1000.0));
     if (*h->error.msg)
         json_object_set_new(j, "error", json_text(h->error.msg, strlen(h->error.msg)));
     if (!models_is_loaded(h))
@@ -261,10 +263,9 @@ void api_ready(struct server *s, struct exchange *x)
         return;
     }
     if (atomic_load(&s->draining))
-        fault_set(&f, 503, "shutting_down", NULL, "the server is shutting down");
+        fault_shutting_down(&f);
     else
-        fault_set(&f, 503, "model_loading", NULL, "the model is being loaded");
-    f.retry_after = 2;
+        models_loading(s, &f);
     exchange_fault(x, &f);
 }
 

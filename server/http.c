@@ -389,11 +389,8 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
                          key_given(c) ? "this key is not known here" : "a key is needed here");
     if (length && strtoull(length, NULL, 10) > (unsigned long long)s->p.body_bytes)
         return fault_set(f, 413, "body_too_large", NULL, "the body has %.20s bytes, at most %lld are taken", length, (long long)s->p.body_bytes);
-    if ((x->route->flags & ROUTE_MODEL) && !atomic_load(&s->ready)) {
-        fault_set(f, 503, "model_loading", NULL, "the model is being loaded; try again in a moment");
-        f->retry_after = 2;
-        return 0;
-    }
+    if ((x->route->flags & ROUTE_MODEL) && !atomic_load(&s->ready))
+        return models_loading(s, f);
     if ((x->route->flags & ROUTE_MODEL) && x->route->endpoint && atomic_load(&s->draining)) {
         return fault_shutting_down(f);
     }

@@ -85,6 +85,8 @@ json_t *fault_json(const struct fault *f)
         json_object_set_new(e, "n_ctx", json_integer(f->n_ctx));
         json_object_set_new(e, "n_over", json_integer(f->n_over));
     }
+    if (e && f->progress > 0)
+        json_object_set_new(e, "progress", json_real(f->progress));
     return json_pack("{s:o}", "error", e);
 }
 

@@ -60,11 +60,17 @@ static void set_info(struct hosted *h, const struct pith_model_info *info)
     pthread_mutex_unlock(&h->server->models->lock);
 }
 
+static void tell_progress(void *hosted, double fraction)
+{
+    struct hosted *h = hosted;
+    atomic_store(&h->permille, fraction > 0 ? fraction < 1 ? (int)(1000 * fraction) : 1000 : 0);
+}
+
 /* *bytes is what it needs at most. What was made is freed by loader_close, whatever this returns. */
 static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_error *err)
 {
     const struct server_params *p = &h->server->p;
-    struct server_loaded made = {0};
+    struct server_loaded made = {.progress = tell_progress, .progress_ctx = h};
     pith_status st = fits_alone(h, bytes_of(h), h->bytes ? "its weights and its cache need" : "its file alone has", err);
     if (st != PITH_OK)
         return st;

@@ -9,6 +9,14 @@
 
 /* ---------------------------------------------------------------- finding */
 
+int models_loading(struct server *s, struct fault *f)
+{
+    fault_set(f, 503, "model_loading", NULL, "the model is being loaded; try again in a moment");
+    f->progress = atomic_load(&models_at(s, 0)->permille) / 1000.0;
+    f->retry_after = 2;
+    return 0;
+}
+
 struct hosted *models_at(struct server *s, int i)
 {
     return i < s->models->n ? &s->models->v[i] : NULL;

@@ -38,6 +38,7 @@ struct fault {
     char param[64];   /* the field, "" for none */
     char msg[512];
     int64_t n_prompt, n_ctx, n_over; /* of context_length_exceeded */
+    double progress;                 /* of model_loading, 0 to 1 */
 };
 /* Returns 0, so that it can be returned. param may be NULL. */
 int fault_set(struct fault *f, int http, const char *code, const char *param, const char *fmt, ...)
@@ -192,6 +193,7 @@ struct hosted {
     pith_template *own_template;
     struct pith_model_info info;
     struct sched *sched;
+    atomic_int permille; /* of it that are loaded, while that is done */
     /* Of models.h, with its lock. */
     enum model_state state;
     int n_users, wanted, forced, ended; /* forced: its requests are ended, too; ended: they have been */
@@ -205,6 +207,7 @@ void models_stop(struct models *m); /* what waits and what runs ends with a faul
 void models_close(struct models *m);
 /* As sched_drain, of all that are loaded. */
 int models_drain(struct models *m, int64_t deadline);
+int models_loading(struct server *s, struct fault *f); /* what is said until the first model is there; returns 0 */
 struct hosted *models_at(struct server *s, int i); /* NULL: there are no more; 0 is the default */
 /* Loads it, if it is not, and waits for that. */
 pith_status models_load(struct server *s, struct hosted *h, struct pith_error *err);

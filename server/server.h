@@ -16,6 +16,8 @@ struct server_model {
 struct server_loaded {
     pith_model *model;
     pith_session *generate, *embed; /* for text, for embeddings; either may be NULL */
+    void (*progress)(void *ctx, double fraction); /* for `load` to tell how far it is, 0 to 1 */
+    void *progress_ctx;
 };
 
 struct server_params {
