@@ -300,6 +300,7 @@ PITH_API const char *pith_chat_text(const pith_chat_parser *p, pith_chat_kind ki
 PITH_API int32_t pith_chat_n_calls(const pith_chat_parser *p);
 PITH_API const struct pith_chat_event *pith_chat_call(const pith_chat_parser *p, int32_t i);
 PITH_API const char *pith_chat_family(const pith_template *t); /* "hermes", "llama-3" ...; NULL gives "generic" */
+PITH_API const char *pith_chat_answer(const pith_template *t); /* what ends reasoning in its family, "</think>"; NULL: it has none */
 /* For pith_grammar_open with PITH_GRAMMAR_SCHEMA: the schema that a call of one of the tools keeps, and the trigger it follows. Returns its
  * full length as snprintf does, -1 on error: PITH_UNSUPPORTED where calls of the family are not one JSON text. */
 PITH_API int64_t pith_chat_grammar(const pith_template *t, const char *tools, const char **trigger, char *buf, size_t cap, struct pith_error *err);

@@ -252,15 +252,38 @@ static int add_prompt(struct answer *a, struct prompt *p, const json_t *v, struc
     return p->ids && request_fits(p->n_ids, pith_n_ctx(a->m->generate), "prompt", f);
 }
 
+/* A call that has to come is no reasoning: where the prompt has begun some, it ends. */
+static int end_reasoning(struct answer *a, const char *prompt, size_t n, struct fault *f)
+{
+    const char *end = pith_chat_answer(a->family ? NULL : a->m->template);
+    int reasons = a->lead_is_said && end ? message_reasons(a->m, a->family, prompt, n, f) : 0;
+    if (reasons <= 0)
+        return !reasons;
+    size_t size = strlen(end) + strlen(a->lead) + 3;
+    char *lead = malloc(size);
+    if (!lead)
+        return fault_memory(f);
+    snprintf(lead, size, "%s\n\n%s", end, a->lead);
+    free(a->lead);
+    a->lead = lead;
+    return 1;
+}
+
 /* The prompt of a conversation, and who reads its answers. */
 static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
 {
-    size_t n, n_lead = a->lead ? strlen(a->lead) : 0;
+    size_t n;
     int flags;
-    char *text = request_render(a->m, b, &n, &flags, f), *more = text ? realloc(text, n + n_lead + 1) : NULL;
+    char *text = request_render(a->m, b, &n, &flags, f);
+    if (!text || !end_reasoning(a, text, n, f)) {
+        free(text);
+        return 0;
+    }
+    size_t n_lead = a->lead ? strlen(a->lead) : 0;
+    char *more = realloc(text, n + n_lead + 1);
     const char *choice = json_string_value(b->v[F_tool_choice]);
     const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
-    if (text && !more)
+    if (!more)
         fault_memory(f);
     text = more ? more : text;
     if (more && n_lead)

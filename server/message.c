@@ -98,6 +98,18 @@ struct message *message_open(struct hosted *h, const json_t *tools, const char *
     return m;
 }
 
+int message_reasons(struct hosted *h, const char *family, const char *prompt, size_t n, struct fault *f)
+{
+    struct message *m = message_open(h, NULL, family, prompt, n, f);
+    if (!m)
+        return -1;
+    message_put(m, "x", 1);
+    message_put(m, NULL, 0);
+    int reasons = message_has(m, PART_REASONING);
+    message_free(m);
+    return reasons;
+}
+
 void message_one_call(struct message *m)
 {
     m->one_call = 1;

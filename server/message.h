@@ -18,6 +18,8 @@ struct message;
 /* For the conversation rendered as `prompt`; tools may be NULL. family as pith_chat_params. A model without a template has an answer that is
  * all text, but where a family is named. */
 struct message *message_open(struct hosted *h, const json_t *tools, const char *family, const char *prompt, size_t n, struct fault *f);
+/* 1: a prompt ends inside reasoning; what follows is more of it. -1: *f. */
+int message_reasons(struct hosted *h, const char *family, const char *prompt, size_t n, struct fault *f);
 void message_one_call(struct message *m); /* calls behind the first are left out */
 void message_free(struct message *m); /* NULL allowed */
 void message_put(struct message *m, const char *text, size_t n); /* NULL: it has ended */

@@ -14,7 +14,8 @@ TEMPLATE = """{%- if tools %}tools: {{ tools | tojson }}
 Answer with <tool_call>.
 {% endif %}{%- for m in messages %}{{ m.role }}: {{ m.content }}{% if m.reasoning_content %} <think>{{ m.reasoning_content }}</think>{% endif %}
 {%- for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments | tojson }}</tool_call>{% endfor %}
-{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
+{% endfor %}{% if add_generation_prompt %}assistant: {% if think_first %}<think>
+{% endif %}{% endif %}"""
 WEATHER = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}
 CALL = '<tool_call>\\n{\\"name\\": \\"weather\\", \\"arguments\\": {\\"city\\": \\"Rome\\"}}\\n</tool_call>'
 SAYS = 'root ::= "<think>hm, so</think>It is" %s' # a grammar with one text
@@ -99,6 +100,8 @@ def openai_tools(c, model):
         m = c.chat.completions.create(**{**ask, "seed": seed}, tool_choice={"type": "function", "function": {"name": "weather"}}).choices[0].message
         good = len(m.tool_calls) == 1 and m.tool_calls[0].function.name == "weather" and json.loads(m.tool_calls[0].function.arguments)["city"] in ("Paris", "Rome")
         check("openai_named_%d" % seed, good and not m.content, m)
+    m = c.chat.completions.create(**ask, tool_choice="required", extra_body={"chat_template_kwargs": {"think_first": True}}).choices[0]
+    check("openai_required_not_in_reasoning", m.finish_reason == "tool_calls" and not m.message.content, m)
     m = c.chat.completions.create(**ask, tool_choice="none", extra_body={"grammar": grammar(True)}).choices[0].message
     check("openai_none", not m.tool_calls and "tool_call" in m.content, m)
     two = {"extra_body": {"grammar": 'root ::= "%s%s"' % (CALL, CALL)}}

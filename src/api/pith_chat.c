@@ -16,6 +16,11 @@ const char *pith_chat_family(const pith_template *t)
     return chat_format_name(format_of(t));
 }
 
+const char *pith_chat_answer(const pith_template *t)
+{
+    return chat_format_answer(format_of(t));
+}
+
 /* What the template gives for one short message: whether it opens the reasoning. One that refuses it opens nothing. 0: no memory. */
 static int usual_prompt(const pith_template *t, struct str *prompt)
 {

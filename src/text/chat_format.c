@@ -62,6 +62,11 @@ const char *chat_format_name(const struct chat_format *f)
     return f->name;
 }
 
+const char *chat_format_answer(const struct chat_format *f)
+{
+    return f->answer;
+}
+
 /* ---------------------------------------------------------------- the grammar of calls */
 
 static void put_tool(struct str *s, const struct chat_format *f, const struct jtree *name,
