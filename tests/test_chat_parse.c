@@ -523,6 +523,7 @@ static void grammar(void)
     pith_grammar_reset(g);
     CHECK(pith_grammar_accept_text(g, bad, strlen(bad), &err) == PITH_STATE);
     pith_grammar_close(g);
+    CHECK(!strcmp(pith_chat_answer(NULL), "</think>"));
     CHECK(pith_chat_grammar(NULL, "[]", &trigger, schema, sizeof schema, &err) == -1 && err.code == PITH_RANGE);
     CHECK(pith_chat_grammar(NULL, "[{}]", &trigger, schema, sizeof schema, &err) == -1 && err.code == PITH_FORMAT);
 }

@@ -257,24 +257,6 @@ def test_tokens(s):
     check("head", s.ask("HEAD", "/health")[0] == 200)
 
 
-def test_package(s):
-    try:
-        import openai
-    except ImportError:
-        skip("openai_package", "the Python package openai is not installed")
-        return
-    c = openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0)
-    model = c.models.list().data[0].id
-    a = c.chat.completions.create(model=model, messages=[{"role": "user", "content": "w5"}], max_tokens=4, logprobs=True, top_logprobs=2, temperature=0)
-    pieces = list(c.chat.completions.create(model=model, messages=[{"role": "user", "content": "w5"}], max_tokens=4, stream=True, temperature=0))
-    check("openai_chat", a.choices[0].message.content == "".join(p.choices[0].delta.content or "" for p in pieces), a)
-    try:
-        c.completions.create(model=model, prompt=[7] * 5000)
-        check("openai_error", False, "no error")
-    except openai.BadRequestError as e:
-        check("openai_error", e.code == "context_length_exceeded", e)
-
-
 def test_gemma():
     found = os.environ.get("PITH_MODEL") or subprocess.run(["scripts/model.sh", "--if-present"], capture_output=True, text=True).stdout.strip()
     if not found or SCALE < 10:
@@ -302,7 +284,6 @@ def main():
             test_contract(s, 192)
             test_bad_input(s)
             test_leaving(s)
-            test_package(s)
             asked = prompts(8, 10)
             reference = [bits(s.post("/v1/completions", completion(p, 170))[1])[0] for p in asked]
         finally:

@@ -304,6 +304,12 @@ static void test_reuse(void)
     CHECK(pith_cache_use(s, &then, &total, &err) == PITH_OK && then == used);
     CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK && pith_truncate(s, 1, 0, &err) == PITH_OK);
     CHECK(pith_cache_use(s, &used, &total, &err) == PITH_OK && used == 0);
+    int32_t known = 0, was = token[70];
+    CHECK(pith_differs_at(s, NULL) == -1);
+    token[70] = (was + 1) % N_VOCAB;
+    CHECK(pith_reuse(s, 0, token, N, &kept, &err) == PITH_OK && kept == 64 &&
+          pith_differs_at(s, &known) == 70 && known == was);
+    CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK && pith_differs_at(NULL, &known) == -1);
     token[5] = N_VOCAB;
     CHECK(pith_reuse(s, 1, token, N, &kept, &err) == PITH_RANGE &&
           pith_reuse(s, 2, token, 1, &kept, &err) == PITH_RANGE);
