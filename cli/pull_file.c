@@ -180,6 +180,7 @@ static void begin(struct transfer *t, const struct http_answer *a)
 
 static int on_data(void *ctx, const struct http_answer *a, const char *p, size_t n)
 {
+    static const char magic[] = "GGUF";
     struct transfer *t = ctx;
     if (!t->answered)
         begin(t, a);
@@ -187,7 +188,7 @@ static int on_data(void *ctx, const struct http_answer *a, const char *p, size_t
     if (t->code || t->restart)
         return 0;
     if (t->have < 4 &&
-        memcmp(p, "GGUF" + t->have, n < (size_t)(4 - t->have) ? n : (size_t)(4 - t->have))) {
+        memcmp(p, &magic[t->have], n < (size_t)(4 - t->have) ? n : (size_t)(4 - t->have))) {
         meter_clear(&t->meter);
         cli_say(CLI_INPUT,
                 "%s: what comes is no GGUF file; is the address that of a page about it?", t->name);
