@@ -255,8 +255,8 @@ def fair(run, many=50, few=8, parallel=16, seconds=20.0, predict=64):
         log.seek(at)
         for line in log.read().splitlines():
             row = json.loads(line)
-            if row.get("completion_tokens") == 4:
-                waits.append(row["queue_seconds"] / step)
+            if row.get("gen_ai.usage.completion_tokens") == 4:
+                waits.append(row["gen_ai.latency.time_in_queue"] / step)
         share = made["few"] / max(1, sum(made.values()))
         return {"ok": 0.45 <= share <= 0.55 and bool(waits) and max(waits) <= 2 and not failed, "share_of_few": share, "tokens": made, "step_seconds": step,
                 "waits_in_steps": waits, "failed": failed[:1]}

@@ -11,7 +11,7 @@ struct opts {
     struct model_opts model;
     struct arg_texts models;
     const char *folder, *host, *unix_path, *name, *template, *key_file, *cert, *key;
-    struct arg_texts keys, hosts, origins;
+    struct arg_texts keys, admin_keys, hosts, origins;
     int64_t memory, models_max, port, cache_tokens, store, parallel, queue, connections, body;
     double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
     int lazy, embeddings, quiet, no_web;
@@ -45,6 +45,9 @@ static const struct arg args[] = {
      .help = "a key that may use it; several share the machine fairly"},
     {.name = "--api-key-file", .meta = "FILE", ARG_FIELD(struct opts, key_file, ARG_TEXT),
      .otherwise = "none", .help = "more keys, one a line"},
+    {.name = "--admin-key", .meta = "[NAME:]KEY", ARG_FIELD(struct opts, admin_keys, ARG_TEXTS),
+     .secret = 1, .otherwise = "nobody may",
+     .help = "a key that may load and unload models, too; so may an --api-key named admin"},
     {.name = "--allow-host", .meta = "NAME", ARG_FIELD(struct opts, hosts, ARG_TEXTS),
      .help = "a name of this machine that requests may ask for, besides localhost"},
     {.name = "--allow-origin", .meta = "URL", ARG_FIELD(struct opts, origins, ARG_TEXTS),
@@ -218,6 +221,7 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .port = (int)o->port,
         .unix_path = o->unix_path,
         .keys = t->keys,
+        .admin_keys = o->admin_keys.v,
         .hosts = o->hosts.v,
         .origins = o->origins.v,
         .tls_cert = t->cert,

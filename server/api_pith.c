@@ -7,30 +7,11 @@
 #include "metrics.h"
 #include "request.h"
 
-static json_t *card_of(const struct hosted *h)
-{
-    static const char *const states[] = {"unloaded", "loading", "ready", "unloading"};
-    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", h->name, "object", "model", "created", (json_int_t)h->created, "owned_by", "pith", "state",
-                          states[h->state]);
-    if (h->bytes)
-        json_object_set_new(j, "bytes", json_integer((json_int_t)h->bytes));
-    if (h->state == MODEL_LOADING)
-        json_object_set_new(j, "progress", json_real(atomic_load(&h->permille) / 1000.0));
-    if (*h->error.msg)
-        json_object_set_new(j, "error", json_text(h->error.msg, strlen(h->error.msg)));
-    if (!models_is_loaded(h))
-        return j;
-    json_object_set_new(j, "max_model_len", json_integer(pith_n_ctx(h->generate ? h->generate : h->embed)));
-    json_object_set_new(j, "meta", json_pack("{s:s, s:s, s:I, s:I, s:i, s:i}", "arch", h->info.arch, "type", h->info.type, "n_params", (json_int_t)h->info.n_params,
-                                             "size", (json_int_t)h->info.file_bytes, "n_vocab", h->info.n_vocab, "n_ctx_train", h->info.n_ctx_train));
-    return j;
-}
-
 void api_models(struct server *s, struct exchange *x)
 {
     const char *path = exchange_path(x), *name = strlen(path) > 11 ? path + 11 : NULL;
     struct fault f = {0};
-    json_t *j = name ? models_json(s, name, card_of, &f) : json_pack("{s:s, s:o}", "object", "list", "data", models_list(s, 0, card_of));
+    json_t *j = name ? models_json(s, name, models_card, &f) : json_pack("{s:s, s:o}", "object", "list", "data", models_list(s, 0, models_card));
     if (f.http)
         exchange_fault(x, &f);
     else

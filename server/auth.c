@@ -8,41 +8,59 @@
 #include "scheduler.h"
 
 struct tenants {
-    int n, have_keys;
+    int n, have_keys, have_admins;
     struct tenant v[];
 };
 
-struct tenants *tenants_open(const char *const *keys, struct pith_error *err)
+static int count(const char *const *keys)
 {
     int n = 0;
     while (keys && keys[n])
         n++;
-    struct tenants *t = calloc(1, sizeof *t + (size_t)(n ? n : 1) * sizeof t->v[0]);
+    return n;
+}
+
+/* "name:secret" or "secret". */
+static int add(struct tenants *t, const char *key, int admin, struct pith_error *err)
+{
+    struct tenant *one = &t->v[t->n];
+    const char *colon = strchr(key, ':'), *secret = colon ? colon + 1 : key;
+    size_t n_name = colon ? (size_t)(colon - key) : 0;
+    if (strlen(secret) < 8 || strlen(secret) >= sizeof one->secret || n_name >= sizeof one->name) {
+        err->code = PITH_RANGE;
+        snprintf(err->msg, sizeof err->msg, "%skey %d has %zu characters, wanted 8 to %zu, after a name of at most %zu and a colon, if any", admin ? "admin " : "",
+                 t->n + 1, strlen(secret), sizeof one->secret - 1, sizeof one->name - 1);
+        return 0;
+    }
+    strcpy(one->secret, secret);
+    if (colon)
+        memcpy(one->name, key, n_name);
+    else
+        snprintf(one->name, sizeof one->name, "%s-%d", admin ? "admin" : "key", t->n + 1);
+    one->index = t->n++;
+    one->admin = admin || !strcmp(one->name, "admin");
+    t->have_admins |= one->admin;
+    return 1;
+}
+
+struct tenants *tenants_open(const char *const *keys, const char *const *admin_keys, struct pith_error *err)
+{
+    int n = count(keys), n_admins = count(admin_keys), ok = 1;
+    struct tenants *t = calloc(1, sizeof *t + (size_t)(n + n_admins + 1) * sizeof t->v[0]);
     if (!t) {
         *err = (struct pith_error){PITH_NOMEM, "out of memory for keys"};
         return NULL;
     }
     t->have_keys = n > 0;
-    t->n = n ? n : 1;
-    for (int i = 0; i < t->n; i++)
-        t->v[i].index = i;
-    for (int i = 0; i < n; i++) {
-        const char *colon = strchr(keys[i], ':'), *secret = colon ? colon + 1 : keys[i];
-        size_t n_name = colon ? (size_t)(colon - keys[i]) : 0;
-        if (strlen(secret) < 8 || strlen(secret) >= sizeof t->v[i].secret || n_name >= sizeof t->v[i].name) {
-            *err = (struct pith_error){.code = PITH_RANGE};
-            snprintf(err->msg, sizeof err->msg, "key %d has %zu characters, wanted 8 to %zu, after a name of at most %zu and a colon, if any", i + 1,
-                     strlen(secret), sizeof t->v[i].secret - 1, sizeof t->v[i].name - 1);
-            free(t);
-            return NULL;
-        }
-        strcpy(t->v[i].secret, secret);
-        if (colon)
-            memcpy(t->v[i].name, keys[i], n_name);
-        else
-            snprintf(t->v[i].name, sizeof t->v[i].name, "key-%d", i + 1);
-    }
-    return t;
+    t->n = n == 0; /* everybody */
+    for (int i = 0; ok && i < n; i++)
+        ok = add(t, keys[i], 0, err);
+    for (int i = 0; ok && i < n_admins; i++)
+        ok = add(t, admin_keys[i], 1, err);
+    if (ok)
+        return t;
+    free(t);
+    return NULL;
 }
 
 void tenants_close(struct tenants *t)
@@ -55,6 +73,11 @@ int tenants_have_keys(const struct tenants *t)
     return t->have_keys;
 }
 
+int tenants_have_admins(const struct tenants *t)
+{
+    return t->have_admins;
+}
+
 int tenants_count(const struct tenants *t)
 {
     return t->n;
@@ -62,14 +85,12 @@ int tenants_count(const struct tenants *t)
 
 struct tenant *tenants_find(struct tenants *t, const char *key)
 {
-    struct tenant *found = NULL;
+    struct tenant *found = t->have_keys ? NULL : &t->v[0];
     char padded[sizeof t->v[0].secret] = "";
-    if (!t->have_keys)
-        return &t->v[0];
     if (!key || strlen(key) >= sizeof padded)
-        return NULL;
+        return found;
     strcpy(padded, key);
-    for (int i = 0; i < t->n; i++) { /* all bytes of all keys, whatever differs */
+    for (int i = !t->have_keys; i < t->n; i++) { /* all bytes of all keys, whatever differs */
         unsigned char differs = 0;
         for (size_t k = 0; k < sizeof padded; k++)
             differs |= (unsigned char)(padded[k] ^ t->v[i].secret[k]);

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "scheduler.h"
+#include "trace.h"
 
 enum {
     OUT_MAX = 64 << 20,  /* bytes a client may leave unread */
@@ -52,6 +53,7 @@ struct exchange {
     json_t *tree;
     struct hosted *model; /* NULL: `why` says why there is none */
     struct fault why;
+    struct trace trace;
     char id[32], method[12], path[128], query[256], allow[32]; /* allow: methods that there are instead of this one */
 };
 
@@ -248,6 +250,10 @@ void exchange_figures(struct exchange *x, const struct figures *f)
     x->figures.n_made += f->n_made;
     x->figures.queue_ns = f->queue_ns;
     x->figures.first_ns = f->first_ns;
+    x->figures.n_choices = f->n_choices;
+    x->figures.n_max = f->n_max;
+    x->figures.temperature = f->temperature;
+    x->figures.top_p = f->top_p;
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -283,6 +289,28 @@ void exchange_fault(struct exchange *x, const struct fault *f)
 
 /* ---------------------------------------------------------------- log */
 
+/* Attributes by the names that tracing of language models has for them; never what was said. */
+static void log_figures(const struct exchange *x, json_t *j)
+{
+    const struct figures *f = &x->figures;
+    json_object_set_new(j, "gen_ai.request.id", json_string(x->id));
+    if (f->n_choices) {
+        json_object_set_new(j, "gen_ai.request.n", json_integer(f->n_choices));
+        json_object_set_new(j, "gen_ai.request.temperature", json_real(f->temperature));
+        json_object_set_new(j, "gen_ai.request.top_p", json_real(f->top_p));
+    }
+    if (f->n_max > 0)
+        json_object_set_new(j, "gen_ai.request.max_tokens", json_integer(f->n_max));
+    if (x->model)
+        json_object_set_new(j, "gen_ai.response.model", json_string(x->model->name));
+    json_object_set_new(j, "gen_ai.usage.prompt_tokens", json_integer(f->n_prompt));
+    json_object_set_new(j, "gen_ai.usage.cached_tokens", json_integer(f->n_cached));
+    json_object_set_new(j, "gen_ai.usage.completion_tokens", json_integer(f->n_made));
+    json_object_set_new(j, "gen_ai.latency.time_in_queue", json_real(1e-9 * (double)f->queue_ns));
+    json_object_set_new(j, "gen_ai.latency.time_to_first_token", json_real(1e-9 * (double)f->first_ns));
+    json_object_set_new(j, "gen_ai.latency.e2e", json_real(1e-9 * (double)(clock_now() - x->began)));
+}
+
 static void log_access(const struct exchange *x)
 {
     struct timespec t;
@@ -295,13 +323,12 @@ static void log_access(const struct exchange *x)
     json_t *j = json_pack("{s:s, s:s, s:s, s:o, s:i, s:I, s:f, s:s}", "time", when, "id", x->id, "method", x->method, "path",
                           json_text(x->path, strlen(x->path)), "status", x->queued ? x->status : 499, "bytes", (json_int_t)x->sent,
                           "seconds", 1e-9 * (double)(clock_now() - x->began), "key", x->tenant ? x->tenant->name : "");
-    if (j && x->figures.n_prompt) {
-        json_object_set_new(j, "prompt_tokens", json_integer(x->figures.n_prompt));
-        json_object_set_new(j, "cached_tokens", json_integer(x->figures.n_cached));
-        json_object_set_new(j, "completion_tokens", json_integer(x->figures.n_made));
-        json_object_set_new(j, "queue_seconds", json_real(1e-9 * (double)x->figures.queue_ns));
-        json_object_set_new(j, "first_token_seconds", json_real(1e-9 * (double)x->figures.first_ns));
-    }
+    json_object_set_new(j, "trace_id", json_string(x->trace.trace_id));
+    json_object_set_new(j, "span_id", json_string(x->trace.span_id));
+    if (*x->trace.parent_id)
+        json_object_set_new(j, "parent_span_id", json_string(x->trace.parent_id));
+    if (j && x->figures.n_prompt)
+        log_figures(x, j);
     char *line = j ? json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
     if (line)
         fprintf(stderr, "%s\n", line);
@@ -326,6 +353,7 @@ static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, 
     snprintf(x->id, sizeof x->id, "%llx-%llx", (unsigned long long)h->s->created, (unsigned long long)atomic_fetch_add(&h->serial, 1));
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", path);
+    trace_begin(&x->trace, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "traceparent"), MHD_lookup_connection_value(c, MHD_HEADER_KIND, "tracestate"));
     const char *model = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "model");
     snprintf(x->query, sizeof x->query, "%s", model ? model : "");
     pthread_mutex_lock(&h->lock);
@@ -387,6 +415,10 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
     if (!x->tenant && !(x->route->flags & ROUTE_OPEN))
         return fault_set(f, 401, "invalid_api_key", NULL, "%s; send Authorization: Bearer KEY",
                          key_given(c) ? "this key is not known here" : "a key is needed here");
+    if ((x->route->flags & ROUTE_ADMIN) && !tenants_have_admins(s->tenants))
+        return fault_set(f, 404, "admin_is_off", NULL, "there is no %.100s: the server was started without --admin-key", path);
+    if ((x->route->flags & ROUTE_ADMIN) && !(x->tenant && x->tenant->admin))
+        return fault_set(f, 403, "admin_key_needed", NULL, "%.100s changes the server; it needs a key given with --admin-key", path);
     if (length && strtoull(length, NULL, 10) > (unsigned long long)s->p.body_bytes)
         return fault_set(f, 413, "body_too_large", NULL, "the body has %.20s bytes, at most %lld are taken", length, (long long)s->p.body_bytes);
     if ((x->route->flags & ROUTE_MODEL) && !atomic_load(&s->ready))
@@ -469,11 +501,15 @@ static ssize_t read_live(void *cls, uint64_t pos, char *buf, size_t max)
 
 static void add_headers(struct exchange *x, struct MHD_Response *r)
 {
-    char text[32];
+    char text[32], parent[56];
     const char *origin = MHD_lookup_connection_value(x->c, MHD_HEADER_KIND, "Origin");
     if (x->type)
         MHD_add_response_header(r, "Content-Type", x->type);
     MHD_add_response_header(r, "x-request-id", x->id);
+    trace_parent(&x->trace, parent);
+    MHD_add_response_header(r, "traceparent", parent);
+    if (*x->trace.state)
+        MHD_add_response_header(r, "tracestate", x->trace.state);
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     for (int i = 0; i < x->n_headers; i++)
         MHD_add_response_header(r, x->headers[i].name, x->headers[i].value);

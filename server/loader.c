@@ -126,7 +126,7 @@ static struct hosted *oldest(struct models *m, int idle)
     struct hosted *found = NULL;
     for (int i = 0; i < m->n; i++) {
         struct hosted *h = &m->v[i];
-        if (h->state == MODEL_READY && !(idle && h->n_users) && (!found || h->used < found->used))
+        if (h->state == MODEL_READY && !(idle && h->n_users) && (!found || h->asked < found->asked))
             found = h;
     }
     return found;

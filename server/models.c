@@ -137,7 +137,7 @@ void models_expire(struct server *s)
         if (atomic_load(exchange_gone(w->x)))
             fault_set(&late, 499, "client_closed_request", NULL, "the client has left");
         else if (w->deadline && now > w->deadline)
-            fault_set(&late, 504, "deadline_exceeded", "timeout", "the model \"%.100s\" was not loaded within the time that the request allows", w->model->name);
+            fault_set(&late, 408, "deadline_exceeded", "timeout", "the model \"%.100s\" was not loaded within the time that the request allows", w->model->name);
         else {
             at = &(*at)->next;
             continue;
@@ -174,7 +174,7 @@ void models_handle(struct server *s, struct exchange *x)
     struct fault why = {0};
     struct hosted *h = NULL;
     int waits = 0;
-    if (!exchange_route(x)->endpoint) {
+    if (!(exchange_route(x)->flags & ROUTE_MODEL) || !exchange_route(x)->endpoint) {
         handle(s, x);
         return;
     }
@@ -183,6 +183,8 @@ void models_handle(struct server *s, struct exchange *x)
         int64_t deadline = request_deadline(x, json_number_value(json_object_get(body, "timeout")));
         pthread_mutex_lock(&m->lock);
         h = find(m, json_string_value(json_object_get(body, "model")), &why);
+        if (h)
+            h->asked = clock_now();
         if (h && h->state == MODEL_READY) {
             h->n_users++;
         } else if (h) {
@@ -227,6 +229,25 @@ json_t *models_list(struct server *s, int loaded, models_tell tell)
     return list;
 }
 
+json_t *models_card(const struct hosted *h)
+{
+    static const char *const states[] = {"unloaded", "loading", "ready", "unloading"};
+    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", h->name, "object", "model", "created", (json_int_t)h->created, "owned_by", "pith", "state",
+                          states[h->state]);
+    if (h->bytes)
+        json_object_set_new(j, "bytes", json_integer((json_int_t)h->bytes));
+    if (h->state == MODEL_LOADING)
+        json_object_set_new(j, "progress", json_real(atomic_load(&h->permille) / 1000.0));
+    if (*h->error.msg)
+        json_object_set_new(j, "error", json_text(h->error.msg, strlen(h->error.msg)));
+    if (!models_is_loaded(h))
+        return j;
+    json_object_set_new(j, "max_model_len", json_integer(pith_n_ctx(h->generate ? h->generate : h->embed)));
+    json_object_set_new(j, "meta", json_pack("{s:s, s:s, s:I, s:I, s:i, s:i}", "arch", h->info.arch, "type", h->info.type, "n_params", (json_int_t)h->info.n_params,
+                                             "size", (json_int_t)h->info.file_bytes, "n_vocab", h->info.n_vocab, "n_ctx_train", h->info.n_ctx_train));
+    return j;
+}
+
 char *models_metrics(struct server *s, size_t *n)
 {
     struct models *m = s->models;
@@ -243,6 +264,22 @@ char *models_metrics(struct server *s, size_t *n)
 }
 
 /* ---------------------------------------------------------------- life */
+
+int models_unload(struct server *s, const char *name, int force, struct fault *f)
+{
+    struct models *m = s->models;
+    pthread_mutex_lock(&m->lock);
+    struct hosted *h = find(m, name, f);
+    if (h && h->state == MODEL_LOADING)
+        fault_set(f, 409, "model_loading", "model", "the model \"%.100s\" is being loaded; try again when it is there", h->name);
+    if (h && models_is_loaded(h)) {
+        h->state = MODEL_LEAVING;
+        h->forced |= force;
+        pthread_cond_signal(&m->wake);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return !f->http;
+}
 
 pith_status models_load(struct server *s, struct hosted *h, struct pith_error *err)
 {

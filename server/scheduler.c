@@ -82,6 +82,10 @@ static void start(struct sched *s, struct request *r)
     }
     r->next = s->all;
     s->all = r;
+    r->figures.n_choices = r->n;
+    r->figures.n_max = r->n_max;
+    r->figures.temperature = (double)r->sampler.temperature;
+    r->figures.top_p = (double)r->sampler.top_p;
     for (int i = 0; i < r->n; i++) {
         if (!branch_open(s, r, i, &err)) {
             fault_from(&f, &err, NULL);
@@ -184,11 +188,22 @@ static void tell_progress(struct branch *b)
         r->on_event(r, &(struct event){.kind = EV_PROGRESS, .progress = &p});
 }
 
+/* Why requests do not come to their end when the scheduler is stopped. */
+static void fault_of_end(const struct sched *s, struct fault *f)
+{
+    if (atomic_load(&s->hosted->server->draining))
+        fault_set(f, 503, "shutting_down", NULL, "the server has shut down before this request came to its end");
+    else
+        fault_set(f, 503, "model_unloaded", NULL, "the model was unloaded before this request came to its end");
+}
+
 static void fail_step(struct sched *s, const struct pith_error *err)
 {
     struct fault f = {0};
     if (err->code == PITH_NOMEM)
         fault_set(&f, 503, "out_of_cache", NULL, "the cache cannot hold this sequence: %s", err->msg);
+    else if (err->code == PITH_CANCELLED)
+        fault_of_end(s, &f);
     else
         fault_from(&f, err, NULL);
     for (int i = 0; i < s->n_parts; i++) /* closing branches empties their parts and draws */
@@ -259,10 +274,7 @@ static void *run(void *arg)
         observe_queue(s);
     }
     struct fault f = {0};
-    if (atomic_load(&s->hosted->server->draining))
-        fault_set(&f, 503, "shutting_down", NULL, "the server has shut down before this request came to its end");
-    else
-        fault_set(&f, 503, "model_unloaded", NULL, "the model was unloaded before this request came to its end");
+    fault_of_end(s, &f);
     while (s->all)
         request_fail(s, s->all, &f);
     while (s->embeds) {

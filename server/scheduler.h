@@ -80,6 +80,7 @@ void request_free(struct request *r); /* NULL allowed */
 struct tenant {
     char name[64], secret[192];
     int index; /* in the list of all */
+    int admin; /* may change the server */
 };
 
 struct sched;

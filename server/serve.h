@@ -65,6 +65,7 @@ int64_t clock_now(void);                    /* monotonic ns */
 enum {
     E_CHAT = 1, E_COMPLETE = 2, E_EMBED = 4, E_TOKENIZE = 8, E_DETOKENIZE = 16, E_TEMPLATE = 32, E_RESPONSES = 64, E_MESSAGES = 128, E_COUNT = 256,
     E_OLLAMA_CHAT = 512, E_OLLAMA_GENERATE = 1024, E_OLLAMA_SHOW = 2048, E_OLLAMA_EMBED = 4096, E_OLLAMA_OPTIONS = 8192, /* the object `options` */
+    E_LOAD = 16384, E_UNLOAD = 32768,
     E_OLLAMA = E_OLLAMA_CHAT | E_OLLAMA_GENERATE,
     E_MADE = E_CHAT | E_COMPLETE,                                       /* OpenAI's older two */
     E_TALKS = E_CHAT | E_RESPONSES | E_MESSAGES | E_OLLAMA_CHAT,        /* conversations */
@@ -134,6 +135,9 @@ struct figures {
     int64_t n_prompt, n_cached, n_made, queue_ns, first_ns;
     int64_t differs_at; /* where the prompt left what was known of it, -1: nowhere */
     int32_t known;      /* the token there */
+    /* What was asked for: n_choices 0: no text; n_max <= 0: as the context allows. */
+    int64_t n_choices, n_max;
+    double temperature, top_p;
 };
 void exchange_figures(struct exchange *x, const struct figures *f);
 
@@ -146,8 +150,9 @@ int http_tells_lies(const struct server_params *p, const char *host, const char 
 
 /* ---------------------------------------------------------------- routes (routes.c) */
 
-/* On the thread of HTTP; without a key; 503 until there is a model; for people, not in the descriptions; errors in another shape than OpenAI's. */
-enum { ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4, ROUTE_PAGE = 8, ROUTE_ANTHROPIC = 16, ROUTE_OLLAMA = 32 };
+/* On the thread of HTTP; without a key; 503 until there is a model; for people, not in the descriptions; errors in another shape than OpenAI's;
+ * for admins. */
+enum { ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4, ROUTE_PAGE = 8, ROUTE_ANTHROPIC = 16, ROUTE_OLLAMA = 32, ROUTE_ADMIN = 64 };
 struct route {
     const char *method, *path;
     int flags;
@@ -169,10 +174,11 @@ void work_free(struct work *w);
 /* ---------------------------------------------------------------- keys (auth.c) */
 
 struct tenants;
-struct tenants *tenants_open(const char *const *keys, struct pith_error *err);
+struct tenants *tenants_open(const char *const *keys, const char *const *admin_keys, struct pith_error *err);
 void tenants_close(struct tenants *t);
-int tenants_have_keys(const struct tenants *t);
-/* By the key given (NULL: none). NULL: there is none such. Compares in constant time. */
+int tenants_have_keys(const struct tenants *t); /* without, everybody may ask */
+int tenants_have_admins(const struct tenants *t);
+/* By the key given (NULL: none). NULL: there is none such, and one is needed. Compares in constant time. */
 struct tenant *tenants_find(struct tenants *t, const char *key);
 int tenants_count(const struct tenants *t);
 
@@ -198,7 +204,7 @@ struct hosted {
     enum model_state state;
     int n_users, wanted, forced, ended; /* forced: its requests are ended, too; ended: they have been */
     uint64_t bytes;                     /* when its caches are full; 0: it has not been loaded yet */
-    int64_t used;                       /* clock_now() */
+    int64_t asked, used;                /* clock_now(): of the last request's beginning; of an end */
     struct pith_error error;            /* of the last load */
 };
 struct models;
@@ -222,7 +228,10 @@ void models_drop(struct hosted *h);
 typedef json_t *(*models_tell)(const struct hosted *h);
 json_t *models_json(struct server *s, const char *name, models_tell tell, struct fault *f);
 json_t *models_list(struct server *s, int loaded, models_tell tell);
+json_t *models_card(const struct hosted *h); /* as /v1/models tells of it */
 int models_is_loaded(const struct hosted *h);
+/* Takes no new requests, and is unloaded when those it has have ended; force: they are ended. 0: *f. One that is not loaded is no error. */
+int models_unload(struct server *s, const char *name, int force, struct fault *f);
 char *models_metrics(struct server *s, size_t *n); /* of all that have been loaded, as metrics_text */
 
 /* ---------------------------------------------------------------- the server (server.c) */

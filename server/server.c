@@ -1,6 +1,9 @@
 /* server.c -- the server's life: listening -> (model) -> ready -> draining -> closed. */
 #include <stdlib.h>
 #include <time.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "serve.h"
 
@@ -16,9 +19,12 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
         *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
         return NULL;
     }
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 128 << 10); /* large blocks of models that go return to the system: left alone, glibc learns to keep them */
+#endif
     s->p = *p;
     s->created = (int64_t)time(NULL);
-    s->tenants = tenants_open(p->keys, err);
+    s->tenants = tenants_open(p->keys, p->admin_keys, err);
     s->work = s->tenants ? work_open(2) : NULL;
     if (s->tenants && !s->work)
         *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};

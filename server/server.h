@@ -33,6 +33,7 @@ struct server_params {
     int port;         /* 0: any that is free */
     const char *unix_path;     /* a socket in the file system instead */
     const char *const *keys;   /* NULL-terminated, "name:secret" or "secret"; none: everybody may */
+    const char *const *admin_keys; /* likewise, for what changes the server; none, and none of `keys` has the name admin: nobody may */
     const char *const *hosts;  /* further names that the Host header may have */
     const char *const *origins; /* web pages that may call: "https://example.org", or "*" */
     const char *tls_cert, *tls_key; /* PEM texts */

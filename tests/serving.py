@@ -73,7 +73,7 @@ class Server:
                 return float(line.rsplit(" ", 1)[1])
 
     def end(self):
-        """Its exit code; None: it had to be killed."""
+        """Its exit code; None: it had to be killed. What it wrote to stderr and nobody has read is in `said`."""
         if self.process.stdout.closed:
             return self.process.returncode
         self.process.send_signal(signal.SIGTERM)
@@ -85,6 +85,7 @@ class Server:
             return None
         finally:
             self.process.stdout.close()
+            self.said = self.process.stderr.read()
             self.process.stderr.close()
 
     def open_files(self):

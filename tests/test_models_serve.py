@@ -93,10 +93,85 @@ def test_waiting(models, alone):
         check("waits_for_a_stream", b[0] == 200 and bits(b[1]) == alone["b"] and long[0] == 200, b[1])
         c.close()
         late = at_once([lambda: ask(s, "c", timeout=0.001), lambda: ask(s, "c")])
-        check("waits_no_longer_than_allowed", late[0][0] in (200, 504) and late[1][0] == 200, late)
+        check("waits_no_longer_than_allowed", late[0][0] in (200, 408) and late[1][0] == 200, late)
         many = at_once([lambda: ask(s, "a")] * 12)
         check("waiting_is_bounded", any(a[0] == 200 for a in many) and all(a[0] in (200, 429) for a in many), [a[0] for a in many])
         check("says_when_to_try_again", all(int(a[2].getheader("Retry-After")) > 0 for a in many if a[0] == 429))
+
+
+def test_admin(models, alone):
+    with Server(models, "--ctx", "128") as s:
+        off = s.post("/admin/unload", {"model": "a"}, Authorization="Bearer anything-at-all")
+        check("admin_is_off", off[0] == 404 and "--admin-key" in off[1]["error"]["message"], off[1])
+    with Server(models, "--ctx", "128", "--api-key", "ann:using-secret", "--admin-key", "boss:admin-secret") as s:
+        def ask_as(key, path, body):
+            return s.post(path, body, Authorization="Bearer " + key)
+
+        def states():
+            return {m["id"]: m["state"] for m in s.get("/v1/models", Authorization="Bearer using-secret")[1]["data"]}
+
+        check("admin_needs_a_key", s.post("/admin/load", {"model": "b"})[0] == 401 and ask_as("using-secret", "/admin/load", {"model": "b"})[0] == 403)
+        b = ask_as("admin-secret", "/admin/load", {"model": "b"})
+        check("admin_loads", b[0] == 200 and b[1]["state"] == "ready" and states()["b"] == "ready", b[1])
+        b = ask_as("admin-secret", "/admin/unload", {"model": "b"})
+        check("admin_unloads", b[0] == 200 and s.wait_for(lambda: states()["b"] == "unloaded"), b[1])
+        check("unloading_twice_is_no_error", ask_as("admin-secret", "/admin/unload", {"model": "b"})[0] == 200)
+        check("admin_bad_input", ask_as("admin-secret", "/admin/unload", {"model": "nothing"})[0] == 404 and
+              ask_as("admin-secret", "/admin/unload", {"model": "b", "force": 1})[0] == 400 and ask_as("admin-secret", "/admin/load", b"{")[0] == 400)
+        again = ask_as("using-secret", "/v1/completions", completion(prompts(1, 12)[0], 8, model="b"))
+        check("loaded_again_when_asked_for", again[0] == 200 and bits(again[1]) == alone["b"], again[1])
+        check("admins_use_it_too", ask_as("admin-secret", "/v1/completions", completion([5], 2))[0] == 200)
+    with Server(models[0], "--api-key", "ann:using-secret", "--api-key", "admin:admin-secret") as s:
+        check("a_key_named_admin", s.post("/admin/load", {}, Authorization="Bearer admin-secret")[0] == 200 and
+              s.post("/admin/load", {}, Authorization="Bearer using-secret")[0] == 403)
+
+
+def test_unload_a_stream(folder):
+    # A long context, so that the stream goes on for as long as it is let.
+    long = synth(os.path.join(folder, "long.gguf"), "--ctx", "65536", "--layers", "2", "--seed", "9")
+    with Server(long, "--ctx", "65536", "--admin-key", "admin-secret") as s:
+        for force in (False, True):
+            body = json.dumps(completion([5, 6], 300 if not force else 60000, stream=True))
+            c = socket.create_connection(("127.0.0.1", s.port), LIMIT)
+            c.sendall(("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)).encode())
+            raw = c.recv(2000)
+            s.wait_for(lambda: s.metric("vllm:num_requests_running"))
+            a = s.post("/admin/unload", {"force": force}, Authorization="Bearer admin-secret")
+            c.settimeout(LIMIT)
+            while piece := c.recv(1 << 20):
+                raw += piece
+            c.close()
+            good = b"model_unloaded" in raw if force else raw.count(b"text_completion") == 301 or b"[DONE]" in raw
+            check("unload_ends_a_stream" if force else "unload_lets_a_stream_end", a[0] == 200 and good, raw[-200:])
+            check("unloaded_behind_it", s.wait_for(lambda: set(model_states(s).values()) == {"unloaded"}), model_states(s))
+            if not force:
+                held = s.memory()
+                check("back_on_demand", s.post("/v1/completions", completion([5], 2))[0] == 200)
+        check("memory_is_back", s.wait_for(lambda: s.memory() < held + (32 << 20)), (held, s.memory()))
+
+
+def test_trace(model):
+    given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    bad = ["", "00", given.upper(), given[:-1], given + "-x", "ff" + given[2:], "00-" + "0" * 32 + given[35:], given[:36] + "0" * 16 + "-01", "01" + given[2:] + "x",
+           given.replace("4b", "4g"), "x" * 4000]
+    with Server(model, "--no-log=no") as s:
+        def header(**headers):
+            return s.ask("GET", "/health", headers=headers)[2]
+
+        a = header(traceparent=given, tracestate="vendor=1").getheader("traceparent")
+        check("trace_goes_on", a.startswith(given[:36]) and a.endswith("-01") and a != given, a)
+        check("trace_state", header(traceparent=given, tracestate="vendor=1").getheader("tracestate") == "vendor=1")
+        later = header(traceparent="01" + given[2:] + "-more").getheader("traceparent")
+        check("trace_of_a_later_version", later.startswith(given[:36].replace("01-", "00-")), later)
+        new = [header(traceparent=b, tracestate="vendor=1") for b in bad]
+        ids = {h.getheader("traceparent")[3:35] for h in new}
+        check("bad_traces_begin_anew", len(ids) == len(bad) and given[3:35] not in ids and not any(h.getheader("tracestate") for h in new), ids)
+        s.post("/v1/completions", completion([5, 6], 3, temperature=0.5), traceparent=given)
+        s.end()
+        rows = [json.loads(line) for line in s.said.splitlines() if line.startswith("{")]
+        row = [r for r in rows if r["path"] == "/v1/completions"][0]
+        good = row["trace_id"] == given[3:35] and row["parent_span_id"] == given[36:52] and len(row["span_id"]) == 16
+        check("trace_is_logged", good and row["gen_ai.usage.completion_tokens"] == 3 and row["gen_ai.request.temperature"] == 0.5 and row["gen_ai.request.max_tokens"] == 3, row)
 
 
 def test_folder(folder, models):
@@ -129,7 +204,10 @@ def main():
             check("ends_well", s.end() == 0)
         test_eviction(models, alone)
         test_waiting(models, alone)
+        test_admin(models, alone)
+        test_trace(models[0])
         test_folder(d, models)
+        test_unload_a_stream(d)
 
 
 run(main, "test_models_serve")

@@ -91,7 +91,8 @@ def test_bad_input(s):
             "/tokenize": {"content": "a"}, "/detokenize": {"tokens": [3]}, "/apply-template": {"messages": [{"role": "user", "content": "a"}]}, "/v1/embeddings": {"input": "w3"}, "/v1/responses": {"input": "w3", "max_output_tokens": 1}, "/v1/responses/input_tokens": {"input": "w3"},
             "/v1/messages": {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 1}, "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "w3"}]},
             "/api/chat": {"messages": [{"role": "user", "content": "w3"}], "options": {"num_predict": 1}, "stream": False},
-            "/api/generate": {"prompt": "w3", "options": {"num_predict": 1}, "stream": False}, "/api/embed": {"input": "w3"}, "/api/embeddings": {"prompt": "w3"}, "/api/show": {}}
+            "/api/generate": {"prompt": "w3", "options": {"num_predict": 1}, "stream": False}, "/api/embed": {"input": "w3"}, "/api/embeddings": {"prompt": "w3"}, "/api/show": {},
+            "/admin/load": {}, "/admin/unload": {}}
     seen = set()
 
     def try_fields(path, rows, body):

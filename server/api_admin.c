@@ -1,0 +1,34 @@
+/* api_admin.c -- what changes the server: models loaded and unloaded by hand. Needs a key given with --admin-key. */
+#include "api.h"
+#include "request.h"
+
+/* By then it is loaded. */
+static json_t *loaded(struct hosted *m, struct fields *b, struct fault *f)
+{
+    (void)b;
+    return models_json(m->server, m->name, models_card, f);
+}
+
+void api_load(struct server *s, struct exchange *x)
+{
+    (void)s;
+    request_answer(x, E_LOAD, loaded);
+}
+
+void api_unload(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    struct fields b;
+    json_t *j = NULL;
+    if (fields_read(&b, E_UNLOAD, x, &f)) {
+        const char *name = field_text(&b, F_model);
+        if (models_unload(s, name, field_bool(&b, F_force), &f))
+            j = models_json(s, name, models_card, &f);
+        fields_free(&b);
+    }
+    if (f.http)
+        exchange_fault(x, &f);
+    else
+        exchange_json(x, 200, j);
+    exchange_drop(x);
+}
