@@ -10,7 +10,12 @@ import * as settings from './settings.js';
 import * as sidebar from './sidebar.js';
 import * as store from './store.js';
 
-const IDEAS = ['Explain how a hash table works, with a short example in Python', 'Write a haiku about the sea in autumn', 'Compare TCP and UDP in a small table', 'Plan a week of simple dinners for two'];
+const IDEAS = [
+    'Explain how a hash table works, with a short example in Python',
+    'Write a haiku about the sea in autumn',
+    'Compare TCP and UDP in a small table',
+    'Plan a week of simple dinners for two',
+];
 
 /* ---------------------------------------------------------------- the server's state */
 
@@ -34,7 +39,8 @@ async function serverChanged() {
     const { state, words, progress, models, model: name } = server.server;
     if (state === 'loading') {
         const seconds = Math.round((Date.now() - server.server.since) / 1000);
-        banner(`The model is being loaded${progress ? `, ${Math.round(100 * progress)} %` : seconds > 1 ? `, ${seconds} s so far` : ''}. You can write already.`, '', null, progress);
+        const far = progress ? `, ${Math.round(100 * progress)} %` : seconds > 1 ? `, ${seconds} s so far` : '';
+        banner(`The model is being loaded${far}. You can write already.`, '', null, progress);
     } else if (state === 'away') {
         banner(words + ' The page tries again by itself.', 'Try now', server.connect);
     } else if (state === 'locked') {
@@ -179,7 +185,8 @@ function wireUp() {
             if (e.target === d && d.id !== 'login')
                 d.close(); // beside it
         });
-    $('ideas').replaceChildren(...IDEAS.map((text) => el('li', {}, el('button', { type: 'button', onclick: () => composer.write(text) }, el('span', { text }), icon('right')))));
+    const idea = (text) => el('button', { type: 'button', onclick: () => composer.write(text) }, el('span', { text }), icon('right'));
+    $('ideas').replaceChildren(...IDEAS.map((text) => el('li', {}, idea(text))));
 }
 
 async function start() {
@@ -189,7 +196,14 @@ async function start() {
         toast(text);
         announce(text);
     });
-    chat.setup({ changed: composer.update, listed: sidebar.list, refused: server.heard, answered: () => server.isThere() || server.connect(), model: server.asked, defaults: settings.defaults });
+    chat.setup({
+        changed: composer.update,
+        listed: sidebar.list,
+        refused: server.heard,
+        answered: () => server.isThere() || server.connect(),
+        model: server.asked,
+        defaults: settings.defaults,
+    });
     chat.show(store.get(remembered('last')));
     composer.setup();
     sidebar.setup(settle);

@@ -14,7 +14,10 @@ let shown = new Map();
 let hooks = { changed: () => {}, listed: () => {}, refused: (_) => {}, answered: () => {}, model: () => '', defaults: () => ({ system: '', params: {} }) };
 let following = true, painting = false, savedAt = 0;
 
-/** @param {Partial<typeof hooks>} h changed: what is shown; listed: the list of conversations; refused: an error that may be about the server; answered: an answer has ended */
+/**
+ * @param {Partial<typeof hooks>} h changed: what is shown; listed: the list of conversations; refused: an error that may be about the server;
+ *   answered: an answer has ended
+ */
 export function setup(h) {
     hooks = { ...hooks, ...h };
     const box = $('scroll');

@@ -19,10 +19,14 @@ const SHORTCUTS = [
     ['This list', '?'],
 ];
 
+function row([what, ...keys]) {
+    return el('div', {}, el('dt', { text: what }), el('dd', {}, ...keys.map((k) => el('kbd', { text: k }))));
+}
+
 export function shortcuts() {
     const dialog = $('keys');
     dialog.replaceChildren(el('div', { class: 'panel-head' }, el('h2', { id: 'keys-title', text: 'Keyboard' }), iconButton('close', 'Close', () => dialog.close())),
-        el('dl', { class: 'keys' }, ...SHORTCUTS.map(([what, ...keys]) => el('div', {}, el('dt', { text: what }), el('dd', {}, ...keys.map((k) => el('kbd', { text: k })))))));
+        el('dl', { class: 'keys' }, ...SHORTCUTS.map(row)));
     dialog.showModal();
 }
 

@@ -54,7 +54,8 @@ const NAMES = {
 const BY_NAME = new Map(Object.entries(NAMES).flatMap(([f, list]) => list.split(' ').map((n) => [n, FAMILIES[f]])));
 
 function diff(text) {
-    return text.split(/(?<=\n)/).map((l) => (/^[+-]/.test(l) ? el('span', { class: l[0] === '+' ? 't-s' : 't-d', text: l }) : l.startsWith('@@') ? el('span', { class: 't-k', text: l }) : l));
+    const kinds = { '+': 't-s', '-': 't-d', '@': 't-k' };
+    return text.split(/(?<=\n)/).map((line) => (kinds[line[0]] ? el('span', { class: kinds[line[0]], text: line }) : line));
 }
 
 /** @param {string} text @param {string} language as after a code fence @returns {(Node|string)[]} */

@@ -106,7 +106,10 @@ function list(lines, depth) {
         const inside = blocks(item, depth + 1);
         if (!loose && inside.filter((e) => e.tagName === 'P').length === 1 && inside[0].tagName === 'P')
             inside.splice(0, 1, ...inside[0].childNodes);
-        return el('li', task ? { class: 'task' } : {}, task && el('input', { type: 'checkbox', disabled: true, checked: task[1] !== ' ', 'aria-label': task[1] !== ' ' ? 'done' : 'open' }), ...inside);
+        if (!task)
+            return el('li', {}, ...inside);
+        const done = task[1] !== ' ';
+        return el('li', { class: 'task' }, el('input', { type: 'checkbox', disabled: true, checked: done, 'aria-label': done ? 'done' : 'open' }), ...inside);
     }));
 }
 

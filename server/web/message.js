@@ -29,7 +29,7 @@ export class Message {
         if (this.n.role === 'assistant')
             this.answer();
         else
-            this.body.replaceChildren(this.n.role === 'tool' ? el('pre', { class: 'result', text: this.n.content }) : el('div', { class: 'said', text: this.n.content }));
+            this.body.replaceChildren(el(this.n.role === 'tool' ? 'pre' : 'div', { class: this.n.role === 'tool' ? 'result' : 'said', text: this.n.content }));
         this.node.classList.toggle('writing', this.n.state === 'writing');
         if (this.n.state === 'writing')
             this.foot.replaceChildren();
@@ -77,7 +77,8 @@ export class Message {
             } catch (e) {
                 // It is shown as it is while it grows, and when it is no JSON.
             }
-            return el('div', { class: 'call' }, el('div', { class: 'call-name' }, icon('tool'), 'calls ', el('code', { text: t.name })), el('pre', { tabindex: '0', text: args }));
+            const title = el('div', { class: 'call-name' }, icon('tool'), 'calls ', el('code', { text: t.name }));
+            return el('div', { class: 'call' }, title, el('pre', { tabindex: '0', text: args }));
         }));
         if (calls.length && this.n.state === 'done' && !this.answered())
             this.calls.append(this.resultsForm(calls));
@@ -166,7 +167,8 @@ export class Message {
                 e.preventDefault();
                 form.requestSubmit();
             }
-        } }, area, el('div', { class: 'row' }, el('button', { type: 'button', class: 'plain', text: 'Cancel', onclick: leave }), el('button', { class: 'primary', text: 'Send' })));
+        } }, area, el('div', { class: 'row' }, el('button', { type: 'button', class: 'plain', text: 'Cancel', onclick: leave }),
+            el('button', { class: 'primary', text: 'Send' })));
         area.value = this.n.content;
         this.body.replaceChildren(form);
         this.foot.replaceChildren();

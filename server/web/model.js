@@ -74,7 +74,8 @@ function gauge(label, words, share) {
     const fill = el('span', { class: 'fill' });
     fill.style.width = 100 * Math.min(1, share || 0) + '%';
     return el('div', { class: 'gauge' }, el('div', { class: 'gauge-words' }, el('span', { text: label }), el('b', { text: words })),
-        share !== undefined && el('span', { class: 'track', role: 'meter', 'aria-label': label, 'aria-valuemin': '0', 'aria-valuemax': '100', 'aria-valuenow': String(Math.round(100 * share)) }, fill));
+        share !== undefined && el('span', { class: 'track', role: 'meter', 'aria-label': label, 'aria-valuemin': '0', 'aria-valuemax': '100',
+            'aria-valuenow': String(Math.round(100 * share)) }, fill));
 }
 
 function speed(ops, metric) {
@@ -89,8 +90,10 @@ function speed(ops, metric) {
     if (seconds && machine) {
         const share = least(ops) / seconds;
         parts.push(gauge('Share of what this machine allows', `${Math.round(100 * share)} %`, share));
-        parts.push(el('p', { class: 'help', text: `${machine.cpu}, ${machine.threads} thread${machine.threads > 1 ? 's' : ''}: reads ${(machine.read_bytes_per_second / 1e9).toFixed(1)} GB/s and does ` +
-            `${number(machine.int8_ops_per_second / 1e9)} Gop/s in integers, by measurement. The share is the least time in which it could do the products and the attention of all steps, by the time they took.` +
+        const reads = (machine.read_bytes_per_second / 1e9).toFixed(1), does = number(machine.int8_ops_per_second / 1e9);
+        parts.push(el('p', { class: 'help', text: `${machine.cpu}, ${machine.threads} thread${machine.threads > 1 ? 's' : ''}: ` +
+            `reads ${reads} GB/s and does ${does} Gop/s in integers, by measurement. The share is the least time in which it could do ` +
+            'the products and the attention of all steps, by the time they took.' +
             (share > 1 ? ' More than all: weights as small as these stay in the processor\'s caches, which are faster than memory.' : '') }));
     }
     const cached = metric('vllm:prefix_cache_hits_total'), asked = metric('vllm:prefix_cache_queries_total');
@@ -105,13 +108,16 @@ function work(ops) {
     const total = ops.reduce((sum, o) => sum + o.bytes, 0);
     if (!total)
         return null;
-    const rows = [...ops].sort((a, b) => b.bytes - a.bytes).map((o) => el('tr', { class: o.fallback ? 'fallback' : '' }, el('th', { scope: 'row', text: o.op }), el('td', { text: o.weight || '–' }),
-        el('td', { text: o.kernel + (o.fallback ? ' (fallback)' : '') }), el('td', { class: 'right', text: number(o.runs) }), el('td', { class: 'right', text: bytes(o.bytes) }),
-        el('td', { class: 'right', text: `${(100 * o.bytes / total).toFixed(1)} %` })));
-    const fallbacks = ops.filter((o) => o.fallback).length;
-    return el('details', { class: 'fold' }, el('summary', {}, `Where the bytes go: ${ops.length} kinds of work${fallbacks ? `, ${fallbacks} of them not as fast as they could be` : ''}`),
-        el('div', { class: 'table', tabindex: '0', role: 'region', 'aria-label': 'Kinds of work' }, el('table', {}, el('thead', {}, el('tr', {},
-            ...['Op', 'Weights', 'Kernel', 'Runs', 'Bytes', 'Share'].map((t, i) => el('th', { scope: 'col', class: i > 2 ? 'right' : '', text: t })))), el('tbody', {}, ...rows))));
+    const cell = (text, i) => el('td', { class: i > 1 ? 'right' : null, text });
+    const rows = [...ops].sort((a, b) => b.bytes - a.bytes).map((o) => {
+        const cells = [o.weight || '–', o.kernel + (o.fallback ? ' (fallback)' : ''), number(o.runs), bytes(o.bytes), `${(100 * o.bytes / total).toFixed(1)} %`];
+        return el('tr', { class: o.fallback ? 'fallback' : null }, el('th', { scope: 'row', text: o.op }), ...cells.map(cell));
+    });
+    const heads = ['Op', 'Weights', 'Kernel', 'Runs', 'Bytes', 'Share'].map((text, i) => el('th', { scope: 'col', class: i > 2 ? 'right' : null, text }));
+    const table = el('table', {}, el('thead', {}, el('tr', {}, ...heads)), el('tbody', {}, ...rows));
+    const slow = ops.filter((o) => o.fallback).length, title = `Where the bytes go: ${ops.length} kinds of work`;
+    return el('details', { class: 'fold' }, el('summary', {}, title + (slow ? `, ${slow} of them not as fast as they could be` : '')),
+        el('div', { class: 'table', tabindex: '0', role: 'region', 'aria-label': 'Kinds of work' }, table));
 }
 
 /** Puts parts in the place of those that differ; what is open stays open, and what has the focus stays. */
@@ -163,13 +169,14 @@ async function draw() {
             el('p', { class: 'help end' }, `pith ${props.version}. `, el('a', { href: 'docs', target: '_blank', rel: 'noopener', text: 'Interface' }), ' · ',
                 el('a', { href: 'metrics', target: '_blank', rel: 'noopener', text: 'Metrics' }))].filter(Boolean));
     } catch (e) {
-        body.replaceChildren(el('div', { class: 'error' }, el('p', { text: e.message }), el('button', { type: 'button', class: 'primary', text: 'Try again', onclick: draw })));
+        body.replaceChildren(el('div', { class: 'error' }, el('p', { text: e.message }),
+            el('button', { type: 'button', class: 'primary', text: 'Try again', onclick: draw })));
     }
 }
 
 export function open() {
-    const dialog = $('model');
-    dialog.replaceChildren(el('div', { class: 'panel-head' }, el('h2', { id: 'model-title', text: server.model || 'Model' }), iconButton('close', 'Close', () => dialog.close())),
+    const dialog = $('model'), title = el('h2', { id: 'model-title', text: server.model || 'Model' });
+    dialog.replaceChildren(el('div', { class: 'panel-head' }, title, iconButton('close', 'Close', () => dialog.close())),
         el('div', { class: 'dialog-body' }, el('p', { class: 'help', text: 'Asking the server…' })));
     dialog.showModal();
     clearInterval(refreshing);

@@ -180,7 +180,8 @@ export async function draw() {
     const names = Object.keys(docs).filter((n) => !NOT_HERE.has(n) && !/^(taken and )?not (used|supported)/.test(docs[n].description));
     const first = FIRST.filter((n) => names.includes(n)), rest = names.filter((n) => !first.includes(n));
     const parts = rest.filter((n) => !['integer', 'number', 'boolean'].includes(docs[n].type)), samplers = rest.filter((n) => !parts.includes(n));
-    const section = (title, list) => el('details', { class: 'fold', open: list.some((n) => n in c.params) }, el('summary', {}, title), ...list.map((n) => control(n, docs[n])));
+    const section = (title, list) => el('details', { class: 'fold', open: list.some((n) => n in c.params) }, el('summary', {}, title),
+        ...list.map((n) => control(n, docs[n])));
     more.replaceChildren(...first.map((n) => control(n, docs[n])), section('More samplers', samplers), section('Tools and forms of answers', parts),
         el('button', { type: 'button', class: 'plain', text: 'All back to defaults', onclick: () => {
             c.params = {};

@@ -80,7 +80,8 @@ function remove(c) {
 function item(c) {
     const now = c.id === chat.conversation().id;
     return el('li', { class: now ? 'now' : '', 'data-id': c.id },
-        el('button', { type: 'button', class: 'open', text: c.title, title: c.title, 'aria-current': now ? 'true' : null, onclick: () => open(c), ondblclick: () => rename(c) }),
+        el('button', { type: 'button', class: 'open', text: c.title, title: c.title, 'aria-current': now ? 'true' : null, onclick: () => open(c),
+            ondblclick: () => rename(c) }),
         el('span', { class: 'deeds' },
             iconButton('edit', `Rename ${c.title}`, () => rename(c)),
             iconButton('save', `Export ${c.title}`, () => download('conversation.json', store.exportText([c]))),
