@@ -7,6 +7,9 @@
  * connection, once by whoever makes its answer. */
 #include <arpa/inet.h>
 #include <errno.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <microhttpd.h>
 #include <netdb.h>
 #include <poll.h>
@@ -25,7 +28,7 @@
 
 enum {
     OUT_MAX = 64 << 20,  /* bytes a client may leave unread */
-    PULSE_MS = 5000, WATCH_MS = 50,
+    PULSE_MS = 5000, WATCH_MS = 50, TIDY_MS = 500,
     HEADER_BYTES = 64 << 10,
     IDLE_SECONDS = 120,
 };
@@ -57,11 +60,20 @@ struct exchange {
     char id[32], method[12], path[128], query[256], allow[32]; /* allow: methods that there are instead of this one */
 };
 
+/* A connection, for as long as the library has it open. */
+struct peer {
+    struct peer *next, **at;
+    int fd, busy; /* busy: it has an exchange */
+    int64_t since; /* ns: it is open, or its last exchange ended */
+};
+
 struct http {
     struct server *s;
     struct MHD_Daemon *daemon;
-    pthread_mutex_t lock; /* of the list */
+    pthread_mutex_t lock; /* of the lists */
     struct exchange *first;
+    struct peer *peers;
+    int64_t stirred; /* ns: there was an exchange; 0: nothing since it was tidied up */
     int n;
     pthread_t watch;
     atomic_int quit;
@@ -336,6 +348,47 @@ static void log_access(const struct exchange *x)
     json_decref(j);
 }
 
+/* ---------------------------------------------------------------- connections */
+
+static struct peer *peer_of(struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+/* With the list's lock. */
+static void peer_turns(struct MHD_Connection *c, int busy)
+{
+    struct peer *p = peer_of(c);
+    if (p) {
+        p->busy = busy;
+        p->since = clock_now();
+    }
+}
+
+static void on_connection(void *cls, struct MHD_Connection *c, void **context, enum MHD_ConnectionNotificationCode code)
+{
+    struct http *h = cls;
+    struct peer *p = *context;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    pthread_mutex_lock(&h->lock);
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        p = *context = calloc(1, sizeof *p);
+        if (p) {
+            *p = (struct peer){.next = h->peers, .at = &h->peers, .fd = info ? info->connect_fd : -1, .since = clock_now()};
+            if (h->peers)
+                h->peers->at = &p->next;
+            h->peers = p;
+        }
+    } else if (p) {
+        *p->at = p->next;
+        if (p->next)
+            p->next->at = p->at;
+        free(p);
+    }
+    pthread_mutex_unlock(&h->lock);
+}
+
 /* ---------------------------------------------------------------- requests */
 
 static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, const char *method, const char *path)
@@ -363,6 +416,7 @@ static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, 
         h->first->at = &x->next;
     h->first = x;
     h->n++;
+    peer_turns(c, 1);
     pthread_mutex_unlock(&h->lock);
     return x;
 }
@@ -592,7 +646,6 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
 {
     struct http *h = cls;
     struct exchange *x = *con_cls;
-    (void)c;
     (void)code;
     if (!x)
         return;
@@ -602,6 +655,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
     if (x->next)
         x->next->at = x->at;
     h->n--;
+    peer_turns(c, 0);
     pthread_mutex_unlock(&h->lock);
     pthread_mutex_lock(&x->lock);
     x->c = NULL;
@@ -658,6 +712,31 @@ static nfds_t waiting(struct http *h, struct pollfd **fds, nfds_t *cap)
     return n;
 }
 
+/* With the lists' lock: ends connections whose next request does not come, or comes by single bytes. */
+static void expire_peers(struct http *h, int64_t now)
+{
+    double most = h->s->p.read_timeout;
+    for (struct peer *p = h->peers; p && most > 0; p = p->next) {
+        if (!p->busy && p->fd >= 0 && (double)(now - p->since) > 1e9 * most) {
+            shutdown(p->fd, SHUT_RDWR);
+            p->since = now;
+        }
+    }
+}
+
+/* What requests have freed goes back to the system when there are none: the allocator by itself keeps what the largest ones took. */
+static void tidy(struct http *h, int any, int64_t now)
+{
+    if (any) {
+        h->stirred = now;
+    } else if (h->stirred && now - h->stirred > (int64_t)TIDY_MS * 1000000) {
+        h->stirred = 0;
+#ifdef __GLIBC__
+        malloc_trim(0);
+#endif
+    }
+}
+
 static void *watch(void *arg)
 {
     struct http *h = arg;
@@ -668,8 +747,11 @@ static void *watch(void *arg)
         pthread_mutex_lock(&h->lock);
         for (struct exchange *x = h->first; x; x = x->next)
             look_at(x, now);
+        expire_peers(h, now);
         n = waiting(h, &fds, &cap);
+        int any = h->first != NULL;
         pthread_mutex_unlock(&h->lock);
+        tidy(h, any, now);
         models_expire(h->s);
         poll(fds, n, WATCH_MS);
     }
@@ -770,7 +852,7 @@ static struct MHD_Daemon *start(struct http *h, const struct server_params *p)
     if (p->tls_cert)
         flags |= MHD_USE_TLS;
     return MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, say, NULL, MHD_OPTION_LISTEN_SOCKET, h->listen_fd,
-                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)p->connections,
+                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)p->connections,
                             MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES,
                             MHD_OPTION_ARRAY, p->tls_cert ? tls : none, MHD_OPTION_END);
 }

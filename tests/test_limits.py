@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""test_limits.py -- the context contract of every endpoint that makes text: a prompt of any length around the limit is evaluated whole (usage is
+its own count) or refused with 400 and how much it is over; nothing else. And what a server keeps on disk, killed at any instant: the second
+request of a conversation computes at most a page beyond what it shares with the first, and its bits are those of a server that kept nothing."""
+import os
+import random
+import tempfile
+import threading
+
+from serving import SCALE, Server, at_once, bits, check, completion, run, synth
+
+N_CTX = 192
+# path: a body with a text, and how many tokens the answer says that it had
+ENDPOINTS = {
+    "/v1/completions": (lambda t: {"prompt": t, "max_tokens": 2, "ignore_eos": True}, lambda a: a["usage"]["prompt_tokens"]),
+    "/v1/chat/completions": (lambda t: {"messages": [{"role": "user", "content": t}], "max_tokens": 2, "ignore_eos": True}, lambda a: a["usage"]["prompt_tokens"]),
+    "/v1/responses": (lambda t: {"input": t, "max_output_tokens": 2, "ignore_eos": True}, lambda a: a["usage"]["input_tokens"]),
+    "/v1/messages": (lambda t: {"messages": [{"role": "user", "content": t}], "max_tokens": 2, "ignore_eos": True},
+                     lambda a: a["usage"]["input_tokens"] + a["usage"]["cache_read_input_tokens"]),
+    "/api/generate": (lambda t: {"prompt": t, "stream": False, "options": {"num_predict": 2, "ignore_eos": True}}, lambda a: a["prompt_eval_count"]),
+}
+
+
+def refusal(answer):
+    """n_prompt, n_ctx and n_over of an error, whatever the API's shape."""
+    e = answer["error"] if isinstance(answer["error"], dict) else answer
+    return tuple(e.get(k) for k in ("n_prompt", "n_ctx", "n_over"))
+
+
+def rendered(s, path, text):
+    """The tokens of a request, counted by other endpoints."""
+    content = text if path == "/v1/completions" else s.post("/apply-template", {"messages": [{"role": "user", "content": text}]})[1]["prompt"]
+    return s.post("/tokenize", {"content": content, "add_special": True})[1]["count"]
+
+
+def test_contract(s):
+    for path, (body, count) in ENDPOINTS.items():
+        wrong, refused = [], 0
+        words = 1
+        while rendered(s, path, "w5" + " w5" * (words - 1)) < N_CTX - 3:
+            words += 1
+        for more in (0, 1, 2, 3, 4, 200):  # words of a few tokens: lengths on both sides of the limit
+            text = "w5" + " w5" * (words + more - 1)
+            n = rendered(s, path, text)
+            status, a, _ = s.post(path, body(text))
+            good = count(a) == n and n <= N_CTX if status == 200 else status == 400 and n > N_CTX and refusal(a) == (n, N_CTX, n - N_CTX)
+            refused += status == 400
+            if not good:
+                wrong.append((n, status, a))
+        check("contract_of_" + path.strip("/").replace("/", "_"), not wrong and 0 < refused < 6, (refused, wrong[:2]))
+
+
+# ---------------------------------------------------------------- killed and started again
+
+
+def conversation(k, length):
+    return [1 + (k * 31 + i * 7 + i * i) % 200 for i in range(length)]
+
+
+def cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def n_keys(store):
+    """Pages of the folder, whole files only."""
+    return len({n.split("-")[0] for n in os.listdir(store) if n.endswith(".page")}) if os.path.isdir(store) else 0
+
+
+def test_killed(model, name, folder, n_kills, page=64):
+    """page: tokens that may have to be computed again beyond what is shared."""
+    store = os.path.join(folder, name)
+    r = random.Random(int(os.environ.get("TEST_SEED", "1")))
+    plain = Server(model, "--ctx", "1024", "--prefix-store", "0")
+    wrong = []
+    for k in range(n_kills):
+        first = conversation(k, 300 + r.randrange(200))
+        second = first + conversation(k + 1000, 100)
+        want = bits(plain.post("/v1/completions", completion(second, 6))[1])
+        before = n_keys(store)
+        s = Server(model, "--ctx", "1024", "--store-dir", store)
+        s.post("/v1/completions", completion(first, 1))
+        s.wait_for(lambda: n_keys(store) >= before + len(first) // page)
+        # What comes then is killed while it is computed and written, at whatever instant.
+        other = threading.Thread(target=lambda: at_once([lambda: s.post("/v1/completions", completion(conversation(k + 2000, 700), 50))]))
+        other.start()
+        s.wait_for(lambda n=r.randrange(9): n_keys(store) >= before + len(first) // page + n)
+        s.process.kill()
+        other.join()
+        s.end()
+        s = Server(model, "--ctx", "1024", "--store-dir", store)
+        status, a, _ = s.post("/v1/completions", completion(second, 6))
+        if status != 200 or bits(a) != want or len(first) - cached(a) > page:
+            wrong.append((k, status, len(first), cached(a) if status == 200 else a, status == 200 and bits(a) == want))
+        if s.end() != 0:
+            wrong.append((k, "does not end"))
+    plain.end()
+    check("killed_and_started_again_" + name, not wrong, wrong[:3])
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "256", "--layers", "2", "--seed", "5")
+        s = Server(model, "--ctx", str(N_CTX))
+        test_contract(s)
+        s.end()
+        n_kills = {1: 2, 10: 5}.get(SCALE, 20)
+        for arch in ("llama", "gemma3", "mamba", "jamba"):
+            path = synth(os.path.join(folder, arch + ".gguf"), "--arch", arch, "--ctx", "1024", "--seed", "7")
+            test_killed(path, arch, folder, n_kills)
+
+
+run(main, "test_limits")
