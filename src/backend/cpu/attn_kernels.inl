@@ -232,6 +232,7 @@ static void attn_weights(struct attn_tile *t)
         max[h] = old[h] > pm ? old[h] : pm;
     }
     v_store(t->c, v_exp(v_sub(v_load(old), v_load(max))));
+    V sum[ATTN_TILE];
     for (int h = 0; h < t->n; h++) {
         const V m = v_set(max[h]);
         V p[ATTN_GROUPS];
@@ -239,8 +240,10 @@ static void attn_weights(struct attn_tile *t)
             p[j] = v_exp(v_sub(v_load(attn_s(t, j, h)), m));
             v_store(attn_s(t, j, h), p[j]);
         }
-        float sum = v_sum(v_add(v_add(p[0], p[1]), v_add(p[2], p[3])));
-        t->l[h] = __builtin_fmaf(t->l[h], t->c[h], sum);
+        sum[h] = v_add(v_add(p[0], p[1]), v_add(p[2], p[3]));
+    }
+    for (int h = 0; h < t->n; h++) { /* apart: long chains of few operations, which run side by side */
+        t->l[h] = __builtin_fmaf(t->l[h], t->c[h], v_sum(sum[h]));
         t->m[h] = max[h];
     }
 }
@@ -473,8 +476,11 @@ static void attn_rows(const struct kern *kern, const struct attn_job *j, int row
         t.k_bytes = j->k_bytes;
         t.v_bytes = j->v_bytes;
         t.cap = j->cap;
-        for (int h = 0; h < t.n; h++)
-            t.q[h] = attn_query(j, i + h);
+        t.q[0] = attn_query(j, i);
+        for (int h = 1, head = i % j->g; h < t.n; h++) {
+            head = head + 1 < j->g ? head + 1 : 0;
+            t.q[h] = t.q[h - 1] + (head ? j->d_k : j->q_ld - (int64_t)(j->g - 1) * j->d_k);
+        }
         if (kt->scores == attn_scores_blocks) {
             t.mm = kern->mm[j->k_type];
             t.x = attn_gather(j, i, t.n);
