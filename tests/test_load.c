@@ -313,14 +313,26 @@ static void unwritable_folder(void)
 {
     char path[256], copy[512];
     struct start want;
+    int status = -1;
     NEED_ROOM;
-    if (geteuid() == 0)
-        SKIP("root may write to every folder");
     REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
     folder(".packed", NULL, 1);
-    chmod(tmp_dir, 0500);
-    expect("a folder that may not be written", path, &want, 0, "cannot create");
+    chmod(tmp_dir, 0555);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) { /* root may write to every folder: as nobody */
+        int before = test_bad;
+        if (geteuid() == 0 && setuid(65534))
+            _exit(2);
+        expect("a folder that may not be written", path, &want, 0, "cannot create");
+        fflush(stdout);
+        _exit(test_bad != before);
+    }
+    waitpid(pid, &status, 0);
     chmod(tmp_dir, 0700);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
+        SKIP("cannot change the user");
+    CHECK_MSG(status == 0, "status %d", status);
 }
 
 /* A child that starts with `params`; its exit status, or 1000 + the signal that ended it. */

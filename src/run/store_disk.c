@@ -163,6 +163,7 @@ int store_disk_read(struct store_disk *d, struct cache *c, const struct store_en
     struct pith_error err;
     const char *bad = NULL;
     uint64_t n = file_bytes(d->store, c, part);
+    error_clear(&err);
     name_of(e->key, part, name);
     int fd = openat(d->dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
@@ -239,6 +240,7 @@ static void write_page(struct store_disk *d, const struct store_entry *e, int pa
     struct pith_error err;
     struct page_head head;
     uint64_t n = file_bytes(d->store, d->cache, part) - sizeof(XXH128_canonical_t);
+    error_clear(&err);
     if (!make_room(d, n + sizeof(XXH128_canonical_t)))
         return;
     name_of(e->key, part, name);
@@ -326,6 +328,7 @@ int store_disk_wait(struct store_disk *d)
 static void open_folder(struct store_disk *d)
 {
     struct pith_error err;
+    error_clear(&err);
     if (mkdir(d->path, 0700) && errno != EEXIST) /* prompts can be read back from what is there */
         count(d, &d->failed, "%s: cannot make it: %s", d->path, strerror(errno));
     else if ((d->dir = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
