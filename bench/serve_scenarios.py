@@ -177,7 +177,6 @@ def gap(run, clients=8, length=4000, seconds=15.0):
     """others' P99 gap while long prompts arrive: at most twice that without them, and 100 ms; /health answers within 50 ms throughout"""
     target = run.serve("--ctx", "8K")
     load, health, over = Load(target), [], threading.Event()
-    begin = [0.0]
 
     def again(s):
         if s.who != "long":
@@ -192,18 +191,17 @@ def gap(run, clients=8, length=4000, seconds=15.0):
     load.run(time.perf_counter() + 3)
     poller = in_background(lambda: poll_health(target, over, health))
     short = lambda: [s for s in [*load.live, *load.done] if s.who == "short"]
-    begin[0] = time.perf_counter()
-    load.run(begin[0] + seconds)
-    alone = gaps_of(short(), begin[0])
+    began = time.perf_counter()
+    load.run(began + seconds)
+    alone = gaps_of(short(), began)
     long_prompt()
-    begin[0] = time.perf_counter()
-    n = 0
-    while time.perf_counter() < begin[0] + seconds:
+    began, n = time.perf_counter(), 0
+    while time.perf_counter() < began + seconds:
         load.run(time.perf_counter() + 0.05)
         if not any(s.who == "long" for s in load.live):
             n += 1
             long_prompt()
-    beside = gaps_of(short(), begin[0])
+    beside = gaps_of(short(), began)
     over.set()
     poller.join()
     load.drop()
@@ -294,7 +292,7 @@ def leave(run, clients=8, rounds=10, length=4000):
 # ---------------------------------------------------------------- soak
 
 def knee(run, target, texts, seconds):
-    """Rates, and the one at which the P99 of whole requests is twice that of a tenth of what can be served."""
+    """Points of rising rates, the last one with twice the first one's P99 of whole requests."""
     top = measure(target, texts, "32 clients", clients=32, warm=3, seconds=seconds)
     most = top["tps"] / texts.predict
     points, first = [], None
@@ -305,7 +303,7 @@ def knee(run, target, texts, seconds):
         first = first or p["whole"]["p99"]
         if p["whole"]["p99"] >= 2 * first:
             break
-    return top, points
+    return points
 
 
 def soak(run, minutes=30.0, rate=0.0, predict=64, prompt=32, seconds=20.0):
@@ -314,7 +312,7 @@ def soak(run, minutes=30.0, rate=0.0, predict=64, prompt=32, seconds=20.0):
     texts = Texts(0, prompt, predict, ignore_eos=True, vary=True)
     points = []
     if not rate:
-        top, points = knee(run, target, texts, seconds)
+        points = knee(run, target, texts, seconds)
         rate = points[-1]["rate"]
     rows, began = [], time.perf_counter()
     while time.perf_counter() < began + 60 * minutes:
