@@ -1,5 +1,6 @@
 /* auth.c -- who may ask: keys, and what the Host and Origin headers may say. A page in a browser can send requests to this machine's own
  * addresses, and a name it owns can point there; so without keys both headers have to name this machine, or what was allowed by flags. */
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +120,8 @@ static int listed(const char *const *list, const char *word)
 
 static int is_loopback(const char *name)
 {
-    return !strcasecmp(name, "localhost") || !strncmp(name, "127.", 4) || !strcmp(name, "::1");
+    struct in_addr a; /* a name may begin with "127.", too, and belong to anybody */
+    return !strcasecmp(name, "localhost") || !strcmp(name, "::1") || (inet_pton(AF_INET, name, &a) == 1 && ntohl(a.s_addr) >> 24 == 127);
 }
 
 int http_tells_lies(const struct server_params *p, const char *host, const char *origin, int local, struct fault *f)

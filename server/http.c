@@ -775,9 +775,13 @@ static int listen_unix(struct http *h, const char *path, struct pith_error *err)
     if (strlen(path) >= sizeof a.sun_path)
         return fail(err, path, "too long for a socket's name");
     strcpy(a.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && !connect(fd, (struct sockaddr *)&a, sizeof a)) {
+        close(fd);
+        return fail(err, path, "another server listens there");
+    }
     if (!lstat(path, &sb) && S_ISSOCK(sb.st_mode))
         unlink(path); /* of a server that was killed */
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     mode_t old = umask(0077);
     int bound = fd >= 0 ? bind(fd, (struct sockaddr *)&a, sizeof a) : -1;
     umask(old);

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""test_doors.py -- what a server listens on and whom it lets in: TLS, sockets in the file system, addresses that others can reach, Host and Origin,
+limits of bodies, connections and time. Each with what is wrong."""
+import http.client
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import tempfile
+
+from serving import LIMIT, PITH, Server, check, completion, run, skip, synth
+
+
+def refused(name, status, said, model, *flags):
+    """The server does not start, and says why."""
+    p = subprocess.run([PITH, "serve", model, "--port", "0", "--no-log", *flags], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
+    check(name, p.returncode == status and said in p.stderr, (p.returncode, p.stderr))
+
+
+def certificate(folder, name):
+    cert, key = os.path.join(folder, name + ".pem"), os.path.join(folder, name + ".key")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", key, "-out", cert], check=True,
+                   capture_output=True)
+    return cert, key
+
+
+def test_tls(model, folder):
+    if not shutil.which("openssl"):
+        skip("tls", "openssl is not installed")
+        return
+    cert, key = certificate(folder, "one")
+    other = certificate(folder, "two")[1]
+    junk = os.path.join(folder, "junk")
+    with open(junk, "w") as f:
+        f.write("-----BEGIN CERTIFICATE-----\nnonsense\n")
+    refused("certificate_without_key", 1, "belong together", model, "--tls-cert", cert)
+    refused("key_without_certificate", 1, "belong together", model, "--tls-key", key)
+    refused("absent_certificate", 2, "cannot open", model, "--tls-cert", cert + ".no", "--tls-key", key)
+    refused("damaged_certificate", 3, "certificate", model, "--tls-cert", junk, "--tls-key", key)
+    refused("another_certificates_key", 3, "certificate", model, "--tls-cert", cert, "--tls-key", other)
+    p = subprocess.Popen([PITH, "serve", model, "--port", "0", "--no-log", "--tls-cert", cert, "--tls-key", key], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.DEVNULL, text=True)
+    url = p.stdout.readline().strip()
+    port = int(url.rsplit(":", 1)[1])
+    plain = socket.create_connection(("127.0.0.1", port), LIMIT)
+    plain.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = plain.recv(100)
+    plain.close()
+    c = http.client.HTTPSConnection("localhost", port, timeout=LIMIT, context=ssl.create_default_context(cafile=cert))
+    c.request("GET", "/live")
+    check("tls", url.startswith("https://") and c.getresponse().status == 200 and not answer.startswith(b"HTTP"), (url, answer))
+    c.close()
+    p.terminate()
+    p.wait(LIMIT)
+    p.stdout.close()
+
+
+def test_sockets(model, folder):
+    path = os.path.join(folder, "file")
+    with open(path, "w") as f:
+        f.write("mine")
+    refused("a_file_is_no_socket", 3, path, model, "--unix", path)
+    with open(path) as f:
+        check("and_is_left_alone", f.read() == "mine")
+    refused("a_folder_that_is_not_there", 3, "No such file", model, "--unix", os.path.join(folder, "no", "socket"))
+    refused("a_name_too_long", 3, "too long", model, "--unix", os.path.join(folder, "x" * 200))
+    path = os.path.join(folder, "taken")
+    p = subprocess.Popen([PITH, "serve", model, "--unix", path, "--no-log"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    p.stdout.readline()
+    refused("a_socket_in_use", 3, "another server", model, "--unix", path)
+    p.kill()
+    p.wait(LIMIT)
+    p.stdout.close()
+    p = subprocess.Popen([PITH, "serve", model, "--unix", path, "--no-log"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    check("a_socket_of_a_killed_server", p.stdout.readline().strip() == "unix:" + path)
+    p.terminate()
+    p.wait(LIMIT)
+    p.stdout.close()
+
+
+def test_addresses(model):
+    refused("reachable_without_a_key", 3, "api-key", model, "--host", "0.0.0.0")
+    refused("reachable_without_a_key_6", 3, "", model, "--host", "::")
+    refused("no_such_host", 3, "no-such-host.invalid", model, "--host", "no-such-host.invalid")
+    refused("a_port_that_is_none", 1, "--port", model, "--port", "70000")
+    with Server(model) as s:
+        refused("a_port_in_use", 3, "in use", model, "--port", str(s.port))
+
+
+def test_headers(model):
+    with Server(model, "--allow-host", "llm.example", "--allow-origin", "https://page.example") as s:
+        hosts = {"localhost": 200, "LOCALHOST:1": 200, "127.0.0.1": 200, "[::1]:80": 200, "llm.example:9": 200, "evil.example": 403, "localhost.evil.example": 403, "": 403, "127.evil.example": 403,
+                 "x" * 2000: 403}
+        got = {h: s.ask("GET", "/v1/models", headers={"Host": h})[0] for h in hosts}
+        check("hosts", got == hosts, got)
+        origins = {"https://page.example": 200, "https://page.example.evil": 403, "http://page.example": 403, "null": 403, "": 403, "x": 403}
+        got = {o: s.ask("GET", "/v1/models", headers={"Origin": o})[0] for o in origins}
+        check("origins", got == origins, got)
+
+
+def test_limits(model):
+    with Server(model, "--max-body", "2K", "--max-connections", "4", "--read-timeout", "1") as s:
+        check("a_body_at_the_limit", s.post("/tokenize", b'{"content": "' + b"x" * (2048 - 15) + b'"}')[0] == 200)
+        check("a_body_over_it", s.post("/tokenize", b'{"content": "' + b"x" * (2048 - 14) + b'"}')[0] == 413)
+        half = socket.create_connection(("127.0.0.1", s.port), LIMIT)
+        half.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Le")
+        check("a_head_that_does_not_come", half.recv(10) == b"")
+        half.close()
+        half = socket.create_connection(("127.0.0.1", s.port), LIMIT)
+        half.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        check("a_body_that_does_not_come", half.recv(10) == b"")
+        half.close()
+        held = [socket.create_connection(("127.0.0.1", s.port), LIMIT) for _ in range(8)]
+        check("connections_over_the_limit_end_again", s.wait_for(lambda: answers(s)), "no answer")
+        for c in held:
+            c.close()
+        check("and_it_serves", s.wait_for(lambda: answers(s)) and s.post("/v1/completions", completion([3, 4], 2))[0] == 200)
+
+
+def answers(s):
+    try:
+        return s.get("/health")[0] == 200
+    except OSError:
+        return False
+    except http.client.HTTPException:
+        return False
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "4096", "--layers", "2", "--seed", "5")
+        test_addresses(model)
+        test_sockets(model, folder)
+        test_tls(model, folder)
+        test_headers(model)
+        test_limits(model)
+
+
+run(main, "test_doors")
