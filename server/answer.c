@@ -138,19 +138,7 @@ void answer_send(struct answer *a, const char *event, json_t *j)
 
 int answer_keep(struct choice *h, const char *p, size_t n)
 {
-    if (!n)
-        return 1;
-    if (h->cap_text - h->n_text < n) {
-        size_t cap = 2 * (h->n_text + n) + 64;
-        char *more = realloc(h->text, cap);
-        if (!more)
-            return 0;
-        h->text = more;
-        h->cap_text = cap;
-    }
-    memcpy(h->text + h->n_text, p, n);
-    h->n_text += n;
-    return 1;
+    return text_put(&h->text, &h->n_text, &h->cap_text, p, n);
 }
 
 /* ---------------------------------------------------------------- events */

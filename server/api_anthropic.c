@@ -17,42 +17,29 @@ static struct messages *of(struct answer *a)
 
 /* ---------------------------------------------------------------- conversations */
 
-/* Text at the end of a text; NULL: none so far. */
-static json_t *join(json_t *text, const json_t *more)
-{
-    json_t *both = json_sprintf("%s%s", text ? json_string_value(text) : "", json_string_value(more));
-    json_decref(text);
-    return both;
-}
-
 /* A text, or the texts of a list of blocks, as one. NULL with *f. */
 static json_t *text_of(const json_t *v, const char *where, size_t i, struct fault *f)
 {
     size_t k;
     const json_t *block;
-    json_t *text = NULL;
     if (json_is_string(v))
         return json_incref((json_t *)(uintptr_t)v);
     if (!v || json_is_null(v))
         return json_string("");
-    json_array_foreach (v, k, block) {
-        const json_t *t = json_object_get(block, "text");
-        if (!json_is_string(t)) {
+    json_array_foreach (v, k, block)
+        if (!json_is_string(json_object_get(block, "text"))) {
             fault_set(f, 400, "unsupported_content", where, "%s[%zu]: block %zu is no text; this server takes text alone", where, i, k);
-            json_decref(text);
             return NULL;
         }
-        text = join(text, t);
-    }
-    if (text || json_is_array(v))
-        return text ? text : json_string("");
+    if (json_is_array(v))
+        return json_joined(v, "text");
     fault_set(f, 400, "wrong_type", where, "%s[%zu] is neither a text nor a list of blocks", where, i);
     return NULL;
 }
 
 /* One message of blocks while it becomes one or more of the conversation. */
 struct turn {
-    json_t *out, *text, *reasoning, *calls;
+    json_t *out, *text, *reasoning, *calls; /* text, reasoning: lists of texts; NULL: none */
     const char *role;
 };
 
@@ -60,13 +47,23 @@ static void put_turn(struct turn *t)
 {
     if (!t->text && !t->reasoning && !t->calls)
         return;
-    json_t *m = json_pack("{s:s, s:o}", "role", t->role, "content", t->text ? t->text : json_string(""));
+    json_t *m = json_pack("{s:s, s:o}", "role", t->role, "content", json_joined(t->text, NULL));
     if (t->reasoning)
-        json_object_set_new(m, "reasoning_content", t->reasoning);
+        json_object_set_new(m, "reasoning_content", json_joined(t->reasoning, NULL));
     if (t->calls)
         json_object_set_new(m, "tool_calls", t->calls);
+    json_decref(t->text);
+    json_decref(t->reasoning);
     t->text = t->reasoning = t->calls = NULL;
     json_array_append_new(t->out, m);
+}
+
+/* v at the end of a list, which begins with it. */
+static int put_last(json_t **list, const json_t *v)
+{
+    if (!*list)
+        *list = json_array();
+    return !json_array_append(*list, (json_t *)(uintptr_t)v);
 }
 
 static int put_call(struct turn *t, const json_t *block)
@@ -76,9 +73,9 @@ static int put_call(struct turn *t, const json_t *block)
     json_t *call = json_pack("{s:O, s:s, s:{s:O, s:s}}", "id", json_object_get(block, "id"), "type", "function", "function", "name",
                              json_object_get(block, "name"), "arguments", arguments ? arguments : "{}");
     free(arguments);
-    if (!t->calls)
-        t->calls = json_array();
-    return call && !json_array_append_new(t->calls, call);
+    int ok = call && put_last(&t->calls, call);
+    json_decref(call);
+    return ok;
 }
 
 static int put_result(struct turn *t, const json_t *block, size_t i, struct fault *f)
@@ -98,9 +95,9 @@ static int put_block(struct turn *t, const json_t *block, size_t i, size_t k, st
     const json_t *text = json_object_get(block, "text"), *thinking = json_object_get(block, "thinking");
     type = type ? type : "none";
     if (!strcmp(type, "text") && json_is_string(text))
-        t->text = join(t->text, text);
+        return put_last(&t->text, text) || fault_memory(f);
     else if (!strcmp(type, "thinking") && json_is_string(thinking))
-        t->reasoning = join(t->reasoning, thinking);
+        return put_last(&t->reasoning, thinking) || fault_memory(f);
     else if (!strcmp(type, "tool_result"))
         return put_result(t, block, i, f);
     else if (strcmp(type, "tool_use") || !put_call(t, block))
@@ -118,14 +115,14 @@ static int put_message(json_t *out, const json_t *m, size_t i, struct fault *f)
     if (!t.role || (strcmp(t.role, "user") && strcmp(t.role, "assistant") && strcmp(t.role, "system")))
         return fault_set(f, 400, "invalid_message", "messages", "messages[%zu] has no role that is user, assistant or system", i);
     if (json_is_string(content))
-        t.text = json_incref((json_t *)(uintptr_t)content);
+        ok = put_last(&t.text, content) || fault_memory(f);
     else if (!json_is_array(content))
         return fault_set(f, 400, "invalid_message", "messages", "messages[%zu].content is neither a text nor a list of blocks", i);
     json_array_foreach (content, k, block)
         if (!(ok = put_block(&t, block, i, k, f)))
             break;
     if (ok && json_is_array(content) && !json_array_size(content))
-        t.text = json_string("");
+        t.text = json_array();
     if (ok)
         put_turn(&t);
     json_decref(t.text);

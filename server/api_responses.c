@@ -39,22 +39,6 @@ static json_t *last_assistant(json_t *out)
     return m;
 }
 
-/* The texts of a list of {"text"} as one. NULL: something else is in it. */
-static json_t *join(const json_t *list)
-{
-    size_t i;
-    const json_t *part;
-    json_t *text = json_string("");
-    json_array_foreach (list, i, part) {
-        const json_t *t = json_object_get(part, "text");
-        json_t *both = json_is_string(t) ? json_sprintf("%s%s", json_string_value(text), json_string_value(t)) : NULL;
-        json_decref(text);
-        if (!(text = both))
-            return NULL;
-    }
-    return text;
-}
-
 static int put_call(json_t *out, const json_t *item)
 {
     json_t *m = last_assistant(out), *calls = json_object_get(m, "tool_calls");
@@ -67,7 +51,7 @@ static int put_call(json_t *out, const json_t *item)
 
 static int put_output(json_t *out, const json_t *item)
 {
-    json_t *output = json_object_get(item, "output"), *text = json_is_string(output) ? json_incref(output) : json_is_array(output) ? join(output) : NULL;
+    json_t *output = json_object_get(item, "output"), *text = json_is_string(output) ? json_incref(output) : json_is_array(output) ? json_joined(output, "text") : NULL;
     json_t *m = json_pack("{s:s, s:O*, s:o}", "role", "tool", "tool_call_id", json_object_get(item, "call_id"), "content", text);
     return m && !json_array_append_new(out, m);
 }
@@ -75,7 +59,7 @@ static int put_output(json_t *out, const json_t *item)
 static int put_reasoning(json_t *out, const json_t *item)
 {
     const json_t *content = json_object_get(item, "content");
-    json_t *text = join(json_array_size(content) ? content : json_object_get(item, "summary"));
+    json_t *text = json_joined(json_array_size(content) ? content : json_object_get(item, "summary"), "text");
     if (text && json_string_length(text)) /* of an answer that begins with it */
         json_array_append_new(out, json_pack("{s:s, s:s, s:O}", "role", "assistant", "content", "", "reasoning_content", text));
     json_decref(text);
@@ -85,7 +69,7 @@ static int put_reasoning(json_t *out, const json_t *item)
 static int put_message(json_t *out, const json_t *item)
 {
     json_t *role = json_object_get(item, "role"), *content = json_object_get(item, "content");
-    json_t *text = json_is_string(content) ? json_incref(content) : json_is_array(content) ? join(content) : NULL;
+    json_t *text = json_is_string(content) ? json_incref(content) : json_is_array(content) ? json_joined(content, "text") : NULL;
     json_t *before = json_array_get(out, json_array_size(out) - 1);
     if (!json_is_string(role) || !text) {
         json_decref(text);

@@ -242,10 +242,8 @@ static void observe_token(struct sched *s, struct branch *b)
 static void fail_sampling(struct sched *s, struct branch *b)
 {
     struct fault f = {0};
-    fault_set(&f, b->grammar ? 400 : 500, "no_token_left", NULL,
-              b->grammar ? "the grammar and the samplers leave no token after %lld; loosen one of them"
-                         : "no logit is finite after %lld tokens; the weights may be damaged",
-              (long long)b->n_made);
+    fault_set(&f, 400, "no_token_left", NULL, "%s leave no token after %lld; loosen one of them, or look whether the weights are damaged",
+              b->grammar ? "the grammar and the samplers" : "logit_bias and the samplers", (long long)b->n_made);
     request_fail(s, b->r, &f);
 }
 

@@ -140,3 +140,35 @@ json_t *json_text(const char *p, size_t n)
     free(buf);
     return clean;
 }
+
+int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n)
+{
+    if (!n)
+        return 1;
+    if (*cap - *n_text < n) {
+        size_t most = 2 * (*n_text + n) + 64;
+        char *more = realloc(*text, most);
+        if (!more)
+            return 0;
+        *text = more;
+        *cap = most;
+    }
+    memcpy(*text + *n_text, p, n);
+    *n_text += n;
+    return 1;
+}
+
+json_t *json_joined(const json_t *list, const char *key)
+{
+    char *text = NULL;
+    size_t i, n = 0, cap = 0;
+    int ok = 1;
+    const json_t *v;
+    json_array_foreach (list, i, v) {
+        v = key ? json_object_get(v, key) : v;
+        ok = ok && json_is_string(v) && text_put(&text, &n, &cap, json_string_value(v), json_string_length(v));
+    }
+    json_t *j = ok ? json_stringn(text ? text : "", n) : NULL;
+    free(text);
+    return j;
+}

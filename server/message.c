@@ -13,19 +13,7 @@ struct message {
 
 static int put(struct part *p, const char *text, size_t n)
 {
-    if (!n)
-        return 1;
-    if (p->cap - p->n < n) {
-        size_t cap = 2 * (p->n + n) + 64;
-        char *more = realloc(p->text, cap);
-        if (!more)
-            return 0;
-        p->text = more;
-        p->cap = cap;
-    }
-    memcpy(p->text + p->n, text, n);
-    p->n += n;
-    return 1;
+    return text_put(&p->text, &p->n, &p->cap, text, n);
 }
 
 /* The last part where it is of this kind, else a new one. NULL: out of memory. */

@@ -57,6 +57,10 @@ enum { JSON_DEPTH = 128 };
 /* A body as JSON; nested deeper than JSON_DEPTH is refused before it is parsed. */
 json_t *json_read(const char *p, size_t n, struct fault *f);
 json_t *json_text(const char *p, size_t n); /* bytes that are no UTF-8 become U+FFFD */
+/* The texts of a list as one, or those that its objects have under a key. NULL: one of them is no text, or out of memory. */
+json_t *json_joined(const json_t *list, const char *key);
+/* n more bytes at the end of (*text)[*n_text]. 0: out of memory. */
+int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n);
 int64_t clock_now(void);                    /* monotonic ns */
 
 /* ---------------------------------------------------------------- fields (fields.c) */
