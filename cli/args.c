@@ -337,6 +337,8 @@ const char *args_env(const struct arg *a, char *out)
 static const char *from_around(const struct args_spec *spec, const struct config *conf,
                                const struct arg *a, int k, char *source, size_t cap)
 {
+    if (a->typed)
+        return NULL;
     char name[ENV_MAX];
     const char *variable = args_env(a, name), *text = variable ? getenv(variable) : NULL;
     if (text && *text) {
@@ -515,6 +517,8 @@ static void help_row(const struct args_spec *spec, const struct config *conf, co
     FILE *words = open_memstream(&text, &n);
     if (words) {
         fputs(a->help, words);
+        if (a->env)
+            fprintf(words, " (environment: %s)", a->env);
         if (dflt)
             fprintf(words, " (default: %s)", dflt);
         say_source(spec, conf, a, words);

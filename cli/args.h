@@ -52,6 +52,7 @@ struct arg {
     const char *choices; /* "f16|f32" */
     const char *word;    /* accepted for a number, as -1: "auto" */
     int secret;          /* the value is never printed */
+    int typed;           /* counts on the command line alone */
     const char *env;     /* the variable, where it is not named as the flag is */
     const char *dflt;
     const char *otherwise; /* the default in words, when there is no `dflt` */

@@ -15,7 +15,7 @@ struct opts {
 
 /* clang-format off */
 static const struct arg args[] = {
-    {.name = "NAME", .required = 1, ARG_FIELD(struct opts, name, ARG_TEXT),
+    {.name = "NAME", .required = 1, .typed = 1, ARG_FIELD(struct opts, name, ARG_TEXT),
      .help = "hf:OWNER/REPO[:QUANT or FILE], ollama:NAME[:TAG], or the https address of a .gguf file"},
     {.name = "--retries", ARG_FIELD(struct opts, pull.retries, ARG_INT), .lo = 0, .hi = 1000, .dflt = "6",
      .help = "tries after one that failed and may work the next time; one that brought a MiB starts the count anew"},
@@ -26,6 +26,17 @@ static const struct arg args[] = {
     {0},
 };
 /* clang-format on */
+
+/* Has it the bytes that the server has? The hub's and Ollama's own files are called after their SHA-256; of split ones the first part is
+ * looked at. */
+static int is_same(const struct pull *p, const struct local_model *m, int *code)
+{
+    char real[PATH_MAX], sha256[65];
+    if (!*p->files->sha256 || (realpath(m->path, real) && ends_with(real, p->files->sha256)))
+        return 1;
+    *code = pull_hash(m->path, p->files->bytes, sha256);
+    return !*code && !strcmp(sha256, p->files->sha256);
+}
 
 /* Does another tool have the very file? Gigabytes are not fetched twice. *path (malloc) is NULL when none does. */
 static int find_elsewhere(const struct pull *p, char **path)
@@ -48,6 +59,8 @@ static int find_elsewhere(const struct pull *p, char **path)
             continue;
         if (!strcmp(m->tool, "pith"))
             break; /* its bytes will be compared */
+        if (!is_same(p, m, &code))
+            continue;
         cli_say(CLI_OK, "%s is here already, in the folder of %s", p->name, m->tool);
         *path = strdup(m->path);
         code = *path ? CLI_OK : cli_no_memory();

@@ -17,9 +17,9 @@ struct opts {
 
 /* clang-format off */
 static const struct arg args[] = {
-    {.name = "NAME", .required = 1, ARG_FIELD(struct opts, name, ARG_TEXT),
+    {.name = "NAME", .required = 1, .typed = 1, ARG_FIELD(struct opts, name, ARG_TEXT),
      .help = "as 'pith list' shows it, a reference as 'pith pull' takes it, or the path"},
-    {.name = "--yes", .alias = "-y", ARG_FIELD(struct opts, yes, ARG_SWITCH), .help = "do not ask"},
+    {.name = "--yes", .alias = "-y", .typed = 1, ARG_FIELD(struct opts, yes, ARG_SWITCH), .help = "do not ask"},
     {0},
 };
 /* clang-format on */
@@ -42,26 +42,48 @@ static int remove_file(const char *path)
         char one[PATH_MAX];
         if (snprintf(one, sizeof one, "%s%s", path, ends[i]) >= (int)sizeof one)
             continue;
-        if (i == 1 && is_being_pulled(one))
-            return cli_say(CLI_SYSTEM, "%s is being fetched right now; end that first", path);
         if (unlink(one) && errno != ENOENT)
             return cli_say(CLI_SYSTEM, "%s: cannot remove: %s", one, strerror(errno));
     }
     return CLI_OK;
 }
 
+/* Is the folder that a file is really in, whatever links lead there, pith's or below it? */
+static int is_inside(const char *path)
+{
+    char dir[PATH_MAX], root[PATH_MAX], real[PATH_MAX], real_root[PATH_MAX];
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(path, '/') - path), path);
+    if (!local_dir(root, sizeof root) || !realpath(dir, real) || !realpath(root, real_root))
+        return 0;
+    size_t n = strlen(real_root);
+    return !strncmp(real, real_root, n) && (!real[n] || real[n] == '/');
+}
+
+static int check_file(const char *path)
+{
+    char part[PATH_MAX];
+    if (snprintf(part, sizeof part, "%s.part", path) < (int)sizeof part && is_being_pulled(part))
+        return cli_say(CLI_SYSTEM, "%s is being fetched right now; end that first", path);
+    return CLI_OK;
+}
+
+/* All parts, if nothing speaks against one of them. */
 static int remove_model(const struct local_model *m)
 {
+    static int (*const passes[])(const char *) = {check_file, remove_file};
     char path[PATH_MAX];
     int part, n_parts, code = CLI_OK;
     snprintf(path, sizeof path, "%.*s", (int)(strlen(m->path) - (m->is_part ? strlen(".part") : 0)),
              m->path);
+    if (!is_inside(path))
+        return cli_say(CLI_INPUT, "%s lies outside pith's folder, by a link; remove it there", path);
     size_t n_stem = file_stem(path, &part, &n_parts);
-    for (int i = n_parts; i >= 1 && !code;
-         i--) { /* the first one, by which it is found, goes last */
-        if (n_parts > 1)
-            snprintf(path + n_stem, sizeof path - n_stem, "-%05d-of-%05d.gguf", i, n_parts);
-        code = remove_file(path);
+    for (int k = 0; k < 2; k++) { /* the first part, by which it is found, goes last */
+        for (int i = n_parts; i >= 1 && !code; i--) {
+            if (n_parts > 1)
+                snprintf(path + n_stem, sizeof path - n_stem, "-%05d-of-%05d.gguf", i, n_parts);
+            code = passes[k](path);
+        }
     }
     local_prune(path);
     return code;

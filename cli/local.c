@@ -46,19 +46,19 @@ void local_walk(struct walk *w, const char *dir, int depth)
         closedir(d);
 }
 
-/* Counts the parts of a split model and their bytes. */
-static void count_parts(struct local_model *m, size_t n_stem)
+int local_count_parts(const char *first, size_t n_stem, int n_parts, int64_t *bytes)
 {
-    for (int i = 2; i <= m->n_parts; i++) {
+    int n_there = 0;
+    for (*bytes = 0; n_there + 1 < n_parts; n_there++) { /* they come one after the other */
         struct stat sb;
         char path[PATH_MAX];
-        int n = snprintf(path, sizeof path, "%.*s-%05d-of-%05d.gguf", (int)n_stem, m->path, i,
-                         m->n_parts);
+        int n = snprintf(path, sizeof path, "%.*s-%05d-of-%05d.gguf", (int)n_stem, first,
+                         n_there + 2, n_parts);
         if (n >= (int)sizeof path || stat(path, &sb) || !S_ISREG(sb.st_mode))
-            break; /* they come one after the other */
-        m->n_there++;
-        m->bytes += sb.st_size;
+            break;
+        *bytes += sb.st_size;
     }
+    return n_there;
 }
 
 void local_add(struct local *s, const char *tool, const char *path, const char *name,
@@ -98,8 +98,11 @@ void local_add(struct local *s, const char *tool, const char *path, const char *
     m->source = strdup(source);
     m->file = strdup(file);
     s->no_memory = !m->path || !m->name || !m->source || !m->file;
-    if (!s->no_memory && !is_part)
-        count_parts(m, file_stem(whole, &part, &n_parts));
+    if (!s->no_memory && !is_part) {
+        int64_t more;
+        m->n_there += local_count_parts(path, file_stem(whole, &part, &n_parts), n_parts, &more);
+        m->bytes += more;
+    }
 }
 
 static void own_file(struct walk *w, const char *path, const char *rel)
@@ -162,8 +165,7 @@ int local_is_whole(const struct local_model *m)
 
 /* ---------------------------------------------------------------- finding one */
 
-/* "name", "name.gguf", or what the list shows with its source or folder before it. */
-static int is_called(const struct local_model *m, const char *name)
+int local_is_called(const struct local_model *m, const char *name)
 {
     size_t n = strlen(m->name);
     return !strcmp(m->path, name) || !strcmp(m->source, name) ||
@@ -203,7 +205,7 @@ const struct local_model *local_find(const struct local *s, const struct model_r
             ref_source(path, called, sizeof called);
         *n = found != NULL;
         for (size_t i = from; i < to && r->kind != REF_HF; i++) {
-            if (!is_called(&s->v[i], r->kind == REF_NONE ? name : called) ||
+            if (!local_is_called(&s->v[i], r->kind == REF_NONE ? name : called) ||
                 (r->kind != REF_NONE && !own && !local_is_whole(&s->v[i])))
                 continue;
             found = found ? found : &s->v[i];

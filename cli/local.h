@@ -36,6 +36,10 @@ int local_dir(char *out, size_t cap);
 int local_read(struct local *s);
 void local_free(struct local *s);
 int local_is_whole(const struct local_model *m);
+/* "name", "name.gguf", or what the list shows with its source or folder before it. */
+int local_is_called(const struct local_model *m, const char *name);
+/* How many parts of a split model are there behind its first one at path, whose stem is n_stem long; *bytes of them. */
+int local_count_parts(const char *path, size_t n_stem, int n_parts, int64_t *bytes);
 /* The model a reference or name means, without asking anybody; NULL: none. Of several the first; *n says how many there are in the same
  * place. Only whole ones answer to a reference. own: only pith's, whole or not. */
 const struct local_model *local_find(const struct local *s, const struct model_ref *r,

@@ -106,7 +106,9 @@ static const struct {
 
 void local_read_tools(struct local *s)
 {
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+    enum { N = sizeof places / sizeof places[0] };
+    struct stat seen[N]; /* a variable may name a folder that is looked at anyway */
+    for (size_t i = 0, n_seen = 0, k; i < N; i++) {
         char dir[PATH_MAX];
         const char *env = places[i].env ? getenv(places[i].env) : NULL, *home = getenv("HOME"),
                    *usual = places[i].usual;
@@ -115,6 +117,12 @@ void local_read_tools(struct local *s)
                 : usual && home && *home ? snprintf(dir, sizeof dir, "%s/%s", home, usual)
                                          : -1;
         if (n <= 0 || n >= (int)sizeof dir)
+            continue;
+        if (stat(dir, &seen[n_seen]))
+            continue;
+        for (k = 0; seen[k].st_dev != seen[n_seen].st_dev || seen[k].st_ino != seen[n_seen].st_ino; k++)
+            ;
+        if (k < n_seen++)
             continue;
         struct walk w = {s, places[i].tool, (size_t)n, places[i].on_file};
         local_walk(&w, dir, 0);

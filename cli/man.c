@@ -45,6 +45,11 @@ static void row(const struct arg *a, FILE *to)
     }
     fputc('\n', to);
     put(to, a->help);
+    if (a->env) {
+        fputs(" (environment: \\fB", to);
+        put(to, a->env);
+        fputs("\\fR)", to);
+    }
     if (a->dflt || a->otherwise) {
         fputs(" (default: ", to);
         put(to, a->dflt ? a->dflt : a->otherwise);
@@ -85,6 +90,10 @@ static const char files[] =
     ".TP\n\\fBPITH_CONFIG\\fR\nthe configuration file\n"
     ".TP\n\\fBPITH_CACHE\\fR\nthe cache folder (default: $XDG_CACHE_HOME/pith or "
     "\\(ti/.cache/pith)\n"
+    ".TP\n\\fBPITH_MODELS\\fR\nthe folder of pulled models (default: $XDG_DATA_HOME/pith/models or "
+    "\\(ti/.local/share/pith/models)\n"
+    ".TP\n\\fBHF_ENDPOINT\\fR, \\fBHF_TOKEN\\fR, \\fBPITH_OLLAMA_REGISTRY\\fR\nthe hub, the key to it, and the "
+    "registry that \\fBpith pull\\fR asks\n"
     ".TP\n\\fBPITH_CPU\\fR\nthe highest instruction set to use: base, avx2, avx512, avx512vnni, "
     "avx512bf16, neon, dotprod or i8mm\n"
     ".SH FILES\n"

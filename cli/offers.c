@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "local.h"
 #include "names.h"
 
 static char *name_of(const char *path)
@@ -31,8 +32,12 @@ static int add(struct offers *o, char *path, char *name)
         free(name);
         return cli_no_memory();
     }
+    int part, n_parts = 1;
+    int64_t more_bytes = 0;
+    size_t n_stem = file_stem(path, &part, &n_parts);
     int there = !stat(path, &sb);
-    o->v[o->n++] = (struct server_model){name, path, there ? (uint64_t)sb.st_size : 0};
+    local_count_parts(path, n_stem, n_stem ? n_parts : 1, &more_bytes);
+    o->v[o->n++] = (struct server_model){name, path, there ? (uint64_t)(sb.st_size + more_bytes) : 0};
     return CLI_OK;
 }
 

@@ -51,6 +51,8 @@ int pull_again(const struct pull *p, int *n, const char *what, enum http_end end
 
 /* ---------------------------------------------------------------- one file (pull_file.c) */
 
+/* SHA-256 of a file's first bytes as text. Returns an exit code. */
+int pull_hash(const char *path, int64_t bytes, char out[65]);
 /* bytes_after: of the files that come after it. */
 int pull_file(struct pull *p, size_t i, const char *dir, int64_t bytes_after);
 

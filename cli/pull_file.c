@@ -47,7 +47,7 @@ static int hash_bytes(const char *path, int fd, int64_t bytes, struct sha256_ctx
         ssize_t got = pread(fd, buf, bytes - at < STEP ? (size_t)(bytes - at) : STEP, at);
         if (interrupt_asked())
             code = cli_say(CLI_INTERRUPTED, "interrupted");
-        else if (got <= 0 && errno != EINTR)
+        else if (!got || (got < 0 && errno != EINTR))
             code = cli_say(CLI_SYSTEM, "%s: cannot read: %s", path,
                            got ? strerror(errno) : "it ends early");
         else if (got > 0)
@@ -65,6 +65,19 @@ static void hash_text(const struct sha256_ctx *hash, char *out)
     sha256_digest(&copy, sizeof digest, digest);
     for (size_t i = 0; i < sizeof digest; i++)
         snprintf(out + 2 * i, 3, "%02x", digest[i]);
+}
+
+int pull_hash(const char *path, int64_t bytes, char out[65])
+{
+    struct sha256_ctx hash;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return cli_say(CLI_SYSTEM, "%s: cannot read: %s", path, strerror(errno));
+    int code = hash_bytes(path, fd, bytes, &hash);
+    close(fd);
+    if (!code)
+        hash_text(&hash, out);
+    return code;
 }
 
 /* ---------------------------------------------------------------- what the part is the beginning of */

@@ -207,7 +207,7 @@ static int origin(const char *url, char *out, size_t cap)
                     (!strncasecmp(out, "http://", 7) && url_is_loopback(out)));
 }
 
-static int same_origin(const char *a, const char *b)
+int http_same_origin(const char *a, const char *b)
 {
     char x[1024], y[1024];
     return a && b && origin(a, x, sizeof x) && origin(b, y, sizeof y) && !strcasecmp(x, y);
@@ -294,7 +294,7 @@ static enum http_end request(struct http_client *h, const char *url)
         if (q->if_range && *q->if_range)
             add(&headers, "If-Range", q->if_range);
     }
-    if (q->token && same_origin(url, q->origin)) {
+    if (q->token && http_same_origin(url, q->origin)) {
         char bearer[4096];
         if (snprintf(bearer, sizeof bearer, "Bearer %s", q->token) < (int)sizeof bearer)
             add(&headers, "Authorization", bearer);

@@ -39,6 +39,7 @@ enum http_end {
 struct http_client;
 struct http_client *http_client_open(void); /* NULL: no memory */
 void http_client_close(struct http_client *h);
+int http_same_origin(const char *a, const char *b); /* scheme, host and port of two addresses */
 /* why [cap]: what went wrong, unless it is HTTP_DONE. */
 enum http_end http_client_get(struct http_client *h, const struct http_request *q, struct http_answer *a,
                        char *why, size_t cap);

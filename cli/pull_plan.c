@@ -114,7 +114,8 @@ static int on_text(void *ctx, const struct http_answer *a, const char *p, size_t
     (void)a;
     if (b->cap - b->n < n) {
         size_t cap = 2 * b->cap + n + 4096;
-        char *more = cap < MOST ? realloc(b->p, cap) : NULL;
+        cap = cap < MOST ? cap : MOST;
+        char *more = cap - b->n >= n ? realloc(b->p, cap) : NULL;
         b->is_too_large = !more;
         if (!more)
             return 0;
@@ -342,6 +343,7 @@ static int plan_layers(struct pull *p, const json_t *root, const char *base)
 /* One file, of which the path is known already. */
 static int plan_one(struct pull *p)
 {
+    int part, n_parts;
     p->files = calloc(1, sizeof *p->files);
     if (!p->files)
         return cli_no_memory();
@@ -350,6 +352,11 @@ static int plan_one(struct pull *p)
     snprintf(p->files->url, sizeof p->files->url, "%s", p->ref->url);
     if (!ref_path(p->ref, "", p->files->path, sizeof p->files->path))
         return cli_say(CLI_INPUT, "%s: the name is too long", p->name);
+    if (file_stem(p->files->path, &part, &n_parts) && n_parts > 1)
+        return cli_say(CLI_USE,
+                       "%s is part %d of %d, and an address names one file; name the repository "
+                       "(hf:OWNER/REPO), or a file that is whole",
+                       p->name, part, n_parts);
     return CLI_OK;
 }
 
@@ -374,10 +381,9 @@ static int plan_registry(struct pull *p)
 int pull_plan(struct pull *p)
 {
     ref_name(p->ref, p->name, sizeof p->name);
-    if (p->ref->kind != REF_OLLAMA) { /* an address of the hub is no other host */
-        ref_hub(p->origin, sizeof p->origin);
+    ref_hub(p->origin, sizeof p->origin);
+    if (p->ref->kind == REF_HF || (p->ref->kind == REF_URL && http_same_origin(p->ref->url, p->origin)))
         find_token(p->token, sizeof p->token);
-    }
     return p->ref->kind == REF_HF       ? plan_hub(p)
            : p->ref->kind == REF_OLLAMA ? plan_registry(p)
                                         : plan_one(p);

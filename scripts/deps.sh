@@ -34,6 +34,7 @@ for group in "$@"; do
         # With the TLS library that libmicrohttpd has, so that a program has one; any other libcurl will do.
         need_library libcurl libcurl4-gnutls-dev
         need_library nettle nettle-dev
+        command -v apt-get >/dev/null && [ ! -e /etc/ssl/certs/ca-certificates.crt ] && missing+=(ca-certificates)
         ;;
     model)
         need_program python3 python3

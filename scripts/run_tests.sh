@@ -29,6 +29,11 @@ run_one()
     local -a cmd
     name=$(basename "$path")
     log=$logs/$name
+    if [[ $path == *.py ]] && ! command -v "$TEST_PYTHON" >/dev/null; then
+        printf 'skip %s: there is no %s\n0 passed, 0 failed, 1 skipped\n' "$name" "$TEST_PYTHON" >"$log"
+        printf '%-24s %s\n' "$name" "0 passed, 0 failed, 1 skipped"
+        return
+    fi
     case $path in
     *.sh) cmd=("$path") ;;
     *.py) cmd=("$TEST_PYTHON" "$path") ;;

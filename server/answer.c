@@ -187,6 +187,13 @@ static void on_event(struct request *r, const struct event *e)
     struct prompt *p = r->ctx;
     struct answer *a = p->a;
     int i = p->base + e->choice;
+    if (e->kind >= EV_DONE) { /* first, for the access log */
+        r->figures.n_prompt = r->n_prompt;
+        a->figures = r->figures;
+        exchange_figures(a->x, &r->figures);
+    } else if (a->failed) { /* by another of its prompts */
+        return;
+    }
     switch (e->kind) {
     case EV_PROMPT:
         a->dialect->prompt(a, p, e);
@@ -212,9 +219,6 @@ static void on_event(struct request *r, const struct event *e)
         fail(a, e->fault);
         break;
     }
-    r->figures.n_prompt = r->n_prompt;
-    a->figures = r->figures;
-    exchange_figures(a->x, &r->figures);
     if (--a->n_left)
         return;
     if (!a->failed)

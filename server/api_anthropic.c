@@ -176,6 +176,8 @@ static char *take_lead(json_t *messages)
     if (!role || strcmp(role, "assistant") || !text || json_object_get(last, "tool_calls"))
         return NULL;
     char *lead = strdup(text);
+    if (!lead)
+        return NULL;
     json_array_remove(messages, json_array_size(messages) - 1);
     return lead;
 }
@@ -223,12 +225,6 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
 
 /* ---------------------------------------------------------------- answers */
 
-static json_t *object_of(const struct part *p)
-{
-    json_t *j = json_loadb(p->text, p->n, 0, NULL);
-    return j ? j : json_object();
-}
-
 /* A block; of a stream as it begins, without what it will hold. */
 static json_t *block_of(const struct part *p, int whole)
 {
@@ -237,7 +233,7 @@ static json_t *block_of(const struct part *p, int whole)
         return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", json_text(p->text, whole ? p->n : 0), "signature", "");
     case PART_CALL:
         return json_pack("{s:s, s:o, s:o, s:o}", "type", "tool_use", "id", json_text(p->id, strlen(p->id)), "name", json_text(p->name, strlen(p->name)),
-                         "input", whole ? object_of(p) : json_object());
+                         "input", whole ? part_arguments(p) : json_object());
     case PART_TEXT:
         break;
     }

@@ -77,12 +77,12 @@ static void on_event(struct request *r, const struct event *e)
         json_array_append_new(m->data, json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", e->choice, "embedding", vector_of(e, m->base64)));
         return;
     }
+    r->figures.n_prompt = r->n_prompt;
+    exchange_figures(m->x, &r->figures); /* first, for the access log */
     if (e->kind == EV_DONE)
         exchange_json(m->x, 200, answer_of(m, r));
     else
         exchange_fault(m->x, e->fault);
-    r->figures.n_prompt = r->n_prompt;
-    exchange_figures(m->x, &r->figures);
     json_decref(m->data);
     exchange_drop(m->x);
     free(m);

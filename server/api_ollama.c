@@ -138,9 +138,8 @@ static json_t *line_of(const struct answer *a, int done)
 
 static json_t *call_of(const struct part *p)
 {
-    json_t *arguments = json_loadb(p->text, p->n, 0, NULL);
     return json_pack("{s:o, s:{s:o, s:o}}", "id", json_text(p->id, strlen(p->id)), "function", "name", json_text(p->name, strlen(p->name)), "arguments",
-                     arguments ? arguments : json_object());
+                     part_arguments(p));
 }
 
 /* Puts what was said where the endpoint has it; takes all three (reasoning, calls: NULL: none). */

@@ -82,9 +82,9 @@ static json_t *delta_of(struct message *m)
                 json_object_set_new(d, "tool_calls", json_array());
             json_array_append_new(json_object_get(d, "tool_calls"), call_of(p, 1));
         } else if (before) { /* text on both sides of a call */
-            json_t *more = json_text(fresh, n);
-            json_object_set_new(d, name, json_sprintf("%s%s", json_string_value(before), json_string_value(more)));
-            json_decref(more);
+            json_t *both = json_pack("[O, o]", before, json_text(fresh, n));
+            json_object_set_new(d, name, json_joined(both, NULL));
+            json_decref(both);
         } else {
             json_object_set_new(d, name, json_text(fresh, n));
         }

@@ -28,6 +28,8 @@ static json_t *piece(const struct hosted *m, int32_t id)
     return json_text(buf, n < 0 ? 0 : n < (int64_t)sizeof buf ? (size_t)n : sizeof buf);
 }
 
+enum { PIECES_MAX = 200000 };
+
 static json_t *tokenize(struct hosted *m, struct fields *b, struct fault *f)
 {
     const json_t *text = b->v[F_content] ? b->v[F_content] : b->v[F_tokenize_prompt];
@@ -39,6 +41,11 @@ static json_t *tokenize(struct hosted *m, struct fields *b, struct fault *f)
         return NULL;
     }
     int32_t *ids = request_tokenize(m, json_string_value(text), json_string_length(text), flags, &n, "content", f);
+    if (ids && field_bool(b, F_with_pieces) && n > PIECES_MAX) {
+        fault_set(f, 400, "out_of_range", "content", "content has %lld tokens; at most %d are told with their pieces", (long long)n, PIECES_MAX);
+        free(ids);
+        return NULL;
+    }
     json_t *list = ids ? json_array() : NULL;
     for (int64_t i = 0; list && i < n; i++)
         json_array_append_new(list, field_bool(b, F_with_pieces) ? json_pack("{s:i, s:o}", "id", ids[i], "piece", piece(m, ids[i])) : json_integer(ids[i]));

@@ -241,7 +241,8 @@ static void sort_tokens(struct answer *a)
     if (!fresh)
         return;
     while ((int)json_array_size(p->tokens) < n)
-        json_array_append_new(p->tokens, json_array());
+        if (json_array_append_new(p->tokens, json_array()))
+            break;
     json_array_extend(json_array_get(p->tokens, (size_t)n - 1), fresh);
     json_decref(fresh);
 }

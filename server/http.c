@@ -223,7 +223,7 @@ static void put(struct exchange *x, const char *p, size_t n)
         x->at_out = x->n_out = 0;
     if (x->cap_out - x->n_out < n) {
         size_t cap = 2 * (x->n_out + n) + 256;
-        char *more = x->n_out - x->at_out + n <= OUT_MAX ? realloc(x->out, cap) : NULL;
+        char *more = !x->live || x->n_out - x->at_out + n <= OUT_MAX ? realloc(x->out, cap) : NULL;
         if (!more) { /* it does not read, or there is no memory: either way this answer cannot be whole */
             atomic_store(&x->gone, 1);
             return;
@@ -239,7 +239,7 @@ static void put(struct exchange *x, const char *p, size_t n)
 void exchange_write(struct exchange *x, const char *p, size_t n)
 {
     pthread_mutex_lock(&x->lock);
-    if (!atomic_load(&x->gone))
+    if (!atomic_load(&x->gone) && !x->ended)
         put(x, p, n);
     if (x->live)
         wake(x);
@@ -302,9 +302,8 @@ void exchange_fault(struct exchange *x, const struct fault *f)
 /* ---------------------------------------------------------------- log */
 
 /* Attributes by the names that tracing of language models has for them; never what was said. */
-static void log_figures(const struct exchange *x, json_t *j)
+static void log_figures(const struct exchange *x, const struct figures *f, json_t *j)
 {
-    const struct figures *f = &x->figures;
     json_object_set_new(j, "gen_ai.request.id", json_string(x->id));
     if (f->n_choices) {
         json_object_set_new(j, "gen_ai.request.n", json_integer(f->n_choices));
@@ -323,7 +322,7 @@ static void log_figures(const struct exchange *x, json_t *j)
     json_object_set_new(j, "gen_ai.latency.e2e", json_real(1e-9 * (double)(clock_now() - x->began)));
 }
 
-static void log_access(const struct exchange *x)
+static void log_access(const struct exchange *x, const struct figures *f)
 {
     struct timespec t;
     struct tm tm;
@@ -339,8 +338,8 @@ static void log_access(const struct exchange *x)
     json_object_set_new(j, "span_id", json_string(x->trace.span_id));
     if (*x->trace.parent_id)
         json_object_set_new(j, "parent_span_id", json_string(x->trace.parent_id));
-    if (j && x->figures.n_prompt)
-        log_figures(x, j);
+    if (j && f->n_prompt)
+        log_figures(x, f, j);
     char *line = j ? json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
     if (line)
         fprintf(stderr, "%s\n", line);
@@ -661,8 +660,9 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
     x->c = NULL;
     x->fd = -1;
     atomic_store(&x->gone, 1);
+    struct figures figures = x->figures;
     pthread_mutex_unlock(&x->lock);
-    log_access(x);
+    log_access(x, &figures);
     exchange_drop(x);
 }
 

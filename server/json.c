@@ -92,10 +92,15 @@ json_t *fault_json(const struct fault *f)
 
 /* ---------------------------------------------------------------- bodies */
 
-/* How deep brackets are nested, at most. Strings are skipped; whether it is JSON is not asked. */
-static int depth_of(const char *p, size_t n)
+/* A tree takes far more memory than its text: so many at most, some 250 MB of them. */
+enum { FAT_MAX = 500000, VALUES_MAX = 4000000 };
+
+/* How deep brackets are nested, at most, and how many values there are; *fat: objects and lists, of which each takes hundreds of bytes. Strings
+ * are skipped; whether it is JSON is not asked. */
+static int depth_of(const char *p, size_t n, size_t *fat, size_t *values)
 {
     int depth = 0, most = 0, inside = 0;
+    *fat = *values = 0;
     for (size_t i = 0; i < n; i++) {
         if (inside) {
             if (p[i] == '\\')
@@ -106,10 +111,13 @@ static int depth_of(const char *p, size_t n)
             inside = 1;
         } else if (p[i] == '{' || p[i] == '[') {
             most = ++depth > most ? depth : most;
+            ++*fat;
             if (most > JSON_DEPTH)
                 return most;
         } else if (p[i] == '}' || p[i] == ']') {
             depth--;
+        } else if (p[i] == ',') {
+            ++*values;
         }
     }
     return most;
@@ -118,8 +126,13 @@ static int depth_of(const char *p, size_t n)
 json_t *json_read(const char *p, size_t n, struct fault *f)
 {
     json_error_t e;
-    if (depth_of(p, n) > JSON_DEPTH) {
+    size_t fat, values;
+    if (depth_of(p, n, &fat, &values) > JSON_DEPTH) {
         fault_set(f, 400, "invalid_json", NULL, "the body is nested more than %d deep", JSON_DEPTH);
+        return NULL;
+    }
+    if (fat > FAT_MAX || values > VALUES_MAX) {
+        fault_set(f, 413, "body_too_large", NULL, "the body has %zu objects and lists and %zu values; at most %d and %d are taken", fat, values, FAT_MAX, VALUES_MAX);
         return NULL;
     }
     json_t *j = json_loadb(p, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);

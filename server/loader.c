@@ -106,6 +106,11 @@ void loader_close(struct hosted *h)
     set_info(h, &(struct pith_model_info){0});
     loader_end(h);
     sched_free(h->sched);
+    if (h->metrics) { /* nothing of it runs or lies in a cache any more */
+        metrics_set(h->metrics, M_RUNNING, 0);
+        metrics_set(h->metrics, M_WAITING, 0);
+        metrics_set(h->metrics, M_CACHE_USED, 0);
+    }
     pith_template_close(h->own_template);
     pith_session_close(h->generate);
     pith_session_close(h->embed);
@@ -245,7 +250,8 @@ static void load(struct models *m, struct hosted *h)
     int64_t began = clock_now(), used = 0, total = 0;
     set_state(m, h, MODEL_LOADING);
     h->wanted = 0;
-    h->metrics = h->metrics ? h->metrics : metrics_new();
+    if (!h->metrics && (h->metrics = metrics_new()))
+        metrics_label(h->metrics, h->name, 0);
     pthread_mutex_unlock(&m->lock);
     pith_status st = h->metrics ? open_model(h, &bytes, &err) : no_memory(&err);
     if (st != PITH_OK)
@@ -259,7 +265,7 @@ static void load(struct models *m, struct hosted *h)
     }
     h->error = (struct pith_error){0};
     if (!*h->name)
-        snprintf(h->name, sizeof h->name, "%s", h->info.name && *h->info.name ? h->info.name : "pith");
+        models_name(h, h->info.name && *h->info.name ? h->info.name : "pith");
     if (h->generate)
         pith_cache_use(h->generate, &used, &total, NULL);
     metrics_label(h->metrics, h->name, total / 64);

@@ -48,11 +48,12 @@ static void on_event(void *ctx, const struct pith_chat_event *e)
     if (e->kind == PITH_CHAT_CALL && m->one_call && m->n_calls)
         return;
     struct part *p = part_of(m, kinds[e->kind]);
-    if (!p || !put(p, e->text, e->n_bytes) || p->kind != PART_CALL)
+    int ok = p && put(p, e->text, e->n_bytes);
+    if (!p || p->kind != PART_CALL)
         return;
     p->name = strdup(e->name);
     p->id = strdup(e->id);
-    if (p->name && p->id)
+    if (ok && p->name && p->id)
         m->n_calls++;
     else /* not half a call */
         forget_last(m);
@@ -175,4 +176,12 @@ json_t *message_text(const struct message *m, enum part_kind kind)
     json_t *j = ok ? json_text(all.n ? all.text : "", all.n) : NULL;
     free(all.text);
     return j;
+}
+
+json_t *part_arguments(const struct part *p)
+{
+    json_t *j = json_loadb(p->n ? p->text : "{}", p->n ? p->n : 2, JSON_ALLOW_NUL, NULL);
+    if (!j) /* a number that no integer holds */
+        j = json_loadb(p->text, p->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+    return j ? j : json_pack("{s:o}", "arguments", json_text(p->text, p->n));
 }

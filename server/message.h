@@ -28,6 +28,7 @@ const struct part *message_next(struct message *m, int *i, const char **fresh, s
 int message_n_parts(const struct message *m);
 const struct part *message_part(const struct message *m, int i);
 int message_n_calls(const struct message *m);
+json_t *part_arguments(const struct part *p); /* of a call, as an object; what no object can hold as one text in it */
 json_t *message_text(const struct message *m, enum part_kind kind); /* all parts of a kind as one text */
 int message_has(const struct message *m, enum part_kind kind);
 

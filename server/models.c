@@ -1,4 +1,4 @@
-/* models.c -- see models.h. Nothing here waits but models_load. */
+/* models.c -- see models.h. Nothing here waits but models_load, models_drain and models_stop. */
 #include "models.h"
 #include "request.h"
 
@@ -182,7 +182,10 @@ void models_handle(struct server *s, struct exchange *x)
     if (body) {
         int64_t deadline = request_deadline(x, json_number_value(json_object_get(body, "timeout")));
         pthread_mutex_lock(&m->lock);
-        h = find(m, json_string_value(json_object_get(body, "model")), &why);
+        const char *name = json_string_value(json_object_get(body, "model"));
+        if (!name && exchange_route(x)->endpoint == E_OLLAMA_SHOW)
+            name = json_string_value(json_object_get(body, "name")); /* the field's older name there */
+        h = find(m, name, &why);
         if (h)
             h->asked = clock_now();
         if (h && h->state == MODEL_READY) {
@@ -296,6 +299,19 @@ pith_status models_load(struct server *s, struct hosted *h, struct pith_error *e
     return st;
 }
 
+/* Names come from files, as bytes: what answers can say of them is kept. */
+void models_name(struct hosted *h, const char *text)
+{
+    int64_t n = pith_utf8(text, strlen(text), h->name, sizeof h->name - 1);
+    if (n >= (int64_t)sizeof h->name) { /* cut in front of a character */
+        n = sizeof h->name - 1;
+        while (n && ((unsigned char)h->name[n - 1] & 0xC0) == 0x80)
+            n--;
+        n -= n && (h->name[n - 1] & 0x80);
+    }
+    h->name[n] = 0;
+}
+
 struct models *models_open(struct server *s, struct pith_error *err)
 {
     int n = s->p.n_models;
@@ -319,13 +335,15 @@ struct models *models_open(struct server *s, struct pith_error *err)
         m->v[i].server = s;
         m->v[i].index = i;
         m->v[i].created = s->created;
-        snprintf(m->v[i].name, sizeof m->v[i].name, "%s", name ? name : "");
+        models_name(&m->v[i], name ? name : "");
     }
+    s->models = m;
     m->has_loader = !pthread_create(&m->loader, NULL, loader_run, m);
     if (m->has_loader)
         return m;
     *err = (struct pith_error){PITH_NOMEM, "no thread for loading models"};
     models_close(m);
+    s->models = NULL;
     return NULL;
 }
 

@@ -26,8 +26,8 @@ static const struct {
 #define TOKENS JSON({"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}})
 #define TEXTS_OR_TOKENS                                                                            \
     "{\"anyOf\": [" JSON({"type": "string", "minLength": 1}) "," TOKENS ","                         \
-    JSON({"type": "array", "minItems": 1, "maxItems": 1024, "items": {"type": "string", "minLength": 1}}) "," \
-    "{\"type\": \"array\", \"minItems\": 1, \"maxItems\": 1024, \"items\": " TOKENS "}]}"
+    JSON({"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": "string", "minLength": 1}}) "," \
+    "{\"type\": \"array\", \"minItems\": 1, \"maxItems\": 4096, \"items\": " TOKENS "}]}"
 
 /* clang-format off */
 /* What is inside; added to what the row of the field says. */

@@ -71,30 +71,18 @@ int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f)
 /* The texts of content parts as one text, which is what templates know how to write. NULL with *f. */
 static json_t *flat_content(const json_t *parts, size_t message, struct fault *f)
 {
-    size_t n = 0;
     const json_t *part;
-    char *text = NULL;
     size_t i;
     json_array_foreach (parts, i, part) {
-        const json_t *t = json_object_get(part, "text");
         const json_t *type = json_object_get(part, "type");
-        if (!json_is_string(t) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "text")))) {
+        if (!json_is_string(json_object_get(part, "text")) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "text")))) {
             fault_set(f, 400, "unsupported_content", "messages", "messages[%zu].content[%zu] is no text; this server takes text alone", message, i);
-            free(text);
             return NULL;
         }
-        char *more = realloc(text, n + json_string_length(t) + 1);
-        if (!more) {
-            free(text);
-            fault_memory(f);
-            return NULL;
-        }
-        text = more;
-        memcpy(text + n, json_string_value(t), json_string_length(t));
-        n += json_string_length(t);
     }
-    json_t *flat = json_stringn(text ? text : "", n);
-    free(text);
+    json_t *flat = json_joined(parts, "text");
+    if (!flat)
+        fault_memory(f);
     return flat;
 }
 
@@ -113,7 +101,10 @@ static json_t *read_messages(const json_t *list, struct fault *f)
             goto fail;
         }
         m = json_copy((json_t *)(uintptr_t)given);
-        json_array_append_new(out, m);
+        if (json_array_append_new(out, m)) {
+            fault_memory(f);
+            goto fail;
+        }
         if (!strcmp(json_string_value(role), "developer")) /* OpenAI's newer name, which templates do not know */
             json_object_set_new(m, "role", json_string("system"));
         if (json_is_array(content)) {

@@ -16,7 +16,7 @@ char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *f
 int64_t request_count(struct hosted *m, const struct fields *b, const char *lead, struct fault *f);
 /* Reads the body by the rows of an endpoint, lets `answer` make the JSON of x, drops x. */
 void request_answer(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct hosted *m, struct fields *b, struct fault *f));
-/* Everything but the prompt, by the fields that E_MADE endpoints share. */
+/* Everything but the prompt, by the fields that all which make text share. */
 int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f);
 /* When a request that may take so many seconds is given up (0: it does not say; the server's limit); 0: never. */
 int64_t request_deadline(const struct exchange *x, double seconds);

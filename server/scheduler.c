@@ -22,19 +22,36 @@ struct call { /* sched_call */
 
 /* ---------------------------------------------------------------- what arrives */
 
+static void fault_of_end(const struct sched *s, struct fault *f)
+{
+    if (atomic_load(&s->hosted->server->draining))
+        fault_set(f, 503, "shutting_down", NULL, "the server has shut down before this request came to its end");
+    else
+        fault_set(f, 503, "model_unloaded", NULL, "the model was unloaded before this request came to its end");
+}
+
+/* In the queue: a choice each, or all inputs to embed together, which take one step after the other. */
+static int places(const struct request *r)
+{
+    return r->input_end ? 1 : r->n;
+}
+
 int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
 {
-    int n_choices = 0, ok = 0;
+    int n_choices = 0, ok = 0, queue = s->hosted->server->p.queue;
     for (int i = 0; i < n; i++)
-        n_choices += r[i]->n;
+        n_choices += places(r[i]);
     for (int i = 0; i < n; i++)
         models_keep(s->hosted); /* each lets go of it at its end */
     pthread_mutex_lock(&s->lock);
-    if (s->quit || atomic_load(&s->hosted->server->draining)) {
+    if (atomic_load(&s->hosted->server->draining)) {
         fault_shutting_down(f);
-    } else if (s->n_waiting + n_choices > s->hosted->server->p.queue) {
-        fault_set(f, 429, "queue_full", NULL, "%d choices are waiting and this request has %d; at most %d may wait; try again later",
-                  s->n_waiting, n_choices, s->hosted->server->p.queue);
+    } else if (s->quit) {
+        fault_of_end(s, f);
+    } else if (n_choices > queue) {
+        fault_set(f, 400, "out_of_range", NULL, "this request has %d choices and the queue of this server is %d long; ask for fewer at a time", n_choices, queue);
+    } else if (s->n_waiting + n_choices > queue) {
+        fault_set(f, 429, "queue_full", NULL, "%d choices are waiting and this request has %d; at most %d may wait; try again later", s->n_waiting, n_choices, queue);
         f->retry_after = 1 + s->n_waiting / (4 * s->parallel);
     } else {
         for (int i = 0; i < n; i++) {
@@ -150,13 +167,15 @@ static void observe_queue(struct sched *s)
             b->seq < 0 ? waiting++ : running++;
     if (s->hosted->generate)
         pith_cache_use(s->hosted->generate, &used, &total, NULL);
+    for (struct request *r = s->embeds; r; r = r->next)
+        waiting += places(r);
     metrics_set(s->hosted->metrics, M_RUNNING, running);
     metrics_set(s->hosted->metrics, M_WAITING, waiting);
     metrics_set(s->hosted->metrics, M_CACHE_USED, total ? (double)used / (double)total : 0);
     pthread_mutex_lock(&s->lock);
     s->n_waiting = waiting;
     for (struct request *r = s->inbox; r; r = r->next)
-        s->n_waiting += r->n;
+        s->n_waiting += places(r);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -189,14 +208,6 @@ static void tell_progress(struct branch *b)
 }
 
 /* Why requests do not come to their end when the scheduler is stopped. */
-static void fault_of_end(const struct sched *s, struct fault *f)
-{
-    if (atomic_load(&s->hosted->server->draining))
-        fault_set(f, 503, "shutting_down", NULL, "the server has shut down before this request came to its end");
-    else
-        fault_set(f, 503, "model_unloaded", NULL, "the model was unloaded before this request came to its end");
-}
-
 static void fail_step(struct sched *s, const struct pith_error *err)
 {
     struct fault f = {0};

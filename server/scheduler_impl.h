@@ -44,7 +44,7 @@ struct drawn { /* whose row of outputs */
 struct sched {
     struct hosted *hosted;
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows up to `awake` */
+    pthread_mutex_t lock; /* of what follows up to `quit` */
     pthread_cond_t wake, idle;
     struct request *inbox, **inbox_end;
     struct call *calls;

@@ -1,4 +1,4 @@
-/* server.h -- the server as its program sees it: opened before the model, so that it can say "loading"; given a model; waited for. */
+/* server.h -- the server as its program sees it: opened before its models, so that it can say "loading"; waited for. */
 #ifndef PITH_SERVER_SERVER_H
 #define PITH_SERVER_SERVER_H
 

@@ -114,6 +114,11 @@ gives rm_repo_several 2 'name of 3 models' rm hf:some/Repo-GGUF --yes
 for name in hub-IQ4_XS hf:one/two lm-Q6_K ollama:blob; do gives "rm_others_$name" 2 'belongs to' rm "$name" --yes; done
 gives rm_path_elsewhere 2 'no model of this name' rm "$dir/m.gguf" --yes
 same nothing_is_gone "$(find "$dir" -name '*.gguf*' | wc -l)" 18
+mkdir "$dir/elsewhere" && ln -s "$dir/elsewhere" "$PITH_MODELS/link" && cp "$dir/m.gguf" "$dir/elsewhere/linked.gguf"
+gives rm_by_a_link 2 'outside' rm linked --yes
+rm "$PITH_MODELS/link"
+(cd "$dir" && printf '[rm]\nname = m-Q8_0\nyes = yes\n' >rm.conf && PITH_YES=1 "$pith" rm --config rm.conf >/dev/null 2>&1)
+same rm_takes_no_settings "$?" 1
 gives rm 0 '' rm m-Q8_0 --yes
 gives rm_ref 0 '' rm hf:some/repo-gguf:q4_k_m -y
 gives rm_parts 0 '' rm hf:s/s -y

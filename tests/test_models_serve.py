@@ -43,6 +43,9 @@ def test_broken(s, alone):
     a = at_once([lambda: ask(s, "broken")] * 4 + [lambda: ask(s, "a")])
     check("broken_file_is_told", all(x[0] == 503 and x[1]["error"]["code"] == "model_load_failed" and "broken" in x[1]["error"]["message"] for x in a[:4]), a[0][1])
     check("others_go_on", a[4][0] == 200 and bits(a[4][1]) == alone["a"], a[4][1])
+    metrics = s.get("/metrics")[1].decode()
+    check("metrics_have_its_name", 'model_name="broken"' in metrics and "{," not in metrics, metrics[:300])
+    check("show_by_its_older_name", s.post("/api/show", {"name": "broken"})[0] == 503 and s.post("/api/show", {"name": "nothing"})[0] == 404)
     check("its_card_says_why", "error" in s.get("/v1/models/broken")[1], s.get("/v1/models/broken")[1])
 
 

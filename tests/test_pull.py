@@ -265,7 +265,12 @@ def test_hub(c):
     with open(cached, "wb") as f:
         f.write(c.model)
     r = p.pull("hf:o/r")
-    check("others_have_it", r[:2] == (0, cached + "\n") and "in the folder of huggingface" in r[2] and not p.files() and not c.s.get(RAW, "Host"), r)
+    with open(cached, "r+b") as f:  # another revision of the same size
+        f.seek(1000)
+        f.write(b"x")
+    stale = p.pull("hf:o/r")
+    c.good("others_have_a_stale_one", p, stale)
+    check("others_have_it", r[:2] == (0, cached + "\n") and "in the folder of huggingface" in r[2] and len(c.s.get(RAW, "Host")) == 1, r)
     with open(cached, "ab") as f:
         f.write(b"x")
     c.good("others_have_another", p, p.pull("hf:o/r"))
@@ -545,6 +550,7 @@ def test_two_at_once(c):
     a = p.start("pull", "hf:o/r")
     p.grown(HUB + ".part", 100)
     busy = p.run("rm", "m-Q4_K_M", "--yes")
+    check("rm_takes_nothing_then", p.files() != [], p.files())
     check("rm_while_pulling", busy[0] == 3 and "being fetched" in busy[2], busy)
     b = p.start("pull", "hf:o/r")
     line = b.stderr.readline()

@@ -237,6 +237,12 @@ def test_embeddings(model):
     b = s.post("/v1/embeddings", {"input": [3, 4, 5], "encoding_format": "base64"})[1]["data"][0]["embedding"]
     raw = base64.b64decode(b)
     check("embeddings_base64", list(struct.unpack("<%df" % (len(raw) // 4), raw)) == [struct.unpack("<f", struct.pack("<f", x))[0] for x in a[1]["data"][0]["embedding"]])
+    many = s.post("/v1/embeddings", {"input": ["w3"] * 600})
+    check("embeddings_many", many[0] == 200 and len(many[1]["data"]) == 600, many[1] if many[0] != 200 else "")
+    more = s.post("/v1/completions", {"prompt": ["w3"] * 600})
+    check("more_than_the_queue", more[0] == 400 and "600 choices" in more[1]["error"]["message"], more[1])
+    wide = s.post("/v1/completions", '{"prompt": [%s1]}' % ("[]," * 600000))
+    check("body_of_too_many_lists", wide[0] == 413 and "600002 objects and lists" in wide[1]["error"]["message"], str(wide[1])[:200])
     check("embeddings_too_long", s.post("/v1/embeddings", {"input": [3] * 5000})[1]["error"]["code"] == "context_length_exceeded")
     s.end()
 
