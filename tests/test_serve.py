@@ -3,6 +3,7 @@ draining, what is left behind. Servers listen on free ports of this machine and 
 import base64
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -247,6 +248,19 @@ def test_embeddings(model):
     s.end()
 
 
+def test_examples(s):
+    # The lines of the README and of the help that begin with curl, as a shell takes them.
+    if not shutil.which("curl"):
+        skip("examples", "curl is not installed")
+        return
+    texts = open("README.md").read() + subprocess.run([PITH, "serve", "--help"], capture_output=True, text=True).stdout
+    lines = [line.strip(" $") for line in texts.splitlines() if line.strip(" $").startswith("curl ")]
+    for i, line in enumerate(lines):
+        got = subprocess.run(["sh", "-c", line.replace("localhost:8080", "127.0.0.1:%d" % s.port)], capture_output=True, text=True, timeout=LIMIT)
+        check("example_%d" % i, got.returncode == 0 and '"choices"' in got.stdout, line + got.stdout)
+    check("examples", len(lines) == 2, lines)
+
+
 def test_tokens(s):
     t = s.post("/tokenize", {"content": "w5 w6", "with_pieces": True})
     ids = [x["id"] for x in t[1]["tokens"]]
@@ -288,6 +302,7 @@ def main():
             test_prefix(s)
             test_stream(s)
             test_tokens(s)
+            test_examples(s)
             test_contract(s, 192)
             test_bad_input(s)
             test_leaving(s)

@@ -22,7 +22,7 @@
 
 #define SUFFIX        ".page"
 #define DEFAULT_LIMIT (UINT64_C(32) << 30)
-enum { NAME_CAP = 48, PATH_CAP = 3900 };
+enum { NAME_CAP = 56, PATH_CAP = 3900 };
 
 struct page_head {
     char magic[8]; /* the last digit counts versions */
