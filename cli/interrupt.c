@@ -10,8 +10,8 @@
 
 #include "cli.h"
 
-static volatile sig_atomic_t asked, ends, stays;
-static volatile sig_atomic_t heeded; /* something looks whether it was asked to stop */
+static atomic_int asked, ends, stays; /* looked at by threads of loads, too */
+static atomic_int heeded;             /* something looks whether it was asked to stop */
 static _Atomic(pith_session *) watched;
 
 static void on_signal(int sig)
