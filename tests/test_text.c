@@ -132,7 +132,10 @@ static void run_cases(const struct vocab *v, const char *name)
     struct tally t = {0};
     snprintf(path, sizeof path, "%s/vectors/vocab/%s.cases.jsonl", test_shared(), name);
     FILE *f = fopen(path, "r");
-    REQUIRE(f, "cannot read %s", path);
+    if (!f) {
+        snprintf(test_skip_why, sizeof test_skip_why, "no %s", path);
+        return;
+    }
     while (getline(&line, &cap, f) > 0) {
         json_t *o = json_loads(line, JSON_ALLOW_NUL, NULL);
         if (!o) {
