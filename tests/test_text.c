@@ -133,7 +133,7 @@ static void run_cases(const struct vocab *v, const char *name)
     snprintf(path, sizeof path, "%s/vectors/vocab/%s.cases.jsonl", test_shared(), name);
     FILE *f = fopen(path, "r");
     if (!f) {
-        snprintf(test_skip_why, sizeof test_skip_why, "no %s", path);
+        snprintf(test_skip_why, sizeof test_skip_why, "no vectors/vocab");
         return;
     }
     while (getline(&line, &cap, f) > 0) {
