@@ -80,13 +80,14 @@ def peer_tps(python, model, seqs):
     return best
 
 
-def throughput(run, clients=32, predict=128, prompt=16, seconds=20.0, blocks=2, temperature=0.0):
-    """tokens/s over HTTP beside `pith bench` with as many sequences: at least 85 %, the load's own time left out; and beside the peer's batch"""
+def throughput(run, clients=32, predict=128, prompt=16, warm=60.0, seconds=20.0, blocks=2, temperature=0.0):
+    """tokens/s over HTTP beside `pith bench` with as many sequences: at least 85 %, the load's own time left out; and beside the peer's batch.
+    As bench does, it begins when the cache's memory has been written once: the prefix store keeps taking fresh pages until it is full."""
     bench, points = [bench_tps(run, clients, predict, 3)], []
     for _ in range(blocks):
         target = run.serve()
         texts = Texts(0, prompt, predict, ignore_eos=True, temperature=temperature)
-        points.append(measure(target, texts, f"{clients} clients", clients=clients, warm=3, seconds=seconds))
+        points.append(measure(target, texts, f"{clients} clients", clients=clients, warm=warm, seconds=seconds))
         run.end()
         bench.append(bench_tps(run, clients, predict, 3))
     served, fair, alone = (statistics.median(v) for v in ([p["tps"] for p in points], [p["fair_tps"] for p in points], bench))
@@ -306,6 +307,34 @@ def knee(run, target, texts, seconds):
     return points
 
 
+class Machine:
+    """What else the machine does: the share of its cores that is neither the server's nor the load's, and how fast memory is copied."""
+
+    def __init__(self, target):
+        self.target = target
+        self.ours, self.busy, self.stolen, self.at = self.times()
+
+    def times(self):
+        with open("/proc/stat") as f:
+            v = [int(x) / os.sysconf("SC_CLK_TCK") for x in f.readline().split()[1:9]]
+        return time.process_time() + sum(self.target.threads().values()), sum(v) - v[3] - v[4] - v[7], v[7], time.perf_counter()
+
+    def since(self):
+        ours, busy, stolen, at = self.times()
+        cores = (at - self.at) * (os.cpu_count() or 1)
+        return {"others": max(0.0, busy - self.busy - ours + self.ours) / cores, "stolen": (stolen - self.stolen) / cores}
+
+    @staticmethod
+    def copies():
+        """GB/s, one thread."""
+        a, b, took = memoryview(bytearray(64 << 20)), memoryview(bytearray(64 << 20)), []
+        for _ in range(5):
+            began = time.perf_counter()
+            b[:] = a
+            took.append(time.perf_counter() - began)
+        return 1e-9 * len(a) / min(took)
+
+
 def soak(run, minutes=30.0, rate=0.0, predict=64, prompt=32, seconds=20.0):
     """for a long time at the load where the P99 of requests doubles: memory, descriptors, threads and latencies do not grow"""
     target = run.serve()
@@ -316,10 +345,11 @@ def soak(run, minutes=30.0, rate=0.0, predict=64, prompt=32, seconds=20.0):
         rate = points[-1]["rate"]
     rows, began = [], time.perf_counter()
     while time.perf_counter() < began + 60 * minutes:
+        machine = Machine(target)
         p = measure(target, texts, f"minute {len(rows) + 1}", rate=rate, warm=4, seconds=min(56.0, 60 * minutes - 4))
         resident, fds = target.resident()
         rows.append({"tps": p["tps"], "p50": p["whole"]["p50"], "p99": p["whole"]["p99"], "gap99": p["gap"]["p99"], "ttft99": p["ttft"]["p99"], "failed": p["failed"],
-                     "requests": p["requests"], "resident": resident, "fds": fds, "threads": len(target.threads())})
+                     "requests": p["requests"], "resident": resident, "fds": fds, "threads": len(target.threads()), **machine.since(), "copies": machine.copies()})
         say(f"{p['name']}: {json.dumps(rows[-1])}")
     third = max(1, len(rows) // 3)
     mean = lambda part, k: statistics.mean(r[k] for r in part)

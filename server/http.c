@@ -674,12 +674,12 @@ static int has_left(int fd)
     return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
 }
 
-/* With the list's lock, under which no descriptor of it is closed. */
-static void look_at(struct exchange *x, int64_t now)
+/* With the list's lock, under which no descriptor of it is closed. somebody_left: poll() has seen one who has. */
+static void look_at(struct exchange *x, int somebody_left, int64_t now)
 {
     const struct server_params *p = &x->h->s->p;
     pthread_mutex_lock(&x->lock);
-    if (x->dispatched && x->suspended && x->fd >= 0 && !x->ended && has_left(x->fd)) {
+    if (somebody_left && x->dispatched && x->suspended && x->fd >= 0 && !x->ended && has_left(x->fd)) {
         atomic_store(&x->gone, 1);
         wake(x);
     } else if (x->live && x->pulse && x->begun && !x->ended && now - x->spoke > (int64_t)PULSE_MS * 1000000) {
@@ -742,18 +742,19 @@ static void *watch(void *arg)
     struct http *h = arg;
     struct pollfd *fds = NULL;
     nfds_t n, cap = 0;
+    int somebody_left = 0;
     while (!atomic_load(&h->quit)) {
         int64_t now = clock_now();
         pthread_mutex_lock(&h->lock);
         for (struct exchange *x = h->first; x; x = x->next)
-            look_at(x, now);
+            look_at(x, somebody_left, now);
         expire_peers(h, now);
         n = waiting(h, &fds, &cap);
         int any = h->first != NULL;
         pthread_mutex_unlock(&h->lock);
         tidy(h, any, now);
         models_expire(h->s);
-        poll(fds, n, WATCH_MS);
+        somebody_left = poll(fds, n, WATCH_MS) > 0;
     }
     free(fds);
     return NULL;
