@@ -19,23 +19,7 @@
  * What all ways do alike is not seen here: test_models.c compares with recorded values. */
 #include <unistd.h>
 #include "golden.h"
-
-/* ---------------------------------------------------------------- random numbers */
-
-static uint64_t seed = 1;
-
-static uint64_t rnd(void) /* splitmix64 */
-{
-    uint64_t z = seed += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-static int32_t below(int32_t n) /* 0 .. n-1 */
-{
-    return (int32_t)(rnd() % (uint64_t)n);
-}
+#include "random.h"
 
 /* Work at each TEST_SCALE: 1, 10, 100. */
 static int scaled(int quick, int test, int all)
@@ -500,7 +484,7 @@ struct trace {
     } op[4096];
 };
 
-static void note(void *ctx, const char *name, int64_t rows, int64_t cols, const float *data)
+static void trace_op(void *ctx, const char *name, int64_t rows, int64_t cols, const float *data)
 {
     struct trace *t = ctx;
     uint64_t h = 0xcbf29ce484222325u;
@@ -519,7 +503,7 @@ static void trace(const struct subject *s, const struct way *w, struct trace *t)
     unfused.observe = 1;
     pith_model *m = open_model(s, &unfused, &err);
     pith_session *ss = m ? open_session(s, m, PITH_POOL_NONE, &err) : NULL;
-    if (ss && pith_session_observe(ss, note, t, &err) == PITH_OK)
+    if (ss && pith_session_observe(ss, trace_op, t, &err) == PITH_OK)
         pith_feed(ss, 0, s->token, (size_t)smaller(s->n, w->n_batch ? w->n_batch : s->n), &err);
     pith_session_close(ss);
     pith_model_close(m);
@@ -781,7 +765,7 @@ static void every_type(void)
             p.n_head_kv = wide ? 1 : 3;
             p.head_dim = 40;
             p.n_vocab = wide ? 77 : 333;
-            p.seed = rnd();
+            p.seed = rng_u32(&test_rng);
             if (!synth_subject(&s, &p, t % 2 ? "f16" : "f32", scaled(35, 66, 150), 64))
                 continue;
             check_subject(&s, scaled(2, 5, N_WAYS), scaled(1, 1, N_DRIVERS));
@@ -809,7 +793,7 @@ static void every_cache_type(void)
         p.n_head_kv = 2;
         p.head_dim = k % 3 ? 32 : 64;
         p.n_vocab = 99;
-        p.seed = rnd();
+        p.seed = rng_u32(&test_rng);
         snprintf(types_of, sizeof types_of, "K %s and V %s", cache[k], v);
         if (!synth_subject(&s, &p, types_of, scaled(140, 200, 700), 64))
             continue;
@@ -861,7 +845,7 @@ static struct pith_synth_params of_shape(const struct shape *h)
     p.n_expert = h->n_expert;
     p.n_expert_used = h->n_expert_used;
     p.tied = h->tied;
-    p.seed = rnd();
+    p.seed = rng_u32(&test_rng);
     return p;
 }
 
@@ -1212,9 +1196,7 @@ static void embeddings(void)
 
 int main(void)
 {
-    const char *s = getenv("TEST_SEED");
-    seed = s ? strtoull(s, NULL, 0) : 1;
-    printf("# seed %llu\n", (unsigned long long)seed);
+    test_seed();
     if (!mkdtemp(folder)) {
         printf("FAIL folder: cannot make %s\n0 passed, 1 failed, 0 skipped\n", folder);
         return 1;

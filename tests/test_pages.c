@@ -3,20 +3,10 @@
  * prefix with a sequence that is there. */
 #include "base/mem.h"
 #include "graph/backend.h"
+#include "random.h"
 #include "run/cache.h"
-#include "test.h"
 
 enum { N_SEQ = 48, N_CTX = 8192, N_LAYER = 3, N_TOKENS = 60000 };
-
-static uint64_t seed = 5;
-
-static int32_t below(int32_t n) /* splitmix64 */
-{
-    uint64_t z = seed += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (int32_t)((z ^ z >> 31) % (uint64_t)n);
-}
 
 /* Pages hold nothing here. */
 static void gather(struct device *d, struct pool *pool, const struct cache_gather *m)
@@ -170,6 +160,7 @@ static void test_fragmentation(void)
 
 int main(void)
 {
+    test_seed();
     TEST(test_fragmentation);
     return test_end();
 }

@@ -3,19 +3,10 @@
  * TEST_SEED chooses other scripts. */
 #include "check_pages.h"
 #include "naive_cache.h"
+#include "random.h"
 
 #include <math.h>
 #include <unistd.h>
-
-static uint64_t seed = 1;
-
-static int32_t below(int32_t n) /* splitmix64, 0 .. n-1 */
-{
-    uint64_t z = seed += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (int32_t)((z ^ z >> 31) % (uint64_t)n);
-}
 
 enum { N_SEQ = 5, N_CTX = 320, N_VOCAB = 64, N_BATCH = 24, MANY = 90 };
 
@@ -83,27 +74,13 @@ struct script {
     pith_session *s;
     struct naive m;
     int64_t compared, refused;
-    char done[600]; /* the last calls, for the message */
 };
-
-static void note(struct script *x, const char *fmt, ...)
-{
-    va_list ap;
-    size_t n = strlen(x->done);
-    if (n > 450) {
-        memmove(x->done, x->done + n - 300, 301);
-        n = 300;
-    }
-    va_start(ap, fmt);
-    vsnprintf(x->done + n, sizeof x->done - n, fmt, ap);
-    va_end(ap);
-}
 
 static void compare(struct script *x, int32_t seq, const float *got, const float *want)
 {
     x->compared++;
     CHECK_MSG(got && !memcmp(got, want, N_VOCAB * sizeof *got),
-              "%s: logits of sequence %d differ:%s", x->kind->name, seq, x->done);
+              "%s: logits of sequence %d differ:%s", x->kind->name, seq, test_calls);
 }
 
 /* What the engine may refuse for want of pages or of slid windows; anything else has to agree. */
@@ -113,7 +90,7 @@ static int refused(struct script *x, pith_status st, const struct pith_error *er
         return 0;
     CHECK_MSG((st == PITH_NOMEM && x->kind->n_tokens) ||
                   (st == PITH_STATE && strncmp(x->kind->arch, "gemma", 5) == 0),
-              "%s: %s:%s", x->kind->name, err->msg, x->done);
+              "%s: %s:%s", x->kind->name, err->msg, test_calls);
     x->refused++;
     return 1;
 }
@@ -141,9 +118,9 @@ static void add(struct script *x)
     b.want = want;
     if (!n)
         return;
-    note(x, " add %d %d %d %d %d;", n_of[0], n_of[1], n_of[2], n_of[3], n_of[4]);
+    note(" add %d %d %d %d %d;", n_of[0], n_of[1], n_of[2], n_of[3], n_of[4]);
     if (!below(8)) { /* first in vain: it changes nothing */
-        note(x, " (cancelled)");
+        note(" (cancelled)");
         pith_cancel(x->s);
         pith_status st = pith_step(x->s, &b, &err);
         CHECK_MSG(st == PITH_CANCELLED || st == PITH_NOMEM, "%s: %s", x->kind->name, err.msg);
@@ -182,7 +159,7 @@ static void prefix(struct script *x, int32_t seq)
         token[n] = x->m.seq[seq].e[n].token;
     for (; n < keep + more && n < N_CTX; n++)
         token[n] = below(N_VOCAB);
-    note(x, " prefix %d: %d of %d;", seq, n, keep);
+    note(" prefix %d: %d of %d;", seq, n, keep);
     pith_status st = pith_prefix(x->s, seq, token, (size_t)n, &kept, &err);
     if (refused(x, st, &err)) { /* it holds the common prefix then; forget it */
         CHECK(pith_truncate(x->s, seq, 0, &err) == PITH_OK);
@@ -204,10 +181,10 @@ static void shift(struct script *x, int32_t seq, int64_t p0, int64_t p1)
     for (int32_t i = q->n - 1; i >= 0; i--)
         if (q->e[i].pos >= p0 && (p1 < 0 || q->e[i].pos < p1))
             lowest = q->e[i].pos;
-    note(x, " shift %d [%d, %d) by %d;", seq, (int)p0, (int)p1, (int)delta);
+    note(" shift %d [%d, %d) by %d;", seq, (int)p0, (int)p1, (int)delta);
     pith_status st = pith_shift(x->s, seq, p0, p1, delta, &err);
     if (lowest < -delta)
-        CHECK_MSG(st == PITH_RANGE, "a shift below 0:%s", x->done);
+        CHECK_MSG(st == PITH_RANGE, "a shift below 0:%s", test_calls);
     else if (!refused(x, st, &err))
         naive_move(&x->m, seq, p0, p1, delta, 1);
 }
@@ -218,7 +195,7 @@ static void save_and_load(struct script *x, int32_t from, int32_t to)
     struct pith_error err;
     size_t n = 0;
     int whole = !below(4);
-    note(x, whole ? " save and load all;" : " save %d, load as %d;", from, to);
+    note(whole ? " save and load all;" : " save %d, load as %d;", from, to);
     CHECK(pith_save_memory(x->s, whole ? -1 : from, NULL, 0, &n, &err) == PITH_OK);
     uint8_t *p = malloc(n);
     CHECK(pith_save_memory(x->s, whole ? -1 : from, p, n, &n, &err) == PITH_OK);
@@ -238,14 +215,14 @@ static void call(struct script *x)
     switch (below(20)) {
     case 0:
     case 1:
-        note(x, " remove %d [%d, %d);", seq, (int)p0, (int)p1);
+        note(" remove %d [%d, %d);", seq, (int)p0, (int)p1);
         if (!refused(x, pith_remove(x->s, seq, p0, p1, &err), &err))
             naive_remove(&x->m, seq, p0, p1);
         break;
     case 2:
     case 3:
         p0 = below(2) ? p0 : 0;
-        note(x, " copy %d to %d [%d, %d);", seq, other, (int)p0, (int)p1);
+        note(" copy %d to %d [%d, %d);", seq, other, (int)p0, (int)p1);
         if (!refused(x, pith_copy(x->s, other, seq, p0, p1, &err), &err))
             naive_copy(&x->m, other, seq, p0, p1);
         break;
@@ -254,12 +231,12 @@ static void call(struct script *x)
         shift(x, seq, p0, p1);
         break;
     case 6:
-        note(x, " divide %d [%d, %d) by %d;", seq, (int)p0, (int)p1, by);
+        note(" divide %d [%d, %d) by %d;", seq, (int)p0, (int)p1, by);
         if (!refused(x, pith_divide(x->s, seq, p0, p1, by, &err), &err))
             naive_move(&x->m, seq, p0, p1, 0, by);
         break;
     case 7:
-        note(x, " truncate %d;", seq);
+        note(" truncate %d;", seq);
         p0 = x->m.seq[seq].n - below(x->m.seq[seq].n / 3 + 1);
         if (!refused(x, pith_truncate(x->s, seq, p0, &err), &err))
             while (x->m.seq[seq].n > p0)
@@ -272,7 +249,7 @@ static void call(struct script *x)
         pith_trim(x->s);
         if (below(8))
             break;
-        note(x, " keep %d;", seq);
+        note(" keep %d;", seq);
         CHECK(pith_keep(x->s, seq, &err) == PITH_OK);
         for (int32_t q = 0; q < N_SEQ; q++)
             if (q != seq)
@@ -295,7 +272,7 @@ static void check_state(const struct script *x)
                       pith_position_max(x->s, q) == (m->n ? m->e[m->n - 1].pos : -1),
                   "%s: sequence %d holds %d tokens at %d..%d, wanted %d:%s", x->kind->name, q,
                   (int)pith_length(x->s, q), (int)pith_position_min(x->s, q),
-                  (int)pith_position_max(x->s, q), m->n, x->done);
+                  (int)pith_position_max(x->s, q), m->n, test_calls);
     }
 }
 
@@ -311,14 +288,14 @@ static void run_scripts(const struct kind *k, int n_scripts)
         for (int n = 20 + below(60); n && !test_bad; n--) {
             call(&x);
             check_state(&x);
-            check_pages(x.s, k->name, x.done);
+            check_pages(x.s, k->name, test_calls);
         }
         for (int32_t q = 0; q < N_SEQ; q++) {
             CHECK(pith_remove(x.s, q, 0, -1, &err) == PITH_OK);
             naive_remove(&x.m, q, 0, -1);
         }
-        check_pages(x.s, k->name, x.done);
-        x.done[0] = 0; /* the next script meets the store as this one left it */
+        check_pages(x.s, k->name, test_calls);
+        test_calls[0] = 0; /* the next script meets the store as this one left it */
     }
     printf("# %s: %d scripts, %lld rows compared, %lld calls refused\n", k->name, n_scripts,
            (long long)x.compared, (long long)x.refused);
@@ -471,9 +448,7 @@ static void test_trim(void)
 
 int main(void)
 {
-    const char *s = getenv("TEST_SEED");
-    seed = s ? strtoull(s, NULL, 10) : 1;
-    printf("# seed %llu\n", (unsigned long long)seed);
+    test_seed();
     TEST(test_meaning);
     TEST(test_refusals);
     TEST(test_failed_step);

@@ -3,16 +3,7 @@
  * latest prompts), and it refuses to do without a part of what it has seen. A prompt costs at most 64 positions beyond what it has in
  * common with the sequence. TEST_SEED chooses other scripts. */
 #include "check_pages.h"
-
-static uint64_t seed = 1;
-
-static int32_t below(int32_t n) /* splitmix64, 0 .. n-1 */
-{
-    uint64_t z = seed += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (int32_t)((z ^ z >> 31) % (uint64_t)n);
-}
+#include "random.h"
 
 enum { N_SEQ = 3, N_CTX = 200, N_BATCH = 24, EVERY = 64, N_TOKENS = 40 };
 
@@ -37,21 +28,7 @@ struct script {
     struct seq seq[N_SEQ];
     int32_t n_vocab;
     int64_t compared, refused, rewound;
-    char done[600]; /* the last calls, for the message */
 };
-
-static void note(struct script *x, const char *fmt, ...)
-{
-    va_list ap;
-    size_t n = strlen(x->done);
-    if (n > 450) {
-        memmove(x->done, x->done + n - 300, 301);
-        n = 300;
-    }
-    va_start(ap, fmt);
-    vsnprintf(x->done + n, sizeof x->done - n, fmt, ap);
-    va_end(ap);
-}
 
 /* The sequence goes back to n of its tokens. */
 static void back_to(struct seq *q, int32_t n)
@@ -77,7 +54,7 @@ static void compare(struct script *x, int32_t i, const float *got, const float *
 {
     x->compared++;
     CHECK_MSG(got && want && !memcmp(got, want, (size_t)x->n_vocab * sizeof *got),
-              "%s: logits of sequence %d differ:%s", x->kind->name, i, x->done);
+              "%s: logits of sequence %d differ:%s", x->kind->name, i, test_calls);
 }
 
 /* Feeds the naive sequence what it has not; logits of the last token. */
@@ -110,7 +87,7 @@ static void add(struct script *x)
         rows[i] = below(2) ? 0 : 1 + below(below(2) ? 3 : 80);
         left[i] = rows[i] = rows[i] < room ? rows[i] : room;
     }
-    note(x, " add %d %d %d;", rows[0], rows[1], rows[2]);
+    note(" add %d %d %d;", rows[0], rows[1], rows[2]);
     while (left[0] + left[1] + left[2]) {
         int32_t i = below(N_SEQ);
         if (!left[i])
@@ -127,7 +104,7 @@ static void add(struct script *x)
     if (!n)
         return;
     if (!below(6)) { /* first in vain: it changes nothing */
-        note(x, " (cancelled)");
+        note(" (cancelled)");
         pith_cancel(x->s);
         CHECK(pith_step(x->s, &b, &err) == PITH_CANCELLED);
         pith_cancel_reset(x->s);
@@ -136,7 +113,8 @@ static void add(struct script *x)
                 fed(&x->seq[i], 0);
         return;
     }
-    CHECK_MSG(pith_step(x->s, &b, &err) == PITH_OK, "%s: %s:%s", x->kind->name, err.msg, x->done);
+    CHECK_MSG(pith_step(x->s, &b, &err) == PITH_OK, "%s: %s:%s", x->kind->name, err.msg,
+              test_calls);
     for (int32_t i = 0; i < N_SEQ; i++)
         if (rows[i])
             fed(&x->seq[i], rows[i]);
@@ -159,11 +137,11 @@ static void prefix(struct script *x, int32_t i)
     for (n = common; n < N_CTX && (n == common || below(12)); n++)
         token[n] = (n < q->n ? q->token[n] : 0) + 1; /* another one */
     common = n > common ? common : n - 1;
-    note(x, " prefix %d: %d of %d;", i, n, common);
+    note(" prefix %d: %d of %d;", i, n, common);
     CHECK_MSG(pith_prefix(x->s, i, token, (size_t)n, &kept, &err) == PITH_OK, "%s: %s:%s",
-              x->kind->name, err.msg, x->done);
+              x->kind->name, err.msg, test_calls);
     CHECK_MSG((int32_t)kept > common - EVERY || x->kind->stored, "%s: %zu of %d taken:%s",
-              x->kind->name, kept, common, x->done);
+              x->kind->name, kept, common, test_calls);
     x->rewound += (int32_t)kept < q->n;
     back_to(q, (int32_t)kept < common ? (int32_t)kept : common);
     fed(q, n - (int32_t)kept);
@@ -177,7 +155,7 @@ static void prefix(struct script *x, int32_t i)
 static void refuses(struct script *x, pith_status st, const struct pith_error *err)
 {
     CHECK_MSG(st == PITH_STATE && strstr(err->msg, "recurrent"), "%s: %d, %s:%s", x->kind->name, st,
-              st ? err->msg : "", x->done);
+              st ? err->msg : "", test_calls);
     x->refused++;
 }
 
@@ -187,13 +165,13 @@ static void truncate(struct script *x, int32_t i)
     struct pith_error err;
     int32_t n = below(q->n + 1);
     n = below(3) ? n : below(2) ? n / EVERY * EVERY : q->prompt > 0 ? q->prompt : n;
-    note(x, " truncate %d to %d of %d;", i, n, q->n);
+    note(" truncate %d to %d of %d;", i, n, q->n);
     pith_status st = below(2) ? pith_truncate(x->s, i, n, &err) : pith_remove(x->s, i, n, -1, &err);
     if (st == PITH_OK) {
         x->rewound += n < q->n;
         back_to(q, n);
     } else {
-        CHECK_MSG(!is_point(x, q, n), "%s: %s:%s", x->kind->name, err.msg, x->done);
+        CHECK_MSG(!is_point(x, q, n), "%s: %s:%s", x->kind->name, err.msg, test_calls);
         refuses(x, st, &err);
     }
 }
@@ -203,10 +181,10 @@ static void copy(struct script *x, int32_t i, int32_t to)
     struct seq *q = &x->seq[i], old = *q;
     struct pith_error err;
     int32_t n = below(2) ? q->n : below(q->n + 1);
-    note(x, " copy %d to %d, %d of %d;", i, to, n, q->n);
+    note(" copy %d to %d, %d of %d;", i, to, n, q->n);
     pith_status st = pith_copy(x->s, to, i, 0, n, &err);
     if (st) {
-        CHECK_MSG(!is_point(x, q, n), "%s: %s:%s", x->kind->name, err.msg, x->done);
+        CHECK_MSG(!is_point(x, q, n), "%s: %s:%s", x->kind->name, err.msg, test_calls);
         refuses(x, st, &err);
         return;
     }
@@ -227,7 +205,7 @@ static void impossible(struct script *x, int32_t i)
 {
     const struct seq *q = &x->seq[i];
     struct pith_error err;
-    note(x, " impossible %d;", i);
+    note(" impossible %d;", i);
     if (q->n < 3)
         return;
     refuses(x, pith_remove(x->s, i, 0, q->n - 1, &err), &err);
@@ -242,13 +220,13 @@ static void save_and_load(struct script *x, int32_t i, int32_t to)
     struct pith_error err;
     size_t n = 0;
     int whole = !below(3);
-    note(x, whole ? " save and load all;" : " save %d, load as %d;", i, to);
+    note(whole ? " save and load all;" : " save %d, load as %d;", i, to);
     CHECK(pith_save_memory(x->s, whole ? -1 : i, NULL, 0, &n, &err) == PITH_OK);
     uint8_t *p = malloc(n);
     CHECK(pith_save_memory(x->s, whole ? -1 : i, p, n, &n, &err) == PITH_OK);
     pith_status st = pith_load_memory(x->s, whole ? -1 : to, p, n, &err);
     free(p);
-    CHECK_MSG(st == PITH_OK, "%s: %s:%s", x->kind->name, err.msg, x->done);
+    CHECK_MSG(st == PITH_OK, "%s: %s:%s", x->kind->name, err.msg, test_calls);
     if (!whole && i != to) {
         x->seq[to] = x->seq[i];
         x->seq[to].held = 0;
@@ -284,8 +262,8 @@ static void call(struct script *x)
     }
     for (int32_t q = 0; q < N_SEQ; q++)
         CHECK_MSG(pith_length(x->s, q) == x->seq[q].n, "%s: sequence %d holds %d, wanted %d:%s",
-                  x->kind->name, q, (int)pith_length(x->s, q), x->seq[q].n, x->done);
-    check_pages(x->s, x->kind->name, x->done);
+                  x->kind->name, q, (int)pith_length(x->s, q), x->seq[q].n, test_calls);
+    check_pages(x->s, x->kind->name, test_calls);
 }
 
 /* ---------------------------------------------------------------- scripts */
@@ -316,7 +294,7 @@ static void run_scripts(struct script *x, int n_scripts)
             CHECK(pith_truncate(x->s, q, 0, &err) == PITH_OK);
             x->seq[q] = (struct seq){.prompt = -1};
         }
-        x->done[0] = 0; /* the next script meets the store as this one left it */
+        test_calls[0] = 0; /* the next script meets the store as this one left it */
     }
 }
 
@@ -358,9 +336,7 @@ static void test_scripts(void)
 
 int main(void)
 {
-    const char *s = getenv("TEST_SEED");
-    seed = s ? strtoull(s, NULL, 10) : 1;
-    printf("# seed %llu\n", (unsigned long long)seed);
+    test_seed();
     TEST(test_scripts);
     return test_end();
 }

@@ -2,16 +2,7 @@
  * computed once; every page is accounted for; and a session that wants pages gets those the store can spare. */
 #include <unistd.h>
 #include "check_pages.h"
-
-static uint64_t seed = 3;
-
-static int32_t below(int32_t n) /* splitmix64 */
-{
-    uint64_t z = seed += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (int32_t)((z ^ z >> 31) % (uint64_t)n);
-}
+#include "random.h"
 
 enum { N_VOCAB = 64, N_CTX = 400, N_SEQ = 4 };
 
@@ -353,9 +344,7 @@ static void test_loaded_is_not_published(void)
 
 int main(void)
 {
-    const char *s = getenv("TEST_SEED");
-    seed = s ? strtoull(s, NULL, 10) : 3;
-    printf("# seed %llu\n", (unsigned long long)seed);
+    test_seed();
     TEST(test_same_bits);
     TEST(test_shared_prefix);
     TEST(test_recurrent);
