@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "answer.h"
 #include "api.h"
+#include "tools.h"
 
 struct messages {
     struct answer a;
@@ -131,25 +131,6 @@ static int put_message(json_t *out, const json_t *m, size_t i, struct fault *f)
     return ok;
 }
 
-/* {name, description, input_schema} -> {type, function: {name, description, parameters}}; tools that the service runs itself are refused. */
-static int take_tools(struct fields *b, struct fault *f)
-{
-    json_t *out = json_array(), *tool;
-    size_t i;
-    json_array_foreach ((json_t *)(uintptr_t)b->v[F_tools], i, tool) {
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        json_t *schema = json_object_get(tool, "input_schema"), *description = json_object_get(tool, "description"), *fn;
-        fn = json_pack("{s:O, s:O*, s:O*}", "name", json_object_get(tool, "name"), "description", description, "parameters", schema);
-        if (!fn || (type && strcmp(type, "custom"))) {
-            json_decref(fn);
-            json_decref(out);
-            return fault_set(f, 400, "not_supported", "tools", "tools[%zu] is no tool of yours with a name and an input_schema; others are not supported", i);
-        }
-        json_array_append_new(out, json_pack("{s:s, s:o}", "type", "function", "function", fn));
-    }
-    return fields_put(b, F_tools, out, f);
-}
-
 static int take_choice(struct fields *b, struct fault *f)
 {
     static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}, {NULL, NULL}};
@@ -194,7 +175,7 @@ static int take_conversation(struct fields *b, char **lead, struct fault *f)
         json_array_append_new(out, json_pack("{s:s, s:o}", "role", "system", "content", system));
     json_array_foreach ((json_t *)(uintptr_t)b->v[F_messages], i, m)
         ok = ok && put_message(out, m, i, f);
-    ok = ok && (!b->v[F_tools] || take_tools(b, f)) && (!b->v[F_tool_choice] || take_choice(b, f));
+    ok = ok && (!b->v[F_tools] || tools_nest(b, "input_schema", "custom", 1, f)) && (!b->v[F_tool_choice] || take_choice(b, f));
     const char *thinking = json_string_value(json_object_get(b->v[F_thinking], "type"));
     if (ok && thinking)
         ok = answer_variable(b, "enable_thinking", json_boolean(strcmp(thinking, "disabled")), f);

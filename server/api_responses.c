@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "answer.h"
 #include "api.h"
+#include "tools.h"
 
 struct response {
     struct answer a;
@@ -94,25 +94,6 @@ static int put_item(json_t *out, const json_t *item, size_t i, struct fault *f)
     return fault_set(f, 400, "unsupported_content", "input", "input[%zu] is of type \"%.40s\"; wanted message, function_call, function_call_output or reasoning", i, type);
 }
 
-/* {type, name, description, parameters} -> {type, function: {...}} */
-static int take_tools(struct fields *b, struct fault *f)
-{
-    json_t *out = json_array(), *tool;
-    size_t i;
-    json_array_foreach ((json_t *)(uintptr_t)b->v[F_tools], i, tool) {
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        json_t *fn = json_pack("{s:O, s:O*, s:O*}", "name", json_object_get(tool, "name"), "description", json_object_get(tool, "description"), "parameters",
-                               json_object_get(tool, "parameters"));
-        if (!fn || !type || strcmp(type, "function")) {
-            json_decref(fn);
-            json_decref(out);
-            return fault_set(f, 400, "not_supported", "tools", "tools[%zu] is no function with a name; other tools are not supported", i);
-        }
-        json_array_append_new(out, json_pack("{s:s, s:o}", "type", "function", "function", fn));
-    }
-    return fields_put(b, F_tools, out, f);
-}
-
 static int take_conversation(struct fields *b, struct fault *f)
 {
     const json_t *input = b->v[F_input], *format = json_object_get(b->v[F_text], "format"), *choice = b->v[F_tool_choice];
@@ -131,7 +112,7 @@ static int take_conversation(struct fields *b, struct fault *f)
         json_decref(out);
         return 0;
     }
-    if (!fields_put(b, F_messages, out, f) || (b->v[F_tools] && !take_tools(b, f)))
+    if (!fields_put(b, F_messages, out, f) || (b->v[F_tools] && !tools_nest(b, "parameters", "function", 0, f)))
         return 0;
     if (json_is_object(choice) && json_object_get(choice, "name") &&
         !fields_put(b, F_tool_choice, json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", json_object_get(choice, "name")), f))

@@ -79,3 +79,25 @@ int tools_take(struct answer *a, const struct fields *b, struct request *r, stru
     a->lead_is_said = 1;
     return a->lead || fault_memory(f);
 }
+
+int tools_nest(struct fields *b, const char *schema, const char *type, int may_lack, struct fault *f)
+{
+    json_t *out = json_array(), *tool;
+    size_t i;
+    json_array_foreach ((json_t *)(uintptr_t)b->v[F_tools], i, tool) {
+        const char *own = json_string_value(json_object_get(tool, "type"));
+        json_t *name = json_object_get(tool, "name");
+        if (own ? strcmp(own, type) : !may_lack) {
+            json_decref(out);
+            return fault_set(f, 400, "not_supported", "tools", "tools[%zu] is of type \"%.40s\"; wanted \"%s\", a tool of your own: this server runs none", i,
+                             own ? own : "none", type);
+        }
+        if (!json_is_string(name)) {
+            json_decref(out);
+            return fault_set(f, 400, "invalid_value", "tools", "tools[%zu] has no name, wanted {\"name\", \"description\", \"%s\"}", i, schema);
+        }
+        json_array_append_new(out, json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function", "name", name, "description",
+                                             json_object_get(tool, "description"), "parameters", json_object_get(tool, schema)));
+    }
+    return fields_put(b, F_tools, out, f);
+}

@@ -305,6 +305,14 @@ def test_extensions(s):
                        ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": ["x"]}]}), ("/api/generate", {"prompt": "a", "format": "xml"})):
         e = s.post(path, body)
         check("refused_%s" % list(body)[-1], e[0] == 400 and e[1]["error"], (path, body, e[1]))
+    named, nameless = {"name": "f", "description": "w1"}, {"description": "w1"}
+    for path, body, tool, said in (("/v1/responses", {"input": "a"}, {"type": "web_search"}, 'type "web_search"; wanted "function"'), ("/v1/responses", {"input": "a"}, named, 'type "none"'),
+                                   ("/v1/responses", {"input": "a"}, {**nameless, "type": "function"}, "no name"), ("/v1/responses", {"input": "a"}, 3, 'type "none"'),
+                                   ("/v1/messages", {"messages": TALK}, {**named, "type": "bash"}, 'type "bash"; wanted "custom"'), ("/v1/messages", {"messages": TALK}, nameless, '"input_schema"'),
+                                   ("/v1/messages", {"messages": TALK}, {"name": 3}, "no name")):
+        e = s.post(path, {**body, "max_tokens" if "messages" in body else "max_output_tokens": 1, "tools": [named, tool] if "messages" in body else [tool]})
+        where = "tools[1]" if "messages" in body else "tools[0]"
+        check("refused_tool", e[0] == 400 and said in e[1]["error"]["message"] and where in e[1]["error"]["message"], (tool, e[1]))
 
 
 def test_instruct():
