@@ -346,7 +346,7 @@ void api_ollama_tags(struct server *s, struct exchange *x)
 static json_t *running_of(const struct hosted *m)
 {
     json_t *e = entry_of(m), *more = json_pack("{s:o, s:i, s:i}", "expires_at", time_of(253402300799), "size_vram", 0, "context_length",
-                                               m->generate ? pith_n_ctx(m->generate) : pith_n_ctx(m->embed));
+                                               models_n_ctx(m));
     json_object_update(e, more);
     json_object_set_new(e, "size", json_integer((json_int_t)m->info.weight_bytes));
     json_decref(more);
@@ -364,20 +364,9 @@ void api_ollama_version(struct server *s, struct exchange *x)
     exchange_json(x, 200, json_pack("{s:s}", "version", pith_version()));
 }
 
-static json_t *template_of(const struct hosted *m)
-{
-    int64_t n = pith_model_meta(m->model, "tokenizer.chat_template", NULL, 0);
-    char *text = n >= 0 ? malloc((size_t)n + 1) : NULL;
-    if (text)
-        pith_model_meta(m->model, "tokenizer.chat_template", text, (size_t)n + 1);
-    json_t *j = text ? json_text(text, (size_t)n) : json_string("");
-    free(text);
-    return j;
-}
-
 static json_t *show(struct hosted *m, struct fields *b, struct fault *f)
 {
-    json_t *can = json_array();
+    json_t *can = json_array(), *template = models_template(m);
     (void)b;
     (void)f;
     if (m->generate)
@@ -387,9 +376,9 @@ static json_t *show(struct hosted *m, struct fields *b, struct fault *f)
     if (m->embed)
         json_array_append_new(can, json_string("embedding"));
     json_t *info = json_pack("{s:s, s:I, s:i, s:i, s:i}", "general.architecture", m->info.arch, "general.parameter_count", (json_int_t)m->info.n_params,
-                             "pith.context_length", m->generate ? pith_n_ctx(m->generate) : pith_n_ctx(m->embed), "pith.vocab_size", m->info.n_vocab,
+                             "pith.context_length", models_n_ctx(m), "pith.vocab_size", m->info.n_vocab,
                              "pith.embedding_length", m->info.n_embd);
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "", "parameters", "", "template", template_of(m), "details", details_of(m), "model_info",
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "", "parameters", "", "template", json_is_null(template) ? json_string("") : template, "details", details_of(m), "model_info",
                      info, "capabilities", can, "modified_at", time_of(m->created));
 }
 

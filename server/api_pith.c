@@ -112,16 +112,10 @@ void api_tokenizer_info(struct server *s, struct exchange *x)
         exchange_fault(x, &f);
         return;
     }
-    static const char key[] = "tokenizer.chat_template";
     int32_t bos = pith_token_bos(m->model), eos = pith_token_eos(m->model);
-    int64_t n = pith_model_meta(m->model, key, NULL, 0);
-    char *template = n >= 0 ? malloc((size_t)n + 1) : NULL;
-    if (template)
-        pith_model_meta(m->model, key, template, (size_t)n + 1);
     exchange_json(x, 200,
                   json_pack("{s:s, s:o, s:o, s:o, s:i}", "tokenizer_class", "pith", "bos_token", bos >= 0 ? piece(m, bos) : json_null(), "eos_token",
-                            eos >= 0 ? piece(m, eos) : json_null(), "chat_template", template ? json_text(template, (size_t)n) : json_null(), "vocab_size", m->info.n_vocab));
-    free(template);
+                            eos >= 0 ? piece(m, eos) : json_null(), "chat_template", models_template(m), "vocab_size", m->info.n_vocab));
     models_drop(m);
 }
 
@@ -146,7 +140,7 @@ void api_props(struct server *s, struct exchange *x)
     const char *template = m->own_template ? "from --chat-template" : m->template ? "the model's own" : "plain: \"role: content\" and a blank line (the model has none)";
     exchange_json(x, 200,
                   json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:o}", "model", m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx",
-                            m->generate ? pith_n_ctx(m->generate) : pith_n_ctx(m->embed), "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template", template,
+                            models_n_ctx(m), "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template", template,
                             "generates", m->generate != NULL, "embeds", m->embed != NULL, "version", pith_version(), "isa", pith_isa(), "memory", memory_now()));
     models_drop(m);
 }

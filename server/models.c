@@ -232,6 +232,23 @@ json_t *models_list(struct server *s, int loaded, models_tell tell)
     return list;
 }
 
+int32_t models_n_ctx(const struct hosted *h)
+{
+    return pith_n_ctx(h->generate ? h->generate : h->embed);
+}
+
+json_t *models_template(const struct hosted *h)
+{
+    static const char key[] = "tokenizer.chat_template";
+    int64_t n = pith_model_meta(h->model, key, NULL, 0);
+    char *text = n >= 0 ? malloc((size_t)n + 1) : NULL;
+    if (text)
+        pith_model_meta(h->model, key, text, (size_t)n + 1);
+    json_t *j = text ? json_text(text, (size_t)n) : n < 0 ? json_null() : NULL;
+    free(text);
+    return j;
+}
+
 json_t *models_card(const struct hosted *h)
 {
     static const char *const states[] = {"unloaded", "loading", "ready", "unloading"};
@@ -245,7 +262,7 @@ json_t *models_card(const struct hosted *h)
         json_object_set_new(j, "error", json_text(h->error.msg, strlen(h->error.msg)));
     if (!models_is_loaded(h))
         return j;
-    json_object_set_new(j, "max_model_len", json_integer(pith_n_ctx(h->generate ? h->generate : h->embed)));
+    json_object_set_new(j, "max_model_len", json_integer(models_n_ctx(h)));
     json_object_set_new(j, "meta", json_pack("{s:s, s:s, s:I, s:I, s:i, s:i}", "arch", h->info.arch, "type", h->info.type, "n_params", (json_int_t)h->info.n_params,
                                              "size", (json_int_t)h->info.file_bytes, "n_vocab", h->info.n_vocab, "n_ctx_train", h->info.n_ctx_train));
     return j;

@@ -233,6 +233,9 @@ typedef json_t *(*models_tell)(const struct hosted *h);
 json_t *models_json(struct server *s, const char *name, models_tell tell, struct fault *f);
 json_t *models_list(struct server *s, int loaded, models_tell tell);
 json_t *models_card(const struct hosted *h); /* as /v1/models tells of it */
+/* Of one that is held: */
+int32_t models_n_ctx(const struct hosted *h);
+json_t *models_template(const struct hosted *h); /* the text in its file, null; NULL: out of memory */
 int models_is_loaded(const struct hosted *h);
 /* Takes no new requests, and is unloaded when those it has have ended; force: they are ended. 0: *f. One that is not loaded is no error. */
 int models_unload(struct server *s, const char *name, int force, struct fault *f);
