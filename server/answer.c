@@ -26,7 +26,7 @@ static void answer_free(struct answer *a)
     for (int i = 0; a->prompt && i < a->n_prompts; i++)
         free(a->prompt[i].ids);
     pith_stream_close(a->pieces);
-    free(a->lead);
+    json_decref(a->lead);
     free(a->choice);
     free(a->prompt);
     free(a->requests);
@@ -251,14 +251,10 @@ static int end_reasoning(struct answer *a, const char *prompt, size_t n, struct 
     int reasons = a->lead_is_said && end ? message_reasons(a->m, a->family, prompt, n, f) : 0;
     if (reasons <= 0)
         return !reasons;
-    size_t size = strlen(end) + strlen(a->lead) + 3;
-    char *lead = malloc(size);
-    if (!lead)
-        return fault_memory(f);
-    snprintf(lead, size, "%s\n\n%s", end, a->lead);
-    free(a->lead);
+    json_t *lead = json_pack("s++%", end, "\n\n", json_string_value(a->lead), json_string_length(a->lead));
+    json_decref(a->lead);
     a->lead = lead;
-    return 1;
+    return lead || fault_memory(f);
 }
 
 /* The prompt of a conversation, and who reads its answers. */
@@ -271,23 +267,18 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
         free(text);
         return 0;
     }
-    size_t n_lead = a->lead ? strlen(a->lead) : 0;
-    char *more = realloc(text, n + n_lead + 1);
+    const char *lead = json_string_value(a->lead);
+    size_t n_lead = json_string_length(a->lead), n_all = n, cap = n;
     const char *choice = json_string_value(b->v[F_tool_choice]);
     const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
-    if (!more)
-        fault_memory(f);
-    text = more ? more : text;
-    if (more && n_lead)
-        memcpy(text + n, a->lead, n_lead);
-    int ok = more && add_text(a, &a->prompt[0], text, n + n_lead, flags, "messages", f);
+    int ok = (text_put(&text, &n_all, &cap, lead, n_lead) || fault_memory(f)) && add_text(a, &a->prompt[0], text, n_all, flags, "messages", f);
     for (int i = 0; ok && i < a->per_prompt; i++) {
-        struct message *m = a->choice[i].message = message_open(a->m, tools, a->family, text, n + (a->lead_is_said ? 0 : n_lead), f);
+        struct message *m = a->choice[i].message = message_open(a->m, tools, a->family, text, a->lead_is_said ? n : n_all, f);
         ok = m != NULL;
         if (ok && a->one_call)
             message_one_call(m);
         if (ok && a->lead_is_said && n_lead)
-            message_put(m, a->lead, n_lead);
+            message_put(m, lead, n_lead);
     }
     free(text);
     return ok;

@@ -35,7 +35,7 @@ struct answer {
     int64_t n_prompt, n_cached, n_made;
     struct figures figures; /* of the last request */
     char id[64];
-    char *lead;         /* what a message is made to begin with, behind the prompt; NULL: nothing */
+    json_t *lead;       /* the text that a message is made to begin with, behind the prompt; NULL: nothing */
     int lead_is_said;   /* it belongs to the message: a call, which has to come and ends it */
     int one_call;       /* a call ends a message */
     const char *family; /* of calls, where it is not the template's */

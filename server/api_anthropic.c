@@ -150,21 +150,19 @@ static int take_choice(struct fields *b, struct fault *f)
 }
 
 /* An answer that is begun already: the last message, of the assistant. */
-static char *take_lead(json_t *messages)
+static json_t *take_lead(json_t *messages)
 {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
-    const char *role = json_string_value(json_object_get(last, "role")), *text = json_string_value(json_object_get(last, "content"));
-    if (!role || strcmp(role, "assistant") || !text || json_object_get(last, "tool_calls"))
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (!role || strcmp(role, "assistant") || json_object_get(last, "tool_calls"))
         return NULL;
-    char *lead = strdup(text);
-    if (!lead)
-        return NULL;
+    json_t *lead = json_incref(json_object_get(last, "content"));
     json_array_remove(messages, json_array_size(messages) - 1);
     return lead;
 }
 
-/* The conversation of a body. *lead (malloc, NULL: none): how its answer begins. */
-static int take_conversation(struct fields *b, char **lead, struct fault *f)
+/* The conversation of a body. *lead (a text, NULL: none): how its answer begins. */
+static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
 {
     json_t *out = json_array(), *m;
     size_t i;
@@ -352,9 +350,9 @@ void api_messages(struct server *s, struct exchange *x)
 
 static json_t *count(struct hosted *m, struct fields *b, struct fault *f)
 {
-    char *lead = NULL;
+    json_t *lead = NULL;
     int64_t n = take_conversation(b, &lead, f) ? request_count(m, b, lead, f) : -1;
-    free(lead);
+    json_decref(lead);
     return n < 0 ? NULL : json_pack("{s:I}", "input_tokens", (json_int_t)n);
 }
 

@@ -241,19 +241,18 @@ char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *f
     return text;
 }
 
-int64_t request_count(struct hosted *m, const struct fields *b, const char *lead, struct fault *f)
+int64_t request_count(struct hosted *m, const struct fields *b, const json_t *lead, struct fault *f)
 {
     size_t n = 0;
     int flags = 0;
-    int64_t n_ids = -1, n_lead = 0;
+    int64_t n_ids = -1;
     char *text = request_render(m, b, &n, &flags, f);
-    int32_t *ids = text ? request_tokenize(m, text, n, flags, &n_ids, "messages", f) : NULL;
-    int32_t *more = ids && lead ? request_tokenize(m, lead, strlen(lead), PITH_PARSE_SPECIAL, &n_lead, "messages", f) : NULL;
-    int ok = ids && (more || !lead);
+    size_t cap = n;
+    int ok = text && (text_put(&text, &n, &cap, json_string_value(lead), json_string_length(lead)) || fault_memory(f));
+    int32_t *ids = ok ? request_tokenize(m, text, n, flags, &n_ids, "messages", f) : NULL;
     free(text);
     free(ids);
-    free(more);
-    return ok ? n_ids + n_lead : -1;
+    return ids ? n_ids : -1;
 }
 
 void request_answer(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct hosted *m, struct fields *b, struct fault *f))

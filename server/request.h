@@ -12,8 +12,8 @@ int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const
 int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f);
 /* The conversation of a body as the text of the model's template (malloc). *flags is how it is to be tokenized. */
 char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f);
-/* How many tokens it has, with what its answer begins with (NULL: nothing). -1 with *f. */
-int64_t request_count(struct hosted *m, const struct fields *b, const char *lead, struct fault *f);
+/* How many tokens it has, with the text that its answer begins with (NULL: nothing). -1 with *f. */
+int64_t request_count(struct hosted *m, const struct fields *b, const json_t *lead, struct fault *f);
 /* Reads the body by the rows of an endpoint, lets `answer` make the JSON of x, drops x. */
 void request_answer(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct hosted *m, struct fields *b, struct fault *f));
 /* Everything but the prompt, by the fields that all which make text share. */

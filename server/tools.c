@@ -75,7 +75,7 @@ int tools_take(struct answer *a, const struct fields *b, struct request *r, stru
     free(schema);
     if (!r->grammar)
         return fault_from(f, &err, "tools");
-    a->lead = strdup(trigger);
+    a->lead = json_string(trigger);
     a->lead_is_said = 1;
     return a->lead || fault_memory(f);
 }

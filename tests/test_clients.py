@@ -305,6 +305,11 @@ def test_extensions(s):
                        ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": ["x"]}]}), ("/api/generate", {"prompt": "a", "format": "xml"})):
         e = s.post(path, body)
         check("refused_%s" % list(body)[-1], e[0] == 400 and e[1]["error"], (path, body, e[1]))
+    begun = {"messages": TALK + [{"role": "assistant", "content": "w4\0w5 w6 w7"}]}
+    cut = {"messages": TALK + [{"role": "assistant", "content": "w4"}]}
+    n, n_cut = [s.post("/v1/messages/count_tokens", b)[1]["input_tokens"] for b in (begun, cut)]
+    a = s.post("/v1/messages", {**begun, "max_tokens": 1, "ignore_eos": True})[1]["usage"]
+    check("zero_byte_in_a_beginning", n >= n_cut + 3 and a["input_tokens"] + a["cache_read_input_tokens"] == n, (n, n_cut, a))
     named, nameless = {"name": "f", "description": "w1"}, {"description": "w1"}
     for path, body, tool, said in (("/v1/responses", {"input": "a"}, {"type": "web_search"}, 'type "web_search"; wanted "function"'), ("/v1/responses", {"input": "a"}, named, 'type "none"'),
                                    ("/v1/responses", {"input": "a"}, {**nameless, "type": "function"}, "no name"), ("/v1/responses", {"input": "a"}, 3, 'type "none"'),
