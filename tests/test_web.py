@@ -263,6 +263,40 @@ def test_keeping(browser, s, p):
     other.close()
 
 
+def test_two_pages(browser, s):
+    """The same conversation in two pages: each shows what the other adds, and both are kept."""
+    p = Page(browser, s.url)
+    one = p.page
+    answer_with(one, "first answer")
+    send(one, "a question")
+    done(one)
+    two = p.open()
+    two.click("text=a question")
+    two.wait_for_selector("text=first answer")
+    answer_with(two, "second answer")
+    send(two, "and more")
+    one.wait_for_selector("text=second answer")
+    check("pages_tell_each_other", last(one) == "second answer", last(one))
+    answer_with(one, "third answer")
+    send(one, "still more")
+    two.wait_for_selector("text=third answer")
+    two.hover("#conversations li")
+    two.click("[aria-label='Rename a question']")
+    two.fill(".rename", "Both")
+    two.press(".rename", "Enter")
+    one.wait_for_function("() => document.getElementById('title').textContent === 'Both'")
+    one.reload()
+    one.wait_for_selector("text=third answer")
+    check("pages_lose_nothing", one.locator(".message").count() == 6, one.inner_text("#messages"))
+    two.hover("#conversations li")
+    two.click("[aria-label='Delete Both']")
+    one.wait_for_selector("#conversations .none")
+    check("deleted_in_both", one.is_visible("#empty"))
+    two.close()
+    p.clean("two_pages")
+    p.close()
+
+
 def test_limits(browser, s):
     """A conversation that is too long, in the server's numbers."""
     p = Page(browser, s.url)
@@ -583,7 +617,7 @@ def main():
                 page = test_writing(b, s)
                 test_keeping(b, s, page)
                 page.close()
-                for test in (test_limits, test_markdown, test_parts, test_looks):
+                for test in (test_two_pages, test_limits, test_markdown, test_parts, test_looks):
                     test(b, s)
                 test_going(b, model)
                 b.close()

@@ -26,7 +26,21 @@ export function setup(h) {
         $('to-end').hidden = following;
     }, { passive: true });
     $('to-end').addEventListener('click', toEnd);
-    addEventListener('pagehide', () => jobs.forEach((j) => keepOn(j.c)));
+    addEventListener('pagehide', () => jobs.forEach((j) => {
+        j.n.state = 'stopped';
+        keepOn(j.c);
+    }));
+    store.watch(changedElsewhere);
+}
+
+function changedElsewhere(id, gone) {
+    if (gone)
+        drop(id);
+    if (gone && id === current.id)
+        show();
+    else if (id === current.id && !$('messages').querySelector('.editor'))
+        render();
+    hooks.listed();
 }
 
 export const conversation = () => current;

@@ -1,12 +1,15 @@
 // store.js -- conversations in the browser: all of them in memory, each kept in IndexedDB when it changes. A browser that keeps nothing (a
 // private window, a full disk) is told about once; the page goes on with what is in memory.
-import { readConversation } from './tree.js';
+//
+// Several pages may be open: each tells the others what it keeps, and takes in what they have added before it writes over it (merge).
+import { merge, readConversation } from './tree.js';
 import { newId } from './dom.js';
 
 const FORMAT = 'pith-conversations';
 
 /** @type {Map<string, import('./tree.js').Conversation>} */
 const all = new Map();
+const others = new BroadcastChannel('pith-conversations');
 let db = null;
 let tell = (_) => {};
 
@@ -52,20 +55,41 @@ async function write(change) {
     if (!db)
         return;
     try {
-        await promise(change(db.transaction('conversations', 'readwrite').objectStore('conversations')));
+        await change(db.transaction('conversations', 'readwrite').objectStore('conversations'));
     } catch (e) {
         failed(e);
     }
 }
 
-export function save(c) {
+export async function save(c) {
     all.set(c.id, c);
-    return write((s) => s.put(c));
+    await write(async (s) => {
+        const before = promise(s.get(c.id)), put = promise(s.put(c)); // at once: the page may be going
+        const kept = readConversation(await before);
+        if (kept && merge(c, kept, false))
+            s.put(c);
+        await put;
+    });
+    others.postMessage({ kept: c });
 }
 
-export function remove(id) {
+export async function remove(id) {
     all.delete(id);
-    return write((s) => s.delete(id));
+    await write((s) => promise(s.delete(id)));
+    others.postMessage({ gone: id });
+}
+
+/** @param {(id: string, gone: boolean) => void} onChange another page has changed or deleted a conversation */
+export function watch(onChange) {
+    others.onmessage = ({ data: { kept, gone } }) => {
+        if (gone) {
+            all.delete(gone);
+        } else {
+            all.set(kept.id, all.get(kept.id) || { ...kept, nodes: {}, picks: { ...kept.picks } });
+            merge(all.get(kept.id), kept, true);
+        }
+        onChange(gone || kept.id, Boolean(gone));
+    };
 }
 
 /** Conversations that hold all words, in their title or in a message. */

@@ -89,6 +89,33 @@ export function used(c) {
     return last ? last.usage.prompt + last.usage.made : null;
 }
 
+/** @type {WeakSet<Node>} nodes that another page writes */
+const foreign = new WeakSet();
+
+/**
+ * What another page has made of the same conversation comes in: messages that are not here, and answers it has got further with. What is shown
+ * stays. newer: it was changed there just now, so its title and settings are taken, too. @returns {boolean} whether anything came
+ * @param {Conversation} c @param {Conversation} other
+ */
+export function merge(c, other, newer) {
+    let came = false;
+    for (const n of Object.values(other.nodes)) {
+        const own = c.nodes[n.id], further = own && n.content.length > own.content.length;
+        if (own && (further ? foreign.has(own) || own.state === 'stopped' : foreign.has(own) && newer)) {
+            Object.assign(own, n);
+            came = true;
+        } else if (!own && (n.parent === '' || c.nodes[n.parent]) && (n.state !== 'failed' || n.content)) {
+            c.nodes[n.id] = { ...n };
+            foreign.add(c.nodes[n.id]);
+            came = true;
+        }
+    }
+    c.updated = Math.max(c.updated, other.updated);
+    if (newer)
+        Object.assign(c, { title: other.title, named: other.named, system: other.system, params: other.params });
+    return came;
+}
+
 const text = (v, most) => (typeof v === 'string' ? v.slice(0, most) : '');
 const real = (v, otherwise) => (Number.isFinite(v) ? v : otherwise);
 
