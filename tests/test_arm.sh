@@ -2,24 +2,11 @@
 # test_arm.sh -- whole models for AArch64 under qemu-user, at every level: the logits are this machine's, byte for byte.
 #
 # From make test on: it takes as long as the build, which goes to build-arm. Without the cross compiler or the emulator it is skipped.
-set -u
-cd "$(dirname "$0")/.." || exit 1
-golden=${PITH_SHARED:-../shared}/golden
-passed=0 failed=0
-finish() { echo "$passed passed, $failed failed, ${1:-0} skipped"; exit $((failed > 0)); }
-skip() { echo "skip arm_models: $1"; finish 1; }
-ok() { echo "ok $1"; passed=$((passed + 1)); }
-fail() { echo "FAIL $1: $2"; failed=$((failed + 1)); }
-
-[ "${TEST_SCALE:-1}" -ge 10 ] && [ "${TEST_RULES:-1}" != 0 ] || skip "only in make test and make soak"
-for program in aarch64-linux-gnu-gcc qemu-aarch64; do
-    command -v $program >/dev/null 2>&1 || skip "$program is not installed"
-done
-[ -d "$golden" ] || skip "no golden models in the shared data"
-native=${B:-build}/pith
-[ -x "$native" ] || skip "$native is not built"
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
+. "$(dirname "$0")"/report.sh
+golden=$shared/golden
+[ "${TEST_SCALE:-1}" -ge 10 ] && [ "${TEST_RULES:-1}" != 0 ] || skip_all arm_models "only in make test and make soak"
+needs arm_models aarch64-linux-gnu-gcc qemu-aarch64 "$pith"
+[ -d "$golden" ] || skip_all arm_models "no golden models in the shared data"
 if ! env -u MAKEFLAGS -u MAKELEVEL -u CC make arm-program >"$dir/log" 2>&1; then
     fail arm_builds "$(grep -m 1 -E 'error|warning|undefined' "$dir/log" || tail -n 1 "$dir/log")"
     finish
@@ -32,7 +19,7 @@ models=(arch/{llama,gemma3,qwen3moe}
     quant/llama-q.{f16,bf16,q8_0,q4_0,q4_1,q5_0,q5_1,iq4_nl,mxfp4,q2_K,q3_K_S,q4_K_S,q5_K_S,q6_K,iq4_xs,Q4_K_M-mix})
 declare -A cpu=([neon]=cortex-a57 [dotprod]=cortex-a76 [i8mm]=max) # with these instructions and no more
 for m in "${models[@]}"; do
-    "$native" logits "$golden/$m.gguf" --tokens $tokens --chunk 11 --out "$dir/want" >"$dir/log" 2>&1 ||
+    "$pith" logits "$golden/$m.gguf" --tokens $tokens --chunk 11 --out "$dir/want" >"$dir/log" 2>&1 ||
         fail "native_${m##*/}" "$(tail -n 1 "$dir/log")"
     for level in neon dotprod i8mm; do
         name=${level}_${m##*/}

@@ -2,17 +2,11 @@
 # test_chat.sh -- pith run as a chat program, driven in tmux: what is typed and pasted, what the screen shows, what files hold. The model
 # is random (`pith synth`), its template comes by --override-kv, and a grammar makes it say what a check needs. Every wait polls the screen
 # and is bounded; none passes by time alone.
-set -u
-cd "$(dirname "$0")/.." || exit 1
-pith=${B:-build}/pith
-[[ $pith == /* ]] || pith=$PWD/$pith
-. tests/report.sh
-[ -x "$pith" ] || { skip chat "$pith is not built"; finish; }
+. "$(dirname "$0")"/report.sh
 [ "${TEST_MODEL:-0}" != 1 ] || scripts/deps.sh chat >/dev/null 2>&1
-command -v tmux >/dev/null 2>&1 || { skip chat "tmux is not installed (scripts/deps.sh chat)"; finish; }
-unset PITH_THREADS PITH_CTX PITH_WEIGHTS PITH_CPU PITH_HISTORY NO_COLOR TMUX
-dir=$(mktemp -d) || exit 1
-export PITH_CACHE=$dir/no-such-cache LC_ALL=C.UTF-8 TMUX_TMPDIR=$dir
+needs chat "$pith" tmux
+unset NO_COLOR TMUX
+export LC_ALL=C.UTF-8 TMUX_TMPDIR=$dir
 tm() { tmux -u -L chat -f /dev/null "$@"; }
 trap 'tm kill-server 2>/dev/null; rm -rf "$dir"' EXIT
 tm new-session -d -s keep "sleep 1000" # so that the server outlives its chats

@@ -1,40 +1,16 @@
 #!/usr/bin/env bash
 # test_config.sh -- where settings come from: flag > environment > configuration file > default, for the rows of every command; damaged files;
 # secrets; the manual page and the systemd unit, which are made from or belong to the same.
-set -u
-cd "$(dirname "$0")/.." || exit 1
-pith=${B:-build}/pith
-[[ $pith == /* ]] || pith=$PWD/$pith
-. tests/report.sh
-if [ ! -x "$pith" ]; then
-    skip config "$pith is not built"
-    finish
-fi
-for v in $(compgen -e PITH_); do unset "$v"; done
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-out=$dir/out err=$dir/err conf=$dir/conf
+. "$(dirname "$0")"/report.sh
+needs config "$pith"
+unset PITH_CONFIG
+conf=$dir/conf
 export HOME=$dir/home XDG_CONFIG_HOME=$dir/xdg
 mkdir -p "$HOME" "$XDG_CONFIG_HOME"
 m=$dir/m.gguf
 "$pith" synth "$m" --vocab 300 || fail synth "no model"
 [ -z "$("$pith" help | grep "^  serve ")" ] || server=1
 
-# gives NAME STATUS PATTERN ARGUMENT... : the program ends so and says so (on either stream).
-gives()
-{
-    local name=$1 status=$2 pattern=$3 rc
-    shift 3
-    timeout 60 "$pith" "$@" >"$out" 2>"$err"
-    rc=$?
-    if [ $rc -ne "$status" ]; then
-        fail "$name" "status $rc, wanted $status: $(head -c 300 "$err" | tr '\n' ' ')"
-    elif ! cat "$out" "$err" | tr '\n' ' ' | tr -s ' ' | grep -qE -e "$pattern"; then
-        fail "$name" "wanted \"$pattern\", found \"$(cat "$err" "$out" | head -c 400 | tr '\n' ' ')\""
-    else
-        ok "$name"
-    fi
-}
 # refuses NAME LINE PATTERN TEXT : a file with this text is refused, with this line's number.
 refuses()
 {
@@ -60,7 +36,6 @@ rm -r "$dir/xdg/pith" "$dir/home/.config"
 printf 'predict = 3\nignore-eog = yes\n[run]\nseed = 7\n' >"$conf"
 export PITH_CONFIG=$conf
 words() { timeout 60 "$pith" run "$m" -p w5 "$@" 2>/dev/null | cksum; }
-same() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "\"$2\" is not \"$3\""; fi; }
 bare() { PITH_CONFIG=/dev/null words "$@"; }
 same file_over_default "$(words)" "$(bare --ignore-eog -n 3)"
 same variable_over_file "$(PITH_PREDICT=5 words)" "$(bare --ignore-eog -n 5)"

@@ -1,17 +1,8 @@
 #!/usr/bin/env bash
 # test_example.sh -- the program in pith.h's first comment: taken out of the header, built with build/libpith.a by C and C++ compilers
 # that are strict, run on a synthetic model of every architecture, on no model, and on a trained one whose text is known.
-set -u
-cd "$(dirname "$0")/.." || exit 1
-B=${B:-build}
-shared=${PITH_SHARED:-../shared}
-. tests/report.sh
-if [ ! -e "$B/libpith.a" ] || [ ! -x "$B/pith" ]; then
-    skip example "$B/libpith.a is not built"
-    finish
-fi
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
+. "$(dirname "$0")"/report.sh
+needs example "$pith"
 
 sed -n '/^#ifndef PITH_H/q; s/^ \*     //p' include/pith.h | sed '/^}$/q' >"$dir/example.c"
 if [ "$(grep -c 'int main' "$dir/example.c")" -eq 1 ] && [ "$(grep -c '^}$' "$dir/example.c")" -eq 1 ]; then

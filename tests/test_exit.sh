@@ -1,19 +1,8 @@
 #!/usr/bin/env bash
 # test_exit.sh -- the program when what it reads goes wrong underneath it: text that is not UTF-8, files that cannot be read to the end, a
 # model that is cut short while it runs, memory and output that give out. Codes: 0 well, 2 the input, 3 the system; one line that says why.
-set -u
-cd "$(dirname "$0")/.." || exit 1
-pith=${B:-build}/pith
-[[ $pith == /* ]] || pith=$PWD/$pith
-. tests/report.sh
-if [ ! -x "$pith" ]; then
-    skip exit "$pith is not built"
-    finish
-fi
-unset PITH_THREADS PITH_CTX PITH_WEIGHTS PITH_CPU
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-out=$dir/out err=$dir/err
+. "$(dirname "$0")"/report.sh
+needs exit "$pith"
 asan=$(grep -c -m 1 __asan_init "$pith")
 
 # said NAME STATUS WANTED PATTERN: the program ended so, and stderr is one line with PATTERN (nothing when it is "").
@@ -29,7 +18,7 @@ said()
         ok "$1"
     fi
 }
-# gives NAME STATUS PATTERN ARGUMENT...
+# gives NAME STATUS PATTERN ARGUMENT...: as report.sh has it, but this one line alone is said.
 gives()
 {
     local name=$1 status=$2 pattern=$3
@@ -77,10 +66,7 @@ if [ "$asan" -eq 0 ]; then
     cp "$m" "$dir/cut.gguf"
     timeout 60 "$pith" run "$dir/cut.gguf" -p a -n -2 --ignore-eog -c 1000000 >"$out" 2>"$err" &
     pid=$!
-    for _ in $(seq 200); do
-        [ "$(stat -c %s "$out")" -ge 64 ] && break
-        sleep 0.05
-    done
+    comes test -s "$out"
     truncate -s 4096 "$dir/cut.gguf"
     wait $pid
     said model_cut_short $? 3 'file cannot be read any more'

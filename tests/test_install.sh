@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # What `make install` leaves is enough to build and run the program in pith.h's first comment, with the shared and the static library.
-set -u
-cd "$(dirname "$0")/.." || exit 1
-B=${B:-build}
-. tests/report.sh
+. "$(dirname "$0")"/report.sh
 
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
 prefix=$dir/usr
 # A make of its own: the one that runs the tests keeps its job slots.
 fresh_make() { env -u MAKEFLAGS -u MAKELEVEL make B="$B" "$@"; }
@@ -39,8 +34,9 @@ else
     read -ra flags < <(pkg-config --cflags --libs pith)
     read -ra private < <(pkg-config --static --libs pith | sed "s|-lpith|$prefix/lib/libpith.a|")
     strict=(-Wall -Wextra -Wpedantic -Werror "-I$prefix/include")
-    example example_c "${CC:-gcc}" -std=c11 "${strict[@]}" "$dir/example.c" "${flags[@]}"
-    example example_static "${CC:-gcc}" -std=c11 "${strict[@]}" "$dir/example.c" "${private[@]}"
+    read -ra compiler <<<"${CC:-gcc}"
+    example example_c "${compiler[@]}" -std=c11 "${strict[@]}" "$dir/example.c" "${flags[@]}"
+    example example_static "${compiler[@]}" -std=c11 "${strict[@]}" "$dir/example.c" "${private[@]}"
     if fresh_make uninstall PREFIX="$prefix" >"$dir/log" 2>&1 && [ -z "$(find "$prefix" -type f -o -type l)" ]; then
         ok uninstall
     else

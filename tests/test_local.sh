@@ -1,36 +1,10 @@
 #!/usr/bin/env bash
 # test_local.sh -- pith list and pith rm, and how a model's name becomes its file: pith's own folder and the folders of other tools.
-set -u
-cd "$(dirname "$0")/.." || exit 1
-pith=${B:-build}/pith
-[[ $pith == /* ]] || pith=$PWD/$pith
-. tests/report.sh
-if [ ! -x "$pith" ]; then
-    skip local "$pith is not built"
-    finish
-fi
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-out=$dir/out err=$dir/err
-unset XDG_DATA_HOME XDG_CACHE_HOME HF_HOME HF_HUB_CACHE HF_ENDPOINT LLAMA_CACHE OLLAMA_MODELS PITH_OLLAMA_REGISTRY
+. "$(dirname "$0")"/report.sh
+needs local "$pith"
+unset XDG_DATA_HOME XDG_CACHE_HOME HF_HOME HF_HUB_CACHE HF_ENDPOINT LLAMA_CACHE OLLAMA_MODELS
 export HOME=$dir/home PITH_MODELS=$dir/models PITH_CACHE=$dir/cache
 
-# gives NAME CODE PATTERN ARGUMENT...: as in test_cli.sh.
-gives()
-{
-    local name=$1 code=$2 pattern=$3 got
-    shift 3
-    timeout 60 "$pith" "$@" >"$out" 2>"$err" </dev/null
-    got=$?
-    if [ $got -ne "$code" ]; then
-        fail "$name" "status $got, wanted $code: $(head -c 200 "$err" | tr '\n' ' ')"
-    elif [ -n "$pattern" ] && ! cat "$out" "$err" | grep -qE -e "$pattern"; then
-        fail "$name" "wanted \"$pattern\", found \"$(cat "$out" "$err" | head -c 300 | tr '\n' ' ')\""
-    else
-        ok "$name"
-    fi
-}
-same() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "found \"$2\", wanted \"$3\""; fi; }
 # put PATH...: a model at each.
 put()
 {
