@@ -119,12 +119,19 @@ json_t *progress_json(const struct progress *p)
                      1e-6 * (double)p->ns);
 }
 
+/* Log-probabilities are floats, which 9 digits tell. Takes j. */
+static char *text_of(const struct answer *a, json_t *j)
+{
+    char *text = a->dialect->exact ? json_exact(j) : json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(j);
+    return text;
+}
+
 void answer_send(struct answer *a, const char *event, json_t *j)
 {
-    char *text = j ? json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL, *line = NULL;
+    char *text = text_of(a, j), *line = NULL;
     size_t n;
     FILE *out = text ? open_memstream(&line, &n) : NULL;
-    json_decref(j);
     if (out) {
         if (event)
             fprintf(out, "event: %s\n", event);
@@ -134,6 +141,11 @@ void answer_send(struct answer *a, const char *event, json_t *j)
     }
     free(line);
     free(text);
+}
+
+void answer_whole(struct answer *a, json_t *j)
+{
+    exchange_text(a->x, 200, text_of(a, j));
 }
 
 int answer_keep(struct choice *h, const char *p, size_t n)

@@ -57,6 +57,7 @@ struct dialect {
     const char *id;           /* how its ids begin */
     const char *type, *pulse; /* of a stream */
     int lines;                /* a stream has JSON lines, not server-sent events */
+    int exact;                /* answers hold numbers of the client or of calls */
     /* What it says otherwise becomes fields that all share (fields_put); what it has besides is kept in its own struct. */
     int (*take)(struct answer *a, struct fields *b, struct request *r, struct fault *f);
     int (*ready)(struct answer *a, const struct fields *b, struct fault *f); /* prompts are tokens; NULL: nothing to do */
@@ -74,6 +75,7 @@ struct dialect {
 void answer_make(struct exchange *x, const struct dialect *d);
 /* One event of a stream; `event` is its name (NULL: none), j is taken. */
 void answer_send(struct answer *a, const char *event, json_t *j);
+void answer_whole(struct answer *a, json_t *j); /* all that is answered; j is taken */
 /* Text of a prompt's choice. 0: out of memory. */
 int answer_keep(struct choice *h, const char *p, size_t n);
 /* What a token adds to a text; control tokens as they are written. *bytes (NULL allowed): as a list of numbers. */

@@ -69,7 +69,7 @@ static int put_last(json_t **list, const json_t *v)
 static int put_call(struct turn *t, const json_t *block)
 {
     const json_t *input = json_object_get(block, "input");
-    char *arguments = json_is_object(input) ? json_dumps(input, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    char *arguments = json_is_object(input) ? json_exact(input) : NULL;
     json_t *call = json_pack("{s:O, s:s, s:{s:O, s:s}}", "id", json_object_get(block, "id"), "type", "function", "function", "name",
                              json_object_get(block, "name"), "arguments", arguments ? arguments : "{}");
     free(arguments);
@@ -304,7 +304,7 @@ static void finish(struct answer *a)
         json_t *content = json_array();
         for (int i = 0; i < message_n_parts(h->message); i++)
             json_array_append_new(content, block_of(message_part(h->message, i), 1));
-        exchange_json(a->x, 200, envelope(a, content, reason_of(h), stopped_by(h), use));
+        answer_whole(a, envelope(a, content, reason_of(h), stopped_by(h), use));
         return;
     }
     json_t *delta = json_pack("{s:o, s:o}", "stop_reason", reason_of(h), "stop_sequence", stopped_by(h));
@@ -335,7 +335,7 @@ json_t *fault_anthropic(const struct fault *f)
 }
 
 static const struct dialect messages = {
-    .endpoint = E_MESSAGES, .size = sizeof(struct messages), .id = "msg_", .type = "text/event-stream",
+    .endpoint = E_MESSAGES, .size = sizeof(struct messages), .id = "msg_", .type = "text/event-stream", .exact = 1,
     .pulse = "event: ping\ndata: {\"type\":\"ping\"}\n\n", .take = take, .begin = begin, .grown = grown, .ended = ended, .finish = finish, .fail = fail,
     .progress = tell_progress,
 };

@@ -223,7 +223,7 @@ static void finish(struct answer *a)
     json_object_update(line, answer_miss(a, more));
     json_decref(more);
     if (!a->stream) {
-        exchange_json(a->x, 200, line);
+        answer_whole(a, line);
         return;
     }
     answer_send(a, NULL, line);
@@ -255,12 +255,12 @@ json_t *fault_ollama(const struct fault *f)
 }
 
 static const struct dialect chat = {
-    .endpoint = E_OLLAMA_CHAT, .size = sizeof(struct answer), .id = "chat-", .type = "application/x-ndjson", .lines = 1,
+    .endpoint = E_OLLAMA_CHAT, .size = sizeof(struct answer), .id = "chat-", .type = "application/x-ndjson", .lines = 1, .exact = 1,
     .pulse = "{\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":false}\n", .take = take_chat, .grown = grown, .ended = ended, .finish = finish,
     .fail = fail, .progress = tell_progress,
 };
 static const struct dialect generate = {
-    .endpoint = E_OLLAMA_GENERATE, .size = sizeof(struct answer), .id = "gen-", .type = "application/x-ndjson", .lines = 1,
+    .endpoint = E_OLLAMA_GENERATE, .size = sizeof(struct answer), .id = "gen-", .type = "application/x-ndjson", .lines = 1, .exact = 1,
     .pulse = "{\"response\":\"\",\"done\":false}\n", .take = take_generate, .ready = ready, .grown = grown, .ended = ended, .finish = finish, .fail = fail,
     .progress = tell_progress,
 };

@@ -225,7 +225,7 @@ static void finish(struct answer *a)
     if (!a->stream) {
         json_t *j = envelope(a, pack_choices(a));
         json_object_set_new(j, "usage", usage(a));
-        exchange_json(a->x, 200, j);
+        answer_whole(a, j);
         return;
     }
     if (of(a)->include_usage) {

@@ -347,7 +347,7 @@ static void finish(struct answer *a)
 {
     const char *status = !strcmp(a->choice[0].reason, "length") ? "incomplete" : "completed";
     if (!a->stream) {
-        exchange_json(a->x, 200, response_of(a, status));
+        answer_whole(a, response_of(a, status));
         return;
     }
     tell(a, *status == 'i' ? "response.incomplete" : "response.completed", json_pack("{s:o}", "response", response_of(a, status)));
@@ -369,7 +369,7 @@ static void tell_progress(struct answer *a, const struct progress *p)
 }
 
 static const struct dialect responses = {
-    .endpoint = E_RESPONSES, .size = sizeof(struct response), .id = "resp_", .type = "text/event-stream", .pulse = ": keep-alive\n\n", .take = take,
+    .endpoint = E_RESPONSES, .size = sizeof(struct response), .id = "resp_", .type = "text/event-stream", .exact = 1, .pulse = ": keep-alive\n\n", .take = take,
     .begin = begin, .grown = grown, .ended = ended, .finish = finish, .fail = fail, .progress = tell_progress, .close = close_response,
 };
 

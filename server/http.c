@@ -269,10 +269,8 @@ void exchange_figures(struct exchange *x, const struct figures *f)
     pthread_mutex_unlock(&x->lock);
 }
 
-void exchange_json(struct exchange *x, int status, json_t *body)
+void exchange_text(struct exchange *x, int status, char *text)
 {
-    char *text = body ? json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(body);
     if (!text) {
         exchange_begin(x, 503, "application/json", 0, NULL);
         static const char none[] = "{\"error\":{\"message\":\"the server is out of memory for this answer\",\"type\":\"server_error\","
@@ -285,6 +283,13 @@ void exchange_json(struct exchange *x, int status, json_t *body)
     }
     free(text);
     exchange_end(x);
+}
+
+void exchange_json(struct exchange *x, int status, json_t *body)
+{
+    char *text = json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(body);
+    exchange_text(x, status, text);
 }
 
 json_t *exchange_fault_json(const struct exchange *x, const struct fault *f)

@@ -154,6 +154,32 @@ json_t *json_text(const char *p, size_t n)
     return clean;
 }
 
+/* Trees of bodies are no deeper than JSON_DEPTH, and jansson reads none that is deeper than 2048. */
+static int has_long_numbers(const json_t *j)
+{
+    const char *key;
+    json_t *v;
+    size_t i;
+    char text[40];
+    if (json_is_real(j)) {
+        snprintf(text, sizeof text, "%.15g", json_real_value(j));
+        return strtod(text, NULL) != json_real_value(j);
+    }
+    json_array_foreach (j, i, v)
+        if (has_long_numbers(v))
+            return 1;
+    json_object_foreach ((json_t *)(uintptr_t)j, key, v)
+        if (has_long_numbers(v))
+            return 1;
+    return 0;
+}
+
+char *json_exact(const json_t *j)
+{
+    /* 17 digits tell every number; with 15, where they do, 16.9 stays 16.9 and does not become 16.899999999999999 */
+    return json_dumps(j, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(has_long_numbers(j) ? 17 : 15));
+}
+
 int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n)
 {
     if (!n)

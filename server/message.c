@@ -64,7 +64,7 @@ struct message *message_open(struct hosted *h, const json_t *tools, const char *
     struct pith_error err = {0};
     struct pith_chat_params p = PITH_CHAT_PARAMS_INIT;
     struct message *m = calloc(1, sizeof *m);
-    char *list = tools ? json_dumps(tools, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    char *list = tools ? json_exact(tools) : NULL;
     if (!m || (tools && !list)) {
         fault_memory(f);
         message_free(m);

@@ -196,7 +196,7 @@ static void fit_calls(const pith_template *t, json_t *messages)
             char *text = NULL;
             if (objects && json_is_string(v))
                 other = json_read(json_string_value(v), json_string_length(v), &none);
-            else if (!objects && json_is_object(v) && (text = json_dumps(v, JSON_COMPACT | JSON_REAL_PRECISION(15))))
+            else if (!objects && json_is_object(v) && (text = json_exact(v)))
                 other = json_string(text);
             if (other)
                 json_object_set_new(fn, "arguments", other);
@@ -414,8 +414,7 @@ static int take_format(struct hosted *m, const struct fields *b, struct request 
     json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
     if (!schema)
         return fault_set(f, 400, "missing_field", "response_format", "response_format.json_schema.schema is missing");
-    /* 15 digits: a bound of 16.9 stays 16.9 and does not become 16.899999999999999 */
-    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+    char *text = json_exact(schema);
     int ok = text ? open_grammar(m, PITH_GRAMMAR_SCHEMA, text, r, "response_format", f) : fault_memory(f);
     free(text);
     return ok;

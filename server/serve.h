@@ -59,6 +59,8 @@ json_t *json_read(const char *p, size_t n, struct fault *f);
 json_t *json_text(const char *p, size_t n); /* bytes that are no UTF-8 become U+FFFD */
 /* The texts of a list as one, or those that its objects have under a key. NULL: one of them is no text, or out of memory. */
 json_t *json_joined(const json_t *list, const char *key);
+/* As text (malloc), compact, with numbers that read back as the very same. NULL: out of memory. */
+char *json_exact(const json_t *j);
 /* n more bytes at the end of (*text)[*n_text]. 0: out of memory. */
 int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n);
 int64_t clock_now(void);                    /* monotonic ns */
@@ -132,6 +134,7 @@ const char *exchange_asked(const struct exchange *x, const char *name); /* a hea
 void exchange_write(struct exchange *x, const char *p, size_t n);
 void exchange_end(struct exchange *x);
 void exchange_json(struct exchange *x, int status, json_t *body); /* all of it; takes body, NULL: out of memory */
+void exchange_text(struct exchange *x, int status, char *json);   /* the same of JSON as text (malloc) */
 json_t *exchange_fault_json(const struct exchange *x, const struct fault *f); /* in the shape of its route */
 void exchange_fault(struct exchange *x, const struct fault *f);
 /* For the access log. */

@@ -63,7 +63,7 @@ int tools_take(struct answer *a, const struct fields *b, struct request *r, stru
     if (r->grammar)
         return fault_set(f, 400, "invalid_value", "tool_choice", "tool_choice wants a call, and a format or grammar wants another text; wanted one of them");
     json_t *list = allowed(b, f);
-    char *tools = list ? json_dumps(list, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    char *tools = list ? json_exact(list) : NULL;
     char *schema = tools ? schema_of(a->m, tools, &trigger, &a->family, f) : NULL;
     if (list && !tools)
         fault_memory(f);

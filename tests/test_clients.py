@@ -305,6 +305,19 @@ def test_extensions(s):
                        ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": ["x"]}]}), ("/api/generate", {"prompt": "a", "format": "xml"})):
         e = s.post(path, body)
         check("refused_%s" % list(body)[-1], e[0] == 400 and e[1]["error"], (path, body, e[1]))
+    said = [1700000000.123, 48.858844312, 0.30000000000000004, 1099511627776.5]
+    tool = {"name": "f", "input_schema": {"type": "object", "properties": {"x": {"const": said}}, "required": ["x"], "additionalProperties": False}}
+    nested = {"type": "function", "function": {"name": "f", "parameters": tool["input_schema"]}}
+    a = s.post("/v1/messages", {"messages": TALK, "max_tokens": 300, "tools": [tool], "tool_choice": {"type": "any"}})[1]
+    check("numbers_of_calls", a["content"][0]["input"] == {"x": said}, a)
+    call = {"messages": TALK, "tools": [nested], "options": {"grammar": 'root ::= "%s"' % json.dumps(
+        '<tool_call>\n%s\n</tool_call>' % json.dumps({"name": "f", "arguments": {"x": said}}))[1:-1], "num_predict": 300}}
+    a = s.post("/api/chat", {**call, "stream": False})[1]
+    lines = [json.loads(x) for x in s.post("/api/chat", call)[1].decode().splitlines()]
+    told = [c["function"]["arguments"] for x in [a, *lines] for c in x["message"].get("tool_calls", [])]
+    check("numbers_of_ollamas_calls", told == [{"x": said}] * 2, (a, lines))
+    a = s.post("/v1/responses", {"input": "w5", "max_output_tokens": 1, "temperature": 0.7, "tools": [{"type": "function", "name": "f", "parameters": tool["input_schema"]}]})[1]
+    check("numbers_of_clients", a["tools"][0]["parameters"] == tool["input_schema"] and a["temperature"] == 0.7, a)
     begun = {"messages": TALK + [{"role": "assistant", "content": "w4\0w5 w6 w7"}]}
     cut = {"messages": TALK + [{"role": "assistant", "content": "w4"}]}
     n, n_cut = [s.post("/v1/messages/count_tokens", b)[1]["input_tokens"] for b in (begun, cut)]
