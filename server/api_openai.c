@@ -252,15 +252,33 @@ static void tell_progress(struct answer *a, const struct progress *p)
 
 /* ---------------------------------------------------------------- requests */
 
-static int take_both(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
+static int take_both(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
-    const json_t *options = b->v[F_stream_options];
+    if (!fields_nested(b, F_stream_options, E_STREAM_OPTIONS, f))
+        return 0;
     a->stream = field_bool(b, F_stream);
-    a->progress = field_bool(b, F_return_progress) || json_is_true(json_object_get(options, "include_progress"));
-    of(a)->include_usage = json_is_true(json_object_get(options, "include_usage"));
+    a->progress = field_bool(b, F_return_progress) || field_bool(b, F_include_progress);
+    of(a)->include_usage = field_bool(b, F_include_usage);
     r->n_max = b->v[F_max_completion_tokens] ? field_int(b, F_max_completion_tokens) : b->v[F_max_tokens] ? field_int(b, F_max_tokens) : a->chat ? -1 : 16;
     if (r->n_max == 0 && !of(a)->echo)
         return fault_set(f, 400, "out_of_range", "max_tokens", "max_tokens is 0, wanted at least 1 (0 needs echo)");
+    return 1;
+}
+
+/* What the newer and the older interface have that this server cannot do. */
+static int refuse(const struct fields *b, struct fault *f)
+{
+    size_t i;
+    const json_t *v;
+    json_array_foreach (b->v[F_modalities], i, v)
+        if (!json_is_string(v) || strcmp(json_string_value(v), "text"))
+            return fault_set(f, 400, "not_supported", "modalities", "modalities[%zu] is not \"text\"; this server makes text alone", i);
+    if (b->v[F_audio])
+        return fault_set(f, 400, "not_supported", "audio", "audio is not supported: this server makes text alone; leave it out");
+    if (json_array_size(b->v[F_functions]))
+        return fault_set(f, 400, "not_supported", "functions", "functions is not supported; send tools, its newer name");
+    if (b->v[F_function_call])
+        return fault_set(f, 400, "not_supported", "function_call", "function_call is not supported; send tool_choice, its newer name");
     return 1;
 }
 
@@ -271,7 +289,7 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
         return fault_set(f, 400, "invalid_value", "top_logprobs", "top_logprobs needs logprobs: true");
     if (b->v[F_reasoning_effort] && !answer_effort(b, field_text(b, F_reasoning_effort), f))
         return 0;
-    return take_both(a, b, r, f);
+    return refuse(b, f) && take_both(a, b, r, f);
 }
 
 static int take_text(struct answer *a, struct fields *b, struct request *r, struct fault *f)

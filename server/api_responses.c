@@ -165,7 +165,9 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
                         "top_logprobs", (json_int_t)field_int(b, F_top_logprobs), "reasoning",
                         b->v[F_reasoning] ? or_null(b->v[F_reasoning]) : json_pack("{s:n, s:n}", "effort", "summary"));
     a->stream = field_bool(b, F_stream);
-    a->progress = field_bool(b, F_return_progress) || json_is_true(json_object_get(b->v[F_stream_options], "include_progress"));
+    if (!fields_nested(b, F_stream_options, E_STREAM_OPTIONS, f))
+        return 0;
+    a->progress = field_bool(b, F_return_progress) || field_bool(b, F_include_progress);
     a->logprobs = wants_logprobs(b) ? (int)field_int(b, F_top_logprobs) : -1;
     r->n_max = b->v[F_max_output_tokens] ? field_int(b, F_max_output_tokens) : -1;
     return refuse(b, f) && take_conversation(b, f);

@@ -25,12 +25,6 @@ static const char *const type_names[] = {"an integer", "a number", "true or fals
 
 /* ---------------------------------------------------------------- reading */
 
-static const char *kind_of(const json_t *v)
-{
-    static const char *const kinds[] = {"an object", "a list", "a text", "an integer", "a number", "true", "false", "null"};
-    return kinds[json_typeof(v)];
-}
-
 static int is_type(const json_t *v, enum type t)
 {
     switch (t) {
@@ -64,7 +58,7 @@ static int check_range(const struct row *r, double found, const char *what, stru
 static int check(const struct row *r, const json_t *v, struct fault *f)
 {
     if (!is_type(v, r->type))
-        return fault_set(f, 400, "wrong_type", r->name, "%s is %s, wanted %s", r->name, kind_of(v), type_names[r->type]);
+        return fault_set(f, 400, "wrong_type", r->name, "%s is %s, wanted %s", r->name, json_kind(v), type_names[r->type]);
     if (json_is_integer(v) && r->type == INT && (json_integer_value(v) < (json_int_t)r->lo || json_integer_value(v) > (json_int_t)r->hi))
         return fault_set(f, 400, "out_of_range", r->name, "%s is %lld, wanted %lld to %lld", r->name, (long long)json_integer_value(v), (long long)r->lo,
                          (long long)r->hi); /* where a double would round */
@@ -84,7 +78,7 @@ static int check(const struct row *r, const json_t *v, struct fault *f)
         return 0;
     for (size_t i = 0; i < json_array_size(v); i++)
         if (!json_string_length(json_array_get(v, i)))
-            return fault_set(f, 400, "wrong_type", r->name, "%s[%zu] is %s, wanted a text that is not empty", r->name, i, kind_of(json_array_get(v, i)));
+            return fault_set(f, 400, "wrong_type", r->name, "%s[%zu] is %s, wanted a text that is not empty", r->name, i, json_kind(json_array_get(v, i)));
     return 1;
 }
 
@@ -102,10 +96,10 @@ static int read_members(struct fields *f, unsigned endpoint, const json_t *objec
     json_t *v;
     json_object_foreach ((json_t *)(uintptr_t)object, name, v) {
         int i = find(name, endpoint);
-        if (i < 0)
-            return fault_set(fault, 400, "unknown_field", name, "there is no field \"%.100s\" here; GET /docs lists them", name);
         if (json_is_null(v))
             continue;
+        if (i < 0)
+            return fault_set(fault, 400, "unknown_field", name, "there is no field \"%.100s\" here; GET /docs lists them", name);
         if (!check(&rows[i], v, fault))
             return 0;
         f->v[i] = v;
@@ -119,7 +113,7 @@ int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct 
     f->body = exchange_tree(x, fault);
     if (!f->body)
         return 0;
-    int ok = json_is_object(f->body) || fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object", kind_of(f->body));
+    int ok = json_is_object(f->body) || fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object", json_kind(f->body));
     ok = ok && read_members(f, endpoint, f->body, fault);
     if (!ok)
         fields_free(f);
@@ -191,8 +185,8 @@ static json_t *schema_of(const struct row *r)
         json_object_set_new(s, "minItems", json_integer((json_int_t)r->lo));
         json_object_set_new(s, "maxItems", json_integer((json_int_t)r->hi));
     }
-    if (r == &rows[F_options])
-        json_object_set_new(s, "properties", fields_docs(E_OLLAMA_OPTIONS));
+    if (r == &rows[F_options] || r == &rows[F_stream_options])
+        json_object_set_new(s, "properties", fields_docs(r == &rows[F_options] ? E_OLLAMA_OPTIONS : E_STREAM_OPTIONS));
     if (r->type == INT || r->type == REAL) {
         json_object_set_new(s, "minimum", r->type == INT ? json_integer((json_int_t)r->lo) : json_real(r->lo));
         json_object_set_new(s, "maximum", r->type == INT ? json_integer((json_int_t)r->hi) : json_real(r->hi));

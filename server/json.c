@@ -141,6 +141,12 @@ json_t *json_read(const char *p, size_t n, struct fault *f)
     return j;
 }
 
+const char *json_kind(const json_t *v)
+{
+    static const char *const kinds[] = {"an object", "a list", "a text", "an integer", "a number", "true", "false", "null"};
+    return v ? kinds[json_typeof(v)] : "missing";
+}
+
 json_t *json_text(const char *p, size_t n)
 {
     json_t *clean = json_stringn(p, n);

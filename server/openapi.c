@@ -41,7 +41,8 @@ static const struct {
     {F_input, E_RESPONSES, JSON({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object", "properties": {
         "type": {"enum": ["message", "function_call", "function_call_output", "reasoning"]}}}}]})},
     {F_tokens, E_DETOKENIZE, JSON({"items": {"type": "integer", "minimum": 0}})},
-    {F_messages, E_CHAT | E_TEMPLATE, JSON({"items": {"type": "object", "required": ["role"], "properties": {"role": {"type": "string"}}, "anyOf": [
+    {F_messages, E_CHAT | E_TEMPLATE, JSON({"items": {"type": "object", "required": ["role"], "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]}}, "anyOf": [
         {"required": ["content"], "properties": {"content": {"type": "string"}}},
         {"required": ["content"], "properties": {"content": {"type": "array", "items": {
             "type": "object", "required": ["text"], "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}}},
@@ -56,7 +57,7 @@ static const struct {
     {F_system, E_MESSAGES | E_COUNT, JSON({"anyOf": [{"type": "string"}, {"type": "array", "items": {
         "type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}}]})},
     {F_ollama_messages, E_OLLAMA_CHAT, JSON({"items": {"type": "object", "required": ["role"], "properties": {
-        "role": {"type": "string"}, "content": {"type": ["string", "null"]}}}})},
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]}, "content": {"type": ["string", "null"]}}}})},
     {F_format, E_OLLAMA, JSON({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]})},
     {F_think, E_OLLAMA, JSON({"enum": [true, false, "low", "medium", "high"]})},
     {F_logit_bias, E_SAMPLES, JSON({"propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}})},
@@ -117,8 +118,8 @@ static json_t *body_of(const struct route *r, const json_t *models)
             allow_null(schema);
         json_object_set_new(properties, field_name((enum field_id)id), schema);
     }
-    return json_pack("{s:b, s:{s:{s:{s:s, s:o, s:o, s:b}}}}", "required", 1, "content", "application/json", "schema", "type", "object", "properties", properties,
-                     "required", names, "additionalProperties", 0);
+    return json_pack("{s:b, s:{s:{s:{s:s, s:o, s:o, s:{s:s}}}}}", "required", 1, "content", "application/json", "schema", "type", "object", "properties", properties,
+                     "required", names, "additionalProperties", "type", "null");
 }
 
 /* ---------------------------------------------------------------- answers */

@@ -86,18 +86,33 @@ static json_t *flat_content(const json_t *parts, size_t message, struct fault *f
     return flat;
 }
 
+/* The role that templates know by the one given; others would be left out of the prompt. NULL: there is none such. */
+static const char *role_of(const char *given)
+{
+    static const char *const roles[][2] = {{"system", "system"}, {"user", "user"}, {"assistant", "assistant"}, {"tool", "tool"},
+                                           {"developer", "system"}, {"function", "tool"}}; /* OpenAI's newer and older names */
+    for (size_t i = 0; given && i < sizeof roles / sizeof *roles; i++)
+        if (!strcmp(given, roles[i][0]))
+            return roles[i][1];
+    return NULL;
+}
+
 static json_t *read_messages(const json_t *list, struct fault *f)
 {
     json_t *out = json_array(), *m;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *given = json_array_get(list, i), *content = json_object_get(given, "content");
-        const json_t *role = json_object_get(given, "role");
-        if (!json_is_object(given) || !json_is_string(role)) {
-            fault_set(f, 400, "invalid_message", "messages", "messages[%zu] is no object with a role", i);
+        const char *asked = json_string_value(json_object_get(given, "role")), *role = role_of(asked);
+        if (!asked) {
+            fault_set(f, 400, "invalid_message", "messages", "messages[%zu] is not an object with a role", i);
+            goto fail;
+        }
+        if (!role) {
+            fault_set(f, 400, "invalid_message", "messages", "messages[%zu].role is \"%.40s\"; wanted system, developer, user, assistant or tool", i, asked);
             goto fail;
         }
         if (!json_is_string(content) && !json_is_array(content) && !(json_object_get(given, "tool_calls") && (!content || json_is_null(content)))) {
-            fault_set(f, 400, "invalid_message", "messages", "messages[%zu].content is neither a text nor a list of parts", i);
+            fault_set(f, 400, "invalid_message", "messages", "messages[%zu].content is %s, wanted a text or a list of parts", i, json_kind(content));
             goto fail;
         }
         m = json_copy((json_t *)(uintptr_t)given);
@@ -105,8 +120,7 @@ static json_t *read_messages(const json_t *list, struct fault *f)
             fault_memory(f);
             goto fail;
         }
-        if (!strcmp(json_string_value(role), "developer")) /* OpenAI's newer name, which templates do not know */
-            json_object_set_new(m, "role", json_string("system"));
+        json_object_set_new(m, "role", json_string(role));
         if (json_is_array(content)) {
             json_t *flat = flat_content(content, i, f);
             if (!flat)
@@ -205,9 +219,23 @@ static void fit_calls(const pith_template *t, json_t *messages)
     }
 }
 
+/* Every tool has a name, without which no call of it could be told. */
+static int check_tools(const json_t *tools, struct fault *f)
+{
+    size_t i;
+    const json_t *t;
+    json_array_foreach (tools, i, t) {
+        const json_t *name = json_object_get(json_object_get(t, "function"), "name");
+        if (!json_string_length(name))
+            return fault_set(f, 400, "invalid_value", "tools", "tools[%zu].function.name is %s, wanted a name that is not empty", i,
+                             json_is_string(name) ? "empty" : json_kind(name));
+    }
+    return 1;
+}
+
 char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f)
 {
-    json_t *messages = b->v[F_messages] ? read_messages(b->v[F_messages], f) : NULL;
+    json_t *messages = b->v[F_messages] && check_tools(b->v[F_tools], f) ? read_messages(b->v[F_messages], f) : NULL;
     int prompt = field_bool(b, F_add_generation_prompt);
     char *text = NULL;
     if (!messages) {

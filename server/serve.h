@@ -56,6 +56,7 @@ json_t *fault_ollama(const struct fault *f);    /* api_ollama.c */
 enum { JSON_DEPTH = 128 };
 /* A body as JSON; nested deeper than JSON_DEPTH is refused before it is parsed. */
 json_t *json_read(const char *p, size_t n, struct fault *f);
+const char *json_kind(const json_t *v); /* "an object"; NULL: "missing" */
 json_t *json_text(const char *p, size_t n); /* bytes that are no UTF-8 become U+FFFD */
 /* The texts of a list as one, or those that its objects have under a key. NULL: one of them is no text, or out of memory. */
 json_t *json_joined(const json_t *list, const char *key);
@@ -71,7 +72,7 @@ int64_t clock_now(void);                    /* monotonic ns */
 enum {
     E_CHAT = 1, E_COMPLETE = 2, E_EMBED = 4, E_TOKENIZE = 8, E_DETOKENIZE = 16, E_TEMPLATE = 32, E_RESPONSES = 64, E_MESSAGES = 128, E_COUNT = 256,
     E_OLLAMA_CHAT = 512, E_OLLAMA_GENERATE = 1024, E_OLLAMA_SHOW = 2048, E_OLLAMA_EMBED = 4096, E_OLLAMA_OPTIONS = 8192, /* the object `options` */
-    E_LOAD = 16384, E_UNLOAD = 32768,
+    E_LOAD = 16384, E_UNLOAD = 32768, E_STREAM_OPTIONS = 65536, /* the object `stream_options` */
     E_OLLAMA = E_OLLAMA_CHAT | E_OLLAMA_GENERATE,
     E_MADE = E_CHAT | E_COMPLETE,                                       /* OpenAI's older two */
     E_TALKS = E_CHAT | E_RESPONSES | E_MESSAGES | E_OLLAMA_CHAT,        /* conversations */
