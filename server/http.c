@@ -523,8 +523,7 @@ static void dispatch(struct exchange *x)
         x->route->handle(s, x);
     } else {
         exchange_hold(x); /* the handler drops it */
-        if (!work_push(s->work, models_handle, s, x)) {
-            fault_memory(&f);
+        if (!work_push(s->work, models_handle, s, x, &f)) {
             exchange_fault(x, &f);
             exchange_drop(x);
         }

@@ -90,7 +90,10 @@ static void handle(struct server *s, struct exchange *x)
 {
     struct fault why;
     struct hosted *h = exchange_model(x, &why);
-    exchange_route(x)->handle(s, x); /* which drops x */
+    if (atomic_load(exchange_gone(x)))
+        exchange_drop(x);
+    else
+        exchange_route(x)->handle(s, x); /* which drops x */
     if (h)
         models_drop(h);
 }
@@ -99,6 +102,7 @@ static void handle(struct server *s, struct exchange *x)
 static void resume(struct models *m, struct waiter **at, struct hosted *held, const struct fault *why)
 {
     struct waiter *w = *at;
+    struct fault f = {0};
     *at = w->next;
     if (!*at)
         m->end = at;
@@ -106,9 +110,7 @@ static void resume(struct models *m, struct waiter **at, struct hosted *held, co
     if (held)
         held->n_users++;
     exchange_give_model(w->x, held, why);
-    if (!work_push(m->server->work, handle, m->server, w->x)) {
-        struct fault f = {0};
-        fault_memory(&f);
+    if (!work_push(m->server->work, handle, m->server, w->x, &f)) {
         exchange_fault(w->x, &f);
         exchange_drop(w->x);
         if (held)
@@ -174,7 +176,7 @@ void models_handle(struct server *s, struct exchange *x)
     struct fault why = {0};
     struct hosted *h = NULL;
     int waits = 0;
-    if (!(exchange_route(x)->flags & ROUTE_MODEL) || !exchange_route(x)->endpoint) {
+    if (!(exchange_route(x)->flags & ROUTE_MODEL) || !exchange_route(x)->endpoint || atomic_load(exchange_gone(x))) {
         handle(s, x);
         return;
     }

@@ -1,7 +1,7 @@
 /* routes.c -- every endpoint, one row each. The rows make the dispatch, GET /docs and GET /openapi.json. */
 #include "api.h"
 
-enum { DIRECT = ROUTE_DIRECT, OPEN = ROUTE_DIRECT | ROUTE_OPEN, MODEL = ROUTE_MODEL, OLLAMA = ROUTE_MODEL | ROUTE_OLLAMA };
+enum { DIRECT = ROUTE_DIRECT, OPEN = ROUTE_DIRECT | ROUTE_OPEN, MODEL = ROUTE_MODEL, OLLAMA = ROUTE_MODEL | ROUTE_OLLAMA, WAITS = ROUTE_MODEL | ROUTE_WAITS };
 
 const struct route routes[] = {
     {"POST", "/v1/chat/completions", MODEL, E_CHAT, api_chat, "the next message of a conversation"},
@@ -26,8 +26,8 @@ const struct route routes[] = {
     {"GET", "/tokenizer_info", DIRECT | MODEL, 0, api_tokenizer_info, "its start and end tokens and its template"},
     {"POST", "/apply-template", MODEL, E_TEMPLATE, api_apply_template, "a conversation as the text the model gets"},
     {"GET", "/props", DIRECT | MODEL, 0, api_props, "what the model and the server are set to"},
-    {"GET", "/v1/report", MODEL, 0, api_report, "the execution report: what ran, where, how fast, and what fell back"},
-    {"GET", "/v1/machine", MODEL, 0, api_machine, "what this machine allows: bytes read and operations per second; measured once, while nothing runs"},
+    {"GET", "/v1/report", WAITS, 0, api_report, "the execution report: what ran, where, how fast, and what fell back"},
+    {"GET", "/v1/machine", WAITS, 0, api_machine, "what this machine allows: bytes read and operations per second; measured once, while nothing runs"},
     {"POST", "/admin/load", MODEL | ROUTE_ADMIN, E_LOAD, api_load, "load a model; answers when it is there"},
     {"POST", "/admin/unload", ROUTE_ADMIN, E_UNLOAD, api_unload, "unload a model when its requests have ended"},
     {"GET", "/health", OPEN, 0, api_health, "200 while the server lives"},

@@ -159,8 +159,10 @@ int http_tells_lies(const struct server_params *p, const char *host, const char 
 /* ---------------------------------------------------------------- routes (routes.c) */
 
 /* On the thread of HTTP; without a key; 503 until there is a model; for people, not in the descriptions; errors in another shape than OpenAI's;
- * for admins. */
-enum { ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4, ROUTE_PAGE = 8, ROUTE_ANTHROPIC = 16, ROUTE_OLLAMA = 32, ROUTE_ADMIN = 64 };
+ * for admins; its handler waits for the scheduler. */
+enum {
+    ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4, ROUTE_PAGE = 8, ROUTE_ANTHROPIC = 16, ROUTE_OLLAMA = 32, ROUTE_ADMIN = 64, ROUTE_WAITS = 128
+};
 struct route {
     const char *method, *path;
     int flags;
@@ -173,9 +175,9 @@ extern const struct route routes[]; /* closed by an empty row */
 /* ---------------------------------------------------------------- work (work.c) */
 
 struct work;
-struct work *work_open(int n_threads);
-/* fn(s, x) on one of the threads. 0: there is no memory, or it was stopped. */
-int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s, struct exchange *x);
+struct work *work_open(int n_threads, int n_keys, int most); /* most: requests of a key that wait */
+/* fn(s, x) on one of the threads; the keys take turns. 0: *f says why not. */
+int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s, struct exchange *x, struct fault *f);
 void work_stop(struct work *w); /* what is queued is done first */
 void work_free(struct work *w);
 

@@ -25,7 +25,7 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
     s->p = *p;
     s->created = (int64_t)time(NULL);
     s->tenants = tenants_open(p->keys, p->admin_keys, err);
-    s->work = s->tenants ? work_open(2) : NULL;
+    s->work = s->tenants ? work_open(2, tenants_count(s->tenants), p->connections) : NULL;
     if (s->tenants && !s->work)
         *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
     s->models = s->work ? models_open(s, err) : NULL;

@@ -189,6 +189,19 @@ def test_keys(model):
     answers = at_once([lambda k=k: s.post("/v1/completions", completion([9, k], 20), Authorization="Bearer " + ("first-secret" if k % 4 else "second-secret"))
                        for k in range(12)])
     check("two_keys_at_once", all(a[0] == 200 for a in answers), answers)
+    # What takes long before a request can be queued: many of one key hold up no other key.
+    ended = []
+    many = threading.Thread(target=at_once, args=([lambda: ended.append(s.post("/tokenize", {"content": "w5 " * 30000}, Authorization="Bearer first-secret")[0])] * 12,))
+    many.start()
+    s.wait_for(lambda: ended)
+    other = s.post("/tokenize", {"content": "w5"}, Authorization="Bearer second-secret")[0]
+    check("keys_take_turns", other == 200 and len(ended) < 8, (other, len(ended)))
+    many.join()
+    check("and_none_is_lost", ended == [200] * 12, ended)
+    # Reports wait for steps, and for each other; bodies are read meanwhile.
+    reports = at_once([lambda i=i: s.get("/v1/report", Authorization="Bearer first-secret") if i % 2 else s.post("/tokenize", {"content": "w5"}, Authorization="Bearer second-secret")
+                       for i in range(16)])
+    check("reports_among_others", all(a[0] == 200 for a in reports), reports)
     s.end()
     p = subprocess.run([PITH, "serve", model, "--host", "0.0.0.0", "--port", "0"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT,
                        env={k: v for k, v in os.environ.items() if k != "PITH_API_KEY"})
