@@ -44,6 +44,8 @@ void cli_timings(const struct pith_generate_result *r, int64_t seed);
 
 /* Reads all of a file ("-" = stdin) into *out (malloc, terminated). Returns an exit code. */
 int cli_read_file(const char *path, char **out, size_t *n);
+/* A key of a file as text, cut at cap; *out stays as it is without one, or with f NULL. */
+void cli_file_text(const pith_file *f, const char *key, char *out, size_t cap);
 int cli_write_all(int fd, const char *p, size_t n); /* 0, or the errno of what failed */
 /* Writes beside and renames. 0, or the errno of what failed: nothing has changed. */
 int cli_replace_file(const char *path, const char *text);

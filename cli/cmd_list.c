@@ -64,10 +64,7 @@ static void look_into(const struct local_model *m, struct about *a)
         snprintf(a->error, sizeof a->error, "%s", err.msg);
         return;
     }
-    for (int64_t i = 0; i < pith_file_n_keys(f); i++) {
-        if (!strcmp(pith_file_key(f, i), "general.architecture"))
-            pith_file_value(f, i, 1, a->arch, sizeof a->arch);
-    }
+    cli_file_text(f, "general.architecture", a->arch, sizeof a->arch);
     count_weights(f, a);
     pith_file_close(f);
 }

@@ -61,6 +61,13 @@ int cli_fail_file(const char *path, const struct pith_error *err)
     return code == CLI_SYSTEM && stat(path, &sb) == 0 && !S_ISREG(sb.st_mode) ? CLI_INPUT : code;
 }
 
+void cli_file_text(const pith_file *f, const char *key, char *out, size_t cap)
+{
+    for (int64_t i = 0; i < pith_file_n_keys(f); i++)
+        if (!strcmp(pith_file_key(f, i), key))
+            pith_file_value(f, i, 1, out, cap);
+}
+
 int cli_no_memory(void)
 {
     return cli_say(CLI_SYSTEM, "out of memory");

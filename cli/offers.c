@@ -12,66 +12,108 @@
 #include "local.h"
 #include "names.h"
 
-static char *name_of(const char *path)
+static int is_file(const char *path, const struct stat *sb)
 {
-    const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
-    int part, n_parts;
-    size_t n = file_stem(file, &part, &n_parts);
-    return strndup(file, n ? n : strlen(file));
+    struct stat other;
+    return !stat(path, &other) && other.st_dev == sb->st_dev && other.st_ino == sb->st_ino;
 }
 
-/* Takes path, and name unless NULL. */
-static int add(struct offers *o, char *path, char *name)
+/* A further name of a model; "" is none. */
+static int also(struct offers *o, int model, const char *name)
 {
-    struct stat sb;
+    if (!*name)
+        return CLI_OK;
+    struct server_alias *more = realloc(o->aliases, (size_t)(o->n_aliases + 1) * sizeof *more);
+    char *own = strdup(name);
+    if (more)
+        o->aliases = more;
+    if (!more || !own) {
+        free(own);
+        return cli_no_memory();
+    }
+    o->aliases[o->n_aliases++] = (struct server_alias){own, model};
+    return CLI_OK;
+}
+
+static int append(struct offers *o, const char *path, const char *name, const struct stat *sb)
+{
     struct server_model *more = realloc(o->v, (size_t)(o->n + 1) * sizeof *more);
+    char *own_path = strdup(path), *own_name = strdup(name);
     if (more)
         o->v = more;
-    if (!more || !path) {
-        free(path);
-        free(name);
+    if (!more || !own_path || !own_name) {
+        free(own_path);
+        free(own_name);
         return cli_no_memory();
     }
     int part, n_parts = 1;
     int64_t more_bytes = 0;
     size_t n_stem = file_stem(path, &part, &n_parts);
-    int there = !stat(path, &sb);
     local_count_parts(path, n_stem, n_stem ? n_parts : 1, &more_bytes);
-    o->v[o->n++] = (struct server_model){name, path, there ? (uint64_t)(sb.st_size + more_bytes) : 0};
+    o->v[o->n++] = (struct server_model){own_name, own_path, (uint64_t)(sb->st_size + more_bytes)};
     return CLI_OK;
 }
 
-static int by_name(const void *a, const void *b)
+/* The file at path as a model, or, where it is one already, its names as more names of that. asked: what the command line calls it; name: what
+ * answers are to call it, NULL: as its file. Of those on the command line the first has to be readable and the others there; what else is
+ * wrong with a file is told when it is asked for. */
+static int add(struct offers *o, const char *path, const char *asked, const char *name)
 {
-    const struct server_model *x = a, *y = b;
-    return strcmp(x->name, y->name);
+    struct stat sb = {0};
+    char title[256] = "";
+    const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
+    int part, n_parts, code = CLI_OK, i = 0, there = !stat(path, &sb);
+    size_t n = file_stem(file, &part, &n_parts);
+    char *stem = strndup(file, n ? n : strlen(file));
+    if (!stem)
+        return cli_no_memory();
+    while (i < o->n && !(there && is_file(o->v[i].path, &sb)))
+        i++;
+    if (i == o->n) {
+        struct pith_error err = {0};
+        pith_file *f = pith_file_open(path, &err);
+        cli_file_text(f, "general.name", title, sizeof title);
+        pith_file_close(f);
+        if (!f && *asked && (!there || !o->n))
+            code = cli_fail_file(path, &err);
+        else
+            code = append(o, path, name ? name : n || !strcmp(asked, path) ? stem : asked, &sb);
+    }
+    const char *const names[] = {stem, file, asked, title};
+    for (int k = 0; k < 4 && !code; k++)
+        code = also(o, i, names[k]);
+    free(stem);
+    return code;
+}
+
+static int is_first_part(const struct dirent *e)
+{
+    int part, n_parts;
+    return e->d_name[0] != '.' && file_stem(e->d_name, &part, &n_parts) && part == 1;
 }
 
 static int add_folder(struct offers *o, const char *folder)
 {
-    int code = CLI_OK, first = o->n;
-    DIR *d = opendir(folder);
-    if (!d)
+    struct dirent **files;
+    int code = CLI_OK, n = scandir(folder, &files, is_first_part, alphasort);
+    if (n < 0)
         return cli_say(CLI_INPUT, "--models %s: cannot read the folder: %s", folder,
                        strerror(errno));
-    for (struct dirent *e; !code && (e = readdir(d));) {
-        size_t cap = strlen(folder) + strlen(e->d_name) + 2;
-        int part, n_parts;
-        if (e->d_name[0] == '.' || !file_stem(e->d_name, &part, &n_parts) ||
-            part > 1) /* the first part stands for all */
-            continue;
-        char *path = malloc(cap);
-        if (path)
-            snprintf(path, cap, "%s/%s", folder, e->d_name);
-        code = add(o, path, name_of(e->d_name));
-    }
-    closedir(d);
-    if (!code && o->n == first)
+    if (!n)
         code = cli_say(CLI_INPUT, "--models %s: found no file that ends in .gguf", folder);
-    for (int i = first; !code && i < o->n; i++)
-        code = o->v[i].name ? CLI_OK : cli_no_memory();
-    if (!code)
-        qsort(o->v + first, (size_t)(o->n - first), sizeof *o->v, by_name);
+    for (int i = 0; i < n; i++) {
+        size_t cap = strlen(folder) + strlen(files[i]->d_name) + 2;
+        char *path = code ? NULL : malloc(cap);
+        if (path) {
+            snprintf(path, cap, "%s/%s", folder, files[i]->d_name);
+            code = add(o, path, "", NULL);
+        } else if (!code) {
+            code = cli_no_memory();
+        }
+        free(path);
+        free(files[i]);
+    }
+    free(files);
     return code;
 }
 
@@ -79,7 +121,7 @@ static int check_names(const struct offers *o)
 {
     for (int i = 0; i < o->n; i++)
         for (int k = 0; k < i; k++)
-            if (o->v[i].name && o->v[k].name && !strcmp(o->v[i].name, o->v[k].name))
+            if (!strcmp(o->v[i].name, o->v[k].name))
                 return cli_say(CLI_USE, "%s and %s are both called \"%s\"; rename one of the files",
                                o->v[k].path, o->v[i].path, o->v[i].name);
     return CLI_OK;
@@ -96,10 +138,8 @@ int offers_open(struct offers *o, const struct arg_texts *paths, const char *fol
     for (int i = 0; !code && i < paths->n; i++) {
         const char *path = paths->v[i];
         code = cli_model_path(&path);
-        if (code)
-            return code;
-        char *own = !single ? name_of(path) : name ? strdup(name) : NULL;
-        code = (single && !name) || own ? add(o, strdup(path), own) : cli_no_memory();
+        if (!code)
+            code = add(o, path, paths->v[i], name);
     }
     if (!code && folder)
         code = add_folder(o, folder);
@@ -112,7 +152,10 @@ void offers_close(struct offers *o)
         free((char *)(uintptr_t)o->v[i].name);
         free((char *)(uintptr_t)o->v[i].path);
     }
+    for (int i = 0; i < o->n_aliases; i++)
+        free((char *)(uintptr_t)o->aliases[i].name);
     free(o->v);
+    free(o->aliases);
 }
 
 uint64_t offers_memory(void)

@@ -7,10 +7,11 @@
 
 struct offers {
     struct server_model *v; /* names and paths are its own */
-    int n;
+    struct server_alias *aliases; /* likewise */
+    int n, n_aliases;
 };
-/* Names are those of the files, without ".gguf" and the number of a part; `name` (NULL: what its file says) is that of a single model. Two
- * models of one name are refused. Returns an exit code. */
+/* Names are those of the files, without ".gguf" and the number of a part; `name` (NULL: that) is that of a single model. Aliases are those, the
+ * files' names, what the command line says, and what the file calls itself. Two models of one name are refused. Returns an exit code. */
 int offers_open(struct offers *o, const struct arg_texts *paths, const char *folder,
                 const char *name);
 void offers_close(struct offers *o);

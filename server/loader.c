@@ -264,8 +264,6 @@ static void load(struct models *m, struct hosted *h)
         return;
     }
     h->error = (struct pith_error){0};
-    if (!*h->name)
-        models_name(h, h->info.name && *h->info.name ? h->info.name : "pith");
     if (h->generate)
         pith_cache_use(h->generate, &used, &total, NULL);
     metrics_label(h->metrics, h->name, total / 64);

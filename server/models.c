@@ -35,15 +35,42 @@ static void say_names(const struct models *m, char *out, size_t cap)
     }
 }
 
-/* With the lock: names of models that have none of their own come with the first load. */
+static int is_name(const char *one, const char *name, size_t n)
+{
+    return !strncmp(one, name, n) && !one[n];
+}
+
+/* The one that answers to the first n bytes of the name; an alias of several means none. */
+static struct hosted *named(struct models *m, const char *name, size_t n)
+{
+    const struct server_params *p = &m->server->p;
+    struct hosted *found = NULL;
+    for (int i = 0; i < m->n; i++)
+        if (is_name(m->v[i].name, name, n))
+            return &m->v[i];
+    for (int i = 0; i < p->n_aliases; i++) {
+        struct hosted *h = &m->v[p->aliases[i].model];
+        if (h == found || !is_name(p->aliases[i].name, name, n))
+            continue;
+        if (found)
+            return NULL;
+        found = h;
+    }
+    return found;
+}
+
 static struct hosted *find(struct models *m, const char *name, struct fault *f)
 {
+    static const char latest[] = ":latest"; /* which Ollama's clients put behind names without a tag */
     char names[360] = "";
     if (!name || !*name)
         return &m->v[0];
-    for (int i = 0; i < m->n; i++)
-        if (!strcmp(m->v[i].name, name))
-            return &m->v[i];
+    size_t n = strlen(name), n_tag = sizeof latest - 1;
+    struct hosted *h = named(m, name, n);
+    if (!h && n > n_tag && !strcmp(name + n - n_tag, latest))
+        h = named(m, name, n - n_tag);
+    if (h)
+        return h;
     say_names(m, names, sizeof names);
     fault_set(f, 404, "model_not_found", "model", "there is no model \"%.100s\" here; there %s %s", name, m->n > 1 ? "are" : "is", names);
     return NULL;
@@ -319,7 +346,7 @@ pith_status models_load(struct server *s, struct hosted *h, struct pith_error *e
 }
 
 /* Names come from files, as bytes: what answers can say of them is kept. */
-void models_name(struct hosted *h, const char *text)
+static void set_name(struct hosted *h, const char *text)
 {
     int64_t n = pith_utf8(text, strlen(text), h->name, sizeof h->name - 1);
     if (n >= (int64_t)sizeof h->name) { /* cut in front of a character */
@@ -350,11 +377,10 @@ struct models *models_open(struct server *s, struct pith_error *err)
     m->end = &m->first;
     m->n = n;
     for (int i = 0; i < n; i++) {
-        const char *name = s->p.models[i].name;
         m->v[i].server = s;
         m->v[i].index = i;
         m->v[i].created = s->created;
-        models_name(&m->v[i], name ? name : "");
+        set_name(&m->v[i], s->p.models[i].name);
     }
     s->models = m;
     m->has_loader = !pthread_create(&m->loader, NULL, loader_run, m);

@@ -37,8 +37,6 @@ struct models {
 /* With the lock. Those that wait for the model go on: held, or (why->http) to say why not. */
 void waiters_resume(struct models *m, struct hosted *h, const struct fault *why);
 
-/* What it is called, as text that answers can have. */
-void models_name(struct hosted *h, const char *text);
 void *loader_run(void *models);
 void loader_end(struct hosted *h); /* ends its requests; without the lock */
 void loader_close(struct hosted *h); /* frees what loading made; likewise */

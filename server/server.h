@@ -9,9 +9,13 @@ struct server;
 enum { SERVER_BATCH = 512 }; /* n_batch of its model */
 
 struct server_model {
-    const char *name;    /* NULL: what its file says, known once it is loaded */
+    const char *name;
     const char *path;    /* for `load` alone */
     uint64_t file_bytes; /* about what it needs; asked before the first load */
+};
+struct server_alias { /* a further name that a request may say; one of several models means none of them */
+    const char *name;
+    int model; /* index */
 };
 struct server_loaded {
     pith_model *model;
@@ -22,7 +26,8 @@ struct server_loaded {
 
 struct server_params {
     const struct server_model *models; /* [n_models], the first is meant where a request names none; kept by the caller */
-    int n_models;
+    const struct server_alias *aliases; /* [n_aliases], likewise */
+    int n_models, n_aliases;
     /* Opens a model; what is in *out becomes the server's own, whatever this returns. Called by a thread of the server's, one at a time. */
     pith_status (*load)(void *ctx, const char *path, struct server_loaded *out, struct pith_error *err);
     void *load_ctx;

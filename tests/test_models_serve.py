@@ -192,6 +192,34 @@ def test_folder(folder, models):
         check("broken_first", s.process.wait(LIMIT) == 2)
 
 
+def test_names(folder, models):
+    def names(s, words):
+        return [ask(s, w, 1)[1].get("model") for w in words]
+
+    with Server(models[0], "--lazy") as s:
+        listed = [s.get("/v1/models")[1]["data"][0]["id"], s.get("/api/tags")[1]["models"][0]["name"]]
+        check("named_before_it_is_loaded", listed == ["a", "a"], listed)
+        check("props_name_it", '"a"' in s.get("/props")[1]["error"]["message"], s.get("/props")[1])
+        check("all_its_names", names(s, ["a", "a.gguf", models[0], "synthetic", "a:latest"]) == ["a"] * 5, names(s, ["a", "a.gguf", models[0], "synthetic", "a:latest"]))
+        check("not_other_names", names(s, ["A", "synth", "b", ":latest"]) == [None] * 4)
+    own = os.path.join(folder, "own")
+    os.mkdir(own)
+    with open(models[1], "rb") as f, open(os.path.join(own, "other.gguf"), "wb") as out:
+        out.write(f.read().replace(b"synthetic", b"different", 1))
+    shutil.copy(models[0], own)
+    shutil.copy(models[2], own)
+    os.symlink("a.gguf", os.path.join(own, "link.gguf"))
+    with Server("a", "--name", "chosen", env={"PITH_MODELS": own}) as s:
+        check("called_as_it_was_asked_for", names(s, ["chosen", "a", "synthetic"]) == ["chosen"] * 3)
+    with Server(os.path.join(own, "other.gguf"), "--models", own) as s:
+        check("a_file_is_offered_once", list(model_states(s)) == ["other", "a", "c"], model_states(s))
+        check("a_link_is_a_name", names(s, ["link", "other", "different"]) == ["a", "other", "other"])
+        check("a_name_of_two_is_nobodys", ask(s, "synthetic")[0] == 404, ask(s, "synthetic")[1])
+    for name, paths, code in (("absent_first", ["absent.gguf"], 2), ("absent_later", [models[0], "absent.gguf"], 2), ("broken_lazy", [os.path.join(folder, "broken.gguf"), "--lazy"], 2)):
+        with Server(paths, wait=False) as s:
+            check(name, s.process.wait(LIMIT) == code and s.url == "", (s.url, s.process.returncode))
+
+
 def main():
     with tempfile.TemporaryDirectory() as d:
         models = [synth(os.path.join(d, m + ".gguf"), "--ctx", "256", "--layers", "2", "--seed", str(5 + i)) for i, m in enumerate("abc")]
@@ -210,6 +238,7 @@ def main():
         test_admin(models, alone)
         test_trace(models[0])
         test_folder(d, models)
+        test_names(d, models)
         test_unload_a_stream(d)
 
 
