@@ -292,9 +292,15 @@ void exchange_json(struct exchange *x, int status, json_t *body)
     exchange_text(x, status, text);
 }
 
+/* Whose interface a path without a route belongs to. */
+static int shape_of(const char *path)
+{
+    return !strncmp(path, "/api/", 5) ? ROUTE_OLLAMA : !strncmp(path, "/v1/messages", 12) ? ROUTE_ANTHROPIC : 0;
+}
+
 json_t *exchange_fault_json(const struct exchange *x, const struct fault *f)
 {
-    int flags = x->route ? x->route->flags : 0;
+    int flags = x->route ? x->route->flags : shape_of(x->path);
     return flags & ROUTE_ANTHROPIC ? fault_anthropic(f) : flags & ROUTE_OLLAMA ? fault_ollama(f) : fault_json(f);
 }
 

@@ -18,7 +18,7 @@ const struct route routes[] = {
     {"POST", "/api/show", OLLAMA, E_OLLAMA_SHOW, api_ollama_show, "what a model is"},
     {"GET", "/api/tags", DIRECT | OLLAMA, 0, api_ollama_tags, "the models there are"},
     {"GET", "/api/ps", DIRECT | OLLAMA, 0, api_ollama_ps, "those that are loaded"},
-    {"GET", "/api/version", DIRECT, 0, api_ollama_version, "the version of the server"},
+    {"GET", "/api/version", DIRECT | ROUTE_OLLAMA, 0, api_ollama_version, "the version of the server"},
     {"GET", "/v1/models", DIRECT | MODEL, 0, api_models, "the models this server has, and which are loaded; 503 until it can serve"},
     {"GET", "/v1/models/*", DIRECT | MODEL, 0, api_models, "one model"},
     {"POST", "/tokenize", MODEL, E_TOKENIZE, api_tokenize, "text to tokens"},

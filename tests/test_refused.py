@@ -58,6 +58,20 @@ def test_others_fields(s):
     refused(s, "ollama_options_refused", "/api/chat", {"messages": TALK, "options": {"low_ram": True}}, 'options: there is no field "low_ram"')
 
 
+def test_shapes(s):
+    """Paths and methods that are not there, as the interface's own clients read errors."""
+    for method, path, status in (("GET", "/api/chat", 405), ("DELETE", "/api/chat", 405), ("POST", "/api/pull", 404), ("DELETE", "/api/delete", 404)):
+        got, a, _ = s.ask(method, path)
+        check("ollama_shape_%s_%s" % (method, path), got == status and isinstance(a["error"], str), (got, a))
+    for method, path, status in (("GET", "/v1/messages", 405), ("POST", "/v1/messages/batches", 404)):
+        got, a, _ = s.ask(method, path)
+        check("anthropic_shape_%s_%s" % (method, path), got == status and a.get("type") == "error" and a["error"]["message"], (got, a))
+    got, a, _ = s.ask("GET", "/v1/nothing")
+    check("openai_shape", got == 404 and "type" not in a and a["error"]["type"] == "not_found_error", (got, a))
+    got, a, _ = s.ask("GET", "/api/nothing", headers={"Host": "evil.example"})
+    check("ollama_shape_of_a_host", got == 403 and isinstance(a["error"], str), (got, a))
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "256", "--layers", "2", "--seed", "5")
@@ -65,6 +79,7 @@ def main():
             test_roles(s)
             test_null(s)
             test_others_fields(s)
+            test_shapes(s)
 
 
 run(main, "test_refused")
