@@ -51,7 +51,7 @@ void embed_step(struct sched *s)
     }
     int late = r->deadline && clock_now() > r->deadline;
     if (atomic_load(r->gone) || late) {
-        fault_set(&f, late ? 408 : 499, late ? "deadline_exceeded" : "client_closed_request", NULL, "the request has ended before its answer");
+        fault_set(&f, late ? 400 : 499, late ? "deadline_exceeded" : "client_closed_request", NULL, "the request has ended before its answer");
         end(s, &(struct event){.kind = EV_FAILED, .fault = &f});
         return;
     }

@@ -166,7 +166,7 @@ void models_expire(struct server *s)
         if (atomic_load(exchange_gone(w->x)))
             fault_set(&late, 499, "client_closed_request", NULL, "the client has left");
         else if (w->deadline && now > w->deadline)
-            fault_set(&late, 408, "deadline_exceeded", "timeout", "the model \"%.100s\" was not loaded within the time that the request allows", w->model->name);
+            fault_set(&late, 400, "deadline_exceeded", "timeout", "the model \"%.100s\" was not loaded within the time that the request allows", w->model->name);
         else {
             at = &(*at)->next;
             continue;

@@ -156,10 +156,9 @@ static json_t *answers_of(const struct route *r, int keys)
     if (keys && !(r->flags & ROUTE_OPEN))
         bad_answer(answers, "401", "a key is needed, or this one is not known");
     if (r->endpoint) {
-        bad_answer(answers, "400", "the body is wrong; the message says what was found and what was wanted");
+        bad_answer(answers, "400", "the body is wrong; the message says what was found and what was wanted; or the time that it allows is over");
         bad_answer(answers, "413", "the body is larger than --max-body");
         bad_answer(answers, "429", "too many wait; Retry-After says when to try again");
-        bad_answer(answers, "408", "it took longer than it was allowed to");
     }
     if (r->flags & (ROUTE_MODEL | ROUTE_ADMIN))
         bad_answer(answers, "404", r->flags & ROUTE_ADMIN ? "there is no such model, or the server has no --admin-key" : "there is no such model");

@@ -146,7 +146,7 @@ static void sweep(struct sched *s)
     struct fault gone = {0}, late = {0};
     int64_t now = clock_now();
     fault_set(&gone, 499, "client_closed_request", NULL, "the client has left");
-    fault_set(&late, 408, "deadline_exceeded", "timeout", "the request took longer than it was allowed to");
+    fault_set(&late, 400, "deadline_exceeded", "timeout", "the request took longer than it was allowed to");
     for (struct request *r = s->all, *next; r; r = next) {
         next = r->next;
         if (atomic_load(r->gone))
