@@ -301,10 +301,14 @@ static int take_prompts(struct answer *a, const struct fields *b, struct fault *
     const json_t *v = a->chat ? NULL : b->v[F_prompt];
     int several = json_is_array(v) && (json_is_string(json_array_get(v, 0)) || json_is_array(json_array_get(v, 0)));
     size_t n = several ? json_array_size(v) : 1;
+    int queue = a->m->server->p.queue;
     if (!a->chat && !v)
         return fault_set(f, 400, "missing_field", "prompt", "prompt is missing");
     if (n > PROMPTS_MAX)
         return fault_set(f, 400, "out_of_range", "prompt", "prompt has %zu prompts, at most %d are taken", n, PROMPTS_MAX);
+    if (n * (size_t)a->per_prompt > (size_t)queue) /* before there is a copy of the request for each prompt */
+        return fault_set(f, 400, "out_of_range", NULL, "this request has %zu choices and the queue of this server is %d long; ask for fewer at a time",
+                         n * (size_t)a->per_prompt, queue);
     a->prompt = calloc(n, sizeof *a->prompt);
     a->choice = calloc(n * (size_t)a->per_prompt, sizeof *a->choice);
     a->requests = calloc(n, sizeof(struct request *));

@@ -55,6 +55,26 @@ static int check_range(const struct row *r, double found, const char *what, stru
     return fault_set(f, 400, "out_of_range", r->name, "%s%s is %.15g, wanted %.15g to %.15g", r->name, what, found, r->lo, r->hi);
 }
 
+/* Each choice of an answer has copies of them, and tables: so few bytes, of all together. */
+enum { TEXTS_BYTES = 8192 };
+
+static int check_texts(const struct row *r, const json_t *v, struct fault *f)
+{
+    size_t bytes = 0;
+    if (!check_range(r, (double)texts_count(v), ": its length", f))
+        return 0;
+    for (size_t i = 0; i < texts_count(v); i++) {
+        const json_t *text = texts_at(v, i);
+        size_t n = json_string_length(text);
+        if (!n)
+            return fault_set(f, 400, "wrong_type", r->name, "%s[%zu] is %s, wanted a text that is not empty", r->name, i, json_kind(text));
+        if (strlen(json_string_value(text)) != n)
+            return fault_set(f, 400, "invalid_value", r->name, "%s[%zu] holds a zero byte", r->name, i);
+        bytes += n;
+    }
+    return bytes <= TEXTS_BYTES || fault_set(f, 400, "out_of_range", r->name, "%s has texts of %zu bytes, at most %d are taken", r->name, bytes, TEXTS_BYTES);
+}
+
 static int check(const struct row *r, const json_t *v, struct fault *f)
 {
     if (!is_type(v, r->type))
@@ -70,16 +90,9 @@ static int check(const struct row *r, const json_t *v, struct fault *f)
         return check_range(r, (double)json_string_length(v), ": its length", f);
     if (r->type == LIST)
         return check_range(r, (double)json_array_size(v), ": its length", f);
-    if (r->type == TEXTS && json_is_string(v) && !json_string_length(v))
-        return fault_set(f, 400, "invalid_value", r->name, "%s is empty", r->name);
-    if (r->type != TEXTS || json_is_string(v))
-        return 1;
-    if (!check_range(r, (double)json_array_size(v), ": its length", f))
-        return 0;
-    for (size_t i = 0; i < json_array_size(v); i++)
-        if (!json_string_length(json_array_get(v, i)))
-            return fault_set(f, 400, "wrong_type", r->name, "%s[%zu] is %s, wanted a text that is not empty", r->name, i, json_kind(json_array_get(v, i)));
-    return 1;
+    if (r->type == OBJECT && r->hi > 0)
+        return check_range(r, (double)json_object_size(v), ": its length", f);
+    return r->type != TEXTS || check_texts(r, v, f);
 }
 
 static int find(const char *name, unsigned endpoint)
@@ -164,6 +177,16 @@ int field_bool(const struct fields *f, enum field_id id)
     return f->v[id] ? json_is_true(f->v[id]) : rows[id].dflt && *rows[id].dflt == 't';
 }
 
+size_t texts_count(const json_t *v)
+{
+    return json_is_array(v) ? json_array_size(v) : 1;
+}
+
+const json_t *texts_at(const json_t *v, size_t i)
+{
+    return json_is_array(v) ? json_array_get(v, i) : v;
+}
+
 const char *field_text(const struct fields *f, enum field_id id)
 {
     return f->v[id] ? json_string_value(f->v[id]) : NULL;
@@ -179,7 +202,10 @@ static json_t *schema_of(const struct row *r)
     if (names[r->type])
         json_object_set_new(s, "type", json_string(names[r->type]));
     if (r->type == TEXTS)
-        json_object_set_new(s, "anyOf", json_pack("[{s:s, s:i}, {s:s, s:{s:s, s:i}, s:I}]", "type", "string", "minLength", 1, "type", "array", "items", "type", "string", "minLength", 1, "maxItems", (json_int_t)r->hi));
+        json_object_set_new(s, "anyOf", json_pack("[{s:s, s:i, s:i}, {s:s, s:{s:s, s:i, s:i}, s:I}]", "type", "string", "minLength", 1, "maxLength", TEXTS_BYTES, "type",
+                                                  "array", "items", "type", "string", "minLength", 1, "maxLength", TEXTS_BYTES, "maxItems", (json_int_t)r->hi));
+    if (r->type == OBJECT && r->hi > 0)
+        json_object_set_new(s, "maxProperties", json_integer((json_int_t)r->hi));
     if (r->type == LIST) {
         json_object_set_new(s, "items", json_object());
         json_object_set_new(s, "minItems", json_integer((json_int_t)r->lo));

@@ -60,7 +60,7 @@ static const struct {
         "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]}, "content": {"type": ["string", "null"]}}}})},
     {F_format, E_OLLAMA, JSON({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]})},
     {F_think, E_OLLAMA, JSON({"enum": [true, false, "low", "medium", "high"]})},
-    {F_logit_bias, E_SAMPLES, JSON({"propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}})},
+    {F_logit_bias, E_SAMPLES, JSON({"propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"}, "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}})},
     {F_response_format, E_MADE, JSON({"anyOf": [
         {"type": "object", "required": ["type"], "properties": {"type": {"enum": ["text", "json_object"]}}},
         {"type": "object", "required": ["type", "json_schema"], "properties": {"type": {"const": "json_schema"}, "json_schema": {

@@ -311,10 +311,11 @@ static int take_bias(struct hosted *m, const json_t *bias, struct request *r, st
     if (!list)
         return fault_memory(f);
     json_object_foreach ((json_t *)(uintptr_t)bias, key, v) {
-        char *end;
-        long long id = strtoll(key, &end, 10);
+        long long id = strtoll(key, NULL, 10);
         double x = json_number_value(v);
-        if (*end || !*key || id < 0 || id >= m->info.n_vocab)
+        char plain[24]; /* "07" would be a second one for 7 */
+        snprintf(plain, sizeof plain, "%lld", id);
+        if (strcmp(plain, key) || id < 0 || id >= m->info.n_vocab)
             return fault_set(f, 400, "invalid_token", "logit_bias", "logit_bias: \"%.40s\" is no token, the vocabulary has 0..%d", key, m->info.n_vocab - 1);
         if (!json_is_number(v) || !(x >= -100 && x <= 100))
             return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias of token %lld is not a number from -100 to 100", id);
@@ -322,6 +323,8 @@ static int take_bias(struct hosted *m, const json_t *bias, struct request *r, st
     }
     return 1;
 }
+
+enum { BREAKERS_MAX = 4096 };
 
 /* The tokens of each text, closed by -1. What is not given are the usual ones. */
 static int take_breakers(struct hosted *m, const json_t *texts, struct request *r, struct fault *f)
@@ -348,6 +351,8 @@ static int take_breakers(struct hosted *m, const json_t *texts, struct request *
         free(ids);
         if (!more)
             return 0;
+        if (used > BREAKERS_MAX)
+            return fault_set(f, 400, "out_of_range", "dry_sequence_breakers", "dry_sequence_breakers have more than %d tokens", BREAKERS_MAX);
     }
     r->sampler.n_dry_breakers = (int32_t)used;
     return 1;
@@ -405,16 +410,11 @@ static int take_sampler(struct hosted *m, const struct fields *b, struct request
 
 static int take_stops(const json_t *stop, struct request *r, struct fault *f)
 {
-    size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
+    size_t n = texts_count(stop);
     r->stop = calloc(n + 1, sizeof *r->stop);
-    for (size_t i = 0; r->stop && i < n; i++) {
-        const json_t *v = json_is_array(stop) ? json_array_get(stop, i) : stop;
-        if (strlen(json_string_value(v)) != json_string_length(v) || !json_string_length(v))
-            return fault_set(f, 400, "invalid_value", "stop", "stop text %zu is empty or holds a zero byte", i);
-        r->stop[i] = strdup(json_string_value(v));
-        if (!r->stop[i])
+    for (size_t i = 0; r->stop && i < n; i++)
+        if (!(r->stop[i] = strdup(json_string_value(texts_at(stop, i)))))
             return fault_memory(f);
-    }
     return r->stop || fault_memory(f);
 }
 

@@ -102,6 +102,8 @@ int64_t field_int(const struct fields *f, enum field_id id);  /* value, else def
 double field_real(const struct fields *f, enum field_id id);
 int field_bool(const struct fields *f, enum field_id id);
 const char *field_text(const struct fields *f, enum field_id id); /* NULL: absent */
+size_t texts_count(const json_t *v); /* of a field that is a text or a list of them */
+const json_t *texts_at(const json_t *v, size_t i);
 const char *field_name(enum field_id id);
 json_t *field_schema(enum field_id id, unsigned endpoint); /* a row as a JSON Schema; NULL: the endpoint has no such field */
 json_t *fields_docs(unsigned endpoint);                    /* its rows as JSON */

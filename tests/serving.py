@@ -95,6 +95,11 @@ class Server:
         with open("/proc/%d/statm" % self.process.pid) as f:
             return int(f.read().split()[1]) * 4096
 
+    def most_memory(self):
+        """The most that it ever had."""
+        with open("/proc/%d/status" % self.process.pid) as f:
+            return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmHWM:"))
+
 
 def completion(prompt, most=12, **more):
     return {"prompt": prompt, "max_tokens": most, "temperature": 0, "logprobs": 3, "ignore_eos": True, **more}

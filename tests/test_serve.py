@@ -174,6 +174,17 @@ def test_queue(model):
     refused = [a for a in answers if a[0] == 429]
     check("queue_is_bounded", refused and all(a[0] in (200, 429) for a in answers) and any(a[0] == 200 for a in answers), [a[0] for a in answers])
     check("retry_after", all(int(a[2].getheader("Retry-After")) > 0 for a in refused), refused)
+    # A request is copied for each of its prompts: not before it is known that they may wait, and nothing in it is large.
+    most = s.most_memory()
+    wide = s.post("/v1/completions", {"prompt": ["w3"] * 1000, "stop": ["%08d" % i * 128 for i in range(8)]})
+    check("no_copies_for_those_who_cannot_wait", wide[0] == 400 and "1000 choices" in wide[1]["error"]["message"] and s.most_memory() < most + (4 << 20), (most, s.most_memory(), wide[1]))
+    for name, value, said in (("stop", "x" * 8193, "8193 bytes"), ("stop", ["x" * 4000] * 3, "12000 bytes"), ("stop", "a\0b", "zero byte"), ("logit_bias", {"7": 1, "07": 1}, '"07"'),
+                              ("logit_bias", {" 7": 1}, '" 7"'), ("logit_bias", {"+7": 1}, '"+7"'), ("logit_bias", {str(i): 1 for i in range(16385)}, "16385"),
+                              ("dry_sequence_breakers", ["w3 " * 5000], "4096 tokens")):
+        a = s.post("/v1/completions", {"prompt": [3], "max_tokens": 1, name: value})
+        check("bounded_%s" % name, a[0] == 400 and a[1]["error"]["param"] == name and said in a[1]["error"]["message"], a[1])
+    good = {"prompt": [3], "max_tokens": 1, "stop": ["x" * 4096] * 2, "logit_bias": {"7": 1, "0": -100}}
+    check("stop_of_8192_bytes", s.post("/v1/completions", good)[0] == 200)
     late = s.post("/v1/completions", completion([9] * 5, 100000, timeout=0.001))
     check("deadline", late[0] == 400 and late[1]["error"]["code"] == "deadline_exceeded", late[1])  # SDKs retry 408
     check("ends_well", s.end() == 0)
