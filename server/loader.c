@@ -4,12 +4,16 @@
  * only the file's size is known and stands for them; when the true number is too large for what else is loaded, the model waits, opened,
  * until others have gone. Those go first that nobody has used for longest; when all are in use, the one used longest ago takes no more
  * requests and goes when it has ended what it has. The model that the oldest request waits for comes first, so two models that do not fit
- * together take turns. */
+ * together take turns.
+ *
+ * A file that is none costs nobody his place: its header is read before room is made, and what fails behind that is not tried again at once. */
 #include "models.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
+enum { RETRY_SECONDS = 30 };
 
 /* ---------------------------------------------------------------- one model */
 
@@ -232,9 +236,25 @@ static void refuse(struct models *m, struct hosted *h, const struct pith_error *
 {
     struct fault f = {0};
     h->error = *err;
+    h->wanted = 0;
     fault_set(&f, 503, err->code == PITH_CANCELLED ? "shutting_down" : "model_load_failed", "model", "the model \"%.100s\" could not be loaded: %s", h->name, err->msg);
     set_state(m, h, MODEL_UNLOADED);
     waiters_resume(m, h, &f);
+}
+
+/* Does it pay to make room for it? */
+static void check_file(struct models *m, struct hosted *h)
+{
+    struct pith_error err = {0};
+    if (!h->metrics && (h->metrics = metrics_new()))
+        metrics_label(h->metrics, h->name, 0);
+    pthread_mutex_unlock(&m->lock);
+    pith_file *file = pith_file_open(m->server->p.models[h->index].path, &err);
+    pith_file_close(file);
+    pthread_mutex_lock(&m->lock);
+    h->checked = file != NULL;
+    if (!file)
+        refuse(m, h, &err);
 }
 
 static pith_status no_memory(struct pith_error *err)
@@ -249,9 +269,7 @@ static void load(struct models *m, struct hosted *h)
     uint64_t bytes = 0;
     int64_t began = clock_now(), used = 0, total = 0;
     set_state(m, h, MODEL_LOADING);
-    h->wanted = 0;
-    if (!h->metrics && (h->metrics = metrics_new()))
-        metrics_label(h->metrics, h->name, 0);
+    h->wanted = h->checked = 0;
     pthread_mutex_unlock(&m->lock);
     pith_status st = h->metrics ? open_model(h, &bytes, &err) : no_memory(&err);
     if (st != PITH_OK)
@@ -260,6 +278,7 @@ static void load(struct models *m, struct hosted *h)
     if (bytes)
         h->bytes = bytes;
     if (st != PITH_OK) {
+        h->retry = clock_now() + (int64_t)RETRY_SECONDS * 1000000000;
         refuse(m, h, &err);
         return;
     }
@@ -305,7 +324,9 @@ void *loader_run(void *models)
             unload(m, h);
         else if (m->opened && has_room(m, m->opened))
             finish(m);
-        else if (!m->opened && (h = wanted(m)) && has_room(m, h))
+        else if (!m->opened && (h = wanted(m)) && !h->checked)
+            check_file(m, h);
+        else if (!m->opened && h && has_room(m, h))
             load(m, h);
         else if (!leaver(m))
             wait_until(m, next);

@@ -180,11 +180,15 @@ void models_expire(struct server *s)
 static int enqueue(struct models *m, struct hosted *h, struct exchange *x, int64_t deadline, struct fault *f)
 {
     struct waiter *w = NULL;
+    int64_t early = exchange_route(x)->flags & ROUTE_ADMIN ? 0 : h->retry - clock_now();
     if (m->quit || atomic_load(&m->server->draining)) {
         fault_shutting_down(f);
     } else if (m->n_waiting >= m->server->p.queue) {
         fault_set(f, 429, "queue_full", NULL, "%d requests wait for a model to be loaded, at most %d may; try again later", m->n_waiting, m->server->p.queue);
         f->retry_after = 2;
+    } else if (*h->error.msg && early > 0) {
+        fault_set(f, 503, "model_load_failed", "model", "the model \"%.100s\" could not be loaded a moment ago: %s", h->name, h->error.msg);
+        f->retry_after = 1 + (int)(early / 1000000000);
     } else if (!(w = malloc(sizeof *w))) {
         fault_memory(f);
     } else {

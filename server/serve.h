@@ -215,8 +215,9 @@ struct hosted {
     /* Of models.h, with its lock. */
     enum model_state state;
     int n_users, wanted, forced, ended; /* forced: its requests are ended, too; ended: they have been */
+    int checked;                        /* its file is one of a model, as far as its header says */
     uint64_t bytes;                     /* when its caches are full; 0: it has not been loaded yet */
-    int64_t asked, used;                /* clock_now(): of the last request's beginning; of an end */
+    int64_t asked, used, retry;         /* clock_now(): of the last request's beginning; of an end; of another try after a load that failed */
     struct pith_error error;            /* of the last load */
 };
 struct models;

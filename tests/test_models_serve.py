@@ -49,6 +49,18 @@ def test_broken(s, alone):
     check("its_card_says_why", "error" in s.get("/v1/models/broken")[1], s.get("/v1/models/broken")[1])
 
 
+def test_no_room_for_broken(models, broken, strange):
+    # Room for one: it stays where it is when the other is no model; one that proves to be none when it is loaded is not tried again at once.
+    with open(models[0], "rb") as f, open(strange, "wb") as out:
+        out.write(f.read().replace(b"llama", b"alpac"))
+    with Server([models[0], broken, strange], "--models-max", "1", "--ctx", "128") as s:
+        bad = [ask(s, "broken") for _ in range(2)]
+        check("a_broken_file_unloads_nobody", all(b[0] == 503 for b in bad) and model_states(s)["a"] == "ready" and loads(s, "a") == 1, (bad[0][1], model_states(s)))
+        bad = [ask(s, m) for m in ("strange", "a", "strange", "a")]
+        check("a_failed_load_is_not_tried_at_once", [b[0] for b in bad] == [503, 200, 503, 200] and loads(s, "a") == 2 and "alpac" in bad[2][1]["error"]["message"] and
+              int(bad[2][2].getheader("Retry-After")) > 0, (bad[2][1], loads(s, "a")))
+
+
 def test_eviction(models, alone):
     # Room for one at a time: models take turns, and memory comes back.
     with Server(models, "--models-max", "1", "--ctx", "128") as s:
@@ -233,6 +245,7 @@ def main():
             test_on_demand(s, alone)
             test_broken(s, alone)
             check("ends_well", s.end() == 0)
+        test_no_room_for_broken(models, os.path.join(d, "broken.gguf"), os.path.join(d, "strange"))
         test_eviction(models, alone)
         test_waiting(models, alone)
         test_admin(models, alone)
