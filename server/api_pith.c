@@ -145,6 +145,13 @@ void api_props(struct server *s, struct exchange *x)
     models_drop(m);
 }
 
+static void answer_text(struct exchange *x, const char *json)
+{
+    exchange_begin(x, 200, "application/json", 0, NULL);
+    exchange_write(x, json, strlen(json));
+    exchange_end(x);
+}
+
 struct report {
     pith_session *s;
     char *text;
@@ -165,9 +172,7 @@ void api_report(struct server *s, struct exchange *x)
     struct hosted *m = models_hold(s, exchange_query(x), &f);
     struct report r = {.s = m ? m->generate ? m->generate : m->embed : NULL};
     if (m && sched_call(m->sched, make_report, &r) && r.text) {
-        exchange_begin(x, 200, "application/json", 0, NULL);
-        exchange_write(x, r.text, strlen(r.text));
-        exchange_end(x);
+        answer_text(x, r.text);
     } else {
         if (m)
             fault_memory(&f);
@@ -264,18 +269,10 @@ void api_metrics(struct server *s, struct exchange *x)
 
 void api_docs(struct server *s, struct exchange *x)
 {
-    json_t *list = json_array();
-    (void)s;
-    for (const struct route *r = routes; r->path; r++) {
-        json_t *j = json_pack("{s:s, s:s, s:s}", "method", r->method, "path", r->path, "help", r->help);
-        if (r->endpoint)
-            json_object_set_new(j, "fields", fields_docs(r->endpoint));
-        json_array_append_new(list, j);
-    }
-    exchange_json(x, 200, json_pack("{s:o}", "endpoints", list));
+    answer_text(x, s->docs);
 }
 
 void api_openapi(struct server *s, struct exchange *x)
 {
-    exchange_json(x, 200, openapi_make(s));
+    answer_text(x, s->openapi);
 }

@@ -1,6 +1,7 @@
 /* openapi.c -- GET /openapi.json: what routes.c and fields.def say, as OpenAPI 3.1, with what they cannot say: which fields have to be there,
- * what is inside of objects and lists, and how answers look. A schema here refuses nothing that the server takes. What it lets through may still
- * be refused with 400 where no schema can know better: grammars, templates, tokens, lengths in tokens. */
+ * what is inside of objects and lists, and how answers look. A schema here refuses nothing that the server takes, but further names of models;
+ * who needs a key is told none. What it lets through may still be refused with 400 where no schema can know better: grammars, templates, tokens,
+ * lengths in tokens. GET /docs: the same for people. Both take long to make, so the server makes them once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +97,8 @@ static void allow_null(json_t *schema)
         json_array_append_new(list, json_null());
 }
 
-static json_t *body_of(const struct route *r, const json_t *models)
+/* models: their names, NULL: they are not told. */
+static json_t *body_of(const struct route *r, json_t *models)
 {
     json_t *properties = json_object(), *names = json_array();
     for (int id = 0; id < N_FIELDS; id++) {
@@ -110,8 +112,8 @@ static json_t *body_of(const struct route *r, const json_t *models)
                 json_decref(shape);
             }
         }
-        if (id == F_model)
-            json_object_set_new(schema, "enum", json_copy((json_t *)(uintptr_t)models));
+        if (id == F_model && models)
+            json_object_set_new(schema, "enum", json_copy(models));
         if (needs(r, (enum field_id)id))
             json_array_append_new(names, json_string(field_name((enum field_id)id)));
         else
@@ -177,7 +179,7 @@ static json_t *parameter(const char *in, const char *name, int is_required)
                      "string");
 }
 
-static json_t *operation(const struct route *r, int keys, const json_t *models)
+static json_t *operation(const struct route *r, int keys, json_t *models)
 {
     json_t *op = json_pack("{s:s, s:o}", "summary", r->help, "responses", answers_of(r, keys));
     if (r->endpoint)
@@ -207,11 +209,18 @@ static json_t *name_of(const struct hosted *h)
     return json_string(h->name);
 }
 
-json_t *openapi_make(struct server *s)
+static char *text_of(json_t *j)
+{
+    char *text = json_exact(j);
+    json_decref(j);
+    return text;
+}
+
+char *openapi_make(struct server *s)
 {
     static const char *const methods[][2] = {{"GET", "get"}, {"POST", "post"}, {"PUT", "put"}, {"DELETE", "delete"}};
     int keys = tenants_have_keys(s->tenants);
-    json_t *paths = json_object(), *models = models_list(s, 0, name_of);
+    json_t *paths = json_object(), *models = keys ? NULL : models_list(s, 0, name_of);
     json_array_insert_new(models, 0, json_string("")); /* the first one */
     for (const struct route *r = routes; r->path; r++) {
         if (r->flags & ROUTE_PAGE)
@@ -229,6 +238,18 @@ json_t *openapi_make(struct server *s)
                 json_object_set_new(path, methods[i][1], operation(r, keys, models));
     }
     json_decref(models);
-    return json_pack("{s:s, s:{s:s, s:s}, s:o, s:o}", "openapi", "3.1.0", "info", "title", "pith", "version", pith_version(), "paths", paths, "components",
-                     components(keys));
+    return text_of(json_pack("{s:s, s:{s:s, s:s}, s:o, s:o}", "openapi", "3.1.0", "info", "title", "pith", "version", pith_version(), "paths", paths, "components",
+                             components(keys)));
+}
+
+char *docs_make(void)
+{
+    json_t *list = json_array();
+    for (const struct route *r = routes; r->path; r++) {
+        json_t *j = json_pack("{s:s, s:s, s:s}", "method", r->method, "path", r->path, "help", r->help);
+        if (r->endpoint)
+            json_object_set_new(j, "fields", fields_docs(r->endpoint));
+        json_array_append_new(list, j);
+    }
+    return text_of(json_pack("{s:o}", "endpoints", list));
 }

@@ -107,7 +107,8 @@ const json_t *texts_at(const json_t *v, size_t i);
 const char *field_name(enum field_id id);
 json_t *field_schema(enum field_id id, unsigned endpoint); /* a row as a JSON Schema; NULL: the endpoint has no such field */
 json_t *fields_docs(unsigned endpoint);                    /* its rows as JSON */
-json_t *openapi_make(struct server *s);                    /* the description of all endpoints (openapi.c) */
+char *openapi_make(struct server *s);                      /* the description of all endpoints, as JSON (openapi.c); NULL: out of memory */
+char *docs_make(void);                                     /* likewise, for people */
 
 /* ---------------------------------------------------------------- exchanges (http.c) */
 
@@ -258,6 +259,7 @@ struct server {
     struct work *work;
     struct tenants *tenants;
     struct models *models;
+    char *openapi, *docs;
     int64_t created; /* seconds since 1970 */
     atomic_int ready, draining;
 };

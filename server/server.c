@@ -26,10 +26,12 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
     s->created = (int64_t)time(NULL);
     s->tenants = tenants_open(p->keys, p->admin_keys, err);
     s->work = s->tenants ? work_open(2, tenants_count(s->tenants), p->connections) : NULL;
-    if (s->tenants && !s->work)
-        *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
     s->models = s->work ? models_open(s, err) : NULL;
-    s->http = s->models ? http_open(s, p, err) : NULL;
+    s->openapi = s->models ? openapi_make(s) : NULL;
+    s->docs = docs_make();
+    if (s->tenants && (!s->work || (s->models && !(s->openapi && s->docs))))
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
+    s->http = s->openapi && s->docs ? http_open(s, p, err) : NULL;
     if (!s->http) {
         server_close(s);
         return NULL;
@@ -69,5 +71,7 @@ void server_close(struct server *s)
     models_close(s->models);
     work_free(s->work);
     tenants_close(s->tenants);
+    free(s->openapi);
+    free(s->docs);
     free(s);
 }

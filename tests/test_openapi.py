@@ -33,6 +33,8 @@ def test_file(s):
             wrong.append((path, answer[:2]))
     check("what_is_required_is_refused_without", not wrong, wrong)
     r = s.ask("DELETE", "/v1/completions")
+    model = api["paths"]["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]["model"]
+    check("names_of_models_are_told", s.get("/v1/models")[1]["data"][0]["id"] in model["enum"], model)
     check("method_not_allowed", r[0] == 405 and r[2].getheader("Allow") == "POST", r)
     return api
 
@@ -55,6 +57,8 @@ def main():
         s = Server(model, "--ctx", "192", "--embeddings")
         test_file(s)
         s.end()
+        with Server(model, "--ctx", "192", "--api-key", "ann:first-secret", "--name", "hidden-name") as s:
+            check("but_to_nobody_without_his_key", "hidden-name" not in str(s.get("/openapi.json")[1]) and "hidden-name" in str(s.get("/v1/models", Authorization="Bearer first-secret")[1]))
         if not importlib.util.find_spec("schemathesis"):
             skip("schemathesis", "the Python package is not installed")
             return
