@@ -1,38 +1,42 @@
-"""serving.py -- what tests of pith serve share: a server on a free port, ended by its process id; every wait is bounded."""
+"""serving.py -- what tests of pith serve share: a server on a free port, ended by its process id; requests, byte by byte where they need it."""
 import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
-import time
-import traceback
 
 import report
-
-PITH = os.path.join(os.environ.get("B", "build"), "pith")
-SCALE = int(os.environ.get("TEST_SCALE", "1"))
-LIMIT = 40.0  # seconds any one wait may take
+from report import LIMIT, PITH, SCALE, SEED, SHARED, check, guard, skip, synth, wait_for  # noqa: F401
 
 
-def check(name, good, why=""):
-    report.say("ok" if good else "FAIL", name if good else "%s: %s" % (name, str(why)[:300]))
+def command(model, *flags):
+    """A server of one model (a path) or several (a list), on a free port of this machine."""
+    return [PITH, "serve", *([model] if isinstance(model, str) else model), "--port", "0", "--threads", "1", "--no-log", *flags]
 
 
-def skip(name, why):
-    report.say("skip", "%s: %s" % (name, why))
+def refused(name, status, said, model, *flags):
+    """The server does not start, and says why."""
+    env = {k: v for k, v in os.environ.items() if k != "PITH_API_KEY"}
+    p = subprocess.run(command(model, *flags), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT, env=env)
+    check(name, p.returncode == status and said in p.stderr, (p.returncode, p.stderr))
+    return p.stderr
+
+
+def raw_post(path, body, more=""):
+    """The bytes of a request."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n" % (path.encode(), len(data), more.encode()) + data
 
 
 class Server:
-    """A server of one model (a path) or several (a list), on a free port of this machine."""
-
     def __init__(self, model, *flags, env=None, wait=True):
-        models = [model] if isinstance(model, str) else model
-        self.process = subprocess.Popen([PITH, "serve", *models, "--port", "0", "--threads", "1", "--no-log", *flags], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+        self.process = subprocess.Popen(command(model, *flags), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, **(env or {})})
         self.url = self.process.stdout.readline().strip()
-        self.port = int(self.url.rsplit(":", 1)[1]) if self.url else 0
-        if wait:
+        self.port = int(self.url.rsplit(":", 1)[1]) if self.url.startswith("http") else 0
+        if wait and self.port:
             self.wait_for(lambda: self.get("/ready")[0] == 200)
 
     def __enter__(self):
@@ -42,12 +46,13 @@ class Server:
         self.end()
 
     def wait_for(self, good):
-        until = time.monotonic() + LIMIT
-        while time.monotonic() < until and self.process.poll() is None:
-            if good():
-                return True
-            time.sleep(0.01)
-        return False
+        return wait_for(good, lambda: self.process.poll() is None)
+
+    def connect(self, data=b""):
+        """A connection that has sent these bytes."""
+        c = socket.create_connection(("127.0.0.1", self.port), LIMIT)
+        c.sendall(data)
+        return c
 
     def ask(self, method, path, body=None, headers=None):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
@@ -71,6 +76,9 @@ class Server:
         for line in self.get("/metrics")[1].decode().splitlines():
             if line.startswith(name + "{") and (model is None or 'model_name="%s"' % model in line):
                 return float(line.rsplit(" ", 1)[1])
+
+    def at_rest(self, model=None):
+        return self.metric("vllm:num_requests_running", model) == 0 and self.metric("vllm:num_requests_waiting", model) == 0
 
     def end(self):
         """Its exit code; None: it had to be killed. What it wrote to stderr and nobody has read is in `said`."""
@@ -114,44 +122,35 @@ def prompts(n, length):
     return [[1 + (i * 7 + k * (i + 3)) % 200 for k in range(length + i)] for i in range(n)]
 
 
-def at_once(jobs):
+def begin(jobs):
+    """Starts them all. What they have returned so far (None: not yet), and a function that waits for the rest."""
     out = [None] * len(jobs)
 
-    def run(i):
+    def job(i):
         try:
             out[i] = jobs[i]()
         except Exception as e:  # told by whoever looks at the answer
             out[i] = (0, repr(e), None)
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(jobs))]
+    threads = [threading.Thread(target=job, args=(i,)) for i in range(len(jobs))]
     for t in threads:
         t.start()
-    for t in threads:
-        t.join(LIMIT)
-    return out
+
+    def rest():
+        for t in threads:
+            t.join(LIMIT)
+        return out
+
+    return out, rest
+
+
+def at_once(jobs):
+    return begin(jobs)[1]()
 
 
 def events(raw):
     return [json.loads(line[6:]) for line in raw.decode().split("\n") if line.startswith("data: {")]
 
 
-def synth(path, *flags):
-    subprocess.run([PITH, "synth", path, *flags], check=True, capture_output=True)
-    return path
-
-
-def served():
-    """Is there a server to be tested?"""
-    return os.access(PITH, os.X_OK) and not subprocess.run([PITH, "serve", "--help"], capture_output=True).returncode
-
-
 def run(main, name):
-    """A test script's last line: main, whatever it raises, and the counts."""
-    if not served():
-        skip("serve", "built without the server")
-    else:
-        try:
-            main()
-        except Exception:
-            check(name, False, traceback.format_exc()[-250:].replace("\n", " "))
-    report.end()
+    report.run(main, name, "serve")

@@ -9,13 +9,10 @@ import ssl
 import subprocess
 import tempfile
 
-from serving import LIMIT, PITH, Server, check, completion, run, skip, synth
+from serving import LIMIT, Server, check, completion, raw_post, refused, run, skip, synth
 
 
-def refused(name, status, said, model, *flags):
-    """The server does not start, and says why."""
-    p = subprocess.run([PITH, "serve", model, "--port", "0", "--no-log", *flags], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
-    check(name, p.returncode == status and said in p.stderr, (p.returncode, p.stderr))
+LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def certificate(folder, name):
@@ -39,21 +36,14 @@ def test_tls(model, folder):
     refused("absent_certificate", 2, "cannot open", model, "--tls-cert", cert + ".no", "--tls-key", key)
     refused("damaged_certificate", 3, "certificate", model, "--tls-cert", junk, "--tls-key", key)
     refused("another_certificates_key", 3, "certificate", model, "--tls-cert", cert, "--tls-key", other)
-    p = subprocess.Popen([PITH, "serve", model, "--port", "0", "--no-log", "--tls-cert", cert, "--tls-key", key], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                         stderr=subprocess.DEVNULL, text=True)
-    url = p.stdout.readline().strip()
-    port = int(url.rsplit(":", 1)[1])
-    plain = socket.create_connection(("127.0.0.1", port), LIMIT)
-    plain.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    answer = plain.recv(100)
-    plain.close()
-    c = http.client.HTTPSConnection("localhost", port, timeout=LIMIT, context=ssl.create_default_context(cafile=cert))
-    c.request("GET", "/live")
-    check("tls", url.startswith("https://") and c.getresponse().status == 200 and not answer.startswith(b"HTTP"), (url, answer))
-    c.close()
-    p.terminate()
-    p.wait(LIMIT)
-    p.stdout.close()
+    with Server(model, "--tls-cert", cert, "--tls-key", key, wait=False) as s:
+        plain = s.connect(LIVE)
+        answer = plain.recv(100)
+        plain.close()
+        c = http.client.HTTPSConnection("localhost", s.port, timeout=LIMIT, context=ssl.create_default_context(cafile=cert))
+        c.request("GET", "/live")
+        check("tls", s.url.startswith("https://") and c.getresponse().status == 200 and not answer.startswith(b"HTTP"), (s.url, answer))
+        c.close()
 
 
 def test_sockets(model, folder):
@@ -66,17 +56,19 @@ def test_sockets(model, folder):
     refused("a_folder_that_is_not_there", 3, "No such file", model, "--unix", os.path.join(folder, "no", "socket"))
     refused("a_name_too_long", 3, "too long", model, "--unix", os.path.join(folder, "x" * 200))
     path = os.path.join(folder, "taken")
-    p = subprocess.Popen([PITH, "serve", model, "--unix", path, "--no-log"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    p.stdout.readline()
-    refused("a_socket_in_use", 3, "another server", model, "--unix", path)
-    p.kill()
-    p.wait(LIMIT)
-    p.stdout.close()
-    p = subprocess.Popen([PITH, "serve", model, "--unix", path, "--no-log"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    check("a_socket_of_a_killed_server", p.stdout.readline().strip() == "unix:" + path)
-    p.terminate()
-    p.wait(LIMIT)
-    p.stdout.close()
+    with Server(model, "--unix", path) as s:
+        refused("a_socket_in_use", 3, "another server", model, "--unix", path)
+        s.process.kill()
+    with Server(model, "--unix", path) as s:
+        check("a_socket_of_a_killed_server", s.url == "unix:" + path, s.url)
+        c = socket.socket(socket.AF_UNIX)
+        c.settimeout(LIMIT)
+        c.connect(path)
+        c.sendall(LIVE)
+        answer = c.recv(4096)
+        c.close()
+        check("a_socket_serves", answer.startswith(b"HTTP/1.1 200") and os.stat(path).st_mode & 0o77 == 0, answer)
+    check("a_socket_is_removed", not os.path.exists(path))
 
 
 def test_addresses(model):
@@ -97,21 +89,21 @@ def test_headers(model):
         origins = {"https://page.example": 200, "https://page.example.evil": 403, "http://page.example": 403, "null": 403, "": 403, "x": 403}
         got = {o: s.ask("GET", "/v1/models", headers={"Origin": o})[0] for o in origins}
         check("origins", got == origins, got)
+        status, _, r = s.ask("OPTIONS", "/v1/completions", headers={"Origin": "https://page.example", "Access-Control-Request-Method": "POST"})
+        check("preflight", status == 204 and r.getheader("Access-Control-Allow-Origin") == "https://page.example", status)
 
 
 def test_limits(model):
-    with Server(model, "--max-body", "2K", "--max-connections", "4", "--read-timeout", "1") as s:
+    with Server(model, "--max-body", "2K") as s:
         check("a_body_at_the_limit", s.post("/tokenize", b'{"content": "' + b"x" * (2048 - 15) + b'"}')[0] == 200)
         check("a_body_over_it", s.post("/tokenize", b'{"content": "' + b"x" * (2048 - 14) + b'"}')[0] == 413)
-        half = socket.create_connection(("127.0.0.1", s.port), LIMIT)
-        half.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Le")
-        check("a_head_that_does_not_come", half.recv(10) == b"")
-        half.close()
-        half = socket.create_connection(("127.0.0.1", s.port), LIMIT)
-        half.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-        check("a_body_that_does_not_come", half.recv(10) == b"")
-        half.close()
-        held = [socket.create_connection(("127.0.0.1", s.port), LIMIT) for _ in range(8)]
+    with Server(model, "--max-connections", "4", "--read-timeout", "1") as s:
+        whole = raw_post("/tokenize", b"{" + b" " * 99)
+        for name, part in (("a_head_that_does_not_come", whole[:50]), ("a_body_that_does_not_come", whole[:-99])):
+            half = s.connect(part)
+            check(name, half.recv(10) == b"")
+            half.close()
+        held = [s.connect() for _ in range(8)]
         check("connections_over_the_limit_end_again", s.wait_for(lambda: answers(s)), "no answer")
         for c in held:
             c.close()
@@ -121,9 +113,7 @@ def test_limits(model):
 def answers(s):
     try:
         return s.get("/health")[0] == 200
-    except OSError:
-        return False
-    except http.client.HTTPException:
+    except (OSError, http.client.HTTPException):
         return False
 
 

@@ -12,22 +12,21 @@ import tempfile
 import threading
 import time
 
-from serving import LIMIT, SCALE, Server, check, completion, prompts, run, synth
+from serving import LIMIT, SCALE, SEED, Server, check, completion, events, prompts, raw_post, run, synth
 
 COUNT = {1: 60, 10: 300}.get(SCALE, 1000)
 IDLE = {1: 50, 10: 500}.get(SCALE, 2000)
 SANITIZED = "san" in os.environ.get("B", "")  # what is freed is kept to be looked at
-SEED = int(os.environ.get("TEST_SEED", "1"))
 MAX_BODY = 1 << 20
 PATHS = ["/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/api/generate", "/api/chat", "/api/embed", "/api/show",
          "/tokenize", "/detokenize", "/apply-template", "/v1/messages/count_tokens"]
 
 
 class Peer:
-    """One connection that says what it likes; statuses() is what it was answered."""
+    """One connection that says what it likes; statuses() is what it was answered, until the server ends it."""
 
-    def __init__(self, port):
-        self.c = socket.create_connection(("127.0.0.1", port), LIMIT)
+    def __init__(self, s):
+        self.s, self.c = s, s.connect()
 
     def say(self, data):
         try:
@@ -35,11 +34,16 @@ class Peer:
         except OSError:  # it has been shown the door
             pass
 
-    def statuses(self, wait=True):
+    def heard(self):
+        """What was said has been read when the server, which has one thread for all connections, answers another one."""
+        self.s.get("/live")
+
+    def statuses(self, more=True):
+        """more=False: nothing else will be said."""
         data = b""
-        self.c.settimeout(LIMIT if wait else 0.05)
         try:
-            self.c.shutdown(socket.SHUT_WR) if wait is None else None
+            if not more:
+                self.c.shutdown(socket.SHUT_WR)
             while True:
                 piece = self.c.recv(65536)
                 if not piece:
@@ -58,13 +62,12 @@ class Peer:
         self.c.close()
 
 
-def head(path, length, more=b"Connection: close\r\n"):
-    return b"POST " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % length + more + b"\r\n"
+def head(path, length):
+    return b"POST " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % length
 
 
 def post(p, path, body):
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    p.say(head(path, len(raw)) + raw)
+    p.say(raw_post(path, body, "Connection: close\r\n"))
     return p.statuses()
 
 
@@ -153,7 +156,7 @@ def slow(r, p, docs):
     raw = head("/v1/completions", 1000)
     for i in range(0, r.randint(5, 60), 3):
         p.say(raw[i:i + 3])
-        time.sleep(0.01)
+        p.heard()
     if r.random() < 0.5:
         p.leave(r.random() < 0.5)
         return []
@@ -162,10 +165,9 @@ def slow(r, p, docs):
 
 
 def early(r, p, docs):
-    raw = json.dumps(completion([3] * r.randint(1, 200), 100000, stream=r.random() < 0.5, n=r.choice([1, 8]))).encode()
-    p.say((head("/v1/completions", len(raw)) + raw)[:r.choice([20, 90, 10**6, 10**6, 10**6])])
+    raw = raw_post("/v1/completions", completion([3] * r.randint(1, 200), 100000, stream=r.random() < 0.5, n=r.choice([1, 8])))
+    p.say(raw[:r.choice([20, 90, 10**6, 10**6, 10**6])])
     if r.random() < 0.5:
-        p.c.settimeout(1)
         try:
             p.c.recv(r.choice([1, 100, 10000]))
         except OSError:
@@ -201,21 +203,18 @@ def smuggled(r, p, docs):
                      b"Content-Length: 5, 5\r\n", b"Transfer-Encoding: xchunked\r\n", b"Transfer-Encoding: chunked, identity\r\n", b"Transfer-Encoding : chunked\r\n",
                      b"Content-Length: 0x5\r\n", b"X: y\r\n Content-Length: 5\r\n", b"Content-Length: 18446744073709551621\r\n", b"Transfer-Encoding:\x0bchunked\r\n", b"Content-Length: 5\n"])
     p.say(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n" + more + b"\r\n0\r\n\r\n" + inner)
-    p.c.settimeout(2)
-    return p.statuses(None)
+    return p.statuses(False)
 
 
 def chunks(r, p, docs):
     lie = r.choice([b"zz\r\n{}\r\n0\r\n\r\n", b"ffffffffffffffff\r\n{}", b"-5\r\n{}\r\n", b"5\r\n{}\r\n0\r\n\r\n", b"2\r\n{}0\r\n\r\n", b"2;" + b"x=y;" * 5000 + b"\r\n{}\r\n0\r\n\r\n", b"1\r\n{\r\n" * 2000,
                     b"0\r\n" + b"X: y\r\n" * 5000 + b"\r\n", b"2\n{}\n0\n\n", b"\r\n", b"0" * 5000 + b"2\r\n{}\r\n0\r\n\r\n"])
     p.say(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + lie)
-    return p.statuses(None)
+    return p.statuses(False)
 
 
 def pipelined(r, p, docs):
-    raw = json.dumps({"prompt": [3, 4], "max_tokens": 1}).encode()
-    one = head("/v1/completions", len(raw), b"") + raw
-    p.say(one * r.choice([2, 20]) + b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    p.say(raw_post("/v1/completions", {"prompt": [3, 4], "max_tokens": 1}) * r.choice([2, 20]) + b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     if r.random() < 0.3:
         p.leave(True)
         return []
@@ -228,7 +227,7 @@ def lines(r, p, docs):
                     b"GET /health HTTP/9.9\r\n\r\n", b"GET /v1/models/" + b"%ff" * 3000 + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"GET /props?" + b"model=x&" * 4000 + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
                     bytes(r.randrange(256) for _ in range(2000)), b"GET /health HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n",
                     b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 10\r\nConnection: close\r\n\r\n"]))
-    return p.statuses(None)
+    return p.statuses(False)
 
 
 GOOD = {"/v1/completions": {"prompt": [3, 4], "max_tokens": 2}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 2}, "/tokenize": {"content": "a"},
@@ -243,8 +242,7 @@ KINDS = [malformed, nested, extreme, extreme, extreme, numbers, bad_text, gramma
 
 def stream(s):
     raw = s.post("/v1/completions", completion(prompts(1, 20)[0], 300, stream=True))[1]
-    pieces = [json.loads(x[6:]) for x in raw.decode().split("\n") if x.startswith("data: {")]
-    return [(c["text"], c["logprobs"]) for e in pieces for c in e["choices"]]
+    return [(c["text"], c["logprobs"]) for e in events(raw) for c in e["choices"]]
 
 
 def throw(s, n, seed, docs, wrong):
@@ -254,7 +252,7 @@ def throw(s, n, seed, docs, wrong):
         for i in range(k, n, 4):
             kind = KINDS[i % len(KINDS)]
             try:
-                codes = kind(r, Peer(s.port), docs)
+                codes = kind(r, Peer(s), docs)
             except OSError:
                 codes = []
             except Exception as e:
@@ -265,7 +263,7 @@ def throw(s, n, seed, docs, wrong):
     for t in clients:
         t.start()
     for t in clients:
-        t.join()
+        t.join()  # as long as it takes: each wait of theirs is bounded
 
 
 def beside_a_stream(s, n, quiet, docs):
@@ -304,20 +302,15 @@ def idle(s, n):
     held = []
     try:
         for _ in range(n):
-            held.append(socket.create_connection(("127.0.0.1", s.port), LIMIT))
+            held.append(s.connect())
         return s.get("/health")[0] == 200 and s.post("/v1/completions", completion([3, 4], 2))[0] == 200
     finally:
         for c in held:
             c.close()
 
 
-def settled(s):
-    """Bytes it holds when it gives none back any more."""
-    before = 0
-    while abs(before - s.memory()) > 1 << 20:
-        before = s.memory()
-        time.sleep(1.5)
-    return s.memory()
+def n_threads(s):
+    return len(os.listdir("/proc/%d/task" % s.process.pid))
 
 
 def main():
@@ -326,32 +319,23 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "512", "--layers", "2", "--seed", "5")
         s = Server(model, "--ctx", "512", "--parallel", "8", "--queue", "64", "--max-body", str(MAX_BODY), "--read-timeout", "2", "--prefix-store", "16M", "--max-connections", str(2 * IDLE + 200), "--embeddings")
-        threads = len(os.listdir("/proc/%d/task" % s.process.pid))
         docs = [e for e in s.get("/docs")[1]["endpoints"] if "fields" in e]
         quiet = stream(s)
-        files = s.open_files()
-        throw(s, max(60, COUNT // 4), SEED + 1, docs, [])  # caches and stores are filled once
-
-        def at_rest():
-            return s.metric("vllm:num_requests_running") == 0 and s.metric("vllm:num_requests_waiting") == 0
-
-        s.wait_for(at_rest)
-        memory = settled(s)
+        files, threads, memory = s.open_files(), n_threads(s), s.memory()
         began = time.monotonic()
         bad, healths, wrong, n_streams = beside_a_stream(s, COUNT, quiet, docs)
         seconds = time.monotonic() - began
         check("streams_beside_have_the_quiet_bits", n_streams > 0 and not bad, (SEED, n_streams, bad[:3]))
         check("no_internal_errors", not wrong, (SEED, wrong[:8]))
         check("idle_connections", idle(s, IDLE))
-        check("comes_to_rest", s.wait_for(at_rest))
+        check("comes_to_rest", s.wait_for(s.at_rest))
         check("files_come_back", s.wait_for(lambda: s.open_files() <= files + 1), (files, s.open_files()))
-        check("threads_come_back", len(os.listdir("/proc/%d/task" % s.process.pid)) <= threads, threads)
-        check("memory_comes_back", SANITIZED or settled(s) < memory + (64 << 20), (memory, s.memory()))
+        check("threads_come_back", s.wait_for(lambda: n_threads(s) <= threads), (threads, n_threads(s)))
+        check("memory_comes_back", SANITIZED or s.wait_for(lambda: s.memory() < memory + (32 << 20)), (memory, s.memory()))
         check("stream_afterwards", stream(s) == quiet)
         healths.sort()
         print("%d requests in %.1f s, %d streams beside; /health %d times, median %.1f ms, most %.1f ms; memory %.1f -> %.1f MiB, files %d -> %d, threads %d -> %d" % (
-            COUNT, seconds, n_streams, len(healths), 1e3 * healths[len(healths) // 2], 1e3 * healths[-1], memory / 2**20, s.memory() / 2**20, files, s.open_files(), threads,
-            len(os.listdir("/proc/%d/task" % s.process.pid))))
+            COUNT, seconds, n_streams, len(healths), 1e3 * healths[len(healths) // 2], 1e3 * healths[-1], memory / 2**20, s.memory() / 2**20, files, s.open_files(), threads, n_threads(s)))
         check("ends_well", s.end() == 0)
 
 

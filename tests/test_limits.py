@@ -5,9 +5,8 @@ request of a conversation computes at most a page beyond what it shares with the
 import os
 import random
 import tempfile
-import threading
 
-from serving import SCALE, Server, at_once, bits, check, completion, run, skip, synth
+from serving import SCALE, SEED, SHARED, Server, begin, bits, check, completion, run, skip, synth
 
 N_CTX = 192
 # path: a body with a text, and how many tokens the answer says that it had
@@ -69,7 +68,7 @@ def n_keys(store):
 def test_killed(model, name, folder, n_kills, page=64):
     """page: tokens that may have to be computed again beyond what is shared."""
     store = os.path.join(folder, name)
-    r = random.Random(int(os.environ.get("TEST_SEED", "1")))
+    r = random.Random(SEED)
     plain = Server(model, "--ctx", "1024", "--prefix-store", "0")
     wrong = []
     for k in range(n_kills):
@@ -81,11 +80,10 @@ def test_killed(model, name, folder, n_kills, page=64):
         s.post("/v1/completions", completion(first, 1))
         s.wait_for(lambda: n_keys(store) >= before + len(first) // page)
         # What comes then is killed while it is computed and written, at whatever instant.
-        other = threading.Thread(target=lambda: at_once([lambda: s.post("/v1/completions", completion(conversation(k + 2000, 700), 50))]))
-        other.start()
+        _, rest = begin([lambda: s.post("/v1/completions", completion(conversation(k + 2000, 700), 50))])
         s.wait_for(lambda n=r.randrange(9): n_keys(store) >= before + len(first) // page + n)
         s.process.kill()
-        other.join()
+        rest()
         s.end()
         s = Server(model, "--ctx", "1024", "--store-dir", store)
         status, a, _ = s.post("/v1/completions", completion(second, 6))
@@ -107,7 +105,7 @@ def main():
         for arch in ("llama", "gemma3"):
             test_killed(synth(os.path.join(folder, arch + ".gguf"), "--arch", arch, "--ctx", "1024", "--seed", "7"), arch, folder, n_kills)
         for name in ("mamba2", "jamba"):  # recurrent, and with attention between
-            path = os.path.join(os.environ.get("PITH_SHARED", "../shared"), "golden/arch", name + ".gguf")
+            path = os.path.join(SHARED, "golden/arch", name + ".gguf")
             if os.path.exists(path):
                 test_killed(path, name, folder, n_kills)
             else:

@@ -10,21 +10,10 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
-import traceback
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from report import end, say
-
-SCALE = int(os.environ.get("TEST_SCALE", "1"))
-PITH = os.path.join(os.environ.get("B", "build"), "pith")
-LIMIT = 40.0  # seconds any one wait may take
-
-
-def check(name, good, why=""):
-    say("ok" if good else "FAIL", name if good else "%s: %s" % (name, " ".join(str(why).split())[:400]))
+from report import LIMIT, PITH, SCALE, check, run, skip, synth, wait_for
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -189,14 +178,8 @@ class Place:
 
     def grown(self, path, size):
         """Waits until the file has so many bytes."""
-        for _ in range(int(LIMIT * 1000)):
-            try:
-                if os.path.getsize(os.path.join(self.dir, path)) >= size:
-                    return True
-            except OSError:
-                pass
-            threading.Event().wait(0.001)
-        return False
+        file = os.path.join(self.dir, path)
+        return wait_for(lambda: os.path.exists(file) and os.path.getsize(file) >= size)
 
 
 def sha(data):
@@ -298,7 +281,7 @@ def test_run(c):
 def test_serve(c):
     p = c.fresh()
     if p.run("serve", "--help")[0]:
-        return say("skip", "serve_pulls: built without the server")
+        return skip("serve_pulls", "built without the server")
     q = p.start("serve", "hf:o/r", "--port", "0", "--threads", "1")
     url = q.stdout.readline()
     q.send_signal(signal.SIGTERM)
@@ -730,20 +713,12 @@ def test_terminal(c):
 
 
 def main():
-    if not os.access(PITH, os.X_OK) or subprocess.run([PITH, "pull", "--help"], capture_output=True).returncode:
-        return say("skip", "pull: built without downloads")
     with tempfile.TemporaryDirectory() as d:
-        path = os.path.join(d, "m.gguf")
-        subprocess.run([PITH, "synth", path, "--seed", "5"], check=True, capture_output=True)
-        with open(path, "rb") as f:
+        with open(synth(os.path.join(d, "m.gguf"), "--seed", "5"), "rb") as f:
             c = Case(Server(), f.read())
         for test in (test_hub, test_run, test_serve, test_token, test_redirects, test_broken, test_lies, test_address, test_statuses, test_killed, test_two_at_once,
                      test_choice, test_parts, test_hostile_answers, test_ollama, test_settings, test_terminal):
             test(c)
 
 
-try:
-    main()
-except Exception:
-    check("test_pull", False, traceback.format_exc()[-300:])
-end()
+run(main, "test_pull", "pull")

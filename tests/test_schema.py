@@ -8,16 +8,12 @@ import random
 import subprocess
 import tempfile
 
-from report import end, say
-
-PITH = os.path.join(os.environ.get("B", "build"), "pith")
-SCALE = int(os.environ.get("TEST_SCALE", "1"))
-
+from report import PITH, SCALE, check, end, jsonl, say, skip, synth
 
 try:
     import jsonschema
 except ImportError:
-    say("skip", "random_schemas: python has no jsonschema")
+    skip("random_schemas", "python has no jsonschema")
     end()
 
 
@@ -83,8 +79,7 @@ def schema(r, depth):
 
 
 def grammar(lines):
-    done = subprocess.run([PITH, "grammar", "--jsonl"], input="\n".join(map(json.dumps, lines)) + "\n", capture_output=True, text=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return jsonl(["grammar", "--jsonl"], lines)
 
 
 def damaged(r, text):
@@ -237,11 +232,9 @@ def main():
     n_texts = n_ended = 0
     small_values_are_exact()
     with tempfile.TemporaryDirectory() as folder:
-        model = os.path.join(folder, "model.gguf")
-        subprocess.run([PITH, "synth", model, "--arch", "llama"], check=True, capture_output=True)
+        model = synth(os.path.join(folder, "model.gguf"), "--arch", "llama")
         bounds = [{"schema": {"type": "number", "exclusiveMinimum": 16.9}, "text": "16.9"}, {"schema": {"type": "number", "minimum": 0.1}, "text": "0.1"}]
-        exact = grammar(bounds) == [{"accept": False}, {"accept": True}]
-        say("ok" if exact else "FAIL", "bounds_of_a_line_stay_what_they_are")
+        check("bounds_of_a_line_stay_what_they_are", grammar(bounds) == [{"accept": False}, {"accept": True}])
         try:
             for seed in range(10 * SCALE):
                 made, ended = run_seed(seed, model, folder)

@@ -4,13 +4,12 @@ import base64
 import json
 import os
 import shutil
-import socket
 import struct
 import subprocess
 import tempfile
-import threading
 
-from serving import LIMIT, PITH, SCALE, Server, at_once, bits, check, completion, events, prompts, run, skip, synth
+from serving import LIMIT, PITH, SCALE, Server, at_once, begin, bits, check, completion, events, prompts, raw_post, refused, run, skip, synth
+
 
 def test_bits(s):
     asked = prompts(8 * SCALE if SCALE < 10 else 40, 20)
@@ -134,26 +133,19 @@ def test_bad_input(s):
 
 
 def send_and_leave(s, stream):
-    body = json.dumps(completion([9] * 20, 100000, stream=stream))
-    c = socket.create_connection(("127.0.0.1", s.port), LIMIT)
-    c.sendall(("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)).encode())
+    c = s.connect(raw_post("/v1/completions", completion([9] * 20, 100000, stream=stream)))
     if stream:
         c.recv(100)
     c.close()
 
 
 def test_leaving(s):
-    def quiet():
-        return s.metric("vllm:num_requests_running") == 0 and s.metric("vllm:num_requests_waiting") == 0
-
-    s.wait_for(quiet)
+    s.wait_for(s.at_rest)
     files, held = s.open_files(), s.memory()
     for i in range(20 * SCALE if SCALE < 10 else 200):
         send_and_leave(s, i % 2)
-    half = socket.create_connection(("127.0.0.1", s.port), LIMIT)
-    half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
-    half.close()
-    check("who_leaves_frees_the_machine", s.wait_for(quiet), s.metric("vllm:num_requests_running"))
+    s.connect(raw_post("/v1/completions", b"x" * 1000)[:-999]).close()
+    check("who_leaves_frees_the_machine", s.wait_for(s.at_rest), s.metric("vllm:num_requests_running"))
     check("no_file_is_left", s.wait_for(lambda: s.open_files() <= files + 1), (files, s.open_files()))
     check("no_memory_is_left", s.memory() < held + (64 << 20), (held, s.memory()))
     check("still_serves", s.post("/v1/completions", completion([9], 2))[0] == 200)
@@ -185,7 +177,7 @@ def test_queue(model):
         check("bounded_%s" % name, a[0] == 400 and a[1]["error"]["param"] == name and said in a[1]["error"]["message"], a[1])
     good = {"prompt": [3], "max_tokens": 1, "stop": ["x" * 4096] * 2, "logit_bias": {"7": 1, "0": -100}}
     check("stop_of_8192_bytes", s.post("/v1/completions", good)[0] == 200)
-    late = s.post("/v1/completions", completion([9] * 5, 100000, timeout=0.001))
+    late = s.post("/v1/completions", completion([9] * 5, 100000, timeout=1e-9))  # over when it is read
     check("deadline", late[0] == 400 and late[1]["error"]["code"] == "deadline_exceeded", late[1])  # SDKs retry 408
     check("ends_well", s.end() == 0)
 
@@ -201,57 +193,28 @@ def test_keys(model):
                        for k in range(12)])
     check("two_keys_at_once", all(a[0] == 200 for a in answers), answers)
     # What takes long before a request can be queued: many of one key hold up no other key.
-    ended = []
-    many = threading.Thread(target=at_once, args=([lambda: ended.append(s.post("/tokenize", {"content": "w5 " * 30000}, Authorization="Bearer first-secret")[0])] * 12,))
-    many.start()
-    s.wait_for(lambda: ended)
+    many, rest = begin([lambda: s.post("/tokenize", {"content": "w5 " * 30000}, Authorization="Bearer first-secret")] * 12)
+    s.wait_for(lambda: any(many))
     other = s.post("/tokenize", {"content": "w5"}, Authorization="Bearer second-secret")[0]
-    check("keys_take_turns", other == 200 and len(ended) < 8, (other, len(ended)))
-    many.join()
-    check("and_none_is_lost", ended == [200] * 12, ended)
+    ended = sum(a is not None for a in many)
+    check("keys_take_turns", other == 200 and ended < 8, (other, ended))
+    check("and_none_is_lost", all(a[0] == 200 for a in rest()), [a[0] for a in many])
     # Reports wait for steps, and for each other; bodies are read meanwhile.
     reports = at_once([lambda i=i: s.get("/v1/report", Authorization="Bearer first-secret") if i % 2 else s.post("/tokenize", {"content": "w5"}, Authorization="Bearer second-secret")
                        for i in range(16)])
     check("reports_among_others", all(a[0] == 200 for a in reports), reports)
     s.end()
-    p = subprocess.run([PITH, "serve", model, "--host", "0.0.0.0", "--port", "0"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT,
-                       env={k: v for k, v in os.environ.items() if k != "PITH_API_KEY"})
-    check("no_open_door", p.returncode != 0 and "api-key" in p.stderr, p.stderr)
-    p = subprocess.run([PITH, "serve", model, "--api-key", "short", "--port", "0"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
-    check("short_key", p.returncode != 0 and "short" not in p.stderr, p.stderr)
-
-
-def test_doors(model, folder):
-    """A socket in the file system, and a page elsewhere that was allowed."""
-    path = os.path.join(folder, "socket")
-    s = Server(model, "--allow-origin", "https://page.example")
-    status, _, r = s.ask("OPTIONS", "/v1/completions", headers={"Origin": "https://page.example", "Access-Control-Request-Method": "POST"})
-    check("preflight", status == 204 and r.getheader("Access-Control-Allow-Origin") == "https://page.example", status)
-    s.end()
-    p = subprocess.Popen([PITH, "serve", model, "--unix", path, "--no-log"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    told = p.stdout.readline().strip()
-    c = socket.socket(socket.AF_UNIX)
-    c.settimeout(LIMIT)
-    c.connect(path)
-    c.sendall(b"GET /live HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n")
-    answer = c.recv(4096)
-    c.close()
-    check("unix_socket", told == "unix:" + path and answer.startswith(b"HTTP/1.1 200") and os.stat(path).st_mode & 0o77 == 0, answer)
-    p.terminate()
-    p.wait(LIMIT)
-    p.stdout.close()
-    check("unix_socket_is_removed", not os.path.exists(path))
+    said = refused("short_key", 2, "has 5 characters", model, "--api-key", "short")
+    check("short_key_is_not_told", "short" not in said, said)
 
 
 def test_drain(model):
     s = Server(model, "--shutdown-timeout", "30")
-    out = {}
-    t = threading.Thread(target=lambda: out.update(a=s.post("/v1/completions", completion([9] * 5, 100))))
-    t.start()
-    s.wait_for(lambda: s.metric("vllm:num_requests_running") > 0 or "a" in out)
+    out, rest = begin([lambda: s.post("/v1/completions", completion([9] * 5, 100))])
+    s.wait_for(lambda: s.metric("vllm:num_requests_running") > 0 or out[0])
     code = s.end()
-    t.join(LIMIT)
-    check("drain_lets_requests_end", code == 0 and out["a"][0] == 200 and out["a"][1]["usage"]["completion_tokens"] > 10, (code, out))
+    a = rest()[0]
+    check("drain_lets_requests_end", code == 0 and a[0] == 200 and a[1]["usage"]["completion_tokens"] > 10, (code, a))
 
 
 def test_embeddings(model):
@@ -337,7 +300,6 @@ def main():
         test_little_cache(model, reference, asked)
         test_queue(model)
         test_keys(model)
-        test_doors(model, d)
         test_drain(model)
         test_embeddings(model)
         test_gemma()

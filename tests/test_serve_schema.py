@@ -1,11 +1,10 @@
 """test_serve_schema.py -- schemas by way of the server: what has one text only is answered with that text, as 'pith grammar' takes it, so that
 no number is changed between the body of a request and the grammar; what is refused there is refused here, with the same words."""
-import json
 import os
-import subprocess
 import tempfile
 
-from serving import PITH, Server, check, run, synth
+from report import jsonl
+from serving import Server, check, run, synth
 
 ONE_TEXT = [  # a schema and the only text under it
     ({"const": 123456789012345}, "123456789012345"),
@@ -24,11 +23,6 @@ REFUSED = [{"type": "string", "pattern": "(a"}, {"type": "number", "nonsense": 1
            {"type": "object", "maxProperties": 99999999999999}]
 
 
-def grammar(lines):
-    done = subprocess.run([PITH, "grammar", "--jsonl"], input="\n".join(map(json.dumps, lines)) + "\n", capture_output=True, text=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def ask(s, schema):
     body = {"messages": [{"role": "user", "content": "w9"}], "max_tokens": 200, "temperature": 1.5, "seed": 4,
             "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
@@ -37,12 +31,12 @@ def ask(s, schema):
 
 def test(folder):
     with Server(synth(os.path.join(folder, "model.gguf"), "--arch", "llama")) as s:
-        taken = grammar([{"schema": schema, "text": text} for schema, text in ONE_TEXT])
+        taken = jsonl(["grammar", "--jsonl"], [{"schema": schema, "text": text} for schema, text in ONE_TEXT])
         for i, ((schema, text), a) in enumerate(zip(ONE_TEXT, taken)):
             status, answer, _ = ask(s, schema)
             said = answer["choices"][0]["message"]["content"] if status == 200 else answer
             check("one_text_%d" % i, a == {"accept": True} and isinstance(said, str) and said.strip() == text, (schema, a, said))
-        for i, (schema, a) in enumerate(zip(REFUSED, grammar([{"schema": schema, "text": ""} for schema in REFUSED]))):
+        for i, (schema, a) in enumerate(zip(REFUSED, jsonl(["grammar", "--jsonl"], [{"schema": schema, "text": ""} for schema in REFUSED]))):
             status, answer, _ = ask(s, schema)
             told = answer["error"]["message"] if status == 400 else answer
             check("refused_%d" % i, "invalid" in a and a["invalid"] in told, (schema, a, told))

@@ -7,21 +7,17 @@ many there are for each vocabulary (100: 100,000), TEST_SEED where they begin, T
 
 Where the two are known to differ, texts are left out, by the predicates `..._alike` below.
 """
-import json
 import os
 import random
 import re
 import struct
-import subprocess
-import sys
 import unicodedata
 
-PITH = os.path.join(os.environ.get("B", "build"), "pith")
-FOLDER = os.path.join(os.environ.get("PITH_SHARED", "../shared"), "vectors")
-SCALE = float(os.environ.get("TEST_SCALE", "1"))
+from report import SCALE, SEED, SHARED, check, jsonl, run, skip
+
+FOLDER = os.path.join(SHARED, "vectors")
 SMALL = ["bert-bge", "gpt-2"]  # the only ones in the quick loop: the others take seconds to build
-SEED = int(os.environ.get("TEST_SEED", "1"))
-COUNT = 100000 if SCALE >= 100 else int(100 * SCALE)
+COUNT = 100000 if SCALE >= 100 else 100 * SCALE
 BATCH = 5000
 
 # ------------------------------------------------------------------ the keys of a GGUF file
@@ -225,13 +221,8 @@ def random_text(r, special):
 
 # ------------------------------------------------------------------ comparing
 
-passed = failed = skipped = 0
-
-
 def answers(path, texts):
-    lines = "".join(json.dumps({"text": t, "special": True}) + "\n" for t in texts)
-    out = subprocess.run([PITH, "tokenize", path, "--jsonl"], input=lines.encode(), stdout=subprocess.PIPE, check=True).stdout
-    return [json.loads(line) for line in out.splitlines()]
+    return jsonl(["tokenize", path, "--jsonl"], [{"text": t, "special": True} for t in texts])
 
 
 def compare(name, path, keys, other, count):
@@ -256,8 +247,7 @@ def compare(name, path, keys, other, count):
     return wrong
 
 
-def run(name, path, lib):
-    global passed, failed
+def test(name, path, lib):
     keys = read_keys(path)
     if keys["model"] == "gpt2" and keys["pre"] not in SPLITS:
         return
@@ -265,17 +255,10 @@ def run(name, path, lib):
     kinds = keys.get("token_type") or []
     other.add_tokens([lib.AddedToken(t, normalized=False, special=k == 3) for t, k in zip(keys["tokens"], kinds) if k in (2, 3, 4) and t])
     wrong = compare(name, path, keys, other, COUNT)
-    if wrong:
-        failed += 1
-        print(f"FAIL {name}: {wrong} of {COUNT} texts differ (seed {SEED})")
-    else:
-        passed += 1
-        print(f"ok {name}")
-    sys.stdout.flush()
+    check(name, not wrong, f"{wrong} of {COUNT} texts differ (seed {SEED})")
 
 
 def main():
-    global skipped
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     folder = os.path.join(FOLDER, "vocab")
     try:
@@ -284,16 +267,13 @@ def main():
     except ImportError:
         lib = None
     if lib is None or not os.path.isdir(folder):
-        skipped = 1
-        print("skip tokenizers: " + ("no Python package tokenizers" if lib is None else "no vectors/vocab"))
+        skip("tokenizers", "no Python package tokenizers" if lib is None else "no vectors/vocab")
     else:
         only = os.environ["TEST_ONLY"].split(",") if "TEST_ONLY" in os.environ else SMALL if SCALE < 10 else None
         for file in sorted(os.listdir(folder)):
             name = file.removesuffix(".gguf")
             if name != file and (not only or name in only):
-                run(name, os.path.join(folder, file), lib)
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return failed > 0
+                test(name, os.path.join(folder, file), lib)
 
 
-sys.exit(main())
+run(main, "test_tokenizers")

@@ -8,25 +8,13 @@ import json
 import os
 import subprocess
 
-from report import end, say
+from report import PITH, SCALE, SHARED, check, end, jsonl, skip
 
-PITH = os.path.join(os.environ.get("B", "build"), "pith")
-VECTORS = os.path.join(os.environ.get("PITH_SHARED", "../shared"), "vectors")
-SCALE = int(os.environ.get("TEST_SCALE", "1"))
+VECTORS = os.path.join(SHARED, "vectors")
 
 
 def verdict(name, wrong, n):
-    if wrong:
-        say("FAIL", "%s: %d of %d differ, first: %s" % (name, len(wrong), n, str(wrong[0])[:300]))
-    else:
-        say("ok", name)
-
-
-def lines(args, rows):
-    """One JSON answer for each row."""
-    text = "".join(json.dumps(r) + "\n" for r in rows)
-    out = subprocess.run([PITH, *args], input=text, capture_output=True, text=True).stdout.split("\n")[:-1]
-    return [json.loads(line) for line in out] if len(out) == len(rows) else [{}] * len(rows)
+    check(name, not wrong, "%d of %d differ, first: %s" % (len(wrong), n, wrong[:1]))
 
 
 def tokenizer(path):
@@ -37,11 +25,11 @@ def tokenizer(path):
     if name == "model-gemma3-270m":
         model = os.environ.get("PITH_MODEL") or model
     if not os.path.exists(model):
-        return say("skip", "tokenize_%s: no model" % name)
+        return skip("tokenize_" + name, "no model")
     cases = [c for c in map(json.loads, open(path)) if c["kind"] != "invalid_utf8" and "error" not in c]
     rows = [{k: c[k] for k in ("text", "b64", "special", "add_special") if k in c} for c in cases]
     wrong = []
-    for c, got in zip(cases, lines(["tokenize", model, "--jsonl"], rows)):
+    for c, got in zip(cases, jsonl(["tokenize", model, "--jsonl"], rows)):
         detok = c.get("detok", base64.b64decode(c.get("detok_b64", "")).decode("utf-8", "replace"))
         back = got.get("detok", base64.b64decode(got.get("b64", "")).decode("utf-8", "replace"))
         if got.get("ids") != c["ids"] or ("detok_b64" not in c and back != detok):
@@ -74,7 +62,7 @@ def samplers():
     cases = [c for c in d["cases"] if c.get("note") != "close"]
     rows = [{"logits": d["vectors"][c["vector"]]["logits"], "chain": c["chain"], "history": c.get("history", [])} for c in cases]
     wrong = []
-    for c, got in zip(cases, lines(["sample", "--jsonl"], rows)):
+    for c, got in zip(cases, jsonl(["sample", "--jsonl"], rows)):
         ids, probs = got.get("ids", []), got.get("probs", [])
         same = len(ids) == len(c["ids"]) and all(abs(a - b) <= 1e-5 for a, b in zip(probs, c["probs"]))
         if not (same and (c.get("note") == "tie" or ids == c["ids"])):
@@ -96,13 +84,13 @@ def grammars():
             if g.get("invalid"):
                 rows.append({kind: g[kind], "text": ""})
                 want.append("invalid")
-        wrong = [(r, w, got) for r, w, got in zip(rows, want, lines(["grammar", "--jsonl"], rows))
+        wrong = [(r, w, got) for r, w, got in zip(rows, want, jsonl(["grammar", "--jsonl"], rows))
                  if not ("invalid" in got if w == "invalid" else got == w)]
         verdict(kind + "s", wrong, len(rows))
 
 
 if not os.path.isdir(VECTORS):
-    say("skip", "vectors: no " + VECTORS)
+    skip("vectors", "no " + VECTORS)
     end()
 for f in sorted(glob.glob(os.path.join(VECTORS, "vocab", "*.cases.jsonl"))):
     tokenizer(f)

@@ -8,15 +8,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import traceback
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import report
 import web_checks
-from serving import PITH, SCALE, Server, check, skip
+from serving import SCALE, Server, check, run, skip, synth
 
 SHOTS = os.environ.get("TEST_SHOTS")
 LIMIT = 40000  # ms any one wait may take
@@ -595,12 +591,8 @@ def find_browser():
 
 
 def main():
-    if not os.access(PITH, os.X_OK) or subprocess.run([PITH, "serve", "--help"], capture_output=True).returncode:
-        skip("web", "built without the server")
-        return
     with tempfile.TemporaryDirectory() as d:
-        model = os.path.join(d, "m.gguf")
-        subprocess.run([PITH, "synth", model, "--ctx", "4096", "--layers", "16", "--embd", "128", "--seed", "5"], check=True, capture_output=True)
+        model = synth(os.path.join(d, "m.gguf"), "--ctx", "4096", "--layers", "16", "--embd", "128", "--seed", "5")
         s = Server(model, "--no-web")
         check("no_web", s.get("/")[0] == 404 and s.get("/web/app.js")[0] == 404 and s.get("/health")[0] == 200)
         s.end()
@@ -629,5 +621,4 @@ def main():
             s.end()
 
 
-main()
-report.end()
+run(main, "test_web")
