@@ -233,10 +233,39 @@ static int check_tools(const json_t *tools, struct fault *f)
     return 1;
 }
 
+static char *render_vars(const pith_template *t, const json_t *vars, size_t *n, struct fault *f)
+{
+    char *json = json_dumps(vars, JSON_COMPACT), *text = json ? render_template(t, json, n, f) : NULL;
+    if (!json)
+        fault_memory(f);
+    free(json);
+    return text;
+}
+
+/* Whether a template shows tools to its model: the text [n] that it made with them is not the one without. Takes them out of vars. */
+static int shows_tools(const pith_template *t, json_t *vars, const char *text, size_t n)
+{
+    struct fault none = {0};
+    size_t n_without = 0;
+    json_object_del(vars, "tools");
+    char *without = render_vars(t, vars, &n_without, &none);
+    int same = without && n == n_without && !memcmp(text, without, n);
+    free(without);
+    return !same;
+}
+
+static int refuse_tools(const char *what, struct fault *f)
+{
+    return fault_set(f, 400, "not_supported", "tools", "tools would not be in the prompt: %s; leave them out, or start the server with a --chat-template that uses tools",
+                     what);
+}
+
 char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f)
 {
+    const char *choice = json_string_value(b->v[F_tool_choice]);
+    json_t *tools = choice && !strcmp(choice, "none") ? NULL : (json_t *)(uintptr_t)b->v[F_tools];
     json_t *messages = b->v[F_messages] && check_tools(b->v[F_tools], f) ? read_messages(b->v[F_messages], f) : NULL;
-    int prompt = field_bool(b, F_add_generation_prompt);
+    int prompt = field_bool(b, F_add_generation_prompt), has_tools = json_array_size(tools) > 0;
     char *text = NULL;
     if (!messages) {
         if (!b->v[F_messages])
@@ -245,8 +274,9 @@ char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *f
     }
     if (!m->template) {
         *flags = PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL;
-        text = render_plain(messages, prompt, n);
-        if (!text)
+        if (has_tools)
+            refuse_tools("the model has no chat template", f);
+        else if (!(text = render_plain(messages, prompt, n)))
             fault_memory(f);
         json_decref(messages);
         return text;
@@ -254,19 +284,36 @@ char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *f
     fit_calls(m->template, messages);
     *flags = PITH_PARSE_SPECIAL; /* start tokens are the template's business */
     json_t *vars = b->v[F_chat_template_kwargs] ? json_copy((json_t *)(uintptr_t)b->v[F_chat_template_kwargs]) : json_object();
-    const char *choice = json_string_value(b->v[F_tool_choice]);
     json_object_set_new(vars, "messages", messages);
     json_object_set_new(vars, "add_generation_prompt", json_boolean(prompt));
-    if (b->v[F_tools] && !(choice && !strcmp(choice, "none")))
-        json_object_set(vars, "tools", (json_t *)(uintptr_t)b->v[F_tools]);
-    char *json = json_dumps(vars, JSON_COMPACT);
+    if (tools)
+        json_object_set(vars, "tools", tools);
+    text = render_vars(m->template, vars, n, f);
+    if (text && has_tools && !shows_tools(m->template, vars, text, *n)) {
+        refuse_tools("the model's chat template does not use them", f);
+        free(text);
+        text = NULL;
+    }
     json_decref(vars);
-    if (json)
-        text = render_template(m->template, json, n, f);
-    else
-        fault_memory(f);
-    free(json);
     return text;
+}
+
+int request_shows_tools(struct hosted *m)
+{
+    struct fields b = {0};
+    struct fault none = {0};
+    size_t n;
+    int flags;
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "a");
+    json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{}}}}]", "type", "function", "function", "name", "f", "description", "d", "parameters", "type", "object",
+                              "properties");
+    b.v[F_messages] = messages;
+    b.v[F_tools] = tools;
+    char *text = request_render(m, &b, &n, &flags, &none);
+    json_decref(messages);
+    json_decref(tools);
+    free(text);
+    return text != NULL;
 }
 
 int64_t request_count(struct hosted *m, const struct fields *b, const json_t *lead, struct fault *f)

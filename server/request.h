@@ -10,8 +10,10 @@ int32_t *request_tokenize(struct hosted *m, const char *text, size_t n, int flag
 int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const char *field, struct fault *f);
 /* The context contract: all n tokens fit, or context_length_exceeded with n_prompt, n_ctx, n_over. */
 int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f);
-/* The conversation of a body as the text of the model's template (malloc). *flags is how it is to be tokenized. */
+/* The conversation of a body as the text of the model's template (malloc), with its tools, or they are refused. *flags is how it is to be
+ * tokenized. */
 char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f);
+int request_shows_tools(struct hosted *m); /* the template of a loaded model knows what to do with tools */
 /* How many tokens it has, with the text that its answer begins with (NULL: nothing). -1 with *f. */
 int64_t request_count(struct hosted *m, const struct fields *b, const json_t *lead, struct fault *f);
 /* Reads the body by the rows of an endpoint, lets `answer` make the JSON of x, drops x. */
