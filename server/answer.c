@@ -289,6 +289,8 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
         ok = m != NULL;
         if (ok && a->one_call)
             message_one_call(m);
+        if (ok && a->lead_is_said)
+            message_only_calls(m);
         if (ok && a->lead_is_said && n_lead)
             message_put(m, lead, n_lead);
     }

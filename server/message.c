@@ -8,7 +8,7 @@ struct message {
     pith_chat_parser *parser; /* NULL: all is text */
     struct part *part;
     int n, cap, n_calls, at; /* at: all before it has been told */
-    int one_call;
+    int one_call, only_calls;
 };
 
 static int put(struct part *p, const char *text, size_t n)
@@ -45,7 +45,7 @@ static void on_event(void *ctx, const struct pith_chat_event *e)
 {
     static const enum part_kind kinds[] = {[PITH_CHAT_CONTENT] = PART_TEXT, [PITH_CHAT_REASONING] = PART_REASONING, [PITH_CHAT_CALL] = PART_CALL};
     struct message *m = ctx;
-    if (e->kind == PITH_CHAT_CALL && m->one_call && m->n_calls)
+    if (e->kind == PITH_CHAT_CALL ? m->one_call && m->n_calls : m->only_calls)
         return;
     struct part *p = part_of(m, kinds[e->kind]);
     int ok = p && put(p, e->text, e->n_bytes);
@@ -102,6 +102,11 @@ int message_reasons(struct hosted *h, const char *family, const char *prompt, si
 void message_one_call(struct message *m)
 {
     m->one_call = 1;
+}
+
+void message_only_calls(struct message *m)
+{
+    m->only_calls = 1;
 }
 
 void message_free(struct message *m)

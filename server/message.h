@@ -21,6 +21,7 @@ struct message *message_open(struct hosted *h, const json_t *tools, const char *
 /* 1: a prompt ends inside reasoning; what follows is more of it. -1: *f. */
 int message_reasons(struct hosted *h, const char *family, const char *prompt, size_t n, struct fault *f);
 void message_one_call(struct message *m); /* calls behind the first are left out */
+void message_only_calls(struct message *m); /* what is no call is half of one, and not shown */
 void message_free(struct message *m); /* NULL allowed */
 void message_put(struct message *m, const char *text, size_t n); /* NULL: it has ended */
 /* The next part that has grown since this was asked last, its number and what it has grown by. NULL: none. */
