@@ -293,6 +293,47 @@ def test_two_pages(browser, s):
     p.close()
 
 
+def test_editing(browser, s):
+    """What is typed into the editor of a question stays while other things happen."""
+    p = Page(browser, s.url)
+    page = p.page
+    held = []
+    page.route(CHAT, lambda r: held.append(r))
+    send(page, "a question")
+    page.wait_for_selector(".message.writing")
+    page.click("[aria-label='Edit']")
+    page.fill(".editor textarea", "half of another")
+    held[0].fulfill(status=200, content_type="text/event-stream", body=sse("An answer."))
+    done(page)
+    check("answer_leaves_the_editor", page.query_selector(".editor") and page.input_value(".editor textarea") == "half of another")
+    page.hover("#conversations li")
+    page.click("[aria-label='Rename a question']")
+    page.fill(".rename", "Renamed")
+    page.press(".rename", "Enter")
+    page.wait_for_function("() => document.getElementById('title').textContent === 'Renamed'")
+    page.focus("#box")
+    page.keyboard.press("ArrowUp")
+    check("edited_once", page.input_value(".editor textarea") == "half of another" and page.evaluate("document.activeElement.closest('.editor') !== null"))
+    page.keyboard.press("Escape")
+    check("editor_closes", page.inner_text(".said") == "a question" and page.query_selector(".editor") is None)
+    p.clean("editing")
+    p.close()
+
+
+def test_full_disk(browser, s):
+    """A browser that takes a conversation and then finds no room for it."""
+    p = Page(browser, s.url)
+    page = p.page
+    answer_with(page, "x" * 100000)
+    page.context.new_cdp_session(page).send("Storage.overrideQuotaForOrigin", {"origin": s.url, "quotaSize": 1})
+    send(page, "too much")
+    page.wait_for_function("() => document.getElementById('toast').textContent.includes('does not keep conversations')")
+    done(page)
+    check("full_disk_is_told", page.inner_text(".said") == "too much" and "export" in page.inner_text("#toast"), page.inner_text("#toast"))
+    p.clean("full_disk")
+    p.close()
+
+
 def test_limits(browser, s):
     """A conversation that is too long, in the server's numbers."""
     p = Page(browser, s.url)
@@ -609,7 +650,7 @@ def main():
                 page = test_writing(b, s)
                 test_keeping(b, s, page)
                 page.close()
-                for test in (test_two_pages, test_limits, test_markdown, test_parts, test_looks):
+                for test in (test_two_pages, test_editing, test_full_disk, test_limits, test_markdown, test_parts, test_looks):
                     test(b, s)
                 test_going(b, model)
                 b.close()

@@ -38,7 +38,7 @@ function changedElsewhere(id, gone) {
         drop(id);
     if (gone && id === current.id)
         show();
-    else if (id === current.id && !$('messages').querySelector('.editor'))
+    else if (id === current.id)
         render();
     hooks.listed();
 }

@@ -26,6 +26,8 @@ export class Message {
     }
 
     update() {
+        if (this.form)
+            return; // what is being typed there stays
         if (this.n.role === 'assistant')
             this.answer();
         else
@@ -148,8 +150,13 @@ export class Message {
 
     /** The text of a question as a form; sending it makes a new branch. */
     editor() {
+        if (this.form) {
+            this.form.querySelector('textarea').focus();
+            return;
+        }
         const area = el('textarea', { 'aria-label': 'Edit the message', rows: String(Math.min(12, this.n.content.split('\n').length + 1)) });
         const leave = () => {
+            this.form = null;
             this.update();
             const back = this.foot.querySelector('[aria-label="Edit"]');
             if (back)
@@ -170,6 +177,7 @@ export class Message {
         } }, area, el('div', { class: 'row' }, el('button', { type: 'button', class: 'plain', text: 'Cancel', onclick: leave }),
             el('button', { class: 'primary', text: 'Send' })));
         area.value = this.n.content;
+        this.form = form;
         this.body.replaceChildren(form);
         this.foot.replaceChildren();
         area.focus();

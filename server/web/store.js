@@ -51,11 +51,17 @@ export function list() {
 
 export const get = (id) => all.get(id);
 
+/** Done when it is kept: a full disk may refuse only then. */
 async function write(change) {
     if (!db)
         return;
     try {
-        await change(db.transaction('conversations', 'readwrite').objectStore('conversations'));
+        const t = db.transaction('conversations', 'readwrite');
+        const kept = new Promise((resolve, reject) => {
+            t.oncomplete = resolve;
+            t.onabort = () => reject(t.error);
+        });
+        await Promise.all([kept, change(t.objectStore('conversations'))]);
     } catch (e) {
         failed(e);
     }
@@ -64,18 +70,18 @@ async function write(change) {
 export async function save(c) {
     all.set(c.id, c);
     await write(async (s) => {
-        const before = promise(s.get(c.id)), put = promise(s.put(c)); // at once: the page may be going
+        const before = promise(s.get(c.id));
+        s.put(c); // at once: the page may be going
         const kept = readConversation(await before);
         if (kept && merge(c, kept, false))
             s.put(c);
-        await put;
     });
     others.postMessage({ kept: c });
 }
 
 export async function remove(id) {
     all.delete(id);
-    await write((s) => promise(s.delete(id)));
+    await write((s) => s.delete(id));
     others.postMessage({ gone: id });
 }
 
