@@ -474,6 +474,10 @@ def test_markdown(browser, s):
     bombs = ["*" * 100000, "*a " * 30000, "[" * 50000, "[a](" * 20000, "`" * 50000 + "a", "> " * 5000 + "x", "- " * 5000 + "x", "|" * 20000 + "\n" + "-|" * 20000, "_a_" * 30000, "\n".join(" " * i + "- x" for i in range(300)), "![" * 30000, "<http://" * 20000]
     sizes = page.evaluate("async (bombs) => { const { Markdown } = await import('/web/markdown.js'); return bombs.map((t) => { const m = new Markdown(); m.update(t); return m.node.children.length > 0; }); }", bombs)
     check("bombs", all(sizes), sizes)
+    looks = page.evaluate("""async (text) => { const { Markdown } = await import('/web/markdown.js'), trim = String.prototype.trim; let n = 0;
+        String.prototype.trim = function () { if (++n > 1e6) throw new Error('looked at too often'); return trim.call(this); };
+        try { new Markdown().update(text); return n; } catch (e) { return e.message; } finally { String.prototype.trim = trim; } }""", "- a" + "\n" * 100000 + "- b")
+    check("blank_lines_are_looked_at_a_few_times", isinstance(looks, int), looks)
     web_checks.all_of(page, check, "markdown")
     page.emulate_media(color_scheme="dark")
     web_checks.all_of(page, check, "markdown_dark")

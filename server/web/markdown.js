@@ -51,12 +51,13 @@ function listEnd(lines, i) {
     let j = i + 1, indent = first[1].length;
     for (; j < lines.length; j++) {
         if (!lines[j].trim()) {
-            const next = lines.slice(j).find((l) => l.trim());
-            if (next === undefined)
+            let k = j + 1;
+            while (k < lines.length && !lines[k].trim())
+                k++;
+            const m = ITEM.exec(lines[k] || '');
+            if (k === lines.length || (/^ */.exec(lines[k])[0].length <= indent && !(m && ordered(m[2]) === ordered(first[2]))))
                 return j;
-            const m = ITEM.exec(next);
-            if (/^ */.exec(next)[0].length <= indent && !(m && ordered(m[2]) === ordered(first[2])))
-                return j;
+            j = k - 1;
             continue;
         }
         const m = ITEM.exec(lines[j]);
