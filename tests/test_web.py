@@ -255,6 +255,17 @@ def test_keeping(browser, s, p):
     page.set_input_files("#import-file", path)
     page.wait_for_function("() => document.getElementById('toast').textContent.includes('already')")
     check("import_twice", len(page.query_selector_all("#conversations li")) == 2)
+    kept["conversations"] = [{**kept["conversations"][0], "id": "", "title": "Foreign", "params": {"temperature": 0, "n": 128, "timeout": 1, "tool_choice": "none"}}]
+    page.set_input_files("#import-file", {"name": "foreign.json", "mimeType": "application/json", "buffer": json.dumps(kept).encode()})
+    page.click("text=Foreign")
+    asked = []
+    two = [{"choices": [{"index": i, "delta": {"content": "%d " % i}, "finish_reason": None}]} for i in (0, 1, 0)]
+    page.route(CHAT, lambda r: (asked.append(json.loads(r.request.post_data)), r.fulfill(status=200, content_type="text/event-stream",
+               body="".join("data: %s\n\n" % json.dumps(e) for e in two) + "data: [DONE]\n\n")))
+    send(page, "go on")
+    done(page)
+    check("only_settings_are_imported", set(asked[0]) == {"messages", "stream", "stream_options", "temperature"}, list(asked[0]))
+    check("one_choice_is_one_answer", last(page).startswith("0 0"), last(page))
     other.clean("import")
     other.close()
 

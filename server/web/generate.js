@@ -42,7 +42,7 @@ export class Job {
     }
 
     take(event) {
-        const { n } = this, choice = event.choices && event.choices[0];
+        const { n } = this, choice = (event.choices || []).find((c) => !c.index);
         if (event.prompt_progress)
             this.progress = event.prompt_progress;
         if (event.usage) {

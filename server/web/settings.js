@@ -4,10 +4,8 @@ import { $, el, iconButton, remember, remembered } from './dom.js';
 import { getJson } from './api.js';
 import * as chat from './chat.js';
 import * as store from './store.js';
+import { NOT_SET, readParams } from './tree.js';
 
-// Fields that are not for people, or that the page sets itself; besides those that the server takes and does not use.
-const NOT_HERE = new Set(`model messages stream stream_options return_progress n logprobs top_logprobs tool_choice add_generation_prompt max_completion_tokens
-    timeout priority samplers`.split(/\s+/));
 const FIRST = ['temperature', 'top_p', 'top_k', 'min_p', 'max_tokens', 'seed', 'stop'];
 // Where a slider ends; fields with a range of at most 2 need none.
 const USUAL = { temperature: 2, top_k: 200, repeat_penalty: 2, frequency_penalty: 2, presence_penalty: 2, top_n_sigma: 5, dry_multiplier: 2, mirostat_tau: 10 };
@@ -18,7 +16,7 @@ let docs = null;
 export function defaults() {
     try {
         const kept = JSON.parse(remembered('defaults') || '{}');
-        return { system: typeof kept.system === 'string' ? kept.system : '', params: kept.params && typeof kept.params === 'object' ? kept.params : {} };
+        return { system: typeof kept.system === 'string' ? kept.system : '', params: readParams(kept.params) };
     } catch (e) {
         return { system: '', params: {} };
     }
@@ -177,7 +175,7 @@ export async function draw() {
         more.replaceChildren(el('p', { class: 'wrong', role: 'alert', text: `The list of settings could not be read: ${e.message}` }));
         return;
     }
-    const names = Object.keys(docs).filter((n) => !NOT_HERE.has(n) && !/^(taken and )?not (used|supported)/.test(docs[n].description));
+    const names = Object.keys(docs).filter((n) => !NOT_SET.has(n) && !/^(taken and )?not (used|supported)/.test(docs[n].description));
     const first = FIRST.filter((n) => names.includes(n)), rest = names.filter((n) => !first.includes(n));
     const parts = rest.filter((n) => !['integer', 'number', 'boolean'].includes(docs[n].type)), samplers = rest.filter((n) => !parts.includes(n));
     const section = (title, list) => el('details', { class: 'fold', open: list.some((n) => n in c.params) }, el('summary', {}, title),

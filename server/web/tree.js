@@ -116,6 +116,15 @@ export function merge(c, other, newer) {
     return came;
 }
 
+/** Fields of a request that are not for people, or that the page sets itself; besides those that the server takes and does not use. */
+export const NOT_SET = new Set(`model messages stream stream_options return_progress n logprobs top_logprobs tool_choice add_generation_prompt
+    max_completion_tokens timeout priority samplers`.split(/\s+/));
+
+/** Settings from anywhere: what their panel does not show is not sent either. */
+export function readParams(v) {
+    return v && typeof v === 'object' && !Array.isArray(v) ? Object.fromEntries(Object.entries(v).filter(([name]) => !NOT_SET.has(name))) : {};
+}
+
 const text = (v, most) => (typeof v === 'string' ? v.slice(0, most) : '');
 const real = (v, otherwise) => (Number.isFinite(v) ? v : otherwise);
 
@@ -138,7 +147,6 @@ export function readConversation(v) {
     for (const [from, to] of Object.entries(v.picks || {}))
         if (nodes[to] && nodes[to].parent === from)
             picks[from] = to;
-    const params = v.params && typeof v.params === 'object' && !Array.isArray(v.params) ? v.params : {};
     return { id: /^m[0-9a-f]{18}$/.test(v.id) ? v.id : newId(), title: text(v.title, 300) || 'Conversation', named: v.named === true,
-        created: real(v.created, now), updated: real(v.updated, now), system: text(v.system, 1e6), params, nodes, picks };
+        created: real(v.created, now), updated: real(v.updated, now), system: text(v.system, 1e6), params: readParams(v.params), nodes, picks };
 }
