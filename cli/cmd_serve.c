@@ -248,6 +248,7 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .request_timeout = o->request_timeout,
         .log = !o->quiet,
         .no_web = o->no_web,
+        .nearest = args_nearest,
     };
     struct server *s = server_open(&p, &err);
     if (!s)

@@ -251,7 +251,7 @@ static int add_prompt(struct answer *a, struct prompt *p, const json_t *v, struc
     if (json_is_string(v))
         return add_text(a, p, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, "prompt", f);
     if (!json_is_array(v))
-        return fault_set(f, 400, "wrong_type", "prompt", "prompt is neither a text, nor a list of tokens, nor a list of either");
+        return fault_set(f, 400, "wrong_type", "prompt", "prompt has %s, wanted a text, a list of tokens, or a list of either", json_found(v));
     p->ids = request_ids(a->m, v, &p->n_ids, "prompt", f);
     return p->ids && request_fits(p->n_ids, pith_n_ctx(a->m->generate), "prompt", f);
 }

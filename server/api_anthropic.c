@@ -28,12 +28,12 @@ static json_t *text_of(const json_t *v, const char *where, size_t i, struct faul
         return json_string("");
     json_array_foreach (v, k, block)
         if (!json_is_string(json_object_get(block, "text"))) {
-            fault_set(f, 400, "unsupported_content", where, "%s[%zu]: block %zu is no text; this server takes text alone", where, i, k);
+            fault_set(f, 400, "unsupported_content", where, "%s[%zu]: block %zu is not a text; this server takes text alone", where, i, k);
             return NULL;
         }
     if (json_is_array(v))
         return json_joined(v, "text");
-    fault_set(f, 400, "wrong_type", where, "%s[%zu] is neither a text nor a list of blocks", where, i);
+    fault_set(f, 400, "wrong_type", where, "%s[%zu] is %s, wanted a text or a list of blocks", where, i, json_found(v));
     return NULL;
 }
 
@@ -113,11 +113,11 @@ static int put_message(json_t *out, const json_t *m, size_t i, struct fault *f)
     size_t k;
     int ok = 1;
     if (!t.role || (strcmp(t.role, "user") && strcmp(t.role, "assistant") && strcmp(t.role, "system")))
-        return fault_set(f, 400, "invalid_message", "messages", "messages[%zu] has no role that is user, assistant or system", i);
+        return fault_set(f, 400, "invalid_message", "messages", "messages[%zu].role is %s, wanted user, assistant or system", i, json_found(json_object_get(m, "role")));
     if (json_is_string(content))
         ok = put_last(&t.text, content) || fault_memory(f);
     else if (!json_is_array(content))
-        return fault_set(f, 400, "invalid_message", "messages", "messages[%zu].content is neither a text nor a list of blocks", i);
+        return fault_set(f, 400, "invalid_message", "messages", "messages[%zu].content is %s, wanted a text or a list of blocks", i, json_found(content));
     json_array_foreach (content, k, block)
         if (!(ok = put_block(&t, block, i, k, f)))
             break;
@@ -143,7 +143,7 @@ static int take_choice(struct fields *b, struct fault *f)
     if (type && !strcmp(type, "tool") && json_is_string(name))
         v = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name);
     if (!v)
-        return fault_set(f, 400, "invalid_value", "tool_choice", "tool_choice.type is not one of auto, any, none, or tool with a name");
+        return fault_set(f, 400, "invalid_value", "tool_choice", "tool_choice.type is %s, wanted auto, any, none, or tool with a name", json_found(json_object_get(choice, "type")));
     if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")) && !fields_put(b, F_parallel_tool_calls, json_false(), f))
         return 0;
     return fields_put(b, F_tool_choice, v, f);

@@ -98,7 +98,7 @@ static int add_input(const struct embedding *m, struct request *r, const json_t 
     else if (json_is_array(v))
         ids = request_ids(h, v, &n, "input", f);
     else
-        return fault_set(f, 400, "wrong_type", "input", "input is neither a text, nor a list of tokens, nor a list of either");
+        return fault_set(f, 400, "wrong_type", "input", "input has %s, wanted a text, a list of tokens, or a list of either", json_found(v));
     if (ids && m->truncate && n > most)
         n = most;
     int ok = ids && request_fits(n, most, "input", f);

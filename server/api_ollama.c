@@ -18,7 +18,7 @@ static int take_format(const json_t *format, struct fields *b, struct fault *f)
     if (word && !strcmp(word, "json"))
         return fields_put(b, F_response_format, json_pack("{s:s}", "type", "json_object"), f);
     if (!json_is_object(format))
-        return fault_set(f, 400, "invalid_value", "format", "format is neither \"json\" nor a schema");
+        return fault_set(f, 400, "invalid_value", "format", "format is %s, wanted \"json\" or a schema", json_found(format));
     return fields_put(b, F_response_format,
                       json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", (json_t *)(uintptr_t)format), f);
 }
@@ -29,7 +29,7 @@ static int take_think(const json_t *think, struct fields *b, struct fault *f)
     if (!think)
         return 1;
     if (!json_is_boolean(think) && !(level && (!strcmp(level, "low") || !strcmp(level, "medium") || !strcmp(level, "high"))))
-        return fault_set(f, 400, "invalid_value", "think", "think is not one of true, false, low, medium, high");
+        return fault_set(f, 400, "invalid_value", "think", "think is %s, wanted true, false, low, medium or high", json_found(think));
     return level ? answer_effort(b, level, f) : answer_variable(b, "enable_thinking", json_boolean(json_is_true(think)), f);
 }
 
@@ -67,7 +67,7 @@ static json_t *message_from(const json_t *m, size_t i, struct fault *f)
         return NULL;
     }
     if (!json_is_object(m) || (content && !json_is_string(content) && !json_is_null(content))) {
-        fault_set(f, 400, "invalid_message", "messages", "messages[%zu] is no object with a role and a text", i);
+        fault_set(f, 400, "invalid_message", "messages", "messages[%zu] is not an object with a role and a text", i);
         return NULL;
     }
     json_t *out = json_pack("{s:O*, s:o}", "role", json_object_get(m, "role"), "content", json_is_string(content) ? json_incref(content) : json_string(""));

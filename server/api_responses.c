@@ -90,7 +90,7 @@ static int put_item(json_t *out, const json_t *item, size_t i, struct fault *f)
     type = type ? type : "message";
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         if (!strcmp(type, kinds[k].type))
-            return kinds[k].put(out, item) || fault_set(f, 400, "unsupported_content", "input", "input[%zu] is no whole %s of texts; this server takes text alone", i, type);
+            return kinds[k].put(out, item) || fault_set(f, 400, "unsupported_content", "input", "input[%zu] is not a whole %s of texts; this server takes text alone", i, type);
     return fault_set(f, 400, "unsupported_content", "input", "input[%zu] is of type \"%.40s\"; wanted message, function_call, function_call_output or reasoning", i, type);
 }
 
@@ -100,7 +100,7 @@ static int take_conversation(struct fields *b, struct fault *f)
     const char *effort = json_string_value(json_object_get(b->v[F_reasoning], "effort"));
     json_t *out = json_array(), *item;
     size_t i;
-    int ok = json_is_string(input) || json_is_array(input) || fault_set(f, 400, "missing_field", "input", "input is neither a text nor a list of items");
+    int ok = json_is_string(input) || json_is_array(input) || fault_set(f, 400, "missing_field", "input", "input is %s, wanted a text or a list of items", json_found(input));
     if (b->v[F_instructions])
         json_array_append_new(out, json_pack("{s:s, s:O}", "role", "system", "content", b->v[F_instructions]));
     if (json_is_string(input))

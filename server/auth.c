@@ -21,16 +21,16 @@ static int count(const char *const *keys)
     return n;
 }
 
-/* "name:secret" or "secret". */
-static int add(struct tenants *t, const char *key, int admin, struct pith_error *err)
+/* "name:secret" or "secret"; the n-th of its kind. */
+static int add(struct tenants *t, const char *key, int n, int admin, struct pith_error *err)
 {
     struct tenant *one = &t->v[t->n];
     const char *colon = strchr(key, ':'), *secret = colon ? colon + 1 : key;
     size_t n_name = colon ? (size_t)(colon - key) : 0;
     if (strlen(secret) < 8 || strlen(secret) >= sizeof one->secret || n_name >= sizeof one->name) {
         err->code = PITH_RANGE;
-        snprintf(err->msg, sizeof err->msg, "%skey %d has %zu characters, wanted 8 to %zu, after a name of at most %zu and a colon, if any", admin ? "admin " : "",
-                 t->n + 1, strlen(secret), sizeof one->secret - 1, sizeof one->name - 1);
+        snprintf(err->msg, sizeof err->msg, "key %d of %s has %zu characters, wanted 8 to %zu, after a name of at most %zu and a colon, if any", n,
+                 admin ? "--admin-key" : "--api-key and --api-key-file", strlen(secret), sizeof one->secret - 1, sizeof one->name - 1);
         return 0;
     }
     strcpy(one->secret, secret);
@@ -55,9 +55,9 @@ struct tenants *tenants_open(const char *const *keys, const char *const *admin_k
     t->have_keys = n > 0;
     t->n = n == 0; /* everybody */
     for (int i = 0; ok && i < n; i++)
-        ok = add(t, keys[i], 0, err);
+        ok = add(t, keys[i], i + 1, 0, err);
     for (int i = 0; ok && i < n_admins; i++)
-        ok = add(t, admin_keys[i], 1, err);
+        ok = add(t, admin_keys[i], i + 1, 1, err);
     if (ok)
         return t;
     free(t);

@@ -67,7 +67,7 @@ static int check_texts(const struct row *r, const json_t *v, struct fault *f)
         const json_t *text = texts_at(v, i);
         size_t n = json_string_length(text);
         if (!n)
-            return fault_set(f, 400, "wrong_type", r->name, "%s[%zu] is %s, wanted a text that is not empty", r->name, i, json_kind(text));
+            return fault_set(f, 400, "wrong_type", r->name, "%s[%zu] is %s, wanted a text that is not empty", r->name, i, json_found(text));
         if (strlen(json_string_value(text)) != n)
             return fault_set(f, 400, "invalid_value", r->name, "%s[%zu] holds a zero byte", r->name, i);
         bytes += n;
@@ -78,7 +78,7 @@ static int check_texts(const struct row *r, const json_t *v, struct fault *f)
 static int check(const struct row *r, const json_t *v, struct fault *f)
 {
     if (!is_type(v, r->type))
-        return fault_set(f, 400, "wrong_type", r->name, "%s is %s, wanted %s", r->name, json_kind(v), type_names[r->type]);
+        return fault_set(f, 400, "wrong_type", r->name, "%s is %s, wanted %s", r->name, json_found(v), type_names[r->type]);
     if (json_is_integer(v) && r->type == INT && (json_integer_value(v) < (json_int_t)r->lo || json_integer_value(v) > (json_int_t)r->hi))
         return fault_set(f, 400, "out_of_range", r->name, "%s is %lld, wanted %lld to %lld", r->name, (long long)json_integer_value(v), (long long)r->lo,
                          (long long)r->hi); /* where a double would round */
@@ -103,6 +103,19 @@ static int find(const char *name, unsigned endpoint)
     return -1;
 }
 
+static int unknown(const struct fields *f, unsigned endpoint, const char *name, struct fault *fault)
+{
+    const char *names[N_FIELDS + 1], *near;
+    int n = 0;
+    for (int i = 0; i < N_FIELDS; i++)
+        if (rows[i].endpoints & endpoint)
+            names[n++] = rows[i].name;
+    names[n] = NULL;
+    near = f->nearest ? f->nearest(name, names) : NULL;
+    return fault_set(fault, 400, "unknown_field", name, "there is no field \"%.100s\" here; %s%s%sGET /docs lists them", name, near ? "did you mean \"" : "", near ? near : "",
+                     near ? "\"? " : "");
+}
+
 static int read_members(struct fields *f, unsigned endpoint, const json_t *object, struct fault *fault)
 {
     const char *name;
@@ -112,7 +125,7 @@ static int read_members(struct fields *f, unsigned endpoint, const json_t *objec
         if (json_is_null(v))
             continue;
         if (i < 0)
-            return fault_set(fault, 400, "unknown_field", name, "there is no field \"%.100s\" here; GET /docs lists them", name);
+            return unknown(f, endpoint, name, fault);
         if (!check(&rows[i], v, fault))
             return 0;
         f->v[i] = v;
@@ -123,10 +136,11 @@ static int read_members(struct fields *f, unsigned endpoint, const json_t *objec
 int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault)
 {
     memset(f, 0, sizeof *f);
+    f->nearest = exchange_server(x)->p.nearest;
     f->body = exchange_tree(x, fault);
     if (!f->body)
         return 0;
-    int ok = json_is_object(f->body) || fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object", json_kind(f->body));
+    int ok = json_is_object(f->body) || fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object", json_found(f->body));
     ok = ok && read_members(f, endpoint, f->body, fault);
     if (!ok)
         fields_free(f);

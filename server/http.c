@@ -477,7 +477,7 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
         return 0;
     x->tenant = tenants_find(s->tenants, key_given(c));
     if (!x->tenant && !(x->route->flags & ROUTE_OPEN))
-        return fault_set(f, 401, "invalid_api_key", NULL, "%s; send Authorization: Bearer KEY",
+        return fault_set(f, 401, "invalid_api_key", NULL, "%s; send Authorization: Bearer KEY, or x-api-key: KEY",
                          key_given(c) ? "this key is not known here" : "a key is needed here");
     if ((x->route->flags & ROUTE_ADMIN) && !tenants_have_admins(s->tenants))
         return fault_set(f, 404, "admin_is_off", NULL, "there is no %.100s: the server was started without --admin-key", path);

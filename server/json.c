@@ -123,6 +123,39 @@ static int depth_of(const char *p, size_t n, size_t *fat, size_t *values)
     return most;
 }
 
+/* The name before the value that ends at p[n]: `"name": value`. 0: there is none. */
+static size_t name_before(const char *p, size_t n, const char **name)
+{
+    size_t end = n, begin;
+    while (end && !strchr("\",[{", p[end - 1]))
+        end--;
+    for (begin = end ? end - 1 : 0; begin && p[begin - 1] != '"';)
+        begin--;
+    *name = p + begin;
+    return end && begin && p[end - 1] == '"' && memchr(p + end, ':', n - end) ? end - 1 - begin : 0;
+}
+
+/* Why it could not be read. */
+static void explain(const char *p, size_t n, const json_error_t *e, struct fault *f)
+{
+    const char *name;
+    size_t at = e->position > 0 && (size_t)e->position < n ? (size_t)e->position : n, n_name = name_before(p, at, &name);
+    switch (json_error_code(e)) {
+    case json_error_numeric_overflow:
+        fault_set(f, 400, "out_of_range", NULL, "%.*s is too large: line %d, column %d: %s", n_name ? (int)(n_name < 64 ? n_name : 64) : 8, n_name ? name : "a number", e->line,
+                  e->column, e->text);
+        break;
+    case json_error_duplicate_key:
+        fault_set(f, 400, "invalid_json", NULL, "the body says a field twice: line %d, column %d: %s", e->line, e->column, e->text);
+        break;
+    default:
+        if (strspn(p, " \t\r\n") >= n)
+            fault_set(f, 400, "invalid_json", NULL, "the body is empty, wanted a JSON object");
+        else
+            fault_set(f, 400, "invalid_json", NULL, "the body is not JSON: line %d, column %d: %s", e->line, e->column, e->text);
+    }
+}
+
 json_t *json_read(const char *p, size_t n, struct fault *f)
 {
     json_error_t e;
@@ -135,16 +168,38 @@ json_t *json_read(const char *p, size_t n, struct fault *f)
         fault_set(f, 413, "body_too_large", NULL, "the body has %zu objects and lists and %zu values; at most %d and %d are taken", fat, values, FAT_MAX, VALUES_MAX);
         return NULL;
     }
-    json_t *j = json_loadb(p, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
+    json_t *j = json_loadb(p, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     if (!j)
-        fault_set(f, 400, "invalid_json", NULL, "the body is no JSON: line %d, column %d: %s", e.line, e.column, e.text);
+        explain(p, n, &e, f);
     return j;
 }
 
-const char *json_kind(const json_t *v)
+const char *json_found_in(const json_t *v, char buf[64])
 {
-    static const char *const kinds[] = {"an object", "a list", "a text", "an integer", "a number", "true", "false", "null"};
-    return v ? kinds[json_typeof(v)] : "missing";
+    if (!v)
+        return "missing";
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "a list";
+    case JSON_STRING:
+        snprintf(buf, 64, "\"%.40s\"%s", json_string_value(v), json_string_length(v) > 40 ? "..." : "");
+        return buf;
+    case JSON_INTEGER:
+        snprintf(buf, 64, "%lld", (long long)json_integer_value(v));
+        return buf;
+    case JSON_REAL:
+        snprintf(buf, 64, "%.15g", json_real_value(v));
+        return buf;
+    case JSON_TRUE:
+        return "true";
+    case JSON_FALSE:
+        return "false";
+    case JSON_NULL:
+        break;
+    }
+    return "null";
 }
 
 json_t *json_text(const char *p, size_t n)

@@ -42,7 +42,7 @@ int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const
         json_int_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id >= m->info.n_vocab) {
             json_is_integer(v) ? fault_set(f, 400, "invalid_token", field, "%s: token %zu is %lld, the vocabulary has 0..%d", field, i, (long long)id, m->info.n_vocab - 1)
-                               : fault_set(f, 400, "wrong_type", field, "%s: element %zu of a list of tokens is no integer", field, i);
+                               : fault_set(f, 400, "wrong_type", field, "%s: element %zu of a list of tokens is %s, wanted an integer", field, i, json_found(v));
             free(ids);
             return NULL;
         }
@@ -76,7 +76,7 @@ static json_t *flat_content(const json_t *parts, size_t message, struct fault *f
     json_array_foreach (parts, i, part) {
         const json_t *type = json_object_get(part, "type");
         if (!json_is_string(json_object_get(part, "text")) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "text")))) {
-            fault_set(f, 400, "unsupported_content", "messages", "messages[%zu].content[%zu] is no text; this server takes text alone", message, i);
+            fault_set(f, 400, "unsupported_content", "messages", "messages[%zu].content[%zu] is not a text; this server takes text alone", message, i);
             return NULL;
         }
     }
@@ -102,17 +102,17 @@ static json_t *read_messages(const json_t *list, struct fault *f)
     json_t *out = json_array(), *m;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *given = json_array_get(list, i), *content = json_object_get(given, "content");
-        const char *asked = json_string_value(json_object_get(given, "role")), *role = role_of(asked);
-        if (!asked) {
-            fault_set(f, 400, "invalid_message", "messages", "messages[%zu] is not an object with a role", i);
+        const char *role = role_of(json_string_value(json_object_get(given, "role")));
+        if (!json_is_object(given)) {
+            fault_set(f, 400, "invalid_message", "messages", "messages[%zu] is %s, wanted an object with a role", i, json_found(given));
             goto fail;
         }
         if (!role) {
-            fault_set(f, 400, "invalid_message", "messages", "messages[%zu].role is \"%.40s\"; wanted system, developer, user, assistant or tool", i, asked);
+            fault_set(f, 400, "invalid_message", "messages", "messages[%zu].role is %s, wanted system, developer, user, assistant or tool", i, json_found(json_object_get(given, "role")));
             goto fail;
         }
         if (!json_is_string(content) && !json_is_array(content) && !(json_object_get(given, "tool_calls") && (!content || json_is_null(content)))) {
-            fault_set(f, 400, "invalid_message", "messages", "messages[%zu].content is %s, wanted a text or a list of parts", i, json_kind(content));
+            fault_set(f, 400, "invalid_message", "messages", "messages[%zu].content is %s, wanted a text or a list of parts", i, json_found(content));
             goto fail;
         }
         m = json_copy((json_t *)(uintptr_t)given);
@@ -228,7 +228,7 @@ static int check_tools(const json_t *tools, struct fault *f)
         const json_t *name = json_object_get(json_object_get(t, "function"), "name");
         if (!json_string_length(name))
             return fault_set(f, 400, "invalid_value", "tools", "tools[%zu].function.name is %s, wanted a name that is not empty", i,
-                             json_is_string(name) ? "empty" : json_kind(name));
+                             json_is_string(name) ? "empty" : json_found(name));
     }
     return 1;
 }
@@ -363,9 +363,9 @@ static int take_bias(struct hosted *m, const json_t *bias, struct request *r, st
         char plain[24]; /* "07" would be a second one for 7 */
         snprintf(plain, sizeof plain, "%lld", id);
         if (strcmp(plain, key) || id < 0 || id >= m->info.n_vocab)
-            return fault_set(f, 400, "invalid_token", "logit_bias", "logit_bias: \"%.40s\" is no token, the vocabulary has 0..%d", key, m->info.n_vocab - 1);
+            return fault_set(f, 400, "invalid_token", "logit_bias", "logit_bias: \"%.40s\" is not a token, the vocabulary has 0..%d", key, m->info.n_vocab - 1);
         if (!json_is_number(v) || !(x >= -100 && x <= 100))
-            return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias of token %lld is not a number from -100 to 100", id);
+            return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias of token %lld is %s, wanted a number from -100 to 100", id, json_found(v));
         list[r->sampler.n_logit_bias++] = (struct pith_logit_bias){(int32_t)id, x <= -100 ? -INFINITY : (float)x};
     }
     return 1;
@@ -384,7 +384,7 @@ static int take_breakers(struct hosted *m, const json_t *texts, struct request *
         const char *text = texts ? json_string_value(v) : usual[i];
         int64_t n_ids = 0;
         if (!text || !*text)
-            return fault_set(f, 400, "wrong_type", "dry_sequence_breakers", "dry_sequence_breakers[%zu] is no text, or empty", i);
+            return fault_set(f, 400, "wrong_type", "dry_sequence_breakers", "dry_sequence_breakers[%zu] is %s, wanted a text that is not empty", i, json_found(v));
         int32_t *ids = request_tokenize(m, text, texts ? json_string_length(v) : strlen(text), 0, &n_ids, "dry_sequence_breakers", f);
         int32_t *more = ids ? realloc(all, (used + (size_t)n_ids + 1) * sizeof *all) : NULL;
         if (more) {
@@ -485,7 +485,7 @@ static int take_format(struct hosted *m, const struct fields *b, struct request 
     if (type && !strcmp(type, "json_object"))
         return open_grammar(m, PITH_GRAMMAR_JSON, NULL, r, "response_format", f);
     if (!type || strcmp(type, "json_schema"))
-        return fault_set(f, 400, "invalid_value", "response_format", "response_format.type is not one of text, json_object, json_schema");
+        return fault_set(f, 400, "invalid_value", "response_format", "response_format.type is %s, wanted text, json_object or json_schema", json_found(json_object_get(format, "type")));
     json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
     if (!schema)
         return fault_set(f, 400, "missing_field", "response_format", "response_format.json_schema.schema is missing");

@@ -56,7 +56,9 @@ json_t *fault_ollama(const struct fault *f);    /* api_ollama.c */
 enum { JSON_DEPTH = 128 };
 /* A body as JSON; nested deeper than JSON_DEPTH is refused before it is parsed. */
 json_t *json_read(const char *p, size_t n, struct fault *f);
-const char *json_kind(const json_t *v); /* "an object"; NULL: "missing" */
+/* What was found where something else was wanted: "an object", a number or the beginning of a text as it is; NULL: "missing". */
+const char *json_found_in(const json_t *v, char buf[64]);
+#define json_found(v) json_found_in(v, (char[64]){0}) /* lives as long as the block */
 json_t *json_text(const char *p, size_t n); /* bytes that are no UTF-8 become U+FFFD */
 /* The texts of a list as one, or those that its objects have under a key. NULL: one of them is no text, or out of memory. */
 json_t *json_joined(const json_t *list, const char *key);
@@ -90,6 +92,7 @@ struct fields {
     json_t *body; /* owned */
     json_t *put;  /* a list of what fields_put took */
     const json_t *v[N_FIELDS]; /* NULL: absent or null */
+    const char *(*nearest)(const char *word, const char *const *candidates); /* server_params.nearest */
 };
 /* Checks the body of x against the rows of an endpoint: names, types, ranges. */
 int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault);

@@ -51,6 +51,7 @@ struct server_params {
     double read_timeout, request_timeout; /* seconds; 0: none */
     int log; /* access log on stderr */
     int no_web; /* without the page at / */
+    const char *(*nearest)(const char *word, const char *const *candidates); /* what a mistyped word was to be; NULL: none is near; may be NULL */
 };
 
 /* Listens. NULL: *err says why. */

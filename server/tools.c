@@ -11,7 +11,7 @@ static json_t *allowed(const struct fields *b, struct fault *f)
     const char *word = json_string_value(choice);
     const char *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
     if (!name && !(word && !strcmp(word, "required"))) {
-        fault_set(f, 400, "invalid_value", "tool_choice", "tool_choice is not one of auto, none, required, or a function with a name");
+        fault_set(f, 400, "invalid_value", "tool_choice", "tool_choice is %s, wanted auto, none, required, or a function with a name", json_found(choice));
         return NULL;
     }
     if (!json_array_size(tools)) {

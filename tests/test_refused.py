@@ -58,6 +58,36 @@ def test_others_fields(s):
     refused(s, "ollama_options_refused", "/api/chat", {"messages": TALK, "options": {"low_ram": True}}, 'options: there is no field "low_ram"')
 
 
+def test_damaged(s):
+    """What is no JSON, and what is JSON that cannot be taken."""
+    for name, raw, *words in (("empty", b"", "the body is empty"), ("blank", b" \n", "the body is empty"), ("a_list", b"[]", "the body is a list, wanted an object"), ("a_number", b"3", "the body is 3"),
+                              ("cut", b'{"prompt": "a', "is not JSON: line 1"), ("twice", b'{"seed": 1, "seed": 2}', "a field twice", '"seed"'),
+                              ("a_large_seed", b'{"prompt": "w3", "seed": 18446744073709551615}', "seed is too large", "18446744073709551615"),
+                              ("a_large_number", b'{"prompt": [1, 18446744073709551615]}', "a number is too large"), ("a_large_exponent", b'{"prompt": "w3", "temperature" : 1e999}', "temperature is too large")):
+        refused(s, "body_" + name, "/v1/completions", raw, *words)
+
+
+def test_found(s):
+    """What was found, and what was wanted."""
+    tool = {"type": "function", "function": {"name": "f"}}
+    schema = {"type": "json_schema", "json_schema": {"schema": {"type": "intt"}}}
+    for field, value, *words in (("max_tokens", 1.5, "is 1.5, wanted an integer"), ("temperature", "hot", 'is "hot", wanted a number'), ("stop", "", "wanted a text that is not empty"),
+                                 ("response_format", {"type": "xml"}, 'response_format.type is "xml", wanted text, json_object or json_schema'), ("response_format", {}, "type is missing"),
+                                 ("response_format", schema, "#/type", '"intt"'), ("logit_bias", {"5": 101}, "token 5 is 101, wanted"), ("logit_bias", {"5": "x"}, 'token 5 is "x"'),
+                                 ("dry_sequence_breakers", [3], "[0] is 3"), ("messages", [{"role": "user", "content": 5}], "messages[0].content is 5, wanted a text or a list of parts"),
+                                 ("messages", [{"role": "user", "content": None}], "content is null"), ("messages", [{"role": "user"}], "content is missing"), ("messages", [{"role": 5}], "role is 5"),
+                                 ("max_token", 1, 'no field "max_token"', 'did you mean "max_tokens"?'), ("qqqqqqqqqq", 1, "here; GET /docs")):
+        refused(s, "found_%s" % field, "/v1/chat/completions", {**CHAT, field: value}, *words)
+    refused(s, "found_tool_choice", "/v1/chat/completions", {**CHAT, "tools": [tool], "tool_choice": "any"}, 'tool_choice is "any", wanted auto')
+    refused(s, "found_tool_choice_anthropic", "/v1/messages", {**CHAT, "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "all"}}, 'tool_choice.type is "all", wanted auto')
+    refused(s, "found_role_anthropic", "/v1/messages", {**CHAT, "messages": [{"role": "bot", "content": "a"}]}, 'role is "bot", wanted user')
+    refused(s, "found_format", "/api/chat", {"messages": TALK, "format": "xml"}, 'format is "xml", wanted "json" or a schema')
+    refused(s, "found_think", "/api/chat", {"messages": TALK, "think": "much"}, 'think is "much", wanted true')
+    refused(s, "found_options", "/api/chat", {"messages": TALK, "options": {"num_predic": 1}}, "options: ", 'did you mean "num_predict"?')
+    refused(s, "found_prompt", "/v1/completions", {"prompt": 3}, "prompt has 3, wanted a text")
+    refused(s, "found_input", "/v1/responses", {"input": 3}, "input is 3, wanted a text")
+
+
 def test_shapes(s):
     """Paths and methods that are not there, as the interface's own clients read errors."""
     for method, path, status in (("GET", "/api/chat", 405), ("DELETE", "/api/chat", 405), ("POST", "/api/pull", 404), ("DELETE", "/api/delete", 404)):
@@ -80,6 +110,8 @@ def main():
             test_null(s)
             test_others_fields(s)
             test_shapes(s)
+            test_damaged(s)
+            test_found(s)
 
 
 run(main, "test_refused")

@@ -186,6 +186,7 @@ def test_keys(model):
     s = Server(model, "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
     body = completion([9] * 5, 3)
     check("no_key", s.post("/v1/completions", body)[0] == 401 and s.get("/health")[0] == 200)
+    check("no_key_says_how", "x-api-key" in s.post("/v1/messages", body)[1]["error"]["message"])
     check("wrong_key", s.post("/v1/completions", body, Authorization="Bearer first-secres")[0] == 401)
     check("right_key", s.post("/v1/completions", body, Authorization="Bearer first-secret")[0] == 200)
     check("other_header", s.ask("POST", "/v1/completions", body, {"x-api-key": "second-secret"})[0] == 200)

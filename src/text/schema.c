@@ -118,7 +118,8 @@ static int types_of(struct schema *s, const struct jtree *node)
         while (i < 7 && !(t->kind == JTREE_STRING && slice_eq_z(t->text, names[i].name)))
             i++;
         if (i == 7)
-            schema_refuse(s, type, "wanted null, boolean, integer, number, string, array, object or a list of them");
+            schema_refuse(s, t, "found \"%.*s\", wanted null, boolean, integer, number, string, array, object or a list of them", (int)(t->text.n < 40 ? t->text.n : 40),
+                          t->text.n ? t->text.p : "");
         else
             types |= names[i].types;
     }
