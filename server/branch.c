@@ -70,6 +70,12 @@ static int open_parts(struct sched *s, struct branch *b, struct pith_error *err)
     return b->grammar && pith_sampler_grammar(b->sampler, b->grammar, err) == PITH_OK;
 }
 
+void share_back(struct sched *s, struct share *t)
+{
+    if (!t->first && !t->n_embeds && t->served < s->now)
+        t->served = s->now; /* who was away has saved nothing up */
+}
+
 int branch_open(struct sched *s, struct request *r, int choice, struct pith_error *err)
 {
     struct branch *b = calloc(1, sizeof *b);
@@ -87,8 +93,7 @@ int branch_open(struct sched *s, struct request *r, int choice, struct pith_erro
         return 0;
     }
     struct share *t = b->share = &s->share[r->tenant->index];
-    if (!t->first && t->served < s->now)
-        t->served = s->now; /* who was away has saved nothing up */
+    share_back(s, t);
     struct branch **at = &t->first;
     while (*at && (*at)->r->priority <= r->priority)
         at = &(*at)->next;
@@ -151,10 +156,11 @@ void request_fail(struct sched *s, struct request *r, const struct fault *f)
 {
     for (struct branch *b = s->share[r->tenant->index].first, *next; b; b = next) {
         next = b->next;
-        if (b->r == r)
-            branch_close(s, b);
+        if (b->r != r)
+            continue;
+        branch_close(s, b);
+        metrics_reason(s->hosted->metrics, atomic_load(r->gone) ? "abort" : "error");
     }
-    metrics_reason(s->hosted->metrics, atomic_load(r->gone) ? "abort" : "error");
     request_done(s, r, &(struct event){.kind = EV_FAILED, .fault = f});
 }
 

@@ -13,17 +13,18 @@
 
 #include "scheduler_impl.h"
 
-enum { CHUNK_MIN = 16, CHUNK_FIRST = 64, PAGE = 64 };
+enum { CHUNK_MIN = 16, CHUNK_FIRST = 64, PAGE = 64, HELD_BACK = 8 }; /* HELD_BACK: steps without a row, and nobody waits for it any more */
 
-static struct branch *take_youngest(struct sched *s, const struct share *of)
+/* Who gives way first: the least urgent, and of these the youngest. */
+static struct branch *least_urgent(const struct sched *s, const struct share *of)
 {
-    struct branch *youngest = NULL;
+    struct branch *least = NULL;
     for (int i = 0; i < s->n_seq; i++) {
         struct branch *b = s->seq[i];
-        if (b && (!of || b->share == of) && (!youngest || b->arrival > youngest->arrival))
-            youngest = b;
+        if (b && b->share == of && (!least || b->r->priority > least->r->priority || (b->r->priority == least->r->priority && b->arrival > least->arrival)))
+            least = b;
     }
-    return youngest;
+    return least;
 }
 
 static struct share *largest_holder(const struct sched *s)
@@ -54,7 +55,7 @@ static void preempt(struct sched *s, struct branch *b)
 
 int make_room(struct sched *s)
 {
-    struct branch *b = s->n_held > 1 ? take_youngest(s, largest_holder(s)) : NULL;
+    struct branch *b = s->n_held > 1 ? least_urgent(s, largest_holder(s)) : NULL;
     if (!b)
         return 0;
     preempt(s, b);
@@ -66,7 +67,7 @@ static int32_t take_seq(struct sched *s, const struct share *t)
 {
     if (s->n_held == s->n_seq) {
         struct share *most = largest_holder(s);
-        struct branch *b = most->n_held > t->n_held + 1 ? take_youngest(s, most) : NULL;
+        struct branch *b = most->n_held > t->n_held + 1 ? least_urgent(s, most) : NULL;
         if (!b || in_step(s, b))
             return -1;
         preempt(s, b);
@@ -86,12 +87,12 @@ static int64_t common(const int32_t *a, const int32_t *b, int64_t n)
     return i;
 }
 
-/* 1: a branch that is in its prompt is about to compute pages that this one needs as well: it waits for them. */
+/* 1: a branch that is in its prompt, and gets on with it, is about to compute pages that this one needs as well: it waits for them. */
 static int follows_another(const struct sched *s, const struct branch *b)
 {
     for (int i = 0; i < s->n_seq; i++) {
         const struct branch *o = s->seq[i];
-        if (!o || o->n_made)
+        if (!o || o->n_made || o->moved + HELD_BACK < s->steps)
             continue;
         int64_t n = common(o->token, b->token, o->n < b->n ? o->n : b->n);
         if (n == b->n && n == o->n ? o->n_fed < n : n - n % PAGE > o->n_fed)
@@ -100,12 +101,15 @@ static int follows_another(const struct sched *s, const struct branch *b)
     return 0;
 }
 
-/* Pages for what a branch has to feed, and one more for everybody who runs. */
+/* Pages for what a branch and those who have been admitted have to feed, and one more for everybody who runs. */
 static int pages_left(const struct sched *s, int64_t n_new)
 {
     int64_t used = 0, total = 0;
     if (s->n_held == 0 || pith_cache_use(s->hosted->generate, &used, &total, NULL) != PITH_OK || !total)
         return 1;
+    for (int i = 0; i < s->n_seq; i++)
+        if (s->seq[i])
+            n_new += s->seq[i]->n - s->seq[i]->n_fed;
     return total - used >= n_new + (int64_t)PAGE * (s->n_held + 1);
 }
 
@@ -116,7 +120,7 @@ static enum admission admit(struct sched *s, struct branch *b)
     struct share *t = b->share;
     if (!tells_prompt(b) && follows_another(s, b))
         return FOLLOWS;
-    if (t->n_held >= s->parallel || !pages_left(s, b->n))
+    if (s->crowded || t->n_held >= s->parallel || !pages_left(s, b->n))
         return NO_ROOM;
     int32_t q = take_seq(s, t);
     if (q < 0)
@@ -151,7 +155,7 @@ static struct share *next_share(struct sched *s, int decoding)
     struct share *best = NULL;
     for (int i = 0; i < s->n_shares; i++) {
         struct share *t = &s->share[i];
-        while (t->cursor && is_decoding(t->cursor) != decoding)
+        while (t->cursor && (is_decoding(t->cursor) != decoding || (t->full && t->cursor->seq < 0)))
             t->cursor = t->cursor->next;
         if (t->cursor && (!best || t->pass < best->pass))
             best = t;
@@ -164,6 +168,7 @@ static void rewind_shares(struct sched *s)
     for (int i = 0; i < s->n_shares; i++) {
         struct share *t = &s->share[i];
         t->cursor = t->first;
+        t->full = 0;
     }
 }
 
@@ -188,6 +193,7 @@ static int64_t put_rows(struct sched *s, struct branch *b, int64_t n)
     n = i - b->n_fed;
     if (n) {
         s->part[s->n_parts++] = (struct part){b, n};
+        b->moved = s->steps;
         b->share->pass += (double)n;
     }
     return n;
@@ -195,19 +201,27 @@ static int64_t put_rows(struct sched *s, struct branch *b, int64_t n)
 
 #define TIME_USED 0.9 /* of the gap: steps take up to a tenth more than what is expected of them */
 
-static int64_t prefill_rows(const struct sched *s)
+int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most)
 {
     double left = TIME_USED * s->hosted->server->p.gap * 1e9 - (s->n_decode ? s->decode_ns : 0);
-    double n = s->row_ns > 0 ? left / s->row_ns : CHUNK_FIRST;
+    double n = left / row_ns;
+    int64_t rows = n < (double)least ? least : n < (double)most ? (int64_t)n : most;
+    return rows < most ? rows : most;
+}
+
+static int64_t prefill_rows(const struct sched *s)
+{
     int64_t room = s->n_batch - s->n_rows;
-    int64_t rows = n < CHUNK_MIN ? CHUNK_MIN : n < (double)room ? (int64_t)n : room;
-    return rows < room ? rows : room;
+    if (s->row_ns > 0)
+        return rows_in_gap(s, s->row_ns, CHUNK_MIN, room);
+    return CHUNK_FIRST < room ? CHUNK_FIRST : room;
 }
 
 void compose(struct sched *s)
 {
     struct share *t;
     s->n_rows = s->n_parts = s->n_outs = 0;
+    s->steps++;
     for (int i = 0; i < s->n_shares; i++) {
         t = &s->share[i];
         t->pass = t->served;
@@ -227,8 +241,7 @@ void compose(struct sched *s)
         struct branch *b = t->cursor;
         t->cursor = b->next;
         enum admission a = b->seq >= 0 ? ADMITTED : admit(s, b);
-        if (a == NO_ROOM)
-            t->cursor = NULL; /* nobody overtakes within a key */
+        t->full |= a == NO_ROOM;
         if (a != ADMITTED)
             continue;
         s->now = t->pass;

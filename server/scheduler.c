@@ -36,9 +36,11 @@ static int places(const struct request *r)
     return r->input_end ? 1 : r->n;
 }
 
+/* A full queue is full for those who have filled it: a key may always have its part of it waiting. */
 int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
 {
     int n_choices = 0, ok = 0, queue = s->hosted->server->p.queue;
+    struct share *t = &s->share[r[0]->tenant->index];
     for (int i = 0; i < n; i++)
         n_choices += places(r[i]);
     for (int i = 0; i < n; i++)
@@ -50,7 +52,7 @@ int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
         fault_of_end(s, f);
     } else if (n_choices > queue) {
         fault_set(f, 400, "out_of_range", NULL, "this request has %d choices and the queue of this server is %d long; ask for fewer at a time", n_choices, queue);
-    } else if (s->n_waiting + n_choices > queue) {
+    } else if (s->n_waiting + n_choices > queue && t->n_waiting + n_choices > queue / s->n_shares) {
         fault_set(f, 429, "queue_full", NULL, "%d choices are waiting and this request has %d; at most %d may wait; try again later", s->n_waiting, n_choices, queue);
         f->retry_after = 1 + s->n_waiting / (4 * s->parallel);
     } else {
@@ -62,6 +64,7 @@ int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
         }
         s->n_left += n;
         s->n_waiting += n_choices;
+        t->n_waiting += n_choices;
         pthread_cond_signal(&s->wake);
         ok = 1;
     }
@@ -92,9 +95,7 @@ static void start(struct sched *s, struct request *r)
     struct pith_error err = {0};
     struct fault f = {0};
     if (r->input_end) {
-        r->next = NULL;
-        *s->embeds_end = r;
-        s->embeds_end = &r->next;
+        embed_start(s, r);
         return;
     }
     r->next = s->all;
@@ -154,6 +155,13 @@ static void sweep(struct sched *s)
         else if (r->deadline && now > r->deadline)
             request_fail(s, r, &late);
     }
+    for (struct request *r = s->embeds, *next; r; r = next) {
+        next = r->next;
+        if (atomic_load(r->gone))
+            embed_fail(s, r, &gone);
+        else if (r->deadline && now > r->deadline)
+            embed_fail(s, r, &late);
+    }
 }
 
 /* ---------------------------------------------------------------- a step */
@@ -161,22 +169,29 @@ static void sweep(struct sched *s)
 static void observe_queue(struct sched *s)
 {
     int64_t used = 0, total = 0;
-    int waiting = 0, running = 0;
+    int running = 0;
+    pthread_mutex_lock(&s->lock);
+    s->n_waiting = 0;
+    for (int i = 0; i < s->n_shares; i++) {
+        struct share *t = &s->share[i];
+        t->n_waiting = 0;
+        for (struct branch *b = t->first; b; b = b->next)
+            b->seq < 0 ? t->n_waiting++ : running++;
+    }
+    for (struct request *r = s->embeds; r; r = r->next)
+        s->share[r->tenant->index].n_waiting += places(r);
     for (int i = 0; i < s->n_shares; i++)
-        for (struct branch *b = s->share[i].first; b; b = b->next)
-            b->seq < 0 ? waiting++ : running++;
+        s->n_waiting += s->share[i].n_waiting;
+    metrics_set(s->hosted->metrics, M_WAITING, s->n_waiting);
+    for (struct request *r = s->inbox; r; r = r->next) {
+        s->share[r->tenant->index].n_waiting += places(r);
+        s->n_waiting += places(r);
+    }
+    pthread_mutex_unlock(&s->lock);
     if (s->hosted->generate)
         pith_cache_use(s->hosted->generate, &used, &total, NULL);
-    for (struct request *r = s->embeds; r; r = r->next)
-        waiting += places(r);
     metrics_set(s->hosted->metrics, M_RUNNING, running);
-    metrics_set(s->hosted->metrics, M_WAITING, waiting);
     metrics_set(s->hosted->metrics, M_CACHE_USED, total ? (double)used / (double)total : 0);
-    pthread_mutex_lock(&s->lock);
-    s->n_waiting = waiting;
-    for (struct request *r = s->inbox; r; r = r->next)
-        s->n_waiting += places(r);
-    pthread_mutex_unlock(&s->lock);
 }
 
 static void count_step(struct sched *s)
@@ -253,7 +268,7 @@ static void step(struct sched *s)
     struct pith_batch batch = PITH_BATCH_INIT;
     pith_status st;
     int64_t began;
-    s->n_draws = 0;
+    s->n_draws = s->crowded = 0;
     do {
         compose(s);
         if (!s->n_rows)
@@ -264,7 +279,7 @@ static void step(struct sched *s)
         batch.want = s->want;
         began = clock_now();
         st = pith_step(s->hosted->generate, &batch, &err);
-    } while (st == PITH_NOMEM && make_room(s));
+    } while (st == PITH_NOMEM && (s->crowded = make_room(s)));
     if (st != PITH_OK) {
         fail_step(s, &err);
         return;
@@ -288,11 +303,8 @@ static void *run(void *arg)
     fault_of_end(s, &f);
     while (s->all)
         request_fail(s, s->all, &f);
-    while (s->embeds) {
-        struct request *r = s->embeds;
-        s->embeds = r->next;
-        request_done(s, r, &(struct event){.kind = EV_FAILED, .fault = &f});
-    }
+    while (s->embeds)
+        embed_fail(s, s->embeds, &f);
     return NULL;
 }
 
@@ -348,7 +360,6 @@ struct sched *sched_open(struct hosted *m, struct pith_error *err)
     pthread_condattr_destroy(&monotonic);
     s->hosted = m;
     s->inbox_end = &s->inbox;
-    s->embeds_end = &s->embeds;
     s->parallel = m->server->p.parallel;
     s->n_seq = server_sequences(s->parallel);
     s->n_vocab = m->info.n_vocab;

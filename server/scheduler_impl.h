@@ -12,7 +12,7 @@ struct branch {
     struct share *share;
     int choice;
     struct branch *next; /* of its share */
-    uint64_t arrival;
+    uint64_t arrival, moved; /* moved: the step that had rows of it last */
     int32_t *token;
     int64_t n, cap, n_fed, n_made, n_told; /* n_told: prompt tokens whose logprobs have been told */
     int32_t seq;                           /* -1: none */
@@ -29,6 +29,9 @@ struct share { /* what a tenant has of this model */
     struct branch *first, *cursor; /* by priority, then arrival */
     double served, pass;           /* tokens; with those of the step being composed */
     int n_held;                    /* sequences */
+    int full;                      /* its next branch has to wait, and nobody overtakes within a key */
+    int n_embeds;                  /* requests with inputs to embed */
+    int n_waiting;                 /* its part of sched.n_waiting; under its lock */
 };
 
 struct part { /* rows of one branch in a step */
@@ -53,8 +56,8 @@ struct sched {
     int quit;
     /* The thread's own from here. */
     struct request *all; /* that generate */
-    struct request *embeds, **embeds_end;
-    uint64_t arrivals;
+    struct request *embeds;
+    uint64_t arrivals, steps; /* steps: composed so far */
     struct share *share; /* [n_shares], one for each tenant */
     int n_shares;
     double now; /* virtual time: `served` of the share chosen last */
@@ -65,14 +68,14 @@ struct sched {
     int32_t *token, *row_seq;
     uint8_t *want;
     struct part *part;
-    int n_rows, n_parts, n_outs, n_decode;
+    int n_rows, n_parts, n_outs, n_decode, crowded; /* crowded: it did not fit; nobody is admitted */
     /* What is made of its outputs, by all threads at once: [max_outputs + n_seq], since branches of the same prompt share an output. */
     struct pith_draw *draw;
     struct drawn *drawn;
     struct pith_logprob *top; /* [.., TOP_MAX] */
     int n_draws;
-    /* What steps take, ns: one of decode rows alone; one more row of prefill. */
-    double decode_ns, row_ns;
+    /* What steps take, ns: one of decode rows alone; one more row of prefill; a row of inputs to embed. */
+    double decode_ns, row_ns, embed_ns;
 };
 
 /* Choice 0 tells the logprobs of the prompt, which is why it computes all of it. */
@@ -90,14 +93,19 @@ void branch_draw(struct sched *s, struct branch *b, int64_t i, int32_t out);
 /* Draw k has been made: tokens, text and events; its branch may end. */
 void branch_tell(struct sched *s, int k);
 void request_fail(struct sched *s, struct request *r, const struct fault *f); /* ends it, whatever it was doing */
+void share_back(struct sched *s, struct share *t); /* before it is given something to do */
 void request_done(struct sched *s, struct request *r, const struct event *e); /* tells the last event, frees */
 
 /* compose.c */
 void compose(struct sched *s);
+/* Rows of work that takes row_ns each that fit into a step beside its decode rows, `most` at most, `least` at least. */
+int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most);
 /* Frees pages for the step that did not fit. 0: there is nothing to give up. */
 int make_room(struct sched *s);
 
 /* embed.c */
+void embed_start(struct sched *s, struct request *r);
 void embed_step(struct sched *s);
+void embed_fail(struct sched *s, struct request *r, const struct fault *f);
 
 #endif

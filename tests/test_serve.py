@@ -160,6 +160,40 @@ def test_little_cache(model, reference, asked):
     s.end()
 
 
+    # Sixteen pages: beside what is left of the first one there is no room for the second.
+    asked = [[1 + (7 * k) % 200 for k in range(760)], [3 + (5 * k) % 200 for k in range(300)]]
+    s = Server(model, "--ctx", "768", "--cache-tokens", "768", "--prefix-store", "0", "--parallel", "2")
+    alone = [s.post("/v1/completions", completion(p, 4))[1] for p in asked]
+    a = s.post("/v1/completions", completion(asked, 4))
+    check("waits_for_room", a[0] == 200 and bits(a[1]) == [b for one in alone for b in bits(one)], a[1])
+    s.end()
+
+
+def test_urgent(model):
+    """One that comes first, and finds no place, does not stop those who have theirs."""
+    s = Server(model, "--ctx", "16K", "--parallel", "1", "--gap", "0.001", "--queue", "4")
+    long = begin([lambda: s.post("/v1/completions", completion([9] * 12000, 2))])
+    s.wait_for(lambda: s.metric("vllm:num_requests_running") > 0)
+    urgent = s.post("/v1/completions", completion([8] * 5, 2, priority=-1))
+    answers = [urgent, *long()]
+    check("urgent_beside_a_prompt", [a[0] for a in answers] == [200, 200], answers)
+    s.end()
+
+
+def test_parts_of_the_queue(model):
+    s = Server(model, "--ctx", "4096", "--parallel", "1", "--queue", "4", "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
+    post = lambda who, prompt, most: s.post("/v1/completions", completion(prompt, most), Authorization="Bearer " + who)
+    waiting = lambda n: s.wait_for(lambda: (s.metric("vllm:num_requests_waiting") or 0) >= n)
+    four = begin([lambda: post("first-secret", [[9] * 5] * 4, 900)])
+    check("fills_the_queue", waiting(3))
+    one = begin([lambda: post("first-secret", [8] * 5, 900)])
+    check("has_filled_the_queue", waiting(4))
+    first, second = post("first-secret", [7] * 5, 2), post("second-secret", [7] * 5, 2)
+    check("a_full_queue_is_full_for_who_filled_it", first[0] == 429 and second[0] == 200, (first, second))
+    check("the_queue_is_done", [a[0] for a in four() + one()] == [200, 200])
+    s.end()
+
+
 def test_queue(model):
     s = Server(model, "--parallel", "1", "--queue", "2")
     answers = at_once([lambda: s.post("/v1/completions", completion([9] * 5, 60))] * 12)
@@ -300,6 +334,8 @@ def main():
             check("end", s.end() == 0)
         test_little_cache(model, reference, asked)
         test_queue(model)
+        test_urgent(model)
+        test_parts_of_the_queue(model)
         test_keys(model)
         test_drain(model)
         test_embeddings(model)
