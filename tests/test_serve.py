@@ -172,7 +172,7 @@ def test_little_cache(model, reference, asked):
 def test_urgent(model):
     """One that comes first, and finds no place, does not stop those who have theirs."""
     s = Server(model, "--ctx", "16K", "--parallel", "1", "--gap", "0.001", "--queue", "4")
-    long = begin([lambda: s.post("/v1/completions", completion([9] * 12000, 2))])
+    _, long = begin([lambda: s.post("/v1/completions", completion([9] * 12000, 2))])
     s.wait_for(lambda: s.metric("vllm:num_requests_running") > 0)
     urgent = s.post("/v1/completions", completion([8] * 5, 2, priority=-1))
     answers = [urgent, *long()]
@@ -184,9 +184,9 @@ def test_parts_of_the_queue(model):
     s = Server(model, "--ctx", "4096", "--parallel", "1", "--queue", "4", "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
     post = lambda who, prompt, most: s.post("/v1/completions", completion(prompt, most), Authorization="Bearer " + who)
     waiting = lambda n: s.wait_for(lambda: (s.metric("vllm:num_requests_waiting") or 0) >= n)
-    four = begin([lambda: post("first-secret", [[9] * 5] * 4, 900)])
+    _, four = begin([lambda: post("first-secret", [[9] * 5] * 4, 900)])
     check("fills_the_queue", waiting(3))
-    one = begin([lambda: post("first-secret", [8] * 5, 900)])
+    _, one = begin([lambda: post("first-secret", [8] * 5, 900)])
     check("has_filled_the_queue", waiting(4))
     first, second = post("first-secret", [7] * 5, 2), post("second-secret", [7] * 5, 2)
     check("a_full_queue_is_full_for_who_filled_it", first[0] == 429 and second[0] == 200, (first, second))
