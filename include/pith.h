@@ -324,7 +324,8 @@ struct pith_session_params {
     int64_t store_bytes; /* of full pages kept for prefixes to come, of running and ended sequences, beside those of n_tokens; 0 = none.
                           * None are kept for encoders and pooled sessions. Recurrent layers: a state each 64 positions or more */
     /* A folder (made if need be) that gets these pages too, so that later sessions and other processes find them; store_bytes 0 then means
-     * one context's. NULL = none. What cannot be written or read is a line in the report. store_limit: bytes there, 0 = 32 GiB. */
+     * one context's. NULL = none. PITH_MISSING: it cannot be made or opened; what cannot be written or read there later is a line in the
+     * report. store_limit: bytes there, 0 = 32 GiB. */
     const char *store_dir;
     int64_t store_limit;
 };

@@ -326,7 +326,7 @@ whole=$(once -p "$long" -n 8)
 same run_store "$(once -p "$long" -n 8 --store-dir "$dir/store")" "$whole"
 gives run_store_again 0 'prefix store in .*: [0-9]* pages written, [1-9][0-9]* read' run "$text" -p "$long" -n 8 -v --store-dir "$dir/store"
 same run_store_text "$(once -p "$long" -n 8 --store-dir "$dir/store")" "$whole"
-gives run_store_cannot 0 'absent/x: cannot make it' run "$text" -p Once -n 1 -v --store-dir "$dir/absent/x"
+gives run_store_cannot 2 'absent/x: cannot make it' run "$text" -p Once -n 1 --store-dir "$dir/absent/x"
 same run_session_left "$(cat "$dir/s")" broken
 gives run_missing_prompt_file 2 'No such file' run "$text" -f "$dir/absent"
 gives run_prompt_folder 2 'directory' run "$text" -f "$dir"

@@ -208,6 +208,8 @@ def test_names(folder, models):
         check("props_name_it", '"a"' in s.get("/props")[1]["error"]["message"], s.get("/props")[1])
         check("all_its_names", names(s, ["a", "a.gguf", models[0], "synthetic", "a:latest"]) == ["a"] * 5, names(s, ["a", "a.gguf", models[0], "synthetic", "a:latest"]))
         check("not_other_names", names(s, ["A", "synth", "b", ":latest"]) == [None] * 4)
+    with Server(models[0], "--store-dir", "/proc/nothing", wait=False) as s:
+        check("store_that_cannot_be_made", s.process.wait(LIMIT) == 2 and "/proc/nothing: cannot make it" in s.process.stderr.read(), s.process.returncode)
     own = os.path.join(folder, "own")
     os.mkdir(own)
     with open(models[1], "rb") as f, open(os.path.join(own, "other.gguf"), "wb") as out:

@@ -1,6 +1,6 @@
 /* test_store_disk.c -- the prefix store's folder: a process that is killed at any instant leaves a folder that the next one can use, and
  * what it takes from there has the bits of computing anew; damaged, truncated and foreign files are found, told and removed; two processes
- * share a folder; a full disk, a folder that cannot be written and a limit are lines in the report. */
+ * share a folder; one that cannot be made is refused; a full disk, a folder that cannot be written and a limit are lines in the report. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -520,12 +520,25 @@ static void unwritable(void)
         CHECK_MSG(status == 0 && look() == 0, "status %d, %d files", status, n_files);
 }
 
+static void refused(const char *dir, const char *told)
+{
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    pith_model *m = open_model(0);
+    sp.store_dir = dir;
+    CHECK(m && !pith_session_open(m, &sp, &err));
+    CHECK_MSG(err.code == PITH_MISSING && strstr(err.msg, dir) && strstr(err.msg, told), "%s",
+              err.msg);
+    pith_model_close(m);
+}
+
 static void test_no_room(void)
 {
     char missing[100];
     begin("llama");
     snprintf(missing, sizeof missing, "%s/no/such", folder);
-    limited("a folder that cannot be made", missing, 0, "cannot make it");
+    refused(missing, "cannot make it: No such file");
+    refused(model_path[0], "cannot open it: Not a directory");
     limited("a limit below a page", folder, 100, "the limit is 100");
     CHECK(look() == 0);
     limited("a limit of three pages", folder, 3 * 6000, "pages written");

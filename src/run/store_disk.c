@@ -42,7 +42,7 @@ struct store_disk {
     const struct store *store;
     const struct cache *cache;
     char path[PATH_CAP];
-    int dir;               /* -1: the folder cannot be used, nothing is done */
+    int dir;               /* -1: not opened yet */
     uint64_t limit, bytes; /* bytes: in the folder, as far as this process knows */
     uint8_t *in, *out;     /* a file, of whoever reads and of the writer */
     struct file_writer file;
@@ -139,7 +139,7 @@ int store_disk_has(const struct store_disk *d, const uint64_t key[2], int part)
 {
     char name[NAME_CAP];
     name_of(key, part, name);
-    return d->dir >= 0 && faccessat(d->dir, name, R_OK, 0) == 0;
+    return faccessat(d->dir, name, R_OK, 0) == 0;
 }
 
 /* What is wrong with a file in d->in, NULL: nothing. */
@@ -201,7 +201,7 @@ int store_disk_touch(struct store_disk *d, const struct store_entry *e)
     int all = 1;
     clock_gettime(CLOCK_REALTIME,
                   &now); /* the file system's own ticks too slowly to tell pages apart */
-    for (int g = 0; d->dir >= 0 && g < d->store->n_parts; g++) {
+    for (int g = 0; g < d->store->n_parts; g++) {
         if (e->page[g] < 0)
             continue;
         name_of(e->key, g, name);
@@ -324,17 +324,20 @@ int store_disk_wait(struct store_disk *d)
 
 /* ---------------------------------------------------------------- opening */
 
-/* The folder, made if need be. What cannot be is told and nothing else. */
-static void open_folder(struct store_disk *d)
+/* The folder, made if need be. */
+static pith_status open_folder(struct store_disk *d, struct pith_error *err)
 {
-    struct pith_error err;
-    error_clear(&err);
+    struct pith_error tidy;
+    error_clear(&tidy);
     if (mkdir(d->path, 0700) && errno != EEXIST) /* prompts can be read back from what is there */
-        count(d, &d->failed, "%s: cannot make it: %s", d->path, strerror(errno));
-    else if ((d->dir = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
-        count(d, &d->failed, "%s: cannot open it: %s", d->path, strerror(errno));
-    else if (folder_tidy(d->path, SUFFIX, NULL, d->limit, &d->bytes, &err) != PITH_OK)
-        count(d, &d->failed, "%s", err.msg);
+        return error_set(err, PITH_MISSING, "store_dir %s: cannot make it: %s", d->path,
+                         strerror(errno));
+    if ((d->dir = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+        return error_set(err, PITH_MISSING, "store_dir %s: cannot open it: %s", d->path,
+                         strerror(errno));
+    if (folder_tidy(d->path, SUFFIX, NULL, d->limit, &d->bytes, &tidy) != PITH_OK)
+        count(d, &d->failed, "%s", tidy.msg);
+    return PITH_OK;
 }
 
 pith_status store_disk_open(struct store *t, const struct cache *c, const struct store_params *p,
@@ -362,10 +365,10 @@ pith_status store_disk_open(struct store *t, const struct cache *c, const struct
     if (!d->in || !d->out)
         return error_set(err, PITH_NOMEM, "out of memory for a page of %llu bytes",
                          (unsigned long long)most);
-    open_folder(d);
-    if (d->dir >= 0 && !(d->running = thread_start(&d->thread, writer_main, d)))
+    pith_status st = open_folder(d, err);
+    if (st == PITH_OK && !(d->running = thread_start(&d->thread, writer_main, d)))
         count(d, &d->failed, "no thread can be started that writes");
-    return PITH_OK;
+    return st;
 }
 
 void store_disk_close(struct store_disk *d)
