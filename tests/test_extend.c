@@ -1,8 +1,7 @@
 /* test_extend.c -- text longer than the context: context shift and self-extend in pith_generate are the edits they are said to be, by the
  * tokens and positions they leave and the logits they give; without them the text ends with the exact numbers. */
-#include <unistd.h>
 #include "run/session.h"
-#include "test.h"
+#include "small_model.h"
 
 enum { N_VOCAB = 300, N_CTX = 64 };
 
@@ -11,24 +10,15 @@ enum { N_PROMPT = sizeof prompt / sizeof *prompt };
 
 static pith_session *open_session(const char *arch, int32_t n_batch, int32_t n_ctx)
 {
-    char path[64];
     struct pith_error err;
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
-    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
-    snprintf(path, sizeof path, "/tmp/pith-extend-%d.gguf", (int)getpid());
-    p.arch = arch;
-    p.n_embd = 32;
-    p.n_vocab = N_VOCAB;
+    struct pith_synth_params p = small_params(arch, N_VOCAB);
     p.n_ctx = 128; /* windows of 16 */
-    mp.n_threads = 1;
-    mp.n_batch = n_batch;
     sp.n_ctx = n_ctx;
-    pith_model *m = pith_synth(path, &p, &err) == PITH_OK ? pith_model_open(path, &mp, &err) : NULL;
+    pith_model *m = small_model(&p, n_batch, NULL);
     pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
     CHECK_MSG(s, "%s: %s", arch, err.msg);
     pith_model_close(m);
-    unlink(path);
     return s;
 }
 

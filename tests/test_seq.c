@@ -4,9 +4,9 @@
 #include "check_pages.h"
 #include "naive_cache.h"
 #include "random.h"
+#include "small_model.h"
 
 #include <math.h>
-#include <unistd.h>
 
 enum { N_SEQ = 5, N_CTX = 320, N_VOCAB = 64, N_BATCH = 24, MANY = 90 };
 
@@ -30,27 +30,11 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static pith_model *synth(const struct kind *k, int32_t n_layer)
 {
-    char path[64];
-    struct pith_error err;
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
-    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
-    snprintf(path, sizeof path, "/tmp/pith-seq-%d.gguf", (int)getpid());
-    p.arch = k->arch;
+    struct pith_synth_params p = small_params(k->arch, N_VOCAB);
     p.n_layer = n_layer;
-    p.n_embd = 16;
-    p.n_head = 2;
-    p.n_head_kv = 1;
     p.head_dim = 32; /* whole blocks of quantised caches */
-    p.n_vocab = N_VOCAB;
-    p.n_ctx = 256; /* windows of 32 */
     p.seed = 7;
-    mp.n_threads = 1;
-    mp.n_batch = N_BATCH;
-    mp.overrides = k->overrides;
-    pith_model *m = pith_synth(path, &p, &err) == PITH_OK ? pith_model_open(path, &mp, &err) : NULL;
-    CHECK_MSG(m, "%s: %s", k->name, err.msg);
-    unlink(path);
-    return m;
+    return small_model(&p, N_BATCH, k->overrides);
 }
 
 static pith_session *open_session(pith_model *m, const struct kind *k, int32_t n_seq)

@@ -3,7 +3,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 #include "run/session.h"
-#include "test.h"
+#include "small_model.h"
 
 enum { N_VOCAB = 64 };
 
@@ -19,24 +19,11 @@ static const char *in_dir(const char *name)
 
 static pith_model *synth(const char *arch, uint64_t seed, const char *const *overrides)
 {
-    struct pith_error err;
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
-    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
-    p.arch = arch;
-    p.n_embd = 16;
-    p.n_head = 2;
-    p.n_head_kv = 1;
+    struct pith_synth_params p = small_params(arch, N_VOCAB);
     p.head_dim = 32;
     p.n_layer = 2;
-    p.n_vocab = N_VOCAB;
-    p.n_ctx = 256;
     p.seed = seed;
-    mp.n_threads = 1;
-    mp.overrides = overrides;
-    pith_status st = pith_synth(in_dir("m.gguf"), &p, &err);
-    pith_model *m = st == PITH_OK ? pith_model_open(in_dir("m.gguf"), &mp, &err) : NULL;
-    CHECK_MSG(m, "%s: %s", arch, err.msg);
-    return m;
+    return small_model(&p, 0, overrides);
 }
 
 static pith_session *open_session(pith_model *m, int32_t n_seq, int32_t n_ctx, const char *type)
@@ -341,9 +328,7 @@ int main(void)
     TEST(test_damage);
     TEST(test_mismatch);
     TEST(test_forged);
-    static const char *const files[] = {"m.gguf", "all"};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        unlink(in_dir(files[i]));
+    unlink(in_dir("all"));
     rmdir(dir);
     return test_end();
 }

@@ -3,28 +3,14 @@
 #include <unistd.h>
 #include "check_pages.h"
 #include "random.h"
+#include "small_model.h"
 
 enum { N_VOCAB = 64, N_CTX = 400, N_SEQ = 4 };
 
 static pith_model *synth(const char *arch)
 {
-    char path[64];
-    struct pith_error err;
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
-    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
-    snprintf(path, sizeof path, "/tmp/pith-store-%d.gguf", (int)getpid());
-    p.arch = arch;
-    p.n_embd = 16;
-    p.n_head = 2;
-    p.n_head_kv = 1;
-    p.n_vocab = N_VOCAB;
-    p.n_ctx = 256; /* windows of 32 */
-    mp.n_threads = 1;
-    mp.n_batch = 64;
-    pith_model *m = pith_synth(path, &p, &err) == PITH_OK ? pith_model_open(path, &mp, &err) : NULL;
-    CHECK_MSG(m, "%s: %s", arch, err.msg);
-    unlink(path);
-    return m;
+    struct pith_synth_params p = small_params(arch, N_VOCAB);
+    return small_model(&p, 64, NULL);
 }
 
 static pith_session *open_session(pith_model *m, int32_t n_seq, int32_t n_ctx, int64_t n_tokens,

@@ -12,7 +12,7 @@
 
 #include "run/session.h"
 #include "run/store_disk.h"
-#include "test.h"
+#include "small_model.h"
 
 enum { N_VOCAB = 64, N_CTX = 512, N_SHARED = 256, PAGE = 64 };
 static char model_path[2][64], folder[64];
@@ -23,7 +23,7 @@ static void make_model(int which, const char *arch)
 {
     char golden[512];
     struct pith_error err;
-    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_synth_params p = small_params(arch, N_VOCAB);
     snprintf(golden, sizeof golden, "%s/golden/arch/%s.gguf", test_shared(), arch);
     snprintf(model_path[which], sizeof *model_path, "/tmp/pith-disk-%d-%d.gguf", (int)getpid(),
              which);
@@ -33,13 +33,7 @@ static void make_model(int which, const char *arch)
         free(target);
         return;
     }
-    p.arch = arch;
     p.seed = (uint64_t)which + 1;
-    p.n_embd = 16;
-    p.n_head = 2;
-    p.n_head_kv = 1;
-    p.n_vocab = N_VOCAB;
-    p.n_ctx = 256; /* windows of 32 */
     CHECK_MSG(pith_synth(model_path[which], &p, &err) == PITH_OK, "%s", err.msg);
 }
 
