@@ -138,14 +138,14 @@ void answer_send(struct answer *a, const char *event, json_t *j)
         fprintf(out, a->dialect->lines ? "%s\n" : "data: %s\n\n", text);
         if (!fclose(out)) /* in one piece: a pulse may come between any two */
             exchange_write(a->x, line, n);
+        else
+            out = NULL;
     }
+    a->lost |= !out;
+    if (!out && a->failed) /* there is none even to say so */
+        exchange_break(a->x);
     free(line);
     free(text);
-}
-
-void answer_whole(struct answer *a, json_t *j)
-{
-    exchange_text(a->x, 200, text_of(a, j));
 }
 
 int answer_keep(struct choice *h, const char *p, size_t n)
@@ -161,11 +161,11 @@ static void on_text(struct answer *a, struct request *r, int i, const struct eve
     if (e->token && h->tokens)
         json_array_append_new(h->tokens, answer_token(a, e->token));
     if (h->message && e->n_text)
-        message_put(h->message, e->text, e->n_text);
+        a->lost |= !message_put(h->message, e->text, e->n_text);
     if (e->token && h->message && (a->one_call || a->lead_is_said) && message_n_calls(h->message))
         r->enough = 1;
     if (!h->message && !a->stream)
-        answer_keep(h, e->text, e->n_text);
+        a->lost |= !answer_keep(h, e->text, e->n_text);
     a->dialect->grown(a, i, e);
 }
 
@@ -175,8 +175,9 @@ static void on_choice(struct answer *a, int i, const struct event *e)
     h->reason = e->reason;
     h->mean = e->i ? e->logprob_sum / (double)e->i : 0;
     h->stopped_by = e->stopped_by ? strdup(e->stopped_by) : NULL;
+    a->lost |= e->stopped_by && !h->stopped_by;
     if (h->message) {
-        message_put(h->message, NULL, 0);
+        a->lost |= !message_put(h->message, NULL, 0);
         if (message_n_calls(h->message) && !strcmp(e->reason, "stop"))
             h->reason = "tool_calls";
     }
@@ -188,10 +189,37 @@ static void fail(struct answer *a, const struct fault *f)
 {
     if (a->failed++)
         return;
-    if (!a->stream || exchange_begin(a->x, f->http, "application/json", 0, NULL))
+    if (!a->stream || exchange_begin(a->x, f->http, "application/json", 0, NULL)) {
         exchange_fault(a->x, f);
-    else
+    } else {
         a->dialect->fail(a, f);
+        exchange_end(a->x);
+    }
+}
+
+/* Whether the answer has no hole; it ends here if it has one. */
+static int is_whole(struct answer *a)
+{
+    struct fault f = {0};
+    a->lost |= json_lost();
+    if (a->lost && !a->failed) {
+        fault_memory(&f);
+        fail(a, &f);
+    }
+    return !a->failed;
+}
+
+static void finish(struct answer *a)
+{
+    char *whole = a->stream ? NULL : text_of(a, a->dialect->whole(a));
+    if (a->stream)
+        a->dialect->finish(a);
+    if (!is_whole(a))
+        free(whole);
+    else if (a->stream)
+        exchange_end(a->x);
+    else
+        exchange_text(a->x, 200, whole);
 }
 
 static void on_event(struct request *r, const struct event *e)
@@ -206,22 +234,23 @@ static void on_event(struct request *r, const struct event *e)
     } else if (a->failed) { /* by another of its prompts */
         return;
     }
+    json_lost(); /* for others */
     switch (e->kind) {
     case EV_PROMPT:
         a->dialect->prompt(a, p, e);
-        return;
+        break;
     case EV_PROGRESS:
         if (a->stream && a->dialect->progress)
             a->dialect->progress(a, e->progress);
-        return;
+        break;
     case EV_TEXT:
         on_text(a, r, i, e);
-        return;
+        break;
     case EV_CHOICE:
         on_choice(a, i, e);
-        return;
+        break;
     case EV_EMBEDDING:
-        return;
+        break;
     case EV_DONE:
         a->n_prompt += r->n_prompt;
         a->n_cached += r->figures.n_cached;
@@ -231,10 +260,11 @@ static void on_event(struct request *r, const struct event *e)
         fail(a, e->fault);
         break;
     }
-    if (--a->n_left)
+    int whole = is_whole(a);
+    if (e->kind < EV_DONE || --a->n_left)
         return;
-    if (!a->failed)
-        a->dialect->finish(a);
+    if (whole)
+        finish(a);
     answer_free(a);
 }
 
@@ -291,8 +321,8 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
             message_one_call(m);
         if (ok && a->lead_is_said)
             message_only_calls(m);
-        if (ok && a->lead_is_said && n_lead)
-            message_put(m, lead, n_lead);
+        if (ok && a->lead_is_said)
+            ok = message_put(m, lead, n_lead) || fault_memory(f);
     }
     free(text);
     return ok;
@@ -390,6 +420,8 @@ static int submit(struct answer *a, struct fields *b, struct fault *f)
     exchange_hold(x); /* a may be gone behind sched_submit */
     if (ok && stream && d->begin)
         d->begin(a); /* into the buffer: nothing is sent before the answer has begun */
+    if (ok && (json_lost() || a->lost))
+        ok = fault_memory(f);
     ok = ok && sched_submit(a->m->sched, a->requests, a->n_prompts, f);
     if (ok && stream)
         exchange_begin(x, 200, d->type, 1, d->pulse);

@@ -31,6 +31,7 @@ struct answer {
     const struct dialect *dialect;
     int chat, stream, logprobs, progress; /* logprobs: -1 none */
     int n, per_prompt, n_prompts, n_left, failed;
+    int lost; /* there was no memory for a piece of it: it ends with that fault, never with a hole */
     int64_t created; /* seconds */
     int64_t n_prompt, n_cached, n_made;
     struct figures figures; /* of the last request */
@@ -65,8 +66,9 @@ struct dialect {
     void (*prompt)(struct answer *a, const struct prompt *p, const struct event *e); /* with echo: a token of it; NULL */
     void (*grown)(struct answer *a, int choice, const struct event *e);       /* there is a token, or text */
     void (*ended)(struct answer *a, int choice);                              /* in a stream; NULL */
-    void (*finish)(struct answer *a); /* all have: the whole answer, or the end of a stream; ends the exchange */
-    void (*fail)(struct answer *a, const struct fault *f);                    /* in the middle of a stream, likewise */
+    json_t *(*whole)(struct answer *a);                                       /* what is no stream */
+    void (*finish)(struct answer *a);                                         /* what a stream says at its end */
+    void (*fail)(struct answer *a, const struct fault *f);                    /* likewise, in the middle */
     void (*progress)(struct answer *a, const struct progress *p);             /* in a stream; NULL */
     void (*close)(struct answer *a);                                          /* frees what is its own; NULL */
 };
@@ -75,7 +77,6 @@ struct dialect {
 void answer_make(struct exchange *x, const struct dialect *d);
 /* One event of a stream; `event` is its name (NULL: none), j is taken. */
 void answer_send(struct answer *a, const char *event, json_t *j);
-void answer_whole(struct answer *a, json_t *j); /* all that is answered; j is taken */
 /* Text of a prompt's choice. 0: out of memory. */
 int answer_keep(struct choice *h, const char *p, size_t n);
 /* What a token adds to a text; control tokens as they are written. *bytes (NULL allowed): as a list of numbers. */

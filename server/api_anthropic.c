@@ -298,27 +298,27 @@ static void ended(struct answer *a, int i)
     end_block(a);
 }
 
+static json_t *whole(struct answer *a)
+{
+    const struct choice *h = &a->choice[0];
+    json_t *content = json_array();
+    for (int i = 0; i < message_n_parts(h->message); i++)
+        json_array_append_new(content, block_of(message_part(h->message, i), 1));
+    return envelope(a, content, reason_of(h), stopped_by(h), answer_miss(a, usage(a->n_prompt, a->n_cached, a->n_made)));
+}
+
 static void finish(struct answer *a)
 {
     const struct choice *h = &a->choice[0];
     json_t *use = answer_miss(a, usage(a->n_prompt, a->n_cached, a->n_made));
-    if (!a->stream) {
-        json_t *content = json_array();
-        for (int i = 0; i < message_n_parts(h->message); i++)
-            json_array_append_new(content, block_of(message_part(h->message, i), 1));
-        answer_whole(a, envelope(a, content, reason_of(h), stopped_by(h), use));
-        return;
-    }
     json_t *delta = json_pack("{s:o, s:o}", "stop_reason", reason_of(h), "stop_sequence", stopped_by(h));
     answer_send(a, "message_delta", json_pack("{s:s, s:o, s:o}", "type", "message_delta", "delta", delta, "usage", use));
     answer_send(a, "message_stop", json_pack("{s:s}", "type", "message_stop"));
-    exchange_end(a->x);
 }
 
 static void fail(struct answer *a, const struct fault *f)
 {
     answer_send(a, "error", exchange_fault_json(a->x, f));
-    exchange_end(a->x);
 }
 
 static void tell_progress(struct answer *a, const struct progress *p)
@@ -338,7 +338,7 @@ json_t *fault_anthropic(const struct fault *f)
 
 static const struct dialect messages = {
     .endpoint = E_MESSAGES, .size = sizeof(struct messages), .id = "msg_", .type = "text/event-stream", .exact = 1,
-    .pulse = "event: ping\ndata: {\"type\":\"ping\"}\n\n", .take = take, .begin = begin, .grown = grown, .ended = ended, .finish = finish, .fail = fail,
+    .pulse = "event: ping\ndata: {\"type\":\"ping\"}\n\n", .take = take, .begin = begin, .grown = grown, .ended = ended, .whole = whole, .finish = finish, .fail = fail,
     .progress = tell_progress,
 };
 

@@ -15,6 +15,7 @@ struct embedding {
     json_t *data;
     unsigned endpoint;
     int base64, single, truncate; /* single: Ollama's older form, of one text */
+    int lost;                     /* there was no memory for a vector */
 };
 
 static json_t *base64_of(const float *v, int32_t n)
@@ -48,8 +49,12 @@ static json_t *vector_of(const struct event *e, int base64)
         if (!base64)
             json_array_append_new(j, json_real((double)unit[i]));
     }
-    if (base64 && unit)
+    if (!unit) {
+        json_decref(j);
+        j = NULL;
+    } else if (base64) {
         j = base64_of(unit, e->n_vector);
+    }
     free(unit);
     return j;
 }
@@ -69,18 +74,18 @@ static json_t *answer_of(const struct embedding *m, const struct request *r)
 static void on_event(struct request *r, const struct event *e)
 {
     struct embedding *m = r->ctx;
-    if (e->kind == EV_EMBEDDING && m->endpoint == E_OLLAMA_EMBED) {
-        json_array_append_new(m->data, vector_of(e, 0));
-        return;
-    }
+    json_lost(); /* for others */
     if (e->kind == EV_EMBEDDING) {
-        json_array_append_new(m->data, json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", e->choice, "embedding", vector_of(e, m->base64)));
+        json_t *v = vector_of(e, m->base64);
+        if (m->endpoint != E_OLLAMA_EMBED)
+            v = json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", e->choice, "embedding", v);
+        m->lost |= json_array_append_new(m->data, v) || json_lost();
         return;
     }
     r->figures.n_prompt = r->n_prompt;
     exchange_figures(m->x, &r->figures); /* first, for the access log */
     if (e->kind == EV_DONE)
-        exchange_json(m->x, 200, answer_of(m, r));
+        exchange_json(m->x, 200, m->lost ? NULL : answer_of(m, r));
     else
         exchange_fault(m->x, e->fault);
     json_decref(m->data);

@@ -202,7 +202,8 @@ static json_t *calls_of(const struct message *m)
     return calls;
 }
 
-static void finish(struct answer *a)
+/* The last line, which is all of what is no stream. */
+static json_t *whole(struct answer *a)
 {
     struct choice *h = &a->choice[0];
     int64_t total = clock_now() - exchange_began(a->x), queue = a->figures.queue_ns, first = a->figures.first_ns;
@@ -222,18 +223,17 @@ static void finish(struct answer *a)
                              (json_int_t)(first && total > first ? total - first : 0), "cached_tokens", (json_int_t)a->n_cached);
     json_object_update(line, answer_miss(a, more));
     json_decref(more);
-    if (!a->stream) {
-        answer_whole(a, line);
-        return;
-    }
-    answer_send(a, NULL, line);
-    exchange_end(a->x);
+    return line;
+}
+
+static void finish(struct answer *a)
+{
+    answer_send(a, NULL, whole(a));
 }
 
 static void fail(struct answer *a, const struct fault *f)
 {
     answer_send(a, NULL, fault_ollama(f));
-    exchange_end(a->x);
 }
 
 static void tell_progress(struct answer *a, const struct progress *p)
@@ -256,12 +256,12 @@ json_t *fault_ollama(const struct fault *f)
 
 static const struct dialect chat = {
     .endpoint = E_OLLAMA_CHAT, .size = sizeof(struct answer), .id = "chat-", .type = "application/x-ndjson", .lines = 1, .exact = 1,
-    .pulse = "{\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":false}\n", .take = take_chat, .grown = grown, .ended = ended, .finish = finish,
+    .pulse = "{\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":false}\n", .take = take_chat, .grown = grown, .ended = ended, .whole = whole, .finish = finish,
     .fail = fail, .progress = tell_progress,
 };
 static const struct dialect generate = {
     .endpoint = E_OLLAMA_GENERATE, .size = sizeof(struct answer), .id = "gen-", .type = "application/x-ndjson", .lines = 1, .exact = 1,
-    .pulse = "{\"response\":\"\",\"done\":false}\n", .take = take_generate, .ready = ready, .grown = grown, .ended = ended, .finish = finish, .fail = fail,
+    .pulse = "{\"response\":\"\",\"done\":false}\n", .take = take_generate, .ready = ready, .grown = grown, .ended = ended, .whole = whole, .finish = finish, .fail = fail,
     .progress = tell_progress,
 };
 

@@ -220,27 +220,26 @@ static json_t *pack_choices(struct answer *a)
     return list;
 }
 
+static json_t *whole(struct answer *a)
+{
+    json_t *j = envelope(a, pack_choices(a));
+    json_object_set_new(j, "usage", usage(a));
+    return j;
+}
+
 static void finish(struct answer *a)
 {
-    if (!a->stream) {
-        json_t *j = envelope(a, pack_choices(a));
-        json_object_set_new(j, "usage", usage(a));
-        answer_whole(a, j);
-        return;
-    }
     if (of(a)->include_usage) {
         json_t *e = envelope(a, json_array());
         json_object_set_new(e, "usage", usage(a));
         answer_send(a, NULL, e);
     }
     exchange_write(a->x, "data: [DONE]\n\n", 14);
-    exchange_end(a->x);
 }
 
 static void fail(struct answer *a, const struct fault *f)
 {
     answer_send(a, NULL, fault_json(f));
-    exchange_end(a->x);
 }
 
 static void tell_progress(struct answer *a, const struct progress *p)
@@ -350,11 +349,11 @@ static void begin(struct answer *a)
 
 static const struct dialect chat = {
     .endpoint = E_CHAT, .size = sizeof(struct completion), .id = "chatcmpl-", .type = "text/event-stream", .pulse = ": keep-alive\n\n",
-    .take = take_chat, .begin = begin, .grown = grown_chat, .ended = ended, .finish = finish, .fail = fail, .progress = tell_progress,
+    .take = take_chat, .begin = begin, .grown = grown_chat, .ended = ended, .whole = whole, .finish = finish, .fail = fail, .progress = tell_progress,
 };
 static const struct dialect text = {
     .endpoint = E_COMPLETE, .size = sizeof(struct completion), .id = "cmpl-", .type = "text/event-stream", .pulse = ": keep-alive\n\n",
-    .take = take_text, .ready = ready_text, .begin = begin, .prompt = on_prompt, .grown = grown_text, .ended = ended, .finish = finish, .fail = fail,
+    .take = take_text, .ready = ready_text, .begin = begin, .prompt = on_prompt, .grown = grown_text, .ended = ended, .whole = whole, .finish = finish, .fail = fail,
     .progress = tell_progress,
 };
 

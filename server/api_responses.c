@@ -345,15 +345,14 @@ static void ended(struct answer *a, int i)
     end_item(a);
 }
 
+static json_t *whole(struct answer *a)
+{
+    return response_of(a, !strcmp(a->choice[0].reason, "length") ? "incomplete" : "completed");
+}
+
 static void finish(struct answer *a)
 {
-    const char *status = !strcmp(a->choice[0].reason, "length") ? "incomplete" : "completed";
-    if (!a->stream) {
-        answer_whole(a, response_of(a, status));
-        return;
-    }
-    tell(a, *status == 'i' ? "response.incomplete" : "response.completed", json_pack("{s:o}", "response", response_of(a, status)));
-    exchange_end(a->x);
+    tell(a, !strcmp(a->choice[0].reason, "length") ? "response.incomplete" : "response.completed", json_pack("{s:o}", "response", whole(a)));
 }
 
 static void fail(struct answer *a, const struct fault *f)
@@ -362,7 +361,6 @@ static void fail(struct answer *a, const struct fault *f)
     json_object_set(j, "error", json_object_get(plain, "error"));
     json_decref(plain);
     tell(a, "response.failed", json_pack("{s:o}", "response", j));
-    exchange_end(a->x);
 }
 
 static void tell_progress(struct answer *a, const struct progress *p)
@@ -372,7 +370,7 @@ static void tell_progress(struct answer *a, const struct progress *p)
 
 static const struct dialect responses = {
     .endpoint = E_RESPONSES, .size = sizeof(struct response), .id = "resp_", .type = "text/event-stream", .exact = 1, .pulse = ": keep-alive\n\n", .take = take,
-    .begin = begin, .grown = grown, .ended = ended, .finish = finish, .fail = fail, .progress = tell_progress, .close = close_response,
+    .begin = begin, .grown = grown, .ended = ended, .whole = whole, .finish = finish, .fail = fail, .progress = tell_progress, .close = close_response,
 };
 
 void api_responses(struct server *s, struct exchange *x)

@@ -246,6 +246,14 @@ void exchange_write(struct exchange *x, const char *p, size_t n)
     pthread_mutex_unlock(&x->lock);
 }
 
+void exchange_break(struct exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    atomic_store(&x->gone, 1);
+    wake(x);
+    pthread_mutex_unlock(&x->lock);
+}
+
 void exchange_end(struct exchange *x)
 {
     pthread_mutex_lock(&x->lock);
@@ -269,25 +277,33 @@ void exchange_figures(struct exchange *x, const struct figures *f)
     pthread_mutex_unlock(&x->lock);
 }
 
-void exchange_text(struct exchange *x, int status, char *text)
+/* The answer is this text (malloc), which is not copied: there is no memory to run out of. */
+static void take_text(struct exchange *x, char *text)
 {
-    if (!text) {
-        exchange_begin(x, 503, "application/json", 0, NULL);
-        static const char none[] = "{\"error\":{\"message\":\"the server is out of memory for this answer\",\"type\":\"server_error\","
-                                   "\"param\":null,\"code\":\"out_of_memory\"}}\n";
+    size_t n = strlen(text);
+    pthread_mutex_lock(&x->lock);
+    text[n] = '\n';
+    free(x->out);
+    x->out = text;
+    x->n_out = x->cap_out = n + 1;
+    pthread_mutex_unlock(&x->lock);
+}
+
+void exchange_text(struct exchange *x, int status, char *json)
+{
+    static const char none[] = "{\"error\":{\"message\":\"the server is out of memory for this answer\",\"type\":\"server_error\","
+                               "\"param\":null,\"code\":\"out_of_memory\"}}\n";
+    exchange_begin(x, json ? status : 503, "application/json", 0, NULL);
+    if (json)
+        take_text(x, json);
+    else
         exchange_write(x, none, sizeof none - 1);
-    } else {
-        exchange_begin(x, status, "application/json", 0, NULL);
-        exchange_write(x, text, strlen(text));
-        exchange_write(x, "\n", 1);
-    }
-    free(text);
     exchange_end(x);
 }
 
 void exchange_json(struct exchange *x, int status, json_t *body)
 {
-    char *text = json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = json_lost() ? NULL : json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(body);
     exchange_text(x, status, text);
 }
@@ -356,6 +372,7 @@ static void log_access(const struct exchange *x, const struct figures *f)
         fprintf(stderr, "%s\n", line);
     free(line);
     json_decref(j);
+    json_lost(); /* what a line lacks is no fault of the next answer */
 }
 
 /* ---------------------------------------------------------------- connections */

@@ -14,6 +14,27 @@ int64_t clock_now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+static _Thread_local int lost;
+
+static void *allocate(size_t n)
+{
+    void *p = malloc(n);
+    lost |= !p;
+    return p;
+}
+
+void json_watch(void)
+{
+    json_set_alloc_funcs(allocate, free);
+}
+
+int json_lost(void)
+{
+    int was = lost;
+    lost = 0;
+    return was;
+}
+
 /* ---------------------------------------------------------------- errors */
 
 int fault_set(struct fault *f, int http, const char *code, const char *param, const char *fmt, ...)
@@ -169,7 +190,9 @@ json_t *json_read(const char *p, size_t n, struct fault *f)
         return NULL;
     }
     json_t *j = json_loadb(p, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
-    if (!j)
+    if (!j && json_lost())
+        fault_memory(f);
+    else if (!j)
         explain(p, n, &e, f);
     return j;
 }
@@ -206,7 +229,7 @@ json_t *json_text(const char *p, size_t n)
 {
     json_t *clean = json_stringn(p, n);
     size_t cap = clean ? 0 : (size_t)pith_utf8(p, n, NULL, 0);
-    char *buf = clean ? NULL : malloc(cap + 1);
+    char *buf = clean ? NULL : allocate(cap + 1);
     if (!buf)
         return clean;
     pith_utf8(p, n, buf, cap);
@@ -248,6 +271,7 @@ int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n)
     if (*cap - *n_text < n) {
         size_t most = 2 * (*n_text + n) + 64;
         char *more = realloc(*text, most);
+        lost |= !more;
         if (!more)
             return 0;
         *text = more;

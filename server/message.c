@@ -9,6 +9,7 @@ struct message {
     struct part *part;
     int n, cap, n_calls, at; /* at: all before it has been told */
     int one_call, only_calls;
+    int lost; /* there was no memory for a piece of it */
 };
 
 static int put(struct part *p, const char *text, size_t n)
@@ -49,14 +50,17 @@ static void on_event(void *ctx, const struct pith_chat_event *e)
         return;
     struct part *p = part_of(m, kinds[e->kind]);
     int ok = p && put(p, e->text, e->n_bytes);
+    m->lost |= !ok;
     if (!p || p->kind != PART_CALL)
         return;
     p->name = strdup(e->name);
     p->id = strdup(e->id);
-    if (ok && p->name && p->id)
+    if (ok && p->name && p->id) {
         m->n_calls++;
-    else /* not half a call */
+    } else { /* not half a call */
+        m->lost = 1;
         forget_last(m);
+    }
 }
 
 struct message *message_open(struct hosted *h, const json_t *tools, const char *family, const char *prompt, size_t n, struct fault *f)
@@ -92,9 +96,10 @@ int message_reasons(struct hosted *h, const char *family, const char *prompt, si
     struct message *m = message_open(h, NULL, family, prompt, n, f);
     if (!m)
         return -1;
-    message_put(m, "x", 1);
-    message_put(m, NULL, 0);
-    int reasons = message_has(m, PART_REASONING);
+    int ok = message_put(m, "x", 1) && message_put(m, NULL, 0);
+    int reasons = ok ? message_has(m, PART_REASONING) : -1;
+    if (!ok)
+        fault_memory(f);
     message_free(m);
     return reasons;
 }
@@ -120,15 +125,15 @@ void message_free(struct message *m)
     free(m);
 }
 
-void message_put(struct message *m, const char *text, size_t n)
+int message_put(struct message *m, const char *text, size_t n)
 {
-    if (m->parser) {
-        text ? pith_chat_feed(m->parser, text, n, NULL) : pith_chat_finish(m->parser, NULL);
-        return;
+    if (m->parser && !m->lost) {
+        m->lost |= (text ? pith_chat_feed(m->parser, text, n, NULL) : pith_chat_finish(m->parser, NULL)) != PITH_OK;
+    } else if (n && !m->lost) {
+        struct part *p = part_of(m, PART_TEXT);
+        m->lost = !p || !put(p, text, n);
     }
-    struct part *p = n ? part_of(m, PART_TEXT) : NULL;
-    if (p)
-        put(p, text, n);
+    return !m->lost;
 }
 
 const struct part *message_next(struct message *m, int *i, const char **fresh, size_t *n)

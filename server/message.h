@@ -23,7 +23,7 @@ int message_reasons(struct hosted *h, const char *family, const char *prompt, si
 void message_one_call(struct message *m); /* calls behind the first are left out */
 void message_only_calls(struct message *m); /* what is no call is half of one, and not shown */
 void message_free(struct message *m); /* NULL allowed */
-void message_put(struct message *m, const char *text, size_t n); /* NULL: it has ended */
+int message_put(struct message *m, const char *text, size_t n);  /* NULL: it has ended. 0: out of memory, for good: it has a hole */
 /* The next part that has grown since this was asked last, its number and what it has grown by. NULL: none. */
 const struct part *message_next(struct message *m, int *i, const char **fresh, size_t *n);
 int message_n_parts(const struct message *m);

@@ -64,6 +64,10 @@ json_t *json_text(const char *p, size_t n); /* bytes that are no UTF-8 become U+
 json_t *json_joined(const json_t *list, const char *key);
 /* As text (malloc), compact, with numbers that read back as the very same. NULL: out of memory. */
 char *json_exact(const json_t *j);
+/* jansson's callers cannot look at each of its allocations, so it tells their thread of those that fail (from json_watch on), as all of json.c
+ * does. Whether there was one since this was asked last: what was made meanwhile has a hole. */
+void json_watch(void);
+int json_lost(void);
 /* n more bytes at the end of (*text)[*n_text]. 0: out of memory. */
 int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n);
 int64_t clock_now(void);                    /* monotonic ns */
@@ -140,7 +144,8 @@ void exchange_header(struct exchange *x, const char *name, const char *value); /
 const char *exchange_asked(const struct exchange *x, const char *name); /* a header of the request, NULL; on the thread of HTTP */
 void exchange_write(struct exchange *x, const char *p, size_t n);
 void exchange_end(struct exchange *x);
-void exchange_json(struct exchange *x, int status, json_t *body); /* all of it; takes body, NULL: out of memory */
+void exchange_break(struct exchange *x); /* it cannot be whole: the connection ends in the middle of it */
+void exchange_json(struct exchange *x, int status, json_t *body); /* all of it; takes body, NULL or json_lost(): out of memory */
 void exchange_text(struct exchange *x, int status, char *json);   /* the same of JSON as text (malloc) */
 json_t *exchange_fault_json(const struct exchange *x, const struct fault *f); /* in the shape of its route */
 void exchange_fault(struct exchange *x, const struct fault *f);

@@ -22,6 +22,7 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, 128 << 10); /* large blocks of models that go return to the system: left alone, glibc learns to keep them */
 #endif
+    json_watch();
     s->p = *p;
     s->created = (int64_t)time(NULL);
     s->tenants = tenants_open(p->keys, p->admin_keys, err);

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """test_limits.py -- the context contract of every endpoint that makes text: a prompt of any length around the limit is evaluated whole (usage is
 its own count) or refused with 400 and how much it is over; nothing else. And what a server keeps on disk, killed at any instant: the second
-request of a conversation computes at most a page beyond what it shares with the first, and its bits are those of a server that kept nothing."""
+request of a conversation computes at most a page beyond what it shares with the first, and its bits are those of a server that kept nothing.
+Between them: memory that ends in the middle of an answer leaves no hole in it."""
+import http.client
 import os
 import random
+import resource
 import tempfile
 
 from serving import SCALE, SEED, SHARED, Server, begin, bits, check, completion, run, skip, synth
@@ -47,6 +50,40 @@ def test_contract(s):
             if not good:
                 wrong.append((n, status, a))
         check("contract_of_" + path.strip("/").replace("/", "_"), not wrong and 0 < refused < 6, (refused, wrong[:2]))
+
+
+# ---------------------------------------------------------------- without memory
+
+def data_bytes(s):
+    with open("/proc/%d/status" % s.process.pid) as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmData"))
+
+
+def test_memory(model):
+    """A server whose memory ends while it collects an answer: what it says is whole, or an error, and it lives on."""
+    asks = {"/v1/completions": {"prompt": [3, 4, 5], "logprobs": 20}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "w3"}], "logprobs": True, "top_logprobs": 20}}
+    asks = {path: {**body, "max_tokens": 200, "n": 8, "temperature": 0, "ignore_eos": True} for path, body in asks.items()}
+    if "san" in os.environ.get("B", ""):
+        skip("memory_that_ends", "a sanitizer needs memory of its own")
+        return
+    with Server(model, "--ctx", "256", "--parallel", "8") as s:
+        want = {path: s.post(path, body)[1]["choices"] for path, body in asks.items()}
+    with Server(model, "--ctx", "256", "--parallel", "8") as s:
+        s.post("/v1/completions", completion([3, 4], 2))
+        refused, wrong = 0, []
+        for more in (1 << 20, 2 << 20):
+            resource.prlimit(s.process.pid, resource.RLIMIT_DATA, (data_bytes(s) + more, resource.RLIM_INFINITY))
+            for path, body in asks.items():
+                try:
+                    status, a, _ = s.post(path, body)
+                except (ConnectionError, http.client.HTTPException):  # no memory even to say so
+                    continue
+                refused += status == 503
+                if status != 503 and (status, a["choices"]) != (200, want[path]):
+                    wrong.append((path, status, str(a)[:200]))
+            resource.prlimit(s.process.pid, resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        check("memory_that_ends", refused and not wrong, (refused, wrong))
+        check("and_comes_back", all(s.post(path, body)[1]["choices"] == want[path] for path, body in asks.items()))
 
 
 # ---------------------------------------------------------------- killed and started again
@@ -101,6 +138,7 @@ def main():
         s = Server(model, "--ctx", str(N_CTX))
         test_contract(s)
         s.end()
+        test_memory(model)
         n_kills = {1: 2, 10: 5}.get(SCALE, 20)
         for arch in ("llama", "gemma3"):
             test_killed(synth(os.path.join(folder, arch + ".gguf"), "--arch", arch, "--ctx", "1024", "--seed", "7"), arch, folder, n_kills)
