@@ -6,9 +6,10 @@
  *     socket <- http.c <----------- api_NAME.c <- struct event
  *               exchange_write      its own JSON
  *
- * http.c alone knows the HTTP library: an *exchange* is one HTTP request and its answer. Its connection is suspended while there is nothing
- * to say; whoever has something to say writes to the exchange, from any thread. work.c has a few threads that do what takes time before a
- * request can be queued (JSON, templates, tokens, grammars), so that bytes always move. scheduler.c has the one thread that owns the sessions.
+ * http.c alone knows the HTTP library: an *exchange* (exchange.c) is one HTTP request and its answer. Its connection is suspended while there is
+ * nothing to say; whoever has something to say writes to the exchange, from any thread. watch.c looks after those who wait, listen.c opens the socket.
+ * work.c has a few threads that do what takes time before a request can be queued (JSON, templates, tokens, grammars), so that bytes always
+ * move. scheduler.c has the one thread that owns the sessions.
  * An API is one file: it turns a body into `struct request` and events into its own JSON. fields.def is the one table of what a body may
  * hold. */
 #ifndef PITH_SERVER_SERVE_H
@@ -23,7 +24,7 @@
 
 #include "server.h"
 
-struct exchange; /* a request of HTTP and its answer (http.c) */
+struct exchange; /* a request of HTTP and its answer (exchange.c) */
 struct tenant;   /* who asks (auth.c) */
 struct hosted;   /* a model on offer (models.c) */
 struct route;
@@ -117,7 +118,7 @@ json_t *fields_docs(unsigned endpoint);                    /* its rows as JSON *
 char *openapi_make(struct server *s);                      /* the description of all endpoints, as JSON (openapi.c); NULL: out of memory */
 char *docs_make(void);                                     /* likewise, for people */
 
-/* ---------------------------------------------------------------- exchanges (http.c) */
+/* ---------------------------------------------------------------- exchanges (exchange.c) */
 
 const char *exchange_body(const struct exchange *x, size_t *n);
 /* The body as JSON, parsed once; the caller's (a reference). NULL with *f. By the thread that answers. */
@@ -159,6 +160,8 @@ struct figures {
     double temperature, top_p;
 };
 void exchange_figures(struct exchange *x, const struct figures *f);
+
+/* ---------------------------------------------------------------- connections (http.c) */
 
 struct http;
 struct http *http_open(struct server *s, const struct server_params *p, struct pith_error *err);

@@ -1,0 +1,80 @@
+/* http.h -- what the files of HTTP share: exchanges, connections, and the server of them.
+ *
+ *     http.c      the one file that knows libmicrohttpd: connections, requests and their checks, answers
+ *     exchange.c  an exchange: its body, the bytes of its answer, the access log
+ *     watch.c     the thread that looks after those who wait
+ *     listen.c    the socket
+ *
+ * An exchange is counted: once by its connection, once by whoever makes its answer. Locks are taken in this order: of the lists, of an
+ * exchange. */
+#ifndef PITH_SERVER_HTTP_H
+#define PITH_SERVER_HTTP_H
+
+#include "serve.h"
+#include "trace.h"
+
+struct MHD_Connection;
+
+struct exchange {
+    struct http *h;
+    struct MHD_Connection *c; /* NULL: it has gone */
+    struct exchange *next, **at;
+    struct tenant *tenant;
+    const struct route *route;
+    atomic_int refs, gone, dispatched; /* dispatched: the body is here, or was refused */
+    pthread_mutex_t lock; /* of all below */
+    int fd, suspended, too_large;
+    int begun, ended, live, queued, status, retry_after;
+    const char *type, *pulse;
+    struct header {
+        const char *name;
+        char value[256];
+    } headers[4]; /* further ones of the answer */
+    int n_headers;
+    char *body, *out;
+    size_t n_body, cap_body, n_out, at_out, cap_out, sent;
+    int64_t began, spoke; /* ns */
+    struct figures figures;
+    json_t *tree;
+    struct hosted *model; /* NULL: `why` says why there is none */
+    struct fault why;
+    struct trace trace;
+    char id[32], method[12], path[128], query[256], allow[32]; /* allow: methods that there are instead of this one */
+};
+
+/* A connection, for as long as the library has it open. */
+struct peer {
+    struct peer *next, **at;
+    int fd, busy; /* busy: it has an exchange */
+    int64_t since; /* ns: it is open, or its last exchange ended */
+};
+
+struct http {
+    struct server *s;
+    struct MHD_Daemon *daemon;
+    pthread_mutex_t lock; /* of the lists */
+    struct exchange *first;
+    struct peer *peers;
+    int64_t stirred; /* ns: there was an exchange; 0: nothing since it was tidied up */
+    int n;
+    pthread_t watch;
+    atomic_int quit;
+    int listen_fd, watching;
+    int local; /* only this machine can reach it */
+    atomic_uint_fast64_t serial;
+    char url[300];
+};
+
+/* http.c */
+void http_wake(struct exchange *x); /* with its lock: its connection is looked at again */
+/* exchange.c */
+void exchange_feed(struct exchange *x, const char *p, size_t n); /* bytes of the body */
+void exchange_put(struct exchange *x, const char *p, size_t n);  /* exchange_write with the lock held; wakes nobody */
+void exchange_log(const struct exchange *x, const struct figures *f);
+/* watch.c */
+void *http_watch(void *http);
+/* listen.c: the socket that p asks for, its address in h->url; -1 with *err. http_fail makes such an error, and returns -1. */
+int http_listen(struct http *h, const struct server_params *p, struct pith_error *err);
+int http_fail(struct pith_error *err, const char *what, const char *why);
+
+#endif
