@@ -252,7 +252,7 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
     };
     struct server *s = server_open(&p, &err);
     if (!s)
-        *code = cli_fail(&err);
+        *code = err.code == PITH_RANGE ? cli_say(CLI_USE, "%s", err.msg) : cli_fail(&err);
     return s;
 }
 

@@ -54,7 +54,7 @@ struct server_params {
     const char *(*nearest)(const char *word, const char *const *candidates); /* what a mistyped word was to be; NULL: none is near; may be NULL */
 };
 
-/* Listens. NULL: *err says why. */
+/* Listens. NULL: *err says why; PITH_RANGE: the parameters are wrong. */
 struct server *server_open(const struct server_params *p, struct pith_error *err);
 /* "http://127.0.0.1:8080", owned by the server. */
 const char *server_url(const struct server *s);
