@@ -191,11 +191,11 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     of(a)->open = -1;
     a->stream = field_bool(b, F_stream);
     a->progress = field_bool(b, F_return_progress);
-    if (!b->v[F_max_tokens] || !field_int(b, F_max_tokens))
-        return fault_set(f, 400, "missing_field", "max_tokens", "max_tokens is missing or 0, wanted at least 1");
+    if (!b->v[F_messages_max_tokens])
+        return fault_set(f, 400, "missing_field", "max_tokens", "max_tokens is missing, wanted at least 1");
     if (b->v[F_container])
         return fault_set(f, 400, "not_supported", "container", "container is not supported: this server runs no tools; leave it out");
-    r->n_max = field_int(b, F_max_tokens);
+    r->n_max = field_int(b, F_messages_max_tokens);
     if (b->v[F_stop_sequences] && !fields_put(b, F_stop, json_incref((json_t *)(uintptr_t)b->v[F_stop_sequences]), f))
         return 0;
     if (format && !json_is_null(format) &&

@@ -96,7 +96,7 @@ static void on_event(struct request *r, const struct event *e)
 static int add_input(const struct embedding *m, struct request *r, const json_t *v, struct fault *f)
 {
     struct hosted *h = m->hosted;
-    int64_t n = 0, most = pith_n_ctx(h->embed) < SERVER_BATCH ? pith_n_ctx(h->embed) : SERVER_BATCH;
+    int64_t n = 0, most = models_n_input(h);
     int32_t *ids = NULL;
     if (json_is_string(v))
         ids = request_tokenize(h, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL, &n, "input", f);

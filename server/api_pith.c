@@ -139,9 +139,9 @@ void api_props(struct server *s, struct exchange *x)
     }
     const char *template = m->own_template ? "from --chat-template" : m->template ? "the model's own" : "plain: \"role: content\" and a blank line (the model has none)";
     exchange_json(x, 200,
-                  json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:s, s:s, s:o}", "model", m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx",
+                  json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:s, s:s, s:o}", "model", m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx",
                             models_n_ctx(m), "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template", template,
-                            "generates", m->generate != NULL, "embeds", m->embed != NULL, "version", pith_version(), "isa", pith_isa(), "memory", memory_now()));
+                            "generates", m->generate != NULL, "embeds", m->embed != NULL, "n_input", models_n_input(m), "version", pith_version(), "isa", pith_isa(), "memory", memory_now()));
     models_drop(m);
 }
 

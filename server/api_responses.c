@@ -96,7 +96,7 @@ static int put_item(json_t *out, const json_t *item, size_t i, struct fault *f)
 
 static int take_conversation(struct fields *b, struct fault *f)
 {
-    const json_t *input = b->v[F_input], *format = json_object_get(b->v[F_text], "format"), *choice = b->v[F_tool_choice];
+    const json_t *input = b->v[F_items], *format = json_object_get(b->v[F_text], "format"), *choice = b->v[F_tool_choice];
     const char *effort = json_string_value(json_object_get(b->v[F_reasoning], "effort"));
     json_t *out = json_array(), *item;
     size_t i;

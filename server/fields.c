@@ -6,11 +6,11 @@
 
 #include "serve.h"
 
-enum type { INT, REAL, BOOL, TEXT, TEXTS, LIST, OBJECT, ANY };
+enum { INT = 1, REAL = 2, BOOL = 4, TEXT = 8, TEXTS = 16, LIST = 32, OBJECT = 64, N_TYPES = 7 }; /* a field may have several */
 
 static const struct row {
     const char *name;
-    enum type type;
+    unsigned type;
     double lo, hi;
     const char *dflt;
     unsigned endpoints;
@@ -21,31 +21,26 @@ static const struct row {
 #undef FIELD
 };
 
-static const char *const type_names[] = {"an integer", "a number", "true or false", "a text", "a text or a list of texts", "a list", "an object", ""};
+static const char *const type_names[N_TYPES] = {"an integer", "a number", "true or false", "a text", "a text or a list of texts", "a list", "an object"};
 
 /* ---------------------------------------------------------------- reading */
 
-static int is_type(const json_t *v, enum type t)
+static int is_type(const json_t *v, unsigned t)
 {
-    switch (t) {
-    case INT: /* 3.0 is an integer to clients that know one kind of number */
-        return json_is_integer(v) || (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)) && fabs(json_real_value(v)) < 9e15);
-    case REAL:
-        return json_is_number(v);
-    case BOOL:
-        return json_is_boolean(v);
-    case TEXT:
-        return json_is_string(v);
-    case TEXTS:
-        return json_is_string(v) || json_is_array(v);
-    case LIST:
-        return json_is_array(v);
-    case OBJECT:
-        return json_is_object(v);
-    case ANY:
-        break;
-    }
-    return 1;
+    double x = json_real_value(v); /* 3.0 is an integer to clients that know one kind of number */
+    return ((t & INT) && (json_is_integer(v) || (json_is_real(v) && x == floor(x) && fabs(x) < 9e15))) || ((t & REAL) && json_is_number(v)) ||
+           ((t & BOOL) && json_is_boolean(v)) || ((t & (TEXT | TEXTS)) && json_is_string(v)) || ((t & (LIST | TEXTS)) && json_is_array(v)) ||
+           ((t & OBJECT) && json_is_object(v));
+}
+
+static int wrong_type(const struct row *r, const json_t *v, struct fault *f)
+{
+    char wanted[128];
+    size_t n = 0;
+    for (int i = 0; i < N_TYPES; i++)
+        if (r->type >> i & 1)
+            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? " or " : "", type_names[i]);
+    return fault_set(f, 400, "wrong_type", r->name, "%s is %s, wanted %s", r->name, json_found(v), wanted);
 }
 
 static int check_range(const struct row *r, double found, const char *what, struct fault *f)
@@ -78,7 +73,7 @@ static int check_texts(const struct row *r, const json_t *v, struct fault *f)
 static int check(const struct row *r, const json_t *v, struct fault *f)
 {
     if (!is_type(v, r->type))
-        return fault_set(f, 400, "wrong_type", r->name, "%s is %s, wanted %s", r->name, json_found(v), type_names[r->type]);
+        return wrong_type(r, v, f);
     if (json_is_integer(v) && r->type == INT && (json_integer_value(v) < (json_int_t)r->lo || json_integer_value(v) > (json_int_t)r->hi))
         return fault_set(f, 400, "out_of_range", r->name, "%s is %lld, wanted %lld to %lld", r->name, (long long)json_integer_value(v), (long long)r->lo,
                          (long long)r->hi); /* where a double would round */
@@ -211,10 +206,14 @@ const char *field_text(const struct fields *f, enum field_id id)
 /* As a JSON Schema. */
 static json_t *schema_of(const struct row *r)
 {
-    static const char *const names[] = {"integer", "number", "boolean", "string", NULL, "array", "object", NULL};
-    json_t *s = json_pack("{s:s}", "description", r->help);
-    if (names[r->type])
-        json_object_set_new(s, "type", json_string(names[r->type]));
+    static const char *const names[N_TYPES] = {"integer", "number", "boolean", "string", NULL, "array", "object"};
+    json_t *s = json_pack("{s:s}", "description", r->help), *types = json_array();
+    for (int i = 0; i < N_TYPES; i++)
+        if ((r->type >> i & 1) && names[i])
+            json_array_append_new(types, json_string(names[i]));
+    if (json_array_size(types))
+        json_object_set(s, "type", json_array_size(types) == 1 ? json_array_get(types, 0) : types);
+    json_decref(types);
     if (r->type == TEXTS)
         json_object_set_new(s, "anyOf", json_pack("[{s:s, s:i, s:i}, {s:s, s:{s:s, s:i, s:i}, s:I}]", "type", "string", "minLength", 1, "maxLength", TEXTS_BYTES, "type",
                                                   "array", "items", "type", "string", "minLength", 1, "maxLength", TEXTS_BYTES, "maxItems", (json_int_t)r->hi));

@@ -270,6 +270,12 @@ int32_t models_n_ctx(const struct hosted *h)
     return pith_n_ctx(h->generate ? h->generate : h->embed);
 }
 
+int32_t models_n_input(const struct hosted *h)
+{
+    int32_t n = h->embed ? pith_n_ctx(h->embed) : 0;
+    return n < SERVER_BATCH ? n : SERVER_BATCH; /* an input is one step's */
+}
+
 json_t *models_template(const struct hosted *h)
 {
     static const char key[] = "tokenizer.chat_template";

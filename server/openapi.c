@@ -15,9 +15,10 @@ static const struct {
     unsigned endpoints;
 } required[] = {
     {F_messages, E_CHAT | E_TEMPLATE | E_MESSAGES | E_COUNT},
-    {F_max_tokens, E_MESSAGES},
+    {F_messages_max_tokens, E_MESSAGES},
     {F_prompt, E_COMPLETE},
-    {F_input, E_EMBED | E_RESPONSES},
+    {F_input, E_EMBED},
+    {F_items, E_RESPONSES},
     {F_content, E_TOKENIZE},
     {F_tokens, E_DETOKENIZE},
 };
@@ -39,7 +40,7 @@ static const struct {
 } shapes[] = {
     {F_prompt, E_COMPLETE, TEXTS_OR_TOKENS},
     {F_input, E_EMBED | E_OLLAMA_EMBED, TEXTS_OR_TOKENS},
-    {F_input, E_RESPONSES, JSON({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object", "properties": {
+    {F_items, E_RESPONSES, JSON({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object", "properties": {
         "type": {"enum": ["message", "function_call", "function_call_output", "reasoning"]}}}}]})},
     {F_tokens, E_DETOKENIZE, JSON({"items": {"type": "integer", "minimum": 0}})},
     {F_messages, E_CHAT | E_TEMPLATE, JSON({"items": {"type": "object", "required": ["role"], "properties": {
@@ -89,6 +90,8 @@ static void allow_null(json_t *schema)
     json_t *type = json_object_get(schema, "type"), *any = json_object_get(schema, "anyOf"), *list = json_object_get(schema, "enum");
     if (json_is_string(type))
         json_object_set_new(schema, "type", json_pack("[O, s]", type, "null"));
+    else if (type)
+        json_array_append_new(type, json_string("null"));
     if (any) {
         json_array_append_new(any, json_pack("{s:s}", "type", "null"));
         json_object_del(schema, "type"); /* each of them has its own */

@@ -256,6 +256,7 @@ json_t *models_list(struct server *s, int loaded, models_tell tell);
 json_t *models_card(const struct hosted *h); /* as /v1/models tells of it */
 /* Of one that is held: */
 int32_t models_n_ctx(const struct hosted *h);
+int32_t models_n_input(const struct hosted *h); /* most tokens of an input to embed; 0: it embeds none */
 json_t *models_template(const struct hosted *h); /* the text in its file, null; NULL: out of memory */
 int models_is_loaded(const struct hosted *h);
 /* Takes no new requests, and is unloaded when those it has have ended; force: they are ended. 0: *f. One that is not loaded is no error. */

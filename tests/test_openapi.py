@@ -25,6 +25,12 @@ def test_file(s):
         if not op or set(body.get("properties", {})) != set(e.get("fields", {})):
             missing.append(e["path"])
     check("every_endpoint_is_described", status == 200 and api["openapi"].startswith("3.1") and not missing, missing)
+    told = [(e["path"], name, f) for e in s.get("/docs")[1]["endpoints"] for name, f in e.get("fields", {}).items()]
+    told += [(path, name, f) for path, ops in api["paths"].items() for op in ops.values()
+             for name, f in op.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {}).get("properties", {}).items()]
+    check("every_field_has_a_type", len(told) > 400 and all("type" in f or "anyOf" in f for _, _, f in told), [t for t in told if "type" not in t[2] and "anyOf" not in t[2]])
+    most = api["paths"]["/v1/messages"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]["max_tokens"]
+    check("a_required_field_is_not_null_or_zero", most["minimum"] == 1 and most["type"] == "integer", most)
     wrong = []
     for path, ops in api["paths"].items():
         needed = ops.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {}).get("required")

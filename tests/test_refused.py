@@ -84,8 +84,8 @@ def test_found(s):
     refused(s, "found_format", "/api/chat", {"messages": TALK, "format": "xml"}, 'format is "xml", wanted "json" or a schema')
     refused(s, "found_think", "/api/chat", {"messages": TALK, "think": "much"}, 'think is "much", wanted true')
     refused(s, "found_options", "/api/chat", {"messages": TALK, "options": {"num_predic": 1}}, "options: ", 'did you mean "num_predict"?')
-    refused(s, "found_prompt", "/v1/completions", {"prompt": 3}, "prompt has 3, wanted a text")
-    refused(s, "found_input", "/v1/responses", {"input": 3}, "input is 3, wanted a text")
+    refused(s, "found_prompt", "/v1/completions", {"prompt": 3}, "prompt is 3, wanted a text or a list")
+    refused(s, "found_input", "/v1/responses", {"input": 3}, "input is 3, wanted a text or a list")
 
 
 def test_shapes(s):

@@ -239,7 +239,7 @@ def test_keys(model):
                        for i in range(16)])
     check("reports_among_others", all(a[0] == 200 for a in reports), reports)
     s.end()
-    said = refused("short_key", 2, "has 5 characters", model, "--api-key", "short")
+    said = refused("short_key", 1, "has 5 characters", model, "--api-key", "short")
     check("short_key_is_not_told", "short" not in said, said)
 
 
@@ -267,6 +267,9 @@ def test_embeddings(model):
     wide = s.post("/v1/completions", '{"prompt": [%s1]}' % ("[]," * 600000))
     check("body_of_too_many_lists", wide[0] == 413 and "600002 objects and lists" in wide[1]["error"]["message"], str(wide[1])[:200])
     check("embeddings_too_long", s.post("/v1/embeddings", {"input": [3] * 5000})[1]["error"]["code"] == "context_length_exceeded")
+    most = s.get("/props")[1]["n_input"]
+    codes = [s.post("/v1/embeddings", {"input": [3] * n})[0] for n in (most, most + 1)]
+    check("props_say_how_long", codes == [200, 400], (most, codes))
     s.end()
 
 
