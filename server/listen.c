@@ -69,7 +69,9 @@ static int listen_tcp(struct http *h, const struct server_params *p, struct pith
     h->local = is_local_address(found->ai_addr);
     if (!h->local && !tenants_have_keys(h->s->tenants)) {
         freeaddrinfo(found);
-        return http_fail(err, where, "everybody on the network could use this address; give an --api-key, or listen on 127.0.0.1");
+        http_fail(err, where, "everybody on the network could use this address; give an --api-key, or listen on 127.0.0.1");
+        err->code = PITH_RANGE;
+        return -1;
     }
     fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0)
