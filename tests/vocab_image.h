@@ -6,12 +6,6 @@
 #include "gguf_image.h"
 #include "text/vocab.h"
 
-/* Of this process: a bound on it holds on a busy machine too. */
-static double cpu_seconds(void)
-{
-    return (double)clock() / CLOCKS_PER_SEC;
-}
-
 /* A GGUF file that is only keys. */
 struct keys {
     struct image body;
