@@ -385,11 +385,11 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
 }
 
 /* One request per prompt; r is the first one's. */
-static int make_requests(struct answer *a, struct request *r, struct fault *f)
+static int make_requests(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
 {
     for (int i = 0; i < a->n_prompts; i++) {
         struct prompt *p = &a->prompt[i];
-        struct request *q = a->requests[i] = i ? request_clone(r, f) : r;
+        struct request *q = a->requests[i] = i ? request_clone(r, b, f) : r;
         if (!q)
             return 0;
         q->prompt = malloc((size_t)p->n_ids * sizeof *q->prompt);
@@ -412,7 +412,7 @@ static int submit(struct answer *a, struct fields *b, struct fault *f)
     int made = 0, ok = take(a, b, r, f);
     if (ok) {
         made = 1;
-        ok = make_requests(a, r, f);
+        ok = make_requests(a, b, r, f);
     }
     a->n_left = a->n_prompts;
     struct exchange *x = a->x;

@@ -413,11 +413,17 @@ static uint64_t new_seed(void)
     return (x ^ (x >> 27)) >> 2;
 }
 
+static uint64_t seed_of(const struct fields *b)
+{
+    int64_t seed = field_int(b, F_seed);
+    return seed < 0 ? new_seed() : (uint64_t)seed;
+}
+
 static int take_sampler(struct hosted *m, const struct fields *b, struct request *r, struct fault *f)
 {
     struct pith_sampler_params *p = &r->sampler;
-    int64_t seed = field_int(b, F_seed), last_n = field_int(b, F_repeat_last_n), top_k = field_int(b, F_top_k);
-    p->seed = seed < 0 ? new_seed() : (uint64_t)seed;
+    int64_t last_n = field_int(b, F_repeat_last_n), top_k = field_int(b, F_top_k);
+    p->seed = seed_of(b);
     p->temperature = (float)field_real(b, F_temperature);
     p->top_p = (float)field_real(b, F_top_p);
     p->top_k = top_k < 0 ? 0 : (int32_t)top_k;
@@ -522,7 +528,7 @@ static void *copy_of(const void *p, size_t n)
     return q ? memcpy(q, p, n) : NULL;
 }
 
-struct request *request_clone(const struct request *from, struct fault *f)
+struct request *request_clone(const struct request *from, const struct fields *b, struct fault *f)
 {
     struct request *r = request_new();
     struct pith_error err = {0};
@@ -539,6 +545,7 @@ struct request *request_clone(const struct request *from, struct fault *f)
     r->stop = from->stop ? calloc((size_t)n_stop + 1, sizeof *r->stop) : NULL;
     for (int i = 0; r->stop && i < n_stop; i++)
         ok = ok && (r->stop[i] = strdup(from->stop[i]));
+    r->sampler.seed = seed_of(b);
     r->sampler.samplers = from->sampler.samplers ? strdup(from->sampler.samplers) : NULL;
     r->sampler.logit_bias = copy_of(from->sampler.logit_bias, (size_t)from->sampler.n_logit_bias * sizeof *from->sampler.logit_bias);
     r->sampler.dry_breakers = copy_of(from->sampler.dry_breakers, (size_t)from->sampler.n_dry_breakers * sizeof *from->sampler.dry_breakers);

@@ -22,7 +22,7 @@ void request_answer(struct exchange *x, unsigned endpoint, json_t *(*answer)(str
 int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f);
 /* When a request that may take so many seconds is given up (0: it does not say; the server's limit); 0: never. */
 int64_t request_deadline(const struct exchange *x, double seconds);
-/* The same request for another prompt. NULL: out of memory. */
-struct request *request_clone(const struct request *r, struct fault *f);
+/* The same request for another prompt, with a seed of its own where the body gives none. NULL: out of memory. */
+struct request *request_clone(const struct request *r, const struct fields *b, struct fault *f);
 
 #endif

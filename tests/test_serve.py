@@ -28,6 +28,8 @@ def test_bits(s):
     together = s.post("/v1/completions", completion(asked[:3]))[1]
     apart = [s.post("/v1/completions", completion(p))[1] for p in asked[:3]]
     check("several_prompts", bits(together) == [bits(a)[0] for a in apart], together)
+    drawn, seeded = [[c["text"] for c in s.post("/v1/completions", completion([asked[0]] * 3, temperature=1, **more))[1]["choices"]] for more in ({}, {"seed": 7})]
+    check("prompts_are_drawn_for_apart", len(set(drawn)) == 3 and len(set(seeded)) == 1, (drawn, seeded))
 
 
 def test_prefix(s):
