@@ -288,6 +288,7 @@ struct pith_chat_params {
     const char *family;  /* NULL: by the template's text; see pith_chat_family */
     void (*on_event)(void *ctx, const struct pith_chat_event *e); /* from feed and finish; what e points to is valid during the call */
     void *ctx;
+    const pith_chat_parser *tools_of; /* tools are those that this one has read, which stays open as long; NULL: `tools` */
 };
 #define PITH_CHAT_PARAMS_INIT PITH_SIZED(struct pith_chat_params)
 /* t NULL: family "generic", or the one named. After PITH_NOMEM a parser can only be closed. */

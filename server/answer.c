@@ -315,7 +315,7 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
     const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
     int ok = (text_put(&text, &n_all, &cap, lead, n_lead) || fault_memory(f)) && add_text(a, &a->prompt[0], text, n_all, flags, "messages", f);
     for (int i = 0; ok && i < a->per_prompt; i++) {
-        struct message *m = a->choice[i].message = message_open(a->m, tools, a->family, text, a->lead_is_said ? n : n_all, f);
+        struct message *m = a->choice[i].message = message_open(a->m, i ? a->choice[0].message : NULL, tools, a->family, text, a->lead_is_said ? n : n_all, f);
         ok = m != NULL;
         if (ok && a->one_call)
             message_one_call(m);

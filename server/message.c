@@ -63,18 +63,20 @@ static void on_event(void *ctx, const struct pith_chat_event *e)
     }
 }
 
-struct message *message_open(struct hosted *h, const json_t *tools, const char *family, const char *prompt, size_t n, struct fault *f)
+struct message *message_open(struct hosted *h, const struct message *first, const json_t *tools, const char *family, const char *prompt, size_t n,
+                             struct fault *f)
 {
     struct pith_error err = {0};
     struct pith_chat_params p = PITH_CHAT_PARAMS_INIT;
     struct message *m = calloc(1, sizeof *m);
-    char *list = tools ? json_exact(tools) : NULL;
-    if (!m || (tools && !list)) {
+    char *list = tools && !first ? json_exact(tools) : NULL;
+    if (!m || (tools && !first && !list)) {
         fault_memory(f);
         message_free(m);
         m = NULL;
     } else if (h->template || family) {
         p.tools = list ? list : "[]";
+        p.tools_of = first ? first->parser : NULL;
         p.prompt = prompt;
         p.prompt_bytes = n;
         p.family = family;
@@ -93,7 +95,7 @@ struct message *message_open(struct hosted *h, const json_t *tools, const char *
 
 int message_reasons(struct hosted *h, const char *family, const char *prompt, size_t n, struct fault *f)
 {
-    struct message *m = message_open(h, NULL, family, prompt, n, f);
+    struct message *m = message_open(h, NULL, NULL, family, prompt, n, f);
     if (!m)
         return -1;
     int ok = message_put(m, "x", 1) && message_put(m, NULL, 0);

@@ -15,9 +15,10 @@ struct part {
 };
 
 struct message;
-/* For the conversation rendered as `prompt`; tools may be NULL. family as pith_chat_params. A model without a template has an answer that is
- * all text, but where a family is named. */
-struct message *message_open(struct hosted *h, const json_t *tools, const char *family, const char *prompt, size_t n, struct fault *f);
+/* For the conversation rendered as `prompt`; tools may be NULL. first: one that has read the same tools and lives as long, NULL: none. family as
+ * pith_chat_params. A model without a template has an answer that is all text, but where a family is named. */
+struct message *message_open(struct hosted *h, const struct message *first, const json_t *tools, const char *family, const char *prompt, size_t n,
+                             struct fault *f);
 /* 1: a prompt ends inside reasoning; what follows is more of it. -1: *f. */
 int message_reasons(struct hosted *h, const char *family, const char *prompt, size_t n, struct fault *f);
 void message_one_call(struct message *m); /* calls behind the first are left out */

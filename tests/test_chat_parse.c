@@ -431,6 +431,24 @@ static void no_tools(void)
     json_decref(got);
 }
 
+/* Those that another parser has read are one's own, whatever `tools` says. */
+static void tools_of_another(void)
+{
+    static const char *const lists[] = {"[]", tools};
+    const char *text = "<tool_call>{\"name\": \"f\"}</tool_call>";
+    for (int i = 0; i < 2; i++) {
+        struct pith_chat_params params = PITH_CHAT_PARAMS_INIT;
+        params.tools = lists[i];
+        pith_chat_parser *first = pith_chat_open(NULL, &params, NULL);
+        params.tools = i ? "[]" : NULL;
+        params.tools_of = first;
+        json_t *got = parse_at_cuts(NULL, params, text, strlen(text));
+        CHECK(first && json_array_size(json_object_get(got, "calls")) == (size_t)i && !strcmp(string_of(got, "content"), i ? "" : text));
+        json_decref(got);
+        pith_chat_close(first);
+    }
+}
+
 /* Any text of markers and scraps: the same at every cut, and none of a text without markers is lost. */
 static void random_texts(void)
 {
@@ -534,6 +552,7 @@ int main(void)
     TEST(published_templates);
     TEST(other_forms);
     TEST(no_tools);
+    TEST(tools_of_another);
     TEST(random_texts);
     TEST(refused_memory);
     TEST(arguments);

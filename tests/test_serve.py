@@ -275,6 +275,20 @@ def test_embeddings(model):
     s.end()
 
 
+def test_tools(model, folder):
+    # Tools are read once, however many choices look for calls of them.
+    template = os.path.join(folder, "few_words.jinja")
+    with open(template, "w") as f:
+        f.write("{% if tools %}{{ tools | length }} {% endif %}{% for m in messages %}{{ m.content }}{% endfor %}")
+    with Server(model, "--chat-template", template) as s:
+        tools = [{"type": "function", "function": {"name": "f%d" % i, "parameters": {"enum": [0] * 100}}} for i in range(1000)]
+        most = []
+        for n in (1, 100):
+            a = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 1, "n": n, "tools": tools})
+            most.append(s.most_memory())
+        check("tools_are_read_once", a[0] == 200 and len(a[1]["choices"]) == 100 and most[1] < most[0] + (30 << 20), (most, str(a[1])[:200]))
+
+
 def test_examples(s):
     # The lines of the README and of the help that begin with curl, as a shell takes them.
     if not shutil.which("curl"):
@@ -341,6 +355,7 @@ def main():
         test_queue(model)
         test_urgent(model)
         test_parts_of_the_queue(model)
+        test_tools(model, d)
         test_keys(model)
         test_drain(model)
         test_embeddings(model)

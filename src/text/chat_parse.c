@@ -26,7 +26,7 @@ struct pith_chat_parser {
     int n_markers;
     uint8_t begins[256];       /* some marker begins with this byte */
     struct arena arena;        /* tools, calls */
-    const struct jtree *tools; /* NULL: not known */
+    const struct jtree *tools; /* NULL: not known; perhaps another's */
     uint64_t seed;             /* of ids */
     enum mode mode;
     struct str text; /* read and not yet given out, from `head` on */
@@ -115,9 +115,11 @@ struct pith_chat_parser *chat_parse_new(const struct chat_parse_spec *spec, stru
     str_init(&p->said[0], PITH_MEM_META);
     str_init(&p->said[1], PITH_MEM_META);
     chat_match_init(&p->match, "");
-    if (spec->tools.n)
+    if (spec->tools_of)
+        p->tools = spec->tools_of->tools;
+    else if (spec->tools.n)
         p->tools = jtree_read(&p->arena, spec->tools.p, spec->tools.n, err);
-    int ok = !spec->tools.n || p->tools;
+    int ok = spec->tools_of || !spec->tools.n || p->tools;
     if (p->tools && p->tools->kind != JTREE_ARRAY) {
         error_set(err, PITH_FORMAT, "tools: found %s, wanted an array", jtree_kind_name(p->tools));
         ok = 0;

@@ -27,6 +27,7 @@ struct chat_parse_spec {
     struct slice prompt; /* what the model was given, or its end: it may have opened the reasoning */
     void (*on_event)(void *ctx, const struct pith_chat_event *e); /* NULL allowed */
     void *ctx;
+    const struct pith_chat_parser *tools_of; /* not read, but taken from this one; NULL allowed */
 };
 struct pith_chat_parser *chat_parse_new(const struct chat_parse_spec *spec, struct pith_error *err);
 void chat_parse_free(struct pith_chat_parser *p);
