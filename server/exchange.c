@@ -13,7 +13,10 @@
 #include "http.h"
 #include "scheduler.h"
 
-enum { OUT_MAX = 64 << 20 }; /* bytes a client may leave unread */
+enum {
+    OUT_MAX = 64 << 20, /* bytes a client may leave unread */
+    BODIES = 16, BODIES_MIN = 64 << 20, /* those of one key together: so many of the largest ones, and some that are smaller */
+};
 
 /* ---------------------------------------------------------------- requests */
 
@@ -21,6 +24,18 @@ const char *exchange_body(const struct exchange *x, size_t *n)
 {
     *n = x->n_body;
     return x->body ? x->body : "";
+}
+
+void exchange_forget(struct exchange *x, int body)
+{
+    json_decref(x->tree);
+    x->tree = NULL;
+    if (!body || !x->body)
+        return;
+    free(x->body);
+    x->body = NULL;
+    atomic_fetch_sub(&x->tenant->body_bytes, x->cap_body);
+    x->n_body = x->cap_body = 0;
 }
 
 json_t *exchange_tree(struct exchange *x, struct fault *f)
@@ -85,26 +100,37 @@ const atomic_int *exchange_gone(const struct exchange *x)
     return &x->gone;
 }
 
+/* Room for n more bytes of the body, as far as one request and all of a key may have. */
+static int grow_body(struct exchange *x, size_t n)
+{
+    size_t most = (size_t)x->h->s->p.body_bytes, cap = 2 * (x->n_body + n) + 1, more = cap - x->cap_body;
+    if (x->n_body + n > most)
+        return !(x->too_large = 1);
+    if (x->cap_body - x->n_body > n)
+        return 1;
+    size_t held = atomic_fetch_add(&x->tenant->body_bytes, more) + more;
+    char *body = held <= BODIES * most + BODIES_MIN ? realloc(x->body, cap) : NULL;
+    if (!body) {
+        atomic_fetch_sub(&x->tenant->body_bytes, more);
+        return !(x->crowded = 1);
+    }
+    x->body = body;
+    x->cap_body = cap;
+    return 1;
+}
+
 void exchange_feed(struct exchange *x, const char *p, size_t n)
 {
     pthread_mutex_lock(&x->lock);
     x->spoke = clock_now();
-    if (x->n_body + n > (size_t)x->h->s->p.body_bytes)
-        x->too_large = 1;
-    if (!x->too_large && x->cap_body - x->n_body < n + 1) {
-        size_t cap = 2 * (x->n_body + n) + 1;
-        char *more = realloc(x->body, cap);
-        if (more) {
-            x->body = more;
-            x->cap_body = cap;
+    if (!x->dispatched && x->route->endpoint && !x->too_large && !x->crowded) { /* others have no use for one */
+        if (grow_body(x, n)) {
+            memcpy(x->body + x->n_body, p, n);
+            x->n_body += n;
+            x->body[x->n_body] = 0;
         } else {
-            x->too_large = 1;
+            exchange_forget(x, 1);
         }
-    }
-    if (!x->too_large) {
-        memcpy(x->body + x->n_body, p, n);
-        x->n_body += n;
-        x->body[x->n_body] = 0;
     }
     pthread_mutex_unlock(&x->lock);
 }
@@ -119,8 +145,7 @@ void exchange_drop(struct exchange *x)
     if (atomic_fetch_sub(&x->refs, 1) != 1)
         return;
     pthread_mutex_destroy(&x->lock);
-    json_decref(x->tree);
-    free(x->body);
+    exchange_forget(x, 1);
     free(x->out);
     free(x);
 }

@@ -171,6 +171,10 @@ static void dispatch(struct exchange *x)
     if (x->too_large) {
         fault_set(&f, 413, "body_too_large", NULL, "the body has more than %lld bytes", (long long)s->p.body_bytes);
         exchange_fault(x, &f);
+    } else if (x->crowded) {
+        fault_set(&f, 429, "queue_full", NULL, "other requests that are being read or wait have too many bytes for this one; try again later, or send fewer at a time");
+        f.retry_after = 2;
+        exchange_fault(x, &f);
     } else if (x->route->flags & ROUTE_DIRECT) {
         x->route->handle(s, x);
     } else {

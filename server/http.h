@@ -23,7 +23,7 @@ struct exchange {
     const struct route *route;
     atomic_int refs, gone, dispatched; /* dispatched: the body is here, or was refused */
     pthread_mutex_t lock; /* of all below */
-    int fd, suspended, too_large;
+    int fd, suspended, too_large, crowded; /* crowded: the bodies of its key are */
     int begun, ended, live, queued, status, retry_after;
     const char *type, *pulse;
     struct header {

@@ -117,10 +117,13 @@ static void handle(struct server *s, struct exchange *x)
 {
     struct fault why;
     struct hosted *h = exchange_model(x, &why);
+    exchange_hold(x);
     if (atomic_load(exchange_gone(x)))
         exchange_drop(x);
     else
         exchange_route(x)->handle(s, x); /* which drops x */
+    exchange_forget(x, 1); /* answers may last for hours */
+    exchange_drop(x);
     if (h)
         models_drop(h);
 }
@@ -225,6 +228,8 @@ void models_handle(struct server *s, struct exchange *x)
             h->n_users++;
         } else if (h) {
             waits = enqueue(m, h, x, deadline, &why);
+            if (waits)
+                exchange_forget(x, 0); /* larger than the body that it is read from */
             h = NULL;
         }
         pthread_mutex_unlock(&m->lock);

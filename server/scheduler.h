@@ -81,6 +81,7 @@ struct tenant {
     char name[64], secret[192];
     int index; /* in the list of all */
     int admin; /* may change the server */
+    atomic_size_t body_bytes; /* of its requests that nobody has read yet */
 };
 
 struct sched;

@@ -123,6 +123,7 @@ char *docs_make(void);                                     /* likewise, for peop
 const char *exchange_body(const struct exchange *x, size_t *n);
 /* The body as JSON, parsed once; the caller's (a reference). NULL with *f. By the thread that answers. */
 json_t *exchange_tree(struct exchange *x, struct fault *f);
+void exchange_forget(struct exchange *x, int body); /* frees the tree, and the body; by who answers */
 const char *exchange_query(const struct exchange *x); /* model of ?model=, "" */
 const struct route *exchange_route(const struct exchange *x);
 /* The model asked for, loaded and held until the handler returns; sched_submit holds it for its requests. NULL: *f says why. */

@@ -112,6 +112,34 @@ def test_limits(model):
         check("and_it_serves", s.wait_for(lambda: answers(s)) and s.post("/v1/completions", completion([3, 4], 2))[0] == 200)
 
 
+def test_bodies(model):
+    # Bodies of one key that are being read have room for so many bytes: those beyond are told, and the room comes back.
+    with Server(model, "--max-body", "1M") as s:
+        whole = raw_post("/tokenize", b"{" + b" " * ((1 << 20) - 1))
+        held = [s.connect(whole[:-1]) for _ in range(90)]
+        got = []
+        for c in held:
+            c.sendall(whole[-1:])
+            got.append(int(c.recv(100)[9:12]))
+            c.close()
+        check("bodies_together", set(got) == {400, 429} and got.count(400) > 16, got)
+        check("bodies_are_let_go", s.post("/tokenize", b"{" + b" " * ((1 << 20) - 1))[0] == 400)
+
+
+def test_body_of_a_stream(folder):
+    # A stream may last for hours: what it was asked with is let go of when it begins.
+    model = synth(os.path.join(folder, "long.gguf"), "--ctx", "65536", "--layers", "2", "--seed", "9")
+    with Server(model, "--ctx", "65536") as s:
+        s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 2})
+        before = s.memory()
+        body = {"messages": [{"role": "user", "content": "w3"}], "stream": True, "max_tokens": 60000, "ignore_eos": True, "prediction": {"content": "x" * (30 << 20)}}
+        c = s.connect(raw_post("/v1/chat/completions", body))
+        first = c.recv(100)
+        good = s.wait_for(lambda: s.memory() < before + (16 << 20) or s.at_rest())
+        check("a_body_is_not_kept_by_its_stream", first.startswith(b"HTTP/1.1 200") and good and not s.at_rest(), (first, before, s.memory()))
+        c.close()
+
+
 def answers(s):
     try:
         return s.get("/health")[0] == 200
@@ -127,6 +155,8 @@ def main():
         test_tls(model, folder)
         test_headers(model)
         test_limits(model)
+        test_bodies(model)
+        test_body_of_a_stream(folder)
 
 
 run(main, "test_doors")
