@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cli.h"
 
@@ -300,7 +301,8 @@ static double limit_of(const struct bench *b, const pith_session *s, int is_pref
                        int32_t n, int64_t depth)
 {
     const char *type = b->info.type;
-    int is_float = !strcmp(type, "f32") || !strcmp(type, "f16") || !strcmp(type, "bf16");
+    int is_float =
+        !strcasecmp(type, "f32") || !strcasecmp(type, "f16") || !strcasecmp(type, "bf16");
     double gops = is_float ? b->machine.f32_gops : b->machine.int8_gops;
     double ops = (double)b->info.token_ops;
     if (is_prefill) /* one row in n goes through the output matrix */

@@ -19,19 +19,15 @@ static const struct arg args[] = {
 };
 /* clang-format on */
 
-/* From the header: architecture, the weight type that holds most bytes, number of weights. */
+/* From the header: architecture, what its weights are called, how many there are. */
 struct about {
-    char arch[64], type[32], error[PITH_ERROR_MAX];
+    char arch[64], error[PITH_ERROR_MAX];
+    const char *type; /* a constant */
     int64_t n_params;
 };
 
 static void count_weights(const pith_file *f, struct about *a)
 {
-    struct {
-        const char *type;
-        uint64_t bytes;
-    } types[32];
-    size_t n = 0, k, most = 0;
     for (int64_t i = 0; i < pith_file_n_tensors(f); i++) {
         struct pith_tensor_info t;
         int64_t n_elements = 1;
@@ -40,31 +36,20 @@ static void count_weights(const pith_file *f, struct about *a)
         for (int d = 0; d < t.n_dims; d++)
             n_elements *= t.dims[d];
         a->n_params += n_elements;
-        for (k = 0; k < n && strcmp(types[k].type, t.type); k++)
-            ;
-        if (k == n && n == sizeof types / sizeof types[0])
-            continue;
-        if (k == n) {
-            types[n].type = t.type;
-            types[n++].bytes = 0;
-        }
-        types[k].bytes += t.bytes;
-        most = types[k].bytes > types[most].bytes ? k : most;
     }
-    if (n)
-        snprintf(a->type, sizeof a->type, "%s", types[most].type);
 }
 
 static void look_into(const struct local_model *m, struct about *a)
 {
     struct pith_error err = {0};
-    *a = (struct about){.arch = "", .n_params = 0};
+    *a = (struct about){.type = ""};
     pith_file *f = local_is_whole(m) ? pith_file_open(m->path, &err) : NULL;
     if (!f) {
         snprintf(a->error, sizeof a->error, "%s", err.msg);
         return;
     }
     cli_file_text(f, "general.architecture", a->arch, sizeof a->arch);
+    a->type = pith_file_type(f) ? pith_file_type(f) : "";
     count_weights(f, a);
     pith_file_close(f);
 }

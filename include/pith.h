@@ -149,6 +149,8 @@ PITH_API const char *pith_file_key_type(const pith_file *f, int64_t i); /* "u32"
 PITH_API int64_t pith_file_value(const pith_file *f, int64_t i, int64_t max_items, char *buf, size_t cap);
 PITH_API int64_t pith_file_n_tensors(const pith_file *f);
 PITH_API pith_status pith_file_tensor(const pith_file *f, int64_t i, struct pith_tensor_info *out);
+/* What the file's mixture of weights is called (general.file_type: "Q4_K_M"), else the weight type that holds most bytes ("q8_0"); NULL: it has no tensors. */
+PITH_API const char *pith_file_type(const pith_file *f);
 PITH_API int pith_file_gguf_version(const pith_file *f);
 PITH_API int pith_file_n_parts(const pith_file *f);
 
@@ -194,7 +196,7 @@ PITH_API void pith_model_close(pith_model *m);
 
 struct pith_model_info {
     size_t size;
-    const char *arch, *name, *type; /* type: the weight type that holds most bytes */
+    const char *arch, *name, *type; /* type: as pith_file_type */
     int32_t n_vocab, n_embd, n_layer, n_head, n_head_kv, n_ctx_train;
     int32_t causal;        /* 0: an encoder; all rows of a sequence must come in one step */
     int32_t pooling;       /* enum pith_pooling written in the file */

@@ -78,7 +78,8 @@ static void null_objects(void)
     CHECK(!pith_file_key(NULL, 0) && !pith_file_key_type(NULL, 0));
     CHECK(pith_file_value(NULL, 0, 1, buf, sizeof buf) == -1);
     CHECK(pith_file_tensor(NULL, 0, &ti) == PITH_RANGE);
-    CHECK(pith_file_gguf_version(NULL) == 0 && pith_file_n_parts(NULL) == 0);
+    CHECK(pith_file_gguf_version(NULL) == 0 && pith_file_n_parts(NULL) == 0 &&
+          !pith_file_type(NULL));
     pith_model_close(NULL);
     CHECK(pith_model_meta(NULL, "x", buf, 8) == -1);
     CHECK(!pith_token_is_eog(NULL, 0) && pith_token_bos(NULL) == -1 && pith_token_eos(NULL) == -1);

@@ -495,6 +495,7 @@ static void public_files(void)
     struct pith_tensor_info info;
     CHECK(pith_file_n_keys(f) == 11 && pith_file_n_tensors(f) == 4);
     CHECK(pith_file_gguf_version(f) == 3 && pith_file_n_parts(f) == 1);
+    CHECK(!strcmp(pith_file_type(f), "f16"));
     CHECK(strcmp(pith_file_key(f, 0), "general.architecture") == 0 &&
           strcmp(pith_file_key_type(f, 0), "str") == 0);
     CHECK(strcmp(pith_file_key(f, 10), "arr.str") == 0 &&

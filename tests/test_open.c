@@ -229,6 +229,28 @@ static void bad_overrides(void)
     }
 }
 
+/* What a file says of its weights, if it is a number that means something; else what they are. */
+static void types(void)
+{
+    static const char *const cases[][2] = {
+        {"general.file_type=int:0", "F32"},     {"general.file_type=int:15", "Q4_K_M"},
+        {"general.file_type=int:40", "Q1_0"},   {"general.file_type=int:5", "q8_0"},
+        {"general.file_type=int:41", "q8_0"},   {"general.file_type=int:-1", "q8_0"},
+        {"general.file_type=int:1039", "q8_0"}, {"general.file_type=str:Q4_K_M", "q8_0"}};
+    const char *path = tiny_write(&llama, 5);
+    for (size_t i = 0; path && i < sizeof cases / sizeof cases[0]; i++) {
+        const char *overrides[] = {cases[i][0], NULL};
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        struct pith_model_info info = {.size = sizeof info};
+        mp.overrides = overrides;
+        pith_model *m = pith_model_open(path, &mp, &err);
+        CHECK_MSG(pith_model_get_info(m, &info, &err) == PITH_OK &&
+                      !strcmp(info.type, cases[i][1]),
+                  "%s: %s", cases[i][0], info.type);
+        pith_model_close(m);
+    }
+}
+
 static void metadata(void)
 {
     const char *overrides[] = {"llama.context_length=int:77", "test.new=float:0.25",
@@ -367,6 +389,7 @@ int main(void)
     TEST(keys_that_do_not_fit);
     TEST(bad_overrides);
     TEST(metadata);
+    TEST(types);
     TEST(progress);
     TEST(text_alone);
     TEST(damaged_scales);

@@ -124,6 +124,11 @@ pith_status pith_file_tensor(const pith_file *f, int64_t i, struct pith_tensor_i
     return PITH_OK;
 }
 
+const char *pith_file_type(const pith_file *f)
+{
+    return f ? gguf_file_type(f->gguf) : NULL;
+}
+
 int pith_file_gguf_version(const pith_file *f)
 {
     return f ? gguf_version(f->gguf) : 0;

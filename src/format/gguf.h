@@ -66,6 +66,8 @@ uint64_t gguf_n_tensors(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, uint64_t i);
 const struct gguf_tensor *gguf_tensor_find(const struct gguf *g, struct slice name);
 const void *gguf_tensor_data(const struct gguf *g, const struct gguf_tensor *t);
+/* What its general.file_type means ("Q4_K_M"); of a file that does not say, the weight type that holds most bytes ("q8_0"), NULL without tensors. */
+const char *gguf_file_type(const struct gguf *g);
 
 /* Overrides "key=type:value" replace or add a key before anyone reads it (type int, float, bool, str). */
 pith_status gguf_override(struct gguf *g, const char *spec, struct pith_error *err);

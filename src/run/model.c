@@ -60,7 +60,6 @@ static void fill_info(struct pith_model *m)
 {
     struct pith_model_info *in = &m->info;
     const struct hparams *hp = &m->arch.hp;
-    uint64_t by_type[DT_COUNT] = {0}, most = 0;
     in->size = sizeof *in;
     in->note = m->note.n ? m->note.p : NULL;
     in->name = text_key(m, "general.name");
@@ -70,6 +69,7 @@ static void fill_info(struct pith_model *m)
         return;
     }
     in->arch = m->arch.arch->name;
+    in->type = gguf_file_type(m->gguf);
     in->n_vocab = hp->n_vocab;
     in->n_embd = hp->n_embd;
     in->n_layer = hp->n_layer;
@@ -87,11 +87,6 @@ static void fill_info(struct pith_model *m)
             n *= (uint64_t)t->dims[d];
         in->n_params += n;
         in->weight_bytes += bytes;
-        by_type[t->type] += t->bytes;
-        if (by_type[t->type] > most) {
-            most = by_type[t->type];
-            in->type = dtypes[t->type].name;
-        }
         if (t->role == TENSOR_EMBEDDING && !m->tied)
             continue;
         if (t->n_dims == 3) { /* experts: those used */
