@@ -1,55 +1,13 @@
-/* gguf_image.h -- what the tests of the format room share: an allocator hook that can refuse the
- * n-th block and counts what is held, GGUF files made byte by byte, sample files, a temporary
- * folder. */
+/* gguf_image.h -- what the tests of the format room share: GGUF files made byte by byte, sample files. */
 #ifndef PITH_TESTS_GGUF_IMAGE_H
 #define PITH_TESTS_GGUF_IMAGE_H
 
-#include <inttypes.h>
 #include <math.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/rng.h"
 #include "base/str.h"
 #include "format/gguf.h"
-#include "test.h"
-
-#pragma GCC diagnostic ignored "-Wunused-function" /* no test program uses every helper */
-
-/* ---------------------------------------------------------------- allocator hook */
-
-static long blocks_held, refuse_at = -1; /* blocks still granted before one is refused; -1: none */
-static uint64_t bytes_asked;
-
-static void *hook_alloc(void *ctx, size_t bytes, size_t align, pith_purpose purpose)
-{
-    void *p;
-    (void)ctx, (void)purpose;
-    if (refuse_at >= 0 && refuse_at-- == 0)
-        return NULL;
-    if (posix_memalign(&p, align, bytes) != 0)
-        return NULL;
-    blocks_held++;
-    bytes_asked += bytes;
-    return p;
-}
-
-static void hook_free(void *ctx, void *p, size_t bytes, pith_purpose purpose)
-{
-    (void)ctx, (void)bytes, (void)purpose;
-    blocks_held--;
-    free(p);
-}
-
-static void check_nothing_held(void)
-{
-    struct pith_memory_report report;
-    pith_memory(&report);
-    CHECK_MSG(blocks_held == 0, "%ld blocks are still held", blocks_held);
-    for (int i = 0; i < PITH_MEM_N; i++)
-        CHECK_MSG(report.used[i] == 0, "%" PRIu64 " bytes for %s are still held", report.used[i],
-                  pith_purpose_name((pith_purpose)i));
-}
+#include "hook.h"
 
 /* ---------------------------------------------------------------- files made by hand */
 
@@ -194,17 +152,6 @@ static uint64_t read_all(const struct gguf *g)
 
 /* ---------------------------------------------------------------- temporary files */
 
-static char tmp_dir[256];
-
-static const char *tmp_path(const char *name)
-{
-    static char path[4][512];
-    static int turn;
-    char *p = path[turn++ & 3];
-    snprintf(p, sizeof path[0], "%s/%s", tmp_dir, name);
-    return p;
-}
-
 static void save(const char *path, const void *p, size_t n)
 {
     FILE *f = fopen(path, "wb");
@@ -332,18 +279,5 @@ static void check_refused(const char *what, const struct image *im, int listing,
 }
 
 #define WORDS(...) ((const char *const[4]){__VA_ARGS__})
-
-/* Before anything else: the hook and the folder. 0 on failure. */
-static int setup(void)
-{
-    static const struct pith_allocator hook = {sizeof hook, NULL, hook_alloc, hook_free, NULL};
-    const char *tmp = getenv("TMPDIR");
-    snprintf(tmp_dir, sizeof tmp_dir, "%s/pith-gguf-XXXXXX", tmp ? tmp : "/tmp");
-    if (pith_set_allocator(&hook, NULL) != PITH_OK || !mkdtemp(tmp_dir)) {
-        printf("FAIL setup: no allocator hook or no temporary folder\n");
-        return 0;
-    }
-    return 1;
-}
 
 #endif

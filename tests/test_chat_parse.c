@@ -489,19 +489,17 @@ static void refused_memory(void)
         long before = atomic_load(&hook.blocks);
         for (long n = 0; n < 1000; n++) {
             struct pith_error err = {0};
-            atomic_store(&hook.asked, 0);
-            atomic_store(&hook.refused, 0);
-            atomic_store(&hook.refuse_at, n);
+            hook_refuse(n, 0);
             pith_chat_parser *p = pith_chat_open(NULL, &params, &err);
             pith_status st = p ? PITH_OK : err.code;
             for (size_t i = 0; text[i] && st == PITH_OK; i++)
                 st = pith_chat_feed(p, text + i, 1, &err);
             st = st == PITH_OK ? pith_chat_finish(p, &err) : st;
-            atomic_store(&hook.refuse_at, -1);
+            long refused = hook_grant();
             CHECK_MSG(st != PITH_OK || pith_chat_n_calls(p) == 1, "%s, refusal %ld: the call is lost", rows[row][0], n);
             pith_chat_close(p);
             CHECK_MSG(atomic_load(&hook.blocks) == before, "refusal %ld: blocks are held", n);
-            if (!atomic_load(&hook.refused)) {
+            if (!refused) {
                 CHECK_MSG(st == PITH_OK && n > 5, "status %d after %ld allocations", st, n);
                 break;
             }

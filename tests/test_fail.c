@@ -243,15 +243,6 @@ static int same_life(const struct life *a, const struct life *b)
            !strcmp(a->meta, b->meta) && a->n_report == b->n_report;
 }
 
-static void refuse(long at, int rest)
-{
-    atomic_store(&hook.refuse_at, -1);
-    atomic_store(&hook.asked, 0);
-    atomic_store(&hook.refused, 0);
-    atomic_store(&hook.refuse_rest, rest);
-    atomic_store(&hook.refuse_at, at);
-}
-
 static void every_nth(const struct tiny *tiny)
 {
     static struct life want, got;
@@ -259,7 +250,7 @@ static void every_nth(const struct tiny *tiny)
     char what[160];
     if (!t.path)
         return;
-    refuse(-1, 0);
+    hook_refuse(-1, 0);
     live(&t, &want);
     long n = atomic_load(&hook.asked);
     REQUIRE(!t.failed && n > 50, "%s: %ld allocations, %d calls failed", tiny_name(tiny), n,
@@ -270,9 +261,9 @@ static void every_nth(const struct tiny *tiny)
             snprintf(what, sizeof what, "%s, allocation %ld of %ld%s", tiny_name(tiny), i, n,
                      rest ? " and all behind it" : "");
             t = (struct trial){.path = t.path, .what = what, .rest = rest};
-            refuse(i, rest);
+            hook_refuse(i, rest);
             live(&t, &got);
-            refuse(-1, 0);
+            hook_refuse(-1, 0);
             CHECK_MSG(rest || t.failed < 2, "%s: the second try failed too", what);
             CHECK_MSG(rest || t.failed == 2 || same_life(&want, &got),
                       "%s: went on, but not as before", what);

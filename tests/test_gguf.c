@@ -133,7 +133,7 @@ static void every_value_type(void)
     }
     CHECK(strcmp(gguf_type_name(GGUF_U32), "u32") == 0 &&
           strcmp(gguf_type_name(GGUF_TYPE_COUNT), "?") == 0);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 /* Non-finite numbers and those whose shortest form is long. */
@@ -156,7 +156,7 @@ static void numbers_as_text(void)
     check_text(g, "third", -1, "0.3333333333333333");
     gguf_close(g);
     free(im.p);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 /* ---------------------------------------------------------------- writer */
@@ -218,7 +218,7 @@ static void writer_round_trip(void)
     CHECK_MSG(g && gguf_n_kv(g) == 0 && gguf_n_tensors(g) == 0, "%s", err.msg);
     gguf_close(g);
     unlink(path);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 static int fault; /* what write_wrongly does wrong */
@@ -317,7 +317,7 @@ static void writer_refuses(void)
     gguf_writer_discard(NULL);
     CHECK(access(path, F_OK) != 0);
     CHECK(gguf_writer_open(tmp_path("no/such/folder.gguf"), &err) == NULL && err.code != PITH_OK);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 /* ---------------------------------------------------------------- big endian */
@@ -346,7 +346,7 @@ static void big_endian_files(void)
     }
     gguf_close(g);
     free(im.p);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 /* ---------------------------------------------------------------- split sets */
@@ -419,7 +419,7 @@ static void split_sets(void)
     for (int i = 0; i < 2; i++)
         unlink(part_name("set", i));
     unlink(tmp_path("renamed.gguf"));
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 /* ---------------------------------------------------------------- overrides */
@@ -477,7 +477,7 @@ static void overrides(void)
     read_all(g);
     gguf_close(g);
     unlink(path);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 /* ---------------------------------------------------------------- public functions */
@@ -516,7 +516,7 @@ static void public_files(void)
     CHECK(pith_file_open(NULL, &err) == NULL && err.code != PITH_OK);
     CHECK(pith_file_open(tmp_path("absent.gguf"), &err) == NULL && err.code == PITH_MISSING);
     unlink(path);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 /* ---------------------------------------------------------------- real files */
@@ -655,7 +655,7 @@ static void shared_files(void)
         SKIP("no files under %s", test_shared());
     CHECK_MSG(n_listed > 100, "%d opened, %d with a listing",
               n_opened, n_listed);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 static void default_model(void)
@@ -672,13 +672,13 @@ static void default_model(void)
     read_all(g);
     gguf_close(g);
     CHECK_MSG(t < 1, "open took %.3f s", t);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 int main(void)
 {
-    if (!setup())
-        return 1;
+    hook_install();
+    tmp_make();
     TEST(every_value_type);
     TEST(numbers_as_text);
     TEST(writer_round_trip);
@@ -689,6 +689,5 @@ int main(void)
     TEST(public_files);
     TEST(shared_files);
     TEST(default_model);
-    rmdir(tmp_dir);
     return test_end();
 }

@@ -29,21 +29,23 @@ static void damaged_headers(void)
         struct image im = {0};
         put_header(&im, rows[i].version, rows[i].n_tensors, rows[i].n_keys);
         put_zeros(&im, 64);
-        bytes_asked = 0;
+        atomic_store(&hook.asked_bytes, 0);
         check_refused(rows[i].what, &im, 0, rows[i].st, rows[i].words);
-        CHECK_MSG(bytes_asked < 65536, "%s asked for %" PRIu64 " bytes", rows[i].what, bytes_asked);
+        CHECK_MSG(atomic_load(&hook.asked_bytes) < 65536, "%s asked for %" PRIu64 " bytes",
+                  rows[i].what, atomic_load(&hook.asked_bytes));
         free(im.p);
     }
     /* Counts that just fit a large file are believed only as far as it bears them out. */
     struct image im = {0};
     put_header(&im, 3, 0, 1000000);
     put_zeros(&im, 16000000);
-    bytes_asked = 0;
+    atomic_store(&hook.asked_bytes, 0);
     check_refused("a million keys of zeros", &im, 0, PITH_FORMAT,
                   WORDS("key 0", "name of 0 bytes"));
-    CHECK_MSG(bytes_asked < 65536, "asked for %" PRIu64 " bytes", bytes_asked);
+    CHECK_MSG(atomic_load(&hook.asked_bytes) < 65536, "asked for %" PRIu64 " bytes",
+              atomic_load(&hook.asked_bytes));
     free(im.p);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 static void damaged_keys(void)
@@ -97,7 +99,7 @@ static void damaged_keys(void)
     while (m-- > im)
         free(m->p);
     free(name);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 static void alignments(void)
@@ -135,7 +137,7 @@ static void alignments(void)
         gguf_close(g);
         free(im.p);
     }
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 /* One tensor "t" of these dims and type at this offset, in front of 256 bytes of data. */
@@ -171,7 +173,8 @@ static void damaged_tensors(void)
                          WORDS("2305843009213693952", "end of the file"));
     check_tensor_refused("type 999", 1, DIMS(256), 999, 0, PITH_UNSUPPORTED,
                          WORDS("type id 999", "unknown"));
-    check_tensor_refused("type 4", 1, DIMS(256), 4, 0, PITH_UNSUPPORTED, WORDS("type id 4", "q4_2 (retired)"));
+    check_tensor_refused("type 4", 1, DIMS(256), 4, 0, PITH_UNSUPPORTED,
+                         WORDS("type id 4", "q4_2 (retired)"));
     check_tensor_refused("type 15", 1, DIMS(256), 15, 0, PITH_UNSUPPORTED,
                          WORDS("type id 15", "q8_K"));
     check_tensor_refused("half a block", 2, DIMS(16, 2), 8, 0, PITH_FORMAT,
@@ -198,10 +201,11 @@ static void damaged_tensors(void)
     put_header(m, 3, 1, 0), put_info(m, "bad\n\xff", 1, dims, 0, 0), put_zeros(m, 256);
     check_refused("tensor name", m++, 0, PITH_FORMAT, WORDS("tensor 0 'bad?", "UTF-8"));
     put_header(m, 3, 1, 0), put_info(m, "t", 1, DIMS(256), 31, 0), put_zeros(m, 256);
-    check_refused("retired type in a listing", m++, 1, PITH_UNSUPPORTED, WORDS("type id 31", "q4_0_4_4"));
+    check_refused("retired type in a listing", m++, 1, PITH_UNSUPPORTED,
+                  WORDS("type id 31", "q4_0_4_4"));
     while (m-- > im)
         free(m->p);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 /* Any order and gaps are fine; many tensors, so that the sort has work. */
@@ -224,7 +228,7 @@ static void tensors_in_any_order(void)
           gguf_tensor_at(g, 1)->offset == gguf_tensor_at(g, 0)->offset + 7 * 64);
     gguf_close(g);
     free(im.p);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 static void wrong_formats(void)
@@ -265,7 +269,7 @@ static void wrong_formats(void)
     CHECK(gguf_open(tmp_path("absent.gguf"), &err) == NULL && err.code == PITH_MISSING);
     CHECK(gguf_open(tmp_dir, &err) == NULL && strstr(err.msg, "directory"));
     CHECK(gguf_open(tmp_path("absent.gguf"), NULL) == NULL);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 /* ---------------------------------------------------------------- truncation and mutation */
@@ -314,7 +318,7 @@ static void truncation(void)
         free(block);
     }
     free(p);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 static void mutate(struct rng *rng, uint8_t *p, size_t n)
@@ -364,7 +368,7 @@ static void mutations(void)
               opened, n_rounds, sum);
     CHECK_MSG(slowest < 0.1, "the slowest took %.3f s", slowest);
     free(p);
-    check_nothing_held();
+    check_nothing_held(test_name);
 }
 
 /* ---------------------------------------------------------------- failing allocations */
@@ -375,11 +379,10 @@ static void check_refusals(const char *what, int (*work)(struct pith_error *err)
 {
     for (long n = 0;; n++) {
         struct pith_error err;
-        refuse_at = n;
+        hook_refuse(n, 0);
         int done = work(&err);
-        int all_granted = refuse_at >= 0;
-        refuse_at = -1;
-        check_nothing_held();
+        int all_granted = !hook_grant();
+        check_nothing_held(test_name);
         CHECK_MSG(done == all_granted, "%s: allocation %ld refused: %s", what, n,
                   done ? "nobody noticed" : err.msg);
         CHECK_MSG(done || err.code == PITH_NOMEM, "%s: allocation %ld refused: %s", what, n,
@@ -469,8 +472,8 @@ static void refused_allocations(void)
 
 int main(void)
 {
-    if (!setup())
-        return 1;
+    hook_install();
+    tmp_make();
     TEST(damaged_headers);
     TEST(damaged_keys);
     TEST(alignments);
@@ -480,6 +483,5 @@ int main(void)
     TEST(truncation);
     TEST(mutations);
     TEST(refused_allocations);
-    rmdir(tmp_dir);
     return test_end();
 }

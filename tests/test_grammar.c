@@ -618,12 +618,12 @@ static void refused_memory(void)
                                  "\"additionalProperties\":{\"$ref\":\"#\"}}";
     struct vocab *v = small_vocab();
     struct trie *t = trie_new(v, NULL);
-    long held = blocks_held;
+    long held = atomic_load(&hook.blocks);
     int done = 0;
     for (long i = 0; !done && !test_bad && i < 100000; i++) {
         struct pith_error err = {0};
         struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA, .text = SLICE(schema), .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = 1 << 20};
-        refuse_at = i;
+        hook_refuse(i, 0);
         struct pith_grammar *g = grammar_new(&spec, &err);
         CHECK_MSG(g || err.code == PITH_NOMEM, "allocation %ld: %d %s", i, err.code, err.msg);
         for (int step = 0; g && step < 3; step++) {
@@ -635,9 +635,8 @@ static void refused_memory(void)
             grammar_reset(g);
         }
         grammar_free(g);
-        done = refuse_at >= 0;
-        refuse_at = -1;
-        CHECK_MSG(blocks_held == held, "allocation %ld: %ld blocks are still held", i, blocks_held - held);
+        done = !hook_grant();
+        CHECK_MSG(atomic_load(&hook.blocks) == held, "allocation %ld: %ld blocks are still held", i, atomic_load(&hook.blocks) - held);
     }
     CHECK(done);
     trie_free(t);
@@ -646,9 +645,7 @@ static void refused_memory(void)
 
 int main(void)
 {
-    struct pith_allocator hook = {.size = sizeof hook, .alloc = hook_alloc, .free = hook_free};
-    if (pith_set_allocator(&hook, NULL) != PITH_OK)
-        return 1;
+    hook_install();
     TEST(recorded_grammars);
     TEST(recorded_schemas);
     TEST(gbnf_texts);

@@ -561,12 +561,9 @@ static void refused_memory(void)
         for (long n = 0, refused = 1; refused && n < 100000; n++) {
             if (!there)
                 folder(".packed", NULL, 1);
-            atomic_store(&hook.refused, 0);
-            atomic_store(&hook.asked, 0);
-            atomic_store(&hook.refuse_at, n);
+            hook_refuse(n, 0);
             start(&s, path);
-            refused = atomic_load(&hook.refused);
-            atomic_store(&hook.refuse_at, -1);
+            refused = hook_grant();
             CHECK_MSG(s.st == PITH_OK ? same_logits(&s, &want) : s.st == PITH_NOMEM,
                       "allocation %ld: status %d", n, (int)s.st);
             check_nothing_held("refused memory");

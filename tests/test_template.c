@@ -409,14 +409,12 @@ static void refused_memory(void)
     str_reserve(&out, want.n + 4096);
     long before = atomic_load(&hook.blocks);
     for (long n = 0; n < 1000; n++) {
-        atomic_store(&hook.asked, 0);
-        atomic_store(&hook.refused, 0);
-        atomic_store(&hook.refuse_at, n);
+        hook_refuse(n, 0);
         pith_status st = render(chat, sizeof chat - 1, chat_vars, NULL, &out);
-        atomic_store(&hook.refuse_at, -1);
+        long refused = hook_grant();
         CHECK_MSG(atomic_load(&hook.blocks) == before, "refusal %ld: %ld blocks held", n,
                   atomic_load(&hook.blocks) - before);
-        if (!atomic_load(&hook.refused)) {
+        if (!refused) {
             CHECK(st == PITH_OK && out.n == want.n && !memcmp(out.p, want.p, out.n));
             CHECK_MSG(n > 5, "only %ld allocations", n);
             break;

@@ -326,6 +326,6 @@ int main(void)
     TEST(recorded_nomic_bert_moe);
     TEST(long_words);
     TEST(threads_share_a_vocabulary);
-    check_nothing_held();
+    check_nothing_held(test_name);
     return test_end();
 }
