@@ -4,6 +4,7 @@
  *
  * A connection is suspended while its exchange has nothing for it, and woken by whoever writes (http_wake). */
 #include <microhttpd.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "http.h"
 #include "scheduler.h"
 
-enum { HEADER_BYTES = 64 << 10, IDLE_SECONDS = 120 };
+enum { HEADER_BYTES = 64 << 10, IDLE_SECONDS = 120, DRAIN_MS = 10 };
 
 /* ---------------------------------------------------------------- connections */
 
@@ -382,6 +383,23 @@ struct http *http_open(struct server *s, const struct server_params *p, struct p
 const char *http_url(const struct http *h)
 {
     return h->url;
+}
+
+void http_drain(struct http *h, int64_t deadline)
+{
+    int64_t since = clock_now();
+    for (int any = 1; any && clock_now() < deadline;) {
+        any = 0;
+        pthread_mutex_lock(&h->lock);
+        for (struct exchange *x = h->first; x; x = x->next) {
+            pthread_mutex_lock(&x->lock);
+            any |= x->began < since && x->ended && !atomic_load(&x->gone);
+            pthread_mutex_unlock(&x->lock);
+        }
+        pthread_mutex_unlock(&h->lock);
+        if (any)
+            poll(NULL, 0, DRAIN_MS);
+    }
 }
 
 void http_close(struct http *h)

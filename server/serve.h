@@ -167,6 +167,8 @@ void exchange_figures(struct exchange *x, const struct figures *f);
 struct http;
 struct http *http_open(struct server *s, const struct server_params *p, struct pith_error *err);
 const char *http_url(const struct http *h);
+/* Waits until what has ended by now is sent, or until `deadline`: the clients take it at their pace. */
+void http_drain(struct http *h, int64_t deadline);
 void http_close(struct http *h);
 int http_tells_lies(const struct server_params *p, const char *host, const char *origin, int local,
                     struct fault *f); /* auth.c: Host and Origin */

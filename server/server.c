@@ -54,8 +54,11 @@ pith_status server_start(struct server *s, int lazy, struct pith_error *err)
 
 int server_drain(struct server *s, double seconds)
 {
+    int64_t deadline = clock_now() + (int64_t)(1e9 * seconds);
     atomic_store(&s->draining, 1);
-    return models_drain(s->models, clock_now() + (int64_t)(1e9 * seconds));
+    int left = models_drain(s->models, deadline);
+    http_drain(s->http, deadline);
+    return left;
 }
 
 /* Requests end first, then what could make new ones, then the connections. */

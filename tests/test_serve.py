@@ -1,9 +1,11 @@
 """test_serve.py -- pith serve from outside: bits under load, the context contract, bad input for every field, clients that leave, keys,
 draining, what is left behind. Servers listen on free ports of this machine and are ended by their process id; every wait is bounded."""
 import base64
+import http.client
 import json
 import os
 import shutil
+import socket
 import struct
 import subprocess
 import tempfile
@@ -252,6 +254,21 @@ def test_drain(model):
     code = s.end()
     a = rest()[0]
     check("drain_lets_requests_end", code == 0 and a[0] == 200 and a[1]["usage"]["completion_tokens"] > 10, (code, a))
+    s = Server(model, "--shutdown-timeout", "30")
+    c = s.connect(raw_post("/tokenize", {"content": "w5 " * 39000, "with_pieces": True}))
+    c.recv(1, socket.MSG_PEEK)  # the answer has ended, and is larger than what the system keeps
+    s.process.terminate()
+    try:
+        s.process.wait(0.3)  # it stays as long as there is something to be read
+    except subprocess.TimeoutExpired:
+        pass
+    r = http.client.HTTPResponse(c)
+    r.begin()
+    text = r.read()
+    c.close()
+    code = s.process.wait(LIMIT)
+    check("drain_lets_answers_be_read", json.loads(text)["count"] > 150000 and code == 0, (code, text[-100:]))
+    s.end()
 
 
 def test_embeddings(model):
