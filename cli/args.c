@@ -497,10 +497,45 @@ static void say_source(const struct args_spec *spec, const struct config *conf, 
     fputs(text ? "]" : "", to);
 }
 
+/* A bound as people write it: 1G, not 1073741824. */
+static void say_bound(const struct arg *a, double v, FILE *to)
+{
+    const char *unit = " KMG";
+    for (; a->type == ARG_SIZE && v >= 1024 && fmod(v, 1024) == 0 && unit[1]; unit++)
+        v /= 1024;
+    fprintf(to, *unit == ' ' ? "%.15g" : "%.15g%c", v, *unit);
+}
+
+void args_describe(const struct arg *a, FILE *to)
+{
+    const char *dflt = a->dflt ? a->dflt : a->otherwise, *open = " (";
+    fputs(a->help, to);
+    if (types[a->type].is_number && (a->lo != 0 || a->hi != 0)) {
+        fprintf(to, "%s%s", open, a->hi != 0 ? "" : "at least ");
+        say_bound(a, a->lo, to);
+        if (a->hi != 0) {
+            fputs(" to ", to);
+            say_bound(a, a->hi, to);
+        }
+        if (a->word)
+            fprintf(to, ", or %s", a->word);
+        open = "; ";
+    }
+    if (a->env) {
+        fprintf(to, "%senvironment: %s", open, a->env);
+        open = "; ";
+    }
+    if (dflt) {
+        fprintf(to, "%sdefault: %s", open, dflt);
+        open = "; ";
+    }
+    if (*open == ';')
+        fputc(')', to);
+}
+
 static void help_row(const struct args_spec *spec, const struct config *conf, const struct arg *a,
                      FILE *to)
 {
-    const char *dflt = a->dflt ? a->dflt : a->otherwise;
     char *text = NULL;
     size_t n;
     int column;
@@ -516,11 +551,7 @@ static void help_row(const struct args_spec *spec, const struct config *conf, co
     fprintf(to, "%*s", HELP_COLUMN - column, "");
     FILE *words = open_memstream(&text, &n);
     if (words) {
-        fputs(a->help, words);
-        if (a->env)
-            fprintf(words, " (environment: %s)", a->env);
-        if (dflt)
-            fprintf(words, " (default: %s)", dflt);
+        args_describe(a, words);
         say_source(spec, conf, a, words);
         fclose(words);
     }

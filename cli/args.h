@@ -80,6 +80,8 @@ void args_help(const struct args_spec *spec, const struct config *conf, FILE *to
 int args_check_config(const struct args_spec *spec, const struct config *conf);
 /* What the help calls a flag's value, "" for a switch; the name of its variable (out: of 64). */
 const char *args_meta(const struct arg *a);
+/* What a row is for, its range, its variable where that has another name, and its default. */
+void args_describe(const struct arg *a, FILE *to);
 const char *args_env(const struct arg *a, char *out);
 
 /* The candidate (NULL-terminated list) nearest to a mistyped word, NULL when none is near. */

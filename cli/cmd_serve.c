@@ -31,7 +31,7 @@ static const struct arg args[] = {
      .otherwise = "as many as fit", .help = "most models that are loaded at a time"},
     {.name = "--models-idle", .meta = "SECONDS", ARG_FIELD(struct opts, models_idle, ARG_REAL),
      .lo = 0, .hi = 1e6, .dflt = "0",
-     .help = "unload a model that nobody has asked for so long; 0: never"},
+     .help = "unload a model that nobody has used for this time; 0: never"},
     {.name = "--lazy", ARG_FIELD(struct opts, lazy, ARG_SWITCH),
      .help = "load the first model, too, only when it is asked for"},
     {.name = "--host", .meta = "ADDRESS", ARG_FIELD(struct opts, host, ARG_TEXT),
@@ -42,14 +42,16 @@ static const struct arg args[] = {
      .otherwise = "off", .help = "listen on a socket in the file system instead, for this user alone"},
     {.name = "--api-key", .meta = "[NAME:]KEY", ARG_FIELD(struct opts, keys, ARG_TEXTS),
      .secret = 1, .otherwise = "everybody on this machine may use it",
-     .help = "a key that may use it; several share the machine fairly"},
+     .help = "a key of 8 characters or more that requests have to send; several share the machine "
+             "fairly, and the prefix cache"},
     {.name = "--api-key-file", .meta = "FILE", ARG_FIELD(struct opts, key_file, ARG_TEXT),
-     .otherwise = "none", .help = "more keys, one a line"},
+     .otherwise = "none", .help = "more keys, one [NAME:]KEY a line"},
     {.name = "--admin-key", .meta = "[NAME:]KEY", ARG_FIELD(struct opts, admin_keys, ARG_TEXTS),
      .secret = 1, .otherwise = "nobody may",
      .help = "a key that may load and unload models, too; so may an --api-key named admin"},
     {.name = "--allow-host", .meta = "NAME", ARG_FIELD(struct opts, hosts, ARG_TEXTS),
-     .help = "a name of this machine that requests may ask for, besides localhost"},
+     .help = "a name of this machine that the Host header may have, besides localhost; not checked "
+             "where a key is needed"},
     {.name = "--allow-origin", .meta = "URL", ARG_FIELD(struct opts, origins, ARG_TEXTS),
      .help = "a web page elsewhere that may use it, as https://example.org; *: any"},
     {.name = "--tls-cert", .meta = "FILE", ARG_FIELD(struct opts, cert, ARG_TEXT),
@@ -61,7 +63,8 @@ static const struct arg args[] = {
     {.name = "--chat-template", .meta = "FILE", ARG_FIELD(struct opts, template, ARG_TEXT),
      .otherwise = "the model's own", .help = "template of conversations"},
     {.name = "--embeddings", ARG_FIELD(struct opts, embeddings, ARG_SWITCH),
-     .help = "serve /v1/embeddings with a model that makes text, too"},
+     .help = "serve /v1/embeddings with a model that makes text, too; an input has at most 512 "
+             "tokens"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
      .hi = INT32_MAX, .otherwise = "what the model was trained for, at most 4096",
      .help = "most tokens of one conversation"},
@@ -73,22 +76,22 @@ static const struct arg args[] = {
     {.name = "--parallel", ARG_FIELD(struct opts, parallel, ARG_INT), .lo = 1, .hi = 256,
      .dflt = "32", .help = "most conversations that advance in one step"},
     {.name = "--queue", ARG_FIELD(struct opts, queue, ARG_INT), .lo = 1, .hi = 1000000,
-     .dflt = "256", .help = "most that wait; more are asked to try again"},
+     .dflt = "256", .help = "most requests that wait; more are asked to try again"},
     {.name = "--gap", .meta = "SECONDS", ARG_FIELD(struct opts, gap, ARG_REAL), .lo = 0.001,
      .hi = 60, .dflt = "0.1",
-     .help = "time between two tokens that reading others' prompts has to keep to"},
+     .help = "the time between two tokens to aim for while the prompts of others are computed"},
     {.name = "--max-connections", .meta = "N", ARG_FIELD(struct opts, connections, ARG_INT),
-     .lo = 1, .hi = 100000, .dflt = "512", .help = "most at a time"},
+     .lo = 1, .hi = 100000, .dflt = "512", .help = "most connections that are open at a time"},
     {.name = "--max-body", .meta = "BYTES", ARG_FIELD(struct opts, body, ARG_SIZE), .lo = 1024,
-     .hi = 1 << 30, .dflt = "32M", .help = "most of one request"},
+     .hi = 1 << 30, .dflt = "32M", .help = "largest body of a request"},
     {.name = "--read-timeout", .meta = "SECONDS", ARG_FIELD(struct opts, read_timeout, ARG_REAL),
-     .lo = 0, .hi = 1e6, .dflt = "60", .help = "a request has to be here by then, the next one of a connection too; 0: no limit"},
+     .lo = 0, .hi = 1e6, .dflt = "60", .help = "close a connection whose next request has not come whole within this time; 0: never"},
     {.name = "--request-timeout", .meta = "SECONDS",
      ARG_FIELD(struct opts, request_timeout, ARG_REAL), .lo = 0, .hi = 1e6, .dflt = "0",
-     .help = "an answer has to be made by then; 0: no limit"},
+     .help = "give up an answer that is not whole within this time, with status 400; 0: never"},
     {.name = "--shutdown-timeout", .meta = "SECONDS",
      ARG_FIELD(struct opts, shutdown_timeout, ARG_REAL), .lo = 0, .hi = 86400, .dflt = "30",
-     .help = "what runs when SIGTERM comes may go on for so long; a second SIGTERM ends at once"},
+     .help = "time that running requests may take after SIGTERM; a second SIGTERM ends at once"},
     {.name = "--no-web", ARG_FIELD(struct opts, no_web, ARG_SWITCH),
      .help = "no web page at /"},
     {.name = "--no-log", ARG_FIELD(struct opts, quiet, ARG_SWITCH),
@@ -311,9 +314,10 @@ const struct command cmd_serve = {
         {
             .command = "pith serve",
             .about =
-                "Serves OpenAI's interface (/v1/chat/completions, /v1/completions, /v1/embeddings) "
-                "and its own; GET /docs lists endpoints and fields, GET /metrics counts. The "
-                "address is printed at once; /ready answers 200 when the model is loaded. Requests "
+                "Serves the interfaces of OpenAI (/v1/chat/completions, /v1/completions, "
+                "/v1/responses, /v1/embeddings), Anthropic (/v1/messages) and Ollama (/api/chat, "
+                "/api/generate, /api/embed), its own, and a web page at /; GET /docs lists "
+                "endpoints and fields, GET /metrics counts. The address is printed at once; /ready answers 200 when the model is loaded. Requests "
                 "share every step of the engine, and get the bits they would get alone. SIGTERM "
                 "and Ctrl-C let what runs come to its end.",
             .example =

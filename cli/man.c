@@ -1,6 +1,7 @@
 /* man.c -- see man.h. */
 #include "man.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Text as troff takes it: no escapes, dashes that can be copied, no line that begins a request. */
@@ -44,17 +45,15 @@ static void row(const struct arg *a, FILE *to)
         fputs("\\fR", to);
     }
     fputc('\n', to);
-    put(to, a->help);
-    if (a->env) {
-        fputs(" (environment: \\fB", to);
-        put(to, a->env);
-        fputs("\\fR)", to);
+    char *text = NULL;
+    size_t n;
+    FILE *words = open_memstream(&text, &n);
+    if (words) {
+        args_describe(a, words);
+        fclose(words);
     }
-    if (a->dflt || a->otherwise) {
-        fputs(" (default: ", to);
-        put(to, a->dflt ? a->dflt : a->otherwise);
-        fputc(')', to);
-    }
+    put(to, text ? text : a->help);
+    free(text);
     fputc('\n', to);
 }
 
@@ -71,7 +70,7 @@ static void command(const struct command *c, FILE *to)
     fprintf(to, "pith %s", c->name);
     for (const struct arg *a = c->args.rows; a->name; a++) {
         if (*a->name != '-')
-            fprintf(to, a->required ? " %s" : " [%s]", a->name);
+            fprintf(to, a->required ? " %s%s" : " [%s%s]", a->name, a->type == ARG_TEXTS ? "..." : "");
     }
     fputs(" [flags]\n", to);
     put(to, c->args.about);

@@ -19,6 +19,10 @@ for c in $commands; do
 done
 gives version 0 '^pith [0-9]+\.[0-9]+\.[0-9]+ \(.*\) [a-z0-9]+$' version
 gives version_flag 0 '^pith [0-9]' --version
+gives help_tells_ranges 0 '\(1 to 256, or auto; default: ' run --help
+gives help_tells_sizes 0 '\(at least 1; default: 32G\)' run --help
+gives man_tells_as_much 0 'threads \(1 to 256, or auto; default: |folder \(1 to 256, or auto; default: ' man
+case $commands in *serve) gives man_of_several_models 0 '^.SS pith serve \[MODEL\.\.\.\]' man ;; esac
 gives no_command 1 'Usage'
 
 # ---------------------------------------------------------------- wrong use: status 1, what was found, what was wanted

@@ -98,7 +98,7 @@ if [ -n "${server:-}" ]; then
     gives damaged_line_with_a_key 1 "$conf:2" serve "$m" --config "$conf"
     if grep -q $secret "$out" "$err"; then fail key_in_message "it is printed"; else ok key_in_message; fi
     printf '[serve]\nhost = 0.0.0.0\nport = 0\n' >"$conf"
-    gives open_door_of_file 3 'api-key' serve "$m" --config "$conf"
+    gives open_door_of_file 1 'api-key' serve "$m" --config "$conf"
     printf '[serve]\nmax-body = 1\n' >"$conf"
     gives range_of_file 1 "$conf:2: max-body is \"1\"; wanted .* from 1024" serve "$m" --config "$conf"
 fi
