@@ -78,8 +78,10 @@ function cells(line) {
 
 function table(lines) {
     const align = cells(lines[1]).map((c) => (/^:-+:$/.test(c) ? 'center' : c.endsWith(':') ? 'right' : ''));
-    const row = (tag, line) => el('tr', {}, ...cells(line).slice(0, align.length).map((c, k) =>
-        el(tag, { class: align[k], ...(tag === 'th' ? { scope: 'col' } : {}) }, ...inline(c))));
+    const row = (tag, line) => {
+        const own = cells(line);
+        return el('tr', {}, ...align.map((side, k) => el(tag, { class: side, ...(tag === 'th' ? { scope: 'col' } : {}) }, ...inline(own[k] || ''))));
+    };
     return el('div', { class: 'table', tabindex: '0', role: 'region', 'aria-label': 'Table' }, el('table', {}, el('thead', {}, row('th', lines[0])),
         el('tbody', {}, ...lines.slice(2).map((l) => row('td', l)))));
 }
