@@ -175,7 +175,7 @@ export async function draw() {
         more.replaceChildren(el('p', { class: 'wrong', role: 'alert', text: `The list of settings could not be read: ${e.message}` }));
         return;
     }
-    const names = Object.keys(docs).filter((n) => !NOT_SET.has(n) && !/^(taken and )?not (used|supported)/.test(docs[n].description));
+    const names = Object.keys(docs).filter((n) => !NOT_SET.has(n) && !/^(accepted, ignored|not supported)/.test(docs[n].description));
     const first = FIRST.filter((n) => names.includes(n)), rest = names.filter((n) => !first.includes(n));
     const parts = rest.filter((n) => !['integer', 'number', 'boolean'].includes(docs[n].type)), samplers = rest.filter((n) => !parts.includes(n));
     const section = (title, list) => el('details', { class: 'fold', open: list.some((n) => n in c.params) }, el('summary', {}, title),

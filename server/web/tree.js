@@ -117,7 +117,7 @@ export function merge(c, other, newer) {
 }
 
 /** Fields of a request that are not for people, or that the page sets itself; besides those that the server takes and does not use. */
-export const NOT_SET = new Set(`model messages stream stream_options return_progress n logprobs top_logprobs tool_choice add_generation_prompt
+export const NOT_SET = new Set(`model messages stream stream_options return_progress n modalities logprobs top_logprobs tool_choice add_generation_prompt
     max_completion_tokens timeout priority samplers`.split(/\s+/));
 
 /** Settings from anywhere: what their panel does not show is not sent either. */
