@@ -19,9 +19,12 @@ const IDEAS = [
 
 /* ---------------------------------------------------------------- the server's state */
 
+/** Asked for at each try: what has the focus stays, so only what differs is made again. */
 function banner(text, action, act, progress) {
     const b = $('banner');
     b.hidden = !text;
+    if (text && b.firstChild && b.firstChild.textContent === text)
+        return;
     b.replaceChildren();
     if (!text)
         return;
@@ -34,7 +37,7 @@ function banner(text, action, act, progress) {
         b.append(el('button', { type: 'button', class: 'link', text: action, onclick: act }));
 }
 
-let told = '';
+let told = '', said = '';
 async function serverChanged() {
     const { state, words, progress, models, model: name } = server.server;
     if (state === 'loading') {
@@ -49,6 +52,9 @@ async function serverChanged() {
     } else {
         banner('');
     }
+    if (said !== state && !$('banner').hidden)
+        announce($('banner').firstChild.textContent); // once, not at each try
+    said = state;
     $('model-name').textContent = name;
     $('model-name').hidden = !name || models.length > 1;
     $('models').hidden = models.length < 2;
@@ -61,8 +67,10 @@ async function serverChanged() {
         const props = server.isThere() ? await getJson('props' + server.query()).catch(() => null) : null;
         if (props && props.n_ctx)
             composer.setLimit(props.n_ctx);
-        if (props && props.generates === false)
+        if (props && props.generates === false) {
             banner('This model makes embeddings; it cannot chat.');
+            announce($('banner').textContent);
+        }
     }
     if (state !== 'ready')
         told = '';
