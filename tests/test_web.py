@@ -154,6 +154,8 @@ def test_writing(browser, s):
     for fold in page.query_selector_all("#settings summary"):
         fold.click()
     web_checks.all_of(page, check, "settings")
+    ignored = page.evaluate("[...document.querySelectorAll('#settings .field')].map((e) => e.innerText).filter((t) => /ignored|not supported|not used/.test(t))")
+    check("settings_that_do_nothing_are_not_shown", not ignored and page.query_selector("#f-metadata") is None and page.query_selector("#f-response_format"), ignored)
     page.click("text=All back to defaults")
     page.wait_for_selector("#f-temperature")
     page.click("#open-settings")
@@ -170,6 +172,8 @@ def test_writing(browser, s):
     done(page)
     stopped = last(page)
     check("escape_stops", "Stopped." in stopped and page.get_attribute("#send", "aria-label") == "Send")
+    check("stopped_is_counted", re.match(r"[\d,]+ tokens", page.inner_text(".message.assistant .figures")) and
+          re.match(r"[\d,]{2,} of 4,096", page.inner_text("#meter")), page.inner_text("#meter"))
     check("said_once_not_per_token", len(page.evaluate("said")) <= 3, page.evaluate("said"))
     page.click("[aria-label='Write another answer']")
     page.wait_for_selector(".message.writing")
@@ -371,6 +375,12 @@ def test_going(browser, model):
     send(page, "is anybody there")
     done(page)
     check("gone_in_words", "does not answer" in last(page) and "does not answer" in page.inner_text("#banner"), last(page))
+    page.focus("#banner button")
+    page.evaluate("window.said = []; new MutationObserver(() => said.push(1)).observe(document.getElementById('live'), {childList: true})")
+    for _ in range(2):
+        with page.expect_event("requestfailed"):
+            pass
+    check("retries_are_quiet", page.evaluate("said.length === 0 && document.activeElement.closest('#banner') !== null"))
     s = Server(model, "--port", str(port))
     page.wait_for_selector("#banner", state="hidden")
     page.click(".error >> text=Try again")
@@ -438,6 +448,7 @@ Some *emphasis*, **strong**, ***both***, ~~gone~~, `code with * and _`, snake_ca
 | left | right |
 | :--- | ---: |
 | a \\| b | 1 |
+| 2 |
 
 > quote
 > goes on
@@ -477,7 +488,7 @@ def test_markdown(browser, s):
     for name, part in (("heading", 'h3("Title")'), ("emphasis", 'em("emphasis")'), ("strong", 'strong("strong")'), ("both", 'strong(em("both"))'), ("struck", 'del("gone")'),
                        ("code", 'code("code with * and _")'), ("plain", "snake_case_name, 2 * 3 * 4"), ("link", 'a("link")'), ("list", 'ol(li("one",ul(li("inner ",strong("a")),li(p("inner b"),p("second paragraph")))),li("two"))'),
                        ("tasks", 'ul(li(input(),"done"),li(input(),"open"))'), ("table", 'td("a | b")'), ("quote", 'blockquote(p("quote",br(),"goes on"))'), ("colours", 'span("# comment")'),
-                       ("rule", "hr()"), ("break", 'p("Last line",br(),"with a break*")')):
+                       ("rule", "hr()"), ("break", 'p("Last line",br(),"with a break*")'), ("short_row", 'tr(td("2"),td())')):
         check("markdown_" + name, part in whole, whole)
     grown = page.evaluate("""async (text) => { const { Markdown } = await import('/web/markdown.js'); const a = new Markdown(), b = new Markdown();
         for (let i = 1; i <= text.length; i++) a.update(text.slice(0, i)); b.update(text); return a.node.outerHTML === b.node.outerHTML; }""", FINE + HOSTILE)

@@ -85,6 +85,8 @@ export class Job {
                 this.error = e;
             }
         }
+        if (!n.usage && this.progress && this.pieces) // it did not come to its end
+            n.usage = { prompt: this.progress.total || 0, made: this.pieces, cached: this.progress.cache || 0 };
         if (this.firstAt) {
             n.first = (this.firstAt - this.began) / 1000;
             const seconds = (this.lastAt - this.firstAt) / 1000, made = n.usage ? n.usage.made : this.pieces;
