@@ -1,6 +1,7 @@
 /* api_embeddings.c -- /v1/embeddings, and /api/embed and /api/embeddings as Ollama has them: texts or tokens to vectors, as numbers or as base64
  * of little-endian floats. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,83 +13,112 @@ enum { INPUTS_MAX = 4096 };
 struct embedding {
     struct exchange *x;
     struct hosted *hosted;
-    json_t *data;
+    char *text; /* [n_text] of the answer, so far */
+    size_t n_text, cap_text;
     unsigned endpoint;
     int base64, single, truncate; /* single: Ollama's older form, of one text */
     int lost;                     /* there was no memory for a vector */
 };
 
-static json_t *base64_of(const float *v, int32_t n)
+static void put(struct embedding *m, const char *p, size_t n)
+{
+    m->lost |= !text_put(&m->text, &m->n_text, &m->cap_text, p, n);
+}
+
+static void put_text(struct embedding *m, const char *text)
+{
+    put(m, text, strlen(text));
+}
+
+static void put_base64(struct embedding *m, const float *v, int32_t n)
 {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const unsigned char *p = (const unsigned char *)v;
-    size_t bytes = (size_t)n * sizeof *v, used = 0;
-    char *text = malloc(bytes / 3 * 4 + 8);
-    for (size_t i = 0; text && i < bytes; i += 3) {
+    size_t bytes = (size_t)n * sizeof *v;
+    put(m, "\"", 1);
+    for (size_t i = 0; i < bytes; i += 3) {
         unsigned b = (unsigned)p[i] << 16 | (i + 1 < bytes ? (unsigned)p[i + 1] << 8 : 0) | (i + 2 < bytes ? p[i + 2] : 0);
-        text[used++] = digit[b >> 18];
-        text[used++] = digit[b >> 12 & 63];
-        text[used++] = i + 1 < bytes ? digit[b >> 6 & 63] : '=';
-        text[used++] = i + 2 < bytes ? digit[b & 63] : '=';
+        char four[] = {digit[b >> 18], digit[b >> 12 & 63], i + 1 < bytes ? digit[b >> 6 & 63] : '=', i + 2 < bytes ? digit[b & 63] : '='};
+        put(m, four, sizeof four);
     }
-    json_t *j = text ? json_stringn(text, used) : NULL;
-    free(text);
-    return j;
+    put(m, "\"", 1);
 }
 
-static json_t *vector_of(const struct event *e, int base64)
+/* 9 digits tell a float. JSON has no others than finite numbers. */
+static void put_numbers(struct embedding *m, const float *v, int32_t n)
 {
-    float *unit = malloc((size_t)e->n_vector * sizeof *unit);
+    char number[32];
+    for (int32_t i = 0; i < n; i++) {
+        snprintf(number, sizeof number, "%.9g", (double)v[i]);
+        put(m, i ? "," : "[", 1);
+        put_text(m, isfinite(v[i]) ? number : "null");
+    }
+    put(m, "]", 1);
+}
+
+static void put_vector(struct embedding *m, const struct event *e)
+{
+    char head[80];
+    int32_t n = e->n_vector;
+    float *unit = malloc((size_t)n * sizeof *unit);
     double sum = 0;
-    for (int32_t i = 0; i < e->n_vector; i++)
+    for (int32_t i = 0; i < n; i++)
         sum += (double)e->vector[i] * (double)e->vector[i];
     double scale = sum > 0 ? 1 / sqrt(sum) : 0;
-    json_t *j = base64 ? NULL : json_array();
-    for (int32_t i = 0; unit && i < e->n_vector; i++) {
+    for (int32_t i = 0; unit && i < n; i++)
         unit[i] = (float)(scale * (double)e->vector[i]);
-        if (!base64)
-            json_array_append_new(j, json_real((double)unit[i]));
-    }
-    if (!unit) {
-        json_decref(j);
-        j = NULL;
-    } else if (base64) {
-        j = base64_of(unit, e->n_vector);
-    }
+    m->lost |= !unit;
+    if (e->choice)
+        put(m, ",", 1);
+    snprintf(head, sizeof head, "{\"object\":\"embedding\",\"index\":%d,\"embedding\":", e->choice);
+    if (m->endpoint == E_EMBED)
+        put_text(m, head);
+    if (unit)
+        m->base64 ? put_base64(m, unit, n) : put_numbers(m, unit, n);
+    if (m->endpoint == E_EMBED)
+        put(m, "}", 1);
     free(unit);
-    return j;
 }
 
-static json_t *answer_of(const struct embedding *m, const struct request *r)
+/* What stands behind the vectors. */
+static void put_rest(struct embedding *m, const struct request *r)
 {
     const char *name = m->hosted->name;
     json_int_t n = (json_int_t)r->n_prompt;
-    if (m->endpoint == E_EMBED)
-        return json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data", m->data, "model", name, "usage", "prompt_tokens", n, "total_tokens", n);
-    if (m->single)
-        return json_pack("{s:O}", "embedding", json_array_get(m->data, 0));
-    return json_pack("{s:s, s:O, s:I, s:I, s:I}", "model", name, "embeddings", m->data, "total_duration", (json_int_t)(clock_now() - exchange_began(m->x)),
-                     "load_duration", (json_int_t)0, "prompt_eval_count", n);
+    json_t *j = m->endpoint == E_EMBED
+                    ? json_pack("{s:s, s:s, s:{s:I, s:I}}", "object", "list", "model", name, "usage", "prompt_tokens", n, "total_tokens", n)
+                    : json_pack("{s:s, s:I, s:I, s:I}", "model", name, "total_duration", (json_int_t)(clock_now() - exchange_began(m->x)), "load_duration",
+                                (json_int_t)0, "prompt_eval_count", n);
+    char *text = json_dumps(j, JSON_COMPACT);
+    json_decref(j);
+    m->lost |= !text;
+    put_text(m, m->single ? "}" : "],");
+    if (text && !m->single)
+        put_text(m, text + 1); /* without its bracket */
+    put(m, "", 1);             /* its end */
+    free(text);
 }
 
+/* The answer is written as vectors come: all at its end would keep everybody's next step waiting. */
 static void on_event(struct request *r, const struct event *e)
 {
     struct embedding *m = r->ctx;
-    json_lost(); /* for others */
     if (e->kind == EV_EMBEDDING) {
-        json_t *v = vector_of(e, m->base64);
-        if (m->endpoint != E_OLLAMA_EMBED)
-            v = json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", e->choice, "embedding", v);
-        m->lost |= json_array_append_new(m->data, v) || json_lost();
+        if (!e->choice)
+            put_text(m, m->single ? "{\"embedding\":" : m->endpoint == E_EMBED ? "{\"data\":[" : "{\"embeddings\":[");
+        put_vector(m, e);
         return;
     }
     r->figures.n_prompt = r->n_prompt;
     exchange_figures(m->x, &r->figures); /* first, for the access log */
-    if (e->kind == EV_DONE)
-        exchange_json(m->x, 200, m->lost ? NULL : answer_of(m, r));
-    else
+    if (e->kind == EV_DONE) {
+        put_rest(m, r);
+        exchange_text(m->x, 200, m->lost ? NULL : m->text);
+    } else {
         exchange_fault(m->x, e->fault);
-    json_decref(m->data);
+    }
+    if (e->kind != EV_DONE || m->lost)
+        free(m->text);
     exchange_drop(m->x);
     free(m);
 }
@@ -169,14 +199,12 @@ static void embed(struct exchange *x, unsigned endpoint)
     } else if (!m || !r) {
         fault_memory(&f);
     } else if (fields_read(&b, endpoint, x, &f)) {
-        *m = (struct embedding){.x = x, .hosted = hosted, .endpoint = endpoint, .data = json_array()};
+        *m = (struct embedding){.x = x, .hosted = hosted, .endpoint = endpoint};
         exchange_hold(x);
         ok = take(x, &b, r, m, &f) && sched_submit(hosted->sched, &r, 1, &f);
         fields_free(&b);
-        if (!ok) {
-            json_decref(m->data);
+        if (!ok)
             exchange_drop(x);
-        }
     }
     if (!ok) {
         request_free(r);

@@ -279,6 +279,13 @@ def test_embeddings(model):
     b = s.post("/v1/embeddings", {"input": [3, 4, 5], "encoding_format": "base64"})[1]["data"][0]["embedding"]
     raw = base64.b64decode(b)
     check("embeddings_base64", list(struct.unpack("<%df" % (len(raw) // 4), raw)) == [struct.unpack("<f", struct.pack("<f", x))[0] for x in a[1]["data"][0]["embedding"]])
+    most = s.most_memory()
+    a = s.post("/v1/embeddings", {"input": [[3]] * 4096})
+    check("embeddings_are_written_as_they_come", a[0] == 200 and [d["index"] for d in a[1]["data"]] == list(range(4096)) and a[1]["usage"]["total_tokens"] == 4096 and
+          s.most_memory() < most + (10 << 20), (most, s.most_memory()))
+    ollama = [s.post(path, body)[1] for path, body in (("/api/embed", {"input": ["w3", "w4"]}), ("/api/embed", {"input": "w3"}), ("/api/embeddings", {"prompt": "w3"}))]
+    check("embeddings_of_ollama", ollama[0]["embeddings"][0] == ollama[1]["embeddings"][0] == ollama[2]["embedding"] and len(ollama[0]["embeddings"]) == 2 and
+          ollama[0]["prompt_eval_count"] == 2 * ollama[1]["prompt_eval_count"] and list(ollama[2]) == ["embedding"], ollama)
     many = s.post("/v1/embeddings", {"input": ["w3"] * 600})
     check("embeddings_many", many[0] == 200 and len(many[1]["data"]) == 600, many[1] if many[0] != 200 else "")
     more = s.post("/v1/completions", {"prompt": ["w3"] * 600})
