@@ -107,6 +107,11 @@ pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *
     struct pith_model_info info = {.size = sizeof info};
     if (pith_model_get_info(m, &info, NULL) == PITH_OK && info.note)
         cli_say(CLI_OK, "%s", info.note);
+    if (info.n_ctx_train > 0 && o->n_ctx > info.n_ctx_train)
+        cli_say(CLI_OK,
+                "--ctx is %lld, and the model was trained for %d tokens: it may write nonsense "
+                "behind them",
+                (long long)o->n_ctx, info.n_ctx_train);
     if (progress.shown)
         fprintf(stderr, "loaded %s (%s, %s, %.1f MiB) in %.2f s\n",
                 info.name && *info.name ? info.name : path, info.arch, info.type,

@@ -330,6 +330,10 @@ whole=$(once -p "$long" -n 8)
 same run_store "$(once -p "$long" -n 8 --store-dir "$dir/store")" "$whole"
 gives run_store_again 0 'prefix store in .*: [0-9]* pages written, [1-9][0-9]* read' run "$text" -p "$long" -n 8 -v --store-dir "$dir/store"
 same run_store_text "$(once -p "$long" -n 8 --store-dir "$dir/store")" "$whole"
+"$pith" synth "$dir/short.gguf" --vocab 300 --ctx 64
+gives run_ctx_over_trained 0 'ctx is 128, and the model was trained for 64 tokens' run "$dir/short.gguf" -p a -n 1 --ctx 128
+gives run_ctx_as_trained 0 '' run "$dir/short.gguf" -p a -n 1 --ctx 64
+same run_ctx_as_trained_says_nothing "$(grep -c trained "$err")" 0
 gives run_store_cannot 2 'absent/x: cannot make it' run "$text" -p Once -n 1 --store-dir "$dir/absent/x"
 same run_session_left "$(cat "$dir/s")" broken
 gives run_missing_prompt_file 2 'No such file' run "$text" -f "$dir/absent"
