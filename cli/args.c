@@ -333,6 +333,13 @@ const char *args_env(const struct arg *a, char *out)
     return out;
 }
 
+/* Kubernetes sets PITH_PORT=tcp://10.0.0.1:8080 where there is a service called pith. */
+static int is_address(const char *text)
+{
+    return !strncmp(text, "tcp://", 6) || !strncmp(text, "udp://", 6) ||
+           !strncmp(text, "sctp://", 7);
+}
+
 /* The k-th text of a row that was not given, from around the command line; NULL: no more of them. */
 static const char *from_around(const struct args_spec *spec, const struct config *conf,
                                const struct arg *a, int k, char *source, size_t cap)
@@ -341,7 +348,7 @@ static const char *from_around(const struct args_spec *spec, const struct config
         return NULL;
     char name[ENV_MAX];
     const char *variable = args_env(a, name), *text = variable ? getenv(variable) : NULL;
-    if (text && *text) {
+    if (text && *text && (a->type == ARG_TEXT || a->type == ARG_TEXTS || !is_address(text))) {
         snprintf(source, cap, "%s", variable);
         return k ? NULL : text;
     }

@@ -102,6 +102,7 @@ struct model_opts {
 /* The rows every command with a model has; `member` is the command's struct model_opts. */
 #define ARGS_MODEL_FILE(opts, member)                                                              \
     {.name = "MODEL", .required = 1, ARG_FIELD(opts, member.path, ARG_TEXT),                       \
+     .env = "PITH_MODEL",                                                                          \
      .help = "GGUF file (the first part of a split one), the name of a model that 'pith list' "    \
              "shows, or a reference as 'pith pull' takes, which is fetched when it is not here"}
 #define ARGS_MODEL(opts, member)                                                                   \

@@ -20,6 +20,7 @@ struct opts {
 /* clang-format off */
 static const struct arg args[] = {
     {.name = "MODEL", ARG_FIELD(struct opts, models, ARG_TEXTS),
+     .env = "PITH_MODEL",
      .help = "GGUF files; requests without a model's name mean the first, which is loaded at start"},
     {.name = "--models", .meta = "DIR", ARG_FIELD(struct opts, folder, ARG_TEXT),
      .env = "PITH_SERVE_MODELS", /* PITH_MODELS is where pith pull puts them */

@@ -12,6 +12,7 @@ struct opts {
 /* clang-format off */
 static const struct arg args[] = {
     {.name = "MODEL", .required = 1, ARG_FIELD(struct opts, model, ARG_TEXT),
+     .env = "PITH_MODEL",
      .help = "GGUF file; only its vocabulary is read"},
     {.name = "TEXT", ARG_FIELD(struct opts, text, ARG_TEXT),
      .otherwise = "all of stdin", .help = "the text"},

@@ -92,7 +92,7 @@ rm -rf "$logs"
 mkdir -p "$logs"
 if [ "${TEST_MODEL:-0}" = 1 ]; then
     if model=$(scripts/model.sh); then
-        export PITH_MODEL=$model
+        export TEST_GGUF=$model
     else
         echo "the default model could not be had: tests that need it will be skipped"
     fi

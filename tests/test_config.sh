@@ -48,6 +48,7 @@ printf '# note\n\n  ; note\r\n[ run ]\r\n  predict =  5 \r\nignore-eog=TRUE\npro
 same blanks_and_quotes "$(timeout 60 "$pith" run "$m" 2>/dev/null </dev/null | cksum)" "$(PITH_CONFIG=/dev/null timeout 60 "$pith" run "$m" -p ' w6 ' -n 5 --ignore-eog 2>/dev/null | cksum)"
 printf '[run]\nmodel = %s\n' "$m" >"$conf"
 same model_of_file "$(timeout 60 "$pith" run -p w5 -n 3 2>/dev/null | cksum)" "$(bare -n 3)"
+same model_of_environment "$(PITH_MODEL=$m PITH_CONFIG=/dev/null timeout 60 "$pith" run -p w5 -n 3 2>/dev/null | cksum)" "$(bare -n 3)"
 printf '[run]\nlogit-bias = 5=1\nlogit-bias = 6=1e\n' >"$conf"
 run every_line_of_a_list 1 '6=1e' -n 1
 printf '[run]\nlogit-bias = 5=1\nlogit-bias = 6=1e\n' >"$conf"
@@ -76,6 +77,8 @@ gives folder_as_file 1 'cannot read: Is a directory' run "$m" -p w5 --config "$d
 gives config_without_value 1 '\-\-config has no value' run "$m" --config
 PITH_MIN_P=2 run bad_variable 1 'PITH_MIN_P is "2"; wanted a number from 0 to 1'
 PITH_STRICT=perhaps run bad_switch_variable 1 'PITH_STRICT is "perhaps"'
+PITH_CTX=tcp://10.0.0.1:8080 run address_of_a_service_is_no_number 0 '' -n 1
+PITH_CTX=http://10.0.0.1 run other_addresses_are_refused 1 'PITH_CTX is "http://10.0.0.1"'
 PITH_STRICT='' run empty_variable_is_unset 0 '' -n 1
 
 # ---------------------------------------------------------------- help
@@ -90,6 +93,7 @@ long=$(for c in $("$pith" help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do "$pith" "
 same no_variable_has_two_meanings "$long" ""
 
 if [ -n "${server:-}" ]; then
+    PITH_PORT=tcp://10.0.0.1:8080 PITH_MODEL=$m gives port_of_kubernetes 1 'api-key' serve --host 0.0.0.0
     secret=very-secret-key
     printf '[serve]\napi-key = %s\nport = 0\n' $secret >"$conf"
     gives help_hides_keys 0 "set by $conf:2: api-key\]" serve --help --config "$conf"

@@ -661,9 +661,9 @@ static void shared_files(void)
 static void default_model(void)
 {
     struct pith_error err;
-    const char *path = getenv("PITH_MODEL");
+    const char *path = getenv("TEST_GGUF");
     if (!path)
-        SKIP("no PITH_MODEL");
+        SKIP("no TEST_GGUF");
     double t0 = test_cpu_seconds();
     struct gguf *g = gguf_open(path, &err);
     double t = test_cpu_seconds() - t0;

@@ -3,7 +3,7 @@
  * tolerance for exact arithmetic   golden/quant    tiny models in every weight type: squared error
  * against the logits of the                   dequantised weights   vectors/models  a small trained
  * model: the greedy text word for word, logits of a float64                   implementation
- * reference       Gemma 3 270M (path in PITH_MODEL): Kullback-Leibler divergence from exact
+ * reference       Gemma 3 270M (path in TEST_GGUF): Kullback-Leibler divergence from exact
  * arithmetic, against the peer's own  Lines that begin with "# " are figures, not results. Models
  * of architectures this build does not know are out of scope and counted. */
 #include <math.h>
@@ -492,7 +492,7 @@ static void reference_cases(struct run *r, const json_t *all, const char *cache,
     double peer = json_number_value(json_object_get(json_object_get(all, "peer"), "mean_kl20"));
     REQUIRE(pith_model_get_info(r->model, &info, &err) == PITH_OK, "%s", err.msg);
     if (strcmp(info.arch, "gemma3") || info.file_bytes != 253113024)
-        SKIP("PITH_MODEL is another model");
+        SKIP("TEST_GGUF is another model");
     for (size_t i = 0; i < json_array_size(cases); i++)
         if (!score_case(r, json_array_get(cases, i), info.n_vocab, &s))
             return;
@@ -508,13 +508,13 @@ static void reference_cases(struct run *r, const json_t *all, const char *cache,
 
 static void reference_kl(const char *cache, double share)
 {
-    const char *path = getenv("PITH_MODEL");
+    const char *path = getenv("TEST_GGUF");
     char file[1024];
     struct pith_error err;
     struct run r;
     snprintf(file, sizeof file, "%s/reference/gemma-270m.json", test_shared());
     if (!path)
-        SKIP("PITH_MODEL names no model");
+        SKIP("TEST_GGUF names no model");
     json_t *all = json_load_file(file, 0, NULL);
     if (!all)
         SKIP("no reference/gemma-270m.json under %s", test_shared());

@@ -344,7 +344,7 @@ def test_tokens(s):
 
 
 def test_gemma():
-    found = os.environ.get("PITH_MODEL") or subprocess.run(["scripts/model.sh", "--if-present"], capture_output=True, text=True).stdout.strip()
+    found = os.environ.get("TEST_GGUF") or subprocess.run(["scripts/model.sh", "--if-present"], capture_output=True, text=True).stdout.strip()
     if not found or SCALE < 10:
         skip("gemma", "at TEST_SCALE=10, with the default model")
         return

@@ -218,16 +218,16 @@ static void recorded_stories260k(void)
 
 static void recorded_gemma3_270m(void)
 {
-    const char *path = getenv("PITH_MODEL");
+    const char *path = getenv("TEST_GGUF");
     struct pith_error err;
     if (!path)
-        SKIP("no PITH_MODEL");
+        SKIP("no TEST_GGUF");
     struct vocab *v = open_vocab(path, &err);
     REQUIRE(v, "%s: %s", path, err.msg);
     if (vocab_n(v) == 262144)
         run_cases(v, "model-gemma3-270m");
     else
-        snprintf(test_skip_why, sizeof test_skip_why, "PITH_MODEL is another model");
+        snprintf(test_skip_why, sizeof test_skip_why, "TEST_GGUF is another model");
     vocab_free(v);
 }
 

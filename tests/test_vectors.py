@@ -23,7 +23,7 @@ def tokenizer(path):
     if name == "model-stories260K":
         model = os.path.join(VECTORS, "models", "stories260K.gguf")
     if name == "model-gemma3-270m":
-        model = os.environ.get("PITH_MODEL") or model
+        model = os.environ.get("TEST_GGUF") or model
     if not os.path.exists(model):
         return skip("tokenize_" + name, "no model")
     cases = [c for c in map(json.loads, open(path)) if c["kind"] != "invalid_utf8" and "error" not in c]
