@@ -275,7 +275,7 @@ static int serve(const struct opts *o, const struct texts *t, const struct offer
         cli_notify("READY=1\nSTATUS=serving at %s", server_url(s));
         if (cli_chatty(&o->model))
             fprintf(stderr, "serving at %s\n", server_url(s));
-        while (!interrupt_asked())
+        while (!interrupt_asked() && !server_is_draining(s))
             poll(NULL, 0, 100); /* signals may come to any thread */
         cli_notify("STOPPING=1\nEXTEND_TIMEOUT_USEC=%.0f", 1e6 * (o->shutdown_timeout + 10));
         left = server_drain(s, o->shutdown_timeout);

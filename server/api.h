@@ -35,6 +35,7 @@ void api_report(struct server *s, struct exchange *x);
 void api_machine(struct server *s, struct exchange *x);
 void api_load(struct server *s, struct exchange *x);
 void api_unload(struct server *s, struct exchange *x);
+void api_drain(struct server *s, struct exchange *x);
 void api_health(struct server *s, struct exchange *x);
 void api_ready(struct server *s, struct exchange *x);
 void api_metrics(struct server *s, struct exchange *x);

@@ -1,4 +1,4 @@
-/* api_admin.c -- what changes the server: models loaded and unloaded by hand. Needs a key given with --admin-key. */
+/* api_admin.c -- what changes the server: models loaded and unloaded by hand, and its end. Needs a key given with --admin-key. */
 #include "api.h"
 #include "request.h"
 
@@ -31,4 +31,11 @@ void api_unload(struct server *s, struct exchange *x)
     else
         exchange_json(x, 200, j);
     exchange_drop(x);
+}
+
+/* Its program sees it, and goes on as with SIGTERM. The answer has ended by then, so it is sent. */
+void api_drain(struct server *s, struct exchange *x)
+{
+    exchange_json(x, 200, json_pack("{s:s}", "status", "draining"));
+    atomic_store(&s->draining, 1);
 }

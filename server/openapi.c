@@ -167,7 +167,7 @@ static json_t *answers_of(const struct route *r, int keys)
     }
     if (r->flags & (ROUTE_MODEL | ROUTE_ADMIN))
         bad_answer(answers, "404", r->flags & ROUTE_ADMIN ? "there is no such model, or the server has no --admin-key" : "there is no such model");
-    if ((r->flags & ROUTE_ADMIN) || (!r->endpoint && (r->flags & ROUTE_MODEL)))
+    if ((r->flags & ROUTE_ADMIN) ? r->endpoint : !r->endpoint && (r->flags & ROUTE_MODEL))
         bad_answer(answers, "409", r->flags & ROUTE_ADMIN ? "the model is being loaded" : "the model is not loaded");
     if ((r->flags & ROUTE_MODEL) || !strcmp(r->path, "/ready"))
         bad_answer(answers, "503", "the model is being loaded, or the server is shutting down; Retry-After says when to try again");

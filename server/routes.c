@@ -30,6 +30,7 @@ const struct route routes[] = {
     {"GET", "/v1/machine", WAITS, 0, api_machine, "what this machine allows: bytes read and operations per second; measured once, while nothing runs"},
     {"POST", "/admin/load", MODEL | ROUTE_ADMIN, E_LOAD, api_load, "load a model; answers when it is there"},
     {"POST", "/admin/unload", ROUTE_ADMIN, E_UNLOAD, api_unload, "unload a model when its requests have ended"},
+    {"POST", "/admin/drain", DIRECT | ROUTE_ADMIN, 0, api_drain, "take no new requests, let those that run end, then exit, as with SIGTERM"},
     {"GET", "/health", OPEN, 0, api_health, "200 while the server lives"},
     {"GET", "/live", OPEN, 0, api_health, "the same"},
     {"GET", "/ready", OPEN, 0, api_ready, "200 when it can serve; 503 while it loads and while it shuts down"},

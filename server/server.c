@@ -52,6 +52,11 @@ pith_status server_start(struct server *s, int lazy, struct pith_error *err)
     return st;
 }
 
+int server_is_draining(const struct server *s)
+{
+    return atomic_load(&s->draining);
+}
+
 int server_drain(struct server *s, double seconds)
 {
     int64_t deadline = clock_now() + (int64_t)(1e9 * seconds);

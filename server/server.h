@@ -62,6 +62,8 @@ const char *server_url(const struct server *s);
 pith_status server_start(struct server *s, int lazy, struct pith_error *err);
 /* Takes nothing new, lets what runs come to its end for so many seconds. Returns how many requests did not. */
 int server_drain(struct server *s, double seconds);
+/* An admin wants it to end; server_drain and server_close are the program's to call. */
+int server_is_draining(const struct server *s);
 void server_close(struct server *s);
 
 /* How many sequences a session for `parallel` of them needs. */

@@ -159,6 +159,21 @@ def test_unload_a_stream(long):
         check("memory_is_back", s.wait_for(lambda: s.memory() < held + (32 << 20)), (held, s.memory()))
 
 
+def test_drain(long):
+    with Server(long, "--ctx", "65536", "--api-key", "ann:using-secret", "--admin-key", "admin-secret") as s:
+        admin = {"Authorization": "Bearer admin-secret"}
+        c = s.connect(raw_post("/v1/completions", completion([5, 6], 60000, stream=True), "Authorization: Bearer using-secret\r\n"))
+        c.recv(1)
+        codes = [s.post("/admin/drain", b"")[0], s.post("/admin/drain", b"", Authorization="Bearer using-secret")[0]]
+        check("drain_needs_an_admin", codes == [401, 403] and s.get("/ready")[0] == 200, codes)
+        a = s.post("/admin/drain", b"", **admin)
+        late = s.post("/v1/completions", completion([5], 2), **admin)
+        check("drain_takes_nothing_new", a[:2] == (200, {"status": "draining"}) and late[0] == 503 and late[1]["error"]["code"] == "shutting_down" and s.get("/ready")[0] == 503, (a, late))
+        check("drain_lets_a_stream_go_on", c.recv(1) and s.process.poll() is None)
+        c.close()
+        check("drain_ends_the_server", s.process.wait(LIMIT) == 0)
+
+
 def test_trace(model):
     given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     bad = ["", "00", given.upper(), given[:-1], given + "-x", "ff" + given[2:], "00-" + "0" * 32 + given[35:], given[:36] + "0" * 16 + "-01", "01" + given[2:] + "x",
@@ -252,6 +267,7 @@ def main():
         test_folder(d, models)
         test_names(d, models)
         test_unload_a_stream(long)
+        test_drain(long)
 
 
 run(main, "test_models_serve")
