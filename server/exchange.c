@@ -328,8 +328,8 @@ void exchange_log(const struct exchange *x, const struct figures *f)
         return;
     clock_gettime(CLOCK_REALTIME, &t);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", gmtime_r(&t.tv_sec, &tm));
-    json_t *j = json_pack("{s:s, s:s, s:s, s:o, s:i, s:I, s:f, s:s}", "time", when, "id", x->id, "method", x->method, "path",
-                          json_text(x->path, strlen(x->path)), "status", x->queued ? x->status : 499, "bytes", (json_int_t)x->sent,
+    json_t *j = json_pack("{s:s, s:s, s:o, s:o, s:i, s:I, s:f, s:s}", "time", when, "id", x->id, "method", json_text(x->method, strlen(x->method)),
+                          "path", json_text(x->path, strlen(x->path)), "status", x->queued ? x->status : 499, "bytes", (json_int_t)x->sent,
                           "seconds", 1e-9 * (double)(clock_now() - x->began), "key", x->tenant ? x->tenant->name : "");
     json_object_set_new(j, "trace_id", json_string(x->trace.trace_id));
     json_object_set_new(j, "span_id", json_string(x->trace.span_id));

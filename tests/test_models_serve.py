@@ -3,6 +3,7 @@ them; what waits for a model, and what happens to it."""
 import json
 import os
 import shutil
+import socket
 import tempfile
 
 from serving import LIMIT, Server, at_once, begin, bits, check, completion, prompts, raw_post, run, synth
@@ -191,10 +192,15 @@ def test_trace(model):
         ids = {h.getheader("traceparent")[3:35] for h in new}
         check("bad_traces_begin_anew", len(ids) == len(bad) and given[3:35] not in ids and not any(h.getheader("tracestate") for h in new), ids)
         s.post("/v1/completions", completion([5, 6], 3, temperature=0.5), traceparent=given)
+        with socket.create_connection(("127.0.0.1", s.port), LIMIT) as c:  # no method, and no text
+            c.sendall(b"G\xffT /strange HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            c.recv(4096)
         s.end()
         rows = [json.loads(line) for line in s.said.splitlines() if line.startswith("{")]
         row = [r for r in rows if r["path"] == "/v1/completions"][0]
         good = row["trace_id"] == given[3:35] and row["parent_span_id"] == given[36:52] and len(row["span_id"]) == 16
+        strange = [r["method"] for r in rows if r["path"] == "/strange"]
+        check("any_method_is_logged", strange == ["G\ufffdT"], strange)
         check("trace_is_logged", good and row["gen_ai.usage.completion_tokens"] == 3 and row["gen_ai.request.temperature"] == 0.5 and row["gen_ai.request.max_tokens"] == 3, row)
 
 
