@@ -171,13 +171,14 @@ void api_report(struct server *s, struct exchange *x)
     struct fault f = {0};
     struct hosted *m = models_hold(s, exchange_query(x), &f);
     struct report r = {.s = m ? m->generate ? m->generate : m->embed : NULL};
-    if (m && sched_call(m->sched, make_report, &r) && r.text) {
-        answer_text(x, r.text);
-    } else {
-        if (m)
-            fault_memory(&f);
+    if (m && !sched_call(m->sched, make_report, &r))
+        fault_set(&f, 503, "model_unloaded", NULL, "the model is being unloaded");
+    else if (m && !r.text)
+        fault_memory(&f);
+    if (f.http)
         exchange_fault(x, &f);
-    }
+    else
+        answer_text(x, r.text);
     free(r.text);
     exchange_drop(x);
     if (m)
