@@ -51,7 +51,9 @@ int cli_fail(const struct pith_error *err)
 {
     if (err->code == PITH_CANCELLED && interrupt_asked())
         return cli_say(CLI_INTERRUPTED, "interrupted");
-    return cli_say(exit_code(err->code), "%s", err->msg);
+    /* the library does not know which flag gives one */
+    const char *flag = strstr(err->msg, "with a larger context") ? "; -c sets its size" : "";
+    return cli_say(exit_code(err->code), "%s%s", err->msg, flag);
 }
 
 int cli_fail_file(const char *path, const struct pith_error *err)

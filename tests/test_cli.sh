@@ -307,7 +307,7 @@ same run_every_sampler_repeats "$every" "$("$pith" run "$text" -p 'Once upon a t
 gives run_mirostat 0 . run "$text" -p 'Once upon a time' -n 20 --temp 1 --mirostat 2 --mirostat-ent 3 --seed 1
 gives run_verbose 0 'tokens/s' run "$text" -p Once -n 4 -v
 same run_verbose_text "$("$pith" run "$text" -p 'Once upon a time' -n 8 -v 2>/dev/null)" "$first"
-gives run_over_context 2 'n_prompt.*n_ctx.*n_over' run "$text" -p 'Once upon a time there was a girl' -c 4
+gives run_over_context 2 'n_prompt.*n_ctx.*n_over.*-c sets its size' run "$text" -p 'Once upon a time there was a girl' -c 4
 gives run_full_context 2 'n_prompt = .*n_ctx = 8, n_over = ' run "$text" -p Once -n 30 -c 8 --ignore-eog
 gives run_until_full 0 '' run "$text" -p Once -n -2 -c 8
 gives run_context_shift 0 '' run "$text" -p Once -n 30 -c 8 --ignore-eog --context-shift --keep 1 --discard 2
