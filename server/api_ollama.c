@@ -265,6 +265,13 @@ static const struct dialect generate = {
     .progress = tell_progress,
 };
 
+/* 0, "0", "0s": the client has done with the model. */
+static int is_zero(const json_t *keep_alive)
+{
+    const char *text = json_string_value(keep_alive);
+    return text ? *text == '0' && strtod(text, NULL) == 0 : json_is_number(keep_alive) && json_number_value(keep_alive) == 0;
+}
+
 /* A body without anything to answer asks for the model to be loaded, which it is when its handler is called. */
 static void answer_or_load(struct exchange *x, const struct dialect *d, const char *field)
 {
@@ -282,7 +289,7 @@ static void answer_or_load(struct exchange *x, const struct dialect *d, const ch
         struct answer none = {.m = m, .dialect = d};
         json_t *line = line_of(&none, 1);
         put_said(&none, line, json_string(""), NULL, NULL);
-        json_object_set_new(line, "done_reason", json_string("load"));
+        json_object_set_new(line, "done_reason", json_string(is_zero(b.v[F_keep_alive]) ? "unload" : "load"));
         if (take_both_fields(&b, &f)) {
             exchange_json(x, 200, line);
         } else {
@@ -364,6 +371,14 @@ void api_ollama_version(struct server *s, struct exchange *x)
     exchange_json(x, 200, json_pack("{s:s}", "version", pith_version()));
 }
 
+/* As files have them: "qwen2.context_length". */
+static void put_number(json_t *info, const char *arch, const char *what, int64_t n)
+{
+    char key[128];
+    snprintf(key, sizeof key, "%.64s.%s", arch, what);
+    json_object_set_new(info, key, json_integer((json_int_t)n));
+}
+
 static json_t *show(struct hosted *m, struct fields *b, struct fault *f)
 {
     json_t *can = json_array(), *template = models_template(m);
@@ -375,9 +390,10 @@ static json_t *show(struct hosted *m, struct fields *b, struct fault *f)
         json_array_append_new(can, json_string("tools"));
     if (m->embed)
         json_array_append_new(can, json_string("embedding"));
-    json_t *info = json_pack("{s:s, s:I, s:i, s:i, s:i}", "general.architecture", m->info.arch, "general.parameter_count", (json_int_t)m->info.n_params,
-                             "pith.context_length", models_n_ctx(m), "pith.vocab_size", m->info.n_vocab,
-                             "pith.embedding_length", m->info.n_embd);
+    json_t *info = json_pack("{s:s, s:I}", "general.architecture", m->info.arch, "general.parameter_count", (json_int_t)m->info.n_params);
+    put_number(info, m->info.arch, "context_length", models_n_ctx(m)); /* of the server: what a client may fill */
+    put_number(info, m->info.arch, "vocab_size", m->info.n_vocab);
+    put_number(info, m->info.arch, "embedding_length", m->info.n_embd);
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "", "parameters", "", "template", json_is_null(template) ? json_string("") : template, "details", details_of(m), "model_info",
                      info, "capabilities", can, "modified_at", time_of(m->created));
 }

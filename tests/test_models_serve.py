@@ -228,6 +228,10 @@ def test_names(folder, models):
         check("named_before_it_is_loaded", listed == ["a", "a"], listed)
         check("props_name_it", '"a"' in s.get("/props")[1]["error"]["message"], s.get("/props")[1])
         check("all_its_names", names(s, ["a", "a.gguf", models[0], "synthetic", "a:latest"]) == ["a"] * 5, names(s, ["a", "a.gguf", models[0], "synthetic", "a:latest"]))
+        done = [s.post(p, {"keep_alive": k})[1].get("done_reason") for p in ("/api/generate", "/api/chat") for k in (0, "0", "0s", 300, "5m", None, "", -1)]
+        check("ollama_keep_alive", done == (["unload"] * 3 + ["load"] * 5) * 2, done)
+        info = s.post("/api/show", {"model": "a"})[1]["model_info"]
+        check("ollama_model_info", (info.get("llama.context_length"), info.get("llama.embedding_length")) == (256, 64) and not any(k.startswith("pith") for k in info), info)
         check("not_other_names", names(s, ["A", "synth", "b", ":latest"]) == [None] * 4)
     with Server(models[0], "--store-dir", "/proc/nothing", wait=False) as s:
         check("store_that_cannot_be_made", s.process.wait(LIMIT) == 2 and "/proc/nothing: cannot make it" in s.process.stderr.read(), s.process.returncode)
