@@ -632,8 +632,17 @@ def test_looks(browser, s):
     page.click("#open-sidebar")
     page.wait_for_function("() => document.activeElement.id === 'new'")
     web_checks.all_of(page, check, "phone_drawer")
+    covered = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        covered.append(page.evaluate("document.activeElement.closest('.main') !== null"))
+    check("focus_stays_before_what_is_covered", not any(covered) and page.evaluate("document.querySelector('.main').inert"))
+    page.focus("#new")
     page.keyboard.press("Escape")
     page.wait_for_function("() => document.activeElement.id === 'open-sidebar'")
+    page.click("#open-settings")
+    page.click("[aria-label='Close the settings']")
+    check("uncovered", page.is_hidden("#settings") and page.evaluate("document.activeElement.id") == "open-settings")
     page.click("#open-settings")
     page.wait_for_selector("#f-temperature")
     check("phone_settings", page.evaluate("document.getElementById('settings').scrollWidth <= 360"))

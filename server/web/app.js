@@ -91,9 +91,15 @@ function setTheme(name) {
     $('theme').title = label;
 }
 
+/** What a drawer covers takes no focus. */
+function cover() {
+    document.querySelector('.main').inert = getComputedStyle($('scrim')).display !== 'none';
+}
+
 function drawer(open) {
     $('sidebar').classList.toggle('open', open);
     $('scrim').hidden = !open && $('settings').hidden;
+    cover();
     $('open-sidebar').setAttribute('aria-expanded', String(open));
     if (open)
         $('new').focus();
@@ -105,6 +111,7 @@ function panel(open) {
     $('settings').hidden = !open;
     $('open-settings').setAttribute('aria-expanded', String(open));
     $('scrim').hidden = !open;
+    cover();
     if (open)
         settings.draw().then(() => $('f-system').focus());
     else
@@ -184,6 +191,7 @@ function wireUp() {
     $('close-sidebar').addEventListener('click', () => drawer(false));
     $('open-settings').addEventListener('click', () => panel($('settings').hidden));
     $('scrim').addEventListener('click', () => ($('settings').hidden ? drawer(false) : panel(false)));
+    addEventListener('resize', cover);
     addEventListener('keydown', (e) => {
         if (!e.defaultPrevented && shortcut(e))
             e.preventDefault();
