@@ -77,7 +77,7 @@ export function toast(text, action, act) {
     if (action)
         $('toast').append(el('button', { type: 'button', class: 'link', text: action, onclick: () => { hide(); act(); } }));
     $('toast').hidden = false;
-    hiding = setTimeout(hide, action ? 8000 : 4000);
+    hiding = setTimeout(hide, action || text.length > 60 ? 8000 : 4000);
 }
 
 /** Pages that are not served over TLS, nor from this machine, have no clipboard of the newer kind. */
