@@ -189,8 +189,13 @@ void exchange_retry_after(struct exchange *x, int seconds)
 
 void exchange_put(struct exchange *x, const char *p, size_t n)
 {
-    if (x->at_out == x->n_out)
+    if (x->at_out == x->n_out) {
         x->at_out = x->n_out = 0;
+    } else if (x->at_out > x->n_out / 2 && x->cap_out - x->n_out < n) { /* what has been taken makes room: fewer bytes are moved than were taken */
+        x->n_out -= x->at_out;
+        memmove(x->out, x->out + x->at_out, x->n_out);
+        x->at_out = 0;
+    }
     if (x->cap_out - x->n_out < n) {
         size_t cap = 2 * (x->n_out + n) + 256;
         char *more = !x->live || x->n_out - x->at_out + n <= OUT_MAX ? realloc(x->out, cap) : NULL;
