@@ -39,7 +39,7 @@ struct exchange {
     struct hosted *model; /* NULL: `why` says why there is none */
     struct fault why;
     struct trace trace;
-    char id[32], method[12], path[128], query[256], allow[32]; /* allow: methods that there are instead of this one */
+    char id[32], method[12], path[512], query[256], allow[32]; /* allow: methods that there are instead of this one */
 };
 
 /* A connection, for as long as the library has it open. */

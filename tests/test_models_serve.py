@@ -210,6 +210,11 @@ def test_folder(folder, models):
         check("folder_serves", ask(s, "c")[0] == 200 and s.post("/v1/completions", completion([5], 2))[1]["model"] == "a")
     with Server([], "--models", os.path.join(folder, "nothing"), wait=False) as s:
         check("no_folder", s.process.wait(LIMIT) == 2 and "nothing" in s.process.stderr.read())
+    long = "n" * 240
+    with Server([shutil.copy(models[0], os.path.join(folder, long + ".gguf")), models[1]]) as s:
+        card = s.get("/v1/models/" + long)
+        check("a_long_name", card[0] == 200 and card[1]["id"] == long, card[1])
+    os.remove(os.path.join(folder, long + ".gguf"))
     other = os.path.join(folder, "other")
     os.mkdir(other)
     shutil.copy(models[0], other)
