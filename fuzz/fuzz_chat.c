@@ -1,5 +1,6 @@
 /* fuzz_chat.c -- the first byte chooses the family, the second how the text is cut, the rest is a model's answer. Events must add up to what
- * the parser holds, arguments must be JSON objects, and the same must come whole and in pieces. */
+ * the parser holds, arguments of whole calls must be JSON objects, and the same must come whole and in pieces; the second byte's highest bit
+ * has calls told while they come. */
 #include "fuzz.h"
 #include "base/jtree.h"
 #include "text/chat_parse.h"
@@ -21,7 +22,10 @@ struct heard {
 static void hear(void *ctx, const struct pith_chat_event *e)
 {
     struct heard *h = ctx;
-    if (e->kind == PITH_CHAT_CALL) {
+    if (e->kind == PITH_CHAT_CALL && !(e->whole && e->index == h->n_calls)) { /* told in parts, or its end */
+        require(e->index <= h->n_calls && e->name[0] && e->id[0] && (e->n_bytes || e->whole));
+        h->n_calls += e->index == h->n_calls;
+    } else if (e->kind == PITH_CHAT_CALL) {
         struct arena a;
         arena_init(&a, PITH_MEM_SCRATCH);
         const struct jtree *v = jtree_read(&a, e->text, e->n_bytes, NULL);
@@ -55,6 +59,7 @@ static void run(const uint8_t *data, size_t size)
     static const char *const prompts[] = {"", "<think>\n", "<|start|>assistant", ">>>"};
     struct chat_parse_spec spec = {.format = chat_format_named(families[data[0] % N_FAMILIES]), .on_event = hear};
     require(spec.format != NULL);
+    spec.partial = data[1] >> 7;
     spec.tools = data[1] & 16 ? (struct slice){tools, sizeof tools - 1} : (struct slice){NULL, 0};
     spec.prompt = slice_of(prompts[data[1] >> 5 & 3]);
     const char *text = (const char *)data + 2;
@@ -65,7 +70,7 @@ static void run(const uint8_t *data, size_t size)
     require(chat_parse_n_calls(whole) == chat_parse_n_calls(cut));
     for (int32_t i = 0; i < chat_parse_n_calls(whole); i++) {
         const struct pith_chat_event *a = chat_parse_call(whole, i), *b = chat_parse_call(cut, i);
-        require(a->n_bytes == b->n_bytes && !memcmp(a->text, b->text, a->n_bytes) && !strcmp(a->name, b->name) && !strcmp(a->id, b->id));
+        require(a->whole == b->whole && (a->whole || spec.partial) && a->n_bytes == b->n_bytes && !memcmp(a->text, b->text, a->n_bytes) && !strcmp(a->name, b->name) && !strcmp(a->id, b->id));
     }
     chat_parse_free(whole);
     chat_parse_free(cut);

@@ -275,12 +275,13 @@ PITH_API int64_t pith_template_render(const pith_template *t, const char *json, 
  * no part of a marker is shown, white space beside one belongs to it. A call that is not well-formed is content, as it stands. */
 typedef struct pith_chat_parser pith_chat_parser;
 typedef enum pith_chat_kind { PITH_CHAT_CONTENT, PITH_CHAT_REASONING, PITH_CHAT_CALL } pith_chat_kind;
-struct pith_chat_event { /* more content or reasoning, or one whole call */
+struct pith_chat_event { /* more content or reasoning, or one call */
     pith_chat_kind kind;
     const char *text; /* [n_bytes]; of a call: its arguments, a JSON object */
     size_t n_bytes;
     const char *name, *id; /* of a call: id is the model's own, else made for it */
     int32_t index;         /* of a call, from 0 */
+    int32_t whole;         /* of a call: no more of it comes */
 };
 struct pith_chat_params {
     size_t size;
@@ -291,6 +292,9 @@ struct pith_chat_params {
     void (*on_event)(void *ctx, const struct pith_chat_event *e); /* from feed and finish; what e points to is valid during the call */
     void *ctx;
     const pith_chat_parser *tools_of; /* tools are those that this one has read, which stays open as long; NULL: `tools` */
+    /* 1: a call is told while it is made, by events of one index, each with more of its arguments and the last (which may be of 0 bytes)
+     * `whole`; one that has begun stays one, so arguments that break off or go wrong end as they stand, never whole. 0: whole calls only. */
+    int32_t partial;
 };
 #define PITH_CHAT_PARAMS_INIT PITH_SIZED(struct pith_chat_params)
 /* t NULL: family "generic", or the one named. After PITH_NOMEM a parser can only be closed. */

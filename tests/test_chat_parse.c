@@ -1,6 +1,6 @@
 /* test_chat_parse.c -- answers of models taken apart. First what published templates render: an assistant's message with its calls is
  * rendered, the text behind the generation prompt is parsed back in pieces of 1, 2, 3, 7 bytes, at random cuts and whole, and the same calls,
- * content and reasoning must come out. Then forms that no template at hand renders, malformed answers, damage, limits, refused memory. */
+ * content and reasoning must come out, and the same again where calls are told while they come. Then forms that no template at hand renders, malformed answers, damage, limits, refused memory. */
 #include <dirent.h>
 #include <jansson.h>
 
@@ -10,17 +10,32 @@
 /* ---------------------------------------------------------------- parsing in pieces */
 
 /* What came as events, to be compared with what the parser holds in the end. */
+enum { CALLS_MAX = 64 };
 struct heard {
-    struct str said[2];
-    int32_t n_calls;
-    int wrong;
+    struct str said[2], args[CALLS_MAX];
+    int32_t n_calls, whole[CALLS_MAX];
+    int wrong, partial;
 };
+
+/* Another call, or with `partial` more of one that is not whole. */
+static void hear_call(struct heard *h, const struct pith_chat_event *e)
+{
+    int more = e->index < h->n_calls;
+    if (e->index < 0 || e->index > h->n_calls || e->index >= CALLS_MAX) {
+        h->wrong++;
+        return;
+    }
+    h->n_calls += !more;
+    h->wrong += !e->name[0] || !e->id[0] || (more && h->whole[e->index]) || (h->partial ? !e->n_bytes && !e->whole : more || !e->whole);
+    str_put(&h->args[e->index], e->text, e->n_bytes);
+    h->whole[e->index] = e->whole;
+}
 
 static void hear(void *ctx, const struct pith_chat_event *e)
 {
     struct heard *h = ctx;
     if (e->kind == PITH_CHAT_CALL)
-        h->wrong += e->index != h->n_calls++ || !e->name[0] || !e->id[0];
+        hear_call(h, e);
     else
         str_put(&h->said[e->kind], e->text, e->n_bytes);
     h->wrong += e->kind != PITH_CHAT_CALL && !e->n_bytes;
@@ -34,11 +49,11 @@ static json_t *text_of(const pith_chat_parser *p, pith_chat_kind kind)
     return v ? v : json_pack("s", "(not UTF-8)");
 }
 
-/* {"content", "reasoning", "calls": [[name, arguments, id]...]}; the pieces' length by `cut`, random where it is 0. */
+/* {"content", "reasoning", "calls": [[name, arguments (with `partial` as a text), id, whole]...]}; the pieces' length by `cut`, random where it is 0. */
 static json_t *parse(const pith_template *t, struct pith_chat_params params, const char *text, size_t n, size_t cut, uint64_t *rng)
 {
     struct pith_error err = {0};
-    struct heard h = {0};
+    struct heard h = {.partial = params.partial};
     params.on_event = hear;
     params.ctx = &h;
     pith_chat_parser *p = pith_chat_open(t, &params, &err);
@@ -55,9 +70,15 @@ static json_t *parse(const pith_template *t, struct pith_chat_params params, con
     for (int32_t i = 0; i < pith_chat_n_calls(p); i++) {
         const struct pith_chat_event *e = pith_chat_call(p, i);
         json_t *args = json_loadb(e->text, e->n_bytes, JSON_REJECT_DUPLICATES, NULL);
-        CHECK_MSG(json_is_object(args), "arguments %.*s", (int)e->n_bytes, e->text);
-        json_array_append_new(calls, json_pack("[sOs]", e->name, args, e->id));
-        json_decref(args);
+        CHECK_MSG(json_is_object(args) || !e->whole, "arguments %.*s", (int)e->n_bytes, e->text);
+        CHECK_MSG(e->n_bytes == h.args[i].n && !memcmp(e->text, h.args[i].p, e->n_bytes) && e->whole == h.whole[i],
+                  "told %.*s, is %.*s", (int)h.args[i].n, h.args[i].p, (int)e->n_bytes, e->text);
+        if (params.partial) {
+            json_decref(args);
+            args = json_stringn_nocheck(e->text, e->n_bytes);
+        }
+        json_array_append_new(calls, json_pack("[sosi]", e->name, args, e->id, e->whole));
+        str_deinit(&h.args[i]);
     }
     CHECK(!pith_chat_call(p, -1) && !pith_chat_call(p, pith_chat_n_calls(p)));
     CHECK_MSG(!h.wrong && h.n_calls == pith_chat_n_calls(p), "%d events are wrong", h.wrong);
@@ -73,21 +94,44 @@ static json_t *parse(const pith_template *t, struct pith_chat_params params, con
     return all;
 }
 
+/* What was told while it came is what came whole, but that a call which has begun stays one. */
+static int told_same(const json_t *all, const json_t *told)
+{
+    const json_t *a = json_object_get(all, "calls"), *b = json_object_get(told, "calls"), *call;
+    size_t i;
+    int same = json_array_size(a) == json_array_size(b), broken = 0;
+    json_array_foreach(b, i, call)
+    {
+        const json_t *was = json_array_get(a, i);
+        json_t *args = json_loads(json_string_value(json_array_get(call, 1)), JSON_REJECT_DUPLICATES, NULL);
+        same = same && json_equal(json_array_get(was, 0), json_array_get(call, 0)) && json_equal(json_array_get(was, 1), args);
+        broken |= !json_integer_value(json_array_get(call, 3));
+        json_decref(args);
+    }
+    return broken || (same && json_equal(json_object_get(all, "content"), json_object_get(told, "content")) &&
+                      json_equal(json_object_get(all, "reasoning"), json_object_get(told, "reasoning")));
+}
+
 /* Whole, then in pieces: the same must come every time. */
 static json_t *parse_at_cuts(const pith_template *t, struct pith_chat_params params, const char *text, size_t n)
 {
     static const size_t cuts[] = {1, 2, 3, 7};
     uint64_t rng = n;
-    json_t *all = parse(t, params, text, n, n + 1, &rng);
-    for (int i = 0; i < 4 + (int)test_scale(); i++) {
-        json_t *other = parse(t, params, text, n, i < 4 ? cuts[i] : 0, &rng);
-        char *a = json_dumps(all, 0), *b = json_dumps(other, 0);
-        CHECK_MSG(json_equal(all, other), "pieces of %zu: %s\nwhole: %s", i < 4 ? cuts[i] : 0, b, a);
-        free(a);
-        free(b);
-        json_decref(other);
+    json_t *all[2];
+    for (params.partial = 0; params.partial < 2; params.partial++) {
+        json_t *first = all[params.partial] = parse(t, params, text, n, n + 1, &rng);
+        for (int i = 0; i < 4 + (int)test_scale(); i++) {
+            json_t *other = parse(t, params, text, n, i < 4 ? cuts[i] : 0, &rng);
+            char *a = json_dumps(first, 0), *b = json_dumps(other, 0);
+            CHECK_MSG(json_equal(first, other), "pieces of %zu: %s\nwhole: %s", i < 4 ? cuts[i] : 0, b, a);
+            free(a);
+            free(b);
+            json_decref(other);
+        }
     }
-    return all;
+    CHECK_MSG(told_same(all[0], all[1]), "told while it came: %s\nwhole: %s", json_dumps(all[1], 0), json_dumps(all[0], 0));
+    json_decref(all[1]);
+    return all[0];
 }
 
 /* ---------------------------------------------------------------- round trips */
@@ -411,12 +455,66 @@ static void other_forms(void)
         json_t *got = parse_at_cuts(NULL, params, answers[i].answer, strlen(answers[i].answer)), *call;
         json_t *want = loose(answers[i].want), *calls = json_object_get(got, "calls");
         size_t k;
-        json_array_foreach(calls, k, call) json_array_remove(call, 2);
+        json_array_foreach(calls, k, call)
+        {
+            json_array_remove(call, 3);
+            json_array_remove(call, 2);
+        }
         CHECK_MSG(want && json_equal(json_array_get(want, 0), json_object_get(got, "content")) &&
                       json_equal(json_array_get(want, 1), json_object_get(got, "reasoning")) && json_equal(json_array_get(want, 2), calls),
                   "%s: from\n%s\ncame %s", answers[i].family, answers[i].answer, json_dumps(got, 0));
         json_decref(got);
         json_decref(want);
+    }
+}
+
+/* What has been told of the last call when the text comes no further, and what then becomes of it. */
+static void while_they_come(void)
+{
+    static const struct {
+        const char *family, *text, *args; /* NULL: nothing */
+        int n;
+    } rows[] = {
+        {"hermes", "<tool_call>\n{\"name\": \"f", NULL, 0},
+        {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {", "{", 1},
+        {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"a}\\", "{\"s\": \"a}\\", 1},
+        {"hermes", "<tool_call>{\"name\":\"f\",\"arguments\":{\"o\":{\"o\":{}},\"n\":1}", "{\"o\":{\"o\":{}},\"n\":1}", 1},
+        {"hermes", "<tool_call>{\"arguments\":{\"n\":1},\"name\":\"f\"", NULL, 0},
+        {"hermes", "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"n\\\":1", NULL, 0},
+        {"hermes", "<tool_call>{\"function\":{\"name\":\"f\",\"arguments\":{\"n\":", "{\"n\":", 1},
+        {"hermes", "<tool_call>{\"name\":\"f\",\"arguments\":{}}\n{\"name\":\"g\",\"arguments\":{\"n\":", "{\"n\":", 2},
+        {"mistral", "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}},{\"name\":\"g\",\"arguments\":{\"n\":1", "{\"n\":1", 2},
+        {"mistral", "[TOOL_CALLS]f[ARGS]{\"n\": 1", "{\"n\": 1", 1},
+        {"harmony", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"n\"", "{\"n\"", 1},
+        {"deepseek", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"s\": \"é", "{\"s\": \"é", 1},
+        {"kimi-k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{", "{", 1},
+        {"solar", "<|tool_calls|><|tool_call:begin|>i<|tool_call:name|>f<|tool_call:args|>{\"n\":1", "{\"n\":1", 1},
+        {"llama-3", "{\"name\": \"f\", \"parameters\": {\"n\": 1", "{\"n\": 1", 1},
+        {"llama-3", "{\"name\": \"Ada\", \"parameters\": {\"n\": 1", NULL, 0},
+        {"llama-3", "[f(n=1", NULL, 0},
+        {"seed", "<seed:tool_call><function=f><parameter=n>1</parameter>", NULL, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pith_chat_params params = PITH_CHAT_PARAMS_INIT;
+        params.family = rows[i].family;
+        params.prompt = "";
+        params.tools = tools;
+        params.partial = 1;
+        pith_chat_parser *p = pith_chat_open(NULL, &params, NULL);
+        REQUIRE(p, "%s", rows[i].family);
+        CHECK(pith_chat_feed(p, rows[i].text, strlen(rows[i].text), NULL) == PITH_OK);
+        for (int end = 0; end < 2; end++) {
+            const struct pith_chat_event *e = pith_chat_call(p, pith_chat_n_calls(p) - 1);
+            size_t n_content;
+            pith_chat_text(p, PITH_CHAT_CONTENT, &n_content);
+            CHECK_MSG(pith_chat_n_calls(p) == rows[i].n, "row %zu: %d calls", i, pith_chat_n_calls(p));
+            CHECK_MSG(rows[i].args ? e && !e->whole && e->n_bytes == strlen(rows[i].args) && !memcmp(e->text, rows[i].args, e->n_bytes) : !e,
+                      "row %zu: %.*s", i, e ? (int)e->n_bytes : 0, e ? e->text : "");
+            CHECK_MSG(!n_content || !rows[i].n, "row %zu: %zu bytes of content", i, n_content);
+            CHECK(pith_chat_finish(p, NULL) == PITH_OK);
+        }
+        pith_chat_close(p);
+        json_decref(parse_at_cuts(NULL, params, rows[i].text, strlen(rows[i].text)));
     }
 }
 
@@ -477,6 +575,7 @@ static void refused_memory(void)
     static const char *const rows[][2] = {
         {"seed", "<seed:think>a</seed:think>b<seed:tool_call><function=f><parameter=o>{'k': [1]}</parameter></function></seed:tool_call>"},
         {"hermes", "b<think>a</think><tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"o\\\": {}}\"}</tool_call>"},
+        {"hermes", "b<tool_call>{\"name\": \"f\", \"arguments\": {\"o\": {}}}</tool_call>"},
         {"llama-3", "[f(n=1, s='x')]"},
     };
     for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
@@ -486,6 +585,7 @@ static void refused_memory(void)
         params.prompt = "x";
         params.prompt_bytes = 1;
         params.tools = tools;
+        params.partial = row == 2;
         long before = atomic_load(&hook.blocks);
         for (long n = 0; n < 1000; n++) {
             struct pith_error err = {0};
@@ -549,6 +649,7 @@ int main(void)
     hook_install();
     TEST(published_templates);
     TEST(other_forms);
+    TEST(while_they_come);
     TEST(no_tools);
     TEST(tools_of_another);
     TEST(random_texts);

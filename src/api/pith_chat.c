@@ -39,7 +39,8 @@ pith_chat_parser *pith_chat_open(const pith_template *t, const struct pith_chat_
     if (params_take(&p, sizeof p, params, "pith_chat_params", err) != PITH_OK)
         return NULL;
     struct chat_parse_spec spec = {
-        format_of(t), slice_of(p.tools), {p.prompt, p.prompt_bytes}, p.on_event, p.ctx, p.tools_of};
+        format_of(t), slice_of(p.tools), {p.prompt, p.prompt_bytes}, p.on_event, p.ctx, p.tools_of,
+        p.partial};
     if (p.family)
         spec.format = chat_format_named(p.family);
     if (!spec.format || (!p.prompt && p.prompt_bytes)) {

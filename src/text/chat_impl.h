@@ -20,15 +20,19 @@ struct chat_format {
 
 /* ---------------------------------------------------------------- chat_value.c */
 
-enum scan_result { SCAN_MORE, SCAN_END, SCAN_NO };
+enum scan_result { SCAN_MORE, SCAN_END, SCAN_NO, SCAN_STOP };
 
 /* Where a JSON array or object ends, without its whole text at once: structure is exact, numbers and words are left to jtree_read. */
 struct json_scan {
     uint64_t objects[2]; /* bit d: level d is an object */
     uint8_t state, depth, in_key, n_hex;
+    uint8_t stops; /* SCAN_STOP behind each bracket of an object */
 };
 /* Looks at p[*i..n) and moves *i: behind the closing bracket, to the end, or to what cannot be JSON. */
 enum scan_result json_scan(struct json_scan *s, const char *p, size_t n, size_t *i);
+
+/* Appends what closes all that is open. */
+void json_close(const struct json_scan *s, struct str *out);
 
 /* The same for Python's brackets and quotes. */
 struct py_scan {
@@ -41,6 +45,7 @@ enum scan_result py_scan(struct py_scan *s, const char *p, size_t n, size_t *i);
 struct chat_call {
     struct slice name, id;
     struct slice args; /* n 0: none were given */
+    int begins, ends;  /* not both: a part of a call that is told while it comes, with more of its arguments */
 };
 typedef pith_status (*chat_take)(void *ctx, const struct chat_call *call);
 
@@ -79,6 +84,10 @@ struct chat_match {
     uint32_t depth; /* of elements */
     int cut;         /* the text ended before a closing part of the pattern */
     struct str args;        /* "{" and members, while they come one by one */
+    int partial;            /* calls in JSON are told while they come; one that has begun stays one */
+    int open, fresh;        /* the level of the arguments that are being told; nothing of them has been */
+    uint32_t n_told;        /* calls of the op that have begun */
+    size_t told;            /* bytes behind `at` */
 };
 void chat_match_init(struct chat_match *m, const char *pattern);
 void chat_match_deinit(struct chat_match *m);

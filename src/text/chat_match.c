@@ -137,7 +137,7 @@ static enum match_result no(struct run *r, size_t looked)
 /* Not yet, or never when no more text comes. */
 static enum match_result more(struct run *r)
 {
-    r->m->cut = r->final && (*r->m->op != '%' || r->m->op[1] == '(');
+    r->m->cut = r->final && (*r->m->op != '%' || r->m->op[1] == '(' || r->m->n_told);
     return r->final ? no(r, r->left.n) : MATCH_MORE;
 }
 
@@ -174,6 +174,21 @@ static enum match_result group(struct run *r)
     else
         m->op += 2;
     return MATCH_DONE;
+}
+
+static enum match_result hand_on(struct run *r, const struct chat_call *call)
+{
+    return r->take(r->ctx, call) == PITH_OK ? MATCH_DONE : MATCH_NOMEM;
+}
+
+/* More of a call's arguments, and that it has begun; it is one now, whatever comes. */
+static enum match_result tell(struct run *r, struct slice args, int ends)
+{
+    struct chat_match *m = r->m;
+    struct chat_call call = {{m->name, m->n_name}, {m->id, m->n_id}, args, m->fresh, ends};
+    m->n_told += (uint32_t)m->fresh;
+    m->fresh = 0;
+    return args.n || ends ? hand_on(r, &call) : MATCH_DONE;
 }
 
 /* A word of at most CHAT_NAME_MAX - 1 bytes. */
@@ -255,38 +270,89 @@ static enum match_result elements(struct run *r)
     return advance(r, m->scan + n, 2);
 }
 
-static enum match_result hand_on(struct run *r, const struct chat_call *call)
-{
-    return r->take(r->ctx, call) == PITH_OK ? MATCH_DONE : MATCH_NOMEM;
-}
-
 /* A JSON or Python text is complete: its calls, or the arguments of the call that has a name already. */
 static enum match_result calls(struct run *r, struct slice text)
 {
     struct chat_match *m = r->m;
-    struct chat_call one = {{m->name, m->n_name}, {m->id, m->n_id}, {NULL, 0}}, *list = &one;
-    uint32_t n = 1;
+    struct chat_call one = {{m->name, m->n_name}, {m->id, m->n_id}, {NULL, 0}, 1, 1}, *list = &one;
+    uint32_t n = 1, told = m->n_told;
     struct arena a;
     arena_init(&a, PITH_MEM_SCRATCH);
     char kind = m->op[1];
     int ok = kind == 'c'   ? chat_calls_of_json(&a, text, &list, &n)
              : kind == 'p' ? chat_calls_of_python(&a, text, &list, &n)
                            : chat_object(&a, text, &one.args);
-    for (uint32_t i = 0; ok && i < n; i++) {
+    for (uint32_t i = told; ok && i < n; i++) {
         ok = !m->only_known ||
              (r->tools ? chat_tool(r->tools, list[i].name) != NULL : list[i].args.n > 0);
         list[i].args = list[i].args.n ? list[i].args : SLICE("{}");
+        list[i].begins = list[i].ends = 1;
     }
-    enum match_result res = ok ? MATCH_DONE : arena_ok(&a) ? no(r, text.n) : MATCH_NOMEM;
-    for (uint32_t i = 0; res == MATCH_DONE && i < n; i++)
+    enum match_result res = ok || (told && arena_ok(&a)) ? MATCH_DONE
+                            : arena_ok(&a)               ? no(r, text.n)
+                                                         : MATCH_NOMEM;
+    if (res == MATCH_DONE && ok && told)
+        res = tell(r, (struct slice){NULL, 0}, 1);
+    for (uint32_t i = told; ok && res == MATCH_DONE && i < n; i++)
         res = hand_on(r, &list[i]);
     arena_deinit(&a);
     if (res == MATCH_DONE) {
         m->n_id = 0;
+        m->n_told = 0;
         advance(r, text.n, 2);
         m->kept = m->at;
     }
     return res;
+}
+
+/* Whether the object that has just opened holds the arguments of a call whose name is known: if it were closed there, the text
+ * would be calls of which this is the last, and all before it have been told. */
+static enum match_result begin_call(struct run *r)
+{
+    static const char probe[] = "{\"\":0}";
+    struct chat_match *m = r->m;
+    struct chat_call *list = NULL;
+    uint32_t n = 0;
+    struct arena a;
+    struct str s;
+    arena_init(&a, PITH_MEM_SCRATCH);
+    str_init(&s, PITH_MEM_SCRATCH);
+    str_put(&s, r->left.p, m->scan);
+    str_put(&s, probe + 1, sizeof probe - 3);
+    json_close(&m->json, &s);
+    int ok = !s.failed && chat_calls_of_json(&a, (struct slice){s.p, s.n}, &list, &n) &&
+             n == m->n_told + 1;
+    const struct chat_call *last = ok ? &list[n - 1] : NULL;
+    if (last && slice_eq_z(last->args, probe) &&
+        (!m->only_known || !r->tools || chat_tool(r->tools, last->name))) {
+        memcpy(m->name, last->name.p, m->n_name = (uint16_t)last->name.n);
+        if (last->id.n)
+            memcpy(m->id, last->id.p, last->id.n);
+        m->n_id = (uint16_t)last->id.n;
+        m->open = m->json.depth;
+        m->fresh = 1;
+        m->told = m->scan - 1;
+    }
+    enum match_result res = s.failed || !arena_ok(&a) ? MATCH_NOMEM : MATCH_DONE;
+    str_deinit(&s);
+    arena_deinit(&a);
+    return res;
+}
+
+/* More of the arguments in a JSON text, as it is written. */
+static enum match_result tell_json(struct run *r, enum scan_result end)
+{
+    enum { DEEPEST = 4 }; /* a list, a call, "function", its arguments */
+    struct chat_match *m = r->m;
+    const char *p = r->left.p;
+    enum match_result res = MATCH_DONE;
+    if (m->open) {
+        res = tell(r, (struct slice){p + m->told, m->scan - m->told}, 0);
+        m->told = m->scan;
+        m->open = m->json.depth < m->open ? 0 : m->open;
+    }
+    int opens = end == SCAN_STOP && p[m->scan - 1] == '{' && m->json.depth <= DEEPEST;
+    return res == MATCH_DONE && !m->open && opens ? begin_call(r) : res;
 }
 
 static enum match_result scanned(struct run *r)
@@ -294,15 +360,23 @@ static enum match_result scanned(struct run *r)
     struct chat_match *m = r->m;
     int python = m->op[1] == 'p';
     if (m->scan == 0) {
-        m->json = (struct json_scan){.state = 0};
+        m->json = (struct json_scan){.stops = m->partial && m->op[1] == 'c'};
+        m->open = m->fresh = m->partial && m->op[1] == 'j';
+        m->told = 0;
         m->py = (struct py_scan){.depth = 0};
         enum scan_result begin =
             python ? starts_python(r->left, r->final, 0) : chat_starts(m->op, r->left, r->final);
         if (begin != SCAN_END)
             return begin == SCAN_NO ? no(r, 0) : more(r);
     }
-    enum scan_result end = python ? py_scan(&m->py, r->left.p, r->left.n, &m->scan)
-                                  : json_scan(&m->json, r->left.p, r->left.n, &m->scan);
+    enum scan_result end;
+    do {
+        end = python ? py_scan(&m->py, r->left.p, r->left.n, &m->scan)
+                     : json_scan(&m->json, r->left.p, r->left.n, &m->scan);
+        if (m->partial && !python && tell_json(r, end) == MATCH_NOMEM)
+            return MATCH_NOMEM;
+    } while (end == SCAN_STOP);
+    m->kept = m->n_told ? m->at + m->scan : m->kept;
     if (end == SCAN_NO)
         return no(r, m->scan);
     return end == SCAN_MORE ? more(r) : calls(r, (struct slice){r->left.p, m->scan});
@@ -328,7 +402,7 @@ static enum match_result whole(struct run *r)
     str_putz(&m->args, m->args.n ? "}" : "{}");
     if (m->args.failed)
         return MATCH_NOMEM;
-    struct chat_call call = {{m->name, m->n_name}, {m->id, m->n_id}, {NULL, 0}};
+    struct chat_call call = {{m->name, m->n_name}, {m->id, m->n_id}, {NULL, 0}, 1, 1};
     struct arena a;
     arena_init(&a, PITH_MEM_SCRATCH);
     int ok = chat_object(&a, (struct slice){m->args.p, m->args.n},

@@ -38,7 +38,8 @@ struct pith_chat_parser {
     uint32_t tried; /* bit i: markers[i] has been tried here */
     size_t reach;   /* farthest failure of those */
     struct pith_chat_event *calls;
-    uint32_t n_calls, cap_calls;
+    uint32_t n_calls, cap_calls, n_settled; /* settled: whole, or never will be */
+    struct str args;                        /* of the last call, while they come */
     int done, failed;
 };
 
@@ -112,6 +113,7 @@ struct pith_chat_parser *chat_parse_new(const struct chat_parse_spec *spec, stru
     arena_init(&p->arena, PITH_MEM_META);
     str_init(&p->text, PITH_MEM_META);
     str_init(&p->gap, PITH_MEM_META);
+    str_init(&p->args, PITH_MEM_META);
     str_init(&p->said[0], PITH_MEM_META);
     str_init(&p->said[1], PITH_MEM_META);
     chat_match_init(&p->match, "");
@@ -141,6 +143,7 @@ void chat_parse_free(struct pith_chat_parser *p)
     chat_match_deinit(&p->match);
     str_deinit(&p->text);
     str_deinit(&p->gap);
+    str_deinit(&p->args);
     str_deinit(&p->said[0]);
     str_deinit(&p->said[1]);
     mem_free(p->calls);
@@ -215,17 +218,53 @@ static void make_id(const struct pith_chat_parser *p, const struct chat_call *ca
     id[9] = 0;
 }
 
-static pith_status take_call(void *ctx, const struct chat_call *call)
+/* More of the last call's arguments, and in the end that all which had begun are whole. */
+static pith_status grow_call(struct pith_chat_parser *p, const struct chat_call *call)
+{
+    struct pith_chat_event *last = &p->calls[p->n_calls - 1], e = *last;
+    str_put(&p->args, call->args.p, call->args.n);
+    if (p->args.failed)
+        return PITH_NOMEM;
+    last->text = p->args.p;
+    last->n_bytes = p->args.n;
+    e.text = call->args.p;
+    e.n_bytes = call->args.n;
+    if (p->spec.on_event && e.n_bytes)
+        p->spec.on_event(p->spec.ctx, &e);
+    for (; call->ends && p->n_settled < p->n_calls; p->n_settled++) {
+        e = p->calls[p->n_settled];
+        p->calls[p->n_settled].whole = e.whole = 1;
+        e.n_bytes = 0;
+        if (p->spec.on_event)
+            p->spec.on_event(p->spec.ctx, &e);
+    }
+    return PITH_OK;
+}
+
+/* Another call. The arguments of the one before it, where they came in parts, go where they stay. */
+static pith_status take_call(void *ctx, const struct chat_call *given)
 {
     struct pith_chat_parser *p = ctx;
+    struct chat_call whole = *given, *call = &whole;
     char id[10];
+    if (!given->begins)
+        return grow_call(p, given);
+    if (!given->ends)
+        call->args.n = 0;
     make_id(p, call, id);
+    if (p->args.n) {
+        struct pith_chat_event *last = &p->calls[p->n_calls - 1];
+        last->text = arena_strndup(&p->arena, p->args.p, p->args.n);
+        str_clear(&p->args);
+    }
     if (!mem_grow(&p->calls, &p->cap_calls, (uint64_t)p->n_calls + 1, sizeof *p->calls,
                   PITH_MEM_META))
         return PITH_NOMEM;
     struct pith_chat_event *e = &p->calls[p->n_calls];
-    *e = (struct pith_chat_event){
-        .kind = PITH_CHAT_CALL, .n_bytes = call->args.n, .index = (int32_t)p->n_calls};
+    *e = (struct pith_chat_event){.kind = PITH_CHAT_CALL,
+                                  .n_bytes = call->args.n,
+                                  .index = (int32_t)p->n_calls,
+                                  .whole = call->ends};
     e->text = arena_strndup(&p->arena, call->args.p, call->args.n);
     e->name = arena_strndup(&p->arena, call->name.p, call->name.n);
     e->id = call->id.n ? arena_strndup(&p->arena, call->id.p, call->id.n)
@@ -234,6 +273,9 @@ static pith_status take_call(void *ctx, const struct chat_call *call)
         return PITH_NOMEM;
     p->n_calls++;
     mark(p);
+    if (!given->ends)
+        return grow_call(p, given);
+    p->n_settled = p->n_calls;
     if (p->spec.on_event)
         p->spec.on_event(p->spec.ctx, e);
     return PITH_OK;
@@ -286,6 +328,7 @@ static void next_try(struct pith_chat_parser *p)
             p->tried |= 1u << i;
             chat_match_deinit(&p->match);
             chat_match_init(&p->match, p->spec.format->calls[m->call]);
+            p->match.partial = p->spec.partial;
             p->mode = IN_CALL;
             return;
         }
@@ -353,6 +396,7 @@ static int step_call(struct pith_chat_parser *p, int final)
     }
     p->mode = IN_CONTENT;
     p->tried = 0;
+    p->n_settled = p->n_calls;
     if (res == MATCH_DONE) {
         drop(p, p->match.at);
         mark(p);

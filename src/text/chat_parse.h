@@ -6,6 +6,8 @@
  *
  * A family is a row of chat_formats.def. What may yet become a marker is held back; white space beside a marker belongs to it. A call that
  * does not keep to its pattern is content, from its first byte to the one that does not fit; what was a whole call before that stays one.
+ * With `partial` a call in JSON begins where its name is known and its arguments' object opens. What is told then never changes, so one that
+ * breaks after that ends as it stands. Arguments as elements, as Python writes them, in a string or before the name come whole.
  * Every byte is looked at a bounded number of times. */
 #ifndef PITH_TEXT_CHAT_PARSE_H
 #define PITH_TEXT_CHAT_PARSE_H
@@ -28,6 +30,7 @@ struct chat_parse_spec {
     void (*on_event)(void *ctx, const struct pith_chat_event *e); /* NULL allowed */
     void *ctx;
     const struct pith_chat_parser *tools_of; /* not read, but taken from this one; NULL allowed */
+    int partial; /* calls are told while they come */
 };
 struct pith_chat_parser *chat_parse_new(const struct chat_parse_spec *spec, struct pith_error *err);
 void chat_parse_free(struct pith_chat_parser *p);

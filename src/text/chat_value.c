@@ -121,8 +121,19 @@ enum scan_result json_scan(struct json_scan *s, const char *p, size_t n, size_t 
             ++*i;
             return SCAN_END;
         }
+        if (s->stops && (c == '{' || c == '}') && s->state != S_STRING) {
+            ++*i;
+            return SCAN_STOP;
+        }
     }
     return SCAN_MORE;
+}
+
+void json_close(const struct json_scan *s, struct str *out)
+{
+    struct json_scan level = *s;
+    for (; level.depth; level.depth--)
+        str_putc(out, in_object(&level) ? '}' : ']');
 }
 
 enum scan_result py_scan(struct py_scan *s, const char *p, size_t n, size_t *i)
