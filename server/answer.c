@@ -162,7 +162,7 @@ static void on_text(struct answer *a, struct request *r, int i, const struct eve
         json_array_append_new(h->tokens, answer_token(a, e->token));
     if (h->message && e->n_text)
         a->lost |= !message_put(h->message, e->text, e->n_text);
-    if (e->token && h->message && (a->one_call || a->lead_is_said) && message_n_calls(h->message))
+    if (e->token && h->message && (a->one_call || a->lead_is_said) && message_n_whole(h->message))
         r->enough = 1;
     if (!h->message && !a->stream)
         a->lost |= !answer_keep(h, e->text, e->n_text);
@@ -315,7 +315,7 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
     const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
     int ok = (text_put(&text, &n_all, &cap, lead, n_lead) || fault_memory(f)) && add_text(a, &a->prompt[0], text, n_all, flags, "messages", f);
     for (int i = 0; ok && i < a->per_prompt; i++) {
-        struct message *m = a->choice[i].message = message_open(a->m, i ? a->choice[0].message : NULL, tools, a->family, text, a->lead_is_said ? n : n_all, f);
+        struct message *m = a->choice[i].message = message_open(a->m, i ? a->choice[0].message : NULL, tools, a->family, !a->dialect->whole_calls, text, a->lead_is_said ? n : n_all, f);
         ok = m != NULL;
         if (ok && a->one_call)
             message_one_call(m);

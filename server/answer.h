@@ -58,6 +58,7 @@ struct dialect {
     const char *id;           /* how its ids begin */
     const char *type, *pulse; /* of a stream */
     int lines;                /* a stream has JSON lines, not server-sent events */
+    int whole_calls;          /* a call is told when it is whole */
     int exact;                /* answers hold numbers of the client or of calls */
     /* What it says otherwise becomes fields that all share (fields_put); what it has besides is kept in its own struct. */
     int (*take)(struct answer *a, struct fields *b, struct request *r, struct fault *f);

@@ -214,7 +214,7 @@ static json_t *block_of(const struct part *p, int whole)
         return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", json_text(p->text, whole ? p->n : 0), "signature", "");
     case PART_CALL:
         return json_pack("{s:s, s:o, s:o, s:o}", "type", "tool_use", "id", json_text(p->id, strlen(p->id)), "name", json_text(p->name, strlen(p->name)),
-                         "input", whole ? part_arguments(p) : json_object());
+                         "input", whole && p->whole ? part_arguments(p) : json_object());
     case PART_TEXT:
         break;
     }

@@ -255,12 +255,12 @@ json_t *fault_ollama(const struct fault *f)
 }
 
 static const struct dialect chat = {
-    .endpoint = E_OLLAMA_CHAT, .size = sizeof(struct answer), .id = "chat-", .type = "application/x-ndjson", .lines = 1, .exact = 1,
+    .endpoint = E_OLLAMA_CHAT, .size = sizeof(struct answer), .id = "chat-", .type = "application/x-ndjson", .lines = 1, .whole_calls = 1, .exact = 1,
     .pulse = "{\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":false}\n", .take = take_chat, .grown = grown, .ended = ended, .whole = whole, .finish = finish,
     .fail = fail, .progress = tell_progress,
 };
 static const struct dialect generate = {
-    .endpoint = E_OLLAMA_GENERATE, .size = sizeof(struct answer), .id = "gen-", .type = "application/x-ndjson", .lines = 1, .exact = 1,
+    .endpoint = E_OLLAMA_GENERATE, .size = sizeof(struct answer), .id = "gen-", .type = "application/x-ndjson", .lines = 1, .whole_calls = 1, .exact = 1,
     .pulse = "{\"response\":\"\",\"done\":false}\n", .take = take_generate, .ready = ready, .grown = grown, .ended = ended, .whole = whole, .finish = finish, .fail = fail,
     .progress = tell_progress,
 };

@@ -80,7 +80,8 @@ static json_t *delta_of(struct message *m)
         if (p->kind == PART_CALL) {
             if (!json_object_get(d, "tool_calls"))
                 json_object_set_new(d, "tool_calls", json_array());
-            json_array_append_new(json_object_get(d, "tool_calls"), call_of(p, 1));
+            json_array_append_new(json_object_get(d, "tool_calls"),
+                                  fresh == p->text ? call_of(p, 1) : json_pack("{s:i, s:{s:o}}", "index", p->index, "function", "arguments", json_text(fresh, n)));
         } else if (before) { /* text on both sides of a call */
             json_t *both = json_pack("[O, o]", before, json_text(fresh, n));
             json_object_set_new(d, name, json_joined(both, NULL));

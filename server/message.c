@@ -7,7 +7,7 @@
 struct message {
     pith_chat_parser *parser; /* NULL: all is text */
     struct part *part;
-    int n, cap, n_calls, at; /* at: all before it has been told */
+    int n, cap, n_calls, n_whole, at; /* at: all before it has been told */
     int one_call, only_calls;
     int lost; /* there was no memory for a piece of it */
 };
@@ -42,17 +42,33 @@ static void forget_last(struct message *m)
     free(p->id);
 }
 
+/* More of a call that has begun. */
+static void grow_call(struct message *m, const struct pith_chat_event *e)
+{
+    for (struct part *p = m->part; p < m->part + m->n; p++)
+        if (p->kind == PART_CALL && p->index == e->index) {
+            m->lost |= !put(p, e->text, e->n_bytes);
+            p->whole = e->whole;
+        }
+}
+
 static void on_event(void *ctx, const struct pith_chat_event *e)
 {
     static const enum part_kind kinds[] = {[PITH_CHAT_CONTENT] = PART_TEXT, [PITH_CHAT_REASONING] = PART_REASONING, [PITH_CHAT_CALL] = PART_CALL};
     struct message *m = ctx;
-    if (e->kind == PITH_CHAT_CALL ? m->one_call && m->n_calls : m->only_calls)
+    if (e->kind == PITH_CHAT_CALL ? m->one_call && e->index : m->only_calls)
         return;
+    m->n_whole += e->kind == PITH_CHAT_CALL && e->whole;
+    if (e->kind == PITH_CHAT_CALL && e->index < m->n_calls) {
+        grow_call(m, e);
+        return;
+    }
     struct part *p = part_of(m, kinds[e->kind]);
     int ok = p && put(p, e->text, e->n_bytes);
     m->lost |= !ok;
     if (!p || p->kind != PART_CALL)
         return;
+    p->whole = e->whole;
     p->name = strdup(e->name);
     p->id = strdup(e->id);
     if (ok && p->name && p->id) {
@@ -63,8 +79,8 @@ static void on_event(void *ctx, const struct pith_chat_event *e)
     }
 }
 
-struct message *message_open(struct hosted *h, const struct message *first, const json_t *tools, const char *family, const char *prompt, size_t n,
-                             struct fault *f)
+struct message *message_open(struct hosted *h, const struct message *first, const json_t *tools, const char *family, int partial, const char *prompt,
+                             size_t n, struct fault *f)
 {
     struct pith_error err = {0};
     struct pith_chat_params p = PITH_CHAT_PARAMS_INIT;
@@ -80,6 +96,7 @@ struct message *message_open(struct hosted *h, const struct message *first, cons
         p.prompt = prompt;
         p.prompt_bytes = n;
         p.family = family;
+        p.partial = partial;
         p.on_event = on_event;
         p.ctx = m;
         m->parser = pith_chat_open(h->template, &p, &err);
@@ -95,7 +112,7 @@ struct message *message_open(struct hosted *h, const struct message *first, cons
 
 int message_reasons(struct hosted *h, const char *family, const char *prompt, size_t n, struct fault *f)
 {
-    struct message *m = message_open(h, NULL, NULL, family, prompt, n, f);
+    struct message *m = message_open(h, NULL, NULL, family, 0, prompt, n, f);
     if (!m)
         return -1;
     int ok = message_put(m, "x", 1) && message_put(m, NULL, 0);
@@ -168,6 +185,11 @@ const struct part *message_part(const struct message *m, int i)
 int message_n_calls(const struct message *m)
 {
     return m->n_calls;
+}
+
+int message_n_whole(const struct message *m)
+{
+    return m->n_whole;
 }
 
 int message_has(const struct message *m, enum part_kind kind)

@@ -10,15 +10,16 @@ struct part {
     enum part_kind kind;
     int index;      /* of a call: which one */
     char *name, *id; /* of a call */
-    char *text;     /* [n]; of a call: its arguments, a JSON object, whole from the beginning */
+    char *text;     /* [n]; of a call: its arguments, a JSON object */
+    int whole;      /* of a call: no more of it comes */
     size_t n, cap, told;
 };
 
 struct message;
-/* For the conversation rendered as `prompt`; tools may be NULL. first: one that has read the same tools and lives as long, NULL: none. family as
- * pith_chat_params. A model without a template has an answer that is all text, but where a family is named. */
-struct message *message_open(struct hosted *h, const struct message *first, const json_t *tools, const char *family, const char *prompt, size_t n,
-                             struct fault *f);
+/* For the conversation rendered as `prompt`; tools may be NULL. first: one that has read the same tools and lives as long, NULL: none. family and
+ * partial as pith_chat_params. A model without a template has an answer that is all text, but where a family is named. */
+struct message *message_open(struct hosted *h, const struct message *first, const json_t *tools, const char *family, int partial, const char *prompt,
+                             size_t n, struct fault *f);
 /* 1: a prompt ends inside reasoning; what follows is more of it. -1: *f. */
 int message_reasons(struct hosted *h, const char *family, const char *prompt, size_t n, struct fault *f);
 void message_one_call(struct message *m); /* calls behind the first are left out */
@@ -30,6 +31,7 @@ const struct part *message_next(struct message *m, int *i, const char **fresh, s
 int message_n_parts(const struct message *m);
 const struct part *message_part(const struct message *m, int i);
 int message_n_calls(const struct message *m);
+int message_n_whole(const struct message *m); /* of those */
 json_t *part_arguments(const struct part *p); /* of a call, as an object; what no object can hold as one text in it */
 json_t *message_text(const struct message *m, enum part_kind kind); /* all parts of a kind as one text */
 int message_has(const struct message *m, enum part_kind kind);

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""test_calls.py -- calls of tools over HTTP, in all interfaces: tools that no prompt would hold are refused, and a call that is cut short shows
-none of the model's markup."""
+"""test_calls.py -- calls of tools over HTTP, in all interfaces: tools that no prompt would hold are refused, a call that is cut short shows none
+of the model's markup, and arguments are told while they are made."""
 import json
 import os
 import tempfile
 
-from serving import Server, check, run, synth
+from serving import Server, check, events, run, synth
 
 WITHOUT = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 WITH = "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}" + WITHOUT
@@ -42,9 +42,57 @@ def test_place(s):
 
 
 def test_cut(s):
-    for n in (1, 2, 5, 9, 14, 30, 60):
+    for n in (1, 2, 5, 14, 30, 60, 90):
         a = s.post(CHAT, {"messages": TALK, "tools": NESTED, "tool_choice": "required", "max_tokens": n, "seed": n})[1]["choices"][0]
         check("cut %d" % n, a["finish_reason"] in ("length", "tool_calls") and not a["message"]["content"] and "tool_call>" not in json.dumps(a), a)
+
+
+def told_chat(all_events):
+    calls = [c for e in all_events for c in e["choices"][0]["delta"].get("tool_calls", [])]
+    heads = [c for c in calls if "id" in c]
+    return heads and (heads[0]["function"]["name"], heads[0]["id"]), [c["function"]["arguments"] for c in calls]
+
+
+def told_responses(all_events):
+    heads = [e["item"] for e in all_events if e["type"] == "response.output_item.added"]
+    return heads and (heads[0]["name"], heads[0]["call_id"]), [e["delta"] for e in all_events if e["type"] == "response.function_call_arguments.delta"]
+
+
+def told_messages(all_events):
+    heads = [e["content_block"] for e in all_events if e["type"] == "content_block_start"]
+    return heads and (heads[0]["name"], heads[0]["id"]), [e["delta"]["partial_json"] for e in all_events if e["type"] == "content_block_delta"]
+
+
+def test_streams(s):
+    """What a stream tells of a call, put together, is the whole answer's to the byte, wherever it is cut."""
+    bodies = asked()
+    wanted = {CHAT: (told_chat, "max_tokens", "required"), "/v1/responses": (told_responses, "max_output_tokens", "required"), "/v1/messages": (told_messages, "max_tokens", {"type": "any"})}
+    for path, (told, most, choice) in wanted.items():
+        halves = 0
+        for n in (1, 20, 40, 50, 60, 70, 80, 90, 100, 400):
+            body = {**bodies[path], most: n, "seed": n, "tool_choice": choice}
+            whole, raw = s.post(path, body)[1], s.post(path, {**body, "stream": True})[1]
+            head, pieces = told(events(raw))
+            text = "".join(pieces)
+            halves += n < 400 and len(text) > 1
+            if path == CHAT:
+                calls = [(c["function"]["name"], c["id"], c["function"]["arguments"]) for c in whole["choices"][0]["message"].get("tool_calls", [])]
+            elif path == "/v1/responses":
+                calls = [(c["name"], c["call_id"], c["arguments"]) for c in whole["output"]]
+            else:  # an object has no half
+                calls = [(c["name"], c["id"], c["input"]) for c in whole["content"]]
+            if n == 400:
+                text = json.loads(text) if path == "/v1/messages" else text
+                good = len(pieces) > 10 and json.loads("".join(pieces))["n"] == [1, -2.5e3, True, {"a\n": None}]
+                check("told " + path, good and calls == [(*head, text)], (calls, head, pieces))
+            elif path == "/v1/messages":
+                check("told %s %d" % (path, n), [c[:2] for c in calls] == ([head] if head else []) and all(c[2] == {} for c in calls), (calls, head, pieces))
+            else:
+                check("told %s %d" % (path, n), calls == ([(*head, text)] if head else []) and "tool_call>" not in raw.decode(), (calls, head, pieces))
+        check("halves " + path, halves > 2, halves)
+    a = s.post("/api/chat", {**bodies["/api/chat"], "tool_choice": "required", "stream": True, "options": {"num_predict": 400}})[1].decode()
+    lines = [json.loads(line) for line in a.splitlines()]
+    check("whole in /api/chat", sum(len(x["message"].get("tool_calls", [])) for x in lines) == 1 and len(lines) == 2, lines)
 
 
 def main():
@@ -60,6 +108,7 @@ def main():
                 if text == WITH:
                     test_place(s)
                     test_cut(s)
+                    test_streams(s)
                 else:
                     test_no_place(s, "does not use them")
 
