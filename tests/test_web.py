@@ -431,7 +431,7 @@ HOSTILE = """<script>window.hit = 1</script><img src=x onerror="window.hit = 1">
 > <a href="javascript:window.hit=1">x</a> &lt;b&gt; __proto__ constructor
 """
 
-FINE = """# Title
+FINE = """# Title ##
 
 Some *emphasis*, **strong**, ***both***, ~~gone~~, `code with * and _`, snake_case_name, 2 * 3 * 4 and a [link](https://a.example/x_(y) "title").
 

@@ -41,8 +41,8 @@ const FAMILIES = {
         unique default distinct union all case when then else end with exists between like asc desc int integer text varchar boolean date`), 'gi'),
     json: family('\\/\\/[^\\n]*', '"(?:[^"\\\\\\n]|\\\\.)*"?', words('true false null')),
     conf: family('[#;][^\\n]*', STRINGS, '^\\s*[\\w.-]+(?=\\s*[:=])|^\\[[^\\]\\n]*\\]|' + words('true false yes no null'), 'gm'),
-    css: family('\\/\\*[\\s\\S]*?(?:\\*\\/|$)', STRINGS, '@[\\w-]+|--[\\w-]+|[\\w-]+(?=\\s*:[^:{]*[;}\\n])'),
-    html: family('<!--[\\s\\S]*?(?:-->|$)', STRINGS, '<\\/?[\\w:-]+|\\/?>|[\\w:-]+(?==)'),
+    css: family('\\/\\*[\\s\\S]*?(?:\\*\\/|$)', STRINGS, '@[\\w-]+|(?<![\\w-])--[\\w-]+|(?<![\\w-])[\\w-]+(?=\\s*:[^:{]*[;}\\n])'),
+    html: family('<!--[\\s\\S]*?(?:-->|$)', STRINGS, '<\\/?[\\w:-]+|\\/?>|(?<![\\w:-])[\\w:-]+(?==)'),
 };
 
 const NAMES = {

@@ -5,12 +5,12 @@ import { inline } from './inline.js';
 import { highlight } from './highlight.js';
 
 const DEPTH = 10;
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?:\s+(.*?))?(?:\s+#+)?\s*$/;
+const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})(?:\s+(.*))?$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const QUOTE = /^ {0,3}> ?(.*)$/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(\s+|$)(.*)$/;
-const SPLIT = /^ {0,3}\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const SPLIT = /^ {0,3}\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*(\|\s*)?$/;
 
 /** Index behind the block that begins at line i, and its kind. */
 function scan(lines, i) {
@@ -134,7 +134,7 @@ function build(lines, b, depth) {
         return code(lines, b.closed);
     case 'heading': {
         const m = HEADING.exec(lines[0]); // the page has an h1 and each message an h2
-        return el('h' + Math.min(m[1].length + 2, 6), { class: 'h' + m[1].length }, ...inline(m[2] || ''));
+        return el('h' + Math.min(m[1].length + 2, 6), { class: 'h' + m[1].length }, ...inline((m[2] || '').trimEnd().replace(/(^|\s)#+$/, '').trimEnd()));
     }
     case 'rule':
         return el('hr');
@@ -170,6 +170,7 @@ export class Markdown {
     constructor() {
         this.node = el('div', { class: 'md' });
         this.keys = [];
+        this.nodes = [];
     }
 
     update(text) {
@@ -183,17 +184,17 @@ export class Markdown {
             const b = scan(lines, i), own = lines.slice(i, b.end), key = own.join('\n');
             if (this.keys[n] !== key) {
                 const fresh = build(own, b, 0);
-                if (this.node.children[n])
-                    this.node.children[n].replaceWith(fresh);
+                if (this.nodes[n])
+                    this.nodes[n].replaceWith(fresh);
                 else
                     this.node.append(fresh);
+                this.nodes[n] = fresh;
                 this.keys[n] = key;
             }
             n++;
             i = b.end;
         }
         this.keys.length = n;
-        while (this.node.children.length > n)
-            this.node.lastChild.remove();
+        this.nodes.splice(n).forEach((e) => e.remove());
     }
 }
