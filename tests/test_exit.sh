@@ -64,7 +64,7 @@ if ls "$dir"/l* >/dev/null 2>&1; then fail logits_nothing_left "$(ls "$dir")"; e
 # A model that is cut short while it runs: its embedding is read from the file, row by row.
 if [ "$asan" -eq 0 ]; then
     cp "$m" "$dir/cut.gguf"
-    timeout 60 "$pith" run "$dir/cut.gguf" -p a -n -2 --ignore-eog -c 1000000 >"$out" 2>"$err" &
+    timeout 60 "$pith" run "$dir/cut.gguf" -p a -n -2 --ignore-eog -c 1000000 --override-kv llama.context_length=int:1000000 >"$out" 2>"$err" &
     pid=$!
     comes test -s "$out"
     truncate -s 4096 "$dir/cut.gguf"
@@ -77,7 +77,7 @@ fi
 # ---------------------------------------------------------------- memory that gives out
 
 if [ "$asan" -eq 0 ]; then
-    "$pith" synth "$dir/large.gguf" --layers 4 --embd 256 --heads 8 --ff 1024 --vocab 2000 --ctx 4096
+    "$pith" synth "$dir/large.gguf" --layers 4 --embd 256 --heads 8 --ff 1024 --vocab 2000 --ctx 4000000
     for kib in 60000 40000; do
         (ulimit -v $kib && timeout 60 "$pith" run "$dir/large.gguf" -p x -n 3 >"$out" 2>"$err")
         said "address_space_$kib" $? 3 'memory|address space|allocate|cannot start thread'
