@@ -8,7 +8,10 @@
 
 #include "tools.h"
 
-enum { PROMPTS_MAX = 1024 };
+enum {
+    PROMPTS_MAX = 1024,
+    LOGPROBS_MAX = 1 << 20, /* that one answer keeps until it is whole: some 150 to 700 bytes each */
+};
 
 static void answer_free(struct answer *a)
 {
@@ -197,6 +200,18 @@ static void fail(struct answer *a, const struct fault *f)
     }
 }
 
+/* Log-probabilities that are kept: those of a stream go as they come, but for the prompt's. 0: they are too many, and the answer has failed. */
+static int count_logprobs(struct answer *a, const struct event *e)
+{
+    struct fault f = {0};
+    if (!e->token || a->logprobs < 0 || (a->stream && e->kind != EV_PROMPT) || (a->n_logprobs += 1 + e->token->n_top) <= LOGPROBS_MAX)
+        return 1;
+    fault_set(&f, 400, "answer_too_large", "logprobs", "this answer has more than %d log-probabilities; ask for fewer prompts, choices or alternatives at a time%s", LOGPROBS_MAX,
+              a->stream ? "" : ", or for a stream");
+    fail(a, &f);
+    return 0;
+}
+
 /* Whether the answer has no hole; it ends here if it has one. */
 static int is_whole(struct answer *a)
 {
@@ -231,7 +246,7 @@ static void on_event(struct request *r, const struct event *e)
         r->figures.n_prompt = r->n_prompt;
         a->figures = r->figures;
         exchange_figures(a->x, &r->figures);
-    } else if (a->failed) { /* by another of its prompts */
+    } else if (a->failed || !count_logprobs(a, e)) { /* by another of its prompts, it may be */
         return;
     }
     json_lost(); /* for others */

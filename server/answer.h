@@ -33,7 +33,7 @@ struct answer {
     int n, per_prompt, n_prompts, n_left, failed;
     int lost; /* there was no memory for a piece of it: it ends with that fault, never with a hole */
     int64_t created; /* seconds */
-    int64_t n_prompt, n_cached, n_made;
+    int64_t n_prompt, n_cached, n_made, n_logprobs;
     struct figures figures; /* of the last request */
     char id[64];
     json_t *lead;       /* the text that a message is made to begin with, behind the prompt; NULL: nothing */

@@ -50,8 +50,6 @@ int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
         fault_shutting_down(f);
     } else if (s->quit) {
         fault_of_end(s, f);
-    } else if (n_choices > queue) {
-        fault_set(f, 400, "out_of_range", NULL, "this request has %d choices and the queue of this server is %d long; ask for fewer at a time", n_choices, queue);
     } else if (s->n_waiting + n_choices > queue && t->n_waiting + n_choices > queue / s->n_shares) {
         fault_set(f, 429, "queue_full", NULL, "%d choices are waiting and this request has %d; at most %d may wait; try again later", s->n_waiting, n_choices, queue);
         f->retry_after = 1 + s->n_waiting / (4 * s->parallel);

@@ -89,6 +89,18 @@ def test_memory(model):
 # ---------------------------------------------------------------- killed and started again
 
 
+def test_large_answer(model):
+    """Log-probabilities are kept until an answer is whole; too many of them end it, and nothing else."""
+    with Server(model, "--ctx", "4096") as s:
+        ask = lambda n: s.post("/v1/completions", completion([[1 + (7 * k) % 200 for k in range(4000)]] * n, 1, echo=True, logprobs=20))
+        before = s.memory()
+        refused = ask(14)
+        check("large_answer_is_refused", refused[0] == 400 and refused[1]["error"]["code"] == "answer_too_large", str(refused[1])[:300])
+        check("comes_to_rest", s.wait_for(lambda: s.at_rest() and s.memory() < before + (64 << 20)), (before, s.memory()))
+        one = ask(1)
+        check("one_is_answered", one[0] == 200 and len(one[1]["choices"][0]["logprobs"]["tokens"]) == 4001)
+
+
 def conversation(k, length):
     return [1 + (k * 31 + i * 7 + i * i) % 90 for i in range(length)]
 
@@ -139,6 +151,10 @@ def main():
         test_contract(s)
         s.end()
         test_memory(model)
+        if SCALE >= 10:
+            test_large_answer(synth(os.path.join(folder, "long.gguf"), "--ctx", "4096", "--layers", "2", "--seed", "5"))
+        else:
+            skip("large_answer", "at TEST_SCALE=10")
         n_kills = {1: 2, 10: 5}.get(SCALE, 20)
         for arch in ("llama", "gemma3"):
             test_killed(synth(os.path.join(folder, arch + ".gguf"), "--arch", arch, "--ctx", "1024", "--seed", "7"), arch, folder, n_kills)
