@@ -329,13 +329,14 @@ void exchange_log(const struct exchange *x, const struct figures *f)
     struct timespec t;
     struct tm tm;
     char when[32];
+    const char *key = x->tenant ? x->tenant->name : "";
     if (!x->h->s->p.log)
         return;
     clock_gettime(CLOCK_REALTIME, &t);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", gmtime_r(&t.tv_sec, &tm));
-    json_t *j = json_pack("{s:s, s:s, s:o, s:o, s:i, s:I, s:f, s:s}", "time", when, "id", x->id, "method", json_text(x->method, strlen(x->method)),
+    json_t *j = json_pack("{s:s, s:s, s:o, s:o, s:i, s:I, s:f, s:o}", "time", when, "id", x->id, "method", json_text(x->method, strlen(x->method)),
                           "path", json_text(x->path, strlen(x->path)), "status", x->queued ? x->status : 499, "bytes", (json_int_t)x->sent,
-                          "seconds", 1e-9 * (double)(clock_now() - x->began), "key", x->tenant ? x->tenant->name : "");
+                          "seconds", 1e-9 * (double)(clock_now() - x->began), "key", json_text(key, strlen(key)));
     json_object_set_new(j, "trace_id", json_string(x->trace.trace_id));
     json_object_set_new(j, "span_id", json_string(x->trace.span_id));
     if (*x->trace.parent_id)

@@ -2,6 +2,7 @@
 """test_doors.py -- what a server listens on and whom it lets in: TLS, sockets in the file system, addresses that others can reach, Host and Origin,
 limits of bodies, connections and time. Each with what is wrong."""
 import http.client
+import json
 import os
 import shutil
 import socket
@@ -140,6 +141,15 @@ def test_body_of_a_stream(folder):
         c.close()
 
 
+def test_log(model):
+    # A key whose name is no text.
+    with Server(model, "--no-log=no", "--api-key", os.fsdecode(b"a\xff:first-secret")) as s:
+        s.get("/v1/models", Authorization="Bearer first-secret")
+        s.end()
+        keys = [json.loads(line)["key"] for line in s.said.splitlines() if '"/v1/models"' in line]
+        check("any_key_is_logged", keys == ["a\ufffd"], keys)
+
+
 def answers(s):
     try:
         return s.get("/health")[0] == 200
@@ -155,6 +165,7 @@ def main():
         test_tls(model, folder)
         test_headers(model)
         test_limits(model)
+        test_log(model)
         test_bodies(model)
         test_body_of_a_stream(folder)
 
