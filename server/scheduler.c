@@ -140,25 +140,18 @@ static int listen_up(struct sched *s)
 }
 
 /* Ends what nobody waits for any more. */
-static void sweep(struct sched *s)
+static void sweep(struct sched *s, struct request *r, void (*fail)(struct sched *s, struct request *r, const struct fault *f))
 {
     struct fault gone = {0}, late = {0};
     int64_t now = clock_now();
     fault_set(&gone, 499, "client_closed_request", NULL, "the client has left");
     fault_set(&late, 400, "deadline_exceeded", "timeout", "the request took longer than it was allowed to");
-    for (struct request *r = s->all, *next; r; r = next) {
+    for (struct request *next; r; r = next) {
         next = r->next;
         if (atomic_load(r->gone))
-            request_fail(s, r, &gone);
+            fail(s, r, &gone);
         else if (r->deadline && now > r->deadline)
-            request_fail(s, r, &late);
-    }
-    for (struct request *r = s->embeds, *next; r; r = next) {
-        next = r->next;
-        if (atomic_load(r->gone))
-            embed_fail(s, r, &gone);
-        else if (r->deadline && now > r->deadline)
-            embed_fail(s, r, &late);
+            fail(s, r, &late);
     }
 }
 
@@ -291,7 +284,8 @@ static void *run(void *arg)
 {
     struct sched *s = arg;
     while (listen_up(s)) {
-        sweep(s);
+        sweep(s, s->all, request_fail);
+        sweep(s, s->embeds, embed_fail);
         embed_step(s);
         if (s->all)
             step(s);
