@@ -178,6 +178,7 @@ static pith_status open_sessions(const struct opts *o, struct server_loaded *out
     }
     struct model_opts bare = o->model;
     bare.store_dir = NULL; /* inputs to embed have no prefixes */
+    bare.n_ctx = makes_text ? 0 : bare.n_ctx; /* of which the other session tells */
     if (makes_text)
         out->generate = cli_session_try(out->model, &o->model, (int32_t)n_ctx, &sp, err);
     if (makes_text && !out->generate)

@@ -107,11 +107,6 @@ pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *
     struct pith_model_info info = {.size = sizeof info};
     if (pith_model_get_info(m, &info, NULL) == PITH_OK && info.note)
         cli_say(CLI_OK, "%s", info.note);
-    if (info.n_ctx_train > 0 && o->n_ctx > info.n_ctx_train)
-        cli_say(CLI_OK,
-                "--ctx is %lld, and the model was trained for %d tokens: it may write nonsense "
-                "behind them",
-                (long long)o->n_ctx, info.n_ctx_train);
     if (progress.shown)
         fprintf(stderr, "loaded %s (%s, %s, %.1f MiB) in %.2f s\n",
                 info.name && *info.name ? info.name : path, info.arch, info.type,
@@ -136,7 +131,14 @@ pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t
     params->cache_type_v = o->cache_v;
     params->store_dir = o->store_dir;
     params->store_limit = o->store_limit;
-    return pith_session_open(m, params, err);
+    pith_session *s = pith_session_open(m, params, err);
+    struct pith_model_info info = {.size = sizeof info};
+    if (s && pith_model_get_info(m, &info, NULL) == PITH_OK && o->n_ctx > info.n_ctx_train)
+        cli_say(CLI_OK,
+                "--ctx is %lld, and the model was trained for %d tokens: it may write nonsense "
+                "behind them",
+                (long long)o->n_ctx, info.n_ctx_train);
+    return s;
 }
 
 pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,

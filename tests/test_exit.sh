@@ -77,7 +77,7 @@ fi
 # ---------------------------------------------------------------- memory that gives out
 
 if [ "$asan" -eq 0 ]; then
-    "$pith" synth "$dir/large.gguf" --layers 4 --embd 256 --heads 8 --ff 1024 --vocab 2000 --ctx 4000000
+    "$pith" synth "$dir/large.gguf" --layers 4 --embd 256 --heads 8 --ff 1024 --vocab 2000 --ctx 4096
     for kib in 60000 40000; do
         (ulimit -v $kib && timeout 60 "$pith" run "$dir/large.gguf" -p x -n 3 >"$out" 2>"$err")
         said "address_space_$kib" $? 3 'memory|address space|allocate|cannot start thread'
