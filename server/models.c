@@ -122,10 +122,10 @@ static void handle(struct server *s, struct exchange *x)
         exchange_drop(x);
     else
         exchange_route(x)->handle(s, x); /* which drops x */
-    exchange_forget(x, 1); /* answers may last for hours */
-    exchange_drop(x);
     if (h)
         models_drop(h);
+    exchange_forget(x, 1); /* answers may last for hours */
+    exchange_drop(x);
 }
 
 /* With the lock. Takes the waiter out and lets it go on. */
