@@ -306,6 +306,7 @@ json_t *models_card(const struct hosted *h)
         json_object_set_new(j, "error", json_text(h->error.msg, strlen(h->error.msg)));
     if (!models_is_loaded(h))
         return j;
+    json_object_set_new(j, "users", json_integer(h->n_users));
     json_object_set_new(j, "max_model_len", json_integer(models_n_ctx(h)));
     json_object_set_new(j, "meta", json_pack("{s:s, s:s, s:I, s:I, s:i, s:i}", "arch", h->info.arch, "type", h->info.type, "n_params", (json_int_t)h->info.n_params,
                                              "size", (json_int_t)h->info.file_bytes, "n_vocab", h->info.n_vocab, "n_ctx_train", h->info.n_ctx_train));
