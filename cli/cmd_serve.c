@@ -49,7 +49,7 @@ static const struct arg args[] = {
      .otherwise = "none", .help = "more keys, one [NAME:]KEY a line"},
     {.name = "--admin-key", .meta = "[NAME:]KEY", ARG_FIELD(struct opts, admin_keys, ARG_TEXTS),
      .secret = 1, .otherwise = "nobody may",
-     .help = "a key that may load and unload models, too; so may an --api-key named admin"},
+     .help = "a key that may load and unload models and end the server, too; so may an --api-key named admin"},
     {.name = "--allow-host", .meta = "NAME", ARG_FIELD(struct opts, hosts, ARG_TEXTS),
      .help = "a name of this machine that the Host header may have, besides localhost; not checked "
              "where a key is needed"},
@@ -77,7 +77,7 @@ static const struct arg args[] = {
     {.name = "--parallel", ARG_FIELD(struct opts, parallel, ARG_INT), .lo = 1, .hi = 256,
      .dflt = "32", .help = "most conversations that advance in one step"},
     {.name = "--queue", ARG_FIELD(struct opts, queue, ARG_INT), .lo = 1, .hi = 1000000,
-     .dflt = "256", .help = "most requests that wait; more are asked to try again"},
+     .dflt = "256", .help = "most requests that wait; more are asked to try again, but a key may always have its part of them waiting"},
     {.name = "--gap", .meta = "SECONDS", ARG_FIELD(struct opts, gap, ARG_REAL), .lo = 0.001,
      .hi = 60, .dflt = "0.1",
      .help = "the time between two tokens to aim for while the prompts of others are computed"},
@@ -194,8 +194,7 @@ static int tell_progress(void *ctx, const char *stage, double fraction, uint64_t
     struct server_loaded *out = ctx;
     (void)stage;
     (void)bytes;
-    out->progress(out->progress_ctx, fraction);
-    return 1;
+    return out->progress(out->progress_ctx, fraction);
 }
 
 /* Model and sessions for the server. */

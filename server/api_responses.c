@@ -88,6 +88,9 @@ static int put_item(json_t *out, const json_t *item, size_t i, struct fault *f)
     } kinds[] = {{"message", put_message}, {"function_call", put_call}, {"function_call_output", put_output}, {"reasoning", put_reasoning}};
     const char *type = json_string_value(json_object_get(item, "type"));
     type = type ? type : "message";
+    const json_t *role = json_object_get(item, "role");
+    if (!strcmp(type, "message") && !request_role(json_string_value(role)))
+        return fault_set(f, 400, "invalid_message", "input", "input[%zu].role is %s, wanted system, developer, user, assistant or tool", i, json_found(role));
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         if (!strcmp(type, kinds[k].type))
             return kinds[k].put(out, item) || fault_set(f, 400, "unsupported_content", "input", "input[%zu] is not a whole %s of texts; this server takes text alone", i, type);

@@ -62,7 +62,7 @@ int make_room(struct sched *s)
     return 1;
 }
 
-/* A free sequence for a share; where there is none, that of the youngest branch of who holds more than this one would. -1: none. */
+/* A free sequence for a share; where there is none, that of the least urgent branch of who holds more than this one would. -1: none. */
 static int32_t take_seq(struct sched *s, const struct share *t)
 {
     if (s->n_held == s->n_seq) {
@@ -134,7 +134,7 @@ static enum admission admit(struct sched *s, struct branch *b)
     t->n_held++;
     if (!b->tried && !b->choice) {
         b->r->figures.n_cached = (int64_t)kept;
-        b->r->figures.differs_at = tells_prompt(b) ? -1 : pith_differs_at(s->hosted->generate, &b->r->figures.known);
+        b->r->figures.differs_at = tells_prompt(b) || s->n_shares > 1 ? -1 : pith_differs_at(s->hosted->generate, &b->r->figures.known);
         b->r->started = clock_now();
         b->r->figures.queue_ns = b->r->started - b->r->arrived;
         metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)kept);

@@ -103,11 +103,13 @@ const atomic_int *exchange_gone(const struct exchange *x)
 /* Room for n more bytes of the body, as far as one request and all of a key may have. */
 static int grow_body(struct exchange *x, size_t n)
 {
-    size_t most = (size_t)x->h->s->p.body_bytes, cap = 2 * (x->n_body + n) + 1, more = cap - x->cap_body;
+    size_t most = (size_t)x->h->s->p.body_bytes, cap = 2 * (x->n_body + n) + 1;
     if (x->n_body + n > most)
         return !(x->too_large = 1);
     if (x->cap_body - x->n_body > n)
         return 1;
+    cap = cap < most + 1 ? cap : most + 1;
+    size_t more = cap - x->cap_body;
     size_t held = atomic_fetch_add(&x->tenant->body_bytes, more) + more;
     char *body = held <= BODIES * most + BODIES_MIN ? realloc(x->body, cap) : NULL;
     if (!body) {
@@ -278,8 +280,12 @@ void exchange_text(struct exchange *x, int status, char *json)
 
 void exchange_json(struct exchange *x, int status, json_t *body)
 {
-    char *text = json_lost() ? NULL : json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = json_dumps(body, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(body);
+    if (json_lost()) {
+        free(text);
+        text = NULL;
+    }
     exchange_text(x, status, text);
 }
 

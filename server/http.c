@@ -173,7 +173,7 @@ static void dispatch(struct exchange *x)
         fault_set(&f, 413, "body_too_large", NULL, "the body has more than %lld bytes", (long long)s->p.body_bytes);
         exchange_fault(x, &f);
     } else if (x->crowded) {
-        fault_set(&f, 429, "queue_full", NULL, "other requests that are being read or wait have too many bytes for this one; try again later, or send fewer at a time");
+        fault_set(&f, 429, "queue_full", NULL, "other requests that are being read or wait leave no memory for this one; try again later, or send fewer at a time");
         f.retry_after = 2;
         exchange_fault(x, &f);
     } else if (x->route->flags & ROUTE_DIRECT) {
@@ -373,6 +373,8 @@ struct http *http_open(struct server *s, const struct server_params *p, struct p
     if (h->listen_fd >= 0 && !h->daemon)
         http_fail(err, h->url, p->tls_cert ? "cannot serve; is the certificate that of the key?" : "cannot serve");
     h->watching = h->daemon && !pthread_create(&h->watch, NULL, http_watch, h);
+    if (h->daemon && !h->watching)
+        http_fail(err, h->url, "no thread to look after those who wait");
     if (!h->watching) {
         http_close(h);
         return NULL;
@@ -393,7 +395,7 @@ void http_drain(struct http *h, int64_t deadline)
         pthread_mutex_lock(&h->lock);
         for (struct exchange *x = h->first; x; x = x->next) {
             pthread_mutex_lock(&x->lock);
-            any |= x->began < since && x->ended && !atomic_load(&x->gone);
+            any |= x->began < since && atomic_load(&x->dispatched) && !atomic_load(&x->gone);
             pthread_mutex_unlock(&x->lock);
         }
         pthread_mutex_unlock(&h->lock);

@@ -64,10 +64,11 @@ static void set_info(struct hosted *h, const struct pith_model_info *info)
     pthread_mutex_unlock(&h->server->models->lock);
 }
 
-static void tell_progress(void *hosted, double fraction)
+static int tell_progress(void *hosted, double fraction)
 {
     struct hosted *h = hosted;
     atomic_store(&h->permille, fraction > 0 ? fraction < 1 ? (int)(1000 * fraction) : 1000 : 0);
+    return !atomic_load(&h->server->draining);
 }
 
 /* *bytes is what it needs at most. What was made is freed by loader_close, whatever this returns. */

@@ -86,8 +86,7 @@ static json_t *flat_content(const json_t *parts, size_t message, struct fault *f
     return flat;
 }
 
-/* The role that templates know by the one given; others would be left out of the prompt. NULL: there is none such. */
-static const char *role_of(const char *given)
+const char *request_role(const char *given)
 {
     static const char *const roles[][2] = {{"system", "system"}, {"user", "user"}, {"assistant", "assistant"}, {"tool", "tool"},
                                            {"developer", "system"}, {"function", "tool"}}; /* OpenAI's newer and older names */
@@ -102,7 +101,7 @@ static json_t *read_messages(const json_t *list, struct fault *f)
     json_t *out = json_array(), *m;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *given = json_array_get(list, i), *content = json_object_get(given, "content");
-        const char *role = role_of(json_string_value(json_object_get(given, "role")));
+        const char *role = request_role(json_string_value(json_object_get(given, "role")));
         if (!json_is_object(given)) {
             fault_set(f, 400, "invalid_message", "messages", "messages[%zu] is %s, wanted an object with a role", i, json_found(given));
             goto fail;
@@ -254,19 +253,15 @@ static int shows_tools(const pith_template *t, json_t *vars, const char *text, s
     return !same;
 }
 
-static int refuse_tools(const char *what, struct fault *f)
-{
-    return fault_set(f, 400, "not_supported", "tools", "tools would not be in the prompt: %s; leave them out, or start the server with a --chat-template that uses tools",
-                     what);
-}
-
-char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f)
+/* As request_render. *shown: the tools, if there are any, are in the text. */
+static char *render(struct hosted *m, const struct fields *b, size_t *n, int *flags, int *shown, struct fault *f)
 {
     const char *choice = json_string_value(b->v[F_tool_choice]);
     json_t *tools = choice && !strcmp(choice, "none") ? NULL : (json_t *)(uintptr_t)b->v[F_tools];
     json_t *messages = b->v[F_messages] && check_tools(b->v[F_tools], f) ? read_messages(b->v[F_messages], f) : NULL;
-    int prompt = field_bool(b, F_add_generation_prompt), has_tools = json_array_size(tools) > 0;
+    int prompt = field_bool(b, F_add_generation_prompt);
     char *text = NULL;
+    *shown = !json_array_size(tools);
     if (!messages) {
         if (!b->v[F_messages])
             fault_set(f, 400, "missing_field", "messages", "messages is missing");
@@ -274,9 +269,8 @@ char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *f
     }
     if (!m->template) {
         *flags = PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL;
-        if (has_tools)
-            refuse_tools("the model has no chat template", f);
-        else if (!(text = render_plain(messages, prompt, n)))
+        text = render_plain(messages, prompt, n);
+        if (!text)
             fault_memory(f);
         json_decref(messages);
         return text;
@@ -289,11 +283,7 @@ char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *f
     if (tools)
         json_object_set(vars, "tools", tools);
     text = render_vars(m->template, vars, n, f);
-    if (text && has_tools && !shows_tools(m->template, vars, text, *n)) {
-        refuse_tools("the model's chat template does not use them", f);
-        free(text);
-        text = NULL;
-    }
+    *shown = *shown || (text && shows_tools(m->template, vars, text, *n));
     json_decref(vars);
     return text;
 }
@@ -303,17 +293,29 @@ int request_shows_tools(struct hosted *m)
     struct fields b = {0};
     struct fault none = {0};
     size_t n;
-    int flags;
+    int flags, shown = 0;
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "a");
     json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{}}}}]", "type", "function", "function", "name", "f", "description", "d", "parameters", "type", "object",
                               "properties");
     b.v[F_messages] = messages;
     b.v[F_tools] = tools;
-    char *text = request_render(m, &b, &n, &flags, &none);
+    char *text = render(m, &b, &n, &flags, &shown, &none);
     json_decref(messages);
     json_decref(tools);
     free(text);
-    return text != NULL;
+    return text && shown;
+}
+
+char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f)
+{
+    int shown;
+    char *text = render(m, b, n, flags, &shown, f);
+    if (!text || shown || request_shows_tools(m)) /* some templates show them in some turns alone */
+        return text;
+    free(text);
+    fault_set(f, 400, "not_supported", "tools", "tools would not be in the prompt: %s; leave them out, or start the server with a --chat-template that uses tools",
+              m->template ? "the model's chat template does not use them" : "the model has no chat template");
+    return NULL;
 }
 
 int64_t request_count(struct hosted *m, const struct fields *b, const json_t *lead, struct fault *f)

@@ -20,7 +20,7 @@ struct server_alias { /* a further name that a request may say; one of several m
 struct server_loaded {
     pith_model *model;
     pith_session *generate, *embed; /* for text, for embeddings; either may be NULL */
-    void (*progress)(void *ctx, double fraction); /* for `load` to tell how far it is, 0 to 1 */
+    int (*progress)(void *ctx, double fraction); /* for `load` to tell how far it is, 0 to 1; 0: it is to give up */
     void *progress_ctx;
 };
 

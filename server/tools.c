@@ -92,7 +92,7 @@ int tools_nest(struct fields *b, const char *schema, const char *type, int may_l
             return fault_set(f, 400, "not_supported", "tools", "tools[%zu] is of type \"%.40s\"; wanted \"%s\", a tool of your own: this server runs none", i,
                              own ? own : "none", type);
         }
-        if (!json_is_string(name)) {
+        if (!json_string_length(name)) {
             json_decref(out);
             return fault_set(f, 400, "invalid_value", "tools", "tools[%zu] has no name, wanted {\"name\", \"description\", \"%s\"}", i, schema);
         }

@@ -55,4 +55,4 @@ gives()
         ok "$name"
     fi
 }
-comes() { for _ in $(seq 1200); do "$@" && return; sleep 0.05; done; }
+comes() { for _ in $(seq 1200); do "$@" && return; sleep 0.05; done; false; }

@@ -516,6 +516,13 @@ static void while_they_come(void)
         pith_chat_close(p);
         json_decref(parse_at_cuts(NULL, params, rows[i].text, strlen(rows[i].text)));
     }
+    /* One that has been told is whole when its list is, though another of the list is no call. */
+    static const char list[] = "[{\"name\": \"f\", \"parameters\": {\"n\": 1}}, {\"name\": \"nobody\", \"parameters\": {}}]";
+    struct pith_chat_params params = {.size = sizeof params, .family = "llama-3", .prompt = "", .tools = tools, .partial = 1};
+    pith_chat_parser *p = pith_chat_open(NULL, &params, NULL);
+    CHECK(p && pith_chat_feed(p, list, sizeof list - 1, NULL) == PITH_OK && pith_chat_finish(p, NULL) == PITH_OK);
+    CHECK(p && pith_chat_n_calls(p) == 1 && pith_chat_call(p, 0)->whole);
+    pith_chat_close(p);
 }
 
 /* Without tools, whatever stands there is content. */

@@ -80,6 +80,8 @@ def test_found(s):
         refused(s, "found_%s" % field, "/v1/chat/completions", {**CHAT, field: value}, *words)
     refused(s, "found_tool_choice", "/v1/chat/completions", {**CHAT, "tools": [tool], "tool_choice": "any"}, 'tool_choice is "any", wanted auto')
     refused(s, "found_tool_choice_anthropic", "/v1/messages", {**CHAT, "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "all"}}, 'tool_choice.type is "all", wanted auto')
+    refused(s, "found_role_responses", "/v1/responses", {"instructions": "w3", "input": [{"role": "user", "content": "w3"}, {"role": "bot", "content": "a"}]},
+            'input[1].role is "bot", wanted system')
     refused(s, "found_role_anthropic", "/v1/messages", {**CHAT, "messages": [{"role": "bot", "content": "a"}]}, 'role is "bot", wanted user')
     refused(s, "found_format", "/api/chat", {"messages": TALK, "format": "xml"}, 'format is "xml", wanted "json" or a schema')
     refused(s, "found_think", "/api/chat", {"messages": TALK, "think": "much"}, 'think is "much", wanted true')

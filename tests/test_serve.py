@@ -185,17 +185,17 @@ def test_urgent(model):
 
 
 def test_parts_of_the_queue(model):
-    s = Server(model, "--ctx", "4096", "--parallel", "1", "--queue", "4", "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
+    s = Server(model, "--ctx", "4096", "--parallel", "1", "--queue", "4", "--shutdown-timeout", "0", "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
     post = lambda who, prompt, most: s.post("/v1/completions", completion(prompt, most), Authorization="Bearer " + who)
     waiting = lambda n: s.wait_for(lambda: (s.metric("vllm:num_requests_waiting") or 0) >= n)
-    _, four = begin([lambda: post("first-secret", [[9] * 5] * 4, 900)])
+    _, four = begin([lambda: post("first-secret", [[9] * 5] * 4, 4000)])
     check("fills_the_queue", waiting(3))
-    _, one = begin([lambda: post("first-secret", [8] * 5, 900)])
+    _, one = begin([lambda: post("first-secret", [8] * 5, 4000)])
     check("has_filled_the_queue", waiting(4))
     first, second = post("first-secret", [7] * 5, 2), post("second-secret", [7] * 5, 2)
     check("a_full_queue_is_full_for_who_filled_it", first[0] == 429 and second[0] == 200, (first, second))
-    check("the_queue_is_done", [a[0] for a in four() + one()] == [200, 200])
-    s.end()
+    check("does_not_wait_for_the_queue", s.end() == 0)
+    four(), one()
 
 
 def test_queue(model):
@@ -230,13 +230,17 @@ def test_keys(model):
     check("other_header", s.ask("POST", "/v1/completions", body, {"x-api-key": "second-secret"})[0] == 200)
     answers = at_once([lambda k=k: s.post("/v1/completions", completion([9, k], 20), Authorization="Bearer " + ("first-secret" if k % 4 else "second-secret"))
                        for k in range(12)])
+    long = [1 + k % 200 for k in range(150)]
+    for key, prompt in (("first-secret", long), ("second-secret", long[:130] + [250] * 20)):
+        usage = s.post("/v1/completions", completion(prompt, 1), Authorization="Bearer " + key)[1]["usage"]
+    check("no_key_learns_what_another_said", usage["prompt_tokens_details"]["cached_tokens"] == 128 and "cache_miss" not in json.dumps(usage), usage)
     check("two_keys_at_once", all(a[0] == 200 for a in answers), answers)
     # What takes long before a request can be queued: many of one key hold up no other key.
-    many, rest = begin([lambda: s.post("/tokenize", {"content": "w5 " * 30000}, Authorization="Bearer first-secret")] * 12)
+    many, rest = begin([lambda: s.post("/tokenize", {"content": "w5 " * 30000}, Authorization="Bearer first-secret")] * 40)
     s.wait_for(lambda: any(many))
     other = s.post("/tokenize", {"content": "w5"}, Authorization="Bearer second-secret")[0]
     ended = sum(a is not None for a in many)
-    check("keys_take_turns", other == 200 and ended < 8, (other, ended))
+    check("keys_take_turns", other == 200 and ended < 30, (other, ended))
     check("and_none_is_lost", all(a[0] == 200 for a in rest()), [a[0] for a in many])
     # Reports wait for steps, and for each other; bodies are read meanwhile.
     reports = at_once([lambda i=i: s.get("/v1/report", Authorization="Bearer first-secret") if i % 2 else s.post("/tokenize", {"content": "w5"}, Authorization="Bearer second-secret")

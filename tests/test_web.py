@@ -304,6 +304,17 @@ def test_two_pages(browser, s):
     one.wait_for_selector("#conversations .none")
     check("deleted_in_both", one.is_visible("#empty"))
     two.close()
+    # One that is opened in the middle of an answer gets all of it.
+    one.unroute_all()
+    send(one, "w5 w6")
+    one.wait_for_selector("#conversations li")
+    two = p.open()
+    two.click("#conversations .open")
+    two.wait_for_selector(".message.assistant")
+    done(one)
+    two.wait_for_function("(t) => document.querySelector('.message.assistant:last-child .body').innerText === t", arg=last(one))
+    check("a_page_that_came_later_has_the_answer", "Stopped." not in two.inner_text("#messages"), two.inner_text("#messages")[-60:])
+    two.close()
     p.clean("two_pages")
     p.close()
 

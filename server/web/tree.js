@@ -62,6 +62,15 @@ export function pick(c, n) {
     c.picks[n.parent] = n.id;
 }
 
+/** Whether all of a call is there: an answer that was stopped may end in the middle of one. @param {Call} t */
+function isWhole(t) {
+    try {
+        return Boolean(JSON.parse(t.args));
+    } catch (e) {
+        return false;
+    }
+}
+
 /** What the server is asked: the path up to and with the node `last`, after the system prompt. */
 export function wire(c, last) {
     const up = [];
@@ -73,7 +82,7 @@ export function wire(c, last) {
             messages.push({ role: 'tool', tool_call_id: n.callId, content: n.content });
         else if (n.role === 'user')
             messages.push({ role: 'user', content: n.content });
-        else if (n.calls && n.calls.length)
+        else if (n.calls && n.calls.length && n.calls.every(isWhole))
             messages.push({ role: 'assistant', content: n.content,
                 tool_calls: n.calls.map((t) => ({ id: t.id, type: 'function', function: { name: t.name, arguments: t.args } })) });
         else if (n.content || n.state !== 'failed')
@@ -103,6 +112,7 @@ export function merge(c, other, newer) {
         const own = c.nodes[n.id], further = own && n.content.length > own.content.length;
         if (own && (further ? foreign.has(own) || own.state === 'stopped' : foreign.has(own) && newer)) {
             Object.assign(own, n);
+            foreign.add(own);
             came = true;
         } else if (!own && (n.parent === '' || c.nodes[n.parent]) && (n.state !== 'failed' || n.content)) {
             c.nodes[n.id] = { ...n };

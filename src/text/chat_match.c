@@ -282,6 +282,7 @@ static enum match_result calls(struct run *r, struct slice text)
     int ok = kind == 'c'   ? chat_calls_of_json(&a, text, &list, &n)
              : kind == 'p' ? chat_calls_of_python(&a, text, &list, &n)
                            : chat_object(&a, text, &one.args);
+    int read = ok;
     for (uint32_t i = told; ok && i < n; i++) {
         ok = !m->only_known ||
              (r->tools ? chat_tool(r->tools, list[i].name) != NULL : list[i].args.n > 0);
@@ -291,7 +292,7 @@ static enum match_result calls(struct run *r, struct slice text)
     enum match_result res = ok || (told && arena_ok(&a)) ? MATCH_DONE
                             : arena_ok(&a)               ? no(r, text.n)
                                                          : MATCH_NOMEM;
-    if (res == MATCH_DONE && ok && told)
+    if (res == MATCH_DONE && read && told) /* those that were told are whole, whatever comes behind them */
         res = tell(r, (struct slice){NULL, 0}, 1);
     for (uint32_t i = told; ok && res == MATCH_DONE && i < n; i++)
         res = hand_on(r, &list[i]);
@@ -309,6 +310,7 @@ static enum match_result calls(struct run *r, struct slice text)
  * would be calls of which this is the last, and all before it have been told. */
 static enum match_result begin_call(struct run *r)
 {
+    enum { MISSES = 4 }; /* a call's arguments open with its third object at most; what has more of them in vain is read as a whole */
     static const char probe[] = "{\"\":0}";
     struct chat_match *m = r->m;
     struct chat_call *list = NULL;
@@ -332,6 +334,9 @@ static enum match_result begin_call(struct run *r)
         m->open = m->json.depth;
         m->fresh = 1;
         m->told = m->scan - 1;
+        m->misses = 0;
+    } else if (++m->misses == MISSES) {
+        m->json.stops = 0;
     }
     enum match_result res = s.failed || !arena_ok(&a) ? MATCH_NOMEM : MATCH_DONE;
     str_deinit(&s);
