@@ -313,6 +313,16 @@ def test_two_pages(browser, s):
     two.wait_for_selector(".message.assistant")
     done(one)
     two.wait_for_function("(t) => document.querySelector('.message.assistant:last-child .body').innerText === t", arg=last(one))
+    steps = one.evaluate("""async () => {
+        const { merge } = await import('/web/tree.js');
+        const n = (content, state) => ({ id: 'm1', parent: '', role: 'assistant', content, state });
+        const c = { nodes: { m1: n('a', 'stopped') }, updated: 0 };
+        return [['ab', 'writing'], ['abc', 'writing'], ['abc', 'done'], ['a', 'writing']].map(([content, state], i) => {
+            merge(c, { nodes: { m1: n(content, state) }, updated: i }, i < 3);
+            return c.nodes.m1.content + ' ' + c.nodes.m1.state;
+        });
+    }""")
+    check("an_answer_of_another_page_grows", steps == ["ab writing", "abc writing", "abc done", "abc done"], steps)
     check("a_page_that_came_later_has_the_answer", "Stopped." not in two.inner_text("#messages"), two.inner_text("#messages")[-60:])
     two.close()
     p.clean("two_pages")
