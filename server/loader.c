@@ -80,11 +80,11 @@ static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_err
     if (st != PITH_OK)
         return st;
     st = p->load(p->load_ctx, p->models[h->index].path, &made, err);
-    if (st != PITH_OK)
-        return st;
-    h->model = made.model;
+    h->model = made.model; /* there may be one without sessions */
     h->generate = made.generate;
     h->embed = made.embed;
+    if (st != PITH_OK)
+        return st;
     struct pith_model_info info = {.size = sizeof info};
     st = pith_model_get_info(h->model, &info, err);
     set_info(h, &info);

@@ -9,7 +9,7 @@ import random
 import resource
 import tempfile
 
-from serving import SCALE, SEED, SHARED, Server, begin, bits, check, completion, run, skip, synth
+from serving import SANITIZED, SCALE, SEED, SHARED, Server, begin, bits, check, completion, run, skip, synth
 
 N_CTX = 192
 # path: a body with a text, and how many tokens the answer says that it had
@@ -63,7 +63,7 @@ def test_memory(model):
     """A server whose memory ends while it collects an answer: what it says is whole, or an error, and it lives on."""
     asks = {"/v1/completions": {"prompt": [3, 4, 5], "logprobs": 20}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "w3"}], "logprobs": True, "top_logprobs": 20}}
     asks = {path: {**body, "max_tokens": 200, "n": 8, "temperature": 0, "ignore_eos": True} for path, body in asks.items()}
-    if "san" in os.environ.get("B", ""):
+    if SANITIZED:
         skip("memory_that_ends", "a sanitizer needs memory of its own")
         return
     with Server(model, "--ctx", "256", "--parallel", "8") as s:
