@@ -343,6 +343,12 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
     return ok;
 }
 
+/* Whether anybody still wants what takes long. */
+static int is_there(struct answer *a, struct fault *f)
+{
+    return !atomic_load(exchange_gone(a->x)) || fault_set(f, 499, "client_closed_request", NULL, "the client has left");
+}
+
 static int take_prompts(struct answer *a, const struct fields *b, struct fault *f)
 {
     const json_t *v = a->chat ? NULL : b->v[F_prompt];
@@ -369,7 +375,7 @@ static int take_prompts(struct answer *a, const struct fields *b, struct fault *
     if (a->chat)
         return take_chat(a, b, f);
     for (size_t i = 0; i < n; i++)
-        if (!add_prompt(a, &a->prompt[i], several ? json_array_get(v, i) : v, f))
+        if (!is_there(a, f) || !add_prompt(a, &a->prompt[i], several ? json_array_get(v, i) : v, f))
             return 0;
     return 1;
 }
@@ -381,7 +387,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     a->n = (int)field_int(b, F_n);
     a->per_prompt = a->n;
     a->logprobs = -1;
-    if (!a->dialect->take(a, b, r, f) || !request_take(a->m, a->x, b, r, f))
+    if (!a->dialect->take(a, b, r, f) || !is_there(a, f) || !request_take(a->m, a->x, b, r, f))
         return 0;
     r->n = a->per_prompt;
     r->n_logprobs = a->logprobs;
