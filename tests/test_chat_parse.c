@@ -516,12 +516,35 @@ static void while_they_come(void)
         pith_chat_close(p);
         json_decref(parse_at_cuts(NULL, params, rows[i].text, strlen(rows[i].text)));
     }
+}
+
+/* Calls of one list. */
+static void lists_while_they_come(void)
+{
     /* One that has been told is whole when its list is, though another of the list is no call. */
     static const char list[] = "[{\"name\": \"f\", \"parameters\": {\"n\": 1}}, {\"name\": \"nobody\", \"parameters\": {}}]";
     struct pith_chat_params params = {.size = sizeof params, .family = "llama-3", .prompt = "", .tools = tools, .partial = 1};
     pith_chat_parser *p = pith_chat_open(NULL, &params, NULL);
     CHECK(p && pith_chat_feed(p, list, sizeof list - 1, NULL) == PITH_OK && pith_chat_finish(p, NULL) == PITH_OK);
     CHECK(p && pith_chat_n_calls(p) == 1 && pith_chat_call(p, 0)->whole);
+    pith_chat_close(p);
+    /* Behind very many the rest comes whole. */
+    enum { MANY = 100 };
+    params.family = "mistral";
+    p = pith_chat_open(NULL, &params, NULL);
+    CHECK(p && pith_chat_feed(p, "[TOOL_CALLS][", 13, NULL) == PITH_OK);
+    for (int i = 0; p && i < MANY; i++) {
+        char call[64];
+        int n = snprintf(call, sizeof call, "%s{\"name\":\"f\",\"arguments\":{\"n\":%d}}%s", i ? "," : "", i, i + 1 == MANY ? "]" : "");
+        CHECK(pith_chat_feed(p, call, (size_t)n, NULL) == PITH_OK);
+    }
+    CHECK(p && pith_chat_finish(p, NULL) == PITH_OK && pith_chat_n_calls(p) == MANY);
+    for (int i = 0; p && i < pith_chat_n_calls(p); i++) {
+        const struct pith_chat_event *e = pith_chat_call(p, i);
+        char want[24];
+        int n = snprintf(want, sizeof want, "{\"n\":%d}", i);
+        CHECK_MSG(e->whole && e->n_bytes == (size_t)n && !memcmp(e->text, want, e->n_bytes), "call %d: %.*s", i, (int)e->n_bytes, e->text);
+    }
     pith_chat_close(p);
 }
 
@@ -657,6 +680,7 @@ int main(void)
     TEST(published_templates);
     TEST(other_forms);
     TEST(while_they_come);
+    TEST(lists_while_they_come);
     TEST(no_tools);
     TEST(tools_of_another);
     TEST(random_texts);

@@ -322,6 +322,14 @@ def test_two_pages(browser, s):
             return c.nodes.m1.content + ' ' + c.nodes.m1.state;
         });
     }""")
+    silent = one.evaluate("""async () => {
+        const { merge } = await import('/web/tree.js');
+        const n = (state, calls) => ({ id: 'm1', parent: '', role: 'assistant', content: '', state, calls });
+        const c = { nodes: { m1: n('stopped', []) }, updated: 0 };
+        merge(c, { nodes: { m1: n('done', [1]) }, updated: 1 }, false);
+        return c.nodes.m1.state + ' ' + c.nodes.m1.calls.length;
+    }""")
+    check("an_answer_of_calls_alone_comes_over", silent == "done 1", silent)
     check("an_answer_of_another_page_grows", steps == ["ab writing", "abc writing", "abc done", "abc done"], steps)
     check("a_page_that_came_later_has_the_answer", "Stopped." not in two.inner_text("#messages"), two.inner_text("#messages")[-60:])
     two.close()

@@ -1,7 +1,7 @@
 // message.js -- how one message looks: text, reasoning, calls of tools, errors, what it cost, and what can be done with it.
 import { el, icon, iconButton, copy, number } from './dom.js';
 import { Markdown } from './markdown.js';
-import { branch } from './tree.js';
+import { branch, isWhole } from './tree.js';
 
 /**
  * @typedef {import('./tree.js').Node} Node
@@ -82,7 +82,7 @@ export class Message {
             const title = el('div', { class: 'call-name' }, icon('tool'), 'calls ', el('code', { text: t.name }));
             return el('div', { class: 'call' }, title, el('pre', { tabindex: '0', text: args }));
         }));
-        if (calls.length && this.n.state === 'done' && !this.answered())
+        if (calls.length && this.n.state === 'done' && calls.every(isWhole) && !this.answered())
             this.calls.append(this.resultsForm(calls));
     }
 

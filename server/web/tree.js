@@ -63,7 +63,7 @@ export function pick(c, n) {
 }
 
 /** Whether all of a call is there: an answer that was stopped may end in the middle of one. @param {Call} t */
-function isWhole(t) {
+export function isWhole(t) {
     try {
         return Boolean(JSON.parse(t.args));
     } catch (e) {
@@ -109,7 +109,8 @@ const foreign = new WeakSet();
 export function merge(c, other, newer) {
     let came = false;
     for (const n of Object.values(other.nodes)) {
-        const own = c.nodes[n.id], further = own && n.content.length > own.content.length;
+        const own = c.nodes[n.id], more = own && n.content.length - own.content.length;
+        const further = more > 0 || (more === 0 && own.state === 'stopped' && n.state === 'done');
         if (own && (further ? foreign.has(own) || own.state === 'stopped' : foreign.has(own) && newer)) {
             Object.assign(own, n);
             foreign.add(own);

@@ -87,7 +87,7 @@ struct chat_match {
     int partial;            /* calls in JSON are told while they come; one that has begun stays one */
     int open, fresh;        /* the level of the arguments that are being told; nothing of them has been */
     uint32_t n_told;        /* calls of the op that have begun */
-    uint32_t misses;        /* objects that opened since, and began none */
+    int misses;             /* objects that opened since, and began none */
     size_t told;            /* bytes behind `at` */
 };
 void chat_match_init(struct chat_match *m, const char *pattern);

@@ -292,7 +292,7 @@ static enum match_result calls(struct run *r, struct slice text)
     enum match_result res = ok || (told && arena_ok(&a)) ? MATCH_DONE
                             : arena_ok(&a)               ? no(r, text.n)
                                                          : MATCH_NOMEM;
-    if (res == MATCH_DONE && read && told) /* those that were told are whole, whatever comes behind them */
+    if (res == MATCH_DONE && read && told) /* those that were told are whole, though another names no tool */
         res = tell(r, (struct slice){NULL, 0}, 1);
     for (uint32_t i = told; ok && res == MATCH_DONE && i < n; i++)
         res = hand_on(r, &list[i]);
@@ -310,13 +310,19 @@ static enum match_result calls(struct run *r, struct slice text)
  * would be calls of which this is the last, and all before it have been told. */
 static enum match_result begin_call(struct run *r)
 {
-    enum { MISSES = 4 }; /* a call's arguments open with its third object at most; what has more of them in vain is read as a whole */
+    /* Each try reads the text so far. A call's arguments open with its third object at most; what has more of them in vain, or very many
+     * calls, is read as a whole from there on. */
+    enum { MISSES = 4, TOLD_MAX = 64 };
     static const char probe[] = "{\"\":0}";
     struct chat_match *m = r->m;
     struct chat_call *list = NULL;
     uint32_t n = 0;
     struct arena a;
     struct str s;
+    if (m->n_told >= TOLD_MAX) {
+        m->json.stops = 0;
+        return MATCH_DONE;
+    }
     arena_init(&a, PITH_MEM_SCRATCH);
     str_init(&s, PITH_MEM_SCRATCH);
     str_put(&s, r->left.p, m->scan);
@@ -335,7 +341,7 @@ static enum match_result begin_call(struct run *r)
         m->fresh = 1;
         m->told = m->scan - 1;
         m->misses = 0;
-    } else if (++m->misses == MISSES) {
+    } else if (++m->misses >= MISSES) {
         m->json.stops = 0;
     }
     enum match_result res = s.failed || !arena_ok(&a) ? MATCH_NOMEM : MATCH_DONE;
@@ -366,6 +372,7 @@ static enum match_result scanned(struct run *r)
     int python = m->op[1] == 'p';
     if (m->scan == 0) {
         m->json = (struct json_scan){.stops = m->partial && m->op[1] == 'c'};
+        m->misses = 0;
         m->open = m->fresh = m->partial && m->op[1] == 'j';
         m->told = 0;
         m->py = (struct py_scan){.depth = 0};
