@@ -177,7 +177,7 @@ static pith_status open_sessions(const struct opts *o, struct server_loaded *out
         return err->code;
     }
     struct model_opts bare = o->model;
-    bare.store_dir = NULL; /* inputs to embed have no prefixes */
+    bare.store_dir = NULL;                    /* inputs to embed have no prefixes */
     bare.n_ctx = makes_text ? 0 : bare.n_ctx; /* of which the other session tells */
     if (makes_text)
         out->generate = cli_session_try(out->model, &o->model, (int32_t)n_ctx, &sp, err);
@@ -318,7 +318,8 @@ const struct command cmd_serve = {
                 "Serves the interfaces of OpenAI (/v1/chat/completions, /v1/completions, "
                 "/v1/responses, /v1/embeddings), Anthropic (/v1/messages) and Ollama (/api/chat, "
                 "/api/generate, /api/embed), its own, and a web page at /; GET /docs lists "
-                "endpoints and fields, GET /metrics counts. The address is printed at once; /ready answers 200 when the model is loaded. Requests "
+                "endpoints and fields, GET /metrics counts. The address is printed at once; /ready "
+                "answers 200 when the model is loaded. Requests "
                 "share every step of the engine, and get the bits they would get alone. SIGTERM "
                 "and Ctrl-C let what runs come to its end.",
             .example =

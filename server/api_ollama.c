@@ -386,7 +386,7 @@ static json_t *show(struct hosted *m, struct fields *b, struct fault *f)
     (void)f;
     if (m->generate)
         json_array_append_new(can, json_string("completion"));
-    if (m->generate && request_shows_tools(m))
+    if (m->shows_tools)
         json_array_append_new(can, json_string("tools"));
     if (m->embed)
         json_array_append_new(can, json_string("embedding"));

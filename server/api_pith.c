@@ -173,13 +173,10 @@ void api_report(struct server *s, struct exchange *x)
     struct report r = {.s = m ? m->generate ? m->generate : m->embed : NULL};
     if (m && !sched_call(m->sched, make_report, &r))
         fault_set(&f, 503, "model_unloaded", NULL, "the model is being unloaded");
-    else if (m && !r.text)
-        fault_memory(&f);
     if (f.http)
         exchange_fault(x, &f);
     else
-        answer_text(x, r.text);
-    free(r.text);
+        exchange_text(x, 200, r.text);
     exchange_drop(x);
     if (m)
         models_drop(m);

@@ -8,6 +8,7 @@
  *
  * A file that is none costs nobody his place: its header is read before room is made, and what fails behind that is not tried again at once. */
 #include "models.h"
+#include "request.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -90,6 +91,7 @@ static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_err
     set_info(h, &info);
     if (st == PITH_OK && h->generate)
         st = find_template(h, err);
+    h->shows_tools = st == PITH_OK && h->generate && request_shows_tools(h);
     *bytes = most_bytes(h);
     if (st == PITH_OK)
         st = fits_alone(h, *bytes, "its weights and its cache need", err);
@@ -125,7 +127,7 @@ void loader_close(struct hosted *h)
     h->template = NULL;
     h->generate = h->embed = NULL;
     h->model = NULL;
-    h->ended = 0;
+    h->shows_tools = h->ended = 0;
 }
 
 /* ---------------------------------------------------------------- room */

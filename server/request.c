@@ -241,6 +241,12 @@ static char *render_vars(const pith_template *t, const json_t *vars, size_t *n, 
     return text;
 }
 
+static int refuse_tools(const char *what, struct fault *f)
+{
+    return fault_set(f, 400, "not_supported", "tools", "tools would not be in the prompt: %s; leave them out, or start the server with a --chat-template that uses tools",
+                     what);
+}
+
 /* Whether a template shows tools to its model: the text [n] that it made with them is not the one without. Takes them out of vars. */
 static int shows_tools(const pith_template *t, json_t *vars, const char *text, size_t n)
 {
@@ -253,15 +259,13 @@ static int shows_tools(const pith_template *t, json_t *vars, const char *text, s
     return !same;
 }
 
-/* As request_render. *shown: the tools, if there are any, are in the text. */
-static char *render(struct hosted *m, const struct fields *b, size_t *n, int *flags, int *shown, struct fault *f)
+char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f)
 {
     const char *choice = json_string_value(b->v[F_tool_choice]);
     json_t *tools = choice && !strcmp(choice, "none") ? NULL : (json_t *)(uintptr_t)b->v[F_tools];
     json_t *messages = b->v[F_messages] && check_tools(b->v[F_tools], f) ? read_messages(b->v[F_messages], f) : NULL;
-    int prompt = field_bool(b, F_add_generation_prompt);
+    int prompt = field_bool(b, F_add_generation_prompt), in_doubt = json_array_size(tools) && !m->shows_tools;
     char *text = NULL;
-    *shown = !json_array_size(tools);
     if (!messages) {
         if (!b->v[F_messages])
             fault_set(f, 400, "missing_field", "messages", "messages is missing");
@@ -269,8 +273,9 @@ static char *render(struct hosted *m, const struct fields *b, size_t *n, int *fl
     }
     if (!m->template) {
         *flags = PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL;
-        text = render_plain(messages, prompt, n);
-        if (!text)
+        if (in_doubt)
+            refuse_tools("the model has no chat template", f);
+        else if (!(text = render_plain(messages, prompt, n)))
             fault_memory(f);
         json_decref(messages);
         return text;
@@ -283,7 +288,11 @@ static char *render(struct hosted *m, const struct fields *b, size_t *n, int *fl
     if (tools)
         json_object_set(vars, "tools", tools);
     text = render_vars(m->template, vars, n, f);
-    *shown = *shown || (text && shows_tools(m->template, vars, text, *n));
+    if (text && in_doubt && !shows_tools(m->template, vars, text, *n)) {
+        refuse_tools("the model's chat template does not use them", f);
+        free(text);
+        text = NULL;
+    }
     json_decref(vars);
     return text;
 }
@@ -293,29 +302,17 @@ int request_shows_tools(struct hosted *m)
     struct fields b = {0};
     struct fault none = {0};
     size_t n;
-    int flags, shown = 0;
+    int flags;
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "a");
     json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{}}}}]", "type", "function", "function", "name", "f", "description", "d", "parameters", "type", "object",
                               "properties");
     b.v[F_messages] = messages;
     b.v[F_tools] = tools;
-    char *text = render(m, &b, &n, &flags, &shown, &none);
+    char *text = request_render(m, &b, &n, &flags, &none);
     json_decref(messages);
     json_decref(tools);
     free(text);
-    return text && shown;
-}
-
-char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f)
-{
-    int shown;
-    char *text = render(m, b, n, flags, &shown, f);
-    if (!text || shown || request_shows_tools(m)) /* some templates show them in some turns alone */
-        return text;
-    free(text);
-    fault_set(f, 400, "not_supported", "tools", "tools would not be in the prompt: %s; leave them out, or start the server with a --chat-template that uses tools",
-              m->template ? "the model's chat template does not use them" : "the model has no chat template");
-    return NULL;
+    return text != NULL;
 }
 
 int64_t request_count(struct hosted *m, const struct fields *b, const json_t *lead, struct fault *f)

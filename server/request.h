@@ -15,7 +15,8 @@ int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f);
 char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f);
 /* The role that templates know by the one given; others would be left out of the prompt. NULL: there is none such. */
 const char *request_role(const char *given);
-int request_shows_tools(struct hosted *m); /* the template of a loaded model knows what to do with tools */
+/* Tried once, for hosted.shows_tools: the template of a model that is being loaded knows what to do with tools. */
+int request_shows_tools(struct hosted *m);
 /* How many tokens it has, with the text that its answer begins with (NULL: nothing). -1 with *f. */
 int64_t request_count(struct hosted *m, const struct fields *b, const json_t *lead, struct fault *f);
 /* Reads the body by the rows of an endpoint, lets `answer` make the JSON of x, drops x. */

@@ -224,6 +224,7 @@ struct hosted {
     pith_session *generate, *embed; /* either may be NULL */
     const pith_template *template;  /* NULL: the plain fallback */
     pith_template *own_template;
+    int shows_tools; /* the template puts tools into a prompt; 0: not into the simplest one, which is when each is looked at */
     struct pith_model_info info;
     struct sched *sched;
     atomic_int permille; /* of it that are loaded, while that is done */
