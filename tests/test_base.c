@@ -22,6 +22,7 @@
 #include "base/cursor.h"
 #include "base/env.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -479,14 +480,14 @@ static int by_value(const void *a, const void *b)
 /* Among enough keys some have the same 32 bits of hash: the map must still tell them apart. */
 static void map_collisions(void)
 {
-    enum { N = 200000 };
+    enum { N = 500000 }; /* about 29 pairs */
     static uint64_t t[N]; /* hash << 32 | number */
     struct map m;
     map_init(&m, PITH_MEM_VOCAB);
     for (uint32_t i = 0; i < N; i++) {
         char key[16];
         snprintf(key, sizeof key, "%u", i);
-        t[i] = slice_hash(slice_of(key)) << 32 | i;
+        t[i] = hash_bytes(key, strlen(key)) << 32 | i;
     }
     qsort(t, N, sizeof *t, by_value);
     int pairs = 0;

@@ -233,6 +233,31 @@ static void merging_by_rank(void)
     check_merging(0, 2);
 }
 
+/* A file of merges that all lie in a few places of the table of merges by its unkeyed hash. */
+static void merges_that_collide(void)
+{
+    enum { MERGES = 1000, PLACES = 2048 };
+    struct keys k = {0};
+    uint64_t n = 0;
+    memset(&made, 0, sizeof made);
+    add_byte_alphabet(&made);
+    for (int a = 0; a < 256; a++)
+        for (int b = 0; b < 256 && made.n_merges < MERGES; b++) {
+            uint64_t h = (((uint64_t)a << 32) | (uint64_t)b) * 0x9E3779B97F4A7C15u;
+            if ((h >> 32 & (PLACES - 1)) < 34)
+                snprintf(made.merge[made.n_merges++], sizeof made.merge[0], "%s %s", made.text[a], made.text[b]);
+        }
+    REQUIRE(made.n_merges == MERGES, "%d merges collide", made.n_merges);
+    key_str(&k, "tokenizer.ggml.model", "gpt2");
+    key_str(&k, "tokenizer.ggml.pre", "gpt-2");
+    key_tokens(&k, &made);
+    struct vocab *v = must_open(&k);
+    REQUIRE(v, "no vocabulary");
+    uint64_t looked = bpe_steps(v, &n);
+    CHECK_MSG(n == MERGES && looked < 40 * n, "%" PRIu64 " entries looked at for %" PRIu64 " merges", looked, n);
+    vocab_free(v);
+}
+
 /* Thousands of words of three tokens, alike in their first eight bytes: in one text, where they
  * fight for places in the cache, each gives what it gives alone. */
 static void cache_tells_words_apart(void)
@@ -906,6 +931,7 @@ int main(void)
     tmp_make();
     TEST(merging_by_score);
     TEST(merging_by_rank);
+    TEST(merges_that_collide);
     TEST(cache_tells_words_apart);
     TEST(special_longest_first);
     TEST(special_strips_spaces);

@@ -1,4 +1,5 @@
-/* map.c -- open addressing with linear probing, at most 3/4 full.
+/* map.c -- open addressing with linear probing, at most 3/4 full, by a keyed hash: whoever writes the
+ * keys cannot make them collide.
  *
  *     entries[cap]:  key (pointer, length) | 32 bits of its hash | value
  *                    an entry whose key has no pointer is free
@@ -11,6 +12,7 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 
 #define CAP_FIRST 16u
@@ -78,7 +80,7 @@ int map_reserve(struct map *m, uint32_t n)
 
 int map_put(struct map *m, struct slice key, uint32_t value)
 {
-    uint32_t hash = (uint32_t)slice_hash(key);
+    uint32_t hash = (uint32_t)hash_bytes(key.p, key.n);
     if (m->cap && find(m, key, hash)->key.p)
         return 0;
     if (m->n >= fits(CAP_LAST) || !map_reserve(m, m->n + 1))
@@ -94,9 +96,18 @@ int map_get(const struct map *m, struct slice key, uint32_t *value)
 {
     if (!m->cap)
         return 0;
-    const struct map_entry *e = find(m, key, (uint32_t)slice_hash(key));
+    const struct map_entry *e = find(m, key, (uint32_t)hash_bytes(key.p, key.n));
     if (!e->key.p)
         return 0;
     *value = e->value;
     return 1;
+}
+
+uint64_t map_steps(const struct map *m)
+{
+    uint64_t n = m->n;
+    for (uint32_t i = 0; i < m->cap; i++)
+        if (m->entries[i].key.p)
+            n += (i - m->entries[i].hash) & (m->cap - 1);
+    return n;
 }

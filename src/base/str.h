@@ -12,7 +12,7 @@ struct slice { /* bytes owned by somebody else; not terminated */
 struct slice slice_of(const char *z); /* NULL gives an empty slice */
 int slice_eq(struct slice a, struct slice b);
 int slice_eq_z(struct slice a, const char *z);
-uint64_t slice_hash(struct slice s); /* XXH3-64 */
+uint64_t slice_hash(struct slice s); /* XXH3-64, the same everywhere; tables are keyed: hash.h */
 
 struct str {
     char *p; /* always terminated after the first append that succeeded; NULL before */

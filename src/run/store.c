@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include <xxhash.h>
+#include "base/hash.h"
 #include "base/mem.h"
 #include "run/cache_impl.h"
 #include "run/store_disk.h"
@@ -124,10 +125,16 @@ static const uint64_t *key_of(const struct store *t, int32_t entry)
     return entry < 0 ? t->root : t->entry[entry].key;
 }
 
+/* Keys name files, so who knows the model can make tokens whose keys end alike; where they lie here cannot be known. */
+static int32_t *bucket(const struct store *t, const uint64_t key[2])
+{
+    return &t->bucket[(uint32_t)hash_bytes(key, 2 * sizeof *key) & t->mask];
+}
+
 /* The entry of 64 tokens after parent, -1: none. */
 static int32_t find(const struct store *t, int32_t parent, struct key key, const int32_t *token)
 {
-    int32_t i = t->bucket[key.k[0] & t->mask];
+    int32_t i = *bucket(t, key.k);
     while (i >= 0 &&
            (memcmp(t->entry[i].key, key.k, sizeof key.k) != 0 || t->entry[i].parent != parent ||
             memcmp(t->entry[i].token, token, sizeof t->entry[i].token) != 0))
@@ -218,7 +225,7 @@ static void release(struct store *t, struct cache *c, struct store_entry *e, int
 static void forget(struct store *t, struct cache *c, int32_t i)
 {
     struct store_entry *e = &t->entry[i];
-    int32_t *at = &t->bucket[e->key[0] & t->mask];
+    int32_t *at = bucket(t, e->key);
     while (*at != i)
         at = &t->entry[*at].next;
     *at = e->next;
@@ -307,8 +314,9 @@ static int32_t find_or_add(struct store *t, struct cache *c, int32_t parent, con
     memcpy(e->token, token, sizeof e->token);
     for (int g = 0; g < STORE_PARTS; g++)
         e->page[g] = -1;
-    e->next = t->bucket[key.k[0] & t->mask];
-    t->bucket[key.k[0] & t->mask] = i;
+    int32_t *first = bucket(t, key.k);
+    e->next = *first;
+    *first = i;
     if (parent >= 0)
         t->entry[parent].n_children++;
     return i;

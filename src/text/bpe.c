@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "text/piece.h"
@@ -31,6 +32,8 @@ struct bpe {
     int flags;                /* of the pre-tokenizer */
     struct pair *pairs;       /* open addressing, at most half full */
     uint32_t mask;            /* number of entries - 1 */
+    int shift;                /* leaves as many bits as the mask has */
+    struct hash_key key;      /* a file cannot choose merges that collide */
     uint32_t n_symbols;       /* tokens and texts that only merges name */
     struct arena texts;       /* of the latter */
     uint32_t byte_sym[256];   /* symbol of each byte, MERGE_NONE: none */
@@ -73,8 +76,7 @@ static int64_t decode(struct slice s, char *out)
 
 static struct pair *find_pair(const struct bpe *m, uint32_t a, uint32_t b)
 {
-    uint64_t h = (((uint64_t)a << 32) | b) * 0x9E3779B97F4A7C15u;
-    uint32_t i = (uint32_t)(h >> 32) & m->mask;
+    uint32_t i = (uint32_t)(hash_number(m->key, ((uint64_t)a << 32) | b) >> m->shift);
     while (m->pairs[i].a != MERGE_NONE && !(m->pairs[i].a == a && m->pairs[i].b == b))
         i = (i + 1) & m->mask;
     return &m->pairs[i];
@@ -163,8 +165,10 @@ static pith_status load_merges(struct vocab *v, const struct gguf *g, struct pit
         return error_set(err, PITH_RANGE, "tokenizer.ggml.merges: %llu merges, at most 2^30",
                          (unsigned long long)kv->n);
     m->mask = 15;
-    while (m->mask < kv->n * 2)
+    m->shift = 60;
+    for (; m->mask < kv->n * 2; m->shift--)
         m->mask = m->mask * 2 + 1;
+    m->key = hash_key();
     m->pairs = mem_alloc((m->mask + (size_t)1) * sizeof *m->pairs, PITH_MEM_VOCAB);
     if (!m->pairs)
         return vocab_nomem(err);
@@ -181,6 +185,21 @@ static pith_status load_merges(struct vocab *v, const struct gguf *g, struct pit
         ok = add_merge(v, merge, i, &joined, &text);
     str_deinit(&text);
     return ok ? PITH_OK : vocab_nomem(err);
+}
+
+uint64_t bpe_steps(const struct vocab *v, uint64_t *n)
+{
+    const struct bpe *m = v->impl;
+    uint64_t steps = *n = 0;
+    for (uint32_t i = 0; i <= m->mask; i++) {
+        const struct pair *p = &m->pairs[i];
+        if (p->a == MERGE_NONE)
+            continue;
+        uint64_t at = hash_number(m->key, ((uint64_t)p->a << 32) | p->b) >> m->shift;
+        steps += ((i - at) & m->mask) + 1;
+        ++*n;
+    }
+    return steps;
 }
 
 /* ---------------------------------------------------------------- opening */

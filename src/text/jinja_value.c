@@ -14,6 +14,7 @@
 
 #include <utf8proc.h>
 
+#include "base/hash.h"
 #include "base/utf8.h"
 #include "text/jinja_impl.h"
 
@@ -309,15 +310,14 @@ int jv_order(struct jvm *vm, struct jv a, struct jv b, const char *op)
 
 static uint64_t mix(uint64_t h, uint64_t v)
 {
-    h = (h ^ v) * 0x9e3779b97f4a7c15u;
-    return h ^ h >> 29;
+    return hash_bytes((uint64_t[]){h, v}, 2 * sizeof h);
 }
 
 static int hash_value(struct jvm *vm, struct jv v, uint64_t *hash, int depth)
 {
     double f;
     if (v.t == J_STR) {
-        *hash = slice_hash(jv_text(v));
+        *hash = hash_bytes(jv_text(v).p, jv_text(v).n);
     } else if (jv_number(v, &f)) {
         f = f == 0 ? 0 : f; /* -0.0 is 0 */
         memcpy(hash, &f, sizeof f);

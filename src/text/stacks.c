@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 
 struct stack_set {
@@ -15,7 +16,7 @@ static int grow_table(struct stacks *s, uint32_t cap);
 
 static uint32_t hash_of(const struct stack_pair *p, uint32_t n)
 {
-    return (uint32_t)slice_hash((struct slice){(const char *)p, n * sizeof *p});
+    return (uint32_t)hash_bytes(p, n * sizeof *p);
 }
 
 /* The slot of an equal set, or the free one where it belongs. */

@@ -37,6 +37,9 @@ struct vocab_model {
     pith_status (*encode)(const struct vocab *v, struct slice text, int at_start,
                           struct scratch *scratch, struct ids *out, struct pith_error *err);
 };
+/* Entries of the table of merges looked at when each of the *n is found once. */
+uint64_t bpe_steps(const struct vocab *v, uint64_t *n);
+
 extern const struct vocab_model vocab_spm, vocab_bpe, vocab_gemma4, vocab_wpm, vocab_ugm,
     vocab_rwkv;
 
