@@ -18,6 +18,11 @@ static const struct tiny seeds[] = {
     {"gemma3", "q5_1", 32, 2, 8, 32, 16, 0, 1, 1},
     {"qwen3", "q4_K", 256, 1, 8, 16, 8, 0, 1, 1},
     {"llama-embed", "q6_K", 256, 1, 8, 16, 8, 0, 1, 1},
+    {"mamba", "f16", 16, 2, 8, 16, 24, 0, 1, 1},
+    {"mamba2", "q8_0", 32, 2, 16, 32, 16, 0, 0, 1},
+    {"jamba", "f32", 16, 2, 8, 16, 24, 2, 1, 2},
+    {"granitehybrid", "q4_0", 32, 2, 16, 32, 16, 2, 1, 2},
+    {"rwkv7", "bf16", 32, 2, 16, 32, 16, 0, 0, 2},
 };
 
 static int file = -1; /* one nameless file for all */

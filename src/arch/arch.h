@@ -59,6 +59,9 @@ struct tensor_spec {
     int optional;
     int dims[4]; /* enum dim or the family's; C order, DIM_END-terminated */
     enum tensor_role role;
+    /* Optional rows of one group belong together: a file has all of them, in every layer that uses them, or none. 0: a row of its own. */
+    int group;
+    float centre; /* of a random model's values; 0: as usual (synth.c) */
 };
 
 struct arch_model;
@@ -73,8 +76,9 @@ struct arch {
     int64_t (*dim)(const struct arch_model *m, int d, int32_t l); /* of DIM_FAMILY and above */
     /* Reads and checks the hyper-parameters. */
     pith_status (*hparams)(struct arch_model *m, const struct gguf *g, struct pith_error *err);
-    /* Writes the keys a synthetic model of these hyper-parameters needs. */
-    void (*synth_keys)(const struct arch *a, const struct hparams *hp, struct gguf_writer *w);
+    /* A synthetic model: chooses what the family has beside the common hyper-parameters (NULL: nothing); writes the keys that hparams reads. */
+    pith_status (*synth)(struct arch_model *m, struct pith_error *err);
+    void (*synth_keys)(const struct arch_model *m, struct gguf_writer *w);
     /* Once the weights are bound: constants that depend on them. */
     pith_status (*ready)(struct arch_model *m, struct pith_error *err);
     /* Tells what each layer keeps: fills kv[n_layer] (n_head_kv 0: no K and V; group is set by the cache), its window, and its recurrent

@@ -31,6 +31,8 @@ enum {
     F_WINDOW = 256     /* some layers see a window */
 };
 
+enum { G_QKV_BIAS = 1, G_OUT_BIAS, G_FFN_BIAS };
+
 struct variant {
     int rope_neox;
     int window_period; /* of each period of layers the last sees everything, the others the window; 0: no window */
@@ -53,8 +55,8 @@ struct decoder_layer {
 /* ---------------------------------------------------------------- tensors */
 
 /* clang-format off */
-#define M(name, field, need, unless, opt, ...) {name, 0, offsetof(struct decoder_model, field), need, unless, opt, {__VA_ARGS__}, TENSOR_PLAIN}
-#define L(name, field, need, unless, opt, ...) {name, 1, offsetof(struct decoder_layer, field), need, unless, opt, {__VA_ARGS__}, TENSOR_PLAIN}
+#define M(name, field, need, unless, opt, ...) {name, 0, offsetof(struct decoder_model, field), need, unless, opt, {__VA_ARGS__}, .role = TENSOR_PLAIN}
+#define L(name, field, need, unless, group_, ...) {name, 1, offsetof(struct decoder_layer, field), need, unless, (group_) != 0, {__VA_ARGS__}, .role = TENSOR_PLAIN, .group = group_}
 /* clang-format on */
 static const struct tensor_spec tensors[] = {
     {"token_embd.weight",
@@ -64,7 +66,7 @@ static const struct tensor_spec tensors[] = {
      0,
      0,
      {DIM_V, DIM_E},
-     TENSOR_EMBEDDING},
+     .role = TENSOR_EMBEDDING},
     M("output_norm.weight", output_norm, 0, 0, 0, DIM_E),
     {"output.weight",
      0,
@@ -73,24 +75,24 @@ static const struct tensor_spec tensors[] = {
      F_NO_OUTPUT,
      1,
      {DIM_V, DIM_E},
-     TENSOR_OUTPUT}, /* absent: tied to the embedding */
+     .role = TENSOR_OUTPUT}, /* absent: tied to the embedding */
     M("rope_freqs.weight", rope_freqs, 0, 0, 1, DIM_ROT2),
     M("cls.output.weight", rank, 0, 0, 1, DIM_ANY,
       DIM_E), /* of pooling rank: bound, refused by the session */
     L("attn_norm.weight", attn_norm, 0, 0, 0, DIM_E),
     L("attn_qkv.weight", wqkv, F_FUSED_QKV, 0, 0, DIM_QKV, DIM_E),
-    L("attn_qkv.bias", bqkv, F_FUSED_QKV, 0, 1, DIM_QKV),
+    L("attn_qkv.bias", bqkv, F_FUSED_QKV, 0, G_QKV_BIAS, DIM_QKV),
     L("attn_q.weight", wq, 0, F_FUSED_QKV, 0, DIM_Q, DIM_E),
     L("attn_k.weight", wk, 0, F_FUSED_QKV, 0, DIM_K, DIM_E),
     L("attn_v.weight", wv, 0, F_FUSED_QKV, 0, DIM_VV, DIM_E),
     L("attn_q.bias", bq, F_QKV_BIAS, F_FUSED_QKV, 0, DIM_Q),
     L("attn_k.bias", bk, F_QKV_BIAS, F_FUSED_QKV, 0, DIM_K),
     L("attn_v.bias", bv, F_QKV_BIAS, F_FUSED_QKV, 0, DIM_VV),
-    L("attn_q.bias", bq, F_ANY_BIAS, F_FUSED_QKV, 1, DIM_Q),
-    L("attn_k.bias", bk, F_ANY_BIAS, F_FUSED_QKV, 1, DIM_K),
-    L("attn_v.bias", bv, F_ANY_BIAS, F_FUSED_QKV, 1, DIM_VV),
+    L("attn_q.bias", bq, F_ANY_BIAS, F_FUSED_QKV, G_QKV_BIAS, DIM_Q),
+    L("attn_k.bias", bk, F_ANY_BIAS, F_FUSED_QKV, G_QKV_BIAS, DIM_K),
+    L("attn_v.bias", bv, F_ANY_BIAS, F_FUSED_QKV, G_QKV_BIAS, DIM_VV),
     L("attn_output.weight", wo, 0, 0, 0, DIM_E, DIM_O),
-    L("attn_output.bias", bo, F_ANY_BIAS, 0, 1, DIM_E),
+    L("attn_output.bias", bo, F_ANY_BIAS, 0, G_OUT_BIAS, DIM_E),
     L("attn_q_norm.weight", q_norm, F_QK_NORM, 0, 0, DIM_D),
     L("attn_k_norm.weight", k_norm, F_QK_NORM, 0, 0, DIM_D),
     L("post_attention_norm.weight", post_attn_norm, F_POST_NORM, 0, 0, DIM_E),
@@ -98,9 +100,9 @@ static const struct tensor_spec tensors[] = {
     L("ffn_gate.weight", gate, 0, F_MOE, 0, DIM_F, DIM_E),
     L("ffn_up.weight", up, 0, F_MOE, 0, DIM_F, DIM_E),
     L("ffn_down.weight", down, 0, F_MOE, 0, DIM_E, DIM_F),
-    L("ffn_gate.bias", b_gate, F_ANY_BIAS, F_MOE, 1, DIM_F),
-    L("ffn_up.bias", b_up, F_ANY_BIAS, F_MOE, 1, DIM_F),
-    L("ffn_down.bias", b_down, F_ANY_BIAS, F_MOE, 1, DIM_E),
+    L("ffn_gate.bias", b_gate, F_ANY_BIAS, F_MOE, G_FFN_BIAS, DIM_F),
+    L("ffn_up.bias", b_up, F_ANY_BIAS, F_MOE, G_FFN_BIAS, DIM_F),
+    L("ffn_down.bias", b_down, F_ANY_BIAS, F_MOE, G_FFN_BIAS, DIM_E),
     L("ffn_gate_inp.weight", router, F_MOE, 0, 0, DIM_X, DIM_E),
     L("ffn_gate_exps.weight", gate_exps, F_MOE, 0, 0, DIM_X, DIM_FX, DIM_E),
     L("ffn_up_exps.weight", up_exps, F_MOE, 0, 0, DIM_X, DIM_FX, DIM_E),
@@ -179,11 +181,11 @@ static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g,
 }
 
 /* Keys of a synthetic model: what decoder_hparams reads, and nothing that equals its default. */
-static void decoder_synth_keys(const struct arch *a, const struct hparams *hp,
-                               struct gguf_writer *w)
+static void decoder_synth_keys(const struct arch_model *m, struct gguf_writer *w)
 {
+    const struct hparams *hp = &m->hp;
     char key[128];
-#define KEY(suffix) (snprintf(key, sizeof key, "%s.%s", a->name, suffix), key)
+#define KEY(suffix) (snprintf(key, sizeof key, "%s.%s", m->arch->name, suffix), key)
     gguf_writer_u32(w, KEY("vocab_size"), (uint32_t)hp->n_vocab);
     gguf_writer_u32(w, KEY("context_length"), (uint32_t)hp->n_ctx_train);
     gguf_writer_u32(w, KEY("embedding_length"), (uint32_t)hp->n_embd);
@@ -332,6 +334,10 @@ static pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
     const struct variant *v = m->arch->variant;
     const struct decoder_model *w = m->model;
     const float *factors = w->rope_freqs ? w->rope_freqs->file : NULL;
+    for (int i = 0; factors && i < m->hp.n_rot / 2; i++)
+        if (!(factors[i] > 0 && factors[i] < 1e30f))
+            return error_set(err, PITH_RANGE, "rope_freqs.weight divides pair %d by %g, wanted > 0",
+                             i, (double)factors[i]);
     struct rope_set *full =
         rope_set_new(m->arena, &m->hp, v->rope_neox, m->hp.rope_base, 1, factors);
     struct rope_set *local = rope_set_new(m->arena, &m->hp, v->rope_neox, m->hp.rope_base_swa,

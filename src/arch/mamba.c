@@ -29,8 +29,11 @@ enum {
     F_ATTN = 32,
     F_DENSE = 64,
     F_MOE = 128,
-    F_MAMBA1 = 256
+    F_MAMBA1 = 256,
+    F_SHARED = 1024 /* of the model: a shared expert beside the chosen ones; from its width */
 };
+
+enum { G_CONV_BIAS = 1, G_NORM, G_QKV_BIAS, G_OUT_BIAS };
 
 struct mamba_hp {
     int32_t conv, state, inner, n_dt, groups, ff_shexp;
@@ -100,9 +103,10 @@ static int64_t mamba_dim(const struct arch_model *m, int d, int32_t l)
 /* ---------------------------------------------------------------- tensors */
 
 /* clang-format off */
-#define M(name, field, opt, role, ...) {name, 0, offsetof(struct mamba_model, field), 0, 0, opt, {__VA_ARGS__}, role}
-#define L(name, field, need, opt, ...) {name, 1, offsetof(struct mamba_layer, field), need, 0, opt, {__VA_ARGS__}, TENSOR_PLAIN}
-#define V(name, field, need, opt, ...) {name, 1, offsetof(struct mamba_layer, field), need, 0, opt, {__VA_ARGS__}, TENSOR_VECTOR}
+#define M(name, field, opt, role_, ...) {name, 0, offsetof(struct mamba_model, field), 0, 0, opt, {__VA_ARGS__}, .role = role_}
+#define L(name, field, need, group_, ...) {name, 1, offsetof(struct mamba_layer, field), need, 0, (group_) != 0, {__VA_ARGS__}, .role = TENSOR_PLAIN, .group = group_}
+#define V(name, field, need, group_, ...) {name, 1, offsetof(struct mamba_layer, field), need, 0, (group_) != 0, {__VA_ARGS__}, .role = TENSOR_VECTOR, .group = group_}
+#define A(need, ...) {"ssm_a", 1, offsetof(struct mamba_layer, a), need, 0, 0, {__VA_ARGS__}, .role = TENSOR_VECTOR, .centre = -1}
 static const struct tensor_spec tensors[] = {
     M("token_embd.weight", tok_embd, 0, TENSOR_EMBEDDING, DIM_V, DIM_E),
     M("output_norm.weight", output_norm, 0, TENSOR_PLAIN, DIM_E),
@@ -110,28 +114,28 @@ static const struct tensor_spec tensors[] = {
     L("attn_norm.weight", attn_norm, 0, 0, DIM_E),
     L("ssm_in.weight", in, F_SSM, 0, D_IN, DIM_E),
     V("ssm_conv1d.weight", conv, F_SSM, 0, D_CHANNELS, D_CONV),
-    V("ssm_conv1d.bias", conv_b, F_SSM, 1, D_CHANNELS),
+    V("ssm_conv1d.bias", conv_b, F_SSM, G_CONV_BIAS, D_CHANNELS),
     L("ssm_x.weight", x_proj, F_SSM | F_MAMBA1, 0, D_XPROJ, D_INNER),
     L("ssm_dt.weight", dt, F_SSM | F_MAMBA1, 0, D_INNER, D_DT),
     V("ssm_dt.bias", dt_b, F_SSM | F_MAMBA1, 0, D_INNER),
-    V("ssm_a", a, F_SSM | F_MAMBA1, 0, D_INNER, D_STATE),
+    A(F_SSM | F_MAMBA1, D_INNER, D_STATE), /* below 0: states fade */
     V("ssm_d", d, F_SSM | F_MAMBA1, 0, D_INNER),
     V("ssm_dt_norm.weight", dt_norm, F_SSM | F_DT_NORM, 0, D_DT),
     V("ssm_b_norm.weight", b_norm, F_SSM | F_DT_NORM, 0, D_STATE),
     V("ssm_c_norm.weight", c_norm, F_SSM | F_DT_NORM, 0, D_STATE),
     V("ssm_dt.bias", dt_b, F_SSM | F_MAMBA2, 0, D_DT),
-    V("ssm_a", a, F_SSM | F_MAMBA2, 0, D_DT, D_ONE),
+    A(F_SSM | F_MAMBA2, D_DT, D_ONE),
     V("ssm_d", d, F_SSM | F_MAMBA2, 0, D_DT, D_ONE),
-    V("ssm_norm.weight", norm, F_SSM | F_MAMBA2, 1, D_GROUP, D_PER_GROUP),
+    V("ssm_norm.weight", norm, F_SSM | F_MAMBA2, G_NORM, D_GROUP, D_PER_GROUP),
     L("ssm_out.weight", out, F_SSM, 0, DIM_E, D_INNER),
     L("attn_q.weight", wq, F_ATTN, 0, DIM_Q, DIM_E),
     L("attn_k.weight", wk, F_ATTN, 0, DIM_K, DIM_E),
     L("attn_v.weight", wv, F_ATTN, 0, DIM_VV, DIM_E),
     L("attn_output.weight", wo, F_ATTN, 0, DIM_E, DIM_O),
-    L("attn_q.bias", bq, F_ATTN, 1, DIM_Q),
-    L("attn_k.bias", bk, F_ATTN, 1, DIM_K),
-    L("attn_v.bias", bv, F_ATTN, 1, DIM_VV),
-    L("attn_output.bias", bo, F_ATTN, 1, DIM_E),
+    L("attn_q.bias", bq, F_ATTN, G_QKV_BIAS, DIM_Q),
+    L("attn_k.bias", bk, F_ATTN, G_QKV_BIAS, DIM_K),
+    L("attn_v.bias", bv, F_ATTN, G_QKV_BIAS, DIM_VV),
+    L("attn_output.bias", bo, F_ATTN, G_OUT_BIAS, DIM_E),
     L("ffn_norm.weight", ffn_norm, F_HYBRID, 0, DIM_E),
     L("ffn_gate.weight", gate, F_DENSE, 0, DIM_F, DIM_E),
     L("ffn_up.weight", up, F_DENSE, 0, DIM_F, DIM_E),
@@ -140,14 +144,15 @@ static const struct tensor_spec tensors[] = {
     L("ffn_gate_exps.weight", gate_exps, F_MOE, 0, DIM_X, DIM_FX, DIM_E),
     L("ffn_up_exps.weight", up_exps, F_MOE, 0, DIM_X, DIM_FX, DIM_E),
     L("ffn_down_exps.weight", down_exps, F_MOE, 0, DIM_X, DIM_E, DIM_FX),
-    L("ffn_gate_shexp.weight", gate_sh, F_MOE, 1, D_SHARED, DIM_E),
-    L("ffn_up_shexp.weight", up_sh, F_MOE, 1, D_SHARED, DIM_E),
-    L("ffn_down_shexp.weight", down_sh, F_MOE, 1, DIM_E, D_SHARED),
+    L("ffn_gate_shexp.weight", gate_sh, F_MOE | F_SHARED, 0, D_SHARED, DIM_E),
+    L("ffn_up_shexp.weight", up_sh, F_MOE | F_SHARED, 0, D_SHARED, DIM_E),
+    L("ffn_down_shexp.weight", down_sh, F_MOE | F_SHARED, 0, DIM_E, D_SHARED),
     {0},
 };
 #undef M
 #undef L
 #undef V
+#undef A
 /* clang-format on */
 
 /* ---------------------------------------------------------------- hyper-parameters */
@@ -165,6 +170,7 @@ static void read_ssm(struct keys *k, struct arch_model *m, struct mamba_hp *h)
     h->logit_scale = key_f32_or(k, "logit_scale", 1);
     h->attn_scale = key_f32_or(k, "attention.scale", 0);
     h->ff_shexp = (int32_t)key_u32_or(k, "expert_shared_feed_forward_length", 0, MAX_FF, 0);
+    m->features |= h->ff_shexp ? F_SHARED : 0;
     if (k->st == PITH_OK && m->features & F_MAMBA2 && (h->inner % h->n_dt || h->n_dt % h->groups))
         k->st = error_set(k->err, PITH_SHAPE,
                           "%s: %d channels over %d heads in %d groups: not whole heads and groups",
@@ -236,6 +242,70 @@ static pith_status mamba_hparams(struct arch_model *m, const struct gguf *g, str
     if (k->st == PITH_OK)
         read_layers(k, m);
     return k->st;
+}
+
+/* ---------------------------------------------------------------- synthetic models */
+
+/* Every other layer of a hybrid is attention, from the second on; with experts jamba has them in every other layer, granitehybrid in all,
+ * beside a shared one. */
+static pith_status mamba_synth(struct arch_model *m, struct pith_error *err)
+{
+    struct hparams *hp = &m->hp;
+    int m2 = (m->features & F_MAMBA2) != 0, hybrid = (m->features & F_HYBRID) != 0;
+    struct mamba_hp *h = m->family = arena_alloc(m->arena, sizeof *h);
+    m->layer_features = arena_array(m->arena, (size_t)hp->n_layer, sizeof *m->layer_features);
+    if (!h || !m->layer_features)
+        return error_set(err, PITH_NOMEM, "out of memory while writing a model");
+    *h = (struct mamba_hp){.conv = 4, .state = 16, .inner = 2 * hp->n_embd, .groups = 1};
+    h->n_dt = m2 ? h->inner / hp->d_k : (hp->n_embd + 15) / 16;
+    if (h->n_dt < 1 || (m2 && h->inner % h->n_dt) || h->inner > MAX_EMBD)
+        return error_set(err, PITH_RANGE, "synth: %d channels are no whole heads of %d", h->inner,
+                         hp->d_k);
+    h->groups = m2 && h->n_dt % 2 == 0 ? 2 : 1;
+    h->ff_shexp = hp->n_expert && m->features & F_GATE_RENORM ? hp->n_ff[0] : 0;
+    m->features |= (h->ff_shexp ? F_SHARED : 0) | (m2 ? 0 : F_MAMBA1);
+    for (int32_t l = 0; l < hp->n_layer; l++) {
+        int attn = hybrid && l % 2;
+        int moe = hp->n_expert && (h->ff_shexp || l % 2);
+        hp->n_head_kv[l] = attn ? hp->n_head_kv[l] : 0;
+        m->layer_features[l] = (attn ? F_ATTN : F_SSM) | (!hybrid ? 0 : moe ? F_MOE : F_DENSE);
+    }
+    return PITH_OK;
+}
+
+static void mamba_synth_keys(const struct arch_model *m, struct gguf_writer *w)
+{
+    const struct hparams *hp = &m->hp;
+    const struct mamba_hp *h = m->family;
+    char key[128];
+#define KEY(suffix) (snprintf(key, sizeof key, "%s.%s", m->arch->name, suffix), key)
+    gguf_writer_u32(w, KEY("vocab_size"), (uint32_t)hp->n_vocab);
+    gguf_writer_u32(w, KEY("context_length"), (uint32_t)hp->n_ctx_train);
+    gguf_writer_u32(w, KEY("embedding_length"), (uint32_t)hp->n_embd);
+    gguf_writer_u32(w, KEY("block_count"), (uint32_t)hp->n_layer);
+    gguf_writer_f32(w, KEY("attention.layer_norm_rms_epsilon"), 1e-5f);
+    gguf_writer_u32(w, KEY("ssm.conv_kernel"), (uint32_t)h->conv);
+    gguf_writer_u32(w, KEY("ssm.state_size"), (uint32_t)h->state);
+    gguf_writer_u32(w, KEY("ssm.inner_size"), (uint32_t)h->inner);
+    gguf_writer_u32(w, KEY("ssm.time_step_rank"), (uint32_t)h->n_dt);
+    if (m->features & F_MAMBA2)
+        gguf_writer_u32(w, KEY("ssm.group_count"), (uint32_t)h->groups);
+    if (m->features & F_HYBRID) {
+        gguf_writer_u32(w, KEY("feed_forward_length"), (uint32_t)hp->n_ff[0]);
+        gguf_writer_u32(w, KEY("attention.head_count"), (uint32_t)hp->n_head[0]);
+        gguf_writer_array(w, KEY("attention.head_count_kv"), GGUF_I32, hp->n_head_kv,
+                          (uint64_t)hp->n_layer);
+        gguf_writer_u32(w, KEY("attention.key_length"), (uint32_t)hp->d_k);
+        gguf_writer_u32(w, KEY("attention.value_length"), (uint32_t)hp->d_v);
+    }
+    if (m->features & F_HYBRID && hp->n_expert) {
+        gguf_writer_u32(w, KEY("expert_count"), (uint32_t)hp->n_expert);
+        gguf_writer_u32(w, KEY("expert_used_count"), (uint32_t)hp->n_expert_used);
+        gguf_writer_u32(w, KEY("expert_feed_forward_length"), (uint32_t)hp->n_ff_exp);
+    }
+    if (h->ff_shexp)
+        gguf_writer_u32(w, KEY("expert_shared_feed_forward_length"), (uint32_t)h->ff_shexp);
+#undef KEY
 }
 
 /* ---------------------------------------------------------------- graph */
@@ -339,7 +409,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                          .scale = 1.0f,
                          .act = GLU_SILU};
     node y = nn_moe(g, &moe, h);
-    if (!w->gate_sh)
+    if (!(m->features & F_SHARED))
         return y;
     dense =
         (struct nn_ffn){.gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = GLU_SILU};
@@ -392,6 +462,8 @@ static void mamba_build(const struct arch_model *m, struct graph *g)
                                 .tensors = tensors,                                                \
                                 .dim = mamba_dim,                                                  \
                                 .hparams = mamba_hparams,                                          \
+                                .synth = mamba_synth,                                              \
+                                .synth_keys = mamba_synth_keys,                                    \
                                 .ready = mamba_ready,                                              \
                                 .state = mamba_state,                                              \
                                 .build = mamba_build};

@@ -8,6 +8,7 @@
  * learning rate a, value residual v and gate g. */
 #include "arch/arch.h"
 
+#include <stdio.h>
 #include "nn/nn.h"
 #include "pith.h"
 
@@ -52,9 +53,9 @@ static int64_t rwkv_dim(const struct arch_model *m, int d, int32_t l)
 }
 
 /* clang-format off */
-#define M(name, field, role, ...) {name, 0, offsetof(struct rwkv_model, field), 0, 0, 0, {__VA_ARGS__}, role}
-#define L(name, field, ...) {name, 1, offsetof(struct rwkv_layer, field), 0, 0, 0, {__VA_ARGS__}, TENSOR_PLAIN}
-#define VEC(name, field, opt, ...) {name, 1, offsetof(struct rwkv_layer, field), 0, 0, opt, {__VA_ARGS__}, TENSOR_VECTOR}
+#define M(name, field, role_, ...) {name, 0, offsetof(struct rwkv_model, field), 0, 0, 0, {__VA_ARGS__}, .role = role_}
+#define L(name, field, ...) {name, 1, offsetof(struct rwkv_layer, field), 0, 0, 0, {__VA_ARGS__}, .role = TENSOR_PLAIN}
+#define VEC(name, field, opt, ...) {name, 1, offsetof(struct rwkv_layer, field), 0, 0, opt, {__VA_ARGS__}, .role = TENSOR_VECTOR}
 static const struct tensor_spec tensors[] = {
     M("token_embd.weight", tok_embd, TENSOR_EMBEDDING, DIM_V, DIM_E),
     M("token_embd_norm.weight", tok_norm, TENSOR_PLAIN, DIM_E),
@@ -75,8 +76,8 @@ static const struct tensor_spec tensors[] = {
     L("time_mix_v0.weight", v0, DIM_E),
     L("time_mix_v1.weight", v1, D_VMIX, DIM_E),
     L("time_mix_v2.weight", v2, DIM_E, D_VMIX),
-    {"time_mix_g1.weight", 1, offsetof(struct rwkv_layer, g1), F_GATE, 0, 0, {D_GATE, DIM_E}, TENSOR_PLAIN},
-    {"time_mix_g2.weight", 1, offsetof(struct rwkv_layer, g2), F_GATE, 0, 0, {DIM_E, D_GATE}, TENSOR_PLAIN},
+    {"time_mix_g1.weight", 1, offsetof(struct rwkv_layer, g1), F_GATE, 0, 0, {D_GATE, DIM_E}, .role = TENSOR_PLAIN},
+    {"time_mix_g2.weight", 1, offsetof(struct rwkv_layer, g2), F_GATE, 0, 0, {DIM_E, D_GATE}, .role = TENSOR_PLAIN},
     VEC("time_mix_lerp_fused.weight", lerp, 0, D_SIX, D_ONE, D_ONE, DIM_E),
     VEC("time_mix_k_k.weight", k_k, 0, DIM_E),
     VEC("time_mix_k_a.weight", k_a, 0, DIM_E),
@@ -125,6 +126,41 @@ static pith_status rwkv_hparams(struct arch_model *m, const struct gguf *g, stru
         return error_set(err, PITH_SHAPE, "%s: rows of %d are no whole heads of %d", gguf_path(g),
                          hp->n_embd, h->head);
     return k->st;
+}
+
+/* A synthetic model: ranks of half a head, a gate. */
+static pith_status rwkv_synth(struct arch_model *m, struct pith_error *err)
+{
+    struct rwkv_hp *h = m->family = arena_alloc(m->arena, sizeof *h);
+    if (!h)
+        return error_set(err, PITH_NOMEM, "out of memory while writing a model");
+    h->head = m->hp.d_k;
+    h->decay = h->iclr = h->value_mix = h->gate = (h->head + 1) / 2;
+    m->features |= F_GATE;
+    return m->hp.n_embd % h->head == 0
+               ? PITH_OK
+               : error_set(err, PITH_RANGE, "synth: rows of %d are no whole heads of %d",
+                           m->hp.n_embd, h->head);
+}
+
+static void rwkv_synth_keys(const struct arch_model *m, struct gguf_writer *w)
+{
+    const struct hparams *hp = &m->hp;
+    const struct rwkv_hp *h = m->family;
+    char key[128];
+#define KEY(suffix) (snprintf(key, sizeof key, "%s.%s", m->arch->name, suffix), key)
+    gguf_writer_u32(w, KEY("vocab_size"), (uint32_t)hp->n_vocab);
+    gguf_writer_u32(w, KEY("context_length"), (uint32_t)hp->n_ctx_train);
+    gguf_writer_u32(w, KEY("embedding_length"), (uint32_t)hp->n_embd);
+    gguf_writer_u32(w, KEY("block_count"), (uint32_t)hp->n_layer);
+    gguf_writer_u32(w, KEY("feed_forward_length"), (uint32_t)hp->n_ff[0]);
+    gguf_writer_f32(w, KEY("attention.layer_norm_epsilon"), 1e-5f);
+    gguf_writer_u32(w, KEY("wkv.head_size"), (uint32_t)h->head);
+    gguf_writer_u32(w, KEY("attention.decay_lora_rank"), (uint32_t)h->decay);
+    gguf_writer_u32(w, KEY("attention.iclr_lora_rank"), (uint32_t)h->iclr);
+    gguf_writer_u32(w, KEY("attention.value_residual_mix_lora_rank"), (uint32_t)h->value_mix);
+    gguf_writer_u32(w, KEY("attention.gate_lora_rank"), (uint32_t)h->gate);
+#undef KEY
 }
 
 static void rwkv_state(const struct arch_model *m, struct kv_layer *kv, int32_t *window,
@@ -244,5 +280,7 @@ const struct arch arch_rwkv7 = {.name = "rwkv7",
                                 .tensors = tensors,
                                 .dim = rwkv_dim,
                                 .hparams = rwkv_hparams,
+                                .synth = rwkv_synth,
+                                .synth_keys = rwkv_synth_keys,
                                 .state = rwkv_state,
                                 .build = rwkv_build};

@@ -102,6 +102,45 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
     m->tensors[m->n_tensors++] = w;
 }
 
+/* ---------------------------------------------------------------- rows that belong together */
+
+struct tally {
+    int n;
+    char first[160];
+};
+
+static void count_row(struct tally *t, const struct tensor_spec *spec, int32_t l)
+{
+    if (!t->n++)
+        snprintf(t->first, sizeof t->first, "blk.%d.%s", l, spec->name);
+}
+
+static void tally_text(char *out, size_t cap, const struct tally *t)
+{
+    if (t->n > 1)
+        snprintf(out, cap, "%s and %d more are", t->first, t->n - 1);
+    else
+        snprintf(out, cap, "%s is", t->first);
+}
+
+/* Optional rows of one group, over all layers that use them: all or none. */
+static void check_group(struct binder *b, int group)
+{
+    const struct arch_model *a = &b->m->arch;
+    struct tally here = {0}, gone = {0};
+    char what[512], is[200], is_not[200];
+    for (int32_t l = 0; l < a->hp.n_layer; l++)
+        for (const struct tensor_spec *s = a->arch->tensors; s->name; s++)
+            if (s->group == group && s->layer && arch_tensor_used(a, s, l))
+                count_row(*arch_tensor_slot(a, s, l) ? &here : &gone, s, l);
+    if (!here.n || !gone.n)
+        return;
+    tally_text(is, sizeof is, &here);
+    tally_text(is_not, sizeof is_not, &gone);
+    snprintf(what, sizeof what, "%s there, %s missing: they belong together", is, is_not);
+    fault(b, PITH_MISSING, what);
+}
+
 pith_status model_bind(struct pith_model *m, struct pith_error *err)
 {
     struct binder b = {.m = m, .first = PITH_OK};
@@ -115,6 +154,11 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err)
             for (int32_t l = s->layer ? 0 : -1; l < (s->layer ? m->arch.hp.n_layer : 0); l++)
                 if (arch_tensor_used(&m->arch, s, l))
                     bind_one(&b, s, l);
+        int n_groups = 0;
+        for (const struct tensor_spec *s = m->arch.arch->tensors; s->name; s++)
+            n_groups = s->group > n_groups ? s->group : n_groups;
+        for (int g = 1; g <= n_groups && !b.n_faults && arena_ok(&m->arena); g++)
+            check_group(&b, g); /* what is misshapen has no slot, and was named */
         for (uint64_t i = 0; i < n_file; i++) {
             const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
             char what[256];

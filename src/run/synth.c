@@ -16,6 +16,7 @@ struct synth {
     enum dtype type;
     float *row;
     uint8_t *blocks;
+    int64_t longest;
 };
 
 static int32_t or_default(int32_t v, int32_t d)
@@ -64,7 +65,9 @@ static pith_status set_hparams(struct synth *s, struct pith_error *err)
             (*per_layer[i])[l] = value[i];
     }
     s->m.features = s->m.arch->features | (hp->n_expert ? s->m.arch->expert_feature : 0);
-    return arena_ok(&s->arena) ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory");
+    if (!arena_ok(&s->arena))
+        return error_set(err, PITH_NOMEM, "out of memory while writing a model");
+    return s->m.arch->synth ? s->m.arch->synth(&s->m, err) : PITH_OK;
 }
 
 static enum dtype type_for(const struct synth *s, int n_dims, int64_t k)
@@ -76,7 +79,7 @@ static enum dtype type_for(const struct synth *s, int n_dims, int64_t k)
     return k % 32 == 0 ? DT_Q8_0 : DT_F16;
 }
 
-/* Optional tensors are left out but the output matrix. */
+/* Optional tensors are left out but the output matrix, and what families ask for by a feature (arch.h, need). */
 static int is_written(const struct synth *s, const struct tensor_spec *t, int32_t l)
 {
     return arch_tensor_used(&s->m, t, l) &&
@@ -107,6 +110,14 @@ static void declare(struct synth *s, const struct tensor_spec *t, int32_t l)
     gguf_writer_tensor(s->w, name, type_for(s, n, dims[n - 1]), n, dims);
 }
 
+/* Elements of the longest row, for the buffers of fill. */
+static void measure(struct synth *s, const struct tensor_spec *t, int32_t l)
+{
+    int64_t dims[4];
+    int n = arch_tensor_dims(&s->m, t, l, dims);
+    s->longest = dims[n - 1] > s->longest ? dims[n - 1] : s->longest;
+}
+
 static void fill(struct synth *s, const struct tensor_spec *t, int32_t l)
 {
     int64_t dims[4], rows = 1;
@@ -114,7 +125,7 @@ static void fill(struct synth *s, const struct tensor_spec *t, int32_t l)
     int64_t k = dims[n - 1];
     enum dtype type = type_for(s, n, k);
     struct rng rng;
-    float dev = 1.0f;
+    float dev = 1.0f, centre = t->centre != 0 ? t->centre : n == 1 ? 1.0f : 0.0f;
     for (int64_t i = k; i > 1; i /= 4) /* about 1/sqrt(K), exact on every machine */
         dev *= 0.5f;
     for (int i = 0; i < n - 1; i++)
@@ -125,7 +136,7 @@ static void fill(struct synth *s, const struct tensor_spec *t, int32_t l)
         /* Large models: one random row in 64, the others turned copies of it; the bytes look random to every kernel. */
         if (r % 64 == 0)
             for (int64_t i = 0; i < k; i++)
-                s->row[i] = n == 1 ? 1.0f + 0.1f * rng_normal(&rng) : dev * rng_normal(&rng);
+                s->row[i] = centre ? centre + 0.1f * rng_normal(&rng) : dev * rng_normal(&rng);
         else
             for (int64_t i = 0; i < k; i++)
                 s->row[k + i] = s->row[(i + r * 7) % k];
@@ -169,8 +180,8 @@ pith_status synth_write(const char *path, const struct pith_synth_params *p, str
     struct synth s = {.p = p};
     pith_status st;
     const char *type = p->type ? p->type : "f32";
-    int64_t longest = 0;
     arena_init(&s.arena, PITH_MEM_META);
+    s.m.arena = &s.arena;
     s.m.arch = p->arch ? arch_find(p->arch) : NULL;
     int t = dtype_from_name(type);
     if (!s.m.arch)
@@ -184,13 +195,9 @@ pith_status synth_write(const char *path, const struct pith_synth_params *p, str
         TRY(error_set(err, PITH_UNSUPPORTED, "synth: weight type \"%s\" cannot be written", type));
     s.type = (enum dtype)t;
     TRY(set_hparams(&s, err));
-    for (int i = 0; i < 3; i++) {
-        const struct hparams *hp = &s.m.hp;
-        int64_t k[3] = {hp->n_embd, hp->n_ff[0], (int64_t)hp->n_head[0] * hp->d_v};
-        longest = k[i] > longest ? k[i] : longest;
-    }
-    s.row = mem_array((size_t)longest * 2, sizeof *s.row, PITH_MEM_META);
-    s.blocks = mem_alloc((size_t)longest * 4 + 64, PITH_MEM_META);
+    each_tensor(&s, measure);
+    s.row = mem_array((size_t)s.longest * 2, sizeof *s.row, PITH_MEM_META);
+    s.blocks = mem_alloc((size_t)s.longest * 4 + 64, PITH_MEM_META);
     s.w = gguf_writer_open(path, err);
     if (!s.w)
         TRY(err->code);
@@ -198,7 +205,7 @@ pith_status synth_write(const char *path, const struct pith_synth_params *p, str
         TRY(error_set(err, PITH_NOMEM, "out of memory while writing %s", path));
     gguf_writer_str(s.w, "general.architecture", slice_of(p->arch));
     gguf_writer_str(s.w, "general.name", SLICE("synthetic"));
-    s.m.arch->synth_keys(s.m.arch, &s.m.hp, s.w);
+    s.m.arch->synth_keys(&s.m, s.w);
     TRY(write_vocab(&s, err));
     each_tensor(&s, declare);
     each_tensor(&s, fill);
