@@ -2,10 +2,12 @@
  * their beginning. A recurrence has no inverse: a sequence can go back to nothing, to a checkpoint (every 64 positions and the ends of the
  * latest prompts), and it refuses to do without a part of what it has seen. A prompt costs at most 64 positions beyond what it has in
  * common with the sequence. TEST_SEED chooses other scripts. */
+#include <unistd.h>
+
 #include "check_pages.h"
 #include "random.h"
 
-enum { N_SEQ = 3, N_CTX = 200, N_BATCH = 24, EVERY = 64, N_TOKENS = 40 };
+enum { N_SEQ = 3, N_CTX = 200, N_BATCH = 24, EVERY = 64, N_TOKENS = 40, PROMPTS = 7 };
 
 static const struct kind {
     const char *name;
@@ -159,7 +161,7 @@ static void refuses(struct script *x, pith_status st, const struct pith_error *e
     x->refused++;
 }
 
-static void truncate(struct script *x, int32_t i)
+static void truncate_one(struct script *x, int32_t i)
 {
     struct seq *q = &x->seq[i];
     struct pith_error err;
@@ -242,7 +244,7 @@ static void call(struct script *x)
     switch (below(12)) {
     case 0:
     case 1:
-        truncate(x, i);
+        truncate_one(x, i);
         break;
     case 2:
         copy(x, i, below(N_SEQ));
@@ -264,6 +266,66 @@ static void call(struct script *x)
         CHECK_MSG(pith_length(x->s, q) == x->seq[q].n, "%s: sequence %d holds %d, wanted %d:%s",
                   x->kind->name, q, (int)pith_length(x->s, q), x->seq[q].n, test_calls);
     check_pages(x->s, x->kind->name, test_calls);
+}
+
+/* ---------------------------------------------------------------- all sequences at once */
+
+enum { MANY = 64, CTX = 128 };
+
+/* `per` rows of each sequence in one call: two of each, then two more of each, and so on. */
+static pith_status feed_many(pith_session *s, int32_t per, struct pith_error *err)
+{
+    static int32_t token[4 * MANY], seq[4 * MANY];
+    struct pith_batch b = PITH_BATCH_INIT;
+    for (int32_t done = 0; done < per; done += 2)
+        for (int32_t i = 0; i < MANY; i++)
+            for (int32_t k = done; k < done + 2 && k < per; k++) {
+                token[b.n] = 5 + b.n % 7;
+                seq[b.n++] = i;
+            }
+    b.token = token;
+    b.seq = seq;
+    return pith_step(s, &b, err);
+}
+
+/* Every sequence has as many checkpoints as it may, and passes one more within a call of several steps: what they hold together has to be
+ * there at once. */
+static void checkpoints_of_all_at_once(void)
+{
+    struct pith_error err;
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/pith-many-%d.gguf", (int)getpid());
+    p.arch = "mamba";
+    p.n_embd = 16;
+    p.n_layer = 1;
+    p.n_vocab = 16;
+    mp.n_threads = 1;
+    mp.n_batch = mp.n_outputs = 2 * MANY;
+    sp.n_ctx = CTX;
+    sp.n_seq = MANY;
+    REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+    pith_model *m = pith_model_open(path, &mp, &err);
+    unlink(path);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s, "%s", err.msg);
+    const struct recurrent *r = &s->recurrent;
+    for (int32_t to = EVERY; to <= CTX - EVERY / 2; to += EVERY / 2) {
+        for (int i = 0; i < PROMPTS; i++)
+            CHECK(feed_many(s, 2, &err) == PITH_OK);
+        while (pith_length(s, 0) < to - 3)
+            CHECK(feed_many(s, 1, &err) == PITH_OK);
+        CHECK_MSG(feed_many(s, 4, &err) == PITH_OK, "at %d: %s", to, err.msg);
+        CHECK_MSG(r->n_made <= r->n_blocks && r->n_free >= 0 && r->n_free <= r->n_made,
+                  "%d blocks made of %d, %d free", r->n_made, r->n_blocks, r->n_free);
+    }
+    CHECK(r->seq[0].n_at == r->cap);
+    printf("# %d of %d blocks in use at most\n", r->n_made, r->n_blocks);
+    CHECK(r->n_made > r->n_blocks - MANY); /* the limit is not much more than it takes */
+    pith_session_close(s);
+    pith_model_close(m);
 }
 
 /* ---------------------------------------------------------------- scripts */
@@ -337,6 +399,7 @@ static void test_scripts(void)
 int main(void)
 {
     test_seed();
+    TEST(checkpoints_of_all_at_once);
     TEST(test_scripts);
     return test_end();
 }

@@ -19,10 +19,12 @@ uint64_t recurrent_layout(struct state_layer *state, int32_t n_layer)
     return size_align(at, 4096);
 }
 
-/* Blocks that sequences can hold: the present, where a call began, checkpoints; and those of a step in the making. */
+/* Blocks that can be in use at once. A sequence holds its checkpoints, the present, and where a call began. A step in the making takes one
+ * for the last of a sequence's n rows, and one for each of the others that ends a stretch of `every`: wherever those begin, at most
+ * (n - 1) / every + 1, so one a sequence and one for each `every` rows of the batch. */
 static int64_t limit(const struct recurrent *r, const struct recurrent_params *p)
 {
-    return (int64_t)p->n_seq * (r->cap + 3) + p->n_batch / r->every + 1 + p->n_stored;
+    return (int64_t)p->n_seq * (r->cap + 4) + p->n_batch / r->every + p->n_stored;
 }
 
 pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32_t n_layer,
@@ -106,6 +108,9 @@ void recurrent_unref(struct recurrent *r, int32_t *block)
 /* One more free block. */
 static pith_status make(struct recurrent *r, struct pith_error *err)
 {
+    if (r->n_made == r->n_blocks) /* limit is wrong */
+        return error_set(err, PITH_INTERNAL, "all %d blocks of recurrent state are in use",
+                         r->n_blocks);
     pith_status st = mem_commit(r->base + recurrent_bytes(r), r->block_bytes, PITH_MEM_CACHE, err);
     if (st != PITH_OK)
         return error_prefix(err, "block %d of recurrent state", r->n_made);
