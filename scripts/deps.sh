@@ -2,7 +2,8 @@
 # deps.sh GROUP... -- makes sure that what a target needs is installed.
 #
 # Groups: build (compiler and libraries), server and pull (what pith serve and pith pull need besides), model (fetching the default model),
-# fuzz (clang), arm (cross compiler and emulator), chat (line editing, which the build does without, and what its test needs).
+# fuzz (clang), arm (cross compiler and emulator), chat (line editing, which the build does without, and what its test needs), test (all
+# that any test needs: the groups model, fuzz, arm and chat, a browser, and programs that tests hold ours against).
 # Silent, quick and offline when nothing is missing. As root it installs through apt, saying so; otherwise it prints the one line to
 # run and exits 3. It never asks a question.
 set -u
@@ -15,6 +16,10 @@ need_library() { pkg-config --exists "$1" 2>/dev/null || missing+=("$2"); }
 like_library() { pkg-config --exists "$1" 2>/dev/null || welcome+=("$2"); }
 
 [ $# -gt 0 ] || set -- build
+for group in "$@"; do
+    # A group made of others.
+    [ "$group" != test ] || set -- "$@" model fuzz arm chat
+done
 for group in "$@"; do
     case $group in
     build)
@@ -53,8 +58,16 @@ for group in "$@"; do
         need_library libedit libedit-dev
         need_program tmux tmux
         ;;
+    test)
+        need_program chromium chromium
+        need_program groff groff
+        need_program systemd-analyze systemd
+        need_program openssl openssl
+        need_program curl curl
+        [ -e /usr/share/i18n/locales/de_DE ] || missing+=(locales)
+        ;;
     *)
-        echo "deps: no group named '$group' (build, server, pull, model, fuzz, arm, chat)" >&2
+        echo "deps: no group named '$group' (build, server, pull, model, fuzz, arm, chat, test)" >&2
         exit 2
         ;;
     esac

@@ -9,7 +9,8 @@
 # B            build folder, default build
 # TEST_SCALE   multiplier of the work: 1 (default), 10, 100
 # TEST_LIMIT   seconds one test may take, default 60
-# TEST_MODEL   1: fetch the default model and packages of Python; tests are skipped by name when they cannot be had
+# TEST_MODEL   1: fetch all that tests need (programs, models, packages of Python); tests are skipped by name when they cannot be had
+# CI           set: a skipped test is a failure, unless its reason begins with "hardware:"
 # TEST_RULES   0: leave the rules of the house out (sanitizer builds)
 # TEST_WRAP    command before each program (an emulator); scripts are left out too
 # TEST_JOBS    tests at once, default the number of cores
@@ -91,6 +92,16 @@ fi
 rm -rf "$logs"
 mkdir -p "$logs"
 if [ "${TEST_MODEL:-0}" = 1 ]; then
+    scripts/deps.sh test || echo "programs of tests could not be had: tests that need them will be skipped"
+    # A locale with a comma in its numbers, for the tests alone.
+    locales=$(realpath "$B")/locale
+    [ -d "$locales/de_DE.UTF-8" ] || { mkdir -p "$locales" && localedef -i de_DE -f UTF-8 "$locales/de_DE.UTF-8"; }
+    export TEST_LOCALES=$locales
+    if instruct=$(scripts/instruct.sh); then
+        export TEST_INSTRUCT=$instruct
+    else
+        echo "the instruct model could not be had: tests that need it will be skipped"
+    fi
     if model=$(scripts/model.sh); then
         export TEST_GGUF=$model
     else
@@ -105,6 +116,17 @@ export PITH_CONFIG=/dev/null # nobody's own settings
 
 if [ ${#all[@]} -gt 0 ]; then
     printf '%s\0' "${all[@]}" | xargs -0 -n 1 -P "${TEST_JOBS:-$(nproc)}" "$0" --one
+fi
+
+# Where everything can be installed, only a missing device excuses a test.
+if [ -n "${CI:-}" ]; then
+    for log in "$logs"/*; do
+        n=$(grep '^skip ' "$log" | grep -cv '^skip [^:]*: hardware:')
+        [ "$n" -gt 0 ] || continue
+        line=$(grep -E "$closing" "$log" | tail -n 1)
+        sed -i '/^skip [^:]*: hardware:/!s/^skip \([^:]*\): /FAIL \1: skipped: /' "$log"
+        awk -v n="$n" '{print $1 " passed, " $3 + n " failed, " $5 - n " skipped"}' <<<"$line" >>"$log"
+    done
 fi
 
 for kind in skip FAIL; do

@@ -24,6 +24,8 @@ def tokenizer(path):
         model = os.path.join(VECTORS, "models", "stories260K.gguf")
     if name == "model-gemma3-270m":
         model = os.environ.get("TEST_GGUF") or model
+    if name == "model-qwen2.5-0.5b":
+        model = os.environ.get("TEST_INSTRUCT") or model
     if not os.path.exists(model):
         return skip("tokenize_" + name, "no model")
     cases = [c for c in map(json.loads, open(path)) if c["kind"] != "invalid_utf8" and "error" not in c]
