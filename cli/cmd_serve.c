@@ -12,9 +12,9 @@ struct opts {
     struct arg_texts models;
     const char *folder, *host, *unix_path, *name, *template, *key_file, *cert, *key;
     struct arg_texts keys, admin_keys, hosts, origins;
-    int64_t memory, models_max, port, cache_tokens, store, parallel, queue, connections, body;
+    int64_t memory, models_max, port, cache_tokens, store, parallel, queue, connections, unknown, body;
     double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
-    int lazy, embeddings, quiet, no_web;
+    int lazy, embeddings, quiet, no_web, open_metrics;
 };
 
 /* clang-format off */
@@ -54,7 +54,9 @@ static const struct arg args[] = {
      .help = "a name of this machine that the Host header may have, besides localhost; not checked "
              "where a key is needed"},
     {.name = "--allow-origin", .meta = "URL", ARG_FIELD(struct opts, origins, ARG_TEXTS),
-     .help = "a web page elsewhere that may use it, as https://example.org; *: any"},
+     .help = "a web page elsewhere that may use it, as https://example.org; *: any; pages of this "
+             "machine and windows of its programs (app://, tauri://, vscode-webview://) need none "
+             "where only it can reach the server"},
     {.name = "--tls-cert", .meta = "FILE", ARG_FIELD(struct opts, cert, ARG_TEXT),
      .otherwise = "no TLS", .help = "certificate chain, PEM"},
     {.name = "--tls-key", .meta = "FILE", ARG_FIELD(struct opts, key, ARG_TEXT),
@@ -82,7 +84,13 @@ static const struct arg args[] = {
      .hi = 60, .dflt = "0.1",
      .help = "the time between two tokens to aim for while the prompts of others are computed"},
     {.name = "--max-connections", .meta = "N", ARG_FIELD(struct opts, connections, ARG_INT),
-     .lo = 1, .hi = 100000, .dflt = "512", .help = "most connections that are open at a time"},
+     .lo = 1, .hi = 100000, .dflt = "512",
+     .help = "most connections that are open at a time; when there are more, those that are idle or "
+             "slow go first"},
+    {.name = "--max-unknown", .meta = "N", ARG_FIELD(struct opts, unknown, ARG_INT), .lo = 1,
+     .hi = 100000, .otherwise = "a quarter of --max-connections",
+     .help = "most of one address that have shown no key yet, where keys exist; a further one takes "
+             "the place of its oldest"},
     {.name = "--max-body", .meta = "BYTES", ARG_FIELD(struct opts, body, ARG_SIZE), .lo = 1024,
      .hi = 1 << 30, .dflt = "32M", .help = "largest body of a request"},
     {.name = "--read-timeout", .meta = "SECONDS", ARG_FIELD(struct opts, read_timeout, ARG_REAL),
@@ -95,6 +103,8 @@ static const struct arg args[] = {
      .help = "time that running requests may take after SIGTERM; a second SIGTERM ends at once"},
     {.name = "--no-web", ARG_FIELD(struct opts, no_web, ARG_SWITCH),
      .help = "no web page at /"},
+    {.name = "--open-metrics", ARG_FIELD(struct opts, open_metrics, ARG_SWITCH),
+     .help = "GET /metrics needs no key where keys exist; it names the models, and counts"},
     {.name = "--no-log", ARG_FIELD(struct opts, quiet, ARG_SWITCH),
      .help = "no line of JSON on stderr per request"},
     ARGS_MODEL(struct opts, model),
@@ -246,12 +256,14 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .parallel = (int)o->parallel,
         .queue = (int)o->queue,
         .connections = (int)o->connections,
+        .connections_unknown = (int)(o->unknown ? o->unknown : (o->connections + 3) / 4),
         .body_bytes = o->body,
         .gap = o->gap,
         .read_timeout = o->read_timeout,
         .request_timeout = o->request_timeout,
         .log = !o->quiet,
         .no_web = o->no_web,
+        .open_metrics = o->open_metrics,
         .nearest = args_nearest,
     };
     struct server *s = server_open(&p, &err);

@@ -124,15 +124,37 @@ static int is_loopback(const char *name)
     return !strcasecmp(name, "localhost") || !strcmp(name, "::1") || (inet_pton(AF_INET, name, &a) == 1 && ntohl(a.s_addr) >> 24 == 127);
 }
 
-int http_tells_lies(const struct server_params *p, const char *host, const char *origin, int local, struct fault *f)
+/* Pages that only a program of this machine can have: what another port of it serves, and the windows of desktop programs, whose schemes no
+ * web page has. "null" is anybody's: a file, or a page in a sandbox. */
+static int is_of_this_machine(const char *origin)
+{
+    static const char *const apps[] = {"app", "tauri", "vscode-webview"};
+    const char *slashes = strstr(origin, "://");
+    size_t n = slashes ? (size_t)(slashes - origin) : 0;
+    char name[256];
+    for (size_t i = 0; i < sizeof apps / sizeof *apps; i++)
+        if (n == strlen(apps[i]) && !strncasecmp(origin, apps[i], n))
+            return 1;
+    if (!slashes || !((n == 4 && !strncasecmp(origin, "http", n)) || (n == 5 && !strncasecmp(origin, "https", n))))
+        return 0;
+    const char *host = slashes + 3;
+    host_name(host, name, sizeof name);
+    const char *port = host + (*host == '[') + strlen(name); /* a longer name was cut, and is none of ours */
+    if (*host == '[' && *port++ != ']')
+        return 0;
+    int ends = !*port || (*port == ':' && port[1] && strspn(port + 1, "0123456789") == strlen(port + 1));
+    return ends && (is_loopback(name) || !strcasecmp(name, "tauri.localhost")); /* tauri's on systems where it can have no scheme */
+}
+
+int http_tells_lies(const struct server_params *p, const char *host, const char *origin, int local, int keys, struct fault *f)
 {
     char name[256];
     host_name(host ? host : "", name, sizeof name);
-    if (local && !p->unix_path && !is_loopback(name) && !(host && listed(p->hosts, name))) { /* no page reaches a socket in the file system */
+    if (local && !keys && !p->unix_path && !is_loopback(name) && !(host && listed(p->hosts, name))) { /* no page reaches a socket in the file system */
         fault_set(f, 403, "host_not_allowed", "Host", "Host is \"%.100s\"; wanted a name of this machine, or one given with --allow-host", host ? host : "");
         return 1;
     }
-    if (!origin || listed(p->origins, origin))
+    if (!origin || listed(p->origins, origin) || (local && is_of_this_machine(origin)))
         return 0;
     const char *slashes = strstr(origin, "://");
     if (host && slashes && !strcasecmp(slashes + 3, host))

@@ -193,6 +193,7 @@ void exchange_put(struct exchange *x, const char *p, size_t n)
 {
     if (x->at_out == x->n_out) {
         x->at_out = x->n_out = 0;
+        x->waits = clock_now();
     } else if (x->at_out > x->n_out / 2 && x->cap_out - x->n_out < n) { /* what has been taken makes room: fewer bytes are moved than were taken */
         x->n_out -= x->at_out;
         memmove(x->out, x->out + x->at_out, x->n_out);
@@ -211,6 +212,14 @@ void exchange_put(struct exchange *x, const char *p, size_t n)
     memcpy(x->out + x->n_out, p, n);
     x->n_out += n;
     x->spoke = clock_now();
+}
+
+int exchange_unread(struct exchange *x, int64_t before)
+{
+    pthread_mutex_lock(&x->lock);
+    int unread = x->queued && x->waits < before && (!x->live || x->ended || x->at_out < x->n_out);
+    pthread_mutex_unlock(&x->lock);
+    return unread;
 }
 
 void exchange_write(struct exchange *x, const char *p, size_t n)

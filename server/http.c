@@ -9,12 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "http.h"
 #include "scheduler.h"
 
-enum { HEADER_BYTES = 64 << 10, IDLE_SECONDS = 120, DRAIN_MS = 10 };
+enum { HEADER_BYTES = 64 << 10, IDLE_SECONDS = 120, DRAIN_MS = 10, OTHER_FILES = 256 };
 
 /* ---------------------------------------------------------------- connections */
 
@@ -24,36 +25,17 @@ static struct peer *peer_of(struct MHD_Connection *c)
     return info ? info->socket_context : NULL;
 }
 
-/* With the list's lock. */
-static void peer_turns(struct MHD_Connection *c, int busy)
-{
-    struct peer *p = peer_of(c);
-    if (p) {
-        p->busy = busy;
-        p->since = clock_now();
-    }
-}
-
 static void on_connection(void *cls, struct MHD_Connection *c, void **context, enum MHD_ConnectionNotificationCode code)
 {
     struct http *h = cls;
-    struct peer *p = *context;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    int fd = info ? info->connect_fd : -1;
+    info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     pthread_mutex_lock(&h->lock);
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        p = *context = calloc(1, sizeof *p);
-        if (p) {
-            *p = (struct peer){.next = h->peers, .at = &h->peers, .fd = info ? info->connect_fd : -1, .since = clock_now()};
-            if (h->peers)
-                h->peers->at = &p->next;
-            h->peers = p;
-        }
-    } else if (p) {
-        *p->at = p->next;
-        if (p->next)
-            p->next->at = p->at;
-        free(p);
-    }
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        *context = peers_add(h->peers, fd, info ? info->client_addr : NULL);
+    else if (*context)
+        peers_remove(h->peers, *context);
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -74,7 +56,8 @@ const char *exchange_asked(const struct exchange *x, const char *name)
 
 static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, const char *method, const char *path)
 {
-    struct exchange *x = calloc(1, sizeof *x);
+    struct peer *p = peer_of(c);
+    struct exchange *x = p ? calloc(1, sizeof *x) : NULL; /* one that nobody looks after is not served */
     if (!x)
         return NULL;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -97,7 +80,7 @@ static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, 
         h->first->at = &x->next;
     h->first = x;
     h->n++;
-    peer_turns(c, 1);
+    peers_asks(h->peers, p, x);
     pthread_mutex_unlock(&h->lock);
     return x;
 }
@@ -131,6 +114,22 @@ static int find_route(struct exchange *x, const char *method, const char *path, 
     return fault_set(f, 404, "not_found", NULL, "there is no %.100s; GET /docs lists what there is", path);
 }
 
+/* Who asks for something that takes time, and may, is known from now on. 0: there is no place for another one. */
+static int take_place(struct exchange *x, struct fault *f)
+{
+    struct http *h = x->h;
+    int placed = 1;
+    pthread_mutex_lock(&h->lock);
+    if (x->tenant && (tenants_have_keys(h->s->tenants) || !route_is_open(h->s, x->route)))
+        placed = peers_know(h->peers, peer_of(x->c));
+    pthread_mutex_unlock(&h->lock);
+    if (placed)
+        return 1;
+    fault_set(f, 503, "connections_full", NULL, "all %d connections are taken by requests that run; see --max-connections", h->s->p.connections);
+    f->retry_after = 1;
+    return 0;
+}
+
 /* All that can be said before the body is there. 0: *f says why it ends here, or nothing does: a preflight, which has its answer. */
 static int check_head(struct exchange *x, const char *method, const char *path, struct fault *f)
 {
@@ -140,16 +139,18 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
     const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
     const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
     int keys = tenants_have_keys(s->tenants);
-    if (http_tells_lies(&s->p, host, origin, x->h->local && !keys, f))
+    if (http_tells_lies(&s->p, host, origin, x->h->local, keys, f))
         return 0;
     if (!strcmp(method, "OPTIONS")) /* what a browser asks before a page may ask */
         return 0;
     if (!find_route(x, method, path, f))
         return 0;
     x->tenant = tenants_find(s->tenants, key_given(c));
-    if (!x->tenant && !(x->route->flags & ROUTE_OPEN))
+    if (!x->tenant && !route_is_open(s, x->route))
         return fault_set(f, 401, "invalid_api_key", NULL, "%s; send Authorization: Bearer KEY, or x-api-key: KEY",
                          key_given(c) ? "this key is not known here" : "a key is needed here");
+    if (!take_place(x, f))
+        return 0;
     if ((x->route->flags & ROUTE_ADMIN) && !tenants_have_admins(s->tenants))
         return fault_set(f, 404, "admin_is_off", NULL, "there is no %.100s: the server was started without --admin-key", path);
     if ((x->route->flags & ROUTE_ADMIN) && !(x->tenant && x->tenant->admin))
@@ -169,6 +170,9 @@ static void dispatch(struct exchange *x)
     struct server *s = x->h->s;
     struct fault f = {0};
     x->dispatched = 1;
+    pthread_mutex_lock(&x->h->lock);
+    peers_waits(x->h->peers, peer_of(x->c));
+    pthread_mutex_unlock(&x->h->lock);
     if (x->too_large) {
         fault_set(&f, 413, "body_too_large", NULL, "the body has more than %lld bytes", (long long)s->p.body_bytes);
         exchange_fault(x, &f);
@@ -201,6 +205,7 @@ static ssize_t read_live(void *cls, uint64_t pos, char *buf, size_t max)
         memcpy(buf, x->out + x->at_out, (size_t)n);
         x->at_out += (size_t)n;
         x->sent += (size_t)n;
+        x->waits = clock_now();
     } else if (atomic_load(&x->gone)) {
         n = MHD_CONTENT_READER_END_WITH_ERROR;
     } else if (x->ended) {
@@ -254,9 +259,12 @@ static enum MHD_Result answer(struct exchange *x)
         return MHD_NO;
     add_headers(x, r);
     enum MHD_Result ok = MHD_queue_response(x->c, (unsigned)x->status, r);
+    pthread_mutex_lock(&x->lock);
     if (!x->live)
         x->sent = x->n_out;
     x->queued = 1;
+    x->waits = clock_now();
+    pthread_mutex_unlock(&x->lock);
     MHD_destroy_response(r);
     return ok;
 }
@@ -315,7 +323,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
     if (x->next)
         x->next->at = x->at;
     h->n--;
-    peer_turns(c, 0);
+    peers_answered(h->peers, peer_of(c));
     pthread_mutex_unlock(&h->lock);
     pthread_mutex_lock(&x->lock);
     x->c = NULL;
@@ -349,9 +357,25 @@ static struct MHD_Daemon *start(struct http *h, const struct server_params *p)
     if (p->tls_cert)
         flags |= MHD_USE_TLS;
     return MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, say, NULL, MHD_OPTION_LISTEN_SOCKET, h->listen_fd,
-                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)p->connections,
+                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)peers_descriptors(h->peers),
                             MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES,
                             MHD_OPTION_ARRAY, p->tls_cert ? tls : none, MHD_OPTION_END);
+}
+
+/* Each connection is a descriptor, and the usual limit is meant for programs that use select(). */
+static int raise_files(int n, struct pith_error *err)
+{
+    struct rlimit r;
+    rlim_t want = (rlim_t)n + OTHER_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur == RLIM_INFINITY || r.rlim_cur >= want)
+        return 1;
+    r.rlim_cur = r.rlim_max == RLIM_INFINITY || r.rlim_max >= want ? want : r.rlim_max;
+    if (r.rlim_cur == want && !setrlimit(RLIMIT_NOFILE, &r))
+        return 1;
+    err->code = PITH_RANGE;
+    snprintf(err->msg, sizeof err->msg, "--max-connections and what else is open may need %llu descriptors, the system allows %llu (ulimit -Hn); give a lower number",
+             (unsigned long long)want, (unsigned long long)r.rlim_max);
+    return 0;
 }
 
 struct http *http_open(struct server *s, const struct server_params *p, struct pith_error *err)
@@ -363,6 +387,13 @@ struct http *http_open(struct server *s, const struct server_params *p, struct p
     }
     h->s = s;
     pthread_mutex_init(&h->lock, NULL);
+    h->peers = peers_open(p->connections, tenants_have_keys(s->tenants) ? p->connections_unknown : p->connections);
+    if (!h->peers || !raise_files(peers_descriptors(h->peers), err)) {
+        if (!h->peers)
+            *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
+        http_close(h);
+        return NULL;
+    }
     if (p->tls_cert && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
         http_fail(err, "TLS", "this libmicrohttpd was built without it");
         http_close(h);
@@ -427,5 +458,6 @@ void http_close(struct http *h)
     if (!strncmp(h->url, "unix:", 5))
         unlink(h->url + 5);
     pthread_mutex_destroy(&h->lock);
+    peers_close(h->peers);
     free(h);
 }

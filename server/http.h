@@ -2,6 +2,7 @@
  *
  *     http.c      the one file that knows libmicrohttpd: connections, requests and their checks, answers
  *     exchange.c  an exchange: its body, the bytes of its answer, the access log
+ *     peers.c     the connections that are open, and who goes when there are too many
  *     watch.c     the thread that looks after those who wait
  *     listen.c    the socket
  *
@@ -33,7 +34,7 @@ struct exchange {
     int n_headers;
     char *body, *out;
     size_t n_body, cap_body, n_out, at_out, cap_out, sent;
-    int64_t began, spoke; /* ns */
+    int64_t began, spoke, waits; /* ns; waits: since when there is something that the client has not taken */
     struct figures figures;
     json_t *tree;
     struct hosted *model; /* NULL: `why` says why there is none */
@@ -43,10 +44,21 @@ struct exchange {
 };
 
 /* A connection, for as long as the library has it open. */
+enum peer_state { PEER_UNKNOWN, PEER_IDLE, PEER_READING, PEER_BUSY, N_PEER_STATES }; /* reading: its request; busy: with its answer */
+enum peer_place { PLACE_NONE, PLACE_SEAT, PLACE_SPARE };
 struct peer {
-    struct peer *next, **at;
-    int fd, busy; /* busy: it has an exchange */
-    int64_t since; /* ns: it is open, or its last exchange ended */
+    struct peer_link {
+        struct peer *prev, *next;
+    } link[3];
+    struct address *address; /* NULL: it is known */
+    struct exchange *x;      /* NULL: it has none */
+    enum peer_state state;
+    enum peer_place place; /* none: it has been put out */
+    int fd;
+    int64_t since; /* ns: it is in its state, or was last asked something while unknown */
+};
+struct queue { /* oldest first */
+    struct peer *first, *last;
 };
 
 struct http {
@@ -54,7 +66,7 @@ struct http {
     struct MHD_Daemon *daemon;
     pthread_mutex_t lock; /* of the lists */
     struct exchange *first;
-    struct peer *peers;
+    struct peers *peers;
     int64_t stirred; /* ns: there was an exchange; 0: nothing since it was tidied up */
     int n;
     pthread_t watch;
@@ -65,11 +77,25 @@ struct http {
     char url[300];
 };
 
+/* peers.c; all with the lock of the lists. most: places; most_unknown: of one address, for those that have shown no key. */
+struct sockaddr;
+struct peers *peers_open(int most, int most_unknown);
+void peers_close(struct peers *all);
+int peers_descriptors(const struct peers *all); /* most that are open at a time */
+struct peer *peers_add(struct peers *all, int fd, const struct sockaddr *a); /* NULL: out of memory */
+void peers_remove(struct peers *all, struct peer *p);
+void peers_asks(struct peers *all, struct peer *p, struct exchange *x); /* a request has begun */
+/* It is one that may ask. 0: there is no place for it. */
+int peers_know(struct peers *all, struct peer *p);
+void peers_waits(struct peers *all, struct peer *p); /* the request is here */
+void peers_answered(struct peers *all, struct peer *p);
+void peers_expire(struct peers *all, int64_t before); /* ends those that have been silent since */
 /* http.c */
 void http_wake(struct exchange *x); /* with its lock: its connection is looked at again */
 /* exchange.c */
 void exchange_feed(struct exchange *x, const char *p, size_t n); /* bytes of the body */
 void exchange_put(struct exchange *x, const char *p, size_t n);  /* exchange_write with the lock held; wakes nobody */
+int exchange_unread(struct exchange *x, int64_t before); /* its client has not taken what has waited since then */
 void exchange_log(const struct exchange *x, const struct figures *f);
 /* watch.c */
 void *http_watch(void *http);

@@ -154,11 +154,11 @@ static void bad_answer(json_t *answers, const char *code, const char *why)
                                                  "#/components/schemas/Error"));
 }
 
-static json_t *answers_of(const struct route *r, int keys)
+static json_t *answers_of(const struct server *s, const struct route *r, int keys)
 {
     json_t *answers = json_pack("{s:o}", "200", good_answer(r));
     bad_answer(answers, "403", "Host or Origin is not one that may ask");
-    if (keys && !(r->flags & ROUTE_OPEN))
+    if (keys && !route_is_open(s, r))
         bad_answer(answers, "401", "a key is needed, or this one is not known");
     if (r->endpoint) {
         bad_answer(answers, "400", "the body is wrong; the message says what was found and what was wanted; or the time that it allows is over");
@@ -169,8 +169,8 @@ static json_t *answers_of(const struct route *r, int keys)
         bad_answer(answers, "404", r->flags & ROUTE_ADMIN ? "there is no such model, or the server has no --admin-key" : "there is no such model");
     if ((r->flags & ROUTE_ADMIN) ? r->endpoint : !r->endpoint && (r->flags & ROUTE_MODEL))
         bad_answer(answers, "409", r->flags & ROUTE_ADMIN ? "the model is being loaded" : "the model is not loaded");
-    if ((r->flags & ROUTE_MODEL) || !strcmp(r->path, "/ready"))
-        bad_answer(answers, "503", "the model is being loaded, or the server is shutting down; Retry-After says when to try again");
+    if (!(r->flags & ROUTE_OPEN) || !strcmp(r->path, "/ready"))
+        bad_answer(answers, "503", "the model is being loaded, the server is shutting down, or all its connections are taken; Retry-After says when to try again");
     return answers;
 }
 
@@ -182,9 +182,9 @@ static json_t *parameter(const char *in, const char *name, int is_required)
                      "string");
 }
 
-static json_t *operation(const struct route *r, int keys, json_t *models)
+static json_t *operation(const struct server *s, const struct route *r, int keys, json_t *models)
 {
-    json_t *op = json_pack("{s:s, s:o}", "summary", r->help, "responses", answers_of(r, keys));
+    json_t *op = json_pack("{s:s, s:o}", "summary", r->help, "responses", answers_of(s, r, keys));
     if (r->endpoint)
         json_object_set_new(op, "requestBody", body_of(r, models));
     if (strchr(r->path, '*'))
@@ -192,7 +192,7 @@ static json_t *operation(const struct route *r, int keys, json_t *models)
     else if (!r->endpoint && (r->flags & ROUTE_MODEL))
         json_object_set_new(op, "parameters", json_pack("[o]", parameter("query", "model", 0)));
     if (keys)
-        json_object_set_new(op, "security", r->flags & ROUTE_OPEN ? json_array() : json_pack("[{s:[]}, {s:[]}]", "bearer", "header"));
+        json_object_set_new(op, "security", route_is_open(s, r) ? json_array() : json_pack("[{s:[]}, {s:[]}]", "bearer", "header"));
     return op;
 }
 
@@ -238,7 +238,7 @@ char *openapi_make(struct server *s)
         }
         for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++)
             if (!strcmp(methods[i][0], r->method))
-                json_object_set_new(path, methods[i][1], operation(r, keys, models));
+                json_object_set_new(path, methods[i][1], operation(s, r, keys, models));
     }
     json_decref(models);
     return text_of(json_pack("{s:s, s:{s:s, s:s}, s:o, s:o}", "openapi", "3.1.0", "info", "title", "pith", "version", pith_version(), "paths", paths, "components",

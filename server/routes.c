@@ -34,10 +34,15 @@ const struct route routes[] = {
     {"GET", "/health", OPEN, 0, api_health, "200 while the server lives"},
     {"GET", "/live", OPEN, 0, api_health, "the same"},
     {"GET", "/ready", OPEN, 0, api_ready, "200 when it can serve; 503 while it loads and while it shuts down"},
-    {"GET", "/metrics", OPEN, 0, api_metrics, "counters for Prometheus"},
+    {"GET", "/metrics", DIRECT | ROUTE_METRICS, 0, api_metrics, "counters for Prometheus"},
     {"GET", "/docs", OPEN, 0, api_docs, "endpoints and fields"},
     {"GET", "/openapi.json", OPEN, 0, api_openapi, "the same as an OpenAPI 3.1 file"},
     {"GET", "/", OPEN | ROUTE_PAGE, 0, api_web, "the web page"},
     {"GET", "/web/*", OPEN | ROUTE_PAGE, 0, api_web, "its files"},
     {0},
 };
+
+int route_is_open(const struct server *s, const struct route *r)
+{
+    return (r->flags & ROUTE_OPEN) || ((r->flags & ROUTE_METRICS) && s->p.open_metrics);
+}

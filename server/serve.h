@@ -170,15 +170,16 @@ const char *http_url(const struct http *h);
 /* Waits until what has ended by now is sent, or until `deadline`: the clients take it at their pace. */
 void http_drain(struct http *h, int64_t deadline);
 void http_close(struct http *h);
-int http_tells_lies(const struct server_params *p, const char *host, const char *origin, int local,
-                    struct fault *f); /* auth.c: Host and Origin */
+/* auth.c: Host and Origin are not what they have to be. local: only this machine can reach the server; keys: a request needs one. */
+int http_tells_lies(const struct server_params *p, const char *host, const char *origin, int local, int keys, struct fault *f);
 
 /* ---------------------------------------------------------------- routes (routes.c) */
 
 /* On the thread of HTTP; without a key; 503 until there is a model; for people, not in the descriptions; errors in another shape than OpenAI's;
- * for admins; its handler waits for the scheduler. */
+ * for admins; its handler waits for the scheduler; without a key where metrics are open. */
 enum {
-    ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4, ROUTE_PAGE = 8, ROUTE_ANTHROPIC = 16, ROUTE_OLLAMA = 32, ROUTE_ADMIN = 64, ROUTE_WAITS = 128
+    ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4, ROUTE_PAGE = 8, ROUTE_ANTHROPIC = 16, ROUTE_OLLAMA = 32, ROUTE_ADMIN = 64, ROUTE_WAITS = 128,
+    ROUTE_METRICS = 256
 };
 struct route {
     const char *method, *path;
@@ -188,6 +189,7 @@ struct route {
     const char *help;
 };
 extern const struct route routes[]; /* closed by an empty row */
+int route_is_open(const struct server *s, const struct route *r); /* it needs no key */
 
 /* ---------------------------------------------------------------- work (work.c) */
 

@@ -46,10 +46,12 @@ struct server_params {
     int parallel;       /* most sequences that advance in one step */
     int queue;          /* most that wait */
     int connections;    /* most at a time */
+    int connections_unknown; /* of one address: most that have shown no key, where there are keys */
     int64_t body_bytes; /* most of one request */
     double gap;         /* seconds between tokens that prefill has to leave to others */
     double read_timeout, request_timeout; /* seconds; 0: none */
     int log; /* access log on stderr */
+    int open_metrics; /* /metrics needs no key */
     int no_web; /* without the page at / */
     const char *(*nearest)(const char *word, const char *const *candidates); /* what a mistyped word was to be; NULL: none is near; may be NULL */
 };

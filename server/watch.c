@@ -57,18 +57,6 @@ static nfds_t waiting(struct http *h, struct pollfd **fds, nfds_t *cap)
     return n;
 }
 
-/* With the lists' lock: ends connections whose next request does not come, or comes by single bytes. */
-static void expire_peers(struct http *h, int64_t now)
-{
-    double most = h->s->p.read_timeout;
-    for (struct peer *p = h->peers; p && most > 0; p = p->next) {
-        if (!p->busy && p->fd >= 0 && (double)(now - p->since) > 1e9 * most) {
-            shutdown(p->fd, SHUT_RDWR);
-            p->since = now;
-        }
-    }
-}
-
 /* What requests have freed goes back to the system when there are none: the allocator by itself keeps what the largest ones took. */
 static void tidy(struct http *h, int any, int64_t now)
 {
@@ -88,12 +76,14 @@ void *http_watch(void *arg)
     struct pollfd *fds = NULL;
     nfds_t n, cap = 0;
     int somebody_left = 0;
+    double most = h->s->p.read_timeout;
     while (!atomic_load(&h->quit)) {
         int64_t now = clock_now();
         pthread_mutex_lock(&h->lock);
         for (struct exchange *x = h->first; x; x = x->next)
             look_at(x, somebody_left, now);
-        expire_peers(h, now);
+        if (most > 0) /* the next request does not come, or by single bytes */
+            peers_expire(h->peers, now - (int64_t)(1e9 * most));
         n = waiting(h, &fds, &cap);
         int any = h->first != NULL;
         pthread_mutex_unlock(&h->lock);

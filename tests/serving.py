@@ -37,6 +37,7 @@ class Server:
     def __init__(self, model, *flags, env=None, wait=True):
         self.process = subprocess.Popen(command(model, *flags), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, **(env or {})})
+        self.key = {"x-api-key": flags[flags.index("--api-key") + 1].rsplit(":", 1)[-1]} if "--api-key" in flags else {}
         self.url = self.process.stdout.readline().strip()
         self.port = int(self.url.rsplit(":", 1)[1]) if self.url.startswith("http") else 0
         if wait and self.port:
@@ -76,7 +77,7 @@ class Server:
 
     def metric(self, name, model=None):
         """Of one model, or of the first that has it; None: nobody has."""
-        for line in self.get("/metrics")[1].decode().splitlines():
+        for line in self.get("/metrics", **self.key)[1].decode().splitlines():
             if line.startswith(name + "{") and (model is None or 'model_name="%s"' % model in line):
                 return float(line.rsplit(" ", 1)[1])
 

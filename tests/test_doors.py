@@ -92,8 +92,39 @@ def test_headers(model):
         origins = {"https://page.example": 200, "https://page.example.evil": 403, "http://page.example": 403, "null": 403, "": 403, "x": 403}
         got = {o: s.ask("GET", "/v1/models", headers={"Origin": o})[0] for o in origins}
         check("origins", got == origins, got)
+        ours = ["http://localhost:3000", "https://localhost", "http://127.0.0.1:5173", "http://[::1]:8000", "http://[::1]", "HTTP://LOCALHOST:1", "app://obsidian.md", "app://-", "tauri://localhost",
+                "http://tauri.localhost", "vscode-webview://0a1b2c", "http://127.8.9.1"]
+        got = {o: (lambda a: (a[0], a[2].getheader("Access-Control-Allow-Origin")))(s.ask("GET", "/v1/models", headers={"Origin": o})) for o in ours}
+        check("origins_of_this_machine", got == {o: (200, o) for o in ours}, got)
+        theirs = ["http://localhost.evil.example", "http://localhost:80.evil.example", "http://localhost@evil.example", "http://127.0.0.1.evil.example", "http://[::1].evil.example", "http://[::1",
+                  "http://localhost:", "file://", "file://localhost", "chrome-extension://localhost", "apps://x", "xapp://x", "app:", "ftp://localhost", "http://10.0.0.1", "://localhost", "null://localhost",
+                  "http://" + "x" * 255 + "localhost", "http://localhost/" + "x" * 300, "http://evil.localhost"]
+        got = {o: s.ask("GET", "/v1/models", headers={"Origin": o})[0] for o in theirs}
+        check("origins_that_look_like_them", got == {o: 403 for o in theirs}, got)
+        got = s.ask("GET", "/v1/models", headers={"Origin": "app://x", "Host": "evil.example"})[0]
+        check("their_host_is_looked_at", got == 403, got)
         status, _, r = s.ask("OPTIONS", "/v1/completions", headers={"Origin": "https://page.example", "Access-Control-Request-Method": "POST"})
         check("preflight", status == 204 and r.getheader("Access-Control-Allow-Origin") == "https://page.example", status)
+
+
+def test_reachable_ones(model):
+    # Where others can reach the server, their localhost is not ours.
+    with Server(model, "--host", "0.0.0.0", "--api-key", "ann:first-secret") as s:
+        got = [s.ask("GET", "/v1/models", headers={"Origin": o, "x-api-key": "first-secret"})[0] for o in ("http://localhost:3000", "app://x", "tauri://localhost", "null")]
+        check("origins_where_others_reach_it", got == [403] * 4, got)
+
+
+def test_metrics(model):
+    key = {"x-api-key": "first-secret"}
+    with Server(model, "--api-key", "ann:first-secret", "--name", "hidden-name") as s:
+        got = [s.get("/metrics")[0], s.get("/metrics", **{"x-api-key": "other-secret"})[0]]
+        right = s.get("/metrics", **key)
+        check("metrics_need_the_key", got == [401, 401] and right[0] == 200 and b"hidden-name" in right[1], (got, right))
+        check("and_say_so", s.get("/openapi.json")[1]["paths"]["/metrics"]["get"]["security"] != [])
+    with Server(model, "--api-key", "ann:first-secret", "--open-metrics") as s:
+        check("open_metrics", [s.get("/metrics")[0], s.get("/v1/models")[0], s.get("/openapi.json")[1]["paths"]["/metrics"]["get"]["security"]] == [200, 401, []])
+    with Server(model) as s:
+        check("metrics_without_keys", s.get("/metrics")[0] == 200)
 
 
 def test_limits(model):
@@ -111,6 +142,81 @@ def test_limits(model):
         for c in held:
             c.close()
         check("and_it_serves", s.wait_for(lambda: answers(s)) and s.post("/v1/completions", completion([3, 4], 2))[0] == 200)
+
+
+def closed(c):
+    """Its other end has been closed: what would have come later is not waited for."""
+    c.settimeout(LIMIT)
+    try:
+        return c.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+SLOW = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+
+
+def test_full_of_silence(model):
+    # Those that have asked nothing yet make room, whoever they are: one that is idle, one whose head does not end.
+    for name, flags in (("with_a_key", ["--api-key", "ann:first-secret"]), ("without_keys", [])):
+        with Server(model, "--max-connections", "20", "--read-timeout", "0", *flags) as s:
+            held = [s.connect(SLOW if i % 2 else b"") for i in range(200)]
+            check("health_beside_silence_" + name, [s.get(p)[0] for p in ("/health", "/live", "/ready")] == [200] * 3)
+            check("and_requests_" + name, s.post("/v1/completions", completion([3, 4], 2), Authorization="Bearer first-secret")[0] == 200)
+            check("the_oldest_has_gone_" + name, closed(held[0]) and closed(held[1]))
+            n = s.open_files()
+            check("and_most_of_them_" + name, n < 100, n)
+            for c in held:
+                c.close()
+
+
+def test_unknown_ones(model):
+    # One that has shown its key stays, idle as it is, when others of its address come and say nothing; of these so many may be there.
+    with Server(model, "--max-connections", "500", "--max-unknown", "8", "--read-timeout", "0", "--api-key", "ann:first-secret") as s:
+        known = http.client.HTTPConnection("127.0.0.1", s.port, timeout=LIMIT)
+        ask = lambda: known.request("GET", "/v1/models", headers={"Authorization": "Bearer first-secret"}) or known.getresponse().read() and known.sock.getsockname()
+        first = ask()
+        wrong = s.connect(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nx-api-key: not-the-one\r\n\r\n")
+        told = wrong.recv(100)
+        held = [s.connect(SLOW if i % 2 else b"") for i in range(100)]
+        check("unknown_ones_go", all([closed(c) for c in held[:90]]))
+        wrong.settimeout(LIMIT)
+        check("a_wrong_key_makes_nobody_known", told.startswith(b"HTTP/1.1 401") and b"" in (wrong.recv(1 << 16), wrong.recv(1 << 16)), told)
+        held[-1].sendall(b"x-api-key: first-secret\r\nConnection: close\r\n\r\n" + b" " * 1000)
+        answer = held[-1].recv(100)
+        check("the_youngest_may_ask", answer.startswith(b"HTTP/1.1 400"), answer)
+        check("who_has_a_key_stays", ask() == first)
+        known.close()
+
+
+def test_full_of_requests(model):
+    # All places are taken by answers that are being read: nobody goes, probes are answered, and others are told. An answer that nobody
+    # reads makes room.
+    body = completion([3, 4], 4000, stream=True)
+    with Server(model, "--ctx", "4096", "--max-connections", "4", "--parallel", "8", "--read-timeout", "0") as s:
+        held = [s.connect(raw_post("/v1/completions", body)) for _ in range(4)]
+        begun = [c.recv(100) for c in held]
+        told = s.post("/v1/completions", completion([3, 4], 2))
+        check("health_beside_requests", all(b.startswith(b"HTTP/1.1 200") for b in begun) and s.get("/health")[0] == 200, begun)
+        check("others_are_told", told[0] == 503 and told[1]["error"]["code"] == "connections_full" and told[2].getheader("Retry-After") == "1", told)
+        idle = [s.connect() for _ in range(100)]
+        check("health_beside_both", s.get("/live")[0] == 200 and closed(idle[0]))
+        for c in held[1:]:
+            c.close()
+        check("room_again", s.wait_for(lambda: s.post("/v1/completions", completion([3, 4], 2))[0] == 200))
+
+
+def test_answers_unread(model):
+    # /openapi.json over and over on one connection, and nothing of it is read.
+    much = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400
+    with Server(model, "--max-connections", "4", "--read-timeout", "0") as s:
+        held = [s.connect() for _ in range(4)]
+        for c in held:
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            c.sendall(much)
+        check("who_does_not_read_makes_room", s.wait_for(lambda: s.post("/v1/completions", completion([3, 4], 2))[0] == 200))
+        for c in held:
+            c.close()
 
 
 def test_bodies(model):
@@ -165,7 +271,13 @@ def main():
         test_sockets(model, folder)
         test_tls(model, folder)
         test_headers(model)
+        test_reachable_ones(model)
+        test_metrics(model)
         test_limits(model)
+        test_full_of_silence(model)
+        test_unknown_ones(model)
+        test_full_of_requests(model)
+        test_answers_unread(model)
         test_log(model)
         test_bodies(model)
         test_body_of_a_stream(folder)

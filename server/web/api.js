@@ -22,6 +22,11 @@ export function setKey(text, keep) {
     }
 }
 
+/** Whether requests send a key, which a link cannot. */
+export function hasKey() {
+    return key !== '';
+}
+
 /** A refusal or a failure: `status` 0 is a server that did not answer. */
 export class ApiError extends Error {
     /** @param {number} status @param {any} error the server's error object @param {number} [retryAfter] seconds */

@@ -1,6 +1,6 @@
 // model.js -- the page about the model and the machine: what is loaded, memory by purpose, speed beside what the machine allows, where the work goes.
 import { $, bytes, count, el, iconButton, number } from './dom.js';
-import { getJson, getText } from './api.js';
+import { getJson, getText, hasKey } from './api.js';
 import { chosen, isThere, query, server } from './server.js';
 
 let refreshing = 0;
@@ -166,8 +166,8 @@ async function draw() {
         const [props, report, metrics] = await Promise.all([getJson('props' + query()), getJson('v1/report' + query()), getText('metrics')]);
         const metric = counters(metrics), ops = report.ops || [];
         change(body, [facts(chosen() || {}, props), memory(props), speed(ops, metric), work(ops), others(),
-            el('p', { class: 'help end' }, `pith ${props.version}. `, el('a', { href: 'docs', target: '_blank', rel: 'noopener', text: 'Interface' }), ' · ',
-                el('a', { href: 'metrics', target: '_blank', rel: 'noopener', text: 'Metrics' }))].filter(Boolean));
+            el('p', { class: 'help end' }, `pith ${props.version}. `, el('a', { href: 'docs', target: '_blank', rel: 'noopener', text: 'Interface' }),
+                ...(hasKey() ? [] : [' · ', el('a', { href: 'metrics', target: '_blank', rel: 'noopener', text: 'Metrics' })]))].filter(Boolean));
     } catch (e) {
         body.replaceChildren(el('div', { class: 'error' }, el('p', { text: e.message }),
             el('button', { type: 'button', class: 'primary', text: 'Try again', onclick: draw })));
