@@ -128,6 +128,42 @@ struct pith_memory_report {
 PITH_API void pith_memory(struct pith_memory_report *out);
 PITH_API const char *pith_purpose_name(pith_purpose p);
 
+/* ---------------------------------------------------------------- bounds of work */
+
+/* What the calls of one thread may cost, from pith_work_begin to pith_work_end: those that may be long for small inputs (grammars and
+ * schemas, templates, tokenizing, reading answers, samplers) count their steps and the memory they take, ask go_on and look at the clock
+ * every few milliseconds, and end with PITH_CANCELLED or PITH_RANGE when they may not go on. What they had begun is freed. */
+typedef enum pith_work_stop {
+    PITH_WORK_GOES_ON,
+    PITH_WORK_CANCELLED, /* go_on said so: PITH_CANCELLED */
+    PITH_WORK_LATE,      /* the deadline has passed: PITH_CANCELLED */
+    PITH_WORK_BYTES,     /* max_bytes: PITH_RANGE */
+    PITH_WORK_STEPS      /* max_steps: PITH_RANGE */
+} pith_work_stop;
+struct pith_work {
+    size_t size;
+    /* 0: stop. Called by the thread that works, with no lock of the library held, at most 4096 steps after it was called before; it may
+     * take its time (to let others have their turn). NULL: nobody is asked. */
+    int (*go_on)(void *ctx, const struct pith_work *w);
+    void *ctx;
+    int64_t deadline;   /* CLOCK_MONOTONIC ns; 0: none */
+    uint64_t max_bytes; /* of held_bytes; 0: no bound */
+    uint64_t max_steps; /* 0: no bound. A step is some 10 to 100 ns */
+    /* Told by the library, at any time: */
+    uint64_t steps;
+    int64_t held_bytes; /* taken less given back since it began: what its results hold, once calls have returned; below 0: it freed older ones */
+    int64_t peak_bytes;
+    pith_work_stop stop; /* why it does not go on; stays */
+    /* The library's own. */
+    uint64_t look_at;
+    struct pith_work *outer;
+};
+#define PITH_WORK_INIT PITH_SIZED(struct pith_work)
+/* w is the caller's and stays in place until its end. Inside of another one of the thread only the inner one bounds, and what it has
+ * counted is added to the outer one at its end. PITH_RANGE: size. */
+PITH_API pith_status pith_work_begin(struct pith_work *w, struct pith_error *err);
+PITH_API void pith_work_end(struct pith_work *w); /* of the thread's innermost one; any other, or NULL, is left as it is */
+
 /* ---------------------------------------------------------------- files (reading what a GGUF file holds, without loading it) */
 
 typedef struct pith_file pith_file;

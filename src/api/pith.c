@@ -7,6 +7,7 @@
 #include "base/cpu.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/work.h"
 #include "run/session.h"
 #include "run/stop.h"
 
@@ -115,7 +116,9 @@ int64_t pith_tokenize(const pith_model *m, const char *text, size_t n_bytes, int
         error_set(err, PITH_RANGE, "pith_tokenize: model, text or ids is NULL");
         return -1;
     }
-    return vocab_tokenize(m->vocab, text ? text : "", n_bytes, flags, ids, cap, err);
+    int64_t n = vocab_tokenize(m->vocab, text ? text : "", n_bytes, flags, ids, cap, err);
+    work_explain(err);
+    return n;
 }
 
 int64_t pith_detokenize(const pith_model *m, const int32_t *ids, size_t n, int flags, char *buf,

@@ -3,6 +3,7 @@
 
 #include "api/params.h"
 #include "base/error.h"
+#include "base/work.h"
 #include "text/chat_parse.h"
 #include "text/jinja.h"
 
@@ -58,6 +59,7 @@ pith_chat_parser *pith_chat_open(const pith_template *t, const struct pith_chat_
         error_set(err, PITH_NOMEM, "pith_chat_open: out of memory for the template's prompt");
     pith_chat_parser *parser = ok ? chat_parse_new(&spec, err) : NULL;
     str_deinit(&prompt);
+    work_explain(err);
     return parser;
 }
 
@@ -72,7 +74,8 @@ pith_status pith_chat_feed(pith_chat_parser *p, const char *text, size_t n_bytes
     error_clear(err);
     if (!p || (!text && n_bytes))
         return error_set(err, PITH_RANGE, "pith_chat_feed: %s is NULL", p ? "text" : "parser");
-    return n_bytes ? chat_parse_feed(p, (struct slice){text, n_bytes}, err) : PITH_OK;
+    pith_status st = n_bytes ? chat_parse_feed(p, (struct slice){text, n_bytes}, err) : PITH_OK;
+    return st == PITH_OK || !err ? st : work_explain(err);
 }
 
 pith_status pith_chat_finish(pith_chat_parser *p, struct pith_error *err)
@@ -118,5 +121,6 @@ int64_t pith_chat_grammar(const pith_template *t, const char *tools, const char 
     if (st == PITH_OK && trigger)
         *trigger = behind;
     str_deinit(&schema);
+    work_explain(err);
     return n;
 }

@@ -1,8 +1,15 @@
 /* pith_grammar.c -- the public grammars: checks arguments and forwards to text/grammar.c. */
 #include "api/params.h"
+#include "base/work.h"
 #include "run/model.h"
 #include "run/sample.h"
 #include "text/grammar.h"
+
+/* What a call has returned, or why the thread's work was stopped meanwhile. */
+static pith_status explained(pith_status st, struct pith_error *err)
+{
+    return st == PITH_OK || !err ? st : work_explain(err);
+}
 
 static void release(void *model)
 {
@@ -36,7 +43,9 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
         return NULL;
     }
     if (m) {
+        struct pith_work *w = work_pause(); /* the model's own, made once */
         spec.trie = model_trie(m, err);
+        work_resume(w);
         if (!spec.trie)
             return NULL;
         spec.owner = model_ref(m);
@@ -45,6 +54,7 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
     struct pith_grammar *g = grammar_new(&spec, err);
     if (!g && m)
         model_unref(m);
+    work_explain(err);
     return g;
 }
 
@@ -71,7 +81,9 @@ void pith_grammar_reset(pith_grammar *g)
 pith_status pith_grammar_accept(pith_grammar *g, int32_t token, struct pith_error *err)
 {
     error_clear(err);
-    return g ? grammar_accept(g, token, err) : error_set(err, PITH_RANGE, "pith_grammar_accept: grammar is NULL");
+    if (!g)
+        return error_set(err, PITH_RANGE, "pith_grammar_accept: grammar is NULL");
+    return explained(grammar_accept(g, token, err), err);
 }
 
 pith_status pith_grammar_accept_text(pith_grammar *g, const char *text, size_t n_bytes, struct pith_error *err)
@@ -79,7 +91,7 @@ pith_status pith_grammar_accept_text(pith_grammar *g, const char *text, size_t n
     error_clear(err);
     if (!g || (!text && n_bytes))
         return error_set(err, PITH_RANGE, "pith_grammar_accept_text: grammar or text is NULL");
-    return grammar_accept_text(g, (struct slice){text, n_bytes}, err);
+    return explained(grammar_accept_text(g, (struct slice){text, n_bytes}, err), err);
 }
 
 int pith_grammar_complete(const pith_grammar *g)
@@ -92,7 +104,7 @@ pith_status pith_grammar_mask(pith_grammar *g, float *logits, int32_t n, struct 
     error_clear(err);
     if (!g || !logits || n < 0)
         return error_set(err, PITH_RANGE, "pith_grammar_mask: grammar or logits is NULL");
-    return grammar_apply(g, logits, n, err);
+    return explained(grammar_apply(g, logits, n, err), err);
 }
 
 pith_status pith_sampler_grammar(pith_sampler *s, pith_grammar *g, struct pith_error *err)

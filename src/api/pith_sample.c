@@ -1,5 +1,6 @@
 /* pith_sample.c -- the public sampler: checks arguments and forwards to run/sample.c. */
 #include "api/params.h"
+#include "base/work.h"
 #include "run/sample.h"
 #include "run/session.h"
 
@@ -10,7 +11,9 @@ pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_param
     struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
     if (params_take(&p, sizeof p, params, "pith_sampler_params", err) != PITH_OK)
         return NULL;
-    return sampler_open(n_vocab, &p, err);
+    struct pith_sampler *s = sampler_open(n_vocab, &p, err);
+    work_explain(err);
+    return s;
 }
 
 void pith_sampler_close(pith_sampler *s)

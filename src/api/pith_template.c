@@ -1,6 +1,7 @@
 /* pith_template.c -- pith.h's view of text/jinja.h and of a model's templates. */
 #include <string.h>
 
+#include "base/work.h"
 #include "run/model.h"
 #include "text/jinja.h"
 
@@ -17,7 +18,9 @@ pith_template *pith_template_open(const char *text, size_t n_bytes, struct pith_
         error_set(err, PITH_RANGE, "pith_template_open: text is NULL");
         return NULL;
     }
-    return (pith_template *)jinja_new(text ? text : "", n_bytes, err);
+    struct jinja *t = jinja_new(text ? text : "", n_bytes, err);
+    work_explain(err);
+    return (pith_template *)t;
 }
 
 void pith_template_close(pith_template *t)
@@ -51,5 +54,6 @@ int64_t pith_template_render(const pith_template *t, const char *json, size_t n_
     if (n > 0 && cap)
         memcpy(buf, out.p, out.n < cap ? out.n : cap);
     str_deinit(&out);
+    work_explain(err);
     return n;
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "base/utf8.h"
+#include "base/work.h"
 
 struct reader {
     const char *p, *end, *begin;
@@ -205,7 +206,7 @@ static int keys_differ(struct reader *r, const struct jtree *object)
     int put = 1;
     map_init(&seen, PITH_MEM_SCRATCH);
     for (const struct jtree *m = object->first; m && put == 1; m = m->next) {
-        put = map_put(&seen, m->key, 0);
+        put = work_tick(8) ? map_put(&seen, m->key, 0) : -1;
         if (put == 0)
             error_set(r->err, PITH_FORMAT, "JSON, line %d: key \"%.*s\" stands twice in one object",
                       line_of(r), (int)(m->key.n < 64 ? m->key.n : 64), m->key.p);
@@ -243,7 +244,7 @@ struct jtree *jtree_read(struct arena *a, const char *p, size_t n, struct pith_e
     int depth = 0;
     skip_space(&r);
     do {
-        struct jtree *v = arena_alloc(a, sizeof *v);
+        struct jtree *v = work_tick(16) ? arena_alloc(a, sizeof *v) : NULL;
         if (!v) {
             no_memory(&r);
             return NULL;

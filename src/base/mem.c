@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/work.h"
 
 #define BLOCK_ALIGN 64
 #define SLAB_BYTES  ((size_t)2 << 20) /* the huge page of x86-64 and of AArch64 with 4 KiB pages */
@@ -112,9 +113,11 @@ void *mem_alloc(size_t bytes, pith_purpose purpose)
     if (!atomic_load_explicit(&hook_in_use, memory_order_relaxed))
         atomic_store(&hook_in_use, 1);
     size_t total = sizeof(struct header) + bytes;
-    struct header *h = hook.alloc(hook.ctx, total, BLOCK_ALIGN, purpose);
-    if (!h)
+    struct header *h = work_take(total) ? hook.alloc(hook.ctx, total, BLOCK_ALIGN, purpose) : NULL;
+    if (!h) {
+        work_give(total);
         return NULL;
+    }
     h->total = total;
     h->purpose = purpose;
     count_add(purpose, total);
@@ -173,6 +176,7 @@ void mem_free(void *p)
     pith_purpose purpose = h->purpose;
     hook.free(hook.ctx, h, total, purpose);
     count_sub(purpose, total);
+    work_give(total);
 }
 
 /* ---------------------------------------------------------------- reservations */

@@ -304,6 +304,7 @@ struct jvm {
 void *vm_alloc(struct jvm *vm, size_t bytes); /* zeroed; NULL and failure past the limit */
 void *vm_array(struct jvm *vm, size_t n, size_t item);
 int vm_charge(struct jvm *vm, uint64_t steps); /* 0 and failure past the limit */
+int vm_tick(struct jvm *vm, uint64_t steps);   /* the same of the thread's work alone (base/work.h) */
 struct jv vm_fail(struct jvm *vm, const char *fmt, ...) PRINTF_LIKE(2, 3); /* an error of the template, here */
 struct jv vm_raise(struct jvm *vm, struct jv message); /* raise_exception */
 void vm_run(struct jvm *vm, const struct jdict *vars);

@@ -203,6 +203,8 @@ static struct jv value(struct reader *r, int depth)
         return bad(r, "it is nested deeper than 100");
     if (r->at >= r->n)
         return bad(r, "found its end, wanted a value");
+    if (!vm_tick(r->vm, 8))
+        return (struct jv){0};
     if (skip(r, "{"))
         return object(r, depth);
     if (skip(r, "["))

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include "text/jinja_impl.h"
+#include "base/work.h"
 
 /* ---------------------------------------------------------------- limits and failures */
 
@@ -74,13 +75,20 @@ void *vm_array(struct jvm *vm, size_t n, size_t item)
     return vm_alloc(vm, size_mul(n, item, &bytes) ? SIZE_MAX : (size_t)bytes);
 }
 
+int vm_tick(struct jvm *vm, uint64_t steps)
+{
+    if (!work_tick(steps))
+        fail_as(vm, PITH_CANCELLED, "this rendering was cancelled");
+    return !vm->failed;
+}
+
 int vm_charge(struct jvm *vm, uint64_t steps)
 {
     if (steps > vm->left.steps)
         fail_as(vm, PITH_RANGE, "this rendering takes too many steps");
     else
         vm->left.steps -= steps;
-    return !vm->failed;
+    return vm_tick(vm, steps);
 }
 
 /* ---------------------------------------------------------------- stacks */

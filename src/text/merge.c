@@ -21,6 +21,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/work.h"
 
 void heap_deinit(struct heap *h)
 {
@@ -103,9 +104,12 @@ int merge_run(struct merge *m, const char *text, merge_rank_fn rank, const void 
         m->sym[i].prev = i ? i - 1 : MERGE_NONE;
         m->sym[i].next = i + 1 < n ? i + 1 : MERGE_NONE;
     }
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n && !m->heap.failed; i++) {
+        m->heap.failed = !work_tick(4);
         rank_pair(m, i, text, rank, ctx);
+    }
     while (m->heap.n && !m->heap.failed) {
+        m->heap.failed = !work_tick(8);
         uint64_t key = heap_pop(&m->heap);
         uint32_t i = (uint32_t)key;
         struct merge_sym *s = &m->sym[i];

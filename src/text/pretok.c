@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/work.h"
 
 enum pass_kind { PASS_END, PASS_SPLIT, PASS_WORDS, PASS_THREES };
 struct pass {
@@ -243,6 +244,8 @@ static pith_status run_pass(const struct run *r, int i, struct slice piece)
     size_t done = 0;
     while (done < piece.n) {
         size_t n = words ? plain_word(piece.p + done, piece.n - done) : 0;
+        if (!work_tick(16))
+            return error_set(r->err, PITH_CANCELLED, "cancelled");
         if (n) {
             pith_status st = r->word(r->ctx, (struct slice){piece.p + done, n});
             if (st != PITH_OK)

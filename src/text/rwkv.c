@@ -3,6 +3,7 @@
  * The file writes the tokens as Python does, "\n" and "\xE4"; they are turned back into bytes when
  * it is opened. Bytes that no token begins with become the unknown token, if there is one. */
 #include "base/mem.h"
+#include "base/work.h"
 #include "text/vocab_impl.h"
 
 static int64_t unescape(struct slice s, char *out)
@@ -55,8 +56,9 @@ static pith_status rwkv_encode(const struct vocab *v, struct slice text, int at_
 {
     (void)at_start;
     (void)s;
-    (void)err;
     for (size_t i = 0; i < text.n;) {
+        if (!work_tick(8))
+            return error_set(err, PITH_CANCELLED, "cancelled");
         const struct prefix_item *item, *longest = NULL;
         struct prefix_walk w;
         prefix_begin(&w, v->impl, text.p + i, text.n - i);

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/work.h"
 #include "text/merge.h"
 #include "text/vocab_impl.h"
 
@@ -372,6 +373,8 @@ static int find_all(struct search *s)
 {
     const struct prefix_set *set = &s->v->special;
     for (size_t at = 0; at < s->text.n; at++) {
+        if (at % 1024 == 1023 && !work_tick(1024))
+            return 0;
         if (prefix_starts(set, s->text.p[at]))
             look(s, at, s->text.n - at);
     }
@@ -382,7 +385,7 @@ static int find_all(struct search *s)
     s->taken = mem_array(s->text.n / 64 + 1, sizeof *s->taken, PITH_MEM_SCRATCH);
     int ok = s->taken != NULL;
     while (ok && s->hits.n)
-        ok = take(s, heap_pop(&s->hits));
+        ok = work_tick(16) && take(s, heap_pop(&s->hits));
     if (ok && s->n_found)
         qsort(s->found, s->n_found, sizeof *s->found, by_value);
     return ok;

@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/work.h"
 #include "text/piece.h"
 #include "text/vocab_impl.h"
 
@@ -77,9 +78,10 @@ static pith_status spm_encode(const struct vocab *v, struct slice raw, int at_st
         str_putz(text, U2581);
     vocab_escape(raw, text);
     for (size_t i = 0; ok && i < text->n; before = cp) {
+        ok = work_tick(2);
         size_t n = (size_t)utf8_decode(text->p + i, text->n - i, &cp);
         if (s->merge.n && !merge_seams_joins(&spm->seams, before, cp))
-            ok = piece_finish(v, s, text->p, rank_pair, v, out);
+            ok = ok && piece_finish(v, s, text->p, rank_pair, v, out);
         ok = ok && merge_put(&s->merge, (uint32_t)i, (uint32_t)n, MERGE_NONE);
         i += n;
     }

@@ -21,6 +21,7 @@
 #include "base/cursor.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/work.h"
 #include "text/piece.h"
 
 struct ugm {
@@ -172,7 +173,7 @@ static void normalise(const struct vocab *v, struct slice text, struct str *out)
 {
     const struct ugm *m = v->impl;
     struct spaces sp = {v->add_space_prefix, 0};
-    for (size_t i = 0; i < text.n && !out->failed;) {
+    for (size_t i = 0; i < text.n && !out->failed && work_tick(4);) {
         const char *with;
         uint32_t cp;
         size_t n = map_longest(m, text.p + i, text.n - i, &with);
@@ -210,7 +211,7 @@ static void search(const struct vocab *v, struct slice text, struct best *best)
     const struct ugm *m = v->impl;
     for (size_t i = 0; i <= text.n; i++)
         best[i] = (struct best){i ? -DBL_MAX : 0, 0, -1};
-    for (size_t i = 0; i < text.n;) {
+    for (size_t i = 0; i < text.n && work_tick(16);) {
         uint32_t cp;
         size_t n = (size_t)utf8_decode(text.p + i, text.n - i, &cp);
         const struct prefix_item *item;
@@ -243,6 +244,10 @@ static pith_status ugm_encode(const struct vocab *v, struct slice raw, int at_st
     if (!best)
         return vocab_nomem(err);
     search(v, (struct slice){text->p, text->n}, best);
+    if (!work_tick(0)) {
+        mem_free(best);
+        return error_set(err, PITH_CANCELLED, "cancelled");
+    }
 
     /* Backwards over the cuts, turning each link round, then forwards. */
     uint32_t to = (uint32_t)text->n, next = 0;

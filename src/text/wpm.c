@@ -15,6 +15,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/work.h"
 #include "text/piece.h"
 
 struct wpm {
@@ -130,7 +131,7 @@ static void put_word(const struct vocab *v, struct str *word, struct ids *out)
     int64_t before = out->n;
     if (word->n <= sizeof U2581 - 1)
         return;
-    for (size_t i = 0; i < word->n;) {
+    for (size_t i = 0; i < word->n && work_tick(8);) {
         const struct prefix_item *item, *longest = NULL;
         struct prefix_walk w;
         prefix_begin(&w, &m->tokens, word->p + i, word->n - i);
@@ -158,6 +159,8 @@ static pith_status wpm_encode(const struct vocab *v, struct slice text, int at_s
     str_putz(word, U2581);
     for (size_t i = 0; i < text.n && !word->failed;) {
         uint32_t c;
+        if (!work_tick(8))
+            return error_set(err, PITH_CANCELLED, "cancelled");
         char utf8[4];
         i += (size_t)utf8_decode(text.p + i, text.n - i, &c);
         if (c == UINT32_MAX)
