@@ -16,6 +16,7 @@ struct jtree {
     struct slice key;  /* of a member of an object */
     struct slice text; /* string or number */
     struct jtree *first, *next, *parent;
+    uint32_t says, plain, value; /* the reader's own, 0 at first (schema_same.c) */
 };
 
 /* The text may go away afterwards. NULL with *err, which names the line. */

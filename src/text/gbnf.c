@@ -377,6 +377,7 @@ static int read_rule(struct parser *g)
 {
     struct slice name = read_name(g);
     uint32_t rule;
+    rules_spend(g->r, 1 + name.n / 16);
     if (name.n == 0)
         return refuse(g, "a rule: name ::= ...");
     skip_space(g, 0);
@@ -393,6 +394,7 @@ static int read_rule(struct parser *g)
         return 0;
     }
     g->r->rule[rule].defined = 1;
+    g->r->writing = g->r->rule[rule].name;
     g->depth = 0;
     g->level[0] = (struct level){.start = g->r->rule[rule].start, .end = g->r->rule[rule].end};
     return read_alternatives(g);

@@ -452,6 +452,7 @@ void regex_write(struct rules *r, uint32_t from, uint32_t to, struct slice patte
     }
     *x = (struct regex){.r = r, .pattern = pattern, .p = pattern.p, .end = pattern.p + pattern.n};
     rules_init(&x->nfa);
+    x->nfa.flat = 1;
     if (parse(x) && rules_ok(r))
         write_rules(x, from, to, min, max, as_json);
     if (!rules_ok(&x->nfa))

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/work.h"
 
 void rules_init(struct rules *r)
 {
@@ -32,6 +33,16 @@ pith_status rules_fail(struct rules *r, pith_status st, const char *fmt, ...)
     vsnprintf(msg, sizeof msg, fmt, ap);
     va_end(ap);
     return error_set(&r->err, st, "%s", msg);
+}
+
+int rules_spend(struct rules *r, uint64_t steps)
+{
+    r->steps += steps;
+    if (!work_tick(steps))
+        rules_fail(r, PITH_CANCELLED, "grammar: cancelled");
+    else if (r->steps > RULES_MAX_STEPS)
+        rules_fail(r, PITH_RANGE, "grammar: it takes over %d steps to read; wanted a shorter one", RULES_MAX_STEPS);
+    return rules_ok(r);
 }
 
 static pith_status no_memory(struct rules *r)
@@ -79,7 +90,7 @@ struct rules_mark rules_mark(const struct rules *r)
 
 static void put(struct rules *r, struct rules_edge e)
 {
-    if (!rules_ok(r))
+    if (!rules_spend(r, 1))
         return;
     if (r->n_edges >= RULES_MAX_EDGES) {
         rules_fail(r, PITH_RANGE, "grammar: over %d edges; repetitions or lengths are too large",
@@ -364,10 +375,10 @@ static uint32_t copy(struct rules *r, struct rules_mark from, struct rules_mark 
     return by;
 }
 
-struct rules_piece rules_repeat(struct rules *r, struct rules_mark mark, struct rules_piece piece,
-                                uint32_t min, uint32_t max)
+/* By copies; the piece lies between the marks. */
+static struct rules_piece unroll(struct rules *r, struct rules_mark mark, struct rules_mark behind,
+                                 struct rules_piece piece, uint32_t min, uint32_t max)
 {
-    struct rules_mark behind = rules_mark(r);
     struct rules_piece all = {rules_state(r), rules_state(r)};
     uint32_t copies = max == RULES_ENDLESS ? (min ? min : 1) : max;
     uint32_t at = all.start;
@@ -386,4 +397,130 @@ struct rules_piece rules_repeat(struct rules *r, struct rules_mark mark, struct 
     }
     rules_edge(r, at, all.end, EDGE_EPS, 0);
     return all;
+}
+
+/* ---------------------------------------------------------------- repetition by rules
+ *
+ *     chunk      the piece c times, as copies                    power k    2^k chunks: power k-1 twice
+ *     up to k    less than 2^k chunks:  up to k-1  |  power k-1, up to k-1
+ *
+ * So a count of n takes log n rules beside the copies of one chunk. Which chunk of a shorter text was left out is not asked: of the ways
+ * to read it one a level is alive. */
+enum { UNROLL_STATES = 1 << 15, CHUNK_STATES = 1 << 12, POWERS = 32 };
+
+struct counted {
+    struct rules *r;
+    struct slice name;
+    uint32_t power[POWERS], up_to[POWERS]; /* rule + 1; 0: not made */
+};
+
+static uint32_t new_rule(struct counted *c)
+{
+    uint32_t rule = rules_new(c->r, c->name);
+    if (rules_ok(c->r))
+        c->r->rule[rule].defined = 1;
+    return rules_ok(c->r) ? rule : 0;
+}
+
+static uint32_t power(struct counted *c, int k)
+{
+    for (int i = 1; i <= k && rules_ok(c->r); i++) {
+        if (c->power[i])
+            continue;
+        uint32_t rule = new_rule(c), below = c->power[i - 1] - 1;
+        c->power[i] = rule + 1;
+        rules_edge(c->r, rules_call(c->r, c->r->rule[rule].start, below), c->r->rule[rule].end, EDGE_CALL, below);
+    }
+    return rules_ok(c->r) ? c->power[k] - 1 : 0;
+}
+
+/* n times, n at most 2^k. */
+static uint32_t call_times(struct counted *c, uint32_t at, uint32_t n)
+{
+    for (int k = 0; n; k++, n >>= 1) {
+        if (n & 1)
+            at = rules_call(c->r, at, power(c, k));
+    }
+    return at;
+}
+
+static uint32_t up_to(struct counted *c, int k)
+{
+    for (int i = 0; i <= k && rules_ok(c->r); i++) {
+        if (c->up_to[i])
+            continue;
+        uint32_t rule = new_rule(c);
+        c->up_to[i] = rule + 1;
+        uint32_t from = c->r->rule[rule].start, to = c->r->rule[rule].end;
+        rules_edge(c->r, from, to, i ? EDGE_CALL : EDGE_EPS, i ? c->up_to[i - 1] - 1 : 0);
+        if (i)
+            rules_edge(c->r, rules_call(c->r, from, power(c, i - 1)), to, EDGE_CALL, c->up_to[i - 1] - 1);
+    }
+    return rules_ok(c->r) ? c->up_to[k] - 1 : 0;
+}
+
+/* Less than n chunks, and then `behind`; or n chunks, and `last`. */
+static void call_up_to(struct counted *c, uint32_t at, uint32_t n, uint32_t behind, uint32_t last)
+{
+    for (int k = POWERS - 1; k >= 0; k--) {
+        if (!(n >> k & 1))
+            continue;
+        rules_edge(c->r, at, behind, EDGE_CALL, up_to(c, k));
+        at = rules_call(c->r, at, power(c, k));
+    }
+    rules_edge(c->r, at, last, EDGE_EPS, 0);
+}
+
+/* A rule of the piece min to max times. */
+static uint32_t piece_rule(struct counted *c, uint32_t one, uint32_t min, uint32_t max)
+{
+    struct rules *r = c->r;
+    uint32_t rule = new_rule(c);
+    struct rules_mark mark = rules_mark(r);
+    struct rules_piece p = {rules_state(r), rules_state(r)};
+    rules_edge(r, p.start, p.end, EDGE_CALL, one);
+    if (!rules_ok(r))
+        return 0;
+    p = unroll(r, mark, rules_mark(r), p, min, max);
+    rules_edge(r, r->rule[rule].start, p.start, EDGE_EPS, 0);
+    rules_edge(r, p.end, r->rule[rule].end, EDGE_EPS, 0);
+    return rules_ok(r) ? rule : 0;
+}
+
+static struct rules_piece repeat_by_rules(struct rules *r, uint32_t n_states, struct rules_piece piece,
+                                          uint32_t min, uint32_t max)
+{
+    struct counted c = {.r = r, .name = r->writing.n ? r->writing : SLICE("repetition")};
+    struct rules_piece all = {rules_state(r), rules_state(r)};
+    uint32_t size = n_states < CHUNK_STATES ? CHUNK_STATES / (n_states + 1) : 1, one = new_rule(&c), at;
+    if (!rules_ok(r))
+        return all;
+    rules_edge(r, r->rule[one].start, piece.start, EDGE_EPS, 0);
+    rules_edge(r, piece.end, r->rule[one].end, EDGE_EPS, 0);
+    c.power[0] = (size > 1 ? piece_rule(&c, one, size, size) : one) + 1;
+    at = call_times(&c, all.start, min / size);
+    if (min % size)
+        at = rules_call(r, at, piece_rule(&c, one, min % size, min % size));
+    if (max == RULES_ENDLESS) {
+        rules_edge(r, at, at, EDGE_CALL, one);
+        rules_edge(r, at, all.end, EDGE_EPS, 0);
+    } else if (max > min) {
+        uint32_t n = (max - min) / size, rest = (max - min) % size, part = rules_state(r), last = rules_state(r);
+        call_up_to(&c, at, n, part, last);
+        rules_edge(r, part, all.end, size > 1 ? EDGE_CALL : EDGE_EPS, size > 1 ? piece_rule(&c, one, 0, size - 1) : 0);
+        rules_edge(r, last, all.end, rest ? EDGE_CALL : EDGE_EPS, rest ? piece_rule(&c, one, 0, rest) : 0);
+    } else {
+        rules_edge(r, at, all.end, EDGE_EPS, 0);
+    }
+    return all;
+}
+
+struct rules_piece rules_repeat(struct rules *r, struct rules_mark mark, struct rules_piece piece,
+                                uint32_t min, uint32_t max)
+{
+    struct rules_mark behind = rules_mark(r);
+    uint32_t copies = max == RULES_ENDLESS ? min : max, n = behind.states - mark.states;
+    if (!r->flat && (uint64_t)copies * n > UNROLL_STATES)
+        return repeat_by_rules(r, n, piece, min, max);
+    return unroll(r, mark, behind, piece, min, max);
 }

@@ -40,6 +40,9 @@ struct rules {
     struct rule *rule;
     struct rules_edge *edge;
     uint32_t n_rules, cap_rules, n_edges, cap_edges, n_states;
+    uint64_t steps;       /* taken so far */
+    int flat;             /* repeats by copies alone: nobody can follow calls */
+    struct slice writing; /* the rule at hand, for the names of parts of it */
 };
 struct rules_mark {
     uint32_t states, edges;
@@ -48,7 +51,7 @@ struct rules_piece {
     uint32_t start, end;
 };
 
-enum { RULES_MAX_STATES = 1 << 20, RULES_MAX_EDGES = 1 << 21, RULES_MAX = 1 << 17, RULES_ENDLESS = 0x7FFFFFFF };
+enum { RULES_MAX_STATES = 1 << 20, RULES_MAX_EDGES = 1 << 21, RULES_MAX = 1 << 17, RULES_ENDLESS = 0x7FFFFFFF, RULES_MAX_STEPS = 1 << 27 };
 
 void rules_init(struct rules *r);
 void rules_deinit(struct rules *r);
@@ -58,6 +61,9 @@ static inline int rules_ok(const struct rules *r)
 {
     return r->err.code == PITH_OK;
 }
+
+/* Counts steps of the writing. 0: too many, or nobody waits any more; the failure is in r. */
+int rules_spend(struct rules *r, uint64_t steps);
 
 /* A new rule with a start and an end. Its name (copied) is for messages and rules_find; names may repeat, the first is found. */
 uint32_t rules_new(struct rules *r, struct slice name);
@@ -71,7 +77,7 @@ uint32_t rules_text(struct rules *r, uint32_t from, const char *p, size_t n); /*
 uint32_t rules_call(struct rules *r, uint32_t from, uint32_t rule);           /* the state behind it */
 /* Characters of a sorted set. as_json: as they may stand inside a JSON string, plain or escaped. */
 void rules_chars(struct rules *r, uint32_t from, uint32_t to, const struct charset *set, int as_json);
-/* The piece min to max (RULES_ENDLESS: any) times; it was written since the mark. */
+/* The piece min to max (RULES_ENDLESS: any) times; it was written since the mark. Few copies are copies, many are rules that call each other. */
 struct rules_piece rules_repeat(struct rules *r, struct rules_mark mark, struct rules_piece piece, uint32_t min, uint32_t max);
 
 #endif

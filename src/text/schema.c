@@ -101,7 +101,7 @@ uint32_t schema_count(struct schema *s, const struct parts *p, const char *key, 
     return best;
 }
 
-static int types_of(struct schema *s, const struct jtree *node)
+int schema_types(struct schema *s, const struct jtree *node)
 {
     static const struct {
         const char *name;
@@ -173,10 +173,11 @@ int schema_refers(struct schema *s, const struct jtree *node, const struct jtree
         struct slice t = unescape(&p, end, token, sizeof token);
         if (v->kind == JTREE_ARRAY) {
             uint32_t i = at_pointer(v, &t);
+            rules_spend(s->r, 1 + i / 8);
             for (v = v->first; v && i > 0; i--)
                 v = v->next;
         } else {
-            v = jtree_find(v, t);
+            v = schema_find(s, v, t);
         }
     }
     if (!v) {
@@ -185,41 +186,6 @@ int schema_refers(struct schema *s, const struct jtree *node, const struct jtree
     }
     *to = v;
     return 1;
-}
-
-static int is_annotation(struct slice key)
-{
-    static const char *const names[] = {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (slice_eq_z(key, names[i]))
-            return 1;
-    }
-    return 0;
-}
-
-/* The first schema that says the same, so that equal ones share their rule, its states and their masks. */
-static const struct jtree *first_equal(struct schema *s, const struct jtree *node)
-{
-    struct str text;
-    uint32_t i = s->n_said;
-    str_init(&text, PITH_MEM_SCRATCH);
-    for (const struct jtree *v = node->first; v; v = v->next) {
-        if (is_annotation(v->key))
-            continue;
-        str_json(&text, v->key.p, v->key.n);
-        jtree_write(&text, v);
-    }
-    struct slice key = {arena_strndup(&s->r->arena, text.n ? text.p : "", text.n), text.n};
-    int ok = !text.failed && key.p && mem_grow(&s->said, &s->cap_said, (uint64_t)i + 1, sizeof *s->said, PITH_MEM_SCRATCH);
-    str_deinit(&text);
-    if (ok && map_get(&s->texts, key, &i))
-        return s->said[i];
-    if (!ok || map_put(&s->texts, key, i) < 0) {
-        rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
-        return node;
-    }
-    s->said[s->n_said++] = node;
-    return node;
 }
 
 void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uint32_t skip)
@@ -231,7 +197,7 @@ void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uin
         return;
     }
     if (node->kind == JTREE_OBJECT)
-        node = first_equal(s, node);
+        node = schema_first(s, node);
     for (uint32_t i = 0; i < p->n; i++) {
         if (p->v[i].node == node) {
             p->v[i].skip |= skip;
@@ -377,201 +343,27 @@ uint32_t schema_shared(struct schema *s, enum shared_rule which)
     return rule;
 }
 
-/* ---------------------------------------------------------------- enum and const */
-
-static int equal(const struct jtree *a, const struct jtree *b)
-{
-    if (a->kind != b->kind)
-        return 0;
-    if (a->kind == JTREE_NUMBER)
-        return schema_compare(a->text, b->text) == 0;
-    if (a->kind == JTREE_STRING)
-        return slice_eq(a->text, b->text);
-    struct str x, y;
-    str_init(&x, PITH_MEM_SCRATCH);
-    str_init(&y, PITH_MEM_SCRATCH);
-    jtree_write(&x, a);
-    jtree_write(&y, b);
-    int same = x.n == y.n && !x.failed && !y.failed && !memcmp(x.p, y.p, x.n);
-    str_deinit(&x);
-    str_deinit(&y);
-    return same;
-}
-
-static int type_of(const struct jtree *v)
-{
-    static const int types[] = {TYPE_NULL, TYPE_BOOL, TYPE_BOOL, TYPE_NUMBER, TYPE_STRING, TYPE_ARRAY, TYPE_OBJECT};
-    if (v->kind != JTREE_NUMBER)
-        return types[v->kind];
-    size_t n = 0;
-    while (n < v->text.n && v->text.p[n] != '.' && (v->text.p[n] | 0x20) != 'e')
-        n++;
-    return n == v->text.n || schema_compare(v->text, (struct slice){v->text.p, n}) == 0 ? TYPE_INT : TYPE_FRACTION;
-}
-
-static uint32_t n_chars(struct slice s)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; i < s.n; i++)
-        n += ((uint8_t)s.p[i] & 0xC0) != 0x80;
-    return n;
-}
-
-static int listed(const struct jtree *list, const struct jtree *value)
-{
-    for (const struct jtree *v = list->first; v; v = v->next) {
-        if (equal(v, value))
-            return 1;
-    }
-    return 0;
-}
-
-/* Whether a value of enum or const satisfies all else that is asked. */
-static int value_fits(struct schema *s, const struct parts *p, const struct jtree *value, int types)
-{
-    static const char *const hard[] = {"pattern", "format", "multipleOf", "items", "prefixItems", "properties", "required",
-                                       "additionalProperties", "patternProperties", "minItems", "maxItems", "minProperties",
-                                       "maxProperties"};
-    int type = type_of(value);
-    if (!(type & types))
-        return 0;
-    for (uint32_t i = 0; i < p->n; i++) {
-        const struct jtree *node = p->v[i].node, *list = jtree_get(node, "enum"), *one = jtree_get(node, "const");
-        if ((list && list != value->parent && !listed(list, value)) || (one && !equal(one, value)))
-            return 0;
-        for (size_t k = 0; k < sizeof hard / sizeof hard[0]; k++) {
-            int about = 0;
-            for (size_t w = 0; w < sizeof keywords / sizeof keywords[0]; w++)
-                about |= !strcmp(keywords[w].name, hard[k]) ? keywords[w].types : 0;
-            about = about ? about : TYPE_STRING; /* format */
-            if (jtree_get(node, hard[k]) && (type & about))
-                schema_refuse(s, node, "\"%s\" together with enum or const is not supported", hard[k]);
-        }
-    }
-    if (type == TYPE_STRING && (n_chars(value->text) < schema_count(s, p, "minLength", 1, 0) ||
-                                n_chars(value->text) > schema_count(s, p, "maxLength", 0, RULES_ENDLESS)))
-        return 0;
-    return !(type & TYPE_NUMBER) || schema_number_fits(s, p, value);
-}
-
-static void write_values(struct schema *s, const struct parts *p, const struct jtree *values, int types, uint32_t from, uint32_t to)
-{
-    int list = slice_eq_z(values->key, "enum") && values->parent && values->parent->kind == JTREE_OBJECT;
-    if (list && values->kind != JTREE_ARRAY) {
-        schema_refuse(s, values, "wanted a list of values");
-        return;
-    }
-    for (const struct jtree *v = list ? values->first : values; v && rules_ok(s->r); v = list ? v->next : NULL) {
-        struct str text;
-        if (!value_fits(s, p, v, types))
-            continue;
-        str_init(&text, PITH_MEM_SCRATCH);
-        jtree_write(&text, v);
-        if (text.failed)
-            rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
-        else
-            rules_edge(s->r, rules_text(s->r, from, text.p, text.n), to, EDGE_EPS, 0);
-        str_deinit(&text);
-    }
-}
-
 /* ---------------------------------------------------------------- anyOf and oneOf */
 
-/* All values that a node allows by enum or const, NULL: it has neither. */
-static const struct jtree *values_of(const struct jtree *node, int *list)
+/* Choices that hold beside each other multiply: counts those of the parts from i on, and all that were written so far. */
+static void check_combinations(struct schema *s, const struct parts *p, uint32_t i, const struct jtree *list)
 {
-    const struct jtree *v = jtree_get(node, "enum");
-    *list = v && v->kind == JTREE_ARRAY;
-    return *list ? v->first : jtree_get(node, "const");
-}
-
-static int no_common_value(const struct jtree *a, const struct jtree *b)
-{
-    int list_a, list_b;
-    const struct jtree *first_b = values_of(b, &list_b), *x = values_of(a, &list_a);
-    if (!x || !first_b)
-        return 0;
-    for (; x; x = list_a ? x->next : NULL) {
-        for (const struct jtree *y = first_b; y; y = list_b ? y->next : NULL) {
-            if (equal(x, y))
-                return 0;
+    enum { MOST_COMBINATIONS = 4096 };
+    uint64_t n = 1;
+    uint32_t n_lists = 0;
+    for (; i < p->n; i++) {
+        for (int one = 0; one < 2; one++) {
+            const struct jtree *more = jtree_get(p->v[i].node, one ? "oneOf" : "anyOf");
+            if (!more || (p->v[i].skip & (one ? SKIP_ONE_OF : SKIP_ANY_OF)) || more->n < 2)
+                continue;
+            n = n < UINT32_MAX ? n * more->n : n;
+            n_lists++;
         }
     }
-    return 1;
-}
-
-static int is_required(const struct jtree *node, struct slice name)
-{
-    const struct jtree *list = jtree_get(node, "required");
-    for (const struct jtree *v = list ? list->first : NULL; v; v = v->next) {
-        if (v->kind == JTREE_STRING && slice_eq(v->text, name))
-            return 1;
-    }
-    return 0;
-}
-
-/* No text written for a is valid for b; both resolved. Where this cannot be seen: 0. */
-static int fails(struct schema *s, const struct jtree *a, const struct jtree *b)
-{
-    const struct jtree *props_a = jtree_get(a, "properties"), *props_b = jtree_get(b, "properties");
-    const struct jtree *more_a = jtree_get(a, "additionalProperties"), *more_b = jtree_get(b, "additionalProperties");
-    const struct jtree *required = jtree_get(b, "required");
-    int closed_a = props_a && (!more_a || more_a->kind == JTREE_FALSE), closed_b = more_b && more_b->kind == JTREE_FALSE;
-    const struct parts pair = {.v = {{a, 0}, {b, 0}}, .n = 2};
-    int types_a = types_of(s, a), types_b = types_of(s, b);
-    if (!(types_a & types_b) || no_common_value(a, b))
-        return 1;
-    int values_only = 0;
-    for (const struct jtree *v = values_of(a, &values_only); v; v = values_only ? v->next : NULL) {
-        if (type_of(v) & types_b)
-            break;
-        if (!values_only || !v->next)
-            return 1;
-    }
-    if ((types_a & types_b & ~TYPE_NUMBER) == 0 && (jtree_get(a, "minimum") || jtree_get(b, "minimum") || jtree_get(a, "exclusiveMinimum") || jtree_get(b, "exclusiveMinimum"))) {
-        const struct parts both = pair;
-        for (uint32_t i = 0; i < 2; i++) { /* disjoint ranges: neither bound fits the other */
-            const struct jtree *low = jtree_get(pair.v[i].node, "minimum"), *high = jtree_get(pair.v[!i].node, "maximum");
-            low = low ? low : jtree_get(pair.v[i].node, "exclusiveMinimum");
-            high = high ? high : jtree_get(pair.v[!i].node, "exclusiveMaximum");
-            if (low && high && low->kind == JTREE_NUMBER && high->kind == JTREE_NUMBER && !schema_number_fits(s, &both, low) &&
-                !schema_number_fits(s, &both, high))
-                return 1;
-        }
-    }
-    for (const struct jtree *v = required ? required->first : NULL; v && closed_a; v = v->next) {
-        if (v->kind == JTREE_STRING && !jtree_find(props_a, v->text))
-            return 1;
-    }
-    for (const struct jtree *m = props_a ? props_a->first : NULL; m; m = m->next) {
-        const struct jtree *other = props_b ? jtree_find(props_b, m->key) : NULL, *to = m;
-        if (!is_required(a, m->key))
-            continue;
-        if (closed_b && !other)
-            return 1;
-        schema_refers(s, m, &to);
-        if (other && (no_common_value(to, other) || !(types_of(s, to) & types_of(s, other))))
-            return 1;
-    }
-    return 0;
-}
-
-static const struct jtree *resolve(struct schema *s, const struct jtree *node)
-{
-    for (int i = 0; i < JTREE_DEPTH && schema_refers(s, node, &node); i++)
-        ;
-    return node;
-}
-
-static void check_one_of(struct schema *s, const struct jtree *list)
-{
-    for (const struct jtree *a = list->first; a && rules_ok(s->r); a = a->next) {
-        for (const struct jtree *b = list->first; b && rules_ok(s->r); b = b->next) {
-            if (a != b && !fails(s, resolve(s, a), resolve(s, b)))
-                schema_refuse(s, list, "a value may match two of these; wanted types, constants or required properties that "
-                                       "tell them apart, or anyOf");
-        }
-    }
+    s->n_combined += n_lists > 1 ? list->n : 0;
+    if (n_lists > 1 && (n > MOST_COMBINATIONS || s->n_combined > MOST_COMBINATIONS))
+        schema_refuse(s, list, "%llu combinations of the branches of anyOf and oneOf that must hold together; at most %d are supported",
+                      (unsigned long long)(n > MOST_COMBINATIONS ? n : s->n_combined), MOST_COMBINATIONS);
 }
 
 /* Splits at the first anyOf or oneOf not yet dealt with; 0: there is none. */
@@ -585,8 +377,9 @@ static int split(struct schema *s, const struct parts *p, uint32_t from, uint32_
                 continue;
             if (list->kind != JTREE_ARRAY || !list->first)
                 schema_refuse(s, list, "wanted a list of schemas");
-            if (one)
-                check_one_of(s, list);
+            check_combinations(s, p, i, list);
+            if (one && rules_ok(s->r))
+                schema_one_of(s, list);
             for (const struct jtree *v = list->first; v && rules_ok(s->r); v = v->next) {
                 struct parts q = *p;
                 q.v[i].skip |= skip;
@@ -637,13 +430,16 @@ static void write_rule(struct schema *s, const struct job *job)
     int types = TYPE_ALL, about = 0, typed = 0;
     const struct jtree *values = NULL;
     memcpy(p.v, job->v, job->n * sizeof p.v[0]);
+    s->r->writing = s->r->rule[job->rule].name;
     flatten(s, &p);
+    for (uint32_t i = 0; i < p.n; i++)
+        rules_spend(s->r, 16 + (uint64_t)p.v[i].node->n);
     for (uint32_t i = 0; i < p.n; i++) {
         const struct jtree *node = p.v[i].node;
         if (node->kind == JTREE_FALSE)
             return;
         about |= check_keywords(s, node);
-        types &= types_of(s, node);
+        types &= schema_types(s, node);
         typed |= jtree_get(node, "type") != NULL;
         values = values ? values : jtree_get(node, "enum");
         values = values ? values : jtree_get(node, "const");
@@ -653,7 +449,7 @@ static void write_rule(struct schema *s, const struct job *job)
     for (uint32_t i = 0; i < p.n; i++)
         about |= jtree_get(p.v[i].node, "format") ? TYPE_STRING : 0;
     if (values)
-        write_values(s, &p, values, types, from, to);
+        schema_values(s, &p, values, types, from, to);
     else if (!typed && !about)
         rules_edge(s->r, rules_call(s->r, from, schema_shared(s, RULE_VALUE)), to, EDGE_EPS, 0);
     else
@@ -664,11 +460,15 @@ uint32_t schema_read(struct rules *r, struct slice text)
 {
     struct schema s = {.r = r};
     uint32_t whole = rules_new(r, SLICE("root"));
-    s.root = jtree_read(&r->arena, text.p ? text.p : "", text.n, &r->err);
+    struct jtree *root = jtree_read(&r->arena, text.p ? text.p : "", text.n, &r->err);
+    s.root = root;
     s.last = &s.first;
     map_init(&s.jobs, PITH_MEM_SCRATCH);
     map_init(&s.rests, PITH_MEM_SCRATCH);
-    map_init(&s.texts, PITH_MEM_SCRATCH);
+    map_init(&s.ids, PITH_MEM_SCRATCH);
+    map_init(&s.places, PITH_MEM_SCRATCH);
+    if (rules_ok(r))
+        schema_number_nodes(&s, root);
     if (rules_ok(r)) {
         r->rule[whole].defined = 1;
         uint32_t at = rules_call(r, r->rule[whole].start, schema_rule_of(&s, s.root));
@@ -678,7 +478,9 @@ uint32_t schema_read(struct rules *r, struct slice text)
         write_rule(&s, s.first);
     map_deinit(&s.jobs);
     map_deinit(&s.rests);
-    map_deinit(&s.texts);
-    mem_free(s.said);
+    map_deinit(&s.ids);
+    map_deinit(&s.places);
+    mem_free(s.at);
+    mem_free(s.first_of);
     return whole;
 }

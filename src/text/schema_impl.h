@@ -1,4 +1,5 @@
-/* schema_impl.h -- the inside of schema.c and its parts: schema_number.c, schema_string.c, schema_object.c. */
+/* schema_impl.h -- the inside of schema.c and its parts: schema_same.c, schema_choice.c, schema_number.c,
+ * schema_string.c, schema_object.c. */
 #ifndef PITH_TEXT_SCHEMA_IMPL_H
 #define PITH_TEXT_SCHEMA_IMPL_H
 
@@ -32,9 +33,13 @@ struct schema {
     const struct jtree *root;
     struct map jobs;             /* parts -> rule */
     struct map rests;            /* rule of a value -> rule of what stands behind its key */
-    struct map texts;            /* what a schema says -> its number in `said` */
-    const struct jtree **said;
-    uint32_t n_said, cap_said;
+    struct map ids;              /* what a part says -> its number (schema_same.c) */
+    uint32_t n_ids;
+    const struct jtree **first_of; /* [n_ids + 1] by `plain`: the first schema that says it, NULL: none yet */
+    struct map places;             /* what is where in long lists and objects -> its number in `at` */
+    const struct jtree **at;
+    uint32_t n_at, cap_at;
+    uint64_t n_combined;         /* branches written beside other choices that hold as well */
     struct job *first, **last;
     uint32_t shared[N_SHARED];   /* rule + 1, 0: not made */
 };
@@ -47,6 +52,17 @@ uint32_t schema_rule(struct schema *s, const struct parts *p);
 uint32_t schema_rule_of(struct schema *s, const struct jtree *node);
 /* One more part; true is none, one that is there is not put again. */
 void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uint32_t skip);
+/* Numbers all parts of a schema: jtree's says, plain and value. */
+void schema_number_nodes(struct schema *s, struct jtree *root);
+const struct jtree *schema_first(struct schema *s, const struct jtree *node); /* that says the same */
+/* A member of an object by its key, or a string in a list; NULL: none. At once, also in long ones. */
+const struct jtree *schema_find(struct schema *s, const struct jtree *in, struct slice name);
+int schema_holds(struct schema *s, const struct jtree *list, const struct jtree *value); /* an equal value */
+int schema_types(struct schema *s, const struct jtree *node); /* by its `type` alone */
+/* Refuses branches of which two may match one value. */
+void schema_one_of(struct schema *s, const struct jtree *list);
+/* Those of enum or const (`values`) that fit all parts. */
+void schema_values(struct schema *s, const struct parts *p, const struct jtree *values, int types, uint32_t from, uint32_t to);
 uint32_t schema_space(struct schema *s, uint32_t from); /* the state behind white space */
 /* A count given by a keyword in any of the parts: the largest (or smallest) one; `none` when there is none. */
 uint32_t schema_count(struct schema *s, const struct parts *p, const char *key, int largest, uint32_t none);

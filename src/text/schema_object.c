@@ -379,20 +379,31 @@ void schema_object(struct schema *s, const struct parts *p, uint32_t from, uint3
 
 /* ---------------------------------------------------------------- arrays */
 
-/* What item i must be; 0: there may be none. */
-static int item_rule(struct schema *s, const struct parts *p, uint32_t i, uint32_t *rule)
+/* Where item i stands in the lists of the parts. */
+struct cursor {
+    const struct jtree *v[MOST_PARTS]; /* NULL: behind the list */
+};
+
+static const struct jtree *first_items(const struct jtree *node, const struct jtree **items)
+{
+    const struct jtree *first = jtree_get(node, "prefixItems");
+    *items = jtree_get(node, "items");
+    if (*items && (*items)->kind == JTREE_ARRAY) { /* as before 2020-12 */
+        first = *items;
+        *items = jtree_get(node, "additionalItems");
+    }
+    return first;
+}
+
+/* What the next item must be; 0: there may be none. */
+static int item_rule(struct schema *s, const struct parts *p, struct cursor *c, uint32_t *rule)
 {
     struct parts q = {.n = 0};
     for (uint32_t k = 0; k < p->n; k++) {
-        const struct jtree *node = p->v[k].node, *items = jtree_get(node, "items"), *first = jtree_get(node, "prefixItems");
-        if (items && items->kind == JTREE_ARRAY) { /* as before 2020-12 */
-            first = items;
-            items = jtree_get(node, "additionalItems");
-        }
-        const struct jtree *v = first ? first->first : NULL;
-        for (uint32_t n = 0; v && n < i; n++)
-            v = v->next;
-        v = v ? v : items;
+        const struct jtree *items, *v;
+        first_items(p->v[k].node, &items);
+        v = c->v[k] ? c->v[k] : items;
+        c->v[k] = c->v[k] ? c->v[k]->next : NULL;
         if (v && v->kind == JTREE_FALSE)
             return 0;
         if (v)
@@ -402,37 +413,52 @@ static int item_rule(struct schema *s, const struct parts *p, uint32_t i, uint32
     return 1;
 }
 
-static uint32_t n_first(struct schema *s, const struct parts *p)
+static uint32_t n_first(struct schema *s, const struct parts *p, struct cursor *c)
 {
     uint32_t n = 0;
     for (uint32_t k = 0; k < p->n; k++) {
-        const struct jtree *v = jtree_get(p->v[k].node, "prefixItems"), *items = jtree_get(p->v[k].node, "items");
-        v = v || !items || items->kind != JTREE_ARRAY ? v : items;
+        const struct jtree *items, *v = first_items(p->v[k].node, &items);
         if (v && v->kind != JTREE_ARRAY)
             schema_refuse(s, v, "wanted a list of schemas");
+        c->v[k] = v ? v->first : NULL;
         n = v && v->n > n ? v->n : n;
     }
     return n;
 }
 
+/* A comma and an item, min to max times. */
+static uint32_t more_items(struct schema *s, uint32_t at, uint32_t rule, uint32_t min, uint32_t max)
+{
+    struct rules *r = s->r;
+    struct rules_mark mark = rules_mark(r);
+    struct rules_piece more = {rules_state(r), rules_state(r)};
+    uint32_t behind = schema_space(s, rules_call(r, schema_space(s, rules_text(r, more.start, ",", 1)), rule));
+    rules_edge(r, behind, more.end, EDGE_EPS, 0);
+    more = rules_repeat(r, mark, more, min, max);
+    rules_edge(r, at, more.start, EDGE_EPS, 0);
+    return more.end;
+}
+
 void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
 {
     struct rules *r = s->r;
+    struct cursor c;
     uint32_t min = schema_count(s, p, "minItems", 1, 0), max = schema_count(s, p, "maxItems", 0, RULES_ENDLESS), rule;
-    uint32_t first = n_first(s, p), last = first > min ? first : min;
-    uint32_t at = schema_space(s, rules_text(r, from, "[", 1));
-    last = last ? last : 1;
-    for (uint32_t i = 0; rules_ok(r); i++) {
+    uint32_t first = n_first(s, p, &c), at = schema_space(s, rules_text(r, from, "[", 1));
+    if (max < min)
+        return;
+    first = first ? first : 1; /* the first item has no comma before it */
+    for (uint32_t i = 0; i < first && rules_ok(r); i++) {
         if (i >= min)
             rules_bytes(r, at, to, ']', ']');
-        if (i == max || !item_rule(s, p, i < first ? i : first, &rule))
-            break;
+        if (i == max || !item_rule(s, p, &c, &rule))
+            return;
         uint32_t item = i ? schema_space(s, rules_text(r, at, ",", 1)) : at;
-        uint32_t behind = schema_space(s, rules_call(r, item, rule));
-        if (i == last && max == RULES_ENDLESS) {
-            rules_edge(r, behind, at, EDGE_EPS, 0);
-            break;
-        }
-        at = behind;
+        at = schema_space(s, rules_call(r, item, rule));
     }
+    if (max > first && item_rule(s, p, &c, &rule))
+        at = more_items(s, at, rule, min > first ? min - first : 0, max == RULES_ENDLESS ? max : max - first);
+    else if (min > first)
+        return;
+    rules_bytes(r, at, to, ']', ']');
 }
