@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/work.h"
 
 enum { NOBODY = UINT32_MAX };
 
@@ -86,7 +87,7 @@ static void mark_empty(struct marks *m)
     memset(m->owner, 0xFF, (size_t)r->n_states * sizeof *m->owner);
     for (uint32_t i = 0; i < r->n_rules; i++)
         own(m, r->rule[i].start, i);
-    while (m->n_todo) {
+    while (m->n_todo && work_tick(2)) {
         uint32_t state = m->todo[--m->n_todo], rule = m->owner[state];
         for (uint32_t k = m->out.at[state]; k < m->out.at[state + 1]; k++) {
             const struct rules_edge *e = &r->edge[m->out.list[k]];
@@ -167,7 +168,7 @@ static pith_status refuse_left_recursion(const struct marks *m, struct pith_erro
         p.next[0] = at[root];
         p.n = 1;
         seen[root] = 1;
-        while (p.n && st == PITH_OK) {
+        while (p.n && st == PITH_OK && work_tick(1)) {
             uint32_t rule = p.rule[p.n - 1];
             if (p.next[p.n - 1] == at[rule + 1]) {
                 seen[rule] = 2;
@@ -206,7 +207,7 @@ static void mark_live(struct marks *m, const uint32_t *rule_of_start)
     const struct rules *r = m->r;
     for (uint32_t i = 0; i < r->n_rules; i++)
         enliven(m, r->rule[i].end);
-    while (m->n_todo) {
+    while (m->n_todo && work_tick(2)) {
         uint32_t state = m->todo[--m->n_todo], rule = rule_of_start[state];
         for (uint32_t k = m->in.at[state]; k < m->in.at[state + 1]; k++) {
             const struct rules_edge *e = &r->edge[m->in.list[k]];
@@ -239,7 +240,7 @@ static int calls_by_caller(struct analysis *a, const struct rules *r, uint32_t *
         a->calls_at[i] = n;
         todo[n_todo++] = r->rule[i].start;
         seen[r->rule[i].start] = 1;
-        while (n_todo) {
+        while (n_todo && work_tick(1)) {
             uint32_t state = todo[--n_todo];
             for (uint32_t k = a->out_at[state]; k < a->out_at[state + 1]; k++) {
                 const struct rules_edge *e = &r->edge[a->out[k]];
@@ -282,6 +283,7 @@ static void leave(struct tarjan *t, struct analysis *a)
         member = t->stack[--t->n_stack];
         t->on_stack[member] = 0;
         a->recursive[member] |= (uint8_t)several;
+        a->circle[member] = rule;
         a->order[a->n_order++] = member;
     } while (member != rule);
 }
@@ -289,7 +291,7 @@ static void leave(struct tarjan *t, struct analysis *a)
 static void sort_rules(struct tarjan *t, struct analysis *a, const struct rules *r, uint32_t root)
 {
     enter(t, a, root);
-    while (t->path.n) {
+    while (t->path.n && work_tick(1)) {
         uint32_t rule = t->path.rule[t->path.n - 1];
         if (t->path.next[t->path.n - 1] == a->calls_at[rule + 1]) {
             leave(t, a);
@@ -317,8 +319,9 @@ static pith_status order_rules(struct analysis *a, const struct rules *r, uint32
     a->order = numbers(n);
     a->uses = numbers(n);
     a->recursive = mem_array(n, 1, PITH_MEM_SCRATCH);
+    a->circle = numbers(n);
     if (path_init(&t.path, n) && t.index && t.low && t.stack && t.on_stack && seen && a->calls_at && a->calls && a->order &&
-        a->uses && a->recursive) {
+        a->uses && a->recursive && a->circle) {
         calls_by_caller(a, r, todo, seen);
         sort_rules(&t, a, r, root);
     } else {
@@ -370,6 +373,8 @@ pith_status analysis_init(struct analysis *a, const struct rules *r, uint32_t ro
     m.live = NULL;
     m.out = (struct groups){NULL, NULL};
     TRY(order_rules(a, r, root, m.todo, err));
+    if (!work_tick(0))
+        TRY(error_set(err, PITH_CANCELLED, "grammar: cancelled"));
 fail:
     if (st != PITH_OK)
         analysis_deinit(a);
@@ -393,6 +398,7 @@ void analysis_deinit(struct analysis *a)
     mem_free(a->live);
     mem_free(a->order);
     mem_free(a->recursive);
+    mem_free(a->circle);
     mem_free(a->uses);
     *a = (struct analysis){0};
 }

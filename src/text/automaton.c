@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/work.h"
 
 enum {
     MOST_WORK = 1 << 27,    /* steps of all subset constructions */
@@ -42,7 +43,8 @@ struct compiler {
     struct rules *r;
     struct analysis *a;
     struct dfa *dfa; /* [n_rules] */
-    uint64_t work;
+    uint64_t work, told; /* told: of it, to the thread's bounds */
+    int stopped;
     struct pith_error *err;
     /* The rule at hand as a nondeterministic automaton: state 0 its start, 1 its end. */
     struct rules_edge *edge;
@@ -69,6 +71,14 @@ struct compiler {
 static pith_status no_memory(struct compiler *c)
 {
     return error_set(c->err, PITH_NOMEM, "out of memory for a grammar of %u rules", c->r->n_rules);
+}
+
+/* Whether there was too much work, or nobody waits for it any more. */
+static int over(struct compiler *c)
+{
+    c->stopped |= !work_tick(c->work - c->told) || c->work > MOST_WORK;
+    c->told = c->work;
+    return c->stopped;
 }
 
 #define GROW(array, cap, need)                                                                     \
@@ -139,7 +149,8 @@ static pith_status gather(struct compiler *c, uint32_t rule, uint32_t *todo)
             int copied = e.kind == EDGE_CALL && c->dfa[e.value].inlined;
             if (copied ? !put_copy(c, &c->dfa[e.value], e.from, e.to) : !put(c, e))
                 return no_memory(c);
-            if (c->n_states > MOST_STATES)
+            c->work++;
+            if (c->n_states > MOST_STATES || (c->work - c->told > WORK_LOOK && over(c)))
                 return too_large(c, rule);
         }
     }
@@ -210,6 +221,8 @@ static void add(struct compiler *c, uint32_t state)
         }
         if (keep)
             c->set[c->n_set++] = s;
+        if (c->work - c->told > WORK_LOOK && over(c))
+            return;
     }
 }
 
@@ -356,7 +369,7 @@ static int expand_bytes(struct compiler *c, uint32_t from, struct slice members)
             continue;
         if (!emit(c, (struct rules_edge){from, behind_one(c, one, n > 1), 0, EDGE_BYTES, (uint8_t)lo, (uint8_t)hi}))
             return 0;
-        if (c->work > MOST_WORK)
+        if (over(c))
             return 1;
     }
     return 1;
@@ -385,7 +398,7 @@ static int expand_letters(struct compiler *c, uint32_t from, struct slice member
     if (n > 1)
         qsort(c->letter, n, sizeof *c->letter, by_letter);
     c->work += n;
-    for (uint32_t i = 0, k; i < n && c->work <= MOST_WORK; i = k) {
+    for (uint32_t i = 0, k; i < n && !over(c); i = k) {
         const struct letter *l = &c->letter[i];
         begin_set(c);
         for (k = i; k < n && by_letter(l, &c->letter[k]) == 0; k++)
@@ -417,7 +430,7 @@ static pith_status determinise(struct compiler *c, uint32_t rule)
     for (uint32_t s = 0; ok && st == PITH_OK && s < c->out->n_states; s++) {
         struct slice members = c->members[s];
         ok = expand_bytes(c, s, members) && expand_letters(c, s, members);
-        if (c->work > MOST_WORK || c->out->n_states > MOST_STATES)
+        if (over(c) || c->out->n_states > MOST_STATES)
             st = too_large(c, rule);
     }
     map_deinit(&c->subsets);
@@ -483,14 +496,30 @@ static uint32_t place(struct compiler *c, uint32_t root, uint32_t *list, uint64_
     return n;
 }
 
-static void make_classes(struct compiler *c, struct automaton *a, const uint32_t *list, uint32_t n)
+/* Ranges of bytes that a state reads. at: edges by `from`. */
+static uint32_t n_ranges(const struct dfa *d, const uint32_t *at, uint32_t s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = at[s]; i < at[s + 1]; i++)
+        n += d->edge[i].kind == EDGE_BYTES;
+    return n;
+}
+
+/* Bytes that no state with several ranges tells apart are one class. */
+static pith_status make_classes(struct compiler *c, struct automaton *a, const uint32_t *list, uint32_t n)
 {
     uint8_t cut[257] = {0};
     for (uint32_t i = 0; i < n; i++) {
         const struct dfa *d = &c->dfa[list[i]];
-        for (uint32_t k = 0; k < d->n_edges; k++) {
-            if (d->edge[k].kind == EDGE_BYTES)
-                cut[d->edge[k].lo] = cut[d->edge[k].hi + 1] = 1;
+        if (!index_states(c, d->edge, d->n_edges, d->n_states))
+            return no_memory(c);
+        for (uint32_t s = 0; s < d->n_states; s++) {
+            int several = n_ranges(d, c->at, s) > 1;
+            a->n_lines += (uint32_t)several;
+            for (uint32_t k = c->at[s]; several && k < c->at[s + 1]; k++) {
+                if (d->edge[k].kind == EDGE_BYTES)
+                    cut[d->edge[k].lo] = cut[d->edge[k].hi + 1] = 1;
+            }
         }
     }
     uint8_t class = 0;
@@ -499,6 +528,7 @@ static void make_classes(struct compiler *c, struct automaton *a, const uint32_t
         a->class_of[b] = class;
     }
     a->n_classes = (uint32_t) class + 1;
+    return PITH_OK;
 }
 
 /* at: edges by `from`. */
@@ -506,24 +536,33 @@ static void fill_state(const struct compiler *c, struct automaton *a, const stru
                        const uint32_t *at, uint32_t s)
 {
     uint32_t state = d->base + s;
-    uint32_t *next = a->next + (size_t)state * a->n_classes;
-    a->flags[state] = d->final[s] ? STATE_FINAL : 0;
+    int several = n_ranges(d, at, s) > 1;
+    uint32_t *next = several ? a->next + (size_t)a->n_lines * a->n_classes : NULL;
+    struct automaton_row *row = &a->row[state];
+    *row = (struct automaton_row){.flags = d->final[s] ? STATE_FINAL : 0, .several = (uint8_t)several};
+    if (several)
+        row->to = a->n_lines++;
     for (uint32_t i = at[s]; i < at[s + 1]; i++) {
         const struct rules_edge *e = &d->edge[i];
         if (e->kind == EDGE_BYTES) {
-            for (uint32_t k = a->class_of[e->lo]; k <= a->class_of[e->hi]; k++)
+            for (uint32_t k = a->class_of[e->lo]; several && k <= a->class_of[e->hi]; k++)
                 next[k] = d->base + e->to;
-            a->flags[state] |= STATE_MOVES;
+            if (!several) {
+                row->to = d->base + e->to;
+                row->lo = e->lo;
+                row->width = (uint8_t)(e->hi - e->lo);
+            }
+            row->flags |= STATE_MOVES;
         } else if (e->kind == EDGE_CALL) {
             /* A state that can only end needs no place on the stack. */
             int leaves = d->final[e->to] && at[e->to] == at[e->to + 1];
             a->call[a->call_at[state + 1]++] =
                 (struct automaton_call){c->dfa[e->value].base, leaves ? 0 : d->base + e->to};
-            a->flags[state] |= STATE_CALLS;
+            row->flags |= STATE_CALLS;
         } else {
             a->token[a->token_at[state + 1]++] =
                 (struct automaton_token){e->kind, e->value, d->base + e->to};
-            a->flags[state] |= STATE_MOVES | STATE_TOKENS;
+            row->flags |= STATE_MOVES | STATE_TOKENS;
         }
     }
     if (state + 2 <= a->n_states) {
@@ -537,8 +576,9 @@ static pith_status make_table(struct compiler *c, struct automaton *a, uint32_t 
 {
     uint64_t n_states, n_calls = 0, n_tokens = 0;
     uint32_t n = place(c, root, list, &n_states);
-    make_classes(c, a, list, n);
-    if (n_states * a->n_classes > MOST_ENTRIES)
+    if (make_classes(c, a, list, n) != PITH_OK)
+        return no_memory(c);
+    if ((uint64_t)a->n_lines * a->n_classes > MOST_ENTRIES)
         return too_large(c, root);
     for (uint32_t i = 0; i < n; i++) {
         const struct dfa *d = &c->dfa[list[i]];
@@ -549,20 +589,25 @@ static pith_status make_table(struct compiler *c, struct automaton *a, uint32_t 
     }
     a->n_states = (uint32_t)n_states;
     a->start = c->dfa[root].base;
-    a->flags = mem_array((size_t)n_states, 1, PITH_MEM_SCRATCH);
-    a->next = mem_array((size_t)(n_states * a->n_classes), sizeof *a->next, PITH_MEM_SCRATCH);
+    a->row = mem_array((size_t)n_states, sizeof *a->row, PITH_MEM_SCRATCH);
+    a->next = mem_array((size_t)a->n_lines * a->n_classes, sizeof *a->next, PITH_MEM_SCRATCH);
+    a->n_lines = 0; /* up again as they are filled */
     a->call_at = mem_array((size_t)n_states + 1, sizeof *a->call_at, PITH_MEM_SCRATCH);
     a->token_at = mem_array((size_t)n_states + 1, sizeof *a->token_at, PITH_MEM_SCRATCH);
     a->call = mem_array((size_t)n_calls, sizeof *a->call, PITH_MEM_SCRATCH);
     a->token = mem_array((size_t)n_tokens, sizeof *a->token, PITH_MEM_SCRATCH);
-    if (!a->flags || !a->next || !a->call_at || !a->token_at || !a->call || !a->token)
+    if (!a->row || !a->next || !a->call_at || !a->token_at || !a->call || !a->token)
         return no_memory(c);
     for (uint32_t i = 0; i < n; i++) {
         const struct dfa *d = &c->dfa[list[i]];
         if (!index_states(c, d->edge, d->n_edges, d->n_states))
             return no_memory(c);
-        for (uint32_t s = 0; s < d->n_states; s++)
+        for (uint32_t s = 0; s < d->n_states; s++) {
+            c->work += 2 + a->n_classes / 8;
+            if (c->work - c->told > WORK_LOOK && over(c))
+                return too_large(c, list[i]);
             fill_state(c, a, d, c->at, s);
+        }
     }
     return PITH_OK;
 }
@@ -576,6 +621,14 @@ pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root,
     struct compiler c = {.r = r, .a = &what, .err = err};
     *a = (struct automaton){0};
     pith_status st = analysis_init(&what, r, root, err);
+    if (st == PITH_OK && regular_rules(r, &what)) {
+        analysis_deinit(&what);
+        st = rules_ok(r) ? analysis_init(&what, r, root, err) : PITH_OK;
+    }
+    if (st == PITH_OK && !rules_ok(r)) {
+        analysis_deinit(&what);
+        st = error_set(err, r->err.code, "%s", r->err.msg);
+    }
     if (st != PITH_OK)
         return st;
     uint32_t *todo =
@@ -617,7 +670,7 @@ fail:
 
 void automaton_deinit(struct automaton *a)
 {
-    mem_free(a->flags);
+    mem_free(a->row);
     mem_free(a->next);
     mem_free(a->call_at);
     mem_free(a->token_at);

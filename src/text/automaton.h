@@ -1,6 +1,7 @@
 /* automaton.h -- the tables that run a grammar: one deterministic automaton over bytes whose states may also call.
  *
- *     next[state][class of byte]   the state behind a byte, 0: none
+ *     row of a state               the state behind a byte, 0: none. Nearly all read one range of bytes, which the row holds; the others have a
+ *                                  line of next[line][class of byte]
  *     calls of a state             {start of the called rule, state to go on with when it ends (0: this rule ends there too)}
  *     tokens of a state            {which tokens, state behind}
  *
@@ -29,15 +30,32 @@ struct automaton_call {
 struct automaton_token {
     uint32_t kind, value, to; /* EDGE_TOKEN, EDGE_OTHER, EDGE_SILENT */
 };
+struct automaton_row {
+    uint32_t to;       /* by lo..hi; by several ranges: its line */
+    uint8_t lo, width; /* width: hi - lo */
+    uint8_t flags, several;
+};
 struct automaton {
-    uint32_t n_states, n_classes, start;
+    uint32_t n_states, n_classes, n_lines, start;
     uint8_t class_of[256];
-    uint8_t *flags;               /* [n_states] */
-    uint32_t *next;               /* [n_states, n_classes] */
+    struct automaton_row *row;    /* [n_states] */
+    uint32_t *next;               /* [n_lines, n_classes] */
     uint32_t *call_at, *token_at; /* [n_states + 1] */
     struct automaton_call *call;
     struct automaton_token *token;
 };
+static inline uint8_t automaton_flags(const struct automaton *a, uint32_t state)
+{
+    return a->row[state].flags;
+}
+/* The state behind a byte, 0: none. */
+static inline uint32_t automaton_next(const struct automaton *a, uint32_t state, uint8_t byte)
+{
+    const struct automaton_row *r = &a->row[state];
+    if (r->several)
+        return a->next[(size_t)r->to * a->n_classes + a->class_of[byte]];
+    return (uint8_t)(byte - r->lo) <= r->width ? r->to : 0;
+}
 /* From rules whose texts are what `root` matches. Refused, with the rule's name: a rule without definition, left recursion also
  * behind rules that may be empty, a root that never ends, and what needs too many states. On failure *a is empty. */
 pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root,
@@ -52,11 +70,14 @@ struct analysis {
     uint8_t *live;              /* [n_states] the end of the rule can be reached */
     uint32_t *order;            /* [n_rules] rules reached from the root, callees first */
     uint8_t *recursive;         /* [n_rules] */
+    uint32_t *circle;           /* [n_rules] the same for rules that call each other; these are neighbours in `order` */
     uint32_t *uses;             /* [n_rules] calls from rules that are reached */
     uint32_t n_order;
 };
 pith_status analysis_init(struct analysis *a, const struct rules *r, uint32_t root,
                           struct pith_error *err);
 void analysis_deinit(struct analysis *a);
+/* Rewrites recursive rules that need no stack (regular.c); how many. The analysis is that of before. A failure is in r. */
+uint32_t regular_rules(struct rules *r, const struct analysis *a);
 
 #endif

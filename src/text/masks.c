@@ -87,27 +87,18 @@ static int room(struct masks *m, uint64_t need)
     return ok;
 }
 
-/* The pairs behind a byte, to the level after `d`; how many. */
-static uint32_t step(struct masks *m, uint32_t d, uint8_t byte)
+/* The pairs behind a byte, to the level after `d`, with the first n_also of all; how many. */
+static uint32_t step(struct masks *m, uint32_t d, uint8_t byte, uint32_t n_also)
 {
     struct stacks *s = m->stacks;
-    const struct automaton *a = s->a;
     const struct stack_pair *p = m->pair + m->level[d];
     uint32_t n = m->level[d + 1] - m->level[d], at = m->level[d + 1];
-    if (n == 1) { /* nearly always */
-        uint32_t to = a->next[(size_t)p->state * a->n_classes + a->class_of[byte]];
-        if (!to)
-            return 0;
-        if (!(a->flags[to] & (STATE_FINAL | STATE_CALLS))) {
-            struct stack_pair only = {to, p->below};
-            if (!room(m, (uint64_t)at + 1))
-                return 0;
-            m->pair[at] = only;
-            return 1;
-        }
-    }
+    if (n + n_also == 0)
+        return 0;
     stacks_begin(s);
     stacks_step(s, p, n, byte);
+    for (uint32_t i = 0; i < n_also; i++)
+        stacks_add(s, m->pair[i].state, m->pair[i].below);
     if (s->n_members == 0 || !room(m, (uint64_t)at + stacks_close(s)))
         return 0;
     n = stacks_take(s, m->pair + at);
@@ -128,32 +119,84 @@ static int is_over(const struct masks *m, uint32_t at, uint32_t n, int *left)
     return over;
 }
 
-/* All tokens below a node that the pairs at level 0 can read. */
-static void walk(struct masks *m, uint32_t from)
+static void note_leave(struct masks *m, uint32_t node)
 {
+    if (!mem_grow(&m->leave, &m->cap_leave, (uint64_t)m->n_leave + 1, sizeof *m->leave, PITH_MEM_SCRATCH))
+        m->failed = 1;
+    else
+        m->leave[m->n_leave++] = node;
+}
+
+/* Nodes at which the pairs of level 0 begin as well: a list in the order of the tree, and how many of it are dealt with. */
+struct begins {
+    const uint32_t *node;
+    uint32_t n, at;
+};
+
+/* Where the walk goes on when nothing is left at node i, which is at depth d: at the next beginning below it, or behind it. */
+static uint32_t skip(struct masks *m, const struct begins *b, uint32_t i, uint32_t d)
+{
+    const struct trie_node *node = m->trie->node;
+    uint32_t to = b->at < b->n && b->node[b->at] < node[i].next ? b->node[b->at] : node[i].next;
+    for (uint32_t k = d; to < node[i].next && k < d + node[to].depth - node[i].depth; k++)
+        m->level[k + 1] = m->level[k];
+    return to;
+}
+
+/* One pair, which a byte leads to a state that reads on in its rule: nearly always. 1: the level after d holds it; 0: nothing follows;
+ * -1: it is more than that. */
+static inline int step_plain(struct masks *m, uint32_t d, uint8_t byte)
+{
+    const struct automaton *a = m->stacks->a;
+    uint32_t at = m->level[d + 1];
+    struct stack_pair p = m->pair[at - 1];
+    uint32_t to = automaton_next(a, p.state, byte);
+    if (!to)
+        return 0;
+    if (automaton_flags(a, to) & (STATE_FINAL | STATE_CALLS))
+        return -1;
+    if (at >= m->cap_pairs && !room(m, (uint64_t)at + 1))
+        return 0;
+    m->pair[at].state = to;
+    m->pair[at].below = p.below;
+    m->level[d + 2] = at + 1;
+    return 1;
+}
+
+/* All tokens below a node that the pairs at level 0 can read, those read from a beginning on, too. */
+static void walk(struct masks *m, uint32_t from, struct begins *b)
+{
+    enum { LOOK = 256 };
     const struct trie *t = m->trie;
-    uint32_t base = t->node[from].depth, end = t->node[from].next;
+    uint32_t base = t->node[from].depth, end = t->node[from].next, n_first = m->level[1], n_walked = 0;
     for (uint32_t i = from + 1; i < end && !m->failed;) {
         const struct trie_node *node = &t->node[i];
-        uint32_t d = node->depth - base, n = step(m, d - 1, node->byte);
-        int left;
+        int begins = b->at < b->n && b->node[b->at] == i;
+        uint32_t d = node->depth - base, n;
+        int left, plain = m->level[d] - m->level[d - 1] == 1 && !begins ? step_plain(m, d - 1, node->byte) : -1;
+        if (++n_walked % LOOK == 0 && !stacks_spend(m->stacks, LOOK))
+            m->failed = 1;
+        if (plain > 0) {
+            for (uint32_t k = node->first; k < node[1].first; k++)
+                set_bit(m, t->token[k]);
+            i++;
+            continue;
+        }
+        n = plain ? step(m, d - 1, node->byte, begins ? n_first : 0) : 0;
+        b->at += (uint32_t)begins;
         if (n == 0) {
-            i = node->next;
+            i = skip(m, b, i, d);
             continue;
         }
         m->level[d + 1] = m->level[d] + n;
         for (uint32_t k = node->first; k < node[1].first; k++)
             set_bit(m, t->token[k]);
         int over = is_over(m, m->level[d], n, &left);
-        if (left && node->next > i + 1) {
-            if (!mem_grow(&m->leave, &m->cap_leave, (uint64_t)m->n_leave + 1, sizeof *m->leave, PITH_MEM_SCRATCH)) {
-                m->failed = 1;
-                return;
-            }
-            m->leave[m->n_leave++] = i;
-        }
-        i = over ? node->next : i + 1;
+        if (left && node->next > i + 1)
+            note_leave(m, i);
+        i = over ? skip(m, b, i, d + 1) : i + 1;
     }
+    stacks_spend(m->stacks, n_walked % LOOK);
 }
 
 /* ---------------------------------------------------------------- tokens by name */
@@ -232,7 +275,7 @@ static const struct state_mask *state_mask(struct masks *m, uint32_t state)
     m->pair[0] = (struct stack_pair){state, STACKS_OPEN};
     m->level[0] = 0;
     m->level[1] = 1;
-    walk(m, 0);
+    walk(m, 0, &(struct begins){NULL, 0, 0});
     add_named(m, state);
     if (!m->failed)
         m->of_state[state] = keep_state(m);
@@ -261,8 +304,9 @@ static void walk_on(struct masks *m, const struct state_mask *k, uint32_t below)
         moves += m->pair[i].state >= STATE_FIRST;
     m->level[0] = 0;
     m->level[1] = n;
-    for (uint32_t i = 0; moves && i < k->n_leave; i++)
-        walk(m, k->leave[i]);
+    struct begins b = {k->leave, k->n_leave, 0};
+    while (moves && b.at < b.n && !m->failed)
+        walk(m, k->leave[b.at++], &b);
 }
 
 static void add_state(struct masks *m, const struct state_mask *k)
@@ -305,6 +349,8 @@ static void make(struct masks *m, uint32_t set)
     }
     m->failed |= m->stacks->failed;
     stacks_cut(m->stacks, mark);
+    if (m->stacks->failed == STACKS_LATE || m->stacks->failed == STACKS_CANCELLED)
+        m->stacks->failed = 0, m->late = 1; /* all else is as it was */
 }
 
 const uint64_t *masks_get(struct masks *m, uint32_t set)
@@ -314,7 +360,7 @@ const uint64_t *masks_get(struct masks *m, uint32_t set)
         return m->of_set[set];
     if (m->used + bytes > m->budget)
         drop_all(m);
-    m->failed = 0;
+    m->failed = m->late = 0;
     make(m, set);
     if (m->failed)
         return NULL;

@@ -28,7 +28,7 @@ struct masks {
     uint32_t *level; /* [depth of the tree + 3] level[d] .. level[d + 1] */
     uint32_t *leave; /* nodes where the rule may end */
     uint32_t n_leave, cap_leave;
-    int failed;
+    int failed, late; /* late: the last one took more work than it might */
 };
 int masks_init(struct masks *m, struct stacks *s, const struct vocab *v, const struct trie *t, uint64_t budget); /* 0: no memory */
 void masks_deinit(struct masks *m);

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/work.h"
 
 struct stack_set {
     uint32_t at, n;
@@ -32,12 +33,15 @@ static uint32_t find(const struct stacks *s, const struct stack_pair *p, uint32_
     return i;
 }
 
-/* Counts pairs looked at; 0: over the limit, now or before. */
-static int spend(struct stacks *s, uint64_t n)
+int stacks_spend(struct stacks *s, uint64_t n)
 {
     s->work += n;
-    if (s->work > STACKS_MOST_WORK)
-        s->failed = STACKS_TOO_MANY;
+    if (s->failed)
+        return 0;
+    if (!work_tick(n))
+        s->failed = STACKS_CANCELLED;
+    else if (s->work > s->most)
+        s->failed = s->most < STACKS_MOST_WORK ? STACKS_LATE : STACKS_TOO_MANY;
     return !s->failed;
 }
 
@@ -89,7 +93,7 @@ static int grow_table(struct stacks *s, uint32_t cap)
 int stacks_init(struct stacks *s, const struct automaton *a)
 {
     static const struct stack_pair bottom = {STATE_END, 0}, open = {STATE_OPEN, 0};
-    *s = (struct stacks){.a = a};
+    *s = (struct stacks){.a = a, .most = STACKS_MOST_WORK};
     s->below = mem_array(a->n_states, sizeof *s->below, PITH_MEM_SCRATCH);
     s->stamp = mem_array(a->n_states, sizeof *s->stamp, PITH_MEM_SCRATCH);
     s->member = mem_array(a->n_states, sizeof *s->member, PITH_MEM_SCRATCH);
@@ -136,7 +140,7 @@ static int less(struct stack_pair a, struct stack_pair b)
 static uint32_t unite(struct stacks *s, uint32_t a, uint32_t b)
 {
     uint32_t n_a = s->set[a].n, n_b = s->set[b].n, i = 0, k = 0, n = 0;
-    if (a == b || !spend(s, (uint64_t)n_a + n_b))
+    if (a == b || !stacks_spend(s, (uint64_t)n_a + n_b))
         return a;
     if (!mem_grow(&s->merge, &s->cap_merge, (uint64_t)n_a + n_b, sizeof *s->merge,
                   PITH_MEM_SCRATCH)) {
@@ -169,7 +173,7 @@ void stacks_add(struct stacks *s, uint32_t state, uint32_t below)
         s->member[s->n_members++] = state;
     }
     s->below[state] = below;
-    if (!(s->a->flags[state] & (STATE_FINAL | STATE_CALLS)) || s->waits[state])
+    if (!(automaton_flags(s->a, state) & (STATE_FINAL | STATE_CALLS)) || s->waits[state])
         return;
     if (!mem_grow(&s->todo, &s->cap_todo, (uint64_t)s->n_todo + 1, sizeof *s->todo,
                   PITH_MEM_SCRATCH))
@@ -186,9 +190,9 @@ uint32_t stacks_close(struct stacks *s)
     while (s->n_todo && !s->failed) {
         uint32_t state = s->todo[--s->n_todo], below = s->below[state];
         s->waits[state] = 0;
-        if (!spend(s, s->set[below].n + (uint64_t)(a->call_at[state + 1] - a->call_at[state])))
+        if (!stacks_spend(s, s->set[below].n + (uint64_t)(a->call_at[state + 1] - a->call_at[state])))
             break;
-        for (uint32_t i = 0; (a->flags[state] & STATE_FINAL) && i < s->set[below].n; i++) {
+        for (uint32_t i = 0; (automaton_flags(a, state) & STATE_FINAL) && i < s->set[below].n; i++) {
             struct stack_pair p = s->pair[s->set[below].at + i];
             stacks_add(s, p.state, p.below);
         }
@@ -203,7 +207,7 @@ uint32_t stacks_close(struct stacks *s)
 /* Whether a state of a closed position matters to what comes: it reads something, or says that the rule or the text may end. */
 static int matters(const struct stacks *s, uint32_t state)
 {
-    return state < STATE_FIRST || (s->a->flags[state] & STATE_MOVES);
+    return state < STATE_FIRST || (automaton_flags(s->a, state) & STATE_MOVES);
 }
 
 uint32_t stacks_take(struct stacks *s, struct stack_pair *out)
@@ -228,10 +232,9 @@ uint32_t stacks_intern(struct stacks *s)
 void stacks_step(struct stacks *s, const struct stack_pair *p, uint32_t n, uint8_t byte)
 {
     const struct automaton *a = s->a;
-    uint32_t class = a->class_of[byte];
-    spend(s, n);
+    stacks_spend(s, n);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t to = a->next[(size_t)p[i].state * a->n_classes + class];
+        uint32_t to = automaton_next(a, p[i].state, byte);
         if (to)
             stacks_add(s, to, p[i].below);
     }

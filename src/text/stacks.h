@@ -9,7 +9,7 @@
  * Set STACKS_BOTTOM lies below the text: a position that holds state STATE_END may end. Set STACKS_OPEN lies below a rule looked at by
  * itself: a position that holds STATE_OPEN has left the rule.
  *
- * Memory and time are bounded: past STACKS_MOST_PAIRS, or when `work` (the caller sets it to 0) passes STACKS_MOST_WORK, the position is
+ * Memory and time are bounded: past STACKS_MOST_PAIRS, or when `work` (the caller sets it to 0) passes `most`, the position is
  * too ambiguous (`failed`, sticky until stacks_keep). Dropping sets: stacks_cut takes back
  * the newest, stacks_keep drops all that the given ones do not need. */
 #ifndef PITH_TEXT_STACKS_H
@@ -39,11 +39,13 @@ struct stacks {
     struct stack_pair *merge;
     uint32_t cap_merge;
     uint64_t work; /* pairs looked at since the caller began */
+    uint64_t most; /* of it; less than STACKS_MOST_WORK: it may be tried again with more */
     int failed;
 };
-enum { STACKS_NO_MEMORY = 1, STACKS_TOO_MANY }; /* why it failed */
+enum { STACKS_NO_MEMORY = 1, STACKS_TOO_MANY, STACKS_LATE, STACKS_CANCELLED }; /* why it failed */
 enum { STACKS_MOST_PAIRS = 1 << 23, STACKS_MOST_WORK = 1 << 27 };
 
+int stacks_spend(struct stacks *s, uint64_t n); /* counts work; 0: too much, now or before */
 int stacks_init(struct stacks *s, const struct automaton *a); /* 0: no memory */
 void stacks_deinit(struct stacks *s);
 
