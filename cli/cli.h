@@ -106,14 +106,14 @@ struct model_opts {
      .help = "GGUF file (the first part of a split one), the name of a model that 'pith list' "    \
              "shows, or a reference as 'pith pull' takes, which is fetched when it is not here"}
 #define ARGS_MODEL(opts, member)                                                                   \
-    {.name = "--threads", .alias = "-t", .meta = "N|auto", .word = "auto", .lo = 1, .hi = 256,     \
+    {.name = "--threads", .alias = "-t", .meta = "N|auto", .word = "auto", .lo = 1, .hi = 1024,    \
      ARG_FIELD(opts, member.threads.n_decode, ARG_INT), .otherwise = "the fast cores it may use",  \
      .help = "threads; auto measures once and keeps the result in the cache folder"},              \
     ARGS_MODEL_PLACES(opts, member),                                                               \
     ARGS_MODEL_CACHE(opts, member)
 /* For commands that have a --threads of their own. */
 #define ARGS_MODEL_PLACES(opts, member)                                                            \
-    {.name = "--threads-prefill", .meta = "N|auto", .word = "auto", .lo = 1, .hi = 256,            \
+    {.name = "--threads-prefill", .meta = "N|auto", .word = "auto", .lo = 1, .hi = 1024,           \
      ARG_FIELD(opts, member.threads.n_prefill, ARG_INT),                                           \
      .otherwise = "as --threads, else the cores it may use",                                       \
      .help = "threads of steps with more than 16 tokens"},                                         \

@@ -39,7 +39,7 @@ static const struct arg args[] = {
     LIST("--depth", "-d", depth, 0, 1 << 24, "0", "tokens that are in the context before a test"),
     LIST("--sequences", "-np", seqs, 1, 4096, "1", "sequences side by side"),
     {.name = "--threads", .alias = "-t", .meta = "N,...", ARG_FIELD(struct opts, threads, ARG_INTS),
-     .lo = 1, .hi = 256, .word = "auto", .otherwise = "the fast cores it may use",
+     .lo = 1, .hi = 1024, .word = "auto", .otherwise = "the fast cores it may use",
      .help = "threads; auto: see pith run"},
     ARGS_MODEL_PLACES(struct opts, model),
     {.name = "--repeat", .alias = "-r", ARG_FIELD(struct opts, reps, ARG_INT), .lo = 1, .hi = 10000,

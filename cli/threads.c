@@ -17,7 +17,7 @@
 
 #include "cli.h"
 
-enum { MEASURE_MS = 2000, THREADS_MAX = 256 };
+enum { MEASURE_MS = 2000, THREADS_MAX = 1024 };
 
 /* ---------------------------------------------------------------- cache folder */
 

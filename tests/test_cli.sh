@@ -19,9 +19,9 @@ for c in $commands; do
 done
 gives version 0 '^pith [0-9]+\.[0-9]+\.[0-9]+ \(.*\) [a-z0-9]+$' version
 gives version_flag 0 '^pith [0-9]' --version
-gives help_tells_ranges 0 '\(1 to 256, or auto; default: ' run --help
+gives help_tells_ranges 0 '\(1 to 1024, or auto; default: ' run --help
 gives help_tells_sizes 0 '\(at least 1; default: 32G\)' run --help
-gives man_tells_as_much 0 'threads \(1 to 256, or auto; default: |folder \(1 to 256, or auto; default: ' man
+gives man_tells_as_much 0 'threads \(1 to 1024, or auto; default: |folder \(1 to 1024, or auto; default: ' man
 case $commands in *serve) gives man_of_several_models 0 '^.SS pith serve \[MODEL\.\.\.\]' man ;; esac
 gives no_command 1 'Usage'
 
@@ -50,7 +50,7 @@ gives bad_size_huge 1 '\-\-ctx is "9999999999G"' run m -c 9999999999G
 gives bad_choice 1 '\-\-cache-type-k is "q8"; wanted one of f32\|f16\|bf16\|q8_0' run m --cache-type-k q8
 gives bad_list 1 '\-\-prompt is "1,,2"; wanted whole numbers separated by commas' bench m -p 1,,2
 gives bad_list_end 1 '\-\-depth is "1,"' bench m -d 1,
-gives bad_threads 1 '\-\-threads is "two"; wanted a whole number or auto, from 1 to 256' run m -p x -t two
+gives bad_threads 1 '\-\-threads is "two"; wanted a whole number or auto, from 1 to 1024' run m -p x -t two
 gives bad_threads_list 1 '\-\-threads is "1,auto,"; wanted whole numbers' bench m -t 1,auto,
 gives bad_threads_prefill 1 '\-\-threads-prefill is "257"' run m -p x --threads-prefill 257
 for list in 3-1 0, ,1 1-2-3 a 1024 -1 '0 1'; do
@@ -66,7 +66,7 @@ gives text_and_jsonl 1 'TEXT and --jsonl' tokenize m text --jsonl
 gives nothing_to_measure 1 'nothing to measure' bench m -p 0 -n 0
 gives bad_tokens 1 'number 2 is "x"; wanted a token id' logits m --tokens 1,x --out "$dir/l"
 gives no_tokens 1 'found no token' logits m --tokens , --out "$dir/l"
-PITH_THREADS=0 gives bad_environment 1 'PITH_THREADS is "0"; wanted a whole number or auto, from 1 to 256' run m -p x
+PITH_THREADS=0 gives bad_environment 1 'PITH_THREADS is "0"; wanted a whole number or auto, from 1 to 1024' run m -p x
 PITH_THREADS=0 gives flag_over_environment 2 'absent' run "$dir/absent" -t 1 -p x
 
 gives bad_sampler 1 '\-\-xtc-probability is "2"; wanted a number from 0 to 1' run m --xtc-probability 2

@@ -2,9 +2,12 @@
 #include "test.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -80,10 +83,10 @@ static void every_index_once(void)
 
 static void bad_sizes(void)
 {
-    static const int bad[] = {0, -1, 257, 1000000};
+    static const int bad[] = {0, -1, THREADS_MAX + 1, 1000000};
     for (int i = 0; i < 4; i++) {
         struct pith_error err = {PITH_OK, ""};
-        CHECK(pool_new(bad[i], &err) == NULL && err.code == PITH_RANGE && strstr(err.msg, "256"));
+        CHECK(pool_new(bad[i], &err) == NULL && err.code == PITH_RANGE && strstr(err.msg, "1024"));
         CHECK(pool_new(bad[i], NULL) == NULL);
     }
 }
@@ -168,6 +171,140 @@ static void runs_inside_runs(void)
     CHECK(n.others == 20 * 4 * 3);
     pool_free(n.outer);
     pool_free(n.other);
+}
+
+/* ---------------------------------------------------------------- system calls */
+
+/* The C library's function of this name, so that all of the pool's calls come by: those that wake are counted, and who sleeps. */
+static _Atomic int n_wakes, n_asleep, n_woken;
+
+#if defined(__x86_64__) || defined(__aarch64__)
+#define COUNTS_CALLS 1
+static long call_kernel(long n, const long *a)
+{
+#if defined(__x86_64__)
+    register long r10 __asm__("r10") = a[3], r8 __asm__("r8") = a[4], r9 __asm__("r9") = a[5];
+    long rc;
+    __asm__ volatile("syscall"
+                     : "=a"(rc)
+                     : "a"(n), "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return rc;
+#else
+    register long x8 __asm__("x8") = n, x0 __asm__("x0") = a[0], x1 __asm__("x1") = a[1],
+                  x2 __asm__("x2") = a[2], x3 __asm__("x3") = a[3], x4 __asm__("x4") = a[4],
+                  x5 __asm__("x5") = a[5];
+    __asm__ volatile("svc 0"
+                     : "+r"(x0)
+                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+                     : "memory");
+    return x0;
+#endif
+}
+
+long syscall(long n, ...)
+{
+    long a[6];
+    va_list ap;
+    va_start(ap, n);
+    for (int i = 0; i < 6; i++)
+        a[i] = va_arg(ap, long);
+    va_end(ap);
+    int op = n == SYS_futex ? (int)a[1] & FUTEX_CMD_MASK : -1;
+    int waits = op == FUTEX_WAIT || op == FUTEX_WAIT_BITSET;
+    n_wakes += op == FUTEX_WAKE || op == FUTEX_WAKE_BITSET;
+    n_asleep += waits;
+    long rc = call_kernel(n, a);
+    n_asleep -= waits;
+    n_woken += waits && rc == 0;
+    if (rc < 0 && rc > -4096) {
+        errno = (int)-rc;
+        return -1;
+    }
+    return rc;
+}
+#else
+#define COUNTS_CALLS 0
+#endif
+
+/* Waits until n threads sleep: the calls are made, and the kernel has put them to sleep some time later. */
+static int all_asleep(int n)
+{
+    for (int i = 0; i < 10000 && n_asleep != n; i++)
+        usleep(1000);
+    usleep(20000);
+    return n_asleep == n;
+}
+
+struct first {
+    int wakes; /* when the caller begins with its part */
+    _Atomic int runs;
+};
+
+static void note_wakes(void *ctx, int ith)
+{
+    struct first *f = ctx;
+    if (ith == 0)
+        f->wakes = n_wakes;
+    atomic_fetch_add(&f->runs, 1);
+}
+
+static int note_share(void *ctx, int ith)
+{
+    struct first *f = ctx;
+    if (ith == 0 && !f->wakes)
+        f->wakes = n_wakes;
+    atomic_fetch_add(&f->runs, 1);
+    return 1;
+}
+
+/* However many workers: one system call wakes those that a run counts, and no others but a few of a large pool's. */
+static void wake_ups(void)
+{
+    if (!COUNTS_CALLS)
+        SKIP("system calls are not counted on this machine");
+    static const struct {
+        int threads, run, most; /* most that are woken */
+    } rows[] = {{2, 2, 1}, {8, 3, 2}, {8, 8, 7}, {32, 2, 1}, {32, 31, 30}, {200, 200, 199},
+                {200, 2, 6}, {200, 100, 106}, {600, 600, 599}, {600, 40, 56}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pool *p = pool_new(rows[i].threads, NULL);
+        REQUIRE(p, "pool of %d", rows[i].threads);
+        for (int share = 0; share < 2; share++) {
+            struct first f = {0};
+            REQUIRE(all_asleep(rows[i].threads - 1), "%d of %d sleep", n_asleep, rows[i].threads);
+            n_wakes = n_woken = 0;
+            if (share)
+                pool_share(p, rows[i].run, note_share, &f);
+            else
+                pool_run(p, rows[i].run, note_wakes, &f);
+            CHECK_MSG(f.wakes == 1, "%d of %d threads: %d system calls before the caller's part",
+                      rows[i].run, rows[i].threads, f.wakes);
+            CHECK_MSG(share || atomic_load(&f.runs) == rows[i].run, "%d ran", f.runs);
+            CHECK(all_asleep(rows[i].threads - 1));
+            /* one may be woken twice: for the run, and for the last word of it */
+            CHECK_MSG(n_woken <= rows[i].most + 1 + (share ? rows[i].run : 0),
+                      "%d of %d threads: %d woken", rows[i].run, rows[i].threads, n_woken);
+            CHECK_MSG(n_wakes <= 4 + rows[i].run / 8, "%d of %d threads: %d system calls", rows[i].run,
+                      rows[i].threads, n_wakes);
+        }
+        pool_free(p);
+    }
+}
+
+static void most_threads(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pool *p = pool_new(THREADS_MAX, &err);
+    if (!p && err.code == PITH_NOMEM)
+        SKIP("%s", err.msg);
+    REQUIRE(p && pool_n_threads(p) == THREADS_MAX, "%s", err.msg);
+    for (int i = 0; i < 3; i++) {
+        struct first f = {0};
+        pool_run(p, THREADS_MAX, note_wakes, &f);
+        CHECK_MSG(f.runs == THREADS_MAX, "%d threads ran", f.runs);
+    }
+    pool_free(p);
 }
 
 /* ---------------------------------------------------------------- waits */
@@ -475,6 +612,8 @@ int main(void)
     TEST(bad_sizes);
     TEST(callers_take_turns);
     TEST(runs_inside_runs);
+    TEST(wake_ups);
+    TEST(most_threads);
     TEST(barriers);
     TEST(wait_and_wake);
     TEST(shared_runs);

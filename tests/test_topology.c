@@ -315,8 +315,8 @@ static void bad_parameters(void)
         struct pith_model_params p;
         const char *env, *value, *says;
     } rows[] = {
-        {{.n_threads = -1}, NULL, NULL, "n_threads is -1, wanted 1..256"},
-        {{.n_threads_prefill = 257}, NULL, NULL, "n_threads_prefill is 257, wanted 1..256"},
+        {{.n_threads = -1}, NULL, NULL, "n_threads is -1, wanted 1..1024"},
+        {{.n_threads_prefill = 1025}, NULL, NULL, "n_threads_prefill is 1025, wanted 1..1024"},
         {{.numa = (pith_numa)3}, NULL, NULL, "numa is 3"},
         {{.affinity = "all"}, NULL, NULL, "affinity is \"all\""},
         {{.affinity = "1023"}, NULL, NULL, "may not use"},

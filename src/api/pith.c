@@ -551,8 +551,8 @@ pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_mach
     WITH_ERROR;
     NEED(out);
     if (n_threads < 0 || n_threads > THREADS_MAX || ms < 1 || ms > 60000)
-        return error_set(err, PITH_RANGE, "measure: %d threads (0..256) for %d ms (1..60000)",
-                         n_threads, ms);
+        return error_set(err, PITH_RANGE, "measure: %d threads (0..%d) for %d ms (1..60000)",
+                         n_threads, THREADS_MAX, ms);
     struct pith_machine m = {.size = out->size};
     if (m.size < sizeof m.size || m.size > 65536)
         return error_set(err, PITH_RANGE, "machine: size is %zu; set it to sizeof", m.size);

@@ -1,23 +1,29 @@
 /* pool.c -- worker threads that stay, and the two waits everything else is made of.
  *
  *     pool          turn (mutex: one run at a time) | fn, ctx | left: workers still to run
- *                   open: odd while a shared run takes helpers | bell: rung when there may be work
- *     workers[0..]  one cache line each: go: something is up | must | in: the shared run it is inside
+ *                   go: something is up | run: number and size of the latest pool_run
+ *                   open: number and size of the shared run | bell: rung when there may be work
+ *     workers[0..]  one cache line each: in: the shared run it is inside
  *
- *     pool_run      every index once: lock turn; set fn, ctx, left = n-1; must = 1, go++ of workers
- *                   1..n-1; fn(ctx, 0); wait until left is 0; unlock
- *     pool_share    one function by whoever is there: open++; go++; until fn(ctx, 0) says it is
- *                   over: fn, wait for the bell; open++; wait until nobody is in; unlock
- *     worker        wait until go moves; must: fn, left--; else while the run is open: enter, fn,
- *                   leave, wait for the bell
+ *     pool_run      every index once: lock turn; set fn, ctx, left = n-1; a new run, go++;
+ *                   fn(ctx, 0); wait until left is 0; unlock
+ *     pool_share    one function by whoever is there: open it; go++; until fn(ctx, 0) says it is
+ *                   over: fn, wait for the bell; close it; wait until nobody is in; unlock
+ *     worker        wait until go moves; a new run of its: fn, left--; then while a shared run of
+ *                   its is open: enter, fn, leave, wait for the bell
  *
- * A worker has a word of its own, so a run on few threads leaves the others asleep. Publishing is
- * the release of must, left and open, seen by the acquire in the waits; fn, ctx are written only
- * while no worker is in a run.
+ * A run's size stands in the same word as its number, so a worker never takes part in a run that
+ * does not count it in: not even one that looked at the run before, lost its core, and comes now.
+ * Entering a shared run is Dekker's: the worker writes `in` and then reads `open`, the closing
+ * caller writes `open` and then reads the `in` of all that it counts. fn, ctx are written only while
+ * no worker is in a run. Publishing is the release of run, left and open, seen by the acquires.
  *
  * A thread that waits in a shared run is not in it: nothing ever waits for a thread that holds no
- * work, so one that is descheduled there costs nothing. Entering is Dekker's: the worker writes `in`
- * and then reads `open`, the closing caller writes `open` and then reads `in`.
+ * work, so one that is descheduled there costs nothing.
+ *
+ * Workers wait on one word, each with the bits of its own place in the order: one system call wakes
+ * as many of them as a run counts (with more than 32, up to a 32nd of all beyond), and leaves the
+ * others asleep.
  *
  * A thread that was descheduled with work in its hands has all others wait for the end of its
  * neighbour's time slice, milliseconds. Whoever waits for it sees its processor time stand still and
@@ -112,6 +118,21 @@ static atomic_uint *sleepers_of(const _Atomic(uint32_t) *word)
     return &sleepers[((uintptr_t)word >> 2 ^ (uintptr_t)word >> 8) % 64].n;
 }
 
+static void sleep_on(const _Atomic(uint32_t) *word, uint32_t value, uint32_t bits)
+{
+    atomic_uint *asleep = sleepers_of(word);
+    atomic_fetch_add(asleep, 1);
+    syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, value, NULL, NULL, bits);
+    atomic_fetch_sub(asleep, 1); /* any return: the caller looks again */
+}
+
+/* Those that sleep on the word with one of the bits. */
+static void wake_bits(const _Atomic(uint32_t) *word, uint32_t bits)
+{
+    if (atomic_fetch_add(sleepers_of(word), 0) != 0)
+        syscall(SYS_futex, word, FUTEX_WAKE_BITSET_PRIVATE, INT_MAX, NULL, NULL, bits);
+}
+
 static void relax(void)
 {
 #if defined(__x86_64__)
@@ -139,29 +160,30 @@ static int wait_spinning(const _Atomic(uint32_t) *word, uint32_t value, int64_t 
     }
 }
 
-void wait_while_equal(const _Atomic(uint32_t) *word, uint32_t value, int64_t spin_ns)
+static void wait_with_bits(const _Atomic(uint32_t) *word, uint32_t value, int64_t spin_ns,
+                           uint32_t bits)
 {
     if (wait_spinning(word, value, spin_ns))
         return;
-    atomic_uint *asleep = sleepers_of(word);
-    while (atomic_load_explicit(word, memory_order_acquire) == value) {
-        atomic_fetch_add(asleep, 1);
-        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL); /* any return: look again */
-        atomic_fetch_sub(asleep, 1);
-    }
+    while (atomic_load_explicit(word, memory_order_acquire) == value)
+        sleep_on(word, value, bits);
+}
+
+void wait_while_equal(const _Atomic(uint32_t) *word, uint32_t value, int64_t spin_ns)
+{
+    wait_with_bits(word, value, spin_ns, FUTEX_BITSET_MATCH_ANY);
 }
 
 void wake_all(const _Atomic(uint32_t) *word)
 {
-    if (atomic_fetch_add(sleepers_of(word), 0) != 0)
-        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX);
+    wake_bits(word, FUTEX_BITSET_MATCH_ANY);
 }
 
 /* ---------------------------------------------------------------- pool */
 
 struct worker {
-    alignas(CACHE_LINE) _Atomic(uint32_t) go;
-    _Atomic(uint32_t) must, in, stop, refused;
+    alignas(CACHE_LINE) _Atomic(uint32_t) in;
+    _Atomic(uint32_t) refused;
     _Atomic(pid_t) tid; /* of the caller in workers[0] */
     int ith;
     int has_place;
@@ -176,9 +198,13 @@ struct pool {
     pool_fn fn;
     pool_share_fn share;
     void *ctx;
-    int n_run;
+    uint64_t n_runs; /* so far: their numbers */
+    alignas(CACHE_LINE) _Atomic(uint32_t) go;
+    _Atomic(uint32_t) stop;
+    _Atomic(uint64_t) run;  /* the latest pool_run: number and size (run_word) */
+    _Atomic(uint32_t) open; /* the shared run: the same, of the number what fits; size 0: closed */
     alignas(CACHE_LINE) _Atomic(uint32_t) left;
-    _Atomic(uint32_t) open, rescued;
+    _Atomic(uint32_t) rescued;
     alignas(CACHE_LINE) _Atomic(uint32_t) bell;
     struct worker workers[]; /* [n]; thread 0 is the caller and has no thread here */
 };
@@ -186,18 +212,36 @@ struct pool {
 /* The pool whose function this thread is running: a run from inside it would wait for itself. */
 static _Thread_local struct pool *inside;
 
-static pid_t own_tid(void)
+static pid_t own_tid(void) /* asked for each time: the child of a fork() has another one */
 {
-    static _Thread_local pid_t tid;
-    if (!tid)
-        tid = (pid_t)syscall(SYS_gettid);
-    return tid;
+    return (pid_t)syscall(SYS_gettid);
 }
 
-static void send(struct worker *w)
+enum { SIZE_BITS = 16 };
+_Static_assert(THREADS_MAX < 1 << SIZE_BITS, "a run's size fits into its word");
+
+static uint64_t run_word(uint64_t number, int n)
 {
-    atomic_fetch_add_explicit(&w->go, 1, memory_order_release);
-    wake_all(&w->go);
+    return number << SIZE_BITS | (uint64_t)n;
+}
+
+/* Is worker ith one of those that the run counts? */
+static int counts_in(uint64_t run, int ith)
+{
+    return ith < (int)(run & ((1 << SIZE_BITS) - 1));
+}
+
+/* The bit under which worker ith sleeps: higher ones for higher workers. */
+static int bit_of(const struct pool *p, int ith)
+{
+    return p->n <= 32 ? ith : ith * 32 / p->n;
+}
+
+/* Workers 1..n-1, n > 1, are to look. */
+static void send(struct pool *p, int n)
+{
+    atomic_fetch_add_explicit(&p->go, 1, memory_order_release);
+    wake_bits(&p->go, (2u << bit_of(p, n - 1)) - 1);
 }
 
 /* ---------------------------------------------------------------- threads that lost their core */
@@ -212,8 +256,32 @@ static int64_t cpu_ns(pid_t tid)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Puts thread `tid` on the core of this one, and this one elsewhere. */
-static void trade_cores(pid_t tid)
+/* Masks are changed for a moment while cores are traded; whoever read one then and set it later would pin a thread for good. So one
+ * thread of the process trades at a time, whatever its pool. The word is the process that does: a fork() may have copied it. */
+static _Atomic(pid_t) trading;
+
+static int trade_begin(void)
+{
+    pid_t me = getpid(), was = atomic_load(&trading);
+    return was != me && atomic_compare_exchange_strong(&trading, &was, me);
+}
+
+static void trade_end(void)
+{
+    atomic_store(&trading, 0);
+}
+
+/* A mask as it was before. When its processors are gone in the meantime: any. */
+static void put_back(pid_t tid, const cpu_set_t *mask)
+{
+    cpu_set_t all;
+    if (sched_setaffinity(tid, sizeof *mask, mask) == 0)
+        return;
+    memset(&all, 0xff, sizeof all);
+    sched_setaffinity(tid, sizeof all, &all);
+}
+
+static void trade(pid_t tid)
 {
     cpu_set_t mine, theirs, here, elsewhere;
     size_t cpu = (size_t)sched_getcpu();
@@ -226,9 +294,18 @@ static void trade_cores(pid_t tid)
     CPU_CLR(cpu, &elsewhere);
     if (CPU_COUNT(&elsewhere) == 0 || sched_setaffinity(tid, sizeof here, &here) != 0)
         return;
-    sched_setaffinity(tid, sizeof theirs, &theirs); /* it stays where it now is */
-    sched_setaffinity(0, sizeof elsewhere, &elsewhere);
-    sched_setaffinity(0, sizeof mine, &mine);
+    put_back(tid, &theirs); /* it stays where it now is */
+    if (sched_setaffinity(0, sizeof elsewhere, &elsewhere) == 0)
+        put_back(0, &mine);
+}
+
+/* Puts thread `tid` on the core of this one, and this one elsewhere; masks are as before afterwards. */
+static void trade_cores(pid_t tid)
+{
+    if (!trade_begin())
+        return;
+    trade(tid);
+    trade_end();
 }
 
 enum { LOOK_AT = 8 };
@@ -290,17 +367,17 @@ void pool_ring(struct pool *p)
     wake_all(&p->bell);
 }
 
-/* Works in the run that is open, if one is, until it is closed. */
+/* Works in the shared run that is open, if it counts us in, until it is closed. */
 static void help(struct worker *w)
 {
     struct pool *p = w->pool;
     for (;;) {
         uint32_t seen = atomic_load(&p->bell), run = atomic_load(&p->open);
-        if (run % 2 == 0)
+        if (!counts_in(run, w->ith))
             return;
         atomic_store(&w->in, run);
-        int is_open = atomic_load(&p->open) == run;
-        if (is_open && w->ith < p->n_run)
+        /* Open still, or again with the same number: then as many later that this one is announced. */
+        if (atomic_load(&p->open) == run)
             p->share(p->ctx, w->ith);
         atomic_store(&w->in, 0);
         if (atomic_load(&p->open) != run)
@@ -325,6 +402,16 @@ static void take_place(struct worker *w)
         atomic_store(&w->refused, 1);
 }
 
+/* The mask of this thread, not one of a trade. */
+static int own_mask(cpu_set_t *mask)
+{
+    while (!trade_begin())
+        sched_yield();
+    int ok = sched_getaffinity(0, sizeof *mask, mask) == 0;
+    trade_end();
+    return ok;
+}
+
 static void begin(struct pool *p, struct visit *v)
 {
     struct worker *me = &p->workers[0];
@@ -333,7 +420,7 @@ static void begin(struct pool *p, struct visit *v)
     v->fp = fp_enter();
     inside = p;
     atomic_store(&me->tid, own_tid());
-    v->moved = me->has_place && sched_getaffinity(0, sizeof v->mask, &v->mask) == 0;
+    v->moved = me->has_place && own_mask(&v->mask);
     take_place(me);
 }
 
@@ -358,9 +445,9 @@ void pool_run(struct pool *p, int n, pool_fn fn, void *ctx)
     p->fn = fn;
     p->ctx = ctx;
     atomic_store_explicit(&p->left, n > 1 ? (uint32_t)(n - 1) : 0, memory_order_relaxed);
-    for (int i = 1; i < n; i++) {
-        atomic_store(&p->workers[i].must, 1);
-        send(&p->workers[i]);
+    if (n > 1) {
+        atomic_store_explicit(&p->run, run_word(++p->n_runs, n), memory_order_release);
+        send(p, n);
     }
     if (n > 0)
         fn(ctx, 0);
@@ -382,10 +469,10 @@ void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx)
     begin(p, &v);
     p->share = fn;
     p->ctx = ctx;
-    p->n_run = n;
-    uint32_t run = atomic_fetch_add(&p->open, 1) + 1;
-    for (int i = 1; i < n; i++)
-        send(&p->workers[i]);
+    uint32_t run = (uint32_t)run_word(++p->n_runs, n > 1 ? n : 1);
+    atomic_store(&p->open, run);
+    if (n > 1)
+        send(p, n);
     for (;;) {
         uint32_t seen = atomic_load(&p->bell);
         atomic_store(&me->in, run);
@@ -395,7 +482,7 @@ void pool_share(struct pool *p, int n, pool_share_fn fn, void *ctx)
             break;
         wait_for_bell(me, run, seen);
     }
-    atomic_fetch_add(&p->open, 1);
+    atomic_store(&p->open, (uint32_t)run_word(p->n_runs, 0));
     pool_ring(p);
     for (int i = 1; i < n; i++) {
         while (atomic_load(&p->workers[i].in) == run)
@@ -414,12 +501,15 @@ static void *worker_main(void *arg)
     inside = p;
     atomic_store(&w->tid, own_tid());
     take_place(w);
+    uint64_t done = 0; /* the latest run of ours */
     for (uint32_t seen = 0;;) {
-        wait_while_equal(&w->go, seen, SPIN_NS);
-        seen = atomic_load_explicit(&w->go, memory_order_acquire);
-        if (atomic_load(&w->stop))
+        wait_with_bits(&p->go, seen, SPIN_NS, 1u << bit_of(p, w->ith));
+        seen = atomic_load_explicit(&p->go, memory_order_acquire);
+        if (atomic_load(&p->stop))
             return NULL;
-        if (atomic_exchange(&w->must, 0)) {
+        uint64_t run = atomic_load_explicit(&p->run, memory_order_acquire);
+        if (run != done && counts_in(run, w->ith)) {
+            done = run;
             p->fn(p->ctx, w->ith);
             if (atomic_fetch_sub_explicit(&p->left, 1, memory_order_acq_rel) == 1)
                 wake_all(&p->left);
@@ -431,10 +521,9 @@ static void *worker_main(void *arg)
 /* Ends and joins workers 1..n-1. */
 static void stop_workers(struct pool *p, int n)
 {
-    for (int i = 1; i < n; i++) {
-        atomic_store(&p->workers[i].stop, 1);
-        send(&p->workers[i]);
-    }
+    atomic_store(&p->stop, 1);
+    if (n > 1)
+        send(p, n);
     for (int i = 1; i < n; i++)
         pthread_join(p->workers[i].thread, NULL);
 }

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include "base/error.h"
 
-enum { THREADS_MAX = 256 };
+enum { THREADS_MAX = 1024 }; /* as many processors as a cpu_set_t has (topology.h) */
 
 struct pool;
 /* n_threads 1..THREADS_MAX, counted with the caller. */
