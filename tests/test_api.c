@@ -300,7 +300,7 @@ static void model_params_range(void)
         const char *word;
         int32_t n_threads, n_batch, n_outputs;
         int weights;
-    } rows[] = {{"n_threads", -1, 0, 0, 0}, {"n_threads", 257, 0, 0, 0},
+    } rows[] = {{"n_threads", -1, 0, 0, 0}, {"n_threads", 1025, 0, 0, 0},
                 {"n_batch", 1, -1, 0, 0},   {"n_batch", 1, 65537, 0, 0},
                 {"n_outputs", 1, 0, -1, 0}, {"n_outputs", 1, 16, 17, 0},
                 {"weights", 1, 0, 0, -1},   {"weights", 1, 0, 0, 3}};

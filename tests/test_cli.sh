@@ -52,7 +52,7 @@ gives bad_list 1 '\-\-prompt is "1,,2"; wanted whole numbers separated by commas
 gives bad_list_end 1 '\-\-depth is "1,"' bench m -d 1,
 gives bad_threads 1 '\-\-threads is "two"; wanted a whole number or auto, from 1 to 1024' run m -p x -t two
 gives bad_threads_list 1 '\-\-threads is "1,auto,"; wanted whole numbers' bench m -t 1,auto,
-gives bad_threads_prefill 1 '\-\-threads-prefill is "257"' run m -p x --threads-prefill 257
+gives bad_threads_prefill 1 '\-\-threads-prefill is "1025"' run m -p x --threads-prefill 1025
 for list in 3-1 0, ,1 1-2-3 a 1024 -1 '0 1'; do
     gives "bad_affinity_$list" 1 'affinity is ".*"; wanted processors like 0-3,8 or one of none.spread.compact' run m -p x --affinity="$list"
 done
