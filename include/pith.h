@@ -34,6 +34,9 @@
  *   Structs    that the caller fills begin with their size: start from the matching PITH_..._INIT macro; zero means "default".
  *   Threads    A model is read-only after open and may be used by any number of threads. A session is used by one thread at a time;
  *              pith_cancel() alone may be called from any thread or signal handler.
+ *   fork()     The child has none of the library's threads: what was opened before is the parent's, and the child must neither use nor
+ *              close it. It may open models and sessions of its own, unless another thread was inside the library at the time of the
+ *              fork, and it may exec or _exit. The parent goes on as before. Open models behind a fork, or in every child.
  *   Ownership  *_open and *_close pair up. Closing NULL is a no-op. A session keeps its model alive: closing order is free.
  *   Shapes     are written slowest first: logits [R, V] are R rows of V floats. Sizes are bytes, times are nanoseconds (int64_t).
  *   Tokens     are int32_t ids in 0..V-1. Text is UTF-8; bytes that are not are handled as the vocabulary says, never a crash.

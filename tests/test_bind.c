@@ -428,6 +428,63 @@ static void messages(void)
     unlink(path);
 }
 
+/* Takes a key out of the file at `path`, as it lies among the others. */
+static int without_key(const char *path, const char *key)
+{
+    struct model_file f;
+    if (!take_apart(path, &f))
+        return 0;
+    struct reader r = {.p = f.p, .at = f.keys};
+    int found = 0;
+    while (r.at < f.after_keys && !found) {
+        size_t begin = r.at;
+        uint64_t n = take(&r, 8);
+        found = n == strlen(key) && !memcmp(r.p + r.at, key, n);
+        r.at += n;
+        skip_value(&r, (uint32_t)take(&r, 4));
+        if (found) {
+            memmove(f.p + begin, f.p + r.at, f.after_keys - r.at);
+            f.after_keys -= r.at - begin;
+            f.n_keys--;
+        }
+    }
+    if (found)
+        put_together(path, &f, f.info, f.n_infos, 0);
+    free(f.p);
+    free(f.info);
+    return found;
+}
+
+/* Old files of gemma2 have no window in their keys: it is 4,096. No file of gemma3 is without. */
+static void windows_that_are_not_told(void)
+{
+    static const char *const archs[] = {"gemma2", "gemma3"};
+    for (int i = 0; i < 2; i++) {
+        char path[300], key[96];
+        struct pith_error err = {PITH_OK, ""};
+        struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        mp.n_threads = 1;
+        p.arch = archs[i];
+        snprintf(path, sizeof path, "%s", tmp_path(p.arch));
+        snprintf(key, sizeof key, "%s.attention.sliding_window", p.arch);
+        REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+        pith_model *m = pith_model_open(path, &mp, &err);
+        CHECK_MSG(m && m->arch.hp.window == 32, "%s", err.msg); /* as synth writes it */
+        pith_model_close(m);
+        REQUIRE(without_key(path, key), "no key %s", key);
+        m = pith_model_open(path, &mp, &err);
+        if (i)
+            CHECK_MSG(!m && err.code == PITH_MISSING && strstr(err.msg, key), "%s", err.msg);
+        else
+            CHECK_MSG(m && m->arch.hp.window == 4096 && m->arch.hp.windowed[0] &&
+                          !m->arch.hp.windowed[1],
+                      "%s", err.msg);
+        pith_model_close(m);
+        unlink(path);
+    }
+}
+
 static void recorded_models(void)
 {
     struct golden *list;
@@ -450,6 +507,7 @@ int main(void)
         return 1;
     tmp_make();
     TEST(messages);
+    TEST(windows_that_are_not_told);
     TEST(synthetic_models);
     TEST(recorded_models);
     return test_end();

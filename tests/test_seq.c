@@ -8,6 +8,8 @@
 
 #include <math.h>
 
+enum { NAIVE_CTX = 512 }; /* more than N_CTX, so that a window as long as N_CTX is one */
+static const char *const wide[] = {"gemma3.attention.sliding_window=int:320", NULL};
 enum { N_SEQ = 5, N_CTX = 320, N_VOCAB = 64, N_BATCH = 24, MANY = 90 };
 
 static const struct kind {
@@ -25,6 +27,7 @@ static const struct kind {
     {"mixed, short of pages", "gemma2", "f32", 400, 0, NULL},
     {"mixed, short of pages, store", "gemma2", "f16", 300, 100000, NULL},
     {"full q4_0, short of pages", "llama", "q4_0", 400, 0, NULL},
+    {"a window of the context", "gemma3", "f16", 0, 0, wide},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -161,7 +164,7 @@ static void shift(struct script *x, int32_t seq, int64_t p0, int64_t p1)
 {
     struct pith_error err;
     const struct naive_seq *q = &x->m.seq[seq];
-    int64_t delta = below(60) - 30, lowest = INT64_MAX;
+    int64_t delta = (below(60) - 30) * (x->kind->overrides == wide ? 15 : 1), lowest = INT64_MAX;
     for (int32_t i = q->n - 1; i >= 0; i--)
         if (q->e[i].pos >= p0 && (p1 < 0 || q->e[i].pos < p1))
             lowest = q->e[i].pos;
@@ -267,7 +270,7 @@ static void run_scripts(const struct kind *k, int n_scripts)
     pith_model *m = synth(k, 2);
     REQUIRE(m, "no model");
     x.s = open_session(m, k, N_SEQ);
-    REQUIRE(x.s && naive_open(&x.m, m, N_SEQ, N_CTX, k->type, &err), "no session");
+    REQUIRE(x.s && naive_open(&x.m, m, N_SEQ, NAIVE_CTX, k->type, &err), "no session");
     for (int i = 0; i < n_scripts && !test_bad; i++) {
         for (int n = 20 + below(60); n && !test_bad; n--) {
             call(&x);
@@ -363,6 +366,34 @@ static void test_meaning(void)
     }
 }
 
+/* A window that is no shorter than the context still is one: what a shift has moved out of it is not seen. */
+static void test_wide_window(void)
+{
+    struct kind k = {"wide", "gemma3", "f32", 0, 0, wide};
+    struct pith_error err;
+    int32_t token[60];
+    float far[N_VOCAB], near[N_VOCAB];
+    pith_model *m = synth(&k, 1);
+    pith_session *s = m ? open_session(m, &k, 3) : NULL;
+    REQUIRE(s, "no session");
+    for (int n = 0; n < 60; n++)
+        token[n] = below(N_VOCAB);
+    CHECK(pith_feed(s, 0, token, 50, &err) == PITH_OK);
+    CHECK(pith_shift(s, 0, 20, -1, 1000, &err) == PITH_OK);
+    CHECK(pith_feed(s, 0, token + 50, 10, &err) == PITH_OK);
+    memcpy(far, pith_logits(s, 0), sizeof far);
+    CHECK(pith_feed(s, 1, token, 50, &err) == PITH_OK); /* and without them at all */
+    CHECK(pith_shift(s, 1, 20, -1, 1000, &err) == PITH_OK);
+    CHECK(pith_remove(s, 1, 0, 20, &err) == PITH_OK);
+    CHECK(pith_feed(s, 1, token + 50, 10, &err) == PITH_OK);
+    CHECK_MSG(!memcmp(far, pith_logits(s, 0), sizeof far), "positions beyond the window are seen");
+    CHECK(pith_feed(s, 2, token, 60, &err) == PITH_OK);
+    memcpy(near, pith_logits(s, 0), sizeof near);
+    CHECK_MSG(memcmp(far, near, sizeof near), "the first 20 tokens change nothing");
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 static void test_refusals(void)
 {
     static const int64_t bad[][2] = {{-1, 5},        {5, 4},         {0, -2},
@@ -434,6 +465,7 @@ int main(void)
 {
     test_seed();
     TEST(test_meaning);
+    TEST(test_wide_window);
     TEST(test_refusals);
     TEST(test_failed_step);
     TEST(test_trim);

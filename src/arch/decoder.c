@@ -36,6 +36,7 @@ enum { G_QKV_BIAS = 1, G_OUT_BIAS, G_FFN_BIAS };
 struct variant {
     int rope_neox;
     int window_period; /* of each period of layers the last sees everything, the others the window; 0: no window */
+    int window_default; /* where the file has no key: older ones of gemma2 have none; 0: the key has to be there */
     float rope_base_swa; /* default of the windowed layers; 0: as the others */
     int big_layers; /* number of layers of the size whose queries are scaled by n_embd / n_head instead of the head size */
     float softcap_attn, softcap_logits; /* defaults of the keys; < 0: the family has none */
@@ -121,7 +122,9 @@ static void read_window(struct keys *k, struct arch_model *m, const struct varia
     hp->windowed = arena_array(m->arena, (size_t)hp->n_layer, sizeof *hp->windowed);
     if (!v->window_period || !hp->windowed)
         return;
-    hp->window = (int32_t)key_u32_or(k, "attention.sliding_window", 0, INT32_MAX, 0);
+    hp->window = (int32_t)(v->window_default ? key_u32_or(k, "attention.sliding_window", 0, INT32_MAX,
+                                                          (uint32_t)v->window_default)
+                                             : key_u32(k, "attention.sliding_window", 0, INT32_MAX));
     int period = (int)key_u32_or(k, "attention.sliding_window_pattern", 1, MAX_LAYERS,
                                  (uint32_t)v->window_period);
     for (int32_t l = 0; l < hp->n_layer && hp->window; l++)
@@ -374,7 +377,7 @@ DECODER(arch_qwen3, "qwen3", F_QK_NORM, .rope_neox = 1, .softcap_attn = -1, .sof
 DECODER(arch_qwen3moe, "qwen3moe", F_QK_NORM, .rope_neox = 1, .softcap_attn = -1,
         .softcap_logits = -1)
 DECODER(arch_gemma2, "gemma2", F_POST_NORM | F_GEMMA | F_WINDOW, .rope_neox = 1, .window_period = 2,
-        .big_layers = 46, .softcap_attn = 50, .softcap_logits = 30)
+        .window_default = 4096, .big_layers = 46, .softcap_attn = 50, .softcap_logits = 30)
 DECODER(arch_gemma3, "gemma3", F_POST_NORM | F_GEMMA | F_WINDOW | F_QK_NORM, .rope_neox = 1,
         .window_period = 6, .rope_base_swa = 10000, .big_layers = 62, .softcap_attn = -1,
         .softcap_logits = 0)

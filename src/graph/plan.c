@@ -183,7 +183,8 @@ static pith_status schedule(struct compiler *c, struct pith_error *err)
 
 /* ---------------------------------------------------------------- memory */
 
-enum { ATTN_PARTS = 64 }; /* room for the span partials of small steps over long contexts */
+/* Room for the span partials of small steps over long contexts: of a few rows that see all of it. */
+enum { ATTN_PARTS = 64, LONG_ROWS = 4 };
 
 static int64_t cap_rows(const struct plan *p, const struct node *n)
 {
@@ -191,8 +192,11 @@ static int64_t cap_rows(const struct plan *p, const struct node *n)
                    : n->rows == ROWS_R ? p->params.cap_R
                    : n->rows == ROWS_N ? p->params.cap_N
                                        : 1;
-    if (n->op == OP_ATTN && rows < ATTN_PARTS)
-        return ATTN_PARTS;
+    if (n->op == OP_ATTN) {
+        int64_t whole = LONG_ROWS * p->params.cap_spans;
+        int64_t parts = whole > ATTN_PARTS ? whole : ATTN_PARTS;
+        return rows < parts ? parts : rows;
+    }
     return rows * n->rows_mul;
 }
 

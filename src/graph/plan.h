@@ -13,6 +13,7 @@ enum { PLAN_MAX_CALLS = 60000 }; /* a runner counts phases in 16 bits */
 
 struct plan_params {
     int32_t cap_T, cap_R, cap_N;
+    int32_t cap_spans; /* of ATTN_SPAN slots that a row can see */
     int unfused;
     int strict; /* a slow kernel is an error */
 };
@@ -35,7 +36,7 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
                          int32_t n_devices, const struct plan_params *params,
                          struct pith_error *err);
 void plan_deinit(struct plan *p);
-/* Runs every phase; PITH_CANCELLED when exec's flag was set on the way. */
+/* Runs every phase; PITH_CANCELLED when exec's flag kept some from running. */
 pith_status plan_run(const struct plan *p, struct exec *x, struct pith_error *err);
 /* Bytes touched and operations of one call in this step, for the report. */
 void call_cost(const struct call *c, const struct exec *x, uint64_t *bytes, uint64_t *ops);

@@ -48,7 +48,7 @@ static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *
             st = check_head(l, "V", p->v_type, k->d_v, err);
         if (st != PITH_OK)
             return st;
-        k->group = find_group(c, window[l] < p->n_ctx ? window[l] : 0, layer_device[l]);
+        k->group = find_group(c, window[l], layer_device[l]); /* positions may go beyond n_ctx */
         if (k->group < 0)
             return error_set(err, PITH_UNSUPPORTED, "the model keeps more than %d kinds of state",
                              STEP_MAX_GROUPS);

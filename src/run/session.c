@@ -126,6 +126,7 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
     struct plan_params pp = {.cap_T = s->n_batch,
                              .cap_R = s->cap_outputs,
                              .cap_N = s->n_seq < s->n_batch ? s->n_seq : s->n_batch,
+                             .cap_spans = (s->n_ctx + ATTN_SPAN - 1) / ATTN_SPAN,
                              .unfused = m->params.observe,
                              .strict = m->params.strict};
     return plan_compile(&s->plan, &s->graph, m->devices, m->n_devices, &pp, err);

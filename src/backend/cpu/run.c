@@ -211,7 +211,7 @@ static void advance(struct runner *r, int64_t i, int ith)
             work(r, &p->phases[r->first + (int32_t)next], 0, 1, ith);
         account(r, next);
     }
-    if (cancelled(r))
+    if (next < (uint32_t)r->n && cancelled(r))
         next = CANCELLED_PHASE;
     atomic_store_explicit(&r->cur, next, memory_order_release);
     if (r->x->n_threads > 1)
@@ -269,7 +269,8 @@ pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
     if (atomic_load(&r.cur) < (uint32_t)n)
         pool_share(x->pool, x->n_threads, worker, &r);
     fp_leave(fp);
-    if (cancelled(&r))
+    /* What was run counts, not the flag: it may be raised behind the last phase, and taken back before anybody looks. */
+    if (atomic_load(&r.cur) != (uint32_t)n)
         return error_set(err, PITH_CANCELLED,
                          "the step was cancelled; the session is as it was before it");
     return PITH_OK;
