@@ -199,7 +199,7 @@ typedef struct pith_model pith_model;
 
 typedef enum pith_weights { PITH_WEIGHTS_AUTO, PITH_WEIGHTS_MAPPED, PITH_WEIGHTS_PACKED } pith_weights;
 
-/* Memory nodes. spread: threads over all of them, each reading rows in its own memory first; isolate: those of the opening thread only. */
+/* Memory nodes. spread: threads over all of them, each reading rows of weights and heads of K and V in its own memory first; isolate: those of the opening thread only. */
 typedef enum pith_numa { PITH_NUMA_OFF, PITH_NUMA_SPREAD, PITH_NUMA_ISOLATE } pith_numa;
 
 struct pith_model_params {

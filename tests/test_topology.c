@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@
 #include "base/pool.h"
 #include "base/topology.h"
 #include "pith.h"
+#include "run/cache_impl.h"
+#include "run/session.h"
 
 static char folder[64];
 
@@ -389,6 +392,119 @@ static void memory_of_nodes(void)
     mem_release(p, BYTES);
 }
 
+/* ---------------------------------------------------------------- K and V */
+
+/* A node's share of an attention call is of the same heads whatever the step, and every unit is done once. */
+static void heads_of_nodes(void)
+{
+    static const int32_t heads[] = {1, 2, 3, 4, 8, 12}, tiles[] = {1, 2, 7}, parts[] = {1, 3};
+    for (int nodes = 1; nodes <= 4; nodes++)
+        for (int i = 0; i < 6 * 3 * 2; i++) {
+            int32_t H = heads[i % 6], T = tiles[i / 6 % 3], P = parts[i / 18];
+            struct attn_split split = {.n_tiles = T, .n_parts = P, .by_span = P > 1};
+            int64_t n = (int64_t)H * T * P;
+            uint8_t seen[12 * 7 * 3] = {0};
+            for (int64_t u = 0; u < n; u++) {
+                struct attn_unit unit = attn_unit_at(&split, H, nodes, u);
+                int at = (unit.head * T + unit.tile) * P + unit.part;
+                REQUIRE(unit.head >= 0 && unit.head < H && unit.tile < T && unit.part < P,
+                        "unit %d of %d heads, %d tiles, %d parts", (int)u, H, T, P);
+                CHECK(!seen[at]++);
+                if (H % nodes == 0) /* whole heads to every node */
+                    CHECK_MSG(attn_home(H, unit.head, nodes) == (int)(u * nodes / n),
+                              "head %d of %d is read by node %d of %d", unit.head, H,
+                              (int)(u * nodes / n), nodes);
+            }
+        }
+}
+
+enum { HEADS = 4, THREADS = 5 };
+
+/* Memory pages of [p, p + bytes) that are backed. */
+static size_t resident(void *p, size_t bytes, uint8_t *out)
+{
+    size_t n = 0;
+    if (mincore(p, bytes, out) != 0)
+        return 0;
+    for (size_t i = 0; i < bytes / 4096; i++)
+        n += out[i] &= 1;
+    return n;
+}
+
+/* The memory of the heads is touched before it is used, each page by some thread; nothing else is. */
+static void memory_of_heads(void)
+{
+    static uint8_t is[4096];
+    struct kv_layer kv[2] = {{.n_head_kv = HEADS, .k_head = 8192, .v_head = 12288},
+                             {.n_head_kv = 1, .k_head = 5000, .v_head = 5000}};
+    struct cache c = {.kv = kv, .n_layer = 2, .n_nodes = 2, .n_groups = 1};
+    struct cache_group *g = &c.group[0];
+    kv[0].v_off = HEADS * kv[0].k_head;
+    kv[1].k_off = kv[0].v_off + HEADS * kv[0].v_head;
+    kv[1].v_off = kv[1].k_off + 5056;
+    g->page_bytes = kv[1].v_off + 5056 + 32768; /* some that is nobody's */
+    g->reserved = 8 << 20;
+    g->base = mem_reserve(g->reserved);
+    c.pool = pool_new(THREADS, NULL);
+    REQUIRE(g->base && c.pool, "no memory");
+    mem_small_pages(g->base, g->reserved);
+    CHECK(mem_commit(g->base, 4 << 20, PITH_MEM_CACHE, NULL) == PITH_OK);
+    CHECK(resident(g->base, 4 << 20, is) == 0);
+    uint64_t from = 2 << 20, to = 4 << 20; /* as a slab is added */
+    cache_touch(&c, 0, from, to);
+    size_t n = resident(g->base, 4 << 20, is);
+    for (uint64_t at = 0; at < to; at += 4096) {
+        int64_t in = (int64_t)at % g->page_bytes;
+        int owned = at >= from && (in < kv[1].k_off + 5000 ||
+                                   (in >= kv[1].v_off && in < kv[1].v_off + 5000));
+        CHECK_MSG(is[at / 4096] == owned, "memory at %d, %d in its page: %s", (int)at, (int)in,
+                  owned ? "not touched" : "touched");
+    }
+    CHECK(n > 300 && n < 512);
+    int of_node[2] = {0};
+    for (int h = 0; h < HEADS; h++)
+        of_node[cache_home(&kv[0], h, 5, 2)]++;
+    CHECK(of_node[0] == 2 && of_node[1] == 2 && cache_home(&kv[0], 0, 5, 2) == 0);
+    CHECK(cache_home(&kv[1], 0, 4, 2) == 0 && cache_home(&kv[1], 0, 5, 2) == 1); /* in turns */
+    mem_decommit(g->base, 4 << 20, PITH_MEM_CACHE);
+    mem_release(g->base, g->reserved);
+    pool_free(c.pool);
+}
+
+/* A session over two nodes places its cache so. */
+static void sessions_on_nodes(void)
+{
+    static uint8_t is[4096];
+    char path[128];
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_synth_params sp = PITH_SYNTH_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    two_nodes();
+    put("devices/system/node/node%d/cpulist", 0, "0\n");
+    put("devices/system/node/node%d/cpulist", 2, "1-1023\n");
+    snprintf(path, sizeof path, "%s/kv.gguf", folder);
+    sp.arch = "llama";
+    sp.n_embd = 128;
+    sp.n_vocab = N_VOCAB;
+    REQUIRE(pith_synth(path, &sp, &err) == PITH_OK, "%s", err.msg);
+    setenv("PITH_SYSFS", folder, 1);
+    mp.n_threads = 3;
+    mp.numa = PITH_NUMA_SPREAD;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+    unsetenv("PITH_SYSFS");
+    REQUIRE(s, "%s", err.msg);
+    if (m->n_nodes == 2) { /* with one processor there is one node */
+        struct cache_group *g = &s->cache.group[0];
+        CHECK(pith_feed(s, 0, prompt, N_PROMPT, &err) == PITH_OK && g->committed >= 2 << 20);
+        size_t n = resident(g->base, g->committed, is);
+        CHECK_MSG(n >= g->committed / 4096 - 2, "%zu of %zu pages are touched", n,
+                  (size_t)g->committed / 4096);
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 int main(void)
 {
     unsetenv("PITH_THREADS");
@@ -403,6 +519,9 @@ int main(void)
     TEST(bad_parameters);
     TEST(measured_counts);
     TEST(memory_of_nodes);
+    TEST(heads_of_nodes);
+    TEST(memory_of_heads);
+    TEST(sessions_on_nodes);
     remove_trees();
     return test_end();
 }

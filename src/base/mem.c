@@ -216,6 +216,11 @@ void *mem_reserve(size_t bytes)
     return p + head;
 }
 
+void mem_small_pages(void *p, size_t bytes)
+{
+    madvise(p, reservation_bytes(bytes), MADV_NOHUGEPAGE);
+}
+
 pith_status mem_commit(void *p, size_t bytes, pith_purpose purpose, struct pith_error *err)
 {
     if (bytes == 0)

@@ -186,6 +186,16 @@ struct attn_split {
     int by_span; /* 1: spans are units of their own (decode over long contexts) */
 };
 struct attn_split attn_split(const struct call *c, const struct exec *x);
+/* What unit u of the call is of. With several memory nodes units lie head by head, so that a node's share of them is always of the same
+ * heads: those of attn_home. */
+struct attn_unit {
+    int32_t tile, head, part; /* head: of K and V; part: 0 unless by_span */
+};
+struct attn_unit attn_unit_at(const struct attn_split *split, int32_t n_heads, int n_nodes, int64_t u);
+static inline int attn_home(int32_t n_heads, int32_t head, int n_nodes)
+{
+    return (int)((int64_t)head * n_nodes / n_heads);
+}
 /* Tile i: rows [*row, *row + return value) of segment *seg; first_span: the first span any of its rows sees. */
 int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg,
                   int32_t *first_span, int32_t *n_spans);

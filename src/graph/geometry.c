@@ -39,6 +39,21 @@ struct attn_split attn_split(const struct call *c, const struct exec *x)
     return split;
 }
 
+struct attn_unit attn_unit_at(const struct attn_split *split, int32_t n_heads, int n_nodes, int64_t u)
+{
+    int32_t parts = split->by_span ? split->n_parts : 1;
+    struct attn_unit unit = {.part = (int32_t)(u % parts)};
+    u /= parts;
+    if (n_nodes > 1 && n_heads >= n_nodes) {
+        unit.tile = (int32_t)(u % split->n_tiles);
+        unit.head = (int32_t)(u / split->n_tiles);
+    } else {
+        unit.tile = (int32_t)(u / n_heads);
+        unit.head = (int32_t)(u % n_heads);
+    }
+    return unit;
+}
+
 struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v)
 {
     const int32_t *p = value_ptr(x, v);

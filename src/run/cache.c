@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "base/mem.h"
+#include "base/pool.h"
 #include "graph/kv_page.h"
 #include "run/store.h"
 
@@ -117,6 +118,8 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
     c->devices = devices;
     c->kv = kv;
     c->n_layer = n_layer;
+    c->pool = p->pool;
+    c->n_nodes = p->pool && p->n_nodes <= pool_n_threads(p->pool) ? p->n_nodes : 1;
     pith_status st;
     TRY(lay_out(c, kv, window, layer_device, n_layer, p, err));
     uint64_t one = p->state_bytes; /* and a page of every group */
@@ -127,8 +130,11 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
         c->store_bytes = one * (uint64_t)c->cap_pages;
     uint64_t stored = one ? c->store_bytes / one : 0;
     c->n_stored = (int32_t)(stored < INT32_MAX / 4 ? stored : INT32_MAX / 4);
-    for (int g = 0; g < c->n_groups; g++)
+    for (int g = 0; g < c->n_groups; g++) {
         TRY(make_pool(&c->group[g], p, c->n_stored, err));
+        if (c->n_nodes > 1)
+            mem_small_pages(c->group[g].base, c->group[g].reserved);
+    }
     c->seq = mem_array((size_t)p->n_seq, sizeof *c->seq, PITH_MEM_CACHE);
     for (int32_t s = 0; c->seq && s < p->n_seq; s++) {
         struct cache_seq *q = &c->seq[s];
@@ -244,6 +250,7 @@ static pith_status pages_commit(struct cache *c, struct cache_group *g, int32_t 
     if (st != PITH_OK)
         return error_prefix(err, "growing the cache to %llu bytes", (unsigned long long)need);
     atomic_fetch_add(&c->devices[g->device]->used[PITH_MEM_CACHE], need - g->committed);
+    cache_touch(c, (int)(g - c->group), g->committed, need);
     g->committed = need;
     return PITH_OK;
 }

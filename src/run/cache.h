@@ -73,6 +73,8 @@ struct cache {
     struct device **devices;
     const struct kv_layer *kv; /* [n_layer] of the session */
     int32_t n_layer;
+    int n_nodes; /* memory nodes that threads of the pool are dealt over; 1: nodes do not matter */
+    struct pool *pool;
     uint64_t store_bytes;
     int32_t
         n_stored; /* entries of the store: each with a page of every group and a recurrent state */
@@ -87,6 +89,8 @@ struct cache_params {
     int store_context;    /* at least those of one context */
     uint64_t state_bytes; /* of recurrent state that the store keeps with each page */
     enum dtype k_type, v_type;
+    int n_nodes;       /* over which the threads of `pool` are spread; 0, 1: nodes do not matter */
+    struct pool *pool; /* NULL: as with one node */
 };
 
 /* Lays out kv[n_layer] (fills group, offsets and types) and makes the pools. window[l] and layer_device[l] per layer. */

@@ -12,6 +12,10 @@ int32_t page_take(struct cache_group *g, int32_t n);
 /* Fills it with the slots of m, which says where they come from. */
 void page_fill(struct cache *c, int group, int32_t place, struct cache_gather *m,
                struct pool *pool);
+/* cache_nodes.c: with several memory nodes, bytes [from, to) of the group, new and whole pages of memory, come from those of their readers. */
+void cache_touch(struct cache *c, int group, uint64_t from, uint64_t to);
+/* The node, of n_nodes, that a kv head of a page of the cache lies in. */
+int cache_home(const struct kv_layer *kv, int head, int64_t page, int n_nodes);
 /* 1: giving it back would free a page. */
 int page_frees(const struct cache_group *g, int32_t place);
 int32_t pages_available(const struct cache_group *g);

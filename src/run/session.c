@@ -75,7 +75,9 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                                 .n_batch = s->n_batch,
                                 .n_tokens = tokens < all ? tokens : all,
                                 .store_bytes = (uint64_t)p->store_bytes,
-                                .store_context = p->store_dir && !p->store_bytes};
+                                .store_context = p->store_dir && !p->store_bytes,
+                                .n_nodes = m->n_nodes,
+                                .pool = m->pool};
     if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) ||
         !cache_type(p->cache_type_v, &cp->v_type, "V", err))
         return PITH_UNSUPPORTED;

@@ -441,11 +441,10 @@ static void attn_unit(call c, exec x, int64_t u, int ith)
     const struct kv_layer *kv = c->kv;
     const struct step *s = x->step;
     struct attn_split split = attn_split(c, x);
-    int per_tile = kv->n_head_kv * (split.by_span ? split.n_parts : 1);
-    int32_t row, seg, first_span, n_spans, part = split.by_span ? (int32_t)(u % split.n_parts) : 0;
-    int head_kv = (int)(u % per_tile) / (split.by_span ? split.n_parts : 1);
-    int32_t n_rows =
-        attn_tile(x, kv->group, (int32_t)(u / per_tile), &row, &seg, &first_span, &n_spans);
+    struct attn_unit unit = attn_unit_at(&split, kv->n_head_kv, x->n_nodes, u);
+    int32_t row, seg, first_span, n_spans, part = unit.part;
+    int head_kv = unit.head;
+    int32_t n_rows = attn_tile(x, kv->group, unit.tile, &row, &seg, &first_span, &n_spans);
     int n_head = c->p.attn.n_head, g = n_head / kv->n_head_kv;
     int64_t dv16 = kv_padded(kv->d_v), n_vec = (int64_t)n_rows * g;
     float *scratch = scratch_of(x, ith);
