@@ -8,7 +8,7 @@
 
 #include <sched.h>
 
-static _Atomic(uint32_t) n_delays;
+static uint32_t n_delays;
 
 /* Mostly nothing, sometimes the rest of a time slice, seldom longer than the others' spinning. */
 static void delay(void)
@@ -30,7 +30,7 @@ static void delay(void)
 /* A worker that has just come in often loses its core. */
 static void nap(void)
 {
-    static _Atomic(uint32_t) n;
+    static uint32_t n;
     if (__atomic_fetch_add(&n, 1, __ATOMIC_RELAXED) % 4 == 0)
         usleep(100);
 }
@@ -50,18 +50,25 @@ static void nap(void)
 #undef atomic_fetch_add_explicit
 #undef atomic_fetch_sub
 #undef atomic_fetch_sub_explicit
-#define atomic_load_explicit(p, order) DELAYED(__atomic_load_n(p, order))
+#if defined(__clang__) /* as its stdatomic.h has them */
+#define PLAIN(op, ...) __c11_atomic_##op(__VA_ARGS__)
+#define PLAIN_N(op, ...) __c11_atomic_##op(__VA_ARGS__)
+#else
+#define PLAIN(op, ...) __atomic_##op(__VA_ARGS__)
+#define PLAIN_N(op, ...) __atomic_##op##_n(__VA_ARGS__)
+#endif
+#define atomic_load_explicit(p, order) DELAYED(PLAIN_N(load, p, order))
 #define atomic_load(p) atomic_load_explicit(p, memory_order_seq_cst)
 #define atomic_store_explicit(p, v, order)                                                         \
     do {                                                                                           \
         delay();                                                                                   \
-        __atomic_store_n(p, v, order);                                                             \
+        PLAIN_N(store, p, v, order);                                                               \
         delay();                                                                                   \
     } while (0)
 #define atomic_store(p, v) atomic_store_explicit(p, v, memory_order_seq_cst)
-#define atomic_fetch_add_explicit(p, v, order) DELAYED(__atomic_fetch_add(p, v, order))
+#define atomic_fetch_add_explicit(p, v, order) DELAYED(PLAIN(fetch_add, p, v, order))
 #define atomic_fetch_add(p, v) atomic_fetch_add_explicit(p, v, memory_order_seq_cst)
-#define atomic_fetch_sub_explicit(p, v, order) DELAYED(__atomic_fetch_sub(p, v, order))
+#define atomic_fetch_sub_explicit(p, v, order) DELAYED(PLAIN(fetch_sub, p, v, order))
 #define atomic_fetch_sub(p, v) atomic_fetch_sub_explicit(p, v, memory_order_seq_cst)
 
 static int fake_getaffinity(pid_t tid, size_t n, cpu_set_t *mask);
@@ -87,7 +94,7 @@ struct job {
     int done[THREADS]; /* of items, or of threads */
 };
 
-static _Atomic(int) late, stranger;
+static int late, stranger;
 
 static void look(struct job *j, int ith)
 {
@@ -134,7 +141,7 @@ static void run(struct pool *p, int n, long i)
     else
         pool_share(p, n, work, j);
     j->over = 1;
-    CHECK_MSG(__atomic_load_n(&j->inside, __ATOMIC_SEQ_CST) == 0, "run %ld: a thread is still in it", i);
+    CHECK_MSG(atomic_load(&j->inside) == 0, "run %ld: a thread is still in it", i);
     for (int k = 0; k < (i % 8 == 7 ? n : (int)ITEMS); k++)
         CHECK_MSG(j->done[k] == 1, "run %ld: part %d done %d times", i, k, j->done[k]);
 }
