@@ -297,7 +297,7 @@ static void most_threads(void)
     struct pith_error err = {PITH_OK, ""};
     struct pool *p = pool_new(THREADS_MAX, &err);
     if (!p && err.code == PITH_NOMEM)
-        SKIP("%s", err.msg);
+        SKIP("%.300s", err.msg);
     REQUIRE(p && pool_n_threads(p) == THREADS_MAX, "%s", err.msg);
     for (int i = 0; i < 3; i++) {
         struct first f = {0};
