@@ -54,7 +54,18 @@ SERVER_CFLAGS := $(if $(SERVER_PKGS),-DWITH_SERVER $(shell pkg-config --cflags $
 SERVER_LIBS := $(if $(SERVER_PKGS),$(shell pkg-config --libs $(SERVER_PKGS)))
 PULL_PKGS := $(if $(filter 0,$(PULL)),,libcurl nettle)
 PULL_CFLAGS := $(if $(PULL_PKGS),-DWITH_PULL $(shell pkg-config --cflags $(PULL_PKGS)))
-PULL_LIBS := $(if $(PULL_PKGS),$(shell pkg-config --libs $(PULL_PKGS)))
+PULL_LIBS := $(if $(PULL_PKGS),$(shell pkg-config --libs nettle))
+# STATIC=1 puts every library but libc into the program, for a tarball that runs anywhere (make dist); TLS is opened when it is used.
+STATIC   ?= 0
+ifeq ($(STATIC),1)
+static    = $(if $1,-Wl$(comma)-Bstatic $1 -Wl$(comma)-Bdynamic)
+comma    := ,
+PKG_LIBS := $(call static,$(PKG_LIBS))
+EDIT_LIBS := $(if $(EDIT),$(call static,-ledit -ltinfo -lbsd -lmd))
+SERVER_LIBS := $(if $(SERVER_PKGS),$(call static,-lmicrohttpd))
+PULL_LIBS := $(if $(PULL_PKGS),$(call static,-lnettle))
+LAZY_OBJ := $(if $(SERVER_PKGS),$(B)/obj/lazy_tls.o)
+endif
 MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 VERSION  := $(shell awk '/^\#define PITH_VERSION_M|^\#define PITH_VERSION_P/ {v = v s $$3; s = "."} END {print v}' include/pith.h)
 COMMIT   := $(or $(shell git rev-parse --short HEAD 2>/dev/null),release)
@@ -87,7 +98,7 @@ WARN     := -Wall -Wextra -Wshadow -Werror
 BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
 SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 LINK_FLAGS := -pthread -Wl,--compress-debug-sections=zlib $(if $(SAN),-fsanitize=$(filter-out fuzzer-no-link,$(SAN))) $(LDFLAGS)
-LIBS      = $(PKG_LIBS) -lm
+LIBS      = $(PKG_LIBS) -lm -ldl
 
 AVX2     := -mavx2 -mfma -mf16c
 AVX512   := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512cd -mprefer-vector-width=512
@@ -112,7 +123,7 @@ includes  = -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I$(dir $1) $(SER
 
 # ---------------------------------------------------------------- targets
 
-.PHONY: all programs run check test soak asan ubsan tsan arm arm-program fuzz bench install uninstall clean format help fuzzers FORCE
+.PHONY: all programs run check test soak asan ubsan tsan arm arm-program fuzz bench install dist uninstall clean format help fuzzers FORCE
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -186,6 +197,10 @@ install: all
 	$(B)/pith man >$(DESTDIR)$(PREFIX)/share/man/man1/pith.1
 	sed -e 's|@PREFIX@|$(PREFIX)|' scripts/pith.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/pith.service
 
+## dist: a tarball with one program for any x86-64 Linux with glibc 2.31 or later, a .deb, and both tried in a bare root (needs root)
+dist:
+	@packaging/dist.sh $(B)/dist
+
 ## uninstall: remove what install wrote
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/pith include/pith.h lib/libpith.a lib/libpith.so lib/$(SONAME) \
@@ -238,7 +253,13 @@ $(B)/libpith.so: $(call obj,$(LIB_SRC)) $(B)/members
 	$(call say,LD,$@)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined -Wl,-z,relro,-z,now $(LINK_FLAGS) -o $@ $(filter %.o,$^) $(LIBS)
 	@ln -sf libpith.so $(B)/$(SONAME)
 
-$(B)/pith: $(call obj,$(CLI_SRC)) $(B)/libpith.a
+$(B)/lazy_tls.c: packaging/lazy.sh
+	@mkdir -p $(@D)
+	packaging/lazy.sh "$$($(CC) -print-file-name=libmicrohttpd.a)" libgnutls.so.30 gnutls_ >$@
+$(B)/obj/lazy_tls.o: $(B)/lazy_tls.c
+	$(CC) -O2 -c -o $@ $<
+
+$(B)/pith: $(call obj,$(CLI_SRC)) $(B)/libpith.a $(LAZY_OBJ)
 	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -o $@ $^ $(EDIT_LIBS) $(LIBS) $(SERVER_LIBS) $(PULL_LIBS)
 
 # What tests share, as an archive: each takes what it uses.

@@ -97,11 +97,13 @@ static int pull_files(struct pull *p, const char *dir, char **path)
 int pull_model(const struct model_ref *r, const struct pull_opts *o, char **path)
 {
     static const struct pull_opts usual = {.retries = 6, .backoff = 1, .timeout = 60};
-    char dir[PATH_MAX];
+    char dir[PATH_MAX], why[256];
     struct pull *p = calloc(1, sizeof *p);
     int code = CLI_OK;
     *path = NULL;
-    if (!local_dir(dir, sizeof dir))
+    if (!http_library(why, sizeof why))
+        code = cli_say(CLI_SYSTEM, "%s", why);
+    else if (!local_dir(dir, sizeof dir))
         code = cli_say(CLI_SYSTEM, "there is no folder for models: set PITH_MODELS to one");
     else if (!p || !(p->http = http_client_open()))
         code = cli_no_memory();

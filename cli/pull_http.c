@@ -2,6 +2,7 @@
 #include "pull_http.h"
 
 #include <curl/curl.h>
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,43 @@
 #include "names.h"
 
 enum { MOST_REDIRECTS = 10, MOST_OF_ERROR = 1 << 16 };
+/* Allowed schemes as text, from 7.85 on, and as bits (1 http, 2 https) before. */
+enum { CURL_PROTOCOLS_STR = 10318, CURL_PROTOCOLS = 181 };
+
+/* libcurl brings some thirty libraries along, so it is opened by the first command that fetches
+ * something, and a program runs where it is not installed. */
+#define CURL_FUNCTIONS(X) \
+    X(easy_cleanup) X(easy_init) X(easy_perform) X(easy_reset) X(easy_setopt) X(easy_strerror) \
+    X(free) X(getdate) X(global_cleanup) X(global_init) X(slist_append) X(slist_free_all) \
+    X(url) X(url_cleanup) X(url_get) X(url_set)
+#define FUNCTION(name) __typeof__(curl_##name) *name;
+static struct {
+    CURL_FUNCTIONS(FUNCTION)
+} lib;
+#undef FUNCTION
+
+int http_library(char *why, size_t cap)
+{
+    static const char *const names[] = {"libcurl-gnutls.so.4", "libcurl.so.4"};
+    void *file = NULL;
+    if (lib.url_set) /* the last of the list */
+        return 1;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !file; i++)
+        file = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!file) {
+        snprintf(why, cap, "fetching needs libcurl, which is not installed (Debian: apt-get install "
+                           "libcurl3-gnutls)");
+        return 0;
+    }
+#define FUNCTION(name) && (lib.name = (__typeof__(lib.name))dlsym(file, "curl_" #name))
+    if (!(1 CURL_FUNCTIONS(FUNCTION))) {
+        snprintf(why, cap, "this libcurl is older than 7.63: %s", dlerror());
+        dlclose(file);
+        return 0;
+    }
+#undef FUNCTION
+    return 1;
+}
 
 struct http_client {
     CURL *curl;
@@ -29,7 +67,7 @@ struct http_client {
 struct http_client *http_client_open(void)
 {
     struct http_client *h = calloc(1, sizeof *h);
-    if (h && (curl_global_init(CURL_GLOBAL_DEFAULT) || !(h->curl = curl_easy_init()))) {
+    if (h && (lib.global_init(CURL_GLOBAL_DEFAULT) || !(h->curl = lib.easy_init()))) {
         free(h);
         return NULL;
     }
@@ -40,8 +78,8 @@ void http_client_close(struct http_client *h)
 {
     if (!h)
         return;
-    curl_easy_cleanup(h->curl);
-    curl_global_cleanup();
+    lib.easy_cleanup(h->curl);
+    lib.global_cleanup();
     free(h);
 }
 
@@ -105,7 +143,7 @@ static void keep_retry_after(const char *line, size_t n, struct http_answer *a)
     keep(line, n, "Retry-After", text, sizeof text);
     if (!*text)
         return;
-    time_t at = strspn(text, "0123456789") == strlen(text) ? -1 : curl_getdate(text, NULL);
+    time_t at = strspn(text, "0123456789") == strlen(text) ? -1 : lib.getdate(text, NULL);
     double wait = at >= 0 ? difftime(at, time(NULL)) : strtod(text, NULL);
     a->retry_after = wait > 0 ? wait : 0;
 }
@@ -188,21 +226,21 @@ static int on_progress(void *ctx, curl_off_t down_total, curl_off_t down, curl_o
 /* Scheme, host and port in one text. 0: no address of ours. */
 static int origin(const char *url, char *out, size_t cap)
 {
-    CURLU *u = curl_url();
+    CURLU *u = lib.url();
     char *scheme = NULL, *host = NULL, *port = NULL, *user = NULL;
-    int good = u && !curl_url_set(u, CURLUPART_URL, url, 0) &&
-               !curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) &&
-               !curl_url_get(u, CURLUPART_HOST, &host, 0) &&
-               !curl_url_get(u, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) &&
-               curl_url_get(u, CURLUPART_USER, &user, 0) == CURLUE_NO_USER &&
+    int good = u && !lib.url_set(u, CURLUPART_URL, url, 0) &&
+               !lib.url_get(u, CURLUPART_SCHEME, &scheme, 0) &&
+               !lib.url_get(u, CURLUPART_HOST, &host, 0) &&
+               !lib.url_get(u, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) &&
+               lib.url_get(u, CURLUPART_USER, &user, 0) == CURLUE_NO_USER &&
                strlen(host) + 32 < cap;
     if (good)
         snprintf(out, cap, "%s://%s:%s", scheme, host, port);
-    curl_free(scheme);
-    curl_free(host);
-    curl_free(port);
-    curl_free(user);
-    curl_url_cleanup(u);
+    lib.free(scheme);
+    lib.free(host);
+    lib.free(port);
+    lib.free(user);
+    lib.url_cleanup(u);
     return good && (!strncasecmp(out, "https://", 8) ||
                     (!strncasecmp(out, "http://", 7) && url_is_loopback(out)));
 }
@@ -216,16 +254,16 @@ int http_same_origin(const char *a, const char *b)
 /* The address a redirect leads to, relative ones too (malloc). NULL: not one to follow. */
 static char *follow(const char *url, const char *location)
 {
-    CURLU *u = curl_url();
+    CURLU *u = lib.url();
     char *next = NULL, *copy = NULL, at[1024];
-    if (u && *location && !curl_url_set(u, CURLUPART_URL, url, 0) &&
-        !curl_url_set(u, CURLUPART_URL, location, CURLU_URLENCODE))
-        curl_url_get(u, CURLUPART_URL, &next, 0);
-    curl_url_cleanup(u);
+    if (u && *location && !lib.url_set(u, CURLUPART_URL, url, 0) &&
+        !lib.url_set(u, CURLUPART_URL, location, CURLU_URLENCODE))
+        lib.url_get(u, CURLUPART_URL, &next, 0);
+    lib.url_cleanup(u);
     if (next && origin(next, at, sizeof at) &&
         (!strncasecmp(at, "https:", 6) || !strncasecmp(url, "http:", 5)))
         copy = strdup(next);
-    curl_free(next);
+    lib.free(next);
     return copy;
 }
 
@@ -235,7 +273,7 @@ static void add(struct curl_slist **list, const char *name, const char *value)
 {
     char line[8192];
     int n = snprintf(line, sizeof line, "%s: %s", name, value);
-    struct curl_slist *more = n < (int)sizeof line ? curl_slist_append(*list, line) : NULL;
+    struct curl_slist *more = n < (int)sizeof line ? lib.slist_append(*list, line) : NULL;
     *list = more ? more : *list;
 }
 
@@ -267,30 +305,32 @@ static enum http_end request(struct http_client *h, const char *url)
     CURL *c = h->curl;
     struct curl_slist *headers = NULL;
     char from[32];
-    curl_easy_reset(c);
-    curl_easy_setopt(c, CURLOPT_URL, url);
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
-    curl_easy_setopt(c, CURLOPT_USERAGENT, "pith");
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, h->why);
-    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(c, CURLOPT_HEADERDATA, h);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, h);
-    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
-    curl_easy_setopt(c, CURLOPT_XFERINFODATA, h);
-    curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 256L << 10);
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS,
+    lib.easy_reset(c);
+    lib.easy_setopt(c, CURLOPT_URL, url);
+    /* By number: which of the two there is depends on the library that is found, not on our headers. */
+    if (lib.easy_setopt(c, (CURLoption)CURL_PROTOCOLS_STR, "http,https"))
+        lib.easy_setopt(c, (CURLoption)CURL_PROTOCOLS, 3L);
+    lib.easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
+    lib.easy_setopt(c, CURLOPT_USERAGENT, "pith");
+    lib.easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    lib.easy_setopt(c, CURLOPT_ERRORBUFFER, h->why);
+    lib.easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    lib.easy_setopt(c, CURLOPT_HEADERDATA, h);
+    lib.easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
+    lib.easy_setopt(c, CURLOPT_WRITEDATA, h);
+    lib.easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    lib.easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
+    lib.easy_setopt(c, CURLOPT_XFERINFODATA, h);
+    lib.easy_setopt(c, CURLOPT_BUFFERSIZE, 256L << 10);
+    lib.easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS,
                      (long)(1000 * (q->timeout < 30 ? q->timeout : 30)));
     if (url_is_loopback(url))
-        curl_easy_setopt(c, CURLOPT_NOPROXY, "*"); /* what is meant for this machine stays on it */
+        lib.easy_setopt(c, CURLOPT_NOPROXY, "*"); /* what is meant for this machine stays on it */
     if (q->accept)
         add(&headers, "Accept", q->accept);
     if (q->from > 0) {
         snprintf(from, sizeof from, "%lld-", (long long)q->from);
-        curl_easy_setopt(c, CURLOPT_RANGE, from);
+        lib.easy_setopt(c, CURLOPT_RANGE, from);
         if (q->if_range && *q->if_range)
             add(&headers, "If-Range", q->if_range);
     }
@@ -299,20 +339,20 @@ static enum http_end request(struct http_client *h, const char *url)
         if (snprintf(bearer, sizeof bearer, "Bearer %s", q->token) < (int)sizeof bearer)
             add(&headers, "Authorization", bearer);
     }
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
+    lib.easy_setopt(c, CURLOPT_HTTPHEADER, headers);
     h->n_thrown = 0;
     h->stopped = h->stalled = 0;
     h->n_got = 0;
     h->got_at = cli_seconds();
     *h->why = 0;
     forget(h->a, h->is_first);
-    CURLcode rc = curl_easy_perform(c);
+    CURLcode rc = lib.easy_perform(c);
     if (h->stalled)
         snprintf(h->why, sizeof h->why, "nothing came for %.3g s", q->timeout);
     else if (rc && !*h->why)
-        snprintf(h->why, sizeof h->why, "%s", curl_easy_strerror(rc));
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, NULL);
-    curl_slist_free_all(headers);
+        snprintf(h->why, sizeof h->why, "%s", lib.easy_strerror(rc));
+    lib.easy_setopt(c, CURLOPT_HTTPHEADER, NULL);
+    lib.slist_free_all(headers);
     return end_of(h, rc);
 }
 

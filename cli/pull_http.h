@@ -36,8 +36,10 @@ enum http_end {
     HTTP_REFUSED, /* it will not */
     HTTP_STOPPED, /* by on_data or Ctrl-C */
 };
+/* Opens libcurl, before anything else here is called. 0: there is none that will do, and why [cap] says so. */
+int http_library(char *why, size_t cap);
 struct http_client;
-struct http_client *http_client_open(void); /* NULL: no memory */
+struct http_client *http_client_open(void); /* after http_library; NULL: no memory */
 void http_client_close(struct http_client *h);
 int http_same_origin(const char *a, const char *b); /* scheme, host and port of two addresses */
 /* why [cap]: what went wrong, unless it is HTTP_DONE. */
