@@ -3,6 +3,7 @@
  * touches one later, or that its run does not count, is found here, and by the thread sanitizer. */
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -227,8 +228,24 @@ static void masks_after_trades(void)
     CHECK(own_mask(&all) && CPU_COUNT(&all) > 0); /* nobody trades any more */
 }
 
+/* A thread's number is kept, and is another one behind a fork(). */
+static void number_behind_a_fork(void)
+{
+    struct pool *p = pool_new(1, NULL);
+    CHECK(own_tid() == (pid_t)syscall(SYS_gettid));
+    int status = 0;
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(own_tid() == (pid_t)syscall(SYS_gettid) ? 0 : 1);
+    REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid, "no child process");
+    CHECK_MSG(status == 0, "a child takes itself for its parent's thread");
+    pool_free(p);
+}
+
 int main(void)
 {
+    TEST(number_behind_a_fork);
     TEST(masks_after_trades);
     TEST(runs_of_many_and_few);
     return test_end();

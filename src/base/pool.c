@@ -212,9 +212,24 @@ struct pool {
 /* The pool whose function this thread is running: a run from inside it would wait for itself. */
 static _Thread_local struct pool *inside;
 
-static pid_t own_tid(void) /* asked for each time: the child of a fork() has another one */
+static _Thread_local pid_t known_tid;
+
+static pid_t own_tid(void)
 {
-    return (pid_t)syscall(SYS_gettid);
+    if (!known_tid)
+        known_tid = (pid_t)syscall(SYS_gettid);
+    return known_tid;
+}
+
+/* In the child, on the one thread that it has. */
+static void forget_tid(void)
+{
+    known_tid = 0;
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, forget_tid);
 }
 
 enum { SIZE_BITS = 16 };
@@ -560,6 +575,8 @@ struct pool *pool_new_at(int n_threads, const struct places *places, struct pith
         error_set(err, PITH_RANGE, "%d threads asked for; wanted 1 to %d", n_threads, THREADS_MAX);
         return NULL;
     }
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     size_t bytes = sizeof(struct pool) + (size_t)n_threads * sizeof(struct worker);
     struct pool *p = mem_zalloc(bytes, PITH_MEM_META);
     if (!p) {
