@@ -305,8 +305,36 @@ PITH_API void pith_template_close(pith_template *t);
 PITH_API const pith_template *pith_model_template(const pith_model *m, const char *name, struct pith_error *err);
 /* Renders with the variables of a JSON object: messages, tools, documents (null when absent), add_generation_prompt (false) and any other;
  * "now" (ISO 8601) is what strftime_now formats, else the clock. Writes at most cap bytes (not terminated), returns the full length, -1 on
- * error. PITH_STATE: the template called raise_exception, and the message is its own; PITH_RANGE: a limit on steps, memory or length. */
+ * error. PITH_STATE: the template called raise_exception, and the message is its own; PITH_RANGE: a limit on steps, memory or length.
+ * This is text to look at; what a model is given is a pith_prompt. */
 PITH_API int64_t pith_template_render(const pith_template *t, const char *json, size_t n_bytes, char *buf, size_t cap, struct pith_error *err);
+
+/* ---------------------------------------------------------------- prompts */
+
+/* A prompt knows of each byte whether a template wrote it or a request gave it. Only what the template wrote can be control tokens: text of
+ * users, tools and documents that spells one ("<|im_end|>") is that text, in smaller tokens or bytes. The text of pith_template_render, given
+ * to pith_tokenize with PITH_PARSE_SPECIAL, has lost that. One thread at a time.
+ *
+ * Values are all strings of the variables, names and keys inside them too, and what is made of them by any filter, slice or loop; but not
+ * bos_token and eos_token (leave those to the model where the variables are somebody else's), nor the roles system, user, assistant, tool,
+ * function, developer, ipython and model. A marker is the template's as a whole or none at all. User-defined tokens in brackets
+ * ("<tool_call>", "[INST]") are markers like control tokens; others (white space, HTML) are text, and values have them as ever. */
+typedef struct pith_prompt pith_prompt;
+/* The template rendered with the variables of a JSON object, as pith_template_render does it; t NULL: an empty prompt. NULL on error, besides
+ * those of rendering: PITH_FORMAT, with the line, where the template uses a value as a format ("value % x"), which makes that a template. */
+PITH_API pith_prompt *pith_prompt_open(const pith_template *t, const char *json, size_t n_bytes, struct pith_error *err);
+PITH_API void pith_prompt_close(pith_prompt *p);
+typedef enum { PITH_FROM_TEMPLATE, PITH_FROM_VALUE } pith_origin;
+/* Appends a text, such as the beginning of an answer, or what stands around a gap that is to be filled. */
+PITH_API pith_status pith_prompt_put(pith_prompt *p, pith_origin from, const char *text, size_t n_bytes, struct pith_error *err);
+PITH_API const char *pith_prompt_text(const pith_prompt *p, size_t *n_bytes); /* the prompt's, terminated, valid until the next put */
+struct pith_span {
+    size_t from, to; /* bytes from..to - 1 of a text */
+};
+/* The parts of it that are values, sorted, apart from each other; [n], the prompt's. */
+PITH_API const struct pith_span *pith_prompt_values(const pith_prompt *p, size_t *n);
+/* Its ids, as pith_tokenize; flags: PITH_ADD_SPECIAL, where no template has written the start token. */
+PITH_API int64_t pith_prompt_tokenize(const pith_prompt *p, const pith_model *m, int flags, int32_t *ids, size_t cap, struct pith_error *err);
 
 /* ---------------------------------------------------------------- reading answers */
 

@@ -111,3 +111,15 @@ char *arena_printf(struct arena *a, const char *fmt, ...)
     va_end(ap);
     return to;
 }
+
+int arena_chunk_of(const struct arena *a, const char *p, const char **from, size_t *n)
+{
+    for (const struct arena_chunk *c = a->head; c; c = c->next) {
+        if ((uintptr_t)p - (uintptr_t)c->data >= c->used)
+            continue;
+        *from = c->data;
+        *n = c->used;
+        return 1;
+    }
+    return 0;
+}

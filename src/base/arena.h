@@ -17,6 +17,8 @@ void *arena_alloc(struct arena *a, size_t bytes);               /* zeroed, 16-by
 void *arena_array(struct arena *a, size_t n, size_t item_bytes); /* zeroed, overflow-checked */
 char *arena_strndup(struct arena *a, const char *s, size_t n);   /* terminated copy */
 char *arena_printf(struct arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Whether p lies in what was handed out; then also the chunk that it is in. */
+int arena_chunk_of(const struct arena *a, const char *p, const char **from, size_t *n);
 static inline int arena_ok(const struct arena *a)
 {
     return !a->failed;

@@ -85,10 +85,40 @@ static void put_default(struct jvm *vm, struct jdict *vars, struct slice name, s
         jdict_put(vm, vars, jv_view(vm, name.p, name.n), v);
 }
 
+/* A string becomes the template's. */
+static void own(struct jvm *vm, struct jv *v)
+{
+    struct jbuild b = {.vm = vm};
+    if (v->t != J_STR)
+        return;
+    jb_from(&b, FROM_TEMPLATE, NULL, v->u.s->p, v->u.s->n);
+    *v = jb_value(&b);
+}
+
+/* Templates write markers around roles, and some inside of one: "<|" + role + "|>". */
+static void own_roles(struct jvm *vm, const struct jlist *messages)
+{
+    static const char *const roles[] = {"system",   "user",      "assistant", "tool",
+                                        "function", "developer", "ipython",   "model"};
+    for (size_t i = 0; i < messages->n && !vm->failed; i++) {
+        const struct jv m = messages->v[i];
+        struct jv *role =
+            m.t == J_DICT ? (struct jv *)(uintptr_t)jdict_getz(vm, m.u.d, SLICE("role")) : NULL;
+        for (size_t k = 0; role && role->t == J_STR && k < sizeof roles / sizeof *roles; k++) {
+            if (!slice_eq_z(jv_text(*role), roles[k]))
+                continue;
+            own(vm, role);
+            break;
+        }
+    }
+}
+
 /* The variables: the object's but "now", then what it leaves out. */
 static void read_variables(struct jvm *vm, const char *json, size_t n, struct jdict *vars)
 {
     const char *why = NULL;
+    if (n)
+        text_region(vm, json, n, FROM_VALUE);
     struct jv v = json_read(vm, json, n, &why);
     if (!vm->failed && v.t != J_DICT)
         why = "wanted an object";
@@ -100,7 +130,11 @@ static void read_variables(struct jvm *vm, const char *json, size_t n, struct jd
         return;
     }
     for (size_t i = 0; i < v.u.d->n; i++) {
-        const struct jpair *p = &v.u.d->p[i];
+        struct jpair *p = &v.u.d->p[i];
+        if (slice_eq_z(jv_text(p->k), "bos_token") || slice_eq_z(jv_text(p->k), "eos_token"))
+            own(vm, &p->v);
+        else if (slice_eq_z(jv_text(p->k), "messages") && jv_is_list(p->v))
+            own_roles(vm, p->v.u.l);
         if (slice_eq_z(jv_text(p->k), "now") && p->v.t == J_STR)
             vm->now = jv_text(p->v);
         else
@@ -117,6 +151,13 @@ static void read_variables(struct jvm *vm, const char *json, size_t n, struct jd
 pith_status jinja_render(const struct jinja *t, const char *json, size_t n,
                          const struct jinja_limits *limits, struct str *out, struct pith_error *err)
 {
+    return jinja_render_marked(t, json, n, limits, out, NULL, err);
+}
+
+pith_status jinja_render_marked(const struct jinja *t, const char *json, size_t n,
+                                const struct jinja_limits *limits, struct str *out,
+                                struct spans *values, struct pith_error *err)
+{
     struct pith_error local;
     struct jdict vars = {0};
     err = err ? err : &local;
@@ -126,6 +167,7 @@ pith_status jinja_render(const struct jinja *t, const char *json, size_t n,
         return error_set(err, PITH_NOMEM, "template: out of memory");
     vm->t = t;
     vm->err = err;
+    vm->marked = values != NULL;
     vm->left = limits ? *limits : (struct jinja_limits){0};
     vm->left.steps = vm->left.steps ? vm->left.steps : 20000000;
     vm->left.memory = vm->left.memory ? vm->left.memory : (uint64_t)64 << 20;
@@ -137,7 +179,8 @@ pith_status jinja_render(const struct jinja *t, const char *json, size_t n,
     if (!vm->failed)
         vm_run(vm, &vars);
     c_locale_leave(locale);
-    if (!vm->failed && !str_reserve(out, vm->out.n))
+    if (!vm->failed &&
+        (!str_reserve(out, vm->out.n) || (values && !out_values(vm, out->n, values))))
         vm->failed = error_set(err, PITH_NOMEM, "template: out of memory");
     if (!vm->failed)
         str_put(out, vm->out.p, vm->out.n);

@@ -5,6 +5,7 @@
 #ifndef PITH_TEXT_JINJA_H
 #define PITH_TEXT_JINJA_H
 
+#include "text/spans.h"
 #include "base/str.h"
 
 /* Limits of one rendering; 0 in a field means the value named here. */
@@ -28,5 +29,14 @@ struct slice jinja_source(const struct jinja *t);
  * the JSON; PITH_RANGE: a limit was reached. */
 pith_status jinja_render(const struct jinja *t, const char *json, size_t n, const struct jinja_limits *limits, struct str *out,
                          struct pith_error *err);
+
+/* The same; and which bytes of the text come from values of the JSON, appended to *values (also
+ * on failure, NULL: not wanted). What the template writes, and bos_token and eos_token, is the
+ * template's, and so is a message's role where it is one of the names that all templates know.
+ * Whatever is made of a value (cut, joined, escaped, put into capitals) stays one, byte by byte.
+ * PITH_FORMAT, with the line: a value is used as a format, which would make it a template. */
+pith_status jinja_render_marked(const struct jinja *t, const char *json, size_t n,
+                                const struct jinja_limits *limits, struct str *out,
+                                struct spans *values, struct pith_error *err);
 
 #endif

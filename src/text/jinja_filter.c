@@ -353,9 +353,9 @@ static void quote(struct jbuild *b, struct slice s, const char *keep)
         char x = s.p[i];
         int plain = (x | 32) >= 'a' && (x | 32) <= 'z';
         if (plain || (x >= '0' && x <= '9') || (x && strchr("_.-~", x)) || (x && strchr(keep, x)))
-            jb_put(b, &x, 1);
+            jb_put(b, s.p + i, 1);
         else
-            jb_printf(b, "%%%02X", (unsigned char)x);
+            jb_printf(b, byte_from(b->vm, s.p + i), "%%%02X", (unsigned char)x);
     }
 }
 
@@ -430,9 +430,9 @@ static struct jv f_abs(struct jvm *vm, struct jcall *c)
 {
     struct jv v = c->arg[0];
     if (v.t == J_FLOAT)
-        return jv_float(fabs(v.u.f));
+        return jv_given(jv_float(fabs(v.u.f)), v.safe);
     if (jv_is_int(v))
-        return v.u.i < 0 ? op_unary(vm, OP_NEG, v) : jv_int(v.u.i);
+        return v.u.i < 0 ? op_unary(vm, OP_NEG, v) : jv_given(jv_int(v.u.i), v.safe);
     if (v.t == J_UNDEF)
         return op_unary(vm, OP_NEG, v);
     return vm_fail(vm, "bad operand type for abs(): '%s'", jv_type_name(v));
@@ -448,15 +448,16 @@ static struct jv f_int(struct jvm *vm, struct jcall *c)
     if (v.t == J_UNDEF)
         return op_unary(vm, OP_NEG, v);
     if (v.t == J_STR) {
+        int given = text_has_value(vm, jv_text(v));
         if (base >= 0 && base <= 36 && base != 1 && parse_int(jv_text(v), (int)base, &out, vm))
-            return out;
+            return jv_given(out, given);
         if (vm->failed || !parse_float(jv_text(v), &f) || isnan(f) || isinf(f))
             return dflt;
-        return float_to_int(vm, f);
+        return jv_given(float_to_int(vm, f), given);
     }
     if (v.t == J_FLOAT)
-        return isnan(v.u.f) || isinf(v.u.f) ? dflt : float_to_int(vm, v.u.f);
-    return jv_is_int(v) ? jv_int(v.u.i) : v.t == J_BIG ? v : dflt;
+        return isnan(v.u.f) || isinf(v.u.f) ? dflt : jv_given(float_to_int(vm, v.u.f), v.safe);
+    return jv_is_int(v) ? jv_given(jv_int(v.u.i), v.safe) : v.t == J_BIG ? v : dflt;
 }
 
 static struct jv f_float(struct jvm *vm, struct jcall *c)
@@ -466,12 +467,14 @@ static struct jv f_float(struct jvm *vm, struct jcall *c)
     if (v.t == J_UNDEF)
         return op_unary(vm, OP_NEG, v);
     if (v.t == J_STR)
-        return parse_float(jv_text(v), &f) ? jv_float(f) : dflt;
-    return jv_number(v, &f) ? jv_float(f) : dflt;
+        return parse_float(jv_text(v), &f)
+                   ? jv_given(jv_float(f), text_has_value(vm, jv_text(v)))
+                   : dflt;
+    return jv_number(v, &f) ? jv_given(jv_float(f), v.safe) : dflt;
 }
 
 /* common: to even on the exact binary value, as round() does; ceil and floor on value * 10^precision */
-static struct jv f_round(struct jvm *vm, struct jcall *c)
+static struct jv round_number(struct jvm *vm, struct jcall *c)
 {
     struct slice how = SLICE("common");
     int64_t precision;
@@ -503,6 +506,11 @@ static struct jv f_round(struct jvm *vm, struct jcall *c)
     return jv_float(r / unit);
 }
 
+static struct jv f_round(struct jvm *vm, struct jcall *c)
+{
+    return jv_given(round_number(vm, c), c->arg[0].t == J_BIG || c->arg[0].safe);
+}
+
 static struct jv f_filesizeformat(struct jvm *vm, struct jcall *c)
 {
     static const char *const binary[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"};
@@ -516,13 +524,14 @@ static struct jv f_filesizeformat(struct jvm *vm, struct jcall *c)
     if (bytes == 1) {
         jb_putz(&b, "1 Byte");
     } else if (bytes < base) {
-        jb_printf(&b, "%.0f Bytes", trunc(bytes));
+        jb_printf(&b, FROM_VALUE, "%.0f Bytes", trunc(bytes));
     } else {
         while (bytes >= unit && i < 7) {
             unit *= base;
             i++;
         }
-        jb_printf(&b, "%.1f %s", base * bytes / unit, (is_binary ? binary : decimal)[i]);
+        jb_printf(&b, FROM_VALUE, "%.1f %s", base * bytes / unit,
+                  (is_binary ? binary : decimal)[i]);
     }
     return jb_value(&b);
 }
@@ -579,9 +588,7 @@ static struct jv f_pprint(struct jvm *vm, struct jcall *c)
 static struct jv f_tojson(struct jvm *vm, struct jcall *c)
 {
     struct json_style s = {.ascii = jv_truth(c->arg[1]),
-                           .sort = jv_truth(c->arg[4]),
-                           .comma = SLICE(", "),
-                           .colon = SLICE(": ")};
+                           .sort = jv_truth(c->arg[4])};
     struct jbuild b = {.vm = vm}, blanks = {.vm = vm};
     struct jv indent = c->arg[2];
     if (jv_is_int(indent)) {
@@ -594,8 +601,11 @@ static struct jv f_tojson(struct jvm *vm, struct jcall *c)
     } else if (indent.t != J_UNSET && indent.t != J_NONE) {
         return vm_fail(vm, "tojson: indent is a %s", jv_type_name(indent));
     }
-    if (s.has_indent)
-        s.comma = SLICE(",");
+    struct jv comma = jv_strz(vm, s.has_indent ? "," : ", "), colon = jv_strz(vm, ": ");
+    if (vm->failed)
+        return (struct jv){0};
+    s.comma = jv_text(comma);
+    s.colon = jv_text(colon);
     if (c->arg[3].t != J_UNSET && c->arg[3].t != J_NONE) {
         struct jlist two;
         if (!jv_items(vm, c->arg[3], &two))

@@ -10,6 +10,7 @@
 
 struct spec {
     uint32_t fill; /* 0: not given */
+    enum jfrom fill_from;
     char align;    /* < > = ^, 0: by type */
     char sign;     /* + - or blank */
     int alternate, zero;
@@ -35,13 +36,13 @@ static void pad(struct jbuild *b, struct slice prefix, struct slice body, const 
     if (!vm_charge(b->vm, n / 16))
         return;
     for (size_t i = 0; i < left; i++)
-        jb_cp(b, fill);
+        jb_cp(b, s->fill_from, fill);
     jb_slice(b, prefix);
     for (size_t i = 0; i < inner; i++)
-        jb_cp(b, fill);
+        jb_cp(b, s->fill_from, fill);
     jb_slice(b, body);
     for (size_t i = 0; i < right; i++)
-        jb_cp(b, fill);
+        jb_cp(b, s->fill_from, fill);
 }
 
 /* Digits before the point. */
@@ -68,7 +69,7 @@ static void group_digits(struct jbuild *b, const char *digits, size_t zeros, cha
             jb_put(b, &group, 1);
         jb_put(b, i < zeros ? "0" : digits + (i - zeros), 1);
     }
-    jb_putz(b, digits + (whole - zeros));
+    jb_from(b, FROM_VALUE, NULL, digits + (whole - zeros), strlen(digits + (whole - zeros)));
 }
 
 static void put_number(struct jbuild *b, int negative, const char *radix, const char *digits,
@@ -133,7 +134,7 @@ static void format_float(struct jbuild *b, double f, const struct spec *s)
     char type = s->type;
     if (type == 0 && s->precision < 0) {
         struct jbuild t = {.vm = b->vm};
-        jb_float(&t, fabs(f));
+        jb_float(&t, FROM_VALUE, fabs(f));
         jb_put(&t, "", 1);
         if (!b->vm->failed)
             put_number(b, signbit(f) && !isnan(f), "", t.p, s, 3);
@@ -168,6 +169,12 @@ static void format_str(struct jbuild *b, struct slice text, const struct spec *s
 }
 
 /* ---------------------------------------------------------------- "..." % values */
+
+/* A format decides what its text becomes: one that a request gives would be a template. */
+static struct jv value_as_format(struct jvm *vm)
+{
+    return vm_fail(vm, "a value of the request is used as a format, wanted text of the template");
+}
 
 static int read_number(struct slice f, size_t *i, int most, int *out)
 {
@@ -223,7 +230,7 @@ static void percent_value(struct percent *p, struct jbuild *b, struct jv v, stru
         format_str(b, jb_text(&t), s);
     } else if (type == 'c') {
         if (jv_is_int(v) && v.u.i >= 0 && v.u.i <= 0x10ffff)
-            jb_cp(&t, (uint32_t)v.u.i);
+            jb_cp(&t, FROM_VALUE, (uint32_t)v.u.i);
         else if (v.t == J_STR && str_n_cp(v.u.s) == 1)
             jb_slice(&t, jv_text(v));
         else
@@ -251,7 +258,7 @@ static void percent_value(struct percent *p, struct jbuild *b, struct jv v, stru
 /* Behind a '%'. */
 static void percent_one(struct percent *p, struct jbuild *b, struct slice f, size_t *i)
 {
-    struct spec s = {.width = -1, .precision = -1};
+    struct spec s = {.width = -1, .precision = -1, .fill_from = FROM_TEMPLATE};
     struct jv v = {0};
     if (*i < f.n && f.p[*i] == '(') {
         size_t from = ++*i;
@@ -307,6 +314,8 @@ struct jv format_percent(struct jvm *vm, struct jv fmt, struct jv args)
     struct slice f = jv_text(fmt);
     struct percent p = {.vm = vm, .args = args};
     struct jbuild b = {.vm = vm};
+    if (vm->marked && text_has_value(vm, f))
+        return value_as_format(vm);
     for (size_t i = 0; i < f.n && !vm->failed;) {
         size_t from = i;
         while (i < f.n && f.p[i] != '%')
@@ -333,6 +342,7 @@ static int read_spec(struct jvm *vm, struct slice f, struct spec *s)
     uint32_t cp = 0;
     size_t i = 0, len = f.n ? (size_t)utf8_decode(f.p, f.n, &cp) : 0;
     *s = (struct spec){.width = -1, .precision = -1};
+    s->fill_from = text_has_value(vm, f) ? FROM_VALUE : FROM_TEMPLATE;
     if (len < f.n && f.p[len] && strchr("<>=^", f.p[len])) {
         s->fill = cp;
         s->align = f.p[len];
@@ -374,7 +384,7 @@ static void format_value(struct jbuild *b, struct jv v, struct slice text)
         return;
     int is_int = jv_is_int(v) || v.t == J_BIG;
     if (is_int && s.type == 'c' && v.u.i >= 0 && v.u.i <= 0x10ffff && v.t != J_BIG)
-        jb_cp(b, (uint32_t)v.u.i);
+        jb_cp(b, FROM_VALUE, (uint32_t)v.u.i);
     else if (is_int && (!s.type || strchr("dnxXob", s.type)) && s.precision < 0)
         format_int(b, v, &s);
     else if ((is_int || v.t == J_FLOAT) && (!s.type || strchr("eEfFgGn%", s.type)) &&
@@ -514,13 +524,14 @@ struct jv format_braces(struct jvm *vm, struct slice f, const struct jargs *args
 {
     struct braces p = {.vm = vm, .args = args};
     struct jbuild b = {.vm = vm};
+    if (vm->marked && text_has_value(vm, f))
+        return value_as_format(vm);
     for (size_t i = 0; i < f.n && !vm->failed;) {
         char c = f.p[i++];
         if (c != '{' && c != '}') {
-            jb_put(&b, &c, 1);
+            jb_put(&b, f.p + i - 1, 1);
         } else if (i < f.n && f.p[i] == c) {
-            jb_put(&b, &c, 1);
-            i++;
+            jb_put(&b, f.p + i++, 1);
         } else if (c == '}') {
             vm_fail(vm, "Single '}' encountered in format string");
         } else {

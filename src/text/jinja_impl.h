@@ -4,8 +4,8 @@
  *
  * Values are 16 bytes, a type and a number or a pointer into the rendering's arena. Strings, lists and dicts never change once made (the
  * sandbox is immutable), so they are shared freely; namespaces, loops, cyclers, joiners and iterators have state. Nothing is freed
- * before the rendering ends. Functions that can fail leave vm->failed set (first failure kept) and return an unset value; the machine
- * looks after every op. */
+ * before the rendering ends. Where a text comes from, the template or a value, is told by where its bytes lie (jinja_mark.c).
+ * Functions that can fail leave vm->failed set (first failure kept) and return an unset value; the machine looks after every op. */
 #ifndef PITH_TEXT_JINJA_IMPL_H
 #define PITH_TEXT_JINJA_IMPL_H
 
@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "text/jinja.h"
+#include "text/spans.h"
 
 enum {
     JINJA_NESTING = 64,  /* of brackets and blocks in a template: the parser recurses */
@@ -50,9 +51,13 @@ enum jtype {
     J_N_TYPES
 };
 
+enum jfrom { FROM_TEMPLATE = 1, FROM_VALUE = 2, FROM_BOTH = 3 }; /* where a text comes from */
+
 struct jv {
     enum jtype t;
-    int safe; /* J_STR: marked safe, what is added to it gets escaped; J_VIEW: 0 keys, 1 values, 2 items */
+    /* J_STR: marked safe, what is added to it gets escaped; J_VIEW: 0 keys, 1 values, 2 items;
+     * numbers: given by the request, or computed from such a one */
+    int safe;
     union {
         int64_t i; /* J_BOOL, J_INT */
         double f;
@@ -111,7 +116,7 @@ struct jvm;
 struct jv jv_undef(struct jvm *vm, const char *fmt, ...) PRINTF_LIKE(2, 3);
 struct jv jv_str(struct jvm *vm, const char *p, size_t n); /* copies */
 struct jv jv_view(struct jvm *vm, const char *p, size_t n); /* bytes that live as long as the rendering */
-struct jv jv_strz(struct jvm *vm, const char *z);
+struct jv jv_strz(struct jvm *vm, const char *z); /* the template's: a literal */
 struct jv jv_list(struct jvm *vm, enum jtype t, struct jv *v, size_t n); /* takes v */
 struct jv jv_iter(struct jvm *vm, struct jv *v, size_t n);
 struct jv jv_pair(struct jvm *vm, struct jv a, struct jv b); /* a tuple */
@@ -135,6 +140,15 @@ static inline struct jv jv_float(double f)
 static inline struct slice jv_text(struct jv v)
 {
     return (struct slice){v.u.s->p, v.u.s->n};
+}
+static inline struct jv jv_given(struct jv v, int given) /* a number, marked as the request's */
+{
+    v.safe |= given && v.t >= J_BOOL && v.t <= J_FLOAT && v.t != J_BIG;
+    return v;
+}
+static inline enum jfrom jv_from(struct jv v) /* of a number's digits, a truth's word */
+{
+    return v.safe ? FROM_VALUE : FROM_TEMPLATE;
 }
 static inline int jv_is_int(struct jv v) /* as Python, where a bool is an int */
 {
@@ -163,18 +177,63 @@ const struct jv *jdict_get(struct jvm *vm, const struct jdict *d, struct jv k);
 const struct jv *jdict_getz(struct jvm *vm, const struct jdict *d, struct slice name);
 struct jv jv_dict(struct jvm *vm, const struct jdict *d); /* copies the struct */
 
+/* ---------------------------------------------------------------- where texts come from (jinja_mark.c) */
+
+struct jregion {
+    const char *p;
+    size_t n;
+    enum jfrom from; /* FROM_BOTH: n marks follow, each FROM_TEMPLATE or FROM_VALUE */
+};
+struct jroom { /* of a region that is open */
+    char *p;
+    size_t n, next; /* next: how large its next one gets */
+};
+struct jtexts {
+    struct jregion *v; /* sorted */
+    size_t n, cap, last; /* last: met last */
+    struct jroom open[FROM_BOTH + 1];
+    struct slice own; /* chunk of the template's arena met last */
+};
+struct jrun { /* text from `at` on, up to the next run */
+    size_t at;
+    enum jfrom from; /* never both */
+};
+struct jruns {
+    struct jrun *v;
+    size_t n, cap;
+};
+/* Memory for a text of n > 0 bytes. NULL and failure without any. */
+char *text_alloc(struct jvm *vm, size_t n, enum jfrom from);
+int text_region(struct jvm *vm, const char *p, size_t n, enum jfrom from); /* bytes that lie elsewhere */
+/* Of the bytes at p and behind; *marks: one for each where they come from both, else NULL. */
+enum jfrom text_from(struct jvm *vm, const char *p, uint8_t **marks);
+enum jfrom byte_from(struct jvm *vm, const char *p); /* of one: never both */
+int text_has_value(struct jvm *vm, struct slice s);
+/* Copies n bytes of this origin; to_marks NULL: they go where all are of it. */
+void text_copy(char *to, uint8_t *to_marks, const char *p, size_t n, enum jfrom from,
+               const uint8_t *marks);
+void out_mark(struct jvm *vm, enum jfrom from);    /* what is put into vm->out next */
+struct jv out_take(struct jvm *vm, size_t mark);   /* the text behind the mark becomes a value */
+int out_values(const struct jvm *vm, size_t offset, struct spans *values); /* 0: no memory */
+
 /* ---------------------------------------------------------------- texts in the making */
 
 struct jbuild { /* in the rendering's arena; sticky through vm->failed */
     struct jvm *vm;
     char *p;
     size_t n, cap;
+    enum jfrom from;
+    uint8_t *marks; /* NULL: all is of one origin */
 };
-void jb_put(struct jbuild *b, const char *p, size_t n);
-void jb_putz(struct jbuild *b, const char *z);
+void jb_put(struct jbuild *b, const char *p, size_t n); /* keeps the origin: p is no buffer of C code */
+void jb_putz(struct jbuild *b, const char *z);          /* the template's: a literal */
+void jb_from(struct jbuild *b, enum jfrom from, const uint8_t *marks, const char *p, size_t n);
+/* Of the same origin as the byte at source. */
+void jb_like(struct jbuild *b, const char *source, const char *p, size_t n);
 void jb_fill(struct jbuild *b, char c, size_t n);
-void jb_cp(struct jbuild *b, uint32_t cp);
-void jb_printf(struct jbuild *b, const char *fmt, ...) PRINTF_LIKE(2, 3); /* at most 511 bytes */
+void jb_cp(struct jbuild *b, enum jfrom from, uint32_t cp);
+/* At most 511 bytes. */
+void jb_printf(struct jbuild *b, enum jfrom from, const char *fmt, ...) PRINTF_LIKE(3, 4);
 struct jv jb_value(struct jbuild *b);
 static inline void jb_slice(struct jbuild *b, struct slice s)
 {
@@ -186,7 +245,7 @@ static inline struct slice jb_text(const struct jbuild *b)
 }
 void jb_str(struct jbuild *b, struct jv v);             /* str() of any value */
 void jb_repr(struct jbuild *b, struct jv v, int depth); /* repr() */
-void jb_float(struct jbuild *b, double f);              /* repr: the shortest text that reads back */
+void jb_float(struct jbuild *b, enum jfrom from, double f); /* repr: the shortest text that reads back */
 void jb_escape(struct jbuild *b, struct slice s);       /* & < > ' " as HTML */
 
 /* ---------------------------------------------------------------- code */
@@ -285,6 +344,9 @@ struct jvm {
     const struct jinja *t;
     struct arena arena;
     struct str out;
+    struct jruns runs; /* of out */
+    struct jtexts texts;
+    int marked; /* where its text comes from is asked for: no value may be a format */
     struct jinja_limits left;
     struct pith_error *err;
     pith_status failed;

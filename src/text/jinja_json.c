@@ -58,7 +58,7 @@ static void escape(struct reader *r, struct jbuild *b)
     const char *l = c ? strchr(letters, c) : NULL;
     uint32_t cp, low;
     if (l) {
-        jb_put(b, &codes[l - letters], 1);
+        jb_from(b, FROM_VALUE, NULL, &codes[l - letters], 1);
     } else if (c != 'u' || !hex4(r, &cp)) {
         bad(r, "found an unknown escape in a string");
     } else {
@@ -70,32 +70,40 @@ static void escape(struct reader *r, struct jbuild *b)
         }
         if (cp >= 0xd800 && cp < 0xe000)
             bad(r, "found half of a surrogate pair in a string");
-        jb_cp(b, cp);
+        jb_cp(b, FROM_VALUE, cp);
     }
+}
+
+/* What stands for itself. */
+static void skip_plain(struct reader *r)
+{
+    while (r->at < r->n && r->p[r->at] != '"' && r->p[r->at] != '\\' &&
+           (unsigned char)r->p[r->at] >= 0x20)
+        r->at++;
 }
 
 /* Behind the opening quote. */
 static struct jv string(struct reader *r)
 {
     size_t from = r->at;
-    while (r->at < r->n && r->p[r->at] != '"' && r->p[r->at] != '\\' &&
-           (unsigned char)r->p[r->at] >= 0x20)
-        r->at++;
+    skip_plain(r);
     if (r->at < r->n && r->p[r->at] == '"') { /* the text itself */
         r->at++;
         return jv_view(r->vm, r->p + from, r->at - 1 - from);
     }
     struct jbuild b = {.vm = r->vm};
-    jb_put(&b, r->p + from, r->at - from);
+    jb_from(&b, FROM_VALUE, NULL, r->p + from, r->at - from);
     while (r->at < r->n && r->p[r->at] != '"' && !r->why && !r->vm->failed) {
         unsigned char c = (unsigned char)r->p[r->at];
+        from = r->at;
         if (c == '\\') {
             r->at++;
             escape(r, &b);
         } else if (c < 0x20) {
             bad(r, "found a control character in a string");
         } else {
-            jb_put(&b, r->p + r->at++, 1);
+            skip_plain(r);
+            jb_from(&b, FROM_VALUE, NULL, r->p + from, r->at - from);
         }
     }
     if (r->at >= r->n)
@@ -212,14 +220,14 @@ static struct jv value(struct reader *r, int depth)
     if (skip(r, "\""))
         return string(r);
     if (skip(r, "true"))
-        return jv_bool(1);
+        return jv_given(jv_bool(1), 1);
     if (skip(r, "false"))
-        return jv_bool(0);
+        return jv_given(jv_bool(0), 1);
     if (skip(r, "null"))
         return jv_none();
     if (skip(r, "NaN"))
-        return jv_float(NAN);
-    return number(r);
+        return jv_given(jv_float(NAN), 1);
+    return jv_given(number(r), 1);
 }
 
 struct jv json_read(struct jvm *vm, const char *p, size_t n, const char **why)
@@ -265,11 +273,12 @@ static void write_string(struct jbuild *b, struct slice s, int ascii)
         size_t len = (size_t)utf8_decode(s.p + i, s.n - i, &cp);
         const char *at = cp && cp < 0x80 ? strchr(shorthand, (char)cp) : NULL;
         if (at)
-            jb_put(b, (char[]){'\\', letters[at - shorthand]}, 2);
+            jb_like(b, s.p + i, (char[]){'\\', letters[at - shorthand]}, 2);
         else if (cp < 0x10000)
-            jb_printf(b, cp == 0x7f ? "\x7f" : "\\u%04x", (unsigned)cp);
+            jb_printf(b, byte_from(b->vm, s.p + i), cp == 0x7f ? "\x7f" : "\\u%04x", (unsigned)cp);
         else
-            jb_printf(b, "\\u%04x\\u%04x", (unsigned)(0xd800 + ((cp - 0x10000) >> 10)),
+            jb_printf(b, byte_from(b->vm, s.p + i), "\\u%04x\\u%04x",
+                      (unsigned)(0xd800 + ((cp - 0x10000) >> 10)),
                       (unsigned)(0xdc00 + (cp & 0x3ff)));
         i += len;
     }
@@ -364,11 +373,11 @@ void json_write(struct jbuild *b, struct jv v, const struct json_style *style, i
         jb_putz(b, "null");
         break;
     case J_BOOL:
-        jb_putz(b, v.u.i ? "true" : "false");
+        jb_printf(b, jv_from(v), "%s", v.u.i ? "true" : "false");
         break;
     case J_FLOAT:
         if (isfinite(v.u.f))
-            jb_float(b, v.u.f);
+            jb_float(b, jv_from(v), v.u.f);
         else
             jb_putz(b, isnan(v.u.f) ? "NaN" : v.u.f < 0 ? "-Infinity" : "Infinity");
         break;

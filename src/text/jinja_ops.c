@@ -169,6 +169,12 @@ static struct jv add_strings(struct jvm *vm, struct jv a, struct jv b)
     return r;
 }
 
+/* A number, from a value of the request. */
+static int given(struct jv v)
+{
+    return v.t == J_BIG || v.safe;
+}
+
 struct jv op_binary(struct jvm *vm, enum jop op, struct jv a, struct jv b)
 {
     double f, g;
@@ -178,12 +184,12 @@ struct jv op_binary(struct jvm *vm, enum jop op, struct jv a, struct jv b)
         return vm->failed ? s : jv_concat(vm, s, t);
     }
     if (jv_is_int(a) && jv_is_int(b))
-        return int_op(vm, op, a.u.i, b.u.i);
+        return jv_given(int_op(vm, op, a.u.i, b.u.i), a.safe | b.safe);
     if ((a.t == J_BIG || b.t == J_BIG) && a.t != J_FLOAT && b.t != J_FLOAT && op != OP_DIV &&
         jv_number(a, &f) && jv_number(b, &g))
         return vm_fail(vm, "integer too large to compute with");
     if (jv_number(a, &f) && jv_number(b, &g))
-        return float_op(vm, op, f, g);
+        return jv_given(float_op(vm, op, f, g), given(a) | given(b));
     if (op == OP_MOD && a.t == J_STR)
         return format_percent(vm, a, b);
     if (op == OP_ADD && a.t == J_STR && b.t == J_STR)
@@ -200,9 +206,9 @@ struct jv op_binary(struct jvm *vm, enum jop op, struct jv a, struct jv b)
 struct jv op_unary(struct jvm *vm, enum jop op, struct jv a)
 {
     if (jv_is_int(a))
-        return op == OP_POS ? jv_int(a.u.i) : int_op(vm, OP_SUB, 0, a.u.i);
+        return jv_given(op == OP_POS ? jv_int(a.u.i) : int_op(vm, OP_SUB, 0, a.u.i), a.safe);
     if (a.t == J_FLOAT)
-        return jv_float(op == OP_NEG ? -a.u.f : a.u.f);
+        return jv_given(jv_float(op == OP_NEG ? -a.u.f : a.u.f), a.safe);
     if (a.t == J_UNDEF)
         return use_of_undefined(vm, a, a);
     if (a.t == J_BIG) {
@@ -212,7 +218,7 @@ struct jv op_unary(struct jvm *vm, enum jop op, struct jv a)
         jb_putz(&b, minus ? "-" : "");
         jb_put(&b, s.p + negative, s.n - (size_t)negative);
         struct jv v = {0};
-        return !vm->failed && parse_int(jb_text(&b), 10, &v, vm) ? v : (struct jv){0};
+        return !vm->failed && parse_int(jb_text(&b), 10, &v, vm) ? jv_given(v, 1) : (struct jv){0};
     }
     return vm_fail(vm, "bad operand type for unary %s: '%s'", op == OP_NEG ? "-" : "+",
                    jv_type_name(a));

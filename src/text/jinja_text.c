@@ -136,16 +136,16 @@ static const struct {
     {0x587, "\xd4\xb5\xd5\x92", "\xd4\xb5\xd6\x82"},
 };
 
-static void put_upper(struct jbuild *b, uint32_t cp, int title)
+static void put_upper(struct jbuild *b, enum jfrom from, uint32_t cp, int title)
 {
     for (size_t i = 0; cp >= 0xdf && i < sizeof special / sizeof *special; i++) {
         if (special[i].cp == cp) {
-            jb_putz(b, title ? special[i].title : special[i].upper);
+            jb_printf(b, from, "%s", title ? special[i].title : special[i].upper);
             return;
         }
     }
     utf8proc_int32_t c = (utf8proc_int32_t)cp;
-    jb_cp(b, (uint32_t)(title ? utf8proc_totitle(c) : utf8proc_toupper(c)));
+    jb_cp(b, from, (uint32_t)(title ? utf8proc_totitle(c) : utf8proc_toupper(c)));
 }
 
 static int is_cased(uint32_t cp)
@@ -166,14 +166,15 @@ static int is_final_sigma(struct slice s, size_t at, size_t len)
     return at + len >= s.n || (utf8_decode(s.p + at + len, s.n - at - len, &cp), !is_cased(cp));
 }
 
-static void put_lower(struct jbuild *b, struct slice s, size_t at, size_t len, uint32_t cp)
+static void put_lower(struct jbuild *b, enum jfrom from, struct slice s, size_t at, size_t len,
+                      uint32_t cp)
 {
     if (cp == 0x130)
-        jb_putz(b, "i\xcc\x87");
+        jb_printf(b, from, "i\xcc\x87");
     else if (cp == 0x3a3)
-        jb_cp(b, is_final_sigma(s, at, len) ? 0x3c2 : 0x3c3);
+        jb_cp(b, from, is_final_sigma(s, at, len) ? 0x3c2 : 0x3c3);
     else
-        jb_cp(b, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp));
+        jb_cp(b, from, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp));
 }
 
 struct jv text_case(struct jvm *vm, struct slice s, enum text_case how)
@@ -185,14 +186,15 @@ struct jv text_case(struct jvm *vm, struct slice s, enum text_case how)
     for (size_t i = 0; i < s.n && !vm->failed;) {
         uint32_t cp;
         size_t len = (size_t)utf8_decode(s.p + i, s.n - i, &cp);
+        enum jfrom from = byte_from(vm, s.p + i);
         int up =
             how == CASE_UPPER || (how == CASE_CAPITAL && i == 0) ||
             (how == CASE_TITLE && !behind_letter) ||
             (how == CASE_SWAP && utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_LL);
         if (up)
-            put_upper(&b, cp, how == CASE_CAPITAL || how == CASE_TITLE);
+            put_upper(&b, from, cp, how == CASE_CAPITAL || how == CASE_TITLE);
         else
-            put_lower(&b, s, i, len, cp);
+            put_lower(&b, from, s, i, len, cp);
         behind_letter = is_cased(cp);
         i += len;
     }

@@ -55,7 +55,7 @@ static void convert(struct jbuild *b, const char *spec, const struct tm *t, int 
     char buf[256];
     char c = spec[strlen(spec) - 1];
     if (c == 'f') {
-        jb_printf(b, "%06d", micro);
+        jb_printf(b, FROM_VALUE, "%06d", micro);
     } else if (c == 'z' || c == 'Z') {
         for (const char *z = zone; c == 'z' && *z; z++) {
             if (*z != ':')

@@ -19,8 +19,10 @@
 #include "text/jinja_impl.h"
 
 struct jbuf {
+    char *p;
+    uint8_t *marks; /* from == FROM_BOTH */
     size_t used, cap;
-    char data[];
+    enum jfrom from;
 };
 
 /* ---------------------------------------------------------------- making values */
@@ -41,37 +43,57 @@ struct jv jv_view(struct jvm *vm, const char *p, size_t n)
 
 struct jv jv_str(struct jvm *vm, const char *p, size_t n)
 {
-    char *to = vm_alloc(vm, n + 1);
-    if (!to)
-        return (struct jv){0};
-    if (n)
-        memcpy(to, p, n);
-    return new_str(vm, to, n, NULL);
+    struct jbuild b = {.vm = vm};
+    jb_put(&b, p, n);
+    return jb_value(&b);
 }
 
 struct jv jv_strz(struct jvm *vm, const char *z)
 {
-    return jv_view(vm, z, strlen(z));
+    struct jbuild b = {.vm = vm};
+    jb_putz(&b, z);
+    return jb_value(&b);
+}
+
+/* A buffer that begins with s and has room for more bytes. */
+static struct jbuf *new_buf(struct jvm *vm, const struct jstr *s, enum jfrom from, size_t more)
+{
+    struct jbuf *buf = vm_alloc(vm, sizeof *buf);
+    size_t cap = 2 * (s->n + more) + 32;
+    uint8_t *marks = NULL;
+    char *p = buf ? text_alloc(vm, cap, from) : NULL;
+    if (!p)
+        return NULL;
+    *buf = (struct jbuf){p, NULL, s->n, cap, from};
+    text_from(vm, p, &buf->marks);
+    if (s->n) {
+        enum jfrom old = text_from(vm, s->p, &marks);
+        text_copy(p, buf->marks, s->p, s->n, old, marks);
+    }
+    return buf;
 }
 
 struct jv jv_concat(struct jvm *vm, struct jv a, struct jv b)
 {
     const struct jstr *s = a.u.s, *t = b.u.s;
     struct jbuf *buf = s->buf;
+    uint8_t *marks = NULL;
     if (t->n == 0)
         return a;
-    if (!buf || s->p + s->n != buf->data + buf->used || buf->cap - buf->used < t->n) {
-        size_t cap = 2 * (s->n + t->n) + 32;
-        buf = vm_alloc(vm, sizeof *buf + cap);
+    enum jfrom more = text_from(vm, t->p, &marks), all = more;
+    if (s->n) {
+        uint8_t *ignored;
+        all |= buf ? buf->from : text_from(vm, s->p, &ignored);
+    }
+    if (!buf || all != buf->from || s->p + s->n != buf->p + buf->used ||
+        buf->cap - buf->used < t->n) {
+        buf = new_buf(vm, s, all, t->n);
         if (!buf)
             return (struct jv){0};
-        buf->cap = cap;
-        buf->used = s->n;
-        if (s->n)
-            memcpy(buf->data, s->p, s->n);
     }
-    char *from = buf->data + buf->used - s->n;
-    memcpy(buf->data + buf->used, t->p, t->n);
+    char *from = buf->p + buf->used - s->n;
+    text_copy(buf->p + buf->used, buf->marks ? buf->marks + buf->used : NULL, t->p, t->n, more,
+              marks);
     buf->used += t->n;
     return new_str(vm, from, s->n + t->n, buf);
 }
@@ -140,7 +162,7 @@ struct slice jv_type_object(struct jvm *vm, struct jv v)
     if (v.t == J_NONE)
         return SLICE("None");
     struct jbuild b = {.vm = vm};
-    jb_printf(&b, "%s object", jv_type_name(v));
+    jb_printf(&b, FROM_VALUE, "%s object", jv_type_name(v));
     struct jv s = jb_value(&b);
     return s.t == J_STR ? jv_text(s) : SLICE("");
 }
@@ -514,51 +536,13 @@ int jv_contains(struct jvm *vm, struct jv box, struct jv item)
 
 /* ---------------------------------------------------------------- texts in the making */
 
-static int room(struct jbuild *b, size_t n)
-{
-    if (b->vm->failed)
-        return 0;
-    if (n <= b->cap - b->n)
-        return 1;
-    size_t cap = n + 2 * b->cap + 32;
-    char *p = n < SIZE_MAX / 8 ? vm_alloc(b->vm, cap) : NULL;
-    if (!p)
-        return 0;
-    if (b->n)
-        memcpy(p, b->p, b->n);
-    b->p = p;
-    b->cap = cap;
-    return 1;
-}
-
-void jb_put(struct jbuild *b, const char *p, size_t n)
-{
-    if (!n || !room(b, n))
-        return;
-    memcpy(b->p + b->n, p, n);
-    b->n += n;
-}
-
-void jb_putz(struct jbuild *b, const char *z)
-{
-    jb_put(b, z, strlen(z));
-}
-
-void jb_fill(struct jbuild *b, char c, size_t n)
-{
-    if (!n || !vm_charge(b->vm, n / 64) || !room(b, n))
-        return;
-    memset(b->p + b->n, c, n);
-    b->n += n;
-}
-
-void jb_cp(struct jbuild *b, uint32_t cp)
+void jb_cp(struct jbuild *b, enum jfrom from, uint32_t cp)
 {
     char buf[4];
-    jb_put(b, buf, (size_t)utf8_encode(cp, buf));
+    jb_from(b, from, NULL, buf, (size_t)utf8_encode(cp, buf));
 }
 
-void jb_printf(struct jbuild *b, const char *fmt, ...)
+void jb_printf(struct jbuild *b, enum jfrom from, const char *fmt, ...)
 {
     char buf[512];
     va_list ap;
@@ -566,7 +550,7 @@ void jb_printf(struct jbuild *b, const char *fmt, ...)
     int n = vsnprintf(buf, sizeof buf, fmt, ap);
     va_end(ap);
     if (n > 0)
-        jb_put(b, buf, (size_t)n < sizeof buf ? (size_t)n : sizeof buf - 1);
+        jb_from(b, from, NULL, buf, (size_t)n < sizeof buf ? (size_t)n : sizeof buf - 1);
 }
 
 struct jv jb_value(struct jbuild *b)
@@ -581,7 +565,7 @@ void jb_escape(struct jbuild *b, struct slice s)
     for (size_t i = 0; i < s.n; i++) {
         const char *at = s.p[i] ? strchr(special, s.p[i]) : NULL;
         if (at)
-            jb_putz(b, names[at - special]);
+            jb_like(b, s.p + i, names[at - special], strlen(names[at - special]));
         else
             jb_put(b, s.p + i, 1);
     }
@@ -589,12 +573,12 @@ void jb_escape(struct jbuild *b, struct slice s)
 
 /* ---------------------------------------------------------------- str and repr */
 
-void jb_float(struct jbuild *b, double f)
+void jb_float(struct jbuild *b, enum jfrom from, double f)
 {
     char digits[40];
     int precision = 0;
     if (isnan(f) || isinf(f)) {
-        jb_putz(b, isnan(f) ? "nan" : f < 0 ? "-inf" : "inf");
+        jb_printf(b, from, "%s", isnan(f) ? "nan" : f < 0 ? "-inf" : "inf");
         return;
     }
     do
@@ -607,12 +591,12 @@ void jb_float(struct jbuild *b, double f)
     exponent = e[1] == '-' ? -exponent : exponent;
     if (exponent < -4 ||
         exponent >= 16) { /* d.ddde+XX, at least two digits of exponent, as printf has it */
-        jb_putz(b, digits);
+        jb_from(b, from, NULL, digits, strlen(digits));
         return;
     }
-    char plain[40], *to = plain, *from = digits;
-    if (*from == '-')
-        *to++ = *from++;
+    char plain[40], *to = plain, *digit = digits;
+    if (*digit == '-')
+        *to++ = *digit++;
     *e = 0;
     if (exponent < 0) {
         *to++ = '0';
@@ -620,16 +604,16 @@ void jb_float(struct jbuild *b, double f)
         for (int i = -1; i > exponent; i--)
             *to++ = '0';
     }
-    for (int place = exponent; *from || place >= -1; place--) {
-        if (*from == '.')
-            from++;
+    for (int place = exponent; *digit || place >= -1; place--) {
+        if (*digit == '.')
+            digit++;
         if (place == -1 && exponent >= 0)
             *to++ = '.';
-        if (!*from && place < -1)
+        if (!*digit && place < -1)
             break;
-        *to++ = *from ? *from++ : '0';
+        *to++ = *digit ? *digit++ : '0';
     }
-    jb_put(b, plain, (size_t)(to - plain));
+    jb_from(b, from, NULL, plain, (size_t)(to - plain));
 }
 
 static int printable(uint32_t cp);
@@ -638,25 +622,26 @@ static void repr_str(struct jbuild *b, struct slice s)
 {
     int single = memchr(s.p, '\'', s.n) != NULL, twice = memchr(s.p, '"', s.n) != NULL;
     char quote = single && !twice ? '"' : '\'';
-    jb_put(b, &quote, 1);
+    jb_from(b, FROM_TEMPLATE, NULL, &quote, 1);
     for (size_t i = 0; i < s.n && !b->vm->failed;) {
         uint32_t cp;
         size_t len = (size_t)utf8_decode(s.p + i, s.n - i, &cp);
+        enum jfrom from = byte_from(b->vm, s.p + i);
         if (cp == (uint32_t)quote || cp == '\\')
-            jb_printf(b, "\\%c", (char)cp);
+            jb_printf(b, from, "\\%c", (char)cp);
         else if (cp == '\n' || cp == '\r' || cp == '\t')
-            jb_putz(b, cp == '\n' ? "\\n" : cp == '\r' ? "\\r" : "\\t");
+            jb_printf(b, from, "%s", cp == '\n' ? "\\n" : cp == '\r' ? "\\r" : "\\t");
         else if (printable(cp))
             jb_put(b, s.p + i, len);
         else
-            jb_printf(b,
+            jb_printf(b, from,
                       cp < 0x100     ? "\\x%02x"
                       : cp < 0x10000 ? "\\u%04x"
                                      : "\\U%08x",
                       (unsigned)cp);
         i += len;
     }
-    jb_put(b, &quote, 1);
+    jb_from(b, FROM_TEMPLATE, NULL, &quote, 1);
 }
 
 static void repr_dict(struct jbuild *b, const struct jdict *d, int depth)
@@ -689,20 +674,20 @@ static void repr_big(struct jbuild *b, struct jv v)
     struct slice s;
     switch (v.t) {
     case J_RANGE:
-        jb_printf(b, "range(%lld, %lld", (long long)v.u.r->from, (long long)v.u.r->to);
+        jb_printf(b, FROM_VALUE, "range(%lld, %lld", (long long)v.u.r->from, (long long)v.u.r->to);
         if (v.u.r->step != 1)
-            jb_printf(b, ", %lld", (long long)v.u.r->step);
+            jb_printf(b, FROM_VALUE, ", %lld", (long long)v.u.r->step);
         jb_putz(b, ")");
         break;
     case J_MACRO:
         s = v.u.m->proto->name;
-        jb_printf(b, "<Macro '%.*s'>", s.n > 100 ? 100 : (int)s.n, s.p);
+        jb_printf(b, FROM_VALUE, "<Macro '%.*s'>", s.n > 100 ? 100 : (int)s.n, s.p);
         break;
     case J_LOOP:
-        jb_printf(b, "<LoopContext %zu/%zu>", v.u.loop->at, v.u.loop->items.n);
+        jb_printf(b, FROM_VALUE, "<LoopContext %zu/%zu>", v.u.loop->at, v.u.loop->items.n);
         break;
     default:
-        jb_printf(b, "<%s object>", jv_type_name(v));
+        jb_printf(b, FROM_VALUE, "<%s object>", jv_type_name(v));
     }
 }
 
@@ -722,13 +707,13 @@ void jb_repr(struct jbuild *b, struct jv v, int depth)
         jb_putz(b, "None");
         break;
     case J_BOOL:
-        jb_putz(b, v.u.i ? "True" : "False");
+        jb_printf(b, jv_from(v), "%s", v.u.i ? "True" : "False");
         break;
     case J_INT:
-        jb_printf(b, "%lld", (long long)v.u.i);
+        jb_printf(b, jv_from(v), "%lld", (long long)v.u.i);
         break;
     case J_FLOAT:
-        jb_float(b, v.u.f);
+        jb_float(b, jv_from(v), v.u.f);
         break;
     case J_BIG:
         jb_slice(b, jv_text(v));

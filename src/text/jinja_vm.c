@@ -179,15 +179,32 @@ static void store_ns(struct jvm *vm, int32_t name, int32_t attr)
 
 /* ---------------------------------------------------------------- output */
 
-static void put(struct jvm *vm, struct slice s)
+static void put_run(struct jvm *vm, struct slice s, enum jfrom from)
 {
     if (s.n > vm->left.output - vm->out.n) {
         fail_as(vm, PITH_RANGE, "this rendering is too long");
         return;
     }
+    if (s.n)
+        out_mark(vm, from);
     str_put(&vm->out, s.p, s.n);
     if (vm->out.failed)
         no_memory(vm);
+}
+
+static void put(struct jvm *vm, struct slice s)
+{
+    uint8_t *marks = NULL;
+    enum jfrom from = s.n ? text_from(vm, s.p, &marks) : FROM_TEMPLATE;
+    if (!marks) {
+        put_run(vm, s, from);
+        return;
+    }
+    for (size_t i = 0, n; i < s.n && !vm->failed; i += n) {
+        for (n = 1; i + n < s.n && marks[i + n] == marks[i];)
+            n++;
+        put_run(vm, (struct slice){s.p + i, n}, (enum jfrom)marks[i]);
+    }
 }
 
 static void begin_capture(struct jvm *vm)
@@ -199,16 +216,6 @@ static void begin_capture(struct jvm *vm)
     vm->captures = p;
     vm->cap_captures = (int32_t)cap;
     p[vm->n_captures++] = vm->out.n;
-}
-
-/* The text behind the mark becomes a value. */
-static struct jv take_text(struct jvm *vm, size_t mark)
-{
-    struct jv v = jv_str(vm, vm->out.n > mark ? vm->out.p + mark : "", vm->out.n - mark);
-    vm->out.n = mark;
-    if (vm->out.p)
-        vm->out.p[mark] = 0;
-    return v;
 }
 
 /* ---------------------------------------------------------------- calls */
@@ -231,7 +238,7 @@ static void do_return(struct jvm *vm)
     vm->n_captures = f->n_captures;
     vm->scope = f->scope;
     vm->pc = f->back;
-    push(vm, take_text(vm, f->mark));
+    push(vm, out_take(vm, f->mark));
 }
 
 /* Enters a recursive loop's code with the iterable on the stack. */
@@ -605,10 +612,10 @@ static void step_flow(struct jvm *vm, const struct op *op)
         begin_capture(vm);
         break;
     case OP_CAPTURED:
-        push(vm, take_text(vm, vm->captures[--vm->n_captures]));
+        push(vm, out_take(vm, vm->captures[--vm->n_captures]));
         break;
     case OP_DROP_CAPTURE:
-        take_text(vm, vm->captures[--vm->n_captures]);
+        out_take(vm, vm->captures[--vm->n_captures]);
         break;
     case OP_MACRO:
         make_macro(vm, op);
@@ -691,7 +698,7 @@ static void step(struct jvm *vm, const struct op *op)
 {
     switch (op->code) {
     case OP_TEXT:
-        put(vm, jv_text(vm->t->consts[op->a]));
+        put_run(vm, jv_text(vm->t->consts[op->a]), FROM_TEMPLATE);
         break;
     case OP_OUT:
         print(vm, pop(vm));
