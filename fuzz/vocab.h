@@ -32,6 +32,23 @@ static inline void vocab_check_stream(const struct vocab *v, const int32_t *ids,
     vocab_stream_deinit(&s);
 }
 
+/* Text that is all a value has no control token; one that is a value in parts has ids. */
+static inline void vocab_check_values(const struct vocab *v, const char *text, size_t n,
+                                      int32_t *ids)
+{
+    struct spans whole = {0}, parts = {0};
+    int ok = spans_put(&whole, 0, n);
+    for (size_t i = 0; i < n; i += 11)
+        ok = ok && spans_put(&parts, i, i + 5 < n ? i + 5 : n);
+    require(ok && vocab_tokenize_marked(v, text, n, 3, &parts, ids, VOCAB_MOST_IDS, NULL) >= 0);
+    int64_t k = vocab_tokenize_marked(v, text, n, PITH_PARSE_SPECIAL, &whole, ids, VOCAB_MOST_IDS,
+                                      NULL);
+    for (int64_t i = 0; n && i < k && i < VOCAB_MOST_IDS; i++)
+        require(!vocab_is_control(v, ids[i]) || ids[i] == vocab_role(v, PITH_TOKEN_UNK));
+    spans_deinit(&whole);
+    spans_deinit(&parts);
+}
+
 static inline void vocab_use(const struct vocab *v, const char *text, size_t n)
 {
     static int32_t ids[VOCAB_MOST_IDS];
@@ -50,6 +67,7 @@ static inline void vocab_use(const struct vocab *v, const char *text, size_t n)
             require(vocab_detokenize(v, ids, (size_t)k, f, out, VOCAB_MOST_OUT, &err) >= 0);
         vocab_check_stream(v, ids, (size_t)k);
     }
+    vocab_check_values(v, text, n, ids);
 }
 
 #endif

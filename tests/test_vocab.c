@@ -370,7 +370,7 @@ static void special_longest_first(void)
             struct seen seen = {s, got, 0, v};
             struct special_sink sink = {seen_text, seen_token, &seen};
             slow_special(v, s, n, parse, want);
-            CHECK(special_split(v, (struct slice){s, n}, parse, &sink, NULL) == PITH_OK);
+            CHECK(special_split(v, (struct slice){s, n}, parse, NULL, &sink, NULL) == PITH_OK);
             CHECK_MSG(seen.at == n && memcmp(got, want, n * sizeof *got) == 0, "round %ld: '%.*s'",
                       round, (int)n, s);
         }

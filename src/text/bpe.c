@@ -322,7 +322,7 @@ static pith_status on_word(void *ctx, struct slice word)
         return PITH_OK;
     if ((flags & PRETOK_WHOLE_WORDS) || ((flags & PRETOK_NEWLINES) && only_newlines(word))) {
         int32_t id = vocab_find(e->v, word);
-        if (id >= 0) {
+        if (id >= 0 && !(e->s->no_markers && vocab_is_marker(e->v, id))) {
             ids_put(e->out, id);
             return PITH_OK;
         }

@@ -80,10 +80,13 @@ int piece_known(const struct scratch *s, struct slice piece, struct ids *out)
     return 1;
 }
 
-static void put_symbol(const struct vocab *v, struct slice s, uint32_t id, struct ids *out)
+static void put_symbol(const struct vocab *v, int no_markers, struct slice s, uint32_t id,
+                       struct ids *out)
 {
     int32_t found = id < (uint32_t)v->n ? (int32_t)id : vocab_find(v, s);
-    if (found >= 0)
+    if (found >= 0 && no_markers && vocab_is_marker(v, found))
+        vocab_put_spelled(v, s, out);
+    else if (found >= 0)
         ids_put(out, found);
     else if (vocab_put_bytes(v, s, out) && v->unknown_bytes && v->unk >= 0)
         ids_put(out, v->unk);
@@ -108,9 +111,9 @@ int piece_finish(const struct vocab *v, struct scratch *s, const char *text, mer
     for (uint32_t i = 0; i != MERGE_NONE; i = m->sym[i].next) {
         const struct merge_sym *sym = &m->sym[i];
         struct slice bytes = {text + sym->at, sym->n};
-        put_symbol(v, bytes, sym->id, out);
+        put_symbol(v, s->no_markers, bytes, sym->id, out);
         if (few.n <= KNOWN_IDS)
-            put_symbol(v, bytes, sym->id, &few);
+            put_symbol(v, s->no_markers, bytes, sym->id, &few);
     }
     if (s->known && piece.n <= KNOWN_BYTES && few.n <= KNOWN_IDS) {
         struct known_piece key = {.n_ids = (uint8_t)few.n};

@@ -4,6 +4,7 @@
  * it is opened. Bytes that no token begins with become the unknown token, if there is one. */
 #include "base/mem.h"
 #include "base/work.h"
+#include "text/piece.h"
 #include "text/vocab_impl.h"
 
 static int64_t unescape(struct slice s, char *out)
@@ -55,7 +56,6 @@ static pith_status rwkv_encode(const struct vocab *v, struct slice text, int at_
                                struct scratch *s, struct ids *out, struct pith_error *err)
 {
     (void)at_start;
-    (void)s;
     for (size_t i = 0; i < text.n;) {
         if (!work_tick(8))
             return error_set(err, PITH_CANCELLED, "cancelled");
@@ -63,7 +63,7 @@ static pith_status rwkv_encode(const struct vocab *v, struct slice text, int at_
         struct prefix_walk w;
         prefix_begin(&w, v->impl, text.p + i, text.n - i);
         while ((item = prefix_next(&w)))
-            longest = item;
+            longest = s->no_markers && vocab_is_marker(v, (int32_t)item->value) ? longest : item;
         if (longest)
             ids_put(out, (int32_t)longest->value);
         else if (v->unk >= 0)

@@ -10,7 +10,13 @@
  * "z" "abcd". Tokens of equal length go by id, occurrences of one token from left to right, none
  * overlaps another. All places where a special token begins go into a heap, keyed by (length
  * falling, id, place); what is popped is taken if it is free. If its end is taken but not its
- * beginning, a shorter token may still fit there and goes back into the heap. */
+ * beginning, a shorter token may still fit there and goes back into the heap.
+ *
+ * Markers: of a text that has values in it, a token that means more than its text is matched where
+ * all its bytes are the template's, and nowhere else. Those are the control tokens; and of the
+ * user-defined ones, which are matched always, those in brackets, as families write their thoughts
+ * and calls ("<think>", "[/INST]", "<|channel>"). Others are text that is one token for the sake of
+ * length (line ends, blanks, HTML of Gemma): values have them too. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -252,6 +258,35 @@ static void set_strips(struct vocab *v, const struct gguf *g)
     }
 }
 
+/* The name in "<name>" or "</name>" is an element of HTML that vocabularies have as one token. */
+static int is_html(struct slice s)
+{
+    static const char names[] = " table caption thead tbody tfoot tr th td h1 h2 h3 h4 h5 h6 "
+                                "blockquote strong em b i u s sub sup code ";
+    size_t from = s.n > 1 && s.p[1] == '/' ? 2 : 1;
+    char word[16] = " ";
+    if (s.p[0] != '<' || s.p[s.n - 1] != '>' || s.n - from > 12)
+        return 0;
+    memcpy(word + 1, s.p + from, s.n - from - 1);
+    word[s.n - from] = ' ';
+    return strstr(names, word) != NULL;
+}
+
+static int looks_like_marker(struct slice s)
+{
+    return s.n > 2 && s.p[0] && strchr("<[{]", s.p[0]) && s.p[s.n - 1] &&
+           strchr(">]}[", s.p[s.n - 1]) && !is_html(s);
+}
+
+static void set_markers(struct vocab *v)
+{
+    for (int32_t id = 0; id < v->n; id++) {
+        int by_looks = vocab_type(v, id) == VOCAB_USER || (v->mark[id] & TOKEN_EOG);
+        if (vocab_is_hidden(v, id) || (by_looks && looks_like_marker(vocab_text(v, id))))
+            v->mark[id] |= TOKEN_MARKER;
+    }
+}
+
 /* The longest first, then by id: the order in which tokens are looked for. */
 static int by_length(const void *pa, const void *pb)
 {
@@ -295,6 +330,7 @@ pith_status special_roles(struct vocab *v, const struct gguf *g, struct pith_err
         return vocab_nomem(err);
     set_roles(v, g, &found);
     set_strips(v, g);
+    set_markers(v);
     return PITH_OK;
 }
 
@@ -310,6 +346,7 @@ struct search {
     const struct vocab *v;
     struct slice text;
     int parse;
+    const struct spans *values;
     struct heap hits; /* order of the token << 32 | place */
     uint64_t *found;  /* taken hits, place << 32 | order of the token */
     size_t n_found, cap_found;
@@ -321,6 +358,14 @@ static int is_taken(const struct search *s, size_t at)
     return s->taken[at >> 6] >> (at & 63) & 1;
 }
 
+static int is_allowed(const struct search *s, int32_t id, size_t at)
+{
+    if (!s->parse && vocab_is_hidden(s->v, id))
+        return 0;
+    return !s->values || !vocab_is_marker(s->v, id) ||
+           !spans_touch(s->values, at, at + vocab_text(s->v, id).n);
+}
+
 /* The longest special token at this place that is at most n bytes long goes into the heap. */
 static void look(struct search *s, size_t at, size_t n)
 {
@@ -328,7 +373,7 @@ static void look(struct search *s, size_t at, size_t n)
     struct prefix_walk w;
     prefix_begin(&w, &s->v->special, s->text.p + at, n);
     while ((item = prefix_next(&w))) {
-        if (s->parse || !vocab_is_hidden(s->v, s->v->special_id[item->value]))
+        if (is_allowed(s, s->v->special_id[item->value], at))
             longest = item;
     }
     if (longest)
@@ -423,9 +468,10 @@ static pith_status deliver(const struct search *s, const struct special_sink *si
 }
 
 pith_status special_split(const struct vocab *v, struct slice text, int parse,
-                          const struct special_sink *sink, struct pith_error *err)
+                          const struct spans *values, const struct special_sink *sink,
+                          struct pith_error *err)
 {
-    struct search s = {.v = v, .text = text, .parse = parse};
+    struct search s = {.v = v, .text = text, .parse = parse, .values = values};
     int ok = !(parse ? v->special.n : (uint32_t)v->n_user) || find_all(&s);
     pith_status st = ok ? deliver(&s, sink) : vocab_nomem(err);
     heap_deinit(&s.hits);

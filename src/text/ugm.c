@@ -206,7 +206,7 @@ static void offer(struct best *best, size_t from, size_t to, int32_t id, float s
 }
 
 /* Fills best[0..n]. */
-static void search(const struct vocab *v, struct slice text, struct best *best)
+static void search(const struct vocab *v, struct slice text, int no_markers, struct best *best)
 {
     const struct ugm *m = v->impl;
     for (size_t i = 0; i <= text.n; i++)
@@ -219,6 +219,8 @@ static void search(const struct vocab *v, struct slice text, struct best *best)
         int whole = 0; /* the character itself is a token */
         prefix_begin(&w, &m->tokens, text.p + i, text.n - i);
         while ((item = prefix_next(&w))) {
+            if (no_markers && vocab_is_marker(v, (int32_t)item->value))
+                continue;
             whole |= item->s.n == n;
             offer(best, i, i + item->s.n, (int32_t)item->value, score_of(v, (int32_t)item->value));
         }
@@ -243,7 +245,7 @@ static pith_status ugm_encode(const struct vocab *v, struct slice raw, int at_st
         best = mem_alloc((text->n + 1) * sizeof *best, PITH_MEM_SCRATCH);
     if (!best)
         return vocab_nomem(err);
-    search(v, (struct slice){text->p, text->n}, best);
+    search(v, (struct slice){text->p, text->n}, s->no_markers, best);
     if (!work_tick(0)) {
         mem_free(best);
         return error_set(err, PITH_CANCELLED, "cancelled");

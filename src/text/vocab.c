@@ -338,6 +338,20 @@ int vocab_put_bytes(const struct vocab *v, struct slice s, struct ids *out)
     return missing;
 }
 
+void vocab_put_spelled(const struct vocab *v, struct slice s, struct ids *out)
+{
+    uint32_t cp;
+    for (size_t i = 0, n; i < s.n; i += n) {
+        n = (size_t)utf8_decode(s.p + i, s.n - i, &cp);
+        struct slice one = {s.p + i, n};
+        int32_t id = n < s.n ? vocab_find(v, one) : -1;
+        if (id >= 0 && !vocab_is_marker(v, id))
+            ids_put(out, id);
+        else if (vocab_put_bytes(v, one, out) && v->unknown_bytes && v->unk >= 0)
+            ids_put(out, v->unk);
+    }
+}
+
 void vocab_escape(struct slice text, struct str *out)
 {
     size_t from = 0;
@@ -380,6 +394,13 @@ static void on_token(void *ctx, int32_t id)
 int64_t vocab_tokenize(const struct vocab *v, const char *text, size_t n, int flags, int32_t *ids,
                        size_t cap, struct pith_error *err)
 {
+    return vocab_tokenize_marked(v, text, n, flags, NULL, ids, cap, err);
+}
+
+int64_t vocab_tokenize_marked(const struct vocab *v, const char *text, size_t n, int flags,
+                              const struct spans *values, int32_t *ids, size_t cap,
+                              struct pith_error *err)
+{
     error_clear(err);
     if (!v->model) {
         error_set(err, PITH_UNSUPPORTED, "this file has no vocabulary: it takes token ids only");
@@ -395,8 +416,9 @@ int64_t vocab_tokenize(const struct vocab *v, const char *text, size_t n, int fl
     if (add && v->add_bos)
         ids_put(&t.out, v->bos);
     scratch_init(&t.scratch, n);
+    t.scratch.no_markers = values != NULL;
     pith_status st =
-        special_split(v, (struct slice){text, n}, flags & PITH_PARSE_SPECIAL, &sink, err);
+        special_split(v, (struct slice){text, n}, flags & PITH_PARSE_SPECIAL, values, &sink, err);
     scratch_deinit(&t.scratch);
     if (st != PITH_OK)
         return -1;

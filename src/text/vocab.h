@@ -5,6 +5,7 @@
 
 #include "base/str.h"
 #include "format/gguf.h"
+#include "text/spans.h"
 
 enum vocab_kind { VOCAB_NONE, VOCAB_SPM, VOCAB_BPE, VOCAB_WPM, VOCAB_UGM, VOCAB_RWKV };
 enum vocab_attr { VOCAB_NORMAL = 1, VOCAB_UNKNOWN = 2, VOCAB_CONTROL = 3, VOCAB_USER = 4, VOCAB_UNUSED = 5, VOCAB_BYTE = 6 }; /* GGUF token types */
@@ -17,6 +18,14 @@ void vocab_free(struct vocab *v);
 int32_t vocab_n(const struct vocab *v);
 /* Flags and returns as in pith.h: PITH_ADD_SPECIAL, PITH_PARSE_SPECIAL; number of ids in all, -1 on error. */
 int64_t vocab_tokenize(const struct vocab *v, const char *text, size_t n, int flags, int32_t *ids, size_t cap, struct pith_error *err);
+/* The same for a text of which some parts are values (jinja_render_marked): no token that is a
+ * marker has a byte of theirs, whatever they spell. Markers are control and unknown tokens, and
+ * those user-defined ones that look like one ("<tool_call>", "[INST]", but no white space and no
+ * HTML). What spells a marker becomes smaller tokens, or bytes. Without such text in values the ids
+ * are those of vocab_tokenize. */
+int64_t vocab_tokenize_marked(const struct vocab *v, const char *text, size_t n, int flags,
+                              const struct spans *values, int32_t *ids, size_t cap,
+                              struct pith_error *err);
 /* PITH_RENDER_SPECIAL, PITH_STRIP_SPECIAL. */
 int64_t vocab_detokenize(const struct vocab *v, const int32_t *ids, size_t n, int flags, char *buf, size_t cap, struct pith_error *err);
 /* Bytes that one token adds in the middle of a text (not UTF-8 complete); control tokens give nothing unless render. Returns length. */

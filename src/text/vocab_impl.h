@@ -50,6 +50,7 @@ enum {
     TOKEN_STRIP_LEFT = 16, /* in a text it takes the white space before it */
     TOKEN_STRIP_RIGHT = 32,
     TOKEN_APART = 64, /* no text outside special_split gives it: not in v->ids */
+    TOKEN_MARKER = 128, /* means more than its text: no value gives it */
 };
 
 struct vocab {
@@ -85,6 +86,10 @@ static inline int vocab_is_hidden(const struct vocab *v, int32_t id)
 {
     return vocab_type(v, id) == VOCAB_CONTROL || vocab_type(v, id) == VOCAB_UNKNOWN;
 }
+static inline int vocab_is_marker(const struct vocab *v, int32_t id)
+{
+    return (v->mark[id] & TOKEN_MARKER) != 0;
+}
 /* Value of a hexadecimal digit, -1: it is none. */
 static inline int vocab_hex(char c)
 {
@@ -111,6 +116,8 @@ pith_status vocab_prefixes(const struct vocab *v, int (*wanted)(const struct voc
                            struct prefix_set *set, struct pith_error *err);
 /* Fills v->ids and v->byte_id from the tokens' texts; of equal texts the first counts. */
 pith_status vocab_index(struct vocab *v, struct pith_error *err);
+/* The tokens of a piece's characters, or of their bytes: its own token is a marker. */
+void vocab_put_spelled(const struct vocab *v, struct slice s, struct ids *out);
 /* The byte tokens of a piece of text that is no token; returns how many bytes have none. */
 int vocab_put_bytes(const struct vocab *v, struct slice s, struct ids *out);
 struct slice vocab_byte_text(uint8_t byte, char buf[8]); /* "<0x0A>", in buf */
@@ -127,7 +134,9 @@ struct special_sink {
     void (*token)(void *ctx, int32_t id);
     void *ctx;
 };
+/* values: no marker has a byte of these parts of the text; NULL: markers may be anywhere. */
 pith_status special_split(const struct vocab *v, struct slice text, int parse,
-                          const struct special_sink *sink, struct pith_error *err);
+                          const struct spans *values, const struct special_sink *sink,
+                          struct pith_error *err);
 
 #endif

@@ -125,9 +125,10 @@ static uint32_t without_accent(uint32_t c)
 }
 
 /* A word with its U+2581 in front to ids; the word is emptied. */
-static void put_word(const struct vocab *v, struct str *word, struct ids *out)
+static void put_word(const struct vocab *v, struct scratch *s, struct ids *out)
 {
     const struct wpm *m = v->impl;
+    struct str *word = &s->text;
     int64_t before = out->n;
     if (word->n <= sizeof U2581 - 1)
         return;
@@ -136,7 +137,7 @@ static void put_word(const struct vocab *v, struct str *word, struct ids *out)
         struct prefix_walk w;
         prefix_begin(&w, &m->tokens, word->p + i, word->n - i);
         while ((item = prefix_next(&w)))
-            longest = item;
+            longest = s->no_markers && vocab_is_marker(v, (int32_t)item->value) ? longest : item;
         if (!longest) { /* the whole word is unknown */
             out->n = before;
             if (v->unk >= 0)
@@ -171,18 +172,18 @@ static pith_status wpm_encode(const struct vocab *v, struct slice text, int at_s
         if (class == CHAR_DROP)
             continue;
         if (class != CHAR_LETTER)
-            put_word(v, word, out);
+            put_word(v, s, out);
         if (class == CHAR_SPACE)
             continue;
         if (m->lowercase)
             c = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
         str_put(word, utf8, (size_t)utf8_encode(c, utf8));
         if (class == CHAR_ALONE)
-            put_word(v, word, out);
+            put_word(v, s, out);
     }
     if (word->failed)
         return vocab_nomem(err);
-    put_word(v, word, out);
+    put_word(v, s, out);
     return PITH_OK;
 }
 
