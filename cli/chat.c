@@ -58,59 +58,53 @@ const char *chat_system_text(const struct chat *c)
 
 /* ---------------------------------------------------------------- the prompt */
 
-/* The template's text for the messages the model sees (malloc, *n bytes). */
-static char *render(const struct chat *c, int asks, size_t *n, struct pith_error *err)
+/* The template's prompt for the messages the model sees. */
+static pith_prompt *render(const struct chat *c, int asks, struct pith_error *err)
 {
     json_t *seen = json_array(), *vars;
     size_t i, head = n_system(c);
     json_t *message;
-    char *json, *text = NULL;
     json_array_foreach(c->messages, i, message)
     {
         if (i < head || i >= head + c->n_left_out)
             json_array_append(seen, message);
     }
     vars = json_pack("{s:o, s:b}", "messages", seen, "add_generation_prompt", asks);
-    json = vars ? json_dumps(vars, JSON_COMPACT) : NULL;
+    char *json = vars ? json_dumps(vars, JSON_COMPACT) : NULL;
     json_decref(vars);
-    if (!json) {
+    if (!json)
         no_memory(err);
-        return NULL;
-    }
-    int64_t len = pith_template_render(c->form, json, strlen(json), NULL, 0, err);
-    if (len >= 0 && !(text = malloc((size_t)len + 1)))
-        no_memory(err);
-    /* A template may tell the time: a second rendering need not be as long as the first. */
-    int64_t cap = len;
-    while (text && (len = pith_template_render(c->form, json, strlen(json), text, (size_t)cap,
-                                               err)) > cap) {
-        cap = len;
-        free(text);
-        text = malloc((size_t)cap + 1);
-    }
+    pith_prompt *p = json ? pith_prompt_open(c->form, json, strlen(json), err) : NULL;
     free(json);
-    if (text && len < 0) {
-        free(text);
-        return NULL;
-    }
-    *n = (size_t)len;
-    return text;
+    return p;
 }
 
-/* Ids of the conversation, with asks = 1 up to where the answer begins; *text (malloc, NULL allowed) is
- * what they stand for. The template writes the start token itself where the model wants one. */
-static int32_t *prompt(const struct chat *c, int asks, int64_t *n_ids, char **text, size_t *n_bytes,
+static int32_t *prompt_ids(const struct chat *c, const pith_prompt *p, int64_t *n_ids,
+                           struct pith_error *err)
+{
+    int64_t n = pith_prompt_tokenize(p, c->model, 0, NULL, 0, err);
+    int32_t *ids = n >= 0 ? malloc(((size_t)n + 1) * sizeof *ids) : NULL;
+    if (n >= 0 && !ids)
+        no_memory(err);
+    *n_ids = ids ? pith_prompt_tokenize(p, c->model, 0, ids, (size_t)n, err) : -1;
+    if (*n_ids >= 0)
+        return ids;
+    free(ids);
+    return NULL;
+}
+
+/* Ids of the conversation, with asks = 1 up to where the answer begins; *kept (NULL allowed, the
+ * caller's) is what they stand for. The template writes the start token where the model wants
+ * one. */
+static int32_t *prompt(const struct chat *c, int asks, int64_t *n_ids, pith_prompt **kept,
                        struct pith_error *err)
 {
-    size_t n;
-    char *all = render(c, asks, &n, err);
-    int32_t *ids = all ? cli_tokenize(c->model, all, n, PITH_PARSE_SPECIAL, n_ids, err) : NULL;
-    if (ids && text) {
-        *text = all;
-        *n_bytes = n;
-    } else {
-        free(all);
-    }
+    pith_prompt *p = render(c, asks, err);
+    int32_t *ids = p ? prompt_ids(c, p, n_ids, err) : NULL;
+    if (ids && kept)
+        *kept = p;
+    else
+        pith_prompt_close(p);
     return ids;
 }
 
@@ -120,7 +114,7 @@ static void count(struct chat *c)
     c->n_used = 0;
     if (json_array_size(c->messages) == 0)
         return;
-    int32_t *ids = prompt(c, 0, &c->n_used, NULL, NULL, &ignored);
+    int32_t *ids = prompt(c, 0, &c->n_used, NULL, &ignored);
     if (!ids) /* a template may refuse what is no whole exchange */
         c->n_used = pith_length(c->session, 0);
     free(ids);
@@ -139,17 +133,17 @@ static int leave_out(struct chat *c)
 }
 
 /* The prompt; where it was asked for, oldest exchanges make room for it and a quarter of the context behind it. */
-static int32_t *fitting_prompt(struct chat *c, int64_t *n_ids, char **text, size_t *n_bytes,
+static int32_t *fitting_prompt(struct chat *c, int64_t *n_ids, pith_prompt **kept,
                                struct pith_error *err)
 {
     int32_t n_ctx = pith_n_ctx(c->session);
     int64_t most = c->params.context_shift ? n_ctx - n_ctx / 4 : n_ctx;
-    int32_t *ids = prompt(c, 1, n_ids, text, n_bytes, err);
+    int32_t *ids = prompt(c, 1, n_ids, kept, err);
     while (ids && *n_ids > most && c->params.context_shift && leave_out(c)) {
         free(ids);
-        free(*text);
-        *text = NULL;
-        ids = prompt(c, 1, n_ids, text, n_bytes, err);
+        pith_prompt_close(*kept);
+        *kept = NULL;
+        ids = prompt(c, 1, n_ids, kept, err);
     }
     if (ids && *n_ids > n_ctx) {
         fail(err, PITH_RANGE,
@@ -188,13 +182,11 @@ static int on_text(void *ctx, const char *text, size_t n)
 static pith_status generate(struct chat *c, struct answer *a, struct pith_error *err)
 {
     int64_t n_ids = 0;
-    size_t n_text = 0;
-    char *text = NULL;
-    int32_t *ids = fitting_prompt(c, &n_ids, &text, &n_text, err);
+    pith_prompt *kept = NULL;
+    int32_t *ids = fitting_prompt(c, &n_ids, &kept, err);
     struct pith_chat_params reading = PITH_CHAT_PARAMS_INIT;
     reading.tools = "[]";
-    reading.prompt = text;
-    reading.prompt_bytes = n_text;
+    reading.prompt = pith_prompt_text(kept, &reading.prompt_bytes);
     reading.on_event = on_event;
     reading.ctx = a;
     a->parser = ids ? pith_chat_open(c->form, &reading, err) : NULL;
@@ -213,7 +205,7 @@ static pith_status generate(struct chat *c, struct answer *a, struct pith_error 
     if (st == PITH_OK && a->err.code != PITH_OK)
         st = fail(err, a->err.code, "%s", a->err.msg);
     free(ids);
-    free(text);
+    pith_prompt_close(kept);
     if (st == PITH_OK) {
         c->last = result;
         c->n_answers++;

@@ -285,19 +285,14 @@ static void on_event(struct request *r, const struct event *e)
 
 /* ---------------------------------------------------------------- prompts */
 
-static int add_text(struct answer *a, struct prompt *p, const char *text, size_t n, int flags, const char *field, struct fault *f)
-{
-    p->ids = request_tokenize(a->m, text, n, flags, &p->n_ids, field, f);
-    return p->ids && request_fits(p->n_ids, pith_n_ctx(a->m->generate), field, f);
-}
-
 static int add_prompt(struct answer *a, struct prompt *p, const json_t *v, struct fault *f)
 {
-    if (json_is_string(v))
-        return add_text(a, p, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, "prompt", f);
-    if (!json_is_array(v))
+    if (!json_is_array(v) && !json_is_string(v))
         return fault_set(f, 400, "wrong_type", "prompt", "prompt has %s, wanted a text, a list of tokens, or a list of either", json_found(v));
-    p->ids = request_ids(a->m, v, &p->n_ids, "prompt", f);
+    if (json_is_string(v)) /* it is given to the model as it is, control tokens and all */
+        p->ids = request_tokenize(a->m, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, &p->n_ids, "prompt", f);
+    else
+        p->ids = request_ids(a->m, v, &p->n_ids, "prompt", f);
     return p->ids && request_fits(p->n_ids, pith_n_ctx(a->m->generate), "prompt", f);
 }
 
@@ -314,21 +309,13 @@ static int end_reasoning(struct answer *a, const char *prompt, size_t n, struct 
     return lead || fault_memory(f);
 }
 
-/* The prompt of a conversation, and who reads its answers. */
-static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
+/* Who reads the answers to a prompt, of which n bytes are the conversation and the others what the answer is made to begin with. */
+static int open_messages(struct answer *a, const struct fields *b, const pith_prompt *p, size_t n, struct fault *f)
 {
-    size_t n;
-    int flags;
-    char *text = request_render(a->m, b, &n, &flags, f);
-    if (!text || !end_reasoning(a, text, n, f)) {
-        free(text);
-        return 0;
-    }
-    const char *lead = json_string_value(a->lead);
-    size_t n_lead = json_string_length(a->lead), n_all = n, cap = n;
-    const char *choice = json_string_value(b->v[F_tool_choice]);
+    size_t n_all, n_lead = json_string_length(a->lead);
+    const char *choice = json_string_value(b->v[F_tool_choice]), *text = pith_prompt_text(p, &n_all);
     const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
-    int ok = (text_put(&text, &n_all, &cap, lead, n_lead) || fault_memory(f)) && add_text(a, &a->prompt[0], text, n_all, flags, "messages", f);
+    int ok = 1;
     for (int i = 0; ok && i < a->per_prompt; i++) {
         struct message *m = a->choice[i].message = message_open(a->m, i ? a->choice[0].message : NULL, tools, a->family, !a->dialect->whole_calls, text, a->lead_is_said ? n : n_all, f);
         ok = m != NULL;
@@ -337,9 +324,27 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
         if (ok && a->lead_is_said)
             message_only_calls(m);
         if (ok && a->lead_is_said)
-            ok = message_put(m, lead, n_lead) || fault_memory(f);
+            ok = message_put(m, json_string_value(a->lead), n_lead) || fault_memory(f);
     }
-    free(text);
+    return ok;
+}
+
+/* The prompt of a conversation. What an answer begins with is ours where it is the begin of a call, else the client's. */
+static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
+{
+    size_t n = 0;
+    int flags;
+    struct prompt *to = &a->prompt[0];
+    pith_prompt *p = request_prompt(a->m, b, &flags, f);
+    const char *text = pith_prompt_text(p, &n);
+    int ok = p && end_reasoning(a, text, n, f);
+    if (ok)
+        ok = !pith_prompt_put(p, a->lead_is_said ? PITH_FROM_TEMPLATE : PITH_FROM_VALUE, json_string_value(a->lead), json_string_length(a->lead), NULL) ||
+             fault_memory(f);
+    if (ok)
+        to->ids = request_prompt_ids(a->m, p, flags, &to->n_ids, f);
+    ok = ok && to->ids && request_fits(to->n_ids, pith_n_ctx(a->m->generate), "messages", f) && open_messages(a, b, p, n, f);
+    pith_prompt_close(p);
     return ok;
 }
 

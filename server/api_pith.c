@@ -77,9 +77,10 @@ static json_t *apply_template(struct hosted *m, struct fields *b, struct fault *
 {
     size_t n;
     int flags;
-    char *text = request_render(m, b, &n, &flags, f);
-    json_t *j = text ? json_pack("{s:o}", "prompt", json_text(text, n)) : NULL;
-    free(text);
+    pith_prompt *p = request_prompt(m, b, &flags, f);
+    const char *text = pith_prompt_text(p, &n);
+    json_t *j = p ? json_pack("{s:o}", "prompt", json_text(text, n)) : NULL;
+    pith_prompt_close(p);
     return j;
 }
 

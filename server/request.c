@@ -9,13 +9,14 @@
 
 /* ---------------------------------------------------------------- tokens */
 
-int32_t *request_tokenize(struct hosted *m, const char *text, size_t n, int flags, int64_t *n_ids, const char *field, struct fault *f)
+/* Tokens of a prompt, or of a text where there is none. */
+static int32_t *tokenize(struct hosted *m, const pith_prompt *p, const char *text, size_t n, int flags, int64_t *n_ids, const char *field, struct fault *f)
 {
     struct pith_error err = {0};
     size_t cap = n / 2 + 16;
     for (;;) {
         int32_t *ids = malloc(cap * sizeof *ids);
-        int64_t got = ids ? pith_tokenize(m->model, text, n, flags, ids, cap, &err) : -1;
+        int64_t got = !ids ? -1 : p ? pith_prompt_tokenize(p, m->model, flags, ids, cap, &err) : pith_tokenize(m->model, text, n, flags, ids, cap, &err);
         if (got >= 0 && (size_t)got <= cap) {
             *n_ids = got;
             return ids;
@@ -27,6 +28,18 @@ int32_t *request_tokenize(struct hosted *m, const char *text, size_t n, int flag
         }
         cap = (size_t)got;
     }
+}
+
+int32_t *request_tokenize(struct hosted *m, const char *text, size_t n, int flags, int64_t *n_ids, const char *field, struct fault *f)
+{
+    return tokenize(m, NULL, text, n, flags, n_ids, field, f);
+}
+
+int32_t *request_prompt_ids(struct hosted *m, const pith_prompt *p, int flags, int64_t *n_ids, struct fault *f)
+{
+    size_t n;
+    const char *text = pith_prompt_text(p, &n);
+    return tokenize(m, p, text, n, flags, n_ids, "messages", f);
 }
 
 int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const char *field, struct fault *f)
@@ -134,47 +147,26 @@ fail:
 }
 
 /* For a model without a template: "role: content" and a blank line, each. */
-static char *render_plain(const json_t *messages, int prompt, size_t *n)
+static pith_prompt *plain_prompt(const json_t *messages, int prompt, struct fault *f)
 {
-    char *text = NULL;
+    pith_prompt *p = pith_prompt_open(NULL, NULL, 0, NULL);
+    int ok = p != NULL;
     size_t i;
     const json_t *m;
-    FILE *out = open_memstream(&text, n);
-    if (!out)
-        return NULL;
     json_array_foreach (messages, i, m) {
         const json_t *c = json_object_get(m, "content");
-        fprintf(out, "%s: ", json_string_value(json_object_get(m, "role")));
-        fwrite(c ? json_string_value(c) : "", 1, json_string_length(c), out);
-        fputs("\n\n", out);
+        const char *role = json_string_value(json_object_get(m, "role"));
+        ok = ok && !pith_prompt_put(p, PITH_FROM_TEMPLATE, role, strlen(role), NULL) && !pith_prompt_put(p, PITH_FROM_TEMPLATE, ": ", 2, NULL) &&
+             !pith_prompt_put(p, PITH_FROM_VALUE, json_string_value(c), json_string_length(c), NULL) &&
+             !pith_prompt_put(p, PITH_FROM_TEMPLATE, "\n\n", 2, NULL);
     }
-    if (prompt)
-        fputs("assistant:", out);
-    if (fclose(out)) {
-        free(text);
-        return NULL;
-    }
-    return text;
-}
-
-static char *render_template(const pith_template *t, const char *json, size_t *n, struct fault *f)
-{
-    struct pith_error err = {0};
-    size_t cap = strlen(json) + 4096;
-    for (;;) {
-        char *text = malloc(cap + 1);
-        int64_t len = text ? pith_template_render(t, json, strlen(json), text, cap, &err) : -1;
-        if (len >= 0 && (size_t)len <= cap) {
-            *n = (size_t)len;
-            return text;
-        }
-        free(text);
-        if (len < 0) {
-            err.code ? fault_from(f, &err, "messages") : fault_memory(f);
-            return NULL;
-        }
-        cap = (size_t)len;
-    }
+    if (ok && prompt)
+        ok = !pith_prompt_put(p, PITH_FROM_TEMPLATE, "assistant:", 10, NULL);
+    if (ok)
+        return p;
+    pith_prompt_close(p);
+    fault_memory(f);
+    return NULL;
 }
 
 /* Whether a template wants the arguments of a call as an object: given a text it would write it as one, with its quotes escaped, or not at all. */
@@ -232,13 +224,15 @@ static int check_tools(const json_t *tools, struct fault *f)
     return 1;
 }
 
-static char *render_vars(const pith_template *t, const json_t *vars, size_t *n, struct fault *f)
+static pith_prompt *render_vars(const pith_template *t, const json_t *vars, struct fault *f)
 {
-    char *json = json_dumps(vars, JSON_COMPACT), *text = json ? render_template(t, json, n, f) : NULL;
-    if (!json)
-        fault_memory(f);
+    struct pith_error err = {0};
+    char *json = json_dumps(vars, JSON_COMPACT);
+    pith_prompt *p = json ? pith_prompt_open(t, json, strlen(json), &err) : NULL;
+    if (!p)
+        err.code ? fault_from(f, &err, "messages") : fault_memory(f);
     free(json);
-    return text;
+    return p;
 }
 
 static int refuse_tools(const char *what, struct fault *f)
@@ -247,84 +241,101 @@ static int refuse_tools(const char *what, struct fault *f)
                      what);
 }
 
-/* Whether a template shows tools to its model: the text [n] that it made with them is not the one without. Takes them out of vars. */
-static int shows_tools(const pith_template *t, json_t *vars, const char *text, size_t n)
+/* Whether a template shows tools to its model: the prompt that it made with them is not the one without. Takes them out of vars. */
+static int shows_tools(const pith_template *t, json_t *vars, const pith_prompt *with)
 {
     struct fault none = {0};
-    size_t n_without = 0;
+    size_t n = 0, n_with;
     json_object_del(vars, "tools");
-    char *without = render_vars(t, vars, &n_without, &none);
-    int same = without && n == n_without && !memcmp(text, without, n);
-    free(without);
+    pith_prompt *without = render_vars(t, vars, &none);
+    const char *text = pith_prompt_text(without, &n), *other = pith_prompt_text(with, &n_with);
+    int same = without && n == n_with && !memcmp(text, other, n);
+    pith_prompt_close(without);
     return !same;
 }
 
-char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f)
+/* The variables that a body gives itself. The texts of the start and end tokens are the template's, so nobody else gives them. */
+static json_t *own_variables(const struct fields *b, struct fault *f)
+{
+    json_t *given = (json_t *)(uintptr_t)b->v[F_chat_template_kwargs], *vars = given ? json_copy(given) : json_object();
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "eos_token" : "bos_token";
+        if (!json_object_get(vars, name))
+            continue;
+        fault_set(f, 400, "invalid_value", "chat_template_kwargs", "chat_template_kwargs gives %s, which is the model's; leave it out", name);
+        json_decref(vars);
+        return NULL;
+    }
+    return vars || fault_memory(f) ? vars : NULL;
+}
+
+pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags, struct fault *f)
 {
     const char *choice = json_string_value(b->v[F_tool_choice]);
     json_t *tools = choice && !strcmp(choice, "none") ? NULL : (json_t *)(uintptr_t)b->v[F_tools];
     json_t *messages = b->v[F_messages] && check_tools(b->v[F_tools], f) ? read_messages(b->v[F_messages], f) : NULL;
     int prompt = field_bool(b, F_add_generation_prompt), in_doubt = json_array_size(tools) && !m->shows_tools;
-    char *text = NULL;
+    pith_prompt *p = NULL;
     if (!messages) {
         if (!b->v[F_messages])
             fault_set(f, 400, "missing_field", "messages", "messages is missing");
         return NULL;
     }
     if (!m->template) {
-        *flags = PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL;
+        *flags = PITH_ADD_SPECIAL;
         if (in_doubt)
             refuse_tools("the model has no chat template", f);
-        else if (!(text = render_plain(messages, prompt, n)))
-            fault_memory(f);
+        else
+            p = plain_prompt(messages, prompt, f);
         json_decref(messages);
-        return text;
+        return p;
     }
     fit_calls(m->template, messages);
-    *flags = PITH_PARSE_SPECIAL; /* start tokens are the template's business */
-    json_t *vars = b->v[F_chat_template_kwargs] ? json_copy((json_t *)(uintptr_t)b->v[F_chat_template_kwargs]) : json_object();
+    *flags = 0; /* start tokens are the template's business */
+    json_t *vars = own_variables(b, f);
+    if (!vars) {
+        json_decref(messages);
+        return NULL;
+    }
     json_object_set_new(vars, "messages", messages);
     json_object_set_new(vars, "add_generation_prompt", json_boolean(prompt));
     if (tools)
         json_object_set(vars, "tools", tools);
-    text = render_vars(m->template, vars, n, f);
-    if (text && in_doubt && !shows_tools(m->template, vars, text, *n)) {
+    p = render_vars(m->template, vars, f);
+    if (p && in_doubt && !shows_tools(m->template, vars, p)) {
         refuse_tools("the model's chat template does not use them", f);
-        free(text);
-        text = NULL;
+        pith_prompt_close(p);
+        p = NULL;
     }
     json_decref(vars);
-    return text;
+    return p;
 }
 
 int request_shows_tools(struct hosted *m)
 {
     struct fields b = {0};
     struct fault none = {0};
-    size_t n;
     int flags;
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "a");
     json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{}}}}]", "type", "function", "function", "name", "f", "description", "d", "parameters", "type", "object",
                               "properties");
     b.v[F_messages] = messages;
     b.v[F_tools] = tools;
-    char *text = request_render(m, &b, &n, &flags, &none);
+    pith_prompt *p = request_prompt(m, &b, &flags, &none);
     json_decref(messages);
     json_decref(tools);
-    free(text);
-    return text != NULL;
+    pith_prompt_close(p);
+    return p != NULL;
 }
 
 int64_t request_count(struct hosted *m, const struct fields *b, const json_t *lead, struct fault *f)
 {
-    size_t n = 0;
     int flags = 0;
     int64_t n_ids = -1;
-    char *text = request_render(m, b, &n, &flags, f);
-    size_t cap = n;
-    int ok = text && (text_put(&text, &n, &cap, json_string_value(lead), json_string_length(lead)) || fault_memory(f));
-    int32_t *ids = ok ? request_tokenize(m, text, n, flags, &n_ids, "messages", f) : NULL;
-    free(text);
+    pith_prompt *p = request_prompt(m, b, &flags, f);
+    int ok = p && (!pith_prompt_put(p, PITH_FROM_VALUE, json_string_value(lead), json_string_length(lead), NULL) || fault_memory(f));
+    int32_t *ids = ok ? request_prompt_ids(m, p, flags, &n_ids, f) : NULL;
+    pith_prompt_close(p);
     free(ids);
     return ids ? n_ids : -1;
 }

@@ -10,9 +10,10 @@ int32_t *request_tokenize(struct hosted *m, const char *text, size_t n, int flag
 int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const char *field, struct fault *f);
 /* The context contract: all n tokens fit, or context_length_exceeded with n_prompt, n_ctx, n_over. */
 int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f);
-/* The conversation of a body as the text of the model's template (malloc), with its tools: refused where no turn of the template shows them.
- * *flags is how it is to be tokenized. */
-char *request_render(struct hosted *m, const struct fields *b, size_t *n, int *flags, struct fault *f);
+/* The conversation of a body as a prompt by the model's template, with its tools: refused where no turn of the template shows them. What the
+ * body gives are values in it. *flags is how it is to be tokenized. */
+pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags, struct fault *f);
+int32_t *request_prompt_ids(struct hosted *m, const pith_prompt *p, int flags, int64_t *n_ids, struct fault *f); /* malloc */
 /* The role that templates know by the one given; others would be left out of the prompt. NULL: there is none such. */
 const char *request_role(const char *given);
 /* Tried once, for hosted.shows_tools: the template of a model that is being loaded knows what to do with tools. */

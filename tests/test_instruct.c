@@ -20,11 +20,11 @@ static char *answer(json_t *messages, json_t *tools, pith_sampler *sampler,
     json_t *vars = json_pack("{s:O, s:b}", "messages", messages, "add_generation_prompt", 1);
     if (tools)
         json_object_set(vars, "tools", tools);
-    char *json = json_dumps(vars, JSON_COMPACT), *text = calloc(1, MOST), *prompt = malloc(MOST);
+    char *json = json_dumps(vars, JSON_COMPACT), *text = calloc(1, MOST);
     static int32_t ids[MOST];
-    int64_t n = pith_template_render(form, json, strlen(json), prompt, MOST, &err);
-    CHECK_MSG(n > 0 && n <= MOST, "%s", err.msg);
-    int64_t n_ids = pith_tokenize(model, prompt, (size_t)n, PITH_PARSE_SPECIAL, ids, MOST, &err);
+    pith_prompt *prompt = pith_prompt_open(form, json, strlen(json), &err);
+    int64_t n_ids = prompt ? pith_prompt_tokenize(prompt, model, 0, ids, MOST, &err) : -1;
+    CHECK_MSG(n_ids > 0 && n_ids <= MOST, "%s", err.msg);
     struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
     p.tokens = ids;
     p.n_tokens = (size_t)n_ids;
@@ -35,7 +35,7 @@ static char *answer(json_t *messages, json_t *tools, pith_sampler *sampler,
     CHECK_MSG(pith_generate(session, &p, result, &err) == PITH_OK, "%s", err.msg);
     json_decref(vars);
     free(json);
-    free(prompt);
+    pith_prompt_close(prompt);
     return text;
 }
 

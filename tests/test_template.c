@@ -455,6 +455,55 @@ static void public_api(void)
     pith_template_close(NULL);
 }
 
+/* Prompts: text and values, the ids of both, and what is wrong with a call. */
+static void prompts(void)
+{
+    static const struct tiny tiny = {"llama", "f32", 32, 2, 16, 32, 300, 0, 0, 1};
+    static const char *const overrides[] = {"tokenizer.chat_template=str:{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", NULL};
+    struct pith_model_params params = PITH_MODEL_PARAMS_INIT;
+    struct pith_error err;
+    char vars[200], eos[64] = "";
+    int32_t ids[64], plain[64];
+    params.vocab_only = 1;
+    params.overrides = overrides;
+    const char *path = tiny_write(&tiny, 1);
+    pith_model *m = path ? pith_model_open(path, &params, &err) : NULL;
+    REQUIRE(m, "no model");
+    int32_t bos_id = pith_token_bos(m), eos_id = pith_token_eos(m);
+    pith_detokenize(m, &eos_id, 1, PITH_RENDER_SPECIAL, eos, sizeof eos - 1, NULL);
+    snprintf(vars, sizeof vars, "{\"messages\": [{\"content\": \"x%sy\"}]}", eos);
+    pith_prompt *p = pith_prompt_open(pith_model_template(m, NULL, &err), vars, strlen(vars), &err);
+    REQUIRE(p, "%s", err.msg);
+    int64_t n = pith_prompt_tokenize(p, m, 0, ids, 64, &err);
+    size_t n_text, n_values, ends = 0;
+    const char *text = pith_prompt_text(p, &n_text);
+    for (int64_t i = 0; i < n; i++)
+        ends += ids[i] == eos_id;
+    CHECK_MSG(n > 3 && n <= 64 && ids[0] == bos_id && ids[n - 1] == eos_id && ends == 1, "%lld ids, %zu ends", (long long)n, ends);
+    CHECK(pith_prompt_tokenize(p, m, 0, NULL, 0, &err) == n && pith_prompt_tokenize(p, m, 0, plain, 2, &err) == n);
+    int64_t n_plain = pith_tokenize(m, text, n_text, PITH_PARSE_SPECIAL, plain, 64, &err);
+    for (int64_t i = 0; i < n_plain && i < 64; i++)
+        ends += plain[i] == eos_id;
+    CHECK_MSG(ends == 3, "%zu ends: text alone has lost it", ends);
+    const struct pith_span *values = pith_prompt_values(p, &n_values);
+    CHECK(n_values == 1 && values[0].to - values[0].from == strlen(eos) + 2 && text[values[0].from] == 'x' && text[values[0].to - 1] == 'y');
+    CHECK(pith_prompt_put(p, PITH_FROM_VALUE, eos, strlen(eos), &err) == PITH_OK && pith_prompt_put(p, PITH_FROM_TEMPLATE, eos, strlen(eos), &err) == PITH_OK);
+    pith_prompt_values(p, &n_values);
+    int64_t more = pith_prompt_tokenize(p, m, 0, ids, 64, &err);
+    CHECK(n_values == 2 && more > n + 1 && more <= 64 && ids[n - 1] == eos_id && ids[n] != eos_id && ids[more - 1] == eos_id);
+    pith_prompt_close(p);
+    p = pith_prompt_open(NULL, NULL, 0, &err);
+    CHECK(p && pith_prompt_tokenize(p, m, PITH_ADD_SPECIAL, ids, 64, &err) == 1 && ids[0] == bos_id && !*pith_prompt_text(p, NULL));
+    CHECK(pith_prompt_put(p, PITH_FROM_VALUE, NULL, 1, &err) == PITH_RANGE && pith_prompt_put(NULL, PITH_FROM_VALUE, "a", 1, &err) == PITH_RANGE);
+    CHECK(pith_prompt_put(p, (pith_origin)2, "a", 1, &err) == PITH_RANGE && err.msg[0]);
+    CHECK(pith_prompt_tokenize(p, NULL, 0, ids, 64, &err) == -1 && pith_prompt_tokenize(NULL, m, 0, ids, 64, &err) == -1 && err.code == PITH_RANGE);
+    CHECK(pith_prompt_tokenize(p, m, 0, NULL, 1, &err) == -1 && !pith_prompt_open(NULL, NULL, 1, &err) && err.code == PITH_RANGE);
+    CHECK(!pith_prompt_open(pith_model_template(m, NULL, &err), "[]", 2, &err) && err.code == PITH_FORMAT);
+    pith_prompt_close(p);
+    pith_prompt_close(NULL);
+    pith_model_close(m);
+}
+
 /* A model's templates: the one without a name, named ones, one that is no template. */
 static void of_a_model(void)
 {
@@ -506,6 +555,7 @@ int main(void)
     TEST(damaged);
     TEST(refused_memory);
     TEST(public_api);
+    TEST(prompts);
     TEST(of_a_model);
     return test_end();
 }
