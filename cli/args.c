@@ -358,6 +358,15 @@ static const char *from_around(const struct args_spec *spec, const struct config
     return l ? l->value : NULL;
 }
 
+static void set_none(const struct arg *a, void *opts)
+{
+    void *field = (char *)opts + a->field;
+    if (a->type == ARG_REAL)
+        *(double *)field = NAN;
+    else
+        *(int64_t *)field = ARG_NONE;
+}
+
 /* Environment, file and defaults for the rows that were not given. */
 static int fill_in(const struct args_spec *spec, const struct config *conf, const char *given,
                    void *opts)
@@ -380,6 +389,8 @@ static int fill_in(const struct args_spec *spec, const struct config *conf, cons
         }
         if (!k && a->dflt && !set(spec, a, a->name, a->dflt, opts))
             return ARGS_BAD;
+        if (!k && !a->dflt && a->open)
+            set_none(a, opts);
     }
     return ARGS_RUN;
 }

@@ -10,7 +10,7 @@
  * that are left. The value of a row is that of the command line,
  * else of the environment (--max-body: PITH_MAX_BODY), else of the configuration file (config.h;
  * positional arguments too, by their name in small letters), else its default text; without any the
- * field stays zero. All are parsed and checked alike. "--flag VALUE" and "--flag=VALUE" are the
+ * field stays zero, or says that there is none (`open`). All are parsed and checked alike. "--flag VALUE" and "--flag=VALUE" are the
  * same; "--" ends the flags; a switch may be given as --flag=no. Sizes may end in K, M or G (powers
  * of 1024). Texts point into argv, environment, file or table. */
 #ifndef PITH_CLI_ARGS_H
@@ -53,11 +53,13 @@ struct arg {
     const char *word;    /* accepted for a number, as -1: "auto" */
     int secret;          /* the value is never printed */
     int typed;           /* counts on the command line alone */
+    int open;            /* of ARG_INT, ARG_REAL: without any value the field is ARG_NONE, NaN */
     const char *env;     /* the variable, where it is not named as the flag is */
     const char *dflt;
     const char *otherwise; /* the default in words, when there is no `dflt` */
     const char *help;
 };
+#define ARG_NONE INT64_MIN
 #define ARG_FIELD(opts, member, kind) .type = (kind), .field = offsetof(opts, member)
 
 struct args_spec {

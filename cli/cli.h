@@ -199,37 +199,44 @@ struct sampler_opts {
 #define ARGS_SAMPLER_INT(opts, field, flag, least, most, usual, text)                              \
     {.name = flag, ARG_FIELD(opts, field, ARG_INT), .lo = least, .hi = most, .dflt = usual,        \
      .help = text}
+/* What the model's file may advise: without any value the field is ARG_NONE or NaN. */
+#define ARGS_SAMPLER_REAL_OF(opts, field, flag, letter, least, most, usual, text)                  \
+    {.name = flag, .meta = letter, ARG_FIELD(opts, field, ARG_REAL), .lo = least, .hi = most,      \
+     .open = 1, .otherwise = "the model's own, else " usual, .help = text}
+#define ARGS_SAMPLER_INT_OF(opts, field, flag, least, most, usual, text)                           \
+    {.name = flag, ARG_FIELD(opts, field, ARG_INT), .lo = least, .hi = most, .open = 1,            \
+     .otherwise = "the model's own, else " usual, .help = text}
 /* The rows of every command that samples; `m` is the command's struct sampler_opts. */
 #define ARGS_SAMPLER(opts, m)                                                                      \
-    ARGS_SAMPLER_REAL(opts, m.temp, "--temp", "T", 0, 1000, "0",                                   \
+    ARGS_SAMPLER_REAL_OF(opts, m.temp, "--temp", "T", 0, 1000, "0.8",                              \
                       "temperature; 0: always the most probable token"),                           \
     ARGS_SAMPLER_REAL(opts, m.temp_range, "--dynatemp-range", "T", 0, 1000, "0",                   \
                       "temperature is --temp +- T, higher where the model is less sure; 0: off"),  \
     ARGS_SAMPLER_REAL(opts, m.temp_exponent, "--dynatemp-exp", "X", 0, 1000, "1",                  \
                       "exponent of the entropy that sets it"),                                     \
-    ARGS_SAMPLER_INT(opts, m.top_k, "--top-k", 0, INT32_MAX, "0",                                  \
+    ARGS_SAMPLER_INT_OF(opts, m.top_k, "--top-k", 0, INT32_MAX, "40",                              \
                      "draw from the N most probable tokens only; 0: off"),                         \
-    ARGS_SAMPLER_REAL(opts, m.top_p, "--top-p", "P", 0, 1, "1",                                    \
+    ARGS_SAMPLER_REAL_OF(opts, m.top_p, "--top-p", "P", 0, 1, "0.95",                              \
                       "draw from the most probable tokens that together reach probability P; "     \
                       "1: off"),                                                                   \
-    ARGS_SAMPLER_REAL(opts, m.min_p, "--min-p", "P", 0, 1, "0",                                    \
+    ARGS_SAMPLER_REAL_OF(opts, m.min_p, "--min-p", "P", 0, 1, "0.05",                              \
                       "leave out tokens less than P times as probable as the best; 0: off"),       \
     ARGS_SAMPLER_REAL(opts, m.typical, "--typical", "P", 0, 1, "1",                                \
                       "draw from the tokens of most typical surprise that reach P; 1: off"),       \
     ARGS_SAMPLER_REAL(opts, m.sigma, "--top-n-sigma", "X", 0, 1000, "0",                           \
                       "draw from logits within X standard deviations of the best; 0: off"),        \
-    ARGS_SAMPLER_REAL(opts, m.xtc, "--xtc-probability", "P", 0, 1, "0",                            \
+    ARGS_SAMPLER_REAL_OF(opts, m.xtc, "--xtc-probability", "P", 0, 1, "0",                         \
                       "with probability P, exclude top choices: drop all tokens over the "         \
                       "threshold but the least of them; 0: off"),                                  \
-    ARGS_SAMPLER_REAL(opts, m.xtc_threshold, "--xtc-threshold", "P", 1e-6, 1, "0.1",               \
+    ARGS_SAMPLER_REAL_OF(opts, m.xtc_threshold, "--xtc-threshold", "P", 1e-6, 1, "0.1",            \
                       "probability that makes a token a top choice"),                              \
-    ARGS_SAMPLER_REAL(opts, m.repeat, "--repeat-penalty", "X", 0, 1000, "1",                       \
+    ARGS_SAMPLER_REAL_OF(opts, m.repeat, "--repeat-penalty", "X", 0, 1000, "1",                    \
                       "makes tokens of the last ones less probable; 1: off"),                      \
     ARGS_SAMPLER_REAL(opts, m.frequency, "--frequency-penalty", "X", -1000, 1000, "0",             \
                       "taken off a logit for each time it occurred"),                              \
     ARGS_SAMPLER_REAL(opts, m.presence, "--presence-penalty", "X", -1000, 1000, "0",               \
                       "taken off a logit that occurred"),                                          \
-    ARGS_SAMPLER_INT(opts, m.last_n, "--repeat-last-n", -1, 1 << 24, "64",                         \
+    ARGS_SAMPLER_INT_OF(opts, m.last_n, "--repeat-last-n", -1, 1 << 24, "64",                      \
                      "how many last tokens the penalties look at; -1: all"),                       \
     ARGS_SAMPLER_REAL(opts, m.dry, "--dry-multiplier", "X", 0, 1000, "0",                          \
                       "penalty of a token that goes on with a repetition; 0: off"),                \
@@ -243,11 +250,11 @@ struct sampler_opts {
      ARG_FIELD(opts, m.dry_breakers, ARG_TEXTS), .otherwise = "newline, colon, quote, star",       \
      .help = "text that repetitions do not reach over; may be given several times; none: there "   \
              "is none"},                                                                           \
-    ARGS_SAMPLER_INT(opts, m.mirostat, "--mirostat", 0, 2, "0",                                    \
+    ARGS_SAMPLER_INT_OF(opts, m.mirostat, "--mirostat", 0, 2, "0",                                 \
                      "1, 2: keep surprise near --mirostat-ent instead of the samplers that "       \
                      "leave tokens out; 0: off"),                                                  \
-    ARGS_SAMPLER_REAL(opts, m.tau, "--mirostat-ent", "BITS", 1e-3, 1000, "5", "surprise aimed at"), \
-    ARGS_SAMPLER_REAL(opts, m.eta, "--mirostat-lr", "X", 1e-6, 1000, "0.1", "how fast it learns"), \
+    ARGS_SAMPLER_REAL_OF(opts, m.tau, "--mirostat-ent", "BITS", 1e-3, 1000, "5", "surprise aimed at"), \
+    ARGS_SAMPLER_REAL_OF(opts, m.eta, "--mirostat-lr", "X", 1e-6, 1000, "0.1", "how fast it learns"), \
     ARGS_SAMPLER_REAL(opts, m.adaptive, "--adaptive-target", "P", 0, 1, "0",                       \
                       "prefer tokens near probability P, so that P is the mean; 0: off"),          \
     ARGS_SAMPLER_REAL(opts, m.adaptive_decay, "--adaptive-decay", "X", 1e-6, 0.99, "0.9",          \

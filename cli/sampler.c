@@ -61,34 +61,50 @@ static int64_t new_seed(void)
     return (int64_t)(((uint64_t)t.tv_sec * 1000000007u + (uint64_t)t.tv_nsec) & 0x7FFFFFFF);
 }
 
-static struct pith_sampler_params params_of(const struct sampler_opts *o)
+static void put_real(double given, float *to)
+{
+    if (!isnan(given))
+        *to = (float)given;
+}
+
+static void put_int(int64_t given, int32_t *to)
+{
+    if (given != ARG_NONE)
+        *to = (int32_t)given;
+}
+
+/* What the flags say, and for what they do not the model's file, else the usual. */
+static struct pith_sampler_params params_of(const struct sampler_opts *o, const pith_model *m)
 {
     struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+    struct pith_error err = {0};
+    if (pith_sampler_defaults(m, NULL, &p, &err) != PITH_OK)
+        cli_say(CLI_OK, "%s", err.msg);
     p.samplers = o->chain;
     p.seed = o->seed < 0 ? 0 : (uint64_t)o->seed;
-    p.temperature = (float)o->temp;
+    put_real(o->temp, &p.temperature);
     p.dynatemp_range = (float)o->temp_range;
     p.dynatemp_exponent = (float)o->temp_exponent;
-    p.top_k = (int32_t)o->top_k;
-    p.top_p = (float)o->top_p;
-    p.min_p = (float)o->min_p;
+    put_int(o->top_k, &p.top_k);
+    put_real(o->top_p, &p.top_p);
+    put_real(o->min_p, &p.min_p);
     p.typical_p = (float)o->typical;
     p.top_n_sigma = (float)o->sigma;
-    p.xtc_probability = (float)o->xtc;
-    p.xtc_threshold = (float)o->xtc_threshold;
-    p.penalty_last_n = (int32_t)o->last_n;
-    if (o->last_n != 0) { /* a window of nothing: none of the penalties */
-        p.repeat_penalty = (float)o->repeat;
-        p.frequency_penalty = (float)o->frequency;
-        p.presence_penalty = (float)o->presence;
-    }
+    put_real(o->xtc, &p.xtc_probability);
+    put_real(o->xtc_threshold, &p.xtc_threshold);
+    put_int(o->last_n, &p.penalty_last_n);
+    put_real(o->repeat, &p.repeat_penalty);
+    p.frequency_penalty = (float)o->frequency;
+    p.presence_penalty = (float)o->presence;
+    if (o->last_n == 0) /* a window of nothing: none of the penalties */
+        p.repeat_penalty = p.frequency_penalty = p.presence_penalty = 0;
     p.dry_last_n = (int32_t)o->dry_last_n;
     p.dry_multiplier = o->dry_last_n ? (float)o->dry : 0;
     p.dry_base = (float)o->dry_base;
     p.dry_allowed_length = (int32_t)o->dry_allowed;
-    p.mirostat = (int32_t)o->mirostat;
-    p.mirostat_tau = (float)o->tau;
-    p.mirostat_eta = (float)o->eta;
+    put_int(o->mirostat, &p.mirostat);
+    put_real(o->tau, &p.mirostat_tau);
+    put_real(o->eta, &p.mirostat_eta);
     p.adaptive_target = (float)o->adaptive;
     p.adaptive_decay = (float)o->adaptive_decay;
     return p;
@@ -99,11 +115,11 @@ pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int 
     struct pith_error err = {0};
     struct pith_model_info info = {.size = sizeof info};
     struct pith_logit_bias bias[ARG_LIST_MAX];
-    if (o->temp == 0 && !o->chain)
+    struct pith_sampler_params p = params_of(o, m);
+    if (p.temperature == 0 && !o->chain)
         o->seed = -1; /* none is used */
     else if (o->seed < 0)
-        o->seed = new_seed();
-    struct pith_sampler_params p = params_of(o);
+        p.seed = (uint64_t)(o->seed = new_seed());
     int32_t *breakers = read_breakers(&o->dry_breakers, m, &p.n_dry_breakers, code);
     if (!breakers)
         return NULL;

@@ -525,6 +525,12 @@ struct pith_sampler_params { /* zero = default = off, where nothing else is said
     int32_t n_logit_bias;
 };
 #define PITH_SAMPLER_PARAMS_INIT PITH_SIZED(struct pith_sampler_params)
+/* How a model is sampled where nobody says otherwise; pith's programs all ask here. *out (its size set) becomes what the model's file advises
+ * (general.sampling.temp, top_k, top_p, min_p, xtc_probability, xtc_threshold, penalty_last_n, penalty_repeat, mirostat, mirostat_tau,
+ * mirostat_eta) and for the rest *otherwise; with that NULL temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, all else off. m may be NULL.
+ * PITH_RANGE: a key of the file is none or out of range; it is left out, *out is good, and *err names it. */
+PITH_API pith_status pith_sampler_defaults(const pith_model *m, const struct pith_sampler_params *otherwise,
+                                           struct pith_sampler_params *out, struct pith_error *err);
 /* Copies what params point to. */
 PITH_API pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_params *params, struct pith_error *err);
 PITH_API void pith_sampler_close(pith_sampler *s);

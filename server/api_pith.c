@@ -130,6 +130,15 @@ static json_t *memory_now(void)
     return bytes;
 }
 
+static json_t *sampling(const struct pith_sampler_params *p)
+{
+    return json_pack("{s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:i, s:o, s:o}", "temperature", json_float(p->temperature), "top_k", p->top_k, "top_p",
+                     json_float(p->top_p > 0 ? p->top_p : 1), "min_p", json_float(p->min_p), "repeat_penalty", json_float(p->repeat_penalty > 0 ? p->repeat_penalty : 1),
+                     "repeat_last_n", p->penalty_last_n ? p->penalty_last_n : 64, "xtc_probability", json_float(p->xtc_probability), "xtc_threshold",
+                     json_float(p->xtc_threshold > 0 ? p->xtc_threshold : 0.1f), "mirostat", p->mirostat, "mirostat_tau", json_float(p->mirostat_tau > 0 ? p->mirostat_tau : 5),
+                     "mirostat_eta", json_float(p->mirostat_eta > 0 ? p->mirostat_eta : 0.1f));
+}
+
 void api_props(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
@@ -140,9 +149,10 @@ void api_props(struct server *s, struct exchange *x)
     }
     const char *template = m->own_template ? "from --chat-template" : m->template ? "the model's own" : "plain: \"role: content\" and a blank line (the model has none)";
     exchange_json(x, 200,
-                  json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:s, s:s, s:o}", "model", m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx",
+                  json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:s, s:s, s:o, s:o}", "model", m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx",
                             models_n_ctx(m), "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template", template,
-                            "generates", m->generate != NULL, "embeds", m->embed != NULL, "n_input", models_n_input(m), "version", pith_version(), "isa", pith_isa(), "memory", memory_now()));
+                            "generates", m->generate != NULL, "embeds", m->embed != NULL, "n_input", models_n_input(m), "version", pith_version(), "isa", pith_isa(), "memory", memory_now(),
+                            "sampling", sampling(&m->usual)));
     models_drop(m);
 }
 

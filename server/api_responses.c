@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api.h"
+#include "request.h"
 #include "tools.h"
 
 struct response {
@@ -160,11 +161,12 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     struct response *p = of(a);
     p->open = -1;
     p->tokens = json_array();
-    p->said = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:f, s:b, s:I, s:o}", "instructions", or_null(b->v[F_instructions]), "max_output_tokens",
+    p->said = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:o}", "instructions", or_null(b->v[F_instructions]), "max_output_tokens",
                         or_null(b->v[F_max_output_tokens]), "metadata", b->v[F_metadata] ? or_null(b->v[F_metadata]) : json_object(), "text",
                         b->v[F_text] ? or_null(b->v[F_text]) : json_pack("{s:{s:s}}", "format", "type", "text"), "tools",
                         b->v[F_tools] ? or_null(b->v[F_tools]) : json_array(), "tool_choice", b->v[F_tool_choice] ? or_null(b->v[F_tool_choice]) : json_string("auto"),
-                        "temperature", field_real(b, F_temperature), "top_p", field_real(b, F_top_p), "parallel_tool_calls", field_bool(b, F_parallel_tool_calls),
+                        "temperature", b->v[F_temperature] ? or_null(b->v[F_temperature]) : json_float(request_usual(a->m, a->x)->temperature), "top_p",
+                        b->v[F_top_p] ? or_null(b->v[F_top_p]) : json_float(request_usual(a->m, a->x)->top_p), "parallel_tool_calls", field_bool(b, F_parallel_tool_calls),
                         "top_logprobs", (json_int_t)field_int(b, F_top_logprobs), "reasoning",
                         b->v[F_reasoning] ? or_null(b->v[F_reasoning]) : json_pack("{s:n, s:n}", "effort", "summary"));
     a->stream = field_bool(b, F_stream);

@@ -225,6 +225,13 @@ const char *json_found_in(const json_t *v, char buf[64])
     return "null";
 }
 
+json_t *json_float(float x)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", (double)x);
+    return json_real(strtod(text, NULL));
+}
+
 json_t *json_text(const char *p, size_t n)
 {
     json_t *clean = json_stringn(p, n);

@@ -72,6 +72,15 @@ static int tell_progress(void *hosted, double fraction)
     return !atomic_load(&h->server->draining);
 }
 
+/* What nobody advises is what the interface's own server does (its documentation of model files). */
+static void find_sampling(struct hosted *h)
+{
+    static const struct pith_sampler_params ollama = {.size = sizeof ollama, .temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .repeat_penalty = 1.1f, .penalty_last_n = 64};
+    h->usual.size = h->usual_ollama.size = sizeof h->usual;
+    pith_sampler_defaults(h->model, NULL, &h->usual, NULL);
+    pith_sampler_defaults(h->model, &ollama, &h->usual_ollama, NULL);
+}
+
 /* *bytes is what it needs at most. What was made is freed by loader_close, whatever this returns. */
 static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_error *err)
 {
@@ -91,6 +100,7 @@ static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_err
     set_info(h, &info);
     if (st == PITH_OK && h->generate)
         st = find_template(h, err);
+    find_sampling(h);
     h->shows_tools = st == PITH_OK && h->generate && request_shows_tools(h);
     *bytes = most_bytes(h);
     if (st == PITH_OK)

@@ -429,34 +429,57 @@ static uint64_t seed_of(const struct fields *b)
     return seed < 0 ? new_seed() : (uint64_t)seed;
 }
 
-static int take_sampler(struct hosted *m, const struct fields *b, struct request *r, struct fault *f)
+static void put_real(const struct fields *b, enum field_id id, float *to)
+{
+    if (b->v[id])
+        *to = (float)field_real(b, id);
+}
+
+static void put_int(const struct fields *b, enum field_id id, int32_t *to)
+{
+    if (b->v[id])
+        *to = (int32_t)field_int(b, id);
+}
+
+const struct pith_sampler_params *request_usual(const struct hosted *m, const struct exchange *x)
+{
+    return exchange_route(x)->flags & ROUTE_OLLAMA ? &m->usual_ollama : &m->usual;
+}
+
+static void take_choosing(const struct fields *b, struct pith_sampler_params *p)
+{
+    put_real(b, F_temperature, &p->temperature);
+    put_real(b, F_top_p, &p->top_p);
+    put_int(b, F_top_k, &p->top_k);
+    p->top_k = p->top_k < 0 ? 0 : p->top_k;
+    put_real(b, F_min_p, &p->min_p);
+    put_int(b, F_repeat_last_n, &p->penalty_last_n);
+    put_real(b, F_repeat_penalty, &p->repeat_penalty);
+    p->frequency_penalty = (float)field_real(b, F_frequency_penalty);
+    p->presence_penalty = (float)field_real(b, F_presence_penalty);
+    if (b->v[F_repeat_last_n] && !p->penalty_last_n) /* a window of nothing: none of the penalties */
+        p->repeat_penalty = p->frequency_penalty = p->presence_penalty = 0;
+    put_real(b, F_xtc_probability, &p->xtc_probability);
+    put_real(b, F_xtc_threshold, &p->xtc_threshold);
+    put_int(b, F_mirostat, &p->mirostat);
+    put_real(b, F_mirostat_tau, &p->mirostat_tau);
+    put_real(b, F_mirostat_eta, &p->mirostat_eta);
+}
+
+static int take_sampler(struct hosted *m, const struct exchange *x, const struct fields *b, struct request *r, struct fault *f)
 {
     struct pith_sampler_params *p = &r->sampler;
-    int64_t last_n = field_int(b, F_repeat_last_n), top_k = field_int(b, F_top_k);
+    *p = *request_usual(m, x);
     p->seed = seed_of(b);
-    p->temperature = (float)field_real(b, F_temperature);
-    p->top_p = (float)field_real(b, F_top_p);
-    p->top_k = top_k < 0 ? 0 : (int32_t)top_k;
-    p->min_p = (float)field_real(b, F_min_p);
+    take_choosing(b, p);
     p->typical_p = (float)field_real(b, F_typical_p);
     p->top_n_sigma = (float)field_real(b, F_top_n_sigma);
-    p->penalty_last_n = (int32_t)last_n;
-    if (last_n) { /* a window of nothing: none of the penalties */
-        p->frequency_penalty = (float)field_real(b, F_frequency_penalty);
-        p->presence_penalty = (float)field_real(b, F_presence_penalty);
-        p->repeat_penalty = (float)field_real(b, F_repeat_penalty);
-    }
     p->dynatemp_range = (float)field_real(b, F_dynatemp_range);
     p->dynatemp_exponent = (float)field_real(b, F_dynatemp_exponent);
-    p->xtc_probability = (float)field_real(b, F_xtc_probability);
-    p->xtc_threshold = (float)field_real(b, F_xtc_threshold);
     p->dry_last_n = (int32_t)field_int(b, F_dry_penalty_last_n);
     p->dry_multiplier = p->dry_last_n ? (float)field_real(b, F_dry_multiplier) : 0;
     p->dry_base = (float)field_real(b, F_dry_base);
     p->dry_allowed_length = (int32_t)field_int(b, F_dry_allowed_length);
-    p->mirostat = (int32_t)field_int(b, F_mirostat);
-    p->mirostat_tau = (float)field_real(b, F_mirostat_tau);
-    p->mirostat_eta = (float)field_real(b, F_mirostat_eta);
     if (b->v[F_samplers] && !(p->samplers = strdup(field_text(b, F_samplers))))
         return fault_memory(f);
     if ((p->dry_multiplier > 0 || b->v[F_dry_sequence_breakers]) && !take_breakers(m, b->v[F_dry_sequence_breakers], r, f))
@@ -529,7 +552,7 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
     r->tenant = exchange_tenant(x);
     r->gone = exchange_gone(x);
     r->deadline = request_deadline(x, field_real(b, F_timeout));
-    return take_sampler(m, b, r, f) && (!b->v[F_stop] || take_stops(b->v[F_stop], r, f)) && take_format(m, b, r, f);
+    return take_sampler(m, x, b, r, f) && (!b->v[F_stop] || take_stops(b->v[F_stop], r, f)) && take_format(m, b, r, f);
 }
 
 static void *copy_of(const void *p, size_t n)

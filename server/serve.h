@@ -60,6 +60,7 @@ json_t *json_read(const char *p, size_t n, struct fault *f);
 /* What was found where something else was wanted: "an object", a number or the beginning of a text as it is; NULL: "missing". */
 const char *json_found_in(const json_t *v, char buf[64]);
 #define json_found(v) json_found_in(v, (char[64]){0}) /* lives as long as the block */
+json_t *json_float(float x); /* 0.8f as 0.8 */
 json_t *json_text(const char *p, size_t n); /* bytes that are no UTF-8 become U+FFFD */
 /* The texts of a list as one, or those that its objects have under a key. NULL: one of them is no text, or out of memory. */
 json_t *json_joined(const json_t *list, const char *key);
@@ -228,6 +229,7 @@ struct hosted {
     pith_template *own_template;
     int shows_tools; /* the template puts tools into a prompt; 0: not into the simplest one, which is when each is looked at */
     struct pith_model_info info;
+    struct pith_sampler_params usual, usual_ollama; /* where a request does not say: as its file advises, else as all programs, or Ollama, do */
     struct sched *sched;
     atomic_int permille; /* of it that are loaded, while that is done */
     /* Of models.h, with its lock. */

@@ -402,6 +402,39 @@ static void sampler_params_range(void)
     pith_sampler_close(s);
 }
 
+/* Advice of a file, and what else there is. */
+static void sampler_advice(void)
+{
+    static const char *const advice[] = {"general.sampling.temp=float:0.25", "general.sampling.top_k=int:-1", "general.sampling.penalty_repeat=float:1.5",
+                                         "general.sampling.penalty_last_n=int:0", "general.sampling.xtc_threshold=float:0.5", "general.sampling.mirostat=int:2",
+                                         "general.sampling.min_p=float:7", "general.sampling.top_p=str:x", NULL};
+    struct pith_error err = {0};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT, other = PITH_SAMPLER_PARAMS_INIT;
+    check_refused("no out", pith_sampler_defaults(NULL, NULL, NULL, &err), &err, PITH_RANGE, "out", 0, 0);
+    p.size = 3;
+    check_refused("size of out", pith_sampler_defaults(NULL, NULL, &p, &err), &err, PITH_RANGE, "size", 0, 0);
+    p.size = sizeof p;
+    other.size = 1;
+    check_refused("size of otherwise", pith_sampler_defaults(NULL, &other, &p, &err), &err, PITH_RANGE, "size", 0, 0);
+    CHECK(pith_sampler_defaults(NULL, NULL, &p, &err) == PITH_OK);
+    CHECK(p.temperature == 0.8f && p.top_k == 40 && p.top_p == 0.95f && p.min_p == 0.05f && p.repeat_penalty == 0 && p.mirostat == 0 && p.seed == 0);
+    other = (struct pith_sampler_params){.size = sizeof other, .temperature = 3, .typical_p = 0.5f, .repeat_penalty = 1.1f};
+    mp.vocab_only = 1;
+    mp.overrides = advice;
+    pith_model *m = pith_model_open(tiny_write(&llama, 11), &mp, &err);
+    CHECK_MSG(m, "%s", err.msg);
+    pith_status st = pith_sampler_defaults(m, &other, &p, &err);
+    check_refused("advice that is none", st, &err, PITH_RANGE, "general.sampling.top_p", 0, 0);
+    CHECK(p.temperature == 0.25f && p.top_k == 0 && p.top_p == 0 && p.min_p == 0 && p.typical_p == 0.5f);
+    CHECK(p.repeat_penalty == 0 && p.xtc_threshold == 0.5f && p.mirostat == 2);
+    p.size = offsetof(struct pith_sampler_params, min_p); /* of an older program */
+    p.min_p = 9;
+    pith_sampler_defaults(m, NULL, &p, &err);
+    CHECK(p.size == offsetof(struct pith_sampler_params, min_p) && p.temperature == 0.25f && p.top_p == 0.95f && p.min_p == 9);
+    pith_model_close(m);
+}
+
 static void generate_params_range(void)
 {
     struct pair p;
@@ -1353,6 +1386,7 @@ int main(void)
     TEST(model_params_range);
     TEST(session_params_range);
     TEST(sampler_params_range);
+    TEST(sampler_advice);
     TEST(generate_params_range);
     TEST(synth_params_range);
     TEST(bad_batches);

@@ -277,19 +277,19 @@ same jsonl_bytes "$(sed -n 10p "$out" | grep -c '"detok_b64":"')" 1
 printf '{"text": %s' "$(printf '[%.0s' $(seq 5000))" >"$dir/deep"
 gives jsonl_deep 0 '"error"' tokenize "$text" --jsonl <"$dir/deep"
 
-gives run 0 '' run "$text" -p 'Once upon a time' -n 8 -t 1
+gives run 0 '' run "$text" -p 'Once upon a time' -n 8 -t 1 --temp 0
 first=$(cat "$out")
 same run_is_quiet "$(cat "$err")" ""
-same run_stdin "$(printf 'Once upon a time' | "$pith" run "$text" -n 8)" "$first"
+same run_stdin "$(printf 'Once upon a time' | "$pith" run "$text" -n 8 --temp 0)" "$first"
 printf 'Once upon a time' >"$dir/prompt"
-same run_file "$("$pith" run "$text" -f "$dir/prompt" -n 8 </dev/null)" "$first"
+same run_file "$("$pith" run "$text" -f "$dir/prompt" -n 8 --temp 0 </dev/null)" "$first"
 same run_top_k_1 "$("$pith" run "$text" -p 'Once upon a time' -n 8 --temp 1 --top-k 1)" "$first"
 draw() { "$pith" run "$text" -p 'Once upon a time' -n 40 --temp 1.2 --top-p 0.95 --min-p 0.02 --seed "$1" "${@:2}"; }
 same run_seed_repeats "$(draw 5)" "$(draw 5 -t 2)"
 [ "$(draw 5)" != "$(draw 6)" ]
 same run_seeds_differ $? 0
 word=$(awk '{print $3; exit}' <<<"$first")
-stopped=$("$pith" run "$text" -p 'Once upon a time' -n 8 --stop "$word")
+stopped=$("$pith" run "$text" -p 'Once upon a time' -n 8 --temp 0 --stop "$word")
 same run_stop "$stopped" "${first%%"$word"*}"
 same run_bias "$("$pith" run "$text" -p 'Once upon a time' -n 1 --logit-bias 100=1000)" \
     "$("$pith" run "$text" -p 'Once upon a time' -n 1 --temp 2 --logit-bias 100=1000)"
@@ -304,9 +304,19 @@ every=$("$pith" run "$text" -p 'Once upon a time' -n 30 --temp 1 --dynatemp-rang
 same run_every_sampler_repeats "$every" "$("$pith" run "$text" -p 'Once upon a time' -n 30 --seed 3 --temp 1 \
     --dynatemp-range 0.5 --top-k 40 --top-p 0.95 --min-p 0.01 --typical 0.95 --top-n-sigma 3 -t 1 \
     --xtc-probability 0.5 --repeat-penalty 1.1 --dry-multiplier 0.8 --adaptive-target 0.3)"
+# What a run is sampled with where it does not say: the file's advice, else what all programs of pith do.
+plain() { "$pith" run "$text" -p 'Once upon a time' -n 40 --seed 5 "$@"; }
+same run_usual "$(plain)" "$(plain --temp 0.8 --top-k 40 --top-p 0.95 --min-p 0.05)"
+[ "$(plain)" != "$(plain --temp 0.8 --top-k 0 --top-p 1 --min-p 0)" ]
+same run_usual_is_that $? 0
+advice=(--override-kv general.sampling.temp=float:1.5 --override-kv general.sampling.top_k=int:7 --override-kv general.sampling.min_p=float:0)
+same run_advice_of_the_file "$(plain "${advice[@]}")" "$(plain --temp 1.5 --top-k 7 --min-p 0)"
+same run_flag_over_advice "$(plain "${advice[@]}" --temp 0)" "$(plain --temp 0)"
+same run_advice_greedy "$(plain --override-kv general.sampling.temp=float:0)" "$(plain --temp 0)"
+gives run_bad_advice 0 'general.sampling.temp: wanted a number from 0 to 1000; it is not used' run "$text" -p a -n 1 --override-kv general.sampling.temp=float:-1
 gives run_mirostat 0 . run "$text" -p 'Once upon a time' -n 20 --temp 1 --mirostat 2 --mirostat-ent 3 --seed 1
 gives run_verbose 0 'tokens/s' run "$text" -p Once -n 4 -v
-same run_verbose_text "$("$pith" run "$text" -p 'Once upon a time' -n 8 -v 2>/dev/null)" "$first"
+same run_verbose_text "$("$pith" run "$text" -p 'Once upon a time' -n 8 --temp 0 -v 2>/dev/null)" "$first"
 gives run_over_context 2 'n_prompt.*n_ctx.*n_over.*-c sets its size' run "$text" -p 'Once upon a time there was a girl' -c 4
 gives run_full_context 2 'n_prompt = .*n_ctx = 8, n_over = ' run "$text" -p Once -n 30 -c 8 --ignore-eog
 gives run_until_full 0 '' run "$text" -p Once -n -2 -c 8
@@ -314,7 +324,7 @@ gives run_context_shift 0 '' run "$text" -p Once -n 30 -c 8 --ignore-eog --conte
 gives run_self_extend 0 '' run "$text" -p Once -n 30 -c 64 --ignore-eog --ga-n 2 --ga-w 8
 gives run_bad_self_extend 2 'ga_n is 3 and ga_w is 8' run "$text" -p Once --ga-n 3 --ga-w 8
 # A session in two runs says what one run says; another model's is refused.
-once() { "$pith" run "$text" "$@" -c 256 --ignore-eog </dev/null; }
+once() { "$pith" run "$text" "$@" -c 256 --temp 0 --ignore-eog </dev/null; }
 whole=$(once -p 'Once upon a time' -n 40)
 parts="$(once -p 'Once upon a time' -n 15 --session "$dir/s")$(once -n 25 --session "$dir/s")"
 same run_session "$parts" "$whole"
@@ -349,7 +359,7 @@ if [ "$(df --output=pcent "$dir" | tr -dc 0-9)" -ge 90 ]; then
     skip cache_dir "less than a tenth of the file system of $dir is free"
 else
     copies() { find "$1" -name '*.packed' 2>/dev/null | wc -l; }
-    gives cache_dir 0 '' run "$text" -p 'Once upon a time' -n 8 --cache-dir "$dir/kept"
+    gives cache_dir 0 '' run "$text" -p 'Once upon a time' -n 8 --temp 0 --cache-dir "$dir/kept"
     same cache_dir_text "$(cat "$out" "$err")" "$first"
     same cache_dir_is_made "$(copies "$dir/kept")" 1
     gives cache_dir_used 0 "packed weights mapped from $dir/kept/" run "$text" -p 'Once upon a time' -n 8 -v --cache-dir "$dir/kept"

@@ -35,7 +35,7 @@ rm -r "$dir/xdg/pith" "$dir/home/.config"
 
 printf 'predict = 3\nignore-eog = yes\n[run]\nseed = 7\n' >"$conf"
 export PITH_CONFIG=$conf
-words() { timeout 60 "$pith" run "$m" -p w5 "$@" 2>/dev/null | cksum; }
+words() { timeout 60 "$pith" run "$m" -p w5 --temp 0 "$@" 2>/dev/null | cksum; }
 bare() { PITH_CONFIG=/dev/null words "$@"; }
 same file_over_default "$(words)" "$(bare --ignore-eog -n 3)"
 same variable_over_file "$(PITH_PREDICT=5 words)" "$(bare --ignore-eog -n 5)"
@@ -45,10 +45,10 @@ same switch_of_environment "$(PITH_IGNORE_EOG=off words -n 9)" "$(bare -n 9)"
 printf 'predict = 3\nignore-eog = 1\n[run]\npredict = 4\n[bench]\npredict = 2\n' >"$conf"
 same section_over_all "$(words)" "$(bare --ignore-eog -n 4)"
 printf '# note\n\n  ; note\r\n[ run ]\r\n  predict =  5 \r\nignore-eog=TRUE\nprompt = " w6 "\n' >"$conf"
-same blanks_and_quotes "$(timeout 60 "$pith" run "$m" 2>/dev/null </dev/null | cksum)" "$(PITH_CONFIG=/dev/null timeout 60 "$pith" run "$m" -p ' w6 ' -n 5 --ignore-eog 2>/dev/null | cksum)"
+same blanks_and_quotes "$(timeout 60 "$pith" run "$m" --temp 0 2>/dev/null </dev/null | cksum)" "$(PITH_CONFIG=/dev/null timeout 60 "$pith" run "$m" -p ' w6 ' -n 5 --temp 0 --ignore-eog 2>/dev/null | cksum)"
 printf '[run]\nmodel = %s\n' "$m" >"$conf"
-same model_of_file "$(timeout 60 "$pith" run -p w5 -n 3 2>/dev/null | cksum)" "$(bare -n 3)"
-same model_of_environment "$(PITH_MODEL=$m PITH_CONFIG=/dev/null timeout 60 "$pith" run -p w5 -n 3 2>/dev/null | cksum)" "$(bare -n 3)"
+same model_of_file "$(timeout 60 "$pith" run -p w5 -n 3 --temp 0 2>/dev/null | cksum)" "$(bare -n 3)"
+same model_of_environment "$(PITH_MODEL=$m PITH_CONFIG=/dev/null timeout 60 "$pith" run -p w5 -n 3 --temp 0 2>/dev/null | cksum)" "$(bare -n 3)"
 printf '[run]\nlogit-bias = 5=1\nlogit-bias = 6=1e\n' >"$conf"
 run every_line_of_a_list 1 '6=1e' -n 1
 printf '[run]\nlogit-bias = 5=1\nlogit-bias = 6=1e\n' >"$conf"

@@ -264,12 +264,12 @@ def test_hub(c):
 
 def test_run(c):
     p = c.fresh()
-    rc, out, err = p.run("run", "hf:o/r", "-p", "w1", "-n", "3", "--threads", "1")
+    rc, out, err = p.run("run", "hf:o/r", "-p", "w1", "-n", "3", "--temp", "0", "--threads", "1")
     check("run_pulls", rc == 0 and out and "fetching it" in err and p.files() == [HUB], (rc, out, err))
     n = len(c.s.asked)
-    again = p.run("run", "hf:o/r", "-p", "w1", "-n", "3", "--threads", "1")
+    again = p.run("run", "hf:o/r", "-p", "w1", "-n", "3", "--temp", "0", "--threads", "1")
     check("run_asks_nobody_again", again[:2] == (rc, out) and len(c.s.asked) == n, again)
-    by_name = p.run("run", "m-Q4_K_M", "-p", "w1", "-n", "3", "--threads", "1")
+    by_name = p.run("run", "m-Q4_K_M", "-p", "w1", "-n", "3", "--temp", "0", "--threads", "1")
     check("run_by_name", by_name[:2] == (rc, out), by_name)
     p = c.fresh(status(404))
     c.bad("run_not_found", p, p.run("run", "hf:o/r", "-p", "x"), 2, "not found, status 404")

@@ -220,6 +220,26 @@ def test_queue(model):
     check("ends_well", s.end() == 0)
 
 
+def test_sampling(model):
+    """What a request does not say: the file's advice, else the usual; Ollama's interface has its own for the latter."""
+    advice = ["--override-kv", "general.sampling.temp=float:0.3", "--override-kv", "general.sampling.top_p=float:0.7", "--override-kv", "general.sampling.penalty_repeat=float:1.25"]
+    usual = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1}
+    advised = {"temperature": 0.3, "top_k": 40, "top_p": 0.7, "min_p": 0.05, "repeat_penalty": 1.25}
+    ollama = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0, "repeat_penalty": 1.1}
+    prompt = {"prompt": [3, 4, 5], "max_tokens": 60, "seed": 4, "ignore_eos": True}
+    for name, flags, said, by_ollama in (("usual", [], usual, ollama), ("advice", advice, advised, {**ollama, "temperature": 0.3, "top_p": 0.7, "repeat_penalty": 1.25})):
+        with Server(model, *flags) as s:
+            text = lambda **more: s.post("/v1/completions", {**prompt, **more})[1]["choices"][0]["text"]
+            props = s.get("/props")[1]["sampling"]
+            check("props_have_the_" + name, {k: props[k] for k in said} == said, props)
+            check("sampled_as_" + name, text() == text(**said) != text(temperature=1, top_k=0, top_p=1, min_p=0), (text(), text(**said)))
+            check("explicit_zero_is_greedy_" + name, text(temperature=0, repeat_penalty=1) == text(temperature=0, repeat_penalty=1, seed=5, top_k=1))
+            raw = lambda o: s.post("/api/generate", {"prompt": "w3 w4 w5", "raw": True, "stream": False, "options": {"num_predict": 60, "seed": 4, "ignore_eos": True, **o}})[1]["response"]
+            check("ollama_as_" + name, raw({}) == raw(by_ollama) != raw({**by_ollama, "temperature": 2, "top_k": 0}), (raw({}), raw(by_ollama)))
+            said_back = s.post("/v1/responses", {"input": "w5", "max_output_tokens": 2})[1]
+            check("responses_tell_" + name, (said_back["temperature"], said_back["top_p"]) == (said["temperature"], said["top_p"]), said_back)
+
+
 def test_keys(model):
     s = Server(model, "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
     body = completion([9] * 5, 3)
@@ -385,6 +405,7 @@ def main():
         test_parts_of_the_queue(model)
         test_tools(model, d)
         test_keys(model)
+        test_sampling(model)
         test_drain(model)
         test_embeddings(model)
         test_gemma()

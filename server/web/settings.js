@@ -3,6 +3,7 @@
 import { $, el, iconButton, remember, remembered } from './dom.js';
 import { getJson } from './api.js';
 import * as chat from './chat.js';
+import { query } from './server.js';
 import * as store from './store.js';
 import { NOT_SET, readParams } from './tree.js';
 
@@ -72,12 +73,13 @@ function numberField(name, field) {
     const whole = field.type === 'integer', now = chat.conversation().params[name];
     const top = Math.min(field.maximum, USUAL[name] || field.maximum), low = USUAL[name] ? Math.max(0, field.minimum) : field.minimum;
     const input = el('input', { type: 'text', inputmode: whole ? 'numeric' : 'decimal', id: 'f-' + name, autocomplete: 'off',
-        placeholder: field.default === undefined ? 'unlimited' : String(field.default), 'aria-describedby': `f-${name}-help f-${name}-wrong` });
+        placeholder: field.default === undefined ? /model's own/.test(field.description) ? 'the model’s own' : 'unlimited' : String(field.default),
+        'aria-describedby': `f-${name}-help f-${name}-wrong` });
     const slider = top - low <= 2 || USUAL[name]
         ? el('input', { type: 'range', min: low, max: top, step: whole ? '1' : '0.01', 'aria-label': name, tabindex: '-1' }) : null;
     const follow = (v) => {
         if (slider)
-            slider.value = v === undefined ? field.default : v;
+            slider.value = v === undefined ? field.default === undefined ? low : field.default : v;
     };
     const { box, wrong } = frame(name, field, el('div', { class: slider ? 'pair' : '' }, slider, input), () => {
         input.value = '';
@@ -153,6 +155,18 @@ async function load() {
     docs = (endpoint && endpoint.fields) || {};
 }
 
+/** The fields, with what this conversation's model is sampled by where nobody says otherwise. */
+async function fields() {
+    if (!docs)
+        await load();
+    const { sampling } = await getJson('props' + query()).catch(() => ({})); // it may not be loaded yet
+    const all = { ...docs };
+    for (const [name, value] of Object.entries(sampling || {}))
+        if (all[name])
+            all[name] = { ...all[name], default: value };
+    return all;
+}
+
 /** Draws the panel for the conversation shown. */
 export async function draw() {
     const panel = $('settings'), c = chat.conversation();
@@ -168,19 +182,19 @@ export async function draw() {
             el('p', { class: 'help', text: 'Said before this conversation. New conversations begin with the same settings.' })),
         more);
     changed();
+    let all;
     try {
-        if (!docs)
-            await load();
+        all = await fields();
     } catch (e) {
         more.replaceChildren(el('p', { class: 'wrong', role: 'alert', text: `The list of settings could not be read: ${e.message}` }));
         return;
     }
-    const names = Object.keys(docs).filter((n) => !NOT_SET.has(n) && !/^(accepted, ignored|not supported)/.test(docs[n].description));
+    const names = Object.keys(all).filter((n) => !NOT_SET.has(n) && !/^(accepted, ignored|not supported)/.test(all[n].description));
     const first = FIRST.filter((n) => names.includes(n)), rest = names.filter((n) => !first.includes(n));
-    const parts = rest.filter((n) => !['integer', 'number', 'boolean'].includes(docs[n].type)), samplers = rest.filter((n) => !parts.includes(n));
+    const parts = rest.filter((n) => !['integer', 'number', 'boolean'].includes(all[n].type)), samplers = rest.filter((n) => !parts.includes(n));
     const section = (title, list) => el('details', { class: 'fold', open: list.some((n) => n in c.params) }, el('summary', {}, title),
-        ...list.map((n) => control(n, docs[n])));
-    more.replaceChildren(...first.map((n) => control(n, docs[n])), section('More samplers', samplers), section('Tools and forms of answers', parts),
+        ...list.map((n) => control(n, all[n])));
+    more.replaceChildren(...first.map((n) => control(n, all[n])), section('More samplers', samplers), section('Tools and forms of answers', parts),
         el('button', { type: 'button', class: 'plain', text: 'All back to defaults', onclick: () => {
             c.params = {};
             changed();

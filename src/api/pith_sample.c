@@ -1,4 +1,6 @@
 /* pith_sample.c -- the public sampler: checks arguments and forwards to run/sample.c. */
+#include <string.h>
+
 #include "api/params.h"
 #include "base/work.h"
 #include "run/sample.h"
@@ -14,6 +16,28 @@ pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_param
     struct pith_sampler *s = sampler_open(n_vocab, &p, err);
     work_explain(err);
     return s;
+}
+
+pith_status pith_sampler_defaults(const pith_model *m, const struct pith_sampler_params *otherwise,
+                                  struct pith_sampler_params *out, struct pith_error *err)
+{
+    error_clear(err);
+    struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+    if (!out || out->size < sizeof out->size || out->size > 65536)
+        return error_set(err, PITH_RANGE, "pith_sampler_defaults: %s",
+                         out ? "size of out is wrong; set it to sizeof" : "out is NULL");
+    p.temperature = 0.8f;
+    p.top_k = 40;
+    p.top_p = 0.95f;
+    p.min_p = 0.05f;
+    pith_status st = params_take(&p, sizeof p, otherwise, "pith_sampler_params", err);
+    if (st != PITH_OK)
+        return st;
+    st = sampler_defaults(m, &p, err);
+    p.size = out->size;
+    memset(out, 0, p.size);
+    memcpy(out, &p, p.size < sizeof p ? p.size : sizeof p);
+    return st;
 }
 
 void pith_sampler_close(pith_sampler *s)

@@ -23,6 +23,9 @@ enum { SAMPLE_MAX_STEPS = 32, SAMPLE_MAX_PARAMS = 6, SAMPLE_WINDOW_MAX = 1 << 24
 
 struct pith_sampler;
 struct sample_step;
+struct pith_model;
+/* What the file of m says of them, into *p; sample_defaults.c. m NULL: nothing. */
+pith_status sampler_defaults(const struct pith_model *m, struct pith_sampler_params *p, struct pith_error *err);
 typedef void (*sample_fn)(struct pith_sampler *s, struct sample_step *t);
 /* at: the candidate that was chosen from the list as it was left */
 typedef void (*sampled_fn)(struct pith_sampler *s, struct sample_step *t, int32_t at);
