@@ -362,7 +362,7 @@ else
     gives cache_dir 0 '' run "$text" -p 'Once upon a time' -n 8 --temp 0 --cache-dir "$dir/kept"
     same cache_dir_text "$(cat "$out" "$err")" "$first"
     same cache_dir_is_made "$(copies "$dir/kept")" 1
-    gives cache_dir_used 0 "packed weights mapped from $dir/kept/" run "$text" -p 'Once upon a time' -n 8 -v --cache-dir "$dir/kept"
+    gives cache_dir_used 0 "packed weights mapped from $dir/kept/" run "$text" -p 'Once upon a time' -n 8 --temp 0 -v --cache-dir "$dir/kept"
     same cache_dir_used_text "$(cat "$out")" "$first"
     printf x >>"$(find "$dir/kept" -name '*.packed')"
     gives cache_dir_damaged 0 'another length; packed anew' run "$text" -p 'Once upon a time' -n 8 --cache-dir "$dir/kept"
