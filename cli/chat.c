@@ -69,7 +69,9 @@ static pith_prompt *render(const struct chat *c, int asks, struct pith_error *er
         if (i < head || i >= head + c->n_left_out)
             json_array_append(seen, message);
     }
-    vars = json_pack("{s:o, s:b}", "messages", seen, "add_generation_prompt", asks);
+    vars = c->variables ? json_deep_copy(c->variables) : json_object();
+    json_object_set_new(vars, "messages", seen);
+    json_object_set_new(vars, "add_generation_prompt", json_boolean(asks));
     char *json = vars ? json_dumps(vars, JSON_COMPACT) : NULL;
     json_decref(vars);
     if (!json)
@@ -251,6 +253,17 @@ pith_status chat_ask(struct chat *c, const char *text, struct pith_error *err)
     return st;
 }
 
+pith_status chat_read(struct chat *c, const char *text, int64_t *n, struct pith_error *err)
+{
+    *n = 0;
+    if (!add(c, "user", text, strlen(text)))
+        return no_memory(err);
+    int32_t *ids = prompt(c, 1, n, NULL, err);
+    pith_status st = ids ? pith_prefix(c->session, 0, ids, (size_t)*n, NULL, err) : err->code;
+    free(ids);
+    return st;
+}
+
 pith_status chat_again(struct chat *c, struct pith_error *err)
 {
     size_t n = json_array_size(c->messages);
@@ -387,7 +400,8 @@ pith_status chat_load(struct chat *c, const char *path, struct pith_error *state
 
 pith_status chat_open(struct chat *c, struct pith_error *err)
 {
-    c->form = pith_model_template(c->model, NULL, err);
+    if (!c->form)
+        c->form = pith_model_template(c->model, NULL, err);
     if (!c->form)
         return err->code;
     c->messages = json_array();

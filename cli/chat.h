@@ -17,12 +17,13 @@ struct chat {
     pith_session *session;
     pith_sampler *sampler;
     pith_grammar *grammar;              /* NULL: none */
+    const json_t *variables;            /* further ones of the template, an object; NULL: none */
     struct pith_generate_params params; /* of every answer: limit, stop strings, context shift */
     /* A piece of the answer, whole characters; returning 0 stops it. */
     int (*show)(void *ctx, int is_reasoning, const char *text, size_t n);
     void *ctx;
 
-    const pith_template *form;
+    const pith_template *form; /* NULL at chat_open: the model's own */
     json_t *messages;
     size_t
         n_left_out; /* oldest messages behind the system's that the model does not see any more */
@@ -47,6 +48,17 @@ pith_status chat_save(struct chat *c, const char *path, int with_state, struct p
 /* *state_err says why PATH.state, which is there, cannot be used; the messages are loaded all the same. */
 pith_status chat_load(struct chat *c, const char *path, struct pith_error *state_err,
                       struct pith_error *err);
+
+/* Reads what a question would be asked with, and makes no answer: *n tokens. */
+pith_status chat_read(struct chat *c, const char *text, int64_t *n, struct pith_error *err);
+
+/* One question (text) and its answer, which goes to stdout; what else there is to say, to stderr (chat_once.c). Returns an exit code. */
+struct chat_once {
+    const char *text, *system; /* system NULL: none */
+    int show_thinking, verbose, read_only;
+    int64_t seed; /* -1: none */
+};
+int chat_once(struct chat *c, const struct chat_once *q);
 
 /* The program at the terminal. Returns an exit code. */
 int chat_run(struct chat *c, const char *system, const char *history, int verbose);

@@ -40,28 +40,12 @@ static void put_text(struct terminal *t, const char *text)
     put(t, text, strlen(text));
 }
 
-/* Bytes of a control character at p, 0: it is none, or a harmless one. */
-static size_t control(const char *p, size_t n)
-{
-    unsigned char c = (unsigned char)p[0], next = n > 1 ? (unsigned char)p[1] : 0;
-    if (c == 0xC2 && next >= 0x80 && next < 0xA0)
-        return 2;
-    return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F;
-}
-
 static void put_visible(struct terminal *t, const char *p, size_t n)
 {
-    size_t begin = 0;
-    for (size_t i = 0, len; i < n; i += len ? len : 1) {
-        len = t->is_terminal ? control(p + i, n - i) : 0;
-        if (!len)
-            continue;
-        char shown[2] = {'^', (char)((p[i + len - 1] & 0x1F) | 0x40)};
-        put(t, p + begin, i - begin);
-        put(t, shown, 2);
-        begin = i + len;
-    }
-    put(t, p + begin, n - begin);
+    if (n && !t->failed_errno)
+        t->failed_errno = cli_write_text(STDOUT_FILENO, t->is_terminal, p, n);
+    if (n)
+        t->last = (unsigned char)p[n - 1];
 }
 
 static void show_reasoning(struct terminal *t, int on)
@@ -204,7 +188,7 @@ static int do_system(struct terminal *t, const char *arg)
     struct pith_error err = {0};
     const char *now = chat_system_text(t->chat);
     if (!*arg)
-        fprintf(stderr, "%s\n", now ? now : "there is no system text");
+        cli_tell("%s\n", now ? now : "there is no system text");
     else if (chat_system(t->chat, strcmp(arg, "-") ? arg : "", &err) != PITH_OK)
         cli_say(0, "%s", err.msg);
     else

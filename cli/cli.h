@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 #include <pith.h>
+#include <stdio.h>
 
 #include "args.h"
 
@@ -33,6 +34,14 @@ int cli_fail_file(const char *path, const struct pith_error *err);
 /* Prints "pith: message" and returns code. */
 int cli_say(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int cli_no_memory(void);
+/* What comes from a model, a file or a server may hold any byte; a terminal is shown its control characters as ^X. */
+void cli_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* on stderr, as it is but for that */
+int cli_write_text(int fd, int is_terminal, const char *p, size_t n); /* whole characters; 0, or the errno of what failed */
+/* From now on what is printed to the stream goes to its terminal that way; one that is no terminal stays as it is. */
+void cli_guard(FILE **stream);
+/* The first part of p[0..n) that can be shown as it is, [*plain], and behind it a control character and what it is shown as, if there is one.
+ * Returns the bytes of both. */
+size_t cli_visible(const char *p, size_t n, size_t *plain, char shown[2]);
 /* Flushes stdout; code, or CLI_SYSTEM with a message when what was printed did not arrive. A reader
  * that has closed its end early (head) is no error. */
 int cli_finish(int code);
@@ -46,8 +55,9 @@ void cli_timings(const struct pith_generate_result *r, int64_t seed);
 int cli_read_file(const char *path, char **out, size_t *n);
 /* A key of a file as text, cut at cap; *out stays as it is without one, or with f NULL. */
 void cli_file_text(const pith_file *f, const char *key, char *out, size_t cap);
+int cli_is_device(const char *path); /* or a pipe, a socket: not to be replaced by a file */
 int cli_write_all(int fd, const char *p, size_t n); /* 0, or the errno of what failed */
-/* Writes beside and renames. 0, or the errno of what failed: nothing has changed. */
+/* Writes beside and renames; a device or a pipe is written itself. 0, or the errno of what failed: nothing has changed. */
 int cli_replace_file(const char *path, const char *text);
 /* Bytes as a JSON string; those that are not UTF-8 become U+FFFD. NULL: no memory. */
 json_t *cli_json_text(const char *p, size_t n);
@@ -272,6 +282,33 @@ struct sampler_opts {
 /* Sets o->seed to the one that is used, -1 when none is. NULL: *code is the exit code, the message
  * is out. */
 pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int *code);
+
+/* ---------------------------------------------------------------- chat templates (form.c) */
+
+struct form_opts {
+    const char *template, *kwargs, *think;
+};
+/* clang-format off */
+#define ARGS_FORM(opts, member)                                                                    \
+    {.name = "--chat-template", .meta = "FILE|NAME", ARG_FIELD(opts, member.template, ARG_TEXT),   \
+     .otherwise = "the model's own",                                                               \
+     .help = "template of conversations: a file, or the name of another one that the model has"},  \
+    {.name = "--template-kwargs", .meta = "JSON", ARG_FIELD(opts, member.kwargs, ARG_TEXT),        \
+     .otherwise = "none", .help = "variables for the template, a JSON object"},                    \
+    {.name = "--think", ARG_FIELD(opts, member.think, ARG_CHOICE), .choices = "on|off|auto",       \
+     .dflt = "auto", .help = "reasoning before an answer, where the template lets it be chosen "   \
+                             "(its variable enable_thinking); auto: as the template does it"}
+/* clang-format on */
+struct form {
+    const pith_template *t; /* NULL: the model has none */
+    pith_template *own;
+};
+int cli_form_is_asked(const struct form_opts *o); /* one of the flags was given */
+/* Before a model is there: *variables (the caller's) is what the flags say. Returns an exit code. */
+int cli_form_check(const struct form_opts *o, json_t **variables);
+/* Puts what a template of a file has to know into variables. Returns an exit code. */
+int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *out, json_t *variables);
+void cli_form_close(struct form *f);
 
 /* ---------------------------------------------------------------- constrained output (grammar.c) */
 

@@ -100,20 +100,22 @@ struct out_file {
     const char *path;
 };
 
-/* Renaming over a device would replace it. Asked first, for all the work is done before the
- * renaming. */
+/* Asked first: all the work is done before the renaming. */
 static int out_check(const char *path)
 {
     struct stat sb;
-    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode))
-        return cli_say(CLI_INPUT, "%s is there and is no regular file; wanted a file to write",
-                       path);
+    if (stat(path, &sb) == 0 && S_ISDIR(sb.st_mode))
+        return cli_say(CLI_INPUT, "%s is a folder; wanted a file to write", path);
     return CLI_OK;
 }
 
 static int out_open(struct out_file *w, const char *path)
 {
     w->path = path;
+    if (cli_is_device(path)) {
+        w->f = fopen(path, "wb");
+        return w->f ? CLI_OK : cli_say(CLI_SYSTEM, "%s: cannot open: %s", path, strerror(errno));
+    }
     if (asprintf(&w->tmp, "%s.tmp-%ld", path, (long)getpid()) < 0) {
         w->tmp = NULL;
         return cli_no_memory();
@@ -129,10 +131,10 @@ static int out_close(struct out_file *w, int code)
         errno = 0;
         int bad = ferror(w->f);
         bad |= fclose(w->f) != 0;
-        if (!code && (bad || rename(w->tmp, w->path) != 0))
+        if (!code && (bad || (w->tmp && rename(w->tmp, w->path) != 0)))
             code = cli_say(CLI_SYSTEM, "%s: cannot write: %s", w->path,
                            errno ? strerror(errno) : "write error");
-        if (code)
+        if (code && w->tmp)
             unlink(w->tmp);
     }
     free(w->tmp);

@@ -97,7 +97,7 @@ static int is_agreed(const struct local_model *m, int *code)
         *code = cli_say(CLI_USE, "%s (%s): nobody to ask; --yes removes it", m->path, bytes);
         return 0;
     }
-    fprintf(stderr, "remove %s (%s)? [y/N] ", m->path, bytes);
+    cli_tell("remove %s (%s)? [y/N] ", m->path, bytes);
     if (!fgets(answer, sizeof answer, stdin) || (*answer != 'y' && *answer != 'Y'))
         *code = cli_say(CLI_OK, "kept");
     return *answer == 'y' || *answer == 'Y';

@@ -15,7 +15,8 @@ struct opts {
     struct grammar_opts grammar;
     struct arg_texts stop;
     int64_t keep, discard, ga_n, ga_w;
-    int ignore_eog, literal, context_shift;
+    struct form_opts form;
+    int ignore_eog, literal, context_shift, raw, show_thinking;
 };
 
 /* clang-format off */
@@ -27,7 +28,12 @@ static const struct arg args[] = {
      .otherwise = "stdin, unless it is a terminal",
      .help = "read the prompt from a file, byte for byte; - is stdin"},
     {.name = "--system", .meta = "TEXT", ARG_FIELD(struct opts, system, ARG_TEXT),
-     .help = "chat: the system text, as /system sets it"},
+     .help = "the system text before a question or a chat"},
+    {.name = "--raw", ARG_FIELD(struct opts, raw, ARG_SWITCH),
+     .help = "the prompt is a text to go on with, whatever template the model has"},
+    ARGS_FORM(struct opts, form),
+    {.name = "--show-thinking", ARG_FIELD(struct opts, show_thinking, ARG_SWITCH),
+     .help = "show what the model reasons before its answer, too; a chat at a terminal always does"},
     {.name = "--history", .meta = "FILE", ARG_FIELD(struct opts, history, ARG_TEXT),
      .otherwise = "none", .help = "chat: remember typed lines in FILE, beyond this run"},
     {.name = "--session", .meta = "FILE", ARG_FIELD(struct opts, session, ARG_TEXT),
@@ -71,7 +77,8 @@ static const struct arg args[] = {
 /* A saved session and no prompt. */
 static int goes_on(const struct opts *o)
 {
-    return o->session && !o->prompt && !o->file && access(o->session, F_OK) == 0;
+    return o->session && !o->prompt && !o->file && access(o->session, F_OK) == 0 &&
+           !cli_is_device(o->session);
 }
 
 /* The tokens of the saved text. */
@@ -95,7 +102,7 @@ static int chats(const struct opts *o)
 static int load_session(const struct opts *o, pith_session *s)
 {
     struct pith_error err = {0};
-    if (!o->session || access(o->session, F_OK) != 0)
+    if (!o->session || access(o->session, F_OK) != 0 || cli_is_device(o->session))
         return CLI_OK;
     pith_status st = pith_load(s, 0, o->session, &err);
     if (st == PITH_STATE) /* of another model: the file is wrong here, not the machine */
@@ -120,7 +127,7 @@ static int save_session(const struct opts *o, pith_session *s,
 /* Without loading anything. A file that is no model is told about when it is opened. */
 static int has_template(const struct opts *o)
 {
-    pith_file *f = pith_file_open(o->model.path, NULL);
+    pith_file *f = o->form.template ? NULL : pith_file_open(o->model.path, NULL);
     int found = f == NULL;
     for (int64_t i = 0, n = f ? pith_file_n_keys(f) : 0; i < n && !found; i++)
         found = !strcmp(pith_file_key(f, i), "tokenizer.chat_template");
@@ -138,15 +145,13 @@ static int read_prompt(struct opts *o, char **text, size_t *n)
         int code = cli_model_path(&o->model.path);
         if (code)
             return code;
-        if (!has_template(o))
-            return cli_say(CLI_USE, "no prompt; give -p TEXT or -f FILE, or pipe one in (the model has no "
-                                    "chat template to talk by)");
+        if (o->raw || !has_template(o))
+            return cli_say(CLI_USE, "no prompt; give -p TEXT or -f FILE, or pipe one in (%s)",
+                           o->raw ? "--raw goes on with it" : "the model has no chat template to talk by");
         if (o->literal)
             return cli_say(CLI_USE, "found --literal without a prompt; a chat template needs control tokens");
         return CLI_OK;
     }
-    if (o->system)
-        return cli_say(CLI_USE, "--system is for a chat, which begins at a terminal without a prompt");
     if (goes_on(o))
         return CLI_OK;
     if (o->prompt) {
@@ -157,6 +162,43 @@ static int read_prompt(struct opts *o, char **text, size_t *n)
     if (!o->file && isatty(STDIN_FILENO))
         return cli_say(CLI_USE, "no prompt; give -p TEXT or -f FILE, or pipe one in");
     return cli_read_file(o->file ? o->file : "-", text, n);
+}
+
+/* What goes on with a text, rather than to answer it: it was asked for, or there is no template. */
+static int is_text(const struct opts *o, const struct form *form)
+{
+    return o->raw || o->literal || o->session || !form->t;
+}
+
+/* What only a conversation has. */
+static const char *of_chats(const struct opts *o)
+{
+    return o->system ? "--system"
+           : o->form.template ? "--chat-template"
+           : o->form.kwargs ? "--template-kwargs"
+           : o->form.think && strcmp(o->form.think, "auto") != 0 ? "--think"
+           : o->show_thinking ? "--show-thinking" : NULL;
+}
+
+static int refuse_text(const struct opts *o)
+{
+    const char *flag = of_chats(o);
+    if (!flag)
+        return CLI_OK;
+    return cli_say(CLI_USE, "%s is for a conversation, and %s; leave one of them out", flag,
+                   o->raw       ? "--raw goes on with a text"
+                   : o->literal ? "--literal goes on with a text"
+                   : o->session ? "--session goes on with a text"
+                                : "the model has no chat template");
+}
+
+static int check_question(const char *text, size_t n)
+{
+    if (strlen(text) != n)
+        return cli_say(CLI_INPUT, "the question holds a zero byte; wanted a text (--raw goes on with any bytes)");
+    if (!text[strspn(text, " \t\r\n")])
+        return cli_say(CLI_INPUT, "the question is empty; wanted a text");
+    return CLI_OK;
 }
 
 static int32_t *prompt_ids(const struct opts *o, const pith_model *m, const char *text,
@@ -190,7 +232,7 @@ static int on_text(void *ctx, const char *text, size_t n)
     struct output *out = ctx;
     if (n)
         out->last = text[n - 1];
-    out->failed_errno = cli_write_all(STDOUT_FILENO, text, n);
+    out->failed_errno = cli_write_text(STDOUT_FILENO, isatty(STDOUT_FILENO), text, n);
     return !out->failed_errno && !interrupt_asked();
 }
 
@@ -247,56 +289,86 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
         return cli_say(CLI_SYSTEM, "cannot write to stdout: %s", strerror(out.failed_errno));
     if (result.stop == PITH_STOP_CONTEXT && o->n != -2)
         return cli_fail(&err);
+    if (o->n != 0 && result.n_bytes == 0 && (result.stop == PITH_STOP_EOG || result.stop == PITH_STOP_STRING))
+        cli_say(CLI_OK, "the text is empty: %s", result.stop == PITH_STOP_EOG ? "the model ended it at once; --ignore-eog goes on" : "it began with a --stop text");
     return interrupt_asked() ? CLI_INTERRUPTED : CLI_OK;
 }
 
-/* Everything behind the prompt. */
-static int run_prompt(struct opts *o, const char *text, size_t n_bytes)
+struct running {
+    struct opts *o;
+    pith_model *m;
+    pith_session *s;
+    pith_sampler *sampler;
+    pith_grammar *grammar;
+    struct form form;
+    json_t *variables;
+};
+
+static int talk(struct running *r, char *text, size_t n)
+{
+    struct opts *o = r->o;
+    struct chat chat = {.model = r->m, .session = r->s, .sampler = r->sampler, .grammar = r->grammar, .params = generation(o),
+                        .form = r->form.t, .variables = r->variables};
+    struct chat_once once = {.text = text, .system = o->system, .show_thinking = o->show_thinking, .read_only = o->n == 0,
+                             .verbose = cli_chatty(&o->model), .seed = o->sampler.seed};
+    if (chats(o))
+        return chat_run(&chat, o->system, o->history, o->model.verbose);
+    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) /* the end of its last line */
+        text[--n] = 0;
+    int code = chat_once(&chat, &once);
+    if (o->model.verbose)
+        cli_report(r->s);
+    return code;
+}
+
+static int go_on(struct running *r, const char *text, size_t n)
 {
     int code = CLI_OK;
     int64_t n_ids = 0;
-    int32_t *ids = NULL;
-    pith_session *s = NULL;
-    pith_sampler *sampler = NULL;
-    pith_grammar *grammar = NULL;
-    struct pith_model_params model_params = PITH_MODEL_PARAMS_INIT;
-    struct pith_session_params session_params = PITH_SESSION_PARAMS_INIT;
-    struct pith_model_info info = {.size = sizeof info};
-    pith_model *m = cli_model_open(&o->model, &model_params, &code);
-    if (!m)
-        return code;
-    if (pith_model_get_info(m, &info, NULL) == PITH_OK && !info.causal)
-        code = cli_say(CLI_INPUT, "%s is an encoder and makes no text; 'pith logits' gives its output",
-                       o->model.path);
-    if (!code && text)
-        ids = prompt_ids(o, m, text, n_bytes, &n_ids, &code);
+    int32_t *ids = text ? prompt_ids(r->o, r->m, text, n, &n_ids, &code) : held_ids(r->s, &n_ids, &code);
+    interrupt_watch(r->s);
     if (!code)
-        grammar = cli_grammar_open(&o->grammar, m, &code);
-    if (!code)
-        sampler = cli_sampler_open(&o->sampler, m, &code);
-    if (sampler && pith_sampler_grammar(sampler, grammar, NULL) != PITH_OK)
-        code = cli_no_memory();
-    if (sampler && !code)
-        s = cli_session_open(m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
-    if (s)
-        code = load_session(o, s);
-    if (s && !code && chats(o)) {
-        struct chat chat = {.model = m, .session = s, .sampler = sampler, .grammar = grammar,
-                            .params = generation(o)};
-        code = chat_run(&chat, o->system, o->history, o->model.verbose);
-    } else if (s && !code) {
-        if (!text)
-            ids = held_ids(s, &n_ids, &code);
-        interrupt_watch(s);
-        if (!code)
-            code = generate(o, s, sampler, ids, n_ids);
-        interrupt_watch(NULL);
-    }
+        code = generate(r->o, r->s, r->sampler, ids, n_ids);
+    interrupt_watch(NULL);
     free(ids);
-    pith_sampler_close(sampler);
-    pith_grammar_close(grammar);
-    pith_session_close(s);
-    pith_model_close(m);
+    return code;
+}
+
+/* The model, and what can be wrong with the flags once it is known. */
+static int open_model(struct running *r, const char *text, size_t n)
+{
+    int code = CLI_OK;
+    struct pith_model_params params = PITH_MODEL_PARAMS_INIT;
+    struct pith_model_info info = {.size = sizeof info};
+    r->m = cli_model_open(&r->o->model, &params, &code);
+    if (!r->m)
+        return code;
+    if (pith_model_get_info(r->m, &info, NULL) == PITH_OK && !info.causal)
+        return cli_say(CLI_INPUT, "%s is an encoder and makes no text; 'pith logits' gives its output", r->o->model.path);
+    code = cli_form_open(&r->o->form, r->m, &r->form, r->variables);
+    if (code || chats(r->o))
+        return code;
+    return is_text(r->o, &r->form) ? refuse_text(r->o) : check_question(text, n);
+}
+
+/* Everything behind the prompt. */
+static int run_prompt(struct running *r, char *text, size_t n_bytes)
+{
+    struct opts *o = r->o;
+    struct pith_session_params session_params = PITH_SESSION_PARAMS_INIT;
+    int code = open_model(r, text, n_bytes);
+    if (!code)
+        r->grammar = cli_grammar_open(&o->grammar, r->m, &code);
+    if (!code)
+        r->sampler = cli_sampler_open(&o->sampler, r->m, &code);
+    if (r->sampler && pith_sampler_grammar(r->sampler, r->grammar, NULL) != PITH_OK)
+        code = cli_no_memory();
+    if (r->sampler && !code)
+        r->s = cli_session_open(r->m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
+    if (r->s)
+        code = load_session(o, r->s);
+    if (r->s && !code)
+        code = !chats(o) && is_text(o, &r->form) ? go_on(r, text, n_bytes) : talk(r, text, n_bytes);
     return code;
 }
 
@@ -304,10 +376,20 @@ static int run(void *opts)
 {
     char *text = NULL;
     size_t n_bytes = 0;
-    int code = read_prompt(opts, &text, &n_bytes);
-    if (code)
-        return code;
-    code = run_prompt(opts, text, n_bytes);
+    struct running r = {.o = opts};
+    int code = cli_form_check(&r.o->form, &r.variables);
+    if (!code && !chats(opts) && (r.o->raw || r.o->literal || r.o->session))
+        code = refuse_text(opts);
+    if (!code)
+        code = read_prompt(opts, &text, &n_bytes);
+    if (!code)
+        code = run_prompt(&r, text, n_bytes);
+    pith_sampler_close(r.sampler);
+    pith_grammar_close(r.grammar);
+    pith_session_close(r.s);
+    cli_form_close(&r.form);
+    pith_model_close(r.m);
+    json_decref(r.variables);
     free(text);
     return code;
 }
@@ -319,7 +401,9 @@ const struct command cmd_run = {
         {
             .command = "pith run",
             .about =
-                "Continues a prompt. The generated text alone goes to stdout, as it is made; "
+                "Asks a model with a chat template one question (-p, -f or stdin), with --system "
+                "before it; its answer alone goes to stdout, without the reasoning. A model "
+                "without a template, or --raw, goes on with the prompt as a text, and so do --session and --literal. Text comes as it is made; "
                 "progress and timings go to stderr when that is a terminal, or with -v. Ctrl-C "
                 "ends the text, a second one the program. A prompt longer than the context is an "
                 "error, never cut.\n\n"

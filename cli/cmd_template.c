@@ -32,7 +32,7 @@ static int refuse(const struct pith_error *err)
 {
     if (err->code != PITH_STATE)
         return cli_say(CLI_USE, "%s", err->msg);
-    fprintf(stderr, "%s\n", err->msg);
+    cli_tell("%s\n", err->msg);
     return CLI_INPUT;
 }
 

@@ -36,14 +36,89 @@ static int exit_code(pith_status st)
     return CLI_SYSTEM;
 }
 
+/* Bytes of a control character at p, 0: it is none, or a harmless one. */
+static size_t control(const char *p, size_t n)
+{
+    unsigned char c = (unsigned char)p[0], next = n > 1 ? (unsigned char)p[1] : 0;
+    if (c == 0xC2 && next >= 0x80 && next < 0xA0)
+        return 2;
+    return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F;
+}
+
+size_t cli_visible(const char *p, size_t n, size_t *plain, char shown[2])
+{
+    for (size_t i = 0, len; i < n; i++) {
+        len = control(p + i, n - i);
+        if (len) {
+            *plain = i;
+            shown[0] = '^';
+            shown[1] = (char)((p[i + len - 1] & 0x1F) | 0x40);
+            if (p[i] == 0x7F)
+                shown[1] = '?';
+            return i + len;
+        }
+    }
+    *plain = n;
+    return n;
+}
+
+int cli_write_text(int fd, int is_terminal, const char *p, size_t n)
+{
+    int why = 0;
+    while (n > 0 && !why) {
+        char shown[2];
+        size_t plain = n, used = is_terminal ? cli_visible(p, n, &plain, shown) : n;
+        why = cli_write_all(fd, p, plain);
+        if (!why && used > plain)
+            why = cli_write_all(fd, shown, sizeof shown);
+        p += used;
+        n -= used;
+    }
+    return why;
+}
+
+static ssize_t guarded(void *fd, const char *p, size_t n)
+{
+    int why = cli_write_text((int)(intptr_t)fd, 1, p, n);
+    errno = why;
+    return why ? 0 : (ssize_t)n;
+}
+
+void cli_guard(FILE **stream)
+{
+    int fd = fileno(*stream);
+    cookie_io_functions_t io = {.write = guarded};
+    FILE *f = isatty(fd) ? fopencookie((void *)(intptr_t)fd, "w", io) : NULL;
+    if (!f)
+        return;
+    setvbuf(f, NULL, _IOLBF, BUFSIZ);
+    *stream = f;
+}
+
+void cli_tell(const char *fmt, ...)
+{
+    va_list ap;
+    char *text = NULL;
+    va_start(ap, fmt);
+    int n = vasprintf(&text, fmt, ap);
+    va_end(ap);
+    if (n < 0)
+        return;
+    fflush(stderr);
+    cli_write_text(STDERR_FILENO, isatty(STDERR_FILENO), text, (size_t)n);
+    free(text);
+}
+
 int cli_say(int code, const char *fmt, ...)
 {
     va_list ap;
+    char *text = NULL;
     va_start(ap, fmt);
-    fputs("pith: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    int n = vasprintf(&text, fmt, ap);
     va_end(ap);
+    cli_tell("pith: %s\n", n >= 0 ? text : fmt);
+    if (n >= 0)
+        free(text);
     return code;
 }
 
@@ -177,20 +252,27 @@ int cli_write_all(int fd, const char *p, size_t n)
     return 0;
 }
 
+int cli_is_device(const char *path)
+{
+    struct stat sb;
+    return stat(path, &sb) == 0 && !S_ISREG(sb.st_mode) && !S_ISDIR(sb.st_mode);
+}
+
 int cli_replace_file(const char *path, const char *text)
 {
     char tmp[PATH_MAX + 32];
+    int direct = cli_is_device(path);
     if (strlen(path) >= PATH_MAX)
         return ENAMETOOLONG;
-    snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, (long)getpid());
+    snprintf(tmp, sizeof tmp, direct ? "%s" : "%s.tmp-%ld", path, (long)getpid());
     FILE *f = fopen(tmp, "wb");
     if (!f)
         return errno;
     int ok = fputs(text, f) >= 0;
     ok = fclose(f) == 0 && ok;
-    ok = ok && rename(tmp, path) == 0;
+    ok = ok && (direct || rename(tmp, path) == 0);
     int why = ok ? 0 : errno;
-    if (!ok)
+    if (!ok && !direct)
         remove(tmp);
     return why;
 }

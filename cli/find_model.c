@@ -16,7 +16,7 @@ static int say_several(const struct local *s, const char *name)
     cli_say(CLI_INPUT, "%s is the name of several models; give the path of one:", name);
     for (size_t i = 0; i < s->n; i++) {
         if (local_is_called(&s->v[i], name))
-            fprintf(stderr, "  %s\n", s->v[i].path);
+            cli_tell("  %s\n", s->v[i].path);
     }
     return CLI_INPUT;
 }

@@ -82,6 +82,8 @@ static int run(const struct command *c, int argc, char **argv)
     switch (args_parse(&c->args, &conf, argc, argv, opts)) {
     case ARGS_RUN:
         interrupt_install();
+        if (c != &cmd_run) /* which writes by itself, and lets the line editor have stdout */
+            cli_guard(&stdout);
         code = c->run(opts);
         break;
     case ARGS_HELP:

@@ -108,7 +108,7 @@ pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *
     if (pith_model_get_info(m, &info, NULL) == PITH_OK && info.note)
         cli_say(CLI_OK, "%s", info.note);
     if (progress.shown)
-        fprintf(stderr, "loaded %s (%s, %s, %.1f MiB) in %.2f s\n",
+        cli_tell("loaded %s (%s, %s, %.1f MiB) in %.2f s\n",
                 info.name && *info.name ? info.name : path, info.arch, info.type,
                 (double)info.weight_bytes / 1048576, cli_seconds() - began);
     return m;
@@ -156,6 +156,6 @@ void cli_report(const pith_session *s)
     int64_t n = pith_report(s, 0, NULL, 0);
     char *text = n > 0 ? malloc((size_t)n + 1) : NULL;
     if (text && pith_report(s, 0, text, (size_t)n + 1) == n)
-        fputs(text, stderr);
+        cli_tell("%s", text);
     free(text);
 }

@@ -174,6 +174,29 @@ int ref_parse(const char *text, struct model_ref *r)
     return CLI_OK;
 }
 
+/* Takes the query off an address; files that differ in it alone lie in folders of their own: ".../c.gguf?x=1" becomes ".../q_0123456789abcdef/c.gguf". */
+static int put_query(char *url, size_t cap)
+{
+    char *query = strchr(url, '?'), folder[24];
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
+    url[strcspn(url, "#")] = 0;
+    if (!query || !query[1]) {
+        url[strcspn(url, "?")] = 0;
+        return 1;
+    }
+    for (const char *p = query + 1; *p; p++)
+        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+    *query = 0;
+    int n = snprintf(folder, sizeof folder, "q_%016llx/", (unsigned long long)h);
+    char *base = strrchr(url, '/');
+    if (!base || strlen(url) + (size_t)n >= cap)
+        return 0;
+    base++;
+    memmove(base + n, base, strlen(base) + 1);
+    memcpy(base, folder, (size_t)n);
+    return 1;
+}
+
 int ref_path(const struct model_ref *r, const char *file, char *out, size_t cap)
 {
     int n;
@@ -188,7 +211,8 @@ int ref_path(const struct model_ref *r, const char *file, char *out, size_t cap)
         break;
     default:
         n = snprintf(out, cap, "%s", r->url);
-        out[strcspn(out, "?#")] = 0;
+        if (n >= 0 && (size_t)n < cap && !put_query(out, cap))
+            return 0;
         /* "https://host:1/a%20b" becomes "https/host_1/a_20b" */
         char *colon = strstr(out, "://");
         if (!colon)
@@ -359,7 +383,7 @@ int file_pick(const char *source, const char *want, const struct pick_file *file
             continue;
         file_quant(files[k].path, quant, sizeof quant);
         say_bytes(files[k].bytes, bytes, sizeof bytes);
-        fprintf(stderr, "  %-12s %-10s %s\n", *quant ? quant : "-", bytes, files[k].path);
+        cli_tell("  %-12s %-10s %s\n", *quant ? quant : "-", bytes, files[k].path);
         n_shown++;
     }
     return -1;

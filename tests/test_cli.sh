@@ -135,7 +135,7 @@ same closed_stderr "$? $(grep -c Usage "$out")" "0 1"
 gives synth_unknown_arch 2 'unknown .*"no-such-arch"; Known are .*qwen3,' synth "$dir/x.gguf" --arch no-such-arch
 gives synth_near_arch 2 'did you mean qwen2' synth "$dir/x.gguf" --arch qwen2s
 gives synth_unknown_type 2 'q99' synth "$dir/x.gguf" --type q99
-gives synth_device 2 'device' synth /dev/null
+gives synth_device 0 "" synth /dev/null
 [ -c /dev/null ] || fail synth_device "/dev/null was replaced"
 m=$dir/tiny.gguf
 gives synth 0 '' synth "$m" --arch llama --type q8_0 --seed 7
@@ -184,7 +184,26 @@ gives logits_bad_id 2 '[0-9]' logits "$m" --tokens 1,999999 --out "$dir/c"
 gives logits_over_context 2 'n_ctx' logits "$m" --tokens $ids --out "$dir/c" -c 4
 gives logits_no_ids 2 'No such file' logits "$m" --tokens "@$dir/absent" --out "$dir/c"
 gives logits_no_folder 3 'absent' logits "$m" --tokens 1 --out "$dir/absent/c"
-gives logits_device 2 'regular file' logits "$m" --tokens 1 --out /dev/null
+gives logits_device 0 '' logits "$m" --tokens 1 --out /dev/null
+[ -c /dev/null ]
+same logits_device_stays $? 0
+gives logits_full_device 3 'No space left' logits "$m" --tokens 1 --out /dev/full
+gives logits_folder 2 'is a folder' logits "$m" --tokens 1 --out "$dir"
+mkfifo "$dir/pipe"
+"$pith" logits "$m" --tokens 1 --out "$dir/file" 2>/dev/null
+cat "$dir/pipe" >"$dir/piped" &
+gives logits_pipe 0 '' logits "$m" --tokens 1 --out "$dir/pipe"
+wait $!
+same logits_through_a_pipe "$(cksum <"$dir/piped")" "$(cksum <"$dir/file")"
+cat "$dir/pipe" >"$dir/piped" &
+gives synth_pipe 0 '' synth "$dir/pipe" --seed 3
+wait $!
+"$pith" synth "$dir/plain.gguf" --seed 3
+same synth_through_a_pipe "$(cksum <"$dir/piped")" "$(cksum <"$dir/plain.gguf")"
+[ -p "$dir/pipe" ]
+same the_pipe_stays $? 0
+gives synth_folder 2 'directory' synth "$dir"
+gives run_session_device 0 '' run "$m" -p a -n 1 --session /dev/null
 same logits_leave_nothing "$(ls "$dir"/c* "$dir"/*tmp* 2>/dev/null)" ""
 
 # bench

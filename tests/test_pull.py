@@ -407,7 +407,7 @@ def test_lies(c):
 def test_address(c):
     """Plain files: nothing but a tag or a date says what they are."""
     n, path = len(c.model), "http/127.0.0.1_%d/a/b_20c.gguf" % c.s.port
-    url = c.s.url + "/a/b%20c.gguf?x=1"
+    url = c.s.url + "/a/b%20c.gguf"
     left = [path + ".part", path + ".part.json"]
     new = c.model[:-1] + bytes([c.model[-1] ^ 1])
 
@@ -422,6 +422,15 @@ def test_address(c):
     check("no_hash_is_told", "tells no SHA-256" in r[2], r)
     check("address_here", "is here already" in p.pull(url)[2] and len(c.s.asked) == 1)
     check("found_by_address", p.run("inspect", url)[0] == 0 and len(c.s.asked) == 1)
+    # What differs in the query alone is another file.
+    p = fresh(file(c.model), file(new))
+    got = [p.pull(url + "?x=1"), p.pull(url + "?x=2")]
+    folders = sorted(f.split("/")[3] for f in p.files())
+    check("queries_have_files_of_their_own", [g[0] for g in got] == [0, 0] and len(folders) == 2 and sorted(map(p.read, p.files())) == sorted([c.model, new]), (got, p.files()))
+    check("the_same_query_is_the_same_file", "is here already" in p.pull(url + "?x=2")[2] and "is here already" in p.pull(url + "?x=1#part")[2] and len(c.s.asked) == 2)
+    check("found_by_its_query", [p.run("inspect", url + q)[0] for q in ("?x=1", "?x=2")] == [0, 0] and len(c.s.asked) == 2)
+    p = fresh(file(c.model))
+    c.good("no_query_after_all", p, p.pull(url + "?"), path)
     p = fresh(file(c.model, cut=n // 2), file(c.model))
     c.good("if_range", p, p.pull(url), path)
     check("if_range_asked", c.s.sent == n and [h.get("If-Range") for _, h in c.s.asked] == [None, '"v1"'], c.s.asked)

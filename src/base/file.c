@@ -236,6 +236,12 @@ static int open_tmp(struct file_writer *w)
     return -1;
 }
 
+static void remove_tmp(const struct file_writer *w)
+{
+    if (w->tmp[0])
+        unlink(w->tmp);
+}
+
 pith_status file_writer_open(struct file_writer *w, const char *path, struct pith_error *err)
 {
     w->f = NULL;
@@ -248,19 +254,21 @@ pith_status file_writer_open(struct file_writer *w, const char *path, struct pit
         return error_set(err, PITH_RANGE, "file name of %zu bytes, at most %zu are possible", len,
                          sizeof w->path - 1);
     memcpy(w->path, path, len + 1);
-    struct stat sb; /* renaming over /dev/null would replace the device */
-    if (stat(path, &sb) == 0 && !S_ISREG(sb.st_mode))
-        return error_set(err, PITH_IO, "%s is %s; a file written here would replace it", path,
+    struct stat sb; /* a device or a pipe is written as it is: a file of its name would replace it */
+    int direct = stat(path, &sb) == 0 && !S_ISREG(sb.st_mode);
+    if (direct && S_ISDIR(sb.st_mode))
+        return error_set(err, PITH_IO, "%s is %s; wanted the name of a file", path,
                          kind_of(sb.st_mode));
-    int fd = open_tmp(w);
+    w->tmp[0] = 0;
+    int fd = direct ? open(path, O_WRONLY | O_CLOEXEC) : open_tmp(w);
     if (fd < 0)
-        return fail_errno(err, w->tmp, "create", errno);
+        return fail_errno(err, direct ? path : w->tmp, direct ? "open" : "create", errno);
     w->f = fdopen(fd, "wb");
     if (!w->f) {
         int e = errno;
         close(fd);
-        unlink(w->tmp);
-        return fail_errno(err, w->tmp, "open", e);
+        remove_tmp(w);
+        return fail_errno(err, path, "open", e);
     }
     return PITH_OK;
 }
@@ -283,16 +291,16 @@ pith_status file_writer_commit(struct file_writer *w, struct pith_error *err)
     /* The data must be on disk before the name is: after a power cut the name shows either the old
      * file or all of the new one. */
     if (!w->failed_errno &&
-        (fflush(w->f) != 0 || (!w->unsynced && fsync(fileno(w->f)) != 0)))
+        (fflush(w->f) != 0 || (!w->unsynced && w->tmp[0] && fsync(fileno(w->f)) != 0)))
         w->failed_errno = errno;
     if (fclose(w->f) != 0 && !w->failed_errno)
         w->failed_errno = errno;
     w->f = NULL;
-    if (!w->failed_errno && rename(w->tmp, w->path) != 0)
+    if (!w->failed_errno && w->tmp[0] && rename(w->tmp, w->path) != 0)
         w->failed_errno = errno;
     if (!w->failed_errno)
         return PITH_OK;
-    unlink(w->tmp);
+    remove_tmp(w);
     return error_set(err, PITH_IO, "%s: cannot write (after %" PRIu64 " bytes): %s", w->path, w->n,
                      strerror(w->failed_errno));
 }
@@ -303,5 +311,5 @@ void file_writer_discard(struct file_writer *w)
         return;
     fclose(w->f);
     w->f = NULL;
-    unlink(w->tmp);
+    remove_tmp(w);
 }

@@ -27,7 +27,7 @@ char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose pu
  * regular file is refused. */
 struct file_writer {
     FILE *f;
-    char path[4096], tmp[4128];
+    char path[4096], tmp[4128]; /* tmp "": path is a device or a pipe, and is written itself */
     uint64_t n;
     int failed_errno;
     int unsynced; /* set after open: commit does not wait for the disk; for files that their readers check */

@@ -1,0 +1,76 @@
+/* form.c -- the flags that say how a conversation is written for a model: its template, and variables of it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+int cli_form_is_asked(const struct form_opts *o)
+{
+    return o->template || o->kwargs || (o->think && strcmp(o->think, "auto") != 0);
+}
+
+static int read_kwargs(const char *text, json_t **out)
+{
+    json_error_t why;
+    *out = json_loads(text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    if (!*out)
+        return cli_say(CLI_USE, "--template-kwargs: column %d: %s; wanted a JSON object, as {\"enable_thinking\": false}", why.column, why.text);
+    if (!json_is_object(*out))
+        return cli_say(CLI_USE, "--template-kwargs is \"%.100s\"; wanted a JSON object, as {\"enable_thinking\": false}", text);
+    return CLI_OK;
+}
+
+int cli_form_check(const struct form_opts *o, json_t **variables)
+{
+    int code = o->kwargs ? read_kwargs(o->kwargs, variables) : CLI_OK;
+    if (!o->kwargs)
+        *variables = json_object();
+    if (!code && !*variables)
+        code = cli_no_memory();
+    if (!code && o->think && strcmp(o->think, "auto") != 0)
+        json_object_set_new(*variables, "enable_thinking", json_boolean(!strcmp(o->think, "on")));
+    return code;
+}
+
+/* A template of a file knows no model: its start and end tokens are told. */
+static void put_token(json_t *variables, const char *name, const pith_model *m, int32_t id)
+{
+    char text[512];
+    int64_t n = id >= 0 ? pith_detokenize(m, &id, 1, PITH_RENDER_SPECIAL, text, sizeof text, NULL) : -1;
+    if (n >= 0 && n < (int64_t)sizeof text && !json_object_get(variables, name))
+        json_object_set_new(variables, name, cli_json_text(text, (size_t)n));
+}
+
+int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *out, json_t *variables)
+{
+    struct pith_error err = {0};
+    char *text = NULL;
+    size_t n = 0;
+    if (!o->template) {
+        out->t = pith_model_template(m, NULL, &err);
+        return CLI_OK;
+    }
+    out->t = pith_model_template(m, o->template, &err);
+    if (out->t)
+        return CLI_OK;
+    if (access(o->template, F_OK) != 0)
+        return cli_say(CLI_INPUT, "--chat-template %s: there is no such file, and the model has no template of that name", o->template);
+    int code = cli_read_file(o->template, &text, &n);
+    if (code)
+        return code;
+    out->t = out->own = pith_template_open(text, n, &err);
+    free(text);
+    if (!out->own)
+        return cli_say(CLI_INPUT, "%s: %s", o->template, err.msg);
+    put_token(variables, "bos_token", m, pith_token_bos(m));
+    put_token(variables, "eos_token", m, pith_token_eos(m));
+    return CLI_OK;
+}
+
+void cli_form_close(struct form *f)
+{
+    pith_template_close(f->own);
+    *f = (struct form){0};
+}
