@@ -55,11 +55,11 @@ SERVER_LIBS := $(if $(SERVER_PKGS),$(shell pkg-config --libs $(SERVER_PKGS)))
 PULL_PKGS := $(if $(filter 0,$(PULL)),,libcurl nettle)
 PULL_CFLAGS := $(if $(PULL_PKGS),-DWITH_PULL $(shell pkg-config --cflags $(PULL_PKGS)))
 PULL_LIBS := $(if $(PULL_PKGS),$(shell pkg-config --libs nettle))
+comma    := ,
 # STATIC=1 puts every library but libc into the program, for a tarball that runs anywhere (make dist); TLS is opened when it is used.
 STATIC   ?= 0
 ifeq ($(STATIC),1)
 static    = $(if $1,-Wl$(comma)-Bstatic $1 -Wl$(comma)-Bdynamic)
-comma    := ,
 PKG_LIBS := $(call static,$(PKG_LIBS))
 EDIT_LIBS := $(if $(EDIT),$(call static,-ledit -ltinfo -lbsd -lmd))
 SERVER_LIBS := $(if $(SERVER_PKGS),$(call static,-lmicrohttpd))
@@ -97,8 +97,11 @@ FUZZERS  := $(call prog,$(FUZZ_SRC))
 WARN     := -Wall -Wextra -Wshadow -Werror
 BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
 SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
-LINK_FLAGS := -pthread -Wl,--compress-debug-sections=zlib $(if $(SAN),-fsanitize=$(filter-out fuzzer-no-link,$(SAN))) $(LDFLAGS)
+LINK_FLAGS := -pthread $(if $(SAN),-fsanitize=$(filter-out fuzzer-no-link,$(SAN))) $(LDFLAGS)
 LIBS      = $(PKG_LIBS) -lm -ldl
+# Some eighty tests of 17 MB each, were they linked with debug information: DEBUG_TESTS=1 does that. Sanitizers name lines with it.
+DEBUG_TESTS ?= $(if $(SAN),1,0)
+TEST_LINK = $(if $(filter 0,$(DEBUG_TESTS)),-Wl$(comma)--strip-debug)
 
 AVX2     := -mavx2 -mfma -mf16c
 AVX512   := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512cd -mprefer-vector-width=512
@@ -260,7 +263,7 @@ $(B)/obj/lazy_tls.o: $(B)/lazy_tls.c
 	$(CC) -O2 -c -o $@ $<
 
 $(B)/pith: $(call obj,$(CLI_SRC)) $(B)/libpith.a $(LAZY_OBJ)
-	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -o $@ $^ $(EDIT_LIBS) $(LIBS) $(SERVER_LIBS) $(PULL_LIBS)
+	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -Wl,--compress-debug-sections=zlib -o $@ $^ $(EDIT_LIBS) $(LIBS) $(SERVER_LIBS) $(PULL_LIBS)
 
 # What tests share, as an archive: each takes what it uses.
 $(B)/shared.a: $(call obj,$(TEST_AUX))
@@ -271,7 +274,7 @@ $(BENCHES): $(B)/bench/%: $(B)/obj/bench/%.o $(B)/rooms.a
 $(TOOLS): $(B)/tools/%: $(B)/obj/tools/%.o $(B)/libpith.a
 $(TESTS) $(BENCHES) $(TOOLS):
 	@mkdir -p $(@D)
-	$(call say,LD,$@)$(CC) $(LINK_FLAGS) -o $@ $^ $(LIBS)
+	$(call say,LD,$@)$(CC) $(LINK_FLAGS) $(TEST_LINK) -o $@ $^ $(LIBS)
 
 fuzzers: $(FUZZERS)
 $(FUZZERS): $(B)/fuzz/%: $(B)/obj/fuzz/%.o $(B)/rooms.a
