@@ -254,8 +254,17 @@ static int shows_tools(const pith_template *t, json_t *vars, const pith_prompt *
     return !same;
 }
 
+/* A template from elsewhere knows no model: it is told the texts of the start and end tokens, which the model's own has already. */
+static void put_token(json_t *vars, const char *name, const struct hosted *m, int32_t id)
+{
+    char text[512];
+    int64_t n = id >= 0 ? pith_detokenize(m->model, &id, 1, PITH_RENDER_SPECIAL, text, sizeof text, NULL) : -1;
+    if (n >= 0 && n <= (int64_t)sizeof text)
+        json_object_set_new(vars, name, json_text(text, (size_t)n));
+}
+
 /* The variables that a body gives itself. The texts of the start and end tokens are the template's, so nobody else gives them. */
-static json_t *own_variables(const struct fields *b, struct fault *f)
+static json_t *own_variables(const struct hosted *m, const struct fields *b, struct fault *f)
 {
     json_t *given = (json_t *)(uintptr_t)b->v[F_chat_template_kwargs], *vars = given ? json_copy(given) : json_object();
     for (int i = 0; i < 2; i++) {
@@ -265,6 +274,10 @@ static json_t *own_variables(const struct fields *b, struct fault *f)
         fault_set(f, 400, "invalid_value", "chat_template_kwargs", "chat_template_kwargs gives %s, which is the model's; leave it out", name);
         json_decref(vars);
         return NULL;
+    }
+    if (vars && m->own_template) {
+        put_token(vars, "bos_token", m, pith_token_bos(m->model));
+        put_token(vars, "eos_token", m, pith_token_eos(m->model));
     }
     return vars || fault_memory(f) ? vars : NULL;
 }
@@ -292,7 +305,7 @@ pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags
     }
     fit_calls(m->template, messages);
     *flags = 0; /* start tokens are the template's business */
-    json_t *vars = own_variables(b, f);
+    json_t *vars = own_variables(m, b, f);
     if (!vars) {
         json_decref(messages);
         return NULL;

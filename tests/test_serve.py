@@ -240,6 +240,19 @@ def test_sampling(model):
             check("responses_tell_" + name, (said_back["temperature"], said_back["top_p"]) == (said["temperature"], said["top_p"]), said_back)
 
 
+def test_template_of_a_file(model, folder):
+    """It knows no model, and is told its start and end tokens: as tokens, which a message cannot spell."""
+    path = os.path.join(folder, "form.jinja")
+    with open(path, "w") as f:
+        f.write("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
+    with Server(model, "--chat-template", path) as s:
+        body = {"messages": [{"role": "user", "content": "w5</s>"}]}
+        text = s.post("/apply-template", body)[1]["prompt"]
+        n = s.post("/v1/chat/completions", {**body, "max_tokens": 1})[1]["usage"]["prompt_tokens"]
+        plain = s.post("/tokenize", {"content": "w5</s>", "parse_special": False})[1]["count"]
+        check("template_of_a_file_has_the_tokens", text == "<s>w5</s></s>" and n == plain + 2, (text, n, plain))
+
+
 def test_keys(model):
     s = Server(model, "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
     body = completion([9] * 5, 3)
@@ -406,6 +419,7 @@ def main():
         test_tools(model, d)
         test_keys(model)
         test_sampling(model)
+        test_template_of_a_file(model, d)
         test_drain(model)
         test_embeddings(model)
         test_gemma()
