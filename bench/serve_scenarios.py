@@ -385,6 +385,8 @@ def show(name, out):
 
 
 def main(a):
+    from serve_hostile import hostile, mixed  # they are made of what is above
+    scenarios.update(hostile=hostile, mixed=mixed)
     if a.list:
         for name, fn in scenarios.items():
             print(f"{name:<11} {fn.__doc__}\n{'':<11} {', '.join(str(p) for n, p in inspect.signature(fn).parameters.items() if n != 'run')}")
