@@ -515,7 +515,7 @@ struct pith_sampler_params { /* zero = default = off, where nothing else is said
     float dynatemp_range, dynatemp_exponent; /* temperature +- range, by entropy ^ exponent (0 = 1) */
     float xtc_probability, xtc_threshold;    /* threshold 0 = 0.1 */
     float dry_multiplier, dry_base;          /* base 0 = 1.75 */
-    int32_t dry_allowed_length, dry_last_n;  /* 0 = 2; 0 or -1 = the last 131072 tokens */
+    int32_t dry_allowed_length, dry_last_n;  /* 0 = 2; 0 or -1 = the last 131072 tokens, others at most 10^6 */
     const int32_t *dry_breakers;             /* token sequences that end repetitions, each closed by -1 */
     int32_t n_dry_breakers;                  /* ids, the -1 included */
     int32_t mirostat;                        /* 1, 2: instead of the truncating samplers */
@@ -523,6 +523,7 @@ struct pith_sampler_params { /* zero = default = off, where nothing else is said
     float adaptive_target, adaptive_decay;   /* decay 0 = 0.9 */
     const struct pith_logit_bias *logit_bias;
     int32_t n_logit_bias;
+    int32_t history_max; /* more tokens are never accepted (a context's): windows are no larger than that; 0: no bound */
 };
 #define PITH_SAMPLER_PARAMS_INIT PITH_SIZED(struct pith_sampler_params)
 /* How a model is sampled where nobody says otherwise; pith's programs all ask here. *out (its size set) becomes what the model's file advises
@@ -531,11 +532,14 @@ struct pith_sampler_params { /* zero = default = off, where nothing else is said
  * PITH_RANGE: a key of the file is none or out of range; it is left out, *out is good, and *err names it. */
 PITH_API pith_status pith_sampler_defaults(const pith_model *m, const struct pith_sampler_params *otherwise,
                                            struct pith_sampler_params *out, struct pith_error *err);
-/* Copies what params point to. */
+/* Copies what params point to. Tables as large as the vocabulary and the windows are made with the first token, sampled or accepted. */
 PITH_API pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_params *params, struct pith_error *err);
 PITH_API void pith_sampler_close(pith_sampler *s);
-/* Chooses a token from logits [V], V as given at open: the chain, then a draw. -1 when nothing finite is left. */
+/* Chooses a token from logits [V], V as given at open: the chain, then a draw. -1 when nothing finite is left, when its grammar failed, or
+ * when there was no memory for the tables. */
 PITH_API int32_t pith_sample(pith_sampler *s, const float *logits);
+/* Why the last draw of a sampler was -1: PITH_NOMEM, the grammar's own error, or PITH_STATE: nothing was left. */
+PITH_API pith_status pith_sampler_error(const pith_sampler *s, struct pith_error *err);
 PITH_API void pith_sampler_accept(pith_sampler *s, int32_t token); /* adds to the history that penalties and dry look at */
 PITH_API void pith_sampler_reset(pith_sampler *s);                 /* as after open */
 /* Every sampler of chains with its parameters, ranges and defaults, one a line. Length as snprintf. */

@@ -248,6 +248,16 @@ static void observe_token(struct sched *s, struct branch *b)
 static void fail_sampling(struct sched *s, struct branch *b)
 {
     struct fault f = {0};
+    struct pith_error why = {0};
+    pith_status st = pith_sampler_error(b->sampler, &why);
+    if (st == PITH_NOMEM)
+        fault_memory(&f);
+    else if (st != PITH_STATE)
+        fault_from(&f, &why, "grammar");
+    if (st != PITH_STATE) {
+        request_fail(s, b->r, &f);
+        return;
+    }
     fault_set(&f, 400, "no_token_left", NULL, "%s leave no token after %lld; loosen one of them, or look whether the weights are damaged",
               b->grammar ? "the grammar and the samplers" : "logit_bias and the samplers", (long long)b->n_made);
     request_fail(s, b->r, &f);

@@ -484,6 +484,7 @@ static int take_sampler(struct hosted *m, const struct exchange *x, const struct
     struct pith_sampler_params *p = &r->sampler;
     *p = *request_usual(m, x);
     p->seed = seed_of(b);
+    p->history_max = pith_n_ctx(m->generate);
     take_choosing(b, p);
     p->typical_p = (float)field_real(b, F_typical_p);
     p->top_n_sigma = (float)field_real(b, F_top_n_sigma);

@@ -587,14 +587,88 @@ static void nothing_is_allocated(void)
     struct pith_sampler_params p = drawing(3);
     p.repeat_penalty = 1.1f;
     p.top_p = 0.9f;
+    p.dry_multiplier = 1;
     pith_sampler *s = pith_sampler_open(N, &p, NULL);
     struct pith_memory_report before, after;
+    pith_sampler_accept(s, pith_sample(s, logits));
     pith_memory(&before);
     for (int i = 0; i < 100; i++)
         pith_sampler_accept(s, pith_sample(s, logits));
     pith_memory(&after);
     CHECK(memcmp(&before, &after, sizeof before) == 0);
     pith_sampler_close(s);
+}
+
+static uint64_t scratch_used(void)
+{
+    struct pith_memory_report r;
+    pith_memory(&r);
+    return r.used[PITH_MEM_SCRATCH];
+}
+
+/* One that waits has no tables, whatever its windows; one that runs has none that are larger than its context. */
+static void waiting_is_small(void)
+{
+    enum { N = 1 << 18, CONTEXT = 2048, LARGEST = 1000000 };
+    static float logits[N];
+    struct pith_error err = {0};
+    struct pith_sampler_params p = drawing(3);
+    p.samplers = "penalties:last_n=1000000,repeat=1.1;dry:penalty_last_n=1000000,multiplier=1;temp";
+    p.history_max = CONTEXT;
+    uint64_t before = scratch_used();
+    pith_sampler *s = pith_sampler_open(N, &p, &err);
+    REQUIRE(s, "%s", err.msg);
+    CHECK_MSG(scratch_used() - before < 16384, "%llu bytes that wait",
+              (unsigned long long)(scratch_used() - before));
+    for (int i = 0; i < 100; i++)
+        pith_sampler_accept(s, pith_sample(s, logits));
+    uint64_t held = scratch_used() - before;
+    CHECK_MSG(held < 6 * N * sizeof(float) + 16 * CONTEXT + (1 << 20), "%llu bytes that run",
+              (unsigned long long)held);
+    pith_sampler_close(s);
+    p.samplers = "dry:penalty_last_n=1000001,multiplier=1";
+    CHECK(!pith_sampler_open(N, &p, &err) && err.code == PITH_RANGE && strstr(err.msg, "1000000"));
+    p.samplers = "penalties:last_n=16777216,repeat=2";
+    CHECK(!pith_sampler_open(N, &p, &err) && err.code == PITH_RANGE && strstr(err.msg, "1000000"));
+    /* A window that is never full is the same as a smaller one. */
+    p.samplers = "penalties:last_n=1000000,repeat=1.5;dry:penalty_last_n=1000000,multiplier=1;temp:t=2";
+    s = pith_sampler_open(64, &p, &err);
+    p.history_max = 0;
+    pith_sampler *whole = pith_sampler_open(64, &p, &err);
+    for (int i = 0; i < CONTEXT; i++) {
+        int32_t a = pith_sample(s, logits), b = pith_sample(whole, logits);
+        CHECK_MSG(a == b, "token %d: %d, with its whole window %d", i, a, b);
+        pith_sampler_accept(s, a);
+        pith_sampler_accept(whole, b);
+    }
+    pith_sampler_close(s);
+    pith_sampler_close(whole);
+}
+
+/* Why there is no token. */
+static void tells_why_none(void)
+{
+    struct pith_error err = {0};
+    struct pith_work w = PITH_WORK_INIT;
+    struct pith_sampler_params p = drawing(3);
+    static const float none[4] = {-INFINITY, NAN, -INFINITY, -INFINITY}, some[4] = {0};
+    p.dry_multiplier = 1;
+    pith_sampler *s = pith_sampler_open(4, &p, &err);
+    CHECK(pith_sample(s, none) == -1 && pith_sampler_error(s, &err) == PITH_STATE);
+    CHECK(pith_sample(s, some) >= 0);
+    pith_sampler_close(s);
+    s = pith_sampler_open(4, &p, &err);
+    w.max_bytes = 100000; /* its history alone has more */
+    CHECK(pith_work_begin(&w, &err) == PITH_OK);
+    pith_sampler_accept(s, 1);
+    CHECK(pith_sample(s, some) == -1 && pith_sampler_error(s, &err) == PITH_NOMEM);
+    CHECK(strstr(err.msg, "131072"));
+    pith_work_end(&w);
+    CHECK(pith_sample(s, some) == -1 && pith_sampler_error(s, &err) == PITH_NOMEM); /* half a history is none */
+    pith_sampler_reset(s);
+    CHECK(pith_sample(s, some) >= 0);
+    pith_sampler_close(s);
+    CHECK(pith_sampler_error(NULL, &err) == PITH_RANGE);
 }
 
 /* ---------------------------------------------------------------- chains as text */
@@ -744,6 +818,122 @@ static void dry_is_definition(void)
         pith_sampler_accept(s, 3);
     zero[3] = 1e30f;
     CHECK(pith_sample(s, zero) == 0);
+    pith_sampler_close(s);
+}
+
+/* The same by other means, of any sequences that break: each token looks at all of the history, and at each breaker from each place. */
+static int32_t ref_most(const int32_t *h, int32_t n, const int32_t *breakers, int32_t n_breakers)
+{
+    for (int32_t i = n - 1; i >= 0; i--) { /* where one begins */
+        int32_t longest = 0;
+        for (int32_t b = 0, len; b < n_breakers; b += len + 1) {
+            for (len = 0; breakers[b + len] >= 0;)
+                len++;
+            if (len && len <= n - i && len > longest &&
+                !memcmp(h + i, breakers + b, (size_t)len * sizeof *h))
+                longest = len;
+        }
+        if (longest)
+            return n - i - longest;
+    }
+    return n;
+}
+
+static void ref_dry_of(const int32_t *h, int32_t n, const struct pith_sampler_params *p,
+                       double penalty[8])
+{
+    int32_t most = ref_most(h, n, p->dry_breakers, p->n_dry_breakers), allowed = p->dry_allowed_length;
+    int32_t longest[8] = {0};
+    memset(penalty, 0, 8 * sizeof *penalty);
+    if (n <= allowed || most < allowed)
+        return;
+    for (int32_t next = n - 1; next >= 1; next--) {
+        int32_t len = 0;
+        while (len < next && len < most && h[next - 1 - len] == h[n - 1 - len])
+            len++;
+        if (len >= allowed && len + 1 > longest[h[next]])
+            longest[h[next]] = len + 1;
+    }
+    for (int32_t b = 0; b + 1 < p->n_dry_breakers; b++)
+        if ((b == 0 || p->dry_breakers[b - 1] < 0) && p->dry_breakers[b + 1] < 0 &&
+            p->dry_breakers[b] >= 0)
+            longest[p->dry_breakers[b]] = 0;
+    for (int i = 0; i < 8; i++)
+        if (longest[i])
+            penalty[i] = (double)p->dry_multiplier * pow((double)p->dry_base, longest[i] - 1 - allowed);
+}
+
+/* Token by token, with tokens accepted unseen in between, breakers of several tokens that overlap, windows that are full, and resets. */
+static void dry_grows_with_the_text(void)
+{
+    static const float zero[8] = {0};
+    struct rng r;
+    rng_init(&r, 41);
+    for (long round = 0; round < 150 * test_scale(); round++) {
+        int32_t h[300], breakers[64], n_breakers = 0, n = 0;
+        int32_t n_vocab = 1 + (int32_t)rng_below(&r, 7);
+        struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+        for (uint32_t i = rng_below(&r, 9); i; i--) {
+            for (uint32_t k = 1 + rng_below(&r, 5); k; k--)
+                breakers[n_breakers++] = (int32_t)rng_below(&r, 8);
+            breakers[n_breakers++] = -1;
+        }
+        p.samplers = "dry";
+        p.dry_multiplier = 0.5f;
+        p.dry_base = 1.25f;
+        p.dry_allowed_length = 1 + (int32_t)rng_below(&r, 4);
+        p.dry_last_n = 5 + (int32_t)rng_below(&r, 200);
+        p.dry_breakers = breakers;
+        p.n_dry_breakers = n_breakers;
+        pith_sampler *s = pith_sampler_open(8, &p, NULL);
+        REQUIRE(s, "a sampler of dry");
+        for (int i = 0; i < 300; i++) {
+            struct pith_logprob left[8];
+            double want[8];
+            if (!rng_below(&r, 100)) {
+                pith_sampler_reset(s);
+                n = 0;
+            }
+            h[n] = (int32_t)rng_below(&r, (uint32_t)n_vocab + (i % 60 > 50));
+            pith_sampler_accept(s, h[n++]);
+            if (!rng_below(&r, 6))
+                continue;
+            int32_t skip = n > p.dry_last_n ? n - p.dry_last_n : 0;
+            ref_dry_of(h + skip, n - skip, &p, want);
+            pith_sampler_left(s, zero, left, 8);
+            for (int k = 0; k < 8; k++) {
+                double got = -(double)s->list.x[k];
+                CHECK_MSG(fabs(got - want[k]) <= 1e-5 * want[k],
+                          "round %ld, %d tokens: token %d: %g, wanted %g", round, n, k, got, want[k]);
+            }
+        }
+        pith_sampler_close(s);
+    }
+}
+
+/* Breakers cost a token nothing, a history only what it has in common with the end. */
+static void dry_is_no_search(void)
+{
+    enum { V = 4096, TOKENS = 3000 };
+    static int32_t breakers[4095];
+    static float x[V];
+    struct rng r;
+    rng_init(&r, 42);
+    for (int i = 0; i < 4095; i++) /* long ones, of one token but for their ends: each place begins all of them */
+        breakers[i] = i % 35 == 34 ? -1 : i % 35 == 33 ? 1 + i / 35 : 0;
+    struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+    p.samplers = "dry";
+    p.dry_multiplier = 1;
+    p.dry_breakers = breakers;
+    p.n_dry_breakers = 4095;
+    pith_sampler *s = pith_sampler_open(V, &p, NULL);
+    REQUIRE(s, "a sampler of dry");
+    for (int i = 0; i < TOKENS; i++) {
+        pith_sample(s, x);
+        pith_sampler_accept(s, (int32_t)rng_below(&r, V));
+    }
+    CHECK_MSG(s->history.steps < 8 * TOKENS, "%llu places looked at for %d tokens",
+              (unsigned long long)s->history.steps, TOKENS);
     pith_sampler_close(s);
 }
 
@@ -927,9 +1117,13 @@ int main(void)
     TEST(penalty_window);
     TEST(bad_parameters);
     TEST(nothing_is_allocated);
+    TEST(waiting_is_small);
+    TEST(tells_why_none);
     TEST(bad_chains);
     TEST(every_sampler_alone);
     TEST(dry_is_definition);
+    TEST(dry_grows_with_the_text);
+    TEST(dry_is_no_search);
     TEST(feedback_holds);
     TEST(logprobs_are_log_softmax);
     TEST(stop_examples);

@@ -50,6 +50,12 @@ int32_t pith_sample(pith_sampler *s, const float *logits)
     return s && logits ? sampler_sample(s, logits) : -1;
 }
 
+pith_status pith_sampler_error(const pith_sampler *s, struct pith_error *err)
+{
+    error_clear(err);
+    return s ? sampler_error(s, err) : error_set(err, PITH_RANGE, "pith_sampler_error: sampler is NULL");
+}
+
 void pith_sampler_accept(pith_sampler *s, int32_t token)
 {
     if (s)

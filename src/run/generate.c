@@ -161,15 +161,15 @@ static int make_room(struct generation *g, pith_status *st, struct pith_error *e
 /* Why the sampler has left nothing. */
 static pith_status no_token(const struct generation *g, struct pith_error *err)
 {
-    const struct pith_error *why = &g->sampler->grammar_err;
     int32_t n = g->out->n_generated;
+    struct pith_error why = {0};
+    if (sampler_error(g->sampler, &why) != PITH_STATE)
+        return error_set(err, why.code, "%s", why.msg);
     if (!g->sampler->grammar)
         return error_set(err, PITH_INTERNAL,
                          "no logit is finite after %d tokens; the weights may be damaged (try "
                          "check_tensors)",
                          n);
-    if (why->code != PITH_OK)
-        return error_set(err, why->code, "%s", why->msg);
     return error_set(err, PITH_STATE, "the grammar and the sampler leave no token after %d tokens",
                      n);
 }

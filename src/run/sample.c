@@ -305,40 +305,76 @@ static pith_status copy_lists(struct pith_sampler *s, const struct pith_sampler_
                                      h->n_breakers, -1, s->n_vocab, err);
 }
 
+/* The window of a step, as far as there can be tokens in it. */
+static int32_t window_of(const struct pith_sampler *s, int32_t last_n)
+{
+    return s->history_max && last_n > s->history_max ? s->history_max : last_n;
+}
+
 /* What the steps of the chain need to remember. */
-static pith_status make_history(struct pith_sampler *s, struct pith_error *err)
+static pith_status measure_history(struct pith_sampler *s, struct pith_error *err)
 {
     enum { DRY_ALL = 1 << 17 }; /* the window of "all" */
     struct sample_history *h = &s->history;
-    int32_t dry = 0;
-    size_t v = (size_t)s->n_vocab;
-    int adaptive = 0;
     for (int i = 0; i < s->n_steps; i++) {
         const struct sample_step *t = &s->steps[i];
         int32_t last_n = t->kind->traits & W ? (int32_t)t->p[0] : 0;
-        adaptive |= is(t, "adaptive_p");
+        s->adaptive |= is(t, "adaptive_p");
         if (is(t, "dry") && t->p[1] != 0) {
-            last_n = last_n < 0 ? DRY_ALL : last_n;
-            dry = last_n > dry ? last_n : dry;
+            last_n = window_of(s, last_n < 0 ? DRY_ALL : last_n);
+            h->dry = last_n > h->dry ? last_n : h->dry;
         } else if (is(t, "penalties") && (t->p[1] != 1 || t->p[2] != 0 || t->p[3] != 0)) {
-            if (h->window && h->window != last_n)
+            if (h->window && h->window != window_of(s, last_n))
                 return error_set(
                     err, PITH_RANGE,
                     "sampler: penalties with last_n %d and %d in one chain; wanted one "
                     "window",
                     h->window, last_n);
-            h->window = last_n;
+            h->window = window_of(s, last_n);
         }
     }
-    h->cap = h->window > dry ? h->window : dry;
-    h->ring = mem_array((size_t)h->cap, sizeof *h->ring, PITH_MEM_SCRATCH);
-    h->count = mem_array(h->window ? v : 0, sizeof *h->count, PITH_MEM_SCRATCH);
-    h->suffix = mem_array((size_t)dry, sizeof *h->suffix, PITH_MEM_SCRATCH);
-    h->longest = mem_array(dry ? v : 0, sizeof *h->longest, PITH_MEM_SCRATCH);
-    s->before = mem_array(adaptive ? v : 0, sizeof *s->before, PITH_MEM_SCRATCH);
-    if (!h->ring || !h->count || !h->suffix || !h->longest || !s->before)
-        return error_set(err, PITH_NOMEM, "sampler: no memory for a history of %d tokens", h->cap);
+    h->cap = h->window > h->dry ? h->window : h->dry;
     return PITH_OK;
+}
+
+/* n items where they are wanted and not there. */
+static int make(void *array, int wanted, size_t n, size_t item_bytes)
+{
+    void *p;
+    memcpy(&p, array, sizeof p);
+    if (p || !wanted)
+        return 1;
+    p = mem_array(n, item_bytes, PITH_MEM_SCRATCH);
+    memcpy(array, &p, sizeof p);
+    return p != NULL;
+}
+
+static int make_list(struct pith_sampler *s)
+{
+    if (candidates_init(&s->list, s->n_vocab))
+        return 1;
+    candidates_deinit(&s->list);
+    memset(&s->list, 0, sizeof s->list);
+    return 0;
+}
+
+/* The tables, with the first token. 0: there is no memory. */
+static int get_ready(struct pith_sampler *s)
+{
+    struct sample_history *h = &s->history;
+    size_t v = (size_t)s->n_vocab, dry = (size_t)h->dry;
+    if (s->ready)
+        return 1;
+    s->ready = make(&h->ring, h->cap > 0, (size_t)(h->cap > 0 ? h->cap : 0), sizeof *h->ring) &&
+               make(&h->count, h->window != 0, v, sizeof *h->count) &&
+               make(&h->same, h->dry, dry, sizeof *h->same) &&
+               make(&h->common, h->dry, dry, sizeof *h->common) &&
+               make(&h->latest, h->dry, v, sizeof *h->latest) &&
+               make(&h->longest, h->dry, v, sizeof *h->longest) &&
+               make(&s->before, s->adaptive, v, sizeof *s->before) &&
+               (!h->dry || h->index || (h->index = breakers_new(h->breakers, h->n_breakers))) &&
+               make_list(s);
+    return s->ready;
 }
 
 struct pith_sampler *sampler_open(int32_t n_vocab, const struct pith_sampler_params *q,
@@ -357,13 +393,12 @@ struct pith_sampler *sampler_open(int32_t n_vocab, const struct pith_sampler_par
     }
     s->n_vocab = n_vocab;
     s->seed = q->seed;
+    s->history_max = q->history_max > 0 ? q->history_max : 0;
     TRY(make_chain(s, q, err));
     if (!q->samplers)
         shorten(s);
     TRY(copy_lists(s, q, err));
-    TRY(make_history(s, err));
-    if (!candidates_init(&s->list, n_vocab))
-        TRY(error_set(err, PITH_NOMEM, "sampler: no memory for %d candidates", n_vocab));
+    TRY(measure_history(s, err));
     return s;
 fail:
     sampler_free(s);
@@ -377,8 +412,11 @@ void sampler_free(struct pith_sampler *s)
     candidates_deinit(&s->list);
     mem_free(s->history.ring);
     mem_free(s->history.count);
-    mem_free(s->history.suffix);
+    mem_free(s->history.same);
+    mem_free(s->history.common);
+    mem_free(s->history.latest);
     mem_free(s->history.longest);
+    breakers_free(s->history.index);
     mem_free(s->history.breakers);
     mem_free(s->before);
     mem_free(s->masked);
@@ -390,10 +428,7 @@ void sampler_free(struct pith_sampler *s)
 
 pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, struct pith_error *err)
 {
-    if (g && !s->masked)
-        s->masked = mem_array((size_t)s->n_vocab, sizeof *s->masked, PITH_MEM_SCRATCH);
-    if (g && !s->masked)
-        return error_set(err, PITH_NOMEM, "sampler: no memory for %d masked logits", s->n_vocab);
+    (void)err;
     s->grammar = g;
     return PITH_OK;
 }
@@ -414,6 +449,12 @@ static const float *masked(struct pith_sampler *s, const float *logits)
 
 struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
 {
+    s->starved = s->forgot || !get_ready(s) ||
+                 !make(&s->masked, s->grammar != NULL, (size_t)s->n_vocab, sizeof *s->masked);
+    if (s->starved) {
+        s->list.n = 0;
+        return &s->list;
+    }
     logits = masked(s, logits);
     uint32_t fp = fp_enter(); /* the host's rounding must not choose tokens */
     candidates_fill(&s->list, logits, s->n_vocab);
@@ -427,6 +468,8 @@ struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
 int32_t sampler_sample(struct pith_sampler *s, const float *logits)
 {
     struct candidates *c = sampler_run(s, logits);
+    if (s->starved)
+        return -1;
     uint32_t fp = fp_enter();
     double u = rng_uniform(s->seed, s->index++, 0);
     int32_t at = 0;
@@ -442,20 +485,34 @@ int32_t sampler_sample(struct pith_sampler *s, const float *logits)
     return c->n > 0 ? candidates_id(c, at) : -1;
 }
 
+pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err)
+{
+    if (s->starved)
+        return error_set(err, PITH_NOMEM, "sampler: no memory for the tables of %d tokens, or for a history of %d",
+                         s->n_vocab, s->history.cap > 0 ? s->history.cap : 0);
+    if (s->grammar && s->grammar_err.code != PITH_OK)
+        return error_set(err, s->grammar_err.code, "%s", s->grammar_err.msg);
+    return error_set(err, PITH_STATE, "sampler: no token is left to choose from");
+}
+
 void sampler_accept(struct pith_sampler *s, int32_t id)
 {
-    if (id >= 0 && id < s->n_vocab)
+    if (id >= 0 && id < s->n_vocab && get_ready(s))
         history_accept(&s->history, id);
+    else if (id >= 0 && id < s->n_vocab)
+        s->forgot = 1; /* without it the others are no history */
     if (s->grammar) /* one that it refuses leaves it where it is */
         grammar_accept(s->grammar, id, NULL);
 }
 
 void sampler_reset(struct pith_sampler *s)
 {
-    if (s->history.window)
+    if (s->history.window && s->ready)
         memset(s->history.count, 0, (size_t)s->n_vocab * sizeof *s->history.count);
-    s->history.n = 0;
+    s->history.n = s->history.agrees_at = s->history.begin = s->history.end = 0;
+    s->history.reading = 0;
     s->index = 0;
+    s->forgot = 0;
     for (int i = 0; i < s->n_steps; i++)
         memset(s->steps[i].state, 0, sizeof s->steps[i].state);
     if (s->grammar)

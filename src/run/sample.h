@@ -12,14 +12,15 @@
  *   rng_uniform(seed, i, draw): draw 0 is the final choice; a step that draws takes the number of
  *   its place in the chain, from 1 up.
  *   The draw walks the candidates by id.
- *   Nothing is allocated after sampler_open. */
+ *   What is as large as the vocabulary or the window is allocated with the first token, sampled or
+ *   accepted, by the thread that does it: one that waits costs a few KB. Nothing is after that. */
 #ifndef PITH_RUN_SAMPLE_H
 #define PITH_RUN_SAMPLE_H
 
 #include "run/candidates.h"
 #include "text/grammar.h"
 
-enum { SAMPLE_MAX_STEPS = 32, SAMPLE_MAX_PARAMS = 6, SAMPLE_WINDOW_MAX = 1 << 24 };
+enum { SAMPLE_MAX_STEPS = 32, SAMPLE_MAX_PARAMS = 6 };
 
 struct pith_sampler;
 struct sample_step;
@@ -57,11 +58,20 @@ struct sample_history {
     int32_t window;  /* what is counted; -1: all */
     int32_t *ring;   /* token i is at i % cap */
     uint32_t *count; /* [V] */
-    /* of dry */
-    int32_t *suffix;   /* [window of dry] */
-    int32_t *longest;  /* [V], zero between calls */
-    int32_t *breakers; /* token sequences, each ended by -1 */
+    /* of dry (sample_dry.c) */
+    int32_t dry;          /* its largest window, 0: it is not in the chain */
+    int32_t *same;        /* [dry] token i: tokens back to its last occurrence, 0: none */
+    int32_t *common;      /* [dry] of an earlier occurrence of the last token: how far what lies before
+                           * it agrees with the end */
+    int64_t agrees_at;    /* the n that `common` is of */
+    uint32_t *latest;     /* [V] the place of a token's last occurrence + 1, modulo 2^32 */
+    int32_t *longest;     /* [V], zero between calls */
+    uint64_t steps;       /* places looked at: what dry has cost */
+    int32_t *breakers;    /* token sequences, each ended by -1 */
     size_t n_breakers;
+    struct breakers *index;
+    uint32_t reading;     /* its node */
+    int64_t begin, end;   /* of the breaker that begins last: tokens [begin, end); end 0: none */
 };
 /* The i-th last token, i < min(n, cap). */
 static inline int32_t history_last(const struct sample_history *h, int32_t i)
@@ -69,10 +79,21 @@ static inline int32_t history_last(const struct sample_history *h, int32_t i)
     return h->ring[(h->n - 1 - i) % h->cap];
 }
 void history_accept(struct sample_history *h, int32_t id);
+/* What dry has to know of one more token, before it is in the ring. */
+void dry_accept(struct sample_history *h, int32_t id);
+/* All sequences of a list as one automaton; NULL: no memory. */
+struct breakers *breakers_new(const int32_t *list, size_t n);
+void breakers_free(struct breakers *b); /* NULL allowed */
+/* Adds to the logit of a token, when it is still there. */
+void sample_add_logit(struct candidates *c, int32_t id, double more);
 
 struct pith_sampler {
     int32_t n_vocab;
     int n_steps, greedy; /* greedy: the draw takes the best */
+    int ready, forgot;   /* its tables are there; a token is missing in the history, for want of memory */
+    int starved;         /* the last draw had no memory */
+    int adaptive;        /* adaptive_p is in the chain */
+    int32_t history_max; /* more tokens are never accepted, 0: no bound */
     struct sample_step steps[SAMPLE_MAX_STEPS];
     uint64_t seed, index; /* Philox key, output index */
     struct sample_history history;
@@ -110,6 +131,8 @@ void sampler_free(struct pith_sampler *s);
 struct candidates *sampler_run(struct pith_sampler *s, const float *logits);
 /* Runs the chain, draws, moves to the next output index. -1 when nothing is left. */
 int32_t sampler_sample(struct pith_sampler *s, const float *logits);
+/* Why the last sampler_sample was -1. */
+pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err);
 void sampler_accept(struct pith_sampler *s, int32_t id); /* ids out of range are ignored */
 void sampler_reset(struct pith_sampler *s);              /* as after open */
 /* g is the caller's; NULL: none. */
