@@ -13,6 +13,8 @@ struct opts {
     const char *folder, *host, *unix_path, *name, *template, *key_file, *cert, *key;
     struct arg_texts keys, admin_keys, hosts, origins;
     int64_t memory, models_max, port, cache_tokens, store, parallel, queue, connections, unknown, body;
+    int64_t max_memory, requests_memory, request_memory;
+    double request_seconds;
     double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
     int lazy, embeddings, quiet, no_web, open_metrics;
 };
@@ -80,6 +82,19 @@ static const struct arg args[] = {
      .dflt = "32", .help = "most conversations that advance in one step"},
     {.name = "--queue", ARG_FIELD(struct opts, queue, ARG_INT), .lo = 1, .hi = 1000000,
      .dflt = "256", .help = "most requests that wait; more are asked to try again, but a key may always have its part of them waiting"},
+    {.name = "--max-memory", .meta = "BYTES", ARG_FIELD(struct opts, max_memory, ARG_SIZE), .lo = 1,
+     .otherwise = "what the models need at most, and --requests-memory",
+     .help = "most memory of the whole server; models get what --requests-memory leaves"},
+    {.name = "--requests-memory", .meta = "BYTES",
+     ARG_FIELD(struct opts, requests_memory, ARG_SIZE), .lo = 1 << 20, .dflt = "2G",
+     .help = "most memory of all requests together: bodies, grammars, samplers, answers; one key of "
+             "several has at most half of it"},
+    {.name = "--request-memory", .meta = "BYTES", ARG_FIELD(struct opts, request_memory, ARG_SIZE),
+     .lo = 1 << 20, .dflt = "512M",
+     .help = "most memory of one request beside its body; what needs more is refused"},
+    {.name = "--request-seconds", .meta = "SECONDS",
+     ARG_FIELD(struct opts, request_seconds, ARG_REAL), .lo = 0, .hi = 1e6, .dflt = "10",
+     .help = "most processor time for reading a request: templates, schemas, grammars; 0: any"},
     {.name = "--gap", .meta = "SECONDS", ARG_FIELD(struct opts, gap, ARG_REAL), .lo = 0.001,
      .hi = 60, .dflt = "0.1",
      .help = "the time between two tokens to aim for while the prompts of others are computed"},
@@ -259,6 +274,10 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .connections_unknown = (int)(o->unknown ? o->unknown : (o->connections + 3) / 4),
         .body_bytes = o->body,
         .gap = o->gap,
+        .max_memory = o->max_memory,
+        .requests_memory = o->requests_memory,
+        .request_memory = o->request_memory,
+        .request_seconds = o->request_seconds,
         .read_timeout = o->read_timeout,
         .request_timeout = o->request_timeout,
         .log = !o->quiet,

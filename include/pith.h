@@ -540,6 +540,8 @@ PITH_API void pith_sampler_close(pith_sampler *s);
 PITH_API int32_t pith_sample(pith_sampler *s, const float *logits);
 /* Why the last draw of a sampler was -1: PITH_NOMEM, the grammar's own error, or PITH_STATE: nothing was left. */
 PITH_API pith_status pith_sampler_error(const pith_sampler *s, struct pith_error *err);
+PITH_API int64_t pith_sampler_bytes(const pith_sampler *s); /* of the tables that come with its first token; 0 when they are there */
+PITH_API int64_t pith_sampler_time(const pith_sampler *s);  /* ns that its draws have taken, with the masks of its grammar */
 PITH_API void pith_sampler_accept(pith_sampler *s, int32_t token); /* adds to the history that penalties and dry look at */
 PITH_API void pith_sampler_reset(pith_sampler *s);                 /* as after open */
 /* Every sampler of chains with its parameters, ranges and defaults, one a line. Length as snprintf. */

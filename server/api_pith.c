@@ -28,9 +28,96 @@ static json_t *piece(const struct hosted *m, int32_t id)
     return json_text(buf, n < 0 ? 0 : n < (int64_t)sizeof buf ? (size_t)n : sizeof buf);
 }
 
-enum { PIECES_MAX = 200000 };
+enum {
+    PIECES_MAX = 200000,
+    SMALL = 4096, /* tokens of an answer that is not worth to be poured */
+};
 
-static json_t *tokenize(struct hosted *m, struct fields *b, struct fault *f)
+/* A list of tokens, or a text, on its way out: written as it is taken. */
+struct pouring {
+    int32_t *ids;
+    char *text;
+    size_t n, at;
+    int part; /* 0: what comes before; then the values, of a text twice */
+};
+
+static void pouring_free(void *ctx)
+{
+    struct pouring *p = ctx;
+    free(p->ids);
+    free(p->text);
+    free(p);
+}
+
+static size_t pour_ids(void *ctx, char *buf, size_t max)
+{
+    struct pouring *p = ctx;
+    size_t n = 0;
+    if (p->part == 0)
+        n += (size_t)sprintf(buf, "{\"tokens\":[");
+    p->part += p->part == 0;
+    for (; p->part == 1 && p->at < p->n && n + 16 < max; p->at++)
+        n += (size_t)sprintf(buf + n, p->at ? ",%d" : "%d", p->ids[p->at]);
+    if (p->part == 1 && p->at == p->n && n + 64 < max) {
+        n += (size_t)sprintf(buf + n, "],\"count\":%zu}\n", p->n);
+        p->part = 2;
+    }
+    return n;
+}
+
+/* One byte of a JSON string; returns how many it has become. */
+static size_t put_escaped(char *to, char c)
+{
+    static const char from[] = "\"\\\b\f\n\r\t", as[] = "\"\\bfnrt";
+    const char *at = c ? strchr(from, c) : NULL;
+    if (at) {
+        to[0] = '\\';
+        to[1] = as[at - from];
+        return 2;
+    }
+    if ((unsigned char)c < 0x20)
+        return (size_t)sprintf(to, "\\u%04X", (unsigned)c);
+    *to = c;
+    return 1;
+}
+
+/* The text as `content`, and by the name that vLLM has for it. */
+static size_t pour_text(void *ctx, char *buf, size_t max)
+{
+    static const char *const before[] = {"{\"content\":\"", "\",\"prompt\":\"", "\"}\n"};
+    struct pouring *p = ctx;
+    size_t n = 0;
+    while (p->part < 6 && n + 32 < max) {
+        if (p->part % 2 == 0) {
+            n += (size_t)sprintf(buf + n, "%s", before[p->part++ / 2]);
+            p->part += p->part == 5;
+            p->at = 0;
+            continue;
+        }
+        for (; p->at < p->n && n + 32 < max; p->at++)
+            n += put_escaped(buf + n, p->text[p->at]);
+        p->part += p->at == p->n;
+    }
+    return n;
+}
+
+/* Takes ids and text. */
+static json_t *pour(struct exchange *x, int32_t *ids, char *text, size_t n, struct fault *f)
+{
+    struct pouring *p = malloc(sizeof *p);
+    if (!p) {
+        free(ids);
+        free(text);
+        fault_memory(f);
+        return NULL;
+    }
+    *p = (struct pouring){.ids = ids, .text = text, .n = n};
+    exchange_pour(x, "application/json", text ? pour_text : pour_ids, pouring_free, p, (int64_t)(n * (text ? 1 : sizeof *ids)));
+    return json_true(); /* which is nobody's */
+}
+
+/* NULL: *f says why; true: the answer is on its way. */
+static json_t *tokenize(struct exchange *x, struct hosted *m, struct fields *b, struct fault *f)
 {
     const json_t *text = b->v[F_content] ? b->v[F_content] : b->v[F_tokenize_prompt];
     int special = field_bool(b, F_add_special) || field_bool(b, F_add_special_tokens);
@@ -46,6 +133,9 @@ static json_t *tokenize(struct hosted *m, struct fields *b, struct fault *f)
         free(ids);
         return NULL;
     }
+    if (ids && !field_bool(b, F_with_pieces) && n > SMALL) {
+        return pour(x, ids, NULL, (size_t)n, f);
+    }
     json_t *list = ids ? json_array() : NULL;
     for (int64_t i = 0; list && i < n; i++)
         json_array_append_new(list, field_bool(b, F_with_pieces) ? json_pack("{s:i, s:o}", "id", ids[i], "piece", piece(m, ids[i])) : json_integer(ids[i]));
@@ -53,22 +143,42 @@ static json_t *tokenize(struct hosted *m, struct fields *b, struct fault *f)
     return list ? json_pack("{s:o, s:I}", "tokens", list, "count", (json_int_t)n) : NULL;
 }
 
-static json_t *detokenize(struct hosted *m, struct fields *b, struct fault *f)
+/* The bytes of tokens as valid UTF-8 (malloc). */
+static char *text_of(struct hosted *m, const int32_t *ids, size_t n_ids, size_t *n)
 {
-    int64_t n = 0;
+    int64_t len = pith_detokenize(m->model, ids, n_ids, PITH_RENDER_SPECIAL, NULL, 0, NULL);
+    char *raw = len >= 0 ? malloc((size_t)len + 1) : NULL, *text = raw;
+    if (!raw)
+        return NULL;
+    pith_detokenize(m->model, ids, n_ids, PITH_RENDER_SPECIAL, raw, (size_t)len, NULL);
+    *n = (size_t)pith_utf8(raw, (size_t)len, NULL, 0);
+    if (*n != (size_t)len) { /* what is valid is as long as it was */
+        text = malloc(*n + 1);
+        if (text)
+            pith_utf8(raw, (size_t)len, text, *n);
+        free(raw);
+    } else {
+        pith_utf8(raw, (size_t)len, raw, *n);
+    }
+    return text;
+}
+
+static json_t *detokenize(struct exchange *x, struct hosted *m, struct fields *b, struct fault *f)
+{
+    int64_t n_ids = 0;
+    size_t n = 0;
     if (!b->v[F_tokens]) {
         fault_set(f, 400, "missing_field", "tokens", "tokens is missing");
         return NULL;
     }
-    int32_t *ids = request_ids(m, b->v[F_tokens], &n, "tokens", f);
-    int64_t len = ids ? pith_detokenize(m->model, ids, (size_t)n, PITH_RENDER_SPECIAL, NULL, 0, NULL) : -1;
-    char *text = len >= 0 ? malloc((size_t)len + 1) : NULL;
-    if (text)
-        pith_detokenize(m->model, ids, (size_t)n, PITH_RENDER_SPECIAL, text, (size_t)len, NULL);
-    else if (ids)
+    int32_t *ids = request_ids(m, b->v[F_tokens], &n_ids, "tokens", f);
+    char *text = ids ? text_of(m, ids, (size_t)n_ids, &n) : NULL;
+    if (ids && !text)
         fault_memory(f);
     free(ids);
-    json_t *shown = text ? json_text(text, (size_t)len) : NULL;
+    if (text && n_ids > SMALL)
+        return pour(x, NULL, text, n, f);
+    json_t *shown = text ? json_stringn(text, n) : NULL;
     free(text);
     return shown ? json_pack("{s:O, s:o}", "content", shown, "prompt", shown) : NULL; /* prompt: vLLM's name for it */
 }
@@ -84,16 +194,33 @@ static json_t *apply_template(struct hosted *m, struct fields *b, struct fault *
     return j;
 }
 
+static void answer_or_pour(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct exchange *x, struct hosted *m, struct fields *b, struct fault *f))
+{
+    struct fault f = {0};
+    struct fields b;
+    struct hosted *m = exchange_model(x, &f);
+    json_t *j = NULL;
+    if (m && fields_read(&b, endpoint, x, &f)) {
+        j = answer(x, m, &b, &f);
+        fields_free(&b);
+    }
+    if (f.http)
+        exchange_fault(x, &f);
+    else if (!json_is_true(j))
+        exchange_json(x, 200, j);
+    exchange_drop(x);
+}
+
 void api_tokenize(struct server *s, struct exchange *x)
 {
     (void)s;
-    request_answer(x, E_TOKENIZE, tokenize);
+    answer_or_pour(x, E_TOKENIZE, tokenize);
 }
 
 void api_detokenize(struct server *s, struct exchange *x)
 {
     (void)s;
-    request_answer(x, E_DETOKENIZE, detokenize);
+    answer_or_pour(x, E_DETOKENIZE, detokenize);
 }
 
 void api_apply_template(struct server *s, struct exchange *x)
@@ -120,11 +247,15 @@ void api_tokenizer_info(struct server *s, struct exchange *x)
     models_drop(m);
 }
 
-static json_t *memory_now(void)
+static json_t *memory_now(struct server *s, const struct hosted *m)
 {
     struct pith_memory_report mem;
     pith_memory(&mem);
     json_t *bytes = json_object();
+    int64_t models = (int64_t)m->bytes, requests = account_budget(s);
+    json_object_set_new(bytes, "most", json_pack("{s:I, s:I, s:I}", "model", (json_int_t)models, "requests", (json_int_t)requests, "all",
+                                                 (json_int_t)(s->p.max_memory ? s->p.max_memory : models + requests)));
+    json_object_set_new(bytes, "requests", json_integer(atomic_load(&s->account.bytes)));
     for (int i = 0; i < PITH_MEM_N; i++)
         json_object_set_new(bytes, pith_purpose_name((pith_purpose)i), json_integer((json_int_t)mem.used[i]));
     return bytes;
@@ -151,7 +282,7 @@ void api_props(struct server *s, struct exchange *x)
     exchange_json(x, 200,
                   json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:s, s:s, s:o, s:o}", "model", m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx",
                             models_n_ctx(m), "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template", template,
-                            "generates", m->generate != NULL, "embeds", m->embed != NULL, "n_input", models_n_input(m), "version", pith_version(), "isa", pith_isa(), "memory", memory_now(),
+                            "generates", m->generate != NULL, "embeds", m->embed != NULL, "n_input", models_n_input(m), "version", pith_version(), "isa", pith_isa(), "memory", memory_now(s, m),
                             "sampling", sampling(&m->usual)));
     models_drop(m);
 }

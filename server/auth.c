@@ -84,6 +84,11 @@ int tenants_count(const struct tenants *t)
     return t->n;
 }
 
+struct tenant *tenants_at(struct tenants *t, int i)
+{
+    return &t->v[i];
+}
+
 struct tenant *tenants_find(struct tenants *t, const char *key)
 {
     struct tenant *found = t->have_keys ? NULL : &t->v[0];

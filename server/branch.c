@@ -23,6 +23,8 @@ void request_free(struct request *r)
 {
     if (!r)
         return;
+    if (r->bytes)
+        account_add(r->server, r->tenant, -r->bytes);
     free(r->prompt);
     free(r->input_end);
     for (char **p = r->stop; p && *p; p++)
@@ -37,6 +39,7 @@ void request_free(struct request *r)
 
 static void free_branch(struct branch *b)
 {
+    account_add(b->r->server, b->r->tenant, -b->bytes);
     pith_sampler_close(b->sampler);
     pith_stream_close(b->stream);
     pith_stopper_close(b->stopper);
@@ -334,6 +337,8 @@ static void share_prompt(struct sched *s, struct branch *b, int32_t out)
             int32_t q = 0;
             while (s->seq[q])
                 q++;
+            if (!room_for_sampler(s, o))
+                continue;
             if (pith_copy(s->hosted->generate, q, b->seq, 0, -1, NULL) != PITH_OK)
                 return;
             s->seq[q] = o;
@@ -361,10 +366,19 @@ void branch_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
     put_draw(s, b, i, out);
 }
 
+/* Samplers and masks are what some choices cost most by. */
+static void count_sampling(struct branch *b)
+{
+    int64_t ns = pith_sampler_time(b->sampler);
+    atomic_fetch_add(&b->r->tenant->account.sample_ns, ns - b->sample_ns);
+    b->sample_ns = ns;
+}
+
 void branch_tell(struct sched *s, int k)
 {
     struct branch *b = s->drawn[k].b;
     const struct pith_draw *d = &s->draw[k];
+    count_sampling(b);
     struct token_info t = {.id = d->id, .logprob = d->logprob, .top = d->top, .n_top = d->n_top > 0 ? d->n_top : 0};
     if (s->drawn[k].i >= b->r->n_prompt) {
         take_token(s, b, &t);

@@ -113,6 +113,17 @@ static int pages_left(const struct sched *s, int64_t n_new)
     return total - used >= n_new + (int64_t)PAGE * (s->n_held + 1);
 }
 
+/* Its tables come with its first token. With nobody else here they fit, or never would. */
+int room_for_sampler(const struct sched *s, struct branch *b)
+{
+    int64_t bytes = b->bytes ? 0 : pith_sampler_bytes(b->sampler);
+    if (s->n_held && !account_has_room(b->r->server, b->r->tenant, bytes))
+        return 0;
+    account_add(b->r->server, b->r->tenant, bytes);
+    b->bytes += bytes;
+    return 1;
+}
+
 enum admission { ADMITTED, FOLLOWS, NO_ROOM };
 static enum admission admit(struct sched *s, struct branch *b)
 {
@@ -120,7 +131,7 @@ static enum admission admit(struct sched *s, struct branch *b)
     struct share *t = b->share;
     if (!tells_prompt(b) && follows_another(s, b))
         return FOLLOWS;
-    if (s->crowded || t->n_held >= s->parallel || !pages_left(s, b->n))
+    if (s->crowded || t->n_held >= s->parallel || !pages_left(s, b->n) || !room_for_sampler(s, b))
         return NO_ROOM;
     int32_t q = take_seq(s, t);
     if (q < 0)
@@ -217,6 +228,16 @@ static int64_t prefill_rows(const struct sched *s)
     return CHUNK_FIRST < room ? CHUNK_FIRST : room;
 }
 
+/* Threads of work and samplers take processors from the steps of others. */
+static void charge_time(struct sched *s, struct share *t)
+{
+    const struct account *a = &tenants_at(s->hosted->server->tenants, (int)(t - s->share))->account;
+    int64_t ns = atomic_load(&a->work_ns) + atomic_load(&a->sample_ns);
+    if (s->row_ns > 0)
+        t->served += (double)(ns - t->charged_ns) / s->row_ns;
+    t->charged_ns = ns;
+}
+
 void compose(struct sched *s)
 {
     struct share *t;
@@ -224,6 +245,7 @@ void compose(struct sched *s)
     s->steps++;
     for (int i = 0; i < s->n_shares; i++) {
         t = &s->share[i];
+        charge_time(s, t);
         t->pass = t->served;
     }
     rewind_shares(s);

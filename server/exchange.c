@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "http.h"
-#include "scheduler.h"
+#include "request.h"
 
 enum {
     OUT_MAX = 64 << 20, /* bytes a client may leave unread */
@@ -35,6 +35,7 @@ void exchange_forget(struct exchange *x, int body)
     free(x->body);
     x->body = NULL;
     atomic_fetch_sub(&x->tenant->body_bytes, x->cap_body);
+    account_add(x->h->s, x->tenant, -(int64_t)x->cap_body);
     x->n_body = x->cap_body = 0;
 }
 
@@ -90,6 +91,16 @@ int64_t exchange_began(const struct exchange *x)
     return x->began;
 }
 
+int64_t exchange_deadline(const struct exchange *x)
+{
+    return x->deadline ? x->deadline : request_deadline(x, 0);
+}
+
+void exchange_set_deadline(struct exchange *x, int64_t deadline)
+{
+    x->deadline = deadline;
+}
+
 const char *exchange_path(const struct exchange *x)
 {
     return x->path;
@@ -111,13 +122,14 @@ static int grow_body(struct exchange *x, size_t n)
     cap = cap < most + 1 ? cap : most + 1;
     size_t more = cap - x->cap_body;
     size_t held = atomic_fetch_add(&x->tenant->body_bytes, more) + more;
-    char *body = held <= BODIES * most + BODIES_MIN ? realloc(x->body, cap) : NULL;
+    char *body = held <= BODIES * most + BODIES_MIN && account_has_room(x->h->s, x->tenant, (int64_t)more) ? realloc(x->body, cap) : NULL;
     if (!body) {
         atomic_fetch_sub(&x->tenant->body_bytes, more);
         return !(x->crowded = 1);
     }
     x->body = body;
     x->cap_body = cap;
+    account_add(x->h->s, x->tenant, (int64_t)more);
     return 1;
 }
 
@@ -148,6 +160,9 @@ void exchange_drop(struct exchange *x)
         return;
     pthread_mutex_destroy(&x->lock);
     exchange_forget(x, 1);
+    exchange_poured(x);
+    if (x->tenant)
+        account_add(x->h->s, x->tenant, -x->told_out);
     free(x->out);
     free(x);
 }
@@ -189,6 +204,14 @@ void exchange_retry_after(struct exchange *x, int seconds)
     x->retry_after = seconds;
 }
 
+/* With the lock. What nobody has taken yet is in the account of the key. */
+static void count_out(struct exchange *x)
+{
+    if (x->tenant)
+        account_add(x->h->s, x->tenant, (int64_t)x->cap_out - x->told_out);
+    x->told_out = (int64_t)x->cap_out;
+}
+
 void exchange_put(struct exchange *x, const char *p, size_t n)
 {
     if (x->at_out == x->n_out) {
@@ -208,6 +231,7 @@ void exchange_put(struct exchange *x, const char *p, size_t n)
         }
         x->out = more;
         x->cap_out = cap;
+        count_out(x);
     }
     memcpy(x->out + x->n_out, p, n);
     x->n_out += n;
@@ -230,6 +254,35 @@ void exchange_write(struct exchange *x, const char *p, size_t n)
     if (x->live)
         http_wake(x);
     pthread_mutex_unlock(&x->lock);
+}
+
+void exchange_poured(struct exchange *x)
+{
+    if (x->ctx)
+        x->done(x->ctx);
+    if (x->tenant)
+        account_add(x->h->s, x->tenant, -x->poured);
+    x->ctx = NULL;
+    x->fill = NULL;
+    x->poured = 0;
+}
+
+int exchange_pour(struct exchange *x, const char *type, size_t (*fill)(void *ctx, char *buf, size_t max), void (*done)(void *ctx), void *ctx, int64_t bytes)
+{
+    pthread_mutex_lock(&x->lock);
+    int first = !x->begun;
+    if (first) {
+        x->fill = fill;
+        x->done = done;
+        x->ctx = ctx;
+        x->poured = bytes;
+        x->ended = 1;
+        account_add(x->h->s, x->tenant, bytes);
+    }
+    pthread_mutex_unlock(&x->lock);
+    if (!first)
+        done(ctx);
+    return first && exchange_begin(x, 200, type, 1, NULL);
 }
 
 void exchange_break(struct exchange *x)
@@ -272,6 +325,7 @@ static void take_text(struct exchange *x, char *text)
     free(x->out);
     x->out = text;
     x->n_out = x->cap_out = n + 1;
+    count_out(x);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -312,6 +366,7 @@ json_t *exchange_fault_json(const struct exchange *x, const struct fault *f)
 
 void exchange_fault(struct exchange *x, const struct fault *f)
 {
+    json_lost(); /* what was lost before is why it fails */
     exchange_retry_after(x, f->retry_after);
     exchange_json(x, f->http, exchange_fault_json(x, f));
 }

@@ -208,7 +208,11 @@ static ssize_t read_live(void *cls, uint64_t pos, char *buf, size_t max)
         x->waits = clock_now();
     } else if (atomic_load(&x->gone)) {
         n = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else if (x->fill && (n = (ssize_t)x->fill(x->ctx, buf, max)) > 0) {
+        x->sent += (size_t)n;
+        x->waits = clock_now();
     } else if (x->ended) {
+        exchange_poured(x);
         n = MHD_CONTENT_READER_END_OF_STREAM;
     } else {
         x->suspended = 1;

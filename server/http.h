@@ -34,6 +34,12 @@ struct exchange {
     int n_headers;
     char *body, *out;
     size_t n_body, cap_body, n_out, at_out, cap_out, sent;
+    size_t (*fill)(void *ctx, char *buf, size_t max); /* exchange_pour; NULL: nothing is left */
+    void (*done)(void *ctx);
+    void *ctx;
+    int64_t poured;   /* bytes of ctx, which the account has */
+    int64_t told_out; /* bytes of `out` that the account has */
+    int64_t deadline; /* ns, 0: not read yet */
     int64_t began, spoke, waits; /* ns; waits: since when there is something that the client has not taken */
     struct figures figures;
     json_t *tree;
@@ -96,6 +102,7 @@ void http_wake(struct exchange *x); /* with its lock: its connection is looked a
 void exchange_feed(struct exchange *x, const char *p, size_t n); /* bytes of the body */
 void exchange_put(struct exchange *x, const char *p, size_t n);  /* exchange_write with the lock held; wakes nobody */
 int exchange_unread(struct exchange *x, int64_t before); /* its client has not taken what has waited since then */
+void exchange_poured(struct exchange *x); /* with the lock: all of it has been taken, or nobody takes the rest */
 void exchange_log(const struct exchange *x, const struct figures *f);
 /* watch.c */
 void *http_watch(void *http);

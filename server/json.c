@@ -1,4 +1,5 @@
 /* json.c -- reading bodies, texts of any bytes, and errors in the shape of OpenAI's. */
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,16 +17,29 @@ int64_t clock_now(void)
 
 static _Thread_local int lost;
 
+/* Half of what reading a request does is done by jansson, which asks nobody whether it may go on, but for memory. */
 static void *allocate(size_t n)
 {
-    void *p = malloc(n);
+    void *p = work_json(0, 1) ? malloc(n) : NULL; /* jansson tries again for every byte of a text */
+    if (p && !work_json(malloc_usable_size(p), 1)) {
+        work_json(malloc_usable_size(p), 0);
+        free(p);
+        p = NULL;
+    }
     lost |= !p;
     return p;
 }
 
+static void give_back(void *p)
+{
+    if (p)
+        work_json(malloc_usable_size(p), 0);
+    free(p);
+}
+
 void json_watch(void)
 {
-    json_set_alloc_funcs(allocate, free);
+    json_set_alloc_funcs(allocate, give_back);
 }
 
 int json_lost(void)
@@ -50,11 +64,15 @@ int fault_set(struct fault *f, int http, const char *code, const char *param, co
 
 int fault_memory(struct fault *f)
 {
+    if (work_why(f))
+        return 0;
     return fault_set(f, 503, "out_of_memory", NULL, "the server is out of memory for this request");
 }
 
 int fault_from(struct fault *f, const struct pith_error *err, const char *param)
 {
+    if (work_why(f))
+        return 0;
     switch (err->code) {
     case PITH_FORMAT:
     case PITH_MISSING:

@@ -48,12 +48,17 @@ static uint64_t most_bytes(const struct hosted *h)
 
 static pith_status fits_alone(const struct hosted *h, uint64_t bytes, const char *what, struct pith_error *err)
 {
-    uint64_t most = h->server->p.models_memory;
+    const struct server_params *p = &h->server->p;
+    uint64_t most = p->models_memory;
     if (!most || bytes <= most)
         return PITH_OK;
     err->code = PITH_NOMEM;
-    snprintf(err->msg, sizeof err->msg, "%s %llu bytes, and --models-memory is %llu; wanted a larger limit, or less context", what, (unsigned long long)bytes,
-             (unsigned long long)most);
+    if (p->max_memory)
+        snprintf(err->msg, sizeof err->msg, "%s %llu bytes, and --max-memory of %lld less --requests-memory of %lld leaves %llu; wanted a larger limit, or less context", what,
+                 (unsigned long long)bytes, (long long)p->max_memory, (long long)p->requests_memory, (unsigned long long)most);
+    else
+        snprintf(err->msg, sizeof err->msg, "%s %llu bytes, and --models-memory is %llu; wanted a larger limit, or less context", what, (unsigned long long)bytes,
+                 (unsigned long long)most);
     return err->code;
 }
 

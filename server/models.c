@@ -179,15 +179,23 @@ void models_expire(struct server *s)
     pthread_mutex_unlock(&m->lock);
 }
 
-/* With the lock. 0: *f says why not. */
+static int n_waiting_of(const struct models *m, const struct tenant *t)
+{
+    int n = 0;
+    for (const struct waiter *w = m->first; w; w = w->next)
+        n += exchange_tenant(w->x) == t;
+    return n;
+}
+
+/* With the lock. A full queue is full for those who have filled it: a key may always have its part of it waiting. 0: *f says why not. */
 static int enqueue(struct models *m, struct hosted *h, struct exchange *x, int64_t deadline, struct fault *f)
 {
     struct waiter *w = NULL;
     int64_t early = exchange_route(x)->flags & ROUTE_ADMIN ? 0 : h->retry - clock_now();
     if (m->quit || atomic_load(&m->server->draining)) {
         fault_shutting_down(f);
-    } else if (m->n_waiting >= m->server->p.queue) {
-        fault_set(f, 429, "queue_full", NULL, "%d requests wait for a model to be loaded, at most %d may; try again later", m->n_waiting, m->server->p.queue);
+    } else if (m->n_waiting >= m->server->p.queue && n_waiting_of(m, exchange_tenant(x)) >= m->server->p.queue / tenants_count(m->server->tenants)) {
+        fault_set(f, 429, "queue_full", NULL, "%d requests wait for a model to be loaded, at most %d may (--queue); try again later", m->n_waiting, m->server->p.queue);
         f->retry_after = 2;
     } else if (*h->error.msg && early > 0) {
         fault_set(f, 503, "model_load_failed", "model", "the model \"%.100s\" could not be loaded a moment ago: %s", h->name, h->error.msg);
@@ -204,6 +212,13 @@ static int enqueue(struct models *m, struct hosted *h, struct exchange *x, int64
     return w != NULL;
 }
 
+/* Ollama's clients say it in their options. */
+static double timeout_of(const json_t *body)
+{
+    const json_t *v = json_object_get(body, "timeout");
+    return json_number_value(v ? v : json_object_get(json_object_get(body, "options"), "timeout"));
+}
+
 void models_handle(struct server *s, struct exchange *x)
 {
     struct models *m = s->models;
@@ -216,7 +231,9 @@ void models_handle(struct server *s, struct exchange *x)
     }
     json_t *body = exchange_tree(x, &why);
     if (body) {
-        int64_t deadline = request_deadline(x, json_number_value(json_object_get(body, "timeout")));
+        int64_t deadline = request_deadline(x, timeout_of(body));
+        exchange_set_deadline(x, deadline);
+        work_deadline(deadline);
         pthread_mutex_lock(&m->lock);
         const char *name = json_string_value(json_object_get(body, "model"));
         if (!name && exchange_route(x)->endpoint == E_OLLAMA_SHOW)
@@ -251,10 +268,12 @@ int models_is_loaded(const struct hosted *h)
 json_t *models_json(struct server *s, const char *name, models_tell tell, struct fault *f)
 {
     struct models *m = s->models;
+    struct turn *t = work_leave();
     pthread_mutex_lock(&m->lock);
     const struct hosted *h = find(m, name, f);
     json_t *j = h ? tell(h) : NULL;
     pthread_mutex_unlock(&m->lock);
+    work_return(t);
     return j;
 }
 
@@ -262,11 +281,13 @@ json_t *models_list(struct server *s, int loaded, models_tell tell)
 {
     struct models *m = s->models;
     json_t *list = json_array();
+    struct turn *t = work_leave();
     pthread_mutex_lock(&m->lock);
     for (int i = 0; i < m->n; i++)
         if (!loaded || models_is_loaded(&m->v[i]))
             json_array_append_new(list, tell(&m->v[i]));
     pthread_mutex_unlock(&m->lock);
+    work_return(t);
     return list;
 }
 
@@ -323,7 +344,14 @@ char *models_metrics(struct server *s, size_t *n)
         if (m->v[i].metrics)
             list[n_list++] = m->v[i].metrics; /* they stay as long as the server */
     pthread_mutex_unlock(&m->lock);
-    char *text = list ? metrics_text(list, n_list, n) : NULL;
+    size_t n_keys = 0, cap = 0;
+    char *text = list ? metrics_text(list, n_list, n) : NULL, *keys = account_text(s, &n_keys);
+    cap = *n;
+    if (text && !(keys && text_put(&text, n, &cap, keys, n_keys))) {
+        free(text);
+        text = NULL;
+    }
+    free(keys);
     free(list);
     return text;
 }

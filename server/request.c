@@ -13,13 +13,14 @@
 static int32_t *tokenize(struct hosted *m, const pith_prompt *p, const char *text, size_t n, int flags, int64_t *n_ids, const char *field, struct fault *f)
 {
     struct pith_error err = {0};
-    size_t cap = n / 2 + 16;
+    size_t cap = n + 16; /* what is not written to is no memory yet, and no text is read twice */
     for (;;) {
-        int32_t *ids = malloc(cap * sizeof *ids);
+        int32_t *ids = malloc(cap * sizeof *ids), *fit;
         int64_t got = !ids ? -1 : p ? pith_prompt_tokenize(p, m->model, flags, ids, cap, &err) : pith_tokenize(m->model, text, n, flags, ids, cap, &err);
         if (got >= 0 && (size_t)got <= cap) {
             *n_ids = got;
-            return ids;
+            fit = realloc(ids, (size_t)(got ? got : 1) * sizeof *ids);
+            return fit ? fit : ids;
         }
         free(ids);
         if (got < 0) {

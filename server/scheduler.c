@@ -36,11 +36,34 @@ static int places(const struct request *r)
     return r->input_end ? 1 : r->n;
 }
 
+/* Bytes that it has while it waits: its prompt, and a copy for each of its choices with what belongs to one. */
+static int64_t bytes_of(const struct request *r)
+{
+    enum { CHOICE = 8192 };
+    return (int64_t)sizeof(int32_t) * r->n_prompt * (r->input_end ? 1 : 2 + r->n) + (r->input_end ? 0 : r->n) * (int64_t)CHOICE;
+}
+
+/* What the library made for all of them is the first one's. */
+static int charge(struct sched *s, struct request **r, int n, struct fault *f)
+{
+    struct server *server = s->hosted->server;
+    for (int i = 0; i < n; i++) {
+        int64_t bytes = bytes_of(r[i]) + (i ? 0 : work_hand_over());
+        if (!account_take(server, r[i]->tenant, bytes, 0, f))
+            return 0;
+        r[i]->server = server;
+        r[i]->bytes = bytes;
+    }
+    return 1;
+}
+
 /* A full queue is full for those who have filled it: a key may always have its part of it waiting. */
 int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
 {
     int n_choices = 0, ok = 0, queue = s->hosted->server->p.queue;
     struct share *t = &s->share[r[0]->tenant->index];
+    if (!charge(s, r, n, f))
+        return 0;
     for (int i = 0; i < n; i++)
         n_choices += places(r[i]);
     for (int i = 0; i < n; i++)

@@ -68,6 +68,9 @@ struct request {
     /* Told with EV_CHOICE and later. */
     struct figures figures;
 
+    struct server *server;
+    int64_t bytes; /* that its key's account has for it */
+
     /* The scheduler's own. */
     struct request *next;
     int n_open, n_embedded;
@@ -82,6 +85,7 @@ struct tenant {
     int index; /* in the list of all */
     int admin; /* may change the server */
     atomic_size_t body_bytes; /* of its requests that nobody has read yet */
+    struct account account;
 };
 
 struct sched;

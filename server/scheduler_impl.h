@@ -23,11 +23,13 @@ struct branch {
     pith_grammar *grammar; /* a position of its own */
     double logprob_sum;
     int64_t last; /* when the last token came */
+    int64_t bytes, sample_ns; /* of its sampler: what the account has for it */
 };
 
 struct share { /* what a tenant has of this model */
     struct branch *first, *cursor; /* by priority, then arrival */
     double served, pass;           /* tokens; with those of the step being composed */
+    int64_t charged_ns;            /* time of its tenant that is in them: as many tokens as it would have fed meanwhile */
     int n_held;                    /* sequences */
     int full;                      /* its next branch has to wait, and nobody overtakes within a key */
     int n_embeds;                  /* requests with inputs to embed */
@@ -98,6 +100,7 @@ void request_done(struct sched *s, struct request *r, const struct event *e); /*
 
 /* compose.c */
 void compose(struct sched *s);
+int room_for_sampler(const struct sched *s, struct branch *b); /* 1: its tables are in the account */
 /* Rows of work that takes row_ns each that fit into a step beside its decode rows, `most` at most, `least` at least. */
 int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most);
 /* Frees pages for the step that did not fit. 0: there is nothing to give up. */

@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "account.h"
 #include "server.h"
 
 struct exchange; /* a request of HTTP and its answer (exchange.c) */
@@ -134,6 +135,8 @@ struct server *exchange_server(const struct exchange *x);
 struct tenant *exchange_tenant(const struct exchange *x);
 const char *exchange_id(const struct exchange *x); /* "req-..." */
 int64_t exchange_began(const struct exchange *x);
+int64_t exchange_deadline(const struct exchange *x); /* clock_now(), 0: none; as far as it has been read, else the server's limit */
+void exchange_set_deadline(struct exchange *x, int64_t deadline);
 const char *exchange_path(const struct exchange *x);
 const atomic_int *exchange_gone(const struct exchange *x); /* becomes 1 when the client has left */
 void exchange_hold(struct exchange *x);
@@ -146,6 +149,9 @@ void exchange_retry_after(struct exchange *x, int seconds); /* before begin */
 void exchange_header(struct exchange *x, const char *name, const char *value); /* before begin; at most 4, name a constant */
 const char *exchange_asked(const struct exchange *x, const char *name); /* a header of the request, NULL; on the thread of HTTP */
 void exchange_write(struct exchange *x, const char *p, size_t n);
+/* An answer that is made as it is taken: fill writes the next bytes, at most max (4096 at least), 0: that was all. On the thread of HTTP, with no
+ * lock but the exchange's. ctx, of so many bytes, is freed with done. The first call that begins decides (0: ctx is freed). */
+int exchange_pour(struct exchange *x, const char *type, size_t (*fill)(void *ctx, char *buf, size_t max), void (*done)(void *ctx), void *ctx, int64_t bytes);
 void exchange_end(struct exchange *x);
 void exchange_break(struct exchange *x); /* it cannot be whole: the connection ends in the middle of it */
 void exchange_json(struct exchange *x, int status, json_t *body); /* all of it; takes body, NULL or json_lost(): out of memory */
@@ -199,6 +205,15 @@ struct work *work_open(int n_threads, int n_keys, int most); /* most: requests o
 /* fn(s, x) on one of the threads; the keys take turns. 0: *f says why not. */
 int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s, struct exchange *x, struct fault *f);
 void work_stop(struct work *w); /* what is queued is done first */
+/* On a thread of work, for the job that it does; elsewhere nothing: */
+int work_json(size_t bytes, int taken); /* json.c: a block is taken (0: it may not be), or given back */
+void work_deadline(int64_t deadline);   /* it ends then; clock_now(), 0: never */
+int64_t work_hand_over(void);           /* bytes that the library holds for it, which the caller counts from now on */
+int work_why(struct fault *f);          /* 1: it was stopped, and *f says why */
+/* Between the two it does not let others go first: a lock is held. */
+struct turn;
+struct turn *work_leave(void);
+void work_return(struct turn *t);
 void work_free(struct work *w);
 
 /* ---------------------------------------------------------------- keys (auth.c) */
@@ -210,6 +225,7 @@ int tenants_have_keys(const struct tenants *t); /* without, everybody may ask */
 int tenants_have_admins(const struct tenants *t);
 /* By the key given (NULL: none). NULL: there is none such, and one is needed. Compares in constant time. */
 struct tenant *tenants_find(struct tenants *t, const char *key);
+struct tenant *tenants_at(struct tenants *t, int i); /* 0 .. tenants_count - 1 */
 int tenants_count(const struct tenants *t);
 
 /* ---------------------------------------------------------------- models (models.c) */
@@ -278,6 +294,7 @@ struct server {
     struct http *http;
     struct work *work;
     struct tenants *tenants;
+    struct account account; /* of all requests */
     struct models *models;
     char *openapi, *docs;
     int64_t created; /* seconds since 1970 */

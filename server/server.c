@@ -24,6 +24,10 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
 #endif
     json_watch();
     s->p = *p;
+    if (p->max_memory) { /* models get what requests leave */
+        uint64_t left = p->max_memory > p->requests_memory ? (uint64_t)(p->max_memory - p->requests_memory) : 1;
+        s->p.models_memory = p->models_memory && p->models_memory < left ? p->models_memory : left;
+    }
     s->created = (int64_t)time(NULL);
     s->tenants = tenants_open(p->keys, p->admin_keys, err);
     s->work = s->tenants ? work_open(2, tenants_count(s->tenants), p->connections) : NULL;

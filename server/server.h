@@ -50,6 +50,10 @@ struct server_params {
     int64_t body_bytes; /* most of one request */
     double gap;         /* seconds between tokens that prefill has to leave to others */
     double read_timeout, request_timeout; /* seconds; 0: none */
+    int64_t requests_memory; /* bytes of all requests together */
+    int64_t request_memory;  /* of one, beside its body */
+    double request_seconds;  /* of processor time for reading one; 0: no limit */
+    int64_t max_memory;      /* of the process: models get what requests leave; 0: no limit */
     int log; /* access log on stderr */
     int open_metrics; /* /metrics needs no key */
     int no_web; /* without the page at / */

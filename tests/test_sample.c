@@ -620,9 +620,13 @@ static void waiting_is_small(void)
     REQUIRE(s, "%s", err.msg);
     CHECK_MSG(scratch_used() - before < 16384, "%llu bytes that wait",
               (unsigned long long)(scratch_used() - before));
+    uint64_t waits = scratch_used() - before, tables = (uint64_t)pith_sampler_bytes(s);
     for (int i = 0; i < 100; i++)
         pith_sampler_accept(s, pith_sample(s, logits));
     uint64_t held = scratch_used() - before;
+    CHECK_MSG(held - waits <= tables + 2048 && held - waits >= tables, "%llu bytes came, %llu were told",
+              (unsigned long long)(held - waits), (unsigned long long)tables);
+    CHECK(pith_sampler_bytes(s) == 0 && pith_sampler_time(s) > 0);
     CHECK_MSG(held < 6 * N * sizeof(float) + 16 * CONTEXT + (1 << 20), "%llu bytes that run",
               (unsigned long long)held);
     pith_sampler_close(s);

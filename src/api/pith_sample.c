@@ -56,6 +56,16 @@ pith_status pith_sampler_error(const pith_sampler *s, struct pith_error *err)
     return s ? sampler_error(s, err) : error_set(err, PITH_RANGE, "pith_sampler_error: sampler is NULL");
 }
 
+int64_t pith_sampler_bytes(const pith_sampler *s)
+{
+    return s ? sampler_bytes(s) : 0;
+}
+
+int64_t pith_sampler_time(const pith_sampler *s)
+{
+    return s ? s->ns : 0;
+}
+
 void pith_sampler_accept(pith_sampler *s, int32_t token)
 {
     if (s)

@@ -78,6 +78,12 @@ int candidates_init(struct candidates *c, int32_t n_vocab)
     return c->block_best && c->chunk && c->own_x && c->own_id && c->heap && c->hist;
 }
 
+int64_t candidates_bytes(int32_t n_vocab)
+{
+    int64_t v = n_vocab;
+    return 4 * (v / BLOCK + 1) + 8 * v + 8 * (HEAP_MAX + DIGITS) + 8 * (v / CANDIDATES_CHUNK + 1);
+}
+
 void candidates_deinit(struct candidates *c)
 {
     mem_free(c->block_best);

@@ -42,6 +42,7 @@ struct candidates {
 };
 
 int candidates_init(struct candidates *c, int32_t n_vocab); /* 0: no memory */
+int64_t candidates_bytes(int32_t n_vocab);                  /* which it takes */
 void candidates_deinit(struct candidates *c);
 /* All finite logits. `logits` must stay until the list is filled again. */
 void candidates_fill(struct candidates *c, const float *logits, int32_t n_vocab);

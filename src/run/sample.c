@@ -349,6 +349,16 @@ static int make(void *array, int wanted, size_t n, size_t item_bytes)
     return p != NULL;
 }
 
+int64_t sampler_bytes(const struct pith_sampler *s)
+{
+    const struct sample_history *h = &s->history;
+    int64_t v = s->n_vocab, cap = h->cap > 0 ? h->cap : 0, dry = h->dry;
+    int64_t n = cap * 4 + v * 4 * ((h->window != 0) + s->adaptive) + candidates_bytes(s->n_vocab);
+    if (dry)
+        n += dry * 8 + v * 8 + breakers_bytes(h->n_breakers);
+    return s->ready ? 0 : n;
+}
+
 static int make_list(struct pith_sampler *s)
 {
     if (candidates_init(&s->list, s->n_vocab))
@@ -465,7 +475,7 @@ struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
     return &s->list;
 }
 
-int32_t sampler_sample(struct pith_sampler *s, const float *logits)
+static int32_t draw(struct pith_sampler *s, const float *logits)
 {
     struct candidates *c = sampler_run(s, logits);
     if (s->starved)
@@ -483,6 +493,14 @@ int32_t sampler_sample(struct pith_sampler *s, const float *logits)
     }
     fp_leave(fp);
     return c->n > 0 ? candidates_id(c, at) : -1;
+}
+
+int32_t sampler_sample(struct pith_sampler *s, const float *logits)
+{
+    int64_t began = clock_ns();
+    int32_t id = draw(s, logits);
+    s->ns += clock_ns() - began;
+    return id;
 }
 
 pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err)

@@ -84,6 +84,7 @@ void dry_accept(struct sample_history *h, int32_t id);
 /* All sequences of a list as one automaton; NULL: no memory. */
 struct breakers *breakers_new(const int32_t *list, size_t n);
 void breakers_free(struct breakers *b); /* NULL allowed */
+int64_t breakers_bytes(size_t n);
 /* Adds to the logit of a token, when it is still there. */
 void sample_add_logit(struct candidates *c, int32_t id, double more);
 
@@ -92,6 +93,7 @@ struct pith_sampler {
     int n_steps, greedy; /* greedy: the draw takes the best */
     int ready, forgot;   /* its tables are there; a token is missing in the history, for want of memory */
     int starved;         /* the last draw had no memory */
+    int64_t ns;          /* of all draws */
     int adaptive;        /* adaptive_p is in the chain */
     int32_t history_max; /* more tokens are never accepted, 0: no bound */
     struct sample_step steps[SAMPLE_MAX_STEPS];
@@ -131,6 +133,7 @@ void sampler_free(struct pith_sampler *s);
 struct candidates *sampler_run(struct pith_sampler *s, const float *logits);
 /* Runs the chain, draws, moves to the next output index. -1 when nothing is left. */
 int32_t sampler_sample(struct pith_sampler *s, const float *logits);
+int64_t sampler_bytes(const struct pith_sampler *s); /* see pith_sampler_bytes */
 /* Why the last sampler_sample was -1. */
 pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err);
 void sampler_accept(struct pith_sampler *s, int32_t id); /* ids out of range are ignored */

@@ -120,6 +120,11 @@ struct breakers *breakers_new(const int32_t *list, size_t n)
     return b;
 }
 
+int64_t breakers_bytes(size_t n)
+{
+    return (int64_t)(sizeof(struct breakers) + (n + 1) * sizeof(struct node));
+}
+
 void breakers_free(struct breakers *b)
 {
     mem_free(b);
