@@ -113,10 +113,10 @@ static int pages_left(const struct sched *s, int64_t n_new)
     return total - used >= n_new + (int64_t)PAGE * (s->n_held + 1);
 }
 
-/* Its tables come with its first token. With nobody else here they fit, or never would. */
+/* Its tables come with its first token, masks with each. With nobody else here they fit, or never would. */
 int room_for_sampler(const struct sched *s, struct branch *b)
 {
-    int64_t bytes = b->bytes ? 0 : pith_sampler_bytes(b->sampler);
+    int64_t bytes = b->bytes ? 0 : pith_sampler_bytes(b->sampler) + (b->choice ? 0 : b->r->mask_bytes); /* masks are of all its choices */
     if (s->n_held && !account_has_room(b->r->server, b->r->tenant, bytes))
         return 0;
     account_add(b->r->server, b->r->tenant, bytes);

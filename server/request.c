@@ -519,10 +519,16 @@ static int take_stops(const json_t *stop, struct request *r, struct fault *f)
     return r->stop || fault_memory(f);
 }
 
-static int open_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, struct request *r, const char *field, struct fault *f)
+int request_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, struct request *r, const char *field, struct fault *f)
 {
+    enum { LEAST = 1 << 20, MOST = 64 << 20 };
+    const struct server_params *s = &m->server->p;
     struct pith_error err = {0};
-    r->grammar = pith_grammar_open(m->model, kind, text, text ? strlen(text) : 0, NULL, &err);
+    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
+    int64_t bytes = s->requests_memory / 4 / s->parallel; /* all that run have a quarter, or a half with those that wait a step */
+    r->mask_bytes = bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes;
+    p.cache_bytes = (uint64_t)r->mask_bytes;
+    r->grammar = pith_grammar_open(m->model, kind, text, text ? strlen(text) : 0, &p, &err);
     return r->grammar || fault_from(f, &err, field);
 }
 
@@ -533,18 +539,18 @@ static int take_format(struct hosted *m, const struct fields *b, struct request 
     if (b->v[F_grammar] && format)
         return fault_set(f, 400, "invalid_value", "grammar", "both grammar and response_format; wanted one of them");
     if (b->v[F_grammar])
-        return open_grammar(m, PITH_GRAMMAR_GBNF, field_text(b, F_grammar), r, "grammar", f);
+        return request_grammar(m, PITH_GRAMMAR_GBNF, field_text(b, F_grammar), r, "grammar", f);
     if (!format || (type && !strcmp(type, "text")))
         return 1;
     if (type && !strcmp(type, "json_object"))
-        return open_grammar(m, PITH_GRAMMAR_JSON, NULL, r, "response_format", f);
+        return request_grammar(m, PITH_GRAMMAR_JSON, NULL, r, "response_format", f);
     if (!type || strcmp(type, "json_schema"))
         return fault_set(f, 400, "invalid_value", "response_format", "response_format.type is %s, wanted text, json_object or json_schema", json_found(json_object_get(format, "type")));
     json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
     if (!schema)
         return fault_set(f, 400, "missing_field", "response_format", "response_format.json_schema.schema is missing");
     char *text = json_exact(schema);
-    int ok = text ? open_grammar(m, PITH_GRAMMAR_SCHEMA, text, r, "response_format", f) : fault_memory(f);
+    int ok = text ? request_grammar(m, PITH_GRAMMAR_SCHEMA, text, r, "response_format", f) : fault_memory(f);
     free(text);
     return ok;
 }

@@ -24,6 +24,8 @@ int64_t request_count(struct hosted *m, const struct fields *b, const json_t *le
 void request_answer(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct hosted *m, struct fields *b, struct fault *f));
 /* How tokens are chosen where a request does not say: the interface of x decides what the model's file does not. */
 const struct pith_sampler_params *request_usual(const struct hosted *m, const struct exchange *x);
+/* What a request's text has to keep; text NULL for JSON. */
+int request_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, struct request *r, const char *field, struct fault *f);
 /* Everything but the prompt, by the fields that all which make text share. */
 int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f);
 /* When a request that may take so many seconds is given up (0: it does not say; the server's limit); 0: never. */

@@ -57,6 +57,7 @@ struct request {
     int echo;            /* tell the logprobs of the prompt, too */
     int progress;        /* tell how far the prompt is */
     pith_grammar *grammar;
+    int64_t mask_bytes;  /* most for its masks, which come while it runs */
     int priority;        /* lower comes first, among requests of one key */
     int64_t deadline;    /* clock_now(), 0: none */
     struct tenant *tenant;

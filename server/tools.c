@@ -53,7 +53,6 @@ static char *schema_of(const struct hosted *m, const char *tools, const char **t
 
 int tools_take(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
 {
-    struct pith_error err = {0};
     const char *word = json_string_value(b->v[F_tool_choice]), *trigger;
     a->one_call = !field_bool(b, F_parallel_tool_calls);
     if (!b->v[F_tool_choice] || (word && (!strcmp(word, "auto") || !strcmp(word, "none"))))
@@ -71,10 +70,10 @@ int tools_take(struct answer *a, const struct fields *b, struct request *r, stru
     free(tools);
     if (!schema)
         return 0;
-    r->grammar = pith_grammar_open(a->m->model, PITH_GRAMMAR_SCHEMA, schema, strlen(schema), NULL, &err);
+    int made = request_grammar(a->m, PITH_GRAMMAR_SCHEMA, schema, r, "tools", f);
     free(schema);
-    if (!r->grammar)
-        return fault_from(f, &err, "tools");
+    if (!made)
+        return 0;
     a->lead = json_string(trigger);
     a->lead_is_said = 1;
     return a->lead || fault_memory(f);
