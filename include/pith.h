@@ -581,6 +581,9 @@ struct pith_grammar_params {
     const char *trigger;     /* not NULL: anything may come until this text; the grammar holds for what follows it */
     int32_t use_trigger_token, trigger_token; /* the same with a token */
     uint64_t cache_bytes;    /* most memory for masks, 0 = 64 MiB */
+    /* 1, with a trigger: behind a text that the grammar describes anything may come again, until the trigger does, which the grammar then
+     * holds behind again; and some white space may stand behind a trigger. For calls of tools inside an answer that may have none. */
+    int32_t again;
 };
 #define PITH_GRAMMAR_PARAMS_INIT PITH_SIZED(struct pith_grammar_params)
 /* text: [n_bytes], NULL for JSON. m may be NULL: then text alone can be accepted. A grammar keeps its model alive. */

@@ -51,12 +51,73 @@ static char *schema_of(const struct hosted *m, const char *tools, const char **t
     return schema;
 }
 
+/* Whether a template writes calls so: what opens them, and JSON behind it. */
+static int writes_calls(const pith_template *t, const char *begin)
+{
+    static const char *const arguments[] = {"{\"k\":1}", "\"{\\\"k\\\":1}\""}; /* some take an object, some a text */
+    for (int i = 0; i < 2; i++) {
+        char vars[1024], text[8192];
+        int n = snprintf(vars, sizeof vars,
+                         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call_0000\",\"type\":\"function\","
+                         "\"function\":{\"name\":\"f\",\"arguments\":%s}}]}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\","
+                         "\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]}",
+                         arguments[i]);
+        int64_t len = pith_template_render(t, vars, (size_t)n, text, sizeof text - 1, NULL);
+        const char *last = NULL;
+        if (len < 0 || len >= (int64_t)sizeof text)
+            continue;
+        text[len] = 0;
+        for (const char *at = text; (at = strstr(at, begin)); at++)
+            last = at;
+        last = last ? last + strlen(begin) : NULL;
+        while (last && *last && strchr(" \n", *last))
+            last++;
+        if (last && *last && strchr("{[", *last))
+            return 1;
+    }
+    return 0;
+}
+
+/* Where calls may come: one that begins has the form of its family, and arguments that satisfy their schema, whatever stands around it. A template
+ * that writes calls otherwise than as one JSON text, or a schema that no grammar can hold, leaves the model free as before. */
+static int hold_calls(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
+{
+    struct pith_error err = {0};
+    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
+    const char *trigger;
+    char *tools = a->m->template ? json_exact(b->v[F_tools]) : NULL, begin[64];
+    int64_t n = tools ? pith_chat_grammar(a->m->template, tools, &trigger, NULL, 0, &err) : -1;
+    size_t len = 0;
+    if (n >= 0) {
+        snprintf(begin, sizeof begin, "%s", trigger);
+        for (len = strlen(begin); len && strchr(" \n", begin[len - 1]);)
+            begin[--len] = 0;
+    }
+    char *schema = n < 0 || !writes_calls(a->m->template, begin) ? NULL : malloc((size_t)n + 1);
+    int32_t id;
+    if (schema) {
+        pith_chat_grammar(a->m->template, tools, &trigger, schema, (size_t)n, NULL);
+        p.trigger = begin;
+        p.again = 1;
+        if (pith_tokenize(a->m->model, begin, len, PITH_PARSE_SPECIAL, &id, 1, NULL) == 1) { /* it may be one that has no text */
+            p.use_trigger_token = 1;
+            p.trigger_token = id;
+        }
+        r->grammar = pith_grammar_open(a->m->model, PITH_GRAMMAR_SCHEMA, schema, (size_t)n, &p, &err);
+    }
+    free(schema);
+    free(tools);
+    return r->grammar || (err.code != PITH_NOMEM && err.code != PITH_CANCELLED) || fault_from(f, &err, "tools");
+}
+
 int tools_take(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
 {
     const char *word = json_string_value(b->v[F_tool_choice]), *trigger;
     a->one_call = !field_bool(b, F_parallel_tool_calls);
-    if (!b->v[F_tool_choice] || (word && (!strcmp(word, "auto") || !strcmp(word, "none"))))
-        return 1;
+    if (!b->v[F_tool_choice] || (word && (!strcmp(word, "auto") || !strcmp(word, "none")))) {
+        int may_call = json_array_size(b->v[F_tools]) && !(word && !strcmp(word, "none"));
+        return !may_call || r->grammar || a->lead || hold_calls(a, b, r, f);
+    }
     if (a->lead)
         return fault_set(f, 400, "invalid_value", "tool_choice", "tool_choice wants a call, and the last message begins another answer; wanted one of them");
     if (r->grammar)

@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 
-from serving import Server, check, events, run, synth
+from serving import SCALE, Server, check, events, run, skip, synth
 
 WITHOUT = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 WITH = "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}" + WITHOUT
@@ -95,7 +95,30 @@ def test_streams(s):
     check("whole in /api/chat", sum(len(x["message"].get("tool_calls", [])) for x in lines) == 1 and len(lines) == 2, lines)
 
 
+def test_auto():
+    """Where calls may come, one that begins is whole and satisfies its schema: here the model says what opens calls and nothing else, if it may."""
+    model = os.environ.get("TEST_INSTRUCT")
+    if not model or SCALE < 10:
+        skip("auto", "scripts/instruct.sh has not fetched the model" if SCALE >= 10 else "at TEST_SCALE=10, with the instruct model")
+        return
+    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"enum": [1, 2, 3]}}, "required": ["city", "days"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
+    with Server(model, "--ctx", "2048") as s:
+        opens = s.post("/tokenize", {"content": "<tool_call>", "parse_special": True})[1]["tokens"]
+        ask = {"messages": [{"role": "user", "content": "The weather in Paris, for two days?"}], "max_tokens": 60, "temperature": 0, "logit_bias": {str(opens[0]): 100}}
+        a = s.post(CHAT, {**ask, "tools": tools, "tool_choice": "auto"})[1]["choices"][0]["message"]
+        calls = [json.loads(c["function"]["arguments"]) for c in a.get("tool_calls", [])]
+        check("calls under auto", len(calls) > 1 and all(set(c) == {"city", "days"} and len(c["city"]) <= 12 and c["days"] in (1, 2, 3) for c in calls), a)
+        a = s.post(CHAT, {**ask, "tools": tools, "tool_choice": "none", "max_tokens": 20})[1]["choices"][0]["message"]
+        check("free without calls", a["content"].count("<tool_call>") > 15 and not a.get("tool_calls"), a)
+        one = s.post(CHAT, {**ask, "tools": tools, "parallel_tool_calls": False})[1]["choices"][0]
+        check("one call under auto", one["finish_reason"] == "tool_calls" and len(one["message"]["tool_calls"]) == 1, one)
+        odd = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"a": {"$dynamicRef": "#x"}}}}}]
+        check("a schema that no grammar holds", s.post(CHAT, {**ask, "tools": odd, "max_tokens": 2})[0] == 200)
+
+
 def main():
+    test_auto()
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "2048", "--layers", "2", "--seed", "5")
         with Server(model, "--ctx", "1024") as s:

@@ -466,6 +466,24 @@ static void triggers(void)
         }
         grammar_free(g);
     }
+    for (int i = 0; i < 2; i++) { /* behind a whole text anything again, until the next trigger */
+        struct pith_error err;
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF, .text = SLICE("root ::= \"bb\""), .vocab = v, .trie = t, .trigger_token = i ? TOOL : -1, .cache_bytes = 1 << 20, .again = 1};
+        spec.trigger = i ? SLICE("") : SLICE("aab");
+        g = grammar_new(&spec, &err);
+        REQUIRE(g, "%s", err.msg);
+        CHECK(grammar_may_end(g) && ACCEPTED(g, B, A, B) == 3 && grammar_may_end(g));
+        for (int round = 0; round < 3; round++) {
+            CHECK((i ? ACCEPTED(g, TOOL) == 1 : ACCEPTED(g, AA, B) == 2) && !grammar_may_end(g) && ACCEPTED(g, A) == 0 && ACCEPTED(g, END) == 0);
+            CHECK(ACCEPTED(g, B) == 1 && ACCEPTED(g, A) == 0 && !grammar_may_end(g) && ACCEPTED(g, B) == 1 && grammar_may_end(g));
+            CHECK(ACCEPTED(g, A, BB, B) == 3 && grammar_may_end(g));
+        }
+        CHECK(ACCEPTED(g, END) == 1);
+        grammar_reset(g);
+        CHECK(i || (grammar_accept_text(g, SLICE("x aab \n\tbb and aab\nbb!"), NULL) == PITH_OK && grammar_may_end(g)));
+        CHECK(i || grammar_accept_text(g, SLICE("aab         bb"), NULL) == PITH_STATE);
+        grammar_free(g);
+    }
     trie_free(t);
     vocab_free(v);
 }

@@ -36,6 +36,7 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
         .vocab = m ? m->vocab : NULL,
         .trigger = slice_of(p.trigger),
         .trigger_token = p.use_trigger_token ? p.trigger_token : -1,
+        .again = p.again != 0,
         .cache_bytes = p.cache_bytes ? p.cache_bytes : CACHE_DEFAULT,
     };
     if (p.use_trigger_token && p.trigger_token < 0) {

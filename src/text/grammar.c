@@ -29,8 +29,25 @@ struct grammar_core {
 
 /* ---------------------------------------------------------------- compiling */
 
-/* Anything, then the trigger, then the grammar: the states are how much of the trigger was just read (Knuth, Morris, Pratt). */
-static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger, int32_t token)
+/* A few blanks and line ends, or none; the state behind them. */
+static uint32_t put_blanks(struct rules *r, uint32_t from)
+{
+    enum { MOST_BLANKS = 4 };
+    for (int i = 0; i < MOST_BLANKS; i++) {
+        uint32_t to = rules_state(r);
+        rules_edge(r, from, to, EDGE_EPS, 0);
+        rules_bytes(r, from, to, '\t', '\n');
+        rules_bytes(r, from, to, '\r', '\r');
+        rules_bytes(r, from, to, ' ', ' ');
+        from = to;
+    }
+    return from;
+}
+
+/* Anything, then the trigger, then the grammar, and all that again where it is wanted: the states
+ * are how much of the trigger was just read (Knuth, Morris, Pratt). */
+static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger, int32_t token,
+                            int again)
 {
     uint32_t lazy = rules_new(r, SLICE("trigger")), behind = rules_state(r), base = r->n_states;
     uint32_t n = trigger.n ? (uint32_t)trigger.n : 1;
@@ -63,7 +80,10 @@ static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger
                         (uint8_t)b);
         }
     }
-    rules_edge(r, behind, r->rule[lazy].end, EDGE_CALL, root);
+    if (again)
+        rules_edge(r, put_blanks(r, behind), base, EDGE_CALL, root);
+    else
+        rules_edge(r, behind, r->rule[lazy].end, EDGE_CALL, root);
     return lazy;
 }
 
@@ -101,7 +121,7 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
                                                                : spec->text);
     }
     if (rules_ok(&r) && (trigger.n || token >= 0))
-        root = put_trigger(&r, root, trigger, token);
+        root = put_trigger(&r, root, trigger, token, spec->again);
     pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err)
                                   : error_set(err, r.err.code, "%s", r.err.msg);
     rules_deinit(&r);

@@ -19,6 +19,7 @@ struct grammar_spec {
     const struct trie *trie;   /* of the vocabulary; both outlive the grammar */
     struct slice trigger;      /* the grammar holds for what comes behind this text, anything may come before; empty: from the start */
     int32_t trigger_token;     /* the same with a token, -1: none */
+    int again;                 /* behind the grammar's text: anything, until the next trigger */
     uint64_t cache_bytes;      /* for masks */
     void (*release)(void *owner); /* called when the last handle goes; NULL: nothing is */
     void *owner;
