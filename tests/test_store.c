@@ -32,16 +32,47 @@ static pith_session *open_session(pith_model *m, int32_t n_seq, int32_t n_ctx, i
     return s;
 }
 
+/* A heap holds what can go, each entry once, and none is older than the one above it. */
+static void check_heaps(const struct store *t)
+{
+    for (int h = 0; h <= t->n_parts; h++) {
+        const struct store_heap *p = &t->heap[h];
+        int32_t n = 0;
+        for (int32_t i = 0; i < t->cap; i++)
+            n += t->entry[i].used && t->entry[i].spot[h] >= 0;
+        CHECK_MSG(n == p->n, "heap %d: %d entries, %d say so", h, p->n, n);
+        for (int32_t k = 0; k < p->n; k++) {
+            const struct store_entry *e = &t->entry[p->v[k]], *up = &t->entry[p->v[(k - 1) / 2]];
+            CHECK(e->used && e->spot[h] == k && !e->queued && (h || !e->n_children));
+            CHECK(!k || (h ? up->used_window <= e->used_window : up->used <= e->used));
+        }
+    }
+    for (int32_t i = 0; i < t->cap; i++) {
+        int32_t n = 0;
+        for (int32_t k = t->entry[i].used ? t->entry[i].child : -1; k >= 0; k = t->entry[k].elder)
+            n += t->entry[k].parent == i;
+        CHECK(!t->entry[i].used || n == t->entry[i].n_children);
+        CHECK(!t->entry[i].used || t->entry[i].n_children || t->entry[i].queued ||
+              t->entry[i].spot[0] >= 0);
+    }
+}
+
 /* What the store holds is what it counts. */
 static void check_store(const pith_session *s)
 {
     uint64_t bytes = 0;
     check_pages(s, "store", "");
+    check_heaps(&s->store);
     for (int g = 0; g < s->cache.n_groups; g++) {
-        int32_t held = 0;
-        for (int32_t i = 0; i < s->store.cap; i++)
-            held += s->store.entry[i].used && s->store.entry[i].page[g] >= 0;
+        int32_t held = 0, idle = 0;
+        for (int32_t i = 0; i < s->store.cap; i++) {
+            int32_t page = s->store.entry[i].used ? s->store.entry[i].page[g] : -1;
+            held += page >= 0;
+            idle += page >= 0 && s->cache.group[g].refs[page] == 1;
+        }
         CHECK(held == s->store.held[g]);
+        CHECK_MSG(idle == s->cache.group[g].n_idle, "group %d: %d pages are only the store's, %d "
+                  "are counted", g, idle, s->cache.group[g].n_idle);
         bytes += (uint64_t)held * (uint64_t)s->cache.group[g].page_bytes;
     }
     CHECK_MSG(bytes == s->store.bytes && bytes <= s->store.budget, "%llu bytes held, counted %llu",
@@ -140,6 +171,115 @@ static void test_shared_prefix(void)
     pith_session_close(s);
     pith_model_close(m);
     free(token);
+}
+
+/* ---------------------------------------------------------------- work */
+
+/* Sequences that together exceed the store: a page is offered once, whatever else there is, so a token costs a few entries and not all of
+ * them; what was driven out comes back when its sequence ends. */
+static void test_too_small(void)
+{
+    enum { PAGES = 20, N_SEQS = 3, STEPS = 256 };
+    struct pith_error err;
+    pith_model *m = synth("llama");
+    pith_session *s = m ? open_session(m, N_SEQS, (PAGES + 8) * 64, 0, 15) : NULL;
+    int32_t token[PAGES * 64 + STEPS + 1], row[N_SEQS], seq[N_SEQS];
+    REQUIRE(s, "no session");
+    for (int32_t q = 0; q < N_SEQS; q++) {
+        for (int32_t i = 0; i < PAGES * 64; i++)
+            token[i] = (i * 7 + q * 13 + i / 64) % N_VOCAB;
+        CHECK_MSG(pith_feed(s, q, token, PAGES * 64, &err) == PITH_OK, "%s", err.msg);
+        check_store(s);
+    }
+    uint64_t before = s->store.work;
+    struct pith_batch b = PITH_BATCH_INIT;
+    b.n = N_SEQS;
+    b.token = row;
+    b.seq = seq;
+    for (int k = 0; k < STEPS; k++) {
+        for (int32_t q = 0; q < N_SEQS; q++) {
+            row[q] = 7 + k % 5;
+            seq[q] = q;
+        }
+        CHECK_MSG(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+        token[PAGES * 64 + k] = 7 + k % 5;
+    }
+    check_store(s);
+    CHECK_MSG(s->store.work - before <= 4 * N_SEQS * STEPS / 64, "%llu entries looked at",
+              (unsigned long long)(s->store.work - before));
+    for (int32_t q = 0; q < N_SEQS; q++) {
+        CHECK(pith_truncate(s, q, 0, &err) == PITH_OK);
+        check_store(s);
+    }
+    size_t kept = 0; /* of the last to end as much as there is room for */
+    token[PAGES * 64 + STEPS] = 1;
+    CHECK(pith_reuse(s, 0, token, PAGES * 64 + STEPS + 1, &kept, &err) == PITH_OK);
+    CHECK_MSG(kept == 15 * 64, "%zu tokens of the last to end", kept);
+    check_store(s);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* The work for a prompt does not grow with the number of entries; nor when pages of the store have to go for it. */
+static void test_big(void)
+{
+    enum { CAP = 3000, N = 130, MORE = 50 };
+    struct pith_error err;
+    pith_model *m = synth("llama");
+    pith_session *s = m ? open_session(m, 2, 256, 0, CAP) : NULL;
+    int32_t token[N];
+    size_t kept;
+    REQUIRE(s, "no session");
+    uint64_t early = 0, late = 0, began = 0;
+    for (int q = 0; q < CAP / 2 + 2 * MORE; q++) {
+        for (int32_t i = 0; i < N; i++)
+            token[i] = (5 + (q >> (i % 3 * 5) & 31) + i) % N_VOCAB;
+        began = s->store.work;
+        CHECK_MSG(pith_reuse(s, 0, token, N, &kept, &err) == PITH_OK &&
+                      pith_feed(s, 0, token + kept, N - kept, &err) == PITH_OK,
+                  "%s", err.msg);
+        *(q < MORE ? &early : &late) += s->store.work - began;
+        late = q < CAP / 2 + MORE ? 0 : late;
+    }
+    check_store(s);
+    CHECK_MSG(s->store.free < 0 || s->store.held[0] > CAP / 2, "%d pages held", s->store.held[0]);
+    CHECK_MSG(early && late <= 4 * early, "%llu entries looked at for the first %d prompts, %llu "
+              "for the last", (unsigned long long)early, MORE, (unsigned long long)late);
+    printf("# %d entries: %.1f looked at for each of the first prompts, %.1f for the last\n", CAP,
+           (double)early / MORE, (double)late / MORE);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* Rows of embeddings end what can be told by tokens; it is not looked at again for every token behind them. */
+static void test_embedding_rows(void)
+{
+    struct pith_error err;
+    struct pith_model_info info = {.size = sizeof info};
+    pith_model *m = synth("llama");
+    pith_session *s = m ? open_session(m, 2, N_CTX, 0, 20) : NULL;
+    REQUIRE(s && pith_model_get_info(m, &info, &err) == PITH_OK, "no session");
+    float *embd = calloc((size_t)info.n_embd, sizeof *embd);
+    int32_t token[256];
+    size_t kept = 1;
+    for (int i = 0; i < 256; i++)
+        token[i] = i % N_VOCAB;
+    struct pith_batch b = PITH_BATCH_INIT;
+    b.n = 1;
+    b.embd = embd;
+    CHECK(pith_feed(s, 0, token, 70, &err) == PITH_OK && pith_step(s, &b, &err) == PITH_OK);
+    CHECK(pith_feed(s, 0, token + 71, 64, &err) == PITH_OK && s->store.held[0] == 1);
+    uint64_t before = s->store.work;
+    CHECK(pith_feed(s, 0, token + 71, 120, &err) == PITH_OK);
+    CHECK_MSG(s->store.held[0] == 1 && s->store.work == before, "%d pages held, %llu looked at",
+              s->store.held[0], (unsigned long long)(s->store.work - before));
+    CHECK(pith_truncate(s, 0, 70, &err) == PITH_OK && /* without the row it goes on */
+          pith_feed(s, 0, token + 70, 122, &err) == PITH_OK && s->store.held[0] == 3);
+    CHECK(pith_reuse(s, 1, token, 200, &kept, &err) == PITH_OK && kept == 192);
+    check_store(s);
+    free(embd);
+    pith_session_close(s);
+    pith_model_close(m);
 }
 
 /* ---------------------------------------------------------------- recurrent layers */
@@ -253,7 +393,7 @@ static void test_miss(void)
     struct store_miss miss;
     for (int32_t i = 0; i < s->store.cap; i++)
         s->store.entry[i].token[17] ^= 1;
-    CHECK(store_match(&s->store, &s->cache, token, 199, 0, &miss) == 0);
+    CHECK(store_match(&s->store, &s->cache, 0, token, 199, 0, &miss) == 0);
     pith_session_close(s);
     pith_model_close(m);
 }
@@ -333,6 +473,9 @@ int main(void)
     test_seed();
     TEST(test_same_bits);
     TEST(test_shared_prefix);
+    TEST(test_too_small);
+    TEST(test_big);
+    TEST(test_embedding_rows);
     TEST(test_recurrent);
     TEST(test_miss);
     TEST(test_reuse);

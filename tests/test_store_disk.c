@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/folder.h"
 #include "run/session.h"
 #include "run/store_disk.h"
 #include "small_model.h"
@@ -107,7 +108,7 @@ static void each_file(void (*fn)(const char *path))
         closedir(d);
 }
 
-static int n_files, n_tmp;
+static int n_files, n_tmp, open_to_others;
 static int64_t n_bytes;
 static char one_file[400];
 static void see(const char *path)
@@ -115,14 +116,16 @@ static void see(const char *path)
     struct stat sb;
     n_files++;
     n_tmp += strstr(path, ".tmp-") != NULL;
-    n_bytes += stat(path, &sb) == 0 ? sb.st_size : 0;
+    int there = stat(path, &sb) == 0;
+    n_bytes += there ? sb.st_size : 0;
+    open_to_others += there && (sb.st_mode & 077);
     if (!one_file[0])
         snprintf(one_file, sizeof one_file, "%s", path);
 }
 
 static int look(void)
 {
-    n_files = n_tmp = 0;
+    n_files = n_tmp = open_to_others = 0;
     n_bytes = 0;
     one_file[0] = 0;
     each_file(see);
@@ -143,9 +146,12 @@ static void begin(const char *arch)
 
 static void end(void)
 {
+    char lock[100];
     chmod(folder, 0700);
     each_file(remove_file);
-    rmdir(folder);
+    snprintf(lock, sizeof lock, "%s/.lock", folder);
+    unlink(lock);
+    CHECK(rmdir(folder) == 0);
     unlink(model_path[0]);
     unlink(model_path[1]);
 }
@@ -298,13 +304,13 @@ static void test_damage(void)
     page = e->page[0];
     int found = 0, tried = 0;
     CHECK_MSG(n && n <= 16384, "%s has %zu bytes", path, n);
-    CHECK(store_disk_read(t->disk, &s->cache, e, 0, page));
+    CHECK(store_disk_read(t->disk, &s->cache, e, 0, page, 0));
     int step = test_scale() >= 10 ? 1 : 37;
     for (size_t bit = 0; bit < n * 8; bit += (size_t)step, tried++) {
         whole[bit / 8] ^= (uint8_t)(1 << bit % 8);
         put_contents(path, whole, n);
         whole[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        found += !store_disk_read(t->disk, &s->cache, e, 0, page) && access(path, F_OK) != 0;
+        found += !store_disk_read(t->disk, &s->cache, e, 0, page, 0) && access(path, F_OK) != 0;
     }
     for (size_t k = 0; k <= n + 8; k += k < n - 8 ? 97 : 1) {
         if (k == n)
@@ -314,11 +320,11 @@ static void test_damage(void)
         put_contents(path, part, k);
         free(part);
         tried++;
-        found += !store_disk_read(t->disk, &s->cache, e, 0, page) && access(path, F_OK) != 0;
+        found += !store_disk_read(t->disk, &s->cache, e, 0, page, 0) && access(path, F_OK) != 0;
     }
     CHECK_MSG(found == tried, "%d of %d damages found", found, tried);
     put_contents(path, whole, n);
-    CHECK(store_disk_read(t->disk, &s->cache, e, 0, page));
+    CHECK(store_disk_read(t->disk, &s->cache, e, 0, page, 0));
     report(s, text, sizeof text);
     CHECK_MSG(strstr(text, "damaged (first: ") && strstr(text, "removed"), "%.400s", text);
     printf("# %d damages of a file of %zu bytes\n", tried, n);
@@ -470,6 +476,276 @@ static void test_two_processes(void)
     end();
 }
 
+/* ---------------------------------------------------------------- work */
+
+static long counted(const pith_session *s, const char *what)
+{
+    char text[16384], name[64];
+    CHECK(pith_report(s, 1, text, sizeof text) > 0);
+    snprintf(name, sizeof name, "\"%s\": ", what);
+    const char *dir = strstr(text, "\"store_dir\""), *at = dir ? strstr(dir, name) : NULL;
+    CHECK_MSG(at, "no %s in %.300s", what, dir ? dir : "");
+    return at ? atol(at + strlen(name)) : -1;
+}
+
+/* A session whose store holds so many pages. */
+static pith_session *open_small(pith_model *m, int pages, int64_t limit)
+{
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = 64 * 40;
+    sp.n_seq = 2;
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL; /* only to know a page's bytes */
+    sp.store_bytes = s ? pages * s->cache.group[0].page_bytes : 0;
+    pith_session_close(s);
+    sp.store_dir = folder;
+    sp.store_limit = limit;
+    s = m ? pith_session_open(m, &sp, &err) : NULL;
+    CHECK_MSG(s, "%s", err.msg);
+    return s;
+}
+
+/* Two sequences of 20 pages, and then some steps of one token each. */
+static void run_two(pith_session *s, int own, int steps)
+{
+    struct pith_error err;
+    int32_t token[64 * 20], row[2] = {0}, seq[2] = {0, 1};
+    for (int q = 0; q < 2; q++) {
+        for (int32_t i = 0; i < 64 * 20; i++)
+            token[i] = (i * 7 + (q + own) * 13 + i / 64) % N_VOCAB;
+        CHECK_MSG(pith_feed(s, q, token, 64 * 20, &err) == PITH_OK, "%s", err.msg);
+    }
+    struct pith_batch b = PITH_BATCH_INIT;
+    b.n = 2;
+    b.token = row;
+    b.seq = seq;
+    for (int k = 0; k < steps; k++) {
+        row[0] = row[1] = k % 5;
+        CHECK_MSG(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+        if (k % 16 == 0) /* the writer keeps up */
+            while (store_disk_wait(s->store.disk))
+                ;
+    }
+    for (int q = 0; q < 2; q++)
+        CHECK(pith_truncate(s, q, 0, &err) == PITH_OK);
+    while (store_disk_wait(s->store.disk))
+        ;
+}
+
+/* Sequences that together exceed the memory of the store: every page is written once, by this session and the next ones. */
+static void test_written_once(void)
+{
+    enum { STEPS = 256, PAGES = 2 * (20 + STEPS / 64) };
+    begin("llama");
+    pith_model *m = open_model(0);
+    pith_session *s = open_small(m, 60, 0);
+    REQUIRE(s, "no session");
+    run_two(s, 0, STEPS);
+    CHECK_MSG(counted(s, "written") == PAGES && look() == PAGES, "%ld written, %d files, %d pages",
+              counted(s, "written"), n_files, PAGES);
+    pith_session_close(s);
+    for (int again = 0; again < 2; again++) { /* a store of 15 pages, first from nothing */
+        if (!again)
+            each_file(remove_file);
+        s = open_small(m, 15, 0);
+        REQUIRE(s, "no session");
+        run_two(s, 0, STEPS);
+        long written = counted(s, "written");
+        CHECK_MSG(written <= (again ? PAGES - look() : PAGES) && written + n_files >= PAGES / 2,
+                  "round %d: %ld written, %d files", again, written, n_files);
+        pith_session_close(s);
+        if (!again) {
+            s = open_small(m, 60, 0); /* writes those that could not wait */
+            run_two(s, 0, STEPS);
+            pith_session_close(s);
+            CHECK_MSG(look() == PAGES, "%d files", n_files);
+        }
+    }
+    pith_model_close(m);
+    end();
+}
+
+/* What cannot be written is not tried for every page; and nobody who computes waits for it. */
+static void test_backs_off(void)
+{
+    begin("llama");
+    pith_model *m = open_model(0);
+    pith_session *s = open_small(m, 100, 100); /* no page is so small */
+    REQUIRE(s, "no session");
+    run_two(s, 0, 640);
+    long failed = counted(s, "failed"), skipped = counted(s, "skipped");
+    CHECK_MSG(failed > 0 && failed <= 8 && failed + skipped >= 60, "%ld failed, %ld skipped",
+              failed, skipped);
+    CHECK(counted(s, "written") == 0);
+    pith_session_close(s);
+    s = open_small(m, 10, 0);
+    int lock = folder_lock_open(folder); /* somebody who never gives it back */
+    REQUIRE(s && lock >= 0 && folder_lock_take(lock), "no lock");
+    struct pith_error err;
+    int32_t token[64 * 30];
+    for (int32_t i = 0; i < 64 * 30; i++)
+        token[i] = (i * 11 + i / 64) % N_VOCAB;
+    CHECK_MSG(pith_feed(s, 0, token, 64 * 30, &err) == PITH_OK, "%s", err.msg);
+    CHECK(pith_truncate(s, 0, 0, &err) == PITH_OK);
+    CHECK_MSG(counted(s, "written") == 0 && counted(s, "skipped") > 0, "%ld written, %ld skipped",
+              counted(s, "written"), counted(s, "skipped"));
+    folder_lock_close(lock);
+    pith_session_close(s);
+    pith_model_close(m);
+    end();
+}
+
+/* A limit is one of the folder, whoever writes. */
+static void test_limit_of_all(void)
+{
+    enum { LIMIT = 12 * 9000 };
+    begin("llama");
+    pith_model *m = open_model(0);
+    pith_session *a = open_small(m, 60, LIMIT), *b = open_small(m, 60, LIMIT);
+    REQUIRE(a && b, "no session");
+    for (int i = 0; i < 6; i++) {
+        run_two(i % 2 ? a : b, i, 64);
+        look();
+        CHECK_MSG(n_files && n_bytes <= LIMIT, "round %d: %d files, %lld bytes", i, n_files,
+                  (long long)n_bytes);
+    }
+    pith_session_close(a);
+    pith_session_close(b);
+    pid_t pid[2]; /* no thread runs now */
+    fflush(stdout);
+    for (int k = 0; k < 2; k++)
+        if ((pid[k] = fork()) == 0) {
+            pith_model *mine = open_model(0);
+            a = open_small(mine, 60, LIMIT);
+            for (int i = 0; a && i < 3; i++)
+                run_two(a, 7 + 3 * k + i, 64);
+            _exit(!a || test_bad);
+        }
+    for (int k = 0; k < 2; k++) {
+        int status = -1;
+        waitpid(pid[k], &status, 0);
+        CHECK_MSG(status == 0, "status %d", status);
+    }
+    look();
+    CHECK_MSG(n_files && n_bytes <= LIMIT, "%d files, %lld bytes", n_files, (long long)n_bytes);
+    pith_model_close(m);
+    end();
+}
+
+/* Names that are not exactly a page's are somebody else's, however full the folder is. */
+static void test_foreign(void)
+{
+    static const char *const foreign[] = {
+        "manual.page", "0123456789abcdef0123456789abcdef-0.page.bak",
+        "0123456789abcdef0123456789abcde-0.page", "0123456789abcdef0123456789abcdefa-0.page",
+        "0123456789ABCDEF0123456789abcdef-0.page", "0123456789abcdef0123456789abcdef-.page",
+        "0123456789abcdef0123456789abcdef-x.page", "manual.page.tmp-1-2",
+        "0123456789abcdef0123456789abcdef-0.page.tmp-1-", "0123456789abcdef0123456789abcdef-0.tmp-1-2.page",
+        "0123456789abcdef0123456789abcdef-0.page.tmp-1-2-3"};
+    static const char *const ours[] = {"0123456789abcdef0123456789abcdef-0.page",
+                                       "0123456789abcdef0123456789abcdef-12.page",
+                                       "0123456789abcdef0123456789abcdef-0.page.tmp-1-2"};
+    enum { N = sizeof foreign / sizeof *foreign };
+    char path[400];
+    begin("llama");
+    CHECK(mkdir(folder, 0700) == 0);
+    for (size_t i = 0; i < N + 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, i < N ? foreign[i] : ours[i - N]);
+        put_contents(path, (const uint8_t *)"somebody's own text", 19);
+    }
+    pith_model *m = open_model(0);
+    pith_session *s = open_session(m, folder, 10);
+    REQUIRE(s, "no session");
+    pith_session_close(s);
+    for (size_t i = 0; i < N + 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, i < N ? foreign[i] : ours[i - N]);
+        CHECK_MSG(!access(path, F_OK) == (i < N), "%s", path);
+    }
+    pith_model_close(m);
+    end();
+}
+
+/* Others than the user see nothing of what is written, whatever the umask. */
+static void test_private(void)
+{
+    struct stat sb;
+    mode_t was = umask(0);
+    begin("llama");
+    pith_model *m = open_model(0);
+    pith_session *s = open_session(m, folder, 0), *fresh = open_session(m, NULL, 0);
+    REQUIRE(s && fresh, "no session");
+    ask(s, fresh, 0, 1);
+    pith_session_close(s);
+    pith_session_close(fresh);
+    umask(was);
+    CHECK(stat(folder, &sb) == 0 && (sb.st_mode & 0777) == 0700);
+    CHECK(look() > 0 && !open_to_others);
+    pith_model_close(m);
+    end();
+}
+
+/* A cancelled session reads nothing: what is in memory is all it takes, and the next step says that it was cancelled. */
+static void test_cancelled(void)
+{
+    struct pith_error err;
+    int32_t token[N_CTX], n = prompt(token, 1);
+    size_t kept = 99;
+    begin("llama");
+    pith_model *m = open_model(0);
+    pith_session *s = open_session(m, folder, 0), *fresh = open_session(m, NULL, 0);
+    REQUIRE(s && fresh, "no session");
+    ask(s, fresh, 0, 1);
+    pith_session_close(s);
+    s = open_session(m, folder, 0);
+    REQUIRE(s, "no session");
+    pith_cancel(s);
+    CHECK(pith_reuse(s, 0, token, (size_t)n, &kept, &err) == PITH_OK && kept == 0);
+    CHECK(counted(s, "read") == 0);
+    CHECK(pith_prefix(s, 0, token, (size_t)n, &kept, &err) == PITH_CANCELLED);
+    pith_cancel_reset(s);
+    CHECK(pith_reuse(s, 0, token, (size_t)n, &kept, &err) == PITH_OK && kept == 320);
+    CHECK(counted(s, "read") == 5);
+    pith_session_close(s);
+    pith_session_close(fresh);
+    pith_model_close(m);
+    end();
+}
+
+/* All threads of the model read; one damaged page in the middle costs what comes after it. */
+static void test_read_by_all(void)
+{
+    struct pith_error err;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    begin("gemma2");
+    mp.n_threads = 4;
+    mp.n_batch = 64;
+    pith_model *m = pith_model_open(model_path[0], &mp, &err);
+    pith_session *s = open_session(m, folder, 0), *fresh = open_session(m, NULL, 0);
+    REQUIRE(s && fresh && s->store.n_readers == 4, "no session");
+    ask(s, fresh, 0, 1);
+    pith_session_close(s);
+    for (int damaged = 0; damaged < 2; damaged++) {
+        s = open_session(m, folder, 0);
+        REQUIRE(s, "no session");
+        int32_t kept = ask(s, fresh, 0, 1);
+        CHECK_MSG(kept == (damaged ? 128 : 320), "%d taken", kept);
+        struct store_entry *e = &s->store.entry[0];
+        for (int32_t i = 0; i < s->store.cap; i++) /* the third page */
+            if (s->store.entry[i].used && s->store.entry[i].token[0] == (128 * 7 + 2) % N_VOCAB)
+                e = &s->store.entry[i];
+        char path[400];
+        snprintf(path, sizeof path, "%s/%016llx%016llx-%d.page", folder,
+                 (unsigned long long)e->key[0], (unsigned long long)e->key[1],
+                 s->cache.group[0].window ? 1 : 0);
+        pith_session_close(s);
+        if (!damaged)
+            flip(path);
+    }
+    pith_session_close(fresh);
+    pith_model_close(m);
+    end();
+}
+
 /* ---------------------------------------------------------------- a disk that is full, or not ours */
 
 static void limited(const char *what, const char *dir, int64_t limit, const char *told)
@@ -566,7 +842,14 @@ int main(void)
     TEST(test_killed); /* forks: before any thread is started */
     TEST(test_killed_recurrent);
     TEST(test_two_processes);
+    TEST(test_limit_of_all);
     TEST(test_no_room);
+    TEST(test_written_once);
+    TEST(test_backs_off);
+    TEST(test_foreign);
+    TEST(test_private);
+    TEST(test_cancelled);
+    TEST(test_read_by_all);
     TEST(test_damage);
     TEST(test_damaged_folder);
     TEST(test_other_model);

@@ -432,7 +432,7 @@ pith_status pith_cache_use(const pith_session *s, int64_t *used, int64_t *total,
     NEED(used);
     NEED(total);
     *used = *total = 0;
-    store_cache_use(&s->store, &s->cache, used, total);
+    store_cache_use(&s->cache, used, total);
     return PITH_OK;
 }
 

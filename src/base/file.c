@@ -217,13 +217,13 @@ int file_read_small(const char *path, char *buf, size_t cap)
 /* Creates a new file beside the target. The number behind the process id keeps writers of one
  * process apart and steps over what a crashed process of the same id has left. It is locked while
  * its writer lives (folder.c removes those that are not); where locks do not work nothing is. */
-static int open_tmp(struct file_writer *w)
+static int open_tmp(struct file_writer *w, mode_t mode)
 {
     static atomic_uint serial;
     for (int tries = 0; tries < 1000; tries++) {
         unsigned i = atomic_fetch_add(&serial, 1);
         snprintf(w->tmp, sizeof w->tmp, "%s.tmp-%ld-%u", w->path, (long)getpid(), i);
-        int fd = open(w->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int fd = open(w->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
         if (fd < 0 && errno != EEXIST)
             return -1;
         struct stat sb;
@@ -242,7 +242,8 @@ static void remove_tmp(const struct file_writer *w)
         unlink(w->tmp);
 }
 
-pith_status file_writer_open(struct file_writer *w, const char *path, struct pith_error *err)
+static pith_status writer_open(struct file_writer *w, const char *path, mode_t mode,
+                               struct pith_error *err)
 {
     w->f = NULL;
     w->n = 0;
@@ -260,7 +261,7 @@ pith_status file_writer_open(struct file_writer *w, const char *path, struct pit
         return error_set(err, PITH_IO, "%s is %s; wanted the name of a file", path,
                          kind_of(sb.st_mode));
     w->tmp[0] = 0;
-    int fd = direct ? open(path, O_WRONLY | O_CLOEXEC) : open_tmp(w);
+    int fd = direct ? open(path, O_WRONLY | O_CLOEXEC) : open_tmp(w, mode);
     if (fd < 0)
         return fail_errno(err, direct ? path : w->tmp, direct ? "open" : "create", errno);
     w->f = fdopen(fd, "wb");
@@ -271,6 +272,17 @@ pith_status file_writer_open(struct file_writer *w, const char *path, struct pit
         return fail_errno(err, path, "open", e);
     }
     return PITH_OK;
+}
+
+pith_status file_writer_open(struct file_writer *w, const char *path, struct pith_error *err)
+{
+    return writer_open(w, path, 0666, err);
+}
+
+pith_status file_writer_open_private(struct file_writer *w, const char *path,
+                                     struct pith_error *err)
+{
+    return writer_open(w, path, 0600, err);
 }
 
 void file_writer_put(struct file_writer *w, const void *p, uint64_t n)

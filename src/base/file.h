@@ -33,6 +33,9 @@ struct file_writer {
     int unsynced; /* set after open: commit does not wait for the disk; for files that their readers check */
 };
 pith_status file_writer_open(struct file_writer *w, const char *path, struct pith_error *err);
+/* The same; others than the owner may not read the file. */
+pith_status file_writer_open_private(struct file_writer *w, const char *path,
+                                     struct pith_error *err);
 void file_writer_put(struct file_writer *w, const void *p, uint64_t n);
 pith_status file_writer_commit(struct file_writer *w, struct pith_error *err);
 void file_writer_discard(struct file_writer *w);

@@ -98,9 +98,10 @@ static pith_status make_pool(struct cache_group *g, const struct cache_params *p
     g->refs = mem_array((size_t)most, STEP_QUARTERS * sizeof *g->refs, PITH_MEM_CACHE);
     g->parts = mem_array((size_t)most, sizeof *g->parts, PITH_MEM_CACHE);
     g->open = mem_array((size_t)most, sizeof *g->open, PITH_MEM_CACHE);
+    g->stored = stored ? mem_array((size_t)most, sizeof *g->stored, PITH_MEM_CACHE) : NULL;
     g->base = mem_reserve(bytes);
     g->reserved = bytes;
-    if (!g->free_list || !g->refs || !g->parts || !g->open || !g->base)
+    if (!g->free_list || !g->refs || !g->parts || !g->open || !g->base || (stored && !g->stored))
         return error_set(err, PITH_NOMEM,
                          "no address space for a cache of %llu bytes; use a smaller context",
                          (unsigned long long)bytes);
@@ -183,6 +184,7 @@ void cache_deinit(struct cache *c)
         mem_free(p->refs);
         mem_free(p->parts);
         mem_free(p->open);
+        mem_free(p->stored);
     }
     memset(c, 0, sizeof *c);
 }
@@ -211,12 +213,32 @@ static void close_page(struct cache_group *g, int32_t page)
     g->open[i] = g->open[--g->n_open];
 }
 
+static int is_stored(const struct cache_group *g, int32_t place)
+{
+    return g->stored && g->stored[place_page(place)];
+}
+
+void page_ref(struct cache_group *g, int32_t place)
+{
+    g->n_idle -= g->refs[place]++ == 1 && is_stored(g, place);
+}
+
+void page_store(struct cache_group *g, int32_t place, int stored)
+{
+    g->n_idle += (stored - is_stored(g, place)) * (g->refs[place] == 1);
+    g->stored[place_page(place)] = (uint8_t)stored;
+}
+
 void page_unref(struct cache_group *g, int32_t *entry)
 {
     int32_t place = *entry, page = place_page(place);
     *entry = -1;
-    if (place < 0 || --g->refs[place])
+    if (place < 0)
         return;
+    if (--g->refs[place]) {
+        g->n_idle += g->refs[place] == 1 && is_stored(g, place);
+        return;
+    }
     uint8_t *parts = &g->parts[page];
     if (!*parts) {
         page_free(g, page);

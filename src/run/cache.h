@@ -41,6 +41,8 @@ struct cache_group {
     uint8_t *parts;     /* [n_pages + n_spare] bit i: quarter i is in use; 0: the page is whole */
     int32_t *open; /* [n_pages + n_spare] pages of which some quarters are in use, and some not */
     int32_t n_open;
+    uint8_t *stored; /* [n_pages + n_spare] 1: the store holds this page; NULL: there is no store */
+    int32_t n_idle;  /* pages that only the store holds */
 };
 
 struct cache_slot {
@@ -49,11 +51,19 @@ struct cache_slot {
     int32_t delta; /* K is to be rotated by so many positions */
 };
 
+/* The last page of a sequence in the store's tree: its entry, or that there is none any more, and how many pages lead to it. */
+struct store_mark {
+    uint64_t key[2], born;
+    int32_t entry, depth; /* a depth below cache_seq.published: what comes after it is not taken in */
+};
+
 struct cache_seq {
     int32_t n;     /* slots held */
     int32_t floor; /* n before the call in progress: it may have to go back there */
     int32_t pure; /* slots [0, pure) were computed from their true prefix at their true positions */
-    int32_t published;               /* full pages the store has been offered */
+    int32_t published; /* full pages the store has been offered */
+    struct store_mark mark;
+    uint64_t salt[2];                /* 0, 0: none; see pith_salt */
     int32_t *token;                  /* [n_ctx] what was fed; -1: an embedding row */
     int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages] places, -1: none */
     /* Slots below may be missing in a group with a window even where a page is there: edits gather slots of pages given back with others. */

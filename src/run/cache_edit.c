@@ -118,7 +118,7 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
         for (int32_t k = 0; k < c->cap_pages; k++) {
             int32_t page = used[k] ? from->pages[g][k] : -1;
             if (page >= 0)
-                c->group[g].refs[page]++;
+                page_ref(&c->group[g], page);
             page_unref(&c->group[g], &dst->pages[g][k]);
             dst->pages[g][k] = page;
         }
@@ -256,7 +256,7 @@ static void rebuild(struct cache *c, int group, struct cache_seq *q, struct pool
     for (int32_t page = 0; page * STEP_PAGE < q->n; page++) {
         int32_t k = same_page(q, page);
         if (k >= 0 && q->pages[group][k] >= 0)
-            g->refs[fresh[page] = q->pages[group][k]]++;
+            page_ref(g, fresh[page] = q->pages[group][k]);
         if (k >= 0 || !sources(q, group, page, &m))
             continue;
         fresh[page] = page_take(g, m.n);

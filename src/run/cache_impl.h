@@ -4,6 +4,10 @@
 
 #include "run/cache.h"
 
+/* One reference more for a place in use. */
+void page_ref(struct cache_group *g, int32_t place);
+/* The store holds the page of a place from now on, or no longer; its reference is one of those counted. */
+void page_store(struct cache_group *g, int32_t place, int stored);
 /* One reference less, *entry = -1; a place without references is free. */
 void page_unref(struct cache_group *g, int32_t *entry);
 /* A place for n slots with one reference, a page for which the caller made sure there is. A whole page is zeroed, in a quarter can be what

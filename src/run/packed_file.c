@@ -236,38 +236,41 @@ const void *packed_file_matrix(const struct packed_file *f, int32_t i)
 
 /* ---------------------------------------------------------------- room in the folder */
 
+static int is_copy(const char *name, size_t n)
+{
+    return folder_name_fits(name, n, 16, SUFFIX);
+}
+
 /* 1 when a file of f->bytes may be written: within the folder's limit, for which the oldest copies go, and leaving a tenth of the file system
- * free. */
+ * free. They go only when that makes room enough. */
 static int make_room(const struct packed_file *f, const struct pith_model *m, struct str *note)
 {
     const char *folder = m->params.cache_dir;
     uint64_t limit = m->params.cache_limit ? m->params.cache_limit : DEFAULT_LIMIT;
     struct pith_error why;
     struct statvfs fs;
-    uint64_t others;
     error_clear(&why);
-    int ok = f->bytes <= limit;
-    if (ok && folder_tidy(folder, SUFFIX, strrchr(f->path, '/') + 1, limit - f->bytes, &others,
-                          &why) != PITH_OK) {
-        say(note, "packed copy not kept: %s", why.msg);
-        return 0;
-    }
-    ok = ok && others <= limit - f->bytes;
-    if (!ok) {
+    if (f->bytes > limit) {
         say(note,
             "packed copy not kept: its %" PRIu64 " MiB exceed the limit of %" PRIu64 " MiB of %s",
             f->bytes >> 20, limit >> 20, folder);
-    } else if (statvfs(folder, &fs) == 0) {
-        uint64_t left = (uint64_t)fs.f_bavail * fs.f_frsize,
-                 all = (uint64_t)fs.f_blocks * fs.f_frsize;
-        ok = left > f->bytes && left - f->bytes >= all / 10;
-        if (!ok)
-            say(note,
-                "packed copy not kept: its %" PRIu64
-                " MiB would leave less than a tenth of the file system of %s free",
-                f->bytes >> 20, folder);
+        return 0;
     }
-    return ok;
+    struct folder_room r = {.is_ours = is_copy,
+                            .mine = strrchr(f->path, '/') + 1,
+                            .limit = limit - f->bytes,
+                            .free_after = f->bytes};
+    if (statvfs(folder, &fs) == 0)
+        r.free_after += (uint64_t)fs.f_blocks * fs.f_frsize / 10;
+    if (folder_tidy(folder, &r, &why) != PITH_OK)
+        say(note, "packed copy not kept: %s", why.msg);
+    else if (!r.fits)
+        say(note,
+            "packed copy not kept: its %" PRIu64
+            " MiB would exceed the limit of %" PRIu64
+            " MiB of %s, or leave less than a tenth of the file system free",
+            f->bytes >> 20, limit >> 20, folder);
+    return r.fits;
 }
 
 /* ---------------------------------------------------------------- writing */

@@ -39,6 +39,8 @@ static pith_status cut(struct pith_session *s, int32_t seq, int32_t n, struct pi
                          "recurrent layers hold no state after %d positions; use pith_prefix, "
                          "which recomputes it",
                          n);
+    if (!n)
+        store_end(&s->store, &s->cache, seq);
     cache_cut(&s->cache, seq, n);
     recurrent_cut(&s->recurrent, seq, n);
     return PITH_OK;
@@ -98,8 +100,10 @@ pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *to
         if (tokens[i] < 0 || tokens[i] >= s->model->arch.hp.n_vocab)
             return error_set(err, PITH_RANGE, "token %zu is %d, the vocabulary has 0..%d", i,
                              tokens[i], s->model->arch.hp.n_vocab - 1);
+    if (keep < STEP_PAGE) /* it becomes another prompt's */
+        store_end(&s->store, &s->cache, seq);
     struct store_miss miss;
-    int32_t stored = store_match(&s->store, &s->cache, tokens, (int32_t)n - 1, keep, &miss);
+    int32_t stored = store_match(&s->store, &s->cache, seq, tokens, (int32_t)n - 1, keep, &miss);
     if (miss.at > s->miss.at)
         s->miss = miss;
     cache_cut(&s->cache, seq, stored > keep ? 0 : keep);

@@ -222,7 +222,9 @@ static pith_status open_store(struct pith_session *s, const struct pith_session_
 {
     struct store_params sp = {.budget = s->cache.store_bytes,
                               .dir = p->store_dir,
-                              .disk_limit = (uint64_t)p->store_limit};
+                              .disk_limit = (uint64_t)p->store_limit,
+                              .pool = s->model->pool,
+                              .cancel = &s->cancel};
     store_root(s, sp.root);
     return store_init(&s->store, &s->cache, &s->recurrent, &sp, err);
 }

@@ -603,7 +603,7 @@ static void load_group(struct load *v, int g)
             int32_t number = int_at(v->image[i].table[g], k);
             s->cache.seq[v->first + i].pages[g][k] = number < 0 ? -1 : v->taken[number];
             if (number >= 0)
-                p->refs[v->taken[number]]++;
+                page_ref(p, v->taken[number]);
         }
     for (int32_t i = 0; i < v->n_pages[g]; i++) /* the loader's own reference */
         page_unref(p, &v->taken[i]);
