@@ -432,6 +432,11 @@ PITH_API pith_status pith_reuse(pith_session *s, int32_t seq, const int32_t *tok
 /* Where the tokens of the last such call left what was known of their beginning; *known (NULL allowed): the token there. -1: nowhere. */
 PITH_API int64_t pith_differs_at(const pith_session *s, int32_t *known);
 PITH_API pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err); /* keeps the first n tokens */
+/* Whose prompts the sequence holds: what the prefix store and its folder have from it is found only by sequences of the same salt (any n bytes
+ * that are this owner's, the same after a restart; at most 4096; n = 0: none, which is a salt like others). A server of several users needs
+ * it: who is answered sooner knows that somebody has asked the same. The sequence has to be empty (else PITH_STATE), and keeps its salt when
+ * it is emptied; pith_copy gives the copy its source's. */
+PITH_API pith_status pith_salt(pith_session *s, int32_t seq, const void *salt, size_t n, struct pith_error *err);
 
 /* Edits. Ranges [p0, p1) are of positions; p1 = -1 means to the end; negative or reversed ones and unknown sequences are PITH_RANGE. A new
  * row's position is one after the last. Edits are recorded and carried out before the next step that reads the sequence; rotations of K by
@@ -462,7 +467,7 @@ PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
 PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, size_t cap);
 
 /* Save and load: one sequence, or all of the session with seq -1, with K, V, recurrent state, edits and the last logits (not samplers).
- * Files are written under another name, synced and renamed. A load checks everything first: another model, cache type or version, damage
+ * Files are written under another name, synced and renamed. A load checks everything first: another model, cache type, format or numerics version, damage
  * or want of room is an error that names it, and changes nothing. It replaces the sequence, or all of them. */
 PITH_API pith_status pith_save(const pith_session *s, int32_t seq, const char *path, struct pith_error *err);
 PITH_API pith_status pith_load(pith_session *s, int32_t seq, const char *path, struct pith_error *err);

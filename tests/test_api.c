@@ -1109,6 +1109,59 @@ static void two_threads(void)
 
 /* ---------------------------------------------------------------- closing */
 
+static long resident_kib(void)
+{
+    long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%ld %ld", &pages, &resident) != 2)
+        resident = 0;
+    if (f)
+        fclose(f);
+    return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* Sequences that hold nothing take next to nothing, however long they may become; what they take the report knows. */
+static void empty_sequences(void)
+{
+    enum { N_SEQ = 1000, CTX = 131072 };
+    struct pith_error err;
+    struct pith_memory_report was, is;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pair p;
+    int32_t ids[3000];
+    uint64_t now = 0, most = 0, later = 0;
+    if (!pair_open(&p, &llama, NULL, NULL))
+        return;
+    sp.n_ctx = CTX;
+    sp.n_seq = N_SEQ;
+    sp.n_tokens = 8192;
+    for (int i = 0; i < 3000; i++)
+        ids[i] = 1 + i % 50;
+    long before = resident_kib();
+    pith_memory(&was);
+    pith_session *s = pith_session_open(p.m, &sp, &err);
+    REQUIRE(s, "%s", err.msg);
+    long grown = resident_kib() - before;
+    CHECK_MSG(grown < 64 << 10, "an empty session has made %ld KiB resident", grown);
+    pith_memory(&is);
+    pith_session_memory(s, &now, &most);
+    uint64_t own = is.used[PITH_MEM_CACHE] - was.used[PITH_MEM_CACHE];
+    CHECK_MSG(now + (1 << 20) > own && now < (uint64_t)64 << 20,
+              "%llu bytes told, %llu taken for the cache", (unsigned long long)now,
+              (unsigned long long)own);
+    CHECK(most > (uint64_t)N_SEQ * CTX * sizeof(int32_t));
+    CHECK_MSG(pith_feed(s, 999, ids, 3000, &err) == PITH_OK, "%s", err.msg);
+    pith_session_memory(s, &later, NULL);
+    CHECK(later >= now + 3000 * sizeof(int32_t));
+    int32_t got[3000];
+    CHECK(pith_tokens(s, 999, got, 3000) == 3000 && !memcmp(got, ids, sizeof ids));
+    pith_session_close(s);
+    pith_memory(&is);
+    CHECK_MSG(is.used[PITH_MEM_CACHE] == was.used[PITH_MEM_CACHE], "%llu bytes are left",
+              (unsigned long long)(is.used[PITH_MEM_CACHE] - was.used[PITH_MEM_CACHE]));
+    pair_close(&p);
+}
+
 static void any_order(void)
 {
     struct pith_error err;
@@ -1400,6 +1453,7 @@ int main(void)
     TEST(cancel_and_go_on);
     TEST(two_threads);
     TEST(any_order);
+    TEST(empty_sequences);
     TEST(generating);
     TEST(end_of_generation);
     TEST(text_in_and_out);

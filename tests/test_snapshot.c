@@ -300,6 +300,17 @@ static void test_mismatch(void)
         CHECK(pith_load_memory(s, q, p, n, &err) == PITH_RANGE);
         CHECK(pith_save(s, q, in_dir("none"), &err) == PITH_RANGE && access(in_dir("none"), F_OK));
     }
+    uint32_t numerics; /* the last but one of the layout */
+    size_t at = section(p, n, 1) + 16 + 56;
+    memcpy(&numerics, p + at, sizeof numerics);
+    CHECK_MSG(numerics == NUMERICS_VERSION, "numerics version %u", numerics);
+    numerics += 41;
+    memcpy(p + at, &numerics, sizeof numerics);
+    seal(p, at - 56 - 16);
+    char told[100];
+    snprintf(told, sizeof told, "numerics version %u, this one has %d", numerics, NUMERICS_VERSION);
+    refused("other numerics", s, -1, p, n, PITH_UNSUPPORTED, told);
+    CHECK(pith_length(s, 0) == 150);
     p[8] = 9;
     refused("another version", s, -1, p, n, PITH_UNSUPPORTED, "version 9");
     free(p);

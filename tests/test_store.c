@@ -436,6 +436,71 @@ static void test_reuse(void)
     pith_model_close(m);
 }
 
+static size_t reused(pith_session *s, int32_t seq, const void *salt, size_t n_salt,
+                     const int32_t *token, size_t n)
+{
+    struct pith_error err;
+    size_t kept = 99;
+    CHECK(pith_truncate(s, seq, 0, &err) == PITH_OK);
+    CHECK_MSG(pith_salt(s, seq, salt, n_salt, &err) == PITH_OK, "%s", err.msg);
+    CHECK_MSG(pith_prefix(s, seq, token, n, &kept, &err) == PITH_OK, "%s", err.msg);
+    return kept;
+}
+
+/* Sequences of other salts find nothing of this one's, in memory and in a folder; and are told nothing. */
+static void test_salt(void)
+{
+    enum { N = 200 };
+    struct pith_error err;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    char dir[64], remove[100];
+    int32_t token[N], known = -2;
+    size_t kept;
+    pith_model *m = synth("llama");
+    snprintf(dir, sizeof dir, "/tmp/pith-salt-%d.dir", (int)getpid());
+    sp.n_ctx = N_CTX;
+    sp.n_seq = 3;
+    sp.store_dir = dir;
+    sp.store_bytes = 1 << 20;
+    for (int32_t i = 0; i < N; i++)
+        token[i] = (i * 5) % N_VOCAB;
+    for (int round = 0; round < 2; round++) { /* the second time they are in the folder */
+        pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+        REQUIRE(s, "no session");
+        size_t there = round ? 192 : 0;
+        CHECK(reused(s, 0, "alice", 5, token, N) == there);
+        CHECK(reused(s, 1, "bob", 3, token, N) == there && pith_differs_at(s, &known) == -1);
+        CHECK(reused(s, 1, NULL, 0, token, N) == there);
+        CHECK(reused(s, 2, "alice", 5, token, N) == 192);
+        CHECK(reused(s, 2, "bob", 3, token, N) == 192);
+        CHECK(reused(s, 2, "alic", 4, token, N) == there);
+        token[70]++; /* no other salt's tokens are told */
+        CHECK(reused(s, 2, "carol", 5, token, N) == there && pith_differs_at(s, &known) == -1);
+        CHECK(reused(s, 2, "alice", 5, token, N) == (round ? 192 : 64) &&
+              pith_differs_at(s, &known) == (round ? -1 : 70));
+        token[70]--;
+        /* A copy belongs to whom its source belongs to. */
+        CHECK(reused(s, 0, "dave", 4, token, 100) == (round ? 64 : 0));
+        CHECK(pith_truncate(s, 1, 0, &err) == PITH_OK && pith_salt(s, 1, "eve", 3, &err) == PITH_OK);
+        CHECK(pith_copy(s, 1, 0, 0, -1, &err) == PITH_OK);
+        CHECK(pith_feed(s, 1, token + 100, 100, &err) == PITH_OK);
+        CHECK(reused(s, 2, "eve", 3, token, N) == (round ? 192 : 0));
+        CHECK(reused(s, 2, "dave", 4, token, N) == 192);
+        check_store(s);
+        CHECK(pith_salt(s, 2, "x", 1, &err) == PITH_STATE && strstr(err.msg, "200 positions"));
+        CHECK(pith_salt(s, 3, "x", 1, &err) == PITH_RANGE && strstr(err.msg, "0..2"));
+        CHECK(pith_salt(s, 0, NULL, 1, &err) == PITH_RANGE && strstr(err.msg, "salt is NULL"));
+        CHECK(pith_truncate(s, 2, 0, &err) == PITH_OK &&
+              pith_salt(s, 2, token, 4097, &err) == PITH_RANGE && strstr(err.msg, "0..4096"));
+        CHECK(pith_salt(NULL, 0, "x", 1, NULL) == PITH_RANGE);
+        CHECK(pith_prefix(s, 2, token, N, &kept, &err) == PITH_OK && kept == 192); /* dave still */
+        pith_session_close(s);
+    }
+    snprintf(remove, sizeof remove, "rm -rf %s", dir);
+    CHECK(system(remove) == 0);
+    pith_model_close(m);
+}
+
 /* What a snapshot's file brought is its sequence's own: the store, and so other sequences, never see it. */
 static void test_loaded_is_not_published(void)
 {
@@ -479,6 +544,7 @@ int main(void)
     TEST(test_recurrent);
     TEST(test_miss);
     TEST(test_reuse);
+    TEST(test_salt);
     TEST(test_loaded_is_not_published);
     return test_end();
 }

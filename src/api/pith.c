@@ -303,6 +303,16 @@ int64_t pith_differs_at(const pith_session *s, int32_t *known)
     return s ? s->miss.at : -1;
 }
 
+pith_status pith_salt(pith_session *s, int32_t seq, const void *salt, size_t n,
+                      struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    if (n)
+        NEED(salt);
+    return session_salt(s, seq, salt, n, err);
+}
+
 pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
 {
     WITH_ERROR;

@@ -221,6 +221,18 @@ void mem_small_pages(void *p, size_t bytes)
     madvise(p, reservation_bytes(bytes), MADV_NOHUGEPAGE);
 }
 
+void *mem_reserve_lazy(size_t bytes)
+{
+    if (bytes > PTRDIFF_MAX - 2 * SLAB_BYTES)
+        return NULL;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    char *p = mmap(NULL, reservation_bytes(bytes), PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    madvise(p, reservation_bytes(bytes), MADV_NOHUGEPAGE);
+    return p;
+}
+
 pith_status mem_commit(void *p, size_t bytes, pith_purpose purpose, struct pith_error *err)
 {
     if (bytes == 0)

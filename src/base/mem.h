@@ -17,6 +17,9 @@ int mem_grow(void *array, uint32_t *cap, uint64_t need, size_t item_bytes, pith_
 void *mem_reserve(size_t bytes);
 /* Backs a reservation with small pages, whose memory can come from several nodes; before anything of it is committed. */
 void mem_small_pages(void *p, size_t bytes);
+/* The same, usable at once and in small pages: for tables of which mostly a beginning is used. What is not touched takes no memory; mem_commit
+ * counts what is going to be. */
+void *mem_reserve_lazy(size_t bytes);
 /* Makes [p, p+bytes) of a reservation usable and zero, asks the allocator's commit hook, counts it. PITH_NOMEM on refusal. p is at a page's
  * begin (else PITH_INTERNAL); bytes count up to the page's end, here and in mem_decommit. */
 pith_status mem_commit(void *p, size_t bytes, pith_purpose purpose, struct pith_error *err);

@@ -7,7 +7,7 @@
 #include "graph/kv_page.h"
 #include "run/store.h"
 
-enum { SLAB = 2 << 20, ALL_PARTS = (1 << STEP_QUARTERS) - 1 };
+enum { SLAB = 2 << 20, TOKENS_BYTES = 16 << 10, ALL_PARTS = (1 << STEP_QUARTERS) - 1 };
 
 /* ---------------------------------------------------------------- layout and pools */
 
@@ -137,10 +137,13 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
             mem_small_pages(c->group[g].base, c->group[g].reserved);
     }
     c->seq = mem_array((size_t)p->n_seq, sizeof *c->seq, PITH_MEM_CACHE);
+    uint64_t stride = size_align((uint64_t)p->n_ctx * sizeof(int32_t), TOKENS_BYTES);
+    c->tokens_reserved = stride * (uint64_t)p->n_seq;
+    c->tokens = mem_reserve_lazy(c->tokens_reserved);
     for (int32_t s = 0; c->seq && s < p->n_seq; s++) {
         struct cache_seq *q = &c->seq[s];
-        q->token = mem_array((size_t)p->n_ctx, sizeof *q->token, PITH_MEM_CACHE);
-        int ok = q->token != NULL;
+        int ok = c->tokens != NULL;
+        q->token = ok ? c->tokens + (uint64_t)s * (stride / sizeof(int32_t)) : NULL;
         for (int g = 0; g < c->n_groups; g++) {
             q->pages[g] = mem_array((size_t)c->cap_pages, sizeof **q->pages, PITH_MEM_CACHE);
             ok = ok && q->pages[g];
@@ -154,6 +157,11 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
     }
     if (!c->seq)
         TRY(error_set(err, PITH_NOMEM, "out of memory for %d sequences", p->n_seq));
+    c->tables_bytes = (uint64_t)p->n_seq * (sizeof *c->seq + (uint64_t)c->n_groups *
+                                            (uint64_t)c->cap_pages * sizeof(int32_t));
+    for (int g = 0; g < c->n_groups; g++) /* free_list, refs, parts, open, stored */
+        c->tables_bytes += (uint64_t)(c->group[g].n_pages + c->group[g].n_spare) *
+                           (sizeof(int32_t) * (2 + STEP_QUARTERS) + 2);
     return PITH_OK;
 fail:
     cache_deinit(c);
@@ -163,12 +171,17 @@ fail:
 void cache_deinit(struct cache *c)
 {
     for (int32_t s = 0; c->seq && s < c->n_seq; s++) {
-        mem_free(c->seq[s].token);
         mem_free(c->seq[s].slot);
         for (int g = 0; g < STEP_MAX_GROUPS; g++) {
             mem_free(c->seq[s].pages[g]);
             mem_free(c->seq[s].was[g]);
         }
+    }
+    if (c->tokens) { /* what is counted lies in several places of it */
+        for (int32_t s = 0; c->seq && s < c->n_seq; s++)
+            mem_decommit(c->seq[s].token, (uint64_t)c->seq[s].n_tokens * sizeof(int32_t),
+                         PITH_MEM_CACHE);
+        mem_release(c->tokens, c->tokens_reserved);
     }
     mem_free(c->seq);
     mem_free(c->draft);
@@ -187,6 +200,20 @@ void cache_deinit(struct cache *c)
         mem_free(p->stored);
     }
     memset(c, 0, sizeof *c);
+}
+
+pith_status cache_tokens(struct cache *c, struct cache_seq *q, int32_t n, struct pith_error *err)
+{
+    if (n <= q->n_tokens)
+        return PITH_OK;
+    uint64_t have = (uint64_t)q->n_tokens * sizeof *q->token;
+    uint64_t want = size_align((uint64_t)n * sizeof *q->token, TOKENS_BYTES);
+    pith_status st = mem_commit(q->token + q->n_tokens, want - have, PITH_MEM_CACHE, err);
+    if (st != PITH_OK)
+        return error_prefix(err, "the numbers of %d tokens", n);
+    c->tokens_committed += want - have;
+    q->n_tokens = (int32_t)(want / sizeof *q->token);
+    return PITH_OK;
 }
 
 uint64_t cache_bytes(const struct cache *c)
@@ -487,12 +514,14 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pool *p
 {
     struct cache_seq *q = &c->seq[seq];
     int32_t from = q->n / STEP_PAGE, n = q->n + add;
+    pith_status st = cache_tokens(c, q, n, err);
+    if (st != PITH_OK)
+        return st;
     for (int i = 0; i < c->n_groups; i++) { /* all or nothing: count first */
         int32_t need = 0;
         for (int32_t p = from; p * STEP_PAGE < n; p++)
             need += move_needs(&c->group[i], q->pages[i][p], slots_in(n, p));
-        pith_status st = pages_need(c, i, seq, need, err);
-        if (st != PITH_OK)
+        if ((st = pages_need(c, i, seq, need, err)) != PITH_OK)
             return st;
     }
     for (int i = 0; i < c->n_groups; i++)

@@ -64,7 +64,8 @@ struct cache_seq {
     int32_t published; /* full pages the store has been offered */
     struct store_mark mark;
     uint64_t salt[2];                /* 0, 0: none; see pith_salt */
-    int32_t *token;                  /* [n_ctx] what was fed; -1: an embedding row */
+    int32_t *token;   /* [n_ctx] what was fed; -1: an embedding row */
+    int32_t n_tokens; /* of them that there is memory for: cache_tokens */
     int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages] places, -1: none */
     /* Slots below may be missing in a group with a window even where a page is there: edits gather slots of pages given back with others. */
     int32_t torn[STEP_MAX_GROUPS];
@@ -85,6 +86,9 @@ struct cache {
     int32_t n_layer;
     int n_nodes; /* memory nodes that threads of the pool are dealt over; 1: nodes do not matter */
     struct pool *pool;
+    int32_t *tokens; /* of all sequences: reserved, and committed as they grow */
+    uint64_t tokens_reserved, tokens_committed;
+    uint64_t tables_bytes; /* page tables and pools' lists; with those of edits */
     uint64_t store_bytes;
     int32_t
         n_stored; /* entries of the store: each with a page of every group and a recurrent state */
@@ -134,8 +138,15 @@ void cache_append(struct cache *c, int32_t seq, int32_t token);
 void cache_cut(struct cache *c, int32_t seq, int32_t n);
 /* 1: the sequence can be cut to n and go on; 0: a window group has given back pages that the row after slot n needs. */
 int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n);
-uint64_t cache_bytes(const struct cache *c); /* committed */
+/* Makes room for the numbers of n tokens in a sequence; whoever writes more of them asks first. */
+pith_status cache_tokens(struct cache *c, struct cache_seq *q, int32_t n, struct pith_error *err);
+uint64_t cache_bytes(const struct cache *c); /* of pages, committed */
 uint64_t cache_limit(const struct cache *c); /* at most */
+/* Beside the pages: now, and with full sequences (at most: of edits those that have been begun). */
+static inline uint64_t cache_tables(const struct cache *c, int most)
+{
+    return c->tables_bytes + (most ? c->tokens_reserved : c->tokens_committed);
+}
 /* Gives whole slabs behind the last page in use back to the system. */
 void cache_trim(struct cache *c);
 

@@ -26,13 +26,16 @@ pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_er
         d->used = d->q.token + n;
         d->q.edited = d->q.pending = 1;
         c->draft = d;
+        c->tables_bytes += sizeof *d + words * sizeof(int32_t);
     }
     int ok = d != NULL;
-    if (q && !q->slot)
-        q->slot = mem_array(n, sizeof *q->slot, PITH_MEM_CACHE);
+    if (q && !q->slot && (q->slot = mem_alloc(n * sizeof *q->slot, PITH_MEM_CACHE)))
+        c->tables_bytes += n * sizeof *q->slot;
     for (int g = 0; q && g < c->n_groups; g++) {
-        if (!q->was[g] && (q->was[g] = mem_alloc(pages * sizeof **q->was, PITH_MEM_CACHE)))
+        if (!q->was[g] && (q->was[g] = mem_alloc(pages * sizeof **q->was, PITH_MEM_CACHE))) {
             memset(q->was[g], -1, pages * sizeof **q->was);
+            c->tables_bytes += pages * sizeof **q->was;
+        }
         ok = ok && q->was[g];
     }
     if (!ok || (q && !q->slot))
@@ -113,6 +116,8 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
     edited |= pending;
     if (edited && cache_edit_init(c, dst, err) != PITH_OK)
         return err->code;
+    if (cache_tokens(c, dst, n, err) != PITH_OK)
+        return err->code;
     const int32_t *used = mark_pages(c, &d->q, n);
     for (int g = 0; g < c->n_groups; g++)
         for (int32_t k = 0; k < c->cap_pages; k++) {
@@ -130,6 +135,7 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
     dst->pure = pure;
     dst->published = 0;
     dst->foreign = from->foreign && n;
+    memmove(dst->salt, from->salt, sizeof dst->salt);
     dst->edited = edited;
     dst->pending = pending;
     return PITH_OK;

@@ -48,6 +48,12 @@ pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32
                            struct pith_error *err);
 void recurrent_deinit(struct recurrent *r);
 uint64_t recurrent_bytes(const struct recurrent *r); /* committed */
+/* Beside the blocks. */
+static inline uint64_t recurrent_tables(const struct recurrent *r)
+{
+    return (uint64_t)r->n_seq * (sizeof *r->seq + (uint64_t)r->cap * sizeof *r->seq->at) +
+           (uint64_t)r->n_blocks * 2 * sizeof(int32_t);
+}
 static inline uint64_t recurrent_limit(const struct recurrent *r)
 {
     return (uint64_t)r->n_blocks * r->block_bytes;

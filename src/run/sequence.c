@@ -2,6 +2,8 @@
  * [p0, p1), p1 = -1 for the end; they are checked here and become slots of the cache. */
 #include "run/session.h"
 
+#include <xxhash.h>
+
 static pith_status check_seq(const struct pith_session *s, int32_t seq, struct pith_error *err)
 {
     if (seq < 0 || seq >= s->n_seq)
@@ -106,6 +108,8 @@ pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *to
     int32_t stored = store_match(&s->store, &s->cache, seq, tokens, (int32_t)n - 1, keep, &miss);
     if (miss.at > s->miss.at)
         s->miss = miss;
+    if ((st = cache_tokens(&s->cache, &s->cache.seq[seq], stored, err)) != PITH_OK)
+        return st;
     cache_cut(&s->cache, seq, stored > keep ? 0 : keep);
     recurrent_cut(&s->recurrent, seq, keep);
     if (stored > keep)
@@ -125,6 +129,27 @@ pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *t
     if (n_kept)
         *n_kept = kept;
     return session_feed(s, seq, tokens + kept, n - kept, err);
+}
+
+pith_status session_salt(struct pith_session *s, int32_t seq, const void *salt, size_t n,
+                         struct pith_error *err)
+{
+    enum { MOST = 4096 };
+    pith_status st = check_seq(s, seq, err);
+    if (st != PITH_OK)
+        return st;
+    struct cache_seq *q = &s->cache.seq[seq];
+    if (n > MOST)
+        return error_set(err, PITH_RANGE, "a salt of %zu bytes, wanted 0..%d", n, MOST);
+    if (q->n)
+        return error_set(err, PITH_STATE,
+                         "sequence %d holds %d positions of whom it belongs to; truncate it to 0 "
+                         "before it gets a salt",
+                         seq, q->n);
+    XXH128_hash_t h = XXH3_128bits(salt, n);
+    q->salt[0] = n ? h.low64 | 1 : 0;
+    q->salt[1] = n ? h.high64 : 0;
+    return PITH_OK;
 }
 
 pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n, struct pith_error *err)

@@ -188,9 +188,6 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     return PITH_OK;
 }
 
-/* Raised with every change that makes a kernel or an op give other bits: folders of stored pages outlive the program. */
-enum { NUMERICS_VERSION = 1 };
-
 /* What the bits of a page depend on beside its tokens, and what its place among the session's pages means. The fingerprint samples the
  * weights; a file edited in between shows by its time. */
 static void store_root(const struct pith_session *s, uint64_t root[2])
@@ -288,8 +285,9 @@ void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most)
     uint64_t fixed = s->step_reserved + s->exec.scratch_bytes * (uint64_t)pool_n_threads(s->model->pool);
     for (int d = 0; d < s->model->n_devices; d++)
         fixed += s->plan.act_bytes[d];
-    *now = fixed + cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent) + s->kept_committed;
-    *most = fixed + cache_limit(&s->cache) + recurrent_limit(&s->recurrent) + s->kept_bytes;
+    fixed += store_memory(&s->store) + recurrent_tables(&s->recurrent);
+    *now = fixed + cache_tables(&s->cache, 0) + cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent) + s->kept_committed;
+    *most = fixed + cache_tables(&s->cache, 1) + cache_limit(&s->cache) + recurrent_limit(&s->recurrent) + s->kept_bytes;
 }
 
 void session_close(struct pith_session *s)

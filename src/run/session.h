@@ -11,6 +11,9 @@
 
 enum { POS_MAX = 1 << 30 }; /* positions are below */
 
+/* Raised with every change that makes a kernel or an op give other bits: stored pages and snapshots outlive the program. */
+enum { NUMERICS_VERSION = 1 };
+
 enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, beyond it computes */
 
 struct pith_session {
@@ -66,6 +69,8 @@ pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *to
                           size_t *n_kept, struct pith_error *err);
 pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                            size_t *n_kept, struct pith_error *err);
+pith_status session_salt(struct pith_session *s, int32_t seq, const void *salt, size_t n,
+                         struct pith_error *err);
 pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n,
                              struct pith_error *err);
 pith_status session_remove(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,

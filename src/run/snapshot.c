@@ -23,20 +23,20 @@
 #include "run/cache_impl.h"
 #include "run/session.h"
 
-enum { VERSION = 1, N_SECTIONS = 5, HEAD = 24 };
+enum { VERSION = 2, N_SECTIONS = 5, HEAD = 24 };
 static const char magic[8] = "pithsnap";
 static const char *const section_names[N_SECTIONS] = {"layout", "sequences", "pages", "recurrent",
                                                       "logits"};
 
 struct layout {
     uint64_t fingerprint[2], layers, block_bytes;
-    uint32_t type_k, type_v, page, n_groups, n_seq, whole;
+    uint32_t type_k, type_v, page, n_groups, n_seq, whole, numerics, zero;
 };
 struct seq_head {
     int32_t n, pure, edited, pending, n_tab;
     int32_t torn[STEP_MAX_GROUPS];
 };
-_Static_assert(sizeof(struct layout) == 56 && sizeof(struct seq_head) == 52, "the format");
+_Static_assert(sizeof(struct layout) == 64 && sizeof(struct seq_head) == 52, "the format");
 
 static struct layout layout_of(const struct pith_session *s, int32_t seq)
 {
@@ -44,7 +44,8 @@ static struct layout layout_of(const struct pith_session *s, int32_t seq)
                        .page = STEP_PAGE,
                        .n_groups = (uint32_t)s->cache.n_groups,
                        .n_seq = seq < 0 ? (uint32_t)s->n_seq : 1,
-                       .whole = seq < 0};
+                       .whole = seq < 0,
+                       .numerics = NUMERICS_VERSION};
     memcpy(y.fingerprint, s->model->fingerprint, sizeof y.fingerprint);
     for (int32_t l = 0; l < s->cache.n_layer; l++) {
         const struct kv_layer *kv = &s->kv[l];
@@ -392,6 +393,11 @@ static pith_status check_layout(struct load *v, struct pith_error *err)
     if (!p || v->at[0].at != v->at[0].n)
         return damaged_section(v, 0, err, "its length is wrong");
     memcpy(&have, p, sizeof have);
+    if (have.numerics != want.numerics)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s was saved by a program of numerics version %u, this one has %u: what "
+                         "it computed has other bits; compute it anew",
+                         v->name, have.numerics, want.numerics);
     const char *field = NULL;
     if (memcmp(have.fingerprint, want.fingerprint, sizeof have.fingerprint))
         field = "model (or its overrides)";
@@ -575,6 +581,8 @@ static pith_status make_room(struct load *v, struct pith_error *err)
         return error_set(err, PITH_NOMEM, "out of memory for loading");
     for (int g = 0; g < s->cache.n_groups && st == PITH_OK; g++)
         st = pages_replace(&s->cache, g, v->seq, count_slots(v, g), err);
+    for (int32_t i = 0; i < v->n_seq && st == PITH_OK; i++)
+        st = cache_tokens(&s->cache, &s->cache.seq[v->first + i], v->image[i].h.n, err);
     for (int32_t i = 0; i < v->n_seq && st == PITH_OK; i++)
         if (v->image[i].h.edited)
             st = cache_edit_init(&s->cache, &s->cache.seq[v->first + i], err);
