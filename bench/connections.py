@@ -74,7 +74,7 @@ def ask(port, path, headers):
 
 
 def measure(a, name, flags):
-    p = subprocess.Popen([a.pith, "serve", a.model, "--port", "0", "--no-log", "--ctx", "1024", "--api-key", "one:" + KEY, *flags, *shlex.split(a.flags)],
+    p = subprocess.Popen([a.pith, "serve", a.model, "--port", "0", "--no-log", "--ctx", "1024", "--no-store-dir", "--api-key", "one:" + KEY, *flags, *shlex.split(a.flags)],
                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     worst = 0
     try:

@@ -40,7 +40,7 @@ class Target:
     def __init__(self, url=None, key=None, pith=None, model=None, flags=(), log=None):
         self.key, self.process = key, None
         if not url:
-            cmd = [pith, "serve", model, "--port", "0", *flags] + ([] if log else ["--no-log"])
+            cmd = [pith, "serve", model, "--port", "0", "--no-store-dir", *flags] + ([] if log else ["--no-log"])
             self.process = subprocess.Popen(cmd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
             url = self.process.stdout.readline().strip()
             if not url:

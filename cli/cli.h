@@ -189,6 +189,8 @@ int cli_threads(const struct thread_opts *o, int chatty, struct pith_model_param
 int cli_auto_threads(struct pith_threads *t, int chatty);
 /* CACHE/name, the cache folder being $PITH_CACHE, $XDG_CACHE_HOME/pith or ~/.cache/pith. 0: there is none, or it is too long. */
 int cli_cache_path(const char *name, char *out, size_t cap);
+/* Makes a folder, and those on the way, for this user alone; one that is there becomes so. 0: errno says why it cannot. */
+int cli_make_private(const char *dir);
 int cli_chatty(const struct model_opts *o); /* progress and timings are wanted */
 void cli_report(const pith_session *s);     /* the execution report, on stderr */
 

@@ -1,7 +1,9 @@
 /* cmd_serve.c -- pith serve: the flags of the server; opens its model and waits for the end. */
+#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "../server/server.h"
 #include "cli.h"
@@ -16,7 +18,7 @@ struct opts {
     int64_t max_memory, requests_memory, request_memory;
     double request_seconds;
     double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
-    int lazy, embeddings, quiet, no_web, open_metrics;
+    int no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics;
 };
 
 /* clang-format off */
@@ -77,7 +79,19 @@ static const struct arg args[] = {
      .lo = 1, .otherwise = "8 times --ctx", .help = "tokens of all conversations together"},
     {.name = "--prefix-store", .meta = "BYTES", ARG_FIELD(struct opts, store, ARG_SIZE), .lo = 0,
      .dflt = "1G", .help = "memory for beginnings of conversations that may come again"},
-    ARGS_STORE(struct opts, model),
+    {.name = "--store-dir", .meta = "DIR", ARG_FIELD(struct opts, model.store_dir, ARG_TEXT),
+     .otherwise = "prefixes/ in $PITH_CACHE or ~/.cache/pith",
+     .help = "keep them in this folder, too, so that a later start need not compute them again; "
+             "made if it is not there, for this user alone"},
+    {.name = "--no-store-dir", ARG_FIELD(struct opts, no_store_dir, ARG_SWITCH),
+     .help = "keep them in memory alone"},
+    {.name = "--store-limit", .meta = "BYTES", ARG_FIELD(struct opts, model.store_limit, ARG_SIZE),
+     .lo = 1, .otherwise = "4G, and at most a twentieth of what is free; of a --store-dir 32G",
+     .help = "bytes in that folder, of all servers that use it; what was unused for longest goes "
+             "first"},
+    {.name = "--share-prefixes", ARG_FIELD(struct opts, share_prefixes, ARG_SWITCH),
+     .help = "keys find what others have had computed, so whoever has one can tell by the time of "
+             "an answer that somebody has sent the same beginning"},
     {.name = "--parallel", ARG_FIELD(struct opts, parallel, ARG_INT), .lo = 1, .hi = 256,
      .dflt = "32", .help = "most conversations that advance in one step"},
     {.name = "--queue", ARG_FIELD(struct opts, queue, ARG_INT), .lo = 1, .hi = 1000000,
@@ -176,12 +190,15 @@ static int read_texts(const struct opts *o, struct texts *t)
 
 struct loading {
     const struct opts *o;
+    char store_dir[4000]; /* "": none */
+    int64_t store_limit;
     int code; /* an exit code, when a flag was wrong and its message is out */
 };
 
-static pith_status open_sessions(const struct opts *o, struct server_loaded *out,
+static pith_status open_sessions(const struct loading *l, struct server_loaded *out,
                                  struct pith_error *err)
 {
+    const struct opts *o = l->o;
     struct pith_model_info info = {.size = sizeof info};
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT, ep = PITH_SESSION_PARAMS_INIT;
     pith_model_get_info(out->model, &info, NULL);
@@ -201,11 +218,13 @@ static pith_status open_sessions(const struct opts *o, struct server_loaded *out
                  (long long)sp.n_tokens, (long long)n_ctx);
         return err->code;
     }
-    struct model_opts bare = o->model;
+    struct model_opts bare = o->model, kept = o->model;
     bare.store_dir = NULL;                    /* inputs to embed have no prefixes */
     bare.n_ctx = makes_text ? 0 : bare.n_ctx; /* of which the other session tells */
+    kept.store_dir = *l->store_dir ? l->store_dir : NULL;
+    kept.store_limit = l->store_limit;
     if (makes_text)
-        out->generate = cli_session_try(out->model, &o->model, (int32_t)n_ctx, &sp, err);
+        out->generate = cli_session_try(out->model, &kept, (int32_t)n_ctx, &sp, err);
     if (makes_text && !out->generate)
         return err->code;
     if (makes_text && !o->embeddings)
@@ -235,7 +254,7 @@ static pith_status load(void *ctx, const char *path, struct server_loaded *out,
     mp.progress_ctx = out;
     out->model = cli_model_try(&o, &mp, err, &l->code);
     if (out->model)
-        return open_sessions(l->o, out, err);
+        return open_sessions(l, out, err);
     if (l->code)
         *err = (struct pith_error){PITH_INTERNAL,
                                    "the flags of the server are wrong; it has told how on stderr"};
@@ -280,6 +299,7 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .request_seconds = o->request_seconds,
         .read_timeout = o->read_timeout,
         .request_timeout = o->request_timeout,
+        .share_prefixes = o->share_prefixes,
         .log = !o->quiet,
         .no_web = o->no_web,
         .open_metrics = o->open_metrics,
@@ -291,11 +311,52 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
     return s;
 }
 
+/* The folder for prefixes: the one asked for, or one of the cache folder that only this user can read, made if it can be. */
+static int find_store(const struct opts *o, struct loading *l)
+{
+    const int64_t most = INT64_C(4) << 30, least = INT64_C(1) << 20;
+    struct statvfs fs;
+    l->store_limit = o->model.store_limit;
+    if (o->no_store_dir && o->model.store_dir)
+        return cli_say(CLI_USE, "--store-dir and --no-store-dir exclude each other");
+    if (o->model.store_dir) {
+        if (strlen(o->model.store_dir) >= sizeof l->store_dir)
+            return cli_say(CLI_USE, "--store-dir has %zu bytes, at most %zu are possible",
+                           strlen(o->model.store_dir), sizeof l->store_dir - 1);
+        strcpy(l->store_dir, o->model.store_dir);
+        return CLI_OK;
+    }
+    if (o->no_store_dir || !o->store)
+        return CLI_OK;
+    if (!cli_cache_path("prefixes", l->store_dir, sizeof l->store_dir) ||
+        !cli_make_private(l->store_dir) || statvfs(l->store_dir, &fs)) {
+        cli_say(CLI_OK, "note: prefixes are kept in memory alone: %s: %s",
+                *l->store_dir ? l->store_dir : "there is no cache folder (set PITH_CACHE)",
+                strerror(errno));
+        *l->store_dir = 0;
+        return CLI_OK;
+    }
+    int64_t part = (int64_t)((double)fs.f_bavail * (double)fs.f_frsize / 20);
+    if (!l->store_limit)
+        l->store_limit = part < most ? part : most;
+    if (l->store_limit < least && !o->model.store_limit)
+        *l->store_dir = 0;
+    if (*l->store_dir)
+        cli_say(CLI_OK,
+                "prefixes of conversations are kept in %s, at most %.0f MiB, for this user alone; "
+                "--no-store-dir keeps them in memory",
+                l->store_dir, (double)l->store_limit / 1048576);
+    return CLI_OK;
+}
+
 static int serve(const struct opts *o, const struct texts *t, const struct offers *offers)
 {
-    int code = CLI_OK, left = 0;
+    int left = 0;
     struct loading l = {.o = o};
     struct pith_error err = {0};
+    int code = find_store(o, &l);
+    if (code)
+        return code;
     interrupt_asked(); /* from here on signals are looked for: a socket has to be taken away */
     struct server *s = listen_up(o, t, offers, &l, &code);
     if (!s)

@@ -32,6 +32,26 @@ int cli_cache_path(const char *name, char *out, size_t cap)
     return n > 0 && (size_t)n < cap;
 }
 
+int cli_make_private(const char *dir)
+{
+    char path[PATH_MAX];
+    struct stat sb;
+    snprintf(path, sizeof path, "%s", dir);
+    for (char *p = path + 1; (p = strchr(p, '/')); *p++ = '/') {
+        *p = 0;
+        mkdir(path, 0700);
+    }
+    if (mkdir(dir, 0700) && errno != EEXIST)
+        return 0;
+    if (stat(dir, &sb))
+        return 0;
+    if (!S_ISDIR(sb.st_mode)) {
+        errno = ENOTDIR;
+        return 0;
+    }
+    return (sb.st_mode & 077) == 0 || chmod(dir, 0700) == 0;
+}
+
 /* Writes a file of the cache folder, making the folders on the way. 0: errno says why it could not. */
 static int replace_file(const char *path, const char *text)
 {

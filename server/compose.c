@@ -92,7 +92,7 @@ static int follows_another(const struct sched *s, const struct branch *b)
 {
     for (int i = 0; i < s->n_seq; i++) {
         const struct branch *o = s->seq[i];
-        if (!o || o->n_made || o->moved + HELD_BACK < s->steps)
+        if (!o || (s->apart && o->share != b->share) || o->n_made || o->moved + HELD_BACK < s->steps)
             continue;
         int64_t n = common(o->token, b->token, o->n < b->n ? o->n : b->n);
         if (n == b->n && n == o->n ? o->n_fed < n : n - n % PAGE > o->n_fed)
@@ -136,6 +136,7 @@ static enum admission admit(struct sched *s, struct branch *b)
     int32_t q = take_seq(s, t);
     if (q < 0)
         return NO_ROOM;
+    pith_salt(s->hosted->generate, q, t->salt, strlen(t->salt), NULL); /* it is empty */
     if (!tells_prompt(b) && pith_reuse(s->hosted->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)
         kept = 0; /* the step will tell what is wrong */
     s->seq[q] = b;

@@ -356,6 +356,8 @@ static int make_lists(struct sched *s)
     s->draw = calloc(n_draws, sizeof *s->draw);
     s->drawn = calloc(n_draws, sizeof *s->drawn);
     s->top = calloc(n_draws, TOP_MAX * sizeof *s->top);
+    for (int i = 0; s->share && i < s->n_shares; i++)
+        s->share[i].salt = s->apart ? tenants_at(s->hosted->server->tenants, i)->secret : "";
     return s->token && s->row_seq && s->want && s->part && s->seq && s->share && s->draw && s->drawn && s->top;
 }
 
@@ -382,6 +384,7 @@ struct sched *sched_open(struct hosted *m, struct pith_error *err)
     s->max_outputs = m->generate ? pith_max_outputs(m->generate) : 0;
     s->n_batch = SERVER_BATCH;
     s->n_shares = tenants_count(m->server->tenants);
+    s->apart = s->n_shares > 1 && !m->server->p.share_prefixes;
     if (!make_lists(s) || pthread_create(&s->thread, NULL, run, s)) {
         *err = (struct pith_error){PITH_NOMEM, "out of memory for the scheduler"};
         sched_free(s);

@@ -28,6 +28,7 @@ struct branch {
 
 struct share { /* what a tenant has of this model */
     struct branch *first, *cursor; /* by priority, then arrival */
+    const char *salt; /* whose prefixes it finds: those of no other; "": nobody's in particular */
     double served, pass;           /* tokens; with those of the step being composed */
     int64_t charged_ns;            /* time of its tenant that is in them: as many tokens as it would have fed meanwhile */
     int n_held;                    /* sequences */
@@ -61,7 +62,7 @@ struct sched {
     struct request *embeds;
     uint64_t arrivals, steps; /* steps: composed so far */
     struct share *share; /* [n_shares], one for each tenant */
-    int n_shares;
+    int n_shares, apart; /* apart: shares have salts */
     double now; /* virtual time: `served` of the share chosen last */
     int32_t n_ctx, n_vocab, n_batch, max_outputs, n_seq, parallel;
     struct branch **seq; /* [n_seq] */

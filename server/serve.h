@@ -227,6 +227,7 @@ int tenants_have_admins(const struct tenants *t);
 struct tenant *tenants_find(struct tenants *t, const char *key);
 struct tenant *tenants_at(struct tenants *t, int i); /* 0 .. tenants_count - 1 */
 int tenants_count(const struct tenants *t);
+struct tenant *tenants_at(struct tenants *t, int i);
 
 /* ---------------------------------------------------------------- models (models.c) */
 

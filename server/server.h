@@ -55,6 +55,7 @@ struct server_params {
     double request_seconds;  /* of processor time for reading one; 0: no limit */
     int64_t max_memory;      /* of the process: models get what requests leave; 0: no limit */
     int log; /* access log on stderr */
+    int share_prefixes; /* keys find what others have had computed */
     int open_metrics; /* /metrics needs no key */
     int no_web; /* without the page at / */
     const char *(*nearest)(const char *word, const char *const *candidates); /* what a mistyped word was to be; NULL: none is near; may be NULL */

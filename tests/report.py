@@ -1,9 +1,12 @@
 """report.py -- what tests that are Python scripts share: the program and where it is, waits that are bounded, how they count and close. What
 tests/test.h is to the programs."""
+import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 
@@ -11,6 +14,9 @@ PITH = os.path.join(os.environ.get("B", "build"), "pith")
 SHARED = os.environ.get("PITH_SHARED", "../shared")
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
 SEED = int(os.environ.get("TEST_SEED", "1"))
+CACHE = tempfile.mkdtemp(prefix="pith-test-cache-")  # nobody's own settings, and nothing is left in ~/.cache
+atexit.register(shutil.rmtree, CACHE, True)
+os.environ["PITH_CACHE"] = os.path.join(CACHE, "pith")
 LIMIT = 40.0  # seconds any one wait may take
 counts = {"ok": 0, "FAIL": 0, "skip": 0}
 

@@ -4,8 +4,10 @@ import base64
 import http.client
 import json
 import os
+import re
 import shutil
 import socket
+import stat
 import struct
 import subprocess
 import tempfile
@@ -266,7 +268,11 @@ def test_keys(model):
     long = [1 + k % 200 for k in range(150)]
     for key, prompt in (("first-secret", long), ("second-secret", long[:130] + [250] * 20)):
         usage = s.post("/v1/completions", completion(prompt, 1), Authorization="Bearer " + key)[1]["usage"]
-    check("no_key_learns_what_another_said", usage["prompt_tokens_details"]["cached_tokens"] == 128 and "cache_miss" not in json.dumps(usage), usage)
+    check("no_key_learns_what_another_said", usage["prompt_tokens_details"]["cached_tokens"] == 0 and "cache_miss" not in json.dumps(usage), usage)
+    for key in ("first-secret", "second-secret"):
+        usage = s.post("/v1/completions", completion(long, 1), Authorization="Bearer " + key)[1]["usage"]
+        check("each_key_has_its_own_" + key, usage["prompt_tokens_details"]["cached_tokens"] == 128, usage)
+    test_apart(s)
     check("two_keys_at_once", all(a[0] == 200 for a in answers), answers)
     # What takes long before a request can be queued: many of one key hold up no other key.
     many, rest = begin([lambda: s.post("/tokenize", {"content": "w5 " * 30000}, Authorization="Bearer first-secret")] * 40)
@@ -282,6 +288,72 @@ def test_keys(model):
     s.end()
     said = refused("short_key", 1, "has 5 characters", model, "--api-key", "short")
     check("short_key_is_not_told", "short" not in said, said)
+
+
+def test_apart(s):
+    """The very same prompt of two keys at once: nobody waits for the other's, or takes it over; nor after a restart, from the folder."""
+    prompt = [7 + k % 180 for k in range(220)]
+
+    def cached(secret):
+        answer = s.post("/v1/completions", completion(prompt, 1), Authorization="Bearer " + secret)[1]
+        return secret, answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    first = at_once([lambda k=k: cached(("first-secret", "second-secret")[k % 2]) for k in range(8)])
+    for secret in ("first-secret", "second-secret"):
+        mine = [n for who, n in first if who == secret]
+        check("computed_for_each_" + secret, mine.count(0) >= 1, first)
+    check("afterwards_its_own", cached("first-secret")[1] == 192 and cached("second-secret")[1] == 192)
+
+
+def test_shared_prefixes(model):
+    """--share-prefixes: what one key has had computed, all have."""
+    prompt = [3 + k % 190 for k in range(150)]
+    with Server(model, "--api-key", "ann:first-secret", "--api-key", "bob:second-secret", "--share-prefixes") as s:
+        usage = [s.post("/v1/completions", completion(prompt, 1), Authorization="Bearer " + key)[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+                 for key in ("first-secret", "second-secret")]
+        check("prefixes_shared", usage == [0, 128], usage)
+
+
+def modes(folder):
+    return [stat.S_IMODE(os.stat(os.path.join(folder, name)).st_mode) for name in os.listdir(folder)]
+
+
+def test_folder(model):
+    """Prefixes outlive the server, in a folder that is this user's alone; each key finds its own; a flag turns it off."""
+    prompt, home = [5 + k % 190 for k in range(220)], tempfile.mkdtemp(prefix="pith-prefixes-")
+    env, folder = {"PITH_CACHE": os.path.join(home, "cache", "pith")}, os.path.join(home, "cache", "pith", "prefixes")
+    keys = ("--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
+
+    def cached(s, *keys):
+        found = [s.post("/v1/completions", completion(prompt, 1), Authorization="Bearer " + key)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for key in keys]
+        s.process.terminate()
+        said = s.process.communicate(timeout=LIMIT)[1]
+        return found, said
+    old = os.umask(0)
+    try:
+        found, said = cached(Server(model, *keys, "--no-store-dir", env=env), "first-secret")
+        check("folder_off", found == [0] and not os.path.exists(home + "/cache"), (found, said))
+        found, said = cached(Server(model, *keys, env=env), "first-secret")
+        free = os.statvfs(folder)
+        most = min(4 << 30, free.f_bavail * free.f_frsize / 20) / 2**20
+        told = re.search(r"kept in (\S+), at most (\d+) MiB, for this user alone; --no-store-dir", said)
+        check("folder_is_named", found == [0] and told and told[1] == folder and 0.9 * most <= int(told[2]) <= 1.1 * most + 1, (most, said))
+        check("folder_is_private", stat.S_IMODE(os.stat(folder).st_mode) == 0o700 and modes(folder) and set(modes(folder)) == {0o600}, modes(folder))
+        os.chmod(folder, 0o755)
+        found, said = cached(Server(model, *keys, env=env), "first-secret", "second-secret")
+        check("folder_outlives", found == [192, 0], (found, said))
+        check("folder_is_made_private", stat.S_IMODE(os.stat(folder).st_mode) == 0o700)
+        found, said = cached(Server(model, env=env), "")
+        check("folder_of_nobody", found == [0], (found, said))
+        found, said = cached(Server(model, "--store-limit", "20K", env=env), "")
+        sizes = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder) if name.endswith(".page"))
+        check("folder_limit", sizes <= 20 << 10, sizes)
+        open(home + "/file", "w").close()
+        found, said = cached(Server(model, env={"PITH_CACHE": home + "/file"}), "")
+        check("folder_cannot_be", found == [0] and "kept in memory alone: %s/file/prefixes: Not a directory" % home in said, said)
+        refused("folder_both", 1, "exclude each other", model, "--store-dir", home, "--no-store-dir")
+    finally:
+        os.umask(old)
+        shutil.rmtree(home, True)
 
 
 def test_drain(model):
@@ -420,6 +492,8 @@ def main():
         test_keys(model)
         test_sampling(model)
         test_template_of_a_file(model, d)
+        test_shared_prefixes(model)
+        test_folder(model)
         test_drain(model)
         test_embeddings(model)
         test_gemma()
