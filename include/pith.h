@@ -468,7 +468,8 @@ PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, s
 
 /* Save and load: one sequence, or all of the session with seq -1, with K, V, recurrent state, edits and the last logits (not samplers).
  * Files are written under another name, synced and renamed. A load checks everything first: another model, cache type, format or numerics version, damage
- * or want of room is an error that names it, and changes nothing. It replaces the sequence, or all of them. */
+ * or want of room is an error that names it, and changes nothing, as does pith_cancel. It replaces the sequence, or all of them. A file
+ * is read a page at a time, into pages beside those that are replaced where the pool has them. */
 PITH_API pith_status pith_save(const pith_session *s, int32_t seq, const char *path, struct pith_error *err);
 PITH_API pith_status pith_load(pith_session *s, int32_t seq, const char *path, struct pith_error *err);
 /* *n receives the bytes needed; buf NULL: that alone. Too small a buffer is PITH_RANGE. */

@@ -1,5 +1,6 @@
 /* test_snapshot.c -- save and load: what is loaded goes on with the same bits; anything else than what was saved for this session is
  * refused by name and leaves the session as it was: every truncation, every single-bit flip, other models, types and sizes. */
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include "run/session.h"
@@ -130,6 +131,13 @@ static void round_trip(const char *what, pith_model *m, const char *type, int ca
     pith_session_close(b);
 }
 
+static void check_lent(const pith_session *s)
+{
+    for (int g = 0; g < s->cache.n_groups; g++)
+        CHECK(s->cache.group[g].n_lent == 0 &&
+              s->cache.group[g].n_made - s->cache.group[g].n_free <= s->cache.group[g].n_pages);
+}
+
 static void test_round_trip(void)
 {
     static const char *const kinds[][2] = {
@@ -197,6 +205,103 @@ static void test_damage(void)
     free(now);
     free(copy);
     pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void put_file(const char *path, const uint8_t *p, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(p, 1, n, f) == n && fclose(f) == 0);
+}
+
+/* The same in a file, which is read in pieces: damage found at its very end has changed nothing, and no page is lost. */
+static void test_damaged_file(void)
+{
+    pith_model *m = synth("gemma2", 1, NULL);
+    pith_session *s = open_session(m, 2, 200, "f16");
+    struct pith_error err;
+    size_t n, n_now;
+    int64_t used, then, total;
+    REQUIRE(s, "no session");
+    feed(s, 0, 150, 1);
+    uint8_t *p = snapshot(s, -1, &n), *now = NULL;
+    uint8_t *copy = malloc(n + 8);
+    CHECK(pith_cache_use(s, &used, &total, &err) == PITH_OK);
+    memcpy(copy, p, n);
+    int tried = 0, step = test_scale() >= 10 ? 101 : 4001;
+    for (size_t bit = 0; bit < 8 * n && !test_bad; bit += (size_t)step, tried++) {
+        copy[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        put_file(in_dir("all"), copy, n);
+        CHECK_MSG(pith_load(s, -1, in_dir("all"), &err) != PITH_OK, "bit %zu of %zu: loaded", bit,
+                  8 * n);
+        copy[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    for (size_t cut = 0; cut < n + 8 && !test_bad; cut += cut % 64 ? 1 : (size_t)step / 8, tried++) {
+        put_file(in_dir("all"), copy, cut);
+        CHECK_MSG((pith_load(s, -1, in_dir("all"), &err) == PITH_OK) == (cut == n),
+                  "%zu of %zu bytes: %s", cut, n, err.msg);
+    }
+    CHECK(pith_cache_use(s, &then, &total, &err) == PITH_OK && then == used);
+    now = snapshot(s, -1, &n_now);
+    CHECK(n_now == n && !memcmp(now, p, n));
+    printf("# %zu bytes, %d damages\n", n, tried);
+    pith_cancel(s);
+    put_file(in_dir("all"), p, n);
+    CHECK(pith_load(s, -1, in_dir("all"), &err) == PITH_CANCELLED && pith_length(s, 0) == 150);
+    pith_cancel_reset(s);
+    CHECK_MSG(pith_load(s, -1, in_dir("all"), &err) == PITH_OK, "%s", err.msg);
+    free(p);
+    free(now);
+    free(copy);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+/* Loading a file takes its pages and little more: not the file beside them. Without room for old and new pages at once it works, too. */
+static void test_streamed(void)
+{
+    enum { N = 6000 };
+    pith_model *m = synth("llama", 4, NULL);
+    struct pith_error err;
+    struct pith_memory_report is;
+    struct stat sb;
+    pith_session *a = open_session(m, 1, N + 100, "f32"), *b = open_session(m, 1, N + 100, "f32");
+    REQUIRE(a && b, "no session");
+    for (int i = 0; i < N / 300; i++)
+        feed(a, 0, 300, i);
+    CHECK(pith_save(a, 0, in_dir("all"), &err) == PITH_OK && stat(in_dir("all"), &sb) == 0);
+    feed(b, 0, 1, 1); /* what logits take is taken once */
+    CHECK(pith_save(b, 0, in_dir("one"), &err) == PITH_OK &&
+          pith_load(b, 0, in_dir("one"), &err) == PITH_OK && unlink(in_dir("one")) == 0);
+    pith_memory(&is);
+    uint64_t scratch = is.used[PITH_MEM_SCRATCH];
+    CHECK_MSG(pith_load(b, 0, in_dir("all"), &err) == PITH_OK, "%s", err.msg);
+    pith_memory(&is);
+    uint64_t more = is.peak[PITH_MEM_SCRATCH] - scratch;
+    CHECK_MSG(more < (uint64_t)sb.st_size / 8, "%llu bytes beside the pages for a file of %lld",
+              (unsigned long long)more, (long long)sb.st_size);
+    same_future("streamed", a, 0, b, 0);
+    feed(b, 0, 1, 3);
+    CHECK(pith_load(b, 0, in_dir("all"), &err) == PITH_OK); /* onto itself: the pool is full */
+    check_lent(b);
+    CHECK(pith_load(a, 0, in_dir("all"), &err) == PITH_OK);
+    same_future("onto itself", a, 0, b, 0);
+    pith_session_close(a);
+    pith_session_close(b);
+    /* Two sequences that fill the pool: all of the session at once has nothing to lend from. */
+    a = open_session(m, 3, 640, "f32");
+    REQUIRE(a, "no session");
+    for (int32_t q = 0; q < 3; q++)
+        for (int i = 0; i < 3; i++)
+            feed(a, q, 210, q + i);
+    CHECK(pith_save(a, -1, in_dir("all"), &err) == PITH_OK);
+    feed(a, 1, 3, 9);
+    CHECK_MSG(pith_load(a, -1, in_dir("all"), &err) == PITH_OK, "%s", err.msg);
+    for (int32_t q = 0; q < 3; q++)
+        CHECK(pith_length(a, q) == 630);
+    check_lent(a);
+    CHECK(pith_load(a, -1, in_dir("all"), &err) == PITH_OK);
+    pith_session_close(a);
     pith_model_close(m);
 }
 
@@ -334,9 +439,11 @@ int main(void)
 {
     if (!mkdtemp(dir))
         return 1;
+    TEST(test_streamed); /* first: it looks at the most memory that was taken so far */
     TEST(test_round_trip);
     TEST(test_recurrent);
     TEST(test_damage);
+    TEST(test_damaged_file);
     TEST(test_mismatch);
     TEST(test_forged);
     unlink(in_dir("all"));

@@ -12,8 +12,13 @@
  * checks everything and makes all the memory it will need; only then it touches the session, and nothing can fail any more. Checksums find
  * damage; values are checked besides, for checksums can be forged.
  *
+ * The pages of a file are read one at a time, into pages of the pool that are nobody's until the checksum was right. Where the pool has no
+ * room for old and new at once the section is read to memory instead.
+ *
  * Not in it: samplers (they are not the session's). Edits that are still to be carried out are saved as such. */
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
@@ -23,7 +28,7 @@
 #include "run/cache_impl.h"
 #include "run/session.h"
 
-enum { VERSION = 2, N_SECTIONS = 5, HEAD = 24 };
+enum { VERSION = 2, N_SECTIONS = 5, HEAD = 24, SECTION_HEAD = 16, PAGES = 2 };
 static const char magic[8] = "pithsnap";
 static const char *const section_names[N_SECTIONS] = {"layout", "sequences", "pages", "recurrent",
                                                       "logits"};
@@ -317,19 +322,31 @@ struct image { /* one sequence as it lies in the bytes, which need not be aligne
     const uint8_t *token, *slot, *table[STEP_MAX_GROUPS];
 };
 
+/* Where the bytes are: in memory, or in a file that is read piece by piece. */
+struct source {
+    const uint8_t *p; /* NULL: the file */
+    int fd;
+    uint64_t n;
+};
+
 struct load {
     struct pith_session *s;
     int32_t first, n_seq, seq; /* of the session; seq -1: all */
     const char *name;          /* for messages */
-    struct cursor at[N_SECTIONS];
-    struct image *image; /* [n_seq] */
-    const uint8_t *pages[STEP_MAX_GROUPS];
+    struct source from;
+    struct cursor at[N_SECTIONS]; /* but for the pages of a file: */
+    uint64_t pages_from;          /* where that section begins */
+    uint8_t *copy[N_SECTIONS];    /* of a file's sections */
+    int stream;                   /* its pages go from the file to their places */
+    struct image *image;          /* [n_seq] */
+    uint64_t pages[STEP_MAX_GROUPS]; /* where they begin in their section's payload */
     int32_t n_pages[STEP_MAX_GROUPS];
     int32_t n_blocks; /* recurrent ones of all sequences */
     int32_t logits_of;
     const uint8_t *logits;
-    int32_t *taken; /* places of a group's pages, while it is filled */
+    int32_t *taken[STEP_MAX_GROUPS]; /* places of a group's pages */
     int32_t *slots; /* that its sequences have in each of its pages */
+    uint8_t *page;  /* one of a file */
 };
 
 static int32_t int_at(const uint8_t *p, int64_t i)
@@ -353,37 +370,89 @@ static pith_status damaged_section(const struct load *v, int i, struct pith_erro
                      v->name, section_names[i], what);
 }
 
-static pith_status split(struct load *v, const uint8_t *p, uint64_t n, struct pith_error *err)
+static pith_status read_from(const struct load *v, uint64_t at, void *to, uint64_t n,
+                             struct pith_error *err)
 {
-    struct cursor c;
-    cursor_init(&c, p, n);
-    const uint8_t *m = cursor_bytes(&c, sizeof magic, "magic");
-    if (!m || memcmp(m, magic, sizeof magic))
+    if (!v->from.p)
+        return file_read_at(v->from.fd, v->name, to, n, at, err);
+    memcpy(to, v->from.p + at, n);
+    return PITH_OK;
+}
+
+/* Section i is head and payload of so many bytes at `from`: has its checksum been read, it can be parsed. Pages of a file are left there. */
+static pith_status take_section(struct load *v, int i, uint64_t from, uint64_t length,
+                                struct pith_error *err)
+{
+    uint64_t sum, n = SECTION_HEAD + length;
+    const uint8_t *p = v->from.p ? v->from.p + from : NULL;
+    if (!p && i == PAGES) {
+        v->pages_from = from;
+        cursor_init(&v->at[i], (const uint8_t *)"", length); /* only its length */
+        return PITH_OK;
+    }
+    if (!p) {
+        p = v->copy[i] = mem_alloc(n, PITH_MEM_SCRATCH);
+        if (!p)
+            return error_set(err, PITH_NOMEM, "out of memory for loading %s", v->name);
+        pith_status st = read_from(v, from, v->copy[i], n, err);
+        if (st != PITH_OK)
+            return st;
+    }
+    pith_status st = read_from(v, from + n, &sum, sizeof sum, err);
+    if (st != PITH_OK)
+        return st;
+    if (sum != XXH3_64bits(p, n))
+        return damaged_section(v, i, err, "its checksum differs");
+    cursor_init(&v->at[i], p + SECTION_HEAD, length);
+    return PITH_OK;
+}
+
+static pith_status check_start(const struct load *v, struct pith_error *err)
+{
+    uint8_t p[HEAD] = {0};
+    uint32_t head[2];
+    uint64_t sum, n = v->from.n < HEAD ? v->from.n : HEAD;
+    pith_status st = read_from(v, 0, p, n, err);
+    if (st != PITH_OK)
+        return st;
+    if (n < sizeof magic || memcmp(p, magic, sizeof magic))
         return error_set(err, PITH_FORMAT, "%s is no saved session (its first bytes differ)",
                          v->name);
-    uint32_t version = cursor_u32(&c, "version"), sections = cursor_u32(&c, "sections");
-    uint64_t sum = cursor_u64(&c, "checksum");
-    if (c.failed)
+    memcpy(head, p + sizeof magic, sizeof head);
+    memcpy(&sum, p + HEAD - sizeof sum, sizeof sum);
+    if (n < HEAD)
         return damaged(v, err, "the header is short");
-    if (version != VERSION)
+    if (head[0] != VERSION)
         return error_set(err, PITH_UNSUPPORTED, "%s: format version %u, wanted %d", v->name,
-                         version, VERSION);
-    if (sum != XXH3_64bits(p, HEAD - 8) || sections != N_SECTIONS)
+                         head[0], VERSION);
+    if (sum != XXH3_64bits(p, HEAD - 8) || head[1] != N_SECTIONS)
         return damaged(v, err, "the header's checksum differs");
-    for (uint32_t i = 0; i < N_SECTIONS; i++) {
-        uint64_t from = c.at;
-        uint32_t id = cursor_u32(&c, "id"), zero = cursor_u32(&c, "zero");
-        uint64_t length = cursor_u64(&c, "length");
-        const uint8_t *payload = cursor_bytes(&c, length, "payload");
-        uint64_t to = c.at;
-        sum = cursor_u64(&c, "checksum");
-        if (c.failed || id != i + 1 || zero)
-            return damaged_section(v, (int)i, err, "it is not whole");
-        if (sum != XXH3_64bits(p + from, to - from))
-            return damaged_section(v, (int)i, err, "its checksum differs");
-        cursor_init(&v->at[i], payload, length);
+    return PITH_OK;
+}
+
+static pith_status split(struct load *v, struct pith_error *err)
+{
+    pith_status st = check_start(v, err);
+    uint64_t at = HEAD, length;
+    for (int i = 0; i < N_SECTIONS && st == PITH_OK; i++) {
+        uint32_t id[2] = {0};
+        uint64_t most = v->from.n - at;
+        if (most < SECTION_HEAD + sizeof(uint64_t))
+            return damaged_section(v, i, err, "it is not whole");
+        uint8_t head[SECTION_HEAD];
+        if ((st = read_from(v, at, head, sizeof head, err)) != PITH_OK)
+            return st;
+        memcpy(id, head, sizeof id);
+        memcpy(&length, head + sizeof id, sizeof length);
+        if (id[0] != (uint32_t)i + 1 || id[1] ||
+            length > most - SECTION_HEAD - sizeof(uint64_t))
+            return damaged_section(v, i, err, "it is not whole");
+        st = take_section(v, i, at, length, err);
+        at += SECTION_HEAD + length + sizeof(uint64_t);
     }
-    return c.at == n ? PITH_OK : damaged(v, err, "bytes follow the last section");
+    if (st != PITH_OK)
+        return st;
+    return at == v->from.n ? PITH_OK : damaged(v, err, "bytes follow the last section");
 }
 
 static pith_status check_layout(struct load *v, struct pith_error *err)
@@ -506,16 +575,27 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
 
 static pith_status check_pages(struct load *v, struct pith_error *err)
 {
-    struct cursor *c = &v->at[2];
+    uint64_t at = 0, n = v->at[PAGES].n;
     for (int g = 0; g < v->s->cache.n_groups; g++) {
         uint64_t one = page_canonical(&v->s->cache, g);
-        uint32_t n = cursor_u32(c, "count");
-        if (n > INT32_MAX / 2 || (one && n > c->n / one))
-            return damaged_section(v, 2, err, "it is short");
-        v->n_pages[g] = (int32_t)n;
-        v->pages[g] = cursor_bytes(c, n * one, "pages");
+        uint32_t count = 0;
+        if (n - at < sizeof count)
+            return damaged_section(v, PAGES, err, "it is short");
+        pith_status st =
+            v->from.p ? PITH_OK
+                      : read_from(v, v->pages_from + SECTION_HEAD + at, &count, sizeof count, err);
+        if (st != PITH_OK)
+            return st;
+        if (v->from.p)
+            memcpy(&count, v->at[PAGES].p + at, sizeof count);
+        at += sizeof count;
+        if (count > INT32_MAX / 2 || (one && count > (n - at) / one))
+            return damaged_section(v, PAGES, err, "it is short");
+        v->n_pages[g] = (int32_t)count;
+        v->pages[g] = at;
+        at += count * one;
     }
-    return c->failed || c->at != c->n ? damaged_section(v, 2, err, "its length is wrong") : PITH_OK;
+    return at == n ? PITH_OK : damaged_section(v, PAGES, err, "its length is wrong");
 }
 
 static pith_status check_rest(struct load *v, struct pith_error *err)
@@ -567,20 +647,65 @@ static int32_t count_slots(struct load *v, int g)
     return whole + (v->n_pages[g] - whole + STEP_QUARTERS - 1) / STEP_QUARTERS;
 }
 
-/* Everything that can still fail. */
+/* 1: the group's new pages can be taken while the old ones are there: what that is beyond the limit is lent until the load is over. */
+static int can_hold_both(struct cache_group *g, int32_t need)
+{
+    int32_t more = need - pages_available(g);
+    if (more > g->n_spare - g->n_lent)
+        return 0;
+    g->n_lent += more > 0 ? more : 0;
+    return 1;
+}
+
+/* Pages of a file go to their places at once, with the session as it is, if there is room for them beside what they replace; else they are
+ * read to memory first. */
+static pith_status choose_way(struct load *v, struct pith_error *err)
+{
+    struct cache *c = &v->s->cache;
+    pith_status st = PITH_OK;
+    v->stream = !v->from.p;
+    for (int g = 0; g < c->n_groups && v->stream; g++)
+        v->stream = can_hold_both(&c->group[g], count_slots(v, g));
+    for (int g = 0; g < c->n_groups && v->stream && st == PITH_OK; g++)
+        st = pages_need(c, g, v->first, count_slots(v, g), err);
+    if (v->from.p || st != PITH_OK)
+        return st;
+    if (v->stream) {
+        v->page = mem_alloc(longest_page(c) + 1, PITH_MEM_SCRATCH);
+        return v->page ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for a page");
+    }
+    uint64_t n = SECTION_HEAD + v->at[PAGES].n, sum;
+    uint8_t *p = v->copy[PAGES] = mem_alloc(n, PITH_MEM_SCRATCH);
+    if (!p)
+        return error_set(err, PITH_NOMEM, "out of memory for the pages of %s", v->name);
+    if ((st = read_from(v, v->pages_from, p, n, err)) != PITH_OK ||
+        (st = read_from(v, v->pages_from + n, &sum, sizeof sum, err)) != PITH_OK)
+        return st;
+    if (sum != XXH3_64bits(p, n))
+        return damaged_section(v, PAGES, err, "its checksum differs");
+    cursor_init(&v->at[PAGES], p + SECTION_HEAD, n - SECTION_HEAD);
+    return PITH_OK;
+}
+
+/* Everything that can still fail, but for reading a file's pages. */
 static pith_status make_room(struct load *v, struct pith_error *err)
 {
     struct pith_session *s = v->s;
     pith_status st = PITH_OK;
     int32_t most = 0;
-    for (int g = 0; g < s->cache.n_groups; g++)
+    int ok = 1;
+    for (int g = 0; g < s->cache.n_groups; g++) {
         most = v->n_pages[g] > most ? v->n_pages[g] : most;
-    v->taken = mem_array((size_t)most + 1, sizeof *v->taken, PITH_MEM_SCRATCH);
+        v->taken[g] = mem_array((size_t)v->n_pages[g] + 1, sizeof **v->taken, PITH_MEM_SCRATCH);
+        ok &= v->taken[g] != NULL;
+    }
     v->slots = mem_array((size_t)most + 1, sizeof *v->slots, PITH_MEM_SCRATCH);
-    if (!v->taken || !v->slots)
+    if (!ok || !v->slots)
         return error_set(err, PITH_NOMEM, "out of memory for loading");
     for (int g = 0; g < s->cache.n_groups && st == PITH_OK; g++)
         st = pages_replace(&s->cache, g, v->seq, count_slots(v, g), err);
+    if (st == PITH_OK)
+        st = choose_way(v, err);
     for (int32_t i = 0; i < v->n_seq && st == PITH_OK; i++)
         st = cache_tokens(&s->cache, &s->cache.seq[v->first + i], v->image[i].h.n, err);
     for (int32_t i = 0; i < v->n_seq && st == PITH_OK; i++)
@@ -594,27 +719,72 @@ static pith_status make_room(struct load *v, struct pith_error *err)
     return st;
 }
 
+/* Takes and fills the pages of all groups, from memory. */
+static void fill_pages(struct load *v)
+{
+    struct cache *c = &v->s->cache;
+    for (int g = 0; g < c->n_groups; g++) {
+        uint64_t bytes = page_canonical(c, g);
+        count_slots(v, g);
+        for (int32_t i = 0; i < v->n_pages[g]; i++) {
+            v->taken[g][i] = page_take(&c->group[g], v->slots[i]);
+            page_write(c, g, v->taken[g][i],
+                       v->at[PAGES].p + v->pages[g] + (uint64_t)i * bytes);
+        }
+    }
+}
+
+/* The same from the file, one page in memory at a time; on failure none is taken. */
+static pith_status stream_pages(struct load *v, struct pith_error *err)
+{
+    struct cache *c = &v->s->cache;
+    XXH3_state_t sum;
+    uint8_t head[SECTION_HEAD];
+    uint64_t at = v->pages_from + SECTION_HEAD, want = 0;
+    int32_t n[STEP_MAX_GROUPS] = {0};
+    pith_status st = read_from(v, v->pages_from, head, sizeof head, err);
+    XXH3_64bits_reset(&sum);
+    XXH3_64bits_update(&sum, head, sizeof head);
+    for (int g = 0; g < c->n_groups && st == PITH_OK; g++) {
+        uint64_t bytes = page_canonical(c, g);
+        count_slots(v, g);
+        XXH3_64bits_update(&sum, &v->n_pages[g], sizeof v->n_pages[g]);
+        at += sizeof v->n_pages[g];
+        for (; n[g] < v->n_pages[g] && st == PITH_OK; at += bytes) {
+            if (v->s->cancel)
+                st = error_set(err, PITH_CANCELLED, "%s: cancelled, nothing was loaded", v->name);
+            else if ((st = read_from(v, at, v->page, bytes, err)) == PITH_OK) {
+                XXH3_64bits_update(&sum, v->page, bytes);
+                v->taken[g][n[g]] = page_take(&c->group[g], v->slots[n[g]]);
+                page_write(c, g, v->taken[g][n[g]++], v->page);
+            }
+        }
+    }
+    if (st == PITH_OK)
+        st = read_from(v, at, &want, sizeof want, err);
+    if (st == PITH_OK && want != XXH3_64bits_digest(&sum))
+        st = damaged_section(v, PAGES, err, "its checksum differs");
+    for (int g = 0; g < c->n_groups && st != PITH_OK; g++)
+        while (n[g])
+            page_unref(&c->group[g], &v->taken[g][--n[g]]);
+    return st;
+}
+
 /* ---------------------------------------------------------------- in: nothing fails from here on */
 
 static void load_group(struct load *v, int g)
 {
     struct pith_session *s = v->s;
     struct cache_group *p = &s->cache.group[g];
-    uint64_t bytes = page_canonical(&s->cache, g);
-    count_slots(v, g);
-    for (int32_t i = 0; i < v->n_pages[g]; i++) {
-        v->taken[i] = page_take(p, v->slots[i]);
-        page_write(&s->cache, g, v->taken[i], v->pages[g] + (uint64_t)i * bytes);
-    }
     for (int32_t i = 0; i < v->n_seq; i++)
         for (int32_t k = 0; k < v->image[i].h.n_tab; k++) {
             int32_t number = int_at(v->image[i].table[g], k);
-            s->cache.seq[v->first + i].pages[g][k] = number < 0 ? -1 : v->taken[number];
+            s->cache.seq[v->first + i].pages[g][k] = number < 0 ? -1 : v->taken[g][number];
             if (number >= 0)
-                page_ref(p, v->taken[number]);
+                page_ref(p, v->taken[g][number]);
         }
     for (int32_t i = 0; i < v->n_pages[g]; i++) /* the loader's own reference */
-        page_unref(p, &v->taken[i]);
+        page_unref(p, &v->taken[g][i]);
 }
 
 static void load_sequence(struct load *v, int32_t i)
@@ -657,6 +827,8 @@ static void load_all(struct load *v)
         cache_cut(&s->cache, q, 0);
         recurrent_cut(&s->recurrent, q, 0);
     }
+    if (!v->stream)
+        fill_pages(v);
     for (int g = 0; g < s->cache.n_groups; g++)
         load_group(v, g);
     for (int32_t i = 0; i < v->n_seq; i++)
@@ -672,15 +844,15 @@ static void load_all(struct load *v)
     }
 }
 
-static pith_status load_from(struct pith_session *s, int32_t seq, const char *name, const void *p,
-                             uint64_t n, struct pith_error *err)
+static pith_status load_from(struct pith_session *s, int32_t seq, const char *name,
+                             struct source from, struct pith_error *err)
 {
-    struct load v = {.s = s, .seq = seq, .first = seq < 0 ? 0 : seq, .name = name};
+    struct load v = {.s = s, .seq = seq, .first = seq < 0 ? 0 : seq, .name = name, .from = from};
     pith_status st;
     if (seq < -1 || seq >= s->n_seq)
         return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
                          seq, s->n_seq - 1);
-    TRY(split(&v, p, n, err));
+    TRY(split(&v, err));
     TRY(check_layout(&v, err));
     TRY(check_pages(&v, err));
     v.image = mem_array((size_t)v.n_seq + 1, sizeof *v.image, PITH_MEM_SCRATCH);
@@ -692,28 +864,53 @@ static pith_status load_from(struct pith_session *s, int32_t seq, const char *na
         TRY(damaged_section(&v, 1, err, "its length is wrong"));
     TRY(check_rest(&v, err));
     TRY(make_room(&v, err));
+    if (v.stream)
+        TRY(stream_pages(&v, err));
     load_all(&v);
 fail:
+    for (int g = 0; g < STEP_MAX_GROUPS; g++) {
+        s->cache.group[g].n_lent = 0;
+        mem_free(v.taken[g]);
+    }
+    for (int i = 0; i < N_SECTIONS; i++)
+        mem_free(v.copy[i]);
     mem_free(v.image);
-    mem_free(v.taken);
     mem_free(v.slots);
+    mem_free(v.page);
     return st;
 }
 
 pith_status session_load_memory(struct pith_session *s, int32_t seq, const void *p, size_t n,
                                 struct pith_error *err)
 {
-    return load_from(s, seq, "the snapshot", p, n, err);
+    return load_from(s, seq, "the snapshot", (struct source){.p = p, .fd = -1, .n = n}, err);
 }
 
-pith_status session_load(struct pith_session *s, int32_t seq, const char *path,
-                         struct pith_error *err)
+/* What is no file that can be read anywhere (a pipe, "-") is read whole first. */
+static pith_status load_whole(struct pith_session *s, int32_t seq, const char *path,
+                              struct pith_error *err)
 {
     uint64_t n;
     char *p = file_read_all(path, UINT64_C(1) << 46, &n, PITH_MEM_SCRATCH, err);
     if (!p)
         return err->code;
-    pith_status st = load_from(s, seq, path, p, n, err);
+    struct source from = {.p = (const uint8_t *)p, .fd = -1, .n = n};
+    pith_status st = load_from(s, seq, path, from, err);
     mem_free(p);
+    return st;
+}
+
+pith_status session_load(struct pith_session *s, int32_t seq, const char *path,
+                         struct pith_error *err)
+{
+    struct stat sb;
+    int fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    pith_status st;
+    if (fd >= 0 && fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode))
+        st = load_from(s, seq, path, (struct source){.fd = fd, .n = (uint64_t)sb.st_size}, err);
+    else
+        st = load_whole(s, seq, path, err);
+    if (fd >= 0)
+        close(fd);
     return st;
 }
