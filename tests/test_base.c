@@ -22,6 +22,7 @@
 #include "base/cursor.h"
 #include "base/env.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/hash.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -1113,6 +1114,61 @@ static void core_counts(void)
     CHECK(quota(longest) == INT_MAX);
 }
 
+static int is_note(const char *name, size_t n)
+{
+    return folder_name_fits(name, n, 2, "-#.note");
+}
+
+/* Names that fit wholly are ours; nothing is removed where that would not make room enough; one holds the lock at a time, and counts. */
+static void folders(void)
+{
+    static const struct {
+        const char *name, *suffix;
+        int n_hex, fits;
+    } names[] = {{"0a-1.x", "-#.x", 2, 1}, {"0a-123.x", "-#.x", 2, 1}, {"0a-.x", "-#.x", 2, 0},
+                 {"0a-1.xx", "-#.x", 2, 0}, {"0a-1.", "-#.x", 2, 0},   {"0A-1.x", "-#.x", 2, 0},
+                 {"0-1.x", "-#.x", 2, 0},  {"", "", 0, 1},             {"", "#", 0, 0},
+                 {"x", "", 0, 0},          {"0ax", "x", 2, 1}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        CHECK_MSG(folder_name_fits(names[i].name, strlen(names[i].name), names[i].n_hex,
+                                   names[i].suffix) == names[i].fits,
+                  "%s and %s", names[i].name, names[i].suffix);
+    static const uint8_t zeros[1000];
+    struct pith_error err = {0};
+    char path[3][200];
+    const char *dir = in_folder("notes");
+    struct folder_room r = {.is_ours = is_note, .limit = 2500};
+    CHECK(mkdir(dir, 0700) == 0);
+    for (int i = 0; i < 3; i++) {
+        snprintf(path[i], sizeof path[i], "%s/notes/%02x-%d.note", folder, i, i);
+        put_file(path[i], zeros, sizeof zeros);
+        struct timespec when[2] = {{.tv_sec = 1000 + i}, {.tv_sec = 1000 + i}};
+        CHECK(utimensat(AT_FDCWD, path[i], when, 0) == 0);
+    }
+    snprintf(path[0], sizeof path[0], "%s/notes", folder);
+    dir = path[0];
+    r.free_after = UINT64_MAX / 4;
+    CHECK(folder_tidy(dir, &r, &err) == PITH_OK && !r.fits && r.sum == 3000);
+    r.free_after = 1;
+    CHECK(!access(path[1], F_OK));
+    CHECK(folder_tidy(dir, &r, &err) == PITH_OK && r.fits && r.sum == 2000);
+    r.limit = 0;
+    r.mine = "01-1.note";
+    CHECK(folder_tidy(dir, &r, &err) == PITH_OK && r.fits && r.sum == 0 && !access(path[1], F_OK) &&
+          access(path[2], F_OK));
+    CHECK(folder_tidy("/no/such/folder", &r, &err) == PITH_IO && strstr(err.msg, "/no/such"));
+    uint64_t n = 7;
+    int a = folder_lock_open(dir), b = folder_lock_open(dir);
+    CHECK(a >= 0 && b >= 0 && !folder_count_get(a, &n) && n == 7);
+    CHECK(folder_lock_take(a) && !folder_lock_take(b));
+    folder_count_set(a, UINT64_C(1) << 40);
+    folder_lock_give(a);
+    CHECK(folder_lock_take(b) && folder_count_get(b, &n) && n == UINT64_C(1) << 40);
+    folder_lock_close(a);
+    folder_lock_close(b);
+    CHECK(folder_lock_open("/no/such/folder") == -1 && folder_lock_take(-1));
+}
+
 int main(void)
 {
     TEST(allocator_rules); /* first: nothing may have allocated before it */
@@ -1146,6 +1202,7 @@ int main(void)
     TEST(file_reading_all);
     TEST(file_writing);
     TEST(file_writing_errors);
+    TEST(folders);
     TEST(environment);
     TEST(cpu_levels);
     TEST(core_counts);

@@ -1,7 +1,9 @@
 /* test_load.c -- where weights live: mapped, packed, and packed in a copy that an earlier start kept. All give the same bits; whatever happens
  * to the copy, its source, its folder or its writer, a model opens, computes the same, and says what it found. */
+#include "base/folder.h"
 #include "robust.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -167,6 +169,111 @@ static void same_bits(void)
     check_nothing_held("all residences");
 }
 
+enum { STAMP = 64 }; /* in the head: time of change, inode, time of reading, u64 each */
+
+static int checked(void *ctx, const char *stage, double fraction, uint64_t bytes)
+{
+    (void)fraction, (void)bytes;
+    *(int *)ctx += !strcmp(stage, "check");
+    return 1;
+}
+
+/* Was the copy read whole by this start, which uses it? */
+static void reads_all(const char *what, const char *path, const struct start *want, int reads)
+{
+    struct start s = start_with(tmp_dir);
+    int n = 0;
+    s.params.progress = checked;
+    s.params.progress_ctx = &n;
+    start(&s, path);
+    CHECK_MSG(s.st == PITH_OK && same_logits(&s, want) && s.from_copy && !s.note[0] && !n == !reads,
+              "%s: status %d, %d steps of checking, note \"%s\"", what, (int)s.st, n, s.note);
+}
+
+/* A copy is read whole once; then no more until it is written to, copied, or a month is over. Damage is found then. */
+static void read_once(void)
+{
+    char path[256], copy[512], other[2200];
+    struct start want;
+    struct stat sb;
+    uint64_t stamp[3];
+    size_t n;
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy), "no copy");
+    reads_all("the first that uses it", path, &want, 1);
+    for (int i = 0; i < 3; i++)
+        reads_all("the next ones", path, &want, 0);
+    uint8_t *p = file_bytes(copy, &n);
+    REQUIRE(p && stat(copy, &sb) == 0, "the copy cannot be read");
+    memcpy(stamp, p + STAMP, sizeof stamp);
+    CHECK((int64_t)stamp[0] == (int64_t)sb.st_mtim.tv_sec * 1000000000 + sb.st_mtim.tv_nsec &&
+          stamp[1] == (uint64_t)sb.st_ino && stamp[2] <= stamp[0]);
+    CHECK(file_put(copy, p, n)); /* the same bytes, but who knows */
+    reads_all("written to", path, &want, 1);
+    reads_all("and read", path, &want, 0);
+    snprintf(other, sizeof other, "cp -p %s %s.x && mv %s.x %s", copy, copy, copy, copy);
+    CHECK(system(other) == 0);
+    reads_all("copied with its times", path, &want, 1);
+    CHECK(stat(copy, &sb) == 0);
+    for (int future = 0; future < 2; future++) { /* read too long ago, or at no possible time */
+        int fd = open(copy, O_RDWR);
+        CHECK(fd >= 0 && pread(fd, stamp, sizeof stamp, STAMP) == (ssize_t)sizeof stamp);
+        stamp[2] += future ? UINT64_C(1) << 60 : 0 - UINT64_C(31) * 86400 * 1000000000;
+        struct timespec when = {.tv_sec = (time_t)(stamp[0] / 1000000000),
+                                .tv_nsec = (long)(stamp[0] % 1000000000)};
+        CHECK(pwrite(fd, stamp, sizeof stamp, STAMP) == (ssize_t)sizeof stamp &&
+              futimens(fd, (const struct timespec[2]){when, when}) == 0 && close(fd) == 0);
+        reads_all("a stamp that is not believed", path, &want, 1);
+    }
+    reads_all("in the end", path, &want, 0);
+    free(p);
+    check_nothing_held("stamps");
+}
+
+/* Names that are not exactly a copy's are somebody else's. */
+static void foreign_files(void)
+{
+    static const char *const foreign[] = {"manual.packed", "0123456789abcdef0.packed",
+                                          "0123456789abcde.packed", "0123456789abcdeF.packed",
+                                          "0123456789abcdef.packed.old", "my.packed.tmp-1-2"};
+    enum { N = sizeof foreign / sizeof *foreign };
+    char path[256], copy[512], one[512], ours[512];
+    struct start want, s = start_with(tmp_dir);
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy) && unlink(copy) == 0, "no copy");
+    snprintf(ours, sizeof ours, "%s/0123456789abcdef.packed", tmp_dir);
+    uint8_t *big = calloc(1, 3 << 20);
+    CHECK(big && file_put(ours, big, 3 << 20));
+    for (int i = 0; i < N; i++) {
+        snprintf(one, sizeof one, "%s/%s", tmp_dir, foreign[i]);
+        CHECK(big && file_put(one, big, 3 << 20));
+    }
+    s.params.cache_limit = 4 << 20;
+    start(&s, path);
+    CHECK_MSG(s.st == PITH_OK && access(ours, F_OK) && !access(copy, F_OK), "note \"%s\"", s.note);
+    for (int i = 0; i < N; i++) {
+        snprintf(one, sizeof one, "%s/%s", tmp_dir, foreign[i]);
+        CHECK_MSG(unlink(one) == 0, "%s", one);
+    }
+    free(big);
+}
+
+/* While another process writes a copy to the folder nobody else does, so that its limit holds; nor is anything removed for it. */
+static void locked_folder(void)
+{
+    char path[256], copy[512];
+    struct start want;
+    NEED_ROOM;
+    REQUIRE(prepare(&tinies[0], path, &want, copy) && unlink(copy) == 0, "no copy");
+    int lock = folder_lock_open(tmp_dir);
+    REQUIRE(lock >= 0 && folder_lock_take(lock), "no lock");
+    expect("a folder that is being written to", path, &want, 0, "another process is writing one");
+    CHECK(folder(".packed", NULL, 0) == 0);
+    folder_lock_close(lock);
+    expect("afterwards", path, &want, 0, "");
+    expect("and the next", path, &want, 1, "");
+}
+
 /* What is wrong with the copy is said once, and the copy is made anew. */
 static void repaired(const char *what, const char *path, const struct start *want, const char *note)
 {
@@ -227,6 +334,8 @@ static void damaged_copy(void)
     CHECK(file_put(copy, good, 0));
     repaired("cut to nothing", path, &want, "is empty");
     uint8_t *made = file_bytes(copy, &now);
+    for (int i = STAMP; made && i < STAMP + 24; i++) /* when and where they were read */
+        made[i] = good[i];
     CHECK_MSG(made && now == n && !memcmp(made, good, n), "a copy made anew is not the first one");
     free(made);
     free(good);
@@ -586,6 +695,9 @@ int main(void)
     TEST(cancelled);
     TEST(writers_at_once);
     TEST(limit);
+    TEST(read_once);
+    TEST(foreign_files);
+    TEST(locked_folder);
     TEST(memory_plan);
     TEST(peak_memory);
     TEST(refused_memory);

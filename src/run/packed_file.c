@@ -9,19 +9,27 @@
  * included), sizes, times of change, and samples of its data; not its path or inode, so moving it costs nothing.
  *
  * A file is used when its first bytes are exactly what this model would write, its length is right and every matrix has its checksum. All of it
- * is read for that, by all threads: it is what the first token reads too, and it brings the pages in. Nothing of a file with a fault is used.
+ * is read for that, by all threads; nothing of a file with a fault is used. Who has read it so stamps it: the head gets the file's inode and a
+ * time to the nanosecond, which the file gets as its time of change. A file that is as its stamp says has not been written since, so it is as
+ * good as the model's own file, whose data nobody checks either, and is mapped at once. Whoever writes to it, or copies it, parts the two. What
+ * a disk does by itself is found within a month: so long a stamp is believed.
  *
- * Writers use a temporary name, sync and rename; several at once leave the last one's; what a crash left the next writer removes (base/folder.h). The layout is the same for every instruction set.
+ * Writers use a temporary name, sync and rename; one writes to a folder at a time, so that its limit is kept by all; what a crash left the next
+ * writer removes (base/folder.h). The layout is the same for every instruction set.
  *
  * Not done: sharing one file among models that share matrices; compression; big-endian machines (the magic number differs there). */
 #include "run/packed_file.h"
 
 #include <inttypes.h>
+#include <fcntl.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "base/folder.h"
@@ -42,7 +50,11 @@ struct head {
     uint64_t n, file_bytes;
     uint64_t headers; /* hash of the source's headers */
     uint64_t source;  /* hash of those, its sizes, times and samples */
-    uint64_t pad[9];
+    uint64_t pad;
+    struct {
+        uint64_t changed, inode, read; /* ns since 1970; read: when all of it was */
+    } stamp;                           /* not in the checksum */
+    uint64_t pad_2[5];
 };
 
 struct entry {
@@ -181,6 +193,7 @@ static const char *fault(const struct packed_file *f, uint8_t *head)
         return f->map.n < got.file_bytes ? "is cut short" : "has another length";
     memcpy(head, f->map.p, f->head_bytes);
     ((struct head *)(void *)head)->checksum = 0;
+    memset(&((struct head *)(void *)head)->stamp, 0, sizeof got.stamp);
     if (XXH3_64bits(head, f->head_bytes) != got.checksum)
         return "is damaged: checksum of its table";
     if (got.headers != want->headers || got.source != want->source)
@@ -193,6 +206,48 @@ static const char *fault(const struct packed_file *f, uint8_t *head)
             return "describes other matrices";
     }
     return NULL;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* 1: the mapped file is as it was when all of it was read, which is not long ago. */
+static int is_stamped(const struct packed_file *f)
+{
+    const uint64_t month = UINT64_C(30) * 86400 * 1000000000;
+    struct head h;
+    memcpy(&h, f->map.p, sizeof h);
+    uint64_t now = now_ns();
+    return h.stamp.changed == (uint64_t)f->map.mtime_ns && h.stamp.inode == f->map.inode &&
+           h.stamp.read <= now && now - h.stamp.read < month;
+}
+
+/* Says in the file that it has been used now, and, unless somebody has written to it since it was mapped, that it was read whole. Not being
+ * allowed to does no harm. */
+static void stamp(const struct packed_file *f, int was_stamped)
+{
+    struct head h;
+    struct stat sb;
+    uint64_t now = now_ns();
+    struct timespec when = {.tv_sec = (time_t)(now / 1000000000), .tv_nsec = (long)(now % 1000000000)};
+    int fd = open(f->path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    memcpy(&h, f->map.p, sizeof h);
+    h.stamp.read = was_stamped ? h.stamp.read : now;
+    h.stamp.changed = now;
+    h.stamp.inode = f->map.inode;
+    if (fd >= 0 && fstat(fd, &sb) == 0 && (uint64_t)sb.st_ino == f->map.inode &&
+        (int64_t)sb.st_mtim.tv_sec * 1000000000 + sb.st_mtim.tv_nsec == f->map.mtime_ns &&
+        pwrite(fd, &h.stamp, sizeof h.stamp, offsetof(struct head, stamp)) ==
+            (ssize_t)sizeof h.stamp)
+        futimens(fd, (const struct timespec[2]){when, when});
+    else
+        futimens(f->map.fd, NULL);
+    if (fd >= 0)
+        close(fd);
 }
 
 pith_status packed_file_open(struct packed_file *f, const struct pith_model *m, struct str *note,
@@ -209,7 +264,8 @@ pith_status packed_file_open(struct packed_file *f, const struct pith_model *m, 
     uint8_t *head = mem_alloc(f->head_bytes, PITH_MEM_META);
     struct verify v = {.f = f, .params = &m->params, .bad = -1};
     const char *text = head ? fault(f, head) : "did not fit in memory";
-    if (!text) {
+    int known = !text && is_stamped(f);
+    if (!text && !known) {
         v.e = entries(head);
         pool_run(m->pool, m->n_threads, verify_worker, &v);
         text = v.bad >= 0 ? "is damaged: checksum of a matrix" : NULL;
@@ -220,8 +276,8 @@ pith_status packed_file_open(struct packed_file *f, const struct pith_model *m, 
     mem_free(head);
     if (text || v.cancelled)
         file_map_close(&f->map);
-    else /* its age is the time of its last use; not being allowed to say so does no harm */
-        futimens(f->map.fd, NULL);
+    else
+        stamp(f, known);
     if (v.cancelled)
         return error_set(err, PITH_CANCELLED, "loading %s was cancelled", gguf_path(m->gguf));
     if (text)
@@ -329,8 +385,8 @@ static pith_status put_all(struct packed_file *f, const struct pith_model *m, st
     return file_writer_commit(w, err);
 }
 
-pith_status packed_file_keep(struct packed_file *f, const struct pith_model *m, struct str *note,
-                             struct pith_error *err)
+static pith_status keep(struct packed_file *f, const struct pith_model *m, struct str *note,
+                        struct pith_error *err)
 {
     struct pith_error why;
     error_clear(&why);
@@ -347,4 +403,18 @@ pith_status packed_file_keep(struct packed_file *f, const struct pith_model *m, 
     if (st != PITH_OK)
         say(note, "packed copy not kept: %s", why.msg);
     return PITH_OK;
+}
+
+pith_status packed_file_keep(struct packed_file *f, const struct pith_model *m, struct str *note,
+                             struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    int lock = folder_lock_open(m->params.cache_dir);
+    if (!folder_lock_take(lock))
+        say(note, "packed copy not kept: another process is writing one to %s",
+            m->params.cache_dir);
+    else
+        st = keep(f, m, note, err);
+    folder_lock_close(lock);
+    return st;
 }

@@ -20,7 +20,7 @@ struct packed_file {
 pith_status packed_file_init(struct packed_file *f, const struct pith_model *m,
                              struct pith_error *err);
 void packed_file_deinit(struct packed_file *f); /* zeroed is allowed */
-/* Maps it when it is there, is of this model as it is now, and every checksum is right (looked at by all threads of m). A file that is there
+/* Maps it when it is there, is of this model as it is now, and every checksum is or was right (looked at by all threads of m). A file that is there
  * and cannot be used is told of in *note and is no error; PITH_CANCELLED when the progress callback says so. */
 pith_status packed_file_open(struct packed_file *f, const struct pith_model *m, struct str *note,
                              struct pith_error *err);
