@@ -44,7 +44,7 @@ static const struct arg args[] = {
      .help = "most tokens to make; -1: until the end token; -2: until the context is full; "
              "0: only read the prompt"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
-     .hi = INT32_MAX, .otherwise = "what the model was trained for, at most 4096",
+     .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half of the memory left",
      .help = "positions of context for prompt and text"},
     {.name = "--context-shift", ARG_FIELD(struct opts, context_shift, ARG_SWITCH),
      .help = "a full context drops its oldest tokens and goes on, instead of ending with an error"},

@@ -73,12 +73,12 @@ static const struct arg args[] = {
      .help = "serve /v1/embeddings with a model that makes text, too; an input has at most 512 "
              "tokens"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
-     .hi = INT32_MAX, .otherwise = "what the model was trained for, at most 4096",
+     .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half of the memory left",
      .help = "most tokens of one conversation"},
     {.name = "--cache-tokens", .meta = "N", ARG_FIELD(struct opts, cache_tokens, ARG_SIZE),
-     .lo = 1, .otherwise = "8 times --ctx", .help = "tokens of all conversations together"},
+     .lo = 1, .otherwise = "as many as fit into half of the memory left", .help = "tokens of all conversations together"},
     {.name = "--prefix-store", .meta = "BYTES", ARG_FIELD(struct opts, store, ARG_SIZE), .lo = 0,
-     .dflt = "1G", .help = "memory for beginnings of conversations that may come again"},
+     .dflt = "1G", .help = "memory for beginnings of conversations that may come again; 1G is an eighth of what is left where that is less"},
     {.name = "--store-dir", .meta = "DIR", ARG_FIELD(struct opts, model.store_dir, ARG_TEXT),
      .otherwise = "prefixes/ in $PITH_CACHE or ~/.cache/pith",
      .help = "keep them in this folder, too, so that a later start need not compute them again; "
@@ -190,10 +190,25 @@ static int read_texts(const struct opts *o, struct texts *t)
 
 struct loading {
     const struct opts *o;
+    uint64_t memory; /* of all models, 0: what there is */
+    int n_models;
     char store_dir[4000]; /* "": none */
     int64_t store_limit;
     int code; /* an exit code, when a flag was wrong and its message is out */
 };
+
+enum { SHARES = 4 }; /* models that are to fit beside each other, when there are as many */
+static const int64_t store_default = 1 << 30;
+
+/* What the sessions of a model may count on, 0: all that is left. Of what --models-memory has beside its weights a part, where several models
+ * are on offer and nobody has said how much context they need. */
+static int64_t session_memory(const struct loading *l, uint64_t weights)
+{
+    uint64_t n = l->o->model.n_ctx || l->o->cache_tokens || l->n_models < 1 ? 1
+                 : l->n_models < SHARES                                     ? (uint64_t)l->n_models
+                                                                            : SHARES;
+    return !l->memory ? 0 : l->memory > weights + n ? (int64_t)((l->memory - weights) / n) : 1;
+}
 
 static pith_status open_sessions(const struct loading *l, struct server_loaded *out,
                                  struct pith_error *err)
@@ -203,12 +218,19 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT, ep = PITH_SESSION_PARAMS_INIT;
     pith_model_get_info(out->model, &info, NULL);
     int makes_text = info.causal && info.pooling == PITH_POOL_NONE;
-    int64_t n_ctx = o->model.n_ctx            ? o->model.n_ctx
-                    : info.n_ctx_train < 4096 ? info.n_ctx_train
-                                              : 4096;
+    sp.n_ctx = (int32_t)o->model.n_ctx;
+    sp.cache_type_k = o->model.cache_k;
+    sp.cache_type_v = o->model.cache_v;
     ep.n_seq = sp.n_seq = server_sequences((int)o->parallel);
-    sp.n_tokens = o->cache_tokens ? o->cache_tokens : 8 * n_ctx;
-    sp.store_bytes = o->store;
+    sp.n_tokens = o->cache_tokens;
+    sp.memory_bytes = ep.memory_bytes = session_memory(l, info.weight_bytes);
+    struct pith_session_plan plan = PITH_SESSION_PLAN_INIT;
+    pith_status st = pith_plan_session(out->model, &sp, &plan, err);
+    if (st != PITH_OK)
+        return st;
+    int64_t n_ctx = plan.n_ctx;
+    sp.n_tokens = plan.n_tokens;
+    sp.store_bytes = o->store == store_default && plan.left_bytes / 8 < (uint64_t)store_default ? (int64_t)(plan.left_bytes / 8) : o->store;
     ep.n_tokens = SERVER_BATCH + 64 * (int64_t)ep.n_seq;
     ep.pooling = makes_text ? PITH_POOL_MEAN : PITH_POOL_FILE;
     if (sp.n_tokens < n_ctx) {
@@ -281,9 +303,7 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .n_aliases = offers->n_aliases,
         .load = load,
         .load_ctx = l,
-        .models_memory = o->memory       ? (uint64_t)o->memory
-                         : offers->n > 1 ? offers_memory()
-                                         : 0,
+        .models_memory = l->memory,
         .models_max = (int)o->models_max,
         .models_idle = o->models_idle,
         .chat_template = t->template,
@@ -352,7 +372,8 @@ static int find_store(const struct opts *o, struct loading *l)
 static int serve(const struct opts *o, const struct texts *t, const struct offers *offers)
 {
     int left = 0;
-    struct loading l = {.o = o};
+    struct loading l = {.o = o, .n_models = offers->n};
+    l.memory = o->memory ? (uint64_t)o->memory : offers->n > 1 ? offers_memory() : 0;
     struct pith_error err = {0};
     int code = find_store(o, &l);
     if (code)

@@ -123,6 +123,23 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
     return m;
 }
 
+/* "context 32768 tokens, as trained; cache of 32768 tokens, at most 576.0 MiB of 22893.6 MiB left". */
+static void tell_room(const pith_session *s, const struct model_opts *o,
+                      const struct pith_session_plan *plan)
+{
+    char why[64] = "as asked for", left[240] = "";
+    if (!o->n_ctx && pith_n_ctx(s) < plan->n_ctx_train)
+        snprintf(why, sizeof why, "of %d trained, as memory allows", plan->n_ctx_train);
+    else if (!o->n_ctx)
+        snprintf(why, sizeof why, "as trained");
+    if (plan->left_bytes != UINT64_MAX)
+        snprintf(left, sizeof left, " of %.1f MiB left (%s)", (double)plan->left_bytes / 1048576,
+                 plan->limited_by);
+    fprintf(stderr, "context %d tokens, %s; cache of %lld tokens, at most %.1f MiB%s\n",
+            pith_n_ctx(s), why, (long long)plan->n_tokens, (double)plan->cache_bytes / 1048576,
+            left);
+}
+
 pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t n_ctx,
                               struct pith_session_params *params, struct pith_error *err)
 {
@@ -131,7 +148,11 @@ pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t
     params->cache_type_v = o->cache_v;
     params->store_dir = o->store_dir;
     params->store_limit = o->store_limit;
+    struct pith_session_plan plan = PITH_SESSION_PLAN_INIT;
+    int told = cli_chatty(o) && pith_plan_session(m, params, &plan, NULL) == PITH_OK;
     pith_session *s = pith_session_open(m, params, err);
+    if (s && told)
+        tell_room(s, o, &plan);
     struct pith_model_info info = {.size = sizeof info};
     if (s && pith_model_get_info(m, &info, NULL) == PITH_OK && o->n_ctx > info.n_ctx_train)
         cli_say(CLI_OK,

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "cli.h"
 #include "local.h"
@@ -160,6 +159,7 @@ void offers_close(struct offers *o)
 
 uint64_t offers_memory(void)
 {
-    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes / 4 * 3 : 0;
+    uint64_t total;
+    pith_memory_limits(&total, NULL);
+    return total == UINT64_MAX ? 0 : total / 4 * 3;
 }

@@ -130,6 +130,9 @@ struct pith_memory_report {
 };
 PITH_API void pith_memory(struct pith_memory_report *out);
 PITH_API const char *pith_purpose_name(pith_purpose p);
+/* Memory of the machine, or the least limit of a control group this process is in; and how much of it this process can still take: less a 64th
+ * of all, less what it has promised to sessions. UINT64_MAX: not known. Either may be NULL. */
+PITH_API void pith_memory_limits(uint64_t *total, uint64_t *left);
 
 /* ---------------------------------------------------------------- bounds of work */
 
@@ -204,7 +207,9 @@ typedef enum pith_numa { PITH_NUMA_OFF, PITH_NUMA_SPREAD, PITH_NUMA_ISOLATE } pi
 
 struct pith_model_params {
     size_t size;
-    pith_weights weights; /* mapped: straight from the file's pages; packed: interleaved for the kernels (auto = packed) */
+    /* mapped: straight from the file's pages; packed: interleaved for the kernels (auto = packed). Packed ones that do not fit into the memory
+     * that is left are mapped, which pith_model_info.note tells; PITH_NOMEM with strict, or where all memory is less than they have. */
+    pith_weights weights;
     int32_t n_threads;    /* 0 = PITH_THREADS, else one per (fast) core this process may use, within its CPU quota */
     int32_t n_batch;      /* most tokens in one step, default 512 */
     int32_t n_outputs;    /* most rows of logits in one step, default as memory allows (64 .. n_batch) */
@@ -387,9 +392,12 @@ typedef enum pith_pooling { PITH_POOL_NONE, PITH_POOL_MEAN, PITH_POOL_CLS, PITH_
 
 struct pith_session_params {
     size_t size;
-    int32_t n_ctx;      /* most positions of one sequence; 0 = min(trained context, 4096) */
+    /* Most positions of one sequence. 0: as many as the model was trained for, if the cache of one sequence fits into half of the memory that
+     * is left beside the weights, else the largest that does (pith_plan_session tells). What is computed does not depend on it. */
+    int32_t n_ctx;
     int32_t n_seq;      /* most sequences, default 1 */
-    int64_t n_tokens;   /* most cached positions over all sequences, default n_ctx * n_seq */
+    /* Most cached positions over all sequences; 0: n_ctx * n_seq, or as many as fit into that half, at least n_ctx. */
+    int64_t n_tokens;
     /* f32 f16 (default) bf16 q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl; types of blocks need heads of a multiple of 32 elements. */
     const char *cache_type_k, *cache_type_v;
     pith_pooling pooling;
@@ -402,11 +410,27 @@ struct pith_session_params {
      * report. store_limit: bytes there, 0 = 32 GiB. */
     const char *store_dir;
     int64_t store_limit;
+    int64_t memory_bytes; /* most it may count on, for the defaults above and PITH_NOMEM, where less is left, that; 0: all that is left */
 };
-#define PITH_SESSION_PARAMS_INIT {sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0, NULL, 0}
+#define PITH_SESSION_PARAMS_INIT {sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0, NULL, 0, 0}
 
+/* PITH_NOMEM, and nothing is taken: with its cache full it would not fit into the memory that is left, of the machine, of the control groups
+ * and the limits of the process. The message tells both, and what would help. A cache takes memory as it fills; a step that finds others have
+ * taken it fails with PITH_NOMEM and changes nothing. */
 PITH_API pith_session *pith_session_open(pith_model *m, const struct pith_session_params *params, struct pith_error *err);
 PITH_API void pith_session_close(pith_session *s);
+struct pith_session_plan { /* what pith_session_open would make now */
+    size_t size;
+    int32_t n_ctx, n_ctx_train;
+    int64_t n_tokens;
+    uint64_t cache_bytes;  /* of cache, recurrent state, prefix store and their tables, when they are full */
+    uint64_t left_bytes;   /* that this process can still take; UINT64_MAX, as below: nothing limits it */
+    uint64_t memory_bytes; /* of the machine, or the least limit of a control group */
+    char limited_by[160];  /* what left_bytes is by: "the machine", "cgroup /a/b", "RLIMIT_AS" */
+};
+#define PITH_SESSION_PLAN_INIT PITH_SIZED(struct pith_session_plan)
+/* params may be NULL. Takes no memory that lasts. */
+PITH_API pith_status pith_plan_session(pith_model *m, const struct pith_session_params *params, struct pith_session_plan *out, struct pith_error *err);
 
 /* One step over any mixture of sequences: row i is a token (or an embedding row [E] where embd is given) appended to sequence seq[i].
  * Rows of a sequence keep their order. want[i] asks for output of row i (NULL: the last row of each sequence). More rows than n_batch

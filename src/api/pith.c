@@ -62,13 +62,11 @@ pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out
     WITH_ERROR;
     NEED(m);
     NEED(out);
-    size_t size = out->size;
-    if (size < sizeof size || size > 65536)
-        return error_set(err, PITH_RANGE, "model info: size is %zu; set it to sizeof", size);
-    memset(out, 0, size);
-    memcpy(out, &m->info, size < sizeof m->info ? size : sizeof m->info);
-    out->size = size;
-    return PITH_OK;
+    size_t size;
+    pith_status st = params_size(out, &size, "model info", err);
+    if (st == PITH_OK)
+        params_give(out, size, &m->info, sizeof m->info);
+    return st;
 }
 
 int64_t pith_model_meta(const pith_model *m, const char *key, char *buf, size_t cap)
@@ -252,6 +250,25 @@ pith_session *pith_session_open(pith_model *m, const struct pith_session_params 
     return params_take(&p, sizeof p, params, "session params", err) == PITH_OK
                ? session_open(m, &p, err)
                : NULL;
+}
+
+pith_status pith_plan_session(pith_model *m, const struct pith_session_params *params,
+                              struct pith_session_plan *out, struct pith_error *err)
+{
+    WITH_ERROR;
+    struct pith_session_params p = PITH_SESSION_PARAMS_INIT;
+    struct pith_session_plan plan = PITH_SESSION_PLAN_INIT;
+    size_t size;
+    NEED(m);
+    NEED(out);
+    pith_status st = params_size(out, &size, "session plan", err);
+    if (st == PITH_OK)
+        st = params_take(&p, sizeof p, params, "session params", err);
+    if (st == PITH_OK)
+        st = session_plan(m, &p, &plan, err);
+    if (st == PITH_OK)
+        params_give(out, size, &plan, sizeof plan);
+    return st;
 }
 
 void pith_session_close(pith_session *s)

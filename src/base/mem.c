@@ -9,6 +9,9 @@
  * was committed, so it can be compared with a hook's own books. Counters are relaxed atomics: each
  * is exact, a report over several of them is a moment's picture.
  *
+ * What is large asks first whether there is memory (limits.h): the kernel gives addresses to everybody
+ * and kills somebody later. The answer is good for a 16th of what is left, so asking costs nothing.
+ *
  * The hook cannot change once a block exists: the hook that made a block is the one that frees it.
  *
  * Not done here: pools, size classes, per-thread caches. What runs per token does not allocate
@@ -17,12 +20,14 @@
 #include "base/mem.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/work.h"
 
 #define BLOCK_ALIGN 64
@@ -84,6 +89,16 @@ void pith_memory(struct pith_memory_report *out)
     }
 }
 
+void pith_memory_limits(uint64_t *total, uint64_t *left)
+{
+    struct mem_left now;
+    mem_left(&now);
+    if (total)
+        *total = now.total;
+    if (left)
+        *left = now.bytes;
+}
+
 const char *pith_purpose_name(pith_purpose p)
 {
     static const char *const names[PITH_MEM_N] = {"weights", "cache", "scratch",
@@ -104,6 +119,64 @@ static void count_sub(pith_purpose p, uint64_t bytes)
     atomic_fetch_sub_explicit(&used[p], bytes, memory_order_relaxed);
 }
 
+/* ---------------------------------------------------------------- what is left */
+
+enum { ASK_FROM = 1 << 20 };                 /* smaller requests are not worth asking */
+static const uint64_t credit_most = 256 << 20;
+static _Atomic int64_t promised;             /* reserved and not committed */
+static _Atomic uint64_t credit;              /* bytes that can be had without asking again */
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a == UINT64_MAX ? a : a > b ? a - b : 0;
+}
+
+/* What can be touched from now on: `available` without what we took and have not touched yet. */
+static uint64_t left_to_touch(const struct memory_limits *l)
+{
+    uint64_t taken = 0;
+    for (int i = 0; i < PITH_MEM_N; i++)
+        taken += atomic_load_explicit(&used[i], memory_order_relaxed);
+    return less(l->available,
+                (l->total == UINT64_MAX ? 0 : l->total / 64) + (taken > l->anonymous ? taken - l->anonymous : 0));
+}
+
+void mem_left(struct mem_left *out)
+{
+    struct memory_limits l;
+    limits_here(&l);
+    uint64_t space = less(l.space, (uint64_t)8 << 20); /* of stacks and the C library */
+    out->total = l.total;
+    int64_t open = atomic_load(&promised); /* commits end with a slab: a little less than nothing at worst */
+    out->bytes = less(left_to_touch(&l), open > 0 ? (uint64_t)open : 0);
+    memcpy(out->by, l.by, sizeof out->by);
+    if (space >= out->bytes)
+        return;
+    out->bytes = space;
+    snprintf(out->by, sizeof out->by, "%s", l.space_by);
+}
+
+/* 1: there is memory for so many bytes more. */
+static int granted(uint64_t bytes)
+{
+    uint64_t had = atomic_load(&credit);
+    if (bytes < ASK_FROM)
+        return 1;
+    while (had >= bytes)
+        if (atomic_compare_exchange_weak(&credit, &had, had - bytes))
+            return 1;
+    struct memory_limits l;
+    limits_here(&l);
+    uint64_t left = left_to_touch(&l);
+    if (bytes > left) {
+        atomic_store(&credit, 0);
+        return 0;
+    }
+    left = (left - bytes) / 16;
+    atomic_store(&credit, left < credit_most ? left : credit_most);
+    return 1;
+}
+
 /* ---------------------------------------------------------------- blocks */
 
 void *mem_alloc(size_t bytes, pith_purpose purpose)
@@ -113,6 +186,8 @@ void *mem_alloc(size_t bytes, pith_purpose purpose)
     if (!atomic_load_explicit(&hook_in_use, memory_order_relaxed))
         atomic_store(&hook_in_use, 1);
     size_t total = sizeof(struct header) + bytes;
+    if (!granted(total))
+        return NULL;
     struct header *h = work_take(total) ? hook.alloc(hook.ctx, total, BLOCK_ALIGN, purpose) : NULL;
     if (!h) {
         work_give(total);
@@ -192,6 +267,13 @@ static size_t page_bytes(void)
     return n;
 }
 
+/* Counts up to the page's end, as commits do. */
+static void promise(size_t bytes, int sign)
+{
+    int64_t n = (int64_t)size_align(bytes, page_bytes());
+    atomic_fetch_add(&promised, sign > 0 ? n : -n);
+}
+
 static size_t reservation_bytes(size_t bytes)
 {
     return bytes ? (size_t)size_align(bytes, SLAB_BYTES) : SLAB_BYTES;
@@ -212,6 +294,7 @@ void *mem_reserve(size_t bytes)
         munmap(p, head);
     if (head < SLAB_BYTES)
         munmap(p + head + n, SLAB_BYTES - head);
+    promise(bytes, 1);
     madvise(p + head, n, MADV_HUGEPAGE); /* a hint: no kernel support is no failure */
     return p + head;
 }
@@ -230,6 +313,7 @@ void *mem_reserve_lazy(size_t bytes)
     if (p == MAP_FAILED)
         return NULL;
     madvise(p, reservation_bytes(bytes), MADV_NOHUGEPAGE);
+    promise(bytes, 1);
     return p;
 }
 
@@ -241,6 +325,12 @@ pith_status mem_commit(void *p, size_t bytes, pith_purpose purpose, struct pith_
         return error_set(err, PITH_INTERNAL, "commit of %zu bytes does not begin at a page", bytes);
     size_t n = (size_t)size_align(bytes, page_bytes());
     atomic_store(&hook_in_use, 1);
+    if (!granted(n)) {
+        struct mem_left left;
+        mem_left(&left);
+        return error_set(err, PITH_NOMEM, "%zu bytes for %s: there is no memory left for them (limited by %s)", n,
+                         pith_purpose_name(purpose), left.by);
+    }
     if (hook.commit(hook.ctx, p, n, purpose) != 0)
         return error_set(err, PITH_NOMEM, "%zu bytes for %s: refused by the commit hook", n,
                          pith_purpose_name(purpose));
@@ -248,6 +338,7 @@ pith_status mem_commit(void *p, size_t bytes, pith_purpose purpose, struct pith_
         return error_set(err, PITH_NOMEM, "%zu bytes for %s: the system has no memory left", n,
                          pith_purpose_name(purpose));
     count_add(purpose, n);
+    promise(n, -1);
     return PITH_OK;
 }
 
@@ -259,10 +350,13 @@ void mem_decommit(void *p, size_t bytes, pith_purpose purpose)
     madvise(p, n, MADV_DONTNEED);
     mprotect(p, n, PROT_NONE);
     count_sub(purpose, n);
+    promise(n, 1);
 }
 
 void mem_release(void *p, size_t reserved_bytes)
 {
-    if (p)
-        munmap(p, reservation_bytes(reserved_bytes));
+    if (!p)
+        return;
+    munmap(p, reservation_bytes(reserved_bytes));
+    promise(reserved_bytes, -1);
 }

@@ -13,6 +13,15 @@ void mem_free(void *p);                                             /* NULL allo
 /* Makes room for `need` items in the array at *array (a pointer to any type) of *cap items, at least doubling it. 0: no memory, or over 2^32 items. */
 int mem_grow(void *array, uint32_t *cap, uint64_t need, size_t item_bytes, pith_purpose purpose);
 
+/* What this process can still take without something being killed, less a 64th of the memory there is, what it has taken without touching it
+ * so far, and what is reserved and not committed: reserving is promising. */
+struct mem_left {
+    uint64_t bytes; /* UINT64_MAX: nothing limits it */
+    uint64_t total;
+    char by[160]; /* what limits it: "the machine", "cgroup /a/b", "RLIMIT_AS" */
+};
+void mem_left(struct mem_left *out);
+
 /* Address space of `bytes` (rounded up to 2 MiB, aligned to it, huge pages advised), nothing committed. NULL on failure. */
 void *mem_reserve(size_t bytes);
 /* Backs a reservation with small pages, whose memory can come from several nodes; before anything of it is committed. */
@@ -20,7 +29,8 @@ void mem_small_pages(void *p, size_t bytes);
 /* The same, usable at once and in small pages: for tables of which mostly a beginning is used. What is not touched takes no memory; mem_commit
  * counts what is going to be. */
 void *mem_reserve_lazy(size_t bytes);
-/* Makes [p, p+bytes) of a reservation usable and zero, asks the allocator's commit hook, counts it. PITH_NOMEM on refusal. p is at a page's
+/* Makes [p, p+bytes) of a reservation usable and zero, asks the allocator's commit hook, counts it. PITH_NOMEM on refusal, and where there is
+ * not as much memory left. p is at a page's
  * begin (else PITH_INTERNAL); bytes count up to the page's end, here and in mem_decommit. */
 pith_status mem_commit(void *p, size_t bytes, pith_purpose purpose, struct pith_error *err);
 void mem_decommit(void *p, size_t bytes, pith_purpose purpose); /* returns whole pages to the system; they read as zero after a new commit */

@@ -9,6 +9,7 @@
 #define PITH_GRAPH_BACKEND_H
 
 #include <stdatomic.h>
+#include "base/mem.h"
 #include "graph/graph.h"
 #include "graph/step.h"
 
@@ -118,7 +119,8 @@ struct backend {
     int (*n_devices)(void);
     pith_status (*open)(int i, int reference, struct device **out, struct pith_error *err);
     void (*close)(struct device *d);
-    void (*memory)(struct device *d, uint64_t *total, uint64_t *available);
+    /* What can still be taken there. All devices that compute in the machine's memory tell the same, of which they take together. */
+    void (*memory)(struct device *d, struct mem_left *out);
     /* Zeroed memory; large blocks in 2 MiB pages. release also ends imports. */
     pith_status (*alloc)(struct device *d, uint64_t bytes, pith_purpose purpose, struct buffer *out,
                          struct pith_error *err);

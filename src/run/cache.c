@@ -82,8 +82,8 @@ static int64_t page_limit(const struct cache_group *g, const struct cache_params
     return g->window && each < all ? each : all;
 }
 
-static pith_status make_pool(struct cache_group *g, const struct cache_params *p, int64_t stored,
-                             struct pith_error *err)
+static pith_status shape_pool(struct cache_group *g, const struct cache_params *p, int64_t stored,
+                              struct pith_error *err)
 {
     int64_t n = page_limit(g, p) + stored, spare = p->state_bytes ? 0 : sequence_limit(g, p);
     uint64_t bytes, most = (uint64_t)(n + spare);
@@ -94,23 +94,29 @@ static pith_status make_pool(struct cache_group *g, const struct cache_params *p
                          (long long)n, (long long)g->page_bytes);
     g->n_pages = (int32_t)n;
     g->n_spare = (int32_t)spare;
-    g->free_list = mem_array((size_t)most, sizeof *g->free_list, PITH_MEM_CACHE);
-    g->refs = mem_array((size_t)most, STEP_QUARTERS * sizeof *g->refs, PITH_MEM_CACHE);
-    g->parts = mem_array((size_t)most, sizeof *g->parts, PITH_MEM_CACHE);
-    g->open = mem_array((size_t)most, sizeof *g->open, PITH_MEM_CACHE);
-    g->stored = stored ? mem_array((size_t)most, sizeof *g->stored, PITH_MEM_CACHE) : NULL;
-    g->base = mem_reserve(bytes);
     g->reserved = bytes;
-    if (!g->free_list || !g->refs || !g->parts || !g->open || !g->base || (stored && !g->stored))
-        return error_set(err, PITH_NOMEM,
-                         "no address space for a cache of %llu bytes; use a smaller context",
-                         (unsigned long long)bytes);
     return PITH_OK;
 }
 
-pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *window,
-                       const int32_t *layer_device, int32_t n_layer, struct device **devices,
-                       const struct cache_params *p, struct pith_error *err)
+static pith_status make_pool(struct cache_group *g, int stored, struct pith_error *err)
+{
+    size_t most = (size_t)(g->n_pages + g->n_spare);
+    g->free_list = mem_array(most, sizeof *g->free_list, PITH_MEM_CACHE);
+    g->refs = mem_array(most, STEP_QUARTERS * sizeof *g->refs, PITH_MEM_CACHE);
+    g->parts = mem_array(most, sizeof *g->parts, PITH_MEM_CACHE);
+    g->open = mem_array(most, sizeof *g->open, PITH_MEM_CACHE);
+    g->stored = stored ? mem_array(most, sizeof *g->stored, PITH_MEM_CACHE) : NULL;
+    g->base = mem_reserve(g->reserved);
+    if (!g->free_list || !g->refs || !g->parts || !g->open || !g->base || (stored && !g->stored))
+        return error_set(err, PITH_NOMEM,
+                         "no address space for a cache of %llu bytes; use a smaller context",
+                         (unsigned long long)g->reserved);
+    return PITH_OK;
+}
+
+pith_status cache_shape(struct cache *c, struct kv_layer *kv, const int32_t *window,
+                        const int32_t *layer_device, int32_t n_layer, struct device **devices,
+                        const struct cache_params *p, struct pith_error *err)
 {
     memset(c, 0, sizeof *c);
     c->n_ctx = p->n_ctx;
@@ -131,8 +137,21 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
         c->store_bytes = one * (uint64_t)c->cap_pages;
     uint64_t stored = one ? c->store_bytes / one : 0;
     c->n_stored = (int32_t)(stored < INT32_MAX / 4 ? stored : INT32_MAX / 4);
+    for (int g = 0; g < c->n_groups; g++)
+        TRY(shape_pool(&c->group[g], p, c->n_stored, err));
+fail:
+    return st;
+}
+
+pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *window,
+                       const int32_t *layer_device, int32_t n_layer, struct device **devices,
+                       const struct cache_params *p, struct pith_error *err)
+{
+    pith_status st = cache_shape(c, kv, window, layer_device, n_layer, devices, p, err);
+    if (st != PITH_OK)
+        goto fail;
     for (int g = 0; g < c->n_groups; g++) {
-        TRY(make_pool(&c->group[g], p, c->n_stored, err));
+        TRY(make_pool(&c->group[g], c->n_stored > 0, err));
         if (c->n_nodes > 1)
             mem_small_pages(c->group[g].base, c->group[g].reserved);
     }
@@ -634,4 +653,19 @@ uint64_t cache_limit(const struct cache *c)
     for (int g = 0; g < c->n_groups; g++)
         n += c->group[g].reserved;
     return n;
+}
+
+uint64_t cache_tables_most(const struct cache *c)
+{
+    const struct cache_group *g = c->group;
+    const struct cache_seq *q = c->seq;
+    uint64_t n = 0, each = sizeof *q;
+    each += size_align((uint64_t)c->n_ctx * sizeof *q->token, TOKENS_BYTES);
+    each += (uint64_t)c->n_ctx * sizeof *q->slot;
+    each += (uint64_t)c->cap_pages * (uint64_t)c->n_groups * (sizeof **q->pages + sizeof **q->was);
+    for (int i = 0; i < c->n_groups; i++)
+        n += (uint64_t)(g[i].n_pages + g[i].n_spare) *
+             (sizeof *g->free_list + STEP_QUARTERS * sizeof *g->refs + sizeof *g->parts +
+              sizeof *g->open + sizeof *g->stored);
+    return n + each * (uint64_t)c->n_seq;
 }

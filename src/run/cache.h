@@ -107,6 +107,10 @@ struct cache_params {
     struct pool *pool; /* NULL: as with one node */
 };
 
+/* What cache_init would make, of which cache_limit tells: it takes no memory, and there is nothing to deinit. */
+pith_status cache_shape(struct cache *c, struct kv_layer *kv, const int32_t *window,
+                        const int32_t *layer_device, int32_t n_layer, struct device **devices,
+                        const struct cache_params *p, struct pith_error *err);
 /* Lays out kv[n_layer] (fills group, offsets and types) and makes the pools. window[l] and layer_device[l] per layer. */
 pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *window,
                        const int32_t *layer_device, int32_t n_layer, struct device **devices,
@@ -147,6 +151,7 @@ static inline uint64_t cache_tables(const struct cache *c, int most)
 {
     return c->tables_bytes + (most ? c->tokens_reserved : c->tokens_committed);
 }
+uint64_t cache_tables_most(const struct cache *c); /* beside K and V, when every sequence is full and edited */
 /* Gives whole slabs behind the last page in use back to the system. */
 void cache_trim(struct cache *c);
 

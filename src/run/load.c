@@ -40,20 +40,12 @@ int model_in_copy(const struct pith_model *m, const struct tensor *t)
     return m->copy.map.p && t->n_dims > 1;
 }
 
-pith_status model_place(struct pith_model *m, struct pith_error *err)
+/* What each weight will take of its device. */
+static void size_weights(struct pith_model *m)
 {
-    int32_t n_layer = m->arch.hp.n_layer;
-    int last = m->n_devices - 1;
-    pith_status st = PITH_OK;
-    uint64_t need[MAX_DEVICES] = {0};
-    m->layer_device = arena_array(&m->arena, (size_t)n_layer, sizeof *m->layer_device);
-    if (!m->layer_device)
-        return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
-    for (int32_t l = 0; l < n_layer; l++)
-        m->layer_device[l] = (int32_t)((int64_t)l * m->n_devices / n_layer);
     for (int32_t i = 0; i < m->n_tensors; i++) {
         struct tensor *t = m->tensors[i];
-        t->device = t->device >= 0 ? m->layer_device[t->device] : last;
+        t->packed_bytes = 0;
         if (t->role == TENSOR_EMBEDDING && !m->tied)
             continue; /* rows only: read where they lie */
         if (t->n_dims == 1 && t->type != DT_F32)
@@ -62,11 +54,88 @@ pith_status model_place(struct pith_model *m, struct pith_error *err)
             t->packed_bytes =
                 size_align((uint64_t)tensor_stack(t) * tensor_packed_matrix_bytes(t), 64);
     }
+}
+
+/* Of each device, in memory of its own; the sum. */
+static uint64_t bytes_needed(const struct pith_model *m, uint64_t need[MAX_DEVICES])
+{
+    uint64_t all = 0;
+    memset(need, 0, MAX_DEVICES * sizeof *need);
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct tensor *t = m->tensors[i];
+        uint64_t n = model_in_copy(m, t) ? 0 : t->packed_bytes;
+        need[t->device] += n;
+        all += n;
+    }
+    return all;
+}
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / 1048576;
+}
+
+/* Weights that do not fit are used as they lie in the file, whose pages can be given back and read again, and that is said; where they
+ * would be larger than all memory only if asked for, since each token would wait for the disk. */
+static pith_status fit(struct pith_model *m, uint64_t need[MAX_DEVICES], struct pith_error *err)
+{
+    struct mem_left left;
+    m->devices[0]->backend->memory(m->devices[0], &left); /* there are no devices with memory of their own */
+    uint64_t all = bytes_needed(m, need), data = 0;
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        data += m->tensors[i]->bytes;
+    int packed = all > left.bytes && m->params.weights != PITH_WEIGHTS_MAPPED;
+    if (packed && m->params.strict)
+        return error_set(err, PITH_NOMEM,
+                         "the packed weights of %s need %.1f MiB, %.1f MiB are left (limited by %s); "
+                         "mapped ones (weights = mapped) need none of their own",
+                         gguf_path(m->gguf), mib(all), mib(left.bytes), left.by);
+    if (packed) {
+        m->params.weights = PITH_WEIGHTS_MAPPED;
+        size_weights(m);
+        packed_file_deinit(&m->copy); /* there is nothing to keep one of */
+        str_printf(&m->note,
+                   "%sthe packed weights need %.1f MiB and %.1f MiB are left (limited by %s): "
+                   "they are used as they lie in the file",
+                   m->note.n ? "; " : "", mib(all), mib(left.bytes), left.by);
+        all = bytes_needed(m, need);
+    }
+    if (all > left.bytes || (packed && data > left.total))
+        return error_set(err, PITH_NOMEM,
+                         "the weights of %s need %.1f MiB, %.1f MiB of %.1f MiB are left (limited by %s); "
+                         "use a smaller type of weights%s",
+                         gguf_path(m->gguf), mib(all > left.bytes ? all : data), mib(left.bytes),
+                         mib(left.total), left.by,
+                         all > left.bytes ? "" : ", or weights = mapped, which reads them from the disk for every token");
+    if (data <= left.total || m->params.weights != PITH_WEIGHTS_MAPPED)
+        return PITH_OK;
+    if (m->params.strict)
+        return error_set(err, PITH_NOMEM, "the weights of %s have %.1f MiB, there are %.1f MiB of memory (limited by %s)",
+                         gguf_path(m->gguf), mib(data), mib(left.total), left.by);
+    str_printf(&m->note, "%sthe weights have %.1f MiB, there are %.1f MiB of memory (limited by %s): each token waits for the disk",
+               m->note.n ? "; " : "", mib(data), mib(left.total), left.by);
+    return PITH_OK;
+}
+
+pith_status model_place(struct pith_model *m, struct pith_error *err)
+{
+    int32_t n_layer = m->arch.hp.n_layer;
+    int last = m->n_devices - 1;
+    pith_status st = PITH_OK;
+    uint64_t need[MAX_DEVICES];
+    m->layer_device = arena_array(&m->arena, (size_t)n_layer, sizeof *m->layer_device);
+    if (!m->layer_device)
+        return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
+    for (int32_t l = 0; l < n_layer; l++)
+        m->layer_device[l] = (int32_t)((int64_t)l * m->n_devices / n_layer);
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        struct tensor *t = m->tensors[i];
+        t->device = t->device >= 0 ? m->layer_device[t->device] : last;
+    }
+    size_weights(m);
     if (m->params.cache_dir)
         TRY(find_copy(m, err));
-    for (int32_t i = 0; i < m->n_tensors; i++)
-        if (!model_in_copy(m, m->tensors[i]))
-            need[m->tensors[i]->device] += m->tensors[i]->packed_bytes;
+    TRY(fit(m, need, err));
     for (int d = 0; d < m->n_devices; d++) {
         if (!need[d])
             continue;

@@ -27,9 +27,8 @@ static int64_t limit(const struct recurrent *r, const struct recurrent_params *p
     return (int64_t)p->n_seq * (r->cap + 4) + p->n_batch / r->every + p->n_stored;
 }
 
-pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32_t n_layer,
-                           struct device *device, const struct recurrent_params *p,
-                           struct pith_error *err)
+pith_status recurrent_shape(struct recurrent *r, struct state_layer *state, int32_t n_layer,
+                            const struct recurrent_params *p, struct pith_error *err)
 {
     memset(r, 0, sizeof *r);
     r->block_bytes = recurrent_layout(state, n_layer);
@@ -42,7 +41,6 @@ pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32
         r->every *= 2;
     r->cap = p->n_ctx / r->every + PROMPT_ENDS;
     r->n_seq = p->n_seq;
-    r->device = device;
     int64_t n = limit(r, p);
     if (n > INT32_MAX / 2 || size_mul((uint64_t)n, r->block_bytes, &bytes) ||
         bytes > (uint64_t)1 << 46)
@@ -51,10 +49,22 @@ pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32
                          "sequences",
                          (long long)n, (unsigned long long)r->block_bytes);
     r->n_blocks = (int32_t)n;
-    r->free_list = mem_array((size_t)n, sizeof *r->free_list, PITH_MEM_CACHE);
-    r->refs = mem_array((size_t)n, sizeof *r->refs, PITH_MEM_CACHE);
+    return PITH_OK;
+}
+
+pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32_t n_layer,
+                           struct device *device, const struct recurrent_params *p,
+                           struct pith_error *err)
+{
+    pith_status st = recurrent_shape(r, state, n_layer, p, err);
+    if (st != PITH_OK || !r->block_bytes)
+        return st;
+    r->device = device;
+    size_t n = (size_t)r->n_blocks;
+    r->free_list = mem_array(n, sizeof *r->free_list, PITH_MEM_CACHE);
+    r->refs = mem_array(n, sizeof *r->refs, PITH_MEM_CACHE);
     r->seq = mem_array((size_t)p->n_seq, sizeof *r->seq, PITH_MEM_CACHE);
-    r->base = mem_reserve(bytes);
+    r->base = mem_reserve(recurrent_limit(r));
     int ok = r->free_list && r->refs && r->seq && r->base;
     for (int32_t s = 0; ok && s < p->n_seq; s++) {
         r->seq[s].now = r->seq[s].back.block = -1;

@@ -42,6 +42,9 @@ struct recurrent_params {
 
 /* Lays out state[n_layer] (fills off); returns the bytes of a block, 0: no layer is recurrent. */
 uint64_t recurrent_layout(struct state_layer *state, int32_t n_layer);
+/* What recurrent_init would make, of which recurrent_limit tells; it takes no memory. */
+pith_status recurrent_shape(struct recurrent *r, struct state_layer *state, int32_t n_layer,
+                            const struct recurrent_params *p, struct pith_error *err);
 /* Reserves the pool of blocks that are laid out so. */
 pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32_t n_layer,
                            struct device *device, const struct recurrent_params *p,

@@ -30,14 +30,13 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                                struct cache_params *cp, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
-    int32_t train = m->arch.hp.n_ctx_train;
     if (m->params.vocab_only)
         return error_set(
             err, PITH_STATE,
             "the model was opened with vocab_only; open it with its weights to run it");
-    if (p->n_ctx < 0 || p->n_ctx > 1 << 24)
-        return error_set(err, PITH_RANGE, "n_ctx is %d, wanted 1..%d (0: as trained, at most 4096)",
-                         p->n_ctx, 1 << 24);
+    if (p->n_ctx < 0 || p->n_ctx > CONTEXT_MOST)
+        return error_set(err, PITH_RANGE, "n_ctx is %d, wanted 1..%d (0: as trained, or as memory allows)",
+                         p->n_ctx, CONTEXT_MOST);
     if (p->n_seq < 0 || p->n_seq > 65536)
         return error_set(err, PITH_RANGE, "n_seq is %d, wanted 1..65536", p->n_seq);
     int most = pool_n_threads(m->pool);
@@ -50,16 +49,18 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     s->n_threads_prefill = p->n_threads_prefill ? p->n_threads_prefill
                            : p->n_threads       ? p->n_threads
                                                 : m->n_threads_prefill;
-    s->n_ctx = p->n_ctx ? p->n_ctx : train < 4096 ? train : 4096;
+    s->n_ctx = p->n_ctx; /* room_choose */
     s->n_seq = p->n_seq ? p->n_seq : 1;
     s->n_batch = m->params.n_batch;
     s->causal = m->arch.hp.causal;
-    int64_t all = (int64_t)s->n_ctx * s->n_seq, tokens = p->n_tokens ? p->n_tokens : all;
+    if (p->memory_bytes < 0)
+        return error_set(err, PITH_RANGE, "memory_bytes is %lld, wanted 0 (all that is left) or more",
+                         (long long)p->memory_bytes);
     if (p->store_bytes < 0 || p->store_limit < 0)
         return error_set(err, PITH_RANGE,
                          "store_bytes is %lld and store_limit %lld, wanted 0 or more",
                          (long long)p->store_bytes, (long long)p->store_limit);
-    if (tokens < 1)
+    if (p->n_tokens < 0)
         return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
                          (long long)p->n_tokens);
     int pooling = p->pooling == PITH_POOL_FILE ? m->arch.hp.pooling : (int)p->pooling;
@@ -73,7 +74,7 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     *cp = (struct cache_params){.n_ctx = s->n_ctx,
                                 .n_seq = s->n_seq,
                                 .n_batch = s->n_batch,
-                                .n_tokens = tokens < all ? tokens : all,
+                                .n_tokens = p->n_tokens,
                                 .store_bytes = (uint64_t)p->store_bytes,
                                 .store_context = p->store_dir && !p->store_bytes,
                                 .n_nodes = m->n_nodes,
@@ -134,6 +135,23 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
     return plan_compile(&s->plan, &s->graph, m->devices, m->n_devices, &pp, err);
 }
 
+/* What it takes beside caches. */
+static uint64_t fixed_bytes(const struct pith_session *s)
+{
+    uint64_t n = s->step_reserved + s->exec.scratch_bytes * (uint64_t)pool_n_threads(s->model->pool);
+    for (int d = 0; d < s->model->n_devices; d++)
+        n += s->plan.act_bytes[d];
+    return n;
+}
+
+static void size_buffers(struct pith_session *s)
+{
+    s->step_reserved = (uint64_t)step_bytes(s->n_batch, s->cap_outputs, s->plan.params.cap_N, s->cache.cap_pages,
+                                            s->cache.n_groups, s->model->arch.hp.n_embd);
+    s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
+    s->exec.scratch_bytes = size_align(s->plan.scratch_bytes + 64, 64);
+}
+
 static pith_status allocate(struct pith_session *s, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
@@ -148,12 +166,8 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
             return error_prefix(err, "activations of %d rows", s->n_batch);
         s->exec.base[d] = s->act[d].p;
     }
-    s->step_reserved = (uint64_t)step_bytes(s->n_batch, s->cap_outputs, cap_N, s->cache.cap_pages,
-                                            s->cache.n_groups, m->arch.hp.n_embd);
     s->step = mem_reserve(s->step_reserved);
-    s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
     s->kept = mem_reserve(s->kept_bytes);
-    s->exec.scratch_bytes = size_align(p->scratch_bytes + 64, 64);
     s->scratch = mem_alloc(s->exec.scratch_bytes * (size_t)n_threads, PITH_MEM_SCRATCH);
     s->run_state = mem_zalloc(m->devices[0]->backend->state_bytes(p, n_threads), PITH_MEM_SCRATCH);
     s->stats = mem_array((size_t)p->n_calls, sizeof *s->stats, PITH_MEM_SCRATCH);
@@ -226,26 +240,45 @@ static pith_status open_store(struct pith_session *s, const struct pith_session_
     return store_init(&s->store, &s->cache, &s->recurrent, &sp, err);
 }
 
-static pith_status open_all(struct pith_session *s, const struct pith_session_params *params,
-                            struct pith_error *err)
+/* What is to be opened, and the memory there was before. */
+static pith_status prepare(struct pith_session *s, const struct pith_session_params *params,
+                           struct cache_params *cp, struct mem_left *left, struct pith_error *err)
 {
     struct pith_model *m = s->model;
-    struct cache_params cp;
-    pith_status st;
-    TRY(take_params(s, params, &cp, err));
+    pith_status st = take_params(s, params, cp, err);
+    if (st != PITH_OK)
+        return st;
     int32_t n_layer = m->arch.hp.n_layer;
     s->kv = mem_array((size_t)n_layer, sizeof *s->kv, PITH_MEM_META);
     s->window = mem_array((size_t)n_layer, sizeof *s->window, PITH_MEM_META);
     s->state = mem_array((size_t)n_layer, sizeof *s->state, PITH_MEM_META);
     if (!s->kv || !s->window || !s->state)
-        TRY(error_set(err, PITH_NOMEM, "out of memory while opening a session"));
+        return error_set(err, PITH_NOMEM, "out of memory while opening a session");
     m->arch.arch->state(&m->arch, s->kv, s->window, s->state);
     for (int32_t l = 0; l < n_layer; l++)
         s->kv[l].rope = m->arch.rope[l];
+    uint64_t state_bytes = recurrent_layout(s->state, n_layer);
     if (s->causal && !s->pooled)
-        cp.state_bytes = recurrent_layout(s->state, n_layer);
+        cp->state_bytes = state_bytes;
     else
-        cp.store_bytes = (uint64_t)(cp.store_context = 0);
+        cp->store_bytes = (uint64_t)(cp->store_context = 0);
+    room_choose(s, cp, params->memory_bytes, left);
+    return PITH_OK;
+}
+
+static pith_status open_all(struct pith_session *s, const struct pith_session_params *params,
+                            struct pith_error *err)
+{
+    struct pith_model *m = s->model;
+    int32_t n_layer = m->arch.hp.n_layer;
+    struct cache_params cp;
+    struct mem_left left;
+    pith_status st;
+    TRY(prepare(s, params, &cp, &left, err));
+    TRY(cache_shape(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
+    TRY(compile(s, err));
+    size_buffers(s);
+    TRY(room_check(s, &cp, fixed_bytes(s) + s->kept_bytes, &left, err));
     TRY(cache_init(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
     TRY(recurrent_init(&s->recurrent, s->state, n_layer, m->devices[0],
                        &(struct recurrent_params){.n_ctx = s->n_ctx,
@@ -256,7 +289,6 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
                        err));
     if (s->causal && !s->pooled)
         TRY(open_store(s, params, err));
-    TRY(compile(s, err));
     TRY(allocate(s, err));
 fail:
     return st;
@@ -278,6 +310,29 @@ struct pith_session *session_open(struct pith_model *m, const struct pith_sessio
         return s;
     session_close(s);
     return NULL;
+}
+
+pith_status session_plan(struct pith_model *m, const struct pith_session_params *params,
+                         struct pith_session_plan *out, struct pith_error *err)
+{
+    struct cache_params cp;
+    struct mem_left left;
+    struct pith_session *s = mem_zalloc(sizeof *s, PITH_MEM_META);
+    if (!s)
+        return error_set(err, PITH_NOMEM, "out of memory while planning a session");
+    s->model = model_ref(m);
+    pith_status st = prepare(s, params, &cp, &left, err);
+    if (st == PITH_OK) {
+        out->n_ctx = cp.n_ctx;
+        out->n_ctx_train = m->arch.hp.n_ctx_train;
+        out->n_tokens = cp.n_tokens;
+        out->cache_bytes = room_cache(s, &cp);
+        out->left_bytes = left.bytes;
+        out->memory_bytes = left.total;
+        snprintf(out->limited_by, sizeof out->limited_by, "%s", left.by);
+    }
+    session_close(s);
+    return st;
 }
 
 void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most)

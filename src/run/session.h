@@ -10,6 +10,7 @@
 #include "run/store.h"
 
 enum { POS_MAX = 1 << 30 }; /* positions are below */
+enum { CONTEXT_MOST = 1 << 24 };
 
 /* Raised with every change that makes a kernel or an op give other bits: stored pages and snapshots outlive the program. */
 enum { NUMERICS_VERSION = 1 };
@@ -54,6 +55,9 @@ struct pith_session {
 struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
                                   struct pith_error *err);
 void session_close(struct pith_session *s); /* NULL allowed */
+/* See pith_plan_session. */
+pith_status session_plan(struct pith_model *m, const struct pith_session_params *params,
+                         struct pith_session_plan *out, struct pith_error *err);
 /* Bytes of its own: now, and with cache, states and outputs at their limits. */
 void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most);
 pith_status session_step(struct pith_session *s, const struct pith_batch *b,
@@ -62,6 +66,13 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b,
 pith_status session_over_context(const struct pith_session *s, uint64_t n, struct pith_error *err);
 /* Makes `kept` hold n rows of output. */
 pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct pith_error *err);
+/* room.c: bytes of caches, states and tables with these parameters when they are full; UINT64_MAX: there are none with them. */
+uint64_t room_cache(struct pith_session *s, const struct cache_params *p);
+/* Chooses n_ctx and n_tokens where they are 0, by the memory that is left, which it tells, or by `most` (0: no such limit). */
+void room_choose(struct pith_session *s, struct cache_params *p, int64_t most, struct mem_left *left);
+/* PITH_NOMEM: such a cache and `other` bytes beside it do not fit into what was left. */
+pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other, const struct mem_left *left,
+                       struct pith_error *err);
 /* sequence.c */
 pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                          struct pith_error *err);

@@ -130,6 +130,12 @@ pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
     return p->dir ? store_disk_open(t, c, p, err) : PITH_OK;
 }
 
+uint64_t store_tables(int32_t n_stored)
+{
+    uint64_t n = (uint64_t)n_stored;
+    return n * (sizeof(struct store_entry) + (2 + STORE_HEAPS) * sizeof(int32_t)); /* at most two buckets an entry */
+}
+
 void store_deinit(struct store *t) /* the pools go with the cache */
 {
     store_disk_close(t->disk);

@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include "base/cpu.h"
 #include "base/env.h"
 #include "base/mem.h"
@@ -43,12 +42,10 @@ static void cpu_close(struct device *d)
     mem_free(d->priv);
 }
 
-static void cpu_memory(struct device *d, uint64_t *total, uint64_t *available)
+static void cpu_memory(struct device *d, struct mem_left *out)
 {
     (void)d;
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    *total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;
-    *available = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page;
+    mem_left(out);
 }
 
 static pith_status cpu_alloc(struct device *d, uint64_t bytes, pith_purpose purpose,
