@@ -200,7 +200,7 @@ static pith_status generate(struct chat *c, struct answer *a, struct pith_error 
     p.ctx = a;
     if (c->grammar)
         pith_grammar_reset(c->grammar);
-    struct pith_generate_result result = {.unfed = -1};
+    struct pith_generate_result result = {.size = sizeof result, .unfed = -1};
     pith_status st = a->parser ? pith_generate(c->session, &p, &result, err) : err->code;
     if (st == PITH_OK && a->err.code == PITH_OK)
         pith_chat_finish(a->parser, &a->err);

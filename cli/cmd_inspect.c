@@ -101,7 +101,7 @@ static int list(const struct opts *o, const pith_file *f)
     }
     printf("\n%" PRId64 " tensors\n", n_tensors);
     for (int64_t i = 0; i < n_tensors; i++) {
-        struct pith_tensor_info t;
+        struct pith_tensor_info t = PITH_TENSOR_INFO_INIT;
         if (pith_file_tensor(f, i, &t) != PITH_OK)
             break;
         fputs("  ", stdout);
@@ -146,7 +146,7 @@ static json_t *value_json(const pith_file *f, int64_t i, int64_t max_items)
 
 static json_t *tensor_json(const pith_file *f, int64_t i, uint64_t *params, uint64_t *bytes)
 {
-    struct pith_tensor_info t;
+    struct pith_tensor_info t = PITH_TENSOR_INFO_INIT;
     if (pith_file_tensor(f, i, &t) != PITH_OK)
         return NULL;
     json_t *shape = json_array();

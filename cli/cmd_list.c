@@ -29,7 +29,7 @@ struct about {
 static void count_weights(const pith_file *f, struct about *a)
 {
     for (int64_t i = 0; i < pith_file_n_tensors(f); i++) {
-        struct pith_tensor_info t;
+        struct pith_tensor_info t = PITH_TENSOR_INFO_INIT;
         int64_t n_elements = 1;
         if (pith_file_tensor(f, i, &t) != PITH_OK)
             return;

@@ -258,7 +258,7 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
     struct pith_error err = {0};
     struct output out = {0};
     struct pith_generate_params p;
-    struct pith_generate_result result = {.unfed = -1};
+    struct pith_generate_result result = {.size = sizeof result, .unfed = -1};
     if (o->n == 0) {
         double began = cli_seconds();
         if (pith_prefix(s, 0, ids, (size_t)n_ids, NULL, &err) != PITH_OK)

@@ -20,7 +20,7 @@
  *         params.n_max = 32;
  *         params.text = text;
  *         params.text_cap = sizeof text;
- *         struct pith_generate_result result;
+ *         struct pith_generate_result result = PITH_GENERATE_RESULT_INIT;
  *         pith_status st = pith_generate(session, &params, &result, &err);
  *         puts(st == PITH_OK ? text : err.msg);
  *         pith_session_close(session);
@@ -31,7 +31,9 @@
  * Conventions
  *   Errors     Every function that can fail takes `struct pith_error *err` last (NULL allowed) and returns a pith_status, or NULL/-1
  *              with *err filled. The message says what was found, what was wanted and what to do. A call that fails changes nothing.
- *   Structs    that the caller fills begin with their size: start from the matching PITH_..._INIT macro; zero means "default".
+ *   Structs    that one side fills for the other begin with their size, which is the caller's: start from the matching PITH_..._INIT macro; zero
+ *              means "default". Where one is filled for the caller, not a byte behind its size is written; what the library does not know of
+ *              is zero. So both may be of different versions. Without a size, and never to grow: pith_error, pith_logprob, pith_logit_bias.
  *   Threads    A model is read-only after open and may be used by any number of threads. A session is used by one thread at a time;
  *              pith_cancel() alone may be called from any thread or signal handler.
  *   fork()     The child has none of the library's threads: what was opened before is the parent's, and the child must neither use nor
@@ -124,11 +126,14 @@ struct pith_allocator {
 };
 PITH_API pith_status pith_set_allocator(const struct pith_allocator *a, struct pith_error *err);
 
+#define PITH_MEM_MAX 32 /* there will never be more purposes; those that are not known are 0 */
 struct pith_memory_report {
-    uint64_t used[PITH_MEM_N]; /* bytes held now, per purpose */
-    uint64_t peak[PITH_MEM_N]; /* highest value since the process began */
+    size_t size;
+    uint64_t used[PITH_MEM_MAX]; /* bytes held now, per purpose */
+    uint64_t peak[PITH_MEM_MAX]; /* highest value since the process began */
 };
-PITH_API void pith_memory(struct pith_memory_report *out);
+#define PITH_MEMORY_REPORT_INIT PITH_SIZED(struct pith_memory_report)
+PITH_API pith_status pith_memory(struct pith_memory_report *out); /* PITH_RANGE: out has no size */
 PITH_API const char *pith_purpose_name(pith_purpose p);
 /* Memory of the machine, or the least limit of a control group this process is in; and how much of it this process can still take: less a 64th
  * of all, less what it has promised to sessions. UINT64_MAX: not known. Either may be NULL. */
@@ -174,6 +179,7 @@ PITH_API void pith_work_end(struct pith_work *w); /* of the thread's innermost o
 
 typedef struct pith_file pith_file;
 struct pith_tensor_info {
+    size_t size;
     const char *name; /* owned by the file */
     const char *type; /* "q4_K" */
     int n_dims;
@@ -182,6 +188,7 @@ struct pith_tensor_info {
     uint64_t bytes;
     int part; /* index of the split part */
 };
+#define PITH_TENSOR_INFO_INIT PITH_SIZED(struct pith_tensor_info)
 PITH_API pith_file *pith_file_open(const char *path, struct pith_error *err);
 PITH_API void pith_file_close(pith_file *f);
 PITH_API int64_t pith_file_n_keys(const pith_file *f);
@@ -251,7 +258,9 @@ struct pith_model_info {
     uint64_t token_ops;    /* multiply-adds x 2 per token in the matrices, output matrix included */
     uint64_t output_ops;   /* of these, the output matrix: in a prefill only the rows asked for go through it */
     const char *note;      /* what was asked for and not given (a kept copy of packed weights, memory of a node, a chat template), owned by the model; NULL: all is well */
+    uint64_t memory_bytes; /* all that it holds now, but for pages of files: packed weights, vocabulary, templates, tables */
 };
+#define PITH_MODEL_INFO_INIT PITH_SIZED(struct pith_model_info)
 PITH_API pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out, struct pith_error *err);
 /* Metadata by key, as text. Returns its length as snprintf does, -1 when the key is absent. */
 PITH_API int64_t pith_model_meta(const pith_model *m, const char *key, char *buf, size_t cap);
@@ -289,13 +298,16 @@ PITH_API int64_t pith_utf8(const char *text, size_t n_bytes, char *buf, size_t c
 /* Stop strings in a text that arrives in pieces: what is shown never holds a byte of one, and nothing waits longer than it could begin one. */
 typedef struct pith_stopper pith_stopper;
 struct pith_shown { /* what may be shown now: bytes that were held back, then the first bytes of the piece just put */
+    size_t size;
     const char *held; /* owned by the stopper */
     size_t n_held, n_fresh;
 };
+#define PITH_SHOWN_INIT PITH_SIZED(struct pith_shown)
 /* strings: NULL-terminated, none empty; copied. */
 PITH_API pith_stopper *pith_stopper_open(const char *const *strings, struct pith_error *err);
 PITH_API void pith_stopper_close(pith_stopper *s);
-/* Returns the index of the string that has come to its end, -1: none yet. text NULL: the text has ended, what was held back is shown. */
+/* Returns the index of the string that has come to its end, -1: none yet (and *out stays as it is when it has no size). text NULL: the text has
+ * ended, what was held back is shown. */
 PITH_API int pith_stopper_put(pith_stopper *s, const char *text, size_t n, struct pith_shown *out);
 
 /* ---------------------------------------------------------------- chat templates */
@@ -348,6 +360,7 @@ PITH_API int64_t pith_prompt_tokenize(const pith_prompt *p, const pith_model *m,
 typedef struct pith_chat_parser pith_chat_parser;
 typedef enum pith_chat_kind { PITH_CHAT_CONTENT, PITH_CHAT_REASONING, PITH_CHAT_CALL } pith_chat_kind;
 struct pith_chat_event { /* more content or reasoning, or one call */
+    size_t size; /* the library's: what lies behind it is of a later version */
     pith_chat_kind kind;
     const char *text; /* [n_bytes]; of a call: its arguments, a JSON object */
     size_t n_bytes;
@@ -482,7 +495,8 @@ PITH_API int32_t pith_n_ctx(const pith_session *s);
 /* Positions that the pages of all sequences have room for, shared pages counted once (those that only the prefix store holds are free), and
  * those of all pages; of the layers that are fullest. */
 PITH_API pith_status pith_cache_use(const pith_session *s, int64_t *used, int64_t *total, struct pith_error *err);
-/* Bytes of memory that a session has of its own: now, and at most, with its cache and prefix store full. Either may be NULL. */
+/* All memory that a session has of its own, what it is kept by included: now, and at most, with every sequence full and edited, and its
+ * prefix store full. Calls take some more while they run (a snapshot is made in memory). Either may be NULL. */
 PITH_API void pith_session_memory(const pith_session *s, uint64_t *now, uint64_t *most);
 /* Bytes of cached K and V that decoding one token reads behind n positions (window layers stop growing). */
 PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
@@ -587,6 +601,7 @@ PITH_API int32_t pith_logprobs(const float *logits, int32_t n_vocab, int32_t id,
 /* Rows of a session's last step sampled at once, by its threads: the same as pith_sample and pith_logprobs one after the other. PITH_RANGE or
  * PITH_SHAPE (another vocabulary): nothing was drawn. */
 struct pith_draw {
+    size_t size;              /* the same in all of an array */
     int32_t output;           /* as in pith_logits */
     pith_sampler *sampler;    /* each in one draw of a call at most; NULL: nothing is sampled, id is the caller's */
     int32_t id;               /* out: the token, -1 when nothing finite is left */
@@ -594,6 +609,7 @@ struct pith_draw {
     struct pith_logprob *top; /* [n_top] */
     float logprob;            /* out: of id */
 };
+#define PITH_DRAW_INIT PITH_SIZED(struct pith_draw)
 PITH_API pith_status pith_sample_rows(pith_session *s, struct pith_draw *draws, int32_t n, struct pith_error *err);
 /* After sampling: what the chain left for the draw, best first, at most cap; how many there are in all. With logits NULL of the last
  * pith_sample, whose logits must still be there; else the chain is run on them without a draw. */
@@ -659,6 +675,7 @@ struct pith_generate_params {
 };
 #define PITH_GENERATE_PARAMS_INIT PITH_SIZED(struct pith_generate_params)
 struct pith_generate_result {
+    size_t size;
     pith_stop stop;
     int32_t n_prompt, n_kept, n_generated;
     size_t n_bytes;
@@ -668,6 +685,7 @@ struct pith_generate_result {
     char differs_known[32], differs_given[32];
     int32_t unfed; /* the last token made, which the sequence does not hold yet; -1: none */
 };
+#define PITH_GENERATE_RESULT_INIT PITH_SIZED(struct pith_generate_result)
 /* Cancelled while it writes: PITH_OK with PITH_STOP_CANCELLED and the text so far; in the prompt: PITH_CANCELLED. */
 PITH_API pith_status pith_generate(pith_session *s, const struct pith_generate_params *params, struct pith_generate_result *out, struct pith_error *err);
 

@@ -249,7 +249,7 @@ void api_tokenizer_info(struct server *s, struct exchange *x)
 
 static json_t *memory_now(struct server *s, const struct hosted *m)
 {
-    struct pith_memory_report mem;
+    struct pith_memory_report mem = PITH_MEMORY_REPORT_INIT;
     pith_memory(&mem);
     json_t *bytes = json_object();
     int64_t models = (int64_t)m->bytes, requests = account_budget(s);

@@ -189,7 +189,7 @@ static void observe_end(struct sched *s, const struct request *r)
 static int branch_finish(struct sched *s, struct branch *b, const char *reason, const char *stopped_by)
 {
     struct request *r = b->r;
-    struct pith_shown shown;
+    struct pith_shown shown = PITH_SHOWN_INIT;
     struct event e = {.kind = EV_TEXT, .choice = b->choice};
     if (!stopped_by) { /* what was held back is text after all */
         e.text = pith_stream_put(b->stream, -1, &e.n_text);
@@ -270,7 +270,7 @@ static void fail_sampling(struct sched *s, struct branch *b)
 static int tell_token(struct branch *b, const struct token_info *t)
 {
     struct request *r = b->r;
-    struct pith_shown shown;
+    struct pith_shown shown = PITH_SHOWN_INIT;
     size_t n;
     const char *text = pith_stream_put(b->stream, t->id, &n);
     int hit = pith_stopper_put(b->stopper, text, n, &shown);
@@ -316,7 +316,7 @@ static void put_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
     struct request *r = b->r;
     int k = s->n_draws++, samples = i == b->n;
     s->drawn[k] = (struct drawn){b, i};
-    s->draw[k] = (struct pith_draw){.output = out, .top = s->top + (size_t)k * TOP_MAX, .n_top = -1};
+    s->draw[k] = (struct pith_draw){.size = sizeof(struct pith_draw), .output = out, .top = s->top + (size_t)k * TOP_MAX, .n_top = -1};
     if (!samples)
         s->draw[k].id = r->prompt[i];
     else if (r->n_max != 0)

@@ -29,7 +29,7 @@ static struct {
 
 static uint64_t memory_held(void)
 {
-    struct pith_memory_report r;
+    struct pith_memory_report r = PITH_MEMORY_REPORT_INIT;
     uint64_t n = 0;
     pith_memory(&r);
     for (int i = 0; i < PITH_MEM_N; i++)

@@ -66,8 +66,8 @@ static void fill_ids(int32_t *ids, int n, uint64_t seed)
 
 static void null_objects(void)
 {
-    struct pith_tensor_info ti;
-    struct pith_memory_report report;
+    struct pith_tensor_info ti = PITH_TENSOR_INFO_INIT;
+    struct pith_memory_report report = PITH_MEMORY_REPORT_INIT;
     char buf[8];
     int32_t id = 1;
     size_t n = 99;
@@ -196,7 +196,7 @@ static void null_arguments(void)
 static void file_arguments(void)
 {
     struct pith_error err;
-    struct pith_tensor_info ti;
+    struct pith_tensor_info ti = PITH_TENSOR_INFO_INIT;
     char buf[64];
     const char *path = tiny_write(&llama, 1);
     pith_file *f = path ? pith_file_open(path, &err) : NULL;
@@ -439,7 +439,7 @@ static void generate_params_range(void)
 {
     struct pair p;
     struct pith_error err;
-    struct pith_generate_result r;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
     int32_t ids[] = {1, V};
     char text[16] = "before";
     if (!pair_open(&p, &llama, NULL, NULL))
@@ -805,7 +805,7 @@ static void whole_sequences(void)
 /* Reads the rows of an f32 matrix straight from the file. */
 static float *embedding_rows(const char *path, const int32_t *ids, int n)
 {
-    struct pith_tensor_info t;
+    struct pith_tensor_info t = PITH_TENSOR_INFO_INIT;
     pith_file *f = pith_file_open(path, NULL);
     float *rows = malloc((size_t)n * E * sizeof *rows);
     size_t size;
@@ -962,7 +962,7 @@ static pith_status long_prefix(pith_session *s, struct pith_error *err)
 static pith_status long_generate(pith_session *s, struct pith_error *err)
 {
     struct pith_generate_params g = PITH_GENERATE_PARAMS_INIT;
-    struct pith_generate_result r;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
     g.tokens = long_ids;
     g.n_tokens = 100;
     g.n_max = -2;
@@ -1227,7 +1227,7 @@ static void generating(void)
 {
     struct pair p;
     struct pith_generate_params g = PITH_GENERATE_PARAMS_INIT;
-    struct pith_generate_result r;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
     struct heard h = {0};
     static char full[4096], text[4096];
     int32_t ids[] = {1, 270, 271};
@@ -1294,7 +1294,7 @@ static void end_of_generation(void)
     struct pair p;
     struct pith_error err;
     struct pith_generate_params g = PITH_GENERATE_PARAMS_INIT;
-    struct pith_generate_result r;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     struct heard h = {0};
     int32_t ids[64] = {1, 270, 271}, n = 3;
@@ -1382,7 +1382,7 @@ static void text_in_and_out(void)
 static void text_in_pieces(void)
 {
     struct pith_error err;
-    struct pith_shown shown;
+    struct pith_shown shown = PITH_SHOWN_INIT;
     const char *const stops[] = {"abc", "END", NULL}, *const none[] = {"", NULL};
     char buf[16];
     CHECK(!pith_stopper_open(none, &err) && err.code == PITH_RANGE);

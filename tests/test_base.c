@@ -67,7 +67,7 @@ static int book_commit(void *ctx, void *addr, size_t bytes, pith_purpose purpose
 
 static uint64_t used(pith_purpose p)
 {
-    struct pith_memory_report m;
+    struct pith_memory_report m = PITH_MEMORY_REPORT_INIT;
     pith_memory(&m);
     return m.used[p];
 }
@@ -193,7 +193,7 @@ static void memory_blocks(void)
         for (size_t j = 0; j < kept; j++)
             CHECK(p[i][j] == i);
     }
-    struct pith_memory_report m;
+    struct pith_memory_report m = PITH_MEMORY_REPORT_INIT;
     pith_memory(&m);
     CHECK(m.used[PITH_MEM_VOCAB] == books.held[PITH_MEM_VOCAB]);
     CHECK(m.peak[PITH_MEM_VOCAB] >= m.used[PITH_MEM_VOCAB]);

@@ -1064,7 +1064,7 @@ static void cancelled_half_way(void)
 static void embedding_rows(void)
 {
     struct subject s = {.n_ctx = 100, .n_seq = N_SEQ, .cache = "f16"};
-    struct pith_tensor_info t;
+    struct pith_tensor_info t = PITH_TENSOR_INFO_INIT;
     struct pith_batch b = PITH_BATCH_INIT;
     struct pith_error err;
     snprintf(s.path, sizeof s.path, "%s/golden/arch/llama.gguf", test_shared());

@@ -121,7 +121,7 @@ static void use_session(const pith_model *m, pith_session *s)
         bad("no output after a step that went well");
     char text[64];
     struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
-    struct pith_generate_result r;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
     p.tokens = ids;
     p.n_tokens = 2;
     p.n_max = 2;
@@ -296,7 +296,7 @@ static int good_open(const struct tiny *t)
     good.edge = malloc((size_t)n * 2 * sizeof *good.edge);
     good.n_edges = 0;
     for (int64_t i = 0; i < n; i++) {
-        struct pith_tensor_info info;
+        struct pith_tensor_info info = PITH_TENSOR_INFO_INIT;
         pith_file_tensor(f, i, &info);
         good.edge[good.n_edges++] = info.offset;
         good.edge[good.n_edges++] = info.offset + info.bytes;

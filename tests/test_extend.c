@@ -56,7 +56,7 @@ static void shifted(const char *arch, int32_t n_keep, int32_t n_discard, int32_t
     char what[64];
     struct pith_error err;
     struct pith_generate_params g = params(3 * N_CTX);
-    struct pith_generate_result r;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
     pith_session *s = open_session(arch, 16, N_CTX), *by_hand = open_session(arch, 16, N_CTX);
     REQUIRE(s && by_hand, "no session");
     g.context_shift = 1;
@@ -100,7 +100,7 @@ static void test_full_context(void)
 {
     struct pith_error err;
     struct pith_generate_params g = params(100);
-    struct pith_generate_result r;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
     static char text[4096];
     pith_session *s = open_session("llama", 16, N_CTX);
     REQUIRE(s, "no session");
@@ -124,7 +124,7 @@ static void test_self_extend(void)
         {2, 8, 40}, {4, 16, 60}, {1, 4, 20}, {8, 8, 33}, {3, 30, 50}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pith_error err;
-        struct pith_generate_result r;
+        struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
         struct pith_generate_params g = params(12);
         int32_t ga_n = cases[i][0], ga_w = cases[i][1], n = cases[i][2], ids[64];
         pith_session *s = open_session("llama", 16, 128), *small = open_session("llama", 3, 128);
@@ -167,7 +167,7 @@ static void test_refusals(void)
         {1, 0, 0, 2, 8, "wanted one of them"},
     };
     struct pith_error err;
-    struct pith_generate_result r;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
     pith_session *s = open_session("llama", 16, 8);
     REQUIRE(s, "no session");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -194,7 +194,7 @@ static void test_recurrent(void)
 {
     char path[1024];
     struct pith_error err;
-    struct pith_generate_result r;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
     struct pith_generate_params g = params(20);
     static const int32_t ids[] = {5, 6, 7, 8, 9};
     snprintf(path, sizeof path, "%s/golden/arch/mamba.gguf", test_shared());

@@ -141,7 +141,7 @@ static void live_decode(struct trial *t, pith_session *s, struct life *l)
     static const char *const stops[] = {"never", "ever so", NULL};
     static const struct pith_logit_bias bias = {7, -1};
     static const int32_t breaker[] = {3, -1};
-    struct pith_generate_result r;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
     struct pith_error *err = &t->err;
     pith_sampler *sampler = NULL;
     sp.temperature = 1.5f;
@@ -476,7 +476,7 @@ static void generate_is_quiet(void)
         if (loop_open(&l, &tinies[i])) {
             struct watch w = {0};
             struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
-            struct pith_generate_result r;
+            struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
             struct pith_error err;
             p.prompt = "w270";
             p.n_max = 100;

@@ -492,7 +492,7 @@ static void public_files(void)
     pith_file *f = pith_file_open(path, &err);
     REQUIRE(f, "%s", err.msg);
     char buf[8];
-    struct pith_tensor_info info;
+    struct pith_tensor_info info = PITH_TENSOR_INFO_INIT;
     CHECK(pith_file_n_keys(f) == 11 && pith_file_n_tensors(f) == 4);
     CHECK(pith_file_gguf_version(f) == 3 && pith_file_n_parts(f) == 1);
     CHECK(!strcmp(pith_file_type(f), "f16"));

@@ -46,7 +46,7 @@ static json_t *question(const char *text)
 
 static void check_two_turns(void)
 {
-    struct pith_generate_result one = {0}, two = {0};
+    struct pith_generate_result one = PITH_GENERATE_RESULT_INIT, two = one;
     json_t *messages = question("What is the capital of France? Answer with one word.");
     char *text = answer(messages, NULL, NULL, &one);
     CHECK_MSG(strstr(text, "Paris"), "%s", text);
@@ -66,7 +66,7 @@ static void check_two_turns(void)
 static char *bound_answer(json_t *messages, json_t *tools, pith_grammar_kind kind, const char *text)
 {
     struct pith_error err = {0};
-    struct pith_generate_result result = {0};
+    struct pith_generate_result result = PITH_GENERATE_RESULT_INIT;
     struct pith_sampler_params params = PITH_SAMPLER_PARAMS_INIT;
     struct pith_model_info info = {.size = sizeof info};
     pith_model_get_info(model, &info, NULL);

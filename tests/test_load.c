@@ -596,7 +596,7 @@ static void memory_plan(void)
     const struct tiny *t = &tinies[1];
     char path[256], copy[512];
     struct start want;
-    struct pith_memory_report memory;
+    struct pith_memory_report memory = PITH_MEMORY_REPORT_INIT;
     struct pith_model_info info = {.size = sizeof info};
     struct pith_error err;
     NEED_ROOM;

@@ -355,7 +355,7 @@ static void stories_text(void)
         const char *prompt = json_string_value(json_object_get(c, "prompt"));
         const char *want = json_string_value(json_object_get(c, "expected_text"));
         struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
-        struct pith_generate_result out;
+        struct pith_generate_result out = PITH_GENERATE_RESULT_INIT;
         p.prompt = prompt;
         p.n_max = (int32_t)json_integer_value(json_object_get(c, "n_predict"));
         p.text = text;

@@ -355,7 +355,7 @@ static void text_alone(void)
 static void damaged_scales(void)
 {
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
-    struct pith_tensor_info t = {0};
+    struct pith_tensor_info t = PITH_TENSOR_INFO_INIT;
     if (!file_load(&llama))
         return;
     pith_file *f = pith_file_open(file.path, &err);

@@ -42,7 +42,7 @@ static int threads_now(void)
 
 static uint64_t meta_used(void)
 {
-    struct pith_memory_report m;
+    struct pith_memory_report m = PITH_MEMORY_REPORT_INIT;
     pith_memory(&m);
     return m.used[PITH_MEM_META];
 }

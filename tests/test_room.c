@@ -274,7 +274,7 @@ static void weights_that_do_not_fit(void)
     static float want[N_VOCAB], got[N_VOCAB];
     struct pith_error err;
     struct pith_model_info info = {.size = sizeof info};
-    struct pith_memory_report memory = {0};
+    struct pith_memory_report memory = PITH_MEMORY_REPORT_INIT;
     new_tree();
     machine(100 * MIB, 100 * MIB);
     look_there();
@@ -517,6 +517,63 @@ static void context_changes_no_bits(void)
     unsetenv("PITH_PROCFS");
 }
 
+/* ---------------------------------------------------------------- what is told */
+
+static uint64_t resident(void)
+{
+    unsigned long kb = 0;
+    char line[256];
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "RssAnon: %lu", &kb) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kb * (uint64_t)1024;
+}
+
+/* Every byte that model and session take is told, and with every sequence full, edited and stored no more than was said at the beginning. */
+static void report_is_complete(void)
+{
+    enum { CTX = 640, SEQS = 3 };
+    struct pith_session_params p = PITH_SESSION_PARAMS_INIT;
+    struct pith_model_info info = PITH_MODEL_INFO_INIT;
+    struct pith_error err;
+    static int32_t tokens[CTX];
+    uint64_t before = memory_held(), now, most, most_later;
+    pith_model *m = open_with(PITH_WEIGHTS_PACKED, 0, &err);
+    REQUIRE(m, "%s", err.msg);
+    pith_model_get_info(m, &info, NULL);
+    CHECK_MSG(info.memory_bytes >= memory_held() - before - 256 && info.memory_bytes <= memory_held() - before, "%llu bytes are told, %llu held",
+              (unsigned long long)info.memory_bytes, (unsigned long long)(memory_held() - before));
+    before = memory_held();
+    p.n_ctx = CTX;
+    p.n_seq = SEQS;
+    p.store_bytes = 4 << 20;
+    pith_session *s = pith_session_open(m, &p, &err);
+    REQUIRE(s, "%s", err.msg);
+    pith_session_memory(s, &now, &most);
+    CHECK_MSG(now >= memory_held() - before - 256 && now <= memory_held() - before, "%llu bytes are told, %llu held", (unsigned long long)now,
+              (unsigned long long)(memory_held() - before));
+    uint64_t rss = resident();
+    for (int32_t q = 0; q < SEQS; q++) {
+        for (int i = 0; i < CTX; i++)
+            tokens[i] = (i * 7 + 3 + q) % N_VOCAB;
+        REQUIRE(pith_feed(s, q, tokens, CTX, &err) == PITH_OK, "%s", err.msg);
+        CHECK(pith_remove(s, q, 32, 96, &err) == PITH_OK && pith_shift(s, q, 96, -1, -64, &err) == PITH_OK);
+        CHECK_MSG(pith_feed(s, q, tokens, 64, &err) == PITH_OK, "%s", err.msg);
+        pith_session_memory(s, &now, &most_later);
+        uint64_t held = memory_held() - before;
+        CHECK_MSG(now >= held - 256 && now <= held && now <= most && most_later == most, "sequence %d: %llu bytes are told, %llu held, %llu then %llu at most", q,
+                  (unsigned long long)now, (unsigned long long)held, (unsigned long long)most, (unsigned long long)most_later);
+    }
+    rss = resident() - rss;
+    CHECK_MSG(UNDER_SANITIZER || rss <= most + MIB, "%llu bytes became resident, %llu at most were told", (unsigned long long)rss, (unsigned long long)most);
+    pith_session_close(s);
+    pith_model_close(m);
+    check_nothing_held("the report");
+}
+
 /* ---------------------------------------------------------------- a real limit */
 
 static uint64_t own_size(void)
@@ -599,6 +656,7 @@ int main(void)
     TEST(cache_that_cannot_grow);
     TEST(default_context);
     TEST(context_changes_no_bits);
+    TEST(report_is_complete);
     remove_trees();
     return test_end();
 }

@@ -589,7 +589,7 @@ static void nothing_is_allocated(void)
     p.top_p = 0.9f;
     p.dry_multiplier = 1;
     pith_sampler *s = pith_sampler_open(N, &p, NULL);
-    struct pith_memory_report before, after;
+    struct pith_memory_report before = PITH_MEMORY_REPORT_INIT, after = before;
     pith_sampler_accept(s, pith_sample(s, logits));
     pith_memory(&before);
     for (int i = 0; i < 100; i++)
@@ -601,7 +601,7 @@ static void nothing_is_allocated(void)
 
 static uint64_t scratch_used(void)
 {
-    struct pith_memory_report r;
+    struct pith_memory_report r = PITH_MEMORY_REPORT_INIT;
     pith_memory(&r);
     return r.used[PITH_MEM_SCRATCH];
 }

@@ -73,7 +73,7 @@ static void sample_step(struct side *d, int t, int at_once)
     struct pith_draw draw[N_SEQ];
     struct pith_error err = {0};
     for (int i = 0; i < N_SEQ; i++)
-        draw[i] = (struct pith_draw){.output = i,
+        draw[i] = (struct pith_draw){.size = sizeof(struct pith_draw), .output = i,
                                      .sampler = d->sampler[i],
                                      .n_top = i % 4 ? i % 4 + 1 : -1,
                                      .top = d->top[t][i]};
@@ -148,7 +148,7 @@ static void logprobs_alone(void)
     struct pith_logprob want[TOP], got[TOP] = {{0}};
     float of = 0;
     REQUIRE(s && pith_feed(s, 0, ids, 3, &err) == PITH_OK, "%s", err.msg);
-    struct pith_draw d = {.id = 77, .n_top = TOP, .top = got};
+    struct pith_draw d = {.size = sizeof d, .id = 77, .n_top = TOP, .top = got};
     CHECK(pith_sample_rows(s, &d, 1, &err) == PITH_OK && d.id == 77 && d.n_top == TOP);
     pith_logprobs(pith_logits(s, 0), V, 77, &of, want, TOP);
     CHECK(!memcmp(want, got, sizeof want) && d.logprob == of);
@@ -169,16 +169,16 @@ static void refused(void)
     pith_sampler *own = pith_sampler_open(V, &p, &err), *twin = pith_sampler_open(V, &p, &err),
                  *other = pith_sampler_open(8, &p, &err);
     REQUIRE(s && own && twin && other && pith_feed(s, 0, ids, 3, &err) == PITH_OK, "%s", err.msg);
-    struct pith_draw good = {.sampler = own, .n_top = -1}, d[2] = {good, good};
+    struct pith_draw good = {.size = sizeof good, .sampler = own, .n_top = -1}, d[2] = {good, good};
     CHECK(pith_sample_rows(NULL, d, 1, &err) == PITH_RANGE &&
           pith_sample_rows(s, NULL, 1, &err) == PITH_RANGE &&
           pith_sample_rows(s, d, -1, &err) == PITH_RANGE);
-    d[1] = (struct pith_draw){.output = 1, .n_top = -1};
+    d[1] = (struct pith_draw){.size = sizeof d[1], .output = 1, .n_top = -1};
     CHECK_MSG(pith_sample_rows(s, d, 2, &err) == PITH_RANGE && strstr(err.msg, "output 1"), "%s",
               err.msg);
-    d[1] = (struct pith_draw){.sampler = other, .n_top = -1};
+    d[1] = (struct pith_draw){.size = sizeof d[1], .sampler = other, .n_top = -1};
     CHECK_MSG(pith_sample_rows(s, d, 2, &err) == PITH_SHAPE && strstr(err.msg, "8"), "%s", err.msg);
-    d[1] = (struct pith_draw){.n_top = 3};
+    d[1] = (struct pith_draw){.size = sizeof d[1], .n_top = 3};
     CHECK_MSG(pith_sample_rows(s, d, 2, &err) == PITH_RANGE && strstr(err.msg, "top"), "%s",
               err.msg);
     /* `own` has drawn nothing so far. */

@@ -263,7 +263,7 @@ static void test_streamed(void)
     enum { N = 6000 };
     pith_model *m = synth("llama", 4, NULL);
     struct pith_error err;
-    struct pith_memory_report is;
+    struct pith_memory_report is = PITH_MEMORY_REPORT_INIT;
     struct stat sb;
     pith_session *a = open_session(m, 1, N + 100, "f32"), *b = open_session(m, 1, N + 100, "f32");
     REQUIRE(a && b, "no session");

@@ -360,7 +360,7 @@ static void test_miss(void)
 {
     struct pith_error err;
     struct pith_generate_params g = PITH_GENERATE_PARAMS_INIT;
-    struct pith_generate_result r;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
     int32_t token[200];
     pith_model *m = synth("llama");
     pith_session *s = m ? open_session(m, 2, N_CTX, 0, 50) : NULL;

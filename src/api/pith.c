@@ -64,8 +64,11 @@ pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out
     NEED(out);
     size_t size;
     pith_status st = params_size(out, &size, "model info", err);
-    if (st == PITH_OK)
-        params_give(out, size, &m->info, sizeof m->info);
+    if (st == PITH_OK) {
+        struct pith_model_info info = m->info;
+        info.memory_bytes = model_memory(m);
+        params_give(out, size, &info, sizeof info);
+    }
     return st;
 }
 
@@ -226,13 +229,15 @@ void pith_stopper_close(pith_stopper *s)
 
 int pith_stopper_put(pith_stopper *s, const char *text, size_t n, struct pith_shown *out)
 {
-    struct pith_shown none;
+    size_t size;
     struct stop_text t = {{"", 0}, {"", 0}, -1};
     if (s && text)
         t = stop_push((struct stop *)s, text, n);
     else if (s)
         t.held = stop_flush((struct stop *)s);
-    *(out ? out : &none) = (struct pith_shown){t.held.p, t.held.n, t.fresh.n};
+    const struct pith_shown shown = {sizeof shown, t.held.p, t.held.n, t.fresh.n};
+    if (out && params_size(out, &size, "shown", NULL) == PITH_OK)
+        params_give(out, size, &shown, sizeof shown);
     return t.hit;
 }
 
@@ -557,11 +562,19 @@ pith_status pith_generate(pith_session *s, const struct pith_generate_params *pa
 {
     WITH_ERROR;
     struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
-    struct pith_generate_result unused;
+    struct pith_generate_result result;
+    size_t size = 0;
     NEED(s);
     NEED(params);
     pith_status st = params_take(&p, sizeof p, params, "generate params", err);
-    return st == PITH_OK ? session_generate(s, &p, out ? out : &unused, err) : st;
+    if (st == PITH_OK && out)
+        st = params_size(out, &size, "generate result", err);
+    if (st != PITH_OK)
+        return st;
+    st = session_generate(s, &p, &result, err);
+    if (out)
+        params_give(out, size, &result, sizeof result);
+    return st;
 }
 
 /* ---------------------------------------------------------------- machine and tools */
@@ -580,12 +593,13 @@ pith_status pith_machine_measure(int32_t n_threads, int32_t ms, struct pith_mach
     if (n_threads < 0 || n_threads > THREADS_MAX || ms < 1 || ms > 60000)
         return error_set(err, PITH_RANGE, "measure: %d threads (0..%d) for %d ms (1..60000)",
                          n_threads, THREADS_MAX, ms);
-    struct pith_machine m = {.size = out->size};
-    if (m.size < sizeof m.size || m.size > 65536)
-        return error_set(err, PITH_RANGE, "machine: size is %zu; set it to sizeof", m.size);
-    pith_status st = machine_measure(n_threads, ms, &m, err);
+    struct pith_machine m = {0};
+    size_t size;
+    pith_status st = params_size(out, &size, "machine", err);
     if (st == PITH_OK)
-        memcpy(out, &m, m.size < sizeof m ? m.size : sizeof m);
+        st = machine_measure(n_threads, ms, &m, err);
+    if (st == PITH_OK)
+        params_give(out, size, &m, sizeof m);
     return st;
 }
 
@@ -595,12 +609,13 @@ pith_status pith_measure_threads(int32_t ms, struct pith_threads *out, struct pi
     NEED(out);
     if (ms < 0 || ms > 60000)
         return error_set(err, PITH_RANGE, "measure threads: for %d ms (0..60000)", ms);
-    struct pith_threads t = {.size = out->size};
-    if (t.size < sizeof t.size || t.size > 65536)
-        return error_set(err, PITH_RANGE, "threads: size is %zu; set it to sizeof", t.size);
-    pith_status st = machine_threads(ms, &t, err);
+    struct pith_threads t = {0};
+    size_t size;
+    pith_status st = params_size(out, &size, "threads", err);
     if (st == PITH_OK)
-        memcpy(out, &t, t.size < sizeof t ? t.size : sizeof t);
+        st = machine_threads(ms, &t, err);
+    if (st == PITH_OK)
+        params_give(out, size, &t, sizeof t);
     return st;
 }
 

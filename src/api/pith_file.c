@@ -3,6 +3,7 @@
  * The format room hands out slices of the mapping; C callers want terminated strings, so the names
  * are copied once, at open. Files are opened as listings: a big-endian model, with which this
  * engine cannot compute, can still be looked at. */
+#include "api/params.h"
 #include "pith.h"
 
 #include <string.h>
@@ -112,7 +113,11 @@ pith_status pith_file_tensor(const pith_file *f, int64_t i, struct pith_tensor_i
     if (!out || i < 0 || i >= pith_file_n_tensors(f))
         return PITH_RANGE;
     const struct gguf_tensor *t = gguf_tensor_at(f->gguf, (uint64_t)i);
-    *out = (struct pith_tensor_info){
+    size_t size;
+    pith_status st = params_size(out, &size, "tensor info", NULL);
+    if (st != PITH_OK)
+        return st;
+    struct pith_tensor_info info = {
         .name = f->tensors[i],
         .type = dtypes[t->type].name,
         .n_dims = t->n_dims,
@@ -120,7 +125,8 @@ pith_status pith_file_tensor(const pith_file *f, int64_t i, struct pith_tensor_i
         .bytes = t->bytes,
         .part = t->part,
     };
-    memcpy(out->dims, t->dims, sizeof out->dims);
+    memcpy(info.dims, t->dims, sizeof info.dims);
+    params_give(out, size, &info, sizeof info);
     return PITH_OK;
 }
 

@@ -20,6 +20,7 @@
 #include "base/mem.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +36,9 @@
 
 struct header {
     size_t total; /* header and block */
+    struct mem_account *account; /* NULL: none */
     pith_purpose purpose;
-    char pad[BLOCK_ALIGN - sizeof(size_t) - sizeof(pith_purpose)];
+    char pad[BLOCK_ALIGN - sizeof(size_t) - sizeof(void *) - sizeof(pith_purpose)];
 };
 _Static_assert(sizeof(struct header) == BLOCK_ALIGN, "a block must stay aligned behind its header");
 
@@ -68,25 +70,35 @@ static _Atomic uint64_t used[PITH_MEM_N], peak[PITH_MEM_N];
 pith_status pith_set_allocator(const struct pith_allocator *a, struct pith_error *err)
 {
     error_clear(err);
-    if (!a || a->size != sizeof *a)
+    if (!a || a->size < offsetof(struct pith_allocator, commit) + sizeof a->commit || a->size > 65536)
         return error_set(err, PITH_RANGE, "allocator: size is %zu; set it to the struct's, %zu",
                          a ? a->size : 0, sizeof *a);
     if (!a->alloc || !a->free)
         return error_set(err, PITH_RANGE, "allocator: alloc and free must both be given");
     if (atomic_load(&hook_in_use))
         return error_set(err, PITH_STATE, "allocator: set it before any other call of the library");
-    hook = *a;
+    memcpy(&hook, a, sizeof hook); /* all versions have as much */
     if (!hook.commit)
         hook.commit = default_commit;
     return PITH_OK;
 }
 
-void pith_memory(struct pith_memory_report *out)
+_Static_assert(PITH_MEM_N <= PITH_MEM_MAX, "programs have room for so many");
+
+pith_status pith_memory(struct pith_memory_report *out)
 {
-    for (int i = 0; out && i < PITH_MEM_N; i++) {
-        out->used[i] = atomic_load_explicit(&used[i], memory_order_relaxed);
-        out->peak[i] = atomic_load_explicit(&peak[i], memory_order_relaxed);
+    struct pith_memory_report now = PITH_MEMORY_REPORT_INIT;
+    size_t size = out ? out->size : 0;
+    if (size < sizeof size || size > 65536)
+        return PITH_RANGE;
+    for (int i = 0; i < PITH_MEM_N; i++) {
+        now.used[i] = atomic_load_explicit(&used[i], memory_order_relaxed);
+        now.peak[i] = atomic_load_explicit(&peak[i], memory_order_relaxed);
     }
+    memset(out, 0, size);
+    memcpy(out, &now, size < sizeof now ? size : sizeof now);
+    out->size = size;
+    return PITH_OK;
 }
 
 void pith_memory_limits(uint64_t *total, uint64_t *left)
@@ -179,6 +191,20 @@ static int granted(uint64_t bytes)
 
 /* ---------------------------------------------------------------- blocks */
 
+static _Thread_local struct mem_account *account_now;
+
+struct mem_account *mem_account_enter(struct mem_account *a)
+{
+    struct mem_account *before = account_now;
+    account_now = a;
+    return before;
+}
+
+void mem_account_leave(struct mem_account *before)
+{
+    account_now = before;
+}
+
 void *mem_alloc(size_t bytes, pith_purpose purpose)
 {
     if (bytes > PTRDIFF_MAX - sizeof(struct header))
@@ -195,6 +221,9 @@ void *mem_alloc(size_t bytes, pith_purpose purpose)
     }
     h->total = total;
     h->purpose = purpose;
+    h->account = account_now;
+    if (account_now)
+        atomic_fetch_add_explicit(&account_now->bytes, total, memory_order_relaxed);
     count_add(purpose, total);
     return h + 1;
 }
@@ -215,10 +244,13 @@ void *mem_array(size_t n, size_t item_bytes, pith_purpose purpose)
 
 void *mem_realloc(void *p, size_t bytes, pith_purpose purpose)
 {
+    const struct header *h = p ? (struct header *)p - 1 : NULL;
+    struct mem_account *before = mem_account_enter(h ? h->account : account_now); /* a block grows for whom it is of */
     void *to = mem_alloc(bytes, purpose);
+    mem_account_leave(before);
     if (!p || !to)
         return to;
-    size_t had = ((struct header *)p - 1)->total - sizeof(struct header);
+    size_t had = h->total - sizeof(struct header);
     memcpy(to, p, had < bytes ? had : bytes);
     mem_free(p);
     return to;
@@ -249,6 +281,8 @@ void mem_free(void *p)
     struct header *h = (struct header *)p - 1;
     size_t total = h->total;
     pith_purpose purpose = h->purpose;
+    if (h->account)
+        atomic_fetch_sub_explicit(&h->account->bytes, total, memory_order_relaxed);
     hook.free(hook.ctx, h, total, purpose);
     count_sub(purpose, total);
     work_give(total);

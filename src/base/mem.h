@@ -3,6 +3,7 @@
 #ifndef PITH_BASE_MEM_H
 #define PITH_BASE_MEM_H
 
+#include <stdatomic.h>
 #include "pith.h"
 
 void *mem_alloc(size_t bytes, pith_purpose purpose);  /* NULL on failure; bytes 0 gives a valid pointer */
@@ -12,6 +13,14 @@ void *mem_realloc(void *p, size_t bytes, pith_purpose purpose);     /* keeps the
 void mem_free(void *p);                                             /* NULL allowed */
 /* Makes room for `need` items in the array at *array (a pointer to any type) of *cap items, at least doubling it. 0: no memory, or over 2^32 items. */
 int mem_grow(void *array, uint32_t *cap, uint64_t need, size_t item_bytes, pith_purpose purpose);
+
+/* Who holds blocks, beside what for: those that a thread takes between enter and leave are counted in an account until they are freed, by
+ * whom ever. The account outlives them, or lies in the last of them. */
+struct mem_account {
+    _Atomic(uint64_t) bytes;
+};
+struct mem_account *mem_account_enter(struct mem_account *a); /* returns what was entered before, for leave */
+void mem_account_leave(struct mem_account *before);
 
 /* What this process can still take without something being killed, less a 64th of the memory there is, what it has taken without touching it
  * so far, and what is reserved and not committed: reserving is promising. */

@@ -54,7 +54,7 @@ pith_status work_explain(struct pith_error *err)
 pith_status pith_work_begin(struct pith_work *w, struct pith_error *err)
 {
     error_clear(err);
-    if (!w || w->size != sizeof *w)
+    if (!w || w->size < sizeof *w || w->size > 65536)
         return error_set(err, PITH_RANGE, "work: size is %zu; set it to the struct's, %zu",
                          w ? w->size : 0, sizeof *w);
     w->steps = w->look_at = 0;

@@ -176,11 +176,6 @@ pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *wind
     }
     if (!c->seq)
         TRY(error_set(err, PITH_NOMEM, "out of memory for %d sequences", p->n_seq));
-    c->tables_bytes = (uint64_t)p->n_seq * (sizeof *c->seq + (uint64_t)c->n_groups *
-                                            (uint64_t)c->cap_pages * sizeof(int32_t));
-    for (int g = 0; g < c->n_groups; g++) /* free_list, refs, parts, open, stored */
-        c->tables_bytes += (uint64_t)(c->group[g].n_pages + c->group[g].n_spare) *
-                           (sizeof(int32_t) * (2 + STEP_QUARTERS) + 2);
     return PITH_OK;
 fail:
     cache_deinit(c);

@@ -88,11 +88,11 @@ struct cache {
     struct pool *pool;
     int32_t *tokens; /* of all sequences: reserved, and committed as they grow */
     uint64_t tokens_reserved, tokens_committed;
-    uint64_t tables_bytes; /* page tables and pools' lists; with those of edits */
     uint64_t store_bytes;
     int32_t
         n_stored; /* entries of the store: each with a page of every group and a recurrent state */
     struct store *store;       /* has pages to give back when there are none; NULL: there is none */
+    struct mem_account *account; /* of what is made later, NULL: nobody's */
     struct cache_draft *draft; /* cache_edit.c's, from the first edit on */
 };
 
@@ -146,12 +146,8 @@ int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n
 pith_status cache_tokens(struct cache *c, struct cache_seq *q, int32_t n, struct pith_error *err);
 uint64_t cache_bytes(const struct cache *c); /* of pages, committed */
 uint64_t cache_limit(const struct cache *c); /* at most */
-/* Beside the pages: now, and with full sequences (at most: of edits those that have been begun). */
-static inline uint64_t cache_tables(const struct cache *c, int most)
-{
-    return c->tables_bytes + (most ? c->tokens_reserved : c->tokens_committed);
-}
 uint64_t cache_tables_most(const struct cache *c); /* beside K and V, when every sequence is full and edited */
+uint64_t cache_growth(const struct cache *c); /* of tables: what may still be made */
 /* Gives whole slabs behind the last page in use back to the system. */
 void cache_trim(struct cache *c);
 

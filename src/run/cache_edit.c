@@ -15,7 +15,7 @@ struct cache_draft {
 
 /* ---------------------------------------------------------------- drafts */
 
-pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err)
+static pith_status make(struct cache *c, struct cache_seq *q, struct pith_error *err)
 {
     size_t n = (size_t)c->n_ctx, pages = (size_t)c->cap_pages;
     size_t words = n * 4 + pages; /* far from overflow: n_ctx is below 2^25 */
@@ -26,22 +26,45 @@ pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_er
         d->used = d->q.token + n;
         d->q.edited = d->q.pending = 1;
         c->draft = d;
-        c->tables_bytes += sizeof *d + words * sizeof(int32_t);
     }
     int ok = d != NULL;
-    if (q && !q->slot && (q->slot = mem_alloc(n * sizeof *q->slot, PITH_MEM_CACHE)))
-        c->tables_bytes += n * sizeof *q->slot;
+    if (q && !q->slot)
+        q->slot = mem_alloc(n * sizeof *q->slot, PITH_MEM_CACHE);
     for (int g = 0; q && g < c->n_groups; g++) {
-        if (!q->was[g] && (q->was[g] = mem_alloc(pages * sizeof **q->was, PITH_MEM_CACHE))) {
+        if (!q->was[g] && (q->was[g] = mem_alloc(pages * sizeof **q->was, PITH_MEM_CACHE)))
             memset(q->was[g], -1, pages * sizeof **q->was);
-            c->tables_bytes += pages * sizeof **q->was;
-        }
         ok = ok && q->was[g];
     }
     if (!ok || (q && !q->slot))
         return error_set(err, PITH_NOMEM, "out of memory for editing a sequence of %d positions",
                          c->n_ctx);
     return PITH_OK;
+}
+
+pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err)
+{
+    struct mem_account *before = mem_account_enter(c->account);
+    pith_status st = make(c, q, err);
+    mem_account_leave(before);
+    return st;
+}
+
+/* Bytes of a block with what stands before it. */
+enum { BLOCK = 64 };
+
+uint64_t cache_growth(const struct cache *c)
+{
+    const struct cache_draft *d = c->draft;
+    uint64_t n = 0, slots = (uint64_t)c->n_ctx, pages = (uint64_t)c->cap_pages;
+    if (!d)
+        n += BLOCK + sizeof *d + (slots * 4 + pages) * sizeof(int32_t);
+    for (int32_t s = 0; s < c->n_seq; s++) {
+        const struct cache_seq *q = &c->seq[s];
+        n += q->slot ? 0 : BLOCK + slots * sizeof *q->slot;
+        for (int g = 0; g < c->n_groups; g++)
+            n += q->was[g] ? 0 : BLOCK + pages * sizeof **q->was;
+    }
+    return n;
 }
 
 static struct cache_draft *draft_of(struct cache *c, const struct cache_seq *from,

@@ -150,7 +150,9 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
     m->params = *params;
     uint32_t fp =
         fp_enter(); /* tables and scales are computed here: the host's rounding must not show */
+    struct mem_account *before = mem_account_enter(&m->account);
     pith_status st = open_all(m, path, err);
+    mem_account_leave(before);
     fp_leave(fp);
     if (st != PITH_OK) {
         model_unref(m);
@@ -160,6 +162,14 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
     m->params.cache_dir = NULL;
     m->params.affinity = NULL;
     return m;
+}
+
+uint64_t model_memory(const struct pith_model *m)
+{
+    uint64_t n = sizeof *m + atomic_load(&m->account.bytes);
+    for (int d = 0; d < m->n_devices; d++)
+        n += size_align(m->weights[d].bytes, 4096); /* whole pages */
+    return n;
 }
 
 struct pith_model *model_ref(struct pith_model *m)
@@ -190,7 +200,11 @@ void model_unref(struct pith_model *m)
 
 const struct trie *model_trie(struct pith_model *m, struct pith_error *err)
 {
-    struct trie *t = atomic_load(&m->trie), *made = t ? NULL : trie_new(m->vocab, err);
+    struct trie *t = atomic_load(&m->trie), *made = NULL;
+    struct mem_account *before = mem_account_enter(&m->account);
+    if (!t)
+        made = trie_new(m->vocab, err);
+    mem_account_leave(before);
     if (made && atomic_compare_exchange_strong(&m->trie, &t, made))
         return made;
     trie_free(made); /* another thread was first */

@@ -17,6 +17,7 @@
 
 struct pith_model {
     _Atomic(int) refs;
+    struct mem_account account; /* its blocks, but for itself */
     struct arena arena;
     struct gguf *gguf;
     struct vocab *vocab;
@@ -46,6 +47,7 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
                               struct pith_error *err);
 struct pith_model *model_ref(struct pith_model *m);
 void model_unref(struct pith_model *m); /* NULL allowed */
+uint64_t model_memory(const struct pith_model *m); /* bytes it holds that are no file's pages */
 const struct trie *model_trie(struct pith_model *m, struct pith_error *err);
 
 const struct backend *first_backend(void);

@@ -5,6 +5,8 @@
  * but grammars: positions in the same compiled grammar share its masks, so whoever takes the first of them does them all, in order. Every row's
  * result is that of sampler_sample and sample_logprobs alone. */
 #include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "run/sample.h"
 #include "run/session.h"
@@ -12,37 +14,49 @@
 
 struct draws {
     struct pith_session *s;
-    struct pith_draw *draw;
+    uint8_t *draw; /* [n] of `size` bytes each, the caller's */
+    size_t size;
     int32_t n;
     _Atomic(int32_t) next, left;
 };
 
-static void draw_one(const struct draws *d, struct pith_draw *r)
+/* What the caller's version of a draw has; zero is what it has not. */
+static struct pith_draw draw_at(const struct draws *d, int32_t i)
 {
-    const float *logits = d->s->output[r->output];
-    int32_t n_vocab = (int32_t)d->s->n_cols;
-    if (r->sampler)
-        r->id = sampler_sample(r->sampler, logits);
-    if (r->n_top >= 0)
-        r->n_top = sample_logprobs(logits, n_vocab, r->id, &r->logprob, r->top, r->n_top);
+    struct pith_draw r = {0};
+    memcpy(&r, d->draw + (size_t)i * d->size, d->size < sizeof r ? d->size : sizeof r);
+    return r;
 }
 
-static const struct grammar_core *core_of(const struct pith_draw *r)
+static void draw_one(const struct draws *d, int32_t i)
 {
-    return r->sampler && r->sampler->grammar ? r->sampler->grammar->core : NULL;
+    struct pith_draw r = draw_at(d, i);
+    const float *logits = d->s->output[r.output];
+    int32_t n_vocab = (int32_t)d->s->n_cols;
+    if (r.sampler)
+        r.id = sampler_sample(r.sampler, logits);
+    if (r.n_top >= 0)
+        r.n_top = sample_logprobs(logits, n_vocab, r.id, &r.logprob, r.top, r.n_top);
+    memcpy(d->draw + (size_t)i * d->size, &r, d->size < sizeof r ? d->size : sizeof r);
+}
+
+static const struct grammar_core *core_of(const struct draws *d, int32_t i)
+{
+    const struct pith_draw r = draw_at(d, i);
+    return r.sampler && r.sampler->grammar ? r.sampler->grammar->core : NULL;
 }
 
 static void draw_with_its_grammar(const struct draws *d, int32_t i)
 {
-    const struct grammar_core *core = core_of(&d->draw[i]);
+    const struct grammar_core *core = core_of(d, i);
     for (int32_t k = 0; core && k < i; k++) {
-        if (core_of(&d->draw[k]) == core)
+        if (core_of(d, k) == core)
             return;
     }
-    draw_one(d, &d->draw[i]);
+    draw_one(d, i);
     for (int32_t k = i + 1; core && k < d->n; k++) {
-        if (core_of(&d->draw[k]) == core)
-            draw_one(d, &d->draw[k]);
+        if (core_of(d, k) == core)
+            draw_one(d, k);
     }
 }
 
@@ -76,11 +90,18 @@ static pith_status check(const struct pith_session *s, const struct pith_draw *r
 pith_status session_sample_rows(struct pith_session *s, struct pith_draw *draws, int32_t n,
                                 struct pith_error *err)
 {
-    struct draws d = {.s = s, .draw = draws, .n = n, .left = n};
+    struct draws d = {.s = s, .draw = (uint8_t *)draws, .size = n ? draws->size : 0, .n = n, .left = n};
+    /* Draws of the first version end with logprob. */
+    if (n && (d.size < offsetof(struct pith_draw, logprob) + sizeof draws->logprob || d.size > 65536 ||
+              d.size % _Alignof(struct pith_draw)))
+        return error_set(err, PITH_RANGE, "draw 0: size is %zu; start from PITH_DRAW_INIT", d.size);
     if (!s->causal || s->pooled)
         return error_set(err, PITH_STATE, "the outputs of this session are no logits");
     for (int32_t i = 0; i < n; i++) {
-        pith_status st = check(s, &draws[i], i, err);
+        const struct pith_draw r = draw_at(&d, i);
+        if (r.size != d.size)
+            return error_set(err, PITH_RANGE, "draw %d: size is %zu, of the first one %zu", i, r.size, d.size);
+        pith_status st = check(s, &r, i, err);
         if (st != PITH_OK)
             return st;
     }

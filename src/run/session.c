@@ -135,13 +135,30 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
     return plan_compile(&s->plan, &s->graph, m->devices, m->n_devices, &pp, err);
 }
 
-/* What it takes beside caches. */
+enum { SLAB = 2 << 20, PAGE = 4096 };
+
+/* Bytes of buffers that are there from the beginning and are no blocks. */
 static uint64_t fixed_bytes(const struct pith_session *s)
 {
-    uint64_t n = s->step_reserved + s->exec.scratch_bytes * (uint64_t)pool_n_threads(s->model->pool);
+    uint64_t n = size_align(s->step_reserved, PAGE);
     for (int d = 0; d < s->model->n_devices; d++)
-        n += s->plan.act_bytes[d];
+        n += size_align(s->plan.act_bytes[d], PAGE);
     return n;
+}
+
+/* Of pools and outputs when they are full: what is committed ends with a slab. */
+static uint64_t whole_slabs(const struct pith_session *s)
+{
+    uint64_t n = recurrent_limit(&s->recurrent) + size_align(s->kept_bytes, SLAB);
+    for (int g = 0; g < s->cache.n_groups; g++)
+        n += size_align(s->cache.group[g].reserved, SLAB);
+    return n;
+}
+
+/* Of blocks that there will be for threads. */
+static uint64_t scratch_bytes(const struct pith_session *s)
+{
+    return s->exec.scratch_bytes * (uint64_t)pool_n_threads(s->model->pool);
 }
 
 static void size_buffers(struct pith_session *s)
@@ -278,7 +295,7 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     TRY(cache_shape(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
     TRY(compile(s, err));
     size_buffers(s);
-    TRY(room_check(s, &cp, fixed_bytes(s) + s->kept_bytes, &left, err));
+    TRY(room_check(s, &cp, fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes, &left, err));
     TRY(cache_init(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
     TRY(recurrent_init(&s->recurrent, s->state, n_layer, m->devices[0],
                        &(struct recurrent_params){.n_ctx = s->n_ctx,
@@ -304,7 +321,10 @@ struct pith_session *session_open(struct pith_model *m, const struct pith_sessio
     }
     s->model = model_ref(m);
     uint32_t fp = fp_enter(); /* constants of the graph are computed here */
+    struct mem_account *before = mem_account_enter(&s->account);
     pith_status st = open_all(s, params, err);
+    mem_account_leave(before);
+    s->cache.account = &s->account;
     fp_leave(fp);
     if (st == PITH_OK)
         return s;
@@ -337,12 +357,9 @@ pith_status session_plan(struct pith_model *m, const struct pith_session_params 
 
 void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most)
 {
-    uint64_t fixed = s->step_reserved + s->exec.scratch_bytes * (uint64_t)pool_n_threads(s->model->pool);
-    for (int d = 0; d < s->model->n_devices; d++)
-        fixed += s->plan.act_bytes[d];
-    fixed += store_memory(&s->store) + recurrent_tables(&s->recurrent);
-    *now = fixed + cache_tables(&s->cache, 0) + cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent) + s->kept_committed;
-    *most = fixed + cache_tables(&s->cache, 1) + cache_limit(&s->cache) + recurrent_limit(&s->recurrent) + s->kept_bytes;
+    uint64_t own = sizeof *s + atomic_load(&s->account.bytes) + fixed_bytes(s);
+    *now = own + cache_bytes(&s->cache) + s->cache.tokens_committed + recurrent_bytes(&s->recurrent) + s->kept_committed;
+    *most = own + cache_growth(&s->cache) + s->cache.tokens_reserved + whole_slabs(s);
 }
 
 void session_close(struct pith_session *s)

@@ -19,6 +19,7 @@ enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, b
 
 struct pith_session {
     struct pith_model *model;
+    struct mem_account account; /* its blocks, but for itself */
     struct graph graph; /* owns what the plan points at */
     struct plan plan;
     struct cache cache;

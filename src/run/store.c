@@ -148,16 +148,6 @@ void store_deinit(struct store *t) /* the pools go with the cache */
     memset(t, 0, sizeof *t);
 }
 
-uint64_t store_memory(const struct store *t)
-{
-    uint64_t n = (uint64_t)t->cap * sizeof *t->entry;
-    if (t->cap)
-        n += ((uint64_t)t->mask + 1) * sizeof *t->bucket;
-    for (int h = 0; h < STORE_HEAPS; h++)
-        n += t->heap[h].v ? (uint64_t)t->cap * sizeof(int32_t) : 0;
-    return n + (t->disk ? store_disk_memory(t->disk) : 0);
-}
-
 /* ---------------------------------------------------------------- the order of use */
 
 static uint64_t age(const struct store *t, int h, int32_t i)

@@ -438,14 +438,6 @@ static pith_status open_folder(struct store_disk *d, struct pith_error *err)
     return PITH_OK;
 }
 
-uint64_t store_disk_memory(const struct store_disk *d)
-{
-    const struct store *t = d->store;
-    uint64_t pages = (uint64_t)d->cache->cap_pages;
-    return sizeof *d + (uint64_t)(t->n_readers + 1) * d->file_most +
-           pages * ((uint64_t)t->n_parts * sizeof *t->fetch + sizeof *t->chain);
-}
-
 pith_status store_disk_open(struct store *t, const struct cache *c, const struct store_params *p,
                             struct pith_error *err)
 {

@@ -27,7 +27,6 @@ struct str;
 pith_status store_disk_open(struct store *t, const struct cache *c, const struct store_params *p,
                             struct pith_error *err);
 void store_disk_close(struct store_disk *d); /* writes what waits; NULL allowed */
-uint64_t store_disk_memory(const struct store_disk *d);
 /* Writes the entry's pages when there is time, or marks their files as used; 0: nobody does. */
 int store_disk_put(struct store_disk *d, int32_t entry);
 int32_t store_disk_done(struct store_disk *d);      /* the next that this has been done for, -1: none */

@@ -160,7 +160,7 @@ static pith_chat_kind said_kind(const struct pith_chat_parser *p)
 
 static void tell(struct pith_chat_parser *p, struct slice s)
 {
-    struct pith_chat_event e = {.kind = said_kind(p), .text = s.p, .n_bytes = s.n};
+    struct pith_chat_event e = {.size = sizeof e, .kind = said_kind(p), .text = s.p, .n_bytes = s.n};
     if (!s.n)
         return;
     str_put(&p->said[e.kind], s.p, s.n);
@@ -261,7 +261,8 @@ static pith_status take_call(void *ctx, const struct chat_call *given)
                   PITH_MEM_META))
         return PITH_NOMEM;
     struct pith_chat_event *e = &p->calls[p->n_calls];
-    *e = (struct pith_chat_event){.kind = PITH_CHAT_CALL,
+    *e = (struct pith_chat_event){.size = sizeof *e,
+                                  .kind = PITH_CHAT_CALL,
                                   .n_bytes = call->args.n,
                                   .index = (int32_t)p->n_calls,
                                   .whole = call->ends};
