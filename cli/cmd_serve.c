@@ -12,13 +12,13 @@
 struct opts {
     struct model_opts model;
     struct arg_texts models;
-    const char *folder, *host, *unix_path, *name, *template, *key_file, *cert, *key;
-    struct arg_texts keys, admin_keys, hosts, origins;
+    const char *slot_folder, *folder, *host, *unix_path, *name, *template, *key_file, *cert, *key;
+    struct arg_texts keys, admin_keys, hosts, origins, aliases, defaults;
     int64_t memory, models_max, port, cache_tokens, store, parallel, queue, connections, unknown, body;
     int64_t max_memory, requests_memory, request_memory;
     double request_seconds;
     double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
-    int no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics;
+    int no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics, strict_fields, strict_model, no_slots;
 };
 
 /* clang-format off */
@@ -67,6 +67,18 @@ static const struct arg args[] = {
      .otherwise = "no TLS", .help = "its private key, PEM"},
     {.name = "--name", .meta = "NAME", ARG_FIELD(struct opts, name, ARG_TEXT),
      .otherwise = "its file's, without .gguf", .help = "name of the model in requests and answers"},
+    {.name = "--alias", .meta = "[MODEL=]NAME", ARG_FIELD(struct opts, aliases, ARG_TEXTS),
+     .help = "a further name that requests may say for the model, of several for the first"},
+    {.name = "--slot-save-path", .meta = "DIR", ARG_FIELD(struct opts, slot_folder, ARG_TEXT),
+     .otherwise = "none is saved", .help = "folder of what POST /slots/N?action=save writes and restore reads"},
+    {.name = "--no-slots", ARG_FIELD(struct opts, no_slots, ARG_SWITCH),
+     .help = "GET /slots tells nothing of what runs"},
+    {.name = "--default", .meta = "FIELD=VALUE", ARG_FIELD(struct opts, defaults, ARG_TEXTS),
+     .help = "what a field of requests is where they do not say, as temperature=0.7; VALUE is JSON, else a text"},
+    {.name = "--strict-model", ARG_FIELD(struct opts, strict_model, ARG_SWITCH),
+     .help = "refuse other names, too, where there is one model; else it makes the text whatever the name"},
+    {.name = "--strict-fields", ARG_FIELD(struct opts, strict_fields, ARG_SWITCH),
+     .help = "refuse fields of requests that are not known; else they are left out and named in a header"},
     {.name = "--chat-template", .meta = "FILE", ARG_FIELD(struct opts, template, ARG_TEXT),
      .otherwise = "the model's own", .help = "template of conversations"},
     {.name = "--embeddings", ARG_FIELD(struct opts, embeddings, ARG_SWITCH),
@@ -322,6 +334,11 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .share_prefixes = o->share_prefixes,
         .log = !o->quiet,
         .no_web = o->no_web,
+        .no_slots = o->no_slots,
+        .slot_folder = o->slot_folder,
+        .defaults = o->defaults.v,
+        .strict_fields = o->strict_fields,
+        .strict_model = o->strict_model,
         .open_metrics = o->open_metrics,
         .nearest = args_nearest,
     };
@@ -410,6 +427,8 @@ static int run(void *opts)
     int code = read_texts(o, &t);
     if (!code)
         code = offers_open(&offers, &o->models, o->folder, o->name);
+    for (int i = 0; !code && i < o->aliases.n; i++)
+        code = offers_alias(&offers, o->aliases.v[i]);
     if (!code)
         code = serve(o, &t, &offers);
     offers_close(&offers);

@@ -30,7 +30,7 @@ static int also(struct offers *o, int model, const char *name)
         free(own);
         return cli_no_memory();
     }
-    o->aliases[o->n_aliases++] = (struct server_alias){own, model};
+    o->aliases[o->n_aliases++] = (struct server_alias){own, model, 0};
     return CLI_OK;
 }
 
@@ -143,6 +143,30 @@ int offers_open(struct offers *o, const struct arg_texts *paths, const char *fol
     if (!code && folder)
         code = add_folder(o, folder);
     return code ? code : check_names(o);
+}
+
+int offers_alias(struct offers *o, const char *text)
+{
+    const char *equals = strchr(text, '='), *name = text;
+    int model = 0, code;
+    for (int i = 0; equals && i < o->n; i++)
+        if (!strncmp(o->v[i].name, text, (size_t)(equals - text)) && !o->v[i].name[equals - text]) {
+            model = i;
+            name = equals + 1;
+        }
+    if (!*name)
+        return cli_say(CLI_USE, "--alias %s: wanted NAME or MODEL=NAME", text);
+    int other = -1;
+    for (int i = 0; i < o->n; i++)
+        other = i != model && !strcmp(o->v[i].name, name) ? i : other;
+    for (int i = 0; i < o->n_aliases; i++)
+        other = o->aliases[i].model != model && !strcmp(o->aliases[i].name, name) ? o->aliases[i].model : other;
+    if (other >= 0)
+        return cli_say(CLI_USE, "--alias %s: %s answers to that name already; an alias is one model's", text, o->v[other].path);
+    code = also(o, model, name);
+    if (!code)
+        o->aliases[o->n_aliases - 1].told = 1;
+    return code;
 }
 
 void offers_close(struct offers *o)

@@ -568,6 +568,8 @@ struct pith_sampler_params { /* zero = default = off, where nothing else is said
     const struct pith_logit_bias *logit_bias;
     int32_t n_logit_bias;
     int32_t history_max; /* more tokens are never accepted (a context's): windows are no larger than that; 0: no bound */
+    const int32_t *late;                     /* [n_late] tokens that are not drawn before late_from tokens have been accepted */
+    int32_t n_late, late_from;
 };
 #define PITH_SAMPLER_PARAMS_INIT PITH_SIZED(struct pith_sampler_params)
 /* How a model is sampled where nobody says otherwise; pith's programs all ask here. *out (its size set) becomes what the model's file advises
@@ -630,6 +632,9 @@ struct pith_grammar_params {
     /* 1, with a trigger: behind a text that the grammar describes anything may come again, until the trigger does, which the grammar then
      * holds behind again; and some white space may stand behind a trigger. For calls of tools inside an answer that may have none. */
     int32_t again;
+    /* not NULL: instead of the grammar's, the text may be this prefix (NULL: none) and what satisfies this JSON Schema (terminated): a call
+     * of a tool where an answer has to be JSON, as pith_chat_grammar writes both */
+    const char *or_prefix, *or_schema;
 };
 #define PITH_GRAMMAR_PARAMS_INIT PITH_SIZED(struct pith_grammar_params)
 /* text: [n_bytes], NULL for JSON. m may be NULL: then text alone can be accepted. A grammar keeps its model alive. */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "settings.h"
 #include "tools.h"
 
 enum {
@@ -30,6 +31,7 @@ static void answer_free(struct answer *a)
         free(a->prompt[i].ids);
     pith_stream_close(a->pieces);
     json_decref(a->lead);
+    json_decref(a->settings);
     free(a->choice);
     free(a->prompt);
     free(a->requests);
@@ -107,6 +109,41 @@ int answer_effort(struct fields *b, const char *effort, struct fault *f)
     return answer_variable(b, "enable_thinking", json_boolean(!none), f) && (none || answer_variable(b, "reasoning_effort", json_string(effort), f));
 }
 
+static int is_assistant(const json_t *m)
+{
+    const char *role = json_string_value(json_object_get(m, "role"));
+    return role && !strcmp(role, "assistant");
+}
+
+int answer_continue(struct fields *b, json_t **lead, struct fault *f)
+{
+    const json_t *messages = b->v[F_messages], *asked = b->v[F_continue_final_message];
+    size_t n = json_array_size(messages);
+    const json_t *last = json_array_get(messages, n ? n - 1 : 0), *content = json_object_get(last, "content");
+    int is_last = is_assistant(last) && !json_array_size(json_object_get(last, "tool_calls"));
+    *lead = NULL;
+    if (json_is_true(asked) && json_is_true(b->v[F_add_generation_prompt]))
+        return fault_set(f, 400, "invalid_value", "continue_final_message", "continue_final_message and add_generation_prompt exclude each other; wanted one of them");
+    if (json_is_true(asked) && !is_last)
+        return fault_set(f, 400, "invalid_value", "continue_final_message", "continue_final_message: the last message is none of the assistant with a text");
+    if (!is_last || !field_bool(b, F_continue_final_message) || json_is_true(b->v[F_add_generation_prompt]))
+        return 1;
+    if (n > 1 && is_assistant(json_array_get(messages, n - 2)))
+        return fault_set(f, 400, "invalid_message", "messages", "the last two messages are the assistant's; wanted one to go on with, or continue_final_message: false");
+    json_t *flat = json_is_string(content) ? json_incref((json_t *)(uintptr_t)content) : NULL;
+    int bad = json_is_array(content) ? request_texts(content, 0, &flat, b->x) : -1;
+    if (bad >= 0 || (content && !flat && !json_is_null(content) && !json_is_array(content)))
+        return fault_set(f, 400, "unsupported_content", "messages", "messages[%zu].content[%d] is not a text; this server takes text alone", n - 1, bad < 0 ? 0 : bad);
+    json_t *out = flat ? json_copy((json_t *)(uintptr_t)messages) : NULL;
+    if (flat && (!out || json_array_remove(out, n - 1))) {
+        json_decref(out);
+        json_decref(flat);
+        return fault_memory(f);
+    }
+    *lead = flat;
+    return !flat || (fields_put(b, F_messages, out, f) && (!b->v[F_add_generation_prompt] || fields_put(b, F_add_generation_prompt, json_true(), f)));
+}
+
 json_t *answer_miss(struct answer *a, json_t *j)
 {
     int64_t at = a->figures.differs_at;
@@ -114,6 +151,46 @@ json_t *answer_miss(struct answer *a, json_t *j)
         json_object_set_new(j, "cache_miss", json_pack("{s:I, s:o, s:o}", "at", (json_int_t)at, "known", answer_piece(a, a->figures.known, NULL), "given",
                                                        answer_piece(a, a->prompt[0].ids[at], NULL)));
     return j;
+}
+
+static double rate(double n, double ms)
+{
+    return ms > 0 ? 1e3 * n / ms : 0;
+}
+
+json_t *answer_timings(const struct answer *a)
+{
+    const struct figures *g = &a->figures;
+    int64_t n = g->n_prompt - g->n_cached;
+    double ms = g->first_ns > g->queue_ns ? 1e-6 * (double)(g->first_ns - g->queue_ns) : 0, made_ms = 1e-6 * (double)g->made_ns;
+    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "cache_n", (json_int_t)g->n_cached, "prompt_n", (json_int_t)n, "prompt_ms", ms,
+                     "prompt_per_token_ms", n > 0 ? ms / (double)n : 0.0, "prompt_per_second", rate((double)n, ms), "predicted_n", (json_int_t)g->n_made, "predicted_ms",
+                     made_ms, "predicted_per_token_ms", g->n_made ? made_ms / (double)g->n_made : 0.0, "predicted_per_second", rate((double)g->n_made, made_ms));
+}
+
+json_t *answer_prompt(struct answer *a, const struct prompt *p)
+{
+    int64_t n = pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, PITH_RENDER_SPECIAL, NULL, 0, NULL);
+    char *text = n >= 0 ? malloc((size_t)n + 1) : NULL;
+    if (text)
+        pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, PITH_RENDER_SPECIAL, text, (size_t)n, NULL);
+    json_t *j = text ? json_text(text, (size_t)n) : NULL;
+    a->lost |= !j;
+    free(text);
+    return j;
+}
+
+json_t *answer_verbose(struct answer *a)
+{
+    return json_pack("{s:o, s:O}", "prompt", answer_prompt(a, &a->prompt[0]), "generation_settings", a->settings);
+}
+
+const char *answer_fingerprint(void)
+{
+    static char text[80];
+    if (!*text) /* the same for all, so it is no matter who writes it */
+        snprintf(text, sizeof text, "b-%s", pith_version());
+    return text;
 }
 
 json_t *progress_json(const struct progress *p)
@@ -161,6 +238,8 @@ int answer_keep(struct choice *h, const char *p, size_t n)
 static void on_text(struct answer *a, struct request *r, int i, const struct event *e)
 {
     struct choice *h = &a->choice[i];
+    h->n_made += e->token != NULL;
+    h->has_line |= e->n_text && memchr(e->text, '\n', e->n_text);
     if (e->token && h->tokens)
         json_array_append_new(h->tokens, answer_token(a, e->token));
     if (h->message && e->n_text)
@@ -176,6 +255,7 @@ static void on_choice(struct answer *a, int i, const struct event *e)
 {
     struct choice *h = &a->choice[i];
     h->reason = e->reason;
+    h->truncated = e->truncated;
     h->mean = e->i ? e->logprob_sum / (double)e->i : 0;
     h->stopped_by = e->stopped_by ? strdup(e->stopped_by) : NULL;
     a->lost |= e->stopped_by && !h->stopped_by;
@@ -242,9 +322,10 @@ static void on_event(struct request *r, const struct event *e)
     struct prompt *p = r->ctx;
     struct answer *a = p->a;
     int i = p->base + e->choice;
+    a->figures = r->figures;
+    a->figures.n_prompt = r->n_prompt;
     if (e->kind >= EV_DONE) { /* first, for the access log */
         r->figures.n_prompt = r->n_prompt;
-        a->figures = r->figures;
         exchange_figures(a->x, &r->figures);
     } else if (a->failed || !count_logprobs(a, e)) { /* by another of its prompts, it may be */
         return;
@@ -285,24 +366,86 @@ static void on_event(struct request *r, const struct event *e)
 
 /* ---------------------------------------------------------------- prompts */
 
-static int add_prompt(struct answer *a, struct prompt *p, const json_t *v, struct fault *f)
+/* Cut where that is asked for, it has to fit. */
+static int fits(struct answer *a, struct prompt *p, const char *field, struct fault *f)
 {
-    if (!json_is_array(v) && !json_is_string(v))
-        return fault_set(f, 400, "wrong_type", "prompt", "prompt has %s, wanted a text, a list of tokens, or a list of either", json_found(v));
-    if (json_is_string(v)) /* it is given to the model as it is, control tokens and all */
-        p->ids = request_tokenize(a->m, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL | PITH_PARSE_SPECIAL, &p->n_ids, "prompt", f);
-    else
-        p->ids = request_ids(a->m, v, &p->n_ids, "prompt", f);
-    return p->ids && request_fits(p->n_ids, pith_n_ctx(a->m->generate), "prompt", f);
+    int64_t most = a->most_prompt < 0 ? pith_n_ctx(a->m->generate) : a->most_prompt;
+    if (a->cuts_prompt && p->n_ids > most) {
+        memmove(p->ids, p->ids + p->n_ids - most, (size_t)most * sizeof *p->ids);
+        p->n_ids = most;
+    }
+    return request_fits(p->n_ids, pith_n_ctx(a->m->generate), field, f);
 }
 
-/* A call that has to come is no reasoning: where the prompt has begun some, it ends. */
-static int end_reasoning(struct answer *a, const char *prompt, size_t n, struct fault *f)
+static int add_text(struct answer *a, struct prompt *p, const char *text, size_t n, int flags, const char *field, struct fault *f)
 {
-    const char *end = pith_chat_answer(a->family ? NULL : a->m->template);
-    int reasons = a->lead_is_said && end ? message_reasons(a->m, a->family, prompt, n, f) : 0;
+    p->ids = request_tokenize(a->m, text, n, flags, &p->n_ids, field, f);
+    return p->ids && fits(a, p, field, f);
+}
+
+/* Tokens and texts one behind the other, as one prompt. */
+static int add_pieces(struct answer *a, struct prompt *p, const json_t *list, int flags, struct fault *f)
+{
+    int32_t *all = NULL;
+    int64_t n_all = 0;
+    size_t i;
+    json_t *v;
+    json_array_foreach (list, i, v) {
+        json_t *one = json_pack("[O]", v);
+        int64_t n = 0;
+        int32_t *ids = json_is_string(v) ? request_tokenize(a->m, json_string_value(v), json_string_length(v), i ? flags & ~PITH_ADD_SPECIAL : flags, &n, "prompt", f)
+                       : one             ? request_ids(a->m, one, &n, "prompt", f)
+                                         : NULL;
+        json_decref(one);
+        int32_t *more = ids ? realloc(all, (size_t)(n_all + n + 1) * sizeof *more) : NULL;
+        if (more) {
+            all = more;
+            memcpy(all + n_all, ids, (size_t)n * sizeof *all);
+            n_all += n;
+        } else if (ids) {
+            fault_memory(f);
+        }
+        free(ids);
+        if (!more) {
+            free(all);
+            return 0;
+        }
+    }
+    p->ids = all;
+    p->n_ids = n_all;
+    return fits(a, p, "prompt", f);
+}
+
+static int add_prompt(struct answer *a, struct prompt *p, const json_t *v, int flags, struct fault *f)
+{
+    const json_t *media = json_object_get(v, "multimodal_data"), *text = json_object_get(v, "prompt_string"), *piece;
+    int mixed = 0;
+    size_t i;
+    if (media && !json_is_null(media) && !(json_is_array(media) && !json_array_size(media)))
+        return fault_set(f, 400, "unsupported_content", "prompt", "prompt has multimodal_data; this server takes text alone");
+    if (json_is_string(v) || json_is_string(text)) {
+        text = json_is_string(v) ? v : text;
+        return add_text(a, p, json_string_value(text), json_string_length(text), flags, "prompt", f);
+    }
+    json_array_foreach (v, i, piece)
+        mixed |= json_is_string(piece);
+    if (mixed)
+        return add_pieces(a, p, v, flags, f);
+    if (!json_is_array(v))
+        return fault_set(f, 400, "wrong_type", "prompt", "prompt has %s, wanted a text, a list of tokens, or a list of either", json_found(v));
+    p->ids = request_ids(a->m, v, &p->n_ids, "prompt", f);
+    return p->ids && fits(a, p, "prompt", f);
+}
+
+/* How an answer begins is no reasoning: where the prompt has begun some, it ends. */
+static int end_reasoning(struct answer *a, pith_prompt *p, const char *prompt, size_t n, struct fault *f)
+{
+    const char *end = pith_chat_answer(a->family ? NULL : a->template);
+    int reasons = json_string_length(a->lead) && end ? message_reasons(a->template, a->family, prompt, n, f) : 0;
     if (reasons <= 0)
         return !reasons;
+    if (!a->lead_is_said) /* the end is ours, what the answer begins with the client's */
+        return (!pith_prompt_put(p, PITH_FROM_TEMPLATE, end, strlen(end), NULL) && !pith_prompt_put(p, PITH_FROM_TEMPLATE, "\n\n", 2, NULL)) || fault_memory(f);
     json_t *lead = json_pack("s++%", end, "\n\n", json_string_value(a->lead), json_string_length(a->lead));
     json_decref(a->lead);
     a->lead = lead;
@@ -317,7 +460,7 @@ static int open_messages(struct answer *a, const struct fields *b, const pith_pr
     const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
     int ok = 1;
     for (int i = 0; ok && i < a->per_prompt; i++) {
-        struct message *m = a->choice[i].message = message_open(a->m, i ? a->choice[0].message : NULL, tools, a->family, !a->dialect->whole_calls, text, a->lead_is_said ? n : n_all, f);
+        struct message *m = a->choice[i].message = message_open(a->template, i ? a->choice[0].message : NULL, tools, a->family, !a->dialect->whole_calls, text, a->lead_is_said ? n : n_all, f);
         ok = m != NULL;
         if (ok && a->one_call)
             message_one_call(m);
@@ -337,13 +480,13 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
     struct prompt *to = &a->prompt[0];
     pith_prompt *p = request_prompt(a->m, b, &flags, f);
     const char *text = pith_prompt_text(p, &n);
-    int ok = p && end_reasoning(a, text, n, f);
+    int ok = p && end_reasoning(a, p, text, n, f);
     if (ok)
         ok = !pith_prompt_put(p, a->lead_is_said ? PITH_FROM_TEMPLATE : PITH_FROM_VALUE, json_string_value(a->lead), json_string_length(a->lead), NULL) ||
              fault_memory(f);
     if (ok)
         to->ids = request_prompt_ids(a->m, p, flags, &to->n_ids, f);
-    ok = ok && to->ids && request_fits(to->n_ids, pith_n_ctx(a->m->generate), "messages", f) && open_messages(a, b, p, n, f);
+    ok = ok && to->ids && fits(a, to, "messages", f) && open_messages(a, b, p, n, f);
     pith_prompt_close(p);
     return ok;
 }
@@ -354,13 +497,24 @@ static int is_there(struct answer *a, struct fault *f)
     return !atomic_load(exchange_gone(a->x)) || fault_set(f, 499, "client_closed_request", NULL, "the client has left");
 }
 
+int answer_has_several(const json_t *prompt)
+{
+    size_t i;
+    const json_t *v;
+    json_array_foreach (prompt, i, v)
+        if (json_is_integer(v))
+            return 0;
+    return json_array_size(prompt) > 0;
+}
+
 static int take_prompts(struct answer *a, const struct fields *b, struct fault *f)
 {
+    int flags = PITH_PARSE_SPECIAL | (b->v[F_complete_special] && !field_bool(b, F_complete_special) ? 0 : PITH_ADD_SPECIAL);
     const json_t *v = a->chat ? NULL : b->v[F_prompt];
-    int several = json_is_array(v) && (json_is_string(json_array_get(v, 0)) || json_is_array(json_array_get(v, 0)));
+    int several = !a->dialect->prompt_ids && answer_has_several(v);
     size_t n = several ? json_array_size(v) : 1;
     int queue = a->m->server->p.queue;
-    if (!a->chat && !v)
+    if (!a->chat && !v && !a->dialect->prompt_ids)
         return fault_set(f, 400, "missing_field", "prompt", "prompt is missing");
     if (n > PROMPTS_MAX)
         return fault_set(f, 400, "out_of_range", "prompt", "prompt has %zu prompts, at most %d are taken", n, PROMPTS_MAX);
@@ -380,7 +534,8 @@ static int take_prompts(struct answer *a, const struct fields *b, struct fault *
     if (a->chat)
         return take_chat(a, b, f);
     for (size_t i = 0; i < n; i++)
-        if (!is_there(a, f) || !add_prompt(a, &a->prompt[i], several ? json_array_get(v, i) : v, f))
+        if (!is_there(a, f) || !(a->dialect->prompt_ids ? a->dialect->prompt_ids(a, b, &a->prompt[i], f) && fits(a, &a->prompt[i], "prompt", f)
+                                                        : add_prompt(a, &a->prompt[i], several ? json_array_get(v, i) : v, flags, f)))
             return 0;
     return 1;
 }
@@ -397,6 +552,13 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     r->n = a->per_prompt;
     r->n_logprobs = a->logprobs;
     r->progress = a->progress && a->stream;
+    a->cuts_prompt = b->v[F_truncate_prompt_tokens] != NULL;
+    a->most_prompt = field_int(b, F_truncate_prompt_tokens);
+    if (a->cuts_prompt && !a->most_prompt)
+        return fault_set(f, 400, "out_of_range", "truncate_prompt_tokens", "truncate_prompt_tokens is 0, wanted -1 or at least 1");
+    if ((a->verbose || (a->dialect->endpoint & E_PEER)) && !(a->settings = settings_json(r, b)))
+        return fault_memory(f);
+    a->template = request_template(a->m, b);
     if (a->chat && !tools_take(a, b, r, f))
         return 0;
     if (!take_prompts(a, b, f))

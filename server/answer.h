@@ -22,6 +22,8 @@ struct choice {
     const char *reason; /* NULL: it goes on; "stop", "length", "tool_calls" */
     char *stopped_by;   /* the stop text, NULL: none */
     double mean;        /* log-probability of a token */
+    int64_t n_made;
+    int has_line, truncated; /* its text has a line end; its context was full */
     int told;           /* the dialect's */
 };
 
@@ -30,6 +32,10 @@ struct answer {
     struct hosted *m;
     const struct dialect *dialect;
     int chat, stream, logprobs, progress; /* logprobs: -1 none */
+    int cuts_prompt; /* a prompt longer than most_prompt (-1: than the context) loses its beginning */
+    int64_t most_prompt;
+    int timings, verbose; /* told with every piece; told at the end */
+    json_t *settings;     /* how its tokens are chosen, where that is to be told; NULL */
     int n, per_prompt, n_prompts, n_left, failed;
     int lost; /* there was no memory for a piece of it: it ends with that fault, never with a hole */
     int64_t created; /* seconds */
@@ -39,6 +45,7 @@ struct answer {
     json_t *lead;       /* the text that a message is made to begin with, behind the prompt; NULL: nothing */
     int lead_is_said;   /* it belongs to the message: a call, which has to come and ends it */
     int one_call;       /* a call ends a message */
+    const pith_template *template; /* of its conversation, NULL: none */
     const char *family; /* of calls, where it is not the template's */
     pith_stream *pieces; /* texts of single tokens */
     struct choice *choice; /* [n_prompts * per_prompt] */
@@ -62,6 +69,8 @@ struct dialect {
     int exact;                /* answers hold numbers of the client or of calls */
     /* What it says otherwise becomes fields that all share (fields_put); what it has besides is kept in its own struct. */
     int (*take)(struct answer *a, struct fields *b, struct request *r, struct fault *f);
+    /* The tokens of prompt i where they are made in another way than from F_prompt: 0 with *f. NULL: they are not. */
+    int (*prompt_ids)(struct answer *a, const struct fields *b, struct prompt *p, struct fault *f);
     int (*ready)(struct answer *a, const struct fields *b, struct fault *f); /* prompts are tokens; NULL: nothing to do */
     void (*begin)(struct answer *a);                                          /* of a stream, before anything is made; NULL */
     void (*prompt)(struct answer *a, const struct prompt *p, const struct event *e); /* with echo: a token of it; NULL */
@@ -74,6 +83,8 @@ struct dialect {
     void (*close)(struct answer *a);                                          /* frees what is its own; NULL */
 };
 
+/* Whether F_prompt is a list of prompts: nothing in it is a token. */
+int answer_has_several(const json_t *prompt);
 /* Answers x, now or later, and drops it. */
 void answer_make(struct exchange *x, const struct dialect *d);
 /* One event of a stream; `event` is its name (NULL: none), j is taken. */
@@ -89,10 +100,20 @@ json_t *answer_real(float logprob); /* JSON has no infinity: -9999 */
 int answer_variable(struct fields *b, const char *name, json_t *v, struct fault *f);
 /* How much a model is to think, as OpenAI has it: "none", "low" ... */
 int answer_effort(struct fields *b, const char *effort, struct fault *f);
+/* Where the conversation of a body ends with the assistant's message, the answer goes on with it (F_continue_final_message): it is taken out of
+ * F_messages, *lead is its text (NULL: there is none such). */
+int answer_continue(struct fields *b, json_t **lead, struct fault *f);
 /* Into an object of usage: "cache_miss", the first position where a prompt left what was known of its beginning, and the two tokens there as
  * text. Nothing where there is none. Returns j. */
 json_t *answer_miss(struct answer *a, json_t *j);
 json_t *progress_json(const struct progress *p);
+/* How long the prompt and the tokens so far have taken, and how many they are. */
+json_t *answer_timings(const struct answer *a);
+/* A prompt as the model gets it, control tokens as they are written. */
+json_t *answer_prompt(struct answer *a, const struct prompt *p);
+/* {prompt, generation_settings} of an answer that is `verbose`. */
+json_t *answer_verbose(struct answer *a);
+const char *answer_fingerprint(void); /* of what computes */
 json_t *answer_take_tokens(struct choice *h); /* the list so far, NULL: none; a new one begins */
 
 #endif

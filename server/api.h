@@ -8,6 +8,15 @@
 /* api_openai.c */
 void api_chat(struct server *s, struct exchange *x);
 void api_completions(struct server *s, struct exchange *x);
+void api_chat_tokens(struct server *s, struct exchange *x);
+/* api_completion.c */
+void api_completion(struct server *s, struct exchange *x);
+void api_infill(struct server *s, struct exchange *x);
+/* api_slots.c */
+void api_slots(struct server *s, struct exchange *x);
+void api_slot(struct server *s, struct exchange *x);
+/* api_rerank.c */
+void api_rerank(struct server *s, struct exchange *x);
 /* api_responses.c */
 void api_responses(struct server *s, struct exchange *x);
 void api_input_tokens(struct server *s, struct exchange *x);
@@ -19,11 +28,16 @@ void api_ollama_chat(struct server *s, struct exchange *x);
 void api_ollama_generate(struct server *s, struct exchange *x);
 void api_ollama_tags(struct server *s, struct exchange *x);
 void api_ollama_ps(struct server *s, struct exchange *x);
+/* What its answers share: times as text, and what a model is. */
+json_t *ollama_time(int64_t seconds);
+json_t *ollama_details(const char *arch, const char *type, uint64_t n_params);
 void api_ollama_version(struct server *s, struct exchange *x);
+/* api_show.c */
 void api_ollama_show(struct server *s, struct exchange *x);
 /* api_embeddings.c */
 void api_ollama_embed(struct server *s, struct exchange *x);
 void api_embeddings(struct server *s, struct exchange *x);
+void api_embedding(struct server *s, struct exchange *x);
 /* api_pith.c */
 void api_models(struct server *s, struct exchange *x);
 void api_tokenize(struct server *s, struct exchange *x);
@@ -37,6 +51,7 @@ void api_load(struct server *s, struct exchange *x);
 void api_unload(struct server *s, struct exchange *x);
 void api_drain(struct server *s, struct exchange *x);
 void api_health(struct server *s, struct exchange *x);
+void api_live(struct server *s, struct exchange *x);
 void api_ready(struct server *s, struct exchange *x);
 void api_metrics(struct server *s, struct exchange *x);
 void api_docs(struct server *s, struct exchange *x);

@@ -17,30 +17,29 @@ static struct messages *of(struct answer *a)
 
 /* ---------------------------------------------------------------- conversations */
 
-/* A text, or the texts of a list of blocks, as one. NULL with *f. */
-static json_t *text_of(const json_t *v, const char *where, size_t i, struct fault *f)
+/* A text, or the texts of a list of blocks, as one; of_tool as request_texts. NULL with *f. */
+static json_t *text_of(const json_t *v, const char *where, size_t i, int of_tool, struct exchange *x, struct fault *f)
 {
-    size_t k;
-    const json_t *block;
+    json_t *flat = NULL;
     if (json_is_string(v))
         return json_incref((json_t *)(uintptr_t)v);
     if (!v || json_is_null(v))
         return json_string("");
-    json_array_foreach (v, k, block)
-        if (!json_is_string(json_object_get(block, "text"))) {
-            fault_set(f, 400, "unsupported_content", where, "%s[%zu]: block %zu is not a text; this server takes text alone", where, i, k);
-            return NULL;
-        }
-    if (json_is_array(v))
-        return json_joined(v, "text");
-    fault_set(f, 400, "wrong_type", where, "%s[%zu] is %s, wanted a text or a list of blocks", where, i, json_found(v));
-    return NULL;
+    int bad = json_is_array(v) ? request_texts(v, of_tool, &flat, x) : 0;
+    if (!json_is_array(v))
+        fault_set(f, 400, "wrong_type", where, "%s[%zu] is %s, wanted a text or a list of blocks", where, i, json_found(v));
+    else if (bad >= 0)
+        fault_set(f, 400, "unsupported_content", where, "%s[%zu]: block %d is not a text; this server takes text alone", where, i, bad);
+    else if (!flat)
+        fault_memory(f);
+    return flat;
 }
 
 /* One message of blocks while it becomes one or more of the conversation. */
 struct turn {
     json_t *out, *text, *reasoning, *calls; /* text, reasoning: lists of texts; NULL: none */
     const char *role;
+    struct exchange *x;
 };
 
 static void put_turn(struct turn *t)
@@ -80,7 +79,7 @@ static int put_call(struct turn *t, const json_t *block)
 
 static int put_result(struct turn *t, const json_t *block, size_t i, struct fault *f)
 {
-    json_t *text = text_of(json_object_get(block, "content"), "messages", i, f);
+    json_t *text = text_of(json_object_get(block, "content"), "messages", i, 1, t->x, f);
     if (!text)
         return 0;
     put_turn(t);
@@ -100,15 +99,17 @@ static int put_block(struct turn *t, const json_t *block, size_t i, size_t k, st
         return put_last(&t->reasoning, thinking) || fault_memory(f);
     else if (!strcmp(type, "tool_result"))
         return put_result(t, block, i, f);
+    else if (!strcmp(type, "redacted_thinking")) /* for the service that wrote it alone */
+        exchange_ignores(t->x, "redacted_thinking");
     else if (strcmp(type, "tool_use") || !put_call(t, block))
         return fault_set(f, 400, "unsupported_content", "messages",
                          "messages[%zu].content[%zu] is of type \"%.40s\"; wanted a whole text, thinking, tool_use or tool_result", i, k, type);
     return 1;
 }
 
-static int put_message(json_t *out, const json_t *m, size_t i, struct fault *f)
+static int put_message(json_t *out, const json_t *m, size_t i, struct exchange *x, struct fault *f)
 {
-    struct turn t = {.out = out, .role = json_string_value(json_object_get(m, "role"))};
+    struct turn t = {.out = out, .x = x, .role = json_string_value(json_object_get(m, "role"))};
     const json_t *content = json_object_get(m, "content"), *block;
     size_t k;
     int ok = 1;
@@ -167,12 +168,12 @@ static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
     json_t *out = json_array(), *m;
     size_t i;
     int ok = b->v[F_messages] || fault_set(f, 400, "missing_field", "messages", "messages is missing");
-    json_t *system = ok && b->v[F_system] ? text_of(b->v[F_system], "system", 0, f) : NULL;
+    json_t *system = ok && b->v[F_system] ? text_of(b->v[F_system], "system", 0, 0, b->x, f) : NULL;
     ok = ok && (system || !b->v[F_system]);
     if (system)
         json_array_append_new(out, json_pack("{s:s, s:o}", "role", "system", "content", system));
     json_array_foreach ((json_t *)(uintptr_t)b->v[F_messages], i, m)
-        ok = ok && put_message(out, m, i, f);
+        ok = ok && put_message(out, m, i, b->x, f);
     ok = ok && (!b->v[F_tools] || tools_nest(b, "input_schema", "custom", 1, f)) && (!b->v[F_tool_choice] || take_choice(b, f));
     const char *thinking = json_string_value(json_object_get(b->v[F_thinking], "type"));
     if (ok && thinking)
@@ -331,6 +332,8 @@ json_t *fault_anthropic(const struct fault *f)
     const char *type = f->http == 413 ? "request_too_large" : f->http == 503 ? "overloaded_error" : f->http >= 500 ? "api_error" : fault_type(f);
     json_t *plain = fault_json(f), *e = json_object_get(plain, "error");
     json_object_set_new(e, "type", json_string(type));
+    if (f->n_ctx) /* in the words by which its clients know that a conversation has to become shorter */
+        json_object_set_new(e, "message", json_sprintf("prompt is too long: %lld tokens > %lld maximum", (long long)f->n_prompt, (long long)f->n_ctx));
     json_t *j = json_pack("{s:s, s:O}", "type", "error", "error", e);
     json_decref(plain);
     return j;

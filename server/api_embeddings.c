@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "answer.h"
 #include "api.h"
 #include "request.h"
 
@@ -16,6 +17,7 @@ struct embedding {
     char *text; /* [n_text] of the answer, so far */
     size_t n_text, cap_text;
     unsigned endpoint;
+    int native;     /* as llama.cpp has it: a list of {index, embedding: [vector]} */
     int base64, single, truncate; /* single: Ollama's older form, of one text */
     int lost;                     /* there was no memory for a vector */
 };
@@ -70,13 +72,13 @@ static void put_vector(struct embedding *m, const struct event *e)
     m->lost |= !unit;
     if (e->choice)
         put(m, ",", 1);
-    snprintf(head, sizeof head, "{\"object\":\"embedding\",\"index\":%d,\"embedding\":", e->choice);
+    snprintf(head, sizeof head, m->native ? "{\"index\":%d,\"embedding\":[" : "{\"object\":\"embedding\",\"index\":%d,\"embedding\":", e->choice);
     if (m->endpoint == E_EMBED)
         put_text(m, head);
     if (unit)
         m->base64 ? put_base64(m, unit, n) : put_numbers(m, unit, n);
     if (m->endpoint == E_EMBED)
-        put(m, "}", 1);
+        put_text(m, m->native ? "]}" : "}");
     free(unit);
 }
 
@@ -92,8 +94,8 @@ static void put_rest(struct embedding *m, const struct request *r)
     char *text = json_dumps(j, JSON_COMPACT);
     json_decref(j);
     m->lost |= !text;
-    put_text(m, m->single ? "}" : "],");
-    if (text && !m->single)
+    put_text(m, m->native ? "]" : m->single ? "}" : "],");
+    if (text && !m->single && !m->native)
         put_text(m, text + 1); /* without its bracket */
     put(m, "", 1);             /* its end */
     free(text);
@@ -105,7 +107,7 @@ static void on_event(struct request *r, const struct event *e)
     struct embedding *m = r->ctx;
     if (e->kind == EV_EMBEDDING) {
         if (!e->choice)
-            put_text(m, m->single ? "{\"embedding\":" : m->endpoint == E_EMBED ? "{\"data\":[" : "{\"embeddings\":[");
+            put_text(m, m->native ? "[" : m->single ? "{\"embedding\":" : m->endpoint == E_EMBED ? "{\"data\":[" : "{\"embeddings\":[");
         put_vector(m, e);
         return;
     }
@@ -123,20 +125,64 @@ static void on_event(struct request *r, const struct event *e)
     free(m);
 }
 
+/* Texts and tokens one behind the other, as one input (malloc). */
+static int32_t *mixed_ids(struct hosted *h, const json_t *list, int64_t *n, struct fault *f)
+{
+    int32_t *all = NULL;
+    size_t i;
+    json_t *v;
+    *n = 0;
+    json_array_foreach (list, i, v) {
+        json_t *one = json_pack("[O]", v);
+        int64_t k = 0;
+        int32_t *ids = json_is_string(v) ? request_tokenize(h, json_string_value(v), json_string_length(v), i ? 0 : PITH_ADD_SPECIAL, &k, "input", f)
+                                         : request_ids(h, one, &k, "input", f);
+        int32_t *more = ids ? realloc(all, (size_t)(*n + k + 1) * sizeof *more) : NULL;
+        json_decref(one);
+        if (more) {
+            all = more;
+            memcpy(all + *n, ids, (size_t)k * sizeof *all);
+            *n += k;
+        } else if (ids) {
+            fault_memory(f);
+        }
+        free(ids);
+        if (!more) {
+            free(all);
+            return NULL;
+        }
+    }
+    return all;
+}
+
 static int add_input(const struct embedding *m, struct request *r, const json_t *v, struct fault *f)
 {
     struct hosted *h = m->hosted;
     int64_t n = 0, most = models_n_input(h);
     int32_t *ids = NULL;
-    if (json_is_string(v))
+    const json_t *parts = json_object_get(v, "content"), *text = json_object_get(v, "prompt_string");
+    json_t *flat = NULL;
+    int bad = json_is_array(parts) ? request_texts(parts, 0, &flat, m->x) : -1, mixed = 0;
+    for (size_t i = 0; i < json_array_size(v); i++)
+        mixed |= json_is_string(json_array_get(v, i));
+    if (bad >= 0)
+        return fault_set(f, 400, "unsupported_content", "input", "input: content[%d] is %s, not a text; this server takes text alone", bad,
+                         json_found(json_object_get(json_array_get(parts, (size_t)bad), "type")));
+    v = flat ? flat : json_is_string(text) ? text : v;
+    if (mixed)
+        ids = mixed_ids(h, v, &n, f);
+    else if (json_is_string(v))
         ids = request_tokenize(h, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL, &n, "input", f);
     else if (json_is_array(v))
         ids = request_ids(h, v, &n, "input", f);
     else
-        return fault_set(f, 400, "wrong_type", "input", "input has %s, wanted a text, a list of tokens, or a list of either", json_found(v));
+        fault_set(f, 400, "wrong_type", "input", "input has %s, wanted a text, a list of tokens, or a list of either", json_found(v));
+    json_decref(flat);
     if (ids && m->truncate && n > most)
         n = most;
     int ok = ids && request_fits(n, most, "input", f);
+    if (ids && n > most)
+        snprintf(f->msg, sizeof f->msg, "input is too large: n_prompt = %lld tokens, an input may have n_ctx = %lld, which is n_over = %lld too many", (long long)n, (long long)most, (long long)(n - most));
     int32_t *more = ok ? realloc(r->prompt, (size_t)(r->n_prompt + n) * sizeof *more) : NULL;
     if (more) {
         r->prompt = more;
@@ -152,7 +198,7 @@ static int add_input(const struct embedding *m, struct request *r, const json_t 
 
 static int take_inputs(const struct embedding *m, struct request *r, const json_t *v, struct fault *f)
 {
-    int several = json_is_array(v) && (json_is_string(json_array_get(v, 0)) || json_is_array(json_array_get(v, 0)));
+    int several = answer_has_several(v);
     size_t n = several ? json_array_size(v) : 1;
     if (!v)
         return fault_set(f, 400, "missing_field", "input", "input is missing");
@@ -183,10 +229,13 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
     r->deadline = request_deadline(x, field_real(b, F_timeout));
     m->truncate = field_bool(b, F_truncate);
     m->single = !b->v[F_input] && b->v[F_ollama_prompt];
-    return take_inputs(m, r, m->single ? b->v[F_ollama_prompt] : b->v[F_input], f);
+    if (b->v[F_input] && b->v[F_embed_content])
+        return fault_set(f, 400, "invalid_value", "content", "input and content; wanted one of them");
+    m->native |= b->v[F_embed_content] && strncmp(exchange_path(x), "/v1/", 4);
+    return take_inputs(m, r, m->single ? b->v[F_ollama_prompt] : b->v[F_input] ? b->v[F_input] : b->v[F_embed_content], f);
 }
 
-static void embed(struct exchange *x, unsigned endpoint)
+static void embed(struct exchange *x, unsigned endpoint, int native)
 {
     struct fault f = {0};
     struct fields b;
@@ -199,7 +248,7 @@ static void embed(struct exchange *x, unsigned endpoint)
     } else if (!m || !r) {
         fault_memory(&f);
     } else if (fields_read(&b, endpoint, x, &f)) {
-        *m = (struct embedding){.x = x, .hosted = hosted, .endpoint = endpoint};
+        *m = (struct embedding){.x = x, .hosted = hosted, .endpoint = endpoint, .native = native};
         exchange_hold(x);
         ok = take(x, &b, r, m, &f) && sched_submit(hosted->sched, &r, 1, &f);
         fields_free(&b);
@@ -217,11 +266,17 @@ static void embed(struct exchange *x, unsigned endpoint)
 void api_embeddings(struct server *s, struct exchange *x)
 {
     (void)s;
-    embed(x, E_EMBED);
+    embed(x, E_EMBED, 0);
+}
+
+void api_embedding(struct server *s, struct exchange *x)
+{
+    (void)s;
+    embed(x, E_EMBED, 1);
 }
 
 void api_ollama_embed(struct server *s, struct exchange *x)
 {
     (void)s;
-    embed(x, E_OLLAMA_EMBED);
+    embed(x, E_OLLAMA_EMBED, 0);
 }

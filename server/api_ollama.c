@@ -7,6 +7,7 @@
 
 #include "answer.h"
 #include "api.h"
+#include "tools.h"
 
 /* ---------------------------------------------------------------- requests */
 
@@ -92,7 +93,7 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
         }
         json_array_append_new(out, message);
     }
-    return fields_put(b, F_messages, out, f) && take_both(a, b, r, f);
+    return fields_put(b, F_messages, out, f) && tools_functions(b, f) && take_both(a, b, r, f);
 }
 
 static int take_generate(struct answer *a, struct fields *b, struct request *r, struct fault *f)
@@ -122,7 +123,7 @@ static int ready(struct answer *a, const struct fields *b, struct fault *f)
 
 /* ---------------------------------------------------------------- answers */
 
-static json_t *time_of(int64_t seconds)
+json_t *ollama_time(int64_t seconds)
 {
     time_t t = (time_t)seconds;
     struct tm tm;
@@ -133,7 +134,7 @@ static json_t *time_of(int64_t seconds)
 
 static json_t *line_of(const struct answer *a, int done)
 {
-    return json_pack("{s:s, s:o, s:b}", "model", a->m->name, "created_at", time_of((int64_t)time(NULL)), "done", done);
+    return json_pack("{s:s, s:o, s:b}", "model", a->m->name, "created_at", ollama_time((int64_t)time(NULL)), "done", done);
 }
 
 static json_t *call_of(const struct part *p)
@@ -316,12 +317,13 @@ void api_ollama_generate(struct server *s, struct exchange *x)
 
 /* ---------------------------------------------------------------- what there is */
 
-static json_t *details_of(const struct hosted *m)
+json_t *ollama_details(const char *arch, const char *type, uint64_t n_params)
 {
     char size[32];
-    double n = (double)m->info.n_params;
+    double n = (double)n_params;
     n >= 1e9 ? snprintf(size, sizeof size, "%.1fB", n / 1e9) : snprintf(size, sizeof size, "%.2fM", n / 1e6);
-    const char *arch = m->info.arch ? m->info.arch : "", *type = m->info.type ? m->info.type : ""; /* known while it is loaded */
+    arch = arch ? arch : ""; /* known while it is loaded */
+    type = type ? type : "";
     return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf", "family", arch, "families", arch, "parameter_size", size,
                      "quantization_level", type);
 }
@@ -341,8 +343,9 @@ static json_t *digest_of(const struct hosted *m)
 static json_t *entry_of(const struct hosted *m)
 {
     uint64_t size = m->info.file_bytes ? m->info.file_bytes : m->server->p.models[m->index].file_bytes;
-    return json_pack("{s:s, s:s, s:o, s:I, s:o, s:o}", "name", m->name, "model", m->name, "modified_at", time_of(m->created), "size",
-                     (json_int_t)size, "digest", digest_of(m), "details", details_of(m));
+    return json_pack("{s:s, s:s, s:o, s:I, s:o, s:o}", "name", m->name, "model", m->name, "modified_at", ollama_time(m->created), "size",
+                     (json_int_t)size, "digest", digest_of(m), "details",
+                     ollama_details(m->info.arch, m->info.type, m->info.n_params));
 }
 
 void api_ollama_tags(struct server *s, struct exchange *x)
@@ -352,7 +355,7 @@ void api_ollama_tags(struct server *s, struct exchange *x)
 
 static json_t *running_of(const struct hosted *m)
 {
-    json_t *e = entry_of(m), *more = json_pack("{s:o, s:i, s:i}", "expires_at", time_of(253402300799), "size_vram", 0, "context_length",
+    json_t *e = entry_of(m), *more = json_pack("{s:o, s:i, s:i}", "expires_at", ollama_time(253402300799), "size_vram", 0, "context_length",
                                                models_n_ctx(m));
     json_object_update(e, more);
     json_object_set_new(e, "size", json_integer((json_int_t)m->info.weight_bytes));
@@ -368,38 +371,6 @@ void api_ollama_ps(struct server *s, struct exchange *x)
 void api_ollama_version(struct server *s, struct exchange *x)
 {
     (void)s;
-    exchange_json(x, 200, json_pack("{s:s}", "version", pith_version()));
-}
-
-/* As files have them: "qwen2.context_length". */
-static void put_number(json_t *info, const char *arch, const char *what, int64_t n)
-{
-    char key[128];
-    snprintf(key, sizeof key, "%.64s.%s", arch, what);
-    json_object_set_new(info, key, json_integer((json_int_t)n));
-}
-
-static json_t *show(struct hosted *m, struct fields *b, struct fault *f)
-{
-    json_t *can = json_array(), *template = models_template(m);
-    (void)b;
-    (void)f;
-    if (m->generate)
-        json_array_append_new(can, json_string("completion"));
-    if (m->shows_tools)
-        json_array_append_new(can, json_string("tools"));
-    if (m->embed)
-        json_array_append_new(can, json_string("embedding"));
-    json_t *info = json_pack("{s:s, s:I}", "general.architecture", m->info.arch, "general.parameter_count", (json_int_t)m->info.n_params);
-    put_number(info, m->info.arch, "context_length", models_n_ctx(m)); /* of the server: what a client may fill */
-    put_number(info, m->info.arch, "vocab_size", m->info.n_vocab);
-    put_number(info, m->info.arch, "embedding_length", m->info.n_embd);
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "", "parameters", "", "template", json_is_null(template) ? json_string("") : template, "details", details_of(m), "model_info",
-                     info, "capabilities", can, "modified_at", time_of(m->created));
-}
-
-void api_ollama_show(struct server *s, struct exchange *x)
-{
-    (void)s;
-    request_answer(x, E_OLLAMA_SHOW, show);
+    /* Clients look at the number for what they may ask: that of an Ollama with the endpoints and fields that are here. */
+    exchange_json(x, 200, json_pack("{s:s, s:s}", "version", "0.12.11", "pith", pith_version()));
 }

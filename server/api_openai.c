@@ -4,6 +4,8 @@
 
 #include "answer.h"
 #include "api.h"
+#include "fim.h"
+#include "tools.h"
 
 struct completion {
     struct answer a;
@@ -120,7 +122,8 @@ static json_t *usage(struct answer *a)
 static json_t *envelope(const struct answer *a, json_t *choices)
 {
     const char *object = !a->chat ? "text_completion" : a->stream ? "chat.completion.chunk" : "chat.completion";
-    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", a->id, "object", object, "created", (json_int_t)a->created, "model", a->m->name, "choices", choices);
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", a->id, "object", object, "created", (json_int_t)a->created, "model", a->m->name, "system_fingerprint",
+                     answer_fingerprint(), "choices", choices);
 }
 
 /* A piece of a stream: takes what is new (a chat's delta, a completion's text; NULL: nothing) and logprobs (NULL: null). */
@@ -137,6 +140,8 @@ static void send_piece(struct answer *a, int i, json_t *fresh, json_t *logprobs)
     json_t *e = envelope(a, json_pack("[o]", j));
     if (of(a)->include_usage)
         json_object_set_new(e, "usage", json_null());
+    if (a->timings && a->figures.n_made)
+        json_object_set_new(e, "timings", answer_timings(a));
     answer_send(a, NULL, e);
 }
 
@@ -225,6 +230,9 @@ static json_t *whole(struct answer *a)
 {
     json_t *j = envelope(a, pack_choices(a));
     json_object_set_new(j, "usage", usage(a));
+    json_object_set_new(j, "timings", answer_timings(a));
+    if (a->verbose)
+        json_object_set_new(j, "__verbose", answer_verbose(a));
     return j;
 }
 
@@ -233,6 +241,9 @@ static void finish(struct answer *a)
     if (of(a)->include_usage) {
         json_t *e = envelope(a, json_array());
         json_object_set_new(e, "usage", usage(a));
+        json_object_set_new(e, "timings", answer_timings(a));
+        if (a->verbose)
+            json_object_set_new(e, "__verbose", answer_verbose(a));
         answer_send(a, NULL, e);
     }
     exchange_write(a->x, "data: [DONE]\n\n", 14);
@@ -259,7 +270,14 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
     a->stream = field_bool(b, F_stream);
     a->progress = field_bool(b, F_return_progress) || field_bool(b, F_include_progress);
     of(a)->include_usage = field_bool(b, F_include_usage);
-    r->n_max = b->v[F_max_completion_tokens] ? field_int(b, F_max_completion_tokens) : b->v[F_max_tokens] ? field_int(b, F_max_tokens) : a->chat ? -1 : 16;
+    a->timings = field_bool(b, F_timings_per_token);
+    a->verbose = field_bool(b, F_verbose_answer);
+    r->n_max = b->v[F_max_completion_tokens] ? field_int(b, F_max_completion_tokens)
+               : b->v[F_max_tokens]          ? field_int(b, F_max_tokens)
+               : b->v[F_n_predict]           ? field_int(b, F_n_predict)
+               : a->chat                     ? -1
+                                             : 16;
+    r->n_max = r->n_max < 0 ? -1 : r->n_max;
     if (r->n_max == 0 && !of(a)->echo)
         return fault_set(f, 400, "out_of_range", "max_tokens", "max_tokens is 0, wanted at least 1 (0 needs echo)");
     return 1;
@@ -289,8 +307,20 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
         return fault_set(f, 400, "invalid_value", "top_logprobs", "top_logprobs needs logprobs: true");
     if (b->v[F_reasoning_effort] && !answer_effort(b, field_text(b, F_reasoning_effort), f))
         return 0;
-    return refuse(b, f) && take_both(a, b, r, f);
+    return refuse(b, f) && tools_functions(b, f) && answer_continue(b, &a->lead, f) && take_both(a, b, r, f);
 }
+
+/* The text before a gap and the text behind it, as the model's own tokens tell them apart. */
+static int gap_ids(struct answer *a, const struct fields *b, struct prompt *p, struct fault *f)
+{
+    const json_t *prompt = b->v[F_prompt];
+    if (!json_is_string(prompt))
+        return fault_set(f, 400, "wrong_type", "prompt", "prompt is %s; with suffix wanted a text", json_found(prompt));
+    p->ids = fim_ids(a->m, &(struct fim){.prefix = prompt, .suffix = b->v[F_suffix]}, &p->n_ids, "suffix", f);
+    return p->ids != NULL;
+}
+
+static const struct dialect gap;
 
 static int take_text(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
@@ -303,8 +333,10 @@ static int take_text(struct answer *a, struct fields *b, struct request *r, stru
         a->per_prompt = (int)field_int(b, F_best_of);
     r->rank = a->per_prompt > a->n;
     r->echo = of(a)->echo && a->logprobs >= 0;
-    if (b->v[F_suffix] && *field_text(b, F_suffix))
-        return fault_set(f, 400, "not_supported", "suffix", "suffix is not supported: this server cannot fill a gap; leave it out");
+    if (b->v[F_n_probs] && field_int(b, F_n_probs) > 0 && a->logprobs < 0)
+        a->logprobs = (int)field_int(b, F_n_probs);
+    if (json_string_length(b->v[F_suffix]))
+        a->dialect = &gap;
     if (a->per_prompt < a->n || (r->rank && a->stream))
         return fault_set(f, 400, "invalid_value", "best_of", a->stream ? "best_of cannot be streamed" : "best_of is %d, wanted at least n = %d", a->per_prompt, a->n);
     return 1;
@@ -358,10 +390,30 @@ static const struct dialect text = {
     .progress = tell_progress,
 };
 
+static const struct dialect gap = { /* of completions with a suffix */
+    .endpoint = E_COMPLETE, .size = sizeof(struct completion), .id = "cmpl-", .type = "text/event-stream", .pulse = ": keep-alive\n\n",
+    .take = take_text, .prompt_ids = gap_ids, .ready = ready_text, .begin = begin, .prompt = on_prompt, .grown = grown_text, .ended = ended, .whole = whole,
+    .finish = finish, .fail = fail, .progress = tell_progress,
+};
+
 void api_chat(struct server *s, struct exchange *x)
 {
     (void)s;
     answer_make(x, &chat);
+}
+
+static json_t *count(struct hosted *m, struct fields *b, struct fault *f)
+{
+    json_t *lead = NULL;
+    int64_t n = tools_functions(b, f) && answer_continue(b, &lead, f) ? request_count(m, b, lead, f) : -1;
+    json_decref(lead);
+    return n < 0 ? NULL : json_pack("{s:s, s:I}", "object", "chat.completion.input_tokens", "input_tokens", (json_int_t)n);
+}
+
+void api_chat_tokens(struct server *s, struct exchange *x)
+{
+    (void)s;
+    request_answer(x, E_CHAT, count);
 }
 
 void api_completions(struct server *s, struct exchange *x)

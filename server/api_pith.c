@@ -5,11 +5,15 @@
 
 #include "api.h"
 #include "metrics.h"
+#include "answer.h"
 #include "request.h"
+#include "settings.h"
+#include "tools.h"
 
 void api_models(struct server *s, struct exchange *x)
 {
-    const char *path = exchange_path(x), *name = strlen(path) > 11 ? path + 11 : NULL;
+    const char *path = exchange_path(x), *name = strstr(path, "/models/");
+    name = name && name[8] ? name + 8 : NULL;
     struct fault f = {0};
     json_t *j = name ? models_json(s, name, models_card, &f) : json_pack("{s:s, s:o}", "object", "list", "data", models_list(s, 0, models_card));
     if (f.http)
@@ -20,12 +24,37 @@ void api_models(struct server *s, struct exchange *x)
 
 /* ---------------------------------------------------------------- tokens and templates */
 
-/* One token's bytes as they are written. */
+/* One token's bytes as they are written behind others: a space at its beginning belongs to it. */
+static size_t piece_bytes(const struct hosted *m, int32_t id, char *buf, size_t cap)
+{
+    int32_t two[2] = {id, id};
+    char both[1024];
+    int64_t n = pith_detokenize(m->model, two, 1, PITH_RENDER_SPECIAL, buf, cap, NULL), n_both = pith_detokenize(m->model, two, 2, PITH_RENDER_SPECIAL, both, sizeof both, NULL);
+    if (n >= 0 && n_both > 2 * n && n_both - n <= (int64_t)cap && n_both <= (int64_t)sizeof both) { /* the first of a text had lost its space */
+        memcpy(buf, both + n, (size_t)(n_both - n));
+        n = n_both - n;
+    }
+    return n < 0 ? 0 : n < (int64_t)cap ? (size_t)n : cap;
+}
+
 static json_t *piece(const struct hosted *m, int32_t id)
 {
     char buf[512];
-    int64_t n = pith_detokenize(m->model, &id, 1, PITH_RENDER_SPECIAL, buf, sizeof buf, NULL);
-    return json_text(buf, n < 0 ? 0 : n < (int64_t)sizeof buf ? (size_t)n : sizeof buf);
+    return json_text(buf, piece_bytes(m, id, buf, sizeof buf));
+}
+
+/* As text, or as a list of its bytes where they are part of a character. */
+static json_t *piece_or_bytes(const struct hosted *m, int32_t id)
+{
+    char buf[512];
+    size_t n = piece_bytes(m, id, buf, sizeof buf);
+    json_t *j = json_stringn(buf, n);
+    if (j || !n)
+        return j;
+    j = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(j, json_integer((unsigned char)buf[i]));
+    return j;
 }
 
 enum {
@@ -138,7 +167,7 @@ static json_t *tokenize(struct exchange *x, struct hosted *m, struct fields *b, 
     }
     json_t *list = ids ? json_array() : NULL;
     for (int64_t i = 0; list && i < n; i++)
-        json_array_append_new(list, field_bool(b, F_with_pieces) ? json_pack("{s:i, s:o}", "id", ids[i], "piece", piece(m, ids[i])) : json_integer(ids[i]));
+        json_array_append_new(list, field_bool(b, F_with_pieces) ? json_pack("{s:i, s:o}", "id", ids[i], "piece", piece_or_bytes(m, ids[i])) : json_integer(ids[i]));
     free(ids);
     return list ? json_pack("{s:o, s:I}", "tokens", list, "count", (json_int_t)n) : NULL;
 }
@@ -185,11 +214,16 @@ static json_t *detokenize(struct exchange *x, struct hosted *m, struct fields *b
 
 static json_t *apply_template(struct hosted *m, struct fields *b, struct fault *f)
 {
-    size_t n;
+    size_t n = 0;
     int flags;
-    pith_prompt *p = request_prompt(m, b, &flags, f);
-    const char *text = pith_prompt_text(p, &n);
-    json_t *j = p ? json_pack("{s:o}", "prompt", json_text(text, n)) : NULL;
+    json_t *lead = NULL;
+    pith_prompt *p = tools_functions(b, f) && answer_continue(b, &lead, f) ? request_prompt(m, b, &flags, f) : NULL;
+    json_t *j = NULL;
+    if (p && (!pith_prompt_put(p, PITH_FROM_VALUE, json_string_length(lead) ? json_string_value(lead) : "", json_string_length(lead), NULL) || fault_memory(f))) {
+        const char *text = pith_prompt_text(p, &n);
+        j = json_pack("{s:o}", "prompt", json_text(text, n));
+    }
+    json_decref(lead);
     pith_prompt_close(p);
     return j;
 }
@@ -270,6 +304,41 @@ static json_t *sampling(const struct pith_sampler_params *p)
                      "mirostat_eta", json_float(p->mirostat_eta > 0 ? p->mirostat_eta : 0.1f));
 }
 
+/* The text of the template that conversations get, "": the plain one. */
+static json_t *props_template(const struct hosted *m)
+{
+    if (m->own_template)
+        return json_text(m->server->p.chat_template, strlen(m->server->p.chat_template));
+    json_t *own = models_template(m);
+    if (!json_is_null(own))
+        return own;
+    json_decref(own);
+    return json_string("");
+}
+
+static json_t *token_text(const struct hosted *m, int32_t id)
+{
+    return id >= 0 ? piece(m, id) : json_string("");
+}
+
+/* What llama.cpp tells. */
+static json_t *props_more(struct server *s, const struct hosted *m)
+{
+    struct request *r = request_new();
+    struct fields none = {0};
+    struct fault f = {0};
+    fields_of_nothing(&none, E_COMPLETION, s);
+    json_t *settings = r && request_sampler((struct hosted *)(uintptr_t)m, &none, r, &f) ? settings_json(r, &none) : NULL;
+    request_free(r);
+    if (settings && field_int(&none, F_seed) < 0)
+        json_object_set_new(settings, "seed", json_integer(-1)); /* another one each time */
+    return json_pack("{s:{s:i, s:i, s:b, s:b, s:o*}, s:i, s:s, s:s, s:{s:b, s:b}, s:o, s:o, s:s, s:s, s:b, s:b, s:b}", "default_generation_settings", "id", 0, "n_ctx",
+                     models_n_ctx(m), "speculative", 0, "is_processing", 0, "params", settings, "total_slots", s->p.parallel, "model_path",
+                     s->p.models[m->index].path, "model_alias", m->name, "modalities", "vision", 0, "audio", 0, "bos_token", token_text(m, pith_token_bos(m->model)),
+                     "eos_token", token_text(m, pith_token_eos(m->model)), "build_info", answer_fingerprint(), "model_ftype", m->info.type ? m->info.type : "",
+                     "endpoint_slots", !s->p.no_slots, "endpoint_props", 0, "is_sleeping", 0);
+}
+
 void api_props(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
@@ -279,11 +348,15 @@ void api_props(struct server *s, struct exchange *x)
         return;
     }
     const char *template = m->own_template ? "from --chat-template" : m->template ? "the model's own" : "plain: \"role: content\" and a blank line (the model has none)";
-    exchange_json(x, 200,
+    json_t *text = props_template(m);
+    json_t *j =
                   json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:s, s:s, s:o, s:o}", "model", m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx",
-                            models_n_ctx(m), "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template", template,
+                            models_n_ctx(m), "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template_from", template,
                             "generates", m->generate != NULL, "embeds", m->embed != NULL, "n_input", models_n_input(m), "version", pith_version(), "isa", pith_isa(), "memory", memory_now(s, m),
-                            "sampling", sampling(&m->usual)));
+                            "sampling", sampling(&m->usual));
+    json_object_update_new(j, props_more(s, m));
+    json_object_set_new(j, "chat_template", text);
+    exchange_json(x, 200, j);
     models_drop(m);
 }
 
@@ -377,6 +450,16 @@ void api_machine(struct server *s, struct exchange *x)
 }
 
 void api_health(struct server *s, struct exchange *x)
+{
+    if (!atomic_load(&s->ready) && !atomic_load(&s->draining)) {
+        exchange_retry_after(x, 2);
+        exchange_json(x, 503, json_pack("{s:s}", "status", "loading model"));
+    } else {
+        api_live(s, x);
+    }
+}
+
+void api_live(struct server *s, struct exchange *x)
 {
     (void)s;
     exchange_json(x, 200, json_pack("{s:s}", "status", "ok"));

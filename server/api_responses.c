@@ -40,8 +40,9 @@ static json_t *last_assistant(json_t *out)
     return m;
 }
 
-static int put_call(json_t *out, const json_t *item)
+static int put_call(json_t *out, const json_t *item, struct exchange *x)
 {
+    (void)x;
     json_t *m = last_assistant(out), *calls = json_object_get(m, "tool_calls");
     json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", json_object_get(item, "call_id"), "type", "function", "function", "name",
                              json_object_get(item, "name"), "arguments", json_object_get(item, "arguments"));
@@ -50,27 +51,33 @@ static int put_call(json_t *out, const json_t *item)
     return call && !json_array_append_new(calls, call);
 }
 
-static int put_output(json_t *out, const json_t *item)
+static int put_output(json_t *out, const json_t *item, struct exchange *x)
 {
-    json_t *output = json_object_get(item, "output"), *text = json_is_string(output) ? json_incref(output) : json_is_array(output) ? json_joined(output, "text") : NULL;
+    json_t *output = json_object_get(item, "output"), *text = json_is_string(output) ? json_incref(output) : NULL;
+    if (json_is_array(output))
+        request_texts(output, 1, &text, x);
     json_t *m = json_pack("{s:s, s:O*, s:o}", "role", "tool", "tool_call_id", json_object_get(item, "call_id"), "content", text);
     return m && !json_array_append_new(out, m);
 }
 
-static int put_reasoning(json_t *out, const json_t *item)
+static int put_reasoning(json_t *out, const json_t *item, struct exchange *x)
 {
     const json_t *content = json_object_get(item, "content");
     json_t *text = json_joined(json_array_size(content) ? content : json_object_get(item, "summary"), "text");
+    if (json_is_string(json_object_get(item, "encrypted_content")) && !(text && json_string_length(text)))
+        exchange_ignores(x, "encrypted reasoning");
     if (text && json_string_length(text)) /* of an answer that begins with it */
         json_array_append_new(out, json_pack("{s:s, s:s, s:O}", "role", "assistant", "content", "", "reasoning_content", text));
     json_decref(text);
     return text != NULL;
 }
 
-static int put_message(json_t *out, const json_t *item)
+static int put_message(json_t *out, const json_t *item, struct exchange *x)
 {
     json_t *role = json_object_get(item, "role"), *content = json_object_get(item, "content");
-    json_t *text = json_is_string(content) ? json_incref(content) : json_is_array(content) ? json_joined(content, "text") : NULL;
+    json_t *text = json_is_string(content) ? json_incref(content) : NULL;
+    if (json_is_array(content))
+        request_texts(content, 0, &text, x);
     json_t *before = json_array_get(out, json_array_size(out) - 1);
     if (!json_is_string(role) || !text) {
         json_decref(text);
@@ -81,20 +88,42 @@ static int put_message(json_t *out, const json_t *item)
     return !json_array_append_new(out, json_pack("{s:O, s:o}", "role", role, "content", text));
 }
 
-static int put_item(json_t *out, const json_t *item, size_t i, struct fault *f)
+/* What tools of the service have done, or what only it knows: nothing that could be put before a model. */
+static int is_foreign(const char *type)
+{
+    static const char *const types[] = {"item_reference", "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_list_tools",
+                                        "mcp_approval_request", "mcp_approval_response", "compaction"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!strcmp(type, types[i]))
+            return 1;
+    return 0;
+}
+
+static int put_item(json_t *out, const json_t *item, size_t i, struct exchange *x, struct fault *f)
 {
     static const struct {
         const char *type;
-        int (*put)(json_t *out, const json_t *item);
+        int (*put)(json_t *out, const json_t *item, struct exchange *x);
     } kinds[] = {{"message", put_message}, {"function_call", put_call}, {"function_call_output", put_output}, {"reasoning", put_reasoning}};
     const char *type = json_string_value(json_object_get(item, "type"));
     type = type ? type : "message";
     const json_t *role = json_object_get(item, "role");
     if (!strcmp(type, "message") && !request_role(json_string_value(role)))
         return fault_set(f, 400, "invalid_message", "input", "input[%zu].role is %s, wanted system, developer, user, assistant or tool", i, json_found(role));
+    const json_t *content = json_object_get(item, "content");
+    json_t *flat = NULL;
+    int bad = !strcmp(type, "message") && json_is_array(content) ? request_texts(content, 0, &flat, x) : -1;
+    json_decref(flat);
+    if (bad >= 0)
+        return fault_set(f, 400, "unsupported_content", "input", "input[%zu].content[%d] is %s, not a text; this server takes text alone", i, bad,
+                         json_found(json_object_get(json_array_get(content, (size_t)bad), "type")));
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         if (!strcmp(type, kinds[k].type))
-            return kinds[k].put(out, item) || fault_set(f, 400, "unsupported_content", "input", "input[%zu] is not a whole %s of texts; this server takes text alone", i, type);
+            return kinds[k].put(out, item, x) || fault_set(f, 400, "unsupported_content", "input", "input[%zu] is not a whole %s of texts; this server takes text alone", i, type);
+    if (is_foreign(type)) {
+        exchange_ignores(x, "input[%zu] %s", i, type);
+        return 1;
+    }
     return fault_set(f, 400, "unsupported_content", "input", "input[%zu] is of type \"%.40s\"; wanted message, function_call, function_call_output or reasoning", i, type);
 }
 
@@ -110,7 +139,7 @@ static int take_conversation(struct fields *b, struct fault *f)
     if (json_is_string(input))
         json_array_append_new(out, json_pack("{s:s, s:O}", "role", "user", "content", input));
     json_array_foreach ((json_t *)(uintptr_t)input, i, item)
-        ok = ok && put_item(out, item, i, f);
+        ok = ok && put_item(out, item, i, b->x, f);
     ok = ok && (json_array_size(out) || fault_set(f, 400, "empty_prompt", "input", "input has no items"));
     if (!ok) {
         json_decref(out);
@@ -173,6 +202,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     if (!fields_nested(b, F_stream_options, E_STREAM_OPTIONS, f))
         return 0;
     a->progress = field_bool(b, F_return_progress) || field_bool(b, F_include_progress);
+    a->timings = field_bool(b, F_timings_per_token);
     a->logprobs = wants_logprobs(b) ? (int)field_int(b, F_top_logprobs) : -1;
     r->n_max = b->v[F_max_output_tokens] ? field_int(b, F_max_output_tokens) : -1;
     return refuse(b, f) && take_conversation(b, f);
@@ -327,6 +357,8 @@ static void tell_parts(struct answer *a, json_t *tokens)
         json_t *delta = with(place(a, i), "delta", json_text(fresh, n));
         if (p->kind == PART_TEXT)
             with(delta, "logprobs", tokens && i + 1 == message_n_parts(a->choice[0].message) ? json_incref(tokens) : json_array());
+        if (a->timings)
+            with(delta, "timings", answer_timings(a));
         tell(a, deltas[p->kind], delta);
     }
 }
@@ -357,7 +389,10 @@ static json_t *whole(struct answer *a)
 
 static void finish(struct answer *a)
 {
-    tell(a, !strcmp(a->choice[0].reason, "length") ? "response.incomplete" : "response.completed", json_pack("{s:o}", "response", whole(a)));
+    json_t *last = json_pack("{s:o}", "response", whole(a));
+    if (a->timings)
+        with(last, "timings", answer_timings(a));
+    tell(a, !strcmp(a->choice[0].reason, "length") ? "response.incomplete" : "response.completed", last);
 }
 
 static void fail(struct answer *a, const struct fault *f)
@@ -370,7 +405,7 @@ static void fail(struct answer *a, const struct fault *f)
 
 static void tell_progress(struct answer *a, const struct progress *p)
 {
-    tell(a, "response.prompt_progress", json_pack("{s:o}", "prompt_progress", progress_json(p)));
+    tell(a, "response.in_progress", json_pack("{s:o, s:o}", "response", response_of(a, "in_progress"), "prompt_progress", progress_json(p)));
 }
 
 static const struct dialect responses = {

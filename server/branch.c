@@ -14,6 +14,7 @@ struct request *request_new(void)
         r->n = 1;
         r->n_max = -1;
         r->n_logprobs = -1;
+        r->slot = -1;
         r->figures.differs_at = -1;
     }
     return r;
@@ -30,6 +31,8 @@ void request_free(struct request *r)
     for (char **p = r->stop; p && *p; p++)
         free(*p);
     free(r->stop);
+    free(r->stop_ids);
+    free((void *)(uintptr_t)r->sampler.late);
     free((void *)(uintptr_t)r->sampler.samplers);
     free((void *)(uintptr_t)r->sampler.logit_bias);
     free((void *)(uintptr_t)r->sampler.dry_breakers);
@@ -53,6 +56,8 @@ static int open_parts(struct sched *s, struct branch *b, struct pith_error *err)
     struct request *r = b->r;
     struct pith_sampler_params p = r->sampler;
     p.seed += (uint64_t)b->choice;
+    if (p.n_late && r->penalise_prompt)
+        p.late_from = r->n_prompt < INT32_MAX - p.late_from ? p.late_from + (int32_t)r->n_prompt : INT32_MAX;
     b->cap = r->n_prompt + 64;
     b->token = malloc((size_t)b->cap * sizeof *b->token);
     if (!b->token) {
@@ -67,6 +72,8 @@ static int open_parts(struct sched *s, struct branch *b, struct pith_error *err)
     if (!b->stopper)
         return 0;
     pith_stream_continue(b->stream);
+    for (int64_t i = 0; r->penalise_prompt && i < r->n_prompt; i++)
+        pith_sampler_accept(b->sampler, r->prompt[i]);
     if (!r->grammar)
         return 1;
     b->grammar = pith_grammar_clone(r->grammar, err);
@@ -208,9 +215,12 @@ static int branch_finish(struct sched *s, struct branch *b, const char *reason, 
                 r->on_event(r, &held);
         }
     }
+    if (stopped_by && r->show_stop)
+        r->on_event(r, &(struct event){.kind = EV_TEXT, .choice = b->choice, .text = stopped_by, .n_text = strlen(stopped_by)});
     r->on_event(r, &(struct event){.kind = EV_CHOICE, .choice = b->choice, .reason = reason, .stopped_by = stopped_by,
-                                   .logprob_sum = b->logprob_sum, .i = b->n_made});
+                                   .logprob_sum = b->logprob_sum, .i = b->n_made, .truncated = b->truncated});
     metrics_reason(s->hosted->metrics, reason);
+    slot_keep(s, r->slot, b->token, b->n);
     branch_close(s, b);
     if (r->n_open == 0) {
         observe_end(s, r);
@@ -245,6 +255,9 @@ static void observe_token(struct sched *s, struct branch *b)
     } else if (b->n_made > 1) {
         metrics_observe(m, H_GAP, 1e-9 * (double)(now - b->last));
     }
+    if (b->n_made == 1)
+        b->first = now;
+    b->r->figures.made_ns = now - b->r->arrived - b->r->figures.first_ns;
     b->last = now;
 }
 
@@ -273,11 +286,37 @@ static int tell_token(struct branch *b, const struct token_info *t)
     struct pith_shown shown = PITH_SHOWN_INIT;
     size_t n;
     const char *text = pith_stream_put(b->stream, t->id, &n);
+    b->has_line |= memchr(text, '\n', n) != NULL;
     int hit = pith_stopper_put(b->stopper, text, n, &shown);
     if (shown.n_held)
         r->on_event(r, &(struct event){.kind = EV_TEXT, .choice = b->choice, .text = shown.held, .n_text = shown.n_held});
     r->on_event(r, &(struct event){.kind = EV_TEXT, .choice = b->choice, .text = text, .n_text = shown.n_fresh, .token = t});
     return hit;
+}
+
+static int ends(const struct sched *s, const struct request *r, int32_t id)
+{
+    for (int i = 0; i < r->n_stop_ids; i++)
+        if (r->stop_ids[i] == id)
+            return 1;
+    return !r->ignore_eos && pith_token_is_eog(s->hosted->model, id);
+}
+
+/* A context that is full loses its middle. What is left is computed anew at its new place, which is what it would be anywhere else: bits depend on
+ * the tokens alone. 0: it is not asked for, or leaves no room. */
+static int shift(struct sched *s, struct branch *b)
+{
+    const struct request *r = b->r;
+    int64_t n = b->n, keep = r->n_keep < 0 || r->n_keep > r->n_prompt ? r->n_prompt : r->n_keep;
+    if (!r->shifts || keep + 1 >= n)
+        return 0;
+    int64_t drop = r->n_discard > 0 ? r->n_discard : (n - keep) / 2;
+    drop = drop < n - keep ? drop : n - keep - 1;
+    memmove(b->token + keep, b->token + keep + drop, (size_t)(n - keep - drop) * sizeof *b->token);
+    b->n -= drop;
+    b->truncated = 1;
+    branch_release(s, b);
+    return 1;
 }
 
 /* The next token, t->id, has been drawn. */
@@ -297,7 +336,7 @@ static void take_token(struct sched *s, struct branch *b, const struct token_inf
     b->n_made++;
     r->figures.n_made++;
     observe_token(s, b);
-    if (pith_token_is_eog(s->hosted->model, t->id) && !r->ignore_eos) {
+    if (ends(s, r, t->id)) {
         branch_finish(s, b, "stop", NULL);
         return;
     }
@@ -307,7 +346,13 @@ static void take_token(struct sched *s, struct branch *b, const struct token_inf
         branch_finish(s, b, "stop", r->stop[hit]);
     else if (r->enough)
         branch_finish(s, b, "stop", NULL);
-    else if (!put_token(b, t->id) || (r->n_max > 0 && b->n_made >= r->n_max) || b->n > s->n_ctx)
+    else if (!put_token(b, t->id) || (r->n_max > 0 && b->n_made >= r->n_max))
+        branch_finish(s, b, "length", NULL);
+    else if (b->n > s->n_ctx && !shift(s, b)) {
+        b->truncated = 1;
+        branch_finish(s, b, "length", NULL);
+    }
+    else if (r->predict_ns && b->has_line && b->last - b->first > r->predict_ns)
         branch_finish(s, b, "length", NULL);
 }
 
@@ -331,7 +376,7 @@ static void share_prompt(struct sched *s, struct branch *b, int32_t out)
     for (int i = 0; i < s->n_shares; i++) {
         for (struct branch *o = s->share[i].first; o; o = o->next) {
             if ((s->apart && o->share != b->share) || o->seq >= 0 || o->n_made || o->n != b->n || tells_prompt(o) || s->n_held == s->n_seq ||
-                o->share->n_held >= s->parallel ||
+                o->share->n_held >= s->parallel || o->r->forgets ||
                 memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
                 continue;
             int32_t q = 0;
@@ -374,13 +419,36 @@ static void count_sampling(struct branch *b)
     b->sample_ns = ns;
 }
 
+/* What the samplers left for the draw that has been made. top: [TOP_MAX] */
+static void look_at_left(struct branch *b, struct token_info *t, struct pith_logprob *top)
+{
+    int32_t wanted = b->r->n_logprobs < TOP_MAX ? b->r->n_logprobs : TOP_MAX, n = pith_sampler_left(b->sampler, NULL, top, TOP_MAX), i = 0;
+    struct pith_logprob *all = NULL;
+    while (i < n && i < TOP_MAX && top[i].id != t->id)
+        i++;
+    if (i < n && i == TOP_MAX && (all = malloc((size_t)n * sizeof *all))) {
+        pith_sampler_left(b->sampler, NULL, all, n);
+        while (i < n && all[i].id != t->id)
+            i++;
+    }
+    const struct pith_logprob *found = all ? all : top;
+    t->logprob = i < n && (all || i < TOP_MAX) ? found[i].logprob : t->logprob;
+    t->top = top;
+    t->n_top = n < wanted ? n : wanted;
+    while (t->n_top && !(top[t->n_top - 1].logprob > -100)) /* none of what cannot be drawn */
+        t->n_top--;
+    free(all);
+}
+
 void branch_tell(struct sched *s, int k)
 {
     struct branch *b = s->drawn[k].b;
     const struct pith_draw *d = &s->draw[k];
     count_sampling(b);
     struct token_info t = {.id = d->id, .logprob = d->logprob, .top = d->top, .n_top = d->n_top > 0 ? d->n_top : 0};
-    if (s->drawn[k].i >= b->r->n_prompt) {
+    if (s->drawn[k].i == b->n) {
+        if (b->r->left && d->id >= 0)
+            look_at_left(b, &t, s->top + (size_t)k * TOP_MAX);
         take_token(s, b, &t);
         return;
     }

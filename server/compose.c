@@ -129,7 +129,8 @@ static enum admission admit(struct sched *s, struct branch *b)
 {
     size_t kept = 0;
     struct share *t = b->share;
-    if (!tells_prompt(b) && follows_another(s, b))
+    int alone = tells_prompt(b) || b->r->forgets;
+    if (!alone && follows_another(s, b))
         return FOLLOWS;
     if (s->crowded || t->n_held >= s->parallel || !pages_left(s, b->n) || !room_for_sampler(s, b))
         return NO_ROOM;
@@ -137,7 +138,7 @@ static enum admission admit(struct sched *s, struct branch *b)
     if (q < 0)
         return NO_ROOM;
     pith_salt(s->hosted->generate, q, t->salt, strlen(t->salt), NULL); /* it is empty */
-    if (!tells_prompt(b) && pith_reuse(s->hosted->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)
+    if (!alone && pith_reuse(s->hosted->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)
         kept = 0; /* the step will tell what is wrong */
     s->seq[q] = b;
     b->seq = q;
@@ -146,7 +147,7 @@ static enum admission admit(struct sched *s, struct branch *b)
     t->n_held++;
     if (!b->tried && !b->choice) {
         b->r->figures.n_cached = (int64_t)kept;
-        b->r->figures.differs_at = tells_prompt(b) || s->n_shares > 1 ? -1 : pith_differs_at(s->hosted->generate, &b->r->figures.known);
+        b->r->figures.differs_at = alone || s->n_shares > 1 ? -1 : pith_differs_at(s->hosted->generate, &b->r->figures.known);
         b->r->started = clock_now();
         b->r->figures.queue_ns = b->r->started - b->r->arrived;
         metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)kept);

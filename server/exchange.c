@@ -5,6 +5,7 @@
  * The answer is written by any thread and taken by the thread of HTTP. What is not live is taken when it has ended, and out does not change any
  * more. Where bytes cannot be kept (there is no memory, or a client leaves OUT_MAX unread), the exchange is gone: its connection ends in the
  * middle, so nobody takes it for whole. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +44,8 @@ json_t *exchange_tree(struct exchange *x, struct fault *f)
 {
     size_t n;
     const char *body = exchange_body(x, &n);
-    if (!x->tree)
-        x->tree = json_read(body, n, f);
+    if (!x->tree) /* what needs nothing to be said may say nothing */
+        x->tree = n || !(x->route->endpoint & E_SLOTS) ? json_read(body, n, f) : json_object();
     return json_incref(x->tree);
 }
 
@@ -64,6 +65,11 @@ struct hosted *exchange_model(struct exchange *x, struct fault *f)
 const char *exchange_query(const struct exchange *x)
 {
     return x->query;
+}
+
+const char *exchange_action(const struct exchange *x)
+{
+    return x->action;
 }
 
 const struct route *exchange_route(const struct exchange *x)
@@ -197,6 +203,37 @@ void exchange_header(struct exchange *x, const char *name, const char *value)
     h->name = name;
     snprintf(h->value, sizeof h->value, "%s", value);
     x->n_headers++;
+}
+
+/* Whether the list has this entry. */
+static int is_listed(const char *list, const char *entry)
+{
+    size_t n = strlen(entry);
+    for (const char *p = list; (p = strstr(p, entry)); p++)
+        if ((p == list || p[-1] == ' ') && (!p[n] || p[n] == ','))
+            return 1;
+    return 0;
+}
+
+void exchange_ignores(struct exchange *x, const char *fmt, ...)
+{
+    char entry[96];
+    va_list ap;
+    if (!x)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(entry, sizeof entry, fmt, ap);
+    va_end(ap);
+    for (char *p = entry; *p; p++) /* names are the client's */
+        if (*p < '!' || *p > '~' || *p == ',')
+            *p = *p == ' ' ? ' ' : '?';
+    pthread_mutex_lock(&x->lock);
+    size_t n = strlen(x->ignored);
+    if (n + sizeof entry + 8 < sizeof x->ignored && !is_listed(x->ignored, entry))
+        snprintf(x->ignored + n, sizeof x->ignored - n, "%s%s", n ? ", " : "", entry);
+    else if (n + 8 < sizeof x->ignored && !is_listed(x->ignored, entry) && !is_listed(x->ignored, "..."))
+        snprintf(x->ignored + n, sizeof x->ignored - n, ", ...");
+    pthread_mutex_unlock(&x->lock);
 }
 
 void exchange_retry_after(struct exchange *x, int seconds)
@@ -361,6 +398,11 @@ static int shape_of(const char *path)
 json_t *exchange_fault_json(const struct exchange *x, const struct fault *f)
 {
     int flags = x->route ? x->route->flags : shape_of(x->path);
+    if ((flags & ROUTE_PEER) && f->n_ctx) {
+        json_t *j = fault_json(f);
+        json_object_set_new(json_object_get(j, "error"), "type", json_string("exceed_context_size_error"));
+        return j;
+    }
     return flags & ROUTE_ANTHROPIC ? fault_anthropic(f) : flags & ROUTE_OLLAMA ? fault_ollama(f) : fault_json(f);
 }
 
@@ -411,6 +453,8 @@ void exchange_log(const struct exchange *x, const struct figures *f)
     json_object_set_new(j, "span_id", json_string(x->trace.span_id));
     if (*x->trace.parent_id)
         json_object_set_new(j, "parent_span_id", json_string(x->trace.parent_id));
+    if (*x->ignored)
+        json_object_set_new(j, "ignored", json_string(x->ignored));
     if (j && f->n_prompt)
         log_figures(x, f, j);
     char *line = j ? json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;

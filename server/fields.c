@@ -98,7 +98,35 @@ static int find(const char *name, unsigned endpoint)
     return -1;
 }
 
-static int unknown(const struct fields *f, unsigned endpoint, const char *name, struct fault *fault)
+/* What an answer would have to keep, and this server cannot: to leave it out would be another answer. */
+static int is_constraint(const char *name)
+{
+    static const char *const names[] = {"structured_outputs", "structural_tag", "regex",           "ebnf",       "bad_words",        "allowed_token_ids",
+                                        "logits_processors",  "grammar_lazy",   "grammar_triggers", "chat_template", "banned_tokens", "banned_strings"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i]))
+            return 1;
+    return !strncmp(name, "guided_", 7);
+}
+
+/* Names that other servers know, near to one of ours or not. */
+static int is_foreign(const char *name)
+{
+    static const char *const names[] = {"top_a", "tfs", "tfs_z", "typical", "rep_pen", "rep_pen_range", "n_cmpl", "min_keep", "lora", "min_length", "max_time", "do_sample", "num_beams"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i]))
+            return 1;
+    return 0;
+}
+
+/* The name of ours that a mistyped one was to be, NULL: none. A longer word that one of ours begins is another word. */
+static const char *meant(const struct fields *f, const char *name, const char *const *names)
+{
+    const char *near = f->nearest && !is_foreign(name) ? f->nearest(name, names) : NULL;
+    return near && strlen(name) <= strlen(near) + 2 ? near : NULL;
+}
+
+static int unknown(struct fields *f, unsigned endpoint, const char *name, struct fault *fault)
 {
     const char *names[N_FIELDS + 1], *near;
     int n = 0;
@@ -106,7 +134,14 @@ static int unknown(const struct fields *f, unsigned endpoint, const char *name, 
         if (rows[i].endpoints & endpoint)
             names[n++] = rows[i].name;
     names[n] = NULL;
-    near = f->nearest ? f->nearest(name, names) : NULL;
+    int strict = exchange_server(f->x)->p.strict_fields;
+    near = strict && f->nearest ? f->nearest(name, names) : meant(f, name, names);
+    if (is_constraint(name))
+        return fault_set(fault, 400, "not_supported", name, "\"%.100s\" is not supported here, and the answer would not keep to it; see response_format and grammar", name);
+    if (!strict && !near) {
+        exchange_ignores(f->x, "%.60s", name);
+        return 1;
+    }
     return fault_set(fault, 400, "unknown_field", name, "there is no field \"%.100s\" here; %s%s%sGET /docs lists them", name, near ? "did you mean \"" : "", near ? near : "",
                      near ? "\"? " : "");
 }
@@ -119,8 +154,11 @@ static int read_members(struct fields *f, unsigned endpoint, const json_t *objec
         int i = find(name, endpoint);
         if (json_is_null(v))
             continue;
-        if (i < 0)
-            return unknown(f, endpoint, name, fault);
+        if (i < 0) {
+            if (!unknown(f, endpoint, name, fault))
+                return 0;
+            continue;
+        }
         if (!check(&rows[i], v, fault))
             return 0;
         f->v[i] = v;
@@ -128,15 +166,63 @@ static int read_members(struct fields *f, unsigned endpoint, const json_t *objec
     return 1;
 }
 
+json_t *fields_defaults(const char *const *texts, struct pith_error *err)
+{
+    json_t *all = json_object();
+    struct fault f = {0};
+    for (; all && texts && *texts; texts++) {
+        const char *equals = strchr(*texts, '=');
+        size_t n = equals ? (size_t)(equals - *texts) : 0;
+        json_t *v = n ? json_loads(equals + 1, JSON_DECODE_ANY, NULL) : NULL;
+        int found = 0, ok = 0;
+        if (n && !v)
+            v = json_string(equals + 1);
+        for (int i = 0; v && i < N_FIELDS; i++)
+            if (!strncmp(rows[i].name, *texts, n) && !rows[i].name[n]) { /* of one name some rows take it, others are other fields */
+                found = 1;
+                ok |= check(&rows[i], v, &f);
+            }
+        if (!ok) {
+            err->code = PITH_RANGE;
+            snprintf(err->msg, sizeof err->msg, "--default %.100s: %.120s", *texts, !n ? "wanted FIELD=VALUE" : !found ? "there is no such field; GET /docs lists them" : f.msg);
+            json_decref(v);
+            json_decref(all);
+            return NULL;
+        }
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)n, *texts);
+        json_object_set_new(all, name, v);
+    }
+    if (!all)
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
+    return all;
+}
+
+/* What the operator has said where the body does not. */
+void fields_of_nothing(struct fields *f, unsigned endpoint, const struct server *s)
+{
+    struct fault none;
+    const char *name;
+    json_t *v;
+    json_object_foreach (s->defaults, name, v) {
+        int i = find(name, endpoint);
+        if (i >= 0 && !f->v[i] && check(&rows[i], v, &none))
+            f->v[i] = v;
+    }
+}
+
 int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault)
 {
     memset(f, 0, sizeof *f);
+    f->x = x;
     f->nearest = exchange_server(x)->p.nearest;
     f->body = exchange_tree(x, fault);
     if (!f->body)
         return 0;
     int ok = json_is_object(f->body) || fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object", json_found(f->body));
     ok = ok && read_members(f, endpoint, f->body, fault);
+    if (ok)
+        fields_of_nothing(f, endpoint, exchange_server(f->x));
     if (!ok)
         fields_free(f);
     return ok;
@@ -145,8 +231,10 @@ int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct 
 int fields_nested(struct fields *f, enum field_id id, unsigned endpoint, struct fault *fault)
 {
     char msg[sizeof fault->msg];
-    if (!f->v[id] || read_members(f, endpoint, f->v[id], fault))
+    if (!f->v[id] || read_members(f, endpoint, f->v[id], fault)) {
+        fields_of_nothing(f, endpoint, exchange_server(f->x));
         return 1;
+    }
     snprintf(msg, sizeof msg, "%s: %.400s", rows[id].name, fault->msg);
     memcpy(fault->msg, msg, sizeof msg);
     return 0;

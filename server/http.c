@@ -73,6 +73,8 @@ static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, 
     trace_begin(&x->trace, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "traceparent"), MHD_lookup_connection_value(c, MHD_HEADER_KIND, "tracestate"));
     const char *model = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "model");
     snprintf(x->query, sizeof x->query, "%s", model ? model : "");
+    const char *action = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "action");
+    snprintf(x->action, sizeof x->action, "%s", action ? action : "");
     pthread_mutex_lock(&h->lock);
     x->next = h->first;
     x->at = &h->first;
@@ -236,6 +238,8 @@ static void add_headers(struct exchange *x, struct MHD_Response *r)
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     for (int i = 0; i < x->n_headers; i++)
         MHD_add_response_header(r, x->headers[i].name, x->headers[i].value);
+    if (*x->ignored)
+        MHD_add_response_header(r, "x-pith-ignored", x->ignored);
     if (x->live)
         MHD_add_response_header(r, "Cache-Control", "no-cache");
     if (x->status == 405)

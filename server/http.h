@@ -32,6 +32,7 @@ struct exchange {
         char value[256];
     } headers[4]; /* further ones of the answer */
     int n_headers;
+    char ignored[512]; /* what the answer does not regard */
     char *body, *out;
     size_t n_body, cap_body, n_out, at_out, cap_out, sent;
     size_t (*fill)(void *ctx, char *buf, size_t max); /* exchange_pour; NULL: nothing is left */
@@ -46,7 +47,7 @@ struct exchange {
     struct hosted *model; /* NULL: `why` says why there is none */
     struct fault why;
     struct trace trace;
-    char id[32], method[12], path[512], query[256], allow[32]; /* allow: methods that there are instead of this one */
+    char id[32], method[12], path[512], query[256], action[16], allow[32]; /* allow: methods that there are instead of this one */
 };
 
 /* A connection, for as long as the library has it open. */

@@ -121,6 +121,7 @@ json_t *fault_json(const struct fault *f)
                           *f->param ? json_text(f->param, strlen(f->param)) : json_null(), "code", f->code);
     if (e && f->n_ctx) {
         json_object_set_new(e, "n_prompt", json_integer(f->n_prompt));
+        json_object_set_new(e, "n_prompt_tokens", json_integer(f->n_prompt)); /* as llama.cpp has it */
         json_object_set_new(e, "n_ctx", json_integer(f->n_ctx));
         json_object_set_new(e, "n_over", json_integer(f->n_over));
     }

@@ -28,6 +28,8 @@ static pith_status find_template(struct hosted *h, struct pith_error *err)
     }
     h->template = pith_model_template(h->model, NULL, err);
     if (h->template || err->code == PITH_MISSING)
+        h->tool_template = pith_model_template(h->model, "tool_use", err);
+    if (h->tool_template || err->code == PITH_MISSING)
         return PITH_OK;
     return err->code; /* one that is there and cannot be used would otherwise be replaced unasked */
 }
@@ -139,7 +141,7 @@ void loader_close(struct hosted *h)
     pith_model_close(h->model);
     h->sched = NULL;
     h->own_template = NULL;
-    h->template = NULL;
+    h->template = h->tool_template = NULL;
     h->generate = h->embed = NULL;
     h->model = NULL;
     h->shows_tools = h->ended = 0;

@@ -79,7 +79,7 @@ static void on_event(void *ctx, const struct pith_chat_event *e)
     }
 }
 
-struct message *message_open(struct hosted *h, const struct message *first, const json_t *tools, const char *family, int partial, const char *prompt,
+struct message *message_open(const pith_template *t, const struct message *first, const json_t *tools, const char *family, int partial, const char *prompt,
                              size_t n, struct fault *f)
 {
     struct pith_error err = {0};
@@ -90,7 +90,7 @@ struct message *message_open(struct hosted *h, const struct message *first, cons
         fault_memory(f);
         message_free(m);
         m = NULL;
-    } else if (h->template || family) {
+    } else if (t || family) {
         p.tools = list ? list : "[]";
         p.tools_of = first ? first->parser : NULL;
         p.prompt = prompt;
@@ -99,7 +99,7 @@ struct message *message_open(struct hosted *h, const struct message *first, cons
         p.partial = partial;
         p.on_event = on_event;
         p.ctx = m;
-        m->parser = pith_chat_open(h->template, &p, &err);
+        m->parser = pith_chat_open(t, &p, &err);
         if (!m->parser) {
             fault_from(f, &err, "tools");
             message_free(m);
@@ -110,9 +110,9 @@ struct message *message_open(struct hosted *h, const struct message *first, cons
     return m;
 }
 
-int message_reasons(struct hosted *h, const char *family, const char *prompt, size_t n, struct fault *f)
+int message_reasons(const pith_template *t, const char *family, const char *prompt, size_t n, struct fault *f)
 {
-    struct message *m = message_open(h, NULL, NULL, family, 0, prompt, n, f);
+    struct message *m = message_open(t, NULL, NULL, family, 0, prompt, n, f);
     if (!m)
         return -1;
     int ok = message_put(m, "x", 1) && message_put(m, NULL, 0);

@@ -17,11 +17,11 @@ struct part {
 
 struct message;
 /* For the conversation rendered as `prompt`; tools may be NULL. first: one that has read the same tools and lives as long, NULL: none. family and
- * partial as pith_chat_params. A model without a template has an answer that is all text, but where a family is named. */
-struct message *message_open(struct hosted *h, const struct message *first, const json_t *tools, const char *family, int partial, const char *prompt,
+ * partial as pith_chat_params. Without a template it has an answer that is all text, but where a family is named. */
+struct message *message_open(const pith_template *t, const struct message *first, const json_t *tools, const char *family, int partial, const char *prompt,
                              size_t n, struct fault *f);
 /* 1: a prompt ends inside reasoning; what follows is more of it. -1: *f. */
-int message_reasons(struct hosted *h, const char *family, const char *prompt, size_t n, struct fault *f);
+int message_reasons(const pith_template *t, const char *family, const char *prompt, size_t n, struct fault *f);
 void message_one_call(struct message *m); /* calls behind the first are left out */
 void message_only_calls(struct message *m); /* what is no call is half of one, and not shown */
 void message_free(struct message *m); /* NULL allowed */

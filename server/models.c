@@ -59,7 +59,8 @@ static struct hosted *named(struct models *m, const char *name, size_t n)
     return found;
 }
 
-static struct hosted *find(struct models *m, const char *name, struct fault *f)
+/* any: where there is one model it answers to every name. */
+static struct hosted *find(struct models *m, const char *name, int any, struct fault *f)
 {
     static const char latest[] = ":latest"; /* which Ollama's clients put behind names without a tag */
     char names[360] = "";
@@ -69,6 +70,8 @@ static struct hosted *find(struct models *m, const char *name, struct fault *f)
     struct hosted *h = named(m, name, n);
     if (!h && n > n_tag && !strcmp(name + n - n_tag, latest))
         h = named(m, name, n - n_tag);
+    if (!h && any && m->n == 1 && !m->server->p.strict_model)
+        h = &m->v[0];
     if (h)
         return h;
     say_names(m, names, sizeof names);
@@ -96,11 +99,20 @@ void models_drop(struct hosted *h)
     pthread_mutex_unlock(&m->lock);
 }
 
+struct hosted *models_find(struct server *s, const char *name, struct fault *f)
+{
+    struct models *m = s->models;
+    pthread_mutex_lock(&m->lock);
+    struct hosted *h = find(m, name, 0, f);
+    pthread_mutex_unlock(&m->lock);
+    return h;
+}
+
 struct hosted *models_hold(struct server *s, const char *name, struct fault *f)
 {
     struct models *m = s->models;
     pthread_mutex_lock(&m->lock);
-    struct hosted *h = find(m, name, f);
+    struct hosted *h = find(m, name, 0, f);
     if (h && h->state != MODEL_READY) {
         fault_set(f, 409, "model_not_loaded", "model", "the model \"%.100s\" is not loaded; a request for text loads it", h->name);
         h = NULL;
@@ -236,9 +248,7 @@ void models_handle(struct server *s, struct exchange *x)
         work_deadline(deadline);
         pthread_mutex_lock(&m->lock);
         const char *name = json_string_value(json_object_get(body, "model"));
-        if (!name && exchange_route(x)->endpoint == E_OLLAMA_SHOW)
-            name = json_string_value(json_object_get(body, "name")); /* the field's older name there */
-        h = find(m, name, &why);
+        h = find(m, name, (exchange_route(x)->endpoint & E_ANY_MODEL) != 0, &why);
         if (h)
             h->asked = clock_now();
         if (h && h->state == MODEL_READY) {
@@ -270,7 +280,7 @@ json_t *models_json(struct server *s, const char *name, models_tell tell, struct
     struct models *m = s->models;
     struct turn *t = work_leave();
     pthread_mutex_lock(&m->lock);
-    const struct hosted *h = find(m, name, f);
+    const struct hosted *h = find(m, name, 0, f);
     json_t *j = h ? tell(h) : NULL;
     pthread_mutex_unlock(&m->lock);
     work_return(t);
@@ -319,6 +329,12 @@ json_t *models_card(const struct hosted *h)
     static const char *const states[] = {"unloaded", "loading", "ready", "unloading"};
     json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", h->name, "object", "model", "created", (json_int_t)h->created, "owned_by", "pith", "state",
                           states[h->state]);
+    json_t *aliases = json_array();
+    const struct server_params *p = &h->server->p;
+    for (int i = 0; i < p->n_aliases; i++)
+        if (p->aliases[i].told && p->aliases[i].model == h->index)
+            json_array_append_new(aliases, json_text(p->aliases[i].name, strlen(p->aliases[i].name)));
+    json_object_set_new(j, "aliases", aliases);
     if (h->bytes)
         json_object_set_new(j, "bytes", json_integer((json_int_t)h->bytes));
     if (h->state == MODEL_LOADING)
@@ -362,7 +378,7 @@ int models_unload(struct server *s, const char *name, int force, struct fault *f
 {
     struct models *m = s->models;
     pthread_mutex_lock(&m->lock);
-    struct hosted *h = find(m, name, f);
+    struct hosted *h = find(m, name, 0, f);
     if (h && h->state == MODEL_LOADING)
         fault_set(f, 409, "model_loading", "model", "the model \"%.100s\" is being loaded; try again when it is there", h->name);
     if (h && models_is_loaded(h)) {

@@ -16,8 +16,8 @@ static const struct {
 } required[] = {
     {F_messages, E_CHAT | E_TEMPLATE | E_MESSAGES | E_COUNT},
     {F_messages_max_tokens, E_MESSAGES},
-    {F_prompt, E_COMPLETE},
-    {F_input, E_EMBED},
+    {F_prompt, E_COMPLETE | E_COMPLETION},
+    {F_query, E_RERANK},
     {F_items, E_RESPONSES},
     {F_content, E_TOKENIZE},
     {F_tokens, E_DETOKENIZE},
@@ -28,8 +28,9 @@ static const struct {
 #define TOKENS JSON({"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}})
 #define TEXTS_OR_TOKENS                                                                            \
     "{\"anyOf\": [" JSON({"type": "string", "minLength": 1}) "," TOKENS ","                         \
-    JSON({"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": "string", "minLength": 1}}) "," \
-    "{\"type\": \"array\", \"minItems\": 1, \"maxItems\": 4096, \"items\": " TOKENS "}]}"
+    JSON({"type": "object"}) ","                                                                   \
+    JSON({"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": ["string", "integer", "object"]}}) "," \
+    JSON({"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": ["string", "array", "object"]}}) "]}"
 
 /* clang-format off */
 /* What is inside; added to what the row of the field says. */
@@ -38,17 +39,15 @@ static const struct {
     unsigned endpoints;
     const char *schema;
 } shapes[] = {
-    {F_prompt, E_COMPLETE, TEXTS_OR_TOKENS},
+    {F_prompt, E_COMPLETE | E_COMPLETION, TEXTS_OR_TOKENS},
     {F_input, E_EMBED | E_OLLAMA_EMBED, TEXTS_OR_TOKENS},
+    {F_embed_content, E_EMBED, TEXTS_OR_TOKENS},
     {F_items, E_RESPONSES, JSON({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object", "properties": {
-        "type": {"enum": ["message", "function_call", "function_call_output", "reasoning"]}}}}]})},
+        "type": {"type": ["string", "null"]}}}}]})},
     {F_tokens, E_DETOKENIZE, JSON({"items": {"type": "integer", "minimum": 0}})},
     {F_messages, E_CHAT | E_TEMPLATE, JSON({"items": {"type": "object", "required": ["role"], "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]}}, "anyOf": [
-        {"required": ["content"], "properties": {"content": {"type": "string"}}},
-        {"required": ["content"], "properties": {"content": {"type": "array", "items": {
-            "type": "object", "required": ["text"], "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}}},
-        {"required": ["tool_calls"], "properties": {"content": {"type": "null"}}}]}})},
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
+        "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "object"}}]}}}})},
     {F_messages, E_MESSAGES | E_COUNT, JSON({"items": {"type": "object", "required": ["role", "content"], "properties": {
         "role": {"enum": ["user", "assistant", "system"]},
         "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [
@@ -62,11 +61,13 @@ static const struct {
         "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]}, "content": {"type": ["string", "null"]}}}})},
     {F_format, E_OLLAMA, JSON({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]})},
     {F_think, E_OLLAMA, JSON({"enum": [true, false, "low", "medium", "high"]})},
-    {F_logit_bias, E_SAMPLES, JSON({"propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"}, "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}})},
-    {F_response_format, E_MADE, JSON({"anyOf": [
-        {"type": "object", "required": ["type"], "properties": {"type": {"enum": ["text", "json_object"]}}},
-        {"type": "object", "required": ["type", "json_schema"], "properties": {"type": {"const": "json_schema"}, "json_schema": {
-            "type": "object", "required": ["schema"], "properties": {"schema": {"type": ["object", "boolean"]}}}}}]})},
+    {F_logit_bias, E_SAMPLES, JSON({"anyOf": [
+        {"type": "object", "additionalProperties": {"anyOf": [{"type": "number", "minimum": -100, "maximum": 100}, {"const": false}]}},
+        {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2}}]})},
+    {F_response_format, E_MADE | E_PEER, JSON({"type": "object", "required": ["type"], "additionalProperties": false, "properties": {
+        "type": {"enum": ["text", "json_object", "json_schema"]}, "schema": {"type": ["object", "boolean"]},
+        "json_schema": {"type": "object", "additionalProperties": false, "properties": {
+            "name": {"type": "string"}, "description": {"type": "string"}, "strict": {"type": "boolean"}, "schema": {"type": ["object", "boolean"]}}}}})},
     {F_dry_sequence_breakers, E_SAMPLES, JSON({"items": {"type": "string", "minLength": 1}})},
     {F_encoding_format, E_EMBED, JSON({"enum": ["float", "base64"]})},
 };
@@ -101,8 +102,9 @@ static void allow_null(json_t *schema)
 }
 
 /* models: their names, NULL: they are not told. */
-static json_t *body_of(const struct route *r, json_t *models)
+static json_t *body_of(const struct server *s, const struct route *r, json_t *models)
 {
+    int any = (r->endpoint & E_ANY_MODEL) && !s->p.strict_model && s->p.n_models == 1; /* of names one is as good as another */
     json_t *properties = json_object(), *names = json_array();
     for (int id = 0; id < N_FIELDS; id++) {
         json_t *schema = field_schema((enum field_id)id, r->endpoint);
@@ -116,15 +118,16 @@ static json_t *body_of(const struct route *r, json_t *models)
             }
         }
         if (id == F_model && models)
-            json_object_set_new(schema, "enum", json_copy(models));
+            json_object_set_new(schema, any ? "examples" : "enum", json_copy(models));
         if (needs(r, (enum field_id)id))
             json_array_append_new(names, json_string(field_name((enum field_id)id)));
         else
             allow_null(schema);
         json_object_set_new(properties, field_name((enum field_id)id), schema);
     }
-    return json_pack("{s:b, s:{s:{s:{s:s, s:o, s:o, s:{s:s}}}}}", "required", 1, "content", "application/json", "schema", "type", "object", "properties", properties,
-                     "required", names, "additionalProperties", "type", "null");
+    /* what is not known is left out, and named in the answer */
+    return json_pack("{s:b, s:{s:{s:{s:s, s:o, s:o, s:o}}}}", "required", !(r->endpoint & E_SLOTS), "content", "application/json", "schema", "type", "object", "properties", properties,
+                     "required", names, "additionalProperties", s->p.strict_fields ? json_pack("{s:s}", "type", "null") : json_true());
 }
 
 /* ---------------------------------------------------------------- answers */
@@ -142,7 +145,12 @@ static json_t *good_answer(const struct route *r)
     for (size_t i = 0; i < sizeof not_json / sizeof not_json[0]; i++)
         if (!strcmp(not_json[i].path, r->path))
             type = not_json[i].type;
-    json_object_set_new(content, type, json_pack("{s:{s:s}}", "schema", "type", strcmp(type, "application/json") ? "string" : "object"));
+    json_t *shape = json_string(strcmp(type, "application/json") ? "string" : "object");
+    if (r->flags & ROUTE_LIST) {
+        json_decref(shape);
+        shape = json_pack("[s, s]", "object", "array");
+    }
+    json_object_set_new(content, type, json_pack("{s:{s:o}}", "schema", "type", shape));
     if (r->endpoint & E_STREAMS)
         json_object_set_new(content, r->endpoint & E_OLLAMA ? "application/x-ndjson" : "text/event-stream", json_pack("{s:{s:s}}", "schema", "type", "string"));
     return json_pack("{s:s, s:o}", "description", "the answer; of a stream, as it is made", "content", content);
@@ -169,6 +177,14 @@ static json_t *answers_of(const struct server *s, const struct route *r, int key
         bad_answer(answers, "404", r->flags & ROUTE_ADMIN ? "there is no such model, or the server has no --admin-key" : "there is no such model");
     if ((r->flags & ROUTE_ADMIN) ? r->endpoint : !r->endpoint && (r->flags & ROUTE_MODEL))
         bad_answer(answers, "409", r->flags & ROUTE_ADMIN ? "the model is being loaded" : "the model is not loaded");
+    if (r->endpoint & (E_RERANK | E_SLOTS | E_INFILL) || !strcmp(r->path, "/slots"))
+        bad_answer(answers, "501", "not with this model, or with these flags of the server");
+    if (r->endpoint & (E_SLOTS | E_OLLAMA_SHOW)) {
+        bad_answer(answers, "404", "there is no such slot or model");
+        bad_answer(answers, "409", "the model is not loaded");
+    }
+    if (!strcmp(r->path, "/health"))
+        json_object_set_new(answers, "503", json_pack("{s:s}", "description", "the first model is being loaded"));
     if (!(r->flags & ROUTE_OPEN) || !strcmp(r->path, "/ready"))
         bad_answer(answers, "503", "the model is being loaded, the server is shutting down, or all its connections are taken; Retry-After says when to try again");
     return answers;
@@ -186,7 +202,7 @@ static json_t *operation(const struct server *s, const struct route *r, int keys
 {
     json_t *op = json_pack("{s:s, s:o}", "summary", r->help, "responses", answers_of(s, r, keys));
     if (r->endpoint)
-        json_object_set_new(op, "requestBody", body_of(r, models));
+        json_object_set_new(op, "requestBody", body_of(s, r, models));
     if (strchr(r->path, '*'))
         json_object_set_new(op, "parameters", json_pack("[o]", parameter("path", "model", 1)));
     else if (!r->endpoint && (r->flags & ROUTE_MODEL))

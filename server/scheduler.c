@@ -332,6 +332,7 @@ void sched_free(struct sched *s)
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->idle);
+    slots_free(s);
     free(s->token);
     free(s->row_seq);
     free(s->want);
@@ -358,7 +359,8 @@ static int make_lists(struct sched *s)
     s->top = calloc(n_draws, TOP_MAX * sizeof *s->top);
     for (int i = 0; s->share && i < s->n_shares; i++)
         s->share[i].salt = s->apart ? tenants_at(s->hosted->server->tenants, i)->secret : "";
-    return s->token && s->row_seq && s->want && s->part && s->seq && s->share && s->draw && s->drawn && s->top;
+    s->slot = calloc((size_t)s->parallel, sizeof *s->slot);
+    return s->token && s->row_seq && s->want && s->part && s->seq && s->share && s->draw && s->drawn && s->top && s->slot;
 }
 
 struct sched *sched_open(struct hosted *m, struct pith_error *err)

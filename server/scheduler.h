@@ -8,7 +8,7 @@ enum { CHOICES_MAX = 128, TOP_MAX = 20 };
 
 struct token_info {
     int32_t id;
-    float logprob; /* of the model, before sampling */
+    float logprob; /* of the model, before sampling; with `left` of what the samplers left */
     const struct pith_logprob *top;
     int n_top;
 };
@@ -36,6 +36,7 @@ struct event {
     const char *reason;  /* "stop", "length" */
     const char *stopped_by; /* the stop string, NULL: none */
     double logprob_sum;
+    int truncated; /* of EV_CHOICE: its context was full and lost its middle */
     const float *vector;
     int32_t n_vector;
     const struct fault *fault;
@@ -52,12 +53,22 @@ struct request {
     struct pith_sampler_params sampler; /* choice k has seed + k */
     char **stop;        /* NULL-terminated, or NULL */
     int ignore_eos;
+    int32_t *stop_ids;   /* [n_stop_ids] tokens that end a choice as an end token does */
+    int n_stop_ids;
+    int show_stop;       /* the stop string is returned, too */
+    int penalise_prompt; /* penalties look at the prompt as well */
+    int forgets;         /* nothing of it is taken from the prefix store */
+    int shifts;          /* a full context goes on without its middle: the first n_keep tokens stay, n_discard (0: half) of the others go */
+    int64_t n_keep, n_discard;
+    int64_t predict_ns;  /* a choice that has a line end is over so long after its first token; 0: never */
+    int left;            /* tell what the samplers left for the draw instead of the model's probabilities */
     int n_logprobs;      /* -1: none (a whole pass over the logits less); 0: the token's own alone */
     int rank;            /* logprob_sum is wanted */
     int echo;            /* tell the logprobs of the prompt, too */
     int progress;        /* tell how far the prompt is */
     pith_grammar *grammar;
     int64_t mask_bytes;  /* most for its masks, which come while it runs */
+    int slot;            /* that keeps its tokens, -1: none */
     int priority;        /* lower comes first, among requests of one key */
     int64_t deadline;    /* clock_now(), 0: none */
     struct tenant *tenant;

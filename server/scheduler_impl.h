@@ -17,6 +17,8 @@ struct branch {
     int64_t n, cap, n_fed, n_made, n_told; /* n_told: prompt tokens whose logprobs have been told */
     int32_t seq;                           /* -1: none */
     int tried;                             /* it has had one */
+    int has_line, truncated;               /* its text has a line end; it has lost its middle */
+    int64_t first;                         /* when its first token came */
     pith_sampler *sampler;
     pith_stream *stream;
     pith_stopper *stopper;
@@ -24,6 +26,11 @@ struct branch {
     double logprob_sum;
     int64_t last; /* when the last token came */
     int64_t bytes, sample_ns; /* of its sampler: what the account has for it */
+};
+
+struct slot { /* the tokens of the last choice that named it; NULL: none */
+    int32_t *ids;
+    int64_t n;
 };
 
 struct share { /* what a tenant has of this model */
@@ -66,6 +73,7 @@ struct sched {
     double now; /* virtual time: `served` of the share chosen last */
     int32_t n_ctx, n_vocab, n_batch, max_outputs, n_seq, parallel;
     struct branch **seq; /* [n_seq] */
+    struct slot *slot;   /* [parallel] */
     int n_held;
     /* The step. */
     int32_t *token, *row_seq;
@@ -106,6 +114,10 @@ int room_for_sampler(const struct sched *s, struct branch *b); /* 1: its tables 
 int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most);
 /* Frees pages for the step that did not fit. 0: there is nothing to give up. */
 int make_room(struct sched *s);
+
+/* slots.c */
+void slot_keep(struct sched *s, int i, const int32_t *ids, int64_t n); /* where there is such a slot */
+void slots_free(struct sched *s);
 
 /* embed.c */
 void embed_start(struct sched *s, struct request *r);

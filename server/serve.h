@@ -82,11 +82,15 @@ enum {
     E_CHAT = 1, E_COMPLETE = 2, E_EMBED = 4, E_TOKENIZE = 8, E_DETOKENIZE = 16, E_TEMPLATE = 32, E_RESPONSES = 64, E_MESSAGES = 128, E_COUNT = 256,
     E_OLLAMA_CHAT = 512, E_OLLAMA_GENERATE = 1024, E_OLLAMA_SHOW = 2048, E_OLLAMA_EMBED = 4096, E_OLLAMA_OPTIONS = 8192, /* the object `options` */
     E_LOAD = 16384, E_UNLOAD = 32768, E_STREAM_OPTIONS = 65536, /* the object `stream_options` */
+    E_COMPLETION = 131072, E_INFILL = 262144, E_PEER = E_COMPLETION | E_INFILL, /* llama.cpp's own */
+    E_SLOTS = 524288, E_RERANK = 1048576,
     E_OLLAMA = E_OLLAMA_CHAT | E_OLLAMA_GENERATE,
     E_MADE = E_CHAT | E_COMPLETE,                                       /* OpenAI's older two */
     E_TALKS = E_CHAT | E_RESPONSES | E_MESSAGES | E_OLLAMA_CHAT,        /* conversations */
-    E_STREAMS = E_MADE | E_RESPONSES | E_MESSAGES | E_OLLAMA,           /* all that make text */
-    E_SAMPLES = E_MADE | E_RESPONSES | E_MESSAGES | E_OLLAMA_OPTIONS,   /* and where they have how to choose tokens */
+    E_STREAMS = E_MADE | E_RESPONSES | E_MESSAGES | E_OLLAMA | E_PEER,  /* all that make text */
+    /* Text is made by the only model whatever its name in the request; vectors and what changes the server want the very one. */
+    E_ANY_MODEL = E_STREAMS | E_TOKENIZE | E_DETOKENIZE | E_TEMPLATE | E_COUNT,
+    E_SAMPLES = E_MADE | E_RESPONSES | E_MESSAGES | E_OLLAMA_OPTIONS | E_PEER, /* and where they have how to choose tokens */
 };
 
 enum field_id {
@@ -99,11 +103,15 @@ struct fields {
     json_t *body; /* owned */
     json_t *put;  /* a list of what fields_put took */
     const json_t *v[N_FIELDS]; /* NULL: absent or null */
+    struct exchange *x; /* whose body it is, NULL: nobody's */
     const char *(*nearest)(const char *word, const char *const *candidates); /* server_params.nearest */
 };
+/* "field=value" texts, each value JSON or else a text, as an object; checked against the rows by that name. NULL: *err. */
+json_t *fields_defaults(const char *const *texts, struct pith_error *err);
 /* Checks the body of x against the rows of an endpoint: names, types, ranges. */
 int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault);
 /* The members of the object that field `id` is, by the rows of an endpoint of their own. */
+void fields_of_nothing(struct fields *f, unsigned endpoint, const struct server *s); /* as if a body had said nothing */
 int fields_nested(struct fields *f, enum field_id id, unsigned endpoint, struct fault *fault);
 /* As if the body had said so; takes v (NULL: out of memory), which is not checked. */
 int fields_put(struct fields *f, enum field_id id, json_t *v, struct fault *fault);
@@ -127,6 +135,7 @@ const char *exchange_body(const struct exchange *x, size_t *n);
 json_t *exchange_tree(struct exchange *x, struct fault *f);
 void exchange_forget(struct exchange *x, int body); /* frees the tree, and the body; by who answers */
 const char *exchange_query(const struct exchange *x); /* model of ?model=, "" */
+const char *exchange_action(const struct exchange *x); /* action of ?action=, "" */
 const struct route *exchange_route(const struct exchange *x);
 /* The model asked for, loaded and held until the handler returns; sched_submit holds it for its requests. NULL: *f says why. */
 struct hosted *exchange_model(struct exchange *x, struct fault *f);
@@ -146,6 +155,8 @@ void exchange_drop(struct exchange *x);
  * from here. end: it is whole. From any thread. */
 int exchange_begin(struct exchange *x, int status, const char *type, int live, const char *pulse);
 void exchange_retry_after(struct exchange *x, int seconds); /* before begin */
+/* What of the request the answer does not regard: told in the header x-pith-ignored, and in the log. Before begin; x NULL: nowhere. */
+void exchange_ignores(struct exchange *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void exchange_header(struct exchange *x, const char *name, const char *value); /* before begin; at most 4, name a constant */
 const char *exchange_asked(const struct exchange *x, const char *name); /* a header of the request, NULL; on the thread of HTTP */
 void exchange_write(struct exchange *x, const char *p, size_t n);
@@ -161,6 +172,7 @@ void exchange_fault(struct exchange *x, const struct fault *f);
 /* For the access log. */
 struct figures {
     int64_t n_prompt, n_cached, n_made, queue_ns, first_ns;
+    int64_t made_ns; /* from the first token to the last so far */
     int64_t differs_at; /* where the prompt left what was known of it, -1: nowhere */
     int32_t known;      /* the token there */
     /* What was asked for: n_choices 0: no text; n_max <= 0: as the context allows. */
@@ -186,6 +198,8 @@ int http_tells_lies(const struct server_params *p, const char *host, const char 
  * for admins; its handler waits for the scheduler; without a key where metrics are open. */
 enum {
     ROUTE_DIRECT = 1, ROUTE_OPEN = 2, ROUTE_MODEL = 4, ROUTE_PAGE = 8, ROUTE_ANTHROPIC = 16, ROUTE_OLLAMA = 32, ROUTE_ADMIN = 64, ROUTE_WAITS = 128,
+    ROUTE_PEER = 256, /* llama.cpp's: its type of an error of length */
+    ROUTE_LIST = 512  /* answers may be lists */,
     ROUTE_METRICS = 256
 };
 struct route {
@@ -243,6 +257,7 @@ struct hosted {
     pith_model *model;
     pith_session *generate, *embed; /* either may be NULL */
     const pith_template *template;  /* NULL: the plain fallback */
+    const pith_template *tool_template; /* of conversations with tools; NULL: the same */
     pith_template *own_template;
     int shows_tools; /* the template puts tools into a prompt; 0: not into the simplest one, which is when each is looked at */
     struct pith_model_info info;
@@ -270,7 +285,9 @@ pith_status models_load(struct server *s, struct hosted *h, struct pith_error *e
 /* On a thread of work: calls the handler of the route of x when the model that its body asks for is there, or cannot be. */
 void models_handle(struct server *s, struct exchange *x);
 void models_expire(struct server *s); /* looks after those who wait too long, or have left */
-/* The model of that name (NULL, "": the default) if it is loaded: models_drop lets go of it. NULL: *f says why. */
+/* The model of that name (NULL, "": the default), loaded or not. NULL: *f. */
+struct hosted *models_find(struct server *s, const char *name, struct fault *f);
+/* The same if it is loaded: models_drop lets go of it. NULL: *f says why. */
 struct hosted *models_hold(struct server *s, const char *name, struct fault *f);
 void models_keep(struct hosted *h); /* once more */
 void models_drop(struct hosted *h);
@@ -297,6 +314,7 @@ struct server {
     struct tenants *tenants;
     struct account account; /* of all requests */
     struct models *models;
+    json_t *defaults; /* of fields, by the operator */
     char *openapi, *docs;
     int64_t created; /* seconds since 1970 */
     atomic_int ready, draining;

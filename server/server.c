@@ -29,7 +29,8 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
         s->p.models_memory = p->models_memory && p->models_memory < left ? p->models_memory : left;
     }
     s->created = (int64_t)time(NULL);
-    s->tenants = tenants_open(p->keys, p->admin_keys, err);
+    s->defaults = fields_defaults(p->defaults, err);
+    s->tenants = !s->defaults ? NULL : tenants_open(p->keys, p->admin_keys, err);
     s->work = s->tenants ? work_open(2, tenants_count(s->tenants), p->connections) : NULL;
     s->models = s->work ? models_open(s, err) : NULL;
     s->openapi = s->models ? openapi_make(s) : NULL;
@@ -84,6 +85,7 @@ void server_close(struct server *s)
     models_close(s->models);
     work_free(s->work);
     tenants_close(s->tenants);
+    json_decref(s->defaults);
     free(s->openapi);
     free(s->docs);
     free(s);

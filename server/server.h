@@ -16,6 +16,7 @@ struct server_model {
 struct server_alias { /* a further name that a request may say; one of several models means none of them */
     const char *name;
     int model; /* index */
+    int told;  /* the list of models tells it */
 };
 struct server_loaded {
     pith_model *model;
@@ -57,6 +58,11 @@ struct server_params {
     int log; /* access log on stderr */
     int share_prefixes; /* keys find what others have had computed */
     int open_metrics; /* /metrics needs no key */
+    int no_slots;             /* /slots says nothing */
+    const char *slot_folder; /* where slots are saved; NULL: nowhere */
+    const char *const *defaults; /* NULL-terminated "field=JSON": of fields that a body does not have */
+    int strict_fields; /* a field that is not known is refused, not left out */
+    int strict_model;  /* a name that is not known is refused by a single model, too */
     int no_web; /* without the page at / */
     const char *(*nearest)(const char *word, const char *const *candidates); /* what a mistyped word was to be; NULL: none is near; may be NULL */
 };

@@ -33,10 +33,9 @@ static json_t *allowed(const struct fields *b, struct fault *f)
 }
 
 /* The schema of a call, and what stands before it (malloc). family: "generic" where the model's own form is none that JSON can hold. */
-static char *schema_of(const struct hosted *m, const char *tools, const char **trigger, const char **family, struct fault *f)
+static char *schema_of(const pith_template *t, const char *tools, const char **trigger, const char **family, struct fault *f)
 {
     struct pith_error err = {0};
-    const pith_template *t = m->template;
     int64_t n = pith_chat_grammar(t, tools, trigger, NULL, 0, &err);
     if (n < 0 && err.code == PITH_UNSUPPORTED && t)
         n = pith_chat_grammar(t = NULL, tools, trigger, NULL, 0, &err);
@@ -85,18 +84,18 @@ static int hold_calls(struct answer *a, const struct fields *b, struct request *
     struct pith_error err = {0};
     struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
     const char *trigger;
-    char *tools = a->m->template ? json_exact(b->v[F_tools]) : NULL, begin[64];
-    int64_t n = tools ? pith_chat_grammar(a->m->template, tools, &trigger, NULL, 0, &err) : -1;
+    char *tools = a->template ? json_exact(b->v[F_tools]) : NULL, begin[64];
+    int64_t n = tools ? pith_chat_grammar(a->template, tools, &trigger, NULL, 0, &err) : -1;
     size_t len = 0;
     if (n >= 0) {
         snprintf(begin, sizeof begin, "%s", trigger);
         for (len = strlen(begin); len && strchr(" \n", begin[len - 1]);)
             begin[--len] = 0;
     }
-    char *schema = n < 0 || !writes_calls(a->m->template, begin) ? NULL : malloc((size_t)n + 1);
+    char *schema = n < 0 || !writes_calls(a->template, begin) ? NULL : malloc((size_t)n + 1);
     int32_t id;
     if (schema) {
-        pith_chat_grammar(a->m->template, tools, &trigger, schema, (size_t)n, NULL);
+        pith_chat_grammar(a->template, tools, &trigger, schema, (size_t)n, NULL);
         p.trigger = begin;
         p.again = 1;
         if (pith_tokenize(a->m->model, begin, len, PITH_PARSE_SPECIAL, &id, 1, NULL) == 1) { /* it may be one that has no text */
@@ -110,10 +109,26 @@ static int hold_calls(struct answer *a, const struct fields *b, struct request *
     return r->grammar || (err.code != PITH_NOMEM && err.code != PITH_CANCELLED) || fault_from(f, &err, "tools");
 }
 
+/* A call or what the format wants: the grammar lets the model choose between them. */
+static int either(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
+{
+    struct pith_grammar_params more = PITH_GRAMMAR_PARAMS_INIT;
+    char *tools = json_exact(b->v[F_tools]), *schema = tools ? schema_of(a->template, tools, &more.or_prefix, &a->family, f) : NULL;
+    if (!tools)
+        fault_memory(f);
+    free(tools);
+    more.or_schema = schema;
+    int ok = schema && request_format(a->m, b, &more, r, f);
+    free(schema);
+    return ok;
+}
+
 int tools_take(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
 {
     const char *word = json_string_value(b->v[F_tool_choice]), *trigger;
     a->one_call = !field_bool(b, F_parallel_tool_calls);
+    if (request_format_waits(b))
+        return either(a, b, r, f);
     if (!b->v[F_tool_choice] || (word && (!strcmp(word, "auto") || !strcmp(word, "none")))) {
         int may_call = json_array_size(b->v[F_tools]) && !(word && !strcmp(word, "none"));
         return !may_call || r->grammar || a->lead || hold_calls(a, b, r, f);
@@ -124,20 +139,37 @@ int tools_take(struct answer *a, const struct fields *b, struct request *r, stru
         return fault_set(f, 400, "invalid_value", "tool_choice", "tool_choice wants a call, and a format or grammar wants another text; wanted one of them");
     json_t *list = allowed(b, f);
     char *tools = list ? json_exact(list) : NULL;
-    char *schema = tools ? schema_of(a->m, tools, &trigger, &a->family, f) : NULL;
+    char *schema = tools ? schema_of(a->template, tools, &trigger, &a->family, f) : NULL;
     if (list && !tools)
         fault_memory(f);
     json_decref(list);
     free(tools);
     if (!schema)
         return 0;
-    int made = request_grammar(a->m, PITH_GRAMMAR_SCHEMA, schema, r, "tools", f);
+    int made = request_grammar(a->m, PITH_GRAMMAR_SCHEMA, schema, NULL, r, "tools", f);
     free(schema);
     if (!made)
         return 0;
     a->lead = json_string(trigger);
     a->lead_is_said = 1;
     return a->lead || fault_memory(f);
+}
+
+int tools_functions(struct fields *b, struct fault *f)
+{
+    json_t *out = json_array(), *tool;
+    size_t i;
+    json_array_foreach ((json_t *)(uintptr_t)b->v[F_tools], i, tool) {
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        if (type && strcmp(type, "function"))
+            exchange_ignores(b->x, "tools[%zu] %.40s", i, type);
+        else
+            json_array_append(out, tool);
+    }
+    if (json_array_size(out) != json_array_size(b->v[F_tools]))
+        return fields_put(b, F_tools, out, f);
+    json_decref(out);
+    return 1;
 }
 
 int tools_nest(struct fields *b, const char *schema, const char *type, int may_lack, struct fault *f)
@@ -147,10 +179,13 @@ int tools_nest(struct fields *b, const char *schema, const char *type, int may_l
     json_array_foreach ((json_t *)(uintptr_t)b->v[F_tools], i, tool) {
         const char *own = json_string_value(json_object_get(tool, "type"));
         json_t *name = json_object_get(tool, "name");
-        if (own ? strcmp(own, type) : !may_lack) {
+        if (own && strcmp(own, type)) { /* one of the service's own, or of a form that no template knows */
+            exchange_ignores(b->x, "tools[%zu] %.40s", i, own);
+            continue;
+        }
+        if (!own && !may_lack) {
             json_decref(out);
-            return fault_set(f, 400, "not_supported", "tools", "tools[%zu] is of type \"%.40s\"; wanted \"%s\", a tool of your own: this server runs none", i,
-                             own ? own : "none", type);
+            return fault_set(f, 400, "not_supported", "tools", "tools[%zu] has no type; wanted \"%s\"", i, type);
         }
         if (!json_string_length(name)) {
             json_decref(out);

@@ -444,6 +444,34 @@ static int accepted(struct pith_grammar *g, const int32_t *ids, int n)
 enum { END = 0, A = 1, B = 2, AA = 3, AB = 4, BA = 5, BB = 6, TOOL = 10, USER = 11 };
 #define ACCEPTED(g, ...) accepted(g, (const int32_t[]){__VA_ARGS__}, (int)(sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t)))
 
+/* A schema behind a prefix may stand in place of the grammar; names of one are not seen by the other. */
+static void one_or_the_other(void)
+{
+    static const char one[] = "{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"const\":7}}}";
+    static const char other[] = "{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"const\":\"b\"}}}";
+    struct pith_error err = {0};
+    struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA, .text = SLICE(one), .trigger_token = -1, .cache_bytes = 1 << 20, .or_prefix = SLICE("<call>"),
+                                .or_schema = SLICE(other)};
+    static const struct {
+        const char *text;
+        int fits, whole;
+    } cases[] = {{"7", 1, 1}, {"<call>\"b\"", 1, 1}, {"<call>", 1, 0}, {"<call>7", 0, 0}, {"\"b\"", 0, 0}, {"7<call>", 0, 0}, {"<call><call>", 0, 0}};
+    struct pith_grammar *g = grammar_new(&spec, &err);
+    CHECK(g);
+    for (size_t i = 0; g && i < sizeof cases / sizeof *cases; i++) {
+        grammar_reset(g);
+        CHECK((grammar_accept_text(g, slice_of(cases[i].text), NULL) == PITH_OK) == cases[i].fits);
+        CHECK(!cases[i].fits || !grammar_may_end(g) == !cases[i].whole);
+    }
+    grammar_free(g);
+    spec.or_schema = SLICE("{\"type\":\"nothing\"}");
+    CHECK(!grammar_new(&spec, &err) && err.code != PITH_OK);
+    spec.or_schema = SLICE("{}");
+    spec.or_prefix = (struct slice){other, 257};
+    err = (struct pith_error){0};
+    CHECK(!grammar_new(&spec, &err) && err.code == PITH_RANGE);
+}
+
 static void triggers(void)
 {
     struct vocab *v = small_vocab();
@@ -670,6 +698,7 @@ int main(void)
     TEST(schema_texts);
     TEST(masks_are_the_truth);
     TEST(triggers);
+    TEST(one_or_the_other);
     TEST(tokens_by_name);
     TEST(masks_are_what_accept_says);
     TEST(ambiguity_is_bounded);

@@ -546,6 +546,38 @@ static void penalty_window(void)
     pith_sampler_close(s);
 }
 
+/* Tokens that may not come before so many, in any chain; what cannot be drawn for a while can be accepted. */
+static void late_tokens(void)
+{
+    static const float logits[4] = {1, 5, 4, 2};
+    static const int32_t late[2] = {1, 2}, wrong[1] = {4};
+    struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+    struct pith_error err = {0};
+    p.late = late;
+    p.n_late = 2;
+    p.late_from = 3;
+    for (int i = 0; i < 3; i++) {
+        p.temperature = i ? 0.01f : 0;
+        p.samplers = i == 2 ? "temp:t=0.01" : NULL;
+        pith_sampler *s = pith_sampler_open(4, &p, NULL);
+        for (int k = 0; s && k < 3; k++) {
+            CHECK(pith_sample(s, logits) == 3);
+            pith_sampler_accept(s, k);
+        }
+        CHECK(s && pith_sample(s, logits) == 1);
+        pith_sampler_reset(s);
+        CHECK(s && pith_sample(s, logits) == 3);
+        pith_sampler_close(s);
+    }
+    p.late = wrong;
+    p.n_late = 1;
+    CHECK(!pith_sampler_open(4, &p, &err) && err.code == PITH_RANGE);
+    p.late_from = 0;
+    pith_sampler *s = pith_sampler_open(4, &p, NULL); /* never looked at */
+    CHECK(s);
+    pith_sampler_close(s);
+}
+
 static void bad_parameters(void)
 {
     struct pith_error err;
@@ -1119,6 +1151,7 @@ int main(void)
     TEST(nothing_finite);
     TEST(overflow);
     TEST(penalty_window);
+    TEST(late_tokens);
     TEST(bad_parameters);
     TEST(nothing_is_allocated);
     TEST(waiting_is_small);

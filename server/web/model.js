@@ -33,7 +33,7 @@ function facts(model, props) {
     put('Trained for', meta.n_ctx_train && `${number(meta.n_ctx_train)} tokens`);
     put('Vocabulary', props.n_vocab && number(props.n_vocab));
     put('At once', props.parallel && `${props.parallel} conversations`);
-    put('Chat template', props.chat_template && props.chat_template.split(':')[0], props.chat_template);
+    put('Chat template', props.chat_template_from && props.chat_template_from.split(':')[0], props.chat_template_from);
     put('Instructions', props.isa, 'the instruction set that runs');
     return el('dl', { class: 'facts' }, ...list);
 }

@@ -35,6 +35,8 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
         .text = {text ? text : "", n_bytes},
         .vocab = m ? m->vocab : NULL,
         .trigger = slice_of(p.trigger),
+        .or_prefix = slice_of(p.or_prefix),
+        .or_schema = slice_of(p.or_schema),
         .trigger_token = p.use_trigger_token ? p.trigger_token : -1,
         .again = p.again != 0,
         .cache_bytes = p.cache_bytes ? p.cache_bytes : CACHE_DEFAULT,

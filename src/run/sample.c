@@ -311,6 +311,27 @@ static int32_t window_of(const struct pith_sampler *s, int32_t last_n)
     return s->history_max && last_n > s->history_max ? s->history_max : last_n;
 }
 
+/* Tokens that may not come yet, and the copy of the logits that they are taken from. */
+static pith_status copy_late(struct pith_sampler *s, const struct pith_sampler_params *q,
+                             struct pith_error *err)
+{
+    size_t n = q->late && q->n_late > 0 && q->late_from > 0 ? (size_t)q->n_late : 0;
+    if (!n)
+        return PITH_OK;
+    pith_status st =
+        check_ids("late", q->late, sizeof *q->late, n, 0, s->n_vocab, err);
+    if (st != PITH_OK)
+        return st;
+    s->late = mem_array(n, sizeof *s->late, PITH_MEM_SCRATCH);
+    s->masked = mem_array((size_t)s->n_vocab, sizeof *s->masked, PITH_MEM_SCRATCH);
+    if (!s->late || !s->masked)
+        return error_set(err, PITH_NOMEM, "sampler: no memory for %d masked logits", s->n_vocab);
+    memcpy(s->late, q->late, n * sizeof *s->late);
+    s->n_late = (int32_t)n;
+    s->late_from = q->late_from;
+    return PITH_OK;
+}
+
 /* What the steps of the chain need to remember. */
 static pith_status measure_history(struct pith_sampler *s, struct pith_error *err)
 {
@@ -409,6 +430,7 @@ struct pith_sampler *sampler_open(int32_t n_vocab, const struct pith_sampler_par
         shorten(s);
     TRY(copy_lists(s, q, err));
     TRY(measure_history(s, err));
+    TRY(copy_late(s, q, err));
     return s;
 fail:
     sampler_free(s);
@@ -431,6 +453,7 @@ void sampler_free(struct pith_sampler *s)
     mem_free(s->before);
     mem_free(s->masked);
     mem_free(s->bias);
+    mem_free(s->late);
     mem_free(s);
 }
 
@@ -443,12 +466,17 @@ pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, stru
     return PITH_OK;
 }
 
-/* The logits that the grammar leaves; none when it fails. */
+/* The logits that the grammar and the number of tokens so far leave; none when the grammar fails. */
 static const float *masked(struct pith_sampler *s, const float *logits)
 {
-    if (!s->grammar)
+    int early = s->n_late && s->history.n < s->late_from;
+    if (!s->grammar && !early)
         return logits;
     memcpy(s->masked, logits, (size_t)s->n_vocab * sizeof *logits);
+    for (int32_t i = 0; early && i < s->n_late; i++)
+        s->masked[s->late[i]] = -INFINITY;
+    if (!s->grammar)
+        return s->masked;
     error_clear(&s->grammar_err);
     if (grammar_apply(s->grammar, s->masked, s->n_vocab, &s->grammar_err) == PITH_OK)
         return s->masked;

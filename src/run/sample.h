@@ -102,6 +102,8 @@ struct pith_sampler {
     struct candidates list;
     struct pith_logit_bias *bias;
     int32_t n_bias;
+    int32_t *late; /* [n_late]: not drawn before late_from were accepted */
+    int32_t n_late, late_from;
     struct pith_grammar *grammar;  /* masks logits before the chain; NULL: none */
     struct pith_error grammar_err; /* why it could not */
     float *masked;                 /* [V] */

@@ -87,6 +87,20 @@ static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger
     return lazy;
 }
 
+/* The grammar, or a prefix and what satisfies a schema. */
+static uint32_t put_other(struct rules *r, uint32_t root, struct slice prefix, struct slice schema)
+{
+    uint32_t other = schema_read(r, schema), both;
+    if (!rules_ok(r))
+        return root;
+    both = rules_new(r, SLICE("one or the other"));
+    uint32_t start = r->rule[both].start, end = r->rule[both].end;
+    rules_edge(r, rules_call(r, start, root), end, EDGE_EPS, 0);
+    rules_edge(r, rules_call(r, rules_text(r, start, prefix.p, prefix.n), other), end, EDGE_EPS, 0);
+    r->rule[both].defined = 1;
+    return both;
+}
+
 static pith_status compile(struct grammar_core *c, const struct grammar_spec *spec,
                            struct pith_error *err)
 {
@@ -99,6 +113,11 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
     if (spec->text.n > MOST_TEXT)
         return error_set(err, PITH_RANGE, "grammar: the text has %zu bytes; wanted at most %d",
                          spec->text.n, MOST_TEXT);
+    if (spec->or_schema.n > MOST_TEXT || spec->or_prefix.n > MOST_TRIGGER)
+        return error_set(err, PITH_RANGE,
+                         "grammar: or_prefix and or_schema have %zu and %zu bytes; wanted at most "
+                         "%d and %d",
+                         spec->or_prefix.n, spec->or_schema.n, MOST_TRIGGER, MOST_TEXT);
     if (token >= 0 && (!spec->vocab || token >= vocab_n(spec->vocab)))
         return error_set(err, PITH_RANGE, "grammar: trigger token %d is not in the vocabulary",
                          token);
@@ -120,6 +139,8 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
         root = schema_read(&r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}")
                                                                : spec->text);
     }
+    if (rules_ok(&r) && spec->or_schema.n)
+        root = put_other(&r, root, spec->or_prefix, spec->or_schema);
     if (rules_ok(&r) && (trigger.n || token >= 0))
         root = put_trigger(&r, root, trigger, token, spec->again);
     pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err)

@@ -21,6 +21,7 @@ struct grammar_spec {
     int32_t trigger_token;     /* the same with a token, -1: none */
     int again;                 /* behind the grammar's text: anything, until the next trigger */
     uint64_t cache_bytes;      /* for masks */
+    struct slice or_prefix, or_schema; /* or_schema not empty: the text may be these instead */
     void (*release)(void *owner); /* called when the last handle goes; NULL: nothing is */
     void *owner;
 };

@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""test_native.py -- llama.cpp's own interface over HTTP: completions, filling in, vectors, slots, properties, health, paths without /v1."""
+import json
+import os
+import subprocess
+import tempfile
+
+from serving import PITH, SHARED, Server, check, events, run, skip, synth
+
+P = [5, 6, 7, 8]
+USER = {"role": "user", "content": "w5 w6"}
+
+
+def ask(s, path="/completion", **more):
+    return s.post(path, {"n_predict": 8, "temperature": 0, "ignore_eos": True, **more})[1]
+
+
+def test_completion(s):
+    a = ask(s, prompt=P, return_tokens=True)
+    wanted = {"index", "content", "tokens", "id_slot", "stop", "model", "tokens_predicted", "tokens_evaluated", "generation_settings", "prompt", "has_new_line", "truncated",
+              "stop_type", "stopping_word", "tokens_cached", "timings"}
+    check("fields", set(a) == wanted and (a["stop"], a["stop_type"], a["tokens_predicted"], a["tokens_evaluated"], len(a["tokens"])) == (True, "limit", 8, 4, 8), a)
+    same = s.post("/v1/completions", {"prompt": P, "max_tokens": 8, "temperature": 0, "ignore_eos": True})[1]["choices"][0]["text"]
+    check("the text of /v1/completions", a["content"] == same, (a["content"], same))
+    check("tokens only when asked for", ask(s, prompt=P)["tokens"] == [] and ask(s, "/completions", prompt=P)["content"] == same)
+    told = events(s.post("/completion", {"prompt": P, "n_predict": 8, "temperature": 0, "ignore_eos": True, "stream": True})[1])
+    check("stream", "".join(e["content"] for e in told) == same and [t for e in told[:-1] for t in e["tokens"]] == a["tokens"] and [e["stop"] for e in told] == [False] * 8 + [True], told)
+    check("the last one tells all", set(told[-1]) == wanted and told[-1]["timings"]["predicted_n"] == 8, told[-1])
+    text = s.post("/detokenize", {"tokens": P})[1]["content"]
+    ids = s.post("/tokenize", {"content": text, "add_special": True})[1]["tokens"]
+    one = ask(s, prompt=text)["content"]
+    forms = [ask(s, prompt=ids)["content"], ask(s, prompt={"prompt_string": text})["content"], ask(s, prompt=[{"prompt_string": text}])["content"]]
+    check("forms of a prompt", forms == [one] * 3, (one, forms))
+    several = ask(s, prompt=[ids, text, {"prompt_string": text}])
+    check("several prompts", [(x["index"], x["content"]) for x in several] == [(0, one), (1, one), (2, one)], several)
+    mixed = ask(s, prompt=[1, 2, text, 7, 8, text], verbose=True)
+    check("mixed", isinstance(mixed, dict) and mixed["tokens_evaluated"] > 8 and "__verbose" in mixed, mixed)
+    check("n", [x["index"] for x in ask(s, prompt=P, n=3)] == [0, 1, 2])
+    word = a["content"][3:6]
+    stopped = ask(s, prompt=P, stop=[word])
+    check("stopping_word", (stopped["stop_type"], stopped["stopping_word"]) == ("word", word) and stopped["content"] == a["content"][: a["content"].index(word)], stopped)
+    ends = s.post("/completion", {"prompt": P, "n_predict": 8, "logit_bias": {"2": 100}})[1]
+    check("eos", ends["stop_type"] == "eos" and ends["content"] == "" and ends["generation_settings"]["logit_bias"] == [{"token": 2, "bias": 100}], ends)
+    never = s.post("/completion", {"prompt": P, "n_predict": 8, "logit_bias": {"2": 100}, "ignore_eos": True, "return_tokens": True})[1]
+    check("ignore_eos", 2 not in never["tokens"] and len(never["tokens"]) == 8 and {"token": 2, "bias": None} in never["generation_settings"]["logit_bias"], never)
+    some = ask(s, prompt=P, response_fields=["content", "generation_settings/n_predict", "nothing", "a/b/c"])
+    check("response_fields", some == {"content": same, "generation_settings/n_predict": 8}, some)
+    check("has_new_line", ask(s, prompt=P, grammar='root ::= "a\\nb"', ignore_eos=False)["has_new_line"] and not ask(s, prompt=P, grammar='root ::= "ab"', ignore_eos=False)["has_new_line"])
+
+
+def test_probabilities(s):
+    a = ask(s, prompt=P, n_probs=5)["completion_probabilities"]
+    check("n_probs", len(a) == 8 and all(len(t["top_logprobs"]) == 5 and t["logprob"] <= 0 and t["id"] == t["top_logprobs"][0]["id"] and isinstance(t["bytes"], list) for t in a), a)
+    told = events(s.post("/completion", {"prompt": P, "n_predict": 8, "temperature": 0, "ignore_eos": True, "stream": True, "n_probs": 5})[1])
+    check("n_probs of a stream", [e["completion_probabilities"][0] for e in told[:-1]] == a, told[:2])
+    b = ask(s, prompt=P, n_probs=5, post_sampling_probs=True, temperature=1, top_k=3, seed=4)["completion_probabilities"]
+    sums = [sum(p["prob"] for p in t["top_probs"]) for t in b]
+    check("post_sampling_probs", all(len(t["top_probs"]) == 3 and t["id"] in [p["id"] for p in t["top_probs"]] for t in b) and all(abs(x - 1) < 1e-3 for x in sums), (sums, b))
+    c = ask(s, prompt=P, n_probs=5, post_sampling_probs=True, temperature=1, seed=4)["completion_probabilities"]
+    check("of all that were left", all(0 < t["prob"] <= 1 and len(t["top_probs"]) == 5 for t in c), c)
+    d = ask(s, prompt=P, n_probs=5, post_sampling_probs=True)["completion_probabilities"]
+    check("greedy leaves one", all(t["prob"] > 0 for t in d), d)
+
+
+def test_bad(s):
+    for body in ({}, {"prompt": {"prompt_string": 3}}, {"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, {"prompt": P, "n_probs": 21}, {"prompt": P, "response_fields": [3]},
+                 {"prompt": P, "n_predict": -3}, {"prompt": [P, 3.5]}, {"prompt": [1, None]}, {"prompt": [-1]}, {"prompt": P, "stop": 3}, {"prompt": P, "id_slot": "a"}):
+        check("bad %s" % json.dumps(body)[:50], s.post("/completion", body)[0] == 400)
+    status, a, _ = s.post("/completion", {"prompt": [5] * 600})
+    e = a["error"]
+    check("too long", status == 400 and (e["type"], e["n_prompt_tokens"], e["n_ctx"]) == ("exceed_context_size_error", 600, 512) and "exceeds the available context size" in e["message"], a)
+    check("the same in OpenAI's words", s.post("/v1/completions", {"prompt": [5] * 600})[1]["error"]["type"] == "invalid_request_error")
+    for path in ("/completion", "/infill", "/embedding", "/rerank"):
+        check("nothing said " + path, s.post(path, b"")[0] == 400 == s.post(path, b"[")[0])
+    for extra in ([{}], [{"filename": "a"}], [{"filename": 3, "text": "a"}], [3], {}):
+        check("bad input_extra %s" % extra, s.post("/infill", {"input_prefix": "a", "input_suffix": "b", "input_extra": extra})[0] == 400)
+    status, a, _ = s.post("/infill", {"input_prefix": "a", "input_suffix": "b"})
+    check("no tokens for a gap", status == 501 and "no tokens for filling" in a["error"]["message"], a)
+    status, a, _ = s.post("/v1/completions", {"prompt": "a", "suffix": "b"})
+    check("no tokens for a suffix", status == 400 and a["error"]["param"] == "suffix", a)
+    for path in ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking"):
+        good = [s.post(path, {"query": "a", name: docs, "top_n": 1})[0] for name, docs in (("documents", ["b", {"text": "c"}]), ("texts", ["b"]))]
+        bad = [s.post(path, {"query": "a", "documents": docs})[0] for docs in ([], None, 3, [1, 2])] + [s.post(path, {"documents": ["a"]})[0]]
+        check("rerank " + path, good == [501, 501] and bad == [400] * 5, (good, bad))
+
+
+def test_gap(model):
+    """With tokens for it (of the instruct model, or of any file by keys of its own) what fills a gap is what follows those tokens."""
+    keys = [x for name, i in (("pre", 20), ("suf", 21), ("mid", 22), ("rep", 23), ("sep", 24)) for x in ("--override-kv", "tokenizer.ggml.fim_%s_token_id=int:%d" % (name, i))]
+    with Server(model, "--ctx", "512", *keys) as s:
+        words = [s.post("/tokenize", {"content": t})[1]["tokens"] for t in ("w5 w6", "w7", "w8")]
+        start = s.post("/tokenize", {"content": "", "add_special": True})[1]["tokens"]
+        by_hand = ask(s, prompt=start + [20] + words[0] + [21] + words[1] + [22])
+        a = ask(s, "/infill", input_prefix="w5 w6", input_suffix="w7")
+        check("infill", a["content"] == by_hand["content"] and a["tokens_evaluated"] == by_hand["tokens_evaluated"], (a["prompt"], by_hand["prompt"]))
+        b = ask(s, "/infill", input_prefix="w5 w6", input_suffix="w7", prompt="w8")
+        check("infill that has begun", b["content"] == ask(s, prompt=start + [20] + words[0] + [21] + words[1] + [22] + words[2])["content"], b["prompt"])
+        c = s.post("/v1/completions", {"prompt": "w5 w6", "suffix": "w7", "max_tokens": 8, "temperature": 0, "ignore_eos": True})[1]
+        check("suffix", c["usage"]["prompt_tokens"] == a["tokens_evaluated"], c)
+        d = ask(s, "/infill", input_prefix="w5 w6", input_suffix="w7", input_extra=[{"filename": "w9", "text": "w10"}])["prompt"]
+        order = [d.index(t) for t in ("myproject", "w9", "w10", "filename", "w5", "w7")]
+        check("other files", order == sorted(order), d)
+        mark = s.post("/detokenize", {"tokens": [21]})[1]["content"]
+        e = ask(s, "/infill", input_prefix="a" + mark + "b", input_suffix="w7")
+        check("texts are texts", e["tokens_evaluated"] == 3 + len(start) + len(s.post("/tokenize", {"content": "a" + mark + "b", "parse_special": False})[1]["tokens"]) + len(words[1]), e["prompt"])
+        check("a list and a suffix", s.post("/v1/completions", {"prompt": ["a", "b"], "suffix": "c"})[0] == 400)
+
+
+def test_slots(s, folder):
+    idle = s.get("/slots")[1]
+    check("slots", len(idle) == 4 and all(not x["is_processing"] and x["n_ctx"] == 512 for x in idle), idle)
+    prompt = [5 + i % 200 for i in range(200)]
+    a = ask(s, prompt=prompt, id_slot=1, return_tokens=True)
+    check("kept", s.get("/slots")[1][1]["n_kept"] == 207 or s.get("/slots")[1][1]["n_kept"] == 208, s.get("/slots")[1][1])
+    status, saved, _ = s.post("/slots/1?action=save", {"filename": "a.bin"})
+    check("save", status == 200 and saved["n_saved"] in (207, 208) and saved["n_written"] == os.path.getsize(os.path.join(folder, "a.bin")), saved)
+    status, got, _ = s.post("/slots/0?action=restore", {"filename": "a.bin"})
+    check("restore", status == 200 and got["n_restored"] == saved["n_saved"] and got["n_read"] == saved["n_written"], got)
+    status, gone, _ = s.post("/slots/1?action=erase", b"")
+    check("erase", status == 200 and gone["n_erased"] == saved["n_saved"] and s.get("/slots")[1][1]["n_kept"] == 0, gone)
+    check("an empty one", s.post("/slots/1?action=save", {"filename": "b.bin"})[0] == 400)
+    for path, body in (("/slots/9?action=save", {"filename": "a"}), ("/slots/0?action=dance", {"filename": "a"}), ("/slots/0", {"filename": "a"}), ("/slots/0?action=save", {}),
+                       ("/slots/0?action=save", {"filename": "../a"}), ("/slots/0?action=save", {"filename": ".a"}), ("/slots/0?action=save", {"filename": "a/b"}),
+                       ("/slots/0?action=restore", {"filename": "nothing.bin"}), ("/slots/0?action=save", {"filename": "a" * 129})):
+        check("bad %s %s" % (path, str(body)[:30]), s.post(path, body)[0] == 400)
+    check("no such slot", s.post("/slots/x?action=save", {"filename": "a"})[0] == 404)
+    with open(os.path.join(folder, "damaged.bin"), "wb") as f, open(os.path.join(folder, "a.bin"), "rb") as g:
+        f.write(g.read()[:-100])
+    check("a damaged file", s.post("/slots/0?action=restore", {"filename": "damaged.bin"})[0] == 400 and ask(s, prompt=prompt, return_tokens=True)["tokens"] == a["tokens"])
+    return a
+
+
+def test_slots_later(model, folder, before):
+    """Another server finds what was saved: the prompt's pages are there."""
+    with Server(model, "--ctx", "512", "--parallel", "4", "--slot-save-path", folder) as s:
+        s.post("/slots/2?action=restore", {"filename": "a.bin"})
+        a = ask(s, prompt=[5 + i % 200 for i in range(200)], return_tokens=True)
+        check("restored by another server", a["tokens"] == before["tokens"] and a["timings"]["cache_n"] >= 128, a["timings"])
+    with Server(model, "--ctx", "512", "--no-slots") as s:
+        check("no slots", s.get("/slots")[0] == 501 and s.post("/slots/0?action=save", {"filename": "a"})[0] == 501)
+    other = synth(os.path.join(folder, "other.gguf"), "--ctx", "512", "--layers", "3", "--seed", "6")
+    with Server(other, "--ctx", "512", "--slot-save-path", folder) as s:
+        check("a file of another model", s.post("/slots/0?action=restore", {"filename": "a.bin"})[0] == 400 and s.get("/slots")[1][0]["n_kept"] == 0)
+    with Server(model, "--ctx", "512", "--slot-save-path", folder, "--api-key", "ann:first-secret", "--api-key", "bob:second-secret", "--admin-key", "adm:third-secret") as s:
+        keys = {"Authorization": "Bearer first-secret"}, {"Authorization": "Bearer third-secret"}
+        got = [s.ask("POST", "/slots/0?action=restore", {"filename": "a.bin"}, k)[0] for k in keys]
+        check("several keys need an admin's", got == [403, 200], got)
+
+
+def written(tokens):
+    return b"".join(bytes(t["piece"]) if isinstance(t["piece"], list) else t["piece"].encode() for t in tokens).replace("\u2581".encode(), b" ")
+
+
+def test_paths(s):
+    a, b = (s.post(path, {"messages": [USER], "max_tokens": 4, "temperature": 0})[1]["choices"] for path in ("/chat/completions", "/v1/chat/completions"))
+    check("/chat/completions", a == b, (a, b))
+    n = [s.post(path, {"messages": [USER]})[1]["input_tokens"] for path in ("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens")]
+    check("input_tokens", n[0] == n[1] == s.post("/v1/chat/completions", {"messages": [USER], "max_tokens": 1})[1]["usage"]["prompt_tokens"], n)
+    check("/models", [m["id"] for m in s.get("/models")[1]["data"]] == ["m"] and s.get("/models/m")[1]["id"] == "m" and s.get("/models/none")[0] == 404)
+    check("/responses", s.post("/responses", {"input": "w5", "max_output_tokens": 2})[1]["object"] == "response")
+    p = s.get("/props")[1]
+    check("/props", (p["total_slots"], p["default_generation_settings"]["n_ctx"], p["model_alias"], p["modalities"]) == (4, 512, "m", {"vision": False, "audio": False}) and p["model_path"].endswith(".gguf")
+          and p["default_generation_settings"]["params"]["temperature"] == p["sampling"]["temperature"] and p["chat_template"] == "" and "bos_token" in p, p)
+    check("/health", s.get("/health") [:2] == (200, {"status": "ok"}) and s.get("/live")[0] == 200)
+    one = s.post("/tokenize", {"content": "w5 w6", "with_pieces": True})[1]["tokens"]
+    check("pieces are the text", written(one).strip() == b"w5 w6", one)
+    snow = s.post("/tokenize", {"content": "w5 \u2603", "with_pieces": True})[1]["tokens"]
+    check("pieces of a character", written(snow).strip() == "w5 \u2603".encode() and any(isinstance(t["piece"], list) for t in snow), snow)
+    told = events(s.post("/completion", {"prompt": [9] * 300, "n_predict": 2, "stream": True, "return_progress": True, "timings_per_token": True})[1])
+    progress = [e["prompt_progress"] for e in told if "prompt_progress" in e]
+    check("return_progress", progress and progress[-1]["processed"] == progress[-1]["total"] == 300 and all("timings" in e for e in told if e["tokens"]), told[:3])
+
+
+def test_vectors(s):
+    text = "w5 w6"
+    v = s.post("/v1/embeddings", {"input": text})[1]["data"][0]["embedding"]
+    native = s.post("/embedding", {"content": text})[1]
+    check("/embedding", native == [{"index": 0, "embedding": [v]}], str(native)[:100])
+    check("/embeddings of content", s.post("/embeddings", {"content": [text, text]})[1] == [{"index": i, "embedding": [v]} for i in range(2)])
+    check("/embeddings of input", s.post("/embeddings", {"input": text})[1]["data"][0]["embedding"] == v)
+    ids = s.post("/tokenize", {"content": text, "add_special": True})[1]["tokens"]
+    forms = [ids, {"prompt_string": text}, {"content": [{"type": "text", "text": "w5 "}, {"type": "text", "text": "w6"}]}, [{"prompt_string": text}], [ids[0], *ids[1:]]]
+    check("forms of an input", all(s.post("/v1/embeddings", {"input": f})[1]["data"][0]["embedding"] == v for f in forms))
+    check("mixed", len(s.post("/v1/embeddings", {"input": [3, "w5", 4]})[1]["data"]) == 1 and len(s.post("/v1/embeddings", {"input": ["w5", [3, "w6"]]})[1]["data"]) == 2)
+    for bad in ([], {"content": "w5"}, {"content": [{"type": "image_url"}]}, {"content": [{"type": "unknown"}]}, 3, [None], [[3, None]], {}):
+        check("bad input %s" % str(bad)[:30], s.post("/v1/embeddings", {"input": bad})[0] == 400)
+    check("input and content", s.post("/embedding", {"input": "a", "content": "b"})[0] == 400)
+
+
+def test_health(model):
+    """503 while the first model is being loaded; never with --lazy."""
+    with Server([model], "--lazy") as s:
+        check("lazy", s.get("/health")[0] == 200)
+    with Server(model, "--ctx", "512", wait=False) as s:
+        seen = set()
+        s.wait_for(lambda: seen.add((s.get("/live")[0], *map(str, s.get("/health")[:2]))) or s.get("/ready")[0] == 200)
+        seen.add((s.get("/live")[0], *map(str, s.get("/health")[:2])))
+        check("while it loads", (200, "200", str({"status": "ok"})) in seen and seen <= {(200, "200", str({"status": "ok"})), (200, "503", str({"status": "loading model"}))}, seen)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "512", "--layers", "2", "--seed", "5")
+        slots = os.path.join(folder, "slots")
+        os.mkdir(slots)
+        with Server(model, "--ctx", "512", "--parallel", "4", "--name", "m", "--slot-save-path", slots) as s:
+            for test in (test_completion, test_probabilities, test_bad, test_paths):
+                test(s)
+            before = test_slots(s, slots)
+        test_slots_later(model, slots, before)
+        with Server(model, "--ctx", "512", "--embeddings") as s:
+            test_vectors(s)
+        test_gap(model)
+        test_health(model)
+
+
+run(main, "test_native")
