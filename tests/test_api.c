@@ -1125,7 +1125,7 @@ static void empty_sequences(void)
 {
     enum { N_SEQ = 1000, CTX = 131072 };
     struct pith_error err;
-    struct pith_memory_report was, is;
+    struct pith_memory_report was = PITH_MEMORY_REPORT_INIT, is = was;
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
     struct pair p;
     int32_t ids[3000];
