@@ -115,7 +115,7 @@ static int file_shows_tools(const char *text)
 
 static void look_at_file(const pith_file *file, struct shown *w)
 {
-    struct pith_tensor_info t;
+    struct pith_tensor_info t = PITH_TENSOR_INFO_INIT;
     const char *type = pith_file_type(file);
     w->arch = value_of(file, "general.architecture");
     w->type = strdup(type ? type : "");
