@@ -18,6 +18,7 @@ struct embedding {
     size_t n_text, cap_text;
     unsigned endpoint;
     int native;     /* as llama.cpp has it: a list of {index, embedding: [vector]} */
+    int n_dims; /* the first ones of a vector, 0: all */
     int base64, single, truncate; /* single: Ollama's older form, of one text */
     int lost;                     /* there was no memory for a vector */
 };
@@ -62,6 +63,7 @@ static void put_vector(struct embedding *m, const struct event *e)
 {
     char head[80];
     int32_t n = e->n_vector;
+    n = m->n_dims && m->n_dims < n ? m->n_dims : n;
     float *unit = malloc((size_t)n * sizeof *unit);
     double sum = 0;
     for (int32_t i = 0; i < n; i++)
@@ -219,8 +221,9 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
         return fault_set(f, 400, "not_supported", "model", "this server makes text; start it with --embeddings for vectors");
     if (format && strcmp(format, "float") && strcmp(format, "base64"))
         return fault_set(f, 400, "invalid_value", "encoding_format", "encoding_format is \"%.20s\", wanted float or base64", format);
-    if (b->v[F_dimensions] && field_int(b, F_dimensions) != m->hosted->info.n_embd)
-        return fault_set(f, 400, "not_supported", "dimensions", "dimensions is %lld, this model has %d", (long long)field_int(b, F_dimensions), m->hosted->info.n_embd);
+    if (b->v[F_dimensions] && field_int(b, F_dimensions) > m->hosted->info.n_embd)
+        return fault_set(f, 400, "out_of_range", "dimensions", "dimensions is %lld, this model has %d", (long long)field_int(b, F_dimensions), m->hosted->info.n_embd);
+    m->n_dims = (int)field_int(b, F_dimensions);
     m->base64 = format && *format == 'b';
     r->tenant = exchange_tenant(x);
     r->gone = exchange_gone(x);

@@ -184,6 +184,11 @@ def test_vectors(s):
     check("mixed", len(s.post("/v1/embeddings", {"input": [3, "w5", 4]})[1]["data"]) == 1 and len(s.post("/v1/embeddings", {"input": ["w5", [3, "w6"]]})[1]["data"]) == 2)
     for bad in ([], {"content": "w5"}, {"content": [{"type": "image_url"}]}, {"content": [{"type": "unknown"}]}, 3, [None], [[3, None]], {}):
         check("bad input %s" % str(bad)[:30], s.post("/v1/embeddings", {"input": bad})[0] == 400)
+    for n in (1, 7, len(v)):
+        cut = s.post("/v1/embeddings", {"input": text, "dimensions": n})[1]["data"][0]["embedding"]
+        length = sum(x * x for x in v[:n]) ** 0.5
+        check("dimensions %d" % n, len(cut) == n and all(abs(a - b / length) < 1e-6 for a, b in zip(cut, v)), cut[:3])
+    check("too many dimensions", s.post("/v1/embeddings", {"input": text, "dimensions": len(v) + 1})[0] == 400 == s.post("/v1/embeddings", {"input": text, "dimensions": 0})[0])
     check("input and content", s.post("/embedding", {"input": "a", "content": "b"})[0] == 400)
 
 
