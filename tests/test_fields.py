@@ -178,7 +178,7 @@ def test_timings(s):
     for path, body in ((CHAT, {"messages": [USER]}), (TEXT, {"prompt": "w5"})):
         told = events(s.post(path, {**body, "max_tokens": 5, "stream": True, "timings_per_token": True, "ignore_eos": True})[1])
         n = [e["timings"]["predicted_n"] for e in told if "timings" in e]
-        check("timings of " + path, n[:1] == [1] and n == sorted(n) and n[-1] == 5, n)
+        check("timings of " + path, n and n == sorted(n) and n[-1] == 5, n)  # a piece of a character is told with the next
         t = s.post(path, {**body, "max_tokens": 5, "ignore_eos": True})[1]["timings"]
         check("timings at the end of " + path, t["predicted_n"] == 5 and t["cache_n"] + t["prompt_n"] > 0 and t["predicted_ms"] >= 0, t)
     told = events(s.post("/v1/responses", {"input": "w5", "max_output_tokens": 5, "stream": True, "timings_per_token": True, "return_progress": True, "ignore_eos": True})[1])
