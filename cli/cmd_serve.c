@@ -17,6 +17,7 @@ struct opts {
     int64_t memory, models_max, port, cache_tokens, store, parallel, queue, connections, unknown, body;
     int64_t max_memory, requests_memory, request_memory;
     double request_seconds;
+    int64_t grammar_bytes, mask_steps;
     double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
     int no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics, strict_fields, strict_model, no_slots;
 };
@@ -124,6 +125,11 @@ static const struct arg args[] = {
     {.name = "--gap", .meta = "SECONDS", ARG_FIELD(struct opts, gap, ARG_REAL), .lo = 0.001,
      .hi = 60, .dflt = "0.1",
      .help = "the time between two tokens to aim for while the prompts of others are computed"},
+    {.name = "--grammar-cache", .meta = "BYTES", ARG_FIELD(struct opts, grammar_bytes, ARG_SIZE), .lo = 0,
+     .dflt = "64M", .help = "compiled grammars and schemas that are kept for requests that bring them again; 0: none"},
+    {.name = "--mask-steps", .meta = "N", ARG_FIELD(struct opts, mask_steps, ARG_SIZE), .lo = 1, .hi = 1 << 26,
+     .dflt = "128K", .help = "what the masks of grammars may take of a step, in steps of some 10 ns; one that takes more is made beside, and its "
+             "sequence waits"},
     {.name = "--max-connections", .meta = "N", ARG_FIELD(struct opts, connections, ARG_INT),
      .lo = 1, .hi = 100000, .dflt = "512",
      .help = "most connections that are open at a time; when there are more, those that are idle or "
@@ -324,6 +330,8 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .connections = (int)o->connections,
         .connections_unknown = (int)(o->unknown ? o->unknown : (o->connections + 3) / 4),
         .body_bytes = o->body,
+        .grammar_bytes = (uint64_t)o->grammar_bytes,
+        .mask_steps = o->mask_steps,
         .gap = o->gap,
         .max_memory = o->max_memory,
         .requests_memory = o->requests_memory,

@@ -581,10 +581,13 @@ PITH_API pith_status pith_sampler_defaults(const pith_model *m, const struct pit
 /* Copies what params point to. Tables as large as the vocabulary and the windows are made with the first token, sampled or accepted. */
 PITH_API pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_params *params, struct pith_error *err);
 PITH_API void pith_sampler_close(pith_sampler *s);
-/* Chooses a token from logits [V], V as given at open: the chain, then a draw. -1 when nothing finite is left, when its grammar failed, or
- * when there was no memory for the tables. */
+enum {
+    PITH_TOKEN_NONE = -1, /* nothing finite is left, the grammar has failed, or there was no memory for the tables: pith_sampler_error */
+    PITH_TOKEN_LATER = -2 /* its mask takes too long: pith_sampler_mask_steps */
+};
+/* Chooses a token from logits [V], V as given at open: the chain, then a draw. Below 0: one of the above. */
 PITH_API int32_t pith_sample(pith_sampler *s, const float *logits);
-/* Why the last draw of a sampler was -1: PITH_NOMEM, the grammar's own error, or PITH_STATE: nothing was left. */
+/* Why the last draw of a sampler was PITH_TOKEN_NONE: PITH_NOMEM, the grammar's own error, or PITH_STATE: nothing was left. */
 PITH_API pith_status pith_sampler_error(const pith_sampler *s, struct pith_error *err);
 PITH_API int64_t pith_sampler_bytes(const pith_sampler *s); /* of the tables that come with its first token; 0 when they are there */
 PITH_API int64_t pith_sampler_time(const pith_sampler *s);  /* ns that its draws have taken, with the masks of its grammar */
@@ -606,7 +609,7 @@ struct pith_draw {
     size_t size;              /* the same in all of an array */
     int32_t output;           /* as in pith_logits */
     pith_sampler *sampler;    /* each in one draw of a call at most; NULL: nothing is sampled, id is the caller's */
-    int32_t id;               /* out: the token, -1 when nothing finite is left */
+    int32_t id;               /* out: the token, or one below 0 as of pith_sample */
     int32_t n_top;            /* the most probable ones wanted; out: how many there are. -1: neither they nor logprob */
     struct pith_logprob *top; /* [n_top] */
     float logprob;            /* out: of id */
@@ -640,19 +643,30 @@ struct pith_grammar_params {
 /* text: [n_bytes], NULL for JSON. m may be NULL: then text alone can be accepted. A grammar keeps its model alive. */
 PITH_API pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const char *text, size_t n_bytes,
                                          const struct pith_grammar_params *params, struct pith_error *err);
-/* Another position in the same compiled grammar, equal at first: one for each sequence. All of them are used by one thread at a time. */
+/* Another position in the same compiled grammar, equal at first: one for each sequence. Each is used by one thread at a time, different ones by
+ * different threads; who makes a mask keeps the others waiting. */
 PITH_API pith_grammar *pith_grammar_clone(const pith_grammar *g, struct pith_error *err);
 PITH_API void pith_grammar_close(pith_grammar *g);
 PITH_API void pith_grammar_reset(pith_grammar *g); /* back to the empty text */
 /* One token further. PITH_STATE: it is not allowed here, nothing has changed. */
 PITH_API pith_status pith_grammar_accept(pith_grammar *g, int32_t token, struct pith_error *err);
 PITH_API pith_status pith_grammar_accept_text(pith_grammar *g, const char *text, size_t n_bytes, struct pith_error *err);
+/* Makes the mask of the position now, where pith_grammar_mask will find it. Fails as that does. */
+PITH_API pith_status pith_grammar_prepare(pith_grammar *g, struct pith_error *err);
+PITH_API uint64_t pith_grammar_bytes(const pith_grammar *g); /* memory of the compiled grammar and of the masks it keeps; 0: NULL */
+PITH_API int pith_grammar_shares(const pith_grammar *a, const pith_grammar *b); /* positions in the same compiled grammar */
 PITH_API int pith_grammar_complete(const pith_grammar *g); /* the text so far is a whole one: end tokens are allowed */
 /* -infinity to each of the logits [n] whose token is not allowed. */
 PITH_API pith_status pith_grammar_mask(pith_grammar *g, float *logits, int32_t n, struct pith_error *err);
 /* The sampler masks a copy of its logits before its chain runs, and every accepted token moves g on. NULL ends that. g stays the
  * caller's and must outlive its use; pith_sampler_reset resets it too. */
 PITH_API pith_status pith_sampler_grammar(pith_sampler *s, pith_grammar *g, struct pith_error *err);
+/* Most steps (of some 10 ns) that a mask may take inside of a draw; 0, the default: no bound. Past it, or while another thread works with the
+ * same compiled grammar, a draw gives PITH_TOKEN_LATER and nothing has changed. Then a copy of the logits can be masked on any thread, by
+ * pith_grammar_mask with a clone of the grammar, and pith_sample_masked draws from it what pith_sample would have drawn. Draws of one
+ * pith_sample_rows that share a compiled grammar share these steps. */
+PITH_API void pith_sampler_mask_steps(pith_sampler *s, uint64_t most);
+PITH_API int32_t pith_sample_masked(pith_sampler *s, const float *logits);
 
 /* ---------------------------------------------------------------- generation (the loop above in one call) */
 

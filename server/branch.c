@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "scheduler_impl.h"
+#include "beside.h"
 
 /* ---------------------------------------------------------------- beginning */
 
@@ -130,6 +130,7 @@ void branch_release(struct sched *s, struct branch *b)
 void branch_close(struct sched *s, struct branch *b)
 {
     struct branch **at = &b->share->first;
+    beside_forget(s, b);
     branch_release(s, b);
     while (*at != b)
         at = &(*at)->next;
@@ -261,6 +262,13 @@ static void observe_token(struct sched *s, struct branch *b)
     b->last = now;
 }
 
+void branch_fail(struct sched *s, struct branch *b, const struct pith_error *err)
+{
+    struct fault f = {0};
+    fault_from(&f, err, "grammar");
+    request_fail(s, b->r, &f);
+}
+
 static void fail_sampling(struct sched *s, struct branch *b)
 {
     struct fault f = {0};
@@ -319,12 +327,15 @@ static int shift(struct sched *s, struct branch *b)
     return 1;
 }
 
-/* The next token, t->id, has been drawn. */
-static void take_token(struct sched *s, struct branch *b, const struct token_info *t)
+void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
 {
     struct request *r = b->r;
     if (r->n_max == 0) {
         branch_finish(s, b, "length", NULL);
+        return;
+    }
+    if (t->id < 0 && b->grammar && b->n_made && pith_token_is_eog(s->hosted->model, b->token[b->n - 1]) && pith_sampler_error(b->sampler, NULL) == PITH_STATE) {
+        branch_finish(s, b, "stop", NULL); /* of an answer whose end tokens are text; behind the whole text of a grammar there is nothing */
         return;
     }
     if (t->id < 0) {
@@ -375,7 +386,7 @@ static void share_prompt(struct sched *s, struct branch *b, int32_t out)
 {
     for (int i = 0; i < s->n_shares; i++) {
         for (struct branch *o = s->share[i].first; o; o = o->next) {
-            if ((s->apart && o->share != b->share) || o->seq >= 0 || o->n_made || o->n != b->n || tells_prompt(o) || s->n_held == s->n_seq ||
+            if ((s->apart && o->share != b->share) || o->seq >= 0 || o->beside || o->n_made || o->n != b->n || tells_prompt(o) || s->n_held == s->n_seq ||
                 o->share->n_held >= s->parallel || o->r->forgets ||
                 memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
                 continue;
@@ -420,7 +431,7 @@ static void count_sampling(struct branch *b)
 }
 
 /* What the samplers left for the draw that has been made. top: [TOP_MAX] */
-static void look_at_left(struct branch *b, struct token_info *t, struct pith_logprob *top)
+void branch_left(struct branch *b, struct token_info *t, struct pith_logprob *top)
 {
     int32_t wanted = b->r->n_logprobs < TOP_MAX ? b->r->n_logprobs : TOP_MAX, n = pith_sampler_left(b->sampler, NULL, top, TOP_MAX), i = 0;
     struct pith_logprob *all = NULL;
@@ -446,10 +457,18 @@ void branch_tell(struct sched *s, int k)
     const struct pith_draw *d = &s->draw[k];
     count_sampling(b);
     struct token_info t = {.id = d->id, .logprob = d->logprob, .top = d->top, .n_top = d->n_top > 0 ? d->n_top : 0};
+    if (t.id == PITH_TOKEN_LATER) {
+        struct fault f = {0};
+        if (beside_put(s, b, pith_logits(s->hosted->generate, d->output)))
+            return;
+        fault_memory(&f);
+        request_fail(s, b->r, &f);
+        return;
+    }
     if (s->drawn[k].i == b->n) {
         if (b->r->left && d->id >= 0)
-            look_at_left(b, &t, s->top + (size_t)k * TOP_MAX);
-        take_token(s, b, &t);
+            branch_left(b, &t, s->top + (size_t)k * TOP_MAX);
+        branch_take(s, b, &t);
         return;
     }
     b->n_told = s->drawn[k].i;

@@ -168,7 +168,7 @@ static struct share *next_share(struct sched *s, int decoding)
     struct share *best = NULL;
     for (int i = 0; i < s->n_shares; i++) {
         struct share *t = &s->share[i];
-        while (t->cursor && (is_decoding(t->cursor) != decoding || (t->full && t->cursor->seq < 0)))
+        while (t->cursor && (t->cursor->beside || is_decoding(t->cursor) != decoding || (t->full && t->cursor->seq < 0)))
             t->cursor = t->cursor->next;
         if (t->cursor && (!best || t->pass < best->pass))
             best = t;

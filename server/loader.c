@@ -7,6 +7,7 @@
  * together take turns.
  *
  * A file that is none costs nobody his place: its header is read before room is made, and what fails behind that is not tried again at once. */
+#include "grammars.h"
 #include "models.h"
 #include "request.h"
 
@@ -114,6 +115,11 @@ static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_err
         st = fits_alone(h, *bytes, "its weights and its cache need", err);
     if (st != PITH_OK)
         return st;
+    h->grammars = grammars_open(p->grammar_bytes);
+    if (!h->grammars)
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for a model"};
+    if (!h->grammars)
+        return err->code;
     h->sched = sched_open(h, err);
     return h->sched ? PITH_OK : err->code;
 }
@@ -135,6 +141,8 @@ void loader_close(struct hosted *h)
         metrics_set(h->metrics, M_WAITING, 0);
         metrics_set(h->metrics, M_CACHE_USED, 0);
     }
+    grammars_close(h->grammars);
+    h->grammars = NULL;
     pith_template_close(h->own_template);
     pith_session_close(h->generate);
     pith_session_close(h->embed);

@@ -1,6 +1,8 @@
 /* request.c -- see request.h. */
 #include "request.h"
 
+#include "grammars.h"
+
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -729,11 +731,15 @@ int request_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, 
     enum { LEAST = 1 << 20, MOST = 64 << 20 };
     const struct server_params *s = &m->server->p;
     struct pith_error err = {0};
-    struct pith_grammar_params none = PITH_GRAMMAR_PARAMS_INIT, p = more ? *more : none;
     int64_t bytes = s->requests_memory / 4 / s->parallel; /* all that run have a quarter, or a half with those that wait a step */
     r->mask_bytes = bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes;
-    p.cache_bytes = (uint64_t)r->mask_bytes;
-    r->grammar = pith_grammar_open(m->model, kind, text, text ? strlen(text) : 0, &p, &err);
+    if (more) { /* another grammar than its text says */
+        struct pith_grammar_params p = *more;
+        p.cache_bytes = (uint64_t)r->mask_bytes;
+        r->grammar = pith_grammar_open(m->model, kind, text, text ? strlen(text) : 0, &p, &err);
+    } else {
+        r->grammar = grammars_get(m, kind, text, text ? strlen(text) : 0, (uint64_t)r->mask_bytes, &err);
+    }
     return r->grammar || fault_from(f, &err, field);
 }
 

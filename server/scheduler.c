@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "scheduler_impl.h"
+#include "beside.h"
 
 struct call { /* sched_call */
     struct call *next;
@@ -140,6 +140,15 @@ static int listen_up(struct sched *s)
     pthread_mutex_lock(&s->lock);
     while (!s->inbox && !s->calls && !s->quit && !s->all && !s->embeds)
         pthread_cond_wait(&s->wake, &s->lock);
+    if (!s->inbox && !s->calls && !s->quit && s->stuck && !s->embeds && !beside_done(s)) {
+        struct timespec until; /* who leaves or is late is looked for meanwhile */
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += 10000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&s->wake, &s->lock, &until);
+    }
+    s->stuck = 0;
     struct request *r = s->inbox;
     struct call *calls = s->calls;
     s->inbox = NULL;
@@ -254,6 +263,17 @@ static void fail_step(struct sched *s, const struct pith_error *err)
             request_fail(s, s->drawn[k].b->r, &f);
 }
 
+/* All masks of a step together may take so much of it; what is more is made beside. */
+static void bound_masks(struct sched *s)
+{
+    int n = 0;
+    for (int k = 0; k < s->n_draws; k++)
+        n += s->draw[k].sampler && s->drawn[k].b->grammar;
+    for (int k = 0; k < s->n_draws; k++)
+        if (s->draw[k].sampler && s->drawn[k].b->grammar)
+            pith_sampler_mask_steps(s->draw[k].sampler, 1 + (uint64_t)s->hosted->server->p.mask_steps / (uint64_t)n);
+}
+
 static void deliver(struct sched *s)
 {
     struct pith_error err = {0};
@@ -269,11 +289,14 @@ static void deliver(struct sched *s)
             if (s->want[row])
                 branch_draw(s, p->b, first + k + 1, out++);
     }
+    bound_masks(s);
+    beside_hold(s, 1);
     if (pith_sample_rows(s->hosted->generate, s->draw, s->n_draws, &err) != PITH_OK)
         fail_step(s, &err);
     for (int k = 0; k < s->n_draws; k++)
         if (s->drawn[k].b)
             branch_tell(s, k);
+    beside_hold(s, 0);
 }
 
 static void step(struct sched *s)
@@ -285,6 +308,7 @@ static void step(struct sched *s)
     s->n_draws = s->crowded = 0;
     do {
         compose(s);
+        s->stuck = !s->n_rows && s->n_beside > 0;
         if (!s->n_rows)
             return;
         batch.n = s->n_rows;
@@ -310,6 +334,7 @@ static void *run(void *arg)
         sweep(s, s->all, request_fail);
         sweep(s, s->embeds, embed_fail);
         embed_step(s);
+        beside_collect(s);
         if (s->all)
             step(s);
         observe_queue(s);
@@ -374,7 +399,7 @@ struct sched *sched_open(struct hosted *m, struct pith_error *err)
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->wake, NULL);
+    pthread_cond_init(&s->wake, &monotonic);
     pthread_cond_init(&s->idle, &monotonic);
     pthread_condattr_destroy(&monotonic);
     s->hosted = m;
@@ -425,4 +450,5 @@ void sched_stop(struct sched *s)
     if (s->hosted->embed)
         pith_cancel(s->hosted->embed);
     pthread_join(s->thread, NULL);
+    beside_stop(s);
 }

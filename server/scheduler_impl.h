@@ -23,6 +23,7 @@ struct branch {
     pith_stream *stream;
     pith_stopper *stopper;
     pith_grammar *grammar; /* a position of its own */
+    struct job *beside;    /* its mask is made beside the steps (beside.c): it takes no part in them; NULL: it is not */
     double logprob_sum;
     int64_t last; /* when the last token came */
     int64_t bytes, sample_ns; /* of its sampler: what the account has for it */
@@ -85,6 +86,8 @@ struct sched {
     struct drawn *drawn;
     struct pith_logprob *top; /* [.., TOP_MAX] */
     int n_draws;
+    struct beside *beside; /* masks that are made beside; NULL: there was none yet */
+    int n_beside, stuck;   /* stuck: nobody can do anything until one of these is made */
     /* What steps take, ns: one of decode rows alone; one more row of prefill; a row of inputs to embed. */
     double decode_ns, row_ns, embed_ns;
 };
@@ -103,6 +106,10 @@ void branch_release(struct sched *s, struct branch *b); /* gives its sequence up
 void branch_draw(struct sched *s, struct branch *b, int64_t i, int32_t out);
 /* Draw k has been made: tokens, text and events; its branch may end. */
 void branch_tell(struct sched *s, int k);
+/* A token has been drawn for a branch, or none could be. */
+void branch_take(struct sched *s, struct branch *b, const struct token_info *t);
+void branch_left(struct branch *b, struct token_info *t, struct pith_logprob *top); /* what the chain has left, where that is wanted */
+void branch_fail(struct sched *s, struct branch *b, const struct pith_error *err); /* its grammar cannot go on */
 void request_fail(struct sched *s, struct request *r, const struct fault *f); /* ends it, whatever it was doing */
 void share_back(struct sched *s, struct share *t); /* before it is given something to do */
 void request_done(struct sched *s, struct request *r, const struct event *e); /* tells the last event, frees */

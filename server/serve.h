@@ -263,6 +263,7 @@ struct hosted {
     struct pith_model_info info;
     struct pith_sampler_params usual, usual_ollama; /* where a request does not say: as its file advises, else as all programs, or Ollama, do */
     struct sched *sched;
+    struct grammars *grammars; /* compiled ones */
     atomic_int permille; /* of it that are loaded, while that is done */
     /* Of models.h, with its lock. */
     enum model_state state;

@@ -49,6 +49,8 @@ struct server_params {
     int connections;    /* most at a time */
     int connections_unknown; /* of one address: most that have shown no key, where there are keys */
     int64_t body_bytes; /* most of one request */
+    uint64_t grammar_bytes; /* most of the compiled grammars that are kept, for each model; 0: none is */
+    int64_t mask_steps; /* most that the masks of a step may take of it, some 10 ns each */
     double gap;         /* seconds between tokens that prefill has to leave to others */
     double read_timeout, request_timeout; /* seconds; 0: none */
     int64_t requests_memory; /* bytes of all requests together */

@@ -97,6 +97,22 @@ pith_status pith_grammar_accept_text(pith_grammar *g, const char *text, size_t n
     return explained(grammar_accept_text(g, (struct slice){text, n_bytes}, err), err);
 }
 
+pith_status pith_grammar_prepare(pith_grammar *g, struct pith_error *err)
+{
+    error_clear(err);
+    return g ? explained(grammar_prepare(g, err), err) : error_set(err, PITH_RANGE, "pith_grammar_prepare: grammar is NULL");
+}
+
+uint64_t pith_grammar_bytes(const pith_grammar *g)
+{
+    return g ? grammar_bytes(g) : 0;
+}
+
+int pith_grammar_shares(const pith_grammar *a, const pith_grammar *b)
+{
+    return a && b && a->core == b->core;
+}
+
 int pith_grammar_complete(const pith_grammar *g)
 {
     return g && grammar_may_end(g);

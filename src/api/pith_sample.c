@@ -47,7 +47,18 @@ void pith_sampler_close(pith_sampler *s)
 
 int32_t pith_sample(pith_sampler *s, const float *logits)
 {
-    return s && logits ? sampler_sample(s, logits) : -1;
+    return s && logits ? sampler_sample(s, logits) : PITH_TOKEN_NONE;
+}
+
+int32_t pith_sample_masked(pith_sampler *s, const float *logits)
+{
+    return s && logits ? sampler_sample_masked(s, logits) : PITH_TOKEN_NONE;
+}
+
+void pith_sampler_mask_steps(pith_sampler *s, uint64_t most)
+{
+    if (s)
+        s->mask_steps = most;
 }
 
 pith_status pith_sampler_error(const pith_sampler *s, struct pith_error *err)

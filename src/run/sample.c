@@ -463,37 +463,53 @@ pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, stru
 {
     (void)err;
     s->grammar = g;
+    s->lost = 0;
+    error_clear(&s->grammar_err);
     return PITH_OK;
 }
 
-/* The logits that the grammar and the number of tokens so far leave; none when the grammar fails. */
-static const float *masked(struct pith_sampler *s, const float *logits)
+/* The logits that the grammar and the number of tokens so far leave; none when the grammar fails. NULL: it is too much work for now. What its
+ * grammar has masked already may be the sampler's own copy. */
+static const float *masked(struct pith_sampler *s, const float *logits, int within)
 {
-    int early = s->n_late && s->history.n < s->late_from;
-    if (!s->grammar && !early)
+    int early = s->n_late && s->history.n < s->late_from, by_grammar = s->grammar && !s->is_masked, late = 0;
+    pith_status st = PITH_OK;
+    if (!by_grammar && !early)
         return logits;
-    memcpy(s->masked, logits, (size_t)s->n_vocab * sizeof *logits);
+    if (logits != s->masked)
+        memcpy(s->masked, logits, (size_t)s->n_vocab * sizeof *logits);
     for (int32_t i = 0; early && i < s->n_late; i++)
         s->masked[s->late[i]] = -INFINITY;
-    if (!s->grammar)
+    if (!by_grammar)
         return s->masked;
-    error_clear(&s->grammar_err);
-    if (grammar_apply(s->grammar, s->masked, s->n_vocab, &s->grammar_err) == PITH_OK)
-        return s->masked;
-    for (int32_t i = 0; i < s->n_vocab; i++)
+    if (s->lost) {
+        st = s->grammar_err.code;
+    } else {
+        error_clear(&s->grammar_err);
+        st = within ? grammar_apply_within(s->grammar, s->masked, s->n_vocab, &s->mask_left, &late, &s->grammar_err)
+                    : grammar_apply(s->grammar, s->masked, s->n_vocab, &s->grammar_err);
+    }
+    if (late)
+        return NULL;
+    for (int32_t i = 0; st != PITH_OK && i < s->n_vocab; i++)
         s->masked[i] = -INFINITY;
     return s->masked;
 }
 
-struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
+static int has_tables(struct pith_sampler *s)
 {
     s->starved = s->forgot || !get_ready(s) ||
-                 !make(&s->masked, s->grammar != NULL, (size_t)s->n_vocab, sizeof *s->masked);
-    if (s->starved) {
+                 !make(&s->masked, s->grammar || s->n_late > 0, (size_t)s->n_vocab, sizeof *s->masked);
+    return !s->starved;
+}
+
+struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
+{
+    if (!has_tables(s)) {
         s->list.n = 0;
         return &s->list;
     }
-    logits = masked(s, logits);
+    logits = masked(s, logits, 0);
     uint32_t fp = fp_enter(); /* the host's rounding must not choose tokens */
     candidates_fill(&s->list, logits, s->n_vocab);
     s->greedy = 0;
@@ -505,7 +521,9 @@ struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
 
 static int32_t draw(struct pith_sampler *s, const float *logits)
 {
+    s->is_masked = 1;
     struct candidates *c = sampler_run(s, logits);
+    s->is_masked = 0;
     if (s->starved)
         return -1;
     uint32_t fp = fp_enter();
@@ -524,6 +542,19 @@ static int32_t draw(struct pith_sampler *s, const float *logits)
 }
 
 int32_t sampler_sample(struct pith_sampler *s, const float *logits)
+{
+    int64_t began = clock_ns();
+    int32_t id = PITH_TOKEN_NONE;
+    s->mask_left = s->mask_steps;
+    if (has_tables(s)) {
+        const float *left = masked(s, logits, s->mask_steps > 0);
+        id = left ? draw(s, left) : PITH_TOKEN_LATER;
+    }
+    s->ns += clock_ns() - began;
+    return id;
+}
+
+int32_t sampler_sample_masked(struct pith_sampler *s, const float *logits)
 {
     int64_t began = clock_ns();
     int32_t id = draw(s, logits);
@@ -547,8 +578,13 @@ void sampler_accept(struct pith_sampler *s, int32_t id)
         history_accept(&s->history, id);
     else if (id >= 0 && id < s->n_vocab)
         s->forgot = 1; /* without it the others are no history */
-    if (s->grammar) /* one that it refuses leaves it where it is */
-        grammar_accept(s->grammar, id, NULL);
+    if (!s->grammar || s->lost)
+        return;
+    struct pith_error err = {.code = PITH_OK};
+    if (grammar_accept(s->grammar, id, &err) == PITH_OK || err.code == PITH_STATE)
+        return; /* one that it does not allow leaves it where it is */
+    s->grammar_err = err;
+    s->lost = 1;
 }
 
 void sampler_reset(struct pith_sampler *s)
@@ -561,6 +597,8 @@ void sampler_reset(struct pith_sampler *s)
     s->forgot = 0;
     for (int i = 0; i < s->n_steps; i++)
         memset(s->steps[i].state, 0, sizeof s->steps[i].state);
+    s->lost = 0;
+    error_clear(&s->grammar_err);
     if (s->grammar)
         grammar_reset(s->grammar);
 }

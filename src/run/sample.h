@@ -107,6 +107,8 @@ struct pith_sampler {
     struct pith_grammar *grammar;  /* masks logits before the chain; NULL: none */
     struct pith_error grammar_err; /* why it could not */
     float *masked;                 /* [V] */
+    uint64_t mask_steps, mask_left; /* most steps of a mask in a draw, 0: no bound; what is left of it */
+    int is_masked, lost;           /* the logits at hand are masked already; the grammar could not follow the text */
     float *before; /* [V] probabilities that adaptive_p saw; NULL: it is not in the chain */
 };
 
@@ -133,10 +135,10 @@ struct pith_sampler *sampler_open(int32_t n_vocab, const struct pith_sampler_par
 void sampler_free(struct pith_sampler *s);
 /* Runs the chain, without the draw. The list belongs to the sampler. */
 struct candidates *sampler_run(struct pith_sampler *s, const float *logits);
-/* Runs the chain, draws, moves to the next output index. -1 when nothing is left. */
+/* Runs the chain, draws, moves to the next output index. PITH_TOKEN_NONE when nothing is left, PITH_TOKEN_LATER when the mask takes too long. */
 int32_t sampler_sample(struct pith_sampler *s, const float *logits);
+int32_t sampler_sample_masked(struct pith_sampler *s, const float *logits); /* of logits that its grammar has masked */
 int64_t sampler_bytes(const struct pith_sampler *s); /* see pith_sampler_bytes */
-/* Why the last sampler_sample was -1. */
 pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err);
 void sampler_accept(struct pith_sampler *s, int32_t id); /* ids out of range are ignored */
 void sampler_reset(struct pith_sampler *s);              /* as after open */

@@ -54,9 +54,15 @@ static void draw_with_its_grammar(const struct draws *d, int32_t i)
             return;
     }
     draw_one(d, i);
-    for (int32_t k = i + 1; core && k < d->n; k++) {
-        if (core_of(d, k) == core)
-            draw_one(d, k);
+    for (int32_t k = i + 1, before = i; core && k < d->n; k++) {
+        if (core_of(d, k) != core)
+            continue;
+        struct pith_sampler *s = draw_at(d, k).sampler; /* they share the steps that a draw may take, too */
+        uint64_t own = s->mask_steps, left = draw_at(d, before).sampler->mask_left;
+        s->mask_steps = own && left < own ? left + !left : own;
+        draw_one(d, k);
+        s->mask_steps = own;
+        before = k;
     }
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "base/work.h"
 
 enum {
@@ -571,6 +572,44 @@ static void fill_state(const struct compiler *c, struct automaton *a, const stru
     }
 }
 
+static int by_base(const void *a, const void *b)
+{
+    const struct automaton_name *x = a, *y = b;
+    return x->base < y->base ? -1 : x->base > y->base;
+}
+
+static int name_rules(const struct compiler *c, struct automaton *a, const uint32_t *list, uint32_t n)
+{
+    uint32_t n_names = 0;
+    for (uint32_t i = 0; i < n; i++)
+        n_names += c->a->recursive[list[i]];
+    a->name = mem_array(n_names, sizeof *a->name, PITH_MEM_SCRATCH);
+    for (uint32_t i = 0; a->name && i < n; i++) {
+        if (!c->a->recursive[list[i]])
+            continue;
+        struct automaton_name *name = &a->name[a->n_names++];
+        struct slice text = c->r->rule[list[i]].name;
+        name->base = c->dfa[list[i]].base;
+        memcpy(name->text, text.p, utf8_complete(text.p, text.n < sizeof name->text ? text.n : sizeof name->text - 1));
+    }
+    if (a->n_names > 1)
+        qsort(a->name, a->n_names, sizeof *a->name, by_base);
+    return a->name != NULL;
+}
+
+const char *automaton_rule(const struct automaton *a, uint32_t state)
+{
+    uint32_t lo = 0, hi = a->n_names;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (a->name[mid].base <= state)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return a->n_names ? a->name[lo ? lo - 1 : 0].text : NULL;
+}
+
 static pith_status make_table(struct compiler *c, struct automaton *a, uint32_t root,
                               uint32_t *list)
 {
@@ -596,7 +635,7 @@ static pith_status make_table(struct compiler *c, struct automaton *a, uint32_t 
     a->token_at = mem_array((size_t)n_states + 1, sizeof *a->token_at, PITH_MEM_SCRATCH);
     a->call = mem_array((size_t)n_calls, sizeof *a->call, PITH_MEM_SCRATCH);
     a->token = mem_array((size_t)n_tokens, sizeof *a->token, PITH_MEM_SCRATCH);
-    if (!a->row || !a->next || !a->call_at || !a->token_at || !a->call || !a->token)
+    if (!name_rules(c, a, list, n) || !a->row || !a->next || !a->call_at || !a->token_at || !a->call || !a->token)
         return no_memory(c);
     for (uint32_t i = 0; i < n; i++) {
         const struct dfa *d = &c->dfa[list[i]];
@@ -668,9 +707,17 @@ fail:
     return st;
 }
 
+uint64_t automaton_bytes(const struct automaton *a)
+{
+    uint64_t n_states = (uint64_t)a->n_states + 1;
+    return n_states * (sizeof *a->row + sizeof *a->call_at + sizeof *a->token_at) + (uint64_t)a->n_lines * a->n_classes * sizeof *a->next +
+           a->n_names * sizeof *a->name + (a->n_states ? a->call_at[a->n_states] * sizeof *a->call + a->token_at[a->n_states] * sizeof *a->token : 0);
+}
+
 void automaton_deinit(struct automaton *a)
 {
     mem_free(a->row);
+    mem_free(a->name);
     mem_free(a->next);
     mem_free(a->call_at);
     mem_free(a->token_at);

@@ -35,7 +35,13 @@ struct automaton_row {
     uint8_t lo, width; /* width: hi - lo */
     uint8_t flags, several;
 };
+struct automaton_name { /* of a rule, for messages */
+    uint32_t base;      /* its first state */
+    char text[28];
+};
 struct automaton {
+    struct automaton_name *name; /* [n_names] of rules that call themselves, in the order of their states */
+    uint32_t n_names;
     uint32_t n_states, n_classes, n_lines, start;
     uint8_t class_of[256];
     struct automaton_row *row;    /* [n_states] */
@@ -61,6 +67,8 @@ static inline uint32_t automaton_next(const struct automaton *a, uint32_t state,
 pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root,
                            struct pith_error *err);
 void automaton_deinit(struct automaton *a);
+uint64_t automaton_bytes(const struct automaton *a);
+const char *automaton_rule(const struct automaton *a, uint32_t state); /* the recursive rule it may be of; NULL: there is none */
 void set_sort(uint32_t *v, uint32_t n); /* ascending */
 
 /* What analysis knows of rules (analyse.c). */

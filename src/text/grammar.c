@@ -1,7 +1,12 @@
-/* grammar.c -- handles: compiling, positions, accepting. See grammar.h. */
+/* grammar.c -- handles: compiling, positions, accepting. See grammar.h.
+ *
+ * Two locks: `busy` of stacks and masks, held while they are made, which may take long; `list` of the handles and their positions, held for
+ * moments. Who needs both takes busy first. */
 #include "text/grammar.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +16,10 @@
 #include "text/masks.h"
 #include "text/schema.h"
 
+enum { TOKEN_STEPS = 1 << 20 }; /* most steps of accepting a token */
+
 struct grammar_core {
+    pthread_mutex_t busy, list;
     int refs;
     struct automaton automaton;
     struct stacks stacks;
@@ -25,6 +33,7 @@ struct grammar_core {
     struct stack_pair *pair; /* a position on its way through the bytes of a token */
     uint32_t cap_pairs;
     int reading, has_stacks;
+    _Atomic(uint64_t) bytes; /* as of the last use */
 };
 
 /* ---------------------------------------------------------------- compiling */
@@ -157,32 +166,65 @@ static void core_free(struct grammar_core *c)
     }
     automaton_deinit(&c->automaton);
     mem_free(c->pair);
+    pthread_mutex_destroy(&c->busy);
+    pthread_mutex_destroy(&c->list);
     if (c->release)
         c->release(c->owner);
     mem_free(c);
 }
 
-static struct pith_grammar *new_handle(struct grammar_core *c, uint32_t at)
+/* At the position of another one, or at the beginning. */
+static struct pith_grammar *new_handle(struct grammar_core *c, const struct pith_grammar *from)
 {
     struct pith_grammar *g = mem_zalloc(sizeof *g, PITH_MEM_SCRATCH);
     if (!g)
         return NULL;
-    *g = (struct pith_grammar){.core = c, .next = c->all, .at = at};
+    pthread_mutex_lock(&c->list);
+    *g = (struct pith_grammar){.core = c, .next = c->all, .at = from ? from->at : c->start};
     if (c->all)
         c->all->prev = g;
     c->all = g;
     c->refs++;
+    pthread_mutex_unlock(&c->list);
     return g;
+}
+
+/* The recursive rule with the most ways to go on in the position that was being made. */
+static const char *rule_to_blame(const struct grammar_core *c)
+{
+    const struct stacks *s = &c->stacks;
+    uint32_t state = 0, most = 0, n;
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        stacks_pairs(s, s->below[s->member[i]], &n);
+        if (n >= most && s->member[i] >= STATE_FIRST) {
+            most = n;
+            state = s->member[i];
+        }
+    }
+    return automaton_rule(&c->automaton, state);
 }
 
 static pith_status exhausted(struct grammar_core *c, struct pith_error *err)
 {
-    if (c->stacks.failed == STACKS_TOO_MANY)
+    const char *rule = rule_to_blame(c);
+    if (c->stacks.failed == STACKS_TOO_MANY || c->stacks.failed == STACKS_LATE)
         return error_set(err, PITH_RANGE,
-                         "grammar: the text can be read in too many ways (over %d stack entries or "
-                         "%d steps); wanted a less ambiguous grammar",
-                         STACKS_MOST_PAIRS, STACKS_MOST_WORK);
+                         "grammar: rule \"%s\" can be read in too many ways here (over %d stack entries or %llu steps); wanted a less "
+                         "ambiguous grammar",
+                         rule ? rule : "root", STACKS_MOST_PAIRS, (unsigned long long)c->stacks.most);
+    if (c->stacks.failed == STACKS_CANCELLED || c->masks.late)
+        return error_set(err, PITH_CANCELLED, "grammar: cancelled");
     return error_set(err, PITH_NOMEM, "out of memory for the stacks or masks of a grammar");
+}
+
+/* At the end of every use. */
+static void leave(struct grammar_core *c)
+{
+    const struct stacks *s = &c->stacks;
+    uint64_t per_state = sizeof *s->below + sizeof *s->stamp + sizeof *s->member + sizeof *s->waits + sizeof(void *);
+    atomic_store(&c->bytes, automaton_bytes(&c->automaton) + c->automaton.n_states * per_state + c->masks.used +
+                                (s->cap_pairs + (uint64_t)s->cap_merge) * sizeof *s->pair + (uint64_t)s->cap_sets * 16 + 4 * (uint64_t)s->table_cap);
+    pthread_mutex_unlock(&c->busy);
 }
 
 struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_error *err)
@@ -194,6 +236,8 @@ struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_er
         error_set(err, PITH_NOMEM, "out of memory for a grammar");
         return NULL;
     }
+    pthread_mutex_init(&c->busy, NULL);
+    pthread_mutex_init(&c->list, NULL);
     c->vocab = spec->vocab;
     c->keep_at = KEEP_FIRST;
     if (compile(c, spec, err) != PITH_OK)
@@ -204,12 +248,14 @@ struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_er
         stacks_begin(&c->stacks);
         stacks_add(&c->stacks, c->automaton.start, STACKS_BOTTOM);
         c->start = stacks_intern(&c->stacks);
-        g = c->stacks.failed ? NULL : new_handle(c, c->start);
+        g = c->stacks.failed ? NULL : new_handle(c, NULL);
     }
     if (!g) {
         exhausted(c, err);
         goto fail;
     }
+    pthread_mutex_lock(&c->busy);
+    leave(c);
     c->release = spec->release; /* not before all is well: a failed call changes nothing */
     c->owner = spec->owner;
     return g;
@@ -220,7 +266,7 @@ fail:
 
 struct pith_grammar *grammar_clone(const struct pith_grammar *g, struct pith_error *err)
 {
-    struct pith_grammar *copy = new_handle(g->core, g->at);
+    struct pith_grammar *copy = new_handle(g->core, g);
     if (!copy)
         error_set(err, PITH_NOMEM, "out of memory for a grammar");
     return copy;
@@ -231,41 +277,60 @@ void grammar_free(struct pith_grammar *g)
     if (!g)
         return;
     struct grammar_core *c = g->core;
+    pthread_mutex_lock(&c->list);
     *(g->prev ? &g->prev->next : &c->all) = g->next;
     if (g->next)
         g->next->prev = g->prev;
+    int last = --c->refs == 0;
+    pthread_mutex_unlock(&c->list);
     mem_free(g);
-    if (--c->refs == 0)
+    if (last)
         core_free(c);
 }
 
 void grammar_reset(struct pith_grammar *g)
 {
+    pthread_mutex_lock(&g->core->list);
     g->at = g->core->start;
+    pthread_mutex_unlock(&g->core->list);
 }
 
 /* ---------------------------------------------------------------- positions */
 
-/* Before every use of the stacks: drops sets that no handle needs, when there are many, or after a failure. 0: no memory. */
-static int tidy(struct grammar_core *c)
+/* Before every use of the stacks, with `busy` held: drops sets that no handle needs, when there are many, or after a failure. Work is counted
+ * from here, up to `most`. 0: no memory. */
+static int tidy(struct grammar_core *c, uint64_t most)
 {
     uint32_t n = 0, **root;
     c->stacks.work = 0;
+    c->stacks.most = most < STACKS_MOST_WORK ? most : STACKS_MOST_WORK;
+    c->masks.late = 0;
     if (!c->stacks.failed && c->stacks.n_pairs <= c->keep_at)
         return 1;
+    pthread_mutex_lock(&c->list);
     root = mem_array((size_t)c->refs + 1, sizeof *root, PITH_MEM_SCRATCH);
-    if (!root)
-        return 0;
-    root[n++] = &c->start;
-    for (struct pith_grammar *g = c->all; g; g = g->next)
-        root[n++] = &g->at;
-    int ok = stacks_keep(&c->stacks, root, n);
+    int ok = root != NULL;
+    if (ok) {
+        root[n++] = &c->start;
+        for (struct pith_grammar *g = c->all; g; g = g->next)
+            root[n++] = &g->at;
+        ok = stacks_keep(&c->stacks, root, n);
+    }
+    pthread_mutex_unlock(&c->list);
     mem_free(root);
     if (!ok)
         return 0;
     masks_drop_sets(&c->masks);
-    c->keep_at = c->stacks.n_pairs < c->keep_at / 4 ? c->keep_at : 4 * c->stacks.n_pairs;
+    uint32_t more = c->stacks.n_pairs < STACKS_MOST_PAIRS / 8 ? 4 * c->stacks.n_pairs : STACKS_MOST_PAIRS / 2;
+    c->keep_at = more > c->keep_at ? more : c->keep_at;
     return 1;
+}
+
+static void move(struct pith_grammar *g, uint32_t at)
+{
+    pthread_mutex_lock(&g->core->list);
+    g->at = at;
+    pthread_mutex_unlock(&g->core->list);
 }
 
 /* The pairs behind a text that began at a position: how many, in c->pair. */
@@ -302,7 +367,7 @@ static pith_status arrive(struct pith_grammar *g, const char *what, struct pith_
         return exhausted(c, err);
     if (at == STACKS_NONE)
         return error_set(err, PITH_STATE, "grammar: %s is not allowed here", what);
-    g->at = at;
+    move(g, at);
     return PITH_OK;
 }
 
@@ -316,25 +381,21 @@ pith_status grammar_accept_text(struct pith_grammar *g, struct slice text, struc
 {
     enum { STRIDE = 256 };
     struct grammar_core *c = g->core;
-    uint32_t was = g->at;
-    pith_status st = PITH_OK;
+    struct pith_grammar *was = new_handle(c, g); /* where it was must outlive a tidying */
+    pith_status st = was ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for a grammar");
     for (size_t i = 0; i < text.n && st == PITH_OK; i += STRIDE) {
         struct slice some = {text.p + i, text.n - i < STRIDE ? text.n - i : STRIDE};
-        struct pith_grammar keep = {
-            .core = c, .next = c->all, .at = was}; /* `was` must outlive a tidying */
-        c->all = &keep;
-        c->refs++;
-        int ok = tidy(c);
-        c->refs--;
-        c->all = keep.next;
-        was = keep.at;
+        pthread_mutex_lock(&c->busy);
+        int ok = tidy(c, STACKS_MOST_WORK);
         uint32_t n = ok ? read_bytes(c, g->at, some) : 0;
         stacks_begin(&c->stacks);
         add_pairs(c, n);
         st = ok ? arrive(g, "this text", err) : exhausted(c, err);
+        if (st != PITH_OK)
+            move(g, was->at);
+        leave(c);
     }
-    if (st != PITH_OK)
-        g->at = was;
+    grammar_free(was);
     return st;
 }
 
@@ -357,13 +418,11 @@ static void add_named(struct grammar_core *c, uint32_t set, int32_t id, size_t n
     }
 }
 
-pith_status grammar_accept(struct pith_grammar *g, int32_t id, struct pith_error *err)
+static pith_status accept(struct pith_grammar *g, int32_t id, struct pith_error *err)
 {
     struct grammar_core *c = g->core;
     char text[TRIE_DEPTH], what[48];
-    if (!c->vocab || id < 0 || id >= vocab_n(c->vocab))
-        return error_set(err, PITH_RANGE, "grammar: token %d is not in the vocabulary", id);
-    if (!tidy(c))
+    if (!tidy(c, TOKEN_STEPS))
         return exhausted(c, err);
     int ends = vocab_is_eog(c->vocab, id);
     size_t n_bytes = ends ? 0 : vocab_piece(c->vocab, id, 0, text, sizeof text);
@@ -375,28 +434,51 @@ pith_status grammar_accept(struct pith_grammar *g, int32_t id, struct pith_error
     add_pairs(c, n);
     add_named(c, g->at, id, n_bytes);
     if (ends && c->stacks.n_members == 0 && stacks_has(&c->stacks, g->at, STATE_END)) {
-        g->at = STACKS_NONE;
+        move(g, STACKS_NONE);
         return PITH_OK;
     }
     snprintf(what, sizeof what, "token %d", id);
     return arrive(g, what, err);
 }
 
-int grammar_may_end(const struct pith_grammar *g)
+pith_status grammar_accept(struct pith_grammar *g, int32_t id, struct pith_error *err)
+{
+    struct grammar_core *c = g->core;
+    if (!c->vocab || id < 0 || id >= vocab_n(c->vocab))
+        return error_set(err, PITH_RANGE, "grammar: token %d is not in the vocabulary", id);
+    pthread_mutex_lock(&c->busy);
+    pith_status st = accept(g, id, err);
+    leave(c);
+    return st;
+}
+
+static int may_end(const struct pith_grammar *g)
 {
     return g->at == STACKS_NONE || stacks_has(&g->core->stacks, g->at, STATE_END);
+}
+
+int grammar_may_end(const struct pith_grammar *g)
+{
+    pthread_mutex_lock(&g->core->busy);
+    int may = may_end(g);
+    pthread_mutex_unlock(&g->core->busy);
+    return may;
 }
 
 int grammar_must_end(const struct pith_grammar *g)
 {
     uint32_t n;
+    pthread_mutex_lock(&g->core->busy);
     stacks_pairs(&g->core->stacks, g->at, &n);
-    return n == 0 || (n == 1 && grammar_may_end(g));
+    int must = n == 0 || (n == 1 && may_end(g));
+    pthread_mutex_unlock(&g->core->busy);
+    return must;
 }
 
 /* ---------------------------------------------------------------- masks */
 
-const uint64_t *grammar_mask(struct pith_grammar *g, struct pith_error *err)
+/* With `busy` held. NULL: with *err, or it is late. */
+static const uint64_t *mask_of(struct pith_grammar *g, uint64_t most, struct pith_error *err)
 {
     struct grammar_core *c = g->core;
     const uint64_t *mask = NULL;
@@ -404,20 +486,38 @@ const uint64_t *grammar_mask(struct pith_grammar *g, struct pith_error *err)
         error_set(err, PITH_STATE, "grammar: it was opened without a model and has no tokens");
         return NULL;
     }
-    if (tidy(c))
+    if (tidy(c, most))
         mask = masks_get(&c->masks, g->at);
     if (!mask)
         exhausted(c, err);
     return mask;
 }
 
-pith_status grammar_apply(struct pith_grammar *g, float *logits, int32_t n, struct pith_error *err)
+const uint64_t *grammar_mask(struct pith_grammar *g, struct pith_error *err)
+{
+    pthread_mutex_lock(&g->core->busy);
+    const uint64_t *mask = mask_of(g, STACKS_MOST_WORK, err);
+    pthread_mutex_unlock(&g->core->busy);
+    return mask;
+}
+
+pith_status grammar_prepare(struct pith_grammar *g, struct pith_error *err)
 {
     struct pith_error own = {.code = PITH_OK};
-    const uint64_t *mask = grammar_mask(g, &own);
-    if (!mask)
-        return error_set(err, own.code, "%s", own.msg);
-    int32_t known = g->core->masks.trie->n_vocab < n ? g->core->masks.trie->n_vocab : n;
+    pthread_mutex_lock(&g->core->busy);
+    int ok = mask_of(g, STACKS_MOST_WORK, &own) != NULL;
+    leave(g->core);
+    return ok ? PITH_OK : error_set(err, own.code, "%s", own.msg);
+}
+
+uint64_t grammar_bytes(const struct pith_grammar *g)
+{
+    return atomic_load(&g->core->bytes);
+}
+
+static void bar(const struct grammar_core *c, const uint64_t *mask, float *logits, int32_t n)
+{
+    int32_t known = c->masks.trie->n_vocab < n ? c->masks.trie->n_vocab : n;
     for (int32_t i = 0; i < known; i += 64) {
         uint64_t word = mask[i / 64];
         int32_t end = known - i < 64 ? known - i : 64;
@@ -428,5 +528,32 @@ pith_status grammar_apply(struct pith_grammar *g, float *logits, int32_t n, stru
     }
     for (int32_t i = known; i < n; i++)
         logits[i] = -INFINITY;
-    return PITH_OK;
+}
+
+pith_status grammar_apply(struct pith_grammar *g, float *logits, int32_t n, struct pith_error *err)
+{
+    struct pith_error own = {.code = PITH_OK};
+    struct grammar_core *c = g->core;
+    pthread_mutex_lock(&c->busy);
+    const uint64_t *mask = mask_of(g, STACKS_MOST_WORK, &own);
+    if (mask)
+        bar(c, mask, logits, n);
+    leave(c);
+    return mask ? PITH_OK : error_set(err, own.code, "%s", own.msg);
+}
+
+pith_status grammar_apply_within(struct pith_grammar *g, float *logits, int32_t n, uint64_t *most, int *late, struct pith_error *err)
+{
+    struct pith_error own = {.code = PITH_OK};
+    struct grammar_core *c = g->core;
+    *late = pthread_mutex_trylock(&c->busy) != 0;
+    if (*late)
+        return PITH_OK;
+    const uint64_t *mask = mask_of(g, *most, &own);
+    *most -= c->stacks.work < *most ? c->stacks.work : *most;
+    *late = !mask && c->masks.late;
+    if (mask)
+        bar(c, mask, logits, n);
+    leave(c);
+    return mask || *late ? PITH_OK : error_set(err, own.code, "%s", own.msg);
 }

@@ -2,8 +2,8 @@
  *
  *     text ──gbnf.c / schema.c (regex.c)──> rules ──automaton.c──> tables ──stacks.c──> positions ──masks.c──> allowed tokens
  *
- * A grammar is compiled once (core) and shared by any number of handles, each with a position of its own. All handles of a core belong to one
- * thread at a time: masks and stacks are made when first needed and kept in the core.
+ * A grammar is compiled once (core) and shared by any number of handles, each with a position of its own. Masks and stacks are made when first
+ * needed and kept in the core, under its lock: handles may belong to different threads, each to one at a time.
  *
  * A token is allowed when some continuation makes the text complete; a token that ends the generation when the text is complete. Texts of
  * tokens are bytes: half of a character is as exact as any other text. Tokens without text are allowed where the grammar names them. */
@@ -41,9 +41,15 @@ pith_status grammar_accept(struct pith_grammar *g, int32_t id, struct pith_error
 pith_status grammar_accept_text(struct pith_grammar *g, struct slice text, struct pith_error *err);
 int grammar_may_end(const struct pith_grammar *g);  /* the text is complete */
 int grammar_must_end(const struct pith_grammar *g); /* and nothing can follow it */
-/* Allowed tokens, bit id % 64 of word id / 64; valid until the next call with any handle of the core. NULL with *err. */
+/* Allowed tokens, bit id % 64 of word id / 64; valid until the next call with any handle of the core, which no other thread may use. NULL with
+ * *err. */
 const uint64_t *grammar_mask(struct pith_grammar *g, struct pith_error *err);
+pith_status grammar_prepare(struct pith_grammar *g, struct pith_error *err); /* makes it, to be found later */
+uint64_t grammar_bytes(const struct pith_grammar *g); /* of the core, as of its last use */
 /* -infinity to every logit of [n] that is not allowed. */
 pith_status grammar_apply(struct pith_grammar *g, float *logits, int32_t n, struct pith_error *err);
+/* The same, unless it takes more than *most steps or another thread is at work in the core: then *late is 1 and nothing has changed. What it
+ * took is subtracted from *most. */
+pith_status grammar_apply_within(struct pith_grammar *g, float *logits, int32_t n, uint64_t *most, int *late, struct pith_error *err);
 
 #endif

@@ -43,7 +43,7 @@ struct stacks {
     int failed;
 };
 enum { STACKS_NO_MEMORY = 1, STACKS_TOO_MANY, STACKS_LATE, STACKS_CANCELLED }; /* why it failed */
-enum { STACKS_MOST_PAIRS = 1 << 23, STACKS_MOST_WORK = 1 << 27 };
+enum { STACKS_MOST_PAIRS = 1 << 20, STACKS_MOST_WORK = 1 << 26 };
 
 int stacks_spend(struct stacks *s, uint64_t n); /* counts work; 0: too much, now or before */
 int stacks_init(struct stacks *s, const struct automaton *a); /* 0: no memory */

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""test_masks_serve.py -- grammars on the server: masks that are made beside the steps change no text, compiled grammars are kept for the next request,
+and what a grammar cannot do is told in its own words."""
+import os
+import tempfile
+
+from serving import Server, at_once, check, run, synth
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}, "b": {"type": "array", "items": {"type": "integer"}, "maxItems": 3}}, "required": ["a", "b"]}
+AMBIGUOUS = "root ::= s\ns ::= [a-z0-9 ] s s | [a-z0-9 ]"
+BESIDE, COMPILED, KEPT = "pith:masks_beside_total", "pith:grammars_compiled_total", "pith:grammars_kept_total"
+
+
+def body(i, **more):
+    return {"prompt": "w%d w2" % i, "max_tokens": 30, "temperature": 1, "seed": i, "n": 2, "logprobs": 2, **more}
+
+
+def schema_body(i):
+    return body(i, response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}})
+
+
+def texts(s, bodies):
+    got = at_once([lambda b=b: s.post("/v1/completions", b) for b in bodies])
+    return [[(c["text"], c["finish_reason"], c["logprobs"]) for c in a["choices"]] if status == 200 else (status, a) for status, a, _ in got]
+
+
+def test(folder):
+    model = synth(os.path.join(folder, "model.gguf"), "--arch", "llama")
+    bodies = [schema_body(i) for i in range(4)] + [body(i) for i in range(4)] + [body(i, grammar='root ::= ("w" [0-9]+ " "?)+') for i in range(4)]
+    with Server(model, "--mask-steps", "64M") as s:
+        want = texts(s, bodies)
+        check("all_are_answered", all(isinstance(a, list) for a in want), want)
+        check("nothing_is_beside", s.metric(BESIDE) == 0, s.metric(BESIDE))
+        check("compiled_once", s.metric(COMPILED) >= 2 and s.metric(COMPILED) + s.metric(KEPT) == 8, (s.metric(COMPILED), s.metric(KEPT)))
+        before = s.metric(COMPILED), s.metric(KEPT)
+        texts(s, bodies)
+        check("kept", (s.metric(COMPILED), s.metric(KEPT)) == (before[0], before[1] + 8), (before, s.metric(COMPILED), s.metric(KEPT)))
+    with Server(model, "--mask-steps", "1", "--grammar-cache", "0") as s:
+        got = texts(s, bodies)
+        check("beside_changes_no_text", got == want, [(a, b) for a, b in zip(got, want) if a != b])
+        check("beside", s.metric(BESIDE) > 20, s.metric(BESIDE))
+        texts(s, bodies)
+        check("none_is_kept", (s.metric(COMPILED), s.metric(KEPT)) == (16, 0), (s.metric(COMPILED), s.metric(KEPT)))
+    with Server(model, "--mask-steps", "1", "--parallel", "2", "--queue", "64", "--ctx", "64", "--cache-tokens", "192") as s:
+        got = texts(s, bodies)
+        check("where_others_wait", [a for a, b in zip(got, want) if a != b] == [], got)
+        status, answer, _ = s.post("/v1/completions", body(1, grammar=AMBIGUOUS, max_tokens=50, timeout=0.05))
+        check("deadline", status in (200, 400), answer)
+        check("it_rests", s.wait_for(s.at_rest) is None or s.at_rest())
+    with Server(model, "--ctx", "4096") as s:
+        status, answer, _ = s.post("/v1/completions", body(1, grammar=AMBIGUOUS, max_tokens=4000, logit_bias={"2": -100}))
+        said = answer.get("error", {}).get("message", "")
+        check("its_own_error", status == 400 and 'rule "s"' in said and "too many ways" in said, (status, said))
+        status, answer, _ = s.post("/v1/completions", body(1, grammar='root ::= "w1"', max_tokens=20, ignore_eos=True))
+        check("an_end_is_an_end", status == 200 and answer["choices"][0]["finish_reason"] == "stop", answer)
+        check("goes_on", s.post("/v1/completions", body(1))[0] == 200)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        test(folder)
+
+
+run(main, "test_masks_serve")
