@@ -316,7 +316,7 @@ void cli_form_close(struct form *f);
 
 struct grammar_opts {
     const char *grammar, *schema, *trigger;
-    int json;
+    int json, schema_order;
 };
 /* clang-format off */
 #define ARGS_GRAMMAR(opts, member)                                                                 \
@@ -325,6 +325,8 @@ struct grammar_opts {
     {.name = "--schema", .meta = "FILE", ARG_FIELD(opts, member.schema, ARG_TEXT),                 \
      .help = "write JSON that satisfies this JSON Schema"},                                        \
     {.name = "--json", ARG_FIELD(opts, member.json, ARG_SWITCH), .help = "write a JSON object"},   \
+    {.name = "--schema-order", ARG_FIELD(opts, member.schema_order, ARG_SWITCH),                   \
+     .help = "members of objects in the order of the schema, not in any"},                         \
     {.name = "--trigger", .meta = "TEXT", ARG_FIELD(opts, member.trigger, ARG_TEXT),               \
      .help = "anything may come until this text; the grammar holds for what follows it"}
 /* clang-format on */

@@ -19,7 +19,7 @@ struct opts {
     double request_seconds;
     int64_t grammar_bytes, mask_steps;
     double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
-    int no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics, strict_fields, strict_model, no_slots;
+    int schema_order, no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics, strict_fields, strict_model, no_slots;
 };
 
 /* clang-format off */
@@ -130,6 +130,8 @@ static const struct arg args[] = {
     {.name = "--mask-steps", .meta = "N", ARG_FIELD(struct opts, mask_steps, ARG_SIZE), .lo = 1, .hi = 1 << 26,
      .dflt = "128K", .help = "what the masks of grammars may take of a step, in steps of some 10 ns; one that takes more is made beside, and its "
              "sequence waits"},
+    {.name = "--schema-order", ARG_FIELD(struct opts, schema_order, ARG_SWITCH),
+     .help = "members of objects come in the order of their JSON Schema, not in any"},
     {.name = "--max-connections", .meta = "N", ARG_FIELD(struct opts, connections, ARG_INT),
      .lo = 1, .hi = 100000, .dflt = "512",
      .help = "most connections that are open at a time; when there are more, those that are idle or "
@@ -330,6 +332,7 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
         .connections = (int)o->connections,
         .connections_unknown = (int)(o->unknown ? o->unknown : (o->connections + 3) / 4),
         .body_bytes = o->body,
+        .schema_order = o->schema_order,
         .grammar_bytes = (uint64_t)o->grammar_bytes,
         .mask_steps = o->mask_steps,
         .gap = o->gap,

@@ -12,6 +12,7 @@ pith_grammar *cli_grammar_open(const struct grammar_opts *o, pith_model *m, int 
     char *text = NULL;
     size_t n = 0;
     p.trigger = o->trigger;
+    p.schema_order = o->schema_order;
     if (!o->grammar + !o->schema + !o->json < 2)
         *code = cli_say(CLI_USE, "found several of --grammar, --schema and --json; wanted one of them");
     else if (path)

@@ -624,7 +624,7 @@ PITH_API int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct 
 
 /* A grammar says which tokens may come next so that the text can still become what it describes: GBNF (start rule "root"), a JSON
  * Schema (texts that satisfy it; an unsupported keyword is PITH_UNSUPPORTED by name and place; uniqueItems alone is let through
- * unenforced), or any JSON object. Left recursion, undefined rules and what is too large to compile are refused with the rule's name. */
+ * where items is not an enum of at most 64 values), or any JSON object. Left recursion, undefined rules and what is too large to compile are refused with the rule's name. */
 typedef struct pith_grammar pith_grammar;
 typedef enum pith_grammar_kind { PITH_GRAMMAR_GBNF, PITH_GRAMMAR_SCHEMA, PITH_GRAMMAR_JSON } pith_grammar_kind;
 struct pith_grammar_params {
@@ -638,6 +638,7 @@ struct pith_grammar_params {
     /* not NULL: instead of the grammar's, the text may be this prefix (NULL: none) and what satisfies this JSON Schema (terminated): a call
      * of a tool where an answer has to be JSON, as pith_chat_grammar writes both */
     const char *or_prefix, *or_schema;
+    int32_t schema_order;    /* members of objects in the order of the schema; 0: in any order, where nothing says that there are no others */
 };
 #define PITH_GRAMMAR_PARAMS_INIT PITH_SIZED(struct pith_grammar_params)
 /* text: [n_bytes], NULL for JSON. m may be NULL: then text alone can be accepted. A grammar keeps its model alive. */

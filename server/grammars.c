@@ -122,6 +122,7 @@ pith_grammar *grammars_get(struct hosted *m, pith_grammar_kind kind, const char 
         return g;
     struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
     p.cache_bytes = mask_bytes;
+    p.schema_order = m->server->p.schema_order;
     g = pith_grammar_open(m->model, kind, text, n, &p, err);
     if (g && pith_grammar_prepare(g, err) != PITH_OK) {
         pith_grammar_close(g);

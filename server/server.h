@@ -50,6 +50,7 @@ struct server_params {
     int connections_unknown; /* of one address: most that have shown no key, where there are keys */
     int64_t body_bytes; /* most of one request */
     uint64_t grammar_bytes; /* most of the compiled grammars that are kept, for each model; 0: none is */
+    int schema_order;       /* members of objects in the order of their schemas */
     int64_t mask_steps; /* most that the masks of a step may take of it, some 10 ns each */
     double gap;         /* seconds between tokens that prefill has to leave to others */
     double read_timeout, request_timeout; /* seconds; 0: none */

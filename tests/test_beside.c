@@ -34,7 +34,7 @@ static void some_logits(int step, float logits[N_VOCAB])
         logits[i] = pith_token_is_eog(model, i) ? -INFINITY : (float)((i * 7919 + step * 104729) % 1000) / 100.0f;
 }
 
-static const char ambiguous[] = "root ::= s\ns ::= [a-z0-9 ] s s | [a-z0-9 ]";
+static const char ambiguous[] = "root ::= s\ns ::= [a-z0-9 ] s s s s | [a-z0-9 ] s s s | [a-z0-9 ] s s | [a-z0-9 ]";
 static const char plain[] = "root ::= ([a-z0-9]{1,3} \" \")+ \".\"";
 
 struct job {

@@ -669,6 +669,29 @@ static void grammar(void)
     pith_grammar_reset(g);
     CHECK(pith_grammar_accept_text(g, bad, strlen(bad), &err) == PITH_STATE);
     pith_grammar_close(g);
+    /* What $ref means is looked for in the parameters that it stands in; what only looks like one is a value. */
+    static const char nested[] =
+        "[{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"#/$defs/n\"}},\"required\":[\"n\"],\"$defs\":{\"n\":{\"type\":\"integer\"}}}},"
+        "{\"name\":\"g\",\"parameters\":{\"type\":\"object\",\"properties\":{\"t\":{\"$ref\":\"#/$defs/tree\"},\"const\":{\"$ref\":\"#/$defs/n\"}},\"required\":[\"t\"],"
+        "\"$defs\":{\"n\":{\"const\":{\"$ref\":\"#/x\"}},\"tree\":{\"type\":\"object\",\"properties\":{\"kids\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/tree\"}}},\"required\":[\"kids\"]}}}},"
+        "{\"name\":\"h\",\"parameters\":{\"type\":\"object\",\"properties\":{\"more\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},\"required\":[\"more\"]}}]";
+    static const struct {
+        const char *text;
+        int good;
+    } calls[] = {{"{\"name\": \"f\", \"arguments\": {\"n\": 1}}", 1}, {"{\"name\": \"f\", \"arguments\": {\"n\": \"1\"}}", 0},
+                 {"{\"name\": \"g\", \"arguments\": {\"t\": {\"kids\":[{\"kids\":[]}]}}}", 1}, {"{\"name\": \"g\", \"arguments\": {\"t\": {\"kids\":[1]}}}", 0},
+                 {"{\"name\": \"g\", \"arguments\": {\"const\":{\"$ref\":\"#/x\"},\"t\": {\"kids\":[]}}}", 1},
+                 {"{\"name\": \"h\", \"arguments\": {\"more\":{\"more\":null}}}", 1}, {"{\"name\": \"h\", \"arguments\": {\"more\":{\"n\":1}}}", 0}};
+    n = pith_chat_grammar(NULL, nested, &trigger, schema, sizeof schema, &err);
+    REQUIRE(n > 0 && n < (int64_t)sizeof schema, "%s", err.msg);
+    g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, schema, (size_t)n, NULL, &err);
+    REQUIRE(g, "%s in %.*s", err.msg, (int)n, schema);
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        int ok = pith_grammar_accept_text(g, calls[i].text, strlen(calls[i].text), &err) == PITH_OK && pith_grammar_complete(g);
+        CHECK_MSG(ok == calls[i].good, "%s: %d %s", calls[i].text, ok, err.msg);
+        pith_grammar_reset(g);
+    }
+    pith_grammar_close(g);
     CHECK(!strcmp(pith_chat_answer(NULL), "</think>"));
     CHECK(pith_chat_grammar(NULL, "[]", &trigger, schema, sizeof schema, &err) == -1 && err.code == PITH_RANGE);
     CHECK(pith_chat_grammar(NULL, "[{}]", &trigger, schema, sizeof schema, &err) == -1 && err.code == PITH_FORMAT);

@@ -113,6 +113,10 @@ static void schema_texts(void)
 {
 #define S(s) "{\"type\":\"string\"," s "}"
 #define N(s) "{\"type\":\"number\"," s "}"
+#define UNIQUE "{\"type\":\"array\",\"items\":{\"enum\":[\"a\",1,1.0,2]},\"uniqueItems\":true,\"minItems\":1,\"maxItems\":2}"
+#define MIXED                                                                                                                            \
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"integer\"},\"c\":{\"type\":\"object\",\"properties\":{" \
+    "\"x\":{\"const\":0},\"y\":{\"const\":0}}}},\"required\":[\"a\"]}"
     static const struct sample v[] = {
         {S("\"pattern\":\"b\""), "\"abc\"", 1}, {S("\"pattern\":\"b\""), "\"ac\"", 0}, {S("\"pattern\":\"^b|c$\""), "\"bx\"", 1},
         {S("\"pattern\":\"^b|c$\""), "\"xb\"", 0}, {S("\"pattern\":\"^b|c$\""), "\"xc\"", 1}, {S("\"pattern\":\"^(^a|b$)$\""), "\"b\"", 1},
@@ -124,7 +128,7 @@ static void schema_texts(void)
         {S("\"minLength\":0"), "\"\\ud83d\"", 0}, {S("\"format\":\"date\""), "\"2024-02-29\"", 1}, {S("\"format\":\"date\""), "\"2023-02-29\"", 0},
         {S("\"format\":\"date-time\""), "\"2024-01-01T00:00:00.5+01:00\"", 1}, {S("\"format\":\"ipv4\""), "\"255.0.10.256\"", 0},
         {S("\"format\":\"ipv4\""), "\"255.0.10.25\"", 1}, {S("\"format\":\"ipv6\""), "\"::1\"", 1}, {S("\"format\":\"ipv6\""), "\"1:2:3:4:5:6:7:8\"", 1},
-        {S("\"format\":\"email\""), "\"a.b@c.de\"", 1}, {S("\"format\":\"uri\""), "\"https://a.b:80/c?d#e\"", 1}, {S("\"format\":\"strange\""), "", -1},
+        {S("\"format\":\"email\""), "\"a.b@c.de\"", 1}, {S("\"format\":\"uri\""), "\"https://a.b:80/c?d#e\"", 1}, {S("\"format\":\"strange\""), "\"x\"", 1}, {S("\"format\":\"strange\",\"pattern\":\"^y$\""), "\"x\"", 0}, {S("\"format\":3"), "", -1},
         {S("\"pattern\":\"(?=a)\""), "", -1}, {S("\"pattern\":\"(\""), "", -1}, {S("\"pattern\":\"\\\\bx\""), "", -1},
         {S("\"pattern\":\"(a|b)*a(a|b){40}\""), "", -1}, {S("\"maxLength\":100000000"), "\"abc\"", 1},
         {N("\"minimum\":0.5,\"maximum\":12.25"), "0.5", 1}, {N("\"minimum\":0.5,\"maximum\":12.25"), "0.49", 0},
@@ -150,12 +154,82 @@ static void schema_texts(void)
          "\"required\":[\"k\"]},\"b\":{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"b\"},\"n\":{\"type\":\"integer\"}},\"required\":[\"k\"]}}}",
          "{\"k\":\"b\",\"n\":1}", 1},
         {"{\"type\":\"object\",\"a\":1,\"a\":2}", "", -1},
+        {"{\"type\":\"integer\",\"nullable\":true}", "null", 1}, {"{\"type\":\"integer\",\"nullable\":true}", "3", 1},
+        {"{\"type\":\"integer\",\"nullable\":true}", "\"3\"", 0}, {"{\"type\":\"integer\",\"nullable\":false}", "null", 0},
+        {"{\"enum\":[1,2],\"nullable\":true}", "null", 1}, {"{\"nullable\":1}", "null", -1},
+        {"{\"$ref\":\"#/$defs/a\",\"nullable\":true,\"$defs\":{\"a\":{\"const\":\"x\"}}}", "null", 1},
+        {"{\"$ref\":\"#/$defs/a\",\"nullable\":true,\"$defs\":{\"a\":{\"const\":\"x\"}}}", "\"x\"", 1},
+        {"{\"allOf\":[{\"type\":\"string\",\"nullable\":true},{\"type\":\"string\",\"maxLength\":1}]}", "null", 0},
+        {"{\"allOf\":[{\"type\":\"string\",\"nullable\":true},{\"type\":[\"string\",\"null\"],\"maxLength\":1}]}", "null", 1},
+        {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"boolean\"}],\"nullable\":true}", "null", 1},
+        {"{\"oneOf\":[{\"enum\":[1],\"nullable\":true},{\"enum\":[2],\"nullable\":true}]}", "1", -1}, /* null is in both */
+        {"{\"oneOf\":[{\"enum\":[1],\"nullable\":true},{\"enum\":[\"2\"]}]}", "null", 1},
+        {"{\"type\":\"integer\",\"format\":\"int32\"}", "3", 1}, {"{\"enum\":[\"a\"],\"format\":\"strange\"}", "\"a\"", 1},
+        {UNIQUE, "[\"a\",1]", 1}, {UNIQUE, "[1,\"a\"]", 1}, {UNIQUE, "[1,1]", 0}, {UNIQUE, "[1,1.0]", 0}, {UNIQUE, "[]", 0}, {UNIQUE, "[\"a\",1,2]", 0},
+        {"{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"uniqueItems\":3}", "", -1},
+        {"{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"uniqueItems\":true,\"minItems\":3}", "", -1},
+        {MIXED, "{\"b\":1,\"a\":2}", 1}, {MIXED, "{\"a\":2, \"b\":1}", 1}, {MIXED, "{\"b\":1}", 0}, {MIXED, "{\"a\":1,\"a\":1}", 0}, {MIXED, "{\"a\":1,}", 0},
+        {MIXED, "{\"c\":{\"y\":0,\"x\":0},\"a\":1}", 1}, {MIXED, "{\"c\":{\"y\":0,\"x\":0,\"y\":0},\"a\":1}", 0}, {MIXED, "{}", 0},
     };
     check_samples(PITH_GRAMMAR_SCHEMA, v, sizeof v / sizeof v[0]);
     char deep[600];
     memset(deep, '[', sizeof deep);
     struct pith_error err;
     CHECK(pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, deep, sizeof deep, NULL, &err) == NULL);
+}
+
+static void members_in_order(void)
+{
+    static const struct {
+        const char *text;
+        int in_order;
+    } v[] = {{"{\"a\":2,\"b\":1}", 1}, {"{\"b\":1,\"a\":2}", 0}, {"{\"a\":1,\"c\":{\"x\":0,\"y\":0}}", 1}, {"{\"a\":1,\"c\":{\"y\":0,\"x\":0}}", 0}};
+    for (int ordered = 0; ordered < 2; ordered++) {
+        struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
+        p.schema_order = ordered;
+        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, MIXED, sizeof MIXED - 1, &p, NULL);
+        for (size_t i = 0; g && i < sizeof v / sizeof v[0]; i++) {
+            int got = pith_grammar_accept_text(g, v[i].text, strlen(v[i].text), NULL) == PITH_OK && pith_grammar_complete(g);
+            CHECK_MSG(got == (v[i].in_order || !ordered), "%s, ordered %d: %d", v[i].text, ordered, got);
+            pith_grammar_reset(g);
+        }
+        pith_grammar_close(g);
+    }
+}
+
+/* Objects of as many members as a set may have, in thousands of orders: what is kept of texts that nobody is at any more is dropped. */
+static void many_orders(void)
+{
+    enum { N = 60, TEXTS = 400 };
+    struct str s;
+    struct pith_error err = {0};
+    str_init(&s, PITH_MEM_SCRATCH);
+    str_putz(&s, "{\"type\":\"object\",\"properties\":{");
+    for (int i = 0; i < N; i++)
+        str_printf(&s, "%s\"m%d\":{\"type\":\"integer\"}", i ? "," : "", i);
+    str_putz(&s, "},\"required\":[\"m7\"]}");
+    pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, s.p, s.n, NULL, &err);
+    CHECK_MSG(g != NULL, "%s", err.msg);
+    uint64_t most = 0;
+    for (int t = 0; g && t < TEXTS && !test_bad; t++) {
+        int order[N], twice = t % 4 == 1;
+        for (int i = 0; i < N; i++) {
+            int k = (int)((i + 1) * rng_uniform(3, (uint64_t)t, (uint64_t)i));
+            order[i] = order[k];
+            order[k] = i;
+        }
+        s.n = 0;
+        for (int i = 0; i < N; i++)
+            str_printf(&s, "%s\"m%d\":%d", i ? "," : "{", twice && i == N - 1 ? order[0] : order[i], i);
+        str_putc(&s, '}');
+        pith_grammar_reset(g);
+        int ok = pith_grammar_accept_text(g, s.p, s.n, &err) == PITH_OK && pith_grammar_complete(g);
+        CHECK_MSG(ok == !twice, "%s: %d %s", s.p, ok, err.msg);
+        most = pith_grammar_bytes(g) > most ? pith_grammar_bytes(g) : most;
+    }
+    CHECK_MSG(most < 24 << 20, "%llu bytes", (unsigned long long)most);
+    pith_grammar_close(g);
+    str_deinit(&s);
 }
 
 /* ---------------------------------------------------------------- random grammars, enumerated */
@@ -565,13 +639,16 @@ static void masks_are_what_accept_says(void)
     static const char *const schemas[] = {
         "{}", "{\"type\":\"object\",\"properties\":{\"hello\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\",\"minimum\":10,\"maximum\":123}},\"required\":[\"n\"]}",
         "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^the|y$\",\"maxLength\":6}}", "{\"type\":\"string\",\"minLength\":2,\"maxLength\":9}",
+        "{\"type\":\"object\",\"properties\":{\"hello\":{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},\"b\":{\"const\":2},\"the\":{}}},\"he\":{\"type\":"
+        "\"integer\"},\"n\":{\"type\":\"null\"}},\"required\":[\"n\"],\"additionalProperties\":{\"type\":\"boolean\"}}",
+        "{\"type\":\"array\",\"items\":{\"enum\":[\"the\",\"he\",1,12,null]},\"uniqueItems\":true,\"minItems\":2}",
     };
     for (int i = 0; i < N_SAMPLES; i++) {
         struct keys k = sample_keys(i);
         struct vocab *v = open_keys(&k, NULL);
         struct trie *t = v ? trie_new(v, NULL) : NULL;
-        for (int j = 0; t && j < 4 * (test_scale() > 4 ? 4 : 1) && vocab_n(v) <= 1024; j++)
-            check_mask_against_accept(v, t, PITH_GRAMMAR_SCHEMA, schemas[j % 4], (uint64_t)(10 * i + j));
+        for (int j = 0; t && j < 6 * (test_scale() > 4 ? 4 : 1) && vocab_n(v) <= 1024; j++)
+            check_mask_against_accept(v, t, PITH_GRAMMAR_SCHEMA, schemas[j % 6], (uint64_t)(10 * i + j));
         for (int j = 0; t && j < 2; j++)
             check_mask_against_accept(v, t, PITH_GRAMMAR_GBNF, "root ::= x \".\"\nx ::= (w (\" \" w)*)? [^a]{0,3} | \"h\" x x\nw ::= [a-z]+", (uint64_t)j);
         trie_free(t);
@@ -696,6 +773,8 @@ int main(void)
     TEST(recorded_schemas);
     TEST(gbnf_texts);
     TEST(schema_texts);
+    TEST(members_in_order);
+    TEST(many_orders);
     TEST(masks_are_the_truth);
     TEST(triggers);
     TEST(one_or_the_other);

@@ -7,7 +7,7 @@ import tempfile
 from serving import Server, at_once, check, run, synth
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}, "b": {"type": "array", "items": {"type": "integer"}, "maxItems": 3}}, "required": ["a", "b"]}
-AMBIGUOUS = "root ::= s\ns ::= [a-z0-9 ] s s | [a-z0-9 ]"
+AMBIGUOUS = "root ::= s\ns ::= [a-z0-9 ] s s s s | [a-z0-9 ] s s s | [a-z0-9 ] s s | [a-z0-9 ]"
 BESIDE, COMPILED, KEPT = "pith:masks_beside_total", "pith:grammars_compiled_total", "pith:grammars_kept_total"
 
 
@@ -48,7 +48,7 @@ def test(folder):
         check("deadline", status in (200, 400), answer)
         check("it_rests", s.wait_for(s.at_rest) is None or s.at_rest())
     with Server(model, "--ctx", "4096") as s:
-        status, answer, _ = s.post("/v1/completions", body(1, grammar=AMBIGUOUS, max_tokens=4000, logit_bias={"2": -100}))
+        status, answer, _ = s.post("/v1/completions", body(1, grammar=AMBIGUOUS, max_tokens=4000, n=1, logit_bias={"2": -100}))
         said = answer.get("error", {}).get("message", "")
         check("its_own_error", status == 400 and 'rule "s"' in said and "too many ways" in said, (status, said))
         status, answer, _ = s.post("/v1/completions", body(1, grammar='root ::= "w1"', max_tokens=20, ignore_eos=True))

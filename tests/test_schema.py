@@ -228,9 +228,51 @@ def small_values_are_exact():
         say("FAIL", "small_values_are_exact: %s" % e)
 
 
+def mixed_schema(r):
+    """An object whose members come in any order: it does not say that there are no others."""
+    few = [{"type": "integer"}, {"enum": [1, "a"]}, {"type": ["string", "null"]}, {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"const": 1}}}]
+    s = {"type": "object", "properties": {n: r.choice(few) for n in r.sample(["a", "b", "ab"], r.randint(2, 3))}}
+    s["required"] = [n for n in s["properties"] if r.random() < 0.4]
+    if r.random() < 0.5:
+        s["additionalProperties"] = r.choice([{"type": "integer"}, True, {"type": "null"}])
+    return s
+
+
+def mixed_text(r):
+    names = [r.choice(["a", "b", "ab", "c"]) for _ in range(r.randint(0, 4))]
+    pairs = [(n, r.choice([1, "a", None, {}, {"y": 1, "x": 2}, {"x": 2, "y": 1}, {"y": 2}])) for n in names]
+    return pairs, "{" + ",".join(json.dumps(n) + ":" + json.dumps(v) for n, v in pairs) + "}"
+
+
+def any_order_is_exact():
+    """Every text by itself: accepted where it is valid, has no name twice that the schema names, and none besides where it speaks of none."""
+    n_valid = 0
+    try:
+        for seed in range(20 * SCALE):
+            r = random.Random("mixed%d" % seed)
+            s = mixed_schema(r)
+            validator = jsonschema.Draft202012Validator(s)
+            tries = [mixed_text(r) for _ in range(150)]
+            for (pairs, text), a in zip(tries, grammar([{"schema": s, "text": t} for _, t in tries])):
+                names = [n for n, _ in pairs]
+                named = [n for n in names if n in s["properties"]]
+                valid = validator.is_valid(dict(pairs)) and len(set(named)) == len(named)
+                valid = valid and ("additionalProperties" in s or named == names)
+                more = [v for n, v in pairs if n not in s["properties"]]
+                valid = valid and all(jsonschema.Draft202012Validator(s.get("additionalProperties", True)).is_valid(v) for v in more)
+                valid = valid and all(set(v) <= {"x", "y"} for n, v in pairs if isinstance(v, dict))
+                n_valid += valid
+                assert a == {"accept": valid}, "seed %d: %s for %s: %s" % (seed, text, json.dumps(s), a)
+        assert n_valid > 200, n_valid
+        say("ok", "any_order_is_exact")
+    except AssertionError as e:
+        say("FAIL", "any_order_is_exact: %s" % e)
+
+
 def main():
     n_texts = n_ended = 0
     small_values_are_exact()
+    any_order_is_exact()
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "model.gguf"), "--arch", "llama")
         bounds = [{"schema": {"type": "number", "exclusiveMinimum": 16.9}, "text": "16.9"}, {"schema": {"type": "number", "minimum": 0.1}, "text": "0.1"}]

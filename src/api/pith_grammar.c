@@ -40,6 +40,7 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
         .trigger_token = p.use_trigger_token ? p.trigger_token : -1,
         .again = p.again != 0,
         .cache_bytes = p.cache_bytes ? p.cache_bytes : CACHE_DEFAULT,
+        .schema_order = p.schema_order != 0,
     };
     if (p.use_trigger_token && p.trigger_token < 0) {
         error_set(err, PITH_RANGE, "grammar: trigger token %d is not in the vocabulary", p.trigger_token);

@@ -484,8 +484,16 @@ static uint32_t place(struct compiler *c, uint32_t root, uint32_t *list, uint64_
     c->dfa[root].base = STATE_FIRST;
     for (uint32_t i = 0; i < n; i++) {
         const struct dfa *d = &c->dfa[list[i]];
+        const struct rules_set *set = c->r->rule[list[i]].set;
         c->dfa[list[i]].base = (uint32_t)*n_states;
         *n_states += d->n_states;
+        for (uint32_t k = 0; set && k < set->n + 3; k++) {
+            uint32_t rule = k < set->n ? set->v[k].rule : k == set->n ? set->comma : k == set->n + 1 ? set->close : set->extra;
+            if (rule == RULES_NONE || !c->a->live[c->r->rule[rule].start] || c->dfa[rule].base)
+                continue;
+            c->dfa[rule].base = STATE_FIRST;
+            list[n++] = rule;
+        }
         for (uint32_t k = 0; k < d->n_edges; k++) {
             struct dfa *callee = d->edge[k].kind == EDGE_CALL ? &c->dfa[d->edge[k].value] : NULL;
             if (callee && !callee->base) {
@@ -494,7 +502,39 @@ static uint32_t place(struct compiler *c, uint32_t root, uint32_t *list, uint64_
             }
         }
     }
+    for (uint32_t i = 0, n_sets = 0; i < n; i++) /* behind all states */
+        if (c->r->rule[list[i]].set)
+            c->dfa[list[i]].base = (uint32_t)*n_states + n_sets++;
     return n;
+}
+
+/* Sets in the order of `place`, without what can never be read. */
+static pith_status make_sets(const struct compiler *c, struct automaton *a, const uint32_t *list, uint32_t n)
+{
+    uint64_t n_members = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct rules_set *set = c->r->rule[list[i]].set;
+        n_members += set ? set->n : 0;
+        a->n_sets += set != NULL;
+    }
+    a->set = mem_array(a->n_sets, sizeof *a->set, PITH_MEM_SCRATCH);
+    a->member = mem_array((size_t)n_members, sizeof *a->member, PITH_MEM_SCRATCH);
+    uint32_t n_sets = 0, at = 0;
+    for (uint32_t i = 0; a->set && a->member && i < n; i++) {
+        const struct rules_set *set = c->r->rule[list[i]].set;
+        if (!set)
+            continue;
+        struct automaton_set *to = &a->set[n_sets++];
+        *to = (struct automaton_set){.member = at, .comma = c->dfa[set->comma].base, .close = c->dfa[set->close].base, .min = set->min, .max = set->max};
+        if (set->extra != RULES_NONE && c->a->live[c->r->rule[set->extra].start])
+            to->extra = c->dfa[set->extra].base;
+        for (uint32_t k = 0; k < set->n; k++) {
+            if (c->a->live[c->r->rule[set->v[k].rule].start])
+                a->member[at++] = (struct automaton_member){c->dfa[set->v[k].rule].base, set->v[k].must};
+        }
+        to->n = at - to->member;
+    }
+    return a->set && a->member ? PITH_OK : PITH_NOMEM;
 }
 
 /* Ranges of bytes that a state reads. at: edges by `from`. */
@@ -619,6 +659,8 @@ static pith_status make_table(struct compiler *c, struct automaton *a, uint32_t 
         return no_memory(c);
     if ((uint64_t)a->n_lines * a->n_classes > MOST_ENTRIES)
         return too_large(c, root);
+    if (make_sets(c, a, list, n) != PITH_OK)
+        return no_memory(c);
     for (uint32_t i = 0; i < n; i++) {
         const struct dfa *d = &c->dfa[list[i]];
         for (uint32_t k = 0; k < d->n_edges; k++) {
@@ -678,6 +720,8 @@ pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root,
         TRY(no_memory(&c));
     for (uint32_t i = 0; i < what.n_order; i++) {
         uint32_t rule = what.order[i];
+        if (r->rule[rule].set)
+            continue;
         TRY(gather(&c, rule, todo));
         TRY(index_edges(&c));
         TRY(determinise(&c, rule));
@@ -711,13 +755,15 @@ uint64_t automaton_bytes(const struct automaton *a)
 {
     uint64_t n_states = (uint64_t)a->n_states + 1;
     return n_states * (sizeof *a->row + sizeof *a->call_at + sizeof *a->token_at) + (uint64_t)a->n_lines * a->n_classes * sizeof *a->next +
-           a->n_names * sizeof *a->name + (a->n_states ? a->call_at[a->n_states] * sizeof *a->call + a->token_at[a->n_states] * sizeof *a->token : 0);
+           a->n_names * sizeof *a->name + a->n_sets * (sizeof *a->set + RULES_SET * sizeof *a->member) + (a->n_states ? a->call_at[a->n_states] * sizeof *a->call + a->token_at[a->n_states] * sizeof *a->token : 0);
 }
 
 void automaton_deinit(struct automaton *a)
 {
     mem_free(a->row);
     mem_free(a->name);
+    mem_free(a->set);
+    mem_free(a->member);
     mem_free(a->next);
     mem_free(a->call_at);
     mem_free(a->token_at);

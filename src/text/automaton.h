@@ -35,6 +35,14 @@ struct automaton_row {
     uint8_t lo, width; /* width: hi - lo */
     uint8_t flags, several;
 };
+struct automaton_set { /* rules.h; start of each rule */
+    uint32_t n, member, comma, close, extra; /* extra 0: none */
+    uint32_t min, max;
+};
+struct automaton_member {
+    uint32_t start;
+    int must;
+};
 struct automaton_name { /* of a rule, for messages */
     uint32_t base;      /* its first state */
     char text[28];
@@ -49,6 +57,9 @@ struct automaton {
     uint32_t *call_at, *token_at; /* [n_states + 1] */
     struct automaton_call *call;
     struct automaton_token *token;
+    struct automaton_set *set;       /* [n_sets]; a call that starts at n_states + i is one of set i */
+    struct automaton_member *member; /* of set i from set[i].member on */
+    uint32_t n_sets;
 };
 static inline uint8_t automaton_flags(const struct automaton *a, uint32_t state)
 {

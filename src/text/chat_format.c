@@ -1,4 +1,5 @@
 /* chat_format.c -- the table of families: which one a template belongs to, and the schema that its calls can be held to. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -90,13 +91,27 @@ static void put_tool(struct str *s, const struct chat_format *f, const struct jt
     str_putz(s, "],\"additionalProperties\":false}");
 }
 
-/* A $ref inside parameters is from the schema's root, which would be another here. */
-static int has_ref(const struct jtree *root)
+/* Whether what stands below is a value and no schema. */
+static int holds_values(const struct jtree *v)
 {
-    for (const struct jtree *v = root; v;) {
-        if (slice_eq_z(v->key, "$ref"))
-            return 1;
-        if (v->first) {
+    static const char *const keys[] = {"const", "enum", "default", "examples"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (slice_eq_z(v->key, keys[i]))
+            return v->parent && !slice_eq_z(v->parent->key, "properties");
+    return 0;
+}
+
+/* A $ref inside parameters is from their root, which lies elsewhere in the whole: "#/$defs/x" becomes "#/items/anyOf/0/.../$defs/x". 0: no memory. */
+static int move_refs(struct arena *a, struct jtree *root, const char *to)
+{
+    for (struct jtree *v = root; v;) {
+        if (slice_eq_z(v->key, "$ref") && v->kind == JTREE_STRING && v->text.n && v->text.p[0] == '#') {
+            char *moved = arena_printf(a, "#%s%.*s", to, (int)v->text.n - 1, v->text.p + 1);
+            if (!moved)
+                return 0;
+            v->text = slice_of(moved);
+        }
+        if (v->first && !holds_values(v)) {
             v = v->first;
             continue;
         }
@@ -104,11 +119,11 @@ static int has_ref(const struct jtree *root)
             v = v->parent;
         v = v == root ? NULL : v->next;
     }
-    return 0;
+    return 1;
 }
 
-static pith_status put_tools(const struct chat_format *f, const struct jtree *tools, struct str *s,
-                             struct pith_error *err)
+static pith_status put_tools(const struct chat_format *f, struct arena *a, const struct jtree *tools,
+                             struct str *s, struct pith_error *err)
 {
     int i = 0;
     str_putz(s, f->many ? "{\"type\":\"array\",\"minItems\":1,\"items\":{\"anyOf\":["
@@ -119,9 +134,10 @@ static pith_status put_tools(const struct chat_format *f, const struct jtree *to
         const struct jtree *name = jtree_get(fn, "name"), *schema = jtree_get(fn, "parameters");
         if (!name || name->kind != JTREE_STRING)
             return error_set(err, PITH_FORMAT, "tools: number %d has no name", i);
-        if (schema && has_ref(schema))
-            return error_set(err, PITH_UNSUPPORTED, "tools: \"%.*s\" has a $ref in its parameters",
-                             (int)(name->text.n < 64 ? name->text.n : 64), name->text.p);
+        char place[128];
+        snprintf(place, sizeof place, "%s/anyOf/%d/properties/%s", f->many ? "/items" : "", i, f->args_key);
+        if (schema && !move_refs(a, (struct jtree *)(uintptr_t)schema, place))
+            return error_set(err, PITH_NOMEM, "out of memory for the grammar of tools");
         str_putz(s, i ? "," : "");
         put_tool(s, f, name, schema);
     }
@@ -148,7 +164,7 @@ pith_status chat_format_grammar(const struct chat_format *f, struct slice tools,
     if (v && v->kind != JTREE_ARRAY)
         st = error_set(err, PITH_FORMAT, "tools: found %s, wanted an array", jtree_kind_name(v));
     if (st == PITH_OK)
-        st = put_tools(f, v, schema, err);
+        st = put_tools(f, &a, v, schema, err);
     if (st == PITH_OK && schema->failed)
         st = error_set(err, PITH_NOMEM, "out of memory for the grammar of %zu bytes of tools",
                        tools.n);

@@ -28,7 +28,7 @@ struct grammar_core {
     void (*release)(void *owner);
     void *owner;
     uint32_t start;   /* position of an empty text */
-    uint32_t keep_at; /* pairs in the stacks past which unused sets are dropped */
+    uint32_t keep_at, keep_more; /* pairs in the stacks, and states of sets, past which unused ones are dropped */
     struct pith_grammar *all;
     struct stack_pair *pair; /* a position on its way through the bytes of a token */
     uint32_t cap_pairs;
@@ -97,9 +97,10 @@ static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger
 }
 
 /* The grammar, or a prefix and what satisfies a schema. */
-static uint32_t put_other(struct rules *r, uint32_t root, struct slice prefix, struct slice schema)
+static uint32_t put_other(struct rules *r, uint32_t root, const struct grammar_spec *spec)
 {
-    uint32_t other = schema_read(r, schema), both;
+    struct slice prefix = spec->or_prefix;
+    uint32_t other = schema_read(r, spec->or_schema, spec->schema_order), both;
     if (!rules_ok(r))
         return root;
     both = rules_new(r, SLICE("one or the other"));
@@ -145,11 +146,10 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
             rules_fail(&r, PITH_MISSING,
                        "grammar: there is no rule \"root\", which is where a text begins");
     } else {
-        root = schema_read(&r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}")
-                                                               : spec->text);
+        root = schema_read(&r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}") : spec->text, spec->schema_order);
     }
     if (rules_ok(&r) && spec->or_schema.n)
-        root = put_other(&r, root, spec->or_prefix, spec->or_schema);
+        root = put_other(&r, root, spec);
     if (rules_ok(&r) && (trigger.n || token >= 0))
         root = put_trigger(&r, root, trigger, token, spec->again);
     pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err)
@@ -222,7 +222,7 @@ static void leave(struct grammar_core *c)
 {
     const struct stacks *s = &c->stacks;
     uint64_t per_state = sizeof *s->below + sizeof *s->stamp + sizeof *s->member + sizeof *s->waits + sizeof(void *);
-    atomic_store(&c->bytes, automaton_bytes(&c->automaton) + c->automaton.n_states * per_state + c->masks.used +
+    atomic_store(&c->bytes, automaton_bytes(&c->automaton) + (c->automaton.n_states + (uint64_t)s->cap_more) * per_state + s->cap_more * sizeof *s->state + c->masks.used +
                                 (s->cap_pairs + (uint64_t)s->cap_merge) * sizeof *s->pair + (uint64_t)s->cap_sets * 16 + 4 * (uint64_t)s->table_cap);
     pthread_mutex_unlock(&c->busy);
 }
@@ -239,7 +239,7 @@ struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_er
     pthread_mutex_init(&c->busy, NULL);
     pthread_mutex_init(&c->list, NULL);
     c->vocab = spec->vocab;
-    c->keep_at = KEEP_FIRST;
+    c->keep_at = c->keep_more = KEEP_FIRST;
     if (compile(c, spec, err) != PITH_OK)
         goto fail;
     c->has_stacks = 1;
@@ -305,7 +305,7 @@ static int tidy(struct grammar_core *c, uint64_t most)
     c->stacks.work = 0;
     c->stacks.most = most < STACKS_MOST_WORK ? most : STACKS_MOST_WORK;
     c->masks.late = 0;
-    if (!c->stacks.failed && c->stacks.n_pairs <= c->keep_at)
+    if (!c->stacks.failed && c->stacks.n_pairs <= c->keep_at && c->stacks.n_more <= c->keep_more)
         return 1;
     pthread_mutex_lock(&c->list);
     root = mem_array((size_t)c->refs + 1, sizeof *root, PITH_MEM_SCRATCH);
@@ -323,6 +323,7 @@ static int tidy(struct grammar_core *c, uint64_t most)
     masks_drop_sets(&c->masks);
     uint32_t more = c->stacks.n_pairs < STACKS_MOST_PAIRS / 8 ? 4 * c->stacks.n_pairs : STACKS_MOST_PAIRS / 2;
     c->keep_at = more > c->keep_at ? more : c->keep_at;
+    c->keep_more = 2 * c->stacks.n_more > c->keep_more ? 2 * c->stacks.n_more : c->keep_more;
     return 1;
 }
 

@@ -409,7 +409,10 @@ uint32_t regular_rules(struct rules *r, const struct analysis *a)
     for (uint32_t i = 0, k; number && state && found && member && i < a->n_order && rules_ok(r); i = k) {
         for (k = i + 1; k < a->n_order && a->circle[a->order[k]] == a->circle[a->order[i]]; k++)
             ;
-        if (!a->recursive[a->order[i]])
+        int plain = a->recursive[a->order[i]];
+        for (uint32_t m = i; m < k; m++)
+            plain &= !r->rule[a->order[m]].set;
+        if (!plain)
             continue;
         struct circle c = {.r = r, .a = a, .number = number, .state = state, .member = member, .rule = a->order + i, .n_rules = k - i};
         for (uint32_t m = i; m < k; m++)

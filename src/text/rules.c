@@ -64,7 +64,7 @@ uint32_t rules_new(struct rules *r, struct slice name)
         no_memory(r);
         return 0;
     }
-    r->rule[r->n_rules] = (struct rule){copy, rules_state(r), rules_state(r), 0};
+    r->rule[r->n_rules] = (struct rule){.name = copy, .start = rules_state(r), .end = rules_state(r)};
     return r->n_rules++;
 }
 
@@ -523,4 +523,31 @@ struct rules_piece rules_repeat(struct rules *r, struct rules_mark mark, struct 
     if (!r->flat && (uint64_t)copies * n > UNROLL_STATES)
         return repeat_by_rules(r, n, piece, min, max);
     return unroll(r, mark, behind, piece, min, max);
+}
+
+/* ---------------------------------------------------------------- sets */
+
+uint32_t rules_any_order(struct rules *r, struct slice name, const struct rules_set *set)
+{
+    uint32_t rule = rules_new(r, name);
+    if (!rules_ok(r))
+        return 0;
+    r->rule[rule].defined = 1;
+    r->rule[rule].set = set;
+    /* What analysis has to know: those that must come are called on the way to the end, the others beside it. */
+    uint32_t start = r->rule[rule].start, at = start, behind = rules_state(r);
+    for (uint32_t i = 0; i < set->n; i++) {
+        if (set->v[i].must)
+            at = rules_call(r, rules_call(r, at, set->v[i].rule), set->comma);
+        else
+            rules_edge(r, start, behind, EDGE_CALL, set->v[i].rule);
+    }
+    if (set->extra != RULES_NONE)
+        rules_edge(r, start, behind, EDGE_CALL, set->extra);
+    rules_edge(r, behind, start, EDGE_CALL, set->comma);
+    if (at == start)
+        rules_edge(r, behind, r->rule[rule].end, EDGE_CALL, set->close);
+    if (at != start || set->min == 0)
+        rules_edge(r, at, r->rule[rule].end, EDGE_CALL, set->close);
+    return rule;
 }

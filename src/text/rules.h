@@ -28,10 +28,20 @@ struct rules_edge {
     uint32_t from, to, value;
     uint8_t kind, lo, hi;
 };
+/* Some of n rules in any order, none twice: one at first, then `comma` and another one, `close` at the end. At most RULES_SET. */
+struct rules_set {
+    uint32_t n, comma, close, extra; /* extra: a rule that may come any number of times between them; RULES_NONE: there is none */
+    uint32_t min, max;               /* how many */
+    struct rules_choice {
+        uint32_t rule;
+        int must;
+    } v[];
+};
 struct rule {
     struct slice name;
     uint32_t start, end;
     int defined;
+    const struct rules_set *set; /* what the rule is; its states only say what it calls. NULL: they are the rule */
 };
 struct rules {
     struct pith_error err; /* code PITH_OK: well so far */
@@ -51,6 +61,7 @@ struct rules_piece {
     uint32_t start, end;
 };
 
+enum { RULES_SET = 64, RULES_NONE = 0x7FFFFFFF };
 enum { RULES_MAX_STATES = 1 << 20, RULES_MAX_EDGES = 1 << 21, RULES_MAX = 1 << 17, RULES_ENDLESS = 0x7FFFFFFF, RULES_MAX_STEPS = 1 << 27 };
 
 void rules_init(struct rules *r);
@@ -79,5 +90,8 @@ uint32_t rules_call(struct rules *r, uint32_t from, uint32_t rule);           /*
 void rules_chars(struct rules *r, uint32_t from, uint32_t to, const struct charset *set, int as_json);
 /* The piece min to max (RULES_ENDLESS: any) times; it was written since the mark. Few copies are copies, many are rules that call each other. */
 struct rules_piece rules_repeat(struct rules *r, struct rules_mark mark, struct rules_piece piece, uint32_t min, uint32_t max);
+
+/* A rule of the set, which is the caller's and lies in r->arena. */
+uint32_t rules_any_order(struct rules *r, struct slice name, const struct rules_set *set);
 
 #endif

@@ -24,7 +24,7 @@ static const struct {
     {"title", 0}, {"description", 0}, {"default", 0}, {"examples", 0}, {"$schema", 0}, {"$id", 0}, {"$comment", 0}, {"$anchor", 0},
     {"$defs", 0}, {"definitions", 0}, {"deprecated", 0}, {"readOnly", 0}, {"writeOnly", 0}, {"$vocabulary", 0}, {"discriminator", 0},
     {"contentMediaType", 0}, {"contentEncoding", 0}, {"contentSchema", 0}, {"id", 0}, {"$ref", 0}, {"type", 0}, {"enum", 0}, {"const", 0}, {"anyOf", 0},
-    {"oneOf", 0}, {"allOf", 0}, {"format", 0},
+    {"oneOf", 0}, {"allOf", 0}, {"format", 0}, {"nullable", 0},
     {"minLength", TYPE_STRING}, {"maxLength", TYPE_STRING}, {"pattern", TYPE_STRING},
     {"minimum", TYPE_NUMBER}, {"maximum", TYPE_NUMBER}, {"exclusiveMinimum", TYPE_NUMBER}, {"exclusiveMaximum", TYPE_NUMBER},
     {"multipleOf", TYPE_NUMBER}, {"items", TYPE_ARRAY}, {"prefixItems", TYPE_ARRAY}, {"additionalItems", TYPE_ARRAY}, {"minItems", TYPE_ARRAY},
@@ -72,6 +72,8 @@ static int check_keywords(struct schema *s, const struct jtree *node)
             i++;
         if (k->key.n > 2 && !memcmp(k->key.p, "x-", 2)) /* extensions annotate, by custom */
             continue;
+        if (slice_eq_z(k->key, "format") && k->kind != JTREE_STRING)
+            schema_refuse(s, k, "found %s; wanted a string", jtree_kind_name(k));
         if (i == n)
             schema_refuse(s, node, "keyword \"%.*s\" is not supported", (int)(k->key.n < 64 ? k->key.n : 64), k->key.p);
         else
@@ -99,6 +101,14 @@ uint32_t schema_count(struct schema *s, const struct parts *p, const char *key, 
             best = (uint32_t)n;
     }
     return best;
+}
+
+int schema_nullable(struct schema *s, const struct jtree *node)
+{
+    const struct jtree *v = jtree_get(node, "nullable");
+    if (v && v->kind != JTREE_TRUE && v->kind != JTREE_FALSE)
+        schema_refuse(s, v, "found %s; wanted true or false", jtree_kind_name(v));
+    return v && v->kind == JTREE_TRUE;
 }
 
 int schema_types(struct schema *s, const struct jtree *node)
@@ -210,11 +220,19 @@ void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uin
         p->v[p->n++] = (struct part){node, skip};
 }
 
+/* Whether it may be null instead, which is not yet dealt with. */
+static int is_open(struct schema *s, const struct part *p)
+{
+    return !(p->skip & SKIP_NULLABLE) && schema_nullable(s, p->node);
+}
+
 /* Adds what $ref and allOf ask for besides. */
 static void flatten(struct schema *s, struct parts *p)
 {
     for (uint32_t i = 0; i < p->n && rules_ok(s->r); i++) {
         const struct jtree *node = p->v[i].node, *to, *all = jtree_get(node, "allOf");
+        if (is_open(s, &p->v[i]) || p->v[i].skip == SKIP_ALL)
+            continue; /* none of it holds for null */
         if (schema_refers(s, node, &to))
             schema_put(s, p, to, 0);
         if (all && all->kind != JTREE_ARRAY)
@@ -359,11 +377,35 @@ static void check_combinations(struct schema *s, const struct parts *p, uint32_t
             n = n < UINT32_MAX ? n * more->n : n;
             n_lists++;
         }
+        if (is_open(s, &p->v[i])) {
+            n = n < UINT32_MAX ? 2 * n : n;
+            n_lists++;
+        }
     }
-    s->n_combined += n_lists > 1 ? list->n : 0;
+    s->n_combined += n_lists > 1 ? list->kind == JTREE_ARRAY ? list->n : 2 : 0;
     if (n_lists > 1 && (n > MOST_COMBINATIONS || s->n_combined > MOST_COMBINATIONS))
-        schema_refuse(s, list, "%llu combinations of the branches of anyOf and oneOf that must hold together; at most %d are supported",
+        schema_refuse(s, list, "%llu combinations of the branches of anyOf and oneOf (and nullable) that must hold together; at most %d are supported",
                       (unsigned long long)(n > MOST_COMBINATIONS ? n : s->n_combined), MOST_COMBINATIONS);
+}
+
+/* Splits at the first part that may be null instead. */
+static int split_null(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (!is_open(s, &p->v[i]))
+            continue;
+        check_combinations(s, p, i, p->v[i].node);
+        struct parts q = *p, null = *p;
+        q.v[i].skip |= SKIP_NULLABLE;
+        null.v[i].skip = SKIP_ALL;
+        schema_put(s, &null, s->null, 0);
+        if (rules_ok(s->r))
+            rules_edge(s->r, rules_call(s->r, from, schema_rule(s, &q)), to, EDGE_EPS, 0);
+        if (rules_ok(s->r))
+            rules_edge(s->r, rules_call(s->r, from, schema_rule(s, &null)), to, EDGE_EPS, 0);
+        return 1;
+    }
+    return 0;
 }
 
 /* Splits at the first anyOf or oneOf not yet dealt with; 0: there is none. */
@@ -432,6 +474,11 @@ static void write_rule(struct schema *s, const struct job *job)
     memcpy(p.v, job->v, job->n * sizeof p.v[0]);
     s->r->writing = s->r->rule[job->rule].name;
     flatten(s, &p);
+    struct parts all = p; /* those without a say stay for the rules that this one splits into */
+    p.n = 0;
+    for (uint32_t i = 0; i < all.n; i++)
+        if (all.v[i].skip != SKIP_ALL)
+            p.v[p.n++] = all.v[i];
     for (uint32_t i = 0; i < p.n; i++)
         rules_spend(s->r, 16 + (uint64_t)p.v[i].node->n);
     for (uint32_t i = 0; i < p.n; i++) {
@@ -444,10 +491,10 @@ static void write_rule(struct schema *s, const struct job *job)
         values = values ? values : jtree_get(node, "enum");
         values = values ? values : jtree_get(node, "const");
     }
-    if (!rules_ok(s->r) || split(s, &p, from, to))
+    if (!rules_ok(s->r) || split_null(s, &all, from, to) || split(s, &all, from, to))
         return;
     for (uint32_t i = 0; i < p.n; i++)
-        about |= jtree_get(p.v[i].node, "format") ? TYPE_STRING : 0;
+        about |= schema_knows_format(p.v[i].node) ? TYPE_STRING : 0;
     if (values)
         schema_values(s, &p, values, types, from, to);
     else if (!typed && !about)
@@ -456,9 +503,9 @@ static void write_rule(struct schema *s, const struct job *job)
         write_types(s, &p, typed ? types : about, about, from, to);
 }
 
-uint32_t schema_read(struct rules *r, struct slice text)
+uint32_t schema_read(struct rules *r, struct slice text, int in_order)
 {
-    struct schema s = {.r = r};
+    struct schema s = {.r = r, .in_order = in_order};
     uint32_t whole = rules_new(r, SLICE("root"));
     struct jtree *root = jtree_read(&r->arena, text.p ? text.p : "", text.n, &r->err);
     s.root = root;
@@ -467,8 +514,15 @@ uint32_t schema_read(struct rules *r, struct slice text)
     map_init(&s.rests, PITH_MEM_SCRATCH);
     map_init(&s.ids, PITH_MEM_SCRATCH);
     map_init(&s.places, PITH_MEM_SCRATCH);
-    if (rules_ok(r))
-        schema_number_nodes(&s, root);
+    struct jtree *holder = jtree_read(&r->arena, "[{\"type\":\"null\"}]", 17, &r->err);
+    if (rules_ok(r) && holder) { /* one tree, so that all has its number */
+        s.null = holder->first;
+        holder->first->next = root;
+        holder->n = 2;
+        root->parent = holder;
+        schema_number_nodes(&s, holder);
+        root->parent = NULL;
+    }
     if (rules_ok(r)) {
         r->rule[whole].defined = 1;
         uint32_t at = rules_call(r, r->rule[whole].start, schema_rule_of(&s, s.root));

@@ -16,7 +16,7 @@ static int equal(const struct jtree *a, const struct jtree *b)
     return a->value == b->value;
 }
 
-static int type_of(const struct jtree *v)
+int schema_type_of(const struct jtree *v)
 {
     static const int types[] = {TYPE_NULL, TYPE_BOOL, TYPE_BOOL, TYPE_NUMBER, TYPE_STRING, TYPE_ARRAY, TYPE_OBJECT};
     if (v->kind != JTREE_NUMBER)
@@ -50,10 +50,11 @@ struct asked {
 
 static void look_up(struct schema *s, const struct parts *p, int types, struct asked *q)
 {
+    enum { HARD_FORMAT = 1 };
     static const struct {
         const char *key;
         int types;
-    } hard[] = {{"pattern", TYPE_STRING}, {"format", TYPE_STRING}, {"multipleOf", TYPE_NUMBER}, {"items", TYPE_ARRAY},
+    } hard[] = {{"pattern", TYPE_STRING}, [HARD_FORMAT] = {"format", TYPE_STRING}, {"multipleOf", TYPE_NUMBER}, {"items", TYPE_ARRAY},
                 {"prefixItems", TYPE_ARRAY}, {"minItems", TYPE_ARRAY}, {"maxItems", TYPE_ARRAY}, {"properties", TYPE_OBJECT},
                 {"required", TYPE_OBJECT}, {"additionalProperties", TYPE_OBJECT}, {"patternProperties", TYPE_OBJECT},
                 {"minProperties", TYPE_OBJECT}, {"maxProperties", TYPE_OBJECT}, {"uniqueItems", TYPE_ARRAY}};
@@ -62,7 +63,7 @@ static void look_up(struct schema *s, const struct parts *p, int types, struct a
     q->max_length = schema_count(s, p, "maxLength", 0, RULES_ENDLESS);
     for (uint32_t i = 0; i < p->n; i++) {
         for (size_t k = 0; k < sizeof hard / sizeof hard[0] && q->n_hard < MOST_PARTS; k++) {
-            if (!jtree_get(p->v[i].node, hard[k].key))
+            if (!jtree_get(p->v[i].node, hard[k].key) || (k == HARD_FORMAT && !schema_knows_format(p->v[i].node)))
                 continue;
             q->hard[q->n_hard].key = hard[k].key;
             q->hard[q->n_hard].types = hard[k].types;
@@ -75,7 +76,7 @@ static void look_up(struct schema *s, const struct parts *p, int types, struct a
 static int value_fits(struct schema *s, const struct asked *q, const struct jtree *value)
 {
     const struct parts *p = q->p;
-    int type = type_of(value);
+    int type = schema_type_of(value);
     rules_spend(s->r, 1 + p->n);
     if (!(type & q->types))
         return 0;
@@ -126,11 +127,23 @@ static const struct jtree *values_of(const struct jtree *node, int *list)
     return *list ? v->first : jtree_get(node, "const");
 }
 
+/* Types that a node allows, those of its values alone where it lists some. */
+static int types_in(struct schema *s, const struct jtree *node)
+{
+    int list, types = schema_types(s, node), found = 0, null = schema_nullable(s, node) ? TYPE_NULL : 0;
+    const struct jtree *v = values_of(node, &list);
+    if (!v)
+        return types | null;
+    for (; v && found != types && rules_spend(s->r, 1); v = list ? v->next : NULL)
+        found |= schema_type_of(v) & types;
+    return found | null;
+}
+
 static int no_common_value(struct schema *s, const struct jtree *a, const struct jtree *b)
 {
     int list_a, list_b;
     const struct jtree *first_b = values_of(b, &list_b), *x = values_of(a, &list_a);
-    if (!x || !first_b)
+    if (!x || !first_b || (types_in(s, a) & types_in(s, b) & TYPE_NULL))
         return 0;
     for (; x && rules_ok(s->r); x = list_a ? x->next : NULL) {
         if (list_b ? schema_holds(s, first_b->parent, x) : equal(x, first_b))
@@ -143,18 +156,6 @@ static int is_required(struct schema *s, const struct jtree *node, struct slice 
 {
     const struct jtree *list = jtree_get(node, "required");
     return list && list->kind == JTREE_ARRAY && schema_find(s, list, name);
-}
-
-/* Types that a node allows, those of its values alone where it lists some. */
-static int types_in(struct schema *s, const struct jtree *node)
-{
-    int list, types = schema_types(s, node), found = 0;
-    const struct jtree *v = values_of(node, &list);
-    if (!v)
-        return types;
-    for (; v && found != types; v = list ? v->next : NULL)
-        found |= type_of(v) & types;
-    return found;
 }
 
 /* Whether numbers of the two lie in ranges that do not meet. */
@@ -172,21 +173,28 @@ static int ranges_apart(struct schema *s, const struct jtree *a, const struct jt
     return 0;
 }
 
+/* What $ref leads to, where null is not possible besides. */
+static const struct jtree *resolve(struct schema *s, const struct jtree *node)
+{
+    for (int i = 0; i < JTREE_DEPTH && !schema_nullable(s, node) && schema_refers(s, node, &node); i++)
+        ;
+    return node;
+}
+
 /* A member that one of them requires, and that is in a another than in b. */
 static int members_apart(struct schema *s, const struct jtree *a, const struct jtree *b)
 {
     const struct jtree *props_a = jtree_get(a, "properties"), *props_b = jtree_get(b, "properties"), *more_b = jtree_get(b, "additionalProperties");
     int closed_b = more_b && more_b->kind == JTREE_FALSE && !jtree_get(b, "patternProperties");
     for (const struct jtree *m = props_a ? props_a->first : NULL; m && rules_ok(s->r); m = m->next) {
-        const struct jtree *other = schema_find(s, props_b, m->key), *to = m;
+        const struct jtree *other = schema_find(s, props_b, m->key), *to = resolve(s, m);
         int in_a = is_required(s, a, m->key);
         if (!in_a && !is_required(s, b, m->key))
             continue;
         if (in_a && closed_b && !other)
             return 1;
-        schema_refers(s, m, &to);
         if (other)
-            schema_refers(s, other, &other);
+            other = resolve(s, other);
         if (other && (no_common_value(s, to, other) || !(types_in(s, to) & types_in(s, other))))
             return 1;
     }
@@ -210,13 +218,6 @@ static int fails(struct schema *s, const struct jtree *a, const struct jtree *b)
             return 1;
     }
     return members_apart(s, a, b);
-}
-
-static const struct jtree *resolve(struct schema *s, const struct jtree *node)
-{
-    for (int i = 0; i < JTREE_DEPTH && schema_refers(s, node, &node); i++)
-        ;
-    return node;
 }
 
 /* ---------------------------------------------------------------- all branches of oneOf */
@@ -261,7 +262,7 @@ static void each_mark(struct one_of *o, const struct branch *b, void (*take)(str
 {
     struct schema *s = o->s;
     int list;
-    if (values_of(b->node, &list))
+    if (!schema_nullable(s, b->node) && values_of(b->node, &list))
         take(o, b, MARK_WHOLE, b->node);
     const struct jtree *props = jtree_get(b->node, "properties"), *required = jtree_get(b->node, "required");
     if (b->types & ~TYPE_OBJECT || !required || required->kind != JTREE_ARRAY)
@@ -271,7 +272,7 @@ static void each_mark(struct one_of *o, const struct branch *b, void (*take)(str
         uint32_t mark = o->n_marks;
         if (m)
             m = resolve(s, m);
-        if (!m || !values_of(m, &list))
+        if (!m || schema_nullable(s, m) || !values_of(m, &list))
             continue;
         int put = map_put(&o->marks, v->text, mark);
         if (put < 0 || !mem_grow(&o->uses, &o->cap_uses, (uint64_t)mark + 1, sizeof *o->uses, PITH_MEM_SCRATCH)) {

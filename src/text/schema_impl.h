@@ -14,7 +14,7 @@ struct part {
     const struct jtree *node;
     uint32_t skip;
 };
-enum { SKIP_ANY_OF = 1, SKIP_ONE_OF = 2 };
+enum { SKIP_ANY_OF = 1, SKIP_ONE_OF = 2, SKIP_NULLABLE = 4, SKIP_ALL = 15 }; /* SKIP_ALL: null has taken its place */
 enum { MOST_PARTS = 64 };
 struct parts {
     struct part v[MOST_PARTS];
@@ -30,7 +30,8 @@ struct job {
 enum shared_rule { RULE_SPACE, RULE_VALUE, RULE_OBJECT, RULE_ARRAY, RULE_STRING, RULE_NUMBER, RULE_INTEGER, N_SHARED };
 struct schema {
     struct rules *r;
-    const struct jtree *root;
+    const struct jtree *root, *null; /* null: the schema of null alone */
+    int in_order;                /* members come as they stand in the schema */
     struct map jobs;             /* parts -> rule */
     struct map rests;            /* rule of a value -> rule of what stands behind its key */
     struct map ids;              /* what a part says -> its number (schema_same.c) */
@@ -58,6 +59,8 @@ const struct jtree *schema_first(struct schema *s, const struct jtree *node); /*
 /* A member of an object by its key, or a string in a list; NULL: none. At once, also in long ones. */
 const struct jtree *schema_find(struct schema *s, const struct jtree *in, struct slice name);
 int schema_holds(struct schema *s, const struct jtree *list, const struct jtree *value); /* an equal value */
+int schema_type_of(const struct jtree *value);
+int schema_nullable(struct schema *s, const struct jtree *node); /* OpenAPI's: null is a value, too */
 int schema_types(struct schema *s, const struct jtree *node); /* by its `type` alone */
 /* Refuses branches of which two may match one value. */
 void schema_one_of(struct schema *s, const struct jtree *list);
@@ -70,6 +73,7 @@ int schema_refers(struct schema *s, const struct jtree *node, const struct jtree
 
 /* Each writes one type between two states. */
 void schema_number(struct schema *s, const struct parts *p, int integer, uint32_t from, uint32_t to);
+int schema_knows_format(const struct jtree *node); /* its `format` says something about strings */
 void schema_string(struct schema *s, const struct parts *p, uint32_t from, uint32_t to);
 void schema_object(struct schema *s, const struct parts *p, uint32_t from, uint32_t to);
 void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32_t to);

@@ -1,5 +1,7 @@
 /* schema_object.c -- objects and arrays.
  *
+ * Members in any order are a set (rules.h). In the order of the schema:
+ *
  *     {  ──K0──> behind 0 ──,──K1──> behind 1 ...        Ki: the keys that may come when i members are dealt with
  *
  * Members come in the order of the schema, so the keys at Ki are those from i on up to the first that is required. As trees of bytes Ki is
@@ -356,6 +358,91 @@ static void write_members(struct members *m, const struct parts *extra, const st
         rules_bytes(r, first, to, '}', '}');
 }
 
+/* ---------------------------------------------------------------- any order */
+
+static int is_false(const struct jtree *node, const char *key)
+{
+    const struct jtree *v = jtree_get(node, key);
+    return v && v->kind == JTREE_FALSE;
+}
+
+/* Where it says that there are no others its members come as it names them. */
+static int may_mix(const struct members *m, int extra)
+{
+    int open = !m->s->in_order && m->n + (extra != 0) > 1 && m->n > 0 && m->n <= RULES_SET;
+    for (uint32_t i = 0; i < m->p->n && open; i++)
+        open = !is_false(m->p->v[i].node, "additionalProperties") && !is_false(m->p->v[i].node, "unevaluatedProperties");
+    return open;
+}
+
+static uint32_t named_rule(struct schema *s, struct slice name)
+{
+    uint32_t rule = rules_new(s->r, name);
+    if (rules_ok(s->r))
+        s->r->rule[rule].defined = 1;
+    return rules_ok(s->r) ? rule : 0;
+}
+
+/* A mark and the space around it. */
+static uint32_t mark_rule(struct schema *s, const char *mark, int space)
+{
+    uint32_t rule = named_rule(s, slice_of(mark));
+    if (!rules_ok(s->r))
+        return 0;
+    uint32_t at = rules_text(s->r, s->r->rule[rule].start, mark, 1);
+    rules_edge(s->r, space ? schema_space(s, at) : at, s->r->rule[rule].end, EDGE_EPS, 0);
+    return rule;
+}
+
+static struct rules_set *new_set(struct schema *s, uint32_t n, const char *close)
+{
+    struct rules_set *set = arena_alloc(&s->r->arena, sizeof *set + n * sizeof set->v[0]);
+    if (!set) {
+        rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
+        return NULL;
+    }
+    *set = (struct rules_set){.comma = mark_rule(s, ",", 1), .close = mark_rule(s, close, 0), .extra = RULES_NONE, .max = RULES_ENDLESS};
+    return set;
+}
+
+/* Key and value of a member. */
+static uint32_t member_rule(struct schema *s, const struct member *member, const struct parts *q)
+{
+    struct str key;
+    uint32_t rule = named_rule(s, member->name);
+    str_init(&key, PITH_MEM_SCRATCH);
+    str_json(&key, member->name.p, member->name.n);
+    if (key.failed)
+        rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
+    if (rules_ok(s->r)) {
+        uint32_t at = rules_text(s->r, s->r->rule[rule].start, key.p, key.n);
+        rules_edge(s->r, at, s->r->rule[rule].end, EDGE_CALL, rest_rule(s, schema_rule(s, q)));
+    }
+    str_deinit(&key);
+    return rule;
+}
+
+static void write_mixed(struct members *m, const struct parts *extra, const struct jtree *pattern, uint32_t from, uint32_t to)
+{
+    struct schema *s = m->s;
+    struct rules *r = s->r;
+    struct parts q;
+    struct rules_set *set = new_set(s, m->n, "}");
+    for (uint32_t i = 0; i < m->n && rules_ok(r); i++) {
+        if (member_parts(m, &m->v[i], &q))
+            set->v[set->n++] = (struct rules_choice){member_rule(s, &m->v[i], &q), m->v[i].must};
+        else if (m->v[i].must)
+            return; /* it has to be there, and may not */
+    }
+    if (extra && rules_ok(r)) {
+        set->extra = named_rule(s, SLICE("others"));
+        if (rules_ok(r))
+            rules_edge(r, r->rule[set->extra].start, write_extra(m, extra, pattern, r->rule[set->extra].end), EDGE_EPS, 0);
+    }
+    if (rules_ok(r))
+        rules_edge(r, from, to, EDGE_CALL, rules_any_order(r, SLICE("members"), set));
+}
+
 void schema_object(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
 {
     struct rules *r = s->r;
@@ -371,7 +458,9 @@ void schema_object(struct schema *s, const struct parts *p, uint32_t from, uint3
         schema_refuse(s, p->v[0].node, "minProperties is supported where required asks for as many, or as 1 without properties");
     if (max != RULES_ENDLESS && (extra || max < m.n))
         schema_refuse(s, p->v[0].node, "maxProperties is supported where properties allows no more");
-    if (rules_ok(r))
+    if (rules_ok(r) && may_mix(&m, extra))
+        write_mixed(&m, extra ? &q : NULL, pattern, schema_space(s, rules_text(r, from, "{", 1)), to);
+    else if (rules_ok(r))
         write_members(&m, extra ? &q : NULL, pattern, not_empty, schema_space(s, rules_text(r, from, "{", 1)), to);
     map_deinit(&m.places);
     mem_free(m.v);
@@ -439,14 +528,71 @@ static uint32_t more_items(struct schema *s, uint32_t at, uint32_t rule, uint32_
     return more.end;
 }
 
+/* Items that differ: where they are all of one list of values each of these comes once. 0: it cannot be kept so. */
+static int write_unique(struct schema *s, const struct parts *p, uint32_t min, uint32_t max, uint32_t from, uint32_t to)
+{
+    struct rules *r = s->r;
+    const struct jtree *items = p->n == 1 ? jtree_get(p->v[0].node, "items") : NULL, *list;
+    while (items && schema_refers(s, items, &items))
+        ;
+    list = jtree_get(items, "enum");
+    if (!list || list->kind != JTREE_ARRAY || list->n > RULES_SET || jtree_get(p->v[0].node, "prefixItems"))
+        return 0;
+    for (const struct jtree *k = items->first; k; k = k->next)
+        if (!slice_eq_z(k->key, "enum") && !slice_eq_z(k->key, "type") && !slice_eq_z(k->key, "title") && !slice_eq_z(k->key, "description"))
+            return 0;
+    struct rules_set *set = new_set(s, list->n, "]");
+    int types = schema_types(s, items);
+    for (const struct jtree *v = list->first; v && rules_ok(r); v = v->next) {
+        const struct jtree *before = list->first;
+        while (before != v && before->value != v->value)
+            before = before->next;
+        if (before != v || !(schema_type_of(v) & types))
+            continue; /* an equal one is there */
+        uint32_t rule = named_rule(s, SLICE("item"));
+        struct str text;
+        str_init(&text, PITH_MEM_SCRATCH);
+        jtree_write(&text, v);
+        if (text.failed)
+            rules_fail(r, PITH_NOMEM, "out of memory for a schema");
+        if (rules_ok(r))
+            rules_edge(r, schema_space(s, rules_text(r, r->rule[rule].start, text.p, text.n)), r->rule[rule].end, EDGE_EPS, 0);
+        str_deinit(&text);
+        if (rules_ok(r))
+            set->v[set->n++] = (struct rules_choice){rule, 0};
+    }
+    if (rules_ok(r) && min <= set->n && min <= max) {
+        set->min = min;
+        set->max = max;
+        rules_edge(r, schema_space(s, rules_text(r, from, "[", 1)), to, EDGE_CALL, rules_any_order(r, SLICE("items"), set));
+    }
+    return 1;
+}
+
+/* Whether all items must differ, and more than one may come. */
+static int asks_unique(struct schema *s, const struct parts *p, uint32_t max)
+{
+    for (uint32_t i = 0; i < p->n; i++) {
+        const struct jtree *v = jtree_get(p->v[i].node, "uniqueItems");
+        if (v && v->kind != JTREE_TRUE && v->kind != JTREE_FALSE)
+            schema_refuse(s, v, "found %s; wanted true or false", jtree_kind_name(v));
+        if (v && v->kind == JTREE_TRUE && max > 1)
+            return 1;
+    }
+    return 0;
+}
+
 void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
 {
     struct rules *r = s->r;
     struct cursor c;
     uint32_t min = schema_count(s, p, "minItems", 1, 0), max = schema_count(s, p, "maxItems", 0, RULES_ENDLESS), rule;
-    uint32_t first = n_first(s, p, &c), at = schema_space(s, rules_text(r, from, "[", 1));
+    uint32_t first = n_first(s, p, &c), at;
     if (max < min)
         return;
+    if (asks_unique(s, p, max) && write_unique(s, p, min, max, from, to))
+        return; /* of any others no grammar can remember which were there */
+    at = schema_space(s, rules_text(r, from, "[", 1));
     first = first ? first : 1; /* the first item has no comma before it */
     for (uint32_t i = 0; i < first && rules_ok(r); i++) {
         if (i >= min)

@@ -90,16 +90,79 @@ static int grow_table(struct stacks *s, uint32_t cap)
     return 1;
 }
 
+/* ---------------------------------------------------------------- states of sets */
+
+static uint8_t flags_of(const struct stacks *s, uint32_t state)
+{
+    return state < s->a->n_states ? automaton_flags(s->a, state) : STATE_CALLS;
+}
+
+/* The arrays by states for so many. */
+static int room_for_states(struct stacks *s, uint64_t n)
+{
+    uint32_t was = s->cap_states, cap[4] = {was, was, was, was};
+    if (n <= was)
+        return 1;
+    if (!mem_grow(&s->below, &cap[0], n, sizeof *s->below, PITH_MEM_SCRATCH) || !mem_grow(&s->stamp, &cap[1], n, sizeof *s->stamp, PITH_MEM_SCRATCH) ||
+        !mem_grow(&s->member, &cap[2], n, sizeof *s->member, PITH_MEM_SCRATCH) || !mem_grow(&s->waits, &cap[3], n, sizeof *s->waits, PITH_MEM_SCRATCH))
+        return 0;
+    for (int i = 0; i < 4; i++)
+        s->cap_states = i == 0 || cap[i] < s->cap_states ? cap[i] : s->cap_states;
+    memset(s->stamp + was, 0, (s->cap_states - was) * sizeof *s->stamp);
+    memset(s->waits + was, 0, (s->cap_states - was) * sizeof *s->waits);
+    return 1;
+}
+
+static uint32_t state_slot(const struct stacks *s, const struct stack_state *x)
+{
+    uint32_t i = (uint32_t)slice_hash((struct slice){(const char *)x, sizeof *x}) & (s->state_cap - 1);
+    while (s->state_table[i] && memcmp(&s->state[s->state_table[i] - 1], x, sizeof *x))
+        i = (i + 1) & (s->state_cap - 1);
+    return i;
+}
+
+static int index_states(struct stacks *s, uint32_t cap)
+{
+    uint32_t *table = mem_array(cap, sizeof *table, PITH_MEM_SCRATCH);
+    if (!table)
+        return 0;
+    mem_free(s->state_table);
+    s->state_table = table;
+    s->state_cap = cap;
+    for (uint32_t i = 0; i < s->n_more; i++)
+        s->state_table[state_slot(s, &s->state[i])] = i + 1;
+    return 1;
+}
+
+/* The number of a state of a set; 0: the failure is in s. */
+static uint32_t set_state(struct stacks *s, struct stack_state x)
+{
+    uint32_t i = state_slot(s, &x), n = s->n_more;
+    if (s->state_table[i])
+        return s->a->n_states + s->state_table[i] - 1;
+    if (n >= STACKS_MOST_PAIRS) {
+        s->failed = STACKS_TOO_MANY;
+        return 0;
+    }
+    if (!mem_grow(&s->state, &s->cap_more, (uint64_t)n + 1, sizeof *s->state, PITH_MEM_SCRATCH) || !room_for_states(s, (uint64_t)s->a->n_states + n + 1) ||
+        (2 * (uint64_t)(n + 1) > s->state_cap && !index_states(s, 2 * s->state_cap))) {
+        s->failed = STACKS_NO_MEMORY;
+        return 0;
+    }
+    s->state[n] = x;
+    s->state_table[state_slot(s, &x)] = ++s->n_more;
+    return s->a->n_states + n;
+}
+
 int stacks_init(struct stacks *s, const struct automaton *a)
 {
     static const struct stack_pair bottom = {STATE_END, 0}, open = {STATE_OPEN, 0};
     *s = (struct stacks){.a = a, .most = STACKS_MOST_WORK};
-    s->below = mem_array(a->n_states, sizeof *s->below, PITH_MEM_SCRATCH);
-    s->stamp = mem_array(a->n_states, sizeof *s->stamp, PITH_MEM_SCRATCH);
-    s->member = mem_array(a->n_states, sizeof *s->member, PITH_MEM_SCRATCH);
-    s->waits = mem_array(a->n_states, 1, PITH_MEM_SCRATCH);
-    if (!s->waits || !s->below || !s->stamp || !s->member || !grow_table(s, 1024))
+    if (!room_for_states(s, (uint64_t)a->n_states + a->n_sets) || !index_states(s, 64) || !grow_table(s, 1024))
         return 0;
+    for (uint32_t i = 0; i < a->n_sets; i++)
+        if (!set_state(s, (struct stack_state){0, i, SET_BEGINS}))
+            return 0;
     intern(s, &bottom, 1);
     intern(s, &open, 1);
     intern(s, NULL, 0);
@@ -109,6 +172,8 @@ int stacks_init(struct stacks *s, const struct automaton *a)
 void stacks_deinit(struct stacks *s)
 {
     mem_free(s->pair);
+    mem_free(s->state);
+    mem_free(s->state_table);
     mem_free(s->set);
     mem_free(s->table);
     mem_free(s->below);
@@ -124,7 +189,7 @@ void stacks_deinit(struct stacks *s)
 void stacks_begin(struct stacks *s)
 {
     if (++s->now == 0) {
-        memset(s->stamp, 0, s->a->n_states * sizeof *s->stamp);
+        memset(s->stamp, 0, s->cap_states * sizeof *s->stamp);
         s->now = 1;
     }
     while (s->n_todo)
@@ -173,7 +238,7 @@ void stacks_add(struct stacks *s, uint32_t state, uint32_t below)
         s->member[s->n_members++] = state;
     }
     s->below[state] = below;
-    if (!(automaton_flags(s->a, state) & (STATE_FINAL | STATE_CALLS)) || s->waits[state])
+    if (!(flags_of(s, state) & (STATE_FINAL | STATE_CALLS)) || s->waits[state])
         return;
     if (!mem_grow(&s->todo, &s->cap_todo, (uint64_t)s->n_todo + 1, sizeof *s->todo,
                   PITH_MEM_SCRATCH))
@@ -184,15 +249,54 @@ void stacks_add(struct stacks *s, uint32_t state, uint32_t below)
     s->waits[state] = 1;
 }
 
+static void add_call(struct stacks *s, uint32_t start, uint32_t back, uint32_t below)
+{
+    struct stack_pair pair = {back, below};
+    if (!s->failed)
+        stacks_add(s, start, intern(s, &pair, 1));
+}
+
+/* What may come at a state of a set. */
+static void add_set(struct stacks *s, uint32_t state, uint32_t below)
+{
+    struct stack_state x = s->state[state - s->a->n_states];
+    const struct automaton_set *set = &s->a->set[x.set];
+    const struct automaton_member *m = s->a->member + set->member;
+    uint32_t n_seen = (uint32_t)__builtin_popcountll(x.seen);
+    int all = 1, more = set->extra != 0;
+    stacks_spend(s, set->n);
+    for (uint32_t i = 0; i < set->n; i++) {
+        int seen = (int)(x.seen >> i & 1);
+        all &= seen || !m[i].must;
+        more |= !seen && n_seen < set->max;
+    }
+    if (x.phase != SET_NEXT && all && n_seen >= set->min)
+        stacks_add(s, set->close, below);
+    if (x.phase == SET_BEHIND && more)
+        add_call(s, set->comma, set_state(s, (struct stack_state){x.seen, x.set, SET_NEXT}), below);
+    if (x.phase == SET_BEHIND)
+        return;
+    for (uint32_t i = 0; i < set->n && n_seen < set->max && !s->failed; i++) {
+        if (!(x.seen >> i & 1))
+            add_call(s, m[i].start, set_state(s, (struct stack_state){x.seen | (uint64_t)1 << i, x.set, SET_BEHIND}), below);
+    }
+    if (set->extra && !s->failed)
+        add_call(s, set->extra, set_state(s, (struct stack_state){x.seen, x.set, SET_BEHIND}), below);
+}
+
 uint32_t stacks_close(struct stacks *s)
 {
     const struct automaton *a = s->a;
     while (s->n_todo && !s->failed) {
         uint32_t state = s->todo[--s->n_todo], below = s->below[state];
         s->waits[state] = 0;
+        if (state >= a->n_states) {
+            add_set(s, state, below);
+            continue;
+        }
         if (!stacks_spend(s, s->set[below].n + (uint64_t)(a->call_at[state + 1] - a->call_at[state])))
             break;
-        for (uint32_t i = 0; (automaton_flags(a, state) & STATE_FINAL) && i < s->set[below].n; i++) {
+        for (uint32_t i = 0; (flags_of(s, state) & STATE_FINAL) && i < s->set[below].n; i++) {
             struct stack_pair p = s->pair[s->set[below].at + i];
             stacks_add(s, p.state, p.below);
         }
@@ -207,7 +311,7 @@ uint32_t stacks_close(struct stacks *s)
 /* Whether a state of a closed position matters to what comes: it reads something, or says that the rule or the text may end. */
 static int matters(const struct stacks *s, uint32_t state)
 {
-    return state < STATE_FIRST || (automaton_flags(s->a, state) & STATE_MOVES);
+    return state < STATE_FIRST || (flags_of(s, state) & STATE_MOVES);
 }
 
 uint32_t stacks_take(struct stacks *s, struct stack_pair *out)
@@ -275,6 +379,40 @@ void stacks_cut(struct stacks *s, uint32_t mark)
     }
 }
 
+/* to: sets that stay. Drops states of sets that none of these has; numbers stay in their order. 0: no memory. */
+static int keep_states(struct stacks *s, const uint32_t *to)
+{
+    uint32_t base = s->a->n_states, n = s->a->n_sets;
+    uint32_t *moved = mem_array((size_t)s->n_more + 1, sizeof *moved, PITH_MEM_SCRATCH);
+    if (!moved)
+        return 0;
+    for (uint32_t k = 0; k < s->n_sets; k++) {
+        for (uint32_t i = 0; to[k] && i < s->set[k].n; i++) {
+            uint32_t state = s->pair[s->set[k].at + i].state;
+            if (state >= base)
+                moved[state - base] = 1;
+        }
+    }
+    for (uint32_t i = 0; i < s->n_more; i++) {
+        if (i >= s->a->n_sets && !moved[i])
+            continue;
+        moved[i] = i < s->a->n_sets ? i : n++;
+        s->state[moved[i]] = s->state[i];
+    }
+    s->n_more = n;
+    for (uint32_t k = 0; k < s->n_sets; k++) {
+        for (uint32_t i = 0; to[k] && i < s->set[k].n; i++) {
+            uint32_t *state = &s->pair[s->set[k].at + i].state;
+            *state = *state >= base ? base + moved[*state - base] : *state;
+        }
+    }
+    mem_free(moved);
+    memset(s->state_table, 0, s->state_cap * sizeof *s->state_table);
+    for (uint32_t i = 0; i < s->n_more; i++)
+        s->state_table[state_slot(s, &s->state[i])] = i + 1;
+    return 1;
+}
+
 int stacks_keep(struct stacks *s, uint32_t **root, uint32_t n)
 {
     uint32_t *to = mem_array(s->n_sets, sizeof *to, PITH_MEM_SCRATCH), n_sets = 0, n_pairs = 0;
@@ -286,6 +424,10 @@ int stacks_keep(struct stacks *s, uint32_t **root, uint32_t n)
         to[k] |= k <= STACKS_NONE;
         for (uint32_t i = 0; to[k] && i < s->set[k].n; i++)
             to[s->pair[s->set[k].at + i].below] = 1;
+    }
+    if (s->a->n_sets && !keep_states(s, to)) {
+        mem_free(to);
+        return 0;
     }
     for (uint32_t k = 0; k < s->n_sets; k++) {
         struct stack_set set = s->set[k];

@@ -26,15 +26,26 @@ struct stack_pair {
     uint32_t state, below;
 };
 struct stack_set;
+/* A state of a set (rules.h), numbered behind those of the automaton when it is first met: what of it was read. */
+enum stack_phase { SET_BEGINS, SET_BEHIND, SET_NEXT }; /* nothing yet; behind one of it; behind a comma */
+struct stack_state {
+    uint64_t seen; /* bits of members */
+    uint32_t set;
+    uint32_t phase;
+};
 struct stacks {
     const struct automaton *a;
     struct stack_pair *pair;
     struct stack_set *set;
     uint32_t *table; /* hash -> set + 1 */
     uint32_t n_pairs, cap_pairs, n_sets, cap_sets, table_cap;
+    struct stack_state *state; /* [n_more] numbers from a->n_states on; the first of each set come first */
+    uint32_t *state_table;     /* hash -> place in `state` + 1 */
+    uint32_t n_more, cap_more, state_cap;
     /* The position being made: states in it, and the set below each. */
-    uint32_t *below, *stamp, now; /* [n_states of the automaton] */
-    uint8_t *waits;               /* [n_states] it is in todo */
+    uint32_t *below, *stamp, now; /* [cap_states] */
+    uint8_t *waits;               /* [cap_states] it is in todo */
+    uint32_t cap_states;
     uint32_t *member, *todo, n_members, n_todo, cap_todo;
     struct stack_pair *merge;
     uint32_t cap_merge;
