@@ -1,10 +1,11 @@
 /* bench_grammar.c -- what constrained output costs, on one thread.
  *
- *     bench_grammar [VOCABULARY.gguf [texts]]
+ *     bench_grammar [VOCABULARY.gguf [texts [SCHEMA.json TEXT.json]]]
  *
  * Compiles JSON Schemas of about 10 KB, each heavy in one thing: ms, the best of five. With a vocabulary also makes texts under the one of
  * nested objects with a random model (uniform over what is allowed, closing quotes favoured so that strings end): us per token for the mask
- * alone, with the masks made on the way and once they are there. */
+ * alone, with the masks made on the way and once they are there. With a schema and a text that a model has written under it: what that text
+ * cost, compiling and masks, for a request that brings the schema first and for one that finds it kept. */
 #include "bench.h"
 #include "base/rng.h"
 #include "base/str.h"
@@ -211,8 +212,73 @@ static int time_masks(const char *path, int n_texts)
     return ok;
 }
 
+static char *read_file(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    char *text = malloc(1 << 20);
+    *n = f && text ? fread(text, 1, (1 << 20) - 1, f) : 0;
+    if (f)
+        fclose(f);
+    return text;
+}
+
+/* Masks of all tokens of a text: us per token, and the slowest. */
+static void time_text(struct pith_grammar *g, const char *name, double compiled, const int32_t *id, int64_t n, float *logits, int32_t n_vocab)
+{
+    double mask = 0, worst = 0;
+    int64_t i = 0;
+    grammar_reset(g);
+    for (; i < n; i++) {
+        memset(logits, 0, (size_t)n_vocab * sizeof *logits);
+        double t0 = now();
+        if (grammar_apply(g, logits, n_vocab, NULL) != PITH_OK || grammar_accept(g, id[i], NULL) != PITH_OK)
+            break;
+        double took = now() - t0;
+        mask += took;
+        worst = took > worst ? took : worst;
+    }
+    printf("%s: %d of %d tokens, compiled in %.1f ms, masks %.1f ms: %.0f us per token (worst %.1f ms)\n", name, (int)i, (int)n, 1e3 * compiled, 1e3 * mask,
+           1e6 * mask / (double)(i ? i : 1), 1e3 * worst);
+}
+
+static int time_kept(const char *path, const char *schema_path, const char *text_path)
+{
+    struct pith_error err = {.code = PITH_OK};
+    struct gguf *file = gguf_open(path, &err);
+    struct vocab *v = file ? vocab_new(file, &err) : NULL;
+    struct trie *t = v ? trie_new(v, &err) : NULL;
+    size_t n_schema, n_text;
+    char *schema = read_file(schema_path, &n_schema), *text = read_file(text_path, &n_text);
+    int32_t *id = malloc((n_text + 8) * sizeof *id);
+    int64_t n = t && id ? vocab_tokenize(v, text, n_text, 0, id, n_text + 8, &err) : -1;
+    float *logits = t ? malloc((size_t)vocab_n(v) * sizeof *logits) : NULL;
+    struct grammar_spec spec = {
+        .kind = PITH_GRAMMAR_SCHEMA, .text = {schema, n_schema}, .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = 64 << 20};
+    double t0 = now();
+    struct pith_grammar *g = n > 0 && logits ? grammar_new(&spec, &err) : NULL;
+    double compiled = now() - t0;
+    if (g) {
+        time_text(g, "brought first", compiled, id, n, logits, vocab_n(v));
+        time_text(g, "kept", 0, id, n, logits, vocab_n(v));
+    } else {
+        fprintf(stderr, "bench_grammar: %s\n", err.msg);
+    }
+    int ok = g != NULL;
+    grammar_free(g);
+    free(logits);
+    free(id);
+    free(schema);
+    free(text);
+    trie_free(t);
+    vocab_free(v);
+    gguf_close(file);
+    return ok;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 4)
+        return !time_kept(argv[1], argv[3], argv[4]);
     time_compiling();
     return argc > 1 && !time_masks(argv[1], argc > 2 ? atoi(argv[2]) : 3);
 }
