@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "fim.h"
 #include "settings.h"
 #include "tools.h"
 
@@ -507,6 +508,23 @@ int answer_has_several(const json_t *prompt)
     return json_array_size(prompt) > 0;
 }
 
+int answer_gap_ids(struct answer *a, const struct fields *b, struct prompt *p, struct fault *f)
+{
+    const json_t *prompt = b->v[F_prompt];
+    if (!json_is_string(prompt))
+        return fault_set(f, 400, "wrong_type", "prompt", "prompt is %s; with suffix wanted a text", json_found(prompt));
+    p->ids = fim_ids(a->m, &(struct fim){.prefix = prompt, .suffix = b->v[F_suffix]}, &p->n_ids, "suffix", f);
+    return p->ids != NULL;
+}
+
+int answer_n_probs(const struct fields *b)
+{
+    int64_t n = field_int(b, F_n_probs);
+    if (n > TOP_MAX)
+        exchange_ignores(b->x, "n_probs above %d", TOP_MAX);
+    return n > TOP_MAX ? TOP_MAX : n > 0 ? (int)n : -1;
+}
+
 static int take_prompts(struct answer *a, const struct fields *b, struct fault *f)
 {
     int flags = PITH_PARSE_SPECIAL | (b->v[F_complete_special] && !field_bool(b, F_complete_special) ? 0 : PITH_ADD_SPECIAL);
@@ -544,7 +562,7 @@ static int take_prompts(struct answer *a, const struct fields *b, struct fault *
 
 static int take(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
-    a->n = (int)field_int(b, F_n);
+    a->n = request_choices(b);
     a->per_prompt = a->n;
     a->logprobs = -1;
     if (!a->dialect->take(a, b, r, f) || !is_there(a, f) || !request_take(a->m, a->x, b, r, f))

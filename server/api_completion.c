@@ -71,13 +71,12 @@ static int check_fields(const json_t *list, struct fault *f)
 static int take(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
     struct native *n = of(a);
-    int64_t n_probs = field_int(b, F_n_probs);
     a->chat = 0;
     a->stream = field_bool(b, F_stream);
     a->progress = field_bool(b, F_return_progress);
     a->timings = field_bool(b, F_timings_per_token);
     a->verbose = field_bool(b, F_verbose_answer);
-    a->logprobs = n_probs > 0 ? (int)n_probs : -1;
+    a->logprobs = answer_n_probs(b);
     n->returns_tokens = field_bool(b, F_return_tokens);
     n->slot = (int)field_int(b, F_id_slot);
     n->slot = n->slot < 0 ? 0 : n->slot;
@@ -86,7 +85,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
             return 0;
         n->only = n->kept = json_incref((json_t *)(uintptr_t)b->v[F_response_fields]);
     }
-    r->left = n->left = field_bool(b, F_post_sampling_probs) && n_probs > 0;
+    r->left = n->left = field_bool(b, F_post_sampling_probs) && a->logprobs > 0;
     r->n_max = b->v[F_n_predict] ? field_int(b, F_n_predict) : b->v[F_max_tokens] ? field_int(b, F_max_tokens) : -1;
     r->n_max = r->n_max < 0 ? -1 : r->n_max;
     return !field_bool(b, F_ignore_eos) || never_ends(a, r, f);

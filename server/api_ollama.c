@@ -37,8 +37,8 @@ static int take_think(const json_t *think, struct fields *b, struct fault *f)
 /* What both endpoints say otherwise, as fields that all share. */
 static int take_both_fields(struct fields *b, struct fault *f)
 {
-    static const enum field_id refused[] = {F_ollama_suffix, F_template, F_context, F_images};
-    static const char *const names[] = {"suffix", "template", "context", "images"};
+    static const enum field_id refused[] = {F_template, F_context, F_images};
+    static const char *const names[] = {"template", "context", "images"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const json_t *v = b->v[refused[i]];
         if (json_string_length(v) || json_array_size(v))
@@ -96,12 +96,29 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
     return fields_put(b, F_messages, out, f) && tools_functions(b, f) && take_both(a, b, r, f);
 }
 
+static const struct dialect gap;
+
+/* Tokens of the model tell the texts apart, so nothing of a template is around them, and no message before them. */
+static int take_gap(struct answer *a, struct fields *b, struct request *r, struct fault *f)
+{
+    if (field_bool(b, F_raw))
+        return fault_set(f, 400, "invalid_value", "suffix", "suffix and raw: a raw prompt has its own tokens around a gap");
+    if (json_string_length(b->v[F_ollama_system]))
+        exchange_ignores(b->x, "system");
+    a->chat = 0;
+    a->dialect = &gap;
+    return fields_put(b, F_prompt, json_incref((json_t *)(uintptr_t)b->v[F_ollama_prompt]), f) &&
+           fields_put(b, F_suffix, json_incref((json_t *)(uintptr_t)b->v[F_ollama_suffix]), f) && take_both(a, b, r, f);
+}
+
 static int take_generate(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
     json_t *prompt = (json_t *)(uintptr_t)b->v[F_ollama_prompt], *system = (json_t *)(uintptr_t)b->v[F_ollama_system], *out;
     a->chat = !field_bool(b, F_raw);
     if (!prompt)
         return fault_set(f, 400, "missing_field", "prompt", "prompt is missing");
+    if (json_string_length(b->v[F_ollama_suffix]))
+        return take_gap(a, b, r, f);
     if (!a->chat && system)
         return fault_set(f, 400, "invalid_value", "system", "system and raw: a raw prompt has no place for it");
     if (!a->chat)
@@ -266,6 +283,12 @@ static const struct dialect generate = {
     .progress = tell_progress,
 };
 
+static const struct dialect gap = { /* of generate with a suffix */
+    .endpoint = E_OLLAMA_GENERATE, .size = sizeof(struct answer), .id = "gen-", .type = "application/x-ndjson", .lines = 1, .whole_calls = 1, .exact = 1,
+    .pulse = "{\"response\":\"\",\"done\":false}\n", .take = take_generate, .prompt_ids = answer_gap_ids, .ready = ready, .grown = grown, .ended = ended,
+    .whole = whole, .finish = finish, .fail = fail, .progress = tell_progress,
+};
+
 /* 0, "0", "0s": the client has done with the model. */
 static int is_zero(const json_t *keep_alive)
 {
@@ -281,6 +304,7 @@ static void answer_or_load(struct exchange *x, const struct dialect *d, const ch
     struct hosted *m = exchange_model(x, &f);
     int nothing = !asked || json_is_null(asked) || (json_is_string(asked) ? !json_string_length(asked) : json_is_array(asked) && !json_array_size(asked));
     struct fields b;
+    nothing = nothing && !json_string_length(json_object_get(body, "suffix"));
     if (!m || !json_is_object(body) || !nothing) {
         answer_make(x, d);
     } else if (!fields_read(&b, d->endpoint, x, &f)) {

@@ -4,7 +4,6 @@
 
 #include "answer.h"
 #include "api.h"
-#include "fim.h"
 #include "tools.h"
 
 struct completion {
@@ -310,16 +309,6 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
     return refuse(b, f) && tools_functions(b, f) && answer_continue(b, &a->lead, f) && take_both(a, b, r, f);
 }
 
-/* The text before a gap and the text behind it, as the model's own tokens tell them apart. */
-static int gap_ids(struct answer *a, const struct fields *b, struct prompt *p, struct fault *f)
-{
-    const json_t *prompt = b->v[F_prompt];
-    if (!json_is_string(prompt))
-        return fault_set(f, 400, "wrong_type", "prompt", "prompt is %s; with suffix wanted a text", json_found(prompt));
-    p->ids = fim_ids(a->m, &(struct fim){.prefix = prompt, .suffix = b->v[F_suffix]}, &p->n_ids, "suffix", f);
-    return p->ids != NULL;
-}
-
 static const struct dialect gap;
 
 static int take_text(struct answer *a, struct fields *b, struct request *r, struct fault *f)
@@ -333,8 +322,8 @@ static int take_text(struct answer *a, struct fields *b, struct request *r, stru
         a->per_prompt = (int)field_int(b, F_best_of);
     r->rank = a->per_prompt > a->n;
     r->echo = of(a)->echo && a->logprobs >= 0;
-    if (b->v[F_n_probs] && field_int(b, F_n_probs) > 0 && a->logprobs < 0)
-        a->logprobs = (int)field_int(b, F_n_probs);
+    if (a->logprobs < 0)
+        a->logprobs = answer_n_probs(b);
     if (json_string_length(b->v[F_suffix]))
         a->dialect = &gap;
     if (a->per_prompt < a->n || (r->rank && a->stream))
@@ -392,7 +381,7 @@ static const struct dialect text = {
 
 static const struct dialect gap = { /* of completions with a suffix */
     .endpoint = E_COMPLETE, .size = sizeof(struct completion), .id = "cmpl-", .type = "text/event-stream", .pulse = ": keep-alive\n\n",
-    .take = take_text, .prompt_ids = gap_ids, .ready = ready_text, .begin = begin, .prompt = on_prompt, .grown = grown_text, .ended = ended, .whole = whole,
+    .take = take_text, .prompt_ids = answer_gap_ids, .ready = ready_text, .begin = begin, .prompt = on_prompt, .grown = grown_text, .ended = ended, .whole = whole,
     .finish = finish, .fail = fail, .progress = tell_progress,
 };
 

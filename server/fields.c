@@ -112,7 +112,7 @@ static int is_constraint(const char *name)
 /* Names that other servers know, near to one of ours or not. */
 static int is_foreign(const char *name)
 {
-    static const char *const names[] = {"top_a", "tfs", "tfs_z", "typical", "rep_pen", "rep_pen_range", "n_cmpl", "min_keep", "lora", "min_length", "max_time", "do_sample", "num_beams"};
+    static const char *const names[] = {"top_a", "tfs", "tfs_z", "typical", "rep_pen", "rep_pen_range", "min_keep", "lora", "min_length", "max_time", "do_sample", "num_beams"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
             return 1;

@@ -811,11 +811,16 @@ int64_t request_deadline(const struct exchange *x, double seconds)
     return seconds > 0 && seconds < 1e9 ? exchange_began(x) + (int64_t)(1e9 * seconds) : 0;
 }
 
+int request_choices(const struct fields *b)
+{
+    return (int)field_int(b, b->v[F_n_cmpl] ? F_n_cmpl : F_n);
+}
+
 int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f)
 {
     if (!m->generate)
         return fault_set(f, 400, "not_supported", "model", "this model makes embeddings, not text");
-    r->n = (int)field_int(b, F_n);
+    r->n = request_choices(b);
     r->ignore_eos = field_bool(b, F_ignore_eos);
     r->show_stop = field_bool(b, F_include_stop_str_in_output);
     r->forgets = !field_bool(b, F_cache_prompt);

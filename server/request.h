@@ -36,6 +36,7 @@ int request_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, 
                     struct fault *f);
 /* Everything but the prompt, by the fields that all which make text share. */
 int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f);
+int request_choices(const struct fields *b); /* of each prompt */
 /* The grammar of a body, with more of it (NULL: nothing). Where tools may be called beside a format it waits for tools_take, which knows how. */
 int request_format(struct hosted *m, const struct fields *b, const struct pith_grammar_params *more, struct request *r, struct fault *f);
 int request_format_waits(const struct fields *b);

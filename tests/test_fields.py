@@ -105,6 +105,9 @@ def test_effects(s):
     check("t_max_predict_ms", a["choices"][0]["finish_reason"] == "length" and 2 <= a["usage"]["completion_tokens"] < 500, a["usage"])
     without = s.post(TEXT, {**forever, "grammar": "root ::= [a-z ]{3000}", "max_tokens": 200})[1]
     check("t_max_predict_ms needs a line end", without.get("usage", {}).get("completion_tokens") == 200, without)
+    for path, body in ((TEXT, {"prompt": P}), (CHAT, {"messages": [USER]})):
+        check("n_cmpl of " + path, [len(s.post(path, {**body, "max_tokens": 1, **more})[1]["choices"]) for more in ({"n_cmpl": 3}, {"n_cmpl": 3, "n": 1}, {"n": 2})] == [3, 3, 2])
+    check("n_cmpl of /completion", len(s.post("/completion", {"prompt": P, "n_predict": 1, "n_cmpl": 3})[1]) == 3)
     n = s.post(TEXT, completion(P, 0, n_predict=5, max_tokens=None))[1]["usage"]["completion_tokens"]
     check("n_predict", n == 5, n)
     for samplers in (["top_k", "temperature"], ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"], ["top_k", "infill"], []):
@@ -188,7 +191,7 @@ def test_timings(s):
 def test_bad(s):
     bad = [("stop_token_ids", [-1]), ("stop_token_ids", [10**9]), ("stop_token_ids", ["a"]), ("stop_token_ids", [1] * 300), ("min_tokens", -1), ("truncate_prompt_tokens", 0),
            ("truncate_prompt_tokens", -2), ("t_max_predict_ms", "a"), ("n_keep", -2), ("n_discard", -1), ("samplers", ["nothing"]), ("samplers", [3]), ("samplers", ["top_k:k=3"]),
-           ("samplers", ["top_k"] * 100), ("repetition_penalty", -1), ("cache_prompt", 3), ("context_shift", "x"), ("include_stop_str_in_output", 1), ("suffix", 3), ("n_probs", 21),
+           ("samplers", ["top_k"] * 100), ("repetition_penalty", -1), ("cache_prompt", 3), ("context_shift", "x"), ("include_stop_str_in_output", 1), ("suffix", 3), ("n_probs", -1), ("n_cmpl", 0), ("n_cmpl", 129),
            ("adaptive_target", 2), ("json_schema", 3), ("id_slot", -2), ("prompt", {"prompt_string": 3}), ("prompt", {"prompt_string": "a", "multimodal_data": ["x"]}), ("prompt", [[1, None]])]
     for name, value in bad:
         status, a, _ = s.post(TEXT, {**completion(P, 2), name: value})

@@ -53,6 +53,11 @@ def test_probabilities(s):
     check("n_probs", len(a) == 8 and all(len(t["top_logprobs"]) == 5 and t["logprob"] <= 0 and t["id"] == t["top_logprobs"][0]["id"] and isinstance(t["bytes"], list) for t in a), a)
     told = events(s.post("/completion", {"prompt": P, "n_predict": 8, "temperature": 0, "ignore_eos": True, "stream": True, "n_probs": 5})[1])
     check("n_probs of a stream", [e["completion_probabilities"][0] for e in told[:-1]] == a, told[:2])
+    for path in ("/completion", "/v1/completions"):
+        got = [s.post(path, {"prompt": P, "n_predict": 2, "temperature": 0, "ignore_eos": True, "n_probs": n}) for n in (20, 21, 10**9)]
+        lists = [a["completion_probabilities"] if path == "/completion" else a["choices"][0]["logprobs"] for _, a, _ in got]
+        check("n_probs above 20 of " + path, lists[0] == lists[1] == lists[2] and len((lists[0][0] if path == "/completion" else lists[0])["top_logprobs"]) in (2, 20), lists)
+        check("named " + path, [r.getheader("x-pith-ignored") for _, _, r in got] == [None, "n_probs above 20", "n_probs above 20"])
     b = ask(s, prompt=P, n_probs=5, post_sampling_probs=True, temperature=1, top_k=3, seed=4)["completion_probabilities"]
     sums = [sum(p["prob"] for p in t["top_probs"]) for t in b]
     check("post_sampling_probs", all(len(t["top_probs"]) == 3 and t["id"] in [p["id"] for p in t["top_probs"]] for t in b) and all(abs(x - 1) < 1e-3 for x in sums), (sums, b))
@@ -63,7 +68,7 @@ def test_probabilities(s):
 
 
 def test_bad(s):
-    for body in ({}, {"prompt": {"prompt_string": 3}}, {"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, {"prompt": P, "n_probs": 21}, {"prompt": P, "response_fields": [3]},
+    for body in ({}, {"prompt": {"prompt_string": 3}}, {"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, {"prompt": P, "n_probs": -1}, {"prompt": P, "response_fields": [3]},
                  {"prompt": P, "n_predict": -3}, {"prompt": [P, 3.5]}, {"prompt": [1, None]}, {"prompt": [-1]}, {"prompt": P, "stop": 3}, {"prompt": P, "id_slot": "a"}):
         check("bad %s" % json.dumps(body)[:50], s.post("/completion", body)[0] == 400)
     status, a, _ = s.post("/completion", {"prompt": [5] * 600})
@@ -103,6 +108,17 @@ def test_gap(model):
         mark = s.post("/detokenize", {"tokens": [21]})[1]["content"]
         e = ask(s, "/infill", input_prefix="a" + mark + "b", input_suffix="w7")
         check("texts are texts", e["tokens_evaluated"] == 3 + len(start) + len(s.post("/tokenize", {"content": "a" + mark + "b", "parse_special": False})[1]["tokens"]) + len(words[1]), e["prompt"])
+        kept = {"prompt": "w5 w6", "suffix": "w7", "options": {"num_predict": 8, "temperature": 0, "ignore_eos": True}}
+        told = [json.loads(line) for line in s.post("/api/generate", kept)[1].splitlines()]
+        f = s.post("/api/generate", {**kept, "stream": False})[1]
+        check("suffix of generate", f["response"] == a["content"] == "".join(t["response"] for t in told) and f["prompt_eval_count"] == a["tokens_evaluated"], (f, told))
+        _, g, r = s.post("/api/generate", {**kept, "stream": False, "system": "w9", "suffix": "w7"})
+        check("a system message before a gap", g["response"] == f["response"] and r.getheader("x-pith-ignored") == "system", g)
+        h = s.post("/api/generate", {**kept, "stream": False, "prompt": ""})[1]
+        check("nothing before the gap", h["prompt_eval_count"] == a["tokens_evaluated"] - len(words[0]) and h["eval_count"] == 8, h)
+        check("an empty suffix", "prompt_eval_count" in s.post("/api/generate", {**kept, "stream": False, "suffix": ""})[1])
+        for bad in ({"raw": True}, {"suffix": 3}):
+            check("a gap with %s" % bad, s.post("/api/generate", {**kept, "stream": False, **bad})[0] == 400)
         check("a list and a suffix", s.post("/v1/completions", {"prompt": ["a", "b"], "suffix": "c"})[0] == 400)
 
 
