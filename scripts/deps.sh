@@ -3,7 +3,7 @@
 #
 # Groups: build (compiler and libraries), server and pull (what pith serve and pith pull need besides), model (fetching the default model),
 # fuzz (clang), arm (cross compiler and emulator), chat (line editing, which the build does without, and what its test needs), test (all
-# that any test needs: the groups model, fuzz, arm and chat, a browser, and programs that tests hold ours against).
+# that any test needs: the groups model, fuzz, arm and chat, a browser, a compiler of C++, and programs that tests hold ours against).
 # Silent, quick and offline when nothing is missing. As root it installs through apt, saying so; otherwise it prints the one line to
 # run and exits 3. It never asks a question.
 set -u
@@ -64,6 +64,7 @@ for group in "$@"; do
         need_program systemd-analyze systemd
         need_program openssl openssl
         need_program curl curl
+        need_program g++ g++
         [ -e /usr/share/i18n/locales/de_DE ] || missing+=(locales)
         ;;
     *)
@@ -91,10 +92,17 @@ log=$(mktemp) || exit 3
 trap 'rm -f "$log"' EXIT
 if ! $install_line >"$log" 2>&1; then
     echo "deps: refreshing the package lists" >&2
-    { apt-get update && $install_line; } >"$log" 2>&1 || {
-        tail -n 5 "$log" >&2
-        echo "deps: apt could not install them; when the network is there, run:  apt-get update && $install_line" >&2
-        exit 3
-    }
+    if ! { apt-get update && $install_line; } >"$log" 2>&1; then
+        # One of them is in its way, which is no reason to be without the others.
+        left=()
+        for package in "${missing[@]}"; do
+            apt-get install -y --no-install-recommends "$package" >>"$log" 2>&1 || left+=("$package")
+        done
+        if [ ${#left[@]} -gt 0 ]; then
+            tail -n 5 "$log" >&2
+            echo "deps: apt could not install ${left[*]}; when the network is there, run:  apt-get update && apt-get install -y --no-install-recommends ${left[*]}" >&2
+            exit 3
+        fi
+    fi
 fi
 echo "deps: installed" >&2
