@@ -203,6 +203,7 @@ struct sampler_opts {
     double xtc, xtc_threshold, repeat, frequency, presence;
     double dry, dry_base, tau, eta, adaptive, adaptive_decay;
     struct arg_texts dry_breakers, bias;
+    int resumable; /* no flag: set by who saves samplers */
 };
 /* clang-format off */
 #define ARGS_SAMPLER_REAL(opts, field, flag, letter, least, most, usual, text)                     \

@@ -38,7 +38,8 @@ static const struct arg args[] = {
      .otherwise = "none", .help = "chat: remember typed lines in FILE, beyond this run"},
     {.name = "--session", .meta = "FILE", ARG_FIELD(struct opts, session, ARG_TEXT),
      .help = "load the state saved in FILE if it is there, save it at the end; without a prompt "
-             "the text goes on where it stopped, with one what they have in common is reused"},
+             "the text goes on where it stopped, with its seed, as if there had been one run; with "
+             "one what they have in common is reused"},
     {.name = "--predict", .alias = "-n", ARG_FIELD(struct opts, n, ARG_INT), .lo = -2,
      .hi = INT32_MAX, .dflt = "-1",
      .help = "most tokens to make; -1: until the end token; -2: until the context is full; "
@@ -99,29 +100,36 @@ static int chats(const struct opts *o)
     return !o->prompt && !o->file && !o->session && o->n != 0 && isatty(STDIN_FILENO);
 }
 
-static int load_session(const struct opts *o, pith_session *s)
+/* What goes on without a prompt goes on with the sampler as it was. */
+static int load_session(const struct opts *o, pith_session *s, pith_sampler *sampler)
 {
     struct pith_error err = {0};
     if (!o->session || access(o->session, F_OK) != 0 || cli_is_device(o->session))
         return CLI_OK;
-    pith_status st = pith_load(s, 0, o->session, &err);
+    pith_status st = goes_on(o) ? pith_load_with(s, 0, sampler, o->session, &err)
+                                : pith_load(s, 0, o->session, &err);
     if (st == PITH_STATE) /* of another model: the file is wrong here, not the machine */
         return cli_say(CLI_INPUT, "%s", err.msg);
     return st == PITH_OK ? CLI_OK : cli_fail(&err);
 }
 
-static int save_session(const struct opts *o, pith_session *s,
+/* With the sampler, unless the text came to its end: what comes after that begins anew. */
+static int save_session(const struct opts *o, pith_session *s, const pith_sampler *sampler,
                         const struct pith_generate_result *r)
 {
     struct pith_error err = {0};
     if (!o->session)
         return CLI_OK;
-    int shown = r->unfed >= 0 && (r->stop == PITH_STOP_LENGTH || r->stop == PITH_STOP_CALLBACK);
+    int goes_on = r->stop == PITH_STOP_LENGTH || r->stop == PITH_STOP_CALLBACK ||
+                  r->stop == PITH_STOP_CANCELLED;
+    int shown = r->unfed >= 0 && goes_on;
     pith_cancel_reset(s);
     if (shown && pith_length(s, 0) < pith_n_ctx(s) &&
         pith_feed(s, 0, &r->unfed, 1, &err) != PITH_OK)
         return cli_fail(&err);
-    return pith_save(s, 0, o->session, &err) == PITH_OK ? CLI_OK : cli_fail(&err);
+    pith_status st = goes_on ? pith_save_with(s, 0, sampler, o->session, &err)
+                             : pith_save(s, 0, o->session, &err);
+    return st == PITH_OK ? CLI_OK : cli_fail(&err);
 }
 
 /* Without loading anything. A file that is no model is told about when it is opened. */
@@ -278,7 +286,7 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
         if (st != PITH_OK && st != PITH_CANCELLED)
             return cli_fail(&err);
     }
-    int code = save_session(o, s, &result);
+    int code = save_session(o, s, sampler, &result);
     if (code)
         return code;
     if (cli_chatty(&o->model))
@@ -359,6 +367,7 @@ static int run_prompt(struct running *r, char *text, size_t n_bytes)
     int code = open_model(r, text, n_bytes);
     if (!code)
         r->grammar = cli_grammar_open(&o->grammar, r->m, &code);
+    o->sampler.resumable = o->session != NULL;
     if (!code)
         r->sampler = cli_sampler_open(&o->sampler, r->m, &code);
     if (r->sampler && pith_sampler_grammar(r->sampler, r->grammar, NULL) != PITH_OK)
@@ -366,7 +375,9 @@ static int run_prompt(struct running *r, char *text, size_t n_bytes)
     if (r->sampler && !code)
         r->s = cli_session_open(r->m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
     if (r->s)
-        code = load_session(o, r->s);
+        code = load_session(o, r->s, r->sampler);
+    if (goes_on(o)) /* with the file's */
+        o->sampler.seed = -1;
     if (r->s && !code)
         code = !chats(o) && is_text(o, &r->form) ? go_on(r, text, n_bytes) : talk(r, text, n_bytes);
     return code;

@@ -116,6 +116,7 @@ pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int 
     struct pith_model_info info = {.size = sizeof info};
     struct pith_logit_bias bias[ARG_LIST_MAX];
     struct pith_sampler_params p = params_of(o, m);
+    p.resumable = o->resumable;
     if (p.temperature == 0 && !o->chain)
         o->seed = -1; /* none is used */
     else if (o->seed < 0)

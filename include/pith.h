@@ -400,6 +400,7 @@ PITH_API int64_t pith_chat_grammar(const pith_template *t, const char *tools, co
 /* ---------------------------------------------------------------- sessions */
 
 typedef struct pith_session pith_session;
+typedef struct pith_sampler pith_sampler; /* see below */
 
 typedef enum pith_pooling { PITH_POOL_NONE, PITH_POOL_MEAN, PITH_POOL_CLS, PITH_POOL_LAST, PITH_POOL_RANK, PITH_POOL_FILE } pith_pooling;
 
@@ -504,12 +505,20 @@ PITH_API uint64_t pith_cache_bytes(const pith_session *s, int64_t n);
 /* Ids of the first cap tokens held (-1: an embedding row). Returns how many there are, -1: no such sequence. */
 PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, size_t cap);
 
-/* Save and load: one sequence, or all of the session with seq -1, with K, V, recurrent state, edits and the last logits (not samplers).
+/* Save and load: one sequence, or all of the session with seq -1, with K, V, recurrent state, edits and the last logits.
  * Files are written under another name, synced and renamed. A load checks everything first: another model, cache type, format or numerics version, damage
  * or want of room is an error that names it, and changes nothing, as does pith_cancel. It replaces the sequence, or all of them. A file
  * is read a page at a time, into pages beside those that are replaced where the pool has them. */
 PITH_API pith_status pith_save(const pith_session *s, int32_t seq, const char *path, struct pith_error *err);
 PITH_API pith_status pith_load(pith_session *s, int32_t seq, const char *path, struct pith_error *err);
+/* The same with a sampler (a resumable one where it is saved, else PITH_STATE), which goes on as it was saved: seed and number of draws, history, what its
+ * steps have learnt, and, where it had a grammar, its position. So a text made in two runs is the text of one. The sampler that is loaded is
+ * opened for the same number of tokens (else PITH_RANGE) and need not be resumable; other parameters may differ, and what other steps have
+ * learnt is left out. A file saved without one leaves it as it is. PITH_STATE: the accepted tokens do not fit its grammar; then, and where
+ * there is no memory for them (PITH_NOMEM), the sampler is as after pith_sampler_reset. Any other failure leaves it as it was. Text that a
+ * stop string held back is not in the file. */
+PITH_API pith_status pith_save_with(const pith_session *s, int32_t seq, const pith_sampler *sampler, const char *path, struct pith_error *err);
+PITH_API pith_status pith_load_with(pith_session *s, int32_t seq, pith_sampler *sampler, const char *path, struct pith_error *err);
 /* *n receives the bytes needed; buf NULL: that alone. Too small a buffer is PITH_RANGE. */
 PITH_API pith_status pith_save_memory(const pith_session *s, int32_t seq, void *buf, size_t cap, size_t *n, struct pith_error *err);
 PITH_API pith_status pith_load_memory(pith_session *s, int32_t seq, const void *p, size_t n, struct pith_error *err);
@@ -535,7 +544,6 @@ PITH_API void pith_profile(pith_session *s, int on);
 
 /* ---------------------------------------------------------------- sampling */
 
-typedef struct pith_sampler pith_sampler;
 struct pith_logit_bias {
     int32_t id;
     float bias; /* added to the logit; -INFINITY: never this token */
@@ -570,6 +578,7 @@ struct pith_sampler_params { /* zero = default = off, where nothing else is said
     int32_t history_max; /* more tokens are never accepted (a context's): windows are no larger than that; 0: no bound */
     const int32_t *late;                     /* [n_late] tokens that are not drawn before late_from tokens have been accepted */
     int32_t n_late, late_from;
+    int32_t resumable; /* 1: remembers what it accepts (4 bytes a token), for pith_save_with */
 };
 #define PITH_SAMPLER_PARAMS_INIT PITH_SIZED(struct pith_sampler_params)
 /* How a model is sampled where nobody says otherwise; pith's programs all ask here. *out (its size set) becomes what the model's file advises
@@ -592,7 +601,7 @@ PITH_API pith_status pith_sampler_error(const pith_sampler *s, struct pith_error
 PITH_API int64_t pith_sampler_bytes(const pith_sampler *s); /* of the tables that come with its first token; 0 when they are there */
 PITH_API int64_t pith_sampler_time(const pith_sampler *s);  /* ns that its draws have taken, with the masks of its grammar */
 PITH_API void pith_sampler_accept(pith_sampler *s, int32_t token); /* adds to the history that penalties and dry look at */
-PITH_API void pith_sampler_reset(pith_sampler *s);                 /* as after open */
+PITH_API void pith_sampler_reset(pith_sampler *s);                 /* as after open; a loaded seed stays */
 /* Every sampler of chains with its parameters, ranges and defaults, one a line. Length as snprintf. */
 PITH_API int64_t pith_sampler_help(char *buf, size_t cap);
 

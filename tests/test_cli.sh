@@ -348,6 +348,33 @@ whole=$(once -p 'Once upon a time' -n 40)
 parts="$(once -p 'Once upon a time' -n 15 --session "$dir/s")$(once -n 25 --session "$dir/s")"
 same run_session "$parts" "$whole"
 same run_session_prefix "$(once -p 'Once upon a time' -n 40 --session "$dir/s")" "$whole"
+# So it does at any temperature, with penalties, samplers that learn and a grammar: seed, draws, history and position are in the file.
+drawn() { once "$@" --temp 1 --repeat-penalty 1.3 --repeat-last-n -1 --dry-multiplier 0.8; }
+sessions() # NAME SPLITS FLAG...
+{
+    local name=$1 n=$2 i split wrong= whole parts
+    shift 2
+    for ((i = 1; i <= n; i++)); do
+        split=$((RANDOM % 21))
+        rm -f "$dir/split"
+        whole=$(drawn -p 'Once upon a time' -n 20 --seed $i "$@")
+        parts=$(drawn -p 'Once upon a time' -n $split --seed $i --session "$dir/split" "$@"
+            drawn -n $((20 - split)) --session "$dir/split" "$@")
+        [ "$parts" = "$whole" ] || wrong="$wrong seed $i at $split: '$parts', not '$whole';"
+    done
+    same "$name" "$wrong" ""
+}
+RANDOM=${TEST_SEED:-1}
+sessions run_session_drawn 20
+sessions run_session_mirostat 5 --mirostat 2 --mirostat-ent 3
+echo 'root ::= [a-z ] [a-z ] [a-z ] ([0-9] [a-z ]+)*' >"$dir/letters.gbnf"
+sessions run_session_grammar 5 --grammar "$dir/letters.gbnf"
+rm -f "$dir/split"
+drawn -p 'Once upon a time' -n 5 --session "$dir/split" --grammar "$dir/letters.gbnf" >"$out"
+echo 'root ::= [0-9]*' >"$dir/digits.gbnf"
+cp "$dir/split" "$dir/split.was"
+gives run_session_other_grammar 2 'does not fit its grammar' run "$text" -n 5 --session "$dir/split" --grammar "$dir/digits.gbnf"
+same run_session_other_grammar_left "$(cmp "$dir/split" "$dir/split.was" 2>&1)" ""
 "$pith" synth "$dir/other.gguf" --vocab 400 --seed 5
 gives run_session_of_another 2 'saved with another model' run "$dir/other.gguf" -p a -n 1 --session "$dir/s"
 printf broken >"$dir/s"

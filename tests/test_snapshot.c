@@ -1,8 +1,11 @@
 /* test_snapshot.c -- save and load: what is loaded goes on with the same bits; anything else than what was saved for this session is
  * refused by name and leaves the session as it was: every truncation, every single-bit flip, other models, types and sizes. */
+#include <math.h>
+#include <stddef.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include "run/sample.h"
 #include "run/session.h"
 #include "small_model.h"
 
@@ -435,6 +438,282 @@ static void test_mismatch(void)
     pith_model_close(over);
 }
 
+/* ---------------------------------------------------------------- with a sampler */
+
+static pith_sampler *open_sampler(const char *chain, uint64_t seed, int resumable)
+{
+    struct pith_error err;
+    struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
+    p.samplers = chain;
+    p.seed = seed;
+    p.resumable = resumable;
+    pith_sampler *s = pith_sampler_open(N_VOCAB, &p, &err);
+    CHECK_MSG(s, "%s", err.msg);
+    return s;
+}
+
+static pith_grammar *open_grammar(pith_model *m, const char *text)
+{
+    struct pith_error err;
+    pith_grammar *g = pith_grammar_open(m, PITH_GRAMMAR_GBNF, text, strlen(text), NULL, &err);
+    CHECK_MSG(g, "%s", err.msg);
+    return g;
+}
+
+static void draw(pith_session *s, pith_sampler *p, int n, int32_t *ids)
+{
+    struct pith_error err;
+    for (int i = 0; i < n; i++) {
+        ids[i] = pith_sample(p, pith_logits(s, 0));
+        pith_sampler_accept(p, ids[i]);
+        CHECK_MSG(ids[i] >= 0 && pith_feed(s, 0, ids + i, 1, &err) == PITH_OK, "draw %d", i);
+    }
+}
+
+enum { N_DRAWS = 40 };
+#define CHAIN "penalties:last_n=-1,repeat=1.3,freq=0.2;dry:multiplier=0.8;"
+static const char *const chains[] = {CHAIN "temp:t=1",
+                                     "penalties:last_n=8,repeat=1.5;xtc:p=0.5,t=0.01;temp:t=1.3",
+                                     "temp:t=1;mirostat:tau=3",
+                                     CHAIN "temp:t=1;mirostat_v2:tau=3",
+                                     "temp:t=1;adaptive_p:target=0.3"};
+enum { N_CHAINS = sizeof chains / sizeof *chains };
+static const char turns[] = "root ::= ([0-4] [5-9]){40}";
+
+/* Any split of a text in two, the second half in another session and with another sampler: the same tokens. */
+static void test_resumed(void)
+{
+    static const int splits[] = {0, 1, 6, 7, N_DRAWS};
+    pith_model *m = synth("llama", 1, NULL);
+    pith_session *a = open_session(m, 1, 250, "f16"), *b = open_session(m, 2, 250, "f16");
+    struct pith_error err;
+    REQUIRE(a && b, "no session");
+    for (int i = 0; i < 2 * N_CHAINS; i++) {
+        int32_t whole[N_DRAWS], parts[N_DRAWS];
+        pith_sampler *p = open_sampler(chains[i / 2], (uint64_t)i, 1);
+        pith_sampler *q = open_sampler(chains[i / 2], 77, i % 3 > 0);
+        pith_grammar *g = open_grammar(m, turns), *h = open_grammar(m, turns);
+        REQUIRE(p && q && g && h, "no sampler");
+        if (i % 2)
+            CHECK(!pith_sampler_grammar(p, g, &err) && !pith_sampler_grammar(q, h, &err));
+        CHECK(pith_truncate(a, 0, 0, &err) == PITH_OK);
+        feed(a, 0, 20, i);
+        CHECK(pith_save(a, 0, in_dir("start"), &err) == PITH_OK);
+        draw(a, p, N_DRAWS, whole);
+        for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
+            int at = splits[k];
+            pith_sampler_reset(p);
+            CHECK(pith_load_with(a, 0, p, in_dir("start"), &err) == PITH_OK); /* has no sampler */
+            draw(a, p, at, parts);
+            CHECK_MSG(pith_save_with(a, 0, p, in_dir("all"), &err) == PITH_OK, "%s", err.msg);
+            CHECK_MSG(pith_load_with(b, 0, q, in_dir("all"), &err) == PITH_OK, "%s", err.msg);
+            draw(b, q, N_DRAWS - at, parts + at);
+            CHECK_MSG(!memcmp(whole, parts, sizeof whole), "%s%s, split at %d: other tokens",
+                      chains[i / 2], i % 2 ? ", with a grammar" : "", at);
+        }
+        pith_sampler_close(p);
+        pith_sampler_close(q);
+        pith_grammar_close(g);
+        pith_grammar_close(h);
+    }
+    pith_session_close(a);
+    pith_session_close(b);
+    pith_model_close(m);
+    unlink(in_dir("start"));
+}
+
+/* What a grammar has refused or never seen is history all the same, and no hindrance to load. */
+static void test_resumed_beside(void)
+{
+    pith_model *m = synth("llama", 1, NULL);
+    pith_session *s = open_session(m, 1, 250, "f16");
+    pith_sampler *p = open_sampler(chains[0], 1, 1), *q = open_sampler(chains[0], 2, 1);
+    pith_grammar *g = open_grammar(m, turns), *h = open_grammar(m, turns);
+    struct pith_error err;
+    int32_t whole[8], parts[8];
+    REQUIRE(s && p && q && g && h, "no session");
+    feed(s, 0, 5, 1);
+    pith_sampler_accept(p, 7); /* before there was a grammar */
+    CHECK(pith_sampler_grammar(p, g, &err) == PITH_OK);
+    CHECK(pith_sampler_grammar(q, h, &err) == PITH_OK);
+    pith_sampler_accept(p, 9); /* no digit: refused */
+    pith_sampler_accept(p, -1);
+    pith_sampler_accept(p, N_VOCAB); /* no token */
+    draw(s, p, 3, whole);
+    CHECK(pith_save_with(s, 0, p, in_dir("all"), &err) == PITH_OK);
+    draw(s, p, 8, whole);
+    CHECK_MSG(pith_load_with(s, 0, q, in_dir("all"), &err) == PITH_OK, "%s", err.msg);
+    CHECK(q->n_accepted == 5 && q->history.n == p->history.n - 8);
+    draw(s, q, 8, parts);
+    CHECK(!memcmp(whole, parts, sizeof whole));
+    /* Another grammar from here on: the tokens so far are not its. */
+    pith_grammar *other = open_grammar(m, "root ::= [!-/]{9}");
+    CHECK(pith_sampler_grammar(p, other, &err) == PITH_OK);
+    CHECK(pith_save_with(s, 0, p, in_dir("all"), &err) == PITH_OK);
+    CHECK_MSG(pith_load_with(s, 0, p, in_dir("all"), &err) == PITH_OK, "%s", err.msg);
+    CHECK(p->n_accepted == 13);
+    pith_sampler_close(p);
+    pith_sampler_close(q);
+    pith_grammar_close(g);
+    pith_grammar_close(h);
+    pith_grammar_close(other);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static uint8_t *read_file(const char *path, size_t *n)
+{
+    struct stat sb;
+    FILE *f = fopen(path, "rb");
+    if (!f || fstat(fileno(f), &sb))
+        return NULL;
+    uint8_t *p = malloc((size_t)sb.st_size + 16);
+    *n = fread(p, 1, (size_t)sb.st_size, f);
+    fclose(f);
+    return p;
+}
+
+/* Refused, the session as it was, and the sampler as it was or as after a reset. */
+static void refused_with(const char *what, pith_session *s, pith_sampler *q, const uint8_t *p,
+                         size_t n, pith_status want, const char *say, int reset)
+{
+    struct pith_error err = {0};
+    struct pith_sampler then = *q;
+    int64_t length = pith_length(s, 0);
+    put_file(in_dir("one"), p, n);
+    pith_status st = pith_load_with(s, 0, q, in_dir("one"), &err);
+    CHECK_MSG(st == want && strstr(err.msg, say), "%s: status %d, %s", what, (int)st, err.msg);
+    CHECK_MSG(pith_length(s, 0) == length, "%s: the session has changed", what);
+    CHECK_MSG(q->index == (reset ? 0 : then.index) && q->seed == then.seed &&
+                  q->n_accepted == (reset ? 0 : then.n_accepted) &&
+                  q->history.n == (reset ? 0 : then.history.n),
+              "%s: the sampler has changed", what);
+    check_lent(s);
+}
+
+static void forged_sampler(pith_session *s, pith_sampler *q, const uint8_t *p, size_t n)
+{
+    const double nan = NAN, far = -INFINITY;
+    const int32_t over = N_VOCAB, under = ~N_VOCAB, most = INT32_MAX, least = INT32_MIN;
+    const uint32_t steps = SAMPLE_MAX_STEPS + 1, one_more = 6, one_less = 4, many = UINT32_MAX;
+    size_t at = section(p, n, 6), tokens = sizeof(struct sampler_state);
+    const struct {
+        const char *what;
+        size_t at;
+        const void *value;
+        size_t bytes;
+        const char *say;
+    } cases[] = {
+        {"steps", offsetof(struct sampler_state, n_steps), &steps, 4, "length"},
+        {"a token more", offsetof(struct sampler_state, n_accepted), &one_more, 4, "length"},
+        {"a token less", offsetof(struct sampler_state, n_accepted), &one_less, 4, "length"},
+        {"2^32 tokens", offsetof(struct sampler_state, n_accepted), &many, 4, "length"},
+        {"NaN", offsetof(struct sampler_state, steps), &nan, 8, "finite"},
+        {"infinity", tokens - 8, &far, 8, "finite"},
+        {"token V", tokens, &over, 4, "vocabulary"},
+        {"token ~V", tokens + 16, &under, 4, "vocabulary"},
+        {"the highest token", tokens + 4, &most, 4, "vocabulary"},
+        {"the lowest token", tokens + 4, &least, 4, "vocabulary"},
+    };
+    uint8_t *copy = malloc(n);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memcpy(copy, p, n);
+        memcpy(copy + at + 16 + cases[i].at, cases[i].value, cases[i].bytes);
+        seal(copy, at);
+        refused_with(cases[i].what, s, q, copy, n, PITH_FORMAT, cases[i].say, 0);
+    }
+    free(copy);
+}
+
+static void test_damaged_sampler(void)
+{
+    pith_model *m = synth("llama", 1, NULL);
+    pith_session *s = open_session(m, 1, 64, "q4_0");
+    pith_sampler *p = open_sampler(chains[4], 1, 1), *q = open_sampler(chains[4], 9, 1);
+    pith_grammar *g = open_grammar(m, turns), *other = open_grammar(m, "root ::= [0-9] [!-/]{9}");
+    struct pith_error err;
+    int32_t ids[5];
+    size_t n = 0;
+    REQUIRE(s && p && q && g && other, "no session");
+    CHECK(pith_sampler_grammar(p, g, &err) == PITH_OK);
+    feed(s, 0, 3, 1);
+    draw(s, p, 5, ids);
+    CHECK(pith_save_with(s, 0, p, in_dir("all"), &err) == PITH_OK);
+    draw(s, q, 2, ids); /* what is to stay */
+    uint8_t *file = read_file(in_dir("all"), &n), *copy = malloc(n);
+    size_t at = file ? section(file, n, 6) : 0;
+    REQUIRE(at && n == at + 16 + sizeof(struct sampler_state) + 5 * 4 + 8,
+            "no sampler in %zu bytes", n);
+    for (size_t cut = at; cut < n && !test_bad; cut++)
+        refused_with("cut", s, q, file, cut, PITH_FORMAT, "sampler", 0);
+    memcpy(copy, file, n);
+    for (size_t bit = 8 * at; bit < 8 * n && !test_bad; bit += bit % 8 == 7 ? 1 : 3) {
+        copy[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        refused_with("flipped", s, q, copy, n, PITH_FORMAT, "sampler", 0);
+        copy[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    forged_sampler(s, q, file, n);
+    copy[8] = 2; /* files without the section */
+    refused_with("an older version", s, q, copy, n, PITH_UNSUPPORTED, "version 2, wanted 3", 0);
+    CHECK(pith_sampler_grammar(q, other, &err) == PITH_OK);
+    refused_with("another grammar", s, q, file, n, PITH_STATE, "token 1 of those", 1);
+    CHECK(pith_sampler_grammar(q, NULL, &err) == PITH_OK);
+    put_file(in_dir("one"), file, n);
+    CHECK_MSG(pith_load_with(s, 0, q, in_dir("one"), &err) == PITH_OK, "%s", err.msg);
+    CHECK(q->index == 5 && q->seed == 1 && q->n_accepted == 5 && pith_length(s, 0) == 8);
+    CHECK(pith_load(s, 0, in_dir("one"), &err) == PITH_OK); /* not asked for */
+    unlink(in_dir("one"));
+    free(file);
+    free(copy);
+    pith_sampler_close(p);
+    pith_sampler_close(q);
+    pith_grammar_close(g);
+    pith_grammar_close(other);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
+static void test_sampler_refused(void)
+{
+    struct pith_sampler_params params = PITH_SAMPLER_PARAMS_INIT;
+    struct pith_error err;
+    const char *path = in_dir("one");
+    pith_model *m = synth("llama", 1, NULL);
+    pith_session *s = open_session(m, 1, 64, "f16");
+    params.resumable = 1;
+    pith_sampler *p = open_sampler(chains[0], 1, 1), *forgets = open_sampler(chains[0], 1, 0),
+                 *large = pith_sampler_open(N_VOCAB + 1, &params, &err);
+    REQUIRE(s && p && forgets && large, "no session");
+    feed(s, 0, 3, 1);
+    CHECK(pith_save_with(s, 0, forgets, path, &err) == PITH_STATE && strstr(err.msg, "resumable"));
+    CHECK(pith_save_with(s, 0, large, path, &err) == PITH_RANGE &&
+          strstr(err.msg, "65 tokens, the model has 64"));
+    CHECK(pith_save_with(s, 1, p, path, &err) == PITH_RANGE && strstr(err.msg, "sequence 1"));
+    CHECK(pith_save_with(s, 0, p, in_dir("no/folder"), &err) != PITH_OK &&
+          strstr(err.msg, "no/folder"));
+    CHECK(pith_save_with(NULL, 0, p, path, NULL) == PITH_RANGE &&
+          pith_save_with(s, 0, NULL, path, NULL) == PITH_RANGE &&
+          pith_save_with(s, 0, p, NULL, NULL) == PITH_RANGE);
+    path = in_dir("one");
+    CHECK(access(path, F_OK) != 0);
+    CHECK(pith_save_with(s, 0, p, path, &err) == PITH_OK);
+    CHECK(pith_load_with(s, 0, large, path, &err) == PITH_RANGE &&
+          strstr(err.msg, "65 tokens, the model has 64"));
+    CHECK(pith_load_with(s, 0, forgets, path, &err) == PITH_OK);
+    CHECK(pith_load_with(s, 0, p, in_dir("absent"), &err) != PITH_OK && strstr(err.msg, "absent"));
+    path = in_dir("one");
+    CHECK(pith_load_with(NULL, 0, p, path, NULL) == PITH_RANGE &&
+          pith_load_with(s, 0, NULL, path, NULL) == PITH_RANGE &&
+          pith_load_with(s, 0, p, NULL, NULL) == PITH_RANGE);
+    CHECK(pith_length(s, 0) == 3);
+    unlink(path);
+    pith_sampler_close(p);
+    pith_sampler_close(forgets);
+    pith_sampler_close(large);
+    pith_session_close(s);
+    pith_model_close(m);
+}
+
 int main(void)
 {
     if (!mkdtemp(dir))
@@ -446,6 +725,10 @@ int main(void)
     TEST(test_damaged_file);
     TEST(test_mismatch);
     TEST(test_forged);
+    TEST(test_resumed);
+    TEST(test_resumed_beside);
+    TEST(test_damaged_sampler);
+    TEST(test_sampler_refused);
     unlink(in_dir("all"));
     rmdir(dir);
     return test_end();

@@ -417,7 +417,30 @@ pith_status pith_save(const pith_session *s, int32_t seq, const char *path, stru
     WITH_ERROR;
     NEED(s);
     NEED(path);
-    return session_save(s, seq, path, err);
+    return session_save(s, seq, NULL, path, err);
+}
+
+pith_status pith_save_with(const pith_session *s, int32_t seq, const pith_sampler *sampler,
+                           const char *path, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(sampler);
+    NEED(path);
+    return session_save(s, seq, sampler, path, err);
+}
+
+pith_status pith_load_with(pith_session *s, int32_t seq, pith_sampler *sampler, const char *path,
+                           struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    NEED(sampler);
+    NEED(path);
+    uint32_t fp = fp_enter();
+    pith_status st = session_load(s, seq, sampler, path, err);
+    fp_leave(fp);
+    return st;
 }
 
 pith_status pith_load(pith_session *s, int32_t seq, const char *path, struct pith_error *err)
@@ -425,7 +448,7 @@ pith_status pith_load(pith_session *s, int32_t seq, const char *path, struct pit
     WITH_ERROR;
     NEED(s);
     NEED(path);
-    return session_load(s, seq, path, err);
+    return session_load(s, seq, NULL, path, err);
 }
 
 pith_status pith_save_memory(const pith_session *s, int32_t seq, void *buf, size_t cap, size_t *n,

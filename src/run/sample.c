@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/fmath.h"
 #include "base/mem.h"
@@ -425,6 +426,7 @@ struct pith_sampler *sampler_open(int32_t n_vocab, const struct pith_sampler_par
     s->n_vocab = n_vocab;
     s->seed = q->seed;
     s->history_max = q->history_max > 0 ? q->history_max : 0;
+    s->keeps = q->resumable != 0;
     TRY(make_chain(s, q, err));
     if (!q->samplers)
         shorten(s);
@@ -450,6 +452,7 @@ void sampler_free(struct pith_sampler *s)
     mem_free(s->history.longest);
     breakers_free(s->history.index);
     mem_free(s->history.breakers);
+    mem_free(s->accepted);
     mem_free(s->before);
     mem_free(s->masked);
     mem_free(s->bias);
@@ -462,6 +465,9 @@ void sampler_free(struct pith_sampler *s)
 pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, struct pith_error *err)
 {
     (void)err;
+    for (uint32_t i = 0; i < s->n_accepted && s->grammar != g; i++) /* they were another's */
+        if (s->accepted[i] >= 0)
+            s->accepted[i] = ~s->accepted[i];
     s->grammar = g;
     s->lost = 0;
     error_clear(&s->grammar_err);
@@ -572,17 +578,36 @@ pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err)
     return error_set(err, PITH_STATE, "sampler: no token is left to choose from");
 }
 
+static void keep_accepted(struct pith_sampler *s, int32_t id)
+{
+    uint64_t n = (uint64_t)s->n_accepted + 1;
+    s->missing = s->missing ||
+                 !mem_grow(&s->accepted, &s->cap_accepted, n, sizeof id, PITH_MEM_SCRATCH);
+    if (!s->missing)
+        s->accepted[s->n_accepted++] = id;
+}
+
+/* One token further; one that g refuses (what is returned) leaves g where it is. */
+static pith_status take(struct pith_sampler *s, int32_t id, struct pith_grammar *g,
+                        struct pith_error *err)
+{
+    int known = id >= 0 && id < s->n_vocab;
+    if (known && get_ready(s))
+        history_accept(&s->history, id);
+    else if (known)
+        s->forgot = 1; /* without it the others are no history */
+    pith_status st = known && g ? grammar_accept(g, id, err) : PITH_OK;
+    if (known && s->keeps)
+        keep_accepted(s, g && st == PITH_OK ? id : ~id);
+    return st;
+}
+
 void sampler_accept(struct pith_sampler *s, int32_t id)
 {
-    if (id >= 0 && id < s->n_vocab && get_ready(s))
-        history_accept(&s->history, id);
-    else if (id >= 0 && id < s->n_vocab)
-        s->forgot = 1; /* without it the others are no history */
-    if (!s->grammar || s->lost)
-        return;
     struct pith_error err = {.code = PITH_OK};
-    if (grammar_accept(s->grammar, id, &err) == PITH_OK || err.code == PITH_STATE)
-        return; /* one that it does not allow leaves it where it is */
+    pith_status st = take(s, id, s->lost ? NULL : s->grammar, &err);
+    if (st == PITH_OK || st == PITH_STATE)
+        return; /* one that the grammar does not allow leaves it where it is */
     s->grammar_err = err;
     s->lost = 1;
 }
@@ -595,12 +620,75 @@ void sampler_reset(struct pith_sampler *s)
     s->history.reading = 0;
     s->index = 0;
     s->forgot = 0;
+    s->n_accepted = 0;
+    s->missing = 0;
     for (int i = 0; i < s->n_steps; i++)
         memset(s->steps[i].state, 0, sizeof s->steps[i].state);
     s->lost = 0;
     error_clear(&s->grammar_err);
     if (s->grammar)
         grammar_reset(s->grammar);
+}
+
+/* ---------------------------------------------------------------- going on elsewhere */
+
+static uint64_t chain_hash(const struct pith_sampler *s)
+{
+    uint64_t h = 0;
+    for (int i = 0; i < s->n_steps; i++)
+        h = XXH3_64bits_withSeed(s->steps[i].kind->name, strlen(s->steps[i].kind->name), h);
+    return h;
+}
+
+pith_status sampler_save(const struct pith_sampler *s, struct sampler_state *out,
+                         struct pith_error *err)
+{
+    if (!s->keeps)
+        return error_set(err, PITH_STATE,
+                         "the sampler does not remember what it accepted; open it with resumable");
+    if (s->missing)
+        return error_set(err, PITH_NOMEM, "there was no memory for the tokens that the sampler "
+                                          "accepted");
+    if (s->lost)
+        return error_set(err, s->grammar_err.code, "%s", s->grammar_err.msg);
+    *out = (struct sampler_state){.seed = s->seed,
+                                  .index = s->index,
+                                  .chain = chain_hash(s),
+                                  .n_steps = (uint32_t)s->n_steps,
+                                  .n_accepted = s->n_accepted};
+    for (int i = 0; i < s->n_steps; i++)
+        memcpy(out->steps[i], s->steps[i].state, sizeof out->steps[i]);
+    return PITH_OK;
+}
+
+pith_status sampler_restore(struct pith_sampler *s, const struct sampler_state *from,
+                            const uint8_t *accepted, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    sampler_reset(s);
+    for (uint32_t i = 0; i < from->n_accepted && st == PITH_OK; i++) {
+        int32_t id;
+        memcpy(&id, accepted + (size_t)i * sizeof id, sizeof id);
+        st = id < 0 ? take(s, ~id, NULL, err) : take(s, id, s->grammar, err);
+        if (st != PITH_OK)
+            error_prefix(err,
+                         "token %u of those that the sampler had accepted does not fit its grammar",
+                         i);
+    }
+    if (st == PITH_OK && (s->forgot || s->missing))
+        st = error_set(err, PITH_NOMEM,
+                       "out of memory for the %u tokens that the sampler had accepted",
+                       from->n_accepted);
+    if (st != PITH_OK) {
+        sampler_reset(s);
+        return st;
+    }
+    s->seed = from->seed;
+    s->index = from->index;
+    if (from->chain == chain_hash(s) && from->n_steps == (uint32_t)s->n_steps)
+        for (int i = 0; i < s->n_steps; i++)
+            memcpy(s->steps[i].state, from->steps[i], sizeof from->steps[i]);
+    return PITH_OK;
 }
 
 /* ---------------------------------------------------------------- probabilities */

@@ -109,6 +109,9 @@ struct pith_sampler {
     float *masked;                 /* [V] */
     uint64_t mask_steps, mask_left; /* most steps of a mask in a draw, 0: no bound; what is left of it */
     int is_masked, lost;           /* the logits at hand are masked already; the grammar could not follow the text */
+    int32_t *accepted; /* [n_accepted] all of them, where they are kept; ~id: the grammar did not take it */
+    uint32_t n_accepted, cap_accepted;
+    int keeps, missing; /* missing: there was no memory for some of them */
     float *before; /* [V] probabilities that adaptive_p saw; NULL: it is not in the chain */
 };
 
@@ -142,6 +145,17 @@ int64_t sampler_bytes(const struct pith_sampler *s); /* see pith_sampler_bytes *
 pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err);
 void sampler_accept(struct pith_sampler *s, int32_t id); /* ids out of range are ignored */
 void sampler_reset(struct pith_sampler *s);              /* as after open */
+/* What it takes to go on elsewhere, beside the tokens accepted. */
+struct sampler_state {
+    uint64_t seed, index, chain; /* chain: hash of its steps' kinds */
+    uint32_t n_steps, n_accepted;
+    double steps[SAMPLE_MAX_STEPS][2];
+};
+pith_status sampler_save(const struct pith_sampler *s, struct sampler_state *out,
+                         struct pith_error *err);
+/* Goes on from there. accepted: as in the sampler, in any alignment. On failure it has been reset. */
+pith_status sampler_restore(struct pith_sampler *s, const struct sampler_state *from,
+                            const uint8_t *accepted, struct pith_error *err);
 /* g is the caller's; NULL: none. */
 pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, struct pith_error *err);
 /* The best of the list as it was left, at most cap; how many are left in all. */

@@ -217,7 +217,7 @@ void sample_adaptive_p(struct pith_sampler *s, struct sample_step *t)
         return;
     double mean = (target * rest + t->state[0]) / (rest + t->state[1]);
     double aim = 2 * target - mean, total = candidates_total(c);
-    aim = aim < 0 ? 0 : aim > 1 ? 1 : aim;
+    aim = !(aim > 0) ? 0 : aim > 1 ? 1 : aim; /* NaN: of a state from a forged file */
     float *x = candidates_edit(c);
     for (int32_t i = 0; i < c->n; i++) {
         double p = fmath_exp((double)x[i] - (double)c->best) / total;

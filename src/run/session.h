@@ -109,12 +109,14 @@ pith_status self_extend(struct pith_session *s, int32_t seq, int32_t ga_n, int32
 int64_t self_extend_room(const struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
                          int64_t groups);
 /* snapshot.c: one sequence, or all (seq -1), to and from a file or memory. A load that fails has changed nothing. */
-pith_status session_save(const struct pith_session *s, int32_t seq, const char *path,
+struct pith_sampler; /* NULL: none */
+pith_status session_save(const struct pith_session *s, int32_t seq,
+                         const struct pith_sampler *sampler, const char *path,
                          struct pith_error *err);
 pith_status session_save_memory(const struct pith_session *s, int32_t seq, void *buf, size_t cap,
                                 size_t *n, struct pith_error *err);
-pith_status session_load(struct pith_session *s, int32_t seq, const char *path,
-                         struct pith_error *err);
+pith_status session_load(struct pith_session *s, int32_t seq, struct pith_sampler *sampler,
+                         const char *path, struct pith_error *err);
 pith_status session_load_memory(struct pith_session *s, int32_t seq, const void *p, size_t n,
                                 struct pith_error *err);
 /* generate.c */

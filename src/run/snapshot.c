@@ -7,6 +7,8 @@
  *       3 pages      per cache group: count u32, then its pages: per layer of the group K and V in canonical form (kv_page.h)
  *       4 recurrent  per sequence: count u32, then so many times: positions u32, 0 u32, block
  *       5 logits     the last ones: sequence i32 (-1: none), count u32, then as many floats
+ *       6 sampler    nothing, or struct sampler_state (sample.h) and the tokens accepted as ids, ~id if
+ *                    its grammar did not take it
  *
  * Pages that sequences share are written once and shared again. Integers are little-endian, checksums XXH3-64. A load reads everything,
  * checks everything and makes all the memory it will need; only then it touches the session, and nothing can fail any more. Checksums find
@@ -15,7 +17,7 @@
  * The pages of a file are read one at a time, into pages of the pool that are nobody's until the checksum was right. Where the pool has no
  * room for old and new at once the section is read to memory instead.
  *
- * Not in it: samplers (they are not the session's). Edits that are still to be carried out are saved as such. */
+ * A sampler is in it where the caller gives one. Edits that are still to be carried out are saved as such. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -26,12 +28,13 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "run/cache_impl.h"
+#include "run/sample.h"
 #include "run/session.h"
 
-enum { VERSION = 2, N_SECTIONS = 5, HEAD = 24, SECTION_HEAD = 16, PAGES = 2 };
+enum { VERSION = 3, N_SECTIONS = 6, HEAD = 24, SECTION_HEAD = 16, PAGES = 2 };
 static const char magic[8] = "pithsnap";
 static const char *const section_names[N_SECTIONS] = {"layout", "sequences", "pages", "recurrent",
-                                                      "logits"};
+                                                      "logits", "sampler"};
 
 struct layout {
     uint64_t fingerprint[2], layers, block_bytes;
@@ -41,7 +44,9 @@ struct seq_head {
     int32_t n, pure, edited, pending, n_tab;
     int32_t torn[STEP_MAX_GROUPS];
 };
-_Static_assert(sizeof(struct layout) == 64 && sizeof(struct seq_head) == 52, "the format");
+_Static_assert(sizeof(struct layout) == 64 && sizeof(struct seq_head) == 52 &&
+                   sizeof(struct sampler_state) == 32 + 16 * SAMPLE_MAX_STEPS,
+               "the format");
 
 static struct layout layout_of(const struct pith_session *s, int32_t seq)
 {
@@ -103,6 +108,8 @@ struct save {
     int32_t *slots
         [STEP_MAX_GROUPS]; /* of each page: so many are written, what is behind them is nobody's */
     uint8_t *page;
+    const struct pith_sampler *sampler; /* NULL: none */
+    struct sampler_state state;
 };
 
 /* Entries of the page tables that matter. */
@@ -190,10 +197,18 @@ static void put_logits(struct out *o, const struct save *v)
     put(o, s->output[s->n_outputs - 1], (uint64_t)n * sizeof(float));
 }
 
+static void put_sampler(struct out *o, const struct save *v)
+{
+    if (!v->sampler)
+        return;
+    put(o, &v->state, sizeof v->state);
+    put(o, v->sampler->accepted, (uint64_t)v->state.n_accepted * sizeof *v->sampler->accepted);
+}
+
 static void put_all(struct out *o, const struct save *v)
 {
     static void (*const sections[N_SECTIONS])(struct out *, const struct save *) = {
-        put_layout, put_sequences, put_pages, put_recurrent, put_logits};
+        put_layout, put_sequences, put_pages, put_recurrent, put_logits, put_sampler};
     const uint32_t head[2] = {VERSION, N_SECTIONS};
     put(o, magic, sizeof magic);
     put(o, head, sizeof head);
@@ -271,6 +286,16 @@ static void save_deinit(struct save *v)
     }
 }
 
+static pith_status check_vocabulary(const struct pith_session *s,
+                                    const struct pith_sampler *sampler, struct pith_error *err)
+{
+    int32_t n = s->model->arch.hp.n_vocab;
+    return sampler->n_vocab == n
+               ? PITH_OK
+               : error_set(err, PITH_RANGE, "the sampler is for %d tokens, the model has %d",
+                           sampler->n_vocab, n);
+}
+
 static void save_to(struct save *v, struct out *o)
 {
     XXH3_state_t sum;
@@ -279,12 +304,18 @@ static void save_to(struct save *v, struct out *o)
     put_all(o, v);
 }
 
-pith_status session_save(const struct pith_session *s, int32_t seq, const char *path,
+pith_status session_save(const struct pith_session *s, int32_t seq,
+                         const struct pith_sampler *sampler, const char *path,
                          struct pith_error *err)
 {
     struct save v;
     struct file_writer file;
     pith_status st = save_init(&v, s, seq, err);
+    v.sampler = sampler;
+    if (st == PITH_OK && sampler)
+        st = check_vocabulary(s, sampler, err);
+    if (st == PITH_OK && sampler)
+        st = sampler_save(sampler, &v.state, err);
     if (st == PITH_OK)
         st = file_writer_open(&file, path, err);
     if (st == PITH_OK) {
@@ -347,6 +378,8 @@ struct load {
     int32_t *taken[STEP_MAX_GROUPS]; /* places of a group's pages */
     int32_t *slots; /* that its sequences have in each of its pages */
     uint8_t *page;  /* one of a file */
+    struct sampler_state state;
+    const uint8_t *accepted; /* NULL: the snapshot has no sampler */
 };
 
 static int32_t int_at(const uint8_t *p, int64_t i)
@@ -628,6 +661,29 @@ static pith_status check_rest(struct load *v, struct pith_error *err)
     return PITH_OK;
 }
 
+static pith_status check_sampler(struct load *v, struct pith_error *err)
+{
+    struct cursor c = v->at[5];
+    const struct sampler_state *t = &v->state;
+    if (!c.n)
+        return PITH_OK;
+    const uint8_t *p = cursor_bytes(&c, sizeof v->state, "state");
+    if (p)
+        memcpy(&v->state, p, sizeof v->state);
+    v->accepted = cursor_bytes(&c, (uint64_t)t->n_accepted * sizeof(int32_t), "tokens");
+    if (c.failed || c.at != c.n || t->n_steps > SAMPLE_MAX_STEPS)
+        return damaged_section(v, 5, err, "its length is wrong");
+    for (uint32_t i = 0; i < SAMPLE_MAX_STEPS; i++)
+        if (!(t->steps[i][0] - t->steps[i][0] == 0) || !(t->steps[i][1] - t->steps[i][1] == 0))
+            return damaged_section(v, 5, err, "a number is not finite");
+    for (uint32_t i = 0; i < t->n_accepted; i++) {
+        int32_t id = int_at(v->accepted, i);
+        if ((id < 0 ? ~id : id) >= v->s->model->arch.hp.n_vocab)
+            return damaged_section(v, 5, err, "a token is not in the vocabulary");
+    }
+    return PITH_OK;
+}
+
 /* Fills v->slots; returns the pages that the group's need at most. */
 static int32_t count_slots(struct load *v, int g)
 {
@@ -734,6 +790,15 @@ static void fill_pages(struct load *v)
     }
 }
 
+/* Of each group the first n pages. */
+static void drop_pages(struct load *v, int32_t *n)
+{
+    struct cache *c = &v->s->cache;
+    for (int g = 0; g < c->n_groups; g++)
+        while (n[g])
+            page_unref(&c->group[g], &v->taken[g][--n[g]]);
+}
+
 /* The same from the file, one page in memory at a time; on failure none is taken. */
 static pith_status stream_pages(struct load *v, struct pith_error *err)
 {
@@ -764,9 +829,8 @@ static pith_status stream_pages(struct load *v, struct pith_error *err)
         st = read_from(v, at, &want, sizeof want, err);
     if (st == PITH_OK && want != XXH3_64bits_digest(&sum))
         st = damaged_section(v, PAGES, err, "its checksum differs");
-    for (int g = 0; g < c->n_groups && st != PITH_OK; g++)
-        while (n[g])
-            page_unref(&c->group[g], &v->taken[g][--n[g]]);
+    if (st != PITH_OK)
+        drop_pages(v, n);
     return st;
 }
 
@@ -845,13 +909,16 @@ static void load_all(struct load *v)
 }
 
 static pith_status load_from(struct pith_session *s, int32_t seq, const char *name,
-                             struct source from, struct pith_error *err)
+                             struct source from, struct pith_sampler *sampler,
+                             struct pith_error *err)
 {
     struct load v = {.s = s, .seq = seq, .first = seq < 0 ? 0 : seq, .name = name, .from = from};
     pith_status st;
     if (seq < -1 || seq >= s->n_seq)
         return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
                          seq, s->n_seq - 1);
+    if (sampler)
+        TRY(check_vocabulary(s, sampler, err));
     TRY(split(&v, err));
     TRY(check_layout(&v, err));
     TRY(check_pages(&v, err));
@@ -863,9 +930,14 @@ static pith_status load_from(struct pith_session *s, int32_t seq, const char *na
     if (v.at[1].at != v.at[1].n)
         TRY(damaged_section(&v, 1, err, "its length is wrong"));
     TRY(check_rest(&v, err));
+    TRY(check_sampler(&v, err));
     TRY(make_room(&v, err));
     if (v.stream)
         TRY(stream_pages(&v, err));
+    st = sampler && v.accepted ? sampler_restore(sampler, &v.state, v.accepted, err) : PITH_OK;
+    if (st != PITH_OK && v.stream)
+        drop_pages(&v, v.n_pages);
+    TRY(st);
     load_all(&v);
 fail:
     for (int g = 0; g < STEP_MAX_GROUPS; g++) {
@@ -883,33 +955,35 @@ fail:
 pith_status session_load_memory(struct pith_session *s, int32_t seq, const void *p, size_t n,
                                 struct pith_error *err)
 {
-    return load_from(s, seq, "the snapshot", (struct source){.p = p, .fd = -1, .n = n}, err);
+    return load_from(s, seq, "the snapshot", (struct source){.p = p, .fd = -1, .n = n}, NULL,
+                     err);
 }
 
 /* What is no file that can be read anywhere (a pipe, "-") is read whole first. */
-static pith_status load_whole(struct pith_session *s, int32_t seq, const char *path,
-                              struct pith_error *err)
+static pith_status load_whole(struct pith_session *s, int32_t seq, struct pith_sampler *sampler,
+                              const char *path, struct pith_error *err)
 {
     uint64_t n;
     char *p = file_read_all(path, UINT64_C(1) << 46, &n, PITH_MEM_SCRATCH, err);
     if (!p)
         return err->code;
     struct source from = {.p = (const uint8_t *)p, .fd = -1, .n = n};
-    pith_status st = load_from(s, seq, path, from, err);
+    pith_status st = load_from(s, seq, path, from, sampler, err);
     mem_free(p);
     return st;
 }
 
-pith_status session_load(struct pith_session *s, int32_t seq, const char *path,
-                         struct pith_error *err)
+pith_status session_load(struct pith_session *s, int32_t seq, struct pith_sampler *sampler,
+                         const char *path, struct pith_error *err)
 {
     struct stat sb;
     int fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     pith_status st;
     if (fd >= 0 && fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode))
-        st = load_from(s, seq, path, (struct source){.fd = fd, .n = (uint64_t)sb.st_size}, err);
+        st = load_from(s, seq, path, (struct source){.fd = fd, .n = (uint64_t)sb.st_size}, sampler,
+                       err);
     else
-        st = load_whole(s, seq, path, err);
+        st = load_whole(s, seq, sampler, path, err);
     if (fd >= 0)
         close(fd);
     return st;
