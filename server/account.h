@@ -4,6 +4,7 @@
  *              what a request holds while it waits (grammar, prompt, lists)                    -- until it is freed
  *              tables of samplers of choices that run                                          -- from admission to the end
  *              answers that nobody has taken                                                   -- as they are written
+ *              tokens that a slot keeps                                                        -- until others take their place
  *     seconds  of threads of work, and of samplers and masks                                   -- charged in the fair shares
  *
  * Bytes are taken before the work is done, as far as they are known, and else while it is done: work that passes a bound is stopped. */

@@ -1,17 +1,18 @@
-/* api_slots.c -- GET /slots, and POST /slots/N?action=save, restore, erase, as llama.cpp has them. */
+/* api_slots.c -- GET /slots, and POST /slots/N?action=save, restore, erase, as llama.cpp has. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "api.h"
+#include "request.h"
 #include "slots.h"
 
 enum { SLOTS_MAX = 256 };
 
 static int is_on(struct server *s, struct fault *f)
 {
-    return !s->p.no_slots || fault_set(f, 501, "not_supported", NULL, "the server was started with --no-slots");
+    return !s->p.no_slots ||
+           fault_set(f, 501, "not_supported", NULL, "the server was started with --no-slots");
 }
 
 void api_slots(struct server *s, struct exchange *x)
@@ -27,11 +28,18 @@ void api_slots(struct server *s, struct exchange *x)
         list = json_array();
     for (int i = 0; list && i < look.n; i++) {
         const struct slot_info *v = &info[i];
-        json_t *j = json_pack("{s:i, s:i, s:b, s:b, s:I}", "id", i, "n_ctx", models_n_ctx(m), "speculative", 0, "is_processing", v->busy, "n_kept", (json_int_t)v->n_kept);
+        json_t *j =
+            json_pack("{s:i, s:i, s:b, s:b, s:I}", "id", i, "n_ctx", models_n_ctx(m), "speculative",
+                      0, "is_processing", v->busy, "n_kept", (json_int_t)v->n_kept);
         if (v->busy)
-            json_object_update_new(j, json_pack("{s:I, s:I, s:I, s:[{s:b, s:I, s:I}]}", "n_prompt_tokens", (json_int_t)v->n_prompt, "n_prompt_tokens_processed",
-                                                (json_int_t)(v->n_fed < v->n_prompt ? v->n_fed : v->n_prompt), "n_prompt_tokens_cache", (json_int_t)v->n_cached, "next_token",
-                                                "has_next_token", 1, "n_remain", (json_int_t)(v->n_max < 0 ? -1 : v->n_max - v->n_made), "n_decoded", (json_int_t)v->n_made));
+            json_object_update_new(
+                j, json_pack("{s:I, s:I, s:I, s:[{s:b, s:I, s:I}]}", "n_prompt_tokens",
+                             (json_int_t)v->n_prompt, "n_prompt_tokens_processed",
+                             (json_int_t)(v->n_fed < v->n_prompt ? v->n_fed : v->n_prompt),
+                             "n_prompt_tokens_cache", (json_int_t)v->n_cached, "next_token",
+                             "has_next_token", 1, "n_remain",
+                             (json_int_t)(v->n_max < 0 ? -1 : v->n_max - v->n_made), "n_decoded",
+                             (json_int_t)v->n_made));
         json_array_append_new(list, j);
     }
     if (f.http)
@@ -50,65 +58,168 @@ static int is_plain(const char *name)
     return n && n <= 128 && !name[n] && *name != '.';
 }
 
-static int take_path(struct server *s, const struct fields *b, char *path, size_t cap, struct fault *f)
+/* The name of the file. NULL: *f. */
+static const char *take_name(const struct server *s, const struct fields *b, struct fault *f)
 {
     const char *name = field_text(b, F_filename);
     if (!s->p.slot_folder)
-        return fault_set(f, 501, "not_supported", NULL, "slots are not saved here; start the server with --slot-save-path DIR");
-    if (!name || !is_plain(name))
-        return fault_set(f, 400, "invalid_value", "filename", "filename is %s, wanted letters, digits, \"-\", \"_\" and \".\", not first a \".\", at most 128",
-                         name ? json_found(b->v[F_filename]) : "missing");
-    if (snprintf(path, cap, "%s/%s", s->p.slot_folder, name) >= (int)cap)
-        return fault_set(f, 400, "invalid_value", "filename", "filename makes a path that is too long");
-    return 1;
+        fault_set(f, 501, "not_supported", NULL,
+                  "slots are not saved here; start the server with --slot-save-path DIR");
+    else if (!name || !is_plain(name))
+        fault_set(f, 400, "invalid_value", "filename",
+                  "filename is %s, wanted letters, digits, \"-\", \"_\" and \".\", not first a "
+                  "\".\", at most 128",
+                  name ? json_found(b->v[F_filename]) : "missing");
+    return f->http ? NULL : name;
 }
 
-static json_t *answer_of(const struct slot_job *j, int64_t bytes, double ms)
+static double ms_since(int64_t began)
 {
-    if (j->what == SLOT_ERASE)
+    return 1e-6 * (double)(clock_now() - began);
+}
+
+static json_t *save(const struct hosted *m, const struct server *s, struct slot_job *j,
+                    const char *name, int64_t began, struct fault *f)
+{
+    int64_t bytes = 0;
+    json_t *answer = NULL;
+    if (!sched_call(m->sched, slot_copy, j))
+        fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
+    else if (!j->ids)
+        fault_memory(f);
+    else if (!j->n)
+        fault_set(f, 400, "invalid_value", NULL,
+                  "slot %d is empty: no request has had this id_slot", j->slot);
+    else if (slot_write(m, s->p.slot_folder, name, j->ids, j->n, &bytes, f))
+        answer = json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", j->slot, "filename", name,
+                           "n_saved", (json_int_t)j->n, "n_written", (json_int_t)bytes, "timings",
+                           "save_ms", ms_since(began));
+    free(j->ids);
+    return answer;
+}
+
+static json_t *erase(const struct hosted *m, struct slot_job *j, struct fault *f)
+{
+    if (sched_call(m->sched, slot_erase, j))
         return json_pack("{s:i, s:I}", "id_slot", j->slot, "n_erased", (json_int_t)j->n);
-    int save = j->what == SLOT_SAVE;
-    const char *slash = strrchr(j->path, '/');
-    return json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", j->slot, "filename", slash ? slash + 1 : j->path, save ? "n_saved" : "n_restored", (json_int_t)j->n,
-                     save ? "n_written" : "n_read", (json_int_t)bytes, "timings", save ? "save_ms" : "restore_ms", ms);
+    fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
+    return NULL;
 }
 
-static json_t *work_on(struct server *s, struct exchange *x, const struct fields *b, struct fault *f)
+/* ---------------------------------------------------------------- restoring */
+
+struct restoring {
+    struct exchange *x;
+    int64_t bytes, began;
+    char name[129];
+};
+
+static void on_event(struct request *r, const struct event *e)
 {
-    static const char *const whats[] = {[SLOT_SAVE] = "save", [SLOT_RESTORE] = "restore", [SLOT_ERASE] = "erase"};
-    const char *action = exchange_action(x), *number = exchange_path(x) + strlen("/slots/");
-    char path[4096], *end;
-    long slot = strtol(number, &end, 10);
-    int what = 0;
-    int64_t began = clock_now();
-    struct stat sb = {0};
-    while (what < 3 && strcmp(action, whats[what]))
-        what++;
-    struct slot_job j = {.what = (enum slot_what)what, .slot = slot >= 0 && slot <= SLOTS_MAX ? (int)slot : -1, .tenant = exchange_tenant(x)->index, .path = path};
-    if (!*number || *end)
+    struct restoring *w = r->ctx;
+    struct fault f = {0};
+    if (e->kind != EV_DONE && e->kind != EV_FAILED)
+        return;
+    r->figures.n_prompt = r->n_prompt;
+    exchange_figures(w->x, &r->figures); /* first, for the access log */
+    if (e->kind == EV_FAILED)
+        f = *e->fault;
+    else if (!r->kept)
+        fault_memory(&f);
+    if (f.http)
+        exchange_fault(w->x, &f);
+    else
+        exchange_json(w->x, 200,
+                      json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", r->slot, "filename",
+                                w->name, "n_restored", (json_int_t)r->n_prompt, "n_read",
+                                (json_int_t)w->bytes, "timings", "restore_ms", ms_since(w->began)));
+    exchange_drop(w->x);
+    free(w);
+}
+
+/* The tokens of a file as a prompt that nothing follows: a request like others, so what it costs is
+ * its key's, and others go on. */
+static void restore(struct hosted *m, struct exchange *x, const struct fields *b, int slot,
+                    const char *name, struct fault *f)
+{
+    struct request *r = request_new();
+    struct restoring *w = calloc(1, sizeof *w);
+    if (!r || !w) {
+        fault_memory(f);
+    } else if (slot_read(m, exchange_server(x)->p.slot_folder, name, &r->prompt, &r->n_prompt,
+                         &w->bytes, f)) {
+        w->x = x;
+        w->began = clock_now();
+        snprintf(w->name, sizeof w->name, "%s", name);
+        r->n_max = 0;
+        r->slot = slot;
+        r->deadline = request_deadline(x, field_real(b, F_timeout));
+        r->tenant = exchange_tenant(x);
+        r->gone = exchange_gone(x);
+        r->on_event = on_event;
+        r->ctx = w;
+        exchange_hold(x);
+        if (sched_submit(m->sched, &r, 1, f))
+            return;
+        exchange_drop(x);
+    }
+    request_free(r);
+    free(w);
+}
+
+/* ---------------------------------------------------------------- what is asked for */
+
+static int slot_number(const struct server *s, const struct exchange *x, struct fault *f)
+{
+    const char *number = exchange_path(x) + strlen("/slots/");
+    size_t n = strspn(number, "0123456789");
+    if (!n || number[n]) {
         fault_set(f, 404, "not_found", NULL, "there is no slot \"%.40s\"", number);
-    else if (what == 3)
-        fault_set(f, 400, "invalid_value", "action", "action is \"%.20s\", wanted save, restore or erase", action);
-    else if (tenants_count(s->tenants) > 1 && !exchange_tenant(x)->admin)
-        fault_set(f, 403, "admin_key_needed", NULL, "slots hold what others have said; where there are several keys it needs one given with --admin-key");
-    if (f->http || (what != SLOT_ERASE && !take_path(s, b, path, sizeof path, f)))
+        return -1;
+    }
+    long slot = n < 9 ? strtol(number, NULL, 10) : s->p.parallel;
+    if (slot < s->p.parallel)
+        return (int)slot;
+    fault_set(f, 400, "invalid_value", NULL, "there is no slot %.40s, there are 0..%d", number,
+              s->p.parallel - 1);
+    return -1;
+}
+
+/* The answer; NULL: *f, or it comes later. */
+static json_t *work_on(struct server *s, struct exchange *x, const struct fields *b,
+                       struct fault *f)
+{
+    const char *action = exchange_action(x), *name = NULL;
+    int saves = !strcmp(action, "save"), restores = !strcmp(action, "restore"),
+        slot = slot_number(s, x, f);
+    int64_t began = clock_now();
+    if (slot < 0)
         return NULL;
-    struct hosted *m = models_hold(s, b->v[F_model] ? field_text(b, F_model) : exchange_query(x), f);
+    if (!saves && !restores && strcmp(action, "erase"))
+        fault_set(f, 400, "invalid_value", "action",
+                  "action is \"%.20s\", wanted save, restore or erase", action);
+    else if (tenants_count(s->tenants) > 1 && !exchange_tenant(x)->admin)
+        fault_set(f, 403, "admin_key_needed", NULL,
+                  "slots hold what others have said; where there are several keys it needs one "
+                  "given with --admin-key");
+    if (f->http || ((saves || restores) && !(name = take_name(s, b, f))))
+        return NULL;
+    struct hosted *m =
+        models_hold(s, b->v[F_model] ? field_text(b, F_model) : exchange_query(x), f);
+    struct slot_job j = {.s = m ? m->sched : NULL, .slot = slot};
+    json_t *answer = NULL;
     if (!m)
         return NULL;
-    j.s = m->sched;
     if (!m->generate)
         fault_set(f, 400, "not_supported", "model", "this model makes embeddings, not text");
-    else if (!sched_call(m->sched, slot_work, &j))
-        fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
-    else if (j.err.code == PITH_IO)
-        fault_set(f, what == SLOT_SAVE ? 500 : 400, "invalid_value", "filename", "%s", j.err.msg);
-    else if (j.err.code)
-        fault_from(f, &j.err, j.err.code == PITH_RANGE ? NULL : "filename");
+    else if (restores)
+        restore(m, x, b, slot, name, f);
+    else
+        answer = saves ? save(m, s, &j, name, began, f) : erase(m, &j, f);
+    if (!restores && !answer && !f->http)
+        fault_memory(f);
     models_drop(m);
-    if (what != SLOT_ERASE && stat(path, &sb))
-        sb.st_size = 0;
-    return f->http ? NULL : answer_of(&j, (int64_t)sb.st_size, 1e-6 * (double)(clock_now() - began));
+    return answer;
 }
 
 void api_slot(struct server *s, struct exchange *x)
@@ -122,7 +233,7 @@ void api_slot(struct server *s, struct exchange *x)
     }
     if (f.http)
         exchange_fault(x, &f);
-    else
+    else if (j)
         exchange_json(x, 200, j);
     exchange_drop(x);
 }

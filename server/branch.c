@@ -221,7 +221,7 @@ static int branch_finish(struct sched *s, struct branch *b, const char *reason, 
     r->on_event(r, &(struct event){.kind = EV_CHOICE, .choice = b->choice, .reason = reason, .stopped_by = stopped_by,
                                    .logprob_sum = b->logprob_sum, .i = b->n_made, .truncated = b->truncated});
     metrics_reason(s->hosted->metrics, reason);
-    slot_keep(s, r->slot, b->token, b->n);
+    r->kept = slot_keep(s, r, b->token, b->n);
     branch_close(s, b);
     if (r->n_open == 0) {
         observe_end(s, r);

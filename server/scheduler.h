@@ -69,6 +69,7 @@ struct request {
     pith_grammar *grammar;
     int64_t mask_bytes;  /* most for its masks, which come while it runs */
     int slot;            /* that keeps its tokens, -1: none */
+    int kept;            /* set before EV_DONE: it does */
     int priority;        /* lower comes first, among requests of one key */
     int64_t deadline;    /* clock_now(), 0: none */
     struct tenant *tenant;

@@ -32,6 +32,7 @@ struct branch {
 struct slot { /* the tokens of the last choice that named it; NULL: none */
     int32_t *ids;
     int64_t n;
+    struct tenant *tenant; /* whose account has its bytes */
 };
 
 struct share { /* what a tenant has of this model */
@@ -123,7 +124,8 @@ int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t
 int make_room(struct sched *s);
 
 /* slots.c */
-void slot_keep(struct sched *s, int i, const int32_t *ids, int64_t n); /* where there is such a slot */
+/* In the slot that the request names. 0: there is none, or no room, and it is empty. */
+int slot_keep(struct sched *s, const struct request *r, const int32_t *ids, int64_t n);
 void slots_free(struct sched *s);
 
 /* embed.c */

@@ -5,7 +5,7 @@ import os
 import subprocess
 import tempfile
 
-from serving import PITH, SHARED, Server, check, events, run, skip, synth
+from serving import PITH, SHARED, Server, check, events, raw_post, run, skip, synth
 
 P = [5, 6, 7, 8]
 USER = {"role": "user", "content": "w5 w6"}
@@ -163,6 +163,81 @@ def test_slots_later(model, folder, before):
         check("several keys need an admin's", got == [403, 200], got)
 
 
+def key_bytes(s):
+    return next(float(line.rsplit(" ", 1)[1]) for line in s.get("/metrics")[1].decode().splitlines() if line.startswith("pith:key_bytes{"))
+
+
+def test_slots_are_counted(s):
+    """The tokens that slots keep are in the account of the key that has them, and no more of them than a context has."""
+    for i in range(4):
+        s.post("/slots/%d?action=erase" % i, b"")
+    check("nothing is kept", s.wait_for(lambda: key_bytes(s) == 0), key_bytes(s))
+    for prompt, n in ((P * 10, 40), (P * 50, 200), (P, 4)):
+        ask(s, prompt=prompt, id_slot=2, n_predict=0)
+        check("%d tokens are counted" % n, s.wait_for(lambda: key_bytes(s) == 4 * n), key_bytes(s))
+    ask(s, prompt=[9] * 500, id_slot=3, n_predict=100)
+    check("a full context", s.get("/slots")[1][3]["n_kept"] == 512 and s.post("/slots/3?action=save", {"filename": "full.bin"})[0] == 200
+          and s.post("/slots/2?action=restore", {"filename": "full.bin"})[1]["n_restored"] == 512)
+    for i in range(4):
+        s.post("/slots/%d?action=erase" % i, b"")
+    check("given back", s.wait_for(lambda: key_bytes(s) == 0), key_bytes(s))
+
+
+def test_slot_names(s, folder):
+    """A name cannot lead out of the folder, not by a link either; what is there and is no slot is told."""
+    outside = os.path.join(os.path.dirname(folder), "outside.bin")
+    good = open(os.path.join(folder, "a.bin"), "rb").read()
+    with open(outside, "wb") as f:
+        f.write(good)
+    os.symlink(outside, os.path.join(folder, "link"))
+    os.mkfifo(os.path.join(folder, "pipe"))
+    os.mkdir(os.path.join(folder, "sub"))
+    ask(s, prompt=P * 10, id_slot=0, n_predict=0)
+    for name in ("link", "pipe", "sub", "..", "/etc/passwd", "../outside.bin", "sub/../../outside.bin", "a\0.bin", "a b", "\u00e4"):
+        check("restore of %r" % name, s.post("/slots/0?action=restore", {"filename": name})[0] == 400)
+    check("a link is replaced, not followed", s.post("/slots/0?action=save", {"filename": "link"})[0] == 200 and open(outside, "rb").read() == good)
+    check("not over a folder", s.post("/slots/0?action=save", {"filename": "sub"})[0] == 500)
+    for i, bad in enumerate((b"", good[:31], good + b"x", good[:4] + b"x" + good[5:], good[:12] + b"\xff\xff\xff\xff" + good[16:], good[:40] + b"\x01" + good[41:], b"\0" * 10000)):
+        with open(os.path.join(folder, "bad.bin"), "wb") as f:
+            f.write(bad)
+        status, a, _ = s.post("/slots/0?action=restore", {"filename": "bad.bin"})
+        check("damage %d" % i, status == 400 and "bad.bin" in a["error"]["message"], a)
+    check("kept through it all", s.get("/slots")[1][0]["n_kept"] == 40)
+    check("no parts are left", [n for n in os.listdir(folder) if n.startswith(".")] == [], os.listdir(folder))
+
+
+FED, MADE, STEPS = "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "pith:steps_total"
+
+
+def test_slots_let_others_go_on(folder):
+    """What a restored slot has to compute is computed in the steps of all, a part in each, and ends with its client or its time."""
+    model, n = synth(os.path.join(folder, "long.gguf"), "--ctx", "4096", "--layers", "2", "--seed", "7"), 3000
+    flags = model, "--ctx", "4096", "--parallel", "4", "--slot-save-path", folder, "--gap", "0.001", "--no-store-dir"
+    with Server(*flags) as s:
+        for i in range(3):
+            ask(s, prompt=[5 + (k * k + i) % 200 for k in range(n)], id_slot=i, n_predict=0)
+            fed = s.metric(FED)
+            check("save %d" % i, s.post("/slots/%d?action=save" % i, {"filename": "long%d" % i})[1]["n_saved"] == n and s.metric(FED) == fed)
+    with Server(*flags) as s:
+        stream = s.connect(raw_post("/completion", {"prompt": P, "n_predict": -1, "ignore_eos": True, "stream": True, "context_shift": True, "n_discard": 4000}))
+        s.wait_for(lambda: s.metric(MADE) > 0)
+        fed, made, steps = s.metric(FED), s.metric(MADE), s.metric(STEPS)
+        status, a, _ = s.post("/slots/1?action=restore", {"filename": "long1"})
+        fed, made, steps = s.metric(FED) - fed, s.metric(MADE) - made, s.metric(STEPS) - steps
+        check("restored beside a stream", status == 200 and a["n_restored"] == n == s.get("/slots")[1][1]["n_kept"], a)
+        check("in steps of all", n <= fed < 2 * n and steps >= n / 512 and made >= n / 512, (fed, steps, made))
+        fed = s.metric(FED)
+        client = s.connect(raw_post("/slots/2?action=restore", {"filename": "long2"}))
+        s.wait_for(lambda: s.metric(FED) > fed)
+        client.close()
+        s.wait_for(lambda: s.metric("vllm:num_requests_running") == 1)
+        check("a client that leaves ends it", s.metric(FED) - fed < n and s.get("/slots")[1][2]["n_kept"] == 0, s.metric(FED) - fed)
+        status, a, _ = s.post("/slots/3?action=restore", {"filename": "long0", "timeout": 0.001})
+        check("its time", status == 400 and a["error"]["code"] == "deadline_exceeded" and s.get("/slots")[1][3]["n_kept"] == 0, a)
+        stream.close()
+        check("at rest", s.wait_for(s.at_rest))
+
+
 def written(tokens):
     return b"".join(bytes(t["piece"]) if isinstance(t["piece"], list) else t["piece"].encode() for t in tokens).replace("\u2581".encode(), b" ")
 
@@ -228,9 +303,12 @@ def main():
             for test in (test_completion, test_probabilities, test_bad, test_paths):
                 test(s)
             before = test_slots(s, slots)
+            test_slots_are_counted(s)
+            test_slot_names(s, slots)
         test_slots_later(model, slots, before)
         with Server(model, "--ctx", "512", "--embeddings") as s:
             test_vectors(s)
+        test_slots_let_others_go_on(slots)
         test_gap(model)
         test_health(model)
 
