@@ -277,7 +277,8 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
                : a->chat                     ? -1
                                              : 16;
     r->n_max = r->n_max < 0 ? -1 : r->n_max;
-    if (r->n_max == 0 && !of(a)->echo)
+    int warms = a->chat && !b->v[F_max_completion_tokens] && !b->v[F_max_tokens]; /* n_predict 0: the prompt alone, as llama.cpp has it */
+    if (r->n_max == 0 && !of(a)->echo && !warms)
         return fault_set(f, 400, "out_of_range", "max_tokens", "max_tokens is 0, wanted at least 1 (0 needs echo)");
     return 1;
 }

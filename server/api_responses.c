@@ -43,12 +43,29 @@ static json_t *last_assistant(json_t *out)
 static int put_call(json_t *out, const json_t *item, struct exchange *x)
 {
     (void)x;
+    const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
+    if (!json_is_string(id) || !json_is_string(name))
+        return 0;
     json_t *m = last_assistant(out), *calls = json_object_get(m, "tool_calls");
-    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", json_object_get(item, "call_id"), "type", "function", "function", "name",
-                             json_object_get(item, "name"), "arguments", json_object_get(item, "arguments"));
+    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name", name, "arguments",
+                             json_object_get(item, "arguments"));
     if (!calls)
         json_object_set_new(m, "tool_calls", calls = json_array());
     return call && !json_array_append_new(calls, call);
+}
+
+/* A call of a tool that takes a text, of an earlier turn: its text is its argument here. */
+static int put_custom_call(json_t *out, const json_t *item, struct exchange *x)
+{
+    json_t *input = json_object_get(item, "input");
+    json_t *arguments = json_is_string(input) ? json_pack("{s:O}", "input", input) : NULL;
+    char *text = arguments ? json_exact(arguments) : NULL;
+    json_t *call = text ? json_pack("{s:O, s:O, s:s}", "call_id", json_object_get(item, "call_id"), "name", json_object_get(item, "name"), "arguments", text) : NULL;
+    int ok = call && put_call(out, call, x);
+    json_decref(call);
+    json_decref(arguments);
+    free(text);
+    return ok;
 }
 
 static int put_output(json_t *out, const json_t *item, struct exchange *x)
@@ -92,7 +109,8 @@ static int put_message(json_t *out, const json_t *item, struct exchange *x)
 static int is_foreign(const char *type)
 {
     static const char *const types[] = {"item_reference", "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_list_tools",
-                                        "mcp_approval_request", "mcp_approval_response", "compaction"};
+                                        "mcp_approval_request", "mcp_approval_response", "compaction",
+                                        "local_shell_call", "local_shell_call_output"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(type, types[i]))
             return 1;
@@ -104,7 +122,8 @@ static int put_item(json_t *out, const json_t *item, size_t i, struct exchange *
     static const struct {
         const char *type;
         int (*put)(json_t *out, const json_t *item, struct exchange *x);
-    } kinds[] = {{"message", put_message}, {"function_call", put_call}, {"function_call_output", put_output}, {"reasoning", put_reasoning}};
+    } kinds[] = {{"message", put_message}, {"function_call", put_call}, {"function_call_output", put_output}, {"reasoning", put_reasoning},
+                 {"custom_tool_call", put_custom_call}, {"custom_tool_call_output", put_output}};
     const char *type = json_string_value(json_object_get(item, "type"));
     type = type ? type : "message";
     const json_t *role = json_object_get(item, "role");
@@ -165,8 +184,10 @@ static int refuse(const struct fields *b, struct fault *f)
                          "nothing is stored here; send the conversation whole, as items of input");
     if (field_bool(b, F_background))
         return fault_set(f, 400, "not_supported", "background", "background is not supported: nothing is stored here");
-    if (truncation && strcmp(truncation, "disabled"))
-        return fault_set(f, 400, "not_supported", "truncation", "truncation is \"%.20s\"; nothing is cut here, wanted disabled", truncation);
+    if (truncation && !strcmp(truncation, "auto")) /* what does not fit is still an error */
+        exchange_ignores(b->x, "truncation auto");
+    else if (truncation && strcmp(truncation, "disabled"))
+        return fault_set(f, 400, "not_supported", "truncation", "truncation is \"%.20s\", wanted disabled, or auto, which cuts nothing here", truncation);
     return 1;
 }
 

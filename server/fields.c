@@ -98,21 +98,29 @@ static int find(const char *name, unsigned endpoint)
     return -1;
 }
 
+/* An empty list, text or object: clients that always send a field say so that they want nothing of it. */
+static int is_empty(const json_t *v)
+{
+    return (json_is_array(v) && !json_array_size(v)) || (json_is_object(v) && !json_object_size(v)) ||
+           (json_is_string(v) && !json_string_length(v));
+}
+
 /* What an answer would have to keep, and this server cannot: to leave it out would be another answer. */
-static int is_constraint(const char *name)
+static int is_constraint(const char *name, const json_t *v)
 {
     static const char *const names[] = {"structured_outputs", "structural_tag", "regex",           "ebnf",       "bad_words",        "allowed_token_ids",
                                         "logits_processors",  "grammar_lazy",   "grammar_triggers", "chat_template", "banned_tokens", "banned_strings"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
-            return 1;
-    return !strncmp(name, "guided_", 7);
+            return !is_empty(v);
+    return !strncmp(name, "guided_", 7) && !is_empty(v);
 }
 
 /* Names that other servers know, near to one of ours or not. */
 static int is_foreign(const char *name)
 {
-    static const char *const names[] = {"top_a", "tfs", "tfs_z", "typical", "rep_pen", "rep_pen_range", "min_keep", "lora", "min_length", "max_time", "do_sample", "num_beams"};
+    static const char *const names[] = {"top_a", "tfs", "tfs_z", "typical", "rep_pen", "rep_pen_range", "min_keep", "lora", "min_length", "max_time", "do_sample", "num_beams",
+                                        "skew", "num_predict"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
             return 1;
@@ -126,7 +134,7 @@ static const char *meant(const struct fields *f, const char *name, const char *c
     return near && strlen(name) <= strlen(near) + 2 ? near : NULL;
 }
 
-static int unknown(struct fields *f, unsigned endpoint, const char *name, struct fault *fault)
+static int unknown(struct fields *f, unsigned endpoint, const char *name, const json_t *v, struct fault *fault)
 {
     const char *names[N_FIELDS + 1], *near;
     int n = 0;
@@ -136,7 +144,7 @@ static int unknown(struct fields *f, unsigned endpoint, const char *name, struct
     names[n] = NULL;
     int strict = exchange_server(f->x)->p.strict_fields;
     near = strict && f->nearest ? f->nearest(name, names) : meant(f, name, names);
-    if (is_constraint(name))
+    if (is_constraint(name, v))
         return fault_set(fault, 400, "not_supported", name, "\"%.100s\" is not supported here, and the answer would not keep to it; see response_format and grammar", name);
     if (!strict && !near) {
         exchange_ignores(f->x, "%.60s", name);
@@ -155,13 +163,14 @@ static int read_members(struct fields *f, unsigned endpoint, const json_t *objec
         if (json_is_null(v))
             continue;
         if (i < 0) {
-            if (!unknown(f, endpoint, name, fault))
+            if (!unknown(f, endpoint, name, v, fault))
                 return 0;
             continue;
         }
         if (!check(&rows[i], v, fault))
             return 0;
-        f->v[i] = v;
+        if (i != F_grammar || !is_empty(v)) /* clients without one send it empty */
+            f->v[i] = v;
     }
     return 1;
 }

@@ -681,11 +681,16 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
     p->typical_p = (float)field_real(b, F_typical_p);
     p->top_n_sigma = (float)field_real(b, F_top_n_sigma);
     if (b->v[F_repetition_penalty] && field_real(b, F_repetition_penalty) != 1) {
-        if (b->v[F_repeat_penalty] && field_real(b, F_repeat_penalty) != 1)
+        int both = b->v[F_repeat_penalty] && field_real(b, F_repeat_penalty) != 1;
+        if (both && field_real(b, F_repeat_penalty) != field_real(b, F_repetition_penalty))
             return fault_set(f, 400, "invalid_value", "repetition_penalty", "repetition_penalty and repeat_penalty; wanted one of them");
-        p->repeat_penalty = (float)field_real(b, F_repetition_penalty);
-        p->penalty_last_n = b->v[F_repeat_last_n] ? p->penalty_last_n : -1;
-        r->penalise_prompt = 1;
+        if (both) { /* one number for servers of either kind: ours is the one with a range */
+            exchange_ignores(b->x, "repetition_penalty");
+        } else {
+            p->repeat_penalty = (float)field_real(b, F_repetition_penalty);
+            p->penalty_last_n = b->v[F_repeat_last_n] ? p->penalty_last_n : -1;
+            r->penalise_prompt = 1;
+        }
     }
     if (field_real(b, F_adaptive_target) >= 0) {
         p->adaptive_target = (float)field_real(b, F_adaptive_target);
