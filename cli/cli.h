@@ -107,6 +107,7 @@ struct model_opts {
     int64_t n_ctx, cache_limit, store_limit;
     struct arg_texts overrides;
     int no_cache_dir, strict, verbose;
+    int tells_room; /* context and cache of a session are said, whatever else is */
 };
 /* clang-format off */
 /* The rows every command with a model has; `member` is the command's struct model_opts. */

@@ -265,6 +265,8 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
     bare.n_ctx = makes_text ? 0 : bare.n_ctx; /* of which the other session tells */
     kept.store_dir = *l->store_dir ? l->store_dir : NULL;
     kept.store_limit = l->store_limit;
+    kept.tells_room = makes_text; /* in the log of a service, too, which is no terminal */
+    bare.tells_room = !makes_text;
     if (makes_text)
         out->generate = cli_session_try(out->model, &kept, (int32_t)n_ctx, &sp, err);
     if (makes_text && !out->generate)

@@ -149,7 +149,7 @@ pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t
     params->store_dir = o->store_dir;
     params->store_limit = o->store_limit;
     struct pith_session_plan plan = PITH_SESSION_PLAN_INIT;
-    int told = cli_chatty(o) && pith_plan_session(m, params, &plan, NULL) == PITH_OK;
+    int told = (o->tells_room || cli_chatty(o)) && pith_plan_session(m, params, &plan, NULL) == PITH_OK;
     pith_session *s = pith_session_open(m, params, err);
     if (s && told)
         tell_room(s, o, &plan);

@@ -632,7 +632,7 @@ PITH_API int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct 
 /* ---------------------------------------------------------------- grammars (constrained output) */
 
 /* A grammar says which tokens may come next so that the text can still become what it describes: GBNF (start rule "root"), a JSON
- * Schema (texts that satisfy it; an unsupported keyword is PITH_UNSUPPORTED by name and place; uniqueItems alone is let through
+ * Schema (texts that satisfy it; an unsupported keyword is PITH_UNSUPPORTED by name and place, and so is uniqueItems
  * where items is not an enum of at most 64 values), or any JSON object. Left recursion, undefined rules and what is too large to compile are refused with the rule's name. */
 typedef struct pith_grammar pith_grammar;
 typedef enum pith_grammar_kind { PITH_GRAMMAR_GBNF, PITH_GRAMMAR_SCHEMA, PITH_GRAMMAR_JSON } pith_grammar_kind;

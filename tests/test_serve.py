@@ -489,6 +489,7 @@ def main():
             reference = [bits(s.post("/v1/completions", completion(p, 170))[1])[0] for p in asked]
         finally:
             check("end", s.end() == 0)
+        check("start_says_context_and_cache", re.search(r"^context 192 tokens, as asked for; cache of \d+ tokens, at most [\d.]+ MiB", s.said, re.M), s.said)
         test_little_cache(model, reference, asked)
         test_queue(model)
         test_urgent(model)
