@@ -392,6 +392,7 @@ PITH_API const char *pith_chat_text(const pith_chat_parser *p, pith_chat_kind ki
 PITH_API int32_t pith_chat_n_calls(const pith_chat_parser *p);
 PITH_API const struct pith_chat_event *pith_chat_call(const pith_chat_parser *p, int32_t i);
 PITH_API const char *pith_chat_family(const pith_template *t); /* "hermes", "llama-3" ...; NULL gives "generic" */
+PITH_API const char *pith_chat_think(const pith_template *t);  /* what begins it, "<think>"; NULL: it has none */
 PITH_API const char *pith_chat_answer(const pith_template *t); /* what ends reasoning in its family, "</think>"; NULL: it has none */
 /* For pith_grammar_open with PITH_GRAMMAR_SCHEMA: the schema that a call of one of the tools keeps, and the trigger it follows. Returns its
  * full length as snprintf does, -1 on error: PITH_UNSUPPORTED where calls of the family are not one JSON text. */
@@ -635,7 +636,10 @@ PITH_API int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct 
  * Schema (texts that satisfy it; an unsupported keyword is PITH_UNSUPPORTED by name and place, and so is uniqueItems
  * where items is not an enum of at most 64 values), or any JSON object. Left recursion, undefined rules and what is too large to compile are refused with the rule's name. */
 typedef struct pith_grammar pith_grammar;
-typedef enum pith_grammar_kind { PITH_GRAMMAR_GBNF, PITH_GRAMMAR_SCHEMA, PITH_GRAMMAR_JSON } pith_grammar_kind;
+/* PITH_GRAMMAR_CALLS: text is a JSON array of tools, and the grammar that of an answer in which they may be called: anything, but what begins a
+ * call, behind the trigger or (in families whose models do that) as a bare or fenced JSON object that names one of the tools where the answer
+ * begins, goes on as a call whose arguments satisfy their schema. In reasoning nothing is a call. */
+typedef enum pith_grammar_kind { PITH_GRAMMAR_GBNF, PITH_GRAMMAR_SCHEMA, PITH_GRAMMAR_JSON, PITH_GRAMMAR_CALLS } pith_grammar_kind;
 struct pith_grammar_params {
     size_t size;
     const char *trigger;     /* not NULL: anything may come until this text; the grammar holds for what follows it */
@@ -648,6 +652,7 @@ struct pith_grammar_params {
      * of a tool where an answer has to be JSON, as pith_chat_grammar writes both */
     const char *or_prefix, *or_schema;
     int32_t schema_order;    /* members of objects in the order of the schema; 0: in any order, where nothing says that there are no others */
+    const pith_template *calls_of; /* PITH_GRAMMAR_CALLS: whose family of models; NULL: "generic". Not used after the call. */
 };
 #define PITH_GRAMMAR_PARAMS_INIT PITH_SIZED(struct pith_grammar_params)
 /* text: [n_bytes], NULL for JSON. m may be NULL: then text alone can be accepted. A grammar keeps its model alive. */

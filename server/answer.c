@@ -453,6 +453,14 @@ static int end_reasoning(struct answer *a, pith_prompt *p, const char *prompt, s
     return lead || fault_memory(f);
 }
 
+/* Where the prompt has begun reasoning, calls come behind it. */
+static int begin_held(struct answer *a, const char *prompt, size_t n, struct fault *f)
+{
+    const char *think = pith_chat_think(a->template);
+    int reasons = a->held && think ? message_reasons(a->template, a->family, prompt, n, f) : 0;
+    return reasons > 0 ? pith_grammar_accept_text(a->held, think, strlen(think), NULL) == PITH_OK || fault_memory(f) : !reasons;
+}
+
 /* Who reads the answers to a prompt, of which n bytes are the conversation and the others what the answer is made to begin with. */
 static int open_messages(struct answer *a, const struct fields *b, const pith_prompt *p, size_t n, struct fault *f)
 {
@@ -481,7 +489,7 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
     struct prompt *to = &a->prompt[0];
     pith_prompt *p = request_prompt(a->m, b, &flags, f);
     const char *text = pith_prompt_text(p, &n);
-    int ok = p && end_reasoning(a, p, text, n, f);
+    int ok = p && end_reasoning(a, p, text, n, f) && begin_held(a, text, n, f);
     if (ok)
         ok = !pith_prompt_put(p, a->lead_is_said ? PITH_FROM_TEMPLATE : PITH_FROM_VALUE, json_string_value(a->lead), json_string_length(a->lead), NULL) ||
              fault_memory(f);

@@ -44,6 +44,7 @@ struct answer {
     char id[64];
     json_t *lead;       /* the text that a message is made to begin with, behind the prompt; NULL: nothing */
     int lead_is_said;   /* it belongs to the message: a call, which has to come and ends it */
+    pith_grammar *held; /* the request's, where it holds calls that may come; NULL: nothing does. Not behind the taking of a request. */
     int one_call;       /* a call ends a message */
     const pith_template *template; /* of its conversation, NULL: none */
     const char *family; /* of calls, where it is not the template's */

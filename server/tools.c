@@ -50,31 +50,36 @@ static char *schema_of(const pith_template *t, const char *tools, const char **t
     return schema;
 }
 
-/* Whether a template writes calls so: what opens them, and JSON behind it. */
-static int writes_calls(const pith_template *t, const char *begin)
+/* How a template writes a call of f, with none of the tools listed by that name; "" where it cannot. */
+static void write_call(const pith_template *t, int as_text, char *text, size_t cap)
 {
     static const char *const arguments[] = {"{\"k\":1}", "\"{\\\"k\\\":1}\""}; /* some take an object, some a text */
+    char vars[1024];
+    int n = snprintf(vars, sizeof vars,
+                     "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call_0000\",\"type\":\"function\","
+                     "\"function\":{\"name\":\"f\",\"arguments\":%s}}]}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"g\",\"description\":\"d\","
+                     "\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]}",
+                     arguments[as_text]);
+    int64_t len = pith_template_render(t, vars, (size_t)n, text, cap - 1, NULL);
+    text[len > 0 && len < (int64_t)cap ? len : 0] = 0;
+}
+
+/* Whether a template writes calls as JSON behind what opens them, or as bare JSON. */
+static void writes_calls(const pith_template *t, const char *begin, int *tagged, int *bare)
+{
+    *tagged = *bare = 0;
     for (int i = 0; i < 2; i++) {
-        char vars[1024], text[8192];
-        int n = snprintf(vars, sizeof vars,
-                         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call_0000\",\"type\":\"function\","
-                         "\"function\":{\"name\":\"f\",\"arguments\":%s}}]}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\","
-                         "\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]}",
-                         arguments[i]);
-        int64_t len = pith_template_render(t, vars, (size_t)n, text, sizeof text - 1, NULL);
+        char text[16384];
         const char *last = NULL;
-        if (len < 0 || len >= (int64_t)sizeof text)
-            continue;
-        text[len] = 0;
+        write_call(t, i, text, sizeof text);
         for (const char *at = text; (at = strstr(at, begin)); at++)
             last = at;
         last = last ? last + strlen(begin) : NULL;
         while (last && *last && strchr(" \n", *last))
             last++;
-        if (last && *last && strchr("{[", *last))
-            return 1;
+        *tagged |= last && *last && strchr("{[", *last);
+        *bare |= strstr(text, "{\"name\": \"f\"") || strstr(text, "{\"name\":\"f\"");
     }
-    return 0;
 }
 
 /* Where calls may come: one that begins has the form of its family, and arguments that satisfy their schema, whatever stands around it. A template
@@ -85,26 +90,26 @@ static int hold_calls(struct answer *a, const struct fields *b, struct request *
     struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
     const char *trigger;
     char *tools = a->template ? json_exact(b->v[F_tools]) : NULL, begin[64];
-    int64_t n = tools ? pith_chat_grammar(a->template, tools, &trigger, NULL, 0, &err) : -1;
-    size_t len = 0;
-    if (n >= 0) {
-        snprintf(begin, sizeof begin, "%s", trigger);
-        for (len = strlen(begin); len && strchr(" \n", begin[len - 1]);)
-            begin[--len] = 0;
-    }
-    char *schema = n < 0 || !writes_calls(a->template, begin) ? NULL : malloc((size_t)n + 1);
-    int32_t id;
-    if (schema) {
-        pith_chat_grammar(a->template, tools, &trigger, schema, (size_t)n, NULL);
-        p.trigger = begin;
-        p.again = 1;
-        if (pith_tokenize(a->m->model, begin, len, PITH_PARSE_SPECIAL, &id, 1, NULL) == 1) { /* it may be one that has no text */
+    int tagged = 0, bare = 0;
+    if (tools && pith_chat_grammar(a->template, tools, &trigger, NULL, 0, &err) >= 0) {
+        size_t len = strlen(trigger);
+        len = len < sizeof begin ? len : sizeof begin - 1;
+        while (len && strchr(" \n", trigger[len - 1]))
+            len--;
+        memcpy(begin, trigger, len);
+        begin[len] = 0;
+        writes_calls(a->template, begin, &tagged, &bare);
+        int32_t id;
+        p.calls_of = a->template;
+        p.trigger = tagged ? begin : NULL;
+        if (tagged && pith_tokenize(a->m->model, begin, len, PITH_PARSE_SPECIAL, &id, 1, NULL) == 1) { /* it may be one that has no text */
             p.use_trigger_token = 1;
             p.trigger_token = id;
         }
-        r->grammar = pith_grammar_open(a->m->model, PITH_GRAMMAR_SCHEMA, schema, (size_t)n, &p, &err);
     }
-    free(schema);
+    if (tagged || bare)
+        r->grammar = pith_grammar_open(a->m->model, PITH_GRAMMAR_CALLS, tools, strlen(tools), &p, &err);
+    a->held = r->grammar;
     free(tools);
     return r->grammar || (err.code != PITH_NOMEM && err.code != PITH_CANCELLED) || fault_from(f, &err, "tools");
 }

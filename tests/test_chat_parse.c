@@ -692,7 +692,7 @@ static void grammar(void)
         pith_grammar_reset(g);
     }
     pith_grammar_close(g);
-    CHECK(!strcmp(pith_chat_answer(NULL), "</think>"));
+    CHECK(!strcmp(pith_chat_answer(NULL), "</think>") && !strcmp(pith_chat_think(NULL), "<think>"));
     CHECK(pith_chat_grammar(NULL, "[]", &trigger, schema, sizeof schema, &err) == -1 && err.code == PITH_RANGE);
     CHECK(pith_chat_grammar(NULL, "[{}]", &trigger, schema, sizeof schema, &err) == -1 && err.code == PITH_FORMAT);
 }

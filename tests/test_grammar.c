@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <math.h>
 #include "base/rng.h"
+#include "text/chat_parse.h"
 #include "text/grammar.h"
 #include "vocab_image.h"
 
@@ -601,6 +602,75 @@ static void triggers(void)
     vocab_free(v);
 }
 
+/* Whether an answer may go so, and whether it may end there. */
+static int answers(struct pith_grammar *g, const char *text)
+{
+    grammar_reset(g);
+    return grammar_accept_text(g, slice_of(text), NULL) == PITH_OK ? 1 + grammar_may_end(g) : 0;
+}
+
+/* Answers in which tools may be called: what begins a call goes on as one, all else is free. */
+static void calls_in_answers(void)
+{
+    static const char tools[] =
+        "[{\"function\": {\"name\": \"add\", \"parameters\": {\"$defs\": {\"N\": {\"type\": \"integer\"}}, \"type\": \"object\", "
+        "\"properties\": {\"a\": {\"$ref\": \"#/$defs/N\"}}, \"required\": [\"a\"]}}}, {\"name\": \"adder\"}]";
+    static const struct {
+        const char *text;
+        int hermes, mistral; /* 0: not allowed, 1: may not end there, 2: may */
+    } rows[] = {
+        {"", 2, 2},
+        {"{\"name\": \"John\", \"arguments\": {\"a\": \"x\"}}", 2, 2},
+        {"{\"name\": \"add\"", 1, 2},
+        {"{\"name\": \"add\", \"ar", 1, 2},
+        {"{\"name\": \"add\", \"a\"", 0, 2},
+        {"{\"name\": \"add\", \"arguments\": {\"a\": 12}}", 2, 2},
+        {"{\"name\": \"add\", \"arguments\": {\"a\": \"", 0, 2},
+        {"{\"name\":\"add\",\"b\"", 0, 2},
+        {"{\"name\":\"adder\",\"parameters\":{\"x\":[]}}", 2, 2},
+        {" {\n  \"name\" : \"add\",\n  \"arguments\": {\n    \"a\": 1\n  }\n}\n{\"name\": \"add\", \"b\"", 0, 2},
+        {"[{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"add\", \"b\"", 0, 2},
+        {"{\"name\": \"add\", \"arguments\": {\"a\": 1}} and so on <tool", 2, 2},
+        {"It is {\"name\": \"add\", \"b\": 1}", 2, 2},
+        {"Look:\n```json\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n```", 2, 2},
+        {"Look:\n```json\n{\"name\": \"add\", \"b\"", 0, 2},
+        {"Look:\n```json\n{\"names\": \"add\", \"b\": 1}\n```", 2, 2},
+        {"{<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call> so", 2, 2},
+        {"{\"name\": \"a<tool_call>{\"name\": \"f", 0, 2},
+        {"<tool_call>x", 0, 2},
+        {"<tool_call>", 1, 2},
+        {"<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n{\"name\": \"add\", \"arguments\": {\"a\": \"", 0, 2},
+        {"<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n{\"name\": \"add\", \"arguments\": {\"a\": 2}} ok", 2, 2},
+        {"<think>a <tool_call> b {\"name\": \"add\", \"b\" ```json {\"name\": \"add\", \"b\"", 2, 2},
+        {"<think>a</th</think>\n\n{\"name\": \"add\", \"b\"", 0, 2},
+        {"<think>a</think>ok<tool_call>x", 0, 2},
+        {"b<think>a</think><tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}", 2, 2},
+        {"[TOOL_CALLS]x", 2, 0},
+        {"[TOOL_[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"adder\", \"arguments\": {}}] a", 2, 2},
+        {"[TOOL_CALLS][{\"name\": \"add\", \"arguments\": {\"a\": 1}}", 2, 1},
+        {"[THINK][TOOL_CALLS]x", 2, 2},
+        {"[THINK]a[/THINK][TOOL_CALLS]x", 2, 0},
+    };
+    static const char *const bad[][2] = {{"{}", "wanted an array"}, {"[]", "none to call"}, {"[{}]", "number 0 has no name"}, {"[", ""},
+                                         {"[{\"name\": \"f\", \"parameters\": {\"$dynamicRef\": \"#x\"}}]", "$dynamicRef"},
+                                         {"[{\"name\": \"f\", \"parameters\": {\"$ref\": \"#/$defs/x\"}}]", "not in this schema"}};
+    struct pith_error err = {0};
+    for (int k = 0; k < 2; k++) {
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_CALLS, .text = slice_of(tools), .format = chat_format_named(k ? "mistral" : "hermes"), .trigger_token = -1,
+                                    .trigger = k ? SLICE("[TOOL_CALLS]") : SLICE("<tool_call>")};
+        struct pith_grammar *g = grammar_new(&spec, &err);
+        REQUIRE(g, "%s", err.msg);
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+            CHECK_MSG(answers(g, rows[i].text) == (k ? rows[i].mistral : rows[i].hermes), "%s: %s", k ? "mistral" : "hermes", rows[i].text);
+        grammar_free(g);
+        for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+            err.code = PITH_OK;
+            spec.text = slice_of(bad[i][0]);
+            CHECK_MSG(!grammar_new(&spec, &err) && strstr(err.msg, bad[i][1]), "%s: %s", bad[i][0], err.msg);
+        }
+    }
+}
+
 static void tokens_by_name(void)
 {
     struct vocab *v = small_vocab();
@@ -789,6 +859,7 @@ int main(void)
     TEST(masks_are_the_truth);
     TEST(triggers);
     TEST(one_or_the_other);
+    TEST(calls_in_answers);
     TEST(tokens_by_name);
     TEST(masks_are_what_accept_says);
     TEST(ambiguity_is_bounded);

@@ -17,6 +17,11 @@ const char *pith_chat_family(const pith_template *t)
     return chat_format_name(format_of(t));
 }
 
+const char *pith_chat_think(const pith_template *t)
+{
+    return chat_format_think(format_of(t));
+}
+
 const char *pith_chat_answer(const pith_template *t)
 {
     return chat_format_answer(format_of(t));

@@ -3,7 +3,9 @@
 #include "base/work.h"
 #include "run/model.h"
 #include "run/sample.h"
+#include "text/chat_parse.h"
 #include "text/grammar.h"
+#include "text/jinja.h"
 
 /* What a call has returned, or why the thread's work was stopped meanwhile. */
 static pith_status explained(pith_status st, struct pith_error *err)
@@ -26,13 +28,14 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
     struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
     if (params_take(&p, sizeof p, params, "pith_grammar_params", err) != PITH_OK)
         return NULL;
-    if ((!text && n_bytes) || kind < PITH_GRAMMAR_GBNF || kind > PITH_GRAMMAR_JSON) {
+    if ((!text && n_bytes) || kind < PITH_GRAMMAR_GBNF || kind > PITH_GRAMMAR_CALLS) {
         error_set(err, PITH_RANGE, "pith_grammar_open: text is NULL or kind %d unknown", (int)kind);
         return NULL;
     }
     struct grammar_spec spec = {
         .kind = (int)kind,
         .text = {text ? text : "", n_bytes},
+        .format = chat_format_of(p.calls_of ? jinja_source((const struct jinja *)p.calls_of) : SLICE("")),
         .vocab = m ? m->vocab : NULL,
         .trigger = slice_of(p.trigger),
         .or_prefix = slice_of(p.or_prefix),

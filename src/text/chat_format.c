@@ -63,6 +63,11 @@ const char *chat_format_name(const struct chat_format *f)
     return f->name;
 }
 
+const char *chat_format_think(const struct chat_format *f)
+{
+    return f->think;
+}
+
 const char *chat_format_answer(const struct chat_format *f)
 {
     return f->answer;

@@ -17,6 +17,7 @@
 struct chat_format;
 const struct chat_format *chat_format_of(struct slice template_text); /* never NULL: "generic" is the last row */
 const struct chat_format *chat_format_named(const char *name);       /* NULL: no such row */
+const char *chat_format_think(const struct chat_format *f);  /* what opens it, likewise */
 const char *chat_format_answer(const struct chat_format *f); /* what closes reasoning, NULL: the family has none */
 const char *chat_format_name(const struct chat_format *f);
 /* The JSON Schema of what follows *trigger when one of the tools is called. PITH_UNSUPPORTED: the family's calls are not JSON. */

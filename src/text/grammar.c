@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "text/calls.h"
 #include "text/gbnf.h"
 #include "text/masks.h"
 #include "text/schema.h"
@@ -145,12 +146,16 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
         if (!rules_find(&r, SLICE("root"), &root) || !r.rule[root].defined)
             rules_fail(&r, PITH_MISSING,
                        "grammar: there is no rule \"root\", which is where a text begins");
+    } else if (spec->kind == PITH_GRAMMAR_CALLS) {
+        root = calls_read(
+            &r, &(struct calls_spec){spec->format, spec->text, trigger, token, spec->vocab,
+                                         spec->schema_order});
     } else {
         root = schema_read(&r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}") : spec->text, spec->schema_order);
     }
     if (rules_ok(&r) && spec->or_schema.n)
         root = put_other(&r, root, spec);
-    if (rules_ok(&r) && (trigger.n || token >= 0))
+    if (spec->kind != PITH_GRAMMAR_CALLS && rules_ok(&r) && (trigger.n || token >= 0))
         root = put_trigger(&r, root, trigger, token, spec->again);
     pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err)
                                   : error_set(err, r.err.code, "%s", r.err.msg);

@@ -12,9 +12,11 @@
 
 #include "text/trie.h"
 
+struct chat_format;
 struct grammar_spec {
     int kind; /* pith_grammar_kind */
     struct slice text;
+    const struct chat_format *format; /* of PITH_GRAMMAR_CALLS */
     const struct vocab *vocab; /* NULL: bytes alone */
     const struct trie *trie;   /* of the vocabulary; both outlive the grammar */
     struct slice trigger;      /* the grammar holds for what comes behind this text, anything may come before; empty: from the start */
