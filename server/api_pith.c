@@ -10,12 +10,31 @@
 #include "settings.h"
 #include "tools.h"
 
+/* A card with the members that Anthropic's clients read, beside those of OpenAI's. */
+static json_t *card_of(const struct hosted *h)
+{
+    json_t *j = models_card(h);
+    json_object_set_new(j, "type", json_string("model"));
+    json_object_set_new(j, "display_name", json_text(h->name, strlen(h->name)));
+    json_object_set_new(j, "created_at", ollama_time(h->created));
+    return j;
+}
+
+/* All of them, on one page. */
+static json_t *cards_of(struct server *s)
+{
+    json_t *data = models_list(s, 0, card_of);
+    json_t *first = json_object_get(json_array_get(data, 0), "id");
+    json_t *last = json_object_get(json_array_get(data, json_array_size(data) - 1), "id");
+    return json_pack("{s:s, s:b, s:O?, s:O?, s:o}", "object", "list", "has_more", 0, "first_id", first, "last_id", last, "data", data);
+}
+
 void api_models(struct server *s, struct exchange *x)
 {
     const char *path = exchange_path(x), *name = strstr(path, "/models/");
     name = name && name[8] ? name + 8 : NULL;
     struct fault f = {0};
-    json_t *j = name ? models_json(s, name, models_card, &f) : json_pack("{s:s, s:o}", "object", "list", "data", models_list(s, 0, models_card));
+    json_t *j = name ? models_json(s, name, card_of, &f) : cards_of(s);
     if (f.http)
         exchange_fault(x, &f);
     else

@@ -166,7 +166,10 @@ async def openai_async(openai, s, model, text):
 def test_anthropic(s):
     import anthropic
     c = anthropic.Anthropic(base_url=s.url, api_key="none", max_retries=0, timeout=LIMIT)
-    model = c.models.list().data[0].id
+    listed = list(c.models.list())  # of all pages
+    model = listed[0].id
+    check("anthropic_models", len(listed) == 1 and listed[0].type == "model" and listed[0].display_name == model and listed[0].created_at.year >= 1970 and
+          c.models.retrieve(model).id == model, listed)
     ask = {"model": model, "messages": TALK, "max_tokens": 600, "system": "w8"}
     tools = [{"name": "weather", "description": "w1", "input_schema": WEATHER}]
     says = {"extra_body": {"grammar": grammar(True), "temperature": 0}}
