@@ -737,6 +737,24 @@ static void masks_are_what_accept_says(void)
     }
 }
 
+/* Edges that take all tokens but one, of any number in a state, and beside others. */
+static void masks_of_named_tokens(void)
+{
+    static const char *const grammars[] = {
+        "root ::= (!<[1]> \"a\")+", "root ::= (!<[1]> \"a\" | !<[1]> \"b\" | !<[1]>)+", "root ::= (!<[1]> \"a\" | !<[2]> \"b\")+",
+        "root ::= (!<[1]> | <[1]> \"b\" | \"ab\")+", "root ::= (!<tool> | \"ab\" | <[0]>)+", "root ::= x+\nx ::= !<[3]> x \"b\" | !<user> \"a\" | <[3]> | \"ba\"",
+        "root ::= (!<[0]> | \"b\")+", "root ::= !<[1]> | !<[2]> | !<[3]> | <[0]> \"a\"",
+    };
+    struct vocab *v = small_vocab();
+    struct trie *t = trie_new(v, NULL);
+    for (size_t i = 0; i < sizeof grammars / sizeof grammars[0]; i++) {
+        for (uint64_t seed = 0; seed < 4; seed++)
+            check_mask_against_accept(v, t, PITH_GRAMMAR_GBNF, grammars[i], seed);
+    }
+    trie_free(t);
+    vocab_free(v);
+}
+
 /* ---------------------------------------------------------------- bounds */
 
 /* Ambiguous texts stay cheap: n ways to read n letters, and many times more. */
@@ -861,6 +879,7 @@ int main(void)
     TEST(one_or_the_other);
     TEST(calls_in_answers);
     TEST(tokens_by_name);
+    TEST(masks_of_named_tokens);
     TEST(masks_are_what_accept_says);
     TEST(ambiguity_is_bounded);
     TEST(too_ambiguous);

@@ -260,6 +260,67 @@ static void ambiguous_rules_become_loops(void)
     }
 }
 
+/* Tokens of letters, n of them, behind one that ends the generation. */
+static struct vocab *large_vocab(int n)
+{
+    struct keys k = {0};
+    struct pith_error err = {0};
+    key_str(&k, "tokenizer.ggml.model", "rwkv");
+    put_array(&k.body, "tokenizer.ggml.tokens", GGUF_STR, (uint64_t)n);
+    for (int i = 0; i < n; i++) {
+        char text[8] = "<end>";
+        for (int at = 0, rest = i; i && at < 5; at++, rest /= 26)
+            text[at] = (char)('a' + rest % 26);
+        put_text(&k.body, text);
+    }
+    put_array(&k.body, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)n);
+    for (int i = 0; i < n; i++)
+        put_int(&k.body, i ? VOCAB_NORMAL : VOCAB_CONTROL, 4);
+    k.n += 2;
+    key_u32(&k, "tokenizer.ggml.eos_token_id", 0);
+    struct vocab *v = open_keys(&k, &err);
+    CHECK_MSG(v != NULL, "%s", err.msg);
+    return v;
+}
+
+/* Edges for all tokens but one: each is looked at once, whatever the vocabulary, and each is counted. */
+static void edges_of_named_tokens(void)
+{
+    enum { EDGES = 3000, VOCAB = 40001 };
+    struct vocab *v = large_vocab(VOCAB);
+    struct trie *t = v ? trie_new(v, NULL) : NULL;
+    for (int same = 0; same < 2 && t; same++) {
+        struct str text;
+        struct pith_error err = {0};
+        struct pith_work compile = PITH_WORK_INIT, first = PITH_WORK_INIT;
+        str_init(&text, PITH_MEM_SCRATCH);
+        str_putz(&text, "root ::= ");
+        for (int i = 0; i < EDGES; i++)
+            str_printf(&text, "%s!<[%d]> \"x\"", i ? " | " : "", same ? 5 : i + 1);
+        for (int i = 0; i < EDGES && same; i++)
+            str_printf(&text, " | <[%d]> \"x\"", i + 6);
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF, .text = slice_of(text.p), .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = 1 << 20};
+        pith_work_begin(&compile, NULL);
+        struct pith_grammar *g = grammar_new(&spec, &err);
+        pith_work_end(&compile);
+        CHECK_MSG(g != NULL, "%s", err.msg);
+        CHECK_MSG(compile.steps < 100 * text.n, "%zu bytes: %llu steps", text.n, (unsigned long long)compile.steps);
+        pith_work_begin(&first, NULL);
+        const uint64_t *mask = g ? grammar_mask(g, &err) : NULL;
+        pith_work_end(&first);
+        CHECK_MSG(mask != NULL, "%s", err.msg);
+        CHECK_MSG(first.steps >= EDGES && first.steps < 4 * EDGES + VOCAB / 8, "%d edges: %llu steps", EDGES, (unsigned long long)first.steps);
+        for (int id = 0; mask && id < VOCAB; id++) {
+            int may = (int)(mask[id / 64] >> (id % 64) & 1), want = id && !(same && id == 5);
+            CHECK_MSG(may == want, "same %d, token %d: %d", same, id, may);
+        }
+        grammar_free(g);
+        str_deinit(&text);
+    }
+    trie_free(t);
+    vocab_free(v);
+}
+
 int main(void)
 {
     hook_install();
@@ -267,5 +328,6 @@ int main(void)
     TEST(compiling_can_be_ended);
     TEST(combinations_are_bounded);
     TEST(ambiguous_rules_become_loops);
+    TEST(edges_of_named_tokens);
     return test_end();
 }

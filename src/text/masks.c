@@ -201,28 +201,58 @@ static void walk(struct masks *m, uint32_t from, struct begins *b)
 
 /* ---------------------------------------------------------------- tokens by name */
 
-static int ends(const struct masks *m, int32_t id)
+/* What all edges of a kind that take any token but one take together: two that leave out different ones take all. */
+struct others {
+    uint32_t but;
+    int n; /* 0: no such edge; 1: all but `but`; 2: all */
+};
+
+static void add_other(struct others *o, uint32_t but)
 {
-    return vocab_is_eog(m->vocab, id);
+    o->n = !o->n ? 1 : o->but != but ? 2 : o->n;
+    o->but = but;
 }
 
+static int is_set(const struct masks *m, uint32_t id)
+{
+    return id < (uint32_t)m->trie->n_vocab && m->word[id / 64] >> (id % 64) & 1;
+}
+
+static void set_others(struct masks *m, const struct others *o)
+{
+    uint32_t n = (uint32_t)m->trie->n_vocab;
+    int had = is_set(m, o->but);
+    memset(m->word, 0xFF, m->n_words * sizeof *m->word);
+    if (n % 64)
+        m->word[n / 64] = ((uint64_t)1 << (n % 64)) - 1;
+    if (o->n == 1 && o->but < n && !had)
+        m->word[o->but / 64] &= ~((uint64_t)1 << (o->but % 64));
+}
+
+/* Each edge is looked at once, whatever the vocabulary. Tokens that end a generation may be among the others: make() decides of them. */
 static void add_named(struct masks *m, uint32_t state)
 {
     const struct automaton *a = m->stacks->a;
-    for (uint32_t i = a->token_at[state]; i < a->token_at[state + 1]; i++) {
-        const struct automaton_token *t = &a->token[i];
-        if (t->kind == EDGE_TOKEN) {
-            if (t->value < (uint32_t)m->trie->n_vocab)
-                set_bit(m, (int32_t)t->value);
-            continue;
-        }
-        int silent = t->kind == EDGE_SILENT;
-        for (int32_t k = 0; k < (silent ? (int32_t)m->trie->n_silent : m->trie->n_vocab); k++) {
-            int32_t id = silent ? m->trie->silent[k] : k;
-            if ((uint32_t)id != t->value && !ends(m, id))
-                set_bit(m, id);
-        }
+    uint32_t from = a->token_at[state], to = a->token_at[state + 1];
+    struct others any = {0, 0}, silent = {0, 0};
+    if (from == to)
+        return;
+    for (uint32_t i = from; i < to; i++) {
+        if (a->token[i].kind != EDGE_TOKEN)
+            add_other(a->token[i].kind == EDGE_SILENT ? &silent : &any, a->token[i].value);
     }
+    if (any.n)
+        set_others(m, &any);
+    for (uint32_t i = 0; silent.n && i < m->trie->n_silent; i++) {
+        if (silent.n == 2 || (uint32_t)m->trie->silent[i] != silent.but)
+            set_bit(m, m->trie->silent[i]);
+    }
+    for (uint32_t i = from; i < to; i++) {
+        if (a->token[i].kind == EDGE_TOKEN && a->token[i].value < (uint32_t)m->trie->n_vocab)
+            set_bit(m, (int32_t)a->token[i].value);
+    }
+    if (!stacks_spend(m->stacks, (uint64_t)(to - from) + (any.n ? m->n_words : 0) + (silent.n ? m->trie->n_silent : 0)))
+        m->failed = 1;
 }
 
 /* ---------------------------------------------------------------- states */
@@ -317,6 +347,31 @@ static void add_state(struct masks *m, const struct state_mask *k)
         set_bit(m, (int32_t)k->id[i]);
 }
 
+/* Tokens that end a generation: where the text may end, or where the grammar names them, and nowhere else. */
+static void set_ends(struct masks *m, uint32_t set)
+{
+    const struct automaton *a = m->stacks->a;
+    uint32_t n, may_end = (uint32_t)stacks_has(m->stacks, set, STATE_END);
+    const struct stack_pair *p = stacks_pairs(m->stacks, set, &n);
+    uint64_t looked = m->n_eog;
+    for (uint32_t i = 0; i < m->n_eog; i++) {
+        m->word[m->eog[i] / 64] &= ~((uint64_t)1 << (m->eog[i] % 64));
+        if (may_end)
+            set_bit(m, m->eog[i]);
+    }
+    for (uint32_t i = 0; i < n && m->n_eog; i++) {
+        uint32_t to = a->token_at[p[i].state + 1];
+        looked += to - a->token_at[p[i].state];
+        for (uint32_t k = a->token_at[p[i].state]; k < to; k++) {
+            uint32_t id = a->token[k].value;
+            if (a->token[k].kind == EDGE_TOKEN && id < (uint32_t)m->trie->n_vocab && vocab_is_eog(m->vocab, (int32_t)id))
+                set_bit(m, (int32_t)id);
+        }
+    }
+    if (!stacks_spend(m->stacks, looked))
+        m->failed = 1;
+}
+
 static void make(struct masks *m, uint32_t set)
 {
     uint32_t n, mark = stacks_mark(m->stacks);
@@ -335,18 +390,7 @@ static void make(struct masks *m, uint32_t set)
         if (m->of_state[p.state]->n_leave)
             walk_on(m, m->of_state[p.state], p.below);
     }
-    for (uint32_t i = 0; i < m->n_eog; i++) { /* by the grammar's text alone, or where it names them */
-        int named = 0;
-        for (uint32_t k = 0; k < n && !m->failed; k++) {
-            const struct automaton *a = m->stacks->a;
-            uint32_t state = stacks_pairs(m->stacks, set, &n)[k].state;
-            for (uint32_t j = a->token_at[state]; j < a->token_at[state + 1]; j++)
-                named |= a->token[j].kind == EDGE_TOKEN && a->token[j].value == (uint32_t)m->eog[i];
-        }
-        m->word[m->eog[i] / 64] &= ~((uint64_t)1 << (m->eog[i] % 64));
-        if (named || stacks_has(m->stacks, set, STATE_END))
-            set_bit(m, m->eog[i]);
-    }
+    set_ends(m, set);
     m->failed |= m->stacks->failed;
     stacks_cut(m->stacks, mark);
     if (m->stacks->failed == STACKS_LATE || m->stacks->failed == STACKS_CANCELLED)
