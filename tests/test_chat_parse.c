@@ -155,6 +155,7 @@ static const struct {
     {"Kimi-K2-Thinking", "kimi-k2", "R"},
     {"Kimi-K3", "kimi-k3", ""},
     {"LFM2.5-8B-A1B", "lfm2", "rRq"},
+    {"LFM2.5-Instruct", "lfm2", "rRt"},
     {"MiMo-VL", "hermes", "rR"},
     {"MiniMax-M1", "minimax-m1", "crR"},
     {"MiniMax-M2", "minimax-m2", ""},
@@ -423,6 +424,13 @@ static const struct {
     {"hermes", "", "a <tool_call>{\"name\": \"f\"}</tool_c", "['a', '', [['f', {}]]]"},
     {"hermes", "", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1, \"a\": 2}}</tool_call>",
      "['<tool_call>{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"a\\\": 1, \\\"a\\\": 2}}</tool_call>', '', []]"},
+    {"hermes", "", "{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n{\"name\": \"f\"}", "['', '', [['f', {'n': 1}], ['f', {}]]]"},
+    {"hermes", "", "{\"name\": \"Ada\", \"arguments\": {}}", "['{\\\"name\\\": \\\"Ada\\\", \\\"arguments\\\": {}}', '', []]"},
+    {"hermes", "", "So:\n```json\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n```", "['So:', '', [['f', {'n': 1}]]]"},
+    {"apertus", "", "<|inner_prefix|>a<|inner_suffix|>b<|tools_prefix|>[{\"f\": {\"n\": 1}}, {\"f\": {}}]<|tools_suffix|>c", "['bc', 'a', [['f', {'n': 1}], ['f', {}]]]"},
+    {"apertus", "", "<|tools_prefix|>[{\"f\": 1}]<|tools_suffix|>", "['<|tools_prefix|>[{\\\"f\\\": 1}]<|tools_suffix|>', '', []]"},
+    {"gigachat-3", "", "a<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}", "['a', '', [['f', {'n': 1}]]]"},
+    {"gigachat-3", "", "a function call b<|message_sep|>\n\n", "['a function call b', '', []]"},
     {"seed", "", "<seed:tool_call><function=f><parameter=s>x", "['<seed:tool_call><function=f><parameter=s>x', '', []]"},
 };
 
