@@ -128,6 +128,17 @@ def test_empty(s):
     check("two penalties", s.post("/completion", {**one, "repeat_penalty": 3, "repetition_penalty": 2})[0] == 400)
 
 
+def test_foreign(s):
+    """What routers and other servers have is no mistyped name of ours."""
+    foreign = {"models": ["a", "b"], "reasoning": {"effort": "high"}, "cache": {"no-cache": True}, "mode": "chat", "truncate": 100, "include": ["usage"], "num_keep": 4, "num_predict": 2, "skew": 0,
+               "transforms": [], "provider": {"order": ["a"]}}
+    status, a, r = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 1, **foreign})
+    check("names of others", status == 200 and r.getheader("x-pith-ignored") == ", ".join(foreign), (status, a, r.getheader("x-pith-ignored")))
+    for name in ("modle", "reasoning_efort", "temp", "max_token"):
+        e = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 1, name: 1})[1]
+        check("a mistyped name " + name, "did you mean" in e.get("error", {}).get("message", ""), e)
+
+
 def test_nothing_made(s):
     ask = {"messages": [{"role": "user", "content": "w5 " * 60}]}
     a = s.post("/v1/chat/completions", {**ask, "n_predict": 0})[1]
@@ -218,7 +229,7 @@ def main():
                 for row in (r for r in rows if r.get("on") == on):
                     guard("%s: %s" % (row["client"], row["what"]), lambda: ask(s, row, name))
                 if not on:
-                    for test in (test_empty, test_nothing_made, test_items):
+                    for test in (test_empty, test_foreign, test_nothing_made, test_items):
                         guard(test.__name__, lambda: test(s))
                 check("ends", s.end() == 0)
 
