@@ -141,8 +141,8 @@ static int open_slot(const char *folder, const char *name, size_t most, size_t *
     struct stat sb;
     int fd = -1;
     errno = ENAMETOOLONG;
-    if (snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path) /* no link leads out */
-        fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path)
+        fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC); /* no link */
     if (fd < 0 || fstat(fd, &sb)) {
         fault_set(f, 400, "invalid_value", "filename", "%s cannot be read: %s", name,
                   strerror(errno));
