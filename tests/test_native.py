@@ -209,15 +209,26 @@ def test_slot_names(s, folder):
 FED, MADE, STEPS = "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "pith:steps_total"
 
 
+def leaves(s, name):
+    """Tokens that the slot keeps when the client of a restore has left after its first steps; a stream goes on beside."""
+    s.post("/slots/2?action=erase", b"")
+    fed = s.metric(FED)
+    client = s.connect(raw_post("/slots/2?action=restore", {"filename": name}))
+    s.wait_for(lambda: s.metric(FED) > fed + 150 or s.get("/slots")[1][2]["n_kept"])  # a shift of the stream feeds fewer
+    client.close()
+    s.wait_for(lambda: s.metric("vllm:num_requests_running") == 1)
+    return s.get("/slots")[1][2]["n_kept"]
+
+
 def test_slots_let_others_go_on(folder):
     """What a restored slot has to compute is computed in the steps of all, a part in each, and ends with its client or its time."""
     model, n = synth(os.path.join(folder, "long.gguf"), "--ctx", "4096", "--layers", "2", "--seed", "7"), 3000
     flags = model, "--ctx", "4096", "--parallel", "4", "--slot-save-path", folder, "--gap", "0.001", "--no-store-dir"
     with Server(*flags) as s:
-        for i in range(3):
-            ask(s, prompt=[5 + (k * k + i) % 200 for k in range(n)], id_slot=i, n_predict=0)
+        for i in range(6):
+            ask(s, prompt=[5 + (k * k + i) % 200 for k in range(n)], id_slot=0, n_predict=0)
             fed = s.metric(FED)
-            check("save %d" % i, s.post("/slots/%d?action=save" % i, {"filename": "long%d" % i})[1]["n_saved"] == n and s.metric(FED) == fed)
+            check("save %d" % i, s.post("/slots/0?action=save", {"filename": "long%d" % i})[1]["n_saved"] == n and s.metric(FED) == fed)
     with Server(*flags) as s:
         stream = s.connect(raw_post("/completion", {"prompt": P, "n_predict": -1, "ignore_eos": True, "stream": True, "context_shift": True, "n_discard": 4000}))
         s.wait_for(lambda: s.metric(MADE) > 0)
@@ -226,12 +237,8 @@ def test_slots_let_others_go_on(folder):
         fed, made, steps = s.metric(FED) - fed, s.metric(MADE) - made, s.metric(STEPS) - steps
         check("restored beside a stream", status == 200 and a["n_restored"] == n == s.get("/slots")[1][1]["n_kept"], a)
         check("in steps of all", n <= fed < 2 * n and steps >= n / 512 and made >= n / 512, (fed, steps, made))
-        fed = s.metric(FED)
-        client = s.connect(raw_post("/slots/2?action=restore", {"filename": "long2"}))
-        s.wait_for(lambda: s.metric(FED) > fed)
-        client.close()
-        s.wait_for(lambda: s.metric("vllm:num_requests_running") == 1)
-        check("a client that leaves ends it", s.metric(FED) - fed < n and s.get("/slots")[1][2]["n_kept"] == 0, s.metric(FED) - fed)
+        seen = [leaves(s, "long%d" % i) for i in range(2, 6)]  # one that was done before its client left proves nothing
+        check("a client that leaves ends it", 0 in seen, seen)
         status, a, _ = s.post("/slots/3?action=restore", {"filename": "long0", "timeout": 0.001})
         check("its time", status == 400 and a["error"]["code"] == "deadline_exceeded" and s.get("/slots")[1][3]["n_kept"] == 0, a)
         stream.close()
