@@ -3,6 +3,7 @@
  *     bytes    what a thread of work holds for a request (JSON, templates, tokens, grammars)  -- counted while it grows (work.c)
  *              what a request holds while it waits (grammar, prompt, lists)                    -- until it is freed
  *              tables of samplers of choices that run                                          -- from admission to the end
+ *              logits whose masks are made beside the steps (beside.c)                         -- until their token is drawn
  *              answers that nobody has taken                                                   -- as they are written
  *              tokens that a slot keeps                                                        -- until others take their place
  *     seconds  of threads of work, and of samplers and masks                                   -- charged in the fair shares

@@ -305,9 +305,10 @@ static json_t *memory_now(struct server *s, const struct hosted *m)
     struct pith_memory_report mem = PITH_MEMORY_REPORT_INIT;
     pith_memory(&mem);
     json_t *bytes = json_object();
-    int64_t models = (int64_t)m->bytes, requests = account_budget(s);
-    json_object_set_new(bytes, "most", json_pack("{s:I, s:I, s:I}", "model", (json_int_t)models, "requests", (json_int_t)requests, "all",
-                                                 (json_int_t)(s->p.max_memory ? s->p.max_memory : models + requests)));
+    int64_t models = (int64_t)m->bytes, requests = account_budget(s), grammars = (int64_t)s->p.grammar_bytes;
+    json_object_set_new(bytes, "most", json_pack("{s:I, s:I, s:I, s:I}", "model", (json_int_t)models, "requests", (json_int_t)requests, "grammars",
+                                                 (json_int_t)grammars, "all",
+                                                 (json_int_t)(s->p.max_memory ? s->p.max_memory : models + requests + grammars)));
     json_object_set_new(bytes, "requests", json_integer(atomic_load(&s->account.bytes)));
     for (int i = 0; i < PITH_MEM_N; i++)
         json_object_set_new(bytes, pith_purpose_name((pith_purpose)i), json_integer((json_int_t)mem.used[i]));

@@ -12,13 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 
 struct job {
     struct job *next;
     struct branch *b; /* NULL: it has ended */
-    int tenant;
+    struct server *server;
+    struct tenant *tenant;
     pith_grammar *grammar;
     float *logits, *masked;
+    int64_t bytes; /* that the account has for them */
     atomic_int ended;
     struct pith_error err;
 };
@@ -37,6 +40,7 @@ static void free_job(struct job *j)
     pith_grammar_close(j->grammar);
     free(j->logits);
     free(j->masked);
+    account_add(j->server, j->tenant, -j->bytes);
     free(j);
 }
 
@@ -62,7 +66,7 @@ static struct job *take(struct beside *k)
 {
     struct job **best = NULL, *j;
     for (struct job **at = &k->waits; *at; at = &(*at)->next)
-        if (may_begin(k, *at) && (!best || k->served[(*at)->tenant] < k->served[(*best)->tenant]))
+        if (may_begin(k, *at) && (!best || k->served[(*at)->tenant->index] < k->served[(*best)->tenant->index]))
             best = at;
     if (!best)
         return NULL;
@@ -74,14 +78,24 @@ static struct job *take(struct beside *k)
     return k->at = j;
 }
 
+static int64_t thread_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Returns the steps it took; its key is charged for the time. */
 static uint64_t make(struct job *j, int32_t n_vocab)
 {
     struct pith_work w = PITH_WORK_INIT;
+    int64_t began = thread_ns();
     w.go_on = go_on;
     w.ctx = j;
     pith_work_begin(&w, NULL);
     pith_grammar_mask(j->grammar, j->masked, n_vocab, &j->err);
     pith_work_end(&w);
+    atomic_fetch_add(&j->tenant->account.sample_ns, thread_ns() - began);
     return w.steps;
 }
 
@@ -100,7 +114,7 @@ static void *run(void *arg)
         pthread_mutex_unlock(&s->lock);
         uint64_t steps = make(j, s->n_vocab);
         pthread_mutex_lock(&s->lock);
-        k->served[j->tenant] += steps + 1;
+        k->served[j->tenant->index] += steps + 1;
         k->at = NULL;
         j->next = k->done;
         k->done = j;
@@ -129,21 +143,27 @@ static int begin(struct sched *s)
     return 0;
 }
 
-int beside_put(struct sched *s, struct branch *b, const float *logits)
+int beside_put(struct sched *s, struct branch *b, const float *logits, struct fault *f)
 {
     struct pith_error err = {0};
     size_t bytes = (size_t)s->n_vocab * sizeof *logits;
     struct job *j = logits && (s->beside || begin(s)) ? calloc(1, sizeof *j) : NULL;
     if (!j)
-        return 0;
+        return fault_memory(f);
     j->b = b;
-    j->tenant = b->r->tenant->index;
+    j->server = b->r->server;
+    j->tenant = b->r->tenant;
+    if (!account_take(j->server, j->tenant, 2 * (int64_t)bytes, 0, f)) {
+        free_job(j);
+        return 0;
+    }
+    j->bytes = 2 * (int64_t)bytes;
     j->grammar = pith_grammar_clone(b->grammar, &err);
     j->logits = malloc(bytes);
     j->masked = malloc(bytes);
     if (!j->grammar || !j->logits || !j->masked) {
         free_job(j);
-        return 0;
+        return fault_memory(f);
     }
     memcpy(j->logits, logits, bytes);
     memcpy(j->masked, logits, bytes);
@@ -151,9 +171,9 @@ int beside_put(struct sched *s, struct branch *b, const float *logits)
     pthread_mutex_lock(&s->lock);
     uint64_t least = UINT64_MAX; /* who was away has saved nothing up */
     for (const struct job *o = k->waits; o; o = o->next)
-        least = k->served[o->tenant] < least ? k->served[o->tenant] : least;
-    if (least != UINT64_MAX && k->served[j->tenant] < least)
-        k->served[j->tenant] = least;
+        least = k->served[o->tenant->index] < least ? k->served[o->tenant->index] : least;
+    if (least != UINT64_MAX && k->served[j->tenant->index] < least)
+        k->served[j->tenant->index] = least;
     *k->waits_end = j;
     k->waits_end = &j->next;
     pthread_cond_signal(&k->wake);

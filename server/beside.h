@@ -5,9 +5,9 @@
 #include "scheduler_impl.h"
 
 /* All of these on the scheduler's thread. */
-/* The draw of a branch from these logits has to wait for its mask; they are copied. 0: no memory. The branch has no part in steps until
+/* The draw of a branch from these logits has to wait for its mask; they are copied. 0: *f, no memory, or none left of what the key may have. The branch has no part in steps until
  * beside_collect has drawn for it. */
-int beside_put(struct sched *s, struct branch *b, const float *logits);
+int beside_put(struct sched *s, struct branch *b, const float *logits, struct fault *f);
 void beside_forget(struct sched *s, struct branch *b); /* it ends */
 /* Tells the draws whose masks have been made since. */
 void beside_collect(struct sched *s);

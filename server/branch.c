@@ -459,9 +459,8 @@ void branch_tell(struct sched *s, int k)
     struct token_info t = {.id = d->id, .logprob = d->logprob, .top = d->top, .n_top = d->n_top > 0 ? d->n_top : 0};
     if (t.id == PITH_TOKEN_LATER) {
         struct fault f = {0};
-        if (beside_put(s, b, pith_logits(s->hosted->generate, d->output)))
+        if (beside_put(s, b, pith_logits(s->hosted->generate, d->output), &f))
             return;
-        fault_memory(&f);
         request_fail(s, b->r, &f);
         return;
     }

@@ -57,8 +57,8 @@ static pith_status fits_alone(const struct hosted *h, uint64_t bytes, const char
         return PITH_OK;
     err->code = PITH_NOMEM;
     if (p->max_memory)
-        snprintf(err->msg, sizeof err->msg, "%s %llu bytes, and --max-memory of %lld less --requests-memory of %lld leaves %llu; wanted a larger limit, or less context", what,
-                 (unsigned long long)bytes, (long long)p->max_memory, (long long)p->requests_memory, (unsigned long long)most);
+        snprintf(err->msg, sizeof err->msg, "%s %llu bytes, and --max-memory of %lld less --requests-memory of %lld and --grammar-cache of %llu leaves %llu; wanted a larger limit, or less context", what,
+                 (unsigned long long)bytes, (long long)p->max_memory, (long long)p->requests_memory, (unsigned long long)p->grammar_bytes, (unsigned long long)most);
     else
         snprintf(err->msg, sizeof err->msg, "%s %llu bytes, and --models-memory is %llu; wanted a larger limit, or less context", what, (unsigned long long)bytes,
                  (unsigned long long)most);

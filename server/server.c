@@ -24,8 +24,8 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
 #endif
     json_watch();
     s->p = *p;
-    if (p->max_memory) { /* models get what requests leave */
-        uint64_t left = p->max_memory > p->requests_memory ? (uint64_t)(p->max_memory - p->requests_memory) : 1;
+    if (p->max_memory) { /* models get what requests and compiled grammars leave */
+        uint64_t all = (uint64_t)p->max_memory, taken = (uint64_t)p->requests_memory + p->grammar_bytes, left = all > taken ? all - taken : 1;
         s->p.models_memory = p->models_memory && p->models_memory < left ? p->models_memory : left;
     }
     s->created = (int64_t)time(NULL);

@@ -157,12 +157,13 @@ def test_queue_of_models(folder):
 def test_most(model):
     with Server(model, *KEYS, "--requests-memory", "64M") as s:
         most = s.get("/props", **A)[1]["memory"]["most"]
-        check("most_is_told", most["requests"] == 64 << 20 and most["model"] > 0 and most["all"] == most["model"] + most["requests"], most)
+        check("most_is_told", most["requests"] == 64 << 20 and most["model"] > 0 and most["grammars"] == 64 << 20 and
+              most["all"] == most["model"] + most["requests"] + most["grammars"], most)
         check("most_of_requests_is_a_metric", total(s, "pith:requests_bytes_max") == 64 << 20)
-    with Server(model, *KEYS, "--requests-memory", "64M", "--max-memory", "65M", wait=False) as s:
+    with Server(model, *KEYS, "--requests-memory", "64M", "--grammar-cache", "3M", "--max-memory", "68M", wait=False) as s:
         s.process.wait(LIMIT)
         s.end()
-        check("models_get_what_requests_leave", "--max-memory" in s.said and "1048576" in s.said, s.said)
+        check("models_get_what_requests_leave", "--max-memory" in s.said and "1048576" in s.said and "--grammar-cache of 3145728" in s.said, s.said)
 
 
 def main():

@@ -56,9 +56,41 @@ def test(folder):
         check("goes_on", s.post("/v1/completions", body(1))[0] == 200)
 
 
+def key(s, name):
+    return next(float(line.rsplit(" ", 1)[1]) for line in s.get("/metrics")[1].decode().splitlines() if line.startswith(name + "{"))
+
+
+def test_account(folder):
+    """What is made beside is in its key's account while it is: two rows of the vocabulary, and the time of the thread that makes it."""
+    vocab = 200000
+    model = synth(os.path.join(folder, "wide.gguf"), "--arch", "llama", "--vocab", str(vocab))
+    one = {"prompt": "w1", "max_tokens": 8, "temperature": 1, "seed": 1, "grammar": "root ::= [a-z0-9 ]+"}
+    peak, seconds = [], []
+    for steps in ("64M", "1"):
+        with Server(model, "--ctx", "64", "--mask-steps", steps) as s:
+            check("answered_%s" % steps, s.post("/v1/completions", one)[0] == 200)
+            check("given_back_%s" % steps, s.wait_for(lambda: key(s, "pith:key_bytes") == 0), key(s, "pith:key_bytes"))
+            peak.append(key(s, "pith:key_bytes_peak"))
+            check("made_%s" % steps, (s.metric(BESIDE) > 0) == (steps == "1"), s.metric(BESIDE))
+    check("copies_are_counted", peak[1] - peak[0] > 7.9 * vocab, peak)
+    with Server(model, "--ctx", "64", "--mask-steps", "1", "--requests-memory", "4M") as s:
+        status, answer, _ = s.post("/v1/completions", one)
+        check("no_room_for_copies", status == 429 and answer["error"]["code"] == "key_memory_full" and "%d more" % (8 * vocab) in answer["error"]["message"], answer)
+        check("nothing_is_kept_of_who_is_refused", s.wait_for(lambda: key(s, "pith:key_bytes") == 0) and s.metric(BESIDE) == 0, key(s, "pith:key_bytes"))
+    # Masks are all but a few hundredths of a percent of what this costs, so it is a matter of who is charged, not of how fast anything is.
+    model = os.path.join(folder, "model.gguf")
+    for steps in ("64M", "1"):
+        with Server(model, "--ctx", "512", "--mask-steps", steps) as s:
+            s.post("/v1/completions", body(1, grammar=AMBIGUOUS, max_tokens=60, n=1, temperature=0, logit_bias={"2": -100}))
+            seconds.append(key(s, "pith:key_sampling_seconds_total"))
+            check("given_back_by_who_fails_%s" % steps, s.wait_for(lambda: key(s, "pith:key_bytes") == 0), key(s, "pith:key_bytes"))
+    check("time_is_charged", seconds[1] > seconds[0] / 50, seconds)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         test(folder)
+        test_account(folder)
 
 
 run(main, "test_masks_serve")
