@@ -271,6 +271,25 @@ static const struct arg common[] = {
     {0},
 };
 
+/* The flags that other programs have for it. */
+static int names_a_model(const char *flag)
+{
+    static const char *const flags[] = {"-m", "--model", "-hf", "--hf-repo"};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        if (!strcmp(flag, flags[i]))
+            return 1;
+    }
+    return 0;
+}
+
+static int takes_a_model(const struct args_spec *spec)
+{
+    const struct arg *a = spec->rows;
+    while (a->name && strcmp(a->name, "MODEL") != 0)
+        a++;
+    return a->name != NULL;
+}
+
 static int bad_flag(const struct args_spec *spec, const char *word)
 {
     const char *names[ROWS_MAX + sizeof common / sizeof common[0]];
@@ -284,6 +303,11 @@ static int bad_flag(const struct args_spec *spec, const char *word)
         names[n++] = a->name;
     names[n] = NULL;
     snprintf(flag, sizeof flag, "%.*s", (int)strcspn(word, "="), word);
+    if (names_a_model(flag) && takes_a_model(spec)) {
+        fprintf(stderr, "%s: unknown flag %s; MODEL stands without a flag: %s MODEL\n",
+                spec->command, flag, spec->command);
+        return ARGS_BAD;
+    }
     const char *near = args_nearest(flag, names);
     fprintf(stderr, "%s: unknown flag %s", spec->command, flag);
     if (near)

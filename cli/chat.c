@@ -117,7 +117,8 @@ static void count(struct chat *c)
     if (json_array_size(c->messages) == 0)
         return;
     int32_t *ids = prompt(c, 0, &c->n_used, NULL, &ignored);
-    if (!ids) /* a template may refuse what is no whole exchange */
+    /* A template may refuse what is no whole exchange; a conversation may outgrow the context. */
+    if (!ids || c->n_used > pith_n_ctx(c->session))
         c->n_used = pith_length(c->session, 0);
     free(ids);
 }

@@ -242,15 +242,20 @@ static const struct chat_command {
     {"/system", "TEXT", "set the system text; without TEXT show it, with - remove it", do_system},
     {"/regen", "", "make the last answer again", do_regen},
     {"/stats", "", "tokens, speeds, what was cached", do_stats},
-    {"/exit", "", "leave, as Ctrl-D does", do_exit},
+    {"/exit", "", "leave, as /bye and Ctrl-D do", do_exit},
+    {"/bye", "", NULL, do_exit}, /* without a help: another name */
+    {"/?", "", NULL, do_help},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static int do_help(struct terminal *t, const char *arg)
 {
     (void)arg;
-    for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(stderr, "  %-8s %-5s %s\n", commands[i].name, commands[i].args, commands[i].help);
+    for (int i = 0; i < N_COMMANDS; i++) {
+        const struct chat_command *c = &commands[i];
+        if (c->help)
+            fprintf(stderr, "  %-8s %-5s %s\n", c->name, c->args, c->help);
+    }
     fprintf(
         stderr,
         "Lines between two lines of %s are one message%s; one that begins with / is sent as //.\n"

@@ -9,7 +9,7 @@
 
 struct opts {
     struct model_opts model;
-    const char *prompt, *file, *session, *system, *history;
+    const char *said, *prompt, *file, *session, *system, *history;
     int64_t n;
     struct sampler_opts sampler;
     struct grammar_opts grammar;
@@ -22,6 +22,8 @@ struct opts {
 /* clang-format off */
 static const struct arg args[] = {
     ARGS_MODEL_FILE(struct opts, model),
+    {.name = "PROMPT", ARG_FIELD(struct opts, said, ARG_TEXT), .typed = 1,
+     .help = "the prompt, as -p gives it; one text, in quotes"},
     {.name = "--prompt", .alias = "-p", .meta = "TEXT", ARG_FIELD(struct opts, prompt, ARG_TEXT),
      .help = "the prompt"},
     {.name = "--file", .alias = "-f", .meta = "FILE", ARG_FIELD(struct opts, file, ARG_TEXT),
@@ -383,12 +385,25 @@ static int run_prompt(struct running *r, char *text, size_t n_bytes)
     return code;
 }
 
+/* The prompt behind MODEL is that of -p. */
+static int take_said(struct opts *o)
+{
+    if (o->said && (o->prompt || o->file))
+        return cli_say(CLI_USE, "found \"%s\" and %s; wanted one prompt", o->said,
+                       o->prompt ? "--prompt" : "--file");
+    if (o->said)
+        o->prompt = o->said;
+    return CLI_OK;
+}
+
 static int run(void *opts)
 {
     char *text = NULL;
     size_t n_bytes = 0;
     struct running r = {.o = opts};
-    int code = cli_form_check(&r.o->form, &r.variables);
+    int code = take_said(opts);
+    if (!code)
+        code = cli_form_check(&r.o->form, &r.variables);
     if (!code && !chats(opts) && (r.o->raw || r.o->literal || r.o->session))
         code = refuse_text(opts);
     if (!code)

@@ -62,9 +62,13 @@ size_t cli_visible(const char *p, size_t n, size_t *plain, char shown[2])
     return n;
 }
 
+static char text_end; /* the last byte of text on stdout */
+
 int cli_write_text(int fd, int is_terminal, const char *p, size_t n)
 {
     int why = 0;
+    if (fd == STDOUT_FILENO && n > 0)
+        text_end = p[n - 1];
     while (n > 0 && !why) {
         char shown[2];
         size_t plain = n, used = is_terminal ? cli_visible(p, n, &plain, shown) : n;
@@ -109,6 +113,16 @@ void cli_tell(const char *fmt, ...)
     free(text);
 }
 
+/* Would a message stand in the line of the text? Not twice: the message ends it. */
+static int on_a_text(void)
+{
+    struct stat out, err;
+    int open = text_end && text_end != '\n' && !fstat(STDOUT_FILENO, &out) &&
+               !fstat(STDERR_FILENO, &err) && out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+    text_end = 0;
+    return open;
+}
+
 int cli_say(int code, const char *fmt, ...)
 {
     va_list ap;
@@ -116,7 +130,7 @@ int cli_say(int code, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vasprintf(&text, fmt, ap);
     va_end(ap);
-    cli_tell("pith: %s\n", n >= 0 ? text : fmt);
+    cli_tell("%spith: %s\n", on_a_text() ? "\n" : "", n >= 0 ? text : fmt);
     if (n >= 0)
         free(text);
     return code;
@@ -126,7 +140,11 @@ int cli_fail(const struct pith_error *err)
 {
     if (err->code == PITH_CANCELLED && interrupt_asked())
         return cli_say(CLI_INTERRUPTED, "interrupted");
-    /* the library does not know which flag gives one */
+    /* the library does not know which flags these are */
+    const char *both = strstr(err->msg, "; open the session with a larger context or ask for a context shift");
+    if (both)
+        return cli_say(exit_code(err->code), "%.*s; -c makes it larger, --context-shift drops the oldest tokens",
+                       (int)(both - err->msg), err->msg);
     const char *flag = strstr(err->msg, "with a larger context") ? "; -c sets its size" : "";
     return cli_say(exit_code(err->code), "%s%s", err->msg, flag);
 }

@@ -63,11 +63,11 @@ static int find(const char *name, char **path)
         code = *path ? CLI_OK : cli_no_memory();
     } else if (r.kind != REF_NONE) {
         code = fetch(&r, name, path);
-    } else if (!strchr(name, '/') && !strchr(name, '.')) {
-        code = cli_say(
-            CLI_INPUT,
-            "%s: no file and no model of this name; 'pith list' shows the models that are here",
-            name);
+    } else if (!strchr(name, '/')) {
+        code = cli_say(CLI_INPUT,
+                       "%s: no file and no model of this name; 'pith list' shows the models that "
+                       "are here, ollama:NAME and hf:OWNER/REPO fetch one",
+                       name);
     }
     local_free(&s);
     return code;

@@ -46,8 +46,25 @@ static const struct command *find(const char *name)
     return NULL;
 }
 
+/* A model where the command belongs, or what another program calls running one. */
+static int means_run(const char *word)
+{
+    static const char *const others[] = {"chat", "generate", "complete", "completion", "cli", "-m",
+                                         "-p",   "--model",  "--prompt", "-hf",        "--hf-repo"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (!strcmp(word, others[i]))
+            return 1;
+    }
+    size_t n = strlen(word);
+    return word[0] != '-' && ((n > 5 && !strcmp(word + n - 5, ".gguf")) || !strncmp(word, "hf:", 3) ||
+                              !strncmp(word, "ollama:", 7) ||
+                              (strpbrk(word, "/.") && !access(word, F_OK)));
+}
+
 static int unknown_command(const char *word)
 {
+    if (means_run(word))
+        return cli_say(CLI_USE, "unknown command \"%s\"; wanted: pith run MODEL ...", word);
     const char *names[N_COMMANDS + 4];
     int n = 0;
     for (; n < N_COMMANDS; n++)
@@ -56,7 +73,7 @@ static int unknown_command(const char *word)
     names[n++] = "help";
     names[n++] = "man";
     names[n] = NULL;
-    const char *near = args_nearest(word, names);
+    const char *near = *word == '-' ? NULL : args_nearest(word, names);
     if (near)
         return cli_say(CLI_USE, "unknown command \"%s\"; did you mean %s?", word, near);
     return cli_say(CLI_USE, "unknown command \"%s\"; 'pith --help' lists the commands", word);

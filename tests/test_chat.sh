@@ -160,6 +160,7 @@ sees shift_begins '^0/128>'
 says shift_first "$long" 'ended after'
 says shift_second "$long" 'the model no longer sees the 2 oldest messages'
 says shift_keeps_messages '/save shift.json' 'saved 4 messages'
+sees_not shift_shows_no_more_than_there_is '^(129|1[3-9][0-9]|[2-9][0-9][0-9])/128>'
 
 # ---------------------------------------------------------------- what a model may write, colours, terminals
 
@@ -171,6 +172,9 @@ sees_not no_tags_with_colours '<think>'
 says saves_reasoning '/save think.json' 'saved 2'
 holds reasoning_is_apart "$dir/think.json" "m[1]['reasoning_content'] == 'let me see' and m[1]['content'] == '世界 \x1b[31m red'"
 says regenerates_with_a_grammar '/regen' '^世界'
+says help_as_elsewhere '/?' '/regen +make the last answer again'
+says exits_as_elsewhere '/bye' '^status 0'
+chat -c 512
 says exits '/exit' '^status 0'
 
 start NO_COLOR=1 "$pith" run "$dir/tiny.gguf" -t 1 --override-kv "tokenizer.chat_template=str:$form" -c 512 --grammar "$dir/think.gbnf"

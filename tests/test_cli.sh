@@ -37,7 +37,20 @@ gives unknown_short_flag 1 'unknown flag -q' run m -q
 gives missing_model 1 'MODEL is missing' run
 gives missing_flag 1 '\-\-out is missing' logits m --tokens 1
 gives missing_value 1 '\-n has no value; wanted a whole number' run m -n
-gives extra_argument 1 'found "b"' run a b
+gives extra_argument 1 'found "c"' run a b c
+gives prompt_twice 1 'found "b" and --prompt; wanted one' run a b -p c
+gives prompt_and_file 1 'found "b" and --file; wanted one' run a b -f c
+gives model_by_flag 1 'unknown flag -m; MODEL stands without a flag: pith run MODEL' run -m x
+gives model_by_long_flag 1 'unknown flag --model; MODEL stands without a flag: pith bench MODEL' bench --model=x
+gives flag_as_command 1 'unknown command "-m"; wanted: pith run MODEL' -m x
+gives flag_is_no_command 1 "unknown command \"-l\"; 'pith --help'" -l
+gives model_as_command 1 'unknown command "x.gguf"; wanted: pith run MODEL' x.gguf -p hi
+gives reference_as_command 1 'wanted: pith run MODEL' ollama:x -p hi
+gives file_as_command 1 'wanted: pith run MODEL' "$0"
+gives chat_as_command 1 'unknown command "chat"; wanted: pith run MODEL' chat x
+gives model_name_with_dot 2 "llama3.2: no file and no model of this name; 'pith list' .*ollama:NAME" run llama3.2 -p hi
+gives model_name_with_tag 2 "no model of this name; 'pith list' .*ollama:NAME" run llama3.2:1b -p hi
+gives model_name 2 "no model of this name; 'pith list' .*ollama:NAME" run llama -p hi
 gives switch_with_value 1 '\-\-strict is "x"; wanted yes or no' run m --strict=x
 gives bad_number 1 '\-\-temp is "hot"; wanted a number from 0 to' run m --temp hot
 gives bad_number_tail 1 '\-\-temp is "1x"' run m --temp 1x

@@ -52,6 +52,7 @@ def test_question(folder):
     whole = form("{{ bos_token }}{{ messages[0].role }}: {{ messages[0].content }}{% if add_generation_prompt %}!{% endif %}")
     same = lambda name, got, wanted=raw: check(name, got == (0, wanted, ""), got)
     same("a_prompt_is_a_question", pith("-p", BEGIN, *asked))
+    same("a_prompt_behind_the_model", pith(BEGIN, *asked))
     same("and_has_its_template", pith("-p", BEGIN, *whole), pith("-p", "user: Once upon a time!")[1])
     same("raw_has_none", pith("-p", BEGIN, "--raw", *whole))
     same("a_question_from_stdin", pith(*asked, said=b"Once upon a time\n"))
@@ -117,6 +118,12 @@ def test_empty():
     check("all_reasoning", got[0] == 0 and got[1] == b"" and "all 12 tokens that --predict allows went into reasoning" in got[2] and "--show-thinking" in got[2], got)
     shown = pith("-p", BEGIN, "--show-thinking", *shut)
     check("reasoning_is_shown", shown[0] == 0 and shown[1].startswith(b"<think>\n") and shown[1].endswith(b"\n</think>\n\n") and len(shown[1]) > 25 and "reasoning" in shown[2], shown)
+    for name, more in (("text", ["--raw"]), ("answer", [])):
+        command = [PITH, "run", STORY, "-p", BEGIN, "-n", "-1", "--ignore-eog", "-c", "24", "--temp", "0", "-t", "1", *more, *asked]
+        apart = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+        both = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+        check("full_" + name, apart.stderr.startswith(b"pith: the context is full") and b"; -c makes it larger, --context-shift drops" in apart.stderr, apart)
+        check("full_%s_has_its_line" % name, not apart.stdout.endswith(b"\n") and both == apart.stdout + b"\n" + apart.stderr, both)
     check("an_answer_says_nothing_else", pith("-p", BEGIN, *asked)[2] == "")
 
 
