@@ -24,6 +24,7 @@ enum {
     N_KEPT = 6,
     N_TOKENS = 24, /* masks that are made of a grammar, tokens that are sampled */
     N_VOCAB = 4000,
+    MASK_STEPS = 1 << 27, /* most of one mask and the token after it */
 };
 
 struct cost {
@@ -56,19 +57,30 @@ static uint32_t pick(uint32_t n) /* 0 .. n-1 */
 
 /* ---------------------------------------------------------------- what is done with an input */
 
+static struct pith_work work;
+static uint64_t mask_steps; /* of the costliest mask */
+
+/* What comes now is a mask: it has a bound of its own, and what was before it is counted apart. */
+static void walk_one(pith_grammar *g, int32_t i, int *goes_on)
+{
+    uint64_t before = work.steps;
+    memset(logits, 0, sizeof logits);
+    *goes_on = pith_grammar_mask(g, logits, N_VOCAB, NULL) == PITH_OK;
+    int32_t at = (int32_t)((unsigned)i * 2654435761u % N_VOCAB), n = 0;
+    while (*goes_on && n < N_VOCAB && logits[at] != 0)
+        at = (at + 1) % N_VOCAB, n++;
+    *goes_on = *goes_on && n < N_VOCAB && pith_grammar_accept(g, at, NULL) == PITH_OK;
+    uint64_t took = work.steps - before;
+    mask_steps = took > mask_steps ? took : mask_steps;
+    work.steps = before;
+}
+
 /* The masks of the first tokens, each time with a token that is allowed. */
 static void walk(pith_grammar *g)
 {
-    for (int i = 0; g && i < N_TOKENS; i++) {
-        memset(logits, 0, sizeof logits);
-        if (pith_grammar_mask(g, logits, N_VOCAB, NULL) != PITH_OK)
-            break;
-        int32_t at = (int32_t)((unsigned)i * 2654435761u % N_VOCAB), n = 0;
-        while (n < N_VOCAB && logits[at] != 0)
-            at = (at + 1) % N_VOCAB, n++;
-        if (n == N_VOCAB || pith_grammar_accept(g, at, NULL) != PITH_OK)
-            break;
-    }
+    int goes_on = g != NULL;
+    for (int i = 0; i < N_TOKENS && goes_on; i++)
+        walk_one(g, i, &goes_on);
     pith_grammar_close(g);
 }
 
@@ -225,9 +237,9 @@ static const char *const stop_seeds[] = {"aaaaaaaaab\naaaaaaab\naaaaab\naaaaaaaa
  * automata are short: 2^28 of them are under a second of one core. */
 #define BOUND(s, b) {(uint64_t)1 << (s), (uint64_t)1 << (b), 2}
 static const struct kind kinds[] = {
-    {"gbnf", "grammar", run_gbnf, gbnf_seeds, BOUND(28, 27), {1 << 14, 1 << 14, 0}},
-    {"schema", "schema", run_schema, schema_seeds, BOUND(28, 27), {1 << 14, 1 << 14, 0}},
-    {"regex", "regex", run_regex, regex_seeds, BOUND(28, 27), {1 << 14, 1 << 14, 0}},
+    {"gbnf", "grammar", run_gbnf, gbnf_seeds, BOUND(28, 28), {1 << 14, 1 << 14, 0}},
+    {"schema", "schema", run_schema, schema_seeds, BOUND(28, 28), {1 << 14, 1 << 14, 0}},
+    {"regex", "regex", run_regex, regex_seeds, BOUND(28, 28), {1 << 14, 1 << 14, 0}},
     {"jinja", "jinja", run_jinja, jinja_seeds, BOUND(25, 28), {1 << 12, 1 << 13, 0}},
     {"variables", NULL, run_variables, variable_seeds, BOUND(16, 18), {1 << 8, 1 << 9, 0}},
     {"answer", "chat", run_answer, answer_seeds, BOUND(16, 18), {1 << 9, 1 << 9, 0}},
@@ -241,20 +253,23 @@ static const struct kind kinds[] = {
 /* How much of its kind's bound an input takes: 1 is all. The work ends at twice that. */
 static double weigh(const struct kind *k, struct input *in)
 {
-    struct pith_work w = PITH_WORK_INIT;
     double most_steps = (double)k->base.steps + (double)k->slope.steps * (double)in->n;
     double most_bytes = (double)k->base.bytes + (double)k->slope.bytes * (double)in->n;
-    w.max_steps = (uint64_t)(2 * most_steps);
-    w.max_bytes = (uint64_t)(2 * most_bytes);
+    work = (struct pith_work)PITH_WORK_INIT;
+    work.max_steps = (uint64_t)(2 * most_steps);
+    work.max_bytes = (uint64_t)(2 * most_bytes);
+    mask_steps = 0;
     double began = test_cpu_seconds();
-    if (pith_work_begin(&w, NULL) != PITH_OK)
+    if (pith_work_begin(&work, NULL) != PITH_OK)
         return 0;
     k->run(in->p, in->n);
-    pith_work_end(&w);
-    in->cost = (struct cost){w.steps, (uint64_t)(w.peak_bytes > 0 ? w.peak_bytes : 0),
+    pith_work_end(&work);
+    in->cost = (struct cost){work.steps, (uint64_t)(work.peak_bytes > 0 ? work.peak_bytes : 0),
                              test_cpu_seconds() - began};
-    double steps = (double)w.steps / most_steps, bytes = (double)in->cost.bytes / most_bytes;
-    return in->score = steps > bytes ? steps : bytes;
+    double steps = (double)work.steps / most_steps, bytes = (double)in->cost.bytes / most_bytes;
+    double mask = (double)mask_steps / (double)MASK_STEPS;
+    in->score = steps > bytes ? steps : bytes;
+    return in->score = mask > in->score ? mask : in->score;
 }
 
 /* A number in the text made larger, or other; else a byte. */
