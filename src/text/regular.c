@@ -23,6 +23,7 @@ enum {
 struct circle {
     struct rules *r;
     const struct analysis *a;
+    const uint32_t *start;        /* [n_rules of all] as the analysis knows them: circles before have moved some */
     uint32_t *number;             /* [n_states of the rules] place in `state` + 1, 0: not in this circle */
     uint32_t *state;              /* its states */
     uint8_t *lives, *ends;        /* [n] in the lower one: can reach the end; is an end, or reaches one by nothing */
@@ -44,7 +45,7 @@ static const struct rules_edge *edge_of(const struct circle *c, uint32_t k)
 /* An edge that the rules keep: to what can end. */
 static int is_live(const struct circle *c, const struct rules_edge *e)
 {
-    return c->a->live[e->to] && (e->kind != EDGE_CALL || c->a->live[c->r->rule[e->value].start]);
+    return c->a->live[e->to] && (e->kind != EDGE_CALL || c->a->live[c->start[e->value]]);
 }
 
 static int calls_in(const struct circle *c, const struct rules_edge *e)
@@ -406,7 +407,10 @@ uint32_t regular_rules(struct rules *r, const struct analysis *a)
     uint32_t n_all = 0, n_rules = r->n_rules, *number = items(r->n_states, sizeof *number), *state = items(r->n_states, sizeof *state);
     struct lower *found = items(n_rules, sizeof *found);
     uint8_t *member = items(n_rules, 1);
-    for (uint32_t i = 0, k; number && state && found && member && i < a->n_order && rules_ok(r); i = k) {
+    uint32_t *start = items(n_rules, sizeof *start);
+    for (uint32_t i = 0; start && i < n_rules; i++)
+        start[i] = r->rule[i].start;
+    for (uint32_t i = 0, k; number && state && found && member && start && i < a->n_order && rules_ok(r); i = k) {
         for (k = i + 1; k < a->n_order && a->circle[a->order[k]] == a->circle[a->order[i]]; k++)
             ;
         int plain = a->recursive[a->order[i]];
@@ -414,7 +418,7 @@ uint32_t regular_rules(struct rules *r, const struct analysis *a)
             plain &= !r->rule[a->order[m]].set;
         if (!plain)
             continue;
-        struct circle c = {.r = r, .a = a, .number = number, .state = state, .member = member, .rule = a->order + i, .n_rules = k - i};
+        struct circle c = {.r = r, .a = a, .start = start, .number = number, .state = state, .member = member, .rule = a->order + i, .n_rules = k - i};
         for (uint32_t m = i; m < k; m++)
             member[a->order[m]] = 1;
         n_all += try_circle(&c, found);
@@ -423,11 +427,12 @@ uint32_t regular_rules(struct rules *r, const struct analysis *a)
         for (uint32_t m = 0; m < c.n; m++)
             number[c.state[m]] = 0;
     }
-    if (!number || !state || !found || !member)
+    if (!number || !state || !found || !member || !start)
         rules_fail(r, PITH_NOMEM, "out of memory for a grammar of %u rules", n_rules);
     mem_free(number);
     mem_free(state);
     mem_free(found);
     mem_free(member);
+    mem_free(start);
     return n_all;
 }
