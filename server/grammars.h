@@ -7,7 +7,10 @@
 struct grammars;
 struct grammars *grammars_open(uint64_t most_bytes); /* NULL: no memory. most_bytes 0: none is kept */
 void grammars_close(struct grammars *k);             /* NULL allowed; positions that were given out stay */
-/* A position at the beginning of the grammar, compiled now or before, with its first mask made; mask_bytes: most memory for masks. The caller's to close. NULL: *err. From any thread. */
-pith_grammar *grammars_get(struct hosted *m, pith_grammar_kind kind, const char *text, size_t n_bytes, uint64_t mask_bytes, struct pith_error *err);
+/* A position at the beginning of the grammar, compiled now or before, with its first mask made; p: how it is opened. A key finds only what the
+ * same key (who) has brought, so nobody learns from the time what others bring; with --share-prefixes all find all. The caller's to close.
+ * NULL: *err. From any thread. */
+pith_grammar *grammars_get(struct hosted *m, const struct tenant *who, pith_grammar_kind kind, const char *text, size_t n_bytes, const struct pith_grammar_params *p,
+                           struct pith_error *err);
 
 #endif

@@ -730,22 +730,27 @@ static int take_stops(const json_t *stop, struct request *r, struct fault *f)
     return r->stop || fault_memory(f);
 }
 
-int request_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, const struct pith_grammar_params *more, struct request *r, const char *field,
-                    struct fault *f)
+int request_open_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, const struct pith_grammar_params *more, struct request *r, struct pith_error *err)
 {
     enum { LEAST = 1 << 20, MOST = 64 << 20 };
     const struct server_params *s = &m->server->p;
-    struct pith_error err = {0};
+    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
     int64_t bytes = s->requests_memory / 4 / s->parallel; /* all that run have a quarter, or a half with those that wait a step */
-    r->mask_bytes = bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes;
-    if (more) { /* another grammar than its text says */
-        struct pith_grammar_params p = *more;
-        p.cache_bytes = (uint64_t)r->mask_bytes;
-        r->grammar = pith_grammar_open(m->model, kind, text, text ? strlen(text) : 0, &p, &err);
-    } else {
-        r->grammar = grammars_get(m, kind, text, text ? strlen(text) : 0, (uint64_t)r->mask_bytes, &err);
-    }
-    return r->grammar || fault_from(f, &err, field);
+    bytes = bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes;
+    if (more) /* another grammar than its text says */
+        p = *more;
+    p.cache_bytes = (uint64_t)bytes;
+    p.schema_order = s->schema_order;
+    r->grammar = grammars_get(m, r->tenant, kind, text, text ? strlen(text) : 0, &p, err);
+    r->mask_bytes = r->grammar ? bytes : 0;
+    return r->grammar != NULL;
+}
+
+int request_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, const struct pith_grammar_params *more, struct request *r, const char *field,
+                    struct fault *f)
+{
+    struct pith_error err = {0};
+    return request_open_grammar(m, kind, text, more, r, &err) || fault_from(f, &err, field);
 }
 
 static int open_schema(struct hosted *m, const json_t *schema, const struct pith_grammar_params *more, struct request *r, const char *field, struct fault *f)

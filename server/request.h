@@ -34,6 +34,8 @@ const struct pith_sampler_params *request_usual(const struct hosted *m, const st
 /* What a request's text has to keep; text NULL for JSON. */
 int request_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, const struct pith_grammar_params *more, struct request *r, const char *field,
                     struct fault *f);
+int request_open_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, const struct pith_grammar_params *more, struct request *r,
+                         struct pith_error *err); /* the same where a grammar that cannot be is no fault */
 /* Everything but the prompt, by the fields that all which make text share. */
 int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f);
 int request_choices(const struct fields *b); /* of each prompt */

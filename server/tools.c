@@ -108,7 +108,7 @@ static int hold_calls(struct answer *a, const struct fields *b, struct request *
         }
     }
     if (tagged || bare)
-        r->grammar = pith_grammar_open(a->m->model, PITH_GRAMMAR_CALLS, tools, strlen(tools), &p, &err);
+        request_open_grammar(a->m, PITH_GRAMMAR_CALLS, tools, &p, r, &err);
     a->held = r->grammar;
     free(tools);
     return r->grammar || (err.code != PITH_NOMEM && err.code != PITH_CANCELLED) || fault_from(f, &err, "tools");

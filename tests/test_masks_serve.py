@@ -24,6 +24,56 @@ def texts(s, bodies):
     return [[(c["text"], c["finish_reason"], c["logprobs"]) for c in a["choices"]] if status == 200 else (status, a) for status, a, _ in got]
 
 
+FIRST, OTHER = {"x-api-key": "first-secret"}, {"x-api-key": "other-secret"}
+KEYS = ("--api-key", "a:first-secret", "--api-key", "b:other-secret")
+CALLS = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+         "{% if tools %}{{ tools | tojson }}{% endif %}<|im_start|>assistant\n")
+
+
+def counts(s):
+    return s.metric(COMPILED), s.metric(KEPT)
+
+
+def test_keys(model):
+    """What one key has had compiled is not there for another, unless they share."""
+    one = {"prompt": "w1", "max_tokens": 2, "grammar": 'root ::= "w1" [0-9]+'}
+    for more, want in (((), [(1, 0), (2, 0), (2, 1), (2, 2), (3, 2)]), (("--share-prefixes",), [(1, 0), (1, 1), (1, 2), (1, 3), (2, 3)])):
+        with Server(model, *KEYS, *more) as s:
+            got = []
+            for key, text in ((FIRST, one), (OTHER, one), (FIRST, one), (OTHER, one), (OTHER, {**one, "grammar": 'root ::= "w1" [0-8]+'})):
+                status = s.post("/v1/completions", text, **key)[0]
+                got.append(counts(s) if status == 200 else status)
+            check("keys_apart" if not more else "keys_share", got == want, got)
+
+
+def test_many(model):
+    """More of them than are kept: the oldest goes, the others are found."""
+    ask = [{"prompt": "w1", "max_tokens": 1, "grammar": 'root ::= "w%d"' % i} for i in range(60)]
+    with Server(model, "--grammar-cache", "64K") as s:
+        for b in ask:
+            s.post("/v1/completions", b)
+        check("newest_are_kept", s.post("/v1/completions", ask[-1])[0] == 200 and counts(s) == (60, 1), counts(s))
+        check("oldest_is_gone", s.post("/v1/completions", ask[0])[0] == 200 and counts(s) == (61, 1), counts(s))
+        check("newest_are_kept_still", s.post("/v1/completions", ask[-1])[0] == 200 and counts(s) == (61, 2), counts(s))
+
+
+def test_calls(model, folder):
+    """The grammar of calls that may come is kept as others are, and its masks are in the account of its key."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}]
+    ask = {"messages": [{"role": "user", "content": "w1"}], "max_tokens": 3}
+    path = os.path.join(folder, "calls.jinja")
+    with open(path, "w") as f:
+        f.write(CALLS)
+    with Server(model, *KEYS, "--chat-template", path, "--requests-memory", "1G", "--parallel", "4") as s:
+        def peak():
+            return next(float(line.rsplit(" ", 1)[1]) for line in s.get("/metrics", **FIRST)[1].decode().splitlines() if line.startswith('pith:key_bytes_peak{key="a"}'))
+        check("no_calls", s.post("/v1/chat/completions", ask, **FIRST)[0] == 200 and counts(s) == (0, 0), counts(s))
+        before = peak()
+        got = [s.post("/v1/chat/completions", {**ask, "tools": tools}, **FIRST)[0] for _ in range(3)]
+        check("calls_are_kept", got == [200] * 3 and counts(s) == (1, 2), (got, counts(s)))
+        check("calls_are_in_the_account", before < 32 << 20 and peak() >= 64 << 20, (before, peak()))
+
+
 def test(folder):
     model = synth(os.path.join(folder, "model.gguf"), "--arch", "llama")
     bodies = [schema_body(i) for i in range(4)] + [body(i) for i in range(4)] + [body(i, grammar='root ::= ("w" [0-9]+ " "?)+') for i in range(4)]
@@ -54,6 +104,9 @@ def test(folder):
         status, answer, _ = s.post("/v1/completions", body(1, grammar='root ::= "w1"', max_tokens=20, ignore_eos=True))
         check("an_end_is_an_end", status == 200 and answer["choices"][0]["finish_reason"] == "stop", answer)
         check("goes_on", s.post("/v1/completions", body(1))[0] == 200)
+    test_keys(model)
+    test_many(model)
+    test_calls(model, folder)
 
 
 def key(s, name):
