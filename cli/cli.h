@@ -283,6 +283,8 @@ struct sampler_opts {
      .help = "the same seed gives the same text on every machine; -1: a new one each time"}
 /* clang-format on */
 
+/* What is wrong with the flags whatever the model is: the exit code, the message is out. */
+int cli_sampler_check(const struct sampler_opts *o);
 /* Sets o->seed to the one that is used, -1 when none is. NULL: *code is the exit code, the message
  * is out. */
 pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int *code);
@@ -332,6 +334,8 @@ struct grammar_opts {
     {.name = "--trigger", .meta = "TEXT", ARG_FIELD(opts, member.trigger, ARG_TEXT),               \
      .help = "anything may come until this text; the grammar holds for what follows it"}
 /* clang-format on */
+/* As cli_sampler_check; reads nothing. */
+int cli_grammar_check(const struct grammar_opts *o);
 /* NULL: none was asked for, or *code is the exit code and the message is out. */
 pith_grammar *cli_grammar_open(const struct grammar_opts *o, pith_model *m, int *code);
 

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "chat.h"
@@ -25,7 +26,7 @@ static const struct arg args[] = {
     {.name = "PROMPT", ARG_FIELD(struct opts, said, ARG_TEXT), .typed = 1,
      .help = "the prompt, as -p gives it; one text, in quotes"},
     {.name = "--prompt", .alias = "-p", .meta = "TEXT", ARG_FIELD(struct opts, prompt, ARG_TEXT),
-     .help = "the prompt"},
+     .help = "the prompt; stdin is not read then"},
     {.name = "--file", .alias = "-f", .meta = "FILE", ARG_FIELD(struct opts, file, ARG_TEXT),
      .otherwise = "stdin, unless it is a terminal",
      .help = "read the prompt from a file, byte for byte; - is stdin"},
@@ -396,12 +397,45 @@ static int take_said(struct opts *o)
     return CLI_OK;
 }
 
+/* That the session can be saved at the end: the text would be lost otherwise. */
+static int check_session(const struct opts *o)
+{
+    if (!o->session || cli_is_device(o->session))
+        return CLI_OK;
+    char *folder = strdup(o->session);
+    if (!folder)
+        return cli_no_memory();
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = 0; /* "/" stays */
+    struct stat sb;
+    int code = CLI_OK;
+    if (access(slash ? folder : ".", W_OK | X_OK) != 0)
+        code = cli_say(CLI_INPUT, "--session %s: its folder cannot be written: %s", o->session,
+                       strerror(errno));
+    else if (!stat(o->session, &sb) && S_ISDIR(sb.st_mode))
+        code = cli_say(CLI_INPUT, "--session %s: is a folder; wanted a file", o->session);
+    free(folder);
+    return code;
+}
+
+/* What is wrong whatever the model is, before it is loaded. */
+static int check(const struct opts *o)
+{
+    int code = cli_grammar_check(&o->grammar);
+    if (!code)
+        code = cli_sampler_check(&o->sampler);
+    return code ? code : check_session(o);
+}
+
 static int run(void *opts)
 {
     char *text = NULL;
     size_t n_bytes = 0;
     struct running r = {.o = opts};
     int code = take_said(opts);
+    if (!code)
+        code = check(opts);
     if (!code)
         code = cli_form_check(&r.o->form, &r.variables);
     if (!code && !chats(opts) && (r.o->raw || r.o->literal || r.o->session))

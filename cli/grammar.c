@@ -1,8 +1,22 @@
 /* grammar.c -- the grammar that flags ask for. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
+
+int cli_grammar_check(const struct grammar_opts *o)
+{
+    const char *path = o->grammar ? o->grammar : o->schema;
+    if (!o->grammar + !o->schema + !o->json < 2)
+        return cli_say(CLI_USE, "found several of --grammar, --schema and --json; wanted one of them");
+    if (!path && !o->json && o->trigger)
+        return cli_say(CLI_USE, "found --trigger alone; wanted --grammar, --schema or --json besides");
+    if (path && strcmp(path, "-") != 0 && access(path, R_OK) != 0)
+        return cli_say(CLI_INPUT, "%s: cannot open: %s", path, strerror(errno));
+    return CLI_OK;
+}
 
 pith_grammar *cli_grammar_open(const struct grammar_opts *o, pith_model *m, int *code)
 {
@@ -13,12 +27,9 @@ pith_grammar *cli_grammar_open(const struct grammar_opts *o, pith_model *m, int 
     size_t n = 0;
     p.trigger = o->trigger;
     p.schema_order = o->schema_order;
-    if (!o->grammar + !o->schema + !o->json < 2)
-        *code = cli_say(CLI_USE, "found several of --grammar, --schema and --json; wanted one of them");
-    else if (path)
+    *code = cli_grammar_check(o);
+    if (!*code && path)
         *code = cli_read_file(path, &text, &n);
-    else if (!o->json && o->trigger)
-        *code = cli_say(CLI_USE, "found --trigger alone; wanted --grammar, --schema or --json besides");
     if (*code || (!path && !o->json))
         return NULL;
     pith_grammar_kind kind = o->grammar  ? PITH_GRAMMAR_GBNF

@@ -126,7 +126,7 @@ int main(int argc, char **argv)
         return cli_finish(c ? run(c, 1, help_flag) : unknown_command(argv[2]));
     }
     if (!strcmp(word, "man")) {
-        man_print(commands, N_COMMANDS, stdout);
+        man_show(commands, N_COMMANDS);
         return cli_finish(CLI_OK);
     }
     if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {

@@ -1,8 +1,11 @@
 /* man.c -- see man.h. */
 #include "man.h"
 
+#include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Text as troff takes it: no escapes, dashes that can be copied, no line that begins a request. */
 static void put(FILE *to, const char *text)
@@ -123,4 +126,30 @@ void man_print(const struct command *const *commands, int n, FILE *to)
             "%d: all is well. %d: the command line or the configuration is wrong. %d: a file, "
             "prompt or model is wrong. %d: the system failed. %d: interrupted.\n",
             CLI_OK, CLI_USE, CLI_INPUT, CLI_SYSTEM, CLI_INTERRUPTED);
+}
+
+static int on_path(const char *name)
+{
+    const char *path = getenv("PATH");
+    char file[PATH_MAX];
+    while (path && *path) {
+        int n = (int)strcspn(path, ":");
+        if (snprintf(file, sizeof file, "%.*s/%s", n, path, name) < (int)sizeof file &&
+            access(file, X_OK) == 0)
+            return 1;
+        path += n + (path[n] == ':');
+    }
+    return 0;
+}
+
+void man_show(const struct command *const *commands, int n)
+{
+    FILE *reader = isatty(STDOUT_FILENO) && on_path("man") ? popen("man -l -", "w") : NULL;
+    if (reader) {
+        signal(SIGPIPE, SIG_IGN); /* who reads it may leave early */
+        man_print(commands, n, reader);
+        if (pclose(reader) == 0)
+            return;
+    }
+    man_print(commands, n, stdout);
 }

@@ -6,5 +6,7 @@
 
 /* In the man macros of troff: man -l, or install as pith.1. */
 void man_print(const struct command *const *commands, int n, FILE *to);
+/* At a terminal the page through 'man', where there is one; else its source. */
+void man_show(const struct command *const *commands, int n);
 
 #endif

@@ -78,7 +78,7 @@ static struct pith_sampler_params params_of(const struct sampler_opts *o, const 
 {
     struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
     struct pith_error err = {0};
-    if (pith_sampler_defaults(m, NULL, &p, &err) != PITH_OK)
+    if (m && pith_sampler_defaults(m, NULL, &p, &err) != PITH_OK)
         cli_say(CLI_OK, "%s", err.msg);
     p.samplers = o->chain;
     p.seed = o->seed < 0 ? 0 : (uint64_t)o->seed;
@@ -108,6 +108,15 @@ static struct pith_sampler_params params_of(const struct sampler_opts *o, const 
     p.adaptive_target = (float)o->adaptive;
     p.adaptive_decay = (float)o->adaptive_decay;
     return p;
+}
+
+int cli_sampler_check(const struct sampler_opts *o)
+{
+    struct pith_error err = {0};
+    struct pith_sampler_params p = params_of(o, NULL);
+    pith_sampler *s = pith_sampler_open(1, &p, &err);
+    pith_sampler_close(s);
+    return s ? CLI_OK : cli_fail(&err);
 }
 
 pith_sampler *cli_sampler_open(struct sampler_opts *o, const pith_model *m, int *code)

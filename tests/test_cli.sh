@@ -50,6 +50,14 @@ gives file_as_command 1 'wanted: pith run MODEL' "$0"
 gives chat_as_command 1 'unknown command "chat"; wanted: pith run MODEL' chat x
 gives model_name_with_dot 2 "llama3.2: no file and no model of this name; 'pith list' .*ollama:NAME" run llama3.2 -p hi
 gives model_name_with_tag 2 "no model of this name; 'pith list' .*ollama:NAME" run llama3.2:1b -p hi
+# Before the model is looked for.
+gives early_grammar 2 'nope.gbnf: cannot open: No such file' run "$dir/none.gguf" -p x --grammar "$dir/nope.gbnf"
+gives early_grammars 1 'found several of --grammar, --schema and --json' run "$dir/none.gguf" -p x --json --schema s
+gives early_trigger 1 'found --trigger alone' run "$dir/none.gguf" -p x --trigger s
+gives early_samplers 2 'unknown sampler "foo"' run "$dir/none.gguf" -p x --samplers foo
+gives early_session 2 '^pith: --session .*/absent/s: its folder cannot be written: No such file' run "$dir/none.gguf" -p x --session "$dir/absent/s"
+gives early_session_folder 2 'is a folder; wanted a file' run "$dir/none.gguf" -p x --session "$dir"
+gives early_all_well 2 'none.gguf: cannot open' run "$dir/none.gguf" -p x --session "$dir/new" --samplers top_k --json
 gives model_name 2 "no model of this name; 'pith list' .*ollama:NAME" run llama -p hi
 gives switch_with_value 1 '\-\-strict is "x"; wanted yes or no' run m --strict=x
 gives bad_number 1 '\-\-temp is "hot"; wanted a number from 0 to' run m --temp hot

@@ -53,6 +53,11 @@ def test_question(folder):
     same = lambda name, got, wanted=raw: check(name, got == (0, wanted, ""), got)
     same("a_prompt_is_a_question", pith("-p", BEGIN, *asked))
     same("a_prompt_behind_the_model", pith(BEGIN, *asked))
+    with open(os.path.join(folder, "lines"), "w") as f:
+        f.write("The dog\n")
+    with open(f.name) as lines:
+        p = subprocess.run([PITH, "run", STORY, "-p", BEGIN, "-n", "12", "--temp", "0", "-t", "1"], stdin=lines, stdout=subprocess.PIPE, timeout=LIMIT)
+        check("stdin_is_left_beside_a_prompt", p.stdout == raw and os.read(lines.fileno(), 99) == b"The dog\n", p)
     same("and_has_its_template", pith("-p", BEGIN, *whole), pith("-p", "user: Once upon a time!")[1])
     same("raw_has_none", pith("-p", BEGIN, "--raw", *whole))
     same("a_question_from_stdin", pith(*asked, said=b"Once upon a time\n"))
@@ -144,6 +149,15 @@ def test_terminal(folder):
                           ("a_file_that_is_not_there", [PITH, "inspect", evil]), ("an_unknown_command", [PITH, evil])):
         sent = at_terminal(*command)
         check(name, (b"^[]0;owned" in sent or b"?]0;owned" in sent) and b"\x1b]" not in sent, sent)
+    os.mkdir(os.path.join(folder, "bin"))
+    reader = os.path.join(folder, "bin", "man")
+    for status in (0, 1):
+        with open(reader, "w") as f:
+            f.write("#!/bin/sh\necho \"shown by $*\"\ngrep -c '^.TH PITH 1'\nexit %d\n" % status)
+        os.chmod(reader, 0o755)
+        sent = at_terminal("env", "PATH=%s:%s" % (os.path.dirname(reader), os.environ["PATH"]), PITH, "man")
+        check("man_at_a_terminal_%d" % status, sent.startswith(b"shown by -l -\r\n1\r\n") and (b".SH" in sent) == (status == 1), sent[:300])
+    check("man_without_man", b".TH PITH 1" in at_terminal("env", "PATH=" + os.path.join(folder, "none"), os.path.abspath(PITH), "man"))
     with open(os.path.join(folder, "says.jinja"), "w") as f:
         f.write("{{ text }}")
     command = ["sh", "-c", "printf '{\"text\": \"a\\\\u001b]0;owned\\\\u0007\"}' | %s template %s" % (PITH, f.name)]
