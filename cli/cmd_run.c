@@ -428,6 +428,16 @@ static int check(const struct opts *o)
     return code ? code : check_session(o);
 }
 
+/* A question of nothing is refused before the weights are read: whether it is one, a look at the
+ * file says. */
+static int check_early(struct opts *o, const char *text, size_t n)
+{
+    if (!text || o->raw || o->literal || o->session || text[strspn(text, " \t\r\n")])
+        return CLI_OK;
+    int code = cli_model_path(&o->model.path);
+    return code || !has_template(o) ? code : check_question(text, n);
+}
+
 static int run(void *opts)
 {
     char *text = NULL;
@@ -442,6 +452,8 @@ static int run(void *opts)
         code = refuse_text(opts);
     if (!code)
         code = read_prompt(opts, &text, &n_bytes);
+    if (!code)
+        code = check_early(opts, text, n_bytes);
     if (!code)
         code = run_prompt(&r, text, n_bytes);
     pith_sampler_close(r.sampler);

@@ -95,6 +95,7 @@ def test_wrong(folder):
             ("damaged_template", 2, "bad.jinja", ["-p", "x", "--chat-template", f.name]),
             ("template_that_refuses", 8, "no questions about cats", ["-p", "x", *refuses]),
             ("empty_question", 2, "question is empty", ["-p", " \n", *asked]),
+            ("empty_question_before_the_model", 2, "question is empty", ["-p", " \n", "--chat-template", "nope"]),
             ("system_without_template", 1, "--system is for a conversation, and the model has no chat template", ["-p", "x", "--system", "y"]),
             ("system_and_raw", 1, "--system is for a conversation, and --raw", ["-p", "x", "--raw", "--system", "y", *asked]),
             ("think_and_literal", 1, "--think is for a conversation, and --literal", ["-p", "x", "--literal", "--think", "on", *asked]),
