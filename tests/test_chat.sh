@@ -160,7 +160,10 @@ sees shift_begins '^0/128>'
 says shift_first "$long" 'ended after'
 says shift_second "$long" 'the model no longer sees the 2 oldest messages'
 says shift_keeps_messages '/save shift.json' 'saved 4 messages'
-sees_not shift_shows_no_more_than_there_is '^(129|1[3-9][0-9]|[2-9][0-9][0-9])/128>'
+chat -c 64 -n 200 --context-shift
+sees answer_shift_begins '^0/64>'
+says answer_outgrows 'hi' 'ended after 200 tokens'
+sees answer_shift_shows_no_more_than_there_is '^([1-5]?[0-9]|6[0-4])/64>$'
 
 # ---------------------------------------------------------------- what a model may write, colours, terminals
 
