@@ -113,11 +113,13 @@ void cli_tell(const char *fmt, ...)
     free(text);
 }
 
-/* Would a message stand in the line of the text? Not twice: the message ends it. */
+/* Would a message stand in the line of the text? Not twice: the message ends it. At a terminal
+ * whoever shows the text ends its line. */
 static int on_a_text(void)
 {
     struct stat out, err;
-    int open = text_end && text_end != '\n' && !fstat(STDOUT_FILENO, &out) &&
+    int open = text_end && text_end != '\n' && !isatty(STDOUT_FILENO) &&
+               !fstat(STDOUT_FILENO, &out) &&
                !fstat(STDERR_FILENO, &err) && out.st_dev == err.st_dev && out.st_ino == err.st_ino;
     text_end = 0;
     return open;
@@ -204,6 +206,8 @@ void cli_timings(const struct pith_generate_result *r, int64_t seed)
         [PITH_STOP_CALLBACK] = "the output",
         [PITH_STOP_CANCELLED] = "Ctrl-C",
     };
+    if (on_a_text())
+        fputc('\n', stderr);
     timing("prompt", r->n_prompt - r->n_kept, r->prefill_ns);
     timing("\ntext", r->n_generated, r->decode_ns);
     if ((size_t)r->stop < sizeof why / sizeof why[0])

@@ -130,6 +130,8 @@ def test_empty():
         both = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
         check("full_" + name, apart.stderr.startswith(b"pith: the context is full") and b"; -c makes it larger, --context-shift drops" in apart.stderr, apart)
         check("full_%s_has_its_line" % name, not apart.stdout.endswith(b"\n") and both == apart.stdout + b"\n" + apart.stderr, both)
+    both = subprocess.run([PITH, "run", STORY, "-p", BEGIN, "-n", "4", "--temp", "0", "-t", "1", "-v"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+    check("timings_have_their_line", b"\nprompt: " in both, both)
     check("an_answer_says_nothing_else", pith("-p", BEGIN, *asked)[2] == "")
 
 
