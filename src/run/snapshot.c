@@ -703,9 +703,14 @@ static int32_t count_slots(struct load *v, int g)
     return whole + (v->n_pages[g] - whole + STEP_QUARTERS - 1) / STEP_QUARTERS;
 }
 
-/* 1: the group's new pages can be taken while the old ones are there: what that is beyond the limit is lent until the load is over. */
-static int can_hold_both(struct cache_group *g, int32_t need)
+/* 1: the group's new pages can be taken while the old ones are there: what that is beyond the limit is lent until the load is over. Short ends
+ * may come to lie beside old ones, each in a page of its own afterwards: there has to be room for that, too. */
+static int can_hold_both(struct load *v, int i)
 {
+    struct cache_group *g = &v->s->cache.group[i];
+    int32_t need = count_slots(v, i);
+    if (pages_replace(&v->s->cache, i, v->seq, v->n_pages[i], NULL) != PITH_OK)
+        return 0;
     int32_t more = need - pages_available(g);
     if (more > g->n_spare - g->n_lent)
         return 0;
@@ -721,7 +726,7 @@ static pith_status choose_way(struct load *v, struct pith_error *err)
     pith_status st = PITH_OK;
     v->stream = !v->from.p;
     for (int g = 0; g < c->n_groups && v->stream; g++)
-        v->stream = can_hold_both(&c->group[g], count_slots(v, g));
+        v->stream = can_hold_both(v, g);
     for (int g = 0; g < c->n_groups && v->stream && st == PITH_OK; g++)
         st = pages_need(c, g, v->first, count_slots(v, g), err);
     if (v->from.p || st != PITH_OK)
