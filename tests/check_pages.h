@@ -44,7 +44,7 @@ static void check_pages(const struct pith_session *s, const char *what, const ch
                   "%s: %d pages are free and %d open, on the lists %d and %d:%s", what, n_free,
                   n_open, p->n_free, p->n_open, why);
         CHECK_MSG(p->n_made - p->n_free <= p->n_pages && p->n_made <= p->n_pages + p->n_spare,
-                  "%s: %d pages, the limit is %d:%s", what, p->n_made, p->n_pages, why);
+                  "%s: %d pages made, %d free, the limit is %d (%d lent):%s", what, p->n_made, p->n_free, p->n_pages, p->n_lent, why);
         free(refs);
     }
 }

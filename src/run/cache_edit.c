@@ -300,17 +300,25 @@ pith_status cache_settle(struct cache *c, int32_t seq, struct pool *pool, struct
     struct cache_seq *q = &c->seq[seq];
     if (!q->pending)
         return PITH_OK;
+    int32_t lent[STEP_MAX_GROUPS] = {0};
     for (int i = 0; i < c->n_groups; i++) { /* all or nothing: count first */
         struct cache_group *g = &c->group[i];
         int32_t lend, need = count_pages(c, i, q, &lend);
         lend = lend < need ? lend : need;
-        g->n_lent += lend < g->n_spare - g->n_lent ? lend : g->n_spare - g->n_lent;
+        lent[i] = lend < g->n_spare - g->n_lent ? lend : g->n_spare - g->n_lent;
+        g->n_lent += lent[i];
         pith_status st = pages_need(c, i, seq, need, err);
         if (st != PITH_OK)
             return st;
     }
-    for (int i = 0; i < c->n_groups; i++)
+    for (int i = 0; i < c->n_groups; i++) {
+        struct cache_group *g = &c->group[i];
+        int32_t before = g->n_made - g->n_free;
         rebuild(c, i, q, pool);
+        int32_t taken = g->n_made - g->n_free - before;
+        /* What was not taken is nobody else's: the step may fail, and then the old pages stay. */
+        g->n_lent -= lent[i] > taken ? lent[i] - taken : 0;
+    }
     q->pending = 0;
     q->settled = 1;
     return PITH_OK;
