@@ -633,8 +633,8 @@ PITH_API int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct 
 /* ---------------------------------------------------------------- grammars (constrained output) */
 
 /* A grammar says which tokens may come next so that the text can still become what it describes: GBNF (start rule "root"), a JSON
- * Schema (texts that satisfy it; an unsupported keyword is PITH_UNSUPPORTED by name and place, and so is uniqueItems
- * where items is not an enum of at most 64 values), or any JSON object. Left recursion, undefined rules and what is too large to compile are refused with the rule's name. */
+ * Schema (texts that satisfy it; an unsupported keyword is PITH_UNSUPPORTED by name and place; uniqueItems alone
+ * is let through unkept where items is not an enum of at most 64 values), or any JSON object. Left recursion, undefined rules and what is too large to compile are refused with the rule's name. */
 typedef struct pith_grammar pith_grammar;
 /* PITH_GRAMMAR_CALLS: text is a JSON array of tools, and the grammar that of an answer in which they may be called: anything, but what begins a
  * call, behind the trigger or (in families whose models do that) as a bare or fenced JSON object that names one of the tools where the answer

@@ -569,17 +569,17 @@ static int write_unique(struct schema *s, const struct parts *p, uint32_t min, u
     return 1;
 }
 
-/* What says that all items must differ, where more than one may come; else NULL. */
-static const struct jtree *asks_unique(struct schema *s, const struct parts *p, uint32_t max)
+/* Whether all items must differ, and more than one may come. */
+static int asks_unique(struct schema *s, const struct parts *p, uint32_t max)
 {
     for (uint32_t i = 0; i < p->n; i++) {
         const struct jtree *v = jtree_get(p->v[i].node, "uniqueItems");
         if (v && v->kind != JTREE_TRUE && v->kind != JTREE_FALSE)
             schema_refuse(s, v, "found %s; wanted true or false", jtree_kind_name(v));
         if (v && v->kind == JTREE_TRUE && max > 1)
-            return v;
+            return 1;
     }
-    return NULL;
+    return 0;
 }
 
 void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
@@ -590,12 +590,8 @@ void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32
     uint32_t first = n_first(s, p, &c), at;
     if (max < min)
         return;
-    const struct jtree *unique = asks_unique(s, p, max);
-    if (unique) {
-        if (!write_unique(s, p, min, max, from, to)) /* of any others no grammar can remember which were there */
-            schema_refuse(s, unique, "supported where items is an enum of at most %d values", RULES_SET);
-        return;
-    }
+    if (asks_unique(s, p, max) && write_unique(s, p, min, max, from, to))
+        return; /* of any others no grammar can remember which were there */
     at = schema_space(s, rules_text(r, from, "[", 1));
     first = first ? first : 1; /* the first item has no comma before it */
     for (uint32_t i = 0; i < first && rules_ok(r); i++) {
