@@ -21,6 +21,8 @@ void api_slots(struct server *s, struct exchange *x)
     struct slot_info info[SLOTS_MAX];
     struct hosted *m = is_on(s, &f) ? models_hold(s, exchange_query(x), &f) : NULL;
     struct slots_look look = {.s = m ? m->sched : NULL, .most = SLOTS_MAX, .v = info};
+    if (tenants_count(s->tenants) > 1 && !exchange_tenant(x)->admin)
+        look.of = exchange_tenant(x);
     json_t *list = NULL;
     if (m && !sched_call(m->sched, slots_look, &look))
         fault_set(&f, 503, "model_unloaded", NULL, "the model is being unloaded");
@@ -30,8 +32,8 @@ void api_slots(struct server *s, struct exchange *x)
         const struct slot_info *v = &info[i];
         json_t *j =
             json_pack("{s:i, s:i, s:b, s:b, s:I}", "id", i, "n_ctx", models_n_ctx(m), "speculative",
-                      0, "is_processing", v->busy, "n_kept", (json_int_t)v->n_kept);
-        if (v->busy)
+                      0, "is_processing", v->busy > 0, "n_kept", (json_int_t)v->n_kept);
+        if (v->busy == 1)
             json_object_update_new(
                 j, json_pack("{s:I, s:I, s:I, s:[{s:b, s:I, s:I}]}", "n_prompt_tokens",
                              (json_int_t)v->n_prompt, "n_prompt_tokens_processed",

@@ -49,7 +49,9 @@ void slots_look(void *ctx)
     memset(look->v, 0, (size_t)look->n * sizeof *look->v);
     for (int q = 0, i = 0; q < s->n_seq && i < look->n; q++) {
         const struct branch *b = s->seq[q];
-        if (b)
+        if (b && look->of && b->r->tenant != look->of)
+            look->v[i++].busy = 2; /* somebody else's */
+        else if (b)
             look->v[i++] = (struct slot_info){.busy = 1,
                                               .n_prompt = b->r->n_prompt,
                                               .n_fed = b->n_fed,
@@ -58,7 +60,8 @@ void slots_look(void *ctx)
                                               .n_max = b->r->n_max};
     }
     for (int i = 0; i < look->n; i++)
-        look->v[i].n_kept = s->slot[i].n;
+        if (!look->of || s->slot[i].tenant == look->of)
+            look->v[i].n_kept = s->slot[i].n;
 }
 
 void slot_copy(void *ctx)

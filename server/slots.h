@@ -6,13 +6,14 @@
 #include "scheduler.h"
 
 struct slot_info {
-    int busy;
+    int busy; /* 2: with a choice of another key, of which nothing else is told */
     int64_t n_prompt, n_fed, n_cached; /* of one that is busy: tokens, computed so far, found */
     int64_t n_made, n_max;             /* likewise, made and most to make */
     int64_t n_kept;                    /* tokens of the last choice that named this slot */
 };
 struct slots_look {
     struct sched *s;
+    const struct tenant *of; /* of others only that they are busy is told; NULL: everything */
     int n, most;
     struct slot_info *v; /* [most] */
 };

@@ -158,6 +158,9 @@ def test_slots_later(model, folder, before):
     with Server(other, "--ctx", "512", "--slot-save-path", folder) as s:
         check("a file of another model", s.post("/slots/0?action=restore", {"filename": "a.bin"})[0] == 400 and s.get("/slots")[1][0]["n_kept"] == 0)
     with Server(model, "--ctx", "512", "--slot-save-path", folder, "--api-key", "ann:first-secret", "--api-key", "bob:second-secret", "--admin-key", "adm:third-secret") as s:
+        s.ask("POST", "/completion", {"prompt": [3] * 40, "n_predict": 4, "id_slot": 1}, {"x-api-key": "first-secret"})
+        kept = [s.ask("GET", "/slots", None, {"x-api-key": k})[1][1]["n_kept"] for k in ("first-secret", "second-secret", "third-secret")]
+        check("slots of others tell nothing", kept[0] == kept[2] > 40 and kept[1] == 0, kept)
         keys = {"Authorization": "Bearer first-secret"}, {"Authorization": "Bearer third-secret"}
         got = [s.ask("POST", "/slots/0?action=restore", {"filename": "a.bin"}, k)[0] for k in keys]
         check("several keys need an admin's", got == [403, 200], got)
