@@ -6,7 +6,7 @@
  * is above its kind's bound, base + slope x bytes of input; it is written to build/lab, to be looked
  * at. The worst that were ever found are tests/lab/KIND-n, where each run begins, with fuzz/corpus.
  *
- * TEST_SCALE 1: 60 inputs a kind, 10: 400, 100: for TEST_LAB_SECONDS (300) each, where also the time
+ * TEST_SCALE 1: 40 inputs a kind, 10: 120, 100: for TEST_LAB_SECONDS (300) each, where also the time
  * of an input has a bound: work that nobody counts shows there.
  * TEST_SEED: another search. TEST_LAB_KEEP=1: the worst are written to tests/lab. */
 #include <dirent.h>
@@ -424,7 +424,7 @@ static void search(const struct kind *k)
     snprintf(corpus, sizeof corpus, "fuzz/corpus/%s", k->corpus ? k->corpus : "");
     if (test_scale() >= 10)
         try_folder(k, &p, k->corpus ? corpus : NULL, "");
-    long n = test_scale() >= 100 ? 100000000 : test_scale() >= 10 ? 400 : 60;
+    long n = test_scale() >= 100 ? 100000000 : test_scale() >= 10 ? 120 : 40;
     for (long i = 0; i < n && test_bad < 5 && (test_scale() < 100 || test_cpu_seconds() < until); i++) {
         qsort(p.in, (size_t)p.n, sizeof *p.in, by_score);
         uint32_t best = p.n < 12 ? (uint32_t)p.n : 12;
