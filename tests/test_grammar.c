@@ -709,8 +709,9 @@ static void masks_are_what_accept_says(void)
     static const char *const schemas[] = {
         "{}", "{\"type\":\"object\",\"properties\":{\"hello\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\",\"minimum\":10,\"maximum\":123}},\"required\":[\"n\"]}",
         "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^the|y$\",\"maxLength\":6}}", "{\"type\":\"string\",\"minLength\":2,\"maxLength\":9}",
-        "{\"type\":\"object\",\"properties\":{\"hello\":{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},\"b\":{\"const\":2},\"the\":{}}},\"he\":{\"type\":"
-        "\"integer\"},\"n\":{\"type\":\"null\"}},\"required\":[\"n\"],\"additionalProperties\":{\"type\":\"boolean\"}}",
+        ("{\"type\":\"object\",\"properties\":{\"hello\":{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},"
+         "\"b\":{\"const\":2},\"the\":{}}},\"he\":{\"type\":\"integer\"},\"n\":{\"type\":\"null\"}},"
+         "\"required\":[\"n\"],\"additionalProperties\":{\"type\":\"boolean\"}}"),
         "{\"type\":\"array\",\"items\":{\"enum\":[\"the\",\"he\",1,12,null]},\"uniqueItems\":true,\"minItems\":2}",
     };
     for (int i = 0; i < N_SAMPLES; i++) {

@@ -151,7 +151,7 @@ static void runs_of_many_and_few(void)
 {
     struct pool *p = pool_new(THREADS, NULL);
     REQUIRE(p, "pool");
-    for (long i = 0; i < 8000 * test_scale() && !test_bad; i++)
+    for (long i = 0; i < (test_scale() > 10 ? 800000 : 8000 * (1 + test_scale() / 5)) && !test_bad; i++)
         run(p, i % 2 ? 1 + (int)(i / 2 % 4) : THREADS, i); /* few follow many, many few */
     pool_free(p); /* and nobody writes any more */
     CHECK_MSG(!late, "a thread came when its run was over");
