@@ -205,11 +205,11 @@ void exchange_header(struct exchange *x, const char *name, const char *value)
     x->n_headers++;
 }
 
-/* Whether the list has this entry. */
+/* Whether the list has this entry, which is not "". */
 static int is_listed(const char *list, const char *entry)
 {
     size_t n = strlen(entry);
-    for (const char *p = list; (p = strstr(p, entry)); p++)
+    for (const char *p = list; n && (p = strstr(p, entry)); p++)
         if ((p == list || p[-1] == ' ') && (!p[n] || p[n] == ','))
             return 1;
     return 0;
@@ -224,6 +224,8 @@ void exchange_ignores(struct exchange *x, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(entry, sizeof entry, fmt, ap);
     va_end(ap);
+    if (!*entry)
+        snprintf(entry, sizeof entry, "\"\"");
     for (char *p = entry; *p; p++) /* names are the client's */
         if (*p < '!' || *p > '~' || *p == ',')
             *p = *p == ' ' ? ' ' : '?';

@@ -27,7 +27,7 @@ static const struct {
 #define JSON(...) #__VA_ARGS__
 #define TOKENS JSON({"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}})
 #define TEXTS_OR_TOKENS                                                                            \
-    "{\"anyOf\": [" JSON({"type": "string", "minLength": 1}) "," TOKENS ","                         \
+    "{\"anyOf\": [" JSON({"type": "string"}) "," TOKENS ","                         \
     JSON({"type": "object"}) ","                                                                   \
     JSON({"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": ["string", "integer", "object"]}}) "," \
     JSON({"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": ["string", "array", "object"]}}) "]}"

@@ -18,6 +18,8 @@ def test_unknown(s):
                        ("/completion", {"prompt": "w5", "n_predict": 1}), ("/tokenize", {"content": "w5"}), ("/v1/messages/count_tokens", {"messages": [USER]})):
         status, a, r = s.post(path, {**body, "chat_id": "x", "web_search_options": {}})
         check("left out of " + path, status == 200 and r.getheader("x-pith-ignored") == "chat_id, web_search_options", (a, r.getheaders()))
+        none = s.post(path, {**body, "": 1})
+        check("a field without a name of " + path, none[0] == 200 and none[2].getheader("x-pith-ignored") == '""', none[1])
         check("nothing left out of " + path, s.post(path, body)[2].getheader("x-pith-ignored") is None)
         for name in ("guided_json", "guided_choice", "structured_outputs", "bad_words", "chat_template"):
             status, a, _ = s.post(path, {**body, name: {"type": "object"}})
