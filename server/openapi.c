@@ -152,7 +152,8 @@ static json_t *good_answer(const struct route *r)
     }
     json_object_set_new(content, type, json_pack("{s:{s:o}}", "schema", "type", shape));
     if (r->endpoint & E_STREAMS)
-        json_object_set_new(content, r->endpoint & E_OLLAMA ? "application/x-ndjson" : "text/event-stream", json_pack("{s:{s:s}}", "schema", "type", "string"));
+        json_object_set_new(content, r->endpoint & E_OLLAMA ? "application/x-ndjson" : "text/event-stream",
+                            r->endpoint & E_OLLAMA ? json_pack("{s:{s:s}}", "schema", "type", "string") : json_object()); /* events: readers take a schema for that of each */
     return json_pack("{s:s, s:o}", "description", "the answer; of a stream, as it is made", "content", content);
 }
 
