@@ -2,10 +2,12 @@
  *
  *     bench_grammar [VOCABULARY.gguf [texts [SCHEMA.json TEXT.json]]]
  *
- * Compiles JSON Schemas of about 10 KB, each heavy in one thing: ms, the best of five. With a vocabulary also makes texts under the one of
- * nested objects with a random model (uniform over what is allowed, closing quotes favoured so that strings end): us per token for the mask
- * alone, with the masks made on the way and once they are there. With a schema and a text that a model has written under it: what that text
- * cost, compiling and masks, for a request that brings the schema first and for one that finds it kept. */
+ * Compiles JSON Schemas of about 10 KB, each heavy in one thing: ms, the best of five. With a
+ * vocabulary also makes texts under the one of nested objects with a random model (uniform over
+ * what is allowed, closing quotes favoured so that strings end): us per token for the mask alone,
+ * with the masks made on the way and once they are there. With a schema and a text that a model has
+ * written under it: what that text cost, compiling and masks, for a request that brings the schema
+ * first and for one that finds it kept. */
 #include "bench.h"
 #include "base/rng.h"
 #include "base/str.h"
@@ -22,7 +24,8 @@ static void put_mixed(struct str *s, int i)
         "{\"enum\":[\"red\",\"green\",\"blue\",null,17]}",
         "{\"type\":\"array\",\"items\":{\"type\":\"number\"},\"maxItems\":4}",
         "{\"type\":\"string\",\"pattern\":\"^[a-z]{2,8}-\\\\d+$\"}",
-        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":40},\"b\":{\"type\":\"boolean\"}},\"required\":[\"a\"]}",
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":40},\"b\":{"
+        "\"type\":\"boolean\"}},\"required\":[\"a\"]}",
     };
     str_printf(s, "%s\"field_%d\":%s", i ? "," : "", i, values[i % 6]);
 }
@@ -31,7 +34,8 @@ static void put_mixed(struct str *s, int i)
 static void put_nested(struct str *s, int i)
 {
     if (i % 12 == 0)
-        str_printf(s, "%s\"group_%d\":{\"type\":\"object\",\"properties\":{", i ? "}}," : "", i / 12);
+        str_printf(s, "%s\"group_%d\":{\"type\":\"object\",\"properties\":{", i ? "}}," : "",
+                   i / 12);
     put_mixed(s, i % 12);
 }
 
@@ -56,33 +60,42 @@ static void put_string(struct str *s, int i)
 
 static void put_pattern(struct str *s, int i)
 {
-    str_printf(s, "%s\"p%d\":{\"type\":\"string\",\"pattern\":\"^[a-z]{2,%d}-\\\\d+(\\\\.[A-F0-9]{%d})?$\"}", i ? "," : "", i, i % 30 + 3,
-               i % 12 + 1);
+    str_printf(
+        s,
+        "%s\"p%d\":{\"type\":\"string\",\"pattern\":\"^[a-z]{2,%d}-\\\\d+(\\\\.[A-F0-9]{%d})?$\"}",
+        i ? "," : "", i, i % 30 + 3, i % 12 + 1);
 }
 
 static void put_format(struct str *s, int i)
 {
-    static const char *const names[] = {"date-time", "email", "uri", "ipv6", "uuid", "hostname", "duration"};
-    str_printf(s, "%s\"p%d\":{\"type\":\"string\",\"format\":\"%s\"}", i ? "," : "", i, names[i % 7]);
+    static const char *const names[] = {"date-time", "email",    "uri",     "ipv6",
+                                        "uuid",      "hostname", "duration"};
+    str_printf(s, "%s\"p%d\":{\"type\":\"string\",\"format\":\"%s\"}", i ? "," : "", i,
+               names[i % 7]);
 }
 
 static void put_bounds(struct str *s, int i)
 {
-    str_printf(s, "%s\"p%d\":{\"type\":\"number\",\"minimum\":%d.%d,\"maximum\":%d}", i ? "," : "", i, -i * 7919, i, i * 104729);
+    str_printf(s, "%s\"p%d\":{\"type\":\"number\",\"minimum\":%d.%d,\"maximum\":%d}", i ? "," : "",
+               i, -i * 7919, i, i * 104729);
 }
 
 /* Every definition asks for two others. */
 static void put_reference(struct str *s, int i)
 {
-    str_printf(s, "%s\"d%d\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"l\":{\"$ref\":\"#/$defs/d%d\"},"
-                  "\"r\":{\"$ref\":\"#/$defs/d%d\"}}}",
+    str_printf(s,
+               "%s\"d%d\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"l\":{"
+               "\"$ref\":\"#/$defs/d%d\"},"
+               "\"r\":{\"$ref\":\"#/$defs/d%d\"}}}",
                i ? "," : "", i, (i * 7 + 1) % 80, (i * 3 + 2) % 80);
 }
 
 static void put_kind(struct str *s, int i)
 {
-    str_printf(s, "%s{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"k%d\"},\"x%d\":{\"type\":\"number\"}},"
-                  "\"required\":[\"kind\"]}",
+    str_printf(s,
+               "%s{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"k%d\"},\"x%d\":{"
+               "\"type\":\"number\"}},"
+               "\"required\":[\"kind\"]}",
                i ? "," : "", i, i);
 }
 
@@ -90,13 +103,18 @@ static const struct schema_kind {
     const char *name, *begin, *end;
     void (*put)(struct str *s, int i);
 } kinds[] = {
-    {"nested objects", "{\"type\":\"array\",\"minItems\":3,\"maxItems\":6,\"items\":{\"type\":\"object\",\"properties\":{",
+    {"nested objects",
+     "{\"type\":\"array\",\"minItems\":3,\"maxItems\":6,\"items\":{\"type\":\"object\","
+     "\"properties\":{",
      "}}},\"required\":[\"group_0\"]}}", put_nested},
     {"one object of optional members", "{\"type\":\"object\",\"properties\":{", "}}", put_mixed},
-    {"... and extra ones", "{\"type\":\"object\",\"properties\":{", "},\"additionalProperties\":true}", put_mixed},
+    {"... and extra ones", "{\"type\":\"object\",\"properties\":{",
+     "},\"additionalProperties\":true}", put_mixed},
     {"members of any value", "{\"type\":\"object\",\"properties\":{", "}}", put_any},
-    {"... and extra ones", "{\"type\":\"object\",\"properties\":{", "},\"additionalProperties\":true}", put_any},
-    {"members named by words, and extra ones", "{\"type\":\"object\",\"properties\":{", "},\"additionalProperties\":true}", put_string},
+    {"... and extra ones", "{\"type\":\"object\",\"properties\":{",
+     "},\"additionalProperties\":true}", put_any},
+    {"members named by words, and extra ones", "{\"type\":\"object\",\"properties\":{",
+     "},\"additionalProperties\":true}", put_string},
     {"one enum of words", "{\"enum\":[", "]}", put_word},
     {"patterns", "{\"type\":\"object\",\"properties\":{", "}}", put_pattern},
     {"formats", "{\"type\":\"object\",\"properties\":{", "}}", put_format},
@@ -168,14 +186,16 @@ static void time_compiling(void)
         double best = 1e9;
         int n = make_schema(&schema, &kinds[i]);
         for (int k = 0; k < 5; k++) {
-            struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA, .text = {schema.p, schema.n}, .trigger_token = -1};
+            struct grammar_spec spec = {
+                .kind = PITH_GRAMMAR_SCHEMA, .text = {schema.p, schema.n}, .trigger_token = -1};
             double t0 = now();
             struct pith_grammar *g = grammar_new(&spec, &err);
             double took = now() - t0;
             best = took < best ? took : best;
             grammar_free(g);
         }
-        printf("%-40s %5d in %zu bytes: %5.1f ms %s\n", kinds[i].name, n, schema.n, 1e3 * best, err.msg);
+        printf("%-40s %5d in %zu bytes: %5.1f ms %s\n", kinds[i].name, n, schema.n, 1e3 * best,
+               err.msg);
     }
     str_deinit(&schema);
 }
@@ -193,8 +213,12 @@ static int time_masks(const char *path, int n_texts)
     if (t) {
         printf("token tree: %d tokens, %u nodes, %.1f ms\n", t->n_vocab, t->n, 1e3 * (now() - t0));
         make_schema(&schema, &kinds[0]);
-        struct grammar_spec spec = {
-            .kind = PITH_GRAMMAR_SCHEMA, .text = {schema.p, schema.n}, .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = 64 << 20};
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA,
+                                    .text = {schema.p, schema.n},
+                                    .vocab = v,
+                                    .trie = t,
+                                    .trigger_token = -1,
+                                    .cache_bytes = 64 << 20};
         g = grammar_new(&spec, &err);
     }
     float *logits = g ? malloc((size_t)vocab_n(v) * sizeof *logits) : NULL;
@@ -223,7 +247,8 @@ static char *read_file(const char *path, size_t *n)
 }
 
 /* Masks of all tokens of a text: us per token, and the slowest. */
-static void time_text(struct pith_grammar *g, const char *name, double compiled, const int32_t *id, int64_t n, float *logits, int32_t n_vocab)
+static void time_text(struct pith_grammar *g, const char *name, double compiled, const int32_t *id,
+                      int64_t n, float *logits, int32_t n_vocab)
 {
     double mask = 0, worst = 0;
     int64_t i = 0;
@@ -231,14 +256,17 @@ static void time_text(struct pith_grammar *g, const char *name, double compiled,
     for (; i < n; i++) {
         memset(logits, 0, (size_t)n_vocab * sizeof *logits);
         double t0 = now();
-        if (grammar_apply(g, logits, n_vocab, NULL) != PITH_OK || grammar_accept(g, id[i], NULL) != PITH_OK)
+        if (grammar_apply(g, logits, n_vocab, NULL) != PITH_OK ||
+            grammar_accept(g, id[i], NULL) != PITH_OK)
             break;
         double took = now() - t0;
         mask += took;
         worst = took > worst ? took : worst;
     }
-    printf("%s: %d of %d tokens, compiled in %.1f ms, masks %.1f ms: %.0f us per token (worst %.1f ms)\n", name, (int)i, (int)n, 1e3 * compiled, 1e3 * mask,
-           1e6 * mask / (double)(i ? i : 1), 1e3 * worst);
+    printf("%s: %d of %d tokens, compiled in %.1f ms, masks %.1f ms: %.0f us per token (worst %.1f "
+           "ms)\n",
+           name, (int)i, (int)n, 1e3 * compiled, 1e3 * mask, 1e6 * mask / (double)(i ? i : 1),
+           1e3 * worst);
 }
 
 static int time_kept(const char *path, const char *schema_path, const char *text_path)
@@ -252,8 +280,12 @@ static int time_kept(const char *path, const char *schema_path, const char *text
     int32_t *id = malloc((n_text + 8) * sizeof *id);
     int64_t n = t && id ? vocab_tokenize(v, text, n_text, 0, id, n_text + 8, &err) : -1;
     float *logits = t ? malloc((size_t)vocab_n(v) * sizeof *logits) : NULL;
-    struct grammar_spec spec = {
-        .kind = PITH_GRAMMAR_SCHEMA, .text = {schema, n_schema}, .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = 64 << 20};
+    struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA,
+                                .text = {schema, n_schema},
+                                .vocab = v,
+                                .trie = t,
+                                .trigger_token = -1,
+                                .cache_bytes = 64 << 20};
     double t0 = now();
     struct pith_grammar *g = n > 0 && logits ? grammar_new(&spec, &err) : NULL;
     double compiled = now() - t0;

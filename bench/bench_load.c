@@ -2,9 +2,11 @@
  *
  *     bench_load MODEL [FOLDER [repeats]]
  *
- * mapped, packed, and packed with a copy kept in FOLDER (the first start with it writes the copy and is not shown). Each start is a process of
- * its own: seconds to open and until the first token of a prompt of one, the same in GB/s of the model's file, processor time of opening on
- * all threads, and the most that was resident, beside the file's size. The best of the repeats; the file should be in the page cache. */
+ * mapped, packed, and packed with a copy kept in FOLDER (the first start with it writes the copy
+ * and is not shown). Each start is a process of its own: seconds to open and until the first token
+ * of a prompt of one, the same in GB/s of the model's file, processor time of opening on all
+ * threads, and the most that was resident, beside the file's size. The best of the repeats; the
+ * file should be in the page cache. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

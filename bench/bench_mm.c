@@ -1,9 +1,11 @@
-/* bench_mm.c -- speed of the matrix-product kernels on one thread, beside the machine's limits measured in the same run.
+/* bench_mm.c -- speed of the matrix-product kernels on one thread, beside the machine's limits
+ * measured in the same run.
  *
  *     bench_mm [level|all [type|all [repeats]]]
  *
  * K = 4096. For each level and type, best of the repeats:
- *     n:      that many columns: GB/s of weights in memory (three times the last-level cache), Gop/s of the same, and Gop/s with
+ *     n:      that many columns: GB/s of weights in memory (three times the last-level cache),
+ *             Gop/s of the same, and Gop/s with
  *             half a mebibyte of weights over and over: what the kernel itself can do
  *     prefill 256 columns, panel by panel, as the backend walks them, Gop/s
  * Time is the thread's own, so a busy machine spoils only what memory bandwidth it takes away. */

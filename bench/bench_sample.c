@@ -2,10 +2,12 @@
  *
  *     bench_sample [repeats [MODEL.gguf [threads]]]
  *
- * Made logits, for vocabularies of 32k, 128k and 262k tokens: "text" are a peak of a few hundred over a broad tail, as of a model in the
- * middle of a sentence; "flat" are normal with deviation 1, the worst case. Microseconds of the thread's own time: the best of `repeats`
- * rounds of all logits. With a model: the median between the steps of a text that it writes, 64 tokens with each chain, beside the time of
- * its step (wall clock, the fastest of all: on a busy machine the shares are too high rather than too low). */
+ * Made logits, for vocabularies of 32k, 128k and 262k tokens: "text" are a peak of a few hundred
+ * over a broad tail, as of a model in the middle of a sentence; "flat" are normal with deviation 1,
+ * the worst case. Microseconds of the thread's own time: the best of `repeats` rounds of all
+ * logits. With a model: the median between the steps of a text that it writes, 64 tokens with each
+ * chain, beside the time of its step (wall clock, the fastest of all: on a busy machine the shares
+ * are too high rather than too low). */
 #include <math.h>
 
 #include "bench.h"
@@ -82,7 +84,8 @@ static double wall(void)
 }
 
 /* The median of a chain over a text, in us; *step becomes the fastest step. */
-static double time_in_text(pith_session *s, int32_t n_vocab, const int32_t *prompt, size_t n, const char *chain, double *step)
+static double time_in_text(pith_session *s, int32_t n_vocab, const int32_t *prompt, size_t n,
+                           const char *chain, double *step)
 {
     struct pith_error err = {.code = PITH_OK};
     double took[N_TOKENS];
@@ -93,7 +96,8 @@ static double time_in_text(pith_session *s, int32_t n_vocab, const int32_t *prom
     p.repeat_penalty = 1.1f;
     p.dry_multiplier = 0.8f;
     pith_sampler *sampler = pith_sampler_open(n_vocab, &p, &err);
-    if (!sampler || pith_truncate(s, 0, 0, &err) != PITH_OK || pith_feed(s, 0, prompt, n, &err) != PITH_OK) {
+    if (!sampler || pith_truncate(s, 0, 0, &err) != PITH_OK ||
+        pith_feed(s, 0, prompt, n, &err) != PITH_OK) {
         fprintf(stderr, "%s: %s\n", chain, err.msg);
         exit(1);
     }
@@ -124,7 +128,9 @@ static int time_model(const char *path, int threads)
     mp.n_threads = threads;
     sp.n_ctx = 256;
     pith_model *m = pith_model_open(path, &mp, &err);
-    pith_session *s = m && pith_model_get_info(m, &info, &err) == PITH_OK ? pith_session_open(m, &sp, &err) : NULL;
+    pith_session *s = m && pith_model_get_info(m, &info, &err) == PITH_OK
+                          ? pith_session_open(m, &sp, &err)
+                          : NULL;
     int64_t n = s ? pith_tokenize(m, text, sizeof text - 1, PITH_ADD_SPECIAL, ids, 64, &err) : 0;
     if (n < 1) {
         fprintf(stderr, "%s\n", err.msg);

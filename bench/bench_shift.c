@@ -1,6 +1,7 @@
-/* bench_shift.c -- does a text that outgrows its context stay fluent? Generates 3 times the context with context shifts and prints the
- * perplexity of the text under the model that makes it, twice: as the shifted cache sees it, and as a cache does that after each shift
- * computes what is left anew, at the same positions. Per context's length of text, so that a drift would show.
+/* bench_shift.c -- does a text that outgrows its context stay fluent? Generates 3 times the context
+ * with context shifts and prints the perplexity of the text under the model that makes it, twice:
+ * as the shifted cache sees it, and as a cache does that after each shift computes what is left
+ * anew, at the same positions. Per context's length of text, so that a drift would show.
  *
  *     bench_shift MODEL [n_ctx [temperature]]          default 512, 0.8; seed 1 */
 #include <math.h>

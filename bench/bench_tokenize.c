@@ -5,8 +5,9 @@
  *
  * One line for each model file (its vocabulary alone is read): ids, then megabytes (10^6 bytes of
  * text) a second of the thread's own time, the best of three rounds: of the whole text at once, of
- * the same text in pieces of 4 KB, and of the ids turned back into text. --hard: texts that no cache of words helps, of 1 and of 4 MB:
- * seconds for the longer one, and how many times those of the shorter one that is (4: linear). */
+ * the same text in pieces of 4 KB, and of the ids turned back into text. --hard: texts that no
+ * cache of words helps, of 1 and of 4 MB: seconds for the longer one, and how many times those of
+ * the shorter one that is (4: linear). */
 #include "bench.h"
 #include "base/rng.h"
 #include "pith.h"
@@ -80,7 +81,10 @@ static void fill_accents(char *p, size_t n)
 static const struct {
     const char *name;
     void (*fill)(char *p, size_t n);
-} hard[] = {{"one letter", fill_letter}, {"random letters", fill_letters}, {"random bytes", fill_bytes}, {"heaps of accents", fill_accents}};
+} hard[] = {{"one letter", fill_letter},
+            {"random letters", fill_letters},
+            {"random bytes", fill_bytes},
+            {"heaps of accents", fill_accents}};
 
 static void bench_hard(const char *path, char *text, int32_t *ids, size_t n)
 {

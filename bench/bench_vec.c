@@ -1,11 +1,13 @@
-/* bench_vec.c -- speed of the float-vector and attention kernels on one thread, beside the machine's limits measured in the same run.
+/* bench_vec.c -- speed of the float-vector and attention kernels on one thread, beside the
+ * machine's limits measured in the same run.
  *
  *     bench_vec [level|all [norm|decode|prefill|all [repeats [cache type]]]]
  *
  * norm     element-wise kernels and sums over 4096 elements in cache: ns per call
- * decode   one row at position 8192 against a cache in memory, and against half a megabyte: GB/s of K and V read, (Gop/s)
- * prefill  2048 rows causal, tiles of 64 rows against one span after the other: Gop/s of what is visible
- * Best of the repeats; time is the thread's own. */
+ * decode   one row at position 8192 against a cache in memory, and against half a megabyte: GB/s of
+ *          K and V read, (Gop/s)
+ * prefill  2048 rows causal, tiles of 64 rows against one span after the other: Gop/s of what is
+ * visible Best of the repeats; time is the thread's own. */
 #include "bench.h"
 #include "backend/cpu/kern.h"
 #include "base/cpu.h"

@@ -364,7 +364,8 @@ static int is_address(const char *text)
            !strncmp(text, "sctp://", 7);
 }
 
-/* The k-th text of a row that was not given, from around the command line; NULL: no more of them. */
+/* The k-th text of a row that was not given, from around the command line; NULL: no more of them.
+ */
 static const char *from_around(const struct args_spec *spec, const struct config *conf,
                                const struct arg *a, int k, char *source, size_t cap)
 {
@@ -484,7 +485,8 @@ int args_check_config(const struct args_spec *spec, const struct config *conf)
     char source[512];
     for (int i = 0; i < conf->n; i++) {
         const struct config_line *l = &conf->lines[i];
-        /* A line for all commands may be right for one and wrong for another: the one that is run decides. */
+        /* A line for all commands may be right for one and wrong for another: the one that is run
+         * decides. */
         const struct args_spec *of = l->section ? l->section : spec;
         for (const struct arg *a = of->rows; a->name; a++) {
             memset(&field, 0, sizeof field);
@@ -608,7 +610,8 @@ void args_help(const struct args_spec *spec, const struct config *conf, FILE *to
         if (a->required && is_flag(a))
             fprintf(to, " %s %s", a->name, args_meta(a));
         else if (!is_flag(a))
-            fprintf(to, a->required ? " %s%s" : " [%s%s]", a->name, a->type == ARG_TEXTS ? "..." : "");
+            fprintf(to, a->required ? " %s%s" : " [%s%s]", a->name,
+                    a->type == ARG_TEXTS ? "..." : "");
     }
     fputs(" [flags]\n\n", to);
     args_wrap(to, spec->about, 0, 0);

@@ -10,9 +10,10 @@
  * that are left. The value of a row is that of the command line,
  * else of the environment (--max-body: PITH_MAX_BODY), else of the configuration file (config.h;
  * positional arguments too, by their name in small letters), else its default text; without any the
- * field stays zero, or says that there is none (`open`). All are parsed and checked alike. "--flag VALUE" and "--flag=VALUE" are the
- * same; "--" ends the flags; a switch may be given as --flag=no. Sizes may end in K, M or G (powers
- * of 1024). Texts point into argv, environment, file or table. */
+ * field stays zero, or says that there is none (`open`). All are parsed and checked alike. "--flag
+ * VALUE" and "--flag=VALUE" are the same; "--" ends the flags; a switch may be given as --flag=no.
+ * Sizes may end in K, M or G (powers of 1024). Texts point into argv, environment, file or table.
+ */
 #ifndef PITH_CLI_ARGS_H
 #define PITH_CLI_ARGS_H
 
@@ -59,7 +60,7 @@ struct arg {
     const char *otherwise; /* the default in words, when there is no `dflt` */
     const char *help;
 };
-#define ARG_NONE INT64_MIN
+#define ARG_NONE                      INT64_MIN
 #define ARG_FIELD(opts, member, kind) .type = (kind), .field = offsetof(opts, member)
 
 struct args_spec {
@@ -78,7 +79,8 @@ int args_parse(const struct args_spec *spec, struct config *conf, int argc, char
                void *opts);
 /* conf: open; values that it or the environment sets are told with where they come from. */
 void args_help(const struct args_spec *spec, const struct config *conf, FILE *to);
-/* Every line of an open file: known, and acceptable where it applies? 0: a message went to stderr. */
+/* Every line of an open file: known, and acceptable where it applies? 0: a message went to stderr.
+ */
 int args_check_config(const struct args_spec *spec, const struct config *conf);
 /* What the help calls a flag's value, "" for a switch; the name of its variable (out: of 64). */
 const char *args_meta(const struct arg *a);

@@ -135,7 +135,8 @@ static int leave_out(struct chat *c)
     return 1;
 }
 
-/* The prompt; where it was asked for, oldest exchanges make room for it and a quarter of the context behind it. */
+/* The prompt; where it was asked for, oldest exchanges make room for it and a quarter of the
+ * context behind it. */
 static int32_t *fitting_prompt(struct chat *c, int64_t *n_ids, pith_prompt **kept,
                                struct pith_error *err)
 {

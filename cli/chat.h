@@ -36,23 +36,27 @@ struct chat {
 /* Takes the fields above the gap as given. PITH_MISSING: the model has no template. */
 pith_status chat_open(struct chat *c, struct pith_error *err);
 void chat_close(struct chat *c);
-/* Adds the question and its answer. c->last tells how it ended; after PITH_STOP_CONTEXT *err has the numbers. */
+/* Adds the question and its answer. c->last tells how it ended; after PITH_STOP_CONTEXT *err has
+ * the numbers. */
 pith_status chat_ask(struct chat *c, const char *text, struct pith_error *err);
 /* Replaces the last answer. PITH_STATE: there is none. */
 pith_status chat_again(struct chat *c, struct pith_error *err);
 pith_status chat_system(struct chat *c, const char *text, struct pith_error *err); /* "": none */
 const char *chat_system_text(const struct chat *c);                                /* NULL: none */
 void chat_clear(struct chat *c); /* all but the system's message */
-/* An existing file that is no conversation is not replaced. The session's state goes to PATH.state when asked. */
+/* An existing file that is no conversation is not replaced. The session's state goes to PATH.state
+ * when asked. */
 pith_status chat_save(struct chat *c, const char *path, int with_state, struct pith_error *err);
-/* *state_err says why PATH.state, which is there, cannot be used; the messages are loaded all the same. */
+/* *state_err says why PATH.state, which is there, cannot be used; the messages are loaded all the
+ * same. */
 pith_status chat_load(struct chat *c, const char *path, struct pith_error *state_err,
                       struct pith_error *err);
 
 /* Reads what a question would be asked with, and makes no answer: *n tokens. */
 pith_status chat_read(struct chat *c, const char *text, int64_t *n, struct pith_error *err);
 
-/* One question (text) and its answer, which goes to stdout; what else there is to say, to stderr (chat_once.c). Returns an exit code. */
+/* One question (text) and its answer, which goes to stdout; what else there is to say, to stderr
+ * (chat_once.c). Returns an exit code. */
 struct chat_once {
     const char *text, *system; /* system NULL: none */
     int show_thinking, verbose, read_only;

@@ -1,5 +1,6 @@
-/* chat_once.c -- one question, one answer: what 'pith run MODEL -p TEXT' does with a model that talks. The answer alone goes to stdout. Reasoning
- * is left out, unless it was asked for; it stands between <think> and </think> then. */
+/* chat_once.c -- one question, one answer: what 'pith run MODEL -p TEXT' does with a model that
+ * talks. The answer alone goes to stdout. Reasoning is left out, unless it was asked for; it stands
+ * between <think> and </think> then. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,14 +50,19 @@ static void explain(const struct chat *c, const struct output *out)
 {
     const struct pith_generate_result *r = &c->last;
     size_t n = json_array_size(c->messages);
-    const char *thought = json_string_value(json_object_get(json_array_get(c->messages, n - 1), "reasoning_content"));
+    const char *thought =
+        json_string_value(json_object_get(json_array_get(c->messages, n - 1), "reasoning_content"));
     const char *hint = out->thinks ? "" : "; --show-thinking shows it";
     if (out->n_answer || r->stop == PITH_STOP_CANCELLED || r->stop == PITH_STOP_CALLBACK)
         return;
     if (thought && r->stop == PITH_STOP_LENGTH)
-        cli_say(CLI_OK, "the answer is empty: all %d tokens that --predict allows went into reasoning; allow more, or try --think off%s", r->n_generated, hint);
+        cli_say(CLI_OK,
+                "the answer is empty: all %d tokens that --predict allows went into reasoning; "
+                "allow more, or try --think off%s",
+                r->n_generated, hint);
     else if (thought)
-        cli_say(CLI_OK, "the answer is empty: the model reasoned for %d tokens and ended there%s", r->n_generated, hint);
+        cli_say(CLI_OK, "the answer is empty: the model reasoned for %d tokens and ended there%s",
+                r->n_generated, hint);
     else if (r->stop == PITH_STOP_STRING)
         cli_say(CLI_OK, "the answer is empty: it began with a --stop text");
     else if (r->stop == PITH_STOP_EOG)
@@ -86,7 +92,9 @@ static int ask(struct chat *c, const struct chat_once *q, struct output *out)
     if (q->verbose)
         cli_timings(&c->last, q->seed);
     if (out->failed_errno) /* EPIPE: the reader has seen enough */
-        return out->failed_errno == EPIPE ? CLI_OK : cli_say(CLI_SYSTEM, "cannot write to stdout: %s", strerror(out->failed_errno));
+        return out->failed_errno == EPIPE
+                   ? CLI_OK
+                   : cli_say(CLI_SYSTEM, "cannot write to stdout: %s", strerror(out->failed_errno));
     explain(c, out);
     if (c->last.stop == PITH_STOP_CONTEXT && c->params.n_max != -2)
         return cli_fail(&err);

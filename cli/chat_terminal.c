@@ -1,4 +1,5 @@
-/* chat_terminal.c -- the chat program: reads questions and commands, shows answers as they are made.
+/* chat_terminal.c -- the chat program: reads questions and commands, shows answers as they are
+ * made.
  *
  * Answers go to stdout, everything else to stderr. Reasoning is dimmed where colours are wanted,
  * else it stands between <think> and </think>. A model may write any byte: control characters are
@@ -275,7 +276,8 @@ static int unknown_command(const char *word)
     return 1;
 }
 
-/* A line that begins with one slash. Text of several lines is a command only when its name is one. */
+/* A line that begins with one slash. Text of several lines is a command only when its name is one.
+ */
 static int command(struct terminal *t, char *text)
 {
     size_t n = strcspn(text, " \n");

@@ -34,13 +34,17 @@ int cli_fail_file(const char *path, const struct pith_error *err);
 /* Prints "pith: message" and returns code. */
 int cli_say(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int cli_no_memory(void);
-/* What comes from a model, a file or a server may hold any byte; a terminal is shown its control characters as ^X. */
-void cli_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* on stderr, as it is but for that */
-int cli_write_text(int fd, int is_terminal, const char *p, size_t n); /* whole characters; 0, or the errno of what failed */
-/* From now on what is printed to the stream goes to its terminal that way; one that is no terminal stays as it is. */
+/* What comes from a model, a file or a server may hold any byte; a terminal is shown its control
+ * characters as ^X. */
+void cli_tell(const char *fmt, ...)
+    __attribute__((format(printf, 1, 2))); /* on stderr, as it is but for that */
+int cli_write_text(int fd, int is_terminal, const char *p,
+                   size_t n); /* whole characters; 0, or the errno of what failed */
+/* From now on what is printed to the stream goes to its terminal that way; one that is no terminal
+ * stays as it is. */
 void cli_guard(FILE **stream);
-/* The first part of p[0..n) that can be shown as it is, [*plain], and behind it a control character and what it is shown as, if there is one.
- * Returns the bytes of both. */
+/* The first part of p[0..n) that can be shown as it is, [*plain], and behind it a control character
+ * and what it is shown as, if there is one. Returns the bytes of both. */
 size_t cli_visible(const char *p, size_t n, size_t *plain, char shown[2]);
 /* Flushes stdout; code, or CLI_SYSTEM with a message when what was printed did not arrive. A reader
  * that has closed its end early (head) is no error. */
@@ -57,7 +61,8 @@ int cli_read_file(const char *path, char **out, size_t *n);
 void cli_file_text(const pith_file *f, const char *key, char *out, size_t cap);
 int cli_is_device(const char *path); /* or a pipe, a socket: not to be replaced by a file */
 int cli_write_all(int fd, const char *p, size_t n); /* 0, or the errno of what failed */
-/* Writes beside and renames; a device or a pipe is written itself. 0, or the errno of what failed: nothing has changed. */
+/* Writes beside and renames; a device or a pipe is written itself. 0, or the errno of what failed:
+ * nothing has changed. */
 int cli_replace_file(const char *path, const char *text);
 /* Bytes as a JSON string; those that are not UTF-8 become U+FFFD. NULL: no memory. */
 json_t *cli_json_text(const char *p, size_t n);
@@ -80,19 +85,21 @@ int interrupt_asked(void);
 /* For a program that goes on after Ctrl-C: from now on it only asks, however often it comes. */
 void interrupt_stay(void);
 enum { INTERRUPT_NONE, INTERRUPT_STOP, INTERRUPT_END };
-/* What was asked since the last call: to stop what goes on, or (SIGTERM, never forgotten) to leave. */
+/* What was asked since the last call: to stop what goes on, or (SIGTERM, never forgotten) to leave.
+ */
 int interrupt_take(void);
 
 /* Tells the service manager that started the program, if one did ($NOTIFY_SOCKET; notify.c). */
 void cli_notify(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* ---------------------------------------------------------------- finding a model (find_model.c) */
+/* ---------------------------------------------------------------- finding a model (find_model.c)
+ */
 
 /* Makes the name of a model the path of its file, which stays until the program ends. A name is a
- * path; what 'pith list' calls a model in pith's folder or another tool's; or a reference (names.h),
- * fetched when it is not here. What is none of them stays as it is, for whoever opens it to say so.
- * To be called when nothing else is left to be wrong, as fetching may take hours. Returns an exit
- * code, the message is out. */
+ * path; what 'pith list' calls a model in pith's folder or another tool's; or a reference
+ * (names.h), fetched when it is not here. What is none of them stays as it is, for whoever opens it
+ * to say so. To be called when nothing else is left to be wrong, as fetching may take hours.
+ * Returns an exit code, the message is out. */
 int cli_model_path(const char **name);
 
 /* ---------------------------------------------------------------- opening a model (model.c) */
@@ -184,13 +191,17 @@ pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t
 /* n_ctx: as pith_session_params; the other fields of *params are kept. */
 pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
                                struct pith_session_params *params, int *code);
-/* Fills what *params says of threads, measuring for auto, and sets the priority (threads.c). Returns an exit code. */
+/* Fills what *params says of threads, measuring for auto, and sets the priority (threads.c).
+ * Returns an exit code. */
 int cli_threads(const struct thread_opts *o, int chatty, struct pith_model_params *params);
-/* What auto stands for: from the cache folder, else measured and kept there. Returns an exit code. */
+/* What auto stands for: from the cache folder, else measured and kept there. Returns an exit code.
+ */
 int cli_auto_threads(struct pith_threads *t, int chatty);
-/* CACHE/name, the cache folder being $PITH_CACHE, $XDG_CACHE_HOME/pith or ~/.cache/pith. 0: there is none, or it is too long. */
+/* CACHE/name, the cache folder being $PITH_CACHE, $XDG_CACHE_HOME/pith or ~/.cache/pith. 0: there
+ * is none, or it is too long. */
 int cli_cache_path(const char *name, char *out, size_t cap);
-/* Makes a folder, and those on the way, for this user alone; one that is there becomes so. 0: errno says why it cannot. */
+/* Makes a folder, and those on the way, for this user alone; one that is there becomes so. 0: errno
+ * says why it cannot. */
 int cli_make_private(const char *dir);
 int cli_chatty(const struct model_opts *o); /* progress and timings are wanted */
 void cli_report(const pith_session *s);     /* the execution report, on stderr */
@@ -310,13 +321,16 @@ struct form {
     pith_template *own;
 };
 int cli_form_is_asked(const struct form_opts *o); /* one of the flags was given */
-/* Before a model is there: *variables (the caller's) is what the flags say. Returns an exit code. */
+/* Before a model is there: *variables (the caller's) is what the flags say. Returns an exit code.
+ */
 int cli_form_check(const struct form_opts *o, json_t **variables);
 /* Puts what a template of a file has to know into variables. Returns an exit code. */
-int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *out, json_t *variables);
+int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *out,
+                  json_t *variables);
 void cli_form_close(struct form *f);
 
-/* ---------------------------------------------------------------- constrained output (grammar.c) */
+/* ---------------------------------------------------------------- constrained output (grammar.c)
+ */
 
 struct grammar_opts {
     const char *grammar, *schema, *trigger;

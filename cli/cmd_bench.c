@@ -6,9 +6,10 @@
  *     limit of decode    tokens of a step * read bandwidth / (weight bytes + cache bytes of all its
  *                        sequences); with many sequences the limit of prefill where that is lower
  *
- * Bandwidth and peaks are measured in the same run, with the same number of threads. The limit of a test of both is their time added up.
- * With --ops the limit of an op is what its bytes or its operations take, whichever is more; only products and attention have one, since
- * what the others touch is mostly in the processor's caches.
+ * Bandwidth and peaks are measured in the same run, with the same number of threads. The limit of a
+ * test of both is their time added up. With --ops the limit of an op is what its bytes or its
+ * operations take, whichever is more; only products and attention have one, since what the others
+ * touch is mostly in the processor's caches.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -256,15 +257,15 @@ static double grown(const json_t *before, const json_t *after, const char *key)
            json_number_value(json_object_get(before, key));
 }
 
-/* Rows of what was done between two reports of a session: op, weight, kernel, runs, ns,
- * time_share, bytes, operations, gbs, gops, share (of the limit; null where it means nothing), fallback. Takes both. */
+/* Rows of what was done between two reports of a session: op, weight, kernel, runs, ns, time_share,
+ * bytes, operations, gbs, gops, share (of the limit; null where it means nothing), fallback. Takes
+ * both. */
 static json_t *ops_between(json_t *before, json_t *after, const struct pith_machine *h)
 {
     json_t *rows = json_array(), *a;
     double all = 0;
     size_t i;
-    json_array_foreach(after, i, a)
-        all += grown(json_array_get(before, i), a, "ns");
+    json_array_foreach(after, i, a) all += grown(json_array_get(before, i), a, "ns");
     json_array_foreach(after, i, a)
     {
         const json_t *was = json_array_get(before, i);
@@ -395,7 +396,8 @@ static int64_t largest(const struct arg_ints *list)
     return most;
 }
 
-/* "pp512", "tg128@d8192x32", "pp512+tg128x4": what, how much, behind what, of how many sequences. */
+/* "pp512", "tg128@d8192x32", "pp512+tg128x4": what, how much, behind what, of how many sequences.
+ */
 static void name_test(struct result *r, struct work w)
 {
     char pp[16] = "", tg[16] = "", at[16] = "", times[16] = "";

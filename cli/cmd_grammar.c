@@ -22,7 +22,8 @@ static const struct arg args[] = {
 /* clang-format on */
 
 /* 1 accepts, 0 rejects, -1 with *err: the grammar is refused. */
-static int matches(pith_grammar_kind kind, const char *grammar, size_t n_grammar, const char *text, size_t n, struct pith_error *err)
+static int matches(pith_grammar_kind kind, const char *grammar, size_t n_grammar, const char *text,
+                   size_t n, struct pith_error *err)
 {
     pith_grammar *g = pith_grammar_open(NULL, kind, grammar, n_grammar, NULL, err);
     if (!g)
@@ -34,13 +35,16 @@ static int matches(pith_grammar_kind kind, const char *grammar, size_t n_grammar
     return accepts;
 }
 
-static json_t *answer(pith_grammar_kind kind, const char *grammar, size_t n_grammar, const json_t *text)
+static json_t *answer(pith_grammar_kind kind, const char *grammar, size_t n_grammar,
+                      const json_t *text)
 {
     struct pith_error err = {0};
-    int accepts = matches(kind, grammar, n_grammar, json_string_value(text), json_string_length(text), &err);
+    int accepts =
+        matches(kind, grammar, n_grammar, json_string_value(text), json_string_length(text), &err);
     if (accepts < 0)
-        return err.code == PITH_NOMEM ? cli_json_failure(err.msg)
-                                      : json_pack("{s:o}", "invalid", cli_json_text(err.msg, strlen(err.msg)));
+        return err.code == PITH_NOMEM
+                   ? cli_json_failure(err.msg)
+                   : json_pack("{s:o}", "invalid", cli_json_text(err.msg, strlen(err.msg)));
     return json_pack("{s:b}", "accept", accepts);
 }
 
@@ -48,14 +52,18 @@ static json_t *answer_line(void *ctx, const char *line, size_t n)
 {
     json_error_t why;
     json_t *said = NULL, *q = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-    const json_t *grammar = json_object_get(q, "grammar"), *schema = json_object_get(q, "schema"), *text = json_object_get(q, "text");
+    const json_t *grammar = json_object_get(q, "grammar"), *schema = json_object_get(q, "schema"),
+                 *text = json_object_get(q, "text");
     (void)ctx;
     if (!q) {
         said = cli_json_failure(why.text);
-    } else if (!json_is_string(text) || !grammar == !schema || (grammar && !json_is_string(grammar))) {
-        said = cli_json_failure("wanted an object with \"text\", a string, and one of \"grammar\", a string, and \"schema\"");
+    } else if (!json_is_string(text) || !grammar == !schema ||
+               (grammar && !json_is_string(grammar))) {
+        said = cli_json_failure("wanted an object with \"text\", a string, and one of \"grammar\", "
+                                "a string, and \"schema\"");
     } else if (grammar) {
-        said = answer(PITH_GRAMMAR_GBNF, json_string_value(grammar), json_string_length(grammar), text);
+        said = answer(PITH_GRAMMAR_GBNF, json_string_value(grammar), json_string_length(grammar),
+                      text);
     } else {
         /* 15 digits: 16.9 stays 16.9 and does not become 16.899999999999999, another bound */
         char *dump = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
@@ -76,7 +84,8 @@ static int answer_once(const struct opts *o)
     if (!code && !o->text)
         code = cli_read_file("-", &from_stdin, &n);
     if (!code) {
-        accepts = matches(o->grammar ? PITH_GRAMMAR_GBNF : PITH_GRAMMAR_SCHEMA, grammar, n_grammar, o->text ? o->text : from_stdin, n, &err);
+        accepts = matches(o->grammar ? PITH_GRAMMAR_GBNF : PITH_GRAMMAR_SCHEMA, grammar, n_grammar,
+                          o->text ? o->text : from_stdin, n, &err);
         code = accepts < 0 ? cli_fail(&err) : CLI_OK;
     }
     if (!code)
@@ -102,9 +111,11 @@ const struct command cmd_grammar = {
     .args =
         {
             .command = "pith grammar",
-            .about = "Says accept or reject: whether the whole text is one that 'pith run' with the same grammar may write.",
+            .about = "Says accept or reject: whether the whole text is one that 'pith run' with "
+                     "the same grammar may write.",
             .example = "  pith grammar --schema person.json '{\"name\":\"A\",\"age\":3}'\n"
-                       "  echo '{\"grammar\": \"root ::= [a-c]+\", \"text\": \"abc\"}' | pith grammar --jsonl\n",
+                       "  echo '{\"grammar\": \"root ::= [a-c]+\", \"text\": \"abc\"}' | pith "
+                       "grammar --jsonl\n",
             .rows = args,
         },
     .opts_bytes = sizeof(struct opts),

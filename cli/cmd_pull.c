@@ -27,8 +27,8 @@ static const struct arg args[] = {
 };
 /* clang-format on */
 
-/* Has it the bytes that the server has? The hub's and Ollama's own files are called after their SHA-256; of split ones the first part is
- * looked at. */
+/* Has it the bytes that the server has? The hub's and Ollama's own files are called after their
+ * SHA-256; of split ones the first part is looked at. */
 static int is_same(const struct pull *p, const struct local_model *m, int *code)
 {
     char real[PATH_MAX], sha256[65];
@@ -38,7 +38,8 @@ static int is_same(const struct pull *p, const struct local_model *m, int *code)
     return !*code && !strcmp(sha256, p->files->sha256);
 }
 
-/* Does another tool have the very file? Gigabytes are not fetched twice. *path (malloc) is NULL when none does. */
+/* Does another tool have the very file? Gigabytes are not fetched twice. *path (malloc) is NULL
+ * when none does. */
 static int find_elsewhere(const struct pull *p, char **path)
 {
     struct local s;

@@ -1,4 +1,5 @@
-/* cmd_rm.c -- pith rm: removes a model of pith's own folder, whole or not. What belongs to other tools stays. */
+/* cmd_rm.c -- pith rm: removes a model of pith's own folder, whole or not. What belongs to other
+ * tools stays. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -76,7 +77,8 @@ static int remove_model(const struct local_model *m)
     snprintf(path, sizeof path, "%.*s", (int)(strlen(m->path) - (m->is_part ? strlen(".part") : 0)),
              m->path);
     if (!is_inside(path))
-        return cli_say(CLI_INPUT, "%s lies outside pith's folder, by a link; remove it there", path);
+        return cli_say(CLI_INPUT, "%s lies outside pith's folder, by a link; remove it there",
+                       path);
     size_t n_stem = file_stem(path, &part, &n_parts);
     for (int k = 0; k < 2; k++) { /* the first part, by which it is found, goes last */
         for (int i = n_parts; i >= 1 && !code; i--) {
@@ -115,8 +117,8 @@ static int say_why_not(const struct local *s, const struct model_ref *r, const c
                    name);
 }
 
-/* Of pith's own, what the name means. Not as other commands take a repository: here nothing is chosen for whoever asks, and what is not
- * whole counts too. */
+/* Of pith's own, what the name means. Not as other commands take a repository: here nothing is
+ * chosen for whoever asks, and what is not whole counts too. */
 static const struct local_model *find(const struct local *s, const struct model_ref *r,
                                       const char *name, int *n)
 {

@@ -158,9 +158,11 @@ static int read_prompt(struct opts *o, char **text, size_t *n)
             return code;
         if (o->raw || !has_template(o))
             return cli_say(CLI_USE, "no prompt; give -p TEXT or -f FILE, or pipe one in (%s)",
-                           o->raw ? "--raw goes on with it" : "the model has no chat template to talk by");
+                           o->raw ? "--raw goes on with it"
+                                  : "the model has no chat template to talk by");
         if (o->literal)
-            return cli_say(CLI_USE, "found --literal without a prompt; a chat template needs control tokens");
+            return cli_say(
+                CLI_USE, "found --literal without a prompt; a chat template needs control tokens");
         return CLI_OK;
     }
     if (goes_on(o))
@@ -184,11 +186,12 @@ static int is_text(const struct opts *o, const struct form *form)
 /* What only a conversation has. */
 static const char *of_chats(const struct opts *o)
 {
-    return o->system ? "--system"
-           : o->form.template ? "--chat-template"
-           : o->form.kwargs ? "--template-kwargs"
+    return o->system                                             ? "--system"
+           : o->form.template                                    ? "--chat-template"
+           : o->form.kwargs                                      ? "--template-kwargs"
            : o->form.think && strcmp(o->form.think, "auto") != 0 ? "--think"
-           : o->show_thinking ? "--show-thinking" : NULL;
+           : o->show_thinking                                    ? "--show-thinking"
+                                                                 : NULL;
 }
 
 static int refuse_text(const struct opts *o)
@@ -206,7 +209,9 @@ static int refuse_text(const struct opts *o)
 static int check_question(const char *text, size_t n)
 {
     if (strlen(text) != n)
-        return cli_say(CLI_INPUT, "the question holds a zero byte; wanted a text (--raw goes on with any bytes)");
+        return cli_say(
+            CLI_INPUT,
+            "the question holds a zero byte; wanted a text (--raw goes on with any bytes)");
     if (!text[strspn(text, " \t\r\n")])
         return cli_say(CLI_INPUT, "the question is empty; wanted a text");
     return CLI_OK;
@@ -300,8 +305,11 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
         return cli_say(CLI_SYSTEM, "cannot write to stdout: %s", strerror(out.failed_errno));
     if (result.stop == PITH_STOP_CONTEXT && o->n != -2)
         return cli_fail(&err);
-    if (o->n != 0 && result.n_bytes == 0 && (result.stop == PITH_STOP_EOG || result.stop == PITH_STOP_STRING))
-        cli_say(CLI_OK, "the text is empty: %s", result.stop == PITH_STOP_EOG ? "the model ended it at once; --ignore-eog goes on" : "it began with a --stop text");
+    if (o->n != 0 && result.n_bytes == 0 &&
+        (result.stop == PITH_STOP_EOG || result.stop == PITH_STOP_STRING))
+        cli_say(CLI_OK, "the text is empty: %s",
+                result.stop == PITH_STOP_EOG ? "the model ended it at once; --ignore-eog goes on"
+                                             : "it began with a --stop text");
     return interrupt_asked() ? CLI_INTERRUPTED : CLI_OK;
 }
 
@@ -318,10 +326,19 @@ struct running {
 static int talk(struct running *r, char *text, size_t n)
 {
     struct opts *o = r->o;
-    struct chat chat = {.model = r->m, .session = r->s, .sampler = r->sampler, .grammar = r->grammar, .params = generation(o),
-                        .form = r->form.t, .variables = r->variables};
-    struct chat_once once = {.text = text, .system = o->system, .show_thinking = o->show_thinking, .read_only = o->n == 0,
-                             .verbose = cli_chatty(&o->model), .seed = o->sampler.seed};
+    struct chat chat = {.model = r->m,
+                        .session = r->s,
+                        .sampler = r->sampler,
+                        .grammar = r->grammar,
+                        .params = generation(o),
+                        .form = r->form.t,
+                        .variables = r->variables};
+    struct chat_once once = {.text = text,
+                             .system = o->system,
+                             .show_thinking = o->show_thinking,
+                             .read_only = o->n == 0,
+                             .verbose = cli_chatty(&o->model),
+                             .seed = o->sampler.seed};
     if (chats(o))
         return chat_run(&chat, o->system, o->history, o->model.verbose);
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) /* the end of its last line */
@@ -336,7 +353,8 @@ static int go_on(struct running *r, const char *text, size_t n)
 {
     int code = CLI_OK;
     int64_t n_ids = 0;
-    int32_t *ids = text ? prompt_ids(r->o, r->m, text, n, &n_ids, &code) : held_ids(r->s, &n_ids, &code);
+    int32_t *ids =
+        text ? prompt_ids(r->o, r->m, text, n, &n_ids, &code) : held_ids(r->s, &n_ids, &code);
     interrupt_watch(r->s);
     if (!code)
         code = generate(r->o, r->s, r->sampler, ids, n_ids);
@@ -355,7 +373,9 @@ static int open_model(struct running *r, const char *text, size_t n)
     if (!r->m)
         return code;
     if (pith_model_get_info(r->m, &info, NULL) == PITH_OK && !info.causal)
-        return cli_say(CLI_INPUT, "%s is an encoder and makes no text; 'pith logits' gives its output", r->o->model.path);
+        return cli_say(CLI_INPUT,
+                       "%s is an encoder and makes no text; 'pith logits' gives its output",
+                       r->o->model.path);
     code = cli_form_open(&r->o->form, r->m, &r->form, r->variables);
     if (code || chats(r->o))
         return code;
@@ -475,7 +495,8 @@ const struct command cmd_run = {
             .about =
                 "Asks a model with a chat template one question (-p, -f or stdin), with --system "
                 "before it; its answer alone goes to stdout, without the reasoning. A model "
-                "without a template, or --raw, goes on with the prompt as a text, and so do --session and --literal. Text comes as it is made; "
+                "without a template, or --raw, goes on with the prompt as a text, and so do "
+                "--session and --literal. Text comes as it is made; "
                 "progress and timings go to stderr when that is a terminal, or with -v. Ctrl-C "
                 "ends the text, a second one the program. A prompt longer than the context is an "
                 "error, never cut.\n\n"

@@ -14,12 +14,14 @@ struct opts {
     struct arg_texts models;
     const char *slot_folder, *folder, *host, *unix_path, *name, *template, *key_file, *cert, *key;
     struct arg_texts keys, admin_keys, hosts, origins, aliases, defaults;
-    int64_t memory, models_max, port, cache_tokens, store, parallel, queue, connections, unknown, body;
+    int64_t memory, models_max, port, cache_tokens, store, parallel, queue, connections, unknown,
+        body;
     int64_t max_memory, requests_memory, request_memory;
     double request_seconds;
     int64_t grammar_bytes, mask_steps;
     double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
-    int schema_order, no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics, strict_fields, strict_model, no_slots;
+    int schema_order, no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics,
+        strict_fields, strict_model, no_slots;
 };
 
 /* clang-format off */
@@ -220,8 +222,9 @@ struct loading {
 enum { SHARES = 4 }; /* models that are to fit beside each other, when there are as many */
 static const int64_t store_default = 1 << 30;
 
-/* What the sessions of a model may count on, 0: all that is left. Of what --models-memory has beside its weights a part, where several models
- * are on offer and nobody has said how much context they need. */
+/* What the sessions of a model may count on, 0: all that is left. Of what --models-memory has
+ * beside its weights a part, where several models are on offer and nobody has said how much context
+ * they need. */
 static int64_t session_memory(const struct loading *l, uint64_t weights)
 {
     uint64_t n = l->o->model.n_ctx || l->o->cache_tokens || l->n_models < 1 ? 1
@@ -250,7 +253,9 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
         return st;
     int64_t n_ctx = plan.n_ctx;
     sp.n_tokens = plan.n_tokens;
-    sp.store_bytes = o->store == store_default && plan.left_bytes / 8 < (uint64_t)store_default ? (int64_t)(plan.left_bytes / 8) : o->store;
+    sp.store_bytes = o->store == store_default && plan.left_bytes / 8 < (uint64_t)store_default
+                         ? (int64_t)(plan.left_bytes / 8)
+                         : o->store;
     ep.n_tokens = SERVER_BATCH + 64 * (int64_t)ep.n_seq;
     ep.pooling = makes_text ? PITH_POOL_MEAN : PITH_POOL_FILE;
     if (sp.n_tokens < n_ctx) {
@@ -361,7 +366,8 @@ static struct server *listen_up(const struct opts *o, const struct texts *t,
     return s;
 }
 
-/* The folder for prefixes: the one asked for, or one of the cache folder that only this user can read, made if it can be. */
+/* The folder for prefixes: the one asked for, or one of the cache folder that only this user can
+ * read, made if it can be. */
 static int find_store(const struct opts *o, struct loading *l)
 {
     const int64_t most = INT64_C(4) << 30, least = INT64_C(1) << 20;

@@ -1,4 +1,5 @@
-/* cmd_template.c -- pith template: variables in, the text of a chat template out; with --parse a model's answer in, its parts out. */
+/* cmd_template.c -- pith template: variables in, the text of a chat template out; with --parse a
+ * model's answer in, its parts out. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

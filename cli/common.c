@@ -119,8 +119,8 @@ static int on_a_text(void)
 {
     struct stat out, err;
     int open = text_end && text_end != '\n' && !isatty(STDOUT_FILENO) &&
-               !fstat(STDOUT_FILENO, &out) &&
-               !fstat(STDERR_FILENO, &err) && out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+               !fstat(STDOUT_FILENO, &out) && !fstat(STDERR_FILENO, &err) &&
+               out.st_dev == err.st_dev && out.st_ino == err.st_ino;
     text_end = 0;
     return open;
 }
@@ -143,9 +143,11 @@ int cli_fail(const struct pith_error *err)
     if (err->code == PITH_CANCELLED && interrupt_asked())
         return cli_say(CLI_INTERRUPTED, "interrupted");
     /* the library does not know which flags these are */
-    const char *both = strstr(err->msg, "; open the session with a larger context or ask for a context shift");
+    const char *both =
+        strstr(err->msg, "; open the session with a larger context or ask for a context shift");
     if (both)
-        return cli_say(exit_code(err->code), "%.*s; -c makes it larger, --context-shift drops the oldest tokens",
+        return cli_say(exit_code(err->code),
+                       "%.*s; -c makes it larger, --context-shift drops the oldest tokens",
                        (int)(both - err->msg), err->msg);
     const char *flag = strstr(err->msg, "with a larger context") ? "; -c sets its size" : "";
     return cli_say(exit_code(err->code), "%s%s", err->msg, flag);

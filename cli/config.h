@@ -7,9 +7,11 @@
  *     allow-host = one.example
  *     allow-host = two.example
  *
- * A key is a flag's name without its dashes, or a positional argument's in small letters. A section is a command; its lines go before those
- * without a section. Blanks around keys and values do not count; a value in double quotes keeps its own. What can be given several times
- * takes several lines. A line that is wrong or unknown anywhere in the file is refused, with its number: a typo is never a default. */
+ * A key is a flag's name without its dashes, or a positional argument's in small letters. A section
+ * is a command; its lines go before those without a section. Blanks around keys and values do not
+ * count; a value in double quotes keeps its own. What can be given several times takes several
+ * lines. A line that is wrong or unknown anywhere in the file is refused, with its number: a typo
+ * is never a default. */
 #ifndef PITH_CLI_CONFIG_H
 #define PITH_CLI_CONFIG_H
 
@@ -27,8 +29,8 @@ struct config {
     int n;
 };
 
-/* path NULL: $PITH_CONFIG, else the first of the usual places that has one; there may be none. 0: a message went to stderr, and *c holds no
- * lines. */
+/* path NULL: $PITH_CONFIG, else the first of the usual places that has one; there may be none. 0: a
+ * message went to stderr, and *c holds no lines. */
 int config_open(struct config *c, const char *path);
 void config_close(struct config *c);
 /* Does the key stand for the flag or argument of this name? */

@@ -1,4 +1,5 @@
-/* form.c -- the flags that say how a conversation is written for a model: its template, and variables of it. */
+/* form.c -- the flags that say how a conversation is written for a model: its template, and
+ * variables of it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +17,15 @@ static int read_kwargs(const char *text, json_t **out)
     json_error_t why;
     *out = json_loads(text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (!*out)
-        return cli_say(CLI_USE, "--template-kwargs: column %d: %s; wanted a JSON object, as {\"enable_thinking\": false}", why.column, why.text);
+        return cli_say(CLI_USE,
+                       "--template-kwargs: column %d: %s; wanted a JSON object, as "
+                       "{\"enable_thinking\": false}",
+                       why.column, why.text);
     if (!json_is_object(*out))
-        return cli_say(CLI_USE, "--template-kwargs is \"%.100s\"; wanted a JSON object, as {\"enable_thinking\": false}", text);
+        return cli_say(CLI_USE,
+                       "--template-kwargs is \"%.100s\"; wanted a JSON object, as "
+                       "{\"enable_thinking\": false}",
+                       text);
     return CLI_OK;
 }
 
@@ -38,12 +45,14 @@ int cli_form_check(const struct form_opts *o, json_t **variables)
 static void put_token(json_t *variables, const char *name, const pith_model *m, int32_t id)
 {
     char text[512];
-    int64_t n = id >= 0 ? pith_detokenize(m, &id, 1, PITH_RENDER_SPECIAL, text, sizeof text, NULL) : -1;
+    int64_t n =
+        id >= 0 ? pith_detokenize(m, &id, 1, PITH_RENDER_SPECIAL, text, sizeof text, NULL) : -1;
     if (n >= 0 && n < (int64_t)sizeof text && !json_object_get(variables, name))
         json_object_set_new(variables, name, cli_json_text(text, (size_t)n));
 }
 
-int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *out, json_t *variables)
+int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *out,
+                  json_t *variables)
 {
     struct pith_error err = {0};
     char *text = NULL;
@@ -56,7 +65,10 @@ int cli_form_open(const struct form_opts *o, const pith_model *m, struct form *o
     if (out->t)
         return CLI_OK;
     if (access(o->template, F_OK) != 0)
-        return cli_say(CLI_INPUT, "--chat-template %s: there is no such file, and the model has no template of that name", o->template);
+        return cli_say(
+            CLI_INPUT,
+            "--chat-template %s: there is no such file, and the model has no template of that name",
+            o->template);
     int code = cli_read_file(o->template, &text, &n);
     if (code)
         return code;

@@ -10,9 +10,11 @@ int cli_grammar_check(const struct grammar_opts *o)
 {
     const char *path = o->grammar ? o->grammar : o->schema;
     if (!o->grammar + !o->schema + !o->json < 2)
-        return cli_say(CLI_USE, "found several of --grammar, --schema and --json; wanted one of them");
+        return cli_say(CLI_USE,
+                       "found several of --grammar, --schema and --json; wanted one of them");
     if (!path && !o->json && o->trigger)
-        return cli_say(CLI_USE, "found --trigger alone; wanted --grammar, --schema or --json besides");
+        return cli_say(CLI_USE,
+                       "found --trigger alone; wanted --grammar, --schema or --json besides");
     if (path && strcmp(path, "-") != 0 && access(path, R_OK) != 0)
         return cli_say(CLI_INPUT, "%s: cannot open: %s", path, strerror(errno));
     return CLI_OK;

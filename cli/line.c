@@ -38,7 +38,8 @@ struct line {
 #endif
 };
 
-/* ---------------------------------------------------------------- as the terminal hands them over */
+/* ---------------------------------------------------------------- as the terminal hands them over
+ */
 
 static enum line_status read_plain(const char *prompt, char **text)
 {
@@ -215,8 +216,8 @@ static enum line_status read_edited(struct line *l, const char *prompt, int n_di
                  prompt + n_dim);
     else
         snprintf(l->prompt, sizeof l->prompt, "%s", prompt);
-    sigset_t
-        quiet; /* they come while it waits for keys: a signal makes the terminal's driver refuse output */
+    sigset_t quiet; /* they come while it waits for keys: a signal makes the terminal's driver
+                       refuse output */
     sigemptyset(&quiet);
     sigaddset(&quiet, SIGWINCH);
     sigaddset(&quiet, SIGCONT);

@@ -17,7 +17,8 @@ enum line_status {
 /* history: a file that lines are remembered in, NULL: in memory alone. NULL: no memory. */
 struct line *line_open(const char *history);
 void line_close(struct line *l); /* writes the history */
-/* The prompt's first n_dim bytes are shown dimmed when colours is set. *text (malloc) may hold several lines; no newline at its end. */
+/* The prompt's first n_dim bytes are shown dimmed when colours is set. *text (malloc) may hold
+ * several lines; no newline at its end. */
 enum line_status line_read(struct line *l, const char *prompt, int n_dim, int colours, char **text);
 void line_remember(struct line *l, const char *text);
 int line_edits(const struct line *l);

@@ -1,5 +1,6 @@
-/* local_tools.c -- where other tools keep their models. What is looked for is the layout of their folders, each read by one function and one
- * row of the table; what is not understood is passed over. */
+/* local_tools.c -- where other tools keep their models. What is looked for is the layout of their
+ * folders, each read by one function and one row of the table; what is not understood is passed
+ * over. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +59,8 @@ static void lm_studio_file(struct walk *w, const char *path, const char *rel)
     }
 }
 
-/* manifests/REGISTRY/SPACE/NAME/TAG lists layers by the digests that their files, blobs/sha256-HEX, are called. */
+/* manifests/REGISTRY/SPACE/NAME/TAG lists layers by the digests that their files, blobs/sha256-HEX,
+ * are called. */
 static void ollama_file(struct walk *w, const char *path, const char *rel)
 {
     char space[128], name[128], tag[128], called[400], blob[PATH_MAX];
@@ -87,7 +89,8 @@ static void ollama_file(struct walk *w, const char *path, const char *rel)
     json_decref(root);
 }
 
-/* Each folder: the value of a variable with `under` behind it, or `usual` below the home folder ("/..." as it is). */
+/* Each folder: the value of a variable with `under` behind it, or `usual` below the home folder
+ * ("/..." as it is). */
 static const struct {
     const char *tool, *env, *under, *usual;
     void (*on_file)(struct walk *w, const char *path, const char *rel);
@@ -120,7 +123,8 @@ void local_read_tools(struct local *s)
             continue;
         if (stat(dir, &seen[n_seen]))
             continue;
-        for (k = 0; seen[k].st_dev != seen[n_seen].st_dev || seen[k].st_ino != seen[n_seen].st_ino; k++)
+        for (k = 0; seen[k].st_dev != seen[n_seen].st_dev || seen[k].st_ino != seen[n_seen].st_ino;
+             k++)
             ;
         if (k < n_seen++)
             continue;

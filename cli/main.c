@@ -9,8 +9,8 @@
 #include "man.h"
 
 static const struct command *const commands[] = {
-    &cmd_run,    &cmd_bench,    &cmd_inspect, &cmd_logits, &cmd_tokenize,
-    &cmd_sample, &cmd_template, &cmd_grammar, &cmd_synth,  &cmd_list,   &cmd_rm,
+    &cmd_run,      &cmd_bench,   &cmd_inspect, &cmd_logits, &cmd_tokenize, &cmd_sample,
+    &cmd_template, &cmd_grammar, &cmd_synth,   &cmd_list,   &cmd_rm,
 #ifdef WITH_PULL
     &cmd_pull,
 #endif
@@ -29,8 +29,9 @@ static void help(FILE *to)
             pith_version());
     for (int i = 0; i < N_COMMANDS; i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(to, "  %-10s %s\n  %-10s %s\n  %-10s %s\n\n", "version", "print version and instruction set",
-            "help", "print this, or the help of a command", "man", "print the manual page");
+    fprintf(to, "  %-10s %s\n  %-10s %s\n  %-10s %s\n\n", "version",
+            "print version and instruction set", "help", "print this, or the help of a command",
+            "man", "print the manual page");
     fputs("'pith COMMAND --help' lists the flags of a command. Exit codes: 0 well, 1 wrong use,\n"
           "2 wrong input (file, prompt, model), 3 the system failed, 130 interrupted.\n\n"
           "Example:\n  pith run model.gguf -p \"Once upon a time\" -n 64\n",
@@ -49,16 +50,17 @@ static const struct command *find(const char *name)
 /* A model where the command belongs, or what another program calls running one. */
 static int means_run(const char *word)
 {
-    static const char *const others[] = {"chat", "generate", "complete", "completion", "cli", "-m",
-                                         "-p",   "--model",  "--prompt", "-hf",        "--hf-repo"};
+    static const char *const others[] = {"chat",     "generate", "complete", "completion",
+                                         "cli",      "-m",       "-p",       "--model",
+                                         "--prompt", "-hf",      "--hf-repo"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         if (!strcmp(word, others[i]))
             return 1;
     }
     size_t n = strlen(word);
-    return word[0] != '-' && ((n > 5 && !strcmp(word + n - 5, ".gguf")) || !strncmp(word, "hf:", 3) ||
-                              !strncmp(word, "ollama:", 7) ||
-                              (strpbrk(word, "/.") && !access(word, F_OK)));
+    return word[0] != '-' &&
+           ((n > 5 && !strcmp(word + n - 5, ".gguf")) || !strncmp(word, "hf:", 3) ||
+            !strncmp(word, "ollama:", 7) || (strpbrk(word, "/.") && !access(word, F_OK)));
 }
 
 static int unknown_command(const char *word)

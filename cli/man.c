@@ -73,7 +73,8 @@ static void command(const struct command *c, FILE *to)
     fprintf(to, "pith %s", c->name);
     for (const struct arg *a = c->args.rows; a->name; a++) {
         if (*a->name != '-')
-            fprintf(to, a->required ? " %s%s" : " [%s%s]", a->name, a->type == ARG_TEXTS ? "..." : "");
+            fprintf(to, a->required ? " %s%s" : " [%s%s]", a->name,
+                    a->type == ARG_TEXTS ? "..." : "");
     }
     fputs(" [flags]\n", to);
     put(to, c->args.about);
@@ -94,7 +95,8 @@ static const char files[] =
     "\\(ti/.cache/pith)\n"
     ".TP\n\\fBPITH_MODELS\\fR\nthe folder of pulled models (default: $XDG_DATA_HOME/pith/models or "
     "\\(ti/.local/share/pith/models)\n"
-    ".TP\n\\fBHF_ENDPOINT\\fR, \\fBHF_TOKEN\\fR, \\fBPITH_OLLAMA_REGISTRY\\fR\nthe hub, the key to it, and the "
+    ".TP\n\\fBHF_ENDPOINT\\fR, \\fBHF_TOKEN\\fR, \\fBPITH_OLLAMA_REGISTRY\\fR\nthe hub, the key to "
+    "it, and the "
     "registry that \\fBpith pull\\fR asks\n"
     ".TP\n\\fBPITH_CPU\\fR\nthe highest instruction set to use: base, avx2, avx512, avx512vnni, "
     "avx512bf16, neon, dotprod or i8mm\n"

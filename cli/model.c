@@ -16,7 +16,8 @@ struct progress {
     int shown, is_terminal;
     const char *stage;
     double drawn; /* when */
-    int (*also)(void *ctx, const char *stage, double fraction, uint64_t bytes); /* the caller's own */
+    int (*also)(void *ctx, const char *stage, double fraction,
+                uint64_t bytes); /* the caller's own */
     void *also_ctx;
 };
 
@@ -50,8 +51,9 @@ static int on_progress(void *ctx, const char *stage, double fraction, uint64_t b
     return !interrupt_asked();
 }
 
-/* Where copies of packed weights are: the folder that was asked for, made if need be; else the usual one, if somebody has made it: gigabytes are
- * not put where nobody asked for them. "": nowhere. */
+/* Where copies of packed weights are: the folder that was asked for, made if need be; else the
+ * usual one, if somebody has made it: gigabytes are not put where nobody asked for them. "":
+ * nowhere. */
 static int cache_dir(const struct model_opts *o, char *dir, size_t cap)
 {
     struct stat sb;
@@ -109,8 +111,8 @@ pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *
         cli_say(CLI_OK, "%s", info.note);
     if (progress.shown)
         cli_tell("loaded %s (%s, %s, %.1f MiB) in %.2f s\n",
-                info.name && *info.name ? info.name : path, info.arch, info.type,
-                (double)info.weight_bytes / 1048576, cli_seconds() - began);
+                 info.name && *info.name ? info.name : path, info.arch, info.type,
+                 (double)info.weight_bytes / 1048576, cli_seconds() - began);
     return m;
 }
 
@@ -123,7 +125,8 @@ pith_model *cli_model_open(const struct model_opts *o, struct pith_model_params 
     return m;
 }
 
-/* "context 32768 tokens, as trained; cache of 32768 tokens, at most 576.0 MiB of 22893.6 MiB left". */
+/* "context 32768 tokens, as trained; cache of 32768 tokens, at most 576.0 MiB of 22893.6 MiB left".
+ */
 static void tell_room(const pith_session *s, const struct model_opts *o,
                       const struct pith_session_plan *plan)
 {
@@ -149,7 +152,8 @@ pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t
     params->store_dir = o->store_dir;
     params->store_limit = o->store_limit;
     struct pith_session_plan plan = PITH_SESSION_PLAN_INIT;
-    int told = (o->tells_room || cli_chatty(o)) && pith_plan_session(m, params, &plan, NULL) == PITH_OK;
+    int told =
+        (o->tells_room || cli_chatty(o)) && pith_plan_session(m, params, &plan, NULL) == PITH_OK;
     pith_session *s = pith_session_open(m, params, err);
     if (s && told)
         tell_room(s, o, &plan);

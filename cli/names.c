@@ -174,7 +174,8 @@ int ref_parse(const char *text, struct model_ref *r)
     return CLI_OK;
 }
 
-/* Takes the query off an address; files that differ in it alone lie in folders of their own: ".../c.gguf?x=1" becomes ".../q_0123456789abcdef/c.gguf". */
+/* Takes the query off an address; files that differ in it alone lie in folders of their own:
+ * ".../c.gguf?x=1" becomes ".../q_0123456789abcdef/c.gguf". */
 static int put_query(char *url, size_t cap)
 {
     char *query = strchr(url, '?'), folder[24];
@@ -270,7 +271,8 @@ size_t file_stem(const char *path, int *part, int *n_parts)
     return n;
 }
 
-/* Is p[0..n) the name of a weight type or a mixture of them: Q4_0, IQ2_XXS, TQ1_0, BF16, F32, MXFP4? */
+/* Is p[0..n) the name of a weight type or a mixture of them: Q4_0, IQ2_XXS, TQ1_0, BF16, F32,
+ * MXFP4? */
 static int is_quant(const char *p, size_t n)
 {
     static const char *const starts[] = {"IQ", "TQ", "Q", "BF", "FP", "F", "MXFP", "NVFP"};
@@ -310,7 +312,8 @@ void file_quant(const char *path, char *out, size_t cap)
     }
 }
 
-/* A file that can be run: not a projector of images, a matrix of importances or a vocabulary, and of split ones the first. */
+/* A file that can be run: not a projector of images, a matrix of importances or a vocabulary, and
+ * of split ones the first. */
 static int is_model(const char *path)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
@@ -340,7 +343,8 @@ static int only(const char *want, int by_quant, const struct pick_file *files, s
 
 int file_pick_quiet(const char *want, const struct pick_file *files, size_t n)
 {
-    /* What most people want of a model first: small and nearly as good; then what is nearest to it. */
+    /* What most people want of a model first: small and nearly as good; then what is nearest to it.
+     */
     static const char *const usual[] = {"Q4_K_M", "Q8_0",   "Q5_K_M", "Q6_K", "Q4_K_S", "Q4_0",
                                         "Q5_K_S", "IQ4_NL", "MXFP4",  "BF16", "F16",    "F32"};
     if (*want) {

@@ -1,5 +1,6 @@
-/* notify.c -- the protocol of sd_notify(3): one datagram to the socket named by NOTIFY_SOCKET, which a service manager listens at. A name that
- * begins with @ is not in the file system. Whether anybody reads it changes nothing here. */
+/* notify.c -- the protocol of sd_notify(3): one datagram to the socket named by NOTIFY_SOCKET,
+ * which a service manager listens at. A name that begins with @ is not in the file system. Whether
+ * anybody reads it changes nothing here. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>

@@ -53,9 +53,10 @@ static int append(struct offers *o, const char *path, const char *name, const st
     return CLI_OK;
 }
 
-/* The file at path as a model, or, where it is one already, its names as more names of that. asked: what the command line calls it; name: what
- * answers are to call it, NULL: as its file. Of those on the command line the first has to be readable and the others there; what else is
- * wrong with a file is told when it is asked for. */
+/* The file at path as a model, or, where it is one already, its names as more names of that. asked:
+ * what the command line calls it; name: what answers are to call it, NULL: as its file. Of those on
+ * the command line the first has to be readable and the others there; what else is wrong with a
+ * file is told when it is asked for. */
 static int add(struct offers *o, const char *path, const char *asked, const char *name)
 {
     struct stat sb = {0};
@@ -160,9 +161,13 @@ int offers_alias(struct offers *o, const char *text)
     for (int i = 0; i < o->n; i++)
         other = i != model && !strcmp(o->v[i].name, name) ? i : other;
     for (int i = 0; i < o->n_aliases; i++)
-        other = o->aliases[i].model != model && !strcmp(o->aliases[i].name, name) ? o->aliases[i].model : other;
+        other = o->aliases[i].model != model && !strcmp(o->aliases[i].name, name)
+                    ? o->aliases[i].model
+                    : other;
     if (other >= 0)
-        return cli_say(CLI_USE, "--alias %s: %s answers to that name already; an alias is one model's", text, o->v[other].path);
+        return cli_say(CLI_USE,
+                       "--alias %s: %s answers to that name already; an alias is one model's", text,
+                       o->v[other].path);
     code = also(o, model, name);
     if (!code)
         o->aliases[o->n_aliases - 1].told = 1;

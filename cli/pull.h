@@ -1,10 +1,13 @@
-/* pull.h -- fetching models: what pull_plan.c (which files), pull_file.c (one file), pull_meter.c (how far) and cmd_pull.c share.
+/* pull.h -- fetching models: what pull_plan.c (which files), pull_file.c (one file), pull_meter.c
+ * (how far) and cmd_pull.c share.
  *
- *     reference --plan--> files: address, size, SHA-256 --http--> NAME.part --checked, renamed--> NAME
+ *     reference --plan--> files: address, size, SHA-256 --http--> NAME.part --checked, renamed-->
+ *         NAME
  *
- * A file grows as NAME.part, locked by whoever writes it, with NAME.part.json beside it saying what it is the beginning of; killed at any
- * moment, the next pull goes on from there. NAME is there only when its size, its SHA-256 (where the server tells one) and its header have
- * been checked and its bytes are on the disk. */
+ * A file grows as NAME.part, locked by whoever writes it, with NAME.part.json beside it saying what
+ * it is the beginning of; killed at any moment, the next pull goes on from there. NAME is there
+ * only when its size, its SHA-256 (where the server tells one) and its header have been checked and
+ * its bytes are on the disk. */
 #ifndef PITH_CLI_PULL_H
 #define PITH_CLI_PULL_H
 
@@ -20,8 +23,8 @@ struct pull_opts {
     double timeout;  /* seconds without a byte */
 };
 
-/* Fetches what a reference means, unless it is here as its server has it. o NULL: the usual. *path (malloc): the first file. Returns an exit
- * code, the message is out. */
+/* Fetches what a reference means, unless it is here as its server has it. o NULL: the usual. *path
+ * (malloc): the first file. Returns an exit code, the message is out. */
 int pull_model(const struct model_ref *r, const struct pull_opts *o, char **path);
 
 /* ---------------------------------------------------------------- which files (pull_plan.c) */
@@ -44,8 +47,9 @@ struct pull {
 /* Fills files, n, origin and token. Returns an exit code. */
 int pull_plan(struct pull *p);
 
-/* After an answer that is not what was wanted: 1 when another try may bring it, after having said why and waited; else 0 with *code, the
- * message is out. *n counts tries, `what` is what they are for. */
+/* After an answer that is not what was wanted: 1 when another try may bring it, after having said
+ * why and waited; else 0 with *code, the message is out. *n counts tries, `what` is what they are
+ * for. */
 int pull_again(const struct pull *p, int *n, const char *what, enum http_end end,
                const struct http_answer *a, const char *why, int *code);
 

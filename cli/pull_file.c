@@ -1,8 +1,10 @@
 /* pull_file.c -- one file from its address to its place; pull.h says what is kept meanwhile.
  *
- * What NAME.part is the beginning of is known by its SHA-256, if the server tells one before, and then by nothing else: addresses and tags may
- * change. Without one it is known by its address and the server's tag or date (If-Range). What is not known to be the beginning of what is
- * wanted is thrown away. SHA-256 is nettle's: the TLS library of the server's HTTP library brings it along. */
+ * What NAME.part is the beginning of is known by its SHA-256, if the server tells one before, and
+ * then by nothing else: addresses and tags may change. Without one it is known by its address and
+ * the server's tag or date (If-Range). What is not known to be the beginning of what is wanted is
+ * thrown away. SHA-256 is nettle's: the TLS library of the server's HTTP library brings it along.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -80,7 +82,8 @@ int pull_hash(const char *path, int64_t bytes, char out[65])
     return code;
 }
 
-/* ---------------------------------------------------------------- what the part is the beginning of */
+/* ---------------------------------------------------------------- what the part is the beginning
+ * of */
 
 static void read_note(struct transfer *t, int *is_beginning)
 {
@@ -158,7 +161,8 @@ static int check_room(struct transfer *t)
                    t->name, want, t->part, has);
 }
 
-/* The first bytes of an answer: are they what was asked for? Sets t->restart, or t->code with the message out. */
+/* The first bytes of an answer: are they what was asked for? Sets t->restart, or t->code with the
+ * message out. */
 static void begin(struct transfer *t, const struct http_answer *a)
 {
     struct pull_file *f = t->f;
@@ -240,7 +244,8 @@ static void on_tick(void *ctx)
         meter_show(&t->meter, t->have, t->total);
 }
 
-/* What the server has to have still for the rest to be of the same file; "" when that shows at the end, or there is nothing to tell it by. */
+/* What the server has to have still for the rest to be of the same file; "" when that shows at the
+ * end, or there is nothing to tell it by. */
 static const char *tag_of(const struct transfer *t)
 {
     if (*t->f->sha256)
@@ -316,7 +321,8 @@ static void throw_away(struct transfer *t)
     local_prune(t->path);
 }
 
-/* Its header, as the engine reads it. What has the right SHA-256 is what was wanted, readable or not. */
+/* Its header, as the engine reads it. What has the right SHA-256 is what was wanted, readable or
+ * not. */
 static int check_header(struct transfer *t, const char *path)
 {
     struct pith_error err = {0};
@@ -411,7 +417,8 @@ static int is_here(struct transfer *t, int *code)
     return same;
 }
 
-/* Opens NAME.part for us alone. Another pull of the same file is waited for; then *waited, and whoever it was may have finished it. */
+/* Opens NAME.part for us alone. Another pull of the same file is waited for; then *waited, and
+ * whoever it was may have finished it. */
 static int lock(struct transfer *t, int *waited)
 {
     for (;;) {

@@ -18,10 +18,11 @@ enum { CURL_PROTOCOLS_STR = 10318, CURL_PROTOCOLS = 181 };
 
 /* libcurl brings some thirty libraries along, so it is opened by the first command that fetches
  * something, and a program runs where it is not installed. */
-#define CURL_FUNCTIONS(X) \
-    X(easy_cleanup) X(easy_init) X(easy_perform) X(easy_reset) X(easy_setopt) X(easy_strerror) \
-    X(free) X(getdate) X(global_cleanup) X(global_init) X(slist_append) X(slist_free_all) \
-    X(url) X(url_cleanup) X(url_get) X(url_set)
+#define CURL_FUNCTIONS(X)                                                                          \
+    X(easy_cleanup)                                                                                \
+    X(easy_init) X(easy_perform) X(easy_reset) X(easy_setopt) X(easy_strerror) X(free) X(getdate)  \
+        X(global_cleanup) X(global_init) X(slist_append) X(slist_free_all) X(url) X(url_cleanup)   \
+            X(url_get) X(url_set)
 #define FUNCTION(name) __typeof__(curl_##name) *name;
 static struct {
     CURL_FUNCTIONS(FUNCTION)
@@ -37,11 +38,12 @@ int http_library(char *why, size_t cap)
     for (size_t i = 0; i < sizeof names / sizeof *names && !file; i++)
         file = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!file) {
-        snprintf(why, cap, "fetching needs libcurl, which is not installed (Debian: apt-get install "
-                           "libcurl3-gnutls)");
+        snprintf(why, cap,
+                 "fetching needs libcurl, which is not installed (Debian: apt-get install "
+                 "libcurl3-gnutls)");
         return 0;
     }
-#define FUNCTION(name) && (lib.name = (__typeof__(lib.name))dlsym(file, "curl_" #name))
+#define FUNCTION(name) &&(lib.name = (__typeof__(lib.name))dlsym(file, "curl_" #name))
     if (!(1 CURL_FUNCTIONS(FUNCTION))) {
         snprintf(why, cap, "this libcurl is older than 7.63: %s", dlerror());
         dlclose(file);
@@ -307,7 +309,8 @@ static enum http_end request(struct http_client *h, const char *url)
     char from[32];
     lib.easy_reset(c);
     lib.easy_setopt(c, CURLOPT_URL, url);
-    /* By number: which of the two there is depends on the library that is found, not on our headers. */
+    /* By number: which of the two there is depends on the library that is found, not on our
+     * headers. */
     if (lib.easy_setopt(c, (CURLoption)CURL_PROTOCOLS_STR, "http,https"))
         lib.easy_setopt(c, (CURLoption)CURL_PROTOCOLS, 3L);
     lib.easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
@@ -323,7 +326,7 @@ static enum http_end request(struct http_client *h, const char *url)
     lib.easy_setopt(c, CURLOPT_XFERINFODATA, h);
     lib.easy_setopt(c, CURLOPT_BUFFERSIZE, 256L << 10);
     lib.easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS,
-                     (long)(1000 * (q->timeout < 30 ? q->timeout : 30)));
+                    (long)(1000 * (q->timeout < 30 ? q->timeout : 30)));
     if (url_is_loopback(url))
         lib.easy_setopt(c, CURLOPT_NOPROXY, "*"); /* what is meant for this machine stays on it */
     if (q->accept)

@@ -1,7 +1,9 @@
-/* pull_http.h -- one GET after the other, on libcurl: redirects followed here, so that what may cross to another host is decided here.
+/* pull_http.h -- one GET after the other, on libcurl: redirects followed here, so that what may
+ * cross to another host is decided here.
  *
- * Schemes: https; http on this machine alone, and never after https. A token goes with requests to its origin (scheme, host and port) and with
- * no others, however they were redirected. Addresses with a user or password are refused. At most 10 redirects. */
+ * Schemes: https; http on this machine alone, and never after https. A token goes with requests to
+ * its origin (scheme, host and port) and with no others, however they were redirected. Addresses
+ * with a user or password are refused. At most 10 redirects. */
 #ifndef PITH_CLI_PULL_HTTP_H
 #define PITH_CLI_PULL_HTTP_H
 
@@ -36,14 +38,15 @@ enum http_end {
     HTTP_REFUSED, /* it will not */
     HTTP_STOPPED, /* by on_data or Ctrl-C */
 };
-/* Opens libcurl, before anything else here is called. 0: there is none that will do, and why [cap] says so. */
+/* Opens libcurl, before anything else here is called. 0: there is none that will do, and why [cap]
+ * says so. */
 int http_library(char *why, size_t cap);
 struct http_client;
 struct http_client *http_client_open(void); /* after http_library; NULL: no memory */
 void http_client_close(struct http_client *h);
 int http_same_origin(const char *a, const char *b); /* scheme, host and port of two addresses */
 /* why [cap]: what went wrong, unless it is HTTP_DONE. */
-enum http_end http_client_get(struct http_client *h, const struct http_request *q, struct http_answer *a,
-                       char *why, size_t cap);
+enum http_end http_client_get(struct http_client *h, const struct http_request *q,
+                              struct http_answer *a, char *why, size_t cap);
 
 #endif

@@ -1,5 +1,5 @@
-/* pull_meter.c -- "NAME  41 % [########............] 1.2 of 2.9 GiB, 35.1 MiB/s, 0:52 left"; elsewhere than on a terminal a line for each
- * tenth. */
+/* pull_meter.c -- "NAME  41 % [########............] 1.2 of 2.9 GiB, 35.1 MiB/s, 0:52 left";
+ * elsewhere than on a terminal a line for each tenth. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

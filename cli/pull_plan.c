@@ -1,11 +1,15 @@
-/* pull_plan.c -- from a reference to files with addresses, sizes and SHA-256, by asking the hub or the registry what there is.
+/* pull_plan.c -- from a reference to files with addresses, sizes and SHA-256, by asking the hub or
+ * the registry what there is.
  *
- *     GET HUB/api/models/OWNER/REPO/revision/REV?blobs=true   {"sha": REV, "siblings": [{"rfilename", "size", "lfs": {"sha256", "size"}}]}
+ *     GET HUB/api/models/OWNER/REPO/revision/REV?blobs=true   {"sha": REV, "siblings":
+ *         [{"rfilename", "size", "lfs": {"sha256", "size"}}]}
  *     GET HUB/OWNER/REPO/resolve/REV/FILE
- *     GET REGISTRY/v2/SPACE/NAME/manifests/TAG                {"layers": [{"mediaType", "digest", "size"}]}
+ *     GET REGISTRY/v2/SPACE/NAME/manifests/TAG                {"layers": [{"mediaType", "digest",
+ *         "size"}]}
  *     GET REGISTRY/v2/SPACE/NAME/blobs/DIGEST
  *
- * Answers are anybody's bytes: of every field the type and the range are checked, and a file's name has to stay below its folder. */
+ * Answers are anybody's bytes: of every field the type and the range are checked, and a file's name
+ * has to stay below its folder. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +59,8 @@ static int is_passing(long status)
            (status >= 500 && status <= 599 && status != 501 && status != 505);
 }
 
-/* Waits before another try, longer each time or as long as the server asks. 0: no other try; *code is set. */
+/* Waits before another try, longer each time or as long as the server asks. 0: no other try; *code
+ * is set. */
 static int wait_a_while(const struct pull *p, int *n, const char *what, const char *why,
                         double retry_after, int *code)
 {
@@ -307,7 +312,8 @@ static int plan_hub(struct pull *p)
     return code;
 }
 
-/* ---------------------------------------------------------------- Ollama's registry, and plain addresses */
+/* ---------------------------------------------------------------- Ollama's registry, and plain
+ * addresses */
 
 static int plan_layers(struct pull *p, const json_t *root, const char *base)
 {
@@ -382,7 +388,8 @@ int pull_plan(struct pull *p)
 {
     ref_name(p->ref, p->name, sizeof p->name);
     ref_hub(p->origin, sizeof p->origin);
-    if (p->ref->kind == REF_HF || (p->ref->kind == REF_URL && http_same_origin(p->ref->url, p->origin)))
+    if (p->ref->kind == REF_HF ||
+        (p->ref->kind == REF_URL && http_same_origin(p->ref->url, p->origin)))
         find_token(p->token, sizeof p->token);
     return p->ref->kind == REF_HF       ? plan_hub(p)
            : p->ref->kind == REF_OLLAMA ? plan_registry(p)

@@ -1,11 +1,13 @@
-/* threads.c -- the flags about threads: counts found by measuring and kept in the cache folder, and the priority of the process.
+/* threads.c -- the flags about threads: counts found by measuring and kept in the cache folder, and
+ * the priority of the process.
  *
- * The file CACHE/threads-HASH.json belongs to one machine (HASH: of pith_threads.machine, so that machines may share a folder):
+ * The file CACHE/threads-HASH.json belongs to one machine (HASH: of pith_threads.machine, so that
+ * machines may share a folder):
  *
  *     {"decode":2,"machine":"...","prefill":2,"sum":"16 hex digits","version":"0.1.0 (commit)"}
  *
- * sum is FNV-1a of the same object without it, keys sorted, no spaces. Whatever is not exactly this, or of another version or
- * machine, is measured again and replaced. */
+ * sum is FNV-1a of the same object without it, keys sorted, no spaces. Whatever is not exactly
+ * this, or of another version or machine, is measured again and replaced. */
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
@@ -52,7 +54,8 @@ int cli_make_private(const char *dir)
     return (sb.st_mode & 077) == 0 || chmod(dir, 0700) == 0;
 }
 
-/* Writes a file of the cache folder, making the folders on the way. 0: errno says why it could not. */
+/* Writes a file of the cache folder, making the folders on the way. 0: errno says why it could not.
+ */
 static int replace_file(const char *path, const char *text)
 {
     char dir[PATH_MAX];

@@ -1,4 +1,5 @@
-/* fuzz.h -- what the fuzzers share: a requirement, and a stack of 64 KB, on which nothing may recurse with its input. */
+/* fuzz.h -- what the fuzzers share: a requirement, and a stack of 64 KB, on which nothing may
+ * recurse with its input. */
 #ifndef PITH_FUZZ_H
 #define PITH_FUZZ_H
 
@@ -28,14 +29,16 @@ static inline void *small_stack_main(void *arg)
     return NULL;
 }
 
-static inline void on_small_stack(void (*run)(const uint8_t *data, size_t size), const uint8_t *data, size_t size)
+static inline void on_small_stack(void (*run)(const uint8_t *data, size_t size),
+                                  const uint8_t *data, size_t size)
 {
     enum { STACK = 64 << 10 };
     struct small_stack job = {run, data, size};
     pthread_attr_t attr;
     pthread_t thread;
     require(pthread_attr_init(&attr) == 0 && pthread_attr_setstacksize(&attr, STACK) == 0);
-    require(pthread_create(&thread, &attr, small_stack_main, &job) == 0 && pthread_join(thread, NULL) == 0);
+    require(pthread_create(&thread, &attr, small_stack_main, &job) == 0 &&
+            pthread_join(thread, NULL) == 0);
     pthread_attr_destroy(&attr);
 }
 

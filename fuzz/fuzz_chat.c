@@ -1,17 +1,21 @@
-/* fuzz_chat.c -- the first byte chooses the family, the second how the text is cut, the rest is a model's answer. Events must add up to what
- * the parser holds, arguments of whole calls must be JSON objects, and the same must come whole and in pieces; the second byte's highest bit
- * has calls told while they come. */
+/* fuzz_chat.c -- the first byte chooses the family, the second how the text is cut, the rest is a
+ * model's answer. Events must add up to what the parser holds, arguments of whole calls must be
+ * JSON objects, and the same must come whole and in pieces; the second byte's highest bit has calls
+ * told while they come. */
 #include "fuzz.h"
 #include "base/jtree.h"
 #include "text/chat_parse.h"
 
-static const char tools[] = "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"},"
-                            "\"n\":{\"type\":[\"integer\",\"null\"]},\"o\":{\"anyOf\":[{\"type\":\"object\"}]}}}}}]";
+static const char tools[] =
+    "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"},"
+    "\"n\":{\"type\":[\"integer\",\"null\"]},\"o\":{\"anyOf\":[{\"type\":\"object\"}]}}}}}]";
 
-static const char *const families[] = {"harmony", "atem", "kimi-k3", "kimi-k2", "deepseek-v3.2", "deepseek", "mistral", "command-r7b",
-                                       "command-r", "granite", "lfm2", "solar", "hunyuan-3", "hunyuan", "seed", "minimax-m3",
-                                       "minimax-m2", "minimax-m1", "glm", "qwen3-coder", "minicpm5", "nemotron-v2", "hermes",
-                                       "functionary", "firefunction", "llama-3", "gemma", "generic"};
+static const char *const families[] = {
+    "harmony",      "atem",        "kimi-k3",   "kimi-k2",     "deepseek-v3.2", "deepseek",
+    "mistral",      "command-r7b", "command-r", "granite",     "lfm2",          "solar",
+    "hunyuan-3",    "hunyuan",     "seed",      "minimax-m3",  "minimax-m2",    "minimax-m1",
+    "glm",          "qwen3-coder", "minicpm5",  "nemotron-v2", "hermes",        "functionary",
+    "firefunction", "llama-3",     "gemma",     "generic"};
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 struct heard {
@@ -22,7 +26,8 @@ struct heard {
 static void hear(void *ctx, const struct pith_chat_event *e)
 {
     struct heard *h = ctx;
-    if (e->kind == PITH_CHAT_CALL && !(e->whole && e->index == h->n_calls)) { /* told in parts, or its end */
+    if (e->kind == PITH_CHAT_CALL &&
+        !(e->whole && e->index == h->n_calls)) { /* told in parts, or its end */
         require(e->index <= h->n_calls && e->name[0] && e->id[0] && (e->n_bytes || e->whole));
         h->n_calls += e->index == h->n_calls;
     } else if (e->kind == PITH_CHAT_CALL) {
@@ -37,7 +42,8 @@ static void hear(void *ctx, const struct pith_chat_event *e)
     }
 }
 
-static struct pith_chat_parser *parse(const struct chat_parse_spec *spec, const char *text, size_t n, size_t cut)
+static struct pith_chat_parser *parse(const struct chat_parse_spec *spec, const char *text,
+                                      size_t n, size_t cut)
 {
     struct heard h = {0};
     struct chat_parse_spec own = *spec;
@@ -57,7 +63,8 @@ static struct pith_chat_parser *parse(const struct chat_parse_spec *spec, const 
 static void run(const uint8_t *data, size_t size)
 {
     static const char *const prompts[] = {"", "<think>\n", "<|start|>assistant", ">>>"};
-    struct chat_parse_spec spec = {.format = chat_format_named(families[data[0] % N_FAMILIES]), .on_event = hear};
+    struct chat_parse_spec spec = {.format = chat_format_named(families[data[0] % N_FAMILIES]),
+                                   .on_event = hear};
     require(spec.format != NULL);
     spec.partial = data[1] >> 7;
     spec.tools = data[1] & 16 ? (struct slice){tools, sizeof tools - 1} : (struct slice){NULL, 0};
@@ -66,11 +73,14 @@ static void run(const uint8_t *data, size_t size)
     struct pith_chat_parser *whole = parse(&spec, text, size - 2, size);
     struct pith_chat_parser *cut = parse(&spec, text, size - 2, 1 + (data[1] & 15));
     for (int i = 0; i < 2; i++)
-        require(slice_eq(chat_parse_said(whole, (pith_chat_kind)i), chat_parse_said(cut, (pith_chat_kind)i)));
+        require(slice_eq(chat_parse_said(whole, (pith_chat_kind)i),
+                         chat_parse_said(cut, (pith_chat_kind)i)));
     require(chat_parse_n_calls(whole) == chat_parse_n_calls(cut));
     for (int32_t i = 0; i < chat_parse_n_calls(whole); i++) {
         const struct pith_chat_event *a = chat_parse_call(whole, i), *b = chat_parse_call(cut, i);
-        require(a->whole == b->whole && (a->whole || spec.partial) && a->n_bytes == b->n_bytes && !memcmp(a->text, b->text, a->n_bytes) && !strcmp(a->name, b->name) && !strcmp(a->id, b->id));
+        require(a->whole == b->whole && (a->whole || spec.partial) && a->n_bytes == b->n_bytes &&
+                !memcmp(a->text, b->text, a->n_bytes) && !strcmp(a->name, b->name) &&
+                !strcmp(a->id, b->id));
     }
     chat_parse_free(whole);
     chat_parse_free(cut);

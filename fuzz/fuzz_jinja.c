@@ -1,13 +1,14 @@
-/* fuzz_jinja.c -- a template and its variables: the text up to the first NUL byte, and the rest as JSON; without one, a fixed
- * conversation. Whatever compiles must render or fail with a message, twice the same, within small
- * limits; and where its text comes from is told by parts of it that are apart, in order, and hold
- * every sign (U+E000) that only values have. */
+/* fuzz_jinja.c -- a template and its variables: the text up to the first NUL byte, and the rest as
+ * JSON; without one, a fixed conversation. Whatever compiles must render or fail with a message,
+ * twice the same, within small limits; and where its text comes from is told by parts of it that
+ * are apart, in order, and hold every sign (U+E000) that only values have. */
 #include "fuzz.h"
 #include "text/jinja.h"
 
 #define SIGN "\xEE\x80\x80"
 static const char conversation[] =
-    "{\"messages\": [{\"role\": \"system\", \"content\": \"be \\u00e9" SIGN "\"}, {\"role\": \"user\", "
+    "{\"messages\": [{\"role\": \"system\", \"content\": \"be \\u00e9" SIGN
+    "\"}, {\"role\": \"user\", "
     "\"content\": [{\"type\": \"text\", \"text\": \"hi\"}]}, {\"role\": \"assistant\", "
     "\"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": [1, 2.5, null, "
     "true]}}}]}], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", "
@@ -67,8 +68,7 @@ static void run(const uint8_t *data, size_t size)
             require(out[i].n == 0 && err.code != PITH_OK);
     }
     if (t)
-        check_values(t, (struct slice){json, n_json}, &limits, &out[0],
-                     !end && !has_sign(text, n));
+        check_values(t, (struct slice){json, n_json}, &limits, &out[0], !end && !has_sign(text, n));
     /* without "now" the clock shows */
     require(out[0].n == out[1].n && (end || !out[0].n || !memcmp(out[0].p, out[1].p, out[0].n)));
     str_deinit(&out[0]);

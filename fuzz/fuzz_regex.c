@@ -1,4 +1,5 @@
-/* fuzz_regex.c -- a regular expression as the pattern of a JSON Schema's strings, and a text (grammar.h). */
+/* fuzz_regex.c -- a regular expression as the pattern of a JSON Schema's strings, and a text
+ * (grammar.h). */
 #include "grammar.h"
 
 static void run(const uint8_t *data, size_t size)

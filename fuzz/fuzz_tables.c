@@ -1,4 +1,5 @@
-/* fuzz_tables.c -- any bytes as the file of a vocabulary: what opens reads a fixed text (vocab.h). */
+/* fuzz_tables.c -- any bytes as the file of a vocabulary: what opens reads a fixed text (vocab.h).
+ */
 #include "vocab.h"
 
 static void run(const uint8_t *data, size_t size)

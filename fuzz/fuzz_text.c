@@ -1,4 +1,5 @@
-/* fuzz_text.c -- the first byte chooses a tiny vocabulary of one kind, the rest is text (vocab.h). */
+/* fuzz_text.c -- the first byte chooses a tiny vocabulary of one kind, the rest is text (vocab.h).
+ */
 #include "vocab.h"
 #include "text/pretok.h"
 

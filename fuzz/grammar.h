@@ -1,5 +1,6 @@
-/* grammar.h -- what the fuzzers of grammars share. An input is a grammar up to a zero byte, and a text behind it. Whatever opens must
- * take the text to the same end at once and byte by byte, and never take back that a text can go on. */
+/* grammar.h -- what the fuzzers of grammars share. An input is a grammar up to a zero byte, and a
+ * text behind it. Whatever opens must take the text to the same end at once and byte by byte, and
+ * never take back that a text can go on. */
 #ifndef PITH_FUZZ_GRAMMAR_H
 #define PITH_FUZZ_GRAMMAR_H
 
@@ -26,7 +27,8 @@ static inline void grammar_use(pith_grammar_kind kind, struct slice text, struct
     struct slice whole = {input.p, taken};
     require(grammar_accept_text(g, whole, NULL) == PITH_OK);
     require(grammar_may_end(g) == grammar_may_end(h));
-    require(taken == n || grammar_accept_text(g, (struct slice){input.p + taken, 1}, NULL) != PITH_OK);
+    require(taken == n ||
+            grammar_accept_text(g, (struct slice){input.p + taken, 1}, NULL) != PITH_OK);
     grammar_free(g);
     grammar_free(h);
 }

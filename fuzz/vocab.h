@@ -1,4 +1,5 @@
-/* vocab.h -- what the fuzzers of vocabularies share: text to ids must stay in range, and ids must give the same text streamed as at once. */
+/* vocab.h -- what the fuzzers of vocabularies share: text to ids must stay in range, and ids must
+ * give the same text streamed as at once. */
 #ifndef PITH_FUZZ_VOCAB_H
 #define PITH_FUZZ_VOCAB_H
 
@@ -41,8 +42,8 @@ static inline void vocab_check_values(const struct vocab *v, const char *text, s
     for (size_t i = 0; i < n; i += 11)
         ok = ok && spans_put(&parts, i, i + 5 < n ? i + 5 : n);
     require(ok && vocab_tokenize_marked(v, text, n, 3, &parts, ids, VOCAB_MOST_IDS, NULL) >= 0);
-    int64_t k = vocab_tokenize_marked(v, text, n, PITH_PARSE_SPECIAL, &whole, ids, VOCAB_MOST_IDS,
-                                      NULL);
+    int64_t k =
+        vocab_tokenize_marked(v, text, n, PITH_PARSE_SPECIAL, &whole, ids, VOCAB_MOST_IDS, NULL);
     for (int64_t i = 0; n && i < k && i < VOCAB_MOST_IDS; i++)
         require(!vocab_is_control(v, ids[i]) || ids[i] == vocab_role(v, PITH_TOKEN_UNK));
     spans_deinit(&whole);

@@ -24,7 +24,8 @@ int64_t account_budget(const struct server *s)
     return s->p.requests_memory;
 }
 
-/* Of one key, where there are several: half of what there is for all, so that one alone never fills it. */
+/* Of one key, where there are several: half of what there is for all, so that one alone never fills
+ * it. */
 static int64_t budget_of_key(const struct server *s)
 {
     return tenants_count(s->tenants) > 1 ? account_budget(s) / 2 : account_budget(s);
@@ -37,27 +38,37 @@ static int64_t less(int64_t a, int64_t b)
 
 int64_t account_room(const struct server *s, const struct tenant *t)
 {
-    int64_t key = budget_of_key(s) - atomic_load(&t->account.bytes), all = account_budget(s) - atomic_load(&s->account.bytes);
+    int64_t key = budget_of_key(s) - atomic_load(&t->account.bytes),
+            all = account_budget(s) - atomic_load(&s->account.bytes);
     int64_t room = less(s->p.request_memory, less(key, all));
     return room > 0 ? room : 0;
 }
 
 int account_has_room(const struct server *s, const struct tenant *t, int64_t bytes)
 {
-    return atomic_load(&t->account.bytes) + bytes <= budget_of_key(s) && atomic_load(&s->account.bytes) + bytes <= account_budget(s);
+    return atomic_load(&t->account.bytes) + bytes <= budget_of_key(s) &&
+           atomic_load(&s->account.bytes) + bytes <= account_budget(s);
 }
 
 int account_refuse(const struct server *s, const struct tenant *t, int64_t bytes, struct fault *f)
 {
     long long key = atomic_load(&t->account.bytes), all = atomic_load(&s->account.bytes);
     if (bytes > s->p.request_memory)
-        return fault_set(f, 400, "request_too_expensive", NULL, "this request needs more than %lld bytes of memory, which is --request-memory; ask for less at a time",
+        return fault_set(f, 400, "request_too_expensive", NULL,
+                         "this request needs more than %lld bytes of memory, which is "
+                         "--request-memory; ask for less at a time",
                          (long long)s->p.request_memory);
-    if (key + bytes > budget_of_key(s) || all + bytes <= account_budget(s)) /* or it was, a moment ago */
-        fault_set(f, 429, "key_memory_full", NULL, "the requests of this key have %lld bytes of memory and this one needs %lld more; all of a key may have %lld (of --requests-memory); "
-                  "try again later", key, (long long)bytes, (long long)budget_of_key(s));
+    if (key + bytes > budget_of_key(s) ||
+        all + bytes <= account_budget(s)) /* or it was, a moment ago */
+        fault_set(f, 429, "key_memory_full", NULL,
+                  "the requests of this key have %lld bytes of memory and this one needs %lld "
+                  "more; all of a key may have %lld (of --requests-memory); "
+                  "try again later",
+                  key, (long long)bytes, (long long)budget_of_key(s));
     else
-        fault_set(f, 503, "memory_full", NULL, "the requests of this server have %lld bytes of memory and this one needs %lld more; all may have %lld (--requests-memory); try again later",
+        fault_set(f, 503, "memory_full", NULL,
+                  "the requests of this server have %lld bytes of memory and this one needs %lld "
+                  "more; all may have %lld (--requests-memory); try again later",
                   all, (long long)bytes, (long long)account_budget(s));
     f->retry_after = 2;
     return 0;
@@ -113,15 +124,18 @@ char *account_text(const struct server *s, size_t *n)
     } rows[] = {
         {"pith:key_bytes", "gauge", "Memory of a key's requests.", bytes_now},
         {"pith:key_bytes_peak", "gauge", "The most it was.", bytes_peak},
-        {"pith:key_work_seconds_total", "counter", "Reading a key's requests: JSON, templates, tokens, grammars.", work_seconds},
-        {"pith:key_sampling_seconds_total", "counter", "Choosing tokens for a key: samplers and masks.", sample_seconds},
+        {"pith:key_work_seconds_total", "counter",
+         "Reading a key's requests: JSON, templates, tokens, grammars.", work_seconds},
+        {"pith:key_sampling_seconds_total", "counter",
+         "Choosing tokens for a key: samplers and masks.", sample_seconds},
     };
     char *text = NULL;
     FILE *f = open_memstream(&text, n);
     if (!f)
         return NULL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", rows[i].name, rows[i].help, rows[i].name, rows[i].type);
+        fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", rows[i].name, rows[i].help, rows[i].name,
+                rows[i].type);
         for (int k = 0; k < tenants_count(s->tenants); k++) {
             const struct tenant *t = tenants_at(s->tenants, k);
             fprintf(f, "%s{key=\"", rows[i].name);
@@ -129,8 +143,14 @@ char *account_text(const struct server *s, size_t *n)
             fprintf(f, "\"} %.15g\n", rows[i].of(&t->account));
         }
     }
-    fprintf(f, "# HELP pith:requests_bytes Memory of all requests.\n# TYPE pith:requests_bytes gauge\npith:requests_bytes %.15g\n", bytes_now(&s->account));
-    fprintf(f, "# HELP pith:requests_bytes_max The most it may be.\n# TYPE pith:requests_bytes_max gauge\npith:requests_bytes_max %lld\n", (long long)account_budget(s));
+    fprintf(f,
+            "# HELP pith:requests_bytes Memory of all requests.\n# TYPE pith:requests_bytes "
+            "gauge\npith:requests_bytes %.15g\n",
+            bytes_now(&s->account));
+    fprintf(f,
+            "# HELP pith:requests_bytes_max The most it may be.\n# TYPE pith:requests_bytes_max "
+            "gauge\npith:requests_bytes_max %lld\n",
+            (long long)account_budget(s));
     if (fclose(f)) {
         free(text);
         return NULL;

@@ -1,14 +1,23 @@
-/* account.h -- what requests cost: bytes and seconds, of each key and of all together; and the bounds.
+/* account.h -- what requests cost: bytes and seconds, of each key and of all together; and the
+ * bounds.
  *
- *     bytes    what a thread of work holds for a request (JSON, templates, tokens, grammars)  -- counted while it grows (work.c)
- *              what a request holds while it waits (grammar, prompt, lists)                    -- until it is freed
- *              tables of samplers of choices that run                                          -- from admission to the end
- *              logits whose masks are made beside the steps (beside.c)                         -- until their token is drawn
- *              answers that nobody has taken                                                   -- as they are written
- *              tokens that a slot keeps                                                        -- until others take their place
- *     seconds  of threads of work, and of samplers and masks                                   -- charged in the fair shares
+ *     bytes    what a thread of work holds for a request (JSON, templates, tokens, grammars)  --
+ *              counted while it grows (work.c)
+ *              what a request holds while it waits (grammar, prompt, lists)                    --
+ *                  until it is freed
+ *              tables of samplers of choices that run                                          --
+ *                  from admission to the end
+ *              logits whose masks are made beside the steps (beside.c)                         --
+ *                  until their token is drawn
+ *              answers that nobody has taken                                                   --
+ *                  as they are written
+ *              tokens that a slot keeps                                                        --
+ *                  until others take their place
+ *     seconds  of threads of work, and of samplers and masks                                   --
+ *              charged in the fair shares
  *
- * Bytes are taken before the work is done, as far as they are known, and else while it is done: work that passes a bound is stopped. */
+ * Bytes are taken before the work is done, as far as they are known, and else while it is done:
+ * work that passes a bound is stopped. */
 #ifndef PITH_SERVER_ACCOUNT_H
 #define PITH_SERVER_ACCOUNT_H
 
@@ -26,7 +35,8 @@ struct account {
 };
 
 void account_add(struct server *s, struct tenant *t, int64_t bytes); /* below 0: gives back */
-/* The same if it fits: more bytes for a request that has `held` of its own. 0: *f says which bound is in the way. */
+/* The same if it fits: more bytes for a request that has `held` of its own. 0: *f says which bound
+ * is in the way. */
 int account_take(struct server *s, struct tenant *t, int64_t bytes, int64_t held, struct fault *f);
 /* Is there room for so many more, of the key and of all? */
 int account_has_room(const struct server *s, const struct tenant *t, int64_t bytes);
@@ -34,7 +44,8 @@ int account_has_room(const struct server *s, const struct tenant *t, int64_t byt
 int64_t account_room(const struct server *s, const struct tenant *t);
 /* Which bound a request that needs so many bytes passes. Returns 0. */
 int account_refuse(const struct server *s, const struct tenant *t, int64_t bytes, struct fault *f);
-char *account_text(const struct server *s, size_t *n); /* for /metrics (malloc); NULL: out of memory */
+char *account_text(const struct server *s,
+                   size_t *n);                  /* for /metrics (malloc); NULL: out of memory */
 int64_t account_budget(const struct server *s); /* bytes of all requests together */
 
 #endif

@@ -12,7 +12,8 @@
 
 enum {
     PROMPTS_MAX = 1024,
-    LOGPROBS_MAX = 1 << 20, /* that one answer keeps until it is whole: some 150 to 700 bytes each */
+    LOGPROBS_MAX =
+        1 << 20, /* that one answer keeps until it is whole: some 150 to 700 bytes each */
 };
 
 static void answer_free(struct answer *a)
@@ -54,7 +55,8 @@ json_t *answer_piece(struct answer *a, int32_t id, json_t **bytes)
     memcpy(buf + n, text, more);
     n += more;
     if (!n) {
-        int64_t len = pith_detokenize(a->m->model, &id, 1, PITH_RENDER_SPECIAL, buf, sizeof buf, NULL);
+        int64_t len =
+            pith_detokenize(a->m->model, &id, 1, PITH_RENDER_SPECIAL, buf, sizeof buf, NULL);
         n = len < 0 ? 0 : len < (int64_t)sizeof buf ? (size_t)len : sizeof buf;
     }
     if (bytes) {
@@ -73,7 +75,8 @@ json_t *answer_real(float logprob)
 static json_t *one_token(struct answer *a, int32_t id, float logprob)
 {
     json_t *bytes = NULL, *text = answer_piece(a, id, &bytes);
-    return json_pack("{s:o, s:o, s:o}", "token", text, "logprob", answer_real(logprob), "bytes", bytes);
+    return json_pack("{s:o, s:o, s:o}", "token", text, "logprob", answer_real(logprob), "bytes",
+                     bytes);
 }
 
 json_t *answer_token(struct answer *a, const struct token_info *t)
@@ -107,7 +110,8 @@ int answer_variable(struct fields *b, const char *name, json_t *v, struct fault 
 int answer_effort(struct fields *b, const char *effort, struct fault *f)
 {
     int none = !strcmp(effort, "none");
-    return answer_variable(b, "enable_thinking", json_boolean(!none), f) && (none || answer_variable(b, "reasoning_effort", json_string(effort), f));
+    return answer_variable(b, "enable_thinking", json_boolean(!none), f) &&
+           (none || answer_variable(b, "reasoning_effort", json_string(effort), f));
 }
 
 static int is_assistant(const json_t *m)
@@ -120,21 +124,31 @@ int answer_continue(struct fields *b, json_t **lead, struct fault *f)
 {
     const json_t *messages = b->v[F_messages], *asked = b->v[F_continue_final_message];
     size_t n = json_array_size(messages);
-    const json_t *last = json_array_get(messages, n ? n - 1 : 0), *content = json_object_get(last, "content");
+    const json_t *last = json_array_get(messages, n ? n - 1 : 0),
+                 *content = json_object_get(last, "content");
     int is_last = is_assistant(last) && !json_array_size(json_object_get(last, "tool_calls"));
     *lead = NULL;
     if (json_is_true(asked) && json_is_true(b->v[F_add_generation_prompt]))
-        return fault_set(f, 400, "invalid_value", "continue_final_message", "continue_final_message and add_generation_prompt exclude each other; wanted one of them");
+        return fault_set(f, 400, "invalid_value", "continue_final_message",
+                         "continue_final_message and add_generation_prompt exclude each other; "
+                         "wanted one of them");
     if (json_is_true(asked) && !is_last)
-        return fault_set(f, 400, "invalid_value", "continue_final_message", "continue_final_message: the last message is none of the assistant with a text");
-    if (!is_last || !field_bool(b, F_continue_final_message) || json_is_true(b->v[F_add_generation_prompt]))
+        return fault_set(
+            f, 400, "invalid_value", "continue_final_message",
+            "continue_final_message: the last message is none of the assistant with a text");
+    if (!is_last || !field_bool(b, F_continue_final_message) ||
+        json_is_true(b->v[F_add_generation_prompt]))
         return 1;
     if (n > 1 && is_assistant(json_array_get(messages, n - 2)))
-        return fault_set(f, 400, "invalid_message", "messages", "the last two messages are the assistant's; wanted one to go on with, or continue_final_message: false");
+        return fault_set(f, 400, "invalid_message", "messages",
+                         "the last two messages are the assistant's; wanted one to go on with, or "
+                         "continue_final_message: false");
     json_t *flat = json_is_string(content) ? json_incref((json_t *)(uintptr_t)content) : NULL;
     int bad = json_is_array(content) ? request_texts(content, 0, &flat, b->x) : -1;
     if (bad >= 0 || (content && !flat && !json_is_null(content) && !json_is_array(content)))
-        return fault_set(f, 400, "unsupported_content", "messages", "messages[%zu].content[%d] is not a text; this server takes text alone", n - 1, bad < 0 ? 0 : bad);
+        return fault_set(f, 400, "unsupported_content", "messages",
+                         "messages[%zu].content[%d] is not a text; this server takes text alone",
+                         n - 1, bad < 0 ? 0 : bad);
     json_t *out = flat ? json_copy((json_t *)(uintptr_t)messages) : NULL;
     if (flat && (!out || json_array_remove(out, n - 1))) {
         json_decref(out);
@@ -142,15 +156,19 @@ int answer_continue(struct fields *b, json_t **lead, struct fault *f)
         return fault_memory(f);
     }
     *lead = flat;
-    return !flat || (fields_put(b, F_messages, out, f) && (!b->v[F_add_generation_prompt] || fields_put(b, F_add_generation_prompt, json_true(), f)));
+    return !flat || (fields_put(b, F_messages, out, f) &&
+                     (!b->v[F_add_generation_prompt] ||
+                      fields_put(b, F_add_generation_prompt, json_true(), f)));
 }
 
 json_t *answer_miss(struct answer *a, json_t *j)
 {
     int64_t at = a->figures.differs_at;
     if (a->n_prompts == 1 && at >= 0 && at < a->prompt[0].n_ids)
-        json_object_set_new(j, "cache_miss", json_pack("{s:I, s:o, s:o}", "at", (json_int_t)at, "known", answer_piece(a, a->figures.known, NULL), "given",
-                                                       answer_piece(a, a->prompt[0].ids[at], NULL)));
+        json_object_set_new(j, "cache_miss",
+                            json_pack("{s:I, s:o, s:o}", "at", (json_int_t)at, "known",
+                                      answer_piece(a, a->figures.known, NULL), "given",
+                                      answer_piece(a, a->prompt[0].ids[at], NULL)));
     return j;
 }
 
@@ -163,18 +181,25 @@ json_t *answer_timings(const struct answer *a)
 {
     const struct figures *g = &a->figures;
     int64_t n = g->n_prompt - g->n_cached;
-    double ms = g->first_ns > g->queue_ns ? 1e-6 * (double)(g->first_ns - g->queue_ns) : 0, made_ms = 1e-6 * (double)g->made_ns;
-    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "cache_n", (json_int_t)g->n_cached, "prompt_n", (json_int_t)n, "prompt_ms", ms,
-                     "prompt_per_token_ms", n > 0 ? ms / (double)n : 0.0, "prompt_per_second", rate((double)n, ms), "predicted_n", (json_int_t)g->n_made, "predicted_ms",
-                     made_ms, "predicted_per_token_ms", g->n_made ? made_ms / (double)g->n_made : 0.0, "predicted_per_second", rate((double)g->n_made, made_ms));
+    double ms = g->first_ns > g->queue_ns ? 1e-6 * (double)(g->first_ns - g->queue_ns) : 0,
+           made_ms = 1e-6 * (double)g->made_ns;
+    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "cache_n",
+                     (json_int_t)g->n_cached, "prompt_n", (json_int_t)n, "prompt_ms", ms,
+                     "prompt_per_token_ms", n > 0 ? ms / (double)n : 0.0, "prompt_per_second",
+                     rate((double)n, ms), "predicted_n", (json_int_t)g->n_made, "predicted_ms",
+                     made_ms, "predicted_per_token_ms",
+                     g->n_made ? made_ms / (double)g->n_made : 0.0, "predicted_per_second",
+                     rate((double)g->n_made, made_ms));
 }
 
 json_t *answer_prompt(struct answer *a, const struct prompt *p)
 {
-    int64_t n = pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, PITH_RENDER_SPECIAL, NULL, 0, NULL);
+    int64_t n =
+        pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, PITH_RENDER_SPECIAL, NULL, 0, NULL);
     char *text = n >= 0 ? malloc((size_t)n + 1) : NULL;
     if (text)
-        pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, PITH_RENDER_SPECIAL, text, (size_t)n, NULL);
+        pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, PITH_RENDER_SPECIAL, text, (size_t)n,
+                        NULL);
     json_t *j = text ? json_text(text, (size_t)n) : NULL;
     a->lost |= !j;
     free(text);
@@ -183,7 +208,8 @@ json_t *answer_prompt(struct answer *a, const struct prompt *p)
 
 json_t *answer_verbose(struct answer *a)
 {
-    return json_pack("{s:o, s:O}", "prompt", answer_prompt(a, &a->prompt[0]), "generation_settings", a->settings);
+    return json_pack("{s:o, s:O}", "prompt", answer_prompt(a, &a->prompt[0]), "generation_settings",
+                     a->settings);
 }
 
 const char *answer_fingerprint(void)
@@ -196,14 +222,16 @@ const char *answer_fingerprint(void)
 
 json_t *progress_json(const struct progress *p)
 {
-    return json_pack("{s:I, s:I, s:I, s:f}", "total", (json_int_t)p->n_prompt, "processed", (json_int_t)p->n, "cache", (json_int_t)p->n_cached, "time_ms",
+    return json_pack("{s:I, s:I, s:I, s:f}", "total", (json_int_t)p->n_prompt, "processed",
+                     (json_int_t)p->n, "cache", (json_int_t)p->n_cached, "time_ms",
                      1e-6 * (double)p->ns);
 }
 
 /* Log-probabilities are floats, which 9 digits tell. Takes j. */
 static char *text_of(const struct answer *a, json_t *j)
 {
-    char *text = a->dialect->exact ? json_exact(j) : json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text =
+        a->dialect->exact ? json_exact(j) : json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(j);
     return text;
 }
@@ -281,14 +309,18 @@ static void fail(struct answer *a, const struct fault *f)
     }
 }
 
-/* Log-probabilities that are kept: those of a stream go as they come, but for the prompt's. 0: they are too many, and the answer has failed. */
+/* Log-probabilities that are kept: those of a stream go as they come, but for the prompt's. 0: they
+ * are too many, and the answer has failed. */
 static int count_logprobs(struct answer *a, const struct event *e)
 {
     struct fault f = {0};
-    if (!e->token || a->logprobs < 0 || (a->stream && e->kind != EV_PROMPT) || (a->n_logprobs += 1 + e->token->n_top) <= LOGPROBS_MAX)
+    if (!e->token || a->logprobs < 0 || (a->stream && e->kind != EV_PROMPT) ||
+        (a->n_logprobs += 1 + e->token->n_top) <= LOGPROBS_MAX)
         return 1;
-    fault_set(&f, 400, "answer_too_large", "logprobs", "this answer has more than %d log-probabilities; ask for fewer prompts, choices or alternatives at a time%s", LOGPROBS_MAX,
-              a->stream ? "" : ", or for a stream");
+    fault_set(&f, 400, "answer_too_large", "logprobs",
+              "this answer has more than %d log-probabilities; ask for fewer prompts, choices or "
+              "alternatives at a time%s",
+              LOGPROBS_MAX, a->stream ? "" : ", or for a stream");
     fail(a, &f);
     return 0;
 }
@@ -378,25 +410,31 @@ static int fits(struct answer *a, struct prompt *p, const char *field, struct fa
     return request_fits(p->n_ids, pith_n_ctx(a->m->generate), field, f);
 }
 
-static int add_text(struct answer *a, struct prompt *p, const char *text, size_t n, int flags, const char *field, struct fault *f)
+static int add_text(struct answer *a, struct prompt *p, const char *text, size_t n, int flags,
+                    const char *field, struct fault *f)
 {
     p->ids = request_tokenize(a->m, text, n, flags, &p->n_ids, field, f);
     return p->ids && fits(a, p, field, f);
 }
 
 /* Tokens and texts one behind the other, as one prompt. */
-static int add_pieces(struct answer *a, struct prompt *p, const json_t *list, int flags, struct fault *f)
+static int add_pieces(struct answer *a, struct prompt *p, const json_t *list, int flags,
+                      struct fault *f)
 {
     int32_t *all = NULL;
     int64_t n_all = 0;
     size_t i;
     json_t *v;
-    json_array_foreach (list, i, v) {
+    json_array_foreach(list, i, v)
+    {
         json_t *one = json_pack("[O]", v);
         int64_t n = 0;
-        int32_t *ids = json_is_string(v) ? request_tokenize(a->m, json_string_value(v), json_string_length(v), i ? flags & ~PITH_ADD_SPECIAL : flags, &n, "prompt", f)
-                       : one             ? request_ids(a->m, one, &n, "prompt", f)
-                                         : NULL;
+        int32_t *ids =
+            json_is_string(v)
+                ? request_tokenize(a->m, json_string_value(v), json_string_length(v),
+                                   i ? flags & ~PITH_ADD_SPECIAL : flags, &n, "prompt", f)
+            : one ? request_ids(a->m, one, &n, "prompt", f)
+                  : NULL;
         json_decref(one);
         int32_t *more = ids ? realloc(all, (size_t)(n_all + n + 1) * sizeof *more) : NULL;
         if (more) {
@@ -417,37 +455,48 @@ static int add_pieces(struct answer *a, struct prompt *p, const json_t *list, in
     return fits(a, p, "prompt", f);
 }
 
-static int add_prompt(struct answer *a, struct prompt *p, const json_t *v, int flags, struct fault *f)
+static int add_prompt(struct answer *a, struct prompt *p, const json_t *v, int flags,
+                      struct fault *f)
 {
-    const json_t *media = json_object_get(v, "multimodal_data"), *text = json_object_get(v, "prompt_string"), *piece;
+    const json_t *media = json_object_get(v, "multimodal_data"),
+                 *text = json_object_get(v, "prompt_string"), *piece;
     int mixed = 0;
     size_t i;
     if (media && !json_is_null(media) && !(json_is_array(media) && !json_array_size(media)))
-        return fault_set(f, 400, "unsupported_content", "prompt", "prompt has multimodal_data; this server takes text alone");
+        return fault_set(f, 400, "unsupported_content", "prompt",
+                         "prompt has multimodal_data; this server takes text alone");
     if (json_is_string(v) || json_is_string(text)) {
         text = json_is_string(v) ? v : text;
-        return add_text(a, p, json_string_value(text), json_string_length(text), flags, "prompt", f);
+        return add_text(a, p, json_string_value(text), json_string_length(text), flags, "prompt",
+                        f);
     }
-    json_array_foreach (v, i, piece)
-        mixed |= json_is_string(piece);
+    json_array_foreach(v, i, piece) mixed |= json_is_string(piece);
     if (mixed)
         return add_pieces(a, p, v, flags, f);
     if (!json_is_array(v))
-        return fault_set(f, 400, "wrong_type", "prompt", "prompt has %s, wanted a text, a list of tokens, or a list of either", json_found(v));
+        return fault_set(f, 400, "wrong_type", "prompt",
+                         "prompt has %s, wanted a text, a list of tokens, or a list of either",
+                         json_found(v));
     p->ids = request_ids(a->m, v, &p->n_ids, "prompt", f);
     return p->ids && fits(a, p, "prompt", f);
 }
 
 /* How an answer begins is no reasoning: where the prompt has begun some, it ends. */
-static int end_reasoning(struct answer *a, pith_prompt *p, const char *prompt, size_t n, struct fault *f)
+static int end_reasoning(struct answer *a, pith_prompt *p, const char *prompt, size_t n,
+                         struct fault *f)
 {
     const char *end = pith_chat_answer(a->family ? NULL : a->template);
-    int reasons = json_string_length(a->lead) && end ? message_reasons(a->template, a->family, prompt, n, f) : 0;
+    int reasons = json_string_length(a->lead) && end
+                      ? message_reasons(a->template, a->family, prompt, n, f)
+                      : 0;
     if (reasons <= 0)
         return !reasons;
     if (!a->lead_is_said) /* the end is ours, what the answer begins with the client's */
-        return (!pith_prompt_put(p, PITH_FROM_TEMPLATE, end, strlen(end), NULL) && !pith_prompt_put(p, PITH_FROM_TEMPLATE, "\n\n", 2, NULL)) || fault_memory(f);
-    json_t *lead = json_pack("s++%", end, "\n\n", json_string_value(a->lead), json_string_length(a->lead));
+        return (!pith_prompt_put(p, PITH_FROM_TEMPLATE, end, strlen(end), NULL) &&
+                !pith_prompt_put(p, PITH_FROM_TEMPLATE, "\n\n", 2, NULL)) ||
+               fault_memory(f);
+    json_t *lead =
+        json_pack("s++%", end, "\n\n", json_string_value(a->lead), json_string_length(a->lead));
     json_decref(a->lead);
     a->lead = lead;
     return lead || fault_memory(f);
@@ -458,18 +507,25 @@ static int begin_held(struct answer *a, const char *prompt, size_t n, struct fau
 {
     const char *think = pith_chat_think(a->template);
     int reasons = a->held && think ? message_reasons(a->template, a->family, prompt, n, f) : 0;
-    return reasons > 0 ? pith_grammar_accept_text(a->held, think, strlen(think), NULL) == PITH_OK || fault_memory(f) : !reasons;
+    return reasons > 0 ? pith_grammar_accept_text(a->held, think, strlen(think), NULL) == PITH_OK ||
+                             fault_memory(f)
+                       : !reasons;
 }
 
-/* Who reads the answers to a prompt, of which n bytes are the conversation and the others what the answer is made to begin with. */
-static int open_messages(struct answer *a, const struct fields *b, const pith_prompt *p, size_t n, struct fault *f)
+/* Who reads the answers to a prompt, of which n bytes are the conversation and the others what the
+ * answer is made to begin with. */
+static int open_messages(struct answer *a, const struct fields *b, const pith_prompt *p, size_t n,
+                         struct fault *f)
 {
     size_t n_all, n_lead = json_string_length(a->lead);
-    const char *choice = json_string_value(b->v[F_tool_choice]), *text = pith_prompt_text(p, &n_all);
+    const char *choice = json_string_value(b->v[F_tool_choice]),
+               *text = pith_prompt_text(p, &n_all);
     const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
     int ok = 1;
     for (int i = 0; ok && i < a->per_prompt; i++) {
-        struct message *m = a->choice[i].message = message_open(a->template, i ? a->choice[0].message : NULL, tools, a->family, !a->dialect->whole_calls, text, a->lead_is_said ? n : n_all, f);
+        struct message *m = a->choice[i].message =
+            message_open(a->template, i ? a->choice[0].message : NULL, tools, a->family,
+                         !a->dialect->whole_calls, text, a->lead_is_said ? n : n_all, f);
         ok = m != NULL;
         if (ok && a->one_call)
             message_one_call(m);
@@ -481,7 +537,8 @@ static int open_messages(struct answer *a, const struct fields *b, const pith_pr
     return ok;
 }
 
-/* The prompt of a conversation. What an answer begins with is ours where it is the begin of a call, else the client's. */
+/* The prompt of a conversation. What an answer begins with is ours where it is the begin of a call,
+ * else the client's. */
 static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
 {
     size_t n = 0;
@@ -491,7 +548,8 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
     const char *text = pith_prompt_text(p, &n);
     int ok = p && end_reasoning(a, p, text, n, f) && begin_held(a, text, n, f);
     if (ok)
-        ok = !pith_prompt_put(p, a->lead_is_said ? PITH_FROM_TEMPLATE : PITH_FROM_VALUE, json_string_value(a->lead), json_string_length(a->lead), NULL) ||
+        ok = !pith_prompt_put(p, a->lead_is_said ? PITH_FROM_TEMPLATE : PITH_FROM_VALUE,
+                              json_string_value(a->lead), json_string_length(a->lead), NULL) ||
              fault_memory(f);
     if (ok)
         to->ids = request_prompt_ids(a->m, p, flags, &to->n_ids, f);
@@ -503,16 +561,15 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
 /* Whether anybody still wants what takes long. */
 static int is_there(struct answer *a, struct fault *f)
 {
-    return !atomic_load(exchange_gone(a->x)) || fault_set(f, 499, "client_closed_request", NULL, "the client has left");
+    return !atomic_load(exchange_gone(a->x)) ||
+           fault_set(f, 499, "client_closed_request", NULL, "the client has left");
 }
 
 int answer_has_several(const json_t *prompt)
 {
     size_t i;
     const json_t *v;
-    json_array_foreach (prompt, i, v)
-        if (json_is_integer(v))
-            return 0;
+    json_array_foreach(prompt, i, v) if (json_is_integer(v)) return 0;
     return json_array_size(prompt) > 0;
 }
 
@@ -520,8 +577,10 @@ int answer_gap_ids(struct answer *a, const struct fields *b, struct prompt *p, s
 {
     const json_t *prompt = b->v[F_prompt];
     if (!json_is_string(prompt))
-        return fault_set(f, 400, "wrong_type", "prompt", "prompt is %s; with suffix wanted a text", json_found(prompt));
-    p->ids = fim_ids(a->m, &(struct fim){.prefix = prompt, .suffix = b->v[F_suffix]}, &p->n_ids, "suffix", f);
+        return fault_set(f, 400, "wrong_type", "prompt", "prompt is %s; with suffix wanted a text",
+                         json_found(prompt));
+    p->ids = fim_ids(a->m, &(struct fim){.prefix = prompt, .suffix = b->v[F_suffix]}, &p->n_ids,
+                     "suffix", f);
     return p->ids != NULL;
 }
 
@@ -535,7 +594,9 @@ int answer_n_probs(const struct fields *b)
 
 static int take_prompts(struct answer *a, const struct fields *b, struct fault *f)
 {
-    int flags = PITH_PARSE_SPECIAL | (b->v[F_complete_special] && !field_bool(b, F_complete_special) ? 0 : PITH_ADD_SPECIAL);
+    int flags =
+        PITH_PARSE_SPECIAL |
+        (b->v[F_complete_special] && !field_bool(b, F_complete_special) ? 0 : PITH_ADD_SPECIAL);
     const json_t *v = a->chat ? NULL : b->v[F_prompt];
     int several = !a->dialect->prompt_ids && answer_has_several(v);
     size_t n = several ? json_array_size(v) : 1;
@@ -543,9 +604,13 @@ static int take_prompts(struct answer *a, const struct fields *b, struct fault *
     if (!a->chat && !v && !a->dialect->prompt_ids)
         return fault_set(f, 400, "missing_field", "prompt", "prompt is missing");
     if (n > PROMPTS_MAX)
-        return fault_set(f, 400, "out_of_range", "prompt", "prompt has %zu prompts, at most %d are taken", n, PROMPTS_MAX);
-    if (n * (size_t)a->per_prompt > (size_t)queue) /* before there is a copy of the request for each prompt */
-        return fault_set(f, 400, "out_of_range", NULL, "this request has %zu choices and the queue of this server is %d long; ask for fewer at a time",
+        return fault_set(f, 400, "out_of_range", "prompt",
+                         "prompt has %zu prompts, at most %d are taken", n, PROMPTS_MAX);
+    if (n * (size_t)a->per_prompt >
+        (size_t)queue) /* before there is a copy of the request for each prompt */
+        return fault_set(f, 400, "out_of_range", NULL,
+                         "this request has %zu choices and the queue of this server is %d long; "
+                         "ask for fewer at a time",
                          n * (size_t)a->per_prompt, queue);
     a->prompt = calloc(n, sizeof *a->prompt);
     a->choice = calloc(n * (size_t)a->per_prompt, sizeof *a->choice);
@@ -560,8 +625,11 @@ static int take_prompts(struct answer *a, const struct fields *b, struct fault *
     if (a->chat)
         return take_chat(a, b, f);
     for (size_t i = 0; i < n; i++)
-        if (!is_there(a, f) || !(a->dialect->prompt_ids ? a->dialect->prompt_ids(a, b, &a->prompt[i], f) && fits(a, &a->prompt[i], "prompt", f)
-                                                        : add_prompt(a, &a->prompt[i], several ? json_array_get(v, i) : v, flags, f)))
+        if (!is_there(a, f) ||
+            !(a->dialect->prompt_ids
+                  ? a->dialect->prompt_ids(a, b, &a->prompt[i], f) &&
+                        fits(a, &a->prompt[i], "prompt", f)
+                  : add_prompt(a, &a->prompt[i], several ? json_array_get(v, i) : v, flags, f)))
             return 0;
     return 1;
 }
@@ -581,7 +649,8 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     a->cuts_prompt = b->v[F_truncate_prompt_tokens] != NULL;
     a->most_prompt = field_int(b, F_truncate_prompt_tokens);
     if (a->cuts_prompt && !a->most_prompt)
-        return fault_set(f, 400, "out_of_range", "truncate_prompt_tokens", "truncate_prompt_tokens is 0, wanted -1 or at least 1");
+        return fault_set(f, 400, "out_of_range", "truncate_prompt_tokens",
+                         "truncate_prompt_tokens is 0, wanted -1 or at least 1");
     if ((a->verbose || (a->dialect->endpoint & E_PEER)) && !(a->settings = settings_json(r, b)))
         return fault_memory(f);
     a->template = request_template(a->m, b);
@@ -599,7 +668,8 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
 }
 
 /* One request per prompt; r is the first one's. */
-static int make_requests(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
+static int make_requests(struct answer *a, const struct fields *b, struct request *r,
+                         struct fault *f)
 {
     for (int i = 0; i < a->n_prompts; i++) {
         struct prompt *p = &a->prompt[i];

@@ -1,5 +1,6 @@
-/* api.h -- the handlers of the endpoints, for the table in routes.c. A handler answers x, now or later, and drops it once (those of
- * ROUTE_DIRECT do not: they run on the thread of HTTP and answer at once). */
+/* api.h -- the handlers of the endpoints, for the table in routes.c. A handler answers x, now or
+ * later, and drops it once (those of ROUTE_DIRECT do not: they run on the thread of HTTP and answer
+ * at once). */
 #ifndef PITH_SERVER_API_H
 #define PITH_SERVER_API_H
 

@@ -1,4 +1,5 @@
-/* api_admin.c -- what changes the server: models loaded and unloaded by hand, and its end. Needs a key given with --admin-key. */
+/* api_admin.c -- what changes the server: models loaded and unloaded by hand, and its end. Needs a
+ * key given with --admin-key. */
 #include "api.h"
 #include "request.h"
 

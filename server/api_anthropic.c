@@ -1,4 +1,5 @@
-/* api_anthropic.c -- /v1/messages and its count_tokens: Anthropic's messages of content blocks, to conversations and back. */
+/* api_anthropic.c -- /v1/messages and its count_tokens: Anthropic's messages of content blocks, to
+ * conversations and back. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,8 @@ static struct messages *of(struct answer *a)
 /* ---------------------------------------------------------------- conversations */
 
 /* A text, or the texts of a list of blocks, as one; of_tool as request_texts. NULL with *f. */
-static json_t *text_of(const json_t *v, const char *where, size_t i, int of_tool, struct exchange *x, struct fault *f)
+static json_t *text_of(const json_t *v, const char *where, size_t i, int of_tool,
+                       struct exchange *x, struct fault *f)
 {
     json_t *flat = NULL;
     if (json_is_string(v))
@@ -27,9 +29,11 @@ static json_t *text_of(const json_t *v, const char *where, size_t i, int of_tool
         return json_string("");
     int bad = json_is_array(v) ? request_texts(v, of_tool, &flat, x) : 0;
     if (!json_is_array(v))
-        fault_set(f, 400, "wrong_type", where, "%s[%zu] is %s, wanted a text or a list of blocks", where, i, json_found(v));
+        fault_set(f, 400, "wrong_type", where, "%s[%zu] is %s, wanted a text or a list of blocks",
+                  where, i, json_found(v));
     else if (bad >= 0)
-        fault_set(f, 400, "unsupported_content", where, "%s[%zu]: block %d is not a text; this server takes text alone", where, i, bad);
+        fault_set(f, 400, "unsupported_content", where,
+                  "%s[%zu]: block %d is not a text; this server takes text alone", where, i, bad);
     else if (!flat)
         fault_memory(f);
     return flat;
@@ -69,8 +73,9 @@ static int put_call(struct turn *t, const json_t *block)
 {
     const json_t *input = json_object_get(block, "input");
     char *arguments = json_is_object(input) ? json_exact(input) : NULL;
-    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:s}}", "id", json_object_get(block, "id"), "type", "function", "function", "name",
-                             json_object_get(block, "name"), "arguments", arguments ? arguments : "{}");
+    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:s}}", "id", json_object_get(block, "id"), "type",
+                             "function", "function", "name", json_object_get(block, "name"),
+                             "arguments", arguments ? arguments : "{}");
     free(arguments);
     int ok = call && put_last(&t->calls, call);
     json_decref(call);
@@ -83,15 +88,18 @@ static int put_result(struct turn *t, const json_t *block, size_t i, struct faul
     if (!text)
         return 0;
     put_turn(t);
-    json_t *m = json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", json_object_get(block, "tool_use_id"), "content", text);
+    json_t *m = json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id",
+                          json_object_get(block, "tool_use_id"), "content", text);
     return m ? !json_array_append_new(t->out, m)
-             : fault_set(f, 400, "invalid_message", "messages", "messages[%zu]: a tool_result has no tool_use_id", i);
+             : fault_set(f, 400, "invalid_message", "messages",
+                         "messages[%zu]: a tool_result has no tool_use_id", i);
 }
 
 static int put_block(struct turn *t, const json_t *block, size_t i, size_t k, struct fault *f)
 {
     const char *type = json_string_value(json_object_get(block, "type"));
-    const json_t *text = json_object_get(block, "text"), *thinking = json_object_get(block, "thinking");
+    const json_t *text = json_object_get(block, "text"),
+                 *thinking = json_object_get(block, "thinking");
     type = type ? type : "none";
     if (!strcmp(type, "text") && json_is_string(text))
         return put_last(&t->text, text) || fault_memory(f);
@@ -103,7 +111,9 @@ static int put_block(struct turn *t, const json_t *block, size_t i, size_t k, st
         exchange_ignores(t->x, "redacted_thinking");
     else if (strcmp(type, "tool_use") || !put_call(t, block))
         return fault_set(f, 400, "unsupported_content", "messages",
-                         "messages[%zu].content[%zu] is of type \"%.40s\"; wanted a whole text, thinking, tool_use or tool_result", i, k, type);
+                         "messages[%zu].content[%zu] is of type \"%.40s\"; wanted a whole text, "
+                         "thinking, tool_use or tool_result",
+                         i, k, type);
     return 1;
 }
 
@@ -113,15 +123,18 @@ static int put_message(json_t *out, const json_t *m, size_t i, struct exchange *
     const json_t *content = json_object_get(m, "content"), *block;
     size_t k;
     int ok = 1;
-    if (!t.role || (strcmp(t.role, "user") && strcmp(t.role, "assistant") && strcmp(t.role, "system")))
-        return fault_set(f, 400, "invalid_message", "messages", "messages[%zu].role is %s, wanted user, assistant or system", i, json_found(json_object_get(m, "role")));
+    if (!t.role ||
+        (strcmp(t.role, "user") && strcmp(t.role, "assistant") && strcmp(t.role, "system")))
+        return fault_set(f, 400, "invalid_message", "messages",
+                         "messages[%zu].role is %s, wanted user, assistant or system", i,
+                         json_found(json_object_get(m, "role")));
     if (json_is_string(content))
         ok = put_last(&t.text, content) || fault_memory(f);
     else if (!json_is_array(content))
-        return fault_set(f, 400, "invalid_message", "messages", "messages[%zu].content is %s, wanted a text or a list of blocks", i, json_found(content));
-    json_array_foreach (content, k, block)
-        if (!(ok = put_block(&t, block, i, k, f)))
-            break;
+        return fault_set(f, 400, "invalid_message", "messages",
+                         "messages[%zu].content is %s, wanted a text or a list of blocks", i,
+                         json_found(content));
+    json_array_foreach(content, k, block) if (!(ok = put_block(&t, block, i, k, f))) break;
     if (ok && json_is_array(content) && !json_array_size(content))
         t.text = json_array();
     if (ok)
@@ -134,7 +147,8 @@ static int put_message(json_t *out, const json_t *m, size_t i, struct exchange *
 
 static int take_choice(struct fields *b, struct fault *f)
 {
-    static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}, {NULL, NULL}};
+    static const char *const words[][2] = {
+        {"auto", "auto"}, {"any", "required"}, {"none", "none"}, {NULL, NULL}};
     const json_t *choice = b->v[F_tool_choice];
     const char *type = json_string_value(json_object_get(choice, "type"));
     json_t *name = json_object_get(choice, "name"), *v = NULL;
@@ -144,8 +158,11 @@ static int take_choice(struct fields *b, struct fault *f)
     if (type && !strcmp(type, "tool") && json_is_string(name))
         v = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name);
     if (!v)
-        return fault_set(f, 400, "invalid_value", "tool_choice", "tool_choice.type is %s, wanted auto, any, none, or tool with a name", json_found(json_object_get(choice, "type")));
-    if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")) && !fields_put(b, F_parallel_tool_calls, json_false(), f))
+        return fault_set(f, 400, "invalid_value", "tool_choice",
+                         "tool_choice.type is %s, wanted auto, any, none, or tool with a name",
+                         json_found(json_object_get(choice, "type")));
+    if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")) &&
+        !fields_put(b, F_parallel_tool_calls, json_false(), f))
         return 0;
     return fields_put(b, F_tool_choice, v, f);
 }
@@ -167,14 +184,16 @@ static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
 {
     json_t *out = json_array(), *m;
     size_t i;
-    int ok = b->v[F_messages] || fault_set(f, 400, "missing_field", "messages", "messages is missing");
+    int ok =
+        b->v[F_messages] || fault_set(f, 400, "missing_field", "messages", "messages is missing");
     json_t *system = ok && b->v[F_system] ? text_of(b->v[F_system], "system", 0, 0, b->x, f) : NULL;
     ok = ok && (system || !b->v[F_system]);
     if (system)
         json_array_append_new(out, json_pack("{s:s, s:o}", "role", "system", "content", system));
-    json_array_foreach ((json_t *)(uintptr_t)b->v[F_messages], i, m)
-        ok = ok && put_message(out, m, i, b->x, f);
-    ok = ok && (!b->v[F_tools] || tools_nest(b, "input_schema", "custom", 1, f)) && (!b->v[F_tool_choice] || take_choice(b, f));
+    json_array_foreach((json_t *)(uintptr_t)b->v[F_messages], i, m) ok =
+        ok && put_message(out, m, i, b->x, f);
+    ok = ok && (!b->v[F_tools] || tools_nest(b, "input_schema", "custom", 1, f)) &&
+         (!b->v[F_tool_choice] || take_choice(b, f));
     const char *thinking = json_string_value(json_object_get(b->v[F_thinking], "type"));
     if (ok && thinking)
         ok = answer_variable(b, "enable_thinking", json_boolean(strcmp(thinking, "disabled")), f);
@@ -188,19 +207,26 @@ static int take_conversation(struct fields *b, json_t **lead, struct fault *f)
 
 static int take(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
-    json_t *format = json_object_get(b->v[F_output_config], "format"), *schema = json_object_get(format, "schema");
+    json_t *format = json_object_get(b->v[F_output_config], "format"),
+           *schema = json_object_get(format, "schema");
     of(a)->open = -1;
     a->stream = field_bool(b, F_stream);
     a->progress = field_bool(b, F_return_progress);
     if (!b->v[F_messages_max_tokens])
-        return fault_set(f, 400, "missing_field", "max_tokens", "max_tokens is missing, wanted at least 1");
+        return fault_set(f, 400, "missing_field", "max_tokens",
+                         "max_tokens is missing, wanted at least 1");
     if (b->v[F_container])
-        return fault_set(f, 400, "not_supported", "container", "container is not supported: this server runs no tools; leave it out");
+        return fault_set(f, 400, "not_supported", "container",
+                         "container is not supported: this server runs no tools; leave it out");
     r->n_max = field_int(b, F_messages_max_tokens);
-    if (b->v[F_stop_sequences] && !fields_put(b, F_stop, json_incref((json_t *)(uintptr_t)b->v[F_stop_sequences]), f))
+    if (b->v[F_stop_sequences] &&
+        !fields_put(b, F_stop, json_incref((json_t *)(uintptr_t)b->v[F_stop_sequences]), f))
         return 0;
     if (format && !json_is_null(format) &&
-        !fields_put(b, F_response_format, json_pack("{s:s, s:{s:O*}}", "type", "json_schema", "json_schema", "schema", schema), f))
+        !fields_put(
+            b, F_response_format,
+            json_pack("{s:s, s:{s:O*}}", "type", "json_schema", "json_schema", "schema", schema),
+            f))
         return 0;
     return take_conversation(b, &a->lead, f);
 }
@@ -212,10 +238,13 @@ static json_t *block_of(const struct part *p, int whole)
 {
     switch (p->kind) {
     case PART_REASONING:
-        return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", json_text(p->text, whole ? p->n : 0), "signature", "");
+        return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking",
+                         json_text(p->text, whole ? p->n : 0), "signature", "");
     case PART_CALL:
-        return json_pack("{s:s, s:o, s:o, s:o}", "type", "tool_use", "id", json_text(p->id, strlen(p->id)), "name", json_text(p->name, strlen(p->name)),
-                         "input", whole && p->whole ? part_arguments(p) : json_object());
+        return json_pack("{s:s, s:o, s:o, s:o}", "type", "tool_use", "id",
+                         json_text(p->id, strlen(p->id)), "name",
+                         json_text(p->name, strlen(p->name)), "input",
+                         whole && p->whole ? part_arguments(p) : json_object());
     case PART_TEXT:
         break;
     }
@@ -224,28 +253,36 @@ static json_t *block_of(const struct part *p, int whole)
 
 static json_t *delta_of(const struct part *p, const char *fresh, size_t n)
 {
-    static const char *const names[][2] = {[PART_TEXT] = {"text_delta", "text"}, [PART_REASONING] = {"thinking_delta", "thinking"},
+    static const char *const names[][2] = {[PART_TEXT] = {"text_delta", "text"},
+                                           [PART_REASONING] = {"thinking_delta", "thinking"},
                                            [PART_CALL] = {"input_json_delta", "partial_json"}};
-    return json_pack("{s:s, s:o}", "type", names[p->kind][0], names[p->kind][1], json_text(fresh, n));
+    return json_pack("{s:s, s:o}", "type", names[p->kind][0], names[p->kind][1],
+                     json_text(fresh, n));
 }
 
 static json_t *usage(int64_t n_prompt, int64_t n_cached, int64_t n_made)
 {
-    return json_pack("{s:I, s:I, s:I, s:I}", "input_tokens", (json_int_t)(n_prompt - n_cached), "cache_creation_input_tokens", (json_int_t)0,
-                     "cache_read_input_tokens", (json_int_t)n_cached, "output_tokens", (json_int_t)n_made);
+    return json_pack("{s:I, s:I, s:I, s:I}", "input_tokens", (json_int_t)(n_prompt - n_cached),
+                     "cache_creation_input_tokens", (json_int_t)0, "cache_read_input_tokens",
+                     (json_int_t)n_cached, "output_tokens", (json_int_t)n_made);
 }
 
 /* The message; takes what is in it. */
-static json_t *envelope(const struct answer *a, json_t *content, json_t *reason, json_t *stopped_by, json_t *use)
+static json_t *envelope(const struct answer *a, json_t *content, json_t *reason, json_t *stopped_by,
+                        json_t *use)
 {
-    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "id", a->id, "type", "message", "role", "assistant", "model", a->m->name, "content", content,
-                     "stop_reason", reason, "stop_sequence", stopped_by, "usage", use);
+    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "id", a->id, "type", "message",
+                     "role", "assistant", "model", a->m->name, "content", content, "stop_reason",
+                     reason, "stop_sequence", stopped_by, "usage", use);
 }
 
 static json_t *reason_of(const struct choice *h)
 {
     const char *r = h->reason;
-    return json_string(h->stopped_by ? "stop_sequence" : !strcmp(r, "length") ? "max_tokens" : !strcmp(r, "tool_calls") ? "tool_use" : "end_turn");
+    return json_string(h->stopped_by              ? "stop_sequence"
+                       : !strcmp(r, "length")     ? "max_tokens"
+                       : !strcmp(r, "tool_calls") ? "tool_use"
+                                                  : "end_turn");
 }
 
 static json_t *stopped_by(const struct choice *h)
@@ -255,7 +292,8 @@ static json_t *stopped_by(const struct choice *h)
 
 static void begin(struct answer *a)
 {
-    json_t *m = envelope(a, json_array(), json_null(), json_null(), usage(a->prompt[0].n_ids, 0, 0));
+    json_t *m =
+        envelope(a, json_array(), json_null(), json_null(), usage(a->prompt[0].n_ids, 0, 0));
     answer_send(a, "message_start", json_pack("{s:s, s:o}", "type", "message_start", "message", m));
 }
 
@@ -263,7 +301,8 @@ static void end_block(struct answer *a)
 {
     int i = of(a)->open;
     if (i >= 0)
-        answer_send(a, "content_block_stop", json_pack("{s:s, s:i}", "type", "content_block_stop", "index", i));
+        answer_send(a, "content_block_stop",
+                    json_pack("{s:s, s:i}", "type", "content_block_stop", "index", i));
     of(a)->open = -1;
 }
 
@@ -277,10 +316,14 @@ static void tell(struct answer *a)
     while ((p = message_next(a->choice[0].message, &i, &fresh, &n))) {
         if (i != of(a)->open) {
             end_block(a);
-            answer_send(a, "content_block_start", json_pack("{s:s, s:i, s:o}", "type", "content_block_start", "index", i, "content_block", block_of(p, 0)));
+            answer_send(a, "content_block_start",
+                        json_pack("{s:s, s:i, s:o}", "type", "content_block_start", "index", i,
+                                  "content_block", block_of(p, 0)));
             of(a)->open = i;
         }
-        answer_send(a, "content_block_delta", json_pack("{s:s, s:i, s:o}", "type", "content_block_delta", "index", i, "delta", delta_of(p, fresh, n)));
+        answer_send(a, "content_block_delta",
+                    json_pack("{s:s, s:i, s:o}", "type", "content_block_delta", "index", i, "delta",
+                              delta_of(p, fresh, n)));
     }
 }
 
@@ -305,15 +348,19 @@ static json_t *whole(struct answer *a)
     json_t *content = json_array();
     for (int i = 0; i < message_n_parts(h->message); i++)
         json_array_append_new(content, block_of(message_part(h->message, i), 1));
-    return envelope(a, content, reason_of(h), stopped_by(h), answer_miss(a, usage(a->n_prompt, a->n_cached, a->n_made)));
+    return envelope(a, content, reason_of(h), stopped_by(h),
+                    answer_miss(a, usage(a->n_prompt, a->n_cached, a->n_made)));
 }
 
 static void finish(struct answer *a)
 {
     const struct choice *h = &a->choice[0];
     json_t *use = answer_miss(a, usage(a->n_prompt, a->n_cached, a->n_made));
-    json_t *delta = json_pack("{s:o, s:o}", "stop_reason", reason_of(h), "stop_sequence", stopped_by(h));
-    answer_send(a, "message_delta", json_pack("{s:s, s:o, s:o}", "type", "message_delta", "delta", delta, "usage", use));
+    json_t *delta =
+        json_pack("{s:o, s:o}", "stop_reason", reason_of(h), "stop_sequence", stopped_by(h));
+    answer_send(
+        a, "message_delta",
+        json_pack("{s:s, s:o, s:o}", "type", "message_delta", "delta", delta, "usage", use));
     answer_send(a, "message_stop", json_pack("{s:s}", "type", "message_stop"));
 }
 
@@ -324,24 +371,42 @@ static void fail(struct answer *a, const struct fault *f)
 
 static void tell_progress(struct answer *a, const struct progress *p)
 {
-    answer_send(a, "ping", json_pack("{s:s, s:o}", "type", "ping", "prompt_progress", progress_json(p)));
+    answer_send(a, "ping",
+                json_pack("{s:s, s:o}", "type", "ping", "prompt_progress", progress_json(p)));
 }
 
 json_t *fault_anthropic(const struct fault *f)
 {
-    const char *type = f->http == 413 ? "request_too_large" : f->http == 503 ? "overloaded_error" : f->http >= 500 ? "api_error" : fault_type(f);
+    const char *type = f->http == 413   ? "request_too_large"
+                       : f->http == 503 ? "overloaded_error"
+                       : f->http >= 500 ? "api_error"
+                                        : fault_type(f);
     json_t *plain = fault_json(f), *e = json_object_get(plain, "error");
     json_object_set_new(e, "type", json_string(type));
-    if (f->n_ctx) /* in the words by which its clients know that a conversation has to become shorter */
-        json_object_set_new(e, "message", json_sprintf("prompt is too long: %lld tokens > %lld maximum", (long long)f->n_prompt, (long long)f->n_ctx));
+    if (f->n_ctx) /* in the words by which its clients know that a conversation has to become
+                     shorter */
+        json_object_set_new(e, "message",
+                            json_sprintf("prompt is too long: %lld tokens > %lld maximum",
+                                         (long long)f->n_prompt, (long long)f->n_ctx));
     json_t *j = json_pack("{s:s, s:O}", "type", "error", "error", e);
     json_decref(plain);
     return j;
 }
 
 static const struct dialect messages = {
-    .endpoint = E_MESSAGES, .size = sizeof(struct messages), .id = "msg_", .type = "text/event-stream", .exact = 1,
-    .pulse = "event: ping\ndata: {\"type\":\"ping\"}\n\n", .take = take, .begin = begin, .grown = grown, .ended = ended, .whole = whole, .finish = finish, .fail = fail,
+    .endpoint = E_MESSAGES,
+    .size = sizeof(struct messages),
+    .id = "msg_",
+    .type = "text/event-stream",
+    .exact = 1,
+    .pulse = "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+    .take = take,
+    .begin = begin,
+    .grown = grown,
+    .ended = ended,
+    .whole = whole,
+    .finish = finish,
+    .fail = fail,
     .progress = tell_progress,
 };
 

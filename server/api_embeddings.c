@@ -1,5 +1,5 @@
-/* api_embeddings.c -- /v1/embeddings, and /api/embed and /api/embeddings as Ollama has them: texts or tokens to vectors, as numbers or as base64
- * of little-endian floats. */
+/* api_embeddings.c -- /v1/embeddings, and /api/embed and /api/embeddings as Ollama has them: texts
+ * or tokens to vectors, as numbers or as base64 of little-endian floats. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@ struct embedding {
     char *text; /* [n_text] of the answer, so far */
     size_t n_text, cap_text;
     unsigned endpoint;
-    int native;     /* as llama.cpp has it: a list of {index, embedding: [vector]} */
-    int n_dims; /* the first ones of a vector, 0: all */
+    int native;                   /* as llama.cpp has it: a list of {index, embedding: [vector]} */
+    int n_dims;                   /* the first ones of a vector, 0: all */
     int base64, single, truncate; /* single: Ollama's older form, of one text */
     int lost;                     /* there was no memory for a vector */
 };
@@ -40,8 +40,11 @@ static void put_base64(struct embedding *m, const float *v, int32_t n)
     size_t bytes = (size_t)n * sizeof *v;
     put(m, "\"", 1);
     for (size_t i = 0; i < bytes; i += 3) {
-        unsigned b = (unsigned)p[i] << 16 | (i + 1 < bytes ? (unsigned)p[i + 1] << 8 : 0) | (i + 2 < bytes ? p[i + 2] : 0);
-        char four[] = {digit[b >> 18], digit[b >> 12 & 63], i + 1 < bytes ? digit[b >> 6 & 63] : '=', i + 2 < bytes ? digit[b & 63] : '='};
+        unsigned b = (unsigned)p[i] << 16 | (i + 1 < bytes ? (unsigned)p[i + 1] << 8 : 0) |
+                     (i + 2 < bytes ? p[i + 2] : 0);
+        char four[] = {digit[b >> 18], digit[b >> 12 & 63],
+                       i + 1 < bytes ? digit[b >> 6 & 63] : '=',
+                       i + 2 < bytes ? digit[b & 63] : '='};
         put(m, four, sizeof four);
     }
     put(m, "\"", 1);
@@ -74,7 +77,10 @@ static void put_vector(struct embedding *m, const struct event *e)
     m->lost |= !unit;
     if (e->choice)
         put(m, ",", 1);
-    snprintf(head, sizeof head, m->native ? "{\"index\":%d,\"embedding\":[" : "{\"object\":\"embedding\",\"index\":%d,\"embedding\":", e->choice);
+    snprintf(head, sizeof head,
+             m->native ? "{\"index\":%d,\"embedding\":["
+                       : "{\"object\":\"embedding\",\"index\":%d,\"embedding\":",
+             e->choice);
     if (m->endpoint == E_EMBED)
         put_text(m, head);
     if (unit)
@@ -90,8 +96,10 @@ static void put_rest(struct embedding *m, const struct request *r)
     const char *name = m->hosted->name;
     json_int_t n = (json_int_t)r->n_prompt;
     json_t *j = m->endpoint == E_EMBED
-                    ? json_pack("{s:s, s:s, s:{s:I, s:I}}", "object", "list", "model", name, "usage", "prompt_tokens", n, "total_tokens", n)
-                    : json_pack("{s:s, s:I, s:I, s:I}", "model", name, "total_duration", (json_int_t)(clock_now() - exchange_began(m->x)), "load_duration",
+                    ? json_pack("{s:s, s:s, s:{s:I, s:I}}", "object", "list", "model", name,
+                                "usage", "prompt_tokens", n, "total_tokens", n)
+                    : json_pack("{s:s, s:I, s:I, s:I}", "model", name, "total_duration",
+                                (json_int_t)(clock_now() - exchange_began(m->x)), "load_duration",
                                 (json_int_t)0, "prompt_eval_count", n);
     char *text = json_dumps(j, JSON_COMPACT);
     json_decref(j);
@@ -103,13 +111,17 @@ static void put_rest(struct embedding *m, const struct request *r)
     free(text);
 }
 
-/* The answer is written as vectors come: all at its end would keep everybody's next step waiting. */
+/* The answer is written as vectors come: all at its end would keep everybody's next step waiting.
+ */
 static void on_event(struct request *r, const struct event *e)
 {
     struct embedding *m = r->ctx;
     if (e->kind == EV_EMBEDDING) {
         if (!e->choice)
-            put_text(m, m->native ? "[" : m->single ? "{\"embedding\":" : m->endpoint == E_EMBED ? "{\"data\":[" : "{\"embeddings\":[");
+            put_text(m, m->native                ? "["
+                        : m->single              ? "{\"embedding\":"
+                        : m->endpoint == E_EMBED ? "{\"data\":["
+                                                 : "{\"embeddings\":[");
         put_vector(m, e);
         return;
     }
@@ -134,11 +146,14 @@ static int32_t *mixed_ids(struct hosted *h, const json_t *list, int64_t *n, stru
     size_t i;
     json_t *v;
     *n = 0;
-    json_array_foreach (list, i, v) {
+    json_array_foreach(list, i, v)
+    {
         json_t *one = json_pack("[O]", v);
         int64_t k = 0;
-        int32_t *ids = json_is_string(v) ? request_tokenize(h, json_string_value(v), json_string_length(v), i ? 0 : PITH_ADD_SPECIAL, &k, "input", f)
-                                         : request_ids(h, one, &k, "input", f);
+        int32_t *ids = json_is_string(v)
+                           ? request_tokenize(h, json_string_value(v), json_string_length(v),
+                                              i ? 0 : PITH_ADD_SPECIAL, &k, "input", f)
+                           : request_ids(h, one, &k, "input", f);
         int32_t *more = ids ? realloc(all, (size_t)(*n + k + 1) * sizeof *more) : NULL;
         json_decref(one);
         if (more) {
@@ -162,29 +177,37 @@ static int add_input(const struct embedding *m, struct request *r, const json_t 
     struct hosted *h = m->hosted;
     int64_t n = 0, most = models_n_input(h);
     int32_t *ids = NULL;
-    const json_t *parts = json_object_get(v, "content"), *text = json_object_get(v, "prompt_string");
+    const json_t *parts = json_object_get(v, "content"),
+                 *text = json_object_get(v, "prompt_string");
     json_t *flat = NULL;
     int bad = json_is_array(parts) ? request_texts(parts, 0, &flat, m->x) : -1, mixed = 0;
     for (size_t i = 0; i < json_array_size(v); i++)
         mixed |= json_is_string(json_array_get(v, i));
     if (bad >= 0)
-        return fault_set(f, 400, "unsupported_content", "input", "input: content[%d] is %s, not a text; this server takes text alone", bad,
+        return fault_set(f, 400, "unsupported_content", "input",
+                         "input: content[%d] is %s, not a text; this server takes text alone", bad,
                          json_found(json_object_get(json_array_get(parts, (size_t)bad), "type")));
     v = flat ? flat : json_is_string(text) ? text : v;
     if (mixed)
         ids = mixed_ids(h, v, &n, f);
     else if (json_is_string(v))
-        ids = request_tokenize(h, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL, &n, "input", f);
+        ids = request_tokenize(h, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL, &n,
+                               "input", f);
     else if (json_is_array(v))
         ids = request_ids(h, v, &n, "input", f);
     else
-        fault_set(f, 400, "wrong_type", "input", "input has %s, wanted a text, a list of tokens, or a list of either", json_found(v));
+        fault_set(f, 400, "wrong_type", "input",
+                  "input has %s, wanted a text, a list of tokens, or a list of either",
+                  json_found(v));
     json_decref(flat);
     if (ids && m->truncate && n > most)
         n = most;
     int ok = ids && request_fits(n, most, "input", f);
     if (ids && n > most)
-        snprintf(f->msg, sizeof f->msg, "input is too large: n_prompt = %lld tokens, an input may have n_ctx = %lld, which is n_over = %lld too many", (long long)n, (long long)most, (long long)(n - most));
+        snprintf(f->msg, sizeof f->msg,
+                 "input is too large: n_prompt = %lld tokens, an input may have n_ctx = %lld, "
+                 "which is n_over = %lld too many",
+                 (long long)n, (long long)most, (long long)(n - most));
     int32_t *more = ok ? realloc(r->prompt, (size_t)(r->n_prompt + n) * sizeof *more) : NULL;
     if (more) {
         r->prompt = more;
@@ -198,14 +221,16 @@ static int add_input(const struct embedding *m, struct request *r, const json_t 
     return ok;
 }
 
-static int take_inputs(const struct embedding *m, struct request *r, const json_t *v, struct fault *f)
+static int take_inputs(const struct embedding *m, struct request *r, const json_t *v,
+                       struct fault *f)
 {
     int several = answer_has_several(v);
     size_t n = several ? json_array_size(v) : 1;
     if (!v)
         return fault_set(f, 400, "missing_field", "input", "input is missing");
     if (n > INPUTS_MAX)
-        return fault_set(f, 400, "out_of_range", "input", "input has %zu texts, at most %d are taken", n, INPUTS_MAX);
+        return fault_set(f, 400, "out_of_range", "input",
+                         "input has %zu texts, at most %d are taken", n, INPUTS_MAX);
     r->input_end = calloc(n, sizeof *r->input_end);
     r->n = 0;
     for (size_t i = 0; r->input_end && i < n; i++)
@@ -214,15 +239,20 @@ static int take_inputs(const struct embedding *m, struct request *r, const json_
     return r->input_end || fault_memory(f);
 }
 
-static int take(struct exchange *x, const struct fields *b, struct request *r, struct embedding *m, struct fault *f)
+static int take(struct exchange *x, const struct fields *b, struct request *r, struct embedding *m,
+                struct fault *f)
 {
     const char *format = field_text(b, F_encoding_format);
     if (!m->hosted->embed)
-        return fault_set(f, 400, "not_supported", "model", "this server makes text; start it with --embeddings for vectors");
+        return fault_set(f, 400, "not_supported", "model",
+                         "this server makes text; start it with --embeddings for vectors");
     if (format && strcmp(format, "float") && strcmp(format, "base64"))
-        return fault_set(f, 400, "invalid_value", "encoding_format", "encoding_format is \"%.20s\", wanted float or base64", format);
+        return fault_set(f, 400, "invalid_value", "encoding_format",
+                         "encoding_format is \"%.20s\", wanted float or base64", format);
     if (b->v[F_dimensions] && field_int(b, F_dimensions) > m->hosted->info.n_embd)
-        return fault_set(f, 400, "out_of_range", "dimensions", "dimensions is %lld, this model has %d", (long long)field_int(b, F_dimensions), m->hosted->info.n_embd);
+        return fault_set(f, 400, "out_of_range", "dimensions",
+                         "dimensions is %lld, this model has %d",
+                         (long long)field_int(b, F_dimensions), m->hosted->info.n_embd);
     m->n_dims = (int)field_int(b, F_dimensions);
     m->base64 = format && *format == 'b';
     r->tenant = exchange_tenant(x);
@@ -233,9 +263,14 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
     m->truncate = field_bool(b, F_truncate);
     m->single = !b->v[F_input] && b->v[F_ollama_prompt];
     if (b->v[F_input] && b->v[F_embed_content])
-        return fault_set(f, 400, "invalid_value", "content", "input and content; wanted one of them");
+        return fault_set(f, 400, "invalid_value", "content",
+                         "input and content; wanted one of them");
     m->native |= b->v[F_embed_content] && strncmp(exchange_path(x), "/v1/", 4);
-    return take_inputs(m, r, m->single ? b->v[F_ollama_prompt] : b->v[F_input] ? b->v[F_input] : b->v[F_embed_content], f);
+    return take_inputs(m, r,
+                       m->single       ? b->v[F_ollama_prompt]
+                       : b->v[F_input] ? b->v[F_input]
+                                       : b->v[F_embed_content],
+                       f);
 }
 
 static void embed(struct exchange *x, unsigned endpoint, int native)

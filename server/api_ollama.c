@@ -1,5 +1,6 @@
-/* api_ollama.c -- /api/chat and /api/generate as Ollama has them: lines of JSON, durations in nanoseconds, ways to choose tokens in an object of
- * their own; and what there is: /api/tags, /api/show, /api/ps, /api/version. (/api/embed is in api_embeddings.c.) */
+/* api_ollama.c -- /api/chat and /api/generate as Ollama has them: lines of JSON, durations in
+ * nanoseconds, ways to choose tokens in an object of their own; and what there is: /api/tags,
+ * /api/show, /api/ps, /api/version. (/api/embed is in api_embeddings.c.) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +20,12 @@ static int take_format(const json_t *format, struct fields *b, struct fault *f)
     if (word && !strcmp(word, "json"))
         return fields_put(b, F_response_format, json_pack("{s:s}", "type", "json_object"), f);
     if (!json_is_object(format))
-        return fault_set(f, 400, "invalid_value", "format", "format is %s, wanted \"json\" or a schema", json_found(format));
+        return fault_set(f, 400, "invalid_value", "format",
+                         "format is %s, wanted \"json\" or a schema", json_found(format));
     return fields_put(b, F_response_format,
-                      json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", (json_t *)(uintptr_t)format), f);
+                      json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema",
+                                (json_t *)(uintptr_t)format),
+                      f);
 }
 
 static int take_think(const json_t *think, struct fields *b, struct fault *f)
@@ -29,9 +33,12 @@ static int take_think(const json_t *think, struct fields *b, struct fault *f)
     const char *level = json_string_value(think);
     if (!think)
         return 1;
-    if (!json_is_boolean(think) && !(level && (!strcmp(level, "low") || !strcmp(level, "medium") || !strcmp(level, "high"))))
-        return fault_set(f, 400, "invalid_value", "think", "think is %s, wanted true, false, low, medium or high", json_found(think));
-    return level ? answer_effort(b, level, f) : answer_variable(b, "enable_thinking", json_boolean(json_is_true(think)), f);
+    if (!json_is_boolean(think) &&
+        !(level && (!strcmp(level, "low") || !strcmp(level, "medium") || !strcmp(level, "high"))))
+        return fault_set(f, 400, "invalid_value", "think",
+                         "think is %s, wanted true, false, low, medium or high", json_found(think));
+    return level ? answer_effort(b, level, f)
+                 : answer_variable(b, "enable_thinking", json_boolean(json_is_true(think)), f);
 }
 
 /* What both endpoints say otherwise, as fields that all share. */
@@ -42,9 +49,11 @@ static int take_both_fields(struct fields *b, struct fault *f)
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const json_t *v = b->v[refused[i]];
         if (json_string_length(v) || json_array_size(v))
-            return fault_set(f, 400, "not_supported", names[i], "%s is not supported here; leave it out", names[i]);
+            return fault_set(f, 400, "not_supported", names[i],
+                             "%s is not supported here; leave it out", names[i]);
     }
-    return fields_nested(b, F_options, E_OLLAMA_OPTIONS, f) && take_format(b->v[F_format], b, f) && take_think(b->v[F_think], b, f);
+    return fields_nested(b, F_options, E_OLLAMA_OPTIONS, f) && take_format(b->v[F_format], b, f) &&
+           take_think(b->v[F_think], b, f);
 }
 
 static int take_both(struct answer *a, struct fields *b, struct request *r, struct fault *f)
@@ -58,20 +67,25 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
     return 1;
 }
 
-/* {role, content, thinking, images, tool_calls, tool_name} -> the message of a conversation. NULL with *f. */
+/* {role, content, thinking, images, tool_calls, tool_name} -> the message of a conversation. NULL
+ * with *f. */
 static json_t *message_from(const json_t *m, size_t i, struct fault *f)
 {
-    json_t *content = json_object_get(m, "content"), *thinking = json_object_get(m, "thinking"), *name = json_object_get(m, "tool_name");
+    json_t *content = json_object_get(m, "content"), *thinking = json_object_get(m, "thinking"),
+           *name = json_object_get(m, "tool_name");
     json_t *calls = json_object_get(m, "tool_calls");
     if (json_array_size(json_object_get(m, "images"))) {
-        fault_set(f, 400, "unsupported_content", "messages", "messages[%zu] has images; this server takes text alone", i);
+        fault_set(f, 400, "unsupported_content", "messages",
+                  "messages[%zu] has images; this server takes text alone", i);
         return NULL;
     }
     if (!json_is_object(m) || (content && !json_is_string(content) && !json_is_null(content))) {
-        fault_set(f, 400, "invalid_message", "messages", "messages[%zu] is not an object with a role and a text", i);
+        fault_set(f, 400, "invalid_message", "messages",
+                  "messages[%zu] is not an object with a role and a text", i);
         return NULL;
     }
-    json_t *out = json_pack("{s:O*, s:o}", "role", json_object_get(m, "role"), "content", json_is_string(content) ? json_incref(content) : json_string(""));
+    json_t *out = json_pack("{s:O*, s:o}", "role", json_object_get(m, "role"), "content",
+                            json_is_string(content) ? json_incref(content) : json_string(""));
     if (json_is_string(thinking))
         json_object_set(out, "reasoning_content", thinking);
     if (json_is_string(name))
@@ -85,7 +99,8 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
 {
     json_t *out = json_array(), *m;
     size_t i;
-    json_array_foreach ((json_t *)(uintptr_t)b->v[F_ollama_messages], i, m) {
+    json_array_foreach((json_t *)(uintptr_t)b->v[F_ollama_messages], i, m)
+    {
         json_t *message = message_from(m, i, f);
         if (!message) {
             json_decref(out);
@@ -98,29 +113,34 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
 
 static const struct dialect gap;
 
-/* Tokens of the model tell the texts apart, so nothing of a template is around them, and no message before them. */
+/* Tokens of the model tell the texts apart, so nothing of a template is around them, and no message
+ * before them. */
 static int take_gap(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
     if (field_bool(b, F_raw))
-        return fault_set(f, 400, "invalid_value", "suffix", "suffix and raw: a raw prompt has its own tokens around a gap");
+        return fault_set(f, 400, "invalid_value", "suffix",
+                         "suffix and raw: a raw prompt has its own tokens around a gap");
     if (json_string_length(b->v[F_ollama_system]))
         exchange_ignores(b->x, "system");
     a->chat = 0;
     a->dialect = &gap;
     return fields_put(b, F_prompt, json_incref((json_t *)(uintptr_t)b->v[F_ollama_prompt]), f) &&
-           fields_put(b, F_suffix, json_incref((json_t *)(uintptr_t)b->v[F_ollama_suffix]), f) && take_both(a, b, r, f);
+           fields_put(b, F_suffix, json_incref((json_t *)(uintptr_t)b->v[F_ollama_suffix]), f) &&
+           take_both(a, b, r, f);
 }
 
 static int take_generate(struct answer *a, struct fields *b, struct request *r, struct fault *f)
 {
-    json_t *prompt = (json_t *)(uintptr_t)b->v[F_ollama_prompt], *system = (json_t *)(uintptr_t)b->v[F_ollama_system], *out;
+    json_t *prompt = (json_t *)(uintptr_t)b->v[F_ollama_prompt],
+           *system = (json_t *)(uintptr_t)b->v[F_ollama_system], *out;
     a->chat = !field_bool(b, F_raw);
     if (!prompt)
         return fault_set(f, 400, "missing_field", "prompt", "prompt is missing");
     if (json_string_length(b->v[F_ollama_suffix]))
         return take_gap(a, b, r, f);
     if (!a->chat && system)
-        return fault_set(f, 400, "invalid_value", "system", "system and raw: a raw prompt has no place for it");
+        return fault_set(f, 400, "invalid_value", "system",
+                         "system and raw: a raw prompt has no place for it");
     if (!a->chat)
         return fields_put(b, F_prompt, json_incref(prompt), f) && take_both(a, b, r, f);
     out = json_pack("[{s:s, s:O}]", "role", "user", "content", prompt);
@@ -151,17 +171,19 @@ json_t *ollama_time(int64_t seconds)
 
 static json_t *line_of(const struct answer *a, int done)
 {
-    return json_pack("{s:s, s:o, s:b}", "model", a->m->name, "created_at", ollama_time((int64_t)time(NULL)), "done", done);
+    return json_pack("{s:s, s:o, s:b}", "model", a->m->name, "created_at",
+                     ollama_time((int64_t)time(NULL)), "done", done);
 }
 
 static json_t *call_of(const struct part *p)
 {
-    return json_pack("{s:o, s:{s:o, s:o}}", "id", json_text(p->id, strlen(p->id)), "function", "name", json_text(p->name, strlen(p->name)), "arguments",
-                     part_arguments(p));
+    return json_pack("{s:o, s:{s:o, s:o}}", "id", json_text(p->id, strlen(p->id)), "function",
+                     "name", json_text(p->name, strlen(p->name)), "arguments", part_arguments(p));
 }
 
 /* Puts what was said where the endpoint has it; takes all three (reasoning, calls: NULL: none). */
-static void put_said(const struct answer *a, json_t *line, json_t *text, json_t *reasoning, json_t *calls)
+static void put_said(const struct answer *a, json_t *line, json_t *text, json_t *reasoning,
+                     json_t *calls)
 {
     int in_message = a->dialect->endpoint == E_OLLAMA_CHAT;
     json_t *at = in_message ? json_pack("{s:s}", "role", "assistant") : line;
@@ -190,7 +212,8 @@ static void tell_parts(struct answer *a, int i)
     size_t n;
     int k;
     while ((p = message_next(a->choice[i].message, &k, &fresh, &n)))
-        tell(a, i, p->kind == PART_TEXT ? json_text(fresh, n) : json_string(""), p->kind == PART_REASONING ? json_text(fresh, n) : NULL,
+        tell(a, i, p->kind == PART_TEXT ? json_text(fresh, n) : json_string(""),
+             p->kind == PART_REASONING ? json_text(fresh, n) : NULL,
              p->kind == PART_CALL ? json_pack("[o]", call_of(p)) : NULL);
 }
 
@@ -224,21 +247,28 @@ static json_t *calls_of(const struct message *m)
 static json_t *whole(struct answer *a)
 {
     struct choice *h = &a->choice[0];
-    int64_t total = clock_now() - exchange_began(a->x), queue = a->figures.queue_ns, first = a->figures.first_ns;
+    int64_t total = clock_now() - exchange_began(a->x), queue = a->figures.queue_ns,
+            first = a->figures.first_ns;
     json_t *line = line_of(a, 1), *tokens = answer_take_tokens(h);
     if (a->stream)
         put_said(a, line, json_string(""), NULL, NULL);
     else if (a->chat)
-        put_said(a, line, message_text(h->message, PART_TEXT), message_has(h->message, PART_REASONING) ? message_text(h->message, PART_REASONING) : NULL,
+        put_said(a, line, message_text(h->message, PART_TEXT),
+                 message_has(h->message, PART_REASONING) ? message_text(h->message, PART_REASONING)
+                                                         : NULL,
                  calls_of(h->message));
     else
         put_said(a, line, json_text(h->text ? h->text : "", h->n_text), NULL, NULL);
     if (tokens)
         json_object_set_new(line, "logprobs", tokens);
-    json_t *more = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "done_reason", !strcmp(h->reason, "length") ? "length" : "stop", "total_duration",
-                             (json_int_t)total, "load_duration", (json_int_t)0, "prompt_eval_count", (json_int_t)a->n_prompt, "prompt_eval_duration",
-                             (json_int_t)(first > queue ? first - queue : 0), "eval_count", (json_int_t)a->n_made, "eval_duration",
-                             (json_int_t)(first && total > first ? total - first : 0), "cached_tokens", (json_int_t)a->n_cached);
+    json_t *more = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "done_reason",
+                             !strcmp(h->reason, "length") ? "length" : "stop", "total_duration",
+                             (json_int_t)total, "load_duration", (json_int_t)0, "prompt_eval_count",
+                             (json_int_t)a->n_prompt, "prompt_eval_duration",
+                             (json_int_t)(first > queue ? first - queue : 0), "eval_count",
+                             (json_int_t)a->n_made, "eval_duration",
+                             (json_int_t)(first && total > first ? total - first : 0),
+                             "cached_tokens", (json_int_t)a->n_cached);
     json_object_update(line, answer_miss(a, more));
     json_decref(more);
     return line;
@@ -273,36 +303,80 @@ json_t *fault_ollama(const struct fault *f)
 }
 
 static const struct dialect chat = {
-    .endpoint = E_OLLAMA_CHAT, .size = sizeof(struct answer), .id = "chat-", .type = "application/x-ndjson", .lines = 1, .whole_calls = 1, .exact = 1,
-    .pulse = "{\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":false}\n", .take = take_chat, .grown = grown, .ended = ended, .whole = whole, .finish = finish,
-    .fail = fail, .progress = tell_progress,
+    .endpoint = E_OLLAMA_CHAT,
+    .size = sizeof(struct answer),
+    .id = "chat-",
+    .type = "application/x-ndjson",
+    .lines = 1,
+    .whole_calls = 1,
+    .exact = 1,
+    .pulse = "{\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":false}\n",
+    .take = take_chat,
+    .grown = grown,
+    .ended = ended,
+    .whole = whole,
+    .finish = finish,
+    .fail = fail,
+    .progress = tell_progress,
 };
 static const struct dialect generate = {
-    .endpoint = E_OLLAMA_GENERATE, .size = sizeof(struct answer), .id = "gen-", .type = "application/x-ndjson", .lines = 1, .whole_calls = 1, .exact = 1,
-    .pulse = "{\"response\":\"\",\"done\":false}\n", .take = take_generate, .ready = ready, .grown = grown, .ended = ended, .whole = whole, .finish = finish, .fail = fail,
+    .endpoint = E_OLLAMA_GENERATE,
+    .size = sizeof(struct answer),
+    .id = "gen-",
+    .type = "application/x-ndjson",
+    .lines = 1,
+    .whole_calls = 1,
+    .exact = 1,
+    .pulse = "{\"response\":\"\",\"done\":false}\n",
+    .take = take_generate,
+    .ready = ready,
+    .grown = grown,
+    .ended = ended,
+    .whole = whole,
+    .finish = finish,
+    .fail = fail,
     .progress = tell_progress,
 };
 
-static const struct dialect gap = { /* of generate with a suffix */
-    .endpoint = E_OLLAMA_GENERATE, .size = sizeof(struct answer), .id = "gen-", .type = "application/x-ndjson", .lines = 1, .whole_calls = 1, .exact = 1,
-    .pulse = "{\"response\":\"\",\"done\":false}\n", .take = take_generate, .prompt_ids = answer_gap_ids, .ready = ready, .grown = grown, .ended = ended,
-    .whole = whole, .finish = finish, .fail = fail, .progress = tell_progress,
+static const struct dialect gap = {
+    /* of generate with a suffix */
+    .endpoint = E_OLLAMA_GENERATE,
+    .size = sizeof(struct answer),
+    .id = "gen-",
+    .type = "application/x-ndjson",
+    .lines = 1,
+    .whole_calls = 1,
+    .exact = 1,
+    .pulse = "{\"response\":\"\",\"done\":false}\n",
+    .take = take_generate,
+    .prompt_ids = answer_gap_ids,
+    .ready = ready,
+    .grown = grown,
+    .ended = ended,
+    .whole = whole,
+    .finish = finish,
+    .fail = fail,
+    .progress = tell_progress,
 };
 
 /* 0, "0", "0s": the client has done with the model. */
 static int is_zero(const json_t *keep_alive)
 {
     const char *text = json_string_value(keep_alive);
-    return text ? *text == '0' && strtod(text, NULL) == 0 : json_is_number(keep_alive) && json_number_value(keep_alive) == 0;
+    return text ? *text == '0' && strtod(text, NULL) == 0
+                : json_is_number(keep_alive) && json_number_value(keep_alive) == 0;
 }
 
-/* A body without anything to answer asks for the model to be loaded, which it is when its handler is called. */
+/* A body without anything to answer asks for the model to be loaded, which it is when its handler
+ * is called. */
 static void answer_or_load(struct exchange *x, const struct dialect *d, const char *field)
 {
     struct fault f = {0};
     json_t *body = exchange_tree(x, &f), *asked = json_object_get(body, field);
     struct hosted *m = exchange_model(x, &f);
-    int nothing = !asked || json_is_null(asked) || (json_is_string(asked) ? !json_string_length(asked) : json_is_array(asked) && !json_array_size(asked));
+    int nothing = !asked || json_is_null(asked) ||
+                  (json_is_string(asked) ? !json_string_length(asked)
+                                         : json_is_array(asked) && !json_array_size(asked));
     struct fields b;
     nothing = nothing && !json_string_length(json_object_get(body, "suffix"));
     if (!m || !json_is_object(body) || !nothing) {
@@ -314,7 +388,8 @@ static void answer_or_load(struct exchange *x, const struct dialect *d, const ch
         struct answer none = {.m = m, .dialect = d};
         json_t *line = line_of(&none, 1);
         put_said(&none, line, json_string(""), NULL, NULL);
-        json_object_set_new(line, "done_reason", json_string(is_zero(b.v[F_keep_alive]) ? "unload" : "load"));
+        json_object_set_new(line, "done_reason",
+                            json_string(is_zero(b.v[F_keep_alive]) ? "unload" : "load"));
         if (take_both_fields(&b, &f)) {
             exchange_json(x, 200, line);
         } else {
@@ -345,14 +420,17 @@ json_t *ollama_details(const char *arch, const char *type, uint64_t n_params)
 {
     char size[32];
     double n = (double)n_params;
-    n >= 1e9 ? snprintf(size, sizeof size, "%.1fB", n / 1e9) : snprintf(size, sizeof size, "%.2fM", n / 1e6);
+    n >= 1e9 ? snprintf(size, sizeof size, "%.1fB", n / 1e9)
+             : snprintf(size, sizeof size, "%.2fM", n / 1e6);
     arch = arch ? arch : ""; /* known while it is loaded */
     type = type ? type : "";
-    return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf", "family", arch, "families", arch, "parameter_size", size,
-                     "quantization_level", type);
+    return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf",
+                     "family", arch, "families", arch, "parameter_size", size, "quantization_level",
+                     type);
 }
 
-/* Clients cut pieces off a digest, so there is one; not of the file's bytes, which nobody has read. */
+/* Clients cut pieces off a digest, so there is one; not of the file's bytes, which nobody has read.
+ */
 static json_t *digest_of(const struct hosted *m)
 {
     char text[65];
@@ -366,9 +444,11 @@ static json_t *digest_of(const struct hosted *m)
 
 static json_t *entry_of(const struct hosted *m)
 {
-    uint64_t size = m->info.file_bytes ? m->info.file_bytes : m->server->p.models[m->index].file_bytes;
-    return json_pack("{s:s, s:s, s:o, s:I, s:o, s:o}", "name", m->name, "model", m->name, "modified_at", ollama_time(m->created), "size",
-                     (json_int_t)size, "digest", digest_of(m), "details",
+    uint64_t size =
+        m->info.file_bytes ? m->info.file_bytes : m->server->p.models[m->index].file_bytes;
+    return json_pack("{s:s, s:s, s:o, s:I, s:o, s:o}", "name", m->name, "model", m->name,
+                     "modified_at", ollama_time(m->created), "size", (json_int_t)size, "digest",
+                     digest_of(m), "details",
                      ollama_details(m->info.arch, m->info.type, m->info.n_params));
 }
 
@@ -379,8 +459,9 @@ void api_ollama_tags(struct server *s, struct exchange *x)
 
 static json_t *running_of(const struct hosted *m)
 {
-    json_t *e = entry_of(m), *more = json_pack("{s:o, s:i, s:i}", "expires_at", ollama_time(253402300799), "size_vram", 0, "context_length",
-                                               models_n_ctx(m));
+    json_t *e = entry_of(m),
+           *more = json_pack("{s:o, s:i, s:i}", "expires_at", ollama_time(253402300799),
+                             "size_vram", 0, "context_length", models_n_ctx(m));
     json_object_update(e, more);
     json_object_set_new(e, "size", json_integer((json_int_t)m->info.weight_bytes));
     json_decref(more);
@@ -395,6 +476,7 @@ void api_ollama_ps(struct server *s, struct exchange *x)
 void api_ollama_version(struct server *s, struct exchange *x)
 {
     (void)s;
-    /* Clients look at the number for what they may ask: that of an Ollama with the endpoints and fields that are here. */
+    /* Clients look at the number for what they may ask: that of an Ollama with the endpoints and
+     * fields that are here. */
     exchange_json(x, 200, json_pack("{s:s, s:s}", "version", "0.12.11", "pith", pith_version()));
 }

@@ -1,4 +1,5 @@
-/* api_openai.c -- /v1/chat/completions and /v1/completions: answers in the JSON and the server-sent events of OpenAI's interface. */
+/* api_openai.c -- /v1/chat/completions and /v1/completions: answers in the JSON and the server-sent
+ * events of OpenAI's interface. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,8 @@ static struct completion *of(struct answer *a)
     return (struct completion *)a;
 }
 
-/* ---------------------------------------------------------------- log-probabilities of completions */
+/* ---------------------------------------------------------------- log-probabilities of completions
+ */
 
 static int64_t characters(const char *p, size_t n)
 {
@@ -26,8 +28,10 @@ static int64_t characters(const char *p, size_t n)
     return count;
 }
 
-/* A token at the end of the four lists of a completion's logprobs. The first token of a prompt has none. */
-static void put_logprob(struct answer *a, json_t **lp, int64_t *offset, int32_t id, const struct token_info *t)
+/* A token at the end of the four lists of a completion's logprobs. The first token of a prompt has
+ * none. */
+static void put_logprob(struct answer *a, json_t **lp, int64_t *offset, int32_t id,
+                        const struct token_info *t)
 {
     json_t *text = answer_piece(a, id, NULL), *top = t ? json_object() : json_null();
     for (int i = 0; t && i < t->n_top; i++) {
@@ -51,7 +55,8 @@ static void open_logprobs(json_t **lp)
 /* Takes the lists. */
 static json_t *pack_logprobs(json_t **lp)
 {
-    json_t *j = json_pack("{s:o, s:o, s:o, s:o}", "tokens", lp[0], "token_logprobs", lp[1], "top_logprobs", lp[2], "text_offset", lp[3]);
+    json_t *j = json_pack("{s:o, s:o, s:o, s:o}", "tokens", lp[0], "token_logprobs", lp[1],
+                          "top_logprobs", lp[2], "text_offset", lp[3]);
     memset(lp, 0, 4 * sizeof *lp);
     return j;
 }
@@ -60,14 +65,16 @@ static json_t *pack_logprobs(json_t **lp)
 
 static json_t *call_of(const struct part *p, int in_stream)
 {
-    json_t *j = json_pack("{s:o, s:s, s:{s:o, s:o}}", "id", json_text(p->id, strlen(p->id)), "type", "function", "function", "name",
-                          json_text(p->name, strlen(p->name)), "arguments", json_text(p->text, p->n));
+    json_t *j = json_pack("{s:o, s:s, s:{s:o, s:o}}", "id", json_text(p->id, strlen(p->id)), "type",
+                          "function", "function", "name", json_text(p->name, strlen(p->name)),
+                          "arguments", json_text(p->text, p->n));
     if (in_stream)
         json_object_set_new(j, "index", json_integer(p->index));
     return j;
 }
 
-/* What is new of a message: {"content", "reasoning_content", "tool_calls"}, each where it has grown. */
+/* What is new of a message: {"content", "reasoning_content", "tool_calls"}, each where it has
+ * grown. */
 static json_t *delta_of(struct message *m)
 {
     const struct part *p;
@@ -82,7 +89,10 @@ static json_t *delta_of(struct message *m)
             if (!json_object_get(d, "tool_calls"))
                 json_object_set_new(d, "tool_calls", json_array());
             json_array_append_new(json_object_get(d, "tool_calls"),
-                                  fresh == p->text ? call_of(p, 1) : json_pack("{s:i, s:{s:o}}", "index", p->index, "function", "arguments", json_text(fresh, n)));
+                                  fresh == p->text
+                                      ? call_of(p, 1)
+                                      : json_pack("{s:i, s:{s:o}}", "index", p->index, "function",
+                                                  "arguments", json_text(fresh, n)));
         } else if (before) { /* text on both sides of a call */
             json_t *both = json_pack("[O, o]", before, json_text(fresh, n));
             json_object_set_new(d, name, json_joined(both, NULL));
@@ -100,7 +110,10 @@ static json_t *message_of(const struct message *m)
     for (int i = 0; i < message_n_parts(m); i++)
         if (message_part(m, i)->kind == PART_CALL)
             json_array_append_new(calls, call_of(message_part(m, i), 0));
-    json_object_set_new(j, "content", !message_has(m, PART_TEXT) && message_n_calls(m) ? json_null() : message_text(m, PART_TEXT));
+    json_object_set_new(j, "content",
+                        !message_has(m, PART_TEXT) && message_n_calls(m)
+                            ? json_null()
+                            : message_text(m, PART_TEXT));
     if (message_has(m, PART_REASONING))
         json_object_set_new(j, "reasoning_content", message_text(m, PART_REASONING));
     if (message_n_calls(m))
@@ -114,22 +127,29 @@ static json_t *message_of(const struct message *m)
 static json_t *usage(struct answer *a)
 {
     json_t *details = answer_miss(a, json_pack("{s:I}", "cached_tokens", (json_int_t)a->n_cached));
-    return json_pack("{s:I, s:I, s:I, s:o}", "prompt_tokens", (json_int_t)a->n_prompt, "completion_tokens", (json_int_t)a->n_made, "total_tokens",
+    return json_pack("{s:I, s:I, s:I, s:o}", "prompt_tokens", (json_int_t)a->n_prompt,
+                     "completion_tokens", (json_int_t)a->n_made, "total_tokens",
                      (json_int_t)(a->n_prompt + a->n_made), "prompt_tokens_details", details);
 }
 
 static json_t *envelope(const struct answer *a, json_t *choices)
 {
-    const char *object = !a->chat ? "text_completion" : a->stream ? "chat.completion.chunk" : "chat.completion";
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", a->id, "object", object, "created", (json_int_t)a->created, "model", a->m->name, "system_fingerprint",
+    const char *object = !a->chat    ? "text_completion"
+                         : a->stream ? "chat.completion.chunk"
+                                     : "chat.completion";
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", a->id, "object", object, "created",
+                     (json_int_t)a->created, "model", a->m->name, "system_fingerprint",
                      answer_fingerprint(), "choices", choices);
 }
 
-/* A piece of a stream: takes what is new (a chat's delta, a completion's text; NULL: nothing) and logprobs (NULL: null). */
+/* A piece of a stream: takes what is new (a chat's delta, a completion's text; NULL: nothing) and
+ * logprobs (NULL: null). */
 static void send_piece(struct answer *a, int i, json_t *fresh, json_t *logprobs)
 {
     struct choice *h = &a->choice[i];
-    json_t *j = json_pack("{s:i, s:o, s:o}", "index", i, "logprobs", logprobs ? logprobs : json_null(), "finish_reason", h->reason ? json_string(h->reason) : json_null());
+    json_t *j =
+        json_pack("{s:i, s:o, s:o}", "index", i, "logprobs", logprobs ? logprobs : json_null(),
+                  "finish_reason", h->reason ? json_string(h->reason) : json_null());
     if (!fresh)
         fresh = a->chat ? json_object() : json_string("");
     if (a->chat && !h->told)
@@ -196,13 +216,16 @@ static json_t *pack_choice(struct answer *a, struct choice *h, int index)
     if (!a->chat) {
         if (a->logprobs >= 0)
             lp = pack_logprobs(h->lp);
-        return json_pack("{s:i, s:o, s:o, s:s}", "index", index, "text", json_text(h->text ? h->text : "", h->n_text), "logprobs", lp, "finish_reason", h->reason);
+        return json_pack("{s:i, s:o, s:o, s:s}", "index", index, "text",
+                         json_text(h->text ? h->text : "", h->n_text), "logprobs", lp,
+                         "finish_reason", h->reason);
     }
     if (a->logprobs >= 0) {
         lp = json_pack("{s:o}", "content", h->tokens);
         h->tokens = NULL;
     }
-    return json_pack("{s:i, s:o, s:o, s:s}", "index", index, "message", message_of(h->message), "logprobs", lp, "finish_reason", h->reason);
+    return json_pack("{s:i, s:o, s:o, s:s}", "index", index, "message", message_of(h->message),
+                     "logprobs", lp, "finish_reason", h->reason);
 }
 
 /* Of a prompt's choices the n best, in the order of their means. */
@@ -277,9 +300,11 @@ static int take_both(struct answer *a, struct fields *b, struct request *r, stru
                : a->chat                     ? -1
                                              : 16;
     r->n_max = r->n_max < 0 ? -1 : r->n_max;
-    int warms = a->chat && !b->v[F_max_completion_tokens] && !b->v[F_max_tokens]; /* n_predict 0: the prompt alone, as llama.cpp has it */
+    int warms = a->chat && !b->v[F_max_completion_tokens] &&
+                !b->v[F_max_tokens]; /* n_predict 0: the prompt alone, as llama.cpp has it */
     if (r->n_max == 0 && !of(a)->echo && !warms)
-        return fault_set(f, 400, "out_of_range", "max_tokens", "max_tokens is 0, wanted at least 1 (0 needs echo)");
+        return fault_set(f, 400, "out_of_range", "max_tokens",
+                         "max_tokens is 0, wanted at least 1 (0 needs echo)");
     return 1;
 }
 
@@ -288,15 +313,23 @@ static int refuse(const struct fields *b, struct fault *f)
 {
     size_t i;
     const json_t *v;
-    json_array_foreach (b->v[F_modalities], i, v)
-        if (!json_is_string(v) || strcmp(json_string_value(v), "text"))
-            return fault_set(f, 400, "not_supported", "modalities", "modalities[%zu] is not \"text\"; this server makes text alone", i);
+    json_array_foreach(b->v[F_modalities], i,
+                       v) if (!json_is_string(v) ||
+                              strcmp(json_string_value(v),
+                                     "text")) return fault_set(f, 400, "not_supported",
+                                                               "modalities",
+                                                               "modalities[%zu] is not \"text\"; "
+                                                               "this server makes text alone",
+                                                               i);
     if (b->v[F_audio])
-        return fault_set(f, 400, "not_supported", "audio", "audio is not supported: this server makes text alone; leave it out");
+        return fault_set(f, 400, "not_supported", "audio",
+                         "audio is not supported: this server makes text alone; leave it out");
     if (json_array_size(b->v[F_functions]))
-        return fault_set(f, 400, "not_supported", "functions", "functions is not supported; send tools, its newer name");
+        return fault_set(f, 400, "not_supported", "functions",
+                         "functions is not supported; send tools, its newer name");
     if (b->v[F_function_call])
-        return fault_set(f, 400, "not_supported", "function_call", "function_call is not supported; send tool_choice, its newer name");
+        return fault_set(f, 400, "not_supported", "function_call",
+                         "function_call is not supported; send tool_choice, its newer name");
     return 1;
 }
 
@@ -304,10 +337,12 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
 {
     a->logprobs = field_bool(b, F_chat_logprobs) ? (int)field_int(b, F_top_logprobs) : -1;
     if (b->v[F_top_logprobs] && a->logprobs < 0)
-        return fault_set(f, 400, "invalid_value", "top_logprobs", "top_logprobs needs logprobs: true");
+        return fault_set(f, 400, "invalid_value", "top_logprobs",
+                         "top_logprobs needs logprobs: true");
     if (b->v[F_reasoning_effort] && !answer_effort(b, field_text(b, F_reasoning_effort), f))
         return 0;
-    return refuse(b, f) && tools_functions(b, f) && answer_continue(b, &a->lead, f) && take_both(a, b, r, f);
+    return refuse(b, f) && tools_functions(b, f) && answer_continue(b, &a->lead, f) &&
+           take_both(a, b, r, f);
 }
 
 static const struct dialect gap;
@@ -328,7 +363,10 @@ static int take_text(struct answer *a, struct fields *b, struct request *r, stru
     if (json_string_length(b->v[F_suffix]))
         a->dialect = &gap;
     if (a->per_prompt < a->n || (r->rank && a->stream))
-        return fault_set(f, 400, "invalid_value", "best_of", a->stream ? "best_of cannot be streamed" : "best_of is %d, wanted at least n = %d", a->per_prompt, a->n);
+        return fault_set(f, 400, "invalid_value", "best_of",
+                         a->stream ? "best_of cannot be streamed"
+                                   : "best_of is %d, wanted at least n = %d",
+                         a->per_prompt, a->n);
     return 1;
 }
 
@@ -343,7 +381,8 @@ static int ready_text(struct answer *a, const struct fields *b, struct fault *f)
             continue;
         struct prompt *p = &a->prompt[i / a->per_prompt];
         const json_t *v = b->v[F_prompt];
-        const json_t *given = json_is_string(v) ? v : json_array_get(v, (size_t)(i / a->per_prompt));
+        const json_t *given =
+            json_is_string(v) ? v : json_array_get(v, (size_t)(i / a->per_prompt));
         if (json_is_string(given)) {
             if (!answer_keep(h, json_string_value(given), json_string_length(given)))
                 return fault_memory(f);
@@ -371,19 +410,56 @@ static void begin(struct answer *a)
 }
 
 static const struct dialect chat = {
-    .endpoint = E_CHAT, .size = sizeof(struct completion), .id = "chatcmpl-", .type = "text/event-stream", .pulse = ": keep-alive\n\n",
-    .take = take_chat, .begin = begin, .grown = grown_chat, .ended = ended, .whole = whole, .finish = finish, .fail = fail, .progress = tell_progress,
+    .endpoint = E_CHAT,
+    .size = sizeof(struct completion),
+    .id = "chatcmpl-",
+    .type = "text/event-stream",
+    .pulse = ": keep-alive\n\n",
+    .take = take_chat,
+    .begin = begin,
+    .grown = grown_chat,
+    .ended = ended,
+    .whole = whole,
+    .finish = finish,
+    .fail = fail,
+    .progress = tell_progress,
 };
 static const struct dialect text = {
-    .endpoint = E_COMPLETE, .size = sizeof(struct completion), .id = "cmpl-", .type = "text/event-stream", .pulse = ": keep-alive\n\n",
-    .take = take_text, .ready = ready_text, .begin = begin, .prompt = on_prompt, .grown = grown_text, .ended = ended, .whole = whole, .finish = finish, .fail = fail,
+    .endpoint = E_COMPLETE,
+    .size = sizeof(struct completion),
+    .id = "cmpl-",
+    .type = "text/event-stream",
+    .pulse = ": keep-alive\n\n",
+    .take = take_text,
+    .ready = ready_text,
+    .begin = begin,
+    .prompt = on_prompt,
+    .grown = grown_text,
+    .ended = ended,
+    .whole = whole,
+    .finish = finish,
+    .fail = fail,
     .progress = tell_progress,
 };
 
-static const struct dialect gap = { /* of completions with a suffix */
-    .endpoint = E_COMPLETE, .size = sizeof(struct completion), .id = "cmpl-", .type = "text/event-stream", .pulse = ": keep-alive\n\n",
-    .take = take_text, .prompt_ids = answer_gap_ids, .ready = ready_text, .begin = begin, .prompt = on_prompt, .grown = grown_text, .ended = ended, .whole = whole,
-    .finish = finish, .fail = fail, .progress = tell_progress,
+static const struct dialect gap = {
+    /* of completions with a suffix */
+    .endpoint = E_COMPLETE,
+    .size = sizeof(struct completion),
+    .id = "cmpl-",
+    .type = "text/event-stream",
+    .pulse = ": keep-alive\n\n",
+    .take = take_text,
+    .prompt_ids = answer_gap_ids,
+    .ready = ready_text,
+    .begin = begin,
+    .prompt = on_prompt,
+    .grown = grown_text,
+    .ended = ended,
+    .whole = whole,
+    .finish = finish,
+    .fail = fail,
+    .progress = tell_progress,
 };
 
 void api_chat(struct server *s, struct exchange *x)
@@ -395,9 +471,12 @@ void api_chat(struct server *s, struct exchange *x)
 static json_t *count(struct hosted *m, struct fields *b, struct fault *f)
 {
     json_t *lead = NULL;
-    int64_t n = tools_functions(b, f) && answer_continue(b, &lead, f) ? request_count(m, b, lead, f) : -1;
+    int64_t n =
+        tools_functions(b, f) && answer_continue(b, &lead, f) ? request_count(m, b, lead, f) : -1;
     json_decref(lead);
-    return n < 0 ? NULL : json_pack("{s:s, s:I}", "object", "chat.completion.input_tokens", "input_tokens", (json_int_t)n);
+    return n < 0 ? NULL
+                 : json_pack("{s:s, s:I}", "object", "chat.completion.input_tokens", "input_tokens",
+                             (json_int_t)n);
 }
 
 void api_chat_tokens(struct server *s, struct exchange *x)

@@ -1,4 +1,5 @@
-/* api_pith.c -- endpoints of our own, and the small ones: models, tokens, templates, properties, report, health, metrics, documentation. */
+/* api_pith.c -- endpoints of our own, and the small ones: models, tokens, templates, properties,
+ * report, health, metrics, documentation. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,8 @@ static json_t *cards_of(struct server *s)
     json_t *data = models_list(s, 0, card_of);
     json_t *first = json_object_get(json_array_get(data, 0), "id");
     json_t *last = json_object_get(json_array_get(data, json_array_size(data) - 1), "id");
-    return json_pack("{s:s, s:b, s:O?, s:O?, s:o}", "object", "list", "has_more", 0, "first_id", first, "last_id", last, "data", data);
+    return json_pack("{s:s, s:b, s:O?, s:O?, s:o}", "object", "list", "has_more", 0, "first_id",
+                     first, "last_id", last, "data", data);
 }
 
 void api_models(struct server *s, struct exchange *x)
@@ -48,8 +50,11 @@ static size_t piece_bytes(const struct hosted *m, int32_t id, char *buf, size_t 
 {
     int32_t two[2] = {id, id};
     char both[1024];
-    int64_t n = pith_detokenize(m->model, two, 1, PITH_RENDER_SPECIAL, buf, cap, NULL), n_both = pith_detokenize(m->model, two, 2, PITH_RENDER_SPECIAL, both, sizeof both, NULL);
-    if (n >= 0 && n_both > 2 * n && n_both - n <= (int64_t)cap && n_both <= (int64_t)sizeof both) { /* the first of a text had lost its space */
+    int64_t n = pith_detokenize(m->model, two, 1, PITH_RENDER_SPECIAL, buf, cap, NULL),
+            n_both =
+                pith_detokenize(m->model, two, 2, PITH_RENDER_SPECIAL, both, sizeof both, NULL);
+    if (n >= 0 && n_both > 2 * n && n_both - n <= (int64_t)cap &&
+        n_both <= (int64_t)sizeof both) { /* the first of a text had lost its space */
         memcpy(buf, both + n, (size_t)(n_both - n));
         n = n_both - n;
     }
@@ -160,7 +165,8 @@ static json_t *pour(struct exchange *x, int32_t *ids, char *text, size_t n, stru
         return NULL;
     }
     *p = (struct pouring){.ids = ids, .text = text, .n = n};
-    exchange_pour(x, "application/json", text ? pour_text : pour_ids, pouring_free, p, (int64_t)(n * (text ? 1 : sizeof *ids)));
+    exchange_pour(x, "application/json", text ? pour_text : pour_ids, pouring_free, p,
+                  (int64_t)(n * (text ? 1 : sizeof *ids)));
     return json_true(); /* which is nobody's */
 }
 
@@ -169,15 +175,19 @@ static json_t *tokenize(struct exchange *x, struct hosted *m, struct fields *b, 
 {
     const json_t *text = b->v[F_content] ? b->v[F_content] : b->v[F_tokenize_prompt];
     int special = field_bool(b, F_add_special) || field_bool(b, F_add_special_tokens);
-    int flags = (special ? PITH_ADD_SPECIAL : 0) | (field_bool(b, F_parse_special) ? PITH_PARSE_SPECIAL : 0);
+    int flags = (special ? PITH_ADD_SPECIAL : 0) |
+                (field_bool(b, F_parse_special) ? PITH_PARSE_SPECIAL : 0);
     int64_t n = 0;
     if (!text) {
         fault_set(f, 400, "missing_field", "content", "content is missing");
         return NULL;
     }
-    int32_t *ids = request_tokenize(m, json_string_value(text), json_string_length(text), flags, &n, "content", f);
+    int32_t *ids = request_tokenize(m, json_string_value(text), json_string_length(text), flags, &n,
+                                    "content", f);
     if (ids && field_bool(b, F_with_pieces) && n > PIECES_MAX) {
-        fault_set(f, 400, "out_of_range", "content", "content has %lld tokens; at most %d are told with their pieces", (long long)n, PIECES_MAX);
+        fault_set(f, 400, "out_of_range", "content",
+                  "content has %lld tokens; at most %d are told with their pieces", (long long)n,
+                  PIECES_MAX);
         free(ids);
         return NULL;
     }
@@ -186,7 +196,10 @@ static json_t *tokenize(struct exchange *x, struct hosted *m, struct fields *b, 
     }
     json_t *list = ids ? json_array() : NULL;
     for (int64_t i = 0; list && i < n; i++)
-        json_array_append_new(list, field_bool(b, F_with_pieces) ? json_pack("{s:i, s:o}", "id", ids[i], "piece", piece_or_bytes(m, ids[i])) : json_integer(ids[i]));
+        json_array_append_new(
+            list, field_bool(b, F_with_pieces)
+                      ? json_pack("{s:i, s:o}", "id", ids[i], "piece", piece_or_bytes(m, ids[i]))
+                      : json_integer(ids[i]));
     free(ids);
     return list ? json_pack("{s:o, s:I}", "tokens", list, "count", (json_int_t)n) : NULL;
 }
@@ -228,7 +241,8 @@ static json_t *detokenize(struct exchange *x, struct hosted *m, struct fields *b
         return pour(x, NULL, text, n, f);
     json_t *shown = text ? json_stringn(text, n) : NULL;
     free(text);
-    return shown ? json_pack("{s:O, s:o}", "content", shown, "prompt", shown) : NULL; /* prompt: vLLM's name for it */
+    return shown ? json_pack("{s:O, s:o}", "content", shown, "prompt", shown)
+                 : NULL; /* prompt: vLLM's name for it */
 }
 
 static json_t *apply_template(struct hosted *m, struct fields *b, struct fault *f)
@@ -236,9 +250,14 @@ static json_t *apply_template(struct hosted *m, struct fields *b, struct fault *
     size_t n = 0;
     int flags;
     json_t *lead = NULL;
-    pith_prompt *p = tools_functions(b, f) && answer_continue(b, &lead, f) ? request_prompt(m, b, &flags, f) : NULL;
+    pith_prompt *p = tools_functions(b, f) && answer_continue(b, &lead, f)
+                         ? request_prompt(m, b, &flags, f)
+                         : NULL;
     json_t *j = NULL;
-    if (p && (!pith_prompt_put(p, PITH_FROM_VALUE, json_string_length(lead) ? json_string_value(lead) : "", json_string_length(lead), NULL) || fault_memory(f))) {
+    if (p && (!pith_prompt_put(p, PITH_FROM_VALUE,
+                               json_string_length(lead) ? json_string_value(lead) : "",
+                               json_string_length(lead), NULL) ||
+              fault_memory(f))) {
         const char *text = pith_prompt_text(p, &n);
         j = json_pack("{s:o}", "prompt", json_text(text, n));
     }
@@ -247,7 +266,9 @@ static json_t *apply_template(struct hosted *m, struct fields *b, struct fault *
     return j;
 }
 
-static void answer_or_pour(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct exchange *x, struct hosted *m, struct fields *b, struct fault *f))
+static void answer_or_pour(struct exchange *x, unsigned endpoint,
+                           json_t *(*answer)(struct exchange *x, struct hosted *m, struct fields *b,
+                                             struct fault *f))
 {
     struct fault f = {0};
     struct fields b;
@@ -295,8 +316,10 @@ void api_tokenizer_info(struct server *s, struct exchange *x)
     }
     int32_t bos = pith_token_bos(m->model), eos = pith_token_eos(m->model);
     exchange_json(x, 200,
-                  json_pack("{s:s, s:o, s:o, s:o, s:i}", "tokenizer_class", "pith", "bos_token", bos >= 0 ? piece(m, bos) : json_null(), "eos_token",
-                            eos >= 0 ? piece(m, eos) : json_null(), "chat_template", models_template(m), "vocab_size", m->info.n_vocab));
+                  json_pack("{s:s, s:o, s:o, s:o, s:i}", "tokenizer_class", "pith", "bos_token",
+                            bos >= 0 ? piece(m, bos) : json_null(), "eos_token",
+                            eos >= 0 ? piece(m, eos) : json_null(), "chat_template",
+                            models_template(m), "vocab_size", m->info.n_vocab));
     models_drop(m);
 }
 
@@ -305,23 +328,32 @@ static json_t *memory_now(struct server *s, const struct hosted *m)
     struct pith_memory_report mem = PITH_MEMORY_REPORT_INIT;
     pith_memory(&mem);
     json_t *bytes = json_object();
-    int64_t models = (int64_t)m->bytes, requests = account_budget(s), grammars = (int64_t)s->p.grammar_bytes;
-    json_object_set_new(bytes, "most", json_pack("{s:I, s:I, s:I, s:I}", "model", (json_int_t)models, "requests", (json_int_t)requests, "grammars",
-                                                 (json_int_t)grammars, "all",
-                                                 (json_int_t)(s->p.max_memory ? s->p.max_memory : models + requests + grammars)));
+    int64_t models = (int64_t)m->bytes, requests = account_budget(s),
+            grammars = (int64_t)s->p.grammar_bytes;
+    json_object_set_new(
+        bytes, "most",
+        json_pack("{s:I, s:I, s:I, s:I}", "model", (json_int_t)models, "requests",
+                  (json_int_t)requests, "grammars", (json_int_t)grammars, "all",
+                  (json_int_t)(s->p.max_memory ? s->p.max_memory : models + requests + grammars)));
     json_object_set_new(bytes, "requests", json_integer(atomic_load(&s->account.bytes)));
     for (int i = 0; i < PITH_MEM_N; i++)
-        json_object_set_new(bytes, pith_purpose_name((pith_purpose)i), json_integer((json_int_t)mem.used[i]));
+        json_object_set_new(bytes, pith_purpose_name((pith_purpose)i),
+                            json_integer((json_int_t)mem.used[i]));
     return bytes;
 }
 
 static json_t *sampling(const struct pith_sampler_params *p)
 {
-    return json_pack("{s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:i, s:o, s:o}", "temperature", json_float(p->temperature), "top_k", p->top_k, "top_p",
-                     json_float(p->top_p > 0 ? p->top_p : 1), "min_p", json_float(p->min_p), "repeat_penalty", json_float(p->repeat_penalty > 0 ? p->repeat_penalty : 1),
-                     "repeat_last_n", p->penalty_last_n ? p->penalty_last_n : 64, "xtc_probability", json_float(p->xtc_probability), "xtc_threshold",
-                     json_float(p->xtc_threshold > 0 ? p->xtc_threshold : 0.1f), "mirostat", p->mirostat, "mirostat_tau", json_float(p->mirostat_tau > 0 ? p->mirostat_tau : 5),
-                     "mirostat_eta", json_float(p->mirostat_eta > 0 ? p->mirostat_eta : 0.1f));
+    return json_pack("{s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:i, s:o, s:o}", "temperature",
+                     json_float(p->temperature), "top_k", p->top_k, "top_p",
+                     json_float(p->top_p > 0 ? p->top_p : 1), "min_p", json_float(p->min_p),
+                     "repeat_penalty", json_float(p->repeat_penalty > 0 ? p->repeat_penalty : 1),
+                     "repeat_last_n", p->penalty_last_n ? p->penalty_last_n : 64, "xtc_probability",
+                     json_float(p->xtc_probability), "xtc_threshold",
+                     json_float(p->xtc_threshold > 0 ? p->xtc_threshold : 0.1f), "mirostat",
+                     p->mirostat, "mirostat_tau",
+                     json_float(p->mirostat_tau > 0 ? p->mirostat_tau : 5), "mirostat_eta",
+                     json_float(p->mirostat_eta > 0 ? p->mirostat_eta : 0.1f));
 }
 
 /* The text of the template that conversations get, "": the plain one. */
@@ -348,15 +380,22 @@ static json_t *props_more(struct server *s, const struct hosted *m)
     struct fields none = {0};
     struct fault f = {0};
     fields_of_nothing(&none, E_COMPLETION, s);
-    json_t *settings = r && request_sampler((struct hosted *)(uintptr_t)m, &none, r, &f) ? settings_json(r, &none) : NULL;
+    json_t *settings = r && request_sampler((struct hosted *)(uintptr_t)m, &none, r, &f)
+                           ? settings_json(r, &none)
+                           : NULL;
     request_free(r);
     if (settings && field_int(&none, F_seed) < 0)
         json_object_set_new(settings, "seed", json_integer(-1)); /* another one each time */
-    return json_pack("{s:{s:i, s:i, s:b, s:b, s:o*}, s:i, s:s, s:s, s:{s:b, s:b}, s:o, s:o, s:s, s:s, s:b, s:b, s:b}", "default_generation_settings", "id", 0, "n_ctx",
-                     models_n_ctx(m), "speculative", 0, "is_processing", 0, "params", settings, "total_slots", s->p.parallel, "model_path",
-                     s->p.models[m->index].path, "model_alias", m->name, "modalities", "vision", 0, "audio", 0, "bos_token", token_text(m, pith_token_bos(m->model)),
-                     "eos_token", token_text(m, pith_token_eos(m->model)), "build_info", answer_fingerprint(), "model_ftype", m->info.type ? m->info.type : "",
-                     "endpoint_slots", !s->p.no_slots, "endpoint_props", 0, "is_sleeping", 0);
+    return json_pack("{s:{s:i, s:i, s:b, s:b, s:o*}, s:i, s:s, s:s, s:{s:b, s:b}, s:o, s:o, s:s, "
+                     "s:s, s:b, s:b, s:b}",
+                     "default_generation_settings", "id", 0, "n_ctx", models_n_ctx(m),
+                     "speculative", 0, "is_processing", 0, "params", settings, "total_slots",
+                     s->p.parallel, "model_path", s->p.models[m->index].path, "model_alias",
+                     m->name, "modalities", "vision", 0, "audio", 0, "bos_token",
+                     token_text(m, pith_token_bos(m->model)), "eos_token",
+                     token_text(m, pith_token_eos(m->model)), "build_info", answer_fingerprint(),
+                     "model_ftype", m->info.type ? m->info.type : "", "endpoint_slots",
+                     !s->p.no_slots, "endpoint_props", 0, "is_sleeping", 0);
 }
 
 void api_props(struct server *s, struct exchange *x)
@@ -367,13 +406,18 @@ void api_props(struct server *s, struct exchange *x)
         exchange_fault(x, &f);
         return;
     }
-    const char *template = m->own_template ? "from --chat-template" : m->template ? "the model's own" : "plain: \"role: content\" and a blank line (the model has none)";
+    const char *template = m->own_template ? "from --chat-template"
+                           : m->template
+                               ? "the model's own"
+                               : "plain: \"role: content\" and a blank line (the model has none)";
     json_t *text = props_template(m);
     json_t *j =
-                  json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:s, s:s, s:o, s:o}", "model", m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx",
-                            models_n_ctx(m), "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template_from", template,
-                            "generates", m->generate != NULL, "embeds", m->embed != NULL, "n_input", models_n_input(m), "version", pith_version(), "isa", pith_isa(), "memory", memory_now(s, m),
-                            "sampling", sampling(&m->usual));
+        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:s, s:s, s:o, s:o}", "model",
+                  m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx", models_n_ctx(m),
+                  "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template_from",
+                  template, "generates", m->generate != NULL, "embeds", m->embed != NULL, "n_input",
+                  models_n_input(m), "version", pith_version(), "isa", pith_isa(), "memory",
+                  memory_now(s, m), "sampling", sampling(&m->usual));
     json_object_update_new(j, props_more(s, m));
     json_object_set_new(j, "chat_template", text);
     exchange_json(x, 200, j);
@@ -417,8 +461,8 @@ void api_report(struct server *s, struct exchange *x)
         models_drop(m);
 }
 
-/* What the machine allows with the threads that steps have: measured once, by the thread of steps while it has none to do, so that neither
- * disturbs the other. */
+/* What the machine allows with the threads that steps have: measured once, by the thread of steps
+ * while it has none to do, so that neither disturbs the other. */
 enum { MEASURE_MS = 25 };
 static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER; /* of several models' threads */
 static struct pith_machine measured;
@@ -450,15 +494,19 @@ void api_machine(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
     struct hosted *m = models_hold(s, exchange_query(x), &f);
-    struct measure c = {.report.s = m ? m->generate ? m->generate : m->embed : NULL, .sched = m ? m->sched : NULL};
+    struct measure c = {.report.s = m ? m->generate ? m->generate : m->embed : NULL,
+                        .sched = m ? m->sched : NULL};
     const struct pith_machine *h = &c.machine;
     if (m && sched_call(m->sched, measure, &c) && h->n_threads) {
         exchange_json(x, 200,
-                      json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "cpu", h->cpu, "isa", h->isa, "threads", h->n_threads, "read_bytes_per_second", 1e9 * h->read_gbs,
-                                "int8_ops_per_second", 1e9 * h->int8_gops, "f32_ops_per_second", 1e9 * h->f32_gops));
+                      json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "cpu", h->cpu, "isa", h->isa,
+                                "threads", h->n_threads, "read_bytes_per_second", 1e9 * h->read_gbs,
+                                "int8_ops_per_second", 1e9 * h->int8_gops, "f32_ops_per_second",
+                                1e9 * h->f32_gops));
     } else {
         if (m) {
-            fault_set(&f, 503, "busy", NULL, "the machine is measured when no request runs; try again then");
+            fault_set(&f, 503, "busy", NULL,
+                      "the machine is measured when no request runs; try again then");
             f.retry_after = 5;
         }
         exchange_fault(x, &f);

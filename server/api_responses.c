@@ -1,5 +1,6 @@
-/* api_responses.c -- /v1/responses, OpenAI's newer interface: items in, items out, a stream of events with numbers. Nothing is stored: a
- * conversation is sent whole each time, and previous_response_id is refused. */
+/* api_responses.c -- /v1/responses, OpenAI's newer interface: items in, items out, a stream of
+ * events with numbers. Nothing is stored: a conversation is sent whole each time, and
+ * previous_response_id is refused. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,8 +48,8 @@ static int put_call(json_t *out, const json_t *item, struct exchange *x)
     if (!json_is_string(id) || !json_is_string(name))
         return 0;
     json_t *m = last_assistant(out), *calls = json_object_get(m, "tool_calls");
-    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name", name, "arguments",
-                             json_object_get(item, "arguments"));
+    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function",
+                             "name", name, "arguments", json_object_get(item, "arguments"));
     if (!calls)
         json_object_set_new(m, "tool_calls", calls = json_array());
     return call && !json_array_append_new(calls, call);
@@ -60,7 +61,9 @@ static int put_custom_call(json_t *out, const json_t *item, struct exchange *x)
     json_t *input = json_object_get(item, "input");
     json_t *arguments = json_is_string(input) ? json_pack("{s:O}", "input", input) : NULL;
     char *text = arguments ? json_exact(arguments) : NULL;
-    json_t *call = text ? json_pack("{s:O, s:O, s:s}", "call_id", json_object_get(item, "call_id"), "name", json_object_get(item, "name"), "arguments", text) : NULL;
+    json_t *call = text ? json_pack("{s:O, s:O, s:s}", "call_id", json_object_get(item, "call_id"),
+                                    "name", json_object_get(item, "name"), "arguments", text)
+                        : NULL;
     int ok = call && put_call(out, call, x);
     json_decref(call);
     json_decref(arguments);
@@ -70,21 +73,26 @@ static int put_custom_call(json_t *out, const json_t *item, struct exchange *x)
 
 static int put_output(json_t *out, const json_t *item, struct exchange *x)
 {
-    json_t *output = json_object_get(item, "output"), *text = json_is_string(output) ? json_incref(output) : NULL;
+    json_t *output = json_object_get(item, "output"),
+           *text = json_is_string(output) ? json_incref(output) : NULL;
     if (json_is_array(output))
         request_texts(output, 1, &text, x);
-    json_t *m = json_pack("{s:s, s:O*, s:o}", "role", "tool", "tool_call_id", json_object_get(item, "call_id"), "content", text);
+    json_t *m = json_pack("{s:s, s:O*, s:o}", "role", "tool", "tool_call_id",
+                          json_object_get(item, "call_id"), "content", text);
     return m && !json_array_append_new(out, m);
 }
 
 static int put_reasoning(json_t *out, const json_t *item, struct exchange *x)
 {
     const json_t *content = json_object_get(item, "content");
-    json_t *text = json_joined(json_array_size(content) ? content : json_object_get(item, "summary"), "text");
-    if (json_is_string(json_object_get(item, "encrypted_content")) && !(text && json_string_length(text)))
+    json_t *text =
+        json_joined(json_array_size(content) ? content : json_object_get(item, "summary"), "text");
+    if (json_is_string(json_object_get(item, "encrypted_content")) &&
+        !(text && json_string_length(text)))
         exchange_ignores(x, "encrypted reasoning");
     if (text && json_string_length(text)) /* of an answer that begins with it */
-        json_array_append_new(out, json_pack("{s:s, s:s, s:O}", "role", "assistant", "content", "", "reasoning_content", text));
+        json_array_append_new(out, json_pack("{s:s, s:s, s:O}", "role", "assistant", "content", "",
+                                             "reasoning_content", text));
     json_decref(text);
     return text != NULL;
 }
@@ -100,17 +108,22 @@ static int put_message(json_t *out, const json_t *item, struct exchange *x)
         json_decref(text);
         return 0;
     }
-    if (!strcmp(json_string_value(role), "assistant") && json_object_get(before, "reasoning_content") && !json_string_length(json_object_get(before, "content")))
+    if (!strcmp(json_string_value(role), "assistant") &&
+        json_object_get(before, "reasoning_content") &&
+        !json_string_length(json_object_get(before, "content")))
         return !json_object_set_new(before, "content", text);
     return !json_array_append_new(out, json_pack("{s:O, s:o}", "role", role, "content", text));
 }
 
-/* What tools of the service have done, or what only it knows: nothing that could be put before a model. */
+/* What tools of the service have done, or what only it knows: nothing that could be put before a
+ * model. */
 static int is_foreign(const char *type)
 {
-    static const char *const types[] = {"item_reference", "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_list_tools",
-                                        "mcp_approval_request", "mcp_approval_response", "compaction",
-                                        "local_shell_call", "local_shell_call_output"};
+    static const char *const types[] = {
+        "item_reference",        "web_search_call",        "file_search_call",
+        "code_interpreter_call", "image_generation_call",  "mcp_list_tools",
+        "mcp_approval_request",  "mcp_approval_response",  "compaction",
+        "local_shell_call",      "local_shell_call_output"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(type, types[i]))
             return 1;
@@ -122,56 +135,83 @@ static int put_item(json_t *out, const json_t *item, size_t i, struct exchange *
     static const struct {
         const char *type;
         int (*put)(json_t *out, const json_t *item, struct exchange *x);
-    } kinds[] = {{"message", put_message}, {"function_call", put_call}, {"function_call_output", put_output}, {"reasoning", put_reasoning},
-                 {"custom_tool_call", put_custom_call}, {"custom_tool_call_output", put_output}};
+    } kinds[] = {{"message", put_message},
+                 {"function_call", put_call},
+                 {"function_call_output", put_output},
+                 {"reasoning", put_reasoning},
+                 {"custom_tool_call", put_custom_call},
+                 {"custom_tool_call_output", put_output}};
     const char *type = json_string_value(json_object_get(item, "type"));
     type = type ? type : "message";
     const json_t *role = json_object_get(item, "role");
     if (!strcmp(type, "message") && !request_role(json_string_value(role)))
-        return fault_set(f, 400, "invalid_message", "input", "input[%zu].role is %s, wanted system, developer, user, assistant or tool", i, json_found(role));
+        return fault_set(f, 400, "invalid_message", "input",
+                         "input[%zu].role is %s, wanted system, developer, user, assistant or tool",
+                         i, json_found(role));
     const json_t *content = json_object_get(item, "content");
     json_t *flat = NULL;
-    int bad = !strcmp(type, "message") && json_is_array(content) ? request_texts(content, 0, &flat, x) : -1;
+    int bad = !strcmp(type, "message") && json_is_array(content)
+                  ? request_texts(content, 0, &flat, x)
+                  : -1;
     json_decref(flat);
     if (bad >= 0)
-        return fault_set(f, 400, "unsupported_content", "input", "input[%zu].content[%d] is %s, not a text; this server takes text alone", i, bad,
+        return fault_set(f, 400, "unsupported_content", "input",
+                         "input[%zu].content[%d] is %s, not a text; this server takes text alone",
+                         i, bad,
                          json_found(json_object_get(json_array_get(content, (size_t)bad), "type")));
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         if (!strcmp(type, kinds[k].type))
-            return kinds[k].put(out, item, x) || fault_set(f, 400, "unsupported_content", "input", "input[%zu] is not a whole %s of texts; this server takes text alone", i, type);
+            return kinds[k].put(out, item, x) ||
+                   fault_set(f, 400, "unsupported_content", "input",
+                             "input[%zu] is not a whole %s of texts; this server takes text alone",
+                             i, type);
     if (is_foreign(type)) {
         exchange_ignores(x, "input[%zu] %s", i, type);
         return 1;
     }
-    return fault_set(f, 400, "unsupported_content", "input", "input[%zu] is of type \"%.40s\"; wanted message, function_call, function_call_output or reasoning", i, type);
+    return fault_set(f, 400, "unsupported_content", "input",
+                     "input[%zu] is of type \"%.40s\"; wanted message, function_call, "
+                     "function_call_output or reasoning",
+                     i, type);
 }
 
 static int take_conversation(struct fields *b, struct fault *f)
 {
-    const json_t *input = b->v[F_items], *format = json_object_get(b->v[F_text], "format"), *choice = b->v[F_tool_choice];
+    const json_t *input = b->v[F_items], *format = json_object_get(b->v[F_text], "format"),
+                 *choice = b->v[F_tool_choice];
     const char *effort = json_string_value(json_object_get(b->v[F_reasoning], "effort"));
     json_t *out = json_array(), *item;
     size_t i;
-    int ok = json_is_string(input) || json_is_array(input) || fault_set(f, 400, "missing_field", "input", "input is %s, wanted a text or a list of items", json_found(input));
+    int ok = json_is_string(input) || json_is_array(input) ||
+             fault_set(f, 400, "missing_field", "input",
+                       "input is %s, wanted a text or a list of items", json_found(input));
     if (b->v[F_instructions])
-        json_array_append_new(out, json_pack("{s:s, s:O}", "role", "system", "content", b->v[F_instructions]));
+        json_array_append_new(
+            out, json_pack("{s:s, s:O}", "role", "system", "content", b->v[F_instructions]));
     if (json_is_string(input))
         json_array_append_new(out, json_pack("{s:s, s:O}", "role", "user", "content", input));
-    json_array_foreach ((json_t *)(uintptr_t)input, i, item)
-        ok = ok && put_item(out, item, i, b->x, f);
-    ok = ok && (json_array_size(out) || fault_set(f, 400, "empty_prompt", "input", "input has no items"));
+    json_array_foreach((json_t *)(uintptr_t)input, i, item) ok =
+        ok && put_item(out, item, i, b->x, f);
+    ok = ok &&
+         (json_array_size(out) || fault_set(f, 400, "empty_prompt", "input", "input has no items"));
     if (!ok) {
         json_decref(out);
         return 0;
     }
-    if (!fields_put(b, F_messages, out, f) || (b->v[F_tools] && !tools_nest(b, "parameters", "function", 0, f)))
+    if (!fields_put(b, F_messages, out, f) ||
+        (b->v[F_tools] && !tools_nest(b, "parameters", "function", 0, f)))
         return 0;
     if (json_is_object(choice) && json_object_get(choice, "name") &&
-        !fields_put(b, F_tool_choice, json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", json_object_get(choice, "name")), f))
+        !fields_put(b, F_tool_choice,
+                    json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name",
+                              json_object_get(choice, "name")),
+                    f))
         return 0;
-    if (json_is_object(format) && !fields_put(b, F_response_format,
-                                              json_pack("{s:O*, s:{s:O*}}", "type", json_object_get(format, "type"), "json_schema", "schema",
-                                                        json_object_get(format, "schema")), f))
+    if (json_is_object(format) &&
+        !fields_put(b, F_response_format,
+                    json_pack("{s:O*, s:{s:O*}}", "type", json_object_get(format, "type"),
+                              "json_schema", "schema", json_object_get(format, "schema")),
+                    f))
         return 0;
     return !effort || answer_effort(b, effort, f);
 }
@@ -180,14 +220,19 @@ static int refuse(const struct fields *b, struct fault *f)
 {
     const char *truncation = field_text(b, F_truncation);
     if (b->v[F_previous_response_id] || b->v[F_conversation])
-        return fault_set(f, 400, "not_supported", b->v[F_conversation] ? "conversation" : "previous_response_id",
+        return fault_set(f, 400, "not_supported",
+                         b->v[F_conversation] ? "conversation" : "previous_response_id",
                          "nothing is stored here; send the conversation whole, as items of input");
     if (field_bool(b, F_background))
-        return fault_set(f, 400, "not_supported", "background", "background is not supported: nothing is stored here");
+        return fault_set(f, 400, "not_supported", "background",
+                         "background is not supported: nothing is stored here");
     if (truncation && !strcmp(truncation, "auto")) /* what does not fit is still an error */
         exchange_ignores(b->x, "truncation auto");
     else if (truncation && strcmp(truncation, "disabled"))
-        return fault_set(f, 400, "not_supported", "truncation", "truncation is \"%.20s\", wanted disabled, or auto, which cuts nothing here", truncation);
+        return fault_set(
+            f, 400, "not_supported", "truncation",
+            "truncation is \"%.20s\", wanted disabled, or auto, which cuts nothing here",
+            truncation);
     return 1;
 }
 
@@ -200,9 +245,9 @@ static int wants_logprobs(const struct fields *b)
 {
     const json_t *v;
     size_t i;
-    json_array_foreach (b->v[F_include], i, v)
-        if (json_is_string(v) && !strcmp(json_string_value(v), "message.output_text.logprobs"))
-            return 1;
+    json_array_foreach(b->v[F_include], i, v) if (json_is_string(v) &&
+                                                  !strcmp(json_string_value(v),
+                                                          "message.output_text.logprobs")) return 1;
     return b->v[F_top_logprobs] && field_int(b, F_top_logprobs) > 0;
 }
 
@@ -211,14 +256,21 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     struct response *p = of(a);
     p->open = -1;
     p->tokens = json_array();
-    p->said = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:o}", "instructions", or_null(b->v[F_instructions]), "max_output_tokens",
-                        or_null(b->v[F_max_output_tokens]), "metadata", b->v[F_metadata] ? or_null(b->v[F_metadata]) : json_object(), "text",
-                        b->v[F_text] ? or_null(b->v[F_text]) : json_pack("{s:{s:s}}", "format", "type", "text"), "tools",
-                        b->v[F_tools] ? or_null(b->v[F_tools]) : json_array(), "tool_choice", b->v[F_tool_choice] ? or_null(b->v[F_tool_choice]) : json_string("auto"),
-                        "temperature", b->v[F_temperature] ? or_null(b->v[F_temperature]) : json_float(request_usual(a->m, a->x)->temperature), "top_p",
-                        b->v[F_top_p] ? or_null(b->v[F_top_p]) : json_float(request_usual(a->m, a->x)->top_p), "parallel_tool_calls", field_bool(b, F_parallel_tool_calls),
-                        "top_logprobs", (json_int_t)field_int(b, F_top_logprobs), "reasoning",
-                        b->v[F_reasoning] ? or_null(b->v[F_reasoning]) : json_pack("{s:n, s:n}", "effort", "summary"));
+    p->said = json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:o}", "instructions",
+        or_null(b->v[F_instructions]), "max_output_tokens", or_null(b->v[F_max_output_tokens]),
+        "metadata", b->v[F_metadata] ? or_null(b->v[F_metadata]) : json_object(), "text",
+        b->v[F_text] ? or_null(b->v[F_text]) : json_pack("{s:{s:s}}", "format", "type", "text"),
+        "tools", b->v[F_tools] ? or_null(b->v[F_tools]) : json_array(), "tool_choice",
+        b->v[F_tool_choice] ? or_null(b->v[F_tool_choice]) : json_string("auto"), "temperature",
+        b->v[F_temperature] ? or_null(b->v[F_temperature])
+                            : json_float(request_usual(a->m, a->x)->temperature),
+        "top_p",
+        b->v[F_top_p] ? or_null(b->v[F_top_p]) : json_float(request_usual(a->m, a->x)->top_p),
+        "parallel_tool_calls", field_bool(b, F_parallel_tool_calls), "top_logprobs",
+        (json_int_t)field_int(b, F_top_logprobs), "reasoning",
+        b->v[F_reasoning] ? or_null(b->v[F_reasoning])
+                          : json_pack("{s:n, s:n}", "effort", "summary"));
     a->stream = field_bool(b, F_stream);
     if (!fields_nested(b, F_stream_options, E_STREAM_OPTIONS, f))
         return 0;
@@ -239,36 +291,46 @@ static json_t *tokens_of(struct answer *a, int part)
 
 static json_t *item_id(const struct answer *a, int i)
 {
-    static const char *const kinds[] = {[PART_TEXT] = "msg", [PART_REASONING] = "rs", [PART_CALL] = "fc"};
-    return json_sprintf("%s_%s_%d", kinds[message_part(a->choice[0].message, i)->kind], exchange_id(a->x), i);
+    static const char *const kinds[] = {
+        [PART_TEXT] = "msg", [PART_REASONING] = "rs", [PART_CALL] = "fc"};
+    return json_sprintf("%s_%s_%d", kinds[message_part(a->choice[0].message, i)->kind],
+                        exchange_id(a->x), i);
 }
 
 static json_t *text_part(struct answer *a, int i, int whole)
 {
     const struct part *p = message_part(a->choice[0].message, i);
     if (p->kind == PART_REASONING)
-        return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", json_text(p->text, whole ? p->n : 0));
-    return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", json_text(p->text, whole ? p->n : 0), "annotations", "logprobs",
+        return json_pack("{s:s, s:o}", "type", "reasoning_text", "text",
+                         json_text(p->text, whole ? p->n : 0));
+    return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text",
+                     json_text(p->text, whole ? p->n : 0), "annotations", "logprobs",
                      whole ? tokens_of(a, i) : json_array());
 }
 
 static json_t *item_of(struct answer *a, int i, int whole)
 {
     const struct part *p = message_part(a->choice[0].message, i);
-    const char *status = !whole ? "in_progress" : a->choice[0].reason && !strcmp(a->choice[0].reason, "length") && i + 1 == message_n_parts(a->choice[0].message)
-                                                        ? "incomplete"
-                                                        : "completed";
+    const char *status = !whole ? "in_progress"
+                         : a->choice[0].reason && !strcmp(a->choice[0].reason, "length") &&
+                                 i + 1 == message_n_parts(a->choice[0].message)
+                             ? "incomplete"
+                             : "completed";
     json_t *content = json_array();
     if (p->kind == PART_CALL) {
         json_decref(content);
-        return json_pack("{s:s, s:o, s:s, s:o, s:o, s:o}", "type", "function_call", "id", item_id(a, i), "status", status, "call_id",
-                         json_text(p->id, strlen(p->id)), "name", json_text(p->name, strlen(p->name)), "arguments", json_text(p->text, whole ? p->n : 0));
+        return json_pack(
+            "{s:s, s:o, s:s, s:o, s:o, s:o}", "type", "function_call", "id", item_id(a, i),
+            "status", status, "call_id", json_text(p->id, strlen(p->id)), "name",
+            json_text(p->name, strlen(p->name)), "arguments", json_text(p->text, whole ? p->n : 0));
     }
     if (whole)
         json_array_append_new(content, text_part(a, i, 1));
     if (p->kind == PART_REASONING)
-        return json_pack("{s:s, s:o, s:s, s:[], s:o}", "type", "reasoning", "id", item_id(a, i), "status", status, "summary", "content", content);
-    return json_pack("{s:s, s:o, s:s, s:s, s:o}", "type", "message", "id", item_id(a, i), "status", status, "role", "assistant", "content", content);
+        return json_pack("{s:s, s:o, s:s, s:[], s:o}", "type", "reasoning", "id", item_id(a, i),
+                         "status", status, "summary", "content", content);
+    return json_pack("{s:s, s:o, s:s, s:s, s:o}", "type", "message", "id", item_id(a, i), "status",
+                     status, "role", "assistant", "content", content);
 }
 
 /* Tokens that came with the last part are its own. */
@@ -291,9 +353,10 @@ static void sort_tokens(struct answer *a)
 static json_t *usage(struct answer *a)
 {
     json_t *details = answer_miss(a, json_pack("{s:I}", "cached_tokens", (json_int_t)a->n_cached));
-    return json_pack("{s:I, s:o, s:I, s:{s:I}, s:I}", "input_tokens", (json_int_t)a->n_prompt, "input_tokens_details", details,
-                     "output_tokens", (json_int_t)a->n_made, "output_tokens_details", "reasoning_tokens", (json_int_t)of(a)->n_reasoning, "total_tokens",
-                     (json_int_t)(a->n_prompt + a->n_made));
+    return json_pack("{s:I, s:o, s:I, s:{s:I}, s:I}", "input_tokens", (json_int_t)a->n_prompt,
+                     "input_tokens_details", details, "output_tokens", (json_int_t)a->n_made,
+                     "output_tokens_details", "reasoning_tokens", (json_int_t)of(a)->n_reasoning,
+                     "total_tokens", (json_int_t)(a->n_prompt + a->n_made));
 }
 
 static json_t *response_of(struct answer *a, const char *status)
@@ -302,10 +365,12 @@ static json_t *response_of(struct answer *a, const char *status)
     json_t *output = json_array();
     for (int i = 0; ended && i < message_n_parts(a->choice[0].message); i++)
         json_array_append_new(output, item_of(a, i, 1));
-    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:n, s:o, s:s, s:o, s:n, s:b, s:s, s:n, s:o}", "id", a->id, "object", "response", "created_at",
-                          (json_int_t)a->created, "status", status, "error", "incomplete_details",
-                          cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null(), "model", a->m->name, "output", output, "previous_response_id", "store", 0,
-                          "truncation", "disabled", "user", "usage", ended ? usage(a) : json_null());
+    json_t *j = json_pack(
+        "{s:s, s:s, s:I, s:s, s:n, s:o, s:s, s:o, s:n, s:b, s:s, s:n, s:o}", "id", a->id, "object",
+        "response", "created_at", (json_int_t)a->created, "status", status, "error",
+        "incomplete_details", cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null(),
+        "model", a->m->name, "output", output, "previous_response_id", "store", 0, "truncation",
+        "disabled", "user", "usage", ended ? usage(a) : json_null());
     json_object_update(j, of(a)->said);
     return j;
 }
@@ -348,20 +413,25 @@ static void end_item(struct answer *a)
     const struct part *p = message_part(a->choice[0].message, i);
     json_t *whole = json_text(p->text, p->n);
     if (p->kind == PART_CALL) {
-        tell(a, "response.function_call_arguments.done", with(with(place(a, i), "arguments", whole), "name", json_text(p->name, strlen(p->name))));
+        tell(a, "response.function_call_arguments.done",
+             with(with(place(a, i), "arguments", whole), "name",
+                  json_text(p->name, strlen(p->name))));
     } else {
         json_t *done = with(place(a, i), "text", whole);
         if (p->kind == PART_TEXT)
             with(done, "logprobs", tokens_of(a, i));
-        tell(a, p->kind == PART_TEXT ? "response.output_text.done" : "response.reasoning_text.done", done);
+        tell(a, p->kind == PART_TEXT ? "response.output_text.done" : "response.reasoning_text.done",
+             done);
         tell(a, "response.content_part.done", with(place(a, i), "part", text_part(a, i, 1)));
     }
-    tell(a, "response.output_item.done", json_pack("{s:i, s:o}", "output_index", i, "item", item_of(a, i, 1)));
+    tell(a, "response.output_item.done",
+         json_pack("{s:i, s:o}", "output_index", i, "item", item_of(a, i, 1)));
 }
 
 static void tell_parts(struct answer *a, json_t *tokens)
 {
-    static const char *const deltas[] = {[PART_TEXT] = "response.output_text.delta", [PART_REASONING] = "response.reasoning_text.delta",
+    static const char *const deltas[] = {[PART_TEXT] = "response.output_text.delta",
+                                         [PART_REASONING] = "response.reasoning_text.delta",
                                          [PART_CALL] = "response.function_call_arguments.delta"};
     const struct part *p;
     const char *fresh;
@@ -370,14 +440,18 @@ static void tell_parts(struct answer *a, json_t *tokens)
     while ((p = message_next(a->choice[0].message, &i, &fresh, &n))) {
         if (i != of(a)->open) {
             end_item(a);
-            tell(a, "response.output_item.added", json_pack("{s:i, s:o}", "output_index", i, "item", item_of(a, i, 0)));
+            tell(a, "response.output_item.added",
+                 json_pack("{s:i, s:o}", "output_index", i, "item", item_of(a, i, 0)));
             if (p->kind != PART_CALL)
-                tell(a, "response.content_part.added", with(place(a, i), "part", text_part(a, i, 0)));
+                tell(a, "response.content_part.added",
+                     with(place(a, i), "part", text_part(a, i, 0)));
             of(a)->open = i;
         }
         json_t *delta = with(place(a, i), "delta", json_text(fresh, n));
         if (p->kind == PART_TEXT)
-            with(delta, "logprobs", tokens && i + 1 == message_n_parts(a->choice[0].message) ? json_incref(tokens) : json_array());
+            with(delta, "logprobs",
+                 tokens && i + 1 == message_n_parts(a->choice[0].message) ? json_incref(tokens)
+                                                                          : json_array());
         if (a->timings)
             with(delta, "timings", answer_timings(a));
         tell(a, deltas[p->kind], delta);
@@ -413,7 +487,8 @@ static void finish(struct answer *a)
     json_t *last = json_pack("{s:o}", "response", whole(a));
     if (a->timings)
         with(last, "timings", answer_timings(a));
-    tell(a, !strcmp(a->choice[0].reason, "length") ? "response.incomplete" : "response.completed", last);
+    tell(a, !strcmp(a->choice[0].reason, "length") ? "response.incomplete" : "response.completed",
+         last);
 }
 
 static void fail(struct answer *a, const struct fault *f)
@@ -426,12 +501,27 @@ static void fail(struct answer *a, const struct fault *f)
 
 static void tell_progress(struct answer *a, const struct progress *p)
 {
-    tell(a, "response.in_progress", json_pack("{s:o, s:o}", "response", response_of(a, "in_progress"), "prompt_progress", progress_json(p)));
+    tell(a, "response.in_progress",
+         json_pack("{s:o, s:o}", "response", response_of(a, "in_progress"), "prompt_progress",
+                   progress_json(p)));
 }
 
 static const struct dialect responses = {
-    .endpoint = E_RESPONSES, .size = sizeof(struct response), .id = "resp_", .type = "text/event-stream", .exact = 1, .pulse = ": keep-alive\n\n", .take = take,
-    .begin = begin, .grown = grown, .ended = ended, .whole = whole, .finish = finish, .fail = fail, .progress = tell_progress, .close = close_response,
+    .endpoint = E_RESPONSES,
+    .size = sizeof(struct response),
+    .id = "resp_",
+    .type = "text/event-stream",
+    .exact = 1,
+    .pulse = ": keep-alive\n\n",
+    .take = take,
+    .begin = begin,
+    .grown = grown,
+    .ended = ended,
+    .whole = whole,
+    .finish = finish,
+    .fail = fail,
+    .progress = tell_progress,
+    .close = close_response,
 };
 
 void api_responses(struct server *s, struct exchange *x)
@@ -443,7 +533,9 @@ void api_responses(struct server *s, struct exchange *x)
 static json_t *count(struct hosted *m, struct fields *b, struct fault *f)
 {
     int64_t n = refuse(b, f) && take_conversation(b, f) ? request_count(m, b, NULL, f) : -1;
-    return n < 0 ? NULL : json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens", (json_int_t)n);
+    return n < 0 ? NULL
+                 : json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
+                             (json_int_t)n);
 }
 
 void api_input_tokens(struct server *s, struct exchange *x)

@@ -1,4 +1,5 @@
-/* api_show.c -- /api/show as Ollama has it: what a model is. Of one that is not loaded its file's header tells, so asking loads nothing. */
+/* api_show.c -- /api/show as Ollama has it: what a model is. Of one that is not loaded its file's
+ * header tells, so asking loads nothing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +26,10 @@ static void put_number(json_t *info, const char *arch, const char *what, int64_t
 
 static json_t *show_json(const struct hosted *h, const struct shown *w)
 {
-    json_t *can = json_array(), *info = json_pack("{s:o, s:I}", "general.architecture", json_text(w->arch, strlen(w->arch)), "general.parameter_count",
-                                                  (json_int_t)w->n_params);
+    json_t *can = json_array(),
+           *info =
+               json_pack("{s:o, s:I}", "general.architecture", json_text(w->arch, strlen(w->arch)),
+                         "general.parameter_count", (json_int_t)w->n_params);
     if (w->generates)
         json_array_append_new(can, json_string("completion"));
     if (w->tools)
@@ -36,8 +39,10 @@ static json_t *show_json(const struct hosted *h, const struct shown *w)
     put_number(info, w->arch, "context_length", w->n_ctx);
     put_number(info, w->arch, "vocab_size", w->n_vocab);
     put_number(info, w->arch, "embedding_length", w->n_embd);
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "", "parameters", "", "template", json_text(w->template, strlen(w->template)), "details",
-                     ollama_details(w->arch, w->type, w->n_params), "model_info", info, "capabilities", can, "modified_at", ollama_time(h->created));
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "", "parameters", "",
+                     "template", json_text(w->template, strlen(w->template)), "details",
+                     ollama_details(w->arch, w->type, w->n_params), "model_info", info,
+                     "capabilities", can, "modified_at", ollama_time(h->created));
 }
 
 /* ---------------------------------------------------------------- one that is loaded */
@@ -134,7 +139,8 @@ static void look_at_file(const pith_file *file, struct shown *w)
         return;
     w->n_ctx = number_of(file, w->arch, "context_length");
     w->n_embd = number_of(file, w->arch, "embedding_length");
-    w->embeds = number_of(file, w->arch, "pooling_type") > 0 || is_false(file, w->arch, "attention.causal");
+    w->embeds =
+        number_of(file, w->arch, "pooling_type") > 0 || is_false(file, w->arch, "attention.causal");
     w->generates = !w->embeds;
     w->tools = w->generates && file_shows_tools(w->template);
 }
@@ -157,7 +163,8 @@ static json_t *show(struct server *s, const char *name, struct fault *f)
     } else if (file) {
         look_at_file(file, &w);
     } else {
-        fault_set(f, 503, "model_load_failed", "model", "the model \"%.100s\" cannot be read: %s", h->name, err.msg);
+        fault_set(f, 503, "model_load_failed", "model", "the model \"%.100s\" cannot be read: %s",
+                  h->name, err.msg);
     }
     pith_file_close(file);
     if (w.arch && w.type && w.template)

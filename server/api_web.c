@@ -1,15 +1,17 @@
-/* api_web.c -- the web page: the files of server/web/, which the assembler puts into the program, at / and /web/NAME.
+/* api_web.c -- the web page: the files of server/web/, which the assembler puts into the program,
+ * at / and /web/NAME.
  *
- * A file is a row of FILES. It is told apart by a hash of its bytes (ETag), and asked for again each time: a newer program has newer files.
- * The policy lets the page load what is here and nothing else, and run no text as code. */
+ * A file is a row of FILES. It is told apart by a hash of its bytes (ETag), and asked for again
+ * each time: a newer program has newer files. The policy lets the page load what is here and
+ * nothing else, and run no text as code. */
 #include <stdio.h>
 #include <string.h>
 
 #include "api.h"
 
 #define HTML "text/html; charset=utf-8"
-#define CSS "text/css; charset=utf-8"
-#define JS "text/javascript; charset=utf-8"
+#define CSS  "text/css; charset=utf-8"
+#define JS   "text/javascript; charset=utf-8"
 
 #define FILES(F)                                                                                   \
     F(index, "index.html", HTML)                                                                   \
@@ -50,11 +52,12 @@ static const struct file {
     const char *name, *type, *p, *end;
 } files[] = {
 #define ROW(id, name, type) {name, type, web_##id, web_##id##_end},
-    FILES(ROW)
-};
+    FILES(ROW)};
 
-static const char policy[] = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
-                             "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+static const char policy[] = "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
+                             "'self'; connect-src 'self'; base-uri 'none'; "
+                             "form-action 'none'; frame-ancestors 'none'; "
+                             "require-trusted-types-for 'script'; trusted-types 'none'";
 
 static const struct file *find(const char *path)
 {
@@ -80,7 +83,9 @@ void api_web(struct server *s, struct exchange *x)
     struct fault f = {0};
     char tag[24];
     if (!file) {
-        fault_set(&f, 404, "not_found", NULL, s->p.no_web ? "there is no page here: the server was started with --no-web" : "there is no %.100s; the page is at /",
+        fault_set(&f, 404, "not_found", NULL,
+                  s->p.no_web ? "there is no page here: the server was started with --no-web"
+                              : "there is no %.100s; the page is at /",
                   exchange_path(x));
         exchange_fault(x, &f);
         return;

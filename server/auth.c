@@ -1,5 +1,6 @@
-/* auth.c -- who may ask: keys, and what the Host and Origin headers may say. A page in a browser can send requests to this machine's own
- * addresses, and a name it owns can point there; so without keys both headers have to name this machine, or what was allowed by flags. */
+/* auth.c -- who may ask: keys, and what the Host and Origin headers may say. A page in a browser
+ * can send requests to this machine's own addresses, and a name it owns can point there; so without
+ * keys both headers have to name this machine, or what was allowed by flags. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,8 +30,11 @@ static int add(struct tenants *t, const char *key, int n, int admin, struct pith
     size_t n_name = colon ? (size_t)(colon - key) : 0;
     if (strlen(secret) < 8 || strlen(secret) >= sizeof one->secret || n_name >= sizeof one->name) {
         err->code = PITH_RANGE;
-        snprintf(err->msg, sizeof err->msg, "key %d of %s has %zu characters, wanted 8 to %zu, after a name of at most %zu and a colon, if any", n,
-                 admin ? "--admin-key" : "--api-key and --api-key-file", strlen(secret), sizeof one->secret - 1, sizeof one->name - 1);
+        snprintf(err->msg, sizeof err->msg,
+                 "key %d of %s has %zu characters, wanted 8 to %zu, after a name of at most %zu "
+                 "and a colon, if any",
+                 n, admin ? "--admin-key" : "--api-key and --api-key-file", strlen(secret),
+                 sizeof one->secret - 1, sizeof one->name - 1);
         return 0;
     }
     strcpy(one->secret, secret);
@@ -44,7 +48,8 @@ static int add(struct tenants *t, const char *key, int n, int admin, struct pith
     return 1;
 }
 
-struct tenants *tenants_open(const char *const *keys, const char *const *admin_keys, struct pith_error *err)
+struct tenants *tenants_open(const char *const *keys, const char *const *admin_keys,
+                             struct pith_error *err)
 {
     int n = count(keys), n_admins = count(admin_keys), ok = 1;
     struct tenants *t = calloc(1, sizeof *t + (size_t)(n + n_admins + 1) * sizeof t->v[0]);
@@ -126,11 +131,13 @@ static int listed(const char *const *list, const char *word)
 static int is_loopback(const char *name)
 {
     struct in_addr a; /* a name may begin with "127.", too, and belong to anybody */
-    return !strcasecmp(name, "localhost") || !strcmp(name, "::1") || (inet_pton(AF_INET, name, &a) == 1 && ntohl(a.s_addr) >> 24 == 127);
+    return !strcasecmp(name, "localhost") || !strcmp(name, "::1") ||
+           (inet_pton(AF_INET, name, &a) == 1 && ntohl(a.s_addr) >> 24 == 127);
 }
 
-/* Pages that only a program of this machine can have: what another port of it serves, and the windows of desktop programs, whose schemes no
- * web page has. "null" is anybody's: a file, or a page in a sandbox. */
+/* Pages that only a program of this machine can have: what another port of it serves, and the
+ * windows of desktop programs, whose schemes no web page has. "null" is anybody's: a file, or a
+ * page in a sandbox. */
 static int is_of_this_machine(const char *origin)
 {
     static const char *const apps[] = {"app", "tauri", "vscode-webview"};
@@ -140,23 +147,34 @@ static int is_of_this_machine(const char *origin)
     for (size_t i = 0; i < sizeof apps / sizeof *apps; i++)
         if (n == strlen(apps[i]) && !strncasecmp(origin, apps[i], n))
             return 1;
-    if (!slashes || !((n == 4 && !strncasecmp(origin, "http", n)) || (n == 5 && !strncasecmp(origin, "https", n))))
+    if (!slashes || !((n == 4 && !strncasecmp(origin, "http", n)) ||
+                      (n == 5 && !strncasecmp(origin, "https", n))))
         return 0;
     const char *host = slashes + 3;
     host_name(host, name, sizeof name);
-    const char *port = host + (*host == '[') + strlen(name); /* a longer name was cut, and is none of ours */
+    const char *port =
+        host + (*host == '[') + strlen(name); /* a longer name was cut, and is none of ours */
     if (*host == '[' && *port++ != ']')
         return 0;
-    int ends = !*port || (*port == ':' && port[1] && strspn(port + 1, "0123456789") == strlen(port + 1));
-    return ends && (is_loopback(name) || !strcasecmp(name, "tauri.localhost")); /* tauri's on systems where it can have no scheme */
+    int ends =
+        !*port || (*port == ':' && port[1] && strspn(port + 1, "0123456789") == strlen(port + 1));
+    return ends &&
+           (is_loopback(name) ||
+            !strcasecmp(name,
+                        "tauri.localhost")); /* tauri's on systems where it can have no scheme */
 }
 
-int http_tells_lies(const struct server_params *p, const char *host, const char *origin, int local, int keys, struct fault *f)
+int http_tells_lies(const struct server_params *p, const char *host, const char *origin, int local,
+                    int keys, struct fault *f)
 {
     char name[256];
     host_name(host ? host : "", name, sizeof name);
-    if (local && !keys && !p->unix_path && !is_loopback(name) && !(host && listed(p->hosts, name))) { /* no page reaches a socket in the file system */
-        fault_set(f, 403, "host_not_allowed", "Host", "Host is \"%.100s\"; wanted a name of this machine, or one given with --allow-host", host ? host : "");
+    if (local && !keys && !p->unix_path && !is_loopback(name) &&
+        !(host && listed(p->hosts, name))) { /* no page reaches a socket in the file system */
+        fault_set(
+            f, 403, "host_not_allowed", "Host",
+            "Host is \"%.100s\"; wanted a name of this machine, or one given with --allow-host",
+            host ? host : "");
         return 1;
     }
     if (!origin || listed(p->origins, origin) || (local && is_of_this_machine(origin)))
@@ -164,6 +182,7 @@ int http_tells_lies(const struct server_params *p, const char *host, const char 
     const char *slashes = strstr(origin, "://");
     if (host && slashes && !strcasecmp(slashes + 3, host))
         return 0; /* the server's own page */
-    fault_set(f, 403, "origin_not_allowed", "Origin", "Origin is \"%.100s\"; pages from elsewhere need --allow-origin", origin);
+    fault_set(f, 403, "origin_not_allowed", "Origin",
+              "Origin is \"%.100s\"; pages from elsewhere need --allow-origin", origin);
     return 1;
 }

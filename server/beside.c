@@ -1,12 +1,15 @@
 /* beside.c -- a mask that is too much work for a step is made here.
  *
- *     step ──draw: later──> job {copy of the logits, position} ──this thread: mask──> done ──before the next step──> draw, token
+ *     step ──draw: later──> job {copy of the logits, position} ──this thread: mask──> done ──before
+ *         the next step──> draw, token
  *
- * Its sequence keeps what it has and waits; the others go on. Keys take turns by the steps that their masks took. The draw itself is made by the
- * scheduler's thread, from the masked copy, and is what it would have been. Lists are under the scheduler's lock.
+ * Its sequence keeps what it has and waits; the others go on. Keys take turns by the steps that
+ * their masks took. The draw itself is made by the scheduler's thread, from the masked copy, and is
+ * what it would have been. Lists are under the scheduler's lock.
  *
- * Whoever makes a mask keeps all others from the same compiled grammar, so the scheduler must not need it meanwhile: no mask is begun while it
- * draws and moves positions on (beside_hold), nor of a grammar that it has yet to draw from. */
+ * Whoever makes a mask keeps all others from the same compiled grammar, so the scheduler must not
+ * need it meanwhile: no mask is begun while it draws and moves positions on (beside_hold), nor of a
+ * grammar that it has yet to draw from. */
 #include "beside.h"
 
 #include <stdlib.h>
@@ -66,7 +69,8 @@ static struct job *take(struct beside *k)
 {
     struct job **best = NULL, *j;
     for (struct job **at = &k->waits; *at; at = &(*at)->next)
-        if (may_begin(k, *at) && (!best || k->served[(*at)->tenant->index] < k->served[(*best)->tenant->index]))
+        if (may_begin(k, *at) &&
+            (!best || k->served[(*at)->tenant->index] < k->served[(*best)->tenant->index]))
             best = at;
     if (!best)
         return NULL;
@@ -103,7 +107,8 @@ static void *run(void *arg)
 {
     struct sched *s = arg;
     struct beside *k = s->beside;
-    setpriority(PRIO_PROCESS, 0, 5); /* of this thread alone: those who wait for nobody come first */
+    setpriority(PRIO_PROCESS, 0,
+                5); /* of this thread alone: those who wait for nobody come first */
     pthread_mutex_lock(&s->lock);
     while (!k->quit) {
         struct job *j = k->held ? NULL : take(k);
@@ -222,7 +227,8 @@ static void draw(struct sched *s, struct job *j)
     }
     t.id = pith_sample_masked(b->sampler, j->masked);
     if (r->n_logprobs >= 0 || r->rank)
-        t.n_top = pith_logprobs(j->logits, s->n_vocab, t.id, &t.logprob, top, r->n_logprobs > 0 ? r->n_logprobs : 0);
+        t.n_top = pith_logprobs(j->logits, s->n_vocab, t.id, &t.logprob, top,
+                                r->n_logprobs > 0 ? r->n_logprobs : 0);
     if (r->left && t.id >= 0)
         branch_left(b, &t, top);
     branch_take(s, b, &t);

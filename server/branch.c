@@ -1,4 +1,5 @@
-/* branch.c -- one choice of a request: from logits to tokens, text and events; how choices and requests begin and end. */
+/* branch.c -- one choice of a request: from logits to tokens, text and events; how choices and
+ * requests begin and end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +58,8 @@ static int open_parts(struct sched *s, struct branch *b, struct pith_error *err)
     struct pith_sampler_params p = r->sampler;
     p.seed += (uint64_t)b->choice;
     if (p.n_late && r->penalise_prompt)
-        p.late_from = r->n_prompt < INT32_MAX - p.late_from ? p.late_from + (int32_t)r->n_prompt : INT32_MAX;
+        p.late_from =
+            r->n_prompt < INT32_MAX - p.late_from ? p.late_from + (int32_t)r->n_prompt : INT32_MAX;
     b->cap = r->n_prompt + 64;
     b->token = malloc((size_t)b->cap * sizeof *b->token);
     if (!b->token) {
@@ -119,7 +121,8 @@ void branch_release(struct sched *s, struct branch *b)
 {
     if (b->seq < 0)
         return;
-    pith_truncate(s->hosted->generate, b->seq, 0, NULL); /* its full pages stay in the prefix store */
+    pith_truncate(s->hosted->generate, b->seq, 0,
+                  NULL); /* its full pages stay in the prefix store */
     s->seq[b->seq] = NULL;
     s->n_held--;
     b->share->n_held--;
@@ -194,7 +197,8 @@ static void observe_end(struct sched *s, const struct request *r)
         metrics_observe(m, H_PER_TOKEN, 1e-9 * (now - first) / (double)(n - 1));
 }
 
-static int branch_finish(struct sched *s, struct branch *b, const char *reason, const char *stopped_by)
+static int branch_finish(struct sched *s, struct branch *b, const char *reason,
+                         const char *stopped_by)
 {
     struct request *r = b->r;
     struct pith_shown shown = PITH_SHOWN_INIT;
@@ -202,7 +206,8 @@ static int branch_finish(struct sched *s, struct branch *b, const char *reason, 
     if (!stopped_by) { /* what was held back is text after all */
         e.text = pith_stream_put(b->stream, -1, &e.n_text);
         int hit = pith_stopper_put(b->stopper, e.text, e.n_text, &shown);
-        struct event held = {.kind = EV_TEXT, .choice = b->choice, .text = shown.held, .n_text = shown.n_held};
+        struct event held = {
+            .kind = EV_TEXT, .choice = b->choice, .text = shown.held, .n_text = shown.n_held};
         e.n_text = shown.n_fresh;
         if (held.n_text)
             r->on_event(r, &held);
@@ -217,9 +222,17 @@ static int branch_finish(struct sched *s, struct branch *b, const char *reason, 
         }
     }
     if (stopped_by && r->show_stop)
-        r->on_event(r, &(struct event){.kind = EV_TEXT, .choice = b->choice, .text = stopped_by, .n_text = strlen(stopped_by)});
-    r->on_event(r, &(struct event){.kind = EV_CHOICE, .choice = b->choice, .reason = reason, .stopped_by = stopped_by,
-                                   .logprob_sum = b->logprob_sum, .i = b->n_made, .truncated = b->truncated});
+        r->on_event(r, &(struct event){.kind = EV_TEXT,
+                                       .choice = b->choice,
+                                       .text = stopped_by,
+                                       .n_text = strlen(stopped_by)});
+    r->on_event(r, &(struct event){.kind = EV_CHOICE,
+                                   .choice = b->choice,
+                                   .reason = reason,
+                                   .stopped_by = stopped_by,
+                                   .logprob_sum = b->logprob_sum,
+                                   .i = b->n_made,
+                                   .truncated = b->truncated});
     metrics_reason(s->hosted->metrics, reason);
     r->kept = slot_keep(s, r, b->token, b->n);
     branch_close(s, b);
@@ -282,12 +295,16 @@ static void fail_sampling(struct sched *s, struct branch *b)
         request_fail(s, b->r, &f);
         return;
     }
-    fault_set(&f, 400, "no_token_left", NULL, "%s leave no token after %lld; loosen one of them, or look whether the weights are damaged",
-              b->grammar ? "the grammar and the samplers" : "logit_bias and the samplers", (long long)b->n_made);
+    fault_set(
+        &f, 400, "no_token_left", NULL,
+        "%s leave no token after %lld; loosen one of them, or look whether the weights are damaged",
+        b->grammar ? "the grammar and the samplers" : "logit_bias and the samplers",
+        (long long)b->n_made);
     request_fail(s, b->r, &f);
 }
 
-/* The token as an event, with the text that may be shown. Returns the index of a stop string that ended, -1: none. */
+/* The token as an event, with the text that may be shown. Returns the index of a stop string that
+ * ended, -1: none. */
 static int tell_token(struct branch *b, const struct token_info *t)
 {
     struct request *r = b->r;
@@ -297,8 +314,15 @@ static int tell_token(struct branch *b, const struct token_info *t)
     b->has_line |= memchr(text, '\n', n) != NULL;
     int hit = pith_stopper_put(b->stopper, text, n, &shown);
     if (shown.n_held)
-        r->on_event(r, &(struct event){.kind = EV_TEXT, .choice = b->choice, .text = shown.held, .n_text = shown.n_held});
-    r->on_event(r, &(struct event){.kind = EV_TEXT, .choice = b->choice, .text = text, .n_text = shown.n_fresh, .token = t});
+        r->on_event(r, &(struct event){.kind = EV_TEXT,
+                                       .choice = b->choice,
+                                       .text = shown.held,
+                                       .n_text = shown.n_held});
+    r->on_event(r, &(struct event){.kind = EV_TEXT,
+                                   .choice = b->choice,
+                                   .text = text,
+                                   .n_text = shown.n_fresh,
+                                   .token = t});
     return hit;
 }
 
@@ -310,8 +334,9 @@ static int ends(const struct sched *s, const struct request *r, int32_t id)
     return !r->ignore_eos && pith_token_is_eog(s->hosted->model, id);
 }
 
-/* A context that is full loses its middle. What is left is computed anew at its new place, which is what it would be anywhere else: bits depend on
- * the tokens alone. 0: it is not asked for, or leaves no room. */
+/* A context that is full loses its middle. What is left is computed anew at its new place, which is
+ * what it would be anywhere else: bits depend on the tokens alone. 0: it is not asked for, or
+ * leaves no room. */
 static int shift(struct sched *s, struct branch *b)
 {
     const struct request *r = b->r;
@@ -334,8 +359,11 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
         branch_finish(s, b, "length", NULL);
         return;
     }
-    if (t->id < 0 && b->grammar && b->n_made && pith_token_is_eog(s->hosted->model, b->token[b->n - 1]) && pith_sampler_error(b->sampler, NULL) == PITH_STATE) {
-        branch_finish(s, b, "stop", NULL); /* of an answer whose end tokens are text; behind the whole text of a grammar there is nothing */
+    if (t->id < 0 && b->grammar && b->n_made &&
+        pith_token_is_eog(s->hosted->model, b->token[b->n - 1]) &&
+        pith_sampler_error(b->sampler, NULL) == PITH_STATE) {
+        branch_finish(s, b, "stop", NULL); /* of an answer whose end tokens are text; behind the
+                                              whole text of a grammar there is nothing */
         return;
     }
     if (t->id < 0) {
@@ -362,8 +390,7 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
     else if (b->n > s->n_ctx && !shift(s, b)) {
         b->truncated = 1;
         branch_finish(s, b, "length", NULL);
-    }
-    else if (r->predict_ns && b->has_line && b->last - b->first > r->predict_ns)
+    } else if (r->predict_ns && b->has_line && b->last - b->first > r->predict_ns)
         branch_finish(s, b, "length", NULL);
 }
 
@@ -372,7 +399,10 @@ static void put_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
     struct request *r = b->r;
     int k = s->n_draws++, samples = i == b->n;
     s->drawn[k] = (struct drawn){b, i};
-    s->draw[k] = (struct pith_draw){.size = sizeof(struct pith_draw), .output = out, .top = s->top + (size_t)k * TOP_MAX, .n_top = -1};
+    s->draw[k] = (struct pith_draw){.size = sizeof(struct pith_draw),
+                                    .output = out,
+                                    .top = s->top + (size_t)k * TOP_MAX,
+                                    .n_top = -1};
     if (!samples)
         s->draw[k].id = r->prompt[i];
     else if (r->n_max != 0)
@@ -381,12 +411,14 @@ static void put_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
         s->draw[k].n_top = r->n_logprobs > 0 ? r->n_logprobs : 0;
 }
 
-/* Choices and requests with the very same prompt take it over whole, and sample from the same logits. */
+/* Choices and requests with the very same prompt take it over whole, and sample from the same
+ * logits. */
 static void share_prompt(struct sched *s, struct branch *b, int32_t out)
 {
     for (int i = 0; i < s->n_shares; i++) {
         for (struct branch *o = s->share[i].first; o; o = o->next) {
-            if ((s->apart && o->share != b->share) || o->seq >= 0 || o->beside || o->n_made || o->n != b->n || tells_prompt(o) || s->n_held == s->n_seq ||
+            if ((s->apart && o->share != b->share) || o->seq >= 0 || o->beside || o->n_made ||
+                o->n != b->n || tells_prompt(o) || s->n_held == s->n_seq ||
                 o->share->n_held >= s->parallel || o->r->forgets ||
                 memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
                 continue;
@@ -433,7 +465,8 @@ static void count_sampling(struct branch *b)
 /* What the samplers left for the draw that has been made. top: [TOP_MAX] */
 void branch_left(struct branch *b, struct token_info *t, struct pith_logprob *top)
 {
-    int32_t wanted = b->r->n_logprobs < TOP_MAX ? b->r->n_logprobs : TOP_MAX, n = pith_sampler_left(b->sampler, NULL, top, TOP_MAX), i = 0;
+    int32_t wanted = b->r->n_logprobs < TOP_MAX ? b->r->n_logprobs : TOP_MAX,
+            n = pith_sampler_left(b->sampler, NULL, top, TOP_MAX), i = 0;
     struct pith_logprob *all = NULL;
     while (i < n && i < TOP_MAX && top[i].id != t->id)
         i++;
@@ -456,7 +489,8 @@ void branch_tell(struct sched *s, int k)
     struct branch *b = s->drawn[k].b;
     const struct pith_draw *d = &s->draw[k];
     count_sampling(b);
-    struct token_info t = {.id = d->id, .logprob = d->logprob, .top = d->top, .n_top = d->n_top > 0 ? d->n_top : 0};
+    struct token_info t = {
+        .id = d->id, .logprob = d->logprob, .top = d->top, .n_top = d->n_top > 0 ? d->n_top : 0};
     if (t.id == PITH_TOKEN_LATER) {
         struct fault f = {0};
         if (beside_put(s, b, pith_logits(s->hosted->generate, d->output), &f))

@@ -1,19 +1,26 @@
 /* compose.c -- which rows a step has.
  *
- *     rows:  | decode: one of each branch that has only its last token to feed | prefill: chunks, as many rows as time allows |
+ *     rows:  | decode: one of each branch that has only its last token to feed | prefill: chunks,
+ *            as many rows as time allows |
  *
- * Both parts are filled by start-time fair queueing (Goyal, Vin, Cheng 1996) over the keys: the next branch is the first one of the key that
- * has been served the fewest tokens; within a key by priority, then arrival. At most `parallel` branches are in a step; those left out keep
- * their sequence and wait a step. So a key that asks for much never delays one that asks for little by more than a step, and a long prompt
- * never holds up those who are being written to.
+ * Both parts are filled by start-time fair queueing (Goyal, Vin, Cheng 1996) over the keys: the
+ * next branch is the first one of the key that has been served the fewest tokens; within a key by
+ * priority, then arrival. At most `parallel` branches are in a step; those left out keep their
+ * sequence and wait a step. So a key that asks for much never delays one that asks for little by
+ * more than a step, and a long prompt never holds up those who are being written to.
  *
- * The time of a step: prefill gets what decoding leaves of the gap asked for (--gap), by the times of earlier steps. Bits do not depend on
- * it (the law of same bits), so time may decide. */
+ * The time of a step: prefill gets what decoding leaves of the gap asked for (--gap), by the times
+ * of earlier steps. Bits do not depend on it (the law of same bits), so time may decide. */
 #include <string.h>
 
 #include "scheduler_impl.h"
 
-enum { CHUNK_MIN = 16, CHUNK_FIRST = 64, PAGE = 64, HELD_BACK = 8 }; /* HELD_BACK: steps without a row, and nobody waits for it any more */
+enum {
+    CHUNK_MIN = 16,
+    CHUNK_FIRST = 64,
+    PAGE = 64,
+    HELD_BACK = 8
+}; /* HELD_BACK: steps without a row, and nobody waits for it any more */
 
 /* Who gives way first: the least urgent, and of these the youngest. */
 static struct branch *least_urgent(const struct sched *s, const struct share *of)
@@ -21,7 +28,9 @@ static struct branch *least_urgent(const struct sched *s, const struct share *of
     struct branch *least = NULL;
     for (int i = 0; i < s->n_seq; i++) {
         struct branch *b = s->seq[i];
-        if (b && b->share == of && (!least || b->r->priority > least->r->priority || (b->r->priority == least->r->priority && b->arrival > least->arrival)))
+        if (b && b->share == of &&
+            (!least || b->r->priority > least->r->priority ||
+             (b->r->priority == least->r->priority && b->arrival > least->arrival)))
             least = b;
     }
     return least;
@@ -62,7 +71,8 @@ int make_room(struct sched *s)
     return 1;
 }
 
-/* A free sequence for a share; where there is none, that of the least urgent branch of who holds more than this one would. -1: none. */
+/* A free sequence for a share; where there is none, that of the least urgent branch of who holds
+ * more than this one would. -1: none. */
 static int32_t take_seq(struct sched *s, const struct share *t)
 {
     if (s->n_held == s->n_seq) {
@@ -87,12 +97,14 @@ static int64_t common(const int32_t *a, const int32_t *b, int64_t n)
     return i;
 }
 
-/* 1: a branch that is in its prompt, and gets on with it, is about to compute pages that this one needs as well: it waits for them. */
+/* 1: a branch that is in its prompt, and gets on with it, is about to compute pages that this one
+ * needs as well: it waits for them. */
 static int follows_another(const struct sched *s, const struct branch *b)
 {
     for (int i = 0; i < s->n_seq; i++) {
         const struct branch *o = s->seq[i];
-        if (!o || (s->apart && o->share != b->share) || o->n_made || o->moved + HELD_BACK < s->steps)
+        if (!o || (s->apart && o->share != b->share) || o->n_made ||
+            o->moved + HELD_BACK < s->steps)
             continue;
         int64_t n = common(o->token, b->token, o->n < b->n ? o->n : b->n);
         if (n == b->n && n == o->n ? o->n_fed < n : n - n % PAGE > o->n_fed)
@@ -101,11 +113,13 @@ static int follows_another(const struct sched *s, const struct branch *b)
     return 0;
 }
 
-/* Pages for what a branch and those who have been admitted have to feed, and one more for everybody who runs. */
+/* Pages for what a branch and those who have been admitted have to feed, and one more for everybody
+ * who runs. */
 static int pages_left(const struct sched *s, int64_t n_new)
 {
     int64_t used = 0, total = 0;
-    if (s->n_held == 0 || pith_cache_use(s->hosted->generate, &used, &total, NULL) != PITH_OK || !total)
+    if (s->n_held == 0 || pith_cache_use(s->hosted->generate, &used, &total, NULL) != PITH_OK ||
+        !total)
         return 1;
     for (int i = 0; i < s->n_seq; i++)
         if (s->seq[i])
@@ -113,10 +127,14 @@ static int pages_left(const struct sched *s, int64_t n_new)
     return total - used >= n_new + (int64_t)PAGE * (s->n_held + 1);
 }
 
-/* Its tables come with its first token, masks with each. With nobody else here they fit, or never would. */
+/* Its tables come with its first token, masks with each. With nobody else here they fit, or never
+ * would. */
 int room_for_sampler(const struct sched *s, struct branch *b)
 {
-    int64_t bytes = b->bytes ? 0 : pith_sampler_bytes(b->sampler) + (b->choice ? 0 : b->r->mask_bytes); /* masks are of all its choices */
+    int64_t bytes = b->bytes
+                        ? 0
+                        : pith_sampler_bytes(b->sampler) +
+                              (b->choice ? 0 : b->r->mask_bytes); /* masks are of all its choices */
     if (s->n_held && !account_has_room(b->r->server, b->r->tenant, bytes))
         return 0;
     account_add(b->r->server, b->r->tenant, bytes);
@@ -138,7 +156,8 @@ static enum admission admit(struct sched *s, struct branch *b)
     if (q < 0)
         return NO_ROOM;
     pith_salt(s->hosted->generate, q, t->salt, strlen(t->salt), NULL); /* it is empty */
-    if (!alone && pith_reuse(s->hosted->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)
+    if (!alone &&
+        pith_reuse(s->hosted->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)
         kept = 0; /* the step will tell what is wrong */
     s->seq[q] = b;
     b->seq = q;
@@ -147,7 +166,9 @@ static enum admission admit(struct sched *s, struct branch *b)
     t->n_held++;
     if (!b->tried && !b->choice) {
         b->r->figures.n_cached = (int64_t)kept;
-        b->r->figures.differs_at = alone || s->n_shares > 1 ? -1 : pith_differs_at(s->hosted->generate, &b->r->figures.known);
+        b->r->figures.differs_at = alone || s->n_shares > 1
+                                       ? -1
+                                       : pith_differs_at(s->hosted->generate, &b->r->figures.known);
         b->r->started = clock_now();
         b->r->figures.queue_ns = b->r->started - b->r->arrived;
         metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)kept);
@@ -168,7 +189,8 @@ static struct share *next_share(struct sched *s, int decoding)
     struct share *best = NULL;
     for (int i = 0; i < s->n_shares; i++) {
         struct share *t = &s->share[i];
-        while (t->cursor && (t->cursor->beside || is_decoding(t->cursor) != decoding || (t->full && t->cursor->seq < 0)))
+        while (t->cursor && (t->cursor->beside || is_decoding(t->cursor) != decoding ||
+                             (t->full && t->cursor->seq < 0)))
             t->cursor = t->cursor->next;
         if (t->cursor && (!best || t->pass < best->pass))
             best = t;
@@ -212,7 +234,8 @@ static int64_t put_rows(struct sched *s, struct branch *b, int64_t n)
     return n;
 }
 
-#define TIME_USED 0.9 /* of the gap: steps take up to a tenth more than what is expected of them */
+#define TIME_USED 0.9 /* of the gap: steps take up to a tenth more than what is expected of them   \
+                       */
 
 int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most)
 {

@@ -1,6 +1,7 @@
-/* embed.c -- inputs to be embedded: as many whole ones of a request as fit into a step and, while others are being written to, into the time
- * between two of their tokens; one such step between two of generation. The next request is the first one of the key that has been served the
- * fewest tokens. An input is a sequence of its own for one step. */
+/* embed.c -- inputs to be embedded: as many whole ones of a request as fit into a step and, while
+ * others are being written to, into the time between two of their tokens; one such step between two
+ * of generation. The next request is the first one of the key that has been served the fewest
+ * tokens. An input is a sequence of its own for one step. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,7 +56,8 @@ static struct request *next_request(const struct sched *s)
 static int put_inputs(struct sched *s, const struct request *r)
 {
     int n = 0;
-    int64_t most = s->all && s->embed_ns > 0 ? rows_in_gap(s, s->embed_ns, 1, s->n_batch) : s->n_batch;
+    int64_t most =
+        s->all && s->embed_ns > 0 ? rows_in_gap(s, s->embed_ns, 1, s->n_batch) : s->n_batch;
     s->n_rows = 0;
     for (int i = r->n_embedded; i < r->n && n < s->n_seq; i++, n++) {
         int64_t from = input_begin(r, i), to = r->input_end[i];
@@ -98,7 +100,9 @@ void embed_step(struct sched *s)
     share_of(s, r)->served += s->n_rows;
     metrics_add(s->hosted->metrics, M_PROMPT_TOKENS, s->n_rows);
     for (int i = 0; i < n; i++) {
-        r->on_event(r, &(struct event){.kind = EV_EMBEDDING, .choice = r->n_embedded + i, .vector = pith_embedding(session, i),
+        r->on_event(r, &(struct event){.kind = EV_EMBEDDING,
+                                       .choice = r->n_embedded + i,
+                                       .vector = pith_embedding(session, i),
                                        .n_vector = s->hosted->info.n_embd});
         pith_truncate(session, i, 0, NULL);
     }

@@ -1,9 +1,12 @@
-/* exchange.c -- an exchange: one HTTP request and its answer, as its handler sees it; and its line in the access log.
+/* exchange.c -- an exchange: one HTTP request and its answer, as its handler sees it; and its line
+ * in the access log.
  *
- *     body: grows while it is read, whole when the handler is called      out: [at_out, n_out) is what the connection has not taken yet
+ *     body: grows while it is read, whole when the handler is called      out: [at_out, n_out) is
+ *         what the connection has not taken yet
  *
- * The answer is written by any thread and taken by the thread of HTTP. What is not live is taken when it has ended, and out does not change any
- * more. Where bytes cannot be kept (there is no memory, or a client leaves OUT_MAX unread), the exchange is gone: its connection ends in the
+ * The answer is written by any thread and taken by the thread of HTTP. What is not live is taken
+ * when it has ended, and out does not change any more. Where bytes cannot be kept (there is no
+ * memory, or a client leaves OUT_MAX unread), the exchange is gone: its connection ends in the
  * middle, so nobody takes it for whole. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +19,9 @@
 
 enum {
     OUT_MAX = 64 << 20, /* bytes a client may leave unread */
-    BODIES = 16, BODIES_MIN = 64 << 20, /* those of one key together: so many of the largest ones, and some that are smaller */
+    BODIES = 16,
+    BODIES_MIN = 64 << 20, /* those of one key together: so many of the largest ones, and some that
+                              are smaller */
 };
 
 /* ---------------------------------------------------------------- requests */
@@ -128,7 +133,10 @@ static int grow_body(struct exchange *x, size_t n)
     cap = cap < most + 1 ? cap : most + 1;
     size_t more = cap - x->cap_body;
     size_t held = atomic_fetch_add(&x->tenant->body_bytes, more) + more;
-    char *body = held <= BODIES * most + BODIES_MIN && account_has_room(x->h->s, x->tenant, (int64_t)more) ? realloc(x->body, cap) : NULL;
+    char *body =
+        held <= BODIES * most + BODIES_MIN && account_has_room(x->h->s, x->tenant, (int64_t)more)
+            ? realloc(x->body, cap)
+            : NULL;
     if (!body) {
         atomic_fetch_sub(&x->tenant->body_bytes, more);
         return !(x->crowded = 1);
@@ -143,7 +151,8 @@ void exchange_feed(struct exchange *x, const char *p, size_t n)
 {
     pthread_mutex_lock(&x->lock);
     x->spoke = clock_now();
-    if (!x->dispatched && x->route->endpoint && !x->too_large && !x->crowded) { /* others have no use for one */
+    if (!x->dispatched && x->route->endpoint && !x->too_large &&
+        !x->crowded) { /* others have no use for one */
         if (grow_body(x, n)) {
             memcpy(x->body + x->n_body, p, n);
             x->n_body += n;
@@ -233,7 +242,8 @@ void exchange_ignores(struct exchange *x, const char *fmt, ...)
     size_t n = strlen(x->ignored);
     if (n + sizeof entry + 8 < sizeof x->ignored && !is_listed(x->ignored, entry))
         snprintf(x->ignored + n, sizeof x->ignored - n, "%s%s", n ? ", " : "", entry);
-    else if (n + 8 < sizeof x->ignored && !is_listed(x->ignored, entry) && !is_listed(x->ignored, "..."))
+    else if (n + 8 < sizeof x->ignored && !is_listed(x->ignored, entry) &&
+             !is_listed(x->ignored, "..."))
         snprintf(x->ignored + n, sizeof x->ignored - n, ", ...");
     pthread_mutex_unlock(&x->lock);
 }
@@ -256,7 +266,9 @@ void exchange_put(struct exchange *x, const char *p, size_t n)
     if (x->at_out == x->n_out) {
         x->at_out = x->n_out = 0;
         x->waits = clock_now();
-    } else if (x->at_out > x->n_out / 2 && x->cap_out - x->n_out < n) { /* what has been taken makes room: fewer bytes are moved than were taken */
+    } else if (x->at_out > x->n_out / 2 &&
+               x->cap_out - x->n_out <
+                   n) { /* what has been taken makes room: fewer bytes are moved than were taken */
         x->n_out -= x->at_out;
         memmove(x->out, x->out + x->at_out, x->n_out);
         x->at_out = 0;
@@ -264,7 +276,8 @@ void exchange_put(struct exchange *x, const char *p, size_t n)
     if (x->cap_out - x->n_out < n) {
         size_t cap = 2 * (x->n_out + n) + 256;
         char *more = !x->live || x->n_out - x->at_out + n <= OUT_MAX ? realloc(x->out, cap) : NULL;
-        if (!more) { /* it does not read, or there is no memory: either way this answer cannot be whole */
+        if (!more) { /* it does not read, or there is no memory: either way this answer cannot be
+                        whole */
             atomic_store(&x->gone, 1);
             return;
         }
@@ -306,7 +319,9 @@ void exchange_poured(struct exchange *x)
     x->poured = 0;
 }
 
-int exchange_pour(struct exchange *x, const char *type, size_t (*fill)(void *ctx, char *buf, size_t max), void (*done)(void *ctx), void *ctx, int64_t bytes)
+int exchange_pour(struct exchange *x, const char *type,
+                  size_t (*fill)(void *ctx, char *buf, size_t max), void (*done)(void *ctx),
+                  void *ctx, int64_t bytes)
 {
     pthread_mutex_lock(&x->lock);
     int first = !x->begun;
@@ -370,7 +385,8 @@ static void take_text(struct exchange *x, char *text)
 
 void exchange_text(struct exchange *x, int status, char *json)
 {
-    static const char none[] = "{\"error\":{\"message\":\"the server is out of memory for this answer\",\"type\":\"server_error\","
+    static const char none[] = "{\"error\":{\"message\":\"the server is out of memory for this "
+                               "answer\",\"type\":\"server_error\","
                                "\"param\":null,\"code\":\"out_of_memory\"}}\n";
     exchange_begin(x, json ? status : 503, "application/json", 0, NULL);
     if (json)
@@ -394,7 +410,9 @@ void exchange_json(struct exchange *x, int status, json_t *body)
 /* Whose interface a path without a route belongs to. */
 static int shape_of(const char *path)
 {
-    return !strncmp(path, "/api/", 5) ? ROUTE_OLLAMA : !strncmp(path, "/v1/messages", 12) ? ROUTE_ANTHROPIC : 0;
+    return !strncmp(path, "/api/", 5)           ? ROUTE_OLLAMA
+           : !strncmp(path, "/v1/messages", 12) ? ROUTE_ANTHROPIC
+                                                : 0;
 }
 
 json_t *exchange_fault_json(const struct exchange *x, const struct fault *f)
@@ -402,10 +420,13 @@ json_t *exchange_fault_json(const struct exchange *x, const struct fault *f)
     int flags = x->route ? x->route->flags : shape_of(x->path);
     if ((flags & ROUTE_PEER) && f->n_ctx) {
         json_t *j = fault_json(f);
-        json_object_set_new(json_object_get(j, "error"), "type", json_string("exceed_context_size_error"));
+        json_object_set_new(json_object_get(j, "error"), "type",
+                            json_string("exceed_context_size_error"));
         return j;
     }
-    return flags & ROUTE_ANTHROPIC ? fault_anthropic(f) : flags & ROUTE_OLLAMA ? fault_ollama(f) : fault_json(f);
+    return flags & ROUTE_ANTHROPIC ? fault_anthropic(f)
+           : flags & ROUTE_OLLAMA  ? fault_ollama(f)
+                                   : fault_json(f);
 }
 
 void exchange_fault(struct exchange *x, const struct fault *f)
@@ -434,8 +455,10 @@ static void log_figures(const struct exchange *x, const struct figures *f, json_
     json_object_set_new(j, "gen_ai.usage.cached_tokens", json_integer(f->n_cached));
     json_object_set_new(j, "gen_ai.usage.completion_tokens", json_integer(f->n_made));
     json_object_set_new(j, "gen_ai.latency.time_in_queue", json_real(1e-9 * (double)f->queue_ns));
-    json_object_set_new(j, "gen_ai.latency.time_to_first_token", json_real(1e-9 * (double)f->first_ns));
-    json_object_set_new(j, "gen_ai.latency.e2e", json_real(1e-9 * (double)(clock_now() - x->began)));
+    json_object_set_new(j, "gen_ai.latency.time_to_first_token",
+                        json_real(1e-9 * (double)f->first_ns));
+    json_object_set_new(j, "gen_ai.latency.e2e",
+                        json_real(1e-9 * (double)(clock_now() - x->began)));
 }
 
 void exchange_log(const struct exchange *x, const struct figures *f)
@@ -448,9 +471,11 @@ void exchange_log(const struct exchange *x, const struct figures *f)
         return;
     clock_gettime(CLOCK_REALTIME, &t);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", gmtime_r(&t.tv_sec, &tm));
-    json_t *j = json_pack("{s:s, s:s, s:o, s:o, s:i, s:I, s:f, s:o}", "time", when, "id", x->id, "method", json_text(x->method, strlen(x->method)),
-                          "path", json_text(x->path, strlen(x->path)), "status", x->queued ? x->status : 499, "bytes", (json_int_t)x->sent,
-                          "seconds", 1e-9 * (double)(clock_now() - x->began), "key", json_text(key, strlen(key)));
+    json_t *j = json_pack(
+        "{s:s, s:s, s:o, s:o, s:i, s:I, s:f, s:o}", "time", when, "id", x->id, "method",
+        json_text(x->method, strlen(x->method)), "path", json_text(x->path, strlen(x->path)),
+        "status", x->queued ? x->status : 499, "bytes", (json_int_t)x->sent, "seconds",
+        1e-9 * (double)(clock_now() - x->began), "key", json_text(key, strlen(key)));
     json_object_set_new(j, "trace_id", json_string(x->trace.trace_id));
     json_object_set_new(j, "span_id", json_string(x->trace.span_id));
     if (*x->trace.parent_id)

@@ -1,4 +1,5 @@
-/* fields.c -- bodies against fields.def: one table makes validation, documentation and the OpenAPI file. */
+/* fields.c -- bodies against fields.def: one table makes validation, documentation and the OpenAPI
+ * file. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +7,16 @@
 
 #include "serve.h"
 
-enum { INT = 1, REAL = 2, BOOL = 4, TEXT = 8, TEXTS = 16, LIST = 32, OBJECT = 64, N_TYPES = 7 }; /* a field may have several */
+enum {
+    INT = 1,
+    REAL = 2,
+    BOOL = 4,
+    TEXT = 8,
+    TEXTS = 16,
+    LIST = 32,
+    OBJECT = 64,
+    N_TYPES = 7
+}; /* a field may have several */
 
 static const struct row {
     const char *name;
@@ -21,16 +31,20 @@ static const struct row {
 #undef FIELD
 };
 
-static const char *const type_names[N_TYPES] = {"an integer", "a number", "true or false", "a text", "a text or a list of texts", "a list", "an object"};
+static const char *const type_names[N_TYPES] = {
+    "an integer", "a number", "true or false", "a text", "a text or a list of texts",
+    "a list",     "an object"};
 
 /* ---------------------------------------------------------------- reading */
 
 static int is_type(const json_t *v, unsigned t)
 {
     double x = json_real_value(v); /* 3.0 is an integer to clients that know one kind of number */
-    return ((t & INT) && (json_is_integer(v) || (json_is_real(v) && x == floor(x) && fabs(x) < 9e15))) || ((t & REAL) && json_is_number(v)) ||
-           ((t & BOOL) && json_is_boolean(v)) || ((t & (TEXT | TEXTS)) && json_is_string(v)) || ((t & (LIST | TEXTS)) && json_is_array(v)) ||
-           ((t & OBJECT) && json_is_object(v));
+    return ((t & INT) &&
+            (json_is_integer(v) || (json_is_real(v) && x == floor(x) && fabs(x) < 9e15))) ||
+           ((t & REAL) && json_is_number(v)) || ((t & BOOL) && json_is_boolean(v)) ||
+           ((t & (TEXT | TEXTS)) && json_is_string(v)) ||
+           ((t & (LIST | TEXTS)) && json_is_array(v)) || ((t & OBJECT) && json_is_object(v));
 }
 
 static int wrong_type(const struct row *r, const json_t *v, struct fault *f)
@@ -39,15 +53,18 @@ static int wrong_type(const struct row *r, const json_t *v, struct fault *f)
     size_t n = 0;
     for (int i = 0; i < N_TYPES; i++)
         if (r->type >> i & 1)
-            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? " or " : "", type_names[i]);
-    return fault_set(f, 400, "wrong_type", r->name, "%s is %s, wanted %s", r->name, json_found(v), wanted);
+            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? " or " : "",
+                                  type_names[i]);
+    return fault_set(f, 400, "wrong_type", r->name, "%s is %s, wanted %s", r->name, json_found(v),
+                     wanted);
 }
 
 static int check_range(const struct row *r, double found, const char *what, struct fault *f)
 {
     if (found >= r->lo && found <= r->hi)
         return 1;
-    return fault_set(f, 400, "out_of_range", r->name, "%s%s is %.15g, wanted %.15g to %.15g", r->name, what, found, r->lo, r->hi);
+    return fault_set(f, 400, "out_of_range", r->name, "%s%s is %.15g, wanted %.15g to %.15g",
+                     r->name, what, found, r->lo, r->hi);
 }
 
 /* Each choice of an answer has copies of them, and tables: so few bytes, of all together. */
@@ -62,25 +79,33 @@ static int check_texts(const struct row *r, const json_t *v, struct fault *f)
         const json_t *text = texts_at(v, i);
         size_t n = json_string_length(text);
         if (!n)
-            return fault_set(f, 400, "wrong_type", r->name, "%s[%zu] is %s, wanted a text that is not empty", r->name, i, json_found(text));
+            return fault_set(f, 400, "wrong_type", r->name,
+                             "%s[%zu] is %s, wanted a text that is not empty", r->name, i,
+                             json_found(text));
         if (strlen(json_string_value(text)) != n)
-            return fault_set(f, 400, "invalid_value", r->name, "%s[%zu] holds a zero byte", r->name, i);
+            return fault_set(f, 400, "invalid_value", r->name, "%s[%zu] holds a zero byte", r->name,
+                             i);
         bytes += n;
     }
-    return bytes <= TEXTS_BYTES || fault_set(f, 400, "out_of_range", r->name, "%s has texts of %zu bytes, at most %d are taken", r->name, bytes, TEXTS_BYTES);
+    return bytes <= TEXTS_BYTES || fault_set(f, 400, "out_of_range", r->name,
+                                             "%s has texts of %zu bytes, at most %d are taken",
+                                             r->name, bytes, TEXTS_BYTES);
 }
 
 static int check(const struct row *r, const json_t *v, struct fault *f)
 {
     if (!is_type(v, r->type))
         return wrong_type(r, v, f);
-    if (json_is_integer(v) && r->type == INT && (json_integer_value(v) < (json_int_t)r->lo || json_integer_value(v) > (json_int_t)r->hi))
-        return fault_set(f, 400, "out_of_range", r->name, "%s is %lld, wanted %lld to %lld", r->name, (long long)json_integer_value(v), (long long)r->lo,
+    if (json_is_integer(v) && r->type == INT &&
+        (json_integer_value(v) < (json_int_t)r->lo || json_integer_value(v) > (json_int_t)r->hi))
+        return fault_set(f, 400, "out_of_range", r->name, "%s is %lld, wanted %lld to %lld",
+                         r->name, (long long)json_integer_value(v), (long long)r->lo,
                          (long long)r->hi); /* where a double would round */
     if (r->type == INT || r->type == REAL)
         return check_range(r, json_number_value(v), "", f);
     if (r->type == TEXT && strlen(json_string_value(v)) != json_string_length(v))
-        return r->hi > 1e8 || fault_set(f, 400, "invalid_value", r->name, "%s holds a zero byte", r->name);
+        return r->hi > 1e8 ||
+               fault_set(f, 400, "invalid_value", r->name, "%s holds a zero byte", r->name);
     if (r->type == TEXT)
         return check_range(r, (double)json_string_length(v), ": its length", f);
     if (r->type == LIST)
@@ -98,18 +123,31 @@ static int find(const char *name, unsigned endpoint)
     return -1;
 }
 
-/* An empty list, text or object: clients that always send a field say so that they want nothing of it. */
+/* An empty list, text or object: clients that always send a field say so that they want nothing of
+ * it. */
 static int is_empty(const json_t *v)
 {
-    return (json_is_array(v) && !json_array_size(v)) || (json_is_object(v) && !json_object_size(v)) ||
+    return (json_is_array(v) && !json_array_size(v)) ||
+           (json_is_object(v) && !json_object_size(v)) ||
            (json_is_string(v) && !json_string_length(v));
 }
 
-/* What an answer would have to keep, and this server cannot: to leave it out would be another answer. */
+/* What an answer would have to keep, and this server cannot: to leave it out would be another
+ * answer. */
 static int is_constraint(const char *name, const json_t *v)
 {
-    static const char *const names[] = {"structured_outputs", "structural_tag", "regex",           "ebnf",       "bad_words",        "allowed_token_ids",
-                                        "logits_processors",  "grammar_lazy",   "grammar_triggers", "chat_template", "banned_tokens", "banned_strings"};
+    static const char *const names[] = {"structured_outputs",
+                                        "structural_tag",
+                                        "regex",
+                                        "ebnf",
+                                        "bad_words",
+                                        "allowed_token_ids",
+                                        "logits_processors",
+                                        "grammar_lazy",
+                                        "grammar_triggers",
+                                        "chat_template",
+                                        "banned_tokens",
+                                        "banned_strings"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
             return !is_empty(v);
@@ -119,22 +157,27 @@ static int is_constraint(const char *name, const json_t *v)
 /* Names that other servers know, near to one of ours or not. */
 static int is_foreign(const char *name)
 {
-    static const char *const names[] = {"top_a", "tfs", "tfs_z", "typical", "rep_pen", "rep_pen_range", "min_keep", "lora", "min_length", "max_time", "do_sample", "num_beams",
-                                        "skew", "num_predict", "num_keep", "models", "mode", "reasoning", "include", "cache", "truncate", "verbosity"};
+    static const char *const names[] = {
+        "top_a",    "tfs",         "tfs_z",      "typical",  "rep_pen",   "rep_pen_range",
+        "min_keep", "lora",        "min_length", "max_time", "do_sample", "num_beams",
+        "skew",     "num_predict", "num_keep",   "models",   "mode",      "reasoning",
+        "include",  "cache",       "truncate",   "verbosity"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i]))
             return 1;
     return 0;
 }
 
-/* The name of ours that a mistyped one was to be, NULL: none. A longer word that one of ours begins is another word. */
+/* The name of ours that a mistyped one was to be, NULL: none. A longer word that one of ours begins
+ * is another word. */
 static const char *meant(const struct fields *f, const char *name, const char *const *names)
 {
     const char *near = f->nearest && !is_foreign(name) ? f->nearest(name, names) : NULL;
     return near && strlen(name) <= strlen(near) + 2 ? near : NULL;
 }
 
-static int unknown(struct fields *f, unsigned endpoint, const char *name, const json_t *v, struct fault *fault)
+static int unknown(struct fields *f, unsigned endpoint, const char *name, const json_t *v,
+                   struct fault *fault)
 {
     const char *names[N_FIELDS + 1], *near;
     int n = 0;
@@ -145,20 +188,26 @@ static int unknown(struct fields *f, unsigned endpoint, const char *name, const 
     int strict = exchange_server(f->x)->p.strict_fields;
     near = strict && f->nearest ? f->nearest(name, names) : meant(f, name, names);
     if (is_constraint(name, v))
-        return fault_set(fault, 400, "not_supported", name, "\"%.100s\" is not supported here, and the answer would not keep to it; see response_format and grammar", name);
+        return fault_set(fault, 400, "not_supported", name,
+                         "\"%.100s\" is not supported here, and the answer would not keep to it; "
+                         "see response_format and grammar",
+                         name);
     if (!strict && !near) {
         exchange_ignores(f->x, "%.60s", name);
         return 1;
     }
-    return fault_set(fault, 400, "unknown_field", name, "there is no field \"%.100s\" here; %s%s%sGET /docs lists them", name, near ? "did you mean \"" : "", near ? near : "",
-                     near ? "\"? " : "");
+    return fault_set(fault, 400, "unknown_field", name,
+                     "there is no field \"%.100s\" here; %s%s%sGET /docs lists them", name,
+                     near ? "did you mean \"" : "", near ? near : "", near ? "\"? " : "");
 }
 
-static int read_members(struct fields *f, unsigned endpoint, const json_t *object, struct fault *fault)
+static int read_members(struct fields *f, unsigned endpoint, const json_t *object,
+                        struct fault *fault)
 {
     const char *name;
     json_t *v;
-    json_object_foreach ((json_t *)(uintptr_t)object, name, v) {
+    json_object_foreach((json_t *)(uintptr_t)object, name, v)
+    {
         int i = find(name, endpoint);
         if (json_is_null(v))
             continue;
@@ -187,13 +236,17 @@ json_t *fields_defaults(const char *const *texts, struct pith_error *err)
         if (n && !v)
             v = json_string(equals + 1);
         for (int i = 0; v && i < N_FIELDS; i++)
-            if (!strncmp(rows[i].name, *texts, n) && !rows[i].name[n]) { /* of one name some rows take it, others are other fields */
+            if (!strncmp(rows[i].name, *texts, n) &&
+                !rows[i].name[n]) { /* of one name some rows take it, others are other fields */
                 found = 1;
                 ok |= check(&rows[i], v, &f);
             }
         if (!ok) {
             err->code = PITH_RANGE;
-            snprintf(err->msg, sizeof err->msg, "--default %.100s: %.120s", *texts, !n ? "wanted FIELD=VALUE" : !found ? "there is no such field; GET /docs lists them" : f.msg);
+            snprintf(err->msg, sizeof err->msg, "--default %.100s: %.120s", *texts,
+                     !n       ? "wanted FIELD=VALUE"
+                     : !found ? "there is no such field; GET /docs lists them"
+                              : f.msg);
             json_decref(v);
             json_decref(all);
             return NULL;
@@ -213,7 +266,8 @@ void fields_of_nothing(struct fields *f, unsigned endpoint, const struct server 
     struct fault none;
     const char *name;
     json_t *v;
-    json_object_foreach (s->defaults, name, v) {
+    json_object_foreach(s->defaults, name, v)
+    {
         int i = find(name, endpoint);
         if (i >= 0 && !f->v[i] && check(&rows[i], v, &none))
             f->v[i] = v;
@@ -228,7 +282,9 @@ int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct 
     f->body = exchange_tree(x, fault);
     if (!f->body)
         return 0;
-    int ok = json_is_object(f->body) || fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object", json_found(f->body));
+    int ok = json_is_object(f->body) ||
+             fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object",
+                       json_found(f->body));
     ok = ok && read_members(f, endpoint, f->body, fault);
     if (ok)
         fields_of_nothing(f, endpoint, exchange_server(f->x));
@@ -269,7 +325,8 @@ void fields_free(struct fields *f)
 int64_t field_int(const struct fields *f, enum field_id id)
 {
     if (f->v[id])
-        return json_is_integer(f->v[id]) ? json_integer_value(f->v[id]) : (int64_t)json_real_value(f->v[id]);
+        return json_is_integer(f->v[id]) ? json_integer_value(f->v[id])
+                                         : (int64_t)json_real_value(f->v[id]);
     return rows[id].dflt ? strtoll(rows[id].dflt, NULL, 10) : 0;
 }
 
@@ -303,7 +360,8 @@ const char *field_text(const struct fields *f, enum field_id id)
 /* As a JSON Schema. */
 static json_t *schema_of(const struct row *r)
 {
-    static const char *const names[N_TYPES] = {"integer", "number", "boolean", "string", NULL, "array", "object"};
+    static const char *const names[N_TYPES] = {"integer", "number", "boolean", "string",
+                                               NULL,      "array",  "object"};
     json_t *s = json_pack("{s:s}", "description", r->help), *types = json_array();
     for (int i = 0; i < N_TYPES; i++)
         if ((r->type >> i & 1) && names[i])
@@ -312,8 +370,11 @@ static json_t *schema_of(const struct row *r)
         json_object_set(s, "type", json_array_size(types) == 1 ? json_array_get(types, 0) : types);
     json_decref(types);
     if (r->type == TEXTS)
-        json_object_set_new(s, "anyOf", json_pack("[{s:s, s:i, s:i}, {s:s, s:{s:s, s:i, s:i}, s:I}]", "type", "string", "minLength", 1, "maxLength", TEXTS_BYTES, "type",
-                                                  "array", "items", "type", "string", "minLength", 1, "maxLength", TEXTS_BYTES, "maxItems", (json_int_t)r->hi));
+        json_object_set_new(s, "anyOf",
+                            json_pack("[{s:s, s:i, s:i}, {s:s, s:{s:s, s:i, s:i}, s:I}]", "type",
+                                      "string", "minLength", 1, "maxLength", TEXTS_BYTES, "type",
+                                      "array", "items", "type", "string", "minLength", 1,
+                                      "maxLength", TEXTS_BYTES, "maxItems", (json_int_t)r->hi));
     if (r->type == OBJECT && r->hi > 0)
         json_object_set_new(s, "maxProperties", json_integer((json_int_t)r->hi));
     if (r->type == LIST) {
@@ -322,10 +383,14 @@ static json_t *schema_of(const struct row *r)
         json_object_set_new(s, "maxItems", json_integer((json_int_t)r->hi));
     }
     if (r == &rows[F_options] || r == &rows[F_stream_options])
-        json_object_set_new(s, "properties", fields_docs(r == &rows[F_options] ? E_OLLAMA_OPTIONS : E_STREAM_OPTIONS));
+        json_object_set_new(
+            s, "properties",
+            fields_docs(r == &rows[F_options] ? E_OLLAMA_OPTIONS : E_STREAM_OPTIONS));
     if (r->type == INT || r->type == REAL) {
-        json_object_set_new(s, "minimum", r->type == INT ? json_integer((json_int_t)r->lo) : json_real(r->lo));
-        json_object_set_new(s, "maximum", r->type == INT ? json_integer((json_int_t)r->hi) : json_real(r->hi));
+        json_object_set_new(s, "minimum",
+                            r->type == INT ? json_integer((json_int_t)r->lo) : json_real(r->lo));
+        json_object_set_new(s, "maximum",
+                            r->type == INT ? json_integer((json_int_t)r->hi) : json_real(r->hi));
     }
     if (r->type == TEXT && r->hi < 1e8) {
         json_object_set_new(s, "minLength", json_integer((json_int_t)r->lo));

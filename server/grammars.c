@@ -1,6 +1,8 @@
-/* grammars.c -- compiled grammars, the one used last in front, found by a hash of what they were made of: who brought it, how it is opened, its text.
- * That is compared whole, so no two are ever taken for each other. What they hold grows as their masks are made: the list is made shorter when
- * something is put into it, from its end, until what it has fits; it is never long. One that is dropped here lives on while a request has a position in it. */
+/* grammars.c -- compiled grammars, the one used last in front, found by a hash of what they were
+ * made of: who brought it, how it is opened, its text. That is compared whole, so no two are ever
+ * taken for each other. What they hold grows as their masks are made: the list is made shorter when
+ * something is put into it, from its end, until what it has fits; it is never long. One that is
+ * dropped here lives on while a request has a position in it. */
 #include "grammars.h"
 
 #include <pthread.h>
@@ -66,7 +68,7 @@ void grammars_close(struct grammars *k)
 struct head {
     int64_t who; /* -1: whoever */
     int64_t kind, use_token, token, again, order;
-    int64_t calls_of; /* it lives as long as the list */
+    int64_t calls_of;                              /* it lives as long as the list */
     int64_t n_text, n_trigger, n_prefix, n_schema; /* -1: there is none */
 };
 
@@ -83,11 +85,15 @@ static char *put(char *to, const char *p, int64_t n)
 }
 
 /* NULL: out of memory. */
-static struct name *name_of(struct hosted *m, const struct tenant *who, pith_grammar_kind kind, const char *text, size_t n, const struct pith_grammar_params *p)
+static struct name *name_of(struct hosted *m, const struct tenant *who, pith_grammar_kind kind,
+                            const char *text, size_t n, const struct pith_grammar_params *p)
 {
     const struct server *s = m->server;
     int apart = tenants_count(s->tenants) > 1 && !s->p.share_prefixes;
-    struct head h = {.who = apart && who ? who->index : -1, .kind = kind, .use_token = p->use_trigger_token, .token = p->use_trigger_token ? p->trigger_token : 0};
+    struct head h = {.who = apart && who ? who->index : -1,
+                     .kind = kind,
+                     .use_token = p->use_trigger_token,
+                     .token = p->use_trigger_token ? p->trigger_token : 0};
     h.again = p->again;
     h.order = p->schema_order;
     h.calls_of = (int64_t)(intptr_t)p->calls_of;
@@ -124,7 +130,8 @@ static void put_first(struct grammars *k, struct kept *e)
 static struct kept *find(struct grammars *k, const struct name *name)
 {
     struct kept *e = k->bucket[name->hash % BUCKETS];
-    while (e && (e->name->hash != name->hash || e->name->n != name->n || memcmp(e->name->bytes, name->bytes, name->n)))
+    while (e && (e->name->hash != name->hash || e->name->n != name->n ||
+                 memcmp(e->name->bytes, name->bytes, name->n)))
         e = e->chain;
     if (!e || e == k->first)
         return e;
@@ -189,7 +196,8 @@ static void keep(struct grammars *k, struct name *name, const pith_grammar *g)
 
 /* ---------------------------------------------------------------- */
 
-pith_grammar *grammars_get(struct hosted *m, const struct tenant *who, pith_grammar_kind kind, const char *text, size_t n, const struct pith_grammar_params *p,
+pith_grammar *grammars_get(struct hosted *m, const struct tenant *who, pith_grammar_kind kind,
+                           const char *text, size_t n, const struct pith_grammar_params *p,
                            struct pith_error *err)
 {
     struct grammars *k = m->grammars;

@@ -1,8 +1,11 @@
-/* http.c -- the one file that knows libmicrohttpd. One thread of its own moves all bytes; nothing here waits for anything else.
+/* http.c -- the one file that knows libmicrohttpd. One thread of its own moves all bytes; nothing
+ * here waits for anything else.
  *
- *     headers -> checks (route, key, Host, size) -> body -> work.c or a direct handler -> suspended ... begun -> answer -> ... -> ended
+ *     headers -> checks (route, key, Host, size) -> body -> work.c or a direct handler -> suspended
+ *         ... begun -> answer -> ... -> ended
  *
- * A connection is suspended while its exchange has nothing for it, and woken by whoever writes (http_wake). */
+ * A connection is suspended while its exchange has nothing for it, and woken by whoever writes
+ * (http_wake). */
 #include <microhttpd.h>
 #include <poll.h>
 #include <stdio.h>
@@ -21,14 +24,17 @@ enum { HEADER_BYTES = 64 << 10, IDLE_SECONDS = 120, DRAIN_MS = 10, OTHER_FILES =
 
 static struct peer *peer_of(struct MHD_Connection *c)
 {
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     return info ? info->socket_context : NULL;
 }
 
-static void on_connection(void *cls, struct MHD_Connection *c, void **context, enum MHD_ConnectionNotificationCode code)
+static void on_connection(void *cls, struct MHD_Connection *c, void **context,
+                          enum MHD_ConnectionNotificationCode code)
 {
     struct http *h = cls;
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     int fd = info ? info->connect_fd : -1;
     info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     pthread_mutex_lock(&h->lock);
@@ -54,23 +60,28 @@ const char *exchange_asked(const struct exchange *x, const char *name)
 
 /* ---------------------------------------------------------------- requests */
 
-static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, const char *method, const char *path)
+static struct exchange *exchange_open(struct http *h, struct MHD_Connection *c, const char *method,
+                                      const char *path)
 {
     struct peer *p = peer_of(c);
-    struct exchange *x = p ? calloc(1, sizeof *x) : NULL; /* one that nobody looks after is not served */
+    struct exchange *x =
+        p ? calloc(1, sizeof *x) : NULL; /* one that nobody looks after is not served */
     if (!x)
         return NULL;
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     pthread_mutex_init(&x->lock, NULL);
     atomic_store(&x->refs, 1);
     x->h = h;
     x->c = c;
     x->fd = info ? info->connect_fd : -1;
     x->began = x->spoke = clock_now();
-    snprintf(x->id, sizeof x->id, "%llx-%llx", (unsigned long long)h->s->created, (unsigned long long)atomic_fetch_add(&h->serial, 1));
+    snprintf(x->id, sizeof x->id, "%llx-%llx", (unsigned long long)h->s->created,
+             (unsigned long long)atomic_fetch_add(&h->serial, 1));
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", path);
-    trace_begin(&x->trace, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "traceparent"), MHD_lookup_connection_value(c, MHD_HEADER_KIND, "tracestate"));
+    trace_begin(&x->trace, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "traceparent"),
+                MHD_lookup_connection_value(c, MHD_HEADER_KIND, "tracestate"));
     const char *model = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "model");
     snprintf(x->query, sizeof x->query, "%s", model ? model : "");
     const char *action = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "action");
@@ -112,11 +123,14 @@ static int find_route(struct exchange *x, const char *method, const char *path, 
         snprintf(x->allow + n, sizeof x->allow - n, "%s%s", n ? ", " : "", r->method);
     }
     if (*x->allow)
-        return fault_set(f, 405, "method_not_allowed", NULL, "%.8s %.100s; wanted %s", method, path, x->allow);
-    return fault_set(f, 404, "not_found", NULL, "there is no %.100s; GET /docs lists what there is", path);
+        return fault_set(f, 405, "method_not_allowed", NULL, "%.8s %.100s; wanted %s", method, path,
+                         x->allow);
+    return fault_set(f, 404, "not_found", NULL, "there is no %.100s; GET /docs lists what there is",
+                     path);
 }
 
-/* Who asks for something that takes time, and may, is known from now on. 0: there is no place for another one. */
+/* Who asks for something that takes time, and may, is known from now on. 0: there is no place for
+ * another one. */
 static int take_place(struct exchange *x, struct fault *f)
 {
     struct http *h = x->h;
@@ -127,12 +141,15 @@ static int take_place(struct exchange *x, struct fault *f)
     pthread_mutex_unlock(&h->lock);
     if (placed)
         return 1;
-    fault_set(f, 503, "connections_full", NULL, "all %d connections are taken by requests that run; see --max-connections", h->s->p.connections);
+    fault_set(f, 503, "connections_full", NULL,
+              "all %d connections are taken by requests that run; see --max-connections",
+              h->s->p.connections);
     f->retry_after = 1;
     return 0;
 }
 
-/* All that can be said before the body is there. 0: *f says why it ends here, or nothing does: a preflight, which has its answer. */
+/* All that can be said before the body is there. 0: *f says why it ends here, or nothing does: a
+ * preflight, which has its answer. */
 static int check_head(struct exchange *x, const char *method, const char *path, struct fault *f)
 {
     struct server *s = x->h->s;
@@ -149,16 +166,21 @@ static int check_head(struct exchange *x, const char *method, const char *path, 
         return 0;
     x->tenant = tenants_find(s->tenants, key_given(c));
     if (!x->tenant && !route_is_open(s, x->route))
-        return fault_set(f, 401, "invalid_api_key", NULL, "%s; send Authorization: Bearer KEY, or x-api-key: KEY",
+        return fault_set(f, 401, "invalid_api_key", NULL,
+                         "%s; send Authorization: Bearer KEY, or x-api-key: KEY",
                          key_given(c) ? "this key is not known here" : "a key is needed here");
     if (!take_place(x, f))
         return 0;
     if ((x->route->flags & ROUTE_ADMIN) && !tenants_have_admins(s->tenants))
-        return fault_set(f, 404, "admin_is_off", NULL, "there is no %.100s: the server was started without --admin-key", path);
+        return fault_set(f, 404, "admin_is_off", NULL,
+                         "there is no %.100s: the server was started without --admin-key", path);
     if ((x->route->flags & ROUTE_ADMIN) && !(x->tenant && x->tenant->admin))
-        return fault_set(f, 403, "admin_key_needed", NULL, "%.100s changes the server; it needs a key given with --admin-key", path);
+        return fault_set(f, 403, "admin_key_needed", NULL,
+                         "%.100s changes the server; it needs a key given with --admin-key", path);
     if (length && strtoull(length, NULL, 10) > (unsigned long long)s->p.body_bytes)
-        return fault_set(f, 413, "body_too_large", NULL, "the body has %.20s bytes, at most %lld are taken", length, (long long)s->p.body_bytes);
+        return fault_set(f, 413, "body_too_large", NULL,
+                         "the body has %.20s bytes, at most %lld are taken", length,
+                         (long long)s->p.body_bytes);
     if ((x->route->flags & ROUTE_MODEL) && !atomic_load(&s->ready))
         return models_loading(s, f);
     if ((x->route->flags & ROUTE_MODEL) && x->route->endpoint && atomic_load(&s->draining)) {
@@ -176,10 +198,13 @@ static void dispatch(struct exchange *x)
     peers_waits(x->h->peers, peer_of(x->c));
     pthread_mutex_unlock(&x->h->lock);
     if (x->too_large) {
-        fault_set(&f, 413, "body_too_large", NULL, "the body has more than %lld bytes", (long long)s->p.body_bytes);
+        fault_set(&f, 413, "body_too_large", NULL, "the body has more than %lld bytes",
+                  (long long)s->p.body_bytes);
         exchange_fault(x, &f);
     } else if (x->crowded) {
-        fault_set(&f, 429, "queue_full", NULL, "other requests that are being read or wait leave no memory for this one; try again later, or send fewer at a time");
+        fault_set(&f, 429, "queue_full", NULL,
+                  "other requests that are being read or wait leave no memory for this one; try "
+                  "again later, or send fewer at a time");
         f.retry_after = 2;
         exchange_fault(x, &f);
     } else if (x->route->flags & ROUTE_DIRECT) {
@@ -258,11 +283,14 @@ static void add_headers(struct exchange *x, struct MHD_Response *r)
     }
 }
 
-/* Headers, and the body or how to get it. Without a lock: what is begun does not change, and bytes of a live one have their own. */
+/* Headers, and the body or how to get it. Without a lock: what is begun does not change, and bytes
+ * of a live one have their own. */
 static enum MHD_Result answer(struct exchange *x)
 {
-    struct MHD_Response *r = x->live ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_live, x, NULL)
-                                     : MHD_create_response_from_buffer(x->n_out, x->out ? x->out : (char *)"", MHD_RESPMEM_PERSISTENT);
+    struct MHD_Response *r =
+        x->live ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_live, x, NULL)
+                : MHD_create_response_from_buffer(x->n_out, x->out ? x->out : (char *)"",
+                                                  MHD_RESPMEM_PERSISTENT);
     if (!r)
         return MHD_NO;
     add_headers(x, r);
@@ -277,8 +305,9 @@ static enum MHD_Result answer(struct exchange *x)
     return ok;
 }
 
-static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *path, const char *method, const char *version,
-                                  const char *data, size_t *n_data, void **con_cls)
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *path,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *n_data, void **con_cls)
 {
     struct http *h = cls;
     struct exchange *x = *con_cls;
@@ -318,7 +347,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     return ready && !x->queued ? answer(x) : MHD_YES;
 }
 
-static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, enum MHD_RequestTerminationCode code)
+static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls,
+                         enum MHD_RequestTerminationCode code)
 {
     struct http *h = cls;
     struct exchange *x = *con_cls;
@@ -354,7 +384,8 @@ static void say(void *cls, const char *fmt, va_list ap)
 
 static struct MHD_Daemon *start(struct http *h, const struct server_params *p)
 {
-    unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG;
+    unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
+                     MHD_USE_ERROR_LOG;
     struct MHD_OptionItem tls[] = {
         {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)p->tls_key},
         {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)p->tls_cert},
@@ -364,10 +395,13 @@ static struct MHD_Daemon *start(struct http *h, const struct server_params *p)
     flags |= MHD_is_feature_supported(MHD_FEATURE_EPOLL) == MHD_YES ? MHD_USE_EPOLL : MHD_USE_POLL;
     if (p->tls_cert)
         flags |= MHD_USE_TLS;
-    return MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, say, NULL, MHD_OPTION_LISTEN_SOCKET, h->listen_fd,
-                            MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT, (unsigned)peers_descriptors(h->peers),
-                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES,
-                            MHD_OPTION_ARRAY, p->tls_cert ? tls : none, MHD_OPTION_END);
+    return MHD_start_daemon(
+        flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, say, NULL,
+        MHD_OPTION_LISTEN_SOCKET, h->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)peers_descriptors(h->peers), MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES,
+        MHD_OPTION_ARRAY, p->tls_cert ? tls : none, MHD_OPTION_END);
 }
 
 /* Each connection is a descriptor, and the usual limit is meant for programs that use select(). */
@@ -381,7 +415,9 @@ static int raise_files(int n, struct pith_error *err)
     if (r.rlim_cur == want && !setrlimit(RLIMIT_NOFILE, &r))
         return 1;
     err->code = PITH_RANGE;
-    snprintf(err->msg, sizeof err->msg, "--max-connections and what else is open may need %llu descriptors, the system allows %llu (ulimit -Hn); give a lower number",
+    snprintf(err->msg, sizeof err->msg,
+             "--max-connections and what else is open may need %llu descriptors, the system allows "
+             "%llu (ulimit -Hn); give a lower number",
              (unsigned long long)want, (unsigned long long)r.rlim_max);
     return 0;
 }
@@ -395,7 +431,8 @@ struct http *http_open(struct server *s, const struct server_params *p, struct p
     }
     h->s = s;
     pthread_mutex_init(&h->lock, NULL);
-    h->peers = peers_open(p->connections, tenants_have_keys(s->tenants) ? p->connections_unknown : p->connections);
+    h->peers = peers_open(p->connections,
+                          tenants_have_keys(s->tenants) ? p->connections_unknown : p->connections);
     if (!h->peers || !raise_files(peers_descriptors(h->peers), err)) {
         if (!h->peers)
             *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
@@ -410,7 +447,9 @@ struct http *http_open(struct server *s, const struct server_params *p, struct p
     h->listen_fd = http_listen(h, p, err);
     h->daemon = h->listen_fd >= 0 ? start(h, p) : NULL;
     if (h->listen_fd >= 0 && !h->daemon)
-        http_fail(err, h->url, p->tls_cert ? "cannot serve; is the certificate that of the key?" : "cannot serve");
+        http_fail(err, h->url,
+                  p->tls_cert ? "cannot serve; is the certificate that of the key?"
+                              : "cannot serve");
     h->watching = h->daemon && !pthread_create(&h->watch, NULL, http_watch, h);
     if (h->daemon && !h->watching)
         http_fail(err, h->url, "no thread to look after those who wait");

@@ -1,13 +1,14 @@
 /* http.h -- what the files of HTTP share: exchanges, connections, and the server of them.
  *
- *     http.c      the one file that knows libmicrohttpd: connections, requests and their checks, answers
+ *     http.c      the one file that knows libmicrohttpd: connections, requests and their checks,
+ *                 answers
  *     exchange.c  an exchange: its body, the bytes of its answer, the access log
  *     peers.c     the connections that are open, and who goes when there are too many
  *     watch.c     the thread that looks after those who wait
  *     listen.c    the socket
  *
- * An exchange is counted: once by its connection, once by whoever makes its answer. Locks are taken in this order: of the lists, of an
- * exchange. */
+ * An exchange is counted: once by its connection, once by whoever makes its answer. Locks are taken
+ * in this order: of the lists, of an exchange. */
 #ifndef PITH_SERVER_HTTP_H
 #define PITH_SERVER_HTTP_H
 
@@ -22,8 +23,8 @@ struct exchange {
     struct exchange *next, **at;
     struct tenant *tenant;
     const struct route *route;
-    atomic_int refs, gone, dispatched; /* dispatched: the body is here, or was refused */
-    pthread_mutex_t lock; /* of all below */
+    atomic_int refs, gone, dispatched;     /* dispatched: the body is here, or was refused */
+    pthread_mutex_t lock;                  /* of all below */
     int fd, suspended, too_large, crowded; /* crowded: the bodies of its key are */
     int begun, ended, live, queued, status, retry_after;
     const char *type, *pulse;
@@ -41,17 +42,25 @@ struct exchange {
     int64_t poured;   /* bytes of ctx, which the account has */
     int64_t told_out; /* bytes of `out` that the account has */
     int64_t deadline; /* ns, 0: not read yet */
-    int64_t began, spoke, waits; /* ns; waits: since when there is something that the client has not taken */
+    int64_t began, spoke,
+        waits; /* ns; waits: since when there is something that the client has not taken */
     struct figures figures;
     json_t *tree;
     struct hosted *model; /* NULL: `why` says why there is none */
     struct fault why;
     struct trace trace;
-    char id[32], method[12], path[512], query[256], action[16], allow[32]; /* allow: methods that there are instead of this one */
+    char id[32], method[12], path[512], query[256], action[16],
+        allow[32]; /* allow: methods that there are instead of this one */
 };
 
 /* A connection, for as long as the library has it open. */
-enum peer_state { PEER_UNKNOWN, PEER_IDLE, PEER_READING, PEER_BUSY, N_PEER_STATES }; /* reading: its request; busy: with its answer */
+enum peer_state {
+    PEER_UNKNOWN,
+    PEER_IDLE,
+    PEER_READING,
+    PEER_BUSY,
+    N_PEER_STATES
+}; /* reading: its request; busy: with its answer */
 enum peer_place { PLACE_NONE, PLACE_SEAT, PLACE_SPARE };
 struct peer {
     struct peer_link {
@@ -84,12 +93,14 @@ struct http {
     char url[300];
 };
 
-/* peers.c; all with the lock of the lists. most: places; most_unknown: of one address, for those that have shown no key. */
+/* peers.c; all with the lock of the lists. most: places; most_unknown: of one address, for those
+ * that have shown no key. */
 struct sockaddr;
 struct peers *peers_open(int most, int most_unknown);
 void peers_close(struct peers *all);
 int peers_descriptors(const struct peers *all); /* most that are open at a time */
-struct peer *peers_add(struct peers *all, int fd, const struct sockaddr *a); /* NULL: out of memory */
+struct peer *peers_add(struct peers *all, int fd,
+                       const struct sockaddr *a); /* NULL: out of memory */
 void peers_remove(struct peers *all, struct peer *p);
 void peers_asks(struct peers *all, struct peer *p, struct exchange *x); /* a request has begun */
 /* It is one that may ask. 0: there is no place for it. */
@@ -101,13 +112,17 @@ void peers_expire(struct peers *all, int64_t before); /* ends those that have be
 void http_wake(struct exchange *x); /* with its lock: its connection is looked at again */
 /* exchange.c */
 void exchange_feed(struct exchange *x, const char *p, size_t n); /* bytes of the body */
-void exchange_put(struct exchange *x, const char *p, size_t n);  /* exchange_write with the lock held; wakes nobody */
-int exchange_unread(struct exchange *x, int64_t before); /* its client has not taken what has waited since then */
-void exchange_poured(struct exchange *x); /* with the lock: all of it has been taken, or nobody takes the rest */
+void exchange_put(struct exchange *x, const char *p,
+                  size_t n); /* exchange_write with the lock held; wakes nobody */
+int exchange_unread(struct exchange *x,
+                    int64_t before); /* its client has not taken what has waited since then */
+void exchange_poured(
+    struct exchange *x); /* with the lock: all of it has been taken, or nobody takes the rest */
 void exchange_log(const struct exchange *x, const struct figures *f);
 /* watch.c */
 void *http_watch(void *http);
-/* listen.c: the socket that p asks for, its address in h->url; -1 with *err. http_fail makes such an error, and returns -1. */
+/* listen.c: the socket that p asks for, its address in h->url; -1 with *err. http_fail makes such
+ * an error, and returns -1. */
 int http_listen(struct http *h, const struct server_params *p, struct pith_error *err);
 int http_fail(struct pith_error *err, const char *what, const char *why);
 

@@ -17,7 +17,8 @@ int64_t clock_now(void)
 
 static _Thread_local int lost;
 
-/* Half of what reading a request does is done by jansson, which asks nobody whether it may go on, but for memory. */
+/* Half of what reading a request does is done by jansson, which asks nobody whether it may go on,
+ * but for memory. */
 static void *allocate(size_t n)
 {
     void *p = work_json(0, 1) ? malloc(n) : NULL; /* jansson tries again for every byte of a text */
@@ -117,11 +118,13 @@ const char *fault_type(const struct fault *f)
 
 json_t *fault_json(const struct fault *f)
 {
-    json_t *e = json_pack("{s:o, s:s, s:o, s:s}", "message", json_text(f->msg, strlen(f->msg)), "type", fault_type(f), "param",
-                          *f->param ? json_text(f->param, strlen(f->param)) : json_null(), "code", f->code);
+    json_t *e = json_pack(
+        "{s:o, s:s, s:o, s:s}", "message", json_text(f->msg, strlen(f->msg)), "type", fault_type(f),
+        "param", *f->param ? json_text(f->param, strlen(f->param)) : json_null(), "code", f->code);
     if (e && f->n_ctx) {
         json_object_set_new(e, "n_prompt", json_integer(f->n_prompt));
-        json_object_set_new(e, "n_prompt_tokens", json_integer(f->n_prompt)); /* as llama.cpp has it */
+        json_object_set_new(e, "n_prompt_tokens",
+                            json_integer(f->n_prompt)); /* as llama.cpp has it */
         json_object_set_new(e, "n_ctx", json_integer(f->n_ctx));
         json_object_set_new(e, "n_over", json_integer(f->n_over));
     }
@@ -135,8 +138,8 @@ json_t *fault_json(const struct fault *f)
 /* A tree takes far more memory than its text: so many at most, some 250 MB of them. */
 enum { FAT_MAX = 500000, VALUES_MAX = 4000000 };
 
-/* How deep brackets are nested, at most, and how many values there are; *fat: objects and lists, of which each takes hundreds of bytes. Strings
- * are skipped; whether it is JSON is not asked. */
+/* How deep brackets are nested, at most, and how many values there are; *fat: objects and lists, of
+ * which each takes hundreds of bytes. Strings are skipped; whether it is JSON is not asked. */
 static int depth_of(const char *p, size_t n, size_t *fat, size_t *values)
 {
     int depth = 0, most = 0, inside = 0;
@@ -179,20 +182,25 @@ static size_t name_before(const char *p, size_t n, const char **name)
 static void explain(const char *p, size_t n, const json_error_t *e, struct fault *f)
 {
     const char *name;
-    size_t at = e->position > 0 && (size_t)e->position < n ? (size_t)e->position : n, n_name = name_before(p, at, &name);
+    size_t at = e->position > 0 && (size_t)e->position < n ? (size_t)e->position : n,
+           n_name = name_before(p, at, &name);
     switch (json_error_code(e)) {
     case json_error_numeric_overflow:
-        fault_set(f, 400, "out_of_range", NULL, "%.*s is too large: line %d, column %d: %s", n_name ? (int)(n_name < 64 ? n_name : 64) : 8, n_name ? name : "a number", e->line,
-                  e->column, e->text);
+        fault_set(f, 400, "out_of_range", NULL, "%.*s is too large: line %d, column %d: %s",
+                  n_name ? (int)(n_name < 64 ? n_name : 64) : 8, n_name ? name : "a number",
+                  e->line, e->column, e->text);
         break;
     case json_error_duplicate_key:
-        fault_set(f, 400, "invalid_json", NULL, "the body says a field twice: line %d, column %d: %s", e->line, e->column, e->text);
+        fault_set(f, 400, "invalid_json", NULL,
+                  "the body says a field twice: line %d, column %d: %s", e->line, e->column,
+                  e->text);
         break;
     default:
         if (strspn(p, " \t\r\n") >= n)
             fault_set(f, 400, "invalid_json", NULL, "the body is empty, wanted a JSON object");
         else
-            fault_set(f, 400, "invalid_json", NULL, "the body is not JSON: line %d, column %d: %s", e->line, e->column, e->text);
+            fault_set(f, 400, "invalid_json", NULL, "the body is not JSON: line %d, column %d: %s",
+                      e->line, e->column, e->text);
     }
 }
 
@@ -205,7 +213,9 @@ json_t *json_read(const char *p, size_t n, struct fault *f)
         return NULL;
     }
     if (fat > FAT_MAX || values > VALUES_MAX) {
-        fault_set(f, 413, "body_too_large", NULL, "the body has %zu objects and lists and %zu values; at most %d and %d are taken", fat, values, FAT_MAX, VALUES_MAX);
+        fault_set(f, 413, "body_too_large", NULL,
+                  "the body has %zu objects and lists and %zu values; at most %d and %d are taken",
+                  fat, values, FAT_MAX, VALUES_MAX);
         return NULL;
     }
     json_t *j = json_loadb(p, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
@@ -226,7 +236,8 @@ const char *json_found_in(const json_t *v, char buf[64])
     case JSON_ARRAY:
         return "a list";
     case JSON_STRING:
-        snprintf(buf, 64, "\"%.40s\"%s", json_string_value(v), json_string_length(v) > 40 ? "..." : "");
+        snprintf(buf, 64, "\"%.40s\"%s", json_string_value(v),
+                 json_string_length(v) > 40 ? "..." : "");
         return buf;
     case JSON_INTEGER:
         snprintf(buf, 64, "%lld", (long long)json_integer_value(v));
@@ -264,7 +275,8 @@ json_t *json_text(const char *p, size_t n)
     return clean;
 }
 
-/* Trees of bodies are no deeper than JSON_DEPTH, and jansson reads none that is deeper than 2048. */
+/* Trees of bodies are no deeper than JSON_DEPTH, and jansson reads none that is deeper than 2048.
+ */
 static int has_long_numbers(const json_t *j)
 {
     const char *key;
@@ -275,19 +287,17 @@ static int has_long_numbers(const json_t *j)
         snprintf(text, sizeof text, "%.15g", json_real_value(j));
         return strtod(text, NULL) != json_real_value(j);
     }
-    json_array_foreach (j, i, v)
-        if (has_long_numbers(v))
-            return 1;
-    json_object_foreach ((json_t *)(uintptr_t)j, key, v)
-        if (has_long_numbers(v))
-            return 1;
+    json_array_foreach(j, i, v) if (has_long_numbers(v)) return 1;
+    json_object_foreach((json_t *)(uintptr_t)j, key, v) if (has_long_numbers(v)) return 1;
     return 0;
 }
 
 char *json_exact(const json_t *j)
 {
-    /* 17 digits tell every number; with 15, where they do, 16.9 stays 16.9 and does not become 16.899999999999999 */
-    return json_dumps(j, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(has_long_numbers(j) ? 17 : 15));
+    /* 17 digits tell every number; with 15, where they do, 16.9 stays 16.9 and does not become
+     * 16.899999999999999 */
+    return json_dumps(j, JSON_COMPACT | JSON_ENCODE_ANY |
+                             JSON_REAL_PRECISION(has_long_numbers(j) ? 17 : 15));
 }
 
 int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n)
@@ -314,9 +324,11 @@ json_t *json_joined(const json_t *list, const char *key)
     size_t i, n = 0, cap = 0;
     int ok = 1;
     const json_t *v;
-    json_array_foreach (list, i, v) {
+    json_array_foreach(list, i, v)
+    {
         v = key ? json_object_get(v, key) : v;
-        ok = ok && json_is_string(v) && text_put(&text, &n, &cap, json_string_value(v), json_string_length(v));
+        ok = ok && json_is_string(v) &&
+             text_put(&text, &n, &cap, json_string_value(v), json_string_length(v));
     }
     json_t *j = ok ? json_stringn(text ? text : "", n) : NULL;
     free(text);

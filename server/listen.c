@@ -1,5 +1,5 @@
-/* listen.c -- the socket: an address of this machine or of its network, or a name in the file system. An address that others can reach needs a
- * key. */
+/* listen.c -- the socket: an address of this machine or of its network, or a name in the file
+ * system. An address that others can reach needs a key. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -51,7 +51,8 @@ static int is_local_address(const struct sockaddr *a)
 {
     if (a->sa_family == AF_INET)
         return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
-    return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
+    return a->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
 }
 
 static int listen_tcp(struct http *h, const struct server_params *p, struct pith_error *err)
@@ -69,21 +70,27 @@ static int listen_tcp(struct http *h, const struct server_params *p, struct pith
     h->local = is_local_address(found->ai_addr);
     if (!h->local && !tenants_have_keys(h->s->tenants)) {
         freeaddrinfo(found);
-        http_fail(err, where, "everybody on the network could use this address; give an --api-key, or listen on 127.0.0.1");
+        http_fail(err, where,
+                  "everybody on the network could use this address; give an --api-key, or listen "
+                  "on 127.0.0.1");
         err->code = PITH_RANGE;
         return -1;
     }
     fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0)
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 1024) || getsockname(fd, (struct sockaddr *)&bound, &n) ||
-        getnameinfo((struct sockaddr *)&bound, n, name, sizeof name, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV)) {
+    if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 1024) ||
+        getsockname(fd, (struct sockaddr *)&bound, &n) ||
+        getnameinfo((struct sockaddr *)&bound, n, name, sizeof name, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV)) {
         http_fail(err, where, strerror(errno));
         if (fd >= 0)
             close(fd);
         fd = -1;
     } else {
-        snprintf(h->url, sizeof h->url, found->ai_family == AF_INET6 ? "%s://[%s]:%s" : "%s://%s:%s", p->tls_cert ? "https" : "http", name, port);
+        snprintf(h->url, sizeof h->url,
+                 found->ai_family == AF_INET6 ? "%s://[%s]:%s" : "%s://%s:%s",
+                 p->tls_cert ? "https" : "http", name, port);
     }
     freeaddrinfo(found);
     return fd;

@@ -1,12 +1,15 @@
-/* loader.c -- the thread that loads models on demand, one at a time, and unloads them: for room, after a time without requests, or when asked.
+/* loader.c -- the thread that loads models on demand, one at a time, and unloads them: for room,
+ * after a time without requests, or when asked.
  *
- * Bytes of a model are its weights and its sessions when their caches are full: what the library promises not to exceed. Before the first load
- * only the file's size is known and stands for them; when the true number is too large for what else is loaded, the model waits, opened,
- * until others have gone. Those go first that nobody has used for longest; when all are in use, the one used longest ago takes no more
- * requests and goes when it has ended what it has. The model that the oldest request waits for comes first, so two models that do not fit
- * together take turns.
+ * Bytes of a model are its weights and its sessions when their caches are full: what the library
+ * promises not to exceed. Before the first load only the file's size is known and stands for them;
+ * when the true number is too large for what else is loaded, the model waits, opened, until others
+ * have gone. Those go first that nobody has used for longest; when all are in use, the one used
+ * longest ago takes no more requests and goes when it has ended what it has. The model that the
+ * oldest request waits for comes first, so two models that do not fit together take turns.
  *
- * A file that is none costs nobody his place: its header is read before room is made, and what fails behind that is not tried again at once. */
+ * A file that is none costs nobody his place: its header is read before room is made, and what
+ * fails behind that is not tried again at once. */
 #include "grammars.h"
 #include "models.h"
 #include "request.h"
@@ -49,7 +52,8 @@ static uint64_t most_bytes(const struct hosted *h)
     return h->info.weight_bytes + generate + embed;
 }
 
-static pith_status fits_alone(const struct hosted *h, uint64_t bytes, const char *what, struct pith_error *err)
+static pith_status fits_alone(const struct hosted *h, uint64_t bytes, const char *what,
+                              struct pith_error *err)
 {
     const struct server_params *p = &h->server->p;
     uint64_t most = p->models_memory;
@@ -57,11 +61,17 @@ static pith_status fits_alone(const struct hosted *h, uint64_t bytes, const char
         return PITH_OK;
     err->code = PITH_NOMEM;
     if (p->max_memory)
-        snprintf(err->msg, sizeof err->msg, "%s %llu bytes, and --max-memory of %lld less --requests-memory of %lld and --grammar-cache of %llu leaves %llu; wanted a larger limit, or less context", what,
-                 (unsigned long long)bytes, (long long)p->max_memory, (long long)p->requests_memory, (unsigned long long)p->grammar_bytes, (unsigned long long)most);
-    else
-        snprintf(err->msg, sizeof err->msg, "%s %llu bytes, and --models-memory is %llu; wanted a larger limit, or less context", what, (unsigned long long)bytes,
+        snprintf(err->msg, sizeof err->msg,
+                 "%s %llu bytes, and --max-memory of %lld less --requests-memory of %lld and "
+                 "--grammar-cache of %llu leaves %llu; wanted a larger limit, or less context",
+                 what, (unsigned long long)bytes, (long long)p->max_memory,
+                 (long long)p->requests_memory, (unsigned long long)p->grammar_bytes,
                  (unsigned long long)most);
+    else
+        snprintf(
+            err->msg, sizeof err->msg,
+            "%s %llu bytes, and --models-memory is %llu; wanted a larger limit, or less context",
+            what, (unsigned long long)bytes, (unsigned long long)most);
     return err->code;
 }
 
@@ -80,21 +90,29 @@ static int tell_progress(void *hosted, double fraction)
     return !atomic_load(&h->server->draining);
 }
 
-/* What nobody advises is what the interface's own server does (its documentation of model files). */
+/* What nobody advises is what the interface's own server does (its documentation of model files).
+ */
 static void find_sampling(struct hosted *h)
 {
-    static const struct pith_sampler_params ollama = {.size = sizeof ollama, .temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .repeat_penalty = 1.1f, .penalty_last_n = 64};
+    static const struct pith_sampler_params ollama = {.size = sizeof ollama,
+                                                      .temperature = 0.8f,
+                                                      .top_k = 40,
+                                                      .top_p = 0.9f,
+                                                      .repeat_penalty = 1.1f,
+                                                      .penalty_last_n = 64};
     h->usual.size = h->usual_ollama.size = sizeof h->usual;
     pith_sampler_defaults(h->model, NULL, &h->usual, NULL);
     pith_sampler_defaults(h->model, &ollama, &h->usual_ollama, NULL);
 }
 
-/* *bytes is what it needs at most. What was made is freed by loader_close, whatever this returns. */
+/* *bytes is what it needs at most. What was made is freed by loader_close, whatever this returns.
+ */
 static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_error *err)
 {
     const struct server_params *p = &h->server->p;
     struct server_loaded made = {.progress = tell_progress, .progress_ctx = h};
-    pith_status st = fits_alone(h, bytes_of(h), h->bytes ? "its weights and its cache need" : "its file alone has", err);
+    pith_status st = fits_alone(
+        h, bytes_of(h), h->bytes ? "its weights and its cache need" : "its file alone has", err);
     if (st != PITH_OK)
         return st;
     st = p->load(p->load_ctx, p->models[h->index].path, &made, err);
@@ -157,7 +175,8 @@ void loader_close(struct hosted *h)
 
 /* ---------------------------------------------------------------- room */
 
-/* With the lock, as all that follows. The one that goes first of those nobody uses (idle) or of all. */
+/* With the lock, as all that follows. The one that goes first of those nobody uses (idle) or of
+ * all. */
 static struct hosted *oldest(struct models *m, int idle)
 {
     struct hosted *found = NULL;
@@ -169,7 +188,8 @@ static struct hosted *oldest(struct models *m, int idle)
     return found;
 }
 
-/* 1: there is room for h beside what is loaded. 0: not yet; if those that are leaving do not make it, one more is told to. */
+/* 1: there is room for h beside what is loaded. 0: not yet; if those that are leaving do not make
+ * it, one more is told to. */
 static int has_room(struct models *m, const struct hosted *h)
 {
     const struct server_params *p = &m->server->p;
@@ -205,7 +225,8 @@ static int has_room(struct models *m, const struct hosted *h)
 static struct hosted *leaver(struct models *m)
 {
     for (int i = 0; i < m->n; i++)
-        if (m->v[i].state == MODEL_LEAVING && (!m->v[i].n_users || (m->v[i].forced && !m->v[i].ended)))
+        if (m->v[i].state == MODEL_LEAVING &&
+            (!m->v[i].n_users || (m->v[i].forced && !m->v[i].ended)))
             return &m->v[i];
     return NULL;
 }
@@ -265,7 +286,8 @@ static void refuse(struct models *m, struct hosted *h, const struct pith_error *
     struct fault f = {0};
     h->error = *err;
     h->wanted = 0;
-    fault_set(&f, 503, err->code == PITH_CANCELLED ? "shutting_down" : "model_load_failed", "model", "the model \"%.100s\" could not be loaded: %s", h->name, err->msg);
+    fault_set(&f, 503, err->code == PITH_CANCELLED ? "shutting_down" : "model_load_failed", "model",
+              "the model \"%.100s\" could not be loaded: %s", h->name, err->msg);
     set_state(m, h, MODEL_UNLOADED);
     waiters_resume(m, h, &f);
 }

@@ -54,7 +54,9 @@ static void grow_call(struct message *m, const struct pith_chat_event *e)
 
 static void on_event(void *ctx, const struct pith_chat_event *e)
 {
-    static const enum part_kind kinds[] = {[PITH_CHAT_CONTENT] = PART_TEXT, [PITH_CHAT_REASONING] = PART_REASONING, [PITH_CHAT_CALL] = PART_CALL};
+    static const enum part_kind kinds[] = {[PITH_CHAT_CONTENT] = PART_TEXT,
+                                           [PITH_CHAT_REASONING] = PART_REASONING,
+                                           [PITH_CHAT_CALL] = PART_CALL};
     struct message *m = ctx;
     if (e->kind == PITH_CHAT_CALL ? m->one_call && e->index : m->only_calls)
         return;
@@ -79,8 +81,9 @@ static void on_event(void *ctx, const struct pith_chat_event *e)
     }
 }
 
-struct message *message_open(const pith_template *t, const struct message *first, const json_t *tools, const char *family, int partial, const char *prompt,
-                             size_t n, struct fault *f)
+struct message *message_open(const pith_template *t, const struct message *first,
+                             const json_t *tools, const char *family, int partial,
+                             const char *prompt, size_t n, struct fault *f)
 {
     struct pith_error err = {0};
     struct pith_chat_params p = PITH_CHAT_PARAMS_INIT;
@@ -110,7 +113,8 @@ struct message *message_open(const pith_template *t, const struct message *first
     return m;
 }
 
-int message_reasons(const pith_template *t, const char *family, const char *prompt, size_t n, struct fault *f)
+int message_reasons(const pith_template *t, const char *family, const char *prompt, size_t n,
+                    struct fault *f)
 {
     struct message *m = message_open(t, NULL, NULL, family, 0, prompt, n, f);
     if (!m)
@@ -147,7 +151,8 @@ void message_free(struct message *m)
 int message_put(struct message *m, const char *text, size_t n)
 {
     if (m->parser && !m->lost) {
-        m->lost |= (text ? pith_chat_feed(m->parser, text, n, NULL) : pith_chat_finish(m->parser, NULL)) != PITH_OK;
+        m->lost |= (text ? pith_chat_feed(m->parser, text, n, NULL)
+                         : pith_chat_finish(m->parser, NULL)) != PITH_OK;
     } else if (n && !m->lost) {
         struct part *p = part_of(m, PART_TEXT);
         m->lost = !p || !put(p, text, n);

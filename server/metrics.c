@@ -1,5 +1,6 @@
-/* metrics.c -- see metrics.h. The names that begin with "vllm:" are those that routers and autoscalers for language models read, with the
- * meaning they have there; a "pith:" name is ours. */
+/* metrics.c -- see metrics.h. The names that begin with "vllm:" are those that routers and
+ * autoscalers for language models read, with the meaning they have there; a "pith:" name is ours.
+ */
 #include "metrics.h"
 
 #include <pthread.h>
@@ -15,24 +16,32 @@ static const struct {
     [M_RUNNING] = {"vllm:num_requests_running", "gauge", "Choices that hold a sequence."},
     [M_WAITING] = {"vllm:num_requests_waiting", "gauge", "Choices that wait for one."},
     [M_CACHE_USED] = {"vllm:kv_cache_usage_perc", "gauge", "Share of the cache in use, 0 to 1."},
-    [M_PREFIX_QUERIES] = {"vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix store."},
+    [M_PREFIX_QUERIES] = {"vllm:prefix_cache_queries_total", "counter",
+                          "Prompt tokens looked up in the prefix store."},
     [M_PREFIX_HITS] = {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found there."},
     [M_PROMPT_TOKENS] = {"vllm:prompt_tokens_total", "counter", "Prompt tokens computed."},
     [M_MADE_TOKENS] = {"vllm:generation_tokens_total", "counter", "Tokens generated."},
     [M_PREEMPTIONS] = {"vllm:num_preemptions_total", "counter", "Sequences given up for others."},
-    [M_MASKS_BESIDE] = {"pith:masks_beside_total", "counter", "Masks of grammars that were too much work for a step and were made beside it."},
+    [M_MASKS_BESIDE] =
+        {"pith:masks_beside_total", "counter",
+         "Masks of grammars that were too much work for a step and were made beside it."},
     [M_GRAMMARS] = {"pith:grammars_compiled_total", "counter", "Grammars and schemas compiled."},
-    [M_GRAMMAR_HITS] = {"pith:grammars_kept_total", "counter", "Those of requests that were kept from before."},
+    [M_GRAMMAR_HITS] = {"pith:grammars_kept_total", "counter",
+                        "Those of requests that were kept from before."},
     [M_STEPS] = {"pith:steps_total", "counter", "Steps of the engine."},
     [M_STEP_SECONDS] = {"pith:step_seconds_total", "counter", "Seconds spent in them."},
-    [M_MODEL_BYTES] = {"pith:model_bytes", "gauge", "Weights and full caches of the model; 0: it is not loaded."},
+    [M_MODEL_BYTES] = {"pith:model_bytes", "gauge",
+                       "Weights and full caches of the model; 0: it is not loaded."},
     [M_LOADS] = {"pith:model_loads_total", "counter", "How often it has been loaded."},
     [M_LOAD_SECONDS] = {"pith:model_load_seconds_total", "counter", "Seconds spent on that."},
 };
 
-static const double seconds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560, 0};
-static const double gaps[] = {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 10, 0};
-static const double tokens[] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 0};
+static const double seconds[] = {.001, .005, .01, .02, .04, .06, .08, .1,  .25, .5,   .75, 1,
+                                 2.5,  5,    7.5, 10,  20,  40,  80,  160, 640, 2560, 0};
+static const double gaps[] = {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2,
+                              .3,   .4,    .5,   .75, 1,    2.5, 5,    10, 0};
+static const double tokens[] = {1,    2,    5,    10,    20,    50,    100,    200, 500,
+                                1000, 2000, 5000, 10000, 20000, 50000, 100000, 0};
 static const double rows_of_step[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 0};
 static const double few[] = {1, 2, 5, 10, 20, 50, 100, 0};
 
@@ -42,12 +51,15 @@ static const struct {
 } hists[N_HISTOGRAMS] = {
     [H_FIRST] = {"vllm:time_to_first_token_seconds", "From arrival to the first token.", seconds},
     [H_GAP] = {"vllm:inter_token_latency_seconds", "Between two tokens of a choice.", gaps},
-    [H_PER_TOKEN] = {"vllm:request_time_per_output_token_seconds", "Mean of that over a request.", gaps},
+    [H_PER_TOKEN] = {"vllm:request_time_per_output_token_seconds", "Mean of that over a request.",
+                     gaps},
     [H_E2E] = {"vllm:e2e_request_latency_seconds", "From arrival to the end.", seconds},
     [H_QUEUE] = {"vllm:request_queue_time_seconds", "Waiting.", seconds},
-    [H_PREFILL] = {"vllm:request_prefill_time_seconds", "From the first step to the first token.", seconds},
+    [H_PREFILL] = {"vllm:request_prefill_time_seconds", "From the first step to the first token.",
+                   seconds},
     [H_DECODE] = {"vllm:request_decode_time_seconds", "From the first token to the end.", seconds},
-    [H_INFERENCE] = {"vllm:request_inference_time_seconds", "From the first step to the end.", seconds},
+    [H_INFERENCE] = {"vllm:request_inference_time_seconds", "From the first step to the end.",
+                     seconds},
     [H_PROMPT_TOKENS] = {"vllm:request_prompt_tokens", "Prompt tokens of a request.", tokens},
     [H_MADE_TOKENS] = {"vllm:request_generation_tokens", "Tokens generated for it.", tokens},
     [H_ITERATION] = {"vllm:iteration_tokens_total", "Rows of a step.", rows_of_step},
@@ -144,10 +156,12 @@ static void put_histogram(FILE *f, const struct metrics *m, int i)
     unsigned long long sum = 0;
     for (int k = 0; hists[i].bound[k] > 0; k++) {
         sum += m->h[i].n[k];
-        fprintf(f, "%s_bucket{%s,le=\"%g\"} %llu\n", hists[i].name, m->label, hists[i].bound[k], sum);
+        fprintf(f, "%s_bucket{%s,le=\"%g\"} %llu\n", hists[i].name, m->label, hists[i].bound[k],
+                sum);
     }
-    fprintf(f, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.9g\n%s_count{%s} %llu\n", hists[i].name, m->label, m->h[i].all,
-            hists[i].name, m->label, m->h[i].sum, hists[i].name, m->label, m->h[i].all);
+    fprintf(f, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.9g\n%s_count{%s} %llu\n",
+            hists[i].name, m->label, m->h[i].all, hists[i].name, m->label, m->h[i].sum,
+            hists[i].name, m->label, m->h[i].all);
 }
 
 /* Each metric once, with a line or more for each model. */
@@ -158,16 +172,20 @@ static void put_all(FILE *f, struct metrics *const *list, int n)
         for (int k = 0; k < n; k++)
             fprintf(f, "%s{%s} %.15g\n", rows[i].name, list[k]->label, list[k]->v[i]);
     }
-    put_head(f, "vllm:gpu_cache_usage_perc", "gauge", "The same as vllm:kv_cache_usage_perc, by its older name.");
+    put_head(f, "vllm:gpu_cache_usage_perc", "gauge",
+             "The same as vllm:kv_cache_usage_perc, by its older name.");
     for (int k = 0; k < n; k++)
-        fprintf(f, "vllm:gpu_cache_usage_perc{%s} %.15g\n", list[k]->label, list[k]->v[M_CACHE_USED]);
+        fprintf(f, "vllm:gpu_cache_usage_perc{%s} %.15g\n", list[k]->label,
+                list[k]->v[M_CACHE_USED]);
     put_head(f, "vllm:cache_config_info", "gauge", "Pages of the cache.");
     for (int k = 0; k < n; k++)
-        fprintf(f, "vllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n", list[k]->label, BLOCK, (long long)list[k]->n_blocks);
+        fprintf(f, "vllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n",
+                list[k]->label, BLOCK, (long long)list[k]->n_blocks);
     put_head(f, "vllm:request_success_total", "counter", "Choices ended, by reason.");
     for (int k = 0; k < n; k++)
         for (int i = 0; i < N_REASONS; i++)
-            fprintf(f, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", list[k]->label, reasons[i], list[k]->n[i]);
+            fprintf(f, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n",
+                    list[k]->label, reasons[i], list[k]->n[i]);
     for (int i = 0; i < N_HISTOGRAMS; i++) {
         put_head(f, hists[i].name, "histogram", hists[i].help);
         for (int k = 0; k < n; k++)

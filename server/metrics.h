@@ -46,7 +46,9 @@ void metrics_free(struct metrics *m);
 void metrics_add(struct metrics *m, enum metric i, double x);
 void metrics_set(struct metrics *m, enum metric i, double x);
 void metrics_observe(struct metrics *m, enum histogram i, double x);
-void metrics_reason(struct metrics *m, const char *finished_reason); /* a choice has ended; one of the reasons that are constants */
+void metrics_reason(
+    struct metrics *m,
+    const char *finished_reason); /* a choice has ended; one of the reasons that are constants */
 /* The model they are of, which becomes their label, and the pages of its cache. */
 void metrics_label(struct metrics *m, const char *model, int64_t n_blocks);
 /* The text of several models' (malloc), NULL: out of memory. */

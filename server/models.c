@@ -62,7 +62,8 @@ static struct hosted *named(struct models *m, const char *name, size_t n)
 /* any: where there is one model it answers to every name. */
 static struct hosted *find(struct models *m, const char *name, int any, struct fault *f)
 {
-    static const char latest[] = ":latest"; /* which Ollama's clients put behind names without a tag */
+    static const char latest[] =
+        ":latest"; /* which Ollama's clients put behind names without a tag */
     char names[360] = "";
     if (!name || !*name)
         return &m->v[0];
@@ -75,7 +76,8 @@ static struct hosted *find(struct models *m, const char *name, int any, struct f
     if (h)
         return h;
     say_names(m, names, sizeof names);
-    fault_set(f, 404, "model_not_found", "model", "there is no model \"%.100s\" here; there %s %s", name, m->n > 1 ? "are" : "is", names);
+    fault_set(f, 404, "model_not_found", "model", "there is no model \"%.100s\" here; there %s %s",
+              name, m->n > 1 ? "are" : "is", names);
     return NULL;
 }
 
@@ -114,7 +116,8 @@ struct hosted *models_hold(struct server *s, const char *name, struct fault *f)
     pthread_mutex_lock(&m->lock);
     struct hosted *h = find(m, name, 0, f);
     if (h && h->state != MODEL_READY) {
-        fault_set(f, 409, "model_not_loaded", "model", "the model \"%.100s\" is not loaded; a request for text loads it", h->name);
+        fault_set(f, 409, "model_not_loaded", "model",
+                  "the model \"%.100s\" is not loaded; a request for text loads it", h->name);
         h = NULL;
     }
     if (h)
@@ -141,7 +144,8 @@ static void handle(struct server *s, struct exchange *x)
 }
 
 /* With the lock. Takes the waiter out and lets it go on. */
-static void resume(struct models *m, struct waiter **at, struct hosted *held, const struct fault *why)
+static void resume(struct models *m, struct waiter **at, struct hosted *held,
+                   const struct fault *why)
 {
     struct waiter *w = *at;
     struct fault f = {0};
@@ -181,7 +185,9 @@ void models_expire(struct server *s)
         if (atomic_load(exchange_gone(w->x)))
             fault_set(&late, 499, "client_closed_request", NULL, "the client has left");
         else if (w->deadline && now > w->deadline)
-            fault_set(&late, 400, "deadline_exceeded", "timeout", "the model \"%.100s\" was not loaded within the time that the request allows", w->model->name);
+            fault_set(&late, 400, "deadline_exceeded", "timeout",
+                      "the model \"%.100s\" was not loaded within the time that the request allows",
+                      w->model->name);
         else {
             at = &(*at)->next;
             continue;
@@ -199,18 +205,27 @@ static int n_waiting_of(const struct models *m, const struct tenant *t)
     return n;
 }
 
-/* With the lock. A full queue is full for those who have filled it: a key may always have its part of it waiting. 0: *f says why not. */
-static int enqueue(struct models *m, struct hosted *h, struct exchange *x, int64_t deadline, struct fault *f)
+/* With the lock. A full queue is full for those who have filled it: a key may always have its part
+ * of it waiting. 0: *f says why not. */
+static int enqueue(struct models *m, struct hosted *h, struct exchange *x, int64_t deadline,
+                   struct fault *f)
 {
     struct waiter *w = NULL;
     int64_t early = exchange_route(x)->flags & ROUTE_ADMIN ? 0 : h->retry - clock_now();
     if (m->quit || atomic_load(&m->server->draining)) {
         fault_shutting_down(f);
-    } else if (m->n_waiting >= m->server->p.queue && n_waiting_of(m, exchange_tenant(x)) >= m->server->p.queue / tenants_count(m->server->tenants)) {
-        fault_set(f, 429, "queue_full", NULL, "%d requests wait for a model to be loaded, at most %d may (--queue); try again later", m->n_waiting, m->server->p.queue);
+    } else if (m->n_waiting >= m->server->p.queue &&
+               n_waiting_of(m, exchange_tenant(x)) >=
+                   m->server->p.queue / tenants_count(m->server->tenants)) {
+        fault_set(
+            f, 429, "queue_full", NULL,
+            "%d requests wait for a model to be loaded, at most %d may (--queue); try again later",
+            m->n_waiting, m->server->p.queue);
         f->retry_after = 2;
     } else if (*h->error.msg && early > 0) {
-        fault_set(f, 503, "model_load_failed", "model", "the model \"%.100s\" could not be loaded a moment ago: %s", h->name, h->error.msg);
+        fault_set(f, 503, "model_load_failed", "model",
+                  "the model \"%.100s\" could not be loaded a moment ago: %s", h->name,
+                  h->error.msg);
         f->retry_after = 1 + (int)(early / 1000000000);
     } else if (!(w = malloc(sizeof *w))) {
         fault_memory(f);
@@ -237,7 +252,8 @@ void models_handle(struct server *s, struct exchange *x)
     struct fault why = {0};
     struct hosted *h = NULL;
     int waits = 0;
-    if (!(exchange_route(x)->flags & ROUTE_MODEL) || !exchange_route(x)->endpoint || atomic_load(exchange_gone(x))) {
+    if (!(exchange_route(x)->flags & ROUTE_MODEL) || !exchange_route(x)->endpoint ||
+        atomic_load(exchange_gone(x))) {
         handle(s, x);
         return;
     }
@@ -327,13 +343,14 @@ json_t *models_template(const struct hosted *h)
 json_t *models_card(const struct hosted *h)
 {
     static const char *const states[] = {"unloaded", "loading", "ready", "unloading"};
-    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", h->name, "object", "model", "created", (json_int_t)h->created, "owned_by", "pith", "state",
-                          states[h->state]);
+    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", h->name, "object", "model", "created",
+                          (json_int_t)h->created, "owned_by", "pith", "state", states[h->state]);
     json_t *aliases = json_array();
     const struct server_params *p = &h->server->p;
     for (int i = 0; i < p->n_aliases; i++)
         if (p->aliases[i].told && p->aliases[i].model == h->index)
-            json_array_append_new(aliases, json_text(p->aliases[i].name, strlen(p->aliases[i].name)));
+            json_array_append_new(aliases,
+                                  json_text(p->aliases[i].name, strlen(p->aliases[i].name)));
     json_object_set_new(j, "aliases", aliases);
     if (h->bytes)
         json_object_set_new(j, "bytes", json_integer((json_int_t)h->bytes));
@@ -345,8 +362,11 @@ json_t *models_card(const struct hosted *h)
         return j;
     json_object_set_new(j, "users", json_integer(h->n_users));
     json_object_set_new(j, "max_model_len", json_integer(models_n_ctx(h)));
-    json_object_set_new(j, "meta", json_pack("{s:s, s:s, s:I, s:I, s:i, s:i}", "arch", h->info.arch, "type", h->info.type, "n_params", (json_int_t)h->info.n_params,
-                                             "size", (json_int_t)h->info.file_bytes, "n_vocab", h->info.n_vocab, "n_ctx_train", h->info.n_ctx_train));
+    json_object_set_new(j, "meta",
+                        json_pack("{s:s, s:s, s:I, s:I, s:i, s:i}", "arch", h->info.arch, "type",
+                                  h->info.type, "n_params", (json_int_t)h->info.n_params, "size",
+                                  (json_int_t)h->info.file_bytes, "n_vocab", h->info.n_vocab,
+                                  "n_ctx_train", h->info.n_ctx_train));
     return j;
 }
 
@@ -380,7 +400,8 @@ int models_unload(struct server *s, const char *name, int force, struct fault *f
     pthread_mutex_lock(&m->lock);
     struct hosted *h = find(m, name, 0, f);
     if (h && h->state == MODEL_LOADING)
-        fault_set(f, 409, "model_loading", "model", "the model \"%.100s\" is being loaded; try again when it is there", h->name);
+        fault_set(f, 409, "model_loading", "model",
+                  "the model \"%.100s\" is being loaded; try again when it is there", h->name);
     if (h && models_is_loaded(h)) {
         h->state = MODEL_LEAVING;
         h->forced |= force;

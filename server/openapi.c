@@ -1,7 +1,9 @@
-/* openapi.c -- GET /openapi.json: what routes.c and fields.def say, as OpenAPI 3.1, with what they cannot say: which fields have to be there,
- * what is inside of objects and lists, and how answers look. A schema here refuses nothing that the server takes, but further names of models;
- * who needs a key is told none. What it lets through may still be refused with 400 where no schema can know better: grammars, templates, tokens,
- * lengths in tokens. GET /docs: the same for people. Both take long to make, so the server makes them once. */
+/* openapi.c -- GET /openapi.json: what routes.c and fields.def say, as OpenAPI 3.1, with what they
+ * cannot say: which fields have to be there, what is inside of objects and lists, and how answers
+ * look. A schema here refuses nothing that the server takes, but further names of models; who needs
+ * a key is told none. What it lets through may still be refused with 400 where no schema can know
+ * better: grammars, templates, tokens, lengths in tokens. GET /docs: the same for people. Both take
+ * long to make, so the server makes them once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,12 +27,20 @@ static const struct {
 
 /* JSON as it is written. */
 #define JSON(...) #__VA_ARGS__
-#define TOKENS JSON({"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}})
+#define TOKENS                                                                                     \
+    JSON({"type" : "array", "minItems" : 1, "items" : {"type" : "integer", "minimum" : 0}})
 #define TEXTS_OR_TOKENS                                                                            \
-    "{\"anyOf\": [" JSON({"type": "string"}) "," TOKENS ","                         \
-    JSON({"type": "object"}) ","                                                                   \
-    JSON({"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": ["string", "integer", "object"]}}) "," \
-    JSON({"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": ["string", "array", "object"]}}) "]}"
+    "{\"anyOf\": [" JSON({"type" : "string"}) "," TOKENS "," JSON({"type" : "object"}) "," JSON({  \
+        "type" : "array",                                                                          \
+        "minItems" : 1,                                                                            \
+        "maxItems" : 4096,                                                                         \
+        "items" : {"type" : [ "string", "integer", "object" ]}                                     \
+    }) "," JSON({                                                                                  \
+        "type" : "array",                                                                          \
+        "minItems" : 1,                                                                            \
+        "maxItems" : 4096,                                                                         \
+        "items" : {"type" : [ "string", "array", "object" ]}                                       \
+    }) "]}"
 
 /* clang-format off */
 /* What is inside; added to what the row of the field says. */
@@ -86,9 +96,10 @@ static void allow_null(json_t *schema)
 {
     const char *name;
     json_t *inner;
-    json_object_foreach (json_object_get(schema, "properties"), name, inner)
+    json_object_foreach(json_object_get(schema, "properties"), name, inner)
         allow_null(inner); /* of `options`, whose fields are like those of a body */
-    json_t *type = json_object_get(schema, "type"), *any = json_object_get(schema, "anyOf"), *list = json_object_get(schema, "enum");
+    json_t *type = json_object_get(schema, "type"), *any = json_object_get(schema, "anyOf"),
+           *list = json_object_get(schema, "enum");
     if (json_is_string(type))
         json_object_set_new(schema, "type", json_pack("[O, s]", type, "null"));
     else if (type)
@@ -104,7 +115,8 @@ static void allow_null(json_t *schema)
 /* models: their names, NULL: they are not told. */
 static json_t *body_of(const struct server *s, const struct route *r, json_t *models)
 {
-    int any = (r->endpoint & E_ANY_MODEL) && !s->p.strict_model && s->p.n_models == 1; /* of names one is as good as another */
+    int any = (r->endpoint & E_ANY_MODEL) && !s->p.strict_model &&
+              s->p.n_models == 1; /* of names one is as good as another */
     json_t *properties = json_object(), *names = json_array();
     for (int id = 0; id < N_FIELDS; id++) {
         json_t *schema = field_schema((enum field_id)id, r->endpoint);
@@ -126,8 +138,10 @@ static json_t *body_of(const struct server *s, const struct route *r, json_t *mo
         json_object_set_new(properties, field_name((enum field_id)id), schema);
     }
     /* what is not known is left out, and named in the answer */
-    return json_pack("{s:b, s:{s:{s:{s:s, s:o, s:o, s:o}}}}", "required", !(r->endpoint & E_SLOTS), "content", "application/json", "schema", "type", "object", "properties", properties,
-                     "required", names, "additionalProperties", s->p.strict_fields ? json_pack("{s:s}", "type", "null") : json_true());
+    return json_pack("{s:b, s:{s:{s:{s:s, s:o, s:o, s:o}}}}", "required", !(r->endpoint & E_SLOTS),
+                     "content", "application/json", "schema", "type", "object", "properties",
+                     properties, "required", names, "additionalProperties",
+                     s->p.strict_fields ? json_pack("{s:s}", "type", "null") : json_true());
 }
 
 /* ---------------------------------------------------------------- answers */
@@ -152,15 +166,21 @@ static json_t *good_answer(const struct route *r)
     }
     json_object_set_new(content, type, json_pack("{s:{s:o}}", "schema", "type", shape));
     if (r->endpoint & E_STREAMS)
-        json_object_set_new(content, r->endpoint & E_OLLAMA ? "application/x-ndjson" : "text/event-stream",
-                            r->endpoint & E_OLLAMA ? json_pack("{s:{s:s}}", "schema", "type", "string") : json_object()); /* events: readers take a schema for that of each */
-    return json_pack("{s:s, s:o}", "description", "the answer; of a stream, as it is made", "content", content);
+        json_object_set_new(
+            content, r->endpoint & E_OLLAMA ? "application/x-ndjson" : "text/event-stream",
+            r->endpoint & E_OLLAMA
+                ? json_pack("{s:{s:s}}", "schema", "type", "string")
+                : json_object()); /* events: readers take a schema for that of each */
+    return json_pack("{s:s, s:o}", "description", "the answer; of a stream, as it is made",
+                     "content", content);
 }
 
 static void bad_answer(json_t *answers, const char *code, const char *why)
 {
-    json_object_set_new(answers, code, json_pack("{s:s, s:{s:{s:{s:s}}}}", "description", why, "content", "application/json", "schema", "$ref",
-                                                 "#/components/schemas/Error"));
+    json_object_set_new(answers, code,
+                        json_pack("{s:s, s:{s:{s:{s:s}}}}", "description", why, "content",
+                                  "application/json", "schema", "$ref",
+                                  "#/components/schemas/Error"));
 }
 
 static json_t *answers_of(const struct server *s, const struct route *r, int keys)
@@ -170,14 +190,21 @@ static json_t *answers_of(const struct server *s, const struct route *r, int key
     if (keys && !route_is_open(s, r))
         bad_answer(answers, "401", "a key is needed, or this one is not known");
     if (r->endpoint) {
-        bad_answer(answers, "400", "the body is wrong; the message says what was found and what was wanted; or the time that it allows is over");
+        bad_answer(answers, "400",
+                   "the body is wrong; the message says what was found and what was wanted; or the "
+                   "time that it allows is over");
         bad_answer(answers, "413", "the body is larger than --max-body");
         bad_answer(answers, "429", "too many wait; Retry-After says when to try again");
     }
     if (r->flags & (ROUTE_MODEL | ROUTE_ADMIN))
-        bad_answer(answers, "404", r->flags & ROUTE_ADMIN ? "there is no such model, or the server has no --admin-key" : "there is no such model");
+        bad_answer(answers, "404",
+                   r->flags & ROUTE_ADMIN
+                       ? "there is no such model, or the server has no --admin-key"
+                       : "there is no such model");
     if ((r->flags & ROUTE_ADMIN) ? r->endpoint : !r->endpoint && (r->flags & ROUTE_MODEL))
-        bad_answer(answers, "409", r->flags & ROUTE_ADMIN ? "the model is being loaded" : "the model is not loaded");
+        bad_answer(answers, "409",
+                   r->flags & ROUTE_ADMIN ? "the model is being loaded"
+                                          : "the model is not loaded");
     if (r->endpoint & (E_RERANK | E_SLOTS | E_INFILL) || !strcmp(r->path, "/slots"))
         bad_answer(answers, "501", "not with this model, or with these flags of the server");
     if (r->endpoint & (E_SLOTS | E_OLLAMA_SHOW)) {
@@ -185,9 +212,12 @@ static json_t *answers_of(const struct server *s, const struct route *r, int key
         bad_answer(answers, "409", "the model is not loaded");
     }
     if (!strcmp(r->path, "/health"))
-        json_object_set_new(answers, "503", json_pack("{s:s}", "description", "the first model is being loaded"));
+        json_object_set_new(answers, "503",
+                            json_pack("{s:s}", "description", "the first model is being loaded"));
     if (!(r->flags & ROUTE_OPEN) || !strcmp(r->path, "/ready"))
-        bad_answer(answers, "503", "the model is being loaded, the server is shutting down, or all its connections are taken; Retry-After says when to try again");
+        bad_answer(answers, "503",
+                   "the model is being loaded, the server is shutting down, or all its connections "
+                   "are taken; Retry-After says when to try again");
     return answers;
 }
 
@@ -195,8 +225,8 @@ static json_t *answers_of(const struct server *s, const struct route *r, int key
 
 static json_t *parameter(const char *in, const char *name, int is_required)
 {
-    return json_pack("{s:s, s:s, s:b, s:s, s:{s:s}}", "in", in, "name", name, "required", is_required, "description", "name of a model", "schema", "type",
-                     "string");
+    return json_pack("{s:s, s:s, s:b, s:s, s:{s:s}}", "in", in, "name", name, "required",
+                     is_required, "description", "name of a model", "schema", "type", "string");
 }
 
 static json_t *operation(const struct server *s, const struct route *r, int keys, json_t *models)
@@ -209,17 +239,21 @@ static json_t *operation(const struct server *s, const struct route *r, int keys
     else if (!r->endpoint && (r->flags & ROUTE_MODEL))
         json_object_set_new(op, "parameters", json_pack("[o]", parameter("query", "model", 0)));
     if (keys)
-        json_object_set_new(op, "security", route_is_open(s, r) ? json_array() : json_pack("[{s:[]}, {s:[]}]", "bearer", "header"));
+        json_object_set_new(
+            op, "security",
+            route_is_open(s, r) ? json_array() : json_pack("[{s:[]}, {s:[]}]", "bearer", "header"));
     return op;
 }
 
 static json_t *components(int keys)
 {
-    json_t *all = json_pack("{s:{s:{s:s, s:[s], s:{s:{s:[s, s], s:{s:{s:s}}}}}}}", "schemas", "Error", "type", "object", "required", "error", "properties", "error",
+    json_t *all = json_pack("{s:{s:{s:s, s:[s], s:{s:{s:[s, s], s:{s:{s:s}}}}}}}", "schemas",
+                            "Error", "type", "object", "required", "error", "properties", "error",
                             "type", "object", "string", "properties", "message", "type", "string");
     if (keys)
         json_object_set_new(all, "securitySchemes",
-                            json_pack("{s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "bearer", "type", "http", "scheme", "bearer", "header", "type", "apiKey", "in",
+                            json_pack("{s:{s:s, s:s}, s:{s:s, s:s, s:s}}", "bearer", "type", "http",
+                                      "scheme", "bearer", "header", "type", "apiKey", "in",
                                       "header", "name", "x-api-key"));
     return all;
 }
@@ -238,7 +272,8 @@ static char *text_of(json_t *j)
 
 char *openapi_make(struct server *s)
 {
-    static const char *const methods[][2] = {{"GET", "get"}, {"POST", "post"}, {"PUT", "put"}, {"DELETE", "delete"}};
+    static const char *const methods[][2] = {
+        {"GET", "get"}, {"POST", "post"}, {"PUT", "put"}, {"DELETE", "delete"}};
     int keys = tenants_have_keys(s->tenants);
     json_t *paths = json_object(), *models = keys ? NULL : models_list(s, 0, name_of);
     json_array_insert_new(models, 0, json_string("")); /* the first one */
@@ -258,7 +293,8 @@ char *openapi_make(struct server *s)
                 json_object_set_new(path, methods[i][1], operation(s, r, keys, models));
     }
     json_decref(models);
-    return text_of(json_pack("{s:s, s:{s:s, s:s}, s:o, s:o}", "openapi", "3.1.0", "info", "title", "pith", "version", pith_version(), "paths", paths, "components",
+    return text_of(json_pack("{s:s, s:{s:s, s:s}, s:o, s:o}", "openapi", "3.1.0", "info", "title",
+                             "pith", "version", pith_version(), "paths", paths, "components",
                              components(keys)));
 }
 
@@ -266,7 +302,8 @@ char *docs_make(void)
 {
     json_t *list = json_array();
     for (const struct route *r = routes; r->path; r++) {
-        json_t *j = json_pack("{s:s, s:s, s:s}", "method", r->method, "path", r->path, "help", r->help);
+        json_t *j =
+            json_pack("{s:s, s:s, s:s}", "method", r->method, "path", r->path, "help", r->help);
         if (r->endpoint)
             json_object_set_new(j, "fields", fields_docs(r->endpoint));
         json_array_append_new(list, j);

@@ -1,17 +1,21 @@
 /* peers.c -- the connections that are open, and who goes when there are too many.
  *
- * A connection is unknown until it has made a request that the server would do: with a key where there are keys. What costs nothing to make
- * costs its maker the place:
+ * A connection is unknown until it has made a request that the server would do: with a key where
+ * there are keys. What costs nothing to make costs its maker the place:
  *
  *     places [0, most)        unknown ones of one address beyond --max-per-address: its oldest goes
- *                             all taken: one goes of   unknown | idle, known | its body does not come | its answer is not taken
- *     reserve [0, RESERVE)    for who finds no place: /health, /live and their like are answered, anything else is told 503. Its oldest goes
+ *                             all taken: one goes of   unknown | idle, known | its body does not
+ *                                 come | its answer is not taken
+ *     reserve [0, RESERVE)    for who finds no place: /health, /live and their like are answered,
+ *         anything else is told 503. Its oldest goes
  *
- * So accepting never stops, and a probe is answered whoever holds the places. One goes by shutdown(): the library's thread, which alone closes
- * descriptors, sees that and ends it. Those that are not late yet (LATE_MS) are let be as long as the reserve has room.
+ * So accepting never stops, and a probe is answered whoever holds the places. One goes by
+ * shutdown(): the library's thread, which alone closes descriptors, sees that and ends it. Those
+ * that are not late yet (LATE_MS) are let be as long as the reserve has room.
  *
- * Each connection is in one list by what it does, oldest first, and the unknown ones in a list of their address, too: nothing here looks at all
- * connections, but for answers that are not taken, a few times a second. */
+ * Each connection is in one list by what it does, oldest first, and the unknown ones in a list of
+ * their address, too: nothing here looks at all connections, but for answers that are not taken, a
+ * few times a second. */
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +27,9 @@ enum { RESERVE = 32, LATE_MS = 1000, LOOK_MS = 100, ADDRESSES = 1024 };
 
 struct address {
     struct address *next;
-    unsigned char bytes[17]; /* family, IPv4 or the first half of IPv6: the rest of it is its owner's to choose */
-    int n, n_placed; /* unknown ones: all, and those that have a place */
+    unsigned char bytes[17]; /* family, IPv4 or the first half of IPv6: the rest of it is its
+                                owner's to choose */
+    int n, n_placed;         /* unknown ones: all, and those that have a place */
     struct queue unknown;
 };
 
@@ -153,7 +158,8 @@ static int put_out(struct peers *all, struct peer *p)
     return 1;
 }
 
-/* The first of a list that has a place of this kind, and has been where it is since `before`; NULL: there is none. */
+/* The first of a list that has a place of this kind, and has been where it is since `before`; NULL:
+ * there is none. */
 static struct peer *oldest(const struct queue *q, int i, enum peer_place place, int64_t before)
 {
     struct peer *p = q->first;
@@ -169,7 +175,8 @@ static struct peer *reads_nothing(struct peers *all, int64_t now)
         return NULL;
     all->looked = now;
     for (struct peer *p = all->queue[PEER_BUSY].first; p; p = p->link[BY_STATE].next)
-        if (p->place == PLACE_SEAT && p->x && exchange_unread(p->x, now - (int64_t)LATE_MS * 1000000))
+        if (p->place == PLACE_SEAT && p->x &&
+            exchange_unread(p->x, now - (int64_t)LATE_MS * 1000000))
             return p;
     return NULL;
 }
@@ -216,7 +223,8 @@ int peers_descriptors(const struct peers *all)
 
 static void find_place(struct peers *all, struct peer *p)
 {
-    if (p->address->n_placed >= all->most_unknown && !put_out(all, oldest(&p->address->unknown, BY_ADDRESS, PLACE_SEAT, p->since)))
+    if (p->address->n_placed >= all->most_unknown &&
+        !put_out(all, oldest(&p->address->unknown, BY_ADDRESS, PLACE_SEAT, p->since)))
         put_out(all, oldest(&p->address->unknown, BY_ADDRESS, PLACE_SPARE, p->since));
     if (all->n_seats < all->most || make_room(all, p->since)) {
         take_place(all, p, PLACE_SEAT);
@@ -276,7 +284,8 @@ int peers_know(struct peers *all, struct peer *p)
     if (p->address)
         leave_address(all, p);
     turn(all, p, PEER_READING);
-    if (p->place == PLACE_SPARE && (all->n_seats < all->most || put_out_unknown(all, p->since) || make_room(all, p->since)))
+    if (p->place == PLACE_SPARE &&
+        (all->n_seats < all->most || put_out_unknown(all, p->since) || make_room(all, p->since)))
         take_place(all, p, PLACE_SEAT);
     return p->place != PLACE_SPARE;
 }
@@ -297,7 +306,8 @@ void peers_expire(struct peers *all, int64_t before)
 {
     static const enum peer_state silent[] = {PEER_UNKNOWN, PEER_IDLE};
     for (int i = 0; i < 2; i++)
-        for (struct peer *p = all->queue[silent[i]].first; p && p->since < before; p = p->link[BY_STATE].next)
+        for (struct peer *p = all->queue[silent[i]].first; p && p->since < before;
+             p = p->link[BY_STATE].next)
             if (p->place != PLACE_NONE && !p->x)
                 put_out(all, p);
 }

@@ -12,13 +12,16 @@
 /* ---------------------------------------------------------------- tokens */
 
 /* Tokens of a prompt, or of a text where there is none. */
-static int32_t *tokenize(struct hosted *m, const pith_prompt *p, const char *text, size_t n, int flags, int64_t *n_ids, const char *field, struct fault *f)
+static int32_t *tokenize(struct hosted *m, const pith_prompt *p, const char *text, size_t n,
+                         int flags, int64_t *n_ids, const char *field, struct fault *f)
 {
     struct pith_error err = {0};
     size_t cap = n + 16; /* what is not written to is no memory yet, and no text is read twice */
     for (;;) {
         int32_t *ids = malloc(cap * sizeof *ids), *fit;
-        int64_t got = !ids ? -1 : p ? pith_prompt_tokenize(p, m->model, flags, ids, cap, &err) : pith_tokenize(m->model, text, n, flags, ids, cap, &err);
+        int64_t got = !ids ? -1
+                      : p  ? pith_prompt_tokenize(p, m->model, flags, ids, cap, &err)
+                           : pith_tokenize(m->model, text, n, flags, ids, cap, &err);
         if (got >= 0 && (size_t)got <= cap) {
             *n_ids = got;
             fit = realloc(ids, (size_t)(got ? got : 1) * sizeof *ids);
@@ -33,19 +36,22 @@ static int32_t *tokenize(struct hosted *m, const pith_prompt *p, const char *tex
     }
 }
 
-int32_t *request_tokenize(struct hosted *m, const char *text, size_t n, int flags, int64_t *n_ids, const char *field, struct fault *f)
+int32_t *request_tokenize(struct hosted *m, const char *text, size_t n, int flags, int64_t *n_ids,
+                          const char *field, struct fault *f)
 {
     return tokenize(m, NULL, text, n, flags, n_ids, field, f);
 }
 
-int32_t *request_prompt_ids(struct hosted *m, const pith_prompt *p, int flags, int64_t *n_ids, struct fault *f)
+int32_t *request_prompt_ids(struct hosted *m, const pith_prompt *p, int flags, int64_t *n_ids,
+                            struct fault *f)
 {
     size_t n;
     const char *text = pith_prompt_text(p, &n);
     return tokenize(m, p, text, n, flags, n_ids, "messages", f);
 }
 
-int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const char *field, struct fault *f)
+int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const char *field,
+                     struct fault *f)
 {
     size_t n = json_array_size(list);
     int32_t *ids = malloc((n + 1) * sizeof *ids);
@@ -57,8 +63,13 @@ int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const
         const json_t *v = json_array_get(list, i);
         json_int_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id >= m->info.n_vocab) {
-            json_is_integer(v) ? fault_set(f, 400, "invalid_token", field, "%s: token %zu is %lld, the vocabulary has 0..%d", field, i, (long long)id, m->info.n_vocab - 1)
-                               : fault_set(f, 400, "wrong_type", field, "%s: element %zu of a list of tokens is %s, wanted an integer", field, i, json_found(v));
+            json_is_integer(v)
+                ? fault_set(f, 400, "invalid_token", field,
+                            "%s: token %zu is %lld, the vocabulary has 0..%d", field, i,
+                            (long long)id, m->info.n_vocab - 1)
+                : fault_set(f, 400, "wrong_type", field,
+                            "%s: element %zu of a list of tokens is %s, wanted an integer", field,
+                            i, json_found(v));
             free(ids);
             return NULL;
         }
@@ -71,11 +82,14 @@ int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const
 int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f)
 {
     if (n <= 0)
-        return fault_set(f, 400, "empty_prompt", field, "%s has no tokens, wanted at least one", field);
+        return fault_set(f, 400, "empty_prompt", field, "%s has no tokens, wanted at least one",
+                         field);
     if (n <= n_ctx)
         return 1;
-    fault_set(f, 400, "context_length_exceeded", field, "%s has n_prompt = %lld tokens, which exceeds the available context size n_ctx = %lld by n_over = %lld", field,
-              (long long)n, (long long)n_ctx, (long long)(n - n_ctx));
+    fault_set(f, 400, "context_length_exceeded", field,
+              "%s has n_prompt = %lld tokens, which exceeds the available context size n_ctx = "
+              "%lld by n_over = %lld",
+              field, (long long)n, (long long)n_ctx, (long long)(n - n_ctx));
     f->n_prompt = n;
     f->n_ctx = n_ctx;
     f->n_over = n - n_ctx;
@@ -86,7 +100,8 @@ int request_fits(int64_t n, int64_t n_ctx, const char *field, struct fault *f)
 
 json_t *request_part_text(const json_t *part)
 {
-    static const char *const types[][2] = {{"text", "text"}, {"input_text", "text"}, {"output_text", "text"}, {"refusal", "refusal"}};
+    static const char *const types[][2] = {
+        {"text", "text"}, {"input_text", "text"}, {"output_text", "text"}, {"refusal", "refusal"}};
     const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
     if (!type)
         return json_is_string(text) ? json_incref((json_t *)(uintptr_t)text) : NULL;
@@ -103,11 +118,13 @@ int request_texts(const json_t *parts, int of_tool, json_t **flat, struct exchan
     json_t *texts = json_array();
     const json_t *part;
     size_t i, bad = json_array_size(parts);
-    json_array_foreach (parts, i, part) {
+    json_array_foreach(parts, i, part)
+    {
         const json_t *type = json_object_get(part, "type");
         json_t *text = request_part_text(part);
         if (!text && of_tool && json_is_string(type) && strcmp(json_string_value(type), "text")) {
-            text = json_sprintf("[%.40s: left out, this model reads text alone]", json_string_value(type));
+            text = json_sprintf("[%.40s: left out, this model reads text alone]",
+                                json_string_value(type));
             exchange_ignores(x, "%.40s of a tool", json_string_value(type));
         }
         if (!text) {
@@ -121,15 +138,18 @@ int request_texts(const json_t *parts, int of_tool, json_t **flat, struct exchan
     return bad == json_array_size(parts) ? -1 : (int)bad;
 }
 
-/* The texts of content parts as one text, which is what templates know how to write. NULL with *f. */
-static json_t *flat_content(const json_t *parts, const char *role, size_t message, struct exchange *x, struct fault *f)
+/* The texts of content parts as one text, which is what templates know how to write. NULL with *f.
+ */
+static json_t *flat_content(const json_t *parts, const char *role, size_t message,
+                            struct exchange *x, struct fault *f)
 {
     json_t *flat;
     int bad = request_texts(parts, !strcmp(role, "tool"), &flat, x);
     const json_t *type = json_object_get(json_array_get(parts, bad < 0 ? 0 : (size_t)bad), "type");
     if (bad >= 0)
-        fault_set(f, 400, "unsupported_content", "messages", "messages[%zu].content[%d] is %s, not a text; this server takes text alone", message, bad,
-                  json_found(type));
+        fault_set(f, 400, "unsupported_content", "messages",
+                  "messages[%zu].content[%d] is %s, not a text; this server takes text alone",
+                  message, bad, json_found(type));
     else if (!flat)
         fault_memory(f);
     return flat;
@@ -139,17 +159,20 @@ static json_t *flat_content(const json_t *parts, const char *role, size_t messag
 static json_t *no_content(const json_t *m, const char *role)
 {
     const json_t *refusal = json_object_get(m, "refusal");
-    if (json_array_size(json_object_get(m, "tool_calls"))) /* what a template makes of null is looked at when it is rendered */
+    if (json_array_size(json_object_get(
+            m, "tool_calls"))) /* what a template makes of null is looked at when it is rendered */
         return json_null();
     if (!strcmp(role, "assistant"))
-        return json_is_string(refusal) ? json_incref((json_t *)(uintptr_t)refusal) : json_string("");
+        return json_is_string(refusal) ? json_incref((json_t *)(uintptr_t)refusal)
+                                       : json_string("");
     return strcmp(role, "tool") ? NULL : json_string("");
 }
 
 const char *request_role(const char *given)
 {
-    static const char *const roles[][2] = {{"system", "system"}, {"user", "user"}, {"assistant", "assistant"}, {"tool", "tool"},
-                                           {"developer", "system"}, {"function", "tool"}}; /* OpenAI's newer and older names */
+    static const char *const roles[][2] = {
+        {"system", "system"},    {"user", "user"},    {"assistant", "assistant"}, {"tool", "tool"},
+        {"developer", "system"}, {"function", "tool"}}; /* OpenAI's newer and older names */
     for (size_t i = 0; given && i < sizeof roles / sizeof *roles; i++)
         if (!strcmp(given, roles[i][0]))
             return roles[i][1];
@@ -163,16 +186,23 @@ static json_t *read_messages(const json_t *list, struct exchange *x, struct faul
         const json_t *given = json_array_get(list, i), *content = json_object_get(given, "content");
         const char *role = request_role(json_string_value(json_object_get(given, "role")));
         if (!json_is_object(given)) {
-            fault_set(f, 400, "invalid_message", "messages", "messages[%zu] is %s, wanted an object with a role", i, json_found(given));
+            fault_set(f, 400, "invalid_message", "messages",
+                      "messages[%zu] is %s, wanted an object with a role", i, json_found(given));
             goto fail;
         }
         if (!role) {
-            fault_set(f, 400, "invalid_message", "messages", "messages[%zu].role is %s, wanted system, developer, user, assistant or tool", i, json_found(json_object_get(given, "role")));
+            fault_set(f, 400, "invalid_message", "messages",
+                      "messages[%zu].role is %s, wanted system, developer, user, assistant or tool",
+                      i, json_found(json_object_get(given, "role")));
             goto fail;
         }
-        json_t *flat = json_is_string(content) ? json_incref((json_t *)(uintptr_t)content) : !content || json_is_null(content) ? no_content(given, role) : NULL;
+        json_t *flat = json_is_string(content) ? json_incref((json_t *)(uintptr_t)content)
+                       : !content || json_is_null(content) ? no_content(given, role)
+                                                           : NULL;
         if (!flat && !json_is_array(content)) {
-            fault_set(f, 400, "invalid_message", "messages", "messages[%zu].content is %s, wanted a text or a list of parts", i, json_found(content));
+            fault_set(f, 400, "invalid_message", "messages",
+                      "messages[%zu].content is %s, wanted a text or a list of parts", i,
+                      json_found(content));
             goto fail;
         }
         if (!flat && !(flat = flat_content(content, role, i, x, f)))
@@ -199,11 +229,14 @@ static pith_prompt *plain_prompt(const json_t *messages, int prompt, struct faul
     int ok = p != NULL;
     size_t i;
     const json_t *m;
-    json_array_foreach (messages, i, m) {
+    json_array_foreach(messages, i, m)
+    {
         const json_t *c = json_object_get(m, "content");
         const char *role = json_string_value(json_object_get(m, "role"));
-        ok = ok && !pith_prompt_put(p, PITH_FROM_TEMPLATE, role, strlen(role), NULL) && !pith_prompt_put(p, PITH_FROM_TEMPLATE, ": ", 2, NULL) &&
-             !pith_prompt_put(p, PITH_FROM_VALUE, json_string_length(c) ? json_string_value(c) : "", json_string_length(c), NULL) &&
+        ok = ok && !pith_prompt_put(p, PITH_FROM_TEMPLATE, role, strlen(role), NULL) &&
+             !pith_prompt_put(p, PITH_FROM_TEMPLATE, ": ", 2, NULL) &&
+             !pith_prompt_put(p, PITH_FROM_VALUE, json_string_length(c) ? json_string_value(c) : "",
+                              json_string_length(c), NULL) &&
              !pith_prompt_put(p, PITH_FROM_TEMPLATE, "\n\n", 2, NULL);
     }
     if (ok && prompt)
@@ -215,11 +248,15 @@ static pith_prompt *plain_prompt(const json_t *messages, int prompt, struct faul
     return NULL;
 }
 
-/* Whether a template wants the arguments of a call as an object: given a text it would write it as one, with its quotes escaped, or not at all. */
+/* Whether a template wants the arguments of a call as an object: given a text it would write it as
+ * one, with its quotes escaped, or not at all. */
 static int wants_objects(const pith_template *t)
 {
-    static const char probe[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call_0000\","
-                                "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"probe\\\":1}\"}}]}]}";
+    static const char probe[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":"
+        "\"\",\"tool_calls\":[{\"id\":\"call_0000\","
+        "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"probe\\\":1}\"}}]}"
+        "]}";
     char text[4096];
     int64_t n = pith_template_render(t, probe, sizeof probe - 1, text, sizeof text - 1, NULL);
     if (n < 0)
@@ -228,19 +265,24 @@ static int wants_objects(const pith_template *t)
     return !strstr(text, "{\"probe\":1}");
 }
 
-/* Whether a template takes null for the content beside calls: some write the word None, or cannot go on; others tell by it that there is none. */
+/* Whether a template takes null for the content beside calls: some write the word None, or cannot
+ * go on; others tell by it that there is none. */
 static int takes_null(const pith_template *t)
 {
-    static const char probe[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":%s,\"tool_calls\":[{\"id\":\"call_0000\","
-                                "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":%s}}]},{\"role\":\"tool\",\"tool_call_id\":\"call_0000\","
-                                "\"name\":\"f\",\"content\":\"b\"}]}";
+    static const char probe[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":%"
+        "s,\"tool_calls\":[{\"id\":\"call_0000\","
+        "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":%s}}]},{\"role\":"
+        "\"tool\",\"tool_call_id\":\"call_0000\","
+        "\"name\":\"f\",\"content\":\"b\"}]}";
     static const char *const arguments[] = {"{\"x\":1}", "\"{\\\"x\\\":1}\""};
     for (int i = 0; i < 2; i++) {
         char json[512], text[2][8192];
         int n_none[2] = {0}, ok[2];
         for (int k = 0; k < 2; k++) {
             int n_json = snprintf(json, sizeof json, probe, k ? "\"\"" : "null", arguments[i]);
-            int64_t n = pith_template_render(t, json, (size_t)n_json, text[k], sizeof text[k] - 1, NULL);
+            int64_t n =
+                pith_template_render(t, json, (size_t)n_json, text[k], sizeof text[k] - 1, NULL);
             ok[k] = n >= 0 && n < (int64_t)sizeof text[k];
             text[k][ok[k] ? n : 0] = 0;
             for (const char *p = text[k]; (p = strstr(p, "None")); p += 4)
@@ -259,17 +301,21 @@ static void fit_calls(const pith_template *t, json_t *messages)
     json_t *m, *call;
     struct fault none;
     int objects = -1, null = -1;
-    json_array_foreach (messages, i, m) {
+    json_array_foreach(messages, i, m)
+    {
         json_t *calls = json_object_get(m, "tool_calls");
         if (!json_array_size(calls))
             continue;
-        if (json_is_null(json_object_get(m, "content")) && !(null = null < 0 ? takes_null(t) : null))
+        if (json_is_null(json_object_get(m, "content")) &&
+            !(null = null < 0 ? takes_null(t) : null))
             json_object_set_new(m, "content", json_string(""));
         objects = objects < 0 ? wants_objects(t) : objects;
         calls = json_deep_copy(calls);
         json_object_set_new(m, "tool_calls", calls);
-        json_array_foreach (calls, k, call) {
-            json_t *fn = json_object_get(call, "function"), *v = json_object_get(fn, "arguments"), *other = NULL;
+        json_array_foreach(calls, k, call)
+        {
+            json_t *fn = json_object_get(call, "function"), *v = json_object_get(fn, "arguments"),
+                   *other = NULL;
             char *text = NULL;
             if (objects && json_is_string(v))
                 other = json_read(json_string_value(v), json_string_length(v), &none);
@@ -287,10 +333,12 @@ static int check_tools(const json_t *tools, struct fault *f)
 {
     size_t i;
     const json_t *t;
-    json_array_foreach (tools, i, t) {
+    json_array_foreach(tools, i, t)
+    {
         const json_t *name = json_object_get(json_object_get(t, "function"), "name");
         if (!json_string_length(name))
-            return fault_set(f, 400, "invalid_value", "tools", "tools[%zu].function.name is %s, wanted a name that is not empty", i,
+            return fault_set(f, 400, "invalid_value", "tools",
+                             "tools[%zu].function.name is %s, wanted a name that is not empty", i,
                              json_is_string(name) ? "empty" : json_found(name));
     }
     return 1;
@@ -309,11 +357,14 @@ static pith_prompt *render_vars(const pith_template *t, const json_t *vars, stru
 
 static int refuse_tools(const char *what, struct fault *f)
 {
-    return fault_set(f, 400, "not_supported", "tools", "tools would not be in the prompt: %s; leave them out, or start the server with a --chat-template that uses tools",
+    return fault_set(f, 400, "not_supported", "tools",
+                     "tools would not be in the prompt: %s; leave them out, or start the server "
+                     "with a --chat-template that uses tools",
                      what);
 }
 
-/* Whether a template shows tools to its model: the prompt that it made with them is not the one without. Takes them out of vars. */
+/* Whether a template shows tools to its model: the prompt that it made with them is not the one
+ * without. Takes them out of vars. */
 static int shows_tools(const pith_template *t, json_t *vars, const pith_prompt *with)
 {
     struct fault none = {0};
@@ -326,11 +377,14 @@ static int shows_tools(const pith_template *t, json_t *vars, const pith_prompt *
     return !same;
 }
 
-/* A template from elsewhere knows no model: it is told the texts of the start and end tokens, which the model's own has already. */
+/* A template from elsewhere knows no model: it is told the texts of the start and end tokens, which
+ * the model's own has already. */
 static void put_token(json_t *vars, const char *name, const struct hosted *m, int32_t id)
 {
     char text[512];
-    int64_t n = id >= 0 ? pith_detokenize(m->model, &id, 1, PITH_RENDER_SPECIAL, text, sizeof text, NULL) : -1;
+    int64_t n =
+        id >= 0 ? pith_detokenize(m->model, &id, 1, PITH_RENDER_SPECIAL, text, sizeof text, NULL)
+                : -1;
     if (n >= 0 && n <= (int64_t)sizeof text)
         json_object_set_new(vars, name, json_text(text, (size_t)n));
 }
@@ -342,15 +396,18 @@ static json_t *tools_shown(const struct fields *b)
     return choice && !strcmp(choice, "none") ? NULL : (json_t *)(uintptr_t)b->v[F_tools];
 }
 
-/* The variables that a body gives itself. The texts of the start and end tokens are the template's, so nobody else gives them. */
+/* The variables that a body gives itself. The texts of the start and end tokens are the template's,
+ * so nobody else gives them. */
 static json_t *own_variables(const struct hosted *m, const struct fields *b, struct fault *f)
 {
-    json_t *given = (json_t *)(uintptr_t)b->v[F_chat_template_kwargs], *vars = given ? json_copy(given) : json_object();
+    json_t *given = (json_t *)(uintptr_t)b->v[F_chat_template_kwargs],
+           *vars = given ? json_copy(given) : json_object();
     for (int i = 0; i < 2; i++) {
         const char *name = i ? "eos_token" : "bos_token";
         if (!json_object_get(vars, name))
             continue;
-        fault_set(f, 400, "invalid_value", "chat_template_kwargs", "chat_template_kwargs gives %s, which is the model's; leave it out", name);
+        fault_set(f, 400, "invalid_value", "chat_template_kwargs",
+                  "chat_template_kwargs gives %s, which is the model's; leave it out", name);
         json_decref(vars);
         return NULL;
     }
@@ -370,8 +427,11 @@ pith_prompt *request_prompt(struct hosted *m, const struct fields *b, int *flags
 {
     const pith_template *template = request_template(m, b);
     json_t *tools = tools_shown(b);
-    json_t *messages = b->v[F_messages] && check_tools(b->v[F_tools], f) ? read_messages(b->v[F_messages], b->x, f) : NULL;
-    int prompt = field_bool(b, F_add_generation_prompt), in_doubt = json_array_size(tools) && !m->shows_tools;
+    json_t *messages = b->v[F_messages] && check_tools(b->v[F_tools], f)
+                           ? read_messages(b->v[F_messages], b->x, f)
+                           : NULL;
+    int prompt = field_bool(b, F_add_generation_prompt),
+        in_doubt = json_array_size(tools) && !m->shows_tools;
     pith_prompt *p = NULL;
     if (!messages) {
         if (!b->v[F_messages])
@@ -414,8 +474,9 @@ int request_shows_tools(struct hosted *m)
     struct fault none = {0};
     int flags;
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "a");
-    json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{}}}}]", "type", "function", "function", "name", "f", "description", "d", "parameters", "type", "object",
-                              "properties");
+    json_t *tools =
+        json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{}}}}]", "type", "function", "function", "name",
+                  "f", "description", "d", "parameters", "type", "object", "properties");
     b.v[F_messages] = messages;
     b.v[F_tools] = tools;
     pith_prompt *p = request_prompt(m, &b, &flags, &none);
@@ -430,14 +491,17 @@ int64_t request_count(struct hosted *m, const struct fields *b, const json_t *le
     int flags = 0;
     int64_t n_ids = -1;
     pith_prompt *p = request_prompt(m, b, &flags, f);
-    int ok = p && (!pith_prompt_put(p, PITH_FROM_VALUE, json_string_value(lead), json_string_length(lead), NULL) || fault_memory(f));
+    int ok = p && (!pith_prompt_put(p, PITH_FROM_VALUE, json_string_value(lead),
+                                    json_string_length(lead), NULL) ||
+                   fault_memory(f));
     int32_t *ids = ok ? request_prompt_ids(m, p, flags, &n_ids, f) : NULL;
     pith_prompt_close(p);
     free(ids);
     return ids ? n_ids : -1;
 }
 
-void request_answer(struct exchange *x, unsigned endpoint, json_t *(*answer)(struct hosted *m, struct fields *b, struct fault *f))
+void request_answer(struct exchange *x, unsigned endpoint,
+                    json_t *(*answer)(struct hosted *m, struct fields *b, struct fault *f))
 {
     struct fault f = {0};
     struct fields b;
@@ -458,26 +522,34 @@ void request_answer(struct exchange *x, unsigned endpoint, json_t *(*answer)(str
 
 enum { BIAS_MAX = 16384 };
 
-static int add_bias(struct hosted *m, long long id, const json_t *v, struct pith_logit_bias *list, int32_t *n, struct fault *f)
+static int add_bias(struct hosted *m, long long id, const json_t *v, struct pith_logit_bias *list,
+                    int32_t *n, struct fault *f)
 {
     double x = json_is_false(v) ? -100 : json_number_value(v);
     if (id < 0 || id >= m->info.n_vocab)
-        return fault_set(f, 400, "invalid_token", "logit_bias", "logit_bias: %lld is not a token, the vocabulary has 0..%d", id, m->info.n_vocab - 1);
+        return fault_set(f, 400, "invalid_token", "logit_bias",
+                         "logit_bias: %lld is not a token, the vocabulary has 0..%d", id,
+                         m->info.n_vocab - 1);
     if ((!json_is_number(v) && !json_is_false(v)) || !(x >= -100 && x <= 100))
-        return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias of token %lld is %s, wanted a number from -100 to 100, or false", id, json_found(v));
+        return fault_set(
+            f, 400, "out_of_range", "logit_bias",
+            "logit_bias of token %lld is %s, wanted a number from -100 to 100, or false", id,
+            json_found(v));
     for (int32_t i = 0; i < *n; i++) /* the last word on a token counts; lists of texts are short */
         if (list[i].id == id && *n < 1024) {
             list[i].bias = x <= -100 ? -INFINITY : (float)x;
             return 1;
         }
     if (*n == BIAS_MAX)
-        return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias has more than %d tokens", BIAS_MAX);
+        return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias has more than %d tokens",
+                         BIAS_MAX);
     list[(*n)++] = (struct pith_logit_bias){(int32_t)id, x <= -100 ? -INFINITY : (float)x};
     return 1;
 }
 
 /* Of a token by its id, or of every token of a text. */
-static int add_biases(struct hosted *m, const char *text, const json_t *v, struct pith_logit_bias *list, int32_t *n, struct fault *f)
+static int add_biases(struct hosted *m, const char *text, const json_t *v,
+                      struct pith_logit_bias *list, int32_t *n, struct fault *f)
 {
     char plain[24], *end; /* "07" would be a second one for 7 */
     long long id = strtoll(text, &end, 10);
@@ -486,7 +558,9 @@ static int add_biases(struct hosted *m, const char *text, const json_t *v, struc
     if (!strcmp(plain, text))
         return add_bias(m, id, v, list, n, f);
     if (end != text && !*end)
-        return fault_set(f, 400, "invalid_token", "logit_bias", "logit_bias: \"%.40s\" is not a token, the vocabulary has 0..%d", text, m->info.n_vocab - 1);
+        return fault_set(f, 400, "invalid_token", "logit_bias",
+                         "logit_bias: \"%.40s\" is not a token, the vocabulary has 0..%d", text,
+                         m->info.n_vocab - 1);
     int32_t *ids = request_tokenize(m, text, strlen(text), 0, &n_ids, "logit_bias", f);
     int ok = ids != NULL;
     for (int64_t i = 0; ok && i < n_ids; i++)
@@ -505,34 +579,47 @@ static int take_bias(struct hosted *m, const json_t *bias, struct request *r, st
     if (!list)
         return fault_memory(f);
     if (json_object_size(bias) > BIAS_MAX || json_array_size(bias) > BIAS_MAX)
-        return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias has %zu tokens, at most %d are taken", json_object_size(bias) + json_array_size(bias), BIAS_MAX);
-    json_object_foreach ((json_t *)(uintptr_t)bias, key, v)
-        if (!add_biases(m, key, v, list, &r->sampler.n_logit_bias, f))
-            return 0;
-    json_array_foreach (bias, i, v) {
+        return fault_set(f, 400, "out_of_range", "logit_bias",
+                         "logit_bias has %zu tokens, at most %d are taken",
+                         json_object_size(bias) + json_array_size(bias), BIAS_MAX);
+    json_object_foreach((json_t *)(uintptr_t)bias, key,
+                        v) if (!add_biases(m, key, v, list, &r->sampler.n_logit_bias, f)) return 0;
+    json_array_foreach(bias, i, v)
+    {
         const json_t *token = json_array_get(v, 0), *x = json_array_get(v, 1);
         if (json_array_size(v) != 2 || (!json_is_integer(token) && !json_is_string(token)))
-            return fault_set(f, 400, "wrong_type", "logit_bias", "logit_bias[%zu] is %s, wanted [token, number]", i, json_found(v));
-        if (!(json_is_integer(token) ? add_bias(m, json_integer_value(token), x, list, &r->sampler.n_logit_bias, f)
-                                     : add_biases(m, json_string_value(token), x, list, &r->sampler.n_logit_bias, f)))
+            return fault_set(f, 400, "wrong_type", "logit_bias",
+                             "logit_bias[%zu] is %s, wanted [token, number]", i, json_found(v));
+        if (!(json_is_integer(token)
+                  ? add_bias(m, json_integer_value(token), x, list, &r->sampler.n_logit_bias, f)
+                  : add_biases(m, json_string_value(token), x, list, &r->sampler.n_logit_bias, f)))
             return 0;
     }
     return 1;
 }
 
-/* A chain by the names of its samplers, of which some have another one elsewhere; what is elsewhere alone is left out. */
+/* A chain by the names of its samplers, of which some have another one elsewhere; what is elsewhere
+ * alone is left out. */
 static char *chain_of(const json_t *names, struct exchange *x, struct fault *f)
 {
-    static const char *const others[][2] = {{"temperature", "temp_ext"}, {"typ_p", "typical"}, {"typical_p", "typical"}, {"top-k", "top_k"}, {"top-p", "top_p"},
-                                            {"min-p", "min_p"}, {"infill", NULL}, {"tfs_z", NULL}};
+    static const char *const others[][2] = {{"temperature", "temp_ext"},
+                                            {"typ_p", "typical"},
+                                            {"typical_p", "typical"},
+                                            {"top-k", "top_k"},
+                                            {"top-p", "top_p"},
+                                            {"min-p", "min_p"},
+                                            {"infill", NULL},
+                                            {"tfs_z", NULL}};
     char *chain = NULL;
     size_t n = 0, cap = 0, i;
     const json_t *v;
     int ok = text_put(&chain, &n, &cap, "logit_bias", 10);
-    json_array_foreach (names, i, v) {
+    json_array_foreach(names, i, v)
+    {
         const char *name = json_string_value(v);
         if (!name || strlen(name) > 64 || i > 64 || strpbrk(name, ":;,")) {
-            fault_set(f, 400, "wrong_type", "samplers", "samplers[%zu] is %s, wanted the name of a sampler", i, json_found(v));
+            fault_set(f, 400, "wrong_type", "samplers",
+                      "samplers[%zu] is %s, wanted the name of a sampler", i, json_found(v));
             free(chain);
             return NULL;
         }
@@ -544,7 +631,8 @@ static char *chain_of(const json_t *names, struct exchange *x, struct fault *f)
         if (!name)
             exchange_ignores(x, "samplers %.40s", json_string_value(v));
         else
-            ok = ok && text_put(&chain, &n, &cap, ";", 1) && text_put(&chain, &n, &cap, name, strlen(name));
+            ok = ok && text_put(&chain, &n, &cap, ";", 1) &&
+                 text_put(&chain, &n, &cap, name, strlen(name));
     }
     ok = ok && text_put(&chain, &n, &cap, "", 1);
     if (ok)
@@ -594,8 +682,11 @@ static int take_breakers(struct hosted *m, const json_t *texts, struct request *
         const char *text = texts ? json_string_value(v) : usual[i];
         int64_t n_ids = 0;
         if (!text || !*text)
-            return fault_set(f, 400, "wrong_type", "dry_sequence_breakers", "dry_sequence_breakers[%zu] is %s, wanted a text that is not empty", i, json_found(v));
-        int32_t *ids = request_tokenize(m, text, texts ? json_string_length(v) : strlen(text), 0, &n_ids, "dry_sequence_breakers", f);
+            return fault_set(f, 400, "wrong_type", "dry_sequence_breakers",
+                             "dry_sequence_breakers[%zu] is %s, wanted a text that is not empty", i,
+                             json_found(v));
+        int32_t *ids = request_tokenize(m, text, texts ? json_string_length(v) : strlen(text), 0,
+                                        &n_ids, "dry_sequence_breakers", f);
         int32_t *more = ids ? realloc(all, (used + (size_t)n_ids + 1) * sizeof *all) : NULL;
         if (more) {
             r->sampler.dry_breakers = all = more;
@@ -609,7 +700,8 @@ static int take_breakers(struct hosted *m, const json_t *texts, struct request *
         if (!more)
             return 0;
         if (used > BREAKERS_MAX)
-            return fault_set(f, 400, "out_of_range", "dry_sequence_breakers", "dry_sequence_breakers have more than %d tokens", BREAKERS_MAX);
+            return fault_set(f, 400, "out_of_range", "dry_sequence_breakers",
+                             "dry_sequence_breakers have more than %d tokens", BREAKERS_MAX);
     }
     r->sampler.n_dry_breakers = (int32_t)used;
     return 1;
@@ -659,7 +751,8 @@ static void take_choosing(const struct fields *b, struct pith_sampler_params *p)
     p->presence_penalty = (float)field_real(b, F_presence_penalty);
     if (!b->v[F_repeat_last_n] && (p->frequency_penalty != 0 || p->presence_penalty != 0))
         p->penalty_last_n = -1; /* as OpenAI has them: all of the answer */
-    if (b->v[F_repeat_last_n] && !p->penalty_last_n) /* a window of nothing: none of the penalties */
+    if (b->v[F_repeat_last_n] &&
+        !p->penalty_last_n) /* a window of nothing: none of the penalties */
         p->repeat_penalty = p->frequency_penalty = p->presence_penalty = 0;
     put_real(b, F_xtc_probability, &p->xtc_probability);
     put_real(b, F_xtc_threshold, &p->xtc_threshold);
@@ -683,7 +776,8 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
     if (b->v[F_repetition_penalty] && field_real(b, F_repetition_penalty) != 1) {
         int both = b->v[F_repeat_penalty] && field_real(b, F_repeat_penalty) != 1;
         if (both && field_real(b, F_repeat_penalty) != field_real(b, F_repetition_penalty))
-            return fault_set(f, 400, "invalid_value", "repetition_penalty", "repetition_penalty and repeat_penalty; wanted one of them");
+            return fault_set(f, 400, "invalid_value", "repetition_penalty",
+                             "repetition_penalty and repeat_penalty; wanted one of them");
         if (both) { /* one number for servers of either kind: ours is the one with a range */
             exchange_ignores(b->x, "repetition_penalty");
         } else {
@@ -705,10 +799,13 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
     if (json_array_size(b->v[F_samplers]) && !(p->samplers = chain_of(b->v[F_samplers], b->x, f)))
         return 0;
     if (json_is_string(b->v[F_samplers]) && json_string_length(b->v[F_samplers]) > 4096)
-        return fault_set(f, 400, "out_of_range", "samplers", "samplers: its length is %zu, wanted 0 to 4096", json_string_length(b->v[F_samplers]));
+        return fault_set(f, 400, "out_of_range", "samplers",
+                         "samplers: its length is %zu, wanted 0 to 4096",
+                         json_string_length(b->v[F_samplers]));
     if (json_is_string(b->v[F_samplers]) && !(p->samplers = strdup(field_text(b, F_samplers))))
         return fault_memory(f);
-    if ((p->dry_multiplier > 0 || b->v[F_dry_sequence_breakers]) && !take_breakers(m, b->v[F_dry_sequence_breakers], r, f))
+    if ((p->dry_multiplier > 0 || b->v[F_dry_sequence_breakers]) &&
+        !take_breakers(m, b->v[F_dry_sequence_breakers], r, f))
         return 0;
     if (b->v[F_logit_bias] && !take_bias(m, b->v[F_logit_bias], r, f))
         return 0;
@@ -730,12 +827,16 @@ static int take_stops(const json_t *stop, struct request *r, struct fault *f)
     return r->stop || fault_memory(f);
 }
 
-int request_open_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, const struct pith_grammar_params *more, struct request *r, struct pith_error *err)
+int request_open_grammar(struct hosted *m, pith_grammar_kind kind, const char *text,
+                         const struct pith_grammar_params *more, struct request *r,
+                         struct pith_error *err)
 {
     enum { LEAST = 1 << 20, MOST = 64 << 20 };
     const struct server_params *s = &m->server->p;
     struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
-    int64_t bytes = s->requests_memory / 4 / s->parallel; /* all that run have a quarter, or a half with those that wait a step */
+    int64_t bytes =
+        s->requests_memory / 4 /
+        s->parallel; /* all that run have a quarter, or a half with those that wait a step */
     bytes = bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes;
     if (more) /* another grammar than its text says */
         p = *more;
@@ -746,71 +847,90 @@ int request_open_grammar(struct hosted *m, pith_grammar_kind kind, const char *t
     return r->grammar != NULL;
 }
 
-int request_grammar(struct hosted *m, pith_grammar_kind kind, const char *text, const struct pith_grammar_params *more, struct request *r, const char *field,
+int request_grammar(struct hosted *m, pith_grammar_kind kind, const char *text,
+                    const struct pith_grammar_params *more, struct request *r, const char *field,
                     struct fault *f)
 {
     struct pith_error err = {0};
     return request_open_grammar(m, kind, text, more, r, &err) || fault_from(f, &err, field);
 }
 
-static int open_schema(struct hosted *m, const json_t *schema, const struct pith_grammar_params *more, struct request *r, const char *field, struct fault *f)
+static int open_schema(struct hosted *m, const json_t *schema,
+                       const struct pith_grammar_params *more, struct request *r, const char *field,
+                       struct fault *f)
 {
     char *text = json_exact(schema);
-    int ok = text ? request_grammar(m, PITH_GRAMMAR_SCHEMA, text, more, r, field, f) : fault_memory(f);
+    int ok =
+        text ? request_grammar(m, PITH_GRAMMAR_SCHEMA, text, more, r, field, f) : fault_memory(f);
     free(text);
     return ok;
 }
 
 /* Nothing of what an answer is to keep is left out: of these objects every member is known. */
-static int check_members(const json_t *object, const char *where, const char *const *names, struct fault *f)
+static int check_members(const json_t *object, const char *where, const char *const *names,
+                         struct fault *f)
 {
     const char *name;
     const json_t *v;
-    json_object_foreach ((json_t *)(uintptr_t)object, name, v) {
+    json_object_foreach((json_t *)(uintptr_t)object, name, v)
+    {
         int known = 0;
         for (int i = 0; names[i]; i++)
             known |= !strcmp(name, names[i]);
         if (!known)
-            return fault_set(f, 400, "unknown_field", "response_format", "%s has no field \"%.60s\"", where, name);
+            return fault_set(f, 400, "unknown_field", "response_format",
+                             "%s has no field \"%.60s\"", where, name);
     }
     return 1;
 }
 
-int request_format(struct hosted *m, const struct fields *b, const struct pith_grammar_params *more, struct request *r, struct fault *f)
+int request_format(struct hosted *m, const struct fields *b, const struct pith_grammar_params *more,
+                   struct request *r, struct fault *f)
 {
-    static const char *const members[] = {"type", "json_schema", "schema", NULL}, *const inner[] = {"name", "description", "schema", "strict", NULL};
-    const json_t *format = b->v[F_response_format], *own = json_object_get(format, "json_schema"), *schema = json_object_get(format, "schema");
+    static const char *const members[] = {"type", "json_schema", "schema", NULL},
+                             *const inner[] = {"name", "description", "schema", "strict", NULL};
+    const json_t *format = b->v[F_response_format], *own = json_object_get(format, "json_schema"),
+                 *schema = json_object_get(format, "schema");
     const char *type = json_string_value(json_object_get(format, "type"));
     if (!!b->v[F_grammar] + !!b->v[F_json_schema] + (format != NULL) > 1)
-        return fault_set(f, 400, "invalid_value", b->v[F_grammar] ? "grammar" : "json_schema", "%s and %s; wanted one of them",
-                         b->v[F_grammar] ? "grammar" : "json_schema", b->v[F_grammar] && b->v[F_json_schema] ? "json_schema" : "response_format");
+        return fault_set(
+            f, 400, "invalid_value", b->v[F_grammar] ? "grammar" : "json_schema",
+            "%s and %s; wanted one of them", b->v[F_grammar] ? "grammar" : "json_schema",
+            b->v[F_grammar] && b->v[F_json_schema] ? "json_schema" : "response_format");
     if (b->v[F_grammar])
-        return request_grammar(m, PITH_GRAMMAR_GBNF, field_text(b, F_grammar), more, r, "grammar", f);
+        return request_grammar(m, PITH_GRAMMAR_GBNF, field_text(b, F_grammar), more, r, "grammar",
+                               f);
     if (b->v[F_json_schema])
         return open_schema(m, b->v[F_json_schema], more, r, "json_schema", f);
     if (!format)
         return 1;
-    if (!check_members(format, "response_format", members, f) || !check_members(own, "response_format.json_schema", inner, f))
+    if (!check_members(format, "response_format", members, f) ||
+        !check_members(own, "response_format.json_schema", inner, f))
         return 0;
     if (type && !strcmp(type, "text"))
         return 1;
     if (!type || (strcmp(type, "json_object") && strcmp(type, "json_schema")))
-        return fault_set(f, 400, "invalid_value", "response_format", "response_format.type is %s, wanted text, json_object or json_schema", json_found(json_object_get(format, "type")));
+        return fault_set(f, 400, "invalid_value", "response_format",
+                         "response_format.type is %s, wanted text, json_object or json_schema",
+                         json_found(json_object_get(format, "type")));
     if (!schema)
         schema = json_object_get(own, "schema");
     if (schema && !json_is_null(schema))
         return open_schema(m, schema, more, r, "response_format", f);
     if (!strcmp(type, "json_object"))
         return request_grammar(m, PITH_GRAMMAR_JSON, NULL, more, r, "response_format", f);
-    return fault_set(f, 400, "missing_field", "response_format", "response_format.json_schema.schema is missing");
+    return fault_set(f, 400, "missing_field", "response_format",
+                     "response_format.json_schema.schema is missing");
 }
 
 int request_format_waits(const struct fields *b)
 {
-    const char *choice = json_string_value(b->v[F_tool_choice]), *type = json_string_value(json_object_get(b->v[F_response_format], "type"));
+    const char *choice = json_string_value(b->v[F_tool_choice]),
+               *type = json_string_value(json_object_get(b->v[F_response_format], "type"));
     if (type && !strcmp(type, "text") && !b->v[F_json_schema])
         return 0;
-    return json_array_size(b->v[F_tools]) && (b->v[F_response_format] || b->v[F_json_schema]) && (!b->v[F_tool_choice] || (choice && !strcmp(choice, "auto")));
+    return json_array_size(b->v[F_tools]) && (b->v[F_response_format] || b->v[F_json_schema]) &&
+           (!b->v[F_tool_choice] || (choice && !strcmp(choice, "auto")));
 }
 
 int64_t request_deadline(const struct exchange *x, double seconds)
@@ -826,7 +946,8 @@ int request_choices(const struct fields *b)
     return (int)field_int(b, b->v[F_n_cmpl] ? F_n_cmpl : F_n);
 }
 
-int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r, struct fault *f)
+int request_take(struct hosted *m, struct exchange *x, const struct fields *b, struct request *r,
+                 struct fault *f)
 {
     if (!m->generate)
         return fault_set(f, 400, "not_supported", "model", "this model makes embeddings, not text");
@@ -838,14 +959,17 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
     r->n_keep = field_int(b, F_n_keep);
     r->n_discard = field_int(b, F_n_discard);
     r->slot = (int)field_int(b, F_id_slot);
-    r->predict_ns = field_int(b, F_t_max_predict_ms) > 0 ? field_int(b, F_t_max_predict_ms) * 1000000 : 0;
+    r->predict_ns =
+        field_int(b, F_t_max_predict_ms) > 0 ? field_int(b, F_t_max_predict_ms) * 1000000 : 0;
     r->priority = (int)field_int(b, F_priority);
     r->tenant = exchange_tenant(x);
     r->gone = exchange_gone(x);
     r->deadline = request_deadline(x, field_real(b, F_timeout));
-    if ((b->v[F_stop_token_ids] && !take_stop_ids(m, b->v[F_stop_token_ids], r, f)) || (field_int(b, F_min_tokens) > 0 && !take_late(m, b, r, f)))
+    if ((b->v[F_stop_token_ids] && !take_stop_ids(m, b->v[F_stop_token_ids], r, f)) ||
+        (field_int(b, F_min_tokens) > 0 && !take_late(m, b, r, f)))
         return 0;
-    return request_sampler(m, b, r, f) && (!b->v[F_stop] || take_stops(b->v[F_stop], r, f)) && (request_format_waits(b) || request_format(m, b, NULL, r, f));
+    return request_sampler(m, b, r, f) && (!b->v[F_stop] || take_stops(b->v[F_stop], r, f)) &&
+           (request_format_waits(b) || request_format(m, b, NULL, r, f));
 }
 
 static void *copy_of(const void *p, size_t n)
@@ -873,13 +997,19 @@ struct request *request_clone(const struct request *from, const struct fields *b
         ok = ok && (r->stop[i] = strdup(from->stop[i]));
     r->sampler.seed = seed_of(b);
     r->sampler.samplers = from->sampler.samplers ? strdup(from->sampler.samplers) : NULL;
-    r->sampler.logit_bias = copy_of(from->sampler.logit_bias, (size_t)from->sampler.n_logit_bias * sizeof *from->sampler.logit_bias);
+    r->sampler.logit_bias = copy_of(from->sampler.logit_bias, (size_t)from->sampler.n_logit_bias *
+                                                                  sizeof *from->sampler.logit_bias);
     r->stop_ids = copy_of(from->stop_ids, (size_t)from->n_stop_ids * sizeof *from->stop_ids);
-    r->sampler.late = copy_of(from->sampler.late, (size_t)from->sampler.n_late * sizeof *from->sampler.late);
-    r->sampler.dry_breakers = copy_of(from->sampler.dry_breakers, (size_t)from->sampler.n_dry_breakers * sizeof *from->sampler.dry_breakers);
+    r->sampler.late =
+        copy_of(from->sampler.late, (size_t)from->sampler.n_late * sizeof *from->sampler.late);
+    r->sampler.dry_breakers =
+        copy_of(from->sampler.dry_breakers,
+                (size_t)from->sampler.n_dry_breakers * sizeof *from->sampler.dry_breakers);
     r->grammar = from->grammar ? pith_grammar_clone(from->grammar, &err) : NULL;
-    ok = ok && !r->stop == !from->stop && !r->sampler.samplers == !from->sampler.samplers && !r->sampler.logit_bias == !from->sampler.logit_bias &&
-         !r->sampler.dry_breakers == !from->sampler.dry_breakers && !r->stop_ids == !from->stop_ids && !r->sampler.late == !from->sampler.late &&
+    ok = ok && !r->stop == !from->stop && !r->sampler.samplers == !from->sampler.samplers &&
+         !r->sampler.logit_bias == !from->sampler.logit_bias &&
+         !r->sampler.dry_breakers == !from->sampler.dry_breakers &&
+         !r->stop_ids == !from->stop_ids && !r->sampler.late == !from->sampler.late &&
          !r->grammar == !from->grammar;
     if (ok)
         return r;

@@ -1,12 +1,15 @@
-/* scheduler.c -- the scheduler: one thread that owns the sessions and runs one ragged step after the other.
+/* scheduler.c -- the scheduler: one thread that owns the sessions and runs one ragged step after
+ * the other.
  *
- *     inbox -> choices of each key, in order -> compose.c: rows of a step -> pith_step -> branch.c: tokens, text, events
+ *     inbox -> choices of each key, in order -> compose.c: rows of a step -> pith_step -> branch.c:
+ *         tokens, text, events
  *                        ^                                                                  |
  *                        +------------ until they end, leave or are preempted <-------------+
  *
- * Sequences are a pool: a choice takes one when its turn comes and gives it up when it ends, when its client has left (looked at between any
- * two steps) or when pages run out; what it has computed stays in the library's prefix store as long as there is room. Nothing here waits for
- * a client: events are written into buffers of the exchanges. */
+ * Sequences are a pool: a choice takes one when its turn comes and gives it up when it ends, when
+ * its client has left (looked at between any two steps) or when pages run out; what it has computed
+ * stays in the library's prefix store as long as there is room. Nothing here waits for a client:
+ * events are written into buffers of the exchanges. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -25,22 +28,27 @@ struct call { /* sched_call */
 static void fault_of_end(const struct sched *s, struct fault *f)
 {
     if (atomic_load(&s->hosted->server->draining))
-        fault_set(f, 503, "shutting_down", NULL, "the server has shut down before this request came to its end");
+        fault_set(f, 503, "shutting_down", NULL,
+                  "the server has shut down before this request came to its end");
     else
-        fault_set(f, 503, "model_unloaded", NULL, "the model was unloaded before this request came to its end");
+        fault_set(f, 503, "model_unloaded", NULL,
+                  "the model was unloaded before this request came to its end");
 }
 
-/* In the queue: a choice each, or all inputs to embed together, which take one step after the other. */
+/* In the queue: a choice each, or all inputs to embed together, which take one step after the
+ * other. */
 static int places(const struct request *r)
 {
     return r->input_end ? 1 : r->n;
 }
 
-/* Bytes that it has while it waits: its prompt, and a copy for each of its choices with what belongs to one. */
+/* Bytes that it has while it waits: its prompt, and a copy for each of its choices with what
+ * belongs to one. */
 static int64_t bytes_of(const struct request *r)
 {
     enum { CHOICE = 8192 };
-    return (int64_t)sizeof(int32_t) * r->n_prompt * (r->input_end ? 1 : 2 + r->n) + (r->input_end ? 0 : r->n) * (int64_t)CHOICE;
+    return (int64_t)sizeof(int32_t) * r->n_prompt * (r->input_end ? 1 : 2 + r->n) +
+           (r->input_end ? 0 : r->n) * (int64_t)CHOICE;
 }
 
 /* What the library made for all of them is the first one's. */
@@ -57,7 +65,8 @@ static int charge(struct sched *s, struct request **r, int n, struct fault *f)
     return 1;
 }
 
-/* A full queue is full for those who have filled it: a key may always have its part of it waiting. */
+/* A full queue is full for those who have filled it: a key may always have its part of it waiting.
+ */
 int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
 {
     int n_choices = 0, ok = 0, queue = s->hosted->server->p.queue;
@@ -74,7 +83,10 @@ int sched_submit(struct sched *s, struct request **r, int n, struct fault *f)
     } else if (s->quit) {
         fault_of_end(s, f);
     } else if (s->n_waiting + n_choices > queue && t->n_waiting + n_choices > queue / s->n_shares) {
-        fault_set(f, 429, "queue_full", NULL, "%d choices are waiting and this request has %d; at most %d may wait; try again later", s->n_waiting, n_choices, queue);
+        fault_set(
+            f, 429, "queue_full", NULL,
+            "%d choices are waiting and this request has %d; at most %d may wait; try again later",
+            s->n_waiting, n_choices, queue);
         f->retry_after = 1 + s->n_waiting / (4 * s->parallel);
     } else {
         for (int i = 0; i < n; i++) {
@@ -172,12 +184,14 @@ static int listen_up(struct sched *s)
 }
 
 /* Ends what nobody waits for any more. */
-static void sweep(struct sched *s, struct request *r, void (*fail)(struct sched *s, struct request *r, const struct fault *f))
+static void sweep(struct sched *s, struct request *r,
+                  void (*fail)(struct sched *s, struct request *r, const struct fault *f))
 {
     struct fault gone = {0}, late = {0};
     int64_t now = clock_now();
     fault_set(&gone, 499, "client_closed_request", NULL, "the client has left");
-    fault_set(&late, 400, "deadline_exceeded", "timeout", "the request took longer than it was allowed to");
+    fault_set(&late, 400, "deadline_exceeded", "timeout",
+              "the request took longer than it was allowed to");
     for (struct request *next; r; r = next) {
         next = r->next;
         if (atomic_load(r->gone))
@@ -224,7 +238,8 @@ static void count_step(struct sched *s)
     metrics_add(s->hosted->metrics, M_STEPS, 1);
 }
 
-/* Slow means of what a step takes, with all that is made of it: of one with decode rows alone, and of a row of prefill beyond that. */
+/* Slow means of what a step takes, with all that is made of it: of one with decode rows alone, and
+ * of a row of prefill beyond that. */
 static void observe_time(struct sched *s, double ns)
 {
     int n_prefill = s->n_rows - s->n_decode;
@@ -250,7 +265,8 @@ static void fail_step(struct sched *s, const struct pith_error *err)
 {
     struct fault f = {0};
     if (err->code == PITH_NOMEM)
-        fault_set(&f, 503, "out_of_cache", NULL, "the cache cannot hold this sequence: %s", err->msg);
+        fault_set(&f, 503, "out_of_cache", NULL, "the cache cannot hold this sequence: %s",
+                  err->msg);
     else if (err->code == PITH_CANCELLED)
         fault_of_end(s, &f);
     else
@@ -271,7 +287,8 @@ static void bound_masks(struct sched *s)
         n += s->draw[k].sampler && s->drawn[k].b->grammar;
     for (int k = 0; k < s->n_draws; k++)
         if (s->draw[k].sampler && s->drawn[k].b->grammar)
-            pith_sampler_mask_steps(s->draw[k].sampler, 1 + (uint64_t)s->hosted->server->p.mask_steps / (uint64_t)n);
+            pith_sampler_mask_steps(s->draw[k].sampler,
+                                    1 + (uint64_t)s->hosted->server->p.mask_steps / (uint64_t)n);
 }
 
 static void deliver(struct sched *s)
@@ -372,7 +389,8 @@ void sched_free(struct sched *s)
 
 static int make_lists(struct sched *s)
 {
-    size_t n_seq = (size_t)s->n_seq, n_batch = (size_t)s->n_batch, n_draws = (size_t)s->max_outputs + n_seq;
+    size_t n_seq = (size_t)s->n_seq, n_batch = (size_t)s->n_batch,
+           n_draws = (size_t)s->max_outputs + n_seq;
     s->token = calloc(n_batch, sizeof *s->token);
     s->row_seq = calloc(n_batch, sizeof *s->row_seq);
     s->want = calloc(n_batch, sizeof *s->want);
@@ -385,7 +403,8 @@ static int make_lists(struct sched *s)
     for (int i = 0; s->share && i < s->n_shares; i++)
         s->share[i].salt = s->apart ? tenants_at(s->hosted->server->tenants, i)->secret : "";
     s->slot = calloc((size_t)s->parallel, sizeof *s->slot);
-    return s->token && s->row_seq && s->want && s->part && s->seq && s->share && s->draw && s->drawn && s->top && s->slot;
+    return s->token && s->row_seq && s->want && s->part && s->seq && s->share && s->draw &&
+           s->drawn && s->top && s->slot;
 }
 
 struct sched *sched_open(struct hosted *m, struct pith_error *err)

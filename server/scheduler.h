@@ -12,13 +12,14 @@ struct token_info {
     const struct pith_logprob *top;
     int n_top;
 };
-struct progress { /* of a prompt */
+struct progress {                  /* of a prompt */
     int64_t n, n_prompt, n_cached; /* tokens computed so far, the cached ones among them */
     int64_t ns;                    /* since its first step */
 };
 enum event_kind {
-    EV_PROMPT,    /* with n_logprobs and echo: token i of the prompt */
-    EV_TEXT,      /* text that may be shown; with a token that was made, or without (text held back until now) */
+    EV_PROMPT, /* with n_logprobs and echo: token i of the prompt */
+    EV_TEXT, /* text that may be shown; with a token that was made, or without (text held back until
+                now) */
     EV_PROGRESS,  /* with `progress`: a step has computed more of the prompt */
     EV_CHOICE,    /* a choice has ended */
     EV_EMBEDDING, /* of input `choice` */
@@ -33,7 +34,7 @@ struct event {
     const char *text;
     size_t n_text;
     const struct token_info *token;
-    const char *reason;  /* "stop", "length" */
+    const char *reason;     /* "stop", "length" */
     const char *stopped_by; /* the stop string, NULL: none */
     double logprob_sum;
     int truncated; /* of EV_CHOICE: its context was full and lost its middle */
@@ -51,27 +52,29 @@ struct request {
     int n;              /* choices, or inputs */
     int64_t n_max;      /* most tokens of a choice; 0: only the prompt; -1: as the context allows */
     struct pith_sampler_params sampler; /* choice k has seed + k */
-    char **stop;        /* NULL-terminated, or NULL */
+    char **stop;                        /* NULL-terminated, or NULL */
     int ignore_eos;
-    int32_t *stop_ids;   /* [n_stop_ids] tokens that end a choice as an end token does */
+    int32_t *stop_ids; /* [n_stop_ids] tokens that end a choice as an end token does */
     int n_stop_ids;
     int show_stop;       /* the stop string is returned, too */
     int penalise_prompt; /* penalties look at the prompt as well */
     int forgets;         /* nothing of it is taken from the prefix store */
-    int shifts;          /* a full context goes on without its middle: the first n_keep tokens stay, n_discard (0: half) of the others go */
+    int shifts;          /* a full context goes on without its middle: the first n_keep tokens stay,
+                            n_discard (0: half) of the others go */
     int64_t n_keep, n_discard;
-    int64_t predict_ns;  /* a choice that has a line end is over so long after its first token; 0: never */
-    int left;            /* tell what the samplers left for the draw instead of the model's probabilities */
-    int n_logprobs;      /* -1: none (a whole pass over the logits less); 0: the token's own alone */
-    int rank;            /* logprob_sum is wanted */
-    int echo;            /* tell the logprobs of the prompt, too */
-    int progress;        /* tell how far the prompt is */
+    int64_t predict_ns; /* a choice that has a line end is over so long after its first token; 0:
+                           never */
+    int left; /* tell what the samplers left for the draw instead of the model's probabilities */
+    int n_logprobs; /* -1: none (a whole pass over the logits less); 0: the token's own alone */
+    int rank;       /* logprob_sum is wanted */
+    int echo;       /* tell the logprobs of the prompt, too */
+    int progress;   /* tell how far the prompt is */
     pith_grammar *grammar;
-    int64_t mask_bytes;  /* most for its masks, which come while it runs */
-    int slot;            /* that keeps its tokens, -1: none */
-    int kept;            /* set before EV_DONE: it does */
-    int priority;        /* lower comes first, among requests of one key */
-    int64_t deadline;    /* clock_now(), 0: none */
+    int64_t mask_bytes; /* most for its masks, which come while it runs */
+    int slot;           /* that keeps its tokens, -1: none */
+    int kept;           /* set before EV_DONE: it does */
+    int priority;       /* lower comes first, among requests of one key */
+    int64_t deadline;   /* clock_now(), 0: none */
     struct tenant *tenant;
     const atomic_int *gone; /* 1: nobody listens any more */
     /* On the scheduler's thread. */
@@ -95,17 +98,19 @@ void request_free(struct request *r); /* NULL allowed */
 /* Who shares the machine: a key. */
 struct tenant {
     char name[64], secret[192];
-    int index; /* in the list of all */
-    int admin; /* may change the server */
+    int index;                /* in the list of all */
+    int admin;                /* may change the server */
     atomic_size_t body_bytes; /* of its requests that nobody has read yet */
     struct account account;
 };
 
 struct sched;
 struct sched *sched_open(struct hosted *m, struct pith_error *err);
-/* Takes all of them, or none. They are the scheduler's then, and may have ended when this returns. */
+/* Takes all of them, or none. They are the scheduler's then, and may have ended when this returns.
+ */
 int sched_submit(struct sched *s, struct request **r, int n, struct fault *f);
-/* fn(ctx) between two steps, on the thread that may use the sessions; waits for its end. 0: it has been stopped. */
+/* fn(ctx) between two steps, on the thread that may use the sessions; waits for its end. 0: it has
+ * been stopped. */
 int sched_call(struct sched *s, void (*fn)(void *ctx), void *ctx);
 int sched_is_idle(struct sched *s); /* no request runs or waits */
 /* Waits until nothing is left to do, or until `deadline`. Returns how many requests are left. */

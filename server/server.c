@@ -20,12 +20,15 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
         return NULL;
     }
 #ifdef __GLIBC__
-    mallopt(M_MMAP_THRESHOLD, 128 << 10); /* large blocks of models that go return to the system: left alone, glibc learns to keep them */
+    mallopt(M_MMAP_THRESHOLD, 128 << 10); /* large blocks of models that go return to the system:
+                                             left alone, glibc learns to keep them */
 #endif
     json_watch();
     s->p = *p;
     if (p->max_memory) { /* models get what requests and compiled grammars leave */
-        uint64_t all = (uint64_t)p->max_memory, taken = (uint64_t)p->requests_memory + p->grammar_bytes, left = all > taken ? all - taken : 1;
+        uint64_t all = (uint64_t)p->max_memory,
+                 taken = (uint64_t)p->requests_memory + p->grammar_bytes,
+                 left = all > taken ? all - taken : 1;
         s->p.models_memory = p->models_memory && p->models_memory < left ? p->models_memory : left;
     }
     s->created = (int64_t)time(NULL);

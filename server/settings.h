@@ -1,4 +1,5 @@
-/* settings.h -- how the tokens of a request are chosen, as llama.cpp tells it (generation_settings, and default_generation_settings of /props). */
+/* settings.h -- how the tokens of a request are chosen, as llama.cpp tells it (generation_settings,
+ * and default_generation_settings of /props). */
 #ifndef PITH_SERVER_SETTINGS_H
 #define PITH_SERVER_SETTINGS_H
 

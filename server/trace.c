@@ -18,8 +18,8 @@ static int read_parent(struct trace *t, const char *p)
 {
     enum { TRACE = 3, SPAN = 36, FLAGS = 53, END = 55 };
     size_t n = p ? strlen(p) : 0;
-    if (n < END || strspn(p, "0123456789abcdef") != 2 || p[2] != '-' || !strncmp(p, "ff", 2) || !is_id(p + TRACE, 32) || !is_id(p + SPAN, 16) ||
-        strspn(p + FLAGS, "0123456789abcdef") != 2)
+    if (n < END || strspn(p, "0123456789abcdef") != 2 || p[2] != '-' || !strncmp(p, "ff", 2) ||
+        !is_id(p + TRACE, 32) || !is_id(p + SPAN, 16) || strspn(p + FLAGS, "0123456789abcdef") != 2)
         return 0;
     if (n > END && (!strncmp(p, "00", 2) || p[END] != '-'))
         return 0;
@@ -42,10 +42,12 @@ static int is_state(const char *p)
 static void new_id(char *out, size_t n)
 {
     unsigned char b[16] = {0};
-    if (getrandom(b, n, 0) != (ssize_t)n) { /* before the machine has any: unlike others is enough */
+    if (getrandom(b, n, 0) !=
+        (ssize_t)n) { /* before the machine has any: unlike others is enough */
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
-        uint64_t x = (uint64_t)now.tv_nsec * 0x9E3779B97F4A7C15u ^ (uint64_t)now.tv_sec ^ (uint64_t)(uintptr_t)out;
+        uint64_t x = (uint64_t)now.tv_nsec * 0x9E3779B97F4A7C15u ^ (uint64_t)now.tv_sec ^
+                     (uint64_t)(uintptr_t)out;
         memcpy(b, &x, sizeof x);
     }
     b[n - 1] |= 1;

@@ -1,6 +1,7 @@
-/* trace.h -- which trace a request belongs to, by W3C Trace Context (https://www.w3.org/TR/trace-context/): version 00 of the headers traceparent
- * and tracestate. A request is a span of its own in the trace of who asks, or the first one of a new trace. Nothing is sent anywhere: the ids
- * are in the access log and in the answer. */
+/* trace.h -- which trace a request belongs to, by W3C Trace Context
+ * (https://www.w3.org/TR/trace-context/): version 00 of the headers traceparent and tracestate. A
+ * request is a span of its own in the trace of who asks, or the first one of a new trace. Nothing
+ * is sent anywhere: the ids are in the access log and in the answer. */
 #ifndef PITH_SERVER_TRACE_H
 #define PITH_SERVER_TRACE_H
 

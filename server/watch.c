@@ -1,6 +1,7 @@
-/* watch.c -- the thread that looks after those who wait. A suspended connection is not looked at by libmicrohttpd, so a client that leaves would
- * go unnoticed: poll() is asked about those that wait. Besides, it writes the pulse of silent streams, shuts connections whose requests come too
- * slowly, ends waiting for models, and gives memory back when nothing is asked. */
+/* watch.c -- the thread that looks after those who wait. A suspended connection is not looked at by
+ * libmicrohttpd, so a client that leaves would go unnoticed: poll() is asked about those that wait.
+ * Besides, it writes the pulse of silent streams, shuts connections whose requests come too slowly,
+ * ends waiting for models, and gives memory back when nothing is asked. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,25 +20,29 @@ static int has_left(int fd)
     return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
 }
 
-/* With the list's lock, under which no descriptor of it is closed. somebody_left: poll() has seen one who has. */
+/* With the list's lock, under which no descriptor of it is closed. somebody_left: poll() has seen
+ * one who has. */
 static void look_at(struct exchange *x, int somebody_left, int64_t now)
 {
     const struct server_params *p = &x->h->s->p;
     pthread_mutex_lock(&x->lock);
-    if (somebody_left && x->dispatched && x->suspended && x->fd >= 0 && !x->ended && has_left(x->fd)) {
+    if (somebody_left && x->dispatched && x->suspended && x->fd >= 0 && !x->ended &&
+        has_left(x->fd)) {
         atomic_store(&x->gone, 1);
         http_wake(x);
-    } else if (x->live && x->pulse && x->begun && !x->ended && now - x->spoke > (int64_t)PULSE_MS * 1000000) {
+    } else if (x->live && x->pulse && x->begun && !x->ended &&
+               now - x->spoke > (int64_t)PULSE_MS * 1000000) {
         exchange_put(x, x->pulse, strlen(x->pulse));
         http_wake(x);
-    } else if (!x->dispatched && p->read_timeout > 0 && (double)(now - x->began) > 1e9 * p->read_timeout && x->fd >= 0) {
+    } else if (!x->dispatched && p->read_timeout > 0 &&
+               (double)(now - x->began) > 1e9 * p->read_timeout && x->fd >= 0) {
         shutdown(x->fd, SHUT_RDWR);
     }
     pthread_mutex_unlock(&x->lock);
 }
 
-/* The descriptors of those who wait for their answers, so that one who leaves is noticed at once. Only a hint: they may be closed and opened
- * anew by the time poll() returns. */
+/* The descriptors of those who wait for their answers, so that one who leaves is noticed at once.
+ * Only a hint: they may be closed and opened anew by the time poll() returns. */
 static nfds_t waiting(struct http *h, struct pollfd **fds, nfds_t *cap)
 {
     nfds_t n = 0;
@@ -57,7 +62,8 @@ static nfds_t waiting(struct http *h, struct pollfd **fds, nfds_t *cap)
     return n;
 }
 
-/* What requests have freed goes back to the system when there are none: the allocator by itself keeps what the largest ones took. */
+/* What requests have freed goes back to the system when there are none: the allocator by itself
+ * keeps what the largest ones took. */
 static void tidy(struct http *h, int any, int64_t now)
 {
     if (any) {

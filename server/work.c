@@ -1,17 +1,20 @@
-/* work.c -- threads for what takes time before a request can be queued: bodies parsed, templates rendered, texts tokenized, grammars compiled.
- * The thread of HTTP never waits for any of it.
+/* work.c -- threads for what takes time before a request can be queued: bodies parsed, templates
+ * rendered, texts tokenized, grammars compiled. The thread of HTTP never waits for any of it.
  *
  *     lane of a key:  jobs that wait ... | jobs that have begun and let others go first
  *                          \                      |
- *                           +--- the lane that has had the least time, and of it the job that has had the least --> one of few turns
+ *                           +--- the lane that has had the least time, and of it the job that has
+ *                               had the least --> one of few turns
  *
- * As many jobs run at a time as there are turns (one for each of two cores). A job has a thread of its own and gives its turn up as soon as one
- * with less time waits: whatever it does asks whether it may go on (pith_work of the library; json.c at allocations), which is also where
- * it ends because its client has left, its time is over, or it costs more than a request may. So many or expensive requests of one key hold up
- * nobody else, nor the cheap ones of that key.
+ * As many jobs run at a time as there are turns (one for each of two cores). A job has a thread of
+ * its own and gives its turn up as soon as one with less time waits: whatever it does asks whether
+ * it may go on (pith_work of the library; json.c at allocations), which is also where it ends
+ * because its client has left, its time is over, or it costs more than a request may. So many or
+ * expensive requests of one key hold up nobody else, nor the cheap ones of that key.
  *
- * Handlers that wait for the scheduler (ROUTE_WAITS) share a last lane, of which one at a time is run, without a turn. Clients that wait hold a
- * connection each, so a lane longer than connections may be is full of those that have left. */
+ * Handlers that wait for the scheduler (ROUTE_WAITS) share a last lane, of which one at a time is
+ * run, without a turn. Clients that wait hold a connection each, so a lane longer than connections
+ * may be is full of those that have left. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -19,8 +22,9 @@
 
 enum {
     THREADS_MAX = 64,
-    LANE_BEGUN = 4,       /* jobs of a key that have begun, where threads are many: with half of them taken it is one */
-    SLICE_NS = 2000000,   /* a lane that had so much more time than another lets it go first */
+    LANE_BEGUN = 4,     /* jobs of a key that have begun, where threads are many: with half of them
+                           taken it is one */
+    SLICE_NS = 2000000, /* a lane that had so much more time than another lets it go first */
     WITHIN_NS = 10000000, /* likewise a job and another one of its lane */
 };
 
@@ -62,9 +66,9 @@ struct work {
     pthread_cond_t wake;
     pthread_t thread[THREADS_MAX];
     int n_threads, n_idle, n_turns, quit;
-    int n_begun, n_running; /* jobs; those that have a turn */
-    int most;               /* jobs in a lane */
-    int waits;              /* a job of the last lane runs */
+    int n_begun, n_running;         /* jobs; those that have a turn */
+    int most;                       /* jobs in a lane */
+    int waits;                      /* a job of the last lane runs */
     struct job *ready, **ready_end; /* to be run by the next thread that is free */
     int n;
     struct lane lane[];
@@ -75,7 +79,8 @@ struct work {
 static int may_begin(const struct work *w, const struct lane *l)
 {
     int limit = w->n_begun < THREADS_MAX / 2 ? LANE_BEGUN : 1;
-    return l->first && l->n_begun < limit && w->n_begun < THREADS_MAX - 1; /* one is for those that wait for the scheduler */
+    return l->first && l->n_begun < limit &&
+           w->n_begun < THREADS_MAX - 1; /* one is for those that wait for the scheduler */
 }
 
 /* Of a lane: the one that let others go first and has had the least time, NULL: none. */
@@ -93,7 +98,8 @@ static int next_lane(const struct work *w)
 {
     int best = -1;
     for (int i = 0; i < w->n - 1; i++)
-        if ((w->lane[i].parked || may_begin(w, &w->lane[i])) && (best < 0 || w->lane[i].used < w->lane[best].used))
+        if ((w->lane[i].parked || may_begin(w, &w->lane[i])) &&
+            (best < 0 || w->lane[i].used < w->lane[best].used))
             best = i;
     return best;
 }
@@ -136,7 +142,9 @@ static void give_turns(struct work *w)
     }
     for (struct job *j = w->ready; j; j = j->next)
         n_ready++;
-    for (; n_ready > w->n_idle && w->n_threads < THREADS_MAX && !pthread_create(&w->thread[w->n_threads], NULL, run, w); n_ready--)
+    for (; n_ready > w->n_idle && w->n_threads < THREADS_MAX &&
+           !pthread_create(&w->thread[w->n_threads], NULL, run, w);
+         n_ready--)
         w->n_threads++;
     if (w->ready)
         pthread_cond_broadcast(&w->wake);
@@ -283,7 +291,9 @@ int work_why(struct fault *f)
     t->said = 1;
     switch (t->stop) {
     case TOO_LONG:
-        fault_set(f, 400, "request_too_expensive", NULL, "reading this request takes more than %g seconds, which is --request-seconds; ask for less at a time",
+        fault_set(f, 400, "request_too_expensive", NULL,
+                  "reading this request takes more than %g seconds, which is --request-seconds; "
+                  "ask for less at a time",
                   t->job->s->p.request_seconds);
         break;
     case TOO_LARGE: {
@@ -292,7 +302,8 @@ int work_why(struct fault *f)
         if (t->bounds.stop != PITH_WORK_BYTES && t->told <= t->room)
             needs = t->told; /* others have come meanwhile */
         account_add(t->job->s, exchange_tenant(t->job->x), -t->told); /* as it was before it came */
-        account_refuse(t->job->s, exchange_tenant(t->job->x), needs > most && t->room < most ? most : needs, f);
+        account_refuse(t->job->s, exchange_tenant(t->job->x),
+                       needs > most && t->room < most ? most : needs, f);
         account_add(t->job->s, exchange_tenant(t->job->x), t->told);
         break;
     }
@@ -302,7 +313,8 @@ int work_why(struct fault *f)
     case TOO_LATE:
     case GOES_ON:
     default:
-        fault_set(f, 400, "deadline_exceeded", "timeout", "the request took longer than it was allowed to");
+        fault_set(f, 400, "deadline_exceeded", "timeout",
+                  "the request took longer than it was allowed to");
     }
     return 1;
 }
@@ -392,8 +404,8 @@ struct work *work_open(int n_turns, int n_keys, int most)
     return w;
 }
 
-/* With the lock. Who was away has saved nothing up, and owes nothing: he begins as the least of those who are here, where nobody is as the most
- * of those who were. */
+/* With the lock. Who was away has saved nothing up, and owes nothing: he begins as the least of
+ * those who are here, where nobody is as the most of those who were. */
 static void come_back(struct work *w, struct lane *l)
 {
     int64_t least = -1, most = 0;
@@ -408,7 +420,8 @@ static void come_back(struct work *w, struct lane *l)
         l->used = least;
 }
 
-int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s, struct exchange *x, struct fault *f)
+int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s,
+              struct exchange *x, struct fault *f)
 {
     int k = exchange_route(x)->flags & ROUTE_WAITS ? w->n - 1 : exchange_tenant(x)->index;
     struct lane *l = &w->lane[k];
@@ -427,7 +440,8 @@ int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), st
     } else if (w->quit) {
         fault_shutting_down(f);
     } else {
-        fault_set(f, 429, "queue_full", NULL, "%d requests wait to be read, at most %d may; try again later", l->n, w->most);
+        fault_set(f, 429, "queue_full", NULL,
+                  "%d requests wait to be read, at most %d may; try again later", l->n, w->most);
         f->retry_after = 1;
     }
     pthread_mutex_unlock(&w->lock);

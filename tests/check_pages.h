@@ -1,5 +1,6 @@
-/* check_pages.h -- the page accounting of a session: every place is counted once for each table and each entry of the store that names it,
- * a quarter in use is marked as such, free pages are on the list, and the limit is kept. */
+/* check_pages.h -- the page accounting of a session: every place is counted once for each table and
+ * each entry of the store that names it, a quarter in use is marked as such, free pages are on the
+ * list, and the limit is kept. */
 #ifndef PITH_TESTS_CHECK_PAGES_H
 #define PITH_TESTS_CHECK_PAGES_H
 
@@ -44,7 +45,8 @@ static void check_pages(const struct pith_session *s, const char *what, const ch
                   "%s: %d pages are free and %d open, on the lists %d and %d:%s", what, n_free,
                   n_open, p->n_free, p->n_open, why);
         CHECK_MSG(p->n_made - p->n_free <= p->n_pages && p->n_made <= p->n_pages + p->n_spare,
-                  "%s: %d pages made, %d free, the limit is %d (%d lent):%s", what, p->n_made, p->n_free, p->n_pages, p->n_lent, why);
+                  "%s: %d pages made, %d free, the limit is %d (%d lent):%s", what, p->n_made,
+                  p->n_free, p->n_pages, p->n_lent, why);
         free(refs);
     }
 }

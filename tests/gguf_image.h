@@ -1,4 +1,5 @@
-/* gguf_image.h -- what the tests of the format room share: GGUF files made byte by byte, sample files. */
+/* gguf_image.h -- what the tests of the format room share: GGUF files made byte by byte, sample
+ * files. */
 #ifndef PITH_TESTS_GGUF_IMAGE_H
 #define PITH_TESTS_GGUF_IMAGE_H
 
@@ -272,7 +273,8 @@ static void check_refused(const char *what, const struct image *im, int listing,
             CHECK_MSG(strstr(err.msg, words[i]), "%s: no '%s' in: %s", what, words[i], err.msg);
         CHECK_MSG(strstr(err.msg, "at byte ") && strstr(err.msg, "wanted "), "%s: %s", what,
                   err.msg);
-        CHECK_MSG(t < 2, "%s took %.3f s", what, t); /* a guard against quadratic work, not a figure */
+        CHECK_MSG(t < 2, "%s took %.3f s", what,
+                  t); /* a guard against quadratic work, not a figure */
     }
     gguf_close(g);
     free(block);

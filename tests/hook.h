@@ -1,4 +1,5 @@
-/* hook.h -- what tests of bad luck share: an allocator hook that counts and can refuse, and a temporary folder. */
+/* hook.h -- what tests of bad luck share: an allocator hook that counts and can refuse, and a
+ * temporary folder. */
 #ifndef PITH_TESTS_HOOK_H
 #define PITH_TESTS_HOOK_H
 

@@ -1,7 +1,9 @@
-/* naive_cache.h -- a model of the cache that keeps everything: a sequence is a list of entries, each with its token, its position, the shift
- * still to be applied and its own K and V of every layer. Copies are deep, nothing is shared, paged, slid or given back. Before a step
- * the entries of its one sequence are rotated by what is due and laid densely into the pages of a session that serves nothing else.
- * What it shares with the engine is the plan and the kernels, nothing of src/run/cache*.c but pages to lie in. */
+/* naive_cache.h -- a model of the cache that keeps everything: a sequence is a list of entries,
+ * each with its token, its position, the shift still to be applied and its own K and V of every
+ * layer. Copies are deep, nothing is shared, paged, slid or given back. Before a step the entries
+ * of its one sequence are rotated by what is due and laid densely into the pages of a session that
+ * serves nothing else. What it shares with the engine is the plan and the kernels, nothing of
+ * src/run/cache*.c but pages to lie in. */
 #ifndef PITH_TESTS_NAIVE_CACHE_H
 #define PITH_TESTS_NAIVE_CACHE_H
 

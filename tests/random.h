@@ -1,4 +1,5 @@
-/* random.h -- what tests that make up their calls share: one row of numbers, which TEST_SEED chooses, and the last calls, for messages. */
+/* random.h -- what tests that make up their calls share: one row of numbers, which TEST_SEED
+ * chooses, and the last calls, for messages. */
 #ifndef PITH_TESTS_RANDOM_H
 #define PITH_TESTS_RANDOM_H
 

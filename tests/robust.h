@@ -1,4 +1,5 @@
-/* robust.h -- what the tests of the public API under bad luck share: whole files, tiny models made by pith_synth. */
+/* robust.h -- what the tests of the public API under bad luck share: whole files, tiny models made
+ * by pith_synth. */
 #ifndef PITH_TESTS_ROBUST_H
 #define PITH_TESTS_ROBUST_H
 

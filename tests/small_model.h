@@ -1,4 +1,5 @@
-/* small_model.h -- random models of a few layers: one thread, windows of 32, gone from the disk as soon as they are open. */
+/* small_model.h -- random models of a few layers: one thread, windows of 32, gone from the disk as
+ * soon as they are open. */
 #ifndef PITH_TESTS_SMALL_MODEL_H
 #define PITH_TESTS_SMALL_MODEL_H
 

@@ -1,5 +1,7 @@
-/* test.h -- the whole test harness. A test program's main calls TEST(name) for each of its test functions and returns test_end().
- * One test counts once: passed, failed or skipped by name. Lines: "ok NAME", "FAIL NAME: why (file:line)", "skip NAME: why". */
+/* test.h -- the whole test harness. A test program's main calls TEST(name) for each of its test
+ * functions and returns test_end().
+ * One test counts once: passed, failed or skipped by name. Lines: "ok NAME", "FAIL NAME: why
+ * (file:line)", "skip NAME: why". */
 #ifndef PITH_TESTS_TEST_H
 #define PITH_TESTS_TEST_H
 
@@ -13,7 +15,8 @@ static int test_passed, test_failed, test_skipped, test_bad;
 static const char *test_name = "";
 static char test_skip_why[512];
 
-__attribute__((format(printf, 3, 4), unused)) static void test_fail(const char *file, int line, const char *fmt, ...)
+__attribute__((format(printf, 3, 4), unused)) static void test_fail(const char *file, int line,
+                                                                    const char *fmt, ...)
 {
     va_list ap;
     if (test_bad++ >= 5) /* the first few say enough */
@@ -25,21 +28,21 @@ __attribute__((format(printf, 3, 4), unused)) static void test_fail(const char *
     printf(" (%s:%d)\n", file, line);
 }
 
-#define CHECK(cond) ((cond) ? (void)0 : test_fail(__FILE__, __LINE__, "%s", #cond))
+#define CHECK(cond)          ((cond) ? (void)0 : test_fail(__FILE__, __LINE__, "%s", #cond))
 #define CHECK_MSG(cond, ...) ((cond) ? (void)0 : test_fail(__FILE__, __LINE__, __VA_ARGS__))
 /* Ends the test function when the condition is false. */
-#define REQUIRE(cond, ...)                                                                                             \
-    do {                                                                                                               \
-        if (!(cond)) {                                                                                                 \
-            test_fail(__FILE__, __LINE__, __VA_ARGS__);                                                                \
-            return;                                                                                                    \
-        }                                                                                                              \
+#define REQUIRE(cond, ...)                                                                         \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            test_fail(__FILE__, __LINE__, __VA_ARGS__);                                            \
+            return;                                                                                \
+        }                                                                                          \
     } while (0)
 /* Ends the test function as skipped (a device, model or shared data that is absent). */
-#define SKIP(...)                                                                                                      \
-    do {                                                                                                               \
-        snprintf(test_skip_why, sizeof test_skip_why, __VA_ARGS__);                                                    \
-        return;                                                                                                        \
+#define SKIP(...)                                                                                  \
+    do {                                                                                           \
+        snprintf(test_skip_why, sizeof test_skip_why, __VA_ARGS__);                                \
+        return;                                                                                    \
     } while (0)
 
 __attribute__((unused)) static void test_run(const char *name, void (*fn)(void))

@@ -405,33 +405,46 @@ static void sampler_params_range(void)
 /* Advice of a file, and what else there is. */
 static void sampler_advice(void)
 {
-    static const char *const advice[] = {"general.sampling.temp=float:0.25", "general.sampling.top_k=int:-1", "general.sampling.penalty_repeat=float:1.5",
-                                         "general.sampling.penalty_last_n=int:0", "general.sampling.xtc_threshold=float:0.5", "general.sampling.mirostat=int:2",
-                                         "general.sampling.min_p=float:7", "general.sampling.top_p=str:x", NULL};
+    static const char *const advice[] = {"general.sampling.temp=float:0.25",
+                                         "general.sampling.top_k=int:-1",
+                                         "general.sampling.penalty_repeat=float:1.5",
+                                         "general.sampling.penalty_last_n=int:0",
+                                         "general.sampling.xtc_threshold=float:0.5",
+                                         "general.sampling.mirostat=int:2",
+                                         "general.sampling.min_p=float:7",
+                                         "general.sampling.top_p=str:x",
+                                         NULL};
     struct pith_error err = {0};
     struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
     struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT, other = PITH_SAMPLER_PARAMS_INIT;
-    check_refused("no out", pith_sampler_defaults(NULL, NULL, NULL, &err), &err, PITH_RANGE, "out", 0, 0);
+    check_refused("no out", pith_sampler_defaults(NULL, NULL, NULL, &err), &err, PITH_RANGE, "out",
+                  0, 0);
     p.size = 3;
-    check_refused("size of out", pith_sampler_defaults(NULL, NULL, &p, &err), &err, PITH_RANGE, "size", 0, 0);
+    check_refused("size of out", pith_sampler_defaults(NULL, NULL, &p, &err), &err, PITH_RANGE,
+                  "size", 0, 0);
     p.size = sizeof p;
     other.size = 1;
-    check_refused("size of otherwise", pith_sampler_defaults(NULL, &other, &p, &err), &err, PITH_RANGE, "size", 0, 0);
+    check_refused("size of otherwise", pith_sampler_defaults(NULL, &other, &p, &err), &err,
+                  PITH_RANGE, "size", 0, 0);
     CHECK(pith_sampler_defaults(NULL, NULL, &p, &err) == PITH_OK);
-    CHECK(p.temperature == 0.8f && p.top_k == 40 && p.top_p == 0.95f && p.min_p == 0.05f && p.repeat_penalty == 0 && p.mirostat == 0 && p.seed == 0);
-    other = (struct pith_sampler_params){.size = sizeof other, .temperature = 3, .typical_p = 0.5f, .repeat_penalty = 1.1f};
+    CHECK(p.temperature == 0.8f && p.top_k == 40 && p.top_p == 0.95f && p.min_p == 0.05f &&
+          p.repeat_penalty == 0 && p.mirostat == 0 && p.seed == 0);
+    other = (struct pith_sampler_params){
+        .size = sizeof other, .temperature = 3, .typical_p = 0.5f, .repeat_penalty = 1.1f};
     mp.vocab_only = 1;
     mp.overrides = advice;
     pith_model *m = pith_model_open(tiny_write(&llama, 11), &mp, &err);
     CHECK_MSG(m, "%s", err.msg);
     pith_status st = pith_sampler_defaults(m, &other, &p, &err);
     check_refused("advice that is none", st, &err, PITH_RANGE, "general.sampling.top_p", 0, 0);
-    CHECK(p.temperature == 0.25f && p.top_k == 0 && p.top_p == 0 && p.min_p == 0 && p.typical_p == 0.5f);
+    CHECK(p.temperature == 0.25f && p.top_k == 0 && p.top_p == 0 && p.min_p == 0 &&
+          p.typical_p == 0.5f);
     CHECK(p.repeat_penalty == 0 && p.xtc_threshold == 0.5f && p.mirostat == 2);
     p.size = offsetof(struct pith_sampler_params, min_p); /* of an older program */
     p.min_p = 9;
     pith_sampler_defaults(m, NULL, &p, &err);
-    CHECK(p.size == offsetof(struct pith_sampler_params, min_p) && p.temperature == 0.25f && p.top_p == 0.95f && p.min_p == 9);
+    CHECK(p.size == offsetof(struct pith_sampler_params, min_p) && p.temperature == 0.25f &&
+          p.top_p == 0.95f && p.min_p == 9);
     pith_model_close(m);
 }
 
@@ -1120,7 +1133,8 @@ static long resident_kib(void)
     return resident * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-/* Sequences that hold nothing take next to nothing, however long they may become; what they take the report knows. */
+/* Sequences that hold nothing take next to nothing, however long they may become; what they take
+ * the report knows. */
 static void empty_sequences(void)
 {
     enum { N_SEQ = 1000, CTX = 131072 };
@@ -1378,7 +1392,8 @@ static void text_in_and_out(void)
     pair_close(&p);
 }
 
-/* What programs with a loop of their own need of text: stop strings, valid UTF-8, a stream behind a prompt. */
+/* What programs with a loop of their own need of text: stop strings, valid UTF-8, a stream behind a
+ * prompt. */
 static void text_in_pieces(void)
 {
     struct pith_error err;
@@ -1387,18 +1402,23 @@ static void text_in_pieces(void)
     char buf[16];
     CHECK(!pith_stopper_open(none, &err) && err.code == PITH_RANGE);
     pith_stopper *s = pith_stopper_open(stops, &err);
-    CHECK(s && pith_stopper_put(s, "xab", 3, &shown) == -1 && shown.n_held == 0 && shown.n_fresh == 1);
-    CHECK(pith_stopper_put(s, "d", 1, &shown) == -1 && shown.n_held == 2 && !memcmp(shown.held, "ab", 2) && shown.n_fresh == 1);
-    CHECK(pith_stopper_put(s, "E", 1, NULL) == -1 && pith_stopper_put(s, "NDx", 3, &shown) == 1 && shown.n_held + shown.n_fresh == 0);
+    CHECK(s && pith_stopper_put(s, "xab", 3, &shown) == -1 && shown.n_held == 0 &&
+          shown.n_fresh == 1);
+    CHECK(pith_stopper_put(s, "d", 1, &shown) == -1 && shown.n_held == 2 &&
+          !memcmp(shown.held, "ab", 2) && shown.n_fresh == 1);
+    CHECK(pith_stopper_put(s, "E", 1, NULL) == -1 && pith_stopper_put(s, "NDx", 3, &shown) == 1 &&
+          shown.n_held + shown.n_fresh == 0);
     pith_stopper_close(s);
     s = pith_stopper_open(NULL, &err);
-    CHECK(pith_stopper_put(s, "abc", 3, &shown) == -1 && shown.n_fresh == 3 && pith_stopper_put(s, NULL, 0, &shown) == -1 && !shown.n_held);
+    CHECK(pith_stopper_put(s, "abc", 3, &shown) == -1 && shown.n_fresh == 3 &&
+          pith_stopper_put(s, NULL, 0, &shown) == -1 && !shown.n_held);
     CHECK(pith_stopper_put(NULL, "a", 1, &shown) == -1);
     pith_stopper_close(s);
     pith_stopper_close(NULL);
     pith_stream_continue(NULL);
     CHECK(pith_utf8("a\xFF\xC3\xA9", 4, NULL, 0) == 6);
-    CHECK(pith_utf8("a\xFF\xC3\xA9", 4, buf, sizeof buf) == 6 && !memcmp(buf, "a\xEF\xBF\xBD\xC3\xA9", 6));
+    CHECK(pith_utf8("a\xFF\xC3\xA9", 4, buf, sizeof buf) == 6 &&
+          !memcmp(buf, "a\xEF\xBF\xBD\xC3\xA9", 6));
     CHECK(pith_utf8("abc", 3, buf, 1) == 3 && pith_utf8(NULL, 0, NULL, 0) == 0);
 }
 

@@ -1,5 +1,6 @@
-/* test_attn.c -- the attention kernels at every level of this machine: against vec_ref.h by memcmp, tiles of rows against one row at a
- * time, poisoned slots, span partials against a direct softmax in double. */
+/* test_attn.c -- the attention kernels at every level of this machine: against vec_ref.h by memcmp,
+ * tiles of rows against one row at a time, poisoned slots, span partials against a direct softmax
+ * in double. */
 #include "vec_ref.h"
 
 #include <sys/mman.h>
@@ -8,7 +9,15 @@
 #include "graph/kv_page.h"
 #include "test.h"
 
-enum { MAX_ROWS = 70, MAX_G = 70, MAX_OUT = 1 << 19, MAX_PAGES = 40, POOL = 44, CACHE_BYTES = 1 << 24, MAX_Q = 1 << 19 };
+enum {
+    MAX_ROWS = 70,
+    MAX_G = 70,
+    MAX_OUT = 1 << 19,
+    MAX_PAGES = 40,
+    POOL = 44,
+    CACHE_BYTES = 1 << 24,
+    MAX_Q = 1 << 19
+};
 
 static const struct kern *levels[CPU_N_LEVELS];
 static int n_levels;
@@ -23,8 +32,15 @@ static int32_t lo[MAX_ROWS], hi[MAX_ROWS], pages[MAX_PAGES];
 /* The job's K and V as the graph describes them: one layer of one kv head. */
 static struct kv_layer layer_of(const struct attn_job *j)
 {
-    return (struct kv_layer){.n_head_kv = 1, .d_k = j->d_k, .d_v = j->d_v, .k_type = j->k_type, .v_type = j->v_type,
-                             .k_off = j->k_off, .v_off = j->v_off, .k_head = j->k_bytes, .v_head = j->v_bytes};
+    return (struct kv_layer){.n_head_kv = 1,
+                             .d_k = j->d_k,
+                             .d_v = j->d_v,
+                             .k_type = j->k_type,
+                             .v_type = j->v_type,
+                             .k_off = j->k_off,
+                             .v_off = j->v_off,
+                             .k_head = j->k_bytes,
+                             .v_head = j->v_bytes};
 }
 
 /* Numbers, or bytes 0xff (as a scale or a number: NaN), as K or V of a slot. */
@@ -37,11 +53,13 @@ static void put_row(const struct attn_job *j, int is_v, int slot, const float *x
         dtypes[is_v ? j->v_type : j->k_type].quant(x, row, is_v ? j->d_v : j->d_k);
     else
         memset(row, 0xff, sizeof row);
-    (is_v ? kv_put_v : kv_put_k)(&kv, page, 0, (place % 4 * 16 + slot) % 64, row); /* behind a quarter come the others */
+    (is_v ? kv_put_v : kv_put_k)(&kv, page, 0, (place % 4 * 16 + slot) % 64,
+                                 row); /* behind a quarter come the others */
 }
 
 /* A random row with x[i] = f; i < 0: without. */
-static void put_random(const struct attn_job *j, int is_v, int slot, struct rng *r, float size, int i, float f)
+static void put_random(const struct attn_job *j, int is_v, int slot, struct rng *r, float size,
+                       int i, float f)
 {
     float x[1024];
     for (int d = 0; d < (is_v ? j->d_v : j->d_k); d++)
@@ -62,8 +80,9 @@ static void put_slot(const struct attn_job *j, int slot, struct rng *r, float si
     put_random(j, 1, slot, r, 1, -1, 0);
 }
 
-/* Fills j and the cache behind it: a permuted page table, its last slots in a quarter of a page when they can be, this head behind another
- * one's bytes; slots [from, to) hold numbers, the rest NaN. The caller has set the shapes, types and rows. */
+/* Fills j and the cache behind it: a permuted page table, its last slots in a quarter of a page
+ * when they can be, this head behind another one's bytes; slots [from, to) hold numbers, the rest
+ * NaN. The caller has set the shapes, types and rows. */
 static void make_cache(struct attn_job *j, struct rng *r, int from, int to, float size)
 {
     j->k_bytes = kv_k_bytes(j->k_type, j->d_k);
@@ -101,12 +120,15 @@ static void check_same(const struct attn_job *j, const char *what)
 {
     int64_t n = (int64_t)j->n_rows * j->g, dv = (j->d_v + 15) / 16 * 16, i;
     i = differ(out_m, ref_m, n);
-    CHECK_MSG(i < 0, "%s: m[%d] is %a, not %a", what, (int)i, (double)out_m[i < 0 ? 0 : i], (double)ref_m[i < 0 ? 0 : i]);
+    CHECK_MSG(i < 0, "%s: m[%d] is %a, not %a", what, (int)i, (double)out_m[i < 0 ? 0 : i],
+              (double)ref_m[i < 0 ? 0 : i]);
     i = differ(out_l, ref_l, n);
-    CHECK_MSG(i < 0, "%s: l[%d] is %a, not %a", what, (int)i, (double)out_l[i < 0 ? 0 : i], (double)ref_l[i < 0 ? 0 : i]);
+    CHECK_MSG(i < 0, "%s: l[%d] is %a, not %a", what, (int)i, (double)out_l[i < 0 ? 0 : i],
+              (double)ref_l[i < 0 ? 0 : i]);
     i = differ(out_o, ref_o, n * dv);
-    CHECK_MSG(i < 0, "%s: o[%d] is %a, not %a (g %d d_k %d d_v %d rows %d slots %d..%d)", what, (int)i,
-              (double)out_o[i < 0 ? 0 : i], (double)ref_o[i < 0 ? 0 : i], j->g, j->d_k, j->d_v, j->n_rows, j->slot0, j->slot1);
+    CHECK_MSG(i < 0, "%s: o[%d] is %a, not %a (g %d d_k %d d_v %d rows %d slots %d..%d)", what,
+              (int)i, (double)out_o[i < 0 ? 0 : i], (double)ref_o[i < 0 ? 0 : i], j->g, j->d_k,
+              j->d_v, j->n_rows, j->slot0, j->slot1);
 }
 
 /* The job at every level against the reference, which was computed into ref_*. */
@@ -130,7 +152,8 @@ static void check_levels(struct attn_job *j, const char *what)
 /* A job of random shape whose reference costs at most about `ops` multiplications. */
 static void random_job(struct attn_job *j, struct rng *r, double ops)
 {
-    static const int dims[] = {8, 16, 40, 64, 80, 96, 128, 192, 256, 512}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 64};
+    static const int dims[] = {8, 16, 40, 64, 80, 96, 128, 192, 256, 512},
+                     groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 64};
     memset(j, 0, sizeof *j);
     j->d_k = dims[rng_below(r, 10)];
     j->d_v = rng_below(r, 3) ? j->d_k : dims[rng_below(r, 10)];
@@ -146,7 +169,8 @@ static void random_job(struct attn_job *j, struct rng *r, double ops)
     j->slot1 = j->slot0 + 1 + (int)rng_below(r, (uint32_t)most);
     j->slot1 = j->slot1 < span_end ? j->slot1 : span_end;
     j->q_ld = (int64_t)j->g * j->d_k + rng_below(r, 2) * 24;
-    while ((int64_t)j->n_rows * j->q_ld > MAX_Q || (int64_t)j->n_rows * j->g * ((j->d_v + 15) / 16 * 16) + 64 > MAX_OUT ||
+    while ((int64_t)j->n_rows * j->q_ld > MAX_Q ||
+           (int64_t)j->n_rows * j->g * ((j->d_v + 15) / 16 * 16) + 64 > MAX_OUT ||
            (double)j->n_rows * j->g * (j->d_k + j->d_v) * (j->slot1 - j->slot0) > 2 * ops)
         j->n_rows > 1 ? j->n_rows-- : (j->g = j->g / 2);
     j->q = q;
@@ -159,10 +183,13 @@ enum { CAUSAL, WINDOW, ANYTHING, RANGES };
 static void random_rows(struct attn_job *j, struct rng *r)
 {
     int mode = (int)rng_below(r, RANGES), len = j->slot1 - j->slot0;
-    int first = j->slot1 - (int)rng_below(r, (uint32_t)(len < 2 * j->n_rows ? len : 2 * j->n_rows)), window = 1 + (int)rng_below(r, 200);
+    int first = j->slot1 - (int)rng_below(r, (uint32_t)(len < 2 * j->n_rows ? len : 2 * j->n_rows)),
+        window = 1 + (int)rng_below(r, 200);
     for (int i = 0; i < j->n_rows; i++) {
         hi[i] = mode == ANYTHING ? j->slot0 + (int)rng_below(r, (uint32_t)len + 70) : first + i;
-        lo[i] = mode == CAUSAL ? 0 : mode == WINDOW ? (hi[i] > window ? hi[i] - window : 0) : (int)rng_below(r, (uint32_t)j->slot1 + 10);
+        lo[i] = mode == CAUSAL   ? 0
+                : mode == WINDOW ? (hi[i] > window ? hi[i] - window : 0)
+                                 : (int)rng_below(r, (uint32_t)j->slot1 + 10);
         if (mode == ANYTHING && i && rng_below(r, 2)) {
             hi[i] = hi[i - 1];
             lo[i] = lo[i - 1];
@@ -220,7 +247,11 @@ static void every_pair_of_types(void)
     struct rng r;
     rng_init(&r, 5);
     for (int pair = 0; pair < KV_N_TYPES * KV_N_TYPES * 2; pair++) {
-        struct attn_job j = {.k_type = kv_types[pair / 2 % KV_N_TYPES], .v_type = kv_types[pair / 2 / KV_N_TYPES], .q = q, .lo = lo, .hi = hi};
+        struct attn_job j = {.k_type = kv_types[pair / 2 % KV_N_TYPES],
+                             .v_type = kv_types[pair / 2 / KV_N_TYPES],
+                             .q = q,
+                             .lo = lo,
+                             .hi = hi};
         char what[64];
         j.d_k = dims[rng_below(&r, 5)];
         j.d_v = dims[rng_below(&r, 5)];
@@ -238,17 +269,20 @@ static void every_pair_of_types(void)
     }
 }
 
-/* A page that ends where memory ends, K last or V last: nothing is read beyond it. Prefetches fault nowhere. */
+/* A page that ends where memory ends, K last or V last: nothing is read beyond it. Prefetches fault
+ * nowhere. */
 static void reads_end_with_the_page(void)
 {
     static const int groups[] = {1, 2, 4, 6, 12};
     struct rng r;
     rng_init(&r, 6);
     size_t room = 1 << 20, page = (size_t)sysconf(_SC_PAGESIZE);
-    uint8_t *p = mmap(NULL, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *p =
+        mmap(NULL, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     REQUIRE(p != MAP_FAILED && !mprotect(p + room, page, PROT_NONE), "no guard page");
     for (int i = 0; i < KV_N_TYPES * 2 * 5; i++) {
-        struct attn_job j = {.n_rows = 1, .d_k = 96, .d_v = 96, .slot1 = 64, .q = q, .lo = lo, .hi = hi};
+        struct attn_job j = {
+            .n_rows = 1, .d_k = 96, .d_v = 96, .slot1 = 64, .q = q, .lo = lo, .hi = hi};
         j.k_type = j.v_type = kv_types[i / 2 / 5];
         j.g = groups[i / 2 % 5];
         j.q_ld = j.g * j.d_k;
@@ -288,7 +322,8 @@ static void special_values_equal_the_reference(void)
             int slot = j.slot0 + (int)rng_below(&r, (uint32_t)(j.slot1 - j.slot0));
             float f = special[rng_below(&r, 8)];
             int is_v = (int)rng_below(&r, 2);
-            put_random(&j, is_v, slot, &r, 1, (int)rng_below(&r, (uint32_t)(is_v ? j.d_v : j.d_k)), f);
+            put_random(&j, is_v, slot, &r, 1, (int)rng_below(&r, (uint32_t)(is_v ? j.d_v : j.d_k)),
+                       f);
         }
         if (rng_below(&r, 4) == 0)
             q[rng_below(&r, (uint32_t)j.d_k)] = special[rng_below(&r, 8)];
@@ -296,7 +331,8 @@ static void special_values_equal_the_reference(void)
             for (int s = j.slot0; s < j.slot1; s++) /* every score of row 0 is -inf when q[0] > 0 */
                 put_random(&j, 0, s, &r, 1, 0, -INFINITY);
         if (rng_below(&r, 4) == 0)
-            for (int s = j.slot0; s < j.slot0 + 64 && s < j.slot1; s++) /* the maximum is NaN before it is a number again */
+            for (int s = j.slot0; s < j.slot0 + 64 && s < j.slot1;
+                 s++) /* the maximum is NaN before it is a number again */
                 put_random(&j, 0, s, &r, 1, 0, NAN);
         set_outputs(&j, ref_m, ref_l, ref_o);
         vr_attn(&j);
@@ -334,7 +370,8 @@ static void tiles_equal_single_rows(void)
             for (int l = 0; l < n_levels; l++) {
                 set_outputs(&one, out_m, out_l, out_o);
                 levels[l]->attn(levels[l], &one);
-                CHECK_MSG(differ(out_m, ref_m + i * j.g, j.g) < 0 && differ(out_l, ref_l + i * j.g, j.g) < 0 &&
+                CHECK_MSG(differ(out_m, ref_m + i * j.g, j.g) < 0 &&
+                              differ(out_l, ref_l + i * j.g, j.g) < 0 &&
                               differ(out_o, ref_o + i * j.g * dv, j.g * dv) < 0,
                           "%s row %d of %d alone", levels[l]->name, i, j.n_rows);
             }
@@ -344,14 +381,16 @@ static void tiles_equal_single_rows(void)
     }
 }
 
-/* Position up to 2500: partials of spans merged left to right, at every level the bits of the reference, and near the softmax in double. */
+/* Position up to 2500: partials of spans merged left to right, at every level the bits of the
+ * reference, and near the softmax in double. */
 static void spans_merge_to_the_softmax(void)
 {
     struct rng r;
     rng_init(&r, 4);
     for (long round = 0; round < 9 * test_scale(); round++) {
         enum dtype type = kv_types[round % KV_N_TYPES];
-        struct attn_job j = {.n_rows = 1, .lo = lo, .hi = hi, .q = q, .k_type = type, .v_type = type};
+        struct attn_job j = {
+            .n_rows = 1, .lo = lo, .hi = hi, .q = q, .k_type = type, .v_type = type};
         j.g = 1 + (int)rng_below(&r, 4);
         j.d_k = j.d_v = vr_blocks(type) ? 32 << rng_below(&r, 3) : 8 << rng_below(&r, 5);
         j.q_ld = j.g * j.d_k;
@@ -371,7 +410,8 @@ static void spans_merge_to_the_softmax(void)
                 set_outputs(&j, out_m, out_l, out_o);
                 l < 0 ? vr_attn(&j) : levels[l]->attn(levels[l], &j);
                 for (int h = 0; h < j.g; h++)
-                    (l < 0 ? vr_attn_merge : levels[l]->attn_merge)(&M[h], &L[h], O + h * dv, out_m + h, out_l + h, out_o + h * dv, dv);
+                    (l < 0 ? vr_attn_merge : levels[l]->attn_merge)(
+                        &M[h], &L[h], O + h * dv, out_m + h, out_l + h, out_o + h * dv, dv);
             }
             if (l < 0) {
                 memcpy(ref_m, M, sizeof M), memcpy(ref_l, L, sizeof L), memcpy(ref_o, O, sizeof O);
@@ -392,12 +432,15 @@ static void spans_merge_to_the_softmax(void)
                     }
                     for (int d = 0; d < j.d_v; d++) {
                         double got = (double)O[h * dv + d] / (double)L[h], want = sum[d] / all;
-                        CHECK_MSG(fabs(got - want) < (vr_blocks(type) ? 2e-2 : 3e-6), /* blocks: the query is quantised */
+                        CHECK_MSG(fabs(got - want) <
+                                      (vr_blocks(type) ? 2e-2
+                                                       : 3e-6), /* blocks: the query is quantised */
                                   "attention is %g, the softmax %g", got, want);
                     }
                 }
             } else {
-                CHECK_MSG(differ(M, ref_m, j.g) < 0 && differ(L, ref_l, j.g) < 0 && differ(O, ref_o, j.g * dv) < 0,
+                CHECK_MSG(differ(M, ref_m, j.g) < 0 && differ(L, ref_l, j.g) < 0 &&
+                              differ(O, ref_o, j.g * dv) < 0,
                           "%s merged spans of %d slots", levels[l]->name, total);
             }
         }
@@ -425,9 +468,11 @@ static void empty_partials_are_skipped(void)
 
 int main(void)
 {
-    for (int l = CPU_BASE; l < CPU_N_LEVELS; l++) { /* those that differ in vectors or in products of blocks */
+    for (int l = CPU_BASE; l < CPU_N_LEVELS;
+         l++) { /* those that differ in vectors or in products of blocks */
         const struct kern *k = kern_table(l), *last = n_levels ? levels[n_levels - 1] : NULL;
-        if (cpu_has((enum cpu_level)l) && (!last || k->attn != last->attn || k->mm[DT_Q8_0] != last->mm[DT_Q8_0]))
+        if (cpu_has((enum cpu_level)l) &&
+            (!last || k->attn != last->attn || k->mm[DT_Q8_0] != last->mm[DT_Q8_0]))
             levels[n_levels++] = k;
     }
     TEST(levels_equal_the_reference);

@@ -481,7 +481,7 @@ static int by_value(const void *a, const void *b)
 /* Among enough keys some have the same 32 bits of hash: the map must still tell them apart. */
 static void map_collisions(void)
 {
-    enum { N = 500000 }; /* about 29 pairs */
+    enum { N = 500000 };  /* about 29 pairs */
     static uint64_t t[N]; /* hash << 32 | number */
     struct map m;
     map_init(&m, PITH_MEM_VOCAB);
@@ -971,7 +971,8 @@ static void file_writing_errors(void)
     error_clear(&err);
     CHECK(file_writer_open(&w, "", &err) == PITH_RANGE);
     error_clear(&err);
-    CHECK(file_writer_open(&w, "/dev/null", &err) == PITH_OK); /* written as it is, never replaced */
+    CHECK(file_writer_open(&w, "/dev/null", &err) ==
+          PITH_OK); /* written as it is, never replaced */
     file_writer_put(&w, "x", 1);
     CHECK(file_writer_commit(&w, &err) == PITH_OK && access("/dev/null", W_OK) == 0);
     error_clear(&err);
@@ -1119,16 +1120,19 @@ static int is_note(const char *name, size_t n)
     return folder_name_fits(name, n, 2, "-#.note");
 }
 
-/* Names that fit wholly are ours; nothing is removed where that would not make room enough; one holds the lock at a time, and counts. */
+/* Names that fit wholly are ours; nothing is removed where that would not make room enough; one
+ * holds the lock at a time, and counts. */
 static void folders(void)
 {
     static const struct {
         const char *name, *suffix;
         int n_hex, fits;
-    } names[] = {{"0a-1.x", "-#.x", 2, 1}, {"0a-123.x", "-#.x", 2, 1}, {"0a-.x", "-#.x", 2, 0},
-                 {"0a-1.xx", "-#.x", 2, 0}, {"0a-1.", "-#.x", 2, 0},   {"0A-1.x", "-#.x", 2, 0},
-                 {"0-1.x", "-#.x", 2, 0},  {"", "", 0, 1},             {"", "#", 0, 0},
-                 {"x", "", 0, 0},          {"0ax", "x", 2, 1}};
+    } names[] = {{"0a-1.x", "-#.x", 2, 1}, {"0a-123.x", "-#.x", 2, 1},
+                 {"0a-.x", "-#.x", 2, 0},  {"0a-1.xx", "-#.x", 2, 0},
+                 {"0a-1.", "-#.x", 2, 0},  {"0A-1.x", "-#.x", 2, 0},
+                 {"0-1.x", "-#.x", 2, 0},  {"", "", 0, 1},
+                 {"", "#", 0, 0},          {"x", "", 0, 0},
+                 {"0ax", "x", 2, 1}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         CHECK_MSG(folder_name_fits(names[i].name, strlen(names[i].name), names[i].n_hex,
                                    names[i].suffix) == names[i].fits,

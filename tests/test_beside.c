@@ -1,5 +1,6 @@
-/* test_beside.c -- masks that are too much work for a draw: it tells so and changes nothing, and a mask made on another thread gives what the
- * draw would have given. What a grammar cannot do is told in its own words. */
+/* test_beside.c -- masks that are too much work for a draw: it tells so and changes nothing, and a
+ * mask made on another thread gives what the draw would have given. What a grammar cannot do is
+ * told in its own words. */
 #include <math.h>
 #include <pthread.h>
 
@@ -31,10 +32,13 @@ static pith_sampler *sampler(pith_grammar *g)
 static void some_logits(int step, float logits[N_VOCAB])
 {
     for (int i = 0; i < N_VOCAB; i++)
-        logits[i] = pith_token_is_eog(model, i) ? -INFINITY : (float)((i * 7919 + step * 104729) % 1000) / 100.0f;
+        logits[i] = pith_token_is_eog(model, i)
+                        ? -INFINITY
+                        : (float)((i * 7919 + step * 104729) % 1000) / 100.0f;
 }
 
-static const char ambiguous[] = "root ::= s\ns ::= [a-z0-9 ] s s s s | [a-z0-9 ] s s s | [a-z0-9 ] s s | [a-z0-9 ]";
+static const char ambiguous[] =
+    "root ::= s\ns ::= [a-z0-9 ] s s s s | [a-z0-9 ] s s s | [a-z0-9 ] s s | [a-z0-9 ]";
 static const char plain[] = "root ::= ([a-z0-9]{1,3} \" \")+ \".\"";
 
 struct job {
@@ -80,7 +84,8 @@ static void what_waits_is_drawn_alike(void)
             if (got == PITH_TOKEN_LATER) {
                 n_late++;
                 CHECK(pith_sampler_error(bounded, NULL) == PITH_STATE);
-                CHECK(pith_sample(bounded, logits) == PITH_TOKEN_LATER); /* again: nothing has changed */
+                CHECK(pith_sample(bounded, logits) ==
+                      PITH_TOKEN_LATER); /* again: nothing has changed */
                 got = drawn_beside(bounded, b, logits);
             }
             CHECK_MSG(got == want, "grammar %d, token %d: %d, wanted %d", k, i, got, want);
@@ -116,7 +121,8 @@ static void what_is_made_does_not_wait(void)
     pith_grammar_close(same);
 }
 
-/* A text that can be read in too many ways ends with the grammar's own error, which names the rule; also where it shows while a token is taken. */
+/* A text that can be read in too many ways ends with the grammar's own error, which names the rule;
+ * also where it shows while a token is taken. */
 static void its_own_error(void)
 {
     pith_grammar *g = grammar(ambiguous);
@@ -131,13 +137,17 @@ static void its_own_error(void)
             pith_sampler_accept(s, id);
     }
     CHECK(id == PITH_TOKEN_NONE);
-    CHECK_MSG(pith_sampler_error(s, &err) == PITH_RANGE && strstr(err.msg, "rule \"s\"") && strstr(err.msg, "too many ways"), "%d %s", err.code, err.msg);
+    CHECK_MSG(pith_sampler_error(s, &err) == PITH_RANGE && strstr(err.msg, "rule \"s\"") &&
+                  strstr(err.msg, "too many ways"),
+              "%d %s", err.code, err.msg);
     CHECK(pith_sample(s, logits) == PITH_TOKEN_NONE && pith_sampler_error(s, NULL) == PITH_RANGE);
     pith_sampler_reset(s); /* begins anew */
     CHECK(pith_sampler_error(s, NULL) == PITH_STATE && pith_sample(s, logits) >= 0);
     pith_sampler_close(s);
     pith_grammar_close(g);
-    CHECK(pith_sampler_error(NULL, NULL) == PITH_RANGE && pith_sample_masked(NULL, logits) == PITH_TOKEN_NONE && pith_grammar_prepare(NULL, &err) == PITH_RANGE);
+    CHECK(pith_sampler_error(NULL, NULL) == PITH_RANGE &&
+          pith_sample_masked(NULL, logits) == PITH_TOKEN_NONE &&
+          pith_grammar_prepare(NULL, &err) == PITH_RANGE);
     pith_sampler_mask_steps(NULL, 1);
 }
 
@@ -180,7 +190,8 @@ static void threads_share_a_grammar(void)
         CHECK(!pthread_create(&thread[i], NULL, write_text, &together[i]));
     for (int i = 0; i < N_THREADS; i++) {
         pthread_join(thread[i], NULL);
-        CHECK_MSG(!memcmp(alone[i].id, together[i].id, sizeof alone[i].id), "thread %d wrote another text", i);
+        CHECK_MSG(!memcmp(alone[i].id, together[i].id, sizeof alone[i].id),
+                  "thread %d wrote another text", i);
         pith_grammar_close(together[i].g);
     }
     pith_grammar_close(g);

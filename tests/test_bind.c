@@ -1,6 +1,8 @@
-/* test_bind.c -- files whose tensors are not those of their architecture: each tensor of each model left out, misshapen, and each optional
- * row of the tables put in by itself. Wanted is an error that names the tensor, or a model that runs; never a crash. Models are synthetic,
- * and the recorded ones where there are some. A model's cases run in a child process, so that a crash costs one and names it. */
+/* test_bind.c -- files whose tensors are not those of their architecture: each tensor of each model
+ * left out, misshapen, and each optional row of the tables put in by itself. Wanted is an error
+ * that names the tensor, or a model that runs; never a crash. Models are synthetic, and the
+ * recorded ones where there are some. A model's cases run in a child process, so that a crash costs
+ * one and names it. */
 #include "golden.h"
 #include "hook.h"
 
@@ -240,7 +242,8 @@ static void misshape(struct model_file *f, int i)
             continue;
         snprintf(shared->label, sizeof shared->label, "%s in shape %d", t->name, how);
         put_together(changed, f, f->info, f->n_infos, 0);
-        if (runs(&err) && how == 0 && strcmp(t->name, "token_embd.weight") && strncmp(t->name, "cls.", 4))
+        if (runs(&err) && how == 0 && strcmp(t->name, "token_embd.weight") &&
+            strncmp(t->name, "cls.", 4))
             bad("it runs with a row less");
     }
     *t = was;
@@ -358,8 +361,8 @@ static void check_model(const char *name, const char *path)
     }
     int status = 0;
     REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid, "no child process");
-    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s, %s: ends the program (0x%x)", name,
-              shared->label, (unsigned)status);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s, %s: ends the program (0x%x)",
+              name, shared->label, (unsigned)status);
     for (int i = 0; i < shared->n_bad && i < 8; i++)
         test_fail(__FILE__, __LINE__, "%s, %s", name, shared->why[i]);
     CHECK_MSG(shared->n_bad <= 8, "%s: %d failed in all", name, shared->n_bad);
@@ -417,11 +420,13 @@ static void messages(void)
     put_together(path, &f, f.info, n, extra);
     m = pith_model_open(path, &mp, &err);
     CHECK(!m && err.code == PITH_MISSING);
-    CHECK_MSG(strstr(err.msg, "blk.0.attn_q.bias and 2 more are there, ") && strstr(err.msg, text[1]),
+    CHECK_MSG(strstr(err.msg, "blk.0.attn_q.bias and 2 more are there, ") &&
+                  strstr(err.msg, text[1]),
               "%s", err.msg);
     put_together(path, &f, f.info, f.n_infos + 1, extra);
     m = pith_model_open(path, &mp, &err);
-    CHECK_MSG(!m && strstr(err.msg, text[0]) && strstr(err.msg, "attn_k.bias and 4 more are missing"),
+    CHECK_MSG(!m && strstr(err.msg, text[0]) &&
+                  strstr(err.msg, "attn_k.bias and 4 more are missing"),
               "%s", err.msg);
     free(f.p);
     free(f.info);

@@ -1,5 +1,6 @@
-/* test_cancel.c -- a step that is cancelled somewhere on its way: either it has run and its result is there, or it has not and nothing has
- * changed. Which of the two is what was run, not what the flag says afterwards. Also what a fork() leaves of the parent's and the child's. */
+/* test_cancel.c -- a step that is cancelled somewhere on its way: either it has run and its result
+ * is there, or it has not and nothing has changed. Which of the two is what was run, not what the
+ * flag says afterwards. Also what a fork() leaves of the parent's and the child's. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/wait.h>

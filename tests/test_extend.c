@@ -1,5 +1,6 @@
-/* test_extend.c -- text longer than the context: context shift and self-extend in pith_generate are the edits they are said to be, by the
- * tokens and positions they leave and the logits they give; without them the text ends with the exact numbers. */
+/* test_extend.c -- text longer than the context: context shift and self-extend in pith_generate are
+ * the edits they are said to be, by the tokens and positions they leave and the logits they give;
+ * without them the text ends with the exact numbers. */
 #include "run/session.h"
 #include "small_model.h"
 
@@ -77,7 +78,8 @@ static void shifted(const char *arch, int32_t n_keep, int32_t n_discard, int32_t
         CHECK_MSG(pith_feed(by_hand, 0, &id, 1, &err) == PITH_OK, "%s: %s", what, err.msg);
     }
     same(what, s, by_hand);
-    /* The law stands again for the next prompt: only what was computed from its true prefix is reused. */
+    /* The law stands again for the next prompt: only what was computed from its true prefix is
+     * reused. */
     CHECK(pith_prefix(s, 0, s->cache.seq[0].token, 40, NULL, &err) == PITH_OK);
     CHECK(pith_truncate(by_hand, 0, 0, &err) == PITH_OK);
     CHECK(pith_feed(by_hand, 0, s->cache.seq[0].token, 40, &err) == PITH_OK);

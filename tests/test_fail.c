@@ -157,8 +157,9 @@ static void live_decode(struct trial *t, pith_session *s, struct life *l)
     sp.seed = 5;
     MUST(t, "sampler", (sampler = pith_sampler_open(300, &sp, err)) != NULL);
     for (int i = 0; i < 3; i++) {
-        MUST(t, "sample", (l->draws[i] = pith_sample(sampler, pith_logits(s, 0))) >= 0 ||
-                              pith_sampler_error(sampler, err) == PITH_OK);
+        MUST(t, "sample",
+             (l->draws[i] = pith_sample(sampler, pith_logits(s, 0))) >= 0 ||
+                 pith_sampler_error(sampler, err) == PITH_OK);
         pith_sampler_accept(sampler, l->draws[i]);
         int64_t before = pith_length(s, 0);
         MUST(t, "step", pith_feed(s, 0, &l->draws[i], 1, err) == PITH_OK);

@@ -558,7 +558,8 @@ static int same_value(const struct gguf *g, const struct gguf_kv *kv, char *text
 static int same_tensor(const struct gguf_tensor *t, const char *line)
 {
     char text[512];
-    int n = snprintf(text, sizeof text, "%.*s: %s", (int)t->name.n, t->name.p, dtypes[t->type].name);
+    int n =
+        snprintf(text, sizeof text, "%.*s: %s", (int)t->name.n, t->name.p, dtypes[t->type].name);
     for (int i = t->n_dims; i-- > 0;)
         n += snprintf(text + n, sizeof text - (size_t)n, "%s%" PRId64,
                       i == t->n_dims - 1 ? " " : " x ", t->dims[i]);
@@ -653,8 +654,7 @@ static void shared_files(void)
     }
     if (n_opened == 0)
         SKIP("no files under %s", test_shared());
-    CHECK_MSG(n_listed > 100, "%d opened, %d with a listing",
-              n_opened, n_listed);
+    CHECK_MSG(n_listed > 100, "%d opened, %d with a listing", n_opened, n_listed);
     check_nothing_held(test_name);
 }
 

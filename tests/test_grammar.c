@@ -1,5 +1,5 @@
-/* test_grammar.c -- grammars against recorded texts, and masks against the truth: random small grammars whose languages are enumerated, and
- * every token of a vocabulary tried one by one. */
+/* test_grammar.c -- grammars against recorded texts, and masks against the truth: random small
+ * grammars whose languages are enumerated, and every token of a vocabulary tried one by one. */
 #include <jansson.h>
 #include <math.h>
 #include "base/rng.h"
@@ -9,7 +9,8 @@
 
 /* ---------------------------------------------------------------- recorded texts */
 
-static int matches(pith_grammar_kind kind, const char *grammar, const char *text, size_t n, struct pith_error *err)
+static int matches(pith_grammar_kind kind, const char *grammar, const char *text, size_t n,
+                   struct pith_error *err)
 {
     pith_grammar *g = pith_grammar_open(NULL, kind, grammar, strlen(grammar), NULL, err);
     int ok = g && pith_grammar_accept_text(g, text, n, NULL) == PITH_OK && pith_grammar_complete(g);
@@ -17,7 +18,8 @@ static int matches(pith_grammar_kind kind, const char *grammar, const char *text
     return g ? ok : -1;
 }
 
-static void check_texts(const json_t *c, pith_grammar_kind kind, const char *grammar, const char *key, int want)
+static void check_texts(const json_t *c, pith_grammar_kind kind, const char *grammar,
+                        const char *key, int want)
 {
     const char *name = json_string_value(json_object_get(c, "name"));
     size_t i;
@@ -26,8 +28,8 @@ static void check_texts(const json_t *c, pith_grammar_kind kind, const char *gra
     json_array_foreach(json_object_get(c, key), i, v)
     {
         int got = matches(kind, grammar, json_string_value(v), json_string_length(v), &err);
-        CHECK_MSG(got == want, "%s, %s %zu: got %d (%s), wanted %d for %s", name, key, i, got, got < 0 ? err.msg : "", want,
-                  json_string_value(v));
+        CHECK_MSG(got == want, "%s, %s %zu: got %d (%s), wanted %d for %s", name, key, i, got,
+                  got < 0 ? err.msg : "", want, json_string_value(v));
     }
 }
 
@@ -45,9 +47,11 @@ static void check_recorded(const char *list, pith_grammar_kind kind)
     json_array_foreach(json_object_get(all, list), i, c)
     {
         const json_t *given = json_object_get(c, kind == PITH_GRAMMAR_GBNF ? "grammar" : "schema");
-        char *text = kind == PITH_GRAMMAR_GBNF ? strdup(json_string_value(given)) : json_dumps(given, JSON_ENCODE_ANY);
+        char *text = kind == PITH_GRAMMAR_GBNF ? strdup(json_string_value(given))
+                                               : json_dumps(given, JSON_ENCODE_ANY);
         if (json_is_true(json_object_get(c, "invalid")))
-            CHECK_MSG(matches(kind, text, "", 0, &err) < 0 && err.msg[0], "%s is not refused", text);
+            CHECK_MSG(matches(kind, text, "", 0, &err) < 0 && err.msg[0], "%s is not refused",
+                      text);
         check_texts(c, kind, text, "accept", 1);
         check_texts(c, kind, text, "reject", 0);
         check_texts(c, kind, text, "invalid_but_peer_accepts", 0);
@@ -79,25 +83,50 @@ static void check_samples(pith_grammar_kind kind, const struct sample *v, size_t
         struct pith_error err = {0};
         int got = matches(kind, v[i].grammar, v[i].text, strlen(v[i].text), &err);
         CHECK_MSG(got == v[i].want, "%s on %s: got %d %s", v[i].grammar, v[i].text, got, err.msg);
-        CHECK_MSG(got >= 0 || (err.code != PITH_OK && strlen(err.msg) > 10), "%s: refused as \"%s\"", v[i].grammar, err.msg);
+        CHECK_MSG(got >= 0 || (err.code != PITH_OK && strlen(err.msg) > 10),
+                  "%s: refused as \"%s\"", v[i].grammar, err.msg);
     }
 }
 
 static void gbnf_texts(void)
 {
     static const struct sample v[] = {
-        {"root ::= \"a\"{,2} \"b\"", "aab", 1}, {"root ::= \"a\"{,2} \"b\"", "aaab", 0}, {"root ::= \"a\"{0} \"b\"", "b", 1},
-        {"root ::= \"a\"**", "aaa", 1}, {"root ::= [^a-y]", "z", 1}, {"root ::= [^a-y]", "\xF0\x9F\x98\x80", 1},
-        {"root ::= [^a-y]", "\xF0\x9F\x98", 0}, {"root ::= [^a-y]", "\xED\xA0\x80", 0}, {"root ::= [\\u00ff-\\u0101]", "\xC4\x80", 1},
-        {"root ::= [\\u00ff-\\u0101]", "\xC4\x82", 0}, {"root ::= x\nx ::= \"a\" x |", "aaa", 1}, {"root ::= <[5]>", "", 0},
-        {"root ::= !<[5]> | \"a\"", "a", 1}, {"root ::= \"\"", "", 1},
-        {"root ::= a\na ::= b \"x\"\nb ::= a?", "x", -1}, /* mutual, behind a rule that may be empty */
-        {"root ::= \"a\"? (b)* root", "", -1}, {"root ::= ((((\"\")))) root \"a\" | \"b\"", "", -1}, {"root ::= \"a\" root", "a", -1},
-        {"root ::= \"a\"{1,1000000000}", "a", 1}, {"root ::= \"a\"{3,2}", "", -1}, {"root ::= ((\"a\"{100}){100}){100}{100}", "a", 0},
-        {"root ::= \"a\"{99999999999999999999}", "", -1}, {"root ::= [b-a]", "", -1}, {"root ::= []", "", -1}, {"root ::= [a", "", -1},
-        {"root ::= \"\\ud800\"", "", -1}, {"root ::= \"\\UFFFFFFFF\"", "", -1}, {"root ::= <a>", "", -1}, {"root ::= <[", "", -1},
-        {"root ::= \"a\" )", "", -1}, {"root ::= *", "", -1}, {"root ::= \"a\"\nroot ::= \"b\"", "a", -1}, {"x ::= \"a\"", "a", -1},
-        {"root ::= \"\xFF\"", "", -1}, {"root ::= (\"a\" | \"b\")* \"a\" (\"a\" | \"b\"){40}", "", -1}, /* exponential */
+        {"root ::= \"a\"{,2} \"b\"", "aab", 1},
+        {"root ::= \"a\"{,2} \"b\"", "aaab", 0},
+        {"root ::= \"a\"{0} \"b\"", "b", 1},
+        {"root ::= \"a\"**", "aaa", 1},
+        {"root ::= [^a-y]", "z", 1},
+        {"root ::= [^a-y]", "\xF0\x9F\x98\x80", 1},
+        {"root ::= [^a-y]", "\xF0\x9F\x98", 0},
+        {"root ::= [^a-y]", "\xED\xA0\x80", 0},
+        {"root ::= [\\u00ff-\\u0101]", "\xC4\x80", 1},
+        {"root ::= [\\u00ff-\\u0101]", "\xC4\x82", 0},
+        {"root ::= x\nx ::= \"a\" x |", "aaa", 1},
+        {"root ::= <[5]>", "", 0},
+        {"root ::= !<[5]> | \"a\"", "a", 1},
+        {"root ::= \"\"", "", 1},
+        {"root ::= a\na ::= b \"x\"\nb ::= a?", "x",
+         -1}, /* mutual, behind a rule that may be empty */
+        {"root ::= \"a\"? (b)* root", "", -1},
+        {"root ::= ((((\"\")))) root \"a\" | \"b\"", "", -1},
+        {"root ::= \"a\" root", "a", -1},
+        {"root ::= \"a\"{1,1000000000}", "a", 1},
+        {"root ::= \"a\"{3,2}", "", -1},
+        {"root ::= ((\"a\"{100}){100}){100}{100}", "a", 0},
+        {"root ::= \"a\"{99999999999999999999}", "", -1},
+        {"root ::= [b-a]", "", -1},
+        {"root ::= []", "", -1},
+        {"root ::= [a", "", -1},
+        {"root ::= \"\\ud800\"", "", -1},
+        {"root ::= \"\\UFFFFFFFF\"", "", -1},
+        {"root ::= <a>", "", -1},
+        {"root ::= <[", "", -1},
+        {"root ::= \"a\" )", "", -1},
+        {"root ::= *", "", -1},
+        {"root ::= \"a\"\nroot ::= \"b\"", "a", -1},
+        {"x ::= \"a\"", "a", -1},
+        {"root ::= \"\xFF\"", "", -1},
+        {"root ::= (\"a\" | \"b\")* \"a\" (\"a\" | \"b\"){40}", "", -1}, /* exponential */
     };
     check_samples(PITH_GRAMMAR_GBNF, v, sizeof v / sizeof v[0]);
     size_t n = 100000;
@@ -114,63 +143,143 @@ static void schema_texts(void)
 {
 #define S(s) "{\"type\":\"string\"," s "}"
 #define N(s) "{\"type\":\"number\"," s "}"
-#define UNIQUE "{\"type\":\"array\",\"items\":{\"enum\":[\"a\",1,1.0,2]},\"uniqueItems\":true,\"minItems\":1,\"maxItems\":2}"
-#define MIXED                                                                                                                            \
-    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"integer\"},\"c\":{\"type\":\"object\",\"properties\":{" \
+#define UNIQUE                                                                                     \
+    "{\"type\":\"array\",\"items\":{\"enum\":[\"a\",1,1.0,2]},\"uniqueItems\":true,\"minItems\":"  \
+    "1,\"maxItems\":2}"
+#define MIXED                                                                                      \
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":"           \
+    "\"integer\"},\"c\":{\"type\":\"object\",\"properties\":{"                                     \
     "\"x\":{\"const\":0},\"y\":{\"const\":0}}}},\"required\":[\"a\"]}"
     static const struct sample v[] = {
-        {S("\"pattern\":\"b\""), "\"abc\"", 1}, {S("\"pattern\":\"b\""), "\"ac\"", 0}, {S("\"pattern\":\"^b|c$\""), "\"bx\"", 1},
-        {S("\"pattern\":\"^b|c$\""), "\"xb\"", 0}, {S("\"pattern\":\"^b|c$\""), "\"xc\"", 1}, {S("\"pattern\":\"^(^a|b$)$\""), "\"b\"", 1},
-        {S("\"pattern\":\"^\\\\d{2,}$\",\"maxLength\":3"), "\"123\"", 1}, {S("\"pattern\":\"^\\\\d{2,}$\",\"maxLength\":3"), "\"1234\"", 0},
-        {S("\"pattern\":\"a\",\"minLength\":3"), "\"aa\"", 0}, {S("\"pattern\":\"a\",\"minLength\":3"), "\"xxa\"", 1},
-        {S("\"pattern\":\"^\\\"$\""), "\"\\\"\"", 1}, {S("\"pattern\":\"^\\u00e9$\""), "\"\\u00E9\"", 1},
-        {S("\"pattern\":\"^[\\ud83d\\ude00-\\ud83d\\ude4f]$\""), "\"\\ud83d\\ude01\"", 1}, {S("\"pattern\":\"^[^a]$\""), "\"a\"", 0},
-        {S("\"maxLength\":1"), "\"\\ud83d\\ude00\"", 1}, {S("\"maxLength\":1"), "\"\xF0\x9F\x98\x80\"", 1},
-        {S("\"minLength\":0"), "\"\\ud83d\"", 0}, {S("\"format\":\"date\""), "\"2024-02-29\"", 1}, {S("\"format\":\"date\""), "\"2023-02-29\"", 0},
-        {S("\"format\":\"date-time\""), "\"2024-01-01T00:00:00.5+01:00\"", 1}, {S("\"format\":\"ipv4\""), "\"255.0.10.256\"", 0},
-        {S("\"format\":\"ipv4\""), "\"255.0.10.25\"", 1}, {S("\"format\":\"ipv6\""), "\"::1\"", 1}, {S("\"format\":\"ipv6\""), "\"1:2:3:4:5:6:7:8\"", 1},
-        {S("\"format\":\"email\""), "\"a.b@c.de\"", 1}, {S("\"format\":\"uri\""), "\"https://a.b:80/c?d#e\"", 1}, {S("\"format\":\"strange\""), "\"x\"", 1}, {S("\"format\":\"strange\",\"pattern\":\"^y$\""), "\"x\"", 0}, {S("\"format\":3"), "", -1},
-        {S("\"pattern\":\"(?=a)\""), "", -1}, {S("\"pattern\":\"(\""), "", -1}, {S("\"pattern\":\"\\\\bx\""), "", -1},
-        {S("\"pattern\":\"(a|b)*a(a|b){40}\""), "", -1}, {S("\"maxLength\":100000000"), "\"abc\"", 1},
-        {N("\"minimum\":0.5,\"maximum\":12.25"), "0.5", 1}, {N("\"minimum\":0.5,\"maximum\":12.25"), "0.49", 0},
-        {N("\"minimum\":0.5,\"maximum\":12.25"), "12.2500", 1}, {N("\"minimum\":0.5,\"maximum\":12.25"), "12.2501", 0},
-        {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "-0.99", 1}, {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "-1.0", 0},
-        {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "1", 0}, {N("\"maximum\":-2.5"), "-2.4", 0}, {N("\"maximum\":-2.5"), "-2.5", 1},
-        {N("\"maximum\":-2.5"), "-1000.1", 1}, {N("\"multipleOf\":0.01"), "1.25", 1}, {N("\"multipleOf\":0.01"), "1.255", 0},
-        {"{\"type\":\"integer\",\"multipleOf\":7}", "-49", 1}, {"{\"type\":\"integer\",\"multipleOf\":7}", "50", 0},
-        {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "2", 1}, {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "4", 0},
-        {N("\"multipleOf\":0.3"), "", -1}, {"{\"type\":\"strin\"}", "", -1}, {"{\"not\":{}}", "", -1}, {"{\"x-more\":{},\"const\":1}", "1", 1}, {"{\"$ref\":\"#/no\"}", "", -1},
-        {"{\"$ref\":\"http://x\"}", "", -1}, {"[", "", -1}, {"3", "", -1}, {"false", "", -1}, {"true", "[1]", 1}, {"{\"enum\":[]}", "", -1},
-        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"type\":\"string\"}],\"items\":false}", "[1,\"a\"]", 1},
-        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"type\":\"string\"}],\"items\":false}", "[1,\"a\",2]", 0},
-        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1}],\"items\":{\"const\":2}}", "[1, 2, 2]", 1},
+        {S("\"pattern\":\"b\""), "\"abc\"", 1},
+        {S("\"pattern\":\"b\""), "\"ac\"", 0},
+        {S("\"pattern\":\"^b|c$\""), "\"bx\"", 1},
+        {S("\"pattern\":\"^b|c$\""), "\"xb\"", 0},
+        {S("\"pattern\":\"^b|c$\""), "\"xc\"", 1},
+        {S("\"pattern\":\"^(^a|b$)$\""), "\"b\"", 1},
+        {S("\"pattern\":\"^\\\\d{2,}$\",\"maxLength\":3"), "\"123\"", 1},
+        {S("\"pattern\":\"^\\\\d{2,}$\",\"maxLength\":3"), "\"1234\"", 0},
+        {S("\"pattern\":\"a\",\"minLength\":3"), "\"aa\"", 0},
+        {S("\"pattern\":\"a\",\"minLength\":3"), "\"xxa\"", 1},
+        {S("\"pattern\":\"^\\\"$\""), "\"\\\"\"", 1},
+        {S("\"pattern\":\"^\\u00e9$\""), "\"\\u00E9\"", 1},
+        {S("\"pattern\":\"^[\\ud83d\\ude00-\\ud83d\\ude4f]$\""), "\"\\ud83d\\ude01\"", 1},
+        {S("\"pattern\":\"^[^a]$\""), "\"a\"", 0},
+        {S("\"maxLength\":1"), "\"\\ud83d\\ude00\"", 1},
+        {S("\"maxLength\":1"), "\"\xF0\x9F\x98\x80\"", 1},
+        {S("\"minLength\":0"), "\"\\ud83d\"", 0},
+        {S("\"format\":\"date\""), "\"2024-02-29\"", 1},
+        {S("\"format\":\"date\""), "\"2023-02-29\"", 0},
+        {S("\"format\":\"date-time\""), "\"2024-01-01T00:00:00.5+01:00\"", 1},
+        {S("\"format\":\"ipv4\""), "\"255.0.10.256\"", 0},
+        {S("\"format\":\"ipv4\""), "\"255.0.10.25\"", 1},
+        {S("\"format\":\"ipv6\""), "\"::1\"", 1},
+        {S("\"format\":\"ipv6\""), "\"1:2:3:4:5:6:7:8\"", 1},
+        {S("\"format\":\"email\""), "\"a.b@c.de\"", 1},
+        {S("\"format\":\"uri\""), "\"https://a.b:80/c?d#e\"", 1},
+        {S("\"format\":\"strange\""), "\"x\"", 1},
+        {S("\"format\":\"strange\",\"pattern\":\"^y$\""), "\"x\"", 0},
+        {S("\"format\":3"), "", -1},
+        {S("\"pattern\":\"(?=a)\""), "", -1},
+        {S("\"pattern\":\"(\""), "", -1},
+        {S("\"pattern\":\"\\\\bx\""), "", -1},
+        {S("\"pattern\":\"(a|b)*a(a|b){40}\""), "", -1},
+        {S("\"maxLength\":100000000"), "\"abc\"", 1},
+        {N("\"minimum\":0.5,\"maximum\":12.25"), "0.5", 1},
+        {N("\"minimum\":0.5,\"maximum\":12.25"), "0.49", 0},
+        {N("\"minimum\":0.5,\"maximum\":12.25"), "12.2500", 1},
+        {N("\"minimum\":0.5,\"maximum\":12.25"), "12.2501", 0},
+        {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "-0.99", 1},
+        {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "-1.0", 0},
+        {N("\"exclusiveMinimum\":-1,\"exclusiveMaximum\":1e0"), "1", 0},
+        {N("\"maximum\":-2.5"), "-2.4", 0},
+        {N("\"maximum\":-2.5"), "-2.5", 1},
+        {N("\"maximum\":-2.5"), "-1000.1", 1},
+        {N("\"multipleOf\":0.01"), "1.25", 1},
+        {N("\"multipleOf\":0.01"), "1.255", 0},
+        {"{\"type\":\"integer\",\"multipleOf\":7}", "-49", 1},
+        {"{\"type\":\"integer\",\"multipleOf\":7}", "50", 0},
+        {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "2", 1},
+        {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":3.5}", "4", 0},
+        {N("\"multipleOf\":0.3"), "", -1},
+        {"{\"type\":\"strin\"}", "", -1},
+        {"{\"not\":{}}", "", -1},
+        {"{\"x-more\":{},\"const\":1}", "1", 1},
+        {"{\"$ref\":\"#/no\"}", "", -1},
+        {"{\"$ref\":\"http://x\"}", "", -1},
+        {"[", "", -1},
+        {"3", "", -1},
+        {"false", "", -1},
+        {"true", "[1]", 1},
+        {"{\"enum\":[]}", "", -1},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"type\":\"string\"}],\"items\":"
+         "false}",
+         "[1,\"a\"]", 1},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"type\":\"string\"}],\"items\":"
+         "false}",
+         "[1,\"a\",2]", 0},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1}],\"items\":{\"const\":2}}",
+         "[1, 2, 2]", 1},
         {"{\"type\":\"object\",\"patternProperties\":{\"^x\":{\"const\":1}}}", "{\"x2\":1}", 1},
-        {"{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"b\"]}", "{\"a\":1,\"b\":[]}", 1},
-        {"{\"type\":\"object\",\"properties\":{\"ab\":{\"const\":1}},\"additionalProperties\":{\"const\":2}}", "{\"a\\u0062\":2}", 0},
-        {"{\"type\":\"object\",\"properties\":{\"ab\":{\"const\":1}},\"additionalProperties\":{\"const\":2}}", "{\"ab\":1,\"a\":2,\"abc\":2}", 1},
-        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}],\"enum\":[\"a\",3,null]}", "3", 1},
-        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}],\"enum\":[\"a\",3,null]}", "null", 0},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"b\"]}",
+         "{\"a\":1,\"b\":[]}", 1},
+        {"{\"type\":\"object\",\"properties\":{\"ab\":{\"const\":1}},\"additionalProperties\":{"
+         "\"const\":2}}",
+         "{\"a\\u0062\":2}", 0},
+        {"{\"type\":\"object\",\"properties\":{\"ab\":{\"const\":1}},\"additionalProperties\":{"
+         "\"const\":2}}",
+         "{\"ab\":1,\"a\":2,\"abc\":2}", 1},
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}],\"enum\":[\"a\",3,null]}", "3",
+         1},
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}],\"enum\":[\"a\",3,null]}",
+         "null", 0},
         {"{\"oneOf\":[{\"type\":\"number\"},{\"type\":\"integer\"}]}", "1", -1},
-        {"{\"oneOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/b\"}],\"$defs\":{\"a\":{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"a\"}},"
-         "\"required\":[\"k\"]},\"b\":{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"b\"},\"n\":{\"type\":\"integer\"}},\"required\":[\"k\"]}}}",
+        {"{\"oneOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/"
+         "b\"}],\"$defs\":{\"a\":{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"a\"}},"
+         "\"required\":[\"k\"]},\"b\":{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"b\"},"
+         "\"n\":{\"type\":\"integer\"}},\"required\":[\"k\"]}}}",
          "{\"k\":\"b\",\"n\":1}", 1},
         {"{\"type\":\"object\",\"a\":1,\"a\":2}", "", -1},
-        {"{\"type\":\"integer\",\"nullable\":true}", "null", 1}, {"{\"type\":\"integer\",\"nullable\":true}", "3", 1},
-        {"{\"type\":\"integer\",\"nullable\":true}", "\"3\"", 0}, {"{\"type\":\"integer\",\"nullable\":false}", "null", 0},
-        {"{\"enum\":[1,2],\"nullable\":true}", "null", 1}, {"{\"nullable\":1}", "null", -1},
-        {"{\"$ref\":\"#/$defs/a\",\"nullable\":true,\"$defs\":{\"a\":{\"const\":\"x\"}}}", "null", 1},
-        {"{\"$ref\":\"#/$defs/a\",\"nullable\":true,\"$defs\":{\"a\":{\"const\":\"x\"}}}", "\"x\"", 1},
-        {"{\"allOf\":[{\"type\":\"string\",\"nullable\":true},{\"type\":\"string\",\"maxLength\":1}]}", "null", 0},
-        {"{\"allOf\":[{\"type\":\"string\",\"nullable\":true},{\"type\":[\"string\",\"null\"],\"maxLength\":1}]}", "null", 1},
-        {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"boolean\"}],\"nullable\":true}", "null", 1},
-        {"{\"oneOf\":[{\"enum\":[1],\"nullable\":true},{\"enum\":[2],\"nullable\":true}]}", "1", -1}, /* null is in both */
+        {"{\"type\":\"integer\",\"nullable\":true}", "null", 1},
+        {"{\"type\":\"integer\",\"nullable\":true}", "3", 1},
+        {"{\"type\":\"integer\",\"nullable\":true}", "\"3\"", 0},
+        {"{\"type\":\"integer\",\"nullable\":false}", "null", 0},
+        {"{\"enum\":[1,2],\"nullable\":true}", "null", 1},
+        {"{\"nullable\":1}", "null", -1},
+        {"{\"$ref\":\"#/$defs/a\",\"nullable\":true,\"$defs\":{\"a\":{\"const\":\"x\"}}}", "null",
+         1},
+        {"{\"$ref\":\"#/$defs/a\",\"nullable\":true,\"$defs\":{\"a\":{\"const\":\"x\"}}}", "\"x\"",
+         1},
+        {"{\"allOf\":[{\"type\":\"string\",\"nullable\":true},{\"type\":\"string\",\"maxLength\":1}"
+         "]}",
+         "null", 0},
+        {"{\"allOf\":[{\"type\":\"string\",\"nullable\":true},{\"type\":[\"string\",\"null\"],"
+         "\"maxLength\":1}]}",
+         "null", 1},
+        {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"boolean\"}],\"nullable\":true}", "null",
+         1},
+        {"{\"oneOf\":[{\"enum\":[1],\"nullable\":true},{\"enum\":[2],\"nullable\":true}]}", "1",
+         -1}, /* null is in both */
         {"{\"oneOf\":[{\"enum\":[1],\"nullable\":true},{\"enum\":[\"2\"]}]}", "null", 1},
-        {"{\"type\":\"integer\",\"format\":\"int32\"}", "3", 1}, {"{\"enum\":[\"a\"],\"format\":\"strange\"}", "\"a\"", 1},
-        {UNIQUE, "[\"a\",1]", 1}, {UNIQUE, "[1,\"a\"]", 1}, {UNIQUE, "[1,1]", 0}, {UNIQUE, "[1,1.0]", 0}, {UNIQUE, "[]", 0}, {UNIQUE, "[\"a\",1,2]", 0},
+        {"{\"type\":\"integer\",\"format\":\"int32\"}", "3", 1},
+        {"{\"enum\":[\"a\"],\"format\":\"strange\"}", "\"a\"", 1},
+        {UNIQUE, "[\"a\",1]", 1},
+        {UNIQUE, "[1,\"a\"]", 1},
+        {UNIQUE, "[1,1]", 0},
+        {UNIQUE, "[1,1.0]", 0},
+        {UNIQUE, "[]", 0},
+        {UNIQUE, "[\"a\",1,2]", 0},
         {"{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"uniqueItems\":3}", "", -1},
-        {"{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"uniqueItems\":true,\"minItems\":3}", "", -1},
-        {MIXED, "{\"b\":1,\"a\":2}", 1}, {MIXED, "{\"a\":2, \"b\":1}", 1}, {MIXED, "{\"b\":1}", 0}, {MIXED, "{\"a\":1,\"a\":1}", 0}, {MIXED, "{\"a\":1,}", 0},
-        {MIXED, "{\"c\":{\"y\":0,\"x\":0},\"a\":1}", 1}, {MIXED, "{\"c\":{\"y\":0,\"x\":0,\"y\":0},\"a\":1}", 0}, {MIXED, "{}", 0},
+        {"{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"uniqueItems\":true,\"minItems\":3}", "",
+         -1},
+        {MIXED, "{\"b\":1,\"a\":2}", 1},
+        {MIXED, "{\"a\":2, \"b\":1}", 1},
+        {MIXED, "{\"b\":1}", 0},
+        {MIXED, "{\"a\":1,\"a\":1}", 0},
+        {MIXED, "{\"a\":1,}", 0},
+        {MIXED, "{\"c\":{\"y\":0,\"x\":0},\"a\":1}", 1},
+        {MIXED, "{\"c\":{\"y\":0,\"x\":0,\"y\":0},\"a\":1}", 0},
+        {MIXED, "{}", 0},
     };
     check_samples(PITH_GRAMMAR_SCHEMA, v, sizeof v / sizeof v[0]);
     char deep[600];
@@ -184,21 +293,28 @@ static void members_in_order(void)
     static const struct {
         const char *text;
         int in_order;
-    } v[] = {{"{\"a\":2,\"b\":1}", 1}, {"{\"b\":1,\"a\":2}", 0}, {"{\"a\":1,\"c\":{\"x\":0,\"y\":0}}", 1}, {"{\"a\":1,\"c\":{\"y\":0,\"x\":0}}", 0}};
+    } v[] = {{"{\"a\":2,\"b\":1}", 1},
+             {"{\"b\":1,\"a\":2}", 0},
+             {"{\"a\":1,\"c\":{\"x\":0,\"y\":0}}", 1},
+             {"{\"a\":1,\"c\":{\"y\":0,\"x\":0}}", 0}};
     for (int ordered = 0; ordered < 2; ordered++) {
         struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
         p.schema_order = ordered;
-        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, MIXED, sizeof MIXED - 1, &p, NULL);
+        pith_grammar *g =
+            pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, MIXED, sizeof MIXED - 1, &p, NULL);
         for (size_t i = 0; g && i < sizeof v / sizeof v[0]; i++) {
-            int got = pith_grammar_accept_text(g, v[i].text, strlen(v[i].text), NULL) == PITH_OK && pith_grammar_complete(g);
-            CHECK_MSG(got == (v[i].in_order || !ordered), "%s, ordered %d: %d", v[i].text, ordered, got);
+            int got = pith_grammar_accept_text(g, v[i].text, strlen(v[i].text), NULL) == PITH_OK &&
+                      pith_grammar_complete(g);
+            CHECK_MSG(got == (v[i].in_order || !ordered), "%s, ordered %d: %d", v[i].text, ordered,
+                      got);
             pith_grammar_reset(g);
         }
         pith_grammar_close(g);
     }
 }
 
-/* Objects of as many members as a set may have, in thousands of orders: what is kept of texts that nobody is at any more is dropped. */
+/* Objects of as many members as a set may have, in thousands of orders: what is kept of texts that
+ * nobody is at any more is dropped. */
 static void many_orders(void)
 {
     enum { N = 60, TEXTS = 400 };
@@ -221,7 +337,8 @@ static void many_orders(void)
         }
         s.n = 0;
         for (int i = 0; i < N; i++)
-            str_printf(&s, "%s\"m%d\":%d", i ? "," : "{", twice && i == N - 1 ? order[0] : order[i], i);
+            str_printf(&s, "%s\"m%d\":%d", i ? "," : "{", twice && i == N - 1 ? order[0] : order[i],
+                       i);
         str_putc(&s, '}');
         pith_grammar_reset(g);
         int ok = pith_grammar_accept_text(g, s.p, s.n, &err) == PITH_OK && pith_grammar_complete(g);
@@ -317,7 +434,8 @@ static int make_node(struct small *s, int rule, int depth)
 static void write_node(struct small *s, int i)
 {
     struct node *n = &s->v[i];
-#define PUT(...) s->n_text += (size_t)snprintf(s->text + s->n_text, sizeof s->text - s->n_text, __VA_ARGS__)
+#define PUT(...)                                                                                   \
+    s->n_text += (size_t)snprintf(s->text + s->n_text, sizeof s->text - s->n_text, __VA_ARGS__)
     if (n->kind == LITERAL) {
         PUT("\"%s\"", n->literal);
     } else if (n->kind == REFERENCE) {
@@ -370,7 +488,8 @@ static int enumerate(struct small *s)
     int grew = 0;
     for (int i = s->n - 1; i >= 0; i--) {
         struct node *n = &s->v[i];
-        const struct node *a = n->kind == REFERENCE ? &s->v[s->rule[n->a]] : &s->v[n->a], *b = &s->v[n->b < 0 ? 0 : n->b];
+        const struct node *a = n->kind == REFERENCE ? &s->v[s->rule[n->a]] : &s->v[n->a],
+                          *b = &s->v[n->b < 0 ? 0 : n->b];
         memset(l, 0, sizeof l);
         memset(begins, 0, sizeof begins);
         if (n->kind == LITERAL) {
@@ -426,8 +545,9 @@ static struct vocab *small_vocab(void)
     return v;
 }
 
-/* Every sequence of tokens of at most `most` letters that the masks allow, and every token after each: allowed where the text may begin so,
- * and nowhere else; so every text is reached by each way to cut it into tokens. Returns how many masks were compared. */
+/* Every sequence of tokens of at most `most` letters that the masks allow, and every token after
+ * each: allowed where the text may begin so, and nowhere else; so every text is reached by each way
+ * to cut it into tokens. Returns how many masks were compared. */
 static long check_prefixes(struct small *s, struct pith_grammar *g, char *text, int n, int most)
 {
     const struct node *root = &s->v[s->rule[0]];
@@ -436,7 +556,8 @@ static long check_prefixes(struct small *s, struct pith_grammar *g, char *text, 
     uint64_t mask = found ? *found : 0;
     long count = 1;
     CHECK_MSG(found != NULL, "%s", err.msg);
-    CHECK_MSG((int)(mask & 1) == root->l[text_number(text, n)], "%s\nafter %.*s: end is %d", s->text, n, text, (int)(mask & 1));
+    CHECK_MSG((int)(mask & 1) == root->l[text_number(text, n)], "%s\nafter %.*s: end is %d",
+              s->text, n, text, (int)(mask & 1));
     for (int i = 0; i < N_SMALL; i++) {
         int len = (int)strlen(small_tokens[i]), may = (int)(mask >> (SMALL_FIRST + i) & 1);
         if (n + len > most)
@@ -444,7 +565,8 @@ static long check_prefixes(struct small *s, struct pith_grammar *g, char *text, 
         memcpy(text + n, small_tokens[i], (size_t)len);
         s->n_allowed += may;
         s->n_barred += !may;
-        CHECK_MSG(may == root->begins[text_number(text, n + len)], "%s\nafter %.*s: %s is %d", s->text, n, text, small_tokens[i], may);
+        CHECK_MSG(may == root->begins[text_number(text, n + len)], "%s\nafter %.*s: %s is %d",
+                  s->text, n, text, small_tokens[i], may);
         struct pith_grammar *next = grammar_clone(g, NULL);
         CHECK((grammar_accept(next, SMALL_FIRST + i, NULL) == PITH_OK) == may);
         if (may && !test_bad)
@@ -470,17 +592,27 @@ static void masks_are_the_truth(void)
         s.n_rules = 1 + draw(&s, 3);
         for (int r = 0; r < s.n_rules; r++) {
             s.rule[r] = make_node(&s, r, 3);
-            s.n_text += (size_t)snprintf(s.text + s.n_text, sizeof s.text - s.n_text, "%s ::= ", r == 0 ? "root" : r == 1 ? "x" : "y");
+            s.n_text += (size_t)snprintf(s.text + s.n_text, sizeof s.text - s.n_text, "%s ::= ",
+                                         r == 0   ? "root"
+                                         : r == 1 ? "x"
+                                                  : "y");
             write_node(&s, s.rule[r]);
             s.n_text += (size_t)snprintf(s.text + s.n_text, sizeof s.text - s.n_text, "\n");
         }
-        struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF, .text = {s.text, s.n_text}, .vocab = vocab, .trie = trie, .trigger_token = -1, .cache_bytes = 1 << 20};
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF,
+                                    .text = {s.text, s.n_text},
+                                    .vocab = vocab,
+                                    .trie = trie,
+                                    .trigger_token = -1,
+                                    .cache_bytes = 1 << 20};
         struct pith_grammar *g = grammar_new(&spec, &err);
         while (enumerate(&s))
             ;
         int fruitful = s.v[s.rule[0]].fruitful;
         if (!g) {
-            CHECK_MSG(strstr(err.msg, "left-recursive") || (!fruitful && strstr(err.msg, "matches no text")), "%s\n%s", s.text, err.msg);
+            CHECK_MSG(strstr(err.msg, "left-recursive") ||
+                          (!fruitful && strstr(err.msg, "matches no text")),
+                      "%s\n%s", s.text, err.msg);
             continue;
         }
         CHECK_MSG(fruitful, "%s", s.text);
@@ -490,7 +622,8 @@ static void masks_are_the_truth(void)
     }
     CHECK_MSG(n_open * 4 > n, "only %ld of %ld grammars could be opened", n_open, n);
     CHECK(n_masks > 5 * n_open);
-    CHECK_MSG(s.n_allowed > n_open && s.n_barred > n_open, "%ld tokens allowed, %ld not", s.n_allowed, s.n_barred);
+    CHECK_MSG(s.n_allowed > n_open && s.n_barred > n_open, "%ld tokens allowed, %ld not",
+              s.n_allowed, s.n_barred);
     free(s.v);
     trie_free(trie);
     vocab_free(vocab);
@@ -498,10 +631,17 @@ static void masks_are_the_truth(void)
 
 /* ---------------------------------------------------------------- handles */
 
-static struct pith_grammar *open_small(const struct vocab *v, const struct trie *t, const char *text, const char *trigger, int32_t token)
+static struct pith_grammar *open_small(const struct vocab *v, const struct trie *t,
+                                       const char *text, const char *trigger, int32_t token)
 {
     struct pith_error err = {0};
-    struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF, .text = slice_of(text), .vocab = v, .trie = t, .trigger = slice_of(trigger), .trigger_token = token, .cache_bytes = 1 << 20};
+    struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF,
+                                .text = slice_of(text),
+                                .vocab = v,
+                                .trie = t,
+                                .trigger = slice_of(trigger),
+                                .trigger_token = token,
+                                .cache_bytes = 1 << 20};
     struct pith_grammar *g = grammar_new(&spec, &err);
     CHECK_MSG(g != NULL, "%s: %s", text, err.msg);
     return g;
@@ -517,20 +657,28 @@ static int accepted(struct pith_grammar *g, const int32_t *ids, int n)
 }
 
 enum { END = 0, A = 1, B = 2, AA = 3, AB = 4, BA = 5, BB = 6, TOOL = 10, USER = 11 };
-#define ACCEPTED(g, ...) accepted(g, (const int32_t[]){__VA_ARGS__}, (int)(sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t)))
+#define ACCEPTED(g, ...)                                                                           \
+    accepted(g, (const int32_t[]){__VA_ARGS__},                                                    \
+             (int)(sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t)))
 
-/* A schema behind a prefix may stand in place of the grammar; names of one are not seen by the other. */
+/* A schema behind a prefix may stand in place of the grammar; names of one are not seen by the
+ * other. */
 static void one_or_the_other(void)
 {
     static const char one[] = "{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"const\":7}}}";
     static const char other[] = "{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"const\":\"b\"}}}";
     struct pith_error err = {0};
-    struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA, .text = SLICE(one), .trigger_token = -1, .cache_bytes = 1 << 20, .or_prefix = SLICE("<call>"),
+    struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA,
+                                .text = SLICE(one),
+                                .trigger_token = -1,
+                                .cache_bytes = 1 << 20,
+                                .or_prefix = SLICE("<call>"),
                                 .or_schema = SLICE(other)};
     static const struct {
         const char *text;
         int fits, whole;
-    } cases[] = {{"7", 1, 1}, {"<call>\"b\"", 1, 1}, {"<call>", 1, 0}, {"<call>7", 0, 0}, {"\"b\"", 0, 0}, {"7<call>", 0, 0}, {"<call><call>", 0, 0}};
+    } cases[] = {{"7", 1, 1},     {"<call>\"b\"", 1, 1}, {"<call>", 1, 0},      {"<call>7", 0, 0},
+                 {"\"b\"", 0, 0}, {"7<call>", 0, 0},     {"<call><call>", 0, 0}};
     struct pith_grammar *g = grammar_new(&spec, &err);
     CHECK(g);
     for (size_t i = 0; g && i < sizeof cases / sizeof *cases; i++) {
@@ -553,37 +701,49 @@ static void triggers(void)
     struct trie *t = trie_new(v, NULL);
     struct pith_grammar *g = open_small(v, t, "root ::= \"b\"+", "ab", -1);
     if (g) {
-        CHECK(grammar_may_end(g) && ACCEPTED(g, A, A, TOOL, B, A, AA) == 6); /* TOOL parts a and b */
+        CHECK(grammar_may_end(g) &&
+              ACCEPTED(g, A, A, TOOL, B, A, AA) == 6); /* TOOL parts a and b */
         CHECK(ACCEPTED(g, BA) == 0 && ACCEPTED(g, BB, END) == 2);
         CHECK(grammar_mask(g, NULL)[0] == 0);
         grammar_reset(g);
-        CHECK(ACCEPTED(g, AB) == 1 && !grammar_may_end(g) && ACCEPTED(g, A) == 0 && ACCEPTED(g, B) == 1);
+        CHECK(ACCEPTED(g, AB) == 1 && !grammar_may_end(g) && ACCEPTED(g, A) == 0 &&
+              ACCEPTED(g, B) == 1);
     }
     grammar_free(g);
     for (int32_t token = TOOL; token <= USER; token++) { /* without a text and with one */
         g = open_small(v, t, "root ::= \"b\"", NULL, token);
         if (g) {
             CHECK(ACCEPTED(g, A, BB, TOOL + USER - token, B) == 4 && grammar_may_end(g));
-            CHECK(ACCEPTED(g, token) == 1 && !grammar_may_end(g) && ACCEPTED(g, TOOL) == 0 && ACCEPTED(g, A) == 0);
+            CHECK(ACCEPTED(g, token) == 1 && !grammar_may_end(g) && ACCEPTED(g, TOOL) == 0 &&
+                  ACCEPTED(g, A) == 0);
             CHECK(ACCEPTED(g, B) == 1 && grammar_must_end(g) && ACCEPTED(g, B) == 0);
         }
         grammar_free(g);
     }
     for (int i = 0; i < 2; i++) { /* behind a whole text anything again, until the next trigger */
         struct pith_error err;
-        struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF, .text = SLICE("root ::= \"bb\""), .vocab = v, .trie = t, .trigger_token = i ? TOOL : -1, .cache_bytes = 1 << 20, .again = 1};
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF,
+                                    .text = SLICE("root ::= \"bb\""),
+                                    .vocab = v,
+                                    .trie = t,
+                                    .trigger_token = i ? TOOL : -1,
+                                    .cache_bytes = 1 << 20,
+                                    .again = 1};
         spec.trigger = i ? SLICE("") : SLICE("aab");
         g = grammar_new(&spec, &err);
         REQUIRE(g, "%s", err.msg);
         CHECK(grammar_may_end(g) && ACCEPTED(g, B, A, B) == 3 && grammar_may_end(g));
         for (int round = 0; round < 3; round++) {
-            CHECK((i ? ACCEPTED(g, TOOL) == 1 : ACCEPTED(g, AA, B) == 2) && !grammar_may_end(g) && ACCEPTED(g, A) == 0 && ACCEPTED(g, END) == 0);
-            CHECK(ACCEPTED(g, B) == 1 && ACCEPTED(g, A) == 0 && !grammar_may_end(g) && ACCEPTED(g, B) == 1 && grammar_may_end(g));
+            CHECK((i ? ACCEPTED(g, TOOL) == 1 : ACCEPTED(g, AA, B) == 2) && !grammar_may_end(g) &&
+                  ACCEPTED(g, A) == 0 && ACCEPTED(g, END) == 0);
+            CHECK(ACCEPTED(g, B) == 1 && ACCEPTED(g, A) == 0 && !grammar_may_end(g) &&
+                  ACCEPTED(g, B) == 1 && grammar_may_end(g));
             CHECK(ACCEPTED(g, A, BB, B) == 3 && grammar_may_end(g));
         }
         CHECK(ACCEPTED(g, END) == 1);
         grammar_reset(g);
-        CHECK(i || (grammar_accept_text(g, SLICE("x aab \n\tbb and aab\nbb!"), NULL) == PITH_OK && grammar_may_end(g)));
+        CHECK(i || (grammar_accept_text(g, SLICE("x aab \n\tbb and aab\nbb!"), NULL) == PITH_OK &&
+                    grammar_may_end(g)));
         CHECK(i || grammar_accept_text(g, SLICE("aab         bb"), NULL) == PITH_STATE);
         grammar_free(g);
     }
@@ -601,9 +761,10 @@ static int answers(struct pith_grammar *g, const char *text)
 /* Answers in which tools may be called: what begins a call goes on as one, all else is free. */
 static void calls_in_answers(void)
 {
-    static const char tools[] =
-        "[{\"function\": {\"name\": \"add\", \"parameters\": {\"$defs\": {\"N\": {\"type\": \"integer\"}}, \"type\": \"object\", "
-        "\"properties\": {\"a\": {\"$ref\": \"#/$defs/N\"}}, \"required\": [\"a\"]}}}, {\"name\": \"adder\"}]";
+    static const char tools[] = "[{\"function\": {\"name\": \"add\", \"parameters\": {\"$defs\": "
+                                "{\"N\": {\"type\": \"integer\"}}, \"type\": \"object\", "
+                                "\"properties\": {\"a\": {\"$ref\": \"#/$defs/N\"}}, \"required\": "
+                                "[\"a\"]}}}, {\"name\": \"adder\"}]";
     static const struct {
         const char *text;
         int hermes, mistral; /* 0: not allowed, 1: may not end there, 2: may */
@@ -617,7 +778,9 @@ static void calls_in_answers(void)
         {"{\"name\": \"add\", \"arguments\": {\"a\": \"", 0, 2},
         {"{\"name\":\"add\",\"b\"", 0, 2},
         {"{\"name\":\"adder\",\"parameters\":{\"x\":[]}}", 2, 2},
-        {" {\n  \"name\" : \"add\",\n  \"arguments\": {\n    \"a\": 1\n  }\n}\n{\"name\": \"add\", \"b\"", 0, 2},
+        {" {\n  \"name\" : \"add\",\n  \"arguments\": {\n    \"a\": 1\n  }\n}\n{\"name\": \"add\", "
+         "\"b\"",
+         0, 2},
         {"[{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"add\", \"b\"", 0, 2},
         {"{\"name\": \"add\", \"arguments\": {\"a\": 1}} and so on <tool", 2, 2},
         {"It is {\"name\": \"add\", \"b\": 1}", 2, 2},
@@ -628,34 +791,50 @@ static void calls_in_answers(void)
         {"{\"name\": \"a<tool_call>{\"name\": \"f", 0, 2},
         {"<tool_call>x", 0, 2},
         {"<tool_call>", 1, 2},
-        {"<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n{\"name\": \"add\", \"arguments\": {\"a\": \"", 0, 2},
-        {"<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n{\"name\": \"add\", \"arguments\": {\"a\": 2}} ok", 2, 2},
-        {"<think>a <tool_call> b {\"name\": \"add\", \"b\" ```json {\"name\": \"add\", \"b\"", 2, 2},
+        {"<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n{\"name\": \"add\", "
+         "\"arguments\": {\"a\": \"",
+         0, 2},
+        {"<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n{\"name\": \"add\", "
+         "\"arguments\": {\"a\": 2}} ok",
+         2, 2},
+        {"<think>a <tool_call> b {\"name\": \"add\", \"b\" ```json {\"name\": \"add\", \"b\"", 2,
+         2},
         {"<think>a</th</think>\n\n{\"name\": \"add\", \"b\"", 0, 2},
         {"<think>a</think>ok<tool_call>x", 0, 2},
         {"b<think>a</think><tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}", 2, 2},
         {"[TOOL_CALLS]x", 2, 0},
-        {"[TOOL_[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"adder\", \"arguments\": {}}] a", 2, 2},
+        {"[TOOL_[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": "
+         "\"adder\", \"arguments\": {}}] a",
+         2, 2},
         {"[TOOL_CALLS][{\"name\": \"add\", \"arguments\": {\"a\": 1}}", 2, 1},
         {"[THINK][TOOL_CALLS]x", 2, 2},
         {"[THINK]a[/THINK][TOOL_CALLS]x", 2, 0},
     };
-    static const char *const bad[][2] = {{"{}", "wanted an array"}, {"[]", "none to call"}, {"[{}]", "number 0 has no name"}, {"[", ""},
-                                         {"[{\"name\": \"f\", \"parameters\": {\"$dynamicRef\": \"#x\"}}]", "$dynamicRef"},
-                                         {"[{\"name\": \"f\", \"parameters\": {\"$ref\": \"#/$defs/x\"}}]", "not in this schema"}};
+    static const char *const bad[][2] = {
+        {"{}", "wanted an array"},
+        {"[]", "none to call"},
+        {"[{}]", "number 0 has no name"},
+        {"[", ""},
+        {"[{\"name\": \"f\", \"parameters\": {\"$dynamicRef\": \"#x\"}}]", "$dynamicRef"},
+        {"[{\"name\": \"f\", \"parameters\": {\"$ref\": \"#/$defs/x\"}}]", "not in this schema"}};
     struct pith_error err = {0};
     for (int k = 0; k < 2; k++) {
-        struct grammar_spec spec = {.kind = PITH_GRAMMAR_CALLS, .text = slice_of(tools), .format = chat_format_named(k ? "mistral" : "hermes"), .trigger_token = -1,
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_CALLS,
+                                    .text = slice_of(tools),
+                                    .format = chat_format_named(k ? "mistral" : "hermes"),
+                                    .trigger_token = -1,
                                     .trigger = k ? SLICE("[TOOL_CALLS]") : SLICE("<tool_call>")};
         struct pith_grammar *g = grammar_new(&spec, &err);
         REQUIRE(g, "%s", err.msg);
         for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-            CHECK_MSG(answers(g, rows[i].text) == (k ? rows[i].mistral : rows[i].hermes), "%s: %s", k ? "mistral" : "hermes", rows[i].text);
+            CHECK_MSG(answers(g, rows[i].text) == (k ? rows[i].mistral : rows[i].hermes), "%s: %s",
+                      k ? "mistral" : "hermes", rows[i].text);
         grammar_free(g);
         for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
             err.code = PITH_OK;
             spec.text = slice_of(bad[i][0]);
-            CHECK_MSG(!grammar_new(&spec, &err) && strstr(err.msg, bad[i][1]), "%s: %s", bad[i][0], err.msg);
+            CHECK_MSG(!grammar_new(&spec, &err) && strstr(err.msg, bad[i][1]), "%s: %s", bad[i][0],
+                      err.msg);
         }
     }
 }
@@ -668,7 +847,8 @@ static void tokens_by_name(void)
     if (g) {
         CHECK(grammar_mask(g, NULL)[0] == 1 << A && ACCEPTED(g, A) == 1);
         CHECK(grammar_mask(g, NULL)[0] == 1 << TOOL && ACCEPTED(g, TOOL) == 1);
-        CHECK(grammar_mask(g, NULL)[0] == 0xFFF - (1 << TOOL) - (1 << END) && ACCEPTED(g, USER, BB) == 2);
+        CHECK(grammar_mask(g, NULL)[0] == 0xFFF - (1 << TOOL) - (1 << END) &&
+              ACCEPTED(g, USER, BB) == 2);
         CHECK(grammar_mask(g, NULL)[0] == 1 << A);
     }
     grammar_free(g);
@@ -677,10 +857,16 @@ static void tokens_by_name(void)
 }
 
 /* The mask is what accepting every token one by one says, along random texts. */
-static void check_mask_against_accept(const struct vocab *v, const struct trie *t, int kind, const char *text, uint64_t seed)
+static void check_mask_against_accept(const struct vocab *v, const struct trie *t, int kind,
+                                      const char *text, uint64_t seed)
 {
     struct pith_error err = {0};
-    struct grammar_spec spec = {.kind = kind, .text = slice_of(text), .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = seed % 2 ? 1 << 20 : 100};
+    struct grammar_spec spec = {.kind = kind,
+                                .text = slice_of(text),
+                                .vocab = v,
+                                .trie = t,
+                                .trigger_token = -1,
+                                .cache_bytes = seed % 2 ? 1 << 20 : 100};
     struct pith_grammar *g = grammar_new(&spec, &err);
     CHECK_MSG(g != NULL, "%s: %s", text, err.msg);
     for (int step = 0; g && step < 25 && !test_bad; step++) {
@@ -692,8 +878,10 @@ static void check_mask_against_accept(const struct vocab *v, const struct trie *
         memcpy(mask, found, ((size_t)vocab_n(v) + 63) / 64 * 8);
         for (int32_t id = 0; id < vocab_n(v); id++) {
             struct pith_grammar *next = grammar_clone(g, NULL);
-            int ok = grammar_accept(next, id, NULL) == PITH_OK, may = (int)(mask[id / 64] >> (id % 64) & 1);
-            CHECK_MSG(ok == may, "%s, step %d, token %d: mask %d, accept %d", text, step, id, may, ok);
+            int ok = grammar_accept(next, id, NULL) == PITH_OK,
+                may = (int)(mask[id / 64] >> (id % 64) & 1);
+            CHECK_MSG(ok == may, "%s, step %d, token %d: mask %d, accept %d", text, step, id, may,
+                      ok);
             if (ok && rng_uniform(seed, (uint64_t)step, (uint64_t)id) * ++n < 1)
                 chosen = id;
             grammar_free(next);
@@ -707,21 +895,32 @@ static void check_mask_against_accept(const struct vocab *v, const struct trie *
 static void masks_are_what_accept_says(void)
 {
     static const char *const schemas[] = {
-        "{}", "{\"type\":\"object\",\"properties\":{\"hello\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\",\"minimum\":10,\"maximum\":123}},\"required\":[\"n\"]}",
-        "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^the|y$\",\"maxLength\":6}}", "{\"type\":\"string\",\"minLength\":2,\"maxLength\":9}",
-        ("{\"type\":\"object\",\"properties\":{\"hello\":{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},"
-         "\"b\":{\"const\":2},\"the\":{}}},\"he\":{\"type\":\"integer\"},\"n\":{\"type\":\"null\"}},"
+        "{}",
+        "{\"type\":\"object\",\"properties\":{\"hello\":{\"type\":\"string\"},\"n\":{\"type\":"
+        "\"integer\",\"minimum\":10,\"maximum\":123}},\"required\":[\"n\"]}",
+        "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^the|y$\",\"maxLength\":"
+        "6}}",
+        "{\"type\":\"string\",\"minLength\":2,\"maxLength\":9}",
+        ("{\"type\":\"object\",\"properties\":{\"hello\":{\"type\":\"object\",\"properties\":{"
+         "\"a\":{\"const\":1},"
+         "\"b\":{\"const\":2},\"the\":{}}},\"he\":{\"type\":\"integer\"},\"n\":{\"type\":\"null\"}}"
+         ","
          "\"required\":[\"n\"],\"additionalProperties\":{\"type\":\"boolean\"}}"),
-        "{\"type\":\"array\",\"items\":{\"enum\":[\"the\",\"he\",1,12,null]},\"uniqueItems\":true,\"minItems\":2}",
+        "{\"type\":\"array\",\"items\":{\"enum\":[\"the\",\"he\",1,12,null]},\"uniqueItems\":true,"
+        "\"minItems\":2}",
     };
     for (int i = 0; i < N_SAMPLES; i++) {
         struct keys k = sample_keys(i);
         struct vocab *v = open_keys(&k, NULL);
         struct trie *t = v ? trie_new(v, NULL) : NULL;
         for (int j = 0; t && j < 6 * (test_scale() > 4 ? 4 : 1) && vocab_n(v) <= 1024; j++)
-            check_mask_against_accept(v, t, PITH_GRAMMAR_SCHEMA, schemas[j % 6], (uint64_t)(10 * i + j));
+            check_mask_against_accept(v, t, PITH_GRAMMAR_SCHEMA, schemas[j % 6],
+                                      (uint64_t)(10 * i + j));
         for (int j = 0; t && j < 2; j++)
-            check_mask_against_accept(v, t, PITH_GRAMMAR_GBNF, "root ::= x \".\"\nx ::= (w (\" \" w)*)? [^a]{0,3} | \"h\" x x\nw ::= [a-z]+", (uint64_t)j);
+            check_mask_against_accept(
+                v, t, PITH_GRAMMAR_GBNF,
+                "root ::= x \".\"\nx ::= (w (\" \" w)*)? [^a]{0,3} | \"h\" x x\nw ::= [a-z]+",
+                (uint64_t)j);
         trie_free(t);
         vocab_free(v);
     }
@@ -731,9 +930,14 @@ static void masks_are_what_accept_says(void)
 static void masks_of_named_tokens(void)
 {
     static const char *const grammars[] = {
-        "root ::= (!<[1]> \"a\")+", "root ::= (!<[1]> \"a\" | !<[1]> \"b\" | !<[1]>)+", "root ::= (!<[1]> \"a\" | !<[2]> \"b\")+",
-        "root ::= (!<[1]> | <[1]> \"b\" | \"ab\")+", "root ::= (!<tool> | \"ab\" | <[0]>)+", "root ::= x+\nx ::= !<[3]> x \"b\" | !<user> \"a\" | <[3]> | \"ba\"",
-        "root ::= (!<[0]> | \"b\")+", "root ::= !<[1]> | !<[2]> | !<[3]> | <[0]> \"a\"",
+        "root ::= (!<[1]> \"a\")+",
+        "root ::= (!<[1]> \"a\" | !<[1]> \"b\" | !<[1]>)+",
+        "root ::= (!<[1]> \"a\" | !<[2]> \"b\")+",
+        "root ::= (!<[1]> | <[1]> \"b\" | \"ab\")+",
+        "root ::= (!<tool> | \"ab\" | <[0]>)+",
+        "root ::= x+\nx ::= !<[3]> x \"b\" | !<user> \"a\" | <[3]> | \"ba\"",
+        "root ::= (!<[0]> | \"b\")+",
+        "root ::= !<[1]> | !<[2]> | !<[3]> | <[0]> \"a\"",
     };
     struct vocab *v = small_vocab();
     struct trie *t = trie_new(v, NULL);
@@ -750,22 +954,29 @@ static void masks_of_named_tokens(void)
 /* Ambiguous texts stay cheap: n ways to read n letters, and many times more. */
 static void ambiguity_is_bounded(void)
 {
-    static const char *const grammars[] = {"root ::= s\ns ::= \"a\" s? s?", "root ::= (\"a\"* \"a\"*)* \"b\"", "root ::= \"a\" root \"a\" | \"a\" | \"b\" root",
-                                           "root ::= x x x x\nx ::= \"a\" x | y\ny ::= \"a\" y \"a\" | \"a\""};
+    static const char *const grammars[] = {
+        "root ::= s\ns ::= \"a\" s? s?", "root ::= (\"a\"* \"a\"*)* \"b\"",
+        "root ::= \"a\" root \"a\" | \"a\" | \"b\" root",
+        "root ::= x x x x\nx ::= \"a\" x | y\ny ::= \"a\" y \"a\" | \"a\""};
     for (int i = 0; i < 4; i++) {
         struct pith_error err = {0};
-        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, grammars[i], strlen(grammars[i]), NULL, &err);
+        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, grammars[i],
+                                            strlen(grammars[i]), NULL, &err);
         char text[300];
         memset(text, 'a', sizeof text);
         CHECK_MSG(g != NULL, "%s: %s", grammars[i], err.msg);
         double began = test_cpu_seconds();
-        CHECK_MSG(pith_grammar_accept_text(g, text, sizeof text, &err) == PITH_OK || err.code == PITH_RANGE, "%s: %s", grammars[i], err.msg);
-        CHECK_MSG(test_cpu_seconds() - began < 20, "%s takes %.1f s", grammars[i], test_cpu_seconds() - began);
+        CHECK_MSG(pith_grammar_accept_text(g, text, sizeof text, &err) == PITH_OK ||
+                      err.code == PITH_RANGE,
+                  "%s: %s", grammars[i], err.msg);
+        CHECK_MSG(test_cpu_seconds() - began < 20, "%s takes %.1f s", grammars[i],
+                  test_cpu_seconds() - began);
         pith_grammar_close(g);
     }
 }
 
-/* What is too ambiguous is refused in little time and memory: 2^40 ways to read nothing at the start, and O(n^3) steps behind n letters. */
+/* What is too ambiguous is refused in little time and memory: 2^40 ways to read nothing at the
+ * start, and O(n^3) steps behind n letters. */
 static void too_ambiguous(void)
 {
     enum { N = 40, LETTERS = 4000 };
@@ -779,11 +990,14 @@ static void too_ambiguous(void)
     CHECK_MSG(err.code == PITH_RANGE && strstr(err.msg, "too many ways"), "%s", err.msg);
 
     static const char cubic[] = "root ::= s\ns ::= [ab] s s | [ab]";
-    pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, cubic, sizeof cubic - 1, NULL, &err);
+    pith_grammar *g =
+        pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, cubic, sizeof cubic - 1, NULL, &err);
     memset(letters, 'a', sizeof letters);
     CHECK(g && pith_grammar_accept_text(g, letters, 100, &err) == PITH_OK);
-    CHECK(pith_grammar_accept_text(g, letters, sizeof letters, &err) == PITH_RANGE && strstr(err.msg, "too many ways"));
-    CHECK(pith_grammar_accept_text(g, letters, 10, &err) == PITH_OK); /* the failure left the position as it was */
+    CHECK(pith_grammar_accept_text(g, letters, sizeof letters, &err) == PITH_RANGE &&
+          strstr(err.msg, "too many ways"));
+    CHECK(pith_grammar_accept_text(g, letters, 10, &err) ==
+          PITH_OK); /* the failure left the position as it was */
     pith_grammar_close(g);
 }
 
@@ -806,7 +1020,8 @@ static void many_alternatives(void)
     }
     pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, s.p, s.n, NULL, &err);
     CHECK_MSG(g != NULL, "%s", err.msg);
-    CHECK(g && pith_grammar_accept_text(g, "w9999.w12.w0.", 13, &err) == PITH_OK && pith_grammar_complete(g));
+    CHECK(g && pith_grammar_accept_text(g, "w9999.w12.w0.", 13, &err) == PITH_OK &&
+          pith_grammar_complete(g));
     CHECK(g && pith_grammar_accept_text(g, "w10000.", 7, &err) == PITH_STATE);
     pith_grammar_close(g);
 
@@ -819,14 +1034,16 @@ static void many_alternatives(void)
     double began = test_cpu_seconds();
     g = pith_grammar_open(NULL, PITH_GRAMMAR_SCHEMA, s.p, s.n, NULL, &err);
     CHECK_MSG(test_cpu_seconds() - began < 20, "%.1f s", test_cpu_seconds() - began);
-    CHECK(g && pith_grammar_accept_text(g, "\"v9999\"", 7, &err) == PITH_OK && pith_grammar_complete(g));
+    CHECK(g && pith_grammar_accept_text(g, "\"v9999\"", 7, &err) == PITH_OK &&
+          pith_grammar_complete(g));
     pith_grammar_close(g);
     str_deinit(&s);
 }
 
 static void refused_memory(void)
 {
-    static const char schema[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^[ab]+$\"},\"b\":{\"enum\":[1,\"x\"]}},"
+    static const char schema[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\","
+                                 "\"pattern\":\"^[ab]+$\"},\"b\":{\"enum\":[1,\"x\"]}},"
                                  "\"additionalProperties\":{\"$ref\":\"#\"}}";
     struct vocab *v = small_vocab();
     struct trie *t = trie_new(v, NULL);
@@ -834,7 +1051,12 @@ static void refused_memory(void)
     int done = 0;
     for (long i = 0; !done && !test_bad && i < 100000; i++) {
         struct pith_error err = {0};
-        struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA, .text = SLICE(schema), .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = 1 << 20};
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA,
+                                    .text = SLICE(schema),
+                                    .vocab = v,
+                                    .trie = t,
+                                    .trigger_token = -1,
+                                    .cache_bytes = 1 << 20};
         hook_refuse(i, 0);
         struct pith_grammar *g = grammar_new(&spec, &err);
         CHECK_MSG(g || err.code == PITH_NOMEM, "allocation %ld: %d %s", i, err.code, err.msg);
@@ -848,7 +1070,8 @@ static void refused_memory(void)
         }
         grammar_free(g);
         done = !hook_grant();
-        CHECK_MSG(atomic_load(&hook.blocks) == held, "allocation %ld: %ld blocks are still held", i, atomic_load(&hook.blocks) - held);
+        CHECK_MSG(atomic_load(&hook.blocks) == held, "allocation %ld: %ld blocks are still held", i,
+                  atomic_load(&hook.blocks) - held);
     }
     CHECK(done);
     trie_free(t);

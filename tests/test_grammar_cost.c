@@ -1,5 +1,6 @@
-/* test_grammar_cost.c -- what a grammar may cost for its size: steps and bytes of compiling and of masks, counted (pith_work), never timed;
- * whoever waits for it is asked often, and may end it at any time. */
+/* test_grammar_cost.c -- what a grammar may cost for its size: steps and bytes of compiling and of
+ * masks, counted (pith_work), never timed; whoever waits for it is asked often, and may end it at
+ * any time. */
 #include "base/rng.h"
 #include "base/str.h"
 #include "hook.h"
@@ -26,14 +27,18 @@ static void one_of_constants(struct str *s, int n)
 static void one_of_kinds(struct str *s, int n)
 {
     str_putz(s, "{\"oneOf\":[");
-    put_branches(s, n, "{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"k%d\"},\"x%d\":{\"type\":\"number\"}},\"required\":[\"kind\"]}");
+    put_branches(s, n,
+                 "{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"k%d\"},\"x%d\":{"
+                 "\"type\":\"number\"}},\"required\":[\"kind\"]}");
     str_putz(s, "]}");
 }
 
 static void one_of_both(struct str *s, int n)
 {
     str_putz(s, "{\"oneOf\":[");
-    put_branches(s, n / 2, "{\"const\":\"a%d\"},{\"type\":\"object\",\"properties\":{\"t\":{\"enum\":[\"x%d\",\"y%d\"]}},\"required\":[\"t\"]}");
+    put_branches(s, n / 2,
+                 "{\"const\":\"a%d\"},{\"type\":\"object\",\"properties\":{\"t\":{\"enum\":[\"x%"
+                 "d\",\"y%d\"]}},\"required\":[\"t\"]}");
     str_putz(s, "]}");
 }
 
@@ -71,7 +76,9 @@ static void long_branches(struct str *s, int n)
             str_printf(s, "%s{\"type\":\"object\",\"description\":\"", i ? "," : "");
             for (int j = 0; j < n; j++)
                 str_putz(s, "some words ");
-            str_printf(s, "\",\"properties\":{\"p%d_%d\":{\"type\":\"string\",\"description\":\"more\"}}}", k, i);
+            str_printf(
+                s, "\",\"properties\":{\"p%d_%d\":{\"type\":\"string\",\"description\":\"more\"}}}",
+                k, i);
         }
         str_putz(s, "]}");
     }
@@ -102,7 +109,9 @@ static void long_text(struct str *s, int n)
 
 static void many_items(struct str *s, int n)
 {
-    str_printf(s, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":%d,\"maxItems\":%d}", n / 2, n);
+    str_printf(
+        s, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":%d,\"maxItems\":%d}",
+        n / 2, n);
 }
 
 static const struct input {
@@ -140,7 +149,8 @@ static int go_on(void *ctx, const struct pith_work *w)
     return a->n++ != a->stop_at;
 }
 
-static pith_grammar *open_within(const struct input *in, const struct str *text, struct pith_work *w, struct pith_error *err)
+static pith_grammar *open_within(const struct input *in, const struct str *text,
+                                 struct pith_work *w, struct pith_error *err)
 {
     pith_work_begin(w, NULL);
     pith_grammar *g = pith_grammar_open(NULL, in->kind, text->p, text->n, NULL, err);
@@ -161,16 +171,20 @@ static void compiling_is_linear(void)
         pith_grammar *g = open_within(in, &text, &w, &err);
         uint64_t n = text.n < 1000 ? 1000 : text.n;
         CHECK_MSG(g != NULL, "%s: %s", in->name, err.msg);
-        CHECK_MSG(w.steps <= in->most_steps * n && (uint64_t)w.peak_bytes <= in->most_bytes * n, "%s: %zu bytes take %llu steps (wanted %llu) and %lld bytes (%llu)",
-                  in->name, text.n, (unsigned long long)w.steps, (unsigned long long)(in->most_steps * n), (long long)w.peak_bytes, (unsigned long long)(in->most_bytes * n));
+        CHECK_MSG(w.steps <= in->most_steps * n && (uint64_t)w.peak_bytes <= in->most_bytes * n,
+                  "%s: %zu bytes take %llu steps (wanted %llu) and %lld bytes (%llu)", in->name,
+                  text.n, (unsigned long long)w.steps, (unsigned long long)(in->most_steps * n),
+                  (long long)w.peak_bytes, (unsigned long long)(in->most_bytes * n));
         if (getenv("PITH_COST"))
-            printf("# %s: %zu bytes: %.1f steps and %.1f bytes a byte\n", in->name, text.n, (double)w.steps / (double)text.n, (double)w.peak_bytes / (double)text.n);
+            printf("# %s: %zu bytes: %.1f steps and %.1f bytes a byte\n", in->name, text.n,
+                   (double)w.steps / (double)text.n, (double)w.peak_bytes / (double)text.n);
         pith_grammar_close(g);
         str_deinit(&text);
     }
 }
 
-/* Whoever waits is asked every few thousand steps, and may end it at each of these times; nothing is left behind. */
+/* Whoever waits is asked every few thousand steps, and may end it at each of these times; nothing
+ * is left behind. */
 static void compiling_can_be_ended(void)
 {
     for (int i = 0; i < N_INPUTS; i++) {
@@ -185,16 +199,19 @@ static void compiling_can_be_ended(void)
         w.go_on = go_on;
         w.ctx = &a;
         pith_grammar_close(open_within(in, &text, &w, &err));
-        CHECK_MSG(a.n > 0 && a.widest <= 65536, "%s: asked %d times, once after %llu steps", in->name, a.n, (unsigned long long)a.widest);
+        CHECK_MSG(a.n > 0 && a.widest <= 65536, "%s: asked %d times, once after %llu steps",
+                  in->name, a.n, (unsigned long long)a.widest);
         int times = a.n, stride = times / (20 * test_scale()) + 1;
         for (int k = 0; k < times && !test_bad; k += stride) {
             struct pith_work again = PITH_WORK_INIT;
             a = (struct asked){.stop_at = k};
             again.go_on = go_on;
             again.ctx = &a;
-            CHECK_MSG(!open_within(in, &text, &again, &err) && err.code == PITH_CANCELLED, "%s, ended at %d: %s", in->name, k, err.msg);
+            CHECK_MSG(!open_within(in, &text, &again, &err) && err.code == PITH_CANCELLED,
+                      "%s, ended at %d: %s", in->name, k, err.msg);
             CHECK_MSG(a.n == k + 1, "%s, ended at %d: asked %d times", in->name, k, a.n);
-            CHECK_MSG(atomic_load(&hook.blocks) == held, "%s, ended at %d: %ld blocks are left", in->name, k, atomic_load(&hook.blocks) - held);
+            CHECK_MSG(atomic_load(&hook.blocks) == held, "%s, ended at %d: %ld blocks are left",
+                      in->name, k, atomic_load(&hook.blocks) - held);
         }
         str_deinit(&text);
     }
@@ -213,7 +230,8 @@ static void combinations_are_bounded(void)
         for (int i = 0; i < 10; i++) {
             str_printf(&s, "%s{\"properties\":{", i ? "," : "");
             for (int j = 0; j < 60; j++)
-                str_printf(&s, "%s\"member_%d_%d_%d\":{\"type\":\"string\"}", j ? "," : "", k, i, j);
+                str_printf(&s, "%s\"member_%d_%d_%d\":{\"type\":\"string\"}", j ? "," : "", k, i,
+                           j);
             str_putz(&s, "}}");
         }
         str_putz(&s, "]}");
@@ -222,12 +240,17 @@ static void combinations_are_bounded(void)
     const struct input in = {.kind = PITH_GRAMMAR_SCHEMA};
     pith_grammar *g = open_within(&in, &s, &w, &err);
     CHECK(g == NULL);
-    CHECK_MSG(strstr(err.msg, "#/allOf/0/anyOf") && strstr(err.msg, "10000 comb") && strstr(err.msg, "4096"), "%s", err.msg);
-    CHECK_MSG(w.steps < 40 * s.n && (uint64_t)w.peak_bytes < 500 * s.n, "%zu bytes: %llu steps, %lld bytes", s.n, (unsigned long long)w.steps, (long long)w.peak_bytes);
+    CHECK_MSG(strstr(err.msg, "#/allOf/0/anyOf") && strstr(err.msg, "10000 comb") &&
+                  strstr(err.msg, "4096"),
+              "%s", err.msg);
+    CHECK_MSG(w.steps < 40 * s.n && (uint64_t)w.peak_bytes < 500 * s.n,
+              "%zu bytes: %llu steps, %lld bytes", s.n, (unsigned long long)w.steps,
+              (long long)w.peak_bytes);
     str_deinit(&s);
 }
 
-/* Rules that call themselves in many ways, but read no more than a loop, are loops: letters cost the same however many there were. */
+/* Rules that call themselves in many ways, but read no more than a loop, are loops: letters cost
+ * the same however many there were. */
 static void ambiguous_rules_become_loops(void)
 {
     enum { LETTERS = 2000 };
@@ -244,16 +267,21 @@ static void ambiguous_rules_become_loops(void)
     memset(text, 'a', LETTERS);
     for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) {
         struct pith_error err = {0};
-        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, v[i].grammar, strlen(v[i].grammar), NULL, &err);
+        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, v[i].grammar,
+                                            strlen(v[i].grammar), NULL, &err);
         CHECK_MSG(g != NULL, "%s: %s", v[i].grammar, err.msg);
         for (int good = 1; good >= 0 && g; good--) {
             struct pith_work w = PITH_WORK_INIT;
-            size_t n = LETTERS + (size_t)snprintf(text + LETTERS, 8, "%s", good ? v[i].good : v[i].bad);
+            size_t n =
+                LETTERS + (size_t)snprintf(text + LETTERS, 8, "%s", good ? v[i].good : v[i].bad);
             pith_work_begin(&w, NULL);
-            int took = pith_grammar_accept_text(g, text, n, &err) == PITH_OK && pith_grammar_complete(g);
+            int took =
+                pith_grammar_accept_text(g, text, n, &err) == PITH_OK && pith_grammar_complete(g);
             pith_work_end(&w);
-            CHECK_MSG(took == good, "%s: %s %s", v[i].grammar, good ? v[i].good : v[i].bad, err.msg);
-            CHECK_MSG(w.steps < 8 * n, "%s: %llu steps for %zu letters", v[i].grammar, (unsigned long long)w.steps, n);
+            CHECK_MSG(took == good, "%s: %s %s", v[i].grammar, good ? v[i].good : v[i].bad,
+                      err.msg);
+            CHECK_MSG(w.steps < 8 * n, "%s: %llu steps for %zu letters", v[i].grammar,
+                      (unsigned long long)w.steps, n);
             pith_grammar_reset(g);
         }
         pith_grammar_close(g);
@@ -283,7 +311,8 @@ static struct vocab *large_vocab(int n)
     return v;
 }
 
-/* Edges for all tokens but one: each is looked at once, whatever the vocabulary, and each is counted. */
+/* Edges for all tokens but one: each is looked at once, whatever the vocabulary, and each is
+ * counted. */
 static void edges_of_named_tokens(void)
 {
     enum { EDGES = 3000, VOCAB = 40001 };
@@ -299,17 +328,24 @@ static void edges_of_named_tokens(void)
             str_printf(&text, "%s!<[%d]> \"x\"", i ? " | " : "", same ? 5 : i + 1);
         for (int i = 0; i < EDGES && same; i++)
             str_printf(&text, " | <[%d]> \"x\"", i + 6);
-        struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF, .text = slice_of(text.p), .vocab = v, .trie = t, .trigger_token = -1, .cache_bytes = 1 << 20};
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF,
+                                    .text = slice_of(text.p),
+                                    .vocab = v,
+                                    .trie = t,
+                                    .trigger_token = -1,
+                                    .cache_bytes = 1 << 20};
         pith_work_begin(&compile, NULL);
         struct pith_grammar *g = grammar_new(&spec, &err);
         pith_work_end(&compile);
         CHECK_MSG(g != NULL, "%s", err.msg);
-        CHECK_MSG(compile.steps < 100 * text.n, "%zu bytes: %llu steps", text.n, (unsigned long long)compile.steps);
+        CHECK_MSG(compile.steps < 100 * text.n, "%zu bytes: %llu steps", text.n,
+                  (unsigned long long)compile.steps);
         pith_work_begin(&first, NULL);
         const uint64_t *mask = g ? grammar_mask(g, &err) : NULL;
         pith_work_end(&first);
         CHECK_MSG(mask != NULL, "%s", err.msg);
-        CHECK_MSG(first.steps >= EDGES && first.steps < 4 * EDGES + VOCAB / 8, "%d edges: %llu steps", EDGES, (unsigned long long)first.steps);
+        CHECK_MSG(first.steps >= EDGES && first.steps < 4 * EDGES + VOCAB / 8,
+                  "%d edges: %llu steps", EDGES, (unsigned long long)first.steps);
         for (int id = 0; mask && id < VOCAB; id++) {
             int may = (int)(mask[id / 64] >> (id % 64) & 1), want = id && !(same && id == 5);
             CHECK_MSG(may == want, "same %d, token %d: %d", same, id, may);

@@ -1,5 +1,6 @@
-/* test_hash.c -- tables that input fills: keys chosen to collide under every hash that can be known beforehand do not, by counting
- * the entries looked at; and what is keyed shows in nothing that has to be the same in another process. */
+/* test_hash.c -- tables that input fills: keys chosen to collide under every hash that can be known
+ * beforehand do not, by counting the entries looked at; and what is keyed shows in nothing that has
+ * to be the same in another process. */
 #include "test.h"
 
 #include <inttypes.h>
@@ -12,7 +13,11 @@
 #include "base/map.h"
 #include "text/jinja_impl.h"
 
-enum { N = 4096, BITS = 14, SPREAD = 16 }; /* keys; places of a table; of these, those that all keys lie in */
+enum {
+    N = 4096,
+    BITS = 14,
+    SPREAD = 16
+}; /* keys; places of a table; of these, those that all keys lie in */
 
 /* Steps to find each of N keys in a table of 2^BITS places, by the lower bits of their hashes. */
 static uint64_t steps(const uint64_t *hash)
@@ -47,11 +52,13 @@ static void map_of_colliding_texts(void)
 {
     struct map m;
     colliding_texts();
-    REQUIRE(steps(hash) > 100 * (uint64_t)N, "the texts do not collide: %" PRIu64 " steps", steps(hash));
+    REQUIRE(steps(hash) > 100 * (uint64_t)N, "the texts do not collide: %" PRIu64 " steps",
+            steps(hash));
     map_init(&m, PITH_MEM_SCRATCH);
     for (int i = 0; i < N; i++)
         CHECK(map_put(&m, slice_of(text[i]), (uint32_t)i) == 1);
-    CHECK_MSG(map_steps(&m) < 6 * (uint64_t)N, "%" PRIu64 " entries looked at for %d keys", map_steps(&m), N);
+    CHECK_MSG(map_steps(&m) < 6 * (uint64_t)N, "%" PRIu64 " entries looked at for %d keys",
+              map_steps(&m), N);
     map_deinit(&m);
 }
 
@@ -79,7 +86,8 @@ static void dict_of_colliding_numbers(void)
         number[i] = x;
         i += (hash[i] & ((1 << BITS) - 1)) < SPREAD;
     }
-    REQUIRE(steps(hash) > 100 * (uint64_t)N, "the numbers do not collide: %" PRIu64 " steps", steps(hash));
+    REQUIRE(steps(hash) > 100 * (uint64_t)N, "the numbers do not collide: %" PRIu64 " steps",
+            steps(hash));
     for (int i = 0; i < N; i++)
         CHECK(jv_hash(NULL, (struct jv){.t = J_INT, .u.i = number[i]}, &hash[i]));
     CHECK_MSG(steps(hash) < 6 * (uint64_t)N, "%" PRIu64 " steps", steps(hash));
@@ -123,11 +131,13 @@ static uint64_t common(void)
 /* First: this process has not hashed anything yet, so a forked one draws for itself. */
 static void processes_differ(void)
 {
-    uint64_t a = elsewhere(keyed), b = elsewhere(keyed), c = elsewhere(numbered), d = elsewhere(numbered);
+    uint64_t a = elsewhere(keyed), b = elsewhere(keyed), c = elsewhere(numbered),
+             d = elsewhere(numbered);
     CHECK_MSG(a && b && a != b, "two processes hash alike: %" PRIx64, a);
     CHECK_MSG(c && d && c != d, "two processes hash numbers alike: %" PRIx64, c);
     CHECK(elsewhere(common) == common() && common() == XXH3_64bits("a", 1));
-    CHECK(keyed() == keyed() && numbered() == numbered() && hash_bytes(NULL, 0) == hash_bytes("", 0));
+    CHECK(keyed() == keyed() && numbered() == numbered() &&
+          hash_bytes(NULL, 0) == hash_bytes("", 0));
 }
 
 int main(void)

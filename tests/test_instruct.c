@@ -1,5 +1,6 @@
-/* test_instruct.c -- a real instruct model (scripts/instruct.sh) in conversation, by the public functions alone: the second turn reuses
- * the first one's cache, an answer bound to a schema satisfies it, a tool call is read back. Skipped by name where the model is not. */
+/* test_instruct.c -- a real instruct model (scripts/instruct.sh) in conversation, by the public
+ * functions alone: the second turn reuses the first one's cache, an answer bound to a schema
+ * satisfies it, a tool call is read back. Skipped by name where the model is not. */
 #include <jansson.h>
 #include <pith.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* test_kv.c -- pages of the cache in every type: rows and whole pages to canonical form and back without loss, what may be written and what
- * not, and the bytes a page takes. */
+/* test_kv.c -- pages of the cache in every type: rows and whole pages to canonical form and back
+ * without loss, what may be written and what not, and the bytes a page takes. */
 #include "backend/cpu/cpu.h"
 #include <math.h>
 #include "base/fmath.h"
@@ -31,7 +31,8 @@ static void random_bytes(struct rng *r, uint8_t *p, int64_t n)
         p[i] = (uint8_t)rng_below(r, 256);
 }
 
-/* Any bytes go in and come out; nothing beside the layer is touched; the page made of them is the page they were read from. */
+/* Any bytes go in and come out; nothing beside the layer is touched; the page made of them is the
+ * page they were read from. */
 static void pages_come_back(void)
 {
     static const int dims[] = {32, 64, 96, 256, 8, 20, 41}; /* the last three: numbers only */
@@ -83,20 +84,23 @@ static void rows_are_where_they_belong(void)
     for (int t = 0; t < KV_N_TYPES; t++) {
         struct kv_layer kv;
         make_layer(&kv, kv_types[t], kv_types[t], HEADS, 64, 32, 0);
-        int64_t k_row = kv_canonical_k(&kv) / (64 * HEADS), v_row = kv_canonical_v(&kv) / (64 * HEADS);
+        int64_t k_row = kv_canonical_k(&kv) / (64 * HEADS),
+                v_row = kv_canonical_v(&kv) / (64 * HEADS);
         memset(page, 0, sizeof page);
         random_bytes(&r, k, kv_canonical_k(&kv));
         random_bytes(&r, v, kv_canonical_v(&kv));
         kv_put_page(&kv, page, 0, 64, k, v);
         for (int i = 0; i < 20; i++) {
-            int slot = (int)rng_below(&r, 64), head = (int)rng_below(&r, HEADS), at = slot * HEADS + head;
+            int slot = (int)rng_below(&r, 64), head = (int)rng_below(&r, HEADS),
+                at = slot * HEADS + head;
             random_bytes(&r, k + at * k_row, k_row);
             kv_put_k(&kv, page, head, slot, k + at * k_row);
             random_bytes(&r, v + at * v_row, v_row);
             kv_put_v(&kv, page, head, slot, v + at * v_row);
         }
         kv_get_page(&kv, page, 0, 64, k2, v2);
-        CHECK_MSG(!memcmp(k, k2, (size_t)kv_canonical_k(&kv)) && !memcmp(v, v2, (size_t)kv_canonical_v(&kv)),
+        CHECK_MSG(!memcmp(k, k2, (size_t)kv_canonical_k(&kv)) &&
+                      !memcmp(v, v2, (size_t)kv_canonical_v(&kv)),
                   "%s", dtypes[kv_types[t]].name);
     }
 }
@@ -114,7 +118,8 @@ static void a_page_takes_its_bytes(void)
     CHECK(!kv_type_known(DT_Q4_K) && !kv_type_known(DT_MXFP4) && !kv_type_known(DT_I8));
 }
 
-/* ---------------------------------------------------------------- slots gathered into a page, K rotated */
+/* ---------------------------------------------------------------- slots gathered into a page, K
+ * rotated */
 
 enum { GATHER_D = 64, N_ROT = 48 };
 
@@ -161,7 +166,8 @@ static void check_gathered(const struct cache_gather *m, const char *level)
     for (int i = 0; i < 64 * kv->n_head_kv; i++) {
         int slot = i / kv->n_head_kv, head = i % kv->n_head_kv;
         uint8_t want[GATHER_D * 4] = {0}, got[GATHER_D * 4] = {0};
-        const uint8_t *from = page + m->src_page[slot] * m->page_bytes, *to = page + 2 * m->page_bytes;
+        const uint8_t *from = page + m->src_page[slot] * m->page_bytes,
+                      *to = page + 2 * m->page_bytes;
         int moved = slot < m->n && m->src_page[slot] >= 0;
         if (moved) {
             kv_get_k(kv, from, head, m->src_slot[slot], want);
@@ -179,7 +185,8 @@ static void check_gathered(const struct cache_gather *m, const char *level)
     }
 }
 
-/* Every type, both ways of pairing, at every level: deltas of both signs and none, slots from nowhere. */
+/* Every type, both ways of pairing, at every level: deltas of both signs and none, slots from
+ * nowhere. */
 static void slots_are_gathered_and_turned(void)
 {
     static const char *const levels[] = {"ref", "base", "avx2", "avx512", "neon"};
@@ -194,7 +201,8 @@ static void slots_are_gathered_and_turned(void)
         struct rope_set rope = {.n_rot = N_ROT, .neox = t & 1, .freq = freq, .mscale = 1.3f};
         struct kv_layer kv;
         struct cache_gather m = {.kv = &kv, .n_layer = 1, .base = page, .page = 2, .n = 50};
-        m.page_bytes = make_layer(&kv, kv_types[t / 2], kv_types[t / 2], HEADS, GATHER_D, GATHER_D, 0);
+        m.page_bytes =
+            make_layer(&kv, kv_types[t / 2], kv_types[t / 2], HEADS, GATHER_D, GATHER_D, 0);
         kv.rope = &rope;
         random_pages(&kv, &r, m.page_bytes);
         for (int i = 0; i < 64; i++) {

@@ -2,12 +2,13 @@
  *
  * For each kind of input that a request can hold (grammars, schemas, templates, chains of samplers,
  * texts, answers, stop strings) it mutates the costliest inputs it knows and keeps the costliest of
- * all. Cost is counted, not timed: steps and peak bytes of pith_work. A fault is an input whose cost
- * is above its kind's bound, base + slope x bytes of input; it is written to build/lab, to be looked
- * at. The worst that were ever found are tests/lab/KIND-n, where each run begins, with fuzz/corpus.
+ * all. Cost is counted, not timed: steps and peak bytes of pith_work. A fault is an input whose
+ * cost is above its kind's bound, base + slope x bytes of input; it is written to build/lab, to be
+ * looked at. The worst that were ever found are tests/lab/KIND-n, where each run begins, with
+ * fuzz/corpus.
  *
- * TEST_SCALE 1: 40 inputs a kind, 10: 120, 100: for TEST_LAB_SECONDS (300) each, where also the time
- * of an input has a bound: work that nobody counts shows there.
+ * TEST_SCALE 1: 40 inputs a kind, 10: 120, 100: for TEST_LAB_SECONDS (300) each, where also the
+ * time of an input has a bound: work that nobody counts shows there.
  * TEST_SEED: another search. TEST_LAB_KEEP=1: the worst are written to tests/lab. */
 #include <dirent.h>
 #include <errno.h>
@@ -111,7 +112,8 @@ static void run_jinja(const char *text, size_t n)
 {
     static const char vars[] =
         "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello, how are you? \"}, {\"role\": "
-        "\"assistant\", \"content\": \"<b>fine</b> & well\"}], \"tools\": [{\"a\": [1, 2.5, null]}],"
+        "\"assistant\", \"content\": \"<b>fine</b> & well\"}], \"tools\": [{\"a\": [1, 2.5, "
+        "null]}],"
         " \"add_generation_prompt\": true}";
     static char out[1 << 16];
     pith_template *t = pith_template_open(text, n, NULL);
@@ -128,8 +130,8 @@ static void run_variables(const char *text, size_t n)
 
 static void run_answer(const char *text, size_t n)
 {
-    static const char *const families[] = {"hermes", "llama-3", "mistral", "qwen3-coder", "harmony",
-                                           "generic"};
+    static const char *const families[] = {"hermes",      "llama-3", "mistral",
+                                           "qwen3-coder", "harmony", "generic"};
     struct pith_chat_params params = PITH_CHAT_PARAMS_INIT;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         params.family = families[f];
@@ -192,31 +194,46 @@ static void run_stop(const char *text, size_t n)
 /* ---------------------------------------------------------------- kinds */
 
 static const char *const gbnf_seeds[] = {
-    "root ::= s\ns ::= [a-z ] s s | [a-z ] s | [a-z ]", "root ::= (\"abcdefgh\"){900}",
-    "root ::= \"a\"{1000000}", "root ::= ((\"a\"{100}){100}){100}", "root ::= (\"a\"* \"a\"*)* \"b\"",
+    "root ::= s\ns ::= [a-z ] s s | [a-z ] s | [a-z ]",
+    "root ::= (\"abcdefgh\"){900}",
+    "root ::= \"a\"{1000000}",
+    "root ::= ((\"a\"{100}){100}){100}",
+    "root ::= (\"a\"* \"a\"*)* \"b\"",
     "root ::= (a | b)*\na ::= \"x\" a \"y\" | \"\"\nb ::= \"x\" b \"z\" | \"\"",
-    "root ::= [ab]* \"a\" [ab]{20}", "root ::= .{0,10000} .{0,10000}",
-    "root ::= (\"a\" | \"aa\"){300}", NULL};
+    "root ::= [ab]* \"a\" [ab]{20}",
+    "root ::= .{0,10000} .{0,10000}",
+    "root ::= (\"a\" | \"aa\"){300}",
+    NULL};
 static const char *const schema_seeds[] = {
     "{\"oneOf\":[{\"const\":0},{\"const\":1},{\"const\":2},{\"const\":3}]}",
     "{\"allOf\":[{\"anyOf\":[{\"minimum\":1},{\"maximum\":2}]},{\"anyOf\":[{\"type\":\"string\"},"
     "{\"type\":\"integer\"}]}]}",
-    "{\"$defs\":{\"a\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/a\"}}},\"$ref\":\"#/$defs/a\"}",
+    "{\"$defs\":{\"a\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/a\"}}},\"$ref\":\"#/$defs/"
+    "a\"}",
     "{\"type\":\"array\",\"minItems\":1000,\"maxItems\":100000,\"items\":{\"type\":\"integer\"}}",
     "{\"type\":\"string\",\"minLength\":5000,\"maxLength\":100000}",
     "{\"type\":\"integer\",\"minimum\":-123456789,\"maximum\":987654321,\"multipleOf\":7}",
     "{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{},\"c\":{},\"d\":{},\"e\":{},\"f\":{}},"
     "\"additionalProperties\":false}",
-    "{\"type\":\"object\",\"patternProperties\":{\"^(a|b)*a(a|b){8}$\":{\"type\":\"null\"}}}", NULL};
-static const char *const regex_seeds[] = {"^(a|b)*a(a|b){12}$", "(a?){50}a{50}", "((a{1,20}){1,20}){1,20}",
-                                          ".*.*.*.*=.*", "(x+x+)+y", "[^\\d\\s]{1,64}@[a-z.]+", NULL};
+    "{\"type\":\"object\",\"patternProperties\":{\"^(a|b)*a(a|b){8}$\":{\"type\":\"null\"}}}",
+    NULL};
+static const char *const regex_seeds[] = {"^(a|b)*a(a|b){12}$",
+                                          "(a?){50}a{50}",
+                                          "((a{1,20}){1,20}){1,20}",
+                                          ".*.*.*.*=.*",
+                                          "(x+x+)+y",
+                                          "[^\\d\\s]{1,64}@[a-z.]+",
+                                          NULL};
 static const char *const jinja_seeds[] = {
-    "{% for i in range(99999) %}{{ i }}{% endfor %}", "{{ 'a' * 1000000 }}",
-    "{% set ns = namespace(s='a') %}{% for i in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "{% for i in range(99999) %}{{ i }}{% endfor %}",
+    "{{ 'a' * 1000000 }}",
+    "{% set ns = namespace(s='a') %}{% for i in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor "
+    "%}",
     "{% macro f(n) %}{{ f(n - 1) }}{{ f(n - 1) }}{% endmacro %}{{ f(30) }}",
     "{{ messages | tojson | replace('e', messages | tojson) | replace('o', 'xxxxxxxx') | length }}",
     "{{ range(100000) | list | sort | join(',') | upper | length }}",
-    "{{ ('a' * 10000).split('a') | map('upper') | join('bbbb') }}", NULL};
+    "{{ ('a' * 10000).split('a') | map('upper') | join('bbbb') }}",
+    NULL};
 static const char *const variable_seeds[] = {
     "{\"messages\": [{\"role\": \"user\", \"content\": \"aaaa\"}]}",
     "{\"messages\": [[[[[[[[[[[[]]]]]]]]]]]], \"tools\": {\"a\": 1e308}}", NULL};
@@ -224,18 +241,25 @@ static const char *const answer_seeds[] = {
     "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"a\"}}</tool_call>",
     "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"s\": [[[[[[]]]]]]}}]",
     "<think><think><think></think>{\"name\": \"f\", \"parameters\": {}}",
-    "<function=f><parameter=s>a</parameter></function>", "```json\n{\"name\": \"f\"", NULL};
+    "<function=f><parameter=s>a</parameter></function>",
+    "```json\n{\"name\": \"f\"",
+    NULL};
 static const char *const sampler_seeds[] = {
     "penalties:last_n=100000,repeat=1.1;dry:penalty_last_n=16777216,multiplier=1;top_k:k=40",
-    "typical:p=0.9;top_p:p=0.9;min_p:p=0.1;xtc:p=0.5;temp:t=1", "mirostat:tau=5;temp_ext:t=1", NULL};
+    "typical:p=0.9;top_p:p=0.9;min_p:p=0.1;xtc:p=0.5;temp:t=1", "mirostat:tau=5;temp_ext:t=1",
+    NULL};
 static const char *const text_seeds[] = {"11111111111111111111111111111111",
                                          "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11",
                                          "\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80  \t\n\n", NULL};
-static const char *const stop_seeds[] = {"aaaaaaaaab\naaaaaaab\naaaaab\naaaaaaaaaaaaaaaaaaaaaaaaa", NULL};
+static const char *const stop_seeds[] = {"aaaaaaaaab\naaaaaaab\naaaaab\naaaaaaaaaaaaaaaaaaaaaaaaa",
+                                         NULL};
 
 /* Bounds: far more than an honest input needs, and what a server can give to anybody. Steps of
  * automata are short: 2^28 of them are under a second of one core. */
-#define BOUND(s, b) {(uint64_t)1 << (s), (uint64_t)1 << (b), 2}
+#define BOUND(s, b)                                                                                \
+    {                                                                                              \
+        (uint64_t)1 << (s), (uint64_t)1 << (b), 2                                                  \
+    }
 static const struct kind kinds[] = {
     {"gbnf", "grammar", run_gbnf, gbnf_seeds, BOUND(28, 28), {1 << 14, 1 << 14, 0}},
     {"schema", "schema", run_schema, schema_seeds, BOUND(28, 28), {1 << 14, 1 << 14, 0}},
@@ -313,7 +337,8 @@ static struct input mutate(const struct input *a, const struct input *b)
             }
             break;
         default: /* more: once, or as often as it fits */
-            for (uint32_t times = pick(4) ? 1 : 1 + pick(40); times && out.n + n <= MOST_INPUT; times--) {
+            for (uint32_t times = pick(4) ? 1 : 1 + pick(40); times && out.n + n <= MOST_INPUT;
+                 times--) {
                 memmove(out.p + at + n, out.p + at, out.n - at);
                 memcpy(out.p + at, copy, n);
                 out.n += n;
@@ -364,7 +389,8 @@ static void save(const char *dir, const char *kind, int i, const struct input *i
 
 static int is_over(const struct kind *k, const struct input *in)
 {
-    double most = k->base.seconds + 4 * in->score; /* a build with sanitizers may be several times slower */
+    double most =
+        k->base.seconds + 4 * in->score; /* a build with sanitizers may be several times slower */
     return in->score > 1 || (test_scale() >= 100 && in->cost.seconds > most);
 }
 
@@ -380,14 +406,16 @@ static void try_one(const struct kind *k, struct population *p, struct input in)
         char dir[256];
         snprintf(dir, sizeof dir, "%s/lab", getenv("B") ? getenv("B") : "build");
         save(dir, k->name, n_found++, &in);
-        CHECK_MSG(0, "%s/%s-%d: %zu bytes cost %llu steps, %llu bytes, %.1f s; %.1f times the bound",
+        CHECK_MSG(0,
+                  "%s/%s-%d: %zu bytes cost %llu steps, %llu bytes, %.1f s; %.1f times the bound",
                   dir, k->name, n_found - 1, in.n, (unsigned long long)in.cost.steps,
                   (unsigned long long)in.cost.bytes, in.cost.seconds, in.score);
     }
     keep(p, in);
 }
 
-static void try_folder(const struct kind *k, struct population *p, const char *dir, const char *prefix)
+static void try_folder(const struct kind *k, struct population *p, const char *dir,
+                       const char *prefix)
 {
     DIR *d = dir ? opendir(dir) : NULL;
     for (struct dirent *e; d && (e = readdir(d));) {
@@ -425,15 +453,16 @@ static void search(const struct kind *k)
     if (test_scale() >= 10)
         try_folder(k, &p, k->corpus ? corpus : NULL, "");
     long n = test_scale() >= 100 ? 100000000 : test_scale() >= 10 ? 120 : 40;
-    for (long i = 0; i < n && test_bad < 5 && (test_scale() < 100 || test_cpu_seconds() < until); i++) {
+    for (long i = 0; i < n && test_bad < 5 && (test_scale() < 100 || test_cpu_seconds() < until);
+         i++) {
         qsort(p.in, (size_t)p.n, sizeof *p.in, by_score);
         uint32_t best = p.n < 12 ? (uint32_t)p.n : 12;
         const struct input *a = &p.in[pick(2) ? pick(best) : pick((uint32_t)p.n)];
         try_one(k, &p, mutate(a, &p.in[pick((uint32_t)p.n)]));
     }
     qsort(p.in, (size_t)p.n, sizeof *p.in, by_score);
-    printf("# %s: the costliest takes %.0f %% of the bound: %zu bytes, %llu steps, %llu bytes\n", k->name,
-           100 * p.in[0].score, p.in[0].n, (unsigned long long)p.in[0].cost.steps,
+    printf("# %s: the costliest takes %.0f %% of the bound: %zu bytes, %llu steps, %llu bytes\n",
+           k->name, 100 * p.in[0].score, p.in[0].n, (unsigned long long)p.in[0].cost.steps,
            (unsigned long long)p.in[0].cost.bytes);
     for (int i = 0; i < p.n; i++) {
         if (i < N_KEPT && getenv("TEST_LAB_KEEP"))
@@ -444,18 +473,21 @@ static void search(const struct kind *k)
 
 /* ---------------------------------------------------------------- tests */
 
-#define LAB(i)                                                                                                         \
-    static void lab_##i(void)                                                                                          \
-    {                                                                                                                  \
-        search(&kinds[i]);                                                                                             \
+#define LAB(i)                                                                                     \
+    static void lab_##i(void)                                                                      \
+    {                                                                                              \
+        search(&kinds[i]);                                                                         \
     }
-LAB(0) LAB(1) LAB(2) LAB(3) LAB(4) LAB(5) LAB(6) LAB(7) LAB(8)
+LAB(0)
+LAB(1) LAB(2) LAB(3) LAB(4) LAB(5) LAB(6) LAB(7) LAB(8)
 
-int main(void)
+    int main(void)
 {
-    static void (*const labs[])(void) = {lab_0, lab_1, lab_2, lab_3, lab_4, lab_5, lab_6, lab_7, lab_8};
-    static const char loop[] = "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}{% endfor %}"
-                               "{{ tools | tojson }}";
+    static void (*const labs[])(void) = {lab_0, lab_1, lab_2, lab_3, lab_4,
+                                         lab_5, lab_6, lab_7, lab_8};
+    static const char loop[] =
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}{% endfor %}"
+        "{{ tools | tojson }}";
     struct pith_synth_params sp = small_params("llama", N_VOCAB);
     test_name = "lab";
     model = small_model(&sp, 0, NULL);

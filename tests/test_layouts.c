@@ -1,16 +1,44 @@
-/* test_layouts.c -- programs of other versions: structs with less at their end than the library's, and with more. Each lies before bytes that
- * nobody may write; the layouts below are those of the first version that had sizes, written out, so they stay what they are when the
- * header's grow. */
+/* test_layouts.c -- programs of other versions: structs with less at their end than the library's,
+ * and with more. Each lies before bytes that nobody may write; the layouts below are those of the
+ * first version that had sizes, written out, so they stay what they are when the header's grow. */
 #include "hook.h"
 #include "small_model.h"
 
 /* ---------------------------------------------------------------- as they were */
 
-struct old_report { size_t size; uint64_t used[32], peak[32]; };
-struct old_tensor { size_t size; const char *name, *type; int n_dims; int64_t dims[4]; uint64_t offset, bytes; int part; };
-struct old_shown { size_t size; const char *held; size_t n_held, n_fresh; };
-struct old_event { size_t size; int kind; const char *text; size_t n_bytes; const char *name, *id; int32_t index, whole; };
-struct old_draw { size_t size; int32_t output; pith_sampler *sampler; int32_t id, n_top; struct pith_logprob *top; float logprob; };
+struct old_report {
+    size_t size;
+    uint64_t used[32], peak[32];
+};
+struct old_tensor {
+    size_t size;
+    const char *name, *type;
+    int n_dims;
+    int64_t dims[4];
+    uint64_t offset, bytes;
+    int part;
+};
+struct old_shown {
+    size_t size;
+    const char *held;
+    size_t n_held, n_fresh;
+};
+struct old_event {
+    size_t size;
+    int kind;
+    const char *text;
+    size_t n_bytes;
+    const char *name, *id;
+    int32_t index, whole;
+};
+struct old_draw {
+    size_t size;
+    int32_t output;
+    pith_sampler *sampler;
+    int32_t id, n_top;
+    struct pith_logprob *top;
+    float logprob;
+};
 struct old_result {
     size_t size;
     int stop;
@@ -21,7 +49,13 @@ struct old_result {
     char differs_known[32], differs_given[32];
     int32_t unfed;
 };
-struct old_plan { size_t size; int32_t n_ctx, n_ctx_train; int64_t n_tokens; uint64_t cache_bytes, left_bytes, memory_bytes; char limited_by[160]; };
+struct old_plan {
+    size_t size;
+    int32_t n_ctx, n_ctx_train;
+    int64_t n_tokens;
+    uint64_t cache_bytes, left_bytes, memory_bytes;
+    char limited_by[160];
+};
 struct old_allocator {
     size_t size;
     void *ctx;
@@ -30,7 +64,9 @@ struct old_allocator {
     int (*commit)(void *ctx, void *addr, size_t bytes, pith_purpose purpose);
 };
 
-#define SAME(old, now, field) _Static_assert(offsetof(struct old, field) == offsetof(struct now, field), #now "." #field " has moved")
+#define SAME(old, now, field)                                                                      \
+    _Static_assert(offsetof(struct old, field) == offsetof(struct now, field),                     \
+                   #now "." #field " has moved")
 SAME(old_report, pith_memory_report, used);
 SAME(old_report, pith_memory_report, peak);
 SAME(old_tensor, pith_tensor_info, dims);
@@ -44,7 +80,8 @@ SAME(old_result, pith_generate_result, differs_known);
 SAME(old_result, pith_generate_result, unfed);
 SAME(old_plan, pith_session_plan, limited_by);
 SAME(old_allocator, pith_allocator, commit);
-_Static_assert(sizeof(struct pith_error) == sizeof(pith_status) + 2048 && sizeof(struct pith_logprob) == 8 && sizeof(struct pith_logit_bias) == 8,
+_Static_assert(sizeof(struct pith_error) == sizeof(pith_status) + 2048 &&
+                   sizeof(struct pith_logprob) == 8 && sizeof(struct pith_logit_bias) == 8,
                "a struct without a size has grown");
 _Static_assert(PITH_MEM_MAX == 32, "arrays per purpose have changed their shape");
 
@@ -141,29 +178,35 @@ static const struct filled {
     fill_fn fill;
     size_t now, first; /* bytes of the header's, and of the first version */
 } filled[] = {
-    {"pith_memory_report", fill_report, sizeof(struct pith_memory_report), sizeof(struct old_report)},
+    {"pith_memory_report", fill_report, sizeof(struct pith_memory_report),
+     sizeof(struct old_report)},
     {"pith_tensor_info", fill_tensor, sizeof(struct pith_tensor_info), sizeof(struct old_tensor)},
     {"pith_model_info", fill_info, sizeof(struct pith_model_info), 64},
     {"pith_session_plan", fill_plan, sizeof(struct pith_session_plan), sizeof(struct old_plan)},
-    {"pith_generate_result", fill_result, sizeof(struct pith_generate_result), sizeof(struct old_result)},
+    {"pith_generate_result", fill_result, sizeof(struct pith_generate_result),
+     sizeof(struct old_result)},
     {"pith_machine", fill_machine, sizeof(struct pith_machine), 112},
     {"pith_threads", fill_threads, sizeof(struct pith_threads), 32},
     {"pith_shown", fill_shown, sizeof(struct pith_shown), sizeof(struct old_shown)},
 };
 
-/* Whatever a caller's version has: no byte behind it is written, what it has is filled, what nobody knows of is zero. */
+/* Whatever a caller's version has: no byte behind it is written, what it has is filled, what nobody
+ * knows of is zero. */
 static void structs_of_other_versions(void)
 {
     for (size_t i = 0; i < sizeof filled / sizeof *filled; i++) {
         const struct filled *f = &filled[i];
         CHECK_MSG(f->fill(of_size(f->now)) == PITH_OK && kept(f->now), "%s as it is", f->name);
         CHECK_MSG(!zero_from(sizeof(size_t), f->now), "%s: nothing was filled in", f->name);
-        CHECK_MSG(f->fill(of_size(f->first)) == PITH_OK && kept(f->first), "%s of the first version", f->name);
+        CHECK_MSG(f->fill(of_size(f->first)) == PITH_OK && kept(f->first),
+                  "%s of the first version", f->name);
         CHECK_MSG(f->fill(of_size(16)) == PITH_OK && kept(16), "%s of 16 bytes", f->name);
         size_t more = f->now + 72;
-        CHECK_MSG(f->fill(of_size(more)) == PITH_OK && kept(more) && zero_from(f->now, more), "%s of a later version", f->name);
+        CHECK_MSG(f->fill(of_size(more)) == PITH_OK && kept(more) && zero_from(f->now, more),
+                  "%s of a later version", f->name);
         CHECK_MSG(f->fill(of_size(0)) == PITH_RANGE, "%s without a size", f->name);
-        CHECK_MSG(room[0] == 0 && room[sizeof(size_t)] == 0xA5, "%s without a size was written", f->name);
+        CHECK_MSG(room[0] == 0 && room[sizeof(size_t)] == 0xA5, "%s without a size was written",
+                  f->name);
     }
 }
 
@@ -171,14 +214,17 @@ static void structs_of_other_versions(void)
 static void old_fields_are_filled(void)
 {
     struct old_result *r = of_size(sizeof *r);
-    CHECK(fill_result(r) == PITH_OK && r->n_prompt == 3 && r->n_generated == 4 && r->unfed >= 0 && r->stop == PITH_STOP_LENGTH);
+    CHECK(fill_result(r) == PITH_OK && r->n_prompt == 3 && r->n_generated == 4 && r->unfed >= 0 &&
+          r->stop == PITH_STOP_LENGTH);
     struct old_tensor *t = of_size(sizeof *t);
     CHECK(fill_tensor(t) == PITH_OK && t->n_dims >= 1 && t->dims[0] > 0 && t->bytes > 0);
     struct old_shown *s = of_size(sizeof *s);
     CHECK(fill_shown(s) == PITH_OK && s->n_fresh == 5);
     struct old_report *m = of_size(sizeof *m);
-    CHECK(fill_report(m) == PITH_OK && m->used[PITH_MEM_WEIGHTS] > 0 && m->peak[PITH_MEM_CACHE] > 0 && zero_from(offsetof(struct old_report, used) + 8 * PITH_MEM_N,
-                                                                                                              offsetof(struct old_report, peak)));
+    CHECK(fill_report(m) == PITH_OK && m->used[PITH_MEM_WEIGHTS] > 0 &&
+          m->peak[PITH_MEM_CACHE] > 0 &&
+          zero_from(offsetof(struct old_report, used) + 8 * PITH_MEM_N,
+                    offsetof(struct old_report, peak)));
 }
 
 /* An array is walked by its caller's size, and every element has to have it. */
@@ -201,7 +247,8 @@ static void draws_of_other_versions(void)
         memset(room, 0xA5, sizeof room);
         for (int i = 0; i < N; i++) {
             own[i] = pith_sampler_open(64, &sp, &err);
-            struct old_draw d = {.size = sizes[k], .output = N - 1 - i, .sampler = own[i], .id = -7, .n_top = -1};
+            struct old_draw d = {
+                .size = sizes[k], .output = N - 1 - i, .sampler = own[i], .id = -7, .n_top = -1};
             memset(room + (size_t)i * sizes[k], 0, sizes[k]);
             memcpy(room + (size_t)i * sizes[k], &d, sizeof d);
             want[i] = pith_sample(own[i], pith_logits(session, N - 1 - i));
@@ -210,7 +257,8 @@ static void draws_of_other_versions(void)
         CHECK_MSG(st == PITH_OK, "draws of %zu bytes: %s", sizes[k], err.msg);
         for (int i = 0; i < N; i++) {
             const struct old_draw *d = (const void *)(room + (size_t)i * sizes[k]);
-            CHECK_MSG(d->id == want[i] && d->size == sizes[k], "draw %d of %zu bytes: %d, alone %d", i, sizes[k], d->id, want[i]);
+            CHECK_MSG(d->id == want[i] && d->size == sizes[k], "draw %d of %zu bytes: %d, alone %d",
+                      i, sizes[k], d->id, want[i]);
             pith_sampler_close(own[i]);
         }
         CHECK(room[N * sizes[k]] == 0xA5);
@@ -220,7 +268,8 @@ static void draws_of_other_versions(void)
     const size_t bad[] = {0, 8, sizeof(struct pith_draw) + 4, 1 << 20};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         d[0].size = bad[i];
-        CHECK_MSG(pith_sample_rows(session, d, 2, &err) == PITH_RANGE && strstr(err.msg, "size"), "%zu: %s", bad[i], err.msg);
+        CHECK_MSG(pith_sample_rows(session, d, 2, &err) == PITH_RANGE && strstr(err.msg, "size"),
+                  "%zu: %s", bad[i], err.msg);
     }
     d[0].size = sizeof d[0];
     d[1].size = sizeof d[1] + 8;
@@ -238,7 +287,8 @@ static void events_have_a_size(void)
 {
     struct pith_chat_params p = PITH_CHAT_PARAMS_INIT;
     struct pith_error err;
-    static const char text[] = "<think>so</think>yes<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>";
+    static const char text[] =
+        "<think>so</think>yes<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>";
     size_t least = SIZE_MAX;
     p.family = "hermes";
     p.on_event = hear;
@@ -248,10 +298,12 @@ static void events_have_a_size(void)
         REQUIRE(c, "%s", err.msg);
         for (size_t i = 0; i < sizeof text - 1; i++)
             CHECK(pith_chat_feed(c, text + i, 1, &err) == PITH_OK);
-        CHECK(pith_chat_finish(c, &err) == PITH_OK && pith_chat_n_calls(c) == 1 && pith_chat_call(c, 0)->size == sizeof(struct pith_chat_event));
+        CHECK(pith_chat_finish(c, &err) == PITH_OK && pith_chat_n_calls(c) == 1 &&
+              pith_chat_call(c, 0)->size == sizeof(struct pith_chat_event));
         pith_chat_close(c);
     }
-    CHECK_MSG(least == sizeof(struct pith_chat_event), "an event says that it has %zu bytes", least);
+    CHECK_MSG(least == sizeof(struct pith_chat_event), "an event says that it has %zu bytes",
+              least);
 }
 
 /* First: the allocator of a later version, which has more entries than the library knows of. */
@@ -260,7 +312,9 @@ static void allocator_of_a_later_version(void)
     struct {
         struct pith_allocator known;
         void (*unknown[4])(void);
-    } later = {.known = {.size = sizeof later, .alloc = hook_alloc, .free = hook_free, .commit = hook_commit}};
+    } later = {
+        .known = {
+            .size = sizeof later, .alloc = hook_alloc, .free = hook_free, .commit = hook_commit}};
     struct pith_error err;
     CHECK_MSG(pith_set_allocator(&later.known, &err) == PITH_OK, "%s", err.msg);
     later.known.size = offsetof(struct old_allocator, commit);

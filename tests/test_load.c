@@ -1,5 +1,6 @@
-/* test_load.c -- where weights live: mapped, packed, and packed in a copy that an earlier start kept. All give the same bits; whatever happens
- * to the copy, its source, its folder or its writer, a model opens, computes the same, and says what it found. */
+/* test_load.c -- where weights live: mapped, packed, and packed in a copy that an earlier start
+ * kept. All give the same bits; whatever happens to the copy, its source, its folder or its writer,
+ * a model opens, computes the same, and says what it found. */
 #include "base/folder.h"
 #include "robust.h"
 
@@ -89,8 +90,8 @@ static int same_logits(const struct start *a, const struct start *b)
     return !memcmp(a->logits, b->logits, sizeof a->logits);
 }
 
-/* Starts with the temporary folder and checks what came of it: the logits of *want; the copy used or not; `note` in what is said, "" for
- * nothing. */
+/* Starts with the temporary folder and checks what came of it: the logits of *want; the copy used
+ * or not; `note` in what is said, "" for nothing. */
 static void expect(const char *what, const char *path, const struct start *want, int from_copy,
                    const char *note)
 {
@@ -190,7 +191,8 @@ static void reads_all(const char *what, const char *path, const struct start *wa
               "%s: status %d, %d steps of checking, note \"%s\"", what, (int)s.st, n, s.note);
 }
 
-/* A copy is read whole once; then no more until it is written to, copied, or a month is over. Damage is found then. */
+/* A copy is read whole once; then no more until it is written to, copied, or a month is over.
+ * Damage is found then. */
 static void read_once(void)
 {
     char path[256], copy[512], other[2200];
@@ -233,9 +235,9 @@ static void read_once(void)
 /* Names that are not exactly a copy's are somebody else's. */
 static void foreign_files(void)
 {
-    static const char *const foreign[] = {"manual.packed", "0123456789abcdef0.packed",
-                                          "0123456789abcde.packed", "0123456789abcdeF.packed",
-                                          "0123456789abcdef.packed.old", "my.packed.tmp-1-2"};
+    static const char *const foreign[] = {
+        "manual.packed",           "0123456789abcdef0.packed",    "0123456789abcde.packed",
+        "0123456789abcdeF.packed", "0123456789abcdef.packed.old", "my.packed.tmp-1-2"};
     enum { N = sizeof foreign / sizeof *foreign };
     char path[256], copy[512], one[512], ours[512];
     struct start want, s = start_with(tmp_dir);
@@ -258,7 +260,8 @@ static void foreign_files(void)
     free(big);
 }
 
-/* While another process writes a copy to the folder nobody else does, so that its limit holds; nor is anything removed for it. */
+/* While another process writes a copy to the folder nobody else does, so that its limit holds; nor
+ * is anything removed for it. */
 static void locked_folder(void)
 {
     char path[256], copy[512];
@@ -536,7 +539,8 @@ static void cancelled(void)
     check_nothing_held("a cancelled copy");
 }
 
-/* Several processes at once find nothing, write, and read what another has written; all finish, the copy is whole. */
+/* Several processes at once find nothing, write, and read what another has written; all finish, the
+ * copy is whole. */
 static void writers_at_once(void)
 {
     enum { WRITERS = 6 };
@@ -560,7 +564,8 @@ static void writers_at_once(void)
     }
 }
 
-/* The folder's limit: too small for one; enough for one, so that the one unused for longest goes. */
+/* The folder's limit: too small for one; enough for one, so that the one unused for longest goes.
+ */
 static void limit(void)
 {
     char path[3][256], copy[3][512];
@@ -590,7 +595,8 @@ static void limit(void)
     CHECK_MSG(folder(".packed", NULL, 0) == 3, "a copy that does not fit drove others out");
 }
 
-/* A tied embedding is the output matrix too, and held once; a copy that is mapped takes no memory of ours but the vectors'. */
+/* A tied embedding is the output matrix too, and held once; a copy that is mapped takes no memory
+ * of ours but the vectors'. */
 static void memory_plan(void)
 {
     const struct tiny *t = &tinies[1];

@@ -1,4 +1,5 @@
-/* test_long.c -- contexts of millions of tokens, by counting: how a step of few rows is cut into work, without the gigabytes it would read. */
+/* test_long.c -- contexts of millions of tokens, by counting: how a step of few rows is cut into
+ * work, without the gigabytes it would read. */
 #include "graph/step.h"
 #include "run/session.h"
 #include "small_model.h"
@@ -25,18 +26,19 @@ static int64_t units_of(const struct pith_session *s, int32_t rows, int32_t n, i
             continue;
         struct attn_split split = attn_split(c, &x);
         *parts = split.n_parts;
-        CHECK_MSG((int64_t)rows * split.n_parts <= c->dst.cap_rows, "%d parts of %d rows, room for %d",
-                  split.n_parts, rows, (int)c->dst.cap_rows);
+        CHECK_MSG((int64_t)rows * split.n_parts <= c->dst.cap_rows,
+                  "%d parts of %d rows, room for %d", split.n_parts, rows, (int)c->dst.cap_rows);
         return c->impl.units(c, &x);
     }
     return -1;
 }
 
-/* However long the context: a decoding row is as many units as there are spans, for each head of K and V. */
+/* However long the context: a decoding row is as many units as there are spans, for each head of K
+ * and V. */
 static void attention_over_millions(void)
 {
-    static const int32_t lengths[] = {1,       1024,          1025,    65536,  500000,
-                                      524288,  524288 + 1024, 1000000, 1 << 20, CTX};
+    static const int32_t lengths[] = {1,      1024,          1025,    65536,   500000,
+                                      524288, 524288 + 1024, 1000000, 1 << 20, CTX};
     struct pith_error err;
     struct pith_synth_params p = small_params("llama", 64);
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;

@@ -1,8 +1,9 @@
 /* test_marks.c -- text of users and tools is never a control token.
  *
- * Where a text comes from is checked from outside: characters that no template has (private use) are put into every value, and wherever
- * one comes out, the byte has to be a value's; markers are put between two of them, and a control token between two of them is forged.
- * Over the recorded cases of all published templates, the cases of the language, and vocabularies of every kind. */
+ * Where a text comes from is checked from outside: characters that no template has (private use)
+ * are put into every value, and wherever one comes out, the byte has to be a value's; markers are
+ * put between two of them, and a control token between two of them is forged. Over the recorded
+ * cases of all published templates, the cases of the language, and vocabularies of every kind. */
 #include <dirent.h>
 #include <jansson.h>
 
@@ -86,7 +87,7 @@ static struct vocab *marker_vocab(int type)
 /* What is put into every text of a request but the roles and types, which templates choose by. */
 struct payload {
     const char *before, *after;
-    int keys; /* names of arguments and parameters too */
+    int keys;      /* names of arguments and parameters too */
     long only, at; /* only that place, where it is not -1 */
 };
 
@@ -121,9 +122,11 @@ static json_t *inject(struct payload *p, const json_t *v, int in_names)
     out = json_object();
     json_object_foreach((json_t *)(uintptr_t)v, key, item)
     {
-        int names = !strcmp(key, "arguments") || !strcmp(key, "properties"), fixed = !strcmp(key, "role") || !strcmp(key, "type");
+        int names = !strcmp(key, "arguments") || !strcmp(key, "properties"),
+            fixed = !strcmp(key, "role") || !strcmp(key, "type");
         json_t *name = p->keys && in_names ? wrap(p, key) : json_string(key);
-        json_object_set_new(out, json_string_value(name), fixed && !in_names ? json_incref(item) : inject(p, item, names));
+        json_object_set_new(out, json_string_value(name),
+                            fixed && !in_names ? json_incref(item) : inject(p, item, names));
         json_decref(name);
     }
     return out;
@@ -132,7 +135,8 @@ static json_t *inject(struct payload *p, const json_t *v, int in_names)
 /* A case's variables with the payload in all that a request gives. */
 static char *variables(const json_t *c, struct payload *p)
 {
-    static const char *const own[] = {"add_generation_prompt", "bos_token", "eos_token", "now"}, *const given[] = {"messages", "tools"};
+    static const char *const own[] = {"add_generation_prompt", "bos_token", "eos_token", "now"},
+                             *const given[] = {"messages", "tools"};
     json_t *o = json_object(), *kwargs = inject(p, json_object_get(c, "kwargs"), 0);
     for (size_t i = 0; i < 4; i++)
         if (json_object_get(c, own[i]))
@@ -169,7 +173,8 @@ static void render(struct rendered *r, const struct jinja *t, const char *vars)
     r->st = jinja_render_marked(t, vars, strlen(vars), NULL, &r->text, &r->values, &r->err);
     for (size_t i = 0; i < r->values.n; i++) {
         const struct pith_span *s = &r->values.v[i];
-        CHECK_MSG(s->from < s->to && s->to <= r->text.n && (!i || s[-1].to < s->from), "span %zu is %zu..%zu of %zu", i, s->from, s->to, r->text.n);
+        CHECK_MSG(s->from < s->to && s->to <= r->text.n && (!i || s[-1].to < s->from),
+                  "span %zu is %zu..%zu of %zu", i, s->from, s->to, r->text.n);
     }
 }
 
@@ -193,12 +198,15 @@ static int n_stray(const struct rendered *r, int *n_signs)
     return n;
 }
 
-static int64_t tokenize(const struct vocab *v, const struct rendered *r, const struct spans *values, int32_t **ids)
+static int64_t tokenize(const struct vocab *v, const struct rendered *r, const struct spans *values,
+                        int32_t **ids)
 {
     const char *text = r->text.p ? r->text.p : "";
-    int64_t n = vocab_tokenize_marked(v, text, r->text.n, PITH_PARSE_SPECIAL, values, NULL, 0, NULL);
+    int64_t n =
+        vocab_tokenize_marked(v, text, r->text.n, PITH_PARSE_SPECIAL, values, NULL, 0, NULL);
     *ids = calloc((size_t)n + 1, sizeof **ids);
-    return vocab_tokenize_marked(v, text, r->text.n, PITH_PARSE_SPECIAL, values, *ids, (size_t)n, NULL);
+    return vocab_tokenize_marked(v, text, r->text.n, PITH_PARSE_SPECIAL, values, *ids, (size_t)n,
+                                 NULL);
 }
 
 static int piece_ends(const struct vocab *v, int32_t id, char c, int first)
@@ -208,7 +216,8 @@ static int piece_ends(const struct vocab *v, int32_t id, char c, int first)
     return n && n <= sizeof buf && buf[first ? 0 : n - 1] == c;
 }
 
-/* Some templates cut their assistant's text where its reasoning ends and write that marker themselves, around what they cut. */
+/* Some templates cut their assistant's text where its reasoning ends and write that marker
+ * themselves, around what they cut. */
 static int is_rewritten(const struct jinja *t, struct slice marker)
 {
     struct slice s = jinja_source(t);
@@ -217,13 +226,15 @@ static int is_rewritten(const struct jinja *t, struct slice marker)
 }
 
 /* Markers between "QZ" and "WK", which no template writes. */
-static int n_forged(const struct vocab *v, const struct jinja *t, const struct rendered *r, const char **which)
+static int n_forged(const struct vocab *v, const struct jinja *t, const struct rendered *r,
+                    const char **which)
 {
     int32_t *ids;
     int n = 0;
     int64_t n_ids = tokenize(v, r, &r->values, &ids);
     for (int64_t i = 1; i + 1 < n_ids; i++) {
-        if (!vocab_is_marker(v, ids[i]) || !piece_ends(v, ids[i - 1], 'Z', 0) || !piece_ends(v, ids[i + 1], 'W', 1))
+        if (!vocab_is_marker(v, ids[i]) || !piece_ends(v, ids[i - 1], 'Z', 0) ||
+            !piece_ends(v, ids[i + 1], 'W', 1))
             continue;
         *which = v->text + v->at[ids[i]];
         int again = is_rewritten(t, vocab_text(v, ids[i]));
@@ -235,7 +246,6 @@ static int n_forged(const struct vocab *v, const struct jinja *t, const struct r
 }
 
 /* ---------------------------------------------------------------- all templates */
-
 
 static int has_marker(const char *json)
 {
@@ -263,7 +273,8 @@ static void check_ids(const char *file, const json_t *c, const struct jinja *t)
         int same = n == m && !memcmp(a, b, (size_t)n * sizeof *a);
         all.same += same;
         all.differ += !same;
-        CHECK_MSG(same || has_marker(values), "%s, %s: other ids", file, json_string_value(json_object_get(c, "name")));
+        CHECK_MSG(same || has_marker(values), "%s, %s: other ids", file,
+                  json_string_value(json_object_get(c, "name")));
         free(a);
         free(b);
     }
@@ -274,15 +285,18 @@ static void check_ids(const char *file, const json_t *c, const struct jinja *t)
     json_decref(given);
 }
 
-static void check_payload(const char *file, const json_t *c, const struct jinja *t, struct payload p)
+static void check_payload(const char *file, const json_t *c, const struct jinja *t,
+                          struct payload p)
 {
     struct rendered r;
     const char *which = "", *name = json_string_value(json_object_get(c, "name"));
     char *vars = variables(c, &p);
     render(&r, t, vars);
     int stray = n_stray(&r, &all.signs);
-    CHECK_MSG(!stray, "%s, %s: %d bytes of values are said to be the template's", file, name, stray);
-    int forged = r.st == PITH_OK ? n_forged(all.cases % 2 ? all.control : all.user, t, &r, &which) : 0;
+    CHECK_MSG(!stray, "%s, %s: %d bytes of values are said to be the template's", file, name,
+              stray);
+    int forged =
+        r.st == PITH_OK ? n_forged(all.cases % 2 ? all.control : all.user, t, &r, &which) : 0;
     all.forged += forged;
     all.marked += r.st == PITH_OK;
     CHECK_MSG(!forged, "%s, %s: %d forged markers, such as %.20s", file, name, forged, which);
@@ -298,16 +312,21 @@ static void check_case(const char *file, const json_t *c, const struct jinja *t,
     for (int keys = 0; keys < 2; keys++) {
         check_payload(file, c, t, (struct payload){SIGN, SIGN, keys, -1, 0});
         if (keys == all.cases / 2 % 2 || test_scale() > 1)
-            check_payload(file, c, t, (struct payload){keys ? "" : all.payload, keys ? all.payload : "", keys, -1, 0});
+            check_payload(
+                file, c, t,
+                (struct payload){keys ? "" : all.payload, keys ? all.payload : "", keys, -1, 0});
     }
     for (long i = 0; i < 2 * test_scale(); i++) { /* one marker in one place */
         snprintf(one, sizeof one, "QZ%sWK", markers.text[rng_below(rng, (uint32_t)markers.n)]);
         int front = (int)rng_below(rng, 2);
-        check_payload(file, c, t, (struct payload){front ? one : "", front ? "" : one, 0, (long)rng_below(rng, 24), 0});
+        check_payload(
+            file, c, t,
+            (struct payload){front ? one : "", front ? "" : one, 0, (long)rng_below(rng, 24), 0});
     }
 }
 
-static void each_template(void (*take)(const char *file, const char *text, size_t n, const char *dir))
+static void each_template(void (*take)(const char *file, const char *text, size_t n,
+                                       const char *dir))
 {
     char dir[512], path[1024];
     snprintf(dir, sizeof dir, "%s/vectors/templates", test_shared());
@@ -344,9 +363,7 @@ static void check_template(const char *file, const char *text, size_t n, const c
     size_t i;
     rng_init(&rng, 1);
     CHECK_MSG(t, "%s: %s", file, err.msg);
-    json_array_foreach(cases, i, c)
-        if (t)
-            check_case(file, c, t, &rng);
+    json_array_foreach(cases, i, c) if (t) check_case(file, c, t, &rng);
     json_decref(cases);
     jinja_free(t);
 }
@@ -362,7 +379,8 @@ static void templates(void)
     REQUIRE(def, "src/text/chat_formats.def cannot be read");
     find_markers(def, n);
     free(def);
-    static const char *const others[] = {"]<]minimax[>[", "]~b]", "]~!b[", "[e~[", "<|eot_id|>", "<|endoftext|>", "<s>", "<bos>", "<|\"|>"};
+    static const char *const others[] = {"]<]minimax[>[", "]~b]", "]~!b[", "[e~[",  "<|eot_id|>",
+                                         "<|endoftext|>", "<s>",  "<bos>", "<|\"|>"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         add_marker(others[i], strlen(others[i]));
     str_init(&s, PITH_MEM_SCRATCH);
@@ -373,8 +391,10 @@ static void templates(void)
     all.user = marker_vocab(VOCAB_USER);
     if (all.control && all.user)
         each_template(check_template);
-    printf("    %d markers, %d cases, %d render; ids: %d same, %d not; %d signs; %d renderings with markers: %d forged, %d written by the template too\n", markers.n, all.cases,
-           all.rendered, all.same, all.differ, all.signs, all.marked, all.forged, all.rewritten);
+    printf("    %d markers, %d cases, %d render; ids: %d same, %d not; %d signs; %d renderings "
+           "with markers: %d forged, %d written by the template too\n",
+           markers.n, all.cases, all.rendered, all.same, all.differ, all.signs, all.marked,
+           all.forged, all.rewritten);
     CHECK(all.cases > 1000 && all.rendered > 1000 && all.signs > 10000 && all.same > 2000);
     vocab_free(all.control);
     vocab_free(all.user);
@@ -390,16 +410,22 @@ static void language(void)
     size_t i;
     json_t *file = read_json("tests/data/jinja.json"), *c;
     REQUIRE(file, "tests/data/jinja.json cannot be read");
-    json_t *shared = json_loads(json_string_value(json_object_get(file, "shared")), JSON_ALLOW_NUL, NULL);
+    json_t *shared =
+        json_loads(json_string_value(json_object_get(file, "shared")), JSON_ALLOW_NUL, NULL);
     json_array_foreach(json_object_get(file, "cases"), i, c)
     {
-        const char *text = json_string_value(json_object_get(c, "t")), *v = json_string_value(json_object_get(c, "v"));
+        const char *text = json_string_value(json_object_get(c, "t")),
+                   *v = json_string_value(json_object_get(c, "v"));
         struct payload sign = {SIGN, SIGN, 0, -1, 0};
-        json_t *vars = json_object_get(c, "s") ? json_incref(shared) : v ? json_loads(v, JSON_ALLOW_NUL, NULL) : NULL;
+        json_t *vars = json_object_get(c, "s") ? json_incref(shared)
+                       : v                     ? json_loads(v, JSON_ALLOW_NUL, NULL)
+                                               : NULL;
         json_t *with = vars ? inject(&sign, vars, 0) : NULL;
         char *json = with ? json_dumps(with, 0) : NULL;
         struct pith_error err;
-        struct jinja *t = json && !strstr(text, SIGN) ? jinja_new(text, json_string_length(json_object_get(c, "t")), &err) : NULL;
+        struct jinja *t = json && !strstr(text, SIGN)
+                              ? jinja_new(text, json_string_length(json_object_get(c, "t")), &err)
+                              : NULL;
         if (t) {
             struct rendered r;
             render(&r, t, json);
@@ -426,11 +452,28 @@ static void functions(void)
     static const struct {
         const struct builtin *rows;
         const char *form;
-    } tables[] = {{jinja_filters, "{{ %s | %s%s }}"},     {jinja_seq_filters, "{{ %s | %s%s }}"},      {jinja_filters, "{{ [%s] | map('%s') | join%s }}"},
-                  {jinja_str_methods, "{{ %s.%s%s }}"},   {jinja_seq_methods, "{{ %s.%s%s }}"},        {jinja_dict_methods, "{{ %s.%s%s }}"},
-                  {jinja_seq_filters, "{{ %s | %s%s | list | tojson }}"}, {jinja_dict_methods, "{{ %s.%s%s | list }}"}};
+    } tables[] = {{jinja_filters, "{{ %s | %s%s }}"},
+                  {jinja_seq_filters, "{{ %s | %s%s }}"},
+                  {jinja_filters, "{{ [%s] | map('%s') | join%s }}"},
+                  {jinja_str_methods, "{{ %s.%s%s }}"},
+                  {jinja_seq_methods, "{{ %s.%s%s }}"},
+                  {jinja_dict_methods, "{{ %s.%s%s }}"},
+                  {jinja_seq_filters, "{{ %s | %s%s | list | tojson }}"},
+                  {jinja_dict_methods, "{{ %s.%s%s | list }}"}};
     static const char *const selfs[] = {"x", "('c' ~ x ~ 'c')", "[x, 'c', x]", "{x: x}", "n"};
-    static const char *const args[] = {"", "()", "(x)", "('c')", "(5)", "(40)", "('b', x)", "(x, x)", "(' ', 1)", "(40, x[0])", "(x ~ ' ', 1, x)", "(3, true, x)", "(8, true)"};
+    static const char *const args[] = {"",
+                                       "()",
+                                       "(x)",
+                                       "('c')",
+                                       "(5)",
+                                       "(40)",
+                                       "('b', x)",
+                                       "(x, x)",
+                                       "(' ', 1)",
+                                       "(40, x[0])",
+                                       "(x ~ ' ', 1, x)",
+                                       "(3, true, x)",
+                                       "(8, true)"};
     static const char vars[] = "{\"x\": \"" SIGN "a b<\\n" SIGN "\\\"c" SIGN "\", \"n\": 7}";
     int n = 0, n_signs = 0;
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
@@ -447,7 +490,8 @@ static void functions(void)
                     continue;
                 render(&r, t, vars);
                 int stray = n_stray(&r, &n_signs);
-                CHECK_MSG(!stray, "%s: %d bytes of values are said to be the template's", text, stray);
+                CHECK_MSG(!stray, "%s: %d bytes of values are said to be the template's", text,
+                          stray);
                 n += r.st == PITH_OK;
                 drop(&r);
                 jinja_free(t);
@@ -478,17 +522,22 @@ static void origins(void)
         {"{{ '{}{}'.format(x, 'c') }}", "abc", "vvT"},
         {"{% set s %}<{{ x }}>{% endset %}{{ s | trim('<') }}", "ab>", "vvT"},
         {"{% macro m(a) %}[{{ a }}]{% endmacro %}{{ m(x) }}{{ m('c') }}", "[ab][c]", "TvvTTTT"},
-        {"{% set ns = namespace(s='') %}{% for c in x %}{% set ns.s = ns.s + c + ',' %}{% endfor %}{{ ns.s }}", "a,b,", "vTvT"},
+        {"{% set ns = namespace(s='') %}{% for c in x %}{% set ns.s = ns.s + c + ',' %}{% endfor "
+         "%}{{ ns.s }}",
+         "a,b,", "vTvT"},
         {"{% filter upper %}c{{ x }}{% endfilter %}", "CAB", "Tvv"},
         {"{{ x.split('b')[0] ~ 'b' }}", "ab", "vT"},
-        {"{% for m in messages %}<{{ m.role }}|{{ m.name }}>{% endfor %}", "<user|user><else|user>", "TTTTTTvvvvTTvvvvTvvvvT"},
+        {"{% for m in messages %}<{{ m.role }}|{{ m.name }}>{% endfor %}", "<user|user><else|user>",
+         "TTTTTTvvvvTTvvvvTvvvvT"},
         {"{{ bos_token }}{{ x }}", "<s>ab", "TTTvv"},
         {"{{ n + 1 }}{{ n }}{{ x | length }}{{ 3 }}", "8723", "vvTT"},
         {"{{ y | int }}{{ yes }}{{ not yes }}", "12TrueFalse", "vvvvvvTTTTT"},
         {"{{ '%c' % 60 }}{{ '<' }}", "<<", "vT"},
     };
-    static const char vars[] = "{\"x\": \"ab\", \"y\": \"12\", \"n\": 7, \"yes\": true, \"bos_token\": \"<s>\", \"messages\": [{\"role\": \"user\", \"name\": \"user\"}, "
-                               "{\"role\": \"else\", \"name\": \"user\"}]}";
+    static const char vars[] =
+        "{\"x\": \"ab\", \"y\": \"12\", \"n\": 7, \"yes\": true, \"bos_token\": \"<s>\", "
+        "\"messages\": [{\"role\": \"user\", \"name\": \"user\"}, "
+        "{\"role\": \"else\", \"name\": \"user\"}]}";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct rendered r;
         struct pith_error err;
@@ -499,24 +548,31 @@ static void origins(void)
         for (size_t k = 0; k < r.text.n && k < sizeof from - 1; k++)
             from[k] = spans_touch(&r.values, k, k + 1) ? 'v' : 'T';
         const char *text = r.text.p ? r.text.p : "";
-        CHECK_MSG(r.st == PITH_OK && !strcmp(text, rows[i].out), "%s: \"%s\", wanted \"%s\"; %s", rows[i].text, text, rows[i].out, r.err.msg);
-        CHECK_MSG(!strcmp(from, rows[i].from), "%s: \"%s\" is %s, wanted %s", rows[i].text, text, from, rows[i].from);
+        CHECK_MSG(r.st == PITH_OK && !strcmp(text, rows[i].out), "%s: \"%s\", wanted \"%s\"; %s",
+                  rows[i].text, text, rows[i].out, r.err.msg);
+        CHECK_MSG(!strcmp(from, rows[i].from), "%s: \"%s\" is %s, wanted %s", rows[i].text, text,
+                  from, rows[i].from);
         drop(&r);
         jinja_free(t);
     }
 }
 
-/* A value that would be a template is refused, with the line; as text alone it is rendered as ever. */
+/* A value that would be a template is refused, with the line; as text alone it is rendered as ever.
+ */
 static void formats(void)
 {
-    static const char *const rows[] = {"a\n{{ x % 1 }}", "a\n{{ ('%s' ~ x) % 1 }}", "a\n{{ x.format(1) }}", "a\n{{ x | format(1) }}", "a\n{{ x.format_map({}) }}"};
+    static const char *const rows[] = {"a\n{{ x % 1 }}", "a\n{{ ('%s' ~ x) % 1 }}",
+                                       "a\n{{ x.format(1) }}", "a\n{{ x | format(1) }}",
+                                       "a\n{{ x.format_map({}) }}"};
     static const char vars[] = "{\"x\": \"1\"}";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct rendered r;
         struct jinja *t = jinja_new(rows[i], strlen(rows[i]), NULL);
         REQUIRE(t, "%s", rows[i]);
         render(&r, t, vars);
-        CHECK_MSG(r.st == PITH_FORMAT && strstr(r.err.msg, "line 2") && strstr(r.err.msg, "used as a format"), "%s: %d, %s", rows[i], r.st, r.err.msg);
+        CHECK_MSG(r.st == PITH_FORMAT && strstr(r.err.msg, "line 2") &&
+                      strstr(r.err.msg, "used as a format"),
+                  "%s: %d, %s", rows[i], r.st, r.err.msg);
         CHECK(r.text.n == 0);
         drop(&r);
         jinja_free(t);
@@ -524,7 +580,8 @@ static void formats(void)
     struct str out;
     str_init(&out, PITH_MEM_SCRATCH);
     struct jinja *t = jinja_new(rows[2], strlen(rows[2]), NULL);
-    CHECK(t && jinja_render(t, vars, sizeof vars - 1, NULL, &out, NULL) == PITH_OK && !strcmp(out.p, "a\n1"));
+    CHECK(t && jinja_render(t, vars, sizeof vars - 1, NULL, &out, NULL) == PITH_OK &&
+          !strcmp(out.p, "a\n1"));
     jinja_free(t);
     str_deinit(&out);
 }
@@ -548,8 +605,10 @@ static void check_marker(const char *name, const struct vocab *v, int32_t id)
     if (s.n < 2 || s.n > 200)
         return;
     size_t n = (size_t)snprintf(text, sizeof text, "a %.*s b", (int)s.n, s.p);
-    struct pith_span all_of_it = {0, n}, half = {0, 2 + s.n / 2}, end = {2 + s.n, n}, one = {2 + s.n - 1, 2 + s.n};
-    struct spans whole = {&all_of_it, 1, 1}, first = {&half, 1, 1}, behind = {&end, 1, 1}, last = {&one, 1, 1};
+    struct pith_span all_of_it = {0, n}, half = {0, 2 + s.n / 2}, end = {2 + s.n, n},
+                     one = {2 + s.n - 1, 2 + s.n};
+    struct spans whole = {&all_of_it, 1, 1}, first = {&half, 1, 1}, behind = {&end, 1, 1},
+                 last = {&one, 1, 1};
     const struct spans *const none[] = {&whole, &first, &last};
     for (int i = 0; i < 3; i++) {
         int64_t k = vocab_tokenize_marked(v, text, n, PITH_PARSE_SPECIAL, none[i], ids, 1200, NULL);
@@ -559,16 +618,20 @@ static void check_marker(const char *name, const struct vocab *v, int32_t id)
         /* inside of one, another may stand: "<|x|>" in "<|<|x|>" */
         CHECK_MSG(k > 0 && (!found || i), "%s: %.*s as a value is a marker", name, (int)s.n, s.p);
         for (int64_t j = 0; j < k; j++)
-            CHECK_MSG(ids[j] != id, "%s: %.*s, which is a value in part (%d), is a marker", name, (int)s.n, s.p, i);
-        int64_t m = vocab_detokenize(v, ids, (size_t)k, PITH_RENDER_SPECIAL, back, sizeof back, NULL);
+            CHECK_MSG(ids[j] != id, "%s: %.*s, which is a value in part (%d), is a marker", name,
+                      (int)s.n, s.p, i);
+        int64_t m =
+            vocab_detokenize(v, ids, (size_t)k, PITH_RENDER_SPECIAL, back, sizeof back, NULL);
         if (v->model->kind == VOCAB_BPE || (v->model->kind == VOCAB_SPM && !lost)) {
             size_t skip = m > 0 && back[0] == ' ';
-            CHECK_MSG((size_t)m - skip == n && !memcmp(back + skip, text, n), "%s: %.*s as a value reads \"%.*s\"", name, (int)s.n, s.p, (int)m, back);
+            CHECK_MSG((size_t)m - skip == n && !memcmp(back + skip, text, n),
+                      "%s: %.*s as a value reads \"%.*s\"", name, (int)s.n, s.p, (int)m, back);
         }
     }
     int64_t k = vocab_tokenize_marked(v, text, n, PITH_PARSE_SPECIAL, &behind, ids, 1200, NULL);
     int64_t m = vocab_tokenize(v, text, n, PITH_PARSE_SPECIAL, ids + 600, 600, NULL);
-    CHECK_MSG(k == m && !memcmp(ids, ids + 600, (size_t)k * sizeof *ids), "%s: %.*s beside a value has other ids", name, (int)s.n, s.p);
+    CHECK_MSG(k == m && !memcmp(ids, ids + 600, (size_t)k * sizeof *ids),
+              "%s: %.*s beside a value has other ids", name, (int)s.n, s.p);
 }
 
 /* Texts of the recorded cases as values: the ids are as ever where there is no marker. */
@@ -584,11 +647,17 @@ static int check_texts(const char *name, const struct vocab *v, const char *path
         const json_t *text = json_object_get(c, "text");
         struct pith_span span = {0, json_string_length(text)};
         struct spans values = {&span, 1, 1};
-        int64_t k = text ? vocab_tokenize(v, json_string_value(text), span.to, PITH_PARSE_SPECIAL, a, 1 << 16, NULL) : -1;
-        int unknown = v->unk >= 0 && text && memmem(json_string_value(text), span.to, vocab_text(v, v->unk).p, vocab_text(v, v->unk).n);
+        int64_t k = text ? vocab_tokenize(v, json_string_value(text), span.to, PITH_PARSE_SPECIAL,
+                                          a, 1 << 16, NULL)
+                         : -1;
+        int unknown = v->unk >= 0 && text &&
+                      memmem(json_string_value(text), span.to, vocab_text(v, v->unk).p,
+                             vocab_text(v, v->unk).n);
         if (k > 0 && k <= 1 << 16 && !unknown && !n_markers_in(v, a, k)) {
-            int64_t m = vocab_tokenize_marked(v, json_string_value(text), span.to, PITH_PARSE_SPECIAL, &values, b, 1 << 16, NULL);
-            CHECK_MSG(k == m && !memcmp(a, b, (size_t)k * sizeof *a), "%s: \"%.60s\" as a value has other ids", name, json_string_value(text));
+            int64_t m = vocab_tokenize_marked(v, json_string_value(text), span.to,
+                                              PITH_PARSE_SPECIAL, &values, b, 1 << 16, NULL);
+            CHECK_MSG(k == m && !memcmp(a, b, (size_t)k * sizeof *a),
+                      "%s: \"%.60s\" as a value has other ids", name, json_string_value(text));
             n++;
         }
         json_decref(c);
@@ -633,7 +702,8 @@ static void vocabularies(void)
     CHECK(n_vocabs > 5 && n_markers > 300 && n_texts > 1000);
 }
 
-/* Vocabularies whose merges, words or longest matches give a marker without any search for special tokens. */
+/* Vocabularies whose merges, words or longest matches give a marker without any search for special
+ * tokens. */
 static void spelled(void)
 {
     static const char *const models[] = {"llama", "gpt2", "bert", "t5", "rwkv", "gemma4"};
@@ -663,10 +733,13 @@ static void spelled(void)
             struct pith_error err;
             struct vocab *v = open_keys(&k, &err);
             REQUIRE(v, "%s: %s", models[i], err.msg);
-            int64_t n = vocab_tokenize_marked(v, text, sizeof text - 1, PITH_PARSE_SPECIAL, &values, ids, 64, NULL);
-            CHECK_MSG(n > 2 && n <= 64 && !n_markers_in(v, ids, n), "%s, type %d: a marker in a value", models[i], type);
+            int64_t n = vocab_tokenize_marked(v, text, sizeof text - 1, PITH_PARSE_SPECIAL, &values,
+                                              ids, 64, NULL);
+            CHECK_MSG(n > 2 && n <= 64 && !n_markers_in(v, ids, n),
+                      "%s, type %d: a marker in a value", models[i], type);
             n = vocab_tokenize(v, text, sizeof text - 1, PITH_PARSE_SPECIAL, ids, 64, NULL);
-            CHECK_MSG(n_markers_in(v, ids, n) == 1, "%s, type %d: no marker in the template's text", models[i], type);
+            CHECK_MSG(n_markers_in(v, ids, n) == 1, "%s, type %d: no marker in the template's text",
+                      models[i], type);
             vocab_free(v);
         }
     }

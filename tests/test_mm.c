@@ -1,5 +1,6 @@
-/* test_mm.c -- every matrix-product kernel, packer and activation quantiser against the plain C reference, bit for bit, at every level
- * this machine has: all types, 1 to 16 columns, short and long K, ordinary and hostile weights and activations. */
+/* test_mm.c -- every matrix-product kernel, packer and activation quantiser against the plain C
+ * reference, bit for bit, at every level this machine has: all types, 1 to 16 columns, short and
+ * long K, ordinary and hostile weights and activations. */
 #include <math.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,11 +15,13 @@ enum { MAX_ROWS = 64, GUARD = 16 };
 
 static struct rng rng;
 
-/* n bytes that end where an unmapped page begins, so that a read beyond an array ends the program with or without a sanitizer. */
+/* n bytes that end where an unmapped page begins, so that a read beyond an array ends the program
+ * with or without a sanitizer. */
 static void *get(size_t n)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (n + page - 1) / page * page;
-    uint8_t *p = mmap(NULL, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *p =
+        mmap(NULL, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED || mprotect(p + room, page, PROT_NONE))
         abort();
     return p + room - n;
@@ -45,9 +48,10 @@ static struct scales scales_of(const char *name)
         const char *name;
         struct scales s;
     } table[] = {
-        {"q4_0", {{0, -1}, -1}},  {"q4_1", {{0, 2}, -1}},    {"q5_0", {{0, -1}, -1}},  {"q5_1", {{0, 2}, -1}},
-        {"q8_0", {{0, -1}, -1}},  {"q2_K", {{80, 82}, -1}},  {"q3_K", {{108, -1}, -1}}, {"q4_K", {{0, 2}, -1}},
-        {"q5_K", {{0, 2}, -1}},   {"q6_K", {{208, -1}, -1}}, {"iq4_nl", {{0, -1}, -1}}, {"iq4_xs", {{0, -1}, -1}},
+        {"q4_0", {{0, -1}, -1}},   {"q4_1", {{0, 2}, -1}},    {"q5_0", {{0, -1}, -1}},
+        {"q5_1", {{0, 2}, -1}},    {"q8_0", {{0, -1}, -1}},   {"q2_K", {{80, 82}, -1}},
+        {"q3_K", {{108, -1}, -1}}, {"q4_K", {{0, 2}, -1}},    {"q5_K", {{0, 2}, -1}},
+        {"q6_K", {{208, -1}, -1}}, {"iq4_nl", {{0, -1}, -1}}, {"iq4_xs", {{0, -1}, -1}},
         {"mxfp4", {{-1, -1}, 0}},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -93,11 +97,24 @@ static void block_weights(const struct dtype_traits *t, uint8_t *row, int64_t n,
                 memcpy(row + at.f16[i], &h, 2);
             }
         if (at.e8m0 >= 0)
-            row[at.e8m0] = mode == W_ANY_BITS ? (uint8_t)rng_u32(&rng) : (uint8_t)(110 + rng_below(&rng, 20));
+            row[at.e8m0] =
+                mode == W_ANY_BITS ? (uint8_t)rng_u32(&rng) : (uint8_t)(110 + rng_below(&rng, 20));
     }
 }
 
-enum { X_PLAIN, X_ONES, X_ZERO, X_HUGE, X_DENORMAL, X_MIXED, X_ONE_NAN, X_ONE_INF, X_EXACT, X_ANY_BITS, X_MODES };
+enum {
+    X_PLAIN,
+    X_ONES,
+    X_ZERO,
+    X_HUGE,
+    X_DENORMAL,
+    X_MIXED,
+    X_ONE_NAN,
+    X_ONE_INF,
+    X_EXACT,
+    X_ANY_BITS,
+    X_MODES
+};
 
 static float uniform(void)
 {
@@ -138,7 +155,8 @@ static float value(int mode, int64_t i)
 /* n weights of a type that is numbers: the plain mode, or the values above in that type. */
 static void number_weights(const struct dtype_traits *t, uint8_t *row, int64_t n, int mode)
 {
-    static const int as_x[W_MODES] = {X_PLAIN, X_ONES, X_ZERO, X_HUGE, X_DENORMAL, X_MIXED, X_ONE_INF, X_ANY_BITS};
+    static const int as_x[W_MODES] = {X_PLAIN,    X_ONES,  X_ZERO,    X_HUGE,
+                                      X_DENORMAL, X_MIXED, X_ONE_INF, X_ANY_BITS};
     float v;
     for (int64_t i = 0; i < n; i++) {
         v = value(as_x[mode], i);
@@ -150,7 +168,8 @@ static void number_weights(const struct dtype_traits *t, uint8_t *row, int64_t n
     }
 }
 
-/* A tile of nc columns made by the reference quantisers from rows of x; every array has its exact size. */
+/* A tile of nc columns made by the reference quantisers from rows of x; every array has its exact
+ * size. */
 struct tile {
     struct act_tile a;
     void *p[3];
@@ -209,16 +228,17 @@ static int same(const float *a, const float *b)
 }
 
 static struct kern_mm tables[CPU_N_LEVELS];
-#define EACH_LEVEL(l)                                                                                                  \
-    for (enum cpu_level l = CPU_BASE; l < CPU_N_LEVELS; l++)                                                           \
+#define EACH_LEVEL(l)                                                                              \
+    for (enum cpu_level l = CPU_BASE; l < CPU_N_LEVELS; l++)                                       \
         if (cpu_has(l))
 
 /* Every level packs these rows, which end where memory does, as the type itself. */
-static void same_panels(const struct dtype_traits *t, enum dtype type, const uint8_t *file, size_t row_bytes, int64_t n,
-                        const uint8_t *want, size_t panel_bytes)
+static void same_panels(const struct dtype_traits *t, enum dtype type, const uint8_t *file,
+                        size_t row_bytes, int64_t n, const uint8_t *want, size_t panel_bytes)
 {
     uint8_t *got = get(panel_bytes);
-    EACH_LEVEL (l) {
+    EACH_LEVEL(l)
+    {
         if (!tables[l].pack[type])
             continue;
         memset(got, 0x55, panel_bytes);
@@ -226,20 +246,22 @@ static void same_panels(const struct dtype_traits *t, enum dtype type, const uin
         size_t i = 0;
         while (i < panel_bytes && got[i] == want[i])
             i++;
-        CHECK_MSG(i == panel_bytes, "%s %s n %ld: byte %zu of a packed panel is %02x, not %02x", t->name, cpu_level_name(l),
-                  (long)n, i, got[i], want[i]);
+        CHECK_MSG(i == panel_bytes, "%s %s n %ld: byte %zu of a packed panel is %02x, not %02x",
+                  t->name, cpu_level_name(l), (long)n, i, got[i], want[i]);
     }
     put(got, panel_bytes);
 }
 
-/* One panel of R rows (the last `missing` absent) against tiles of 1..16 columns, at every level. */
+/* One panel of R rows (the last `missing` absent) against tiles of 1..16 columns, at every level.
+ */
 static void one_case(enum dtype type, int64_t n, int w_mode, int x_mode, int missing)
 {
     const struct dtype_traits *t = &dtypes[type];
     const int R = t->pack_rows, n_rows = R - missing;
     const size_t row_bytes = dtype_row_bytes(type, n), file_bytes = row_bytes * (size_t)n_rows;
     const size_t panel_bytes = dtype_panel_bytes(type, n), x_bytes = (size_t)n * ACT_TILE * 4;
-    static float want[MAX_ROWS * ACT_TILE], got[MAX_ROWS * ACT_TILE + GUARD] __attribute__((aligned(64)));
+    static float want[MAX_ROWS * ACT_TILE],
+        got[MAX_ROWS * ACT_TILE + GUARD] __attribute__((aligned(64)));
     const void *rows[MAX_ROWS];
     uint8_t *file = get(file_bytes), *panel = get(panel_bytes);
     float *x = get(x_bytes);
@@ -260,19 +282,21 @@ static void one_case(enum dtype type, int64_t n, int w_mode, int x_mode, int mis
     tile_deinit(&tile);
     for (int nc = 1; nc <= ACT_TILE; nc++) {
         tile_init(&tile, t->act, x, n, nc);
-        EACH_LEVEL (l) {
+        EACH_LEVEL(l)
+        {
             for (int i = 0; i < R * nc + GUARD; i++)
                 got[i] = 12345.0f;
             tables[l].mm[type](panel, n, &tile.a, got);
             for (int c = 0; c < nc; c++)
                 for (int r = 0; r < n_rows; r++)
-                    CHECK_MSG(same(&got[c * R + r], &want[c * R + r]),
-                              "%s %s n %ld columns %d weights %d activations %d: [%d][%d] %a, not %a", t->name,
-                              cpu_level_name(l), (long)n, nc, w_mode, x_mode, c, r, (double)got[c * R + r],
-                              (double)want[c * R + r]);
+                    CHECK_MSG(
+                        same(&got[c * R + r], &want[c * R + r]),
+                        "%s %s n %ld columns %d weights %d activations %d: [%d][%d] %a, not %a",
+                        t->name, cpu_level_name(l), (long)n, nc, w_mode, x_mode, c, r,
+                        (double)got[c * R + r], (double)want[c * R + r]);
             for (int i = 0; i < GUARD; i++)
-                CHECK_MSG(got[R * nc + i] == 12345.0f, "%s %s columns %d: wrote beyond the tile", t->name,
-                          cpu_level_name(l), nc);
+                CHECK_MSG(got[R * nc + i] == 12345.0f, "%s %s columns %d: wrote beyond the tile",
+                          t->name, cpu_level_name(l), nc);
         }
         tile_deinit(&tile);
     }
@@ -281,16 +305,19 @@ static void one_case(enum dtype type, int64_t n, int w_mode, int x_mode, int mis
     put(x, x_bytes);
 }
 
-/* A packed type needs a kernel of its own at every level that claims to be complete, or it would run the plain C one in silence. */
+/* A packed type needs a kernel of its own at every level that claims to be complete, or it would
+ * run the plain C one in silence. */
 static int kernels_complete(enum dtype type)
 {
 #ifdef __x86_64__
-    if (!kern_mm_avx2.mm[type] || !kern_mm_avx512.mm[type] || (dtypes[type].block > 1 && !kern_mm_avx512vnni.mm[type]))
+    if (!kern_mm_avx2.mm[type] || !kern_mm_avx512.mm[type] ||
+        (dtypes[type].block > 1 && !kern_mm_avx512vnni.mm[type]))
         return 0;
     if (!kern_mm_avx2.pack[type] || !kern_mm_avx512.pack[type])
         return 0;
 #elif defined(__aarch64__)
-    if (!kern_mm_neon.mm[type] || (dtypes[type].block > 1 && (!kern_mm_dotprod.mm[type] || !kern_mm_i8mm.mm[type])))
+    if (!kern_mm_neon.mm[type] ||
+        (dtypes[type].block > 1 && (!kern_mm_dotprod.mm[type] || !kern_mm_i8mm.mm[type])))
         return 0;
     if (!kern_mm_neon.pack[type])
         return 0;
@@ -304,14 +331,18 @@ static void one_type(enum dtype type)
     REQUIRE(kernels_complete(type), "%s is packed but a level has no kernel for it", t->name);
     rng_init(&rng, 1000u + (unsigned)type);
     if (t->block > 1) {
-        /* every mode with every mode, K short and long in turn; the longest crosses the kernels' chunks of k */
+        /* every mode with every mode, K short and long in turn; the longest crosses the kernels'
+         * chunks of k */
         static const int blocks32[] = {1, 2, 3, 5, 8, 13}, blocks256[] = {1, 2, 3};
         int64_t turn = 0, blocks;
         for (long s = 0; s < test_scale(); s++)
             for (int w = 0; w < W_MODES; w++)
                 for (int x = 0; x < X_MODES; x++, turn++) {
-                    blocks = s % 4 == 3 ? 1 + (int)rng_below(&rng, 17) : t->block == 32 ? blocks32[turn % 6] : blocks256[turn % 3];
-                    one_case(type, t->block * blocks, w, x, turn % 5 ? 0 : (int)rng_below(&rng, 16));
+                    blocks = s % 4 == 3       ? 1 + (int)rng_below(&rng, 17)
+                             : t->block == 32 ? blocks32[turn % 6]
+                                              : blocks256[turn % 3];
+                    one_case(type, t->block * blocks, w, x,
+                             turn % 5 ? 0 : (int)rng_below(&rng, 16));
                 }
         one_case(type, t->block == 32 ? 32 * 77 : 256 * 19, W_PLAIN, X_PLAIN, 0);
         return;
@@ -342,20 +373,25 @@ static void quantisers(void)
             for (int k = 0; k < 2; k++) { /* a column of a tile; the others must stay as they are */
                 memset(want, 0x55, nq + 2 * nd);
                 if (k)
-                    act_quant_a256(x, n, (void *)want, (void *)(want + nq), (void *)(want + nq + nd), nc, c);
+                    act_quant_a256(x, n, (void *)want, (void *)(want + nq),
+                                   (void *)(want + nq + nd), nc, c);
                 else
-                    act_quant_a32(x, n, (void *)want, (void *)(want + nq), (void *)(want + nq + nd), nc, c);
-                EACH_LEVEL (l) {
+                    act_quant_a32(x, n, (void *)want, (void *)(want + nq), (void *)(want + nq + nd),
+                                  nc, c);
+                EACH_LEVEL(l)
+                {
                     memset(got, 0x55, nq + 2 * nd);
                     if (k)
-                        tables[l].quant_a256(x, n, (void *)got, (void *)(got + nq), (void *)(got + nq + nd), nc, c);
+                        tables[l].quant_a256(x, n, (void *)got, (void *)(got + nq),
+                                             (void *)(got + nq + nd), nc, c);
                     else
-                        tables[l].quant_a32(x, n, (void *)got, (void *)(got + nq), (void *)(got + nq + nd), nc, c);
+                        tables[l].quant_a32(x, n, (void *)got, (void *)(got + nq),
+                                            (void *)(got + nq + nd), nc, c);
                     for (size_t i = 0; i < nd / 4; i++) /* NaN scales: any bits */
                         if (isnan(((float *)(want + nq))[i]) && isnan(((float *)(got + nq))[i]))
                             memcpy(got + nq + 4 * i, want + nq + 4 * i, 4);
-                    CHECK_MSG(!memcmp(want, got, nq + 2 * nd), "a%d %s activations %d", k ? 256 : 32, cpu_level_name(l),
-                              mode);
+                    CHECK_MSG(!memcmp(want, got, nq + 2 * nd), "a%d %s activations %d",
+                              k ? 256 : 32, cpu_level_name(l), mode);
                 }
             }
             put(x, (size_t)n * 4);
@@ -375,11 +411,14 @@ static void to_bf16(void)
             for (int64_t i = 0; i < n; i++)
                 x[i] = value(mode, i);
             act_to_bf16(x, n, want);
-            EACH_LEVEL (l) {
+            EACH_LEVEL(l)
+            {
                 memset(got, 0x55, (size_t)(ld + GUARD) * 2);
                 tables[l].to_bf16(x, n, got);
-                CHECK_MSG(!memcmp(want, got, (size_t)ld * 2), "%s n %ld activations %d", cpu_level_name(l), (long)n, mode);
-                CHECK_MSG(got[ld] == 0x5555, "%s n %ld: wrote beyond the row", cpu_level_name(l), (long)n);
+                CHECK_MSG(!memcmp(want, got, (size_t)ld * 2), "%s n %ld activations %d",
+                          cpu_level_name(l), (long)n, mode);
+                CHECK_MSG(got[ld] == 0x5555, "%s n %ld: wrote beyond the row", cpu_level_name(l),
+                          (long)n);
             }
             put(x, (size_t)n * 4);
             free(want);
@@ -404,9 +443,11 @@ static void bf16_flush(void)
                 file[r][k] = (uint16_t)((rng_below(&rng, 8) + 60) << 7 | (rng_u32(&rng) & 0x807f));
         }
         for (int k = 0; k < N; k++)
-            x[k] = (uint16_t)((rng_below(&rng, 8) + 56 + 4 * (uint32_t)(s % 4)) >> (s % 16 == 15 ? 3 : 0) << 7 |
+            x[k] = (uint16_t)((rng_below(&rng, 8) + 56 + 4 * (uint32_t)(s % 4)) >>
+                                  (s % 16 == 15 ? 3 : 0) << 7 |
                               (rng_u32(&rng) & 0x807f));
-        if (s % 4 == 3) { /* 2^-126 less 2^-148 .. 2^-156: flushed or not by what it rounds to, with 24 bits */
+        if (s % 4 == 3) { /* 2^-126 less 2^-148 .. 2^-156: flushed or not by what it rounds to, with
+                             24 bits */
             memset(x, 0, sizeof x);
             x[1] = 64 << 7;
             x[0] = 50 << 7;
@@ -417,11 +458,13 @@ static void bf16_flush(void)
         }
         dtypes[type].pack(rows, MAX_ROWS, N, panel);
         struct act_tile a = {.nc = 1, .h = x, .ld = N};
-        EACH_LEVEL (l) {
+        EACH_LEVEL(l)
+        {
             tables[l].mm[type](panel, N, &a, got);
             for (int r = 0; r < MAX_ROWS; r++) {
                 float want = dtypes[type].dot(file[r], &a, 0, N);
-                CHECK_MSG(same(&got[r], &want), "%s: %a, not %a", cpu_level_name(l), (double)got[r], (double)want);
+                CHECK_MSG(same(&got[r], &want), "%s: %a, not %a", cpu_level_name(l), (double)got[r],
+                          (double)want);
             }
         }
         free(panel);
@@ -431,30 +474,31 @@ static void bf16_flush(void)
 static void limits(void)
 {
     static const uint8_t bytes[1024];
-    EACH_LEVEL (l) {
+    EACH_LEVEL(l)
+    {
         CHECK(tables[l].roof_read(bytes, sizeof bytes) == 0);
         CHECK(tables[l].roof_int8(3) > 0 && tables[l].roof_f32(3) > 0);
     }
 }
 
-#define X(NAME, name, id, n, bytes, act, rows)                                                                         \
-    static void type_##NAME(void)                                                                                      \
-    {                                                                                                                  \
-        one_type(DT_##NAME);                                                                                           \
+#define X(NAME, name, id, n, bytes, act, rows)                                                     \
+    static void type_##NAME(void)                                                                  \
+    {                                                                                              \
+        one_type(DT_##NAME);                                                                       \
     }
 #include "tensor/dtypes.def"
 #undef X
 
 int main(void)
 {
-    EACH_LEVEL (l)
-        kern_mm_table((int)l, &tables[l]);
+    EACH_LEVEL(l)
+    kern_mm_table((int)l, &tables[l]);
     TEST(quantisers);
     TEST(to_bf16);
     TEST(bf16_flush);
     TEST(limits);
-#define X(NAME, name, id, n, bytes, act, rows)                                                                         \
-    if (dtypes[DT_##NAME].pack)                                                                                        \
+#define X(NAME, name, id, n, bytes, act, rows)                                                     \
+    if (dtypes[DT_##NAME].pack)                                                                    \
         test_run("mm_" name, type_##NAME);
 #include "tensor/dtypes.def"
 #undef X

@@ -201,7 +201,8 @@ struct error_sums {
     double difference, energy, most;
 };
 
-/* The logits of the model's tokens against the recorded ones; 0: the cache does not fit its heads. */
+/* The logits of the model's tokens against the recorded ones; 0: the cache does not fit its heads.
+ */
 static int sum_errors(const struct golden *g, const char *cache, const float *want, int32_t n_vocab,
                       struct error_sums *e)
 {
@@ -257,9 +258,9 @@ static void small_caches(void)
     for (int i = 0; i < n; i++) {
         const struct golden *g = &list[i];
         int32_t n_vocab = (int32_t)json_integer_value(json_object_get(g->json, "n_vocab"));
-        float *want = strstr(g->name, ".f32") ? golden_floats(golden_path(g, ".logits.bin"),
-                                                              (int64_t)g->n * n_vocab)
-                                              : NULL;
+        float *want = strstr(g->name, ".f32")
+                          ? golden_floats(golden_path(g, ".logits.bin"), (int64_t)g->n * n_vocab)
+                          : NULL;
         for (int t = 0; want && t < 8; t++) {
             struct error_sums e;
             if (!sum_errors(g, types[t].cache, want, n_vocab, &e))

@@ -214,10 +214,13 @@ static void keys_that_do_not_fit(void)
 
 static void bad_overrides(void)
 {
-    static const char *const specs[] = {
-        "",          "x",        "=int:1",       "a=",       "a=int",
-        "a=int:",    "a=foo:1",  "a=int:abc",    "a=int:1x", 
-        "a=float:x", "a=float:", "a=bool:maybe", "a=bool:",  "a=int:99999999999999999999"};
+    static const char *const specs[] = {"",         "x",
+                                        "=int:1",   "a=",
+                                        "a=int",    "a=int:",
+                                        "a=foo:1",  "a=int:abc",
+                                        "a=int:1x", "a=float:x",
+                                        "a=float:", "a=bool:maybe",
+                                        "a=bool:",  "a=int:99999999999999999999"};
     const char *path = tiny_write(&llama, 5);
     for (size_t i = 0; path && i < sizeof specs / sizeof specs[0]; i++) {
         const char *overrides[] = {"general.name=str:fine", specs[i], NULL};
@@ -244,8 +247,7 @@ static void types(void)
         struct pith_model_info info = {.size = sizeof info};
         mp.overrides = overrides;
         pith_model *m = pith_model_open(path, &mp, &err);
-        CHECK_MSG(pith_model_get_info(m, &info, &err) == PITH_OK &&
-                      !strcmp(info.type, cases[i][1]),
+        CHECK_MSG(pith_model_get_info(m, &info, &err) == PITH_OK && !strcmp(info.type, cases[i][1]),
                   "%s: %s", cases[i][0], info.type);
         pith_model_close(m);
     }

@@ -1,6 +1,7 @@
-/* test_pages.c -- the page accounting of the cache under a million arrivals, extensions and departures, without a model: a sequence never
- * has more than one partial page per group, the waste stays small, and at the end every page is free. Half of the arrivals share a
- * prefix with a sequence that is there. */
+/* test_pages.c -- the page accounting of the cache under a million arrivals, extensions and
+ * departures, without a model: a sequence never has more than one partial page per group, the waste
+ * stays small, and at the end every page is free. Half of the arrivals share a prefix with a
+ * sequence that is there. */
 #include "base/mem.h"
 #include "graph/backend.h"
 #include "random.h"
@@ -39,7 +40,8 @@ static void append(struct cache *c, int32_t seq, int32_t n)
     c->seq[seq].floor = c->seq[seq].n;
 }
 
-/* Slots that pages in use could hold and no sequence needs, and slots needed; shared pages count once. */
+/* Slots that pages in use could hold and no sequence needs, and slots needed; shared pages count
+ * once. */
 struct use {
     int64_t held, capacity;
 };

@@ -175,7 +175,8 @@ static void runs_inside_runs(void)
 
 /* ---------------------------------------------------------------- system calls */
 
-/* The C library's function of this name, so that all of the pool's calls come by: those that wake are counted, and who sleeps. */
+/* The C library's function of this name, so that all of the pool's calls come by: those that wake
+ * are counted, and who sleeps. */
 static _Atomic int n_wakes, n_asleep, n_woken;
 
 #if defined(__x86_64__) || defined(__aarch64__)
@@ -192,8 +193,8 @@ static long call_kernel(long n, const long *a)
     return rc;
 #else
     register long x8 __asm__("x8") = n, x0 __asm__("x0") = a[0], x1 __asm__("x1") = a[1],
-                  x2 __asm__("x2") = a[2], x3 __asm__("x3") = a[3], x4 __asm__("x4") = a[4],
-                  x5 __asm__("x5") = a[5];
+                     x2 __asm__("x2") = a[2], x3 __asm__("x3") = a[3], x4 __asm__("x4") = a[4],
+                     x5 __asm__("x5") = a[5];
     __asm__ volatile("svc 0"
                      : "+r"(x0)
                      : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
@@ -227,7 +228,8 @@ long syscall(long n, ...)
 #define COUNTS_CALLS 0
 #endif
 
-/* Waits until n threads sleep: the calls are made, and the kernel has put them to sleep some time later. */
+/* Waits until n threads sleep: the calls are made, and the kernel has put them to sleep some time
+ * later. */
 static int all_asleep(int n)
 {
     for (int i = 0; i < 10000 && n_asleep != n; i++)
@@ -258,15 +260,16 @@ static int note_share(void *ctx, int ith)
     return 1;
 }
 
-/* However many workers: one system call wakes those that a run counts, and no others but a few of a large pool's. */
+/* However many workers: one system call wakes those that a run counts, and no others but a few of a
+ * large pool's. */
 static void wake_ups(void)
 {
     if (!COUNTS_CALLS)
         SKIP("system calls are not counted on this machine");
     static const struct {
         int threads, run, most; /* most that are woken */
-    } rows[] = {{2, 2, 1}, {8, 3, 2}, {8, 8, 7}, {32, 2, 1}, {32, 31, 30}, {200, 200, 199},
-                {200, 2, 6}, {200, 100, 106}, {600, 600, 599}, {600, 40, 56}};
+    } rows[] = {{2, 2, 1},       {8, 3, 2},   {8, 8, 7},       {32, 2, 1},      {32, 31, 30},
+                {200, 200, 199}, {200, 2, 6}, {200, 100, 106}, {600, 600, 599}, {600, 40, 56}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct pool *p = pool_new(rows[i].threads, NULL);
         REQUIRE(p, "pool of %d", rows[i].threads);
@@ -285,8 +288,8 @@ static void wake_ups(void)
             /* one may be woken twice: for the run, and for the last word of it */
             CHECK_MSG(n_woken <= rows[i].most + 1 + (share ? rows[i].run : 0),
                       "%d of %d threads: %d woken", rows[i].run, rows[i].threads, n_woken);
-            CHECK_MSG(n_wakes <= 4 + rows[i].run / 8, "%d of %d threads: %d system calls", rows[i].run,
-                      rows[i].threads, n_wakes);
+            CHECK_MSG(n_wakes <= 4 + rows[i].run / 8, "%d of %d threads: %d system calls",
+                      rows[i].run, rows[i].threads, n_wakes);
         }
         pool_free(p);
     }
@@ -397,7 +400,8 @@ static void idle_workers_sleep(void)
     REQUIRE(p, "pool");
     pool_run(p, 16, count, &c);
     double spent = 1;
-    for (int i = 0; i < 100 && spent >= 0.005; i++) { /* they spin first, and how long that takes is the machine's */
+    for (int i = 0; i < 100 && spent >= 0.005;
+         i++) { /* they spin first, and how long that takes is the machine's */
         double before = test_cpu_seconds();
         usleep(50000);
         spent = test_cpu_seconds() - before;
@@ -520,7 +524,7 @@ static void shared_runs(void)
     struct counts c = {{0}};
     for (int i = 0; i < (int)(60 * test_scale()); i++) {
         check_board(p, i % 4 + 1, (uint32_t)(i % 9), -1);
-        pool_run(p, 4, count, &c); /* helpers that are late do not disturb it */
+        pool_run(p, 4, count, &c);       /* helpers that are late do not disturb it */
         check_board(p, 4, 3, 1 + i % 3); /* a worker that never comes */
         if (i % 20 == 0)
             check_board(p, 4, 2, 0); /* a caller that only waits for workers */

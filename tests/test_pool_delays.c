@@ -1,6 +1,7 @@
-/* test_pool_delays.c -- the pool's own source with delays put in before and after every atomic operation, so that threads lose their core
- * where it hurts. Runs of many and of few threads follow each other at once, each with a job that is over when it returns: a thread that
- * touches one later, or that its run does not count, is found here, and by the thread sanitizer. */
+/* test_pool_delays.c -- the pool's own source with delays put in before and after every atomic
+ * operation, so that threads lose their core where it hurts. Runs of many and of few threads follow
+ * each other at once, each with a job that is over when it returns: a thread that touches one
+ * later, or that its run does not count, is found here, and by the thread sanitizer. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/wait.h>
@@ -52,25 +53,25 @@ static void nap(void)
 #undef atomic_fetch_sub
 #undef atomic_fetch_sub_explicit
 #if defined(__clang__) /* as its stdatomic.h has them */
-#define PLAIN(op, ...) __c11_atomic_##op(__VA_ARGS__)
+#define PLAIN(op, ...)   __c11_atomic_##op(__VA_ARGS__)
 #define PLAIN_N(op, ...) __c11_atomic_##op(__VA_ARGS__)
 #else
-#define PLAIN(op, ...) __atomic_##op(__VA_ARGS__)
+#define PLAIN(op, ...)   __atomic_##op(__VA_ARGS__)
 #define PLAIN_N(op, ...) __atomic_##op##_n(__VA_ARGS__)
 #endif
 #define atomic_load_explicit(p, order) DELAYED(PLAIN_N(load, p, order))
-#define atomic_load(p) atomic_load_explicit(p, memory_order_seq_cst)
+#define atomic_load(p)                 atomic_load_explicit(p, memory_order_seq_cst)
 #define atomic_store_explicit(p, v, order)                                                         \
     do {                                                                                           \
         delay();                                                                                   \
         PLAIN_N(store, p, v, order);                                                               \
         delay();                                                                                   \
     } while (0)
-#define atomic_store(p, v) atomic_store_explicit(p, v, memory_order_seq_cst)
+#define atomic_store(p, v)                     atomic_store_explicit(p, v, memory_order_seq_cst)
 #define atomic_fetch_add_explicit(p, v, order) DELAYED(PLAIN(fetch_add, p, v, order))
-#define atomic_fetch_add(p, v) atomic_fetch_add_explicit(p, v, memory_order_seq_cst)
+#define atomic_fetch_add(p, v)                 atomic_fetch_add_explicit(p, v, memory_order_seq_cst)
 #define atomic_fetch_sub_explicit(p, v, order) DELAYED(PLAIN(fetch_sub, p, v, order))
-#define atomic_fetch_sub(p, v) atomic_fetch_sub_explicit(p, v, memory_order_seq_cst)
+#define atomic_fetch_sub(p, v)                 atomic_fetch_sub_explicit(p, v, memory_order_seq_cst)
 
 static int fake_getaffinity(pid_t tid, size_t n, cpu_set_t *mask);
 static int fake_setaffinity(pid_t tid, size_t n, const cpu_set_t *mask);
@@ -151,9 +152,10 @@ static void runs_of_many_and_few(void)
 {
     struct pool *p = pool_new(THREADS, NULL);
     REQUIRE(p, "pool");
-    for (long i = 0; i < (test_scale() > 10 ? 800000 : 8000 * (1 + test_scale() / 5)) && !test_bad; i++)
+    for (long i = 0; i < (test_scale() > 10 ? 800000 : 8000 * (1 + test_scale() / 5)) && !test_bad;
+         i++)
         run(p, i % 2 ? 1 + (int)(i / 2 % 4) : THREADS, i); /* few follow many, many few */
-    pool_free(p); /* and nobody writes any more */
+    pool_free(p);                                          /* and nobody writes any more */
     CHECK_MSG(!late, "a thread came when its run was over");
     CHECK_MSG(!stranger, "a thread took part in a run that does not count it");
     CHECK(n_delays > 0);
@@ -162,11 +164,13 @@ static void runs_of_many_and_few(void)
 
 /* ---------------------------------------------------------------- masks */
 
-/* With faked set, masks of thread 0 (this one) and thread OTHER are these, and what happens to them can go wrong. */
+/* With faked set, masks of thread 0 (this one) and thread OTHER are these, and what happens to them
+ * can go wrong. */
 enum { OTHER = 5 };
 static struct {
-    int on, n_calls, refuse_at; /* number of the call that changes a mask and is refused, -1: none */
-    void (*at_each)(void);      /* called while a mask is changed */
+    int on, n_calls,
+        refuse_at;         /* number of the call that changes a mask and is refused, -1: none */
+    void (*at_each)(void); /* called while a mask is changed */
     cpu_set_t mask[2];
 } fake;
 
@@ -202,7 +206,8 @@ static void trade_too(void)
     CHECK_MSG(!memcmp(before, fake.mask, sizeof before), "a second trade within the first");
 }
 
-/* Cores are traded with masks that are changed for a moment: afterwards they are as they were, whatever else happens then. */
+/* Cores are traded with masks that are changed for a moment: afterwards they are as they were,
+ * whatever else happens then. */
 static void masks_after_trades(void)
 {
     cpu_set_t all;

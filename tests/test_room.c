@@ -1,5 +1,6 @@
-/* test_room.c -- memory there is: fake trees of /proc and of control groups, and what models and sessions make of them: weights that are mapped
- * instead of packed, refusals before anything is taken, caches that stop growing with nothing lost, contexts by the memory there is; and a real
+/* test_room.c -- memory there is: fake trees of /proc and of control groups, and what models and
+ * sessions make of them: weights that are mapped instead of packed, refusals before anything is
+ * taken, caches that stop growing with nothing lost, contexts by the memory there is; and a real
  * limit of the process. */
 #include "hook.h"
 
@@ -60,8 +61,8 @@ static void remove_trees(void)
 
 static void machine(uint64_t total, uint64_t available)
 {
-    put("meminfo", "MemTotal:       %llu kB\nMemFree:        12 kB\nMemAvailable:   %llu kB\n", (unsigned long long)total / 1024,
-        (unsigned long long)available / 1024);
+    put("meminfo", "MemTotal:       %llu kB\nMemFree:        12 kB\nMemAvailable:   %llu kB\n",
+        (unsigned long long)total / 1024, (unsigned long long)available / 1024);
 }
 
 static void look_there(void)
@@ -96,18 +97,24 @@ static void plain_machine(void)
     machine(1000 * MIB, 600 * MIB);
     put("self/status", "Name: a\nVmSize:\t 900 kB\nRssAnon:\t    300 kB\nVmSwap:\t   20 kB\n");
     struct memory_limits l = read_tree();
-    CHECK(l.total == 1000 * MIB && l.available == 600 * MIB && l.anonymous == 320 * 1024 && !strcmp(l.by, "the machine"));
+    CHECK(l.total == 1000 * MIB && l.available == 600 * MIB && l.anonymous == 320 * 1024 &&
+          !strcmp(l.by, "the machine"));
     put("sys/vm/overcommit_memory", "2\n");
-    put("meminfo", "MemTotal: 1024000 kB\nMemAvailable: 614400 kB\nCommitLimit: 500000 kB\nCommitted_AS: 450000 kB\n");
+    put("meminfo", "MemTotal: 1024000 kB\nMemAvailable: 614400 kB\nCommitLimit: 500000 "
+                   "kB\nCommitted_AS: 450000 kB\n");
     l = read_tree();
-    CHECK_MSG(l.available == 50000 * 1024 && strstr(l.by, "overcommit"), "%llu by %s", (unsigned long long)l.available, l.by);
+    CHECK_MSG(l.available == 50000 * 1024 && strstr(l.by, "overcommit"), "%llu by %s",
+              (unsigned long long)l.available, l.by);
     put("sys/vm/overcommit_memory", "0\n");
     CHECK(read_tree().available == 614400 * 1024);
 }
 
 static void mount_v2(const char *root)
 {
-    put("self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/root rw\n31 22 0:28 %s %s/cg rw,relatime shared:4 - cgroup2 cgroup2 rw\n", root, proc);
+    put("self/mountinfo",
+        "22 1 8:1 / / rw - ext4 /dev/root rw\n31 22 0:28 %s %s/cg rw,relatime shared:4 - cgroup2 "
+        "cgroup2 rw\n",
+        root, proc);
 }
 
 /* The tightest of our group and all above it, files' pages not counted. */
@@ -121,13 +128,16 @@ static void groups_of_version_2(void)
     put("cg/a/b c/memory.current", "%llu\n", 5 * (unsigned long long)MIB);
     put("cg/a/memory.max", "%llu\n", 300 * (unsigned long long)MIB);
     put("cg/a/memory.current", "%llu\n", 200 * (unsigned long long)MIB);
-    put("cg/a/memory.stat", "anon 1\nfile 9\ninactive_file %llu\nactive_file %llu\n", 30 * (unsigned long long)MIB, 20 * (unsigned long long)MIB);
+    put("cg/a/memory.stat", "anon 1\nfile 9\ninactive_file %llu\nactive_file %llu\n",
+        30 * (unsigned long long)MIB, 20 * (unsigned long long)MIB);
     struct memory_limits l = read_tree();
-    CHECK_MSG(l.available == 150 * MIB && l.total == 300 * MIB && !strcmp(l.by, "cgroup /a"), "%llu of %llu by %s", (unsigned long long)l.available,
-              (unsigned long long)l.total, l.by);
+    CHECK_MSG(l.available == 150 * MIB && l.total == 300 * MIB && !strcmp(l.by, "cgroup /a"),
+              "%llu of %llu by %s", (unsigned long long)l.available, (unsigned long long)l.total,
+              l.by);
     put("cg/a/b c/memory.high", "%llu\n", 45 * (unsigned long long)MIB);
     l = read_tree();
-    CHECK_MSG(l.available == 40 * MIB && !strcmp(l.by, "cgroup /a/b c"), "%llu by %s", (unsigned long long)l.available, l.by);
+    CHECK_MSG(l.available == 40 * MIB && !strcmp(l.by, "cgroup /a/b c"), "%llu by %s",
+              (unsigned long long)l.available, l.by);
     put("cg/a/b c/memory.current", "%llu\n", 90 * (unsigned long long)MIB); /* over the limit */
     CHECK(read_tree().available == 0);
     machine(1000 * MIB, 0);
@@ -141,22 +151,26 @@ static void groups_of_version_1(void)
 {
     new_tree();
     machine(1000 * MIB, 600 * MIB);
-    put("self/cgroup", "12:cpu,cpuacct:/docker/x\n4:memory:/docker/x/in\n1:name=memory:/no\n0::/\n");
+    put("self/cgroup",
+        "12:cpu,cpuacct:/docker/x\n4:memory:/docker/x/in\n1:name=memory:/no\n0::/\n");
     put("self/mountinfo",
         "30 22 0:27 / %s/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
         "31 22 0:28 /docker/x %s/my\\040memory rw,relatime master:1 - cgroup cgroup rw,memory\n",
         proc, proc);
     put("my memory/memory.limit_in_bytes", "%llu\n", 200 * (unsigned long long)MIB);
     put("my memory/memory.usage_in_bytes", "%llu\n", 150 * (unsigned long long)MIB);
-    put("my memory/memory.stat", "inactive_file 1\ntotal_inactive_file %llu\ntotal_active_file 0\n", 20 * (unsigned long long)MIB);
+    put("my memory/memory.stat", "inactive_file 1\ntotal_inactive_file %llu\ntotal_active_file 0\n",
+        20 * (unsigned long long)MIB);
     put("my memory/in/memory.limit_in_bytes", "9223372036854771712\n");
     put("my memory/in/memory.usage_in_bytes", "7\n");
     struct memory_limits l = read_tree();
-    CHECK_MSG(l.available == 70 * MIB && l.total == 200 * MIB && !strcmp(l.by, "cgroup /"), "%llu of %llu by %s", (unsigned long long)l.available,
-              (unsigned long long)l.total, l.by);
+    CHECK_MSG(l.available == 70 * MIB && l.total == 200 * MIB && !strcmp(l.by, "cgroup /"),
+              "%llu of %llu by %s", (unsigned long long)l.available, (unsigned long long)l.total,
+              l.by);
 }
 
-/* Texts that are none, cut anywhere and with any byte changed: something is read, nothing is written where it should not be. */
+/* Texts that are none, cut anywhere and with any byte changed: something is read, nothing is
+ * written where it should not be. */
 static void damaged_texts(void)
 {
     struct rng r;
@@ -165,8 +179,10 @@ static void damaged_texts(void)
         char groups[] = "4:memory:/docker/x\n0::/a/b\n", mounts[512];
         new_tree();
         machine(1000 * MIB, 600 * MIB);
-        snprintf(mounts, sizeof mounts, "31 22 0:28 /docker %s/cg rw - cgroup cgroup rw,memory\n32 22 0:29 / %s/c\\0402 rw - cgroup2 cgroup2 rw\n", proc,
-                 proc);
+        snprintf(mounts, sizeof mounts,
+                 "31 22 0:28 /docker %s/cg rw - cgroup cgroup rw,memory\n32 22 0:29 / %s/c\\0402 "
+                 "rw - cgroup2 cgroup2 rw\n",
+                 proc, proc);
         char *text = i % 2 ? groups : mounts;
         size_t n = strlen(text), at = rng_below(&r, (uint32_t)n);
         text[at] = (char)(i % 3 ? rng_below(&r, 256) : 0);
@@ -176,7 +192,8 @@ static void damaged_texts(void)
         put("cg/x/memory.usage_in_bytes", i % 7 ? "500" : "");
         put("c 2/a/b/memory.max", i % 5 ? "99999999999999999999999" : "0x10");
         struct memory_limits l = read_tree();
-        CHECK_MSG(l.available <= 600 * MIB && strlen(l.by) < sizeof l.by, "%d: %llu", i, (unsigned long long)l.available);
+        CHECK_MSG(l.available <= 600 * MIB && strlen(l.by) < sizeof l.by, "%d: %llu", i,
+                  (unsigned long long)l.available);
     }
 }
 
@@ -189,15 +206,18 @@ static void promises_count(void)
     put("self/status", "RssAnon: 0 kB\nVmSwap: 0 kB\n");
     look_there();
     mem_left(&a);
-    CHECK_MSG(a.bytes <= 590 * MIB && a.bytes > 580 * MIB, "%llu are left", (unsigned long long)a.bytes); /* a 64th is not for us */
+    CHECK_MSG(a.bytes <= 590 * MIB && a.bytes > 580 * MIB, "%llu are left",
+              (unsigned long long)a.bytes); /* a 64th is not for us */
     void *p = mem_reserve(100 * MIB);
     REQUIRE(p, "no addresses");
     mem_left(&b);
     CHECK_MSG(b.bytes == a.bytes - 100 * MIB, "%llu are left", (unsigned long long)b.bytes);
     CHECK(mem_commit(p, 30 * MIB, PITH_MEM_CACHE, NULL) == PITH_OK);
     mem_left(&b);
-    CHECK_MSG(b.bytes == a.bytes - 100 * MIB, "committed: %llu are left", (unsigned long long)b.bytes);
-    put("self/status", "RssAnon: %llu kB\n", (unsigned long long)(1000 * MIB)); /* touched: the machine knows of them */
+    CHECK_MSG(b.bytes == a.bytes - 100 * MIB, "committed: %llu are left",
+              (unsigned long long)b.bytes);
+    put("self/status", "RssAnon: %llu kB\n",
+        (unsigned long long)(1000 * MIB)); /* touched: the machine knows of them */
     mem_left(&b);
     CHECK_MSG(b.bytes >= a.bytes - 70 * MIB, "touched: %llu are left", (unsigned long long)b.bytes);
     mem_decommit(p, 30 * MIB, PITH_MEM_CACHE);
@@ -207,15 +227,25 @@ static void promises_count(void)
     struct pith_error err = {0};
     p = mem_reserve(1000 * MIB); /* addresses cost nothing */
     pith_status st = p ? mem_commit(p, 700 * MIB, PITH_MEM_CACHE, &err) : PITH_OK;
-    CHECK_MSG(st == PITH_NOMEM && strstr(err.msg, "the machine"), "status %d, %s", (int)st, err.msg);
+    CHECK_MSG(st == PITH_NOMEM && strstr(err.msg, "the machine"), "status %d, %s", (int)st,
+              err.msg);
     CHECK(!mem_alloc(700 * MIB, PITH_MEM_META));
     mem_release(p, 1000 * MIB);
 }
 
 /* ---------------------------------------------------------------- models */
 
-static const struct pith_synth_params shape = {.size = sizeof shape, .arch = "llama", .type = "q8_0", .n_layer = 4, .n_embd = 256, .n_head = 4,
-                                               .n_head_kv = 4, .n_ff = 512, .n_vocab = 400, .n_ctx = 65536, .seed = 3};
+static const struct pith_synth_params shape = {.size = sizeof shape,
+                                               .arch = "llama",
+                                               .type = "q8_0",
+                                               .n_layer = 4,
+                                               .n_embd = 256,
+                                               .n_head = 4,
+                                               .n_head_kv = 4,
+                                               .n_ff = 512,
+                                               .n_vocab = 400,
+                                               .n_ctx = 65536,
+                                               .seed = 3};
 enum { N_VOCAB = 400 };
 
 static const char *model_path(void)
@@ -285,7 +315,9 @@ static void weights_that_do_not_fit(void)
     run_model(m, want);
     pith_model_close(m);
 
-    machine(100 * MIB, info.weight_bytes + 4 * MIB); /* a 64th of all is not for us, and vocabulary and plan come before it */
+    machine(100 * MIB,
+            info.weight_bytes +
+                4 * MIB); /* a 64th of all is not for us, and vocabulary and plan come before it */
     m = open_with(PITH_WEIGHTS_AUTO, 1, &err);
     CHECK_MSG(m, "%s", err.msg);
     pith_model_close(m);
@@ -294,9 +326,11 @@ static void weights_that_do_not_fit(void)
     for (int w = 0; w < 2; w++) {
         m = open_with(w ? PITH_WEIGHTS_PACKED : PITH_WEIGHTS_AUTO, 0, &err);
         REQUIRE(m, "%s", err.msg);
-        CHECK_MSG(strstr(note_of(m), "packed weights need") && strstr(note_of(m), "the machine"), "note \"%s\"", note_of(m));
+        CHECK_MSG(strstr(note_of(m), "packed weights need") && strstr(note_of(m), "the machine"),
+                  "note \"%s\"", note_of(m));
         pith_memory(&memory);
-        CHECK_MSG(memory.used[PITH_MEM_WEIGHTS] < MIB / 4, "%llu bytes of weights", (unsigned long long)memory.used[PITH_MEM_WEIGHTS]);
+        CHECK_MSG(memory.used[PITH_MEM_WEIGHTS] < MIB / 4, "%llu bytes of weights",
+                  (unsigned long long)memory.used[PITH_MEM_WEIGHTS]);
         machine(100 * MIB, 100 * MIB);
         run_model(m, got);
         machine(100 * MIB, info.weight_bytes);
@@ -306,7 +340,8 @@ static void weights_that_do_not_fit(void)
         CHECK_MSG(!m && err.code == PITH_NOMEM && strstr(err.msg, "mapped"), "%s", err.msg);
         pith_model_close(m);
     }
-    machine(info.weight_bytes / 2, info.weight_bytes / 2); /* mapped ones would be read from the disk again and again */
+    machine(info.weight_bytes / 2,
+            info.weight_bytes / 2); /* mapped ones would be read from the disk again and again */
     m = open_with(PITH_WEIGHTS_AUTO, 0, &err);
     CHECK_MSG(!m && err.code == PITH_NOMEM && strstr(err.msg, "weights = mapped"), "%s", err.msg);
     m = open_with(PITH_WEIGHTS_MAPPED, 1, &err);
@@ -318,7 +353,8 @@ static void weights_that_do_not_fit(void)
     check_nothing_held("weights");
 }
 
-/* The same by a copy that is kept: it is not made of weights that stay mapped, and one that is there fits where packed ones do not. */
+/* The same by a copy that is kept: it is not made of weights that stay mapped, and one that is
+ * there fits where packed ones do not. */
 static void copies_of_packed_weights(void)
 {
     struct pith_error err;
@@ -349,7 +385,8 @@ static void copies_of_packed_weights(void)
 
 /* ---------------------------------------------------------------- sessions */
 
-/* Of a model whose positions take 4 layers x (K + V) x 256 elements of 2 bytes: 256 KiB a page of 64. */
+/* Of a model whose positions take 4 layers x (K + V) x 256 elements of 2 bytes: 256 KiB a page of
+ * 64. */
 static void session_that_does_not_fit(void)
 {
     struct pith_session_params p = PITH_SESSION_PARAMS_INIT;
@@ -366,18 +403,24 @@ static void session_that_does_not_fit(void)
     uint64_t asked = hook.asked_bytes;
     pith_session *s = pith_session_open(m, &p, &err);
     CHECK(!s && err.code == PITH_NOMEM);
-    CHECK_MSG(strstr(err.msg, "MiB are left (limited by the machine)") && strstr(err.msg, "--ctx") && strstr(err.msg, "--cache-type-k"), "%s", err.msg);
-    CHECK_MSG(hook.asked_bytes - asked < MIB && memory_held() == before, "%llu bytes were taken before the refusal, %llu are held",
-              (unsigned long long)(hook.asked_bytes - asked), (unsigned long long)(memory_held() - before));
+    CHECK_MSG(strstr(err.msg, "MiB are left (limited by the machine)") &&
+                  strstr(err.msg, "--ctx") && strstr(err.msg, "--cache-type-k"),
+              "%s", err.msg);
+    CHECK_MSG(hook.asked_bytes - asked < MIB && memory_held() == before,
+              "%llu bytes were taken before the refusal, %llu are held",
+              (unsigned long long)(hook.asked_bytes - asked),
+              (unsigned long long)(memory_held() - before));
     const char *advice = strstr(err.msg, "one context of ");
-    CHECK_MSG(advice && sscanf(advice, "one context of %d", &fits) == 1 && fits >= 256, "%s", err.msg);
+    CHECK_MSG(advice && sscanf(advice, "one context of %d", &fits) == 1 && fits >= 256, "%s",
+              err.msg);
     p.n_ctx = fits;
     s = pith_session_open(m, &p, &err);
     CHECK_MSG(s && feed(s, 100, logits, &err), "%d: %s", fits, err.msg);
     uint64_t now, most;
     pith_session_memory(s, &now, &most);
     CHECK_MSG(most <= 120 * MIB, "%llu bytes at most", (unsigned long long)most);
-    pith_session *second = pith_session_open(m, &p, &err); /* what the first may take yet is not there for another */
+    pith_session *second =
+        pith_session_open(m, &p, &err); /* what the first may take yet is not there for another */
     CHECK_MSG(!second && err.code == PITH_NOMEM, "a promise was given twice");
     pith_session_close(second);
     pith_session_close(s);
@@ -396,7 +439,8 @@ static void session_that_does_not_fit(void)
     check_nothing_held("sessions");
 }
 
-/* Others take the memory while a cache grows: an error of the step, nothing is lost, and it goes on when they have gone. */
+/* Others take the memory while a cache grows: an error of the step, nothing is lost, and it goes on
+ * when they have gone. */
 static void cache_that_cannot_grow(void)
 {
     enum { N = 1536 };
@@ -434,7 +478,8 @@ static void cache_that_cannot_grow(void)
     check_nothing_held("a cache that cannot grow");
 }
 
-/* Nobody says how much: as trained where half of what is left has room for it, else the most that has; with weights that are mapped beside it. */
+/* Nobody says how much: as trained where half of what is left has room for it, else the most that
+ * has; with weights that are mapped beside it. */
 static void default_context(void)
 {
     struct pith_session_params p = PITH_SESSION_PARAMS_INIT;
@@ -445,50 +490,63 @@ static void default_context(void)
     look_there();
     pith_model *m = open_with(PITH_WEIGHTS_MAPPED, 0, &err);
     REQUIRE(m, "%s", err.msg);
-    CHECK_MSG(pith_plan_session(m, NULL, &plan, &err) == PITH_OK && plan.n_ctx == 65536 && plan.n_ctx_train == 65536 && plan.n_tokens == 65536, "%d, %s",
-              plan.n_ctx, err.msg);
-    CHECK(plan.memory_bytes == 4000 * MIB && plan.cache_bytes >= 512 * MIB && !strcmp(plan.limited_by, "the machine"));
+    CHECK_MSG(pith_plan_session(m, NULL, &plan, &err) == PITH_OK && plan.n_ctx == 65536 &&
+                  plan.n_ctx_train == 65536 && plan.n_tokens == 65536,
+              "%d, %s", plan.n_ctx, err.msg);
+    CHECK(plan.memory_bytes == 4000 * MIB && plan.cache_bytes >= 512 * MIB &&
+          !strcmp(plan.limited_by, "the machine"));
     machine(4000 * MIB, 400 * MIB);
     CHECK(pith_plan_session(m, NULL, &plan, &err) == PITH_OK);
-    CHECK_MSG(plan.n_ctx < 65536 && plan.n_ctx % 256 == 0 && plan.cache_bytes <= plan.left_bytes / 2, "%d, %llu of %llu", plan.n_ctx,
-              (unsigned long long)plan.cache_bytes, (unsigned long long)plan.left_bytes);
+    CHECK_MSG(plan.n_ctx < 65536 && plan.n_ctx % 256 == 0 &&
+                  plan.cache_bytes <= plan.left_bytes / 2,
+              "%d, %llu of %llu", plan.n_ctx, (unsigned long long)plan.cache_bytes,
+              (unsigned long long)plan.left_bytes);
     p.n_ctx = plan.n_ctx + 256;
     CHECK(pith_plan_session(m, &p, &next, &err) == PITH_OK);
-    CHECK_MSG(next.n_ctx == p.n_ctx && next.cache_bytes > plan.left_bytes / 2 - 2 * MIB, "%d would have fit, too", next.n_ctx);
+    CHECK_MSG(next.n_ctx == p.n_ctx && next.cache_bytes > plan.left_bytes / 2 - 2 * MIB,
+              "%d would have fit, too", next.n_ctx);
     pith_session *s = pith_session_open(m, NULL, &err);
-    CHECK_MSG(s && pith_n_ctx(s) == plan.n_ctx, "%d, planned %d", s ? pith_n_ctx(s) : 0, plan.n_ctx);
+    CHECK_MSG(s && pith_n_ctx(s) == plan.n_ctx, "%d, planned %d", s ? pith_n_ctx(s) : 0,
+              plan.n_ctx);
     pith_session_close(s);
     p.n_ctx = 0;
     p.n_seq = 64; /* the pool is that half */
     CHECK(pith_plan_session(m, &p, &next, &err) == PITH_OK);
-    CHECK_MSG(next.n_tokens >= next.n_ctx && next.n_tokens < 64 * (int64_t)next.n_ctx && next.n_ctx <= plan.n_ctx && next.cache_bytes <= next.left_bytes / 2,
-              "%lld positions of %d",
-              (long long)next.n_tokens, next.n_ctx);
+    CHECK_MSG(next.n_tokens >= next.n_ctx && next.n_tokens < 64 * (int64_t)next.n_ctx &&
+                  next.n_ctx <= plan.n_ctx && next.cache_bytes <= next.left_bytes / 2,
+              "%lld positions of %d", (long long)next.n_tokens, next.n_ctx);
     p.n_ctx = 1024;
     CHECK(pith_plan_session(m, &p, &next, &err) == PITH_OK);
-    CHECK_MSG(next.n_ctx == 1024 && next.n_tokens > 8 * 1024 && next.n_tokens < 64 * 1024 && next.cache_bytes <= next.left_bytes / 2,
-              "%lld positions, %llu of %llu bytes", (long long)next.n_tokens, (unsigned long long)next.cache_bytes, (unsigned long long)next.left_bytes);
+    CHECK_MSG(next.n_ctx == 1024 && next.n_tokens > 8 * 1024 && next.n_tokens < 64 * 1024 &&
+                  next.cache_bytes <= next.left_bytes / 2,
+              "%lld positions, %llu of %llu bytes", (long long)next.n_tokens,
+              (unsigned long long)next.cache_bytes, (unsigned long long)next.left_bytes);
     p.n_tokens = 2000;
-    CHECK(pith_plan_session(m, &p, &next, &err) == PITH_OK && next.n_tokens == 2000 && next.n_ctx == 1024);
+    CHECK(pith_plan_session(m, &p, &next, &err) == PITH_OK && next.n_tokens == 2000 &&
+          next.n_ctx == 1024);
     p.n_ctx = 0;
-    CHECK(pith_plan_session(m, &p, &next, &err) == PITH_OK && next.n_tokens == 2000 && next.n_ctx == 2000);
+    CHECK(pith_plan_session(m, &p, &next, &err) == PITH_OK && next.n_tokens == 2000 &&
+          next.n_ctx == 2000);
     p.n_tokens = 0;
     p.memory_bytes = (int64_t)(40 * MIB); /* less than is left: the caller's own limit */
-    CHECK(pith_plan_session(m, &p, &next, &err) == PITH_OK && next.cache_bytes <= 20 * MIB && next.n_ctx < plan.n_ctx && next.left_bytes == 40 * MIB);
+    CHECK(pith_plan_session(m, &p, &next, &err) == PITH_OK && next.cache_bytes <= 20 * MIB &&
+          next.n_ctx < plan.n_ctx && next.left_bytes == 40 * MIB);
     CHECK(!strcmp(next.limited_by, "memory_bytes"));
     p.n_ctx = next.n_ctx;
     s = pith_session_open(m, &p, &err);
     CHECK_MSG(s, "%s", err.msg);
     pith_session_close(s);
     p.n_ctx = 40960;
-    CHECK(!pith_session_open(m, &p, &err) && err.code == PITH_NOMEM && strstr(err.msg, "memory_bytes"));
+    CHECK(!pith_session_open(m, &p, &err) && err.code == PITH_NOMEM &&
+          strstr(err.msg, "memory_bytes"));
     p.memory_bytes = -1;
     CHECK(!pith_session_open(m, &p, &err) && err.code == PITH_RANGE);
     machine(4000 * MIB, 0); /* something is tried, and refused by what it needs */
     CHECK(pith_plan_session(m, NULL, &plan, &err) == PITH_OK && plan.n_ctx == 256);
     CHECK(!pith_session_open(m, NULL, &err) && err.code == PITH_NOMEM);
     plan.size = 3;
-    CHECK(pith_plan_session(m, NULL, &plan, &err) == PITH_RANGE && pith_plan_session(NULL, NULL, &plan, &err) == PITH_RANGE);
+    CHECK(pith_plan_session(m, NULL, &plan, &err) == PITH_RANGE &&
+          pith_plan_session(NULL, NULL, &plan, &err) == PITH_RANGE);
     pith_model_close(m);
     unsetenv("PITH_PROCFS");
 }
@@ -532,7 +590,8 @@ static uint64_t resident(void)
     return kb * (uint64_t)1024;
 }
 
-/* Every byte that model and session take is told, and with every sequence full, edited and stored no more than was said at the beginning. */
+/* Every byte that model and session take is told, and with every sequence full, edited and stored
+ * no more than was said at the beginning. */
 static void report_is_complete(void)
 {
     enum { CTX = 640, SEQS = 3 };
@@ -544,8 +603,10 @@ static void report_is_complete(void)
     pith_model *m = open_with(PITH_WEIGHTS_PACKED, 0, &err);
     REQUIRE(m, "%s", err.msg);
     pith_model_get_info(m, &info, NULL);
-    CHECK_MSG(info.memory_bytes >= memory_held() - before - 256 && info.memory_bytes <= memory_held() - before, "%llu bytes are told, %llu held",
-              (unsigned long long)info.memory_bytes, (unsigned long long)(memory_held() - before));
+    CHECK_MSG(info.memory_bytes >= memory_held() - before - 256 &&
+                  info.memory_bytes <= memory_held() - before,
+              "%llu bytes are told, %llu held", (unsigned long long)info.memory_bytes,
+              (unsigned long long)(memory_held() - before));
     before = memory_held();
     p.n_ctx = CTX;
     p.n_seq = SEQS;
@@ -553,22 +614,28 @@ static void report_is_complete(void)
     pith_session *s = pith_session_open(m, &p, &err);
     REQUIRE(s, "%s", err.msg);
     pith_session_memory(s, &now, &most);
-    CHECK_MSG(now >= memory_held() - before - 256 && now <= memory_held() - before, "%llu bytes are told, %llu held", (unsigned long long)now,
+    CHECK_MSG(now >= memory_held() - before - 256 && now <= memory_held() - before,
+              "%llu bytes are told, %llu held", (unsigned long long)now,
               (unsigned long long)(memory_held() - before));
     uint64_t rss = resident();
     for (int32_t q = 0; q < SEQS; q++) {
         for (int i = 0; i < CTX; i++)
             tokens[i] = (i * 7 + 3 + q) % N_VOCAB;
         REQUIRE(pith_feed(s, q, tokens, CTX, &err) == PITH_OK, "%s", err.msg);
-        CHECK(pith_remove(s, q, 32, 96, &err) == PITH_OK && pith_shift(s, q, 96, -1, -64, &err) == PITH_OK);
+        CHECK(pith_remove(s, q, 32, 96, &err) == PITH_OK &&
+              pith_shift(s, q, 96, -1, -64, &err) == PITH_OK);
         CHECK_MSG(pith_feed(s, q, tokens, 64, &err) == PITH_OK, "%s", err.msg);
         pith_session_memory(s, &now, &most_later);
         uint64_t held = memory_held() - before;
-        CHECK_MSG(now >= held - 256 && now <= held && now <= most && most_later == most, "sequence %d: %llu bytes are told, %llu held, %llu then %llu at most", q,
-                  (unsigned long long)now, (unsigned long long)held, (unsigned long long)most, (unsigned long long)most_later);
+        CHECK_MSG(now >= held - 256 && now <= held && now <= most && most_later == most,
+                  "sequence %d: %llu bytes are told, %llu held, %llu then %llu at most", q,
+                  (unsigned long long)now, (unsigned long long)held, (unsigned long long)most,
+                  (unsigned long long)most_later);
     }
     rss = resident() - rss;
-    CHECK_MSG(UNDER_SANITIZER || rss <= most + MIB, "%llu bytes became resident, %llu at most were told", (unsigned long long)rss, (unsigned long long)most);
+    CHECK_MSG(UNDER_SANITIZER || rss <= most + MIB,
+              "%llu bytes became resident, %llu at most were told", (unsigned long long)rss,
+              (unsigned long long)most);
     pith_session_close(s);
     pith_model_close(m);
     check_nothing_held("the report");
@@ -587,7 +654,8 @@ static uint64_t own_size(void)
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* In a child whose addresses are limited to what it has and some MiB more. 0, or what went wrong. */
+/* In a child whose addresses are limited to what it has and some MiB more. 0, or what went wrong.
+ */
 static int under_limit(void)
 {
     struct pith_synth_params big = shape;
@@ -602,7 +670,8 @@ static int under_limit(void)
     big.n_ff = 4096;
     if (pith_synth(path, &big, &err) != PITH_OK || stat(path, &sb) != 0)
         return 1;
-    uint64_t limit = own_size() + (uint64_t)sb.st_size + 48 * MIB; /* the file is mapped, and weights once more are too much */
+    uint64_t limit = own_size() + (uint64_t)sb.st_size +
+                     48 * MIB; /* the file is mapped, and weights once more are too much */
     if (setrlimit(RLIMIT_AS, &(struct rlimit){limit, limit}) != 0)
         return 2;
     mp.n_threads = 1;
@@ -635,7 +704,9 @@ static void address_limit(void)
         _exit(code);
     }
     int status = 0;
-    CHECK_MSG(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status), "status %x", (unsigned)status);
+    CHECK_MSG(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+                  !WEXITSTATUS(status),
+              "status %x", (unsigned)status);
 }
 
 int main(void)

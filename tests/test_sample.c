@@ -546,7 +546,8 @@ static void penalty_window(void)
     pith_sampler_close(s);
 }
 
-/* Tokens that may not come before so many, in any chain; what cannot be drawn for a while can be accepted. */
+/* Tokens that may not come before so many, in any chain; what cannot be drawn for a while can be
+ * accepted. */
 static void late_tokens(void)
 {
     static const float logits[4] = {1, 5, 4, 2};
@@ -638,7 +639,8 @@ static uint64_t scratch_used(void)
     return r.used[PITH_MEM_SCRATCH];
 }
 
-/* One that waits has no tables, whatever its windows; one that runs has none that are larger than its context. */
+/* One that waits has no tables, whatever its windows; one that runs has none that are larger than
+ * its context. */
 static void waiting_is_small(void)
 {
     enum { N = 1 << 18, CONTEXT = 2048, LARGEST = 1000000 };
@@ -656,8 +658,9 @@ static void waiting_is_small(void)
     for (int i = 0; i < 100; i++)
         pith_sampler_accept(s, pith_sample(s, logits));
     uint64_t held = scratch_used() - before;
-    CHECK_MSG(held - waits <= tables + 2048 && held - waits >= tables, "%llu bytes came, %llu were told",
-              (unsigned long long)(held - waits), (unsigned long long)tables);
+    CHECK_MSG(held - waits <= tables + 2048 && held - waits >= tables,
+              "%llu bytes came, %llu were told", (unsigned long long)(held - waits),
+              (unsigned long long)tables);
     CHECK(pith_sampler_bytes(s) == 0 && pith_sampler_time(s) > 0);
     CHECK_MSG(held < 6 * N * sizeof(float) + 16 * CONTEXT + (1 << 20), "%llu bytes that run",
               (unsigned long long)held);
@@ -667,7 +670,8 @@ static void waiting_is_small(void)
     p.samplers = "penalties:last_n=16777216,repeat=2";
     CHECK(!pith_sampler_open(N, &p, &err) && err.code == PITH_RANGE && strstr(err.msg, "1000000"));
     /* A window that is never full is the same as a smaller one. */
-    p.samplers = "penalties:last_n=1000000,repeat=1.5;dry:penalty_last_n=1000000,multiplier=1;temp:t=2";
+    p.samplers =
+        "penalties:last_n=1000000,repeat=1.5;dry:penalty_last_n=1000000,multiplier=1;temp:t=2";
     s = pith_sampler_open(64, &p, &err);
     p.history_max = 0;
     pith_sampler *whole = pith_sampler_open(64, &p, &err);
@@ -700,7 +704,8 @@ static void tells_why_none(void)
     CHECK(pith_sample(s, some) == -1 && pith_sampler_error(s, &err) == PITH_NOMEM);
     CHECK(strstr(err.msg, "131072"));
     pith_work_end(&w);
-    CHECK(pith_sample(s, some) == -1 && pith_sampler_error(s, &err) == PITH_NOMEM); /* half a history is none */
+    CHECK(pith_sample(s, some) == -1 &&
+          pith_sampler_error(s, &err) == PITH_NOMEM); /* half a history is none */
     pith_sampler_reset(s);
     CHECK(pith_sample(s, some) >= 0);
     pith_sampler_close(s);
@@ -857,7 +862,8 @@ static void dry_is_definition(void)
     pith_sampler_close(s);
 }
 
-/* The same by other means, of any sequences that break: each token looks at all of the history, and at each breaker from each place. */
+/* The same by other means, of any sequences that break: each token looks at all of the history, and
+ * at each breaker from each place. */
 static int32_t ref_most(const int32_t *h, int32_t n, const int32_t *breakers, int32_t n_breakers)
 {
     for (int32_t i = n - 1; i >= 0; i--) { /* where one begins */
@@ -878,7 +884,8 @@ static int32_t ref_most(const int32_t *h, int32_t n, const int32_t *breakers, in
 static void ref_dry_of(const int32_t *h, int32_t n, const struct pith_sampler_params *p,
                        double penalty[8])
 {
-    int32_t most = ref_most(h, n, p->dry_breakers, p->n_dry_breakers), allowed = p->dry_allowed_length;
+    int32_t most = ref_most(h, n, p->dry_breakers, p->n_dry_breakers),
+            allowed = p->dry_allowed_length;
     int32_t longest[8] = {0};
     memset(penalty, 0, 8 * sizeof *penalty);
     if (n <= allowed || most < allowed)
@@ -896,10 +903,12 @@ static void ref_dry_of(const int32_t *h, int32_t n, const struct pith_sampler_pa
             longest[p->dry_breakers[b]] = 0;
     for (int i = 0; i < 8; i++)
         if (longest[i])
-            penalty[i] = (double)p->dry_multiplier * pow((double)p->dry_base, longest[i] - 1 - allowed);
+            penalty[i] =
+                (double)p->dry_multiplier * pow((double)p->dry_base, longest[i] - 1 - allowed);
 }
 
-/* Token by token, with tokens accepted unseen in between, breakers of several tokens that overlap, windows that are full, and resets. */
+/* Token by token, with tokens accepted unseen in between, breakers of several tokens that overlap,
+ * windows that are full, and resets. */
 static void dry_grows_with_the_text(void)
 {
     static const float zero[8] = {0};
@@ -940,7 +949,8 @@ static void dry_grows_with_the_text(void)
             for (int k = 0; k < 8; k++) {
                 double got = -(double)s->list.x[k];
                 CHECK_MSG(fabs(got - want[k]) <= 1e-5 * want[k],
-                          "round %ld, %d tokens: token %d: %g, wanted %g", round, n, k, got, want[k]);
+                          "round %ld, %d tokens: token %d: %g, wanted %g", round, n, k, got,
+                          want[k]);
             }
         }
         pith_sampler_close(s);
@@ -955,7 +965,8 @@ static void dry_is_no_search(void)
     static float x[V];
     struct rng r;
     rng_init(&r, 42);
-    for (int i = 0; i < 4095; i++) /* long ones, of one token but for their ends: each place begins all of them */
+    for (int i = 0; i < 4095;
+         i++) /* long ones, of one token but for their ends: each place begins all of them */
         breakers[i] = i % 35 == 34 ? -1 : i % 35 == 33 ? 1 + i / 35 : 0;
     struct pith_sampler_params p = PITH_SAMPLER_PARAMS_INIT;
     p.samplers = "dry";

@@ -1,5 +1,6 @@
-/* test_sample_rows.c -- rows of a step sampled at once: the same tokens and log-probabilities as one after the other, whatever the number of
- * threads, with chains, penalties and grammars of every kind; what is refused changes nothing. */
+/* test_sample_rows.c -- rows of a step sampled at once: the same tokens and log-probabilities as
+ * one after the other, whatever the number of threads, with chains, penalties and grammars of every
+ * kind; what is refused changes nothing. */
 #include <math.h>
 
 #include "base/rng.h"
@@ -73,7 +74,8 @@ static void sample_step(struct side *d, int t, int at_once)
     struct pith_draw draw[N_SEQ];
     struct pith_error err = {0};
     for (int i = 0; i < N_SEQ; i++)
-        draw[i] = (struct pith_draw){.size = sizeof(struct pith_draw), .output = i,
+        draw[i] = (struct pith_draw){.size = sizeof(struct pith_draw),
+                                     .output = i,
                                      .sampler = d->sampler[i],
                                      .n_top = i % 4 ? i % 4 + 1 : -1,
                                      .top = d->top[t][i]};

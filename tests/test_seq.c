@@ -1,6 +1,7 @@
-/* test_seq.c -- sequences between steps: edits, and that they give the bits of the naive cache (naive_cache.h), whatever was shared, given
- * back, gathered or rotated on the way. A script is a row of random calls over a few sequences; every logit that comes out is compared.
- * TEST_SEED chooses other scripts. */
+/* test_seq.c -- sequences between steps: edits, and that they give the bits of the naive cache
+ * (naive_cache.h), whatever was shared, given back, gathered or rotated on the way. A script is a
+ * row of random calls over a few sequences; every logit that comes out is compared. TEST_SEED
+ * chooses other scripts. */
 #include "check_pages.h"
 #include "naive_cache.h"
 #include "random.h"
@@ -299,7 +300,8 @@ static void test_scripts(void)
         run_scripts(&kinds[i], (n + N_KINDS - 1) / N_KINDS);
 }
 
-/* A step that fails has not carried out the edits before it: a later shift is added to them, and K is rotated, and rounded, once. */
+/* A step that fails has not carried out the edits before it: a later shift is added to them, and K
+ * is rotated, and rounded, once. */
 static void test_failed_step(void)
 {
     for (int i = 0; i < N_KINDS && !test_bad; i++) {
@@ -335,8 +337,8 @@ static void test_failed_step(void)
 
 /* ---------------------------------------------------------------- what edits mean */
 
-/* In a model of one layer K and V depend on a token and its position alone: what is left after a removal and a shift is what feeding it
- * anew gives, but for the rounding of a rotation. */
+/* In a model of one layer K and V depend on a token and its position alone: what is left after a
+ * removal and a shift is what feeding it anew gives, but for the rounding of a rotation. */
 static void test_meaning(void)
 {
     for (int i = 0; i < N_KINDS && !test_bad; i++) {
@@ -366,7 +368,8 @@ static void test_meaning(void)
     }
 }
 
-/* A window that is no shorter than the context still is one: what a shift has moved out of it is not seen. */
+/* A window that is no shorter than the context still is one: what a shift has moved out of it is
+ * not seen. */
 static void test_wide_window(void)
 {
     struct kind k = {"wide", "gemma3", "f32", 0, 0, wide};

@@ -1,7 +1,8 @@
-/* test_seq_recurrent.c -- random calls over sequences of models with recurrent layers, compared with sequences that are only ever fed from
- * their beginning. A recurrence has no inverse: a sequence can go back to nothing, to a checkpoint (every 64 positions and the ends of the
- * latest prompts), and it refuses to do without a part of what it has seen. A prompt costs at most 64 positions beyond what it has in
- * common with the sequence. TEST_SEED chooses other scripts. */
+/* test_seq_recurrent.c -- random calls over sequences of models with recurrent layers, compared
+ * with sequences that are only ever fed from their beginning. A recurrence has no inverse: a
+ * sequence can go back to nothing, to a checkpoint (every 64 positions and the ends of the latest
+ * prompts), and it refuses to do without a part of what it has seen. A prompt costs at most 64
+ * positions beyond what it has in common with the sequence. TEST_SEED chooses other scripts. */
 #include <unistd.h>
 
 #include "check_pages.h"
@@ -20,8 +21,8 @@ struct seq {
     int32_t n, token[N_CTX];
     int keep;       /* a prompt ended here, or it was copied or loaded */
     int32_t prompt; /* the latest such point before this one, -1: nobody knows */
-    int32_t
-        held; /* of the tokens the naive sequence has been fed so many; another script's, or others: 0 */
+    int32_t held;   /* of the tokens the naive sequence has been fed so many; another script's, or
+                       others: 0 */
 };
 
 struct script {
@@ -288,8 +289,8 @@ static pith_status feed_many(pith_session *s, int32_t per, struct pith_error *er
     return pith_step(s, &b, err);
 }
 
-/* Every sequence has as many checkpoints as it may, and passes one more within a call of several steps: what they hold together has to be
- * there at once. */
+/* Every sequence has as many checkpoints as it may, and passes one more within a call of several
+ * steps: what they hold together has to be there at once. */
 static void checkpoints_of_all_at_once(void)
 {
     struct pith_error err;

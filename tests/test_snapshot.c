@@ -1,5 +1,6 @@
-/* test_snapshot.c -- save and load: what is loaded goes on with the same bits; anything else than what was saved for this session is
- * refused by name and leaves the session as it was: every truncation, every single-bit flip, other models, types and sizes. */
+/* test_snapshot.c -- save and load: what is loaded goes on with the same bits; anything else than
+ * what was saved for this session is refused by name and leaves the session as it was: every
+ * truncation, every single-bit flip, other models, types and sizes. */
 #include <math.h>
 #include <stddef.h>
 #include <sys/stat.h>
@@ -217,7 +218,8 @@ static void put_file(const char *path, const uint8_t *p, size_t n)
     CHECK(f && fwrite(p, 1, n, f) == n && fclose(f) == 0);
 }
 
-/* The same in a file, which is read in pieces: damage found at its very end has changed nothing, and no page is lost. */
+/* The same in a file, which is read in pieces: damage found at its very end has changed nothing,
+ * and no page is lost. */
 static void test_damaged_file(void)
 {
     pith_model *m = synth("gemma2", 1, NULL);
@@ -239,7 +241,8 @@ static void test_damaged_file(void)
                   8 * n);
         copy[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
-    for (size_t cut = 0; cut < n + 8 && !test_bad; cut += cut % 64 ? 1 : (size_t)step / 8, tried++) {
+    for (size_t cut = 0; cut < n + 8 && !test_bad;
+         cut += cut % 64 ? 1 : (size_t)step / 8, tried++) {
         put_file(in_dir("all"), copy, cut);
         CHECK_MSG((pith_load(s, -1, in_dir("all"), &err) == PITH_OK) == (cut == n),
                   "%zu of %zu bytes: %s", cut, n, err.msg);
@@ -260,7 +263,8 @@ static void test_damaged_file(void)
     pith_model_close(m);
 }
 
-/* Loading a file takes its pages and little more: not the file beside them. Without room for old and new pages at once it works, too. */
+/* Loading a file takes its pages and little more: not the file beside them. Without room for old
+ * and new pages at once it works, too. */
 static void test_streamed(void)
 {
     enum { N = 6000 };
@@ -474,13 +478,13 @@ enum { N_DRAWS = 40 };
 #define CHAIN "penalties:last_n=-1,repeat=1.3,freq=0.2;dry:multiplier=0.8;"
 static const char *const chains[] = {CHAIN "temp:t=1",
                                      "penalties:last_n=8,repeat=1.5;xtc:p=0.5,t=0.01;temp:t=1.3",
-                                     "temp:t=1;mirostat:tau=3",
-                                     CHAIN "temp:t=1;mirostat_v2:tau=3",
+                                     "temp:t=1;mirostat:tau=3", CHAIN "temp:t=1;mirostat_v2:tau=3",
                                      "temp:t=1;adaptive_p:target=0.3"};
 enum { N_CHAINS = sizeof chains / sizeof *chains };
 static const char turns[] = "root ::= ([0-4] [5-9]){40}";
 
-/* Any split of a text in two, the second half in another session and with another sampler: the same tokens. */
+/* Any split of a text in two, the second half in another session and with another sampler: the same
+ * tokens. */
 static void test_resumed(void)
 {
     static const int splits[] = {0, 1, 6, 7, N_DRAWS};

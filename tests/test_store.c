@@ -1,5 +1,6 @@
-/* test_store.c -- the prefix store: what it gives is what computing anew gives, bit for bit, whatever was let go in between; prefixes are
- * computed once; every page is accounted for; and a session that wants pages gets those the store can spare. */
+/* test_store.c -- the prefix store: what it gives is what computing anew gives, bit for bit,
+ * whatever was let go in between; prefixes are computed once; every page is accounted for; and a
+ * session that wants pages gets those the store can spare. */
 #include <unistd.h>
 #include "check_pages.h"
 #include "random.h"
@@ -71,8 +72,10 @@ static void check_store(const pith_session *s)
             idle += page >= 0 && s->cache.group[g].refs[page] == 1;
         }
         CHECK(held == s->store.held[g]);
-        CHECK_MSG(idle == s->cache.group[g].n_idle, "group %d: %d pages are only the store's, %d "
-                  "are counted", g, idle, s->cache.group[g].n_idle);
+        CHECK_MSG(idle == s->cache.group[g].n_idle,
+                  "group %d: %d pages are only the store's, %d "
+                  "are counted",
+                  g, idle, s->cache.group[g].n_idle);
         bytes += (uint64_t)held * (uint64_t)s->cache.group[g].page_bytes;
     }
     CHECK_MSG(bytes == s->store.bytes && bytes <= s->store.budget, "%llu bytes held, counted %llu",
@@ -138,7 +141,8 @@ static void test_same_bits(void)
 
 /* ---------------------------------------------------------------- computed once */
 
-/* Many sequences with one prefix and an end of their own: the prefix is computed once, and all take little more than one of them. */
+/* Many sequences with one prefix and an end of their own: the prefix is computed once, and all take
+ * little more than one of them. */
 static void test_shared_prefix(void)
 {
     struct pith_error err;
@@ -175,8 +179,9 @@ static void test_shared_prefix(void)
 
 /* ---------------------------------------------------------------- work */
 
-/* Sequences that together exceed the store: a page is offered once, whatever else there is, so a token costs a few entries and not all of
- * them; what was driven out comes back when its sequence ends. */
+/* Sequences that together exceed the store: a page is offered once, whatever else there is, so a
+ * token costs a few entries and not all of them; what was driven out comes back when its sequence
+ * ends. */
 static void test_too_small(void)
 {
     enum { PAGES = 20, N_SEQS = 3, STEPS = 256 };
@@ -220,7 +225,8 @@ static void test_too_small(void)
     pith_model_close(m);
 }
 
-/* The work for a prompt does not grow with the number of entries; nor when pages of the store have to go for it. */
+/* The work for a prompt does not grow with the number of entries; nor when pages of the store have
+ * to go for it. */
 static void test_big(void)
 {
     enum { CAP = 3000, N = 130, MORE = 50 };
@@ -243,15 +249,18 @@ static void test_big(void)
     }
     check_store(s);
     CHECK_MSG(s->store.free < 0 || s->store.held[0] > CAP / 2, "%d pages held", s->store.held[0]);
-    CHECK_MSG(early && late <= 4 * early, "%llu entries looked at for the first %d prompts, %llu "
-              "for the last", (unsigned long long)early, MORE, (unsigned long long)late);
+    CHECK_MSG(early && late <= 4 * early,
+              "%llu entries looked at for the first %d prompts, %llu "
+              "for the last",
+              (unsigned long long)early, MORE, (unsigned long long)late);
     printf("# %d entries: %.1f looked at for each of the first prompts, %.1f for the last\n", CAP,
            (double)early / MORE, (double)late / MORE);
     pith_session_close(s);
     pith_model_close(m);
 }
 
-/* Rows of embeddings end what can be told by tokens; it is not looked at again for every token behind them. */
+/* Rows of embeddings end what can be told by tokens; it is not looked at again for every token
+ * behind them. */
 static void test_embedding_rows(void)
 {
     struct pith_error err;
@@ -284,8 +293,9 @@ static void test_embedding_rows(void)
 
 /* ---------------------------------------------------------------- recurrent layers */
 
-/* Rewinds and extends prompts in a session with a store (of many entries, of few, and in a folder) and compares with computing anew. What is
- * computed is at most 64 tokens beyond what an earlier prompt shares with it. */
+/* Rewinds and extends prompts in a session with a store (of many entries, of few, and in a folder)
+ * and compares with computing anew. What is computed is at most 64 tokens beyond what an earlier
+ * prompt shares with it. */
 static void recurrent_prompts(const char *name, pith_model *m, int32_t n_stored, const char *dir)
 {
     enum { N = 200 };
@@ -354,7 +364,8 @@ static void test_recurrent(void)
     printf("# %d models\n", n);
 }
 
-/* ---------------------------------------------------------------- what is told, what is compared */
+/* ---------------------------------------------------------------- what is told, what is compared
+ */
 
 static void test_miss(void)
 {
@@ -389,7 +400,8 @@ static void test_miss(void)
     CHECK(pith_generate(s, &g, &r, &err) == PITH_OK);
     CHECK_MSG(r.n_kept == 64 && r.differs_at == 70, "%d kept, differs at %d", r.n_kept,
               r.differs_at);
-    /* The hash is an index: entries of equal key and other tokens, or another parent, are not taken. */
+    /* The hash is an index: entries of equal key and other tokens, or another parent, are not
+     * taken. */
     struct store_miss miss;
     for (int32_t i = 0; i < s->store.cap; i++)
         s->store.entry[i].token[17] ^= 1;
@@ -398,7 +410,8 @@ static void test_miss(void)
     pith_model_close(m);
 }
 
-/* pith_reuse takes what pith_prefix takes and computes nothing; what only the store holds counts as free. */
+/* pith_reuse takes what pith_prefix takes and computes nothing; what only the store holds counts as
+ * free. */
 static void test_reuse(void)
 {
     enum { N = 200 };
@@ -447,7 +460,8 @@ static size_t reused(pith_session *s, int32_t seq, const void *salt, size_t n_sa
     return kept;
 }
 
-/* Sequences of other salts find nothing of this one's, in memory and in a folder; and are told nothing. */
+/* Sequences of other salts find nothing of this one's, in memory and in a folder; and are told
+ * nothing. */
 static void test_salt(void)
 {
     enum { N = 200 };
@@ -481,7 +495,8 @@ static void test_salt(void)
         token[70]--;
         /* A copy belongs to whom its source belongs to. */
         CHECK(reused(s, 0, "dave", 4, token, 100) == (round ? 64 : 0));
-        CHECK(pith_truncate(s, 1, 0, &err) == PITH_OK && pith_salt(s, 1, "eve", 3, &err) == PITH_OK);
+        CHECK(pith_truncate(s, 1, 0, &err) == PITH_OK &&
+              pith_salt(s, 1, "eve", 3, &err) == PITH_OK);
         CHECK(pith_copy(s, 1, 0, 0, -1, &err) == PITH_OK);
         CHECK(pith_feed(s, 1, token + 100, 100, &err) == PITH_OK);
         CHECK(reused(s, 2, "eve", 3, token, N) == (round ? 192 : 0));
@@ -501,7 +516,8 @@ static void test_salt(void)
     pith_model_close(m);
 }
 
-/* What a snapshot's file brought is its sequence's own: the store, and so other sequences, never see it. */
+/* What a snapshot's file brought is its sequence's own: the store, and so other sequences, never
+ * see it. */
 static void test_loaded_is_not_published(void)
 {
     struct pith_error err;

@@ -1,6 +1,8 @@
-/* test_store_disk.c -- the prefix store's folder: a process that is killed at any instant leaves a folder that the next one can use, and
- * what it takes from there has the bits of computing anew; damaged, truncated and foreign files are found, told and removed; two processes
- * share a folder; one that cannot be made is refused; a full disk, a folder that cannot be written and a limit are lines in the report. */
+/* test_store_disk.c -- the prefix store's folder: a process that is killed at any instant leaves a
+ * folder that the next one can use, and what it takes from there has the bits of computing anew;
+ * damaged, truncated and foreign files are found, told and removed; two processes share a folder;
+ * one that cannot be made is refused; a full disk, a folder that cannot be written and a limit are
+ * lines in the report. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -73,7 +75,8 @@ static int32_t prompt(int32_t *token, int own)
     return N_SHARED + 100;
 }
 
-/* Feeds a prompt and compares its logits with those of a session without a store. Returns how much was there. */
+/* Feeds a prompt and compares its logits with those of a session without a store. Returns how much
+ * was there. */
 static int32_t ask(pith_session *s, pith_session *fresh, int32_t seq, int own)
 {
     struct pith_error err;
@@ -158,7 +161,8 @@ static void end(void)
 
 /* ---------------------------------------------------------------- killed */
 
-/* A process that serves a few prompts; tells on fd when the shared part is on disk; exits with what went wrong. */
+/* A process that serves a few prompts; tells on fd when the shared part is on disk; exits with what
+ * went wrong. */
 static int serve(int own, int shared_there, int fd)
 {
     int before = test_bad;
@@ -189,8 +193,9 @@ static int64_t now_us(void)
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-/* Serves in a process of its own that is killed after so many microseconds (0: not). Returns its status, and whether the shared part is on
- * disk. The outcome does not depend on the instant: that is what is tested. */
+/* Serves in a process of its own that is killed after so many microseconds (0: not). Returns its
+ * status, and whether the shared part is on disk. The outcome does not depend on the instant: that
+ * is what is tested. */
 static int run_child(int own, int64_t kill_after, int *shared_there)
 {
     int to_us[2], status = -1;
@@ -532,7 +537,8 @@ static void run_two(pith_session *s, int own, int steps)
         ;
 }
 
-/* Sequences that together exceed the memory of the store: every page is written once, by this session and the next ones. */
+/* Sequences that together exceed the memory of the store: every page is written once, by this
+ * session and the next ones. */
 static void test_written_once(void)
 {
     enum { STEPS = 256, PAGES = 2 * (20 + STEPS / 64) };
@@ -635,13 +641,17 @@ static void test_limit_of_all(void)
 /* Names that are not exactly a page's are somebody else's, however full the folder is. */
 static void test_foreign(void)
 {
-    static const char *const foreign[] = {
-        "manual.page", "0123456789abcdef0123456789abcdef-0.page.bak",
-        "0123456789abcdef0123456789abcde-0.page", "0123456789abcdef0123456789abcdefa-0.page",
-        "0123456789ABCDEF0123456789abcdef-0.page", "0123456789abcdef0123456789abcdef-.page",
-        "0123456789abcdef0123456789abcdef-x.page", "manual.page.tmp-1-2",
-        "0123456789abcdef0123456789abcdef-0.page.tmp-1-", "0123456789abcdef0123456789abcdef-0.tmp-1-2.page",
-        "0123456789abcdef0123456789abcdef-0.page.tmp-1-2-3"};
+    static const char *const foreign[] = {"manual.page",
+                                          "0123456789abcdef0123456789abcdef-0.page.bak",
+                                          "0123456789abcdef0123456789abcde-0.page",
+                                          "0123456789abcdef0123456789abcdefa-0.page",
+                                          "0123456789ABCDEF0123456789abcdef-0.page",
+                                          "0123456789abcdef0123456789abcdef-.page",
+                                          "0123456789abcdef0123456789abcdef-x.page",
+                                          "manual.page.tmp-1-2",
+                                          "0123456789abcdef0123456789abcdef-0.page.tmp-1-",
+                                          "0123456789abcdef0123456789abcdef-0.tmp-1-2.page",
+                                          "0123456789abcdef0123456789abcdef-0.page.tmp-1-2-3"};
     static const char *const ours[] = {"0123456789abcdef0123456789abcdef-0.page",
                                        "0123456789abcdef0123456789abcdef-12.page",
                                        "0123456789abcdef0123456789abcdef-0.page.tmp-1-2"};
@@ -684,7 +694,8 @@ static void test_private(void)
     end();
 }
 
-/* A cancelled session reads nothing: what is in memory is all it takes, and the next step says that it was cancelled. */
+/* A cancelled session reads nothing: what is in memory is all it takes, and the next step says that
+ * it was cancelled. */
 static void test_cancelled(void)
 {
     struct pith_error err;
@@ -746,7 +757,8 @@ static void test_read_by_all(void)
     end();
 }
 
-/* ---------------------------------------------------------------- a disk that is full, or not ours */
+/* ---------------------------------------------------------------- a disk that is full, or not ours
+ */
 
 static void limited(const char *what, const char *dir, int64_t limit, const char *told)
 {

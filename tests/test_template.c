@@ -1,8 +1,11 @@
-/* test_template.c -- chat templates: recorded renderings of published templates, then what no recording covers: the language case by
- * case against values from Python's Jinja, damaged templates, limits, small stacks, failed allocations, threads.
+/* test_template.c -- chat templates: recorded renderings of published templates, then what no
+ * recording covers: the language case by case against values from Python's Jinja, damaged
+ * templates, limits, small stacks, failed allocations, threads.
  *
- * The recorded cases are in ../shared/vectors/templates (see its README). tests/data/jinja.json holds the cases of the language:
- * t the template, v its variables (s: the shared ones), r the text or x what it raises; neither: it must fail. */
+ * The recorded cases are in ../shared/vectors/templates (see its README). tests/data/jinja.json
+ * holds the cases of the language:
+ * t the template, v its variables (s: the shared ones), r the text or x what it raises; neither: it
+ * must fail. */
 #include <dirent.h>
 #include <jansson.h>
 #include <locale.h>
@@ -178,7 +181,8 @@ static void other_locale(void)
     if (!was)
         SKIP("no locale de_DE.UTF-8");
     str_init(&out, PITH_MEM_SCRATCH);
-    const char *text = "{{ 1.5 + x }} {{ '%.2f' % x }} {{ '0.5' | float }} {{ '{:.1f}'.format(x) }}";
+    const char *text =
+        "{{ 1.5 + x }} {{ '%.2f' % x }} {{ '0.5' | float }} {{ '{:.1f}'.format(x) }}";
     CHECK(render(text, strlen(text), "{\"x\": 0.25}", NULL, &out) == PITH_OK);
     CHECK_MSG(!strcmp(out.p, "1.75 0.25 0.5 0.2"), "%s", out.p);
     char digits[8];
@@ -402,7 +406,8 @@ static void damaged(void)
     str_deinit(&out);
 }
 
-/* The n-th allocation fails, for every n: PITH_NOMEM, nothing held, and the next rendering is as ever. */
+/* The n-th allocation fails, for every n: PITH_NOMEM, nothing held, and the next rendering is as
+ * ever. */
 static void refused_memory(void)
 {
     struct str out, want;
@@ -459,7 +464,9 @@ static void public_api(void)
 static void prompts(void)
 {
     static const struct tiny tiny = {"llama", "f32", 32, 2, 16, 32, 300, 0, 0, 1};
-    static const char *const overrides[] = {"tokenizer.chat_template=str:{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", NULL};
+    static const char *const overrides[] = {
+        "tokenizer.chat_template=str:{{ bos_token }}{{ messages[0].content }}{{ eos_token }}",
+        NULL};
     struct pith_model_params params = PITH_MODEL_PARAMS_INIT;
     struct pith_error err;
     char vars[200], eos[64] = "";
@@ -479,26 +486,36 @@ static void prompts(void)
     const char *text = pith_prompt_text(p, &n_text);
     for (int64_t i = 0; i < n; i++)
         ends += ids[i] == eos_id;
-    CHECK_MSG(n > 3 && n <= 64 && ids[0] == bos_id && ids[n - 1] == eos_id && ends == 1, "%lld ids, %zu ends", (long long)n, ends);
-    CHECK(pith_prompt_tokenize(p, m, 0, NULL, 0, &err) == n && pith_prompt_tokenize(p, m, 0, plain, 2, &err) == n);
+    CHECK_MSG(n > 3 && n <= 64 && ids[0] == bos_id && ids[n - 1] == eos_id && ends == 1,
+              "%lld ids, %zu ends", (long long)n, ends);
+    CHECK(pith_prompt_tokenize(p, m, 0, NULL, 0, &err) == n &&
+          pith_prompt_tokenize(p, m, 0, plain, 2, &err) == n);
     int64_t n_plain = pith_tokenize(m, text, n_text, PITH_PARSE_SPECIAL, plain, 64, &err);
     for (int64_t i = 0; i < n_plain && i < 64; i++)
         ends += plain[i] == eos_id;
     CHECK_MSG(ends == 3, "%zu ends: text alone has lost it", ends);
     const struct pith_span *values = pith_prompt_values(p, &n_values);
-    CHECK(n_values == 1 && values[0].to - values[0].from == strlen(eos) + 2 && text[values[0].from] == 'x' && text[values[0].to - 1] == 'y');
-    CHECK(pith_prompt_put(p, PITH_FROM_VALUE, eos, strlen(eos), &err) == PITH_OK && pith_prompt_put(p, PITH_FROM_TEMPLATE, eos, strlen(eos), &err) == PITH_OK);
+    CHECK(n_values == 1 && values[0].to - values[0].from == strlen(eos) + 2 &&
+          text[values[0].from] == 'x' && text[values[0].to - 1] == 'y');
+    CHECK(pith_prompt_put(p, PITH_FROM_VALUE, eos, strlen(eos), &err) == PITH_OK &&
+          pith_prompt_put(p, PITH_FROM_TEMPLATE, eos, strlen(eos), &err) == PITH_OK);
     pith_prompt_values(p, &n_values);
     int64_t more = pith_prompt_tokenize(p, m, 0, ids, 64, &err);
-    CHECK(n_values == 2 && more > n + 1 && more <= 64 && ids[n - 1] == eos_id && ids[n] != eos_id && ids[more - 1] == eos_id);
+    CHECK(n_values == 2 && more > n + 1 && more <= 64 && ids[n - 1] == eos_id && ids[n] != eos_id &&
+          ids[more - 1] == eos_id);
     pith_prompt_close(p);
     p = pith_prompt_open(NULL, NULL, 0, &err);
-    CHECK(p && pith_prompt_tokenize(p, m, PITH_ADD_SPECIAL, ids, 64, &err) == 1 && ids[0] == bos_id && !*pith_prompt_text(p, NULL));
-    CHECK(pith_prompt_put(p, PITH_FROM_VALUE, NULL, 1, &err) == PITH_RANGE && pith_prompt_put(NULL, PITH_FROM_VALUE, "a", 1, &err) == PITH_RANGE);
+    CHECK(p && pith_prompt_tokenize(p, m, PITH_ADD_SPECIAL, ids, 64, &err) == 1 &&
+          ids[0] == bos_id && !*pith_prompt_text(p, NULL));
+    CHECK(pith_prompt_put(p, PITH_FROM_VALUE, NULL, 1, &err) == PITH_RANGE &&
+          pith_prompt_put(NULL, PITH_FROM_VALUE, "a", 1, &err) == PITH_RANGE);
     CHECK(pith_prompt_put(p, (pith_origin)2, "a", 1, &err) == PITH_RANGE && err.msg[0]);
-    CHECK(pith_prompt_tokenize(p, NULL, 0, ids, 64, &err) == -1 && pith_prompt_tokenize(NULL, m, 0, ids, 64, &err) == -1 && err.code == PITH_RANGE);
-    CHECK(pith_prompt_tokenize(p, m, 0, NULL, 1, &err) == -1 && !pith_prompt_open(NULL, NULL, 1, &err) && err.code == PITH_RANGE);
-    CHECK(!pith_prompt_open(pith_model_template(m, NULL, &err), "[]", 2, &err) && err.code == PITH_FORMAT);
+    CHECK(pith_prompt_tokenize(p, NULL, 0, ids, 64, &err) == -1 &&
+          pith_prompt_tokenize(NULL, m, 0, ids, 64, &err) == -1 && err.code == PITH_RANGE);
+    CHECK(pith_prompt_tokenize(p, m, 0, NULL, 1, &err) == -1 &&
+          !pith_prompt_open(NULL, NULL, 1, &err) && err.code == PITH_RANGE);
+    CHECK(!pith_prompt_open(pith_model_template(m, NULL, &err), "[]", 2, &err) &&
+          err.code == PITH_FORMAT);
     pith_prompt_close(p);
     pith_prompt_close(NULL);
     pith_model_close(m);

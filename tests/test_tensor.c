@@ -430,8 +430,8 @@ static void pack_layout(void)
                 bad += !same(packed_value(t, block, j, k % d->block), want[k]);
             }
             for (int c = 0; c < 3; c++)
-                bad_dots += !same(packed_dot(t, packed, j, &tile.a, c, N),
-                                  d->dot(rows[j], &tile.a, c, N));
+                bad_dots +=
+                    !same(packed_dot(t, packed, j, &tile.a, c, N), d->dot(rows[j], &tile.a, c, N));
         }
         CHECK_MSG(!bad, "%s: %d values differ from packed.h", d->name, bad);
         CHECK_MSG(!bad_dots, "%s: %d dot products differ from numerics.md", d->name, bad_dots);

@@ -1,4 +1,5 @@
-/* test_topology.c -- processors, nodes and places of threads: fake /sys trees, lists, and models that run on them. */
+/* test_topology.c -- processors, nodes and places of threads: fake /sys trees, lists, and models
+ * that run on them. */
 #include "test.h"
 
 #include <limits.h>
@@ -241,7 +242,8 @@ static void pool_at_places(void)
 static const int32_t prompt[] = {1, 5, 9, 2, 7, 3, 3, 8, 4, 6, 1, 5, 9, 2, 7, 3, 3, 8, 4, 6};
 enum { N_PROMPT = sizeof prompt / sizeof *prompt, N_VOCAB = 96 };
 
-/* Logits behind the prompt and one decoded token; 0: it could not be run, with the message in err. */
+/* Logits behind the prompt and one decoded token; 0: it could not be run, with the message in err.
+ */
 static int logits_of(const char *path, const struct pith_model_params *mp, float *out, char *report,
                      size_t cap, struct pith_error *err)
 {
@@ -394,7 +396,8 @@ static void memory_of_nodes(void)
 
 /* ---------------------------------------------------------------- K and V */
 
-/* A node's share of an attention call is of the same heads whatever the step, and every unit is done once. */
+/* A node's share of an attention call is of the same heads whatever the step, and every unit is
+ * done once. */
 static void heads_of_nodes(void)
 {
     static const int32_t heads[] = {1, 2, 3, 4, 8, 12}, tiles[] = {1, 2, 7}, parts[] = {1, 3};
@@ -431,7 +434,8 @@ static size_t resident(void *p, size_t bytes, uint8_t *out)
     return n;
 }
 
-/* The memory of the heads is touched before it is used, each page by some thread; nothing else is. */
+/* The memory of the heads is touched before it is used, each page by some thread; nothing else is.
+ */
 static void memory_of_heads(void)
 {
     static uint8_t is[4096];
@@ -455,8 +459,8 @@ static void memory_of_heads(void)
     size_t n = resident(g->base, 4 << 20, is);
     for (uint64_t at = 0; at < to; at += 4096) {
         int64_t in = (int64_t)at % g->page_bytes;
-        int owned = at >= from && (in < kv[1].k_off + 5000 ||
-                                   (in >= kv[1].v_off && in < kv[1].v_off + 5000));
+        int owned = at >= from &&
+                    (in < kv[1].k_off + 5000 || (in >= kv[1].v_off && in < kv[1].v_off + 5000));
         CHECK_MSG(is[at / 4096] == owned, "memory at %d, %d in its page: %s", (int)at, (int)in,
                   owned ? "not touched" : "touched");
     }

@@ -1,4 +1,5 @@
-/* test_vec.c -- the float-vector kernels at every level of this machine against vec_ref.h, by memcmp; and how accurate they are. */
+/* test_vec.c -- the float-vector kernels at every level of this machine against vec_ref.h, by
+ * memcmp; and how accurate they are. */
 #include "vec_ref.h"
 
 #include "backend/cpu/kern_vec.h"
@@ -20,18 +21,20 @@ struct args {
 };
 
 /* X(name, NULL allowed for y, call of kernel k, reference) over the fields of a */
-#define KERNELS(X)                                                                                            \
-    X(add, 0, k->add(a->x, a->y, a->z, a->n), a->x[i] + a->y[i])                                           \
-    X(mul, 0, k->mul(a->x, a->y, a->z, a->n), a->x[i] * a->y[i])                                           \
-    X(scale, 0, k->scale(a->x, a->a, a->b, a->z, a->n), fmaf(a->x[i], a->a, a->b))                         \
-    X(silu, 1, k->silu(a->x, a->y, a->z, a->n), gated(vr_silu(a->x[i]), a->y, i))                          \
-    X(gelu, 1, k->gelu(a->x, a->y, a->z, a->n), gated(vr_gelu(a->x[i]), a->y, i))                          \
-    X(gelu_erf, 1, k->gelu_erf(a->x, a->y, a->z, a->n), gated(vr_gelu_erf(a->x[i]), a->y, i))              \
-    X(gelu_quick, 1, k->gelu_quick(a->x, a->y, a->z, a->n), gated(vr_gelu_quick(a->x[i]), a->y, i))        \
-    X(relu, 1, k->relu(a->x, a->y, a->z, a->n), gated(vr_relu(a->x[i]), a->y, i))                          \
-    X(relu2, 1, k->relu2(a->x, a->y, a->z, a->n), gated(vr_relu(a->x[i]) * vr_relu(a->x[i]), a->y, i))     \
-    X(sigmoid, 0, k->sigmoid(a->x, a->z, a->n), vr_sigmoid(a->x[i]))                                       \
-    X(softcap, 0, k->softcap(a->x, a->a, a->z, a->n), vr_softcap(a->x[i], a->a))                           \
+#define KERNELS(X)                                                                                 \
+    X(add, 0, k->add(a->x, a->y, a->z, a->n), a->x[i] + a->y[i])                                   \
+    X(mul, 0, k->mul(a->x, a->y, a->z, a->n), a->x[i] * a->y[i])                                   \
+    X(scale, 0, k->scale(a->x, a->a, a->b, a->z, a->n), fmaf(a->x[i], a->a, a->b))                 \
+    X(silu, 1, k->silu(a->x, a->y, a->z, a->n), gated(vr_silu(a->x[i]), a->y, i))                  \
+    X(gelu, 1, k->gelu(a->x, a->y, a->z, a->n), gated(vr_gelu(a->x[i]), a->y, i))                  \
+    X(gelu_erf, 1, k->gelu_erf(a->x, a->y, a->z, a->n), gated(vr_gelu_erf(a->x[i]), a->y, i))      \
+    X(gelu_quick, 1, k->gelu_quick(a->x, a->y, a->z, a->n),                                        \
+      gated(vr_gelu_quick(a->x[i]), a->y, i))                                                      \
+    X(relu, 1, k->relu(a->x, a->y, a->z, a->n), gated(vr_relu(a->x[i]), a->y, i))                  \
+    X(relu2, 1, k->relu2(a->x, a->y, a->z, a->n),                                                  \
+      gated(vr_relu(a->x[i]) * vr_relu(a->x[i]), a->y, i))                                         \
+    X(sigmoid, 0, k->sigmoid(a->x, a->z, a->n), vr_sigmoid(a->x[i]))                               \
+    X(softcap, 0, k->softcap(a->x, a->a, a->z, a->n), vr_softcap(a->x[i], a->a))                   \
     X(exp, 0, k->exp(a->x, a->z, a->n), vr_exp(a->x[i]))
 
 static float gated(float z, const float *u, int64_t i)
@@ -46,15 +49,15 @@ struct kernel {
     void (*ref)(const struct args *a);
 };
 
-#define DEFINE(name, gate, call, value)                                                                \
-    static void run_##name(const struct kern *k, const struct args *a)                                        \
-    {                                                                                                         \
-        call;                                                                                                 \
-    }                                                                                                         \
-    static void ref_##name(const struct args *a)                                                              \
-    {                                                                                                         \
-        for (int64_t i = 0; i < a->n; i++)                                                                    \
-            a->z[i] = value;                                                                                  \
+#define DEFINE(name, gate, call, value)                                                            \
+    static void run_##name(const struct kern *k, const struct args *a)                             \
+    {                                                                                              \
+        call;                                                                                      \
+    }                                                                                              \
+    static void ref_##name(const struct args *a)                                                   \
+    {                                                                                              \
+        for (int64_t i = 0; i < a->n; i++)                                                         \
+            a->z[i] = value;                                                                       \
     }
 KERNELS(DEFINE)
 
@@ -118,8 +121,10 @@ enum { V_NORMAL, V_LARGE, V_TINY, V_WIDE, V_SPECIAL, V_EDGES, V_MODES };
 
 static float value(struct rng *r, int mode)
 {
-    static const float special[] = {0, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, -1e-45f, 1e30f, -1e30f, 3.4e38f, -3.4e38f,
-                                    0x1p-126f, 1, -1, 88, -88, 0.625f, -0.625f, -87.33f, -87.34f, 88.1f, 44, -44};
+    static const float special[] = {0,       -0.0f,   INFINITY, -INFINITY, NAN,      1e-40f,
+                                    -1e-45f, 1e30f,   -1e30f,   3.4e38f,   -3.4e38f, 0x1p-126f,
+                                    1,       -1,      88,       -88,       0.625f,   -0.625f,
+                                    -87.33f, -87.34f, 88.1f,    44,        -44};
     switch (mode) {
     case V_NORMAL:
         return rng_normal(r);
@@ -175,11 +180,13 @@ static void check_kernel(const struct kernel *f, struct args a, int mode)
             }
             f->run(levels[l], &b);
             int64_t i = differ(b.z, ref, written);
-            CHECK_MSG(i < 0, "%s %s n %d mode %d alias %d: [%d] is %a, not %a", levels[l]->name, f->name, (int)a.n, mode,
-                      alias, (int)i, (double)b.z[i < 0 ? 0 : i], (double)ref[i < 0 ? 0 : i]);
+            CHECK_MSG(i < 0, "%s %s n %d mode %d alias %d: [%d] is %a, not %a", levels[l]->name,
+                      f->name, (int)a.n, mode, alias, (int)i, (double)b.z[i < 0 ? 0 : i],
+                      (double)ref[i < 0 ? 0 : i]);
             for (i = -GUARD; !alias && i < a.n + GUARD; i++)
                 if ((i < 0 || i >= written) && bits_of(b.z[i]) != 0x7fc12345) {
-                    CHECK_MSG(0, "%s %s n %d wrote [%d]", levels[l]->name, f->name, (int)a.n, (int)i);
+                    CHECK_MSG(0, "%s %s n %d wrote [%d]", levels[l]->name, f->name, (int)a.n,
+                              (int)i);
                     break;
                 }
         }
@@ -191,13 +198,17 @@ static void kernels_equal_the_reference(void)
     rng_init(&r, 1);
     for (long round = 0; round < 6 * test_scale(); round++)
         for (int n = 1; n <= 140; n++) {
-            int64_t len = n <= 130 ? n : n == 140 ? MAX_N : 131 + (int)rng_below(&r, n == 139 ? 4000 : 600);
+            int64_t len = n <= 130   ? n
+                          : n == 140 ? MAX_N
+                                     : 131 + (int)rng_below(&r, n == 139 ? 4000 : 600);
             int mode = (int)rng_below(&r, V_MODES);
             fill(&r, buf_x, len, mode);
             fill(&r, buf_y, len, (int)rng_below(&r, V_MODES));
             fill(&r, buf_w, len, mode);
-            struct args a = {buf_x + GUARD, buf_y + GUARD, buf_w + GUARD, NULL, len,
-                             mode == V_EDGES ? 1 : value(&r, V_NORMAL), value(&r, mode)};
+            struct args a = {
+                buf_x + GUARD,  buf_y + GUARD, buf_w + GUARD,
+                NULL,           len,           mode == V_EDGES ? 1 : value(&r, V_NORMAL),
+                value(&r, mode)};
             for (int i = 0; i < N_KERNELS; i++) {
                 struct args b = a;
                 check_kernel(&kernels[i], b, mode);
@@ -229,14 +240,17 @@ static void rope_equals_the_reference(void)
                 vr_rope(buf_ref + GUARD, buf_y + GUARD, buf_w + GUARD, 2 * half, neox);
                 for (int l = 0; l < n_levels; l++) {
                     memcpy(buf_z, buf_x, sizeof buf_z);
-                    (neox ? levels[l]->rope_neox : levels[l]->rope_norm)(buf_z + GUARD, buf_y + GUARD, buf_w + GUARD, 2 * half);
+                    (neox ? levels[l]->rope_neox : levels[l]->rope_norm)(
+                        buf_z + GUARD, buf_y + GUARD, buf_w + GUARD, 2 * half);
                     int64_t i = differ(buf_z, buf_ref, 2 * half + 2 * GUARD);
-                    CHECK_MSG(i < 0, "%s rope neox %d n_rot %d: [%d]", levels[l]->name, neox, 2 * half, (int)i - GUARD);
+                    CHECK_MSG(i < 0, "%s rope neox %d n_rot %d: [%d]", levels[l]->name, neox,
+                              2 * half, (int)i - GUARD);
                 }
             }
 }
 
-/* All halves; a share of all floats (all of them at scale 100), and the neighbourhood of every half's rounding bounds. */
+/* All halves; a share of all floats (all of them at scale 100), and the neighbourhood of every
+ * half's rounding bounds. */
 static void halves_equal_the_reference(void)
 {
     static uint16_t h[65536], h2[65536];
@@ -263,22 +277,26 @@ static void halves_equal_the_reference(void)
         for (int l = 0; l < n_levels; l++) {
             levels[l]->f32_to_f16(f, h2, n);
             for (int i = 0; i < n; i++)
-                CHECK_MSG(h2[i] == h[i] || f[i] != f[i], "%s f32_to_f16(%a): %x, not %x", levels[l]->name, (double)f[i], h2[i], h[i]);
+                CHECK_MSG(h2[i] == h[i] || f[i] != f[i], "%s f32_to_f16(%a): %x, not %x",
+                          levels[l]->name, (double)f[i], h2[i], h[i]);
         }
     }
-    for (int l = 0; l < n_levels; l++) /* both sides of the middle between two halves, and the middle */
+    for (int l = 0; l < n_levels;
+         l++) /* both sides of the middle between two halves, and the middle */
         for (int i = 0; i < 0x7bff; i++) {
             float mid = (vr_from_f16((uint16_t)i) + vr_from_f16((uint16_t)(i + 1))) / 2;
             float x[3] = {float_of(bits_of(mid) - 1), mid, float_of(bits_of(mid) + 1)};
             uint16_t y[4] = {0, 0, 0, 0x1234};
             levels[l]->f32_to_f16(x, y, 3);
-            CHECK_MSG(y[0] == i && y[1] == i + (i & 1) && y[2] == i + 1 && y[3] == 0x1234, "%s rounding of %x", levels[l]->name, i);
+            CHECK_MSG(y[0] == i && y[1] == i + (i & 1) && y[2] == i + 1 && y[3] == 0x1234,
+                      "%s rounding of %x", levels[l]->name, i);
         }
 }
 
 /* ---- accuracy, at the best level (all are equal) */
 
-static double worst(void (*run)(const struct kern *, const struct args *), double (*exact)(double), float lo, float hi, int relative)
+static double worst(void (*run)(const struct kern *, const struct args *), double (*exact)(double),
+                    float lo, float hi, int relative)
 {
     enum { N = 4096 };
     double bad = 0;
@@ -300,12 +318,30 @@ static double worst(void (*run)(const struct kern *, const struct args *), doubl
     return bad;
 }
 
-static double exact_silu(double x) { return x / (1 + exp(-x)); }
-static double exact_gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
-static double exact_gelu_erf(double x) { return 0.5 * x * erfc(-x / sqrt(2)); }
-static double exact_gelu_quick(double x) { return x / (1 + exp(-1.702 * x)); }
-static double exact_sigmoid(double x) { return 1 / (1 + exp(-x)); }
-static double exact_softcap(double x) { return 30 * tanh(x / 30); }
+static double exact_silu(double x)
+{
+    return x / (1 + exp(-x));
+}
+static double exact_gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+static double exact_gelu_erf(double x)
+{
+    return 0.5 * x * erfc(-x / sqrt(2));
+}
+static double exact_gelu_quick(double x)
+{
+    return x / (1 + exp(-1.702 * x));
+}
+static double exact_sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+static double exact_softcap(double x)
+{
+    return 30 * tanh(x / 30);
+}
 
 static void functions_are_accurate(void)
 {
@@ -345,8 +381,10 @@ static void special_values(void)
         const struct kern *k = levels[l];
         float x[6] = {0, -0.0f, -INFINITY, -87.34f, INFINITY, NAN}, y[6];
         k->exp(x, y, 6);
-        CHECK(y[0] == 1 && y[1] == 1 && bits_of(y[2]) == 0 && bits_of(y[3]) == 0 && y[4] == vr_exp(88) && y[5] != y[5]);
-        x[3] = float_of(0x7fc001ffu); /* a payload that an integer addition to the exponent would turn into a number */
+        CHECK(y[0] == 1 && y[1] == 1 && bits_of(y[2]) == 0 && bits_of(y[3]) == 0 &&
+              y[4] == vr_exp(88) && y[5] != y[5]);
+        x[3] = float_of(0x7fc001ffu); /* a payload that an integer addition to the exponent would
+                                         turn into a number */
         k->exp(x + 3, y, 1);
         CHECK(y[0] != y[0]);
         float g[4] = {INFINITY, 1e30f, NAN, -1000};
@@ -376,9 +414,11 @@ static void element_does_not_depend_on_its_place(void)
             struct args a = {buf_x + GUARD, buf_y + GUARD, NULL, buf_ref, 97, 0.7f, 0.1f};
             kernels[i].run(levels[l], &a);
             for (int at = 0; at < 97; at++) {
-                struct args b = {buf_x + GUARD + at, buf_y + GUARD + at, NULL, buf_z, 1, 0.7f, 0.1f};
+                struct args b = {
+                    buf_x + GUARD + at, buf_y + GUARD + at, NULL, buf_z, 1, 0.7f, 0.1f};
                 kernels[i].run(levels[l], &b);
-                CHECK_MSG(same(buf_z[0], buf_ref[at]), "%s %s element %d", levels[l]->name, kernels[i].name, at);
+                CHECK_MSG(same(buf_z[0], buf_ref[at]), "%s %s element %d", levels[l]->name,
+                          kernels[i].name, at);
             }
         }
 }
@@ -393,7 +433,8 @@ static void tables_are_complete(void)
 #undef X
         CHECK(k == kern_table(l) && !strcmp(k->name, cpu_level_name((enum cpu_level)l)));
     }
-    CHECK(kern_table(CPU_REF) == kern_table(CPU_BASE) && kern_table(-1) == kern_table(CPU_BASE) && kern_table(1000) == kern_table(CPU_BASE));
+    CHECK(kern_table(CPU_REF) == kern_table(CPU_BASE) && kern_table(-1) == kern_table(CPU_BASE) &&
+          kern_table(1000) == kern_table(CPU_BASE));
     CHECK(n_levels == 1 + cpu_has(CPU_AVX2) + cpu_has(CPU_AVX512) + cpu_has(CPU_NEON));
 }
 

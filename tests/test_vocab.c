@@ -245,7 +245,8 @@ static void merges_that_collide(void)
         for (int b = 0; b < 256 && made.n_merges < MERGES; b++) {
             uint64_t h = (((uint64_t)a << 32) | (uint64_t)b) * 0x9E3779B97F4A7C15u;
             if ((h >> 32 & (PLACES - 1)) < 34)
-                snprintf(made.merge[made.n_merges++], sizeof made.merge[0], "%s %s", made.text[a], made.text[b]);
+                snprintf(made.merge[made.n_merges++], sizeof made.merge[0], "%s %s", made.text[a],
+                         made.text[b]);
         }
     REQUIRE(made.n_merges == MERGES, "%d merges collide", made.n_merges);
     key_str(&k, "tokenizer.ggml.model", "gpt2");
@@ -254,7 +255,8 @@ static void merges_that_collide(void)
     struct vocab *v = must_open(&k);
     REQUIRE(v, "no vocabulary");
     uint64_t looked = bpe_steps(v, &n);
-    CHECK_MSG(n == MERGES && looked < 40 * n, "%" PRIu64 " entries looked at for %" PRIu64 " merges", looked, n);
+    CHECK_MSG(n == MERGES && looked < 40 * n,
+              "%" PRIu64 " entries looked at for %" PRIu64 " merges", looked, n);
     vocab_free(v);
 }
 
@@ -550,10 +552,12 @@ static void pretok_long_runs(void)
 static void pretok_plain_words(void)
 {
     static const char *const parts[] = {
-        "a",        "B",     "word",     "Word",     "WORD",    "wordWord",     " ",      "  ",
-        " a",       " Word", "\n",       "\r\n",     "\t",      "'",            "'s",     "'LL",
-        ".",        "-",     "$",        "/",        "1",       "1234",         "<",      "`",
-        "\xC3\xA9", "IMG",   "\xCC\x81", "\xC2\xA0", "IMGIMGAZ", "\xE4\xBD\xA0", "\x0B ", "_",
+        "a",        "B",   "word",     "Word",     "WORD",     "wordWord",
+        " ",        "  ",  " a",       " Word",    "\n",       "\r\n",
+        "\t",       "'",   "'s",       "'LL",      ".",        "-",
+        "$",        "/",   "1",        "1234",     "<",        "`",
+        "\xC3\xA9", "IMG", "\xCC\x81", "\xC2\xA0", "IMGIMGAZ", "\xE4\xBD\xA0",
+        "\x0B ",    "_",
     };
     struct rng r;
     char text[64];
@@ -919,7 +923,8 @@ static void failed_allocations(void)
             CHECK_MSG(got < 0 || len >= 0 || err.code == PITH_NOMEM, "%s", err.msg);
             done = !hook_grant();
             vocab_free(v);
-            CHECK_MSG(atomic_load(&hook.blocks) == held, "sample %d, allocation %ld: blocks held", i, n);
+            CHECK_MSG(atomic_load(&hook.blocks) == held, "sample %d, allocation %ld: blocks held",
+                      i, n);
         }
         free(im.p);
     }

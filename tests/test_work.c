@@ -103,9 +103,9 @@ static const struct {
     const char *name;
     pith_status (*run)(struct pith_error *err);
 } jobs[] = {
-    {"a long word", tokenize_word},      {"many words", tokenize_words},
+    {"a long word", tokenize_word},       {"many words", tokenize_words},
     {"special tokens", tokenize_special}, {"a template", render},
-    {"variables", read_variables},       {"tools", read_tools},
+    {"variables", read_variables},        {"tools", read_tools},
 };
 enum { N_JOBS = sizeof jobs / sizeof *jobs };
 
@@ -214,7 +214,8 @@ static void tells_what_is_held(void)
     uint64_t before = atomic_load(&hook.bytes);
     REQUIRE(pith_work_begin(&w, &err) == PITH_OK, "%s", err.msg);
     REQUIRE(pith_work_begin(&inner, &err) == PITH_OK, "%s", err.msg);
-    pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, "root ::= \"a\"{3}", 15, NULL, &err);
+    pith_grammar *g =
+        pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, "root ::= \"a\"{3}", 15, NULL, &err);
     pith_work_end(&w); /* not the innermost: nothing happens */
     pith_work_end(&inner);
     REQUIRE(g, "%s", err.msg);

@@ -1,5 +1,6 @@
-/* vec_ref.h -- the float-vector kernels of backend/cpu/kern.h once more, one element at a time, from the text of the contract alone.
- * Shares no code with the kernels; test_vec.c and test_attn.c compare every level with it by memcmp (any NaN equals any NaN). */
+/* vec_ref.h -- the float-vector kernels of backend/cpu/kern.h once more, one element at a time,
+ * from the text of the contract alone. Shares no code with the kernels; test_vec.c and test_attn.c
+ * compare every level with it by memcmp (any NaN equals any NaN). */
 #ifndef PITH_TESTS_VEC_REF_H
 #define PITH_TESTS_VEC_REF_H
 
@@ -151,7 +152,8 @@ VR void vr_rms_norm(const float *x, const float *w, float *y, int64_t n, float e
         y[i] = w ? x[i] * s * w[i] : x[i] * s;
 }
 
-VR void vr_layer_norm(const float *x, const float *w, const float *b, float *y, int64_t n, float eps)
+VR void vr_layer_norm(const float *x, const float *w, const float *b, float *y, int64_t n,
+                      float eps)
 {
     float c[64] = {0};
     for (int64_t i = 0; i < n; i++)
@@ -191,11 +193,14 @@ VR void vr_rope(float *x, const float *c, const float *s, int n_rot, int neox)
     }
 }
 
-/* Halves by arithmetic in double: exact products, rounding by the current mode (to nearest even). */
+/* Halves by arithmetic in double: exact products, rounding by the current mode (to nearest even).
+ */
 VR float vr_from_f16(uint16_t h)
 {
     int e = h >> 10 & 31, m = h & 0x3ff;
-    double a = e == 31 ? (m ? (double)NAN : (double)INFINITY) : e ? ldexp(1024 + m, e - 25) : ldexp(m, -24);
+    double a = e == 31 ? (m ? (double)NAN : (double)INFINITY)
+               : e     ? ldexp(1024 + m, e - 25)
+                       : ldexp(m, -24);
     return (float)(h & 0x8000 ? -a : a);
 }
 
@@ -210,7 +215,7 @@ VR uint16_t vr_to_f16(float f)
     int e = -13;
     if (a > 0)
         frexp(a, &e);
-    e = e < -13 ? -13 : e;                    /* a < 2^e; the unit is 2^(e - 11) */
+    e = e < -13 ? -13 : e;                      /* a < 2^e; the unit is 2^(e - 11) */
     double units = nearbyint(ldexp(a, 11 - e)); /* at most 2048 */
     return (uint16_t)(sign | (uint16_t)((e + 13) * 1024 + (int)units));
 }
@@ -263,7 +268,8 @@ VR void vr_v_row(const struct attn_job *j, int slot, float *x)
         x[d] = vr_number(p, j->v_type, d);
 }
 
-/* The score of a slot: of numbers one chain, of blocks the reference dot product with the quantised query. */
+/* The score of a slot: of numbers one chain, of blocks the reference dot product with the quantised
+ * query. */
 VR float vr_score(const struct attn_job *j, const float *q, int slot)
 {
     float x[1024], a = 0;
@@ -274,7 +280,8 @@ VR float vr_score(const struct attn_job *j, const float *q, int slot)
         int32_t s[32];
         struct act_tile t = {.nc = 1, .q = qq, .d = d, .s32 = s};
         int in = vr_in_page(j, slot);
-        dtypes[j->k_type].unpack_row(vr_page(j, slot) + j->k_off + in / 16 * (j->k_bytes / 4), in % 16, j->d_k, row);
+        dtypes[j->k_type].unpack_row(vr_page(j, slot) + j->k_off + in / 16 * (j->k_bytes / 4),
+                                     in % 16, j->d_k, row);
         act_quant_a32(q, j->d_k, qq, d, s, 1, 0);
         return dtypes[j->k_type].dot(row, &t, 0, j->d_k);
     }
@@ -285,7 +292,8 @@ VR float vr_score(const struct attn_job *j, const float *q, int slot)
 }
 
 /* One query vector over [lo, hi) of a span, K and V row by row through the job's layout. */
-VR void vr_attn_vector(const struct attn_job *j, const float *q, int lo, int hi, float *m, float *l, float *o)
+VR void vr_attn_vector(const struct attn_job *j, const float *q, int lo, int hi, float *m, float *l,
+                       float *o)
 {
     int64_t dv = (j->d_v + 15) / 16 * 16;
     *m = -INFINITY;
@@ -340,11 +348,13 @@ VR void vr_attn(const struct attn_job *j)
     for (int r = 0; r < j->n_rows; r++)
         for (int h = 0; h < j->g; h++) {
             int64_t i = (int64_t)r * j->g + h;
-            vr_attn_vector(j, j->q + r * j->q_ld + h * j->d_k, j->lo[r], j->hi[r], &j->m[i], &j->l[i], &j->o[i * dv]);
+            vr_attn_vector(j, j->q + r * j->q_ld + h * j->d_k, j->lo[r], j->hi[r], &j->m[i],
+                           &j->l[i], &j->o[i * dv]);
         }
 }
 
-VR void vr_attn_merge(float *M, float *L, float *O, const float *m, const float *l, const float *o, int d)
+VR void vr_attn_merge(float *M, float *L, float *O, const float *m, const float *l, const float *o,
+                      int d)
 {
     if (*l == 0)
         return;

@@ -24,11 +24,13 @@ static inline pith_status params_take(void *to, size_t to_bytes, const void *fro
 }
 
 /* The size a caller's struct says it has, in *size; PITH_RANGE where it says none. */
-static inline pith_status params_size(const void *out, size_t *size, const char *what, struct pith_error *err)
+static inline pith_status params_size(const void *out, size_t *size, const char *what,
+                                      struct pith_error *err)
 {
     memcpy(size, out, sizeof *size);
     if (*size < sizeof *size || *size > 65536)
-        return error_set(err, PITH_RANGE, "%s: size is %zu; set it to the struct's before the call", what, *size);
+        return error_set(err, PITH_RANGE, "%s: size is %zu; set it to the struct's before the call",
+                         what, *size);
     return PITH_OK;
 }
 

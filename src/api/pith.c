@@ -310,7 +310,7 @@ pith_status pith_prefix(pith_session *s, int32_t seq, const int32_t *tokens, siz
 }
 
 pith_status pith_reuse(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
-                        size_t *n_kept, struct pith_error *err)
+                       size_t *n_kept, struct pith_error *err)
 {
     WITH_ERROR;
     NEED(s);

@@ -27,7 +27,8 @@ const char *pith_chat_answer(const pith_template *t)
     return chat_format_answer(format_of(t));
 }
 
-/* What the template gives for one short message: whether it opens the reasoning. One that refuses it opens nothing. 0: no memory. */
+/* What the template gives for one short message: whether it opens the reasoning. One that refuses
+ * it opens nothing. 0: no memory. */
 static int usual_prompt(const pith_template *t, struct str *prompt)
 {
     static const char vars[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], "
@@ -45,8 +46,8 @@ pith_chat_parser *pith_chat_open(const pith_template *t, const struct pith_chat_
     if (params_take(&p, sizeof p, params, "pith_chat_params", err) != PITH_OK)
         return NULL;
     struct chat_parse_spec spec = {
-        format_of(t), slice_of(p.tools), {p.prompt, p.prompt_bytes}, p.on_event, p.ctx, p.tools_of,
-        p.partial};
+        format_of(t), slice_of(p.tools), {p.prompt, p.prompt_bytes}, p.on_event, p.ctx,
+        p.tools_of,   p.partial};
     if (p.family)
         spec.format = chat_format_named(p.family);
     if (!spec.format || (!p.prompt && p.prompt_bytes)) {

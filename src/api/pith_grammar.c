@@ -18,8 +18,9 @@ static void release(void *model)
     model_unref(model);
 }
 
-pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const char *text, size_t n_bytes,
-                                const struct pith_grammar_params *params, struct pith_error *err)
+pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const char *text,
+                                size_t n_bytes, const struct pith_grammar_params *params,
+                                struct pith_error *err)
 {
     enum { CACHE_DEFAULT = 64 << 20 };
     struct pith_error own;
@@ -35,7 +36,8 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
     struct grammar_spec spec = {
         .kind = (int)kind,
         .text = {text ? text : "", n_bytes},
-        .format = chat_format_of(p.calls_of ? jinja_source((const struct jinja *)p.calls_of) : SLICE("")),
+        .format =
+            chat_format_of(p.calls_of ? jinja_source((const struct jinja *)p.calls_of) : SLICE("")),
         .vocab = m ? m->vocab : NULL,
         .trigger = slice_of(p.trigger),
         .or_prefix = slice_of(p.or_prefix),
@@ -46,7 +48,8 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
         .schema_order = p.schema_order != 0,
     };
     if (p.use_trigger_token && p.trigger_token < 0) {
-        error_set(err, PITH_RANGE, "grammar: trigger token %d is not in the vocabulary", p.trigger_token);
+        error_set(err, PITH_RANGE, "grammar: trigger token %d is not in the vocabulary",
+                  p.trigger_token);
         return NULL;
     }
     if (m) {
@@ -93,7 +96,8 @@ pith_status pith_grammar_accept(pith_grammar *g, int32_t token, struct pith_erro
     return explained(grammar_accept(g, token, err), err);
 }
 
-pith_status pith_grammar_accept_text(pith_grammar *g, const char *text, size_t n_bytes, struct pith_error *err)
+pith_status pith_grammar_accept_text(pith_grammar *g, const char *text, size_t n_bytes,
+                                     struct pith_error *err)
 {
     error_clear(err);
     if (!g || (!text && n_bytes))
@@ -104,7 +108,8 @@ pith_status pith_grammar_accept_text(pith_grammar *g, const char *text, size_t n
 pith_status pith_grammar_prepare(pith_grammar *g, struct pith_error *err)
 {
     error_clear(err);
-    return g ? explained(grammar_prepare(g, err), err) : error_set(err, PITH_RANGE, "pith_grammar_prepare: grammar is NULL");
+    return g ? explained(grammar_prepare(g, err), err)
+             : error_set(err, PITH_RANGE, "pith_grammar_prepare: grammar is NULL");
 }
 
 uint64_t pith_grammar_bytes(const pith_grammar *g)
@@ -133,5 +138,6 @@ pith_status pith_grammar_mask(pith_grammar *g, float *logits, int32_t n, struct 
 pith_status pith_sampler_grammar(pith_sampler *s, pith_grammar *g, struct pith_error *err)
 {
     error_clear(err);
-    return s ? sampler_grammar(s, g, err) : error_set(err, PITH_RANGE, "pith_sampler_grammar: sampler is NULL");
+    return s ? sampler_grammar(s, g, err)
+             : error_set(err, PITH_RANGE, "pith_sampler_grammar: sampler is NULL");
 }

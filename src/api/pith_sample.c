@@ -64,7 +64,8 @@ void pith_sampler_mask_steps(pith_sampler *s, uint64_t most)
 pith_status pith_sampler_error(const pith_sampler *s, struct pith_error *err)
 {
     error_clear(err);
-    return s ? sampler_error(s, err) : error_set(err, PITH_RANGE, "pith_sampler_error: sampler is NULL");
+    return s ? sampler_error(s, err)
+             : error_set(err, PITH_RANGE, "pith_sampler_error: sampler is NULL");
 }
 
 int64_t pith_sampler_bytes(const pith_sampler *s)

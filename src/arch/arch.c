@@ -1,4 +1,5 @@
-/* arch.c -- the list of architectures, key readers, symbolic shapes and rope constants, shared by all of them. */
+/* arch.c -- the list of architectures, key readers, symbolic shapes and rope constants, shared by
+ * all of them. */
 #include "arch/arch.h"
 
 #include <math.h>
@@ -292,7 +293,8 @@ struct tensor **arch_tensor_slot(const struct arch_model *m, const struct tensor
 
 /* ---------------------------------------------------------------- rope */
 
-/* Dimension (of n_rot) whose wavelength makes `turns` full turns over the original context [YaRN, arXiv:2309.00071, sec. 3.2]. */
+/* Dimension (of n_rot) whose wavelength makes `turns` full turns over the original context [YaRN,
+ * arXiv:2309.00071, sec. 3.2]. */
 static double yarn_dim(int n_rot, double ctx, double turns, double base)
 {
     return n_rot * fmath_log(ctx / (turns * 6.283185307179586)) / (2 * fmath_log(base));

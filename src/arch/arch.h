@@ -1,9 +1,11 @@
-/* arch.h -- what an architecture is: a descriptor of tables and one builder per layer. The tables serve the loader (read, check shape and
- * type, bind), `pith inspect`, and synthetic models; the builder is the only code.
+/* arch.h -- what an architecture is: a descriptor of tables and one builder per layer. The tables
+ * serve the loader (read, check shape and type, bind), `pith inspect`, and synthetic models; the
+ * builder is the only code.
  *
- * A layer's weights are bound into a struct of tensor pointers; a tensor row says its name in the file, where in the struct it goes, its
- * symbolic shape, and when it belongs to the model (features of the variant; optional). Symbolic dimensions are resolved per layer
- * against the hyper-parameters, so a mismatch can be reported before anything is built. */
+ * A layer's weights are bound into a struct of tensor pointers; a tensor row says its name in the
+ * file, where in the struct it goes, its symbolic shape, and when it belongs to the model (features
+ * of the variant; optional). Symbolic dimensions are resolved per layer against the
+ * hyper-parameters, so a mismatch can be reported before anything is built. */
 #ifndef PITH_ARCH_ARCH_H
 #define PITH_ARCH_ARCH_H
 
@@ -59,7 +61,8 @@ struct tensor_spec {
     int optional;
     int dims[4]; /* enum dim or the family's; C order, DIM_END-terminated */
     enum tensor_role role;
-    /* Optional rows of one group belong together: a file has all of them, in every layer that uses them, or none. 0: a row of its own. */
+    /* Optional rows of one group belong together: a file has all of them, in every layer that uses
+     * them, or none. 0: a row of its own. */
     int group;
     float centre; /* of a random model's values; 0: as usual (synth.c) */
 };
@@ -76,13 +79,14 @@ struct arch {
     int64_t (*dim)(const struct arch_model *m, int d, int32_t l); /* of DIM_FAMILY and above */
     /* Reads and checks the hyper-parameters. */
     pith_status (*hparams)(struct arch_model *m, const struct gguf *g, struct pith_error *err);
-    /* A synthetic model: chooses what the family has beside the common hyper-parameters (NULL: nothing); writes the keys that hparams reads. */
+    /* A synthetic model: chooses what the family has beside the common hyper-parameters (NULL:
+     * nothing); writes the keys that hparams reads. */
     pith_status (*synth)(struct arch_model *m, struct pith_error *err);
     void (*synth_keys)(const struct arch_model *m, struct gguf_writer *w);
     /* Once the weights are bound: constants that depend on them. */
     pith_status (*ready)(struct arch_model *m, struct pith_error *err);
-    /* Tells what each layer keeps: fills kv[n_layer] (n_head_kv 0: no K and V; group is set by the cache), its window, and its recurrent
-     * state (zeroed before). */
+    /* Tells what each layer keeps: fills kv[n_layer] (n_head_kv 0: no K and V; group is set by the
+     * cache), its window, and its recurrent state (zeroed before). */
     void (*state)(const struct arch_model *m, struct kv_layer *kv, int32_t *window,
                   struct state_layer *state);
     void (*build)(const struct arch_model *m, struct graph *g);
@@ -109,14 +113,16 @@ extern const struct arch *const arch_list[];    /* NULL-terminated */
 /* Reads the architecture's keys; the unknown one lists the known. */
 pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *arena,
                       struct pith_error *err);
-/* Does the row belong to this model, in layer l (before optional ones are looked up)? Resolved shape of it; returns n_dims. l: -1 none */
+/* Does the row belong to this model, in layer l (before optional ones are looked up)? Resolved
+ * shape of it; returns n_dims. l: -1 none */
 int arch_tensor_used(const struct arch_model *m, const struct tensor_spec *t, int32_t l);
 int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, int32_t l,
                      int64_t dims[4]);
 struct tensor **arch_tensor_slot(const struct arch_model *m, const struct tensor_spec *t,
                                  int32_t l);
 
-/* Key readers for hparams functions: "ARCH.suffix". Sticky in *err like everything here: after a failure they do nothing. */
+/* Key readers for hparams functions: "ARCH.suffix". Sticky in *err like everything here: after a
+ * failure they do nothing. */
 struct keys {
     const struct gguf *g;
     const char *arch;
@@ -132,9 +138,11 @@ int key_bool_or(struct keys *k, const char *suffix, int fallback);
 int32_t *key_per_layer(struct keys *k, struct arena *a, const char *suffix, int32_t n, int64_t lo,
                        int64_t hi, int64_t fallback);
 
-/* The vocabulary's size is the embedding's: the key is not always there, and the tokenizer may be shorter. */
+/* The vocabulary's size is the embedding's: the key is not always there, and the tokenizer may be
+ * shorter. */
 int32_t key_vocab(struct keys *k);
-/* All rope.* keys; base_swa: default base of windowed layers, 0: as the others. d_k and n_ctx_train are set. */
+/* All rope.* keys; base_swa: default base of windowed layers, 0: as the others. d_k and n_ctx_train
+ * are set. */
 void key_rope(struct keys *k, struct hparams *hp, float base_swa);
 int arch_has_tensor(const struct gguf *g, const char *name);
 
@@ -148,7 +156,8 @@ enum {
     MAX_EXPERTS = 4096
 };
 
-/* Rope constants of one set of layers; factors: [n_rot/2] divisors or NULL. NULL when memory is short. */
+/* Rope constants of one set of layers; factors: [n_rot/2] divisors or NULL. NULL when memory is
+ * short. */
 struct rope_set *rope_set_new(struct arena *a, const struct hparams *hp, int neox, float base,
                               int scaled, const float *factors);
 

@@ -1,15 +1,20 @@
-/* decoder.c -- the families that are one parameterised decoder: pre-norm (or pre- and post-norm) blocks of grouped-query attention and a
- * gated feed-forward or mixture of experts. An architecture is a row of `variants`; what it has shows in its feature bits.
+/* decoder.c -- the families that are one parameterised decoder: pre-norm (or pre- and post-norm)
+ * blocks of grouped-query attention and a gated feed-forward or mixture of experts. An architecture
+ * is a row of `variants`; what it has shows in its feature bits.
  *
  *     x = embed(token) * scale
  *     for each layer:  x += [post_norm](attention(norm(x)));  x += [post_norm](ffn(norm(x)))
  *     logits = cap(output(norm(x)))
  *
- *   llama     LLaMA, arXiv:2302.13971; Llama 2, arXiv:2307.09288 (GQA); Mixtral, arXiv:2401.04088 (experts). Adjacent-pair RoPE.
+ *   llama     LLaMA, arXiv:2302.13971; Llama 2, arXiv:2307.09288 (GQA); Mixtral, arXiv:2401.04088
+ *             (experts). Adjacent-pair RoPE.
  *   qwen2     Qwen2, arXiv:2407.10671. Biases on q, k, v; half-split RoPE from here on.
- *   qwen3     Qwen3, arXiv:2505.09388. q and k normalised per head; qwen3moe with experts whose gate weights are renormalised.
- *   gemma2    Gemma 2, arXiv:2408.00118. Post-norms, soft-caps, every other layer sees a window; embedding times sqrt(E).
- *   gemma3    Gemma 3, arXiv:2503.19786. As gemma2 without caps, q/k norms, 5 of 6 layers windowed with a RoPE base of their own.
+ *   qwen3     Qwen3, arXiv:2505.09388. q and k normalised per head; qwen3moe with experts whose
+ *             gate weights are renormalised.
+ *   gemma2    Gemma 2, arXiv:2408.00118. Post-norms, soft-caps, every other layer sees a window;
+ *             embedding times sqrt(E).
+ *   gemma3    Gemma 3, arXiv:2503.19786. As gemma2 without caps, q/k norms, 5 of 6 layers windowed
+ *             with a RoPE base of their own.
  */
 #include "arch/arch.h"
 
@@ -35,10 +40,13 @@ enum { G_QKV_BIAS = 1, G_OUT_BIAS, G_FFN_BIAS };
 
 struct variant {
     int rope_neox;
-    int window_period; /* of each period of layers the last sees everything, the others the window; 0: no window */
-    int window_default; /* where the file has no key: older ones of gemma2 have none; 0: the key has to be there */
+    int window_period;  /* of each period of layers the last sees everything, the others the window;
+                           0: no window */
+    int window_default; /* where the file has no key: older ones of gemma2 have none; 0: the key has
+                           to be there */
     float rope_base_swa; /* default of the windowed layers; 0: as the others */
-    int big_layers; /* number of layers of the size whose queries are scaled by n_embd / n_head instead of the head size */
+    int big_layers;      /* number of layers of the size whose queries are scaled by n_embd / n_head
+                            instead of the head size */
     float softcap_attn, softcap_logits; /* defaults of the keys; < 0: the family has none */
 };
 
@@ -122,9 +130,10 @@ static void read_window(struct keys *k, struct arch_model *m, const struct varia
     hp->windowed = arena_array(m->arena, (size_t)hp->n_layer, sizeof *hp->windowed);
     if (!v->window_period || !hp->windowed)
         return;
-    hp->window = (int32_t)(v->window_default ? key_u32_or(k, "attention.sliding_window", 0, INT32_MAX,
-                                                          (uint32_t)v->window_default)
-                                             : key_u32(k, "attention.sliding_window", 0, INT32_MAX));
+    hp->window =
+        (int32_t)(v->window_default ? key_u32_or(k, "attention.sliding_window", 0, INT32_MAX,
+                                                 (uint32_t)v->window_default)
+                                    : key_u32(k, "attention.sliding_window", 0, INT32_MAX));
     int period = (int)key_u32_or(k, "attention.sliding_window_pattern", 1, MAX_LAYERS,
                                  (uint32_t)v->window_period);
     for (int32_t l = 0; l < hp->n_layer && hp->window; l++)
@@ -259,7 +268,8 @@ static node feed_forward(const struct arch_model *m, const struct decoder_layer 
                   x);
 }
 
-/* One layer; in the last one only the rows whose output is asked for go on after attention (`tail`). */
+/* One layer; in the last one only the rows whose output is asked for go on after attention
+ * (`tail`). */
 static node decoder_layer(const struct arch_model *m, struct graph *g, int32_t l, node x,
                           node table, int tail)
 {

@@ -1,5 +1,6 @@
-/* mamba.c -- selective state spaces, alone and among attention layers. Pre-norm blocks; a layer's mixer is a state space where it has no
- * key/value heads, attention where it has; what follows is nothing, a gated feed-forward, or experts.
+/* mamba.c -- selective state spaces, alone and among attention layers. Pre-norm blocks; a layer's
+ * mixer is a state space where it has no key/value heads, attention where it has; what follows is
+ * nothing, a gated feed-forward, or experts.
  *
  *     x = embed(token) * scale
  *     for each layer:  x += mixer(norm(x)) * r;  [x += ffn(norm(x)) * r]
@@ -7,8 +8,10 @@
  *
  *   mamba          arXiv:2312.00752; with dt, B, C normalised: FalconMamba, arXiv:2410.05355
  *   mamba2         arXiv:2405.21060
- *   jamba          arXiv:2403.19887. Mamba-1 with norms inside, attention without positions; experts in the layers that have a router, not renormalised.
- *   granitehybrid  Granite 4.0 model card. Mamba-2; scaled embedding, residuals, logits; experts beside a shared one.
+ *   jamba          arXiv:2403.19887. Mamba-1 with norms inside, attention without positions;
+ *                  experts in the layers that have a router, not renormalised.
+ *   granitehybrid  Granite 4.0 model card. Mamba-2; scaled embedding, residuals, logits; experts
+ *                  beside a shared one.
  */
 #include "arch/arch.h"
 
@@ -179,7 +182,8 @@ static void read_ssm(struct keys *k, struct arch_model *m, struct mamba_hp *h)
         k->st = error_set(k->err, PITH_RANGE, "%s: logit_scale is 0", gguf_path(k->g));
 }
 
-/* What each layer is made of: attention where it has key/value heads, experts where it has a router. */
+/* What each layer is made of: attention where it has key/value heads, experts where it has a
+ * router. */
 static void read_layers(struct keys *k, struct arch_model *m)
 {
     struct hparams *hp = &m->hp;
@@ -246,8 +250,8 @@ static pith_status mamba_hparams(struct arch_model *m, const struct gguf *g, str
 
 /* ---------------------------------------------------------------- synthetic models */
 
-/* Every other layer of a hybrid is attention, from the second on; with experts jamba has them in every other layer, granitehybrid in all,
- * beside a shared one. */
+/* Every other layer of a hybrid is attention, from the second on; with experts jamba has them in
+ * every other layer, granitehybrid in all, beside a shared one. */
 static pith_status mamba_synth(struct arch_model *m, struct pith_error *err)
 {
     struct hparams *hp = &m->hp;

@@ -1,11 +1,12 @@
-/* rwkv.c -- RWKV-7 "Goose", arXiv:2503.14456: linear-time layers of time mixing (a generalised delta rule, sec. 4) and channel mixing.
+/* rwkv.c -- RWKV-7 "Goose", arXiv:2503.14456: linear-time layers of time mixing (a generalised
+ * delta rule, sec. 4) and channel mixing.
  *
  *     x = norm(embed(token))
  *     for each layer:  x += time_mix(norm(x));  x += channel_mix(norm(x))
  *     logits = output(norm(x))
  *
- * Both mixings see the row before as well (token shift) and blend it with the row itself by learned vectors. Low-rank pairs give decay w,
- * learning rate a, value residual v and gate g. */
+ * Both mixings see the row before as well (token shift) and blend it with the row itself by learned
+ * vectors. Low-rank pairs give decay w, learning rate a, value residual v and gate g. */
 #include "arch/arch.h"
 
 #include <stdio.h>
@@ -235,8 +236,8 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
         graph_head_scale(g, v, graph_mul(g, k, r, "time_rk"), w->r_k, h->head, "time_bonus");
     y = graph_add(g, y, bonus, "time_sum");
     if (m->features & F_GATE)
-        y = graph_mul(
-            g, y, low_rank(g, in[G], w->g1, w->g2, NULL, GLU_SIGMOID, "time_gate"), "time_gated");
+        y = graph_mul(g, y, low_rank(g, in[G], w->g1, w->g2, NULL, GLU_SIGMOID, "time_gate"),
+                      "time_gated");
     return graph_matmul(g, w->wo, NULL, y, "time_output");
 }
 

@@ -1,5 +1,6 @@
-/* arena.h -- many small objects with one lifetime: chunks of memory, one free. Sticky: after a failed allocation every later one fails
- * too and arena_ok() is 0, so a builder checks once at its end. */
+/* arena.h -- many small objects with one lifetime: chunks of memory, one free. Sticky: after a
+ * failed allocation every later one fails too and arena_ok() is 0, so a builder checks once at its
+ * end. */
 #ifndef PITH_BASE_ARENA_H
 #define PITH_BASE_ARENA_H
 
@@ -13,7 +14,7 @@ struct arena {
 };
 void arena_init(struct arena *a, pith_purpose purpose);
 void arena_deinit(struct arena *a);
-void *arena_alloc(struct arena *a, size_t bytes);               /* zeroed, 16-byte aligned, NULL on failure */
+void *arena_alloc(struct arena *a, size_t bytes); /* zeroed, 16-byte aligned, NULL on failure */
 void *arena_array(struct arena *a, size_t n, size_t item_bytes); /* zeroed, overflow-checked */
 char *arena_strndup(struct arena *a, const char *s, size_t n);   /* terminated copy */
 char *arena_printf(struct arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

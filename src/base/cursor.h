@@ -1,5 +1,6 @@
-/* cursor.h -- the one reader of untrusted bytes: bounded, little or big endian, sticky failure. A failed cursor reads zeros and empty
- * slices; `what` and `at` say what was wanted and where it failed. */
+/* cursor.h -- the one reader of untrusted bytes: bounded, little or big endian, sticky failure. A
+ * failed cursor reads zeros and empty slices; `what` and `at` say what was wanted and where it
+ * failed. */
 #ifndef PITH_BASE_CURSOR_H
 #define PITH_BASE_CURSOR_H
 
@@ -20,8 +21,9 @@ uint32_t cursor_u32(struct cursor *c, const char *what);
 uint64_t cursor_u64(struct cursor *c, const char *what);
 float cursor_f32(struct cursor *c, const char *what);
 double cursor_f64(struct cursor *c, const char *what);
-const uint8_t *cursor_bytes(struct cursor *c, uint64_t n, const char *what); /* NULL when fewer are left */
-struct slice cursor_str(struct cursor *c, const char *what);                 /* u64 length, then bytes */
+const uint8_t *cursor_bytes(struct cursor *c, uint64_t n,
+                            const char *what);               /* NULL when fewer are left */
+struct slice cursor_str(struct cursor *c, const char *what); /* u64 length, then bytes */
 void cursor_skip(struct cursor *c, uint64_t n, const char *what);
 
 #endif

@@ -255,7 +255,8 @@ static pith_status writer_open(struct file_writer *w, const char *path, mode_t m
         return error_set(err, PITH_RANGE, "file name of %zu bytes, at most %zu are possible", len,
                          sizeof w->path - 1);
     memcpy(w->path, path, len + 1);
-    struct stat sb; /* a device or a pipe is written as it is: a file of its name would replace it */
+    struct stat
+        sb; /* a device or a pipe is written as it is: a file of its name would replace it */
     int direct = stat(path, &sb) == 0 && !S_ISREG(sb.st_mode);
     if (direct && S_ISDIR(sb.st_mode))
         return error_set(err, PITH_IO, "%s is %s; wanted the name of a file", path,

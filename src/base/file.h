@@ -1,4 +1,5 @@
-/* file.h -- files: whole-file mapping, positioned reads, atomic writing. Errors name the path and say why. */
+/* file.h -- files: whole-file mapping, positioned reads, atomic writing. Errors name the path and
+ * say why. */
 #ifndef PITH_BASE_FILE_H
 #define PITH_BASE_FILE_H
 
@@ -15,22 +16,28 @@ struct file_map { /* a read-only private mapping of a whole file */
 /* Fails clearly on: missing, no permission, directory or other non-regular file, empty file. */
 pith_status file_map_open(struct file_map *m, const char *path, struct pith_error *err);
 void file_map_close(struct file_map *m);
-void file_map_drop(const struct file_map *m, uint64_t off, uint64_t n); /* lets whole pages inside the range go */
+void file_map_drop(const struct file_map *m, uint64_t off,
+                   uint64_t n); /* lets whole pages inside the range go */
 /* Reads exactly n bytes at off; PITH_IO names path, offset and cause ("file ends at ..."). */
-pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64_t off, struct pith_error *err);
-/* Reads a small file (of /proc, /sys) into terminated text, cut at cap; 0 when it cannot or it is empty. */
+pith_status file_read_at(int fd, const char *path, void *buf, uint64_t n, uint64_t off,
+                         struct pith_error *err);
+/* Reads a small file (of /proc, /sys) into terminated text, cut at cap; 0 when it cannot or it is
+ * empty. */
 int file_read_small(const char *path, char *buf, size_t cap);
-/* Whole small file into a terminated heap block (mem_free), at most max bytes. path "-" reads stdin. */
-char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose purpose, struct pith_error *err);
+/* Whole small file into a terminated heap block (mem_free), at most max bytes. path "-" reads
+ * stdin. */
+char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose purpose,
+                    struct pith_error *err);
 
-/* Writes to "path.tmp-PID-N" and renames on commit; discard removes it. Sticky failure; commit reports it. A target that is not a
- * regular file is refused. */
+/* Writes to "path.tmp-PID-N" and renames on commit; discard removes it. Sticky failure; commit
+ * reports it. A target that is not a regular file is refused. */
 struct file_writer {
     FILE *f;
     char path[4096], tmp[4128]; /* tmp "": path is a device or a pipe, and is written itself */
     uint64_t n;
     int failed_errno;
-    int unsynced; /* set after open: commit does not wait for the disk; for files that their readers check */
+    int unsynced; /* set after open: commit does not wait for the disk; for files that their readers
+                     check */
 };
 pith_status file_writer_open(struct file_writer *w, const char *path, struct pith_error *err);
 /* The same; others than the owner may not read the file. */

@@ -1,5 +1,5 @@
-/* folder.c -- see folder.h. The folder is read once; other processes may change it meanwhile, and then a file is gone already or a new one is
- * not seen until the next time. */
+/* folder.c -- see folder.h. The folder is read once; other processes may change it meanwhile, and
+ * then a file is gone already or a new one is not seen until the next time. */
 #include "base/folder.h"
 
 #include <dirent.h>
@@ -71,7 +71,8 @@ int folder_name_fits(const char *name, size_t n, int n_hex, const char *suffix)
     return at == n;
 }
 
-/* Where ".tmp-PID-N", and nothing else, begins: such a name is of a writer's temporary file; NULL: it is not. */
+/* Where ".tmp-PID-N", and nothing else, begins: such a name is of a writer's temporary file; NULL:
+ * it is not. */
 static const char *tmp_of(const char *name)
 {
     const char *tmp = strstr(name, ".tmp-");

@@ -1,12 +1,12 @@
 /* hash.c -- XXH3 with a secret from the kernel's random numbers, drawn once.
  *
  * XXH3 takes its secret apart into 64-bit keys, each for eight bytes of input: without the secret
- * nothing is known of which inputs share a place. It is as fast with one as without, which vocabularies
- * of 262,144 texts notice at every start.
+ * nothing is known of which inputs share a place. It is as fast with one as without, which
+ * vocabularies of 262,144 texts notice at every start.
  *
  * Multiplication of numbers by a random odd one puts two of them into the same of 2^k places with a
- * probability of at most 2 / 2^k [Dietzfelbinger et al. 1997, "A reliable randomized algorithm for the
- * closest-pair problem"].
+ * probability of at most 2 / 2^k [Dietzfelbinger et al. 1997, "A reliable randomized algorithm for
+ * the closest-pair problem"].
  */
 #include "base/hash.h"
 
@@ -29,7 +29,8 @@ static union {
 static struct hash_key key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Where the kernel gives no random numbers (an old one, a sandbox): those that it gave the program at its start. */
+/* Where the kernel gives no random numbers (an old one, a sandbox): those that it gave the program
+ * at its start. */
 static void draw_from_start(void)
 {
     uint64_t seed[2] = {0};

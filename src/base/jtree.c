@@ -1,4 +1,5 @@
-/* jtree.c -- one pass over the text; the open array or object is found through `parent`, so depth costs no stack. */
+/* jtree.c -- one pass over the text; the open array or object is found through `parent`, so depth
+ * costs no stack. */
 #include "base/jtree.h"
 
 #include <string.h>

@@ -1,6 +1,7 @@
-/* jtree.h -- JSON text (RFC 8259) as a read-only tree in an arena. Strings are unescaped, numbers stay the text that was written,
- * members keep their order. Refused: more than JTREE_DEPTH levels, a key twice in one object, half a surrogate pair, bytes that are
- * not UTF-8, anything behind the value. Reading does not recurse. */
+/* jtree.h -- JSON text (RFC 8259) as a read-only tree in an arena. Strings are unescaped, numbers
+ * stay the text that was written, members keep their order. Refused: more than JTREE_DEPTH levels,
+ * a key twice in one object, half a surrogate pair, bytes that are not UTF-8, anything behind the
+ * value. Reading does not recurse. */
 #ifndef PITH_BASE_JTREE_H
 #define PITH_BASE_JTREE_H
 
@@ -8,7 +9,15 @@
 #include "base/str.h"
 
 enum { JTREE_DEPTH = 128 };
-enum jtree_kind { JTREE_NULL, JTREE_FALSE, JTREE_TRUE, JTREE_NUMBER, JTREE_STRING, JTREE_ARRAY, JTREE_OBJECT };
+enum jtree_kind {
+    JTREE_NULL,
+    JTREE_FALSE,
+    JTREE_TRUE,
+    JTREE_NUMBER,
+    JTREE_STRING,
+    JTREE_ARRAY,
+    JTREE_OBJECT
+};
 
 struct jtree {
     enum jtree_kind kind;
@@ -21,9 +30,10 @@ struct jtree {
 
 /* The text may go away afterwards. NULL with *err, which names the line. */
 struct jtree *jtree_read(struct arena *a, const char *p, size_t n, struct pith_error *err);
-struct jtree *jtree_get(const struct jtree *object, const char *key); /* NULL: no object or no such member */
+struct jtree *jtree_get(const struct jtree *object,
+                        const char *key); /* NULL: no object or no such member */
 struct jtree *jtree_find(const struct jtree *object, struct slice key);
-const char *jtree_kind_name(const struct jtree *v); /* "an array" */
+const char *jtree_kind_name(const struct jtree *v);     /* "an array" */
 void jtree_write(struct str *s, const struct jtree *v); /* without white space */
 
 #endif

@@ -1,19 +1,22 @@
 /* limits.c -- see limits.h. What is read:
  *
- *     meminfo                      MemTotal, MemAvailable; CommitLimit - Committed_AS where overcommit_memory is 2
+ *     meminfo                      MemTotal, MemAvailable; CommitLimit - Committed_AS where
+ *         overcommit_memory is 2
  *     self/cgroup, self/mountinfo  the group of each hierarchy, and where that is mounted
  *     memory.max, memory.high, memory.current               (v2)   of our group and all above it
  *     memory.limit_in_bytes, memory.usage_in_bytes          (v1)
  *     memory.stat                  pages of files, which a group gives back before it kills
  *     self/status                  RssAnon, VmSwap, VmSize
  *
- * A group that is mounted by itself (a container without a name space of its own) is named from the root
- * of the hierarchy in self/cgroup, and its mount says from which group on it shows: that is taken off.
+ * A group that is mounted by itself (a container without a name space of its own) is named from the
+ * root of the hierarchy in self/cgroup, and its mount says from which group on it shows: that is
+ * taken off.
  *
- * Where the groups are is found once for each tree: it does not change while a program runs, unless it is
- * moved, which nobody does to a running engine.
+ * Where the groups are is found once for each tree: it does not change while a program runs, unless
+ * it is moved, which nobody does to a running engine.
  *
- * Reference: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, filesystems/proc.rst.
+ * Reference: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst,
+ * filesystems/proc.rst.
  */
 #include "base/limits.h"
 
@@ -88,7 +91,8 @@ static int number_in(const char *folder, const char *name, uint64_t *out)
 
 /* ---------------------------------------------------------------- finding the groups */
 
-/* The field up to the next space, with mountinfo's \040 made a space again. Returns what follows. */
+/* The field up to the next space, with mountinfo's \040 made a space again. Returns what follows.
+ */
 static const char *field(const char *p, char *out, size_t cap)
 {
     size_t n = 0;
@@ -117,7 +121,8 @@ static int has_word(const char *list, const char *word)
     return 0;
 }
 
-/* The group's name in self/cgroup: of version 2, "0::/name", or of the hierarchy that has memory, "4:memory:/name". */
+/* The group's name in self/cgroup: of version 2, "0::/name", or of the hierarchy that has memory,
+ * "4:memory:/name". */
 static int group_name(const char *text, int v2, char *out)
 {
     for (const char *p = text; p && *p; p = strchr(p, '\n')) {
@@ -139,7 +144,8 @@ static int group_name(const char *text, int v2, char *out)
     return 0;
 }
 
-/* A line of mountinfo: "31 23 0:28 ROOT MOUNT options .. - TYPE source OPTIONS". 1: it is the hierarchy's. */
+/* A line of mountinfo: "31 23 0:28 ROOT MOUNT options .. - TYPE source OPTIONS". 1: it is the
+ * hierarchy's. */
 static int mount_of(const char *line, int v2, char *root, char *mount)
 {
     char type[64], options[512], skipped[64];
@@ -269,8 +275,12 @@ static void read_process(struct memory_limits *l, const char *proc)
 
 void limits_read(struct memory_limits *l, const char *proc)
 {
-    *l = (struct memory_limits){.total = UINT64_MAX, .available = UINT64_MAX, .anonymous = UINT64_MAX, .by = "nothing",
-                                .space = UINT64_MAX, .space_by = "nothing"};
+    *l = (struct memory_limits){.total = UINT64_MAX,
+                                .available = UINT64_MAX,
+                                .anonymous = UINT64_MAX,
+                                .by = "nothing",
+                                .space = UINT64_MAX,
+                                .space_by = "nothing"};
     pthread_mutex_lock(&lock);
     if (strncmp(known.proc, proc, sizeof known.proc) != 0) {
         find_group(&known.v1, proc, 0);

@@ -1,5 +1,5 @@
-/* map.c -- open addressing with linear probing, at most 3/4 full, by a keyed hash: whoever writes the
- * keys cannot make them collide.
+/* map.c -- open addressing with linear probing, at most 3/4 full, by a keyed hash: whoever writes
+ * the keys cannot make them collide.
  *
  *     entries[cap]:  key (pointer, length) | 32 bits of its hash | value
  *                    an entry whose key has no pointer is free

@@ -9,8 +9,9 @@
  * was committed, so it can be compared with a hook's own books. Counters are relaxed atomics: each
  * is exact, a report over several of them is a moment's picture.
  *
- * What is large asks first whether there is memory (limits.h): the kernel gives addresses to everybody
- * and kills somebody later. The answer is good for a 16th of what is left, so asking costs nothing.
+ * What is large asks first whether there is memory (limits.h): the kernel gives addresses to
+ * everybody and kills somebody later. The answer is good for a 16th of what is left, so asking
+ * costs nothing.
  *
  * The hook cannot change once a block exists: the hook that made a block is the one that frees it.
  *
@@ -35,7 +36,7 @@
 #define SLAB_BYTES  ((size_t)2 << 20) /* the huge page of x86-64 and of AArch64 with 4 KiB pages */
 
 struct header {
-    size_t total; /* header and block */
+    size_t total;                /* header and block */
     struct mem_account *account; /* NULL: none */
     pith_purpose purpose;
     char pad[BLOCK_ALIGN - sizeof(size_t) - sizeof(void *) - sizeof(pith_purpose)];
@@ -70,7 +71,8 @@ static _Atomic uint64_t used[PITH_MEM_N], peak[PITH_MEM_N];
 pith_status pith_set_allocator(const struct pith_allocator *a, struct pith_error *err)
 {
     error_clear(err);
-    if (!a || a->size < offsetof(struct pith_allocator, commit) + sizeof a->commit || a->size > 65536)
+    if (!a || a->size < offsetof(struct pith_allocator, commit) + sizeof a->commit ||
+        a->size > 65536)
         return error_set(err, PITH_RANGE, "allocator: size is %zu; set it to the struct's, %zu",
                          a ? a->size : 0, sizeof *a);
     if (!a->alloc || !a->free)
@@ -133,10 +135,10 @@ static void count_sub(pith_purpose p, uint64_t bytes)
 
 /* ---------------------------------------------------------------- what is left */
 
-enum { ASK_FROM = 1 << 20 };                 /* smaller requests are not worth asking */
+enum { ASK_FROM = 1 << 20 }; /* smaller requests are not worth asking */
 static const uint64_t credit_most = 256 << 20;
-static _Atomic int64_t promised;             /* reserved and not committed */
-static _Atomic uint64_t credit;              /* bytes that can be had without asking again */
+static _Atomic int64_t promised; /* reserved and not committed */
+static _Atomic uint64_t credit;  /* bytes that can be had without asking again */
 
 static uint64_t less(uint64_t a, uint64_t b)
 {
@@ -149,8 +151,8 @@ static uint64_t left_to_touch(const struct memory_limits *l)
     uint64_t taken = 0;
     for (int i = 0; i < PITH_MEM_N; i++)
         taken += atomic_load_explicit(&used[i], memory_order_relaxed);
-    return less(l->available,
-                (l->total == UINT64_MAX ? 0 : l->total / 64) + (taken > l->anonymous ? taken - l->anonymous : 0));
+    return less(l->available, (l->total == UINT64_MAX ? 0 : l->total / 64) +
+                                  (taken > l->anonymous ? taken - l->anonymous : 0));
 }
 
 void mem_left(struct mem_left *out)
@@ -159,7 +161,8 @@ void mem_left(struct mem_left *out)
     limits_here(&l);
     uint64_t space = less(l.space, (uint64_t)8 << 20); /* of stacks and the C library */
     out->total = l.total;
-    int64_t open = atomic_load(&promised); /* commits end with a slab: a little less than nothing at worst */
+    int64_t open =
+        atomic_load(&promised); /* commits end with a slab: a little less than nothing at worst */
     out->bytes = less(left_to_touch(&l), open > 0 ? (uint64_t)open : 0);
     memcpy(out->by, l.by, sizeof out->by);
     if (space >= out->bytes)
@@ -245,7 +248,8 @@ void *mem_array(size_t n, size_t item_bytes, pith_purpose purpose)
 void *mem_realloc(void *p, size_t bytes, pith_purpose purpose)
 {
     const struct header *h = p ? (struct header *)p - 1 : NULL;
-    struct mem_account *before = mem_account_enter(h ? h->account : account_now); /* a block grows for whom it is of */
+    struct mem_account *before =
+        mem_account_enter(h ? h->account : account_now); /* a block grows for whom it is of */
     void *to = mem_alloc(bytes, purpose);
     mem_account_leave(before);
     if (!p || !to)
@@ -362,7 +366,8 @@ pith_status mem_commit(void *p, size_t bytes, pith_purpose purpose, struct pith_
     if (!granted(n)) {
         struct mem_left left;
         mem_left(&left);
-        return error_set(err, PITH_NOMEM, "%zu bytes for %s: there is no memory left for them (limited by %s)", n,
+        return error_set(err, PITH_NOMEM,
+                         "%zu bytes for %s: there is no memory left for them (limited by %s)", n,
                          pith_purpose_name(purpose), left.by);
     }
     if (hook.commit(hook.ctx, p, n, purpose) != 0)

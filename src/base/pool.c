@@ -15,8 +15,9 @@
  * A run's size stands in the same word as its number, so a worker never takes part in a run that
  * does not count it in: not even one that looked at the run before, lost its core, and comes now.
  * Entering a shared run is Dekker's: the worker writes `in` and then reads `open`, the closing
- * caller writes `open` and then reads the `in` of all that it counts. fn, ctx are written only while
- * no worker is in a run. Publishing is the release of run, left and open, seen by the acquires.
+ * caller writes `open` and then reads the `in` of all that it counts. fn, ctx are written only
+ * while no worker is in a run. Publishing is the release of run, left and open, seen by the
+ * acquires.
  *
  * A thread that waits in a shared run is not in it: nothing ever waits for a thread that holds no
  * work, so one that is descheduled there costs nothing.
@@ -26,8 +27,8 @@
  * others asleep.
  *
  * A thread that was descheduled with work in its hands has all others wait for the end of its
- * neighbour's time slice, milliseconds. Whoever waits for it sees its processor time stand still and
- * trades cores with it (rescue): the holder goes on at once, the waiter, who has nothing to do,
+ * neighbour's time slice, milliseconds. Whoever waits for it sees its processor time stand still
+ * and trades cores with it (rescue): the holder goes on at once, the waiter, who has nothing to do,
  * queues where it was. Masks are as before afterwards; threads with a place are left alone.
  *
  * Waiting spins for a while, because the next run or phase mostly comes within microseconds and a
@@ -262,7 +263,8 @@ static void send(struct pool *p, int n)
 /* ---------------------------------------------------------------- threads that lost their core */
 
 /* Processor time of a thread; it stands still while the thread waits for a core. The number of the
- * clock is the kernel's encoding, what pthread_getcpuclockid gives: inverted id, per thread, sched. */
+ * clock is the kernel's encoding, what pthread_getcpuclockid gives: inverted id, per thread, sched.
+ */
 static int64_t cpu_ns(pid_t tid)
 {
     struct timespec t;
@@ -271,8 +273,9 @@ static int64_t cpu_ns(pid_t tid)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Masks are changed for a moment while cores are traded; whoever read one then and set it later would pin a thread for good. So one
- * thread of the process trades at a time, whatever its pool. The word is the process that does: a fork() may have copied it. */
+/* Masks are changed for a moment while cores are traded; whoever read one then and set it later
+ * would pin a thread for good. So one thread of the process trades at a time, whatever its pool.
+ * The word is the process that does: a fork() may have copied it. */
 static _Atomic(pid_t) trading;
 
 static int trade_begin(void)
@@ -314,7 +317,8 @@ static void trade(pid_t tid)
         put_back(0, &mine);
 }
 
-/* Puts thread `tid` on the core of this one, and this one elsewhere; masks are as before afterwards. */
+/* Puts thread `tid` on the core of this one, and this one elsewhere; masks are as before
+ * afterwards. */
 static void trade_cores(pid_t tid)
 {
     if (!trade_begin())
@@ -391,7 +395,8 @@ static void help(struct worker *w)
         if (!counts_in(run, w->ith))
             return;
         atomic_store(&w->in, run);
-        /* Open still, or again with the same number: then as many later that this one is announced. */
+        /* Open still, or again with the same number: then as many later that this one is announced.
+         */
         if (atomic_load(&p->open) == run)
             p->share(p->ctx, w->ith);
         atomic_store(&w->in, 0);
@@ -548,8 +553,9 @@ struct pool *pool_new(int n_threads, struct pith_error *err)
     return pool_new_at(n_threads, NULL, err);
 }
 
-/* Signals are for the host's threads: those that are started now inherit a full mask, but for a thread's own faults: a blocked one would
- * end the process past the host's handler. Returns what it was before. */
+/* Signals are for the host's threads: those that are started now inherit a full mask, but for a
+ * thread's own faults: a blocked one would end the process past the host's handler. Returns what it
+ * was before. */
 static sigset_t block_signals(void)
 {
     static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS};

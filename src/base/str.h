@@ -1,4 +1,5 @@
-/* str.h -- slices and a growing string with sticky failure (first failure kept, later calls do nothing, one check at the end). */
+/* str.h -- slices and a growing string with sticky failure (first failure kept, later calls do
+ * nothing, one check at the end). */
 #ifndef PITH_BASE_STR_H
 #define PITH_BASE_STR_H
 
@@ -28,11 +29,13 @@ void str_put(struct str *s, const char *bytes, size_t n);
 void str_putz(struct str *s, const char *z);
 void str_putc(struct str *s, char c);
 void str_printf(struct str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void str_json(struct str *s, const char *bytes, size_t n); /* quoted and escaped JSON string; invalid UTF-8 becomes U+FFFD */
+void str_json(struct str *s, const char *bytes,
+              size_t n); /* quoted and escaped JSON string; invalid UTF-8 becomes U+FFFD */
 
 /* strtod as in the "C" locale, whatever the program has set: our numbers have a point. */
 double str_to_double(const char *text, char **end);
-/* Puts the calling thread into the "C" locale, for many conversions both ways; what it was before goes to c_locale_leave. */
+/* Puts the calling thread into the "C" locale, for many conversions both ways; what it was before
+ * goes to c_locale_leave. */
 void *c_locale_enter(void);
 void c_locale_leave(void *before);
 

@@ -5,8 +5,8 @@
  *     devices/cpu_atom/cpus                                   the small cores of a hybrid x86
  *     devices/system/node/nodeN/cpulist                       processors of a memory node
  *
- * Clocks of like cores differ by a few per cent and those of other kinds by a quarter and more, so a
- * core is slow below SLOW_PERCENT of the fastest. A measure of speed counts only when all
+ * Clocks of like cores differ by a few per cent and those of other kinds by a quarter and more, so
+ * a core is slow below SLOW_PERCENT of the fastest. A measure of speed counts only when all
  * processors have it.
  *
  * Reference: Linux Documentation/ABI/testing/sysfs-devices-system-cpu, sysfs-devices-node.
@@ -211,7 +211,8 @@ static pith_status check_list(const struct topology *t, const char *affinity, co
                      affinity, CPU_COUNT(list) - found, t->n, t->p[0].id, t->p[t->n - 1].id);
 }
 
-/* Thread i gets the next processor of node i % n_nodes, or, when they are not tied to one, all of them. */
+/* Thread i gets the next processor of node i % n_nodes, or, when they are not tied to one, all of
+ * them. */
 static void deal(struct places *pl, const struct candidate *c, int n, int tied)
 {
     int at[NODES_MAX] = {0};

@@ -1,5 +1,5 @@
-/* topology.h -- the processors this process may use, as the kernel describes them: cores, hyperthreads, fast and slow cores, memory nodes;
- * and where the threads of a pool are to run. */
+/* topology.h -- the processors this process may use, as the kernel describes them: cores,
+ * hyperthreads, fast and slow cores, memory nodes; and where the threads of a pool are to run. */
 #ifndef PITH_BASE_TOPOLOGY_H
 #define PITH_BASE_TOPOLOGY_H
 
@@ -15,15 +15,15 @@ struct processor {
     int32_t slow;     /* 1: a core of a slower kind than the fastest */
 };
 struct topology {
-    int n;              /* processors we may use */
-    int n_cores, n_fast; /* cores, of which fast */
-    int n_nodes;        /* nodes that have some of them, at least 1 */
-    int32_t here;       /* node of the calling thread */
+    int n;                           /* processors we may use */
+    int n_cores, n_fast;             /* cores, of which fast */
+    int n_nodes;                     /* nodes that have some of them, at least 1 */
+    int32_t here;                    /* node of the calling thread */
     struct processor p[CPU_SETSIZE]; /* by id */
 };
 
-/* Reads the tree under `sys` ("/sys") for the processors of `mask`, `cpu` being the one we are on. What is not there is taken for a plain
- * machine: every processor a core, all alike, one node. */
+/* Reads the tree under `sys` ("/sys") for the processors of `mask`, `cpu` being the one we are on.
+ * What is not there is taken for a plain machine: every processor a core, all alike, one node. */
 void topology_read(struct topology *t, const char *sys, const cpu_set_t *mask, int cpu);
 /* Of this machine for this process, under $PITH_SYSFS (tests) or /sys. */
 void topology_here(struct topology *t);
@@ -33,17 +33,19 @@ int cpulist_parse(const char *text, cpu_set_t *out);
 
 /* Where each thread of a pool runs. */
 struct places {
-    int n;       /* threads; 0: wherever the scheduler likes */
-    int n_nodes; /* thread i is of node i % n_nodes; 1: nodes do not matter */
+    int n;                   /* threads; 0: wherever the scheduler likes */
+    int n_nodes;             /* thread i is of node i % n_nodes; 1: nodes do not matter */
     int32_t node[NODES_MAX]; /* the kernel's numbers */
     cpu_set_t set[];         /* [n] */
 };
-/* affinity: NULL or "none", "spread" (over nodes and cores, hyperthreads last), "compact" (node by node), or a list; numa: enum pith_numa.
- * Memory is the caller's (mem_free). PITH_RANGE: not such a text, or processors we may not use. */
-pith_status places_new(const struct topology *t, const char *affinity, int numa, int n_threads, struct places **out,
-                       struct pith_error *err);
+/* affinity: NULL or "none", "spread" (over nodes and cores, hyperthreads last), "compact" (node by
+ * node), or a list; numa: enum pith_numa. Memory is the caller's (mem_free). PITH_RANGE: not such a
+ * text, or processors we may not use. */
+pith_status places_new(const struct topology *t, const char *affinity, int numa, int n_threads,
+                       struct places **out, struct pith_error *err);
 
-/* Pages of [p, p + bytes) that are touched from now on come from `node` as long as it has some. 0: refused, errno says why. */
+/* Pages of [p, p + bytes) that are touched from now on come from `node` as long as it has some. 0:
+ * refused, errno says why. */
 int memory_prefer_node(void *p, size_t bytes, int32_t node);
 
 #endif

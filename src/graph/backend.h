@@ -1,10 +1,13 @@
-/* backend.h -- what a device must offer, and what a plan hands to it. One const vtable per backend; `impl` is the single answer to
- * both "is it supported?" and "what runs?".
+/* backend.h -- what a device must offer, and what a plan hands to it. One const vtable per backend;
+ * `impl` is the single answer to both "is it supported?" and "what runs?".
  *
- * A plan is a flat list of op calls grouped into phases. Between two phases lies a barrier, inside one there is none:
+ * A plan is a flat list of op calls grouped into phases. Between two phases lies a barrier, inside
+ * one there is none:
  *   chain   row-local calls run one after the other on each range of rows; one unit = one row
- *   concat  calls with work units of their own (matrix products of one input, attention) laid end to end
- * Calls name their operands as (device, offset) relative to the session's bases, so one plan serves every session of a model. */
+ *   concat  calls with work units of their own (matrix products of one input, attention) laid end
+ *           to end
+ * Calls name their operands as (device, offset) relative to the session's bases, so one plan serves
+ * every session of a model. */
 #ifndef PITH_GRAPH_BACKEND_H
 #define PITH_GRAPH_BACKEND_H
 
@@ -88,8 +91,9 @@ struct exec {
     void *observe_ctx;
 };
 
-/* Slots of other pages of a group that make up a page or a part of it: slot first + j comes from src_slot[j] of src_page[j] (-1: from
- * nowhere, nobody sees it), its K rotated by delta[j] positions. */
+/* Slots of other pages of a group that make up a page or a part of it: slot first + j comes from
+ * src_slot[j] of src_page[j] (-1: from nowhere, nobody sees it), its K rotated by delta[j]
+ * positions. */
 struct cache_gather {
     const struct kv_layer *kv; /* [n_layer]; those of `group` take part */
     int32_t n_layer, group;
@@ -119,7 +123,8 @@ struct backend {
     int (*n_devices)(void);
     pith_status (*open)(int i, int reference, struct device **out, struct pith_error *err);
     void (*close)(struct device *d);
-    /* What can still be taken there. All devices that compute in the machine's memory tell the same, of which they take together. */
+    /* What can still be taken there. All devices that compute in the machine's memory tell the
+     * same, of which they take together. */
     void (*memory)(struct device *d, struct mem_left *out);
     /* Zeroed memory; large blocks in 2 MiB pages. release also ends imports. */
     pith_status (*alloc)(struct device *d, uint64_t bytes, pith_purpose purpose, struct buffer *out,
@@ -131,17 +136,20 @@ struct backend {
     void (*read)(struct device *d, void *host, const void *src, uint64_t bytes);
     void (*copy)(struct device *to, void *dst, struct device *from, const void *src,
                  uint64_t bytes);
-    /* The kernel that will run this node with its weights as they are placed; the CPU always has one. 0: not supported. */
+    /* The kernel that will run this node with its weights as they are placed; the CPU always has
+     * one. 0: not supported. */
     int (*impl)(const struct device *d, const struct node *n, const struct kv_layer *kv,
                 struct op_impl *out);
-    /* Packs rows of the file's layout into the device's own: panels [first, first + n) of matrix `stack`. */
+    /* Packs rows of the file's layout into the device's own: panels [first, first + n) of matrix
+     * `stack`. */
     void (*pack)(const struct device *d, const struct tensor *t, int64_t stack, int64_t first,
                  int64_t n, void *out);
     size_t (*state_bytes)(const struct plan *p, int n_threads); /* of exec.run_state */
     /* Runs phases [first, first + n). */
     pith_status (*run)(struct device *d, struct exec *x, int32_t first, int32_t n,
                        struct pith_error *err);
-    /* n slots from `first` on of a layer's part of a page (its first byte on the device) to and from canonical form on the host: kv_page.h. */
+    /* n slots from `first` on of a layer's part of a page (its first byte on the device) to and
+     * from canonical form on the host: kv_page.h. */
     void (*page_read)(struct device *d, const struct kv_layer *kv, const uint8_t *page, int first,
                       int n, void *k, void *v);
     void (*page_write)(struct device *d, const struct kv_layer *kv, uint8_t *page, int first, int n,
@@ -149,11 +157,12 @@ struct backend {
     /* Makes a page of slots of others: edits of sequences, K rotated on the way. */
     void (*gather)(struct device *d, struct pool *pool, const struct cache_gather *m);
     void (*sync)(struct device *d);
-    /* Limits of the machine as this backend's kernels could reach them, about ms milliseconds for each. */
+    /* Limits of the machine as this backend's kernels could reach them, about ms milliseconds for
+     * each. */
     pith_status (*measure)(struct device *d, struct pool *pool, int n_threads, int ms,
                            struct pith_machine *out, struct pith_error *err);
-    /* For each count of threads the rate of reading and of integer products in short hand-overs, the best of `rounds` rounds, within
-     * about ms milliseconds in all. */
+    /* For each count of threads the rate of reading and of integer products in short hand-overs,
+     * the best of `rounds` rounds, within about ms milliseconds in all. */
     pith_status (*measure_threads)(struct device *d, struct pool *pool, const int32_t *counts,
                                    int n_counts, int rounds, int ms, double (*rates)[2],
                                    struct pith_error *err);
@@ -177,28 +186,32 @@ static inline float *value_row(const struct exec *x, const struct value *v, int6
 {
     return (float *)value_ptr(x, v) + row * v->ld;
 }
-/* Sections of a quantised value of cap_rows rows (layout of tensor/act.h): q, then d, then sums, each 64-byte aligned. */
+/* Sections of a quantised value of cap_rows rows (layout of tensor/act.h): q, then d, then sums,
+ * each 64-byte aligned. */
 uint64_t value_bytes(const struct value *v);
 /* The tile that holds row 16 * i, with as many columns as the value has rows there. */
 struct act_tile value_tile(const struct exec *x, const struct value *v, int64_t i);
 
-/* How the partials of an attention call are laid out in this step: work is (row tile, kv head[, span]); a row has n_parts partials. */
+/* How the partials of an attention call are laid out in this step: work is (row tile, kv head[,
+ * span]); a row has n_parts partials. */
 struct attn_split {
     int32_t n_tiles, n_parts;
     int by_span; /* 1: spans are units of their own (decode over long contexts) */
 };
 struct attn_split attn_split(const struct call *c, const struct exec *x);
-/* What unit u of the call is of. With several memory nodes units lie head by head, so that a node's share of them is always of the same
- * heads: those of attn_home. */
+/* What unit u of the call is of. With several memory nodes units lie head by head, so that a node's
+ * share of them is always of the same heads: those of attn_home. */
 struct attn_unit {
     int32_t tile, head, part; /* head: of K and V; part: 0 unless by_span */
 };
-struct attn_unit attn_unit_at(const struct attn_split *split, int32_t n_heads, int n_nodes, int64_t u);
+struct attn_unit attn_unit_at(const struct attn_split *split, int32_t n_heads, int n_nodes,
+                              int64_t u);
 static inline int attn_home(int32_t n_heads, int32_t head, int n_nodes)
 {
     return (int)((int64_t)head * n_nodes / n_heads);
 }
-/* Tile i: rows [*row, *row + return value) of segment *seg; first_span: the first span any of its rows sees. */
+/* Tile i: rows [*row, *row + return value) of segment *seg; first_span: the first span any of its
+ * rows sees. */
 int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg,
                   int32_t *first_span, int32_t *n_spans);
 /* Routing table made by OP_MOE_SORT: experts used in this step, their rows as indices t * k + j. */
@@ -210,8 +223,8 @@ struct moe_sorted {
 };
 struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v);
 
-/* A part of recurrent state: after the rows before segment `seg` (NULL: nothing before), and where it is kept after row r (NULL: it is not;
- * after the last row of a segment it always is). */
+/* A part of recurrent state: after the rows before segment `seg` (NULL: nothing before), and where
+ * it is kept after row r (NULL: it is not; after the last row of a segment it always is). */
 static inline const float *state_before(const struct exec *x, const struct call *c, int32_t seg)
 {
     int32_t block = step_state(x->step)[seg];
@@ -228,7 +241,8 @@ static inline float *state_kept(const struct exec *x, const struct call *c, int6
                ? NULL
                : (float *)(v->base + block * v->page_bytes + c->p.conv.state->off[c->p.conv.part]);
 }
-/* Elements [at, at + n) of the state before segment `seg`, copied to where a scan updates them: the block of its last row. */
+/* Elements [at, at + n) of the state before segment `seg`, copied to where a scan updates them: the
+ * block of its last row. */
 float *state_scan(const struct exec *x, const struct call *c, int32_t seg, int64_t at, int64_t n);
 /* Keeps the scan's elements h after row r, if the row asks for it. */
 void state_snapshot(const struct exec *x, const struct call *c, int64_t r, const float *h,
@@ -237,7 +251,8 @@ void state_snapshot(const struct exec *x, const struct call *c, int64_t r, const
 enum { SCAN_CHANNELS = 64 };
 int64_t scan_units(const struct call *c, const struct exec *x);
 
-/* Reference kernels (ref.c) as implementations: plain C on the file's layout, the last row of every op's list on the CPU. */
+/* Reference kernels (ref.c) as implementations: plain C on the file's layout, the last row of every
+ * op's list on the CPU. */
 void ref_impl(const struct node *n, const struct kv_layer *kv, struct op_impl *out);
 
 #endif

@@ -1,6 +1,7 @@
-/* fuse.c -- rules that replace a few nodes by one, before a graph is lowered. A rule is a row of the table: it looks at one node and, where
- * the pattern ends there and the node's device has a kernel for the fused op, rewrites that node and cuts the others out. The bits stay the
- * same: a fused op computes what its parts would have, it only saves the way through memory and a barrier.
+/* fuse.c -- rules that replace a few nodes by one, before a graph is lowered. A rule is a row of
+ * the table: it looks at one node and, where the pattern ends there and the node's device has a
+ * kernel for the fused op, rewrites that node and cuts the others out. The bits stay the same: a
+ * fused op computes what its parts would have, it only saves the way through memory and a barrier.
  *
  * Row-local neighbours need no rule: the schedule runs them as one chain. */
 #include "graph/fuse.h"

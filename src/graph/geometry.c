@@ -1,5 +1,6 @@
-/* geometry.c -- how the rows of a step are cut into work: attention tiles and spans, rows grouped by expert. The reference and the
- * kernels share it; it never shows in the bits. Also where a scan's state begins and is kept. */
+/* geometry.c -- how the rows of a step are cut into work: attention tiles and spans, rows grouped
+ * by expert. The reference and the kernels share it; it never shows in the bits. Also where a
+ * scan's state begins and is kept. */
 #include "graph/backend.h"
 
 #include <string.h>
@@ -39,7 +40,8 @@ struct attn_split attn_split(const struct call *c, const struct exec *x)
     return split;
 }
 
-struct attn_unit attn_unit_at(const struct attn_split *split, int32_t n_heads, int n_nodes, int64_t u)
+struct attn_unit attn_unit_at(const struct attn_split *split, int32_t n_heads, int n_nodes,
+                              int64_t u)
 {
     int32_t parts = split->by_span ? split->n_parts : 1;
     struct attn_unit unit = {.part = (int32_t)(u % parts)};

@@ -1,5 +1,6 @@
-/* graph.c -- the sticky builder and the shape rules. Each constructor fills a node and asks its op's rule for [rows, cols]; a rule that
- * is not satisfied records one error (op, node, shapes found and wanted) and everything after it is a no-op. */
+/* graph.c -- the sticky builder and the shape rules. Each constructor fills a node and asks its
+ * op's rule for [rows, cols]; a rule that is not satisfied records one error (op, node, shapes
+ * found and wanted) and everything after it is a no-op. */
 #include "graph/graph.h"
 
 #include <string.h>

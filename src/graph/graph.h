@@ -1,9 +1,11 @@
-/* graph.h -- what a model computes, as a list of nodes in order of evaluation. Built once per role by arch/ and nn/ through the sticky
- * builder, never run: plan.h turns it into op calls.
+/* graph.h -- what a model computes, as a list of nodes in order of evaluation. Built once per role
+ * by arch/ and nn/ through the sticky builder, never run: plan.h turns it into op calls.
  *
- * A node's result is a matrix [rows, cols]. cols is known when the graph is built; rows is one of the step's sizes times a constant:
- * T rows of the step, R output rows, N sequences. So one graph serves prefill, decode and any mixture.
- * A node never fails by itself: after the first error the builder's calls return NULL and do nothing, and graph_finish reports it. */
+ * A node's result is a matrix [rows, cols]. cols is known when the graph is built; rows is one of
+ * the step's sizes times a constant: T rows of the step, R output rows, N sequences. So one graph
+ * serves prefill, decode and any mixture.
+ * A node never fails by itself: after the first error the builder's calls return NULL and do
+ * nothing, and graph_finish reports it. */
 #ifndef PITH_GRAPH_GRAPH_H
 #define PITH_GRAPH_GRAPH_H
 
@@ -35,7 +37,8 @@ enum glu_act {
 enum moe_gating { MOE_SOFTMAX, MOE_SIGMOID };
 enum pool_kind { POOL_MEAN, POOL_CLS, POOL_LAST };
 
-/* Rotary position embedding: angle of pair i at position p is p * freq[i]; cos and sin are scaled by mscale (YaRN). */
+/* Rotary position embedding: angle of pair i at position p is p * freq[i]; cos and sin are scaled
+ * by mscale (YaRN). */
 struct rope_set {
     int32_t n_rot; /* rotated elements of a head, even */
     int neox;      /* pairs (i, i + n_rot/2) instead of (2i, 2i+1) */
@@ -43,17 +46,19 @@ struct rope_set {
     float mscale;
 };
 
-/* One layer's K and V in a cache group: run/cache.c decides where they lie in a page of the group. */
+/* One layer's K and V in a cache group: run/cache.c decides where they lie in a page of the group.
+ */
 struct kv_layer {
     int32_t group, n_head_kv, d_k, d_v;
     enum dtype k_type, v_type;
-    int64_t k_off, v_off;   /* of the layer in a page; kv head h adds h * k_head, h * v_head */
-    int64_t k_head, v_head; /* bytes of one kv head's 64 slots */
+    int64_t k_off, v_off;        /* of the layer in a page; kv head h adds h * k_head, h * v_head */
+    int64_t k_head, v_head;      /* bytes of one kv head's 64 slots */
     const struct rope_set *rope; /* how K was rotated, NULL: not at all */
 };
 
-/* What a recurrent layer keeps of the rows before, instead of K and V: up to STATE_PARTS arrays of floats (the window of a convolution, the
- * state of a scan ...). run/recurrent.c decides where they lie in a block. */
+/* What a recurrent layer keeps of the rows before, instead of K and V: up to STATE_PARTS arrays of
+ * floats (the window of a convolution, the state of a scan ...). run/recurrent.c decides where they
+ * lie in a block. */
 enum { STATE_PARTS = 3 };
 struct state_layer {
     int64_t n[STATE_PARTS];   /* floats, 0: none */
@@ -177,7 +182,8 @@ node graph_embed(struct graph *g, const struct tensor *w, float scale); /* [T, E
 node graph_rope_table(struct graph *g, const struct rope_set *set); /* [T, n_rot]: cos, then sin */
 node graph_rms_norm(struct graph *g, node x, const struct tensor *w, int64_t width, float eps,
                     const char *name);
-/* Norms of each `width` elements without a weight: to mean 0 and variance 1; to length 1 (at most x / eps). */
+/* Norms of each `width` elements without a weight: to mean 0 and variance 1; to length 1 (at most x
+ * / eps). */
 node graph_layer_norm(struct graph *g, node x, int64_t width, float eps, const char *name);
 node graph_l2_norm(struct graph *g, node x, int64_t width, float eps, const char *name);
 node graph_add(struct graph *g, node x, node y, const char *name);
@@ -200,19 +206,24 @@ node graph_matmul(struct graph *g, const struct tensor *w, const struct tensor *
                   const char *name); /* x W^T + b */
 node graph_view(struct graph *g, node x, int64_t first, int64_t cols, const char *name);
 node graph_cache_write(struct graph *g, node k, node v, int32_t kv_layer, const char *name);
-/* q [T, n_head * d_k], scaled already; attention over the layer's cache after `written`. [T, n_head * d_v] */
+/* q [T, n_head * d_k], scaled already; attention over the layer's cache after `written`. [T, n_head
+ * * d_v] */
 node graph_attn(struct graph *g, node q, node written, int32_t kv_layer, int32_t n_head, float cap,
                 const char *name);
-/* Recurrent layers: rows of a sequence in order, on top of the layer's state after the rows before (part: index into state_layer).
- * conv: y[r][c] = b[c] + sum_k w[c][k] x[r - width + 1 + k][c]; w NULL: the row `width - 1` before. */
+/* Recurrent layers: rows of a sequence in order, on top of the layer's state after the rows before
+ * (part: index into state_layer).
+ * conv: y[r][c] = b[c] + sum_k w[c][k] x[r - width + 1 + k][c]; w NULL: the row `width - 1` before.
+ */
 node graph_conv(struct graph *g, node x, const struct tensor *w, const struct tensor *b,
                 int32_t width, int32_t layer, int32_t part, const char *name);
-/* h = h exp(dt a) + dt x B; y = C . h + d x [Mamba, arXiv:2312.00752; Mamba-2, arXiv:2405.21060]. x [T, C], dt [T, H] with H dividing C,
- * B and C [T, n_group * n_state]; a [H] or [H * n_state], d [H]; state [C][n_state] */
+/* h = h exp(dt a) + dt x B; y = C . h + d x [Mamba, arXiv:2312.00752; Mamba-2, arXiv:2405.21060]. x
+ * [T, C], dt [T, H] with H dividing C, B and C [T, n_group * n_state]; a [H] or [H * n_state], d
+ * [H]; state [C][n_state] */
 node graph_ssm(struct graph *g, node x, node dt, node b, node c, const struct tensor *a,
                const struct tensor *d, int32_t n_group, int32_t layer, int32_t part,
                const char *name);
-/* S = S diag(w) + (S a) b^T + v k^T; y = S r, per head [RWKV-7, arXiv:2503.14456, sec. 4]. All [T, H * width]; state [H][width][width] */
+/* S = S diag(w) + (S a) b^T + v k^T; y = S r, per head [RWKV-7, arXiv:2503.14456, sec. 4]. All [T,
+ * H * width]; state [H][width][width] */
 struct wkv7_in {
     node r, w, k, v, a, b;
 };

@@ -1,20 +1,24 @@
-/* kv_page.h -- where K and V of a slot lie in a page of the cache, and which types they can have: what the reference ops, the CPU's kernels
- * and whoever copies pages agree on.
+/* kv_page.h -- where K and V of a slot lie in a page of the cache, and which types they can have:
+ * what the reference ops, the CPU's kernels and whoever copies pages agree on.
  *
- * A page holds 64 slots; kv head h of a layer (struct kv_layer) at page + k_off + h * k_head and page + v_off + h * v_head:
+ * A page holds 64 slots; kv head h of a layer (struct kv_layer) at page + k_off + h * k_head and
+ * page + v_off + h * v_head:
  *
  *     K   numbers (f32 f16 bf16)   [d_k][64]: scores of neighbouring slots are neighbouring lanes
- *         block types              4 panels of 16 slots, packed as that many rows of a weight are (tensor/quant/packed.h), so that scores
+ *         block types              4 panels of 16 slots, packed as that many rows of a weight are
+ *             (tensor/quant/packed.h), so that scores
  *                                  are matrix products of the quantised query with them
  *     V   numbers                  [64][d_v], each row padded with zeros to whole vectors of 16
  *         block types              [64] rows of blocks as in a file
  *
- * Blocks lie along the head, so d_k and d_v are multiples of 32 where the type has blocks. A page takes the bytes of its type and no more
- * (but for the padding of V). Padding is never written: pages are zeroed when they are made.
+ * Blocks lie along the head, so d_k and d_v are multiples of 32 where the type has blocks. A page
+ * takes the bytes of its type and no more (but for the padding of V). Padding is never written:
+ * pages are zeroed when they are made.
  *
- * Any 16 slots from slot 16i on can be another sequence's (graph/step.h, places): they are a panel, or a vector of each row of K, and rows of
- * V. So kernels read a quarter of a page as they read a page, from its first slot on. Reading all 64 slots from there goes at most 48 slots
- * beyond the head, which are in the page: V is behind K.
+ * Any 16 slots from slot 16i on can be another sequence's (graph/step.h, places): they are a panel,
+ * or a vector of each row of K, and rows of V. So kernels read a quarter of a page as they read a
+ * page, from its first slot on. Reading all 64 slots from there goes at most 48 slots beyond the
+ * head, which are in the page: V is behind K.
  *
  * A slot's *row* is one head in the layout of a file: d numbers, or d / 32 blocks. */
 #ifndef PITH_GRAPH_KV_PAGE_H
@@ -34,7 +38,8 @@ static inline int kv_has_blocks(enum dtype t)
 /* Bytes of the 64 slots of one kv head. */
 int64_t kv_k_bytes(enum dtype t, int64_t d_k);
 int64_t kv_v_bytes(enum dtype t, int64_t d_v);
-/* Bytes of the longest row of K or V as f32, rounded up to 64: scratch for whoever converts rows. */
+/* Bytes of the longest row of K or V as f32, rounded up to 64: scratch for whoever converts rows.
+ */
 size_t kv_row_scratch(const struct kv_layer *kv);
 
 /* Row of a slot to and from its place; page is the page's first byte, rows need no alignment. */
@@ -43,8 +48,9 @@ void kv_put_v(const struct kv_layer *kv, uint8_t *page, int head, int slot, cons
 void kv_get_k(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row);
 void kv_get_v(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row);
 
-/* A layer's part of a page in canonical form, that of files and other devices: K and V apart, each [64 slots][kv head][row]. The same bytes
- * whatever layout a device keeps, and each is the other's exact inverse; put leaves the padding of V as it is. Of n slots from `first` on. */
+/* A layer's part of a page in canonical form, that of files and other devices: K and V apart, each
+ * [64 slots][kv head][row]. The same bytes whatever layout a device keeps, and each is the other's
+ * exact inverse; put leaves the padding of V as it is. Of n slots from `first` on. */
 int64_t kv_canonical_k(const struct kv_layer *kv); /* bytes of a whole page */
 int64_t kv_canonical_v(const struct kv_layer *kv);
 void kv_get_page(const struct kv_layer *kv, const uint8_t *page, int first, int n, void *k,

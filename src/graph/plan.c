@@ -89,8 +89,8 @@ static int is_product(const struct node *n)
     return n->op == OP_MATMUL || n->op == OP_MATMUL_GLU;
 }
 
-/* May n join the phase being filled, whose first member is `lead` (NULL: it opens one)? Operands must be finished in an earlier phase,
- * or stand before it in the same chain. */
+/* May n join the phase being filled, whose first member is `lead` (NULL: it opens one)? Operands
+ * must be finished in an earlier phase, or stand before it in the same chain. */
 static int may_join(const struct compiler *c, const struct node *n, const struct node *lead,
                     int32_t phase)
 {
@@ -183,7 +183,8 @@ static pith_status schedule(struct compiler *c, struct pith_error *err)
 
 /* ---------------------------------------------------------------- memory */
 
-/* Room for the span partials of small steps over long contexts: of a few rows that see all of it. */
+/* Room for the span partials of small steps over long contexts: of a few rows that see all of it.
+ */
 enum { ATTN_PARTS = 64, LONG_ROWS = 4 };
 
 static int64_t cap_rows(const struct plan *p, const struct node *n)
@@ -280,7 +281,8 @@ static void lifetimes(struct compiler *c)
             c->info[c->info[results[i]->id].store].dies = c->plan->n_phases;
 }
 
-/* Best fit: the lowest gap that is free during [born, dies] and wastes least. Stores are placed in order of birth. */
+/* Best fit: the lowest gap that is free during [born, dies] and wastes least. Stores are placed in
+ * order of birth. */
 static void place_store(struct compiler *c, int32_t id)
 {
     struct info *in = &c->info[id];
@@ -556,7 +558,8 @@ void call_cost(const struct call *c, const struct exec *x, uint64_t *bytes, uint
         uint64_t seen = visible(x->step, kv->group);
         uint64_t d = (uint64_t)(kv->d_k + kv->d_v);
         *ops = 2 * seen * d * (uint64_t)c->p.attn.n_head;
-        /* K and V are read once per segment and page run; decode reads exactly this much, prefill less from memory. */
+        /* K and V are read once per segment and page run; decode reads exactly this much, prefill
+         * less from memory. */
         *bytes +=
             (uint64_t)(x->step->N == x->step->T ? seen
                                                 : seen / (uint64_t)(x->step->T / x->step->N)) *

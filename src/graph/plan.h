@@ -1,9 +1,11 @@
-/* plan.h -- a graph turned into something that only has to be run: op calls with kernels, operands at fixed offsets, phases between
- * barriers. Made once per (graph, placement); nothing is built, searched or allocated per token.
+/* plan.h -- a graph turned into something that only has to be run: op calls with kernels, operands
+ * at fixed offsets, phases between barriers. Made once per (graph, placement); nothing is built,
+ * searched or allocated per token.
  *
- * Steps of compile: lower (activation formats as nodes, copies where the device changes) -> schedule (greedy: all ready row-local nodes
- * as one chain, then all ready unit nodes as one concat; with `unfused` every node is a phase of its own, in the graph's order) ->
- * lifetimes by phase -> offsets (best fit; in place where the op allows) -> kernels (device->impl). */
+ * Steps of compile: lower (activation formats as nodes, copies where the device changes) ->
+ * schedule (greedy: all ready row-local nodes as one chain, then all ready unit nodes as one
+ * concat; with `unfused` every node is a phase of its own, in the graph's order) -> lifetimes by
+ * phase -> offsets (best fit; in place where the op allows) -> kernels (device->impl). */
 #ifndef PITH_GRAPH_PLAN_H
 #define PITH_GRAPH_PLAN_H
 
@@ -31,7 +33,8 @@ struct plan {
     struct plan_params params;
 };
 
-/* The graph's nodes have their devices set. The plan keeps pointers to the graph's weights, kv layers and names, which must outlive it. */
+/* The graph's nodes have their devices set. The plan keeps pointers to the graph's weights, kv
+ * layers and names, which must outlive it. */
 pith_status plan_compile(struct plan *p, struct graph *g, struct device **devices,
                          int32_t n_devices, const struct plan_params *params,
                          struct pith_error *err);

@@ -1,6 +1,7 @@
-/* ref.c -- the plain C reference of every op, straight from the weights' layout in the file. It is the definition: kernels are tested
- * against it bit for bit (numerics.md), and it is the last row of every op's list on the CPU, so nothing is ever unsupported there.
- * Built without vectorising. Scalar functions with a fixed order of operations are in ref_math.c. */
+/* ref.c -- the plain C reference of every op, straight from the weights' layout in the file. It is
+ * the definition: kernels are tested against it bit for bit (numerics.md), and it is the last row
+ * of every op's list on the CPU, so nothing is ever unsupported there. Built without vectorising.
+ * Scalar functions with a fixed order of operations are in ref_math.c. */
 #include "graph/backend.h"
 
 #include <math.h>
@@ -138,7 +139,8 @@ static void ref_pool(call c, exec x, int64_t begin, int64_t end, int ith)
     }
 }
 
-/* ---------------------------------------------------------------- matrix products: one unit = one row of the weight */
+/* ---------------------------------------------------------------- matrix products: one unit = one
+ * row of the weight */
 
 static int64_t weight_rows(call c, exec x)
 {
@@ -246,7 +248,8 @@ static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t s
     }
 }
 
-/* The reference always forms all partials of a row in one unit (n_parts is 1): same bits, no split needed. */
+/* The reference always forms all partials of a row in one unit (n_parts is 1): same bits, no split
+ * needed. */
 static int64_t ref_attn_units(call c, exec x)
 {
     return (int64_t)x->step->T * c->p.attn.n_head;
@@ -344,8 +347,8 @@ static void ref_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
 
 /* ---------------------------------------------------------------- mixture of experts */
 
-/* The k largest gate values of a row, ties to the lower id, then in ascending id: ids as int32, weights
- * after them. */
+/* The k largest gate values of a row, ties to the lower id, then in ascending id: ids as int32,
+ * weights after them. */
 static void ref_topk(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     int32_t k = c->p.topk.k, n = (int32_t)c->src[0].cols;
@@ -393,7 +396,8 @@ static int64_t one_unit(call c, exec x)
     return x->step->T > 0;
 }
 
-/* [n_active][expert: X][first: X + 1][row: T * k]: a counting sort; `expert` first holds the counts. */
+/* [n_active][expert: X][first: X + 1][row: T * k]: a counting sort; `expert` first holds the
+ * counts. */
 static void ref_moe_sort(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     (void)begin, (void)end, (void)ith;

@@ -1,5 +1,6 @@
-/* ref_math.c -- see ref_math.h. References: exponential and tanh polynomials of Cephes expf and tanhf (S. Moshier); erfc 7.1.26 of
- * Abramowitz and Stegun, Handbook of Mathematical Functions (absolute error 1.5e-7). max and min are a > b ? a : b. */
+/* ref_math.c -- see ref_math.h. References: exponential and tanh polynomials of Cephes expf and
+ * tanhf (S. Moshier); erfc 7.1.26 of Abramowitz and Stegun, Handbook of Mathematical Functions
+ * (absolute error 1.5e-7). max and min are a > b ? a : b. */
 #include "graph/ref_math.h"
 
 #include <math.h>

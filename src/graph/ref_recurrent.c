@@ -1,10 +1,13 @@
-/* ref_recurrent.c -- the plain C reference of the ops that recurrent layers are made of; the definition, as ref.c.
+/* ref_recurrent.c -- the plain C reference of the ops that recurrent layers are made of; the
+ * definition, as ref.c.
  *
- * Rows of a segment follow one another in time. A scan goes through them in order, whatever the step holds besides, on top of the state
- * after the rows before; the state after a row that asks for it (step.h, keep) is stored as it is then. The state is updated in the
- * block of the segment's last row, so what it began from is never written.
+ * Rows of a segment follow one another in time. A scan goes through them in order, whatever the
+ * step holds besides, on top of the state after the rows before; the state after a row that asks
+ * for it (step.h, keep) is stored as it is then. The state is updated in the block of the segment's
+ * last row, so what it began from is never written.
  *
- * Order of sums: a dot product over a state or a head is 16 interleaved fma chains by element index and the tree of softmax. */
+ * Order of sums: a dot product over a state or a head is 16 interleaved fma chains by element index
+ * and the tree of softmax. */
 #include "graph/ref_recurrent.h"
 
 #include <math.h>
@@ -99,7 +102,8 @@ REF_OP(ref_head_scale)
 
 /* ---------------------------------------------------------------- convolution */
 
-/* Row `i` of the segment that begins at row `first`; rows before it come from the state, the last width - 1 of them in order. */
+/* Row `i` of the segment that begins at row `first`; rows before it come from the state, the last
+ * width - 1 of them in order. */
 static const float *conv_row(const struct call *c, const struct exec *x, int64_t i, int64_t first,
                              const float *before)
 {

@@ -3,7 +3,8 @@
 
 #include <stddef.h>
 
-/* Walks the arrays in order; with s NULL only the size is computed. Returns the number of int32 units. */
+/* Walks the arrays in order; with s NULL only the size is computed. Returns the number of int32
+ * units. */
 static int64_t layout(struct step *s, int32_t cap_T, int32_t cap_R, int32_t cap_N,
                       int32_t cap_pages, int32_t n_groups, int32_t n_embd)
 {

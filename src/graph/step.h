@@ -1,20 +1,25 @@
-/* step.h -- one pass of the engine as one plain, flat struct: no pointers, fixed capacities, so that it can be logged, recorded,
- * replayed or sent to another process as it lies. It is the only thing that goes from the scheduler to a plan.
+/* step.h -- one pass of the engine as one plain, flat struct: no pointers, fixed capacities, so
+ * that it can be logged, recorded, replayed or sent to another process as it lies. It is the only
+ * thing that goes from the scheduler to a plan.
  *
- * A step holds T rows of any mixture of sequences; the rows of one sequence are adjacent (a segment) and in order. R of the rows are
- * asked for (outputs), N sequences take part. Layers that keep the same kind of state on the same device share a cache group; a group
- * has its own page tables and its own visible range per row.
+ * A step holds T rows of any mixture of sequences; the rows of one sequence are adjacent (a
+ * segment) and in order. R of the rows are asked for (outputs), N sequences take part. Layers that
+ * keep the same kind of state on the same device share a cache group; a group has its own page
+ * tables and its own visible range per row.
  *
- *   row r: token[r] (or embedding row r when embd), seg[r] = its segment, pos[r], and per group g: slot[g][r] where its K and V go,
+ *   row r: token[r] (or embedding row r when embd), seg[r] = its segment, pos[r], and per group g:
+ *       slot[g][r] where its K and V go,
  *          lo[g][r] <= slot < hi[g][r] what it sees
- *   segment n: first[n] .. first[n+1] its rows, seq[n] the caller's sequence; pages[g][n][i] = place of slots 64i .. 64i+63
+ *   segment n: first[n] .. first[n+1] its rows, seq[n] the caller's sequence; pages[g][n][i] =
+ *       place of slots 64i .. 64i+63
  *             state[n] = block of recurrent state it goes on from, -1: from nothing
- *   keep[r]: block where the recurrent state after row r is kept, -1: nowhere; the last row of a segment always has one
+ *   keep[r]: block where the recurrent state after row r is kept, -1: nowhere; the last row of a
+ *       segment always has one
  *   output i: out[i] = its row
  *   tile i of n_tiles: up to 16 rows of one segment from row tile[i] on: what attention works on
  *
- * A place is 4 * page, or 4 * page + i for at most 16 slots that lie in the page from its slot 16i on: a quarter, as the last slots of a
- * sequence may have it.
+ * A place is 4 * page, or 4 * page + i for at most 16 slots that lie in the page from its slot 16i
+ * on: a quarter, as the last slots of a sequence may have it.
  */
 #ifndef PITH_GRAPH_STEP_H
 #define PITH_GRAPH_STEP_H

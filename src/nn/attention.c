@@ -1,4 +1,5 @@
-/* attention.c -- see nn.h. Order: project, norm per head, rotate, scale q, write K and V to the cache, attend. */
+/* attention.c -- see nn.h. Order: project, norm per head, rotate, scale q, write K and V to the
+ * cache, attend. */
 #include "nn/nn.h"
 
 static node head_norm_rope(struct graph *g, const struct nn_attention *a, node x,

@@ -1,11 +1,12 @@
-/* nn.h -- the blocks models are made of: graph-only code, no data of its own. Each takes the residual or normalised stream [T, E] and gives
- * back a stream of the same shape. */
+/* nn.h -- the blocks models are made of: graph-only code, no data of its own. Each takes the
+ * residual or normalised stream [T, E] and gives back a stream of the same shape. */
 #ifndef PITH_NN_NN_H
 #define PITH_NN_NN_H
 
 #include "graph/graph.h"
 
-/* Self-attention with grouped queries. Weights that are NULL are left out: biases, per-head norms, wqkv instead of wq, wk, wv. */
+/* Self-attention with grouped queries. Weights that are NULL are left out: biases, per-head norms,
+ * wqkv instead of wq, wk, wv. */
 struct nn_attention {
     const struct tensor *wq, *wk, *wv, *wqkv, *wo;
     const struct tensor *bq, *bk, *bv, *bo;
@@ -15,7 +16,8 @@ struct nn_attention {
     const struct rope_set *rope; /* NULL: positions are not rotated */
     int32_t kv_layer;
 };
-/* Heads of x after attention, before the output projection: [T, n_head * d_v]. table: of a->rope. */
+/* Heads of x after attention, before the output projection: [T, n_head * d_v]. table: of a->rope.
+ */
 node nn_attention_heads(struct graph *g, const struct nn_attention *a, node x, node table);
 /* The output projection. */
 node nn_attention_out(struct graph *g, const struct nn_attention *a, node heads);
@@ -27,7 +29,8 @@ struct nn_ffn {
 };
 node nn_ffn(struct graph *g, const struct nn_ffn *f, node x);
 
-/* sum over the k chosen experts of weight * down_e(act(gate_e x) * up_e x) [Mixtral, arXiv:2401.04088, sec. 2.1] */
+/* sum over the k chosen experts of weight * down_e(act(gate_e x) * up_e x) [Mixtral,
+ * arXiv:2401.04088, sec. 2.1] */
 struct nn_moe {
     const struct tensor *router, *gate, *up, *down;
     int32_t n_expert, k;
@@ -38,9 +41,11 @@ struct nn_moe {
 };
 node nn_moe(struct graph *g, const struct nn_moe *m, node x);
 
-/* Selective state space [Mamba, arXiv:2312.00752, sec. 3; Mamba-2, arXiv:2405.21060, sec. 7]: x after projection, convolution over the
- * last `conv` rows, scan and gate, before the output projection: [T, inner].
- *   mamba1   in: x, z; conv(x); x_proj: dt, B, C, each normalised when norm_dt is set (by weights when there are any); dt_proj
+/* Selective state space [Mamba, arXiv:2312.00752, sec. 3; Mamba-2, arXiv:2405.21060, sec. 7]: x
+ * after projection, convolution over the last `conv` rows, scan and gate, before the output
+ * projection: [T, inner].
+ *   mamba1   in: x, z; conv(x); x_proj: dt, B, C, each normalised when norm_dt is set (by weights
+ *            when there are any); dt_proj
  *   mamba2   in: z, x B C, dt; conv(x B C); the gated result is normalised per group */
 struct nn_ssm {
     const struct tensor *in, *conv, *conv_b, *x_proj, *dt, *dt_b, *a, *d;

@@ -1,5 +1,6 @@
-/* bind.c -- from the file's tensors to the architecture's slots. Everything wrong (missing, extra, misshapen, of a type that cannot be
- * used there) is collected into one message before it fails, so that a user mends a conversion once. */
+/* bind.c -- from the file's tensors to the architecture's slots. Everything wrong (missing, extra,
+ * misshapen, of a type that cannot be used there) is collected into one message before it fails, so
+ * that a user mends a conversion once. */
 #include "run/model.h"
 
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* block.c -- see block.h.
  *
  * Written with the compiler's vector types, so that the order of operations is what is written
- * whatever the compiler: four lanes, and on x86-64 eight and sixteen as well, for machines with AVX2 and AVX-512. There is
- * no contraction into fma, operations are elementwise and sums exact (those of moments keep to
- * their lanes of eight), so all give the same bits.
+ * whatever the compiler: four lanes, and on x86-64 eight and sixteen as well, for machines with
+ * AVX2 and AVX-512. There is no contraction into fma, operations are elementwise and sums exact
+ * (those of moments keep to their lanes of eight), so all give the same bits.
  */
 #include "run/block.h"
 
@@ -22,7 +22,8 @@
 #define LANES  16
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 #include "run/block_steps.inl"
-#define RUN(name, ...) (lanes == 16 ? name##16(__VA_ARGS__) : lanes == 8 ? name##8(__VA_ARGS__) : name##4(__VA_ARGS__))
+#define RUN(name, ...)                                                                             \
+    (lanes == 16 ? name##16(__VA_ARGS__) : lanes == 8 ? name##8(__VA_ARGS__) : name##4(__VA_ARGS__))
 #else
 #define RUN(name, ...) ((void)lanes, name##4(__VA_ARGS__))
 #endif
@@ -45,7 +46,8 @@ void block_weigh(int lanes, const float *x, float best, float rounder, float *d,
     RUN(weigh, x, best, rounder, d, w);
 }
 
-void block_mass(int lanes, const float *x, int32_t n, float best, float rounder, double *total, double *distance)
+void block_mass(int lanes, const float *x, int32_t n, float best, float rounder, double *total,
+                double *distance)
 {
     RUN(mass, x, n, best, rounder, total, distance);
 }

@@ -1,5 +1,6 @@
-/* block.h -- the arithmetic of a pass over logits, in blocks of 64 (n of them, one after the other): highest, weights and their sums,
- * scaling. Only elementwise IEEE operations and exact sums: the same bits on every machine. */
+/* block.h -- the arithmetic of a pass over logits, in blocks of 64 (n of them, one after the
+ * other): highest, weights and their sums, scaling. Only elementwise IEEE operations and exact
+ * sums: the same bits on every machine. */
 #ifndef PITH_RUN_BLOCK_H
 #define PITH_RUN_BLOCK_H
 
@@ -12,10 +13,12 @@ enum { BLOCK = 64 };
 int block_lanes(void);
 /* The highest of each block; 0: not all are finite, then they mean nothing. */
 int block_highest(int lanes, const float *x, int32_t n, float *highest);
-/* One block: d = best - x; w = exp(-d), at most 1, rounded by adding and subtracting `rounder`. x <= best. */
+/* One block: d = best - x; w = exp(-d), at most 1, rounded by adding and subtracting `rounder`. x
+ * <= best. */
 void block_weigh(int lanes, const float *x, float best, float rounder, float *d, float *w);
 /* Adds the weights to the lanes total[8], and, where distance[8] is given, w d rounded alike. */
-void block_mass(int lanes, const float *x, int32_t n, float best, float rounder, double *total, double *distance);
+void block_mass(int lanes, const float *x, int32_t n, float best, float rounder, double *total,
+                double *distance);
 /* One block: adds d and d * d. */
 void block_moments(int lanes, const float *x, float best, double *sum, double *squares);
 /* to = (x - shift) / t, kept finite; to may be x. */

@@ -1,12 +1,12 @@
 /* block_steps.inl -- the passes of block.c over vectors of LANES floats. */
-#define NAME(n)    NAME2(n, LANES)
+#define NAME(n)     NAME2(n, LANES)
 #define NAME2(n, l) NAME3(n, l)
 #define NAME3(n, l) n##l
-#define vf NAME(vf)
-#define vi NAME(vi)
-#define vh NAME(vh)
-#define vhi NAME(vhi)
-#define vd NAME(vd)
+#define vf          NAME(vf)
+#define vi          NAME(vi)
+#define vh          NAME(vh)
+#define vhi         NAME(vhi)
+#define vd          NAME(vd)
 typedef float vf __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float vh __attribute__((vector_size(2 * LANES), aligned(4), may_alias)); /* half */
@@ -74,7 +74,8 @@ TARGET static void NAME(weigh)(const float *x, float best, float rounder, float 
     }
 }
 
-/* Adds w, a multiple of 2^-34 up to 1, as a multiple of 2^-17 and a rest below: 128 of either sum up exactly in a float. */
+/* Adds w, a multiple of 2^-34 up to 1, as a multiple of 2^-17 and a rest below: 128 of either sum
+ * up exactly in a float. */
 #define ADD_EXACT(w, high, low)                                                                    \
     do {                                                                                           \
         vf high_ = (w) + 0x1.8p6f - 0x1.8p6f;                                                      \
@@ -88,7 +89,8 @@ TARGET static void NAME(add_lanes)(vf high, vf low, double *sum)
         sum[i % 8] += (double)high[i] + (double)low[i];
 }
 
-TARGET static void NAME(mass)(const float *x, int32_t n, float best, float rounder, double *total, double *distance)
+TARGET static void NAME(mass)(const float *x, int32_t n, float best, float rounder, double *total,
+                              double *distance)
 {
     enum { EXACT = 128 * LANES / BLOCK }; /* blocks whose sums fit */
     for (int32_t done = 0, some; done < n; done += some) {

@@ -1,4 +1,5 @@
-/* cache.c -- see cache.h. Page accounting; what is in a page is the kernels' business, and read and written in canonical form only. */
+/* cache.c -- see cache.h. Page accounting; what is in a page is the kernels' business, and read and
+ * written in canonical form only. */
 #include "run/cache_impl.h"
 
 #include <string.h>
@@ -65,8 +66,8 @@ static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *
     return PITH_OK;
 }
 
-/* Most pages of a sequence: a context; with a window what rows in flight, the window before them and the window before a failed step can
- * need. */
+/* Most pages of a sequence: a context; with a window what rows in flight, the window before them
+ * and the window before a failed step can need. */
 static int64_t sequence_limit(const struct cache_group *g, const struct cache_params *p)
 {
     int64_t all = (p->n_ctx + STEP_PAGE - 1) / STEP_PAGE;
@@ -489,8 +490,8 @@ static int must_move(const struct cache_group *g, int32_t place, int32_t n)
     return place < 0 || g->refs[place] > 1 || n > place_slots(g, place);
 }
 
-/* Pages that takes at most: a quarter with no other beside it becomes the page it is in. Others may give back the page that has room for a
- * quarter before it is taken. */
+/* Pages that takes at most: a quarter with no other beside it becomes the page it is in. Others may
+ * give back the page that has room for a quarter before it is taken. */
 static int32_t move_needs(const struct cache_group *g, int32_t place, int32_t n)
 {
     return must_move(g, place, n) && !page_frees(g, place);

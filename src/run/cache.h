@@ -1,25 +1,32 @@
-/* cache.h -- K and V of all sequences: pages of 64 slots in pools, page tables per sequence, reference counts.
+/* cache.h -- K and V of all sequences: pages of 64 slots in pools, page tables per sequence,
+ * reference counts.
  *
- * Layers that keep the same kind of state (everything, or a window of the same size) on the same device form a group. A page of a group
- * holds 64 slots of all its layers:
+ * Layers that keep the same kind of state (everything, or a window of the same size) on the same
+ * device form a group. A page of a group holds 64 slots of all its layers:
  *
- *     page:  [layer a: K of head 0 .. | V of head 0 ..][layer b: ..]     (graph/kv_page.h: what is in a head)
+ *     page:  [layer a: K of head 0 .. | V of head 0 ..][layer b: ..]     (graph/kv_page.h: what is
+ *            in a head)
  *
- * A sequence is a page table per group: entry i is the place (graph/step.h) of slots 64i .. 64i+63. Slot i is the i-th token held, without
- * holes; slot = position until the sequence is edited, and positions never descend along slots. Places are counted and shared by copies of
- * a sequence; one that is written while shared is copied first. The last slots of a sequence lie in a quarter of a page as long as they are
- * 16 or fewer, so that many short ends of one prefix take few pages; then they move to a page of their own. Address space for the limit is reserved at open; 2 MiB slabs are committed as pages are first
- * used. Groups with a window give pages back that no row to come can see, but keep those that `floor` may need (rewinding after a step
- * that failed).
+ * A sequence is a page table per group: entry i is the place (graph/step.h) of slots 64i .. 64i+63.
+ * Slot i is the i-th token held, without holes; slot = position until the sequence is edited, and
+ * positions never descend along slots. Places are counted and shared by copies of a sequence; one
+ * that is written while shared is copied first. The last slots of a sequence lie in a quarter of a
+ * page as long as they are 16 or fewer, so that many short ends of one prefix take few pages; then
+ * they move to a page of their own. Address space for the limit is reserved at open; 2 MiB slabs
+ * are committed as pages are first used. Groups with a window give pages back that no row to come
+ * can see, but keep those that `floor` may need (rewinding after a step that failed).
  *
- * An edit (cache_edit.c) costs no memory for K and V and moves none: it says for each slot where its K and V lie now (src) and by how much
- * K has to be rotated (delta, summed). cache_settle does it all in one pass before the next step that reads the sequence:
+ * An edit (cache_edit.c) costs no memory for K and V and moves none: it says for each slot where
+ * its K and V lie now (src) and by how much K has to be rotated (delta, summed). cache_settle does
+ * it all in one pass before the next step that reads the sequence:
  *
- *     remove [64, 130):   slots 0 .. 63 | 64 ..        src 0 .. 63 | 130 ..     the first page is kept, later ones are gathered anew
+ *     remove [64, 130):   slots 0 .. 63 | 64 ..        src 0 .. 63 | 130 ..     the first page is
+ *                         kept, later ones are gathered anew
  *
- * So kernels know nothing of holes, a window is a range of slots, and a sequence never has more than one partial page once settled. The
- * pages it was gathered from stay until the call of the step has succeeded: rotating rounds, and a call that fails has rounded nothing.
- * For so long the pool may hold one context beyond its limit. */
+ * So kernels know nothing of holes, a window is a range of slots, and a sequence never has more
+ * than one partial page once settled. The pages it was gathered from stay until the call of the
+ * step has succeeded: rotating rounds, and a call that fails has rounded nothing. For so long the
+ * pool may hold one context beyond its limit. */
 #ifndef PITH_RUN_CACHE_H
 #define PITH_RUN_CACHE_H
 
@@ -51,10 +58,12 @@ struct cache_slot {
     int32_t delta; /* K is to be rotated by so many positions */
 };
 
-/* The last page of a sequence in the store's tree: its entry, or that there is none any more, and how many pages lead to it. */
+/* The last page of a sequence in the store's tree: its entry, or that there is none any more, and
+ * how many pages lead to it. */
 struct store_mark {
     uint64_t key[2], born;
-    int32_t entry, depth; /* a depth below cache_seq.published: what comes after it is not taken in */
+    int32_t entry,
+        depth; /* a depth below cache_seq.published: what comes after it is not taken in */
 };
 
 struct cache_seq {
@@ -64,10 +73,11 @@ struct cache_seq {
     int32_t published; /* full pages the store has been offered */
     struct store_mark mark;
     uint64_t salt[2];                /* 0, 0: none; see pith_salt */
-    int32_t *token;   /* [n_ctx] what was fed; -1: an embedding row */
-    int32_t n_tokens; /* of them that there is memory for: cache_tokens */
+    int32_t *token;                  /* [n_ctx] what was fed; -1: an embedding row */
+    int32_t n_tokens;                /* of them that there is memory for: cache_tokens */
     int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages] places, -1: none */
-    /* Slots below may be missing in a group with a window even where a page is there: edits gather slots of pages given back with others. */
+    /* Slots below may be missing in a group with a window even where a page is there: edits gather
+     * slots of pages given back with others. */
     int32_t torn[STEP_MAX_GROUPS];
     int foreign; /* some of it came from a snapshot's file: the store does not take it on trust */
     int edited;  /* positions are in `slot`, not the slots' own numbers */
@@ -91,9 +101,9 @@ struct cache {
     uint64_t store_bytes;
     int32_t
         n_stored; /* entries of the store: each with a page of every group and a recurrent state */
-    struct store *store;       /* has pages to give back when there are none; NULL: there is none */
+    struct store *store; /* has pages to give back when there are none; NULL: there is none */
     struct mem_account *account; /* of what is made later, NULL: nobody's */
-    struct cache_draft *draft; /* cache_edit.c's, from the first edit on */
+    struct cache_draft *draft;   /* cache_edit.c's, from the first edit on */
 };
 
 struct cache_params {
@@ -107,11 +117,13 @@ struct cache_params {
     struct pool *pool; /* NULL: as with one node */
 };
 
-/* What cache_init would make, of which cache_limit tells: it takes no memory, and there is nothing to deinit. */
+/* What cache_init would make, of which cache_limit tells: it takes no memory, and there is nothing
+ * to deinit. */
 pith_status cache_shape(struct cache *c, struct kv_layer *kv, const int32_t *window,
                         const int32_t *layer_device, int32_t n_layer, struct device **devices,
                         const struct cache_params *p, struct pith_error *err);
-/* Lays out kv[n_layer] (fills group, offsets and types) and makes the pools. window[l] and layer_device[l] per layer. */
+/* Lays out kv[n_layer] (fills group, offsets and types) and makes the pools. window[l] and
+ * layer_device[l] per layer. */
 pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *window,
                        const int32_t *layer_device, int32_t n_layer, struct device **devices,
                        const struct cache_params *p, struct pith_error *err);
@@ -132,26 +144,29 @@ void cache_end(struct cache *c, int32_t seq, int failed);
 /* The first slot whose position is at least pos. */
 int32_t cache_find(const struct cache_seq *q, int64_t pos);
 
-/* Makes slots [seq.n, seq.n + add) of a settled sequence writable: pages taken, shared ones copied. PITH_NOMEM tells needed and free
- * pages. */
+/* Makes slots [seq.n, seq.n + add) of a settled sequence writable: pages taken, shared ones copied.
+ * PITH_NOMEM tells needed and free pages. */
 pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pool *pool,
                        struct pith_error *err);
 /* Appends a slot that cache_grow made and a step filled. */
 void cache_append(struct cache *c, int32_t seq, int32_t token);
 /* Keeps the first n slots. */
 void cache_cut(struct cache *c, int32_t seq, int32_t n);
-/* 1: the sequence can be cut to n and go on; 0: a window group has given back pages that the row after slot n needs. */
+/* 1: the sequence can be cut to n and go on; 0: a window group has given back pages that the row
+ * after slot n needs. */
 int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n);
 /* Makes room for the numbers of n tokens in a sequence; whoever writes more of them asks first. */
 pith_status cache_tokens(struct cache *c, struct cache_seq *q, int32_t n, struct pith_error *err);
 uint64_t cache_bytes(const struct cache *c); /* of pages, committed */
 uint64_t cache_limit(const struct cache *c); /* at most */
-uint64_t cache_tables_most(const struct cache *c); /* beside K and V, when every sequence is full and edited */
+uint64_t cache_tables_most(
+    const struct cache *c); /* beside K and V, when every sequence is full and edited */
 uint64_t cache_growth(const struct cache *c); /* of tables: what may still be made */
 /* Gives whole slabs behind the last page in use back to the system. */
 void cache_trim(struct cache *c);
 
-/* Edits; [a, b) are slots. PITH_STATE: a window group has given back what the row to come would see then. On failure nothing has changed. */
+/* Edits; [a, b) are slots. PITH_STATE: a window group has given back what the row to come would see
+ * then. On failure nothing has changed. */
 pith_status cache_remove(struct cache *c, int32_t seq, int32_t a, int32_t b,
                          struct pith_error *err);
 /* The same, and what follows moves down to the positions of what is gone. */
@@ -163,7 +178,8 @@ pith_status cache_share(struct cache *c, int32_t dst, int32_t src, int32_t a, in
 /* Positions of slots [a, b) become (pos + delta) / divisor; all stay within int32_t, 0 or above. */
 pith_status cache_move(struct cache *c, int32_t seq, int32_t a, int32_t b, int32_t delta,
                        int32_t divisor, struct pith_error *err);
-/* Carries out the edits of a sequence, for the call in progress: afterwards K and V of slot i lie in slot i. PITH_NOMEM as cache_grow. */
+/* Carries out the edits of a sequence, for the call in progress: afterwards K and V of slot i lie
+ * in slot i. PITH_NOMEM as cache_grow. */
 pith_status cache_settle(struct cache *c, int32_t seq, struct pool *pool, struct pith_error *err);
 
 #endif

@@ -1,8 +1,9 @@
-/* cache_edit.c -- see cache.h. An edit writes the new list of slots as a draft, checks it, and then puts it in the sequence's place; what
- * the slots hold is moved and rotated only by cache_settle.
+/* cache_edit.c -- see cache.h. An edit writes the new list of slots as a draft, checks it, and then
+ * puts it in the sequence's place; what the slots hold is moved and rotated only by cache_settle.
  *
- * Settling goes through the new pages. A page whose slots lie in one old page, each in its own place and unrotated, is that page, shared or
- * not. Any other is taken anew and gathered. The old table and what it names stay until the call ends. */
+ * Settling goes through the new pages. A page whose slots lie in one old page, each in its own
+ * place and unrotated, is that page, shared or not. Any other is taken anew and gathered. The old
+ * table and what it names stay until the call ends. */
 #include "run/cache_impl.h"
 
 #include <string.h>
@@ -250,13 +251,15 @@ static int32_t sources(const struct cache_seq *q, int group, int32_t page, struc
     return n;
 }
 
-/* 1: the end of the call frees this page of the old table. One that has quarters can get others meanwhile. */
+/* 1: the end of the call frees this page of the old table. One that has quarters can get others
+ * meanwhile. */
 static int will_free(const struct cache_group *g, int32_t place)
 {
     return page_frees(g, place) && !g->parts[place_page(place)];
 }
 
-/* Pages that a group's new table takes at most beyond those of the old one, and how many of the old one the end of the call frees. */
+/* Pages that a group's new table takes at most beyond those of the old one, and how many of the old
+ * one the end of the call frees. */
 static int32_t count_pages(const struct cache *c, int group, const struct cache_seq *q,
                            int32_t *n_freed)
 {

@@ -1,8 +1,9 @@
-/* cache_nodes.c -- K and V in the memory of those who read them. With threads on several memory nodes attention deals its units head by head
- * (graph/geometry.c), so that the threads of a node read the same heads at every step; those threads are the first to touch the pages of
- * memory where the heads lie, before anything is written there, and the system takes them from their node. Pages of a few heads that are
- * fewer than nodes go round the nodes instead, so that all of them are read at once. Small pages of memory: a huge one would have heads
- * of several nodes. */
+/* cache_nodes.c -- K and V in the memory of those who read them. With threads on several memory
+ * nodes attention deals its units head by head (graph/geometry.c), so that the threads of a node
+ * read the same heads at every step; those threads are the first to touch the pages of memory where
+ * the heads lie, before anything is written there, and the system takes them from their node. Pages
+ * of a few heads that are fewer than nodes go round the nodes instead, so that all of them are read
+ * at once. Small pages of memory: a huge one would have heads of several nodes. */
 #include "base/mem.h"
 #include "base/pool.h"
 #include "run/cache_impl.h"
@@ -35,7 +36,8 @@ static void touch_thread(void *ctx, int ith)
 {
     const struct touch *t = ctx;
     const struct cache *c = t->c;
-    int home = ith % c->n_nodes, nth = ith / c->n_nodes; /* of the node's threads, nth of so many: */
+    int home = ith % c->n_nodes,
+        nth = ith / c->n_nodes; /* of the node's threads, nth of so many: */
     int threads = (pool_n_threads(c->pool) - home + c->n_nodes - 1) / c->n_nodes;
     int64_t first = t->lo / t->g->page_bytes, end = (t->hi - 1) / t->g->page_bytes + 1;
     for (int64_t page = first + nth; page < end; page += threads)

@@ -3,9 +3,9 @@
  * Finding a place. Most distributions are peaked: the few candidates near the best hold nearly all
  * mass. So first the candidates above a threshold are gathered into a heap (blocks whose best is
  * below are not even read) and popped until the bound is reached. When they are too many, or the
- * bound lies behind them, a radix selection finds it: masses by the next digit of the key, the digit
- * where the bound falls, and again within that, until the candidates of one digit fit the heap.
- * Every pass is linear whatever the input.
+ * bound lies behind them, a radix selection finds it: masses by the next digit of the key, the
+ * digit where the bound falls, and again within that, until the candidates of one digit fit the
+ * heap. Every pass is linear whatever the input.
  */
 #include "run/candidates.h"
 
@@ -36,7 +36,8 @@ static int32_t n_blocks(const struct candidates *c)
     return (c->n + BLOCK - 1) / BLOCK;
 }
 
-/* The 64 logits of a block; the last one is filled up with what has no weight. Until the next call. */
+/* The 64 logits of a block; the last one is filled up with what has no weight. Until the next call.
+ */
 static const float *block(struct candidates *c, int32_t b, int *n)
 {
     int32_t from = b * BLOCK;
@@ -210,8 +211,10 @@ void candidates_scale(struct candidates *c, float shift, float t)
 
 /* ---------------------------------------------------------------- mass */
 
-/* Adds the weights of the blocks from .. to - 1, as many as have some and lie together in one go. */
-static void add_mass(struct candidates *c, int32_t from, int32_t to, double *total, double *distance)
+/* Adds the weights of the blocks from .. to - 1, as many as have some and lie together in one go.
+ */
+static void add_mass(struct candidates *c, int32_t from, int32_t to, double *total,
+                     double *distance)
 {
     enum { RUN = 16 };
     float scaled[RUN * BLOCK];
@@ -219,7 +222,9 @@ static void add_mass(struct candidates *c, int32_t from, int32_t to, double *tot
     for (int32_t b = from, end; b < to; b = end) {
         const float *x = c->x + b * BLOCK;
         int n;
-        for (end = b; end < to && end < full && end < b + RUN && c->best - c->block_best[end] < ZERO_DISTANCE; end++)
+        for (end = b; end < to && end < full && end < b + RUN &&
+                      c->best - c->block_best[end] < ZERO_DISTANCE;
+             end++)
             ;
         if (end > b && c->t != 0) {
             block_scale(c->lanes, x, end - b, c->shift, c->t, scaled);
@@ -241,7 +246,8 @@ static struct mass mass(struct candidates *c, int with_distance)
     c->total = 0;
     for (int32_t b = 0; b < n_blocks(c); b += CHUNK) {
         double total[8] = {0};
-        add_mass(c, b, n_blocks(c) - b < CHUNK ? n_blocks(c) : b + CHUNK, total, with_distance ? distance : NULL);
+        add_mass(c, b, n_blocks(c) - b < CHUNK ? n_blocks(c) : b + CHUNK, total,
+                 with_distance ? distance : NULL);
         c->chunk[b / CHUNK] = sum_lanes(total);
         c->total += c->chunk[b / CHUNK];
     }
@@ -265,7 +271,8 @@ int32_t candidates_draw(struct candidates *c, double u)
     float d[BLOCK], w[BLOCK];
     int32_t k = 0, b;
     int n, i = 0;
-    while ((k + 1) * CHUNK < n_blocks(c) && sum + c->chunk[k] <= bound) /* the bound may round up to the total */
+    while ((k + 1) * CHUNK < n_blocks(c) &&
+           sum + c->chunk[k] <= bound) /* the bound may round up to the total */
         sum += c->chunk[k++];
     for (b = k * CHUNK; b + 1 < n_blocks(c); b++) {
         double total[8] = {0};
@@ -447,7 +454,8 @@ static float threshold(struct candidates *c, int32_t k)
     return c->block_best[(uint32_t)~c->heap[0]];
 }
 
-/* Masses of the candidates whose key begins with `prefix`, by the digit of `bits` bits at `shift`. */
+/* Masses of the candidates whose key begins with `prefix`, by the digit of `bits` bits at `shift`.
+ */
 static void histogram(struct candidates *c, struct order o, int by_weight, uint64_t prefix,
                       int shift, int bits)
 {
@@ -596,8 +604,10 @@ uint64_t candidates_head(struct candidates *c, uint64_t from, int32_t *at, int32
     return end + 1;
 }
 
-/* Block b of n logits with what is not finite replaced by the lowest, and its highest: itself where nothing is to be replaced. */
-static const float *finite_block(int lanes, const float *logits, int32_t n, int32_t b, float *pad, float *highest)
+/* Block b of n logits with what is not finite replaced by the lowest, and its highest: itself where
+ * nothing is to be replaced. */
+static const float *finite_block(int lanes, const float *logits, int32_t n, int32_t b, float *pad,
+                                 float *highest)
 {
     const float *x = logits + (size_t)b * BLOCK;
     int32_t here = n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK;

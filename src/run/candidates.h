@@ -1,6 +1,8 @@
-/* candidates.h -- the tokens a sampler still considers, and the few passes all samplers are made of.
+/* candidates.h -- the tokens a sampler still considers, and the few passes all samplers are made
+ * of.
  *
- *     x   [n]  logits, finite; the caller's own array until something is changed or dropped. Each counts as (x - shift) / t, which is
+ *     x   [n]  logits, finite; the caller's own array until something is changed or dropped. Each
+ *              counts as (x - shift) / t, which is
  *              worked out block by block where it is read: a temperature costs no pass of its own
  *     id  [n]  token ids, ascending; NULL while candidate i is token i
  *     block_best [n / 64]  the highest logit of each block of 64: a pass skips what cannot matter
@@ -12,8 +14,8 @@
  *
  * Places. An order gives each candidate a 32-bit key; its place is (key << 32 | index), smaller =
  * earlier, never equal. The orders: by logit, descending, and by distance from a centre (typical).
- * Nothing is ever sorted but a head of the order, and that only as far as it is walked. A draw walks the candidates by id: sums of
- * chunks, then the blocks of one chunk, then one block.
+ * Nothing is ever sorted but a head of the order, and that only as far as it is walked. A draw
+ * walks the candidates by id: sums of chunks, then the blocks of one chunk, then one block.
  *
  * Nothing is allocated after candidates_init. */
 #ifndef PITH_RUN_CANDIDATES_H
@@ -97,8 +99,8 @@ static inline int32_t place_at(uint64_t place)
 void candidates_keep(struct candidates *c, struct order o, uint64_t first, uint64_t last);
 /* How many are before or at `last`, by logit; the last of them. */
 int32_t candidates_count(struct candidates *c, uint64_t last, uint64_t *last_there);
-/* Indices of the k first candidates at or behind the place `from`, by logit, in order; there must be
- * as many, at most CANDIDATES_HEAD. Returns the place to go on from. */
+/* Indices of the k first candidates at or behind the place `from`, by logit, in order; there must
+ * be as many, at most CANDIDATES_HEAD. Returns the place to go on from. */
 enum { CANDIDATES_HEAD = 1024 };
 uint64_t candidates_head(struct candidates *c, uint64_t from, int32_t *at, int32_t k);
 

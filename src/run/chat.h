@@ -1,5 +1,6 @@
-/* chat.h -- the chat templates of a model file: tokenizer.chat_template and tokenizer.chat_template.NAME, compiled at open. One that cannot
- * be compiled keeps its error for who asks; the model opens all the same. */
+/* chat.h -- the chat templates of a model file: tokenizer.chat_template and
+ * tokenizer.chat_template.NAME, compiled at open. One that cannot be compiled keeps its error for
+ * who asks; the model opens all the same. */
 #ifndef PITH_RUN_CHAT_H
 #define PITH_RUN_CHAT_H
 
@@ -19,10 +20,12 @@ struct chat_templates {
     int n;
 };
 /* Fails without memory only; adds a sentence to the notes for each that cannot be compiled. */
-pith_status chat_templates_open(struct chat_templates *c, const struct gguf *g, const struct vocab *v, struct arena *arena,
-                                struct str *note, struct pith_error *err);
+pith_status chat_templates_open(struct chat_templates *c, const struct gguf *g,
+                                const struct vocab *v, struct arena *arena, struct str *note,
+                                struct pith_error *err);
 void chat_templates_close(struct chat_templates *c);
 /* name NULL: the one without a name. */
-const struct jinja *chat_templates_find(const struct chat_templates *c, const char *name, struct pith_error *err);
+const struct jinja *chat_templates_find(const struct chat_templates *c, const char *name,
+                                        struct pith_error *err);
 
 #endif

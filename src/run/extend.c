@@ -1,4 +1,5 @@
-/* extend.c -- see session.h. Both are edits of the sequence and nothing else: what they give are the bits of remove, shift and divide. */
+/* extend.c -- see session.h. Both are edits of the sequence and nothing else: what they give are
+ * the bits of remove, shift and divide. */
 #include "run/session.h"
 
 pith_status context_shift(struct pith_session *s, int32_t seq, int32_t n_keep, int32_t n_discard,
@@ -16,8 +17,8 @@ pith_status context_shift(struct pith_session *s, int32_t seq, int32_t n_keep, i
     return cache_close_up(&s->cache, seq, n_keep, n_keep + n_discard, err);
 }
 
-/* Group i holds tokens [i * ga_w, (i + 1) * ga_w) at positions [i * ga_w / ga_n, (i + 1) * ga_w / ga_n) once it has been divided; the
- * tokens after the groups follow at positions of their own. */
+/* Group i holds tokens [i * ga_w, (i + 1) * ga_w) at positions [i * ga_w / ga_n, (i + 1) * ga_w /
+ * ga_n) once it has been divided; the tokens after the groups follow at positions of their own. */
 int64_t self_extend_room(const struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
                          int64_t groups)
 {

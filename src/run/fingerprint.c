@@ -1,5 +1,6 @@
-/* fingerprint.c -- what tells one model from another wherever its file lies: the bytes of its headers (keys and tensor table), its overrides
- * and samples of its data. A change of a few weights between the samples is not seen: state of such a model is its owner's business. */
+/* fingerprint.c -- what tells one model from another wherever its file lies: the bytes of its
+ * headers (keys and tensor table), its overrides and samples of its data. A change of a few weights
+ * between the samples is not seen: state of such a model is its owner's business. */
 #include <string.h>
 #include <xxhash.h>
 #include "run/model.h"

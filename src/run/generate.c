@@ -1,4 +1,5 @@
-/* generate.c -- prompt in, text out: prefix reuse, sampling, stop strings, streaming of whole characters. */
+/* generate.c -- prompt in, text out: prefix reuse, sampling, stop strings, streaming of whole
+ * characters. */
 #include "run/session.h"
 
 #include <string.h>
@@ -86,7 +87,8 @@ static pith_status check_growth(const struct pith_session *s, const struct pith_
     return PITH_OK;
 }
 
-/* The prompt; with self-extend in parts, so that each group is divided before what follows sees it. */
+/* The prompt; with self-extend in parts, so that each group is divided before what follows sees it.
+ */
 static pith_status feed_prompt(struct generation *g, const int32_t *ids, size_t n, size_t *kept,
                                struct pith_error *err)
 {
@@ -135,7 +137,8 @@ static int32_t kept_tokens(const struct pith_session *s, const struct pith_gener
     return n || !starts ? n : 1;
 }
 
-/* Makes room for one more token. Returns 0 when the generation has ended (st tells whether well). */
+/* Makes room for one more token. Returns 0 when the generation has ended (st tells whether well).
+ */
 static int make_room(struct generation *g, pith_status *st, struct pith_error *err)
 {
     struct pith_session *s = g->s;
@@ -174,7 +177,8 @@ static pith_status no_token(const struct generation *g, struct pith_error *err)
                      n);
 }
 
-/* One token: choose, stop or show, feed. Returns 0 when the generation has ended (st tells whether well). */
+/* One token: choose, stop or show, feed. Returns 0 when the generation has ended (st tells whether
+ * well). */
 static int next_token(struct generation *g, pith_status *st, struct pith_error *err)
 {
     struct pith_session *s = g->s;

@@ -1,8 +1,10 @@
-/* load.c -- placement and data. Layers are spread over the devices in order, in equal numbers; a weight goes where its layer is. A matrix
- * that a packed kernel can multiply is packed there (all matrices of a device in one block of memory, exact to the byte before anything
- * is read); everything else is used as it lies in the file's pages. Packing runs on all threads, panel by panel, and lets go of the
- * file's pages behind it, so a weight is resident once. Where a folder keeps a copy of the packed matrices (packed_file.h), the copy is
- * mapped and there is nothing to pack. */
+/* load.c -- placement and data. Layers are spread over the devices in order, in equal numbers; a
+ * weight goes where its layer is. A matrix that a packed kernel can multiply is packed there (all
+ * matrices of a device in one block of memory, exact to the byte before anything is read);
+ * everything else is used as it lies in the file's pages. Packing runs on all threads, panel by
+ * panel, and lets go of the file's pages behind it, so a weight is resident once. Where a folder
+ * keeps a copy of the packed matrices (packed_file.h), the copy is mapped and there is nothing to
+ * pack. */
 #include "run/model.h"
 
 #include <stdio.h>
@@ -11,7 +13,8 @@
 
 /* ---------------------------------------------------------------- placement */
 
-/* Does some kernel better than the reference multiply with this weight once packed? The device's own answer. */
+/* Does some kernel better than the reference multiply with this weight once packed? The device's
+ * own answer. */
 static int wants_packing(const struct pith_model *m, const struct tensor *t)
 {
     const struct device *d = m->devices[t->device];
@@ -75,21 +78,24 @@ static double mib(uint64_t bytes)
     return (double)bytes / 1048576;
 }
 
-/* Weights that do not fit are used as they lie in the file, whose pages can be given back and read again, and that is said; where they
- * would be larger than all memory only if asked for, since each token would wait for the disk. */
+/* Weights that do not fit are used as they lie in the file, whose pages can be given back and read
+ * again, and that is said; where they would be larger than all memory only if asked for, since each
+ * token would wait for the disk. */
 static pith_status fit(struct pith_model *m, uint64_t need[MAX_DEVICES], struct pith_error *err)
 {
     struct mem_left left;
-    m->devices[0]->backend->memory(m->devices[0], &left); /* there are no devices with memory of their own */
+    m->devices[0]->backend->memory(m->devices[0],
+                                   &left); /* there are no devices with memory of their own */
     uint64_t all = bytes_needed(m, need), data = 0;
     for (int32_t i = 0; i < m->n_tensors; i++)
         data += m->tensors[i]->bytes;
     int packed = all > left.bytes && m->params.weights != PITH_WEIGHTS_MAPPED;
     if (packed && m->params.strict)
-        return error_set(err, PITH_NOMEM,
-                         "the packed weights of %s need %.1f MiB, %.1f MiB are left (limited by %s); "
-                         "mapped ones (weights = mapped) need none of their own",
-                         gguf_path(m->gguf), mib(all), mib(left.bytes), left.by);
+        return error_set(
+            err, PITH_NOMEM,
+            "the packed weights of %s need %.1f MiB, %.1f MiB are left (limited by %s); "
+            "mapped ones (weights = mapped) need none of their own",
+            gguf_path(m->gguf), mib(all), mib(left.bytes), left.by);
     if (packed) {
         m->params.weights = PITH_WEIGHTS_MAPPED;
         size_weights(m);
@@ -101,18 +107,25 @@ static pith_status fit(struct pith_model *m, uint64_t need[MAX_DEVICES], struct 
         all = bytes_needed(m, need);
     }
     if (all > left.bytes || (packed && data > left.total))
-        return error_set(err, PITH_NOMEM,
-                         "the weights of %s need %.1f MiB, %.1f MiB of %.1f MiB are left (limited by %s); "
-                         "use a smaller type of weights%s",
-                         gguf_path(m->gguf), mib(all > left.bytes ? all : data), mib(left.bytes),
-                         mib(left.total), left.by,
-                         all > left.bytes ? "" : ", or weights = mapped, which reads them from the disk for every token");
+        return error_set(
+            err, PITH_NOMEM,
+            "the weights of %s need %.1f MiB, %.1f MiB of %.1f MiB are left (limited by %s); "
+            "use a smaller type of weights%s",
+            gguf_path(m->gguf), mib(all > left.bytes ? all : data), mib(left.bytes),
+            mib(left.total), left.by,
+            all > left.bytes
+                ? ""
+                : ", or weights = mapped, which reads them from the disk for every token");
     if (data <= left.total || m->params.weights != PITH_WEIGHTS_MAPPED)
         return PITH_OK;
     if (m->params.strict)
-        return error_set(err, PITH_NOMEM, "the weights of %s have %.1f MiB, there are %.1f MiB of memory (limited by %s)",
-                         gguf_path(m->gguf), mib(data), mib(left.total), left.by);
-    str_printf(&m->note, "%sthe weights have %.1f MiB, there are %.1f MiB of memory (limited by %s): each token waits for the disk",
+        return error_set(
+            err, PITH_NOMEM,
+            "the weights of %s have %.1f MiB, there are %.1f MiB of memory (limited by %s)",
+            gguf_path(m->gguf), mib(data), mib(left.total), left.by);
+    str_printf(&m->note,
+               "%sthe weights have %.1f MiB, there are %.1f MiB of memory (limited by %s): each "
+               "token waits for the disk",
                m->note.n ? "; " : "", mib(data), mib(left.total), left.by);
     return PITH_OK;
 }
@@ -287,7 +300,8 @@ static void convert_vectors(struct loader *l)
     }
 }
 
-/* The packed weights take the place of the file's pages; what chunks left of those at their ends goes too. */
+/* The packed weights take the place of the file's pages; what chunks left of those at their ends
+ * goes too. */
 static void publish(struct loader *l)
 {
     struct pith_model *m = l->m;

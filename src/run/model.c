@@ -1,4 +1,5 @@
-/* model.c -- opening a model: see model.h for the order. One failure path frees whatever was made so far. */
+/* model.c -- opening a model: see model.h for the order. One failure path frees whatever was made
+ * so far. */
 #include "run/model.h"
 
 #include <stdio.h>

@@ -1,8 +1,11 @@
-/* model.h -- an open model: file, architecture with bound and placed weights, vocabulary, devices, threads. Read-only after model_open, any
- * number of sessions and threads, counted: the last pith_model_close or session to go frees it.
+/* model.h -- an open model: file, architecture with bound and placed weights, vocabulary, devices,
+ * threads. Read-only after model_open, any number of sessions and threads, counted: the last
+ * pith_model_close or session to go frees it.
  *
- *     open: gguf -> architecture (keys) -> vocabulary -> bind (every tensor checked against the table, all faults in one message)
- *           -> place (device of each layer, packed or mapped) -> load (pack in parallel, drop source pages; or map the packed copy that
+ *     open: gguf -> architecture (keys) -> vocabulary -> bind (every tensor checked against the
+ *         table, all faults in one message)
+ *           -> place (device of each layer, packed or mapped) -> load (pack in parallel, drop
+ *               source pages; or map the packed copy that
  *           an earlier start kept) -> ready */
 #ifndef PITH_RUN_MODEL_H
 #define PITH_RUN_MODEL_H
@@ -46,7 +49,7 @@ struct pith_model {
 struct pith_model *model_open(const char *path, const struct pith_model_params *params,
                               struct pith_error *err);
 struct pith_model *model_ref(struct pith_model *m);
-void model_unref(struct pith_model *m); /* NULL allowed */
+void model_unref(struct pith_model *m);            /* NULL allowed */
 uint64_t model_memory(const struct pith_model *m); /* bytes it holds that are no file's pages */
 const struct trie *model_trie(struct pith_model *m, struct pith_error *err);
 
@@ -54,7 +57,8 @@ const struct backend *first_backend(void);
 
 /* threads.c: counts and places of threads, from the parameters, the environment and the machine. */
 pith_status model_open_threads(struct pith_model *m, struct pith_error *err);
-/* Before anything is loaded: the pages of placed weights will come from the nodes of their readers. */
+/* Before anything is loaded: the pages of placed weights will come from the nodes of their readers.
+ */
 void model_spread_weights(struct pith_model *m);
 /* pith_measure_threads */
 pith_status machine_threads(int ms, struct pith_threads *out, struct pith_error *err);
@@ -62,7 +66,8 @@ pith_status machine_threads(int ms, struct pith_threads *out, struct pith_error 
 pith_status machine_measure(int n_threads, int ms, struct pith_machine *out,
                             struct pith_error *err);
 
-/* fingerprint.c: what identifies files, their headers and samples of their data; and fills m->fingerprint. */
+/* fingerprint.c: what identifies files, their headers and samples of their data; and fills
+ * m->fingerprint. */
 void files_fingerprint(const struct gguf *g, uint64_t h[2]);
 uint64_t files_headers(const struct gguf *g); /* of the headers alone */
 void model_fingerprint(struct pith_model *m);

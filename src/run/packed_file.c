@@ -1,23 +1,29 @@
 /* packed_file.c -- packed weights on disk.
  *
- *     0           struct head    magic, versions, the source's identity, checksum of head and entries
+ *     0           struct head    magic, versions, the source's identity, checksum of head and
+ *                 entries
  *     128         struct entry   one for each packed matrix, in the order of the model's tensors
  *     DATA_ALIGN  data           panels as in quant/packed.h, matrix after matrix
  *
- * The file's name is a hash of everything in head and entries that does not depend on the source's age and contents, so one source has one
- * file, and a source that was changed meets it and replaces it. Identity of the source: the bytes of its headers (keys and tensor table
- * included), sizes, times of change, and samples of its data; not its path or inode, so moving it costs nothing.
+ * The file's name is a hash of everything in head and entries that does not depend on the source's
+ * age and contents, so one source has one file, and a source that was changed meets it and replaces
+ * it. Identity of the source: the bytes of its headers (keys and tensor table included), sizes,
+ * times of change, and samples of its data; not its path or inode, so moving it costs nothing.
  *
- * A file is used when its first bytes are exactly what this model would write, its length is right and every matrix has its checksum. All of it
- * is read for that, by all threads; nothing of a file with a fault is used. Who has read it so stamps it: the head gets the file's inode and a
- * time to the nanosecond, which the file gets as its time of change. A file that is as its stamp says has not been written since, so it is as
- * good as the model's own file, whose data nobody checks either, and is mapped at once. Whoever writes to it, or copies it, parts the two. What
- * a disk does by itself is found within a month: so long a stamp is believed.
+ * A file is used when its first bytes are exactly what this model would write, its length is right
+ * and every matrix has its checksum. All of it is read for that, by all threads; nothing of a file
+ * with a fault is used. Who has read it so stamps it: the head gets the file's inode and a time to
+ * the nanosecond, which the file gets as its time of change. A file that is as its stamp says has
+ * not been written since, so it is as good as the model's own file, whose data nobody checks
+ * either, and is mapped at once. Whoever writes to it, or copies it, parts the two. What a disk
+ * does by itself is found within a month: so long a stamp is believed.
  *
- * Writers use a temporary name, sync and rename; one writes to a folder at a time, so that its limit is kept by all; what a crash left the next
- * writer removes (base/folder.h). The layout is the same for every instruction set.
+ * Writers use a temporary name, sync and rename; one writes to a folder at a time, so that its
+ * limit is kept by all; what a crash left the next writer removes (base/folder.h). The layout is
+ * the same for every instruction set.
  *
- * Not done: sharing one file among models that share matrices; compression; big-endian machines (the magic number differs there). */
+ * Not done: sharing one file among models that share matrices; compression; big-endian machines
+ * (the magic number differs there). */
 #include "run/packed_file.h"
 
 #include <inttypes.h>
@@ -177,7 +183,8 @@ static void verify_worker(void *ctx, int ith)
     }
 }
 
-/* Why the mapped file cannot be used as far as its head and entries tell, NULL when it can; those are copied to `head`. */
+/* Why the mapped file cannot be used as far as its head and entries tell, NULL when it can; those
+ * are copied to `head`. */
 static const char *fault(const struct packed_file *f, uint8_t *head)
 {
     struct head got;
@@ -226,14 +233,15 @@ static int is_stamped(const struct packed_file *f)
            h.stamp.read <= now && now - h.stamp.read < month;
 }
 
-/* Says in the file that it has been used now, and, unless somebody has written to it since it was mapped, that it was read whole. Not being
- * allowed to does no harm. */
+/* Says in the file that it has been used now, and, unless somebody has written to it since it was
+ * mapped, that it was read whole. Not being allowed to does no harm. */
 static void stamp(const struct packed_file *f, int was_stamped)
 {
     struct head h;
     struct stat sb;
     uint64_t now = now_ns();
-    struct timespec when = {.tv_sec = (time_t)(now / 1000000000), .tv_nsec = (long)(now % 1000000000)};
+    struct timespec when = {.tv_sec = (time_t)(now / 1000000000),
+                            .tv_nsec = (long)(now % 1000000000)};
     int fd = open(f->path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
     memcpy(&h, f->map.p, sizeof h);
     h.stamp.read = was_stamped ? h.stamp.read : now;
@@ -297,8 +305,8 @@ static int is_copy(const char *name, size_t n)
     return folder_name_fits(name, n, 16, SUFFIX);
 }
 
-/* 1 when a file of f->bytes may be written: within the folder's limit, for which the oldest copies go, and leaving a tenth of the file system
- * free. They go only when that makes room enough. */
+/* 1 when a file of f->bytes may be written: within the folder's limit, for which the oldest copies
+ * go, and leaving a tenth of the file system free. They go only when that makes room enough. */
 static int make_room(const struct packed_file *f, const struct pith_model *m, struct str *note)
 {
     const char *folder = m->params.cache_dir;
@@ -322,8 +330,7 @@ static int make_room(const struct packed_file *f, const struct pith_model *m, st
         say(note, "packed copy not kept: %s", why.msg);
     else if (!r.fits)
         say(note,
-            "packed copy not kept: its %" PRIu64
-            " MiB would exceed the limit of %" PRIu64
+            "packed copy not kept: its %" PRIu64 " MiB would exceed the limit of %" PRIu64
             " MiB of %s, or leave less than a tenth of the file system free",
             f->bytes >> 20, limit >> 20, folder);
     return r.fits;

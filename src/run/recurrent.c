@@ -19,9 +19,10 @@ uint64_t recurrent_layout(struct state_layer *state, int32_t n_layer)
     return size_align(at, 4096);
 }
 
-/* Blocks that can be in use at once. A sequence holds its checkpoints, the present, and where a call began. A step in the making takes one
- * for the last of a sequence's n rows, and one for each of the others that ends a stretch of `every`: wherever those begin, at most
- * (n - 1) / every + 1, so one a sequence and one for each `every` rows of the batch. */
+/* Blocks that can be in use at once. A sequence holds its checkpoints, the present, and where a
+ * call began. A step in the making takes one for the last of a sequence's n rows, and one for each
+ * of the others that ends a stretch of `every`: wherever those begin, at most (n - 1) / every + 1,
+ * so one a sequence and one for each `every` rows of the batch. */
 static int64_t limit(const struct recurrent *r, const struct recurrent_params *p)
 {
     return (int64_t)p->n_seq * (r->cap + 4) + p->n_batch / r->every + p->n_stored;
@@ -146,7 +147,8 @@ static void drop(struct recurrent *r, struct recurrent_seq *q, int32_t i)
     memmove(q->at + i, q->at + i + 1, (size_t)(--q->n_at - i) * sizeof *q->at);
 }
 
-/* Remembers a state; its reference becomes the checkpoint's. When there is no room the oldest prompt's end goes, or the oldest of all. */
+/* Remembers a state; its reference becomes the checkpoint's. When there is no room the oldest
+ * prompt's end goes, or the oldest of all. */
 static void remember(struct recurrent *r, struct recurrent_seq *q, int32_t n, int32_t block)
 {
     if (q->n_at && q->at[q->n_at - 1].n >= n) { /* known */
@@ -250,7 +252,8 @@ int32_t recurrent_point(const struct recurrent *r, int32_t seq, int32_t n)
     return 0;
 }
 
-/* Makes q hold n positions with the state `block` (a reference of its own), and checkpoints up to there. */
+/* Makes q hold n positions with the state `block` (a reference of its own), and checkpoints up to
+ * there. */
 static void become(struct recurrent *r, struct recurrent_seq *q, int32_t n, int32_t block)
 {
     while (q->n_at && q->at[q->n_at - 1].n > n)

@@ -1,10 +1,14 @@
-/* recurrent.h -- state of recurrent layers: one block per sequence and point in time, with the state of all its recurrent layers.
+/* recurrent.h -- state of recurrent layers: one block per sequence and point in time, with the
+ * state of all its recurrent layers.
  *
- *     block:  [layer a: part 0 | part 1 | part 2][layer c: ..]     floats; parts as the architecture declares them (graph.h, state_layer)
+ *     block:  [layer a: part 0 | part 1 | part 2][layer c: ..]     floats; parts as the
+ *             architecture declares them (graph.h, state_layer)
  *
- * A block is never written once a step has made it: a step reads a sequence's block and makes a new one, so that a step that fails has
- * changed nothing. Blocks are counted; copies of a sequence share them. What is not the present is a checkpoint: of the ends of the latest
- * prompts, of where copies begin, and of every `every` positions. A sequence can go back to a checkpoint, and to nothing else: a recurrence has no inverse. */
+ * A block is never written once a step has made it: a step reads a sequence's block and makes a new
+ * one, so that a step that fails has changed nothing. Blocks are counted; copies of a sequence
+ * share them. What is not the present is a checkpoint: of the ends of the latest prompts, of where
+ * copies begin, and of every `every` positions. A sequence can go back to a checkpoint, and to
+ * nothing else: a recurrence has no inverse. */
 #ifndef PITH_RUN_RECURRENT_H
 #define PITH_RUN_RECURRENT_H
 
@@ -18,7 +22,8 @@ struct checkpoint {
 struct recurrent_seq {
     int32_t n, now; /* positions held and the state after them; -1: nothing */
     int in_call;
-    int keep; /* what is the present now will be a checkpoint: a prompt ended here, or it was copied or loaded */
+    int keep; /* what is the present now will be a checkpoint: a prompt ended here, or it was copied
+                 or loaded */
     struct checkpoint back; /* what the call in progress began from */
     struct checkpoint *at;  /* [cap] ascending */
     int32_t n_at;
@@ -62,10 +67,12 @@ static inline uint64_t recurrent_limit(const struct recurrent *r)
     return (uint64_t)r->n_blocks * r->block_bytes;
 }
 
-/* A call that feeds `rows` rows (0: nothing happens) to a sequence begins, has succeeded, or goes back to where it began. */
+/* A call that feeds `rows` rows (0: nothing happens) to a sequence begins, has succeeded, or goes
+ * back to where it began. */
 void recurrent_begin(struct recurrent *r, int32_t seq, int32_t rows);
 void recurrent_end(struct recurrent *r, int32_t seq, int failed);
-/* One step of it: fills the step's state and keep with blocks taken for it; commit when it ran, abort when not. */
+/* One step of it: fills the step's state and keep with blocks taken for it; commit when it ran,
+ * abort when not. */
 pith_status recurrent_take(struct recurrent *r, struct step *s, struct pith_error *err);
 void recurrent_commit(struct recurrent *r, const struct step *s);
 void recurrent_abort(struct recurrent *r, const struct step *s);
@@ -73,12 +80,14 @@ void recurrent_abort(struct recurrent *r, const struct step *s);
 /* The largest m <= n that the sequence can be cut to. */
 int32_t recurrent_point(const struct recurrent *r, int32_t seq, int32_t n);
 void recurrent_cut(struct recurrent *r, int32_t seq, int32_t n); /* n is such a point */
-/* Loading: once `n` blocks are reserved in place of those of a sequence (-1: of all; the store holds n_stored) and that has been cut to 0,
- * push gives each in turn: the state after so many positions; the last is the present. */
+/* Loading: once `n` blocks are reserved in place of those of a sequence (-1: of all; the store
+ * holds n_stored) and that has been cut to 0, push gives each in turn: the state after so many
+ * positions; the last is the present. */
 pith_status recurrent_reserve(struct recurrent *r, int32_t seq, int32_t n, int32_t n_stored,
                               struct pith_error *err);
 void *recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present);
-/* For the prefix store: the block of a checkpoint (-1: there is none), counted once more; one to be filled (-1: no memory); one less. */
+/* For the prefix store: the block of a checkpoint (-1: there is none), counted once more; one to be
+ * filled (-1: no memory); one less. */
 int32_t recurrent_hold(struct recurrent *r, int32_t seq, int32_t n);
 int32_t recurrent_block(struct recurrent *r);
 void recurrent_unref(struct recurrent *r, int32_t *block); /* *block = -1 */

@@ -1,5 +1,5 @@
-/* report.c -- what ran: per kind of op its kernel, device, calls, bytes, operations, time; every fallback by name; the kept copy of packed weights and the
- * prefix store's folder. */
+/* report.c -- what ran: per kind of op its kernel, device, calls, bytes, operations, time; every
+ * fallback by name; the kept copy of packed weights and the prefix store's folder. */
 #include "run/session.h"
 
 #include <string.h>

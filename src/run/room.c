@@ -1,5 +1,6 @@
-/* room.c -- whether there is memory for a session before any is taken, and how much context there is room for where nobody says. A cache
- * is charged as if it were full: it grows as it is used, and what would not fit when it is full is refused when it is opened. */
+/* room.c -- whether there is memory for a session before any is taken, and how much context there
+ * is room for where nobody says. A cache is charged as if it were full: it grows as it is used, and
+ * what would not fit when it is full is refused when it is opened. */
 #include "run/session.h"
 
 #include <stdio.h>
@@ -18,17 +19,22 @@ uint64_t room_cache(struct pith_session *s, const struct cache_params *p)
     const struct pith_model *m = s->model;
     struct cache c;
     struct recurrent r;
-    if (cache_shape(&c, s->kv, s->window, m->layer_device, m->arch.hp.n_layer, (struct device **)m->devices, p, NULL) != PITH_OK)
+    if (cache_shape(&c, s->kv, s->window, m->layer_device, m->arch.hp.n_layer,
+                    (struct device **)m->devices, p, NULL) != PITH_OK)
         return UINT64_MAX;
-    struct recurrent_params rp = {.n_ctx = p->n_ctx, .n_seq = p->n_seq, .n_batch = p->n_batch,
-                                  .cache_limit = cache_limit(&c), .n_stored = c.n_stored};
+    struct recurrent_params rp = {.n_ctx = p->n_ctx,
+                                  .n_seq = p->n_seq,
+                                  .n_batch = p->n_batch,
+                                  .cache_limit = cache_limit(&c),
+                                  .n_stored = c.n_stored};
     if (recurrent_shape(&r, s->state, m->arch.hp.n_layer, &rp, NULL) != PITH_OK)
         return UINT64_MAX;
-    return cache_limit(&c) + recurrent_limit(&r) + cache_tables_most(&c) + recurrent_tables(&r) + store_tables(c.n_stored);
+    return cache_limit(&c) + recurrent_limit(&r) + cache_tables_most(&c) + recurrent_tables(&r) +
+           store_tables(c.n_stored);
 }
 
-/* Half of the memory left beside the weights: those that lie in a file's pages want to stay there. A limit that the caller sets is of what is
- * beside them already. */
+/* Half of the memory left beside the weights: those that lie in a file's pages want to stay there.
+ * A limit that the caller sets is of what is beside them already. */
 static uint64_t half_left(const struct pith_model *m, int64_t most, struct mem_left *left)
 {
     uint64_t mapped = 0;
@@ -60,7 +66,8 @@ static int32_t choose_context(struct pith_session *s, const struct cache_params 
     train = train < 1 ? 1 : train > CONTEXT_MOST ? CONTEXT_MOST : train;
     if (train <= CONTEXT_STEP || one_context(s, *p, train) <= bytes)
         return train;
-    for (hi = train / CONTEXT_STEP + 1; hi - lo > 1;) { /* lo steps are taken even if they do not fit: what follows says so */
+    for (hi = train / CONTEXT_STEP + 1;
+         hi - lo > 1;) { /* lo steps are taken even if they do not fit: what follows says so */
         int32_t mid = lo + (hi - lo) / 2;
         if (one_context(s, *p, mid * CONTEXT_STEP) <= bytes)
             lo = mid;
@@ -70,7 +77,8 @@ static int32_t choose_context(struct pith_session *s, const struct cache_params 
     return lo * CONTEXT_STEP;
 }
 
-/* Positions over all sequences: of every sequence a whole context, or as many as there is room for, at least one context. */
+/* Positions over all sequences: of every sequence a whole context, or as many as there is room for,
+ * at least one context. */
 static int64_t choose_tokens(struct pith_session *s, struct cache_params p, uint64_t bytes)
 {
     int64_t lo = p.n_ctx, hi = (int64_t)p.n_ctx * p.n_seq;
@@ -88,7 +96,8 @@ static int64_t choose_tokens(struct pith_session *s, struct cache_params p, uint
     return lo;
 }
 
-void room_choose(struct pith_session *s, struct cache_params *p, int64_t most, struct mem_left *left)
+void room_choose(struct pith_session *s, struct cache_params *p, int64_t most,
+                 struct mem_left *left)
 {
     uint64_t half = half_left(s->model, most, left);
     int chosen = !p->n_ctx;
@@ -103,19 +112,25 @@ void room_choose(struct pith_session *s, struct cache_params *p, int64_t most, s
     s->n_ctx = p->n_ctx;
 }
 
-pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other, const struct mem_left *left, struct pith_error *err)
+pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other,
+                       const struct mem_left *left, struct pith_error *err)
 {
     uint64_t cache = room_cache(s, p);
-    if (cache == UINT64_MAX || (cache <= left->bytes && other <= left->bytes - cache)) /* what has no shape is told by who makes it */
+    if (cache == UINT64_MAX ||
+        (cache <= left->bytes &&
+         other <= left->bytes - cache)) /* what has no shape is told by who makes it */
         return PITH_OK;
     int32_t fits = choose_context(s, p, left->bytes > other ? left->bytes - other : 0);
     char advice[160] = "";
     if (fits < p->n_ctx && one_context(s, *p, fits) <= left->bytes)
         snprintf(advice, sizeof advice, "one context of %d (--ctx) would fit; ", fits);
     return error_set(err, PITH_NOMEM,
-                     "the session needs %.1f MiB at most: %.1f MiB of cache for %lld positions, of one sequence at most %d, in %s and %s, "
-                     "and %.1f MiB beside it; %.1f MiB are left (limited by %s); %suse a smaller context (--ctx), fewer positions in all, "
+                     "the session needs %.1f MiB at most: %.1f MiB of cache for %lld positions, of "
+                     "one sequence at most %d, in %s and %s, "
+                     "and %.1f MiB beside it; %.1f MiB are left (limited by %s); %suse a smaller "
+                     "context (--ctx), fewer positions in all, "
                      "or cache types of fewer bits (--cache-type-k, --cache-type-v)",
-                     mib(cache + other), mib(cache), (long long)p->n_tokens, p->n_ctx, dtypes[p->k_type].name, dtypes[p->v_type].name,
-                     mib(other), mib(left->bytes), left->by, advice);
+                     mib(cache + other), mib(cache), (long long)p->n_tokens, p->n_ctx,
+                     dtypes[p->k_type].name, dtypes[p->v_type].name, mib(other), mib(left->bytes),
+                     left->by, advice);
 }

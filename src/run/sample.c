@@ -319,8 +319,7 @@ static pith_status copy_late(struct pith_sampler *s, const struct pith_sampler_p
     size_t n = q->late && q->n_late > 0 && q->late_from > 0 ? (size_t)q->n_late : 0;
     if (!n)
         return PITH_OK;
-    pith_status st =
-        check_ids("late", q->late, sizeof *q->late, n, 0, s->n_vocab, err);
+    pith_status st = check_ids("late", q->late, sizeof *q->late, n, 0, s->n_vocab, err);
     if (st != PITH_OK)
         return st;
     s->late = mem_array(n, sizeof *s->late, PITH_MEM_SCRATCH);
@@ -474,11 +473,13 @@ pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, stru
     return PITH_OK;
 }
 
-/* The logits that the grammar and the number of tokens so far leave; none when the grammar fails. NULL: it is too much work for now. What its
- * grammar has masked already may be the sampler's own copy. */
+/* The logits that the grammar and the number of tokens so far leave; none when the grammar fails.
+ * NULL: it is too much work for now. What its grammar has masked already may be the sampler's own
+ * copy. */
 static const float *masked(struct pith_sampler *s, const float *logits, int within)
 {
-    int early = s->n_late && s->history.n < s->late_from, by_grammar = s->grammar && !s->is_masked, late = 0;
+    int early = s->n_late && s->history.n < s->late_from, by_grammar = s->grammar && !s->is_masked,
+        late = 0;
     pith_status st = PITH_OK;
     if (!by_grammar && !early)
         return logits;
@@ -492,7 +493,8 @@ static const float *masked(struct pith_sampler *s, const float *logits, int with
         st = s->grammar_err.code;
     } else {
         error_clear(&s->grammar_err);
-        st = within ? grammar_apply_within(s->grammar, s->masked, s->n_vocab, &s->mask_left, &late, &s->grammar_err)
+        st = within ? grammar_apply_within(s->grammar, s->masked, s->n_vocab, &s->mask_left, &late,
+                                           &s->grammar_err)
                     : grammar_apply(s->grammar, s->masked, s->n_vocab, &s->grammar_err);
     }
     if (late)
@@ -504,8 +506,9 @@ static const float *masked(struct pith_sampler *s, const float *logits, int with
 
 static int has_tables(struct pith_sampler *s)
 {
-    s->starved = s->forgot || !get_ready(s) ||
-                 !make(&s->masked, s->grammar || s->n_late > 0, (size_t)s->n_vocab, sizeof *s->masked);
+    s->starved =
+        s->forgot || !get_ready(s) ||
+        !make(&s->masked, s->grammar || s->n_late > 0, (size_t)s->n_vocab, sizeof *s->masked);
     return !s->starved;
 }
 
@@ -571,7 +574,8 @@ int32_t sampler_sample_masked(struct pith_sampler *s, const float *logits)
 pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err)
 {
     if (s->starved)
-        return error_set(err, PITH_NOMEM, "sampler: no memory for the tables of %d tokens, or for a history of %d",
+        return error_set(err, PITH_NOMEM,
+                         "sampler: no memory for the tables of %d tokens, or for a history of %d",
                          s->n_vocab, s->history.cap > 0 ? s->history.cap : 0);
     if (s->grammar && s->grammar_err.code != PITH_OK)
         return error_set(err, s->grammar_err.code, "%s", s->grammar_err.msg);
@@ -581,8 +585,8 @@ pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err)
 static void keep_accepted(struct pith_sampler *s, int32_t id)
 {
     uint64_t n = (uint64_t)s->n_accepted + 1;
-    s->missing = s->missing ||
-                 !mem_grow(&s->accepted, &s->cap_accepted, n, sizeof id, PITH_MEM_SCRATCH);
+    s->missing =
+        s->missing || !mem_grow(&s->accepted, &s->cap_accepted, n, sizeof id, PITH_MEM_SCRATCH);
     if (!s->missing)
         s->accepted[s->n_accepted++] = id;
 }
@@ -647,8 +651,9 @@ pith_status sampler_save(const struct pith_sampler *s, struct sampler_state *out
         return error_set(err, PITH_STATE,
                          "the sampler does not remember what it accepted; open it with resumable");
     if (s->missing)
-        return error_set(err, PITH_NOMEM, "there was no memory for the tokens that the sampler "
-                                          "accepted");
+        return error_set(err, PITH_NOMEM,
+                         "there was no memory for the tokens that the sampler "
+                         "accepted");
     if (s->lost)
         return error_set(err, s->grammar_err.code, "%s", s->grammar_err.msg);
     *out = (struct sampler_state){.seed = s->seed,
@@ -671,9 +676,8 @@ pith_status sampler_restore(struct pith_sampler *s, const struct sampler_state *
         memcpy(&id, accepted + (size_t)i * sizeof id, sizeof id);
         st = id < 0 ? take(s, ~id, NULL, err) : take(s, id, s->grammar, err);
         if (st != PITH_OK)
-            error_prefix(err,
-                         "token %u of those that the sampler had accepted does not fit its grammar",
-                         i);
+            error_prefix(
+                err, "token %u of those that the sampler had accepted does not fit its grammar", i);
     }
     if (st == PITH_OK && (s->forgot || s->missing))
         st = error_set(err, PITH_NOMEM,

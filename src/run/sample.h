@@ -26,7 +26,8 @@ struct pith_sampler;
 struct sample_step;
 struct pith_model;
 /* What the file of m says of them, into *p; sample_defaults.c. m NULL: nothing. */
-pith_status sampler_defaults(const struct pith_model *m, struct pith_sampler_params *p, struct pith_error *err);
+pith_status sampler_defaults(const struct pith_model *m, struct pith_sampler_params *p,
+                             struct pith_error *err);
 typedef void (*sample_fn)(struct pith_sampler *s, struct sample_step *t);
 /* at: the candidate that was chosen from the list as it was left */
 typedef void (*sampled_fn)(struct pith_sampler *s, struct sample_step *t, int32_t at);
@@ -59,19 +60,19 @@ struct sample_history {
     int32_t *ring;   /* token i is at i % cap */
     uint32_t *count; /* [V] */
     /* of dry (sample_dry.c) */
-    int32_t dry;          /* its largest window, 0: it is not in the chain */
-    int32_t *same;        /* [dry] token i: tokens back to its last occurrence, 0: none */
-    int32_t *common;      /* [dry] of an earlier occurrence of the last token: how far what lies before
-                           * it agrees with the end */
-    int64_t agrees_at;    /* the n that `common` is of */
-    uint32_t *latest;     /* [V] the place of a token's last occurrence + 1, modulo 2^32 */
-    int32_t *longest;     /* [V], zero between calls */
-    uint64_t steps;       /* places looked at: what dry has cost */
-    int32_t *breakers;    /* token sequences, each ended by -1 */
+    int32_t dry;       /* its largest window, 0: it is not in the chain */
+    int32_t *same;     /* [dry] token i: tokens back to its last occurrence, 0: none */
+    int32_t *common;   /* [dry] of an earlier occurrence of the last token: how far what lies before
+                        * it agrees with the end */
+    int64_t agrees_at; /* the n that `common` is of */
+    uint32_t *latest;  /* [V] the place of a token's last occurrence + 1, modulo 2^32 */
+    int32_t *longest;  /* [V], zero between calls */
+    uint64_t steps;    /* places looked at: what dry has cost */
+    int32_t *breakers; /* token sequences, each ended by -1 */
     size_t n_breakers;
     struct breakers *index;
-    uint32_t reading;     /* its node */
-    int64_t begin, end;   /* of the breaker that begins last: tokens [begin, end); end 0: none */
+    uint32_t reading;   /* its node */
+    int64_t begin, end; /* of the breaker that begins last: tokens [begin, end); end 0: none */
 };
 /* The i-th last token, i < min(n, cap). */
 static inline int32_t history_last(const struct sample_history *h, int32_t i)
@@ -91,10 +92,11 @@ void sample_add_logit(struct candidates *c, int32_t id, double more);
 struct pith_sampler {
     int32_t n_vocab;
     int n_steps, greedy; /* greedy: the draw takes the best */
-    int ready, forgot;   /* its tables are there; a token is missing in the history, for want of memory */
-    int starved;         /* the last draw had no memory */
-    int64_t ns;          /* of all draws */
-    int adaptive;        /* adaptive_p is in the chain */
+    int ready,
+        forgot;   /* its tables are there; a token is missing in the history, for want of memory */
+    int starved;  /* the last draw had no memory */
+    int64_t ns;   /* of all draws */
+    int adaptive; /* adaptive_p is in the chain */
     int32_t history_max; /* more tokens are never accepted, 0: no bound */
     struct sample_step steps[SAMPLE_MAX_STEPS];
     uint64_t seed, index; /* Philox key, output index */
@@ -107,12 +109,15 @@ struct pith_sampler {
     struct pith_grammar *grammar;  /* masks logits before the chain; NULL: none */
     struct pith_error grammar_err; /* why it could not */
     float *masked;                 /* [V] */
-    uint64_t mask_steps, mask_left; /* most steps of a mask in a draw, 0: no bound; what is left of it */
-    int is_masked, lost;           /* the logits at hand are masked already; the grammar could not follow the text */
-    int32_t *accepted; /* [n_accepted] all of them, where they are kept; ~id: the grammar did not take it */
+    uint64_t mask_steps,
+        mask_left; /* most steps of a mask in a draw, 0: no bound; what is left of it */
+    int is_masked,
+        lost; /* the logits at hand are masked already; the grammar could not follow the text */
+    int32_t *accepted; /* [n_accepted] all of them, where they are kept; ~id: the grammar did not
+                          take it */
     uint32_t n_accepted, cap_accepted;
     int keeps, missing; /* missing: there was no memory for some of them */
-    float *before; /* [V] probabilities that adaptive_p saw; NULL: it is not in the chain */
+    float *before;      /* [V] probabilities that adaptive_p saw; NULL: it is not in the chain */
 };
 
 #define K 1
@@ -138,9 +143,11 @@ struct pith_sampler *sampler_open(int32_t n_vocab, const struct pith_sampler_par
 void sampler_free(struct pith_sampler *s);
 /* Runs the chain, without the draw. The list belongs to the sampler. */
 struct candidates *sampler_run(struct pith_sampler *s, const float *logits);
-/* Runs the chain, draws, moves to the next output index. PITH_TOKEN_NONE when nothing is left, PITH_TOKEN_LATER when the mask takes too long. */
+/* Runs the chain, draws, moves to the next output index. PITH_TOKEN_NONE when nothing is left,
+ * PITH_TOKEN_LATER when the mask takes too long. */
 int32_t sampler_sample(struct pith_sampler *s, const float *logits);
-int32_t sampler_sample_masked(struct pith_sampler *s, const float *logits); /* of logits that its grammar has masked */
+int32_t sampler_sample_masked(struct pith_sampler *s,
+                              const float *logits);  /* of logits that its grammar has masked */
 int64_t sampler_bytes(const struct pith_sampler *s); /* see pith_sampler_bytes */
 pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err);
 void sampler_accept(struct pith_sampler *s, int32_t id); /* ids out of range are ignored */
@@ -153,7 +160,8 @@ struct sampler_state {
 };
 pith_status sampler_save(const struct pith_sampler *s, struct sampler_state *out,
                          struct pith_error *err);
-/* Goes on from there. accepted: as in the sampler, in any alignment. On failure it has been reset. */
+/* Goes on from there. accepted: as in the sampler, in any alignment. On failure it has been reset.
+ */
 pith_status sampler_restore(struct pith_sampler *s, const struct sampler_state *from,
                             const uint8_t *accepted, struct pith_error *err);
 /* g is the caller's; NULL: none. */

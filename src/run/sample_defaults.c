@@ -1,13 +1,21 @@
-/* sample_defaults.c -- how a model is sampled where nobody says otherwise. Converters put what a model's makers advise into its file, under
- * general.sampling.*; what is not there comes from whoever asks, else from the values that programs of this field agree on. (The key
- * general.sampling.sequence names samplers by the letters of one program; chains here are their users' own.) */
+/* sample_defaults.c -- how a model is sampled where nobody says otherwise. Converters put what a
+ * model's makers advise into its file, under general.sampling.*; what is not there comes from
+ * whoever asks, else from the values that programs of this field agree on. (The key
+ * general.sampling.sequence names samplers by the letters of one program; chains here are their
+ * users' own.) */
 #include <math.h>
 
 #include "run/model.h"
 #include "run/sample.h"
 
-#define REAL(key, field, lo, hi) {"general.sampling." key, offsetof(struct pith_sampler_params, field), 0, lo, hi}
-#define INT(key, field, lo, hi)  {"general.sampling." key, offsetof(struct pith_sampler_params, field), 1, lo, hi}
+#define REAL(key, field, lo, hi)                                                                   \
+    {                                                                                              \
+        "general.sampling." key, offsetof(struct pith_sampler_params, field), 0, lo, hi            \
+    }
+#define INT(key, field, lo, hi)                                                                    \
+    {                                                                                              \
+        "general.sampling." key, offsetof(struct pith_sampler_params, field), 1, lo, hi            \
+    }
 static const struct hint {
     const char *key;
     size_t at;
@@ -43,13 +51,15 @@ static int take(const struct gguf *g, const struct gguf_kv *kv, const struct hin
     return 1;
 }
 
-pith_status sampler_defaults(const struct pith_model *m, struct pith_sampler_params *p, struct pith_error *err)
+pith_status sampler_defaults(const struct pith_model *m, struct pith_sampler_params *p,
+                             struct pith_error *err)
 {
     pith_status st = PITH_OK;
     for (size_t i = 0; m && i < sizeof hints / sizeof *hints; i++) {
         const struct gguf_kv *kv = gguf_find(m->gguf, hints[i].key);
         if (kv && !take(m->gguf, kv, &hints[i], p) && st == PITH_OK)
-            st = error_set(err, PITH_RANGE, "%s: wanted a%s number from %g to %g; it is not used", hints[i].key, hints[i].is_int ? " whole" : "", hints[i].lo, hints[i].hi);
+            st = error_set(err, PITH_RANGE, "%s: wanted a%s number from %g to %g; it is not used",
+                           hints[i].key, hints[i].is_int ? " whole" : "", hints[i].lo, hints[i].hi);
     }
     if (p->top_k < 0)
         p->top_k = 0; /* off */

@@ -6,8 +6,10 @@
  *
  *     ring    ... a b c x d ... b c x        the last token x has been there before:
  *     same          <-----------------+     each token knows how far back its last occurrence is,
- *     common            3                   and of each occurrence of x is kept how many tokens up to
- *                                           it agree with the end: one more than of the token before
+ *     common            3                   and of each occurrence of x is kept how many tokens up
+ *                       to
+ *                                           it agree with the end: one more than of the token
+ *                                               before
  *                                           it, which was of the end one token ago
  *
  * The breakers are one automaton (Aho and Corasick 1975), which reads each token once. What counts
@@ -23,17 +25,17 @@
 
 /* ---------------------------------------------------------------- breakers */
 
-/* A node is a beginning of some sequences; the first is empty. Children of one node lie side by side, in the order of
- * their tokens. */
+/* A node is a beginning of some sequences; the first is empty. Children of one node lie side by
+ * side, in the order of their tokens. */
 struct breakers {
     uint32_t n;
     struct node {
-        int32_t token;         /* the last one of it */
+        int32_t token; /* the last one of it */
         uint32_t child, n_children;
-        uint32_t fail;         /* the longest other beginning that it ends with */
+        uint32_t fail; /* the longest other beginning that it ends with */
         int32_t depth;
-        int32_t shortest;      /* tokens of the shortest sequence that ends here, 0: none */
-        uint32_t from, to;     /* of the sorted sequences, while it is made */
+        int32_t shortest;  /* tokens of the shortest sequence that ends here, 0: none */
+        uint32_t from, to; /* of the sorted sequences, while it is made */
     } node[];
 };
 
@@ -114,7 +116,8 @@ struct breakers *breakers_new(const int32_t *list, size_t n)
     qsort(seq, n_seq, sizeof *seq, in_order);
     b->n = 1;
     b->node[0] = (struct node){.to = n_seq};
-    for (uint32_t at = 0; at < b->n; at++) /* a node's fail is nearer to the first: it has its children */
+    for (uint32_t at = 0; at < b->n;
+         at++) /* a node's fail is nearer to the first: it has its children */
         spread(b, at, seq);
     mem_free(seq);
     return b;
@@ -156,8 +159,8 @@ void dry_accept(struct sample_history *h, int32_t id)
 
 /* ---------------------------------------------------------------- what agrees with the end */
 
-/* Of all places at once: the Z algorithm on the reversed history of n tokens. common[k-th last], k = 1..n-1: how many
- * of the last tokens are also the ones up to it. */
+/* Of all places at once: the Z algorithm on the reversed history of n tokens. common[k-th last], k
+ * = 1..n-1: how many of the last tokens are also the ones up to it. */
 static void agree_anew(struct sample_history *h, int32_t n)
 {
     int64_t end = h->n - 1;
@@ -180,7 +183,8 @@ static void agree_anew(struct sample_history *h, int32_t n)
     }
 }
 
-/* The occurrence of a token before the k-th last one, among the last n: as the how-many-th last. 0: none. */
+/* The occurrence of a token before the k-th last one, among the last n: as the how-many-th last. 0:
+ * none. */
 static int32_t before_it(const struct sample_history *h, int32_t k, int32_t n)
 {
     int32_t back = h->same[(h->n - 1 - k) % h->dry];
@@ -209,7 +213,8 @@ static int32_t agreement(const struct sample_history *h, int32_t k, int32_t n, i
 
 /* ---------------------------------------------------------------- the sampler */
 
-/* Where it is looked for repetitions: behind the last token's occurrences; or everywhere, as those of no token count. */
+/* Where it is looked for repetitions: behind the last token's occurrences; or everywhere, as those
+ * of no token count. */
 static int32_t next_place(const struct sample_history *h, int32_t k, int32_t n, int32_t allowed)
 {
     if (allowed)
@@ -218,8 +223,8 @@ static int32_t next_place(const struct sample_history *h, int32_t k, int32_t n, 
 }
 
 /* A token that would go on with a sequence of at least allowed_length tokens that was there before
- * loses multiplier * base^(length - allowed_length). Sequences do not reach over breakers; a breaker
- * of one token is never penalised. */
+ * loses multiplier * base^(length - allowed_length). Sequences do not reach over breakers; a
+ * breaker of one token is never penalised. */
 void sample_dry(struct pith_sampler *s, struct sample_step *t)
 {
     const double LOG_MOST = 88.72283; /* of the largest float */
@@ -238,7 +243,8 @@ void sample_dry(struct pith_sampler *s, struct sample_step *t)
     int32_t most = since_breaker(h, n);
     if (n <= allowed || most < allowed)
         return;
-    for (int32_t k = next_place(h, 0, n, allowed); k; k = next_place(h, k, n, allowed)) { /* + 1: 0 is none */
+    for (int32_t k = next_place(h, 0, n, allowed); k;
+         k = next_place(h, k, n, allowed)) { /* + 1: 0 is none */
         int32_t *longest = &h->longest[history_last(h, k - 1)], len = agreement(h, k, n, most);
         h->steps++;
         if (len >= allowed && len + 1 > *longest)

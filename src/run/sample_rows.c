@@ -1,9 +1,11 @@
-/* sample_rows.c -- the rows of a step sampled at once, by the session's threads. A vocabulary has up to 262,144 logits, so what one token costs (50 us for the best one, up to 2 ms for some chains) is
- * noticed with 32 sequences, while all threads but one would wait.
+/* sample_rows.c -- the rows of a step sampled at once, by the session's threads. A vocabulary has
+ * up to 262,144 logits, so what one token costs (50 us for the best one, up to 2 ms for some
+ * chains) is noticed with 32 sequences, while all threads but one would wait.
  *
- * Rows are taken from a counter by whoever is there, so nothing is divided beforehand: chains cost very different times. Samplers share nothing
- * but grammars: positions in the same compiled grammar share its masks, so whoever takes the first of them does them all, in order. Every row's
- * result is that of sampler_sample and sample_logprobs alone. */
+ * Rows are taken from a counter by whoever is there, so nothing is divided beforehand: chains cost
+ * very different times. Samplers share nothing but grammars: positions in the same compiled grammar
+ * share its masks, so whoever takes the first of them does them all, in order. Every row's result
+ * is that of sampler_sample and sample_logprobs alone. */
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -57,7 +59,8 @@ static void draw_with_its_grammar(const struct draws *d, int32_t i)
     for (int32_t k = i + 1, before = i; core && k < d->n; k++) {
         if (core_of(d, k) != core)
             continue;
-        struct pith_sampler *s = draw_at(d, k).sampler; /* they share the steps that a draw may take, too */
+        struct pith_sampler *s =
+            draw_at(d, k).sampler; /* they share the steps that a draw may take, too */
         uint64_t own = s->mask_steps, left = draw_at(d, before).sampler->mask_left;
         s->mask_steps = own && left < own ? left + !left : own;
         draw_one(d, k);
@@ -96,17 +99,19 @@ static pith_status check(const struct pith_session *s, const struct pith_draw *r
 pith_status session_sample_rows(struct pith_session *s, struct pith_draw *draws, int32_t n,
                                 struct pith_error *err)
 {
-    struct draws d = {.s = s, .draw = (uint8_t *)draws, .size = n ? draws->size : 0, .n = n, .left = n};
+    struct draws d = {
+        .s = s, .draw = (uint8_t *)draws, .size = n ? draws->size : 0, .n = n, .left = n};
     /* Draws of the first version end with logprob. */
-    if (n && (d.size < offsetof(struct pith_draw, logprob) + sizeof draws->logprob || d.size > 65536 ||
-              d.size % _Alignof(struct pith_draw)))
+    if (n && (d.size < offsetof(struct pith_draw, logprob) + sizeof draws->logprob ||
+              d.size > 65536 || d.size % _Alignof(struct pith_draw)))
         return error_set(err, PITH_RANGE, "draw 0: size is %zu; start from PITH_DRAW_INIT", d.size);
     if (!s->causal || s->pooled)
         return error_set(err, PITH_STATE, "the outputs of this session are no logits");
     for (int32_t i = 0; i < n; i++) {
         const struct pith_draw r = draw_at(&d, i);
         if (r.size != d.size)
-            return error_set(err, PITH_RANGE, "draw %d: size is %zu, of the first one %zu", i, r.size, d.size);
+            return error_set(err, PITH_RANGE, "draw %d: size is %zu, of the first one %zu", i,
+                             r.size, d.size);
         pith_status st = check(s, &r, i, err);
         if (st != PITH_OK)
             return st;

@@ -6,8 +6,8 @@
  * candidate less the entropy is d - mean d.
  *
  * References: Holtzman et al. 2019 (top-p); Meister et al. 2022 (typical); Nguyen et al. 2024
- * (min-p); Tang et al. 2024 (top-n-sigma); Zhu et al. 2024 (dynamic temperature by entropy); Basu et
- * al. 2020 (mirostat).
+ * (min-p); Tang et al. 2024 (top-n-sigma); Zhu et al. 2024 (dynamic temperature by entropy); Basu
+ * et al. 2020 (mirostat).
  */
 #include <float.h>
 #include <math.h>
@@ -156,7 +156,8 @@ static double mirostat_mu(const struct sample_step *t)
 void sampled_mirostat_v2(struct pith_sampler *s, struct sample_step *t, int32_t at)
 {
     struct candidates *c = &s->list;
-    double nats = (double)c->best - (double)candidates_logit(c, at) + fmath_log(candidates_total(c));
+    double nats =
+        (double)c->best - (double)candidates_logit(c, at) + fmath_log(candidates_total(c));
     t->state[0] -= t->p[1] * (nats / LN2 - t->p[0]);
 }
 

@@ -1,5 +1,6 @@
-/* sequence.c -- what can be done with a session's sequences between steps: feeding, prefix reuse, edits. Ranges are of positions,
- * [p0, p1), p1 = -1 for the end; they are checked here and become slots of the cache. */
+/* sequence.c -- what can be done with a session's sequences between steps: feeding, prefix reuse,
+ * edits. Ranges are of positions, [p0, p1), p1 = -1 for the end; they are checked here and become
+ * slots of the cache. */
 #include "run/session.h"
 
 #include <xxhash.h>
@@ -48,7 +49,8 @@ static pith_status cut(struct pith_session *s, int32_t seq, int32_t n, struct pi
     return PITH_OK;
 }
 
-/* A recurrence holds the sum of what it has seen: nothing can be taken out of it but what came last. */
+/* A recurrence holds the sum of what it has seen: nothing can be taken out of it but what came
+ * last. */
 static pith_status check_parts(const struct pith_session *s, struct pith_error *err)
 {
     if (!s->recurrent.n_blocks)

@@ -1,6 +1,7 @@
-/* session.c -- see session.h. Opening: parameters -> cache layout -> graph -> plan -> memory. A call of pith_step: check everything ->
- * for each run of at most n_batch rows: sort by sequence, take pages, fill the step, run the plan -> on failure every sequence goes back
- * to where it was. */
+/* session.c -- see session.h. Opening: parameters -> cache layout -> graph -> plan -> memory. A
+ * call of pith_step: check everything -> for each run of at most n_batch rows: sort by sequence,
+ * take pages, fill the step, run the plan -> on failure every sequence goes back to where it was.
+ */
 #include "run/session.h"
 
 #include <stdio.h>
@@ -35,8 +36,9 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
             err, PITH_STATE,
             "the model was opened with vocab_only; open it with its weights to run it");
     if (p->n_ctx < 0 || p->n_ctx > CONTEXT_MOST)
-        return error_set(err, PITH_RANGE, "n_ctx is %d, wanted 1..%d (0: as trained, or as memory allows)",
-                         p->n_ctx, CONTEXT_MOST);
+        return error_set(err, PITH_RANGE,
+                         "n_ctx is %d, wanted 1..%d (0: as trained, or as memory allows)", p->n_ctx,
+                         CONTEXT_MOST);
     if (p->n_seq < 0 || p->n_seq > 65536)
         return error_set(err, PITH_RANGE, "n_seq is %d, wanted 1..65536", p->n_seq);
     int most = pool_n_threads(m->pool);
@@ -54,7 +56,8 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     s->n_batch = m->params.n_batch;
     s->causal = m->arch.hp.causal;
     if (p->memory_bytes < 0)
-        return error_set(err, PITH_RANGE, "memory_bytes is %lld, wanted 0 (all that is left) or more",
+        return error_set(err, PITH_RANGE,
+                         "memory_bytes is %lld, wanted 0 (all that is left) or more",
                          (long long)p->memory_bytes);
     if (p->store_bytes < 0 || p->store_limit < 0)
         return error_set(err, PITH_RANGE,
@@ -163,8 +166,9 @@ static uint64_t scratch_bytes(const struct pith_session *s)
 
 static void size_buffers(struct pith_session *s)
 {
-    s->step_reserved = (uint64_t)step_bytes(s->n_batch, s->cap_outputs, s->plan.params.cap_N, s->cache.cap_pages,
-                                            s->cache.n_groups, s->model->arch.hp.n_embd);
+    s->step_reserved =
+        (uint64_t)step_bytes(s->n_batch, s->cap_outputs, s->plan.params.cap_N, s->cache.cap_pages,
+                             s->cache.n_groups, s->model->arch.hp.n_embd);
     s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
     s->exec.scratch_bytes = size_align(s->plan.scratch_bytes + 64, 64);
 }
@@ -219,8 +223,8 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     return PITH_OK;
 }
 
-/* What the bits of a page depend on beside its tokens, and what its place among the session's pages means. The fingerprint samples the
- * weights; a file edited in between shows by its time. */
+/* What the bits of a page depend on beside its tokens, and what its place among the session's pages
+ * means. The fingerprint samples the weights; a file edited in between shows by its time. */
 static void store_root(const struct pith_session *s, uint64_t root[2])
 {
     static const int32_t version[] = {PITH_VERSION_MAJOR, PITH_VERSION_MINOR, PITH_VERSION_PATCH,
@@ -358,7 +362,8 @@ pith_status session_plan(struct pith_model *m, const struct pith_session_params 
 void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most)
 {
     uint64_t own = sizeof *s + atomic_load(&s->account.bytes) + fixed_bytes(s);
-    *now = own + cache_bytes(&s->cache) + s->cache.tokens_committed + recurrent_bytes(&s->recurrent) + s->kept_committed;
+    *now = own + cache_bytes(&s->cache) + s->cache.tokens_committed +
+           recurrent_bytes(&s->recurrent) + s->kept_committed;
     *most = own + cache_growth(&s->cache) + s->cache.tokens_reserved + whole_slabs(s);
 }
 
@@ -399,7 +404,8 @@ static int32_t seq_of(const struct pith_session *s, const struct pith_batch *b, 
     return b->seq ? b->seq[i] : s->one_seq;
 }
 
-/* Does row i ask for output? A pooled session gives one output per sequence, whatever `want` says. */
+/* Does row i ask for output? A pooled session gives one output per sequence, whatever `want` says.
+ */
 static int wanted(const struct pith_session *s, const struct pith_batch *b, int32_t i)
 {
     return b->want && !s->pooled ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
@@ -559,7 +565,8 @@ static void commit_rows(struct pith_session *s)
             cache_append(&s->cache, step_seq(t)[k], step_token(t)[r]);
 }
 
-/* Outputs of the step just run; those of earlier steps of the same call were copied aside by keep_outputs. */
+/* Outputs of the step just run; those of earlier steps of the same call were copied aside by
+ * keep_outputs. */
 static void collect_outputs(struct pith_session *s)
 {
     const struct value *v = s->plan.has_logits ? &s->plan.logits : &s->plan.embd;

@@ -1,5 +1,6 @@
-/* session.h -- sequences over a model: one plan, one cache, one step at a time. Everything a step needs is allocated at open; after that no
- * call here allocates (the cache commits reserved slabs). */
+/* session.h -- sequences over a model: one plan, one cache, one step at a time. Everything a step
+ * needs is allocated at open; after that no call here allocates (the cache commits reserved slabs).
+ */
 #ifndef PITH_RUN_SESSION_H
 #define PITH_RUN_SESSION_H
 
@@ -12,7 +13,8 @@
 enum { POS_MAX = 1 << 30 }; /* positions are below */
 enum { CONTEXT_MOST = 1 << 24 };
 
-/* Raised with every change that makes a kernel or an op give other bits: stored pages and snapshots outlive the program. */
+/* Raised with every change that makes a kernel or an op give other bits: stored pages and snapshots
+ * outlive the program. */
 enum { NUMERICS_VERSION = 1 };
 
 enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, beyond it computes */
@@ -20,7 +22,7 @@ enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, b
 struct pith_session {
     struct pith_model *model;
     struct mem_account account; /* its blocks, but for itself */
-    struct graph graph; /* owns what the plan points at */
+    struct graph graph;         /* owns what the plan points at */
     struct plan plan;
     struct cache cache;
     struct kv_layer *kv; /* [n_layer] */
@@ -50,7 +52,8 @@ struct pith_session {
     float *kept;                     /* reserved address space [cap_outputs][cols] */
     uint64_t kept_bytes, kept_committed;
     int64_t n_cols; /* V or E */
-    int32_t last_seq, last_n; /* the last output is of the last of last_n tokens of last_seq; -1: of none */
+    int32_t last_seq,
+        last_n; /* the last output is of the last of last_n tokens of last_seq; -1: of none */
 };
 
 struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
@@ -67,13 +70,16 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b,
 pith_status session_over_context(const struct pith_session *s, uint64_t n, struct pith_error *err);
 /* Makes `kept` hold n rows of output. */
 pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct pith_error *err);
-/* room.c: bytes of caches, states and tables with these parameters when they are full; UINT64_MAX: there are none with them. */
+/* room.c: bytes of caches, states and tables with these parameters when they are full; UINT64_MAX:
+ * there are none with them. */
 uint64_t room_cache(struct pith_session *s, const struct cache_params *p);
-/* Chooses n_ctx and n_tokens where they are 0, by the memory that is left, which it tells, or by `most` (0: no such limit). */
-void room_choose(struct pith_session *s, struct cache_params *p, int64_t most, struct mem_left *left);
+/* Chooses n_ctx and n_tokens where they are 0, by the memory that is left, which it tells, or by
+ * `most` (0: no such limit). */
+void room_choose(struct pith_session *s, struct cache_params *p, int64_t most,
+                 struct mem_left *left);
 /* PITH_NOMEM: such a cache and `other` bytes beside it do not fit into what was left. */
-pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other, const struct mem_left *left,
-                       struct pith_error *err);
+pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other,
+                       const struct mem_left *left, struct pith_error *err);
 /* sequence.c */
 pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                          struct pith_error *err);
@@ -99,8 +105,9 @@ int session_can_shift(const struct pith_session *s);
 int64_t session_position(const struct pith_session *s, int32_t seq, int last);
 uint64_t session_cache_bytes(const struct pith_session *s, int64_t n);
 
-/* extend.c: more text than a context holds. A context shift drops n_discard tokens (0: half) after the first n_keep; what follows moves
- * down. Self-extend (arXiv:2401.01325) divides the positions of every ga_w tokens by ga_n, but for the latest: *groups have been. */
+/* extend.c: more text than a context holds. A context shift drops n_discard tokens (0: half) after
+ * the first n_keep; what follows moves down. Self-extend (arXiv:2401.01325) divides the positions
+ * of every ga_w tokens by ga_n, but for the latest: *groups have been. */
 pith_status context_shift(struct pith_session *s, int32_t seq, int32_t n_keep, int32_t n_discard,
                           struct pith_error *err);
 pith_status self_extend(struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
@@ -108,7 +115,8 @@ pith_status self_extend(struct pith_session *s, int32_t seq, int32_t ga_n, int32
 /* Tokens that can be fed before the next call of it. */
 int64_t self_extend_room(const struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
                          int64_t groups);
-/* snapshot.c: one sequence, or all (seq -1), to and from a file or memory. A load that fails has changed nothing. */
+/* snapshot.c: one sequence, or all (seq -1), to and from a file or memory. A load that fails has
+ * changed nothing. */
 struct pith_sampler; /* NULL: none */
 pith_status session_save(const struct pith_session *s, int32_t seq,
                          const struct pith_sampler *sampler, const char *path,

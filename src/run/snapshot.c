@@ -1,23 +1,30 @@
 /* snapshot.c -- a session or one sequence as bytes, and back.
  *
  *     magic[8] version u32 sections u32 | checksum u64
- *     section:  id u32, 0 u32, length u64 | payload | checksum u64 of all before     in order of id, each once, nothing behind the last
+ *     section:  id u32, 0 u32, length u64 | payload | checksum u64 of all before     in order of
+ *               id, each once, nothing behind the last
  *       1 layout     struct layout: what the model and the session have to be
- *       2 sequences  per sequence: struct seq_head, tokens[n], slots[n] if edited, per cache group table[n_tab]: which page, -1 none
- *       3 pages      per cache group: count u32, then its pages: per layer of the group K and V in canonical form (kv_page.h)
+ *       2 sequences  per sequence: struct seq_head, tokens[n], slots[n] if edited, per cache group
+ *                    table[n_tab]: which page, -1 none
+ *       3 pages      per cache group: count u32, then its pages: per layer of the group K and V in
+ *                    canonical form (kv_page.h)
  *       4 recurrent  per sequence: count u32, then so many times: positions u32, 0 u32, block
  *       5 logits     the last ones: sequence i32 (-1: none), count u32, then as many floats
- *       6 sampler    nothing, or struct sampler_state (sample.h) and the tokens accepted as ids, ~id if
+ *       6 sampler    nothing, or struct sampler_state (sample.h) and the tokens accepted as ids,
+ *                    ~id if
  *                    its grammar did not take it
  *
- * Pages that sequences share are written once and shared again. Integers are little-endian, checksums XXH3-64. A load reads everything,
- * checks everything and makes all the memory it will need; only then it touches the session, and nothing can fail any more. Checksums find
- * damage; values are checked besides, for checksums can be forged.
+ * Pages that sequences share are written once and shared again. Integers are little-endian,
+ * checksums XXH3-64. A load reads everything, checks everything and makes all the memory it will
+ * need; only then it touches the session, and nothing can fail any more. Checksums find damage;
+ * values are checked besides, for checksums can be forged.
  *
- * The pages of a file are read one at a time, into pages of the pool that are nobody's until the checksum was right. Where the pool has no
- * room for old and new at once the section is read to memory instead.
+ * The pages of a file are read one at a time, into pages of the pool that are nobody's until the
+ * checksum was right. Where the pool has no room for old and new at once the section is read to
+ * memory instead.
  *
- * A sampler is in it where the caller gives one. Edits that are still to be carried out are saved as such. */
+ * A sampler is in it where the caller gives one. Edits that are still to be carried out are saved
+ * as such. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -33,8 +40,8 @@
 
 enum { VERSION = 3, N_SECTIONS = 6, HEAD = 24, SECTION_HEAD = 16, PAGES = 2 };
 static const char magic[8] = "pithsnap";
-static const char *const section_names[N_SECTIONS] = {"layout", "sequences", "pages", "recurrent",
-                                                      "logits", "sampler"};
+static const char *const section_names[N_SECTIONS] = {"layout",    "sequences", "pages",
+                                                      "recurrent", "logits",    "sampler"};
 
 struct layout {
     uint64_t fingerprint[2], layers, block_bytes;
@@ -105,8 +112,8 @@ struct save {
     int32_t first, n_seq;
     int32_t *number[STEP_MAX_GROUPS]; /* of each place in the file, -1: not in it */
     int32_t *pages[STEP_MAX_GROUPS], n_pages[STEP_MAX_GROUPS];
-    int32_t *slots
-        [STEP_MAX_GROUPS]; /* of each page: so many are written, what is behind them is nobody's */
+    int32_t *slots[STEP_MAX_GROUPS]; /* of each page: so many are written, what is behind them is
+                                        nobody's */
     uint8_t *page;
     const struct pith_sampler *sampler; /* NULL: none */
     struct sampler_state state;
@@ -365,19 +372,19 @@ struct load {
     int32_t first, n_seq, seq; /* of the session; seq -1: all */
     const char *name;          /* for messages */
     struct source from;
-    struct cursor at[N_SECTIONS]; /* but for the pages of a file: */
-    uint64_t pages_from;          /* where that section begins */
-    uint8_t *copy[N_SECTIONS];    /* of a file's sections */
-    int stream;                   /* its pages go from the file to their places */
-    struct image *image;          /* [n_seq] */
+    struct cursor at[N_SECTIONS];    /* but for the pages of a file: */
+    uint64_t pages_from;             /* where that section begins */
+    uint8_t *copy[N_SECTIONS];       /* of a file's sections */
+    int stream;                      /* its pages go from the file to their places */
+    struct image *image;             /* [n_seq] */
     uint64_t pages[STEP_MAX_GROUPS]; /* where they begin in their section's payload */
     int32_t n_pages[STEP_MAX_GROUPS];
     int32_t n_blocks; /* recurrent ones of all sequences */
     int32_t logits_of;
     const uint8_t *logits;
     int32_t *taken[STEP_MAX_GROUPS]; /* places of a group's pages */
-    int32_t *slots; /* that its sequences have in each of its pages */
-    uint8_t *page;  /* one of a file */
+    int32_t *slots;                  /* that its sequences have in each of its pages */
+    uint8_t *page;                   /* one of a file */
     struct sampler_state state;
     const uint8_t *accepted; /* NULL: the snapshot has no sampler */
 };
@@ -412,7 +419,8 @@ static pith_status read_from(const struct load *v, uint64_t at, void *to, uint64
     return PITH_OK;
 }
 
-/* Section i is head and payload of so many bytes at `from`: has its checksum been read, it can be parsed. Pages of a file are left there. */
+/* Section i is head and payload of so many bytes at `from`: has its checksum been read, it can be
+ * parsed. Pages of a file are left there. */
 static pith_status take_section(struct load *v, int i, uint64_t from, uint64_t length,
                                 struct pith_error *err)
 {
@@ -477,8 +485,7 @@ static pith_status split(struct load *v, struct pith_error *err)
             return st;
         memcpy(id, head, sizeof id);
         memcpy(&length, head + sizeof id, sizeof length);
-        if (id[0] != (uint32_t)i + 1 || id[1] ||
-            length > most - SECTION_HEAD - sizeof(uint64_t))
+        if (id[0] != (uint32_t)i + 1 || id[1] || length > most - SECTION_HEAD - sizeof(uint64_t))
             return damaged_section(v, i, err, "it is not whole");
         st = take_section(v, i, at, length, err);
         at += SECTION_HEAD + length + sizeof(uint64_t);
@@ -545,7 +552,8 @@ static int32_t position(const struct image *m, int32_t slot)
     return m->h.edited ? int_at(m->slot, 3 * (int64_t)slot) : slot;
 }
 
-/* No page is beyond the file's; every slot that a row to come sees (those of cache_can_resume) has one. */
+/* No page is beyond the file's; every slot that a row to come sees (those of cache_can_resume) has
+ * one. */
 static int good_tables(const struct load *v, const struct image *m)
 {
     const struct cache *c = &v->s->cache;
@@ -703,8 +711,9 @@ static int32_t count_slots(struct load *v, int g)
     return whole + (v->n_pages[g] - whole + STEP_QUARTERS - 1) / STEP_QUARTERS;
 }
 
-/* 1: the group's new pages can be taken while the old ones are there: what that is beyond the limit is lent until the load is over. Short ends
- * may come to lie beside old ones, each in a page of its own afterwards: there has to be room for that, too. */
+/* 1: the group's new pages can be taken while the old ones are there: what that is beyond the limit
+ * is lent until the load is over. Short ends may come to lie beside old ones, each in a page of its
+ * own afterwards: there has to be room for that, too. */
 static int can_hold_both(struct load *v, int i)
 {
     struct cache_group *g = &v->s->cache.group[i];
@@ -718,8 +727,8 @@ static int can_hold_both(struct load *v, int i)
     return 1;
 }
 
-/* Pages of a file go to their places at once, with the session as it is, if there is room for them beside what they replace; else they are
- * read to memory first. */
+/* Pages of a file go to their places at once, with the session as it is, if there is room for them
+ * beside what they replace; else they are read to memory first. */
 static pith_status choose_way(struct load *v, struct pith_error *err)
 {
     struct cache *c = &v->s->cache;
@@ -789,8 +798,7 @@ static void fill_pages(struct load *v)
         count_slots(v, g);
         for (int32_t i = 0; i < v->n_pages[g]; i++) {
             v->taken[g][i] = page_take(&c->group[g], v->slots[i]);
-            page_write(c, g, v->taken[g][i],
-                       v->at[PAGES].p + v->pages[g] + (uint64_t)i * bytes);
+            page_write(c, g, v->taken[g][i], v->at[PAGES].p + v->pages[g] + (uint64_t)i * bytes);
         }
     }
 }
@@ -839,7 +847,8 @@ static pith_status stream_pages(struct load *v, struct pith_error *err)
     return st;
 }
 
-/* ---------------------------------------------------------------- in: nothing fails from here on */
+/* ---------------------------------------------------------------- in: nothing fails from here on
+ */
 
 static void load_group(struct load *v, int g)
 {
@@ -960,8 +969,7 @@ fail:
 pith_status session_load_memory(struct pith_session *s, int32_t seq, const void *p, size_t n,
                                 struct pith_error *err)
 {
-    return load_from(s, seq, "the snapshot", (struct source){.p = p, .fd = -1, .n = n}, NULL,
-                     err);
+    return load_from(s, seq, "the snapshot", (struct source){.p = p, .fd = -1, .n = n}, NULL, err);
 }
 
 /* What is no file that can be read anywhere (a pipe, "-") is read whole first. */

@@ -88,8 +88,8 @@ static pith_status make_tables(struct store *t, const struct cache *c, int disk,
         if (h == 0 || is_sparse(c, h - 1))
             ok &= (t->heap[h].v = int_array(t->cap)) != NULL;
     if (disk) {
-        t->fetch = mem_array((size_t)c->cap_pages * (size_t)t->n_parts, sizeof *t->fetch,
-                             PITH_MEM_CACHE);
+        t->fetch =
+            mem_array((size_t)c->cap_pages * (size_t)t->n_parts, sizeof *t->fetch, PITH_MEM_CACHE);
         t->chain = int_array(c->cap_pages);
         ok &= t->fetch && t->chain;
     }
@@ -133,7 +133,8 @@ pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
 uint64_t store_tables(int32_t n_stored)
 {
     uint64_t n = (uint64_t)n_stored;
-    return n * (sizeof(struct store_entry) + (2 + STORE_HEAPS) * sizeof(int32_t)); /* at most two buckets an entry */
+    return n * (sizeof(struct store_entry) +
+                (2 + STORE_HEAPS) * sizeof(int32_t)); /* at most two buckets an entry */
 }
 
 void store_deinit(struct store *t) /* the pools go with the cache */
@@ -178,7 +179,8 @@ static void heap_move(struct store *t, int h, int32_t at, int32_t i)
     heap_set(t, h, at, i);
 }
 
-/* What can go: leaves, by themselves; parts that not everyone needs. Nothing that is the writer's. */
+/* What can go: leaves, by themselves; parts that not everyone needs. Nothing that is the writer's.
+ */
 static int belongs(const struct cache *c, int h, const struct store_entry *e)
 {
     if (!e->used || e->queued)
@@ -242,7 +244,8 @@ static struct key root_of(const struct store *t, const struct cache_seq *q)
     return (struct key){{h.low64, h.high64}};
 }
 
-/* Keys name files, so who knows the model can make tokens whose keys end alike; where they lie here cannot be known. */
+/* Keys name files, so who knows the model can make tokens whose keys end alike; where they lie here
+ * cannot be known. */
 static int32_t *bucket(const struct store *t, const uint64_t key[2])
 {
     return &t->bucket[(uint32_t)hash_bytes(key, 2 * sizeof *key) & t->mask];
@@ -314,8 +317,8 @@ static int32_t walk(struct store *t, const struct cache *c, int32_t seq, const i
     return found;
 }
 
-/* Where the tokens leave the tree: of the pages known after the walk's last, of which the latest are looked at, the one that has most in
- * common with them. */
+/* Where the tokens leave the tree: of the pages known after the walk's last, of which the latest
+ * are looked at, the one that has most in common with them. */
 static void find_miss(struct store *t, const struct walk *w, const int32_t *token, int32_t n,
                       struct store_miss *miss)
 {
@@ -400,7 +403,8 @@ static void take_back_done(struct store *t, struct cache *c)
         take_back(t, c, i, 1);
 }
 
-/* 1: the entry is not the writer's, so it can get pages; patient: it may take the time of a file. */
+/* 1: the entry is not the writer's, so it can get pages; patient: it may take the time of a file.
+ */
 static int borrow(struct store *t, struct cache *c, int32_t i, int patient)
 {
     if (t->entry[i].queued && store_disk_borrow(t->disk, i, patient))
@@ -416,7 +420,8 @@ static int frees(const struct cache *c, const struct store_entry *e, int group)
     return group < 0 || (e->page[group] >= 0 && c->group[group].refs[e->page[group]] == 1);
 }
 
-/* Lets the least recently used go. What sequences hold is in use: it becomes the latest used, so it is not looked at again soon. */
+/* Lets the least recently used go. What sequences hold is in use: it becomes the latest used, so it
+ * is not looked at again soon. */
 static int evict(struct store *t, struct cache *c, int group)
 {
     int h = group >= 0 && c->group[group].window ? 1 + group : 0;
@@ -470,8 +475,12 @@ static int32_t add(struct store *t, struct cache *c, int32_t parent, const uint6
     int32_t i = t->free;
     struct store_entry *e = &t->entry[i];
     t->free = e->next;
-    *e = (struct store_entry){.used = t->clock, .born = ++t->births, .parent = parent, .child = -1,
-                              .elder = -1, .younger = -1};
+    *e = (struct store_entry){.used = t->clock,
+                              .born = ++t->births,
+                              .parent = parent,
+                              .child = -1,
+                              .elder = -1,
+                              .younger = -1};
     memcpy(e->key, key.k, sizeof e->key);
     memcpy(e->parent_key, parent_key, sizeof e->parent_key);
     memcpy(e->token, token, sizeof e->token);
@@ -516,7 +525,8 @@ static void hold(struct store *t, struct cache *c, struct store_entry *e, int g,
         e->used_window = t->clock;
 }
 
-/* Gives the entry to the writer, who marks its files as used and writes those that are not there. */
+/* Gives the entry to the writer, who marks its files as used and writes those that are not there.
+ */
 static void save(struct store *t, const struct cache *c, int32_t i)
 {
     if (!t->disk || t->entry[i].queued)
@@ -550,8 +560,8 @@ static void fill(struct store *t, struct cache *c, int32_t i, int32_t seq, int32
 
 static int is_alive(const struct store *t, const struct store_mark *m)
 {
-    return m->entry == STORE_ROOT || (m->entry >= 0 && t->entry[m->entry].used &&
-                                      t->entry[m->entry].born == m->born);
+    return m->entry == STORE_ROOT ||
+           (m->entry >= 0 && t->entry[m->entry].used && t->entry[m->entry].born == m->born);
 }
 
 static void mark_entry(const struct store *t, struct store_mark *m, int32_t i)
@@ -587,8 +597,8 @@ static void find_mark(struct store *t, struct cache_seq *q)
 
 enum published { PAGE_IN, PAGE_NEVER, PAGE_LATER };
 
-/* One page after the mark. NEVER: it cannot be told, or has no place. orphans: then it is written at least; LATER: when the writer, who has all
- * that could go, has given something back. */
+/* One page after the mark. NEVER: it cannot be told, or has no place. orphans: then it is written
+ * at least; LATER: when the writer, who has all that could go, has given something back. */
 static enum published publish_page(struct store *t, struct cache *c, int32_t seq, int orphans)
 {
     struct cache_seq *q = &c->seq[seq];
@@ -599,9 +609,8 @@ static enum published publish_page(struct store *t, struct cache *c, int32_t seq
         if (token[k] < 0) /* an embedding row: its number does not tell it */
             return PAGE_NEVER;
     struct key key = key_after(m->key, token);
-    int32_t i = m->entry == STORE_LOST
-                    ? -1
-                    : find_or_add(t, c, m->entry, m->key, key, token, &known);
+    int32_t i =
+        m->entry == STORE_LOST ? -1 : find_or_add(t, c, m->entry, m->key, key, token, &known);
     if (i < 0 && !(orphans && t->disk))
         return PAGE_NEVER;
     int32_t at = i >= 0 ? i : add(t, c, STORE_LOST, m->key, key, token);
@@ -668,8 +677,8 @@ static void fetch_worker(void *ctx, int ith)
     }
 }
 
-/* Entries for the pages that a sequence of p tokens needs, all of them pinned, and pages to be filled. Returns how many entries; those from
- * *fresh on are new. */
+/* Entries for the pages that a sequence of p tokens needs, all of them pinned, and pages to be
+ * filled. Returns how many entries; those from *fresh on are new. */
 static int32_t plan_fetch(struct fetching *f, int32_t seq, const int32_t *token, int32_t pages,
                           int32_t *fresh)
 {
@@ -700,7 +709,8 @@ static int32_t plan_fetch(struct fetching *f, int32_t seq, const int32_t *token,
     return i;
 }
 
-/* Brings what a sequence of p tokens needs from the folder to memory, as far as it can: all threads read. */
+/* Brings what a sequence of p tokens needs from the folder to memory, as far as it can: all threads
+ * read. */
 static void fetch(struct store *t, struct cache *c, int32_t seq, const int32_t *token, int32_t p)
 {
     struct fetching f = {.t = t, .c = c};
@@ -752,7 +762,8 @@ int32_t store_match(struct store *t, struct cache *c, int32_t seq, const int32_t
     return found * STEP_PAGE;
 }
 
-/* Marks the files of a chain of entries as used, the last page first; files that another process has removed are written again. */
+/* Marks the files of a chain of entries as used, the last page first; files that another process
+ * has removed are written again. */
 static void touch(struct store *t, const struct cache *c, int32_t leaf)
 {
     for (; t->disk && leaf >= 0; leaf = t->entry[leaf].parent)

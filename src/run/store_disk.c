@@ -45,14 +45,15 @@ struct store_disk {
     int dir, lock;         /* -1: not opened */
     uint64_t limit, bytes; /* bytes: in the folder, where there is no lock to count in */
     uint64_t file_most;
-    uint8_t *in, *out;     /* a file for each reader, and the writer's */
+    uint8_t *in, *out; /* a file for each reader, and the writer's */
     struct file_writer file;
     uint32_t n_bad, n_pass; /* failures in a row, and pages that are not tried after them */
     pthread_t thread;
     int running;
     pthread_mutex_t lists; /* guards what follows */
     pthread_cond_t work, done;
-    int32_t first, last, saving, finished; /* entries that wait, the one that is written, those that have been; -1: none */
+    int32_t first, last, saving,
+        finished; /* entries that wait, the one that is written, those that have been; -1: none */
     int quit;
     uint64_t n_written, n_read, n_skipped;
     struct counted damaged, failed;
@@ -235,9 +236,8 @@ static pith_status make_room(struct store_disk *d, uint64_t n, struct pith_error
     struct folder_room r;
     uint64_t most = n > d->limit ? 0 : d->limit - n, keep = d->limit - d->limit / 10;
     if (n > d->limit)
-        return error_set(err, PITH_RANGE,
-                         "%s: a page has %" PRIu64 " bytes, the limit is %" PRIu64, d->path, n,
-                         d->limit);
+        return error_set(err, PITH_RANGE, "%s: a page has %" PRIu64 " bytes, the limit is %" PRIu64,
+                         d->path, n, d->limit);
     if (in_folder(d) <= most)
         return PITH_OK;
     pith_status st = tidy(d, keep < most ? keep : most, &r, err);
@@ -289,7 +289,7 @@ static pith_status write_page(struct store_disk *d, const struct store_entry *e,
 static void keep_page(struct store_disk *d, const struct store_entry *e, int part)
 {
     enum { MOST_PASSED = 10 }; /* as a power of two */
-    struct timespec now; /* the file system's own ticks too slowly to tell pages apart */
+    struct timespec now;       /* the file system's own ticks too slowly to tell pages apart */
     char name[NAME_CAP];
     struct pith_error err;
     error_clear(&err);

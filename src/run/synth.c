@@ -1,6 +1,8 @@
-/* synth.c -- random models from the architectures' own tables: every tensor a table asks for, of any size and weight type, the same bytes
- * for the same parameters on every machine. Weights are near normal with deviation 1/sqrt(K), norms near 1, so activations keep their
- * size through the layers. Rows that a block type cannot hold (K not a multiple of the block) are stored as q8_0, else as f16. */
+/* synth.c -- random models from the architectures' own tables: every tensor a table asks for, of
+ * any size and weight type, the same bytes for the same parameters on every machine. Weights are
+ * near normal with deviation 1/sqrt(K), norms near 1, so activations keep their size through the
+ * layers. Rows that a block type cannot hold (K not a multiple of the block) are stored as q8_0,
+ * else as f16. */
 #include "run/session.h"
 
 #include <stdio.h>
@@ -79,7 +81,8 @@ static enum dtype type_for(const struct synth *s, int n_dims, int64_t k)
     return k % 32 == 0 ? DT_Q8_0 : DT_F16;
 }
 
-/* Optional tensors are left out but the output matrix, and what families ask for by a feature (arch.h, need). */
+/* Optional tensors are left out but the output matrix, and what families ask for by a feature
+ * (arch.h, need). */
 static int is_written(const struct synth *s, const struct tensor_spec *t, int32_t l)
 {
     return arch_tensor_used(&s->m, t, l) &&
@@ -133,7 +136,8 @@ static void fill(struct synth *s, const struct tensor_spec *t, int32_t l)
     rng_init(&rng, s->p->seed ^
                        (slice_hash(slice_of(t->name)) + (uint64_t)(l + 1) * 0x9e3779b97f4a7c15u));
     for (int64_t r = 0; r < rows; r++) {
-        /* Large models: one random row in 64, the others turned copies of it; the bytes look random to every kernel. */
+        /* Large models: one random row in 64, the others turned copies of it; the bytes look random
+         * to every kernel. */
         if (r % 64 == 0)
             for (int64_t i = 0; i < k; i++)
                 s->row[i] = centre ? centre + 0.1f * rng_normal(&rng) : dev * rng_normal(&rng);
@@ -145,7 +149,8 @@ static void fill(struct synth *s, const struct tensor_spec *t, int32_t l)
     }
 }
 
-/* A SentencePiece-like vocabulary: unknown, start, end, the 256 bytes as far as they fit, then pieces. */
+/* A SentencePiece-like vocabulary: unknown, start, end, the 256 bytes as far as they fit, then
+ * pieces. */
 static pith_status write_vocab(struct synth *s, struct pith_error *err)
 {
     int32_t n = s->m.hp.n_vocab;

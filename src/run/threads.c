@@ -1,9 +1,10 @@
 /* threads.c -- how many threads, where they run, and which node's memory their weights are in.
  *
- * By default decoding takes the fast cores and prefill all cores, one thread each and never more than the CPU quota: memory is read as fast
- * with fewer, hyperthreads share the arithmetic of a core, and threads beyond a quota are stopped together. machine_threads measures
- * instead: every count worth a try, both kinds of work, in turns (so that a slow moment hits all counts alike), the best of its rounds;
- * the least count within a few per cent of the best wins. */
+ * By default decoding takes the fast cores and prefill all cores, one thread each and never more
+ * than the CPU quota: memory is read as fast with fewer, hyperthreads share the arithmetic of a
+ * core, and threads beyond a quota are stopped together. machine_threads measures instead: every
+ * count worth a try, both kinds of work, in turns (so that a slow moment hits all counts alike),
+ * the best of its rounds; the least count within a few per cent of the best wins. */
 #include "run/model.h"
 
 #include <errno.h>
@@ -32,7 +33,8 @@ static struct defaults defaults_of(const struct topology *t)
     return (struct defaults){at_most(t->n_fast, most), at_most(t->n_cores, most), most};
 }
 
-/* A setting: the parameter, else the environment ("auto" is for programs: as unset), else *n as it is. 1: it was set. */
+/* A setting: the parameter, else the environment ("auto" is for programs: as unset), else *n as it
+ * is. 1: it was set. */
 static int setting(int32_t param, const char *what, const char *env, int *n, pith_status *st,
                    struct pith_error *err)
 {
@@ -85,8 +87,9 @@ pith_status model_open_threads(struct pith_model *m, struct pith_error *err)
 
 /* ---------------------------------------------------------------- memory nodes */
 
-/* Each node gets the part of every matrix whose rows its threads will read (run.c: shares lie node by node). Whole pages: what is of two
- * nodes goes to the first. Mapped weights are the page cache's and stay where they are. */
+/* Each node gets the part of every matrix whose rows its threads will read (run.c: shares lie node
+ * by node). Whole pages: what is of two nodes goes to the first. Mapped weights are the page
+ * cache's and stay where they are. */
 void model_spread_weights(struct pith_model *m)
 {
     enum { PAGE = 4096 };
@@ -118,7 +121,8 @@ static int by_value(const void *a, const void *b)
     return *(const int32_t *)a - *(const int32_t *)b;
 }
 
-/* Thread counts worth a try, ascending: few, fast cores, all cores, all there are, and a core left to others. */
+/* Thread counts worth a try, ascending: few, fast cores, all cores, all there are, and a core left
+ * to others. */
 static int counts_to_try(const struct topology *t, int most, int32_t *out)
 {
     int32_t tries[COUNTS_MAX] = {1,

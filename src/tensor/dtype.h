@@ -30,7 +30,8 @@ struct dtype_traits {
     int32_t packed_bytes;
     void (*pack)(const void *const *rows, int n_rows, int64_t n, void *out);
     void (*unpack_row)(const void *packed, int row, int64_t n, void *blocks);
-    /* One row into its place among the others, which stay as they are. NULL but for pack_rows 16. */
+    /* One row into its place among the others, which stay as they are. NULL but for pack_rows 16.
+     */
     void (*pack_row)(const void *blocks, int row, int64_t n, void *packed);
     /* Index of the first of n elements' blocks whose scale (or value) is not finite, or -1. NULL
      * for integer types. */
@@ -38,8 +39,8 @@ struct dtype_traits {
 };
 extern const struct dtype_traits dtypes[DT_COUNT];
 
-int dtype_from_gguf(uint32_t id);         /* enum dtype or -1 */
-int dtype_from_name(const char *name);    /* enum dtype or -1; case-insensitive */
+int dtype_from_gguf(uint32_t id);      /* enum dtype or -1 */
+int dtype_from_name(const char *name); /* enum dtype or -1; case-insensitive */
 /* Bytes of n elements, a multiple of the block; UINT64_MAX when that does not fit. */
 uint64_t dtype_row_bytes(enum dtype t, int64_t n);
 /* Bytes of one packed panel (pack_rows rows of n elements), 0 for types without a packed layout. */

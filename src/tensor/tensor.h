@@ -1,5 +1,6 @@
-/* tensor.h -- a weight: its type and shape, the file's bytes, and where it was placed. Shapes are C order, slowest first; a matrix
- * [M, K] multiplies rows of K values into rows of M; a stack of experts is [X, M, K]. */
+/* tensor.h -- a weight: its type and shape, the file's bytes, and where it was placed. Shapes are C
+ * order, slowest first; a matrix [M, K] multiplies rows of K values into rows of M; a stack of
+ * experts is [X, M, K]. */
 #ifndef PITH_TENSOR_TENSOR_H
 #define PITH_TENSOR_TENSOR_H
 
@@ -19,11 +20,13 @@ struct tensor {
     enum dtype type;
     int n_dims;
     int64_t dims[4];
-    const void *file;    /* mapped bytes in the file's layout; valid while the model is open, or NULL once packed and dropped */
-    uint64_t bytes;      /* of the file's layout */
-    const void *packed;  /* P16/P64 panels (quant/packed.h), or NULL when the weight is used as mapped */
+    const void *file; /* mapped bytes in the file's layout; valid while the model is open, or NULL
+                         once packed and dropped */
+    uint64_t bytes;   /* of the file's layout */
+    const void
+        *packed; /* P16/P64 panels (quant/packed.h), or NULL when the weight is used as mapped */
     uint64_t packed_bytes;
-    int device;          /* index into the model's devices */
+    int device; /* index into the model's devices */
 };
 
 /* [.., M, K] of a matrix or stack of matrices; a vector [n] is one row of n. */

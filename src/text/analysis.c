@@ -1,5 +1,6 @@
-/* analysis.c -- what must be known of rules before they become tables: which may be empty (and so hide left recursion), which can end at
- * all, which call themselves, and an order in which callees come first. All of it is marking along edges, linear in their number. */
+/* analysis.c -- what must be known of rules before they become tables: which may be empty (and so
+ * hide left recursion), which can end at all, which call themselves, and an order in which callees
+ * come first. All of it is marking along edges, linear in their number. */
 #include "text/automaton.h"
 
 #include <string.h>
@@ -26,7 +27,8 @@ static uint32_t key_of(const struct rules_edge *e, enum by by)
     return by == BY_FROM ? e->from : by == BY_TO ? e->to : e->kind == EDGE_CALL ? e->value : NOBODY;
 }
 
-/* Counts in at[1..n] become beginnings; a pass that places its items with at[k + 1]++ then leaves k's items in at[k] .. at[k + 1]. */
+/* Counts in at[1..n] become beginnings; a pass that places its items with at[k + 1]++ then leaves
+ * k's items in at[k] .. at[k + 1]. */
 static void begin_groups(uint32_t *at, uint32_t n)
 {
     for (uint32_t k = 1, sum = 0; k <= n; k++) {
@@ -71,7 +73,8 @@ struct marks {
     uint8_t *live;     /* [n_states] */
 };
 
-/* ---------------------------------------------------------------- empty rules and left recursion */
+/* ---------------------------------------------------------------- empty rules and left recursion
+ */
 
 static void own(struct marks *m, uint32_t state, uint32_t rule)
 {
@@ -122,17 +125,20 @@ static void path_deinit(struct path *p)
     mem_free(p->next);
 }
 
-static pith_status refuse_cycle(const struct rules *r, const struct path *p, uint32_t again, struct pith_error *err)
+static pith_status refuse_cycle(const struct rules *r, const struct path *p, uint32_t again,
+                                struct pith_error *err)
 {
     struct slice a = r->rule[again].name, b = r->rule[p->rule[p->n - 1]].name;
     int n_a = (int)(a.n < 48 ? a.n : 48), n_b = (int)(b.n < 48 ? b.n : 48);
     if (p->rule[p->n - 1] == again)
         return error_set(err, PITH_UNSUPPORTED,
-                         "grammar: rule \"%.*s\" is left-recursive: it begins with itself; wanted recursion behind something that "
+                         "grammar: rule \"%.*s\" is left-recursive: it begins with itself; wanted "
+                         "recursion behind something that "
                          "is not empty (a list is  item (\",\" item)*)",
                          n_a, a.p);
     return error_set(err, PITH_UNSUPPORTED,
-                     "grammar: rule \"%.*s\" is left-recursive: rule \"%.*s\", with which it begins, begins with it; wanted "
+                     "grammar: rule \"%.*s\" is left-recursive: rule \"%.*s\", with which it "
+                     "begins, begins with it; wanted "
                      "recursion behind something that is not empty",
                      n_a, a.p, n_b, b.p);
 }
@@ -214,7 +220,8 @@ static void mark_live(struct marks *m, const uint32_t *rule_of_start)
             if (e->kind != EDGE_CALL || m->live[r->rule[e->value].start])
                 enliven(m, e->from);
         }
-        for (uint32_t k = rule == NOBODY ? 0 : m->calls.at[rule]; rule != NOBODY && k < m->calls.at[rule + 1]; k++) {
+        for (uint32_t k = rule == NOBODY ? 0 : m->calls.at[rule];
+             rule != NOBODY && k < m->calls.at[rule + 1]; k++) {
             const struct rules_edge *e = &r->edge[m->calls.list[k]];
             if (m->live[e->to])
                 enliven(m, e->from);
@@ -307,7 +314,8 @@ static void sort_rules(struct tarjan *t, struct analysis *a, const struct rules 
     }
 }
 
-static pith_status order_rules(struct analysis *a, const struct rules *r, uint32_t root, uint32_t *todo, struct pith_error *err)
+static pith_status order_rules(struct analysis *a, const struct rules *r, uint32_t root,
+                               uint32_t *todo, struct pith_error *err)
 {
     uint32_t n = r->n_rules;
     struct tarjan t = {.index = numbers(n), .low = numbers(n), .stack = numbers(n)};
@@ -320,8 +328,8 @@ static pith_status order_rules(struct analysis *a, const struct rules *r, uint32
     a->uses = numbers(n);
     a->recursive = mem_array(n, 1, PITH_MEM_SCRATCH);
     a->circle = numbers(n);
-    if (path_init(&t.path, n) && t.index && t.low && t.stack && t.on_stack && seen && a->calls_at && a->calls && a->order &&
-        a->uses && a->recursive && a->circle) {
+    if (path_init(&t.path, n) && t.index && t.low && t.stack && t.on_stack && seen && a->calls_at &&
+        a->calls && a->order && a->uses && a->recursive && a->circle) {
         calls_by_caller(a, r, todo, seen);
         sort_rules(&t, a, r, root);
     } else {
@@ -338,7 +346,8 @@ static pith_status order_rules(struct analysis *a, const struct rules *r, uint32
 
 /* ---------------------------------------------------------------- all of it */
 
-pith_status analysis_init(struct analysis *a, const struct rules *r, uint32_t root, struct pith_error *err)
+pith_status analysis_init(struct analysis *a, const struct rules *r, uint32_t root,
+                          struct pith_error *err)
 {
     struct marks m = {.r = r};
     uint32_t *rule_of_start = numbers(r->n_states);
@@ -348,15 +357,16 @@ pith_status analysis_init(struct analysis *a, const struct rules *r, uint32_t ro
     m.owner = numbers(r->n_states);
     m.nullable = mem_array(r->n_rules, 1, PITH_MEM_SCRATCH);
     m.live = mem_array(r->n_states, 1, PITH_MEM_SCRATCH);
-    if (!group(&m.out, r, BY_FROM, r->n_states) || !group(&m.in, r, BY_TO, r->n_states) || !group(&m.calls, r, BY_CALL, r->n_rules) ||
-        !m.todo || !m.owner || !m.nullable || !m.live || !rule_of_start) {
+    if (!group(&m.out, r, BY_FROM, r->n_states) || !group(&m.in, r, BY_TO, r->n_states) ||
+        !group(&m.calls, r, BY_CALL, r->n_rules) || !m.todo || !m.owner || !m.nullable || !m.live ||
+        !rule_of_start) {
         TRY(error_set(err, PITH_NOMEM, "out of memory for a grammar of %u rules", r->n_rules));
     }
     for (uint32_t i = 0; i < r->n_rules; i++) {
         struct slice name = r->rule[i].name;
         if (!r->rule[i].defined)
-            TRY(error_set(err, PITH_MISSING, "grammar: rule \"%.*s\" is used but not defined", (int)(name.n < 64 ? name.n : 64),
-                          name.p));
+            TRY(error_set(err, PITH_MISSING, "grammar: rule \"%.*s\" is used but not defined",
+                          (int)(name.n < 64 ? name.n : 64), name.p));
     }
     mark_empty(&m);
     TRY(refuse_left_recursion(&m, err));
@@ -365,8 +375,10 @@ pith_status analysis_init(struct analysis *a, const struct rules *r, uint32_t ro
         rule_of_start[r->rule[i].start] = i;
     mark_live(&m, rule_of_start);
     if (!m.live[r->rule[root].start])
-        TRY(error_set(err, PITH_UNSUPPORTED, "grammar: rule \"%.*s\" matches no text: what it needs has no end or is empty",
-                      (int)(r->rule[root].name.n < 64 ? r->rule[root].name.n : 64), r->rule[root].name.p));
+        TRY(error_set(
+            err, PITH_UNSUPPORTED,
+            "grammar: rule \"%.*s\" matches no text: what it needs has no end or is empty",
+            (int)(r->rule[root].name.n < 64 ? r->rule[root].name.n : 64), r->rule[root].name.p));
     a->live = m.live;
     a->out_at = m.out.at;
     a->out = m.out.list;

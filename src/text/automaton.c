@@ -1,10 +1,12 @@
 /* automaton.c -- rules to tables.
  *
- *     rules ──callees first──> one deterministic automaton each (subsets of its states; calls are letters like bytes)
+ *     rules ──callees first──> one deterministic automaton each (subsets of its states; calls are
+ *         letters like bytes)
  *                              small ones are copied where they are called
  *           ──what the root still calls──> one table
  *
- * The work of making subsets is counted and bounded: an expression whose automaton is exponential is refused, not computed.
+ * The work of making subsets is counted and bounded: an expression whose automaton is exponential
+ * is refused, not computed.
  */
 #include "text/automaton.h"
 
@@ -19,10 +21,10 @@ enum {
     MOST_WORK = 1 << 27,    /* steps of all subset constructions */
     MOST_STATES = 1 << 19,  /* of one rule, its copies included */
     MOST_ENTRIES = 1 << 24, /* of the table */
-    INLINE_ACYCLIC = 64, /* most states of a rule without loops that is copied into its callers */
-    INLINE_LOOPS = 4,    /* of one with loops */
+    INLINE_ACYCLIC = 64,  /* most states of a rule without loops that is copied into its callers */
+    INLINE_LOOPS = 4,     /* of one with loops */
     INLINE_COPIES = 8192, /* of all copies of one rule without loops */
-    INLINE_ONCE = 4096,  /* of one that is called from one place */
+    INLINE_ONCE = 4096,   /* of one that is called from one place */
 };
 
 /* One rule's automaton. State 0 is its start; edges in order of `from`. */
@@ -43,7 +45,7 @@ struct letter {
 struct compiler {
     struct rules *r;
     struct analysis *a;
-    struct dfa *dfa; /* [n_rules] */
+    struct dfa *dfa;     /* [n_rules] */
     uint64_t work, told; /* told: of it, to the thread's bounds */
     int stopped;
     struct pith_error *err;
@@ -95,7 +97,8 @@ static pith_status too_large(struct compiler *c, uint32_t rule)
                      (int)(name.n < 64 ? name.n : 64), name.p);
 }
 
-/* ---------------------------------------------------------------- the rule with copies of small ones */
+/* ---------------------------------------------------------------- the rule with copies of small
+ * ones */
 
 static int put(struct compiler *c, struct rules_edge e)
 {
@@ -264,7 +267,8 @@ static uint32_t intern(struct compiler *c)
     return d->n_states++;
 }
 
-/* The state behind an edge to `to`, together with the gathered set when there are others. Alone, which is nearly always, it is kept. */
+/* The state behind an edge to `to`, together with the gathered set when there are others. Alone,
+ * which is nearly always, it is kept. */
 static uint32_t behind_one(struct compiler *c, uint32_t to, int others)
 {
     if (!others && c->alone[to])
@@ -301,8 +305,9 @@ static int emit(struct compiler *c, struct rules_edge e)
                     (c)->edge + (c)->at[((const uint32_t *)(const void *)(members).p)[i_] + 1];    \
              e < end_; e++)
 
-/* The edges by bytes of a subset into c->moves: how many; UINT32_MAX: no memory. *apart: no byte is taken by two of them, and they are in
- * the order of their bytes, which is so for nearly all subsets of one state. */
+/* The edges by bytes of a subset into c->moves: how many; UINT32_MAX: no memory. *apart: no byte is
+ * taken by two of them, and they are in the order of their bytes, which is so for nearly all
+ * subsets of one state. */
 static uint32_t gather_bytes(struct compiler *c, struct slice members, int *apart)
 {
     uint32_t n = 0, at_lo[256] = {0}; /* place + 1 of the edge that begins there */
@@ -343,7 +348,8 @@ static int expand_bytes(struct compiler *c, uint32_t from, struct slice members)
     for (uint32_t i = 0; apart && i < n_moves; i++) {
         const struct rules_edge *e = &c->moves[i];
         begin_set(c);
-        if (!emit(c, (struct rules_edge){from, behind_one(c, e->to, 0), 0, EDGE_BYTES, e->lo, e->hi}))
+        if (!emit(c,
+                  (struct rules_edge){from, behind_one(c, e->to, 0), 0, EDGE_BYTES, e->lo, e->hi}))
             return 0;
     }
     if (apart)
@@ -368,7 +374,8 @@ static int expand_bytes(struct compiler *c, uint32_t from, struct slice members)
         }
         if (n == 0)
             continue;
-        if (!emit(c, (struct rules_edge){from, behind_one(c, one, n > 1), 0, EDGE_BYTES, (uint8_t)lo, (uint8_t)hi}))
+        if (!emit(c, (struct rules_edge){from, behind_one(c, one, n > 1), 0, EDGE_BYTES,
+                                         (uint8_t)lo, (uint8_t)hi}))
             return 0;
         if (over(c))
             return 1;
@@ -439,7 +446,8 @@ static pith_status determinise(struct compiler *c, uint32_t rule)
     return ok ? st : no_memory(c);
 }
 
-/* Whether a small automaton has a loop: states that no edge enters are taken away until none is left. */
+/* Whether a small automaton has a loop: states that no edge enters are taken away until none is
+ * left. */
 static int has_loop(const struct dfa *d)
 {
     uint8_t gone[INLINE_ACYCLIC] = {0};
@@ -470,7 +478,8 @@ static int wants_inlining(const struct compiler *c, uint32_t rule, uint32_t root
     if (c->a->recursive[rule] || rule == root)
         return 0;
     return d->n_states <= INLINE_LOOPS || (c->a->uses[rule] == 1 && d->n_states <= INLINE_ONCE) ||
-           (d->n_states <= INLINE_ACYCLIC && (uint64_t)d->n_states * c->a->uses[rule] <= INLINE_COPIES && !has_loop(d));
+           (d->n_states <= INLINE_ACYCLIC &&
+            (uint64_t)d->n_states * c->a->uses[rule] <= INLINE_COPIES && !has_loop(d));
 }
 
 /* ---------------------------------------------------------------- the table */
@@ -488,7 +497,10 @@ static uint32_t place(struct compiler *c, uint32_t root, uint32_t *list, uint64_
         c->dfa[list[i]].base = (uint32_t)*n_states;
         *n_states += d->n_states;
         for (uint32_t k = 0; set && k < set->n + 3; k++) {
-            uint32_t rule = k < set->n ? set->v[k].rule : k == set->n ? set->comma : k == set->n + 1 ? set->close : set->extra;
+            uint32_t rule = k < set->n        ? set->v[k].rule
+                            : k == set->n     ? set->comma
+                            : k == set->n + 1 ? set->close
+                                              : set->extra;
             if (rule == RULES_NONE || !c->a->live[c->r->rule[rule].start] || c->dfa[rule].base)
                 continue;
             c->dfa[rule].base = STATE_FIRST;
@@ -509,7 +521,8 @@ static uint32_t place(struct compiler *c, uint32_t root, uint32_t *list, uint64_
 }
 
 /* Sets in the order of `place`, without what can never be read. */
-static pith_status make_sets(const struct compiler *c, struct automaton *a, const uint32_t *list, uint32_t n)
+static pith_status make_sets(const struct compiler *c, struct automaton *a, const uint32_t *list,
+                             uint32_t n)
 {
     uint64_t n_members = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -525,12 +538,17 @@ static pith_status make_sets(const struct compiler *c, struct automaton *a, cons
         if (!set)
             continue;
         struct automaton_set *to = &a->set[n_sets++];
-        *to = (struct automaton_set){.member = at, .comma = c->dfa[set->comma].base, .close = c->dfa[set->close].base, .min = set->min, .max = set->max};
+        *to = (struct automaton_set){.member = at,
+                                     .comma = c->dfa[set->comma].base,
+                                     .close = c->dfa[set->close].base,
+                                     .min = set->min,
+                                     .max = set->max};
         if (set->extra != RULES_NONE && c->a->live[c->r->rule[set->extra].start])
             to->extra = c->dfa[set->extra].base;
         for (uint32_t k = 0; k < set->n; k++) {
             if (c->a->live[c->r->rule[set->v[k].rule].start])
-                a->member[at++] = (struct automaton_member){c->dfa[set->v[k].rule].base, set->v[k].must};
+                a->member[at++] =
+                    (struct automaton_member){c->dfa[set->v[k].rule].base, set->v[k].must};
         }
         to->n = at - to->member;
     }
@@ -547,7 +565,8 @@ static uint32_t n_ranges(const struct dfa *d, const uint32_t *at, uint32_t s)
 }
 
 /* Bytes that no state with several ranges tells apart are one class. */
-static pith_status make_classes(struct compiler *c, struct automaton *a, const uint32_t *list, uint32_t n)
+static pith_status make_classes(struct compiler *c, struct automaton *a, const uint32_t *list,
+                                uint32_t n)
 {
     uint8_t cut[257] = {0};
     for (uint32_t i = 0; i < n; i++) {
@@ -580,7 +599,8 @@ static void fill_state(const struct compiler *c, struct automaton *a, const stru
     int several = n_ranges(d, at, s) > 1;
     uint32_t *next = several ? a->next + (size_t)a->n_lines * a->n_classes : NULL;
     struct automaton_row *row = &a->row[state];
-    *row = (struct automaton_row){.flags = d->final[s] ? STATE_FINAL : 0, .several = (uint8_t)several};
+    *row =
+        (struct automaton_row){.flags = d->final[s] ? STATE_FINAL : 0, .several = (uint8_t)several};
     if (several)
         row->to = a->n_lines++;
     for (uint32_t i = at[s]; i < at[s + 1]; i++) {
@@ -618,7 +638,8 @@ static int by_base(const void *a, const void *b)
     return x->base < y->base ? -1 : x->base > y->base;
 }
 
-static int name_rules(const struct compiler *c, struct automaton *a, const uint32_t *list, uint32_t n)
+static int name_rules(const struct compiler *c, struct automaton *a, const uint32_t *list,
+                      uint32_t n)
 {
     uint32_t n_names = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -630,7 +651,8 @@ static int name_rules(const struct compiler *c, struct automaton *a, const uint3
         struct automaton_name *name = &a->name[a->n_names++];
         struct slice text = c->r->rule[list[i]].name;
         name->base = c->dfa[list[i]].base;
-        memcpy(name->text, text.p, utf8_complete(text.p, text.n < sizeof name->text ? text.n : sizeof name->text - 1));
+        memcpy(name->text, text.p,
+               utf8_complete(text.p, text.n < sizeof name->text ? text.n : sizeof name->text - 1));
     }
     if (a->n_names > 1)
         qsort(a->name, a->n_names, sizeof *a->name, by_base);
@@ -677,7 +699,8 @@ static pith_status make_table(struct compiler *c, struct automaton *a, uint32_t 
     a->token_at = mem_array((size_t)n_states + 1, sizeof *a->token_at, PITH_MEM_SCRATCH);
     a->call = mem_array((size_t)n_calls, sizeof *a->call, PITH_MEM_SCRATCH);
     a->token = mem_array((size_t)n_tokens, sizeof *a->token, PITH_MEM_SCRATCH);
-    if (!name_rules(c, a, list, n) || !a->row || !a->next || !a->call_at || !a->token_at || !a->call || !a->token)
+    if (!name_rules(c, a, list, n) || !a->row || !a->next || !a->call_at || !a->token_at ||
+        !a->call || !a->token)
         return no_memory(c);
     for (uint32_t i = 0; i < n; i++) {
         const struct dfa *d = &c->dfa[list[i]];
@@ -754,8 +777,12 @@ fail:
 uint64_t automaton_bytes(const struct automaton *a)
 {
     uint64_t n_states = (uint64_t)a->n_states + 1;
-    return n_states * (sizeof *a->row + sizeof *a->call_at + sizeof *a->token_at) + (uint64_t)a->n_lines * a->n_classes * sizeof *a->next +
-           a->n_names * sizeof *a->name + a->n_sets * (sizeof *a->set + RULES_SET * sizeof *a->member) + (a->n_states ? a->call_at[a->n_states] * sizeof *a->call + a->token_at[a->n_states] * sizeof *a->token : 0);
+    return n_states * (sizeof *a->row + sizeof *a->call_at + sizeof *a->token_at) +
+           (uint64_t)a->n_lines * a->n_classes * sizeof *a->next + a->n_names * sizeof *a->name +
+           a->n_sets * (sizeof *a->set + RULES_SET * sizeof *a->member) +
+           (a->n_states ? a->call_at[a->n_states] * sizeof *a->call +
+                              a->token_at[a->n_states] * sizeof *a->token
+                        : 0);
 }
 
 void automaton_deinit(struct automaton *a)

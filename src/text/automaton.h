@@ -1,13 +1,17 @@
-/* automaton.h -- the tables that run a grammar: one deterministic automaton over bytes whose states may also call.
+/* automaton.h -- the tables that run a grammar: one deterministic automaton over bytes whose states
+ * may also call.
  *
- *     row of a state               the state behind a byte, 0: none. Nearly all read one range of bytes, which the row holds; the others have a
+ *     row of a state               the state behind a byte, 0: none. Nearly all read one range of
+ *         bytes, which the row holds; the others have a
  *                                  line of next[line][class of byte]
- *     calls of a state             {start of the called rule, state to go on with when it ends (0: this rule ends there too)}
+ *     calls of a state             {start of the called rule, state to go on with when it ends (0:
+ *         this rule ends there too)}
  *     tokens of a state            {which tokens, state behind}
  *
- * Each rule is deterministic by itself. Small rules are copied into their callers and are gone; a rule that recurses, or that
- * holds an unbounded loop over many characters (a JSON string), stays one, so that what is computed for its states serves all callers.
- * Every state can reach the end of its rule: whatever is alive can be completed. */
+ * Each rule is deterministic by itself. Small rules are copied into their callers and are gone; a
+ * rule that recurses, or that holds an unbounded loop over many characters (a JSON string), stays
+ * one, so that what is computed for its states serves all callers. Every state can reach the end of
+ * its rule: whatever is alive can be completed. */
 #ifndef PITH_TEXT_AUTOMATON_H
 #define PITH_TEXT_AUTOMATON_H
 
@@ -35,7 +39,7 @@ struct automaton_row {
     uint8_t lo, width; /* width: hi - lo */
     uint8_t flags, several;
 };
-struct automaton_set { /* rules.h; start of each rule */
+struct automaton_set {                       /* rules.h; start of each rule */
     uint32_t n, member, comma, close, extra; /* extra 0: none */
     uint32_t min, max;
 };
@@ -48,7 +52,8 @@ struct automaton_name { /* of a rule, for messages */
     char text[28];
 };
 struct automaton {
-    struct automaton_name *name; /* [n_names] of rules that call themselves, in the order of their states */
+    struct automaton_name
+        *name; /* [n_names] of rules that call themselves, in the order of their states */
     uint32_t n_names;
     uint32_t n_states, n_classes, n_lines, start;
     uint8_t class_of[256];
@@ -57,7 +62,7 @@ struct automaton {
     uint32_t *call_at, *token_at; /* [n_states + 1] */
     struct automaton_call *call;
     struct automaton_token *token;
-    struct automaton_set *set;       /* [n_sets]; a call that starts at n_states + i is one of set i */
+    struct automaton_set *set; /* [n_sets]; a call that starts at n_states + i is one of set i */
     struct automaton_member *member; /* of set i from set[i].member on */
     uint32_t n_sets;
 };
@@ -73,13 +78,16 @@ static inline uint32_t automaton_next(const struct automaton *a, uint32_t state,
         return a->next[(size_t)r->to * a->n_classes + a->class_of[byte]];
     return (uint8_t)(byte - r->lo) <= r->width ? r->to : 0;
 }
-/* From rules whose texts are what `root` matches. Refused, with the rule's name: a rule without definition, left recursion also
- * behind rules that may be empty, a root that never ends, and what needs too many states. On failure *a is empty. */
+/* From rules whose texts are what `root` matches. Refused, with the rule's name: a rule without
+ * definition, left recursion also behind rules that may be empty, a root that never ends, and what
+ * needs too many states. On failure *a is empty. */
 pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root,
                            struct pith_error *err);
 void automaton_deinit(struct automaton *a);
 uint64_t automaton_bytes(const struct automaton *a);
-const char *automaton_rule(const struct automaton *a, uint32_t state); /* the recursive rule it may be of; NULL: there is none */
+const char *
+automaton_rule(const struct automaton *a,
+               uint32_t state);         /* the recursive rule it may be of; NULL: there is none */
 void set_sort(uint32_t *v, uint32_t n); /* ascending */
 
 /* What analysis knows of rules (analyse.c). */
@@ -89,14 +97,16 @@ struct analysis {
     uint8_t *live;              /* [n_states] the end of the rule can be reached */
     uint32_t *order;            /* [n_rules] rules reached from the root, callees first */
     uint8_t *recursive;         /* [n_rules] */
-    uint32_t *circle;           /* [n_rules] the same for rules that call each other; these are neighbours in `order` */
-    uint32_t *uses;             /* [n_rules] calls from rules that are reached */
+    uint32_t *circle; /* [n_rules] the same for rules that call each other; these are neighbours in
+                         `order` */
+    uint32_t *uses;   /* [n_rules] calls from rules that are reached */
     uint32_t n_order;
 };
 pith_status analysis_init(struct analysis *a, const struct rules *r, uint32_t root,
                           struct pith_error *err);
 void analysis_deinit(struct analysis *a);
-/* Rewrites recursive rules that need no stack (regular.c); how many. The analysis is that of before. A failure is in r. */
+/* Rewrites recursive rules that need no stack (regular.c); how many. The analysis is that of
+ * before. A failure is in r. */
 uint32_t regular_rules(struct rules *r, const struct analysis *a);
 
 #endif

@@ -26,7 +26,7 @@ struct search {
     uint32_t n_states;
     uint32_t end; /* of the rule: an answer may end in all states */
 };
-struct link { /* a state on the way into a bare call */
+struct link {                            /* a state on the way into a bare call */
     uint32_t state, shadow, first, next; /* shadow: of the search; children */
     uint8_t byte, blanks;                /* read to get here; loops over white space */
     uint8_t lists;                       /* and over "[" and "," */
@@ -234,7 +234,9 @@ static uint32_t follow(struct calls *c, uint32_t at, uint8_t byte, int blanks)
     for (uint32_t i = c->link[at].first; i; i = c->link[i].next)
         if (c->link[i].byte == byte)
             return i;
-    struct link l = {.shadow = c->link[at].shadow, .next = c->link[at].first, .byte = byte,
+    struct link l = {.shadow = c->link[at].shadow,
+                     .next = c->link[at].first,
+                     .byte = byte,
                      .blanks = (uint8_t)blanks};
     if (look(&c->free, &l.shadow, byte))
         l.shadow = 0;

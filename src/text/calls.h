@@ -1,7 +1,8 @@
-/* calls.h -- the rules of an answer that may hold calls of tools: anything, but what begins a call goes on as a call of a known tool whose
- * arguments satisfy their schema.
+/* calls.h -- the rules of an answer that may hold calls of tools: anything, but what begins a call
+ * goes on as a call of a known tool whose arguments satisfy their schema.
  *
- *     begin ──{"name": "known"──> the rest of a call ──> begin           (where the family's rows have a bare %c)
+ *     begin ──{"name": "known"──> the rest of a call ──> begin           (where the family's rows
+ *         have a bare %c)
  *     begin, free ──trigger──> call ──> tagged: another call, or free
  *     begin, free ──```json──> begin       (where they have one in a fence)
  *     begin, free ──<think>──> think ──</think>──> begin

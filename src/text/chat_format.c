@@ -1,4 +1,5 @@
-/* chat_format.c -- the table of families: which one a template belongs to, and the schema that its calls can be held to. */
+/* chat_format.c -- the table of families: which one a template belongs to, and the schema that its
+ * calls can be held to. */
 #include <stdio.h>
 #include <string.h>
 
@@ -106,11 +107,13 @@ static int holds_values(const struct jtree *v)
     return 0;
 }
 
-/* A $ref inside parameters is from their root, which lies elsewhere in the whole: "#/$defs/x" becomes "#/items/anyOf/0/.../$defs/x". 0: no memory. */
+/* A $ref inside parameters is from their root, which lies elsewhere in the whole: "#/$defs/x"
+ * becomes "#/items/anyOf/0/.../$defs/x". 0: no memory. */
 static int move_refs(struct arena *a, struct jtree *root, const char *to)
 {
     for (struct jtree *v = root; v;) {
-        if (slice_eq_z(v->key, "$ref") && v->kind == JTREE_STRING && v->text.n && v->text.p[0] == '#') {
+        if (slice_eq_z(v->key, "$ref") && v->kind == JTREE_STRING && v->text.n &&
+            v->text.p[0] == '#') {
             char *moved = arena_printf(a, "#%s%.*s", to, (int)v->text.n - 1, v->text.p + 1);
             if (!moved)
                 return 0;
@@ -127,8 +130,8 @@ static int move_refs(struct arena *a, struct jtree *root, const char *to)
     return 1;
 }
 
-static pith_status put_tools(const struct chat_format *f, struct arena *a, const struct jtree *tools,
-                             struct str *s, struct pith_error *err)
+static pith_status put_tools(const struct chat_format *f, struct arena *a,
+                             const struct jtree *tools, struct str *s, struct pith_error *err)
 {
     int i = 0;
     str_putz(s, f->many ? "{\"type\":\"array\",\"minItems\":1,\"items\":{\"anyOf\":["
@@ -140,7 +143,8 @@ static pith_status put_tools(const struct chat_format *f, struct arena *a, const
         if (!name || name->kind != JTREE_STRING)
             return error_set(err, PITH_FORMAT, "tools: number %d has no name", i);
         char place[128];
-        snprintf(place, sizeof place, "%s/anyOf/%d/properties/%s", f->many ? "/items" : "", i, f->args_key);
+        snprintf(place, sizeof place, "%s/anyOf/%d/properties/%s", f->many ? "/items" : "", i,
+                 f->args_key);
         if (schema && !move_refs(a, (struct jtree *)(uintptr_t)schema, place))
             return error_set(err, PITH_NOMEM, "out of memory for the grammar of tools");
         str_putz(s, i ? "," : "");

@@ -1,6 +1,7 @@
-/* chat_match.c -- one pattern of chat_formats.def against text that is still growing. The state is a place in the pattern and one in the
- * text; a capture that waits for its end remembers how far it has looked, so no byte is read twice. Repetitions need no stack: a pattern's
- * bracket finds its other half in the pattern. */
+/* chat_match.c -- one pattern of chat_formats.def against text that is still growing. The state is
+ * a place in the pattern and one in the text; a capture that waits for its end remembers how far it
+ * has looked, so no byte is read twice. Repetitions need no stack: a pattern's bracket finds its
+ * other half in the pattern. */
 #include <string.h>
 
 #include "text/chat_impl.h"
@@ -223,7 +224,8 @@ static enum match_result word(struct run *r)
     return advance(r, n, 2);
 }
 
-/* Text up to the literal behind the op, of which one line end before it is no part where the pattern has one. */
+/* Text up to the literal behind the op, of which one line end before it is no part where the
+ * pattern has one. */
 static enum match_result until(struct run *r)
 {
     static const char cdata[] = "<![CDATA[", shut[] = "]]>";
@@ -270,7 +272,8 @@ static enum match_result elements(struct run *r)
     return advance(r, m->scan + n, 2);
 }
 
-/* A JSON or Python text is complete: its calls, or the arguments of the call that has a name already. */
+/* A JSON or Python text is complete: its calls, or the arguments of the call that has a name
+ * already. */
 static enum match_result calls(struct run *r, struct slice text)
 {
     struct chat_match *m = r->m;
@@ -292,7 +295,8 @@ static enum match_result calls(struct run *r, struct slice text)
     enum match_result res = ok || (told && arena_ok(&a)) ? MATCH_DONE
                             : arena_ok(&a)               ? no(r, text.n)
                                                          : MATCH_NOMEM;
-    if (res == MATCH_DONE && read && told) /* those that were told are whole, though another names no tool */
+    if (res == MATCH_DONE && read &&
+        told) /* those that were told are whole, though another names no tool */
         res = tell(r, (struct slice){NULL, 0}, 1);
     for (uint32_t i = told; ok && res == MATCH_DONE && i < n; i++)
         res = hand_on(r, &list[i]);
@@ -306,12 +310,13 @@ static enum match_result calls(struct run *r, struct slice text)
     return res;
 }
 
-/* Whether the object that has just opened holds the arguments of a call whose name is known: if it were closed there, the text
- * would be calls of which this is the last, and all before it have been told. */
+/* Whether the object that has just opened holds the arguments of a call whose name is known: if it
+ * were closed there, the text would be calls of which this is the last, and all before it have been
+ * told. */
 static enum match_result begin_call(struct run *r)
 {
-    /* Each try reads the text so far. A call's arguments open with its third object at most; what has more of them in vain, or very many
-     * calls, is read as a whole from there on. */
+    /* Each try reads the text so far. A call's arguments open with its third object at most; what
+     * has more of them in vain, or very many calls, is read as a whole from there on. */
     enum { MISSES = 4, TOLD_MAX = 64 };
     static const char probe[] = "{\"\":0}";
     struct chat_match *m = r->m;

@@ -1,6 +1,7 @@
-/* chat_parse.c -- see chat_parse.h. Three modes: content, reasoning, and a call, in which the text from the marker on is held until its
- * pattern has matched or cannot. All markers are compared where their first byte stands; of those that fit at one place the calls are tried
- * first, in the row's order, then the longest other. */
+/* chat_parse.c -- see chat_parse.h. Three modes: content, reasoning, and a call, in which the text
+ * from the marker on is held until its pattern has matched or cannot. All markers are compared
+ * where their first byte stands; of those that fit at one place the calls are tried first, in the
+ * row's order, then the longest other. */
 #include "text/chat_parse.h"
 
 #include <string.h>
@@ -160,7 +161,8 @@ static pith_chat_kind said_kind(const struct pith_chat_parser *p)
 
 static void tell(struct pith_chat_parser *p, struct slice s)
 {
-    struct pith_chat_event e = {.size = sizeof e, .kind = said_kind(p), .text = s.p, .n_bytes = s.n};
+    struct pith_chat_event e = {
+        .size = sizeof e, .kind = said_kind(p), .text = s.p, .n_bytes = s.n};
     if (!s.n)
         return;
     str_put(&p->said[e.kind], s.p, s.n);
@@ -173,7 +175,8 @@ static int is_space(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-/* Content or reasoning. White space at its end waits: beside a marker it is not shown, but between two things said it is. */
+/* Content or reasoning. White space at its end waits: beside a marker it is not shown, but between
+ * two things said it is. */
 static void say(struct pith_chat_parser *p, const char *s, size_t n)
 {
     size_t lead = 0, body = n;
@@ -241,7 +244,8 @@ static pith_status grow_call(struct pith_chat_parser *p, const struct chat_call 
     return PITH_OK;
 }
 
-/* Another call. The arguments of the one before it, where they came in parts, go where they stay. */
+/* Another call. The arguments of the one before it, where they came in parts, go where they stay.
+ */
 static pith_status take_call(void *ctx, const struct chat_call *given)
 {
     struct pith_chat_parser *p = ctx;
@@ -300,7 +304,8 @@ static void say_held(struct pith_chat_parser *p, size_t n)
     drop(p, n);
 }
 
-/* How a marker fits at the begin of `t`, where `quiet` tells that nothing has been said since the last one. */
+/* How a marker fits at the begin of `t`, where `quiet` tells that nothing has been said since the
+ * last one. */
 static enum scan_result fits(const struct pith_chat_parser *p, const struct marker *m,
                              struct slice t, int quiet, int final)
 {
@@ -316,7 +321,8 @@ static enum scan_result fits(const struct pith_chat_parser *p, const struct mark
     return k == m->n ? SCAN_END : final ? SCAN_NO : SCAN_MORE;
 }
 
-/* Tries the next call whose marker stands at the begin of what is held, else the longest other marker, else it is text after all. */
+/* Tries the next call whose marker stands at the begin of what is held, else the longest other
+ * marker, else it is text after all. */
 static void next_try(struct pith_chat_parser *p)
 {
     const struct marker *best = NULL;
@@ -401,7 +407,8 @@ static int step_call(struct pith_chat_parser *p, int final)
     if (res == MATCH_DONE) {
         drop(p, p->match.at);
         mark(p);
-    } else { /* there were whole calls: what comes behind them is text, but for a close that is cut off */
+    } else { /* there were whole calls: what comes behind them is text, but for a close that is cut
+                off */
         size_t kept = p->match.kept, to = p->match.cut ? kept : p->match.reach;
         drop(p, p->match.cut ? t.n : kept);
         mark(p);

@@ -1,5 +1,6 @@
-/* chat_value.c -- arguments and calls as text become JSON: where a value ends in text that grows, calls out of JSON and out of Python's
- * syntax, single values by the tool's schema. What a scan lets through is judged by jtree_read or the reader of literals. */
+/* chat_value.c -- arguments and calls as text become JSON: where a value ends in text that grows,
+ * calls out of JSON and out of Python's syntax, single values by the tool's schema. What a scan
+ * lets through is judged by jtree_read or the reader of literals. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -373,7 +374,8 @@ int chat_object(struct arena *a, struct slice text, struct slice *out)
     return v && v->kind == JTREE_OBJECT && written(a, v, out);
 }
 
-/* {"name": ..., "arguments": ...} by any of the names that models know, or the same inside "function". */
+/* {"name": ..., "arguments": ...} by any of the names that models know, or the same inside
+ * "function". */
 static int call_of(struct arena *a, const struct jtree *o, struct chat_call *call)
 {
     static const char *const names[] = {"name", "tool_name", "function", NULL};
@@ -432,7 +434,8 @@ static struct slice py_name(struct literal *l)
     return s;
 }
 
-/* name(key=value, ...): all values by their keys. Llama's built-in tools are called as name.call(...). */
+/* name(key=value, ...): all values by their keys. Llama's built-in tools are called as
+ * name.call(...). */
 static int py_call(struct arena *a, struct literal *l, struct chat_call *call)
 {
     *call = (struct chat_call){.name = py_name(l)};
@@ -504,7 +507,8 @@ const struct jtree *chat_tool(const struct jtree *tools, struct slice name)
     return NULL;
 }
 
-/* Bits of enum jtree_kind that a schema's "type" allows, through one level of anyOf and oneOf; 0: it does not say. */
+/* Bits of enum jtree_kind that a schema's "type" allows, through one level of anyOf and oneOf; 0:
+ * it does not say. */
 static unsigned kinds_of(const struct jtree *schema, int depth)
 {
     static const struct {
@@ -601,7 +605,8 @@ void chat_put_value(struct str *out, struct slice text, struct slice type, const
 
 /* ---------------------------------------------------------------- nested elements */
 
-/* NS<key>value NS</key>, where a value is text or more elements; elements that are all called item are an array. */
+/* NS<key>value NS</key>, where a value is text or more elements; elements that are all called item
+ * are an array. */
 #define NS "]<]minimax[>["
 
 /* What stands at text[i..): 1 NS<key>, -1 NS</key>, 0 neither. */

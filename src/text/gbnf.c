@@ -1,7 +1,9 @@
 /* gbnf.c -- one pass over the text that writes edges as it goes.
  *
- *     item       mark ─> piece (start, end) ─> * + ? {m,n} repeat it ─> joined to the sequence behind `at`
- *     sequence   level.start ─> item ─> item ─> at, then ─> level.end at '|', ')' or the end of the rule
+ *     item       mark ─> piece (start, end) ─> * + ? {m,n} repeat it ─> joined to the sequence
+ *                behind `at`
+ *     sequence   level.start ─> item ─> item ─> at, then ─> level.end at '|', ')' or the end of the
+ *                rule
  *     group      a level on a stack of its own: nesting costs no recursion
  *
  * A newline ends a rule, except inside a group, after '|' and after '::='.
@@ -128,7 +130,8 @@ static int read_char(struct parser *g, uint32_t *cp, int in_class)
         return 1;
     }
     if (c != 'x' && c != 'u' && c != 'U')
-        return refuse(g, "one of the escapes \\t \\r \\n \\\\ \\\" \\[ \\] \\xHH \\uHHHH \\UHHHHHHHH");
+        return refuse(g,
+                      "one of the escapes \\t \\r \\n \\\\ \\\" \\[ \\] \\xHH \\uHHHH \\UHHHHHHHH");
     g->p += 2;
     return read_hex(g, c == 'x' ? 2 : c == 'u' ? 4 : 8, cp);
 }
@@ -389,8 +392,8 @@ static int read_rule(struct parser *g)
     if (!rules_ok(g->r))
         return 0;
     if (g->r->rule[rule].defined) {
-        rules_fail(g->r, PITH_FORMAT, "grammar, line %d: rule \"%.*s\" is defined twice", line_of(g),
-                   (int)(name.n < 64 ? name.n : 64), name.p);
+        rules_fail(g->r, PITH_FORMAT, "grammar, line %d: rule \"%.*s\" is defined twice",
+                   line_of(g), (int)(name.n < 64 ? name.n : 64), name.p);
         return 0;
     }
     g->r->rule[rule].defined = 1;

@@ -1,7 +1,7 @@
 /* grammar.c -- handles: compiling, positions, accepting. See grammar.h.
  *
- * Two locks: `busy` of stacks and masks, held while they are made, which may take long; `list` of the handles and their positions, held for
- * moments. Who needs both takes busy first. */
+ * Two locks: `busy` of stacks and masks, held while they are made, which may take long; `list` of
+ * the handles and their positions, held for moments. Who needs both takes busy first. */
 #include "text/grammar.h"
 
 #include <math.h>
@@ -28,8 +28,9 @@ struct grammar_core {
     const struct vocab *vocab;
     void (*release)(void *owner);
     void *owner;
-    uint32_t start;   /* position of an empty text */
-    uint32_t keep_at, keep_more; /* pairs in the stacks, and states of sets, past which unused ones are dropped */
+    uint32_t start; /* position of an empty text */
+    uint32_t keep_at,
+        keep_more; /* pairs in the stacks, and states of sets, past which unused ones are dropped */
     struct pith_grammar *all;
     struct stack_pair *pair; /* a position on its way through the bytes of a token */
     uint32_t cap_pairs;
@@ -147,11 +148,12 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
             rules_fail(&r, PITH_MISSING,
                        "grammar: there is no rule \"root\", which is where a text begins");
     } else if (spec->kind == PITH_GRAMMAR_CALLS) {
-        root = calls_read(
-            &r, &(struct calls_spec){spec->format, spec->text, trigger, token, spec->vocab,
-                                         spec->schema_order});
+        root = calls_read(&r, &(struct calls_spec){spec->format, spec->text, trigger, token,
+                                                   spec->vocab, spec->schema_order});
     } else {
-        root = schema_read(&r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}") : spec->text, spec->schema_order);
+        root = schema_read(
+            &r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}") : spec->text,
+            spec->schema_order);
     }
     if (rules_ok(&r) && spec->or_schema.n)
         root = put_other(&r, root, spec);
@@ -214,9 +216,11 @@ static pith_status exhausted(struct grammar_core *c, struct pith_error *err)
     const char *rule = rule_to_blame(c);
     if (c->stacks.failed == STACKS_TOO_MANY || c->stacks.failed == STACKS_LATE)
         return error_set(err, PITH_RANGE,
-                         "grammar: rule \"%s\" can be read in too many ways here (over %d stack entries or %llu steps); wanted a less "
+                         "grammar: rule \"%s\" can be read in too many ways here (over %d stack "
+                         "entries or %llu steps); wanted a less "
                          "ambiguous grammar",
-                         rule ? rule : "root", STACKS_MOST_PAIRS, (unsigned long long)c->stacks.most);
+                         rule ? rule : "root", STACKS_MOST_PAIRS,
+                         (unsigned long long)c->stacks.most);
     if (c->stacks.failed == STACKS_CANCELLED || c->masks.late)
         return error_set(err, PITH_CANCELLED, "grammar: cancelled");
     return error_set(err, PITH_NOMEM, "out of memory for the stacks or masks of a grammar");
@@ -226,9 +230,13 @@ static pith_status exhausted(struct grammar_core *c, struct pith_error *err)
 static void leave(struct grammar_core *c)
 {
     const struct stacks *s = &c->stacks;
-    uint64_t per_state = sizeof *s->below + sizeof *s->stamp + sizeof *s->member + sizeof *s->waits + sizeof(void *);
-    atomic_store(&c->bytes, automaton_bytes(&c->automaton) + (c->automaton.n_states + (uint64_t)s->cap_more) * per_state + s->cap_more * sizeof *s->state + c->masks.used +
-                                (s->cap_pairs + (uint64_t)s->cap_merge) * sizeof *s->pair + (uint64_t)s->cap_sets * 16 + 4 * (uint64_t)s->table_cap);
+    uint64_t per_state =
+        sizeof *s->below + sizeof *s->stamp + sizeof *s->member + sizeof *s->waits + sizeof(void *);
+    atomic_store(&c->bytes, automaton_bytes(&c->automaton) +
+                                (c->automaton.n_states + (uint64_t)s->cap_more) * per_state +
+                                s->cap_more * sizeof *s->state + c->masks.used +
+                                (s->cap_pairs + (uint64_t)s->cap_merge) * sizeof *s->pair +
+                                (uint64_t)s->cap_sets * 16 + 4 * (uint64_t)s->table_cap);
     pthread_mutex_unlock(&c->busy);
 }
 
@@ -302,8 +310,8 @@ void grammar_reset(struct pith_grammar *g)
 
 /* ---------------------------------------------------------------- positions */
 
-/* Before every use of the stacks, with `busy` held: drops sets that no handle needs, when there are many, or after a failure. Work is counted
- * from here, up to `most`. 0: no memory. */
+/* Before every use of the stacks, with `busy` held: drops sets that no handle needs, when there are
+ * many, or after a failure. Work is counted from here, up to `most`. 0: no memory. */
 static int tidy(struct grammar_core *c, uint64_t most)
 {
     uint32_t n = 0, **root;
@@ -326,7 +334,8 @@ static int tidy(struct grammar_core *c, uint64_t most)
     if (!ok)
         return 0;
     masks_drop_sets(&c->masks);
-    uint32_t more = c->stacks.n_pairs < STACKS_MOST_PAIRS / 8 ? 4 * c->stacks.n_pairs : STACKS_MOST_PAIRS / 2;
+    uint32_t more =
+        c->stacks.n_pairs < STACKS_MOST_PAIRS / 8 ? 4 * c->stacks.n_pairs : STACKS_MOST_PAIRS / 2;
     c->keep_at = more > c->keep_at ? more : c->keep_at;
     c->keep_more = 2 * c->stacks.n_more > c->keep_more ? 2 * c->stacks.n_more : c->keep_more;
     return 1;
@@ -548,7 +557,8 @@ pith_status grammar_apply(struct pith_grammar *g, float *logits, int32_t n, stru
     return mask ? PITH_OK : error_set(err, own.code, "%s", own.msg);
 }
 
-pith_status grammar_apply_within(struct pith_grammar *g, float *logits, int32_t n, uint64_t *most, int *late, struct pith_error *err)
+pith_status grammar_apply_within(struct pith_grammar *g, float *logits, int32_t n, uint64_t *most,
+                                 int *late, struct pith_error *err)
 {
     struct pith_error own = {.code = PITH_OK};
     struct grammar_core *c = g->core;

@@ -1,7 +1,9 @@
-/* jinja.h -- chat templates: the template language of Jinja 3.1 as chat templates use it, rendered as transformers renders it (trim_blocks,
- * lstrip_blocks, loop controls, immutable sandbox, no escaping, tojson with ensure_ascii = False).
+/* jinja.h -- chat templates: the template language of Jinja 3.1 as chat templates use it, rendered
+ * as transformers renders it (trim_blocks, lstrip_blocks, loop controls, immutable sandbox, no
+ * escaping, tojson with ensure_ascii = False).
  *
- * A template is compiled once and read-only afterwards; any number of threads may render it. A rendering keeps no state. */
+ * A template is compiled once and read-only afterwards; any number of threads may render it. A
+ * rendering keeps no state. */
 #ifndef PITH_TEXT_JINJA_H
 #define PITH_TEXT_JINJA_H
 
@@ -16,18 +18,22 @@ struct jinja_limits {
 };
 
 struct jinja;
-/* Compiles. PITH_FORMAT (syntax) or PITH_UNSUPPORTED (include, import, extends, block) with line, column and the text there. */
+/* Compiles. PITH_FORMAT (syntax) or PITH_UNSUPPORTED (include, import, extends, block) with line,
+ * column and the text there. */
 struct jinja *jinja_new(const char *text, size_t n, struct pith_error *err);
 void jinja_free(struct jinja *t);
 /* A string variable for renderings whose JSON does not name it. Before the template is shared. */
-pith_status jinja_define(struct jinja *t, const char *name, struct slice text, struct pith_error *err);
+pith_status jinja_define(struct jinja *t, const char *name, struct slice text,
+                         struct pith_error *err);
 struct slice jinja_source(const struct jinja *t);
 
-/* Renders with the variables of a JSON object; messages, tools and documents are null and add_generation_prompt is false when absent; "now"
- * (ISO 8601) is what strftime_now formats and no variable; without it, the clock. Appends to *out; a failure leaves *out as it was.
- * PITH_STATE: the template called raise_exception, and the message is the template's own. PITH_FORMAT: an error of the template or of
- * the JSON; PITH_RANGE: a limit was reached. */
-pith_status jinja_render(const struct jinja *t, const char *json, size_t n, const struct jinja_limits *limits, struct str *out,
+/* Renders with the variables of a JSON object; messages, tools and documents are null and
+ * add_generation_prompt is false when absent; "now" (ISO 8601) is what strftime_now formats and no
+ * variable; without it, the clock. Appends to *out; a failure leaves *out as it was.
+ * PITH_STATE: the template called raise_exception, and the message is the template's own.
+ * PITH_FORMAT: an error of the template or of the JSON; PITH_RANGE: a limit was reached. */
+pith_status jinja_render(const struct jinja *t, const char *json, size_t n,
+                         const struct jinja_limits *limits, struct str *out,
                          struct pith_error *err);
 
 /* The same; and which bytes of the text come from values of the JSON, appended to *values (also

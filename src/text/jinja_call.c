@@ -1,7 +1,10 @@
-/* jinja_call.c -- calling built-in functions: one binder for filters, tests, methods and globals; the globals; the loop's attributes.
+/* jinja_call.c -- calling built-in functions: one binder for filters, tests, methods and globals;
+ * the globals; the loop's attributes.
  *
- * A function is a row: name, code, parameters as text. "s width? first? *": names in order, ? when it may be missing (unset then),
- * * when it takes more. Positional and named arguments are both matched to them, so that a function sees filled slots alone. */
+ * A function is a row: name, code, parameters as text. "s width? first? *": names in order, ? when
+ * it may be missing (unset then),
+ * * when it takes more. Positional and named arguments are both matched to them, so that a function
+ *     sees filled slots alone. */
 #include "text/jinja_impl.h"
 
 const struct builtin *builtin_find(const struct builtin *rows, struct slice name)

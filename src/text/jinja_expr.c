@@ -1,11 +1,14 @@
-/* jinja_expr.c -- expressions to code for a stack machine: precedence climbing, code emitted as it is read.
+/* jinja_expr.c -- expressions to code for a stack machine: precedence climbing, code emitted as it
+ * is read.
  *
  *     a if c else b                      lowest
  *     or   and   not   == != < <= > >= in not in   + -   ~   * / // %   **   unary - +
- *     primary: name literal (..) [..] {..}, then any of .name [index] (args), then |filter, is test, (args)
+ *     primary: name literal (..) [..] {..}, then any of .name [index] (args), then |filter, is
+ *         test, (args)
  *
- * Two orders differ from the order of evaluation. "a if c else b" reads a first: its code is rotated behind c's. A comparison chain keeps
- * the middle operand on the stack. Jumps are relative, so that code can move.
+ * Two orders differ from the order of evaluation. "a if c else b" reads a first: its code is
+ * rotated behind c's. A comparison chain keeps the middle operand on the stack. Jumps are relative,
+ * so that code can move.
  *
  * Nesting is limited because every bracket is a recursion; chains of operators are loops. */
 #include "text/jinja_impl.h"

@@ -1,7 +1,8 @@
-/* jinja_filter.c -- filters of single values: texts, numbers, JSON. arg[0] is what stands before the '|'. The filters of sequences are in
- * jinja_seq.c.
+/* jinja_filter.c -- filters of single values: texts, numbers, JSON. arg[0] is what stands before
+ * the '|'. The filters of sequences are in jinja_seq.c.
  *
- * Reference: Jinja 3.1 documentation, List of Builtin Filters; tojson as transformers defines it. */
+ * Reference: Jinja 3.1 documentation, List of Builtin Filters; tojson as transformers defines it.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,7 +112,8 @@ static struct jv f_center(struct jvm *vm, struct jcall *c)
     return builtin_call(vm, builtin_find(jinja_str_methods, SLICE("center")), s, &args);
 }
 
-/* Lines behind the first get `width` blanks or the text given before them; empty ones only with blank. */
+/* Lines behind the first get `width` blanks or the text given before them; empty ones only with
+ * blank. */
 static struct jv f_indent(struct jvm *vm, struct jcall *c)
 {
     struct slice s, with = {0};
@@ -467,13 +469,13 @@ static struct jv f_float(struct jvm *vm, struct jcall *c)
     if (v.t == J_UNDEF)
         return op_unary(vm, OP_NEG, v);
     if (v.t == J_STR)
-        return parse_float(jv_text(v), &f)
-                   ? jv_given(jv_float(f), text_has_value(vm, jv_text(v)))
-                   : dflt;
+        return parse_float(jv_text(v), &f) ? jv_given(jv_float(f), text_has_value(vm, jv_text(v)))
+                                           : dflt;
     return jv_number(v, &f) ? jv_given(jv_float(f), v.safe) : dflt;
 }
 
-/* common: to even on the exact binary value, as round() does; ceil and floor on value * 10^precision */
+/* common: to even on the exact binary value, as round() does; ceil and floor on value *
+ * 10^precision */
 static struct jv round_number(struct jvm *vm, struct jcall *c)
 {
     struct slice how = SLICE("common");
@@ -587,8 +589,7 @@ static struct jv f_pprint(struct jvm *vm, struct jcall *c)
 
 static struct jv f_tojson(struct jvm *vm, struct jcall *c)
 {
-    struct json_style s = {.ascii = jv_truth(c->arg[1]),
-                           .sort = jv_truth(c->arg[4])};
+    struct json_style s = {.ascii = jv_truth(c->arg[1]), .sort = jv_truth(c->arg[4])};
     struct jbuild b = {.vm = vm}, blanks = {.vm = vm};
     struct jv indent = c->arg[2];
     if (jv_is_int(indent)) {

@@ -11,8 +11,8 @@
 struct spec {
     uint32_t fill; /* 0: not given */
     enum jfrom fill_from;
-    char align;    /* < > = ^, 0: by type */
-    char sign;     /* + - or blank */
+    char align; /* < > = ^, 0: by type */
+    char sign;  /* + - or blank */
     int alternate, zero;
     char group;           /* , or _ */
     int width, precision; /* -1: not given */
@@ -51,7 +51,8 @@ static size_t whole_digits(const char *digits, int every)
     return strspn(digits, every == 3 ? "0123456789" : "0123456789abcdefABCDEF");
 }
 
-/* How many zeros in front make a grouped number as wide as wanted; one that would begin with a separator gets one more. */
+/* How many zeros in front make a grouped number as wide as wanted; one that would begin with a
+ * separator gets one more. */
 static size_t zeros_to_fill(const char *digits, size_t prefix, int width, int every)
 {
     size_t whole = whole_digits(digits, every), rest = strlen(digits) - whole + prefix, n = whole;
@@ -60,7 +61,8 @@ static size_t zeros_to_fill(const char *digits, size_t prefix, int width, int ev
     return n - whole;
 }
 
-/* digits with a separator every three (four in other bases) digits of the whole part, and zeros in front */
+/* digits with a separator every three (four in other bases) digits of the whole part, and zeros in
+ * front */
 static void group_digits(struct jbuild *b, const char *digits, size_t zeros, char group, int every)
 {
     size_t whole = whole_digits(digits, every) + zeros;

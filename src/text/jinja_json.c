@@ -1,7 +1,8 @@
 /* jinja_json.c -- JSON (RFC 8259) to values and back as Python's json module writes it.
  *
- * Own reader, because the order of keys, the difference of 1 and 1.0 and integers of any size must survive. Of two equal keys the last
- * counts, at the place of the first, as in Python. NaN, Infinity and -Infinity are read as json.loads does. */
+ * Own reader, because the order of keys, the difference of 1 and 1.0 and integers of any size must
+ * survive. Of two equal keys the last counts, at the place of the first, as in Python. NaN,
+ * Infinity and -Infinity are read as json.loads does. */
 #include <math.h>
 
 #include "base/utf8.h"

@@ -1,10 +1,12 @@
-/* jinja_lex.c -- a template's source to tokens, with the whitespace rules of trim_blocks and lstrip_blocks.
+/* jinja_lex.c -- a template's source to tokens, with the whitespace rules of trim_blocks and
+ * lstrip_blocks.
  *
  *     text {%- if x -%} text {# comment #} text {{ expression }} text
  *
- * Before a tag: "-" strips all white space; else, before a block or a comment that is first on its line, the blanks of that line go unless
- * the tag begins with "+". Behind a tag: "-" strips all white space; behind a block or comment one newline goes unless "+".
- * Expressions never end inside brackets, so "}}" may close two dicts.
+ * Before a tag: "-" strips all white space; else, before a block or a comment that is first on its
+ * line, the blanks of that line go unless the tag begins with "+". Behind a tag: "-" strips all
+ * white space; behind a block or comment one newline goes unless "+". Expressions never end inside
+ * brackets, so "}}" may close two dicts.
  *
  * References: Jinja 3.1 documentation, Template Designer: whitespace control, literals. */
 #include <utf8proc.h>

@@ -102,7 +102,7 @@ enum jfrom byte_from(struct jvm *vm, const char *p)
 {
     uint8_t *marks;
     enum jfrom from = text_from(vm, p, &marks);
-    return marks ? (enum jfrom)*marks : from;
+    return marks ? (enum jfrom) * marks : from;
 }
 
 int text_has_value(struct jvm *vm, struct slice s)

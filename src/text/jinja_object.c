@@ -1,9 +1,11 @@
-/* jinja_object.c -- methods of list, tuple, dict and numbers that do not change their object; arg[0] is the object. */
+/* jinja_object.c -- methods of list, tuple, dict and numbers that do not change their object;
+ * arg[0] is the object. */
 #include <math.h>
 
 #include "text/jinja_impl.h"
 
-/* ---------------------------------------------------------------- list, tuple, range, numbers, loops */
+/* ---------------------------------------------------------------- list, tuple, range, numbers,
+ * loops */
 
 static int no_such(struct jvm *vm, struct jcall *c, const char *name, int have)
 {

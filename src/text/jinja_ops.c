@@ -1,8 +1,9 @@
-/* jinja_ops.c -- operators with Python's meaning: arithmetic, comparison, attributes, indexes, slices.
+/* jinja_ops.c -- operators with Python's meaning: arithmetic, comparison, attributes, indexes,
+ * slices.
  *
- * Integers are int64; a result outside it is an error, not another number. // and % round to minus infinity, / always gives a float.
- * v.name looks for an attribute first, then for a key; v[key] the other way round; neither there is an undefined value that remembers
- * what was looked for. */
+ * Integers are int64; a result outside it is an error, not another number. // and % round to minus
+ * infinity, / always gives a float. v.name looks for an attribute first, then for a key; v[key] the
+ * other way round; neither there is an undefined value that remembers what was looked for. */
 #include <math.h>
 
 #include "base/utf8.h"
@@ -355,7 +356,8 @@ struct jv op_item(struct jvm *vm, struct jv v, struct jv key)
                     b.n ? b.p : "");
 }
 
-/* One end of a slice as an index of 0..n, or -1..n-1 when the step is negative. 0: not an integer. */
+/* One end of a slice as an index of 0..n, or -1..n-1 when the step is negative. 0: not an integer.
+ */
 static int slice_end(struct jvm *vm, struct jv v, int64_t n, int64_t step, int64_t dflt,
                      int64_t *out)
 {

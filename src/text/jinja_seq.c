@@ -1,7 +1,8 @@
-/* jinja_seq.c -- filters of sequences. What Python makes a generator is an iterator here: made at once, read once.
+/* jinja_seq.c -- filters of sequences. What Python makes a generator is an iterator here: made at
+ * once, read once.
  *
- * An attribute is a path, "a.b.0"; sort takes several, "a,b". Sorting is a stable merge of an index, so that a comparison that fails leaves
- * nothing half done. */
+ * An attribute is a path, "a.b.0"; sort takes several, "a,b". Sorting is a stable merge of an
+ * index, so that a comparison that fails leaves nothing half done. */
 #include "text/jinja_impl.h"
 
 /* ---------------------------------------------------------------- sorting */
@@ -64,7 +65,8 @@ static struct jv attr_path(struct jvm *vm, struct jv v, struct slice path)
     return v;
 }
 
-/* The item, or its attribute; dflt (unset: none) where that is not defined; lower case when asked. */
+/* The item, or its attribute; dflt (unset: none) where that is not defined; lower case when asked.
+ */
 static struct jv key_of(struct jvm *vm, struct jv v, struct jv attribute, struct jv dflt, int lower)
 {
     if (attribute.t == J_STR)

@@ -1,9 +1,11 @@
 /* jinja_stmt.c -- statements to code, and the compiler's own tools.
  *
- * for:     iterable; FOR; next: FOR_NEXT done; assign; body; UNSCOPE; JUMP next; done: FOR_END behind; else part; behind:
+ * for:     iterable; FOR; next: FOR_NEXT done; assign; body; UNSCOPE; JUMP next; done: FOR_END
+ *          behind; else part; behind:
  * macro:   MACRO m (its value); STORE; JUMP over; defaults; body; RETURN; over:
- * A recursive loop is a procedure, like a macro's body, entered once where it stands. Blocks whose text is a value (set, filter, call)
- * capture output. break and continue unwind the scopes and captures between them and the loop, known while compiling. */
+ * A recursive loop is a procedure, like a macro's body, entered once where it stands. Blocks whose
+ * text is a value (set, filter, call) capture output. break and continue unwind the scopes and
+ * captures between them and the loop, known while compiling. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -176,8 +178,8 @@ static void body(struct compiler *c, const char *ends);
 
 /* ---------------------------------------------------------------- assignment */
 
-/* Targets up to a word or '=': names, and nested tuples of them. Where to store stands on the stack at run time, so the stores are
- * written behind the value: this only finds the end. */
+/* Targets up to a word or '=': names, and nested tuples of them. Where to store stands on the stack
+ * at run time, so the stores are written behind the value: this only finds the end. */
 static size_t skip_targets(struct compiler *c, const char *word, enum jtok t)
 {
     size_t from = c->i;
@@ -349,7 +351,8 @@ static void st_if(struct compiler *c, size_t at)
     }
 }
 
-/* Behind the iterable: keeps the items for which the condition at token `condition` holds; 0: there is none. */
+/* Behind the iterable: keeps the items for which the condition at token `condition` holds; 0: there
+ * is none. */
 static void select_items(struct compiler *c, size_t targets, size_t condition, size_t at)
 {
     if (!condition || c->failed)
@@ -692,7 +695,8 @@ static void statement(struct compiler *c)
                  t->s.n > 40 ? 40 : (int)t->s.n, t->s.p);
 }
 
-/* Up to the tag whose word is one of `ends` (tokens then at the word), or to the end of the source. */
+/* Up to the tag whose word is one of `ends` (tokens then at the word), or to the end of the source.
+ */
 static void body(struct compiler *c, const char *ends)
 {
     if (!compile_enter(c))

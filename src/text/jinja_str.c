@@ -34,7 +34,8 @@ static struct jv part(struct jvm *vm, const struct jcall *c, struct slice s)
     return like_self(c, jv_view(vm, s.p, s.n));
 }
 
-/* [start, end) of code points as bytes. 0 and failure on a bad argument; -1 when start is behind the end. */
+/* [start, end) of code points as bytes. 0 and failure on a bad argument; -1 when start is behind
+ * the end. */
 static int range_args(struct jvm *vm, struct jcall *c, int first, size_t *from, size_t *to)
 {
     const struct jstr *s = c->arg[0].u.s;

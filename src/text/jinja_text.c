@@ -1,7 +1,9 @@
-/* jinja_text.c -- what Python's str does, on UTF-8: code point indices, white space, case, search, numbers in texts.
+/* jinja_text.c -- what Python's str does, on UTF-8: code point indices, white space, case, search,
+ * numbers in texts.
  *
- * A string knows its number of code points once it was counted; when that is its number of bytes, an index is an offset. Case mappings are
- * utf8proc's simple ones and the special ones of Latin texts, where one character becomes two. */
+ * A string knows its number of code points once it was counted; when that is its number of bytes,
+ * an index is an offset. Case mappings are utf8proc's simple ones and the special ones of Latin
+ * texts, where one character becomes two. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,12 @@
-/* jinja_time.c -- strftime_now: the moment given as ISO 8601, else the clock, through strftime in the C locale. */
+/* jinja_time.c -- strftime_now: the moment given as ISO 8601, else the clock, through strftime in
+ * the C locale. */
 #include <stdio.h>
 #include <time.h>
 
 #include "text/jinja_impl.h"
 
-/* "2026-11-21", "2026-11-21T10:11:12.345678", "... 10:11", with a zone that is ignored but kept for %z. */
+/* "2026-11-21", "2026-11-21T10:11:12.345678", "... 10:11", with a zone that is ignored but kept for
+ * %z. */
 static int read_iso(struct slice s, struct tm *t, int *micro, char zone[8])
 {
     char buf[64];

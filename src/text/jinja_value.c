@@ -1,12 +1,15 @@
-/* jinja_value.c -- values: making them, truth, equality, order, hashes, items, str() and repr() as Python has them.
+/* jinja_value.c -- values: making them, truth, equality, order, hashes, items, str() and repr() as
+ * Python has them.
  *
- * Strings share bytes. A string made by adding to another is written behind it when it ends where its buffer's used part ends, so that
- * building a text piece by piece copies each byte a bounded number of times:
+ * Strings share bytes. A string made by adding to another is written behind it when it ends where
+ * its buffer's used part ends, so that building a text piece by piece copies each byte a bounded
+ * number of times:
  *
- *     buffer: [ "ab" | "cd" |  free ]      a = "ab" -> buffer[0, 2)     a + "cd" -> buffer[0, 4), a stays what it is
+ *     buffer: [ "ab" | "cd" |  free ]      a = "ab" -> buffer[0, 2)     a + "cd" -> buffer[0, 4), a
+ *         stays what it is
  *
- * Dicts keep the order of insertion in one array; from 9 pairs on an index over it finds a key by its hash. Numbers that are equal have
- * one hash, whatever their type. */
+ * Dicts keep the order of insertion in one array; from 9 pairs on an index over it finds a key by
+ * its hash. Numbers that are equal have one hash, whatever their type. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -763,7 +766,8 @@ struct jv jv_to_str(struct jvm *vm, struct jv v)
     return jb_value(&b);
 }
 
-/* str.isprintable() of one code point: no control, separator (but the blank), surrogate, private or unassigned one */
+/* str.isprintable() of one code point: no control, separator (but the blank), surrogate, private or
+ * unassigned one */
 static int printable(uint32_t cp)
 {
     if (cp < 0x7f)

@@ -1,14 +1,16 @@
-/* jinja_vm.c -- runs a template's code: a stack machine without recursion, so that what a template nests costs no C stack.
+/* jinja_vm.c -- runs a template's code: a stack machine without recursion, so that what a template
+ * nests costs no C stack.
  *
  *     stack     operands
  *     scopes    name -> value, innermost first; the last one holds the variables given
  *     loops     open for loops of this call; frames: open macros and recursive loops
  *     out       all text; a capture is a mark in it, whose text is taken off when it ends
  *
- * Scoping: a for body (each round anew), macro, call, filter, with and block set has a scope of its own; if has none. A macro sees the scope
- * it was written in as it is when called.
+ * Scoping: a for body (each round anew), macro, call, filter, with and block set has a scope of its
+ * own; if has none. A macro sees the scope it was written in as it is when called.
  *
- * Every op counts as one step and every item that a built-in function touches as another; steps, bytes and output are limited. */
+ * Every op counts as one step and every item that a built-in function touches as another; steps,
+ * bytes and output are limited. */
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -13,7 +13,8 @@ struct state_mask {
     uint64_t bytes;
 };
 
-int masks_init(struct masks *m, struct stacks *s, const struct vocab *v, const struct trie *t, uint64_t budget)
+int masks_init(struct masks *m, struct stacks *s, const struct vocab *v, const struct trie *t,
+               uint64_t budget)
 {
     *m = (struct masks){.trie = t, .vocab = v, .stacks = s, .budget = budget};
     if (!t)
@@ -121,19 +122,22 @@ static int is_over(const struct masks *m, uint32_t at, uint32_t n, int *left)
 
 static void note_leave(struct masks *m, uint32_t node)
 {
-    if (!mem_grow(&m->leave, &m->cap_leave, (uint64_t)m->n_leave + 1, sizeof *m->leave, PITH_MEM_SCRATCH))
+    if (!mem_grow(&m->leave, &m->cap_leave, (uint64_t)m->n_leave + 1, sizeof *m->leave,
+                  PITH_MEM_SCRATCH))
         m->failed = 1;
     else
         m->leave[m->n_leave++] = node;
 }
 
-/* Nodes at which the pairs of level 0 begin as well: a list in the order of the tree, and how many of it are dealt with. */
+/* Nodes at which the pairs of level 0 begin as well: a list in the order of the tree, and how many
+ * of it are dealt with. */
 struct begins {
     const uint32_t *node;
     uint32_t n, at;
 };
 
-/* Where the walk goes on when nothing is left at node i, which is at depth d: at the next beginning below it, or behind it. */
+/* Where the walk goes on when nothing is left at node i, which is at depth d: at the next beginning
+ * below it, or behind it. */
 static uint32_t skip(struct masks *m, const struct begins *b, uint32_t i, uint32_t d)
 {
     const struct trie_node *node = m->trie->node;
@@ -143,8 +147,8 @@ static uint32_t skip(struct masks *m, const struct begins *b, uint32_t i, uint32
     return to;
 }
 
-/* One pair, which a byte leads to a state that reads on in its rule: nearly always. 1: the level after d holds it; 0: nothing follows;
- * -1: it is more than that. */
+/* One pair, which a byte leads to a state that reads on in its rule: nearly always. 1: the level
+ * after d holds it; 0: nothing follows; -1: it is more than that. */
 static inline int step_plain(struct masks *m, uint32_t d, uint8_t byte)
 {
     const struct automaton *a = m->stacks->a;
@@ -163,17 +167,21 @@ static inline int step_plain(struct masks *m, uint32_t d, uint8_t byte)
     return 1;
 }
 
-/* All tokens below a node that the pairs at level 0 can read, those read from a beginning on, too. */
+/* All tokens below a node that the pairs at level 0 can read, those read from a beginning on, too.
+ */
 static void walk(struct masks *m, uint32_t from, struct begins *b)
 {
     enum { LOOK = 256 };
     const struct trie *t = m->trie;
-    uint32_t base = t->node[from].depth, end = t->node[from].next, n_first = m->level[1], n_walked = 0;
+    uint32_t base = t->node[from].depth, end = t->node[from].next, n_first = m->level[1],
+             n_walked = 0;
     for (uint32_t i = from + 1; i < end && !m->failed;) {
         const struct trie_node *node = &t->node[i];
         int begins = b->at < b->n && b->node[b->at] == i;
         uint32_t d = node->depth - base, n;
-        int left, plain = m->level[d] - m->level[d - 1] == 1 && !begins ? step_plain(m, d - 1, node->byte) : -1;
+        int left, plain = m->level[d] - m->level[d - 1] == 1 && !begins
+                              ? step_plain(m, d - 1, node->byte)
+                              : -1;
         if (++n_walked % LOOK == 0 && !stacks_spend(m->stacks, LOOK))
             m->failed = 1;
         if (plain > 0) {
@@ -201,7 +209,8 @@ static void walk(struct masks *m, uint32_t from, struct begins *b)
 
 /* ---------------------------------------------------------------- tokens by name */
 
-/* What all edges of a kind that take any token but one take together: two that leave out different ones take all. */
+/* What all edges of a kind that take any token but one take together: two that leave out different
+ * ones take all. */
 struct others {
     uint32_t but;
     int n; /* 0: no such edge; 1: all but `but`; 2: all */
@@ -229,7 +238,8 @@ static void set_others(struct masks *m, const struct others *o)
         m->word[o->but / 64] &= ~((uint64_t)1 << (o->but % 64));
 }
 
-/* Each edge is looked at once, whatever the vocabulary. Tokens that end a generation may be among the others: make() decides of them. */
+/* Each edge is looked at once, whatever the vocabulary. Tokens that end a generation may be among
+ * the others: make() decides of them. */
 static void add_named(struct masks *m, uint32_t state)
 {
     const struct automaton *a = m->stacks->a;
@@ -251,7 +261,8 @@ static void add_named(struct masks *m, uint32_t state)
         if (a->token[i].kind == EDGE_TOKEN && a->token[i].value < (uint32_t)m->trie->n_vocab)
             set_bit(m, (int32_t)a->token[i].value);
     }
-    if (!stacks_spend(m->stacks, (uint64_t)(to - from) + (any.n ? m->n_words : 0) + (silent.n ? m->trie->n_silent : 0)))
+    if (!stacks_spend(m->stacks, (uint64_t)(to - from) + (any.n ? m->n_words : 0) +
+                                     (silent.n ? m->trie->n_silent : 0)))
         m->failed = 1;
 }
 
@@ -289,7 +300,8 @@ static struct state_mask *keep_state(struct masks *m)
         for (uint64_t w = m->word[i]; w; w &= w - 1)
             k->id[k->n_ids++] = 64 * i + (uint32_t)__builtin_ctzll(w);
     }
-    k->bytes = sizeof *k + m->n_leave * sizeof *k->leave + (bits ? m->n_words * sizeof *k->word : n * sizeof *k->id);
+    k->bytes = sizeof *k + m->n_leave * sizeof *k->leave +
+               (bits ? m->n_words * sizeof *k->word : n * sizeof *k->id);
     m->used += k->bytes;
     return k;
 }
@@ -315,7 +327,8 @@ static const struct state_mask *state_mask(struct masks *m, uint32_t state)
 
 /* ---------------------------------------------------------------- positions */
 
-/* What a state's part leaves open: from each node where the rule may end, with what lies below it. */
+/* What a state's part leaves open: from each node where the rule may end, with what lies below it.
+ */
 static void walk_on(struct masks *m, const struct state_mask *k, uint32_t below)
 {
     struct stacks *s = m->stacks;
@@ -347,7 +360,8 @@ static void add_state(struct masks *m, const struct state_mask *k)
         set_bit(m, (int32_t)k->id[i]);
 }
 
-/* Tokens that end a generation: where the text may end, or where the grammar names them, and nowhere else. */
+/* Tokens that end a generation: where the text may end, or where the grammar names them, and
+ * nowhere else. */
 static void set_ends(struct masks *m, uint32_t set)
 {
     const struct automaton *a = m->stacks->a;
@@ -364,7 +378,8 @@ static void set_ends(struct masks *m, uint32_t set)
         looked += to - a->token_at[p[i].state];
         for (uint32_t k = a->token_at[p[i].state]; k < to; k++) {
             uint32_t id = a->token[k].value;
-            if (a->token[k].kind == EDGE_TOKEN && id < (uint32_t)m->trie->n_vocab && vocab_is_eog(m->vocab, (int32_t)id))
+            if (a->token[k].kind == EDGE_TOKEN && id < (uint32_t)m->trie->n_vocab &&
+                vocab_is_eog(m->vocab, (int32_t)id))
                 set_bit(m, (int32_t)id);
         }
     }
@@ -409,7 +424,8 @@ const uint64_t *masks_get(struct masks *m, uint32_t set)
     if (m->failed)
         return NULL;
     uint32_t was = m->cap_sets;
-    if (set >= was && !mem_grow(&m->of_set, &m->cap_sets, (uint64_t)set + 1, sizeof *m->of_set, PITH_MEM_SCRATCH))
+    if (set >= was &&
+        !mem_grow(&m->of_set, &m->cap_sets, (uint64_t)set + 1, sizeof *m->of_set, PITH_MEM_SCRATCH))
         return m->word;
     if (m->cap_sets > was)
         memset(m->of_set + was, 0, (m->cap_sets - was) * sizeof *m->of_set);

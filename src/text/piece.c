@@ -14,10 +14,10 @@
 
 #include "base/mem.h"
 
-#define KNOWN_BITS  14 /* at most: 512 KB, half of a second cache */
-#define KNOWN_BYTES 16
-#define KNOWN_IDS   3
-#define BYTES_AN_ENTRY 8   /* of text: zeroing the table is a small part of the work */
+#define KNOWN_BITS     14 /* at most: 512 KB, half of a second cache */
+#define KNOWN_BYTES    16
+#define KNOWN_IDS      3
+#define BYTES_AN_ENTRY 8 /* of text: zeroing the table is a small part of the work */
 
 struct known_piece {
     uint64_t first, last;

@@ -12,7 +12,8 @@
  * A step reads one node and looks for the byte among the labels of its children, which lie in one
  * cache line or few. The root's children have a table.
  *
- * 9 bytes a node. It is made from the sorted strings: a node is a range of them that agree so far. */
+ * 9 bytes a node. It is made from the sorted strings: a node is a range of them that agree so far.
+ */
 #include "text/prefix.h"
 
 #include <stdlib.h>

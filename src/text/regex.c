@@ -1,10 +1,12 @@
 /* regex.c -- a pattern becomes an automaton over characters, then rules over bytes.
  *
- *     "a+b$"  ──parse──>  states, edges {set of characters, nothing, ^, $}  ──write──>  states (q, anchors, length)
+ *     "a+b$"  ──parse──>  states, edges {set of characters, nothing, ^, $}  ──write──>  states (q,
+ *             anchors, length)
  *
- * The second step walks all reachable combinations of a state of the first, what ^ and $ have to know (something was read; nothing
- * may follow) and how many characters were read, as far as the bounds of the length need it. So anchors work wherever they stand and a
- * pattern goes together with minLength and maxLength.
+ * The second step walks all reachable combinations of a state of the first, what ^ and $ have to
+ * know (something was read; nothing may follow) and how many characters were read, as far as the
+ * bounds of the length need it. So anchors work wherever they stand and a pattern goes together
+ * with minLength and maxLength.
  */
 #include "text/regex.h"
 
@@ -34,7 +36,8 @@ struct regex {
 
 static int refuse(struct regex *x, const char *what)
 {
-    int n = (int)(x->pattern.n < 80 ? utf8_complete(x->pattern.p, x->pattern.n) : utf8_complete(x->pattern.p, 80));
+    int n = (int)(x->pattern.n < 80 ? utf8_complete(x->pattern.p, x->pattern.n)
+                                    : utf8_complete(x->pattern.p, 80));
     rules_fail(x->r, PITH_UNSUPPORTED, "pattern \"%.*s\", byte %lld: %s", n, x->pattern.p,
                (long long)(x->p - x->pattern.p), what);
     return 0;
@@ -50,10 +53,12 @@ static int next_is(const struct regex *x, char c)
 static void add_class(struct charset *to, char which)
 {
     static const struct charset_range digit[] = {{'0', '9'}},
-        word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
-        space[] = {{9, 13},         {32, 32},         {0xA0, 0xA0},     {0x1680, 0x1680},
-                   {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F},
-                   {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+                                      word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
+                                      space[] = {{9, 13},          {32, 32},
+                                                 {0xA0, 0xA0},     {0x1680, 0x1680},
+                                                 {0x2000, 0x200A}, {0x2028, 0x2029},
+                                                 {0x202F, 0x202F}, {0x205F, 0x205F},
+                                                 {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
     struct charset set = CHARSET_INIT;
     int low = which | 0x20;
     const struct charset_range *v = low == 'd' ? digit : low == 'w' ? word : space;
@@ -89,7 +94,8 @@ static int read_u(struct regex *x, uint32_t *cp)
         int n = 0;
         while (x->p + 1 + n < x->end && x->p[1 + n] != '}')
             n++;
-        if (n < 1 || n > 6 || !hex(x, x->p + 1, n, cp) || x->p + 1 + n >= x->end || *cp > CHARSET_LAST)
+        if (n < 1 || n > 6 || !hex(x, x->p + 1, n, cp) || x->p + 1 + n >= x->end ||
+            *cp > CHARSET_LAST)
             return refuse(x, "wanted a code point in the braces of \\u{}");
         x->p += n + 2;
         return 1;
@@ -186,7 +192,8 @@ static int read_class(struct regex *x, struct charset *set)
 static uint32_t put_set(struct regex *x, struct charset *set)
 {
     charset_sort(set);
-    if (set->failed || !mem_grow(&x->set, &x->cap_sets, (uint64_t)x->n_sets + 1, sizeof *x->set, PITH_MEM_SCRATCH)) {
+    if (set->failed || !mem_grow(&x->set, &x->cap_sets, (uint64_t)x->n_sets + 1, sizeof *x->set,
+                                 PITH_MEM_SCRATCH)) {
         charset_deinit(set);
         rules_fail(x->r, PITH_NOMEM, "out of memory for a pattern");
         return 0;
@@ -203,7 +210,8 @@ static int read_set(struct regex *x, struct rules_piece *piece)
     if (*x->p == '[') {
         ok = read_class(x, &set);
     } else if (*x->p == '.') {
-        static const struct charset_range line_ends[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
+        static const struct charset_range line_ends[] = {
+            {'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
         for (int i = 0; i < 3; i++)
             charset_add(&set, line_ends[i].lo, line_ends[i].hi);
         charset_invert(&set);
@@ -369,7 +377,8 @@ static uint32_t reach(struct product *d, uint32_t q, uint32_t phase, uint32_t le
     uint32_t i = (q * N_PHASES + phase) * d->n_lengths + length;
     if (!d->state[i]) {
         d->state[i] = rules_state(d->x->r);
-        if (mem_grow(&d->todo, &d->cap_todo, (uint64_t)d->n_todo + 1, sizeof *d->todo, PITH_MEM_SCRATCH))
+        if (mem_grow(&d->todo, &d->cap_todo, (uint64_t)d->n_todo + 1, sizeof *d->todo,
+                     PITH_MEM_SCRATCH))
             d->todo[d->n_todo++] = i;
         else
             rules_fail(d->x->r, PITH_NOMEM, "out of memory for a pattern");
@@ -377,21 +386,25 @@ static uint32_t reach(struct product *d, uint32_t q, uint32_t phase, uint32_t le
     return d->state[i];
 }
 
-static void write_edge(struct product *d, uint32_t from, uint32_t kind, const struct charset *set, uint32_t q, uint32_t phase,
-                       uint32_t length, int as_json)
+static void write_edge(struct product *d, uint32_t from, uint32_t kind, const struct charset *set,
+                       uint32_t q, uint32_t phase, uint32_t length, int as_json)
 {
     struct rules *r = d->x->r;
     if (kind == EDGE_SET) {
         if ((phase & CLOSED) || length == d->max)
             return;
-        rules_chars(r, from, reach(d, q, phase | STARTED, length + 1 < d->n_lengths ? length + 1 : length), set, as_json);
+        rules_chars(r, from,
+                    reach(d, q, phase | STARTED, length + 1 < d->n_lengths ? length + 1 : length),
+                    set, as_json);
     } else if (kind == EDGE_EPS || kind == EDGE_END || !(phase & STARTED)) {
-        rules_edge(r, from, reach(d, q, phase | (kind == EDGE_END ? CLOSED : 0), length), EDGE_EPS, 0);
+        rules_edge(r, from, reach(d, q, phase | (kind == EDGE_END ? CLOSED : 0), length), EDGE_EPS,
+                   0);
     }
 }
 
 /* Edges of the automaton in order of where they begin: first[q] .. first[q + 1]. */
-static void write_product(struct product *d, const uint32_t *first, const struct rules_edge *edge, uint32_t from, uint32_t to, int as_json)
+static void write_product(struct product *d, const uint32_t *first, const struct rules_edge *edge,
+                          uint32_t from, uint32_t to, int as_json)
 {
     struct charset_range all_range = {0, CHARSET_LAST};
     struct charset all = {&all_range, 1, 1, 0};
@@ -399,7 +412,8 @@ static void write_product(struct product *d, const uint32_t *first, const struct
     rules_edge(x->r, from, reach(d, d->q_before, 0, 0), EDGE_EPS, 0);
     while (d->n_todo && rules_ok(x->r)) {
         uint32_t i = d->todo[--d->n_todo], at = d->state[i];
-        uint32_t length = i % d->n_lengths, phase = i / d->n_lengths % N_PHASES, q = i / d->n_lengths / N_PHASES;
+        uint32_t length = i % d->n_lengths, phase = i / d->n_lengths % N_PHASES,
+                 q = i / d->n_lengths / N_PHASES;
         if (q == d->q_before || q == d->q_behind)
             write_edge(d, at, EDGE_SET, &all, q, phase, length, as_json);
         if (q == d->q_before)
@@ -408,12 +422,16 @@ static void write_product(struct product *d, const uint32_t *first, const struct
             write_edge(d, at, EDGE_EPS, NULL, d->q_behind, phase, length, as_json);
         else if (q == d->q_behind && length >= d->min)
             rules_edge(x->r, at, to, EDGE_EPS, 0);
-        for (uint32_t k = q < x->nfa.n_states ? first[q] : 0; q < x->nfa.n_states && k < first[q + 1]; k++)
-            write_edge(d, at, edge[k].kind, edge[k].kind == EDGE_SET ? &x->set[edge[k].value] : NULL, edge[k].to, phase, length, as_json);
+        for (uint32_t k = q < x->nfa.n_states ? first[q] : 0;
+             q < x->nfa.n_states && k < first[q + 1]; k++)
+            write_edge(d, at, edge[k].kind,
+                       edge[k].kind == EDGE_SET ? &x->set[edge[k].value] : NULL, edge[k].to, phase,
+                       length, as_json);
     }
 }
 
-static void write_rules(struct regex *x, uint32_t from, uint32_t to, uint32_t min, uint32_t max, int as_json)
+static void write_rules(struct regex *x, uint32_t from, uint32_t to, uint32_t min, uint32_t max,
+                        int as_json)
 {
     enum { MOST = 1 << 22 };
     uint32_t n = x->nfa.n_states, n_edges = x->nfa.n_edges;
@@ -443,7 +461,8 @@ static void write_rules(struct regex *x, uint32_t from, uint32_t to, uint32_t mi
     mem_free(d.todo);
 }
 
-void regex_write(struct rules *r, uint32_t from, uint32_t to, struct slice pattern, uint32_t min, uint32_t max, int as_json)
+void regex_write(struct rules *r, uint32_t from, uint32_t to, struct slice pattern, uint32_t min,
+                 uint32_t max, int as_json)
 {
     struct regex *x = arena_alloc(&r->arena, sizeof *x);
     if (!x) {

@@ -1,11 +1,14 @@
 /* regular.c -- rules that call themselves though they need no stack become loops.
  *
- *     s ::= c s s | c s | c           below:  s ::= c s | c      above:  c, and behind it any return at all
+ *     s ::= c s s | c s | c           below:  s ::= c s | c      above:  c, and behind it any
+ *         return at all
  *
- * Of a rule in a circle of rules that call each other two automata are made from the states of the whole circle. The lower one keeps those calls
- * behind which nothing of the caller is left: its texts are texts of the rule. The upper one forgets who called, so that the end of a rule
- * leads behind every call of it: it has all texts of the rule. Where both have the same texts, which walking through both at once shows, the rule
- * is the lower one: it is read without a stack, in one way. Otherwise it stays what it is. */
+ * Of a rule in a circle of rules that call each other two automata are made from the states of the
+ * whole circle. The lower one keeps those calls behind which nothing of the caller is left: its
+ * texts are texts of the rule. The upper one forgets who called, so that the end of a rule leads
+ * behind every call of it: it has all texts of the rule. Where both have the same texts, which
+ * walking through both at once shows, the rule is the lower one: it is read without a stack, in one
+ * way. Otherwise it stays what it is. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,16 +26,18 @@ enum {
 struct circle {
     struct rules *r;
     const struct analysis *a;
-    const uint32_t *start;        /* [n_rules of all] as the analysis knows them: circles before have moved some */
-    uint32_t *number;             /* [n_states of the rules] place in `state` + 1, 0: not in this circle */
-    uint32_t *state;              /* its states */
-    uint8_t *lives, *ends;        /* [n] in the lower one: can reach the end; is an end, or reaches one by nothing */
-    uint8_t *is_end;              /* [n] the end of a rule */
-    const uint32_t *rule;         /* its rules */
-    uint8_t *member;              /* [n_rules] */
+    const uint32_t
+        *start; /* [n_rules of all] as the analysis knows them: circles before have moved some */
+    uint32_t *number; /* [n_states of the rules] place in `state` + 1, 0: not in this circle */
+    uint32_t *state;  /* its states */
+    uint8_t *lives,
+        *ends; /* [n] in the lower one: can reach the end; is an end, or reaches one by nothing */
+    uint8_t *is_end;      /* [n] the end of a rule */
+    const uint32_t *rule; /* its rules */
+    uint8_t *member;      /* [n_rules] */
     uint32_t n, n_rules;
-    uint32_t *back_at, *back;     /* where the end of a rule leads in the upper one: by rule */
-    uint32_t *rule_of_end;        /* [n] rule + 1 */
+    uint32_t *back_at, *back; /* where the end of a rule leads in the upper one: by rule */
+    uint32_t *rule_of_end;    /* [n] rule + 1 */
     uint64_t steps;
     uint32_t *stamp, now, *stack; /* [n] */
 };
@@ -53,8 +58,9 @@ static int calls_in(const struct circle *c, const struct rules_edge *e)
     return e->kind == EDGE_CALL && c->member[e->value];
 }
 
-#define EACH_OUT(c, i, e)                                                                                                          \
-    for (uint32_t k_ = (c)->a->out_at[(c)->state[i]]; k_ < (c)->a->out_at[(c)->state[i] + 1]; k_++)                                \
+#define EACH_OUT(c, i, e)                                                                          \
+    for (uint32_t k_ = (c)->a->out_at[(c)->state[i]]; k_ < (c)->a->out_at[(c)->state[i] + 1];      \
+         k_++)                                                                                     \
         for (const struct rules_edge *e = edge_of(c, k_); e && is_live(c, e); e = NULL)
 
 static void take(struct circle *c, uint32_t state)
@@ -77,7 +83,8 @@ static int gather(struct circle *c)
     return c->n <= MOST_STATES;
 }
 
-/* Marks states until nothing changes: few rounds, since edges mostly lead on in the order of the states. */
+/* Marks states until nothing changes: few rounds, since edges mostly lead on in the order of the
+ * states. */
 static void mark(struct circle *c)
 {
     for (uint32_t i = 0; i < c->n_rules; i++) {
@@ -140,7 +147,8 @@ struct walk { /* sets of states, lower and upper ones side by side */
     uint32_t rule; /* the one that is compared */
     struct map seen;
     struct arena arena;
-    const uint32_t **set; /* {n of the lower, the lower ones, the upper ones}; its size lies before it */
+    const uint32_t *
+        *set; /* {n of the lower, the lower ones, the upper ones}; its size lies before it */
     uint32_t n, cap;
     uint32_t *make, n_make, cap_make;
     int failed;
@@ -148,7 +156,8 @@ struct walk { /* sets of states, lower and upper ones side by side */
 
 static void put(struct walk *w, uint32_t v)
 {
-    if (!mem_grow(&w->make, &w->cap_make, (uint64_t)w->n_make + 1, sizeof *w->make, PITH_MEM_SCRATCH))
+    if (!mem_grow(&w->make, &w->cap_make, (uint64_t)w->n_make + 1, sizeof *w->make,
+                  PITH_MEM_SCRATCH))
         w->failed = 1;
     else
         w->make[w->n_make++] = v;
@@ -159,13 +168,13 @@ static void reach(struct walk *w, uint32_t state, int upper)
 {
     struct circle *c = w->c;
     uint32_t n = 0;
-#define VISIT(to)                                                                                                                  \
-    do {                                                                                                                           \
-        uint32_t to_ = (to);                                                                                                       \
-        if (c->stamp[to_] != c->now && (upper || c->lives[to_])) {                                                                 \
-            c->stamp[to_] = c->now;                                                                                                \
-            c->stack[n++] = to_;                                                                                                   \
-        }                                                                                                                          \
+#define VISIT(to)                                                                                  \
+    do {                                                                                           \
+        uint32_t to_ = (to);                                                                       \
+        if (c->stamp[to_] != c->now && (upper || c->lives[to_])) {                                 \
+            c->stamp[to_] = c->now;                                                                \
+            c->stack[n++] = to_;                                                                   \
+        }                                                                                          \
     } while (0)
     VISIT(state);
     while (n && !w->failed) {
@@ -180,7 +189,8 @@ static void reach(struct walk *w, uint32_t state, int upper)
             else if (upper || c->ends[c->number[e->to] - 1])
                 VISIT(c->number[c->r->rule[e->value].start] - 1);
         }
-        for (uint32_t rule = c->rule_of_end[i], k = rule && upper ? c->back_at[rule - 1] : 0; rule && upper && k < c->back_at[rule]; k++) {
+        for (uint32_t rule = c->rule_of_end[i], k = rule && upper ? c->back_at[rule - 1] : 0;
+             rule && upper && k < c->back_at[rule]; k++) {
             c->steps++;
             VISIT(c->back[k]);
         }
@@ -196,7 +206,8 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The pair of sets in w->make, whose first number is how many are lower ones, is looked at later, unless it was. */
+/* The pair of sets in w->make, whose first number is how many are lower ones, is looked at later,
+ * unless it was. */
 static void keep(struct walk *w)
 {
     if (w->failed)
@@ -209,7 +220,8 @@ static void keep(struct walk *w)
     if (map_get(&w->seen, key, &value))
         return;
     uint32_t *kept = arena_array(&w->arena, (size_t)w->n_make + 1, sizeof *kept);
-    if (!kept || !mem_grow(&w->set, &w->cap, (uint64_t)w->n + 1, sizeof *w->set, PITH_MEM_SCRATCH)) {
+    if (!kept ||
+        !mem_grow(&w->set, &w->cap, (uint64_t)w->n + 1, sizeof *w->set, PITH_MEM_SCRATCH)) {
         w->failed = 1;
         return;
     }
@@ -222,7 +234,8 @@ static void keep(struct walk *w)
 /* Whether e is taken by a letter: kind and value, of bytes the byte `value`. */
 static int takes(const struct rules_edge *e, uint8_t kind, uint32_t value)
 {
-    return e->kind == kind && (kind == EDGE_BYTES ? e->lo <= value && value <= e->hi : e->value == value);
+    return e->kind == kind &&
+           (kind == EDGE_BYTES ? e->lo <= value && value <= e->hi : e->value == value);
 }
 
 /* Both sets behind a letter; 0: the upper one has what the lower one has not. */
@@ -284,7 +297,8 @@ static int expand(struct walk *w, const uint32_t *set)
     for (uint32_t i = 1 + set[0]; i < n && c->steps <= MOST_STEPS; i++) {
         EACH_OUT(c, set[i], e)
         {
-            if (e->kind != EDGE_EPS && e->kind != EDGE_BYTES && !calls_in(c, e) && !step(w, set, n, e->kind, e->value))
+            if (e->kind != EDGE_EPS && e->kind != EDGE_BYTES && !calls_in(c, e) &&
+                !step(w, set, n, e->kind, e->value))
                 return 0;
         }
     }
@@ -345,7 +359,8 @@ static void write_lower(struct circle *c, uint32_t *base, uint32_t *at_end)
             if (!is_live(c, &e))
                 continue;
             if (calls_in(c, &e) && c->ends[to])
-                rules_edge(r, *base + i, *base + c->number[r->rule[e.value].start] - 1, EDGE_EPS, 0);
+                rules_edge(r, *base + i, *base + c->number[r->rule[e.value].start] - 1, EDGE_EPS,
+                           0);
             else if (e.kind == EDGE_BYTES)
                 rules_bytes(r, *base + i, *base + to, e.lo, e.hi);
             else if (!calls_in(c, &e))
@@ -373,10 +388,12 @@ static uint32_t try_circle(struct circle *c, struct lower *found)
     c->stamp = items(c->n, sizeof *c->stamp);
     c->stack = items(c->n, sizeof *c->stack);
     c->back_at = items((uint64_t)c->r->n_rules + 1, sizeof *c->back_at);
-    if (c->lives && c->ends && c->is_end && c->rule_of_end && c->stamp && c->stack && c->back_at && find_returns(c)) {
+    if (c->lives && c->ends && c->is_end && c->rule_of_end && c->stamp && c->stack && c->back_at &&
+        find_returns(c)) {
         mark(c);
         /* Those that are called from outside come last. */
-        for (uint32_t i = c->n_rules; i-- > 0 && c->steps <= MOST_STEPS && (n_found + 1) * c->n <= MOST_COPIES;) {
+        for (uint32_t i = c->n_rules;
+             i-- > 0 && c->steps <= MOST_STEPS && (n_found + 1) * c->n <= MOST_COPIES;) {
             if (!is_regular(c, c->rule[i]))
                 continue;
             found[n_found].rule = c->rule[i];
@@ -404,13 +421,15 @@ static uint32_t try_circle(struct circle *c, struct lower *found)
 
 uint32_t regular_rules(struct rules *r, const struct analysis *a)
 {
-    uint32_t n_all = 0, n_rules = r->n_rules, *number = items(r->n_states, sizeof *number), *state = items(r->n_states, sizeof *state);
+    uint32_t n_all = 0, n_rules = r->n_rules, *number = items(r->n_states, sizeof *number),
+             *state = items(r->n_states, sizeof *state);
     struct lower *found = items(n_rules, sizeof *found);
     uint8_t *member = items(n_rules, 1);
     uint32_t *start = items(n_rules, sizeof *start);
     for (uint32_t i = 0; start && i < n_rules; i++)
         start[i] = r->rule[i].start;
-    for (uint32_t i = 0, k; number && state && found && member && start && i < a->n_order && rules_ok(r); i = k) {
+    for (uint32_t i = 0, k;
+         number && state && found && member && start && i < a->n_order && rules_ok(r); i = k) {
         for (k = i + 1; k < a->n_order && a->circle[a->order[k]] == a->circle[a->order[i]]; k++)
             ;
         int plain = a->recursive[a->order[i]];
@@ -418,7 +437,14 @@ uint32_t regular_rules(struct rules *r, const struct analysis *a)
             plain &= !r->rule[a->order[m]].set;
         if (!plain)
             continue;
-        struct circle c = {.r = r, .a = a, .start = start, .number = number, .state = state, .member = member, .rule = a->order + i, .n_rules = k - i};
+        struct circle c = {.r = r,
+                           .a = a,
+                           .start = start,
+                           .number = number,
+                           .state = state,
+                           .member = member,
+                           .rule = a->order + i,
+                           .n_rules = k - i};
         for (uint32_t m = i; m < k; m++)
             member[a->order[m]] = 1;
         n_all += try_circle(&c, found);

@@ -41,7 +41,8 @@ int rules_spend(struct rules *r, uint64_t steps)
     if (!work_tick(steps))
         rules_fail(r, PITH_CANCELLED, "grammar: cancelled");
     else if (r->steps > RULES_MAX_STEPS)
-        rules_fail(r, PITH_RANGE, "grammar: it takes over %d steps to read; wanted a shorter one", RULES_MAX_STEPS);
+        rules_fail(r, PITH_RANGE, "grammar: it takes over %d steps to read; wanted a shorter one",
+                   RULES_MAX_STEPS);
     return rules_ok(r);
 }
 
@@ -64,7 +65,8 @@ uint32_t rules_new(struct rules *r, struct slice name)
         no_memory(r);
         return 0;
     }
-    r->rule[r->n_rules] = (struct rule){.name = copy, .start = rules_state(r), .end = rules_state(r)};
+    r->rule[r->n_rules] =
+        (struct rule){.name = copy, .start = rules_state(r), .end = rules_state(r)};
     return r->n_rules++;
 }
 
@@ -178,8 +180,8 @@ static uint32_t tail(struct rules *r, const struct digits *d, struct tails *t, i
 }
 
 /* The numbers lo..hi of n digits that follow `from`. A range is split where digits differ: the part
- * up to the next round number, the round part whose tail is free, the rest; each of the ragged parts
- * has one digit less to differ in, so the loops are bounded by n. */
+ * up to the next round number, the round part whose tail is free, the rest; each of the ragged
+ * parts has one digit less to differ in, so the loops are bounded by n. */
 static void number_range(struct rules *r, const struct digits *d, struct tails *t, uint32_t from,
                          uint32_t lo, uint32_t hi, int n)
 {
@@ -289,7 +291,8 @@ static void chars_utf8(struct rules *r, uint32_t from, uint32_t to, const struct
     }
 }
 
-/* A \u with its four hex digits, and pairs of them above U+FFFF; `from` is behind the first backslash. */
+/* A \u with its four hex digits, and pairs of them above U+FFFF; `from` is behind the first
+ * backslash. */
 static void chars_u(struct rules *r, uint32_t from, uint32_t to, const struct charset *set)
 {
     struct tails t = {.state = {to}};
@@ -300,7 +303,8 @@ static void chars_u(struct rules *r, uint32_t from, uint32_t to, const struct ch
         if (lo <= 0xD7FF)
             number_range(r, &hex_digits, &t, u, lo, hi < 0xD7FF ? hi : 0xD7FF, 4);
         if (lo <= 0xFFFF && hi >= 0xE000)
-            number_range(r, &hex_digits, &t, u, lo > 0xE000 ? lo : 0xE000, hi < 0xFFFF ? hi : 0xFFFF, 4);
+            number_range(r, &hex_digits, &t, u, lo > 0xE000 ? lo : 0xE000,
+                         hi < 0xFFFF ? hi : 0xFFFF, 4);
         if (hi <= 0xFFFF)
             continue;
         lo = lo > 0x10000 ? lo - 0x10000 : 0;
@@ -401,11 +405,12 @@ static struct rules_piece unroll(struct rules *r, struct rules_mark mark, struct
 
 /* ---------------------------------------------------------------- repetition by rules
  *
- *     chunk      the piece c times, as copies                    power k    2^k chunks: power k-1 twice
+ *     chunk      the piece c times, as copies                    power k    2^k chunks: power k-1
+ *                twice
  *     up to k    less than 2^k chunks:  up to k-1  |  power k-1, up to k-1
  *
- * So a count of n takes log n rules beside the copies of one chunk. Which chunk of a shorter text was left out is not asked: of the ways
- * to read it one a level is alive. */
+ * So a count of n takes log n rules beside the copies of one chunk. Which chunk of a shorter text
+ * was left out is not asked: of the ways to read it one a level is alive. */
 enum { UNROLL_STATES = 1 << 15, CHUNK_STATES = 1 << 12, POWERS = 32 };
 
 struct counted {
@@ -429,7 +434,8 @@ static uint32_t power(struct counted *c, int k)
             continue;
         uint32_t rule = new_rule(c), below = c->power[i - 1] - 1;
         c->power[i] = rule + 1;
-        rules_edge(c->r, rules_call(c->r, c->r->rule[rule].start, below), c->r->rule[rule].end, EDGE_CALL, below);
+        rules_edge(c->r, rules_call(c->r, c->r->rule[rule].start, below), c->r->rule[rule].end,
+                   EDGE_CALL, below);
     }
     return rules_ok(c->r) ? c->power[k] - 1 : 0;
 }
@@ -454,7 +460,8 @@ static uint32_t up_to(struct counted *c, int k)
         uint32_t from = c->r->rule[rule].start, to = c->r->rule[rule].end;
         rules_edge(c->r, from, to, i ? EDGE_CALL : EDGE_EPS, i ? c->up_to[i - 1] - 1 : 0);
         if (i)
-            rules_edge(c->r, rules_call(c->r, from, power(c, i - 1)), to, EDGE_CALL, c->up_to[i - 1] - 1);
+            rules_edge(c->r, rules_call(c->r, from, power(c, i - 1)), to, EDGE_CALL,
+                       c->up_to[i - 1] - 1);
     }
     return rules_ok(c->r) ? c->up_to[k] - 1 : 0;
 }
@@ -487,12 +494,13 @@ static uint32_t piece_rule(struct counted *c, uint32_t one, uint32_t min, uint32
     return rules_ok(r) ? rule : 0;
 }
 
-static struct rules_piece repeat_by_rules(struct rules *r, uint32_t n_states, struct rules_piece piece,
-                                          uint32_t min, uint32_t max)
+static struct rules_piece repeat_by_rules(struct rules *r, uint32_t n_states,
+                                          struct rules_piece piece, uint32_t min, uint32_t max)
 {
     struct counted c = {.r = r, .name = r->writing.n ? r->writing : SLICE("repetition")};
     struct rules_piece all = {rules_state(r), rules_state(r)};
-    uint32_t size = n_states < CHUNK_STATES ? CHUNK_STATES / (n_states + 1) : 1, one = new_rule(&c), at;
+    uint32_t size = n_states < CHUNK_STATES ? CHUNK_STATES / (n_states + 1) : 1, one = new_rule(&c),
+             at;
     if (!rules_ok(r))
         return all;
     rules_edge(r, r->rule[one].start, piece.start, EDGE_EPS, 0);
@@ -505,10 +513,13 @@ static struct rules_piece repeat_by_rules(struct rules *r, uint32_t n_states, st
         rules_edge(r, at, at, EDGE_CALL, one);
         rules_edge(r, at, all.end, EDGE_EPS, 0);
     } else if (max > min) {
-        uint32_t n = (max - min) / size, rest = (max - min) % size, part = rules_state(r), last = rules_state(r);
+        uint32_t n = (max - min) / size, rest = (max - min) % size, part = rules_state(r),
+                 last = rules_state(r);
         call_up_to(&c, at, n, part, last);
-        rules_edge(r, part, all.end, size > 1 ? EDGE_CALL : EDGE_EPS, size > 1 ? piece_rule(&c, one, 0, size - 1) : 0);
-        rules_edge(r, last, all.end, rest ? EDGE_CALL : EDGE_EPS, rest ? piece_rule(&c, one, 0, rest) : 0);
+        rules_edge(r, part, all.end, size > 1 ? EDGE_CALL : EDGE_EPS,
+                   size > 1 ? piece_rule(&c, one, 0, size - 1) : 0);
+        rules_edge(r, last, all.end, rest ? EDGE_CALL : EDGE_EPS,
+                   rest ? piece_rule(&c, one, 0, rest) : 0);
     } else {
         rules_edge(r, at, all.end, EDGE_EPS, 0);
     }
@@ -534,7 +545,8 @@ uint32_t rules_any_order(struct rules *r, struct slice name, const struct rules_
         return 0;
     r->rule[rule].defined = 1;
     r->rule[rule].set = set;
-    /* What analysis has to know: those that must come are called on the way to the end, the others beside it. */
+    /* What analysis has to know: those that must come are called on the way to the end, the others
+     * beside it. */
     uint32_t start = r->rule[rule].start, at = start, behind = rules_state(r);
     for (uint32_t i = 0; i < set->n; i++) {
         if (set->v[i].must)

@@ -1,10 +1,12 @@
 /* schema.c -- a schema becomes one rule per set of subschemas that must hold together.
  *
- *     parts {A}  ──$ref, allOf──>  {A, B, C}  ──anyOf of B──>  one rule for each branch: {A, B without anyOf, C, branch}
- *                                             ──none left──>   one alternative per type that all parts allow
+ *     parts {A}  ──$ref, allOf──>  {A, B, C}  ──anyOf of B──>  one rule for each branch: {A, B
+ *                without anyOf, C, branch}
+ *                                             ──none left──>   one alternative per type that all
+ *                                                 parts allow
  *
- * Rules are made from a list of jobs, so recursion in the schema is recursion in the grammar and costs no stack here; a set met
- * before is the rule made then.
+ * Rules are made from a list of jobs, so recursion in the schema is recursion in the grammar and
+ * costs no stack here; a set met before is the rule made then.
  */
 #include "text/schema_impl.h"
 
@@ -21,16 +23,55 @@ static const struct {
     const char *name;
     int types; /* of the values it is about; 0: an annotation or any */
 } keywords[] = {
-    {"title", 0}, {"description", 0}, {"default", 0}, {"examples", 0}, {"$schema", 0}, {"$id", 0}, {"$comment", 0}, {"$anchor", 0},
-    {"$defs", 0}, {"definitions", 0}, {"deprecated", 0}, {"readOnly", 0}, {"writeOnly", 0}, {"$vocabulary", 0}, {"discriminator", 0},
-    {"contentMediaType", 0}, {"contentEncoding", 0}, {"contentSchema", 0}, {"id", 0}, {"$ref", 0}, {"type", 0}, {"enum", 0}, {"const", 0}, {"anyOf", 0},
-    {"oneOf", 0}, {"allOf", 0}, {"format", 0}, {"nullable", 0},
-    {"minLength", TYPE_STRING}, {"maxLength", TYPE_STRING}, {"pattern", TYPE_STRING},
-    {"minimum", TYPE_NUMBER}, {"maximum", TYPE_NUMBER}, {"exclusiveMinimum", TYPE_NUMBER}, {"exclusiveMaximum", TYPE_NUMBER},
-    {"multipleOf", TYPE_NUMBER}, {"items", TYPE_ARRAY}, {"prefixItems", TYPE_ARRAY}, {"additionalItems", TYPE_ARRAY}, {"minItems", TYPE_ARRAY},
-    {"maxItems", TYPE_ARRAY}, {"uniqueItems", TYPE_ARRAY}, {"properties", TYPE_OBJECT}, {"required", TYPE_OBJECT},
-    {"additionalProperties", TYPE_OBJECT}, {"patternProperties", TYPE_OBJECT}, {"minProperties", TYPE_OBJECT},
-    {"maxProperties", TYPE_OBJECT}, {"unevaluatedProperties", TYPE_OBJECT},
+    {"title", 0},
+    {"description", 0},
+    {"default", 0},
+    {"examples", 0},
+    {"$schema", 0},
+    {"$id", 0},
+    {"$comment", 0},
+    {"$anchor", 0},
+    {"$defs", 0},
+    {"definitions", 0},
+    {"deprecated", 0},
+    {"readOnly", 0},
+    {"writeOnly", 0},
+    {"$vocabulary", 0},
+    {"discriminator", 0},
+    {"contentMediaType", 0},
+    {"contentEncoding", 0},
+    {"contentSchema", 0},
+    {"id", 0},
+    {"$ref", 0},
+    {"type", 0},
+    {"enum", 0},
+    {"const", 0},
+    {"anyOf", 0},
+    {"oneOf", 0},
+    {"allOf", 0},
+    {"format", 0},
+    {"nullable", 0},
+    {"minLength", TYPE_STRING},
+    {"maxLength", TYPE_STRING},
+    {"pattern", TYPE_STRING},
+    {"minimum", TYPE_NUMBER},
+    {"maximum", TYPE_NUMBER},
+    {"exclusiveMinimum", TYPE_NUMBER},
+    {"exclusiveMaximum", TYPE_NUMBER},
+    {"multipleOf", TYPE_NUMBER},
+    {"items", TYPE_ARRAY},
+    {"prefixItems", TYPE_ARRAY},
+    {"additionalItems", TYPE_ARRAY},
+    {"minItems", TYPE_ARRAY},
+    {"maxItems", TYPE_ARRAY},
+    {"uniqueItems", TYPE_ARRAY},
+    {"properties", TYPE_OBJECT},
+    {"required", TYPE_OBJECT},
+    {"additionalProperties", TYPE_OBJECT},
+    {"patternProperties", TYPE_OBJECT},
+    {"minProperties", TYPE_OBJECT},
+    {"maxProperties", TYPE_OBJECT},
+    {"unevaluatedProperties", TYPE_OBJECT},
 };
 
 void schema_refuse(struct schema *s, const struct jtree *at, const char *fmt, ...)
@@ -53,12 +94,14 @@ void schema_refuse(struct schema *s, const struct jtree *at, const char *fmt, ..
         for (const struct jtree *v = path[n]->parent->first; v != path[n]; v = v->next)
             index++;
         if (path[n]->parent->kind == JTREE_OBJECT)
-            str_printf(&where, "/%.*s", (int)(path[n]->key.n < 40 ? path[n]->key.n : 40), path[n]->key.p);
+            str_printf(&where, "/%.*s", (int)(path[n]->key.n < 40 ? path[n]->key.n : 40),
+                       path[n]->key.p);
         else
             str_printf(&where, "/%u", index);
     }
     size_t cut = where.n > 90 ? where.n - 90 : 0;
-    rules_fail(s->r, PITH_UNSUPPORTED, "schema %s%s: %s", cut ? "..." : "#", where.p ? where.p + cut : "", why);
+    rules_fail(s->r, PITH_UNSUPPORTED, "schema %s%s: %s", cut ? "..." : "#",
+               where.p ? where.p + cut : "", why);
     str_deinit(&where);
 }
 
@@ -75,14 +118,16 @@ static int check_keywords(struct schema *s, const struct jtree *node)
         if (slice_eq_z(k->key, "format") && k->kind != JTREE_STRING)
             schema_refuse(s, k, "found %s; wanted a string", jtree_kind_name(k));
         if (i == n)
-            schema_refuse(s, node, "keyword \"%.*s\" is not supported", (int)(k->key.n < 64 ? k->key.n : 64), k->key.p);
+            schema_refuse(s, node, "keyword \"%.*s\" is not supported",
+                          (int)(k->key.n < 64 ? k->key.n : 64), k->key.p);
         else
             types |= keywords[i].types;
     }
     return types;
 }
 
-uint32_t schema_count(struct schema *s, const struct parts *p, const char *key, int largest, uint32_t none)
+uint32_t schema_count(struct schema *s, const struct parts *p, const char *key, int largest,
+                      uint32_t none)
 {
     uint32_t best = none;
     for (uint32_t i = 0; i < p->n; i++) {
@@ -93,7 +138,8 @@ uint32_t schema_count(struct schema *s, const struct parts *p, const char *key, 
         for (size_t k = 0; v->kind == JTREE_NUMBER && k < v->text.n && n < RULES_ENDLESS; k++) {
             if (v->text.p[k] == '.' && schema_compare(v->text, (struct slice){v->text.p, k}) == 0)
                 break;
-            n = v->text.p[k] >= '0' && v->text.p[k] <= '9' ? 10 * n + (uint64_t)(v->text.p[k] - '0') : RULES_ENDLESS;
+            n = v->text.p[k] >= '0' && v->text.p[k] <= '9' ? 10 * n + (uint64_t)(v->text.p[k] - '0')
+                                                           : RULES_ENDLESS;
         }
         if (v->kind != JTREE_NUMBER || n >= RULES_ENDLESS)
             schema_refuse(s, v, "wanted a count below 2^31");
@@ -116,8 +162,9 @@ int schema_types(struct schema *s, const struct jtree *node)
     static const struct {
         const char *name;
         int types;
-    } names[] = {{"null", TYPE_NULL}, {"boolean", TYPE_BOOL}, {"integer", TYPE_INT}, {"number", TYPE_NUMBER},
-                 {"string", TYPE_STRING}, {"array", TYPE_ARRAY}, {"object", TYPE_OBJECT}};
+    } names[] = {{"null", TYPE_NULL},     {"boolean", TYPE_BOOL},  {"integer", TYPE_INT},
+                 {"number", TYPE_NUMBER}, {"string", TYPE_STRING}, {"array", TYPE_ARRAY},
+                 {"object", TYPE_OBJECT}};
     const struct jtree *type = jtree_get(node, "type");
     int types = 0;
     if (!type)
@@ -128,8 +175,10 @@ int schema_types(struct schema *s, const struct jtree *node)
         while (i < 7 && !(t->kind == JTREE_STRING && slice_eq_z(t->text, names[i].name)))
             i++;
         if (i == 7)
-            schema_refuse(s, t, "found \"%.*s\", wanted null, boolean, integer, number, string, array, object or a list of them", (int)(t->text.n < 40 ? t->text.n : 40),
-                          t->text.n ? t->text.p : "");
+            schema_refuse(s, t,
+                          "found \"%.*s\", wanted null, boolean, integer, number, string, array, "
+                          "object or a list of them",
+                          (int)(t->text.n < 40 ? t->text.n : 40), t->text.n ? t->text.p : "");
         else
             types |= names[i].types;
     }
@@ -142,7 +191,9 @@ static uint32_t at_pointer(const struct jtree *v, struct slice *token)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < token->n; i++)
-        n = token->p[i] >= '0' && token->p[i] <= '9' && n < 1u << 24 ? 10 * n + (uint32_t)(token->p[i] - '0') : 1u << 25;
+        n = token->p[i] >= '0' && token->p[i] <= '9' && n < 1u << 24
+                ? 10 * n + (uint32_t)(token->p[i] - '0')
+                : 1u << 25;
     return token->n ? n : v->n;
 }
 
@@ -191,7 +242,8 @@ int schema_refers(struct schema *s, const struct jtree *node, const struct jtree
         }
     }
     if (!v) {
-        schema_refuse(s, ref, "\"%.*s\" is not in this schema", (int)(ref->text.n < 80 ? ref->text.n : 80), ref->text.p);
+        schema_refuse(s, ref, "\"%.*s\" is not in this schema",
+                      (int)(ref->text.n < 80 ? ref->text.n : 80), ref->text.p);
         return 0;
     }
     *to = v;
@@ -203,7 +255,8 @@ void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uin
     if (node->kind == JTREE_TRUE)
         return;
     if (node->kind != JTREE_OBJECT && node->kind != JTREE_FALSE) {
-        schema_refuse(s, node, "found %s; wanted a schema: an object, true or false", jtree_kind_name(node));
+        schema_refuse(s, node, "found %s; wanted a schema: an object, true or false",
+                      jtree_kind_name(node));
         return;
     }
     if (node->kind == JTREE_OBJECT)
@@ -327,7 +380,8 @@ static void write_value(struct schema *s, uint32_t from, uint32_t to)
 
 uint32_t schema_shared(struct schema *s, enum shared_rule which)
 {
-    static const char *const names[N_SHARED] = {"space", "value", "object", "array", "string", "number", "integer"};
+    static const char *const names[N_SHARED] = {"space",  "value",  "object", "array",
+                                                "string", "number", "integer"};
     static const struct parts anything = {.n = 0};
     if (s->shared[which] || !rules_ok(s->r))
         return s->shared[which] ? s->shared[which] - 1 : 0;
@@ -363,8 +417,10 @@ uint32_t schema_shared(struct schema *s, enum shared_rule which)
 
 /* ---------------------------------------------------------------- anyOf and oneOf */
 
-/* Choices that hold beside each other multiply: counts those of the parts from i on, and all that were written so far. */
-static void check_combinations(struct schema *s, const struct parts *p, uint32_t i, const struct jtree *list)
+/* Choices that hold beside each other multiply: counts those of the parts from i on, and all that
+ * were written so far. */
+static void check_combinations(struct schema *s, const struct parts *p, uint32_t i,
+                               const struct jtree *list)
 {
     enum { MOST_COMBINATIONS = 4096 };
     uint64_t n = 1;
@@ -384,8 +440,11 @@ static void check_combinations(struct schema *s, const struct parts *p, uint32_t
     }
     s->n_combined += n_lists > 1 ? list->kind == JTREE_ARRAY ? list->n : 2 : 0;
     if (n_lists > 1 && (n > MOST_COMBINATIONS || s->n_combined > MOST_COMBINATIONS))
-        schema_refuse(s, list, "%llu combinations of the branches of anyOf and oneOf (and nullable) that must hold together; at most %d are supported",
-                      (unsigned long long)(n > MOST_COMBINATIONS ? n : s->n_combined), MOST_COMBINATIONS);
+        schema_refuse(s, list,
+                      "%llu combinations of the branches of anyOf and oneOf (and nullable) that "
+                      "must hold together; at most %d are supported",
+                      (unsigned long long)(n > MOST_COMBINATIONS ? n : s->n_combined),
+                      MOST_COMBINATIONS);
 }
 
 /* Splits at the first part that may be null instead. */
@@ -436,13 +495,18 @@ static int split(struct schema *s, const struct parts *p, uint32_t from, uint32_
 
 /* ---------------------------------------------------------------- one rule */
 
-/* about: the types that have keywords; the others are the rules that all schemas share, so that masks are made once for them. */
-static void write_types(struct schema *s, const struct parts *p, int types, int about, uint32_t from, uint32_t to)
+/* about: the types that have keywords; the others are the rules that all schemas share, so that
+ * masks are made once for them. */
+static void write_types(struct schema *s, const struct parts *p, int types, int about,
+                        uint32_t from, uint32_t to)
 {
     static const struct {
         int types;
         enum shared_rule rule;
-    } plain[] = {{TYPE_NUMBER, RULE_NUMBER}, {TYPE_STRING, RULE_STRING}, {TYPE_ARRAY, RULE_ARRAY}, {TYPE_OBJECT, RULE_OBJECT}};
+    } plain[] = {{TYPE_NUMBER, RULE_NUMBER},
+                 {TYPE_STRING, RULE_STRING},
+                 {TYPE_ARRAY, RULE_ARRAY},
+                 {TYPE_OBJECT, RULE_OBJECT}};
     struct rules *r = s->r;
     if (types & TYPE_NULL)
         rules_edge(r, rules_text(r, from, "null", 4), to, EDGE_EPS, 0);
@@ -451,7 +515,8 @@ static void write_types(struct schema *s, const struct parts *p, int types, int 
         rules_edge(r, rules_text(r, from, "false", 5), to, EDGE_EPS, 0);
     }
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
-        enum shared_rule rule = (types & TYPE_NUMBER) == TYPE_INT && i == 0 ? RULE_INTEGER : plain[i].rule;
+        enum shared_rule rule =
+            (types & TYPE_NUMBER) == TYPE_INT && i == 0 ? RULE_INTEGER : plain[i].rule;
         if ((types & plain[i].types) && !(about & plain[i].types))
             rules_edge(r, rules_call(r, from, schema_shared(s, rule)), to, EDGE_EPS, 0);
     }

@@ -1,8 +1,9 @@
 /* schema_choice.c -- what is chosen from: values of enum and const, branches of anyOf and oneOf.
  *
- * Branches of oneOf must not have a value in common. Each has a *mark* where it can: the values it allows by enum or const, or those of a member
- * that it requires. Branches marked by the same member are told apart by looking up values; only those that share one, or that have no such
- * mark, are compared in pairs. */
+ * Branches of oneOf must not have a value in common. Each has a *mark* where it can: the values it
+ * allows by enum or const, or those of a member that it requires. Branches marked by the same
+ * member are told apart by looking up values; only those that share one, or that have no such mark,
+ * are compared in pairs. */
 #include "text/schema_impl.h"
 
 #include <string.h>
@@ -18,13 +19,16 @@ static int equal(const struct jtree *a, const struct jtree *b)
 
 int schema_type_of(const struct jtree *v)
 {
-    static const int types[] = {TYPE_NULL, TYPE_BOOL, TYPE_BOOL, TYPE_NUMBER, TYPE_STRING, TYPE_ARRAY, TYPE_OBJECT};
+    static const int types[] = {TYPE_NULL,   TYPE_BOOL,  TYPE_BOOL,  TYPE_NUMBER,
+                                TYPE_STRING, TYPE_ARRAY, TYPE_OBJECT};
     if (v->kind != JTREE_NUMBER)
         return types[v->kind];
     size_t n = 0;
     while (n < v->text.n && v->text.p[n] != '.' && (v->text.p[n] | 0x20) != 'e')
         n++;
-    return n == v->text.n || schema_compare(v->text, (struct slice){v->text.p, n}) == 0 ? TYPE_INT : TYPE_FRACTION;
+    return n == v->text.n || schema_compare(v->text, (struct slice){v->text.p, n}) == 0
+               ? TYPE_INT
+               : TYPE_FRACTION;
 }
 
 static uint32_t n_chars(struct slice s)
@@ -43,7 +47,7 @@ struct asked {
     struct {
         const char *key;
         const struct jtree *node;
-        int types; /* of the values it is about */
+        int types;      /* of the values it is about */
     } hard[MOST_PARTS]; /* keywords that are not tried on values */
     uint32_t n_hard;
 };
@@ -54,16 +58,20 @@ static void look_up(struct schema *s, const struct parts *p, int types, struct a
     static const struct {
         const char *key;
         int types;
-    } hard[] = {{"pattern", TYPE_STRING}, [HARD_FORMAT] = {"format", TYPE_STRING}, {"multipleOf", TYPE_NUMBER}, {"items", TYPE_ARRAY},
-                {"prefixItems", TYPE_ARRAY}, {"minItems", TYPE_ARRAY}, {"maxItems", TYPE_ARRAY}, {"properties", TYPE_OBJECT},
-                {"required", TYPE_OBJECT}, {"additionalProperties", TYPE_OBJECT}, {"patternProperties", TYPE_OBJECT},
-                {"minProperties", TYPE_OBJECT}, {"maxProperties", TYPE_OBJECT}, {"uniqueItems", TYPE_ARRAY}};
+    } hard[] = {{"pattern", TYPE_STRING},           [HARD_FORMAT] = {"format", TYPE_STRING},
+                {"multipleOf", TYPE_NUMBER},        {"items", TYPE_ARRAY},
+                {"prefixItems", TYPE_ARRAY},        {"minItems", TYPE_ARRAY},
+                {"maxItems", TYPE_ARRAY},           {"properties", TYPE_OBJECT},
+                {"required", TYPE_OBJECT},          {"additionalProperties", TYPE_OBJECT},
+                {"patternProperties", TYPE_OBJECT}, {"minProperties", TYPE_OBJECT},
+                {"maxProperties", TYPE_OBJECT},     {"uniqueItems", TYPE_ARRAY}};
     *q = (struct asked){.p = p, .types = types};
     q->min_length = schema_count(s, p, "minLength", 1, 0);
     q->max_length = schema_count(s, p, "maxLength", 0, RULES_ENDLESS);
     for (uint32_t i = 0; i < p->n; i++) {
         for (size_t k = 0; k < sizeof hard / sizeof hard[0] && q->n_hard < MOST_PARTS; k++) {
-            if (!jtree_get(p->v[i].node, hard[k].key) || (k == HARD_FORMAT && !schema_knows_format(p->v[i].node)))
+            if (!jtree_get(p->v[i].node, hard[k].key) ||
+                (k == HARD_FORMAT && !schema_knows_format(p->v[i].node)))
                 continue;
             q->hard[q->n_hard].key = hard[k].key;
             q->hard[q->n_hard].types = hard[k].types;
@@ -81,29 +89,36 @@ static int value_fits(struct schema *s, const struct asked *q, const struct jtre
     if (!(type & q->types))
         return 0;
     for (uint32_t i = 0; i < p->n; i++) {
-        const struct jtree *node = p->v[i].node, *list = jtree_get(node, "enum"), *one = jtree_get(node, "const");
-        if ((list && list != value->parent && !schema_holds(s, list, value)) || (one && !equal(one, value)))
+        const struct jtree *node = p->v[i].node, *list = jtree_get(node, "enum"),
+                           *one = jtree_get(node, "const");
+        if ((list && list != value->parent && !schema_holds(s, list, value)) ||
+            (one && !equal(one, value)))
             return 0;
     }
     for (uint32_t i = 0; i < q->n_hard; i++) {
         if (q->hard[i].types & type)
-            schema_refuse(s, q->hard[i].node, "\"%s\" together with enum or const is not supported", q->hard[i].key);
+            schema_refuse(s, q->hard[i].node, "\"%s\" together with enum or const is not supported",
+                          q->hard[i].key);
     }
-    if (type == TYPE_STRING && (n_chars(value->text) < q->min_length || n_chars(value->text) > q->max_length))
+    if (type == TYPE_STRING &&
+        (n_chars(value->text) < q->min_length || n_chars(value->text) > q->max_length))
         return 0;
     return !(type & TYPE_NUMBER) || schema_number_fits(s, p, value);
 }
 
-void schema_values(struct schema *s, const struct parts *p, const struct jtree *values, int types, uint32_t from, uint32_t to)
+void schema_values(struct schema *s, const struct parts *p, const struct jtree *values, int types,
+                   uint32_t from, uint32_t to)
 {
-    int list = slice_eq_z(values->key, "enum") && values->parent && values->parent->kind == JTREE_OBJECT;
+    int list =
+        slice_eq_z(values->key, "enum") && values->parent && values->parent->kind == JTREE_OBJECT;
     struct asked q;
     if (list && values->kind != JTREE_ARRAY) {
         schema_refuse(s, values, "wanted a list of values");
         return;
     }
     look_up(s, p, types, &q);
-    for (const struct jtree *v = list ? values->first : values; v && rules_ok(s->r); v = list ? v->next : NULL) {
+    for (const struct jtree *v = list ? values->first : values; v && rules_ok(s->r);
+         v = list ? v->next : NULL) {
         struct str text;
         if (!value_fits(s, &q, v))
             continue;
@@ -130,7 +145,8 @@ static const struct jtree *values_of(const struct jtree *node, int *list)
 /* Types that a node allows, those of its values alone where it lists some. */
 static int types_in(struct schema *s, const struct jtree *node)
 {
-    int list, types = schema_types(s, node), found = 0, null = schema_nullable(s, node) ? TYPE_NULL : 0;
+    int list, types = schema_types(s, node), found = 0,
+              null = schema_nullable(s, node) ? TYPE_NULL : 0;
     const struct jtree *v = values_of(node, &list);
     if (!v)
         return types | null;
@@ -163,11 +179,12 @@ static int ranges_apart(struct schema *s, const struct jtree *a, const struct jt
 {
     const struct parts both = {.v = {{a, 0}, {b, 0}}, .n = 2};
     for (uint32_t i = 0; i < 2; i++) { /* neither bound fits the other */
-        const struct jtree *low = jtree_get(both.v[i].node, "minimum"), *high = jtree_get(both.v[!i].node, "maximum");
+        const struct jtree *low = jtree_get(both.v[i].node, "minimum"),
+                           *high = jtree_get(both.v[!i].node, "maximum");
         low = low ? low : jtree_get(both.v[i].node, "exclusiveMinimum");
         high = high ? high : jtree_get(both.v[!i].node, "exclusiveMaximum");
-        if (low && high && low->kind == JTREE_NUMBER && high->kind == JTREE_NUMBER && !schema_number_fits(s, &both, low) &&
-            !schema_number_fits(s, &both, high))
+        if (low && high && low->kind == JTREE_NUMBER && high->kind == JTREE_NUMBER &&
+            !schema_number_fits(s, &both, low) && !schema_number_fits(s, &both, high))
             return 1;
     }
     return 0;
@@ -176,7 +193,8 @@ static int ranges_apart(struct schema *s, const struct jtree *a, const struct jt
 /* What $ref leads to, where null is not possible besides. */
 static const struct jtree *resolve(struct schema *s, const struct jtree *node)
 {
-    for (int i = 0; i < JTREE_DEPTH && !schema_nullable(s, node) && schema_refers(s, node, &node); i++)
+    for (int i = 0; i < JTREE_DEPTH && !schema_nullable(s, node) && schema_refers(s, node, &node);
+         i++)
         ;
     return node;
 }
@@ -184,9 +202,11 @@ static const struct jtree *resolve(struct schema *s, const struct jtree *node)
 /* A member that one of them requires, and that is in a another than in b. */
 static int members_apart(struct schema *s, const struct jtree *a, const struct jtree *b)
 {
-    const struct jtree *props_a = jtree_get(a, "properties"), *props_b = jtree_get(b, "properties"), *more_b = jtree_get(b, "additionalProperties");
+    const struct jtree *props_a = jtree_get(a, "properties"), *props_b = jtree_get(b, "properties"),
+                       *more_b = jtree_get(b, "additionalProperties");
     int closed_b = more_b && more_b->kind == JTREE_FALSE && !jtree_get(b, "patternProperties");
-    for (const struct jtree *m = props_a ? props_a->first : NULL; m && rules_ok(s->r); m = m->next) {
+    for (const struct jtree *m = props_a ? props_a->first : NULL; m && rules_ok(s->r);
+         m = m->next) {
         const struct jtree *other = schema_find(s, props_b, m->key), *to = resolve(s, m);
         int in_a = is_required(s, a, m->key);
         if (!in_a && !is_required(s, b, m->key))
@@ -204,8 +224,11 @@ static int members_apart(struct schema *s, const struct jtree *a, const struct j
 /* No text written for a is valid for b; both resolved. Where this cannot be seen: 0. */
 static int fails(struct schema *s, const struct jtree *a, const struct jtree *b)
 {
-    const struct jtree *props_a = jtree_get(a, "properties"), *more_a = jtree_get(a, "additionalProperties"), *required = jtree_get(b, "required");
-    int closed_a = props_a && (!more_a || more_a->kind == JTREE_FALSE), types = types_in(s, a) & types_in(s, b);
+    const struct jtree *props_a = jtree_get(a, "properties"),
+                       *more_a = jtree_get(a, "additionalProperties"),
+                       *required = jtree_get(b, "required");
+    int closed_a = props_a && (!more_a || more_a->kind == JTREE_FALSE),
+        types = types_in(s, a) & types_in(s, b);
     rules_spend(s->r, 16 + a->n + b->n);
     if (!types || no_common_value(s, a, b))
         return 1;
@@ -213,7 +236,8 @@ static int fails(struct schema *s, const struct jtree *a, const struct jtree *b)
         return 1;
     if (types & ~TYPE_OBJECT)
         return 0; /* members tell objects apart, and nothing else */
-    for (const struct jtree *v = required ? required->first : NULL; v && closed_a && rules_ok(s->r); v = v->next) {
+    for (const struct jtree *v = required ? required->first : NULL; v && closed_a && rules_ok(s->r);
+         v = v->next) {
         if (v->kind == JTREE_STRING && !schema_find(s, props_a, v->text))
             return 1;
     }
@@ -225,7 +249,8 @@ static int fails(struct schema *s, const struct jtree *a, const struct jtree *b)
 struct branch {
     const struct jtree *node; /* resolved */
     int types;
-    uint32_t mark; /* number of the member that marks it; MARK_WHOLE: it lists its values; 0: none */
+    uint32_t
+        mark; /* number of the member that marks it; MARK_WHOLE: it lists its values; 0: none */
 };
 struct sharer { /* branches with the same mark and value */
     uint32_t branch, next;
@@ -253,18 +278,25 @@ static void compare(struct one_of *o, uint32_t a, uint32_t b)
     if (!(x->types & y->types) || !rules_ok(o->s->r))
         return;
     if (!fails(o->s, x->node, y->node) || !fails(o->s, y->node, x->node))
-        schema_refuse(o->s, o->list, "a value may match number %u and number %u of these; wanted types, constants or required properties that "
-                                     "tell them apart, or anyOf", a < b ? a : b, a < b ? b : a);
+        schema_refuse(o->s, o->list,
+                      "a value may match number %u and number %u of these; wanted types, constants "
+                      "or required properties that "
+                      "tell them apart, or anyOf",
+                      a < b ? a : b, a < b ? b : a);
 }
 
-/* Calls back with each mark that a branch may have: the number of the member, and the schema that lists its values. */
-static void each_mark(struct one_of *o, const struct branch *b, void (*take)(struct one_of *o, const struct branch *b, uint32_t mark, const struct jtree *values))
+/* Calls back with each mark that a branch may have: the number of the member, and the schema that
+ * lists its values. */
+static void each_mark(struct one_of *o, const struct branch *b,
+                      void (*take)(struct one_of *o, const struct branch *b, uint32_t mark,
+                                   const struct jtree *values))
 {
     struct schema *s = o->s;
     int list;
     if (!schema_nullable(s, b->node) && values_of(b->node, &list))
         take(o, b, MARK_WHOLE, b->node);
-    const struct jtree *props = jtree_get(b->node, "properties"), *required = jtree_get(b->node, "required");
+    const struct jtree *props = jtree_get(b->node, "properties"),
+                       *required = jtree_get(b->node, "required");
     if (b->types & ~TYPE_OBJECT || !required || required->kind != JTREE_ARRAY)
         return;
     for (const struct jtree *v = required->first; v && rules_ok(s->r); v = v->next) {
@@ -275,7 +307,8 @@ static void each_mark(struct one_of *o, const struct branch *b, void (*take)(str
         if (!m || schema_nullable(s, m) || !values_of(m, &list))
             continue;
         int put = map_put(&o->marks, v->text, mark);
-        if (put < 0 || !mem_grow(&o->uses, &o->cap_uses, (uint64_t)mark + 1, sizeof *o->uses, PITH_MEM_SCRATCH)) {
+        if (put < 0 || !mem_grow(&o->uses, &o->cap_uses, (uint64_t)mark + 1, sizeof *o->uses,
+                                 PITH_MEM_SCRATCH)) {
             no_memory(s);
             return;
         }
@@ -287,7 +320,8 @@ static void each_mark(struct one_of *o, const struct branch *b, void (*take)(str
     }
 }
 
-static void count_mark(struct one_of *o, const struct branch *b, uint32_t mark, const struct jtree *values)
+static void count_mark(struct one_of *o, const struct branch *b, uint32_t mark,
+                       const struct jtree *values)
 {
     (void)b;
     (void)values;
@@ -295,22 +329,26 @@ static void count_mark(struct one_of *o, const struct branch *b, uint32_t mark, 
 }
 
 /* The mark that most branches have. */
-static void choose_mark(struct one_of *o, const struct branch *b, uint32_t mark, const struct jtree *values)
+static void choose_mark(struct one_of *o, const struct branch *b, uint32_t mark,
+                        const struct jtree *values)
 {
     (void)values;
     if (!b->mark || o->uses[mark] > o->uses[b->mark])
         o->v[b - o->v].mark = mark;
 }
 
-static void share_values(struct one_of *o, const struct branch *b, uint32_t mark, const struct jtree *values)
+static void share_values(struct one_of *o, const struct branch *b, uint32_t mark,
+                         const struct jtree *values)
 {
     struct schema *s = o->s;
     int list;
     if (mark != b->mark)
         return;
-    for (const struct jtree *v = values_of(values, &list); v && rules_ok(s->r); v = list ? v->next : NULL) {
+    for (const struct jtree *v = values_of(values, &list); v && rules_ok(s->r);
+         v = list ? v->next : NULL) {
         uint32_t *key = arena_array(&s->r->arena, 2, sizeof *key), first = o->n_sharers;
-        if (!key || !mem_grow(&o->sharer, &o->cap_sharers, (uint64_t)first + 1, sizeof *o->sharer, PITH_MEM_SCRATCH)) {
+        if (!key || !mem_grow(&o->sharer, &o->cap_sharers, (uint64_t)first + 1, sizeof *o->sharer,
+                              PITH_MEM_SCRATCH)) {
             no_memory(s);
             return;
         }

@@ -1,8 +1,9 @@
 /* schema_number.c -- numbers: bounds digit by digit, multiples.
  *
- * A bound is kept as its digits, so nothing is rounded. A number of n digits before the point is compared from the left: while it equals
- * the lower (upper) bound so far it is *tight*, and the next digit may not be less (more); at its end what is left of the bound
- * decides. A number with bounds has no exponent.
+ * A bound is kept as its digits, so nothing is rounded. A number of n digits before the point is
+ * compared from the left: while it equals the lower (upper) bound so far it is *tight*, and the
+ * next digit may not be less (more); at its end what is left of the bound decides. A number with
+ * bounds has no exponent.
  */
 #include "text/schema_impl.h"
 
@@ -12,8 +13,9 @@ enum { MOST_DIGITS = 64 };
 
 struct decimal {
     int negative;
-    int n, point;            /* digits; of them before the point, at least 1 */
-    uint8_t d[MOST_DIGITS];  /* no zeros in front but the one before the point, none at the end behind it */
+    int n, point;           /* digits; of them before the point, at least 1 */
+    uint8_t d[MOST_DIGITS]; /* no zeros in front but the one before the point, none at the end
+                               behind it */
 };
 
 /* 0: too many digits. */
@@ -99,7 +101,8 @@ struct bound {
 };
 
 /* The tightest of the bounds that the keywords of all parts give. */
-static struct bound bound_of(struct schema *s, const struct parts *p, const char *key, const char *exclusive, int lower)
+static struct bound bound_of(struct schema *s, const struct parts *p, const char *key,
+                             const char *exclusive, int lower)
 {
     struct bound best = {.given = 0};
     for (uint32_t i = 0; i < 2 * p->n; i++) {
@@ -120,7 +123,8 @@ static struct bound bound_of(struct schema *s, const struct parts *p, const char
 
 int schema_number_fits(struct schema *s, const struct parts *p, const struct jtree *value)
 {
-    struct bound lo = bound_of(s, p, "minimum", "exclusiveMinimum", 1), hi = bound_of(s, p, "maximum", "exclusiveMaximum", 0);
+    struct bound lo = bound_of(s, p, "minimum", "exclusiveMinimum", 1),
+                 hi = bound_of(s, p, "maximum", "exclusiveMaximum", 0);
     struct decimal x;
     if (!read_decimal(value->text, &x)) {
         schema_refuse(s, value, "wanted a number of at most %d digits", MOST_DIGITS);
@@ -137,8 +141,10 @@ struct range {
     struct bound lo, hi; /* lo is given; neither is negative */
     int integer, n;      /* digits before the point */
     uint32_t to;
-    uint32_t whole, part;                   /* nothing is tight: all digits before the point were read; at least one behind it */
-    uint32_t state[2 * MOST_DIGITS + 2][4]; /* after so many digits, tight as the bits say; 0: not reached */
+    uint32_t whole,
+        part; /* nothing is tight: all digits before the point were read; at least one behind it */
+    uint32_t state[2 * MOST_DIGITS + 2]
+                  [4]; /* after so many digits, tight as the bits say; 0: not reached */
 };
 enum { TIGHT_LO = 1, TIGHT_HI = 2 };
 
@@ -185,9 +191,11 @@ static void next_digit(struct range *g, uint32_t from, int i, int tight, uint32_
 static void write_length(struct range *g, uint32_t from)
 {
     struct rules *r = g->s->r;
-    int tight = (g->n == g->lo.x.point ? TIGHT_LO : 0) | (g->hi.given && g->n == g->hi.x.point ? TIGHT_HI : 0);
+    int tight = (g->n == g->lo.x.point ? TIGHT_LO : 0) |
+                (g->hi.given && g->n == g->hi.x.point ? TIGHT_HI : 0);
     int most = g->lo.x.n > g->hi.x.n ? g->lo.x.n : g->hi.x.n;
-    int last = most > g->n + 1 ? most : g->n + 1; /* behind it both bounds have only zeros: digits loop */
+    int last =
+        most > g->n + 1 ? most : g->n + 1; /* behind it both bounds have only zeros: digits loop */
     memset(g->state, 0, sizeof g->state);
     g->state[0][tight] = from;
     for (int i = 0; i <= last && rules_ok(r); i++) {
@@ -249,7 +257,8 @@ static void write_range(struct range *g, uint32_t from)
     write_lengths_between(g, from);
 }
 
-static void write_between(struct schema *s, struct bound lo, struct bound hi, int integer, uint32_t from, uint32_t to)
+static void write_between(struct schema *s, struct bound lo, struct bound hi, int integer,
+                          uint32_t from, uint32_t to)
 {
     static const struct bound zero = {.x = {.n = 1, .point = 1}, .given = 1};
     struct range g = {.s = s, .integer = integer, .to = to};
@@ -290,7 +299,8 @@ static uint32_t write_integer(struct rules *r, uint32_t from)
     return end;
 }
 
-static void write_any(struct rules *r, int integer, uint32_t max_fraction, uint32_t from, uint32_t to)
+static void write_any(struct rules *r, int integer, uint32_t max_fraction, uint32_t from,
+                      uint32_t to)
 {
     uint32_t at = write_integer(r, from);
     rules_edge(r, at, to, EDGE_EPS, 0);
@@ -321,7 +331,8 @@ static void write_multiples(struct rules *r, uint32_t n, uint32_t from, uint32_t
         rules_state(r);
     for (uint32_t rest = 0; rest <= n; rest++) { /* n: nothing was read */
         for (uint32_t d = rest == n; d < 10; d++) {
-            uint32_t at = rest == n ? begin : base + rest, next = base + ((rest == n ? 0 : rest) * 10 + d) % n;
+            uint32_t at = rest == n ? begin : base + rest,
+                     next = base + ((rest == n ? 0 : rest) * 10 + d) % n;
             rules_bytes(r, at, next, (uint8_t)('0' + d), (uint8_t)('0' + d));
         }
     }
@@ -331,7 +342,8 @@ static void write_multiples(struct rules *r, uint32_t n, uint32_t from, uint32_t
 void schema_number(struct schema *s, const struct parts *p, int integer, uint32_t from, uint32_t to)
 {
     enum { MOST_MULTIPLE = 512 };
-    struct bound lo = bound_of(s, p, "minimum", "exclusiveMinimum", 1), hi = bound_of(s, p, "maximum", "exclusiveMaximum", 0);
+    struct bound lo = bound_of(s, p, "minimum", "exclusiveMinimum", 1),
+                 hi = bound_of(s, p, "maximum", "exclusiveMaximum", 0);
     struct decimal step = {.n = 1, .point = 1};
     const struct jtree *multiple = NULL;
     for (uint32_t i = 0; i < p->n; i++) {
@@ -340,11 +352,13 @@ void schema_number(struct schema *s, const struct parts *p, int integer, uint32_
             schema_refuse(s, v, "several multipleOf for one number are not supported");
         multiple = v ? v : multiple;
     }
-    if (multiple && (multiple->kind != JTREE_NUMBER || !read_decimal(multiple->text, &step) || step.negative || (step.n == 1 && !step.d[0])))
+    if (multiple && (multiple->kind != JTREE_NUMBER || !read_decimal(multiple->text, &step) ||
+                     step.negative || (step.n == 1 && !step.d[0])))
         schema_refuse(s, multiple, "wanted a number above 0 of at most %d digits", MOST_DIGITS);
     if (!rules_ok(s->r))
         return;
-    int whole = step.n <= step.point, power = step.d[step.n - 1] == 1; /* 1, or a 1 behind the point and zeros */
+    int whole = step.n <= step.point,
+        power = step.d[step.n - 1] == 1; /* 1, or a 1 behind the point and zeros */
     uint64_t n = 0;
     for (int i = 0; i < step.n; i++) {
         n = i < step.point && n <= MOST_MULTIPLE ? 10 * n + step.d[i] : n;
@@ -357,7 +371,10 @@ void schema_number(struct schema *s, const struct parts *p, int integer, uint32_
     if (multiple && integer && !whole && power)
         multiple = NULL; /* every integer is one */
     if (multiple && (lo.given || hi.given || (whole ? n > MOST_MULTIPLE : !power)))
-        schema_refuse(s, multiple, "multipleOf is supported as a whole number up to %d or as 0.1, 0.01 ..., without bounds", MOST_MULTIPLE);
+        schema_refuse(s, multiple,
+                      "multipleOf is supported as a whole number up to %d or as 0.1, 0.01 ..., "
+                      "without bounds",
+                      MOST_MULTIPLE);
     else if (multiple && whole)
         write_multiples(s->r, (uint32_t)n, from, to);
     else if (multiple)

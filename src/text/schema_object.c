@@ -2,11 +2,13 @@
  *
  * Members in any order are a set (rules.h). In the order of the schema:
  *
- *     {  ──K0──> behind 0 ──,──K1──> behind 1 ...        Ki: the keys that may come when i members are dealt with
+ *     {  ──K0──> behind 0 ──,──K1──> behind 1 ...        Ki: the keys that may come when i members
+ *        are dealt with
  *
- * Members come in the order of the schema, so the keys at Ki are those from i on up to the first that is required. As trees of bytes Ki is
- * K(i+1) with one key more, and differs from it along that key alone: all keys together take as many states as they have bytes. Behind the
- * last required member extra ones may come too, and then nothing else.
+ * Members come in the order of the schema, so the keys at Ki are those from i on up to the first
+ * that is required. As trees of bytes Ki is K(i+1) with one key more, and differs from it along
+ * that key alone: all keys together take as many states as they have bytes. Behind the last
+ * required member extra ones may come too, and then nothing else.
  */
 #include "text/schema_impl.h"
 #include "text/regex.h"
@@ -44,8 +46,8 @@ static int put_name(struct schema *s, struct name_node *at, struct slice name)
     return 1;
 }
 
-/* Strings that are none of the names: at each character the tree goes on, or is left for good. Nearly all names are ASCII, so what else a
- * character may be is written once for all nodes. */
+/* Strings that are none of the names: at each character the tree goes on, or is left for good.
+ * Nearly all names are ASCII, so what else a character may be is written once for all nodes. */
 static void write_other_names(struct schema *s, struct name_node *root, uint32_t free, uint32_t to)
 {
     enum { ASCII = 0x7F };
@@ -82,7 +84,8 @@ static void write_other_names(struct schema *s, struct name_node *root, uint32_t
     }
 }
 
-/* Keys that may come next. A tree is never changed: one with a key more shares all that lies beside its path. */
+/* Keys that may come next. A tree is never changed: one with a key more shares all that lies beside
+ * its path. */
 struct key_tree {
     uint32_t state, n;
     struct {
@@ -92,8 +95,10 @@ struct key_tree {
     } child[];
 };
 
-/* `old` (NULL: no key) and one key more, written with its quotes; `behind` is the state behind it. */
-static const struct key_tree *with_key(struct schema *s, const struct key_tree *old, struct slice key, uint32_t behind)
+/* `old` (NULL: no key) and one key more, written with its quotes; `behind` is the state behind it.
+ */
+static const struct key_tree *with_key(struct schema *s, const struct key_tree *old,
+                                       struct slice key, uint32_t behind)
 {
     struct rules *r = s->r;
     const struct key_tree *root = NULL, **at = &root;
@@ -153,8 +158,8 @@ static struct member *member_named(struct members *m, struct slice name)
     uint32_t i = m->n;
     if (map_get(&m->places, name, &i))
         return &m->v[i];
-    if (!mem_grow(&m->v, &m->cap, (uint64_t)i + 1, sizeof *m->v, PITH_MEM_SCRATCH) || map_put(&m->places, name, i) < 0 ||
-        !put_name(m->s, &m->names, name)) {
+    if (!mem_grow(&m->v, &m->cap, (uint64_t)i + 1, sizeof *m->v, PITH_MEM_SCRATCH) ||
+        map_put(&m->places, name, i) < 0 || !put_name(m->s, &m->names, name)) {
         rules_fail(m->s->r, PITH_NOMEM, "out of memory for a schema");
         return NULL;
     }
@@ -214,7 +219,8 @@ static int member_parts(const struct members *m, const struct member *member, st
     const struct described *d = member->first;
     q->n = 0;
     for (uint32_t i = 0; i < m->p->n; i++) {
-        const struct jtree *v = d && d->part == i ? d->node : jtree_get(m->p->v[i].node, "additionalProperties");
+        const struct jtree *v =
+            d && d->part == i ? d->node : jtree_get(m->p->v[i].node, "additionalProperties");
         d = d && d->part == i ? d->next : d;
         if (v && v->kind == JTREE_FALSE)
             return 0;
@@ -224,7 +230,8 @@ static int member_parts(const struct members *m, const struct member *member, st
     return 1;
 }
 
-/* The rule of what stands behind the key of such a value. Members that may be the same share its states and their masks. */
+/* The rule of what stands behind the key of such a value. Members that may be the same share its
+ * states and their masks. */
 static uint32_t rest_rule(struct schema *s, uint32_t value)
 {
     struct rules *r = s->r;
@@ -244,7 +251,8 @@ static uint32_t rest_rule(struct schema *s, uint32_t value)
     return rule;
 }
 
-/* What extra members must be; 0: there may be none. *pattern: what their names must match, NULL: anything else. */
+/* What extra members must be; 0: there may be none. *pattern: what their names must match, NULL:
+ * anything else. */
 static int extra_parts(struct members *m, struct parts *q, const struct jtree **pattern)
 {
     int closed = 0, named = 0, open = 0;
@@ -252,14 +260,18 @@ static int extra_parts(struct members *m, struct parts *q, const struct jtree **
     *pattern = NULL;
     for (uint32_t i = 0; i < m->p->n; i++) {
         const struct jtree *node = m->p->v[i].node, *more = jtree_get(node, "additionalProperties");
-        const struct jtree *patterns = jtree_get(node, "patternProperties"), *rest = jtree_get(node, "unevaluatedProperties");
+        const struct jtree *patterns = jtree_get(node, "patternProperties"),
+                           *rest = jtree_get(node, "unevaluatedProperties");
         named |= jtree_get(node, "properties") != NULL;
         if (rest && rest->kind != JTREE_FALSE && rest->kind != JTREE_TRUE)
             schema_refuse(m->s, rest, "wanted true or false");
-        closed |= (rest && rest->kind == JTREE_FALSE && !more) || (more && more->kind == JTREE_FALSE && !patterns);
+        closed |= (rest && rest->kind == JTREE_FALSE && !more) ||
+                  (more && more->kind == JTREE_FALSE && !patterns);
         if (patterns && (patterns->n != 1 || m->p->n != 1 || jtree_get(node, "properties") ||
                          (more && more->kind != JTREE_FALSE)))
-            schema_refuse(m->s, patterns, "supported with one pattern, without properties, and with no or false additionalProperties");
+            schema_refuse(m->s, patterns,
+                          "supported with one pattern, without properties, and with no or false "
+                          "additionalProperties");
         if (patterns) {
             *pattern = patterns->first;
             schema_put(m->s, q, patterns->first ? patterns->first : patterns, 0);
@@ -273,11 +285,13 @@ static int extra_parts(struct members *m, struct parts *q, const struct jtree **
 }
 
 /* The keys of extra members, and their values; where they begin. */
-static uint32_t write_extra(struct members *m, const struct parts *q, const struct jtree *pattern, uint32_t behind)
+static uint32_t write_extra(struct members *m, const struct parts *q, const struct jtree *pattern,
+                            uint32_t behind)
 {
     static const struct charset_range all = {0, CHARSET_LAST};
     struct rules *r = m->s->r;
-    uint32_t key = rules_state(r), end = rules_state(r), free = rules_state(r), text = rules_text(r, key, "\"", 1);
+    uint32_t key = rules_state(r), end = rules_state(r), free = rules_state(r),
+             text = rules_text(r, key, "\"", 1);
     struct charset any = {(struct charset_range[]){all}, 1, 1, 0};
     if (pattern) {
         regex_write(r, text, free, pattern->key, 0, RULES_ENDLESS, 1);
@@ -293,7 +307,8 @@ static uint32_t write_extra(struct members *m, const struct parts *q, const stru
 }
 
 /* `keys` with those of a member, behind which its value leads on to `behind`. */
-static const struct key_tree *write_member(struct members *m, const struct member *member, const struct key_tree *keys, uint32_t behind)
+static const struct key_tree *write_member(struct members *m, const struct member *member,
+                                           const struct key_tree *keys, uint32_t behind)
 {
     struct schema *s = m->s;
     struct parts q;
@@ -330,7 +345,8 @@ static void write_keys(struct members *m, const struct turn *t, uint32_t at, uin
 }
 
 /* at: behind a member. */
-static void write_turn(struct members *m, const struct turn *t, uint32_t at, uint32_t extra, uint32_t to)
+static void write_turn(struct members *m, const struct turn *t, uint32_t at, uint32_t extra,
+                       uint32_t to)
 {
     struct rules *r = m->s->r;
     if (t->keys || t->extra)
@@ -339,8 +355,10 @@ static void write_turn(struct members *m, const struct turn *t, uint32_t at, uin
         rules_bytes(r, at, to, '}', '}');
 }
 
-/* From the last to the first. extra: what extra members must be, NULL: there are none. not_empty: {} is not allowed. */
-static void write_members(struct members *m, const struct parts *extra, const struct jtree *pattern, int not_empty, uint32_t first, uint32_t to)
+/* From the last to the first. extra: what extra members must be, NULL: there are none. not_empty:
+ * {} is not allowed. */
+static void write_members(struct members *m, const struct parts *extra, const struct jtree *pattern,
+                          int not_empty, uint32_t first, uint32_t to)
 {
     struct rules *r = m->s->r;
     struct turn t = {NULL, extra != NULL, 1};
@@ -371,7 +389,8 @@ static int may_mix(const struct members *m, int extra)
 {
     int open = !m->s->in_order && m->n + (extra != 0) > 1 && m->n > 0 && m->n <= RULES_SET;
     for (uint32_t i = 0; i < m->p->n && open; i++)
-        open = !is_false(m->p->v[i].node, "additionalProperties") && !is_false(m->p->v[i].node, "unevaluatedProperties");
+        open = !is_false(m->p->v[i].node, "additionalProperties") &&
+               !is_false(m->p->v[i].node, "unevaluatedProperties");
     return open;
 }
 
@@ -401,7 +420,10 @@ static struct rules_set *new_set(struct schema *s, uint32_t n, const char *close
         rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
         return NULL;
     }
-    *set = (struct rules_set){.comma = mark_rule(s, ",", 1), .close = mark_rule(s, close, 0), .extra = RULES_NONE, .max = RULES_ENDLESS};
+    *set = (struct rules_set){.comma = mark_rule(s, ",", 1),
+                              .close = mark_rule(s, close, 0),
+                              .extra = RULES_NONE,
+                              .max = RULES_ENDLESS};
     return set;
 }
 
@@ -422,7 +444,8 @@ static uint32_t member_rule(struct schema *s, const struct member *member, const
     return rule;
 }
 
-static void write_mixed(struct members *m, const struct parts *extra, const struct jtree *pattern, uint32_t from, uint32_t to)
+static void write_mixed(struct members *m, const struct parts *extra, const struct jtree *pattern,
+                        uint32_t from, uint32_t to)
 {
     struct schema *s = m->s;
     struct rules *r = s->r;
@@ -437,7 +460,8 @@ static void write_mixed(struct members *m, const struct parts *extra, const stru
     if (extra && rules_ok(r)) {
         set->extra = named_rule(s, SLICE("others"));
         if (rules_ok(r))
-            rules_edge(r, r->rule[set->extra].start, write_extra(m, extra, pattern, r->rule[set->extra].end), EDGE_EPS, 0);
+            rules_edge(r, r->rule[set->extra].start,
+                       write_extra(m, extra, pattern, r->rule[set->extra].end), EDGE_EPS, 0);
     }
     if (rules_ok(r))
         rules_edge(r, from, to, EDGE_CALL, rules_any_order(r, SLICE("members"), set));
@@ -449,19 +473,25 @@ void schema_object(struct schema *s, const struct parts *p, uint32_t from, uint3
     struct members m = {.s = s, .p = p};
     struct parts q;
     const struct jtree *pattern;
-    uint32_t min = schema_count(s, p, "minProperties", 1, 0), max = schema_count(s, p, "maxProperties", 0, RULES_ENDLESS);
+    uint32_t min = schema_count(s, p, "minProperties", 1, 0),
+             max = schema_count(s, p, "maxProperties", 0, RULES_ENDLESS);
     map_init(&m.places, PITH_MEM_SCRATCH);
     find_members(&m);
     int extra = extra_parts(&m, &q, &pattern);
     int not_empty = min == 1 && m.n == 0;
     if (min > m.n_required && !not_empty)
-        schema_refuse(s, p->v[0].node, "minProperties is supported where required asks for as many, or as 1 without properties");
+        schema_refuse(s, p->v[0].node,
+                      "minProperties is supported where required asks for as many, or as 1 without "
+                      "properties");
     if (max != RULES_ENDLESS && (extra || max < m.n))
-        schema_refuse(s, p->v[0].node, "maxProperties is supported where properties allows no more");
+        schema_refuse(s, p->v[0].node,
+                      "maxProperties is supported where properties allows no more");
     if (rules_ok(r) && may_mix(&m, extra))
-        write_mixed(&m, extra ? &q : NULL, pattern, schema_space(s, rules_text(r, from, "{", 1)), to);
+        write_mixed(&m, extra ? &q : NULL, pattern, schema_space(s, rules_text(r, from, "{", 1)),
+                    to);
     else if (rules_ok(r))
-        write_members(&m, extra ? &q : NULL, pattern, not_empty, schema_space(s, rules_text(r, from, "{", 1)), to);
+        write_members(&m, extra ? &q : NULL, pattern, not_empty,
+                      schema_space(s, rules_text(r, from, "{", 1)), to);
     map_deinit(&m.places);
     mem_free(m.v);
 }
@@ -521,25 +551,30 @@ static uint32_t more_items(struct schema *s, uint32_t at, uint32_t rule, uint32_
     struct rules *r = s->r;
     struct rules_mark mark = rules_mark(r);
     struct rules_piece more = {rules_state(r), rules_state(r)};
-    uint32_t behind = schema_space(s, rules_call(r, schema_space(s, rules_text(r, more.start, ",", 1)), rule));
+    uint32_t behind =
+        schema_space(s, rules_call(r, schema_space(s, rules_text(r, more.start, ",", 1)), rule));
     rules_edge(r, behind, more.end, EDGE_EPS, 0);
     more = rules_repeat(r, mark, more, min, max);
     rules_edge(r, at, more.start, EDGE_EPS, 0);
     return more.end;
 }
 
-/* Items that differ: where they are all of one list of values each of these comes once. 0: it cannot be kept so. */
-static int write_unique(struct schema *s, const struct parts *p, uint32_t min, uint32_t max, uint32_t from, uint32_t to)
+/* Items that differ: where they are all of one list of values each of these comes once. 0: it
+ * cannot be kept so. */
+static int write_unique(struct schema *s, const struct parts *p, uint32_t min, uint32_t max,
+                        uint32_t from, uint32_t to)
 {
     struct rules *r = s->r;
     const struct jtree *items = p->n == 1 ? jtree_get(p->v[0].node, "items") : NULL, *list;
     while (items && schema_refers(s, items, &items))
         ;
     list = jtree_get(items, "enum");
-    if (!list || list->kind != JTREE_ARRAY || list->n > RULES_SET || jtree_get(p->v[0].node, "prefixItems"))
+    if (!list || list->kind != JTREE_ARRAY || list->n > RULES_SET ||
+        jtree_get(p->v[0].node, "prefixItems"))
         return 0;
     for (const struct jtree *k = items->first; k; k = k->next)
-        if (!slice_eq_z(k->key, "enum") && !slice_eq_z(k->key, "type") && !slice_eq_z(k->key, "title") && !slice_eq_z(k->key, "description"))
+        if (!slice_eq_z(k->key, "enum") && !slice_eq_z(k->key, "type") &&
+            !slice_eq_z(k->key, "title") && !slice_eq_z(k->key, "description"))
             return 0;
     struct rules_set *set = new_set(s, list->n, "]");
     int types = schema_types(s, items);
@@ -556,7 +591,8 @@ static int write_unique(struct schema *s, const struct parts *p, uint32_t min, u
         if (text.failed)
             rules_fail(r, PITH_NOMEM, "out of memory for a schema");
         if (rules_ok(r))
-            rules_edge(r, schema_space(s, rules_text(r, r->rule[rule].start, text.p, text.n)), r->rule[rule].end, EDGE_EPS, 0);
+            rules_edge(r, schema_space(s, rules_text(r, r->rule[rule].start, text.p, text.n)),
+                       r->rule[rule].end, EDGE_EPS, 0);
         str_deinit(&text);
         if (rules_ok(r))
             set->v[set->n++] = (struct rules_choice){rule, 0};
@@ -564,7 +600,8 @@ static int write_unique(struct schema *s, const struct parts *p, uint32_t min, u
     if (rules_ok(r) && min <= set->n && min <= max) {
         set->min = min;
         set->max = max;
-        rules_edge(r, schema_space(s, rules_text(r, from, "[", 1)), to, EDGE_CALL, rules_any_order(r, SLICE("items"), set));
+        rules_edge(r, schema_space(s, rules_text(r, from, "[", 1)), to, EDGE_CALL,
+                   rules_any_order(r, SLICE("items"), set));
     }
     return 1;
 }
@@ -586,7 +623,8 @@ void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32
 {
     struct rules *r = s->r;
     struct cursor c;
-    uint32_t min = schema_count(s, p, "minItems", 1, 0), max = schema_count(s, p, "maxItems", 0, RULES_ENDLESS), rule;
+    uint32_t min = schema_count(s, p, "minItems", 1, 0),
+             max = schema_count(s, p, "maxItems", 0, RULES_ENDLESS), rule;
     uint32_t first = n_first(s, p, &c), at;
     if (max < min)
         return;
@@ -603,7 +641,8 @@ void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32
         at = schema_space(s, rules_call(r, item, rule));
     }
     if (max > first && item_rule(s, p, &c, &rule))
-        at = more_items(s, at, rule, min > first ? min - first : 0, max == RULES_ENDLESS ? max : max - first);
+        at = more_items(s, at, rule, min > first ? min - first : 0,
+                        max == RULES_ENDLESS ? max : max - first);
     else if (min > first)
         return;
     rules_bytes(r, at, to, ']', ']');

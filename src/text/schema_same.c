@@ -2,7 +2,8 @@
  *
  *     says    the number of a part's text: equal ones have the same, whatever their place
  *     plain   the same without annotations: equal schemas share their rule
- *     value   of a part read as a value: 1 and 1.0 are one, and so are objects whose members stand in another order
+ *     value   of a part read as a value: 1 and 1.0 are one, and so are objects whose members stand
+ *             in another order
  *
  * A container's number comes from those of what is in it, so all of them together take one pass. */
 #include "text/schema_impl.h"
@@ -14,7 +15,8 @@
 
 static int is_annotation(struct slice key)
 {
-    static const char *const names[] = {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"};
+    static const char *const names[] = {"title",    "description", "default",  "examples",
+                                        "$comment", "deprecated",  "readOnly", "writeOnly"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (slice_eq_z(key, names[i]))
             return 1;
@@ -88,7 +90,8 @@ static int by_key(const void *a, const void *b)
 enum which { SAYS, PLAIN, VALUE };
 
 /* The number of a container by those of what is in it. */
-static uint32_t of_container(struct schema *s, const struct jtree *v, enum which which, struct str *text, struct str *key)
+static uint32_t of_container(struct schema *s, const struct jtree *v, enum which which,
+                             struct str *text, struct str *key)
 {
     str_clear(text);
     str_putc(text, v->kind == JTREE_ARRAY ? '[' : '{');
@@ -189,12 +192,14 @@ struct place { /* the key of s->places: what is in which container, by name or b
 enum { HERE, BY_NAME, BY_VALUE };
 
 /* s->at[number]: what a place holds. 0: no memory. */
-static int put_place(struct schema *s, const struct jtree *in, uint32_t how, uint32_t value, struct slice name, const struct jtree *node)
+static int put_place(struct schema *s, const struct jtree *in, uint32_t how, uint32_t value,
+                     struct slice name, const struct jtree *node)
 {
     size_t n = sizeof(struct place) + name.n;
     struct place *p = arena_alloc(&s->r->arena, n);
     rules_spend(s->r, 2);
-    if (!p || !mem_grow(&s->at, &s->cap_at, (uint64_t)s->n_at + 1, sizeof *s->at, PITH_MEM_SCRATCH)) {
+    if (!p ||
+        !mem_grow(&s->at, &s->cap_at, (uint64_t)s->n_at + 1, sizeof *s->at, PITH_MEM_SCRATCH)) {
         no_memory(s);
         return 0;
     }
@@ -211,7 +216,8 @@ static int put_place(struct schema *s, const struct jtree *in, uint32_t how, uin
     return put >= 0;
 }
 
-static const struct jtree *get_place(struct schema *s, const struct jtree *in, uint32_t how, uint32_t value, struct slice name)
+static const struct jtree *get_place(struct schema *s, const struct jtree *in, uint32_t how,
+                                     uint32_t value, struct slice name)
 {
     struct str key;
     struct place p;
@@ -230,7 +236,8 @@ static const struct jtree *get_place(struct schema *s, const struct jtree *in, u
     return found ? s->at[at] : NULL;
 }
 
-/* All that a container holds, by names (keys, or the texts of a list) or by values, the first time that one is looked for. */
+/* All that a container holds, by names (keys, or the texts of a list) or by values, the first time
+ * that one is looked for. */
 static int index_once(struct schema *s, const struct jtree *in, uint32_t how)
 {
     const struct slice none = {NULL, 0};
@@ -266,7 +273,8 @@ int schema_holds(struct schema *s, const struct jtree *list, const struct jtree 
 {
     rules_spend(s->r, 1);
     if (list->n > FEW)
-        return index_once(s, list, BY_VALUE) && get_place(s, list, BY_VALUE, value->value, (struct slice){NULL, 0});
+        return index_once(s, list, BY_VALUE) &&
+               get_place(s, list, BY_VALUE, value->value, (struct slice){NULL, 0});
     for (const struct jtree *v = list->first; v; v = v->next) {
         if (v->value == value->value)
             return 1;

@@ -1,5 +1,6 @@
-/* stacks.c -- see stacks.h. A set only refers to sets made before it, so numbers ascend from the bottom of the stacks to their tops:
- * dropping what is not needed is one pass down to mark and one up to move. */
+/* stacks.c -- see stacks.h. A set only refers to sets made before it, so numbers ascend from the
+ * bottom of the stacks to their tops: dropping what is not needed is one pass down to mark and one
+ * up to move. */
 #include "text/stacks.h"
 
 #include <string.h>
@@ -103,8 +104,10 @@ static int room_for_states(struct stacks *s, uint64_t n)
     uint32_t was = s->cap_states, cap[4] = {was, was, was, was};
     if (n <= was)
         return 1;
-    if (!mem_grow(&s->below, &cap[0], n, sizeof *s->below, PITH_MEM_SCRATCH) || !mem_grow(&s->stamp, &cap[1], n, sizeof *s->stamp, PITH_MEM_SCRATCH) ||
-        !mem_grow(&s->member, &cap[2], n, sizeof *s->member, PITH_MEM_SCRATCH) || !mem_grow(&s->waits, &cap[3], n, sizeof *s->waits, PITH_MEM_SCRATCH))
+    if (!mem_grow(&s->below, &cap[0], n, sizeof *s->below, PITH_MEM_SCRATCH) ||
+        !mem_grow(&s->stamp, &cap[1], n, sizeof *s->stamp, PITH_MEM_SCRATCH) ||
+        !mem_grow(&s->member, &cap[2], n, sizeof *s->member, PITH_MEM_SCRATCH) ||
+        !mem_grow(&s->waits, &cap[3], n, sizeof *s->waits, PITH_MEM_SCRATCH))
         return 0;
     for (int i = 0; i < 4; i++)
         s->cap_states = i == 0 || cap[i] < s->cap_states ? cap[i] : s->cap_states;
@@ -115,7 +118,8 @@ static int room_for_states(struct stacks *s, uint64_t n)
 
 static uint32_t state_slot(const struct stacks *s, const struct stack_state *x)
 {
-    uint32_t i = (uint32_t)slice_hash((struct slice){(const char *)x, sizeof *x}) & (s->state_cap - 1);
+    uint32_t i =
+        (uint32_t)slice_hash((struct slice){(const char *)x, sizeof *x}) & (s->state_cap - 1);
     while (s->state_table[i] && memcmp(&s->state[s->state_table[i] - 1], x, sizeof *x))
         i = (i + 1) & (s->state_cap - 1);
     return i;
@@ -144,7 +148,8 @@ static uint32_t set_state(struct stacks *s, struct stack_state x)
         s->failed = STACKS_TOO_MANY;
         return 0;
     }
-    if (!mem_grow(&s->state, &s->cap_more, (uint64_t)n + 1, sizeof *s->state, PITH_MEM_SCRATCH) || !room_for_states(s, (uint64_t)s->a->n_states + n + 1) ||
+    if (!mem_grow(&s->state, &s->cap_more, (uint64_t)n + 1, sizeof *s->state, PITH_MEM_SCRATCH) ||
+        !room_for_states(s, (uint64_t)s->a->n_states + n + 1) ||
         (2 * (uint64_t)(n + 1) > s->state_cap && !index_states(s, 2 * s->state_cap))) {
         s->failed = STACKS_NO_MEMORY;
         return 0;
@@ -158,7 +163,8 @@ int stacks_init(struct stacks *s, const struct automaton *a)
 {
     static const struct stack_pair bottom = {STATE_END, 0}, open = {STATE_OPEN, 0};
     *s = (struct stacks){.a = a, .most = STACKS_MOST_WORK};
-    if (!room_for_states(s, (uint64_t)a->n_states + a->n_sets) || !index_states(s, 64) || !grow_table(s, 1024))
+    if (!room_for_states(s, (uint64_t)a->n_states + a->n_sets) || !index_states(s, 64) ||
+        !grow_table(s, 1024))
         return 0;
     for (uint32_t i = 0; i < a->n_sets; i++)
         if (!set_state(s, (struct stack_state){0, i, SET_BEGINS}))
@@ -278,10 +284,14 @@ static void add_set(struct stacks *s, uint32_t state, uint32_t below)
         return;
     for (uint32_t i = 0; i < set->n && n_seen < set->max && !s->failed; i++) {
         if (!(x.seen >> i & 1))
-            add_call(s, m[i].start, set_state(s, (struct stack_state){x.seen | (uint64_t)1 << i, x.set, SET_BEHIND}), below);
+            add_call(
+                s, m[i].start,
+                set_state(s, (struct stack_state){x.seen | (uint64_t)1 << i, x.set, SET_BEHIND}),
+                below);
     }
     if (set->extra && !s->failed)
-        add_call(s, set->extra, set_state(s, (struct stack_state){x.seen, x.set, SET_BEHIND}), below);
+        add_call(s, set->extra, set_state(s, (struct stack_state){x.seen, x.set, SET_BEHIND}),
+                 below);
 }
 
 uint32_t stacks_close(struct stacks *s)
@@ -294,7 +304,8 @@ uint32_t stacks_close(struct stacks *s)
             add_set(s, state, below);
             continue;
         }
-        if (!stacks_spend(s, s->set[below].n + (uint64_t)(a->call_at[state + 1] - a->call_at[state])))
+        if (!stacks_spend(s,
+                          s->set[below].n + (uint64_t)(a->call_at[state + 1] - a->call_at[state])))
             break;
         for (uint32_t i = 0; (flags_of(s, state) & STATE_FINAL) && i < s->set[below].n; i++) {
             struct stack_pair p = s->pair[s->set[below].at + i];
@@ -308,7 +319,8 @@ uint32_t stacks_close(struct stacks *s)
     return s->failed ? 0 : s->n_members;
 }
 
-/* Whether a state of a closed position matters to what comes: it reads something, or says that the rule or the text may end. */
+/* Whether a state of a closed position matters to what comes: it reads something, or says that the
+ * rule or the text may end. */
 static int matters(const struct stacks *s, uint32_t state)
 {
     return state < STATE_FIRST || (flags_of(s, state) & STATE_MOVES);
@@ -379,7 +391,8 @@ void stacks_cut(struct stacks *s, uint32_t mark)
     }
 }
 
-/* to: sets that stay. Drops states of sets that none of these has; numbers stay in their order. 0: no memory. */
+/* to: sets that stay. Drops states of sets that none of these has; numbers stay in their order. 0:
+ * no memory. */
 static int keep_states(struct stacks *s, const uint32_t *to)
 {
     uint32_t base = s->a->n_states, n = s->a->n_sets;

@@ -1,17 +1,21 @@
-/* stacks.h -- where a text stands in a grammar: all stacks of the calling rules at once, shared and interned.
+/* stacks.h -- where a text stands in a grammar: all stacks of the calling rules at once, shared and
+ * interned.
  *
- *     set:    { (state, below), (state, below), ... }      below: the set that goes on when the rule of `state` ends
+ *     set:    { (state, below), (state, below), ... }      below: the set that goes on when the
+ *             rule of `state` ends
  *
- * A *position* is a set whose states read the next byte; a call pushes {(state to go on with, set of the caller)}. Sets are interned,
- * so equal ones are one number: a position is a number, copying it is copying the number, and what is computed for a set (a mask) is
- * found again by it. Rules that begin at the same place share one set, which keeps ambiguous grammars polynomial.
+ * A *position* is a set whose states read the next byte; a call pushes {(state to go on with, set
+ * of the caller)}. Sets are interned, so equal ones are one number: a position is a number, copying
+ * it is copying the number, and what is computed for a set (a mask) is found again by it. Rules
+ * that begin at the same place share one set, which keeps ambiguous grammars polynomial.
  *
- * Set STACKS_BOTTOM lies below the text: a position that holds state STATE_END may end. Set STACKS_OPEN lies below a rule looked at by
- * itself: a position that holds STATE_OPEN has left the rule.
+ * Set STACKS_BOTTOM lies below the text: a position that holds state STATE_END may end. Set
+ * STACKS_OPEN lies below a rule looked at by itself: a position that holds STATE_OPEN has left the
+ * rule.
  *
- * Memory and time are bounded: past STACKS_MOST_PAIRS, or when `work` (the caller sets it to 0) passes `most`, the position is
- * too ambiguous (`failed`, sticky until stacks_keep). Dropping sets: stacks_cut takes back
- * the newest, stacks_keep drops all that the given ones do not need. */
+ * Memory and time are bounded: past STACKS_MOST_PAIRS, or when `work` (the caller sets it to 0)
+ * passes `most`, the position is too ambiguous (`failed`, sticky until stacks_keep). Dropping sets:
+ * stacks_cut takes back the newest, stacks_keep drops all that the given ones do not need. */
 #ifndef PITH_TEXT_STACKS_H
 #define PITH_TEXT_STACKS_H
 
@@ -26,8 +30,13 @@ struct stack_pair {
     uint32_t state, below;
 };
 struct stack_set;
-/* A state of a set (rules.h), numbered behind those of the automaton when it is first met: what of it was read. */
-enum stack_phase { SET_BEGINS, SET_BEHIND, SET_NEXT }; /* nothing yet; behind one of it; behind a comma */
+/* A state of a set (rules.h), numbered behind those of the automaton when it is first met: what of
+ * it was read. */
+enum stack_phase {
+    SET_BEGINS,
+    SET_BEHIND,
+    SET_NEXT
+}; /* nothing yet; behind one of it; behind a comma */
 struct stack_state {
     uint64_t seen; /* bits of members */
     uint32_t set;
@@ -39,8 +48,9 @@ struct stacks {
     struct stack_set *set;
     uint32_t *table; /* hash -> set + 1 */
     uint32_t n_pairs, cap_pairs, n_sets, cap_sets, table_cap;
-    struct stack_state *state; /* [n_more] numbers from a->n_states on; the first of each set come first */
-    uint32_t *state_table;     /* hash -> place in `state` + 1 */
+    struct stack_state
+        *state; /* [n_more] numbers from a->n_states on; the first of each set come first */
+    uint32_t *state_table; /* hash -> place in `state` + 1 */
     uint32_t n_more, cap_more, state_cap;
     /* The position being made: states in it, and the set below each. */
     uint32_t *below, *stamp, now; /* [cap_states] */
@@ -60,7 +70,8 @@ int stacks_spend(struct stacks *s, uint64_t n); /* counts work; 0: too much, now
 int stacks_init(struct stacks *s, const struct automaton *a); /* 0: no memory */
 void stacks_deinit(struct stacks *s);
 
-/* Making a position: begin, add any number of pairs, then close and take it as pairs, or as a set. */
+/* Making a position: begin, add any number of pairs, then close and take it as pairs, or as a set.
+ */
 void stacks_begin(struct stacks *s);
 void stacks_add(struct stacks *s, uint32_t state, uint32_t below);
 uint32_t

@@ -1,11 +1,13 @@
-/* trie.h -- the texts of all tokens as one tree of bytes, flattened in preorder, so that walking it is one pass forward:
+/* trie.h -- the texts of all tokens as one tree of bytes, flattened in preorder, so that walking it
+ * is one pass forward:
  *
  *     node:   0      1      2      3      4              next: first node that is not below
  *     byte:   -      a      b      c      b              "ab" is 2, "abc" 3, "b" 4
  *     depth:  0      1      2      3      1
  *     token:  ids of the tokens that end at node i: token[first[i]] .. token[first[i + 1]]
  *
- * Tokens without text, which only a grammar can ask for by name, are not in it but in `silent`. Read-only, any number of threads. */
+ * Tokens without text, which only a grammar can ask for by name, are not in it but in `silent`.
+ * Read-only, any number of threads. */
 #ifndef PITH_TEXT_TRIE_H
 #define PITH_TEXT_TRIE_H
 

@@ -49,7 +49,7 @@ enum {
     TOKEN_EOG = 8,
     TOKEN_STRIP_LEFT = 16, /* in a text it takes the white space before it */
     TOKEN_STRIP_RIGHT = 32,
-    TOKEN_APART = 64, /* no text outside special_split gives it: not in v->ids */
+    TOKEN_APART = 64,   /* no text outside special_split gives it: not in v->ids */
     TOKEN_MARKER = 128, /* means more than its text: no value gives it */
 };
 

@@ -1,30 +1,37 @@
-/* attn_kernels.inl -- attention over one span of a paged KV cache (struct attn_job of kern.h), written once over simd.h's V.
+/* attn_kernels.inl -- attention over one span of a paged KV cache (struct attn_job of kern.h),
+ * written once over simd.h's V.
  *
- * A query vector is one head of one row. Its chains (a score per slot, an output per element) involve no other query vector, so how many
- * are worked on together never changes a bit, only how often K and V are read:
+ * A query vector is one head of one row. Its chains (a score per slot, an output per element)
+ * involve no other query vector, so how many are worked on together never changes a bit, only how
+ * often K and V are read:
  *
  *     for each page of 64 slots
- *         for each run of rows that see the same slots [a, b) of the page     (in prefill: all rows, but on the diagonal)
+ *         for each run of rows that see the same slots [a, b) of the page     (in prefill: all
+ *             rows, but on the diagonal)
  *             for each tile of up to 12 query vectors, rows x heads
- *                 scores    s[i][slot]   nh vectors x ng groups of 16 slots in registers, K loaded once for the nh
+ *                 scores    s[i][slot]   nh vectors x ng groups of 16 slots in registers, K loaded
+ *                     once for the nh
  *                 weights   p = exp(s - max), the factor c of what was summed before
- *                 values    o[i]         nh vectors x nd times 16 elements in registers, V loaded once for the nh
+ *                 values    o[i]         nh vectors x nd times 16 elements in registers, V loaded
+ *                     once for the nh
  *
  *     K page [d_k][64]: a row of one dimension is 4 groups of 16 slots    V page [64][d_v16]
- *     K of block types: 4 panels of 16 slots, whose scores are matrix products of the level's own (kern.h: mm); the queries are quantised
+ *     K of block types: 4 panels of 16 slots, whose scores are matrix products of the level's own
+ *         (kern.h: mm); the queries are quantised
  *     once, at the start. V of block types: rows of blocks, taken apart in registers.
  *
- * Slots outside [a, b) are never multiplied: their scores become -inf, their values are not read. While K is read the page's V is
- * prefetched, while V is read the next page's K; it is what keeps a decode step at the speed of memory.
+ * Slots outside [a, b) are never multiplied: their scores become -inf, their values are not read.
+ * While K is read the page's V is prefetched, while V is read the next page's K; it is what keeps a
+ * decode step at the speed of memory.
  *
  * A type of K or V is a load function and a row of `attn_types`. */
 
 enum { ATTN_TILE = 12, ATTN_GROUPS = KERN_PAGE / V_LANES };
 
 struct attn_tile {
-    int n;          /* query vectors */
-    int a, b;       /* the slots of the page they see */
-    int d_k, d_v16; /* elements of a query, of an output */
+    int n;                    /* query vectors */
+    int a, b;                 /* the slots of the page they see */
+    int d_k, d_v16;           /* elements of a query, of an output */
     int64_t k_bytes, v_bytes; /* of the page: all dimensions, all slots */
     float cap;
     const float *q[ATTN_TILE];
@@ -32,7 +39,8 @@ struct attn_tile {
     kern_mm_fn *mm;
     float *m, *l, *o; /* of the first query vector; the others follow */
     float c[V_LANES]; /* per query vector: exp(m - new m), what is summed before is worth */
-    _Alignas(64) float s[ATTN_GROUPS][ATTN_TILE * V_LANES]; /* scores, then weights: 16 slots of each vector */
+    _Alignas(64) float s[ATTN_GROUPS]
+                        [ATTN_TILE * V_LANES]; /* scores, then weights: 16 slots of each vector */
 };
 
 SIMD_FN float *attn_s(struct attn_tile *t, int group, int h)
@@ -77,9 +85,10 @@ SIMD_FN V attn_load_q8_0(const uint8_t *row, int i)
     return v_mul(v_from_b(b_load(b + 2 + 16 * (i & 1))), v_set_f16(attn_u16(b)));
 }
 
-/* Blocks of 4 or 5 bits: [d](m)(fifth bits)[16 bytes: low nibbles first half, high nibbles second half]. Of d * (w - bias), or of
- * d * w + m, or of d * values[w]. */
-SIMD_FN V attn_load_nibbles(const uint8_t *row, int i, const int fifths, const int minimum, const int bias, const int8_t *values)
+/* Blocks of 4 or 5 bits: [d](m)(fifth bits)[16 bytes: low nibbles first half, high nibbles second
+ * half]. Of d * (w - bias), or of d * w + m, or of d * values[w]. */
+SIMD_FN V attn_load_nibbles(const uint8_t *row, int i, const int fifths, const int minimum,
+                            const int bias, const int8_t *values)
 {
     const int at = minimum ? 4 : 2, codes = at + (fifths ? 4 : 0);
     const uint8_t *b = row + (i >> 1) * (codes + 16);
@@ -116,12 +125,14 @@ SIMD_FN V attn_load_q4_0(const uint8_t *row, int i)
 
 SIMD_FN V attn_load_iq4_nl(const uint8_t *row, int i)
 {
-    static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
     return attn_load_nibbles(row, i, 0, 0, 0, values);
 }
 
-/* Bytes to prefetch in each of n steps; the lines of the next step. Into the first-level cache: a prefetch into the second was measured to wait
- * for the walk through the page tables (Zen 5: 87 against 142 Gop/s of a decode step over pages of many layers). */
+/* Bytes to prefetch in each of n steps; the lines of the next step. Into the first-level cache: a
+ * prefetch into the second was measured to wait for the walk through the page tables (Zen 5: 87
+ * against 142 Gop/s of a decode step over pages of many layers). */
 SIMD_FN int64_t attn_step(struct attn_ahead a, int64_t n)
 {
     return (a.bytes + n - 1) / n;
@@ -143,24 +154,25 @@ SIMD_FN void attn_score(struct attn_tile *t, attn_load_fn *load, const int nh, c
     V acc[6][4];
     const float *q[6];
     EACH(i, nh)
-        q[i] = t->q[h + i];
+    q[i] = t->q[h + i];
     EACH(i, nh)
-        EACH(j, ng)
-            acc[i][j] = v_set(0);
+    EACH(j, ng)
+    acc[i][j] = v_set(0);
     for (int64_t d = 0; d < t->d_k; d++, from += row) {
         V k[4];
         EACH(j, ng)
-            k[j] = load(from, j);
+        k[j] = load(from, j);
         *ahead = attn_prefetch(*ahead, step);
-        EACH(i, nh) {
+        EACH(i, nh)
+        {
             V b = v_set(q[i][d]);
             EACH(j, ng)
-                acc[i][j] = v_fma(k[j], b, acc[i][j]);
+            acc[i][j] = v_fma(k[j], b, acc[i][j]);
         }
     }
     EACH(i, nh)
-        EACH(j, ng)
-            v_store(attn_s(t, g + j, h + i), acc[i][j]);
+    EACH(j, ng)
+    v_store(attn_s(t, g + j, h + i), acc[i][j]);
 }
 
 /* As many query vectors as are left, nh at a time, over the groups they see, ng at a time. */
@@ -205,15 +217,17 @@ static void attn_scores_blocks(struct attn_tile *t, const uint8_t *page, struct 
     }
 }
 
-/* Scores -> weights, and what a new maximum does to m, l and c. With the maximum unchanged c is exp(0), exactly 1 and no operation, or the
- * maximum is infinite and the sums are NaN either way. */
+/* Scores -> weights, and what a new maximum does to m, l and c. With the maximum unchanged c is
+ * exp(0), exactly 1 and no operation, or the maximum is infinite and the sums are NaN either way.
+ */
 static void attn_weights(struct attn_tile *t)
 {
     const V none = v_set(-__builtin_inff()), cap = v_set(t->cap);
     float max[V_LANES] = {0}, old[V_LANES] = {0};
     for (int h = 0; h < t->n; h++) {
         V x[ATTN_GROUPS];
-        EACH(j, ATTN_GROUPS) {
+        EACH(j, ATTN_GROUPS)
+        {
             int first = t->a - j * V_LANES, last = t->b - j * V_LANES; /* lanes first .. last-1 */
             float *s = attn_s(t, j, h);
             if (first >= V_LANES || last <= 0) {
@@ -236,13 +250,15 @@ static void attn_weights(struct attn_tile *t)
     for (int h = 0; h < t->n; h++) {
         const V m = v_set(max[h]);
         V p[ATTN_GROUPS];
-        EACH(j, ATTN_GROUPS) {
+        EACH(j, ATTN_GROUPS)
+        {
             p[j] = v_exp(v_sub(v_load(attn_s(t, j, h)), m));
             v_store(attn_s(t, j, h), p[j]);
         }
         sum[h] = v_add(v_add(p[0], p[1]), v_add(p[2], p[3]));
     }
-    for (int h = 0; h < t->n; h++) { /* apart: long chains of few operations, which run side by side */
+    for (int h = 0; h < t->n;
+         h++) { /* apart: long chains of few operations, which run side by side */
         t->l[h] = __builtin_fmaf(t->l[h], t->c[h], v_sum(sum[h]));
         t->m[h] = max[h];
     }
@@ -253,42 +269,46 @@ SIMD_FN void attn_value(struct attn_tile *t, attn_load_fn *load, const int nh, c
                         int e, const uint8_t *page, const char **ahead, int64_t step)
 {
     const int64_t row = t->v_bytes / KERN_PAGE;
-    const int first = nd % 2 ? e : e & ~1; /* the same; tells the compiler which half of a block a vector is */
+    const int first =
+        nd % 2 ? e : e & ~1; /* the same; tells the compiler which half of a block a vector is */
     V acc[6][16];
     float *o = t->o + (int64_t)h * t->d_v16 + e * V_LANES;
     EACH(i, nh)
-        EACH(j, nd)
-            acc[i][j] = v_mul(v_load(o + (int64_t)i * t->d_v16 + j * V_LANES), v_set(t->c[h + i]));
+    EACH(j, nd)
+    acc[i][j] = v_mul(v_load(o + (int64_t)i * t->d_v16 + j * V_LANES), v_set(t->c[h + i]));
     const uint8_t *from = page + t->a * row;
-    for (int a = t->a, end; a < t->b; a = end) { /* a group of slots, whose weights lie side by side */
+    for (int a = t->a, end; a < t->b;
+         a = end) { /* a group of slots, whose weights lie side by side */
         end = a / V_LANES * V_LANES + V_LANES;
         end = end < t->b ? end : t->b;
         const float *p = attn_s(t, a / V_LANES, h) + a % V_LANES;
         for (const float *p_end = p + (end - a); p < p_end; p++, from += row) {
             V v[16];
             EACH(j, nd)
-                v[j] = load(from, first + j);
+            v[j] = load(from, first + j);
             *ahead = attn_prefetch(*ahead, step);
-            EACH(i, nh) {
+            EACH(i, nh)
+            {
                 V w = v_set(p[i * V_LANES]);
                 EACH(j, nd)
-                    acc[i][j] = v_fma(w, v[j], acc[i][j]);
+                acc[i][j] = v_fma(w, v[j], acc[i][j]);
             }
         }
     }
     EACH(i, nh)
-        EACH(j, nd)
-            v_store(o + (int64_t)i * t->d_v16 + j * V_LANES, acc[i][j]);
+    EACH(j, nd)
+    v_store(o + (int64_t)i * t->d_v16 + j * V_LANES, acc[i][j]);
 }
 
-/* As many query vectors as are left, nh at a time; their elements 16 * `wide` at a time while that many are left, then by smaller powers
- * of two. A lone vector takes whole rows of V, so that memory is read in order. */
+/* As many query vectors as are left, nh at a time; their elements 16 * `wide` at a time while that
+ * many are left, then by smaller powers of two. A lone vector takes whole rows of V, so that memory
+ * is read in order. */
 #define VALUES(nh, nd)                                                                             \
     for (; n - e >= (nd); e += (nd))                                                               \
         attn_value(t, load, nh, nd, h, e, page, &ahead.p, step);
 #define HEADS(nh, wide)                                                                            \
     for (; t->n - h >= (nh); h += (nh)) {                                                          \
-        int64_t step = attn_step(ahead, (t->b - t->a) * (int64_t)((n + (wide) - 1) / (wide)));     \
+        int64_t step = attn_step(ahead, (t->b - t->a) * (int64_t)((n + (wide)-1) / (wide)));       \
         int e = 0;                                                                                 \
         VALUES(nh, wide)                                                                           \
         if ((wide) > 8) {                                                                          \
@@ -361,7 +381,8 @@ static const struct attn_type attn_types[DT_COUNT] = {
     [DT_IQ4_NL] = {attn_scores_blocks, attn_values_iq4_nl},
 };
 
-/* ---- queries for K of block types: in A32, in tiles of ATTN_TILE vectors one after the other, and room for one tile behind them */
+/* ---- queries for K of block types: in A32, in tiles of ATTN_TILE vectors one after the other, and
+ * room for one tile behind them */
 
 /* Tile of n vectors, the first being vector `at` of all. */
 SIMD_FN struct act_tile attn_a32(const struct attn_job *j, int64_t at, int n)
@@ -429,18 +450,22 @@ SIMD_FN void attn_visible(const struct attn_job *j, int row, int p0, int *a, int
 static const uint8_t *attn_k(const struct attn_job *j, int p0)
 {
     int place = j->pages[p0 / KERN_PAGE];
-    int64_t row = attn_types[j->k_type].scores == attn_scores_blocks ? j->k_bytes : j->k_bytes / j->d_k;
-    return j->base + place / ATTN_GROUPS * j->page_bytes + j->k_off + place % ATTN_GROUPS * (row / ATTN_GROUPS);
+    int64_t row =
+        attn_types[j->k_type].scores == attn_scores_blocks ? j->k_bytes : j->k_bytes / j->d_k;
+    return j->base + place / ATTN_GROUPS * j->page_bytes + j->k_off +
+           place % ATTN_GROUPS * (row / ATTN_GROUPS);
 }
 
 static const uint8_t *attn_v(const struct attn_job *j, int p0)
 {
     int place = j->pages[p0 / KERN_PAGE];
-    return j->base + place / ATTN_GROUPS * j->page_bytes + j->v_off + place % ATTN_GROUPS * (j->v_bytes / ATTN_GROUPS);
+    return j->base + place / ATTN_GROUPS * j->page_bytes + j->v_off +
+           place % ATTN_GROUPS * (j->v_bytes / ATTN_GROUPS);
 }
 
-/* Touches what a later page takes of the address space. Pages lie a whole model's K and V apart, so each is a walk through the tables of the
- * processor, which a prefetch of its lines would wait for. */
+/* Touches what a later page takes of the address space. Pages lie a whole model's K and V apart, so
+ * each is a walk through the tables of the processor, which a prefetch of its lines would wait for.
+ */
 static void attn_look_up(const struct attn_job *j, int row, int p0)
 {
     if (p0 >= j->hi[row])

@@ -1,5 +1,6 @@
-/* cpu.c -- the CPU as a backend. It can be opened as several logical devices (PITH_CPU_DEVICES=n): they share the cores and differ in
- * their memory accounts and in nothing else, so that cut plans and copies between devices are real on any machine. */
+/* cpu.c -- the CPU as a backend. It can be opened as several logical devices (PITH_CPU_DEVICES=n):
+ * they share the cores and differ in their memory accounts and in nothing else, so that cut plans
+ * and copies between devices are real on any machine. */
 #include "backend/cpu/cpu.h"
 
 #include <stdio.h>
@@ -124,7 +125,8 @@ void cpu_pack_panel(const struct kern *kern, const struct tensor *t, int64_t sta
     const struct dtype_traits *tr = &dtypes[t->type];
     int64_t m = tensor_m(t), k = tensor_k(t), left = m - p * tr->pack_rows;
     uint64_t row = dtype_row_bytes(t->type, k);
-    const uint8_t *first = (const uint8_t *)t->file + (uint64_t)(stack * m + p * tr->pack_rows) * row;
+    const uint8_t *first =
+        (const uint8_t *)t->file + (uint64_t)(stack * m + p * tr->pack_rows) * row;
     if (kern && kern->pack[t->type] && left >= tr->pack_rows) {
         kern->pack[t->type](first, (int64_t)row, k, out);
         return;

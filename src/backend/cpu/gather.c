@@ -1,6 +1,7 @@
-/* gather.c -- a page of the cache made of slots of other pages, K rotated on the way: what edits of sequences come to. Work is spread by
- * layer and kv head; a head's slots are done in order on one thread. Rotating by the sum of two shifts is one rounding, not two, so the
- * cache sums them (run/cache.h). */
+/* gather.c -- a page of the cache made of slots of other pages, K rotated on the way: what edits of
+ * sequences come to. Work is spread by layer and kv head; a head's slots are done in order on one
+ * thread. Rotating by the sum of two shifts is one rounding, not two, so the cache sums them
+ * (run/cache.h). */
 #include "backend/cpu/cpu.h"
 
 #include "base/pool.h"

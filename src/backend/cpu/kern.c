@@ -1,7 +1,9 @@
-/* kern.c -- the kernel table of each level: the base table with the tables of the levels up to it laid over, in rising order.
+/* kern.c -- the kernel table of each level: the base table with the tables of the levels up to it
+ * laid over, in rising order.
  *
- * The float-vector kernels (kern_vec.h) and the matrix products (kern_mm.h) come from objects of their own. All tables are made at the
- * first call and never change. Levels of another architecture have no objects here and give the table of the level below. */
+ * The float-vector kernels (kern_vec.h) and the matrix products (kern_mm.h) come from objects of
+ * their own. All tables are made at the first call and never change. Levels of another architecture
+ * have no objects here and give the table of the level below. */
 #include "backend/cpu/kern_vec.h"
 
 #include <pthread.h>

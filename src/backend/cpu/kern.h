@@ -1,10 +1,13 @@
-/* kern.h -- the CPU's kernel table. One template (kern_*.inl over simd.h's logical 16-lane vector) is compiled once per instruction set;
- * each object exports one const table; overlays replace entries where an instruction changes the algorithm. Kernel objects include only
- * this file, simd.h and freestanding headers, and everything in them is static but the table.
+/* kern.h -- the CPU's kernel table. One template (kern_*.inl over simd.h's logical 16-lane vector)
+ * is compiled once per instruction set; each object exports one const table; overlays replace
+ * entries where an instruction changes the algorithm. Kernel objects include only this file, simd.h
+ * and freestanding headers, and everything in them is static but the table.
  *
- * The law (numerics.md): every entry gives, for the same operands, the same bits at every level. Order of operations per output element
- * is fixed here; how elements are spread over lanes, columns and threads is not part of it. Kernels return void and cannot fail.
- * Aliasing: outputs may be the same array as an input of the same shape where the op is element-wise; otherwise they are disjoint.
+ * The law (numerics.md): every entry gives, for the same operands, the same bits at every level.
+ * Order of operations per output element is fixed here; how elements are spread over lanes, columns
+ * and threads is not part of it. Kernels return void and cannot fail.
+ * Aliasing: outputs may be the same array as an input of the same shape where the op is
+ * element-wise; otherwise they are disjoint.
  */
 #ifndef PITH_CPU_KERN_H
 #define PITH_CPU_KERN_H
@@ -14,22 +17,33 @@
 #include "tensor/act.h"
 #include "tensor/dtype_ids.h"
 
-enum { KERN_PAGE = 64, KERN_SPAN = 1024 }; /* slots of a KV page; slots of an attention partial. Both are in the bits. */
+enum {
+    KERN_PAGE = 64,
+    KERN_SPAN = 1024
+}; /* slots of a KV page; slots of an attention partial. Both are in the bits. */
 
-/* Attention of n_rows query rows of one sequence with one kv head over slots [slot0, slot1) (within one span, slot0 % 64 == 0).
- * q: row i, head h: q + i*q_ld + h*d_k, f32, already scaled. g query heads share the kv head.
- * Page p of the sequence begins at base + (int64)(pages[p] / 4) * page_bytes; K of this head at + k_off, k_bytes long, V at + v_off, v_bytes long.
- * Slot j of it lies in slot 16 * (pages[p] % 4) + j; where that is not j, at most 16 are seen, and 48 slots of K behind the head can be read.
- * Numbers (f32 f16 bf16): K [d_k][64], V [64][d_v16] (d_v16 = d_v rounded up to 16, padding zero). Block types (q8_0 q5_1 q5_0 q4_1 q4_0
- * iq4_nl; d a multiple of 32): K as four P16 panels of 16 slots (tensor/quant/packed.h), V as 64 rows of blocks as in a file.
- * Row i sees slots lo[i] <= s < hi[i]. For each page, in order, that a row sees a part of:
- *     s[j]  = numbers: fma chain over d = 0..d_k-1 of K[d][j] * q[d], from 0; block types: mm[k_type] of the panel with quant_a32(q)
+/* Attention of n_rows query rows of one sequence with one kv head over slots [slot0, slot1) (within
+ * one span, slot0 % 64 == 0).
+ * q: row i, head h: q + i*q_ld + h*d_k, f32, already scaled. g query heads share the kv head. Page
+ * p of the sequence begins at base + (int64)(pages[p] / 4) * page_bytes; K of this head at + k_off,
+ * k_bytes long, V at + v_off, v_bytes long. Slot j of it lies in slot 16 * (pages[p] % 4) + j;
+ * where that is not j, at most 16 are seen, and 48 slots of K behind the head can be read.
+ * Numbers (f32 f16 bf16): K [d_k][64], V [64][d_v16] (d_v16 = d_v rounded up to 16, padding zero).
+ * Block types (q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl; d a multiple of 32): K as four P16 panels of 16
+ * slots (tensor/quant/packed.h), V as 64 rows of blocks as in a file. Row i sees slots lo[i] <= s <
+ * hi[i]. For each page, in order, that a row sees a part of:
+ *     s[j]  = numbers: fma chain over d = 0..d_k-1 of K[d][j] * q[d], from 0; block types:
+ *           mm[k_type] of the panel with quant_a32(q)
  *             (then cap * tanh(s / cap) when cap > 0)
- *     pm = max of visible s, m1 = max(m, pm)  (a > b ? a : b); p[j] = exp(s[j] - m1), 0 where not visible
- *     ps = tree(+8,+4,+2,+1) of 16 lanes, each (p0 + p1) + (p2 + p3) over the page's four groups of 16
- *     if m1 != m: c = exp(m - m1); l = fma(l, c, ps); o = o * c, else l = l + ps;   then o = fma(p[j], V[j], o) over visible j in order;
+ *     pm = max of visible s, m1 = max(m, pm)  (a > b ? a : b); p[j] = exp(s[j] - m1), 0 where not
+ *         visible
+ *     ps = tree(+8,+4,+2,+1) of 16 lanes, each (p0 + p1) + (p2 + p3) over the page's four groups of
+ *         16
+ *     if m1 != m: c = exp(m - m1); l = fma(l, c, ps); o = o * c, else l = l + ps;   then o =
+ *         fma(p[j], V[j], o) over visible j in order;
  *     an element of V blocks is d * w, of those with a minimum fma(d, w, m): d * w is exact
- * m, l: [n_rows * g]; o: [n_rows * g][d_v16]. The call initialises them (m = -inf, l = 0, o = 0) first. */
+ * m, l: [n_rows * g]; o: [n_rows * g][d_v16]. The call initialises them (m = -inf, l = 0, o = 0)
+ * first. */
 struct attn_job {
     const float *q;
     int64_t q_ld;
@@ -56,74 +70,95 @@ static inline size_t kern_attn_scratch(int64_t n_vectors, int64_t d_k)
 
 struct kern {
     const char *name;
-    /* y[c*R + r], c < a->nc, r < R: R = 16 rows of a P16 panel or 64 rows of a P64 panel with all columns of the tile, orders of
-     * numerics.md. n = K elements. NULL where the type has no packed layout. y is 64-byte aligned. */
+    /* y[c*R + r], c < a->nc, r < R: R = 16 rows of a P16 panel or 64 rows of a P64 panel with all
+     * columns of the tile, orders of numerics.md. n = K elements. NULL where the type has no packed
+     * layout. y is 64-byte aligned. */
     kern_mm_fn *mm[DT_COUNT];
-    /* A whole panel (16 or 64 rows that follow each other in the file) of n elements a row, as dtypes[].pack makes it. NULL: that one does. */
+    /* A whole panel (16 or 64 rows that follow each other in the file) of n elements a row, as
+     * dtypes[].pack makes it. NULL: that one does. */
     kern_pack_fn *pack[DT_COUNT];
     /* Activation quantisers: contracts of tensor/act.h. */
     void (*quant_a32)(const float *x, int64_t n, int8_t *q, float *d, int32_t *s32, int nc, int c);
     void (*quant_a256)(const float *x, int64_t n, int8_t *q, float *d, int16_t *s16, int nc, int c);
     void (*to_bf16)(const float *x, int64_t n, uint16_t *h);
-    /* y = (x * (1/sqrt(mean(x^2) + eps))) * w; w NULL: without. Sum of squares: 64 interleaved fma chains by element index, then
-     * (0+16)+(32+48) pairs: chain i of 16 lanes combined (a0 + a1) + (a2 + a3), then the tree +8, +4, +2, +1. Any n. */
+    /* y = (x * (1/sqrt(mean(x^2) + eps))) * w; w NULL: without. Sum of squares: 64 interleaved fma
+     * chains by element index, then (0+16)+(32+48) pairs: chain i of 16 lanes combined (a0 + a1) +
+     * (a2 + a3), then the tree +8, +4, +2, +1. Any n. */
     void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps);
-    /* y = ((x - mean) * (1/sqrt(var + eps))) * w + b (fma); mean and var sums as above (x added; fma of x - mean with itself), divided by
-     * (float)n; w, b NULL: without (times w, or plus b, alone). */
-    void (*layer_norm)(const float *x, const float *w, const float *b, float *y, int64_t n, float eps);
+    /* y = ((x - mean) * (1/sqrt(var + eps))) * w + b (fma); mean and var sums as above (x added;
+     * fma of x - mean with itself), divided by (float)n; w, b NULL: without (times w, or plus b,
+     * alone). */
+    void (*layer_norm)(const float *x, const float *w, const float *b, float *y, int64_t n,
+                       float eps);
     void (*add)(const float *x, const float *y, float *z, int64_t n);
     void (*mul)(const float *x, const float *y, float *z, int64_t n);
     void (*scale)(const float *x, float s, float b, float *y, int64_t n); /* y = fma(x, s, b) */
     void (*axpy)(float a, const float *x, float *y, int64_t n);           /* y = fma(a, x, y) */
-    /* Gated activations: z = act(g) * u; u NULL: z = act(g). Exact orders of gelu, gelu_erf and tanh: below, with exp. */
-    void (*silu)(const float *g, const float *u, float *z, int64_t n);       /* g / (1 + exp(-g)) */
-    void (*gelu)(const float *g, const float *u, float *z, int64_t n);       /* tanh form: g / (1 + exp(-2 u')), u' = sqrt(2/pi) (g + 0.044715 g^3) */
-    void (*gelu_erf)(const float *g, const float *u, float *z, int64_t n);   /* 0.5 g (1 + erf(g / sqrt 2)), absolute error < 1e-6 */
-    void (*gelu_quick)(const float *g, const float *u, float *z, int64_t n); /* g / (1 + exp(-1.702 g)) */
-    void (*relu)(const float *g, const float *u, float *z, int64_t n);       /* g > 0 ? g : 0 */
-    void (*relu2)(const float *g, const float *u, float *z, int64_t n);      /* relu squared */
-    void (*sigmoid)(const float *x, float *y, int64_t n);                    /* 1 / (1 + exp(-x)) */
-    void (*softcap)(const float *x, float cap, float *y, int64_t n);         /* cap * tanh(x / cap) */
-    void (*softmax)(const float *x, float *y, int64_t n);                    /* max; exp(x - max); 16 interleaved sums, tree; times 1/sum */
+    /* Gated activations: z = act(g) * u; u NULL: z = act(g). Exact orders of gelu, gelu_erf and
+     * tanh: below, with exp. */
+    void (*silu)(const float *g, const float *u, float *z, int64_t n); /* g / (1 + exp(-g)) */
+    void (*gelu)(
+        const float *g, const float *u, float *z,
+        int64_t n); /* tanh form: g / (1 + exp(-2 u')), u' = sqrt(2/pi) (g + 0.044715 g^3) */
+    void (*gelu_erf)(const float *g, const float *u, float *z,
+                     int64_t n); /* 0.5 g (1 + erf(g / sqrt 2)), absolute error < 1e-6 */
+    void (*gelu_quick)(const float *g, const float *u, float *z,
+                       int64_t n);                                     /* g / (1 + exp(-1.702 g)) */
+    void (*relu)(const float *g, const float *u, float *z, int64_t n); /* g > 0 ? g : 0 */
+    void (*relu2)(const float *g, const float *u, float *z, int64_t n); /* relu squared */
+    void (*sigmoid)(const float *x, float *y, int64_t n);               /* 1 / (1 + exp(-x)) */
+    void (*softcap)(const float *x, float cap, float *y, int64_t n);    /* cap * tanh(x / cap) */
+    void (*softmax)(const float *x, float *y,
+                    int64_t n); /* max; exp(x - max); 16 interleaved sums, tree; times 1/sum */
     void (*exp)(const float *x, float *y, int64_t n);
-    /* Rotates one head in place: pairs (x[2i], x[2i+1]) (norm) or (x[i], x[i + n_rot/2]) (neox), i < n_rot/2;
-     * a' = fma(-b, s, a * c), b' = fma(b, c, a * s) with a*c, a*s rounded first. */
+    /* Rotates one head in place: pairs (x[2i], x[2i+1]) (norm) or (x[i], x[i + n_rot/2]) (neox), i
+     * < n_rot/2; a' = fma(-b, s, a * c), b' = fma(b, c, a * s) with a*c, a*s rounded first. */
     void (*rope_norm)(float *x, const float *cosv, const float *sinv, int n_rot);
     void (*rope_neox)(float *x, const float *cosv, const float *sinv, int n_rot);
     /* z = fma(y - x, t, x) */
     void (*lerp)(const float *x, const float *y, const float *t, float *z, int64_t n);
-    /* One channel of a state space and one row: d = exp(dt * a[0]), or exp(dt * a[i]) when per_state; h = fma(dt * x, b, h * d); returns
-     * c . h (16 interleaved fma chains, the tree). */
+    /* One channel of a state space and one row: d = exp(dt * a[0]), or exp(dt * a[i]) when
+     * per_state; h = fma(dt * x, b, h * d); returns c . h (16 interleaved fma chains, the tree). */
     float (*ssm)(float *h, const float *a, int per_state, float dt, float x, const float *b,
                  const float *c, int n);
-    /* One row of a head's state: sa = s . a; s = fma(v, k, fma(sa, b, s * w)); returns s . r; sums as in ssm. */
+    /* One row of a head's state: sa = s . a; s = fma(v, k, fma(sa, b, s * w)); returns s . r; sums
+     * as in ssm. */
     float (*wkv7)(float *s, const float *r, const float *w, const float *k, const float *a,
                   const float *b, float v, int n);
-    void (*attn)(const struct kern *k, const struct attn_job *j); /* k: whose mm and quant_a32 it calls */
-    /* Merge of span partials, left to right, into M, L, O of one head: x = max(M, m); a = exp(M - x); b = exp(m - x); L = fma(L, a, l * b);
-     * O = fma(O, a, o * b). A partial with l = 0 is skipped; the first one that is not is copied. */
-    void (*attn_merge)(float *M, float *L, float *O, const float *m, const float *l, const float *o, int d);
+    void (*attn)(const struct kern *k,
+                 const struct attn_job *j); /* k: whose mm and quant_a32 it calls */
+    /* Merge of span partials, left to right, into M, L, O of one head: x = max(M, m); a = exp(M -
+     * x); b = exp(m - x); L = fma(L, a, l * b); O = fma(O, a, o * b). A partial with l = 0 is
+     * skipped; the first one that is not is copied. */
+    void (*attn_merge)(float *M, float *L, float *O, const float *m, const float *l, const float *o,
+                       int d);
     /* Conversions for the cache and rows of weights. */
     void (*f32_to_f16)(const float *x, uint16_t *y, int64_t n);
     void (*f16_to_f32)(const uint16_t *x, float *y, int64_t n);
     /* Dot product of two f32 vectors: 64 interleaved chains and the tree of rms_norm. */
     float (*dot)(const float *x, const float *y, int64_t n);
-    /* Machine limits (pith bench): reads n bytes; runs n rounds of dot/fma instructions and returns how many operations that was. */
+    /* Machine limits (pith bench): reads n bytes; runs n rounds of dot/fma instructions and returns
+     * how many operations that was. */
     uint64_t (*roof_read)(const void *p, size_t n);
     double (*roof_int8)(int64_t rounds);
     double (*roof_f32)(int64_t rounds);
 };
 
-/* exp of every kernel: t = fma(x, log2 e, 1.5*2^23); n = t - 1.5*2^23; r = fma(n, -0.693359375, x), r = fma(n, 2.12194440e-4, r); degree-6
- * polynomial (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1), p = fma(p, r*r, r), p + 1; the exponent is added as
- * an integer. x < -87.33 gives +0; 88.0 < x is taken as 88.0; NaN gives NaN.
+/* exp of every kernel: t = fma(x, log2 e, 1.5*2^23); n = t - 1.5*2^23; r = fma(n, -0.693359375, x),
+ * r = fma(n, 2.12194440e-4, r); degree-6 polynomial (1.9875691500e-4, 1.3981999507e-3,
+ * 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1), p = fma(p, r*r, r), p + 1;
+ * the exponent is added as an integer. x < -87.33 gives +0; 88.0 < x is taken as 88.0; NaN gives
+ * NaN.
  * Polynomials are Horner, highest coefficient first, one fma a step.
  * gelu: x = fma(g*g, -0.071354816, -1.5957691216) * g; g / (1 + exp(x)).
- * gelu_erf: x = |g| * 0.70710678; t = 1 / fma(0.3275911, x, 1); e = poly(t; 1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+ * gelu_erf: x = |g| * 0.70710678; t = 1 / fma(0.3275911, x, 1); e = poly(t; 1.061405429,
+ * -1.453152027, 1.421413741, -0.284496736, 0.254829592)
  * * t * exp(-x * x), from the left; (0.5 * g) * (g < 0 ? e : 2 - e).
- * tanh: |x| < 0.625: z = x*x; fma(poly(z; -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1) * z, x, x),
- * else 1 - 2 / (exp(2|x|) + 1) with the sign of x. */
+ * tanh: |x| < 0.625: z = x*x; fma(poly(z; -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2,
+ * 1.33314422036e-1, -3.33332819422e-1) * z, x, x), else 1 - 2 / (exp(2|x|) + 1) with the sign of x.
+ */
 
-const struct kern *kern_table(int level); /* enum cpu_level; the table with every overlay up to that level */
+const struct kern *
+kern_table(int level); /* enum cpu_level; the table with every overlay up to that level */
 
 #endif

@@ -1,4 +1,5 @@
-/* kern_mm.c -- the matrix-product entries of a level: the tables of its objects laid over one another in rising order. */
+/* kern_mm.c -- the matrix-product entries of a level: the tables of its objects laid over one
+ * another in rising order. */
 #include "backend/cpu/kern_mm.h"
 
 #include "base/cpu.h"
@@ -6,7 +7,8 @@
 static void overlay(struct kern_mm *out, const struct kern_mm *t)
 {
     for (int i = 0; i < DT_COUNT; i++)
-        out->mm[i] = t->mm[i] ? t->mm[i] : out->mm[i], out->pack[i] = t->pack[i] ? t->pack[i] : out->pack[i];
+        out->mm[i] = t->mm[i] ? t->mm[i] : out->mm[i],
+        out->pack[i] = t->pack[i] ? t->pack[i] : out->pack[i];
     out->quant_a32 = t->quant_a32 ? t->quant_a32 : out->quant_a32;
     out->quant_a256 = t->quant_a256 ? t->quant_a256 : out->quant_a256;
     out->to_bf16 = t->to_bf16 ? t->to_bf16 : out->to_bf16;

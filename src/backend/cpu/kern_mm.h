@@ -1,12 +1,12 @@
 /* kern_mm.h -- the matrix-product part of the kernel table (kern.h), one overlay per level.
  *
- * Every object of this family exports one table; kern_mm_table lays the entries that are not NULL over those of the level below, in
- * rising order. The contract of each entry is that of its namesake in kern.h, and the bits are those of numerics.md at every level. */
+ * Every object of this family exports one table; kern_mm_table lays the entries that are not NULL
+ * over those of the level below, in rising order. The contract of each entry is that of its
+ * namesake in kern.h, and the bits are those of numerics.md at every level. */
 #ifndef PITH_CPU_KERN_MM_H
 #define PITH_CPU_KERN_MM_H
 
 #include "backend/cpu/kern.h"
-
 
 struct kern_mm {
     kern_mm_fn *mm[DT_COUNT];
@@ -19,10 +19,11 @@ struct kern_mm {
     double (*roof_f32)(int64_t rounds);
 };
 
-void kern_mm_table(int level, struct kern_mm *out); /* enum cpu_level; no entry of out is NULL but mm of types never packed, and pack */
+void kern_mm_table(int level, struct kern_mm *out); /* enum cpu_level; no entry of out is NULL but
+                                                       mm of types never packed, and pack */
 
-/* What the 4-bit codes of iq4_nl and iq4_xs stand for, plus 128, and those of mxfp4 (doubled, see tensor/quant/packed.h), plus 16:
- * unsigned bytes, as integer kernels want their weights. */
+/* What the 4-bit codes of iq4_nl and iq4_xs stand for, plus 128, and those of mxfp4 (doubled, see
+ * tensor/quant/packed.h), plus 16: unsigned bytes, as integer kernels want their weights. */
 #define KERN_VALUES_IQ4 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241
 #define KERN_VALUES_FP4 16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4
 

@@ -1,16 +1,19 @@
-/* kern_vec.h -- the float-vector part of the kernel table (kern.h): one complete table per vector width.
+/* kern_vec.h -- the float-vector part of the kernel table (kern.h): one complete table per vector
+ * width.
  *
- * vec_kernels.inl and attn_kernels.inl are compiled once per level over simd.h; each object exports one table whose other entries are
- * NULL. KERN_VEC lists the entries: the objects fill them and kern.c copies them by the same list. */
+ * vec_kernels.inl and attn_kernels.inl are compiled once per level over simd.h; each object exports
+ * one table whose other entries are NULL. KERN_VEC lists the entries: the objects fill them and
+ * kern.c copies them by the same list. */
 #ifndef PITH_CPU_KERN_VEC_H
 #define PITH_CPU_KERN_VEC_H
 
 #include "backend/cpu/kern.h"
 
 #define KERN_VEC(X)                                                                                \
-    X(rms_norm) X(layer_norm) X(add) X(mul) X(scale) X(axpy) X(silu) X(gelu) X(gelu_erf)           \
-    X(gelu_quick) X(relu) X(relu2) X(sigmoid) X(softcap) X(softmax) X(exp) X(rope_norm)            \
-    X(rope_neox) X(lerp) X(ssm) X(wkv7) X(attn) X(attn_merge) X(f32_to_f16) X(f16_to_f32) X(dot)
+    X(rms_norm)                                                                                    \
+    X(layer_norm) X(add) X(mul) X(scale) X(axpy) X(silu) X(gelu) X(gelu_erf) X(gelu_quick) X(relu) \
+        X(relu2) X(sigmoid) X(softcap) X(softmax) X(exp) X(rope_norm) X(rope_neox) X(lerp) X(ssm)  \
+            X(wkv7) X(attn) X(attn_merge) X(f32_to_f16) X(f16_to_f32) X(dot)
 
 extern const struct kern kern_vec_base; /* plain C, any machine */
 #if defined(__x86_64__)

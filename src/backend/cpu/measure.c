@@ -1,5 +1,5 @@
-/* measure.c -- the machine's limits, measured with the kernels' own instructions: bytes read from memory by all threads, int8 dot
- * products, f32 fma. */
+/* measure.c -- the machine's limits, measured with the kernels' own instructions: bytes read from
+ * memory by all threads, int8 dot products, f32 fma. */
 #include "backend/cpu/cpu.h"
 
 #include <stdio.h>
@@ -50,7 +50,8 @@ static int by_rate(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* 1e9 units a second: the upper quartile of the rounds, which neither other work nor a clock that jumps decides. */
+/* 1e9 units a second: the upper quartile of the rounds, which neither other work nor a clock that
+ * jumps decides. */
 static double rate(struct job *j, struct pool *pool, int what, int ms)
 {
     double rates[MAX_RATES];
@@ -92,8 +93,15 @@ pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int 
 
 /* ---------------------------------------------------------------- counts of threads */
 
-/* Work of a phase: pieces that threads take in turn, as long as a phase while decoding (tenths of a millisecond in all). */
-enum { SPAN_BYTES = 64 << 20, PIECE_BYTES = 128 << 10, PIECE_ROUNDS = 500, PIECES = 64, ENOUGH_NS = 25000000 };
+/* Work of a phase: pieces that threads take in turn, as long as a phase while decoding (tenths of a
+ * millisecond in all). */
+enum {
+    SPAN_BYTES = 64 << 20,
+    PIECE_BYTES = 128 << 10,
+    PIECE_ROUNDS = 500,
+    PIECES = 64,
+    ENOUGH_NS = 25000000
+};
 
 struct phases {
     const struct kern *kern;
@@ -128,7 +136,8 @@ static void phase_worker(void *ctx, int ith)
     j->ns[ith] += thread_ns() - began;
 }
 
-/* Sum of what each thread does in its own processor time: what the cores give, whatever other processes take of them just now. */
+/* Sum of what each thread does in its own processor time: what the cores give, whatever other
+ * processes take of them just now. */
 static double rate_of_phases(struct phases *j, struct pool *pool, int n_threads, int64_t ns)
 {
     double rate = 0;

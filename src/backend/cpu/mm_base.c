@@ -1,7 +1,8 @@
 /* mm_base.c -- matrix products on packed weights in plain C: the table's last resort, and complete.
  *
- * It reads the layouts of tensor/quant/packed.h and keeps the order of numerics.md with fmaf, so it gives the bits of every other level on
- * any machine. It makes no attempt at speed beyond decoding a row of a block once for all columns of the tile.
+ * It reads the layouts of tensor/quant/packed.h and keeps the order of numerics.md with fmaf, so it
+ * gives the bits of every other level on any machine. It makes no attempt at speed beyond decoding
+ * a row of a block once for all columns of the tile.
  *
  * A row of a block is decoded into one common form, whatever its type:
  *     isum = sum over parts s of sc[s] * (sum over the part of w * x)        int32
@@ -29,7 +30,8 @@ static float half_at(const uint8_t *p)
     return f16_to_f32(h);
 }
 
-/* 5-bit and 4-bit codes of 32 values: `low` is the row's first byte of the 4-bit groups, `high` of the fifth bits (NULL: none). */
+/* 5-bit and 4-bit codes of 32 values: `low` is the row's first byte of the 4-bit groups, `high` of
+ * the fifth bits (NULL: none). */
 static void codes32(const uint8_t *low, const uint8_t *high, int bias, int8_t *w)
 {
     for (int g = 0; g < 8; g++)
@@ -75,7 +77,8 @@ static void row_q5_1(const uint8_t *b, int r, struct row_block *o)
     codes32(b + 64 + 4 * r, b + 320 + 4 * r, 0, o->w);
 }
 
-/* q4_K and q5_K: 8 parts of 32 with scale and minimum; the latter's pairs are followed by two groups of fifth bits. */
+/* q4_K and q5_K: 8 parts of 32 with scale and minimum; the latter's pairs are followed by two
+ * groups of fifth bits. */
 static void row_k45(const uint8_t *b, int r, int fifth, struct row_block *o)
 {
     o->d = half_at(b + 2 * r);
@@ -113,7 +116,8 @@ static void row_q2_K(const uint8_t *b, int r, struct row_block *o)
 {
     o->d = half_at(b + 2 * r);
     o->m = -half_at(b + 32 + 2 * r);
-    for (int s = 0; s < 16; s++) { /* part s = 8 * half + j + 2 * field, in every type with parts of 16 */
+    for (int s = 0; s < 16;
+         s++) { /* part s = 8 * half + j + 2 * field, in every type with parts of 16 */
         uint8_t scale = b[64 + 32 * (s / 2) + 2 * r + (s & 1)];
         const uint8_t *low = b + 320 + 256 * (2 * (s >> 3) + (s & 1)) + 4 * r;
         o->sc[s] = scale & 15;
@@ -142,7 +146,8 @@ static void row_q6_K(const uint8_t *b, int r, struct row_block *o)
     o->d = half_at(b + 2 * r);
     for (int s = 0; s < 16; s++) {
         const int f = s >> 1 & 3;
-        const uint8_t *high = b + 288 + 768 * (2 * (s >> 3) + (s & 1)) + 4 * r, *low = high + 256 + 256 * (f & 1);
+        const uint8_t *high = b + 288 + 768 * (2 * (s >> 3) + (s & 1)) + 4 * r,
+                      *low = high + 256 + 256 * (f & 1);
         o->sc[s] = (int8_t)b[32 + 16 * s + r];
         for (int i = 0; i < 16; i++) {
             int v = low[GROUP * (i / 4) + i % 4] >> (f & 2) * 2 & 15;
@@ -189,7 +194,8 @@ struct format {
     int bytes, block, parts, minima;
 };
 
-static void mm_block(const struct format *f, const void *panel, int64_t n, const struct act_tile *a, float *y)
+static void mm_block(const struct format *f, const void *panel, int64_t n, const struct act_tile *a,
+                     float *y)
 {
     const uint8_t *b = panel;
     const int nc = a->nc, part = f->block / f->parts;
@@ -217,11 +223,11 @@ static void mm_block(const struct format *f, const void *panel, int64_t n, const
         }
 }
 
-#define BLOCK_TYPE(type, bytes, block, parts, minima)                                                                  \
-    static void mm_##type(const void *panel, int64_t n, const struct act_tile *a, float *y)                            \
-    {                                                                                                                  \
-        static const struct format f = {row_##type, bytes, block, parts, minima};                                      \
-        mm_block(&f, panel, n, a, y);                                                                                  \
+#define BLOCK_TYPE(type, bytes, block, parts, minima)                                              \
+    static void mm_##type(const void *panel, int64_t n, const struct act_tile *a, float *y)        \
+    {                                                                                              \
+        static const struct format f = {row_##type, bytes, block, parts, minima};                  \
+        mm_block(&f, panel, n, a, y);                                                              \
     }
 BLOCK_TYPE(q8_0, P16_Q8_0, 32, 1, 0)
 BLOCK_TYPE(q4_0, P16_Q4_0, 32, 1, 0)
@@ -261,7 +267,8 @@ static void mm_f16(const void *panel, int64_t n, const struct act_tile *a, float
         }
 }
 
-/* fma with denormal inputs and results taken as zero, as in the bf16 instruction: see fma_flushed of tensor/quant/float.c. */
+/* fma with denormal inputs and results taken as zero, as in the bf16 instruction: see fma_flushed
+ * of tensor/quant/float.c. */
 static float flush(float v)
 {
     return fabsf(v) < 0x1p-126f ? copysignf(0.0f, v) : v;
@@ -326,9 +333,21 @@ static double roof_f32(int64_t rounds)
 }
 
 const struct kern_mm kern_mm_base = {
-    .mm = {[DT_F32] = mm_f32, [DT_F16] = mm_f16, [DT_BF16] = mm_bf16, [DT_Q8_0] = mm_q8_0, [DT_Q4_0] = mm_q4_0,
-           [DT_Q4_1] = mm_q4_1, [DT_Q5_0] = mm_q5_0, [DT_Q5_1] = mm_q5_1, [DT_IQ4_NL] = mm_iq4_nl, [DT_MXFP4] = mm_mxfp4,
-           [DT_Q2_K] = mm_q2_K, [DT_Q3_K] = mm_q3_K, [DT_Q4_K] = mm_q4_K, [DT_Q5_K] = mm_q5_K, [DT_Q6_K] = mm_q6_K,
+    .mm = {[DT_F32] = mm_f32,
+           [DT_F16] = mm_f16,
+           [DT_BF16] = mm_bf16,
+           [DT_Q8_0] = mm_q8_0,
+           [DT_Q4_0] = mm_q4_0,
+           [DT_Q4_1] = mm_q4_1,
+           [DT_Q5_0] = mm_q5_0,
+           [DT_Q5_1] = mm_q5_1,
+           [DT_IQ4_NL] = mm_iq4_nl,
+           [DT_MXFP4] = mm_mxfp4,
+           [DT_Q2_K] = mm_q2_K,
+           [DT_Q3_K] = mm_q3_K,
+           [DT_Q4_K] = mm_q4_K,
+           [DT_Q5_K] = mm_q5_K,
+           [DT_Q6_K] = mm_q6_K,
            [DT_IQ4_XS] = mm_iq4_xs},
     .quant_a32 = act_quant_a32, /* the references themselves */
     .quant_a256 = act_quant_a256,

@@ -1,12 +1,17 @@
-/* mm_blocks.inl -- matrix products of block types: what does not depend on how an instruction set multiplies bytes.
+/* mm_blocks.inl -- matrix products of block types: what does not depend on how an instruction set
+ * multiplies bytes.
  *
- * Order of includes: mm_columns.inl, mm_lanes_*.inl, this, mm_maddubs.inl or mm_dot.inl, which say what one block does, mm_types.inl:
+ * Order of includes: mm_columns.inl, mm_lanes_*.inl, this, mm_maddubs.inl or mm_dot.inl, which say
+ * what one block does, mm_types.inl:
  *
- *     mm32_step, mm256_step    acc[c] += one block of LANES rows of the panel times column c, c < NC
- *     prefetch32               whether NC columns of a 32-block are enough work to ask for weights ahead
+ *     mm32_step, mm256_step    acc[c] += one block of LANES rows of the panel times column c, c <
+ *         NC
+ *     prefetch32               whether NC columns of a 32-block are enough work to ask for weights
+ *         ahead
  *
- * A vector is the part of a group (tensor/quant/packed.h) that belongs to LANES rows, a slice of the panel: lane = row, its four bytes = four
- * successive k. Codes stay unsigned as stored; -bias * (sum of x) corrects the int32 sum. */
+ * A vector is the part of a group (tensor/quant/packed.h) that belongs to LANES rows, a slice of
+ * the panel: lane = row, its four bytes = four successive k. Codes stay unsigned as stored; -bias *
+ * (sum of x) corrects the int32 sum. */
 
 enum { ROWS = 16, GROUP = 64, SLICES = ROWS / LANES };
 
@@ -21,7 +26,8 @@ INLINE vi quad(const void *p)
 /* Bits from, from + 1 ... of every byte moved to bits to, to + 1 ...; the others are rubbish. */
 INLINE vi move_bits(vi v, const int from, const int to)
 {
-    return from < to ? vi_shl16(v, from < to ? to - from : 0) : vi_shr16(v, from > to ? from - to : 0);
+    return from < to ? vi_shl16(v, from < to ? to - from : 0)
+                     : vi_shr16(v, from > to ? from - to : 0);
 }
 
 INLINE vi nibble(vi v, const int high)
@@ -31,28 +37,36 @@ INLINE vi nibble(vi v, const int high)
 
 /* 32-blocks: [16 f16 d]([16 f16 m])[codes]([fifth bits]) */
 struct form32 {
-    int bytes, code_bits, weight_bits; /* of a code as stored; of the unsigned weight it stands for */
-    int log2_bias;                     /* 0: none */
+    int bytes, code_bits,
+        weight_bits; /* of a code as stored; of the unsigned weight it stands for */
+    int log2_bias;   /* 0: none */
     int minima;
     const uint8_t *values; /* of 4-bit codes that are indices, bias included */
     int bf16;              /* scales are bf16 */
 };
 static const uint8_t iq4[16] = {KERN_VALUES_IQ4}, fp4[16] = {KERN_VALUES_FP4};
-static const struct form32 Q8_0 = {P16_Q8_0, 8, 8, 7, 0, NULL, 0}, Q4_0 = {P16_Q4_0, 4, 4, 3, 0, NULL, 0},
-                           Q4_1 = {P16_Q4_1, 4, 4, 0, 1, NULL, 0}, Q5_0 = {P16_Q5_0, 5, 5, 4, 0, NULL, 0},
-                           Q5_1 = {P16_Q5_1, 5, 5, 0, 1, NULL, 0}, IQ4_NL = {P16_IQ4_NL, 4, 8, 7, 0, iq4, 0},
+static const struct form32 Q8_0 = {P16_Q8_0, 8, 8, 7, 0, NULL, 0},
+                           Q4_0 = {P16_Q4_0, 4, 4, 3, 0, NULL, 0},
+                           Q4_1 = {P16_Q4_1, 4, 4, 0, 1, NULL, 0},
+                           Q5_0 = {P16_Q5_0, 5, 5, 4, 0, NULL, 0},
+                           Q5_1 = {P16_Q5_1, 5, 5, 0, 1, NULL, 0},
+                           IQ4_NL = {P16_IQ4_NL, 4, 8, 7, 0, iq4, 0},
                            MXFP4 = {P16_MXFP4, 4, 5, 4, 0, fp4, 1};
 
-/* 256-blocks. Parts of 32 come in pairs. q4_K, q5_K: the first part is in the low nibbles of eight vectors, the second in the high ones, fifth
- * bits follow. iq4_xs: each part is four vectors of indices into its table.
- * Parts of 16 come in quarters (half of 128, j): part 8 * half + j + 2f is field f, that 2-bit field of the quarter's first four vectors, with
- * a third bit from the next two (q3_K) or above nibbles of the next eight (q6_K: low for f < 2, else high; va for even f, else vb). */
+/* 256-blocks. Parts of 32 come in pairs. q4_K, q5_K: the first part is in the low nibbles of eight
+ * vectors, the second in the high ones, fifth bits follow. iq4_xs: each part is four vectors of
+ * indices into its table.
+ * Parts of 16 come in quarters (half of 128, j): part 8 * half + j + 2f is field f, that 2-bit
+ * field of the quarter's first four vectors, with a third bit from the next two (q3_K) or above
+ * nibbles of the next eight (q6_K: low for f < 2, else high; va for even f, else vb). */
 struct form256 {
-    int bytes, bits, header, chunk, log2_bias; /* chunk: a pair of parts of 32, or a quarter of the parts of 16 */
+    int bytes, bits, header, chunk,
+        log2_bias; /* chunk: a pair of parts of 32, or a quarter of the parts of 16 */
 };
 static const struct form256 Q4_K = {P16_Q4_K, 4, 320, 512, 0}, Q5_K = {P16_Q5_K, 5, 320, 640, 0},
-                            IQ4_XS = {P16_IQ4_XS, 8, 160, 512, 7}, Q2_K = {P16_Q2_K, 2, 320, 256, 0},
-                            Q3_K = {P16_Q3_K, 3, 288, 384, 2}, Q6_K = {P16_Q6_K, 6, 288, 768, 5};
+                            IQ4_XS = {P16_IQ4_XS, 8, 160, 512, 7},
+                            Q2_K = {P16_Q2_K, 2, 320, 256, 0}, Q3_K = {P16_Q3_K, 3, 288, 384, 2},
+                            Q6_K = {P16_Q6_K, 6, 288, 768, 5};
 
 INLINE int parts_of_32(const struct form256 t)
 {
@@ -68,7 +82,7 @@ INLINE int has_minima(const struct form256 t)
 INLINE void sums_of_32(int16_t out[][8], const int16_t *s16, const int NC)
 {
     COLUMNS(c)
-        add_neighbours(out[c], s16 + 16 * c);
+    add_neighbours(out[c], s16 + 16 * c);
 }
 
 /* The codes of group g of field f of a quarter. */
@@ -87,34 +101,35 @@ INLINE vi code16(const uint8_t *v, const int bits, const int f, const int g)
     return codes;
 }
 
-/* Asks for the i-th of n shares of a block; slices of the rows, when they pass one after the other, take turns. */
+/* Asks for the i-th of n shares of a block; slices of the rows, when they pass one after the other,
+ * take turns. */
 INLINE void prefetch_share(const uint8_t *w, const int bytes, int i, const int n, int slice)
 {
     prefetch(w + bytes / (n * SLICES) * (i * SLICES + slice), bytes / (n * SLICES));
 }
 
 INLINE int prefetch32(const struct form32 f, const int NC);
-INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d, const int32_t *s32, const struct form32 f,
-                      int slice, const int NC);
-INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d, const int16_t *s16, int64_t nc,
-                       const struct form256 t, int slice, const int NC);
+INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+                      const int32_t *s32, const struct form32 f, int slice, const int NC);
+INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+                       const int16_t *s16, int64_t nc, const struct form256 t, int slice,
+                       const int NC);
 
 /* S slices of the rows from s0; acc is [s][c]. */
 INLINE void start(const struct piece *p, vf *acc, int s0, const int S, const int NC)
 {
-    UNROLL for (int s = 0; s < S; s++)
-        COLUMNS(c)
-            acc[s * NC + c] = p->b0 ? vf_load(p->y + ROWS * (p->c0 + c) + LANES * (s0 + s)) : vf_zero();
+    UNROLL for (int s = 0; s < S; s++) COLUMNS(c) acc[s * NC + c] =
+        p->b0 ? vf_load(p->y + ROWS * (p->c0 + c) + LANES * (s0 + s)) : vf_zero();
 }
 
 INLINE void finish(const struct piece *p, const vf *acc, int s0, const int S, const int NC)
 {
-    UNROLL for (int s = 0; s < S; s++)
-        COLUMNS(c)
-            vf_store(p->y + ROWS * (p->c0 + c) + LANES * (s0 + s), acc[s * NC + c]);
+    UNROLL for (int s = 0; s < S; s++) COLUMNS(c)
+        vf_store(p->y + ROWS * (p->c0 + c) + LANES * (s0 + s), acc[s * NC + c]);
 }
 
-INLINE void mm32_rows(const struct piece *p, const struct form32 f, int s0, const int S, const int NC)
+INLINE void mm32_rows(const struct piece *p, const struct form32 f, int s0, const int S,
+                      const int NC)
 {
     const int64_t nc = p->a->nc, at = p->b0 * nc + p->c0;
     const uint8_t *w = p->panel + p->b0 * f.bytes;
@@ -126,13 +141,13 @@ INLINE void mm32_rows(const struct piece *p, const struct form32 f, int s0, cons
     for (int64_t b = p->b0; b < p->b1; b++, w += f.bytes, x += 32 * nc, d += nc, s32 += nc) {
         if (prefetch32(f, NC))
             prefetch(w + f.bytes / SLICES * s0, f.bytes / SLICES * S);
-        UNROLL for (int s = 0; s < S; s++)
-            mm32_step(acc + s * NC, w, x, d, s32, f, s0 + s, NC);
+        UNROLL for (int s = 0; s < S; s++) mm32_step(acc + s * NC, w, x, d, s32, f, s0 + s, NC);
     }
     finish(p, acc, s0, S, NC);
 }
 
-INLINE void mm256_rows(const struct piece *p, const struct form256 t, int s0, const int S, const int NC)
+INLINE void mm256_rows(const struct piece *p, const struct form256 t, int s0, const int S,
+                       const int NC)
 {
     const int64_t nc = p->a->nc, at = p->b0 * nc + p->c0;
     const uint8_t *w = p->panel + p->b0 * t.bytes;

@@ -1,17 +1,22 @@
-/* mm_dot.inl -- one block of mm_blocks.inl where the machine multiplies quads: four bytes of weights by four of activations in every lane, all
- * products added to the lane's int32.
+/* mm_dot.inl -- one block of mm_blocks.inl where the machine multiplies quads: four bytes of
+ * weights by four of activations in every lane, all products added to the lane's int32.
  *
  *     decode a block's groups to bytes (once)                     q[0..7]
- *     for each column:  sum = -bias * s32;  sum += q[g] . x[g], g = 0..7;  acc = fma(scale * d, (float)sum, acc)
+ *     for each column:  sum = -bias * s32;  sum += q[g] . x[g], g = 0..7;  acc = fma(scale * d,
+ *                       (float)sum, acc)
  *
  * The level says before the include:
- *     SIGNED_WEIGHTS    1: the quad's weights are signed, so bytes and values are taken without a bias; 0: unsigned. Codes fit both.
- *     TOGETHER          columns that one call of dot takes: 1, or 2 where the instruction multiplies by two at once
- *     dot(sum, q, x, n, columns)    sum[j] += the products of n groups (8 or 4) with the 4n bytes at x + 32j, j < columns <= TOGETHER
+ *     SIGNED_WEIGHTS    1: the quad's weights are signed, so bytes and values are taken without a
+ *                       bias; 0: unsigned. Codes fit both.
+ *     TOGETHER          columns that one call of dot takes: 1, or 2 where the instruction
+ *                       multiplies by two at once
+ *     dot(sum, q, x, n, columns)    sum[j] += the products of n groups (8 or 4) with the 4n bytes
+ *         at x + 32j, j < columns <= TOGETHER
  *     dot16(sum, a, b)  sum + the products of both int16 of each lane
  *
- * Sub-scales of K-quants multiply the int32 sums; |isum| <= 31e6 for q4_K, 63e6 for q5_K, so nothing overflows. Loops along k are not
- * unrolled beyond one pair or one quarter: the hardware's prefetcher follows strides per instruction, within a page. */
+ * Sub-scales of K-quants multiply the int32 sums; |isum| <= 31e6 for q4_K, 63e6 for q5_K, so
+ * nothing overflows. Loops along k are not unrolled beyond one pair or one quarter: the hardware's
+ * prefetcher follows strides per instruction, within a page. */
 
 enum { MAX_COLUMNS = ACT_TILE };
 static const int64_t CHUNK_BYTES = SLICES == 1 ? INT64_MAX : 16 << 10;
@@ -19,9 +24,7 @@ static const int64_t CHUNK_BYTES = SLICES == 1 ? INT64_MAX : 16 << 10;
 
 /* Columns c .. c + together(c, NC) - 1 go through dot at once. */
 #define GROUPS_OF_COLUMNS(c) UNROLL for (int c = 0; c < NC; c += TOGETHER)
-#define GROUP_COLUMNS(c, j)                                                                                            \
-    UNROLL for (int j = 0; j < TOGETHER; j++)                                                                          \
-        if (c + j < NC)
+#define GROUP_COLUMNS(c, j)  UNROLL for (int j = 0; j < TOGETHER; j++) if (c + j < NC)
 INLINE int together(const int c, const int NC)
 {
     return NC - c < TOGETHER ? NC - c : TOGETHER;
@@ -32,48 +35,54 @@ INLINE int prefetch32(const struct form32 f, const int NC)
     return NC >= (f.code_bits == 8 ? 4 : 2);
 }
 
-/* Eight groups of codes: the nibbles of four vectors, perhaps with fifth bits or through a table; or eight vectors of bytes. */
-INLINE void decode32(vi q[8], const uint8_t *codes, const int bits, const uint8_t *values, const int log2_bias)
+/* Eight groups of codes: the nibbles of four vectors, perhaps with fifth bits or through a table;
+ * or eight vectors of bytes. */
+INLINE void decode32(vi q[8], const uint8_t *codes, const int bits, const uint8_t *values,
+                     const int log2_bias)
 {
     if (bits == 8) {
-        UNROLL for (int g = 0; g < 8; g++) {
+        UNROLL for (int g = 0; g < 8; g++)
+        {
             q[g] = vi_load(codes + GROUP * g);
             q[g] = SIGNED_WEIGHTS ? q[g] : vi_xor(q[g], vi_set8(-128));
         }
         return;
     }
-    UNROLL for (int g = 0; g < 4; g++) {
+    UNROLL for (int g = 0; g < 4; g++)
+    {
         vi v = vi_load(codes + GROUP * g);
         q[g] = nibble(v, 0);
         q[g + 4] = nibble(v, 1);
     }
     if (bits == 5) {
         vi h = vi_load(codes + 4 * GROUP);
-        UNROLL for (int g = 0; g < 8; g++)
-            q[g] = vi_or_masked(q[g], move_bits(h, g, 4), vi_set8(16));
+        UNROLL for (int g = 0; g < 8; g++) q[g] =
+            vi_or_masked(q[g], move_bits(h, g, 4), vi_set8(16));
     }
     if (values) {
         vi table = vi_table(values);
         table = SIGNED_WEIGHTS ? vi_sub8(table, vi_set8(1 << log2_bias)) : table;
-        UNROLL for (int g = 0; g < 8; g++)
-            q[g] = vi_look_up(table, q[g]);
+        UNROLL for (int g = 0; g < 8; g++) q[g] = vi_look_up(table, q[g]);
     }
 }
 
-INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d, const int32_t *s32, const struct form32 f,
-                      int slice, const int NC)
+INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+                      const int32_t *s32, const struct form32 f, int slice, const int NC)
 {
     const int biased = f.log2_bias && !(SIGNED_WEIGHTS && (f.code_bits == 8 || f.values));
     vi q[8];
     const uint8_t *scales = w + 2 * LANES * slice;
-    const vf scale = f.bf16 ? vf_load_bf16(scales) : vf_load_f16(scales), minimum = f.minima ? vf_load_f16(scales + 32) : scale;
+    const vf scale = f.bf16 ? vf_load_bf16(scales) : vf_load_f16(scales),
+             minimum = f.minima ? vf_load_f16(scales + 32) : scale;
     decode32(q, w + (f.minima ? 64 : 32) + 4 * LANES * slice, f.code_bits, f.values, f.log2_bias);
-    GROUPS_OF_COLUMNS(c) {
+    GROUPS_OF_COLUMNS(c)
+    {
         vi sum[TOGETHER];
         GROUP_COLUMNS(c, j)
-            sum[j] = biased ? vi_set32(-(1 << f.log2_bias) * s32[c + j]) : vi_zero();
+        sum[j] = biased ? vi_set32(-(1 << f.log2_bias) * s32[c + j]) : vi_zero();
         dot(sum, q, x + 32 * c, 8, together(c, NC));
-        GROUP_COLUMNS(c, j) {
+        GROUP_COLUMNS(c, j)
+        {
             vf dx = vf_set(d[c + j]);
             acc[c + j] = vf_fma(vf_mul(scale, dx), vf_from_int(sum[j]), acc[c + j]);
             if (f.minima)
@@ -86,23 +95,27 @@ INLINE void mm32_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d
 
 /* What one block of columns brings besides its bytes. */
 struct block256_sums {
-    int32_t offset[MAX_COLUMNS][16] __attribute__((aligned(64))); /* of each part of 16: -bias * (sum of x) */
+    int32_t offset[MAX_COLUMNS][16]
+        __attribute__((aligned(64))); /* of each part of 16: -bias * (sum of x) */
     int16_t s32[MAX_COLUMNS][8] __attribute__((aligned(64)));
 };
 
-/* isum[c] += scale * (part of q times part of x), in groups; what the weights' bias adds is taken off first. */
-INLINE void add_part(vi *isum, const vi *q, const int8_t *x, vi scale, const struct block256_sums *s, int part, const struct form256 t,
-                     const int NC)
+/* isum[c] += scale * (part of q times part of x), in groups; what the weights' bias adds is taken
+ * off first. */
+INLINE void add_part(vi *isum, const vi *q, const int8_t *x, vi scale,
+                     const struct block256_sums *s, int part, const struct form256 t, const int NC)
 {
     const int biased = t.log2_bias && !(SIGNED_WEIGHTS && t.bits == 8);
-    GROUPS_OF_COLUMNS(c) {
+    GROUPS_OF_COLUMNS(c)
+    {
         vi sum[TOGETHER];
         GROUP_COLUMNS(c, j)
-            sum[j] = !biased          ? vi_zero()
-                     : parts_of_32(t) ? vi_set32(-(1 << t.log2_bias) * s->s32[c + j][part])
-                                      : vi_set32(s->offset[c + j][part]);
+        sum[j] = !biased          ? vi_zero()
+                 : parts_of_32(t) ? vi_set32(-(1 << t.log2_bias) * s->s32[c + j][part])
+                                  : vi_set32(s->offset[c + j][part]);
         dot(sum, q, x + 32 * c, parts_of_32(t) ? 8 : 4, together(c, NC));
-        GROUP_COLUMNS(c, j) {
+        GROUP_COLUMNS(c, j)
+        {
             isum[c + j] = vi_add32(isum[c + j], vi_mul32(sum[j], scale));
             PIN(isum[c + j]);
         }
@@ -115,16 +128,16 @@ INLINE void decode_part32(vi q[8], const uint8_t *v, const int bits, const int s
         decode32(q, v + 4 * GROUP * second, 4, iq4, 7);
         return;
     }
-    UNROLL for (int g = 0; g < 8; g++)
-        q[g] = nibble(vi_load(v + GROUP * g), second);
+    UNROLL for (int g = 0; g < 8; g++) q[g] = nibble(vi_load(v + GROUP * g), second);
     if (bits == 5) {
         const vi h = vi_load(v + 8 * GROUP + GROUP * second);
-        UNROLL for (int g = 0; g < 8; g++)
-            q[g] = vi_or_masked(q[g], move_bits(h, g, 4), vi_set8(16));
+        UNROLL for (int g = 0; g < 8; g++) q[g] =
+            vi_or_masked(q[g], move_bits(h, g, 4), vi_set8(16));
     }
 }
 
-/* The scale of a part. q2_K: low nibbles of byte pairs (parts 2i, 2i + 1), the minima in the high ones. */
+/* The scale of a part. q2_K: low nibbles of byte pairs (parts 2i, 2i + 1), the minima in the high
+ * ones. */
 INLINE vi part_scale(const uint8_t *w, const int bits, int part, int slice)
 {
     if (bits == 2) {
@@ -137,59 +150,67 @@ INLINE vi part_scale(const uint8_t *w, const int bits, int part, int slice)
 }
 
 /* acc = fma(-(dmin * dx), sum of minima * sums of x, acc): n pairs of minima, sums [c][stride]. */
-INLINE void subtract_minima(vf *acc, const uint8_t *w, const int bits, const int16_t *sums, const float *d, int slice, const int NC)
+INLINE void subtract_minima(vf *acc, const uint8_t *w, const int bits, const int16_t *sums,
+                            const float *d, int slice, const int NC)
 {
     const int n = bits == 2 ? 8 : 4;
     const vf dmin = vf_load_f16(w + 32 + 2 * LANES * slice);
     vi mins[8];
-    UNROLL for (int i = 0; i < n; i++) {
+    UNROLL for (int i = 0; i < n; i++)
+    {
         mins[i] = vi_u8_to_16(w + (bits == 2 ? 64 : 192) + 32 * i + 2 * LANES * slice);
         mins[i] = bits == 2 ? vi_shr16(mins[i], 4) : mins[i];
     }
-    COLUMNS(c) {
+    COLUMNS(c)
+    {
         vi msum = vi_zero();
-        UNROLL for (int i = 0; i < n; i++)
-            msum = dot16(msum, mins[i], quad(sums + 2 * n * c + 2 * i));
+        UNROLL for (int i = 0; i < n; i++) msum =
+            dot16(msum, mins[i], quad(sums + 2 * n * c + 2 * i));
         acc[c] = vf_fnma(vf_mul(dmin, vf_set(d[c])), vf_from_int(msum), acc[c]);
     }
 }
 
-INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d, const int16_t *s16, int64_t nc,
-                       const struct form256 t, int slice, const int NC)
+INLINE void mm256_step(vf *acc, const uint8_t *w, const int8_t *x, const float *d,
+                       const int16_t *s16, int64_t nc, const struct form256 t, int slice,
+                       const int NC)
 {
     struct block256_sums s;
     vi isum[MAX_COLUMNS], q[8];
     if (parts_of_32(t))
         sums_of_32(s.s32, s16, NC);
-    COLUMNS(c) {
+    COLUMNS(c)
+    {
         if (NC > 8)
             __asm__ volatile("" : "+m"(acc[c])); /* or it takes the registers of isum */
         isum[c] = vi_zero();
         if (!parts_of_32(t) && t.log2_bias)
-            UNROLL for (int i = 0; i < 16; i += LANES)
-                vi_store(s.offset[c] + i, vi_sub32(vi_zero(), vi_shl32(vi_s16_to_32(s16 + 16 * c + i), t.log2_bias)));
+            UNROLL for (int i = 0; i < 16; i += LANES) vi_store(
+                s.offset[c] + i,
+                vi_sub32(vi_zero(), vi_shl32(vi_s16_to_32(s16 + 16 * c + i), t.log2_bias)));
     }
     for (int i = 0; i < 4; i++) {
         const uint8_t *v = w + t.header + t.chunk * i + 4 * LANES * slice;
         if (parts_of_32(t))
-            UNROLL for (int second = 0; second < 2; second++, x += 32 * nc) {
+            UNROLL for (int second = 0; second < 2; second++, x += 32 * nc)
+            {
                 const int part = 2 * i + second;
                 prefetch_share(w, t.bytes, part, 8, slice);
                 decode_part32(q, v, t.bits, second);
                 add_part(isum, q, x, part_scale(w, t.bits, part, slice), &s, part, t, NC);
             }
         else
-            UNROLL for (int f = 0; f < 4; f++) { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
+            UNROLL for (int f = 0; f < 4; f++)
+            { /* quarter i is (half of 128, j); its field f is part j + 2f of that half */
                 const int part = 8 * (i >> 1) + (i & 1) + 2 * f;
                 prefetch_share(w, t.bytes, 4 * i + f, 16, slice);
-                UNROLL for (int g = 0; g < 4; g++)
-                    q[g] = code16(v, t.bits, f, g);
-                add_part(isum, q, x + 32 * nc * (part >> 1) + 16 * (i & 1), part_scale(w, t.bits, part, slice), &s, part, t, NC);
+                UNROLL for (int g = 0; g < 4; g++) q[g] = code16(v, t.bits, f, g);
+                add_part(isum, q, x + 32 * nc * (part >> 1) + 16 * (i & 1),
+                         part_scale(w, t.bits, part, slice), &s, part, t, NC);
             }
     }
     const vf scale = vf_load_f16(w + 2 * LANES * slice);
     COLUMNS(c)
-        acc[c] = vf_fma(vf_mul(scale, vf_set(d[c])), vf_from_int(isum[c]), acc[c]);
+    acc[c] = vf_fma(vf_mul(scale, vf_set(d[c])), vf_from_int(isum[c]), acc[c]);
     if (has_minima(t))
         subtract_minima(acc, w, t.bits, parts_of_32(t) ? s.s32[0] : s16, d, slice, NC);
 }

@@ -1,8 +1,10 @@
-/* mm_quantise.inl -- activation quantisers of tensor/act.h, for any vector width (mm_lanes_*.inl comes first). */
+/* mm_quantise.inl -- activation quantisers of tensor/act.h, for any vector width (mm_lanes_*.inl
+ * comes first). */
 
 enum { PART_VECTORS = 16 / LANES }; /* vectors of 16 values */
 
-/* Largest magnitude of n values as its bits: integers order non-negative floats, and put NaN above all. */
+/* Largest magnitude of n values as its bits: integers order non-negative floats, and put NaN above
+ * all. */
 INLINE float magnitude(const float *x, const int n)
 {
     const vi no_sign = vi_set32(0x7fffffff);
@@ -27,7 +29,8 @@ INLINE float scale_of(float amax, float *d)
 INLINE int32_t round_part(const float *x, float id, int8_t *q)
 {
     vi v[PART_VECTORS];
-    UNROLL for (int i = 0; i < PART_VECTORS; i++) {
+    UNROLL for (int i = 0; i < PART_VECTORS; i++)
+    {
         vf f = vf_mul(vf_load(x + LANES * i), vf_set(id));
         v[i] = vf_to_int(vf_min(vf_max(f, vf_set(-127.0f)), vf_set(127.0f)));
     }
@@ -56,7 +59,8 @@ static void quant_a256(const float *x, int64_t n, int8_t *q, float *d, int16_t *
     }
 }
 
-/* Rounded to nearest even in integers, denormals included; a NaN keeps its upper half and becomes quiet. */
+/* Rounded to nearest even in integers, denormals included; a NaN keeps its upper half and becomes
+ * quiet. */
 INLINE vi bf16_bits(vi u)
 {
     const vi_mask nan = vi_greater32(vi_and(u, vi_set32(0x7fffffff)), vi_set32(0x7f800000));
@@ -70,16 +74,16 @@ static void to_bf16(const float *x, int64_t n, uint16_t *h)
     vi v[PART_VECTORS];
     int64_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        UNROLL for (int j = 0; j < PART_VECTORS; j++)
-            v[j] = bf16_bits(vi_bits(vf_load(x + i + LANES * j)));
+        UNROLL for (int j = 0; j < PART_VECTORS; j++) v[j] =
+            bf16_bits(vi_bits(vf_load(x + i + LANES * j)));
         vi_store_u16(h + i, v);
     }
     if (i < n) { /* the rest, and the zero that pads an odd row */
         float tail[16] = {0};
         uint16_t out[16];
         __builtin_memcpy(tail, x + i, (size_t)(n - i) * sizeof(float));
-        UNROLL for (int j = 0; j < PART_VECTORS; j++)
-            v[j] = bf16_bits(vi_bits(vf_load(tail + LANES * j)));
+        UNROLL for (int j = 0; j < PART_VECTORS; j++) v[j] =
+            bf16_bits(vi_bits(vf_load(tail + LANES * j)));
         vi_store_u16(out, v);
         __builtin_memcpy(h + i, out, (size_t)(n - i + (n & 1)) * sizeof(uint16_t));
     }

@@ -1,48 +1,50 @@
-/* mm_types.inl -- the block types, each with its instances for constant column counts (mm_blocks.inl and one of its kinds come first).
+/* mm_types.inl -- the block types, each with its instances for constant column counts
+ * (mm_blocks.inl and one of its kinds come first).
  *
- * One or two columns run at the memory's pace and take all slices of a block at once; otherwise slices are the outer loop, and the chunk of
- * the panel stays in the first-level cache for all of them. Counts: 1..4, and 8 for the commoner types whose sums fit the registers; where
- * the kind defines SIXTEEN, one slice of 16 columns fits them: 1..8 and 16, and 1..4 and 16 for the rarer types, whose code would only
- * cost build time. BYTES_TYPE: which of the two q8_0 is. */
+ * One or two columns run at the memory's pace and take all slices of a block at once; otherwise
+ * slices are the outer loop, and the chunk of the panel stays in the first-level cache for all of
+ * them. Counts: 1..4, and 8 for the commoner types whose sums fit the registers; where the kind
+ * defines SIXTEEN, one slice of 16 columns fits them: 1..8 and 16, and 1..4 and 16 for the rarer
+ * types, whose code would only cost build time. BYTES_TYPE: which of the two q8_0 is. */
 
-#define INSTANCE(name, nc, rows, ...)                                                                                  \
-    NOINLINE void name##_##nc(const struct piece *p)                                                                   \
-    {                                                                                                                  \
-        enum { S = nc < 3 ? SLICES : 1 };                                                                              \
-        for (int s = 0; s < SLICES; s += S)                                                                            \
-            rows(p, ##__VA_ARGS__, s, S, nc);                                                                          \
+#define INSTANCE(name, nc, rows, ...)                                                              \
+    NOINLINE void name##_##nc(const struct piece *p)                                               \
+    {                                                                                              \
+        enum { S = nc < 3 ? SLICES : 1 };                                                          \
+        for (int s = 0; s < SLICES; s += S)                                                        \
+            rows(p, ##__VA_ARGS__, s, S, nc);                                                      \
     }
-#define FEW(name, ...)                                                                                                 \
-    INSTANCE(name, 1, __VA_ARGS__)                                                                                     \
-    INSTANCE(name, 2, __VA_ARGS__)                                                                                     \
-    INSTANCE(name, 3, __VA_ARGS__)                                                                                     \
+#define FEW(name, ...)                                                                             \
+    INSTANCE(name, 1, __VA_ARGS__)                                                                 \
+    INSTANCE(name, 2, __VA_ARGS__)                                                                 \
+    INSTANCE(name, 3, __VA_ARGS__)                                                                 \
     INSTANCE(name, 4, __VA_ARGS__)
-#define WALK(name, block, bytes, few, many, ...)                                                                       \
-    static void name(const void *panel, int64_t n, const struct act_tile *a, float *y)                                 \
-    {                                                                                                                  \
-        static piece_fn *const fn[] = {0, name##_1, name##_2, name##_3, name##_4, __VA_ARGS__};                        \
-        walk_tile(fn, few, many, panel, n / (block), CHUNK_BYTES / (bytes), a, y);                                     \
+#define WALK(name, block, bytes, few, many, ...)                                                   \
+    static void name(const void *panel, int64_t n, const struct act_tile *a, float *y)             \
+    {                                                                                              \
+        static piece_fn *const fn[] = {0, name##_1, name##_2, name##_3, name##_4, __VA_ARGS__};    \
+        walk_tile(fn, few, many, panel, n / (block), CHUNK_BYTES / (bytes), a, y);                 \
     }
 #ifdef SIXTEEN
-#define RARE_TYPE(name, block, bytes, ...)                                                                             \
-    FEW(name, __VA_ARGS__)                                                                                             \
-    INSTANCE(name, 16, __VA_ARGS__)                                                                                    \
+#define RARE_TYPE(name, block, bytes, ...)                                                         \
+    FEW(name, __VA_ARGS__)                                                                         \
+    INSTANCE(name, 16, __VA_ARGS__)                                                                \
     WALK(name, block, bytes, 4, 16, [16] = name##_16)
-#define TYPE(name, block, bytes, ...)                                                                                  \
-    FEW(name, __VA_ARGS__)                                                                                             \
-    INSTANCE(name, 5, __VA_ARGS__)                                                                                     \
-    INSTANCE(name, 6, __VA_ARGS__)                                                                                     \
-    INSTANCE(name, 7, __VA_ARGS__)                                                                                     \
-    INSTANCE(name, 8, __VA_ARGS__)                                                                                     \
-    INSTANCE(name, 16, __VA_ARGS__)                                                                                    \
+#define TYPE(name, block, bytes, ...)                                                              \
+    FEW(name, __VA_ARGS__)                                                                         \
+    INSTANCE(name, 5, __VA_ARGS__)                                                                 \
+    INSTANCE(name, 6, __VA_ARGS__)                                                                 \
+    INSTANCE(name, 7, __VA_ARGS__)                                                                 \
+    INSTANCE(name, 8, __VA_ARGS__)                                                                 \
+    INSTANCE(name, 16, __VA_ARGS__)                                                                \
     WALK(name, block, bytes, 8, 16, name##_5, name##_6, name##_7, name##_8, [16] = name##_16)
 #else
-#define RARE_TYPE(name, block, bytes, ...)                                                                             \
-    FEW(name, __VA_ARGS__)                                                                                             \
+#define RARE_TYPE(name, block, bytes, ...)                                                         \
+    FEW(name, __VA_ARGS__)                                                                         \
     WALK(name, block, bytes, 4, 4, 0)
-#define TYPE(name, block, bytes, ...)                                                                                  \
-    FEW(name, __VA_ARGS__)                                                                                             \
-    INSTANCE(name, 8, __VA_ARGS__)                                                                                     \
+#define TYPE(name, block, bytes, ...)                                                              \
+    FEW(name, __VA_ARGS__)                                                                         \
+    INSTANCE(name, 8, __VA_ARGS__)                                                                 \
     WALK(name, block, bytes, 4, 8, [8] = name##_8)
 #endif
 
@@ -60,7 +62,7 @@ TYPE(q5_K, 256, P16_Q5_K, mm256_rows, Q5_K)
 TYPE(q6_K, 256, P16_Q6_K, mm256_rows, Q6_K)
 RARE_TYPE(iq4_xs, 256, P16_IQ4_XS, mm256_rows, IQ4_XS)
 
-#define KERN_MM_BLOCKS                                                                                                 \
-    [DT_Q8_0] = q8_0, [DT_Q4_0] = q4_0, [DT_Q4_1] = q4_1, [DT_Q5_0] = q5_0, [DT_Q5_1] = q5_1, [DT_IQ4_NL] = iq4_nl,    \
-    [DT_MXFP4] = mxfp4, [DT_Q2_K] = q2_K, [DT_Q3_K] = q3_K, [DT_Q4_K] = q4_K, [DT_Q5_K] = q5_K, [DT_Q6_K] = q6_K,      \
-    [DT_IQ4_XS] = iq4_xs
+#define KERN_MM_BLOCKS                                                                             \
+    [DT_Q8_0] = q8_0, [DT_Q4_0] = q4_0, [DT_Q4_1] = q4_1, [DT_Q5_0] = q5_0, [DT_Q5_1] = q5_1,      \
+    [DT_IQ4_NL] = iq4_nl, [DT_MXFP4] = mxfp4, [DT_Q2_K] = q2_K, [DT_Q3_K] = q3_K,                  \
+    [DT_Q4_K] = q4_K, [DT_Q5_K] = q5_K, [DT_Q6_K] = q6_K, [DT_IQ4_XS] = iq4_xs

@@ -1,5 +1,6 @@
-/* ops.c -- the op calls of a plan over the kernel table: loops over rows, panels and tiles, no arithmetic of their own. Ops that move or
- * sort a few numbers (routing, tables of angles, selected rows) have no kernel: their reference is what runs, and that is not slow. */
+/* ops.c -- the op calls of a plan over the kernel table: loops over rows, panels and tiles, no
+ * arithmetic of their own. Ops that move or sort a few numbers (routing, tables of angles, selected
+ * rows) have no kernel: their reference is what runs, and that is not slow. */
 #include "backend/cpu/ops_recurrent.h"
 
 #include <string.h>
@@ -222,7 +223,8 @@ static void op_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
     }
 }
 
-/* ---------------------------------------------------------------- matrix products over packed panels */
+/* ---------------------------------------------------------------- matrix products over packed
+ * panels */
 
 enum {
     TILE_CACHE = 256 << 10
@@ -239,7 +241,8 @@ static size_t panel_scratch(const struct tensor *w)
     return w->packed ? 0 : size_align(dtype_panel_bytes(w->type, tensor_k(w)), 64);
 }
 
-/* Panel p of matrix `stack`: where it was packed, or packed here from the file's rows into `scratch`. */
+/* Panel p of matrix `stack`: where it was packed, or packed here from the file's rows into
+ * `scratch`. */
 static const void *panel_at(const struct kern *k, const struct tensor *w, int64_t stack, int64_t p,
                             void *scratch)
 {
@@ -265,8 +268,8 @@ static void store_tile(call c, exec x, const float *y, int nc, int pack_rows, in
     }
 }
 
-/* Panels [begin, end) of one matrix, or of two side by side whose results are gated: blocks of activation tiles that stay in L2, panel by
- * panel under each. */
+/* Panels [begin, end) of one matrix, or of two side by side whose results are gated: blocks of
+ * activation tiles that stay in L2, panel by panel under each. */
 static void multiply(call c, exec x, int64_t begin, int64_t end, int ith, const struct tensor *w2)
 {
     _Alignas(64) float y[ACT_TILE * 64], y2[ACT_TILE * 64];
@@ -310,7 +313,8 @@ static void op_matmul_glu(call c, exec x, int64_t begin, int64_t end, int ith)
     multiply(c, x, begin, end, ith, c->w2);
 }
 
-/* ---------------------------------------------------------------- experts: rows grouped by expert */
+/* ---------------------------------------------------------------- experts: rows grouped by expert
+ */
 
 static int64_t moe_units(call c, exec x)
 {
@@ -380,8 +384,7 @@ static void op_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
             int n = s.first[e + 1] - i < ACT_TILE ? s.first[e + 1] - i : ACT_TILE;
             struct act_tile a = gather(x, &c->src[0], s.row + i, per_row, n, tile);
             for (int64_t p = p0; p < p1; p++) {
-                k->mm[c->w->type](panel_at(k, c->w, s.expert[e], p, scratch), kk, &a,
-                                       y);
+                k->mm[c->w->type](panel_at(k, c->w, s.expert[e], p, scratch), kk, &a, y);
                 int64_t m = p * pack_rows, left = m_all - m < pack_rows ? m_all - m : pack_rows;
                 for (int j = 0; j < n; j++)
                     memcpy(value_row(x, &c->dst, s.row[i + j]) + m, y + j * pack_rows,
@@ -413,7 +416,8 @@ static int64_t attn_units(call c, exec x)
     return (int64_t)split.n_tiles * c->kv->n_head_kv * (split.by_span ? split.n_parts : 1);
 }
 
-/* Scratch of a unit: two sets of (m, l, o) for a tile of rows times the heads of one kv head, and the kernel's own. */
+/* Scratch of a unit: two sets of (m, l, o) for a tile of rows times the heads of one kv head, and
+ * the kernel's own. */
 static size_t attn_parts(int64_t n_vec, int64_t dv16)
 {
     return size_align((uint64_t)(2 * n_vec * (dv16 + 2)) * sizeof(float), 64);
@@ -574,7 +578,8 @@ int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_
         return 0;
     if (n->w2 && !n->w2->packed != !n->w->packed)
         return 0;
-    const char *kernel = product && !n->w->packed ? row->mapped[!!kern->pack[n->w->type]] : row->kernel;
+    const char *kernel =
+        product && !n->w->packed ? row->mapped[!!kern->pack[n->w->type]] : row->kernel;
     *out = (struct op_impl){.kernel = kernel, .fn = row->fn, .units = row->units, .ctx = kern};
     if (n->op == OP_EMBED)
         out->scratch = (size_t)tensor_k(n->w) * 4 + 64;

@@ -1,5 +1,5 @@
-/* ops_recurrent.c -- op calls of recurrent layers over the kernel table: loops over rows, heads and channels, as ops.c. What a scan does
- * with its state is told in graph/ref_recurrent.c. */
+/* ops_recurrent.c -- op calls of recurrent layers over the kernel table: loops over rows, heads and
+ * channels, as ops.c. What a scan does with its state is told in graph/ref_recurrent.c. */
 #include "backend/cpu/ops_recurrent.h"
 
 #include <math.h>
@@ -21,10 +21,7 @@ static const struct kern *kern_of(const struct call *c)
             body;                                                                                  \
         }
 
-CPU_OP(op_layer_norm)
-{
-    EACH_HEAD(kern_of(c)->layer_norm(in, NULL, NULL, out, n, c->p.norm.eps))
-}
+CPU_OP(op_layer_norm){EACH_HEAD(kern_of(c)->layer_norm(in, NULL, NULL, out, n, c->p.norm.eps))}
 
 CPU_OP(op_l2_norm)
 {

@@ -1,17 +1,22 @@
 /* run.c -- runs phases of a plan on the thread pool.
  *
- * There is no barrier that waits for threads: a phase ends when all its *units* are done, and whoever finishes the last one opens the
- * next phase. Each thread owns a static share of the units (so that it streams one contiguous part of the weights), takes chunks from the
- * front of it, and when it is empty steals chunks from the back of the others'. A thread that was descheduled therefore delays a phase
- * only by the one chunk it holds (and the pool trades cores with it); a thread that comes late finds the phase gone and goes to the
- * current one, and the run ends without those that never come.
+ * There is no barrier that waits for threads: a phase ends when all its *units* are done, and
+ * whoever finishes the last one opens the next phase. Each thread owns a static share of the units
+ * (so that it streams one contiguous part of the weights), takes chunks from the front of it, and
+ * when it is empty steals chunks from the back of the others'. A thread that was descheduled
+ * therefore delays a phase only by the one chunk it holds (and the pool trades cores with it); a
+ * thread that comes late finds the phase gone and goes to the current one, and the run ends without
+ * those that never come.
  *
- *   share word of thread i:  [phase + 1 : 16][lo : 24][hi : 24]   in chunks of units,   taken by compare-and-swap, by owner and thieves alike
+ *   share word of thread i:  [phase + 1 : 16][lo : 24][hi : 24]   in chunks of units,   taken by
+ *       compare-and-swap, by owner and thieves alike
  *
- * A word that still carries an older phase stands for the untouched share of this one, so nobody has to reset words between phases. A
- * phase cannot complete before each non-empty share was claimed through its word, hence a late thread's swap for an old phase fails.
- * A phase of one unit (row work while decoding) is run at once by the thread that would open it: no hand-over.
- * With several memory nodes shares lie node by node and stealing begins at home. Which thread does what never shows in the bits: units are rows or panels, and no sum is split. */
+ * A word that still carries an older phase stands for the untouched share of this one, so nobody
+ * has to reset words between phases. A phase cannot complete before each non-empty share was
+ * claimed through its word, hence a late thread's swap for an old phase fails. A phase of one unit
+ * (row work while decoding) is run at once by the thread that would open it: no hand-over. With
+ * several memory nodes shares lie node by node and stealing begins at home. Which thread does what
+ * never shows in the bits: units are rows or panels, and no sum is split. */
 #include "backend/cpu/cpu.h"
 
 #include <limits.h>
@@ -83,8 +88,9 @@ static void prepare(struct runner *r, uint32_t i)
     atomic_store_explicit(&cp->done, 0, memory_order_relaxed);
 }
 
-/* Threads are dealt over the nodes in turn, thread i is of node i % n_nodes; shares lie node by node, so that every node has one contiguous
- * part of each matrix. This is the first share of a node. */
+/* Threads are dealt over the nodes in turn, thread i is of node i % n_nodes; shares lie node by
+ * node, so that every node has one contiguous part of each matrix. This is the first share of a
+ * node. */
 static int share_of_node(const struct runner *r, int k)
 {
     int more = r->n_threads % r->n_nodes; /* nodes that have a thread more */
@@ -124,7 +130,8 @@ static void work(struct runner *r, const struct phase *ph, int64_t lo, int64_t h
     }
 }
 
-/* Takes a chunk of thread v's share for phase i; from the back when stealing. -1: nothing left there. */
+/* Takes a chunk of thread v's share for phase i; from the back when stealing. -1: nothing left
+ * there. */
 static int64_t claim(struct runner *r, uint32_t i, int v, int steal)
 {
     const struct cpu_phase *cp = &r->ph[i];
@@ -165,13 +172,15 @@ static void observe(const struct runner *r, const struct call *c)
                    value_ptr(x, &c->dst));
 }
 
-/* What a call weighs in the time of its phase: a core reads a byte in about the time of 24 int8 operations. */
+/* What a call weighs in the time of its phase: a core reads a byte in about the time of 24 int8
+ * operations. */
 static double weight_of(uint64_t bytes, uint64_t ops)
 {
     return 1 + (double)bytes + (double)ops / 24;
 }
 
-/* Bookkeeping of a finished phase; only one thread is ever here. The time of a phase is divided among its calls by weight. */
+/* Bookkeeping of a finished phase; only one thread is ever here. The time of a phase is divided
+ * among its calls by weight. */
 static void account(struct runner *r, uint32_t i)
 {
     const struct phase *ph = &r->x->plan->phases[r->first + (int32_t)i];
@@ -196,7 +205,8 @@ static void account(struct runner *r, uint32_t i)
     r->t0 = now;
 }
 
-/* Called by the thread that finished phase i (or before the first): runs what one thread can do at once, opens the next. */
+/* Called by the thread that finished phase i (or before the first): runs what one thread can do at
+ * once, opens the next. */
 static void advance(struct runner *r, int64_t i, int ith)
 {
     const struct plan *p = r->x->plan;
@@ -218,7 +228,8 @@ static void advance(struct runner *r, int64_t i, int ith)
         pool_ring(r->x->pool);
 }
 
-/* Works on phases as they come; returns 1 when all are done, 0 when the current one has no chunk left to take. */
+/* Works on phases as they come; returns 1 when all are done, 0 when the current one has no chunk
+ * left to take. */
 static int worker(void *ctx, int ith)
 {
     struct runner *r = ctx;
@@ -269,7 +280,8 @@ pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
     if (atomic_load(&r.cur) < (uint32_t)n)
         pool_share(x->pool, x->n_threads, worker, &r);
     fp_leave(fp);
-    /* What was run counts, not the flag: it may be raised behind the last phase, and taken back before anybody looks. */
+    /* What was run counts, not the flag: it may be raised behind the last phase, and taken back
+     * before anybody looks. */
     if (atomic_load(&r.cur) != (uint32_t)n)
         return error_set(err, PITH_CANCELLED,
                          "the step was cancelled; the session is as it was before it");

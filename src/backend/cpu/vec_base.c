@@ -1,4 +1,5 @@
-/* vec_base.c -- the float vector kernels for plain C, any machine. See vec_kernels.inl and attn_kernels.inl. */
+/* vec_base.c -- the float vector kernels for plain C, any machine. See vec_kernels.inl and
+ * attn_kernels.inl. */
 #include "backend/cpu/kern_vec.h"
 #include "backend/cpu/simd.h"
 #include "backend/cpu/vec_kernels.inl"

@@ -1,13 +1,16 @@
-/* vec_kernels.inl -- the float vector kernels of kern.h but attention, written once over simd.h's V. Included once by each level's file.
+/* vec_kernels.inl -- the float vector kernels of kern.h but attention, written once over simd.h's
+ * V. Included once by each level's file.
  *
- * Element-wise kernels apply one function of V to 16 elements at a time, the tail through the same function with masked loads and
- * stores. Sums run over 64 interleaved chains (sum64) or 16 (softmax), whatever the level; a chain is one lane of one V.
+ * Element-wise kernels apply one function of V to 16 elements at a time, the tail through the same
+ * function with masked loads and stores. Sums run over 64 interleaved chains (sum64) or 16
+ * (softmax), whatever the level; a chain is one lane of one V.
  *
- * References: the exponential and tanh polynomials are those of Cephes expf and tanhf (S. Moshier); erfc is formula 7.1.26 of
- * Abramowitz and Stegun, Handbook of Mathematical Functions (absolute error 1.5e-7). */
+ * References: the exponential and tanh polynomials are those of Cephes expf and tanhf (S. Moshier);
+ * erfc is formula 7.1.26 of Abramowitz and Stegun, Handbook of Mathematical Functions (absolute
+ * error 1.5e-7). */
 
-#define LOG2_E 1.44269504f
-#define ROUND 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
+#define LOG2_E  1.44269504f
+#define ROUND   12582912.0f /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
 #define EXP_MAX 88.0f
 #define EXP_MIN -87.33f /* the least x whose result is normal, less a little */
 
@@ -16,12 +19,12 @@ SIMD_FN V polynomial(V x, const float *c, int n)
 {
     V p = v_set(c[0]);
     EACH(i, n - 1)
-        p = v_fma(p, x, v_set(c[i + 1]));
+    p = v_fma(p, x, v_set(c[i + 1]));
     return p;
 }
 
-/* exp(x), error below 1 ulp; 0 below EXP_MIN, exp(EXP_MAX) above it, NaN for NaN. The product with 2^n is exact: it is the integer
- * addition to the exponent, and it keeps a NaN. */
+/* exp(x), error below 1 ulp; 0 below EXP_MIN, exp(EXP_MAX) above it, NaN for NaN. The product with
+ * 2^n is exact: it is the integer addition to the exponent, and it keeps a NaN. */
 SIMD_FN V v_exp(V x)
 {
     static const float c[6] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
@@ -172,7 +175,8 @@ GATED(relu2, v_relu2(x))
 
 /* ---- sums */
 
-/* Chain i of 64 takes elements i, i + 64, ..: acc = f(x, y, acc, k). Returns the tree over the chains. */
+/* Chain i of 64 takes elements i, i + 64, ..: acc = f(x, y, acc, k). Returns the tree over the
+ * chains. */
 SIMD_FN float sum64(map_fn *f, const float *x, const float *y, int64_t n, float k)
 {
     const V vk = v_set(k);
@@ -180,8 +184,9 @@ SIMD_FN float sum64(map_fn *f, const float *x, const float *y, int64_t n, float 
     int64_t i = 0;
     for (; i + 4 * V_LANES <= n; i += 4 * V_LANES)
         EACH(j, 4)
-            acc[j] = f(v_load(x + i + j * V_LANES), v_load(y + i + j * V_LANES), acc[j], vk);
-    EACH(j, 4) {
+    acc[j] = f(v_load(x + i + j * V_LANES), v_load(y + i + j * V_LANES), acc[j], vk);
+    EACH(j, 4)
+    {
         int64_t left = n - i - j * V_LANES;
         if (left > 0) {
             V a = v_load_n(x + i + j * V_LANES, left), b = v_load_n(y + i + j * V_LANES, left);

@@ -134,10 +134,8 @@ static void fit_affine(const float *x, int part, int top, int sc_top, uint8_t *d
 {
     float scale[16], min[16], scale_max = 0.0f, min_max = 0.0f;
     for (int j = 0; j < 256 / part; j++) {
-        float
-            lo = 0.0f,
-            hi = x[j *
-                   part]; /* the offset is subtracted and not negative: the range reaches to zero */
+        float lo = 0.0f, hi = x[j * part]; /* the offset is subtracted and not negative: the range
+                                              reaches to zero */
         for (int i = j * part; i < (j + 1) * part; i++) {
             lo = x[i] < lo ? x[i] : lo;
             hi = x[i] > hi ? x[i] : hi;

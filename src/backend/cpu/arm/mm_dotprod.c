@@ -1,5 +1,5 @@
-/* mm_dotprod.c -- matrix products of block types with sdot, whose second operand is one quad of a vector: a 32-block costs 8 instructions a
- * column and 4 rows, and two loads of activations. */
+/* mm_dotprod.c -- matrix products of block types with sdot, whose second operand is one quad of a
+ * vector: a 32-block costs 8 instructions a column and 4 rows, and two loads of activations. */
 #include "backend/cpu/mm_columns.inl"
 #include "backend/cpu/arm/mm_lanes_neon.inl"
 #include "backend/cpu/mm_blocks.inl"

@@ -1,7 +1,8 @@
 /* mm_lanes_neon.inl -- the vector of the matrix-product templates as 4 lanes of 32 bits (AArch64).
  * The other mm_lanes_*.inl have the same names for 8 and 16. A lane is a row of the panel.
  *
- * Operators on vectors and casts between them are those of gcc and clang: a shift by a constant is one instruction, by a variable two. */
+ * Operators on vectors and casts between them are those of gcc and clang: a shift by a constant is
+ * one instruction, by a variable two. */
 #include <arm_neon.h>
 
 enum { LANES = 4 };
@@ -13,32 +14,101 @@ typedef float32x4_t vf;
 /* Keeps a result that nobody reads. */
 #define USE(v) __asm__ volatile("" : : "w"(v))
 
-INLINE vi vi_load(const void *p) { return (vi)vld1q_u8(p); }
-INLINE void vi_store(void *p, vi a) { vst1q_u8(p, (uint8x16_t)a); }
-INLINE vi vi_zero(void) { return vdupq_n_s32(0); }
-INLINE vi vi_set8(int v) { return (vi)vdupq_n_s8((int8_t)v); }
-INLINE vi vi_set32(int v) { return vdupq_n_s32(v); }
-INLINE vi vi_and(vi a, vi b) { return a & b; }
-INLINE vi vi_or(vi a, vi b) { return a | b; }
-INLINE vi vi_xor(vi a, vi b) { return a ^ b; }
-INLINE vi vi_or_masked(vi a, vi b, vi mask) { return a | (b & mask); }
-INLINE vi vi_sub8(vi a, vi b) { return (vi)((int8x16_t)a - (int8x16_t)b); }
+INLINE vi vi_load(const void *p)
+{
+    return (vi)vld1q_u8(p);
+}
+INLINE void vi_store(void *p, vi a)
+{
+    vst1q_u8(p, (uint8x16_t)a);
+}
+INLINE vi vi_zero(void)
+{
+    return vdupq_n_s32(0);
+}
+INLINE vi vi_set8(int v)
+{
+    return (vi)vdupq_n_s8((int8_t)v);
+}
+INLINE vi vi_set32(int v)
+{
+    return vdupq_n_s32(v);
+}
+INLINE vi vi_and(vi a, vi b)
+{
+    return a & b;
+}
+INLINE vi vi_or(vi a, vi b)
+{
+    return a | b;
+}
+INLINE vi vi_xor(vi a, vi b)
+{
+    return a ^ b;
+}
+INLINE vi vi_or_masked(vi a, vi b, vi mask)
+{
+    return a | (b & mask);
+}
+INLINE vi vi_sub8(vi a, vi b)
+{
+    return (vi)((int8x16_t)a - (int8x16_t)b);
+}
 /* As unsigned: they wrap. */
-INLINE vi vi_add32(vi a, vi b) { return (vi)((uint32x4_t)a + (uint32x4_t)b); }
-INLINE vi vi_sub32(vi a, vi b) { return (vi)((uint32x4_t)a - (uint32x4_t)b); }
-INLINE vi vi_mul32(vi a, vi b) { return (vi)((uint32x4_t)a * (uint32x4_t)b); }
-INLINE vi vi_max32(vi a, vi b) { return vmaxq_s32(a, b); }
+INLINE vi vi_add32(vi a, vi b)
+{
+    return (vi)((uint32x4_t)a + (uint32x4_t)b);
+}
+INLINE vi vi_sub32(vi a, vi b)
+{
+    return (vi)((uint32x4_t)a - (uint32x4_t)b);
+}
+INLINE vi vi_mul32(vi a, vi b)
+{
+    return (vi)((uint32x4_t)a * (uint32x4_t)b);
+}
+INLINE vi vi_max32(vi a, vi b)
+{
+    return vmaxq_s32(a, b);
+}
 typedef uint32x4_t vi_mask;
-INLINE vi_mask vi_greater32(vi a, vi b) { return vcgtq_s32(a, b); }
-INLINE vi vi_select(vi_mask m, vi a, vi b) { return vbslq_s32(m, a, b); }
-INLINE vi vi_shl16(vi a, const int n) { return (vi)((uint16x8_t)a << (uint16_t)n); }
-INLINE vi vi_shr16(vi a, const int n) { return (vi)((uint16x8_t)a >> (uint16_t)n); }
-INLINE vi vi_shl32(vi a, const int n) { return (vi)((uint32x4_t)a << (uint32_t)n); }
-INLINE vi vi_shr32(vi a, const int n) { return (vi)((uint32x4_t)a >> (uint32_t)n); }
-INLINE vi vi_shr32_by(vi a, int n) { return vi_shr32(a, n); }
+INLINE vi_mask vi_greater32(vi a, vi b)
+{
+    return vcgtq_s32(a, b);
+}
+INLINE vi vi_select(vi_mask m, vi a, vi b)
+{
+    return vbslq_s32(m, a, b);
+}
+INLINE vi vi_shl16(vi a, const int n)
+{
+    return (vi)((uint16x8_t)a << (uint16_t)n);
+}
+INLINE vi vi_shr16(vi a, const int n)
+{
+    return (vi)((uint16x8_t)a >> (uint16_t)n);
+}
+INLINE vi vi_shl32(vi a, const int n)
+{
+    return (vi)((uint32x4_t)a << (uint32_t)n);
+}
+INLINE vi vi_shr32(vi a, const int n)
+{
+    return (vi)((uint32x4_t)a >> (uint32_t)n);
+}
+INLINE vi vi_shr32_by(vi a, int n)
+{
+    return vi_shr32(a, n);
+}
 /* 16 bytes to look up in, and LANES * 4 look-ups. */
-INLINE vi vi_table(const uint8_t *p) { return (vi)vld1q_u8(p); }
-INLINE vi vi_look_up(vi table, vi index) { return (vi)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)index); }
+INLINE vi vi_table(const uint8_t *p)
+{
+    return (vi)vld1q_u8(p);
+}
+INLINE vi vi_look_up(vi table, vi index)
+{
+    return (vi)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)index);
+}
 /* LANES bytes or int16 to int32, 2 LANES bytes to int16. */
 INLINE int16x8_t s8_to_16(const void *p)
 {
@@ -46,10 +116,22 @@ INLINE int16x8_t s8_to_16(const void *p)
     __builtin_memcpy(&four, p, 4);
     return vmovl_s8(vcreate_s8(four));
 }
-INLINE vi vi_s8_to_32(const void *p) { return vmovl_s16(vget_low_s16(s8_to_16(p))); }
-INLINE vi vi_u8_to_32(const void *p) { return vi_and(vi_s8_to_32(p), vi_set32(255)); }
-INLINE vi vi_u8_to_16(const void *p) { return (vi)vmovl_u8(vld1_u8(p)); }
-INLINE vi vi_s16_to_32(const int16_t *p) { return vmovl_s16(vld1_s16(p)); }
+INLINE vi vi_s8_to_32(const void *p)
+{
+    return vmovl_s16(vget_low_s16(s8_to_16(p)));
+}
+INLINE vi vi_u8_to_32(const void *p)
+{
+    return vi_and(vi_s8_to_32(p), vi_set32(255));
+}
+INLINE vi vi_u8_to_16(const void *p)
+{
+    return (vi)vmovl_u8(vld1_u8(p));
+}
+INLINE vi vi_s16_to_32(const int16_t *p)
+{
+    return vmovl_s16(vld1_s16(p));
+}
 
 /* 16 bytes of row r; words and pairs of words of two such, alternating. */
 INLINE vi vi_rows(const uint8_t *p, int64_t ld)
@@ -57,11 +139,26 @@ INLINE vi vi_rows(const uint8_t *p, int64_t ld)
     (void)ld; /* of rows r + 4 ..., which wider vectors take too */
     return vi_load(p);
 }
-INLINE vi vi_low32(vi a, vi b) { return vzip1q_s32(a, b); }
-INLINE vi vi_high32(vi a, vi b) { return vzip2q_s32(a, b); }
-INLINE vi vi_low64(vi a, vi b) { return (vi)vzip1q_s64((int64x2_t)a, (int64x2_t)b); }
-INLINE vi vi_high64(vi a, vi b) { return (vi)vzip2q_s64((int64x2_t)a, (int64x2_t)b); }
-INLINE void vi_transpose128(vi *out, const vi *u) { out[0] = u[0]; }
+INLINE vi vi_low32(vi a, vi b)
+{
+    return vzip1q_s32(a, b);
+}
+INLINE vi vi_high32(vi a, vi b)
+{
+    return vzip2q_s32(a, b);
+}
+INLINE vi vi_low64(vi a, vi b)
+{
+    return (vi)vzip1q_s64((int64x2_t)a, (int64x2_t)b);
+}
+INLINE vi vi_high64(vi a, vi b)
+{
+    return (vi)vzip2q_s64((int64x2_t)a, (int64x2_t)b);
+}
+INLINE void vi_transpose128(vi *out, const vi *u)
+{
+    out[0] = u[0];
+}
 /* The low halves of all lanes to p, the high ones to p + step. */
 INLINE void vi_store_words(uint8_t *p, int64_t step, vi a)
 {
@@ -73,33 +170,83 @@ INLINE void vi_store_bytes(uint8_t *p, int64_t step, vi a)
 {
     static const uint8_t by_byte[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
     a = (vi)vqtbl1q_u8((uint8x16_t)a, vld1q_u8(by_byte));
-    UNROLL for (int j = 0; j < 4; j++) {
+    UNROLL for (int j = 0; j < 4; j++)
+    {
         int32_t four = a[j];
         __builtin_memcpy(p + j * step, &four, 4);
     }
 }
 
-INLINE vf vf_load(const float *p) { return vld1q_f32(p); }
-INLINE vf vf_load_f16(const void *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
-INLINE vf vf_load_bf16(const void *p) { return (vf)vshll_n_u16(vld1_u16(p), 16); }
-INLINE void vf_store(float *p, vf a) { vst1q_f32(p, a); }
-INLINE vf vf_zero(void) { return vdupq_n_f32(0); }
-INLINE vf vf_set(float v) { return vdupq_n_f32(v); }
-INLINE vf vf_mul(vf a, vf b) { return vmulq_f32(a, b); }
-INLINE vf vf_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); } /* a > b ? a : b */
-INLINE vf vf_min(vf a, vf b) { return vbslq_f32(vcltq_f32(a, b), a, b); } /* a < b ? a : b */
-INLINE vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
-INLINE vf vf_fnma(vf a, vf b, vf c) { return vfmsq_f32(c, a, b); } /* -(a * b) + c */
-INLINE vf vf_from_int(vi a) { return vcvtq_f32_s32(a); }
-INLINE vi vf_to_int(vf a) { return vcvtnq_s32_f32(a); } /* to nearest even */
-INLINE vf vf_bits(vi a) { return (vf)a; }
-INLINE vi vi_bits(vf a) { return (vi)a; }
+INLINE vf vf_load(const float *p)
+{
+    return vld1q_f32(p);
+}
+INLINE vf vf_load_f16(const void *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+INLINE vf vf_load_bf16(const void *p)
+{
+    return (vf)vshll_n_u16(vld1_u16(p), 16);
+}
+INLINE void vf_store(float *p, vf a)
+{
+    vst1q_f32(p, a);
+}
+INLINE vf vf_zero(void)
+{
+    return vdupq_n_f32(0);
+}
+INLINE vf vf_set(float v)
+{
+    return vdupq_n_f32(v);
+}
+INLINE vf vf_mul(vf a, vf b)
+{
+    return vmulq_f32(a, b);
+}
+INLINE vf vf_max(vf a, vf b)
+{
+    return vbslq_f32(vcgtq_f32(a, b), a, b);
+} /* a > b ? a : b */
+INLINE vf vf_min(vf a, vf b)
+{
+    return vbslq_f32(vcltq_f32(a, b), a, b);
+} /* a < b ? a : b */
+INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return vfmaq_f32(c, a, b);
+}
+INLINE vf vf_fnma(vf a, vf b, vf c)
+{
+    return vfmsq_f32(c, a, b);
+} /* -(a * b) + c */
+INLINE vf vf_from_int(vi a)
+{
+    return vcvtq_f32_s32(a);
+}
+INLINE vi vf_to_int(vf a)
+{
+    return vcvtnq_s32_f32(a);
+} /* to nearest even */
+INLINE vf vf_bits(vi a)
+{
+    return (vf)a;
+}
+INLINE vi vi_bits(vf a)
+{
+    return (vi)a;
+}
 
-INLINE int32_t vi_hmax(vi a) { return vmaxvq_s32(a); }
+INLINE int32_t vi_hmax(vi a)
+{
+    return vmaxvq_s32(a);
+}
 /* 16 lanes to 16 bytes; they fit. Returns their sum. */
 INLINE int32_t vi_store_s8(int8_t *q, const vi a[4])
 {
-    int16x8_t low = vcombine_s16(vmovn_s32(a[0]), vmovn_s32(a[1])), high = vcombine_s16(vmovn_s32(a[2]), vmovn_s32(a[3]));
+    int16x8_t low = vcombine_s16(vmovn_s32(a[0]), vmovn_s32(a[1])),
+              high = vcombine_s16(vmovn_s32(a[2]), vmovn_s32(a[3]));
     int8x16_t bytes = vcombine_s8(vmovn_s16(low), vmovn_s16(high));
     vst1q_s8(q, bytes);
     return vaddlvq_s8(bytes);
@@ -107,14 +254,16 @@ INLINE int32_t vi_store_s8(int8_t *q, const vi a[4])
 /* 16 lanes to their low 16 bits. */
 INLINE void vi_store_u16(uint16_t *p, const vi a[4])
 {
-    UNROLL for (int i = 0; i < 4; i++)
-        vst1_u16(p + 4 * i, vmovn_u32((uint32x4_t)a[i]));
+    UNROLL for (int i = 0; i < 4; i++) vst1_u16(p + 4 * i, vmovn_u32((uint32x4_t)a[i]));
 }
 /* The 8 sums of two neighbours of 16. */
-INLINE void add_neighbours(int16_t out[8], const int16_t *s) { vst1q_s16(out, vpaddq_s16(vld1q_s16(s), vld1q_s16(s + 8))); }
+INLINE void add_neighbours(int16_t out[8], const int16_t *s)
+{
+    vst1q_s16(out, vpaddq_s16(vld1q_s16(s), vld1q_s16(s + 8)));
+}
 
-/* Denormal inputs and results become zero from flush_begin to flush_end, which says whether a result did: this machine decides before
- * rounding, the law after it. */
+/* Denormal inputs and results become zero from flush_begin to flush_end, which says whether a
+ * result did: this machine decides before rounding, the law after it. */
 enum { FPCR_FZ = 1 << 24, FPSR_UFC = 1 << 3 };
 typedef struct {
     uint64_t fpcr, fpsr;
@@ -122,15 +271,24 @@ typedef struct {
 INLINE flush_state flush_begin(void)
 {
     flush_state saved;
-    __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(saved.fpcr), "=r"(saved.fpsr) : : "memory");
-    __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(saved.fpcr | FPCR_FZ), "r"(saved.fpsr & ~(uint64_t)FPSR_UFC) : "memory");
+    __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr"
+                     : "=r"(saved.fpcr), "=r"(saved.fpsr)
+                     :
+                     : "memory");
+    __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1"
+                     :
+                     : "r"(saved.fpcr | FPCR_FZ), "r"(saved.fpsr & ~(uint64_t)FPSR_UFC)
+                     : "memory");
     return saved;
 }
 INLINE int flush_end(flush_state saved)
 {
     uint64_t fpsr;
     __asm__ volatile("mrs %0, fpsr" : "=r"(fpsr) : : "memory");
-    __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(saved.fpcr), "r"(saved.fpsr | fpsr) : "memory");
+    __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1"
+                     :
+                     : "r"(saved.fpcr), "r"(saved.fpsr | fpsr)
+                     : "memory");
     return (fpsr & FPSR_UFC) != 0;
 }
 

@@ -1,7 +1,8 @@
 /* mm_neon.c -- matrix products, packing and activation quantisers with what every AArch64 has.
  *
- * A quad is two widening multiplications to int16, which two products of bytes fit (128 * 127 * 2 = 32512), and two pairwise additions: 4
- * instructions and one for the broadcast, where sdot is one. */
+ * A quad is two widening multiplications to int16, which two products of bytes fit (128 * 127 * 2 =
+ * 32512), and two pairwise additions: 4 instructions and one for the broadcast, where sdot is one.
+ */
 #include "backend/cpu/mm_columns.inl"
 #include "backend/cpu/arm/mm_lanes_neon.inl"
 #include "backend/cpu/mm_blocks.inl"
@@ -17,8 +18,7 @@ INLINE vi int8_step(vi sum, vi w, vi x)
 INLINE void dot(vi *sum, const vi *q, const int8_t *x, const int n, const int columns)
 {
     (void)columns;
-    UNROLL for (int g = 0; g < n; g++)
-        sum[0] = int8_step(sum[0], q[g], quad(x + 4 * g));
+    UNROLL for (int g = 0; g < n; g++) sum[0] = int8_step(sum[0], q[g], quad(x + 4 * g));
 }
 
 #include "backend/cpu/mm_dot.inl"

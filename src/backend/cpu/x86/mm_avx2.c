@@ -1,4 +1,5 @@
-/* mm_avx2.c -- matrix products, packing and activation quantisers with AVX2, FMA and F16C: 8 lanes. */
+/* mm_avx2.c -- matrix products, packing and activation quantisers with AVX2, FMA and F16C: 8 lanes.
+ */
 #include "backend/cpu/mm_columns.inl"
 #include "backend/cpu/x86/mm_lanes_avx2.inl"
 #include "backend/cpu/mm_blocks.inl"

@@ -1,4 +1,5 @@
-/* mm_avx512.c -- matrix products, packing and activation quantisers with AVX-512 F, BW, VL and DQ: 16 lanes. */
+/* mm_avx512.c -- matrix products, packing and activation quantisers with AVX-512 F, BW, VL and DQ:
+ * 16 lanes. */
 #include "backend/cpu/mm_columns.inl"
 #include "backend/cpu/x86/mm_lanes_avx512.inl"
 #include "backend/cpu/mm_blocks.inl"

@@ -1,7 +1,8 @@
 /* mm_avx512bf16.c -- bf16 weights with vdpbf16ps.
  *
- * The instruction takes a pair of k per lane and does what numerics.md writes down for bf16: the second of the pair first, two fused
- * steps, denormals flushed whatever the control register says. */
+ * The instruction takes a pair of k per lane and does what numerics.md writes down for bf16: the
+ * second of the pair first, two fused steps, denormals flushed whatever the control register says.
+ */
 #include <immintrin.h>
 
 #include "backend/cpu/mm_columns.inl"
@@ -14,34 +15,34 @@ INLINE void mm_bf16(const struct piece *p, const int NC)
     const uint16_t *x[6];
     float *y = p->y + ROWS * p->c0;
     __m512 acc[6][VECTORS];
-    COLUMNS(c) {
+    COLUMNS(c)
+    {
         x[c] = p->a->h + (p->c0 + c) * p->a->ld;
-        UNROLL for (int v = 0; v < VECTORS; v++)
-            acc[c][v] = p->b0 ? _mm512_load_ps(y + ROWS * c + 16 * v) : _mm512_setzero_ps();
+        UNROLL for (int v = 0; v < VECTORS; v++) acc[c][v] =
+            p->b0 ? _mm512_load_ps(y + ROWS * c + 16 * v) : _mm512_setzero_ps();
     }
     for (int64_t k = p->b0; k < p->b1; k++, w += P64_BF16) {
         if (NC >= 5)
             prefetch(w, P64_BF16);
         __m512i pair[VECTORS];
-        UNROLL for (int v = 0; v < VECTORS; v++)
-            pair[v] = _mm512_loadu_si512(w + 64 * v);
-        COLUMNS(c) {
+        UNROLL for (int v = 0; v < VECTORS; v++) pair[v] = _mm512_loadu_si512(w + 64 * v);
+        COLUMNS(c)
+        {
             int32_t bits;
             __builtin_memcpy(&bits, x[c] + 2 * k, 4);
             const __m512i a = _mm512_set1_epi32(bits);
-            UNROLL for (int v = 0; v < VECTORS; v++)
-                acc[c][v] = _mm512_dpbf16_ps(acc[c][v], (__m512bh)pair[v], (__m512bh)a);
+            UNROLL for (int v = 0; v < VECTORS; v++) acc[c][v] =
+                _mm512_dpbf16_ps(acc[c][v], (__m512bh)pair[v], (__m512bh)a);
         }
     }
     COLUMNS(c)
-        UNROLL for (int v = 0; v < VECTORS; v++)
-            _mm512_store_ps(y + ROWS * c + 16 * v, acc[c][v]);
+    UNROLL for (int v = 0; v < VECTORS; v++) _mm512_store_ps(y + ROWS * c + 16 * v, acc[c][v]);
 }
 
-#define INSTANCE(nc)                                                                                                   \
-    NOINLINE void bf16_##nc(const struct piece *p)                                                                     \
-    {                                                                                                                  \
-        mm_bf16(p, nc);                                                                                                \
+#define INSTANCE(nc)                                                                               \
+    NOINLINE void bf16_##nc(const struct piece *p)                                                 \
+    {                                                                                              \
+        mm_bf16(p, nc);                                                                            \
     }
 INSTANCE(1)
 INSTANCE(2)

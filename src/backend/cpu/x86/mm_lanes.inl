@@ -6,7 +6,8 @@
 /* Keeps a result that nobody reads. */
 #define USE(v) __asm__ volatile("" : : "v"(v))
 
-/* Denormal inputs and results become zero from flush_begin to flush_end, which says whether that went another way than the law's. */
+/* Denormal inputs and results become zero from flush_begin to flush_end, which says whether that
+ * went another way than the law's. */
 typedef unsigned flush_state;
 INLINE flush_state flush_begin(void)
 {
@@ -23,7 +24,8 @@ INLINE int flush_end(flush_state saved)
 /* Returns their sum. */
 INLINE int32_t store_16_bytes(int8_t *q, __m128i bytes)
 {
-    const __m128i sum = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128()); /* of bytes + 128, by eights */
+    const __m128i sum = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)),
+                                     _mm_setzero_si128()); /* of bytes + 128, by eights */
     _mm_storeu_si128((void *)q, bytes);
     return _mm_cvtsi128_si32(sum) + _mm_extract_epi16(sum, 4) - 16 * 128;
 }

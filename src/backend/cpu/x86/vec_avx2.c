@@ -1,4 +1,5 @@
-/* vec_avx2.c -- the float vector kernels for AVX2 with FMA and F16C. See vec_kernels.inl and attn_kernels.inl. */
+/* vec_avx2.c -- the float vector kernels for AVX2 with FMA and F16C. See vec_kernels.inl and
+ * attn_kernels.inl. */
 #define SIMD_AVX2
 #include "backend/cpu/kern_vec.h"
 #include "backend/cpu/simd.h"

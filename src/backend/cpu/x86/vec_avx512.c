@@ -1,4 +1,5 @@
-/* vec_avx512.c -- the float vector kernels for AVX-512 F, BW, VL, DQ. See vec_kernels.inl and attn_kernels.inl. */
+/* vec_avx512.c -- the float vector kernels for AVX-512 F, BW, VL, DQ. See vec_kernels.inl and
+ * attn_kernels.inl. */
 #define SIMD_AVX512
 #include "backend/cpu/kern_vec.h"
 #include "backend/cpu/simd.h"
