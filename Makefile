@@ -78,16 +78,20 @@ NO_ISA   := $(if $(filter x86_64,$(MACHINE)),,x86) $(if $(filter aarch64,$(MACHI
 EXCLUDE  := $(foreach d,vulkan cuda cann,src/backend/$d/%) $(foreach d,$(NO_ISA),src/backend/cpu/$d/%)
 find_c    = $(wildcard $(foreach r,$1,$r/*.c $r/*/*.c $r/*/*/*.c))
 LIB_SRC  := $(filter-out $(EXCLUDE),$(call find_c,$(addprefix src/,$(ROOMS))))
-CLI_SRC  := $(filter-out $(if $(SERVER_PKGS),,cli/cmd_serve.c cli/offers.c cli/notify.c) $(if $(PULL_PKGS),,cli/cmd_pull.c cli/pull%.c),$(wildcard cli/*.c)) $(if $(SERVER_PKGS),$(wildcard server/*.c))
-TEST_SRC := $(wildcard tests/test_*.c)
-TEST_AUX := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
+NO_SERVER := $(if $(SERVER_PKGS),,cli/commands/cmd_serve.c cli/models/offers.c cli/models/notify.c)
+NO_PULL  := $(if $(PULL_PKGS),,cli/commands/cmd_pull.c cli/pull/%)
+CLI_SRC  := $(filter-out $(NO_SERVER) $(NO_PULL),$(call find_c,cli $(if $(SERVER_PKGS),server)))
+TEST_SRC := $(wildcard tests/test_*.c tests/*/test_*.c)
+TEST_AUX := $(filter-out $(TEST_SRC),$(call find_c,tests))
 BENCH_SRC := $(wildcard bench/*.c)
 TOOL_SRC := $(wildcard tools/*.c)
 FUZZ_SRC := $(wildcard fuzz/fuzz_*.c)
 
 obj       = $(patsubst %.c,$(B)/obj/%.o,$1)
 prog      = $(patsubst %.c,$(B)/%,$1)
-TESTS    := $(call prog,$(TEST_SRC))
+# Tests lie in a folder for each room; their programs lie in one.
+test_prog = $(B)/tests/$(basename $(notdir $1))
+TESTS    := $(foreach t,$(TEST_SRC),$(call test_prog,$t))
 BENCHES  := $(call prog,$(BENCH_SRC))
 TOOLS    := $(call prog,$(TOOL_SRC))
 FUZZERS  := $(call prog,$(FUZZ_SRC))
@@ -122,7 +126,7 @@ convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),$(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
 commit    = $(if $(filter src/api/%,$1),-DPITH_COMMIT='"$(COMMIT)"')
 # Programs see the public header alone; tests and fuzzers see the rooms too.
-includes  = -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I$(dir $1) $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests)
+includes  = -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests)
 
 # ---------------------------------------------------------------- targets
 
@@ -169,14 +173,14 @@ fuzz:
 
 ## arm: cross-compiled for AArch64 and run under qemu-user: the kernels' tests, and whole models against this machine's bytes
 # Tests that include a room of these, and neither a room above nor the public functions.
-ARM_TESTS = $(basename $(shell grep -lE '"(base|tensor|graph|backend)/' tests/test_*.c | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'))
+ARM_TESTS = $(foreach t,$(shell grep -lE '"(base|tensor|graph|backend)/' $(TEST_SRC) | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'),tests/$(basename $(notdir $t)))
 ARM_MAKE = $(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar LD=aarch64-linux-gnu-ld OBJCOPY=aarch64-linux-gnu-objcopy \
     PKGS= EDIT= SERVER=0 PULL=0 CPPFLAGS="-idirafter /usr/include -DXXH_INLINE_ALL=" LDFLAGS=-static
 arm: all
 	@scripts/deps.sh arm
 	+@$(ARM_MAKE) PKG_LIBS= $(addprefix build-arm/,$(ARM_TESTS))
 	@B=build-arm TEST_LIMIT=1800 TEST_RULES=0 TEST_WRAP="qemu-aarch64 -cpu max" scripts/run_tests.sh
-	@TEST_SCALE=10 tests/test_arm.sh
+	@TEST_SCALE=10 tests/backend/test_arm.sh
 
 # The libraries of the text room are this machine's: their headers serve, and nothing that needs their code is run; xxHash is all header.
 arm-program:
@@ -238,7 +242,7 @@ $(B)/obj/%.o: %.c $(B)/flags
 	    $(call commit,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) -MMD -MP -c -o $@ $<
 
 # The assembler puts the files of the web page into it.
-$(call obj,server/api_web.c): $(wildcard server/web/*)
+$(call obj,server/api/api_web.c): $(wildcard server/web/*)
 
 # Two archives of the same objects. rooms.a shows the rooms to each other, for the tests. libpith.a shows pith_* alone, for programs: its one
 # object is all of them linked once, with every hidden name made local, so that no name of ours can meet one of a program's own.
@@ -269,7 +273,8 @@ $(B)/pith: $(call obj,$(CLI_SRC)) $(B)/libpith.a $(LAZY_OBJ)
 $(B)/shared.a: $(call obj,$(TEST_AUX))
 	$(call say,AR,$@)rm -f $@ && $(AR) qcs $@ $^
 
-$(TESTS): $(B)/tests/%: $(B)/obj/tests/%.o $(if $(TEST_AUX),$(B)/shared.a) $(B)/rooms.a
+$(foreach t,$(TEST_SRC),$(eval $(call test_prog,$t): $(call obj,$t)))
+$(TESTS): $(if $(TEST_AUX),$(B)/shared.a) $(B)/rooms.a
 $(BENCHES): $(B)/bench/%: $(B)/obj/bench/%.o $(B)/rooms.a
 $(TOOLS): $(B)/tools/%: $(B)/obj/tools/%.o $(B)/libpith.a
 $(TESTS) $(BENCHES) $(TOOLS):

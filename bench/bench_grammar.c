@@ -12,7 +12,7 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "format/gguf.h"
-#include "text/grammar.h"
+#include "text/grammar/grammar.h"
 
 enum { SCHEMA_BYTES = 10000 };
 

@@ -11,7 +11,7 @@
  * Time is the thread's own, so a busy machine spoils only what memory bandwidth it takes away. */
 #include "bench.h"
 #include "backend/cpu/kern_mm.h"
-#include "base/cpu.h"
+#include "base/machine/cpu.h"
 #include "base/rng.h"
 #include "tensor/dtype.h"
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "run/session.h"
+#include "run/session/session.h"
 
 enum { TIMES = 3, KEEP = 1 };
 

@@ -10,7 +10,7 @@
  * visible Best of the repeats; time is the thread's own. */
 #include "bench.h"
 #include "backend/cpu/kern.h"
-#include "base/cpu.h"
+#include "base/machine/cpu.h"
 #include "base/rng.h"
 #include "graph/kv_page.h"
 

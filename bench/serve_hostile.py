@@ -2,7 +2,7 @@
 """serve_hostile.py -- scenarios of bench/serve.py in which somebody means harm, or everybody does something else.
 
 `hostile`: valid requests of small size and great cost, by two keys and without one, beside one good stream and another key's /tokenize. The
-requests are those that once did harm (the nine below), and the costliest that tests/test_lab.c has found (tests/lab), whole and mutated.
+requests are those that once did harm (the nine below), and the costliest that tests/text/test_lab.c has found (tests/lab), whole and mutated.
 `mixed`: chats, tools, schemas, embeddings, long prompts, clients that leave, models that come and go, for hours.
 
 As a program it is the attacker: serve_hostile.py URL SECONDS KEY... prints a line of JSON with the statuses that it got."""

@@ -10,7 +10,7 @@
 #include <pith.h>
 #include <stdio.h>
 
-#include "args.h"
+#include "cli/args/args.h"
 
 struct command {
     const char *name, *summary;

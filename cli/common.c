@@ -1,5 +1,5 @@
 /* common.c -- messages, exit codes, and small conversions that several commands need. */
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 
 static atomic_int asked, ends, stays; /* looked at by threads of loads, too */
 static atomic_int heeded;             /* something looks whether it was asked to stop */

@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli.h"
-#include "config.h"
-#include "man.h"
+#include "cli/cli.h"
+#include "cli/args/config.h"
+#include "cli/args/man.h"
 
 static const struct command *const commands[] = {
     &cmd_run,      &cmd_bench,   &cmd_inspect, &cmd_logits, &cmd_tokenize, &cmd_sample,

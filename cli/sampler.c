@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 
 /* "ID=X" rows into bias[]; 0: the message is out. */
 static int read_biases(const struct arg_texts *rows, struct pith_logit_bias *bias, int *code)

@@ -4,7 +4,7 @@
  * told while they come. */
 #include "fuzz.h"
 #include "base/jtree.h"
-#include "text/chat_parse.h"
+#include "text/chat/chat_parse.h"
 
 static const char tools[] =
     "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":\"string\"},"

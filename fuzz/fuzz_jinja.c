@@ -3,7 +3,7 @@
  * twice the same, within small limits; and where its text comes from is told by parts of it that
  * are apart, in order, and hold every sign (U+E000) that only values have. */
 #include "fuzz.h"
-#include "text/jinja.h"
+#include "text/jinja/jinja.h"
 
 #define SIGN "\xEE\x80\x80"
 static const char conversation[] =

@@ -1,7 +1,7 @@
 /* fuzz_text.c -- the first byte chooses a tiny vocabulary of one kind, the rest is text (vocab.h).
  */
 #include "vocab.h"
-#include "text/pretok.h"
+#include "text/vocab/pretok.h"
 
 /* The samples, and the byte vocabulary with every pre-tokenizer, opened when first asked for. */
 static struct vocab *opened(int i)

@@ -6,7 +6,7 @@
 
 #include "fuzz.h"
 #include "base/str.h"
-#include "text/grammar.h"
+#include "text/grammar/grammar.h"
 
 enum { GRAMMAR_MOST_BYTES = 1 << 14 };
 

@@ -5,7 +5,7 @@
 
 #include "fuzz.h"
 #include "vocab_image.h"
-#include "text/vocab_impl.h"
+#include "text/vocab/vocab_impl.h"
 
 enum { VOCAB_MOST_IDS = 8192, VOCAB_MOST_OUT = 1 << 16 };
 

@@ -10,8 +10,8 @@ lib_code=$(code "${lib[@]}" | grep -v '^src/backend/\(vulkan\|cuda\|cann\)/')
 calls() { grep -E "(^|[^A-Za-z0-9_.>])($1) *\(" <<<"$lib_code" | grep -vE "^(${2:-no file}):" | sed -E 's/: +/: /g'; }
 
 calls 'abort|_?exit|_Exit|quick_exit|assert|raise|__builtin_trap' | rule no_way_to_die
-calls 'v?f?printf|puts|fputs|putc|putchar|fputc|perror|v?dprintf|write' 'src/base/(log|file)\.c' | rule no_output
-calls 'getenv|secure_getenv|setenv|putenv|unsetenv' 'src/base/env\.c' | rule environment_in_one_place
+calls 'v?f?printf|puts|fputs|putc|putchar|fputc|perror|v?dprintf|write' 'src/base/machine/file\.c' | rule no_output
+calls 'getenv|secure_getenv|setenv|putenv|unsetenv' 'src/base/machine/env\.c' | rule environment_in_one_place
 calls 'malloc|calloc|realloc|reallocarray|free|strn?dup|v?asprintf|aligned_alloc|posix_memalign|memalign|alloca|__builtin_alloca|getline|getdelim|open_memstream' \
     'src/base/mem\.c' | rule memory_through_mem
 calls 'system|popen|gets|strcpy|strcat|strncpy|strncat|v?sprintf|strtok|atoi|atol|atoll|atof|s?rand|random|drand48|setlocale|signal|setjmp|longjmp' |

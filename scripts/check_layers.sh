@@ -27,10 +27,10 @@ includes=$(grep -nE '^[ \t]*#[ \t]*include' "${sources[@]}" /dev/null | sed -nE 
         target="<$name>"
         if [ "$kind" = '"' ]; then
             target=missing:$name
-            for dir in src include "${file%/*}"; do
+            for dir in src include "${file%/*}" .; do
                 [ -e "$dir/$name" ] && target=$dir/$name && break
             done
-            target=${target#*/../}
+            target=${target#./}
         fi
         echo "$file:$line $file $target"
     done)
@@ -71,7 +71,7 @@ awk '$2 ~ /^src\/backend\/cpu\/(x86|arm)\// || $2 ~ /^src\/backend\/cpu\/.*\.inl
 awk '$3 !~ /^</ && $3 !~ /^missing:/ {print $2, $3}' <<<"$includes" | tsort 2>&1 >/dev/null | sed 's/^tsort: //' | rule no_include_cycle
 
 headers=(src/**/*.h include/*.h {cli,server,tools}/**/*.h)
-alone() { ${CC:-gcc} -std=gnu11 -D_GNU_SOURCE -Iinclude -Isrc -I"$(dirname "$1")" -w -fsyntax-only -x c "$1" 2>&1 | grep -m 1 error; }
+alone() { ${CC:-gcc} -std=gnu11 -D_GNU_SOURCE -Iinclude -Isrc -I. -w -fsyntax-only -x c "$1" 2>&1 | grep -m 1 error; }
 export -f alone
 printf '%s\n' "${headers[@]}" | grep -v '/\(vulkan\|cuda\|cann\)/' | xargs -r -n 1 -P "$(nproc)" bash -c 'alone "$1"; true' - |
     sort -u | rule headers_compile_alone

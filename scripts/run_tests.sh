@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run_tests.sh [NAME...] -- runs the tests and closes with one line: "N passed, N failed, N skipped".
 #
-# A test is a program $B/tests/test_*, a shell script tests/test_*.sh, a Python script tests/test_*.py or a rule of the house
+# A test is a program $B/tests/test_*, a script tests/ROOM/test_*.sh or tests/ROOM/test_*.py, or a rule of the house
 # scripts/check_*.sh. Each prints "ok NAME", "FAIL NAME: why" and "skip NAME: why" lines and the same closing line; the lines are added up,
 # skips and failures are repeated at the end. One that crashes, prints no closing line or exceeds its time counts as one failure by name.
 # With NAMEs only those run (test_base, check_layers).
@@ -73,11 +73,11 @@ fi
 
 shopt -s nullglob
 all=()
-for src in tests/test_*.c; do
+for src in tests/test_*.c tests/*/test_*.c; do
     path=$B/tests/$(basename "$src" .c)
     [ -x "$path" ] && all+=("$path")
 done
-[ -n "${TEST_WRAP:-}" ] || all+=(tests/test_*.sh tests/test_*.py)
+[ -n "${TEST_WRAP:-}" ] || all+=(tests/*/test_*.sh tests/*/test_*.py tests/test_*.sh tests/test_*.py)
 [ "${TEST_RULES:-1}" = 0 ] || all+=(scripts/check_*.sh)
 if [ $# -gt 0 ]; then
     chosen=()
@@ -111,6 +111,7 @@ if [ "${TEST_MODEL:-0}" = 1 ]; then
 fi
 TEST_PYTHON=$(scripts/model.sh --python) || TEST_PYTHON=python3
 export TEST_PYTHON
+export PYTHONPATH=$PWD/tests${PYTHONPATH:+:$PYTHONPATH} # report.py and serving.py, which tests in Python import
 export PITH_SHARED=${PITH_SHARED:-../shared}
 export PITH_CONFIG=/dev/null # nobody's own settings
 

@@ -24,8 +24,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "account.h"
-#include "server.h"
+#include "server/http/account.h"
+#include "server/server.h"
 
 struct exchange; /* a request of HTTP and its answer (exchange.c) */
 struct tenant;   /* who asks (auth.c) */
@@ -119,7 +119,7 @@ enum {
 
 enum field_id {
 #define FIELD(id, ...) F_##id,
-#include "fields.def"
+#include "server/fields.def"
 #undef FIELD
     N_FIELDS
 };

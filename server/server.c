@@ -5,7 +5,7 @@
 #include <malloc.h>
 #endif
 
-#include "serve.h"
+#include "server/serve.h"
 
 int server_sequences(int parallel)
 {

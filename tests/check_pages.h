@@ -4,7 +4,7 @@
 #ifndef PITH_TESTS_CHECK_PAGES_H
 #define PITH_TESTS_CHECK_PAGES_H
 
-#include "run/session.h"
+#include "run/session/session.h"
 #include "test.h"
 
 static int32_t *count_refs(const struct pith_session *s, int g)

@@ -9,7 +9,7 @@
 
 #include "graph/kv_page.h"
 #include "graph/ref_math.h"
-#include "run/session.h"
+#include "run/session/session.h"
 #include "test.h"
 
 struct entry {

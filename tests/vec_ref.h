@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "backend/cpu/kern.h"
-#include "base/cpu.h"
+#include "base/machine/cpu.h"
 #include "tensor/dtype.h"
 
 #define VR __attribute__((unused)) static

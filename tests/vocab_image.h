@@ -4,7 +4,7 @@
 #define PITH_TESTS_VOCAB_IMAGE_H
 
 #include "gguf_image.h"
-#include "text/vocab.h"
+#include "text/vocab/vocab.h"
 
 /* A GGUF file that is only keys. */
 struct keys {

@@ -4,12 +4,12 @@
 
 #include "api/params.h"
 #include "arch/arch.h"
-#include "base/cpu.h"
+#include "base/machine/cpu.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "base/work.h"
-#include "run/session.h"
-#include "run/stop.h"
+#include "run/session/session.h"
+#include "run/session/stop.h"
 
 #define TEXT_(x) #x
 #define TEXT(x)  TEXT_(x)

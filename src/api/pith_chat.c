@@ -1,11 +1,11 @@
-/* pith_chat.c -- pith.h's view of text/chat_parse.h. */
+/* pith_chat.c -- pith.h's view of text/chat/chat_parse.h. */
 #include <string.h>
 
 #include "api/params.h"
 #include "base/error.h"
 #include "base/work.h"
-#include "text/chat_parse.h"
-#include "text/jinja.h"
+#include "text/chat/chat_parse.h"
+#include "text/jinja/jinja.h"
 
 static const struct chat_format *format_of(const pith_template *t)
 {

@@ -1,11 +1,11 @@
-/* pith_grammar.c -- the public grammars: checks arguments and forwards to text/grammar.c. */
+/* pith_grammar.c -- the public grammars: checks arguments and forwards to text/grammar/grammar.c. */
 #include "api/params.h"
 #include "base/work.h"
-#include "run/model.h"
-#include "run/sample.h"
-#include "text/chat_parse.h"
-#include "text/grammar.h"
-#include "text/jinja.h"
+#include "run/model/model.h"
+#include "run/sample/sample.h"
+#include "text/chat/chat_parse.h"
+#include "text/grammar/grammar.h"
+#include "text/jinja/jinja.h"
 
 /* What a call has returned, or why the thread's work was stopped meanwhile. */
 static pith_status explained(pith_status st, struct pith_error *err)

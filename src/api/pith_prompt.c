@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "base/work.h"
-#include "run/model.h"
-#include "text/jinja.h"
+#include "run/model/model.h"
+#include "text/jinja/jinja.h"
 
 struct pith_prompt {
     struct str text;

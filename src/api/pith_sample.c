@@ -1,10 +1,10 @@
-/* pith_sample.c -- the public sampler: checks arguments and forwards to run/sample.c. */
+/* pith_sample.c -- the public sampler: checks arguments and forwards to run/sample/sample.c. */
 #include <string.h>
 
 #include "api/params.h"
 #include "base/work.h"
-#include "run/sample.h"
-#include "run/session.h"
+#include "run/sample/sample.h"
+#include "run/session/session.h"
 
 pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_params *params,
                                 struct pith_error *err)

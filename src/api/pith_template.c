@@ -1,9 +1,9 @@
-/* pith_template.c -- pith.h's view of text/jinja.h and of a model's templates. */
+/* pith_template.c -- pith.h's view of text/jinja/jinja.h and of a model's templates. */
 #include <string.h>
 
 #include "base/work.h"
-#include "run/model.h"
-#include "text/jinja.h"
+#include "run/model/model.h"
+#include "text/jinja/jinja.h"
 
 /* A pith_template is a compiled template under its public name. */
 static const struct jinja *inner(const pith_template *t)

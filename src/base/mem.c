@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/limits.h"
+#include "base/machine/limits.h"
 #include "base/work.h"
 
 #define BLOCK_ALIGN 64

@@ -5,7 +5,7 @@
 #ifndef PITH_FORMAT_GGUF_H
 #define PITH_FORMAT_GGUF_H
 
-#include "base/file.h"
+#include "base/machine/file.h"
 #include "base/str.h"
 #include "tensor/dtype.h"
 

@@ -46,7 +46,7 @@ struct rope_set {
     float mscale;
 };
 
-/* One layer's K and V in a cache group: run/cache.c decides where they lie in a page of the group.
+/* One layer's K and V in a cache group: run/cache/cache.c decides where they lie in a page of the group.
  */
 struct kv_layer {
     int32_t group, n_head_kv, d_k, d_v;
@@ -57,7 +57,7 @@ struct kv_layer {
 };
 
 /* What a recurrent layer keeps of the rows before, instead of K and V: up to STATE_PARTS arrays of
- * floats (the window of a convolution, the state of a scan ...). run/recurrent.c decides where they
+ * floats (the window of a convolution, the state of a scan ...). run/cache/recurrent.c decides where they
  * lie in a block. */
 enum { STATE_PARTS = 3 };
 struct state_layer {

@@ -5,8 +5,8 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "base/cpu.h"
-#include "base/env.h"
+#include "base/machine/cpu.h"
+#include "base/machine/env.h"
 #include "base/mem.h"
 #include "graph/kv_page.h"
 

@@ -1,10 +1,10 @@
 /* gather.c -- a page of the cache made of slots of other pages, K rotated on the way: what edits of
  * sequences come to. Work is spread by layer and kv head; a head's slots are done in order on one
  * thread. Rotating by the sum of two shifts is one rounding, not two, so the cache sums them
- * (run/cache.h). */
+ * (run/cache/cache.h). */
 #include "backend/cpu/cpu.h"
 
-#include "base/pool.h"
+#include "base/machine/pool.h"
 #include "graph/kv_page.h"
 #include "graph/ref_math.h"
 

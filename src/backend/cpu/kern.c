@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 #include "backend/cpu/kern_mm.h"
-#include "base/cpu.h"
+#include "base/machine/cpu.h"
 
 static const struct kern *const vec_tables[CPU_N_LEVELS] = {
     [CPU_BASE] = &kern_vec_base,

@@ -2,7 +2,7 @@
  * another in rising order. */
 #include "backend/cpu/kern_mm.h"
 
-#include "base/cpu.h"
+#include "base/machine/cpu.h"
 
 static void overlay(struct kern_mm *out, const struct kern_mm *t)
 {

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "base/cpu.h"
+#include "base/machine/cpu.h"
 #include "base/mem.h"
-#include "base/pool.h"
+#include "base/machine/pool.h"
 
 enum { READ_BYTES = 256 << 20, MIN_ROUNDS = 10000, ROUND_NS = 3000000, MAX_RATES = 256 };
 

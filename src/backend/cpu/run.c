@@ -22,7 +22,7 @@
 #include <limits.h>
 #include <string.h>
 #include "base/mem.h"
-#include "base/pool.h"
+#include "base/machine/pool.h"
 
 enum { CANCELLED_PHASE = INT_MAX };
 

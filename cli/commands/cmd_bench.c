@@ -1,0 +1,603 @@
+/* cmd_bench.c -- pith bench: how fast a model runs here, and how near that is to what the machine
+ * allows.
+ *
+ *     limit of prefill   integer (for float weights: fma) peak / operations per token, the output
+ *                        matrix counted once per prompt
+ *     limit of decode    tokens of a step * read bandwidth / (weight bytes + cache bytes of all its
+ *                        sequences); with many sequences the limit of prefill where that is lower
+ *
+ * Bandwidth and peaks are measured in the same run, with the same number of threads. The limit of a
+ * test of both is their time added up. With --ops the limit of an op is what its bytes or its
+ * operations take, whichever is more; only products and attention have one, since what the others
+ * touch is mostly in the processor's caches.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "cli/cli.h"
+
+struct opts {
+    struct model_opts model;
+    struct arg_ints prompt, predict, depth, threads, seqs;
+    int64_t reps, n_batch;
+    const char *format;
+    int json, csv, md, ops, total;
+};
+
+#define LIST(flag, short_flag, member, low, high, standard, what)                                  \
+    {                                                                                              \
+        .name = flag, .alias = short_flag, .meta = "N,...",                                        \
+        ARG_FIELD(struct opts, member, ARG_INTS), .lo = low, .hi = high, .dflt = standard,         \
+        .help = what                                                                               \
+    }
+/* clang-format off */
+static const struct arg args[] = {
+    ARGS_MODEL_FILE(struct opts, model),
+    LIST("--prompt", "-p", prompt, 0, 1 << 24, "512", "tokens of a prefill test (pp); 0: none"),
+    LIST("--predict", "-n", predict, 0, 1 << 24, "128", "steps of a decode test (tg); 0: none"),
+    LIST("--depth", "-d", depth, 0, 1 << 24, "0", "tokens that are in the context before a test"),
+    LIST("--sequences", "-np", seqs, 1, 4096, "1", "sequences side by side"),
+    {.name = "--threads", .alias = "-t", .meta = "N,...", ARG_FIELD(struct opts, threads, ARG_INTS),
+     .lo = 1, .hi = 1024, .word = "auto", .otherwise = "the fast cores it may use",
+     .help = "threads; auto: see pith run"},
+    ARGS_MODEL_PLACES(struct opts, model),
+    {.name = "--repeat", .alias = "-r", ARG_FIELD(struct opts, reps, ARG_INT), .lo = 1, .hi = 10000,
+     .dflt = "5", .help = "measured runs of each test, after one that is not"},
+    {.name = "--batch", .alias = "-b", ARG_FIELD(struct opts, n_batch, ARG_SIZE), .lo = 1,
+     .hi = 1 << 20, .dflt = "512", .help = "most tokens in one step"},
+    {.name = "--output", .alias = "-o", ARG_FIELD(struct opts, format, ARG_CHOICE),
+     .choices = "text|md|json|csv", .dflt = "text", .help = "form of the results"},
+    {.name = "--json", ARG_FIELD(struct opts, json, ARG_SWITCH), .help = "as -o json"},
+    {.name = "--csv", ARG_FIELD(struct opts, csv, ARG_SWITCH), .help = "as -o csv"},
+    {.name = "--md", ARG_FIELD(struct opts, md, ARG_SWITCH), .help = "as -o md"},
+    {.name = "--total", ARG_FIELD(struct opts, total, ARG_SWITCH),
+     .help = "also prefill and decode in one run; always with several sequences"},
+    {.name = "--ops", ARG_FIELD(struct opts, ops, ARG_SWITCH),
+     .help = "where the time of each test goes, by kind of op and type of matrix"},
+    ARGS_MODEL_CACHE(struct opts, model),
+    {0},
+};
+/* clang-format on */
+
+struct result {
+    char test[64];
+    int32_t n_threads, n_threads_prefill, n_seqs;
+    double tps, tps_std, limit_tps;
+    json_t *ops; /* with --ops; see ops_between */
+};
+
+/* What is the same for all tests of a run. */
+struct bench {
+    const struct opts *o;
+    pith_model *m;
+    struct pith_model_info info;
+    struct pith_machine machine;
+    int32_t *tokens; /* [most rows of a step], random */
+    int32_t *seq;
+    int n_shown;
+};
+
+/* ---------------------------------------------------------------- output */
+
+static const char *model_name(const struct bench *b)
+{
+    const char *slash = strrchr(b->o->model.path, '/');
+    return b->info.name && *b->info.name ? b->info.name : slash ? slash + 1 : b->o->model.path;
+}
+
+/* The text in parentheses of "0.1.0 (commit)". */
+static void commit_of(char *to, size_t cap)
+{
+    const char *from = strchr(pith_version(), '(');
+    int n = from ? (int)strcspn(from + 1, ")") : 0;
+    snprintf(to, cap, "%.*s", n, from ? from + 1 : "");
+}
+
+static double share(const struct result *r)
+{
+    return r->limit_tps > 0 ? r->tps / r->limit_tps : 0;
+}
+
+/* A header, then rows, with the same columns; after a table of ops the header comes again. */
+static void show_row(struct bench *b, const struct result *r, int md)
+{
+    const char *head = md ? "| model | type | threads | test | tokens/s | +- | limit | share |\n"
+                            "|---|---|---:|---|---:|---:|---:|---:|\n"
+                          : "model                    type   threads  test                 tokens/s"
+                            "       +-      limit   share\n";
+    if (b->n_shown == 0 || b->o->ops)
+        fputs(head, stdout);
+    printf(md ? "| %s | %s | %d | %s | %.2f | %.2f | %.1f | %.1f %% |\n"
+              : "%-24.24s %-6s %7d  %-18s %10.2f %8.2f %10.1f %5.1f %%\n",
+           model_name(b), b->info.type, r->n_threads, r->test, r->tps, r->tps_std, r->limit_tps,
+           100 * share(r));
+}
+
+/* "-" where there is no figure. */
+static void show_figure(const json_t *row, const char *key, double scale, const char *end)
+{
+    const json_t *v = json_object_get(row, key);
+    if (json_is_number(v))
+        printf("%8.1f%s", scale * json_number_value(v), end);
+    else
+        printf("%8s%s", "-", end);
+}
+
+static void show_ops(const json_t *ops, int md)
+{
+    size_t i;
+    json_t *row;
+    const char *bar = md ? " | " : "  ";
+    puts(
+        md ? "\n| op | weight | runs | ms | time % | GB/s | Gop/s | % of the limit | kernel |\n"
+             "|---|---|---:|---:|---:|---:|---:|---:|---|"
+           : "\n  op            weight     runs        ms    time %      GB/s     Gop/s   limit %  "
+             "kernel");
+    json_array_foreach(ops, i, row)
+    {
+        printf(md ? "| %s | %s | %lld | " : "  %-12s  %-6s %8lld  ",
+               json_string_value(json_object_get(row, "op")),
+               json_string_value(json_object_get(row, "weight")),
+               (long long)json_integer_value(json_object_get(row, "runs")));
+        show_figure(row, "ns", 1e-6, bar);
+        show_figure(row, "time_share", 100, bar);
+        show_figure(row, "gbs", 1, bar);
+        show_figure(row, "gops", 1, bar);
+        show_figure(row, "share", 100, bar);
+        printf("%s%s%s\n", json_string_value(json_object_get(row, "kernel")),
+               json_is_true(json_object_get(row, "fallback")) ? " FALLBACK" : "", md ? " |" : "");
+    }
+    putchar('\n');
+}
+
+static json_t *to_json(const struct bench *b, const struct result *r)
+{
+    char commit[64];
+    commit_of(commit, sizeof commit);
+    const struct pith_machine *h = &b->machine;
+    /* clang-format off */
+    json_t *row = json_pack("{s:s, s:s, s:o, s:s, s:o, s:s, s:s, s:i, s:i, s:i, s:i,"
+                     " s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:s}",
+                     "test", r->test,
+                     "backend", "cpu",
+                     "device", cli_json_text(h->cpu, strlen(h->cpu)),
+                     "isa", h->isa,
+                     "model", cli_json_text(model_name(b), strlen(model_name(b))),
+                     "arch", b->info.arch,
+                     "type", b->info.type,
+                     "n_threads", r->n_threads,
+                     "n_threads_prefill", r->n_threads_prefill,
+                     "n_seqs", r->n_seqs,
+                     "reps", (int)b->o->reps,
+                     "tps", r->tps,
+                     "tps_std", r->tps_std,
+                     "limit_tps", r->limit_tps,
+                     "share", share(r),
+                     "read_gbs", h->read_gbs,
+                     "int8_gops", h->int8_gops,
+                     "f32_gops", h->f32_gops,
+                     "weight_bytes", (json_int_t)b->info.weight_bytes,
+                     "commit", commit);
+    /* clang-format on */
+    if (r->ops)
+        json_object_set(row, "ops", r->ops);
+    return row;
+}
+
+static void show_json(struct bench *b, const struct result *r)
+{
+    json_t *row = to_json(b, r);
+    fputs(b->n_shown ? ",\n" : "[\n", stdout);
+    json_dumpf(row, stdout, JSON_REAL_PRECISION(9));
+    json_decref(row);
+}
+
+static void show_csv(struct bench *b, const struct result *r)
+{
+    json_t *row = to_json(b, r), *value;
+    const char *key;
+    if (b->n_shown == 0) {
+        int n = 0;
+        json_object_foreach(row, key, value)
+        {
+            printf("%s%s", n++ ? "," : "", key);
+        }
+        putchar('\n');
+    }
+    int n = 0;
+    json_object_foreach(row, key, value)
+    {
+        fputs(n++ ? "," : "", stdout);
+        json_dumpf(value, stdout, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+    }
+    putchar('\n');
+    json_decref(row);
+}
+
+static void show(struct bench *b, const struct result *r)
+{
+    switch (b->o->format[0]) {
+    case 'j':
+        show_json(b, r);
+        break;
+    case 'c':
+        show_csv(b, r);
+        break;
+    default:
+        show_row(b, r, b->o->format[0] == 'm');
+        if (r->ops)
+            show_ops(r->ops, b->o->format[0] == 'm');
+    }
+    fflush(stdout);
+    b->n_shown++;
+}
+
+/* ---------------------------------------------------------------- ops */
+
+/* The ops of the execution report; NULL: no memory. */
+static json_t *report_ops(const pith_session *s)
+{
+    int64_t n = pith_report(s, 1, NULL, 0);
+    char *text = n > 0 ? malloc((size_t)n + 1) : NULL;
+    json_t *report = NULL, *ops = NULL;
+    if (text && pith_report(s, 1, text, (size_t)n + 1) == n)
+        report = json_loads(text, 0, NULL);
+    if (report)
+        ops = json_incref(json_object_get(report, "ops"));
+    json_decref(report);
+    free(text);
+    return ops;
+}
+
+static double grown(const json_t *before, const json_t *after, const char *key)
+{
+    return json_number_value(json_object_get(after, key)) -
+           json_number_value(json_object_get(before, key));
+}
+
+/* Rows of what was done between two reports of a session: op, weight, kernel, runs, ns, time_share,
+ * bytes, operations, gbs, gops, share (of the limit; null where it means nothing), fallback. Takes
+ * both. */
+static json_t *ops_between(json_t *before, json_t *after, const struct pith_machine *h)
+{
+    json_t *rows = json_array(), *a;
+    double all = 0;
+    size_t i;
+    json_array_foreach(after, i, a) all += grown(json_array_get(before, i), a, "ns");
+    json_array_foreach(after, i, a)
+    {
+        const json_t *was = json_array_get(before, i);
+        const char *op = json_string_value(json_object_get(a, "op"));
+        const char *weight = json_string_value(json_object_get(a, "weight"));
+        double ns = grown(was, a, "ns"), bytes = grown(was, a, "bytes"), ops = grown(was, a, "ops");
+        double runs = grown(was, a, "runs");
+        if (runs <= 0 || ns <= 0)
+            continue;
+        int is_product = strstr(op, "matmul") != NULL, is_attn = !strcmp(op, "attn");
+        int is_float = !is_product || !strcmp(weight, "f32") || !strcmp(weight, "f16") ||
+                       !strcmp(weight, "bf16");
+        double by_bytes = bytes / h->read_gbs;
+        double by_ops = ops / (is_float ? h->f32_gops : h->int8_gops);
+        json_t *row = json_pack(
+            "{s:s, s:s, s:O, s:I, s:f, s:f, s:I, s:I, s:f, s:f, s:o, s:O}", "op", op, "weight",
+            weight, "kernel", json_object_get(a, "kernel"), "runs", (json_int_t)runs, "ns", ns,
+            "time_share", ns / all, "bytes", (json_int_t)bytes, "operations", (json_int_t)ops,
+            "gbs", bytes / ns, "gops", ops / ns, "share",
+            is_product || is_attn ? json_real((by_bytes > by_ops ? by_bytes : by_ops) / ns)
+                                  : json_null(),
+            "fallback", json_object_get(a, "fallback"));
+        json_array_append_new(rows, row);
+    }
+    json_decref(before);
+    json_decref(after);
+    return rows;
+}
+
+/* ---------------------------------------------------------------- one test */
+
+/* Tokens per second that the machine allows: see the top. */
+static double limit_of(const struct bench *b, const pith_session *s, int is_prefill, int32_t n_seqs,
+                       int32_t n, int64_t depth)
+{
+    const char *type = b->info.type;
+    int is_float =
+        !strcasecmp(type, "f32") || !strcasecmp(type, "f16") || !strcasecmp(type, "bf16");
+    double gops = is_float ? b->machine.f32_gops : b->machine.int8_gops;
+    double ops = (double)b->info.token_ops;
+    if (is_prefill) /* one row in n goes through the output matrix */
+        ops -= (double)b->info.output_ops * (1 - 1.0 / n);
+    double by_ops = ops > 0 ? 1e9 * gops / ops : 0;
+    if (is_prefill)
+        return by_ops;
+    double bytes = (double)b->info.token_bytes + n_seqs * (double)pith_cache_bytes(s, depth);
+    double by_bytes = bytes > 0 ? n_seqs * 1e9 * b->machine.read_gbs / bytes : 0;
+    return by_ops > 0 && by_ops < by_bytes ? by_ops : by_bytes;
+}
+
+/* Appends n tokens to each of n_seqs sequences in one call. */
+static pith_status feed(struct bench *b, pith_session *s, int32_t n_seqs, int32_t n,
+                        struct pith_error *err)
+{
+    struct pith_batch batch = PITH_BATCH_INIT;
+    batch.n = n_seqs * n;
+    batch.token = b->tokens;
+    batch.seq = b->seq;
+    for (int32_t i = 0; i < batch.n; i++)
+        b->seq[i] = i / n;
+    return pith_step(s, &batch, err);
+}
+
+static pith_status rewind_to(pith_session *s, int32_t n_seqs, int64_t depth, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    for (int32_t i = 0; i < n_seqs && st == PITH_OK; i++)
+        st = pith_truncate(s, i, depth, err);
+    return st;
+}
+
+/* What a test does for each sequence: p tokens at once, then n steps of one. */
+struct work {
+    int32_t p, n;
+    int64_t depth;
+};
+
+static pith_status run_once(struct bench *b, pith_session *s, int32_t n_seqs, struct work w,
+                            struct pith_error *err)
+{
+    pith_status st = w.p ? feed(b, s, n_seqs, w.p, err) : PITH_OK;
+    for (int32_t i = 0; i < w.n && st == PITH_OK; i++)
+        st = feed(b, s, n_seqs, 1, err);
+    return st;
+}
+
+static pith_status measure(struct bench *b, pith_session *s, struct work w, struct result *r,
+                           struct pith_error *err)
+{
+    enum { WARM_PREFILL = 512, WARM_DECODE = 8 };
+    struct work warm = {w.p < WARM_PREFILL ? w.p : WARM_PREFILL,
+                        w.n < WARM_DECODE ? w.n : WARM_DECODE, w.depth};
+    double sum = 0, squares = 0, all = (double)(w.p + w.n) * r->n_seqs;
+    pith_status st = run_once(b, s, r->n_seqs, warm, err);
+    json_t *before = b->o->ops ? report_ops(s) : NULL;
+    for (int64_t i = 0; i < b->o->reps && st == PITH_OK; i++) {
+        st = rewind_to(s, r->n_seqs, w.depth, err);
+        double began = cli_seconds();
+        if (st == PITH_OK)
+            st = run_once(b, s, r->n_seqs, w, err);
+        double tps = all / (cli_seconds() - began);
+        sum += tps;
+        squares += tps * tps;
+    }
+    if (before)
+        r->ops = ops_between(before, report_ops(s), &b->machine);
+    if (st == PITH_OK)
+        st = rewind_to(s, r->n_seqs, w.depth, err);
+    double reps = (double)b->o->reps, spread = squares - sum * sum / reps;
+    r->tps = sum / reps;
+    r->tps_std = reps > 1 && spread > 0 ? sqrt(spread / (reps - 1)) : 0;
+    double limit = w.p ? limit_of(b, s, 1, r->n_seqs, w.p, w.depth) : 0;
+    double seconds = limit > 0 ? w.p * r->n_seqs / limit : 0;
+    /* A decode test of n steps is behind depth + p + n / 2 positions on average. */
+    limit = w.n ? limit_of(b, s, 0, r->n_seqs, w.n, w.depth + w.p + w.n / 2) : 0;
+    seconds += limit > 0 ? w.n * r->n_seqs / limit : 0;
+    r->limit_tps = seconds > 0 ? all / seconds : 0;
+    return st;
+}
+
+/* ---------------------------------------------------------------- all tests */
+
+static int64_t largest(const struct arg_ints *list)
+{
+    int64_t most = 0;
+    for (int i = 0; i < list->n; i++)
+        most = list->v[i] > most ? list->v[i] : most;
+    return most;
+}
+
+/* "pp512", "tg128@d8192x32", "pp512+tg128x4": what, how much, behind what, of how many sequences.
+ */
+static void name_test(struct result *r, struct work w)
+{
+    char pp[16] = "", tg[16] = "", at[16] = "", times[16] = "";
+    if (w.p)
+        snprintf(pp, sizeof pp, "pp%d", w.p);
+    if (w.n)
+        snprintf(tg, sizeof tg, "%stg%d", w.p ? "+" : "", w.n);
+    if (w.depth)
+        snprintf(at, sizeof at, "@d%d", (int)w.depth);
+    if (r->n_seqs > 1)
+        snprintf(times, sizeof times, "x%d", r->n_seqs);
+    snprintf(r->test, sizeof r->test, "%s%s%s%s", pp, tg, at, times);
+}
+
+static pith_status run_test(struct bench *b, pith_session *s, struct result r, struct work w,
+                            struct pith_error *err)
+{
+    name_test(&r, w);
+    pith_status st = measure(b, s, w, &r, err);
+    if (st == PITH_OK)
+        show(b, &r);
+    json_decref(r.ops);
+    return st;
+}
+
+/* All prefill tests, all decode tests, all pairs of them. */
+static pith_status run_tests(struct bench *b, pith_session *s, const struct result *r,
+                             int64_t depth, struct pith_error *err)
+{
+    const struct arg_ints *p = &b->o->prompt, *n = &b->o->predict;
+    pith_status st = PITH_OK;
+    for (int i = 0; i < p->n && st == PITH_OK; i++)
+        if (p->v[i])
+            st = run_test(b, s, *r, (struct work){(int32_t)p->v[i], 0, depth}, err);
+    for (int i = 0; i < n->n && st == PITH_OK; i++)
+        if (n->v[i])
+            st = run_test(b, s, *r, (struct work){0, (int32_t)n->v[i], depth}, err);
+    for (int i = 0; i < p->n * n->n && st == PITH_OK && (b->o->total || r->n_seqs > 1); i++) {
+        struct work w = {(int32_t)p->v[i / n->n], (int32_t)n->v[i % n->n], depth};
+        if (w.p && w.n)
+            st = run_test(b, s, *r, w, err);
+    }
+    return st;
+}
+
+/* All tests with one number of threads, sequences and depth. */
+static int bench_session(struct bench *b, int32_t n_threads, int32_t n_seqs, int64_t depth)
+{
+    int code = CLI_OK;
+    struct pith_error err = {0};
+    struct pith_session_params params = PITH_SESSION_PARAMS_INIT;
+    int64_t p = largest(&b->o->prompt), n = largest(&b->o->predict);
+    params.n_seq = n_seqs;
+    params.n_threads = n_threads;
+    params.n_threads_prefill = (int32_t)b->o->model.threads.n_prefill;
+    pith_session *s =
+        cli_session_open(b->m, &b->o->model, (int32_t)(depth + p + n), &params, &code);
+    if (!s)
+        return code;
+    interrupt_watch(s);
+    pith_profile(s, b->o->ops);
+    pith_status st = PITH_OK;
+    /* The depth is filled in pieces that b->tokens has room for. */
+    int64_t piece = p > 1 ? p : 1;
+    for (int64_t at = 0; at < depth && st == PITH_OK; at += piece)
+        st = feed(b, s, n_seqs, (int32_t)(depth - at < piece ? depth - at : piece), &err);
+    struct result r = {.n_threads = n_threads,
+                       .n_threads_prefill =
+                           params.n_threads_prefill ? params.n_threads_prefill : n_threads,
+                       .n_seqs = n_seqs};
+    if (st == PITH_OK)
+        st = run_tests(b, s, &r, depth, &err);
+    if (st != PITH_OK)
+        code = cli_fail(&err);
+    else if (b->o->model.verbose)
+        cli_report(s);
+    interrupt_watch(NULL);
+    pith_session_close(s);
+    return code;
+}
+
+static int bench_all(struct bench *b)
+{
+    enum { MEASURE_MS = 250 };
+    const struct opts *o = b->o;
+    int code = CLI_OK;
+    for (int t = 0; t < o->threads.n && !code; t++) {
+        struct pith_error err = {0};
+        b->machine = (struct pith_machine){.size = sizeof b->machine};
+        int64_t n = o->threads.v[t], n_prefill = o->model.threads.n_prefill;
+        if (pith_machine_measure((int32_t)(n > n_prefill ? n : n_prefill), MEASURE_MS, &b->machine,
+                                 &err) != PITH_OK)
+            return cli_fail(&err);
+        if (o->format[0] == 'm' || o->format[0] == 't')
+            printf("%s%s, %s, %d threads: reads %.1f GB/s, int8 %.0f Gop/s, f32 %.0f Gop/s\n\n",
+                   b->n_shown ? "\n" : "", b->machine.cpu, b->machine.isa, b->machine.n_threads,
+                   b->machine.read_gbs, b->machine.int8_gops, b->machine.f32_gops);
+        for (int s = 0; s < o->seqs.n && !code; s++) {
+            for (int d = 0; d < o->depth.n && !code; d++)
+                code = bench_session(b, (int32_t)n, (int32_t)o->seqs.v[s], o->depth.v[d]);
+        }
+    }
+    return code;
+}
+
+/* Random tokens: a step of Knuth's 64-bit generator each, top bits. */
+static int make_tokens(struct bench *b, int64_t n)
+{
+    uint64_t state = 42;
+    b->tokens = malloc((size_t)n * sizeof *b->tokens);
+    b->seq = malloc((size_t)n * sizeof *b->seq);
+    if (!b->tokens || !b->seq)
+        return cli_no_memory();
+    for (int64_t i = 0; i < n; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        b->tokens[i] = (int32_t)((state >> 33) % (uint64_t)b->info.n_vocab);
+    }
+    return CLI_OK;
+}
+
+/* Puts counts where auto or nothing was given, so that the tests can say them. */
+static int resolve_threads(struct opts *o)
+{
+    struct thread_opts *t = &o->model.threads;
+    struct pith_threads found = {.size = sizeof found};
+    struct pith_error err = {0};
+    int measured = t->n_prefill < 0;
+    for (int i = 0; i < o->threads.n; i++)
+        measured |= o->threads.v[i] < 0;
+    if (pith_measure_threads(0, &found, &err) != PITH_OK)
+        return cli_fail(&err);
+    int code = measured ? cli_auto_threads(&found, cli_chatty(&o->model)) : CLI_OK;
+    if (o->threads.n == 0) {
+        o->threads.v[o->threads.n++] = found.n_decode;
+        t->n_prefill = t->n_prefill ? t->n_prefill : found.n_prefill;
+    }
+    for (int i = 0; i < o->threads.n; i++) {
+        if (o->threads.v[i] < 0)
+            o->threads.v[i] = found.n_decode;
+    }
+    if (t->n_prefill < 0)
+        t->n_prefill = found.n_prefill;
+    t->n_decode = largest(&o->threads);
+    return code;
+}
+
+static int run(void *opts)
+{
+    struct opts *o = opts;
+    struct bench b = {.o = o, .info = {.size = sizeof b.info}};
+    struct pith_model_params params = PITH_MODEL_PARAMS_INIT;
+    struct pith_error err = {0};
+    int code;
+    int64_t p = largest(&o->prompt), n = largest(&o->predict), n_seqs = largest(&o->seqs);
+    int64_t n_rows = n_seqs * (p > 1 ? p : 1);
+    if (p == 0 && n == 0)
+        return cli_say(CLI_USE, "-p 0 and -n 0 leave nothing to measure");
+    if (o->json + o->csv + o->md > 1)
+        return cli_say(CLI_USE, "--json, --csv and --md: one of them");
+    o->format = o->json ? "json" : o->csv ? "csv" : o->md ? "md" : o->format;
+    if (o->ops && o->format[0] == 'c')
+        return cli_say(CLI_USE, "--ops does not fit into csv; use --json or --md");
+    if (n_rows > INT32_MAX || largest(&o->depth) + p + n > INT32_MAX)
+        return cli_say(CLI_USE, "-p, -d and -np ask for more tokens than 2^31");
+    params.n_batch = (int32_t)(o->n_batch > n_seqs ? o->n_batch : n_seqs);
+    params.n_outputs = n_seqs > 64 ? (int32_t)n_seqs : 0;
+    code = resolve_threads(o);
+    if (code)
+        return code;
+    b.m = cli_model_open(&o->model, &params, &code);
+    if (!b.m)
+        return code;
+    code = pith_model_get_info(b.m, &b.info, &err) == PITH_OK ? make_tokens(&b, n_rows)
+                                                              : cli_fail(&err);
+    if (!code)
+        code = bench_all(&b);
+    if (o->format[0] == 'j')
+        puts(b.n_shown ? "\n]" : "[]");
+    free(b.tokens);
+    free(b.seq);
+    pith_model_close(b.m);
+    return code;
+}
+
+const struct command cmd_bench = {
+    .name = "bench",
+    .summary = "measure prefill and decode speed against the machine's limits",
+    .args =
+        {
+            .command = "pith bench",
+            .about = "Measures tokens per second of prefill (pp) and decode (tg), mean and "
+                     "deviation, for "
+                     "every combination of the lists, beside what the machine allows: its read "
+                     "bandwidth "
+                     "and arithmetic peaks are measured in the same run.",
+            .example =
+                "  pith bench model.gguf -p 512 -n 128 -d 0,8K\n"
+                "  pith bench model.gguf -p 0 -n 64 -np 1,8,32 -t 1,2 -o json > bench.json\n",
+            .rows = args,
+        },
+    .opts_bytes = sizeof(struct opts),
+    .run = run,
+};

@@ -1,0 +1,289 @@
+/* cmd_logits.c -- pith logits: what the model says at every position of given tokens, as raw
+ * floats. It is how correctness is checked from outside.
+ *
+ *     causal model      [T, V]  float32, little endian: the logits behind each token
+ *     encoder, pooling  [T, E]  its output rows, or [1, E] pooled
+ *
+ * The file appears when it is complete, or not at all.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+struct opts {
+    struct model_opts model;
+    const char *tokens, *out, *pooling;
+    int64_t chunk;
+};
+
+/* clang-format off */
+static const struct arg args[] = {
+    ARGS_MODEL_FILE(struct opts, model),
+    {.name = "--tokens", .required = 1, .meta = "1,2,3|@FILE",
+     ARG_FIELD(struct opts, tokens, ARG_TEXT),
+     .help = "the token ids, or a file with them as text, separated by commas or white space"},
+    {.name = "--out", .alias = "-o", .required = 1, .meta = "FILE",
+     ARG_FIELD(struct opts, out, ARG_TEXT), .help = "file to write"},
+    {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
+     .hi = INT32_MAX,
+     .otherwise = "as many as tokens, at least what the model was trained for or 4096",
+     .help = "positions of context"},
+    {.name = "--chunk", ARG_FIELD(struct opts, chunk, ARG_SIZE), .lo = 1, .hi = INT32_MAX,
+     .otherwise = "512", .help = "most tokens in one step; an encoder takes all of them in one"},
+    {.name = "--pooling", ARG_FIELD(struct opts, pooling, ARG_CHOICE),
+     .choices = "mean|cls|last|none", .otherwise = "logits; of an encoder none",
+     .help = "write embeddings: one of all tokens or, with none, one of each"},
+    ARGS_MODEL(struct opts, model),
+    {0},
+};
+/* clang-format on */
+
+/* ---------------------------------------------------------------- tokens */
+
+/* Whole numbers separated by commas and white space. NULL: the message is out, *code is set. */
+static int32_t *parse_ids(const char *text, size_t n_bytes, int32_t *n, int *code)
+{
+    static const char between[] = ", \t\r\n";
+    int32_t *ids = malloc((n_bytes / 2 + 1) * sizeof *ids);
+    size_t count = 0;
+    *code = ids ? CLI_OK : cli_no_memory();
+    text += strspn(text, between);
+    while (ids && *text) {
+        char *end;
+        errno = 0;
+        long v = strtol(text, &end, 10);
+        if (end == text || errno || v < 0 || v > INT32_MAX || (*end && !strchr(between, *end)) ||
+            count == INT32_MAX) {
+            *code =
+                cli_say(CLI_INPUT, "--tokens: number %zu is \"%.*s\"; wanted a token id, 0 or more",
+                        count + 1, (int)strcspn(text, between) % 40, text);
+            break;
+        }
+        ids[count++] = (int32_t)v;
+        text = end + strspn(end, between);
+    }
+    if (!*code && count == 0)
+        *code = cli_say(CLI_INPUT, "--tokens: found no token; wanted at least one");
+    if (*code) {
+        free(ids);
+        return NULL;
+    }
+    *n = (int32_t)count;
+    return ids;
+}
+
+static int32_t *read_ids(const char *from, int32_t *n, int *code)
+{
+    char *text = NULL;
+    size_t n_bytes;
+    if (from[0] != '@') {
+        int32_t *ids = parse_ids(from, strlen(from), n, code);
+        if (*code == CLI_INPUT)
+            *code = CLI_USE; /* it was on the command line */
+        return ids;
+    }
+    *code = cli_read_file(from + 1, &text, &n_bytes);
+    int32_t *ids = *code ? NULL : parse_ids(text, n_bytes, n, code);
+    free(text);
+    return ids;
+}
+
+/* ---------------------------------------------------------------- output file */
+
+struct out_file {
+    FILE *f;
+    char *tmp;
+    const char *path;
+};
+
+/* Asked first: all the work is done before the renaming. */
+static int out_check(const char *path)
+{
+    struct stat sb;
+    if (stat(path, &sb) == 0 && S_ISDIR(sb.st_mode))
+        return cli_say(CLI_INPUT, "%s is a folder; wanted a file to write", path);
+    return CLI_OK;
+}
+
+static int out_open(struct out_file *w, const char *path)
+{
+    w->path = path;
+    if (cli_is_device(path)) {
+        w->f = fopen(path, "wb");
+        return w->f ? CLI_OK : cli_say(CLI_SYSTEM, "%s: cannot open: %s", path, strerror(errno));
+    }
+    if (asprintf(&w->tmp, "%s.tmp-%ld", path, (long)getpid()) < 0) {
+        w->tmp = NULL;
+        return cli_no_memory();
+    }
+    w->f = fopen(w->tmp, "wb");
+    return w->f ? CLI_OK : cli_say(CLI_SYSTEM, "%s: cannot create: %s", w->tmp, strerror(errno));
+}
+
+/* Gives the file its name when code is CLI_OK, removes it otherwise. */
+static int out_close(struct out_file *w, int code)
+{
+    if (w->f) {
+        errno = 0;
+        int bad = ferror(w->f);
+        bad |= fclose(w->f) != 0;
+        if (!code && (bad || (w->tmp && rename(w->tmp, w->path) != 0)))
+            code = cli_say(CLI_SYSTEM, "%s: cannot write: %s", w->path,
+                           errno ? strerror(errno) : "write error");
+        if (code && w->tmp)
+            unlink(w->tmp);
+    }
+    free(w->tmp);
+    return code;
+}
+
+/* ---------------------------------------------------------------- the command */
+
+static pith_pooling pooling_of(const char *name)
+{
+    switch (name ? name[0] : 0) {
+    case 'm':
+        return PITH_POOL_MEAN;
+    case 'c':
+        return PITH_POOL_CLS;
+    case 'l':
+        return PITH_POOL_LAST;
+    }
+    return PITH_POOL_NONE;
+}
+
+/* One step; writes a row of `width` floats for each of its outputs. */
+static int write_step(pith_session *s, const struct pith_batch *batch, int embeddings,
+                      int32_t width, struct out_file *w)
+{
+    struct pith_error err = {0};
+    if (pith_step(s, batch, &err) != PITH_OK)
+        return cli_fail(&err);
+    int32_t n = pith_n_outputs(s);
+    if (!embeddings && n != batch->n)
+        return cli_say(CLI_SYSTEM, "the step gave %d rows of logits, wanted %d", n, batch->n);
+    for (int32_t i = 0; i < n; i++) {
+        const float *row = embeddings ? pith_embedding(s, i) : pith_logits(s, i);
+        if (!row)
+            return cli_say(CLI_SYSTEM, "the step gave no output row %d of %d", i, n);
+        if (fwrite(row, sizeof *row, (size_t)width, w->f) != (size_t)width)
+            return cli_say(CLI_SYSTEM, "%s: cannot write: %s", w->path, strerror(errno));
+    }
+    return CLI_OK;
+}
+
+/* All tokens in steps of at most `chunk`. */
+static int write_rows(pith_session *s, const int32_t *ids, int32_t n, int32_t chunk, int embeddings,
+                      int32_t width, struct out_file *w)
+{
+    int code = CLI_OK;
+    uint8_t *want = malloc((size_t)chunk);
+    if (!want)
+        return cli_no_memory();
+    memset(want, 1, (size_t)chunk);
+    for (int32_t at = 0; at < n && !code; at += chunk) {
+        struct pith_batch batch = PITH_BATCH_INIT;
+        batch.n = n - at < chunk ? n - at : chunk;
+        batch.token = ids + at;
+        batch.want = want;
+        code = write_step(s, &batch, embeddings, width, w);
+    }
+    free(want);
+    return code;
+}
+
+/* Opens the model; one that must see all tokens in one step is opened with room for them. */
+static pith_model *open_for(const struct opts *o, int32_t n, struct pith_model_info *info,
+                            int *embeddings, int *code)
+{
+    int32_t n_batch = o->chunk ? (int32_t)o->chunk : 512;
+    for (;;) {
+        struct pith_model_params params = PITH_MODEL_PARAMS_INIT;
+        struct pith_error err = {0};
+        params.n_batch = n_batch;
+        pith_model *m = cli_model_open(&o->model, &params, code);
+        if (!m)
+            return NULL;
+        if (pith_model_get_info(m, info, &err) != PITH_OK) {
+            *code = cli_fail(&err);
+            pith_model_close(m);
+            return NULL;
+        }
+        *embeddings = !info->causal || o->pooling;
+        if (!*embeddings || (n_batch >= n && !o->chunk))
+            return m;
+        pith_model_close(m);
+        if (o->chunk) {
+            *code = cli_say(CLI_USE,
+                            "--chunk: embeddings need all %d tokens in one step; leave it out", n);
+            return NULL;
+        }
+        n_batch = n;
+    }
+}
+
+static int run(void *opts)
+{
+    const struct opts *o = opts;
+    int code, embeddings = 0;
+    int32_t n = 0;
+    struct out_file out = {0};
+    struct pith_model_info info = {.size = sizeof info};
+    struct pith_session_params params = PITH_SESSION_PARAMS_INIT;
+    code = out_check(o->out);
+    int32_t *ids = code ? NULL : read_ids(o->tokens, &n, &code);
+    if (!ids)
+        return code;
+    pith_session *s = NULL;
+    pith_model *m = open_for(o, n, &info, &embeddings, &code);
+    if (m) {
+        int32_t n_ctx = info.n_ctx_train > 0 && info.n_ctx_train < 4096 ? info.n_ctx_train : 4096;
+        n_ctx = o->model.n_ctx ? (int32_t)o->model.n_ctx : n > n_ctx ? n : n_ctx;
+        params.pooling = pooling_of(o->pooling);
+        s = cli_session_open(m, &o->model, n_ctx, &params, &code);
+    }
+    if (s) {
+        int32_t chunk = o->chunk ? (int32_t)o->chunk : 512, most = pith_max_outputs(s);
+        if (embeddings)
+            chunk = n;
+        else if (chunk > most && most > 0)
+            chunk = most;
+        interrupt_watch(s);
+        code = out_open(&out, o->out);
+        if (!code)
+            code = write_rows(s, ids, n, chunk, embeddings, embeddings ? info.n_embd : info.n_vocab,
+                              &out);
+        code = out_close(&out, code);
+        interrupt_watch(NULL);
+        if (!code && cli_chatty(&o->model))
+            fprintf(stderr, "%s: %d tokens\n", o->out, n);
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+    free(ids);
+    return code;
+}
+
+const struct command cmd_logits = {
+    .name = "logits",
+    .summary = "write the logits of given tokens to a file",
+    .args =
+        {
+            .command = "pith logits",
+            .about = "Runs the tokens and writes float32 little endian: [T, V], the logits behind "
+                     "each of T "
+                     "tokens; for an encoder or with --pooling [T, E], or [1, E] pooled. The file "
+                     "appears "
+                     "when it is complete.",
+            .example =
+                "  pith logits model.gguf --tokens 2,9259,1902 --out logits.f32\n"
+                "  pith logits model.gguf --tokens @ids.txt --out logits.f32 -c 1K --chunk 64\n",
+            .rows = args,
+        },
+    .opts_bytes = sizeof(struct opts),
+    .run = run,
+};

@@ -1,0 +1,483 @@
+/* cmd_serve.c -- pith serve: the flags of the server; opens its model and waits for the end. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "server/server.h"
+#include "cli/cli.h"
+#include "cli/models/offers.h"
+
+struct opts {
+    struct model_opts model;
+    struct arg_texts models;
+    const char *slot_folder, *folder, *host, *unix_path, *name, *template, *key_file, *cert, *key;
+    struct arg_texts keys, admin_keys, hosts, origins, aliases, defaults;
+    int64_t memory, models_max, port, cache_tokens, store, parallel, queue, connections, unknown,
+        body;
+    int64_t max_memory, requests_memory, request_memory;
+    double request_seconds;
+    int64_t grammar_bytes, mask_steps;
+    double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
+    int schema_order, no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics,
+        strict_fields, strict_model, no_slots;
+};
+
+/* clang-format off */
+static const struct arg args[] = {
+    {.name = "MODEL", ARG_FIELD(struct opts, models, ARG_TEXTS),
+     .env = "PITH_MODEL",
+     .help = "GGUF files; requests without a model's name mean the first, which is loaded at start"},
+    {.name = "--models", .meta = "DIR", ARG_FIELD(struct opts, folder, ARG_TEXT),
+     .env = "PITH_SERVE_MODELS", /* PITH_MODELS is where pith pull puts them */
+     .help = "offer every GGUF file of this folder, too; loaded when it is asked for"},
+    {.name = "--models-memory", .meta = "BYTES", ARG_FIELD(struct opts, memory, ARG_SIZE), .lo = 1,
+     .otherwise = "with several models 3/4 of the machine's",
+     .help = "weights and full caches of all that are loaded; those unused for longest go first"},
+    {.name = "--models-max", ARG_FIELD(struct opts, models_max, ARG_INT), .lo = 1, .hi = 100000,
+     .otherwise = "as many as fit", .help = "most models that are loaded at a time"},
+    {.name = "--models-idle", .meta = "SECONDS", ARG_FIELD(struct opts, models_idle, ARG_REAL),
+     .lo = 0, .hi = 1e6, .dflt = "0",
+     .help = "unload a model that nobody has used for this time; 0: never"},
+    {.name = "--lazy", ARG_FIELD(struct opts, lazy, ARG_SWITCH),
+     .help = "load the first model, too, only when it is asked for"},
+    {.name = "--host", .meta = "ADDRESS", ARG_FIELD(struct opts, host, ARG_TEXT),
+     .dflt = "127.0.0.1", .help = "address to listen on; one that others can reach needs a key"},
+    {.name = "--port", ARG_FIELD(struct opts, port, ARG_INT), .lo = 0, .hi = 65535,
+     .dflt = "8080", .help = "port; 0: one that is free, which is printed"},
+    {.name = "--unix", .meta = "PATH", ARG_FIELD(struct opts, unix_path, ARG_TEXT),
+     .otherwise = "off", .help = "listen on a socket in the file system instead, for this user alone"},
+    {.name = "--api-key", .meta = "[NAME:]KEY", ARG_FIELD(struct opts, keys, ARG_TEXTS),
+     .secret = 1, .otherwise = "everybody on this machine may use it",
+     .help = "a key of 8 characters or more that requests have to send; several share the machine "
+             "fairly, and the prefix cache"},
+    {.name = "--api-key-file", .meta = "FILE", ARG_FIELD(struct opts, key_file, ARG_TEXT),
+     .otherwise = "none", .help = "more keys, one [NAME:]KEY a line"},
+    {.name = "--admin-key", .meta = "[NAME:]KEY", ARG_FIELD(struct opts, admin_keys, ARG_TEXTS),
+     .secret = 1, .otherwise = "nobody may",
+     .help = "a key that may load and unload models and end the server, too; so may an --api-key named admin"},
+    {.name = "--allow-host", .meta = "NAME", ARG_FIELD(struct opts, hosts, ARG_TEXTS),
+     .help = "a name of this machine that the Host header may have, besides localhost; not checked "
+             "where a key is needed"},
+    {.name = "--allow-origin", .meta = "URL", ARG_FIELD(struct opts, origins, ARG_TEXTS),
+     .help = "a web page elsewhere that may use it, as https://example.org; *: any; pages of this "
+             "machine and windows of its programs (app://, tauri://, vscode-webview://) need none "
+             "where only it can reach the server"},
+    {.name = "--tls-cert", .meta = "FILE", ARG_FIELD(struct opts, cert, ARG_TEXT),
+     .otherwise = "no TLS", .help = "certificate chain, PEM"},
+    {.name = "--tls-key", .meta = "FILE", ARG_FIELD(struct opts, key, ARG_TEXT),
+     .otherwise = "no TLS", .help = "its private key, PEM"},
+    {.name = "--name", .meta = "NAME", ARG_FIELD(struct opts, name, ARG_TEXT),
+     .otherwise = "its file's, without .gguf", .help = "name of the model in requests and answers"},
+    {.name = "--alias", .meta = "[MODEL=]NAME", ARG_FIELD(struct opts, aliases, ARG_TEXTS),
+     .help = "a further name that requests may say for the model, of several for the first"},
+    {.name = "--slot-save-path", .meta = "DIR", ARG_FIELD(struct opts, slot_folder, ARG_TEXT),
+     .otherwise = "none is saved", .help = "folder of what POST /slots/N?action=save writes and restore reads"},
+    {.name = "--no-slots", ARG_FIELD(struct opts, no_slots, ARG_SWITCH),
+     .help = "GET /slots tells nothing of what runs"},
+    {.name = "--default", .meta = "FIELD=VALUE", ARG_FIELD(struct opts, defaults, ARG_TEXTS),
+     .help = "what a field of requests is where they do not say, as temperature=0.7; VALUE is JSON, else a text"},
+    {.name = "--strict-model", ARG_FIELD(struct opts, strict_model, ARG_SWITCH),
+     .help = "refuse other names, too, where there is one model; else it makes the text whatever the name"},
+    {.name = "--strict-fields", ARG_FIELD(struct opts, strict_fields, ARG_SWITCH),
+     .help = "refuse fields of requests that are not known; else they are left out and named in a header"},
+    {.name = "--chat-template", .meta = "FILE", ARG_FIELD(struct opts, template, ARG_TEXT),
+     .otherwise = "the model's own", .help = "template of conversations"},
+    {.name = "--embeddings", ARG_FIELD(struct opts, embeddings, ARG_SWITCH),
+     .help = "serve /v1/embeddings with a model that makes text, too; an input has at most 512 "
+             "tokens"},
+    {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
+     .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half of the memory left",
+     .help = "most tokens of one conversation"},
+    {.name = "--cache-tokens", .meta = "N", ARG_FIELD(struct opts, cache_tokens, ARG_SIZE),
+     .lo = 1, .otherwise = "as many as fit into half of the memory left", .help = "tokens of all conversations together"},
+    {.name = "--prefix-store", .meta = "BYTES", ARG_FIELD(struct opts, store, ARG_SIZE), .lo = 0,
+     .dflt = "1G", .help = "memory for beginnings of conversations that may come again; 1G is an eighth of what is left where that is less"},
+    {.name = "--store-dir", .meta = "DIR", ARG_FIELD(struct opts, model.store_dir, ARG_TEXT),
+     .otherwise = "prefixes/ in $PITH_CACHE or ~/.cache/pith",
+     .help = "keep them in this folder, too, so that a later start need not compute them again; "
+             "made if it is not there, for this user alone"},
+    {.name = "--no-store-dir", ARG_FIELD(struct opts, no_store_dir, ARG_SWITCH),
+     .help = "keep them in memory alone"},
+    {.name = "--store-limit", .meta = "BYTES", ARG_FIELD(struct opts, model.store_limit, ARG_SIZE),
+     .lo = 1, .otherwise = "4G, and at most a twentieth of what is free; of a --store-dir 32G",
+     .help = "bytes in that folder, of all servers that use it; what was unused for longest goes "
+             "first"},
+    {.name = "--share-prefixes", ARG_FIELD(struct opts, share_prefixes, ARG_SWITCH),
+     .help = "keys find what others have had computed, so whoever has one can tell by the time of "
+             "an answer that somebody has sent the same beginning"},
+    {.name = "--parallel", ARG_FIELD(struct opts, parallel, ARG_INT), .lo = 1, .hi = 256,
+     .dflt = "32", .help = "most conversations that advance in one step"},
+    {.name = "--queue", ARG_FIELD(struct opts, queue, ARG_INT), .lo = 1, .hi = 1000000,
+     .dflt = "256", .help = "most requests that wait; more are asked to try again, but a key may always have its part of them waiting"},
+    {.name = "--max-memory", .meta = "BYTES", ARG_FIELD(struct opts, max_memory, ARG_SIZE), .lo = 1,
+     .otherwise = "what the models need at most, and --requests-memory",
+     .help = "most memory of the whole server; models get what --requests-memory leaves"},
+    {.name = "--requests-memory", .meta = "BYTES",
+     ARG_FIELD(struct opts, requests_memory, ARG_SIZE), .lo = 1 << 20, .dflt = "2G",
+     .help = "most memory of all requests together: bodies, grammars, samplers, answers; one key of "
+             "several has at most half of it"},
+    {.name = "--request-memory", .meta = "BYTES", ARG_FIELD(struct opts, request_memory, ARG_SIZE),
+     .lo = 1 << 20, .dflt = "512M",
+     .help = "most memory of one request beside its body; what needs more is refused"},
+    {.name = "--request-seconds", .meta = "SECONDS",
+     ARG_FIELD(struct opts, request_seconds, ARG_REAL), .lo = 0, .hi = 1e6, .dflt = "10",
+     .help = "most processor time for reading a request: templates, schemas, grammars; 0: any"},
+    {.name = "--gap", .meta = "SECONDS", ARG_FIELD(struct opts, gap, ARG_REAL), .lo = 0.001,
+     .hi = 60, .dflt = "0.1",
+     .help = "the time between two tokens to aim for while the prompts of others are computed"},
+    {.name = "--grammar-cache", .meta = "BYTES", ARG_FIELD(struct opts, grammar_bytes, ARG_SIZE), .lo = 0,
+     .dflt = "64M", .help = "compiled grammars and schemas that are kept for requests that bring them again; 0: none"},
+    {.name = "--mask-steps", .meta = "N", ARG_FIELD(struct opts, mask_steps, ARG_SIZE), .lo = 1, .hi = 1 << 26,
+     .dflt = "128K", .help = "what the masks of grammars may take of a step, in steps of some 10 ns; one that takes more is made beside, and its "
+             "sequence waits"},
+    {.name = "--schema-order", ARG_FIELD(struct opts, schema_order, ARG_SWITCH),
+     .help = "members of objects come in the order of their JSON Schema, not in any"},
+    {.name = "--max-connections", .meta = "N", ARG_FIELD(struct opts, connections, ARG_INT),
+     .lo = 1, .hi = 100000, .dflt = "512",
+     .help = "most connections that are open at a time; when there are more, those that are idle or "
+             "slow go first"},
+    {.name = "--max-unknown", .meta = "N", ARG_FIELD(struct opts, unknown, ARG_INT), .lo = 1,
+     .hi = 100000, .otherwise = "a quarter of --max-connections",
+     .help = "most of one address that have shown no key yet, where keys exist; a further one takes "
+             "the place of its oldest"},
+    {.name = "--max-body", .meta = "BYTES", ARG_FIELD(struct opts, body, ARG_SIZE), .lo = 1024,
+     .hi = 1 << 30, .dflt = "32M", .help = "largest body of a request"},
+    {.name = "--read-timeout", .meta = "SECONDS", ARG_FIELD(struct opts, read_timeout, ARG_REAL),
+     .lo = 0, .hi = 1e6, .dflt = "60", .help = "close a connection whose next request has not come whole within this time; 0: never"},
+    {.name = "--request-timeout", .meta = "SECONDS",
+     ARG_FIELD(struct opts, request_timeout, ARG_REAL), .lo = 0, .hi = 1e6, .dflt = "0",
+     .help = "give up an answer that is not whole within this time, with status 400; 0: never"},
+    {.name = "--shutdown-timeout", .meta = "SECONDS",
+     ARG_FIELD(struct opts, shutdown_timeout, ARG_REAL), .lo = 0, .hi = 86400, .dflt = "30",
+     .help = "time that running requests may take after SIGTERM; a second SIGTERM ends at once"},
+    {.name = "--no-web", ARG_FIELD(struct opts, no_web, ARG_SWITCH),
+     .help = "no web page at /"},
+    {.name = "--open-metrics", ARG_FIELD(struct opts, open_metrics, ARG_SWITCH),
+     .help = "GET /metrics needs no key where keys exist; it names the models, and counts"},
+    {.name = "--no-log", ARG_FIELD(struct opts, quiet, ARG_SWITCH),
+     .help = "no line of JSON on stderr per request"},
+    ARGS_MODEL(struct opts, model),
+    {0},
+};
+/* clang-format on */
+
+/* What flags name: keys, and texts of files; all freed at the end. */
+struct texts {
+    char *key_lines, *cert, *key, *template;
+    const char **keys;
+};
+
+static int read_text(const char *path, char **out)
+{
+    size_t n;
+    int code = path ? cli_read_file(path, out, &n) : CLI_OK;
+    if (!code && path && strlen(*out) != n)
+        code = cli_say(CLI_INPUT, "%s holds a zero byte; wanted a text", path);
+    return code;
+}
+
+/* Keys of flags and file as one list. */
+static int read_keys(const struct opts *o, struct texts *t)
+{
+    int n = 0, code = read_text(o->key_file, &t->key_lines);
+    size_t most = (size_t)o->keys.n + 1;
+    for (const char *p = t->key_lines; p && *p; p++)
+        most += *p == '\n';
+    t->keys = calloc(most + 1, sizeof *t->keys);
+    if (code || !t->keys)
+        return code ? code : cli_no_memory();
+    for (; n < o->keys.n; n++)
+        t->keys[n] = o->keys.v[n];
+    for (char *rest = t->key_lines, *line; rest && (line = strsep(&rest, "\n"));) {
+        line[strcspn(line, "\r")] = 0;
+        if (*line && *line != '#')
+            t->keys[n++] = line;
+    }
+    return CLI_OK;
+}
+
+static int read_texts(const struct opts *o, struct texts *t)
+{
+    if (!o->cert != !o->key)
+        return cli_say(CLI_USE, "--tls-cert and --tls-key belong together; found one of them");
+    int code = read_keys(o, t);
+    if (!code)
+        code = read_text(o->cert, &t->cert);
+    if (!code)
+        code = read_text(o->key, &t->key);
+    return code ? code : read_text(o->template, &t->template);
+}
+
+struct loading {
+    const struct opts *o;
+    uint64_t memory; /* of all models, 0: what there is */
+    int n_models;
+    char store_dir[4000]; /* "": none */
+    int64_t store_limit;
+    int code; /* an exit code, when a flag was wrong and its message is out */
+};
+
+enum { SHARES = 4 }; /* models that are to fit beside each other, when there are as many */
+static const int64_t store_default = 1 << 30;
+
+/* What the sessions of a model may count on, 0: all that is left. Of what --models-memory has
+ * beside its weights a part, where several models are on offer and nobody has said how much context
+ * they need. */
+static int64_t session_memory(const struct loading *l, uint64_t weights)
+{
+    uint64_t n = l->o->model.n_ctx || l->o->cache_tokens || l->n_models < 1 ? 1
+                 : l->n_models < SHARES                                     ? (uint64_t)l->n_models
+                                                                            : SHARES;
+    return !l->memory ? 0 : l->memory > weights + n ? (int64_t)((l->memory - weights) / n) : 1;
+}
+
+static pith_status open_sessions(const struct loading *l, struct server_loaded *out,
+                                 struct pith_error *err)
+{
+    const struct opts *o = l->o;
+    struct pith_model_info info = {.size = sizeof info};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT, ep = PITH_SESSION_PARAMS_INIT;
+    pith_model_get_info(out->model, &info, NULL);
+    int makes_text = info.causal && info.pooling == PITH_POOL_NONE;
+    sp.n_ctx = (int32_t)o->model.n_ctx;
+    sp.cache_type_k = o->model.cache_k;
+    sp.cache_type_v = o->model.cache_v;
+    ep.n_seq = sp.n_seq = server_sequences((int)o->parallel);
+    sp.n_tokens = o->cache_tokens;
+    sp.memory_bytes = ep.memory_bytes = session_memory(l, info.weight_bytes);
+    struct pith_session_plan plan = PITH_SESSION_PLAN_INIT;
+    pith_status st = pith_plan_session(out->model, &sp, &plan, err);
+    if (st != PITH_OK)
+        return st;
+    int64_t n_ctx = plan.n_ctx;
+    sp.n_tokens = plan.n_tokens;
+    sp.store_bytes = o->store == store_default && plan.left_bytes / 8 < (uint64_t)store_default
+                         ? (int64_t)(plan.left_bytes / 8)
+                         : o->store;
+    ep.n_tokens = SERVER_BATCH + 64 * (int64_t)ep.n_seq;
+    ep.pooling = makes_text ? PITH_POOL_MEAN : PITH_POOL_FILE;
+    if (sp.n_tokens < n_ctx) {
+        err->code = PITH_RANGE;
+        snprintf(err->msg, sizeof err->msg,
+                 "--cache-tokens is %lld and one conversation may have %lld; wanted at least that",
+                 (long long)sp.n_tokens, (long long)n_ctx);
+        return err->code;
+    }
+    struct model_opts bare = o->model, kept = o->model;
+    bare.store_dir = NULL;                    /* inputs to embed have no prefixes */
+    bare.n_ctx = makes_text ? 0 : bare.n_ctx; /* of which the other session tells */
+    kept.store_dir = *l->store_dir ? l->store_dir : NULL;
+    kept.store_limit = l->store_limit;
+    kept.tells_room = makes_text; /* in the log of a service, too, which is no terminal */
+    bare.tells_room = !makes_text;
+    if (makes_text)
+        out->generate = cli_session_try(out->model, &kept, (int32_t)n_ctx, &sp, err);
+    if (makes_text && !out->generate)
+        return err->code;
+    if (makes_text && !o->embeddings)
+        return PITH_OK;
+    out->embed = cli_session_try(out->model, &bare, (int32_t)n_ctx, &ep, err);
+    return out->embed ? PITH_OK : err->code;
+}
+
+static int tell_progress(void *ctx, const char *stage, double fraction, uint64_t bytes)
+{
+    struct server_loaded *out = ctx;
+    (void)stage;
+    (void)bytes;
+    return out->progress(out->progress_ctx, fraction);
+}
+
+/* Model and sessions for the server. */
+static pith_status load(void *ctx, const char *path, struct server_loaded *out,
+                        struct pith_error *err)
+{
+    struct loading *l = ctx;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct model_opts o = l->o->model;
+    o.path = path;
+    mp.n_batch = SERVER_BATCH;
+    mp.progress = tell_progress;
+    mp.progress_ctx = out;
+    out->model = cli_model_try(&o, &mp, err, &l->code);
+    if (out->model)
+        return open_sessions(l, out, err);
+    if (l->code)
+        *err = (struct pith_error){PITH_INTERNAL,
+                                   "the flags of the server are wrong; it has told how on stderr"};
+    return err->code;
+}
+
+static struct server *listen_up(const struct opts *o, const struct texts *t,
+                                const struct offers *offers, struct loading *l, int *code)
+{
+    struct pith_error err = {0};
+    struct server_params p = {
+        .host = o->host,
+        .port = (int)o->port,
+        .unix_path = o->unix_path,
+        .keys = t->keys,
+        .admin_keys = o->admin_keys.v,
+        .hosts = o->hosts.v,
+        .origins = o->origins.v,
+        .tls_cert = t->cert,
+        .tls_key = t->key,
+        .models = offers->v,
+        .n_models = offers->n,
+        .aliases = offers->aliases,
+        .n_aliases = offers->n_aliases,
+        .load = load,
+        .load_ctx = l,
+        .models_memory = l->memory,
+        .models_max = (int)o->models_max,
+        .models_idle = o->models_idle,
+        .chat_template = t->template,
+        .parallel = (int)o->parallel,
+        .queue = (int)o->queue,
+        .connections = (int)o->connections,
+        .connections_unknown = (int)(o->unknown ? o->unknown : (o->connections + 3) / 4),
+        .body_bytes = o->body,
+        .schema_order = o->schema_order,
+        .grammar_bytes = (uint64_t)o->grammar_bytes,
+        .mask_steps = o->mask_steps,
+        .gap = o->gap,
+        .max_memory = o->max_memory,
+        .requests_memory = o->requests_memory,
+        .request_memory = o->request_memory,
+        .request_seconds = o->request_seconds,
+        .read_timeout = o->read_timeout,
+        .request_timeout = o->request_timeout,
+        .share_prefixes = o->share_prefixes,
+        .log = !o->quiet,
+        .no_web = o->no_web,
+        .no_slots = o->no_slots,
+        .slot_folder = o->slot_folder,
+        .defaults = o->defaults.v,
+        .strict_fields = o->strict_fields,
+        .strict_model = o->strict_model,
+        .open_metrics = o->open_metrics,
+        .nearest = args_nearest,
+    };
+    struct server *s = server_open(&p, &err);
+    if (!s)
+        *code = err.code == PITH_RANGE ? cli_say(CLI_USE, "%s", err.msg) : cli_fail(&err);
+    return s;
+}
+
+/* The folder for prefixes: the one asked for, or one of the cache folder that only this user can
+ * read, made if it can be. */
+static int find_store(const struct opts *o, struct loading *l)
+{
+    const int64_t most = INT64_C(4) << 30, least = INT64_C(1) << 20;
+    struct statvfs fs;
+    l->store_limit = o->model.store_limit;
+    if (o->no_store_dir && o->model.store_dir)
+        return cli_say(CLI_USE, "--store-dir and --no-store-dir exclude each other");
+    if (o->model.store_dir) {
+        if (strlen(o->model.store_dir) >= sizeof l->store_dir)
+            return cli_say(CLI_USE, "--store-dir has %zu bytes, at most %zu are possible",
+                           strlen(o->model.store_dir), sizeof l->store_dir - 1);
+        strcpy(l->store_dir, o->model.store_dir);
+        return CLI_OK;
+    }
+    if (o->no_store_dir || !o->store)
+        return CLI_OK;
+    if (!cli_cache_path("prefixes", l->store_dir, sizeof l->store_dir) ||
+        !cli_make_private(l->store_dir) || statvfs(l->store_dir, &fs)) {
+        cli_say(CLI_OK, "note: prefixes are kept in memory alone: %s: %s",
+                *l->store_dir ? l->store_dir : "there is no cache folder (set PITH_CACHE)",
+                strerror(errno));
+        *l->store_dir = 0;
+        return CLI_OK;
+    }
+    int64_t part = (int64_t)((double)fs.f_bavail * (double)fs.f_frsize / 20);
+    if (!l->store_limit)
+        l->store_limit = part < most ? part : most;
+    if (l->store_limit < least && !o->model.store_limit)
+        *l->store_dir = 0;
+    if (*l->store_dir)
+        cli_say(CLI_OK,
+                "prefixes of conversations are kept in %s, at most %.0f MiB, for this user alone; "
+                "--no-store-dir keeps them in memory",
+                l->store_dir, (double)l->store_limit / 1048576);
+    return CLI_OK;
+}
+
+static int serve(const struct opts *o, const struct texts *t, const struct offers *offers)
+{
+    int left = 0;
+    struct loading l = {.o = o, .n_models = offers->n};
+    l.memory = o->memory ? (uint64_t)o->memory : offers->n > 1 ? offers_memory() : 0;
+    struct pith_error err = {0};
+    int code = find_store(o, &l);
+    if (code)
+        return code;
+    interrupt_asked(); /* from here on signals are looked for: a socket has to be taken away */
+    struct server *s = listen_up(o, t, offers, &l, &code);
+    if (!s)
+        return code;
+    printf("%s\n", server_url(s));
+    fflush(stdout);
+    if (server_start(s, o->lazy || !o->models.n, &err) == PITH_OK) {
+        cli_notify("READY=1\nSTATUS=serving at %s", server_url(s));
+        if (cli_chatty(&o->model))
+            fprintf(stderr, "serving at %s\n", server_url(s));
+        while (!interrupt_asked() && !server_is_draining(s))
+            poll(NULL, 0, 100); /* signals may come to any thread */
+        cli_notify("STOPPING=1\nEXTEND_TIMEOUT_USEC=%.0f", 1e6 * (o->shutdown_timeout + 10));
+        left = server_drain(s, o->shutdown_timeout);
+        if (left)
+            cli_say(CLI_OK, "%d requests had not come to their end after %g s", left,
+                    o->shutdown_timeout);
+    } else {
+        code = l.code ? l.code : cli_fail_file(offers->v[0].path, &err);
+    }
+    server_close(s);
+    return code;
+}
+
+static int run(void *opts)
+{
+    struct texts t = {0};
+    const struct opts *o = opts;
+    struct offers offers = {0};
+    int code = read_texts(o, &t);
+    if (!code)
+        code = offers_open(&offers, &o->models, o->folder, o->name);
+    for (int i = 0; !code && i < o->aliases.n; i++)
+        code = offers_alias(&offers, o->aliases.v[i]);
+    if (!code)
+        code = serve(o, &t, &offers);
+    offers_close(&offers);
+    free(t.key_lines);
+    free(t.cert);
+    free(t.key);
+    free(t.template);
+    free(t.keys);
+    return code;
+}
+
+const struct command cmd_serve = {
+    .name = "serve",
+    .summary = "serve a model over HTTP",
+    .args =
+        {
+            .command = "pith serve",
+            .about =
+                "Serves the interfaces of OpenAI (/v1/chat/completions, /v1/completions, "
+                "/v1/responses, /v1/embeddings), Anthropic (/v1/messages) and Ollama (/api/chat, "
+                "/api/generate, /api/embed), its own, and a web page at /; GET /docs lists "
+                "endpoints and fields, GET /metrics counts. The address is printed at once; /ready "
+                "answers 200 when the model is loaded. Requests "
+                "share every step of the engine, and get the bits they would get alone. SIGTERM "
+                "and Ctrl-C let what runs come to its end.",
+            .example =
+                "  pith serve model.gguf --port 8080\n"
+                "  curl localhost:8080/v1/completions -d '{\"prompt\": \"Once upon a time\"}'\n",
+            .rows = args,
+        },
+    .opts_bytes = sizeof(struct opts),
+    .run = run,
+};

@@ -1,0 +1,42 @@
+/* api_admin.c -- what changes the server: models loaded and unloaded by hand, and its end. Needs a
+ * key given with --admin-key. */
+#include "server/api/api.h"
+#include "server/request/request.h"
+
+/* By then it is loaded. */
+static json_t *loaded(struct hosted *m, struct fields *b, struct fault *f)
+{
+    (void)b;
+    return models_json(m->server, m->name, models_card, f);
+}
+
+void api_load(struct server *s, struct exchange *x)
+{
+    (void)s;
+    request_answer(x, E_LOAD, loaded);
+}
+
+void api_unload(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    struct fields b;
+    json_t *j = NULL;
+    if (fields_read(&b, E_UNLOAD, x, &f)) {
+        const char *name = field_text(&b, F_model);
+        if (models_unload(s, name, field_bool(&b, F_force), &f))
+            j = models_json(s, name, models_card, &f);
+        fields_free(&b);
+    }
+    if (f.http)
+        exchange_fault(x, &f);
+    else
+        exchange_json(x, 200, j);
+    exchange_drop(x);
+}
+
+/* Its program sees it, and goes on as with SIGTERM. The answer has ended by then, so it is sent. */
+void api_drain(struct server *s, struct exchange *x)
+{
+    exchange_json(x, 200, json_pack("{s:s}", "status", "draining"));
+    atomic_store(&s->draining, 1);
+}

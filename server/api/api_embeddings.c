@@ -1,0 +1,320 @@
+/* api_embeddings.c -- /v1/embeddings, and /api/embed and /api/embeddings as Ollama has them: texts
+ * or tokens to vectors, as numbers or as base64 of little-endian floats. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/request/answer.h"
+#include "server/api/api.h"
+#include "server/request/request.h"
+
+enum { INPUTS_MAX = 4096 };
+
+struct embedding {
+    struct exchange *x;
+    struct hosted *hosted;
+    char *text; /* [n_text] of the answer, so far */
+    size_t n_text, cap_text;
+    unsigned endpoint;
+    int native;                   /* as llama.cpp has it: a list of {index, embedding: [vector]} */
+    int n_dims;                   /* the first ones of a vector, 0: all */
+    int base64, single, truncate; /* single: Ollama's older form, of one text */
+    int lost;                     /* there was no memory for a vector */
+};
+
+static void put(struct embedding *m, const char *p, size_t n)
+{
+    m->lost |= !text_put(&m->text, &m->n_text, &m->cap_text, p, n);
+}
+
+static void put_text(struct embedding *m, const char *text)
+{
+    put(m, text, strlen(text));
+}
+
+static void put_base64(struct embedding *m, const float *v, int32_t n)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *p = (const unsigned char *)v;
+    size_t bytes = (size_t)n * sizeof *v;
+    put(m, "\"", 1);
+    for (size_t i = 0; i < bytes; i += 3) {
+        unsigned b = (unsigned)p[i] << 16 | (i + 1 < bytes ? (unsigned)p[i + 1] << 8 : 0) |
+                     (i + 2 < bytes ? p[i + 2] : 0);
+        char four[] = {digit[b >> 18], digit[b >> 12 & 63],
+                       i + 1 < bytes ? digit[b >> 6 & 63] : '=',
+                       i + 2 < bytes ? digit[b & 63] : '='};
+        put(m, four, sizeof four);
+    }
+    put(m, "\"", 1);
+}
+
+/* 9 digits tell a float. JSON has no others than finite numbers. */
+static void put_numbers(struct embedding *m, const float *v, int32_t n)
+{
+    char number[32];
+    for (int32_t i = 0; i < n; i++) {
+        snprintf(number, sizeof number, "%.9g", (double)v[i]);
+        put(m, i ? "," : "[", 1);
+        put_text(m, isfinite(v[i]) ? number : "null");
+    }
+    put(m, "]", 1);
+}
+
+static void put_vector(struct embedding *m, const struct event *e)
+{
+    char head[80];
+    int32_t n = e->n_vector;
+    n = m->n_dims && m->n_dims < n ? m->n_dims : n;
+    float *unit = malloc((size_t)n * sizeof *unit);
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += (double)e->vector[i] * (double)e->vector[i];
+    double scale = sum > 0 ? 1 / sqrt(sum) : 0;
+    for (int32_t i = 0; unit && i < n; i++)
+        unit[i] = (float)(scale * (double)e->vector[i]);
+    m->lost |= !unit;
+    if (e->choice)
+        put(m, ",", 1);
+    snprintf(head, sizeof head,
+             m->native ? "{\"index\":%d,\"embedding\":["
+                       : "{\"object\":\"embedding\",\"index\":%d,\"embedding\":",
+             e->choice);
+    if (m->endpoint == E_EMBED)
+        put_text(m, head);
+    if (unit)
+        m->base64 ? put_base64(m, unit, n) : put_numbers(m, unit, n);
+    if (m->endpoint == E_EMBED)
+        put_text(m, m->native ? "]}" : "}");
+    free(unit);
+}
+
+/* What stands behind the vectors. */
+static void put_rest(struct embedding *m, const struct request *r)
+{
+    const char *name = m->hosted->name;
+    json_int_t n = (json_int_t)r->n_prompt;
+    json_t *j = m->endpoint == E_EMBED
+                    ? json_pack("{s:s, s:s, s:{s:I, s:I}}", "object", "list", "model", name,
+                                "usage", "prompt_tokens", n, "total_tokens", n)
+                    : json_pack("{s:s, s:I, s:I, s:I}", "model", name, "total_duration",
+                                (json_int_t)(clock_now() - exchange_began(m->x)), "load_duration",
+                                (json_int_t)0, "prompt_eval_count", n);
+    char *text = json_dumps(j, JSON_COMPACT);
+    json_decref(j);
+    m->lost |= !text;
+    put_text(m, m->native ? "]" : m->single ? "}" : "],");
+    if (text && !m->single && !m->native)
+        put_text(m, text + 1); /* without its bracket */
+    put(m, "", 1);             /* its end */
+    free(text);
+}
+
+/* The answer is written as vectors come: all at its end would keep everybody's next step waiting.
+ */
+static void on_event(struct request *r, const struct event *e)
+{
+    struct embedding *m = r->ctx;
+    if (e->kind == EV_EMBEDDING) {
+        if (!e->choice)
+            put_text(m, m->native                ? "["
+                        : m->single              ? "{\"embedding\":"
+                        : m->endpoint == E_EMBED ? "{\"data\":["
+                                                 : "{\"embeddings\":[");
+        put_vector(m, e);
+        return;
+    }
+    r->figures.n_prompt = r->n_prompt;
+    exchange_figures(m->x, &r->figures); /* first, for the access log */
+    if (e->kind == EV_DONE) {
+        put_rest(m, r);
+        exchange_text(m->x, 200, m->lost ? NULL : m->text);
+    } else {
+        exchange_fault(m->x, e->fault);
+    }
+    if (e->kind != EV_DONE || m->lost)
+        free(m->text);
+    exchange_drop(m->x);
+    free(m);
+}
+
+/* Texts and tokens one behind the other, as one input (malloc). */
+static int32_t *mixed_ids(struct hosted *h, const json_t *list, int64_t *n, struct fault *f)
+{
+    int32_t *all = NULL;
+    size_t i;
+    json_t *v;
+    *n = 0;
+    json_array_foreach(list, i, v)
+    {
+        json_t *one = json_pack("[O]", v);
+        int64_t k = 0;
+        int32_t *ids = json_is_string(v)
+                           ? request_tokenize(h, json_string_value(v), json_string_length(v),
+                                              i ? 0 : PITH_ADD_SPECIAL, &k, "input", f)
+                           : request_ids(h, one, &k, "input", f);
+        int32_t *more = ids ? realloc(all, (size_t)(*n + k + 1) * sizeof *more) : NULL;
+        json_decref(one);
+        if (more) {
+            all = more;
+            memcpy(all + *n, ids, (size_t)k * sizeof *all);
+            *n += k;
+        } else if (ids) {
+            fault_memory(f);
+        }
+        free(ids);
+        if (!more) {
+            free(all);
+            return NULL;
+        }
+    }
+    return all;
+}
+
+static int add_input(const struct embedding *m, struct request *r, const json_t *v, struct fault *f)
+{
+    struct hosted *h = m->hosted;
+    int64_t n = 0, most = models_n_input(h);
+    int32_t *ids = NULL;
+    const json_t *parts = json_object_get(v, "content"),
+                 *text = json_object_get(v, "prompt_string");
+    json_t *flat = NULL;
+    int bad = json_is_array(parts) ? request_texts(parts, 0, &flat, m->x) : -1, mixed = 0;
+    for (size_t i = 0; i < json_array_size(v); i++)
+        mixed |= json_is_string(json_array_get(v, i));
+    if (bad >= 0)
+        return fault_set(f, 400, "unsupported_content", "input",
+                         "input: content[%d] is %s, not a text; this server takes text alone", bad,
+                         json_found(json_object_get(json_array_get(parts, (size_t)bad), "type")));
+    v = flat ? flat : json_is_string(text) ? text : v;
+    if (mixed)
+        ids = mixed_ids(h, v, &n, f);
+    else if (json_is_string(v))
+        ids = request_tokenize(h, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL, &n,
+                               "input", f);
+    else if (json_is_array(v))
+        ids = request_ids(h, v, &n, "input", f);
+    else
+        fault_set(f, 400, "wrong_type", "input",
+                  "input has %s, wanted a text, a list of tokens, or a list of either",
+                  json_found(v));
+    json_decref(flat);
+    if (ids && m->truncate && n > most)
+        n = most;
+    int ok = ids && request_fits(n, most, "input", f);
+    if (ids && n > most)
+        snprintf(f->msg, sizeof f->msg,
+                 "input is too large: n_prompt = %lld tokens, an input may have n_ctx = %lld, "
+                 "which is n_over = %lld too many",
+                 (long long)n, (long long)most, (long long)(n - most));
+    int32_t *more = ok ? realloc(r->prompt, (size_t)(r->n_prompt + n) * sizeof *more) : NULL;
+    if (more) {
+        r->prompt = more;
+        memcpy(more + r->n_prompt, ids, (size_t)n * sizeof *ids);
+        r->n_prompt += n;
+        r->input_end[r->n++] = r->n_prompt;
+    } else if (ok) {
+        ok = fault_memory(f);
+    }
+    free(ids);
+    return ok;
+}
+
+static int take_inputs(const struct embedding *m, struct request *r, const json_t *v,
+                       struct fault *f)
+{
+    int several = answer_has_several(v);
+    size_t n = several ? json_array_size(v) : 1;
+    if (!v)
+        return fault_set(f, 400, "missing_field", "input", "input is missing");
+    if (n > INPUTS_MAX)
+        return fault_set(f, 400, "out_of_range", "input",
+                         "input has %zu texts, at most %d are taken", n, INPUTS_MAX);
+    r->input_end = calloc(n, sizeof *r->input_end);
+    r->n = 0;
+    for (size_t i = 0; r->input_end && i < n; i++)
+        if (!add_input(m, r, several ? json_array_get(v, i) : v, f))
+            return 0;
+    return r->input_end || fault_memory(f);
+}
+
+static int take(struct exchange *x, const struct fields *b, struct request *r, struct embedding *m,
+                struct fault *f)
+{
+    const char *format = field_text(b, F_encoding_format);
+    if (!m->hosted->embed)
+        return fault_set(f, 400, "not_supported", "model",
+                         "this server makes text; start it with --embeddings for vectors");
+    if (format && strcmp(format, "float") && strcmp(format, "base64"))
+        return fault_set(f, 400, "invalid_value", "encoding_format",
+                         "encoding_format is \"%.20s\", wanted float or base64", format);
+    if (b->v[F_dimensions] && field_int(b, F_dimensions) > m->hosted->info.n_embd)
+        return fault_set(f, 400, "out_of_range", "dimensions",
+                         "dimensions is %lld, this model has %d",
+                         (long long)field_int(b, F_dimensions), m->hosted->info.n_embd);
+    m->n_dims = (int)field_int(b, F_dimensions);
+    m->base64 = format && *format == 'b';
+    r->tenant = exchange_tenant(x);
+    r->gone = exchange_gone(x);
+    r->on_event = on_event;
+    r->ctx = m;
+    r->deadline = request_deadline(x, field_real(b, F_timeout));
+    m->truncate = field_bool(b, F_truncate);
+    m->single = !b->v[F_input] && b->v[F_ollama_prompt];
+    if (b->v[F_input] && b->v[F_embed_content])
+        return fault_set(f, 400, "invalid_value", "content",
+                         "input and content; wanted one of them");
+    m->native |= b->v[F_embed_content] && strncmp(exchange_path(x), "/v1/", 4);
+    return take_inputs(m, r,
+                       m->single       ? b->v[F_ollama_prompt]
+                       : b->v[F_input] ? b->v[F_input]
+                                       : b->v[F_embed_content],
+                       f);
+}
+
+static void embed(struct exchange *x, unsigned endpoint, int native)
+{
+    struct fault f = {0};
+    struct fields b;
+    struct hosted *hosted = exchange_model(x, &f);
+    struct embedding *m = calloc(1, sizeof *m);
+    struct request *r = request_new();
+    int ok = 0;
+    if (!hosted) {
+        ok = 0;
+    } else if (!m || !r) {
+        fault_memory(&f);
+    } else if (fields_read(&b, endpoint, x, &f)) {
+        *m = (struct embedding){.x = x, .hosted = hosted, .endpoint = endpoint, .native = native};
+        exchange_hold(x);
+        ok = take(x, &b, r, m, &f) && sched_submit(hosted->sched, &r, 1, &f);
+        fields_free(&b);
+        if (!ok)
+            exchange_drop(x);
+    }
+    if (!ok) {
+        request_free(r);
+        free(m);
+        exchange_fault(x, &f);
+    }
+    exchange_drop(x);
+}
+
+void api_embeddings(struct server *s, struct exchange *x)
+{
+    (void)s;
+    embed(x, E_EMBED, 0);
+}
+
+void api_embedding(struct server *s, struct exchange *x)
+{
+    (void)s;
+    embed(x, E_EMBED, 1);
+}
+
+void api_ollama_embed(struct server *s, struct exchange *x)
+{
+    (void)s;
+    embed(x, E_OLLAMA_EMBED, 0);
+}

@@ -1,0 +1,492 @@
+/* api_openai.c -- /v1/chat/completions and /v1/completions: answers in the JSON and the server-sent
+ * events of OpenAI's interface. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/request/answer.h"
+#include "server/api/api.h"
+#include "server/request/tools.h"
+
+struct completion {
+    struct answer a;
+    int include_usage, echo;
+};
+
+static struct completion *of(struct answer *a)
+{
+    return (struct completion *)a;
+}
+
+/* ---------------------------------------------------------------- log-probabilities of completions
+ */
+
+static int64_t characters(const char *p, size_t n)
+{
+    int64_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += ((unsigned char)p[i] & 0xC0) != 0x80;
+    return count;
+}
+
+/* A token at the end of the four lists of a completion's logprobs. The first token of a prompt has
+ * none. */
+static void put_logprob(struct answer *a, json_t **lp, int64_t *offset, int32_t id,
+                        const struct token_info *t)
+{
+    json_t *text = answer_piece(a, id, NULL), *top = t ? json_object() : json_null();
+    for (int i = 0; t && i < t->n_top; i++) {
+        json_t *key = answer_piece(a, t->top[i].id, NULL);
+        json_object_set_new(top, json_string_value(key), answer_real(t->top[i].logprob));
+        json_decref(key);
+    }
+    json_array_append_new(lp[3], json_integer(*offset));
+    *offset += characters(json_string_value(text), json_string_length(text));
+    json_array_append_new(lp[0], text);
+    json_array_append_new(lp[1], t ? answer_real(t->logprob) : json_null());
+    json_array_append_new(lp[2], top);
+}
+
+static void open_logprobs(json_t **lp)
+{
+    for (int i = 0; i < 4; i++)
+        lp[i] = json_array();
+}
+
+/* Takes the lists. */
+static json_t *pack_logprobs(json_t **lp)
+{
+    json_t *j = json_pack("{s:o, s:o, s:o, s:o}", "tokens", lp[0], "token_logprobs", lp[1],
+                          "top_logprobs", lp[2], "text_offset", lp[3]);
+    memset(lp, 0, 4 * sizeof *lp);
+    return j;
+}
+
+/* ---------------------------------------------------------------- messages */
+
+static json_t *call_of(const struct part *p, int in_stream)
+{
+    json_t *j = json_pack("{s:o, s:s, s:{s:o, s:o}}", "id", json_text(p->id, strlen(p->id)), "type",
+                          "function", "function", "name", json_text(p->name, strlen(p->name)),
+                          "arguments", json_text(p->text, p->n));
+    if (in_stream)
+        json_object_set_new(j, "index", json_integer(p->index));
+    return j;
+}
+
+/* What is new of a message: {"content", "reasoning_content", "tool_calls"}, each where it has
+ * grown. */
+static json_t *delta_of(struct message *m)
+{
+    const struct part *p;
+    const char *fresh;
+    size_t n;
+    int i;
+    json_t *d = json_object();
+    while ((p = message_next(m, &i, &fresh, &n))) {
+        const char *name = p->kind == PART_REASONING ? "reasoning_content" : "content";
+        const json_t *before = json_object_get(d, name);
+        if (p->kind == PART_CALL) {
+            if (!json_object_get(d, "tool_calls"))
+                json_object_set_new(d, "tool_calls", json_array());
+            json_array_append_new(json_object_get(d, "tool_calls"),
+                                  fresh == p->text
+                                      ? call_of(p, 1)
+                                      : json_pack("{s:i, s:{s:o}}", "index", p->index, "function",
+                                                  "arguments", json_text(fresh, n)));
+        } else if (before) { /* text on both sides of a call */
+            json_t *both = json_pack("[O, o]", before, json_text(fresh, n));
+            json_object_set_new(d, name, json_joined(both, NULL));
+            json_decref(both);
+        } else {
+            json_object_set_new(d, name, json_text(fresh, n));
+        }
+    }
+    return d;
+}
+
+static json_t *message_of(const struct message *m)
+{
+    json_t *j = json_pack("{s:s}", "role", "assistant"), *calls = json_array();
+    for (int i = 0; i < message_n_parts(m); i++)
+        if (message_part(m, i)->kind == PART_CALL)
+            json_array_append_new(calls, call_of(message_part(m, i), 0));
+    json_object_set_new(j, "content",
+                        !message_has(m, PART_TEXT) && message_n_calls(m)
+                            ? json_null()
+                            : message_text(m, PART_TEXT));
+    if (message_has(m, PART_REASONING))
+        json_object_set_new(j, "reasoning_content", message_text(m, PART_REASONING));
+    if (message_n_calls(m))
+        json_object_set(j, "tool_calls", calls);
+    json_decref(calls);
+    return j;
+}
+
+/* ---------------------------------------------------------------- answers */
+
+static json_t *usage(struct answer *a)
+{
+    json_t *details = answer_miss(a, json_pack("{s:I}", "cached_tokens", (json_int_t)a->n_cached));
+    return json_pack("{s:I, s:I, s:I, s:o}", "prompt_tokens", (json_int_t)a->n_prompt,
+                     "completion_tokens", (json_int_t)a->n_made, "total_tokens",
+                     (json_int_t)(a->n_prompt + a->n_made), "prompt_tokens_details", details);
+}
+
+static json_t *envelope(const struct answer *a, json_t *choices)
+{
+    const char *object = !a->chat    ? "text_completion"
+                         : a->stream ? "chat.completion.chunk"
+                                     : "chat.completion";
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", a->id, "object", object, "created",
+                     (json_int_t)a->created, "model", a->m->name, "system_fingerprint",
+                     answer_fingerprint(), "choices", choices);
+}
+
+/* A piece of a stream: takes what is new (a chat's delta, a completion's text; NULL: nothing) and
+ * logprobs (NULL: null). */
+static void send_piece(struct answer *a, int i, json_t *fresh, json_t *logprobs)
+{
+    struct choice *h = &a->choice[i];
+    json_t *j =
+        json_pack("{s:i, s:o, s:o}", "index", i, "logprobs", logprobs ? logprobs : json_null(),
+                  "finish_reason", h->reason ? json_string(h->reason) : json_null());
+    if (!fresh)
+        fresh = a->chat ? json_object() : json_string("");
+    if (a->chat && !h->told)
+        json_object_set_new(fresh, "role", json_string("assistant"));
+    json_object_set_new(j, a->chat ? "delta" : "text", fresh);
+    h->told = 1;
+    json_t *e = envelope(a, json_pack("[o]", j));
+    if (of(a)->include_usage)
+        json_object_set_new(e, "usage", json_null());
+    if (a->timings && a->figures.n_made)
+        json_object_set_new(e, "timings", answer_timings(a));
+    answer_send(a, NULL, e);
+}
+
+static void grown_chat(struct answer *a, int i, const struct event *e)
+{
+    (void)e;
+    if (!a->stream)
+        return;
+    json_t *fresh = delta_of(a->choice[i].message), *tokens = answer_take_tokens(&a->choice[i]);
+    if (tokens || json_object_size(fresh))
+        send_piece(a, i, fresh, tokens ? json_pack("{s:o}", "content", tokens) : NULL);
+    else
+        json_decref(fresh);
+}
+
+static void grown_text(struct answer *a, int i, const struct event *e)
+{
+    struct choice *h = &a->choice[i];
+    json_t *own[4], **lp = a->stream ? own : h->lp, *logprobs = NULL;
+    if (e->token && a->logprobs >= 0) {
+        if (a->stream)
+            open_logprobs(own);
+        put_logprob(a, lp, &h->offset, e->token->id, e->token);
+        if (a->stream)
+            logprobs = pack_logprobs(own);
+    }
+    if (a->stream && (logprobs || e->n_text))
+        send_piece(a, i, json_text(e->text, e->n_text), logprobs);
+}
+
+/* The prompt before the text: with its logprobs as they come, else at once. */
+static void on_prompt(struct answer *a, const struct prompt *p, const struct event *e)
+{
+    struct choice *h = &a->choice[p->base];
+    json_t *own[4], **lp = a->stream ? own : h->lp;
+    if (a->stream)
+        open_logprobs(own);
+    if (e->i == 1)
+        put_logprob(a, lp, &h->offset, p->ids[0], NULL);
+    put_logprob(a, lp, &h->offset, e->token->id, e->token);
+    if (a->stream)
+        send_piece(a, p->base, json_string(""), pack_logprobs(own));
+}
+
+static void ended(struct answer *a, int i)
+{
+    send_piece(a, i, a->chat ? delta_of(a->choice[i].message) : NULL, NULL);
+}
+
+static json_t *pack_choice(struct answer *a, struct choice *h, int index)
+{
+    json_t *lp = json_null();
+    if (!a->chat) {
+        if (a->logprobs >= 0)
+            lp = pack_logprobs(h->lp);
+        return json_pack("{s:i, s:o, s:o, s:s}", "index", index, "text",
+                         json_text(h->text ? h->text : "", h->n_text), "logprobs", lp,
+                         "finish_reason", h->reason);
+    }
+    if (a->logprobs >= 0) {
+        lp = json_pack("{s:o}", "content", h->tokens);
+        h->tokens = NULL;
+    }
+    return json_pack("{s:i, s:o, s:o, s:s}", "index", index, "message", message_of(h->message),
+                     "logprobs", lp, "finish_reason", h->reason);
+}
+
+/* Of a prompt's choices the n best, in the order of their means. */
+static json_t *pack_choices(struct answer *a)
+{
+    json_t *list = json_array();
+    int index = 0;
+    for (int p = 0; p < a->n_prompts; p++) {
+        struct choice *h = &a->choice[p * a->per_prompt];
+        for (int k = 0; k < a->n; k++) {
+            int best = k;
+            for (int i = 0; a->per_prompt > a->n && i < a->per_prompt; i++)
+                if (h[i].reason && (!h[best].reason || h[i].mean > h[best].mean))
+                    best = i;
+            json_array_append_new(list, pack_choice(a, &h[best], index++));
+            if (a->per_prompt > a->n)
+                h[best].reason = NULL; /* taken */
+        }
+    }
+    return list;
+}
+
+static json_t *whole(struct answer *a)
+{
+    json_t *j = envelope(a, pack_choices(a));
+    json_object_set_new(j, "usage", usage(a));
+    json_object_set_new(j, "timings", answer_timings(a));
+    if (a->verbose)
+        json_object_set_new(j, "__verbose", answer_verbose(a));
+    return j;
+}
+
+static void finish(struct answer *a)
+{
+    if (of(a)->include_usage) {
+        json_t *e = envelope(a, json_array());
+        json_object_set_new(e, "usage", usage(a));
+        json_object_set_new(e, "timings", answer_timings(a));
+        if (a->verbose)
+            json_object_set_new(e, "__verbose", answer_verbose(a));
+        answer_send(a, NULL, e);
+    }
+    exchange_write(a->x, "data: [DONE]\n\n", 14);
+}
+
+static void fail(struct answer *a, const struct fault *f)
+{
+    answer_send(a, NULL, fault_json(f));
+}
+
+static void tell_progress(struct answer *a, const struct progress *p)
+{
+    json_t *e = envelope(a, json_array());
+    json_object_set_new(e, "prompt_progress", progress_json(p));
+    answer_send(a, NULL, e);
+}
+
+/* ---------------------------------------------------------------- requests */
+
+static int take_both(struct answer *a, struct fields *b, struct request *r, struct fault *f)
+{
+    if (!fields_nested(b, F_stream_options, E_STREAM_OPTIONS, f))
+        return 0;
+    a->stream = field_bool(b, F_stream);
+    a->progress = field_bool(b, F_return_progress) || field_bool(b, F_include_progress);
+    of(a)->include_usage = field_bool(b, F_include_usage);
+    a->timings = field_bool(b, F_timings_per_token);
+    a->verbose = field_bool(b, F_verbose_answer);
+    r->n_max = b->v[F_max_completion_tokens] ? field_int(b, F_max_completion_tokens)
+               : b->v[F_max_tokens]          ? field_int(b, F_max_tokens)
+               : b->v[F_n_predict]           ? field_int(b, F_n_predict)
+               : a->chat                     ? -1
+                                             : 16;
+    r->n_max = r->n_max < 0 ? -1 : r->n_max;
+    int warms = a->chat && !b->v[F_max_completion_tokens] &&
+                !b->v[F_max_tokens]; /* n_predict 0: the prompt alone, as llama.cpp has it */
+    if (r->n_max == 0 && !of(a)->echo && !warms)
+        return fault_set(f, 400, "out_of_range", "max_tokens",
+                         "max_tokens is 0, wanted at least 1 (0 needs echo)");
+    return 1;
+}
+
+/* What the newer and the older interface have that this server cannot do. */
+static int refuse(const struct fields *b, struct fault *f)
+{
+    size_t i;
+    const json_t *v;
+    json_array_foreach(b->v[F_modalities], i,
+                       v) if (!json_is_string(v) ||
+                              strcmp(json_string_value(v),
+                                     "text")) return fault_set(f, 400, "not_supported",
+                                                               "modalities",
+                                                               "modalities[%zu] is not \"text\"; "
+                                                               "this server makes text alone",
+                                                               i);
+    if (b->v[F_audio])
+        return fault_set(f, 400, "not_supported", "audio",
+                         "audio is not supported: this server makes text alone; leave it out");
+    if (json_array_size(b->v[F_functions]))
+        return fault_set(f, 400, "not_supported", "functions",
+                         "functions is not supported; send tools, its newer name");
+    if (b->v[F_function_call])
+        return fault_set(f, 400, "not_supported", "function_call",
+                         "function_call is not supported; send tool_choice, its newer name");
+    return 1;
+}
+
+static int take_chat(struct answer *a, struct fields *b, struct request *r, struct fault *f)
+{
+    a->logprobs = field_bool(b, F_chat_logprobs) ? (int)field_int(b, F_top_logprobs) : -1;
+    if (b->v[F_top_logprobs] && a->logprobs < 0)
+        return fault_set(f, 400, "invalid_value", "top_logprobs",
+                         "top_logprobs needs logprobs: true");
+    if (b->v[F_reasoning_effort] && !answer_effort(b, field_text(b, F_reasoning_effort), f))
+        return 0;
+    return refuse(b, f) && tools_functions(b, f) && answer_continue(b, &a->lead, f) &&
+           take_both(a, b, r, f);
+}
+
+static const struct dialect gap;
+
+static int take_text(struct answer *a, struct fields *b, struct request *r, struct fault *f)
+{
+    a->chat = 0;
+    a->logprobs = b->v[F_logprobs] ? (int)field_int(b, F_logprobs) : -1;
+    of(a)->echo = field_bool(b, F_echo);
+    if (!take_both(a, b, r, f))
+        return 0;
+    if (b->v[F_best_of])
+        a->per_prompt = (int)field_int(b, F_best_of);
+    r->rank = a->per_prompt > a->n;
+    r->echo = of(a)->echo && a->logprobs >= 0;
+    if (a->logprobs < 0)
+        a->logprobs = answer_n_probs(b);
+    if (json_string_length(b->v[F_suffix]))
+        a->dialect = &gap;
+    if (a->per_prompt < a->n || (r->rank && a->stream))
+        return fault_set(f, 400, "invalid_value", "best_of",
+                         a->stream ? "best_of cannot be streamed"
+                                   : "best_of is %d, wanted at least n = %d",
+                         a->per_prompt, a->n);
+    return 1;
+}
+
+/* What of the text is known before anything was made. */
+static int ready_text(struct answer *a, const struct fields *b, struct fault *f)
+{
+    for (int i = 0; i < a->n_prompts * a->per_prompt; i++) {
+        struct choice *h = &a->choice[i];
+        if (a->logprobs >= 0)
+            open_logprobs(h->lp);
+        if (!of(a)->echo)
+            continue;
+        struct prompt *p = &a->prompt[i / a->per_prompt];
+        const json_t *v = b->v[F_prompt];
+        const json_t *given =
+            json_is_string(v) ? v : json_array_get(v, (size_t)(i / a->per_prompt));
+        if (json_is_string(given)) {
+            if (!answer_keep(h, json_string_value(given), json_string_length(given)))
+                return fault_memory(f);
+            continue;
+        }
+        int64_t n = pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, 0, NULL, 0, NULL);
+        h->text = n >= 0 ? malloc((size_t)n + 1) : NULL;
+        if (!h->text)
+            return fault_memory(f);
+        h->cap_text = h->n_text = (size_t)n;
+        pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, 0, h->text, (size_t)n, NULL);
+    }
+    return 1;
+}
+
+static void begin(struct answer *a)
+{
+    for (int i = 0; i < a->n_prompts * a->per_prompt; i++) {
+        struct choice *h = &a->choice[i];
+        if (a->chat)
+            send_piece(a, i, json_pack("{s:s}", "content", ""), NULL);
+        else if (h->n_text)
+            send_piece(a, i, json_text(h->text, h->n_text), NULL);
+    }
+}
+
+static const struct dialect chat = {
+    .endpoint = E_CHAT,
+    .size = sizeof(struct completion),
+    .id = "chatcmpl-",
+    .type = "text/event-stream",
+    .pulse = ": keep-alive\n\n",
+    .take = take_chat,
+    .begin = begin,
+    .grown = grown_chat,
+    .ended = ended,
+    .whole = whole,
+    .finish = finish,
+    .fail = fail,
+    .progress = tell_progress,
+};
+static const struct dialect text = {
+    .endpoint = E_COMPLETE,
+    .size = sizeof(struct completion),
+    .id = "cmpl-",
+    .type = "text/event-stream",
+    .pulse = ": keep-alive\n\n",
+    .take = take_text,
+    .ready = ready_text,
+    .begin = begin,
+    .prompt = on_prompt,
+    .grown = grown_text,
+    .ended = ended,
+    .whole = whole,
+    .finish = finish,
+    .fail = fail,
+    .progress = tell_progress,
+};
+
+static const struct dialect gap = {
+    /* of completions with a suffix */
+    .endpoint = E_COMPLETE,
+    .size = sizeof(struct completion),
+    .id = "cmpl-",
+    .type = "text/event-stream",
+    .pulse = ": keep-alive\n\n",
+    .take = take_text,
+    .prompt_ids = answer_gap_ids,
+    .ready = ready_text,
+    .begin = begin,
+    .prompt = on_prompt,
+    .grown = grown_text,
+    .ended = ended,
+    .whole = whole,
+    .finish = finish,
+    .fail = fail,
+    .progress = tell_progress,
+};
+
+void api_chat(struct server *s, struct exchange *x)
+{
+    (void)s;
+    answer_make(x, &chat);
+}
+
+static json_t *count(struct hosted *m, struct fields *b, struct fault *f)
+{
+    json_t *lead = NULL;
+    int64_t n =
+        tools_functions(b, f) && answer_continue(b, &lead, f) ? request_count(m, b, lead, f) : -1;
+    json_decref(lead);
+    return n < 0 ? NULL
+                 : json_pack("{s:s, s:I}", "object", "chat.completion.input_tokens", "input_tokens",
+                             (json_int_t)n);
+}
+
+void api_chat_tokens(struct server *s, struct exchange *x)
+{
+    (void)s;
+    request_answer(x, E_CHAT, count);
+}
+
+void api_completions(struct server *s, struct exchange *x)
+{
+    (void)s;
+    answer_make(x, &text);
+}

@@ -1,0 +1,569 @@
+/* api_pith.c -- endpoints of our own, and the small ones: models, tokens, templates, properties,
+ * report, health, metrics, documentation. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/api/api.h"
+#include "server/models/metrics.h"
+#include "server/request/answer.h"
+#include "server/request/request.h"
+#include "server/request/settings.h"
+#include "server/request/tools.h"
+
+/* A card with the members that Anthropic's clients read, beside those of OpenAI's. */
+static json_t *card_of(const struct hosted *h)
+{
+    json_t *j = models_card(h);
+    json_object_set_new(j, "type", json_string("model"));
+    json_object_set_new(j, "display_name", json_text(h->name, strlen(h->name)));
+    json_object_set_new(j, "created_at", ollama_time(h->created));
+    return j;
+}
+
+/* All of them, on one page. */
+static json_t *cards_of(struct server *s)
+{
+    json_t *data = models_list(s, 0, card_of);
+    json_t *first = json_object_get(json_array_get(data, 0), "id");
+    json_t *last = json_object_get(json_array_get(data, json_array_size(data) - 1), "id");
+    return json_pack("{s:s, s:b, s:O?, s:O?, s:o}", "object", "list", "has_more", 0, "first_id",
+                     first, "last_id", last, "data", data);
+}
+
+void api_models(struct server *s, struct exchange *x)
+{
+    const char *path = exchange_path(x), *name = strstr(path, "/models/");
+    name = name && name[8] ? name + 8 : NULL;
+    struct fault f = {0};
+    json_t *j = name ? models_json(s, name, card_of, &f) : cards_of(s);
+    if (f.http)
+        exchange_fault(x, &f);
+    else
+        exchange_json(x, 200, j);
+}
+
+/* ---------------------------------------------------------------- tokens and templates */
+
+/* One token's bytes as they are written behind others: a space at its beginning belongs to it. */
+static size_t piece_bytes(const struct hosted *m, int32_t id, char *buf, size_t cap)
+{
+    int32_t two[2] = {id, id};
+    char both[1024];
+    int64_t n = pith_detokenize(m->model, two, 1, PITH_RENDER_SPECIAL, buf, cap, NULL),
+            n_both =
+                pith_detokenize(m->model, two, 2, PITH_RENDER_SPECIAL, both, sizeof both, NULL);
+    if (n >= 0 && n_both > 2 * n && n_both - n <= (int64_t)cap &&
+        n_both <= (int64_t)sizeof both) { /* the first of a text had lost its space */
+        memcpy(buf, both + n, (size_t)(n_both - n));
+        n = n_both - n;
+    }
+    return n < 0 ? 0 : n < (int64_t)cap ? (size_t)n : cap;
+}
+
+static json_t *piece(const struct hosted *m, int32_t id)
+{
+    char buf[512];
+    return json_text(buf, piece_bytes(m, id, buf, sizeof buf));
+}
+
+/* As text, or as a list of its bytes where they are part of a character. */
+static json_t *piece_or_bytes(const struct hosted *m, int32_t id)
+{
+    char buf[512];
+    size_t n = piece_bytes(m, id, buf, sizeof buf);
+    json_t *j = json_stringn(buf, n);
+    if (j || !n)
+        return j;
+    j = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(j, json_integer((unsigned char)buf[i]));
+    return j;
+}
+
+enum {
+    PIECES_MAX = 200000,
+    SMALL = 4096, /* tokens of an answer that is not worth to be poured */
+};
+
+/* A list of tokens, or a text, on its way out: written as it is taken. */
+struct pouring {
+    int32_t *ids;
+    char *text;
+    size_t n, at;
+    int part; /* 0: what comes before; then the values, of a text twice */
+};
+
+static void pouring_free(void *ctx)
+{
+    struct pouring *p = ctx;
+    free(p->ids);
+    free(p->text);
+    free(p);
+}
+
+static size_t pour_ids(void *ctx, char *buf, size_t max)
+{
+    struct pouring *p = ctx;
+    size_t n = 0;
+    if (p->part == 0)
+        n += (size_t)sprintf(buf, "{\"tokens\":[");
+    p->part += p->part == 0;
+    for (; p->part == 1 && p->at < p->n && n + 16 < max; p->at++)
+        n += (size_t)sprintf(buf + n, p->at ? ",%d" : "%d", p->ids[p->at]);
+    if (p->part == 1 && p->at == p->n && n + 64 < max) {
+        n += (size_t)sprintf(buf + n, "],\"count\":%zu}\n", p->n);
+        p->part = 2;
+    }
+    return n;
+}
+
+/* One byte of a JSON string; returns how many it has become. */
+static size_t put_escaped(char *to, char c)
+{
+    static const char from[] = "\"\\\b\f\n\r\t", as[] = "\"\\bfnrt";
+    const char *at = c ? strchr(from, c) : NULL;
+    if (at) {
+        to[0] = '\\';
+        to[1] = as[at - from];
+        return 2;
+    }
+    if ((unsigned char)c < 0x20)
+        return (size_t)sprintf(to, "\\u%04X", (unsigned)c);
+    *to = c;
+    return 1;
+}
+
+/* The text as `content`, and by the name that vLLM has for it. */
+static size_t pour_text(void *ctx, char *buf, size_t max)
+{
+    static const char *const before[] = {"{\"content\":\"", "\",\"prompt\":\"", "\"}\n"};
+    struct pouring *p = ctx;
+    size_t n = 0;
+    while (p->part < 6 && n + 32 < max) {
+        if (p->part % 2 == 0) {
+            n += (size_t)sprintf(buf + n, "%s", before[p->part++ / 2]);
+            p->part += p->part == 5;
+            p->at = 0;
+            continue;
+        }
+        for (; p->at < p->n && n + 32 < max; p->at++)
+            n += put_escaped(buf + n, p->text[p->at]);
+        p->part += p->at == p->n;
+    }
+    return n;
+}
+
+/* Takes ids and text. */
+static json_t *pour(struct exchange *x, int32_t *ids, char *text, size_t n, struct fault *f)
+{
+    struct pouring *p = malloc(sizeof *p);
+    if (!p) {
+        free(ids);
+        free(text);
+        fault_memory(f);
+        return NULL;
+    }
+    *p = (struct pouring){.ids = ids, .text = text, .n = n};
+    exchange_pour(x, "application/json", text ? pour_text : pour_ids, pouring_free, p,
+                  (int64_t)(n * (text ? 1 : sizeof *ids)));
+    return json_true(); /* which is nobody's */
+}
+
+/* NULL: *f says why; true: the answer is on its way. */
+static json_t *tokenize(struct exchange *x, struct hosted *m, struct fields *b, struct fault *f)
+{
+    const json_t *text = b->v[F_content] ? b->v[F_content] : b->v[F_tokenize_prompt];
+    int special = field_bool(b, F_add_special) || field_bool(b, F_add_special_tokens);
+    int flags = (special ? PITH_ADD_SPECIAL : 0) |
+                (field_bool(b, F_parse_special) ? PITH_PARSE_SPECIAL : 0);
+    int64_t n = 0;
+    if (!text) {
+        fault_set(f, 400, "missing_field", "content", "content is missing");
+        return NULL;
+    }
+    int32_t *ids = request_tokenize(m, json_string_value(text), json_string_length(text), flags, &n,
+                                    "content", f);
+    if (ids && field_bool(b, F_with_pieces) && n > PIECES_MAX) {
+        fault_set(f, 400, "out_of_range", "content",
+                  "content has %lld tokens; at most %d are told with their pieces", (long long)n,
+                  PIECES_MAX);
+        free(ids);
+        return NULL;
+    }
+    if (ids && !field_bool(b, F_with_pieces) && n > SMALL) {
+        return pour(x, ids, NULL, (size_t)n, f);
+    }
+    json_t *list = ids ? json_array() : NULL;
+    for (int64_t i = 0; list && i < n; i++)
+        json_array_append_new(
+            list, field_bool(b, F_with_pieces)
+                      ? json_pack("{s:i, s:o}", "id", ids[i], "piece", piece_or_bytes(m, ids[i]))
+                      : json_integer(ids[i]));
+    free(ids);
+    return list ? json_pack("{s:o, s:I}", "tokens", list, "count", (json_int_t)n) : NULL;
+}
+
+/* The bytes of tokens as valid UTF-8 (malloc). */
+static char *text_of(struct hosted *m, const int32_t *ids, size_t n_ids, size_t *n)
+{
+    int64_t len = pith_detokenize(m->model, ids, n_ids, PITH_RENDER_SPECIAL, NULL, 0, NULL);
+    char *raw = len >= 0 ? malloc((size_t)len + 1) : NULL, *text = raw;
+    if (!raw)
+        return NULL;
+    pith_detokenize(m->model, ids, n_ids, PITH_RENDER_SPECIAL, raw, (size_t)len, NULL);
+    *n = (size_t)pith_utf8(raw, (size_t)len, NULL, 0);
+    if (*n != (size_t)len) { /* what is valid is as long as it was */
+        text = malloc(*n + 1);
+        if (text)
+            pith_utf8(raw, (size_t)len, text, *n);
+        free(raw);
+    } else {
+        pith_utf8(raw, (size_t)len, raw, *n);
+    }
+    return text;
+}
+
+static json_t *detokenize(struct exchange *x, struct hosted *m, struct fields *b, struct fault *f)
+{
+    int64_t n_ids = 0;
+    size_t n = 0;
+    if (!b->v[F_tokens]) {
+        fault_set(f, 400, "missing_field", "tokens", "tokens is missing");
+        return NULL;
+    }
+    int32_t *ids = request_ids(m, b->v[F_tokens], &n_ids, "tokens", f);
+    char *text = ids ? text_of(m, ids, (size_t)n_ids, &n) : NULL;
+    if (ids && !text)
+        fault_memory(f);
+    free(ids);
+    if (text && n_ids > SMALL)
+        return pour(x, NULL, text, n, f);
+    json_t *shown = text ? json_stringn(text, n) : NULL;
+    free(text);
+    return shown ? json_pack("{s:O, s:o}", "content", shown, "prompt", shown)
+                 : NULL; /* prompt: vLLM's name for it */
+}
+
+static json_t *apply_template(struct hosted *m, struct fields *b, struct fault *f)
+{
+    size_t n = 0;
+    int flags;
+    json_t *lead = NULL;
+    pith_prompt *p = tools_functions(b, f) && answer_continue(b, &lead, f)
+                         ? request_prompt(m, b, &flags, f)
+                         : NULL;
+    json_t *j = NULL;
+    if (p && (!pith_prompt_put(p, PITH_FROM_VALUE,
+                               json_string_length(lead) ? json_string_value(lead) : "",
+                               json_string_length(lead), NULL) ||
+              fault_memory(f))) {
+        const char *text = pith_prompt_text(p, &n);
+        j = json_pack("{s:o}", "prompt", json_text(text, n));
+    }
+    json_decref(lead);
+    pith_prompt_close(p);
+    return j;
+}
+
+static void answer_or_pour(struct exchange *x, unsigned endpoint,
+                           json_t *(*answer)(struct exchange *x, struct hosted *m, struct fields *b,
+                                             struct fault *f))
+{
+    struct fault f = {0};
+    struct fields b;
+    struct hosted *m = exchange_model(x, &f);
+    json_t *j = NULL;
+    if (m && fields_read(&b, endpoint, x, &f)) {
+        j = answer(x, m, &b, &f);
+        fields_free(&b);
+    }
+    if (f.http)
+        exchange_fault(x, &f);
+    else if (!json_is_true(j))
+        exchange_json(x, 200, j);
+    exchange_drop(x);
+}
+
+void api_tokenize(struct server *s, struct exchange *x)
+{
+    (void)s;
+    answer_or_pour(x, E_TOKENIZE, tokenize);
+}
+
+void api_detokenize(struct server *s, struct exchange *x)
+{
+    (void)s;
+    answer_or_pour(x, E_DETOKENIZE, detokenize);
+}
+
+void api_apply_template(struct server *s, struct exchange *x)
+{
+    (void)s;
+    request_answer(x, E_TEMPLATE, apply_template);
+}
+
+/* ---------------------------------------------------------------- what there is */
+
+/* What vLLM says of its tokenizer, which lm-eval asks for before it sends tokens of ours. */
+void api_tokenizer_info(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    struct hosted *m = models_hold(s, exchange_query(x), &f);
+    if (!m) {
+        exchange_fault(x, &f);
+        return;
+    }
+    int32_t bos = pith_token_bos(m->model), eos = pith_token_eos(m->model);
+    exchange_json(x, 200,
+                  json_pack("{s:s, s:o, s:o, s:o, s:i}", "tokenizer_class", "pith", "bos_token",
+                            bos >= 0 ? piece(m, bos) : json_null(), "eos_token",
+                            eos >= 0 ? piece(m, eos) : json_null(), "chat_template",
+                            models_template(m), "vocab_size", m->info.n_vocab));
+    models_drop(m);
+}
+
+static json_t *memory_now(struct server *s, const struct hosted *m)
+{
+    struct pith_memory_report mem = PITH_MEMORY_REPORT_INIT;
+    pith_memory(&mem);
+    json_t *bytes = json_object();
+    int64_t models = (int64_t)m->bytes, requests = account_budget(s),
+            grammars = (int64_t)s->p.grammar_bytes;
+    json_object_set_new(
+        bytes, "most",
+        json_pack("{s:I, s:I, s:I, s:I}", "model", (json_int_t)models, "requests",
+                  (json_int_t)requests, "grammars", (json_int_t)grammars, "all",
+                  (json_int_t)(s->p.max_memory ? s->p.max_memory : models + requests + grammars)));
+    json_object_set_new(bytes, "requests", json_integer(atomic_load(&s->account.bytes)));
+    for (int i = 0; i < PITH_MEM_N; i++)
+        json_object_set_new(bytes, pith_purpose_name((pith_purpose)i),
+                            json_integer((json_int_t)mem.used[i]));
+    return bytes;
+}
+
+static json_t *sampling(const struct pith_sampler_params *p)
+{
+    return json_pack("{s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:i, s:o, s:o}", "temperature",
+                     json_float(p->temperature), "top_k", p->top_k, "top_p",
+                     json_float(p->top_p > 0 ? p->top_p : 1), "min_p", json_float(p->min_p),
+                     "repeat_penalty", json_float(p->repeat_penalty > 0 ? p->repeat_penalty : 1),
+                     "repeat_last_n", p->penalty_last_n ? p->penalty_last_n : 64, "xtc_probability",
+                     json_float(p->xtc_probability), "xtc_threshold",
+                     json_float(p->xtc_threshold > 0 ? p->xtc_threshold : 0.1f), "mirostat",
+                     p->mirostat, "mirostat_tau",
+                     json_float(p->mirostat_tau > 0 ? p->mirostat_tau : 5), "mirostat_eta",
+                     json_float(p->mirostat_eta > 0 ? p->mirostat_eta : 0.1f));
+}
+
+/* The text of the template that conversations get, "": the plain one. */
+static json_t *props_template(const struct hosted *m)
+{
+    if (m->own_template)
+        return json_text(m->server->p.chat_template, strlen(m->server->p.chat_template));
+    json_t *own = models_template(m);
+    if (!json_is_null(own))
+        return own;
+    json_decref(own);
+    return json_string("");
+}
+
+static json_t *token_text(const struct hosted *m, int32_t id)
+{
+    return id >= 0 ? piece(m, id) : json_string("");
+}
+
+/* What llama.cpp tells. */
+static json_t *props_more(struct server *s, const struct hosted *m)
+{
+    struct request *r = request_new();
+    struct fields none = {0};
+    struct fault f = {0};
+    fields_of_nothing(&none, E_COMPLETION, s);
+    json_t *settings = r && request_sampler((struct hosted *)(uintptr_t)m, &none, r, &f)
+                           ? settings_json(r, &none)
+                           : NULL;
+    request_free(r);
+    if (settings && field_int(&none, F_seed) < 0)
+        json_object_set_new(settings, "seed", json_integer(-1)); /* another one each time */
+    return json_pack("{s:{s:i, s:i, s:b, s:b, s:o*}, s:i, s:s, s:s, s:{s:b, s:b}, s:o, s:o, s:s, "
+                     "s:s, s:b, s:b, s:b}",
+                     "default_generation_settings", "id", 0, "n_ctx", models_n_ctx(m),
+                     "speculative", 0, "is_processing", 0, "params", settings, "total_slots",
+                     s->p.parallel, "model_path", s->p.models[m->index].path, "model_alias",
+                     m->name, "modalities", "vision", 0, "audio", 0, "bos_token",
+                     token_text(m, pith_token_bos(m->model)), "eos_token",
+                     token_text(m, pith_token_eos(m->model)), "build_info", answer_fingerprint(),
+                     "model_ftype", m->info.type ? m->info.type : "", "endpoint_slots",
+                     !s->p.no_slots, "endpoint_props", 0, "is_sleeping", 0);
+}
+
+void api_props(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    struct hosted *m = models_hold(s, exchange_query(x), &f);
+    if (!m) {
+        exchange_fault(x, &f);
+        return;
+    }
+    const char *template = m->own_template ? "from --chat-template"
+                           : m->template
+                               ? "the model's own"
+                               : "plain: \"role: content\" and a blank line (the model has none)";
+    json_t *text = props_template(m);
+    json_t *j =
+        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:s, s:s, s:o, s:o}", "model",
+                  m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx", models_n_ctx(m),
+                  "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template_from",
+                  template, "generates", m->generate != NULL, "embeds", m->embed != NULL, "n_input",
+                  models_n_input(m), "version", pith_version(), "isa", pith_isa(), "memory",
+                  memory_now(s, m), "sampling", sampling(&m->usual));
+    json_object_update_new(j, props_more(s, m));
+    json_object_set_new(j, "chat_template", text);
+    exchange_json(x, 200, j);
+    models_drop(m);
+}
+
+static void answer_text(struct exchange *x, const char *json)
+{
+    exchange_begin(x, 200, "application/json", 0, NULL);
+    exchange_write(x, json, strlen(json));
+    exchange_end(x);
+}
+
+struct report {
+    pith_session *s;
+    char *text;
+};
+
+static void make_report(void *ctx)
+{
+    struct report *r = ctx;
+    int64_t n = pith_report(r->s, 1, NULL, 0);
+    r->text = n >= 0 ? malloc((size_t)n + 1) : NULL;
+    if (r->text)
+        pith_report(r->s, 1, r->text, (size_t)n + 1);
+}
+
+void api_report(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    struct hosted *m = models_hold(s, exchange_query(x), &f);
+    struct report r = {.s = m ? m->generate ? m->generate : m->embed : NULL};
+    if (m && !sched_call(m->sched, make_report, &r))
+        fault_set(&f, 503, "model_unloaded", NULL, "the model is being unloaded");
+    if (f.http)
+        exchange_fault(x, &f);
+    else
+        exchange_text(x, 200, r.text);
+    exchange_drop(x);
+    if (m)
+        models_drop(m);
+}
+
+/* What the machine allows with the threads that steps have: measured once, by the thread of steps
+ * while it has none to do, so that neither disturbs the other. */
+enum { MEASURE_MS = 25 };
+static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER; /* of several models' threads */
+static struct pith_machine measured;
+
+struct measure {
+    struct report report;
+    struct sched *sched;
+    struct pith_machine machine; /* n_threads 0: not measured yet */
+};
+
+static void measure(void *ctx)
+{
+    struct measure *c = ctx;
+    make_report(&c->report);
+    json_t *j = c->report.text ? json_loads(c->report.text, 0, NULL) : NULL;
+    int n_threads = (int)json_integer_value(json_object_get(j, "threads"));
+    json_decref(j);
+    pthread_mutex_lock(&measuring);
+    if (!measured.n_threads && n_threads && sched_is_idle(c->sched)) {
+        struct pith_machine m = {.size = sizeof m};
+        if (pith_machine_measure(n_threads, MEASURE_MS, &m, NULL) == PITH_OK)
+            measured = m;
+    }
+    c->machine = measured;
+    pthread_mutex_unlock(&measuring);
+}
+
+void api_machine(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    struct hosted *m = models_hold(s, exchange_query(x), &f);
+    struct measure c = {.report.s = m ? m->generate ? m->generate : m->embed : NULL,
+                        .sched = m ? m->sched : NULL};
+    const struct pith_machine *h = &c.machine;
+    if (m && sched_call(m->sched, measure, &c) && h->n_threads) {
+        exchange_json(x, 200,
+                      json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "cpu", h->cpu, "isa", h->isa,
+                                "threads", h->n_threads, "read_bytes_per_second", 1e9 * h->read_gbs,
+                                "int8_ops_per_second", 1e9 * h->int8_gops, "f32_ops_per_second",
+                                1e9 * h->f32_gops));
+    } else {
+        if (m) {
+            fault_set(&f, 503, "busy", NULL,
+                      "the machine is measured when no request runs; try again then");
+            f.retry_after = 5;
+        }
+        exchange_fault(x, &f);
+    }
+    free(c.report.text);
+    exchange_drop(x);
+    if (m)
+        models_drop(m);
+}
+
+void api_health(struct server *s, struct exchange *x)
+{
+    if (!atomic_load(&s->ready) && !atomic_load(&s->draining)) {
+        exchange_retry_after(x, 2);
+        exchange_json(x, 503, json_pack("{s:s}", "status", "loading model"));
+    } else {
+        api_live(s, x);
+    }
+}
+
+void api_live(struct server *s, struct exchange *x)
+{
+    (void)s;
+    exchange_json(x, 200, json_pack("{s:s}", "status", "ok"));
+}
+
+void api_ready(struct server *s, struct exchange *x)
+{
+    struct fault f = {0};
+    if (atomic_load(&s->ready) && !atomic_load(&s->draining)) {
+        exchange_json(x, 200, json_pack("{s:s}", "status", "ready"));
+        return;
+    }
+    if (atomic_load(&s->draining))
+        fault_shutting_down(&f);
+    else
+        models_loading(s, &f);
+    exchange_fault(x, &f);
+}
+
+void api_metrics(struct server *s, struct exchange *x)
+{
+    size_t n;
+    char *text = models_metrics(s, &n);
+    exchange_begin(x, text ? 200 : 503, "text/plain; version=0.0.4; charset=utf-8", 0, NULL);
+    if (text)
+        exchange_write(x, text, n);
+    free(text);
+    exchange_end(x);
+}
+
+void api_docs(struct server *s, struct exchange *x)
+{
+    answer_text(x, s->docs);
+}
+
+void api_openapi(struct server *s, struct exchange *x)
+{
+    answer_text(x, s->openapi);
+}

@@ -1,0 +1,474 @@
+/* work.c -- threads for what takes time before a request can be queued: bodies parsed, templates
+ * rendered, texts tokenized, grammars compiled. The thread of HTTP never waits for any of it.
+ *
+ *     lane of a key:  jobs that wait ... | jobs that have begun and let others go first
+ *                          \                      |
+ *                           +--- the lane that has had the least time, and of it the job that has
+ *                               had the least --> one of few turns
+ *
+ * As many jobs run at a time as there are turns (one for each of two cores). A job has a thread of
+ * its own and gives its turn up as soon as one with less time waits: whatever it does asks whether
+ * it may go on (pith_work of the library; json.c at allocations), which is also where it ends
+ * because its client has left, its time is over, or it costs more than a request may. So many or
+ * expensive requests of one key hold up nobody else, nor the cheap ones of that key.
+ *
+ * Handlers that wait for the scheduler (ROUTE_WAITS) share a last lane, of which one at a time is
+ * run, without a turn. Clients that wait hold a connection each, so a lane longer than connections
+ * may be is full of those that have left. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "server/schedule/scheduler.h"
+
+enum {
+    THREADS_MAX = 64,
+    LANE_BEGUN = 4,     /* jobs of a key that have begun, where threads are many: with half of them
+                           taken it is one */
+    SLICE_NS = 2000000, /* a lane that had so much more time than another lets it go first */
+    WITHIN_NS = 10000000, /* likewise a job and another one of its lane */
+};
+
+struct job {
+    struct job *next;
+    void (*fn)(struct server *, struct exchange *);
+    struct server *s;
+    struct exchange *x;
+    int lane;
+};
+
+/* A job that has begun. */
+struct turn {
+    struct pith_work bounds;
+    struct work *w;
+    struct job *job;
+    struct turn *next; /* of those that let others go first */
+    pthread_cond_t go;
+    int granted;
+    int64_t since, spent; /* ns of processor time: when it was looked at last; of its turns */
+    int64_t json;         /* bytes of JSON */
+    int64_t kept;         /* bytes that are somebody else's to count now */
+    int64_t told;         /* bytes that the account knows of */
+    int64_t room;         /* bytes that it may have */
+    enum { GOES_ON, TOO_LONG, TOO_LARGE, HAS_LEFT, TOO_LATE } stop;
+    int said; /* why it was stopped: what is allocated from then on is its answer */
+};
+static _Thread_local struct turn *turn_now;
+
+struct lane {
+    struct job *first, **end;
+    struct turn *parked;
+    int n, n_begun;
+    int64_t used; /* ns of turns; not less than others had when it came back */
+};
+
+struct work {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    pthread_t thread[THREADS_MAX];
+    int n_threads, n_idle, n_turns, quit;
+    int n_begun, n_running;         /* jobs; those that have a turn */
+    int most;                       /* jobs in a lane */
+    int waits;                      /* a job of the last lane runs */
+    struct job *ready, **ready_end; /* to be run by the next thread that is free */
+    int n;
+    struct lane lane[];
+};
+
+/* ---------------------------------------------------------------- who is next */
+
+static int may_begin(const struct work *w, const struct lane *l)
+{
+    int limit = w->n_begun < THREADS_MAX / 2 ? LANE_BEGUN : 1;
+    return l->first && l->n_begun < limit &&
+           w->n_begun < THREADS_MAX - 1; /* one is for those that wait for the scheduler */
+}
+
+/* Of a lane: the one that let others go first and has had the least time, NULL: none. */
+static struct turn **least_of(struct lane *l)
+{
+    struct turn **least = NULL;
+    for (struct turn **at = &l->parked; *at; at = &(*at)->next)
+        if (!least || (*at)->spent < (*least)->spent)
+            least = at;
+    return least;
+}
+
+/* The lane that has had the least time, of those that have something to do. -1: none. */
+static int next_lane(const struct work *w)
+{
+    int best = -1;
+    for (int i = 0; i < w->n - 1; i++)
+        if ((w->lane[i].parked || may_begin(w, &w->lane[i])) &&
+            (best < 0 || w->lane[i].used < w->lane[best].used))
+            best = i;
+    return best;
+}
+
+static void take_off(struct work *w, struct lane *l)
+{
+    struct job *j = l->first;
+    l->first = j->next;
+    if (!l->first)
+        l->end = &l->first;
+    l->n--;
+    l->n_begun++;
+    w->n_begun++;
+    j->next = NULL;
+    *w->ready_end = j;
+    w->ready_end = &j->next;
+}
+
+static void *run(void *work);
+
+/* With the lock. Gives out the turns that are free. */
+static void give_turns(struct work *w)
+{
+    struct lane *last = &w->lane[w->n - 1];
+    int n_ready = 0;
+    for (int i; w->n_running < w->n_turns && (i = next_lane(w)) >= 0; w->n_running++) {
+        struct lane *l = &w->lane[i];
+        if (may_begin(w, l)) { /* it has had no time yet */
+            take_off(w, l);
+            continue;
+        }
+        struct turn **at = least_of(l), *t = *at;
+        *at = t->next;
+        t->granted = 1;
+        pthread_cond_signal(&t->go);
+    }
+    if (last->first && !w->waits) {
+        w->waits = 1;
+        take_off(w, last);
+    }
+    for (struct job *j = w->ready; j; j = j->next)
+        n_ready++;
+    for (; n_ready > w->n_idle && w->n_threads < THREADS_MAX &&
+           !pthread_create(&w->thread[w->n_threads], NULL, run, w);
+         n_ready--)
+        w->n_threads++;
+    if (w->ready)
+        pthread_cond_broadcast(&w->wake);
+}
+
+static int64_t time_of_thread(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* With the lock: the time since it was looked at last. */
+static void count_time(struct turn *t)
+{
+    struct lane *l = &t->w->lane[t->job->lane];
+    int64_t now = time_of_thread(), ns = now - t->since;
+    t->since = now;
+    t->spent += ns;
+    l->used += ns;
+    atomic_fetch_add(&exchange_tenant(t->job->x)->account.work_ns, ns);
+}
+
+/* With the lock: somebody else should have its turn. */
+static int gives_way(const struct turn *t)
+{
+    struct work *w = t->w;
+    int i = next_lane(w);
+    struct lane *mine = &w->lane[t->job->lane], *other = i >= 0 ? &w->lane[i] : NULL;
+    if (!other)
+        return 0;
+    if (other != mine)
+        return other->used + SLICE_NS < mine->used;
+    struct turn **least = least_of(mine);
+    return (may_begin(w, mine) ? 0 : (*least)->spent) + WITHIN_NS < t->spent;
+}
+
+static void let_others(struct turn *t)
+{
+    struct work *w = t->w;
+    pthread_mutex_lock(&w->lock);
+    count_time(t);
+    if (t->job->lane < w->n - 1 && gives_way(t)) {
+        struct lane *l = &w->lane[t->job->lane];
+        t->next = l->parked;
+        l->parked = t;
+        t->granted = 0;
+        w->n_running--;
+        give_turns(w);
+        while (!t->granted)
+            pthread_cond_wait(&t->go, &w->lock);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* ---------------------------------------------------------------- bounds */
+
+static void tell_bytes(struct turn *t)
+{
+    int64_t held = t->bounds.held_bytes + t->json - t->kept;
+    held = held > 0 ? held : 0;
+    account_add(t->job->s, exchange_tenant(t->job->x), held - t->told);
+    t->told = held;
+}
+
+/* From time to time: 0, it ends here. */
+static int goes_on(struct turn *t)
+{
+    if (t->stop || t->said)
+        return !t->stop;
+    tell_bytes(t);
+    let_others(t);
+    double most = t->job->s->p.request_seconds;
+    if (atomic_load(exchange_gone(t->job->x)))
+        t->stop = HAS_LEFT;
+    else if (t->bounds.deadline && clock_now() > t->bounds.deadline)
+        t->stop = TOO_LATE;
+    else if (most > 0 && 1e-9 * (double)t->spent > most)
+        t->stop = TOO_LONG;
+    else if (t->told > t->room || !account_has_room(t->job->s, exchange_tenant(t->job->x), 0))
+        t->stop = TOO_LARGE;
+    return !t->stop;
+}
+
+static int on_look(void *ctx, const struct pith_work *bounds)
+{
+    (void)bounds;
+    return goes_on(ctx);
+}
+
+int work_json(size_t bytes, int taken)
+{
+    enum { LOOK_BYTES = 64 << 10 };
+    struct turn *t = turn_now;
+    if (!t)
+        return 1;
+    int64_t before = t->json / LOOK_BYTES;
+    t->json += taken ? (int64_t)bytes : -(int64_t)bytes;
+    if (t->said || !taken)
+        return 1;
+    return !t->stop && (t->json / LOOK_BYTES == before || goes_on(t));
+}
+
+struct turn *work_leave(void)
+{
+    struct turn *t = turn_now;
+    turn_now = NULL;
+    return t;
+}
+
+void work_return(struct turn *t)
+{
+    turn_now = t;
+}
+
+void work_deadline(int64_t deadline)
+{
+    if (turn_now)
+        turn_now->bounds.deadline = deadline;
+}
+
+int64_t work_hand_over(void)
+{
+    struct turn *t = turn_now;
+    int64_t held = t ? t->bounds.held_bytes - t->kept : 0;
+    if (held <= 0)
+        return 0;
+    t->kept += held;
+    tell_bytes(t);
+    return held;
+}
+
+int work_why(struct fault *f)
+{
+    struct turn *t = turn_now;
+    if (!t || t->said)
+        return 0;
+    if (!t->stop && t->bounds.stop == PITH_WORK_LATE)
+        t->stop = TOO_LATE;
+    if (!t->stop && t->bounds.stop == PITH_WORK_BYTES)
+        t->stop = TOO_LARGE;
+    if (!t->stop)
+        return 0;
+    t->said = 1;
+    switch (t->stop) {
+    case TOO_LONG:
+        fault_set(f, 400, "request_too_expensive", NULL,
+                  "reading this request takes more than %g seconds, which is --request-seconds; "
+                  "ask for less at a time",
+                  t->job->s->p.request_seconds);
+        break;
+    case TOO_LARGE: {
+        int64_t most = t->job->s->p.request_memory;
+        int64_t needs = t->told > t->room ? t->told : t->room + 1;
+        if (t->bounds.stop != PITH_WORK_BYTES && t->told <= t->room)
+            needs = t->told; /* others have come meanwhile */
+        account_add(t->job->s, exchange_tenant(t->job->x), -t->told); /* as it was before it came */
+        account_refuse(t->job->s, exchange_tenant(t->job->x),
+                       needs > most && t->room < most ? most : needs, f);
+        account_add(t->job->s, exchange_tenant(t->job->x), t->told);
+        break;
+    }
+    case HAS_LEFT:
+        fault_set(f, 499, "client_closed_request", NULL, "the client has left");
+        break;
+    case TOO_LATE:
+    case GOES_ON:
+    default:
+        fault_set(f, 400, "deadline_exceeded", "timeout",
+                  "the request took longer than it was allowed to");
+    }
+    return 1;
+}
+
+/* ---------------------------------------------------------------- running */
+
+static void do_job(struct work *w, struct job *j)
+{
+    struct turn t = {.bounds = PITH_WORK_INIT, .w = w, .job = j, .since = time_of_thread()};
+    struct tenant *who = exchange_tenant(j->x);
+    pthread_cond_init(&t.go, NULL);
+    exchange_hold(j->x);
+    t.room = account_room(j->s, who);
+    t.bounds.max_bytes = (uint64_t)t.room + 1;
+    t.bounds.deadline = exchange_deadline(j->x);
+    t.bounds.go_on = on_look;
+    t.bounds.ctx = &t;
+    turn_now = &t;
+    pith_work_begin(&t.bounds, NULL);
+    j->fn(j->s, j->x);
+    pith_work_end(&t.bounds);
+    turn_now = NULL;
+    account_add(j->s, who, -t.told);
+    pthread_mutex_lock(&w->lock);
+    count_time(&t);
+    pthread_mutex_unlock(&w->lock);
+    exchange_drop(j->x);
+    pthread_cond_destroy(&t.go);
+}
+
+static void *run(void *arg)
+{
+    struct work *w = arg;
+    pthread_mutex_lock(&w->lock);
+    for (;;) {
+        struct job *j = w->ready;
+        int queued = 0;
+        if (j) {
+            w->ready = j->next;
+            if (!w->ready)
+                w->ready_end = &w->ready;
+            pthread_mutex_unlock(&w->lock);
+            do_job(w, j);
+            pthread_mutex_lock(&w->lock);
+            w->n_begun--;
+            w->lane[j->lane].n_begun--;
+            if (j->lane == w->n - 1)
+                w->waits = 0;
+            else
+                w->n_running--;
+            free(j);
+            give_turns(w);
+            continue;
+        }
+        for (int i = 0; i < w->n; i++)
+            queued |= w->lane[i].first != NULL;
+        if (w->quit && !queued && !w->n_begun)
+            break;
+        w->n_idle++;
+        pthread_cond_wait(&w->wake, &w->lock);
+        w->n_idle--;
+    }
+    pthread_cond_broadcast(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+struct work *work_open(int n_turns, int n_keys, int most)
+{
+    struct work *w = calloc(1, sizeof *w + (size_t)(n_keys + 1) * sizeof w->lane[0]);
+    if (!w)
+        return NULL;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->wake, NULL);
+    w->most = most;
+    w->n_turns = n_turns;
+    w->n = n_keys + 1;
+    w->ready_end = &w->ready;
+    for (int i = 0; i < w->n; i++)
+        w->lane[i].end = &w->lane[i].first;
+    while (w->n_threads < n_turns && !pthread_create(&w->thread[w->n_threads], NULL, run, w))
+        w->n_threads++;
+    if (!w->n_threads) {
+        work_free(w);
+        return NULL;
+    }
+    return w;
+}
+
+/* With the lock. Who was away has saved nothing up, and owes nothing: he begins as the least of
+ * those who are here, where nobody is as the most of those who were. */
+static void come_back(struct work *w, struct lane *l)
+{
+    int64_t least = -1, most = 0;
+    for (int i = 0; i < w->n - 1; i++) {
+        const struct lane *o = &w->lane[i];
+        most = o->used > most ? o->used : most;
+        if (o != l && (o->n || o->n_begun) && (least < 0 || o->used < least))
+            least = o->used;
+    }
+    least = least < 0 ? most : least;
+    if (!l->n && !l->n_begun && l->used < least)
+        l->used = least;
+}
+
+int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s,
+              struct exchange *x, struct fault *f)
+{
+    int k = exchange_route(x)->flags & ROUTE_WAITS ? w->n - 1 : exchange_tenant(x)->index;
+    struct lane *l = &w->lane[k];
+    struct job *j = malloc(sizeof *j);
+    if (!j)
+        return fault_memory(f);
+    *j = (struct job){.fn = fn, .s = s, .x = x, .lane = k};
+    pthread_mutex_lock(&w->lock);
+    int full = l->n >= w->most, ok = !w->quit && !full;
+    if (ok) {
+        come_back(w, l);
+        *l->end = j;
+        l->end = &j->next;
+        l->n++;
+        give_turns(w);
+    } else if (w->quit) {
+        fault_shutting_down(f);
+    } else {
+        fault_set(f, 429, "queue_full", NULL,
+                  "%d requests wait to be read, at most %d may; try again later", l->n, w->most);
+        f->retry_after = 1;
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (!ok)
+        free(j);
+    return ok;
+}
+
+void work_stop(struct work *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->quit = 1;
+    pthread_cond_broadcast(&w->wake);
+    for (int i = 0; i < w->n_threads; i++) { /* jobs that are left may begin threads meanwhile */
+        pthread_mutex_unlock(&w->lock);
+        pthread_join(w->thread[i], NULL);
+        pthread_mutex_lock(&w->lock);
+    }
+    w->n_threads = 0;
+    pthread_mutex_unlock(&w->lock);
+}
+
+void work_free(struct work *w)
+{
+    if (!w)
+        return;
+    pthread_mutex_destroy(&w->lock);
+    pthread_cond_destroy(&w->wake);
+    free(w);
+}

@@ -1,0 +1,212 @@
+/* metrics.c -- see metrics.h. The names that begin with "vllm:" are those that routers and
+ * autoscalers for language models read, with the meaning they have there; a "pith:" name is ours.
+ */
+#include "server/models/metrics.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKETS_MAX = 24, BLOCK = 64 };
+
+static const struct {
+    const char *name, *type, *help;
+} rows[N_METRICS] = {
+    [M_RUNNING] = {"vllm:num_requests_running", "gauge", "Choices that hold a sequence."},
+    [M_WAITING] = {"vllm:num_requests_waiting", "gauge", "Choices that wait for one."},
+    [M_CACHE_USED] = {"vllm:kv_cache_usage_perc", "gauge", "Share of the cache in use, 0 to 1."},
+    [M_PREFIX_QUERIES] = {"vllm:prefix_cache_queries_total", "counter",
+                          "Prompt tokens looked up in the prefix store."},
+    [M_PREFIX_HITS] = {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found there."},
+    [M_PROMPT_TOKENS] = {"vllm:prompt_tokens_total", "counter", "Prompt tokens computed."},
+    [M_MADE_TOKENS] = {"vllm:generation_tokens_total", "counter", "Tokens generated."},
+    [M_PREEMPTIONS] = {"vllm:num_preemptions_total", "counter", "Sequences given up for others."},
+    [M_MASKS_BESIDE] =
+        {"pith:masks_beside_total", "counter",
+         "Masks of grammars that were too much work for a step and were made beside it."},
+    [M_GRAMMARS] = {"pith:grammars_compiled_total", "counter", "Grammars and schemas compiled."},
+    [M_GRAMMAR_HITS] = {"pith:grammars_kept_total", "counter",
+                        "Those of requests that were kept from before."},
+    [M_STEPS] = {"pith:steps_total", "counter", "Steps of the engine."},
+    [M_STEP_SECONDS] = {"pith:step_seconds_total", "counter", "Seconds spent in them."},
+    [M_MODEL_BYTES] = {"pith:model_bytes", "gauge",
+                       "Weights and full caches of the model; 0: it is not loaded."},
+    [M_LOADS] = {"pith:model_loads_total", "counter", "How often it has been loaded."},
+    [M_LOAD_SECONDS] = {"pith:model_load_seconds_total", "counter", "Seconds spent on that."},
+};
+
+static const double seconds[] = {.001, .005, .01, .02, .04, .06, .08, .1,  .25, .5,   .75, 1,
+                                 2.5,  5,    7.5, 10,  20,  40,  80,  160, 640, 2560, 0};
+static const double gaps[] = {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2,
+                              .3,   .4,    .5,   .75, 1,    2.5, 5,    10, 0};
+static const double tokens[] = {1,    2,    5,    10,    20,    50,    100,    200, 500,
+                                1000, 2000, 5000, 10000, 20000, 50000, 100000, 0};
+static const double rows_of_step[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 0};
+static const double few[] = {1, 2, 5, 10, 20, 50, 100, 0};
+
+static const struct {
+    const char *name, *help;
+    const double *bound;
+} hists[N_HISTOGRAMS] = {
+    [H_FIRST] = {"vllm:time_to_first_token_seconds", "From arrival to the first token.", seconds},
+    [H_GAP] = {"vllm:inter_token_latency_seconds", "Between two tokens of a choice.", gaps},
+    [H_PER_TOKEN] = {"vllm:request_time_per_output_token_seconds", "Mean of that over a request.",
+                     gaps},
+    [H_E2E] = {"vllm:e2e_request_latency_seconds", "From arrival to the end.", seconds},
+    [H_QUEUE] = {"vllm:request_queue_time_seconds", "Waiting.", seconds},
+    [H_PREFILL] = {"vllm:request_prefill_time_seconds", "From the first step to the first token.",
+                   seconds},
+    [H_DECODE] = {"vllm:request_decode_time_seconds", "From the first token to the end.", seconds},
+    [H_INFERENCE] = {"vllm:request_inference_time_seconds", "From the first step to the end.",
+                     seconds},
+    [H_PROMPT_TOKENS] = {"vllm:request_prompt_tokens", "Prompt tokens of a request.", tokens},
+    [H_MADE_TOKENS] = {"vllm:request_generation_tokens", "Tokens generated for it.", tokens},
+    [H_ITERATION] = {"vllm:iteration_tokens_total", "Rows of a step.", rows_of_step},
+    [H_PARAMS_N] = {"vllm:request_params_n", "Choices asked for.", few},
+    [H_PARAMS_MAX] = {"vllm:request_params_max_tokens", "Most tokens asked for.", tokens},
+};
+
+static const char *const reasons[] = {"stop", "length", "abort", "error"};
+enum { N_REASONS = sizeof reasons / sizeof reasons[0] };
+
+struct metrics {
+    pthread_mutex_t lock;
+    double v[N_METRICS];
+    unsigned long long n[N_REASONS];
+    struct {
+        unsigned long long n[BUCKETS_MAX], all;
+        double sum;
+    } h[N_HISTOGRAMS];
+    char label[600];
+    int64_t n_blocks;
+};
+
+struct metrics *metrics_new(void)
+{
+    struct metrics *m = calloc(1, sizeof *m);
+    if (m)
+        pthread_mutex_init(&m->lock, NULL);
+    return m;
+}
+
+void metrics_free(struct metrics *m)
+{
+    if (m)
+        pthread_mutex_destroy(&m->lock);
+    free(m);
+}
+
+void metrics_add(struct metrics *m, enum metric i, double x)
+{
+    pthread_mutex_lock(&m->lock);
+    m->v[i] += x;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void metrics_set(struct metrics *m, enum metric i, double x)
+{
+    pthread_mutex_lock(&m->lock);
+    m->v[i] = x;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void metrics_observe(struct metrics *m, enum histogram i, double x)
+{
+    int k = 0;
+    while (hists[i].bound[k] > 0 && x > hists[i].bound[k])
+        k++;
+    pthread_mutex_lock(&m->lock);
+    m->h[i].n[k]++;
+    m->h[i].all++;
+    m->h[i].sum += x;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void metrics_reason(struct metrics *m, const char *reason)
+{
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; i < N_REASONS; i++)
+        m->n[i] += !strcmp(reasons[i], reason);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void metrics_label(struct metrics *m, const char *model, int64_t n_blocks)
+{
+    pthread_mutex_lock(&m->lock);
+    size_t at = (size_t)snprintf(m->label, sizeof m->label, "engine=\"0\",model_name=\"");
+    for (const char *p = model; *p && at < sizeof m->label - 4; p++) { /* a label's own escapes */
+        if (*p == '"' || *p == '\\')
+            m->label[at++] = '\\';
+        m->label[at++] = *p == '\n' ? ' ' : *p;
+    }
+    m->label[at++] = '"';
+    m->label[at] = 0;
+    m->n_blocks = n_blocks;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void put_head(FILE *f, const char *name, const char *type, const char *help)
+{
+    fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void put_histogram(FILE *f, const struct metrics *m, int i)
+{
+    unsigned long long sum = 0;
+    for (int k = 0; hists[i].bound[k] > 0; k++) {
+        sum += m->h[i].n[k];
+        fprintf(f, "%s_bucket{%s,le=\"%g\"} %llu\n", hists[i].name, m->label, hists[i].bound[k],
+                sum);
+    }
+    fprintf(f, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.9g\n%s_count{%s} %llu\n",
+            hists[i].name, m->label, m->h[i].all, hists[i].name, m->label, m->h[i].sum,
+            hists[i].name, m->label, m->h[i].all);
+}
+
+/* Each metric once, with a line or more for each model. */
+static void put_all(FILE *f, struct metrics *const *list, int n)
+{
+    for (int i = 0; i < N_METRICS; i++) {
+        put_head(f, rows[i].name, rows[i].type, rows[i].help);
+        for (int k = 0; k < n; k++)
+            fprintf(f, "%s{%s} %.15g\n", rows[i].name, list[k]->label, list[k]->v[i]);
+    }
+    put_head(f, "vllm:gpu_cache_usage_perc", "gauge",
+             "The same as vllm:kv_cache_usage_perc, by its older name.");
+    for (int k = 0; k < n; k++)
+        fprintf(f, "vllm:gpu_cache_usage_perc{%s} %.15g\n", list[k]->label,
+                list[k]->v[M_CACHE_USED]);
+    put_head(f, "vllm:cache_config_info", "gauge", "Pages of the cache.");
+    for (int k = 0; k < n; k++)
+        fprintf(f, "vllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n",
+                list[k]->label, BLOCK, (long long)list[k]->n_blocks);
+    put_head(f, "vllm:request_success_total", "counter", "Choices ended, by reason.");
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < N_REASONS; i++)
+            fprintf(f, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n",
+                    list[k]->label, reasons[i], list[k]->n[i]);
+    for (int i = 0; i < N_HISTOGRAMS; i++) {
+        put_head(f, hists[i].name, "histogram", hists[i].help);
+        for (int k = 0; k < n; k++)
+            put_histogram(f, list[k], i);
+    }
+}
+
+char *metrics_text(struct metrics *const *list, int n_list, size_t *n)
+{
+    char *text = NULL;
+    FILE *f = open_memstream(&text, n);
+    if (!f)
+        return NULL;
+    for (int k = 0; k < n_list; k++)
+        pthread_mutex_lock(&list[k]->lock);
+    put_all(f, list, n_list);
+    for (int k = 0; k < n_list; k++)
+        pthread_mutex_unlock(&list[k]->lock);
+    if (fclose(f)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}

@@ -1,0 +1,750 @@
+/* answer.c -- see answer.h. */
+#include "server/request/answer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "server/request/fim.h"
+#include "server/request/settings.h"
+#include "server/request/tools.h"
+
+enum {
+    PROMPTS_MAX = 1024,
+    LOGPROBS_MAX =
+        1 << 20, /* that one answer keeps until it is whole: some 150 to 700 bytes each */
+};
+
+static void answer_free(struct answer *a)
+{
+    if (a->dialect->close)
+        a->dialect->close(a);
+    for (int i = 0; a->choice && i < a->n_prompts * a->per_prompt; i++) {
+        struct choice *h = &a->choice[i];
+        message_free(h->message);
+        free(h->text);
+        free(h->stopped_by);
+        json_decref(h->tokens);
+        for (int k = 0; k < 4; k++)
+            json_decref(h->lp[k]);
+    }
+    for (int i = 0; a->prompt && i < a->n_prompts; i++)
+        free(a->prompt[i].ids);
+    pith_stream_close(a->pieces);
+    json_decref(a->lead);
+    json_decref(a->settings);
+    free(a->choice);
+    free(a->prompt);
+    free(a->requests);
+    exchange_drop(a->x);
+    free(a);
+}
+
+/* ---------------------------------------------------------------- JSON that APIs share */
+
+json_t *answer_piece(struct answer *a, int32_t id, json_t **bytes)
+{
+    char buf[512];
+    size_t n = 0, more = 0;
+    const char *text = pith_stream_put(a->pieces, id, &n);
+    n = n < sizeof buf ? n : sizeof buf;
+    memcpy(buf, text, n);
+    text = pith_stream_put(a->pieces, -1, &more);
+    more = more < sizeof buf - n ? more : sizeof buf - n;
+    memcpy(buf + n, text, more);
+    n += more;
+    if (!n) {
+        int64_t len =
+            pith_detokenize(a->m->model, &id, 1, PITH_RENDER_SPECIAL, buf, sizeof buf, NULL);
+        n = len < 0 ? 0 : len < (int64_t)sizeof buf ? (size_t)len : sizeof buf;
+    }
+    if (bytes) {
+        *bytes = json_array();
+        for (size_t i = 0; i < n; i++)
+            json_array_append_new(*bytes, json_integer((unsigned char)buf[i]));
+    }
+    return json_text(buf, n);
+}
+
+json_t *answer_real(float logprob)
+{
+    return json_real(logprob >= -9999 ? (double)logprob : -9999.0);
+}
+
+static json_t *one_token(struct answer *a, int32_t id, float logprob)
+{
+    json_t *bytes = NULL, *text = answer_piece(a, id, &bytes);
+    return json_pack("{s:o, s:o, s:o}", "token", text, "logprob", answer_real(logprob), "bytes",
+                     bytes);
+}
+
+json_t *answer_token(struct answer *a, const struct token_info *t)
+{
+    json_t *j = one_token(a, t->id, t->logprob), *top = json_array();
+    for (int i = 0; i < t->n_top; i++)
+        json_array_append_new(top, one_token(a, t->top[i].id, t->top[i].logprob));
+    json_object_set_new(j, "top_logprobs", top);
+    return j;
+}
+
+json_t *answer_take_tokens(struct choice *h)
+{
+    json_t *list = json_array_size(h->tokens) ? h->tokens : NULL;
+    if (list)
+        h->tokens = json_array();
+    return list;
+}
+
+int answer_variable(struct fields *b, const char *name, json_t *v, struct fault *f)
+{
+    const json_t *given = b->v[F_chat_template_kwargs];
+    json_t *all = given ? json_copy((json_t *)(uintptr_t)given) : json_object();
+    if (json_object_set_new(all, name, v)) {
+        json_decref(all);
+        return fault_memory(f);
+    }
+    return fields_put(b, F_chat_template_kwargs, all, f);
+}
+
+int answer_effort(struct fields *b, const char *effort, struct fault *f)
+{
+    int none = !strcmp(effort, "none");
+    return answer_variable(b, "enable_thinking", json_boolean(!none), f) &&
+           (none || answer_variable(b, "reasoning_effort", json_string(effort), f));
+}
+
+static int is_assistant(const json_t *m)
+{
+    const char *role = json_string_value(json_object_get(m, "role"));
+    return role && !strcmp(role, "assistant");
+}
+
+int answer_continue(struct fields *b, json_t **lead, struct fault *f)
+{
+    const json_t *messages = b->v[F_messages], *asked = b->v[F_continue_final_message];
+    size_t n = json_array_size(messages);
+    const json_t *last = json_array_get(messages, n ? n - 1 : 0),
+                 *content = json_object_get(last, "content");
+    int is_last = is_assistant(last) && !json_array_size(json_object_get(last, "tool_calls"));
+    *lead = NULL;
+    if (json_is_true(asked) && json_is_true(b->v[F_add_generation_prompt]))
+        return fault_set(f, 400, "invalid_value", "continue_final_message",
+                         "continue_final_message and add_generation_prompt exclude each other; "
+                         "wanted one of them");
+    if (json_is_true(asked) && !is_last)
+        return fault_set(
+            f, 400, "invalid_value", "continue_final_message",
+            "continue_final_message: the last message is none of the assistant with a text");
+    if (!is_last || !field_bool(b, F_continue_final_message) ||
+        json_is_true(b->v[F_add_generation_prompt]))
+        return 1;
+    if (n > 1 && is_assistant(json_array_get(messages, n - 2)))
+        return fault_set(f, 400, "invalid_message", "messages",
+                         "the last two messages are the assistant's; wanted one to go on with, or "
+                         "continue_final_message: false");
+    json_t *flat = json_is_string(content) ? json_incref((json_t *)(uintptr_t)content) : NULL;
+    int bad = json_is_array(content) ? request_texts(content, 0, &flat, b->x) : -1;
+    if (bad >= 0 || (content && !flat && !json_is_null(content) && !json_is_array(content)))
+        return fault_set(f, 400, "unsupported_content", "messages",
+                         "messages[%zu].content[%d] is not a text; this server takes text alone",
+                         n - 1, bad < 0 ? 0 : bad);
+    json_t *out = flat ? json_copy((json_t *)(uintptr_t)messages) : NULL;
+    if (flat && (!out || json_array_remove(out, n - 1))) {
+        json_decref(out);
+        json_decref(flat);
+        return fault_memory(f);
+    }
+    *lead = flat;
+    return !flat || (fields_put(b, F_messages, out, f) &&
+                     (!b->v[F_add_generation_prompt] ||
+                      fields_put(b, F_add_generation_prompt, json_true(), f)));
+}
+
+json_t *answer_miss(struct answer *a, json_t *j)
+{
+    int64_t at = a->figures.differs_at;
+    if (a->n_prompts == 1 && at >= 0 && at < a->prompt[0].n_ids)
+        json_object_set_new(j, "cache_miss",
+                            json_pack("{s:I, s:o, s:o}", "at", (json_int_t)at, "known",
+                                      answer_piece(a, a->figures.known, NULL), "given",
+                                      answer_piece(a, a->prompt[0].ids[at], NULL)));
+    return j;
+}
+
+static double rate(double n, double ms)
+{
+    return ms > 0 ? 1e3 * n / ms : 0;
+}
+
+json_t *answer_timings(const struct answer *a)
+{
+    const struct figures *g = &a->figures;
+    int64_t n = g->n_prompt - g->n_cached;
+    double ms = g->first_ns > g->queue_ns ? 1e-6 * (double)(g->first_ns - g->queue_ns) : 0,
+           made_ms = 1e-6 * (double)g->made_ns;
+    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "cache_n",
+                     (json_int_t)g->n_cached, "prompt_n", (json_int_t)n, "prompt_ms", ms,
+                     "prompt_per_token_ms", n > 0 ? ms / (double)n : 0.0, "prompt_per_second",
+                     rate((double)n, ms), "predicted_n", (json_int_t)g->n_made, "predicted_ms",
+                     made_ms, "predicted_per_token_ms",
+                     g->n_made ? made_ms / (double)g->n_made : 0.0, "predicted_per_second",
+                     rate((double)g->n_made, made_ms));
+}
+
+json_t *answer_prompt(struct answer *a, const struct prompt *p)
+{
+    int64_t n =
+        pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, PITH_RENDER_SPECIAL, NULL, 0, NULL);
+    char *text = n >= 0 ? malloc((size_t)n + 1) : NULL;
+    if (text)
+        pith_detokenize(a->m->model, p->ids, (size_t)p->n_ids, PITH_RENDER_SPECIAL, text, (size_t)n,
+                        NULL);
+    json_t *j = text ? json_text(text, (size_t)n) : NULL;
+    a->lost |= !j;
+    free(text);
+    return j;
+}
+
+json_t *answer_verbose(struct answer *a)
+{
+    return json_pack("{s:o, s:O}", "prompt", answer_prompt(a, &a->prompt[0]), "generation_settings",
+                     a->settings);
+}
+
+const char *answer_fingerprint(void)
+{
+    static char text[80];
+    if (!*text) /* the same for all, so it is no matter who writes it */
+        snprintf(text, sizeof text, "b-%s", pith_version());
+    return text;
+}
+
+json_t *progress_json(const struct progress *p)
+{
+    return json_pack("{s:I, s:I, s:I, s:f}", "total", (json_int_t)p->n_prompt, "processed",
+                     (json_int_t)p->n, "cache", (json_int_t)p->n_cached, "time_ms",
+                     1e-6 * (double)p->ns);
+}
+
+/* Log-probabilities are floats, which 9 digits tell. Takes j. */
+static char *text_of(const struct answer *a, json_t *j)
+{
+    char *text =
+        a->dialect->exact ? json_exact(j) : json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(j);
+    return text;
+}
+
+void answer_send(struct answer *a, const char *event, json_t *j)
+{
+    char *text = text_of(a, j), *line = NULL;
+    size_t n;
+    FILE *out = text ? open_memstream(&line, &n) : NULL;
+    if (out) {
+        if (event)
+            fprintf(out, "event: %s\n", event);
+        fprintf(out, a->dialect->lines ? "%s\n" : "data: %s\n\n", text);
+        if (!fclose(out)) /* in one piece: a pulse may come between any two */
+            exchange_write(a->x, line, n);
+        else
+            out = NULL;
+    }
+    a->lost |= !out;
+    if (!out && a->failed) /* there is none even to say so */
+        exchange_break(a->x);
+    free(line);
+    free(text);
+}
+
+int answer_keep(struct choice *h, const char *p, size_t n)
+{
+    return text_put(&h->text, &h->n_text, &h->cap_text, p, n);
+}
+
+/* ---------------------------------------------------------------- events */
+
+static void on_text(struct answer *a, struct request *r, int i, const struct event *e)
+{
+    struct choice *h = &a->choice[i];
+    h->n_made += e->token != NULL;
+    h->has_line |= e->n_text && memchr(e->text, '\n', e->n_text);
+    if (e->token && h->tokens)
+        json_array_append_new(h->tokens, answer_token(a, e->token));
+    if (h->message && e->n_text)
+        a->lost |= !message_put(h->message, e->text, e->n_text);
+    if (e->token && h->message && (a->one_call || a->lead_is_said) && message_n_whole(h->message))
+        r->enough = 1;
+    if (!h->message && !a->stream)
+        a->lost |= !answer_keep(h, e->text, e->n_text);
+    a->dialect->grown(a, i, e);
+}
+
+static void on_choice(struct answer *a, int i, const struct event *e)
+{
+    struct choice *h = &a->choice[i];
+    h->reason = e->reason;
+    h->truncated = e->truncated;
+    h->mean = e->i ? e->logprob_sum / (double)e->i : 0;
+    h->stopped_by = e->stopped_by ? strdup(e->stopped_by) : NULL;
+    a->lost |= e->stopped_by && !h->stopped_by;
+    if (h->message) {
+        a->lost |= !message_put(h->message, NULL, 0);
+        if (message_n_calls(h->message) && !strcmp(e->reason, "stop"))
+            h->reason = "tool_calls";
+    }
+    if (a->stream && a->dialect->ended)
+        a->dialect->ended(a, i);
+}
+
+static void fail(struct answer *a, const struct fault *f)
+{
+    if (a->failed++)
+        return;
+    if (!a->stream || exchange_begin(a->x, f->http, "application/json", 0, NULL)) {
+        exchange_fault(a->x, f);
+    } else {
+        a->dialect->fail(a, f);
+        exchange_end(a->x);
+    }
+}
+
+/* Log-probabilities that are kept: those of a stream go as they come, but for the prompt's. 0: they
+ * are too many, and the answer has failed. */
+static int count_logprobs(struct answer *a, const struct event *e)
+{
+    struct fault f = {0};
+    if (!e->token || a->logprobs < 0 || (a->stream && e->kind != EV_PROMPT) ||
+        (a->n_logprobs += 1 + e->token->n_top) <= LOGPROBS_MAX)
+        return 1;
+    fault_set(&f, 400, "answer_too_large", "logprobs",
+              "this answer has more than %d log-probabilities; ask for fewer prompts, choices or "
+              "alternatives at a time%s",
+              LOGPROBS_MAX, a->stream ? "" : ", or for a stream");
+    fail(a, &f);
+    return 0;
+}
+
+/* Whether the answer has no hole; it ends here if it has one. */
+static int is_whole(struct answer *a)
+{
+    struct fault f = {0};
+    a->lost |= json_lost();
+    if (a->lost && !a->failed) {
+        fault_memory(&f);
+        fail(a, &f);
+    }
+    return !a->failed;
+}
+
+static void finish(struct answer *a)
+{
+    char *whole = a->stream ? NULL : text_of(a, a->dialect->whole(a));
+    if (a->stream)
+        a->dialect->finish(a);
+    if (!is_whole(a))
+        free(whole);
+    else if (a->stream)
+        exchange_end(a->x);
+    else
+        exchange_text(a->x, 200, whole);
+}
+
+static void on_event(struct request *r, const struct event *e)
+{
+    struct prompt *p = r->ctx;
+    struct answer *a = p->a;
+    int i = p->base + e->choice;
+    a->figures = r->figures;
+    a->figures.n_prompt = r->n_prompt;
+    if (e->kind >= EV_DONE) { /* first, for the access log */
+        r->figures.n_prompt = r->n_prompt;
+        exchange_figures(a->x, &r->figures);
+    } else if (a->failed || !count_logprobs(a, e)) { /* by another of its prompts, it may be */
+        return;
+    }
+    json_lost(); /* for others */
+    switch (e->kind) {
+    case EV_PROMPT:
+        a->dialect->prompt(a, p, e);
+        break;
+    case EV_PROGRESS:
+        if (a->stream && a->dialect->progress)
+            a->dialect->progress(a, e->progress);
+        break;
+    case EV_TEXT:
+        on_text(a, r, i, e);
+        break;
+    case EV_CHOICE:
+        on_choice(a, i, e);
+        break;
+    case EV_EMBEDDING:
+        break;
+    case EV_DONE:
+        a->n_prompt += r->n_prompt;
+        a->n_cached += r->figures.n_cached;
+        a->n_made += r->figures.n_made;
+        break;
+    case EV_FAILED:
+        fail(a, e->fault);
+        break;
+    }
+    int whole = is_whole(a);
+    if (e->kind < EV_DONE || --a->n_left)
+        return;
+    if (whole)
+        finish(a);
+    answer_free(a);
+}
+
+/* ---------------------------------------------------------------- prompts */
+
+/* Cut where that is asked for, it has to fit. */
+static int fits(struct answer *a, struct prompt *p, const char *field, struct fault *f)
+{
+    int64_t most = a->most_prompt < 0 ? pith_n_ctx(a->m->generate) : a->most_prompt;
+    if (a->cuts_prompt && p->n_ids > most) {
+        memmove(p->ids, p->ids + p->n_ids - most, (size_t)most * sizeof *p->ids);
+        p->n_ids = most;
+    }
+    return request_fits(p->n_ids, pith_n_ctx(a->m->generate), field, f);
+}
+
+static int add_text(struct answer *a, struct prompt *p, const char *text, size_t n, int flags,
+                    const char *field, struct fault *f)
+{
+    p->ids = request_tokenize(a->m, text, n, flags, &p->n_ids, field, f);
+    return p->ids && fits(a, p, field, f);
+}
+
+/* Tokens and texts one behind the other, as one prompt. */
+static int add_pieces(struct answer *a, struct prompt *p, const json_t *list, int flags,
+                      struct fault *f)
+{
+    int32_t *all = NULL;
+    int64_t n_all = 0;
+    size_t i;
+    json_t *v;
+    json_array_foreach(list, i, v)
+    {
+        json_t *one = json_pack("[O]", v);
+        int64_t n = 0;
+        int32_t *ids =
+            json_is_string(v)
+                ? request_tokenize(a->m, json_string_value(v), json_string_length(v),
+                                   i ? flags & ~PITH_ADD_SPECIAL : flags, &n, "prompt", f)
+            : one ? request_ids(a->m, one, &n, "prompt", f)
+                  : NULL;
+        json_decref(one);
+        int32_t *more = ids ? realloc(all, (size_t)(n_all + n + 1) * sizeof *more) : NULL;
+        if (more) {
+            all = more;
+            memcpy(all + n_all, ids, (size_t)n * sizeof *all);
+            n_all += n;
+        } else if (ids) {
+            fault_memory(f);
+        }
+        free(ids);
+        if (!more) {
+            free(all);
+            return 0;
+        }
+    }
+    p->ids = all;
+    p->n_ids = n_all;
+    return fits(a, p, "prompt", f);
+}
+
+static int add_prompt(struct answer *a, struct prompt *p, const json_t *v, int flags,
+                      struct fault *f)
+{
+    const json_t *media = json_object_get(v, "multimodal_data"),
+                 *text = json_object_get(v, "prompt_string"), *piece;
+    int mixed = 0;
+    size_t i;
+    if (media && !json_is_null(media) && !(json_is_array(media) && !json_array_size(media)))
+        return fault_set(f, 400, "unsupported_content", "prompt",
+                         "prompt has multimodal_data; this server takes text alone");
+    if (json_is_string(v) || json_is_string(text)) {
+        text = json_is_string(v) ? v : text;
+        return add_text(a, p, json_string_value(text), json_string_length(text), flags, "prompt",
+                        f);
+    }
+    json_array_foreach(v, i, piece) mixed |= json_is_string(piece);
+    if (mixed)
+        return add_pieces(a, p, v, flags, f);
+    if (!json_is_array(v))
+        return fault_set(f, 400, "wrong_type", "prompt",
+                         "prompt has %s, wanted a text, a list of tokens, or a list of either",
+                         json_found(v));
+    p->ids = request_ids(a->m, v, &p->n_ids, "prompt", f);
+    return p->ids && fits(a, p, "prompt", f);
+}
+
+/* How an answer begins is no reasoning: where the prompt has begun some, it ends. */
+static int end_reasoning(struct answer *a, pith_prompt *p, const char *prompt, size_t n,
+                         struct fault *f)
+{
+    const char *end = pith_chat_answer(a->family ? NULL : a->template);
+    int reasons = json_string_length(a->lead) && end
+                      ? message_reasons(a->template, a->family, prompt, n, f)
+                      : 0;
+    if (reasons <= 0)
+        return !reasons;
+    if (!a->lead_is_said) /* the end is ours, what the answer begins with the client's */
+        return (!pith_prompt_put(p, PITH_FROM_TEMPLATE, end, strlen(end), NULL) &&
+                !pith_prompt_put(p, PITH_FROM_TEMPLATE, "\n\n", 2, NULL)) ||
+               fault_memory(f);
+    json_t *lead =
+        json_pack("s++%", end, "\n\n", json_string_value(a->lead), json_string_length(a->lead));
+    json_decref(a->lead);
+    a->lead = lead;
+    return lead || fault_memory(f);
+}
+
+/* Where the prompt has begun reasoning, calls come behind it. */
+static int begin_held(struct answer *a, const char *prompt, size_t n, struct fault *f)
+{
+    const char *think = pith_chat_think(a->template);
+    int reasons = a->held && think ? message_reasons(a->template, a->family, prompt, n, f) : 0;
+    return reasons > 0 ? pith_grammar_accept_text(a->held, think, strlen(think), NULL) == PITH_OK ||
+                             fault_memory(f)
+                       : !reasons;
+}
+
+/* Who reads the answers to a prompt, of which n bytes are the conversation and the others what the
+ * answer is made to begin with. */
+static int open_messages(struct answer *a, const struct fields *b, const pith_prompt *p, size_t n,
+                         struct fault *f)
+{
+    size_t n_all, n_lead = json_string_length(a->lead);
+    const char *choice = json_string_value(b->v[F_tool_choice]),
+               *text = pith_prompt_text(p, &n_all);
+    const json_t *tools = choice && !strcmp(choice, "none") ? NULL : b->v[F_tools];
+    int ok = 1;
+    for (int i = 0; ok && i < a->per_prompt; i++) {
+        struct message *m = a->choice[i].message =
+            message_open(a->template, i ? a->choice[0].message : NULL, tools, a->family,
+                         !a->dialect->whole_calls, text, a->lead_is_said ? n : n_all, f);
+        ok = m != NULL;
+        if (ok && a->one_call)
+            message_one_call(m);
+        if (ok && a->lead_is_said)
+            message_only_calls(m);
+        if (ok && a->lead_is_said)
+            ok = message_put(m, json_string_value(a->lead), n_lead) || fault_memory(f);
+    }
+    return ok;
+}
+
+/* The prompt of a conversation. What an answer begins with is ours where it is the begin of a call,
+ * else the client's. */
+static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
+{
+    size_t n = 0;
+    int flags;
+    struct prompt *to = &a->prompt[0];
+    pith_prompt *p = request_prompt(a->m, b, &flags, f);
+    const char *text = pith_prompt_text(p, &n);
+    int ok = p && end_reasoning(a, p, text, n, f) && begin_held(a, text, n, f);
+    if (ok)
+        ok = !pith_prompt_put(p, a->lead_is_said ? PITH_FROM_TEMPLATE : PITH_FROM_VALUE,
+                              json_string_value(a->lead), json_string_length(a->lead), NULL) ||
+             fault_memory(f);
+    if (ok)
+        to->ids = request_prompt_ids(a->m, p, flags, &to->n_ids, f);
+    ok = ok && to->ids && fits(a, to, "messages", f) && open_messages(a, b, p, n, f);
+    pith_prompt_close(p);
+    return ok;
+}
+
+/* Whether anybody still wants what takes long. */
+static int is_there(struct answer *a, struct fault *f)
+{
+    return !atomic_load(exchange_gone(a->x)) ||
+           fault_set(f, 499, "client_closed_request", NULL, "the client has left");
+}
+
+int answer_has_several(const json_t *prompt)
+{
+    size_t i;
+    const json_t *v;
+    json_array_foreach(prompt, i, v) if (json_is_integer(v)) return 0;
+    return json_array_size(prompt) > 0;
+}
+
+int answer_gap_ids(struct answer *a, const struct fields *b, struct prompt *p, struct fault *f)
+{
+    const json_t *prompt = b->v[F_prompt];
+    if (!json_is_string(prompt))
+        return fault_set(f, 400, "wrong_type", "prompt", "prompt is %s; with suffix wanted a text",
+                         json_found(prompt));
+    p->ids = fim_ids(a->m, &(struct fim){.prefix = prompt, .suffix = b->v[F_suffix]}, &p->n_ids,
+                     "suffix", f);
+    return p->ids != NULL;
+}
+
+int answer_n_probs(const struct fields *b)
+{
+    int64_t n = field_int(b, F_n_probs);
+    if (n > TOP_MAX)
+        exchange_ignores(b->x, "n_probs above %d", TOP_MAX);
+    return n > TOP_MAX ? TOP_MAX : n > 0 ? (int)n : -1;
+}
+
+static int take_prompts(struct answer *a, const struct fields *b, struct fault *f)
+{
+    int flags =
+        PITH_PARSE_SPECIAL |
+        (b->v[F_complete_special] && !field_bool(b, F_complete_special) ? 0 : PITH_ADD_SPECIAL);
+    const json_t *v = a->chat ? NULL : b->v[F_prompt];
+    int several = !a->dialect->prompt_ids && answer_has_several(v);
+    size_t n = several ? json_array_size(v) : 1;
+    int queue = a->m->server->p.queue;
+    if (!a->chat && !v && !a->dialect->prompt_ids)
+        return fault_set(f, 400, "missing_field", "prompt", "prompt is missing");
+    if (n > PROMPTS_MAX)
+        return fault_set(f, 400, "out_of_range", "prompt",
+                         "prompt has %zu prompts, at most %d are taken", n, PROMPTS_MAX);
+    if (n * (size_t)a->per_prompt >
+        (size_t)queue) /* before there is a copy of the request for each prompt */
+        return fault_set(f, 400, "out_of_range", NULL,
+                         "this request has %zu choices and the queue of this server is %d long; "
+                         "ask for fewer at a time",
+                         n * (size_t)a->per_prompt, queue);
+    a->prompt = calloc(n, sizeof *a->prompt);
+    a->choice = calloc(n * (size_t)a->per_prompt, sizeof *a->choice);
+    a->requests = calloc(n, sizeof(struct request *));
+    if (!a->prompt || !a->choice || !a->requests)
+        return fault_memory(f);
+    a->n_prompts = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        a->prompt[i].a = a;
+        a->prompt[i].base = (int)i * a->per_prompt;
+    }
+    if (a->chat)
+        return take_chat(a, b, f);
+    for (size_t i = 0; i < n; i++)
+        if (!is_there(a, f) ||
+            !(a->dialect->prompt_ids
+                  ? a->dialect->prompt_ids(a, b, &a->prompt[i], f) &&
+                        fits(a, &a->prompt[i], "prompt", f)
+                  : add_prompt(a, &a->prompt[i], several ? json_array_get(v, i) : v, flags, f)))
+            return 0;
+    return 1;
+}
+
+/* ---------------------------------------------------------------- requests */
+
+static int take(struct answer *a, struct fields *b, struct request *r, struct fault *f)
+{
+    a->n = request_choices(b);
+    a->per_prompt = a->n;
+    a->logprobs = -1;
+    if (!a->dialect->take(a, b, r, f) || !is_there(a, f) || !request_take(a->m, a->x, b, r, f))
+        return 0;
+    r->n = a->per_prompt;
+    r->n_logprobs = a->logprobs;
+    r->progress = a->progress && a->stream;
+    a->cuts_prompt = b->v[F_truncate_prompt_tokens] != NULL;
+    a->most_prompt = field_int(b, F_truncate_prompt_tokens);
+    if (a->cuts_prompt && !a->most_prompt)
+        return fault_set(f, 400, "out_of_range", "truncate_prompt_tokens",
+                         "truncate_prompt_tokens is 0, wanted -1 or at least 1");
+    if ((a->verbose || (a->dialect->endpoint & E_PEER)) && !(a->settings = settings_json(r, b)))
+        return fault_memory(f);
+    a->template = request_template(a->m, b);
+    if (a->chat && !tools_take(a, b, r, f))
+        return 0;
+    if (!take_prompts(a, b, f))
+        return 0;
+    for (int i = 0; a->chat && a->logprobs >= 0 && i < a->per_prompt; i++)
+        a->choice[i].tokens = json_array();
+    a->pieces = pith_stream_open(a->m->model, NULL);
+    if (!a->pieces)
+        return fault_memory(f);
+    pith_stream_continue(a->pieces);
+    return !a->dialect->ready || a->dialect->ready(a, b, f);
+}
+
+/* One request per prompt; r is the first one's. */
+static int make_requests(struct answer *a, const struct fields *b, struct request *r,
+                         struct fault *f)
+{
+    for (int i = 0; i < a->n_prompts; i++) {
+        struct prompt *p = &a->prompt[i];
+        struct request *q = a->requests[i] = i ? request_clone(r, b, f) : r;
+        if (!q)
+            return 0;
+        q->prompt = malloc((size_t)p->n_ids * sizeof *q->prompt);
+        q->n_prompt = p->n_ids;
+        q->ctx = p;
+        q->on_event = on_event;
+        if (!q->prompt)
+            return fault_memory(f);
+        memcpy(q->prompt, p->ids, (size_t)p->n_ids * sizeof *q->prompt);
+    }
+    return 1;
+}
+
+static int submit(struct answer *a, struct fields *b, struct fault *f)
+{
+    struct request *r = request_new();
+    if (!r)
+        return fault_memory(f);
+    const struct dialect *d = a->dialect;
+    int made = 0, ok = take(a, b, r, f);
+    if (ok) {
+        made = 1;
+        ok = make_requests(a, b, r, f);
+    }
+    a->n_left = a->n_prompts;
+    struct exchange *x = a->x;
+    int stream = a->stream;
+    exchange_hold(x); /* a may be gone behind sched_submit */
+    if (ok && stream && d->begin)
+        d->begin(a); /* into the buffer: nothing is sent before the answer has begun */
+    if (ok && (json_lost() || a->lost))
+        ok = fault_memory(f);
+    ok = ok && sched_submit(a->m->sched, a->requests, a->n_prompts, f);
+    if (ok && stream)
+        exchange_begin(x, 200, d->type, 1, d->pulse);
+    exchange_drop(x);
+    if (!ok) {
+        for (int i = 0; made && i < a->n_prompts; i++)
+            request_free(a->requests[i]);
+        if (!made)
+            request_free(r);
+    }
+    return ok;
+}
+
+void answer_make(struct exchange *x, const struct dialect *d)
+{
+    struct fault f = {0};
+    struct fields b;
+    struct hosted *m = exchange_model(x, &f);
+    struct answer *a = m ? calloc(1, d->size) : NULL;
+    int ok = 0;
+    if (m && !a) {
+        fault_memory(&f);
+    } else if (m && fields_read(&b, d->endpoint, x, &f)) {
+        exchange_hold(x);
+        a->x = x;
+        a->m = m;
+        a->dialect = d;
+        a->chat = 1;
+        a->per_prompt = 1;
+        a->created = (int64_t)time(NULL);
+        snprintf(a->id, sizeof a->id, "%s%s", d->id, exchange_id(x));
+        ok = submit(a, &b, &f);
+        fields_free(&b);
+        if (!ok)
+            answer_free(a);
+    } else {
+        free(a);
+    }
+    if (!ok)
+        exchange_fault(x, &f);
+    exchange_drop(x);
+}

@@ -1,0 +1,421 @@
+/* fields.c -- bodies against fields.def: one table makes validation, documentation and the OpenAPI
+ * file. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/serve.h"
+
+enum {
+    INT = 1,
+    REAL = 2,
+    BOOL = 4,
+    TEXT = 8,
+    TEXTS = 16,
+    LIST = 32,
+    OBJECT = 64,
+    N_TYPES = 7
+}; /* a field may have several */
+
+static const struct row {
+    const char *name;
+    unsigned type;
+    double lo, hi;
+    const char *dflt;
+    unsigned endpoints;
+    const char *help;
+} rows[N_FIELDS] = {
+#define FIELD(id, ...) [F_##id] = {__VA_ARGS__},
+#include "server/fields.def"
+#undef FIELD
+};
+
+static const char *const type_names[N_TYPES] = {
+    "an integer", "a number", "true or false", "a text", "a text or a list of texts",
+    "a list",     "an object"};
+
+/* ---------------------------------------------------------------- reading */
+
+static int is_type(const json_t *v, unsigned t)
+{
+    double x = json_real_value(v); /* 3.0 is an integer to clients that know one kind of number */
+    return ((t & INT) &&
+            (json_is_integer(v) || (json_is_real(v) && x == floor(x) && fabs(x) < 9e15))) ||
+           ((t & REAL) && json_is_number(v)) || ((t & BOOL) && json_is_boolean(v)) ||
+           ((t & (TEXT | TEXTS)) && json_is_string(v)) ||
+           ((t & (LIST | TEXTS)) && json_is_array(v)) || ((t & OBJECT) && json_is_object(v));
+}
+
+static int wrong_type(const struct row *r, const json_t *v, struct fault *f)
+{
+    char wanted[128];
+    size_t n = 0;
+    for (int i = 0; i < N_TYPES; i++)
+        if (r->type >> i & 1)
+            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? " or " : "",
+                                  type_names[i]);
+    return fault_set(f, 400, "wrong_type", r->name, "%s is %s, wanted %s", r->name, json_found(v),
+                     wanted);
+}
+
+static int check_range(const struct row *r, double found, const char *what, struct fault *f)
+{
+    if (found >= r->lo && found <= r->hi)
+        return 1;
+    return fault_set(f, 400, "out_of_range", r->name, "%s%s is %.15g, wanted %.15g to %.15g",
+                     r->name, what, found, r->lo, r->hi);
+}
+
+/* Each choice of an answer has copies of them, and tables: so few bytes, of all together. */
+enum { TEXTS_BYTES = 8192 };
+
+static int check_texts(const struct row *r, const json_t *v, struct fault *f)
+{
+    size_t bytes = 0;
+    if (!check_range(r, (double)texts_count(v), ": its length", f))
+        return 0;
+    for (size_t i = 0; i < texts_count(v); i++) {
+        const json_t *text = texts_at(v, i);
+        size_t n = json_string_length(text);
+        if (!n)
+            return fault_set(f, 400, "wrong_type", r->name,
+                             "%s[%zu] is %s, wanted a text that is not empty", r->name, i,
+                             json_found(text));
+        if (strlen(json_string_value(text)) != n)
+            return fault_set(f, 400, "invalid_value", r->name, "%s[%zu] holds a zero byte", r->name,
+                             i);
+        bytes += n;
+    }
+    return bytes <= TEXTS_BYTES || fault_set(f, 400, "out_of_range", r->name,
+                                             "%s has texts of %zu bytes, at most %d are taken",
+                                             r->name, bytes, TEXTS_BYTES);
+}
+
+static int check(const struct row *r, const json_t *v, struct fault *f)
+{
+    if (!is_type(v, r->type))
+        return wrong_type(r, v, f);
+    if (json_is_integer(v) && r->type == INT &&
+        (json_integer_value(v) < (json_int_t)r->lo || json_integer_value(v) > (json_int_t)r->hi))
+        return fault_set(f, 400, "out_of_range", r->name, "%s is %lld, wanted %lld to %lld",
+                         r->name, (long long)json_integer_value(v), (long long)r->lo,
+                         (long long)r->hi); /* where a double would round */
+    if (r->type == INT || r->type == REAL)
+        return check_range(r, json_number_value(v), "", f);
+    if (r->type == TEXT && strlen(json_string_value(v)) != json_string_length(v))
+        return r->hi > 1e8 ||
+               fault_set(f, 400, "invalid_value", r->name, "%s holds a zero byte", r->name);
+    if (r->type == TEXT)
+        return check_range(r, (double)json_string_length(v), ": its length", f);
+    if (r->type == LIST)
+        return check_range(r, (double)json_array_size(v), ": its length", f);
+    if (r->type == OBJECT && r->hi > 0)
+        return check_range(r, (double)json_object_size(v), ": its length", f);
+    return r->type != TEXTS || check_texts(r, v, f);
+}
+
+static int find(const char *name, unsigned endpoint)
+{
+    for (int i = 0; i < N_FIELDS; i++)
+        if (!strcmp(rows[i].name, name) && (rows[i].endpoints & endpoint))
+            return i;
+    return -1;
+}
+
+/* An empty list, text or object: clients that always send a field say so that they want nothing of
+ * it. */
+static int is_empty(const json_t *v)
+{
+    return (json_is_array(v) && !json_array_size(v)) ||
+           (json_is_object(v) && !json_object_size(v)) ||
+           (json_is_string(v) && !json_string_length(v));
+}
+
+/* What an answer would have to keep, and this server cannot: to leave it out would be another
+ * answer. */
+static int is_constraint(const char *name, const json_t *v)
+{
+    static const char *const names[] = {"structured_outputs",
+                                        "structural_tag",
+                                        "regex",
+                                        "ebnf",
+                                        "bad_words",
+                                        "allowed_token_ids",
+                                        "logits_processors",
+                                        "grammar_lazy",
+                                        "grammar_triggers",
+                                        "chat_template",
+                                        "banned_tokens",
+                                        "banned_strings"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i]))
+            return !is_empty(v);
+    return !strncmp(name, "guided_", 7) && !is_empty(v);
+}
+
+/* Names that other servers know, near to one of ours or not. */
+static int is_foreign(const char *name)
+{
+    static const char *const names[] = {
+        "top_a",    "tfs",         "tfs_z",      "typical",  "rep_pen",   "rep_pen_range",
+        "min_keep", "lora",        "min_length", "max_time", "do_sample", "num_beams",
+        "skew",     "num_predict", "num_keep",   "models",   "mode",      "reasoning",
+        "include",  "cache",       "truncate",   "verbosity"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i]))
+            return 1;
+    return 0;
+}
+
+/* The name of ours that a mistyped one was to be, NULL: none. A longer word that one of ours begins
+ * is another word. */
+static const char *meant(const struct fields *f, const char *name, const char *const *names)
+{
+    const char *near = f->nearest && !is_foreign(name) ? f->nearest(name, names) : NULL;
+    return near && strlen(name) <= strlen(near) + 2 ? near : NULL;
+}
+
+static int unknown(struct fields *f, unsigned endpoint, const char *name, const json_t *v,
+                   struct fault *fault)
+{
+    const char *names[N_FIELDS + 1], *near;
+    int n = 0;
+    for (int i = 0; i < N_FIELDS; i++)
+        if (rows[i].endpoints & endpoint)
+            names[n++] = rows[i].name;
+    names[n] = NULL;
+    int strict = exchange_server(f->x)->p.strict_fields;
+    near = strict && f->nearest ? f->nearest(name, names) : meant(f, name, names);
+    if (is_constraint(name, v))
+        return fault_set(fault, 400, "not_supported", name,
+                         "\"%.100s\" is not supported here, and the answer would not keep to it; "
+                         "see response_format and grammar",
+                         name);
+    if (!strict && !near) {
+        exchange_ignores(f->x, "%.60s", name);
+        return 1;
+    }
+    return fault_set(fault, 400, "unknown_field", name,
+                     "there is no field \"%.100s\" here; %s%s%sGET /docs lists them", name,
+                     near ? "did you mean \"" : "", near ? near : "", near ? "\"? " : "");
+}
+
+static int read_members(struct fields *f, unsigned endpoint, const json_t *object,
+                        struct fault *fault)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)object, name, v)
+    {
+        int i = find(name, endpoint);
+        if (json_is_null(v))
+            continue;
+        if (i < 0) {
+            if (!unknown(f, endpoint, name, v, fault))
+                return 0;
+            continue;
+        }
+        if (!check(&rows[i], v, fault))
+            return 0;
+        if (i != F_grammar || !is_empty(v)) /* clients without one send it empty */
+            f->v[i] = v;
+    }
+    return 1;
+}
+
+json_t *fields_defaults(const char *const *texts, struct pith_error *err)
+{
+    json_t *all = json_object();
+    struct fault f = {0};
+    for (; all && texts && *texts; texts++) {
+        const char *equals = strchr(*texts, '=');
+        size_t n = equals ? (size_t)(equals - *texts) : 0;
+        json_t *v = n ? json_loads(equals + 1, JSON_DECODE_ANY, NULL) : NULL;
+        int found = 0, ok = 0;
+        if (n && !v)
+            v = json_string(equals + 1);
+        for (int i = 0; v && i < N_FIELDS; i++)
+            if (!strncmp(rows[i].name, *texts, n) &&
+                !rows[i].name[n]) { /* of one name some rows take it, others are other fields */
+                found = 1;
+                ok |= check(&rows[i], v, &f);
+            }
+        if (!ok) {
+            err->code = PITH_RANGE;
+            snprintf(err->msg, sizeof err->msg, "--default %.100s: %.120s", *texts,
+                     !n       ? "wanted FIELD=VALUE"
+                     : !found ? "there is no such field; GET /docs lists them"
+                              : f.msg);
+            json_decref(v);
+            json_decref(all);
+            return NULL;
+        }
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)n, *texts);
+        json_object_set_new(all, name, v);
+    }
+    if (!all)
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for the server"};
+    return all;
+}
+
+/* What the operator has said where the body does not. */
+void fields_of_nothing(struct fields *f, unsigned endpoint, const struct server *s)
+{
+    struct fault none;
+    const char *name;
+    json_t *v;
+    json_object_foreach(s->defaults, name, v)
+    {
+        int i = find(name, endpoint);
+        if (i >= 0 && !f->v[i] && check(&rows[i], v, &none))
+            f->v[i] = v;
+    }
+}
+
+int fields_read(struct fields *f, unsigned endpoint, struct exchange *x, struct fault *fault)
+{
+    memset(f, 0, sizeof *f);
+    f->x = x;
+    f->nearest = exchange_server(x)->p.nearest;
+    f->body = exchange_tree(x, fault);
+    if (!f->body)
+        return 0;
+    int ok = json_is_object(f->body) ||
+             fault_set(fault, 400, "wrong_type", NULL, "the body is %s, wanted an object",
+                       json_found(f->body));
+    ok = ok && read_members(f, endpoint, f->body, fault);
+    if (ok)
+        fields_of_nothing(f, endpoint, exchange_server(f->x));
+    if (!ok)
+        fields_free(f);
+    return ok;
+}
+
+int fields_nested(struct fields *f, enum field_id id, unsigned endpoint, struct fault *fault)
+{
+    char msg[sizeof fault->msg];
+    if (!f->v[id] || read_members(f, endpoint, f->v[id], fault)) {
+        fields_of_nothing(f, endpoint, exchange_server(f->x));
+        return 1;
+    }
+    snprintf(msg, sizeof msg, "%s: %.400s", rows[id].name, fault->msg);
+    memcpy(fault->msg, msg, sizeof msg);
+    return 0;
+}
+
+int fields_put(struct fields *f, enum field_id id, json_t *v, struct fault *fault)
+{
+    if (!f->put)
+        f->put = json_array();
+    if (!v || json_array_append_new(f->put, v))
+        return fault_memory(fault);
+    f->v[id] = v;
+    return 1;
+}
+
+void fields_free(struct fields *f)
+{
+    json_decref(f->put);
+    json_decref(f->body);
+    memset(f, 0, sizeof *f);
+}
+
+int64_t field_int(const struct fields *f, enum field_id id)
+{
+    if (f->v[id])
+        return json_is_integer(f->v[id]) ? json_integer_value(f->v[id])
+                                         : (int64_t)json_real_value(f->v[id]);
+    return rows[id].dflt ? strtoll(rows[id].dflt, NULL, 10) : 0;
+}
+
+double field_real(const struct fields *f, enum field_id id)
+{
+    return f->v[id] ? json_number_value(f->v[id]) : rows[id].dflt ? strtod(rows[id].dflt, NULL) : 0;
+}
+
+int field_bool(const struct fields *f, enum field_id id)
+{
+    return f->v[id] ? json_is_true(f->v[id]) : rows[id].dflt && *rows[id].dflt == 't';
+}
+
+size_t texts_count(const json_t *v)
+{
+    return json_is_array(v) ? json_array_size(v) : 1;
+}
+
+const json_t *texts_at(const json_t *v, size_t i)
+{
+    return json_is_array(v) ? json_array_get(v, i) : v;
+}
+
+const char *field_text(const struct fields *f, enum field_id id)
+{
+    return f->v[id] ? json_string_value(f->v[id]) : NULL;
+}
+
+/* ---------------------------------------------------------------- descriptions */
+
+/* As a JSON Schema. */
+static json_t *schema_of(const struct row *r)
+{
+    static const char *const names[N_TYPES] = {"integer", "number", "boolean", "string",
+                                               NULL,      "array",  "object"};
+    json_t *s = json_pack("{s:s}", "description", r->help), *types = json_array();
+    for (int i = 0; i < N_TYPES; i++)
+        if ((r->type >> i & 1) && names[i])
+            json_array_append_new(types, json_string(names[i]));
+    if (json_array_size(types))
+        json_object_set(s, "type", json_array_size(types) == 1 ? json_array_get(types, 0) : types);
+    json_decref(types);
+    if (r->type == TEXTS)
+        json_object_set_new(s, "anyOf",
+                            json_pack("[{s:s, s:i, s:i}, {s:s, s:{s:s, s:i, s:i}, s:I}]", "type",
+                                      "string", "minLength", 1, "maxLength", TEXTS_BYTES, "type",
+                                      "array", "items", "type", "string", "minLength", 1,
+                                      "maxLength", TEXTS_BYTES, "maxItems", (json_int_t)r->hi));
+    if (r->type == OBJECT && r->hi > 0)
+        json_object_set_new(s, "maxProperties", json_integer((json_int_t)r->hi));
+    if (r->type == LIST) {
+        json_object_set_new(s, "items", json_object());
+        json_object_set_new(s, "minItems", json_integer((json_int_t)r->lo));
+        json_object_set_new(s, "maxItems", json_integer((json_int_t)r->hi));
+    }
+    if (r == &rows[F_options] || r == &rows[F_stream_options])
+        json_object_set_new(
+            s, "properties",
+            fields_docs(r == &rows[F_options] ? E_OLLAMA_OPTIONS : E_STREAM_OPTIONS));
+    if (r->type == INT || r->type == REAL) {
+        json_object_set_new(s, "minimum",
+                            r->type == INT ? json_integer((json_int_t)r->lo) : json_real(r->lo));
+        json_object_set_new(s, "maximum",
+                            r->type == INT ? json_integer((json_int_t)r->hi) : json_real(r->hi));
+    }
+    if (r->type == TEXT && r->hi < 1e8) {
+        json_object_set_new(s, "minLength", json_integer((json_int_t)r->lo));
+        json_object_set_new(s, "maxLength", json_integer((json_int_t)r->hi));
+    }
+    if (r->dflt)
+        json_object_set_new(s, "default", json_loads(r->dflt, JSON_DECODE_ANY, NULL));
+    return s;
+}
+
+json_t *field_schema(enum field_id id, unsigned endpoint)
+{
+    return rows[id].endpoints & endpoint ? schema_of(&rows[id]) : NULL;
+}
+
+const char *field_name(enum field_id id)
+{
+    return rows[id].name;
+}
+
+json_t *fields_docs(unsigned endpoint)
+{
+    json_t *all = json_object();
+    for (int i = 0; i < N_FIELDS; i++)
+        if (rows[i].endpoints & endpoint)
+            json_object_set_new(all, rows[i].name, schema_of(&rows[i]));
+    return all;
+}

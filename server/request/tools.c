@@ -1,0 +1,234 @@
+/* tools.c -- see tools.h. Families whose calls are not one JSON text are made to call in the
+ * generic form: {"name", "arguments"}. */
+#include "server/request/tools.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The tools that may be called: all of them, or the one that is named. NULL with *f. */
+static json_t *allowed(const struct fields *b, struct fault *f)
+{
+    const json_t *choice = b->v[F_tool_choice], *tools = b->v[F_tools];
+    const char *word = json_string_value(choice);
+    const char *name =
+        json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    if (!name && !(word && !strcmp(word, "required"))) {
+        fault_set(f, 400, "invalid_value", "tool_choice",
+                  "tool_choice is %s, wanted auto, none, required, or a function with a name",
+                  json_found(choice));
+        return NULL;
+    }
+    if (!json_array_size(tools)) {
+        fault_set(f, 400, "missing_field", "tools",
+                  "tool_choice wants a call, and there are no tools");
+        return NULL;
+    }
+    json_t *list = json_array(), *t;
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)tools, i, t)
+    {
+        const char *own =
+            json_string_value(json_object_get(json_object_get(t, "function"), "name"));
+        if (!name || (own && !strcmp(own, name)))
+            json_array_append(list, t);
+    }
+    if (json_array_size(list))
+        return list;
+    fault_set(f, 400, "invalid_value", "tool_choice",
+              "tool_choice names \"%.100s\", which is none of the tools", name);
+    json_decref(list);
+    return NULL;
+}
+
+/* The schema of a call, and what stands before it (malloc). family: "generic" where the model's own
+ * form is none that JSON can hold. */
+static char *schema_of(const pith_template *t, const char *tools, const char **trigger,
+                       const char **family, struct fault *f)
+{
+    struct pith_error err = {0};
+    int64_t n = pith_chat_grammar(t, tools, trigger, NULL, 0, &err);
+    if (n < 0 && err.code == PITH_UNSUPPORTED && t)
+        n = pith_chat_grammar(t = NULL, tools, trigger, NULL, 0, &err);
+    char *schema = n < 0 ? NULL : malloc((size_t)n + 1);
+    if (!schema) {
+        n < 0 ? fault_from(f, &err, "tools") : fault_memory(f);
+        return NULL;
+    }
+    *family = t ? NULL : "generic";
+    pith_chat_grammar(t, tools, trigger, schema, (size_t)n, NULL);
+    schema[n] = 0;
+    return schema;
+}
+
+/* How a template writes a call of f, with none of the tools listed by that name; "" where it
+ * cannot. */
+static void write_call(const pith_template *t, int as_text, char *text, size_t cap)
+{
+    static const char *const arguments[] = {
+        "{\"k\":1}", "\"{\\\"k\\\":1}\""}; /* some take an object, some a text */
+    char vars[1024];
+    int n = snprintf(vars, sizeof vars,
+                     "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+                     "\"content\":\"\",\"tool_calls\":[{\"id\":\"call_0000\",\"type\":\"function\","
+                     "\"function\":{\"name\":\"f\",\"arguments\":%s}}]}],\"tools\":[{\"type\":"
+                     "\"function\",\"function\":{\"name\":\"g\",\"description\":\"d\","
+                     "\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]}",
+                     arguments[as_text]);
+    int64_t len = pith_template_render(t, vars, (size_t)n, text, cap - 1, NULL);
+    text[len > 0 && len < (int64_t)cap ? len : 0] = 0;
+}
+
+/* Whether a template writes calls as JSON behind what opens them, or as bare JSON. */
+static void writes_calls(const pith_template *t, const char *begin, int *tagged, int *bare)
+{
+    *tagged = *bare = 0;
+    for (int i = 0; i < 2; i++) {
+        char text[16384];
+        const char *last = NULL;
+        write_call(t, i, text, sizeof text);
+        for (const char *at = text; (at = strstr(at, begin)); at++)
+            last = at;
+        last = last ? last + strlen(begin) : NULL;
+        while (last && *last && strchr(" \n", *last))
+            last++;
+        *tagged |= last && *last && strchr("{[", *last);
+        *bare |= strstr(text, "{\"name\": \"f\"") || strstr(text, "{\"name\":\"f\"");
+    }
+}
+
+/* Where calls may come: one that begins has the form of its family, and arguments that satisfy
+ * their schema, whatever stands around it. A template that writes calls otherwise than as one JSON
+ * text, or a schema that no grammar can hold, leaves the model free as before. */
+static int hold_calls(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
+{
+    struct pith_error err = {0};
+    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
+    const char *trigger;
+    char *tools = a->template ? json_exact(b->v[F_tools]) : NULL, begin[64];
+    int tagged = 0, bare = 0;
+    if (tools && pith_chat_grammar(a->template, tools, &trigger, NULL, 0, &err) >= 0) {
+        size_t len = strlen(trigger);
+        len = len < sizeof begin ? len : sizeof begin - 1;
+        while (len && strchr(" \n", trigger[len - 1]))
+            len--;
+        memcpy(begin, trigger, len);
+        begin[len] = 0;
+        writes_calls(a->template, begin, &tagged, &bare);
+        int32_t id;
+        p.calls_of = a->template;
+        p.trigger = tagged ? begin : NULL;
+        if (tagged && pith_tokenize(a->m->model, begin, len, PITH_PARSE_SPECIAL, &id, 1, NULL) ==
+                          1) { /* it may be one that has no text */
+            p.use_trigger_token = 1;
+            p.trigger_token = id;
+        }
+    }
+    if (tagged || bare)
+        request_open_grammar(a->m, PITH_GRAMMAR_CALLS, tools, &p, r, &err);
+    a->held = r->grammar;
+    free(tools);
+    return r->grammar || (err.code != PITH_NOMEM && err.code != PITH_CANCELLED) ||
+           fault_from(f, &err, "tools");
+}
+
+/* A call or what the format wants: the grammar lets the model choose between them. */
+static int either(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
+{
+    struct pith_grammar_params more = PITH_GRAMMAR_PARAMS_INIT;
+    char *tools = json_exact(b->v[F_tools]),
+         *schema = tools ? schema_of(a->template, tools, &more.or_prefix, &a->family, f) : NULL;
+    if (!tools)
+        fault_memory(f);
+    free(tools);
+    more.or_schema = schema;
+    int ok = schema && request_format(a->m, b, &more, r, f);
+    free(schema);
+    return ok;
+}
+
+int tools_take(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
+{
+    const char *word = json_string_value(b->v[F_tool_choice]), *trigger;
+    a->one_call = !field_bool(b, F_parallel_tool_calls);
+    if (request_format_waits(b))
+        return either(a, b, r, f);
+    if (!b->v[F_tool_choice] || (word && (!strcmp(word, "auto") || !strcmp(word, "none")))) {
+        int may_call = json_array_size(b->v[F_tools]) && !(word && !strcmp(word, "none"));
+        return !may_call || r->grammar || a->lead || hold_calls(a, b, r, f);
+    }
+    if (a->lead)
+        return fault_set(f, 400, "invalid_value", "tool_choice",
+                         "tool_choice wants a call, and the last message begins another answer; "
+                         "wanted one of them");
+    if (r->grammar)
+        return fault_set(f, 400, "invalid_value", "tool_choice",
+                         "tool_choice wants a call, and a format or grammar wants another text; "
+                         "wanted one of them");
+    json_t *list = allowed(b, f);
+    char *tools = list ? json_exact(list) : NULL;
+    char *schema = tools ? schema_of(a->template, tools, &trigger, &a->family, f) : NULL;
+    if (list && !tools)
+        fault_memory(f);
+    json_decref(list);
+    free(tools);
+    if (!schema)
+        return 0;
+    int made = request_grammar(a->m, PITH_GRAMMAR_SCHEMA, schema, NULL, r, "tools", f);
+    free(schema);
+    if (!made)
+        return 0;
+    a->lead = json_string(trigger);
+    a->lead_is_said = 1;
+    return a->lead || fault_memory(f);
+}
+
+int tools_functions(struct fields *b, struct fault *f)
+{
+    json_t *out = json_array(), *tool;
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)b->v[F_tools], i, tool)
+    {
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        if (type && strcmp(type, "function"))
+            exchange_ignores(b->x, "tools[%zu] %.40s", i, type);
+        else
+            json_array_append(out, tool);
+    }
+    if (json_array_size(out) != json_array_size(b->v[F_tools]))
+        return fields_put(b, F_tools, out, f);
+    json_decref(out);
+    return 1;
+}
+
+int tools_nest(struct fields *b, const char *schema, const char *type, int may_lack,
+               struct fault *f)
+{
+    json_t *out = json_array(), *tool;
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)b->v[F_tools], i, tool)
+    {
+        const char *own = json_string_value(json_object_get(tool, "type"));
+        json_t *name = json_object_get(tool, "name");
+        if (own &&
+            strcmp(own, type)) { /* one of the service's own, or of a form that no template knows */
+            exchange_ignores(b->x, "tools[%zu] %.40s", i, own);
+            continue;
+        }
+        if (!own && !may_lack) {
+            json_decref(out);
+            return fault_set(f, 400, "not_supported", "tools",
+                             "tools[%zu] has no type; wanted \"%s\"", i, type);
+        }
+        if (!json_string_length(name)) {
+            json_decref(out);
+            return fault_set(f, 400, "invalid_value", "tools",
+                             "tools[%zu] has no name, wanted {\"name\", \"description\", \"%s\"}",
+                             i, schema);
+        }
+        json_array_append_new(out, json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function",
+                                             "function", "name", name, "description",
+                                             json_object_get(tool, "description"), "parameters",
+                                             json_object_get(tool, schema)));
+    }
+    return fields_put(b, F_tools, out, f);
+}

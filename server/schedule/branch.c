@@ -1,0 +1,509 @@
+/* branch.c -- one choice of a request: from logits to tokens, text and events; how choices and
+ * requests begin and end. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/schedule/beside.h"
+
+/* ---------------------------------------------------------------- beginning */
+
+struct request *request_new(void)
+{
+    struct request *r = calloc(1, sizeof *r);
+    if (r) {
+        r->sampler.size = sizeof r->sampler;
+        r->n = 1;
+        r->n_max = -1;
+        r->n_logprobs = -1;
+        r->slot = -1;
+        r->figures.differs_at = -1;
+    }
+    return r;
+}
+
+void request_free(struct request *r)
+{
+    if (!r)
+        return;
+    if (r->bytes)
+        account_add(r->server, r->tenant, -r->bytes);
+    free(r->prompt);
+    free(r->input_end);
+    for (char **p = r->stop; p && *p; p++)
+        free(*p);
+    free(r->stop);
+    free(r->stop_ids);
+    free((void *)(uintptr_t)r->sampler.late);
+    free((void *)(uintptr_t)r->sampler.samplers);
+    free((void *)(uintptr_t)r->sampler.logit_bias);
+    free((void *)(uintptr_t)r->sampler.dry_breakers);
+    pith_grammar_close(r->grammar);
+    free(r);
+}
+
+static void free_branch(struct branch *b)
+{
+    account_add(b->r->server, b->r->tenant, -b->bytes);
+    pith_sampler_close(b->sampler);
+    pith_stream_close(b->stream);
+    pith_stopper_close(b->stopper);
+    pith_grammar_close(b->grammar);
+    free(b->token);
+    free(b);
+}
+
+static int open_parts(struct sched *s, struct branch *b, struct pith_error *err)
+{
+    struct request *r = b->r;
+    struct pith_sampler_params p = r->sampler;
+    p.seed += (uint64_t)b->choice;
+    if (p.n_late && r->penalise_prompt)
+        p.late_from =
+            r->n_prompt < INT32_MAX - p.late_from ? p.late_from + (int32_t)r->n_prompt : INT32_MAX;
+    b->cap = r->n_prompt + 64;
+    b->token = malloc((size_t)b->cap * sizeof *b->token);
+    if (!b->token) {
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for a request"};
+        return 0;
+    }
+    memcpy(b->token, r->prompt, (size_t)r->n_prompt * sizeof *b->token);
+    b->n = r->n_prompt;
+    b->sampler = pith_sampler_open(s->n_vocab, &p, err);
+    b->stream = b->sampler ? pith_stream_open(s->hosted->model, err) : NULL;
+    b->stopper = b->stream ? pith_stopper_open((const char *const *)r->stop, err) : NULL;
+    if (!b->stopper)
+        return 0;
+    pith_stream_continue(b->stream);
+    for (int64_t i = 0; r->penalise_prompt && i < r->n_prompt; i++)
+        pith_sampler_accept(b->sampler, r->prompt[i]);
+    if (!r->grammar)
+        return 1;
+    b->grammar = pith_grammar_clone(r->grammar, err);
+    return b->grammar && pith_sampler_grammar(b->sampler, b->grammar, err) == PITH_OK;
+}
+
+void share_back(struct sched *s, struct share *t)
+{
+    if (!t->first && !t->n_embeds && t->served < s->now)
+        t->served = s->now; /* who was away has saved nothing up */
+}
+
+int branch_open(struct sched *s, struct request *r, int choice, struct pith_error *err)
+{
+    struct branch *b = calloc(1, sizeof *b);
+    if (!b) {
+        *err = (struct pith_error){PITH_NOMEM, "out of memory for a request"};
+        return 0;
+    }
+    b->r = r;
+    b->choice = choice;
+    b->seq = -1;
+    b->arrival = s->arrivals++;
+    b->last = r->arrived;
+    if (!open_parts(s, b, err)) {
+        free_branch(b);
+        return 0;
+    }
+    struct share *t = b->share = &s->share[r->tenant->index];
+    share_back(s, t);
+    struct branch **at = &t->first;
+    while (*at && (*at)->r->priority <= r->priority)
+        at = &(*at)->next;
+    b->next = *at;
+    *at = b;
+    r->n_open++;
+    return 1;
+}
+
+/* ---------------------------------------------------------------- ending */
+
+void branch_release(struct sched *s, struct branch *b)
+{
+    if (b->seq < 0)
+        return;
+    pith_truncate(s->hosted->generate, b->seq, 0,
+                  NULL); /* its full pages stay in the prefix store */
+    s->seq[b->seq] = NULL;
+    s->n_held--;
+    b->share->n_held--;
+    b->seq = -1;
+    b->n_fed = 0;
+}
+
+void branch_close(struct sched *s, struct branch *b)
+{
+    struct branch **at = &b->share->first;
+    beside_forget(s, b);
+    branch_release(s, b);
+    while (*at != b)
+        at = &(*at)->next;
+    *at = b->next;
+    if (b->share->cursor == b)
+        b->share->cursor = b->next;
+    b->r->n_open--;
+    for (int i = 0; i < s->n_parts; i++)
+        if (s->part[i].b == b)
+            s->part[i].b = NULL;
+    for (int i = 0; i < s->n_draws; i++)
+        if (s->drawn[i].b == b)
+            s->drawn[i].b = NULL;
+    free_branch(b);
+}
+
+void request_done(struct sched *s, struct request *r, const struct event *e)
+{
+    struct request **at = &s->all;
+    while (*at && *at != r)
+        at = &(*at)->next;
+    if (*at)
+        *at = r->next;
+    r->on_event(r, e);
+    request_free(r);
+    pthread_mutex_lock(&s->lock);
+    if (--s->n_left == 0)
+        pthread_cond_broadcast(&s->idle);
+    pthread_mutex_unlock(&s->lock);
+    models_drop(s->hosted);
+}
+
+void request_fail(struct sched *s, struct request *r, const struct fault *f)
+{
+    for (struct branch *b = s->share[r->tenant->index].first, *next; b; b = next) {
+        next = b->next;
+        if (b->r != r)
+            continue;
+        branch_close(s, b);
+        metrics_reason(s->hosted->metrics, atomic_load(r->gone) ? "abort" : "error");
+    }
+    request_done(s, r, &(struct event){.kind = EV_FAILED, .fault = f});
+}
+
+static void observe_end(struct sched *s, const struct request *r)
+{
+    struct metrics *m = s->hosted->metrics;
+    double now = (double)clock_now(), first = (double)(r->arrived + r->figures.first_ns);
+    int64_t n = r->figures.n_made;
+    metrics_observe(m, H_E2E, 1e-9 * (now - (double)r->arrived));
+    metrics_observe(m, H_QUEUE, 1e-9 * (double)r->figures.queue_ns);
+    metrics_observe(m, H_PREFILL, 1e-9 * (first - (double)r->started));
+    metrics_observe(m, H_DECODE, 1e-9 * (now - first));
+    metrics_observe(m, H_INFERENCE, 1e-9 * (now - (double)r->started));
+    metrics_observe(m, H_PROMPT_TOKENS, (double)r->n_prompt);
+    metrics_observe(m, H_MADE_TOKENS, (double)n);
+    metrics_observe(m, H_PARAMS_N, r->n);
+    if (r->n_max >= 0)
+        metrics_observe(m, H_PARAMS_MAX, (double)r->n_max);
+    if (n > 1)
+        metrics_observe(m, H_PER_TOKEN, 1e-9 * (now - first) / (double)(n - 1));
+}
+
+static int branch_finish(struct sched *s, struct branch *b, const char *reason,
+                         const char *stopped_by)
+{
+    struct request *r = b->r;
+    struct pith_shown shown = PITH_SHOWN_INIT;
+    struct event e = {.kind = EV_TEXT, .choice = b->choice};
+    if (!stopped_by) { /* what was held back is text after all */
+        e.text = pith_stream_put(b->stream, -1, &e.n_text);
+        int hit = pith_stopper_put(b->stopper, e.text, e.n_text, &shown);
+        struct event held = {
+            .kind = EV_TEXT, .choice = b->choice, .text = shown.held, .n_text = shown.n_held};
+        e.n_text = shown.n_fresh;
+        if (held.n_text)
+            r->on_event(r, &held);
+        if (e.n_text)
+            r->on_event(r, &e);
+        if (hit < 0) {
+            pith_stopper_put(b->stopper, NULL, 0, &shown);
+            held.text = shown.held;
+            held.n_text = shown.n_held;
+            if (held.n_text)
+                r->on_event(r, &held);
+        }
+    }
+    if (stopped_by && r->show_stop)
+        r->on_event(r, &(struct event){.kind = EV_TEXT,
+                                       .choice = b->choice,
+                                       .text = stopped_by,
+                                       .n_text = strlen(stopped_by)});
+    r->on_event(r, &(struct event){.kind = EV_CHOICE,
+                                   .choice = b->choice,
+                                   .reason = reason,
+                                   .stopped_by = stopped_by,
+                                   .logprob_sum = b->logprob_sum,
+                                   .i = b->n_made,
+                                   .truncated = b->truncated});
+    metrics_reason(s->hosted->metrics, reason);
+    r->kept = slot_keep(s, r, b->token, b->n);
+    branch_close(s, b);
+    if (r->n_open == 0) {
+        observe_end(s, r);
+        request_done(s, r, &(struct event){.kind = EV_DONE});
+    }
+    return 1;
+}
+
+/* ---------------------------------------------------------------- tokens */
+
+static int put_token(struct branch *b, int32_t id)
+{
+    if (b->n == b->cap) {
+        int32_t *more = realloc(b->token, 2 * (size_t)b->cap * sizeof *more);
+        if (!more)
+            return 0;
+        b->token = more;
+        b->cap *= 2;
+    }
+    b->token[b->n++] = id;
+    return 1;
+}
+
+static void observe_token(struct sched *s, struct branch *b)
+{
+    int64_t now = clock_now();
+    struct metrics *m = s->hosted->metrics;
+    metrics_add(m, M_MADE_TOKENS, 1);
+    if (b->n_made == 1 && !b->r->figures.first_ns) {
+        b->r->figures.first_ns = now - b->r->arrived;
+        metrics_observe(m, H_FIRST, 1e-9 * (double)b->r->figures.first_ns);
+    } else if (b->n_made > 1) {
+        metrics_observe(m, H_GAP, 1e-9 * (double)(now - b->last));
+    }
+    if (b->n_made == 1)
+        b->first = now;
+    b->r->figures.made_ns = now - b->r->arrived - b->r->figures.first_ns;
+    b->last = now;
+}
+
+void branch_fail(struct sched *s, struct branch *b, const struct pith_error *err)
+{
+    struct fault f = {0};
+    fault_from(&f, err, "grammar");
+    request_fail(s, b->r, &f);
+}
+
+static void fail_sampling(struct sched *s, struct branch *b)
+{
+    struct fault f = {0};
+    struct pith_error why = {0};
+    pith_status st = pith_sampler_error(b->sampler, &why);
+    if (st == PITH_NOMEM)
+        fault_memory(&f);
+    else if (st != PITH_STATE)
+        fault_from(&f, &why, "grammar");
+    if (st != PITH_STATE) {
+        request_fail(s, b->r, &f);
+        return;
+    }
+    fault_set(
+        &f, 400, "no_token_left", NULL,
+        "%s leave no token after %lld; loosen one of them, or look whether the weights are damaged",
+        b->grammar ? "the grammar and the samplers" : "logit_bias and the samplers",
+        (long long)b->n_made);
+    request_fail(s, b->r, &f);
+}
+
+/* The token as an event, with the text that may be shown. Returns the index of a stop string that
+ * ended, -1: none. */
+static int tell_token(struct branch *b, const struct token_info *t)
+{
+    struct request *r = b->r;
+    struct pith_shown shown = PITH_SHOWN_INIT;
+    size_t n;
+    const char *text = pith_stream_put(b->stream, t->id, &n);
+    b->has_line |= memchr(text, '\n', n) != NULL;
+    int hit = pith_stopper_put(b->stopper, text, n, &shown);
+    if (shown.n_held)
+        r->on_event(r, &(struct event){.kind = EV_TEXT,
+                                       .choice = b->choice,
+                                       .text = shown.held,
+                                       .n_text = shown.n_held});
+    r->on_event(r, &(struct event){.kind = EV_TEXT,
+                                   .choice = b->choice,
+                                   .text = text,
+                                   .n_text = shown.n_fresh,
+                                   .token = t});
+    return hit;
+}
+
+static int ends(const struct sched *s, const struct request *r, int32_t id)
+{
+    for (int i = 0; i < r->n_stop_ids; i++)
+        if (r->stop_ids[i] == id)
+            return 1;
+    return !r->ignore_eos && pith_token_is_eog(s->hosted->model, id);
+}
+
+/* A context that is full loses its middle. What is left is computed anew at its new place, which is
+ * what it would be anywhere else: bits depend on the tokens alone. 0: it is not asked for, or
+ * leaves no room. */
+static int shift(struct sched *s, struct branch *b)
+{
+    const struct request *r = b->r;
+    int64_t n = b->n, keep = r->n_keep < 0 || r->n_keep > r->n_prompt ? r->n_prompt : r->n_keep;
+    if (!r->shifts || keep + 1 >= n)
+        return 0;
+    int64_t drop = r->n_discard > 0 ? r->n_discard : (n - keep) / 2;
+    drop = drop < n - keep ? drop : n - keep - 1;
+    memmove(b->token + keep, b->token + keep + drop, (size_t)(n - keep - drop) * sizeof *b->token);
+    b->n -= drop;
+    b->truncated = 1;
+    branch_release(s, b);
+    return 1;
+}
+
+void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
+{
+    struct request *r = b->r;
+    if (r->n_max == 0) {
+        branch_finish(s, b, "length", NULL);
+        return;
+    }
+    if (t->id < 0 && b->grammar && b->n_made &&
+        pith_token_is_eog(s->hosted->model, b->token[b->n - 1]) &&
+        pith_sampler_error(b->sampler, NULL) == PITH_STATE) {
+        branch_finish(s, b, "stop", NULL); /* of an answer whose end tokens are text; behind the
+                                              whole text of a grammar there is nothing */
+        return;
+    }
+    if (t->id < 0) {
+        fail_sampling(s, b);
+        return;
+    }
+    pith_sampler_accept(b->sampler, t->id);
+    b->logprob_sum += (double)t->logprob;
+    b->n_made++;
+    r->figures.n_made++;
+    observe_token(s, b);
+    if (ends(s, r, t->id)) {
+        branch_finish(s, b, "stop", NULL);
+        return;
+    }
+    r->enough = 0;
+    int hit = tell_token(b, t);
+    if (hit >= 0)
+        branch_finish(s, b, "stop", r->stop[hit]);
+    else if (r->enough)
+        branch_finish(s, b, "stop", NULL);
+    else if (!put_token(b, t->id) || (r->n_max > 0 && b->n_made >= r->n_max))
+        branch_finish(s, b, "length", NULL);
+    else if (b->n > s->n_ctx && !shift(s, b)) {
+        b->truncated = 1;
+        branch_finish(s, b, "length", NULL);
+    } else if (r->predict_ns && b->has_line && b->last - b->first > r->predict_ns)
+        branch_finish(s, b, "length", NULL);
+}
+
+static void put_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
+{
+    struct request *r = b->r;
+    int k = s->n_draws++, samples = i == b->n;
+    s->drawn[k] = (struct drawn){b, i};
+    s->draw[k] = (struct pith_draw){.size = sizeof(struct pith_draw),
+                                    .output = out,
+                                    .top = s->top + (size_t)k * TOP_MAX,
+                                    .n_top = -1};
+    if (!samples)
+        s->draw[k].id = r->prompt[i];
+    else if (r->n_max != 0)
+        s->draw[k].sampler = b->sampler;
+    if (!samples || (r->n_max != 0 && (r->n_logprobs >= 0 || r->rank)))
+        s->draw[k].n_top = r->n_logprobs > 0 ? r->n_logprobs : 0;
+}
+
+/* Choices and requests with the very same prompt take it over whole, and sample from the same
+ * logits. */
+static void share_prompt(struct sched *s, struct branch *b, int32_t out)
+{
+    for (int i = 0; i < s->n_shares; i++) {
+        for (struct branch *o = s->share[i].first; o; o = o->next) {
+            if ((s->apart && o->share != b->share) || o->seq >= 0 || o->beside || o->n_made ||
+                o->n != b->n || tells_prompt(o) || s->n_held == s->n_seq ||
+                o->share->n_held >= s->parallel || o->r->forgets ||
+                memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
+                continue;
+            int32_t q = 0;
+            while (s->seq[q])
+                q++;
+            if (!room_for_sampler(s, o))
+                continue;
+            if (pith_copy(s->hosted->generate, q, b->seq, 0, -1, NULL) != PITH_OK)
+                return;
+            s->seq[q] = o;
+            o->seq = q;
+            o->n_fed = o->n;
+            s->n_held++;
+            o->share->n_held++;
+            if (!o->choice) {
+                o->r->started = clock_now();
+                o->r->figures.queue_ns = o->r->started - o->r->arrived;
+                o->r->figures.n_cached = o->n;
+                metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)o->n);
+                metrics_add(s->hosted->metrics, M_PREFIX_QUERIES, (double)o->n);
+            }
+            o->tried = 1;
+            put_draw(s, o, o->n, out);
+        }
+    }
+}
+
+void branch_draw(struct sched *s, struct branch *b, int64_t i, int32_t out)
+{
+    if (i == b->r->n_prompt && b->n_made == 0)
+        share_prompt(s, b, out);
+    put_draw(s, b, i, out);
+}
+
+/* Samplers and masks are what some choices cost most by. */
+static void count_sampling(struct branch *b)
+{
+    int64_t ns = pith_sampler_time(b->sampler);
+    atomic_fetch_add(&b->r->tenant->account.sample_ns, ns - b->sample_ns);
+    b->sample_ns = ns;
+}
+
+/* What the samplers left for the draw that has been made. top: [TOP_MAX] */
+void branch_left(struct branch *b, struct token_info *t, struct pith_logprob *top)
+{
+    int32_t wanted = b->r->n_logprobs < TOP_MAX ? b->r->n_logprobs : TOP_MAX,
+            n = pith_sampler_left(b->sampler, NULL, top, TOP_MAX), i = 0;
+    struct pith_logprob *all = NULL;
+    while (i < n && i < TOP_MAX && top[i].id != t->id)
+        i++;
+    if (i < n && i == TOP_MAX && (all = malloc((size_t)n * sizeof *all))) {
+        pith_sampler_left(b->sampler, NULL, all, n);
+        while (i < n && all[i].id != t->id)
+            i++;
+    }
+    const struct pith_logprob *found = all ? all : top;
+    t->logprob = i < n && (all || i < TOP_MAX) ? found[i].logprob : t->logprob;
+    t->top = top;
+    t->n_top = n < wanted ? n : wanted;
+    while (t->n_top && !(top[t->n_top - 1].logprob > -100)) /* none of what cannot be drawn */
+        t->n_top--;
+    free(all);
+}
+
+void branch_tell(struct sched *s, int k)
+{
+    struct branch *b = s->drawn[k].b;
+    const struct pith_draw *d = &s->draw[k];
+    count_sampling(b);
+    struct token_info t = {
+        .id = d->id, .logprob = d->logprob, .top = d->top, .n_top = d->n_top > 0 ? d->n_top : 0};
+    if (t.id == PITH_TOKEN_LATER) {
+        struct fault f = {0};
+        if (beside_put(s, b, pith_logits(s->hosted->generate, d->output), &f))
+            return;
+        request_fail(s, b->r, &f);
+        return;
+    }
+    if (s->drawn[k].i == b->n) {
+        if (b->r->left && d->id >= 0)
+            branch_left(b, &t, s->top + (size_t)k * TOP_MAX);
+        branch_take(s, b, &t);
+        return;
+    }
+    b->n_told = s->drawn[k].i;
+    b->r->on_event(b->r, &(struct event){.kind = EV_PROMPT, .i = b->n_told, .token = &t});
+}

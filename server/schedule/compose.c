@@ -1,0 +1,300 @@
+/* compose.c -- which rows a step has.
+ *
+ *     rows:  | decode: one of each branch that has only its last token to feed | prefill: chunks,
+ *            as many rows as time allows |
+ *
+ * Both parts are filled by start-time fair queueing (Goyal, Vin, Cheng 1996) over the keys: the
+ * next branch is the first one of the key that has been served the fewest tokens; within a key by
+ * priority, then arrival. At most `parallel` branches are in a step; those left out keep their
+ * sequence and wait a step. So a key that asks for much never delays one that asks for little by
+ * more than a step, and a long prompt never holds up those who are being written to.
+ *
+ * The time of a step: prefill gets what decoding leaves of the gap asked for (--gap), by the times
+ * of earlier steps. Bits do not depend on it (the law of same bits), so time may decide. */
+#include <string.h>
+
+#include "server/schedule/scheduler_impl.h"
+
+enum {
+    CHUNK_MIN = 16,
+    CHUNK_FIRST = 64,
+    PAGE = 64,
+    HELD_BACK = 8
+}; /* HELD_BACK: steps without a row, and nobody waits for it any more */
+
+/* Who gives way first: the least urgent, and of these the youngest. */
+static struct branch *least_urgent(const struct sched *s, const struct share *of)
+{
+    struct branch *least = NULL;
+    for (int i = 0; i < s->n_seq; i++) {
+        struct branch *b = s->seq[i];
+        if (b && b->share == of &&
+            (!least || b->r->priority > least->r->priority ||
+             (b->r->priority == least->r->priority && b->arrival > least->arrival)))
+            least = b;
+    }
+    return least;
+}
+
+static struct share *largest_holder(const struct sched *s)
+{
+    struct share *most = NULL;
+    for (int i = 0; i < s->n_shares; i++) {
+        struct share *t = &s->share[i];
+        if (!most || t->n_held > most->n_held)
+            most = t;
+    }
+    return most;
+}
+
+static int in_step(const struct sched *s, const struct branch *b)
+{
+    for (int i = 0; i < s->n_parts; i++)
+        if (s->part[i].b == b)
+            return 1;
+    return 0;
+}
+
+/* Its tokens stay; they are fed again when its turn comes, and give the same bits. */
+static void preempt(struct sched *s, struct branch *b)
+{
+    branch_release(s, b);
+    metrics_add(s->hosted->metrics, M_PREEMPTIONS, 1);
+}
+
+int make_room(struct sched *s)
+{
+    struct branch *b = s->n_held > 1 ? least_urgent(s, largest_holder(s)) : NULL;
+    if (!b)
+        return 0;
+    preempt(s, b);
+    return 1;
+}
+
+/* A free sequence for a share; where there is none, that of the least urgent branch of who holds
+ * more than this one would. -1: none. */
+static int32_t take_seq(struct sched *s, const struct share *t)
+{
+    if (s->n_held == s->n_seq) {
+        struct share *most = largest_holder(s);
+        struct branch *b = most->n_held > t->n_held + 1 ? least_urgent(s, most) : NULL;
+        if (!b || in_step(s, b))
+            return -1;
+        preempt(s, b);
+    }
+    for (int32_t i = 0; i < s->n_seq; i++)
+        if (!s->seq[i])
+            return i;
+    return -1;
+}
+
+/* Tokens a and b have in common at their beginning, at most n. */
+static int64_t common(const int32_t *a, const int32_t *b, int64_t n)
+{
+    int64_t i = 0;
+    while (i < n && a[i] == b[i])
+        i++;
+    return i;
+}
+
+/* 1: a branch that is in its prompt, and gets on with it, is about to compute pages that this one
+ * needs as well: it waits for them. */
+static int follows_another(const struct sched *s, const struct branch *b)
+{
+    for (int i = 0; i < s->n_seq; i++) {
+        const struct branch *o = s->seq[i];
+        if (!o || (s->apart && o->share != b->share) || o->n_made ||
+            o->moved + HELD_BACK < s->steps)
+            continue;
+        int64_t n = common(o->token, b->token, o->n < b->n ? o->n : b->n);
+        if (n == b->n && n == o->n ? o->n_fed < n : n - n % PAGE > o->n_fed)
+            return 1;
+    }
+    return 0;
+}
+
+/* Pages for what a branch and those who have been admitted have to feed, and one more for everybody
+ * who runs. */
+static int pages_left(const struct sched *s, int64_t n_new)
+{
+    int64_t used = 0, total = 0;
+    if (s->n_held == 0 || pith_cache_use(s->hosted->generate, &used, &total, NULL) != PITH_OK ||
+        !total)
+        return 1;
+    for (int i = 0; i < s->n_seq; i++)
+        if (s->seq[i])
+            n_new += s->seq[i]->n - s->seq[i]->n_fed;
+    return total - used >= n_new + (int64_t)PAGE * (s->n_held + 1);
+}
+
+/* Its tables come with its first token, masks with each. With nobody else here they fit, or never
+ * would. */
+int room_for_sampler(const struct sched *s, struct branch *b)
+{
+    int64_t bytes = b->bytes
+                        ? 0
+                        : pith_sampler_bytes(b->sampler) +
+                              (b->choice ? 0 : b->r->mask_bytes); /* masks are of all its choices */
+    if (s->n_held && !account_has_room(b->r->server, b->r->tenant, bytes))
+        return 0;
+    account_add(b->r->server, b->r->tenant, bytes);
+    b->bytes += bytes;
+    return 1;
+}
+
+enum admission { ADMITTED, FOLLOWS, NO_ROOM };
+static enum admission admit(struct sched *s, struct branch *b)
+{
+    size_t kept = 0;
+    struct share *t = b->share;
+    int alone = tells_prompt(b) || b->r->forgets;
+    if (!alone && follows_another(s, b))
+        return FOLLOWS;
+    if (s->crowded || t->n_held >= s->parallel || !pages_left(s, b->n) || !room_for_sampler(s, b))
+        return NO_ROOM;
+    int32_t q = take_seq(s, t);
+    if (q < 0)
+        return NO_ROOM;
+    pith_salt(s->hosted->generate, q, t->salt, strlen(t->salt), NULL); /* it is empty */
+    if (!alone &&
+        pith_reuse(s->hosted->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)
+        kept = 0; /* the step will tell what is wrong */
+    s->seq[q] = b;
+    b->seq = q;
+    b->n_fed = (int64_t)kept;
+    s->n_held++;
+    t->n_held++;
+    if (!b->tried && !b->choice) {
+        b->r->figures.n_cached = (int64_t)kept;
+        b->r->figures.differs_at = alone || s->n_shares > 1
+                                       ? -1
+                                       : pith_differs_at(s->hosted->generate, &b->r->figures.known);
+        b->r->started = clock_now();
+        b->r->figures.queue_ns = b->r->started - b->r->arrived;
+        metrics_add(s->hosted->metrics, M_PREFIX_HITS, (double)kept);
+        metrics_add(s->hosted->metrics, M_PREFIX_QUERIES, (double)b->n);
+    }
+    b->tried = 1;
+    return ADMITTED;
+}
+
+static int is_decoding(const struct branch *b)
+{
+    return b->seq >= 0 && b->n - b->n_fed == 1 && b->n_made;
+}
+
+/* The share whose turn it is among those with a branch left, NULL: none. */
+static struct share *next_share(struct sched *s, int decoding)
+{
+    struct share *best = NULL;
+    for (int i = 0; i < s->n_shares; i++) {
+        struct share *t = &s->share[i];
+        while (t->cursor && (t->cursor->beside || is_decoding(t->cursor) != decoding ||
+                             (t->full && t->cursor->seq < 0)))
+            t->cursor = t->cursor->next;
+        if (t->cursor && (!best || t->pass < best->pass))
+            best = t;
+    }
+    return best;
+}
+
+static void rewind_shares(struct sched *s)
+{
+    for (int i = 0; i < s->n_shares; i++) {
+        struct share *t = &s->share[i];
+        t->cursor = t->first;
+        t->full = 0;
+    }
+}
+
+static int wants(const struct branch *b, int64_t i)
+{
+    return i == b->n - 1 || (tells_prompt(b) && i + 1 < b->r->n_prompt && i + 1 > b->n_told);
+}
+
+/* At most n rows of a branch; fewer where outputs run out. Returns how many. */
+static int64_t put_rows(struct sched *s, struct branch *b, int64_t n)
+{
+    int64_t i = b->n_fed;
+    for (; i < b->n_fed + n; i++) {
+        int want = wants(b, i);
+        if (want && s->n_outs == s->max_outputs)
+            break;
+        s->token[s->n_rows] = b->token[i];
+        s->row_seq[s->n_rows] = b->seq;
+        s->want[s->n_rows++] = (uint8_t)want;
+        s->n_outs += want;
+    }
+    n = i - b->n_fed;
+    if (n) {
+        s->part[s->n_parts++] = (struct part){b, n};
+        b->moved = s->steps;
+        b->share->pass += (double)n;
+    }
+    return n;
+}
+
+#define TIME_USED 0.9 /* of the gap: steps take up to a tenth more than what is expected of them   \
+                       */
+
+int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most)
+{
+    double left = TIME_USED * s->hosted->server->p.gap * 1e9 - (s->n_decode ? s->decode_ns : 0);
+    double n = left / row_ns;
+    int64_t rows = n < (double)least ? least : n < (double)most ? (int64_t)n : most;
+    return rows < most ? rows : most;
+}
+
+static int64_t prefill_rows(const struct sched *s)
+{
+    int64_t room = s->n_batch - s->n_rows;
+    if (s->row_ns > 0)
+        return rows_in_gap(s, s->row_ns, CHUNK_MIN, room);
+    return CHUNK_FIRST < room ? CHUNK_FIRST : room;
+}
+
+/* Threads of work and samplers take processors from the steps of others. */
+static void charge_time(struct sched *s, struct share *t)
+{
+    const struct account *a = &tenants_at(s->hosted->server->tenants, (int)(t - s->share))->account;
+    int64_t ns = atomic_load(&a->work_ns) + atomic_load(&a->sample_ns);
+    if (s->row_ns > 0)
+        t->served += (double)(ns - t->charged_ns) / s->row_ns;
+    t->charged_ns = ns;
+}
+
+void compose(struct sched *s)
+{
+    struct share *t;
+    s->n_rows = s->n_parts = s->n_outs = 0;
+    s->steps++;
+    for (int i = 0; i < s->n_shares; i++) {
+        t = &s->share[i];
+        charge_time(s, t);
+        t->pass = t->served;
+    }
+    rewind_shares(s);
+    while (s->n_parts < s->parallel && s->n_rows < s->n_batch && (t = next_share(s, 1))) {
+        struct branch *b = t->cursor;
+        t->cursor = b->next;
+        s->now = t->pass;
+        if (!put_rows(s, b, 1))
+            break;
+    }
+    s->n_decode = s->n_parts;
+    rewind_shares(s);
+    int64_t left = prefill_rows(s);
+    while (left > 0 && s->n_parts < s->n_seq && (t = next_share(s, 0))) {
+        struct branch *b = t->cursor;
+        t->cursor = b->next;
+        enum admission a = b->seq >= 0 ? ADMITTED : admit(s, b);
+        t->full |= a == NO_ROOM;
+        if (a != ADMITTED)
+            continue;
+        s->now = t->pass;
+        int64_t pending = b->n - b->n_fed, n = put_rows(s, b, pending < left ? pending : left);
+        if (!n)
+            break;
+        left -= n;
+    }
+}

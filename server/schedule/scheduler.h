@@ -1,0 +1,122 @@
+/* scheduler.h -- requests to be generated, and the thread that does it (scheduler.c). */
+#ifndef PITH_SERVER_SCHEDULER_H
+#define PITH_SERVER_SCHEDULER_H
+
+#include "server/serve.h"
+
+enum { CHOICES_MAX = 128, TOP_MAX = 20 };
+
+struct token_info {
+    int32_t id;
+    float logprob; /* of the model, before sampling; with `left` of what the samplers left */
+    const struct pith_logprob *top;
+    int n_top;
+};
+struct progress {                  /* of a prompt */
+    int64_t n, n_prompt, n_cached; /* tokens computed so far, the cached ones among them */
+    int64_t ns;                    /* since its first step */
+};
+enum event_kind {
+    EV_PROMPT, /* with n_logprobs and echo: token i of the prompt */
+    EV_TEXT, /* text that may be shown; with a token that was made, or without (text held back until
+                now) */
+    EV_PROGRESS,  /* with `progress`: a step has computed more of the prompt */
+    EV_CHOICE,    /* a choice has ended */
+    EV_EMBEDDING, /* of input `choice` */
+    /* The last one of a request is one of these; the request is freed behind it. */
+    EV_DONE,
+    EV_FAILED,
+};
+struct event {
+    enum event_kind kind;
+    int choice;
+    int64_t i;
+    const char *text;
+    size_t n_text;
+    const struct token_info *token;
+    const char *reason;     /* "stop", "length" */
+    const char *stopped_by; /* the stop string, NULL: none */
+    double logprob_sum;
+    int truncated; /* of EV_CHOICE: its context was full and lost its middle */
+    const float *vector;
+    int32_t n_vector;
+    const struct fault *fault;
+    const struct progress *progress;
+};
+
+/* One prompt and its choices, or inputs to be embedded. All it points to is the request's own. */
+struct request {
+    int32_t *prompt; /* inputs lie end to end */
+    int64_t n_prompt;
+    int64_t *input_end; /* [n] ends of inputs to embed; NULL: text is wanted */
+    int n;              /* choices, or inputs */
+    int64_t n_max;      /* most tokens of a choice; 0: only the prompt; -1: as the context allows */
+    struct pith_sampler_params sampler; /* choice k has seed + k */
+    char **stop;                        /* NULL-terminated, or NULL */
+    int ignore_eos;
+    int32_t *stop_ids; /* [n_stop_ids] tokens that end a choice as an end token does */
+    int n_stop_ids;
+    int show_stop;       /* the stop string is returned, too */
+    int penalise_prompt; /* penalties look at the prompt as well */
+    int forgets;         /* nothing of it is taken from the prefix store */
+    int shifts;          /* a full context goes on without its middle: the first n_keep tokens stay,
+                            n_discard (0: half) of the others go */
+    int64_t n_keep, n_discard;
+    int64_t predict_ns; /* a choice that has a line end is over so long after its first token; 0:
+                           never */
+    int left; /* tell what the samplers left for the draw instead of the model's probabilities */
+    int n_logprobs; /* -1: none (a whole pass over the logits less); 0: the token's own alone */
+    int rank;       /* logprob_sum is wanted */
+    int echo;       /* tell the logprobs of the prompt, too */
+    int progress;   /* tell how far the prompt is */
+    pith_grammar *grammar;
+    int64_t mask_bytes; /* most for its masks, which come while it runs */
+    int slot;           /* that keeps its tokens, -1: none */
+    int kept;           /* set before EV_DONE: it does */
+    int priority;       /* lower comes first, among requests of one key */
+    int64_t deadline;   /* clock_now(), 0: none */
+    struct tenant *tenant;
+    const atomic_int *gone; /* 1: nobody listens any more */
+    /* On the scheduler's thread. */
+    void (*on_event)(struct request *r, const struct event *e);
+    void *ctx;
+    int enough; /* set by on_event with a token: its choice ends here */
+    /* Told with EV_CHOICE and later. */
+    struct figures figures;
+
+    struct server *server;
+    int64_t bytes; /* that its key's account has for it */
+
+    /* The scheduler's own. */
+    struct request *next;
+    int n_open, n_embedded;
+    int64_t arrived, started;
+};
+struct request *request_new(void);
+void request_free(struct request *r); /* NULL allowed */
+
+/* Who shares the machine: a key. */
+struct tenant {
+    char name[64], secret[192];
+    int index;                /* in the list of all */
+    int admin;                /* may change the server */
+    atomic_size_t body_bytes; /* of its requests that nobody has read yet */
+    struct account account;
+};
+
+struct sched;
+struct sched *sched_open(struct hosted *m, struct pith_error *err);
+/* Takes all of them, or none. They are the scheduler's then, and may have ended when this returns.
+ */
+int sched_submit(struct sched *s, struct request **r, int n, struct fault *f);
+/* fn(ctx) between two steps, on the thread that may use the sessions; waits for its end. 0: it has
+ * been stopped. */
+int sched_call(struct sched *s, void (*fn)(void *ctx), void *ctx);
+int sched_is_idle(struct sched *s); /* no request runs or waits */
+/* Waits until nothing is left to do, or until `deadline`. Returns how many requests are left. */
+int sched_drain(struct sched *s, int64_t deadline);
+/* Ends what runs with a fault; nothing is taken any more. */
+void sched_stop(struct sched *s);
+void sched_free(struct sched *s);
+
+#endif

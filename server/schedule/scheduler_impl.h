@@ -1,0 +1,150 @@
+/* scheduler_impl.h -- what the files of the scheduler share: branches, and the step being composed.
+ */
+#ifndef PITH_SERVER_SCHEDULER_IMPL_H
+#define PITH_SERVER_SCHEDULER_IMPL_H
+
+#include "server/models/metrics.h"
+#include "server/schedule/scheduler.h"
+
+/* One choice of a request: tokens [0, n) of which the session has seen [0, n_fed). Prefill, decode
+ * and what a preempted branch has to see again are one thing: feed tokens [n_fed, n), and when the
+ * last one has been fed, sample the next. */
+struct branch {
+    struct request *r;
+    struct share *share;
+    int choice;
+    struct branch *next;     /* of its share */
+    uint64_t arrival, moved; /* moved: the step that had rows of it last */
+    int32_t *token;
+    int64_t n, cap, n_fed, n_made, n_told; /* n_told: prompt tokens whose logprobs have been told */
+    int32_t seq;                           /* -1: none */
+    int tried;                             /* it has had one */
+    int has_line, truncated;               /* its text has a line end; it has lost its middle */
+    int64_t first;                         /* when its first token came */
+    pith_sampler *sampler;
+    pith_stream *stream;
+    pith_stopper *stopper;
+    pith_grammar *grammar; /* a position of its own */
+    struct job *beside; /* its mask is made beside the steps (beside.c): it takes no part in them;
+                           NULL: it is not */
+    double logprob_sum;
+    int64_t last;             /* when the last token came */
+    int64_t bytes, sample_ns; /* of its sampler: what the account has for it */
+};
+
+struct slot { /* the tokens of the last choice that named it; NULL: none */
+    int32_t *ids;
+    int64_t n;
+    struct tenant *tenant; /* whose account has its bytes */
+};
+
+struct share {                     /* what a tenant has of this model */
+    struct branch *first, *cursor; /* by priority, then arrival */
+    const char *salt; /* whose prefixes it finds: those of no other; "": nobody's in particular */
+    double served, pass; /* tokens; with those of the step being composed */
+    int64_t charged_ns;  /* time of its tenant that is in them: as many tokens as it would have fed
+                            meanwhile */
+    int n_held;          /* sequences */
+    int full;            /* its next branch has to wait, and nobody overtakes within a key */
+    int n_embeds;        /* requests with inputs to embed */
+    int n_waiting;       /* its part of sched.n_waiting; under its lock */
+};
+
+struct part { /* rows of one branch in a step */
+    struct branch *b;
+    int64_t n;
+};
+
+struct drawn {        /* whose row of outputs */
+    struct branch *b; /* NULL: its request has ended since */
+    int64_t i; /* the token of the prompt it tells about; n_prompt: the next one is sampled */
+};
+
+struct sched {
+    struct hosted *hosted;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows up to `quit` */
+    pthread_cond_t wake, idle;
+    struct request *inbox, **inbox_end;
+    struct call *calls;
+    int n_left;    /* requests taken and not ended */
+    int n_waiting; /* choices in the inbox or without a sequence */
+    int quit;
+    /* The thread's own from here. */
+    struct request *all; /* that generate */
+    struct request *embeds;
+    uint64_t arrivals, steps; /* steps: composed so far */
+    struct share *share;      /* [n_shares], one for each tenant */
+    int n_shares, apart;      /* apart: shares have salts */
+    double now;               /* virtual time: `served` of the share chosen last */
+    int32_t n_ctx, n_vocab, n_batch, max_outputs, n_seq, parallel;
+    struct branch **seq; /* [n_seq] */
+    struct slot *slot;   /* [parallel] */
+    int n_held;
+    /* The step. */
+    int32_t *token, *row_seq;
+    uint8_t *want;
+    struct part *part;
+    int n_rows, n_parts, n_outs, n_decode,
+        crowded; /* crowded: it did not fit; nobody is admitted */
+    /* What is made of its outputs, by all threads at once: [max_outputs + n_seq], since branches of
+     * the same prompt share an output. */
+    struct pith_draw *draw;
+    struct drawn *drawn;
+    struct pith_logprob *top; /* [.., TOP_MAX] */
+    int n_draws;
+    struct beside *beside; /* masks that are made beside; NULL: there was none yet */
+    int n_beside, stuck;   /* stuck: nobody can do anything until one of these is made */
+    /* What steps take, ns: one of decode rows alone; one more row of prefill; a row of inputs to
+     * embed. */
+    double decode_ns, row_ns, embed_ns;
+};
+
+/* Choice 0 tells the logprobs of the prompt, which is why it computes all of it. */
+static inline int tells_prompt(const struct branch *b)
+{
+    return b->r->echo && b->choice == 0;
+}
+
+/* branch.c */
+int branch_open(struct sched *s, struct request *r, int choice, struct pith_error *err);
+void branch_close(struct sched *s, struct branch *b);   /* takes it out of its share's list, too */
+void branch_release(struct sched *s, struct branch *b); /* gives its sequence up */
+/* Output `out` of the step tells about token i of a branch: it is to be drawn (sched.draw), for all
+ * branches that have the same prompt, too. */
+void branch_draw(struct sched *s, struct branch *b, int64_t i, int32_t out);
+/* Draw k has been made: tokens, text and events; its branch may end. */
+void branch_tell(struct sched *s, int k);
+/* A token has been drawn for a branch, or none could be. */
+void branch_take(struct sched *s, struct branch *b, const struct token_info *t);
+void branch_left(struct branch *b, struct token_info *t,
+                 struct pith_logprob *top); /* what the chain has left, where that is wanted */
+void branch_fail(struct sched *s, struct branch *b,
+                 const struct pith_error *err); /* its grammar cannot go on */
+void request_fail(struct sched *s, struct request *r,
+                  const struct fault *f);          /* ends it, whatever it was doing */
+void share_back(struct sched *s, struct share *t); /* before it is given something to do */
+void request_done(struct sched *s, struct request *r,
+                  const struct event *e); /* tells the last event, frees */
+
+/* compose.c */
+void compose(struct sched *s);
+int room_for_sampler(const struct sched *s,
+                     struct branch *b); /* 1: its tables are in the account */
+/* Rows of work that takes row_ns each that fit into a step beside its decode rows, `most` at most,
+ * `least` at least. */
+int64_t rows_in_gap(const struct sched *s, double row_ns, int64_t least, int64_t most);
+/* Frees pages for the step that did not fit. 0: there is nothing to give up. */
+int make_room(struct sched *s);
+
+/* slots.c */
+/* In the slot that the request names. 0: there is none, or no room, and it is empty. */
+int slot_keep(struct sched *s, const struct request *r, const int32_t *ids, int64_t n);
+void slots_free(struct sched *s);
+
+/* embed.c */
+void embed_start(struct sched *s, struct request *r);
+void embed_step(struct sched *s);
+void embed_fail(struct sched *s, struct request *r, const struct fault *f);
+
+#endif

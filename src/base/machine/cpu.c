@@ -1,0 +1,183 @@
+/* cpu.c -- instruction sets of the machine.
+ *
+ * A level counts only when the processor has all its instructions and the system saves the
+ * registers they use (XCR0 on x86-64; on AArch64 the kernel's hwcaps already say so). Detection is
+ * a handful of instructions and is repeated at each call: nothing to initialise, nothing shared.
+ *
+ * References: Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E;
+ * Linux Documentation/arch/arm64/elf_hwcaps.rst.
+ */
+#include "base/machine/cpu.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/machine/env.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+static const char *const names[CPU_N_LEVELS] = {
+    [CPU_REF] = "ref",
+    [CPU_BASE] = "base",
+    [CPU_AVX2] = "avx2",
+    [CPU_AVX512] = "avx512",
+    [CPU_AVX512VNNI] = "avx512vnni",
+    [CPU_AVX512BF16] = "avx512bf16",
+    [CPU_NEON] = "neon",
+    [CPU_DOTPROD] = "dotprod",
+    [CPU_I8MM] = "i8mm",
+};
+
+const char *cpu_level_name(enum cpu_level l)
+{
+    return (unsigned)l < CPU_N_LEVELS ? names[l] : "unknown";
+}
+
+#if defined(__x86_64__)
+
+enum { FIRST = CPU_AVX2, LAST = CPU_AVX512BF16 };
+
+static uint64_t xcr0(void)
+{
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return (uint64_t)hi << 32 | lo;
+}
+
+enum cpu_level cpu_detect(void)
+{
+    enum { OSXSAVE = 1 << 27, AVX = 1 << 28, FMA = 1 << 12, F16C = 1 << 29 };      /* 1.ecx */
+    enum { AVX2 = 1 << 5, F = 1 << 16, DQ = 1 << 17, CD = 1 << 28, BW = 1 << 30 }; /* 7.ebx */
+    enum { XMM_YMM = 6, OPMASK_ZMM = 0xe0 };                                       /* XCR0 */
+    const uint32_t VL = 1u << 31, VNNI = 1u << 11, BF16 = 1u << 5; /* 7.ebx, 7.ecx, 7.1.eax */
+    uint32_t a, b, c, d;
+    const uint32_t want1 = OSXSAVE | AVX | FMA | F16C;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & want1) != want1)
+        return CPU_BASE;
+    uint64_t state = xcr0();
+    uint32_t leaf7_last, ecx7;
+    if ((state & XMM_YMM) != XMM_YMM || !__get_cpuid_count(7, 0, &leaf7_last, &b, &ecx7, &d) ||
+        !(b & AVX2))
+        return CPU_BASE;
+    const uint32_t want7 = (uint32_t)(F | DQ | CD | BW) | VL;
+    if ((state & OPMASK_ZMM) != OPMASK_ZMM || (b & want7) != want7)
+        return CPU_AVX2;
+    if (!(ecx7 & VNNI))
+        return CPU_AVX512;
+    if (leaf7_last < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & BF16))
+        return CPU_AVX512VNNI;
+    return CPU_AVX512BF16;
+}
+
+#elif defined(__aarch64__)
+
+enum { FIRST = CPU_NEON, LAST = CPU_I8MM };
+
+enum cpu_level cpu_detect(void)
+{
+    if (!(getauxval(AT_HWCAP) & HWCAP_ASIMDDP))
+        return CPU_NEON;
+    return getauxval(AT_HWCAP2) & HWCAP2_I8MM ? CPU_I8MM : CPU_DOTPROD;
+}
+
+#else
+
+enum { FIRST = CPU_BASE, LAST = CPU_BASE };
+
+enum cpu_level cpu_detect(void)
+{
+    return CPU_BASE;
+}
+
+#endif
+
+/* Levels of this architecture: ref, base, FIRST..LAST. */
+static int known(enum cpu_level l)
+{
+    return l <= CPU_BASE || ((int)l >= FIRST && (int)l <= LAST);
+}
+
+int cpu_has(enum cpu_level l)
+{
+    return known(l) && l <= cpu_detect();
+}
+
+pith_status cpu_level(enum cpu_level *out, struct pith_error *err)
+{
+    enum cpu_level best = cpu_detect();
+    const char *want = env_get("PITH_CPU");
+    *out = best;
+    if (!want)
+        return PITH_OK;
+    char list[128]; /* all names together are shorter */
+    size_t n = 0;
+    for (int l = 0; l < CPU_N_LEVELS; l++) {
+        if (!known((enum cpu_level)l))
+            continue;
+        if (strcmp(want, names[l]) == 0) {
+            *out = (enum cpu_level)l < best ? (enum cpu_level)l : best;
+            return PITH_OK;
+        }
+        n += (size_t)snprintf(list + n, sizeof list - n, " %s", names[l]);
+    }
+    return error_set(err, PITH_RANGE, "PITH_CPU is \"%s\"; this architecture has:%s", want, list);
+}
+
+/* ---------------------------------------------------------------- name */
+
+static char brand[64] = "unknown CPU";
+static pthread_once_t brand_once = PTHREAD_ONCE_INIT;
+
+#if defined(__x86_64__)
+
+/* The 48 bytes that CPUID gives, without padding and runs of spaces. */
+static void read_brand(void)
+{
+    uint32_t raw[12];
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t *r = raw + 4 * i;
+        if (!__get_cpuid(0x80000002 + i, &r[0], &r[1], &r[2], &r[3]))
+            return;
+    }
+    const char *from = (const char *)raw;
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof raw && from[i]; i++) {
+        if (from[i] < ' ' || from[i] > '~' || (from[i] == ' ' && (n == 0 || brand[n - 1] == ' ')))
+            continue;
+        brand[n++] = from[i];
+    }
+    while (n && brand[n - 1] == ' ')
+        n--;
+    brand[n] = 0;
+}
+
+#elif defined(__aarch64__)
+
+static void read_brand(void)
+{
+    uint64_t midr = 0;
+    if (getauxval(AT_HWCAP) & HWCAP_CPUID) /* the kernel answers this read for us */
+        __asm__ volatile("mrs %0, MIDR_EL1" : "=r"(midr));
+    snprintf(brand, sizeof brand, "AArch64 implementer 0x%02x part 0x%03x",
+             (unsigned)(midr >> 24 & 0xff), (unsigned)(midr >> 4 & 0xfff));
+}
+
+#else
+
+static void read_brand(void)
+{
+}
+
+#endif
+
+const char *cpu_brand(void)
+{
+    pthread_once(&brand_once, read_brand);
+    return brand;
+}

@@ -1,0 +1,667 @@
+/* cache.c -- see cache.h. Page accounting; what is in a page is the kernels' business, and read and
+ * written in canonical form only. */
+#include "run/cache/cache_impl.h"
+
+#include <string.h>
+#include "base/mem.h"
+#include "base/machine/pool.h"
+#include "graph/kv_page.h"
+#include "run/cache/store.h"
+
+enum { SLAB = 2 << 20, TOKENS_BYTES = 16 << 10, ALL_PARTS = (1 << STEP_QUARTERS) - 1 };
+
+/* ---------------------------------------------------------------- layout and pools */
+
+/* Blocks lie along a head: it has to be whole blocks. */
+static pith_status check_head(int32_t layer, const char *which, enum dtype t, int32_t d,
+                              struct pith_error *err)
+{
+    if (d % dtypes[t].block == 0)
+        return PITH_OK;
+    return error_set(
+        err, PITH_UNSUPPORTED,
+        "layer %d: heads of %s have %d elements, a cache of %s needs a multiple of %d; "
+        "use f16 or bf16 for %s",
+        layer, which, d, dtypes[t].name, dtypes[t].block, which);
+}
+
+static int find_group(struct cache *c, int32_t window, int32_t device)
+{
+    for (int g = 0; g < c->n_groups; g++)
+        if (c->group[g].window == window && c->group[g].device == device)
+            return g;
+    if (c->n_groups == STEP_MAX_GROUPS)
+        return -1;
+    c->group[c->n_groups].window = window;
+    c->group[c->n_groups].device = device;
+    return c->n_groups++;
+}
+
+static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *window,
+                           const int32_t *layer_device, int32_t n_layer,
+                           const struct cache_params *p, struct pith_error *err)
+{
+    for (int32_t l = 0; l < n_layer; l++) {
+        struct kv_layer *k = &kv[l];
+        if (!k->n_head_kv) /* keeps no K and V */
+            continue;
+        pith_status st = check_head(l, "K", p->k_type, k->d_k, err);
+        if (st == PITH_OK)
+            st = check_head(l, "V", p->v_type, k->d_v, err);
+        if (st != PITH_OK)
+            return st;
+        k->group = find_group(c, window[l], layer_device[l]); /* positions may go beyond n_ctx */
+        if (k->group < 0)
+            return error_set(err, PITH_UNSUPPORTED, "the model keeps more than %d kinds of state",
+                             STEP_MAX_GROUPS);
+        struct cache_group *g = &c->group[k->group];
+        k->k_type = p->k_type;
+        k->v_type = p->v_type;
+        k->k_head = kv_k_bytes(p->k_type, k->d_k);
+        k->v_head = kv_v_bytes(p->v_type, k->d_v);
+        k->k_off = g->page_bytes;
+        k->v_off = k->k_off + k->n_head_kv * k->k_head;
+        g->page_bytes = (int64_t)size_align((uint64_t)(k->v_off + k->n_head_kv * k->v_head), 64);
+    }
+    return PITH_OK;
+}
+
+/* Most pages of a sequence: a context; with a window what rows in flight, the window before them
+ * and the window before a failed step can need. */
+static int64_t sequence_limit(const struct cache_group *g, const struct cache_params *p)
+{
+    int64_t all = (p->n_ctx + STEP_PAGE - 1) / STEP_PAGE;
+    int64_t seen = (2 * (int64_t)g->window + p->n_batch) / STEP_PAGE + 4;
+    return g->window && seen < all ? seen : all;
+}
+
+/* Of a group: all tokens and one partial page per sequence, or that. */
+static int64_t page_limit(const struct cache_group *g, const struct cache_params *p)
+{
+    int64_t all = (p->n_tokens + STEP_PAGE - 1) / STEP_PAGE + p->n_seq;
+    int64_t each = sequence_limit(g, p) * p->n_seq;
+    return g->window && each < all ? each : all;
+}
+
+static pith_status shape_pool(struct cache_group *g, const struct cache_params *p, int64_t stored,
+                              struct pith_error *err)
+{
+    int64_t n = page_limit(g, p) + stored, spare = p->state_bytes ? 0 : sequence_limit(g, p);
+    uint64_t bytes, most = (uint64_t)(n + spare);
+    if (n > INT32_MAX / (4 * STEP_QUARTERS) || size_mul(most, (uint64_t)g->page_bytes, &bytes) ||
+        bytes > (uint64_t)1 << 46)
+        return error_set(err, PITH_RANGE,
+                         "a cache of %lld pages of %lld bytes is too large; use a smaller context",
+                         (long long)n, (long long)g->page_bytes);
+    g->n_pages = (int32_t)n;
+    g->n_spare = (int32_t)spare;
+    g->reserved = bytes;
+    return PITH_OK;
+}
+
+static pith_status make_pool(struct cache_group *g, int stored, struct pith_error *err)
+{
+    size_t most = (size_t)(g->n_pages + g->n_spare);
+    g->free_list = mem_array(most, sizeof *g->free_list, PITH_MEM_CACHE);
+    g->refs = mem_array(most, STEP_QUARTERS * sizeof *g->refs, PITH_MEM_CACHE);
+    g->parts = mem_array(most, sizeof *g->parts, PITH_MEM_CACHE);
+    g->open = mem_array(most, sizeof *g->open, PITH_MEM_CACHE);
+    g->stored = stored ? mem_array(most, sizeof *g->stored, PITH_MEM_CACHE) : NULL;
+    g->base = mem_reserve(g->reserved);
+    if (!g->free_list || !g->refs || !g->parts || !g->open || !g->base || (stored && !g->stored))
+        return error_set(err, PITH_NOMEM,
+                         "no address space for a cache of %llu bytes; use a smaller context",
+                         (unsigned long long)g->reserved);
+    return PITH_OK;
+}
+
+pith_status cache_shape(struct cache *c, struct kv_layer *kv, const int32_t *window,
+                        const int32_t *layer_device, int32_t n_layer, struct device **devices,
+                        const struct cache_params *p, struct pith_error *err)
+{
+    memset(c, 0, sizeof *c);
+    c->n_ctx = p->n_ctx;
+    c->n_seq = p->n_seq;
+    c->cap_pages = (p->n_ctx + STEP_PAGE - 1) / STEP_PAGE;
+    c->devices = devices;
+    c->kv = kv;
+    c->n_layer = n_layer;
+    c->pool = p->pool;
+    c->n_nodes = p->pool && p->n_nodes <= pool_n_threads(p->pool) ? p->n_nodes : 1;
+    pith_status st;
+    TRY(lay_out(c, kv, window, layer_device, n_layer, p, err));
+    uint64_t one = p->state_bytes; /* and a page of every group */
+    for (int g = 0; g < c->n_groups; g++)
+        one += (uint64_t)c->group[g].page_bytes;
+    c->store_bytes = p->store_bytes;
+    if (p->store_context && c->store_bytes < one * (uint64_t)c->cap_pages)
+        c->store_bytes = one * (uint64_t)c->cap_pages;
+    uint64_t stored = one ? c->store_bytes / one : 0;
+    c->n_stored = (int32_t)(stored < INT32_MAX / 4 ? stored : INT32_MAX / 4);
+    for (int g = 0; g < c->n_groups; g++)
+        TRY(shape_pool(&c->group[g], p, c->n_stored, err));
+fail:
+    return st;
+}
+
+pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *window,
+                       const int32_t *layer_device, int32_t n_layer, struct device **devices,
+                       const struct cache_params *p, struct pith_error *err)
+{
+    pith_status st = cache_shape(c, kv, window, layer_device, n_layer, devices, p, err);
+    if (st != PITH_OK)
+        goto fail;
+    for (int g = 0; g < c->n_groups; g++) {
+        TRY(make_pool(&c->group[g], c->n_stored > 0, err));
+        if (c->n_nodes > 1)
+            mem_small_pages(c->group[g].base, c->group[g].reserved);
+    }
+    c->seq = mem_array((size_t)p->n_seq, sizeof *c->seq, PITH_MEM_CACHE);
+    uint64_t stride = size_align((uint64_t)p->n_ctx * sizeof(int32_t), TOKENS_BYTES);
+    c->tokens_reserved = stride * (uint64_t)p->n_seq;
+    c->tokens = mem_reserve_lazy(c->tokens_reserved);
+    for (int32_t s = 0; c->seq && s < p->n_seq; s++) {
+        struct cache_seq *q = &c->seq[s];
+        int ok = c->tokens != NULL;
+        q->token = ok ? c->tokens + (uint64_t)s * (stride / sizeof(int32_t)) : NULL;
+        for (int g = 0; g < c->n_groups; g++) {
+            q->pages[g] = mem_array((size_t)c->cap_pages, sizeof **q->pages, PITH_MEM_CACHE);
+            ok = ok && q->pages[g];
+            for (int32_t i = 0; ok && i < c->cap_pages; i++)
+                q->pages[g][i] = -1;
+        }
+        if (!ok)
+            TRY(error_set(err, PITH_NOMEM,
+                          "out of memory for the page tables of %d sequences of %d positions",
+                          p->n_seq, p->n_ctx));
+    }
+    if (!c->seq)
+        TRY(error_set(err, PITH_NOMEM, "out of memory for %d sequences", p->n_seq));
+    return PITH_OK;
+fail:
+    cache_deinit(c);
+    return st;
+}
+
+void cache_deinit(struct cache *c)
+{
+    for (int32_t s = 0; c->seq && s < c->n_seq; s++) {
+        mem_free(c->seq[s].slot);
+        for (int g = 0; g < STEP_MAX_GROUPS; g++) {
+            mem_free(c->seq[s].pages[g]);
+            mem_free(c->seq[s].was[g]);
+        }
+    }
+    if (c->tokens) { /* what is counted lies in several places of it */
+        for (int32_t s = 0; c->seq && s < c->n_seq; s++)
+            mem_decommit(c->seq[s].token, (uint64_t)c->seq[s].n_tokens * sizeof(int32_t),
+                         PITH_MEM_CACHE);
+        mem_release(c->tokens, c->tokens_reserved);
+    }
+    mem_free(c->seq);
+    mem_free(c->draft);
+    for (int g = 0; g < c->n_groups; g++) {
+        struct cache_group *p = &c->group[g];
+        if (p->committed) {
+            mem_decommit(p->base, p->committed, PITH_MEM_CACHE);
+            atomic_fetch_sub(&c->devices[p->device]->used[PITH_MEM_CACHE], p->committed);
+        }
+        if (p->base)
+            mem_release(p->base, p->reserved);
+        mem_free(p->free_list);
+        mem_free(p->refs);
+        mem_free(p->parts);
+        mem_free(p->open);
+        mem_free(p->stored);
+    }
+    memset(c, 0, sizeof *c);
+}
+
+pith_status cache_tokens(struct cache *c, struct cache_seq *q, int32_t n, struct pith_error *err)
+{
+    if (n <= q->n_tokens)
+        return PITH_OK;
+    uint64_t have = (uint64_t)q->n_tokens * sizeof *q->token;
+    uint64_t want = size_align((uint64_t)n * sizeof *q->token, TOKENS_BYTES);
+    pith_status st = mem_commit(q->token + q->n_tokens, want - have, PITH_MEM_CACHE, err);
+    if (st != PITH_OK)
+        return error_prefix(err, "the numbers of %d tokens", n);
+    c->tokens_committed += want - have;
+    q->n_tokens = (int32_t)(want / sizeof *q->token);
+    return PITH_OK;
+}
+
+uint64_t cache_bytes(const struct cache *c)
+{
+    uint64_t n = 0;
+    for (int g = 0; g < c->n_groups; g++)
+        n += c->group[g].committed;
+    return n;
+}
+
+/* ---------------------------------------------------------------- pages */
+
+static void page_free(struct cache_group *g, int32_t page)
+{
+    g->free_list[g->n_free++] = page;
+}
+
+/* Takes a page that has room for quarters off the list of those. */
+static void close_page(struct cache_group *g, int32_t page)
+{
+    int32_t i = 0; /* there are fewer than sequences */
+    while (g->open[i] != page)
+        i++;
+    g->open[i] = g->open[--g->n_open];
+}
+
+static int is_stored(const struct cache_group *g, int32_t place)
+{
+    return g->stored && g->stored[place_page(place)];
+}
+
+void page_ref(struct cache_group *g, int32_t place)
+{
+    g->n_idle -= g->refs[place]++ == 1 && is_stored(g, place);
+}
+
+void page_store(struct cache_group *g, int32_t place, int stored)
+{
+    g->n_idle += (stored - is_stored(g, place)) * (g->refs[place] == 1);
+    g->stored[place_page(place)] = (uint8_t)stored;
+}
+
+void page_unref(struct cache_group *g, int32_t *entry)
+{
+    int32_t place = *entry, page = place_page(place);
+    *entry = -1;
+    if (place < 0)
+        return;
+    if (--g->refs[place]) {
+        g->n_idle += g->refs[place] == 1 && is_stored(g, place);
+        return;
+    }
+    uint8_t *parts = &g->parts[page];
+    if (!*parts) {
+        page_free(g, page);
+        return;
+    }
+    if (*parts == ALL_PARTS)
+        g->open[g->n_open++] = page;
+    *parts &= (uint8_t) ~(1u << place % STEP_QUARTERS);
+    if (*parts)
+        return;
+    close_page(g, page);
+    page_free(g, page);
+}
+
+int page_frees(const struct cache_group *g, int32_t place)
+{
+    return place >= 0 && g->refs[place] == 1 &&
+           !(g->parts[place_page(place)] & ~(1 << place % STEP_QUARTERS));
+}
+
+static pith_status pages_commit(struct cache *c, struct cache_group *g, int32_t n,
+                                struct pith_error *err)
+{
+    n -= n < g->n_free ? n : g->n_free;
+    uint64_t need = size_align((uint64_t)(g->n_made + n) * (uint64_t)g->page_bytes, SLAB);
+    uint64_t limit = size_align(g->reserved, SLAB);
+    need = need < limit ? need : limit;
+    if (need <= g->committed)
+        return PITH_OK;
+    pith_status st = mem_commit(g->base + g->committed, need - g->committed, PITH_MEM_CACHE, err);
+    if (st != PITH_OK)
+        return error_prefix(err, "growing the cache to %llu bytes", (unsigned long long)need);
+    atomic_fetch_add(&c->devices[g->device]->used[PITH_MEM_CACHE], need - g->committed);
+    cache_touch(c, (int)(g - c->group), g->committed, need);
+    g->committed = need;
+    return PITH_OK;
+}
+
+static uint8_t *page_at(const struct cache_group *g, int32_t page)
+{
+    return g->base + (int64_t)page * g->page_bytes;
+}
+
+static int32_t take_whole(struct cache_group *g)
+{
+    int fresh = !g->n_free; /* memory never used is zero already */
+    int32_t page = fresh ? g->n_made++ : g->free_list[--g->n_free];
+    if (!fresh)
+        memset(page_at(g, page), 0, (size_t)g->page_bytes);
+    return page;
+}
+
+int32_t page_take(struct cache_group *g, int32_t n)
+{
+    int32_t place = STEP_QUARTERS, part = 0;
+    if (n > STEP_QUARTER) {
+        place *= take_whole(g);
+    } else {
+        if (!g->n_open)
+            g->open[g->n_open++] = take_whole(g);
+        int32_t page = g->open[g->n_open - 1];
+        while (g->parts[page] >> part & 1)
+            part++;
+        g->parts[page] |= (uint8_t)(1u << part);
+        g->n_open -= g->parts[page] == ALL_PARTS;
+        place = place * page + part;
+    }
+    g->refs[place] = 1;
+    return place;
+}
+
+/* Slots that a place in use has. */
+static int32_t place_slots(const struct cache_group *g, int32_t place)
+{
+    return g->parts[place_page(place)] ? STEP_QUARTER : STEP_PAGE;
+}
+
+void page_fill(struct cache *c, int group, int32_t place, struct cache_gather *m, struct pool *pool)
+{
+    const struct cache_group *g = &c->group[group];
+    struct device *d = c->devices[g->device];
+    m->kv = c->kv;
+    m->n_layer = c->n_layer;
+    m->group = group;
+    m->base = g->base;
+    m->page_bytes = g->page_bytes;
+    m->page = place_page(place);
+    m->first = place_slot(place, 0);
+    d->backend->gather(d, pool, m);
+}
+
+int32_t pages_available(const struct cache_group *g)
+{
+    return g->n_pages + g->n_lent - (g->n_made - g->n_free);
+}
+
+/* ---------------------------------------------------------------- contents */
+
+static int is_of(const struct kv_layer *kv, int group)
+{
+    return kv->n_head_kv && kv->group == group;
+}
+
+uint64_t page_canonical(const struct cache *c, int group)
+{
+    uint64_t n = 0;
+    for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++)
+        if (is_of(kv, group))
+            n += (uint64_t)(kv_canonical_k(kv) + kv_canonical_v(kv));
+    return n;
+}
+
+void page_read(const struct cache *c, int group, int32_t place, int32_t n, uint8_t *out)
+{
+    const struct cache_group *g = &c->group[group];
+    struct device *d = c->devices[g->device];
+    for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++) {
+        if (!is_of(kv, group))
+            continue;
+        int64_t k = kv_canonical_k(kv), v = kv_canonical_v(kv);
+        if (n < STEP_PAGE)
+            memset(out, 0, (size_t)(k + v));
+        d->backend->page_read(d, kv, page_at(g, place_page(place)), place_slot(place, 0), n, out,
+                              out + k);
+        out += k + v;
+    }
+}
+
+void page_write(struct cache *c, int group, int32_t place, const uint8_t *in)
+{
+    const struct cache_group *g = &c->group[group];
+    struct device *d = c->devices[g->device];
+    for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++) {
+        if (!is_of(kv, group))
+            continue;
+        int64_t k = kv_canonical_k(kv), v = kv_canonical_v(kv);
+        d->backend->page_write(d, kv, page_at(g, place_page(place)), place_slot(place, 0),
+                               place_slots(g, place), in, in + k);
+        in += k + v;
+    }
+}
+
+/* ---------------------------------------------------------------- pages of sequences */
+
+/* Gives back pages of a window group that neither rows to come nor rows from `floor` on can see. */
+static void slide(struct cache_group *g, struct cache_seq *q, int group)
+{
+    if (q->pending) /* its tables are of the slots before the edit */
+        return;
+    int32_t *pages = q->pages[group];
+    int32_t see = cache_find(q, cache_next(q, q->n) - (int64_t)g->window + 1);
+    int32_t keep = cache_find(q, cache_next(q, q->floor) - (int64_t)g->window + 1);
+    for (int32_t i = 0; (i + 1) * STEP_PAGE <= see; i++) {
+        int32_t first = i * STEP_PAGE, end = first + STEP_PAGE;
+        if (end <= keep || first >= q->floor)
+            page_unref(g, &pages[i]);
+    }
+}
+
+pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t need,
+                       struct pith_error *err)
+{
+    struct cache_group *g = &c->group[group];
+    for (int32_t s = 0; g->window && need > pages_available(g) && s < c->n_seq; s++)
+        slide(g, &c->seq[s], group);
+    while (need > pages_available(g) && c->store && store_evict(c->store, c, group))
+        ;
+    if (need > pages_available(g))
+        return error_set(err, PITH_NOMEM,
+                         "the cache is full: sequence %d needs %d more pages of %d positions, "
+                         "%d are free; end another "
+                         "sequence or open the session with a larger n_tokens",
+                         seq, need, STEP_PAGE, pages_available(g));
+    return pages_commit(c, g, need, err);
+}
+
+pith_status pages_replace(struct cache *c, int group, int32_t seq, int32_t n,
+                          struct pith_error *err)
+{
+    struct cache_group *g = &c->group[group];
+    int32_t freed = 0;
+    for (int32_t k = 0; seq >= 0 && k < c->cap_pages; k++) {
+        freed += page_frees(g, c->seq[seq].pages[group][k]);
+    }
+    if (seq < 0)
+        freed = g->n_made - g->n_free - (c->store ? c->store->held[group] : 0);
+    while (n > pages_available(g) + freed && c->store && store_evict(c->store, c, group))
+        ;
+    if (n > pages_available(g) + freed)
+        return error_set(err, PITH_NOMEM,
+                         "%d pages of %d positions are needed, %d are free; end another sequence "
+                         "or open the session with a larger n_tokens",
+                         n, STEP_PAGE, pages_available(g) + freed);
+    return n > freed ? pages_commit(c, g, n - freed, err) : PITH_OK;
+}
+
+/* Slots of page p that a sequence of n slots has. */
+static int32_t slots_in(int32_t n, int32_t p)
+{
+    n -= p * STEP_PAGE;
+    return n < 0 ? 0 : n < STEP_PAGE ? n : STEP_PAGE;
+}
+
+/* 1: a sequence cannot write n slots to the place: it is shared, or too small. */
+static int must_move(const struct cache_group *g, int32_t place, int32_t n)
+{
+    return place < 0 || g->refs[place] > 1 || n > place_slots(g, place);
+}
+
+/* Pages that takes at most: a quarter with no other beside it becomes the page it is in. Others may
+ * give back the page that has room for a quarter before it is taken. */
+static int32_t move_needs(const struct cache_group *g, int32_t place, int32_t n)
+{
+    return must_move(g, place, n) && !page_frees(g, place);
+}
+
+/* Another place for n slots instead of *entry, with the `held` ones in that. */
+static void move_page(struct cache *c, int group, int32_t *entry, int32_t held, int32_t n,
+                      struct pool *pool)
+{
+    struct cache_group *g = &c->group[group];
+    struct cache_gather m = {.n = *entry < 0 ? 0 : held};
+    int32_t was = *entry, page = place_page(was), place = STEP_QUARTERS * page;
+    for (int32_t j = 0; j < m.n; j++) {
+        m.src_page[j] = page;
+        m.src_slot[j] = place_slot(was, j);
+    }
+    if (page_frees(g, was)) {
+        g->parts[page] = 0;
+        close_page(g, page);
+        g->refs[was] = 0;
+        g->refs[place] = 1;
+        *entry = place;
+    } else {
+        place = page_take(g, n);
+    }
+    if (m.n && place != was)
+        page_fill(c, group, place, &m, pool);
+    if (*entry != place)
+        page_unref(g, entry);
+    *entry = place;
+}
+
+pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pool *pool,
+                       struct pith_error *err)
+{
+    struct cache_seq *q = &c->seq[seq];
+    int32_t from = q->n / STEP_PAGE, n = q->n + add;
+    pith_status st = cache_tokens(c, q, n, err);
+    if (st != PITH_OK)
+        return st;
+    for (int i = 0; i < c->n_groups; i++) { /* all or nothing: count first */
+        int32_t need = 0;
+        for (int32_t p = from; p * STEP_PAGE < n; p++)
+            need += move_needs(&c->group[i], q->pages[i][p], slots_in(n, p));
+        if ((st = pages_need(c, i, seq, need, err)) != PITH_OK)
+            return st;
+    }
+    for (int i = 0; i < c->n_groups; i++)
+        for (int32_t p = from; p * STEP_PAGE < n; p++)
+            if (must_move(&c->group[i], q->pages[i][p], slots_in(n, p)))
+                move_page(c, i, &q->pages[i][p], slots_in(q->n, p), slots_in(n, p), pool);
+    return PITH_OK;
+}
+
+void cache_begin(struct cache *c, int32_t seq)
+{
+    c->seq[seq].floor = c->seq[seq].n;
+}
+
+void cache_end(struct cache *c, int32_t seq, int failed)
+{
+    struct cache_seq *q = &c->seq[seq];
+    if (failed)
+        cache_cut(c, seq, q->floor);
+    if (q->settled)
+        cache_settle_end(c, q, failed);
+    for (int g = 0; g < c->n_groups; g++)
+        c->group[g].n_lent = 0;
+    q->floor = q->n;
+}
+
+void cache_append(struct cache *c, int32_t seq, int32_t token)
+{
+    struct cache_seq *q = &c->seq[seq];
+    int32_t n = q->n, pos = cache_next(q, n);
+    q->token[n] = token;
+    if (q->edited)
+        q->slot[n] = (struct cache_slot){.pos = pos, .src = n};
+    q->pure += q->pure == n && pos == n;
+    q->n++;
+}
+
+void cache_cut(struct cache *c, int32_t seq, int32_t n)
+{
+    struct cache_seq *q = &c->seq[seq];
+    q->floor = q->floor < n ? q->floor : n;
+    q->pure = q->pure < n ? q->pure : n;
+    q->published = q->published < n / STEP_PAGE ? q->published : n / STEP_PAGE;
+    if (q->pending && n < q->n) {
+        cache_drop(c, q, n);
+    } else if (!q->pending) {
+        for (int i = 0; i < c->n_groups; i++)
+            for (int32_t p = (n + STEP_PAGE - 1) / STEP_PAGE; p < c->cap_pages; p++)
+                page_unref(&c->group[i], &q->pages[i][p]);
+    }
+    for (int i = 0; i < c->n_groups; i++)
+        q->torn[i] = q->torn[i] < n ? q->torn[i] : n;
+    q->n = n;
+    if (!n)
+        q->edited = q->pending = q->foreign = 0;
+}
+
+int32_t cache_find(const struct cache_seq *q, int64_t pos)
+{
+    int32_t a = 0, b = q->n;
+    if (!q->edited)
+        return pos <= 0 ? 0 : pos < b ? (int32_t)pos : b;
+    while (a < b) {
+        int32_t m = a + (b - a) / 2;
+        if (q->slot[m].pos < pos)
+            a = m + 1;
+        else
+            b = m;
+    }
+    return a;
+}
+
+int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n)
+{
+    for (int g = 0; g < c->n_groups; g++) {
+        int64_t lo = (int64_t)cache_next(q, n) - c->group[g].window; /* the last it does not see */
+        for (int32_t i = n - 1; c->group[g].window && i >= 0 && cache_pos(q, i) > lo; i--)
+            if (i < q->torn[g] || q->pages[g][(q->edited ? q->slot[i].src : i) / STEP_PAGE] < 0)
+                return 0;
+    }
+    return 1;
+}
+
+void cache_trim(struct cache *c)
+{
+    for (int i = 0; i < c->n_groups; i++) {
+        struct cache_group *g = &c->group[i];
+        int32_t n_free = 0;
+        while (g->n_made && !g->parts[g->n_made - 1] && !g->refs[STEP_QUARTERS * (g->n_made - 1)])
+            g->n_made--;
+        for (int32_t k = 0; k < g->n_free; k++)
+            if (g->free_list[k] < g->n_made)
+                g->free_list[n_free++] = g->free_list[k];
+        g->n_free = n_free;
+        uint64_t used = (uint64_t)g->n_made * (uint64_t)g->page_bytes;
+        uint64_t keep = size_align(used, SLAB);
+        if (used < keep) /* pages made anew are taken to be zero */
+            memset(g->base + used, 0, (size_t)((keep < g->committed ? keep : g->committed) - used));
+        if (keep >= g->committed)
+            continue;
+        mem_decommit(g->base + keep, g->committed - keep, PITH_MEM_CACHE);
+        atomic_fetch_sub(&c->devices[g->device]->used[PITH_MEM_CACHE], g->committed - keep);
+        g->committed = keep;
+    }
+}
+
+uint64_t cache_limit(const struct cache *c)
+{
+    uint64_t n = 0;
+    for (int g = 0; g < c->n_groups; g++)
+        n += c->group[g].reserved;
+    return n;
+}
+
+uint64_t cache_tables_most(const struct cache *c)
+{
+    const struct cache_group *g = c->group;
+    const struct cache_seq *q = c->seq;
+    uint64_t n = 0, each = sizeof *q;
+    each += size_align((uint64_t)c->n_ctx * sizeof *q->token, TOKENS_BYTES);
+    each += (uint64_t)c->n_ctx * sizeof *q->slot;
+    each += (uint64_t)c->cap_pages * (uint64_t)c->n_groups * (sizeof **q->pages + sizeof **q->was);
+    for (int i = 0; i < c->n_groups; i++)
+        n += (uint64_t)(g[i].n_pages + g[i].n_spare) *
+             (sizeof *g->free_list + STEP_QUARTERS * sizeof *g->refs + sizeof *g->parts +
+              sizeof *g->open + sizeof *g->stored);
+    return n + each * (uint64_t)c->n_seq;
+}

@@ -1,0 +1,352 @@
+/* cache_edit.c -- see cache.h. An edit writes the new list of slots as a draft, checks it, and then
+ * puts it in the sequence's place; what the slots hold is moved and rotated only by cache_settle.
+ *
+ * Settling goes through the new pages. A page whose slots lie in one old page, each in its own
+ * place and unrotated, is that page, shared or not. Any other is taken anew and gathered. The old
+ * table and what it names stay until the call ends. */
+#include "run/cache/cache_impl.h"
+
+#include <string.h>
+#include "base/mem.h"
+
+struct cache_draft {
+    struct cache_seq q; /* the sequence as it will be; its pages are those it comes from */
+    int32_t *used;      /* [cap_pages] 1: some slot lies in this page */
+};
+
+/* ---------------------------------------------------------------- drafts */
+
+static pith_status make(struct cache *c, struct cache_seq *q, struct pith_error *err)
+{
+    size_t n = (size_t)c->n_ctx, pages = (size_t)c->cap_pages;
+    size_t words = n * 4 + pages; /* far from overflow: n_ctx is below 2^25 */
+    struct cache_draft *d = c->draft;
+    if (!d && (d = mem_alloc(sizeof *d + words * sizeof(int32_t), PITH_MEM_CACHE))) {
+        d->q.slot = (struct cache_slot *)(d + 1);
+        d->q.token = (int32_t *)(d->q.slot + n);
+        d->used = d->q.token + n;
+        d->q.edited = d->q.pending = 1;
+        c->draft = d;
+    }
+    int ok = d != NULL;
+    if (q && !q->slot)
+        q->slot = mem_alloc(n * sizeof *q->slot, PITH_MEM_CACHE);
+    for (int g = 0; q && g < c->n_groups; g++) {
+        if (!q->was[g] && (q->was[g] = mem_alloc(pages * sizeof **q->was, PITH_MEM_CACHE)))
+            memset(q->was[g], -1, pages * sizeof **q->was);
+        ok = ok && q->was[g];
+    }
+    if (!ok || (q && !q->slot))
+        return error_set(err, PITH_NOMEM, "out of memory for editing a sequence of %d positions",
+                         c->n_ctx);
+    return PITH_OK;
+}
+
+pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err)
+{
+    struct mem_account *before = mem_account_enter(c->account);
+    pith_status st = make(c, q, err);
+    mem_account_leave(before);
+    return st;
+}
+
+/* Bytes of a block with what stands before it. */
+enum { BLOCK = 64 };
+
+uint64_t cache_growth(const struct cache *c)
+{
+    const struct cache_draft *d = c->draft;
+    uint64_t n = 0, slots = (uint64_t)c->n_ctx, pages = (uint64_t)c->cap_pages;
+    if (!d)
+        n += BLOCK + sizeof *d + (slots * 4 + pages) * sizeof(int32_t);
+    for (int32_t s = 0; s < c->n_seq; s++) {
+        const struct cache_seq *q = &c->seq[s];
+        n += q->slot ? 0 : BLOCK + slots * sizeof *q->slot;
+        for (int g = 0; g < c->n_groups; g++)
+            n += q->was[g] ? 0 : BLOCK + pages * sizeof **q->was;
+    }
+    return n;
+}
+
+static struct cache_draft *draft_of(struct cache *c, const struct cache_seq *from,
+                                    struct pith_error *err)
+{
+    if (cache_edit_init(c, NULL, err) != PITH_OK)
+        return NULL;
+    struct cache_draft *d = c->draft;
+    memcpy(d->q.pages, from->pages, sizeof d->q.pages);
+    memset(d->q.torn, 0, sizeof d->q.torn);
+    d->q.n = 0;
+    return d;
+}
+
+/* Appends slot i of the sequence, now at position pos. */
+static void put(struct cache_draft *d, const struct cache_seq *from, int32_t i, int32_t pos)
+{
+    struct cache_slot old = {.pos = i, .src = i};
+    if (from->edited)
+        old = from->slot[i];
+    d->q.token[d->q.n] = from->token[i];
+    d->q.slot[d->q.n++] =
+        (struct cache_slot){.pos = pos, .src = old.src, .delta = old.delta + pos - old.pos};
+    for (int g = 0; g < STEP_MAX_GROUPS; g++)
+        if (from->pages[g] && (i < from->torn[g] || from->pages[g][old.src / STEP_PAGE] < 0))
+            d->q.torn[g] = d->q.n;
+}
+
+static void put_slots(struct cache_draft *d, const struct cache_seq *from, int32_t a, int32_t b)
+{
+    for (int32_t i = a; i < b; i++)
+        put(d, from, i, cache_pos(from, i));
+}
+
+/* The pages that the first n slots lie in. */
+static const int32_t *mark_pages(const struct cache *c, const struct cache_seq *q, int32_t n)
+{
+    int32_t *used = c->draft->used;
+    memset(used, 0, (size_t)c->cap_pages * sizeof *used);
+    for (int32_t i = 0; i < n; i++)
+        used[q->slot[i].src / STEP_PAGE] = 1;
+    return used;
+}
+
+void cache_drop(struct cache *c, struct cache_seq *q, int32_t n)
+{
+    const int32_t *used = mark_pages(c, q, n);
+    for (int g = 0; g < c->n_groups; g++)
+        for (int32_t k = 0; k < c->cap_pages; k++)
+            if (!used[k])
+                page_unref(&c->group[g], &q->pages[g][k]);
+}
+
+/* Puts the draft in dst's place. */
+static pith_status install(struct cache *c, struct cache_seq *dst, const struct cache_seq *from,
+                           struct pith_error *err)
+{
+    struct cache_draft *d = c->draft;
+    int32_t n = d->q.n, pure = 0;
+    int edited = 0, pending = 0;
+    if (!cache_can_resume(c, &d->q, n))
+        return error_set(err, PITH_STATE,
+                         "layers with a window no longer hold what position %d sees; use "
+                         "pith_prefix, which recomputes it",
+                         cache_next(&d->q, n));
+    for (int32_t i = 0; i < n; i++) {
+        const struct cache_slot *s = &d->q.slot[i];
+        pending |= s->src != i || s->delta;
+        edited |= s->pos != i;
+        pure += pure == i && i < from->pure && !pending && !edited;
+    }
+    edited |= pending;
+    if (edited && cache_edit_init(c, dst, err) != PITH_OK)
+        return err->code;
+    if (cache_tokens(c, dst, n, err) != PITH_OK)
+        return err->code;
+    const int32_t *used = mark_pages(c, &d->q, n);
+    for (int g = 0; g < c->n_groups; g++)
+        for (int32_t k = 0; k < c->cap_pages; k++) {
+            int32_t page = used[k] ? from->pages[g][k] : -1;
+            if (page >= 0)
+                page_ref(&c->group[g], page);
+            page_unref(&c->group[g], &dst->pages[g][k]);
+            dst->pages[g][k] = page;
+        }
+    memcpy(dst->token, d->q.token, (size_t)n * sizeof *dst->token);
+    if (edited)
+        memcpy(dst->slot, d->q.slot, (size_t)n * sizeof *dst->slot);
+    memcpy(dst->torn, d->q.torn, sizeof dst->torn);
+    dst->n = dst->floor = n;
+    dst->pure = pure;
+    dst->published = 0;
+    dst->foreign = from->foreign && n;
+    memmove(dst->salt, from->salt, sizeof dst->salt);
+    dst->edited = edited;
+    dst->pending = pending;
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- edits */
+
+pith_status cache_remove(struct cache *c, int32_t seq, int32_t a, int32_t b, struct pith_error *err)
+{
+    struct cache_seq *q = &c->seq[seq];
+    struct cache_draft *d = draft_of(c, q, err);
+    if (!d)
+        return err->code;
+    put_slots(d, q, 0, a);
+    put_slots(d, q, b, q->n);
+    return install(c, q, q, err);
+}
+
+pith_status cache_close_up(struct cache *c, int32_t seq, int32_t a, int32_t b,
+                           struct pith_error *err)
+{
+    struct cache_seq *q = &c->seq[seq];
+    struct cache_draft *d = draft_of(c, q, err);
+    if (!d)
+        return err->code;
+    put_slots(d, q, 0, a);
+    for (int32_t i = b; i < q->n; i++)
+        put(d, q, i, cache_pos(q, i) - (cache_pos(q, b) - cache_pos(q, a)));
+    return install(c, q, q, err);
+}
+
+pith_status cache_share(struct cache *c, int32_t dst, int32_t src, int32_t a, int32_t b,
+                        struct pith_error *err)
+{
+    struct cache_draft *d = draft_of(c, &c->seq[src], err);
+    if (!d)
+        return err->code;
+    put_slots(d, &c->seq[src], a, b);
+    return install(c, &c->seq[dst], &c->seq[src], err);
+}
+
+pith_status cache_move(struct cache *c, int32_t seq, int32_t a, int32_t b, int32_t delta,
+                       int32_t divisor, struct pith_error *err)
+{
+    struct cache_seq *q = &c->seq[seq];
+    struct cache_draft *d = draft_of(c, q, err);
+    if (!d)
+        return err->code;
+    int32_t moved = a,
+            rest = a ? 0 : b; /* two ascending lists, merged; equal positions keep their order */
+    while (moved < b || rest < q->n) {
+        int32_t pos = moved < b ? (cache_pos(q, moved) + delta) / divisor : 0;
+        int32_t other = rest < q->n ? cache_pos(q, rest) : 0;
+        if (moved == b || (rest < q->n && (other < pos || (other == pos && rest < moved)))) {
+            put(d, q, rest, other);
+            rest = rest + 1 == a ? b : rest + 1;
+        } else {
+            put(d, q, moved++, pos);
+        }
+    }
+    return install(c, q, q, err);
+}
+
+/* ---------------------------------------------------------------- settling */
+
+/* The old page that new page `page` is, -1: it has to be gathered. */
+static int32_t same_page(const struct cache_seq *q, int32_t page)
+{
+    int32_t first = page * STEP_PAGE, shift = q->slot[first].src - first;
+    for (int32_t i = first; i < q->n && i < first + STEP_PAGE; i++)
+        if (q->slot[i].src - i != shift || q->slot[i].delta)
+            return -1;
+    return shift % STEP_PAGE ? -1 : page + shift / STEP_PAGE;
+}
+
+/* Where the slots of a new page lie; how many of them a group still has. */
+static int32_t sources(const struct cache_seq *q, int group, int32_t page, struct cache_gather *m)
+{
+    int32_t n = 0, first = page * STEP_PAGE;
+    m->n = q->n - first < STEP_PAGE ? q->n - first : STEP_PAGE;
+    for (int32_t j = 0; j < m->n; j++) {
+        const struct cache_slot *s = &q->slot[first + j];
+        int32_t place = q->pages[group][s->src / STEP_PAGE];
+        m->src_page[j] = place < 0 ? -1 : place_page(place);
+        m->src_slot[j] = place_slot(place, s->src);
+        m->delta[j] = s->delta;
+        n += place >= 0;
+    }
+    return n;
+}
+
+/* 1: the end of the call frees this page of the old table. One that has quarters can get others
+ * meanwhile. */
+static int will_free(const struct cache_group *g, int32_t place)
+{
+    return page_frees(g, place) && !g->parts[place_page(place)];
+}
+
+/* Pages that a group's new table takes at most beyond those of the old one, and how many of the old
+ * one the end of the call frees. */
+static int32_t count_pages(const struct cache *c, int group, const struct cache_seq *q,
+                           int32_t *n_freed)
+{
+    const struct cache_group *g = &c->group[group];
+    struct cache_gather m;
+    int32_t need = 0;
+    *n_freed = 0;
+    for (int32_t k = 0; k < c->cap_pages; k++)
+        *n_freed += will_free(g, q->pages[group][k]);
+    for (int32_t page = 0; page * STEP_PAGE < q->n; page++) {
+        int32_t k = same_page(q, page);
+        if (k < 0)
+            need += sources(q, group, page, &m) > 0;
+        else
+            *n_freed -= will_free(g, q->pages[group][k]);
+    }
+    return need;
+}
+
+/* Makes the new table of a group. */
+static void rebuild(struct cache *c, int group, struct cache_seq *q, struct pool *pool)
+{
+    struct cache_group *g = &c->group[group];
+    struct cache_gather m;
+    int32_t *fresh = q->was[group];
+    for (int32_t page = 0; page * STEP_PAGE < q->n; page++) {
+        int32_t k = same_page(q, page);
+        if (k >= 0 && q->pages[group][k] >= 0)
+            page_ref(g, fresh[page] = q->pages[group][k]);
+        if (k >= 0 || !sources(q, group, page, &m))
+            continue;
+        fresh[page] = page_take(g, m.n);
+        page_fill(c, group, fresh[page], &m, pool);
+    }
+    q->was[group] = q->pages[group];
+    q->pages[group] = fresh;
+}
+
+pith_status cache_settle(struct cache *c, int32_t seq, struct pool *pool, struct pith_error *err)
+{
+    struct cache_seq *q = &c->seq[seq];
+    if (!q->pending)
+        return PITH_OK;
+    int32_t lent[STEP_MAX_GROUPS] = {0};
+    for (int i = 0; i < c->n_groups; i++) { /* all or nothing: count first */
+        struct cache_group *g = &c->group[i];
+        int32_t lend, need = count_pages(c, i, q, &lend);
+        lend = lend < need ? lend : need;
+        lent[i] = lend < g->n_spare - g->n_lent ? lend : g->n_spare - g->n_lent;
+        g->n_lent += lent[i];
+        pith_status st = pages_need(c, i, seq, need, err);
+        if (st != PITH_OK)
+            return st;
+    }
+    for (int i = 0; i < c->n_groups; i++) {
+        struct cache_group *g = &c->group[i];
+        int32_t before = g->n_made - g->n_free;
+        rebuild(c, i, q, pool);
+        int32_t taken = g->n_made - g->n_free - before;
+        /* What was not taken is nobody else's: the step may fail, and then the old pages stay. */
+        g->n_lent -= lent[i] > taken ? lent[i] - taken : 0;
+    }
+    q->pending = 0;
+    q->settled = 1;
+    return PITH_OK;
+}
+
+void cache_settle_end(struct cache *c, struct cache_seq *q, int failed)
+{
+    for (int g = 0; g < c->n_groups; g++) {
+        int32_t *was = q->was[g];
+        if (failed) { /* the old table comes back, the new one goes */
+            q->was[g] = q->pages[g];
+            q->pages[g] = was;
+        }
+        for (int32_t k = 0; k < c->cap_pages; k++)
+            page_unref(&c->group[g], &q->was[g][k]);
+    }
+    q->settled = 0;
+    if (failed) {
+        q->pending = 1;
+        return;
+    }
+    q->edited = 0;
+    for (int32_t i = 0; i < q->n; i++) {
+        q->slot[i].src = i;
+        q->slot[i].delta = 0;
+        q->edited |= q->slot[i].pos != i;
+    }
+}

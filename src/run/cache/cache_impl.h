@@ -1,0 +1,46 @@
+/* cache_impl.h -- page accounting, between cache.c and cache_edit.c. */
+#ifndef PITH_RUN_CACHE_IMPL_H
+#define PITH_RUN_CACHE_IMPL_H
+
+#include "run/cache/cache.h"
+
+/* One reference more for a place in use. */
+void page_ref(struct cache_group *g, int32_t place);
+/* The store holds the page of a place from now on, or no longer; its reference is one of those
+ * counted. */
+void page_store(struct cache_group *g, int32_t place, int stored);
+/* One reference less, *entry = -1; a place without references is free. */
+void page_unref(struct cache_group *g, int32_t *entry);
+/* A place for n slots with one reference, a page for which the caller made sure there is. A whole
+ * page is zeroed, in a quarter can be what was there before: nobody reads slots that were not
+ * written. */
+int32_t page_take(struct cache_group *g, int32_t n);
+/* Fills it with the slots of m, which says where they come from. */
+void page_fill(struct cache *c, int group, int32_t place, struct cache_gather *m,
+               struct pool *pool);
+/* cache_nodes.c: with several memory nodes, bytes [from, to) of the group, new and whole pages of
+ * memory, come from those of their readers. */
+void cache_touch(struct cache *c, int group, uint64_t from, uint64_t to);
+/* The node, of n_nodes, that a kv head of a page of the cache lies in. */
+int cache_home(const struct kv_layer *kv, int head, int64_t page, int n_nodes);
+/* 1: giving it back would free a page. */
+int page_frees(const struct cache_group *g, int32_t place);
+int32_t pages_available(const struct cache_group *g);
+/* Makes sure that n pages can be taken and are backed by memory; sequence `seq` is who asks. */
+pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t n, struct pith_error *err);
+/* Makes sure that n pages can be taken once sequence `seq` (-1: all) has been emptied. */
+pith_status pages_replace(struct cache *c, int group, int32_t seq, int32_t n,
+                          struct pith_error *err);
+/* A page in canonical form (kv_page.h): K and V of each layer of the group. Read: n slots, the
+ * others are zero. */
+uint64_t page_canonical(const struct cache *c, int group); /* bytes */
+void page_read(const struct cache *c, int group, int32_t place, int32_t n, uint8_t *out);
+void page_write(struct cache *c, int group, int32_t place, const uint8_t *in); /* a new one */
+/* cache_edit.c: makes what editing needs, and the slots of q (NULL: of none). */
+pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err);
+/* cache_edit.c: the call that settled q is over; failed: its edits are pending again. */
+void cache_settle_end(struct cache *c, struct cache_seq *q, int failed);
+/* cache_edit.c: gives back pages of a pending sequence that none of its first n slots lies in. */
+void cache_drop(struct cache *c, struct cache_seq *q, int32_t n);
+
+#endif

@@ -1,0 +1,185 @@
+/* bind.c -- from the file's tensors to the architecture's slots. Everything wrong (missing, extra,
+ * misshapen, of a type that cannot be used there) is collected into one message before it fails, so
+ * that a user mends a conversion once. */
+#include "run/model/model.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/mem.h"
+
+struct binder {
+    struct pith_model *m;
+    struct str faults;
+    int n_faults;
+    uint8_t *seen; /* [tensors in the file] */
+    pith_status first;
+};
+
+static void fault(struct binder *b, pith_status st, const char *what)
+{
+    if (!b->n_faults++)
+        b->first = st;
+    if (b->faults.n > PITH_ERROR_MAX - 300) /* the rest is counted */
+        return;
+    str_printf(&b->faults, "%s%s", b->n_faults > 1 ? "; " : "", what);
+}
+
+static void shape_text(char *out, size_t cap, int n, const int64_t *dims)
+{
+    size_t at = (size_t)snprintf(out, cap, "[");
+    for (int i = 0; i < n && at < cap; i++)
+        at += (size_t)snprintf(out + at, cap - at, i ? ", %lld" : "%lld", (long long)dims[i]);
+    if (at < cap)
+        snprintf(out + at, cap - at, "]");
+}
+
+/* A vector must be readable as floats, a matrix must have a reference dot product. */
+static int usable(const struct gguf_tensor *t, enum tensor_role role)
+{
+    return t->n_dims == 1 || role == TENSOR_VECTOR ? dtypes[t->type].dequant != NULL
+                                                   : dtypes[t->type].dot != NULL;
+}
+
+static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l)
+{
+    struct pith_model *m = b->m;
+    char name[160], what[512], found[96], want[96];
+    int64_t dims[4];
+    if (l >= 0)
+        snprintf(name, sizeof name, "blk.%d.%s", l, spec->name);
+    else
+        snprintf(name, sizeof name, "%s", spec->name);
+    const struct gguf_tensor *t = gguf_tensor_find(m->gguf, slice_of(name));
+    int n = arch_tensor_dims(&m->arch, spec, l, dims);
+    if (!t) {
+        if (!spec->optional) {
+            shape_text(want, sizeof want, n, dims);
+            snprintf(what, sizeof what, "missing %s %s", name, want);
+            fault(b, PITH_MISSING, what);
+        }
+        return;
+    }
+    uint8_t *seen = &b->seen[t - gguf_tensor_at(m->gguf, 0)];
+    if (*seen) /* two rows of the table name it */
+        return;
+    *seen = 1;
+    int same = t->n_dims == n;
+    for (int i = 0; i < n && same; i++)
+        same = dims[i] < 0 || t->dims[i] == dims[i];
+    if (!same) {
+        shape_text(found, sizeof found, t->n_dims, t->dims);
+        shape_text(want, sizeof want, n, dims);
+        snprintf(what, sizeof what, "%s is %s, wanted %s", name, found, want);
+        fault(b, PITH_SHAPE, what);
+        return;
+    }
+    if (!usable(t, spec->role)) {
+        snprintf(what, sizeof what, "%s has type %s, which cannot be used there", name,
+                 dtypes[t->type].name);
+        fault(b, PITH_UNSUPPORTED, what);
+        return;
+    }
+    struct tensor *w = arena_alloc(&m->arena, sizeof *w);
+    if (!w)
+        return;
+    *w = (struct tensor){.type = t->type,
+                         .n_dims = t->n_dims,
+                         .file = gguf_tensor_data(m->gguf, t),
+                         .bytes = t->bytes};
+    w->role = spec->role;
+    w->name = arena_strndup(&m->arena, name, strlen(name));
+    memcpy(w->dims, t->dims, sizeof w->dims);
+    if (w->role == TENSOR_VECTOR) {
+        for (int i = 1; i < w->n_dims; i++)
+            w->dims[0] *= w->dims[i];
+        w->n_dims = 1;
+    }
+    w->device = l < 0 ? -1 : l; /* the layer, until placement */
+    *arch_tensor_slot(&m->arch, spec, l) = w;
+    if (spec->role == TENSOR_EMBEDDING)
+        m->tok_embd = w;
+    if (spec->role == TENSOR_OUTPUT)
+        m->tied = 0;
+    m->tensors[m->n_tensors++] = w;
+}
+
+/* ---------------------------------------------------------------- rows that belong together */
+
+struct tally {
+    int n;
+    char first[160];
+};
+
+static void count_row(struct tally *t, const struct tensor_spec *spec, int32_t l)
+{
+    if (!t->n++)
+        snprintf(t->first, sizeof t->first, "blk.%d.%s", l, spec->name);
+}
+
+static void tally_text(char *out, size_t cap, const struct tally *t)
+{
+    if (t->n > 1)
+        snprintf(out, cap, "%s and %d more are", t->first, t->n - 1);
+    else
+        snprintf(out, cap, "%s is", t->first);
+}
+
+/* Optional rows of one group, over all layers that use them: all or none. */
+static void check_group(struct binder *b, int group)
+{
+    const struct arch_model *a = &b->m->arch;
+    struct tally here = {0}, gone = {0};
+    char what[512], is[200], is_not[200];
+    for (int32_t l = 0; l < a->hp.n_layer; l++)
+        for (const struct tensor_spec *s = a->arch->tensors; s->name; s++)
+            if (s->group == group && s->layer && arch_tensor_used(a, s, l))
+                count_row(*arch_tensor_slot(a, s, l) ? &here : &gone, s, l);
+    if (!here.n || !gone.n)
+        return;
+    tally_text(is, sizeof is, &here);
+    tally_text(is_not, sizeof is_not, &gone);
+    snprintf(what, sizeof what, "%s there, %s missing: they belong together", is, is_not);
+    fault(b, PITH_MISSING, what);
+}
+
+pith_status model_bind(struct pith_model *m, struct pith_error *err)
+{
+    struct binder b = {.m = m, .first = PITH_OK};
+    uint64_t n_file = gguf_n_tensors(m->gguf);
+    str_init(&b.faults, PITH_MEM_META);
+    m->tied = m->arch.want_logits; /* until an output matrix is found */
+    b.seen = mem_zalloc(n_file + 1, PITH_MEM_META);
+    m->tensors = arena_array(&m->arena, n_file + 2, sizeof *m->tensors);
+    if (b.seen && m->tensors) {
+        for (const struct tensor_spec *s = m->arch.arch->tensors; s->name; s++)
+            for (int32_t l = s->layer ? 0 : -1; l < (s->layer ? m->arch.hp.n_layer : 0); l++)
+                if (arch_tensor_used(&m->arch, s, l))
+                    bind_one(&b, s, l);
+        int n_groups = 0;
+        for (const struct tensor_spec *s = m->arch.arch->tensors; s->name; s++)
+            n_groups = s->group > n_groups ? s->group : n_groups;
+        for (int g = 1; g <= n_groups && !b.n_faults && arena_ok(&m->arena); g++)
+            check_group(&b, g); /* what is misshapen has no slot, and was named */
+        for (uint64_t i = 0; i < n_file; i++) {
+            const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
+            char what[256];
+            if (b.seen[i])
+                continue;
+            snprintf(what, sizeof what, "extra %.*s", (int)(t->name.n < 100 ? t->name.n : 100),
+                     t->name.p);
+            fault(&b, PITH_FORMAT, what);
+        }
+    }
+    pith_status st = PITH_OK;
+    if (!b.seen || !arena_ok(&m->arena) || b.faults.failed)
+        st = error_set(err, PITH_NOMEM, "out of memory while binding the tensors of %s",
+                       gguf_path(m->gguf));
+    else if (b.n_faults)
+        st =
+            error_set(err, b.first, "%s does not fit architecture %s, %d fault%s: %s%s",
+                      gguf_path(m->gguf), m->arch.arch->name, b.n_faults, b.n_faults > 1 ? "s" : "",
+                      b.faults.p, b.faults.n > PITH_ERROR_MAX - 300 ? "; ..." : "");
+    mem_free(b.seen);
+    str_deinit(&b.faults);
+    return st;
+}

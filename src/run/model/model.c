@@ -1,0 +1,213 @@
+/* model.c -- opening a model: see model.h for the order. One failure path frees whatever was made
+ * so far. */
+#include "run/model/model.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/mem.h"
+
+#define X(symbol) extern const struct backend symbol;
+#include "run/backends.def"
+#undef X
+#define X(symbol) &symbol,
+static const struct backend *const backends[] = {
+#include "run/backends.def"
+};
+#undef X
+
+const struct backend *first_backend(void)
+{
+    return backends[0];
+}
+
+static pith_status open_devices(struct pith_model *m, struct pith_error *err)
+{
+    for (size_t b = 0; b < sizeof backends / sizeof *backends; b++)
+        for (int i = 0; i < backends[b]->n_devices() && m->n_devices < MAX_DEVICES; i++) {
+            struct device *d;
+            pith_status st = backends[b]->open(i, m->params.reference, &d, err);
+            if (st != PITH_OK)
+                return st;
+            d->index = m->n_devices;
+            m->devices[m->n_devices++] = d;
+        }
+    return PITH_OK;
+}
+
+static pith_status check_params(struct pith_model_params *p, struct pith_error *err)
+{
+    p->n_batch = p->n_batch ? p->n_batch : 512;
+    if (p->n_batch < 1 || p->n_batch > 65536)
+        return error_set(err, PITH_RANGE, "n_batch is %d, wanted 1..65536", p->n_batch);
+    if (p->n_outputs < 0 || p->n_outputs > p->n_batch)
+        return error_set(err, PITH_RANGE, "n_outputs is %d, wanted 0..n_batch (%d)", p->n_outputs,
+                         p->n_batch);
+    if (p->weights < PITH_WEIGHTS_AUTO || p->weights > PITH_WEIGHTS_PACKED)
+        return error_set(err, PITH_RANGE, "weights is %d, wanted auto, mapped or packed",
+                         (int)p->weights);
+    return PITH_OK;
+}
+
+/* A string key of the file, NULL without it. */
+static const char *text_key(struct pith_model *m, const char *key)
+{
+    struct slice text;
+    const struct gguf_kv *kv = gguf_find(m->gguf, key);
+    return kv && gguf_str(m->gguf, kv, &text) ? arena_strndup(&m->arena, text.p, text.n) : NULL;
+}
+
+/* Multiply-adds and bytes of one token in the matrices, and what there is in all. */
+static void fill_info(struct pith_model *m)
+{
+    struct pith_model_info *in = &m->info;
+    const struct hparams *hp = &m->arch.hp;
+    in->size = sizeof *in;
+    in->note = m->note.n ? m->note.p : NULL;
+    in->name = text_key(m, "general.name");
+    if (m->params.vocab_only) { /* nothing was asked of the architecture, which may be unknown */
+        in->arch = text_key(m, "general.architecture");
+        in->n_vocab = vocab_n(m->vocab);
+        return;
+    }
+    in->arch = m->arch.arch->name;
+    in->type = gguf_file_type(m->gguf);
+    in->n_vocab = hp->n_vocab;
+    in->n_embd = hp->n_embd;
+    in->n_layer = hp->n_layer;
+    in->n_head = hp->n_head[0];
+    in->n_head_kv = hp->n_head_kv[0];
+    in->n_ctx_train = hp->n_ctx_train;
+    in->causal = hp->causal;
+    in->pooling = hp->pooling;
+    for (int i = 0; i < gguf_n_parts(m->gguf); i++)
+        in->file_bytes += gguf_part(m->gguf, i)->n;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct tensor *t = m->tensors[i];
+        uint64_t n = 1, bytes = t->packed_bytes ? t->packed_bytes : t->bytes;
+        for (int d = 0; d < t->n_dims; d++)
+            n *= (uint64_t)t->dims[d];
+        in->n_params += n;
+        in->weight_bytes += bytes;
+        if (t->role == TENSOR_EMBEDDING && !m->tied)
+            continue;
+        if (t->n_dims == 3) { /* experts: those used */
+            n = n / (uint64_t)hp->n_expert * (uint64_t)hp->n_expert_used;
+            bytes = bytes / (uint64_t)hp->n_expert * (uint64_t)hp->n_expert_used;
+        }
+        in->token_bytes += bytes;
+        in->token_ops += t->n_dims > 1 ? 2 * n : 0;
+        if (t->role == TENSOR_EMBEDDING || t->role == TENSOR_OUTPUT)
+            in->output_ops = 2 * n;
+    }
+}
+
+static pith_status open_all(struct pith_model *m, const char *path, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    TRY(check_params(&m->params, err));
+    m->gguf = gguf_open(path, err);
+    if (!m->gguf)
+        return err->code;
+    for (const char *const *o = m->params.overrides; o && *o; o++)
+        TRY(gguf_override(m->gguf, *o, err));
+    if (!m->params.vocab_only)
+        TRY(arch_open(&m->arch, m->gguf, &m->arena, err));
+    m->vocab = vocab_new(m->gguf, err);
+    if (!m->vocab)
+        return err->code;
+    TRY(chat_templates_open(&m->chat, m->gguf, m->vocab, &m->arena, &m->note, err));
+    if (!m->params.vocab_only) {
+        m->arch.want_logits = m->arch.hp.causal && m->arch.hp.pooling == PITH_POOL_NONE;
+        TRY(model_open_threads(m, err));
+        TRY(open_devices(m, err));
+        TRY(model_bind(m, err));
+        TRY(model_place(m, err));
+        model_spread_weights(m);
+        TRY(model_load(m, err));
+        if (m->arch.arch->ready)
+            TRY(m->arch.arch->ready(&m->arch, err));
+    }
+    fill_info(m);
+    if (!m->params.vocab_only)
+        model_fingerprint(m);
+fail:
+    return st;
+}
+
+struct pith_model *model_open(const char *path, const struct pith_model_params *params,
+                              struct pith_error *err)
+{
+    struct pith_error local;
+    err = err ? err : &local;
+    error_clear(err);
+    struct pith_model *m = mem_zalloc(sizeof *m, PITH_MEM_META);
+    if (!m) {
+        error_set(err, PITH_NOMEM, "out of memory while opening %s", path);
+        return NULL;
+    }
+    atomic_init(&m->refs, 1);
+    arena_init(&m->arena, PITH_MEM_META);
+    str_init(&m->note, PITH_MEM_META);
+    m->params = *params;
+    uint32_t fp =
+        fp_enter(); /* tables and scales are computed here: the host's rounding must not show */
+    struct mem_account *before = mem_account_enter(&m->account);
+    pith_status st = open_all(m, path, err);
+    mem_account_leave(before);
+    fp_leave(fp);
+    if (st != PITH_OK) {
+        model_unref(m);
+        return NULL;
+    }
+    m->params.overrides = NULL; /* the caller's */
+    m->params.cache_dir = NULL;
+    m->params.affinity = NULL;
+    return m;
+}
+
+uint64_t model_memory(const struct pith_model *m)
+{
+    uint64_t n = sizeof *m + atomic_load(&m->account.bytes);
+    for (int d = 0; d < m->n_devices; d++)
+        n += size_align(m->weights[d].bytes, 4096); /* whole pages */
+    return n;
+}
+
+struct pith_model *model_ref(struct pith_model *m)
+{
+    atomic_fetch_add(&m->refs, 1);
+    return m;
+}
+
+void model_unref(struct pith_model *m)
+{
+    if (!m || atomic_fetch_sub(&m->refs, 1) > 1)
+        return;
+    pool_free(m->pool);
+    for (int d = 0; d < m->n_devices; d++) {
+        if (m->weights[d].p)
+            m->devices[d]->backend->release(&m->weights[d]);
+        m->devices[d]->backend->close(m->devices[d]);
+    }
+    packed_file_deinit(&m->copy);
+    str_deinit(&m->note);
+    chat_templates_close(&m->chat);
+    trie_free(atomic_load(&m->trie));
+    vocab_free(m->vocab);
+    gguf_close(m->gguf);
+    arena_deinit(&m->arena);
+    mem_free(m);
+}
+
+const struct trie *model_trie(struct pith_model *m, struct pith_error *err)
+{
+    struct trie *t = atomic_load(&m->trie), *made = NULL;
+    struct mem_account *before = mem_account_enter(&m->account);
+    if (!t)
+        made = trie_new(m->vocab, err);
+    mem_account_leave(before);
+    if (made && atomic_compare_exchange_strong(&m->trie, &t, made))
+        return made;
+    trie_free(made); /* another thread was first */
+    return t;
+}

@@ -1,0 +1,82 @@
+/* model.h -- an open model: file, architecture with bound and placed weights, vocabulary, devices,
+ * threads. Read-only after model_open, any number of sessions and threads, counted: the last
+ * pith_model_close or session to go frees it.
+ *
+ *     open: gguf -> architecture (keys) -> vocabulary -> bind (every tensor checked against the
+ *         table, all faults in one message)
+ *           -> place (device of each layer, packed or mapped) -> load (pack in parallel, drop
+ *               source pages; or map the packed copy that
+ *           an earlier start kept) -> ready */
+#ifndef PITH_RUN_MODEL_H
+#define PITH_RUN_MODEL_H
+
+#include "arch/arch.h"
+#include "base/machine/pool.h"
+#include "base/machine/topology.h"
+#include "graph/backend.h"
+#include "run/model/chat.h"
+#include "run/model/packed_file.h"
+#include "text/vocab/trie.h"
+
+struct pith_model {
+    _Atomic(int) refs;
+    struct mem_account account; /* its blocks, but for itself */
+    struct arena arena;
+    struct gguf *gguf;
+    struct vocab *vocab;
+    struct chat_templates chat;
+    _Atomic(struct trie *) trie; /* of the vocabulary, made when a grammar first wants it */
+    struct arch_model arch;
+    struct pith_model_params params;
+    struct pool *pool;
+    int n_threads, n_threads_prefill; /* by default; the pool has as many as the larger */
+    int n_nodes;                      /* over which threads and weights are spread */
+    int32_t node[NODES_MAX];          /* the kernel's numbers */
+    struct device *devices[MAX_DEVICES];
+    int n_devices;
+    int32_t *layer_device;              /* [n_layer] */
+    struct buffer weights[MAX_DEVICES]; /* packed weights and converted vectors */
+    struct packed_file copy;            /* mapped: the packed weights are there instead */
+    struct str note;                    /* what was asked for and not given, in sentences */
+    const struct tensor *tok_embd;
+    int tied;                /* it is the output matrix too */
+    struct tensor **tensors; /* every bound weight */
+    int32_t n_tensors;
+    struct pith_model_info info;
+    uint64_t fingerprint[2]; /* of files and overrides */
+};
+
+struct pith_model *model_open(const char *path, const struct pith_model_params *params,
+                              struct pith_error *err);
+struct pith_model *model_ref(struct pith_model *m);
+void model_unref(struct pith_model *m);            /* NULL allowed */
+uint64_t model_memory(const struct pith_model *m); /* bytes it holds that are no file's pages */
+const struct trie *model_trie(struct pith_model *m, struct pith_error *err);
+
+const struct backend *first_backend(void);
+
+/* threads.c: counts and places of threads, from the parameters, the environment and the machine. */
+pith_status model_open_threads(struct pith_model *m, struct pith_error *err);
+/* Before anything is loaded: the pages of placed weights will come from the nodes of their readers.
+ */
+void model_spread_weights(struct pith_model *m);
+/* pith_measure_threads */
+pith_status machine_threads(int ms, struct pith_threads *out, struct pith_error *err);
+/* Limits of this machine by the first device (pith_machine_measure). */
+pith_status machine_measure(int n_threads, int ms, struct pith_machine *out,
+                            struct pith_error *err);
+
+/* fingerprint.c: what identifies files, their headers and samples of their data; and fills
+ * m->fingerprint. */
+void files_fingerprint(const struct gguf *g, uint64_t h[2]);
+uint64_t files_headers(const struct gguf *g); /* of the headers alone */
+void model_fingerprint(struct pith_model *m);
+
+/* bind.c: finds every tensor of the architecture's table in the file; all faults in one message. */
+pith_status model_bind(struct pith_model *m, struct pith_error *err);
+/* load.c: where each weight goes, then the data. In the mapped copy of packed weights? */
+int model_in_copy(const struct pith_model *m, const struct tensor *t);
+pith_status model_place(struct pith_model *m, struct pith_error *err);
+pith_status model_load(struct pith_model *m, struct pith_error *err);
+
+#endif

@@ -1,0 +1,781 @@
+/* sample.c -- the table of samplers, chains read from text, and the sampler that runs them. */
+#include "run/sample/sample.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/fmath.h"
+#include "base/mem.h"
+#include "base/machine/pool.h"
+#include "base/rng.h"
+#include "base/str.h"
+#include "run/sample/block.h"
+
+/* ---------------------------------------------------------------- the table */
+
+enum { K = 1, W = 2, U = 4 };
+#define sampled_U(name)             sampled_##name
+#define sampled_K(name)             NULL
+#define sampled_W(name)             NULL
+#define sampled_0(name)             NULL
+#define INT                         1
+#define REAL                        0
+#define P(name, type, lo, hi, dflt) {#name, type, lo, hi, dflt},
+#define SAMPLER(name, traits, params)                                                              \
+    {#name, traits, sample_##name, sampled_##traits(name), {params}},
+static const struct sample_kind kinds[] = {
+#include "run/sample/samplers.def"
+};
+#undef SAMPLER
+#undef P
+enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
+
+/* Where the parameters of the public struct go. Those that are 0 by default and off at 0 need no
+ * `zero`: what a zero stands for. */
+#define F(field, sampler, number, lowest, zero)                                                    \
+    {                                                                                              \
+#field, #sampler, number, lowest, zero, offsetof(struct pith_sampler_params, field),       \
+            _Generic(((struct pith_sampler_params *)0)->field, int32_t : 1, float : 0)             \
+    }
+static const struct field {
+    const char *name, *sampler;
+    int number;
+    double lowest, zero;
+    size_t at;
+    int is_int;
+} fields[] = {
+    F(temperature, temp, 0, 0, 0),
+    F(temperature, temp_ext, 0, 0, 0),
+    F(dynatemp_range, temp_ext, 1, 0, 0),
+    F(dynatemp_exponent, temp_ext, 2, 0, 1),
+    F(top_k, top_k, 0, 0, 0),
+    F(top_p, top_p, 0, 0, 1),
+    F(min_p, min_p, 0, 0, 0),
+    F(typical_p, typical, 0, 0, 1),
+    F(top_n_sigma, top_n_sigma, 0, 0, 0),
+    F(xtc_probability, xtc, 0, 0, 0),
+    F(xtc_threshold, xtc, 1, 0, 0.1),
+    F(penalty_last_n, penalties, 0, -1, 64),
+    F(repeat_penalty, penalties, 1, 0, 1),
+    F(frequency_penalty, penalties, 2, -1e6, 0),
+    F(presence_penalty, penalties, 3, -1e6, 0),
+    F(dry_last_n, dry, 0, -1, -1),
+    F(dry_multiplier, dry, 1, 0, 0),
+    F(dry_base, dry, 2, 0, 1.75),
+    F(dry_allowed_length, dry, 3, 0, 2),
+    F(mirostat_tau, mirostat, 0, 0, 5),
+    F(mirostat_eta, mirostat, 1, 0, 0.1),
+    F(mirostat_tau, mirostat_v2, 0, 0, 5),
+    F(mirostat_eta, mirostat_v2, 1, 0, 0.1),
+    F(adaptive_target, adaptive_p, 0, 0, -1),
+    F(adaptive_decay, adaptive_p, 1, 0, 0.9),
+};
+enum { N_FIELDS = sizeof fields / sizeof fields[0] };
+
+static const struct sample_kind *find_kind(const char *name, size_t n)
+{
+    for (int i = 0; i < N_KINDS; i++) {
+        if (strlen(kinds[i].name) == n && !memcmp(kinds[i].name, name, n))
+            return &kinds[i];
+    }
+    return NULL;
+}
+
+static int n_params(const struct sample_kind *k)
+{
+    int n = 0;
+    while (n < SAMPLE_MAX_PARAMS && k->param[n].name)
+        n++;
+    return n;
+}
+
+/* ---------------------------------------------------------------- chains */
+
+static pith_status check(const char *what, const char *name, double v, double lo, double hi,
+                         int is_int, struct pith_error *err)
+{
+    if (v >= lo && v <= hi && !(is_int && v != floor(v)))
+        return PITH_OK;
+    return error_set(err, PITH_RANGE, "%s: %s is %g; wanted %s%.10g to %.10g", what, name, v,
+                     is_int ? "a whole number from " : "", lo, hi);
+}
+
+/* Parameters as the public struct has them. */
+static pith_status take_fields(struct sample_step *t, const struct pith_sampler_params *q,
+                               struct pith_error *err)
+{
+    for (int i = 0; i < n_params(t->kind); i++)
+        t->p[i] = t->kind->param[i].dflt;
+    for (int i = 0; i < N_FIELDS; i++) {
+        const struct field *f = &fields[i];
+        if (strcmp(f->sampler, t->kind->name))
+            continue;
+        const char *at = (const char *)q + f->at;
+        double v = f->is_int ? *(const int32_t *)at : (double)*(const float *)at;
+        pith_status st =
+            check("sampler", f->name, v, f->lowest, t->kind->param[f->number].hi, f->is_int, err);
+        if (st != PITH_OK)
+            return st;
+        t->p[f->number] = v == 0 ? f->zero : v;
+    }
+    return PITH_OK;
+}
+
+/* One "name=value" of text[0..n). */
+static pith_status take_param(struct sample_step *t, const char *text, size_t n,
+                              struct pith_error *err)
+{
+    char value[64], *end;
+    const char *eq = memchr(text, '=', n);
+    size_t n_name = eq ? (size_t)(eq - text) : n, n_value = eq ? n - n_name - 1 : 0;
+    for (int i = 0; i < n_params(t->kind); i++) {
+        const char *name = t->kind->param[i].name;
+        if (strlen(name) != n_name || memcmp(name, text, n_name))
+            continue;
+        memcpy(value, eq ? eq + 1 : "", n_value < sizeof value ? n_value : 0);
+        value[n_value < sizeof value ? n_value : 0] = 0;
+        double v = str_to_double(value, &end);
+        if (end == value || *end)
+            return error_set(err, PITH_RANGE, "sampler %s: %s is \"%.*s\"; wanted a number",
+                             t->kind->name, name, n_value < 64 ? (int)n_value : 64,
+                             eq ? eq + 1 : "");
+        t->p[i] = v;
+        return check(t->kind->name, name, v, t->kind->param[i].lo, t->kind->param[i].hi,
+                     t->kind->param[i].is_int, err);
+    }
+    return error_set(err, PITH_RANGE, "sampler %s has no parameter \"%.*s\"", t->kind->name,
+                     n_name < 64 ? (int)n_name : 64, text);
+}
+
+static pith_status unknown_sampler(const char *text, size_t n, struct pith_error *err)
+{
+    struct pith_error list = {0};
+    size_t used = 0;
+    for (int i = 0; i < N_KINDS; i++) {
+        size_t len = strlen(kinds[i].name);
+        memcpy(list.msg + used, kinds[i].name, len);
+        used += len;
+        list.msg[used++] = i + 1 < N_KINDS ? ' ' : 0;
+    }
+    return error_set(err, PITH_RANGE, "unknown sampler \"%.*s\"; wanted some of: %s",
+                     n < 64 ? (int)n : 64, text, list.msg);
+}
+
+/* "name;name:param=value,param=value;..." */
+static pith_status read_chain(struct pith_sampler *s, const char *text,
+                              const struct pith_sampler_params *q, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    for (const char *end; st == PITH_OK && *text; text = end + (*end == ';')) {
+        end = text + strcspn(text, ";");
+        size_t n = strcspn(text, ":;");
+        if (s->n_steps == SAMPLE_MAX_STEPS)
+            return error_set(err, PITH_RANGE, "more than %d samplers in a chain", SAMPLE_MAX_STEPS);
+        struct sample_step *t = &s->steps[s->n_steps++];
+        *t = (struct sample_step){.kind = find_kind(text, n), .place = s->n_steps};
+        if (!t->kind)
+            return unknown_sampler(text, n, err);
+        st = take_fields(t, q, err);
+        for (text += n; st == PITH_OK && text < end; text += n) {
+            n = strcspn(++text, ",;");
+            st = take_param(t, text, n, err);
+        }
+    }
+    return st;
+}
+
+static int is(const struct sample_step *t, const char *name)
+{
+    return !strcmp(t->kind->name, name);
+}
+
+/* All parameters are checked, also of samplers that are not in the chain. */
+static pith_status check_fields(const struct pith_sampler_params *q, struct pith_error *err)
+{
+    pith_status st = q->mirostat >= 0 && q->mirostat <= 2
+                         ? PITH_OK
+                         : check("sampler", "mirostat", q->mirostat, 0, 2, 1, err);
+    for (int i = 0; i < N_KINDS && st == PITH_OK; i++) {
+        struct sample_step t = {.kind = &kinds[i]};
+        st = take_fields(&t, q, err);
+    }
+    return st;
+}
+
+/* Where the best is what will be chosen, steps that leave it the best are left out. */
+static void shorten(struct pith_sampler *s)
+{
+    int n = 0, best = 0;
+    for (int i = 0; i < s->n_steps; i++)
+        best |= is(&s->steps[i], "temp") && s->steps[i].p[0] <= 0;
+    for (int i = 0; i < s->n_steps; i++) {
+        const struct sample_step *t = &s->steps[i];
+        if (!best || !(t->kind->traits & K) || (is(t, "temp") && t->p[0] <= 0))
+            s->steps[n++] = *t;
+    }
+    s->n_steps = n;
+}
+
+static pith_status make_chain(struct pith_sampler *s, const struct pith_sampler_params *q,
+                              struct pith_error *err)
+{
+    pith_status st = check_fields(q, err);
+    if (st != PITH_OK)
+        return st;
+    if (q->samplers)
+        return read_chain(s, q->samplers, q, err);
+    const char *first = "logit_bias;penalties;dry;";
+    const char *rest = q->temperature == 0 ? "xtc;temp"
+                       : q->mirostat == 1  ? "temp;mirostat"
+                       : q->mirostat == 2  ? "temp;mirostat_v2"
+                       : q->adaptive_target > 0
+                           ? "top_n_sigma;top_k;typical;top_p;min_p;xtc;temp_ext;adaptive_p"
+                           : "top_n_sigma;top_k;typical;top_p;min_p;xtc;temp_ext";
+    st = read_chain(s, first, q, err);
+    return st == PITH_OK ? read_chain(s, rest, q, err) : st;
+}
+
+int64_t sampler_help(char *buf, size_t cap)
+{
+    int64_t n = 0;
+    for (int i = 0; i < N_KINDS; i++) {
+        for (int k = -1; k < n_params(&kinds[i]); k++) {
+            char line[160];
+            int len = k < 0
+                          ? snprintf(line, sizeof line, "%s%s", i ? "\n" : "", kinds[i].name)
+                          : snprintf(line, sizeof line, "%s%s=%.10g..%.10g (%.10g)",
+                                     k ? ", " : ": ", kinds[i].param[k].name, kinds[i].param[k].lo,
+                                     kinds[i].param[k].hi, kinds[i].param[k].dflt);
+            for (int j = 0; j < len; j++, n++) {
+                if ((size_t)n + 1 < cap)
+                    buf[n] = line[j];
+            }
+        }
+    }
+    if (cap)
+        buf[(size_t)n < cap ? (size_t)n : cap - 1] = 0;
+    return n;
+}
+
+/* ---------------------------------------------------------------- open, free */
+
+static pith_status check_ids(const char *what, const int32_t *id, size_t stride, size_t n,
+                             int32_t lowest, int32_t n_vocab, struct pith_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        int32_t v;
+        memcpy(&v, (const char *)id + i * stride, sizeof v);
+        if (v < lowest || v >= n_vocab)
+            return error_set(err, PITH_RANGE, "sampler: %s[%zu] is %d; wanted %d to %d", what, i, v,
+                             lowest, n_vocab - 1);
+    }
+    return PITH_OK;
+}
+
+static pith_status copy_lists(struct pith_sampler *s, const struct pith_sampler_params *q,
+                              struct pith_error *err)
+{
+    struct sample_history *h = &s->history;
+    size_t n_bias = q->n_logit_bias > 0 && q->logit_bias ? (size_t)q->n_logit_bias : 0;
+    h->n_breakers = q->n_dry_breakers > 0 && q->dry_breakers ? (size_t)q->n_dry_breakers : 0;
+    s->bias = mem_array(n_bias, sizeof *s->bias, PITH_MEM_SCRATCH);
+    h->breakers = mem_array(h->n_breakers + 1, sizeof *h->breakers, PITH_MEM_SCRATCH);
+    if (!s->bias || !h->breakers)
+        return error_set(err, PITH_NOMEM, "sampler: no memory for bias and breakers");
+    s->n_bias = (int32_t)n_bias;
+    for (size_t i = 0; i < n_bias; i++)
+        s->bias[i] = q->logit_bias[i];
+    for (size_t i = 0; i < h->n_breakers; i++)
+        h->breakers[i] = q->dry_breakers[i];
+    if (h->n_breakers && h->breakers[h->n_breakers - 1] >= 0)
+        h->breakers[h->n_breakers++] = -1;
+    for (size_t i = 0; i < n_bias; i++) {
+        float b = s->bias[i].bias;
+        if (!(b <= FLT_MAX)) /* NaN too */
+            return error_set(err, PITH_RANGE,
+                             "sampler: logit_bias[%zu] is %g; wanted a number or minus infinity", i,
+                             (double)b);
+    }
+    pith_status st = check_ids("logit_bias id", n_bias ? &s->bias[0].id : NULL, sizeof *s->bias,
+                               n_bias, 0, s->n_vocab, err);
+    return st != PITH_OK ? st
+                         : check_ids("dry_breakers", h->breakers, sizeof *h->breakers,
+                                     h->n_breakers, -1, s->n_vocab, err);
+}
+
+/* The window of a step, as far as there can be tokens in it. */
+static int32_t window_of(const struct pith_sampler *s, int32_t last_n)
+{
+    return s->history_max && last_n > s->history_max ? s->history_max : last_n;
+}
+
+/* Tokens that may not come yet, and the copy of the logits that they are taken from. */
+static pith_status copy_late(struct pith_sampler *s, const struct pith_sampler_params *q,
+                             struct pith_error *err)
+{
+    size_t n = q->late && q->n_late > 0 && q->late_from > 0 ? (size_t)q->n_late : 0;
+    if (!n)
+        return PITH_OK;
+    pith_status st = check_ids("late", q->late, sizeof *q->late, n, 0, s->n_vocab, err);
+    if (st != PITH_OK)
+        return st;
+    s->late = mem_array(n, sizeof *s->late, PITH_MEM_SCRATCH);
+    s->masked = mem_array((size_t)s->n_vocab, sizeof *s->masked, PITH_MEM_SCRATCH);
+    if (!s->late || !s->masked)
+        return error_set(err, PITH_NOMEM, "sampler: no memory for %d masked logits", s->n_vocab);
+    memcpy(s->late, q->late, n * sizeof *s->late);
+    s->n_late = (int32_t)n;
+    s->late_from = q->late_from;
+    return PITH_OK;
+}
+
+/* What the steps of the chain need to remember. */
+static pith_status measure_history(struct pith_sampler *s, struct pith_error *err)
+{
+    enum { DRY_ALL = 1 << 17 }; /* the window of "all" */
+    struct sample_history *h = &s->history;
+    for (int i = 0; i < s->n_steps; i++) {
+        const struct sample_step *t = &s->steps[i];
+        int32_t last_n = t->kind->traits & W ? (int32_t)t->p[0] : 0;
+        s->adaptive |= is(t, "adaptive_p");
+        if (is(t, "dry") && t->p[1] != 0) {
+            last_n = window_of(s, last_n < 0 ? DRY_ALL : last_n);
+            h->dry = last_n > h->dry ? last_n : h->dry;
+        } else if (is(t, "penalties") && (t->p[1] != 1 || t->p[2] != 0 || t->p[3] != 0)) {
+            if (h->window && h->window != window_of(s, last_n))
+                return error_set(
+                    err, PITH_RANGE,
+                    "sampler: penalties with last_n %d and %d in one chain; wanted one "
+                    "window",
+                    h->window, last_n);
+            h->window = window_of(s, last_n);
+        }
+    }
+    h->cap = h->window > h->dry ? h->window : h->dry;
+    return PITH_OK;
+}
+
+/* n items where they are wanted and not there. */
+static int make(void *array, int wanted, size_t n, size_t item_bytes)
+{
+    void *p;
+    memcpy(&p, array, sizeof p);
+    if (p || !wanted)
+        return 1;
+    p = mem_array(n, item_bytes, PITH_MEM_SCRATCH);
+    memcpy(array, &p, sizeof p);
+    return p != NULL;
+}
+
+int64_t sampler_bytes(const struct pith_sampler *s)
+{
+    const struct sample_history *h = &s->history;
+    int64_t v = s->n_vocab, cap = h->cap > 0 ? h->cap : 0, dry = h->dry;
+    int64_t n = cap * 4 + v * 4 * ((h->window != 0) + s->adaptive) + candidates_bytes(s->n_vocab);
+    if (dry)
+        n += dry * 8 + v * 8 + breakers_bytes(h->n_breakers);
+    return s->ready ? 0 : n;
+}
+
+static int make_list(struct pith_sampler *s)
+{
+    if (candidates_init(&s->list, s->n_vocab))
+        return 1;
+    candidates_deinit(&s->list);
+    memset(&s->list, 0, sizeof s->list);
+    return 0;
+}
+
+/* The tables, with the first token. 0: there is no memory. */
+static int get_ready(struct pith_sampler *s)
+{
+    struct sample_history *h = &s->history;
+    size_t v = (size_t)s->n_vocab, dry = (size_t)h->dry;
+    if (s->ready)
+        return 1;
+    s->ready = make(&h->ring, h->cap > 0, (size_t)(h->cap > 0 ? h->cap : 0), sizeof *h->ring) &&
+               make(&h->count, h->window != 0, v, sizeof *h->count) &&
+               make(&h->same, h->dry, dry, sizeof *h->same) &&
+               make(&h->common, h->dry, dry, sizeof *h->common) &&
+               make(&h->latest, h->dry, v, sizeof *h->latest) &&
+               make(&h->longest, h->dry, v, sizeof *h->longest) &&
+               make(&s->before, s->adaptive, v, sizeof *s->before) &&
+               (!h->dry || h->index || (h->index = breakers_new(h->breakers, h->n_breakers))) &&
+               make_list(s);
+    return s->ready;
+}
+
+struct pith_sampler *sampler_open(int32_t n_vocab, const struct pith_sampler_params *q,
+                                  struct pith_error *err)
+{
+    pith_status st;
+    struct pith_sampler *s = NULL;
+    if (n_vocab < 1 || n_vocab > CANDIDATES_MAX) {
+        error_set(err, PITH_RANGE, "sampler: n_vocab is %d; wanted 1 to %d", n_vocab,
+                  CANDIDATES_MAX);
+        return NULL;
+    }
+    if (!(s = mem_zalloc(sizeof *s, PITH_MEM_SCRATCH))) {
+        error_set(err, PITH_NOMEM, "sampler: out of memory");
+        return NULL;
+    }
+    s->n_vocab = n_vocab;
+    s->seed = q->seed;
+    s->history_max = q->history_max > 0 ? q->history_max : 0;
+    s->keeps = q->resumable != 0;
+    TRY(make_chain(s, q, err));
+    if (!q->samplers)
+        shorten(s);
+    TRY(copy_lists(s, q, err));
+    TRY(measure_history(s, err));
+    TRY(copy_late(s, q, err));
+    return s;
+fail:
+    sampler_free(s);
+    return NULL;
+}
+
+void sampler_free(struct pith_sampler *s)
+{
+    if (!s)
+        return;
+    candidates_deinit(&s->list);
+    mem_free(s->history.ring);
+    mem_free(s->history.count);
+    mem_free(s->history.same);
+    mem_free(s->history.common);
+    mem_free(s->history.latest);
+    mem_free(s->history.longest);
+    breakers_free(s->history.index);
+    mem_free(s->history.breakers);
+    mem_free(s->accepted);
+    mem_free(s->before);
+    mem_free(s->masked);
+    mem_free(s->bias);
+    mem_free(s->late);
+    mem_free(s);
+}
+
+/* ---------------------------------------------------------------- run */
+
+pith_status sampler_grammar(struct pith_sampler *s, struct pith_grammar *g, struct pith_error *err)
+{
+    (void)err;
+    for (uint32_t i = 0; i < s->n_accepted && s->grammar != g; i++) /* they were another's */
+        if (s->accepted[i] >= 0)
+            s->accepted[i] = ~s->accepted[i];
+    s->grammar = g;
+    s->lost = 0;
+    error_clear(&s->grammar_err);
+    return PITH_OK;
+}
+
+/* The logits that the grammar and the number of tokens so far leave; none when the grammar fails.
+ * NULL: it is too much work for now. What its grammar has masked already may be the sampler's own
+ * copy. */
+static const float *masked(struct pith_sampler *s, const float *logits, int within)
+{
+    int early = s->n_late && s->history.n < s->late_from, by_grammar = s->grammar && !s->is_masked,
+        late = 0;
+    pith_status st = PITH_OK;
+    if (!by_grammar && !early)
+        return logits;
+    if (logits != s->masked)
+        memcpy(s->masked, logits, (size_t)s->n_vocab * sizeof *logits);
+    for (int32_t i = 0; early && i < s->n_late; i++)
+        s->masked[s->late[i]] = -INFINITY;
+    if (!by_grammar)
+        return s->masked;
+    if (s->lost) {
+        st = s->grammar_err.code;
+    } else {
+        error_clear(&s->grammar_err);
+        st = within ? grammar_apply_within(s->grammar, s->masked, s->n_vocab, &s->mask_left, &late,
+                                           &s->grammar_err)
+                    : grammar_apply(s->grammar, s->masked, s->n_vocab, &s->grammar_err);
+    }
+    if (late)
+        return NULL;
+    for (int32_t i = 0; st != PITH_OK && i < s->n_vocab; i++)
+        s->masked[i] = -INFINITY;
+    return s->masked;
+}
+
+static int has_tables(struct pith_sampler *s)
+{
+    s->starved =
+        s->forgot || !get_ready(s) ||
+        !make(&s->masked, s->grammar || s->n_late > 0, (size_t)s->n_vocab, sizeof *s->masked);
+    return !s->starved;
+}
+
+struct candidates *sampler_run(struct pith_sampler *s, const float *logits)
+{
+    if (!has_tables(s)) {
+        s->list.n = 0;
+        return &s->list;
+    }
+    logits = masked(s, logits, 0);
+    uint32_t fp = fp_enter(); /* the host's rounding must not choose tokens */
+    candidates_fill(&s->list, logits, s->n_vocab);
+    s->greedy = 0;
+    for (int i = 0; i < s->n_steps; i++)
+        s->steps[i].kind->apply(s, &s->steps[i]);
+    fp_leave(fp);
+    return &s->list;
+}
+
+static int32_t draw(struct pith_sampler *s, const float *logits)
+{
+    s->is_masked = 1;
+    struct candidates *c = sampler_run(s, logits);
+    s->is_masked = 0;
+    if (s->starved)
+        return -1;
+    uint32_t fp = fp_enter();
+    double u = rng_uniform(s->seed, s->index++, 0);
+    int32_t at = 0;
+    if (c->n > 1 && s->greedy)
+        candidates_head(c, 0, &at, 1);
+    else if (c->n > 1)
+        at = candidates_draw(c, u);
+    for (int i = 0; i < s->n_steps && c->n > 0; i++) {
+        if (s->steps[i].kind->sampled)
+            s->steps[i].kind->sampled(s, &s->steps[i], at);
+    }
+    fp_leave(fp);
+    return c->n > 0 ? candidates_id(c, at) : -1;
+}
+
+int32_t sampler_sample(struct pith_sampler *s, const float *logits)
+{
+    int64_t began = clock_ns();
+    int32_t id = PITH_TOKEN_NONE;
+    s->mask_left = s->mask_steps;
+    if (has_tables(s)) {
+        const float *left = masked(s, logits, s->mask_steps > 0);
+        id = left ? draw(s, left) : PITH_TOKEN_LATER;
+    }
+    s->ns += clock_ns() - began;
+    return id;
+}
+
+int32_t sampler_sample_masked(struct pith_sampler *s, const float *logits)
+{
+    int64_t began = clock_ns();
+    int32_t id = draw(s, logits);
+    s->ns += clock_ns() - began;
+    return id;
+}
+
+pith_status sampler_error(const struct pith_sampler *s, struct pith_error *err)
+{
+    if (s->starved)
+        return error_set(err, PITH_NOMEM,
+                         "sampler: no memory for the tables of %d tokens, or for a history of %d",
+                         s->n_vocab, s->history.cap > 0 ? s->history.cap : 0);
+    if (s->grammar && s->grammar_err.code != PITH_OK)
+        return error_set(err, s->grammar_err.code, "%s", s->grammar_err.msg);
+    return error_set(err, PITH_STATE, "sampler: no token is left to choose from");
+}
+
+static void keep_accepted(struct pith_sampler *s, int32_t id)
+{
+    uint64_t n = (uint64_t)s->n_accepted + 1;
+    s->missing =
+        s->missing || !mem_grow(&s->accepted, &s->cap_accepted, n, sizeof id, PITH_MEM_SCRATCH);
+    if (!s->missing)
+        s->accepted[s->n_accepted++] = id;
+}
+
+/* One token further; one that g refuses (what is returned) leaves g where it is. */
+static pith_status take(struct pith_sampler *s, int32_t id, struct pith_grammar *g,
+                        struct pith_error *err)
+{
+    int known = id >= 0 && id < s->n_vocab;
+    if (known && get_ready(s))
+        history_accept(&s->history, id);
+    else if (known)
+        s->forgot = 1; /* without it the others are no history */
+    pith_status st = known && g ? grammar_accept(g, id, err) : PITH_OK;
+    if (known && s->keeps)
+        keep_accepted(s, g && st == PITH_OK ? id : ~id);
+    return st;
+}
+
+void sampler_accept(struct pith_sampler *s, int32_t id)
+{
+    struct pith_error err = {.code = PITH_OK};
+    pith_status st = take(s, id, s->lost ? NULL : s->grammar, &err);
+    if (st == PITH_OK || st == PITH_STATE)
+        return; /* one that the grammar does not allow leaves it where it is */
+    s->grammar_err = err;
+    s->lost = 1;
+}
+
+void sampler_reset(struct pith_sampler *s)
+{
+    if (s->history.window && s->ready)
+        memset(s->history.count, 0, (size_t)s->n_vocab * sizeof *s->history.count);
+    s->history.n = s->history.agrees_at = s->history.begin = s->history.end = 0;
+    s->history.reading = 0;
+    s->index = 0;
+    s->forgot = 0;
+    s->n_accepted = 0;
+    s->missing = 0;
+    for (int i = 0; i < s->n_steps; i++)
+        memset(s->steps[i].state, 0, sizeof s->steps[i].state);
+    s->lost = 0;
+    error_clear(&s->grammar_err);
+    if (s->grammar)
+        grammar_reset(s->grammar);
+}
+
+/* ---------------------------------------------------------------- going on elsewhere */
+
+static uint64_t chain_hash(const struct pith_sampler *s)
+{
+    uint64_t h = 0;
+    for (int i = 0; i < s->n_steps; i++)
+        h = XXH3_64bits_withSeed(s->steps[i].kind->name, strlen(s->steps[i].kind->name), h);
+    return h;
+}
+
+pith_status sampler_save(const struct pith_sampler *s, struct sampler_state *out,
+                         struct pith_error *err)
+{
+    if (!s->keeps)
+        return error_set(err, PITH_STATE,
+                         "the sampler does not remember what it accepted; open it with resumable");
+    if (s->missing)
+        return error_set(err, PITH_NOMEM,
+                         "there was no memory for the tokens that the sampler "
+                         "accepted");
+    if (s->lost)
+        return error_set(err, s->grammar_err.code, "%s", s->grammar_err.msg);
+    *out = (struct sampler_state){.seed = s->seed,
+                                  .index = s->index,
+                                  .chain = chain_hash(s),
+                                  .n_steps = (uint32_t)s->n_steps,
+                                  .n_accepted = s->n_accepted};
+    for (int i = 0; i < s->n_steps; i++)
+        memcpy(out->steps[i], s->steps[i].state, sizeof out->steps[i]);
+    return PITH_OK;
+}
+
+pith_status sampler_restore(struct pith_sampler *s, const struct sampler_state *from,
+                            const uint8_t *accepted, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    sampler_reset(s);
+    for (uint32_t i = 0; i < from->n_accepted && st == PITH_OK; i++) {
+        int32_t id;
+        memcpy(&id, accepted + (size_t)i * sizeof id, sizeof id);
+        st = id < 0 ? take(s, ~id, NULL, err) : take(s, id, s->grammar, err);
+        if (st != PITH_OK)
+            error_prefix(
+                err, "token %u of those that the sampler had accepted does not fit its grammar", i);
+    }
+    if (st == PITH_OK && (s->forgot || s->missing))
+        st = error_set(err, PITH_NOMEM,
+                       "out of memory for the %u tokens that the sampler had accepted",
+                       from->n_accepted);
+    if (st != PITH_OK) {
+        sampler_reset(s);
+        return st;
+    }
+    s->seed = from->seed;
+    s->index = from->index;
+    if (from->chain == chain_hash(s) && from->n_steps == (uint32_t)s->n_steps)
+        for (int i = 0; i < s->n_steps; i++)
+            memcpy(s->steps[i].state, from->steps[i], sizeof from->steps[i]);
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- probabilities */
+
+int32_t sampler_left(struct pith_sampler *s, struct pith_logprob *out, int32_t cap)
+{
+    struct candidates *c = &s->list;
+    uint32_t fp = fp_enter();
+    int32_t n = cap < c->n ? cap : c->n;
+    double log_total = n > 0 ? fmath_log(candidates_total(c)) : 0;
+    uint64_t from = 0;
+    for (int32_t i = 0, at[CANDIDATES_HEAD]; i < n;) {
+        int32_t k = n - i < CANDIDATES_HEAD ? n - i : CANDIDATES_HEAD;
+        from = candidates_head(c, from, at, k);
+        for (int32_t j = 0; j < k; j++, i++)
+            out[i] = (struct pith_logprob){
+                candidates_id(c, at[j]),
+                (float)((double)candidates_logit(c, at[j]) - (double)c->best - log_total),
+            };
+    }
+    fp_leave(fp);
+    return c->n;
+}
+
+/* The better one first: higher, then lower id. */
+static int before(struct pith_logprob a, struct pith_logprob b)
+{
+    return a.logprob > b.logprob || (a.logprob == b.logprob && a.id < b.id);
+}
+
+/* Restores the heap h[0..n), the worst at the root, below i. */
+static void sift(struct pith_logprob *h, int32_t n, int32_t i)
+{
+    struct pith_logprob moving = h[i];
+    for (int32_t child; (child = 2 * i + 1) < n; i = child) {
+        child += child + 1 < n && before(h[child], h[child + 1]);
+        if (!before(moving, h[child]))
+            break;
+        h[i] = h[child];
+    }
+    h[i] = moving;
+}
+
+int32_t sample_logprobs(const float *logits, int32_t n_vocab, int32_t id, float *of_id,
+                        struct pith_logprob *top, int32_t n_top)
+{
+    uint32_t fp = fp_enter();
+    double log_total = logits_log_total(logits, n_vocab);
+    int lanes = block_lanes();
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_vocab && n_top > 0; i++) {
+        struct pith_logprob here = {i, logits[i]};
+        float highest;
+        if (i % BLOCK == 0 && n == n_top && n_vocab - i >= BLOCK &&
+            block_highest(lanes, logits + i, 1, &highest) && highest <= top[0].logprob) {
+            i += BLOCK - 1; /* none of these is better: the usual case */
+            continue;
+        }
+        if (!(fabsf(here.logprob) <= FLT_MAX) || (n == n_top && !before(here, top[0])))
+            continue;
+        if (n < n_top) {
+            top[n++] = here;
+            for (int32_t j = n / 2; n == n_top && j-- > 0;)
+                sift(top, n, j);
+        } else {
+            top[0] = here;
+            sift(top, n, 0);
+        }
+    }
+    for (int32_t j = n < n_top ? n / 2 : 0; j-- > 0;)
+        sift(top, n, j);
+    for (int32_t left = n; left-- > 1;) { /* heap sort: the worst of what is left to the end */
+        struct pith_logprob worst = top[0];
+        top[0] = top[left];
+        top[left] = worst;
+        sift(top, left, 0);
+    }
+    for (int32_t i = 0; i < n; i++)
+        top[i].logprob = (float)((double)top[i].logprob - log_total);
+    if (of_id) {
+        int there = id >= 0 && id < n_vocab && fabsf(logits[id]) <= FLT_MAX;
+        *of_id = there ? (float)((double)logits[id] - log_total) : -INFINITY;
+    }
+    fp_leave(fp);
+    return n;
+}

@@ -1,0 +1,104 @@
+/* report.c -- what ran: per kind of op its kernel, device, calls, bytes, operations, time; every
+ * fallback by name; the kept copy of packed weights and the prefix store's folder. */
+#include "run/session/session.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "run/cache/store_disk.h"
+
+struct group {
+    const struct call *first;
+    struct call_stats sum;
+    int n_calls, n_slow;
+};
+
+static int same_group(const struct call *a, const struct call *b)
+{
+    return a->op == b->op && a->dst.device == b->dst.device &&
+           !strcmp(a->impl.kernel, b->impl.kernel) && (!a->w || !b->w || a->w->type == b->w->type);
+}
+
+static int collect(const struct pith_session *s, struct group *g)
+{
+    int n = 0;
+    for (int32_t i = 0; i < s->plan.n_calls; i++) {
+        const struct call *c = &s->plan.calls[i];
+        const struct call_stats *st = &s->stats[i];
+        int k = 0;
+        while (k < n && !same_group(g[k].first, c))
+            k++;
+        if (k == n)
+            g[n++] = (struct group){.first = c};
+        g[k].n_calls++;
+        g[k].n_slow += c->impl.slow;
+        g[k].sum.n += st->n;
+        g[k].sum.bytes += st->bytes;
+        g[k].sum.ops += st->ops;
+        g[k].sum.ns += st->ns;
+    }
+    return n;
+}
+
+/* The kept copy of the packed weights: its path when it is in use, and what was wrong with it. */
+static void put_copy(const struct pith_model *m, int json, struct str *out)
+{
+    const char *path = m->copy.map.p ? m->copy.path : "";
+    const char *note = m->note.n ? m->note.p : "";
+    if (json) {
+        str_putz(out, "{\"packed_copy\": ");
+        str_json(out, path, strlen(path));
+        str_putz(out, ", \"note\": ");
+        str_json(out, note, strlen(note));
+        str_putz(out, ", ");
+    } else {
+        str_printf(out, "%s%s%s%s%s", *path ? "packed weights mapped from " : "", path,
+                   *path ? "\n" : "", note, *note ? "\n" : "");
+    }
+}
+
+/* The first layer that keeps K and V, else the first. */
+static const struct kv_layer *keeper(const struct pith_session *s)
+{
+    int32_t l = 0, n = s->model->arch.hp.n_layer;
+    while (l < n && !s->kv[l].n_head_kv)
+        l++;
+    return &s->kv[l < n ? l : 0];
+}
+
+void session_report(const struct pith_session *s, int json, struct str *out)
+{
+    struct group *g = mem_array((size_t)s->plan.n_calls, sizeof *g, PITH_MEM_META);
+    int n = g ? collect(s, g) : 0;
+    out->failed |= !g;
+    put_copy(s->model, json, out);
+    if (s->store.disk)
+        store_disk_report(s->store.disk, json, out);
+    str_printf(out,
+               json ? "\"threads\": %d, \"threads_prefill\": %d, \"threads_refused\": %d, "
+                      "\"phases\": %d, \"calls\": %d, \"cache_bytes\": %llu, "
+                      "\"cache_type_k\": \"%s\", \"cache_type_v\": \"%s\", \"ops\": ["
+                    : "%d threads (prefill %d; %d not at their place), %d phases, %d op calls, "
+                      "cache %llu bytes, K %s, V %s\nop, weight, kernel, device, "
+                      "calls, runs, bytes, operations, ns\n",
+               s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool), s->plan.n_phases,
+               s->plan.n_calls,
+               (unsigned long long)(cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent)),
+               dtypes[keeper(s)->k_type].name, dtypes[keeper(s)->v_type].name);
+    for (int i = 0; i < n; i++) {
+        const struct call *c = g[i].first;
+        str_printf(out,
+                   json ? "%s{\"op\": \"%s\", \"weight\": \"%s\", \"kernel\": \"%s\", \"device\": "
+                          "\"%s\", \"calls\": %d, \"runs\": %llu, \"bytes\": %llu, \"ops\": %llu, "
+                          "\"ns\": %lld, \"fallback\": %s}"
+                        : "%s%s, %s, %s, %s, %d, %llu, %llu, %llu, %lld%s\n",
+                   json && i ? ", " : "", op_names[c->op], c->w ? dtypes[c->w->type].name : "",
+                   c->impl.kernel, s->plan.devices[c->dst.device]->name, g[i].n_calls,
+                   (unsigned long long)g[i].sum.n, (unsigned long long)g[i].sum.bytes,
+                   (unsigned long long)g[i].sum.ops, (long long)g[i].sum.ns,
+                   json ? (g[i].n_slow ? "true" : "false") : (g[i].n_slow ? "  FALLBACK" : ""));
+    }
+    if (json)
+        str_putz(out, "]}");
+    mem_free(g);
+}

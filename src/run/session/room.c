@@ -1,0 +1,136 @@
+/* room.c -- whether there is memory for a session before any is taken, and how much context there
+ * is room for where nobody says. A cache is charged as if it were full: it grows as it is used, and
+ * what would not fit when it is full is refused when it is opened. */
+#include "run/session/session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A context that is not asked for is a multiple of this. */
+enum { CONTEXT_STEP = 256 };
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / 1048576;
+}
+
+uint64_t room_cache(struct pith_session *s, const struct cache_params *p)
+{
+    const struct pith_model *m = s->model;
+    struct cache c;
+    struct recurrent r;
+    if (cache_shape(&c, s->kv, s->window, m->layer_device, m->arch.hp.n_layer,
+                    (struct device **)m->devices, p, NULL) != PITH_OK)
+        return UINT64_MAX;
+    struct recurrent_params rp = {.n_ctx = p->n_ctx,
+                                  .n_seq = p->n_seq,
+                                  .n_batch = p->n_batch,
+                                  .cache_limit = cache_limit(&c),
+                                  .n_stored = c.n_stored};
+    if (recurrent_shape(&r, s->state, m->arch.hp.n_layer, &rp, NULL) != PITH_OK)
+        return UINT64_MAX;
+    return cache_limit(&c) + recurrent_limit(&r) + cache_tables_most(&c) + recurrent_tables(&r) +
+           store_tables(c.n_stored);
+}
+
+/* Half of the memory left beside the weights: those that lie in a file's pages want to stay there.
+ * A limit that the caller sets is of what is beside them already. */
+static uint64_t half_left(const struct pith_model *m, int64_t most, struct mem_left *left)
+{
+    uint64_t mapped = 0;
+    m->devices[0]->backend->memory(m->devices[0], left);
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        if (!m->tensors[i]->packed || model_in_copy(m, m->tensors[i]))
+            mapped += m->tensors[i]->bytes;
+    uint64_t beside = left->bytes > mapped ? left->bytes - mapped : 0;
+    if (most && (uint64_t)most < left->bytes) {
+        left->bytes = (uint64_t)most;
+        snprintf(left->by, sizeof left->by, "memory_bytes");
+    }
+    return (beside < left->bytes ? beside : left->bytes) / 2;
+}
+
+/* One in the pages of all sequences: each has tables, and a page that is not full. */
+static uint64_t one_context(struct pith_session *s, struct cache_params p, int32_t n_ctx)
+{
+    p.n_ctx = n_ctx;
+    p.n_tokens = n_ctx;
+    p.store_bytes = (uint64_t)(p.store_context = 0);
+    return room_cache(s, &p);
+}
+
+/* As trained, or the largest that `bytes` have room for. */
+static int32_t choose_context(struct pith_session *s, const struct cache_params *p, uint64_t bytes)
+{
+    int32_t train = s->model->arch.hp.n_ctx_train, lo = 1, hi;
+    train = train < 1 ? 1 : train > CONTEXT_MOST ? CONTEXT_MOST : train;
+    if (train <= CONTEXT_STEP || one_context(s, *p, train) <= bytes)
+        return train;
+    for (hi = train / CONTEXT_STEP + 1;
+         hi - lo > 1;) { /* lo steps are taken even if they do not fit: what follows says so */
+        int32_t mid = lo + (hi - lo) / 2;
+        if (one_context(s, *p, mid * CONTEXT_STEP) <= bytes)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo * CONTEXT_STEP;
+}
+
+/* Positions over all sequences: of every sequence a whole context, or as many as there is room for,
+ * at least one context. */
+static int64_t choose_tokens(struct pith_session *s, struct cache_params p, uint64_t bytes)
+{
+    int64_t lo = p.n_ctx, hi = (int64_t)p.n_ctx * p.n_seq;
+    p.store_bytes = (uint64_t)(p.store_context = 0);
+    p.n_tokens = hi;
+    if (room_cache(s, &p) <= bytes)
+        return hi;
+    while (hi - lo > STEP_PAGE) {
+        p.n_tokens = lo + (hi - lo) / 2;
+        if (room_cache(s, &p) <= bytes)
+            lo = p.n_tokens;
+        else
+            hi = p.n_tokens;
+    }
+    return lo;
+}
+
+void room_choose(struct pith_session *s, struct cache_params *p, int64_t most,
+                 struct mem_left *left)
+{
+    uint64_t half = half_left(s->model, most, left);
+    int chosen = !p->n_ctx;
+    if (chosen)
+        p->n_ctx = choose_context(s, p, half);
+    if (chosen && p->n_tokens && p->n_tokens < p->n_ctx)
+        p->n_ctx = (int32_t)p->n_tokens;
+    if (!p->n_tokens)
+        p->n_tokens = choose_tokens(s, *p, half);
+    int64_t all = (int64_t)p->n_ctx * p->n_seq;
+    p->n_tokens = p->n_tokens < all ? p->n_tokens : all;
+    s->n_ctx = p->n_ctx;
+}
+
+pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other,
+                       const struct mem_left *left, struct pith_error *err)
+{
+    uint64_t cache = room_cache(s, p);
+    if (cache == UINT64_MAX ||
+        (cache <= left->bytes &&
+         other <= left->bytes - cache)) /* what has no shape is told by who makes it */
+        return PITH_OK;
+    int32_t fits = choose_context(s, p, left->bytes > other ? left->bytes - other : 0);
+    char advice[160] = "";
+    if (fits < p->n_ctx && one_context(s, *p, fits) <= left->bytes)
+        snprintf(advice, sizeof advice, "one context of %d (--ctx) would fit; ", fits);
+    return error_set(err, PITH_NOMEM,
+                     "the session needs %.1f MiB at most: %.1f MiB of cache for %lld positions, of "
+                     "one sequence at most %d, in %s and %s, "
+                     "and %.1f MiB beside it; %.1f MiB are left (limited by %s); %suse a smaller "
+                     "context (--ctx), fewer positions in all, "
+                     "or cache types of fewer bits (--cache-type-k, --cache-type-v)",
+                     mib(cache + other), mib(cache), (long long)p->n_tokens, p->n_ctx,
+                     dtypes[p->k_type].name, dtypes[p->v_type].name, mib(other), mib(left->bytes),
+                     left->by, advice);
+}

@@ -1,0 +1,285 @@
+/* sequence.c -- what can be done with a session's sequences between steps: feeding, prefix reuse,
+ * edits. Ranges are of positions, [p0, p1), p1 = -1 for the end; they are checked here and become
+ * slots of the cache. */
+#include "run/session/session.h"
+
+#include <xxhash.h>
+
+static pith_status check_seq(const struct pith_session *s, int32_t seq, struct pith_error *err)
+{
+    if (seq < 0 || seq >= s->n_seq)
+        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d", seq, s->n_seq - 1);
+    return PITH_OK;
+}
+
+/* Slots [*a, *b) of the sequence at positions [p0, p1). */
+static pith_status take_range(const struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                              int32_t *a, int32_t *b, struct pith_error *err)
+{
+    pith_status st = check_seq(s, seq, err);
+    if (st != PITH_OK)
+        return st;
+    if (p0 < 0 || p1 < -1 || (p1 >= 0 && p1 < p0))
+        return error_set(err, PITH_RANGE,
+                         "positions [%lld, %lld) of sequence %d; wanted 0 <= p0 <= p1, or p1 = -1 "
+                         "for the end",
+                         (long long)p0, (long long)p1, seq);
+    *a = cache_find(&s->cache.seq[seq], p0);
+    *b = cache_find(&s->cache.seq[seq], p1 < 0 ? INT64_MAX : p1);
+    return PITH_OK;
+}
+
+/* Keeps the first n slots of a sequence, in every kind of state. */
+static pith_status cut(struct pith_session *s, int32_t seq, int32_t n, struct pith_error *err)
+{
+    if (!cache_can_resume(&s->cache, &s->cache.seq[seq], n))
+        return error_set(err, PITH_STATE,
+                         "layers with a window no longer hold what position %d sees; use "
+                         "pith_prefix, which recomputes it",
+                         n);
+    if (recurrent_point(&s->recurrent, seq, n) != n)
+        return error_set(err, PITH_STATE,
+                         "recurrent layers hold no state after %d positions; use pith_prefix, "
+                         "which recomputes it",
+                         n);
+    if (!n)
+        store_end(&s->store, &s->cache, seq);
+    cache_cut(&s->cache, seq, n);
+    recurrent_cut(&s->recurrent, seq, n);
+    return PITH_OK;
+}
+
+/* A recurrence holds the sum of what it has seen: nothing can be taken out of it but what came
+ * last. */
+static pith_status check_parts(const struct pith_session *s, struct pith_error *err)
+{
+    if (!s->recurrent.n_blocks)
+        return PITH_OK;
+    return error_set(err, PITH_STATE,
+                     "%s has recurrent layers: they can go back to what they held before, not do "
+                     "without a part of it",
+                     s->model->info.arch);
+}
+
+pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                         struct pith_error *err)
+{
+    pith_status st = check_seq(s, seq, err);
+    if (st != PITH_OK)
+        return st;
+    if (n > INT32_MAX / 2)
+        return session_over_context(s, (uint64_t)s->cache.seq[seq].n + n, err);
+    struct pith_batch b = PITH_BATCH_INIT;
+    b.n = (int32_t)n;
+    b.token = tokens;
+    s->one_seq = seq;
+    st = session_step(s, &b, err);
+    s->one_seq = 0;
+    return st;
+}
+
+pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                          size_t *n_kept, struct pith_error *err)
+{
+    pith_status st = check_seq(s, seq, err);
+    if (st != PITH_OK)
+        return st;
+    if (n == 0)
+        return error_set(err, PITH_RANGE,
+                         "a prefix of no tokens; pith_truncate empties a sequence");
+    if (n > (size_t)s->n_ctx)
+        return session_over_context(s, n, err);
+    const struct cache_seq *q = &s->cache.seq[seq];
+    int32_t keep = 0;
+    while (s->causal && !s->pooled && keep < q->pure && (size_t)keep < n - 1 &&
+           q->token[keep] == tokens[keep])
+        keep++;
+    keep = recurrent_point(&s->recurrent, seq, keep);
+    if (!cache_can_resume(&s->cache, q, keep))
+        keep = 0;
+    s->miss = (struct store_miss){-1, -1};
+    if (keep < q->n && (size_t)keep < n - 1)
+        s->miss = (struct store_miss){.at = keep, .token = q->token[keep]};
+    for (size_t i = (size_t)keep; i < n; i++) /* before anything is given up */
+        if (tokens[i] < 0 || tokens[i] >= s->model->arch.hp.n_vocab)
+            return error_set(err, PITH_RANGE, "token %zu is %d, the vocabulary has 0..%d", i,
+                             tokens[i], s->model->arch.hp.n_vocab - 1);
+    if (keep < STEP_PAGE) /* it becomes another prompt's */
+        store_end(&s->store, &s->cache, seq);
+    struct store_miss miss;
+    int32_t stored = store_match(&s->store, &s->cache, seq, tokens, (int32_t)n - 1, keep, &miss);
+    if (miss.at > s->miss.at)
+        s->miss = miss;
+    if ((st = cache_tokens(&s->cache, &s->cache.seq[seq], stored, err)) != PITH_OK)
+        return st;
+    cache_cut(&s->cache, seq, stored > keep ? 0 : keep);
+    recurrent_cut(&s->recurrent, seq, keep);
+    if (stored > keep)
+        store_take(&s->store, &s->cache, seq, tokens, keep = stored);
+    if (n_kept)
+        *n_kept = (size_t)keep;
+    return PITH_OK;
+}
+
+pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                           size_t *n_kept, struct pith_error *err)
+{
+    size_t kept = 0;
+    pith_status st = session_reuse(s, seq, tokens, n, &kept, err);
+    if (st != PITH_OK)
+        return st;
+    if (n_kept)
+        *n_kept = kept;
+    return session_feed(s, seq, tokens + kept, n - kept, err);
+}
+
+pith_status session_salt(struct pith_session *s, int32_t seq, const void *salt, size_t n,
+                         struct pith_error *err)
+{
+    enum { MOST = 4096 };
+    pith_status st = check_seq(s, seq, err);
+    if (st != PITH_OK)
+        return st;
+    struct cache_seq *q = &s->cache.seq[seq];
+    if (n > MOST)
+        return error_set(err, PITH_RANGE, "a salt of %zu bytes, wanted 0..%d", n, MOST);
+    if (q->n)
+        return error_set(err, PITH_STATE,
+                         "sequence %d holds %d positions of whom it belongs to; truncate it to 0 "
+                         "before it gets a salt",
+                         seq, q->n);
+    XXH128_hash_t h = XXH3_128bits(salt, n);
+    q->salt[0] = n ? h.low64 | 1 : 0;
+    q->salt[1] = n ? h.high64 : 0;
+    return PITH_OK;
+}
+
+pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
+{
+    pith_status st = check_seq(s, seq, err);
+    if (st != PITH_OK)
+        return st;
+    if (n < 0 || n > s->cache.seq[seq].n)
+        return error_set(err, PITH_RANGE, "truncate to %lld positions, sequence %d holds %d",
+                         (long long)n, seq, s->cache.seq[seq].n);
+    return cut(s, seq, (int32_t)n, err);
+}
+
+pith_status session_remove(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                           struct pith_error *err)
+{
+    int32_t a, b;
+    pith_status st = take_range(s, seq, p0, p1, &a, &b, err);
+    if (st != PITH_OK || a == b)
+        return st;
+    if (b == s->cache.seq[seq].n)
+        return cut(s, seq, a, err);
+    st = check_parts(s, err);
+    return st == PITH_OK ? cache_remove(&s->cache, seq, a, b, err) : st;
+}
+
+pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t p0, int64_t p1,
+                         struct pith_error *err)
+{
+    int32_t a, b;
+    pith_status st = check_seq(s, dst, err);
+    if (st == PITH_OK)
+        st = take_range(s, src, p0, p1, &a, &b, err);
+    if (st != PITH_OK)
+        return st;
+    if (a == b)
+        return cut(s, dst, 0, err);
+    if (a > 0)
+        st = check_parts(s, err);
+    else if (recurrent_point(&s->recurrent, src, b) != b)
+        st = error_set(err, PITH_STATE,
+                       "recurrent layers hold no state of sequence %d after %d positions", src, b);
+    if (st == PITH_OK)
+        st = cache_share(&s->cache, dst, src, a, b, err);
+    if (st == PITH_OK)
+        recurrent_share(&s->recurrent, dst, src, b);
+    return st;
+}
+
+pith_status session_keep(struct pith_session *s, int32_t seq, struct pith_error *err)
+{
+    pith_status st = check_seq(s, seq, err);
+    for (int32_t q = 0; st == PITH_OK && q < s->n_seq; q++)
+        if (q != seq)
+            st = cut(s, q, 0, err);
+    return st;
+}
+
+int session_can_shift(const struct pith_session *s)
+{
+    return s->causal && !s->pooled && !s->recurrent.n_blocks;
+}
+
+static pith_status check_shift(const struct pith_session *s, struct pith_error *err)
+{
+    if (session_can_shift(s))
+        return PITH_OK;
+    if (s->recurrent.n_blocks)
+        return check_parts(s, err);
+    return error_set(err, PITH_UNSUPPORTED,
+                     "%s takes a sequence whole: its positions cannot be shifted",
+                     s->causal ? "a session that pools" : s->model->info.arch);
+}
+
+/* A range whose positions may change. */
+static pith_status take_movable(const struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                                int32_t *a, int32_t *b, struct pith_error *err)
+{
+    pith_status st = take_range(s, seq, p0, p1, a, b, err);
+    return st == PITH_OK ? check_shift(s, err) : st;
+}
+
+pith_status session_shift(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                          int64_t delta, struct pith_error *err)
+{
+    int32_t a, b;
+    pith_status st = take_movable(s, seq, p0, p1, &a, &b, err);
+    if (st != PITH_OK)
+        return st;
+    const struct cache_seq *q = &s->cache.seq[seq];
+    if (delta < -POS_MAX || delta > POS_MAX ||
+        (a < b && (cache_pos(q, a) + delta < 0 || cache_pos(q, b - 1) + delta >= POS_MAX)))
+        return error_set(err, PITH_RANGE,
+                         "shift by %lld of positions %d..%d of sequence %d; they have to stay "
+                         "within 0..%d",
+                         (long long)delta, a < b ? cache_pos(q, a) : 0,
+                         a < b ? cache_pos(q, b - 1) : 0, seq, POS_MAX - 1);
+    return a < b && delta ? cache_move(&s->cache, seq, a, b, (int32_t)delta, 1, err) : PITH_OK;
+}
+
+pith_status session_divide(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t by,
+                           struct pith_error *err)
+{
+    int32_t a, b;
+    pith_status st = take_movable(s, seq, p0, p1, &a, &b, err);
+    if (st != PITH_OK)
+        return st;
+    if (by < 1 || by > POS_MAX)
+        return error_set(err, PITH_RANGE, "positions divided by %lld, wanted 1..%d", (long long)by,
+                         POS_MAX);
+    return a < b && by > 1 ? cache_move(&s->cache, seq, a, b, 0, (int32_t)by, err) : PITH_OK;
+}
+
+int64_t session_position(const struct pith_session *s, int32_t seq, int last)
+{
+    if (seq < 0 || seq >= s->n_seq || !s->cache.seq[seq].n)
+        return -1;
+    return cache_pos(&s->cache.seq[seq], last ? s->cache.seq[seq].n - 1 : 0);
+}
+
+uint64_t session_cache_bytes(const struct pith_session *s, int64_t n)
+{
+    uint64_t bytes = 0;
+    for (int32_t l = 0; l < s->model->arch.hp.n_layer; l++) {
+        const struct kv_layer *k = &s->kv[l];
+        int32_t w = s->cache.group[k->group].window;
+        int64_t seen = w && n > w ? w : n;
+        bytes += (uint64_t)seen * (uint64_t)(k->n_head_kv * (k->k_head + k->v_head)) / STEP_PAGE;
+    }
+    return bytes;
+}

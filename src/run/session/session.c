@@ -1,0 +1,662 @@
+/* session.c -- see session.h. Opening: parameters -> cache layout -> graph -> plan -> memory. A
+ * call of pith_step: check everything -> for each run of at most n_batch rows: sort by sequence,
+ * take pages, fill the step, run the plan -> on failure every sequence goes back to where it was.
+ */
+#include "run/session/session.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+#include "base/mem.h"
+#include "graph/kv_page.h"
+
+/* ---------------------------------------------------------------- open */
+
+static int cache_type(const char *name, enum dtype *out, const char *which, struct pith_error *err)
+{
+    int t = name ? dtype_from_name(name) : DT_F16;
+    if (t >= 0 && kv_type_known((enum dtype)t)) {
+        *out = (enum dtype)t;
+        return 1;
+    }
+    char known[128] = "";
+    for (int i = 0; i < KV_N_TYPES; i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                 dtypes[kv_types[i]].name);
+    error_set(err, PITH_UNSUPPORTED, "cache type %s = \"%.32s\"; known are %s", which, name, known);
+    return 0;
+}
+
+static pith_status take_params(struct pith_session *s, const struct pith_session_params *p,
+                               struct cache_params *cp, struct pith_error *err)
+{
+    const struct pith_model *m = s->model;
+    if (m->params.vocab_only)
+        return error_set(
+            err, PITH_STATE,
+            "the model was opened with vocab_only; open it with its weights to run it");
+    if (p->n_ctx < 0 || p->n_ctx > CONTEXT_MOST)
+        return error_set(err, PITH_RANGE,
+                         "n_ctx is %d, wanted 1..%d (0: as trained, or as memory allows)", p->n_ctx,
+                         CONTEXT_MOST);
+    if (p->n_seq < 0 || p->n_seq > 65536)
+        return error_set(err, PITH_RANGE, "n_seq is %d, wanted 1..65536", p->n_seq);
+    int most = pool_n_threads(m->pool);
+    if (p->n_threads < 0 || p->n_threads > most || p->n_threads_prefill < 0 ||
+        p->n_threads_prefill > most)
+        return error_set(err, PITH_RANGE,
+                         "n_threads is %d and n_threads_prefill %d, the model was opened with %d",
+                         p->n_threads, p->n_threads_prefill, most);
+    s->n_threads = p->n_threads ? p->n_threads : m->n_threads;
+    s->n_threads_prefill = p->n_threads_prefill ? p->n_threads_prefill
+                           : p->n_threads       ? p->n_threads
+                                                : m->n_threads_prefill;
+    s->n_ctx = p->n_ctx; /* room_choose */
+    s->n_seq = p->n_seq ? p->n_seq : 1;
+    s->n_batch = m->params.n_batch;
+    s->causal = m->arch.hp.causal;
+    if (p->memory_bytes < 0)
+        return error_set(err, PITH_RANGE,
+                         "memory_bytes is %lld, wanted 0 (all that is left) or more",
+                         (long long)p->memory_bytes);
+    if (p->store_bytes < 0 || p->store_limit < 0)
+        return error_set(err, PITH_RANGE,
+                         "store_bytes is %lld and store_limit %lld, wanted 0 or more",
+                         (long long)p->store_bytes, (long long)p->store_limit);
+    if (p->n_tokens < 0)
+        return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
+                         (long long)p->n_tokens);
+    int pooling = p->pooling == PITH_POOL_FILE ? m->arch.hp.pooling : (int)p->pooling;
+    if (pooling < PITH_POOL_NONE || pooling > PITH_POOL_LAST)
+        return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last",
+                         pooling);
+    s->pooled = pooling != PITH_POOL_NONE;
+    s->pool_kind = pooling == PITH_POOL_CLS    ? POOL_CLS
+                   : pooling == PITH_POOL_LAST ? POOL_LAST
+                                               : POOL_MEAN;
+    *cp = (struct cache_params){.n_ctx = s->n_ctx,
+                                .n_seq = s->n_seq,
+                                .n_batch = s->n_batch,
+                                .n_tokens = p->n_tokens,
+                                .store_bytes = (uint64_t)p->store_bytes,
+                                .store_context = p->store_dir && !p->store_bytes,
+                                .n_nodes = m->n_nodes,
+                                .pool = m->pool};
+    if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) ||
+        !cache_type(p->cache_type_v, &cp->v_type, "V", err))
+        return PITH_UNSUPPORTED;
+    return PITH_OK;
+}
+
+/* Rows of output one step can hold: by default as many as fit in 64 MiB, at least 64. */
+static int32_t output_rows(const struct pith_session *s)
+{
+    int32_t n = s->model->params.n_outputs;
+    if (!n) {
+        int64_t fit = ((int64_t)64 << 20) / (s->n_cols * (int64_t)sizeof(float));
+        n = fit > 64 ? (int32_t)(fit < s->n_batch ? fit : s->n_batch) : 64;
+    }
+    return n < s->n_batch ? n : s->n_batch;
+}
+
+static void set_devices(struct pith_session *s)
+{
+    const struct pith_model *m = s->model;
+    for (node n = s->graph.first; n; n = n->next)
+        n->device = n->layer < 0                     ? 0
+                    : n->layer >= m->arch.hp.n_layer ? m->n_devices - 1
+                                                     : m->layer_device[n->layer];
+}
+
+static pith_status compile(struct pith_session *s, struct pith_error *err)
+{
+    struct pith_model *m = s->model;
+    struct arch_model a = m->arch;
+    graph_init(&s->graph);
+    s->graph.n_layer = a.hp.n_layer;
+    s->graph.kv = s->kv;
+    s->graph.state = s->state;
+    s->graph.n_kv = a.hp.n_layer;
+    s->graph.n_embd = a.hp.n_embd;
+    a.pooled = s->pooled;
+    a.pool = s->pool_kind;
+    a.want_logits = a.want_logits && !s->pooled;
+    a.want_embd = !a.want_logits;
+    s->n_cols = a.want_logits ? a.hp.n_vocab : a.hp.n_embd;
+    s->cap_outputs = output_rows(s);
+    a.arch->build(&a, &s->graph);
+    pith_status st = graph_finish(&s->graph, err);
+    if (st != PITH_OK)
+        return st;
+    set_devices(s);
+    struct plan_params pp = {.cap_T = s->n_batch,
+                             .cap_R = s->cap_outputs,
+                             .cap_N = s->n_seq < s->n_batch ? s->n_seq : s->n_batch,
+                             .cap_spans = (s->n_ctx + ATTN_SPAN - 1) / ATTN_SPAN,
+                             .unfused = m->params.observe,
+                             .strict = m->params.strict};
+    return plan_compile(&s->plan, &s->graph, m->devices, m->n_devices, &pp, err);
+}
+
+enum { SLAB = 2 << 20, PAGE = 4096 };
+
+/* Bytes of buffers that are there from the beginning and are no blocks. */
+static uint64_t fixed_bytes(const struct pith_session *s)
+{
+    uint64_t n = size_align(s->step_reserved, PAGE);
+    for (int d = 0; d < s->model->n_devices; d++)
+        n += size_align(s->plan.act_bytes[d], PAGE);
+    return n;
+}
+
+/* Of pools and outputs when they are full: what is committed ends with a slab. */
+static uint64_t whole_slabs(const struct pith_session *s)
+{
+    uint64_t n = recurrent_limit(&s->recurrent) + size_align(s->kept_bytes, SLAB);
+    for (int g = 0; g < s->cache.n_groups; g++)
+        n += size_align(s->cache.group[g].reserved, SLAB);
+    return n;
+}
+
+/* Of blocks that there will be for threads. */
+static uint64_t scratch_bytes(const struct pith_session *s)
+{
+    return s->exec.scratch_bytes * (uint64_t)pool_n_threads(s->model->pool);
+}
+
+static void size_buffers(struct pith_session *s)
+{
+    s->step_reserved =
+        (uint64_t)step_bytes(s->n_batch, s->cap_outputs, s->plan.params.cap_N, s->cache.cap_pages,
+                             s->cache.n_groups, s->model->arch.hp.n_embd);
+    s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
+    s->exec.scratch_bytes = size_align(s->plan.scratch_bytes + 64, 64);
+}
+
+static pith_status allocate(struct pith_session *s, struct pith_error *err)
+{
+    const struct pith_model *m = s->model;
+    const struct plan *p = &s->plan;
+    int32_t cap_N = p->params.cap_N;
+    int n_threads = pool_n_threads(m->pool);
+    pith_status st;
+    for (int d = 0; d < m->n_devices; d++) {
+        st = m->devices[d]->backend->alloc(m->devices[d], p->act_bytes[d], PITH_MEM_SCRATCH,
+                                           &s->act[d], err);
+        if (st != PITH_OK)
+            return error_prefix(err, "activations of %d rows", s->n_batch);
+        s->exec.base[d] = s->act[d].p;
+    }
+    s->step = mem_reserve(s->step_reserved);
+    s->kept = mem_reserve(s->kept_bytes);
+    s->scratch = mem_alloc(s->exec.scratch_bytes * (size_t)n_threads, PITH_MEM_SCRATCH);
+    s->run_state = mem_zalloc(m->devices[0]->backend->state_bytes(p, n_threads), PITH_MEM_SCRATCH);
+    s->stats = mem_array((size_t)p->n_calls, sizeof *s->stats, PITH_MEM_SCRATCH);
+    s->seq_rows = mem_array((size_t)s->n_seq + 1, sizeof *s->seq_rows, PITH_MEM_SCRATCH);
+    s->seq_last = mem_array((size_t)s->n_seq, sizeof *s->seq_last, PITH_MEM_SCRATCH);
+    s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
+    s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
+    if (!s->step || !s->kept || !s->scratch || !s->run_state || !s->stats || !s->seq_rows ||
+        !s->seq_last || !s->order || !s->output)
+        return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
+                         s->n_batch);
+    st = mem_commit(s->step, s->step_reserved, PITH_MEM_SCRATCH, err);
+    if (st != PITH_OK)
+        return st;
+    s->step_committed = s->step_reserved;
+    step_init(s->step, s->n_batch, s->cap_outputs, cap_N, s->cache.cap_pages, s->cache.n_groups,
+              m->arch.hp.n_embd);
+    for (int g = 0; g < s->cache.n_groups; g++)
+        s->exec.cache[g] = (struct cache_view){.base = s->cache.group[g].base,
+                                               .page_bytes = s->cache.group[g].page_bytes};
+    s->exec.state = (struct cache_view){.base = s->recurrent.base,
+                                        .page_bytes = (int64_t)s->recurrent.block_bytes};
+    s->exec.step = s->step;
+    s->exec.plan = p;
+    s->exec.scratch = s->scratch;
+    s->exec.n_threads = s->n_threads;
+    s->exec.n_nodes = m->n_nodes;
+    s->exec.pool = m->pool;
+    s->exec.run_state = s->run_state;
+    s->exec.cancel = &s->cancel;
+    s->exec.stats = s->stats;
+    return PITH_OK;
+}
+
+/* What the bits of a page depend on beside its tokens, and what its place among the session's pages
+ * means. The fingerprint samples the weights; a file edited in between shows by its time. */
+static void store_root(const struct pith_session *s, uint64_t root[2])
+{
+    static const int32_t version[] = {PITH_VERSION_MAJOR, PITH_VERSION_MINOR, PITH_VERSION_PATCH,
+                                      STEP_PAGE, NUMERICS_VERSION};
+    XXH128_hash_t h = {s->model->fingerprint[0], s->model->fingerprint[1]};
+    uint64_t seed = XXH3_64bits_withSeed(version, sizeof version, s->recurrent.block_bytes);
+    for (int p = 0; p < gguf_n_parts(s->model->gguf); p++) {
+        const int64_t mtime = gguf_part(s->model->gguf, p)->mtime_ns;
+        seed = XXH3_64bits_withSeed(&mtime, sizeof mtime, seed);
+    }
+    for (int32_t l = 0; l < s->cache.n_layer; l++) {
+        const struct kv_layer *kv = &s->kv[l];
+        const struct cache_group *g = &s->cache.group[kv->group];
+        int32_t what[] = {kv->n_head_kv, kv->group,  g->window, kv->d_k,
+                          kv->d_v,       kv->k_type, kv->v_type};
+        seed = XXH3_64bits_withSeed(what, sizeof what, seed);
+        const char *device = s->model->devices[s->model->layer_device[l]]->backend->name;
+        seed = XXH3_64bits_withSeed(device, strlen(device), seed);
+    }
+    h = XXH3_128bits_withSeed(&h, sizeof h, seed);
+    root[0] = h.low64;
+    root[1] = h.high64;
+}
+
+static pith_status open_store(struct pith_session *s, const struct pith_session_params *p,
+                              struct pith_error *err)
+{
+    struct store_params sp = {.budget = s->cache.store_bytes,
+                              .dir = p->store_dir,
+                              .disk_limit = (uint64_t)p->store_limit,
+                              .pool = s->model->pool,
+                              .cancel = &s->cancel};
+    store_root(s, sp.root);
+    return store_init(&s->store, &s->cache, &s->recurrent, &sp, err);
+}
+
+/* What is to be opened, and the memory there was before. */
+static pith_status prepare(struct pith_session *s, const struct pith_session_params *params,
+                           struct cache_params *cp, struct mem_left *left, struct pith_error *err)
+{
+    struct pith_model *m = s->model;
+    pith_status st = take_params(s, params, cp, err);
+    if (st != PITH_OK)
+        return st;
+    int32_t n_layer = m->arch.hp.n_layer;
+    s->kv = mem_array((size_t)n_layer, sizeof *s->kv, PITH_MEM_META);
+    s->window = mem_array((size_t)n_layer, sizeof *s->window, PITH_MEM_META);
+    s->state = mem_array((size_t)n_layer, sizeof *s->state, PITH_MEM_META);
+    if (!s->kv || !s->window || !s->state)
+        return error_set(err, PITH_NOMEM, "out of memory while opening a session");
+    m->arch.arch->state(&m->arch, s->kv, s->window, s->state);
+    for (int32_t l = 0; l < n_layer; l++)
+        s->kv[l].rope = m->arch.rope[l];
+    uint64_t state_bytes = recurrent_layout(s->state, n_layer);
+    if (s->causal && !s->pooled)
+        cp->state_bytes = state_bytes;
+    else
+        cp->store_bytes = (uint64_t)(cp->store_context = 0);
+    room_choose(s, cp, params->memory_bytes, left);
+    return PITH_OK;
+}
+
+static pith_status open_all(struct pith_session *s, const struct pith_session_params *params,
+                            struct pith_error *err)
+{
+    struct pith_model *m = s->model;
+    int32_t n_layer = m->arch.hp.n_layer;
+    struct cache_params cp;
+    struct mem_left left;
+    pith_status st;
+    TRY(prepare(s, params, &cp, &left, err));
+    TRY(cache_shape(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
+    TRY(compile(s, err));
+    size_buffers(s);
+    TRY(room_check(s, &cp, fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes, &left, err));
+    TRY(cache_init(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
+    TRY(recurrent_init(&s->recurrent, s->state, n_layer, m->devices[0],
+                       &(struct recurrent_params){.n_ctx = s->n_ctx,
+                                                  .n_seq = s->n_seq,
+                                                  .n_batch = s->n_batch,
+                                                  .cache_limit = cache_limit(&s->cache),
+                                                  .n_stored = s->cache.n_stored},
+                       err));
+    if (s->causal && !s->pooled)
+        TRY(open_store(s, params, err));
+    TRY(allocate(s, err));
+fail:
+    return st;
+}
+
+struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
+                                  struct pith_error *err)
+{
+    struct pith_session *s = mem_zalloc(sizeof *s, PITH_MEM_META);
+    if (!s) {
+        error_set(err, PITH_NOMEM, "out of memory while opening a session");
+        return NULL;
+    }
+    s->model = model_ref(m);
+    uint32_t fp = fp_enter(); /* constants of the graph are computed here */
+    struct mem_account *before = mem_account_enter(&s->account);
+    pith_status st = open_all(s, params, err);
+    mem_account_leave(before);
+    s->cache.account = &s->account;
+    fp_leave(fp);
+    if (st == PITH_OK)
+        return s;
+    session_close(s);
+    return NULL;
+}
+
+pith_status session_plan(struct pith_model *m, const struct pith_session_params *params,
+                         struct pith_session_plan *out, struct pith_error *err)
+{
+    struct cache_params cp;
+    struct mem_left left;
+    struct pith_session *s = mem_zalloc(sizeof *s, PITH_MEM_META);
+    if (!s)
+        return error_set(err, PITH_NOMEM, "out of memory while planning a session");
+    s->model = model_ref(m);
+    pith_status st = prepare(s, params, &cp, &left, err);
+    if (st == PITH_OK) {
+        out->n_ctx = cp.n_ctx;
+        out->n_ctx_train = m->arch.hp.n_ctx_train;
+        out->n_tokens = cp.n_tokens;
+        out->cache_bytes = room_cache(s, &cp);
+        out->left_bytes = left.bytes;
+        out->memory_bytes = left.total;
+        snprintf(out->limited_by, sizeof out->limited_by, "%s", left.by);
+    }
+    session_close(s);
+    return st;
+}
+
+void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most)
+{
+    uint64_t own = sizeof *s + atomic_load(&s->account.bytes) + fixed_bytes(s);
+    *now = own + cache_bytes(&s->cache) + s->cache.tokens_committed +
+           recurrent_bytes(&s->recurrent) + s->kept_committed;
+    *most = own + cache_growth(&s->cache) + s->cache.tokens_reserved + whole_slabs(s);
+}
+
+void session_close(struct pith_session *s)
+{
+    if (!s)
+        return;
+    for (int d = 0; d < MAX_DEVICES; d++)
+        if (s->act[d].p)
+            s->act[d].device->backend->release(&s->act[d]);
+    mem_decommit(s->step, s->step_committed, PITH_MEM_SCRATCH);
+    mem_release(s->step, s->step_reserved);
+    mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
+    mem_release(s->kept, s->kept_bytes);
+    mem_free(s->scratch);
+    mem_free(s->run_state);
+    mem_free(s->stats);
+    mem_free(s->seq_rows);
+    mem_free(s->seq_last);
+    mem_free(s->order);
+    mem_free((void *)s->output);
+    plan_deinit(&s->plan);
+    graph_deinit(&s->graph);
+    store_deinit(&s->store);
+    cache_deinit(&s->cache);
+    recurrent_deinit(&s->recurrent);
+    mem_free(s->kv);
+    mem_free(s->state);
+    mem_free(s->window);
+    model_unref(s->model);
+    mem_free(s);
+}
+
+/* ---------------------------------------------------------------- checking a batch */
+
+static int32_t seq_of(const struct pith_session *s, const struct pith_batch *b, int32_t i)
+{
+    return b->seq ? b->seq[i] : s->one_seq;
+}
+
+/* Does row i ask for output? A pooled session gives one output per sequence, whatever `want` says.
+ */
+static int wanted(const struct pith_session *s, const struct pith_batch *b, int32_t i)
+{
+    return b->want && !s->pooled ? b->want[i] : s->seq_last[seq_of(s, b, i)] == i;
+}
+
+pith_status session_over_context(const struct pith_session *s, uint64_t n, struct pith_error *err)
+{
+    return error_set(err, PITH_RANGE,
+                     "prompt exceeds the context: n_prompt = %llu, n_ctx = %d, n_over = %llu; "
+                     "shorten it or open the session with a larger context",
+                     (unsigned long long)n, s->n_ctx, (unsigned long long)n - (uint64_t)s->n_ctx);
+}
+
+static pith_status check_batch(struct pith_session *s, const struct pith_batch *b,
+                               struct pith_error *err)
+{
+    int32_t n_out = 0, n_vocab = s->model->arch.hp.n_vocab;
+    if (b->n < 1 || !b->token == !b->embd)
+        return error_set(
+            err, PITH_RANGE,
+            "a batch of %d rows with %s; wanted at least one row, and either tokens or "
+            "embedding rows",
+            b->n,
+            b->token && b->embd   ? "both tokens and embedding rows"
+            : b->token || b->embd ? "one kind of them"
+                                  : "neither tokens nor embedding rows");
+    memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
+    for (int32_t i = 0; i < b->n; i++) {
+        int32_t q = seq_of(s, b, i);
+        if (q < 0 || q >= s->n_seq)
+            return error_set(err, PITH_RANGE, "row %d is of sequence %d, the session has 0..%d", i,
+                             q, s->n_seq - 1);
+        if (b->token && (b->token[i] < 0 || b->token[i] >= n_vocab))
+            return error_set(err, PITH_RANGE, "row %d is token %d, the vocabulary has 0..%d", i,
+                             b->token[i], n_vocab - 1);
+        s->seq_rows[q]++;
+        s->seq_last[q] = i;
+    }
+    for (int32_t i = 0; i < b->n && !s->pooled; i++)
+        n_out += wanted(s, b, i) != 0;
+    for (int32_t q = 0; q < s->n_seq; q++) {
+        n_out += s->pooled && s->seq_rows[q];
+        int64_t over = (int64_t)s->cache.seq[q].n + s->seq_rows[q] - s->n_ctx;
+        if (s->seq_rows[q] && over > 0)
+            return session_over_context(s, (uint64_t)(over + s->n_ctx), err);
+        if ((int64_t)cache_next(&s->cache.seq[q], s->cache.seq[q].n) + s->seq_rows[q] > POS_MAX)
+            return error_set(
+                err, PITH_RANGE,
+                "sequence %d is at position %d, the last possible is %d; shift it back", q,
+                cache_next(&s->cache.seq[q], s->cache.seq[q].n) - 1, POS_MAX);
+        if (s->seq_rows[q] && (!s->causal || s->pooled) && s->cache.seq[q].n)
+            return error_set(err, PITH_STATE,
+                             "sequence %d holds %d positions; a %s takes a sequence whole: "
+                             "truncate it to 0 first",
+                             q, s->cache.seq[q].n,
+                             s->causal ? "session that pools" : "non-causal model");
+    }
+    if ((!s->causal || s->pooled) && b->n > s->n_batch)
+        return error_set(err, PITH_RANGE,
+                         "%d rows in one step, at most n_batch = %d for a model that takes its "
+                         "input whole; open it with a larger n_batch",
+                         b->n, s->n_batch);
+    if (n_out > s->cap_outputs)
+        return error_set(err, PITH_RANGE,
+                         "%d outputs asked for, at most %d in one call; ask in parts or open the "
+                         "model with a larger n_outputs",
+                         n_out, s->cap_outputs);
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- one step */
+
+/* Fills the step with rows [from, from + n) of the batch, grouped by sequence. */
+static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_t from, int32_t n)
+{
+    struct step *t = s->step;
+    int32_t N = 0, at = 0;
+    memset(s->seq_rows, 0, (size_t)s->n_seq * sizeof *s->seq_rows);
+    for (int32_t i = from; i < from + n; i++)
+        s->seq_rows[seq_of(s, b, i)]++;
+    for (int32_t q = 0; q < s->n_seq; q++) { /* counts become first rows */
+        int32_t rows = s->seq_rows[q];
+        if (!rows)
+            continue;
+        step_seq(t)[N] = q;
+        step_first(t)[N++] = at;
+        s->seq_rows[q] = at;
+        at += rows;
+    }
+    step_first(t)[N] = at;
+    t->T = n;
+    t->N = N;
+    t->embd = b->embd != NULL;
+    for (int32_t i = from; i < from + n; i++) {
+        int32_t r = s->seq_rows[seq_of(s, b, i)]++;
+        s->order[i - from] = r;
+        if (b->embd)
+            memcpy(step_embd(t) + (int64_t)r * t->n_embd, b->embd + (int64_t)i * t->n_embd,
+                   (size_t)t->n_embd * sizeof(float));
+        step_token(t)[r] = b->token ? b->token[i] : -1;
+    }
+    t->R = 0;
+    for (int32_t i = from; i < from + n; i++)
+        if (wanted(s, b, i))
+            step_out(t)[t->R++] = s->order[i - from];
+}
+
+/* Positions, slots, visible ranges and page tables; sequences are settled, pages are there. */
+static void fill_positions(struct pith_session *s)
+{
+    struct step *t = s->step;
+    t->n_tiles = 0;
+    for (int32_t k = 0; k < t->N; k++) {
+        const struct cache_seq *q = &s->cache.seq[step_seq(t)[k]];
+        for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r += STEP_TILE)
+            step_tile(t)[t->n_tiles++] = r;
+        int32_t first = step_first(t)[k], end = step_first(t)[k + 1];
+        int32_t ahead = cache_next(q, q->n) - q->n; /* new slots are at position slot + ahead */
+        for (int32_t r = first; r < end; r++) {
+            int32_t slot = q->n + r - first, pos = slot + ahead;
+            step_seg(t)[r] = k;
+            step_pos(t)[r] = pos;
+            for (int g = 0; g < t->n_groups; g++) {
+                int32_t w = s->cache.group[g].window, lo = 0;
+                if (w && (lo = cache_find(q, (int64_t)pos - w + 1)) == q->n)
+                    lo = pos - w + 1 - ahead > lo ? pos - w + 1 - ahead : lo;
+                step_slot(t, g)[r] = slot;
+                step_lo(t, g)[r] = lo;
+                step_hi(t, g)[r] = s->causal ? slot + 1 : q->n + end - first;
+            }
+        }
+        int32_t n_pages = (q->n + end - first + STEP_PAGE - 1) / STEP_PAGE;
+        for (int g = 0; g < t->n_groups; g++)
+            memcpy(step_pages(t, g, k), q->pages[g], (size_t)n_pages * sizeof(int32_t));
+    }
+}
+
+static pith_status take_pages(struct pith_session *s, struct pith_error *err)
+{
+    const struct step *t = s->step;
+    for (int32_t k = 0; k < t->N; k++) {
+        int32_t seq = step_seq(t)[k], rows = step_first(t)[k + 1] - step_first(t)[k];
+        pith_status st = cache_settle(&s->cache, seq, s->model->pool, err);
+        if (st == PITH_OK)
+            st = cache_grow(&s->cache, seq, rows, s->model->pool, err);
+        if (st != PITH_OK)
+            return st;
+    }
+    return PITH_OK;
+}
+
+static void commit_rows(struct pith_session *s)
+{
+    const struct step *t = s->step;
+    for (int32_t k = 0; k < t->N; k++)
+        for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++)
+            cache_append(&s->cache, step_seq(t)[k], step_token(t)[r]);
+}
+
+/* Outputs of the step just run; those of earlier steps of the same call were copied aside by
+ * keep_outputs. */
+static void collect_outputs(struct pith_session *s)
+{
+    const struct value *v = s->plan.has_logits ? &s->plan.logits : &s->plan.embd;
+    s->last_outputs = v->rows == ROWS_N ? s->step->N : s->step->R;
+    for (int32_t i = 0; i < s->last_outputs; i++)
+        s->output[s->n_outputs++] = value_row(&s->exec, v, i);
+    const struct step *t = s->step;
+    s->last_seq = -1;
+    if (v->rows == ROWS_R && t->R) {
+        int32_t row = step_out(t)[t->R - 1], seg = step_seg(t)[row];
+        s->last_n = s->cache.seq[step_seq(t)[seg]].n;
+        if (row == step_first(t)[seg + 1] - 1)
+            s->last_seq = step_seq(t)[seg];
+    }
+}
+
+pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct pith_error *err)
+{
+    uint64_t need = size_align((uint64_t)n * (uint64_t)s->n_cols * sizeof(float), 2 << 20);
+    if (need <= s->kept_committed)
+        return PITH_OK;
+    pith_status st = mem_commit((uint8_t *)s->kept + s->kept_committed, need - s->kept_committed,
+                                PITH_MEM_SCRATCH, err);
+    if (st == PITH_OK)
+        s->kept_committed = need;
+    return st;
+}
+
+/* The plan's rows will be overwritten by the next step of this call. */
+static pith_status keep_outputs(struct pith_session *s, struct pith_error *err)
+{
+    uint64_t row = (uint64_t)s->n_cols * sizeof(float);
+    pith_status st = s->last_outputs ? session_room_for_outputs(s, s->n_outputs, err) : PITH_OK;
+    if (st != PITH_OK)
+        return st;
+    for (int32_t i = s->n_outputs - s->last_outputs; i < s->n_outputs; i++) {
+        float *to = s->kept + (int64_t)i * s->n_cols;
+        memcpy(to, s->output[i], row);
+        s->output[i] = to;
+    }
+    return PITH_OK;
+}
+
+static pith_status run_rows(struct pith_session *s, const struct pith_batch *b, int32_t from,
+                            int32_t n, struct pith_error *err)
+{
+    fill_rows(s, b, from, n);
+    pith_status st = take_pages(s, err);
+    if (st != PITH_OK)
+        return st;
+    fill_positions(s);
+    st = recurrent_take(&s->recurrent, s->step, err);
+    if (st != PITH_OK)
+        return st;
+    s->exec.n_threads = n > PREFILL_ROWS ? s->n_threads_prefill : s->n_threads;
+    st = plan_run(&s->plan, &s->exec, err);
+    if (st != PITH_OK) {
+        recurrent_abort(&s->recurrent, s->step);
+        return st;
+    }
+    commit_rows(s);
+    recurrent_commit(&s->recurrent, s->step);
+    collect_outputs(s);
+    return PITH_OK;
+}
+
+pith_status session_step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
+{
+    pith_status st = check_batch(s, b, err);
+    if (st != PITH_OK)
+        return st;
+    s->n_outputs = s->last_outputs = 0;
+    s->last_seq = -1;
+    for (int32_t q = 0; q < s->n_seq; q++) {
+        cache_begin(&s->cache, q);
+        recurrent_begin(&s->recurrent, q, s->seq_rows[q]);
+    }
+    for (int32_t at = 0; at < b->n && st == PITH_OK; at += s->n_batch) {
+        if (at)
+            st = keep_outputs(s, err);
+        if (st == PITH_OK)
+            st = run_rows(s, b, at, b->n - at < s->n_batch ? b->n - at : s->n_batch, err);
+    }
+    if (st != PITH_OK)
+        s->n_outputs = 0;
+    for (int32_t q = 0; q < s->n_seq; q++) {
+        cache_end(&s->cache, q, st != PITH_OK);
+        recurrent_end(&s->recurrent, q, st != PITH_OK);
+        if (st == PITH_OK)
+            store_publish(&s->store, &s->cache, q);
+    }
+    return st;
+}

@@ -1,0 +1,142 @@
+/* session.h -- sequences over a model: one plan, one cache, one step at a time. Everything a step
+ * needs is allocated at open; after that no call here allocates (the cache commits reserved slabs).
+ */
+#ifndef PITH_RUN_SESSION_H
+#define PITH_RUN_SESSION_H
+
+#include "graph/plan.h"
+#include "run/cache/cache.h"
+#include "run/model/model.h"
+#include "run/cache/recurrent.h"
+#include "run/cache/store.h"
+
+enum { POS_MAX = 1 << 30 }; /* positions are below */
+enum { CONTEXT_MOST = 1 << 24 };
+
+/* Raised with every change that makes a kernel or an op give other bits: stored pages and snapshots
+ * outlive the program. */
+enum { NUMERICS_VERSION = 1 };
+
+enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, beyond it computes */
+
+struct pith_session {
+    struct pith_model *model;
+    struct mem_account account; /* its blocks, but for itself */
+    struct graph graph;         /* owns what the plan points at */
+    struct plan plan;
+    struct cache cache;
+    struct kv_layer *kv; /* [n_layer] */
+    struct store store;
+    struct store_miss miss; /* of the last session_prefix */
+    struct recurrent recurrent;
+    struct state_layer *state; /* [n_layer] */
+    int32_t *window;
+    int n_threads, n_threads_prefill; /* of steps with at most PREFILL_ROWS rows, and with more */
+    int32_t n_ctx, n_seq, n_batch, cap_outputs;
+    enum pool_kind pool_kind;
+    int pooled, causal;
+    struct step *step;
+    uint64_t step_reserved, step_committed;
+    struct exec exec;
+    struct buffer act[MAX_DEVICES];
+    void *scratch, *run_state;
+    struct call_stats *stats;
+    _Atomic(int) cancel;
+    /* Sorting a batch by sequence. */
+    int32_t *seq_rows, *order; /* [n_seq + 1], [n_batch] */
+    int32_t *seq_last;         /* [n_seq] last row of each sequence in the call */
+    int32_t one_seq;           /* of a batch without sequence numbers */
+    /* Outputs of the last call: the plan's own rows for its last step, copies for earlier ones. */
+    const float **output;            /* [cap_outputs] */
+    int32_t n_outputs, last_outputs; /* last_outputs: those of the running step */
+    float *kept;                     /* reserved address space [cap_outputs][cols] */
+    uint64_t kept_bytes, kept_committed;
+    int64_t n_cols; /* V or E */
+    int32_t last_seq,
+        last_n; /* the last output is of the last of last_n tokens of last_seq; -1: of none */
+};
+
+struct pith_session *session_open(struct pith_model *m, const struct pith_session_params *params,
+                                  struct pith_error *err);
+void session_close(struct pith_session *s); /* NULL allowed */
+/* See pith_plan_session. */
+pith_status session_plan(struct pith_model *m, const struct pith_session_params *params,
+                         struct pith_session_plan *out, struct pith_error *err);
+/* Bytes of its own: now, and with cache, states and outputs at their limits. */
+void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most);
+pith_status session_step(struct pith_session *s, const struct pith_batch *b,
+                         struct pith_error *err);
+/* The error of n positions in one sequence. */
+pith_status session_over_context(const struct pith_session *s, uint64_t n, struct pith_error *err);
+/* Makes `kept` hold n rows of output. */
+pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct pith_error *err);
+/* room.c: bytes of caches, states and tables with these parameters when they are full; UINT64_MAX:
+ * there are none with them. */
+uint64_t room_cache(struct pith_session *s, const struct cache_params *p);
+/* Chooses n_ctx and n_tokens where they are 0, by the memory that is left, which it tells, or by
+ * `most` (0: no such limit). */
+void room_choose(struct pith_session *s, struct cache_params *p, int64_t most,
+                 struct mem_left *left);
+/* PITH_NOMEM: such a cache and `other` bytes beside it do not fit into what was left. */
+pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other,
+                       const struct mem_left *left, struct pith_error *err);
+/* sequence.c */
+pith_status session_feed(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                         struct pith_error *err);
+pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                          size_t *n_kept, struct pith_error *err);
+pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                           size_t *n_kept, struct pith_error *err);
+pith_status session_salt(struct pith_session *s, int32_t seq, const void *salt, size_t n,
+                         struct pith_error *err);
+pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n,
+                             struct pith_error *err);
+pith_status session_remove(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                           struct pith_error *err);
+pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64_t p0, int64_t p1,
+                         struct pith_error *err);
+pith_status session_keep(struct pith_session *s, int32_t seq, struct pith_error *err);
+pith_status session_shift(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1,
+                          int64_t delta, struct pith_error *err);
+pith_status session_divide(struct pith_session *s, int32_t seq, int64_t p0, int64_t p1, int64_t by,
+                           struct pith_error *err);
+int session_can_shift(const struct pith_session *s);
+/* Position of the first or last slot, -1: no such sequence, or an empty one. */
+int64_t session_position(const struct pith_session *s, int32_t seq, int last);
+uint64_t session_cache_bytes(const struct pith_session *s, int64_t n);
+
+/* extend.c: more text than a context holds. A context shift drops n_discard tokens (0: half) after
+ * the first n_keep; what follows moves down. Self-extend (arXiv:2401.01325) divides the positions
+ * of every ga_w tokens by ga_n, but for the latest: *groups have been. */
+pith_status context_shift(struct pith_session *s, int32_t seq, int32_t n_keep, int32_t n_discard,
+                          struct pith_error *err);
+pith_status self_extend(struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
+                        int64_t *groups, struct pith_error *err);
+/* Tokens that can be fed before the next call of it. */
+int64_t self_extend_room(const struct pith_session *s, int32_t seq, int32_t ga_n, int32_t ga_w,
+                         int64_t groups);
+/* snapshot.c: one sequence, or all (seq -1), to and from a file or memory. A load that fails has
+ * changed nothing. */
+struct pith_sampler; /* NULL: none */
+pith_status session_save(const struct pith_session *s, int32_t seq,
+                         const struct pith_sampler *sampler, const char *path,
+                         struct pith_error *err);
+pith_status session_save_memory(const struct pith_session *s, int32_t seq, void *buf, size_t cap,
+                                size_t *n, struct pith_error *err);
+pith_status session_load(struct pith_session *s, int32_t seq, struct pith_sampler *sampler,
+                         const char *path, struct pith_error *err);
+pith_status session_load_memory(struct pith_session *s, int32_t seq, const void *p, size_t n,
+                                struct pith_error *err);
+/* generate.c */
+pith_status session_generate(struct pith_session *s, const struct pith_generate_params *p,
+                             struct pith_generate_result *out, struct pith_error *err);
+/* sample_rows.c: see pith_sample_rows. */
+pith_status session_sample_rows(struct pith_session *s, struct pith_draw *draws, int32_t n,
+                                struct pith_error *err);
+/* report.c */
+void session_report(const struct pith_session *s, int json, struct str *out);
+/* synth.c */
+pith_status synth_write(const char *path, const struct pith_synth_params *p,
+                        struct pith_error *err);
+
+#endif

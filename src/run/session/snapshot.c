@@ -1,0 +1,1003 @@
+/* snapshot.c -- a session or one sequence as bytes, and back.
+ *
+ *     magic[8] version u32 sections u32 | checksum u64
+ *     section:  id u32, 0 u32, length u64 | payload | checksum u64 of all before     in order of
+ *               id, each once, nothing behind the last
+ *       1 layout     struct layout: what the model and the session have to be
+ *       2 sequences  per sequence: struct seq_head, tokens[n], slots[n] if edited, per cache group
+ *                    table[n_tab]: which page, -1 none
+ *       3 pages      per cache group: count u32, then its pages: per layer of the group K and V in
+ *                    canonical form (kv_page.h)
+ *       4 recurrent  per sequence: count u32, then so many times: positions u32, 0 u32, block
+ *       5 logits     the last ones: sequence i32 (-1: none), count u32, then as many floats
+ *       6 sampler    nothing, or struct sampler_state (sample.h) and the tokens accepted as ids,
+ *                    ~id if
+ *                    its grammar did not take it
+ *
+ * Pages that sequences share are written once and shared again. Integers are little-endian,
+ * checksums XXH3-64. A load reads everything, checks everything and makes all the memory it will
+ * need; only then it touches the session, and nothing can fail any more. Checksums find damage;
+ * values are checked besides, for checksums can be forged.
+ *
+ * The pages of a file are read one at a time, into pages of the pool that are nobody's until the
+ * checksum was right. Where the pool has no room for old and new at once the section is read to
+ * memory instead.
+ *
+ * A sampler is in it where the caller gives one. Edits that are still to be carried out are saved
+ * as such. */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+#include "base/cursor.h"
+#include "base/machine/file.h"
+#include "base/mem.h"
+#include "run/cache/cache_impl.h"
+#include "run/sample/sample.h"
+#include "run/session/session.h"
+
+enum { VERSION = 3, N_SECTIONS = 6, HEAD = 24, SECTION_HEAD = 16, PAGES = 2 };
+static const char magic[8] = "pithsnap";
+static const char *const section_names[N_SECTIONS] = {"layout",    "sequences", "pages",
+                                                      "recurrent", "logits",    "sampler"};
+
+struct layout {
+    uint64_t fingerprint[2], layers, block_bytes;
+    uint32_t type_k, type_v, page, n_groups, n_seq, whole, numerics, zero;
+};
+struct seq_head {
+    int32_t n, pure, edited, pending, n_tab;
+    int32_t torn[STEP_MAX_GROUPS];
+};
+_Static_assert(sizeof(struct layout) == 64 && sizeof(struct seq_head) == 52 &&
+                   sizeof(struct sampler_state) == 32 + 16 * SAMPLE_MAX_STEPS,
+               "the format");
+
+static struct layout layout_of(const struct pith_session *s, int32_t seq)
+{
+    struct layout y = {.block_bytes = s->recurrent.block_bytes,
+                       .page = STEP_PAGE,
+                       .n_groups = (uint32_t)s->cache.n_groups,
+                       .n_seq = seq < 0 ? (uint32_t)s->n_seq : 1,
+                       .whole = seq < 0,
+                       .numerics = NUMERICS_VERSION};
+    memcpy(y.fingerprint, s->model->fingerprint, sizeof y.fingerprint);
+    for (int32_t l = 0; l < s->cache.n_layer; l++) {
+        const struct kv_layer *kv = &s->kv[l];
+        int32_t what[] = {kv->n_head_kv, kv->group, s->cache.group[kv->group].window, kv->d_k,
+                          kv->d_v};
+        y.layers = XXH3_64bits_withSeed(what, sizeof what, y.layers);
+        if (kv->n_head_kv) {
+            y.type_k = kv->k_type;
+            y.type_v = kv->v_type;
+        }
+    }
+    return y;
+}
+
+/* ---------------------------------------------------------------- out */
+
+struct out {
+    struct file_writer *file; /* or memory: */
+    uint8_t *buf;
+    uint64_t cap, n;
+    XXH3_state_t *sum; /* NULL: only counting */
+};
+
+static void put(struct out *o, const void *p, uint64_t n)
+{
+    if (o->sum) {
+        XXH3_64bits_update(o->sum, p, n);
+        if (o->file)
+            file_writer_put(o->file, p, n);
+        else if (n <= o->cap && o->n <= o->cap - n)
+            memcpy(o->buf + o->n, p, n);
+    }
+    o->n += n;
+}
+
+static void put_sum(struct out *o)
+{
+    uint64_t sum = o->sum ? XXH3_64bits_digest(o->sum) : 0;
+    put(o, &sum, sizeof sum);
+    if (o->sum)
+        XXH3_64bits_reset(o->sum);
+}
+
+struct save {
+    const struct pith_session *s;
+    int32_t seq; /* -1: all */
+    int32_t first, n_seq;
+    int32_t *number[STEP_MAX_GROUPS]; /* of each place in the file, -1: not in it */
+    int32_t *pages[STEP_MAX_GROUPS], n_pages[STEP_MAX_GROUPS];
+    int32_t *slots[STEP_MAX_GROUPS]; /* of each page: so many are written, what is behind them is
+                                        nobody's */
+    uint8_t *page;
+    const struct pith_sampler *sampler; /* NULL: none */
+    struct sampler_state state;
+};
+
+/* Entries of the page tables that matter. */
+static int32_t table_length(const struct cache *c, const struct cache_seq *q)
+{
+    int32_t n = q->pending ? c->cap_pages : (q->n + STEP_PAGE - 1) / STEP_PAGE;
+    int used = 0;
+    while (n && !used) {
+        for (int g = 0; g < c->n_groups; g++)
+            used |= q->pages[g][n - 1] >= 0;
+        n -= !used;
+    }
+    return n;
+}
+
+static void put_layout(struct out *o, const struct save *v)
+{
+    struct layout y = layout_of(v->s, v->seq);
+    put(o, &y, sizeof y);
+}
+
+static void put_sequences(struct out *o, const struct save *v)
+{
+    const struct cache *c = &v->s->cache;
+    for (int32_t i = v->first; i < v->first + v->n_seq; i++) {
+        const struct cache_seq *q = &c->seq[i];
+        struct seq_head h = {q->n, q->pure, q->edited, q->pending, table_length(c, q), {0}};
+        memcpy(h.torn, q->torn, sizeof h.torn);
+        put(o, &h, sizeof h);
+        put(o, q->token, (uint64_t)q->n * sizeof *q->token);
+        if (q->edited)
+            put(o, q->slot, (uint64_t)q->n * sizeof *q->slot);
+        for (int g = 0; g < c->n_groups; g++)
+            for (int32_t k = 0; k < h.n_tab; k++) {
+                int32_t place = q->pages[g][k];
+                put(o, place < 0 ? &place : &v->number[g][place], sizeof place);
+            }
+    }
+}
+
+static void put_pages(struct out *o, const struct save *v)
+{
+    const struct cache *c = &v->s->cache;
+    for (int g = 0; g < c->n_groups; g++) {
+        put(o, &v->n_pages[g], sizeof v->n_pages[g]);
+        for (int32_t i = 0; i < v->n_pages[g]; i++) {
+            if (o->sum)
+                page_read(c, g, v->pages[g][i], v->slots[g][i], v->page);
+            put(o, v->page, page_canonical(c, g));
+        }
+    }
+}
+
+static void put_recurrent(struct out *o, const struct save *v)
+{
+    const struct recurrent *r = &v->s->recurrent;
+    for (int32_t i = v->first; r->n_blocks && i < v->first + v->n_seq; i++) {
+        const struct recurrent_seq *q = &r->seq[i];
+        uint32_t n = (uint32_t)q->n_at + (q->now >= 0);
+        put(o, &n, sizeof n);
+        for (uint32_t k = 0; k < n; k++) {
+            int present = k == (uint32_t)q->n_at;
+            int32_t head[2] = {present ? q->n : q->at[k].n, 0};
+            int32_t block = present ? q->now : q->at[k].block;
+            put(o, head, sizeof head);
+            put(o, r->base + (uint64_t)block * r->block_bytes, r->block_bytes);
+        }
+    }
+}
+
+static void put_logits(struct out *o, const struct save *v)
+{
+    const struct pith_session *s = v->s;
+    int32_t q = s->n_outputs ? s->last_seq : -1, none = -1;
+    uint32_t n = 0;
+    if (q < 0 || s->cache.seq[q].n != s->last_n || (v->seq >= 0 && q != v->seq)) {
+        put(o, &none, sizeof none);
+        put(o, &n, sizeof n);
+        return;
+    }
+    n = (uint32_t)s->n_cols;
+    q -= v->first;
+    put(o, &q, sizeof q);
+    put(o, &n, sizeof n);
+    put(o, s->output[s->n_outputs - 1], (uint64_t)n * sizeof(float));
+}
+
+static void put_sampler(struct out *o, const struct save *v)
+{
+    if (!v->sampler)
+        return;
+    put(o, &v->state, sizeof v->state);
+    put(o, v->sampler->accepted, (uint64_t)v->state.n_accepted * sizeof *v->sampler->accepted);
+}
+
+static void put_all(struct out *o, const struct save *v)
+{
+    static void (*const sections[N_SECTIONS])(struct out *, const struct save *) = {
+        put_layout, put_sequences, put_pages, put_recurrent, put_logits, put_sampler};
+    const uint32_t head[2] = {VERSION, N_SECTIONS};
+    put(o, magic, sizeof magic);
+    put(o, head, sizeof head);
+    put_sum(o);
+    for (uint32_t i = 0; i < N_SECTIONS; i++) {
+        struct out count = {0};
+        const uint32_t id[2] = {i + 1, 0};
+        sections[i](&count, v);
+        put(o, id, sizeof id);
+        put(o, &count.n, sizeof count.n);
+        sections[i](o, v);
+        put_sum(o);
+    }
+}
+
+static uint64_t longest_page(const struct cache *c)
+{
+    uint64_t most = 0;
+    for (int g = 0; g < c->n_groups; g++)
+        most = page_canonical(c, g) > most ? page_canonical(c, g) : most;
+    return most;
+}
+
+/* The slots of pages that the sequence lies in. */
+static void mark_slots(struct save *v, int g, const struct cache_seq *q)
+{
+    for (int32_t i = 0; i < q->n; i++) {
+        int32_t src = q->pending ? q->slot[i].src : i, place = q->pages[g][src / STEP_PAGE];
+        if (place >= 0 && v->slots[g][v->number[g][place]] <= src % STEP_PAGE)
+            v->slots[g][v->number[g][place]] = src % STEP_PAGE + 1;
+    }
+}
+
+/* Numbers the pages in use. */
+static pith_status save_init(struct save *v, const struct pith_session *s, int32_t seq,
+                             struct pith_error *err)
+{
+    const struct cache *c = &s->cache;
+    *v = (struct save){.s = s, .seq = seq, .first = seq < 0 ? 0 : seq};
+    v->n_seq = seq < 0 ? s->n_seq : 1;
+    if (seq < -1 || seq >= s->n_seq)
+        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
+                         seq, s->n_seq - 1);
+    v->page = mem_alloc(longest_page(c) + 1, PITH_MEM_SCRATCH);
+    int ok = v->page != NULL;
+    for (int g = 0; g < c->n_groups; g++) {
+        size_t n = (size_t)c->group[g].n_made * STEP_QUARTERS;
+        v->number[g] = mem_array(n + 1, sizeof **v->number, PITH_MEM_SCRATCH);
+        v->pages[g] = mem_array(n + 1, sizeof **v->pages, PITH_MEM_SCRATCH);
+        v->slots[g] = mem_array(n + 1, sizeof **v->slots, PITH_MEM_SCRATCH);
+        ok = ok && v->number[g] && v->pages[g] && v->slots[g];
+        for (size_t i = 0; ok && i < n; i++)
+            v->number[g][i] = -1;
+        for (int32_t i = v->first; ok && i < v->first + v->n_seq; i++) {
+            for (int32_t k = 0; k < table_length(c, &c->seq[i]); k++) {
+                int32_t place = c->seq[i].pages[g][k];
+                if (place < 0 || v->number[g][place] >= 0)
+                    continue;
+                v->pages[g][v->n_pages[g]] = place;
+                v->number[g][place] = v->n_pages[g]++;
+            }
+            mark_slots(v, g, &c->seq[i]);
+        }
+    }
+    return ok ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for saving a session");
+}
+
+static void save_deinit(struct save *v)
+{
+    mem_free(v->page);
+    for (int g = 0; g < STEP_MAX_GROUPS; g++) {
+        mem_free(v->number[g]);
+        mem_free(v->pages[g]);
+        mem_free(v->slots[g]);
+    }
+}
+
+static pith_status check_vocabulary(const struct pith_session *s,
+                                    const struct pith_sampler *sampler, struct pith_error *err)
+{
+    int32_t n = s->model->arch.hp.n_vocab;
+    return sampler->n_vocab == n
+               ? PITH_OK
+               : error_set(err, PITH_RANGE, "the sampler is for %d tokens, the model has %d",
+                           sampler->n_vocab, n);
+}
+
+static void save_to(struct save *v, struct out *o)
+{
+    XXH3_state_t sum;
+    XXH3_64bits_reset(&sum);
+    o->sum = &sum;
+    put_all(o, v);
+}
+
+pith_status session_save(const struct pith_session *s, int32_t seq,
+                         const struct pith_sampler *sampler, const char *path,
+                         struct pith_error *err)
+{
+    struct save v;
+    struct file_writer file;
+    pith_status st = save_init(&v, s, seq, err);
+    v.sampler = sampler;
+    if (st == PITH_OK && sampler)
+        st = check_vocabulary(s, sampler, err);
+    if (st == PITH_OK && sampler)
+        st = sampler_save(sampler, &v.state, err);
+    if (st == PITH_OK)
+        st = file_writer_open(&file, path, err);
+    if (st == PITH_OK) {
+        save_to(&v, &(struct out){.file = &file});
+        st = file_writer_commit(&file, err);
+    }
+    save_deinit(&v);
+    return st;
+}
+
+pith_status session_save_memory(const struct pith_session *s, int32_t seq, void *buf, size_t cap,
+                                size_t *n, struct pith_error *err)
+{
+    struct save v;
+    struct out o = {.buf = buf, .cap = cap};
+    pith_status st = save_init(&v, s, seq, err);
+    if (st == PITH_OK)
+        put_all(&o, &v);
+    *n = o.n;
+    if (st == PITH_OK && buf && o.n > cap)
+        st = error_set(err, PITH_RANGE, "a snapshot of %llu bytes into %zu",
+                       (unsigned long long)o.n, cap);
+    if (st == PITH_OK && buf) {
+        o.n = 0;
+        save_to(&v, &o);
+    }
+    save_deinit(&v);
+    return st;
+}
+
+/* ---------------------------------------------------------------- in: checks */
+
+struct image { /* one sequence as it lies in the bytes, which need not be aligned */
+    struct seq_head h;
+    const uint8_t *token, *slot, *table[STEP_MAX_GROUPS];
+};
+
+/* Where the bytes are: in memory, or in a file that is read piece by piece. */
+struct source {
+    const uint8_t *p; /* NULL: the file */
+    int fd;
+    uint64_t n;
+};
+
+struct load {
+    struct pith_session *s;
+    int32_t first, n_seq, seq; /* of the session; seq -1: all */
+    const char *name;          /* for messages */
+    struct source from;
+    struct cursor at[N_SECTIONS];    /* but for the pages of a file: */
+    uint64_t pages_from;             /* where that section begins */
+    uint8_t *copy[N_SECTIONS];       /* of a file's sections */
+    int stream;                      /* its pages go from the file to their places */
+    struct image *image;             /* [n_seq] */
+    uint64_t pages[STEP_MAX_GROUPS]; /* where they begin in their section's payload */
+    int32_t n_pages[STEP_MAX_GROUPS];
+    int32_t n_blocks; /* recurrent ones of all sequences */
+    int32_t logits_of;
+    const uint8_t *logits;
+    int32_t *taken[STEP_MAX_GROUPS]; /* places of a group's pages */
+    int32_t *slots;                  /* that its sequences have in each of its pages */
+    uint8_t *page;                   /* one of a file */
+    struct sampler_state state;
+    const uint8_t *accepted; /* NULL: the snapshot has no sampler */
+};
+
+static int32_t int_at(const uint8_t *p, int64_t i)
+{
+    int32_t v;
+    memcpy(&v, p + i * 4, sizeof v);
+    return v;
+}
+
+static pith_status damaged(const struct load *v, struct pith_error *err, const char *what)
+{
+    return error_set(err, PITH_FORMAT, "%s: %s; it is damaged or was cut off, nothing was loaded",
+                     v->name, what);
+}
+
+static pith_status damaged_section(const struct load *v, int i, struct pith_error *err,
+                                   const char *what)
+{
+    return error_set(err, PITH_FORMAT,
+                     "%s: section \"%s\": %s; it is damaged or was cut off, nothing was loaded",
+                     v->name, section_names[i], what);
+}
+
+static pith_status read_from(const struct load *v, uint64_t at, void *to, uint64_t n,
+                             struct pith_error *err)
+{
+    if (!v->from.p)
+        return file_read_at(v->from.fd, v->name, to, n, at, err);
+    memcpy(to, v->from.p + at, n);
+    return PITH_OK;
+}
+
+/* Section i is head and payload of so many bytes at `from`: has its checksum been read, it can be
+ * parsed. Pages of a file are left there. */
+static pith_status take_section(struct load *v, int i, uint64_t from, uint64_t length,
+                                struct pith_error *err)
+{
+    uint64_t sum, n = SECTION_HEAD + length;
+    const uint8_t *p = v->from.p ? v->from.p + from : NULL;
+    if (!p && i == PAGES) {
+        v->pages_from = from;
+        cursor_init(&v->at[i], (const uint8_t *)"", length); /* only its length */
+        return PITH_OK;
+    }
+    if (!p) {
+        p = v->copy[i] = mem_alloc(n, PITH_MEM_SCRATCH);
+        if (!p)
+            return error_set(err, PITH_NOMEM, "out of memory for loading %s", v->name);
+        pith_status st = read_from(v, from, v->copy[i], n, err);
+        if (st != PITH_OK)
+            return st;
+    }
+    pith_status st = read_from(v, from + n, &sum, sizeof sum, err);
+    if (st != PITH_OK)
+        return st;
+    if (sum != XXH3_64bits(p, n))
+        return damaged_section(v, i, err, "its checksum differs");
+    cursor_init(&v->at[i], p + SECTION_HEAD, length);
+    return PITH_OK;
+}
+
+static pith_status check_start(const struct load *v, struct pith_error *err)
+{
+    uint8_t p[HEAD] = {0};
+    uint32_t head[2];
+    uint64_t sum, n = v->from.n < HEAD ? v->from.n : HEAD;
+    pith_status st = read_from(v, 0, p, n, err);
+    if (st != PITH_OK)
+        return st;
+    if (n < sizeof magic || memcmp(p, magic, sizeof magic))
+        return error_set(err, PITH_FORMAT, "%s is no saved session (its first bytes differ)",
+                         v->name);
+    memcpy(head, p + sizeof magic, sizeof head);
+    memcpy(&sum, p + HEAD - sizeof sum, sizeof sum);
+    if (n < HEAD)
+        return damaged(v, err, "the header is short");
+    if (head[0] != VERSION)
+        return error_set(err, PITH_UNSUPPORTED, "%s: format version %u, wanted %d", v->name,
+                         head[0], VERSION);
+    if (sum != XXH3_64bits(p, HEAD - 8) || head[1] != N_SECTIONS)
+        return damaged(v, err, "the header's checksum differs");
+    return PITH_OK;
+}
+
+static pith_status split(struct load *v, struct pith_error *err)
+{
+    pith_status st = check_start(v, err);
+    uint64_t at = HEAD, length;
+    for (int i = 0; i < N_SECTIONS && st == PITH_OK; i++) {
+        uint32_t id[2] = {0};
+        uint64_t most = v->from.n - at;
+        if (most < SECTION_HEAD + sizeof(uint64_t))
+            return damaged_section(v, i, err, "it is not whole");
+        uint8_t head[SECTION_HEAD];
+        if ((st = read_from(v, at, head, sizeof head, err)) != PITH_OK)
+            return st;
+        memcpy(id, head, sizeof id);
+        memcpy(&length, head + sizeof id, sizeof length);
+        if (id[0] != (uint32_t)i + 1 || id[1] || length > most - SECTION_HEAD - sizeof(uint64_t))
+            return damaged_section(v, i, err, "it is not whole");
+        st = take_section(v, i, at, length, err);
+        at += SECTION_HEAD + length + sizeof(uint64_t);
+    }
+    if (st != PITH_OK)
+        return st;
+    return at == v->from.n ? PITH_OK : damaged(v, err, "bytes follow the last section");
+}
+
+static pith_status check_layout(struct load *v, struct pith_error *err)
+{
+    struct layout have, want = layout_of(v->s, v->seq);
+    const uint8_t *p = cursor_bytes(&v->at[0], sizeof have, "layout");
+    if (!p || v->at[0].at != v->at[0].n)
+        return damaged_section(v, 0, err, "its length is wrong");
+    memcpy(&have, p, sizeof have);
+    if (have.numerics != want.numerics)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s was saved by a program of numerics version %u, this one has %u: what "
+                         "it computed has other bits; compute it anew",
+                         v->name, have.numerics, want.numerics);
+    const char *field = NULL;
+    if (memcmp(have.fingerprint, want.fingerprint, sizeof have.fingerprint))
+        field = "model (or its overrides)";
+    else if (have.type_k != want.type_k)
+        field = "cache type of K";
+    else if (have.type_v != want.type_v)
+        field = "cache type of V";
+    else if (have.layers != want.layers || have.n_groups != want.n_groups ||
+             have.page != want.page || have.block_bytes != want.block_bytes)
+        field = "layout of the cache (windows that fit the context, devices)";
+    if (field)
+        return error_set(err, PITH_STATE, "%s was saved with another %s; nothing was loaded",
+                         v->name, field);
+    if (have.whole != want.whole || have.n_seq != (have.whole ? have.n_seq : 1))
+        return error_set(err, PITH_STATE, "%s holds %s, asked for was %s", v->name,
+                         have.whole ? "a whole session" : "one sequence",
+                         want.whole ? "a whole session" : "one sequence");
+    if (have.n_seq > want.n_seq)
+        return error_set(err, PITH_RANGE, "%s holds %u sequences, the session has %u", v->name,
+                         have.n_seq, want.n_seq);
+    v->n_seq = (int32_t)have.n_seq;
+    return PITH_OK;
+}
+
+/* Are the slots of an edited sequence ones that edits can make? */
+static int good_slots(const struct image *m)
+{
+    const struct seq_head *h = &m->h;
+    int32_t before = 0;
+    for (int32_t i = 0; i < h->n; i++) {
+        int32_t pos = int_at(m->slot, 3 * (int64_t)i), src = int_at(m->slot, 3 * (int64_t)i + 1),
+                delta = int_at(m->slot, 3 * (int64_t)i + 2);
+        if (pos < before || pos >= POS_MAX || src < 0 || src / STEP_PAGE >= h->n_tab ||
+            delta < -POS_MAX || delta > POS_MAX || (!h->pending && (src != i || delta)))
+            return 0;
+        before = pos;
+    }
+    return 1;
+}
+
+static int32_t position(const struct image *m, int32_t slot)
+{
+    return m->h.edited ? int_at(m->slot, 3 * (int64_t)slot) : slot;
+}
+
+/* No page is beyond the file's; every slot that a row to come sees (those of cache_can_resume) has
+ * one. */
+static int good_tables(const struct load *v, const struct image *m)
+{
+    const struct cache *c = &v->s->cache;
+    for (int g = 0; g < c->n_groups; g++) {
+        int32_t i = m->h.n - 1, window = c->group[g].window;
+        int32_t lo = window && i >= 0 ? position(m, i) + 1 - window : -1; /* the last not seen */
+        for (int32_t k = 0; k < m->h.n_tab; k++) {
+            int32_t page = int_at(m->table[g], k);
+            if (page < -1 || page >= v->n_pages[g])
+                return 0;
+        }
+        for (; i >= 0 && position(m, i) > lo; i--) {
+            int32_t src = m->h.edited ? int_at(m->slot, 3 * (int64_t)i + 1) : i;
+            if (i < m->h.torn[g] || src / STEP_PAGE >= m->h.n_tab ||
+                int_at(m->table[g], src / STEP_PAGE) < 0)
+                return 0;
+        }
+    }
+    return 1;
+}
+
+/* Does the head agree with itself? */
+static int good_head(const struct seq_head *h)
+{
+    int32_t most_pages = h->pending ? INT32_MAX : h->n / STEP_PAGE + (h->n % STEP_PAGE != 0);
+    int ok = h->n >= h->pending && h->n_tab >= 0 && h->n_tab <= most_pages && h->pure >= 0 &&
+             h->pure <= h->n && !(h->edited & ~1) && !(h->pending & ~1) && h->pending <= h->edited;
+    for (int g = 0; g < STEP_MAX_GROUPS; g++)
+        ok = ok && h->torn[g] >= 0 && h->torn[g] <= h->n;
+    return ok;
+}
+
+static pith_status check_sequence(const struct load *v, struct image *m, struct cursor *c,
+                                  struct pith_error *err)
+{
+    const struct pith_session *s = v->s;
+    const uint8_t *p = cursor_bytes(c, sizeof m->h, "head");
+    if (!p)
+        return damaged_section(v, 1, err, "it is short");
+    memcpy(&m->h, p, sizeof m->h);
+    const struct seq_head *h = &m->h;
+    if (!good_head(h))
+        return damaged_section(v, 1, err, "a sequence is impossible");
+    if (h->n > s->n_ctx || h->n_tab > s->cache.cap_pages)
+        return error_set(err, PITH_RANGE, "%s holds %d positions, the session has n_ctx = %d",
+                         v->name, h->n, s->n_ctx);
+    m->token = cursor_bytes(c, (uint64_t)h->n * 4, "tokens");
+    m->slot = cursor_bytes(c, h->edited ? (uint64_t)h->n * 12 : 0, "slots");
+    for (int g = 0; g < s->cache.n_groups; g++)
+        m->table[g] = cursor_bytes(c, (uint64_t)h->n_tab * 4, "table");
+    if (c->failed)
+        return damaged_section(v, 1, err, "it is short");
+    for (int32_t i = 0; i < h->n; i++)
+        if (int_at(m->token, i) < -1 || int_at(m->token, i) >= s->model->arch.hp.n_vocab)
+            return damaged_section(v, 1, err, "a token is not of the vocabulary");
+    if ((h->edited && !good_slots(m)) || !good_tables(v, m))
+        return damaged_section(v, 1, err, "slots or pages of a sequence are impossible");
+    return PITH_OK;
+}
+
+static pith_status check_pages(struct load *v, struct pith_error *err)
+{
+    uint64_t at = 0, n = v->at[PAGES].n;
+    for (int g = 0; g < v->s->cache.n_groups; g++) {
+        uint64_t one = page_canonical(&v->s->cache, g);
+        uint32_t count = 0;
+        if (n - at < sizeof count)
+            return damaged_section(v, PAGES, err, "it is short");
+        pith_status st =
+            v->from.p ? PITH_OK
+                      : read_from(v, v->pages_from + SECTION_HEAD + at, &count, sizeof count, err);
+        if (st != PITH_OK)
+            return st;
+        if (v->from.p)
+            memcpy(&count, v->at[PAGES].p + at, sizeof count);
+        at += sizeof count;
+        if (count > INT32_MAX / 2 || (one && count > (n - at) / one))
+            return damaged_section(v, PAGES, err, "it is short");
+        v->n_pages[g] = (int32_t)count;
+        v->pages[g] = at;
+        at += count * one;
+    }
+    return at == n ? PITH_OK : damaged_section(v, PAGES, err, "its length is wrong");
+}
+
+static pith_status check_rest(struct load *v, struct pith_error *err)
+{
+    const struct pith_session *s = v->s;
+    struct cursor c = v->at[3];
+    for (int32_t i = 0; s->recurrent.n_blocks && i < v->n_seq; i++) {
+        uint32_t n = cursor_u32(&c, "count");
+        int32_t last = 0;
+        for (uint32_t k = 0; k < n && !c.failed; k++, v->n_blocks++) {
+            int32_t at = (int32_t)cursor_u32(&c, "positions");
+            cursor_skip(&c, 4 + s->recurrent.block_bytes, "block");
+            /* ascending; the present may be a checkpoint too */
+            if (at < 1 || at < last || at > v->image[i].h.n)
+                return damaged_section(v, 3, err, "its positions are impossible");
+            last = at;
+        }
+        if (last != v->image[i].h.n)
+            return damaged_section(v, 3, err, "a sequence has no present state");
+    }
+    if (c.failed || c.at != c.n)
+        return damaged_section(v, 3, err, "its length is wrong");
+    c = v->at[4];
+    v->logits_of = (int32_t)cursor_u32(&c, "sequence");
+    uint32_t n = cursor_u32(&c, "count");
+    v->logits = cursor_bytes(&c, (uint64_t)n * sizeof(float), "logits");
+    if (c.failed || c.at != c.n || v->logits_of < -1 || v->logits_of >= v->n_seq ||
+        n != (v->logits_of < 0 ? 0 : (uint32_t)s->n_cols))
+        return damaged_section(v, 4, err, "its length is wrong");
+    return PITH_OK;
+}
+
+static pith_status check_sampler(struct load *v, struct pith_error *err)
+{
+    struct cursor c = v->at[5];
+    const struct sampler_state *t = &v->state;
+    if (!c.n)
+        return PITH_OK;
+    const uint8_t *p = cursor_bytes(&c, sizeof v->state, "state");
+    if (p)
+        memcpy(&v->state, p, sizeof v->state);
+    v->accepted = cursor_bytes(&c, (uint64_t)t->n_accepted * sizeof(int32_t), "tokens");
+    if (c.failed || c.at != c.n || t->n_steps > SAMPLE_MAX_STEPS)
+        return damaged_section(v, 5, err, "its length is wrong");
+    for (uint32_t i = 0; i < SAMPLE_MAX_STEPS; i++)
+        if (!(t->steps[i][0] - t->steps[i][0] == 0) || !(t->steps[i][1] - t->steps[i][1] == 0))
+            return damaged_section(v, 5, err, "a number is not finite");
+    for (uint32_t i = 0; i < t->n_accepted; i++) {
+        int32_t id = int_at(v->accepted, i);
+        if ((id < 0 ? ~id : id) >= v->s->model->arch.hp.n_vocab)
+            return damaged_section(v, 5, err, "a token is not in the vocabulary");
+    }
+    return PITH_OK;
+}
+
+/* Fills v->slots; returns the pages that the group's need at most. */
+static int32_t count_slots(struct load *v, int g)
+{
+    int32_t whole = 0;
+    memset(v->slots, 0, (size_t)v->n_pages[g] * sizeof *v->slots);
+    for (int32_t i = 0; i < v->n_seq; i++) {
+        const struct seq_head *h = &v->image[i].h;
+        for (int32_t k = 0; k < h->n_tab; k++) {
+            int32_t number = int_at(v->image[i].table[g], k);
+            int32_t n = h->pending ? STEP_PAGE : h->n - k * STEP_PAGE;
+            if (number >= 0 && v->slots[number] < n)
+                v->slots[number] = n;
+        }
+    }
+    for (int32_t i = 0; i < v->n_pages[g]; i++)
+        whole += v->slots[i] > STEP_QUARTER;
+    return whole + (v->n_pages[g] - whole + STEP_QUARTERS - 1) / STEP_QUARTERS;
+}
+
+/* 1: the group's new pages can be taken while the old ones are there: what that is beyond the limit
+ * is lent until the load is over. Short ends may come to lie beside old ones, each in a page of its
+ * own afterwards: there has to be room for that, too. */
+static int can_hold_both(struct load *v, int i)
+{
+    struct cache_group *g = &v->s->cache.group[i];
+    int32_t need = count_slots(v, i);
+    if (pages_replace(&v->s->cache, i, v->seq, v->n_pages[i], NULL) != PITH_OK)
+        return 0;
+    int32_t more = need - pages_available(g);
+    if (more > g->n_spare - g->n_lent)
+        return 0;
+    g->n_lent += more > 0 ? more : 0;
+    return 1;
+}
+
+/* Pages of a file go to their places at once, with the session as it is, if there is room for them
+ * beside what they replace; else they are read to memory first. */
+static pith_status choose_way(struct load *v, struct pith_error *err)
+{
+    struct cache *c = &v->s->cache;
+    pith_status st = PITH_OK;
+    v->stream = !v->from.p;
+    for (int g = 0; g < c->n_groups && v->stream; g++)
+        v->stream = can_hold_both(v, g);
+    for (int g = 0; g < c->n_groups && v->stream && st == PITH_OK; g++)
+        st = pages_need(c, g, v->first, count_slots(v, g), err);
+    if (v->from.p || st != PITH_OK)
+        return st;
+    if (v->stream) {
+        v->page = mem_alloc(longest_page(c) + 1, PITH_MEM_SCRATCH);
+        return v->page ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for a page");
+    }
+    uint64_t n = SECTION_HEAD + v->at[PAGES].n, sum;
+    uint8_t *p = v->copy[PAGES] = mem_alloc(n, PITH_MEM_SCRATCH);
+    if (!p)
+        return error_set(err, PITH_NOMEM, "out of memory for the pages of %s", v->name);
+    if ((st = read_from(v, v->pages_from, p, n, err)) != PITH_OK ||
+        (st = read_from(v, v->pages_from + n, &sum, sizeof sum, err)) != PITH_OK)
+        return st;
+    if (sum != XXH3_64bits(p, n))
+        return damaged_section(v, PAGES, err, "its checksum differs");
+    cursor_init(&v->at[PAGES], p + SECTION_HEAD, n - SECTION_HEAD);
+    return PITH_OK;
+}
+
+/* Everything that can still fail, but for reading a file's pages. */
+static pith_status make_room(struct load *v, struct pith_error *err)
+{
+    struct pith_session *s = v->s;
+    pith_status st = PITH_OK;
+    int32_t most = 0;
+    int ok = 1;
+    for (int g = 0; g < s->cache.n_groups; g++) {
+        most = v->n_pages[g] > most ? v->n_pages[g] : most;
+        v->taken[g] = mem_array((size_t)v->n_pages[g] + 1, sizeof **v->taken, PITH_MEM_SCRATCH);
+        ok &= v->taken[g] != NULL;
+    }
+    v->slots = mem_array((size_t)most + 1, sizeof *v->slots, PITH_MEM_SCRATCH);
+    if (!ok || !v->slots)
+        return error_set(err, PITH_NOMEM, "out of memory for loading");
+    for (int g = 0; g < s->cache.n_groups && st == PITH_OK; g++)
+        st = pages_replace(&s->cache, g, v->seq, count_slots(v, g), err);
+    if (st == PITH_OK)
+        st = choose_way(v, err);
+    for (int32_t i = 0; i < v->n_seq && st == PITH_OK; i++)
+        st = cache_tokens(&s->cache, &s->cache.seq[v->first + i], v->image[i].h.n, err);
+    for (int32_t i = 0; i < v->n_seq && st == PITH_OK; i++)
+        if (v->image[i].h.edited)
+            st = cache_edit_init(&s->cache, &s->cache.seq[v->first + i], err);
+    if (st == PITH_OK)
+        st = recurrent_reserve(&s->recurrent, v->seq, v->n_blocks, s->store.held[s->cache.n_groups],
+                               err);
+    if (st == PITH_OK && v->logits_of >= 0)
+        st = session_room_for_outputs(s, 1, err);
+    return st;
+}
+
+/* Takes and fills the pages of all groups, from memory. */
+static void fill_pages(struct load *v)
+{
+    struct cache *c = &v->s->cache;
+    for (int g = 0; g < c->n_groups; g++) {
+        uint64_t bytes = page_canonical(c, g);
+        count_slots(v, g);
+        for (int32_t i = 0; i < v->n_pages[g]; i++) {
+            v->taken[g][i] = page_take(&c->group[g], v->slots[i]);
+            page_write(c, g, v->taken[g][i], v->at[PAGES].p + v->pages[g] + (uint64_t)i * bytes);
+        }
+    }
+}
+
+/* Of each group the first n pages. */
+static void drop_pages(struct load *v, int32_t *n)
+{
+    struct cache *c = &v->s->cache;
+    for (int g = 0; g < c->n_groups; g++)
+        while (n[g])
+            page_unref(&c->group[g], &v->taken[g][--n[g]]);
+}
+
+/* The same from the file, one page in memory at a time; on failure none is taken. */
+static pith_status stream_pages(struct load *v, struct pith_error *err)
+{
+    struct cache *c = &v->s->cache;
+    XXH3_state_t sum;
+    uint8_t head[SECTION_HEAD];
+    uint64_t at = v->pages_from + SECTION_HEAD, want = 0;
+    int32_t n[STEP_MAX_GROUPS] = {0};
+    pith_status st = read_from(v, v->pages_from, head, sizeof head, err);
+    XXH3_64bits_reset(&sum);
+    XXH3_64bits_update(&sum, head, sizeof head);
+    for (int g = 0; g < c->n_groups && st == PITH_OK; g++) {
+        uint64_t bytes = page_canonical(c, g);
+        count_slots(v, g);
+        XXH3_64bits_update(&sum, &v->n_pages[g], sizeof v->n_pages[g]);
+        at += sizeof v->n_pages[g];
+        for (; n[g] < v->n_pages[g] && st == PITH_OK; at += bytes) {
+            if (v->s->cancel)
+                st = error_set(err, PITH_CANCELLED, "%s: cancelled, nothing was loaded", v->name);
+            else if ((st = read_from(v, at, v->page, bytes, err)) == PITH_OK) {
+                XXH3_64bits_update(&sum, v->page, bytes);
+                v->taken[g][n[g]] = page_take(&c->group[g], v->slots[n[g]]);
+                page_write(c, g, v->taken[g][n[g]++], v->page);
+            }
+        }
+    }
+    if (st == PITH_OK)
+        st = read_from(v, at, &want, sizeof want, err);
+    if (st == PITH_OK && want != XXH3_64bits_digest(&sum))
+        st = damaged_section(v, PAGES, err, "its checksum differs");
+    if (st != PITH_OK)
+        drop_pages(v, n);
+    return st;
+}
+
+/* ---------------------------------------------------------------- in: nothing fails from here on
+ */
+
+static void load_group(struct load *v, int g)
+{
+    struct pith_session *s = v->s;
+    struct cache_group *p = &s->cache.group[g];
+    for (int32_t i = 0; i < v->n_seq; i++)
+        for (int32_t k = 0; k < v->image[i].h.n_tab; k++) {
+            int32_t number = int_at(v->image[i].table[g], k);
+            s->cache.seq[v->first + i].pages[g][k] = number < 0 ? -1 : v->taken[g][number];
+            if (number >= 0)
+                page_ref(p, v->taken[g][number]);
+        }
+    for (int32_t i = 0; i < v->n_pages[g]; i++) /* the loader's own reference */
+        page_unref(p, &v->taken[g][i]);
+}
+
+static void load_sequence(struct load *v, int32_t i)
+{
+    struct pith_session *s = v->s;
+    const struct image *m = &v->image[i];
+    struct cache_seq *q = &s->cache.seq[v->first + i];
+    q->n = q->floor = m->h.n;
+    q->pure = m->h.pure;
+    q->published = 0;
+    q->foreign = 1;
+    q->edited = m->h.edited;
+    q->pending = m->h.pending;
+    memcpy(q->torn, m->h.torn, sizeof q->torn);
+    memcpy(q->token, m->token, (size_t)q->n * sizeof *q->token);
+    if (q->edited)
+        memcpy(q->slot, m->slot, (size_t)q->n * sizeof *q->slot);
+}
+
+static void load_recurrent(struct load *v)
+{
+    struct recurrent *r = &v->s->recurrent;
+    struct cursor *c = &v->at[3];
+    for (int32_t i = 0; r->n_blocks && i < v->n_seq; i++) {
+        uint32_t n = cursor_u32(c, "count");
+        for (uint32_t k = 0; k < n; k++) {
+            int32_t at = (int32_t)cursor_u32(c, "positions");
+            cursor_skip(c, 4, "zero");
+            memcpy(recurrent_push(r, v->first + i, at, k + 1 == n),
+                   cursor_bytes(c, r->block_bytes, "block"), r->block_bytes);
+        }
+    }
+}
+
+static void load_all(struct load *v)
+{
+    struct pith_session *s = v->s;
+    int32_t end = v->seq < 0 ? s->n_seq : v->first + 1;
+    for (int32_t q = v->first; q < end; q++) {
+        cache_cut(&s->cache, q, 0);
+        recurrent_cut(&s->recurrent, q, 0);
+    }
+    if (!v->stream)
+        fill_pages(v);
+    for (int g = 0; g < s->cache.n_groups; g++)
+        load_group(v, g);
+    for (int32_t i = 0; i < v->n_seq; i++)
+        load_sequence(v, i);
+    load_recurrent(v);
+    s->n_outputs = s->last_outputs = 0;
+    s->last_seq = -1;
+    if (v->logits_of >= 0) {
+        memcpy(s->kept, v->logits, (size_t)s->n_cols * sizeof *s->kept);
+        s->output[s->n_outputs++] = s->kept;
+        s->last_seq = v->first + v->logits_of;
+        s->last_n = s->cache.seq[s->last_seq].n;
+    }
+}
+
+static pith_status load_from(struct pith_session *s, int32_t seq, const char *name,
+                             struct source from, struct pith_sampler *sampler,
+                             struct pith_error *err)
+{
+    struct load v = {.s = s, .seq = seq, .first = seq < 0 ? 0 : seq, .name = name, .from = from};
+    pith_status st;
+    if (seq < -1 || seq >= s->n_seq)
+        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
+                         seq, s->n_seq - 1);
+    if (sampler)
+        TRY(check_vocabulary(s, sampler, err));
+    TRY(split(&v, err));
+    TRY(check_layout(&v, err));
+    TRY(check_pages(&v, err));
+    v.image = mem_array((size_t)v.n_seq + 1, sizeof *v.image, PITH_MEM_SCRATCH);
+    if (!v.image)
+        TRY(error_set(err, PITH_NOMEM, "out of memory for loading %d sequences", v.n_seq));
+    for (int32_t i = 0; i < v.n_seq; i++)
+        TRY(check_sequence(&v, &v.image[i], &v.at[1], err));
+    if (v.at[1].at != v.at[1].n)
+        TRY(damaged_section(&v, 1, err, "its length is wrong"));
+    TRY(check_rest(&v, err));
+    TRY(check_sampler(&v, err));
+    TRY(make_room(&v, err));
+    if (v.stream)
+        TRY(stream_pages(&v, err));
+    st = sampler && v.accepted ? sampler_restore(sampler, &v.state, v.accepted, err) : PITH_OK;
+    if (st != PITH_OK && v.stream)
+        drop_pages(&v, v.n_pages);
+    TRY(st);
+    load_all(&v);
+fail:
+    for (int g = 0; g < STEP_MAX_GROUPS; g++) {
+        s->cache.group[g].n_lent = 0;
+        mem_free(v.taken[g]);
+    }
+    for (int i = 0; i < N_SECTIONS; i++)
+        mem_free(v.copy[i]);
+    mem_free(v.image);
+    mem_free(v.slots);
+    mem_free(v.page);
+    return st;
+}
+
+pith_status session_load_memory(struct pith_session *s, int32_t seq, const void *p, size_t n,
+                                struct pith_error *err)
+{
+    return load_from(s, seq, "the snapshot", (struct source){.p = p, .fd = -1, .n = n}, NULL, err);
+}
+
+/* What is no file that can be read anywhere (a pipe, "-") is read whole first. */
+static pith_status load_whole(struct pith_session *s, int32_t seq, struct pith_sampler *sampler,
+                              const char *path, struct pith_error *err)
+{
+    uint64_t n;
+    char *p = file_read_all(path, UINT64_C(1) << 46, &n, PITH_MEM_SCRATCH, err);
+    if (!p)
+        return err->code;
+    struct source from = {.p = (const uint8_t *)p, .fd = -1, .n = n};
+    pith_status st = load_from(s, seq, path, from, sampler, err);
+    mem_free(p);
+    return st;
+}
+
+pith_status session_load(struct pith_session *s, int32_t seq, struct pith_sampler *sampler,
+                         const char *path, struct pith_error *err)
+{
+    struct stat sb;
+    int fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    pith_status st;
+    if (fd >= 0 && fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode))
+        st = load_from(s, seq, path, (struct source){.fd = fd, .n = (uint64_t)sb.st_size}, sampler,
+                       err);
+    else
+        st = load_whole(s, seq, sampler, path, err);
+    if (fd >= 0)
+        close(fd);
+    return st;
+}

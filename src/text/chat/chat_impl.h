@@ -1,0 +1,110 @@
+/* chat_impl.h -- what the files of chat_parse.h share. */
+#ifndef PITH_TEXT_CHAT_IMPL_H
+#define PITH_TEXT_CHAT_IMPL_H
+
+#include "base/arena.h"
+#include "base/jtree.h"
+#include "text/chat/chat_parse.h"
+
+enum { CHAT_CALLS = 6, CHAT_DROPS = 8, CHAT_NEEDS = 4, CHAT_NAME_MAX = 256 };
+
+struct chat_format {
+    const char *name;
+    const char *needs[CHAT_NEEDS];
+    const char *think, *answer; /* around reasoning; NULL: the family has none */
+    const char *drops[CHAT_DROPS];
+    const char *calls[CHAT_CALLS];
+    const char *trigger, *name_key, *args_key; /* of the grammar; trigger NULL: none */
+    int many;
+};
+
+/* ---------------------------------------------------------------- chat_value.c */
+
+enum scan_result { SCAN_MORE, SCAN_END, SCAN_NO, SCAN_STOP };
+
+/* Where a JSON array or object ends, without its whole text at once: structure is exact, numbers
+ * and words are left to jtree_read. */
+struct json_scan {
+    uint64_t objects[2]; /* bit d: level d is an object */
+    uint8_t state, depth, in_key, n_hex;
+    uint8_t stops; /* SCAN_STOP behind each bracket of an object */
+};
+/* Looks at p[*i..n) and moves *i: behind the closing bracket, to the end, or to what cannot be
+ * JSON. */
+enum scan_result json_scan(struct json_scan *s, const char *p, size_t n, size_t *i);
+
+/* Appends what closes all that is open. */
+void json_close(const struct json_scan *s, struct str *out);
+
+/* The same for Python's brackets and quotes. */
+struct py_scan {
+    uint32_t depth;
+    char quote;
+    uint8_t escaped;
+};
+enum scan_result py_scan(struct py_scan *s, const char *p, size_t n, size_t *i);
+
+struct chat_call {
+    struct slice name, id;
+    struct slice args; /* n 0: none were given */
+    int begins, ends;  /* not both: a part of a call that is told while it comes, with more of its
+                          arguments */
+};
+typedef pith_status (*chat_take)(void *ctx, const struct chat_call *call);
+
+/* Calls from JSON (one object, or an array of them) or from Python's syntax: 1 all were whole
+ * (n_calls of them, in out[0..n)), 0 some was not. out is the arena's. */
+int chat_calls_of_json(struct arena *a, struct slice text, struct chat_call **out, uint32_t *n);
+int chat_calls_of_python(struct arena *a, struct slice text, struct chat_call **out, uint32_t *n);
+/* An object's text as it is passed on; 0: not an object. */
+int chat_object(struct arena *a, struct slice text, struct slice *out);
+
+const struct jtree *chat_tool(const struct jtree *tools, struct slice name);
+/* Appends an argument's value as JSON: by `type` as the text named it (empty: not at all), else by
+ * the tool's schema, else by its looks. */
+void chat_put_value(struct str *out, struct slice text, struct slice type, const struct jtree *tool,
+                    struct slice key);
+/* A value written as nested elements: looks from *i on (0 and *depth 0 at first) for the close of
+ * `key`; then the value is [0, *i) and the close *n bytes long. */
+enum scan_result chat_scan_elements(struct slice text, struct slice key, uint32_t *depth, size_t *i,
+                                    size_t *n);
+void chat_put_elements(struct str *out, struct slice text, const struct jtree *tool,
+                       struct slice key);
+
+/* ---------------------------------------------------------------- chat_match.c */
+
+enum match_result { MATCH_MORE, MATCH_DONE, MATCH_NO, MATCH_NOMEM };
+
+/* One pattern against text that grows. Offsets are from the text's begin, which must stay the same.
+ */
+struct chat_match {
+    const char *op; /* the pattern from here on is still to match */
+    size_t at;      /* and the text from here on */
+    size_t kept;    /* end of the last whole call in the text; 0: none yet */
+    size_t reach;   /* how far a failure had come */
+    size_t scan;    /* bytes behind `at` that the op has looked at */
+    int only_known; /* a tool's name must be one of tools */
+    struct json_scan json;
+    struct py_scan py;
+    char name[CHAT_NAME_MAX], id[CHAT_NAME_MAX];
+    uint16_t n_name, n_id;
+    size_t key_at, n_key, type_at, n_type; /* in the text */
+    uint32_t depth;                        /* of elements */
+    int cut;                               /* the text ended before a closing part of the pattern */
+    struct str args;                       /* "{" and members, while they come one by one */
+    int partial;     /* calls in JSON are told while they come; one that has begun stays one */
+    int open, fresh; /* the level of the arguments that are being told; nothing of them has been */
+    uint32_t n_told; /* calls of the op that have begun */
+    int misses;      /* objects that opened since, and began none */
+    size_t told;     /* bytes behind `at` */
+};
+void chat_match_init(struct chat_match *m, const char *pattern);
+void chat_match_deinit(struct chat_match *m);
+/* final: no more text comes. Whole calls go to `take`. */
+enum match_result chat_match_run(struct chat_match *m, struct slice text, int final,
+                                 const struct jtree *tools, chat_take take, void *ctx);
+size_t chat_literal(const char *op); /* length of the literal that stands there */
+/* How a pattern's begin fits the text: SCAN_END it does, SCAN_MORE it may yet. */
+enum scan_result chat_starts(const char *op, struct slice text, int final);
+
+#endif

@@ -1,0 +1,404 @@
+/* calls.c -- see calls.h. The texts that lead somewhere are looked for together (Aho, Corasick): a
+ * state is the longest of their begins that was just read. A bare call is followed byte by byte
+ * beside that; each of its states knows what the search would have read, and goes on there when the
+ * text is no call. */
+#include "text/grammar/calls.h"
+
+#include <string.h>
+
+#include "base/jtree.h"
+#include "base/mem.h"
+#include "text/chat/chat_impl.h"
+#include "text/grammar/schema/schema.h"
+
+enum { MOST_MARKERS = 3, MOST_STATES = 128, MOST_CHAIN = 1 << 16, BLANKS = 4, INDENT = 16 };
+
+struct marker {
+    struct slice text;
+    int32_t token;   /* when it is one without text, else -1 */
+    uint32_t behind; /* state */
+};
+struct search {
+    struct marker marker[MOST_MARKERS];
+    int n;
+    uint32_t state[MOST_STATES]; /* of rules, by prefix */
+    struct slice prefix[MOST_STATES];
+    uint32_t n_states;
+    uint32_t end; /* of the rule: an answer may end in all states */
+};
+struct link {                            /* a state on the way into a bare call */
+    uint32_t state, shadow, first, next; /* shadow: of the search; children */
+    uint8_t byte, blanks;                /* read to get here; loops over white space */
+    uint8_t lists;                       /* and over "[" and "," */
+};
+struct calls {
+    struct rules *r;
+    const struct calls_spec *spec;
+    struct search free, think;
+    struct link *link;
+    uint32_t n_links, cap_links;
+    uint32_t blanks; /* rule: white space between parts of a call */
+};
+
+static int is_space(int c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+/* ---------------------------------------------------------------- search */
+
+static void add_marker(struct calls *c, struct search *s, struct slice text, int32_t token,
+                       uint32_t behind)
+{
+    const struct vocab *v = c->spec->vocab;
+    char piece[4];
+    int32_t id;
+    if (!text.n && token < 0)
+        return;
+    if (token < 0 && v &&
+        vocab_tokenize(v, text.p, text.n, PITH_PARSE_SPECIAL, &id, 1, NULL) == 1 &&
+        vocab_piece(v, id, 0, piece, sizeof piece) == 0)
+        token = id;
+    s->marker[s->n++] = (struct marker){text, token, behind};
+}
+
+/* The states, one for each begin of a marker; the empty one is first. */
+static void put_states(struct calls *c, struct search *s)
+{
+    s->state[0] = rules_state(c->r);
+    s->prefix[0] = SLICE("");
+    s->n_states = 1;
+    for (int m = 0; m < s->n; m++)
+        for (size_t n = 1; n < s->marker[m].text.n; n++) {
+            struct slice p = {s->marker[m].text.p, n};
+            uint32_t i = 0;
+            while (i < s->n_states && !slice_eq(s->prefix[i], p))
+                i++;
+            if (i < s->n_states)
+                continue;
+            if (i == MOST_STATES) {
+                rules_fail(c->r, PITH_RANGE, "grammar: what opens calls has over %d bytes",
+                           MOST_STATES);
+                return;
+            }
+            s->prefix[i] = p;
+            s->state[i] = rules_state(c->r);
+            s->n_states++;
+        }
+}
+
+/* Where a byte leads: another state of the search (*at), or behind the marker that is returned. */
+static const struct marker *look(const struct search *s, uint32_t *at, uint8_t byte)
+{
+    char text[256];
+    size_t n = s->prefix[*at].n;
+    if (n)
+        memcpy(text, s->prefix[*at].p, n);
+    text[n++] = (char)byte;
+    for (size_t from = 0; from < n; from++) {
+        struct slice tail = {text + from, n - from};
+        for (int m = 0; m < s->n; m++)
+            if (slice_eq(s->marker[m].text, tail))
+                return &s->marker[m];
+        for (uint32_t i = 1; i < s->n_states; i++)
+            if (slice_eq(s->prefix[i], tail)) {
+                *at = i;
+                return NULL;
+            }
+    }
+    *at = 0;
+    return NULL;
+}
+
+/* Edges as the search has them in one of its states, to be put there or beside it, but for the
+ * bytes that are taken. */
+static void put_edges(struct calls *c, const struct search *s, uint32_t at, uint32_t from,
+                      const uint8_t taken[256])
+{
+    uint32_t run_to = 0;
+    int begin = -1;
+    int32_t token = -1;
+    for (int b = 0; b <= 256; b++) {
+        uint32_t next = at, to = 0;
+        int open = b < 256 && !(taken && taken[b]);
+        if (open) {
+            const struct marker *m = look(s, &next, (uint8_t)b);
+            to = m ? m->behind : s->state[next];
+        }
+        if (begin >= 0 && (!open || to != run_to)) {
+            rules_bytes(c->r, from, run_to, (uint8_t)begin, (uint8_t)(b - 1));
+            begin = -1;
+        }
+        if (open && begin < 0) {
+            begin = b;
+            run_to = to;
+        }
+    }
+    for (int m = 0; m < s->n; m++)
+        if (s->marker[m].token >= 0) {
+            token = token < 0 ? s->marker[m].token : token; /* the first is what must not pass */
+            rules_edge(c->r, from, s->marker[m].behind, EDGE_TOKEN, (uint32_t)s->marker[m].token);
+        }
+    rules_edge(c->r, from, s->state[0], EDGE_SILENT, (uint32_t)token);
+    rules_edge(c->r, from, s->end, EDGE_EPS, 0);
+}
+
+/* ---------------------------------------------------------------- a call */
+
+static uint32_t put_blanks(struct rules *r, uint32_t from, int most)
+{
+    for (int i = 0; i < most; i++) {
+        uint32_t to = rules_state(r);
+        rules_edge(r, from, to, EDGE_EPS, 0);
+        rules_bytes(r, from, to, '\t', '\n');
+        rules_bytes(r, from, to, '\r', '\r');
+        rules_bytes(r, from, to, ' ', ' ');
+        from = to;
+    }
+    return from;
+}
+
+static uint32_t put_part(struct calls *c, uint32_t from, const char *text)
+{
+    from = rules_call(c->r, from, c->blanks);
+    return rules_call(c->r, rules_text(c->r, from, text, strlen(text)), c->blanks);
+}
+
+/* What stands behind the name: , "arguments": {...}} */
+static uint32_t put_rest(struct calls *c, const struct jtree *schema)
+{
+    static const char *const keys[] = {"\"arguments\"", "\"parameters\""};
+    struct rules *r = c->r;
+    struct str s;
+    str_init(&s, PITH_MEM_SCRATCH);
+    if (schema)
+        jtree_write(&s, schema);
+    else
+        str_putz(&s, "{\"type\":\"object\"}");
+    if (s.failed)
+        rules_fail(r, PITH_NOMEM, "out of memory for the schema of a tool");
+    uint32_t args = rules_ok(r) ? schema_read(r, (struct slice){s.p, s.n}, c->spec->in_order) : 0;
+    str_deinit(&s);
+    uint32_t rest = rules_new(r, SLICE("rest of a call"));
+    if (!rules_ok(r))
+        return rest;
+    r->rule[rest].defined = 1;
+    uint32_t at = put_part(c, r->rule[rest].start, ","), colon = rules_state(r);
+    for (int i = 0; i < 2; i++)
+        rules_edge(r, rules_text(r, at, keys[i], strlen(keys[i])), colon, EDGE_EPS, 0);
+    at = rules_call(r, put_part(c, colon, ":"), args);
+    at = rules_text(r, rules_call(r, at, c->blanks), "}", 1);
+    rules_edge(r, at, r->rule[rest].end, EDGE_EPS, 0);
+    return rest;
+}
+
+/* One more alternative for a call behind the trigger. */
+static void put_call(struct calls *c, uint32_t from, uint32_t to, const struct jtree *name,
+                     uint32_t rest)
+{
+    const struct chat_format *f = c->spec->format;
+    struct rules *r = c->r;
+    struct str s;
+    str_init(&s, PITH_MEM_SCRATCH);
+    str_json(&s, f->name_key, strlen(f->name_key));
+    uint32_t at = rules_call(r, rules_text(r, from, "{", 1), c->blanks);
+    at = put_part(c, rules_text(r, at, s.p ? s.p : "", s.n), ":");
+    str_clear(&s);
+    str_json(&s, name->text.p, name->text.n);
+    if (s.failed)
+        rules_fail(r, PITH_NOMEM, "out of memory for the name of a tool");
+    else
+        rules_edge(r, rules_call(r, rules_text(r, at, s.p, s.n), rest), to, EDGE_EPS, 0);
+    str_deinit(&s);
+}
+
+/* ---------------------------------------------------------------- bare calls */
+
+static uint32_t new_link(struct calls *c, struct link l)
+{
+    if (c->n_links == MOST_CHAIN)
+        rules_fail(c->r, PITH_RANGE, "grammar: the names of tools have over %d bytes", MOST_CHAIN);
+    else if (!mem_grow(&c->link, &c->cap_links, (uint64_t)c->n_links + 1, sizeof *c->link,
+                       PITH_MEM_SCRATCH))
+        rules_fail(c->r, PITH_NOMEM, "out of memory for the names of tools");
+    if (!rules_ok(c->r))
+        return 0;
+    l.state = rules_state(c->r);
+    c->link[c->n_links] = l;
+    return c->n_links++;
+}
+
+/* The link behind a byte, made when it is not there; blanks may stand behind it. */
+static uint32_t follow(struct calls *c, uint32_t at, uint8_t byte, int blanks)
+{
+    for (uint32_t i = c->link[at].first; i; i = c->link[i].next)
+        if (c->link[i].byte == byte)
+            return i;
+    struct link l = {.shadow = c->link[at].shadow,
+                     .next = c->link[at].first,
+                     .byte = byte,
+                     .blanks = (uint8_t)blanks};
+    if (look(&c->free, &l.shadow, byte))
+        l.shadow = 0;
+    uint32_t i = new_link(c, l);
+    if (i)
+        c->link[at].first = i;
+    return i;
+}
+
+static void put_bare(struct calls *c, struct slice name, uint32_t rest, uint32_t begin)
+{
+    static const char key[] = "{\"name\":\"";
+    uint32_t at = 0;
+    for (size_t i = 0; i < name.n; i++) /* one that JSON writes otherwise is not followed */
+        if ((unsigned char)name.p[i] < ' ' || name.p[i] == '"' || name.p[i] == '\\')
+            return;
+    for (size_t i = 0; i < sizeof key - 1 && rules_ok(c->r); i++)
+        at = follow(c, at, (uint8_t)key[i], i == 0 || i == 6 || i == 7);
+    for (size_t i = 0; i < name.n && rules_ok(c->r); i++)
+        at = follow(c, at, (uint8_t)name.p[i], 0);
+    if (!rules_ok(c->r))
+        return;
+    at = follow(c, at, '"', 0);
+    if (rules_ok(c->r))
+        rules_edge(c->r, c->link[at].state, begin, EDGE_CALL, rest);
+    if (rules_ok(c->r))
+        c->link[at].lists = 2; /* a call, whatever comes */
+}
+
+static void put_links(struct calls *c)
+{
+    for (uint32_t i = 0; i < c->n_links && rules_ok(c->r); i++) {
+        const struct link *l = &c->link[i];
+        uint8_t taken[256] = {0};
+        if (l->lists == 2)
+            continue;
+        for (int b = 0; b < 256; b++)
+            if ((l->blanks && is_space(b)) || (l->lists && (b == '[' || b == ','))) {
+                taken[b] = 1;
+                rules_bytes(c->r, l->state, l->state, (uint8_t)b, (uint8_t)b);
+            }
+        for (uint32_t k = l->first; k; k = c->link[k].next) {
+            taken[c->link[k].byte] = 1;
+            rules_bytes(c->r, l->state, c->link[k].state, c->link[k].byte, c->link[k].byte);
+        }
+        put_edges(c, &c->free, l->shadow, l->state, taken);
+    }
+}
+
+/* ---------------------------------------------------------------- all of it */
+
+static int has_pattern(const struct chat_format *f, const char *begin)
+{
+    for (int i = 0; i < CHAT_CALLS && f->calls[i]; i++)
+        if (!strncmp(f->calls[i], begin, strlen(begin)))
+            return 1;
+    return 0;
+}
+
+/* Behind a call in an open tag: another one, or anything that does not begin like one. */
+static void put_tagged(struct calls *c, uint32_t behind, uint32_t tagged, uint32_t call)
+{
+    uint8_t taken[256] = {0};
+    struct rules *r = c->r;
+    int many = c->spec->format->many;
+    rules_edge(r, put_blanks(r, behind, BLANKS), many ? c->free.state[0] : tagged, EDGE_CALL, call);
+    if (many)
+        return;
+    for (int b = 0; b < 256; b++)
+        taken[b] = (uint8_t)(is_space(b) || b == '{');
+    for (int b = 0; b < 256; b++)
+        if (is_space(b))
+            rules_bytes(r, tagged, tagged, (uint8_t)b, (uint8_t)b);
+    rules_edge(r, tagged, tagged, EDGE_CALL, call);
+    put_edges(c, &c->free, 0, tagged, taken);
+}
+
+static void put_tools(struct calls *c, const struct jtree *tools, uint32_t call, uint32_t begin)
+{
+    struct rules *r = c->r;
+    uint32_t from = r->rule[call].start, to = r->rule[call].end;
+    int i = 0, bare = has_pattern(c->spec->format, "%c"), many = c->spec->format->many;
+    if (many) {
+        uint32_t end = to;
+        from = rules_call(r, rules_text(r, from, "[", 1), c->blanks);
+        to = rules_state(r);
+        rules_edge(r, rules_text(r, rules_call(r, to, c->blanks), "]", 1), end, EDGE_EPS, 0);
+        rules_edge(r, put_part(c, to, ","), from, EDGE_EPS, 0);
+    }
+    for (const struct jtree *t = tools->first; t && rules_ok(r); t = t->next, i++) {
+        const struct jtree *fn = jtree_get(t, "function");
+        fn = fn && fn->kind == JTREE_OBJECT ? fn : t;
+        const struct jtree *name = jtree_get(fn, "name");
+        if (!name || name->kind != JTREE_STRING) {
+            rules_fail(r, PITH_FORMAT, "tools: number %d has no name", i);
+            return;
+        }
+        uint32_t rest = put_rest(c, jtree_get(fn, "parameters"));
+        if (c->spec->trigger.n || c->spec->token >= 0)
+            put_call(c, from, to, name, rest);
+        if (bare)
+            put_bare(c, name->text, rest, begin);
+    }
+    if (!i)
+        rules_fail(r, PITH_RANGE, "tools: there are none to call");
+}
+
+static void put_all(struct calls *c, const struct jtree *tools, uint32_t whole)
+{
+    const struct chat_format *f = c->spec->format;
+    struct rules *r = c->r;
+    uint32_t behind = rules_state(r), tagged = rules_state(r), call = rules_new(r, SLICE("call"));
+    c->blanks = rules_new(r, SLICE("blanks"));
+    if (!rules_ok(r))
+        return;
+    r->rule[call].defined = r->rule[c->blanks].defined = r->rule[whole].defined = 1;
+    rules_edge(r, put_blanks(r, r->rule[c->blanks].start, INDENT), r->rule[c->blanks].end, EDGE_EPS,
+               0);
+    c->free.end = c->think.end = r->rule[whole].end;
+    int bare = has_pattern(f, "%c"), list = c->spec->trigger.n && c->spec->trigger.p[0] == '[';
+    /* where an answer begins */
+    new_link(c, (struct link){.blanks = (uint8_t)bare, .lists = (uint8_t)(bare && !list)});
+    if (!rules_ok(r))
+        return;
+    uint32_t begin = c->link[0].state, think = rules_state(r);
+    add_marker(c, &c->free, c->spec->trigger, c->spec->token, behind);
+    if (has_pattern(f, "!```json %c"))
+        add_marker(c, &c->free, SLICE("```json"), -1, begin);
+    if (f->think) {
+        add_marker(c, &c->free, slice_of(f->think), -1, think);
+        add_marker(c, &c->think, slice_of(f->answer), -1, begin);
+    }
+    put_states(c, &c->free);
+    put_states(c, &c->think);
+    if (!rules_ok(r))
+        return;
+    rules_edge(r, think, c->think.state[0], EDGE_EPS, 0);
+    for (uint32_t i = 0; i < c->free.n_states; i++)
+        put_edges(c, &c->free, i, c->free.state[i], NULL);
+    for (uint32_t i = 0; i < c->think.n_states; i++)
+        put_edges(c, &c->think, i, c->think.state[i], NULL);
+    put_tools(c, tools, call, begin);
+    put_links(c);
+    if (c->spec->trigger.n || c->spec->token >= 0)
+        put_tagged(c, behind, tagged, call);
+    rules_edge(r, r->rule[whole].start, begin, EDGE_EPS, 0);
+}
+
+uint32_t calls_read(struct rules *r, const struct calls_spec *spec)
+{
+    struct calls c = {.r = r, .spec = spec};
+    uint32_t whole = rules_new(r, SLICE("answer"));
+    const char *text = spec->tools.p ? spec->tools.p : "";
+    const struct jtree *tools =
+        rules_ok(r) ? jtree_read(&r->arena, text, spec->tools.n, &r->err) : NULL;
+    if (tools && tools->kind != JTREE_ARRAY)
+        rules_fail(r, PITH_FORMAT, "tools: found %s, wanted an array", jtree_kind_name(tools));
+    if (spec->trigger.n >= MOST_STATES)
+        rules_fail(r, PITH_RANGE, "grammar: the trigger has %zu bytes; wanted below %d",
+                   spec->trigger.n, MOST_STATES);
+    if (rules_ok(r))
+        put_all(&c, tools, whole);
+    mem_free(c.link);
+    return whole;
+}

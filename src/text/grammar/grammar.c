@@ -1,0 +1,575 @@
+/* grammar.c -- handles: compiling, positions, accepting. See grammar.h.
+ *
+ * Two locks: `busy` of stacks and masks, held while they are made, which may take long; `list` of
+ * the handles and their positions, held for moments. Who needs both takes busy first. */
+#include "text/grammar/grammar.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "text/grammar/calls.h"
+#include "text/grammar/gbnf.h"
+#include "text/grammar/masks.h"
+#include "text/grammar/schema/schema.h"
+
+enum { TOKEN_STEPS = 1 << 20 }; /* most steps of accepting a token */
+
+struct grammar_core {
+    pthread_mutex_t busy, list;
+    int refs;
+    struct automaton automaton;
+    struct stacks stacks;
+    struct masks masks;
+    const struct vocab *vocab;
+    void (*release)(void *owner);
+    void *owner;
+    uint32_t start; /* position of an empty text */
+    uint32_t keep_at,
+        keep_more; /* pairs in the stacks, and states of sets, past which unused ones are dropped */
+    struct pith_grammar *all;
+    struct stack_pair *pair; /* a position on its way through the bytes of a token */
+    uint32_t cap_pairs;
+    int reading, has_stacks;
+    _Atomic(uint64_t) bytes; /* as of the last use */
+};
+
+/* ---------------------------------------------------------------- compiling */
+
+/* A few blanks and line ends, or none; the state behind them. */
+static uint32_t put_blanks(struct rules *r, uint32_t from)
+{
+    enum { MOST_BLANKS = 4 };
+    for (int i = 0; i < MOST_BLANKS; i++) {
+        uint32_t to = rules_state(r);
+        rules_edge(r, from, to, EDGE_EPS, 0);
+        rules_bytes(r, from, to, '\t', '\n');
+        rules_bytes(r, from, to, '\r', '\r');
+        rules_bytes(r, from, to, ' ', ' ');
+        from = to;
+    }
+    return from;
+}
+
+/* Anything, then the trigger, then the grammar, and all that again where it is wanted: the states
+ * are how much of the trigger was just read (Knuth, Morris, Pratt). */
+static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger, int32_t token,
+                            int again)
+{
+    uint32_t lazy = rules_new(r, SLICE("trigger")), behind = rules_state(r), base = r->n_states;
+    uint32_t n = trigger.n ? (uint32_t)trigger.n : 1;
+    uint32_t *fail = arena_array(&r->arena, (size_t)n + 1, sizeof *fail);
+    if (!fail || !rules_ok(r)) {
+        rules_fail(r, PITH_NOMEM, "out of memory for a trigger");
+        return root;
+    }
+    r->rule[lazy].defined = 1;
+    for (uint32_t k = 1, f = 0; k < trigger.n; k++) {
+        while (f && trigger.p[f] != trigger.p[k])
+            f = fail[f];
+        f += trigger.p[f] == trigger.p[k];
+        fail[k + 1] = f;
+    }
+    for (uint32_t k = 0; k < n; k++)
+        rules_state(r);
+    rules_edge(r, r->rule[lazy].start, base, EDGE_EPS, 0);
+    for (uint32_t k = 0; k < n && rules_ok(r); k++) {
+        rules_edge(r, base + k, r->rule[lazy].end, EDGE_EPS, 0);
+        rules_edge(r, base + k, base, EDGE_SILENT, (uint32_t)token);
+        if (token >= 0)
+            rules_edge(r, base + k, behind, EDGE_TOKEN, (uint32_t)token);
+        for (uint32_t b = 0; b < 256; b++) {
+            uint32_t f = k;
+            while (trigger.n && f && (uint8_t)trigger.p[f] != b)
+                f = fail[f];
+            f = trigger.n && (uint8_t)trigger.p[f] == b ? f + 1 : 0;
+            rules_bytes(r, base + k, trigger.n && f == n ? behind : base + f, (uint8_t)b,
+                        (uint8_t)b);
+        }
+    }
+    if (again)
+        rules_edge(r, put_blanks(r, behind), base, EDGE_CALL, root);
+    else
+        rules_edge(r, behind, r->rule[lazy].end, EDGE_CALL, root);
+    return lazy;
+}
+
+/* The grammar, or a prefix and what satisfies a schema. */
+static uint32_t put_other(struct rules *r, uint32_t root, const struct grammar_spec *spec)
+{
+    struct slice prefix = spec->or_prefix;
+    uint32_t other = schema_read(r, spec->or_schema, spec->schema_order), both;
+    if (!rules_ok(r))
+        return root;
+    both = rules_new(r, SLICE("one or the other"));
+    uint32_t start = r->rule[both].start, end = r->rule[both].end;
+    rules_edge(r, rules_call(r, start, root), end, EDGE_EPS, 0);
+    rules_edge(r, rules_call(r, rules_text(r, start, prefix.p, prefix.n), other), end, EDGE_EPS, 0);
+    r->rule[both].defined = 1;
+    return both;
+}
+
+static pith_status compile(struct grammar_core *c, const struct grammar_spec *spec,
+                           struct pith_error *err)
+{
+    enum { MOST_TRIGGER = 256, MOST_TEXT = 1 << 24 };
+    struct rules r;
+    uint32_t root = 0;
+    char text[MOST_TRIGGER];
+    struct slice trigger = spec->trigger;
+    int32_t token = spec->trigger_token;
+    if (spec->text.n > MOST_TEXT)
+        return error_set(err, PITH_RANGE, "grammar: the text has %zu bytes; wanted at most %d",
+                         spec->text.n, MOST_TEXT);
+    if (spec->or_schema.n > MOST_TEXT || spec->or_prefix.n > MOST_TRIGGER)
+        return error_set(err, PITH_RANGE,
+                         "grammar: or_prefix and or_schema have %zu and %zu bytes; wanted at most "
+                         "%d and %d",
+                         spec->or_prefix.n, spec->or_schema.n, MOST_TRIGGER, MOST_TEXT);
+    if (token >= 0 && (!spec->vocab || token >= vocab_n(spec->vocab)))
+        return error_set(err, PITH_RANGE, "grammar: trigger token %d is not in the vocabulary",
+                         token);
+    if (token >= 0) { /* one with a text is that text: it must not pass as anything */
+        size_t n = vocab_piece(spec->vocab, token, 0, text, sizeof text);
+        trigger = n ? (struct slice){text, n} : trigger;
+        token = n ? -1 : token;
+    }
+    if (trigger.n > MOST_TRIGGER)
+        return error_set(err, PITH_RANGE, "grammar: the trigger has %zu bytes; wanted at most %d",
+                         trigger.n, MOST_TRIGGER);
+    rules_init(&r);
+    if (spec->kind == PITH_GRAMMAR_GBNF) {
+        gbnf_read(&r, spec->text, spec->vocab);
+        if (!rules_find(&r, SLICE("root"), &root) || !r.rule[root].defined)
+            rules_fail(&r, PITH_MISSING,
+                       "grammar: there is no rule \"root\", which is where a text begins");
+    } else if (spec->kind == PITH_GRAMMAR_CALLS) {
+        root = calls_read(&r, &(struct calls_spec){spec->format, spec->text, trigger, token,
+                                                   spec->vocab, spec->schema_order});
+    } else {
+        root = schema_read(
+            &r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}") : spec->text,
+            spec->schema_order);
+    }
+    if (rules_ok(&r) && spec->or_schema.n)
+        root = put_other(&r, root, spec);
+    if (spec->kind != PITH_GRAMMAR_CALLS && rules_ok(&r) && (trigger.n || token >= 0))
+        root = put_trigger(&r, root, trigger, token, spec->again);
+    pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err)
+                                  : error_set(err, r.err.code, "%s", r.err.msg);
+    rules_deinit(&r);
+    return st;
+}
+
+static void core_free(struct grammar_core *c)
+{
+    if (c->has_stacks) {
+        masks_deinit(&c->masks);
+        stacks_deinit(&c->stacks);
+    }
+    automaton_deinit(&c->automaton);
+    mem_free(c->pair);
+    pthread_mutex_destroy(&c->busy);
+    pthread_mutex_destroy(&c->list);
+    if (c->release)
+        c->release(c->owner);
+    mem_free(c);
+}
+
+/* At the position of another one, or at the beginning. */
+static struct pith_grammar *new_handle(struct grammar_core *c, const struct pith_grammar *from)
+{
+    struct pith_grammar *g = mem_zalloc(sizeof *g, PITH_MEM_SCRATCH);
+    if (!g)
+        return NULL;
+    pthread_mutex_lock(&c->list);
+    *g = (struct pith_grammar){.core = c, .next = c->all, .at = from ? from->at : c->start};
+    if (c->all)
+        c->all->prev = g;
+    c->all = g;
+    c->refs++;
+    pthread_mutex_unlock(&c->list);
+    return g;
+}
+
+/* The recursive rule with the most ways to go on in the position that was being made. */
+static const char *rule_to_blame(const struct grammar_core *c)
+{
+    const struct stacks *s = &c->stacks;
+    uint32_t state = 0, most = 0, n;
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        stacks_pairs(s, s->below[s->member[i]], &n);
+        if (n >= most && s->member[i] >= STATE_FIRST) {
+            most = n;
+            state = s->member[i];
+        }
+    }
+    return automaton_rule(&c->automaton, state);
+}
+
+static pith_status exhausted(struct grammar_core *c, struct pith_error *err)
+{
+    const char *rule = rule_to_blame(c);
+    if (c->stacks.failed == STACKS_TOO_MANY || c->stacks.failed == STACKS_LATE)
+        return error_set(err, PITH_RANGE,
+                         "grammar: rule \"%s\" can be read in too many ways here (over %d stack "
+                         "entries or %llu steps); wanted a less "
+                         "ambiguous grammar",
+                         rule ? rule : "root", STACKS_MOST_PAIRS,
+                         (unsigned long long)c->stacks.most);
+    if (c->stacks.failed == STACKS_CANCELLED || c->masks.late)
+        return error_set(err, PITH_CANCELLED, "grammar: cancelled");
+    return error_set(err, PITH_NOMEM, "out of memory for the stacks or masks of a grammar");
+}
+
+/* At the end of every use. */
+static void leave(struct grammar_core *c)
+{
+    const struct stacks *s = &c->stacks;
+    uint64_t per_state =
+        sizeof *s->below + sizeof *s->stamp + sizeof *s->member + sizeof *s->waits + sizeof(void *);
+    atomic_store(&c->bytes, automaton_bytes(&c->automaton) +
+                                (c->automaton.n_states + (uint64_t)s->cap_more) * per_state +
+                                s->cap_more * sizeof *s->state + c->masks.used +
+                                (s->cap_pairs + (uint64_t)s->cap_merge) * sizeof *s->pair +
+                                (uint64_t)s->cap_sets * 16 + 4 * (uint64_t)s->table_cap);
+    pthread_mutex_unlock(&c->busy);
+}
+
+struct pith_grammar *grammar_new(const struct grammar_spec *spec, struct pith_error *err)
+{
+    enum { KEEP_FIRST = 1 << 16 };
+    struct grammar_core *c = mem_zalloc(sizeof *c, PITH_MEM_SCRATCH);
+    struct pith_grammar *g = NULL;
+    if (!c) {
+        error_set(err, PITH_NOMEM, "out of memory for a grammar");
+        return NULL;
+    }
+    pthread_mutex_init(&c->busy, NULL);
+    pthread_mutex_init(&c->list, NULL);
+    c->vocab = spec->vocab;
+    c->keep_at = c->keep_more = KEEP_FIRST;
+    if (compile(c, spec, err) != PITH_OK)
+        goto fail;
+    c->has_stacks = 1;
+    if (stacks_init(&c->stacks, &c->automaton) &&
+        masks_init(&c->masks, &c->stacks, spec->vocab, spec->trie, spec->cache_bytes)) {
+        stacks_begin(&c->stacks);
+        stacks_add(&c->stacks, c->automaton.start, STACKS_BOTTOM);
+        c->start = stacks_intern(&c->stacks);
+        g = c->stacks.failed ? NULL : new_handle(c, NULL);
+    }
+    if (!g) {
+        exhausted(c, err);
+        goto fail;
+    }
+    pthread_mutex_lock(&c->busy);
+    leave(c);
+    c->release = spec->release; /* not before all is well: a failed call changes nothing */
+    c->owner = spec->owner;
+    return g;
+fail:
+    core_free(c);
+    return NULL;
+}
+
+struct pith_grammar *grammar_clone(const struct pith_grammar *g, struct pith_error *err)
+{
+    struct pith_grammar *copy = new_handle(g->core, g);
+    if (!copy)
+        error_set(err, PITH_NOMEM, "out of memory for a grammar");
+    return copy;
+}
+
+void grammar_free(struct pith_grammar *g)
+{
+    if (!g)
+        return;
+    struct grammar_core *c = g->core;
+    pthread_mutex_lock(&c->list);
+    *(g->prev ? &g->prev->next : &c->all) = g->next;
+    if (g->next)
+        g->next->prev = g->prev;
+    int last = --c->refs == 0;
+    pthread_mutex_unlock(&c->list);
+    mem_free(g);
+    if (last)
+        core_free(c);
+}
+
+void grammar_reset(struct pith_grammar *g)
+{
+    pthread_mutex_lock(&g->core->list);
+    g->at = g->core->start;
+    pthread_mutex_unlock(&g->core->list);
+}
+
+/* ---------------------------------------------------------------- positions */
+
+/* Before every use of the stacks, with `busy` held: drops sets that no handle needs, when there are
+ * many, or after a failure. Work is counted from here, up to `most`. 0: no memory. */
+static int tidy(struct grammar_core *c, uint64_t most)
+{
+    uint32_t n = 0, **root;
+    c->stacks.work = 0;
+    c->stacks.most = most < STACKS_MOST_WORK ? most : STACKS_MOST_WORK;
+    c->masks.late = 0;
+    if (!c->stacks.failed && c->stacks.n_pairs <= c->keep_at && c->stacks.n_more <= c->keep_more)
+        return 1;
+    pthread_mutex_lock(&c->list);
+    root = mem_array((size_t)c->refs + 1, sizeof *root, PITH_MEM_SCRATCH);
+    int ok = root != NULL;
+    if (ok) {
+        root[n++] = &c->start;
+        for (struct pith_grammar *g = c->all; g; g = g->next)
+            root[n++] = &g->at;
+        ok = stacks_keep(&c->stacks, root, n);
+    }
+    pthread_mutex_unlock(&c->list);
+    mem_free(root);
+    if (!ok)
+        return 0;
+    masks_drop_sets(&c->masks);
+    uint32_t more =
+        c->stacks.n_pairs < STACKS_MOST_PAIRS / 8 ? 4 * c->stacks.n_pairs : STACKS_MOST_PAIRS / 2;
+    c->keep_at = more > c->keep_at ? more : c->keep_at;
+    c->keep_more = 2 * c->stacks.n_more > c->keep_more ? 2 * c->stacks.n_more : c->keep_more;
+    return 1;
+}
+
+static void move(struct pith_grammar *g, uint32_t at)
+{
+    pthread_mutex_lock(&g->core->list);
+    g->at = at;
+    pthread_mutex_unlock(&g->core->list);
+}
+
+/* The pairs behind a text that began at a position: how many, in c->pair. */
+static uint32_t read_bytes(struct grammar_core *c, uint32_t set, struct slice text)
+{
+    struct stacks *s = &c->stacks;
+    uint32_t n;
+    const struct stack_pair *p = stacks_pairs(s, set, &n);
+    if (!mem_grow(&c->pair, &c->cap_pairs, n, sizeof *c->pair, PITH_MEM_SCRATCH)) {
+        s->failed = STACKS_NO_MEMORY;
+        return 0;
+    }
+    if (n)
+        memcpy(c->pair, p, n * sizeof *p);
+    for (size_t i = 0; i < text.n && n; i++) {
+        stacks_begin(s);
+        stacks_step(s, c->pair, n, (uint8_t)text.p[i]);
+        if (!mem_grow(&c->pair, &c->cap_pairs, stacks_close(s), sizeof *c->pair,
+                      PITH_MEM_SCRATCH)) {
+            s->failed = STACKS_NO_MEMORY;
+            return 0;
+        }
+        n = stacks_take(s, c->pair);
+    }
+    return n;
+}
+
+/* Moves to the position being made, unless it is empty. */
+static pith_status arrive(struct pith_grammar *g, const char *what, struct pith_error *err)
+{
+    struct grammar_core *c = g->core;
+    uint32_t at = stacks_intern(&c->stacks);
+    if (c->stacks.failed)
+        return exhausted(c, err);
+    if (at == STACKS_NONE)
+        return error_set(err, PITH_STATE, "grammar: %s is not allowed here", what);
+    move(g, at);
+    return PITH_OK;
+}
+
+static void add_pairs(struct grammar_core *c, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        stacks_add(&c->stacks, c->pair[i].state, c->pair[i].below);
+}
+
+pith_status grammar_accept_text(struct pith_grammar *g, struct slice text, struct pith_error *err)
+{
+    enum { STRIDE = 256 };
+    struct grammar_core *c = g->core;
+    struct pith_grammar *was = new_handle(c, g); /* where it was must outlive a tidying */
+    pith_status st = was ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for a grammar");
+    for (size_t i = 0; i < text.n && st == PITH_OK; i += STRIDE) {
+        struct slice some = {text.p + i, text.n - i < STRIDE ? text.n - i : STRIDE};
+        pthread_mutex_lock(&c->busy);
+        int ok = tidy(c, STACKS_MOST_WORK);
+        uint32_t n = ok ? read_bytes(c, g->at, some) : 0;
+        stacks_begin(&c->stacks);
+        add_pairs(c, n);
+        st = ok ? arrive(g, "this text", err) : exhausted(c, err);
+        if (st != PITH_OK)
+            move(g, was->at);
+        leave(c);
+    }
+    grammar_free(was);
+    return st;
+}
+
+/* Where the tokens that the position names lead. */
+static void add_named(struct grammar_core *c, uint32_t set, int32_t id, size_t n_bytes)
+{
+    const struct automaton *a = &c->automaton;
+    uint32_t n;
+    stacks_pairs(&c->stacks, set, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct stack_pair p = stacks_pairs(&c->stacks, set, &n)[i];
+        for (uint32_t k = a->token_at[p.state]; k < a->token_at[p.state + 1]; k++) {
+            const struct automaton_token *t = &a->token[k];
+            int is_it = t->value == (uint32_t)id;
+            if (t->kind == EDGE_TOKEN ? is_it
+                                      : !is_it && !vocab_is_eog(c->vocab, id) &&
+                                            (t->kind == EDGE_OTHER || n_bytes == 0))
+                stacks_add(&c->stacks, t->to, p.below);
+        }
+    }
+}
+
+static pith_status accept(struct pith_grammar *g, int32_t id, struct pith_error *err)
+{
+    struct grammar_core *c = g->core;
+    char text[TRIE_DEPTH], what[48];
+    if (!tidy(c, TOKEN_STEPS))
+        return exhausted(c, err);
+    int ends = vocab_is_eog(c->vocab, id);
+    size_t n_bytes = ends ? 0 : vocab_piece(c->vocab, id, 0, text, sizeof text);
+    uint32_t n =
+        n_bytes && n_bytes <= sizeof text ? read_bytes(c, g->at, (struct slice){text, n_bytes}) : 0;
+    if (c->stacks.failed)
+        return exhausted(c, err);
+    stacks_begin(&c->stacks);
+    add_pairs(c, n);
+    add_named(c, g->at, id, n_bytes);
+    if (ends && c->stacks.n_members == 0 && stacks_has(&c->stacks, g->at, STATE_END)) {
+        move(g, STACKS_NONE);
+        return PITH_OK;
+    }
+    snprintf(what, sizeof what, "token %d", id);
+    return arrive(g, what, err);
+}
+
+pith_status grammar_accept(struct pith_grammar *g, int32_t id, struct pith_error *err)
+{
+    struct grammar_core *c = g->core;
+    if (!c->vocab || id < 0 || id >= vocab_n(c->vocab))
+        return error_set(err, PITH_RANGE, "grammar: token %d is not in the vocabulary", id);
+    pthread_mutex_lock(&c->busy);
+    pith_status st = accept(g, id, err);
+    leave(c);
+    return st;
+}
+
+static int may_end(const struct pith_grammar *g)
+{
+    return g->at == STACKS_NONE || stacks_has(&g->core->stacks, g->at, STATE_END);
+}
+
+int grammar_may_end(const struct pith_grammar *g)
+{
+    pthread_mutex_lock(&g->core->busy);
+    int may = may_end(g);
+    pthread_mutex_unlock(&g->core->busy);
+    return may;
+}
+
+int grammar_must_end(const struct pith_grammar *g)
+{
+    uint32_t n;
+    pthread_mutex_lock(&g->core->busy);
+    stacks_pairs(&g->core->stacks, g->at, &n);
+    int must = n == 0 || (n == 1 && may_end(g));
+    pthread_mutex_unlock(&g->core->busy);
+    return must;
+}
+
+/* ---------------------------------------------------------------- masks */
+
+/* With `busy` held. NULL: with *err, or it is late. */
+static const uint64_t *mask_of(struct pith_grammar *g, uint64_t most, struct pith_error *err)
+{
+    struct grammar_core *c = g->core;
+    const uint64_t *mask = NULL;
+    if (!c->masks.trie) {
+        error_set(err, PITH_STATE, "grammar: it was opened without a model and has no tokens");
+        return NULL;
+    }
+    if (tidy(c, most))
+        mask = masks_get(&c->masks, g->at);
+    if (!mask)
+        exhausted(c, err);
+    return mask;
+}
+
+const uint64_t *grammar_mask(struct pith_grammar *g, struct pith_error *err)
+{
+    pthread_mutex_lock(&g->core->busy);
+    const uint64_t *mask = mask_of(g, STACKS_MOST_WORK, err);
+    pthread_mutex_unlock(&g->core->busy);
+    return mask;
+}
+
+pith_status grammar_prepare(struct pith_grammar *g, struct pith_error *err)
+{
+    struct pith_error own = {.code = PITH_OK};
+    pthread_mutex_lock(&g->core->busy);
+    int ok = mask_of(g, STACKS_MOST_WORK, &own) != NULL;
+    leave(g->core);
+    return ok ? PITH_OK : error_set(err, own.code, "%s", own.msg);
+}
+
+uint64_t grammar_bytes(const struct pith_grammar *g)
+{
+    return atomic_load(&g->core->bytes);
+}
+
+static void bar(const struct grammar_core *c, const uint64_t *mask, float *logits, int32_t n)
+{
+    int32_t known = c->masks.trie->n_vocab < n ? c->masks.trie->n_vocab : n;
+    for (int32_t i = 0; i < known; i += 64) {
+        uint64_t word = mask[i / 64];
+        int32_t end = known - i < 64 ? known - i : 64;
+        for (int32_t k = 0; word != UINT64_MAX && k < end; k++) {
+            if (!(word >> k & 1))
+                logits[i + k] = -INFINITY;
+        }
+    }
+    for (int32_t i = known; i < n; i++)
+        logits[i] = -INFINITY;
+}
+
+pith_status grammar_apply(struct pith_grammar *g, float *logits, int32_t n, struct pith_error *err)
+{
+    struct pith_error own = {.code = PITH_OK};
+    struct grammar_core *c = g->core;
+    pthread_mutex_lock(&c->busy);
+    const uint64_t *mask = mask_of(g, STACKS_MOST_WORK, &own);
+    if (mask)
+        bar(c, mask, logits, n);
+    leave(c);
+    return mask ? PITH_OK : error_set(err, own.code, "%s", own.msg);
+}
+
+pith_status grammar_apply_within(struct pith_grammar *g, float *logits, int32_t n, uint64_t *most,
+                                 int *late, struct pith_error *err)
+{
+    struct pith_error own = {.code = PITH_OK};
+    struct grammar_core *c = g->core;
+    *late = pthread_mutex_trylock(&c->busy) != 0;
+    if (*late)
+        return PITH_OK;
+    const uint64_t *mask = mask_of(g, *most, &own);
+    *most -= c->stacks.work < *most ? c->stacks.work : *most;
+    *late = !mask && c->masks.late;
+    if (mask)
+        bar(c, mask, logits, n);
+    leave(c);
+    return mask || *late ? PITH_OK : error_set(err, own.code, "%s", own.msg);
+}

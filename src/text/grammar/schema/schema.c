@@ -1,0 +1,605 @@
+/* schema.c -- a schema becomes one rule per set of subschemas that must hold together.
+ *
+ *     parts {A}  ──$ref, allOf──>  {A, B, C}  ──anyOf of B──>  one rule for each branch: {A, B
+ *                without anyOf, C, branch}
+ *                                             ──none left──>   one alternative per type that all
+ *                                                 parts allow
+ *
+ * Rules are made from a list of jobs, so recursion in the schema is recursion in the grammar and
+ * costs no stack here; a set met before is the rule made then.
+ */
+#include "text/grammar/schema/schema_impl.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/grammar/regex.h"
+
+/* ---------------------------------------------------------------- keywords */
+
+static const struct {
+    const char *name;
+    int types; /* of the values it is about; 0: an annotation or any */
+} keywords[] = {
+    {"title", 0},
+    {"description", 0},
+    {"default", 0},
+    {"examples", 0},
+    {"$schema", 0},
+    {"$id", 0},
+    {"$comment", 0},
+    {"$anchor", 0},
+    {"$defs", 0},
+    {"definitions", 0},
+    {"deprecated", 0},
+    {"readOnly", 0},
+    {"writeOnly", 0},
+    {"$vocabulary", 0},
+    {"discriminator", 0},
+    {"contentMediaType", 0},
+    {"contentEncoding", 0},
+    {"contentSchema", 0},
+    {"id", 0},
+    {"$ref", 0},
+    {"type", 0},
+    {"enum", 0},
+    {"const", 0},
+    {"anyOf", 0},
+    {"oneOf", 0},
+    {"allOf", 0},
+    {"format", 0},
+    {"nullable", 0},
+    {"minLength", TYPE_STRING},
+    {"maxLength", TYPE_STRING},
+    {"pattern", TYPE_STRING},
+    {"minimum", TYPE_NUMBER},
+    {"maximum", TYPE_NUMBER},
+    {"exclusiveMinimum", TYPE_NUMBER},
+    {"exclusiveMaximum", TYPE_NUMBER},
+    {"multipleOf", TYPE_NUMBER},
+    {"items", TYPE_ARRAY},
+    {"prefixItems", TYPE_ARRAY},
+    {"additionalItems", TYPE_ARRAY},
+    {"minItems", TYPE_ARRAY},
+    {"maxItems", TYPE_ARRAY},
+    {"uniqueItems", TYPE_ARRAY},
+    {"properties", TYPE_OBJECT},
+    {"required", TYPE_OBJECT},
+    {"additionalProperties", TYPE_OBJECT},
+    {"patternProperties", TYPE_OBJECT},
+    {"minProperties", TYPE_OBJECT},
+    {"maxProperties", TYPE_OBJECT},
+    {"unevaluatedProperties", TYPE_OBJECT},
+};
+
+void schema_refuse(struct schema *s, const struct jtree *at, const char *fmt, ...)
+{
+    const struct jtree *path[JTREE_DEPTH + 1];
+    struct str where;
+    char why[192];
+    va_list ap;
+    int n = 0;
+    if (!rules_ok(s->r))
+        return;
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    str_init(&where, PITH_MEM_SCRATCH);
+    for (; at && at->parent && n < JTREE_DEPTH; at = at->parent)
+        path[n++] = at;
+    while (n-- > 0) {
+        uint32_t index = 0;
+        for (const struct jtree *v = path[n]->parent->first; v != path[n]; v = v->next)
+            index++;
+        if (path[n]->parent->kind == JTREE_OBJECT)
+            str_printf(&where, "/%.*s", (int)(path[n]->key.n < 40 ? path[n]->key.n : 40),
+                       path[n]->key.p);
+        else
+            str_printf(&where, "/%u", index);
+    }
+    size_t cut = where.n > 90 ? where.n - 90 : 0;
+    rules_fail(s->r, PITH_UNSUPPORTED, "schema %s%s: %s", cut ? "..." : "#",
+               where.p ? where.p + cut : "", why);
+    str_deinit(&where);
+}
+
+/* Looks at every keyword once; types that the keywords are about, 0: none of them says. */
+static int check_keywords(struct schema *s, const struct jtree *node)
+{
+    int types = 0;
+    for (const struct jtree *k = node->first; k; k = k->next) {
+        size_t i = 0, n = sizeof keywords / sizeof keywords[0];
+        while (i < n && !slice_eq_z(k->key, keywords[i].name))
+            i++;
+        if (k->key.n > 2 && !memcmp(k->key.p, "x-", 2)) /* extensions annotate, by custom */
+            continue;
+        if (slice_eq_z(k->key, "format") && k->kind != JTREE_STRING)
+            schema_refuse(s, k, "found %s; wanted a string", jtree_kind_name(k));
+        if (i == n)
+            schema_refuse(s, node, "keyword \"%.*s\" is not supported",
+                          (int)(k->key.n < 64 ? k->key.n : 64), k->key.p);
+        else
+            types |= keywords[i].types;
+    }
+    return types;
+}
+
+uint32_t schema_count(struct schema *s, const struct parts *p, const char *key, int largest,
+                      uint32_t none)
+{
+    uint32_t best = none;
+    for (uint32_t i = 0; i < p->n; i++) {
+        const struct jtree *v = jtree_get(p->v[i].node, key);
+        uint64_t n = 0;
+        if (!v)
+            continue;
+        for (size_t k = 0; v->kind == JTREE_NUMBER && k < v->text.n && n < RULES_ENDLESS; k++) {
+            if (v->text.p[k] == '.' && schema_compare(v->text, (struct slice){v->text.p, k}) == 0)
+                break;
+            n = v->text.p[k] >= '0' && v->text.p[k] <= '9' ? 10 * n + (uint64_t)(v->text.p[k] - '0')
+                                                           : RULES_ENDLESS;
+        }
+        if (v->kind != JTREE_NUMBER || n >= RULES_ENDLESS)
+            schema_refuse(s, v, "wanted a count below 2^31");
+        if (best == none || (largest ? n > best : n < best))
+            best = (uint32_t)n;
+    }
+    return best;
+}
+
+int schema_nullable(struct schema *s, const struct jtree *node)
+{
+    const struct jtree *v = jtree_get(node, "nullable");
+    if (v && v->kind != JTREE_TRUE && v->kind != JTREE_FALSE)
+        schema_refuse(s, v, "found %s; wanted true or false", jtree_kind_name(v));
+    return v && v->kind == JTREE_TRUE;
+}
+
+int schema_types(struct schema *s, const struct jtree *node)
+{
+    static const struct {
+        const char *name;
+        int types;
+    } names[] = {{"null", TYPE_NULL},     {"boolean", TYPE_BOOL},  {"integer", TYPE_INT},
+                 {"number", TYPE_NUMBER}, {"string", TYPE_STRING}, {"array", TYPE_ARRAY},
+                 {"object", TYPE_OBJECT}};
+    const struct jtree *type = jtree_get(node, "type");
+    int types = 0;
+    if (!type)
+        return TYPE_ALL;
+    int list = type->kind == JTREE_ARRAY;
+    for (const struct jtree *t = list ? type->first : type; t; t = list ? t->next : NULL) {
+        size_t i = 0;
+        while (i < 7 && !(t->kind == JTREE_STRING && slice_eq_z(t->text, names[i].name)))
+            i++;
+        if (i == 7)
+            schema_refuse(s, t,
+                          "found \"%.*s\", wanted null, boolean, integer, number, string, array, "
+                          "object or a list of them",
+                          (int)(t->text.n < 40 ? t->text.n : 40), t->text.n ? t->text.p : "");
+        else
+            types |= names[i].types;
+    }
+    return types;
+}
+
+/* ---------------------------------------------------------------- parts */
+
+static uint32_t at_pointer(const struct jtree *v, struct slice *token)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < token->n; i++)
+        n = token->p[i] >= '0' && token->p[i] <= '9' && n < 1u << 24
+                ? 10 * n + (uint32_t)(token->p[i] - '0')
+                : 1u << 25;
+    return token->n ? n : v->n;
+}
+
+/* One reference token of a JSON pointer with %XX, ~0 and ~1 resolved, to out[cap]. */
+static struct slice unescape(const char **p, const char *end, char *out, size_t cap)
+{
+    size_t n = 0;
+    while (*p < end && **p != '/' && n < cap) {
+        char c = *(*p)++;
+        if (c == '~' && *p < end && (**p == '0' || **p == '1')) {
+            c = *(*p)++ == '0' ? '~' : '/';
+        } else if (c == '%' && end - *p >= 2) {
+            static const char hex[] = "0123456789abcdef";
+            const char *a = strchr(hex, (*p)[0] | 0x20), *b = strchr(hex, (*p)[1] | 0x20);
+            if (a && b && *a && *b) {
+                c = (char)((a - hex) << 4 | (b - hex));
+                *p += 2;
+            }
+        }
+        out[n++] = c;
+    }
+    return (struct slice){out, n};
+}
+
+int schema_refers(struct schema *s, const struct jtree *node, const struct jtree **to)
+{
+    const struct jtree *ref = jtree_get(node, "$ref"), *v = s->root;
+    char token[256];
+    if (!ref)
+        return 0;
+    const char *p = ref->text.p, *end = p + ref->text.n;
+    if (ref->kind != JTREE_STRING || p == end || *p != '#' || (p + 1 < end && p[1] != '/')) {
+        schema_refuse(s, ref, "wanted a reference inside this schema, \"#\" or \"#/...\"");
+        return 0;
+    }
+    for (p++; v && p < end;) {
+        p++;
+        struct slice t = unescape(&p, end, token, sizeof token);
+        if (v->kind == JTREE_ARRAY) {
+            uint32_t i = at_pointer(v, &t);
+            rules_spend(s->r, 1 + i / 8);
+            for (v = v->first; v && i > 0; i--)
+                v = v->next;
+        } else {
+            v = schema_find(s, v, t);
+        }
+    }
+    if (!v) {
+        schema_refuse(s, ref, "\"%.*s\" is not in this schema",
+                      (int)(ref->text.n < 80 ? ref->text.n : 80), ref->text.p);
+        return 0;
+    }
+    *to = v;
+    return 1;
+}
+
+void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uint32_t skip)
+{
+    if (node->kind == JTREE_TRUE)
+        return;
+    if (node->kind != JTREE_OBJECT && node->kind != JTREE_FALSE) {
+        schema_refuse(s, node, "found %s; wanted a schema: an object, true or false",
+                      jtree_kind_name(node));
+        return;
+    }
+    if (node->kind == JTREE_OBJECT)
+        node = schema_first(s, node);
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (p->v[i].node == node) {
+            p->v[i].skip |= skip;
+            return;
+        }
+    }
+    if (p->n == MOST_PARTS)
+        schema_refuse(s, node, "over %d schemas must hold together", MOST_PARTS);
+    else
+        p->v[p->n++] = (struct part){node, skip};
+}
+
+/* Whether it may be null instead, which is not yet dealt with. */
+static int is_open(struct schema *s, const struct part *p)
+{
+    return !(p->skip & SKIP_NULLABLE) && schema_nullable(s, p->node);
+}
+
+/* Adds what $ref and allOf ask for besides. */
+static void flatten(struct schema *s, struct parts *p)
+{
+    for (uint32_t i = 0; i < p->n && rules_ok(s->r); i++) {
+        const struct jtree *node = p->v[i].node, *to, *all = jtree_get(node, "allOf");
+        if (is_open(s, &p->v[i]) || p->v[i].skip == SKIP_ALL)
+            continue; /* none of it holds for null */
+        if (schema_refers(s, node, &to))
+            schema_put(s, p, to, 0);
+        if (all && all->kind != JTREE_ARRAY)
+            schema_refuse(s, all, "wanted a list of schemas");
+        for (const struct jtree *v = all ? all->first : NULL; v; v = v->next)
+            schema_put(s, p, v, 0);
+    }
+}
+
+static struct slice name_of(const struct jtree *node)
+{
+    const struct jtree *named = node;
+    while (named->parent && named->parent->kind != JTREE_OBJECT)
+        named = named->parent;
+    return named->parent ? named->key : SLICE("schema");
+}
+
+uint32_t schema_rule(struct schema *s, const struct parts *p)
+{
+    uint32_t rule;
+    if (p->n == 0)
+        return schema_shared(s, RULE_VALUE);
+    size_t bytes = p->n * sizeof p->v[0];
+    struct job *job = arena_alloc(&s->r->arena, sizeof *job + bytes);
+    if (!job) {
+        rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
+        return 0;
+    }
+    for (uint32_t i = 0; i < p->n; i++) { /* field by field: the padding of the key stays zero */
+        job->v[i].node = p->v[i].node;
+        job->v[i].skip = p->v[i].skip;
+    }
+    struct slice key = {(const char *)job->v, bytes};
+    if (map_get(&s->jobs, key, &rule))
+        return rule;
+    rule = rules_new(s->r, name_of(p->v[p->n - 1].node));
+    if (!rules_ok(s->r))
+        return 0;
+    s->r->rule[rule].defined = 1;
+    if (map_put(&s->jobs, key, rule) < 0)
+        rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
+    job->rule = rule;
+    job->n = p->n;
+    *s->last = job;
+    s->last = &job->next;
+    return rule;
+}
+
+uint32_t schema_rule_of(struct schema *s, const struct jtree *node)
+{
+    struct parts p = {.n = 0};
+    schema_put(s, &p, node, 0);
+    return schema_rule(s, &p);
+}
+
+/* ---------------------------------------------------------------- rules every schema may need */
+
+uint32_t schema_space(struct schema *s, uint32_t from)
+{
+    return rules_call(s->r, from, schema_shared(s, RULE_SPACE));
+}
+
+static void write_space(struct schema *s, uint32_t from, uint32_t to)
+{
+    enum { MOST_INDENT = 32 };
+    struct rules *r = s->r;
+    rules_edge(r, from, to, EDGE_EPS, 0);
+    rules_bytes(r, from, to, ' ', ' ');
+    uint32_t at = rules_state(r);
+    rules_bytes(r, from, at, '\n', '\n');
+    rules_bytes(r, rules_text(r, from, "\r", 1), at, '\n', '\n');
+    for (int i = 0; i < MOST_INDENT; i++) {
+        uint32_t next = rules_state(r);
+        rules_edge(r, at, to, EDGE_EPS, 0);
+        if (i == 0)
+            rules_bytes(r, at, next, '\n', '\n');
+        rules_bytes(r, at, next, ' ', ' ');
+        rules_bytes(r, at, next, '\t', '\t');
+        at = next;
+    }
+    rules_edge(r, at, to, EDGE_EPS, 0);
+}
+
+static void write_value(struct schema *s, uint32_t from, uint32_t to)
+{
+    static const char *const words[] = {"null", "true", "false"};
+    for (int i = 0; i < 3; i++)
+        rules_edge(s->r, rules_text(s->r, from, words[i], strlen(words[i])), to, EDGE_EPS, 0);
+    for (enum shared_rule k = RULE_OBJECT; k <= RULE_NUMBER; k++)
+        rules_edge(s->r, rules_call(s->r, from, schema_shared(s, k)), to, EDGE_EPS, 0);
+}
+
+uint32_t schema_shared(struct schema *s, enum shared_rule which)
+{
+    static const char *const names[N_SHARED] = {"space",  "value",  "object", "array",
+                                                "string", "number", "integer"};
+    static const struct parts anything = {.n = 0};
+    if (s->shared[which] || !rules_ok(s->r))
+        return s->shared[which] ? s->shared[which] - 1 : 0;
+    uint32_t rule = rules_new(s->r, slice_of(names[which]));
+    if (!rules_ok(s->r))
+        return 0;
+    s->shared[which] = rule + 1;
+    s->r->rule[rule].defined = 1;
+    uint32_t from = s->r->rule[rule].start, to = s->r->rule[rule].end;
+    switch (which) {
+    case RULE_SPACE:
+        write_space(s, from, to);
+        break;
+    case RULE_VALUE:
+        write_value(s, from, to);
+        break;
+    case RULE_OBJECT:
+        schema_object(s, &anything, from, to);
+        break;
+    case RULE_ARRAY:
+        schema_array(s, &anything, from, to);
+        break;
+    case RULE_STRING:
+        schema_string(s, &anything, from, to);
+        break;
+    case RULE_NUMBER:
+    case RULE_INTEGER:
+    case N_SHARED:
+        schema_number(s, &anything, which == RULE_INTEGER, from, to);
+    }
+    return rule;
+}
+
+/* ---------------------------------------------------------------- anyOf and oneOf */
+
+/* Choices that hold beside each other multiply: counts those of the parts from i on, and all that
+ * were written so far. */
+static void check_combinations(struct schema *s, const struct parts *p, uint32_t i,
+                               const struct jtree *list)
+{
+    enum { MOST_COMBINATIONS = 4096 };
+    uint64_t n = 1;
+    uint32_t n_lists = 0;
+    for (; i < p->n; i++) {
+        for (int one = 0; one < 2; one++) {
+            const struct jtree *more = jtree_get(p->v[i].node, one ? "oneOf" : "anyOf");
+            if (!more || (p->v[i].skip & (one ? SKIP_ONE_OF : SKIP_ANY_OF)) || more->n < 2)
+                continue;
+            n = n < UINT32_MAX ? n * more->n : n;
+            n_lists++;
+        }
+        if (is_open(s, &p->v[i])) {
+            n = n < UINT32_MAX ? 2 * n : n;
+            n_lists++;
+        }
+    }
+    s->n_combined += n_lists > 1 ? list->kind == JTREE_ARRAY ? list->n : 2 : 0;
+    if (n_lists > 1 && (n > MOST_COMBINATIONS || s->n_combined > MOST_COMBINATIONS))
+        schema_refuse(s, list,
+                      "%llu combinations of the branches of anyOf and oneOf (and nullable) that "
+                      "must hold together; at most %d are supported",
+                      (unsigned long long)(n > MOST_COMBINATIONS ? n : s->n_combined),
+                      MOST_COMBINATIONS);
+}
+
+/* Splits at the first part that may be null instead. */
+static int split_null(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (!is_open(s, &p->v[i]))
+            continue;
+        check_combinations(s, p, i, p->v[i].node);
+        struct parts q = *p, null = *p;
+        q.v[i].skip |= SKIP_NULLABLE;
+        null.v[i].skip = SKIP_ALL;
+        schema_put(s, &null, s->null, 0);
+        if (rules_ok(s->r))
+            rules_edge(s->r, rules_call(s->r, from, schema_rule(s, &q)), to, EDGE_EPS, 0);
+        if (rules_ok(s->r))
+            rules_edge(s->r, rules_call(s->r, from, schema_rule(s, &null)), to, EDGE_EPS, 0);
+        return 1;
+    }
+    return 0;
+}
+
+/* Splits at the first anyOf or oneOf not yet dealt with; 0: there is none. */
+static int split(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = 0; i < p->n; i++) {
+        for (int one = 0; one < 2; one++) {
+            const struct jtree *list = jtree_get(p->v[i].node, one ? "oneOf" : "anyOf");
+            uint32_t skip = one ? SKIP_ONE_OF : SKIP_ANY_OF;
+            if (!list || (p->v[i].skip & skip))
+                continue;
+            if (list->kind != JTREE_ARRAY || !list->first)
+                schema_refuse(s, list, "wanted a list of schemas");
+            check_combinations(s, p, i, list);
+            if (one && rules_ok(s->r))
+                schema_one_of(s, list);
+            for (const struct jtree *v = list->first; v && rules_ok(s->r); v = v->next) {
+                struct parts q = *p;
+                q.v[i].skip |= skip;
+                schema_put(s, &q, v, 0);
+                rules_edge(s->r, rules_call(s->r, from, schema_rule(s, &q)), to, EDGE_EPS, 0);
+            }
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- one rule */
+
+/* about: the types that have keywords; the others are the rules that all schemas share, so that
+ * masks are made once for them. */
+static void write_types(struct schema *s, const struct parts *p, int types, int about,
+                        uint32_t from, uint32_t to)
+{
+    static const struct {
+        int types;
+        enum shared_rule rule;
+    } plain[] = {{TYPE_NUMBER, RULE_NUMBER},
+                 {TYPE_STRING, RULE_STRING},
+                 {TYPE_ARRAY, RULE_ARRAY},
+                 {TYPE_OBJECT, RULE_OBJECT}};
+    struct rules *r = s->r;
+    if (types & TYPE_NULL)
+        rules_edge(r, rules_text(r, from, "null", 4), to, EDGE_EPS, 0);
+    if (types & TYPE_BOOL) {
+        rules_edge(r, rules_text(r, from, "true", 4), to, EDGE_EPS, 0);
+        rules_edge(r, rules_text(r, from, "false", 5), to, EDGE_EPS, 0);
+    }
+    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
+        enum shared_rule rule =
+            (types & TYPE_NUMBER) == TYPE_INT && i == 0 ? RULE_INTEGER : plain[i].rule;
+        if ((types & plain[i].types) && !(about & plain[i].types))
+            rules_edge(r, rules_call(r, from, schema_shared(s, rule)), to, EDGE_EPS, 0);
+    }
+    if (types & about & TYPE_NUMBER)
+        schema_number(s, p, !(types & TYPE_FRACTION), from, to);
+    if (types & about & TYPE_STRING)
+        schema_string(s, p, from, to);
+    if (types & about & TYPE_ARRAY)
+        schema_array(s, p, from, to);
+    if (types & about & TYPE_OBJECT)
+        schema_object(s, p, from, to);
+}
+
+static void write_rule(struct schema *s, const struct job *job)
+{
+    uint32_t from = s->r->rule[job->rule].start, to = s->r->rule[job->rule].end;
+    struct parts p = {.n = job->n};
+    int types = TYPE_ALL, about = 0, typed = 0;
+    const struct jtree *values = NULL;
+    memcpy(p.v, job->v, job->n * sizeof p.v[0]);
+    s->r->writing = s->r->rule[job->rule].name;
+    flatten(s, &p);
+    struct parts all = p; /* those without a say stay for the rules that this one splits into */
+    p.n = 0;
+    for (uint32_t i = 0; i < all.n; i++)
+        if (all.v[i].skip != SKIP_ALL)
+            p.v[p.n++] = all.v[i];
+    for (uint32_t i = 0; i < p.n; i++)
+        rules_spend(s->r, 16 + (uint64_t)p.v[i].node->n);
+    for (uint32_t i = 0; i < p.n; i++) {
+        const struct jtree *node = p.v[i].node;
+        if (node->kind == JTREE_FALSE)
+            return;
+        about |= check_keywords(s, node);
+        types &= schema_types(s, node);
+        typed |= jtree_get(node, "type") != NULL;
+        values = values ? values : jtree_get(node, "enum");
+        values = values ? values : jtree_get(node, "const");
+    }
+    if (!rules_ok(s->r) || split_null(s, &all, from, to) || split(s, &all, from, to))
+        return;
+    for (uint32_t i = 0; i < p.n; i++)
+        about |= schema_knows_format(p.v[i].node) ? TYPE_STRING : 0;
+    if (values)
+        schema_values(s, &p, values, types, from, to);
+    else if (!typed && !about)
+        rules_edge(s->r, rules_call(s->r, from, schema_shared(s, RULE_VALUE)), to, EDGE_EPS, 0);
+    else
+        write_types(s, &p, typed ? types : about, about, from, to);
+}
+
+uint32_t schema_read(struct rules *r, struct slice text, int in_order)
+{
+    struct schema s = {.r = r, .in_order = in_order};
+    uint32_t whole = rules_new(r, SLICE("root"));
+    struct jtree *root = jtree_read(&r->arena, text.p ? text.p : "", text.n, &r->err);
+    s.root = root;
+    s.last = &s.first;
+    map_init(&s.jobs, PITH_MEM_SCRATCH);
+    map_init(&s.rests, PITH_MEM_SCRATCH);
+    map_init(&s.ids, PITH_MEM_SCRATCH);
+    map_init(&s.places, PITH_MEM_SCRATCH);
+    struct jtree *holder = jtree_read(&r->arena, "[{\"type\":\"null\"}]", 17, &r->err);
+    if (rules_ok(r) && holder) { /* one tree, so that all has its number */
+        s.null = holder->first;
+        holder->first->next = root;
+        holder->n = 2;
+        root->parent = holder;
+        schema_number_nodes(&s, holder);
+        root->parent = NULL;
+    }
+    if (rules_ok(r)) {
+        r->rule[whole].defined = 1;
+        uint32_t at = rules_call(r, r->rule[whole].start, schema_rule_of(&s, s.root));
+        rules_edge(r, schema_space(&s, at), r->rule[whole].end, EDGE_EPS, 0);
+    }
+    for (; s.first && rules_ok(r); s.first = s.first->next)
+        write_rule(&s, s.first);
+    map_deinit(&s.jobs);
+    map_deinit(&s.rests);
+    map_deinit(&s.ids);
+    map_deinit(&s.places);
+    mem_free(s.at);
+    mem_free(s.first_of);
+    return whole;
+}

@@ -1,0 +1,20 @@
+/* schema.h -- JSON Schema (2020-12, as it is used) to rules for the JSON texts that satisfy it.
+ *
+ * What is written is a subset of what is valid, in a form fit for generation: members in any order,
+ * or in that of `properties` where `in_order` is set, additionalProperties is false or there are
+ * over 64, strings and numbers of `enum` and `const` as they stand in the schema, an object with
+ * `properties` and no `additionalProperties` holds those alone, a schema without `type` has the
+ * types its other keywords are about, white space is at most a blank, or line ends and indentation.
+ * A keyword that cannot be kept is refused by name and place, never ignored; only uniqueItems is
+ * let through where items are not of a list of values (enum, at most 64): what was there before no
+ * grammar can remember otherwise.
+ */
+#ifndef PITH_TEXT_SCHEMA_H
+#define PITH_TEXT_SCHEMA_H
+
+#include "text/grammar/rules.h"
+
+/* Writes the rules; returns the one of the whole text. A failure stays in r. */
+uint32_t schema_read(struct rules *r, struct slice text, int in_order);
+
+#endif

@@ -1,0 +1,110 @@
+/* schema_string.c -- strings: lengths, patterns, and formats, which are patterns. */
+#include "text/grammar/regex.h"
+#include "text/grammar/schema/schema_impl.h"
+
+#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define HOST  LABEL "(\\." LABEL ")*"
+#define YEAR  "(\\d{3}[1-9]|\\d{2}[1-9]\\d|\\d[1-9]\\d{2}|[1-9]\\d{3})"
+#define LEAP  "(\\d{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+#define DATE                                                                                       \
+    "(" YEAR "-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-"  \
+             "9]|1\\d|2[0-8]))|" LEAP "-02-29)"
+#define TIME    "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
+#define BYTE    "(25[0-5]|2[0-4]\\d|1\\d{2}|[1-9]?\\d)"
+#define H16     "[0-9A-Fa-f]{1,4}"
+#define PERCENT "%[0-9A-Fa-f]{2}"
+#define SEGMENT "([A-Za-z0-9._~!$&'()*+,;=:@-]|" PERCENT ")*"
+#define QUERY   "([A-Za-z0-9._~!$&'()*+,;=:@/?-]|" PERCENT ")*"
+#define URI                                                                                        \
+    "[A-Za-z][A-Za-z0-9+.-]*:(//([A-Za-z0-9._~!$&'()*+,;=-]|" PERCENT ")+(:\\d{1,5})?(/" SEGMENT   \
+    ")*|[A-Za-z0-9._~-]" SEGMENT "(/" SEGMENT ")*)(\\?" QUERY ")?(#" QUERY ")?"
+#define SPAN "T(\\d+H(\\d+M(\\d+S)?)?|\\d+M(\\d+S)?|\\d+S)"
+
+/* From both ends; NULL: says nothing about the characters. */
+static const struct {
+    const char *name, *pattern;
+} formats[] = {
+    {"date", "^" DATE "$"},
+    {"time", "^" TIME "$"},
+    {"date-time", "^" DATE "T" TIME "$"},
+    {"duration", "^P(\\d+W|(\\d+Y(\\d+M(\\d+D)?)?|\\d+M(\\d+D)?|\\d+D)(" SPAN ")?|" SPAN ")$"},
+    {"uuid", "^[0-9A-Fa-f]{8}-([0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}$"},
+    {"email", "^[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*@" HOST "$"},
+    {"hostname", "^" HOST "$"},
+    {"ipv4", "^(" BYTE "\\.){3}" BYTE "$"},
+    {"ipv6", "^((" H16 ":){7}" H16 "|(" H16 ":){1,7}:|(" H16 ":){1,6}:" H16 "|(" H16 ":){1,5}(:" H16
+             "){1,2}|(" H16 ":){1,4}(:" H16 "){1,3}|(" H16 ":){1,3}(:" H16 "){1,4}|(" H16
+             ":){1,2}(:" H16 "){1,5}|" H16 ":(:" H16 "){1,6}|:(:" H16 "){1,7}|::)$"},
+    {"uri", "^" URI "$"},
+    {"uri-reference", "^" URI "$"},
+    {"iri", "^" URI "$"},
+    {"json-pointer", "^(/([^~/]|~[01])*)*$"},
+    {"password", NULL},
+};
+
+/* Its place in the table; -1: it is none of those, and says nothing. */
+static int format_of(const struct jtree *node)
+{
+    const struct jtree *format = jtree_get(node, "format");
+    for (int i = 0;
+         format && format->kind == JTREE_STRING && i < (int)(sizeof formats / sizeof formats[0]);
+         i++)
+        if (slice_eq_z(format->text, formats[i].name))
+            return i;
+    return -1;
+}
+
+int schema_knows_format(const struct jtree *node)
+{
+    return format_of(node) >= 0;
+}
+
+static struct slice pattern_of(struct schema *s, const struct jtree *node)
+{
+    const struct jtree *pattern = jtree_get(node, "pattern"), *format = jtree_get(node, "format");
+    int i = format_of(node);
+    if (pattern && pattern->kind != JTREE_STRING)
+        schema_refuse(s, pattern, "found %s; wanted a string", jtree_kind_name(pattern));
+    if (format && format->kind != JTREE_STRING)
+        schema_refuse(s, format, "found %s; wanted a string", jtree_kind_name(format));
+    if (pattern && i >= 0 && formats[i].pattern)
+        schema_refuse(s, node, "\"pattern\" together with format \"%s\" is not supported",
+                      formats[i].name);
+    if (pattern)
+        return pattern->text;
+    return i >= 0 && formats[i].pattern ? slice_of(formats[i].pattern) : (struct slice){NULL, 0};
+}
+
+void schema_string(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
+{
+    struct rules *r = s->r;
+    struct charset_range all = {0, CHARSET_LAST};
+    struct charset any = {&all, 1, 1, 0};
+    struct slice pattern = {NULL, 0};
+    uint32_t min = schema_count(s, p, "minLength", 1, 0),
+             max = schema_count(s, p, "maxLength", 0, RULES_ENDLESS);
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct slice more = pattern_of(s, p->v[i].node);
+        if (more.p && pattern.p && !slice_eq(more, pattern))
+            schema_refuse(s, p->v[i].node,
+                          "several patterns or formats for one string are not supported");
+        pattern = more.p ? more : pattern;
+    }
+    if (!rules_ok(r) || min > max)
+        return;
+    uint32_t at = rules_text(r, from, "\"", 1), end = rules_state(r);
+    if (pattern.p) {
+        regex_write(r, at, end, pattern, min, max, 1);
+    } else if (min == 0 && max == RULES_ENDLESS) {
+        rules_edge(r, at, end, EDGE_EPS, 0);
+        rules_chars(r, end, end, &any, 1);
+    } else {
+        struct rules_mark mark = rules_mark(r);
+        struct rules_piece piece = {rules_state(r), rules_state(r)};
+        rules_chars(r, piece.start, piece.end, &any, 1);
+        piece = rules_repeat(r, mark, piece, min, max);
+        rules_edge(r, at, piece.start, EDGE_EPS, 0);
+        rules_edge(r, piece.end, end, EDGE_EPS, 0);
+    }
+    rules_bytes(r, end, to, '"', '"');
+}

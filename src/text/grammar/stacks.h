@@ -1,0 +1,94 @@
+/* stacks.h -- where a text stands in a grammar: all stacks of the calling rules at once, shared and
+ * interned.
+ *
+ *     set:    { (state, below), (state, below), ... }      below: the set that goes on when the
+ *             rule of `state` ends
+ *
+ * A *position* is a set whose states read the next byte; a call pushes {(state to go on with, set
+ * of the caller)}. Sets are interned, so equal ones are one number: a position is a number, copying
+ * it is copying the number, and what is computed for a set (a mask) is found again by it. Rules
+ * that begin at the same place share one set, which keeps ambiguous grammars polynomial.
+ *
+ * Set STACKS_BOTTOM lies below the text: a position that holds state STATE_END may end. Set
+ * STACKS_OPEN lies below a rule looked at by itself: a position that holds STATE_OPEN has left the
+ * rule.
+ *
+ * Memory and time are bounded: past STACKS_MOST_PAIRS, or when `work` (the caller sets it to 0)
+ * passes `most`, the position is too ambiguous (`failed`, sticky until stacks_keep). Dropping sets:
+ * stacks_cut takes back the newest, stacks_keep drops all that the given ones do not need. */
+#ifndef PITH_TEXT_STACKS_H
+#define PITH_TEXT_STACKS_H
+
+#include "text/grammar/automaton.h"
+
+enum {
+    STACKS_BOTTOM,
+    STACKS_OPEN,
+    STACKS_NONE
+}; /* NONE: the empty set, a position that nothing can follow */
+struct stack_pair {
+    uint32_t state, below;
+};
+struct stack_set;
+/* A state of a set (rules.h), numbered behind those of the automaton when it is first met: what of
+ * it was read. */
+enum stack_phase {
+    SET_BEGINS,
+    SET_BEHIND,
+    SET_NEXT
+}; /* nothing yet; behind one of it; behind a comma */
+struct stack_state {
+    uint64_t seen; /* bits of members */
+    uint32_t set;
+    uint32_t phase;
+};
+struct stacks {
+    const struct automaton *a;
+    struct stack_pair *pair;
+    struct stack_set *set;
+    uint32_t *table; /* hash -> set + 1 */
+    uint32_t n_pairs, cap_pairs, n_sets, cap_sets, table_cap;
+    struct stack_state
+        *state; /* [n_more] numbers from a->n_states on; the first of each set come first */
+    uint32_t *state_table; /* hash -> place in `state` + 1 */
+    uint32_t n_more, cap_more, state_cap;
+    /* The position being made: states in it, and the set below each. */
+    uint32_t *below, *stamp, now; /* [cap_states] */
+    uint8_t *waits;               /* [cap_states] it is in todo */
+    uint32_t cap_states;
+    uint32_t *member, *todo, n_members, n_todo, cap_todo;
+    struct stack_pair *merge;
+    uint32_t cap_merge;
+    uint64_t work; /* pairs looked at since the caller began */
+    uint64_t most; /* of it; less than STACKS_MOST_WORK: it may be tried again with more */
+    int failed;
+};
+enum { STACKS_NO_MEMORY = 1, STACKS_TOO_MANY, STACKS_LATE, STACKS_CANCELLED }; /* why it failed */
+enum { STACKS_MOST_PAIRS = 1 << 20, STACKS_MOST_WORK = 1 << 26 };
+
+int stacks_spend(struct stacks *s, uint64_t n); /* counts work; 0: too much, now or before */
+int stacks_init(struct stacks *s, const struct automaton *a); /* 0: no memory */
+void stacks_deinit(struct stacks *s);
+
+/* Making a position: begin, add any number of pairs, then close and take it as pairs, or as a set.
+ */
+void stacks_begin(struct stacks *s);
+void stacks_add(struct stacks *s, uint32_t state, uint32_t below);
+uint32_t
+stacks_close(struct stacks *s); /* follows calls and ends; room for how many pairs is needed */
+uint32_t stacks_take(struct stacks *s,
+                     struct stack_pair *out); /* of the closed one; how many pairs, in any order */
+uint32_t stacks_intern(struct stacks *s);     /* closes it; the set */
+
+/* Adds what follows a byte from each of n pairs. */
+void stacks_step(struct stacks *s, const struct stack_pair *p, uint32_t n, uint8_t byte);
+const struct stack_pair *stacks_pairs(const struct stacks *s, uint32_t set,
+                                      uint32_t *n); /* until sets are added */
+int stacks_has(const struct stacks *s, uint32_t set, uint32_t state);
+
+uint32_t stacks_mark(const struct stacks *s);
+void stacks_cut(struct stacks *s, uint32_t mark); /* sets made since are gone */
+/* Drops every set that those in `root` do not need, and renumbers these. 0: no memory. */
+int stacks_keep(struct stacks *s, uint32_t **root, uint32_t n);
+
+#endif

@@ -1,0 +1,192 @@
+/* jinja.c -- a template from its text, and one rendering: see jinja.h. */
+#include "base/utf8.h"
+#include "text/jinja/jinja_impl.h"
+
+/* ---------------------------------------------------------------- compiling */
+
+/* Newlines of any kind become one, the last one goes. */
+static struct slice normalise(struct arena *a, const char *text, size_t n)
+{
+    char *to = arena_alloc(a, n + 1);
+    size_t used = 0;
+    for (size_t i = 0; to && i < n; i++) {
+        if (text[i] == '\r' && i + 1 < n && text[i + 1] == '\n')
+            continue;
+        to[used++] = text[i] == '\r' ? '\n' : text[i];
+    }
+    if (used && to[used - 1] == '\n')
+        used--;
+    return (struct slice){to ? to : "", used};
+}
+
+struct jinja *jinja_new(const char *text, size_t n, struct pith_error *err)
+{
+    struct pith_error local;
+    err = err ? err : &local;
+    error_clear(err);
+    struct jinja *t = mem_zalloc(sizeof *t, PITH_MEM_META);
+    struct compiler *c = mem_zalloc(sizeof *c, PITH_MEM_SCRATCH);
+    if (t)
+        arena_init(&t->arena, PITH_MEM_META);
+    if (!t || !c) {
+        error_set(err, PITH_NOMEM, "template: out of memory");
+    } else if (n > INT32_MAX / 2 || !utf8_valid(text, n)) {
+        error_set(err, PITH_FORMAT,
+                  n > INT32_MAX / 2 ? "template: it is over 1 GiB long"
+                                    : "template: it is not valid UTF-8");
+    } else {
+        c->t = t;
+        c->err = err;
+        void *locale = c_locale_enter();
+        t->source = normalise(&t->arena, text, n);
+        if (jinja_lex(&t->arena, t->source, &c->toks, err))
+            compile_template(c);
+        c_locale_leave(locale);
+        if (!arena_ok(&t->arena))
+            error_set(err, PITH_NOMEM, "template: out of memory");
+    }
+    mem_free(c);
+    if (err->code == PITH_OK)
+        return t;
+    jinja_free(t);
+    return NULL;
+}
+
+void jinja_free(struct jinja *t)
+{
+    if (!t)
+        return;
+    arena_deinit(&t->arena);
+    mem_free(t);
+}
+
+struct slice jinja_source(const struct jinja *t)
+{
+    return t->source;
+}
+
+pith_status jinja_define(struct jinja *t, const char *name, struct slice text,
+                         struct pith_error *err)
+{
+    struct jdefault *d = arena_alloc(&t->arena, sizeof *d);
+    char *to = arena_strndup(&t->arena, text.p, text.n);
+    if (!d || !to)
+        return error_set(err, PITH_NOMEM, "template: out of memory");
+    *d = (struct jdefault){t->defaults, slice_of(name), {to, text.n}};
+    t->defaults = d;
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- rendering */
+
+static void put_default(struct jvm *vm, struct jdict *vars, struct slice name, struct jv v)
+{
+    if (!jdict_getz(vm, vars, name))
+        jdict_put(vm, vars, jv_view(vm, name.p, name.n), v);
+}
+
+/* A string becomes the template's. */
+static void own(struct jvm *vm, struct jv *v)
+{
+    struct jbuild b = {.vm = vm};
+    if (v->t != J_STR)
+        return;
+    jb_from(&b, FROM_TEMPLATE, NULL, v->u.s->p, v->u.s->n);
+    *v = jb_value(&b);
+}
+
+/* Templates write markers around roles, and some inside of one: "<|" + role + "|>". */
+static void own_roles(struct jvm *vm, const struct jlist *messages)
+{
+    static const char *const roles[] = {"system",   "user",      "assistant", "tool",
+                                        "function", "developer", "ipython",   "model"};
+    for (size_t i = 0; i < messages->n && !vm->failed; i++) {
+        const struct jv m = messages->v[i];
+        struct jv *role =
+            m.t == J_DICT ? (struct jv *)(uintptr_t)jdict_getz(vm, m.u.d, SLICE("role")) : NULL;
+        for (size_t k = 0; role && role->t == J_STR && k < sizeof roles / sizeof *roles; k++) {
+            if (!slice_eq_z(jv_text(*role), roles[k]))
+                continue;
+            own(vm, role);
+            break;
+        }
+    }
+}
+
+/* The variables: the object's but "now", then what it leaves out. */
+static void read_variables(struct jvm *vm, const char *json, size_t n, struct jdict *vars)
+{
+    const char *why = NULL;
+    if (n)
+        text_region(vm, json, n, FROM_VALUE);
+    struct jv v = json_read(vm, json, n, &why);
+    if (!vm->failed && v.t != J_DICT)
+        why = "wanted an object";
+    if (why || vm->failed) {
+        pith_status st = vm->failed && vm->failed != PITH_FORMAT ? vm->failed : PITH_FORMAT;
+        vm->failed = st;
+        error_set(vm->err, st, "the template's variables are no JSON object: %s",
+                  why ? why : "out of memory");
+        return;
+    }
+    for (size_t i = 0; i < v.u.d->n; i++) {
+        struct jpair *p = &v.u.d->p[i];
+        if (slice_eq_z(jv_text(p->k), "bos_token") || slice_eq_z(jv_text(p->k), "eos_token"))
+            own(vm, &p->v);
+        else if (slice_eq_z(jv_text(p->k), "messages") && jv_is_list(p->v))
+            own_roles(vm, p->v.u.l);
+        if (slice_eq_z(jv_text(p->k), "now") && p->v.t == J_STR)
+            vm->now = jv_text(p->v);
+        else
+            jdict_put(vm, vars, p->k, p->v);
+    }
+    for (const struct jdefault *d = vm->t->defaults; d; d = d->next)
+        put_default(vm, vars, d->name, jv_view(vm, d->text.p, d->text.n));
+    put_default(vm, vars, SLICE("messages"), jv_none());
+    put_default(vm, vars, SLICE("tools"), jv_none());
+    put_default(vm, vars, SLICE("documents"), jv_none());
+    put_default(vm, vars, SLICE("add_generation_prompt"), jv_bool(0));
+}
+
+pith_status jinja_render(const struct jinja *t, const char *json, size_t n,
+                         const struct jinja_limits *limits, struct str *out, struct pith_error *err)
+{
+    return jinja_render_marked(t, json, n, limits, out, NULL, err);
+}
+
+pith_status jinja_render_marked(const struct jinja *t, const char *json, size_t n,
+                                const struct jinja_limits *limits, struct str *out,
+                                struct spans *values, struct pith_error *err)
+{
+    struct pith_error local;
+    struct jdict vars = {0};
+    err = err ? err : &local;
+    error_clear(err);
+    struct jvm *vm = mem_zalloc(sizeof *vm, PITH_MEM_SCRATCH);
+    if (!vm)
+        return error_set(err, PITH_NOMEM, "template: out of memory");
+    vm->t = t;
+    vm->err = err;
+    vm->marked = values != NULL;
+    vm->left = limits ? *limits : (struct jinja_limits){0};
+    vm->left.steps = vm->left.steps ? vm->left.steps : 20000000;
+    vm->left.memory = vm->left.memory ? vm->left.memory : (uint64_t)64 << 20;
+    vm->left.output = vm->left.output ? vm->left.output : (uint64_t)64 << 20;
+    arena_init(&vm->arena, PITH_MEM_SCRATCH);
+    str_init(&vm->out, PITH_MEM_SCRATCH);
+    void *locale = c_locale_enter(); /* numbers have a point, months English names */
+    read_variables(vm, json, n, &vars);
+    if (!vm->failed)
+        vm_run(vm, &vars);
+    c_locale_leave(locale);
+    if (!vm->failed &&
+        (!str_reserve(out, vm->out.n) || (values && !out_values(vm, out->n, values))))
+        vm->failed = error_set(err, PITH_NOMEM, "template: out of memory");
+    if (!vm->failed)
+        str_put(out, vm->out.p, vm->out.n);
+    pith_status st = vm->failed;
+    str_deinit(&vm->out);
+    arena_deinit(&vm->arena);
+    mem_free(vm);
+    return st;
+}

@@ -1,0 +1,519 @@
+/* test_bind.c -- files whose tensors are not those of their architecture: each tensor of each model
+ * left out, misshapen, and each optional row of the tables put in by itself. Wanted is an error
+ * that names the tensor, or a model that runs; never a crash. Models are synthetic, and the
+ * recorded ones where there are some. A model's cases run in a child process, so that a crash costs
+ * one and names it. */
+#include "golden.h"
+#include "hook.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "run/model/model.h"
+
+/* ---------------------------------------------------------------- files taken apart */
+
+struct info { /* of a tensor, as it stands in the file */
+    char name[96];
+    uint32_t n_dims, type;
+    uint64_t dims[4], offset; /* GGUF's order; offset from the data's begin */
+};
+
+struct model_file {
+    uint8_t *p;
+    size_t n, keys, after_keys, data; /* where the keys begin, the tensors' list, the data */
+    uint64_t n_keys;
+    uint32_t version;
+    int n_infos;
+    struct info *info;
+};
+
+struct reader {
+    const uint8_t *p;
+    size_t at;
+};
+
+static uint64_t take(struct reader *r, int bytes)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < bytes; i++)
+        v |= (uint64_t)r->p[r->at++] << 8 * i;
+    return v;
+}
+
+static void skip_text(struct reader *r)
+{
+    uint64_t n = take(r, 8);
+    r->at += n;
+}
+
+static void skip_value(struct reader *r, uint32_t type)
+{
+    static const uint8_t bytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+    if (type == 8) {
+        skip_text(r);
+    } else if (type == 9) {
+        uint32_t item = (uint32_t)take(r, 4);
+        for (uint64_t n = take(r, 8); n; n--)
+            skip_value(r, item);
+    } else {
+        r->at += bytes[type];
+    }
+}
+
+/* The file is a good one. */
+static int take_apart(const char *path, struct model_file *f)
+{
+    size_t n = 0;
+    *f = (struct model_file){.p = (uint8_t *)test_read(path, &n)};
+    if (!f->p)
+        return 0;
+    struct reader r = {.p = f->p, .at = 4};
+    f->version = (uint32_t)take(&r, 4);
+    f->n_infos = (int)take(&r, 8);
+    f->n_keys = take(&r, 8);
+    f->keys = r.at;
+    for (uint64_t i = 0; i < f->n_keys; i++) {
+        skip_text(&r);
+        skip_value(&r, (uint32_t)take(&r, 4));
+    }
+    f->after_keys = r.at;
+    f->info = calloc((size_t)f->n_infos + 64, sizeof *f->info);
+    for (int i = 0; i < f->n_infos; i++) {
+        struct info *t = &f->info[i];
+        uint64_t len = take(&r, 8);
+        snprintf(t->name, sizeof t->name, "%.*s", (int)len, (const char *)r.p + r.at);
+        r.at += len;
+        t->n_dims = (uint32_t)take(&r, 4);
+        for (uint32_t d = 0; d < t->n_dims; d++)
+            t->dims[d] = take(&r, 8);
+        t->type = (uint32_t)take(&r, 4);
+        t->offset = take(&r, 8);
+    }
+    f->n = n;
+    f->data = (r.at + 31) / 32 * 32;
+    return f->data <= n;
+}
+
+static void put(FILE *out, uint64_t v, int bytes)
+{
+    for (int i = 0; i < bytes; i++)
+        fputc((int)(v >> 8 * i & 255), out);
+}
+
+/* Writes the file with these tensors; `extra` bytes of zero follow its data. */
+static void put_together(const char *path, const struct model_file *f, const struct info *info,
+                         int n, uint64_t extra)
+{
+    FILE *out = fopen(path, "wb");
+    if (!out)
+        return;
+    fwrite("GGUF", 1, 4, out);
+    put(out, f->version, 4);
+    put(out, (uint64_t)n, 8);
+    put(out, f->n_keys, 8);
+    fwrite(f->p + f->keys, 1, f->after_keys - f->keys, out);
+    for (int i = 0; i < n; i++) {
+        put(out, strlen(info[i].name), 8);
+        fputs(info[i].name, out);
+        put(out, info[i].n_dims, 4);
+        for (uint32_t d = 0; d < info[i].n_dims; d++)
+            put(out, info[i].dims[d], 8);
+        put(out, info[i].type, 4);
+        put(out, info[i].offset, 8);
+    }
+    while (ftell(out) % 32)
+        fputc(0, out);
+    fwrite(f->p + f->data, 1, f->n - f->data, out);
+    while ((ftell(out)) % 32 || extra >= 32) {
+        fputc(0, out);
+        extra -= extra > 0;
+    }
+    fclose(out);
+}
+
+/* ---------------------------------------------------------------- one case */
+
+static struct shared {
+    char label[256], why[8][700];
+    int n_bad, n_cases, n_ran;
+    int unsupported; /* the whole file is refused: no case of it says anything */
+} * shared;
+
+static char changed[300]; /* the file of the case */
+
+__attribute__((format(printf, 1, 2))) static void bad(const char *fmt, ...)
+{
+    va_list ap;
+    char text[400], label[sizeof shared->label];
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    memcpy(label, shared->label, sizeof label);
+    if (shared->n_bad < 8)
+        snprintf(shared->why[shared->n_bad], sizeof shared->why[0], "%s: %s", label, text);
+    shared->n_bad++;
+}
+
+/* Opens the file and runs three tokens; 1: it ran, with finite numbers; 0: refused with *err. */
+static int runs(struct pith_error *err)
+{
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_model_info in = {.size = sizeof in};
+    static const int32_t ids[] = {1, 5, 2};
+    mp.n_threads = 1;
+    mp.n_batch = 16;
+    sp.n_ctx = 32;
+    shared->n_cases++;
+    *err = (struct pith_error){PITH_OK, ""};
+    pith_model *m = pith_model_open(changed, &mp, err);
+    pith_session *s = m ? pith_session_open(m, &sp, err) : NULL;
+    int ok = s && pith_feed(s, 0, ids, 3, err) == PITH_OK;
+    pith_model_get_info(m, &in, NULL);
+    const float *out = ok ? pith_logits(s, 0) ? pith_logits(s, 0) : pith_embedding(s, 0) : NULL;
+    for (int32_t i = 0; out && i < in.n_embd && i < in.n_vocab; i++)
+        if (!(out[i] - out[i] == 0))
+            bad("runs, and gives %f", (double)out[i]);
+    pith_session_close(s);
+    pith_model_close(m);
+    if (!ok && (err->code == PITH_OK || err->code == PITH_INTERNAL || strlen(err->msg) < 20))
+        bad("refused with %d \"%s\"", err->code, err->msg);
+    shared->n_ran += ok;
+    return ok;
+}
+
+/* Rows a model can do without: what stands there instead is another model, not a broken one. */
+static int may_go(const char *name)
+{
+    return !strcmp(name, "output.weight") || !strcmp(name, "rope_freqs.weight") ||
+           !strncmp(name, "cls.", 4);
+}
+
+static void leave_out(const struct model_file *f, int i)
+{
+    struct pith_error err;
+    struct info *rest = malloc((size_t)f->n_infos * sizeof *rest);
+    memcpy(rest, f->info, (size_t)i * sizeof *rest);
+    memcpy(rest + i, f->info + i + 1, (size_t)(f->n_infos - i - 1) * sizeof *rest);
+    snprintf(shared->label, sizeof shared->label, "without %s", f->info[i].name);
+    put_together(changed, f, rest, f->n_infos - 1, 0);
+    if (runs(&err)) {
+        if (!may_go(f->info[i].name))
+            bad("it runs");
+    } else if (!strstr(err.msg, f->info[i].name)) {
+        /* features follow from some tensors: then others are the wrong ones */
+        if (!strstr(err.msg, "blk.") && !strstr(err.msg, "vocab_size"))
+            bad("%s", err.msg);
+    }
+    free(rest);
+}
+
+/* Shapes that its data could have, too. */
+static void misshape(struct model_file *f, int i)
+{
+    struct pith_error err;
+    struct info *t = &f->info[i], was = *t;
+    for (int how = 0; how < 5; how++) {
+        *t = was;
+        switch (how) {
+        case 0: /* a row less */
+            t->dims[t->n_dims - 1]--;
+            break;
+        case 1: /* turned */
+            t->dims[0] = was.dims[t->n_dims - 1];
+            t->dims[t->n_dims - 1] = was.dims[0];
+            break;
+        case 2: /* one dimension more, and in front of all */
+            if (t->n_dims == 4)
+                continue;
+            memcpy(t->dims + 1, was.dims, 3 * sizeof *t->dims);
+            t->dims[0] = 1;
+            t->n_dims++;
+            break;
+        case 3: /* one less */
+            t->n_dims = 1;
+            break;
+        case 4: /* nothing */
+            t->dims[t->n_dims - 1] = 0;
+            break;
+        }
+        if (!memcmp(t, &was, sizeof was) || !t->dims[0])
+            continue;
+        snprintf(shared->label, sizeof shared->label, "%s in shape %d", t->name, how);
+        put_together(changed, f, f->info, f->n_infos, 0);
+        if (runs(&err) && how == 0 && strcmp(t->name, "token_embd.weight") &&
+            strncmp(t->name, "cls.", 4))
+            bad("it runs with a row less");
+    }
+    *t = was;
+}
+
+/* ---------------------------------------------------------------- rows of the tables */
+
+/* Appends a tensor of f32 zeros, at most `room` bytes in all. 0: there is one of that name. */
+static int append(struct info *all, int *n, const struct model_file *f, uint64_t *extra,
+                  const struct arch_model *a, const struct tensor_spec *spec, int32_t l)
+{
+    int64_t dims[4], bytes = 4;
+    struct info *t = &all[*n];
+    *t = (struct info){.n_dims = (uint32_t)arch_tensor_dims(a, spec, l, dims)};
+    if (l < 0)
+        snprintf(t->name, sizeof t->name, "%s", spec->name);
+    else
+        snprintf(t->name, sizeof t->name, "blk.%d.%s", l, spec->name);
+    for (int i = 0; i < *n; i++)
+        if (!strcmp(all[i].name, t->name))
+            return 0;
+    for (uint32_t d = 0; d < t->n_dims; d++) {
+        int64_t v = dims[t->n_dims - 1 - d];
+        t->dims[d] = v < 0 ? 1 : (uint64_t)v;
+        bytes *= (int64_t)t->dims[d];
+    }
+    t->offset = (f->n - f->data + 31) / 32 * 32 + *extra;
+    *extra += (uint64_t)(bytes + 31) / 32 * 32;
+    ++*n;
+    return 1;
+}
+
+/* Each optional row that the file has not, by itself; then all of its group. */
+static void put_in(const struct model_file *f, const struct arch_model *a)
+{
+    struct pith_error err;
+    struct info *all = malloc(((size_t)f->n_infos + 4096) * sizeof *all);
+    for (const struct tensor_spec *s = a->arch->tensors; s->name; s++) {
+        int32_t l = s->layer ? 0 : -1;
+        while (s->layer && l < a->hp.n_layer && !arch_tensor_used(a, s, l))
+            l++;
+        if (!s->optional || !arch_tensor_used(a, s, l) || l >= a->hp.n_layer)
+            continue;
+        int n = f->n_infos, used = 0;
+        uint64_t extra = 0;
+        memcpy(all, f->info, (size_t)n * sizeof *all);
+        if (!append(all, &n, f, &extra, a, s, l))
+            continue;
+        const char *name = all[n - 1].name;
+        snprintf(shared->label, sizeof shared->label, "with %s", name);
+        put_together(changed, f, all, n, extra);
+        int ran = runs(&err);
+        for (const struct tensor_spec *k = a->arch->tensors; s->group && k->name; k++)
+            for (int32_t i = 0; k->group == s->group && i < a->hp.n_layer; i++)
+                used += arch_tensor_used(a, k, i);
+        if (ran && used > 1)
+            bad("it runs without the others of its group");
+        if (!ran && (!strstr(err.msg, name) || (used > 1 && !strstr(err.msg, "belong together"))))
+            bad("%s", err.msg);
+        for (const struct tensor_spec *k = a->arch->tensors; s->group && k->name; k++)
+            for (int32_t i = 0; k->group == s->group && i < a->hp.n_layer; i++)
+                if (arch_tensor_used(a, k, i) && n < f->n_infos + 4096)
+                    append(all, &n, f, &extra, a, k, i);
+        snprintf(shared->label, sizeof shared->label, "with all of the group of %s", name);
+        put_together(changed, f, all, n, extra);
+        if (s->group && !runs(&err))
+            bad("%s", err.msg);
+    }
+    free(all);
+}
+
+/* ---------------------------------------------------------------- one model */
+
+static void all_cases(const char *path)
+{
+    struct model_file f;
+    struct pith_error err;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    mp.n_threads = 1;
+    snprintf(shared->label, sizeof shared->label, "the file itself");
+    pith_model *m = pith_model_open(path, &mp, &err);
+    if (!m || !take_apart(path, &f)) {
+        bad("%s", m ? "cannot be taken apart" : err.msg);
+        return;
+    }
+    snprintf(changed, sizeof changed, "/proc/self/fd/%d", memfd_create("model", MFD_CLOEXEC));
+    put_together(changed, &f, f.info, f.n_infos, 0);
+    if (!runs(&err)) {
+        shared->unsupported = err.code == PITH_UNSUPPORTED;
+        if (!shared->unsupported)
+            bad("put together again: %s", err.msg);
+    }
+    for (int i = 0; i < f.n_infos && !shared->unsupported; i++) {
+        leave_out(&f, i);
+        if (test_scale() >= 10 || strncmp(f.info[i].name, "blk.", 4) ||
+            !strncmp(f.info[i].name, "blk.1.", 6))
+            misshape(&f, i);
+    }
+    if (!shared->unsupported)
+        put_in(&f, &m->arch);
+    pith_model_close(m);
+    free(f.p);
+    free(f.info);
+}
+
+static void check_model(const char *name, const char *path)
+{
+    memset(shared, 0, sizeof *shared);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(300);
+        all_cases(path);
+        exit(0);
+    }
+    int status = 0;
+    REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid, "no child process");
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s, %s: ends the program (0x%x)",
+              name, shared->label, (unsigned)status);
+    for (int i = 0; i < shared->n_bad && i < 8; i++)
+        test_fail(__FILE__, __LINE__, "%s, %s", name, shared->why[i]);
+    CHECK_MSG(shared->n_bad <= 8, "%s: %d failed in all", name, shared->n_bad);
+    CHECK_MSG(shared->unsupported || (shared->n_cases > 20 && shared->n_ran > 0),
+              "%s: %d cases, %d ran", name, shared->n_cases, shared->n_ran);
+    printf("# %s: %d files, %d ran\n", name, shared->n_cases, shared->n_ran);
+}
+
+static void synthetic_models(void)
+{
+    for (const char *const *a = pith_arch_names(); *a; a++)
+        for (int experts = 0; experts < 2; experts++) {
+            char name[96], path[300];
+            struct pith_error err;
+            struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+            snprintf(name, sizeof name, "%s%s", *a, experts ? "-moe" : "");
+            snprintf(path, sizeof path, "%s", tmp_path(name));
+            p.arch = *a;
+            p.n_layer = 4;
+            p.n_embd = 32;
+            p.n_head = 4;
+            p.n_vocab = 24;
+            p.n_ff = 48;
+            p.n_expert = 4 * experts;
+            REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", name, err.msg);
+            check_model(name, path);
+            unlink(path);
+        }
+}
+
+/* A tensor of a group half there: the message names both sides. */
+static void messages(void)
+{
+    static const char *const text[] = {"blk.0.attn_q.bias is there",
+                                       "blk.0.attn_k.bias and 2 more are missing"};
+    char path[300];
+    struct model_file f;
+    struct pith_error err;
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    snprintf(path, sizeof path, "%s", tmp_path("biases"));
+    p.arch = "llama";
+    REQUIRE(pith_synth(path, &p, &err) == PITH_OK && take_apart(path, &f), "%s", err.msg);
+    pith_model *m = pith_model_open(path, &mp, &err);
+    REQUIRE(m, "%s", err.msg);
+    int n = f.n_infos;
+    uint64_t extra = 0;
+    for (const struct tensor_spec *s = m->arch.arch->tensors; s->name; s++)
+        for (int32_t l = 0; l < 2; l++)
+            if (arch_tensor_used(&m->arch, s, l) &&
+                (!strcmp(s->name, "attn_q.bias") || (l && !strcmp(s->name, "attn_k.bias"))))
+                append(f.info, &n, &f, &extra, &m->arch, s, l);
+    pith_model_close(m);
+    /* of six biases three are there */
+    put_together(path, &f, f.info, n, extra);
+    m = pith_model_open(path, &mp, &err);
+    CHECK(!m && err.code == PITH_MISSING);
+    CHECK_MSG(strstr(err.msg, "blk.0.attn_q.bias and 2 more are there, ") &&
+                  strstr(err.msg, text[1]),
+              "%s", err.msg);
+    put_together(path, &f, f.info, f.n_infos + 1, extra);
+    m = pith_model_open(path, &mp, &err);
+    CHECK_MSG(!m && strstr(err.msg, text[0]) &&
+                  strstr(err.msg, "attn_k.bias and 4 more are missing"),
+              "%s", err.msg);
+    free(f.p);
+    free(f.info);
+    unlink(path);
+}
+
+/* Takes a key out of the file at `path`, as it lies among the others. */
+static int without_key(const char *path, const char *key)
+{
+    struct model_file f;
+    if (!take_apart(path, &f))
+        return 0;
+    struct reader r = {.p = f.p, .at = f.keys};
+    int found = 0;
+    while (r.at < f.after_keys && !found) {
+        size_t begin = r.at;
+        uint64_t n = take(&r, 8);
+        found = n == strlen(key) && !memcmp(r.p + r.at, key, n);
+        r.at += n;
+        skip_value(&r, (uint32_t)take(&r, 4));
+        if (found) {
+            memmove(f.p + begin, f.p + r.at, f.after_keys - r.at);
+            f.after_keys -= r.at - begin;
+            f.n_keys--;
+        }
+    }
+    if (found)
+        put_together(path, &f, f.info, f.n_infos, 0);
+    free(f.p);
+    free(f.info);
+    return found;
+}
+
+/* Old files of gemma2 have no window in their keys: it is 4,096. No file of gemma3 is without. */
+static void windows_that_are_not_told(void)
+{
+    static const char *const archs[] = {"gemma2", "gemma3"};
+    for (int i = 0; i < 2; i++) {
+        char path[300], key[96];
+        struct pith_error err = {PITH_OK, ""};
+        struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        mp.n_threads = 1;
+        p.arch = archs[i];
+        snprintf(path, sizeof path, "%s", tmp_path(p.arch));
+        snprintf(key, sizeof key, "%s.attention.sliding_window", p.arch);
+        REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+        pith_model *m = pith_model_open(path, &mp, &err);
+        CHECK_MSG(m && m->arch.hp.window == 32, "%s", err.msg); /* as synth writes it */
+        pith_model_close(m);
+        REQUIRE(without_key(path, key), "no key %s", key);
+        m = pith_model_open(path, &mp, &err);
+        if (i)
+            CHECK_MSG(!m && err.code == PITH_MISSING && strstr(err.msg, key), "%s", err.msg);
+        else
+            CHECK_MSG(m && m->arch.hp.window == 4096 && m->arch.hp.windowed[0] &&
+                          !m->arch.hp.windowed[1],
+                      "%s", err.msg);
+        pith_model_close(m);
+        unlink(path);
+    }
+}
+
+static void recorded_models(void)
+{
+    struct golden *list;
+    int n = golden_list("golden/arch", &list), found = 0;
+    for (int i = 0; i < n; i++) {
+        if (!golden_known(&list[i]))
+            continue;
+        found++;
+        check_model(list[i].name, golden_path(&list[i], ".gguf"));
+    }
+    golden_free(list, n);
+    if (!found)
+        SKIP("no golden/arch in %s", test_shared());
+}
+
+int main(void)
+{
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        return 1;
+    tmp_make();
+    TEST(messages);
+    TEST(windows_that_are_not_told);
+    TEST(synthetic_models);
+    TEST(recorded_models);
+    return test_end();
+}

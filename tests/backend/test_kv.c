@@ -1,0 +1,236 @@
+/* test_kv.c -- pages of the cache in every type: rows and whole pages to canonical form and back
+ * without loss, what may be written and what not, and the bytes a page takes. */
+#include "backend/cpu/cpu.h"
+#include <math.h>
+#include "base/fmath.h"
+#include "base/machine/pool.h"
+#include "base/rng.h"
+#include "graph/kv_page.h"
+#include "test.h"
+
+enum { HEADS = 3, MAX_D = 256, PAGE = 64 * HEADS * MAX_D * 8 + 4096 };
+
+static uint8_t page[PAGE], copy[PAGE];
+static uint8_t k[PAGE], v[PAGE], k2[PAGE], v2[PAGE];
+
+/* A layer behind `off` bytes of another; the bytes it ends at. */
+static int64_t make_layer(struct kv_layer *kv, enum dtype kt, enum dtype vt, int heads, int d_k,
+                          int d_v, int64_t off)
+{
+    *kv = (struct kv_layer){.n_head_kv = heads, .d_k = d_k, .d_v = d_v, .k_type = kt, .v_type = vt};
+    kv->k_head = kv_k_bytes(kt, d_k);
+    kv->v_head = kv_v_bytes(vt, d_v);
+    kv->k_off = off;
+    kv->v_off = off + heads * kv->k_head;
+    return kv->v_off + heads * kv->v_head;
+}
+
+static void random_bytes(struct rng *r, uint8_t *p, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        p[i] = (uint8_t)rng_below(r, 256);
+}
+
+/* Any bytes go in and come out; nothing beside the layer is touched; the page made of them is the
+ * page they were read from. */
+static void pages_come_back(void)
+{
+    static const int dims[] = {32, 64, 96, 256, 8, 20, 41}; /* the last three: numbers only */
+    struct device *d;
+    struct pith_error err;
+    struct rng r;
+    rng_init(&r, 1);
+    REQUIRE(backend_cpu.open(0, 0, &d, &err) == PITH_OK, "%s", err.msg);
+    for (int kt = 0; kt < KV_N_TYPES; kt++)
+        for (int vt = 0; vt < KV_N_TYPES; vt++) {
+            struct kv_layer kv;
+            int heads = 1 + (int)rng_below(&r, HEADS);
+            int d_k = dims[rng_below(&r, kv_has_blocks(kv_types[kt]) ? 4 : 7)];
+            int d_v = dims[rng_below(&r, kv_has_blocks(kv_types[vt]) ? 4 : 7)];
+            int64_t off = 64 * (int64_t)rng_below(&r, 4);
+            int64_t end = make_layer(&kv, kv_types[kt], kv_types[vt], heads, d_k, d_v, off);
+            int64_t nk = kv_canonical_k(&kv), nv = kv_canonical_v(&kv);
+            const char *a = dtypes[kv.k_type].name, *b = dtypes[kv.v_type].name;
+            CHECK(nk == heads * kv.k_head && nv <= heads * kv.v_head);
+            random_bytes(&r, k, nk);
+            random_bytes(&r, v, nv);
+            memset(page, 0x5a, sizeof page);
+            memset(page + off, 0, (size_t)(end - off));
+            backend_cpu.page_write(d, &kv, page, 0, 64, k, v);
+            memset(k2, 0x33, sizeof k2), memset(v2, 0x33, sizeof v2);
+            backend_cpu.page_read(d, &kv, page, 0, 64, k2, v2);
+            CHECK_MSG(!memcmp(k, k2, (size_t)nk) && !memcmp(v, v2, (size_t)nv),
+                      "K %s [%d], V %s [%d]: not what was written", a, d_k, b, d_v);
+            CHECK(k2[nk] == 0x33 && v2[nv] == 0x33);
+            memset(copy, 0x5a, sizeof copy);
+            memset(copy + off, 0, (size_t)(end - off));
+            backend_cpu.page_write(d, &kv, copy, 0, 64, k2, v2);
+            CHECK_MSG(!memcmp(page, copy, sizeof page), "K %s, V %s: not the same page", a, b);
+            for (int64_t i = 0; i < PAGE; i++)
+                if ((i < off || i >= end) && page[i] != 0x5a) {
+                    CHECK_MSG(0, "K %s, V %s: byte %lld of [%lld, %lld) was written", a, b,
+                              (long long)i, (long long)off, (long long)end);
+                    break;
+                }
+        }
+    backend_cpu.close(d);
+}
+
+/* A row goes where the canonical form has it, and no other row changes. */
+static void rows_are_where_they_belong(void)
+{
+    struct rng r;
+    rng_init(&r, 2);
+    for (int t = 0; t < KV_N_TYPES; t++) {
+        struct kv_layer kv;
+        make_layer(&kv, kv_types[t], kv_types[t], HEADS, 64, 32, 0);
+        int64_t k_row = kv_canonical_k(&kv) / (64 * HEADS),
+                v_row = kv_canonical_v(&kv) / (64 * HEADS);
+        memset(page, 0, sizeof page);
+        random_bytes(&r, k, kv_canonical_k(&kv));
+        random_bytes(&r, v, kv_canonical_v(&kv));
+        kv_put_page(&kv, page, 0, 64, k, v);
+        for (int i = 0; i < 20; i++) {
+            int slot = (int)rng_below(&r, 64), head = (int)rng_below(&r, HEADS),
+                at = slot * HEADS + head;
+            random_bytes(&r, k + at * k_row, k_row);
+            kv_put_k(&kv, page, head, slot, k + at * k_row);
+            random_bytes(&r, v + at * v_row, v_row);
+            kv_put_v(&kv, page, head, slot, v + at * v_row);
+        }
+        kv_get_page(&kv, page, 0, 64, k2, v2);
+        CHECK_MSG(!memcmp(k, k2, (size_t)kv_canonical_k(&kv)) &&
+                      !memcmp(v, v2, (size_t)kv_canonical_v(&kv)),
+                  "%s", dtypes[kv_types[t]].name);
+    }
+}
+
+/* Bytes of a slot are those of the type. */
+static void a_page_takes_its_bytes(void)
+{
+    static const int bytes[KV_N_TYPES] = {128, 64, 64, 34, 24, 22, 20, 18, 18}; /* of 32 elements */
+    for (int t = 0; t < KV_N_TYPES; t++) {
+        CHECK(kv_k_bytes(kv_types[t], 128) == 64 * 4 * bytes[t]);
+        CHECK(kv_v_bytes(kv_types[t], 128) == 64 * 4 * bytes[t]);
+        CHECK(kv_type_known(kv_types[t]));
+    }
+    CHECK(kv_v_bytes(DT_F16, 41) == 64 * 48 * 2 && kv_k_bytes(DT_F16, 41) == 64 * 41 * 2);
+    CHECK(!kv_type_known(DT_Q4_K) && !kv_type_known(DT_MXFP4) && !kv_type_known(DT_I8));
+}
+
+/* ---------------------------------------------------------------- slots gathered into a page, K
+ * rotated */
+
+enum { GATHER_D = 64, N_ROT = 48 };
+
+static double freq[N_ROT / 2];
+
+/* What becomes of a row of K: to numbers, turned by delta positions, rounded again. */
+static void turned(const struct kv_layer *kv, int delta, uint8_t *row)
+{
+    float x[GATHER_D];
+    int half = N_ROT / 2;
+    if (!delta)
+        return;
+    dtypes[kv->k_type].dequant(row, x, kv->d_k);
+    for (int i = 0; i < half; i++) {
+        int a = kv->rope->neox ? i : 2 * i, b = kv->rope->neox ? i + half : 2 * i + 1;
+        double sn, cs;
+        fmath_sincos(delta * freq[i], &sn, &cs);
+        float x0 = x[a], x1 = x[b], c = (float)cs, s = (float)sn;
+        x[a] = fmaf(-x1, s, x0 * c);
+        x[b] = fmaf(x1, c, x0 * s);
+    }
+    dtypes[kv->k_type].quant(x, row, kv->d_k);
+}
+
+/* Pages 0 and 1 of random numbers; page 2 becomes a mixture of both. */
+static void random_pages(const struct kv_layer *kv, struct rng *r, int64_t page_bytes)
+{
+    memset(page, 0, sizeof page);
+    for (int i = 0; i < 2 * 64 * kv->n_head_kv; i++) {
+        float x[GATHER_D];
+        uint8_t row[GATHER_D * 4], *to = page + i % 2 * page_bytes;
+        for (int d = 0; d < GATHER_D; d++)
+            x[d] = rng_normal(r);
+        dtypes[kv->k_type].quant(x, row, kv->d_k);
+        kv_put_k(kv, to, i / 2 % kv->n_head_kv, i / 2 / kv->n_head_kv, row);
+        dtypes[kv->v_type].quant(x, row, kv->d_v);
+        kv_put_v(kv, to, i / 2 % kv->n_head_kv, i / 2 / kv->n_head_kv, row);
+    }
+}
+
+static void check_gathered(const struct cache_gather *m, const char *level)
+{
+    const struct kv_layer *kv = m->kv;
+    for (int i = 0; i < 64 * kv->n_head_kv; i++) {
+        int slot = i / kv->n_head_kv, head = i % kv->n_head_kv;
+        uint8_t want[GATHER_D * 4] = {0}, got[GATHER_D * 4] = {0};
+        const uint8_t *from = page + m->src_page[slot] * m->page_bytes,
+                      *to = page + 2 * m->page_bytes;
+        int moved = slot < m->n && m->src_page[slot] >= 0;
+        if (moved) {
+            kv_get_k(kv, from, head, m->src_slot[slot], want);
+            turned(kv, m->delta[slot], want);
+        }
+        kv_get_k(kv, to, head, slot, got);
+        int same = !memcmp(want, got, sizeof want);
+        memset(want, 0, sizeof want);
+        if (moved)
+            kv_get_v(kv, from, head, m->src_slot[slot], want);
+        kv_get_v(kv, to, head, slot, got);
+        CHECK_MSG(same && !memcmp(want, got, dtype_row_bytes(kv->v_type, kv->d_v)),
+                  "%s, %s at level %s: head %d of slot %d", dtypes[kv->k_type].name,
+                  kv->rope->neox ? "neox" : "norm", level, head, slot);
+    }
+}
+
+/* Every type, both ways of pairing, at every level: deltas of both signs and none, slots from
+ * nowhere. */
+static void slots_are_gathered_and_turned(void)
+{
+    static const char *const levels[] = {"ref", "base", "avx2", "avx512", "neon"};
+    struct rng r;
+    struct pith_error err;
+    struct pool *pool;
+    rng_init(&r, 3);
+    REQUIRE((pool = pool_new(2, &err)) != NULL, "%s", err.msg);
+    for (int i = 0; i < N_ROT / 2; i++)
+        freq[i] = 1.0 / (1 + i * i);
+    for (int t = 0; t < KV_N_TYPES * 2; t++) {
+        struct rope_set rope = {.n_rot = N_ROT, .neox = t & 1, .freq = freq, .mscale = 1.3f};
+        struct kv_layer kv;
+        struct cache_gather m = {.kv = &kv, .n_layer = 1, .base = page, .page = 2, .n = 50};
+        m.page_bytes =
+            make_layer(&kv, kv_types[t / 2], kv_types[t / 2], HEADS, GATHER_D, GATHER_D, 0);
+        kv.rope = &rope;
+        random_pages(&kv, &r, m.page_bytes);
+        for (int i = 0; i < 64; i++) {
+            m.src_page[i] = (int32_t)rng_below(&r, 8) ? (int32_t)rng_below(&r, 2) : -1;
+            m.src_slot[i] = (int32_t)rng_below(&r, 64);
+            m.delta[i] = (int32_t)rng_below(&r, 3) * ((int32_t)rng_below(&r, 2001) - 1000);
+        }
+        for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
+            struct device *d;
+            setenv("PITH_CPU", levels[l], 1);
+            pith_status st = backend_cpu.open(0, 0, &d, &err);
+            unsetenv("PITH_CPU");
+            if (st != PITH_OK)
+                continue; /* another machine's */
+            memset(page + 2 * m.page_bytes, 0, (size_t)m.page_bytes);
+            backend_cpu.gather(d, pool, &m);
+            check_gathered(&m, levels[l]);
+            backend_cpu.close(d);
+        }
+    }
+    pool_free(pool);
+}
+
+int main(void)
+{
+    TEST(slots_are_gathered_and_turned);
+    TEST(pages_come_back);
+    TEST(rows_are_where_they_belong);
+    TEST(a_page_takes_its_bytes);
+    return test_end();
+}

@@ -1,0 +1,71 @@
+/* test_long.c -- contexts of millions of tokens, by counting: how a step of few rows is cut into
+ * work, without the gigabytes it would read. */
+#include "graph/step.h"
+#include "run/session/session.h"
+#include "small_model.h"
+
+enum { CTX = 1 << 21 };
+
+/* Steps of `rows` sequences that each hold n slots: units of the first attention of the plan. */
+static int64_t units_of(const struct pith_session *s, int32_t rows, int32_t n, int32_t *parts)
+{
+    struct exec x = s->exec;
+    struct step *t = s->step;
+    const struct plan *p = &s->plan;
+    t->T = t->N = t->R = t->n_tiles = rows;
+    for (int32_t r = 0; r < rows; r++) {
+        step_first(t)[r] = step_tile(t)[r] = step_seg(t)[r] = step_seq(t)[r] = r;
+        step_lo(t, 0)[r] = 0;
+        step_hi(t, 0)[r] = n;
+    }
+    step_first(t)[rows] = rows;
+    x.n_threads = 64;
+    for (int32_t i = 0; i < p->n_calls; i++) {
+        const struct call *c = &p->calls[i];
+        if (c->op != OP_ATTN)
+            continue;
+        struct attn_split split = attn_split(c, &x);
+        *parts = split.n_parts;
+        CHECK_MSG((int64_t)rows * split.n_parts <= c->dst.cap_rows,
+                  "%d parts of %d rows, room for %d", split.n_parts, rows, (int)c->dst.cap_rows);
+        return c->impl.units(c, &x);
+    }
+    return -1;
+}
+
+/* However long the context: a decoding row is as many units as there are spans, for each head of K
+ * and V. */
+static void attention_over_millions(void)
+{
+    static const int32_t lengths[] = {1,      1024,          1025,    65536,   500000,
+                                      524288, 524288 + 1024, 1000000, 1 << 20, CTX};
+    struct pith_error err;
+    struct pith_synth_params p = small_params("llama", 64);
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    p.n_head_kv = 2;
+    p.n_ctx = CTX;
+    sp.n_ctx = CTX;
+    sp.n_seq = 4;
+    for (int32_t n_batch = 16; n_batch <= 512; n_batch += 496) {
+        pith_model *m = small_model(&p, n_batch, NULL);
+        pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+        REQUIRE(s, "%s", m ? err.msg : "no model");
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            for (int32_t rows = 1; rows <= 4; rows++) {
+                int32_t parts = 0, spans = (lengths[i] + 1023) / 1024;
+                int64_t n = units_of(s, rows, lengths[i], &parts);
+                CHECK_MSG(parts == spans && n == (int64_t)rows * 2 * spans,
+                          "%d rows that see %d slots: %lld units in %d parts, wanted %d parts",
+                          rows, lengths[i], (long long)n, parts, spans);
+            }
+        s->step->T = s->step->N = s->step->R = s->step->n_tiles = 0;
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+}
+
+int main(void)
+{
+    TEST(attention_over_millions);
+    return test_end();
+}

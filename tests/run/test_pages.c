@@ -1,0 +1,168 @@
+/* test_pages.c -- the page accounting of the cache under a million arrivals, extensions and
+ * departures, without a model: a sequence never has more than one partial page per group, the waste
+ * stays small, and at the end every page is free. Half of the arrivals share a prefix with a
+ * sequence that is there. */
+#include "base/mem.h"
+#include "graph/backend.h"
+#include "random.h"
+#include "run/cache/cache.h"
+
+enum { N_SEQ = 48, N_CTX = 8192, N_LAYER = 3, N_TOKENS = 60000 };
+
+/* Pages hold nothing here. */
+static void gather(struct device *d, struct pool *pool, const struct cache_gather *m)
+{
+    (void)d, (void)pool, (void)m;
+}
+static const struct backend backend = {.gather = gather};
+static struct device device = {.backend = &backend};
+static struct device *devices[] = {&device};
+
+static pith_status open_cache(struct cache *c, struct kv_layer *kv, const int32_t *window,
+                              struct pith_error *err)
+{
+    static const int32_t layer_device[N_LAYER];
+    const struct cache_params p = {.n_ctx = N_CTX,
+                                   .n_seq = N_SEQ,
+                                   .n_batch = 512,
+                                   .n_tokens = N_TOKENS,
+                                   .k_type = DT_F16,
+                                   .v_type = DT_F16};
+    for (int l = 0; l < N_LAYER; l++)
+        kv[l] = (struct kv_layer){.n_head_kv = 1, .d_k = 2, .d_v = 2};
+    return cache_init(c, kv, window, layer_device, N_LAYER, devices, &p, err);
+}
+
+static void append(struct cache *c, int32_t seq, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        cache_append(c, seq, i % 100);
+    c->seq[seq].floor = c->seq[seq].n;
+}
+
+/* Slots that pages in use could hold and no sequence needs, and slots needed; shared pages count
+ * once. */
+struct use {
+    int64_t held, capacity;
+};
+
+static void count(const struct cache *c, int group, struct use *u)
+{
+    const struct cache_group *g = &c->group[group];
+    static uint8_t full[1 << 20]; /* slots of each place that someone needs */
+    int64_t pages = 0;
+    memset(full, 0, (size_t)g->n_made * STEP_QUARTERS);
+    for (int32_t s = 0; s < c->n_seq; s++) {
+        const struct cache_seq *q = &c->seq[s];
+        int32_t partial = 0;
+        for (int32_t i = 0; i < c->cap_pages; i++) {
+            int32_t place = q->pages[group][i], slots = q->n - i * STEP_PAGE;
+            if (place < 0)
+                continue;
+            CHECK_MSG(slots > 0, "sequence %d of %d slots has page %d", s, q->n, i);
+            slots = slots < STEP_PAGE ? slots : STEP_PAGE;
+            partial += slots < STEP_PAGE;
+            CHECK_MSG(slots <= STEP_QUARTER || !g->parts[place_page(place)],
+                      "sequence %d has %d slots in a quarter", s, slots);
+            u->held += slots > full[place] ? slots - full[place] : 0;
+            full[place] = (uint8_t)(slots > full[place] ? slots : full[place]);
+        }
+        CHECK_MSG(partial <= 1, "sequence %d has %d partial pages", s, partial);
+    }
+    for (int32_t p = 0; p < g->n_made; p++) {
+        int any = 0;
+        for (int k = 0; k < STEP_QUARTERS; k++)
+            any |= full[p * STEP_QUARTERS + k];
+        pages += any > 0;
+    }
+    CHECK_MSG(pages == g->n_made - g->n_free, "%d pages in use, %d named", g->n_made - g->n_free,
+              (int)pages);
+    u->capacity += pages * STEP_PAGE;
+}
+
+struct totals {
+    int64_t arrivals, extensions, departures, refused, n_lengths, sum_lengths;
+    struct use use;
+};
+
+static void extend(struct cache *c, int32_t seq, int32_t n, struct totals *t)
+{
+    struct pith_error err;
+    int32_t room = N_CTX - c->seq[seq].n;
+    n = n < room ? n : room;
+    for (int32_t part; n > 0; n -= part) { /* as steps of a session do */
+        part = n < 512 ? n : 512;
+        c->seq[seq].floor = c->seq[seq].n;
+        if (cache_grow(c, seq, part, NULL, &err) != PITH_OK) {
+            cache_cut(c, seq, c->seq[seq].n); /* what it took before it found no more */
+            t->refused++;
+            return;
+        }
+        append(c, seq, part);
+    }
+}
+
+static void event(struct cache *c, struct totals *t)
+{
+    struct pith_error err;
+    int32_t s = below(N_SEQ), other = below(N_SEQ);
+    if (!c->seq[s].n) {
+        int32_t n = c->seq[other].n;
+        t->arrivals++;
+        if (other != s && n && cache_can_resume(c, &c->seq[other], n) && below(2))
+            CHECK(cache_share(c, s, other, 0, n, &err) == PITH_OK);
+        extend(c, s, 1024 + below(2048), t);
+    } else if (below(6)) {
+        t->extensions++;
+        extend(c, s, below(4) ? 1 : 1 + below(200), t);
+    } else {
+        t->departures++;
+        t->n_lengths++;
+        t->sum_lengths += c->seq[s].n;
+        cache_cut(c, s, 0);
+    }
+}
+
+static void test_fragmentation(void)
+{
+    static const int32_t window[N_LAYER] = {0, 512, 0};
+    struct cache c;
+    struct kv_layer kv[N_LAYER];
+    struct pith_error err;
+    struct totals t = {0};
+    long n = test_scale() >= 100 ? 1000000 : test_scale() >= 10 ? 100000 : 10000;
+    uint64_t most = 0, most_half = 0;
+    REQUIRE(open_cache(&c, kv, window, &err) == PITH_OK, "%s", err.msg);
+    CHECK(c.n_groups == 2);
+    for (long i = 0; i < n && !test_bad; i++) {
+        event(&c, &t);
+        if (i % 50 == 0)
+            for (int g = 0; g < c.n_groups; g++)
+                count(&c, g, &t.use);
+        most = cache_bytes(&c) > most ? cache_bytes(&c) : most;
+        if (i == n / 2)
+            most_half = most;
+    }
+    double waste = 1.0 - (double)t.use.held / (double)t.use.capacity;
+    double mean = (double)t.sum_lengths / (double)t.n_lengths;
+    printf("# %ld events: %d arrivals, %d extensions, %d departures, %d refused; mean length %.0f, "
+           "waste %.2f %%\n",
+           n, (int)t.arrivals, (int)t.extensions, (int)t.departures, (int)t.refused, mean,
+           100 * waste);
+    CHECK(mean >= 1024 && waste < 0.04);
+    CHECK_MSG(most <= most_half + (2 << 20) * (uint64_t)c.n_groups, "it still grows");
+    for (int32_t s = 0; s < N_SEQ; s++)
+        cache_cut(&c, s, 0);
+    for (int g = 0; g < c.n_groups; g++)
+        CHECK(c.group[g].n_free == c.group[g].n_made && c.group[g].n_made <= c.group[g].n_pages);
+    cache_trim(&c);
+    CHECK(cache_bytes(&c) == 0);
+    cache_deinit(&c);
+}
+
+int main(void)
+{
+    test_seed();
+    TEST(test_fragmentation);
+    return test_end();
+}

@@ -1,0 +1,369 @@
+/* test_grammar_cost.c -- what a grammar may cost for its size: steps and bytes of compiling and of
+ * masks, counted (pith_work), never timed; whoever waits for it is asked often, and may end it at
+ * any time. */
+#include "base/rng.h"
+#include "base/str.h"
+#include "hook.h"
+#include "text/grammar/grammar.h"
+#include "vocab_image.h"
+
+/* ---------------------------------------------------------------- inputs */
+
+static void put_branches(struct str *s, int n, const char *format)
+{
+    for (int i = 0; i < n; i++) {
+        str_putz(s, i ? "," : "");
+        str_printf(s, format, i, i, i);
+    }
+}
+
+static void one_of_constants(struct str *s, int n)
+{
+    str_putz(s, "{\"oneOf\":[");
+    put_branches(s, n, "{\"const\":%d}");
+    str_putz(s, "]}");
+}
+
+static void one_of_kinds(struct str *s, int n)
+{
+    str_putz(s, "{\"oneOf\":[");
+    put_branches(s, n,
+                 "{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"k%d\"},\"x%d\":{"
+                 "\"type\":\"number\"}},\"required\":[\"kind\"]}");
+    str_putz(s, "]}");
+}
+
+static void one_of_both(struct str *s, int n)
+{
+    str_putz(s, "{\"oneOf\":[");
+    put_branches(s, n / 2,
+                 "{\"const\":\"a%d\"},{\"type\":\"object\",\"properties\":{\"t\":{\"enum\":[\"x%"
+                 "d\",\"y%d\"]}},\"required\":[\"t\"]}");
+    str_putz(s, "]}");
+}
+
+static void any_of_constants(struct str *s, int n)
+{
+    str_putz(s, "{\"anyOf\":[");
+    put_branches(s, n, "{\"const\":\"v%d\"}");
+    str_putz(s, "]}");
+}
+
+static void two_enums(struct str *s, int n)
+{
+    str_putz(s, "{\"allOf\":[{\"enum\":[");
+    put_branches(s, n, "%d");
+    str_putz(s, "]},{\"enum\":[");
+    put_branches(s, n, "%d.0");
+    str_putz(s, "]}]}");
+}
+
+static void references(struct str *s, int n)
+{
+    str_putz(s, "{\"$defs\":{");
+    put_branches(s, n, "\"d%d\":{\"const\":%d}");
+    str_putz(s, "},\"oneOf\":[");
+    put_branches(s, n, "{\"$ref\":\"#/$defs/d%d\"}");
+    str_putz(s, "]}");
+}
+
+static void long_branches(struct str *s, int n)
+{
+    str_putz(s, "{\"allOf\":[");
+    for (int k = 0; k < 2; k++) {
+        str_putz(s, k ? ",{\"anyOf\":[" : "{\"anyOf\":[");
+        for (int i = 0; i < 10; i++) {
+            str_printf(s, "%s{\"type\":\"object\",\"description\":\"", i ? "," : "");
+            for (int j = 0; j < n; j++)
+                str_putz(s, "some words ");
+            str_printf(
+                s, "\",\"properties\":{\"p%d_%d\":{\"type\":\"string\",\"description\":\"more\"}}}",
+                k, i);
+        }
+        str_putz(s, "]}");
+    }
+    str_putz(s, "]}");
+}
+
+static void items_in_a_row(struct str *s, int n)
+{
+    str_putz(s, "{\"type\":\"array\",\"prefixItems\":[");
+    put_branches(s, n, "{\"const\":%d}");
+    str_putz(s, "]}");
+}
+
+static void counted(struct str *s, int n)
+{
+    str_printf(s, "root ::= (\"abcdefghijklmnopqrstuvwxyz0123456789\"){%d}", n);
+}
+
+static void counted_inside(struct str *s, int n)
+{
+    str_printf(s, "root ::= ((\"abc\" | \"abd\"){3,%d} \"!\"){%d,}", n, n);
+}
+
+static void long_text(struct str *s, int n)
+{
+    str_printf(s, "{\"type\":\"string\",\"minLength\":%d,\"maxLength\":%d}", n / 2, n);
+}
+
+static void many_items(struct str *s, int n)
+{
+    str_printf(
+        s, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":%d,\"maxItems\":%d}",
+        n / 2, n);
+}
+
+static const struct input {
+    const char *name;
+    void (*write)(struct str *s, int n);
+    int n;
+    pith_grammar_kind kind;
+    uint64_t most_steps, most_bytes; /* for each byte; of those below 1000, for each 1000 bytes */
+} inputs[] = {
+    {"oneOf of constants", one_of_constants, 5000, PITH_GRAMMAR_SCHEMA, 40, 500},
+    {"oneOf of kinds", one_of_kinds, 1000, PITH_GRAMMAR_SCHEMA, 40, 500},
+    {"oneOf of constants and kinds", one_of_both, 2000, PITH_GRAMMAR_SCHEMA, 40, 500},
+    {"anyOf of constants", any_of_constants, 5000, PITH_GRAMMAR_SCHEMA, 40, 500},
+    {"two enums", two_enums, 5000, PITH_GRAMMAR_SCHEMA, 40, 500},
+    {"references", references, 2000, PITH_GRAMMAR_SCHEMA, 40, 500},
+    {"combinations of long branches", long_branches, 200, PITH_GRAMMAR_SCHEMA, 40, 500},
+    {"items in a row", items_in_a_row, 5000, PITH_GRAMMAR_SCHEMA, 40, 500},
+    {"counted text", counted, 9000, PITH_GRAMMAR_GBNF, 2000, 4000},
+    {"counted and nested", counted_inside, 900000, PITH_GRAMMAR_GBNF, 2000, 4000},
+    {"long text", long_text, 1000000, PITH_GRAMMAR_SCHEMA, 2000, 4000},
+    {"many items", many_items, 1000000, PITH_GRAMMAR_SCHEMA, 2000, 4000},
+};
+enum { N_INPUTS = sizeof inputs / sizeof inputs[0] };
+
+struct asked {
+    int n, stop_at;
+    uint64_t before, widest; /* steps */
+};
+
+static int go_on(void *ctx, const struct pith_work *w)
+{
+    struct asked *a = ctx;
+    a->widest = w->steps - a->before > a->widest ? w->steps - a->before : a->widest;
+    a->before = w->steps;
+    return a->n++ != a->stop_at;
+}
+
+static pith_grammar *open_within(const struct input *in, const struct str *text,
+                                 struct pith_work *w, struct pith_error *err)
+{
+    pith_work_begin(w, NULL);
+    pith_grammar *g = pith_grammar_open(NULL, in->kind, text->p, text->n, NULL, err);
+    pith_work_end(w);
+    return g;
+}
+
+/* Steps and bytes grow with the size of the input, and no faster. */
+static void compiling_is_linear(void)
+{
+    for (int i = 0; i < N_INPUTS; i++) {
+        const struct input *in = &inputs[i];
+        struct str text;
+        struct pith_error err = {0};
+        struct pith_work w = PITH_WORK_INIT;
+        str_init(&text, PITH_MEM_SCRATCH);
+        in->write(&text, in->n);
+        pith_grammar *g = open_within(in, &text, &w, &err);
+        uint64_t n = text.n < 1000 ? 1000 : text.n;
+        CHECK_MSG(g != NULL, "%s: %s", in->name, err.msg);
+        CHECK_MSG(w.steps <= in->most_steps * n && (uint64_t)w.peak_bytes <= in->most_bytes * n,
+                  "%s: %zu bytes take %llu steps (wanted %llu) and %lld bytes (%llu)", in->name,
+                  text.n, (unsigned long long)w.steps, (unsigned long long)(in->most_steps * n),
+                  (long long)w.peak_bytes, (unsigned long long)(in->most_bytes * n));
+        if (getenv("PITH_COST"))
+            printf("# %s: %zu bytes: %.1f steps and %.1f bytes a byte\n", in->name, text.n,
+                   (double)w.steps / (double)text.n, (double)w.peak_bytes / (double)text.n);
+        pith_grammar_close(g);
+        str_deinit(&text);
+    }
+}
+
+/* Whoever waits is asked every few thousand steps, and may end it at each of these times; nothing
+ * is left behind. */
+static void compiling_can_be_ended(void)
+{
+    for (int i = 0; i < N_INPUTS; i++) {
+        const struct input *in = &inputs[i];
+        struct str text;
+        struct asked a = {.stop_at = -1};
+        struct pith_error err = {0};
+        struct pith_work w = PITH_WORK_INIT;
+        str_init(&text, PITH_MEM_SCRATCH);
+        in->write(&text, in->n);
+        long held = atomic_load(&hook.blocks);
+        w.go_on = go_on;
+        w.ctx = &a;
+        pith_grammar_close(open_within(in, &text, &w, &err));
+        CHECK_MSG(a.n > 0 && a.widest <= 65536, "%s: asked %d times, once after %llu steps",
+                  in->name, a.n, (unsigned long long)a.widest);
+        int times = a.n, stride = times / (20 * test_scale()) + 1;
+        for (int k = 0; k < times && !test_bad; k += stride) {
+            struct pith_work again = PITH_WORK_INIT;
+            a = (struct asked){.stop_at = k};
+            again.go_on = go_on;
+            again.ctx = &a;
+            CHECK_MSG(!open_within(in, &text, &again, &err) && err.code == PITH_CANCELLED,
+                      "%s, ended at %d: %s", in->name, k, err.msg);
+            CHECK_MSG(a.n == k + 1, "%s, ended at %d: asked %d times", in->name, k, a.n);
+            CHECK_MSG(atomic_load(&hook.blocks) == held, "%s, ended at %d: %ld blocks are left",
+                      in->name, k, atomic_load(&hook.blocks) - held);
+        }
+        str_deinit(&text);
+    }
+}
+
+/* Choices that multiply are refused before they are written: place, number and bound are told. */
+static void combinations_are_bounded(void)
+{
+    struct str s;
+    struct pith_error err = {0};
+    struct pith_work w = PITH_WORK_INIT;
+    str_init(&s, PITH_MEM_SCRATCH);
+    str_putz(&s, "{\"allOf\":[");
+    for (int k = 0; k < 4; k++) {
+        str_putz(&s, k ? ",{\"anyOf\":[" : "{\"anyOf\":[");
+        for (int i = 0; i < 10; i++) {
+            str_printf(&s, "%s{\"properties\":{", i ? "," : "");
+            for (int j = 0; j < 60; j++)
+                str_printf(&s, "%s\"member_%d_%d_%d\":{\"type\":\"string\"}", j ? "," : "", k, i,
+                           j);
+            str_putz(&s, "}}");
+        }
+        str_putz(&s, "]}");
+    }
+    str_putz(&s, "]}");
+    const struct input in = {.kind = PITH_GRAMMAR_SCHEMA};
+    pith_grammar *g = open_within(&in, &s, &w, &err);
+    CHECK(g == NULL);
+    CHECK_MSG(strstr(err.msg, "#/allOf/0/anyOf") && strstr(err.msg, "10000 comb") &&
+                  strstr(err.msg, "4096"),
+              "%s", err.msg);
+    CHECK_MSG(w.steps < 40 * s.n && (uint64_t)w.peak_bytes < 500 * s.n,
+              "%zu bytes: %llu steps, %lld bytes", s.n, (unsigned long long)w.steps,
+              (long long)w.peak_bytes);
+    str_deinit(&s);
+}
+
+/* Rules that call themselves in many ways, but read no more than a loop, are loops: letters cost
+ * the same however many there were. */
+static void ambiguous_rules_become_loops(void)
+{
+    enum { LETTERS = 2000 };
+    static const struct {
+        const char *grammar, *good, *bad; /* behind the letters */
+    } v[] = {
+        {"root ::= s\ns ::= [a-z ] s s | [a-z ] s | [a-z ]", "x", "1"},
+        {"root ::= (\"a\" root?)*", "a", "b"},
+        {"root ::= e \".\"\ne ::= t | t \"a\" e\nt ::= \"a\" | \"a\" t", "a.", ".."},
+        {"root ::= x \"!\"\nx ::= \"a\" y | \"a\"\ny ::= x y | x | \"\"", "!", "a"},
+        {"root ::= \"a\" root | \"b\"", "b", "c"},
+    };
+    char text[LETTERS + 8];
+    memset(text, 'a', LETTERS);
+    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) {
+        struct pith_error err = {0};
+        pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_GBNF, v[i].grammar,
+                                            strlen(v[i].grammar), NULL, &err);
+        CHECK_MSG(g != NULL, "%s: %s", v[i].grammar, err.msg);
+        for (int good = 1; good >= 0 && g; good--) {
+            struct pith_work w = PITH_WORK_INIT;
+            size_t n =
+                LETTERS + (size_t)snprintf(text + LETTERS, 8, "%s", good ? v[i].good : v[i].bad);
+            pith_work_begin(&w, NULL);
+            int took =
+                pith_grammar_accept_text(g, text, n, &err) == PITH_OK && pith_grammar_complete(g);
+            pith_work_end(&w);
+            CHECK_MSG(took == good, "%s: %s %s", v[i].grammar, good ? v[i].good : v[i].bad,
+                      err.msg);
+            CHECK_MSG(w.steps < 8 * n, "%s: %llu steps for %zu letters", v[i].grammar,
+                      (unsigned long long)w.steps, n);
+            pith_grammar_reset(g);
+        }
+        pith_grammar_close(g);
+    }
+}
+
+/* Tokens of letters, n of them, behind one that ends the generation. */
+static struct vocab *large_vocab(int n)
+{
+    struct keys k = {0};
+    struct pith_error err = {0};
+    key_str(&k, "tokenizer.ggml.model", "rwkv");
+    put_array(&k.body, "tokenizer.ggml.tokens", GGUF_STR, (uint64_t)n);
+    for (int i = 0; i < n; i++) {
+        char text[8] = "<end>";
+        for (int at = 0, rest = i; i && at < 5; at++, rest /= 26)
+            text[at] = (char)('a' + rest % 26);
+        put_text(&k.body, text);
+    }
+    put_array(&k.body, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)n);
+    for (int i = 0; i < n; i++)
+        put_int(&k.body, i ? VOCAB_NORMAL : VOCAB_CONTROL, 4);
+    k.n += 2;
+    key_u32(&k, "tokenizer.ggml.eos_token_id", 0);
+    struct vocab *v = open_keys(&k, &err);
+    CHECK_MSG(v != NULL, "%s", err.msg);
+    return v;
+}
+
+/* Edges for all tokens but one: each is looked at once, whatever the vocabulary, and each is
+ * counted. */
+static void edges_of_named_tokens(void)
+{
+    enum { EDGES = 3000, VOCAB = 40001 };
+    struct vocab *v = large_vocab(VOCAB);
+    struct trie *t = v ? trie_new(v, NULL) : NULL;
+    for (int same = 0; same < 2 && t; same++) {
+        struct str text;
+        struct pith_error err = {0};
+        struct pith_work compile = PITH_WORK_INIT, first = PITH_WORK_INIT;
+        str_init(&text, PITH_MEM_SCRATCH);
+        str_putz(&text, "root ::= ");
+        for (int i = 0; i < EDGES; i++)
+            str_printf(&text, "%s!<[%d]> \"x\"", i ? " | " : "", same ? 5 : i + 1);
+        for (int i = 0; i < EDGES && same; i++)
+            str_printf(&text, " | <[%d]> \"x\"", i + 6);
+        struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF,
+                                    .text = slice_of(text.p),
+                                    .vocab = v,
+                                    .trie = t,
+                                    .trigger_token = -1,
+                                    .cache_bytes = 1 << 20};
+        pith_work_begin(&compile, NULL);
+        struct pith_grammar *g = grammar_new(&spec, &err);
+        pith_work_end(&compile);
+        CHECK_MSG(g != NULL, "%s", err.msg);
+        CHECK_MSG(compile.steps < 100 * text.n, "%zu bytes: %llu steps", text.n,
+                  (unsigned long long)compile.steps);
+        pith_work_begin(&first, NULL);
+        const uint64_t *mask = g ? grammar_mask(g, &err) : NULL;
+        pith_work_end(&first);
+        CHECK_MSG(mask != NULL, "%s", err.msg);
+        CHECK_MSG(first.steps >= EDGES && first.steps < 4 * EDGES + VOCAB / 8,
+                  "%d edges: %llu steps", EDGES, (unsigned long long)first.steps);
+        for (int id = 0; mask && id < VOCAB; id++) {
+            int may = (int)(mask[id / 64] >> (id % 64) & 1), want = id && !(same && id == 5);
+            CHECK_MSG(may == want, "same %d, token %d: %d", same, id, may);
+        }
+        grammar_free(g);
+        str_deinit(&text);
+    }
+    trie_free(t);
+    vocab_free(v);
+}
+
+int main(void)
+{
+    hook_install();
+    TEST(compiling_is_linear);
+    TEST(compiling_can_be_ended);
+    TEST(combinations_are_bounded);
+    TEST(ambiguous_rules_become_loops);
+    TEST(edges_of_named_tokens);
+    return test_end();
+}
