@@ -59,6 +59,38 @@ struct attn_job {
     void *scratch; /* kern_attn_scratch bytes, 64-byte aligned, when k_type has blocks */
 };
 
+/* Linear attention: one row of a sequence and one head with the state s [d_v][d_k]. t_i = s_i * w_i
+ * below, w a vector, or one number where per_key is 0; a sum over i is 16 interleaved fma chains by
+ * element index and the tree of softmax. For each row of s (v = v[row]; y[row] is its result):
+ *     GATED    s_i = fma(v, k_i, t_i);                                y = scale * (s . q)
+ *     SHARED   as GATED, of the key fma(-k_i, w_i, k_i)
+ *     BONUS    y = scale * sum of q_i * fma(v, a_i * k_i, s_i) over the old s; then s as GATED
+ *     DELTA    u = beta * (v - t . k);  s_i = fma(u, k_i, t_i);       y = scale * (s . q)
+ *     RANK1    u = s . a;  s_i = fma(v, k_i, fma(u, b_i, t_i));       y = scale * (s . q)
+ * (sum of q_i * ..: fma(q_i, .., chain)) */
+enum linear_rule { LINEAR_GATED, LINEAR_SHARED, LINEAR_BONUS, LINEAR_DELTA, LINEAR_RANK1 };
+struct linear_row {
+    enum linear_rule rule;
+    int32_t d_k, d_v, per_key;
+    float beta, scale;
+    const float *q, *k, *w, *a, *b; /* [d_k] */
+    const float *v;                 /* [d_v] */
+    float *s, *y;                   /* [d_v][d_k], [d_v] */
+};
+
+/* Convolution over time of n channels, each by itself: rows [first, end) of a segment of n_rows.
+ *     y[r][c] = sum over k < width, in order, of w[c][k] * x[r - left + k][c], an fma chain from 0,
+ *               then + b[c] where there is b; w NULL: x[r - left][c], or 0
+ * What comes before row 0 is row before[left + i] (i < 0), what comes after the last row is left
+ * out; so is what comes before when that is NULL. */
+enum { KERN_CONV_WIDTH = 64 }; /* at most */
+struct conv_job {
+    const float *x, *before, *w, *b;
+    float *y; /* of row 0, as x */
+    int64_t x_ld, before_ld, y_ld, n;
+    int32_t width, left, n_rows, first, end;
+};
+
 typedef void kern_mm_fn(const void *panel, int64_t n, const struct act_tile *a, float *y);
 typedef void kern_pack_fn(const uint8_t *rows, int64_t row_bytes, int64_t n, void *panel);
 
@@ -125,6 +157,8 @@ struct kern {
      * as in ssm. */
     float (*wkv7)(float *s, const float *r, const float *w, const float *k, const float *a,
                   const float *b, float v, int n);
+    void (*linear)(const struct linear_row *j);
+    void (*conv)(const struct conv_job *j);
     void (*attn)(const struct kern *k,
                  const struct attn_job *j); /* k: whose mm and quant_a32 it calls */
     /* Merge of span partials, left to right, into M, L, O of one head: x = max(M, m); a = exp(M -

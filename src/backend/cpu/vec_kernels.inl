@@ -360,6 +360,157 @@ static float vec_wkv7(float *s, const float *r, const float *w, const float *k, 
     return v_sum(out);
 }
 
+/* ---- linear attention (kern.h, struct linear_row) */
+
+enum { LINEAR_ROWS = 4 };
+
+/* Rows [at, at + rows) of the state. They share what is loaded of q, k, w, a, b. */
+SIMD_FN void linear_rows(const struct linear_row *j, enum linear_rule rule, int at, const int rows)
+{
+    const int n = j->d_k, dots = rule == LINEAR_DELTA || rule == LINEAR_RANK1;
+    float *s = j->s + (int64_t)at * n;
+    const float *against = rule == LINEAR_DELTA ? j->k : j->a;
+    const V decay = v_set(j->w[0]), zero = v_set(0);
+    V dot[LINEAR_ROWS], out[LINEAR_ROWS], v[LINEAR_ROWS];
+    EACH(r, rows)
+    {
+        dot[r] = out[r] = zero;
+        v[r] = v_set(j->v[at + r]);
+    }
+    for (int i = 0; dots && i < n; i += V_LANES) {
+        V a = v_load_n(against + i, n - i), w = j->per_key ? v_load_n(j->w + i, n - i) : decay;
+        EACH(r, rows)
+        {
+            V t = v_load_n(s + (int64_t)r * n + i, n - i);
+            t = v_fma(rule == LINEAR_DELTA ? v_mul(t, w) : t, a, dot[r]);
+            dot[r] = v_first(n - i, t, dot[r]);
+        }
+    }
+    EACH(r, rows)
+    if (dots) {
+        float sum = v_sum(dot[r]);
+        dot[r] = v_set(rule == LINEAR_DELTA ? j->beta * (j->v[at + r] - sum) : sum);
+    }
+    for (int i = 0; i < n; i += V_LANES) {
+        V q = v_load_n(j->q + i, n - i), k = v_load_n(j->k + i, n - i), b = zero;
+        V w = j->per_key ? v_load_n(j->w + i, n - i) : decay;
+        if (rule == LINEAR_SHARED)
+            k = v_fma(v_neg(k), w, k);
+        else if (rule == LINEAR_RANK1)
+            b = v_load_n(j->b + i, n - i);
+        else if (rule == LINEAR_BONUS)
+            b = v_mul(v_load_n(j->a + i, n - i), k);
+        EACH(r, rows)
+        {
+            float *p = s + (int64_t)r * n + i;
+            V old = v_load_n(p, n - i), t = v_mul(old, w), read;
+            if (rule == LINEAR_RANK1)
+                t = v_fma(dot[r], b, t);
+            t = v_fma(rule == LINEAR_DELTA ? dot[r] : v[r], k, t);
+            read = rule == LINEAR_BONUS ? v_fma(v[r], b, old) : t;
+            out[r] = v_first(n - i, v_fma(q, read, out[r]), out[r]);
+            v_store_n(p, t, n - i);
+        }
+    }
+    EACH(r, rows)
+    j->y[at + r] = j->scale * v_sum(out[r]);
+}
+
+#define LINEAR_RULE(name, rule)                                                                    \
+    static void linear_##name(const struct linear_row *j)                                          \
+    {                                                                                              \
+        int i = 0;                                                                                 \
+        for (; i + LINEAR_ROWS <= j->d_v; i += LINEAR_ROWS)                                        \
+            linear_rows(j, rule, i, LINEAR_ROWS);                                                  \
+        for (; i < j->d_v; i++)                                                                    \
+            linear_rows(j, rule, i, 1);                                                            \
+    }
+LINEAR_RULE(gated, LINEAR_GATED)
+LINEAR_RULE(shared, LINEAR_SHARED)
+LINEAR_RULE(bonus, LINEAR_BONUS)
+LINEAR_RULE(delta, LINEAR_DELTA)
+LINEAR_RULE(rank1, LINEAR_RANK1)
+#undef LINEAR_RULE
+
+static void vec_linear(const struct linear_row *j)
+{
+    switch (j->rule) {
+    case LINEAR_GATED:
+        linear_gated(j);
+        break;
+    case LINEAR_SHARED:
+        linear_shared(j);
+        break;
+    case LINEAR_BONUS:
+        linear_bonus(j);
+        break;
+    case LINEAR_DELTA:
+        linear_delta(j);
+        break;
+    case LINEAR_RANK1:
+        linear_rank1(j);
+    }
+}
+
+/* ---- convolution over time (kern.h, struct conv_job) */
+
+/* Weights of up to 16 channels, tap by tap: t[16 * k + channel]. */
+SIMD_FN void conv_taps(const float *w, int width, int64_t n, float *t)
+{
+    if (width == 4 && n >= V_LANES) {
+        float half[4 * V_LANES];
+        V a, b;
+        EACH(i, 2)
+        {
+            v_load_pairs(w + 2 * V_LANES * i, &a, &b);
+            v_store(half + V_LANES * i, a);
+            v_store(half + V_LANES * (i + 2), b);
+        }
+        EACH(i, 2)
+        {
+            v_load_pairs(half + 2 * V_LANES * i, &a, &b);
+            v_store(t + V_LANES * i, a);
+            v_store(t + V_LANES * (i + 2), b);
+        }
+        return;
+    }
+    for (int k = 0; k < width; k++)
+        for (int64_t i = 0; i < n && i < V_LANES; i++)
+            t[V_LANES * k + i] = w[i * width + k];
+}
+
+/* Row i of the segment, from channel c on; NULL: it is left out. */
+SIMD_FN const float *conv_row(const struct conv_job *j, int i, int64_t c)
+{
+    if (i >= 0)
+        return i < j->n_rows ? j->x + i * j->x_ld + c : NULL;
+    return j->before ? j->before + (j->left + i) * j->before_ld + c : NULL;
+}
+
+static void vec_conv(const struct conv_job *j)
+{
+    float taps[V_LANES * KERN_CONV_WIDTH] = {0};
+    for (int64_t c = 0; c < j->n; c += V_LANES) {
+        int64_t left = j->n - c;
+        int width = j->w ? j->width : 1;
+        if (j->w)
+            conv_taps(j->w + c * width, width, left, taps);
+        for (int r = j->first; r < j->end; r++) {
+            V y = v_set(0);
+            for (int k = 0; k < width; k++) {
+                const float *x = conv_row(j, r - j->left + k, c);
+                if (x && j->w)
+                    y = v_fma(v_load(taps + V_LANES * k), v_load_n(x, left), y);
+                else if (x)
+                    y = v_load_n(x, left);
+            }
+            if (j->b)
+                y = v_add(y, v_load_n(j->b + c, left));
+            v_store_n(j->y + r * j->y_ld + c, y, left);
+        }
+    }
+}
+
 /* ---- halves */
 
 static void vec_f32_to_f16(const float *x, uint16_t *y, int64_t n)
