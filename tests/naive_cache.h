@@ -43,8 +43,8 @@ static int naive_open(struct naive *m, struct pith_model *model, int32_t n_seq, 
     m->seq = calloc((size_t)n_seq, sizeof *m->seq);
     if (!m->s || !m->seq)
         return 0;
-    for (int32_t l = 0; l < m->s->cache.n_layer; l++) {
-        const struct kv_layer *kv = &m->s->kv[l];
+    for (int32_t l = 0; l < m->s->n_states; l++) {
+        const struct state *kv = &m->s->states[l];
         m->kv_bytes += (size_t)kv->n_head_kv *
                        (naive_row(kv->k_type, kv->d_k) + naive_row(kv->v_type, kv->d_v));
     }
@@ -120,8 +120,8 @@ static void naive_entry_move(struct naive *m, struct entry *e, int32_t slot, int
 {
     struct cache *c = &m->s->cache;
     uint8_t *row = e->kv;
-    for (int32_t l = 0; l < c->n_layer; l++) {
-        const struct kv_layer *kv = &m->s->kv[l];
+    for (int32_t l = 0; l < m->s->n_states; l++) {
+        const struct state *kv = &m->s->states[l];
         struct cache_group *g = &c->group[kv->group];
         int32_t place = c->seq[0].pages[kv->group][slot / STEP_PAGE];
         uint8_t *page = g->base + place_page(place) * g->page_bytes;
@@ -144,8 +144,8 @@ static void naive_rotate(struct naive *m, struct entry *e)
 {
     float x[512], angles[512];
     uint8_t *row = e->kv;
-    for (int32_t l = 0; l < m->s->cache.n_layer; l++) {
-        const struct kv_layer *kv = &m->s->kv[l];
+    for (int32_t l = 0; l < m->s->n_states; l++) {
+        const struct state *kv = &m->s->states[l];
         if (kv->rope)
             ref_rope_angles(kv->rope, e->delta, 1.0, angles);
         for (int h = 0; h < kv->n_head_kv; h++) {
@@ -184,7 +184,7 @@ static void naive_fill(struct naive *m, const struct naive_seq *q, const int32_t
         step_pos(t)[r] = next + r;
         step_out(t)[r] = r;
         for (int g = 0; g < t->n_groups; g++) {
-            int32_t w = m->s->cache.group[g].window, lo = 0;
+            int32_t w = m->s->cache.group[g].span, lo = 0;
             while (w && lo < q->n + r &&
                    (lo < q->n ? q->e[lo].pos : next + lo - q->n) <= next + r - w)
                 lo++;

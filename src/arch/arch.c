@@ -54,9 +54,50 @@ pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *
     m->model = arena_alloc(arena, m->arch->model_bytes);
     m->layers = arena_array(arena, (size_t)m->hp.n_layer, m->arch->layer_bytes);
     m->rope = arena_array(arena, (size_t)m->hp.n_layer, sizeof *m->rope);
+    m->state_of = arena_array(arena, (size_t)m->hp.n_layer, sizeof *m->state_of);
+    if (arena_ok(arena)) {
+        memset(m->state_of, -1, (size_t)m->hp.n_layer * sizeof *m->state_of);
+        m->arch->states(m);
+    }
     return arena_ok(arena)
                ? PITH_OK
                : error_set(err, PITH_NOMEM, "out of memory while reading %s", gguf_path(g));
+}
+
+pith_status arch_ready(struct arch_model *m, struct pith_error *err)
+{
+    pith_status st = m->arch->ready ? m->arch->ready(m, err) : PITH_OK;
+    for (struct state *s = m->states; s < m->states + m->n_states; s++)
+        if (s->rows != STATE_RECURRENT && !s->rope)
+            s->rope = m->rope[s->layer];
+    return st;
+}
+
+/* ---------------------------------------------------------------- states */
+
+void arch_state(struct arch_model *m, int32_t l, int slot, struct state s)
+{
+    if (m->n_states == m->cap_states) {
+        int32_t cap = m->cap_states ? 2 * m->cap_states : m->hp.n_layer;
+        struct state *more = arena_array(m->arena, (size_t)cap, sizeof *more);
+        if (!more)
+            return;
+        if (m->n_states)
+            memcpy(more, m->states, (size_t)m->n_states * sizeof *more);
+        m->states = more;
+        m->cap_states = cap;
+    }
+    s.layer = s.last = l;
+    s.group = -1;
+    m->state_of[l][slot] = m->n_states;
+    m->states[m->n_states++] = s;
+}
+
+void arch_share(struct arch_model *m, int32_t l, int slot, int32_t of)
+{
+    int32_t id = m->state_of[l][slot] = m->state_of[of][slot];
+    if (id >= 0 && m->states[id].last < l)
+        m->states[id].last = l;
 }
 
 /* ---------------------------------------------------------------- keys */

@@ -67,6 +67,9 @@ struct tensor_spec {
     float centre; /* of a random model's values; 0: as usual (synth.c) */
 };
 
+/* A layer keeps up to this many states, in slots that the family counts. */
+enum { STATE_SLOTS = 6 };
+
 struct arch_model;
 
 struct arch {
@@ -85,10 +88,8 @@ struct arch {
     void (*synth_keys)(const struct arch_model *m, struct gguf_writer *w);
     /* Once the weights are bound: constants that depend on them. */
     pith_status (*ready)(struct arch_model *m, struct pith_error *err);
-    /* Tells what each layer keeps: fills kv[n_layer] (n_head_kv 0: no K and V; group is set by the
-     * cache), its window, and its recurrent state (zeroed before). */
-    void (*state)(const struct arch_model *m, struct kv_layer *kv, int32_t *window,
-                  struct state_layer *state);
+    /* Tells what the layers keep, by arch_state and arch_share. */
+    void (*states)(struct arch_model *m);
     void (*build)(const struct arch_model *m, struct graph *g);
 };
 
@@ -102,8 +103,11 @@ struct arch_model {
     void *family;                 /* the family's own hyper-parameters */
     void *model;                  /* model-level tensor pointers */
     void *layers;                 /* n_layer times layer_bytes */
-    const struct rope_set **rope; /* [n_layer] */
-    enum pool_kind pool;          /* of the embedding result */
+    const struct rope_set **rope; /* [n_layer]; that of K, unless a state has its own */
+    struct state *states;         /* [n_states] what a sequence keeps */
+    int32_t n_states, cap_states;
+    int32_t (*state_of)[STATE_SLOTS]; /* [n_layer] what each layer names; -1: nothing */
+    enum pool_kind pool;              /* of the embedding result */
     int want_logits, want_embd, pooled;
 };
 
@@ -113,6 +117,8 @@ extern const struct arch *const arch_list[];    /* NULL-terminated */
 /* Reads the architecture's keys; the unknown one lists the known. */
 pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *arena,
                       struct pith_error *err);
+/* Once the weights are bound: what depends on them. */
+pith_status arch_ready(struct arch_model *m, struct pith_error *err);
 /* Does the row belong to this model, in layer l (before optional ones are looked up)? Resolved
  * shape of it; returns n_dims. l: -1 none */
 int arch_tensor_used(const struct arch_model *m, const struct tensor_spec *t, int32_t l);
@@ -120,6 +126,16 @@ int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, in
                      int64_t dims[4]);
 struct tensor **arch_tensor_slot(const struct arch_model *m, const struct tensor_spec *t,
                                  int32_t l);
+
+/* For states functions: layer l keeps s (its layer is set here) and calls it `slot`; or it names
+ * the state that layer `of` calls so. */
+void arch_state(struct arch_model *m, int32_t l, int slot, struct state s);
+void arch_share(struct arch_model *m, int32_t l, int slot, int32_t of);
+/* The state that layer l calls so, to be read by ops and changed by ready functions. */
+static inline struct state *arch_state_of(const struct arch_model *m, int32_t l, int slot)
+{
+    return &m->states[m->state_of[l][slot]];
+}
 
 /* Key readers for hparams functions: "ARCH.suffix". Sticky in *err like everything here: after a
  * failure they do nothing. */

@@ -37,6 +37,7 @@ enum {
 };
 
 enum { G_QKV_BIAS = 1, G_OUT_BIAS, G_FFN_BIAS };
+enum { SELF }; /* the state of a layer */
 
 struct variant {
     int rope_neox;
@@ -222,15 +223,16 @@ static void decoder_synth_keys(const struct arch_model *m, struct gguf_writer *w
 
 /* ---------------------------------------------------------------- graph */
 
-static void decoder_state(const struct arch_model *m, struct kv_layer *kv, int32_t *window,
-                          struct state_layer *state)
+static void decoder_states(struct arch_model *m)
 {
-    (void)state;
-    for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        kv[l] =
-            (struct kv_layer){.n_head_kv = m->hp.n_head_kv[l], .d_k = m->hp.d_k, .d_v = m->hp.d_v};
-        window[l] = m->hp.windowed[l] ? m->hp.window : 0;
-    }
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        arch_state(m, l, SELF,
+                   (struct state){.rows = STATE_KV,
+                                  .range = m->hp.windowed[l] ? RANGE_WINDOW : RANGE_ALL,
+                                  .span = m->hp.windowed[l] ? m->hp.window : 0,
+                                  .n_head_kv = m->hp.n_head_kv[l],
+                                  .d_k = m->hp.d_k,
+                                  .d_v = m->hp.d_v});
 }
 
 static float query_scale(const struct arch_model *m, int32_t l)
@@ -294,7 +296,7 @@ static node decoder_layer(const struct arch_model *m, struct graph *g, int32_t l
                                 .q_scale = query_scale(m, l),
                                 .softcap = hp->attn_softcap,
                                 .rope = m->rope[l],
-                                .kv_layer = l};
+                                .state = m->state_of[l][SELF]};
     node h = graph_rms_norm(g, x, w->attn_norm, hp->n_embd, hp->norm_eps, "attn_norm");
     h = nn_attention_heads(g, &attn, h, table);
     if (tail) {
@@ -376,7 +378,7 @@ static pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
                                 .hparams = decoder_hparams,                                        \
                                 .synth_keys = decoder_synth_keys,                                  \
                                 .ready = decoder_ready,                                            \
-                                .state = decoder_state,                                            \
+                                .states = decoder_states,                                          \
                                 .build = decoder_build};
 
 DECODER(arch_llama, "llama", F_ANY_BIAS, .softcap_attn = -1, .softcap_logits = -1)

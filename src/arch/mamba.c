@@ -36,6 +36,8 @@ enum {
     F_SHARED = 1024 /* of the model: a shared expert beside the chosen ones; from its width */
 };
 
+enum { MIXER }; /* the state of a layer */
+
 enum { G_CONV_BIAS = 1, G_NORM, G_QKV_BIAS, G_OUT_BIAS };
 
 struct mamba_hp {
@@ -335,23 +337,21 @@ static struct nn_ssm ssm_of(const struct arch_model *m, int32_t l)
                            .n_group = h->groups,
                            .n_dt = h->n_dt,
                            .n_conv = h->conv,
-                           .layer = l,
+                           .state = m->state_of[l][MIXER],
                            .mamba2 = (m->features & F_MAMBA2) != 0,
                            .norm_dt = h->norm_dt,
                            .norm_eps = m->hp.norm_eps};
 }
 
-static void mamba_state(const struct arch_model *m, struct kv_layer *kv, int32_t *window,
-                        struct state_layer *state)
+static void mamba_states(struct arch_model *m)
 {
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
         struct nn_ssm s = ssm_of(m, l);
-        window[l] = 0;
-        if (m->layer_features[l] & F_ATTN)
-            kv[l] = (struct kv_layer){
-                .n_head_kv = m->hp.n_head_kv[l], .d_k = m->hp.d_k, .d_v = m->hp.d_v};
-        else
-            nn_ssm_state(&s, &state[l]);
+        arch_state(m, l, MIXER,
+                   m->layer_features[l] & F_ATTN ? (struct state){.n_head_kv = m->hp.n_head_kv[l],
+                                                                  .d_k = m->hp.d_k,
+                                                                  .d_v = m->hp.d_v}
+                                                 : nn_ssm_state(&s));
     }
 }
 
@@ -386,7 +386,7 @@ static node mixer(const struct arch_model *m, struct graph *g, int32_t l, node h
                                 .d_v = m->hp.d_v,
                                 .q_scale = fam->attn_scale > 0 ? fam->attn_scale
                                                                : 1.0f / sqrtf((float)m->hp.d_k),
-                                .kv_layer = l};
+                                .state = m->state_of[l][MIXER]};
     int is_attn = (m->layer_features[l] & F_ATTN) != 0;
     h = is_attn ? nn_attention_heads(g, &attn, h, table) : nn_ssm(g, &ssm, h);
     if (tail) { /* only rows whose output is asked for go on */
@@ -469,7 +469,7 @@ static void mamba_build(const struct arch_model *m, struct graph *g)
                                 .synth = mamba_synth,                                              \
                                 .synth_keys = mamba_synth_keys,                                    \
                                 .ready = mamba_ready,                                              \
-                                .state = mamba_state,                                              \
+                                .states = mamba_states,                                            \
                                 .build = mamba_build};
 
 MAMBA(arch_mamba, "mamba", 0)

@@ -14,6 +14,7 @@
 #include "pith.h"
 
 enum { F_GATE = 1 };
+enum { MIXER };                          /* the state of a layer */
 enum { SHIFT_TIME, WKV, SHIFT_CHANNEL }; /* parts of a layer's state */
 enum { R, W, K, V, A, G, N_LERP };       /* order of the blending vectors in time_mix_lerp_fused */
 
@@ -164,16 +165,15 @@ static void rwkv_synth_keys(const struct arch_model *m, struct gguf_writer *w)
 #undef KEY
 }
 
-static void rwkv_state(const struct arch_model *m, struct kv_layer *kv, int32_t *window,
-                       struct state_layer *state)
+static void rwkv_states(struct arch_model *m)
 {
     const struct rwkv_hp *h = m->family;
-    for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        kv[l] = (struct kv_layer){0};
-        window[l] = 0;
-        state[l].n[SHIFT_TIME] = state[l].n[SHIFT_CHANNEL] = m->hp.n_embd;
-        state[l].n[WKV] = (int64_t)m->hp.n_embd * h->head;
-    }
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        arch_state(m, l, MIXER,
+                   (struct state){.rows = STATE_RECURRENT,
+                                  .n = {[SHIFT_TIME] = m->hp.n_embd,
+                                        [SHIFT_CHANNEL] = m->hp.n_embd,
+                                        [WKV] = (int64_t)m->hp.n_embd * h->head}});
 }
 
 /* ---------------------------------------------------------------- graph */
@@ -200,7 +200,8 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
     const struct rwkv_layer *w = (const struct rwkv_layer *)m->layers + l;
     const struct rwkv_hp *h = m->family;
     int64_t n = m->hp.n_embd;
-    node prev = graph_conv(g, x, NULL, NULL, 2, l, SHIFT_TIME, "time_shift"), in[N_LERP];
+    int32_t state = m->state_of[l][MIXER];
+    node prev = graph_conv(g, x, NULL, NULL, 2, state, SHIFT_TIME, "time_shift"), in[N_LERP];
     for (int i = 0; i < N_LERP; i++)
         in[i] = graph_lerp(g, x, prev, NULL, w->lerp, i * n, "time_lerp");
     node r = graph_matmul(g, w->wr, NULL, in[R], "time_receptance");
@@ -229,7 +230,7 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
                           .v = v,
                           .a = graph_scale(g, kk, -1, "time_wkv_a"),
                           .b = graph_mul(g, kk, a, "time_wkv_b")};
-    node y = graph_wkv7(g, &wkv, h->head, l, WKV, "wkv");
+    node y = graph_wkv7(g, &wkv, h->head, state, WKV, "wkv");
     y = graph_layer_norm(g, y, h->head, 64e-5f, "time_norm");
     y = graph_affine(g, y, w->ln, w->ln_b, "time_norm_scale");
     node bonus =
@@ -244,7 +245,8 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
 static node channel_mix(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct rwkv_layer *w = (const struct rwkv_layer *)m->layers + l;
-    node prev = graph_conv(g, x, NULL, NULL, 2, l, SHIFT_CHANNEL, "channel_shift");
+    int32_t state = m->state_of[l][MIXER];
+    node prev = graph_conv(g, x, NULL, NULL, 2, state, SHIFT_CHANNEL, "channel_shift");
     x = graph_lerp(g, x, prev, NULL, w->c_lerp, 0, "channel_lerp");
     node k = graph_matmul(g, w->c_key, NULL, x, "channel_key");
     k = graph_glu(g, k, NULL, GLU_RELU2, "channel_act");
@@ -283,5 +285,5 @@ const struct arch arch_rwkv7 = {.name = "rwkv7",
                                 .hparams = rwkv_hparams,
                                 .synth = rwkv_synth,
                                 .synth_keys = rwkv_synth_keys,
-                                .state = rwkv_state,
+                                .states = rwkv_states,
                                 .build = rwkv_build};

@@ -56,7 +56,7 @@ struct call {
     struct op_impl impl;
     struct value src[CALL_SRC], dst;
     const struct tensor *w, *b, *w2;
-    const struct kv_layer *kv;
+    const struct state *kv;
     union op_params p;
     int32_t index;
 };
@@ -95,8 +95,8 @@ struct exec {
  * src_slot[j] of src_page[j] (-1: from nowhere, nobody sees it), its K rotated by delta[j]
  * positions. */
 struct cache_gather {
-    const struct kv_layer *kv; /* [n_layer]; those of `group` take part */
-    int32_t n_layer, group;
+    const struct state *states; /* [n_states]; those of `group` take part */
+    int32_t n_states, group;
     uint8_t *base;
     int64_t page_bytes;
     int32_t page, first, n; /* where to, how many slots: none of the sources */
@@ -138,7 +138,7 @@ struct backend {
                  uint64_t bytes);
     /* The kernel that will run this node with its weights as they are placed; the CPU always has
      * one. 0: not supported. */
-    int (*impl)(const struct device *d, const struct node *n, const struct kv_layer *kv,
+    int (*impl)(const struct device *d, const struct node *n, const struct state *kv,
                 struct op_impl *out);
     /* Packs rows of the file's layout into the device's own: panels [first, first + n) of matrix
      * `stack`. */
@@ -150,9 +150,9 @@ struct backend {
                        struct pith_error *err);
     /* n slots from `first` on of a layer's part of a page (its first byte on the device) to and
      * from canonical form on the host: kv_page.h. */
-    void (*page_read)(struct device *d, const struct kv_layer *kv, const uint8_t *page, int first,
+    void (*page_read)(struct device *d, const struct state *kv, const uint8_t *page, int first,
                       int n, void *k, void *v);
-    void (*page_write)(struct device *d, const struct kv_layer *kv, uint8_t *page, int first, int n,
+    void (*page_write)(struct device *d, const struct state *kv, uint8_t *page, int first, int n,
                        const void *k, const void *v);
     /* Makes a page of slots of others: edits of sequences, K rotated on the way. */
     void (*gather)(struct device *d, struct pool *pool, const struct cache_gather *m);
@@ -253,6 +253,6 @@ int64_t scan_units(const struct call *c, const struct exec *x);
 
 /* Reference kernels (ref.c) as implementations: plain C on the file's layout, the last row of every
  * op's list on the CPU. */
-void ref_impl(const struct node *n, const struct kv_layer *kv, struct op_impl *out);
+void ref_impl(const struct node *n, const struct state *kv, struct op_impl *out);
 
 #endif

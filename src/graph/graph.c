@@ -127,7 +127,7 @@ static void shape_rope(struct graph *g, struct node *n)
 
 static void shape_cache(struct graph *g, struct node *n)
 {
-    const struct kv_layer *kv = &g->kv[n->p.cache.layer];
+    const struct state *kv = &g->states[n->p.cache.state];
     n->rows = ROWS_T;
     n->cols = 0;
     if (n->src[0]->cols != (int64_t)kv->n_head_kv * kv->d_k)
@@ -156,7 +156,7 @@ static void shape_matmul(struct graph *g, struct node *n)
 /* A row of partials: m and l per head, then o per head padded to 16. */
 static void shape_attn(struct graph *g, struct node *n)
 {
-    const struct kv_layer *kv = &g->kv[n->p.attn.layer];
+    const struct state *kv = &g->states[n->p.attn.state];
     like(n, n->src[0]);
     if (n->p.attn.n_head % kv->n_head_kv)
         mismatch(g, n, "query heads per kv head remainder", n->p.attn.n_head % kv->n_head_kv, 0);
@@ -168,7 +168,7 @@ static void shape_attn(struct graph *g, struct node *n)
 static void shape_attn_merge(struct graph *g, struct node *n)
 {
     like(n, n->src[0]);
-    n->cols = (int64_t)n->p.attn.n_head * g->kv[n->p.attn.layer].d_v;
+    n->cols = (int64_t)n->p.attn.n_head * g->states[n->p.attn.state].d_v;
 }
 
 static void shape_select(struct graph *g, struct node *n)
@@ -464,20 +464,20 @@ node graph_view(struct graph *g, node x, int64_t first, int64_t cols, const char
     return end(g, n);
 }
 
-node graph_cache_write(struct graph *g, node k, node v, int32_t kv_layer, const char *name)
+node graph_cache_write(struct graph *g, node k, node v, int32_t state, const char *name)
 {
     node n = begin(g, OP_CACHE_WRITE, 2, k, v, name);
     if (n)
-        n->p.cache.layer = kv_layer;
+        n->p.cache.state = state;
     return end(g, n);
 }
 
-node graph_attn(struct graph *g, node q, node written, int32_t kv_layer, int32_t n_head, float cap,
+node graph_attn(struct graph *g, node q, node written, int32_t state, int32_t n_head, float cap,
                 const char *name)
 {
     node n = begin(g, OP_ATTN, 2, q, written, name);
     if (n) {
-        n->p.attn.layer = kv_layer;
+        n->p.attn.state = state;
         n->p.attn.n_head = n_head;
         n->p.attn.cap = cap;
     }
@@ -489,13 +489,13 @@ node graph_attn(struct graph *g, node q, node written, int32_t kv_layer, int32_t
 }
 
 node graph_conv(struct graph *g, node x, const struct tensor *w, const struct tensor *b,
-                int32_t width, int32_t layer, int32_t part, const char *name)
+                int32_t width, int32_t state, int32_t part, const char *name)
 {
     node n = begin(g, OP_CONV, 1, x, NULL, name);
     if (n) {
         n->w = w;
         n->b = b;
-        n->p.conv.state = &g->state[layer];
+        n->p.conv.state = &g->states[state];
         n->p.conv.part = part;
         n->p.conv.width = width;
     }
@@ -503,7 +503,7 @@ node graph_conv(struct graph *g, node x, const struct tensor *w, const struct te
 }
 
 node graph_ssm(struct graph *g, node x, node dt, node b, node c, const struct tensor *a,
-               const struct tensor *d, int32_t n_group, int32_t layer, int32_t part,
+               const struct tensor *d, int32_t n_group, int32_t state, int32_t part,
                const char *name)
 {
     node n = b && c ? begin(g, OP_SSM, 2, x, dt, name) : NULL;
@@ -512,14 +512,14 @@ node graph_ssm(struct graph *g, node x, node dt, node b, node c, const struct te
         n->src[3] = c;
         n->w = a;
         n->b = d;
-        n->p.ssm.state = &g->state[layer];
+        n->p.ssm.state = &g->states[state];
         n->p.ssm.part = part;
         n->p.ssm.n_group = n_group;
     }
     return end(g, n);
 }
 
-node graph_wkv7(struct graph *g, const struct wkv7_in *in, int32_t width, int32_t layer,
+node graph_wkv7(struct graph *g, const struct wkv7_in *in, int32_t width, int32_t state,
                 int32_t part, const char *name)
 {
     int all = in->r && in->w && in->k && in->v && in->a && in->b;
@@ -529,7 +529,7 @@ node graph_wkv7(struct graph *g, const struct wkv7_in *in, int32_t width, int32_
         n->src[3] = in->v;
         n->src[4] = in->a;
         n->src[5] = in->b;
-        n->p.wkv.state = &g->state[layer];
+        n->p.wkv.state = &g->states[state];
         n->p.wkv.part = part;
         n->p.wkv.width = width;
     }

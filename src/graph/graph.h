@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "graph/state.h"
 #include "tensor/tensor.h"
 
 enum op {
@@ -46,25 +47,6 @@ struct rope_set {
     float mscale;
 };
 
-/* One layer's K and V in a cache group: run/cache/cache.c decides where they lie in a page of the group.
- */
-struct kv_layer {
-    int32_t group, n_head_kv, d_k, d_v;
-    enum dtype k_type, v_type;
-    int64_t k_off, v_off;        /* of the layer in a page; kv head h adds h * k_head, h * v_head */
-    int64_t k_head, v_head;      /* bytes of one kv head's 64 slots */
-    const struct rope_set *rope; /* how K was rotated, NULL: not at all */
-};
-
-/* What a recurrent layer keeps of the rows before, instead of K and V: up to STATE_PARTS arrays of
- * floats (the window of a convolution, the state of a scan ...). run/cache/recurrent.c decides where they
- * lie in a block. */
-enum { STATE_PARTS = 3 };
-struct state_layer {
-    int64_t n[STATE_PARTS];   /* floats, 0: none */
-    int64_t off[STATE_PARTS]; /* bytes from the start of a block */
-};
-
 /* Slots of an attention partial: part of the bits. */
 enum { ATTN_SPAN = 1024 };
 
@@ -96,10 +78,10 @@ union op_params {
         int32_t width;
     } rope; /* width: elements of a head */
     struct {
-        int32_t layer;
-    } cache; /* index into the graph's kv layers */
+        int32_t state;
+    } cache; /* index into the graph's states */
     struct {
-        int32_t layer, n_head;
+        int32_t state, n_head;
         float cap;
     } attn;
     struct {
@@ -124,15 +106,15 @@ union op_params {
         int64_t first;
     } lerp; /* of the vector in w */
     struct {
-        const struct state_layer *state;
+        const struct state *state;
         int32_t part, width;
     } conv; /* width: rows under the kernel, the row itself last */
     struct {
-        const struct state_layer *state;
+        const struct state *state;
         int32_t part, n_state, n_group;
     } ssm;
     struct {
-        const struct state_layer *state;
+        const struct state *state;
         int32_t part, width;
     } wkv; /* width: of a head */
 };
@@ -160,9 +142,8 @@ struct graph {
     struct arena arena;
     struct node *first, *last;
     int32_t n_nodes, n_layer;
-    const struct kv_layer *kv; /* [n_kv] */
-    int32_t n_kv;
-    const struct state_layer *state; /* [n_layer] */
+    const struct state *states; /* [n_states] */
+    int32_t n_states;
     const struct tensor *tok_embd;
     int64_t n_embd;
     node logits, embd;     /* results: either may be NULL */
@@ -205,29 +186,29 @@ node graph_rope(struct graph *g, node x, node table, int64_t width,
 node graph_matmul(struct graph *g, const struct tensor *w, const struct tensor *b, node x,
                   const char *name); /* x W^T + b */
 node graph_view(struct graph *g, node x, int64_t first, int64_t cols, const char *name);
-node graph_cache_write(struct graph *g, node k, node v, int32_t kv_layer, const char *name);
-/* q [T, n_head * d_k], scaled already; attention over the layer's cache after `written`. [T, n_head
+node graph_cache_write(struct graph *g, node k, node v, int32_t state, const char *name);
+/* q [T, n_head * d_k], scaled already; attention over the state's rows after `written`. [T, n_head
  * * d_v] */
-node graph_attn(struct graph *g, node q, node written, int32_t kv_layer, int32_t n_head, float cap,
+node graph_attn(struct graph *g, node q, node written, int32_t state, int32_t n_head, float cap,
                 const char *name);
-/* Recurrent layers: rows of a sequence in order, on top of the layer's state after the rows before
- * (part: index into state_layer).
- * conv: y[r][c] = b[c] + sum_k w[c][k] x[r - width + 1 + k][c]; w NULL: the row `width - 1` before.
+/* Recurrent layers: rows of a sequence in order, on top of part `part` of the recurrent state after
+ * the rows before. conv: y[r][c] = b[c] + sum_k w[c][k] x[r - width + 1 + k][c]; w NULL: the row
+ * `width - 1` before.
  */
 node graph_conv(struct graph *g, node x, const struct tensor *w, const struct tensor *b,
-                int32_t width, int32_t layer, int32_t part, const char *name);
+                int32_t width, int32_t state, int32_t part, const char *name);
 /* h = h exp(dt a) + dt x B; y = C . h + d x [Mamba, arXiv:2312.00752; Mamba-2, arXiv:2405.21060]. x
  * [T, C], dt [T, H] with H dividing C, B and C [T, n_group * n_state]; a [H] or [H * n_state], d
  * [H]; state [C][n_state] */
 node graph_ssm(struct graph *g, node x, node dt, node b, node c, const struct tensor *a,
-               const struct tensor *d, int32_t n_group, int32_t layer, int32_t part,
+               const struct tensor *d, int32_t n_group, int32_t state, int32_t part,
                const char *name);
 /* S = S diag(w) + (S a) b^T + v k^T; y = S r, per head [RWKV-7, arXiv:2503.14456, sec. 4]. All [T,
  * H * width]; state [H][width][width] */
 struct wkv7_in {
     node r, w, k, v, a, b;
 };
-node graph_wkv7(struct graph *g, const struct wkv7_in *in, int32_t width, int32_t layer,
+node graph_wkv7(struct graph *g, const struct wkv7_in *in, int32_t width, int32_t state,
                 int32_t part, const char *name);
 node graph_select(struct graph *g, node x, const char *name);                    /* [R, cols] */
 node graph_pool(struct graph *g, node x, enum pool_kind kind, const char *name); /* [N, cols] */

@@ -28,7 +28,7 @@ int64_t kv_v_bytes(enum dtype t, int64_t d_v)
     return (int64_t)dtype_row_bytes(t, kv_has_blocks(t) ? d_v : kv_padded(d_v)) * STEP_PAGE;
 }
 
-size_t kv_row_scratch(const struct kv_layer *kv)
+size_t kv_row_scratch(const struct state *kv)
 {
     int64_t d = kv_padded(kv->d_k > kv->d_v ? kv->d_k : kv->d_v);
     return (size_t)size_align((uint64_t)d * sizeof(float), 64);
@@ -46,7 +46,7 @@ static void copy_strided(uint8_t *to, int64_t to_step, const uint8_t *from, int6
             memcpy(to + 4 * i * to_step, from + 4 * i * from_step, 4);
 }
 
-static uint8_t *k_at(const struct kv_layer *kv, const uint8_t *page, int head, int slot)
+static uint8_t *k_at(const struct state *kv, const uint8_t *page, int head, int slot)
 {
     const uint8_t *p = page + kv->k_off + head * kv->k_head;
     if (kv_has_blocks(kv->k_type))
@@ -56,13 +56,13 @@ static uint8_t *k_at(const struct kv_layer *kv, const uint8_t *page, int head, i
     return (uint8_t *)(uintptr_t)p;
 }
 
-static uint8_t *v_at(const struct kv_layer *kv, const uint8_t *page, int head, int slot)
+static uint8_t *v_at(const struct state *kv, const uint8_t *page, int head, int slot)
 {
     return (uint8_t *)(uintptr_t)(page + kv->v_off + head * kv->v_head +
                                   slot * (kv->v_head / STEP_PAGE));
 }
 
-void kv_put_k(const struct kv_layer *kv, uint8_t *page, int head, int slot, const void *row)
+void kv_put_k(const struct state *kv, uint8_t *page, int head, int slot, const void *row)
 {
     const struct dtype_traits *t = &dtypes[kv->k_type];
     uint8_t *to = k_at(kv, page, head, slot);
@@ -72,7 +72,7 @@ void kv_put_k(const struct kv_layer *kv, uint8_t *page, int head, int slot, cons
         copy_strided(to, STEP_PAGE, row, 1, kv->d_k, t->block_bytes);
 }
 
-void kv_get_k(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row)
+void kv_get_k(const struct state *kv, const uint8_t *page, int head, int slot, void *row)
 {
     const struct dtype_traits *t = &dtypes[kv->k_type];
     const uint8_t *from = k_at(kv, page, head, slot);
@@ -82,27 +82,27 @@ void kv_get_k(const struct kv_layer *kv, const uint8_t *page, int head, int slot
         copy_strided(row, 1, from, STEP_PAGE, kv->d_k, t->block_bytes);
 }
 
-void kv_put_v(const struct kv_layer *kv, uint8_t *page, int head, int slot, const void *row)
+void kv_put_v(const struct state *kv, uint8_t *page, int head, int slot, const void *row)
 {
     memcpy(v_at(kv, page, head, slot), row, dtype_row_bytes(kv->v_type, kv->d_v));
 }
 
-void kv_get_v(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row)
+void kv_get_v(const struct state *kv, const uint8_t *page, int head, int slot, void *row)
 {
     memcpy(row, v_at(kv, page, head, slot), dtype_row_bytes(kv->v_type, kv->d_v));
 }
 
-int64_t kv_canonical_k(const struct kv_layer *kv)
+int64_t kv_canonical_k(const struct state *kv)
 {
     return kv->n_head_kv * kv_k_bytes(kv->k_type, kv->d_k);
 }
 
-int64_t kv_canonical_v(const struct kv_layer *kv)
+int64_t kv_canonical_v(const struct state *kv)
 {
     return kv->n_head_kv * (int64_t)dtype_row_bytes(kv->v_type, kv->d_v) * STEP_PAGE;
 }
 
-void kv_get_page(const struct kv_layer *kv, const uint8_t *page, int first, int n, void *k, void *v)
+void kv_get_page(const struct state *kv, const uint8_t *page, int first, int n, void *k, void *v)
 {
     uint64_t k_row = dtype_row_bytes(kv->k_type, kv->d_k);
     uint64_t v_row = dtype_row_bytes(kv->v_type, kv->d_v);
@@ -113,7 +113,7 @@ void kv_get_page(const struct kv_layer *kv, const uint8_t *page, int first, int 
     }
 }
 
-void kv_put_page(const struct kv_layer *kv, uint8_t *page, int first, int n, const void *k,
+void kv_put_page(const struct state *kv, uint8_t *page, int first, int n, const void *k,
                  const void *v)
 {
     uint64_t k_row = dtype_row_bytes(kv->k_type, kv->d_k);

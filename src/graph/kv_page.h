@@ -1,7 +1,7 @@
 /* kv_page.h -- where K and V of a slot lie in a page of the cache, and which types they can have:
  * what the reference ops, the CPU's kernels and whoever copies pages agree on.
  *
- * A page holds 64 slots; kv head h of a layer (struct kv_layer) at page + k_off + h * k_head and
+ * A page holds 64 slots; kv head h of a layer (struct state) at page + k_off + h * k_head and
  * page + v_off + h * v_head:
  *
  *     K   numbers (f32 f16 bf16)   [d_k][64]: scores of neighbouring slots are neighbouring lanes
@@ -40,22 +40,21 @@ int64_t kv_k_bytes(enum dtype t, int64_t d_k);
 int64_t kv_v_bytes(enum dtype t, int64_t d_v);
 /* Bytes of the longest row of K or V as f32, rounded up to 64: scratch for whoever converts rows.
  */
-size_t kv_row_scratch(const struct kv_layer *kv);
+size_t kv_row_scratch(const struct state *kv);
 
 /* Row of a slot to and from its place; page is the page's first byte, rows need no alignment. */
-void kv_put_k(const struct kv_layer *kv, uint8_t *page, int head, int slot, const void *row);
-void kv_put_v(const struct kv_layer *kv, uint8_t *page, int head, int slot, const void *row);
-void kv_get_k(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row);
-void kv_get_v(const struct kv_layer *kv, const uint8_t *page, int head, int slot, void *row);
+void kv_put_k(const struct state *kv, uint8_t *page, int head, int slot, const void *row);
+void kv_put_v(const struct state *kv, uint8_t *page, int head, int slot, const void *row);
+void kv_get_k(const struct state *kv, const uint8_t *page, int head, int slot, void *row);
+void kv_get_v(const struct state *kv, const uint8_t *page, int head, int slot, void *row);
 
 /* A layer's part of a page in canonical form, that of files and other devices: K and V apart, each
  * [64 slots][kv head][row]. The same bytes whatever layout a device keeps, and each is the other's
  * exact inverse; put leaves the padding of V as it is. Of n slots from `first` on. */
-int64_t kv_canonical_k(const struct kv_layer *kv); /* bytes of a whole page */
-int64_t kv_canonical_v(const struct kv_layer *kv);
-void kv_get_page(const struct kv_layer *kv, const uint8_t *page, int first, int n, void *k,
-                 void *v);
-void kv_put_page(const struct kv_layer *kv, uint8_t *page, int first, int n, const void *k,
+int64_t kv_canonical_k(const struct state *kv); /* bytes of a whole page */
+int64_t kv_canonical_v(const struct state *kv);
+void kv_get_page(const struct state *kv, const uint8_t *page, int first, int n, void *k, void *v);
+void kv_put_page(const struct state *kv, uint8_t *page, int first, int n, const void *k,
                  const void *v);
 
 #endif

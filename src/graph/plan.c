@@ -339,12 +339,12 @@ static void place_all(struct compiler *c)
 
 /* ---------------------------------------------------------------- kernels */
 
-static const struct kv_layer *node_kv(const struct graph *g, const struct node *n)
+static const struct state *node_kv(const struct graph *g, const struct node *n)
 {
     if (n->op == OP_CACHE_WRITE)
-        return &g->kv[n->p.cache.layer];
+        return &g->states[n->p.cache.state];
     if (n->op == OP_ATTN || n->op == OP_ATTN_MERGE)
-        return &g->kv[n->p.attn.layer];
+        return &g->states[n->p.attn.state];
     return NULL;
 }
 
@@ -554,7 +554,7 @@ void call_cost(const struct call *c, const struct exec *x, uint64_t *bytes, uint
             2 * (c->w->packed ? c->w->packed_bytes : c->w->bytes) + rows * (uint64_t)tensor_k(c->w);
         *ops = 4 * rows * cols * (uint64_t)tensor_k(c->w);
     } else if (c->op == OP_ATTN) {
-        const struct kv_layer *kv = c->kv;
+        const struct state *kv = c->kv;
         uint64_t seen = visible(x->step, kv->group);
         uint64_t d = (uint64_t)(kv->d_k + kv->d_v);
         *ops = 2 * seen * d * (uint64_t)c->p.attn.n_head;

@@ -174,12 +174,12 @@ struct attn_scratch {
     struct act_tile q; /* the query in A32, for K of block types */
 };
 
-static size_t attn_scratch_bytes(const struct kv_layer *kv)
+static size_t attn_scratch_bytes(const struct state *kv)
 {
     return 5 * kv_row_scratch(kv); /* the parts of A32 are shorter than the f32 they come from */
 }
 
-static struct attn_scratch attn_scratch(const struct kv_layer *kv, exec x, int ith)
+static struct attn_scratch attn_scratch(const struct state *kv, exec x, int ith)
 {
     uint8_t *p = x->scratch + (size_t)ith * x->scratch_bytes;
     size_t part = kv_row_scratch(kv);
@@ -192,7 +192,7 @@ static struct attn_scratch attn_scratch(const struct kv_layer *kv, exec x, int i
 }
 
 /* Query . t->row. Numbers: one chain over d. Block types: the dot product of a weight's row. */
-static float ref_score(const struct kv_layer *kv, const float *q, const struct attn_scratch *t)
+static float ref_score(const struct state *kv, const float *q, const struct attn_scratch *t)
 {
     if (kv_has_blocks(kv->k_type))
         return dtypes[kv->k_type].dot(t->row, &t->q, 0, kv->d_k);
@@ -207,7 +207,7 @@ static float ref_score(const struct kv_layer *kv, const float *q, const struct a
 static void ref_attn_span(call c, exec x, const float *q, int head_kv, int32_t seg, int32_t lo,
                           int32_t hi, float *m, float *l, const struct attn_scratch *t)
 {
-    const struct kv_layer *kv = c->kv;
+    const struct state *kv = c->kv;
     const struct cache_view *cv = &x->cache[kv->group];
     const int32_t *pages = step_pages(x->step, kv->group, seg);
     float *o = t->o;
@@ -275,7 +275,7 @@ static void merge_part(float *M, float *L, float *O, float m, float l, const flo
 /* Partial p of row r: [H m][H l][H * dv16 o]. */
 static void ref_attn(call c, exec x, int64_t begin, int64_t end, int ith)
 {
-    const struct kv_layer *kv = c->kv;
+    const struct state *kv = c->kv;
     int n_head = c->p.attn.n_head, g = n_head / kv->n_head_kv;
     int64_t dv16 = kv_padded(kv->d_v), parts = attn_split(c, x).n_parts;
     struct attn_scratch t = attn_scratch(kv, x, ith);
@@ -305,7 +305,7 @@ static void ref_attn(call c, exec x, int64_t begin, int64_t end, int ith)
 
 static void ref_attn_merge(call c, exec x, int64_t begin, int64_t end, int ith)
 {
-    const struct kv_layer *kv = c->kv;
+    const struct state *kv = c->kv;
     int n_head = c->p.attn.n_head;
     int64_t dv16 = kv_padded(kv->d_v), parts = attn_split(c, x).n_parts;
     float *tmp = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
@@ -327,7 +327,7 @@ static void ref_attn_merge(call c, exec x, int64_t begin, int64_t end, int ith)
 
 static void ref_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
 {
-    const struct kv_layer *kv = c->kv;
+    const struct state *kv = c->kv;
     const struct cache_view *cv = &x->cache[kv->group];
     uint8_t *row = x->scratch + (size_t)ith * x->scratch_bytes;
     for (int64_t r = begin; r < end; r++) {
@@ -484,7 +484,7 @@ static const op_fn fns[OP_COUNT] = {
 };
 #undef X
 
-void ref_impl(const struct node *n, const struct kv_layer *kv, struct op_impl *out)
+void ref_impl(const struct node *n, const struct state *kv, struct op_impl *out)
 {
     *out = (struct op_impl){.kernel = "reference", .fn = fns[n->op]};
     switch (op_kind(n->op)) {

@@ -30,8 +30,8 @@ node nn_attention_heads(struct graph *g, const struct nn_attention *a, node x, n
     k = head_norm_rope(g, a, k, a->k_norm, table, "attn_k_norm", "attn_k_rope");
     if (a->q_scale != 1.0f)
         q = graph_scale(g, q, a->q_scale, "attn_q_scale");
-    node written = graph_cache_write(g, k, v, a->kv_layer, "cache_write");
-    return graph_attn(g, q, written, a->kv_layer, a->n_head, a->softcap, "attn");
+    node written = graph_cache_write(g, k, v, a->state, "cache_write");
+    return graph_attn(g, q, written, a->state, a->n_head, a->softcap, "attn");
 }
 
 node nn_attention_out(struct graph *g, const struct nn_attention *a, node heads)

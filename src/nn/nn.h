@@ -14,7 +14,7 @@ struct nn_attention {
     int32_t n_head, n_head_kv, d_k, d_v;
     float norm_eps, q_scale, softcap;
     const struct rope_set *rope; /* NULL: positions are not rotated */
-    int32_t kv_layer;
+    int32_t state;
 };
 /* Heads of x after attention, before the output projection: [T, n_head * d_v]. table: of a->rope.
  */
@@ -50,13 +50,13 @@ node nn_moe(struct graph *g, const struct nn_moe *m, node x);
 struct nn_ssm {
     const struct tensor *in, *conv, *conv_b, *x_proj, *dt, *dt_b, *a, *d;
     const struct tensor *dt_norm, *b_norm, *c_norm, *norm;
-    int32_t inner, n_state, n_group, n_dt, n_conv, layer; /* n_dt: rank of dt (1) or heads (2) */
+    int32_t inner, n_state, n_group, n_dt, n_conv, state; /* n_dt: rank of dt (1) or heads (2) */
     int mamba2, norm_dt;
     float norm_eps;
 };
 node nn_ssm(struct graph *g, const struct nn_ssm *s, node x);
 /* The state parts it uses. */
 enum { SSM_CONV, SSM_SCAN };
-void nn_ssm_state(const struct nn_ssm *s, struct state_layer *out);
+struct state nn_ssm_state(const struct nn_ssm *s);
 
 #endif

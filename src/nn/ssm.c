@@ -7,22 +7,23 @@ static int64_t conv_channels(const struct nn_ssm *s)
     return s->inner + (s->mamba2 ? 2 * (int64_t)s->n_group * s->n_state : 0);
 }
 
-void nn_ssm_state(const struct nn_ssm *s, struct state_layer *out)
+struct state nn_ssm_state(const struct nn_ssm *s)
 {
-    out->n[SSM_CONV] = conv_channels(s) * (s->n_conv - 1);
-    out->n[SSM_SCAN] = (int64_t)s->inner * s->n_state;
+    return (struct state){.rows = STATE_RECURRENT,
+                          .n = {[SSM_CONV] = conv_channels(s) * (s->n_conv - 1),
+                                [SSM_SCAN] = (int64_t)s->inner * s->n_state}};
 }
 
 static node convolve(struct graph *g, const struct nn_ssm *s, node x)
 {
-    x = graph_conv(g, x, s->conv, s->conv_b, s->n_conv, s->layer, SSM_CONV, "ssm_conv");
+    x = graph_conv(g, x, s->conv, s->conv_b, s->n_conv, s->state, SSM_CONV, "ssm_conv");
     return graph_glu(g, x, NULL, GLU_SILU, "ssm_conv_act");
 }
 
 static node scan(struct graph *g, const struct nn_ssm *s, node x, node dt, node b, node c, node z)
 {
     dt = graph_glu(g, dt, NULL, GLU_SOFTPLUS, "ssm_dt_act");
-    node y = graph_ssm(g, x, dt, b, c, s->a, s->d, s->n_group, s->layer, SSM_SCAN, "ssm_scan");
+    node y = graph_ssm(g, x, dt, b, c, s->a, s->d, s->n_group, s->state, SSM_SCAN, "ssm_scan");
     return graph_glu(g, z, y, GLU_SILU, "ssm_gate");
 }
 

@@ -30,17 +30,17 @@ static float ref_m[MAX_ROWS * MAX_G], ref_l[MAX_ROWS * MAX_G], ref_o[MAX_OUT];
 static int32_t lo[MAX_ROWS], hi[MAX_ROWS], pages[MAX_PAGES];
 
 /* The job's K and V as the graph describes them: one layer of one kv head. */
-static struct kv_layer layer_of(const struct attn_job *j)
+static struct state layer_of(const struct attn_job *j)
 {
-    return (struct kv_layer){.n_head_kv = 1,
-                             .d_k = j->d_k,
-                             .d_v = j->d_v,
-                             .k_type = j->k_type,
-                             .v_type = j->v_type,
-                             .k_off = j->k_off,
-                             .v_off = j->v_off,
-                             .k_head = j->k_bytes,
-                             .v_head = j->v_bytes};
+    return (struct state){.n_head_kv = 1,
+                          .d_k = j->d_k,
+                          .d_v = j->d_v,
+                          .k_type = j->k_type,
+                          .v_type = j->v_type,
+                          .k_off = j->k_off,
+                          .v_off = j->v_off,
+                          .k_head = j->k_bytes,
+                          .v_head = j->v_bytes};
 }
 
 /* Numbers, or bytes 0xff (as a scale or a number: NaN), as K or V of a slot. */
@@ -48,7 +48,7 @@ static void put_row(const struct attn_job *j, int is_v, int slot, const float *x
 {
     int place = j->pages[slot / 64];
     uint8_t row[4096], *page = cache + place / 4 * j->page_bytes;
-    struct kv_layer kv = layer_of(j);
+    struct state kv = layer_of(j);
     if (x)
         dtypes[is_v ? j->v_type : j->k_type].quant(x, row, is_v ? j->d_v : j->d_k);
     else

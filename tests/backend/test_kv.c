@@ -14,10 +14,10 @@ static uint8_t page[PAGE], copy[PAGE];
 static uint8_t k[PAGE], v[PAGE], k2[PAGE], v2[PAGE];
 
 /* A layer behind `off` bytes of another; the bytes it ends at. */
-static int64_t make_layer(struct kv_layer *kv, enum dtype kt, enum dtype vt, int heads, int d_k,
+static int64_t make_layer(struct state *kv, enum dtype kt, enum dtype vt, int heads, int d_k,
                           int d_v, int64_t off)
 {
-    *kv = (struct kv_layer){.n_head_kv = heads, .d_k = d_k, .d_v = d_v, .k_type = kt, .v_type = vt};
+    *kv = (struct state){.n_head_kv = heads, .d_k = d_k, .d_v = d_v, .k_type = kt, .v_type = vt};
     kv->k_head = kv_k_bytes(kt, d_k);
     kv->v_head = kv_v_bytes(vt, d_v);
     kv->k_off = off;
@@ -43,7 +43,7 @@ static void pages_come_back(void)
     REQUIRE(backend_cpu.open(0, 0, &d, &err) == PITH_OK, "%s", err.msg);
     for (int kt = 0; kt < KV_N_TYPES; kt++)
         for (int vt = 0; vt < KV_N_TYPES; vt++) {
-            struct kv_layer kv;
+            struct state kv;
             int heads = 1 + (int)rng_below(&r, HEADS);
             int d_k = dims[rng_below(&r, kv_has_blocks(kv_types[kt]) ? 4 : 7)];
             int d_v = dims[rng_below(&r, kv_has_blocks(kv_types[vt]) ? 4 : 7)];
@@ -82,7 +82,7 @@ static void rows_are_where_they_belong(void)
     struct rng r;
     rng_init(&r, 2);
     for (int t = 0; t < KV_N_TYPES; t++) {
-        struct kv_layer kv;
+        struct state kv;
         make_layer(&kv, kv_types[t], kv_types[t], HEADS, 64, 32, 0);
         int64_t k_row = kv_canonical_k(&kv) / (64 * HEADS),
                 v_row = kv_canonical_v(&kv) / (64 * HEADS);
@@ -126,7 +126,7 @@ enum { GATHER_D = 64, N_ROT = 48 };
 static double freq[N_ROT / 2];
 
 /* What becomes of a row of K: to numbers, turned by delta positions, rounded again. */
-static void turned(const struct kv_layer *kv, int delta, uint8_t *row)
+static void turned(const struct state *kv, int delta, uint8_t *row)
 {
     float x[GATHER_D];
     int half = N_ROT / 2;
@@ -145,7 +145,7 @@ static void turned(const struct kv_layer *kv, int delta, uint8_t *row)
 }
 
 /* Pages 0 and 1 of random numbers; page 2 becomes a mixture of both. */
-static void random_pages(const struct kv_layer *kv, struct rng *r, int64_t page_bytes)
+static void random_pages(const struct state *kv, struct rng *r, int64_t page_bytes)
 {
     memset(page, 0, sizeof page);
     for (int i = 0; i < 2 * 64 * kv->n_head_kv; i++) {
@@ -162,7 +162,7 @@ static void random_pages(const struct kv_layer *kv, struct rng *r, int64_t page_
 
 static void check_gathered(const struct cache_gather *m, const char *level)
 {
-    const struct kv_layer *kv = m->kv;
+    const struct state *kv = m->states;
     for (int i = 0; i < 64 * kv->n_head_kv; i++) {
         int slot = i / kv->n_head_kv, head = i % kv->n_head_kv;
         uint8_t want[GATHER_D * 4] = {0}, got[GATHER_D * 4] = {0};
@@ -199,8 +199,8 @@ static void slots_are_gathered_and_turned(void)
         freq[i] = 1.0 / (1 + i * i);
     for (int t = 0; t < KV_N_TYPES * 2; t++) {
         struct rope_set rope = {.n_rot = N_ROT, .neox = t & 1, .freq = freq, .mscale = 1.3f};
-        struct kv_layer kv;
-        struct cache_gather m = {.kv = &kv, .n_layer = 1, .base = page, .page = 2, .n = 50};
+        struct state kv;
+        struct cache_gather m = {.states = &kv, .n_states = 1, .base = page, .page = 2, .n = 50};
         m.page_bytes =
             make_layer(&kv, kv_types[t / 2], kv_types[t / 2], HEADS, GATHER_D, GATHER_D, 0);
         kv.rope = &rope;

@@ -439,9 +439,9 @@ static size_t resident(void *p, size_t bytes, uint8_t *out)
 static void memory_of_heads(void)
 {
     static uint8_t is[4096];
-    struct kv_layer kv[2] = {{.n_head_kv = HEADS, .k_head = 8192, .v_head = 12288},
-                             {.n_head_kv = 1, .k_head = 5000, .v_head = 5000}};
-    struct cache c = {.kv = kv, .n_layer = 2, .n_nodes = 2, .n_groups = 1};
+    struct state kv[2] = {{.n_head_kv = HEADS, .k_head = 8192, .v_head = 12288},
+                          {.n_head_kv = 1, .k_head = 5000, .v_head = 5000}};
+    struct cache c = {.states = kv, .n_states = 2, .n_nodes = 2, .n_groups = 1};
     struct cache_group *g = &c.group[0];
     kv[0].v_off = HEADS * kv[0].k_head;
     kv[1].k_off = kv[0].v_off + HEADS * kv[0].v_head;

@@ -18,7 +18,7 @@ static const struct backend backend = {.gather = gather};
 static struct device device = {.backend = &backend};
 static struct device *devices[] = {&device};
 
-static pith_status open_cache(struct cache *c, struct kv_layer *kv, const int32_t *window,
+static pith_status open_cache(struct cache *c, struct state *kv, const int32_t *window,
                               struct pith_error *err)
 {
     static const int32_t layer_device[N_LAYER];
@@ -29,8 +29,12 @@ static pith_status open_cache(struct cache *c, struct kv_layer *kv, const int32_
                                    .k_type = DT_F16,
                                    .v_type = DT_F16};
     for (int l = 0; l < N_LAYER; l++)
-        kv[l] = (struct kv_layer){.n_head_kv = 1, .d_k = 2, .d_v = 2};
-    return cache_init(c, kv, window, layer_device, N_LAYER, devices, &p, err);
+        kv[l] = (struct state){.range = window[l] ? RANGE_WINDOW : RANGE_ALL,
+                               .span = window[l],
+                               .n_head_kv = 1,
+                               .d_k = 2,
+                               .d_v = 2};
+    return cache_init(c, kv, N_LAYER, layer_device, devices, &p, err);
 }
 
 static void append(struct cache *c, int32_t seq, int32_t n)
@@ -127,7 +131,7 @@ static void test_fragmentation(void)
 {
     static const int32_t window[N_LAYER] = {0, 512, 0};
     struct cache c;
-    struct kv_layer kv[N_LAYER];
+    struct state kv[N_LAYER];
     struct pith_error err;
     struct totals t = {0};
     long n = test_scale() >= 100 ? 1000000 : test_scale() >= 10 ? 100000 : 10000;

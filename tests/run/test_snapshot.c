@@ -375,7 +375,7 @@ static void test_forged(void)
             memcpy(&page, p + table + 4 * (g * N_TAB + k), sizeof page);
             memcpy(copy + table + 4 * (g * N_TAB + k), &none, sizeof none);
             seal(copy, at);
-            int seen = !s->cache.group[g].window || k >= (N + 1 - 70) / STEP_PAGE;
+            int seen = !s->cache.group[g].span || k >= (N + 1 - 70) / STEP_PAGE;
             CHECK_MSG(!seen || page >= 0, "group %d has no page %d", g, k);
             if (seen)
                 refused("a page that the next row sees", s, -1, copy, n, PITH_FORMAT, "impossible");

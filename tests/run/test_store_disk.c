@@ -747,7 +747,7 @@ static void test_read_by_all(void)
         char path[400];
         snprintf(path, sizeof path, "%s/%016llx%016llx-%d.page", folder,
                  (unsigned long long)e->key[0], (unsigned long long)e->key[1],
-                 s->cache.group[0].window ? 1 : 0);
+                 s->cache.group[0].span ? 1 : 0);
         pith_session_close(s);
         if (!damaged)
             flip(path);

@@ -106,7 +106,7 @@ static void cpu_copy(struct device *to, void *dst, struct device *from, const vo
     from->backend->read(from, dst, src, bytes);
 }
 
-static int cpu_impl(const struct device *d, const struct node *n, const struct kv_layer *kv,
+static int cpu_impl(const struct device *d, const struct node *n, const struct state *kv,
                     struct op_impl *out)
 {
     const struct cpu_device *c = d->priv;
@@ -147,14 +147,14 @@ static void cpu_pack(const struct device *d, const struct tensor *t, int64_t sta
         cpu_pack_panel(c->kern, t, stack, p, (uint8_t *)out + (uint64_t)(p - first) * panel);
 }
 
-static void cpu_page_read(struct device *d, const struct kv_layer *kv, const uint8_t *page,
-                          int first, int n, void *k, void *v)
+static void cpu_page_read(struct device *d, const struct state *kv, const uint8_t *page, int first,
+                          int n, void *k, void *v)
 {
     (void)d;
     kv_get_page(kv, page, first, n, k, v);
 }
 
-static void cpu_page_write(struct device *d, const struct kv_layer *kv, uint8_t *page, int first,
+static void cpu_page_write(struct device *d, const struct state *kv, uint8_t *page, int first,
                            int n, const void *k, const void *v)
 {
     (void)d;

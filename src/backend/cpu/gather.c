@@ -17,8 +17,7 @@ struct job {
 };
 
 /* A row of K as it is cached, rotated: to numbers, turned, rounded again. */
-static void rotate(const struct job *job, const struct kv_layer *kv, uint8_t *row,
-                   const float *angles)
+static void rotate(const struct job *job, const struct state *kv, uint8_t *row, const float *angles)
 {
     float x[MAX_D];
     const struct rope_set *set = kv->rope;
@@ -32,7 +31,7 @@ static void rotate(const struct job *job, const struct kv_layer *kv, uint8_t *ro
     dtypes[kv->k_type].quant(x, row, kv->d_k);
 }
 
-static void gather_head(const struct job *job, const struct kv_layer *kv, int head)
+static void gather_head(const struct job *job, const struct state *kv, int head)
 {
     const struct cache_gather *m = job->m;
     _Alignas(8) uint8_t row[MAX_D * 4];
@@ -59,8 +58,8 @@ static void gather_thread(void *ctx, int ith)
 {
     const struct job *job = ctx;
     int64_t unit = 0;
-    for (int32_t l = 0; l < job->m->n_layer; l++) {
-        const struct kv_layer *kv = &job->m->kv[l];
+    for (int32_t l = 0; l < job->m->n_states; l++) {
+        const struct state *kv = &job->m->states[l];
         for (int head = 0; kv->group == job->m->group && head < kv->n_head_kv; head++)
             if (unit++ % job->n_threads == ith)
                 gather_head(job, kv, head);

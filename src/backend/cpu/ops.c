@@ -206,7 +206,7 @@ static void to_row(const struct kern *k, enum dtype t, const float *x, int64_t n
 static void op_cache_write(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     const struct kern *k = kern_of(c);
-    const struct kv_layer *kv = c->kv;
+    const struct state *kv = c->kv;
     const struct cache_view *cv = &x->cache[kv->group];
     uint8_t *row = scratch_of(x, ith);
     for (int64_t r = begin; r < end; r++) {
@@ -423,7 +423,7 @@ static size_t attn_parts(int64_t n_vec, int64_t dv16)
     return size_align((uint64_t)(2 * n_vec * (dv16 + 2)) * sizeof(float), 64);
 }
 
-static size_t attn_scratch(const struct node *n, const struct kv_layer *kv)
+static size_t attn_scratch(const struct node *n, const struct state *kv)
 {
     int64_t n_vec = (int64_t)ACT_TILE * n->p.attn.n_head / kv->n_head_kv;
     return attn_parts(n_vec, kv_padded(kv->d_v)) +
@@ -442,7 +442,7 @@ static struct attn_part part_at(float *p, int64_t rows, int64_t dv16)
 /* One unit: a tile's rows with one kv head over one span, or over all of them in order. */
 static void attn_unit(call c, exec x, int64_t u, int ith)
 {
-    const struct kv_layer *kv = c->kv;
+    const struct state *kv = c->kv;
     const struct step *s = x->step;
     struct attn_split split = attn_split(c, x);
     struct attn_unit unit = attn_unit_at(&split, kv->n_head_kv, x->n_nodes, u);
@@ -506,7 +506,7 @@ static void op_attn(call c, exec x, int64_t begin, int64_t end, int ith)
 
 static void op_attn_merge(call c, exec x, int64_t begin, int64_t end, int ith)
 {
-    const struct kv_layer *kv = c->kv;
+    const struct state *kv = c->kv;
     const struct kern *k = kern_of(c);
     int n_head = c->p.attn.n_head;
     int64_t dv16 = kv_padded(kv->d_v), parts = attn_split(c, x).n_parts;
@@ -568,7 +568,7 @@ static const struct row rows[OP_COUNT] = {
     [OP_WKV7] = {.fn = op_wkv7, .units = scan_units, .kernel = "wkv7"},
 };
 
-int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct kv_layer *kv,
+int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct state *kv,
                  struct op_impl *out)
 {
     const struct row *row = &rows[n->op];

@@ -25,40 +25,59 @@ static pith_status check_head(int32_t layer, const char *which, enum dtype t, in
         layer, which, d, dtypes[t].name, dtypes[t].block, which);
 }
 
-static int find_group(struct cache *c, int32_t window, int32_t device)
+static int find_group(struct cache *c, const struct state *s, int32_t device)
 {
     for (int g = 0; g < c->n_groups; g++)
-        if (c->group[g].window == window && c->group[g].device == device)
+        if (c->group[g].range == s->range && c->group[g].span == s->span &&
+            c->group[g].device == device)
             return g;
     if (c->n_groups == STEP_MAX_GROUPS)
         return -1;
-    c->group[c->n_groups].window = window;
+    c->group[c->n_groups].range = s->range;
+    c->group[c->n_groups].span = s->span;
     c->group[c->n_groups].device = device;
     return c->n_groups++;
 }
 
-static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *window,
-                           const int32_t *layer_device, int32_t n_layer,
+/* What the pages hold today: K and V of each token. */
+static pith_status check_rows(const struct state *s, int id, struct pith_error *err)
+{
+    static const char *const rows[] = {"K and V", "latent rows", "keys of an indexer",
+                                       "an encoder's memory"};
+    if (s->rows == STATE_KV && s->ratio <= 1 && !s->rope_first)
+        return PITH_OK;
+    return error_set(err, PITH_UNSUPPORTED,
+                     "state %d of layer %d: %s, one for %d tokens, rotated from element %d on, "
+                     "cannot be cached; what can is K and V of each token, rotated from the first",
+                     id, s->layer, rows[s->rows], s->ratio ? s->ratio : 1, s->rope_first);
+}
+
+static pith_status lay_out(struct cache *c, struct state *states, const int32_t *layer_device,
                            const struct cache_params *p, struct pith_error *err)
 {
-    for (int32_t l = 0; l < n_layer; l++) {
-        struct kv_layer *k = &kv[l];
-        if (!k->n_head_kv) /* keeps no K and V */
+    for (int32_t i = 0; i < c->n_states; i++) {
+        struct state *k = &states[i];
+        k->group = -1;
+        if (k->rows == STATE_RECURRENT)
             continue;
-        pith_status st = check_head(l, "K", p->k_type, k->d_k, err);
+        pith_status st = check_rows(k, i, err);
+        if (!k->fixed) {
+            k->k_type = p->k_type;
+            k->v_type = p->v_type;
+        }
         if (st == PITH_OK)
-            st = check_head(l, "V", p->v_type, k->d_v, err);
+            st = check_head(k->layer, "K", k->k_type, k->d_k, err);
+        if (st == PITH_OK)
+            st = check_head(k->layer, "V", k->v_type, k->d_v, err);
         if (st != PITH_OK)
             return st;
-        k->group = find_group(c, window[l], layer_device[l]); /* positions may go beyond n_ctx */
+        k->group = find_group(c, k, layer_device[k->layer]); /* positions may go beyond n_ctx */
         if (k->group < 0)
             return error_set(err, PITH_UNSUPPORTED, "the model keeps more than %d kinds of state",
                              STEP_MAX_GROUPS);
         struct cache_group *g = &c->group[k->group];
-        k->k_type = p->k_type;
-        k->v_type = p->v_type;
-        k->k_head = kv_k_bytes(p->k_type, k->d_k);
-        k->v_head = kv_v_bytes(p->v_type, k->d_v);
+        k->k_head = kv_k_bytes(k->k_type, k->d_k);
+        k->v_head = kv_v_bytes(k->v_type, k->d_v);
         k->k_off = g->page_bytes;
         k->v_off = k->k_off + k->n_head_kv * k->k_head;
         g->page_bytes = (int64_t)size_align((uint64_t)(k->v_off + k->n_head_kv * k->v_head), 64);
@@ -71,8 +90,8 @@ static pith_status lay_out(struct cache *c, struct kv_layer *kv, const int32_t *
 static int64_t sequence_limit(const struct cache_group *g, const struct cache_params *p)
 {
     int64_t all = (p->n_ctx + STEP_PAGE - 1) / STEP_PAGE;
-    int64_t seen = (2 * (int64_t)g->window + p->n_batch) / STEP_PAGE + 4;
-    return g->window && seen < all ? seen : all;
+    int64_t seen = (2 * (int64_t)g->span + p->n_batch) / STEP_PAGE + 4;
+    return g->span && seen < all ? seen : all;
 }
 
 /* Of a group: all tokens and one partial page per sequence, or that. */
@@ -80,7 +99,7 @@ static int64_t page_limit(const struct cache_group *g, const struct cache_params
 {
     int64_t all = (p->n_tokens + STEP_PAGE - 1) / STEP_PAGE + p->n_seq;
     int64_t each = sequence_limit(g, p) * p->n_seq;
-    return g->window && each < all ? each : all;
+    return g->span && each < all ? each : all;
 }
 
 static pith_status shape_pool(struct cache_group *g, const struct cache_params *p, int64_t stored,
@@ -115,8 +134,8 @@ static pith_status make_pool(struct cache_group *g, int stored, struct pith_erro
     return PITH_OK;
 }
 
-pith_status cache_shape(struct cache *c, struct kv_layer *kv, const int32_t *window,
-                        const int32_t *layer_device, int32_t n_layer, struct device **devices,
+pith_status cache_shape(struct cache *c, struct state *states, int32_t n_states,
+                        const int32_t *layer_device, struct device **devices,
                         const struct cache_params *p, struct pith_error *err)
 {
     memset(c, 0, sizeof *c);
@@ -124,12 +143,12 @@ pith_status cache_shape(struct cache *c, struct kv_layer *kv, const int32_t *win
     c->n_seq = p->n_seq;
     c->cap_pages = (p->n_ctx + STEP_PAGE - 1) / STEP_PAGE;
     c->devices = devices;
-    c->kv = kv;
-    c->n_layer = n_layer;
+    c->states = states;
+    c->n_states = n_states;
     c->pool = p->pool;
     c->n_nodes = p->pool && p->n_nodes <= pool_n_threads(p->pool) ? p->n_nodes : 1;
     pith_status st;
-    TRY(lay_out(c, kv, window, layer_device, n_layer, p, err));
+    TRY(lay_out(c, states, layer_device, p, err));
     uint64_t one = p->state_bytes; /* and a page of every group */
     for (int g = 0; g < c->n_groups; g++)
         one += (uint64_t)c->group[g].page_bytes;
@@ -144,11 +163,11 @@ fail:
     return st;
 }
 
-pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *window,
-                       const int32_t *layer_device, int32_t n_layer, struct device **devices,
+pith_status cache_init(struct cache *c, struct state *states, int32_t n_states,
+                       const int32_t *layer_device, struct device **devices,
                        const struct cache_params *p, struct pith_error *err)
 {
-    pith_status st = cache_shape(c, kv, window, layer_device, n_layer, devices, p, err);
+    pith_status st = cache_shape(c, states, n_states, layer_device, devices, p, err);
     if (st != PITH_OK)
         goto fail;
     for (int g = 0; g < c->n_groups; g++) {
@@ -362,8 +381,8 @@ void page_fill(struct cache *c, int group, int32_t place, struct cache_gather *m
 {
     const struct cache_group *g = &c->group[group];
     struct device *d = c->devices[g->device];
-    m->kv = c->kv;
-    m->n_layer = c->n_layer;
+    m->states = c->states;
+    m->n_states = c->n_states;
     m->group = group;
     m->base = g->base;
     m->page_bytes = g->page_bytes;
@@ -379,16 +398,11 @@ int32_t pages_available(const struct cache_group *g)
 
 /* ---------------------------------------------------------------- contents */
 
-static int is_of(const struct kv_layer *kv, int group)
-{
-    return kv->n_head_kv && kv->group == group;
-}
-
 uint64_t page_canonical(const struct cache *c, int group)
 {
     uint64_t n = 0;
-    for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++)
-        if (is_of(kv, group))
+    for (const struct state *kv = c->states; kv < c->states + c->n_states; kv++)
+        if (kv->group == group)
             n += (uint64_t)(kv_canonical_k(kv) + kv_canonical_v(kv));
     return n;
 }
@@ -397,8 +411,8 @@ void page_read(const struct cache *c, int group, int32_t place, int32_t n, uint8
 {
     const struct cache_group *g = &c->group[group];
     struct device *d = c->devices[g->device];
-    for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++) {
-        if (!is_of(kv, group))
+    for (const struct state *kv = c->states; kv < c->states + c->n_states; kv++) {
+        if (kv->group != group)
             continue;
         int64_t k = kv_canonical_k(kv), v = kv_canonical_v(kv);
         if (n < STEP_PAGE)
@@ -413,8 +427,8 @@ void page_write(struct cache *c, int group, int32_t place, const uint8_t *in)
 {
     const struct cache_group *g = &c->group[group];
     struct device *d = c->devices[g->device];
-    for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++) {
-        if (!is_of(kv, group))
+    for (const struct state *kv = c->states; kv < c->states + c->n_states; kv++) {
+        if (kv->group != group)
             continue;
         int64_t k = kv_canonical_k(kv), v = kv_canonical_v(kv);
         d->backend->page_write(d, kv, page_at(g, place_page(place)), place_slot(place, 0),
@@ -431,8 +445,8 @@ static void slide(struct cache_group *g, struct cache_seq *q, int group)
     if (q->pending) /* its tables are of the slots before the edit */
         return;
     int32_t *pages = q->pages[group];
-    int32_t see = cache_find(q, cache_next(q, q->n) - (int64_t)g->window + 1);
-    int32_t keep = cache_find(q, cache_next(q, q->floor) - (int64_t)g->window + 1);
+    int32_t see = cache_find(q, cache_first_seen(g, cache_next(q, q->n)));
+    int32_t keep = cache_find(q, cache_first_seen(g, cache_next(q, q->floor)));
     for (int32_t i = 0; (i + 1) * STEP_PAGE <= see; i++) {
         int32_t first = i * STEP_PAGE, end = first + STEP_PAGE;
         if (end <= keep || first >= q->floor)
@@ -444,7 +458,7 @@ pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t need,
                        struct pith_error *err)
 {
     struct cache_group *g = &c->group[group];
-    for (int32_t s = 0; g->window && need > pages_available(g) && s < c->n_seq; s++)
+    for (int32_t s = 0; g->span && need > pages_available(g) && s < c->n_seq; s++)
         slide(g, &c->seq[s], group);
     while (need > pages_available(g) && c->store && store_evict(c->store, c, group))
         ;
@@ -612,8 +626,8 @@ int32_t cache_find(const struct cache_seq *q, int64_t pos)
 int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n)
 {
     for (int g = 0; g < c->n_groups; g++) {
-        int64_t lo = (int64_t)cache_next(q, n) - c->group[g].window; /* the last it does not see */
-        for (int32_t i = n - 1; c->group[g].window && i >= 0 && cache_pos(q, i) > lo; i--)
+        int64_t lo = cache_first_seen(&c->group[g], cache_next(q, n));
+        for (int32_t i = n - 1; c->group[g].span && i >= 0 && cache_pos(q, i) >= lo; i--)
             if (i < q->torn[g] || q->pages[g][(q->edited ? q->slot[i].src : i) / STEP_PAGE] < 0)
                 return 0;
     }

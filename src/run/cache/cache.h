@@ -1,10 +1,11 @@
 /* cache.h -- K and V of all sequences: pages of 64 slots in pools, page tables per sequence,
  * reference counts.
  *
- * Layers that keep the same kind of state (everything, or a window of the same size) on the same
- * device form a group. A page of a group holds 64 slots of all its layers:
+ * States (graph/state.h) that are rows and of which the same is seen (everything, or a window or
+ * chunk of the same size) on the same device form a group. A page of a group holds 64 slots of all
+ * its states:
  *
- *     page:  [layer a: K of head 0 .. | V of head 0 ..][layer b: ..]     (graph/kv_page.h: what is
+ *     page:  [state a: K of head 0 .. | V of head 0 ..][state b: ..]     (graph/kv_page.h: what is
  *            in a head)
  *
  * A sequence is a page table per group: entry i is the place (graph/step.h) of slots 64i .. 64i+63.
@@ -33,7 +34,8 @@
 #include "graph/backend.h"
 
 struct cache_group {
-    int32_t window; /* 0: everything */
+    enum state_range range;
+    int32_t span; /* of the window or chunk; 0: everything is seen */
     int32_t device;
     int64_t page_bytes;
     uint8_t *base;
@@ -92,8 +94,8 @@ struct cache {
     struct cache_group group[STEP_MAX_GROUPS];
     struct cache_seq *seq; /* [n_seq] */
     struct device **devices;
-    const struct kv_layer *kv; /* [n_layer] of the session */
-    int32_t n_layer;
+    const struct state *states; /* [n_states] of the session; those with pages take part */
+    int32_t n_states;
     int n_nodes; /* memory nodes that threads of the pool are dealt over; 1: nodes do not matter */
     struct pool *pool;
     int32_t *tokens; /* of all sequences: reserved, and committed as they grow */
@@ -119,16 +121,21 @@ struct cache_params {
 
 /* What cache_init would make, of which cache_limit tells: it takes no memory, and there is nothing
  * to deinit. */
-pith_status cache_shape(struct cache *c, struct kv_layer *kv, const int32_t *window,
-                        const int32_t *layer_device, int32_t n_layer, struct device **devices,
+pith_status cache_shape(struct cache *c, struct state *states, int32_t n_states,
+                        const int32_t *layer_device, struct device **devices,
                         const struct cache_params *p, struct pith_error *err);
-/* Lays out kv[n_layer] (fills group, offsets and types) and makes the pools. window[l] and
- * layer_device[l] per layer. */
-pith_status cache_init(struct cache *c, struct kv_layer *kv, const int32_t *window,
-                       const int32_t *layer_device, int32_t n_layer, struct device **devices,
+/* Lays out those of the states that are rows (fills group, offsets and types) and makes the pools.
+ * layer_device[l]: of layer l. */
+pith_status cache_init(struct cache *c, struct state *states, int32_t n_states,
+                       const int32_t *layer_device, struct device **devices,
                        const struct cache_params *p, struct pith_error *err);
 void cache_deinit(struct cache *c);
 
+/* The first position that a row at pos sees. */
+static inline int64_t cache_first_seen(const struct cache_group *g, int64_t pos)
+{
+    return state_first_seen(g->range, g->span, pos);
+}
 static inline int32_t cache_pos(const struct cache_seq *q, int32_t slot)
 {
     return q->edited ? q->slot[slot].pos : slot;

@@ -22,7 +22,7 @@ void page_fill(struct cache *c, int group, int32_t place, struct cache_gather *m
  * memory, come from those of their readers. */
 void cache_touch(struct cache *c, int group, uint64_t from, uint64_t to);
 /* The node, of n_nodes, that a kv head of a page of the cache lies in. */
-int cache_home(const struct kv_layer *kv, int head, int64_t page, int n_nodes);
+int cache_home(const struct state *kv, int head, int64_t page, int n_nodes);
 /* 1: giving it back would free a page. */
 int page_frees(const struct cache_group *g, int32_t place);
 int32_t pages_available(const struct cache_group *g);

@@ -26,7 +26,7 @@ static void touch_bytes(const struct touch *t, int64_t at, int64_t n)
         *(volatile uint8_t *)(t->g->base + lo) = 0; /* as it is */
 }
 
-int cache_home(const struct kv_layer *kv, int head, int64_t page, int n_nodes)
+int cache_home(const struct state *kv, int head, int64_t page, int n_nodes)
 {
     return kv->n_head_kv >= n_nodes ? attn_home(kv->n_head_kv, head, n_nodes)
                                     : (int)(page % n_nodes);
@@ -41,7 +41,7 @@ static void touch_thread(void *ctx, int ith)
     int threads = (pool_n_threads(c->pool) - home + c->n_nodes - 1) / c->n_nodes;
     int64_t first = t->lo / t->g->page_bytes, end = (t->hi - 1) / t->g->page_bytes + 1;
     for (int64_t page = first + nth; page < end; page += threads)
-        for (const struct kv_layer *kv = c->kv; kv < c->kv + c->n_layer; kv++)
+        for (const struct state *kv = c->states; kv < c->states + c->n_states; kv++)
             for (int h = 0; kv->group == t->group && h < kv->n_head_kv; h++) {
                 if (cache_home(kv, h, page, c->n_nodes) != home)
                     continue;

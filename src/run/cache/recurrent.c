@@ -8,13 +8,13 @@ enum { PROMPT_ENDS = 4, FIRST_EVERY = 64 };
 
 /* ---------------------------------------------------------------- layout */
 
-uint64_t recurrent_layout(struct state_layer *state, int32_t n_layer)
+uint64_t recurrent_layout(struct state *states, int32_t n_states)
 {
     uint64_t at = 0;
-    for (int32_t l = 0; l < n_layer; l++)
-        for (int i = 0; i < STATE_PARTS; i++) {
-            state[l].off[i] = (int64_t)at;
-            at += size_align((uint64_t)state[l].n[i] * sizeof(float), 64);
+    for (struct state *s = states; s < states + n_states; s++)
+        for (int i = 0; i < STATE_PARTS && s->rows == STATE_RECURRENT; i++) {
+            s->off[i] = (int64_t)at;
+            at += size_align((uint64_t)s->n[i] * sizeof(float), 64);
         }
     return size_align(at, 4096);
 }
@@ -28,11 +28,11 @@ static int64_t limit(const struct recurrent *r, const struct recurrent_params *p
     return (int64_t)p->n_seq * (r->cap + 4) + p->n_batch / r->every + p->n_stored;
 }
 
-pith_status recurrent_shape(struct recurrent *r, struct state_layer *state, int32_t n_layer,
+pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n_states,
                             const struct recurrent_params *p, struct pith_error *err)
 {
     memset(r, 0, sizeof *r);
-    r->block_bytes = recurrent_layout(state, n_layer);
+    r->block_bytes = recurrent_layout(states, n_states);
     if (!r->block_bytes)
         return PITH_OK;
     uint64_t budget = p->cache_limit / 10 > 64 << 20 ? p->cache_limit / 10 : 64 << 20, bytes;
@@ -53,11 +53,11 @@ pith_status recurrent_shape(struct recurrent *r, struct state_layer *state, int3
     return PITH_OK;
 }
 
-pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32_t n_layer,
+pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_states,
                            struct device *device, const struct recurrent_params *p,
                            struct pith_error *err)
 {
-    pith_status st = recurrent_shape(r, state, n_layer, p, err);
+    pith_status st = recurrent_shape(r, states, n_states, p, err);
     if (st != PITH_OK || !r->block_bytes)
         return st;
     r->device = device;

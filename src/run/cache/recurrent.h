@@ -1,8 +1,7 @@
-/* recurrent.h -- state of recurrent layers: one block per sequence and point in time, with the
- * state of all its recurrent layers.
+/* recurrent.h -- recurrent states: one block per sequence and point in time, with all of them.
  *
- *     block:  [layer a: part 0 | part 1 | part 2][layer c: ..]     floats; parts as the
- *             architecture declares them (graph.h, state_layer)
+ *     block:  [state a: part 0 | part 1 ..][state c: ..]     floats; parts as the architecture
+ *             declares them (graph/state.h)
  *
  * A block is never written once a step has made it: a step reads a sequence's block and makes a new
  * one, so that a step that fails has changed nothing. Blocks are counted; copies of a sequence
@@ -45,13 +44,14 @@ struct recurrent_params {
     int64_t n_stored;     /* blocks beside those of sequences, for the prefix store */
 };
 
-/* Lays out state[n_layer] (fills off); returns the bytes of a block, 0: no layer is recurrent. */
-uint64_t recurrent_layout(struct state_layer *state, int32_t n_layer);
+/* Lays out the recurrent ones of the states (fills off); returns the bytes of a block, 0: there are
+ * none. */
+uint64_t recurrent_layout(struct state *states, int32_t n_states);
 /* What recurrent_init would make, of which recurrent_limit tells; it takes no memory. */
-pith_status recurrent_shape(struct recurrent *r, struct state_layer *state, int32_t n_layer,
+pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n_states,
                             const struct recurrent_params *p, struct pith_error *err);
 /* Reserves the pool of blocks that are laid out so. */
-pith_status recurrent_init(struct recurrent *r, struct state_layer *state, int32_t n_layer,
+pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_states,
                            struct device *device, const struct recurrent_params *p,
                            struct pith_error *err);
 void recurrent_deinit(struct recurrent *r);

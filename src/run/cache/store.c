@@ -19,7 +19,7 @@ static int is_block(const struct cache *c, int part)
 /* 1: not every page of a prefix needs this part. */
 static int is_sparse(const struct cache *c, int part)
 {
-    return is_block(c, part) || c->group[part].window;
+    return is_block(c, part) || c->group[part].span;
 }
 
 static uint64_t part_bytes(const struct store *t, const struct cache *c, int part)
@@ -67,8 +67,8 @@ static int32_t first_seen(const struct cache *c, int part, int32_t pages)
 {
     if (is_block(c, part))
         return pages - 1;
-    int64_t slot = (int64_t)pages * STEP_PAGE - c->group[part].window + 1;
-    return c->group[part].window && slot > 0 ? (int32_t)(slot / STEP_PAGE) : 0;
+    int64_t slot = cache_first_seen(&c->group[part], (int64_t)pages * STEP_PAGE);
+    return slot > 0 ? (int32_t)(slot / STEP_PAGE) : 0;
 }
 
 /* ---------------------------------------------------------------- opening */
@@ -424,7 +424,7 @@ static int frees(const struct cache *c, const struct store_entry *e, int group)
  * is not looked at again soon. */
 static int evict(struct store *t, struct cache *c, int group)
 {
-    int h = group >= 0 && c->group[group].window ? 1 + group : 0;
+    int h = group >= 0 && c->group[group].span ? 1 + group : 0;
     uint64_t now = ++t->clock;
     if (group >= 0 && !c->group[group].n_idle)
         return 0;

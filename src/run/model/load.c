@@ -141,6 +141,9 @@ pith_status model_place(struct pith_model *m, struct pith_error *err)
         return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
     for (int32_t l = 0; l < n_layer; l++)
         m->layer_device[l] = (int32_t)((int64_t)l * m->n_devices / n_layer);
+    for (const struct state *s = m->arch.states; s < m->arch.states + m->arch.n_states; s++)
+        for (int32_t l = s->layer + 1; l <= s->last; l++) /* layers that share one stay together */
+            m->layer_device[l] = m->layer_device[s->layer];
     for (int32_t i = 0; i < m->n_tensors; i++) {
         struct tensor *t = m->tensors[i];
         t->device = t->device >= 0 ? m->layer_device[t->device] : last;

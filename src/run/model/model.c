@@ -124,8 +124,7 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
         TRY(model_place(m, err));
         model_spread_weights(m);
         TRY(model_load(m, err));
-        if (m->arch.arch->ready)
-            TRY(m->arch.arch->ready(&m->arch, err));
+        TRY(arch_ready(&m->arch, err));
     }
     fill_info(m);
     if (!m->params.vocab_only)

@@ -57,13 +57,13 @@ static void put_copy(const struct pith_model *m, int json, struct str *out)
     }
 }
 
-/* The first layer that keeps K and V, else the first. */
-static const struct kv_layer *keeper(const struct pith_session *s)
+/* The first state whose type the session chose, else the first. */
+static const struct state *keeper(const struct pith_session *s)
 {
-    int32_t l = 0, n = s->model->arch.hp.n_layer;
-    while (l < n && !s->kv[l].n_head_kv)
-        l++;
-    return &s->kv[l < n ? l : 0];
+    int32_t i = 0, n = s->n_states;
+    while (i < n && (s->states[i].group < 0 || s->states[i].fixed))
+        i++;
+    return &s->states[i < n ? i : 0];
 }
 
 void session_report(const struct pith_session *s, int json, struct str *out)

@@ -19,15 +19,15 @@ uint64_t room_cache(struct pith_session *s, const struct cache_params *p)
     const struct pith_model *m = s->model;
     struct cache c;
     struct recurrent r;
-    if (cache_shape(&c, s->kv, s->window, m->layer_device, m->arch.hp.n_layer,
-                    (struct device **)m->devices, p, NULL) != PITH_OK)
+    if (cache_shape(&c, s->states, s->n_states, m->layer_device, (struct device **)m->devices, p,
+                    NULL) != PITH_OK)
         return UINT64_MAX;
     struct recurrent_params rp = {.n_ctx = p->n_ctx,
                                   .n_seq = p->n_seq,
                                   .n_batch = p->n_batch,
                                   .cache_limit = cache_limit(&c),
                                   .n_stored = c.n_stored};
-    if (recurrent_shape(&r, s->state, m->arch.hp.n_layer, &rp, NULL) != PITH_OK)
+    if (recurrent_shape(&r, s->states, s->n_states, &rp, NULL) != PITH_OK)
         return UINT64_MAX;
     return cache_limit(&c) + recurrent_limit(&r) + cache_tables_most(&c) + recurrent_tables(&r) +
            store_tables(c.n_stored);

@@ -275,9 +275,11 @@ int64_t session_position(const struct pith_session *s, int32_t seq, int last)
 uint64_t session_cache_bytes(const struct pith_session *s, int64_t n)
 {
     uint64_t bytes = 0;
-    for (int32_t l = 0; l < s->model->arch.hp.n_layer; l++) {
-        const struct kv_layer *k = &s->kv[l];
-        int32_t w = s->cache.group[k->group].window;
+    for (int32_t i = 0; i < s->n_states; i++) {
+        const struct state *k = &s->states[i];
+        if (k->group < 0)
+            continue;
+        int32_t w = k->span;
         int64_t seen = w && n > w ? w : n;
         bytes += (uint64_t)seen * (uint64_t)(k->n_head_kv * (k->k_head + k->v_head)) / STEP_PAGE;
     }

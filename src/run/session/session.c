@@ -114,9 +114,8 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
     struct arch_model a = m->arch;
     graph_init(&s->graph);
     s->graph.n_layer = a.hp.n_layer;
-    s->graph.kv = s->kv;
-    s->graph.state = s->state;
-    s->graph.n_kv = a.hp.n_layer;
+    s->graph.states = s->states;
+    s->graph.n_states = s->n_states;
     s->graph.n_embd = a.hp.n_embd;
     a.pooled = s->pooled;
     a.pool = s->pool_kind;
@@ -235,13 +234,20 @@ static void store_root(const struct pith_session *s, uint64_t root[2])
         const int64_t mtime = gguf_part(s->model->gguf, p)->mtime_ns;
         seed = XXH3_64bits_withSeed(&mtime, sizeof mtime, seed);
     }
-    for (int32_t l = 0; l < s->cache.n_layer; l++) {
-        const struct kv_layer *kv = &s->kv[l];
-        const struct cache_group *g = &s->cache.group[kv->group];
-        int32_t what[] = {kv->n_head_kv, kv->group,  g->window, kv->d_k,
-                          kv->d_v,       kv->k_type, kv->v_type};
+    for (int32_t i = 0; i < s->n_states; i++) {
+        const struct state *kv = &s->states[i];
+        int32_t what[] = {kv->n_head_kv,
+                          kv->group,
+                          kv->span,
+                          kv->d_k,
+                          kv->d_v,
+                          (int32_t)kv->rows,
+                          kv->range,
+                          kv->ratio,
+                          (int32_t)kv->k_type,
+                          (int32_t)kv->v_type};
         seed = XXH3_64bits_withSeed(what, sizeof what, seed);
-        const char *device = s->model->devices[s->model->layer_device[l]]->backend->name;
+        const char *device = s->model->devices[s->model->layer_device[kv->layer]]->backend->name;
         seed = XXH3_64bits_withSeed(device, strlen(device), seed);
     }
     h = XXH3_128bits_withSeed(&h, sizeof h, seed);
@@ -269,16 +275,12 @@ static pith_status prepare(struct pith_session *s, const struct pith_session_par
     pith_status st = take_params(s, params, cp, err);
     if (st != PITH_OK)
         return st;
-    int32_t n_layer = m->arch.hp.n_layer;
-    s->kv = mem_array((size_t)n_layer, sizeof *s->kv, PITH_MEM_META);
-    s->window = mem_array((size_t)n_layer, sizeof *s->window, PITH_MEM_META);
-    s->state = mem_array((size_t)n_layer, sizeof *s->state, PITH_MEM_META);
-    if (!s->kv || !s->window || !s->state)
+    s->n_states = m->arch.n_states;
+    s->states = mem_array((size_t)s->n_states + 1, sizeof *s->states, PITH_MEM_META);
+    if (!s->states)
         return error_set(err, PITH_NOMEM, "out of memory while opening a session");
-    m->arch.arch->state(&m->arch, s->kv, s->window, s->state);
-    for (int32_t l = 0; l < n_layer; l++)
-        s->kv[l].rope = m->arch.rope[l];
-    uint64_t state_bytes = recurrent_layout(s->state, n_layer);
+    memcpy(s->states, m->arch.states, (size_t)s->n_states * sizeof *s->states);
+    uint64_t state_bytes = recurrent_layout(s->states, s->n_states);
     if (s->causal && !s->pooled)
         cp->state_bytes = state_bytes;
     else
@@ -291,17 +293,16 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
                             struct pith_error *err)
 {
     struct pith_model *m = s->model;
-    int32_t n_layer = m->arch.hp.n_layer;
     struct cache_params cp;
     struct mem_left left;
     pith_status st;
     TRY(prepare(s, params, &cp, &left, err));
-    TRY(cache_shape(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
+    TRY(cache_shape(&s->cache, s->states, s->n_states, m->layer_device, m->devices, &cp, err));
     TRY(compile(s, err));
     size_buffers(s);
     TRY(room_check(s, &cp, fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes, &left, err));
-    TRY(cache_init(&s->cache, s->kv, s->window, m->layer_device, n_layer, m->devices, &cp, err));
-    TRY(recurrent_init(&s->recurrent, s->state, n_layer, m->devices[0],
+    TRY(cache_init(&s->cache, s->states, s->n_states, m->layer_device, m->devices, &cp, err));
+    TRY(recurrent_init(&s->recurrent, s->states, s->n_states, m->devices[0],
                        &(struct recurrent_params){.n_ctx = s->n_ctx,
                                                   .n_seq = s->n_seq,
                                                   .n_batch = s->n_batch,
@@ -390,9 +391,7 @@ void session_close(struct pith_session *s)
     store_deinit(&s->store);
     cache_deinit(&s->cache);
     recurrent_deinit(&s->recurrent);
-    mem_free(s->kv);
-    mem_free(s->state);
-    mem_free(s->window);
+    mem_free(s->states);
     model_unref(s->model);
     mem_free(s);
 }
@@ -529,9 +528,10 @@ static void fill_positions(struct pith_session *s)
             step_seg(t)[r] = k;
             step_pos(t)[r] = pos;
             for (int g = 0; g < t->n_groups; g++) {
-                int32_t w = s->cache.group[g].window, lo = 0;
-                if (w && (lo = cache_find(q, (int64_t)pos - w + 1)) == q->n)
-                    lo = pos - w + 1 - ahead > lo ? pos - w + 1 - ahead : lo;
+                int64_t seen = cache_first_seen(&s->cache.group[g], pos);
+                int32_t lo = seen > 0 ? cache_find(q, seen) : 0;
+                if (seen > 0 && lo == q->n && seen - ahead > lo)
+                    lo = (int32_t)seen - ahead;
                 step_slot(t, g)[r] = slot;
                 step_lo(t, g)[r] = lo;
                 step_hi(t, g)[r] = s->causal ? slot + 1 : q->n + end - first;

@@ -25,12 +25,11 @@ struct pith_session {
     struct graph graph;         /* owns what the plan points at */
     struct plan plan;
     struct cache cache;
-    struct kv_layer *kv; /* [n_layer] */
     struct store store;
     struct store_miss miss; /* of the last session_prefix */
     struct recurrent recurrent;
-    struct state_layer *state; /* [n_layer] */
-    int32_t *window;
+    struct state *states; /* [n_states] the model's, as they lie in caches and blocks */
+    int32_t n_states;
     int n_threads, n_threads_prefill; /* of steps with at most PREFILL_ROWS rows, and with more */
     int32_t n_ctx, n_seq, n_batch, cap_outputs;
     enum pool_kind pool_kind;

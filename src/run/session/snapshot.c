@@ -64,12 +64,13 @@ static struct layout layout_of(const struct pith_session *s, int32_t seq)
                        .whole = seq < 0,
                        .numerics = NUMERICS_VERSION};
     memcpy(y.fingerprint, s->model->fingerprint, sizeof y.fingerprint);
-    for (int32_t l = 0; l < s->cache.n_layer; l++) {
-        const struct kv_layer *kv = &s->kv[l];
-        int32_t what[] = {kv->n_head_kv, kv->group, s->cache.group[kv->group].window, kv->d_k,
-                          kv->d_v};
+    for (int32_t i = 0; i < s->n_states; i++) {
+        const struct state *kv = &s->states[i];
+        const struct cache_group *g = kv->group < 0 ? NULL : &s->cache.group[kv->group];
+        int32_t what[] = {kv->n_head_kv, kv->group,         g ? g->span : 0,   kv->d_k,
+                          kv->d_v,       (int32_t)kv->rows, (int32_t)kv->range};
         y.layers = XXH3_64bits_withSeed(what, sizeof what, y.layers);
-        if (kv->n_head_kv) {
+        if (g && !kv->fixed) {
             y.type_k = kv->k_type;
             y.type_v = kv->v_type;
         }
@@ -558,14 +559,14 @@ static int good_tables(const struct load *v, const struct image *m)
 {
     const struct cache *c = &v->s->cache;
     for (int g = 0; g < c->n_groups; g++) {
-        int32_t i = m->h.n - 1, window = c->group[g].window;
-        int32_t lo = window && i >= 0 ? position(m, i) + 1 - window : -1; /* the last not seen */
+        int32_t i = m->h.n - 1;
+        int64_t lo = i < 0 ? 0 : cache_first_seen(&c->group[g], (int64_t)position(m, i) + 1);
         for (int32_t k = 0; k < m->h.n_tab; k++) {
             int32_t page = int_at(m->table[g], k);
             if (page < -1 || page >= v->n_pages[g])
                 return 0;
         }
-        for (; i >= 0 && position(m, i) > lo; i--) {
+        for (; i >= 0 && position(m, i) >= lo; i--) {
             int32_t src = m->h.edited ? int_at(m->slot, 3 * (int64_t)i + 1) : i;
             if (i < m->h.torn[g] || src / STEP_PAGE >= m->h.n_tab ||
                 int_at(m->table[g], src / STEP_PAGE) < 0)

@@ -1,0 +1,55 @@
+/* state.h -- what a sequence keeps between steps, as an architecture declares it: a list of states,
+ * each a product of a few properties. Layers name states by their place in the list: none, one or
+ * several; several layers may name one. Ops that read and write states name them the same way.
+ *
+ *     rows    what is kept of a token: K and V of some heads; one latent row whose first columns
+ *             are V; keys of an indexer; K and V of an encoder's memory; or, instead of rows, some
+ *             arrays of floats that every token changes (a recurrent state)
+ *     range   which rows a query sees: all, the last n, or those of its chunk of n positions
+ *     ratio   1, or r: one row is kept for r tokens
+ *
+ * run/ fills in where a state lies: rows in the pages of a group (the states of one range, ratio
+ * and device), a recurrent state in a block. */
+#ifndef PITH_GRAPH_STATE_H
+#define PITH_GRAPH_STATE_H
+
+#include "tensor/dtype.h"
+
+enum state_rows { STATE_KV, STATE_LATENT, STATE_INDEX, STATE_CROSS, STATE_RECURRENT };
+enum state_range { RANGE_ALL, RANGE_WINDOW, RANGE_CHUNK };
+
+enum { STATE_PARTS = 4 }; /* arrays of a recurrent state */
+
+struct rope_set;
+
+struct state {
+    enum state_rows rows;
+    enum state_range range;
+    int32_t span;  /* positions of the window or chunk; 0: all */
+    int32_t ratio; /* tokens of a row; 0 is 1 */
+    int32_t layer; /* it lies on the device of this layer */
+    int32_t last;  /* the last layer that names it: the layers between lie on that device too */
+    /* Rows: heads of d_k elements of K and d_v of V. Of latent rows d_v is how many of K's are V
+     * too; an indexer has no V. */
+    int32_t n_head_kv, d_k, d_v;
+    enum dtype k_type, v_type; /* chosen by the session unless `fixed` */
+    int fixed;
+    const struct rope_set *rope; /* how K was rotated, NULL: not at all */
+    int32_t rope_first;          /* the first rotated element of a head */
+    int64_t n[STATE_PARTS];      /* recurrent: floats of each part, 0: none */
+
+    /* Filled by run/. */
+    int32_t group;            /* of the cache; -1: it has no pages */
+    int64_t k_off, v_off;     /* in a page; kv head h adds h * k_head, h * v_head */
+    int64_t k_head, v_head;   /* bytes of one kv head's 64 slots */
+    int64_t off[STATE_PARTS]; /* of the parts, bytes from the start of a block */
+};
+
+/* The first position that a row at pos sees; < 0 where that is before all of them. Never descends
+ * as pos rises. */
+static inline int64_t state_first_seen(enum state_range range, int32_t span, int64_t pos)
+{
+    return range == RANGE_WINDOW ? pos - span + 1 : range == RANGE_CHUNK ? pos - pos % span : -1;
+}
+
+#endif

@@ -1,0 +1,147 @@
+/* test_states.c -- lists of states as architectures declare them (graph/state.h): how the cache and
+ * the recurrent blocks are composed of them, what is refused, and chunks, of which a row sees its
+ * own only. */
+#include <string.h>
+
+#include "run/cache/cache.h"
+#include "run/cache/recurrent.h"
+#include "test.h"
+
+enum { N_CTX = 1024, CHUNK = 128 };
+
+static void gather(struct device *d, struct pool *pool, const struct cache_gather *m)
+{
+    (void)d, (void)pool, (void)m;
+}
+static const struct backend backend = {.gather = gather};
+static struct device device[2] = {{.backend = &backend}, {.backend = &backend}};
+static struct device *devices[] = {&device[0], &device[1]};
+static const int32_t layer_device[4] = {0, 0, 1, 1};
+
+static pith_status open_cache(struct cache *c, struct state *s, int32_t n, struct pith_error *err)
+{
+    const struct cache_params p = {.n_ctx = N_CTX,
+                                   .n_seq = 2,
+                                   .n_batch = 64,
+                                   .n_tokens = 2 * N_CTX,
+                                   .k_type = DT_F16,
+                                   .v_type = DT_F16};
+    return cache_init(c, s, n, layer_device, devices, &p, err);
+}
+
+static struct state rows(int32_t layer, enum state_range range, int32_t span, int32_t heads)
+{
+    return (struct state){
+        .layer = layer, .range = range, .span = span, .n_head_kv = heads, .d_k = 8, .d_v = 4};
+}
+
+/* ---------------------------------------------------------------- what is seen */
+
+static void first_seen(void)
+{
+    CHECK(state_first_seen(RANGE_ALL, 0, 0) < 0 && state_first_seen(RANGE_ALL, 0, 999) < 0);
+    CHECK(state_first_seen(RANGE_WINDOW, 1, 7) == 7 && state_first_seen(RANGE_WINDOW, 4, 9) == 6);
+    CHECK(state_first_seen(RANGE_WINDOW, 4, 2) < 0);
+    CHECK(state_first_seen(RANGE_CHUNK, 4, 3) == 0 && state_first_seen(RANGE_CHUNK, 4, 4) == 4);
+    CHECK(state_first_seen(RANGE_CHUNK, 4, 11) == 8);
+    for (int64_t pos = 1; pos < 100; pos++)
+        CHECK(state_first_seen(RANGE_CHUNK, 7, pos) >= state_first_seen(RANGE_CHUNK, 7, pos - 1));
+}
+
+/* ---------------------------------------------------------------- composition */
+
+static void composed(void)
+{
+    struct state s[6] = {rows(0, RANGE_ALL, 0, 2),        rows(0, RANGE_CHUNK, CHUNK, 1),
+                         {.rows = STATE_RECURRENT},       rows(1, RANGE_ALL, 0, 1),
+                         rows(2, RANGE_WINDOW, CHUNK, 1), rows(3, RANGE_ALL, 0, 3)};
+    struct cache c;
+    struct pith_error err;
+    s[2].n[0] = 5;
+    s[2].n[3] = 100;
+    s[3].fixed = 1;
+    s[3].k_type = s[3].v_type = DT_F32;
+    REQUIRE(open_cache(&c, s, 6, &err) == PITH_OK, "%s", err.msg);
+    CHECK(c.n_groups == 4); /* all, chunk; the other device's window, all */
+    CHECK(s[0].group == s[3].group && s[0].group != s[5].group && s[2].group == -1);
+    CHECK(s[1].group != s[4].group);
+    CHECK(s[0].k_type == DT_F16 && s[3].k_type == DT_F32);
+    CHECK(s[3].k_off >= s[0].v_off + 2 * s[0].v_head && s[3].k_head == 2 * s[0].k_head);
+    for (int i = 0; i < 6; i++)
+        if (s[i].group >= 0) {
+            const struct cache_group *g = &c.group[s[i].group];
+            CHECK(s[i].v_off + s[i].n_head_kv * s[i].v_head <= g->page_bytes);
+            CHECK(g->device == layer_device[s[i].layer] && g->span == s[i].span);
+        }
+    CHECK(recurrent_layout(s, 6) == 4096);
+    CHECK(s[2].off[0] == 0 && s[2].off[3] == 64);
+    cache_deinit(&c);
+}
+
+static void refused_case(struct state s, const char *name)
+{
+    struct cache c;
+    struct pith_error err = {0};
+    struct state list[2] = {rows(0, RANGE_ALL, 0, 1), s};
+    CHECK(open_cache(&c, list, 2, &err) == PITH_UNSUPPORTED);
+    CHECK_MSG(strstr(err.msg, "state 1 of layer 2") && strstr(err.msg, name), "%s", err.msg);
+}
+
+static void refused(void)
+{
+    struct state s = rows(2, RANGE_ALL, 0, 1);
+    s.rows = STATE_LATENT;
+    refused_case(s, "latent rows");
+    s.rows = STATE_INDEX;
+    refused_case(s, "indexer");
+    s.rows = STATE_CROSS;
+    refused_case(s, "encoder");
+    s = rows(2, RANGE_ALL, 0, 1);
+    s.ratio = 4;
+    refused_case(s, "one for 4 tokens");
+    s = rows(2, RANGE_ALL, 0, 1);
+    s.rope_first = 4;
+    refused_case(s, "from element 4 on");
+}
+
+/* ---------------------------------------------------------------- chunks */
+
+static void feed(struct cache *c, int32_t seq, int32_t n)
+{
+    struct pith_error err;
+    for (int32_t i = 0; i < n; i += 64) {
+        cache_begin(c, seq);
+        CHECK_MSG(cache_grow(c, seq, 64, NULL, &err) == PITH_OK, "%s", err.msg);
+        for (int k = 0; k < 64; k++)
+            cache_append(c, seq, 1);
+        cache_end(c, seq, 0);
+    }
+}
+
+/* Pages of finished chunks are given back when others are wanted; within its chunk a sequence can
+ * go back, and to the beginning of one, where nothing is seen. */
+static void chunks(void)
+{
+    struct state s = rows(0, RANGE_CHUNK, CHUNK, 1);
+    struct cache c;
+    struct pith_error err;
+    REQUIRE(open_cache(&c, &s, 1, &err) == PITH_OK, "%s", err.msg);
+    CHECK(c.group[0].n_pages < 2 * N_CTX / STEP_PAGE);
+    feed(&c, 0, 5 * CHUNK + 64);
+    feed(&c, 1, 5 * CHUNK + 64); /* there are not pages for all of both */
+    const struct cache_seq *q = &c.seq[0];
+    CHECK(q->pages[0][0] == -1);
+    CHECK(q->pages[0][5 * CHUNK / STEP_PAGE] >= 0);
+    CHECK(cache_can_resume(&c, q, 5 * CHUNK + 10));
+    CHECK(cache_can_resume(&c, q, CHUNK) && !cache_can_resume(&c, q, CHUNK - 1));
+    cache_deinit(&c);
+}
+
+int main(void)
+{
+    TEST(first_seen);
+    TEST(composed);
+    TEST(refused);
+    TEST(chunks);
+    return test_end();
+}
