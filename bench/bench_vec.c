@@ -190,7 +190,8 @@ int main(int argc, char **argv)
     cache = huge_pages((size_t)CACHE_MIB << 20);
     x = huge_pages(N * 4), y = huge_pages(N * 4), z = huge_pages(N * 4);
     q = huge_pages(TILE * MAX_G * MAX_D * 4), o = huge_pages(TILE * MAX_G * MAX_D * 4);
-    scratch = huge_pages(kern_attn_scratch(TILE * MAX_G, MAX_D));
+    struct attn_job shape = {.d_k = MAX_D, .k_type = DT_Q8_0};
+    scratch = huge_pages(kern_attn_scratch(&shape, TILE * MAX_G, 0));
     m = huge_pages(TILE * MAX_G * 4), l = huge_pages(TILE * MAX_G * 4);
     for (int i = 0; i < N; i++)
         x[i] = rng_normal(&r), y[i] = rng_normal(&r);

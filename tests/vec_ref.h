@@ -245,11 +245,25 @@ VR int vr_blocks(enum dtype type)
     return type != DT_F32 && type != DT_F16 && type != DT_BF16;
 }
 
+/* The first n elements of a latent row. */
+VR void vr_latent_row(const struct attn_job *j, int slot, float *x, int n)
+{
+    const uint8_t *p = vr_page(j, slot) + j->k_off + vr_in_page(j, slot) * (j->k_bytes / 64);
+    if (vr_blocks(j->k_type))
+        dtypes[j->k_type].dequant(p, x, j->d_k);
+    for (int d = 0; d < n && !vr_blocks(j->k_type); d++)
+        x[d] = vr_number(p, j->k_type, d);
+}
+
 VR void vr_k_row(const struct attn_job *j, int slot, float *x)
 {
     const uint8_t *p = vr_page(j, slot) + j->k_off;
     uint8_t row[4096];
     int in = vr_in_page(j, slot);
+    if (j->latent) {
+        vr_latent_row(j, slot, x, j->d_k);
+        return;
+    }
     if (vr_blocks(j->k_type)) {
         dtypes[j->k_type].unpack_row(p + in / 16 * (j->k_bytes / 4), in % 16, j->d_k, row);
         dtypes[j->k_type].dequant(row, x, j->d_k);
@@ -262,6 +276,10 @@ VR void vr_v_row(const struct attn_job *j, int slot, float *x)
 {
     const uint8_t *p = vr_page(j, slot) + j->v_off + vr_in_page(j, slot) * (j->v_bytes / 64);
     int dv = (j->d_v + 15) / 16 * 16;
+    if (j->latent) {
+        vr_latent_row(j, slot, x, dv);
+        return;
+    }
     if (vr_blocks(j->v_type))
         dtypes[j->v_type].dequant(p, x, dv);
     for (int d = 0; d < dv && !vr_blocks(j->v_type); d++)
@@ -273,7 +291,7 @@ VR void vr_v_row(const struct attn_job *j, int slot, float *x)
 VR float vr_score(const struct attn_job *j, const float *q, int slot)
 {
     float x[1024], a = 0;
-    if (vr_blocks(j->k_type)) {
+    if (vr_blocks(j->k_type) && !j->latent) {
         uint8_t row[4096];
         int8_t qq[1024];
         float d[32];
@@ -291,10 +309,32 @@ VR float vr_score(const struct attn_job *j, const float *q, int slot)
     return a;
 }
 
-/* One query vector over [lo, hi) of a span, K and V row by row through the job's layout. */
-VR void vr_attn_vector(const struct attn_job *j, const float *q, int lo, int hi, float *m, float *l,
-                       float *o)
+/* A score and what the slot's distance adds. */
+VR float vr_near(const struct attn_job *j, int row, int head, int slot, float s)
 {
+    if (j->slopes) {
+        int r = slot - j->at[row];
+        return fmaf(j->slopes[head], -(float)(r < 0 ? -r : r), s);
+    }
+    if (j->table) {
+        int r = slot - j->at[row];
+        r = r < -ATTN_NEAR ? -ATTN_NEAR : r > ATTN_NEAR - 1 ? ATTN_NEAR - 1 : r;
+        return s + j->table[head * ATTN_TABLE + r + ATTN_NEAR];
+    }
+    return s;
+}
+
+/* The slot that stands at i. */
+VR int vr_slot(const struct attn_job *j, int i)
+{
+    return j->list ? j->list[i] : i;
+}
+
+/* One query vector over [lo, hi) of a span, K and V row by row through the job's layout. */
+VR void vr_attn_vector(const struct attn_job *j, int row, int head, float *m, float *l, float *o)
+{
+    const float *q = j->q + row * j->q_ld + head * j->d_k;
+    int lo = j->list ? 0 : j->lo[row], hi = j->list ? j->slot1 : j->hi[row];
     int64_t dv = (j->d_v + 15) / 16 * 16;
     *m = -INFINITY;
     *l = 0;
@@ -308,8 +348,8 @@ VR void vr_attn_vector(const struct attn_job *j, const float *q, int lo, int hi,
             s[i] = -INFINITY;
             if (slot < lo || slot >= hi || slot >= j->slot1)
                 continue;
-            float a = vr_score(j, q, slot);
-            s[i] = j->cap > 0 ? vr_softcap(a, j->cap) : a;
+            float a = vr_score(j, q, vr_slot(j, slot));
+            s[i] = vr_near(j, row, head, slot, j->cap > 0 ? vr_softcap(a, j->cap) : a);
             seen = 1;
         }
         if (!seen)
@@ -335,7 +375,7 @@ VR void vr_attn_vector(const struct attn_job *j, const float *q, int lo, int hi,
             int slot = p0 + i;
             if (slot < lo || slot >= hi || slot >= j->slot1)
                 continue;
-            vr_v_row(j, slot, v);
+            vr_v_row(j, vr_slot(j, slot), v);
             for (int d = 0; d < dv; d++)
                 o[d] = fmaf(s[i], v[d], o[d]);
         }
@@ -348,9 +388,23 @@ VR void vr_attn(const struct attn_job *j)
     for (int r = 0; r < j->n_rows; r++)
         for (int h = 0; h < j->g; h++) {
             int64_t i = (int64_t)r * j->g + h;
-            vr_attn_vector(j, j->q + r * j->q_ld + h * j->d_k, j->lo[r], j->hi[r], &j->m[i],
-                           &j->l[i], &j->o[i * dv]);
+            vr_attn_vector(j, r, h, &j->m[i], &j->l[i], &j->o[i * dv]);
         }
+}
+
+VR void vr_index(const struct index_job *j)
+{
+    int64_t size = j->type == DT_F32 ? 4 : 2;
+    for (int i = 0; i < 64; i++) {
+        float s = 0;
+        for (int h = 0; h < j->n_head; h++) {
+            float t = 0;
+            for (int d = 0; d < j->d; d++)
+                t = fmaf(vr_number(j->k + d * 64 * size, j->type, i), j->q[h * j->d + d], t);
+            s = j->weights ? fmaf(j->weights[h], t > 0 ? t : 0, s) : t;
+        }
+        j->s[i] = i >= j->a && i < j->b ? s : -INFINITY;
+    }
 }
 
 VR void vr_attn_merge(float *M, float *L, float *O, const float *m, const float *l, const float *o,

@@ -49,6 +49,14 @@ static void put_row(const struct attn_job *j, int is_v, int slot, const float *x
     int place = j->pages[slot / 64];
     uint8_t row[4096], *page = cache + place / 4 * j->page_bytes;
     struct state kv = layer_of(j);
+    if (j->latent) {
+        int64_t bytes = j->k_bytes / 64;
+        uint8_t *to = page + j->k_off + (place % 4 * 16 + slot % 64) * bytes;
+        memset(to, 0xff, (size_t)bytes); /* behind the row: NaN, which nobody looks at */
+        if (x)
+            dtypes[j->k_type].quant(x, to, j->d_k);
+        return;
+    }
     if (x)
         dtypes[is_v ? j->v_type : j->k_type].quant(x, row, is_v ? j->d_v : j->d_k);
     else
@@ -62,7 +70,7 @@ static void put_random(const struct attn_job *j, int is_v, int slot, struct rng 
                        int i, float f)
 {
     float x[1024];
-    for (int d = 0; d < (is_v ? j->d_v : j->d_k); d++)
+    for (int d = 0; d < (is_v && !j->latent ? j->d_v : j->d_k); d++)
         x[d] = size * rng_normal(r);
     if (i >= 0)
         x[i] = f;
@@ -89,6 +97,10 @@ static void make_cache(struct attn_job *j, struct rng *r, int from, int to, floa
     j->v_bytes = kv_v_bytes(j->v_type, j->d_v);
     j->k_off = 64 * (int64_t)rng_below(r, 3);
     j->v_off = j->k_off + j->k_bytes + 64 * (int64_t)rng_below(r, 3);
+    if (j->latent) {
+        j->k_bytes = j->v_bytes = kv_v_bytes(j->k_type, j->d_k); /* rows, as V has them */
+        j->v_off = j->k_off;
+    }
     j->page_bytes = j->v_off + j->v_bytes + 64 * (int64_t)rng_below(r, 3);
     j->scratch = scratch;
     memset(cache, 0, sizeof cache); /* the padding of V */
@@ -237,6 +249,244 @@ static void levels_equal_the_reference(void)
         set_outputs(&j, ref_m, ref_l, ref_o);
         vr_attn(&j);
         check_levels(&j, "attn");
+    }
+}
+
+/* ---- what distances add */
+
+static float slopes[MAX_G], table[MAX_G * ATTN_TABLE];
+static int32_t at[MAX_ROWS];
+
+/* Slopes or a table for a job, and rows that stand where they see to, or anywhere. */
+static void random_distances(struct attn_job *j, struct rng *r, int tables)
+{
+    int anywhere = rng_below(r, 2) == 0;
+    for (int i = 0; i < j->n_rows; i++)
+        at[i] = anywhere ? (int)rng_below(r, 4000) : hi[i] - 1;
+    for (int i = 0; i < j->g; i++)
+        slopes[i] = rng_normal(r) * 0.1f;
+    for (int i = 0; i < j->g * ATTN_TABLE; i++)
+        table[i] = rng_normal(r);
+    for (int h = 0; h < j->g; h++) /* all that is far is equally far */
+        for (int i = 0; i < ATTN_TABLE; i++) {
+            float *t = table + h * ATTN_TABLE;
+            if (i < ATTN_NEAR - ATTN_FAR)
+                t[i] = t[ATTN_NEAR - ATTN_FAR];
+            if (i > ATTN_NEAR + ATTN_FAR)
+                t[i] = t[ATTN_NEAR + ATTN_FAR];
+        }
+    j->at = at;
+    j->slopes = tables ? NULL : slopes;
+    j->table = tables ? table : NULL;
+}
+
+static void distances_equal_the_reference(void)
+{
+    struct rng r;
+    rng_init(&r, 11);
+    for (long round = 0; round < 60 * test_scale(); round++) {
+        struct attn_job j;
+        int from, to;
+        random_job(&j, &r, 1e6);
+        random_rows(&j, &r);
+        random_queries(&j, &r);
+        random_distances(&j, &r, round % 2);
+        seen(&j, &from, &to);
+        make_cache(&j, &r, j.slot0, j.slot1, 1);
+        for (int s = j.slot0; s < j.slot1; s++)
+            if (s < from || s >= to)
+                put_slot(&j, s, &r, 1, 1);
+        set_outputs(&j, ref_m, ref_l, ref_o);
+        vr_attn(&j);
+        check_levels(&j, round % 2 ? "table" : "slopes");
+    }
+}
+
+/* The definition of ALiBi [arXiv:2108.12409, sec. 3] and a softmax in double. */
+static void slopes_are_alibi(void)
+{
+    struct rng r;
+    rng_init(&r, 12);
+    struct attn_job j = {.n_rows = 1, .g = 4, .d_k = 16, .d_v = 16, .q_ld = 64, .slot1 = 300};
+    j.q = q, j.lo = lo, j.hi = hi, j.at = at, j.slopes = slopes;
+    lo[0] = 0, hi[0] = 300, at[0] = 299;
+    random_queries(&j, &r);
+    for (int h = 0; h < 4; h++)
+        slopes[h] = ldexpf(1, -2 * (h + 1));
+    make_cache(&j, &r, 0, 300, 1);
+    for (int l = 0; l < n_levels; l++) {
+        set_outputs(&j, out_m, out_l, out_o);
+        levels[l]->attn(levels[l], &j);
+        for (int h = 0; h < 4; h++) {
+            double sum[16] = {0}, all = 0;
+            for (int s = 0; s < 300; s++) {
+                float k[1024], v[1024];
+                double a = ldexp(1, -2 * (h + 1)) * (s - 299);
+                vr_k_row(&j, s, k);
+                vr_v_row(&j, s, v);
+                for (int d = 0; d < 16; d++)
+                    a += (double)q[h * 16 + d] * (double)k[d];
+                all += exp(a);
+                for (int d = 0; d < 16; d++)
+                    sum[d] += exp(a) * (double)v[d];
+            }
+            for (int d = 0; d < 16; d++)
+                CHECK(fabs((double)out_o[h * 16 + d] / (double)out_l[h] - sum[d] / all) < 3e-6);
+        }
+    }
+}
+
+/* ---- one row for K and V */
+
+/* A latent job whose reference costs at most about `ops` multiplications. */
+static void latent_job(struct attn_job *j, struct rng *r, double ops)
+{
+    static const int dims[][2] = {{576, 512}, {96, 64}, {40, 32}, {20, 12}, {24, 24},
+                                  {320, 256}, {64, 32}, {33, 17}, {128, 96}};
+    static const int groups[] = {1, 2, 3, 5, 8, 12, 13, 16, 24, 64};
+    random_job(j, r, ops);
+    int d = (int)rng_below(r, 9);
+    j->latent = 1;
+    j->d_k = dims[d][0];
+    j->d_v = dims[d][1];
+    j->g = groups[rng_below(r, 10)];
+    j->k_type = j->v_type = kv_types[rng_below(r, j->d_k % 32 ? 3 : KV_N_TYPES)];
+    j->q_ld = (int64_t)j->g * j->d_k + rng_below(r, 2) * 24;
+    while (j->n_rows > 1 && ((int64_t)j->n_rows * j->q_ld > MAX_Q ||
+                             (double)j->n_rows * j->g * (j->d_k + j->d_v) *
+                                     (j->slot1 - j->slot0) > ops))
+        j->n_rows--;
+    while (j->slot1 - j->slot0 > 64 &&
+           (double)j->g * (j->d_k + j->d_v) * (j->slot1 - j->slot0) > 2 * ops)
+        j->slot1 -= 64;
+}
+
+static void latent_equals_the_reference(void)
+{
+    struct rng r;
+    rng_init(&r, 13);
+    for (long round = 0; round < 80 * test_scale(); round++) {
+        struct attn_job j;
+        int from, to;
+        latent_job(&j, &r, 1e6);
+        random_rows(&j, &r);
+        random_queries(&j, &r);
+        if (round % 4 == 0)
+            random_distances(&j, &r, round % 8 == 0);
+        seen(&j, &from, &to);
+        make_cache(&j, &r, j.slot0, j.slot1, 1);
+        for (int s = j.slot0; s < j.slot1; s++)
+            if (s < from || s >= to)
+                put_slot(&j, s, &r, 1, 1);
+        set_outputs(&j, ref_m, ref_l, ref_o);
+        vr_attn(&j);
+        check_levels(&j, "latent");
+    }
+}
+
+/* ---- lists of slots */
+
+static int32_t list[MAX_PAGES * 64];
+
+/* Ascending slots below n: single ones, stretches and whole pages. */
+static int random_list(struct rng *r, int n)
+{
+    int len = 0;
+    for (int s = (int)rng_below(r, 100); s < n;) {
+        int run = rng_below(r, 3) ? 1 : 1 + (int)rng_below(r, 150);
+        for (int i = 0; i < run && s < n; i++)
+            list[len++] = s++;
+        s += (int)rng_below(r, 5);
+        if (rng_below(r, 4) == 0)
+            s = (s + 63) / 64 * 64;
+    }
+    return len;
+}
+
+static void lists_equal_the_reference(void)
+{
+    struct rng r;
+    rng_init(&r, 14);
+    for (long round = 0; round < 80 * test_scale(); round++) {
+        struct attn_job j;
+        if (round % 2)
+            latent_job(&j, &r, 4e5);
+        else
+            random_job(&j, &r, 4e5);
+        if (!j.latent)
+            j.k_type = kv_types[rng_below(&r, 3)];
+        int n = 1 + (int)rng_below(&r, 1500);
+        j.n_rows = 1;
+        random_queries(&j, &r);
+        make_cache(&j, &r, 0, n, 1);
+        int len = random_list(&r, n);
+        if (round % 5 == 0) /* all of it */
+            for (len = 0; len < n; len++)
+                list[len] = len;
+        uint8_t seen_slot[MAX_PAGES * 64] = {0};
+        for (int i = 0; i < len; i++)
+            seen_slot[list[i]] = 1;
+        for (int s = 0; s < n; s++)
+            if (!seen_slot[s])
+                put_slot(&j, s, &r, 1, 1);
+        j.list = list;
+        j.slot0 = 0;
+        j.slot1 = len < 300 ? len : 300;
+        set_outputs(&j, ref_m, ref_l, ref_o);
+        vr_attn(&j);
+        check_levels(&j, "list");
+        if (round % 5)
+            continue;
+        j.list = NULL; /* a list of all slots is no list */
+        lo[0] = 0;
+        hi[0] = n;
+        vr_attn(&j);
+        check_levels(&j, "all slots");
+    }
+}
+
+/* ---- scores of an indexer */
+
+static void index_scores_equal_the_reference(void)
+{
+    static float w[80], iq[80 * 160], want[64], got[64];
+    static uint8_t k[64 * 160 * 4] __attribute__((aligned(64)));
+    struct rng r;
+    rng_init(&r, 15);
+    for (long round = 0; round < 200 * test_scale(); round++) {
+        struct index_job j = {.q = iq, .k = k, .type = kv_types[rng_below(&r, 3)]};
+        j.d = 1 + (int)rng_below(&r, 130);
+        j.weights = rng_below(&r, 4) ? w : NULL;
+        j.n_head = j.weights ? 1 + (int)rng_below(&r, 70) : 1;
+        j.k_bytes = kv_k_bytes(j.type, j.d);
+        j.a = rng_below(&r, 2) ? 0 : (int)rng_below(&r, 64);
+        j.b = j.a + 1 + (int)rng_below(&r, (uint32_t)(64 - j.a));
+        for (int i = 0; i < j.n_head * j.d; i++)
+            iq[i] = rng_normal(&r);
+        for (int i = 0; i < j.n_head; i++)
+            w[i] = rng_normal(&r);
+        struct state kv = {
+            .n_head_kv = 1, .d_k = j.d, .k_type = j.type, .k_head = j.k_bytes};
+        for (int s = 0; s < 64; s++) {
+            float x[160];
+            uint8_t row[160 * 4];
+            for (int d = 0; d < j.d; d++)
+                x[d] = s < j.a || s >= j.b ? NAN : rng_normal(&r);
+            if (rng_below(&r, 50) == 0)
+                x[rng_below(&r, (uint32_t)j.d)] = rng_below(&r, 2) ? NAN : INFINITY;
+            dtypes[j.type].quant(x, row, j.d);
+            kv_put_k(&kv, k, 0, s, row);
+        }
+        j.s = want;
+        vr_index(&j);
+        j.s = got;
+        for (int l = 0; l < n_levels; l++) {
+            levels[l]->index(&j);
+            int64_t i = differ(got, want, 64);
+            CHECK_MSG(i < 0, "%s: score %d of %d heads, %d numbers: %a, not %a", levels[l]->name,
+                      (int)i, j.n_head, j.d, (double)got[i < 0 ? 0 : i],
+                      (double)want[i < 0 ? 0 : i]);
+        }
     }
 }
 
@@ -477,6 +727,11 @@ int main(void)
     }
     TEST(levels_equal_the_reference);
     TEST(every_pair_of_types);
+    TEST(distances_equal_the_reference);
+    TEST(slopes_are_alibi);
+    TEST(latent_equals_the_reference);
+    TEST(lists_equal_the_reference);
+    TEST(index_scores_equal_the_reference);
     TEST(reads_end_with_the_page);
     TEST(special_values_equal_the_reference);
     TEST(tiles_equal_single_rows);

@@ -24,9 +24,14 @@
  * While K is read the page's V is prefetched, while V is read the next page's K; it is what keeps a
  * decode step at the speed of memory.
  *
+ * A latent page (kern.h) is turned by dimension once, into scratch, whatever its type is: scores are
+ * those of f32, values are its rows. A list is read 64 entries at a time: where these are a page as
+ * it lies, there, else gathered into scratch. So one body does all of it.
+ *
  * A type of K or V is a load function and a row of `attn_types`. */
 
 enum { ATTN_TILE = 12, ATTN_GROUPS = KERN_PAGE / V_LANES };
+enum attn_bias { ATTN_PLAIN, ATTN_SLOPES, ATTN_TABLES };
 
 struct attn_tile {
     int n;                    /* query vectors */
@@ -34,6 +39,8 @@ struct attn_tile {
     int d_k, d_v16;           /* elements of a query, of an output */
     int64_t k_bytes, v_bytes; /* of the page: all dimensions, all slots */
     float cap;
+    int before[ATTN_TILE];        /* from each vector's own slot to the page's first, signed */
+    const float *near[ATTN_TILE]; /* the slope, or the table, of its head */
     const float *q[ATTN_TILE];
     struct act_tile x; /* K of block types: the same in A32, and what multiplies it */
     kern_mm_fn *mm;
@@ -217,10 +224,25 @@ static void attn_scores_blocks(struct attn_tile *t, const uint8_t *page, struct 
     }
 }
 
+/* Scores of group j and what the distances of its slots add. */
+SIMD_FN V attn_slope(const struct attn_tile *t, int h, int j, V x)
+{
+    static const float lanes[V_LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    V r = v_add(v_set((float)(t->before[h] + j * V_LANES)), v_load(lanes));
+    return v_fma(v_set(*t->near[h]), v_neg(v_abs(r)), x);
+}
+
+SIMD_FN V attn_look_near(const struct attn_tile *t, int h, int j, V x)
+{
+    int r = t->before[h] + j * V_LANES;
+    r = r < -ATTN_NEAR ? -ATTN_NEAR : r > ATTN_FAR ? ATTN_FAR : r;
+    return v_add(x, v_load(t->near[h] + r + ATTN_NEAR));
+}
+
 /* Scores -> weights, and what a new maximum does to m, l and c. With the maximum unchanged c is
  * exp(0), exactly 1 and no operation, or the maximum is infinite and the sums are NaN either way.
  */
-static void attn_weights(struct attn_tile *t)
+SIMD_FN void attn_weigh(struct attn_tile *t, const enum attn_bias bias)
 {
     const V none = v_set(-__builtin_inff()), cap = v_set(t->cap);
     float max[V_LANES] = {0}, old[V_LANES] = {0};
@@ -236,6 +258,10 @@ static void attn_weights(struct attn_tile *t)
                 x[j] = v_load(s);
                 if (t->cap > 0)
                     x[j] = v_softcap(x[j], cap);
+                if (bias == ATTN_SLOPES)
+                    x[j] = attn_slope(t, h, j, x[j]);
+                if (bias == ATTN_TABLES)
+                    x[j] = attn_look_near(t, h, j, x[j]);
                 if (first > 0 || last < V_LANES)
                     x[j] = v_blend(first, none, v_blend(last, x[j], none));
             }
@@ -262,6 +288,25 @@ static void attn_weights(struct attn_tile *t)
         t->l[h] = __builtin_fmaf(t->l[h], t->c[h], v_sum(sum[h]));
         t->m[h] = max[h];
     }
+}
+
+static void attn_weights(struct attn_tile *t)
+{
+    attn_weigh(t, ATTN_PLAIN);
+}
+
+/* The same with what distances add; i: of all query vectors, the tile's first. */
+static void attn_weights_near(const struct attn_job *j, struct attn_tile *t, int i, int p0)
+{
+    for (int h = 0; h < t->n; h++) {
+        int row = (i + h) / j->g, head = (i + h) % j->g;
+        t->before[h] = p0 - j->at[row];
+        t->near[h] = j->slopes ? j->slopes + head : j->table + (int64_t)head * ATTN_TABLE;
+    }
+    if (j->slopes)
+        attn_weigh(t, ATTN_SLOPES);
+    else
+        attn_weigh(t, ATTN_TABLES);
 }
 
 /* Output elements 16e .. 16(e+nd)-1 of query vectors h .. h+nh-1. */
@@ -348,6 +393,40 @@ SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, const uint8_t 
     }
 }
 
+/* ---- latent pages: rows become [dimension][64], numbers f32 */
+
+/* 16 rows of 16 numbers: each round puts row i beside row i + 8; after four, all is turned. */
+SIMD_FN void attn_turn_square(float *x, float *y)
+{
+    EACH(round, 4)
+    {
+        float *from = round % 2 ? y : x, *to = round % 2 ? x : y;
+        EACH(i, 8)
+        v_store_pairs(to + 32 * i, v_load(from + 16 * i), v_load(from + 16 * (i + 8)));
+    }
+}
+
+/* Groups first .. last - 1 of a page's slots. */
+SIMD_FN void attn_turn(const struct attn_job *j, attn_load_fn *load, const uint8_t *rows, int first,
+                       int last, float *out)
+{
+    _Alignas(64) float x[V_LANES * V_LANES], y[V_LANES * V_LANES];
+    const int64_t row = j->k_bytes / KERN_PAGE;
+    for (int g = first; g < last; g++)
+        for (int e = 0; e < (j->d_k + V_LANES - 1) / V_LANES; e += 2)
+            EACH(half, 2)
+            {
+                if ((e + half) * V_LANES >= j->d_k)
+                    break;
+                for (int i = 0; i < V_LANES; i++)
+                    v_store(x + i * V_LANES, load(rows + (g * V_LANES + i) * row, e + half));
+                attn_turn_square(x, y);
+                float *to = out + (e + half) * V_LANES * KERN_PAGE + g * V_LANES;
+                for (int i = 0; i < V_LANES; i++)
+                    v_store(to + i * KERN_PAGE, v_load(x + i * V_LANES));
+            }
+}
+
 /* ---- types */
 
 #define ATTN_SCORES(type)                                                                          \
@@ -360,25 +439,34 @@ SIMD_FN void attn_values(struct attn_tile *t, attn_load_fn *load, const uint8_t 
     {                                                                                              \
         attn_values(t, attn_load_##type, page, a);                                                 \
     }
+#define ATTN_TURN(type)                                                                            \
+    static void attn_turn_##type(const struct attn_job *j, const uint8_t *rows, int first,         \
+                                 int last, float *out)                                             \
+    {                                                                                              \
+        attn_turn(j, attn_load_##type, rows, first, last, out);                                    \
+    }
 #define ATTN_NUMBERS(X) X(f32) X(f16) X(bf16)
 #define ATTN_BLOCKS(X)  X(q8_0) X(q5_1) X(q5_0) X(q4_1) X(q4_0) X(iq4_nl)
 ATTN_NUMBERS(ATTN_SCORES)
 ATTN_NUMBERS(ATTN_VALUES)
 ATTN_BLOCKS(ATTN_VALUES)
+ATTN_NUMBERS(ATTN_TURN)
+ATTN_BLOCKS(ATTN_TURN)
 
 struct attn_type {
     attn_part_fn *scores, *values;
+    void (*turn)(const struct attn_job *j, const uint8_t *rows, int first, int last, float *out);
 };
 static const struct attn_type attn_types[DT_COUNT] = {
-    [DT_F32] = {attn_scores_f32, attn_values_f32},
-    [DT_F16] = {attn_scores_f16, attn_values_f16},
-    [DT_BF16] = {attn_scores_bf16, attn_values_bf16},
-    [DT_Q8_0] = {attn_scores_blocks, attn_values_q8_0},
-    [DT_Q5_1] = {attn_scores_blocks, attn_values_q5_1},
-    [DT_Q5_0] = {attn_scores_blocks, attn_values_q5_0},
-    [DT_Q4_1] = {attn_scores_blocks, attn_values_q4_1},
-    [DT_Q4_0] = {attn_scores_blocks, attn_values_q4_0},
-    [DT_IQ4_NL] = {attn_scores_blocks, attn_values_iq4_nl},
+    [DT_F32] = {attn_scores_f32, attn_values_f32, attn_turn_f32},
+    [DT_F16] = {attn_scores_f16, attn_values_f16, attn_turn_f16},
+    [DT_BF16] = {attn_scores_bf16, attn_values_bf16, attn_turn_bf16},
+    [DT_Q8_0] = {attn_scores_blocks, attn_values_q8_0, attn_turn_q8_0},
+    [DT_Q5_1] = {attn_scores_blocks, attn_values_q5_1, attn_turn_q5_1},
+    [DT_Q5_0] = {attn_scores_blocks, attn_values_q5_0, attn_turn_q5_0},
+    [DT_Q4_1] = {attn_scores_blocks, attn_values_q4_1, attn_turn_q4_1},
+    [DT_Q4_0] = {attn_scores_blocks, attn_values_q4_0, attn_turn_q4_0},
+    [DT_IQ4_NL] = {attn_scores_blocks, attn_values_iq4_nl, attn_turn_iq4_nl},
 };
 
 /* ---- queries for K of block types: in A32, in tiles of ATTN_TILE vectors one after the other, and
@@ -450,8 +538,8 @@ SIMD_FN void attn_visible(const struct attn_job *j, int row, int p0, int *a, int
 static const uint8_t *attn_k(const struct attn_job *j, int p0)
 {
     int place = j->pages[p0 / KERN_PAGE];
-    int64_t row =
-        attn_types[j->k_type].scores == attn_scores_blocks ? j->k_bytes : j->k_bytes / j->d_k;
+    int by_slot = j->latent || attn_types[j->k_type].scores == attn_scores_blocks;
+    int64_t row = by_slot ? j->k_bytes : j->k_bytes / j->d_k;
     return j->base + place / ATTN_GROUPS * j->page_bytes + j->k_off +
            place % ATTN_GROUPS * (row / ATTN_GROUPS);
 }
@@ -476,21 +564,22 @@ static void attn_look_up(const struct attn_job *j, int row, int p0)
         __builtin_prefetch(attn_v(j, p0) + i);
 }
 
-/* Rows row .. end-1, which see the slots [a, b) of the page at p0, and no others of it. */
-static void attn_rows(const struct kern *kern, const struct attn_job *j, int row, int end, int p0,
-                      int a, int b)
+/* A page as it is worked on: where K and V of its first slot lie, what reads them, and what to
+ * bring meanwhile. */
+struct attn_page {
+    const uint8_t *k, *v;
+    int64_t k_bytes, v_bytes;
+    attn_part_fn *scores, *values;
+    struct attn_ahead with_k, with_v;
+    int p0;
+};
+
+/* Rows row .. end-1, which see the slots [a, b) of the page, and no others of it. */
+static void attn_rows(const struct kern *kern, const struct attn_job *j, int row, int end,
+                      const struct attn_page *page, int a, int b)
 {
-    const struct attn_type *kt = &attn_types[j->k_type], *vt = &attn_types[j->v_type];
-    const uint8_t *k_page = attn_k(j, p0), *v_page = attn_v(j, p0);
     int d_v16 = (j->d_v + 15) / 16 * 16, first = row * j->g, last = end * j->g;
-    struct attn_ahead v = {(const char *)v_page, 0}, k = v;
-    int next = p0 + KERN_PAGE;
-    v.bytes = j->v_bytes;
-    if (next < j->hi[row]) {
-        k.p = (const char *)attn_k(j, next);
-        k.bytes = j->k_bytes;
-    }
-    attn_look_up(j, row, next + KERN_PAGE);
+    struct attn_ahead with_k = page->with_k, with_v = page->with_v;
     for (int i = first; i < last; i += ATTN_TILE) {
         struct attn_tile t;
         t.n = last - i < ATTN_TILE ? last - i : ATTN_TILE;
@@ -498,31 +587,159 @@ static void attn_rows(const struct kern *kern, const struct attn_job *j, int row
         t.b = b;
         t.d_k = j->d_k;
         t.d_v16 = d_v16;
-        t.k_bytes = j->k_bytes;
-        t.v_bytes = j->v_bytes;
+        t.k_bytes = page->k_bytes;
+        t.v_bytes = page->v_bytes;
         t.cap = j->cap;
         t.q[0] = attn_query(j, i);
         for (int h = 1, head = i % j->g; h < t.n; h++) {
             head = head + 1 < j->g ? head + 1 : 0;
             t.q[h] = t.q[h - 1] + (head ? j->d_k : j->q_ld - (int64_t)(j->g - 1) * j->d_k);
         }
-        if (kt->scores == attn_scores_blocks) {
+        if (page->scores == attn_scores_blocks) {
             t.mm = kern->mm[j->k_type];
             t.x = attn_gather(j, i, t.n);
         }
         t.m = j->m + i;
         t.l = j->l + i;
         t.o = j->o + (int64_t)i * d_v16;
-        kt->scores(&t, k_page, v);
-        attn_weights(&t);
-        vt->values(&t, v_page, k);
-        v.bytes = k.bytes = 0; /* the first tile brought them */
+        page->scores(&t, page->k, with_k);
+        if (j->slopes || j->table)
+            attn_weights_near(j, &t, i, page->p0);
+        else
+            attn_weights(&t);
+        page->values(&t, page->v, with_v);
+        with_k.bytes = with_v.bytes = 0; /* the first tile brought them */
     }
+}
+
+/* K and V as they lie. */
+static struct attn_page attn_as_it_lies(const struct attn_job *j, const uint8_t *k,
+                                        const uint8_t *v)
+{
+    return (struct attn_page){.k = k,
+                              .v = v,
+                              .k_bytes = j->k_bytes,
+                              .v_bytes = j->v_bytes,
+                              .scores = attn_types[j->k_type].scores,
+                              .values = attn_types[j->v_type].values,
+                              .with_k = {(const char *)v, j->v_bytes},
+                              .with_v = {(const char *)v, 0}};
+}
+
+/* Slots a .. b - 1 of latent rows: K turned, into scratch, V as it lies. */
+static struct attn_page attn_turned(const struct attn_job *j, const uint8_t *rows, int a, int b)
+{
+    attn_types[j->k_type].turn(j, rows, a / V_LANES, (b + V_LANES - 1) / V_LANES, j->scratch);
+    return (struct attn_page){.k = j->scratch,
+                              .v = rows,
+                              .k_bytes = (int64_t)j->d_k * KERN_PAGE * (int64_t)sizeof(float),
+                              .v_bytes = j->k_bytes,
+                              .scores = attn_scores_f32,
+                              .values = attn_types[j->k_type].values,
+                              .with_k = {(const char *)rows, 0},
+                              .with_v = {(const char *)rows, 0}};
+}
+
+/* What any of the rows sees of the page at slot p0. */
+static void attn_seen(const struct attn_job *j, int p0, int *from, int *to)
+{
+    *from = KERN_PAGE;
+    *to = 0;
+    for (int row = 0, a, b; row < j->n_rows; row++) {
+        attn_visible(j, row, p0, &a, &b);
+        if (a < b) {
+            *from = a < *from ? a : *from;
+            *to = b > *to ? b : *to;
+        }
+    }
+}
+
+static void attn_slots(const struct kern *kern, const struct attn_job *j, int p0)
+{
+    struct attn_page page;
+    int from = 0, to = KERN_PAGE, next = p0 + KERN_PAGE;
+    if (j->latent) {
+        attn_seen(j, p0, &from, &to);
+        if (from >= to)
+            return;
+        page = attn_turned(j, attn_k(j, p0), from, to);
+    } else {
+        page = attn_as_it_lies(j, attn_k(j, p0), attn_v(j, p0));
+    }
+    page.p0 = p0;
+    for (int row = 0, end; row < j->n_rows; row = end) {
+        int a, b, a1, b1;
+        attn_visible(j, row, p0, &a, &b);
+        for (end = row + 1; end < j->n_rows; end++) {
+            attn_visible(j, end, p0, &a1, &b1);
+            if (a1 != a || b1 != b)
+                break;
+        }
+        if (a >= b)
+            continue;
+        page.with_v = (struct attn_ahead){(const char *)page.v, 0};
+        if (next < j->hi[row])
+            page.with_v = (struct attn_ahead){(const char *)attn_k(j, next), j->k_bytes};
+        attn_look_up(j, row, next + KERN_PAGE);
+        attn_rows(kern, j, row, end, &page, a, b);
+    }
+}
+
+/* ---- slots of a list: entries first .. first + n - 1, side by side */
+
+static void attn_gather_rows(const struct attn_job *j, int first, int n, int64_t off,
+                             int64_t bytes, uint8_t *to)
+{
+    const int64_t row = bytes / KERN_PAGE;
+    for (int i = 0; i < n; i++) {
+        int slot = j->list[first + i], place = j->pages[slot / KERN_PAGE];
+        const uint8_t *from = j->base + place / ATTN_GROUPS * j->page_bytes + off +
+                              (place % ATTN_GROUPS * V_LANES + slot % KERN_PAGE) * row;
+        __builtin_memcpy(to + i * row, from, (size_t)row);
+    }
+}
+
+static void attn_gather_k(const struct attn_job *j, int first, int n, uint8_t *to)
+{
+    const int64_t row = j->k_bytes / j->d_k, size = row / KERN_PAGE;
+    for (int i = 0; i < n; i++) {
+        int slot = j->list[first + i], place = j->pages[slot / KERN_PAGE];
+        const uint8_t *from = j->base + place / ATTN_GROUPS * j->page_bytes + j->k_off +
+                              (place % ATTN_GROUPS * V_LANES + slot % KERN_PAGE) * size;
+        uint8_t *out = to + i * size;
+        if (size == 2)
+            for (int64_t d = 0; d < j->d_k; d++)
+                __builtin_memcpy(out + d * row, from + d * row, 2);
+        else
+            for (int64_t d = 0; d < j->d_k; d++)
+                __builtin_memcpy(out + d * row, from + d * row, 4);
+    }
+}
+
+/* In the place of a page: a page as it lies, or what is gathered, behind K turned. */
+static void attn_listed(const struct kern *kern, const struct attn_job *j, int first, int n)
+{
+    const int slot = j->list[first];
+    int whole = slot % KERN_PAGE == 0 && j->list[first + n - 1] == slot + n - 1;
+    uint8_t *to = (uint8_t *)j->scratch +
+                  (j->latent ? (j->d_k + 15) / 16 * 16 * KERN_PAGE * (int64_t)sizeof(float) : 0);
+    const uint8_t *k = to, *v = to + j->k_bytes;
+    if (whole) {
+        k = attn_k(j, slot);
+        v = attn_v(j, slot);
+    } else if (j->latent) {
+        attn_gather_rows(j, first, n, j->k_off, j->k_bytes, to);
+    } else {
+        attn_gather_k(j, first, n, to);
+        attn_gather_rows(j, first, n, j->v_off, j->v_bytes, to + j->k_bytes);
+    }
+    struct attn_page page = j->latent ? attn_turned(j, k, 0, n) : attn_as_it_lies(j, k, v);
+    attn_rows(kern, j, 0, 1, &page, 0, n);
 }
 
 static void vec_attn(const struct kern *kern, const struct attn_job *j)
 {
-    if (attn_types[j->k_type].scores == attn_scores_blocks)
+    if (!j->latent && attn_types[j->k_type].scores == attn_scores_blocks)
         attn_quantise(kern, j);
     int64_t n = (int64_t)j->n_rows * j->g, d_v16 = (j->d_v + 15) / 16 * 16;
     for (int64_t i = 0; i < n; i++) {
@@ -531,18 +748,54 @@ static void vec_attn(const struct kern *kern, const struct attn_job *j)
     }
     for (int64_t i = 0; i < n * d_v16; i += V_LANES)
         v_store(j->o + i, v_set(0));
-    for (int p0 = j->slot0; p0 < j->slot1; p0 += KERN_PAGE) {
-        for (int row = 0, end; row < j->n_rows; row = end) {
-            int a, b, a1, b1;
-            attn_visible(j, row, p0, &a, &b);
-            for (end = row + 1; end < j->n_rows; end++) {
-                attn_visible(j, end, p0, &a1, &b1);
-                if (a1 != a || b1 != b)
-                    break;
+    for (int p0 = j->slot0; p0 < j->slot1; p0 += KERN_PAGE)
+        if (j->list)
+            attn_listed(kern, j, p0, j->slot1 - p0 < KERN_PAGE ? j->slot1 - p0 : KERN_PAGE);
+        else
+            attn_slots(kern, j, p0);
+}
+
+/* ---- scores of a sparse indexer */
+
+SIMD_FN void attn_index_scores(struct attn_tile *t, const struct index_job *j)
+{
+    struct attn_ahead none = {(const char *)j->k, 0};
+    attn_types[j->type].scores(t, j->k, none);
+}
+
+static void vec_index(const struct index_job *j)
+{
+    V sum[ATTN_GROUPS];
+    EACH(g, ATTN_GROUPS)
+    sum[g] = v_set(0);
+    for (int i = 0; i < j->n_head; i += ATTN_TILE) {
+        struct attn_tile t;
+        t.n = j->n_head - i < ATTN_TILE ? j->n_head - i : ATTN_TILE;
+        t.a = j->a;
+        t.b = j->b;
+        t.d_k = j->d;
+        t.k_bytes = j->k_bytes;
+        for (int h = 0; h < t.n; h++)
+            t.q[h] = j->q + (int64_t)(i + h) * j->d;
+        attn_index_scores(&t, j);
+        for (int h = 0; h < t.n; h++)
+            for (int g = t.a / V_LANES; g * V_LANES < t.b; g++) {
+                V s = v_load(attn_s(&t, g, h)), none = v_set(0);
+                if (j->weights)
+                    sum[g] = v_fma(v_set(j->weights[i + h]), v_less(none, s, s, none), sum[g]);
+                else
+                    sum[g] = s;
             }
-            if (a < b)
-                attn_rows(kern, j, row, end, p0, a, b);
-        }
+    }
+    const V none = v_set(-__builtin_inff());
+    EACH(g, ATTN_GROUPS)
+    {
+        int first = j->a - g * V_LANES, last = j->b - g * V_LANES;
+        if (first >= V_LANES || last <= 0)
+            sum[g] = none;
+        else if (first > 0 || last < V_LANES)
+            sum[g] = v_blend(first, none, v_blend(last, sum[g], none));
+        v_store(j->s + g * V_LANES, sum[g]);
     }
 }
 

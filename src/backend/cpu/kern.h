@@ -30,11 +30,17 @@ enum {
  * where that is not j, at most 16 are seen, and 48 slots of K behind the head can be read.
  * Numbers (f32 f16 bf16): K [d_k][64], V [64][d_v16] (d_v16 = d_v rounded up to 16, padding zero).
  * Block types (q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl; d a multiple of 32): K as four P16 panels of 16
- * slots (tensor/quant/packed.h), V as 64 rows of blocks as in a file. Row i sees slots lo[i] <= s <
- * hi[i]. For each page, in order, that a row sees a part of:
+ * slots (tensor/quant/packed.h), V as 64 rows of blocks as in a file.
+ * latent: K and V are one: [64][row], a row being d_k elements as in a file (numbers: rounded up to
+ * 16 elements, padding zero), its first d_v are V; v_off, v_bytes and v_type are those of K. Scores
+ * are chains over the elements as numbers, whatever the type is.
+ * Row i sees slots lo[i] <= s < hi[i]. For each page, in order, that a row sees a part of:
  *     s[j]  = numbers: fma chain over d = 0..d_k-1 of K[d][j] * q[d], from 0; block types:
  *           mm[k_type] of the panel with quant_a32(q)
  *             (then cap * tanh(s / cap) when cap > 0)
+ *             (then, r = slot - at[i] being how far it lies behind the row's own:
+ *             slopes: fma(slopes[h], -|r|, s); table: s + table[h][r + ATTN_NEAR], r not beyond
+ *             -ATTN_NEAR .. ATTN_FAR)
  *     pm = max of visible s, m1 = max(m, pm)  (a > b ? a : b); p[j] = exp(s[j] - m1), 0 where not
  *         visible
  *     ps = tree(+8,+4,+2,+1) of 16 lanes, each (p0 + p1) + (p2 + p3) over the page's four groups of
@@ -42,21 +48,52 @@ enum {
  *     if m1 != m: c = exp(m - m1); l = fma(l, c, ps); o = o * c, else l = l + ps;   then o =
  *         fma(p[j], V[j], o) over visible j in order;
  *     an element of V blocks is d * w, of those with a minimum fma(d, w, m): d * w is exact
+ * list: the only row sees the slots list[slot0] .. list[slot1 - 1], ascending, and no others; lo,
+ * hi and at are not looked at, there are neither slopes nor table, and K has numbers or is latent.
+ * Entry i of the list takes the place of slot i in all of the above: what lies together in a page
+ * does not matter, what stands together in the list does.
  * m, l: [n_rows * g]; o: [n_rows * g][d_v16]. The call initialises them (m = -inf, l = 0, o = 0)
  * first. */
+enum {
+    ATTN_NEAR = 144,                         /* the first entry of a table is of this far before */
+    ATTN_FAR = 128,                          /* from here on, either way, all is equally far */
+    ATTN_TABLE = ATTN_NEAR + ATTN_FAR + 16   /* entries: r = -144 .. 143 */
+};
+
 struct attn_job {
     const float *q;
     int64_t q_ld;
     int32_t n_rows, g, d_k, d_v;
     const int32_t *lo, *hi;
+    const int32_t *at;   /* each row's own slot; for slopes and table */
+    const float *slopes; /* [g], or NULL */
+    const float *table;  /* [g][ATTN_TABLE], or NULL */
+    const int32_t *list; /* or NULL */
     const uint8_t *base;
     const int32_t *pages;
     int64_t page_bytes, k_off, v_off, k_bytes, v_bytes;
     enum dtype k_type, v_type;
+    int latent;
     int32_t slot0, slot1;
     float cap;
     float *m, *l, *o;
-    void *scratch; /* kern_attn_scratch bytes, 64-byte aligned, when k_type has blocks */
+    void *scratch; /* kern_attn_scratch bytes, 64-byte aligned */
+};
+
+/* Scores of a sparse indexer: n_head queries of one row with slots [a, b) of the page of K at `k`
+ * (numbers, [d][64]), of which none beyond b rounded up to 16 is read.
+ *     t[h] = fma chain over d of K[d][j] * q[h][d], from 0
+ *     weights: s[j] = fma(w[h], t > 0 ? t : 0, s) over h in order, from 0; NULL: s[j] = t of head 0
+ * s[j] of other slots is -inf. */
+struct index_job {
+    const float *q; /* [n_head][d] */
+    int32_t n_head, d;
+    const float *weights; /* [n_head], or NULL: n_head is 1 */
+    const uint8_t *k;
+    enum dtype type;
+    int64_t k_bytes;
+    int a, b;
+    float *s; /* [64] */
 };
 
 /* Linear attention: one row of a sequence and one head with the state s [d_v][d_k]. t_i = s_i * w_i
@@ -94,10 +131,18 @@ struct conv_job {
 typedef void kern_mm_fn(const void *panel, int64_t n, const struct act_tile *a, float *y);
 typedef void kern_pack_fn(const uint8_t *rows, int64_t row_bytes, int64_t n, void *panel);
 
-/* Queries in A32: all of them, and one tile of them. */
-static inline size_t kern_attn_scratch(int64_t n_vectors, int64_t d_k)
+/* Of a job's shape: d_k, types, bytes of K and V, latent, and whether there is a list. First the
+ * queries in A32 (all of them, and one tile of them), or a page of a latent K by dimension; then
+ * the slots of a list. */
+static inline size_t kern_attn_scratch(const struct attn_job *j, int64_t n_vectors, int listed)
 {
-    return (size_t)((n_vectors + ACT_TILE) * (d_k + d_k / 32 * 8));
+    size_t bytes = 0;
+    if (j->latent)
+        bytes = (size_t)((j->d_k + 15) / 16 * 16 * KERN_PAGE) * sizeof(float);
+    else if (j->k_type != DT_F32 && j->k_type != DT_F16 && j->k_type != DT_BF16)
+        bytes = (size_t)((n_vectors + ACT_TILE) * (j->d_k + j->d_k / 32 * 8));
+    bytes = (bytes + 63) & ~(size_t)63;
+    return bytes + (listed ? (size_t)(j->k_bytes + (j->latent ? 0 : j->v_bytes)) : 0);
 }
 
 struct kern {
@@ -161,6 +206,7 @@ struct kern {
     void (*conv)(const struct conv_job *j);
     void (*attn)(const struct kern *k,
                  const struct attn_job *j); /* k: whose mm and quant_a32 it calls */
+    void (*index)(const struct index_job *j);
     /* Merge of span partials, left to right, into M, L, O of one head: x = max(M, m); a = exp(M -
      * x); b = exp(m - x); L = fma(L, a, l * b); O = fma(O, a, o * b). A partial with l = 0 is
      * skipped; the first one that is not is copied. */

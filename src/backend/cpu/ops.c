@@ -426,8 +426,8 @@ static size_t attn_parts(int64_t n_vec, int64_t dv16)
 static size_t attn_scratch(const struct node *n, const struct state *kv)
 {
     int64_t n_vec = (int64_t)ACT_TILE * n->p.attn.n_head / kv->n_head_kv;
-    return attn_parts(n_vec, kv_padded(kv->d_v)) +
-           (kv_has_blocks(kv->k_type) ? kern_attn_scratch(n_vec, kv->d_k) : 0);
+    struct attn_job shape = {.d_k = kv->d_k, .k_type = kv->k_type};
+    return attn_parts(n_vec, kv_padded(kv->d_v)) + kern_attn_scratch(&shape, n_vec, 0);
 }
 
 struct attn_part {
