@@ -326,6 +326,14 @@ int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, in
     return n;
 }
 
+const float *arch_floats(const struct arch_model *m, const struct tensor *t)
+{
+    float *x = arena_array(m->arena, (size_t)t->dims[0], sizeof *x);
+    if (x)
+        dtypes[t->file_type].dequant(t->file, x, t->dims[0]);
+    return x;
+}
+
 struct tensor **arch_tensor_slot(const struct arch_model *m, const struct tensor_spec *t, int32_t l)
 {
     uint8_t *base = t->layer ? (uint8_t *)m->layers + (size_t)l * m->arch->layer_bytes : m->model;

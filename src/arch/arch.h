@@ -86,7 +86,7 @@ struct arch {
      * nothing); writes the keys that hparams reads. */
     pith_status (*synth)(struct arch_model *m, struct pith_error *err);
     void (*synth_keys)(const struct arch_model *m, struct gguf_writer *w);
-    /* Once the weights are bound: constants that depend on them. */
+    /* Once the weights are bound, before they are placed: constants that depend on them. */
     pith_status (*ready)(struct arch_model *m, struct pith_error *err);
     /* Tells what the layers keep, by arch_state and arch_share. */
     void (*states)(struct arch_model *m);
@@ -124,6 +124,8 @@ pith_status arch_ready(struct arch_model *m, struct pith_error *err);
 int arch_tensor_used(const struct arch_model *m, const struct tensor_spec *t, int32_t l);
 int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, int32_t l,
                      int64_t dims[4]);
+/* The numbers of a vector as the file has them, for constants of the host; NULL: no memory. */
+const float *arch_floats(const struct arch_model *m, const struct tensor *t);
 struct tensor **arch_tensor_slot(const struct arch_model *m, const struct tensor_spec *t,
                                  int32_t l);
 

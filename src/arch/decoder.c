@@ -348,7 +348,9 @@ static pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
 {
     const struct variant *v = m->arch->variant;
     const struct decoder_model *w = m->model;
-    const float *factors = w->rope_freqs ? w->rope_freqs->file : NULL;
+    const float *factors = w->rope_freqs ? arch_floats(m, w->rope_freqs) : NULL;
+    if (w->rope_freqs && !factors)
+        return error_set(err, PITH_NOMEM, "out of memory for %s", w->rope_freqs->name);
     for (int i = 0; factors && i < m->hp.n_rot / 2; i++)
         if (!(factors[i] > 0 && factors[i] < 1e30f))
             return error_set(err, PITH_RANGE, "rope_freqs.weight divides pair %d by %g, wanted > 0",

@@ -12,11 +12,11 @@
 #define PITH_GRAPH_BACKEND_H
 
 #include <stdatomic.h>
-#include "base/mem.h"
 #include "graph/graph.h"
+#include "graph/memory.h"
 #include "graph/step.h"
 
-enum { MAX_DEVICES = 8, CALL_SRC = NODE_SRC };
+enum { CALL_SRC = NODE_SRC };
 
 struct exec;
 struct call;
@@ -56,6 +56,9 @@ struct call {
     struct op_impl impl;
     struct value src[CALL_SRC], dst;
     const struct tensor *w, *b, *w2;
+    /* Where they lie on the call's device, as its backend reaches them; layout: of w and w2. */
+    const void *w_data, *b_data, *w2_data;
+    enum tensor_layout layout;
     const struct state *kv;
     union op_params p;
     int32_t index;
@@ -76,7 +79,8 @@ struct cache_view { /* one cache group as kernels see it */
 struct exec {
     const struct step *step;
     const struct plan *plan;
-    uint8_t *base[MAX_DEVICES]; /* activation arenas */
+    struct buffer *act[MAX_DEVICES]; /* activation arenas */
+    uint8_t *base[MAX_DEVICES];      /* where they are reached */
     struct cache_view cache[STEP_MAX_GROUPS];
     struct cache_view state; /* blocks of recurrent state: page_bytes is a block's */
     uint8_t *scratch;        /* per thread: scratch + ith * scratch_bytes */
@@ -103,21 +107,6 @@ struct cache_gather {
     int32_t src_page[STEP_PAGE], src_slot[STEP_PAGE], delta[STEP_PAGE];
 };
 
-struct buffer {
-    struct device *device;
-    void *p;
-    uint64_t bytes;
-    pith_purpose purpose;
-};
-
-struct device {
-    const struct backend *backend;
-    int index;     /* among the model's devices */
-    char name[32]; /* "CPU", "CPU1" */
-    _Atomic(uint64_t) used[PITH_MEM_N];
-    void *priv;
-};
-
 struct backend {
     const char *name;
     int (*n_devices)(void);
@@ -126,23 +115,33 @@ struct backend {
     /* What can still be taken there. All devices that compute in the machine's memory tell the
      * same, of which they take together. */
     void (*memory)(struct device *d, struct mem_left *out);
-    /* Zeroed memory; large blocks in 2 MiB pages. release also ends imports. */
-    pith_status (*alloc)(struct device *d, uint64_t bytes, pith_purpose purpose, struct buffer *out,
-                         struct pith_error *err);
-    pith_status (*import)(struct device *d, const void *host, uint64_t bytes, struct buffer *out,
-                          struct pith_error *err);
+    void (*limits)(const struct device *d, struct device_limits *out);
+    /* Memory: see memory.h, whose functions call these with checked arguments and keep the
+     * accounts. b has its device, size and purpose; handle is to be filled. */
+    pith_status (*alloc)(struct buffer *b, struct pith_error *err);
+    pith_status (*reserve)(struct buffer *b, struct pith_error *err); /* slab: UINT64_MAX */
+    pith_status (*commit)(struct buffer *b, uint64_t to, struct pith_error *err);
+    void (*decommit)(struct buffer *b, uint64_t to);
+    int (*import)(struct buffer *b, const void *host); /* NULL: cannot */
     void (*release)(struct buffer *b);
-    void (*write)(struct device *d, void *dst, const void *host, uint64_t bytes);
-    void (*read)(struct device *d, void *host, const void *src, uint64_t bytes);
-    void (*copy)(struct device *to, void *dst, struct device *from, const void *src,
-                 uint64_t bytes);
+    void *(*map)(const struct buffer *b); /* NULL: the host cannot look into it */
+    /* What they began has ended when ev->device is left NULL. Both ends of a copy are the
+     * backend's. */
+    pith_status (*write)(struct place to, const void *host, uint64_t n, struct event *ev,
+                         struct pith_error *err);
+    pith_status (*read)(void *host, struct place from, uint64_t n, struct event *ev,
+                        struct pith_error *err);
+    pith_status (*copy)(struct place to, struct place from, uint64_t n, struct event *ev,
+                        struct pith_error *err);
+    pith_status (*zero)(struct place at, uint64_t n, struct pith_error *err);
+    pith_status (*event_wait)(struct device *d, uint64_t ticket, struct pith_error *err);
     /* The kernel that will run this node with its weights as they are placed; the CPU always has
      * one. 0: not supported. */
     int (*impl)(const struct device *d, const struct node *n, const struct state *kv,
                 struct op_impl *out);
-    /* Packs rows of the file's layout into the device's own: panels [first, first + n) of matrix
-     * `stack`. */
-    void (*pack)(const struct device *d, const struct tensor *t, int64_t stack, int64_t first,
+    /* Packs rows of a tensor's matrix as files have them into the device's own layout: panels
+     * [first, first + n) of those rows, on the host. */
+    void (*pack)(const struct device *d, const struct tensor *t, const void *rows, int64_t first,
                  int64_t n, void *out);
     size_t (*state_bytes)(const struct plan *p, int n_threads); /* of exec.run_state */
     /* Runs phases [first, first + n). */

@@ -348,6 +348,33 @@ static const struct state *node_kv(const struct graph *g, const struct node *n)
     return NULL;
 }
 
+/* Where a weight lies on the device that reads it. */
+static pith_status reach(const struct node *n, const struct tensor *t, const struct device *dev,
+                         const void **data, struct pith_error *err)
+{
+    const struct placement *at = t ? tensor_on(t, n->device) : NULL;
+    *data = NULL;
+    if (!t)
+        return PITH_OK;
+    if (!at)
+        return error_set(err, PITH_INTERNAL, "%s runs on %s, where %s was not placed", n->name,
+                         dev->name, t->name);
+    *data = (const uint8_t *)buffer_map(at->buffer) + at->offset;
+    return PITH_OK;
+}
+
+static pith_status resolve_weights(struct call *call, const struct node *n,
+                                   const struct device *dev, struct pith_error *err)
+{
+    pith_status st;
+    TRY(reach(n, n->w, dev, &call->w_data, err));
+    TRY(reach(n, n->b, dev, &call->b_data, err));
+    TRY(reach(n, n->w2, dev, &call->w2_data, err));
+    call->layout = n->w ? tensor_layout_on(n->w, n->device) : LAYOUT_ROWS;
+fail:
+    return st;
+}
+
 static pith_status resolve(struct compiler *c, struct pith_error *err)
 {
     struct plan *p = c->plan;
@@ -361,6 +388,9 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
         call->b = n->b;
         call->w2 = n->w2;
         call->p = n->p;
+        pith_status st = resolve_weights(call, n, dev, err);
+        if (st != PITH_OK)
+            return st;
         call->kv = node_kv(c->g, n);
         call->index = i;
         set_value(c, n, &call->dst);
@@ -462,9 +492,12 @@ pith_status plan_run(const struct plan *p, struct exec *x, struct pith_error *er
             const struct call *c = &p->calls[ph->first];
             int64_t rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
             account_copy(x, c);
-            dev->backend->copy(dev, value_ptr(x, &c->dst), p->devices[c->src[0].device],
-                               value_ptr(x, &c->src[0]),
-                               (uint64_t)(rows * c->src[0].ld) * sizeof(float));
+            pith_status st =
+                buffer_copy((struct place){x->act[c->dst.device], c->dst.offset},
+                            (struct place){x->act[c->src[0].device], c->src[0].offset},
+                            (uint64_t)(rows * c->src[0].ld) * sizeof(float), NULL, err);
+            if (st != PITH_OK)
+                return st;
         } else {
             while (i + n < p->n_phases && p->phases[i + n].device == ph->device &&
                    p->phases[i + n].kind != PHASE_COPY)
@@ -538,6 +571,11 @@ static uint64_t visible(const struct step *s, int g)
     return n;
 }
 
+static uint64_t weight_bytes(const struct call *c)
+{
+    return c->layout == LAYOUT_PANELS ? c->w->packed_bytes : c->w->bytes;
+}
+
 void call_cost(const struct call *c, const struct exec *x, uint64_t *bytes, uint64_t *ops)
 {
     uint64_t rows = (uint64_t)exec_rows(x, c->dst.rows, c->dst.rows_mul);
@@ -546,12 +584,12 @@ void call_cost(const struct call *c, const struct exec *x, uint64_t *bytes, uint
     *ops = rows * cols;
     if (c->op == OP_MATMUL || c->op == OP_MOE_MATMUL) {
         uint64_t stack = (uint64_t)tensor_stack(c->w), used = rows < stack ? rows : stack;
-        *bytes += (c->w->packed ? c->w->packed_bytes : c->w->bytes) / stack * used +
+        *bytes += weight_bytes(c) / stack * used +
                   rows * (uint64_t)tensor_k(c->w);
         *ops = 2 * rows * cols * (uint64_t)tensor_k(c->w);
     } else if (c->op == OP_MATMUL_GLU) {
         *bytes +=
-            2 * (c->w->packed ? c->w->packed_bytes : c->w->bytes) + rows * (uint64_t)tensor_k(c->w);
+            2 * weight_bytes(c) + rows * (uint64_t)tensor_k(c->w);
         *ops = 4 * rows * cols * (uint64_t)tensor_k(c->w);
     } else if (c->op == OP_ATTN) {
         const struct state *kv = c->kv;

@@ -27,7 +27,7 @@ static void ref_embed(call c, exec x, int64_t begin, int64_t end, int ith)
             memcpy(y, step_embd(s) + r * n, (size_t)n * sizeof *y);
             continue;
         }
-        const uint8_t *row = (const uint8_t *)c->w->file +
+        const uint8_t *row = (const uint8_t *)c->w_data +
                              (uint64_t)step_token(s)[r] * dtype_row_bytes(c->w->type, n);
         dtypes[c->w->type].dequant(row, y, n);
         for (int64_t i = 0; i < n && c->p.embed.scale != 1.0f; i++)
@@ -47,7 +47,7 @@ static void ref_rms_norm(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     (void)ith;
     int64_t width = c->p.norm.width;
-    const float *w = c->w ? c->w->file : NULL;
+    const float *w = c->w_data;
     for (int64_t r = begin; r < end; r++)
         for (int64_t at = 0; at < c->dst.cols; at += width) {
             const float *in = value_row(x, &c->src[0], r) + at;
@@ -154,9 +154,9 @@ static void ref_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
     const struct dtype_traits *d = &dtypes[c->w->type];
     int64_t k = tensor_k(c->w), rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
     uint64_t row_bytes = dtype_row_bytes(c->w->type, k);
-    const float *bias = c->b ? c->b->file : NULL;
+    const float *bias = c->b_data;
     for (int64_t m = begin; m < end; m++) {
-        const uint8_t *w = (const uint8_t *)c->w->file + (uint64_t)m * row_bytes;
+        const uint8_t *w = (const uint8_t *)c->w_data + (uint64_t)m * row_bytes;
         for (int64_t r = 0; r < rows; r++) {
             struct act_tile t = value_tile(x, &c->src[0], r / ACT_TILE);
             float y = d->dot(w, &t, (int)(r % ACT_TILE), k);
@@ -445,7 +445,7 @@ static void ref_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
     for (int64_t u = begin; u < end; u++) {
         int64_t e = u / m_all, m = u % m_all;
         const uint8_t *w =
-            (const uint8_t *)c->w->file + (uint64_t)(s.expert[e] * m_all + m) * row_bytes;
+            (const uint8_t *)c->w_data + (uint64_t)(s.expert[e] * m_all + m) * row_bytes;
         for (int32_t i = s.first[e]; i < s.first[e + 1]; i++) {
             int64_t in = s.row[i] / per_row;
             struct act_tile t = value_tile(x, &c->src[0], in / ACT_TILE);

@@ -60,7 +60,7 @@ REF_OP(ref_l2_norm)
 
 REF_OP(ref_affine)
 {
-    const float *w = c->w ? c->w->file : NULL, *b = c->b ? c->b->file : NULL;
+    const float *w = c->w_data, *b = c->b_data;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
         const float *in = value_row(x, &c->src[0], r);
@@ -74,7 +74,7 @@ REF_OP(ref_affine)
 
 REF_OP(ref_lerp)
 {
-    const float *w = c->w ? (const float *)c->w->file + c->p.lerp.first : NULL;
+    const float *w = c->w ? (const float *)c->w_data + c->p.lerp.first : NULL;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
         const float *a = value_row(x, &c->src[0], r), *b = value_row(x, &c->src[1], r);
@@ -88,7 +88,7 @@ REF_OP(ref_lerp)
 REF_OP(ref_head_scale)
 {
     int64_t n = c->p.norm.width;
-    const float *w = c->w->file;
+    const float *w = c->w_data;
     (void)ith;
     for (int64_t r = begin; r < end; r++)
         for (int64_t at = 0; at < c->dst.cols; at += n) {
@@ -116,7 +116,7 @@ REF_OP(ref_conv)
 {
     int width = c->p.conv.width;
     int64_t n = c->dst.cols;
-    const float *w = c->w ? c->w->file : NULL, *b = c->b ? c->b->file : NULL;
+    const float *w = c->w_data, *b = c->b_data;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
         int32_t seg = step_seg(x->step)[r], first = step_first(x->step)[seg];
@@ -157,7 +157,7 @@ static float ssm_row(float *h, const float *a, int per_state, float dt, float in
 
 REF_OP(ref_ssm)
 {
-    const float *a = c->w->file, *d = c->b->file;
+    const float *a = c->w_data, *d = c->b_data;
     int64_t channels = c->dst.cols, heads = c->src[1].cols, per_head = channels / heads;
     int64_t blocks = (channels + SCAN_CHANNELS - 1) / SCAN_CHANNELS;
     int n = c->p.ssm.n_state, per_state = tensor_k(c->w) != heads;

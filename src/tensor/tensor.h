@@ -1,4 +1,4 @@
-/* tensor.h -- a weight: its type and shape, the file's bytes, and where it was placed. Shapes are C
+/* tensor.h -- a weight: its type and shape, the file's bytes, and where devices have it. Shapes are C
  * order, slowest first; a matrix [M, K] multiplies rows of K values into rows of M; a stack of
  * experts is [X, M, K]. */
 #ifndef PITH_TENSOR_TENSOR_H
@@ -14,20 +14,52 @@ enum tensor_role {
     TENSOR_VECTOR /* used as one vector of floats, whatever its shape in the file */
 };
 
+/* How a weight's bytes lie: as in a file, row after row, or as P16/P64 panels (quant/packed.h). */
+enum tensor_layout { LAYOUT_ROWS, LAYOUT_PANELS };
+
+struct buffer;
+
+/* Where a device has it: bytes [offset, offset + bytes) of a buffer of that device. */
+struct placement {
+    int32_t device; /* index into the model's devices */
+    enum tensor_layout layout;
+    struct buffer *buffer;
+    uint64_t offset, bytes;
+};
+
+enum { TENSOR_PLACES = 8 };
+
 struct tensor {
     const char *name;
     enum tensor_role role;
-    enum dtype type;
+    enum dtype type; /* of its placements */
     int n_dims;
     int64_t dims[4];
-    const void *file; /* mapped bytes in the file's layout; valid while the model is open, or NULL
-                         once packed and dropped */
-    uint64_t bytes;   /* of the file's layout */
-    const void
-        *packed; /* P16/P64 panels (quant/packed.h), or NULL when the weight is used as mapped */
-    uint64_t packed_bytes;
-    int device; /* index into the model's devices */
+    uint64_t bytes;        /* of its rows in that type */
+    uint64_t packed_bytes; /* of its panels, if some device has those; else 0 */
+    int32_t layer;         /* -1: of the model */
+    int32_t index;         /* among the model's tensors */
+    struct placement at[TENSOR_PLACES]; /* one for each device that has it */
+    int32_t n_at;
+    /* The file's: for whoever fills placements, and for constants that the host computes. */
+    enum dtype file_type;
+    const void *file; /* mapped; valid while the model is open */
+    uint64_t file_bytes;
 };
+
+/* Its placement on a device, NULL: it is not there. */
+static inline const struct placement *tensor_on(const struct tensor *t, int32_t device)
+{
+    for (int32_t i = 0; i < t->n_at; i++)
+        if (t->at[i].device == device)
+            return &t->at[i];
+    return NULL;
+}
+static inline enum tensor_layout tensor_layout_on(const struct tensor *t, int32_t device)
+{
+    const struct placement *p = tensor_on(t, device);
+    return p ? p->layout : LAYOUT_ROWS;
+}
 
 /* [.., M, K] of a matrix or stack of matrices; a vector [n] is one row of n. */
 static inline int64_t tensor_k(const struct tensor *t)

@@ -49,61 +49,100 @@ static void cpu_memory(struct device *d, struct mem_left *out)
     mem_left(out);
 }
 
-static pith_status cpu_alloc(struct device *d, uint64_t bytes, pith_purpose purpose,
-                             struct buffer *out, struct pith_error *err)
+static void cpu_limits(const struct device *d, struct device_limits *out)
 {
-    *out = (struct buffer){.device = d, .bytes = bytes, .purpose = purpose};
-    out->p = mem_reserve(bytes);
-    if (!out->p)
-        return error_set(err, PITH_NOMEM, "%s: no address space for %llu bytes of %s", d->name,
-                         (unsigned long long)bytes, pith_purpose_name(purpose));
-    pith_status st = mem_commit(out->p, bytes, purpose, err);
-    if (st != PITH_OK) {
-        mem_release(out->p, bytes);
-        out->p = NULL;
-        return st;
-    }
-    atomic_fetch_add(&d->used[purpose], bytes);
-    return PITH_OK;
+    (void)d;
+    *out = (struct device_limits){
+        .largest = UINT64_MAX, .slab = UINT64_MAX, .align = 64, .host = 1};
 }
 
-static pith_status cpu_import(struct device *d, const void *host, uint64_t bytes,
-                              struct buffer *out, struct pith_error *err)
+/* A buffer's handle is its address. */
+static pith_status cpu_reserve(struct buffer *b, struct pith_error *err)
 {
-    (void)err;
-    *out = (struct buffer){
-        .device = d, .p = (void *)(uintptr_t)host, .bytes = 0, .purpose = PITH_MEM_WEIGHTS};
-    (void)bytes; /* page cache: not ours to count */
-    return PITH_OK;
+    b->handle = mem_reserve(b->bytes);
+    return b->handle ? PITH_OK
+                     : error_set(err, PITH_NOMEM, "no address space for %llu bytes",
+                                 (unsigned long long)b->bytes);
+}
+
+static pith_status cpu_commit(struct buffer *b, uint64_t to, struct pith_error *err)
+{
+    return mem_commit((uint8_t *)b->handle + b->committed, to - b->committed, b->purpose, err);
+}
+
+static void cpu_decommit(struct buffer *b, uint64_t to)
+{
+    mem_decommit((uint8_t *)b->handle + to, b->committed - to, b->purpose);
+}
+
+static pith_status cpu_alloc(struct buffer *b, struct pith_error *err)
+{
+    pith_status st = cpu_reserve(b, err);
+    if (st == PITH_OK && (st = cpu_commit(b, b->bytes, err)) != PITH_OK)
+        mem_release(b->handle, b->bytes);
+    return st;
+}
+
+/* Page cache is not ours to give back: nothing of an import is committed. */
+static int cpu_import(struct buffer *b, const void *host)
+{
+    b->handle = (void *)(uintptr_t)host;
+    return 1;
 }
 
 static void cpu_release(struct buffer *b)
 {
-    if (!b->p || !b->bytes)
+    if (b->imported)
         return;
-    atomic_fetch_sub(&b->device->used[b->purpose], b->bytes);
-    mem_decommit(b->p, b->bytes, b->purpose);
-    mem_release(b->p, b->bytes);
-    b->p = NULL;
+    mem_decommit(b->handle, b->committed, b->purpose);
+    mem_release(b->handle, b->bytes);
 }
 
-static void cpu_write(struct device *d, void *dst, const void *host, uint64_t bytes)
+static void *cpu_map(const struct buffer *b)
 {
-    (void)d;
-    memcpy(dst, host, bytes);
+    return b->handle;
 }
 
-static void cpu_read(struct device *d, void *host, const void *src, uint64_t bytes)
+static void *at(struct place p)
 {
-    (void)d;
-    memcpy(host, src, bytes);
+    return (uint8_t *)p.buffer->handle + p.offset;
 }
 
-static void cpu_copy(struct device *to, void *dst, struct device *from, const void *src,
-                     uint64_t bytes)
+static pith_status cpu_write(struct place to, const void *host, uint64_t n, struct event *ev,
+                             struct pith_error *err)
 {
-    (void)to;
-    from->backend->read(from, dst, src, bytes);
+    (void)ev, (void)err;
+    memcpy(at(to), host, n);
+    return PITH_OK;
+}
+
+static pith_status cpu_read(void *host, struct place from, uint64_t n, struct event *ev,
+                            struct pith_error *err)
+{
+    (void)ev, (void)err;
+    memcpy(host, at(from), n);
+    return PITH_OK;
+}
+
+static pith_status cpu_copy(struct place to, struct place from, uint64_t n, struct event *ev,
+                            struct pith_error *err)
+{
+    (void)ev, (void)err;
+    memcpy(at(to), at(from), n);
+    return PITH_OK;
+}
+
+static pith_status cpu_zero(struct place p, uint64_t n, struct pith_error *err)
+{
+    (void)err;
+    memset(at(p), 0, n);
+    return PITH_OK;
+}
+
+static pith_status cpu_event_wait(struct device *d, uint64_t ticket, struct pith_error *err)
+{
+    (void)d, (void)ticket, (void)err; /* nothing is under way when a call returns */
+    return PITH_OK;
 }
 
 static int cpu_impl(const struct device *d, const struct node *n, const struct state *kv,
@@ -112,6 +151,8 @@ static int cpu_impl(const struct device *d, const struct node *n, const struct s
     const struct cpu_device *c = d->priv;
     if (c->kern && cpu_ops_impl(c->kern, n, kv, out))
         return 1;
+    if (n->w && tensor_layout_on(n->w, n->device) != LAYOUT_ROWS)
+        return 0; /* the reference reads rows */
     ref_impl(n, kv, out);
     if (!out->fn)
         return 0; /* an op that only fusion makes */
@@ -119,14 +160,13 @@ static int cpu_impl(const struct device *d, const struct node *n, const struct s
     return 1;
 }
 
-void cpu_pack_panel(const struct kern *kern, const struct tensor *t, int64_t stack, int64_t p,
+void cpu_pack_panel(const struct kern *kern, const struct tensor *t, const void *matrix, int64_t p,
                     void *out)
 {
     const struct dtype_traits *tr = &dtypes[t->type];
     int64_t m = tensor_m(t), k = tensor_k(t), left = m - p * tr->pack_rows;
     uint64_t row = dtype_row_bytes(t->type, k);
-    const uint8_t *first =
-        (const uint8_t *)t->file + (uint64_t)(stack * m + p * tr->pack_rows) * row;
+    const uint8_t *first = (const uint8_t *)matrix + (uint64_t)(p * tr->pack_rows) * row;
     if (kern && kern->pack[t->type] && left >= tr->pack_rows) {
         kern->pack[t->type](first, (int64_t)row, k, out);
         return;
@@ -138,13 +178,13 @@ void cpu_pack_panel(const struct kern *kern, const struct tensor *t, int64_t sta
     tr->pack(rows, n_rows, k, out);
 }
 
-static void cpu_pack(const struct device *d, const struct tensor *t, int64_t stack, int64_t first,
-                     int64_t n, void *out)
+static void cpu_pack(const struct device *d, const struct tensor *t, const void *rows,
+                     int64_t first, int64_t n, void *out)
 {
     const struct cpu_device *c = d->priv;
     uint64_t panel = dtype_panel_bytes(t->type, tensor_k(t));
     for (int64_t p = first; p < first + n; p++)
-        cpu_pack_panel(c->kern, t, stack, p, (uint8_t *)out + (uint64_t)(p - first) * panel);
+        cpu_pack_panel(c->kern, t, rows, p, (uint8_t *)out + (uint64_t)(p - first) * panel);
 }
 
 static void cpu_page_read(struct device *d, const struct state *kv, const uint8_t *page, int first,
@@ -172,12 +212,19 @@ const struct backend backend_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .memory = cpu_memory,
+    .limits = cpu_limits,
     .alloc = cpu_alloc,
+    .reserve = cpu_reserve,
+    .commit = cpu_commit,
+    .decommit = cpu_decommit,
     .import = cpu_import,
     .release = cpu_release,
+    .map = cpu_map,
     .write = cpu_write,
     .read = cpu_read,
     .copy = cpu_copy,
+    .zero = cpu_zero,
+    .event_wait = cpu_event_wait,
     .impl = cpu_impl,
     .pack = cpu_pack,
     .state_bytes = cpu_state_bytes,

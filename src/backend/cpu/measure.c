@@ -75,19 +75,19 @@ pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int 
 {
     const struct cpu_device *c = d->priv;
     struct buffer b;
-    pith_status st = d->backend->alloc(d, READ_BYTES, PITH_MEM_SCRATCH, &b, err);
+    pith_status st = buffer_alloc(d, READ_BYTES, PITH_MEM_SCRATCH, &b, err);
     if (st != PITH_OK)
         return st;
-    memset(b.p, 1, READ_BYTES);
+    memset(buffer_map(&b), 1, READ_BYTES);
     int level = c->level == CPU_REF ? CPU_BASE : c->level;
-    struct job j = {.kern = kern_table(level), .p = b.p, .n_threads = n_threads};
+    struct job j = {.kern = kern_table(level), .p = buffer_map(&b), .n_threads = n_threads};
     snprintf(out->cpu, sizeof out->cpu, "%s", cpu_brand());
     snprintf(out->isa, sizeof out->isa, "%s", cpu_level_name((enum cpu_level)c->level));
     out->n_threads = n_threads;
     out->read_gbs = rate(&j, pool, 0, ms);
     out->int8_gops = rate(&j, pool, 1, ms);
     out->f32_gops = rate(&j, pool, 2, ms);
-    d->backend->release(&b);
+    buffer_release(&b);
     return PITH_OK;
 }
 
@@ -162,13 +162,13 @@ pith_status cpu_measure_threads(struct device *d, struct pool *pool, const int32
 {
     const struct cpu_device *c = d->priv;
     struct buffer b;
-    pith_status st = d->backend->alloc(d, SPAN_BYTES, PITH_MEM_SCRATCH, &b, err);
+    pith_status st = buffer_alloc(d, SPAN_BYTES, PITH_MEM_SCRATCH, &b, err);
     if (st != PITH_OK)
         return st;
-    memset(b.p, 1, SPAN_BYTES);
+    memset(buffer_map(&b), 1, SPAN_BYTES);
     int64_t ns = (int64_t)ms * 1000000 / (rounds * n_counts * 2);
     ns = ns < ENOUGH_NS ? ns : ENOUGH_NS;
-    struct phases j = {.kern = kern_table(c->level == CPU_REF ? CPU_BASE : c->level), .p = b.p};
+    struct phases j = {.kern = kern_table(c->level == CPU_REF ? CPU_BASE : c->level), .p = buffer_map(&b)};
     for (int r = 0; r < rounds; r++) {
         for (int i = 0; i < n_counts; i++) {
             for (j.kind = 0; j.kind < 2; j.kind++) {
@@ -177,6 +177,6 @@ pith_status cpu_measure_threads(struct device *d, struct pool *pool, const int32
             }
         }
     }
-    d->backend->release(&b);
+    buffer_release(&b);
     return PITH_OK;
 }

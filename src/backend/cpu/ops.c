@@ -45,9 +45,9 @@ static void op_embed(call c, exec x, int64_t begin, int64_t end, int ith)
         }
         int64_t id = step_token(s)[r];
         const void *row =
-            (const uint8_t *)c->w->file + (uint64_t)id * dtype_row_bytes(c->w->type, n);
-        if (c->w->packed) {
-            const uint8_t *panel = (const uint8_t *)c->w->packed +
+            (const uint8_t *)c->w_data + (uint64_t)id * dtype_row_bytes(c->w->type, n);
+        if (c->layout == LAYOUT_PANELS) {
+            const uint8_t *panel = (const uint8_t *)c->w_data +
                                    (uint64_t)(id / d->pack_rows) * dtype_panel_bytes(c->w->type, n);
             row = scratch_of(x, ith);
             d->unpack_row(panel, (int)(id % d->pack_rows), n, scratch_of(x, ith));
@@ -61,7 +61,7 @@ static void op_embed(call c, exec x, int64_t begin, int64_t end, int ith)
 static void op_rms_norm(call c, exec x, int64_t begin, int64_t end, int ith)
 {
     (void)ith;
-    const float *w = c->w ? c->w->file : NULL;
+    const float *w = c->w_data;
     for (int64_t r = begin; r < end; r++) {
         const float *in = value_row(x, &c->src[0], r);
         float *out = value_row(x, &c->dst, r);
@@ -236,20 +236,23 @@ static int64_t matmul_units(call c, exec x)
     return tensor_panels(c->w);
 }
 
-static size_t panel_scratch(const struct tensor *w)
+/* Of one matrix: where its panels are made on the fly. */
+static size_t panel_scratch(const struct tensor *w, enum tensor_layout layout)
 {
-    return w->packed ? 0 : size_align(dtype_panel_bytes(w->type, tensor_k(w)), 64);
+    return layout == LAYOUT_PANELS ? 0
+                                   : size_align(dtype_panel_bytes(w->type, tensor_k(w)), 64);
 }
 
-/* Panel p of matrix `stack`: where it was packed, or packed here from the file's rows into
- * `scratch`. */
-static const void *panel_at(const struct kern *k, const struct tensor *w, int64_t stack, int64_t p,
-                            void *scratch)
+/* Panel p of matrix `stack` of c->w, or of c->w2, which lies at `data`: where it was packed, or
+ * packed here from the file's rows into `scratch`. */
+static const void *panel_at(call c, const void *data, int64_t stack, int64_t p, void *scratch)
 {
+    const struct tensor *w = c->w;
     uint64_t bytes = dtype_panel_bytes(w->type, tensor_k(w));
-    if (w->packed)
-        return (const uint8_t *)w->packed + (uint64_t)(stack * tensor_panels(w) + p) * bytes;
-    cpu_pack_panel(k, w, stack, p, scratch);
+    if (c->layout == LAYOUT_PANELS)
+        return (const uint8_t *)data + (uint64_t)(stack * tensor_panels(w) + p) * bytes;
+    uint64_t matrix = (uint64_t)tensor_m(w) * dtype_row_bytes(w->type, tensor_k(w));
+    cpu_pack_panel(kern_of(c), w, (const uint8_t *)data + (uint64_t)stack * matrix, p, scratch);
     return scratch;
 }
 
@@ -270,7 +273,7 @@ static void store_tile(call c, exec x, const float *y, int nc, int pack_rows, in
 
 /* Panels [begin, end) of one matrix, or of two side by side whose results are gated: blocks of
  * activation tiles that stay in L2, panel by panel under each. */
-static void multiply(call c, exec x, int64_t begin, int64_t end, int ith, const struct tensor *w2)
+static void multiply(call c, exec x, int64_t begin, int64_t end, int ith, int gated)
 {
     _Alignas(64) float y[ACT_TILE * 64], y2[ACT_TILE * 64];
     const struct kern *k = kern_of(c);
@@ -280,16 +283,18 @@ static void multiply(call c, exec x, int64_t begin, int64_t end, int ith, const 
     int64_t block = TILE_CACHE / (ACT_TILE * kk * (c->src[0].fmt == ACT_F32 ? 4 : 1));
     int pack_rows = dtypes[c->w->type].pack_rows;
     uint8_t *scratch = scratch_of(x, ith);
-    const float *bias = c->b ? c->b->file : NULL;
-    act_fn act = w2 ? act_of(c) : NULL;
-    block =
-        c->w->packed ? (block < 1 ? 1 : block) : n_tiles; /* a panel made on the fly is made once */
+    const float *bias = c->b_data;
+    act_fn act = gated ? act_of(c) : NULL;
+    if (c->layout != LAYOUT_PANELS)
+        block = n_tiles; /* a panel made on the fly is made once */
+    block = block < 1 ? 1 : block;
     for (int64_t t0 = 0; t0 < n_tiles; t0 += block) {
         int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
         for (int64_t p = begin; p < end; p++) {
-            const void *panel = panel_at(k, c->w, 0, p, scratch), *panel2 = NULL;
+            const void *panel = panel_at(c, c->w_data, 0, p, scratch), *panel2 = NULL;
             if (act)
-                panel2 = panel_at(k, w2, 0, p, scratch + panel_scratch(c->w));
+                panel2 =
+                    panel_at(c, c->w2_data, 0, p, scratch + panel_scratch(c->w, c->layout));
             for (int64_t t = t0; t < t1; t++) {
                 struct act_tile a = value_tile(x, &c->src[0], t);
                 mm(panel, kk, &a, y);
@@ -305,12 +310,12 @@ static void multiply(call c, exec x, int64_t begin, int64_t end, int ith, const 
 
 static void op_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
 {
-    multiply(c, x, begin, end, ith, NULL);
+    multiply(c, x, begin, end, ith, 0);
 }
 
 static void op_matmul_glu(call c, exec x, int64_t begin, int64_t end, int ith)
 {
-    multiply(c, x, begin, end, ith, c->w2);
+    multiply(c, x, begin, end, ith, 1);
 }
 
 /* ---------------------------------------------------------------- experts: rows grouped by expert
@@ -376,7 +381,7 @@ static void op_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
     int64_t kk = tensor_k(c->w), n_panels = tensor_panels(c->w), m_all = tensor_m(c->w);
     int pack_rows = dtypes[c->w->type].pack_rows;
     int per_row = c->src[0].rows_mul == c->p.moe.k ? 1 : c->p.moe.k; /* input rows: [T*k] or [T] */
-    uint8_t *scratch = scratch_of(x, ith), *tile = scratch + panel_scratch(c->w);
+    uint8_t *scratch = scratch_of(x, ith), *tile = scratch + panel_scratch(c->w, c->layout);
     for (int64_t u = begin; u < end;) { /* a run of panels of one expert */
         int64_t e = u / n_panels, p0 = u % n_panels;
         int64_t p1 = (e + 1) * n_panels < end ? n_panels : end - e * n_panels;
@@ -384,7 +389,7 @@ static void op_moe_matmul(call c, exec x, int64_t begin, int64_t end, int ith)
             int n = s.first[e + 1] - i < ACT_TILE ? s.first[e + 1] - i : ACT_TILE;
             struct act_tile a = gather(x, &c->src[0], s.row + i, per_row, n, tile);
             for (int64_t p = p0; p < p1; p++) {
-                k->mm[c->w->type](panel_at(k, c->w, s.expert[e], p, scratch), kk, &a, y);
+                k->mm[c->w->type](panel_at(c, c->w_data, s.expert[e], p, scratch), kk, &a, y);
                 int64_t m = p * pack_rows, left = m_all - m < pack_rows ? m_all - m : pack_rows;
                 for (int j = 0; j < n; j++)
                     memcpy(value_row(x, &c->dst, s.row[i + j]) + m, y + j * pack_rows,
@@ -576,15 +581,16 @@ int cpu_ops_impl(const struct kern *kern, const struct node *n, const struct sta
     if (!row->fn || (product && !kern->mm[n->w->type]) ||
         (n->op == OP_MATMUL_GLU && n->p.glu.act > GLU_RELU2))
         return 0;
-    if (n->w2 && !n->w2->packed != !n->w->packed)
+    enum tensor_layout layout = n->w ? tensor_layout_on(n->w, n->device) : LAYOUT_ROWS;
+    if (n->w2 && tensor_layout_on(n->w2, n->device) != layout)
         return 0;
-    const char *kernel =
-        product && !n->w->packed ? row->mapped[!!kern->pack[n->w->type]] : row->kernel;
+    const char *kernel = product && layout != LAYOUT_PANELS ? row->mapped[!!kern->pack[n->w->type]]
+                                                            : row->kernel;
     *out = (struct op_impl){.kernel = kernel, .fn = row->fn, .units = row->units, .ctx = kern};
     if (n->op == OP_EMBED)
         out->scratch = (size_t)tensor_k(n->w) * 4 + 64;
     else if (product)
-        out->scratch = panel_scratch(n->w) + (n->w2 ? panel_scratch(n->w2) : 0) +
+        out->scratch = panel_scratch(n->w, layout) * (n->w2 ? 2 : 1) +
                        (n->op == OP_MOE_MATMUL ? gather_bytes(n) : 0);
     else if (n->op == OP_CACHE_WRITE)
         out->scratch = kv_row_scratch(kv);

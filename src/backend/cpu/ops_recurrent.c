@@ -33,7 +33,7 @@ CPU_OP(op_l2_norm)
 CPU_OP(op_head_scale)
 {
     EACH_HEAD(const float *y = value_row(x, &c->src[1], r) + at;
-              float s = kern_of(c)->dot(y, (const float *)c->w->file + at, n);
+              float s = kern_of(c)->dot(y, (const float *)c->w_data + at, n);
               kern_of(c)->scale(in, s, -0.0f, out, n))
 }
 
@@ -44,11 +44,11 @@ CPU_OP(op_affine)
         const float *in = value_row(x, &c->src[0], r);
         float *out = value_row(x, &c->dst, r);
         if (c->w) {
-            kern_of(c)->mul(in, c->w->file, out, c->dst.cols);
+            kern_of(c)->mul(in, c->w_data, out, c->dst.cols);
             in = out;
         }
         if (c->b)
-            kern_of(c)->add(in, c->b->file, out, c->dst.cols);
+            kern_of(c)->add(in, c->b_data, out, c->dst.cols);
     }
 }
 
@@ -57,14 +57,14 @@ CPU_OP(op_lerp)
     (void)ith;
     for (int64_t r = begin; r < end; r++)
         kern_of(c)->lerp(value_row(x, &c->src[0], r), value_row(x, &c->src[1], r),
-                         c->w ? (const float *)c->w->file + c->p.lerp.first
+                         c->w ? (const float *)c->w_data + c->p.lerp.first
                               : value_row(x, &c->src[2], r),
                          value_row(x, &c->dst, r), c->dst.cols);
 }
 
 CPU_OP(op_ssm)
 {
-    const float *a = c->w->file, *d = c->b->file;
+    const float *a = c->w_data, *d = c->b_data;
     int64_t channels = c->dst.cols, heads = c->src[1].cols, per_head = channels / heads;
     int64_t blocks = (channels + SCAN_CHANNELS - 1) / SCAN_CHANNELS;
     int n = c->p.ssm.n_state, per_state = tensor_k(c->w) != heads;

@@ -84,8 +84,12 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
         return;
     *w = (struct tensor){.type = t->type,
                          .n_dims = t->n_dims,
+                         .bytes = t->bytes,
+                         .layer = l,
+                         .index = m->n_tensors,
                          .file = gguf_tensor_data(m->gguf, t),
-                         .bytes = t->bytes};
+                         .file_type = t->type,
+                         .file_bytes = t->bytes};
     w->role = spec->role;
     w->name = arena_strndup(&m->arena, name, strlen(name));
     memcpy(w->dims, t->dims, sizeof w->dims);
@@ -94,7 +98,10 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
             w->dims[0] *= w->dims[i];
         w->n_dims = 1;
     }
-    w->device = l < 0 ? -1 : l; /* the layer, until placement */
+    if (w->n_dims == 1) { /* vectors are f32 wherever they go */
+        w->type = DT_F32;
+        w->bytes = (uint64_t)w->dims[0] * sizeof(float);
+    }
     *arch_tensor_slot(&m->arch, spec, l) = w;
     if (spec->role == TENSOR_EMBEDDING)
         m->tok_embd = w;

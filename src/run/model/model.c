@@ -121,10 +121,10 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
         TRY(model_open_threads(m, err));
         TRY(open_devices(m, err));
         TRY(model_bind(m, err));
+        TRY(arch_ready(&m->arch, err));
         TRY(model_place(m, err));
         model_spread_weights(m);
         TRY(model_load(m, err));
-        TRY(arch_ready(&m->arch, err));
     }
     fill_info(m);
     if (!m->params.vocab_only)
@@ -168,7 +168,8 @@ uint64_t model_memory(const struct pith_model *m)
 {
     uint64_t n = sizeof *m + atomic_load(&m->account.bytes);
     for (int d = 0; d < m->n_devices; d++)
-        n += size_align(m->weights[d].bytes, 4096); /* whole pages */
+        for (int32_t i = 0; i < m->weights[d].n; i++)
+            n += size_align(m->weights[d].buffer[i].committed, 4096); /* whole pages */
     return n;
 }
 
@@ -183,11 +184,9 @@ void model_unref(struct pith_model *m)
     if (!m || atomic_fetch_sub(&m->refs, 1) > 1)
         return;
     pool_free(m->pool);
-    for (int d = 0; d < m->n_devices; d++) {
-        if (m->weights[d].p)
-            m->devices[d]->backend->release(&m->weights[d]);
+    model_release_weights(m);
+    for (int d = 0; d < m->n_devices; d++)
         m->devices[d]->backend->close(m->devices[d]);
-    }
     packed_file_deinit(&m->copy);
     str_deinit(&m->note);
     chat_templates_close(&m->chat);

@@ -35,7 +35,11 @@ struct pith_model {
     struct device *devices[MAX_DEVICES];
     int n_devices;
     int32_t *layer_device;              /* [n_layer] */
-    struct buffer weights[MAX_DEVICES]; /* packed weights and converted vectors */
+    struct weight_buffers {
+        struct buffer *buffer;
+        int32_t n;
+    } weights[MAX_DEVICES];              /* what is not in the file's pages */
+    struct buffer *imports[MAX_DEVICES]; /* the file's parts, and the copy of packed weights */
     struct packed_file copy;            /* mapped: the packed weights are there instead */
     struct str note;                    /* what was asked for and not given, in sentences */
     const struct tensor *tok_embd;
@@ -74,9 +78,13 @@ void model_fingerprint(struct pith_model *m);
 
 /* bind.c: finds every tensor of the architecture's table in the file; all faults in one message. */
 pith_status model_bind(struct pith_model *m, struct pith_error *err);
-/* load.c: where each weight goes, then the data. In the mapped copy of packed weights? */
-int model_in_copy(const struct pith_model *m, const struct tensor *t);
+/* place.c: where each weight goes. Is it in the mapped copy of packed weights? */
+int model_in_copy(const struct pith_model *m, const struct placement *p);
 pith_status model_place(struct pith_model *m, struct pith_error *err);
+void model_release_weights(struct pith_model *m);
+/* The device of a layer, of the input side (-1), of the output side (n_layer). */
+int32_t model_device(const struct pith_model *m, int32_t layer);
+/* load.c: the data. */
 pith_status model_load(struct pith_model *m, struct pith_error *err);
 
 #endif

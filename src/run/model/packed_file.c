@@ -293,9 +293,12 @@ pith_status packed_file_open(struct packed_file *f, const struct pith_model *m, 
     return PITH_OK;
 }
 
-const void *packed_file_matrix(const struct packed_file *f, int32_t i)
+uint64_t packed_file_offset(const struct packed_file *f, const struct tensor *t)
 {
-    return f->map.p + entries(f->head)[i].offset;
+    int32_t i = 0;
+    while (f->matrices[i] != t)
+        i++;
+    return entries(f->head)[i].offset;
 }
 
 /* ---------------------------------------------------------------- room in the folder */
@@ -338,6 +341,15 @@ static int make_room(const struct packed_file *f, const struct pith_model *m, st
 
 /* ---------------------------------------------------------------- writing */
 
+/* Where the panels were made. */
+static const uint8_t *panels_of(const struct tensor *t)
+{
+    const struct placement *p = t->at;
+    while (p->layout != LAYOUT_PANELS)
+        p++;
+    return (const uint8_t *)buffer_map(p->buffer) + p->offset;
+}
+
 struct sums {
     const struct packed_file *f;
     struct entry *e;
@@ -349,7 +361,7 @@ static void sums_worker(void *ctx, int ith)
     struct sums *s = ctx;
     (void)ith;
     for (int32_t i; (i = atomic_fetch_add(&s->next, 1)) < s->f->n;)
-        s->e[i].checksum = XXH3_64bits(s->f->matrices[i]->packed, s->e[i].bytes);
+        s->e[i].checksum = XXH3_64bits(panels_of(s->f->matrices[i]), s->e[i].bytes);
 }
 
 /* All matrices at their places; 0 when the progress callback says no. */
@@ -366,7 +378,7 @@ static int put_matrices(const struct packed_file *f, const struct pith_model *m,
             file_writer_put(w, zeros, n < sizeof zeros ? n : sizeof zeros);
         }
         for (uint64_t at = 0; at < e->bytes && !w->failed_errno; at += PIECE) {
-            file_writer_put(w, (const uint8_t *)f->matrices[i]->packed + at,
+            file_writer_put(w, panels_of(f->matrices[i]) + at,
                             e->bytes - at < PIECE ? e->bytes - at : PIECE);
             if (mp->progress &&
                 !mp->progress(mp->progress_ctx, "keep", (double)w->n / (double)f->bytes, w->n))

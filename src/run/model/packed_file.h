@@ -27,7 +27,8 @@ void packed_file_deinit(struct packed_file *f); /* zeroed is allowed */
  * is no error; PITH_CANCELLED when the progress callback says so. */
 pith_status packed_file_open(struct packed_file *f, const struct pith_model *m, struct str *note,
                              struct pith_error *err);
-const void *packed_file_matrix(const struct packed_file *f, int32_t i); /* in the mapped file */
+/* Of a packed matrix in the mapped file. */
+uint64_t packed_file_offset(const struct packed_file *f, const struct tensor *t);
 /* Writes the packed matrices and puts the file in place; the copies that were not used for longest
  * go when the folder would hold more than its limit. What stands in the way is told in *note and is
  * no error; PITH_CANCELLED when the progress callback says so. */

@@ -93,22 +93,20 @@ pith_status model_open_threads(struct pith_model *m, struct pith_error *err)
 void model_spread_weights(struct pith_model *m)
 {
     enum { PAGE = 4096 };
-    uint64_t at[MAX_DEVICES] = {0};
     int why = 0;
-    for (int32_t i = 0; i < m->n_tensors && m->n_nodes > 1; i++) {
-        const struct tensor *t = m->tensors[i];
-        uint64_t begin = (at[t->device] + PAGE - 1) / PAGE * PAGE;
-        uint64_t n = model_in_copy(m, t) ? 0 : t->packed_bytes;
-        uint8_t *base = m->weights[t->device].p;
-        for (int k = 0; k < m->n_nodes && n; k++) {
-            uint64_t end = at[t->device] + n * (uint64_t)(k + 1) / (uint64_t)m->n_nodes;
-            end = end / PAGE * PAGE;
-            if (end > begin && !memory_prefer_node(base + begin, end - begin, m->node[k]))
-                why = errno;
-            begin = end > begin ? end : begin;
+    for (int32_t i = 0; i < m->n_tensors && m->n_nodes > 1; i++)
+        for (int32_t j = 0; j < m->tensors[i]->n_at; j++) {
+            const struct placement *p = &m->tensors[i]->at[j];
+            uint8_t *base = p->bytes && !model_in_copy(m, p) ? buffer_map(p->buffer) : NULL;
+            uint64_t begin = (p->offset + PAGE - 1) / PAGE * PAGE;
+            for (int k = 0; k < m->n_nodes && base; k++) {
+                uint64_t end = p->offset + p->bytes * (uint64_t)(k + 1) / (uint64_t)m->n_nodes;
+                end = end / PAGE * PAGE;
+                if (end > begin && !memory_prefer_node(base + begin, end - begin, m->node[k]))
+                    why = errno;
+                begin = end > begin ? end : begin;
+            }
         }
-        at[t->device] += n;
-    }
     if (why)
         str_printf(&m->note, "%sweights are not in the memory of their nodes: %s",
                    m->note.n ? "; " : "", strerror(why));

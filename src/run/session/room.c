@@ -40,8 +40,9 @@ static uint64_t half_left(const struct pith_model *m, int64_t most, struct mem_l
     uint64_t mapped = 0;
     m->devices[0]->backend->memory(m->devices[0], left);
     for (int32_t i = 0; i < m->n_tensors; i++)
-        if (!m->tensors[i]->packed || model_in_copy(m, m->tensors[i]))
-            mapped += m->tensors[i]->bytes;
+        for (int32_t k = 0; k < m->tensors[i]->n_at; k++)
+            if (!m->tensors[i]->at[k].bytes || model_in_copy(m, &m->tensors[i]->at[k]))
+                mapped += m->tensors[i]->file_bytes;
     uint64_t beside = left->bytes > mapped ? left->bytes - mapped : 0;
     if (most && (uint64_t)most < left->bytes) {
         left->bytes = (uint64_t)most;

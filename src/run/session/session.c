@@ -101,11 +101,8 @@ static int32_t output_rows(const struct pith_session *s)
 
 static void set_devices(struct pith_session *s)
 {
-    const struct pith_model *m = s->model;
     for (node n = s->graph.first; n; n = n->next)
-        n->device = n->layer < 0                     ? 0
-                    : n->layer >= m->arch.hp.n_layer ? m->n_devices - 1
-                                                     : m->layer_device[n->layer];
+        n->device = model_device(s->model, n->layer);
 }
 
 static pith_status compile(struct pith_session *s, struct pith_error *err)
@@ -180,11 +177,11 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
     int n_threads = pool_n_threads(m->pool);
     pith_status st;
     for (int d = 0; d < m->n_devices; d++) {
-        st = m->devices[d]->backend->alloc(m->devices[d], p->act_bytes[d], PITH_MEM_SCRATCH,
-                                           &s->act[d], err);
+        st = buffer_alloc(m->devices[d], p->act_bytes[d], PITH_MEM_SCRATCH, &s->act[d], err);
         if (st != PITH_OK)
             return error_prefix(err, "activations of %d rows", s->n_batch);
-        s->exec.base[d] = s->act[d].p;
+        s->exec.act[d] = &s->act[d];
+        s->exec.base[d] = buffer_map(&s->act[d]);
     }
     s->step = mem_reserve(s->step_reserved);
     s->kept = mem_reserve(s->kept_bytes);
@@ -373,8 +370,7 @@ void session_close(struct pith_session *s)
     if (!s)
         return;
     for (int d = 0; d < MAX_DEVICES; d++)
-        if (s->act[d].p)
-            s->act[d].device->backend->release(&s->act[d]);
+        buffer_release(&s->act[d]);
     mem_decommit(s->step, s->step_committed, PITH_MEM_SCRATCH);
     mem_release(s->step, s->step_reserved);
     mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);

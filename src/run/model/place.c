@@ -1,0 +1,420 @@
+/* place.c -- which device has which weight, in which layout, before anything is read. Layers are
+ * spread over the devices in order, in equal numbers (PITH_LAYER_DEVICES says otherwise: a list of
+ * devices that layers take in turn). Who reads a weight is asked of the model's own graph, so a
+ * tied embedding whose two readers are on two devices has a placement on each.
+ *
+ * On its device a weight lies
+ *     as panels, where all that read it there are better off so (the device's own answer);
+ *     as f32, vectors of other types;
+ *     else as its rows lie in the file: where the device can use the host's memory these are the
+ *         file's pages, else a copy.
+ * What needs memory of the device lies in buffers of its choice of size, exact to the byte. */
+#include "run/model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/machine/env.h"
+#include "base/mem.h"
+
+/* ---------------------------------------------------------------- layers */
+
+/* PITH_LAYER_DEVICES=0,1: layer l goes to the (l mod n)-th of the list. */
+static pith_status listed(struct pith_model *m, const char *text, struct pith_error *err)
+{
+    int32_t list[MAX_DEVICES], n = 0;
+    for (const char *p = text;; p++) {
+        char *end;
+        long d = strtol(p, &end, 10);
+        if (end == p || d < 0 || d >= m->n_devices || n == MAX_DEVICES || (*end && *end != ','))
+            return error_set(err, PITH_RANGE,
+                             "PITH_LAYER_DEVICES=%.40s, wanted at most %d numbers of devices, "
+                             "0..%d, with commas between them",
+                             text, MAX_DEVICES, m->n_devices - 1);
+        list[n++] = (int32_t)d;
+        p = end;
+        if (!*p)
+            break;
+    }
+    for (int32_t l = 0; l < m->arch.hp.n_layer; l++)
+        m->layer_device[l] = list[l % n];
+    return PITH_OK;
+}
+
+static pith_status place_layers(struct pith_model *m, struct pith_error *err)
+{
+    int32_t n_layer = m->arch.hp.n_layer;
+    const char *text = env_get("PITH_LAYER_DEVICES");
+    m->layer_device = arena_array(&m->arena, (size_t)n_layer, sizeof *m->layer_device);
+    if (!m->layer_device)
+        return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
+    if (text)
+        return listed(m, text, err);
+    for (int32_t l = 0; l < n_layer; l++)
+        m->layer_device[l] = (int32_t)((int64_t)l * m->n_devices / n_layer);
+    return PITH_OK;
+}
+
+/* Layers that share a state stay together. */
+static void join_layers(struct pith_model *m)
+{
+    for (const struct state *s = m->arch.states; s < m->arch.states + m->arch.n_states; s++)
+        for (int32_t l = s->layer + 1; l <= s->last; l++)
+            m->layer_device[l] = m->layer_device[s->layer];
+}
+
+int32_t model_device(const struct pith_model *m, int32_t layer)
+{
+    int32_t n_layer = m->arch.hp.n_layer;
+    return m->layer_device[layer < 0 ? 0 : layer < n_layer ? layer : n_layer - 1];
+}
+
+/* ---------------------------------------------------------------- readers */
+
+static pith_status model_graph(struct pith_model *m, struct graph *g, struct pith_error *err)
+{
+    struct arch_model a = m->arch;
+    graph_init(g);
+    g->n_layer = a.hp.n_layer;
+    g->n_embd = a.hp.n_embd;
+    g->states = a.states;
+    g->n_states = a.n_states;
+    a.want_embd = !a.want_logits;
+    a.arch->build(&a, g);
+    pith_status st = graph_finish(g, err);
+    for (node n = g->first; n; n = n->next)
+        n->device = model_device(m, n->layer);
+    return st;
+}
+
+static int product(const struct node *n)
+{
+    return n->op == OP_MATMUL || n->op == OP_MOE_MATMUL;
+}
+
+/* Would the device rather have it as panels for this node? */
+static int wants_panels(const struct pith_model *m, const struct node *n, const struct tensor *t)
+{
+    const struct device *d = m->devices[n->device];
+    struct tensor packed = *t;
+    struct node with = *n;
+    struct op_impl impl;
+    packed.at[0] = (struct placement){.device = n->device, .layout = LAYOUT_PANELS};
+    packed.n_at = 1;
+    with.w = &packed;
+    return n->w == t && d->backend->impl(d, &with, NULL, &impl) && !impl.slow;
+}
+
+/* Notes that a node reads t. */
+static void reads(struct pith_model *m, const struct node *n, const struct tensor *t)
+{
+    if (!t)
+        return;
+    struct tensor *mine = m->tensors[t->index];
+    struct placement *p = (struct placement *)(uintptr_t)tensor_on(mine, n->device);
+    int panels = m->params.weights != PITH_WEIGHTS_MAPPED && !m->params.reference &&
+                 t->n_dims > 1 && dtypes[t->type].pack != NULL;
+    if (!p) { /* panels until somebody minds; rows unless a product wants them */
+        p = &mine->at[mine->n_at++];
+        *p = (struct placement){.device = n->device, .layout = LAYOUT_ROWS, .bytes = 1};
+    }
+    if (!panels || !wants_panels(m, n, t))
+        p->bytes = 0;
+    else if (product(n))
+        p->layout = LAYOUT_PANELS;
+}
+
+static pith_status find_readers(struct pith_model *m, struct pith_error *err)
+{
+    struct graph g;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        m->tensors[i]->n_at = 0;
+        m->tensors[i]->packed_bytes = 0;
+    }
+    pith_status st = model_graph(m, &g, err);
+    for (node n = st == PITH_OK ? g.first : NULL; n; n = n->next) {
+        reads(m, n, n->w);
+        reads(m, n, n->b);
+        reads(m, n, n->w2);
+    }
+    graph_deinit(&g);
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        for (int32_t k = 0; k < m->tensors[i]->n_at; k++) {
+            struct placement *p = &m->tensors[i]->at[k];
+            p->layout = p->bytes ? p->layout : LAYOUT_ROWS;
+            p->bytes = 0;
+        }
+    return st;
+}
+
+/* ---------------------------------------------------------------- bytes */
+
+static int is_host(const struct pith_model *m, int32_t device)
+{
+    struct device_limits lim;
+    m->devices[device]->backend->limits(m->devices[device], &lim);
+    return lim.host;
+}
+
+int model_in_copy(const struct pith_model *m, const struct placement *p)
+{
+    return m->copy.map.p && p->layout == LAYOUT_PANELS && is_host(m, p->device);
+}
+
+/* What each placement takes of its device. */
+static void size_weights(struct pith_model *m)
+{
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        struct tensor *t = m->tensors[i];
+        for (int32_t k = 0; k < t->n_at; k++) {
+            struct placement *p = &t->at[k];
+            const struct device *d = m->devices[p->device];
+            if (p->layout == LAYOUT_PANELS)
+                p->bytes = t->packed_bytes =
+                    size_align((uint64_t)tensor_stack(t) * tensor_packed_matrix_bytes(t), 64);
+            else if (t->type != t->file_type || !d->backend->import)
+                p->bytes = size_align(t->bytes, 64);
+        }
+    }
+}
+
+static uint64_t bytes_needed(const struct pith_model *m, uint64_t need[MAX_DEVICES])
+{
+    uint64_t host = 0;
+    memset(need, 0, MAX_DEVICES * sizeof *need);
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        for (int32_t k = 0; k < m->tensors[i]->n_at; k++) {
+            const struct placement *p = &m->tensors[i]->at[k];
+            uint64_t n = model_in_copy(m, p) ? 0 : p->bytes;
+            need[p->device] += n;
+            host += is_host(m, p->device) ? n : 0;
+        }
+    return host;
+}
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / 1048576;
+}
+
+/* A device's memory of its own holds what is placed there, or the model is not opened. */
+static pith_status fit_devices(struct pith_model *m, const uint64_t need[MAX_DEVICES],
+                               struct pith_error *err)
+{
+    for (int d = 0; d < m->n_devices; d++) {
+        struct mem_left left;
+        if (is_host(m, d))
+            continue;
+        m->devices[d]->backend->memory(m->devices[d], &left);
+        if (need[d] > left.bytes)
+            return error_set(err, PITH_NOMEM,
+                             "the weights of %s on %s need %.1f MiB, %.1f MiB of %.1f MiB are left "
+                             "(limited by %s)",
+                             gguf_path(m->gguf), m->devices[d]->name, mib(need[d]), mib(left.bytes),
+                             mib(left.total), left.by);
+    }
+    return PITH_OK;
+}
+
+/* Where the machine's own memory is asked. */
+static void host_memory(const struct pith_model *m, struct mem_left *left)
+{
+    int d = 0;
+    while (d < m->n_devices - 1 && !is_host(m, d))
+        d++;
+    m->devices[d]->backend->memory(m->devices[d], left);
+}
+
+/* ---------------------------------------------------------------- what fits */
+
+/* The copy of the packed matrices in the cache folder, if there are such and it can be used. */
+static pith_status find_copy(struct pith_model *m, struct pith_error *err)
+{
+    pith_status st = packed_file_init(&m->copy, m, err);
+    if (st == PITH_OK && m->copy.n)
+        st = packed_file_open(&m->copy, m, &m->note, err);
+    return st;
+}
+
+/* Weights that do not fit are used as they lie in the file, whose pages can be given back and read
+ * again, and that is said; where they would be larger than all memory only if asked for, since each
+ * token would wait for the disk. */
+static pith_status fit(struct pith_model *m, uint64_t need[MAX_DEVICES], struct pith_error *err)
+{
+    struct mem_left left;
+    host_memory(m, &left);
+    uint64_t all = bytes_needed(m, need), data = 0;
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        data += m->tensors[i]->file_bytes;
+    int packed = all > left.bytes && m->params.weights != PITH_WEIGHTS_MAPPED;
+    if (packed && m->params.strict)
+        return error_set(
+            err, PITH_NOMEM,
+            "the packed weights of %s need %.1f MiB, %.1f MiB are left (limited by %s); "
+            "mapped ones (weights = mapped) need none of their own",
+            gguf_path(m->gguf), mib(all), mib(left.bytes), left.by);
+    if (packed) {
+        m->params.weights = PITH_WEIGHTS_MAPPED;
+        pith_status st = find_readers(m, err);
+        if (st != PITH_OK)
+            return st;
+        size_weights(m);
+        packed_file_deinit(&m->copy); /* there is nothing to keep one of */
+        str_printf(&m->note,
+                   "%sthe packed weights need %.1f MiB and %.1f MiB are left (limited by %s): "
+                   "they are used as they lie in the file",
+                   m->note.n ? "; " : "", mib(all), mib(left.bytes), left.by);
+        all = bytes_needed(m, need);
+    }
+    if (all > left.bytes || (packed && data > left.total))
+        return error_set(
+            err, PITH_NOMEM,
+            "the weights of %s need %.1f MiB, %.1f MiB of %.1f MiB are left (limited by %s); "
+            "use a smaller type of weights%s",
+            gguf_path(m->gguf), mib(all > left.bytes ? all : data), mib(left.bytes),
+            mib(left.total), left.by,
+            all > left.bytes
+                ? ""
+                : ", or weights = mapped, which reads them from the disk for every token");
+    if (data <= left.total || m->params.weights != PITH_WEIGHTS_MAPPED)
+        return PITH_OK;
+    if (m->params.strict)
+        return error_set(
+            err, PITH_NOMEM,
+            "the weights of %s have %.1f MiB, there are %.1f MiB of memory (limited by %s)",
+            gguf_path(m->gguf), mib(data), mib(left.total), left.by);
+    str_printf(&m->note,
+               "%sthe weights have %.1f MiB, there are %.1f MiB of memory (limited by %s): each "
+               "token waits for the disk",
+               m->note.n ? "; " : "", mib(data), mib(left.total), left.by);
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- buffers */
+
+/* Deals the placements of a device out over buffers, and tells how large these have to be (sizes
+ * NULL: nothing but their number). */
+static int32_t deal(struct pith_model *m, int device, uint64_t *sizes)
+{
+    struct device_limits lim;
+    int32_t n = 0;
+    uint64_t at = 0;
+    m->devices[device]->backend->limits(m->devices[device], &lim);
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        struct placement *p = (struct placement *)(uintptr_t)tensor_on(m->tensors[i], device);
+        if (!p || !p->bytes || model_in_copy(m, p))
+            continue;
+        at = size_align(at, lim.align);
+        if (!n || (lim.slab != UINT64_MAX && at + p->bytes > lim.slab)) {
+            n++;
+            at = 0;
+        }
+        if (sizes) {
+            p->buffer = &m->weights[device].buffer[n - 1];
+            p->offset = at;
+            sizes[n - 1] = at + p->bytes;
+        }
+        at += p->bytes;
+    }
+    return n;
+}
+
+static pith_status make_buffers(struct pith_model *m, int device, struct pith_error *err)
+{
+    struct weight_buffers *w = &m->weights[device];
+    int32_t n = deal(m, device, NULL);
+    pith_status st = PITH_OK;
+    uint64_t *sizes = mem_array((size_t)n + 1, sizeof *sizes, PITH_MEM_META);
+    w->buffer = arena_array(&m->arena, (size_t)n + 1, sizeof *w->buffer);
+    if (!sizes || !w->buffer)
+        TRY(error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf)));
+    deal(m, device, sizes);
+    for (; w->n < n; w->n++)
+        TRY(buffer_alloc(m->devices[device], sizes[w->n], PITH_MEM_WEIGHTS, &w->buffer[w->n], err));
+fail:
+    mem_free(sizes);
+    return st == PITH_OK ? st : error_prefix(err, "weights of %s", gguf_path(m->gguf));
+}
+
+/* The file's parts, and the copy of packed weights, as memory of each device that can have it so.
+ */
+static pith_status import_files(struct pith_model *m, struct pith_error *err)
+{
+    int parts = gguf_n_parts(m->gguf);
+    for (int d = 0; d < m->n_devices; d++) {
+        struct buffer *in = arena_array(&m->arena, (size_t)parts + 1, sizeof *in);
+        if (!in)
+            return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
+        m->imports[d] = in;
+        for (int p = 0; p < parts; p++)
+            buffer_import(m->devices[d], gguf_part(m->gguf, p)->p, gguf_part(m->gguf, p)->n,
+                          &in[p]);
+        if (m->copy.map.p)
+            buffer_import(m->devices[d], m->copy.map.p, m->copy.map.n, &in[parts]);
+    }
+    return PITH_OK;
+}
+
+/* Placements that take no memory lie in imported files. */
+static void point_at_files(struct pith_model *m, const struct tensor *t, struct placement *p)
+{
+    const uint8_t *at = t->file;
+    struct buffer *in = m->imports[p->device];
+    int parts = gguf_n_parts(m->gguf);
+    if (model_in_copy(m, p)) {
+        p->buffer = &in[parts];
+        p->offset = packed_file_offset(&m->copy, t);
+    }
+    for (int k = 0; k < parts && !p->bytes; k++) {
+        const struct file_map *map = gguf_part(m->gguf, k);
+        if (at < map->p || at >= map->p + map->n)
+            continue;
+        p->buffer = &in[k];
+        p->offset = (uint64_t)(at - map->p);
+    }
+}
+
+/* A weight that takes memory of two devices is worth a sentence. */
+static void tell_of_twins(struct pith_model *m)
+{
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct tensor *t = m->tensors[i];
+        if (t->n_at > 1 && t->at[0].bytes && t->at[1].bytes)
+            str_printf(&m->note, "%s%s is on %s (%.1f MiB) and on %s (%.1f MiB)",
+                       m->note.n ? "; " : "", t->name, m->devices[t->at[0].device]->name,
+                       mib(t->at[0].bytes), m->devices[t->at[1].device]->name, mib(t->at[1].bytes));
+    }
+}
+
+pith_status model_place(struct pith_model *m, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    uint64_t need[MAX_DEVICES];
+    TRY(place_layers(m, err));
+    join_layers(m);
+    TRY(find_readers(m, err));
+    size_weights(m);
+    if (m->params.cache_dir)
+        TRY(find_copy(m, err));
+    TRY(fit(m, need, err));
+    TRY(fit_devices(m, need, err));
+    TRY(import_files(m, err));
+    for (int d = 0; d < m->n_devices; d++)
+        TRY(make_buffers(m, d, err));
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        for (int32_t k = 0; k < m->tensors[i]->n_at; k++)
+            point_at_files(m, m->tensors[i], &m->tensors[i]->at[k]);
+    tell_of_twins(m);
+fail:
+    return st;
+}
+
+void model_release_weights(struct pith_model *m)
+{
+    for (int d = 0; d < m->n_devices; d++) {
+        for (int32_t i = 0; i < m->weights[d].n; i++)
+            buffer_release(&m->weights[d].buffer[i]);
+        for (int p = 0; m->imports[d] && p <= gguf_n_parts(m->gguf); p++)
+            buffer_release(&m->imports[d][p]);
+    }
+}
