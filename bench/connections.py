@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""connections.py -- how soon a server answers /health and a request with a key, while many connections hold on to it.
+"""connections.py -- how soon a server answers /health and a request with a key, while many
+connections hold on to it.
 
-    bench/connections.py MODEL [--connections 2000] [--probes 200] [--pith build/pith] [--flags "..."]
+    bench/connections.py MODEL [--connections 2000] [--probes 200] [--pith build/pith] [--flags
+        "..."]
 
-Half of the connections say nothing; the other half send the head of a request, a byte at a time. Each probe is a new connection. The server has
-a key; it is measured as it is by default, where most of those that hold on are shown the door, and with room for all of them. Prints a table
-and exits with 1 when the slowest /health took more than --most milliseconds (default 50).
-"""
+Half of the connections say nothing; the other half send the head of a request, a byte at a time.
+Each probe is a new connection. The server has a key; it is measured as it is by default, where
+most of those that hold on are shown the door, and with room for all of them. Prints a table and
+exits with 1 when the slowest /health took more than --most milliseconds (default 50)."""
 import argparse
 import http.client
 import os
@@ -74,8 +76,10 @@ def ask(port, path, headers):
 
 
 def measure(a, name, flags):
-    p = subprocess.Popen([a.pith, "serve", a.model, "--port", "0", "--no-log", "--ctx", "1024", "--no-store-dir", "--api-key", "one:" + KEY, *flags, *shlex.split(a.flags)],
-                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    p = subprocess.Popen([a.pith, "serve", a.model, "--port", "0", "--no-log", "--ctx", "1024",
+                          "--no-store-dir", "--api-key", "one:" + KEY, *flags,
+                          *shlex.split(a.flags)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                         text=True)
     worst = 0
     try:
         port = int(p.stdout.readline().strip().rsplit(":", 1)[1])
@@ -90,8 +94,9 @@ def measure(a, name, flags):
                 if path == "/health" and n:
                     worst = max(worst, ms[-1] if good == len(got) else float("inf"))
                 files = len(os.listdir("/proc/%d/fd" % p.pid))
-                print("| %s | %d | %s | %d of %d | %.1f | %.1f | %.1f | %d | %d |" %
-                      (name, n, path, good, len(got), ms[len(ms) // 2], ms[int(0.99 * len(ms))], ms[-1], files, holding.opened if holding else 0), flush=True)
+                print("| %s | %d | %s | %d of %d | %.1f | %.1f | %.1f | %d | %d |"
+                      % (name, n, path, good, len(got), ms[len(ms) // 2], ms[int(0.99 * len(ms))],
+                         ms[-1], files, holding.opened if holding else 0), flush=True)
             if holding:
                 holding.end()
     finally:
@@ -101,7 +106,8 @@ def measure(a, name, flags):
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = argparse.ArgumentParser(description=__doc__,
+                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("model", metavar="MODEL")
     ap.add_argument("--connections", type=int, default=2000)
     ap.add_argument("--probes", type=int, default=200)
@@ -112,8 +118,10 @@ def main():
     room = str(2 * a.connections)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, a.connections + 100), hard), hard))
-    print("| server | held | asked | answered | median ms | P99 | most | its descriptors | opened |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    worst = max(measure(a, "by default", []), measure(a, "room for all", ["--max-connections", room, "--max-unknown", room]))
+    print("| server | held | asked | answered | median ms | P99 | most | its descriptors | "
+          "opened |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    worst = max(measure(a, "by default", []),
+                measure(a, "room for all", ["--max-connections", room, "--max-unknown", room]))
     return worst > a.most
 
 

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""serve_hostile.py -- scenarios of bench/serve.py in which somebody means harm, or everybody does something else.
+"""serve_hostile.py -- scenarios of bench/serve.py in which somebody means harm, or everybody does
+something else.
 
-`hostile`: valid requests of small size and great cost, by two keys and without one, beside one good stream and another key's /tokenize. The
-requests are those that once did harm (the nine below), and the costliest that tests/text/test_lab.c has found (tests/lab), whole and mutated.
-`mixed`: chats, tools, schemas, embeddings, long prompts, clients that leave, models that come and go, for hours.
+`hostile`: valid requests of small size and great cost, by two keys and without one, beside one good
+stream and another key's /tokenize. The requests are those that once did harm (the nine below), and
+the costliest that tests/text/test_lab.c has found (tests/lab), whole and mutated. `mixed`: chats,
+tools, schemas, embeddings, long prompts, clients that leave, models that come and go, for hours.
 
-As a program it is the attacker: serve_hostile.py URL SECONDS KEY... prints a line of JSON with the statuses that it got."""
+As a program it is the attacker: serve_hostile.py URL SECONDS KEY... prints a line of JSON with
+the statuses that it got."""
 import json
 import os
 import random
@@ -27,15 +30,18 @@ LAB = os.path.join(ROOT, "tests", "lab")
 
 
 def completion(**more):
-    return "/v1/completions", {"prompt": "a", "max_tokens": 8, "temperature": 1, "timeout": 20, **more}
+    return "/v1/completions", {"prompt": "a", "max_tokens": 8, "temperature": 1, "timeout": 20,
+                               **more}
 
 
 def schema(s, **more):
-    return completion(response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": s}}, **more)
+    return completion(response_format={"type": "json_schema",
+                                       "json_schema": {"name": "s", "schema": s}}, **more)
 
 
 def windows(r):
-    return completion(n=r.choice([32, 128]), max_tokens=1, samplers="dry:penalty_last_n=16777216,multiplier=1")
+    return completion(n=r.choice([32, 128]), max_tokens=1,
+                      samplers="dry:penalty_last_n=16777216,multiplier=1")
 
 
 def one_of(r):
@@ -43,7 +49,8 @@ def one_of(r):
 
 
 def all_of(r):
-    branch = lambda i, j: {"type": "object", "properties": {"p%d_%d" % (i, j): {"description": "z" * 2000}}}
+    branch = lambda i, j: {"type": "object",
+                           "properties": {"p%d_%d" % (i, j): {"description": "z" * 2000}}}
     return schema({"allOf": [{"anyOf": [branch(i, j) for j in range(10)]} for i in range(4)]})
 
 
@@ -61,8 +68,10 @@ def ones(r):
 
 
 def breakers(r):
-    chars = [chr(c) for c in range(0x21, 0x3000) if chr(c).isprintable() and c not in (0x22, 0x5C)][:4000]
-    return completion(n=32, max_tokens=64, ignore_eos=True, dry_multiplier=1, dry_sequence_breakers=chars)
+    chars = [chr(c) for c in range(0x21, 0x3000) if chr(c).isprintable()
+             and c not in (0x22, 0x5C)][:4000]
+    return completion(n=32, max_tokens=64, ignore_eos=True, dry_multiplier=1,
+                      dry_sequence_breakers=chars)
 
 
 def unknown_model(r):
@@ -78,7 +87,8 @@ def mutated(r, text):
         a = r.randrange(len(text) + 1)
         b = min(len(text), a + 1 + r.randrange(40))
         text = text[:b] + text[a:b] * r.choice([0, 1, 1, 5]) + text[b:]
-    return re.sub(r"\d+", lambda m: str(r.randrange(10 ** min(6, len(m[0])))) if r.random() < 0.2 else m[0], text)[:4096]
+    return re.sub(r"\d+", lambda m: str(r.randrange(10 ** min(6, len(m[0])))) if r.random() < 0.2
+                  else m[0], text)[:4096]
 
 
 def found(r):
@@ -103,14 +113,17 @@ def found(r):
     if kind == "text":
         return "/tokenize", {"content": text * r.choice([1, 100])}
     if kind == "jinja":
-        return "/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 4, "chat_template": text}
-    return "/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 4}
+        return "/v1/chat/completions", {"messages": [{"role": "user", "content": text}],
+                                        "max_tokens": 4, "chat_template": text}
+    return "/v1/chat/completions", {"messages": [{"role": "user", "content": text}],
+                                    "max_tokens": 4}
 
 
 def ask(host, port, path, body, key, seconds):
     """The status, 0: none in time. The answer is read and thrown away."""
     data = json.dumps(body).encode()
-    head = (f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    head = (f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\nContent-Type: "
+            f"application/json\r\n"
             f"Authorization: Bearer {key}\r\nContent-Length: {len(data)}\r\n\r\n").encode()
     first, until = b"", time.monotonic() + seconds
     try:
@@ -192,17 +205,22 @@ def poll_tokenize(target, key, over, out):
 
 
 def hostile(run, minutes=10.0, seconds=20.0):
-    """small requests of great cost by two keys beside a good stream: its P99 gap at most twice that alone and 100 ms, another key's /tokenize
-    within 250 ms, the process within what /props says (memory.most.all), the stream's bits those of a quiet server"""
+    """small requests of great cost by two keys beside a good stream: its P99 gap at most twice that
+    alone and 100 ms, another key's /tokenize within 250 ms, the process within what /props says
+    (memory.most.all), the stream's bits those of a quiet server"""
     keys = Keys("good", "other", "evil", "worse")
-    target = Target(None, keys.of["good"], run.a.pith, run.a.model, ["--ctx", "4096", "--no-store-dir", "--api-key-file", keys.file.name])
+    target = Target(None, keys.of["good"], run.a.pith, run.a.model,
+                    ["--ctx", "4096", "--no-store-dir", "--api-key-file", keys.file.name])
     run.servers.append(target)
     memory = json.loads(target.get("/props")[1])["memory"]["most"]["all"]
     over, asked, resident, differ = threading.Event(), [], [], []
-    fixed = {"model": target.name, "prompt": "The three primary colours are", "max_tokens": 48, "temperature": 0, "logprobs": 3, "ignore_eos": True}
+    fixed = {"model": target.name, "prompt": "The three primary colours are", "max_tokens": 48,
+             "temperature": 0, "logprobs": 3, "ignore_eos": True}
     quiet = json.loads(target.ask("POST", "/v1/completions", fixed)[1])["choices"]
     load = Load(target)
-    texts = lambda: {**fixed, "logprobs": None, "max_tokens": 1000, "stream": True, "stream_options": {"include_usage": True}, "prompt": "word %d" % random.randrange(10 ** 6)}
+    texts = lambda: {**fixed, "logprobs": None, "max_tokens": 1000, "stream": True,
+                     "stream_options": {"include_usage": True},
+                     "prompt": "word %d" % random.randrange(10 ** 6)}
     load.then = lambda s: None if over.is_set() else Stream(load, texts())
     Stream(load, texts())
     load.run(time.perf_counter() + 3)
@@ -211,8 +229,10 @@ def hostile(run, minutes=10.0, seconds=20.0):
     began = time.perf_counter()
     load.run(began + seconds)
     alone, asked_alone = gaps_of([*load.live, *load.done], began), len(asked)
-    attacker = subprocess.Popen([sys.executable, os.path.abspath(__file__), f"http://{target.host}:{target.port}", str(60 * minutes), keys.of["evil"], keys.of["worse"]],
-                                stdout=subprocess.PIPE, text=True)
+    attacker = subprocess.Popen([sys.executable, os.path.abspath(__file__),
+                                 f"http://{target.host}:{target.port}", str(60 * minutes),
+                                 keys.of["evil"], keys.of["worse"]], stdout=subprocess.PIPE,
+                                text=True)
     began = time.perf_counter()
 
     def same():
@@ -235,9 +255,11 @@ def hostile(run, minutes=10.0, seconds=20.0):
     load.drop()
     a, b, t = quantiles(alone), quantiles(beside), asked[asked_alone:] or [99.0]
     failed = [s.error for s in load.done if s.error]
-    return {"ok": b["p99"] <= 2 * a["p99"] + 0.1 and max(t) <= 0.25 and max(resident) <= memory and not differ and not failed,
-            "alone": a, "beside": b, "worst_beside": max(beside), "tokenize": quantiles(t), "tokenize_worst": max(t), "tokenize_asked": len(t),
-            "resident_most": max(resident), "max_memory": memory, "differ": differ[:2], "failed": failed[:2], "statuses": statuses}
+    return {"ok": b["p99"] <= 2 * a["p99"] + 0.1 and max(t) <= 0.25 and max(resident) <= memory
+            and not differ and not failed, "alone": a, "beside": b, "worst_beside": max(beside),
+            "tokenize": quantiles(t), "tokenize_worst": max(t), "tokenize_asked": len(t),
+            "resident_most": max(resident), "max_memory": memory, "differ": differ[:2],
+            "failed": failed[:2], "statuses": statuses}
 
 
 # ---------------------------------------------------------------- everybody does something else
@@ -249,29 +271,44 @@ GET_WEATHER = {"type": "function", "function": {"name": "get_weather", "paramete
 
 def takes_tools(target, model):
     """A model without a chat template refuses them."""
-    body = {"model": model, "messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "tools": [GET_WEATHER]}
+    body = {"model": model, "messages": [{"role": "user", "content": "a"}], "max_tokens": 1,
+            "tools": [GET_WEATHER]}
     return target.ask("POST", "/v1/chat/completions", body)[0] == 200
 
 
 def kinds_of_request(r, model, tools):
-    talk = [{"role": "user", "content": " ".join(r.choices(["why", "is", "the", "sky", "blue", "and", "grass", "green"], k=r.randint(1, 40)))}]
-    return r.choice([
-        ("/v1/chat/completions", {"model": model, "messages": talk, "max_tokens": r.randint(1, 64)}),
-        ("/v1/chat/completions", {"model": model, "messages": talk, "max_tokens": 64,
-                                  **({"tools": [GET_WEATHER], "tool_choice": r.choice(["auto", "required"])} if tools else {})}),
-        ("/v1/completions", {"model": model, "prompt": "a", "max_tokens": 48, "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {
-            "type": "object", "properties": {"k%d" % r.randrange(50): {"type": "integer"}, "t": {"enum": ["a", "b"]}}}}}}),
-        ("/v1/embeddings", {"model": model, "input": ["a b c"] * r.randint(1, 8)}),
-        ("/v1/completions", {"model": model, "prompt": "word " * r.randint(500, 3000), "max_tokens": 4}),
-        ("/v1/completions", {"model": model, "prompt": "w", "max_tokens": 300, "n": r.randint(1, 4), "stream": True}),
-        ("/tokenize", {"content": "text " * r.randint(1, 5000)}),
-    ])
+    talk = [{"role": "user", "content": " ".join(
+                                                 r.choices(["why", "is", "the", "sky", "blue",
+                                                            "and", "grass", "green"],
+                                                           k=r.randint(1, 40)))}]
+    return r.choice([("/v1/chat/completions",
+                      {"model": model, "messages": talk, "max_tokens": r.randint(1, 64)}),
+                     ("/v1/chat/completions",
+                      {"model": model, "messages": talk, "max_tokens": 64,
+                       **({"tools": [GET_WEATHER], "tool_choice": r.choice(["auto", "required"])}
+                          if tools else {})}), ("/v1/completions",
+                                                {"model": model, "prompt": "a", "max_tokens": 48,
+                                                 "response_format":
+                                                 {"type": "json_schema",
+                                                  "json_schema": {"name": "s",
+                                                                  "schema": {"type": "object",
+                                    "properties": {"k%d" % r.randrange(50): {"type": "integer"},
+                                                   "t": {"enum": ["a", "b"]}}}}}}),
+                     ("/v1/embeddings", {"model": model, "input": ["a b c"] * r.randint(1, 8)}),
+                     ("/v1/completions", {"model": model, "prompt": "word " * r.randint(500, 3000),
+                                          "max_tokens": 4}),
+                     ("/v1/completions", {"model": model, "prompt": "w", "max_tokens": 300,
+                                          "n": r.randint(1, 4), "stream": True}),
+                     ("/tokenize", {"content": "text " * r.randint(1, 5000)}),])
 
 
 def mixed(run, minutes=120.0, clients=8, extra=""):
-    """chats, tools, schemas, embeddings, long prompts, clients that leave and models that come and go: nothing fails, and memory, descriptors and
-    threads do not grow. extra: another model's file, which takes turns with the first"""
-    target = Target(None, None, run.a.pith, run.a.model, ["--ctx", "4096", "--embeddings", "--models-max", "1", *([extra] if extra else [])])
+    """chats, tools, schemas, embeddings, long prompts, clients that leave and models that come and
+    go: nothing fails, and memory, descriptors and threads do not grow. extra: another model's
+    file, which takes turns with the first"""
+    target = Target(None, None, run.a.pith, run.a.model,
+                    ["--ctx", "4096", "--embeddings", "--models-max", "1",
+                     *([extra] if extra else [])])
     run.servers.append(target)
     models = [m["id"] for m in json.loads(target.get("/v1/models")[1])["data"]]
     tools = {m: takes_tools(target, m) for m in models}
@@ -300,7 +337,8 @@ def mixed(run, minutes=120.0, clients=8, extra=""):
     while time.monotonic() < until:
         time.sleep(min(60.0, max(0.1, until - time.monotonic())))
         resident, fds = target.resident()
-        rows.append({"resident": resident, "fds": fds, "threads": len(target.threads()), "answered": sum(counts.values())})
+        rows.append({"resident": resident, "fds": fds, "threads": len(target.threads()),
+                     "answered": sum(counts.values())})
         say(json.dumps(rows[-1]))
         if target.process.poll() is not None:
             raise Failed("the server has ended")
@@ -311,11 +349,11 @@ def mixed(run, minutes=120.0, clients=8, extra=""):
     most = lambda part, what: max(r[what] for r in part)
     grown = most(last, "resident") / most(middle, "resident")
     more = {what: most(last, what) - most(middle, what) for what in ("fds", "threads")}
-    # A connection of each client and one of each model's file may be open when they are counted; threads that read requests are made when
-    # they are needed and stay, so a few may come late.
+    # A connection of each client and one of each model's file may be open when they are counted;
+    # threads that read requests are made when they are needed and stay, so a few may come late.
     ok = not bad and grown <= 1.03 and more["fds"] <= clients + len(models) and more["threads"] <= 4
-    return {"ok": ok, "minutes": minutes, "statuses": counts, "grown": grown, "more": more, "tools": tools, "first": rows[0], "last": rows[-1],
-            "bad": bad[:5], "rows": rows}
+    return {"ok": ok, "minutes": minutes, "statuses": counts, "grown": grown, "more": more,
+            "tools": tools, "first": rows[0], "last": rows[-1], "bad": bad[:5], "rows": rows}
 
 
 if __name__ == "__main__":

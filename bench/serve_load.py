@@ -1,6 +1,7 @@
-"""serve_load.py -- what bench/serve.py is made of: a server to ask, streamed requests on sockets that do not block, one loop that moves their
-bytes and notes when they arrive, a point of load, tables and plots. One thread and no package, because the load shares the machine's cores with
-the server, and its own processor time is part of the result."""
+"""serve_load.py -- what bench/serve.py is made of: a server to ask, streamed requests on sockets
+that do not block, one loop that moves their bytes and notes when they arrive, a point of load,
+tables and plots. One thread and no package, because the load shares the machine's cores with the
+server, and its own processor time is part of the result."""
 import heapq
 import json
 import os
@@ -18,10 +19,12 @@ import urllib.parse
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CORES = len(os.sched_getaffinity(0))
-WORDS = ("the of and to in is you that it he was for on are as with his they at be this have from or one had by word but not what all were we when "
-         "your can said there use an each which she do how their if will up other about out many then them these so some her would make like him "
-         "into time has look two more write go see number no way could people my than first water been call who oil its now find long down day did "
-         "get come made may part").split()
+WORDS = ("the of and to in is you that it he was for on are as with his they at be this have "
+         "from or one had by word but not what all were we when "
+         "your can said there use an each which she do how their if will up other about out many "
+         "then them these so some her would make like him "
+         "into time has look two more write go see number no way could people my than first "
+         "water been call who oil its now find long down day did " "get come made may part").split()
 
 
 class Failed(Exception):
@@ -40,8 +43,10 @@ class Target:
     def __init__(self, url=None, key=None, pith=None, model=None, flags=(), log=None):
         self.key, self.process = key, None
         if not url:
-            cmd = [pith, "serve", model, "--port", "0", "--no-store-dir", *flags] + ([] if log else ["--no-log"])
-            self.process = subprocess.Popen(cmd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
+            cmd = [pith, "serve", model, "--port", "0", "--no-store-dir",
+                   *flags] + ([] if log else ["--no-log"])
+            self.process = subprocess.Popen(cmd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                            stderr=log, text=True)
             url = self.process.stdout.readline().strip()
             if not url:
                 raise Failed(f"{' '.join(cmd)}: status {self.process.wait()}")
@@ -76,8 +81,10 @@ class Target:
 
     def head(self, method, path, length, key=None):
         key = key or self.key
-        return (f"{method} {self.base}{path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                + (f"Authorization: Bearer {key}\r\n" if key else "") + f"Content-Length: {length}\r\n\r\n").encode()
+        return (f"{method} {self.base}{path} HTTP/1.1\r\nHost: "
+                f"{self.host}:{self.port}\r\nConnection: close\r\nContent-Type: "
+                f"application/json\r\n" + (f"Authorization: Bearer {key}\r\n" if key else "")
+                + f"Content-Length: {length}\r\n\r\n").encode()
 
     def ask(self, method, path, body=None, key=None):
         """(status, body as bytes); blocking."""
@@ -108,7 +115,8 @@ class Target:
             for t in os.listdir(base):
                 try:
                     with open(f"{base}/{t}/comm") as c, open(f"{base}/{t}/schedstat") as f:
-                        out[f"{c.read().strip()}-{int(t) - self.process.pid}"] = int(f.read().split()[0]) * 1e-9
+                        out[f"{c.read().strip()}-{int(t) - self.process.pid}"] = int(
+                                f.read().split()[0]) * 1e-9
                 except OSError:
                     pass  # it has ended
         return out
@@ -206,7 +214,8 @@ class Stream:
         try:
             if self.status == 200 and b"data: [DONE]" in self.tail:
                 at = self.tail.rindex(b'"usage":{')
-                self.usage = json.JSONDecoder().raw_decode(self.tail[at + 8:].decode("utf-8", "replace"))[0]
+                self.usage = json.JSONDecoder().raw_decode(self.tail[at + 8:].decode("utf-8",
+                            "replace"))[0]
             else:
                 error = error or f"status {self.status}, {self.tail[-200:]!r}"
         except ValueError:
@@ -230,7 +239,8 @@ class Load:
         self.selector.register(s.socket, selectors.EVENT_READ, s)
 
     def want_write(self, s, on):
-        self.selector.modify(s.socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if on else 0), s)
+        self.selector.modify(s.socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if on else 0),
+                             s)
 
     def remove(self, s):
         self.live.discard(s)
@@ -249,12 +259,14 @@ class Load:
         """Until that time; with None until all streams have ended."""
         while True:
             now = time.perf_counter()
-            if (until is not None and now >= until) or (until is None and not self.live and not self.due):
+            if (until is not None and now >= until) or (until is None and not self.live
+                                                        and not self.due):
                 return
             while self.due and self.due[0][0] <= now:
                 heapq.heappop(self.due)[2]()
             ends = [t for t in (until, self.due[0][0] if self.due else None) if t is not None]
-            for key, events in self.selector.select(max(0, min(ends) - time.perf_counter()) if ends else 1):
+            for key, events in self.selector.select(max(0, min(ends) - time.perf_counter()) if ends
+                                                    else 1):
                 if events & selectors.EVENT_WRITE:
                     key.data.write()
                 if events & selectors.EVENT_READ and key.data in self.live:
@@ -267,10 +279,12 @@ class Load:
             s.socket.close()
 
 
-# ---------------------------------------------------------------- a point: one kind of load for some time
+# ---------------------------------------------------------------- a point: one kind of load for
+# some time
 
 class Texts:
-    """Prompts of --prefix shared words and --prompt random ones; with vary these and the answers are 1 to twice as long."""
+    """Prompts of --prefix shared words and --prompt random ones; with vary these and the answers
+    are 1 to twice as long."""
 
     def __init__(self, prefix, prompt, predict, seed=1, vary=False, **more):
         self.rng = random.Random(seed)
@@ -281,14 +295,17 @@ class Texts:
         return self.rng.randint(1, 2 * n) if self.vary and n else n
 
     def body(self, model):
-        text = (self.shared + " " + " ".join(self.rng.choices(WORDS, k=self.length(self.prompt)))).strip()
-        return {"model": model, "prompt": text, "max_tokens": self.length(self.predict), "temperature": 0, "stream": True,
-                "stream_options": {"include_usage": True}, **self.more}
+        text = (self.shared + " " + " ".join(self.rng.choices(WORDS,
+                                                              k=self.length(self.prompt)))).strip()
+        return {"model": model, "prompt": text, "max_tokens": self.length(self.predict),
+                "temperature": 0, "stream": True, "stream_options": {"include_usage": True},
+                **self.more}
 
 
 def quantiles(values):
     v = sorted(values)
-    return {f"p{q}": v[min(len(v) - 1, int(q / 100 * len(v)))] for q in (50, 90, 99)} if v else {"p50": 0, "p90": 0, "p99": 0}
+    return {f"p{q}": v[min(len(v) - 1, int(q / 100 * len(v)))]
+            for q in (50, 90, 99)} if v else {"p50": 0, "p90": 0, "p99": 0}
 
 
 def gaps_of(streams, since=0):
@@ -317,7 +334,8 @@ def measure(target, texts, name, clients=0, rate=0.0, warm=2.0, seconds=10.0, ke
     else:
         arrive()
     load.run(began + warm)
-    first, events, cpu, threads = time.perf_counter(), load.n_events, time.process_time(), target.threads()
+    first, events, cpu, threads = (time.perf_counter(), load.n_events, time.process_time(),
+                                   target.threads())
     load.run(end)
     wall, events = time.perf_counter() - first, load.n_events - events
     cpu, later = time.process_time() - cpu, target.threads()
@@ -325,17 +343,24 @@ def measure(target, texts, name, clients=0, rate=0.0, warm=2.0, seconds=10.0, ke
     failed = [s for s in load.done if s.error]
     everyone = ended + list(load.live)
     told = sum(s.n_events for s in ended)
-    scale = sum(s.usage["completion_tokens"] for s in ended) / told if told else 1  # events hold text; not every token does
+    # events hold text; not every token does
+    scale = sum(s.usage["completion_tokens"] for s in ended) / told if told else 1
     share = cpu / (CORES * wall)
-    point = {
-        "name": name, "clients": clients, "rate": rate, "seconds": wall, "requests": len(ended), "failed": len(failed),
-        "n_prompt": statistics.mean([s.usage["prompt_tokens"] for s in ended] or [0]), "n_predict": texts.predict,
-        "n_cached": statistics.mean([(s.usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0) for s in ended] or [0]),
-        "tps": events * scale / wall, "client_share": share, "fair_tps": events * scale / wall / max(0.01, 1 - share),
-        "ttft": quantiles([s.times[0] - s.began for s in everyone if s.times and s.times[0] >= first]),
-        "gap": quantiles(gaps_of(everyone, first)), "whole": quantiles([s.ended - s.began for s in ended]),
-        "left": len(load.live), "threads": {t: round((later[t] - threads.get(t, 0)) / wall, 4) for t in later if later[t] - threads.get(t, 0) > 0.002 * wall},
-    }
+    point = {"name": name, "clients": clients, "rate": rate, "seconds": wall,
+             "requests": len(ended), "failed": len(failed),
+             "n_prompt": statistics.mean([s.usage["prompt_tokens"] for s in ended] or [0]),
+             "n_predict": texts.predict,
+             "n_cached": statistics.mean(
+                                         [(s.usage.get("prompt_tokens_details")
+                                           or {}).get("cached_tokens", 0) for s in ended] or [0]),
+             "tps": events * scale / wall, "client_share": share,
+             "fair_tps": events * scale / wall / max(0.01, 1 - share),
+             "ttft": quantiles([s.times[0] - s.began for s in everyone if s.times
+                                and s.times[0] >= first]),
+             "gap": quantiles(gaps_of(everyone, first)),
+             "whole": quantiles([s.ended - s.began for s in ended]), "left": len(load.live),
+             "threads": {t: round((later[t] - threads.get(t, 0)) / wall, 4) for t in later
+                         if later[t] - threads.get(t, 0) > 0.002 * wall},}
     load.drop()
     if failed:
         point["error"] = failed[0].error
@@ -350,11 +375,15 @@ def ms(q):
 
 
 def markdown(points):
-    lines = ["| load | prompt (cached) | requests | tokens/s | fair | load's share | first token P50 / P90 / P99 ms | gap ms | request ms |",
+    lines = ["| load | prompt (cached) | requests | tokens/s | fair | load's share | first token "
+             "P50 / P90 / P99 ms | gap ms | request ms |",
              "|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
     for p in points:
-        lines.append(f"| {p['name']} | {p['n_prompt']:.0f} ({p['n_cached']:.0f}) | {p['requests']}{' + ' + str(p['failed']) + ' failed' if p['failed'] else ''} | "
-                     f"{p['tps']:.1f} | {p['fair_tps']:.1f} | {100 * p['client_share']:.1f} % | {ms(p['ttft'])} | {ms(p['gap'])} | {ms(p['whole'])} |")
+        failed = f" + {p['failed']} failed" if p["failed"] else ""
+        lines.append(f"| {p['name']} | {p['n_prompt']:.0f} ({p['n_cached']:.0f}) | "
+                     f"{p['requests']}{failed} | {p['tps']:.1f} | {p['fair_tps']:.1f} | "
+                     f"{100 * p['client_share']:.1f} % | {ms(p['ttft'])} | {ms(p['gap'])} | "
+                     f"{ms(p['whole'])} |")
     return "\n".join(lines) + "\n"
 
 
@@ -366,15 +395,19 @@ def plot(points, png):
         return say("serve: no matplotlib, no plot")
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    kinds = [(k, unit, [p for p in points if p[k]]) for k, unit in (("clients", "clients, each asking again at once"), ("rate", "requests/s, Poisson"))]
+    kinds = [(k, unit, [p for p in points if p[k]])
+             for k, unit in (("clients", "clients, each asking again at once"),
+                             ("rate", "requests/s, Poisson"))]
     kinds = [k for k in kinds if len(k[2]) > 1]
     if not kinds:
         return None
-    fig, axes = plt.subplots(3, len(kinds), figsize=(5.5 * len(kinds), 8), squeeze=False, sharex="col")
+    fig, axes = plt.subplots(3, len(kinds), figsize=(5.5 * len(kinds), 8), squeeze=False,
+                             sharex="col")
     for col, (kind, unit, rows) in enumerate(kinds):
         x = [p[kind] for p in rows]
         axes[0][col].plot(x, [p["tps"] for p in rows], "o-", label="tokens/s")
-        axes[0][col].plot(x, [p["fair_tps"] for p in rows], "x:", label="without the load's own time")
+        axes[0][col].plot(x, [p["fair_tps"] for p in rows], "x:",
+                          label="without the load's own time")
         for row, what in ((1, "ttft"), (2, "gap")):
             for q, style in (("p50", "o-"), ("p90", "s--"), ("p99", "^:")):
                 axes[row][col].plot(x, [1e3 * p[what][q] for p in rows], style, label=q.upper())

@@ -1,26 +1,34 @@
 #!/usr/bin/env python3
-"""versus.py -- pith beside the peer (the Python package llama-cpp-python, its own build), same file, same machine, same minute.
+"""versus.py -- pith beside the peer (the Python package llama-cpp-python, its own build), same
+file, same machine, same minute.
 
-    bench/versus.py MODEL... [--tests tg64,pp512,tg16x4,tg16x8,tg32@d8192,pp8192] [--blocks 3] [--out build/versus]
+    bench/versus.py MODEL... [--tests tg64,pp512,tg16x4,tg16x8,tg32@d8192,pp8192] [--blocks 3]
+        [--out build/versus]
 
-A test is a *cell* of a model: pp512 (prefill), tg64 (decode), tg16x8 (8 sequences side by side), tg32@d8192 (behind 8,192 positions). First the
-peer's best setting of {repack on, off} x {flash attention off, on} x {1, all threads} is looked for with a quarter of the tokens; then come blocks of
+A test is a *cell* of a model: pp512 (prefill), tg64 (decode), tg16x8 (8 sequences side by side),
+tg32@d8192 (behind 8,192 positions). First the peer's best setting of {repack on, off} x {flash
+attention off, on} x {1, all threads} is looked for with a quarter of the tokens; then come blocks
+of
 
     roof, peer, ours, peer, ours, roof
 
-The roof is the read bandwidth that `pith bench` measures; a block whose two roofs differ by more than 10 % is dropped and repeated. Figures are
-means of the repeats in a run, then the median of the kept blocks; a ratio is ours / peer.
+The roof is the read bandwidth that `pith bench` measures; a block whose two roofs differ by more
+than 10 % is dropped and repeated. Figures are means of the repeats in a run, then the median of the
+kept blocks; a ratio is ours / peer.
 
-Everything is kept in OUT/results.json after each block, and a later call goes on from there: cells that have their blocks are not run again
-(--again starts them anew). OUT/results.md and OUT/results.png are made from it at the end (--report makes them alone). For long cells (8,192
-tokens or more) repack and threads are those of the short cell of the same kind and only flash attention is looked for.
+Everything is kept in OUT/results.json after each block, and a later call goes on from there: cells
+that have their blocks are not run again (--again starts them anew). OUT/results.md and
+OUT/results.png are made from it at the end (--report makes them alone). For long cells (8,192
+tokens or more) repack and threads are those of the short cell of the same kind and only flash
+attention is looked for.
 
-The peer lives in a private environment (--venv), made on the first call; building it takes minutes.
-"""
+The peer lives in a private environment (--venv), made on the first call; building it takes
+minutes."""
 import argparse, datetime, json, os, re, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-VENV = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "pith", "versus-venv")
+VENV = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "pith",
+                    "versus-venv")
 TESTS = "tg64,pp512,tg16x4,tg16x8,tg32@d8192,pp8192"
 LONG = 2048  # tokens from which a cell is too slow to look for all settings
 ROOF_SLACK = 1.10
@@ -149,8 +157,11 @@ class Runner:
     def ours(self, model, test):
         """Tokens/s and the row of pith bench."""
         kind, n, seqs, depth = parse_test(test)
-        cmd = [self.a.pith, "bench", model, "-t", str(self.a.threads), "--repeat", str(self.a.reps), "--json"]
-        cmd += ["-d", str(depth), "-np", str(seqs)] + (["-p", str(n), "-n", "0"] if kind == "pp" else ["-p", "0", "-n", str(n)])
+        cmd = [self.a.pith, "bench", model, "-t", str(self.a.threads), "--repeat", str(self.a.reps),
+               "--json"]
+        cmd += ["-d", str(depth), "-np",
+                str(seqs)] + (["-p", str(n), "-n", "0"] if kind == "pp"
+                              else ["-p", "0", "-n", str(n)])
         row = json.loads(run(cmd, self.a.limit))[0]
         return row["tps"], row
 
@@ -160,7 +171,8 @@ class Runner:
             return self.ours(os.path.join(d, "m.gguf"), "tg1")[1]["read_gbs"]
 
     def peer(self, model, test, flags):
-        out = run([self.python, os.path.abspath(__file__), "--peer", model, test, *map(str, flags), str(self.a.reps)], self.a.limit)
+        out = run([self.python, os.path.abspath(__file__), "--peer", model, test, *map(str, flags),
+                   str(self.a.reps)], self.a.limit)
         out = json.loads(out.strip().splitlines()[-1])
         if "unset" in out:
             self.unset.add(out["unset"])
@@ -168,13 +180,16 @@ class Runner:
         return statistics.mean(out["tps"])
 
     def best_flags(self, model, test, short):
-        """The peer's fastest (threads, flash attention, repack). short: the flags of the short cell of this kind, when this one is long."""
-        counts = {int(t) for t in self.a.peer_threads.split(",")} if self.a.peer_threads else {1, self.a.threads}
+        """The peer's fastest (threads, flash attention, repack). short: the flags of the short cell
+        of this kind, when this one is long."""
+        counts = {int(t) for t in self.a.peer_threads.split(",")} if self.a.peer_threads else {1,
+                self.a.threads}
         rows = [(t, f, r) for t in sorted(counts) for f in (0, 1) for r in (1, 0)]
         if short:
             rows = [(short[0], f, short[2]) for f in (0, 1)]
         kind, n, seqs, depth = parse_test(test)
-        test = f"{kind}{max(16, n // 4)}x{seqs}@d{depth}" if n > 16 else test  # a quarter is enough to choose by
+        # a quarter is enough to choose by
+        test = f"{kind}{max(16, n // 4)}x{seqs}@d{depth}" if n > 16 else test
         tried = {}
         for flags in rows:
             try:
@@ -193,12 +208,14 @@ class Runner:
             tps, row = self.ours(model, test)
             o.append(tps)
         last = self.roof()
-        return {"roofs": [first, last], "peer": statistics.mean(p), "ours": statistics.mean(o), "runs": {"peer": p, "ours": o},
-                "share": row["share"], "int8_gops": row["int8_gops"]}
+        return {"roofs": [first, last], "peer": statistics.mean(p), "ours": statistics.mean(o),
+                "runs": {"peer": p, "ours": o}, "share": row["share"],
+                "int8_gops": row["int8_gops"]}
 
 
 def flags_text(flags):
-    return f"{flags[0]} threads, flash attention {'on' if flags[1] else 'off'}, repack {'on' if flags[2] else 'off'}"
+    return (f"{flags[0]} threads, flash attention {'on' if flags[1] else 'off'}, repack "
+            f"{'on' if flags[2] else 'off'}")
 
 
 def say(text):
@@ -230,23 +247,28 @@ def summary(cell):
     if not kept:
         return None
     o, p = (statistics.median(b[k] for b in kept) for k in ("ours", "peer"))
-    return {"ours": o, "peer": p, "ratio": o / p if p else 0, "roof": statistics.median(sum(b["roofs"]) / 2 for b in kept),
+    return {"ours": o, "peer": p, "ratio": o / p if p else 0,
+            "roof": statistics.median(sum(b["roofs"]) / 2 for b in kept),
             "share": statistics.median(b["share"] for b in kept)}
 
 
 def markdown(data):
-    lines = [f"{data.get('machine', '')}; pith {data.get('commit', '')}, llama-cpp-python {data.get('peer', '')}; tokens/s", "",
-             "| model | test | ours | peer | ratio | of the limit | roof GB/s | blocks kept | peer's best setting |",
-             "|---|---|---:|---:|---:|---:|---:|---:|---|"]
+    lines = [f"{data.get('machine', '')}; pith {data.get('commit', '')}, llama-cpp-python "
+             f"{data.get('peer', '')}; tokens/s", "",
+             "| model | test | ours | peer | ratio | of the limit | roof GB/s | blocks kept | "
+             "peer's best setting |", "|---|---|---:|---:|---:|---:|---:|---:|---|"]
     for cell in data["cells"].values():
         s = summary(cell)
         tried = len(cell.get("blocks", [])) + cell.get("dropped", 0)
         if s:
-            lines.append(f"| {cell['model']} | {cell['test']} | {s['ours']:.1f} | {s['peer']:.1f} | {s['ratio']:.2f} | {100 * s['share']:.0f} % | "
-                         f"{s['roof']:.1f} | {len(cell['blocks'])} of {tried} | {flags_text(cell['flags'])} |")
+            lines.append(f"| {cell['model']} | {cell['test']} | {s['ours']:.1f} | "
+                         f"{s['peer']:.1f} | {s['ratio']:.2f} | {100 * s['share']:.0f} % | "
+                         f"{s['roof']:.1f} | {len(cell['blocks'])} of {tried} | "
+                         f"{flags_text(cell['flags'])} |")
         else:
             why = cell.get("error") or "no two roofs alike"
-            lines.append(f"| {cell['model']} | {cell['test']} | - | - | - | - | - | 0 of {tried} | {why} |")
+            lines.append(f"| {cell['model']} | {cell['test']} | - | - | - | - | - | 0 of {tried} "
+                         f"| {why} |")
     if data.get("unset"):
         lines += ["", "Cannot be set through the package: " + ", ".join(data["unset"]) + "."]
     return "\n".join(lines) + "\n"
@@ -265,7 +287,8 @@ def plot_main(results, png):
     fig, ax = plt.subplots(figsize=(max(6, 1.6 * len(tests)), 4))
     for i, m in enumerate(models):
         ys = [(cells.get((m, t)) or {"ratio": 0})["ratio"] for t in tests]
-        bars = ax.bar([k + (i - (len(models) - 1) / 2) * width for k in range(len(tests))], ys, width, label=m)
+        bars = ax.bar([k + (i - (len(models) - 1) / 2) * width for k in range(len(tests))], ys,
+                      width, label=m)
         ax.bar_label(bars, labels=[f"{y:.2f}" if y else "" for y in ys], fontsize=7)
     ax.axhline(1, color="black", linewidth=0.8)
     ax.set_xticks(range(len(tests)), tests)
@@ -281,7 +304,8 @@ def report(a, data, results):
         f.write(text)
     print(text, end="")
     try:
-        run([Runner(a).python, os.path.abspath(__file__), "--plot", results, os.path.join(a.out, "results.png")], 120)
+        run([Runner(a).python, os.path.abspath(__file__), "--plot", results,
+             os.path.join(a.out, "results.png")], 120)
     except (Failed, OSError) as e:
         say(f"versus: no plot: {e}")
 
@@ -297,7 +321,8 @@ def ensure_peer(a):
     except (Failed, OSError):
         if a.python:
             sys.exit(f"versus: {a.python} has no llama_cpp")
-    say(f"versus: making a private environment with llama-cpp-python in {a.venv} (built here, takes minutes)")
+    say(f"versus: making a private environment with llama-cpp-python in {a.venv} (built here, "
+        f"takes minutes)")
     try:
         run([sys.executable, "-m", "venv", a.venv], 600)
         run([python, "-m", "pip", "install", "-q", "llama-cpp-python", "matplotlib"], 7200)
@@ -310,14 +335,16 @@ def run_cell(a, r, data, results, model, test):
     key = f"{os.path.basename(model)} {test}"
     cell = data["cells"].get(key)
     if cell is None or a.again:
-        cell = data["cells"][key] = {"model": os.path.basename(model), "test": test, "blocks": [], "dropped": 0}
+        cell = data["cells"][key] = {"model": os.path.basename(model), "test": test, "blocks": [],
+                                     "dropped": 0}
     cell.pop("error", None)
     kind, tried = parse_test(test)[0], 0
     if len(cell["blocks"]) >= a.blocks:
         return say(f"{key}: has its blocks")
     try:
         if "flags" not in cell:
-            short = next((c["flags"] for c in data["cells"].values() if is_long(test) and c["model"] == cell["model"] and "flags" in c
+            short = next((c["flags"] for c in data["cells"].values() if is_long(test)
+                          and c["model"] == cell["model"] and "flags" in c
                           and c["test"].startswith(kind) and not is_long(c["test"])), None)
             cell["flags"], cell["settings"] = r.best_flags(model, test, short)
             save(results, data)
@@ -330,7 +357,8 @@ def run_cell(a, r, data, results, model, test):
                 cell["blocks"].append({"commit": data["commit"], **b})
             else:
                 cell["dropped"] += 1
-            say(f"{key}: ours {b['ours']:.1f}, peer {b['peer']:.1f}, ratio {b['ours'] / b['peer']:.2f}, roofs {b['roofs'][0]:.1f} and "
+            say(f"{key}: ours {b['ours']:.1f}, peer {b['peer']:.1f}, ratio "
+                f"{b['ours'] / b['peer']:.2f}, roofs {b['roofs'][0]:.1f} and "
                 f"{b['roofs'][1]:.1f}{'' if alike else ': dropped'}")
             save(results, data)
     except (Failed, OSError) as e:
@@ -341,11 +369,13 @@ def run_cell(a, r, data, results, model, test):
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = argparse.ArgumentParser(description=__doc__,
+                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("models", nargs="*", metavar="MODEL")
     ap.add_argument("--tests", default=TESTS)
     ap.add_argument("--blocks", type=int, default=3, help="blocks to keep for each cell")
-    ap.add_argument("--tries", type=int, default=8, help="most blocks tried for a cell in this call")
+    ap.add_argument("--tries", type=int, default=8,
+                    help="most blocks tried for a cell in this call")
     ap.add_argument("--reps", type=int, default=3, help="repeats in a run")
     ap.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
     ap.add_argument("--peer-threads", help="thread counts tried for the peer, default 1 and all")
@@ -378,7 +408,8 @@ def main():
             row = r.ours(os.path.join(d, "m.gguf"), "tg1")[1]
         data["machine"] = f"{row['device']}, {row['isa']}, {a.threads} threads"
         for model in a.models:
-            for test in sorted(tests, key=is_long):  # short ones first: long ones take their settings
+            # short ones first: long ones take their settings
+            for test in sorted(tests, key=is_long):
                 run_cell(a, r, data, results, model, test)
     report(a, data, results)
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes src/tensor/quant/iq_tables.h: the code books of the IQ weight types, which are facts of the file format.
+"""Writes src/tensor/quant/iq_tables.h: the code books of the IQ weight types, which are facts of
+the file format.
 
-Source: the Python package gguf (pip install gguf), classes IQ*; run as `scripts/gen_iq_tables.py > src/tensor/quant/iq_tables.h`.
-"""
+Source: the Python package gguf (pip install gguf), classes IQ*; run as `scripts/gen_iq_tables.py
+> src/tensor/quant/iq_tables.h`."""
 import gguf.quants as q
 
 BOOKS = [
@@ -14,7 +15,8 @@ BOOKS = [
     ("iq1", q.IQ1_S, "2 bits a code, 8 codes: -1, 0, 1 (iq1_s and iq1_m)"),
 ]
 
-print("""/* iq_tables.h -- code books of the IQ types, made by scripts/gen_iq_tables.py; do not edit.
+print("""/* iq_tables.h -- code books of the IQ types, made by scripts/gen_iq_tables.py; do not \
+edit.
  * An entry holds the codes of 8 or 4 weights, the first in the lowest bits. */
 #ifndef PITH_TENSOR_QUANT_IQ_TABLES_H
 #define PITH_TENSOR_QUANT_IQ_TABLES_H

@@ -1,5 +1,5 @@
-"""report.py -- what tests that are Python scripts share: the program and where it is, waits that are bounded, how they count and close. What
-tests/test.h is to the programs."""
+"""report.py -- what tests that are Python scripts share: the program and where it is, waits that
+are bounded, how they count and close. What tests/test.h is to the programs."""
 import atexit
 import json
 import os
@@ -14,7 +14,8 @@ PITH = os.path.join(os.environ.get("B", "build"), "pith")
 SHARED = os.environ.get("PITH_SHARED", "../shared")
 SCALE = int(os.environ.get("TEST_SCALE", "1"))
 SEED = int(os.environ.get("TEST_SEED", "1"))
-CACHE = tempfile.mkdtemp(prefix="pith-test-cache-")  # nobody's own settings, and nothing is left in ~/.cache
+# nobody's own settings, and nothing is left in ~/.cache
+CACHE = tempfile.mkdtemp(prefix="pith-test-cache-")
 atexit.register(shutil.rmtree, CACHE, True)
 os.environ["PITH_CACHE"] = os.path.join(CACHE, "pith")
 LIMIT = 40.0  # seconds any one wait may take
@@ -27,7 +28,8 @@ def say(kind, text):
 
 
 def check(name, good, why=""):
-    say("ok" if good else "FAIL", name if good else "%s: %s" % (name, " ".join(str(why).split())[:400]))
+    say("ok" if good else "FAIL",
+        name if good else "%s: %s" % (name, " ".join(str(why).split())[:400]))
 
 
 def skip(name, why):
@@ -48,8 +50,10 @@ def guard(name, test):
 
 
 def run(main, name, command=None):
-    """A script's last line: main, whatever it raises, and the counts. command: what the program has to have been built with."""
-    if command and (not os.access(PITH, os.X_OK) or subprocess.run([PITH, command, "--help"], capture_output=True).returncode):
+    """A script's last line: main, whatever it raises, and the counts. command: what the program has
+    to have been built with."""
+    if command and (not os.access(PITH, os.X_OK)
+                    or subprocess.run([PITH, command, "--help"], capture_output=True).returncode):
         skip(name, "built without 'pith %s'" % command)
     else:
         guard(name, main)
@@ -73,5 +77,6 @@ def synth(path, *flags):
 
 def jsonl(args, rows):
     """One JSON answer for each row."""
-    out = subprocess.run([PITH, *args], input="".join(json.dumps(r) + "\n" for r in rows), capture_output=True, text=True).stdout.split("\n")[:-1]
+    out = subprocess.run([PITH, *args], input="".join(json.dumps(r) + "\n" for r in rows),
+                         capture_output=True, text=True).stdout.split("\n")[:-1]
     return [json.loads(line) for line in out] if len(out) == len(rows) else [{}] * len(rows)

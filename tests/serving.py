@@ -1,4 +1,5 @@
-"""serving.py -- what tests of pith serve share: a server on a free port, ended by its process id; requests, byte by byte where they need it."""
+"""serving.py -- what tests of pith serve share: a server on a free port, ended by its process id;
+requests, byte by byte where they need it."""
 import http.client
 import json
 import os
@@ -8,18 +9,21 @@ import subprocess
 import threading
 
 import report
-from report import LIMIT, PITH, SCALE, SEED, SHARED, check, guard, skip, synth, wait_for  # noqa: F401
+# noqa: F401
+from report import LIMIT, PITH, SCALE, SEED, SHARED, check, guard, skip, synth, wait_for
 
 
 def command(model, *flags):
     """A server of one model (a path) or several (a list), on a free port of this machine."""
-    return [PITH, "serve", *([model] if isinstance(model, str) else model), "--port", "0", "--threads", "1", "--no-log", *flags]
+    return [PITH, "serve", *([model] if isinstance(model, str) else model), "--port", "0",
+            "--threads", "1", "--no-log", *flags]
 
 
 def refused(name, status, said, model, *flags):
     """The server does not start, and says why."""
     env = {k: v for k, v in os.environ.items() if k != "PITH_API_KEY"}
-    p = subprocess.run(command(model, *flags), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT, env=env)
+    p = subprocess.run(command(model, *flags), stdin=subprocess.DEVNULL, capture_output=True,
+                       text=True, timeout=LIMIT, env=env)
     check(name, p.returncode == status and said in p.stderr, (p.returncode, p.stderr))
     return p.stderr
 
@@ -27,7 +31,8 @@ def refused(name, status, said, model, *flags):
 def raw_post(path, body, more=""):
     """The bytes of a request."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n" % (path.encode(), len(data), more.encode()) + data
+    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n" % (path.encode(),
+            len(data), more.encode()) + data
 
 
 SANITIZED = "san" in os.environ.get("B", "")
@@ -35,9 +40,11 @@ SANITIZED = "san" in os.environ.get("B", "")
 
 class Server:
     def __init__(self, model, *flags, env=None, wait=True):
-        self.process = subprocess.Popen(command(model, *flags), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        self.process = subprocess.Popen(command(model, *flags), stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, **(env or {})})
-        self.key = {"x-api-key": flags[flags.index("--api-key") + 1].rsplit(":", 1)[-1]} if "--api-key" in flags else {}
+        self.key = {"x-api-key": flags[flags.index("--api-key") + 1].rsplit(":",
+                    1)[-1]} if "--api-key" in flags else {}
         self.url = self.process.stdout.readline().strip()
         self.port = int(self.url.rsplit(":", 1)[1]) if self.url.startswith("http") else 0
         if wait and self.port:
@@ -65,7 +72,8 @@ class Server:
             c.request(method, path, data, headers or {})
             r = c.getresponse()
             text = r.read()
-            return r.status, json.loads(text) if text and r.getheader("Content-Type") == "application/json" else text, r
+            return (r.status, json.loads(text) if text
+                    and r.getheader("Content-Type") == "application/json" else text, r)
         finally:
             c.close()
 
@@ -82,10 +90,12 @@ class Server:
                 return float(line.rsplit(" ", 1)[1])
 
     def at_rest(self, model=None):
-        return self.metric("vllm:num_requests_running", model) == 0 and self.metric("vllm:num_requests_waiting", model) == 0
+        return self.metric("vllm:num_requests_running",
+                           model) == 0 and self.metric("vllm:num_requests_waiting", model) == 0
 
     def end(self):
-        """Its exit code; None: it had to be killed. What it wrote to stderr and nobody has read is in `said`."""
+        """Its exit code; None: it had to be killed. What it wrote to stderr and nobody has read is
+        in `said`."""
         if self.process.stdout.closed:
             return self.process.returncode
         self.process.send_signal(signal.SIGTERM)
@@ -119,7 +129,8 @@ class Server:
 
 
 def completion(prompt, most=12, **more):
-    return {"prompt": prompt, "max_tokens": most, "temperature": 0, "logprobs": 3, "ignore_eos": True, **more}
+    return {"prompt": prompt, "max_tokens": most, "temperature": 0, "logprobs": 3,
+            "ignore_eos": True, **more}
 
 
 def bits(answer):
@@ -132,7 +143,8 @@ def prompts(n, length):
 
 
 def begin(jobs):
-    """Starts them all. What they have returned so far (None: not yet), and a function that waits for the rest."""
+    """Starts them all. What they have returned so far (None: not yet), and a function that waits
+    for the rest."""
     out = [None] * len(jobs)
 
     def job(i):

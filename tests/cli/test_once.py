@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""test_once.py -- pith run with a question and a model that has a chat template: what the prompt becomes, what is shown of the answer, what an empty
-one says; and what a terminal is shown of texts that hold control characters. The model is a small one that tells stories: a template that writes
-the beginning of one has to give the answer that --raw gives."""
+"""test_once.py -- pith run with a question and a model that has a chat template: what the prompt
+becomes, what is shown of the answer, what an empty one says; and what a terminal is shown of
+texts that hold control characters. The model is a small one that tells stories: a template that
+writes the beginning of one has to give the answer that --raw gives."""
 import os
 import pty
 import subprocess
@@ -15,7 +16,8 @@ BEGIN = "Once upon a time"
 
 def pith(*args, said=None):
     """Status, stdout as bytes, stderr."""
-    p = subprocess.run([PITH, "run", STORY, "-n", "12", "--temp", "0", "-t", "1", *args], input=said, stdin=subprocess.DEVNULL if said is None else None,
+    p = subprocess.run([PITH, "run", STORY, "-n", "12", "--temp", "0", "-t", "1", *args],
+                       input=said, stdin=subprocess.DEVNULL if said is None else None,
                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT)
     return p.returncode, p.stdout, p.stderr.decode()
 
@@ -49,16 +51,20 @@ def test_question(folder):
     lily = pith("-p", "Lily")[1]
     check("raw_texts_differ", len({raw, other, lily}) == 3 and raw, (raw, other, lily))
     asked = form("{{ bos_token }}{{ messages[-1].content }}")
-    whole = form("{{ bos_token }}{{ messages[0].role }}: {{ messages[0].content }}{% if add_generation_prompt %}!{% endif %}")
+    whole = form("{{ bos_token }}{{ messages[0].role }}: {{ messages[0].content }}{% if "
+                 "add_generation_prompt %}!{% endif %}")
     same = lambda name, got, wanted=raw: check(name, got == (0, wanted, ""), got)
     same("a_prompt_is_a_question", pith("-p", BEGIN, *asked))
     same("a_prompt_behind_the_model", pith(BEGIN, *asked))
     with open(os.path.join(folder, "lines"), "w") as f:
         f.write("The dog\n")
     with open(f.name) as lines:
-        p = subprocess.run([PITH, "run", STORY, "-p", BEGIN, "-n", "12", "--temp", "0", "-t", "1"], stdin=lines, stdout=subprocess.PIPE, timeout=LIMIT)
-        check("stdin_is_left_beside_a_prompt", p.stdout == raw and os.read(lines.fileno(), 99) == b"The dog\n", p)
-    same("and_has_its_template", pith("-p", BEGIN, *whole), pith("-p", "user: Once upon a time!")[1])
+        p = subprocess.run([PITH, "run", STORY, "-p", BEGIN, "-n", "12", "--temp", "0", "-t", "1"],
+                           stdin=lines, stdout=subprocess.PIPE, timeout=LIMIT)
+        check("stdin_is_left_beside_a_prompt",
+              p.stdout == raw and os.read(lines.fileno(), 99) == b"The dog\n", p)
+    same("and_has_its_template", pith("-p", BEGIN, *whole),
+         pith("-p", "user: Once upon a time!")[1])
     same("raw_has_none", pith("-p", BEGIN, "--raw", *whole))
     same("a_question_from_stdin", pith(*asked, said=b"Once upon a time\n"))
     with open(os.path.join(folder, "question"), "w") as f:
@@ -66,8 +72,10 @@ def test_question(folder):
     same("a_question_from_a_file", pith("-f", f.name, *asked))
     both = form("{{ bos_token }}{{ messages[0].content }} {{ messages[1].content }}")
     same("system", pith("-p", "a time", "--system", "Once upon", *both))
-    same("kwargs", pith("-p", "x", "--template-kwargs", '{"start": "Once upon"}', *form("{{ bos_token }}{{ start }} a time")))
-    think = form("{{ bos_token }}{% if enable_thinking is defined %}{{ 'Once upon a time' if enable_thinking else 'The dog' }}{% else %}Lily{% endif %}")
+    same("kwargs", pith("-p", "x", "--template-kwargs", '{"start": "Once upon"}',
+                        *form("{{ bos_token }}{{ start }} a time")))
+    think = form("{{ bos_token }}{% if enable_thinking is defined %}{{ 'Once upon a time' if "
+                 "enable_thinking else 'The dog' }}{% else %}Lily{% endif %}")
     same("think_on", pith("-p", "x", "--think", "on", *think))
     same("think_off", pith("-p", "x", "--think", "off", *think), other)
     same("think_auto", pith("-p", "x", *think), lily)
@@ -75,12 +83,14 @@ def test_question(folder):
         f.write("{{ bos_token }}The dog")
     same("template_of_a_file", pith("-p", "x", "--chat-template", f.name), other)
     same("instead_of_the_models_own", pith("-p", "x", "--chat-template", f.name, *asked), other)
-    same("template_by_name", pith("-p", "x", "--chat-template", "pets", *asked, *form("{{ bos_token }}The dog", ".pets")), other)
+    same("template_by_name", pith("-p", "x", "--chat-template", "pets", *asked,
+                                  *form("{{ bos_token }}The dog", ".pets")), other)
     same("without_a_template_as_before", pith("-p", BEGIN))
     read = pith("-p", BEGIN, "-n", "0", *asked)
     check("only_read", read == (0, b"", ""), read)
     seeded = [pith("-p", BEGIN, "--temp", "1.5", "--seed", "3", *asked)[1] for _ in range(2)]
-    check("seeds", seeded[0] == seeded[1] == pith("-p", BEGIN, "--temp", "1.5", "--seed", "3")[1], seeded)
+    check("seeds", seeded[0] == seeded[1] == pith("-p", BEGIN, "--temp", "1.5", "--seed", "3")[1],
+          seeded)
 
 
 def test_wrong(folder):
@@ -88,22 +98,32 @@ def test_wrong(folder):
     with open(os.path.join(folder, "bad.jinja"), "w") as f:
         f.write("{% if %}")
     refuses = form("{{ raise_exception('no questions about cats') }}")
-    rows = [("kwargs_that_are_none", 1, "wanted a JSON object", ["-p", "x", "--template-kwargs", "{", *asked]),
-            ("kwargs_that_are_a_list", 1, "wanted a JSON object", ["-p", "x", "--template-kwargs", "[1]", *asked]),
+    rows = [("kwargs_that_are_none", 1, "wanted a JSON object",
+             ["-p", "x", "--template-kwargs", "{", *asked]),
+            ("kwargs_that_are_a_list", 1, "wanted a JSON object",
+             ["-p", "x", "--template-kwargs", "[1]", *asked]),
             ("think_perhaps", 1, "--think", ["-p", "x", "--think", "perhaps", *asked]),
-            ("no_such_template", 2, "no such file, and the model has no template", ["-p", "x", "--chat-template", "nope", *asked]),
+            ("no_such_template", 2, "no such file, and the model has no template",
+             ["-p", "x", "--chat-template", "nope", *asked]),
             ("damaged_template", 2, "bad.jinja", ["-p", "x", "--chat-template", f.name]),
             ("template_that_refuses", 8, "no questions about cats", ["-p", "x", *refuses]),
             ("empty_question", 2, "question is empty", ["-p", " \n", *asked]),
-            ("empty_question_before_the_model", 2, "question is empty", ["-p", " \n", "--chat-template", "nope"]),
-            ("system_without_template", 1, "--system is for a conversation, and the model has no chat template", ["-p", "x", "--system", "y"]),
-            ("system_and_raw", 1, "--system is for a conversation, and --raw", ["-p", "x", "--raw", "--system", "y", *asked]),
-            ("think_and_literal", 1, "--think is for a conversation, and --literal", ["-p", "x", "--literal", "--think", "on", *asked]),
-            ("template_and_session", 1, "and --session goes on", ["-p", "x", "--session", os.path.join(folder, "s"), "--chat-template", "nope"]),
+            ("empty_question_before_the_model", 2, "question is empty",
+             ["-p", " \n", "--chat-template", "nope"]),
+            ("system_without_template", 1,
+             "--system is for a conversation, and the model has no chat template",
+             ["-p", "x", "--system", "y"]),
+            ("system_and_raw", 1, "--system is for a conversation, and --raw",
+             ["-p", "x", "--raw", "--system", "y", *asked]),
+            ("think_and_literal", 1, "--think is for a conversation, and --literal",
+             ["-p", "x", "--literal", "--think", "on", *asked]),
+            ("template_and_session", 1, "and --session goes on",
+             ["-p", "x", "--session", os.path.join(folder, "s"), "--chat-template", "nope"]),
             ("over_the_context", 2, "n_over", ["-p", BEGIN * 50, "-c", "32", *asked])]
     for name, status, says, args in rows:
         got = pith(*args)
-        check(name, (got[0] == status or status == 8 and got[0]) and not got[1] and says in got[2] and got[2].count("\n") == 1, got)
+        check(name, (got[0] == status or status == 8 and got[0]) and not got[1] and says in got[2]
+              and got[2].count("\n") == 1, got)
     zero = pith(*asked, said=b"a\0b")
     check("zero_byte", zero[0] == 2 and "zero byte" in zero[2], zero)
 
@@ -113,43 +133,67 @@ def test_empty():
     asked = form("{{ bos_token }}{{ messages[-1].content }}")
     shut = form("{{ bos_token }}{{ messages[-1].content }}{# </think> #}<think>\n")
     got = pith("-p", BEGIN, "--stop", ",", *asked)
-    check("stopped_at_once", got[0] == 0 and got[1] == b"" and "it began with a --stop text" in got[2], got)
+    check("stopped_at_once", got[0] == 0 and got[1] == b""
+          and "it began with a --stop text" in got[2], got)
     got = pith("-p", BEGIN, "--stop", ",", "--raw", *asked)
-    check("raw_stopped_at_once", got[0] == 0 and got[1] == b"" and "it began with a --stop text" in got[2], got)
+    check("raw_stopped_at_once", got[0] == 0 and got[1] == b""
+          and "it began with a --stop text" in got[2], got)
     got = pith("-p", BEGIN, "--logit-bias", "2=1000", *asked)
     check("ended_at_once", got[0] == 0 and got[1] == b"" and "the model ended it" in got[2], got)
     got = pith("-p", BEGIN, "--logit-bias", "2=1000", "--raw", *asked)
-    check("raw_ended_at_once", got[0] == 0 and got[1] == b"" and "the model ended it at once" in got[2], got)
+    check("raw_ended_at_once", got[0] == 0 and got[1] == b""
+          and "the model ended it at once" in got[2], got)
     got = pith("-p", BEGIN, *shut)
-    check("all_reasoning", got[0] == 0 and got[1] == b"" and "all 12 tokens that --predict allows went into reasoning" in got[2] and "--show-thinking" in got[2], got)
+    check("all_reasoning", got[0] == 0 and got[1] == b""
+          and "all 12 tokens that --predict allows went into reasoning" in got[2]
+          and "--show-thinking" in got[2], got)
     shown = pith("-p", BEGIN, "--show-thinking", *shut)
-    check("reasoning_is_shown", shown[0] == 0 and shown[1].startswith(b"<think>\n") and shown[1].endswith(b"\n</think>\n\n") and len(shown[1]) > 25 and "reasoning" in shown[2], shown)
+    check("reasoning_is_shown", shown[0] == 0 and shown[1].startswith(b"<think>\n")
+          and shown[1].endswith(b"\n</think>\n\n") and len(shown[1]) > 25
+          and "reasoning" in shown[2], shown)
     for name, more in (("text", ["--raw"]), ("answer", [])):
-        command = [PITH, "run", STORY, "-p", BEGIN, "-n", "-1", "--ignore-eog", "-c", "24", "--temp", "0", "-t", "1", *more, *asked]
+        command = [PITH, "run", STORY, "-p", BEGIN, "-n", "-1", "--ignore-eog", "-c", "24",
+                   "--temp", "0", "-t", "1", *more, *asked]
         apart = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
-        both = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
-        check("full_" + name, apart.stderr.startswith(b"pith: the context is full") and b"; -c makes it larger, --context-shift drops" in apart.stderr, apart)
-        check("full_%s_has_its_line" % name, not apart.stdout.endswith(b"\n") and both == apart.stdout + b"\n" + apart.stderr, both)
-    both = subprocess.run([PITH, "run", STORY, "-p", BEGIN, "-n", "4", "--temp", "0", "-t", "1", "-v"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+        both = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT).stdout
+        check("full_" + name, apart.stderr.startswith(b"pith: the context is full")
+              and b"; -c makes it larger, --context-shift drops" in apart.stderr, apart)
+        check("full_%s_has_its_line" % name,
+              not apart.stdout.endswith(b"\n") and both == apart.stdout + b"\n" + apart.stderr,
+              both)
+    both = subprocess.run([PITH, "run", STORY, "-p", BEGIN, "-n", "4", "--temp", "0", "-t", "1",
+                           "-v"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT).stdout
     check("timings_have_their_line", b"\nprompt: " in both, both)
     check("an_answer_says_nothing_else", pith("-p", BEGIN, *asked)[2] == "")
 
 
 def test_terminal(folder):
     """A model, a file or a template may say anything; the terminal is shown it."""
-    bias = [PITH, "run", STORY, "-p", BEGIN, "-n", "3", "-t", "1", "--temp", "0", "--logit-bias", "30=1000"]  # <0x1B>
+    # <0x1B>
+    bias = [PITH, "run", STORY, "-p", BEGIN, "-n", "3", "-t", "1", "--temp", "0", "--logit-bias",
+            "30=1000"]
     for name, more in (("text", []), ("answer", form("{{ bos_token }}{{ messages[-1].content }}"))):
         sent = at_terminal(*bias, *more)
-        check("escapes_of_a_%s_are_shown" % name, b"^[^[^[" in sent and b"\x1b^" not in sent and b"\x1b\x1b" not in sent, sent)
-        check("and_stay_in_a_pipe_" + name, subprocess.run([*bias, *more], stdin=subprocess.DEVNULL, capture_output=True).stdout == b"\x1b\x1b\x1b")
+        check("escapes_of_a_%s_are_shown" % name,
+              b"^[^[^[" in sent and b"\x1b^" not in sent and b"\x1b\x1b" not in sent, sent)
+        check("and_stay_in_a_pipe_" + name,
+              subprocess.run([*bias, *more], stdin=subprocess.DEVNULL, capture_output=True).stdout
+              == b"\x1b\x1b\x1b")
     evil = "\x1b]0;owned\x07\x9b31m"
     model = synth(os.path.join(folder, "m.gguf"), "--vocab", "300", "--layers", "1")
-    sent = at_terminal(PITH, "run", model, "-p", "a", "-n", "1", "--override-kv", "general.name=str:" + evil)
-    check("name_of_a_model", b"loaded ^[]0;owned^G" in sent and b"\x1b]" not in sent and "\x9b".encode() not in sent, sent)
+    sent = at_terminal(PITH, "run", model, "-p", "a", "-n", "1", "--override-kv",
+                       "general.name=str:" + evil)
+    check("name_of_a_model", b"loaded ^[]0;owned^G" in sent and b"\x1b]" not in sent
+          and "\x9b".encode() not in sent, sent)
     with open(os.path.join(folder, "bad.jinja"), "w") as f:
         f.write("{{ raise_exception('%s') }}" % evil)
-    for name, command in (("error_of_a_template", [PITH, "run", STORY, "-p", "a", "--chat-template", os.path.join(folder, "bad.jinja")]),
-                          ("a_file_that_is_not_there", [PITH, "inspect", evil]), ("an_unknown_command", [PITH, evil])):
+    for name, command in (("error_of_a_template",
+                           [PITH, "run", STORY, "-p", "a", "--chat-template",
+                            os.path.join(folder, "bad.jinja")]),
+                          ("a_file_that_is_not_there", [PITH, "inspect", evil]),
+                          ("an_unknown_command", [PITH, evil])):
         sent = at_terminal(*command)
         check(name, (b"^[]0;owned" in sent or b"?]0;owned" in sent) and b"\x1b]" not in sent, sent)
     os.mkdir(os.path.join(folder, "bin"))
@@ -158,12 +202,18 @@ def test_terminal(folder):
         with open(reader, "w") as f:
             f.write("#!/bin/sh\necho \"shown by $*\"\ngrep -c '^.TH PITH 1'\nexit %d\n" % status)
         os.chmod(reader, 0o755)
-        sent = at_terminal("env", "PATH=%s:%s" % (os.path.dirname(reader), os.environ["PATH"]), PITH, "man")
-        check("man_at_a_terminal_%d" % status, sent.startswith(b"shown by -l -\r\n1\r\n") and (b".SH" in sent) == (status == 1), sent[:300])
-    check("man_without_man", b".TH PITH 1" in at_terminal("env", "PATH=" + os.path.join(folder, "none"), os.path.abspath(PITH), "man"))
+        sent = at_terminal("env", "PATH=%s:%s" % (os.path.dirname(reader), os.environ["PATH"]),
+                           PITH, "man")
+        check("man_at_a_terminal_%d" % status,
+              sent.startswith(b"shown by -l -\r\n1\r\n") and (b".SH" in sent) == (status == 1),
+              sent[:300])
+    check("man_without_man", b".TH PITH 1"
+          in at_terminal("env", "PATH=" + os.path.join(folder, "none"), os.path.abspath(PITH),
+                         "man"))
     with open(os.path.join(folder, "says.jinja"), "w") as f:
         f.write("{{ text }}")
-    command = ["sh", "-c", "printf '{\"text\": \"a\\\\u001b]0;owned\\\\u0007\"}' | %s template %s" % (PITH, f.name)]
+    command = ["sh", "-c", "printf '{\"text\": \"a\\\\u001b]0;owned\\\\u0007\"}' | %s template %s"
+               % (PITH, f.name)]
     sent, piped = at_terminal(*command), subprocess.run(command, capture_output=True).stdout
     check("text_of_a_template", sent == b"a^[]0;owned^G", sent)
     check("text_of_a_template_in_a_pipe", piped == b"a\x1b]0;owned\x07", piped)

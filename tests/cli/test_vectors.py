@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""test_vectors.py -- the recorded vectors through the programs, as somebody outside would run them: pith tokenize, template, sample and
-grammar against ../shared/vectors. The same files are read in process by other tests; here the command lines and their JSON are the matter.
-At TEST_SCALE=1 a share of the templates' cases, all else whole."""
+"""test_vectors.py -- the recorded vectors through the programs, as somebody outside would run them:
+pith tokenize, template, sample and grammar against ../shared/vectors. The same files are read in
+process by other tests; here the command lines and their JSON are the matter. At TEST_SCALE=1 a
+share of the templates' cases, all else whole."""
 import base64
 import glob
 import json
@@ -28,7 +29,8 @@ def tokenizer(path):
         model = os.environ.get("TEST_INSTRUCT") or model
     if not os.path.exists(model):
         return skip("tokenize_" + name, "no model")
-    cases = [c for c in map(json.loads, open(path)) if c["kind"] != "invalid_utf8" and "error" not in c]
+    cases = [c for c in map(json.loads, open(path)) if c["kind"] != "invalid_utf8"
+             and "error" not in c]
     rows = [{k: c[k] for k in ("text", "b64", "special", "add_special") if k in c} for c in cases]
     wrong = []
     for c, got in zip(cases, jsonl(["tokenize", model, "--jsonl"], rows)):
@@ -45,9 +47,11 @@ def template(path):
     step = 12 if SCALE < 10 else 1
     wrong = []
     for c in cases[len(name) % step::step]:
-        given = {"messages": c["messages"], "tools": c.get("tools"), "add_generation_prompt": c["add_generation_prompt"],
-                 "bos_token": c["bos_token"], "eos_token": c["eos_token"], "now": c.get("now"), **(c.get("kwargs") or {})}
-        p = subprocess.run([PITH, "template", path], input=json.dumps(given), capture_output=True, text=True)
+        given = {"messages": c["messages"], "tools": c.get("tools"),
+                 "add_generation_prompt": c["add_generation_prompt"], "bos_token": c["bos_token"],
+                 "eos_token": c["eos_token"], "now": c.get("now"), **(c.get("kwargs") or {})}
+        p = subprocess.run([PITH, "template", path], input=json.dumps(given), capture_output=True,
+                           text=True)
         if "expected" in c:
             good = p.returncode == 0 and p.stdout == c["expected"]
         elif "raised" in c:
@@ -62,14 +66,17 @@ def template(path):
 def samplers():
     d = json.load(open(os.path.join(VECTORS, "samplers.json")))
     cases = [c for c in d["cases"] if c.get("note") != "close"]
-    rows = [{"logits": d["vectors"][c["vector"]]["logits"], "chain": c["chain"], "history": c.get("history", [])} for c in cases]
+    rows = [{"logits": d["vectors"][c["vector"]]["logits"], "chain": c["chain"],
+             "history": c.get("history", [])} for c in cases]
     wrong = []
     for c, got in zip(cases, jsonl(["sample", "--jsonl"], rows)):
         ids, probs = got.get("ids", []), got.get("probs", [])
-        same = len(ids) == len(c["ids"]) and all(abs(a - b) <= 1e-5 for a, b in zip(probs, c["probs"]))
+        same = len(ids) == len(c["ids"]) and all(abs(a - b) <= 1e-5
+                                                 for a, b in zip(probs, c["probs"]))
         if not (same and (c.get("note") == "tie" or ids == c["ids"])):
             wrong.append((c["chain"], c["ids"], got))
-    # Of the recording: a typical entropy that is not a number, a sum of 38 equal floats short of 0.95.
+    # Of the recording: a typical entropy that is not a number, a sum of 38 equal floats short of
+    # 0.95.
     accidents = [w for w in wrong if w[0][0][0] == "typical" or len(w[1]) == 39]
     verdict("samplers", wrong if len(accidents) < len(wrong) or len(wrong) > 4 else [], len(cases))
 

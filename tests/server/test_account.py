@@ -1,5 +1,6 @@
-"""test_account.py -- what a request may cost: bytes and processor time are counted for each key, bounded, and given back; work that is long lets
-others go first, and ends when its client's time is over. Bytes, order and counts are compared, never times."""
+"""test_account.py -- what a request may cost: bytes and processor time are counted for each key,
+bounded, and given back; work that is long lets others go first, and ends when its client's time
+is over. Bytes, order and counts are compared, never times."""
 import json
 import os
 import tempfile
@@ -9,7 +10,8 @@ from serving import LIMIT, Server, begin, check, completion, run, synth
 A, B = {"x-api-key": "aaaaaaaaaa"}, {"x-api-key": "bbbbbbbbbb"}
 KEYS = ("--api-key", "a:aaaaaaaaaa", "--api-key", "b:bbbbbbbbbb", "--ctx", "256")
 LONG = "w1 w2 w3 " * 250000  # 2 MB of text: long enough for others to come
-TOOLS = [{"type": "function", "function": {"name": "f%d" % i, "parameters": {"type": "object"}}} for i in range(2000)]
+TOOLS = [{"type": "function", "function": {"name": "f%d" % i, "parameters": {"type": "object"}}}
+         for i in range(2000)]
 
 
 def of_key(s, name, key="a"):
@@ -19,7 +21,9 @@ def of_key(s, name, key="a"):
 
 
 def total(s, name):
-    return next(float(line.rsplit(" ", 1)[1]) for line in s.get("/metrics", **A)[1].decode().splitlines() if line.startswith(name + " "))
+    return next(float(line.rsplit(" ", 1)[1])
+                for line in s.get("/metrics", **A)[1].decode().splitlines()
+                if line.startswith(name + " "))
 
 
 def code(answer):
@@ -27,16 +31,19 @@ def code(answer):
 
 
 def gives_back(s):
-    return s.wait_for(lambda: of_key(s, "pith:key_bytes") == 0 and total(s, "pith:requests_bytes") == 0)
+    return s.wait_for(lambda: of_key(s, "pith:key_bytes") == 0
+                      and total(s, "pith:requests_bytes") == 0)
 
 
 def test_windows(s):
     chain = "penalties:last_n=%d,repeat=1.1;dry:penalty_last_n=%d,multiplier=1;temp"
     for n in (1000001, 16777216):
         a = s.post("/v1/completions", completion("w1", 1, samplers=chain % (n, n)), **A)
-        check("windows_of_a_text_of_%d" % n, a[0] == 400 and "1000000" in a[1]["error"]["message"], a[1])
+        check("windows_of_a_text_of_%d" % n, a[0] == 400 and "1000000" in a[1]["error"]["message"],
+              a[1])
     before = of_key(s, "pith:key_bytes_peak")
-    a = s.post("/v1/completions", completion("w1", 1, n=128, samplers=chain % (1000000, 1000000)), **A)
+    a = s.post("/v1/completions", completion("w1", 1, n=128, samplers=chain % (1000000, 1000000)),
+               **A)
     grown = of_key(s, "pith:key_bytes_peak") - before
     check("windows_are_no_larger_than_the_context", a[0] == 200 and grown < 16 << 20, (a[0], grown))
     check("sampling_is_counted", of_key(s, "pith:key_sampling_seconds_total") > 0)
@@ -44,7 +51,8 @@ def test_windows(s):
 
 
 def test_turns(s):
-    """Long work of one key, more of it than there are turns: the short one of another key, and one of its own, are answered before any of it."""
+    """Long work of one key, more of it than there are turns: the short one of another key, and one
+    of its own, are answered before any of it."""
     order = []
 
     def heavy():
@@ -58,22 +66,30 @@ def test_turns(s):
         a = s.post("/tokenize", {"content": "w1"}, **key)
         order.append(name if a[0] == 200 else a)
     answers = rest()
-    check("short_work_goes_first", order[:2] == ["other", "own"] and order.count("heavy") == 4, order)
-    check("long_work_comes_to_its_end", all(a[0] == 200 and a[1]["count"] == answers[0][1]["count"] > 750000 for a in answers), [a[0] for a in answers])
-    check("work_is_counted", of_key(s, "pith:key_work_seconds_total") > 10 * of_key(s, "pith:key_work_seconds_total", "b") > 0)
+    check("short_work_goes_first", order[:2] == ["other", "own"] and order.count("heavy") == 4,
+          order)
+    check("long_work_comes_to_its_end",
+          all(a[0] == 200 and a[1]["count"] == answers[0][1]["count"] > 750000 for a in answers),
+          [a[0] for a in answers])
+    check("work_is_counted", of_key(s, "pith:key_work_seconds_total")
+          > 10 * of_key(s, "pith:key_work_seconds_total", "b") > 0)
     check("work_is_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
 
 
 def test_deadline(s):
     whole = s.post("/v1/completions", completion(LONG), **A)
-    check("a_long_prompt_is_over_the_context", code(whole) == (400, "context_length_exceeded"), whole[1])
-    for path, body in (("/v1/completions", {**completion(LONG), "timeout": 0.1}), ("/v1/embeddings", {"input": LONG, "timeout": 0.1}),
+    check("a_long_prompt_is_over_the_context", code(whole) == (400, "context_length_exceeded"),
+          whole[1])
+    for path, body in (("/v1/completions", {**completion(LONG), "timeout": 0.1}),
+                       ("/v1/embeddings", {"input": LONG, "timeout": 0.1}),
                        ("/api/generate", {"prompt": LONG, "options": {"timeout": 0.1}})):
         before = of_key(s, "pith:key_work_seconds_total")
         a = s.post(path, body, **A)
         said = a[1]["error"]["code"] if isinstance(a[1].get("error"), dict) else a[1].get("code")
-        check("deadline_of_work_of_" + path.strip("/").replace("/", "_"), a[0] == 400 and said == "deadline_exceeded", a[1])
-        check("deadline_ends_the_work_of_" + path.strip("/").replace("/", "_"), of_key(s, "pith:key_work_seconds_total") - before < 0.25)
+        check("deadline_of_work_of_" + path.strip("/").replace("/", "_"),
+              a[0] == 400 and said == "deadline_exceeded", a[1])
+        check("deadline_ends_the_work_of_" + path.strip("/").replace("/", "_"),
+              of_key(s, "pith:key_work_seconds_total") - before < 0.25)
 
 
 def test_leaves(s):
@@ -81,7 +97,8 @@ def test_leaves(s):
     body = json.dumps({"content": LONG}).encode()
     before = of_key(s, "pith:key_work_seconds_total")
     for _ in range(8):
-        c = s.connect(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nx-api-key: aaaaaaaaaa\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        c = s.connect(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nx-api-key: "
+                      b"aaaaaaaaaa\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         c.close()
     check("who_has_left_costs_nothing_more", gives_back(s), of_key(s, "pith:key_bytes"))
     used = of_key(s, "pith:key_work_seconds_total") - before
@@ -100,77 +117,112 @@ def test_poured(s):
     few = s.post("/tokenize", {"content": text[:1500]}, **A)[1]["tokens"]
     check("it_is_the_same_list", few[:200] == a[1]["tokens"][:200] and len(few) < 4096, few[:10])
     back = s.post("/detokenize", {"tokens": a[1]["tokens"]}, **A)
-    check("a_long_text_is_whole", back[0] == 200 and back[1]["content"] == back[1]["prompt"] and back[1]["content"].replace("\u2581", " ").strip() == text.strip(), str(back[1])[:300])
-    broken = [i for i in few if i][:3] + [s.post("/tokenize", {"content": "\u00e9"}, **A)[1]["tokens"][-1]]
-    check("half_a_character", [s.post("/detokenize", {"tokens": broken * k}, **A)[1]["content"][-1] for k in (1, 2000)] == ["\ufffd"] * 2, broken)
-    check("a_long_answer_is_small", of_key(s, "pith:key_bytes_peak") - before < 100 << 20, of_key(s, "pith:key_bytes_peak") - before)
+    check("a_long_text_is_whole",
+          back[0] == 200 and back[1]["content"] == back[1]["prompt"]
+          and back[1]["content"].replace("\u2581", " ").strip() == text.strip(), str(back[1])[:300])
+    broken = [i for i in few if i][:3] + [s.post("/tokenize", {"content": "\u00e9"},
+                                                 **A)[1]["tokens"][-1]]
+    check("half_a_character", [s.post("/detokenize", {"tokens": broken * k}, **A)[1]["content"][-1]
+                               for k in (1, 2000)] == ["\ufffd"] * 2, broken)
+    check("a_long_answer_is_small", of_key(s, "pith:key_bytes_peak") - before < 100 << 20,
+          of_key(s, "pith:key_bytes_peak") - before)
     check("what_was_poured_is_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
 
 
 def test_too_expensive(model):
     with Server(model, *KEYS, "--request-seconds", "0.05") as s:
         a = s.post("/tokenize", {"content": "w1 " * 300000}, **A)
-        check("work_has_a_bound", code(a) == (400, "request_too_expensive") and "0.05" in a[1]["error"]["message"] and "--request-seconds" in a[1]["error"]["message"], a[1])
+        check("work_has_a_bound", code(a) == (400, "request_too_expensive")
+              and "0.05" in a[1]["error"]["message"]
+              and "--request-seconds" in a[1]["error"]["message"], a[1])
         check("work_that_was_stopped_was_short", of_key(s, "pith:key_work_seconds_total") < 0.2)
-    with Server(model, *KEYS, "--request-seconds", "0", "--request-memory", "32M", "--requests-memory", "256M") as s:
+    with Server(model, *KEYS, "--request-seconds", "0", "--request-memory", "32M",
+                "--requests-memory", "256M") as s:
         a = s.post("/tokenize", {"content": "1" * 24000000}, **A)
-        check("memory_has_a_bound", code(a) == (400, "request_too_expensive") and "33554432" in a[1]["error"]["message"] and "--request-memory" in a[1]["error"]["message"], a[1])
-        a = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "w1"}], "max_tokens": 1, "response_format": {"type": "json_schema", "json_schema": {
-            "name": "x", "schema": {"enum": ["%060d" % i for i in range(200000)]}}}}, **A)
+        check("memory_has_a_bound", code(a) == (400, "request_too_expensive")
+              and "33554432" in a[1]["error"]["message"]
+              and "--request-memory" in a[1]["error"]["message"], a[1])
+        a = s.post("/v1/chat/completions",
+                   {"messages": [{"role": "user", "content": "w1"}], "max_tokens": 1,
+                    "response_format": {"type": "json_schema",
+                                        "json_schema": {"name": "x",
+                                                        "schema": {"enum":
+                                                                   ["%060d" % i
+                                                                    for i in range(200000)]}}}},
+                   **A)
         check("memory_of_a_schema_has_a_bound", code(a) == (400, "request_too_expensive"), a[1])
-        check("small_ones_are_answered", s.post("/v1/completions", completion("w1", 2), **A)[0] == 200)
+        check("small_ones_are_answered",
+              s.post("/v1/completions", completion("w1", 2), **A)[0] == 200)
         check("all_is_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
 
 
 def test_memory_of_a_key(model):
     """What waits belongs to its key: it is told when it has its part, and another key has room."""
-    with Server(model, *KEYS, "--parallel", "1", "--requests-memory", "16M", "--queue", "10000", "--ctx", "4096") as s:
+    with Server(model, *KEYS, "--parallel", "1", "--requests-memory", "16M", "--queue", "10000",
+                "--ctx", "4096") as s:
         long, let_go = begin([lambda: s.post("/v1/completions", completion("w1", 3000), **A)])
         s.wait_for(lambda: s.metric("vllm:num_requests_running") == 1)
         grammar = "root ::= (" + " | ".join('"%06d"' % i for i in range(500)) + ")+"
-        out, rest = begin([lambda i=i: s.post("/v1/completions", completion("w%d" % i, 1, n=128, grammar=grammar), **A) for i in range(12)])
+        out, rest = begin([lambda i=i: s.post("/v1/completions",
+                                              completion("w%d" % i, 1, n=128, grammar=grammar), **A)
+                           for i in range(12)])
         s.wait_for(lambda: sum(a is not None for a in out) >= 2)
         full = [a for a in out if a]
-        check("a_key_has_its_part", full and all(a[0] == 429 and "--requests-memory" in a[1]["error"]["message"] for a in full), [(a[0], a[1]) for a in full])
-        check("its_part_is_half", of_key(s, "pith:key_bytes_peak") < 9 << 20, of_key(s, "pith:key_bytes_peak"))
+        check("a_key_has_its_part", full
+              and all(a[0] == 429 and "--requests-memory" in a[1]["error"]["message"]
+                      for a in full), [(a[0], a[1]) for a in full])
+        check("its_part_is_half", of_key(s, "pith:key_bytes_peak") < 9 << 20,
+              of_key(s, "pith:key_bytes_peak"))
         check("another_key_has_room", s.post("/v1/completions", completion("w1", 2), **B)[0] == 200)
-        check("those_that_waited_are_answered", set(a[0] for a in rest()) == {200, 429} and let_go()[0][0] == 200, [(a[0], a[1].get("error")) for a in out])
+        check("those_that_waited_are_answered",
+              set(a[0] for a in rest()) == {200, 429} and let_go()[0][0] == 200,
+              [(a[0], a[1].get("error")) for a in out])
         check("what_waited_is_given_back", gives_back(s), of_key(s, "pith:key_bytes"))
 
 
 def test_queue_of_models(folder):
-    """Requests for a model that is not there: one key fills the line, another still has its part of it."""
+    """Requests for a model that is not there: one key fills the line, another still has its part of
+    it."""
     models = [os.path.join(folder, n + ".gguf") for n in "xy"]
     for i, m in enumerate(models):
         synth(m, "--seed", str(i))
     with Server(models, *KEYS[:4], "--ctx", "4096", "--models-max", "1", "--queue", "4") as s:
-        held, let_go = begin([lambda: s.post("/v1/completions", completion("w1", 3000, model="x"), **A)])
+        held, let_go = begin([lambda: s.post("/v1/completions", completion("w1", 3000, model="x"),
+                                             **A)])
         s.wait_for(lambda: s.metric("vllm:num_requests_running", "x") == 1)
-        out, rest = begin([lambda: s.post("/v1/completions", completion("w1", 1, model="y", timeout=LIMIT), **A)] * 6)
+        out, rest = begin([lambda: s.post("/v1/completions",
+                                          completion("w1", 1, model="y", timeout=LIMIT), **A)] * 6)
         s.wait_for(lambda: sum(a is not None for a in out) == 2)
         check("one_key_fills_the_line", sorted(a and a[0] for a in out if a) == [429, 429], out)
         b, let_b = begin([lambda: s.post("/v1/completions", completion("w1", 1, model="y"), **B)])
         check("another_has_its_part", let_b()[0][0] == 200, b[0])
-        check("all_who_waited_are_answered", set(a[0] for a in rest()) == {200, 429} and let_go()[0][0] == 200, [a[0] for a in out])
+        check("all_who_waited_are_answered",
+              set(a[0] for a in rest()) == {200, 429} and let_go()[0][0] == 200,
+              [a[0] for a in out])
 
 
 def test_most(model):
     with Server(model, *KEYS, "--requests-memory", "64M") as s:
         most = s.get("/props", **A)[1]["memory"]["most"]
-        check("most_is_told", most["requests"] == 64 << 20 and most["model"] > 0 and most["grammars"] == 64 << 20 and
-              most["all"] == most["model"] + most["requests"] + most["grammars"], most)
+        check("most_is_told", most["requests"] == 64 << 20 and most["model"] > 0
+              and most["grammars"] == 64 << 20 and most["all"] == most["model"] + most["requests"]
+              + most["grammars"], most)
         check("most_of_requests_is_a_metric", total(s, "pith:requests_bytes_max") == 64 << 20)
-    with Server(model, *KEYS, "--requests-memory", "64M", "--grammar-cache", "3M", "--max-memory", "68M", wait=False) as s:
+    with Server(model, *KEYS, "--requests-memory", "64M", "--grammar-cache", "3M", "--max-memory",
+                "68M", wait=False) as s:
         s.process.wait(LIMIT)
         s.end()
-        check("models_get_what_requests_leave", "--max-memory" in s.said and "1048576" in s.said and "--grammar-cache of 3145728" in s.said, s.said)
+        check("models_get_what_requests_leave",
+              "--max-memory" in s.said and "1048576" in s.said
+              and "--grammar-cache of 3145728" in s.said, s.said)
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "m.gguf")
         synth(model, "--seed", "3")
-        with Server(model, *KEYS, "--embeddings", "--max-body", "64M", "--request-seconds", "0") as s:
+        with Server(model, *KEYS, "--embeddings", "--max-body", "64M", "--request-seconds",
+                    "0") as s:
             test_windows(s)
             test_poured(s)
             test_turns(s)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""test_calls.py -- calls of tools over HTTP, in all interfaces: tools that no prompt would hold are refused, a call that is cut short shows none
-of the model's markup, and arguments are told while they are made."""
+"""test_calls.py -- calls of tools over HTTP, in all interfaces: tools that no prompt would hold are
+refused, a call that is cut short shows none of the model's markup, and arguments are told while
+they are made."""
 import json
 import os
 import tempfile
@@ -9,9 +10,12 @@ from serving import SCALE, Server, check, events, run, skip, synth
 
 WITHOUT = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 WITH = "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}" + WITHOUT
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "minLength": 24, "maxLength": 24}, "n": {"enum": [[1, -2.5e3, True, {"a\n": None}]]}},
-          "required": ["city", "n"], "additionalProperties": False}
-NESTED = [{"type": "function", "function": {"name": "weather", "description": "w1", "parameters": SCHEMA}}]
+SCHEMA = {"type": "object", "properties":
+          {"city": {"type": "string", "minLength": 24, "maxLength": 24},
+           "n": {"enum": [[1, -2.5e3, True, {"a\n": None}]]}}, "required": ["city", "n"],
+          "additionalProperties": False}
+NESTED = [{"type": "function", "function":
+           {"name": "weather", "description": "w1", "parameters": SCHEMA}}]
 TALK = [{"role": "user", "content": "w5 w6"}]
 CHAT = "/v1/chat/completions"
 
@@ -19,19 +23,29 @@ CHAT = "/v1/chat/completions"
 def asked(tools=True):
     """A body for each endpoint that takes tools."""
     flat = {"type": "function", "name": "weather", "parameters": SCHEMA}
-    bodies = {CHAT: ({"messages": TALK, "max_tokens": 3}, NESTED), "/apply-template": ({"messages": TALK}, NESTED), "/api/chat": ({"messages": TALK, "stream": False, "options": {"num_predict": 3}}, NESTED),
-              "/v1/responses": ({"input": "w5", "max_output_tokens": 3}, [flat]), "/v1/messages": ({"messages": TALK, "max_tokens": 3}, [{"name": "weather", "input_schema": SCHEMA}]),
-              "/v1/messages/count_tokens": ({"messages": TALK}, [{"name": "weather", "input_schema": SCHEMA}])}
+    bodies = {CHAT: ({"messages": TALK, "max_tokens": 3}, NESTED),
+              "/apply-template": ({"messages": TALK}, NESTED),
+              "/api/chat": ({"messages": TALK, "stream": False, "options": {"num_predict": 3}},
+                            NESTED), "/v1/responses":
+              ({"input": "w5", "max_output_tokens": 3}, [flat]),
+              "/v1/messages": ({"messages": TALK, "max_tokens": 3},
+                               [{"name": "weather", "input_schema": SCHEMA}]),
+              "/v1/messages/count_tokens":
+              ({"messages": TALK}, [{"name": "weather", "input_schema": SCHEMA}])}
     return {path: {**body, **({"tools": t} if tools else {})} for path, (body, t) in bodies.items()}
 
 
 def test_no_place(s, why):
     for path, body in asked().items():
         status, told, _ = s.post(path, body)
-        check("refused " + path, status == 400 and why in json.dumps(told) and "tools" in json.dumps(told), told)
-        check("without " + path, s.post(path, asked(False)[path])[0] == 200 == s.post(path, {**body, "tools": []})[0])
-    check("refused when required", s.post(CHAT, {**asked()[CHAT], "tool_choice": "required"})[0] == 400)
-    check("tools that may not be called", s.post(CHAT, {**asked()[CHAT], "tool_choice": "none"})[0] == 200)
+        check("refused " + path, status == 400 and why in json.dumps(told)
+              and "tools" in json.dumps(told), told)
+        check("without " + path, s.post(path, asked(False)[path])[0] == 200
+              == s.post(path, {**body, "tools": []})[0])
+    check("refused when required",
+          s.post(CHAT, {**asked()[CHAT], "tool_choice": "required"})[0] == 400)
+    check("tools that may not be called",
+          s.post(CHAT, {**asked()[CHAT], "tool_choice": "none"})[0] == 200)
     check("show", "tools" not in s.post("/api/show", {})[1]["capabilities"])
 
 
@@ -43,30 +57,41 @@ def test_place(s):
 
 def test_cut(s):
     for n in (1, 2, 5, 14, 30, 60, 90):
-        a = s.post(CHAT, {"messages": TALK, "tools": NESTED, "tool_choice": "required", "max_tokens": n, "seed": n})[1]["choices"][0]
-        check("cut %d" % n, a["finish_reason"] in ("length", "tool_calls") and not a["message"]["content"] and "tool_call>" not in json.dumps(a), a)
+        a = s.post(CHAT, {"messages": TALK, "tools": NESTED, "tool_choice": "required",
+                          "max_tokens": n, "seed": n})[1]["choices"][0]
+        check("cut %d" % n, a["finish_reason"] in ("length", "tool_calls")
+              and not a["message"]["content"] and "tool_call>" not in json.dumps(a), a)
 
 
 def told_chat(all_events):
     calls = [c for e in all_events for c in e["choices"][0]["delta"].get("tool_calls", [])]
     heads = [c for c in calls if "id" in c]
-    return heads and (heads[0]["function"]["name"], heads[0]["id"]), [c["function"]["arguments"] for c in calls]
+    return heads and (heads[0]["function"]["name"],
+                      heads[0]["id"]), [c["function"]["arguments"] for c in calls]
 
 
 def told_responses(all_events):
     heads = [e["item"] for e in all_events if e["type"] == "response.output_item.added"]
-    return heads and (heads[0]["name"], heads[0]["call_id"]), [e["delta"] for e in all_events if e["type"] == "response.function_call_arguments.delta"]
+    return heads and (heads[0]["name"],
+                      heads[0]["call_id"]), [e["delta"] for e in all_events
+                                             if e["type"]
+                                             == "response.function_call_arguments.delta"]
 
 
 def told_messages(all_events):
     heads = [e["content_block"] for e in all_events if e["type"] == "content_block_start"]
-    return heads and (heads[0]["name"], heads[0]["id"]), [e["delta"]["partial_json"] for e in all_events if e["type"] == "content_block_delta"]
+    return heads and (heads[0]["name"],
+                      heads[0]["id"]), [e["delta"]["partial_json"] for e in all_events
+                                        if e["type"] == "content_block_delta"]
 
 
 def test_streams(s):
-    """What a stream tells of a call, put together, is the whole answer's to the byte, wherever it is cut."""
+    """What a stream tells of a call, put together, is the whole answer's to the byte, wherever it
+    is cut."""
     bodies = asked()
-    wanted = {CHAT: (told_chat, "max_tokens", "required"), "/v1/responses": (told_responses, "max_output_tokens", "required"), "/v1/messages": (told_messages, "max_tokens", {"type": "any"})}
+    wanted = {CHAT: (told_chat, "max_tokens", "required"),
+              "/v1/responses": (told_responses, "max_output_tokens", "required"),
+              "/v1/messages": (told_messages, "max_tokens", {"type": "any"})}
     for path, (told, most, choice) in wanted.items():
         halves = 0
         for n in (1, 20, 40, 50, 60, 70, 80, 90, 100, 400):
@@ -76,51 +101,73 @@ def test_streams(s):
             text = "".join(pieces)
             halves += n < 400 and len(text) > 1
             if path == CHAT:
-                calls = [(c["function"]["name"], c["id"], c["function"]["arguments"]) for c in whole["choices"][0]["message"].get("tool_calls", [])]
+                calls = [(c["function"]["name"], c["id"], c["function"]["arguments"])
+                         for c in whole["choices"][0]["message"].get("tool_calls", [])]
             elif path == "/v1/responses":
                 calls = [(c["name"], c["call_id"], c["arguments"]) for c in whole["output"]]
             else:  # an object has no half
                 calls = [(c["name"], c["id"], c["input"]) for c in whole["content"]]
             if n == 400:
                 text = json.loads(text) if path == "/v1/messages" else text
-                good = len(pieces) > 10 and json.loads("".join(pieces))["n"] == [1, -2.5e3, True, {"a\n": None}]
+                good = len(pieces) > 10 and json.loads("".join(pieces))["n"] == [1, -2.5e3, True,
+                        {"a\n": None}]
                 check("told " + path, good and calls == [(*head, text)], (calls, head, pieces))
             elif path == "/v1/messages":
-                check("told %s %d" % (path, n), [c[:2] for c in calls] == ([head] if head else []) and all(c[2] == {} for c in calls), (calls, head, pieces))
+                check("told %s %d" % (path, n),
+                      [c[:2] for c in calls] == ([head] if head else [])
+                      and all(c[2] == {} for c in calls), (calls, head, pieces))
             else:
-                check("told %s %d" % (path, n), calls == ([(*head, text)] if head else []) and "tool_call>" not in raw.decode(), (calls, head, pieces))
+                check("told %s %d" % (path, n),
+                      calls == ([(*head, text)] if head else [])
+                      and "tool_call>" not in raw.decode(), (calls, head, pieces))
         check("halves " + path, halves > 2, halves)
-    a = s.post("/api/chat", {**bodies["/api/chat"], "tool_choice": "required", "stream": True, "options": {"num_predict": 400}})[1].decode()
+    a = s.post("/api/chat", {**bodies["/api/chat"], "tool_choice": "required", "stream": True,
+                             "options": {"num_predict": 400}})[1].decode()
     lines = [json.loads(line) for line in a.splitlines()]
-    check("whole in /api/chat", sum(len(x["message"].get("tool_calls", [])) for x in lines) == 1 and len(lines) == 2, lines)
+    check("whole in /api/chat", sum(len(x["message"].get("tool_calls", [])) for x in lines) == 1
+          and len(lines) == 2, lines)
 
 
 def test_auto():
-    """Where calls may come, one that begins is whole and satisfies its schema: here the model says what opens calls and nothing else, if it may."""
+    """Where calls may come, one that begins is whole and satisfies its schema: here the model says
+    what opens calls and nothing else, if it may."""
     model = os.environ.get("TEST_INSTRUCT")
     if not model or SCALE < 10:
-        skip("auto", "scripts/instruct.sh has not fetched the model" if SCALE >= 10 else "at TEST_SCALE=10, with the instruct model")
+        skip("auto", "scripts/instruct.sh has not fetched the model" if SCALE >= 10
+             else "at TEST_SCALE=10, with the instruct model")
         return
-    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"enum": [1, 2, 3]}}, "required": ["city", "days"], "additionalProperties": False}
+    schema = {"type": "object", "properties":
+              {"city": {"type": "string", "maxLength": 12}, "days": {"enum": [1, 2, 3]}},
+              "required": ["city", "days"], "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
     with Server(model, "--ctx", "2048") as s:
         opens = s.post("/tokenize", {"content": "<tool_call>", "parse_special": True})[1]["tokens"]
-        ask = {"messages": [{"role": "user", "content": "The weather in Paris, for two days?"}], "max_tokens": 60, "temperature": 0, "logit_bias": {str(opens[0]): 100}}
+        ask = {"messages": [{"role": "user", "content": "The weather in Paris, for two days?"}],
+               "max_tokens": 60, "temperature": 0, "logit_bias": {str(opens[0]): 100}}
         a = s.post(CHAT, {**ask, "tools": tools, "tool_choice": "auto"})[1]["choices"][0]["message"]
         calls = [json.loads(c["function"]["arguments"]) for c in a.get("tool_calls", [])]
-        check("calls under auto", len(calls) > 1 and all(set(c) == {"city", "days"} and len(c["city"]) <= 12 and c["days"] in (1, 2, 3) for c in calls), a)
-        a = s.post(CHAT, {**ask, "tools": tools, "tool_choice": "none", "max_tokens": 20})[1]["choices"][0]["message"]
-        check("free without calls", a["content"].count("<tool_call>") > 15 and not a.get("tool_calls"), a)
+        check("calls under auto", len(calls) > 1
+              and all(set(c) == {"city", "days"} and len(c["city"]) <= 12 and c["days"] in (1, 2, 3)
+                      for c in calls), a)
+        a = s.post(CHAT, {**ask, "tools": tools, "tool_choice": "none", "max_tokens": 20})[
+                1]["choices"][0]["message"]
+        check("free without calls", a["content"].count("<tool_call>") > 15
+              and not a.get("tool_calls"), a)
         one = s.post(CHAT, {**ask, "tools": tools, "parallel_tool_calls": False})[1]["choices"][0]
-        check("one call under auto", one["finish_reason"] == "tool_calls" and len(one["message"]["tool_calls"]) == 1, one)
-        odd = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"a": {"$dynamicRef": "#x"}}}}}]
-        check("a schema that no grammar holds", s.post(CHAT, {**ask, "tools": odd, "max_tokens": 2})[0] == 200)
+        check("one call under auto",
+              one["finish_reason"] == "tool_calls" and len(one["message"]["tool_calls"]) == 1, one)
+        odd = [{"type": "function", "function":
+                {"name": "weather", "parameters":
+                 {"type": "object", "properties": {"a": {"$dynamicRef": "#x"}}}}}]
+        check("a schema that no grammar holds",
+              s.post(CHAT, {**ask, "tools": odd, "max_tokens": 2})[0] == 200)
 
 
 def main():
     test_auto()
     with tempfile.TemporaryDirectory() as folder:
-        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "2048", "--layers", "2", "--seed", "5")
+        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "2048", "--layers", "2", "--seed",
+                      "5")
         with Server(model, "--ctx", "1024") as s:
             test_no_place(s, "no chat template")
         for name, text in (("without", WITHOUT), ("with", WITH)):

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""test_client_bodies.py -- what clients send, against what they read of the answer: a request for each row of tests/data/clients.json. The bodies are
-of our own writing, their forms those of the clients' public sources. A random model answers; where a client waits for a call, tool_choice makes one.
+"""test_client_bodies.py -- what clients send, against what they read of the answer: a request for
+each row of tests/data/clients.json. The bodies are of our own writing, their forms those of the
+clients' public sources. A random model answers; where a client waits for a call, tool_choice
+makes one.
 
-A row: client, what, on (the server: none, "fim" with tokens for filling in, "embed"), method, path, headers, body, expect. Of expect: status; has:
-members of the answer by their path ("choices.0.text": a value, or its kind as "<int>"); only: these members and no others; headers_have: what
-headers hold; ignored: what x-pith-ignored names; stream: its form (data, event, lines), the order of its events' names, some: members that one
-event has, last: what its last data is."""
+A row: client, what, on (the server: none, "fim" with tokens for filling in, "embed"), method,
+path, headers, body, expect. Of expect: status; has: members of the answer by their path
+("choices.0.text": a value, or its kind as "<int>"); only: these members and no others;
+headers_have: what headers hold; ignored: what x-pith-ignored names; stream: its form (data,
+event, lines), the order of its events' names, some: members that one event has, last: what its
+last data is."""
 import json
 import os
 import sys
@@ -16,12 +20,14 @@ from serving import Server, check, guard, run, synth
 TEMPLATE = """{%- if tools %}tools: {{ tools | tojson }}
 Answer with <tool_call>.
 {% endif %}{%- for m in messages %}{{ m.role }}: {{ m.content }}
-{%- for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments | tojson }}</tool_call>{% endfor %}
+{%- for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments | tojson }}</tool_call>{% \
+endfor %}
 {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DATA = os.path.join(HERE, "data", "clients.json")
 PAGE = os.path.join(HERE, "..", "docs", "compatibility.md")
-CLIENTS = ["Open WebUI", "SillyTavern", "Continue", "Cline", "aider", "LiteLLM", "LangChain", "Claude Code", "Codex", "llama.vim", "Vercel SDK"]
+CLIENTS = ["Open WebUI", "SillyTavern", "Continue", "Cline", "aider", "LiteLLM", "LangChain",
+           "Claude Code", "Codex", "llama.vim", "Vercel SDK"]
 
 
 def is_json(v):
@@ -31,8 +37,9 @@ def is_json(v):
         return False
 
 
-KINDS = {"<int>": lambda v: type(v) is int, "<number>": lambda v: type(v) in (int, float), "<text>": lambda v: isinstance(v, str),
-         "<list>": lambda v: isinstance(v, list), "<object>": lambda v: isinstance(v, dict), "<json>": is_json}
+KINDS = {"<int>": lambda v: type(v) is int, "<number>": lambda v: type(v) in (int, float),
+         "<text>": lambda v: isinstance(v, str), "<list>": lambda v: isinstance(v, list),
+         "<object>": lambda v: isinstance(v, dict), "<json>": is_json}
 
 
 def at(v, path):
@@ -49,7 +56,8 @@ def lacks(tree, wanted):
             found = at(tree, path)
         except (KeyError, IndexError, TypeError, ValueError):
             return path + " is missing"
-        good = KINDS[value](found) if isinstance(value, str) and value in KINDS else found == value and type(found) is type(value)
+        good = (KINDS[value](found) if isinstance(value, str) and value in KINDS else found == value
+                and type(found) is type(value))
         if not good:
             return "%s is %r, wanted %r" % (path, found, value)
     return None
@@ -95,7 +103,8 @@ def fault(row, status, answer, response):
         if name not in ignored:
             return "x-pith-ignored is %s, wanted %s" % (ignored, name)
     if "stream" in want:
-        return stream_fault(answer, want["stream"]) if isinstance(answer, bytes) else "no stream: %s" % answer
+        return (stream_fault(answer, want["stream"]) if isinstance(answer, bytes)
+                else "no stream: %s" % answer)
     if "only" in want and sorted(answer) != sorted(want["only"]):
         return "members are %s, wanted %s" % (sorted(answer), want["only"])
     return lacks(answer, want.get("has", {}))
@@ -116,26 +125,39 @@ def test_empty(s):
     """A field that is always sent, and empty, asks for nothing."""
     body = {"prompt": "w5 w6", "n_predict": 4, "temperature": 0}
     plain = s.post("/completion", body)[1]["content"]
-    for name, value in (("banned_strings", []), ("guided_json", {}), ("regex", ""), ("grammar", "")):
+    for name, value in (("banned_strings", []), ("guided_json", {}), ("regex", ""),
+                        ("grammar", "")):
         status, a, r = s.post("/completion", {**body, name: value})
         told = r.getheader("x-pith-ignored")
-        check("empty " + name, status == 200 and a["content"] == plain and (told == name or name == "grammar"), (a, told))
-    for name, value in (("banned_strings", ["a"]), ("banned_strings", [""]), ("guided_json", {"type": "object"}), ("regex", "a"), ("banned_tokens", 0), ("grammar", "root"), ("grammar", 3)):
-        check("not empty %s %s" % (name, value), s.post("/completion", {**body, name: value})[0] == 400)
+        check("empty " + name, status == 200 and a["content"] == plain
+              and (told == name or name == "grammar"), (a, told))
+    for name, value in (("banned_strings", ["a"]), ("banned_strings", [""]),
+                        ("guided_json", {"type": "object"}), ("regex", "a"), ("banned_tokens", 0),
+                        ("grammar", "root"), ("grammar", 3)):
+        check("not empty %s %s" % (name, value),
+              s.post("/completion", {**body, name: value})[0] == 400)
     one = {**body, "prompt": [30, 30, 9], "logit_bias": {"30": 30, "31": 15}, "n_probs": 1}
-    told = [s.post("/completion", {**one, **more})[1]["completion_probabilities"] for more in ({"repeat_penalty": 3}, {"repeat_penalty": 3, "repetition_penalty": 3}, {"repetition_penalty": 3})]
+    told = [s.post("/completion", {**one, **more})[1]["completion_probabilities"]
+            for more in ({"repeat_penalty": 3}, {"repeat_penalty": 3, "repetition_penalty": 3},
+                         {"repetition_penalty": 3})]
     check("one penalty by both names", told[0] == told[1] != told[2], told)
-    check("two penalties", s.post("/completion", {**one, "repeat_penalty": 3, "repetition_penalty": 2})[0] == 400)
+    check("two penalties", s.post("/completion",
+                                  {**one, "repeat_penalty": 3, "repetition_penalty": 2})[0] == 400)
 
 
 def test_foreign(s):
     """What routers and other servers have is no mistyped name of ours."""
-    foreign = {"models": ["a", "b"], "reasoning": {"effort": "high"}, "cache": {"no-cache": True}, "mode": "chat", "truncate": 100, "include": ["usage"], "num_keep": 4, "num_predict": 2, "skew": 0,
-               "transforms": [], "provider": {"order": ["a"]}}
-    status, a, r = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 1, **foreign})
-    check("names of others", status == 200 and r.getheader("x-pith-ignored") == ", ".join(foreign), (status, a, r.getheader("x-pith-ignored")))
+    foreign = {"models": ["a", "b"], "reasoning": {"effort": "high"}, "cache": {"no-cache": True},
+               "mode": "chat", "truncate": 100, "include": ["usage"], "num_keep": 4,
+               "num_predict": 2, "skew": 0, "transforms": [], "provider": {"order": ["a"]}}
+    status, a, r = s.post("/v1/chat/completions",
+                          {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 1,
+                           **foreign})
+    check("names of others", status == 200 and r.getheader("x-pith-ignored") == ", ".join(foreign),
+          (status, a, r.getheader("x-pith-ignored")))
     for name in ("modle", "reasoning_efort", "temp", "max_token"):
-        e = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 1, name: 1})[1]
+        e = s.post("/v1/chat/completions",
+                   {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 1, name: 1})[1]
         check("a mistyped name " + name, "did you mean" in e.get("error", {}).get("message", ""), e)
 
 
@@ -143,10 +165,14 @@ def test_nothing_made(s):
     ask = {"messages": [{"role": "user", "content": "w5 " * 60}]}
     a = s.post("/v1/chat/completions", {**ask, "n_predict": 0})[1]
     b = s.post("/v1/chat/completions", {**ask, "n_predict": 1})[1]["usage"]
-    check("a warm-up makes nothing", a["choices"][0]["message"]["content"] == "" and a["usage"]["completion_tokens"] == 0, a)
-    check("and is known afterwards", b["prompt_tokens"] == a["usage"]["prompt_tokens"] and b["prompt_tokens_details"]["cached_tokens"] >= 64, b)
+    check("a warm-up makes nothing",
+          a["choices"][0]["message"]["content"] == "" and a["usage"]["completion_tokens"] == 0, a)
+    check("and is known afterwards",
+          b["prompt_tokens"] == a["usage"]["prompt_tokens"]
+          and b["prompt_tokens_details"]["cached_tokens"] >= 64, b)
     last = s.post("/v1/chat/completions", {**ask, "n_predict": 0, "stream": True})[1]
-    check("a streamed warm-up", isinstance(last, bytes) and last.endswith(b"data: [DONE]\n\n"), last)
+    check("a streamed warm-up", isinstance(last, bytes) and last.endswith(b"data: [DONE]\n\n"),
+          last)
     for name in ("max_tokens", "max_completion_tokens"):
         check("no warm-up by " + name, s.post("/v1/chat/completions", {**ask, name: 0})[0] == 400)
 
@@ -154,21 +180,34 @@ def test_nothing_made(s):
 def test_items(s):
     """What Codex has done with tools that take a text is before the model as a call like others."""
     def items(call, output):
-        return {"input": [{"role": "user", "content": "w5"}, call, output, {"role": "user", "content": "w6"}]}
+        return {"input": [{"role": "user", "content": "w5"}, call, output,
+                          {"role": "user", "content": "w6"}]}
 
-    as_function = items({"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"input": "w7\\n\\"w8"}'}, {"type": "function_call_output", "call_id": "c", "output": "w9"})
-    as_custom = items({"type": "custom_tool_call", "call_id": "c", "name": "f", "input": 'w7\n"w8'}, {"type": "custom_tool_call_output", "call_id": "c", "output": "w9"})
+    as_function = items({"type": "function_call", "call_id": "c", "name": "f",
+                         "arguments": '{"input": "w7\\n\\"w8"}'},
+                        {"type": "function_call_output", "call_id": "c", "output": "w9"})
+    as_custom = items({"type": "custom_tool_call", "call_id": "c", "name": "f", "input": 'w7\n"w8'},
+                      {"type": "custom_tool_call_output", "call_id": "c", "output": "w9"})
     path = "/v1/responses/input_tokens"
-    told = [s.post(path, b)[1].get("input_tokens") for b in (as_function, as_custom, items({"type": "web_search_call"}, {"type": "local_shell_call"}))]
-    check("a call with a text", told[0] and abs(told[0] - told[1]) <= 1 and told[2] < told[0] - 10, told)  # a space between a name and its value
+    told = [s.post(path, b)[1].get("input_tokens")
+            for b in (as_function, as_custom,
+                      items({"type": "web_search_call"}, {"type": "local_shell_call"}))]
+    # a space between a name and its value
+    check("a call with a text", told[0] and abs(told[0] - told[1]) <= 1 and told[2] < told[0] - 10,
+          told)
     whole = {"custom_tool_call": {"input": "a"}, "function_call": {"arguments": "{}"}}
-    for kind, bad in [("custom_tool_call", {"input": v}) for v in (3, None)] + [(k, {name: v}) for k in whole for name in ("name", "call_id") for v in (3, None)]:
-        e = s.post(path, {"input": [{"type": kind, "call_id": "c", "name": "f", **whole[kind], **bad}]})
-        check("bad %s %s" % (kind, bad), e[0] == 400 and "input[0]" in e[1]["error"]["message"], e[1])
+    for kind, bad in [("custom_tool_call", {"input": v}) for v in (3, None)] + [(k, {name: v})
+            for k in whole for name in ("name", "call_id") for v in (3, None)]:
+        e = s.post(path, {"input": [{"type": kind, "call_id": "c", "name": "f", **whole[kind],
+                                     **bad}]})
+        check("bad %s %s" % (kind, bad), e[0] == 400 and "input[0]" in e[1]["error"]["message"],
+              e[1])
     long = {"input": "w5 " * 2000, "max_output_tokens": 1}
-    told = [s.post("/v1/responses", {**long, **more})[1]["error"]["code"] for more in ({}, {"truncation": "auto"})]
+    told = [s.post("/v1/responses", {**long, **more})[1]["error"]["code"]
+            for more in ({}, {"truncation": "auto"})]
     check("truncation auto cuts nothing", told == ["context_length_exceeded"] * 2, told)
-    check("truncation of another kind", s.post("/v1/responses", {"input": "w5", "truncation": "all"})[0] == 400)
+    check("truncation of another kind",
+          s.post("/v1/responses", {"input": "w5", "truncation": "all"})[0] == 400)
 
 
 # ---------------------------------------------------------------- the page
@@ -177,7 +216,8 @@ def sent(row):
     fields = [k for k in row.get("body", {}) if k not in ("model", "messages", "prompt", "input")]
     more = " and %d more" % (len(fields) - 9) if len(fields) > 10 else ""
     fields = fields[:9] if more else fields
-    return "%s `%s`%s%s" % (row["method"], row["path"], ": " + ", ".join(fields) if fields else "", more)
+    return "%s `%s`%s%s" % (row["method"], row["path"], ": " + ", ".join(fields) if fields else "",
+                            more)
 
 
 def got(row):
@@ -185,26 +225,32 @@ def got(row):
     stream, out = want.get("stream"), str(want["status"])
     if stream:
         out += {"data": ", data", "event": ", events", "lines": ", lines"}[stream["form"]]
-        out += " to `%s`" % stream["last"] if "last" in stream else " to `%s`" % stream["order"][-1] if stream["form"] == "event" else ""
-    members = list(want.get("has", {})) + [m for some in (stream or {}).get("some", []) for m in some]
-    names = list(dict.fromkeys(".".join(k for k in m.split(".") if not k.isdigit()) for m in members))
+        out += " to `%s`" % stream["last"] if "last" in stream else " to `%s`" % stream["order"][
+                -1] if stream["form"] == "event" else ""
+    members = list(want.get("has", {})) + [m for some in (stream or {}).get("some", [])
+                                           for m in some]
+    names = list(dict.fromkeys(".".join(k for k in m.split(".") if not k.isdigit())
+                               for m in members))
     out += ", with " + ", ".join("`%s`" % n for n in names[-3:]) if names else ""
     left = want.get("ignored", [])
-    return out + (("; left out: " + ", ".join(left[:4]) + (" and %d more" % (len(left) - 4) if len(left) > 4 else "")) if left else "")
+    return out + (("; left out: " + ", ".join(left[:4])
+                   + (" and %d more" % (len(left) - 4) if len(left) > 4 else "")) if left else "")
 
 
 def tables(rows):
     out = []
     for client in CLIENTS:
         out += ["### " + client, "", "| what | sends | gets |", "| --- | --- | --- |"]
-        out += ["| %s | %s | %s |" % (r["what"], sent(r), got(r)) for r in rows if r["client"] == client] + [""]
+        out += ["| %s | %s | %s |" % (r["what"], sent(r), got(r)) for r in rows
+                if r["client"] == client] + [""]
     return "\n".join(out)
 
 
 def test_page(rows):
     with open(PAGE) as f:
         page = f.read()
-    check("tables of docs/compatibility.md (print them: tests/server/test_client_bodies.py --tables)", tables(rows) in page)
+    check("tables of docs/compatibility.md (print them: tests/server/test_client_bodies.py "
+          "--tables)", tables(rows) in page)
 
 
 def main():
@@ -214,15 +260,20 @@ def main():
         print(tables(rows))
         return
     test_page(rows)
-    check("every client", [c for i, c in enumerate(r["client"] for r in rows) if c not in [r["client"] for r in rows[:i]]] == CLIENTS)
+    check("every client", [c for i, c in enumerate(r["client"] for r in rows)
+                           if c not in [r["client"] for r in rows[:i]]] == CLIENTS)
     with tempfile.TemporaryDirectory() as folder:
-        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "2048", "--layers", "2", "--seed", "5")
+        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "2048", "--layers", "2", "--seed",
+                      "5")
         template = os.path.join(folder, "template.jinja")
         with open(template, "w") as f:
             f.write(TEMPLATE)
-        keys = [x for name, i in (("pre", 20), ("suf", 21), ("mid", 22), ("rep", 23), ("sep", 24)) for x in ("--override-kv", "tokenizer.ggml.fim_%s_token_id=int:%d" % (name, i))]
-        flags = {None: ["--ctx", "2048", "--parallel", "2", "--chat-template", template], "fim": ["--ctx", "512", *keys], "embed": ["--embeddings"]}
-        same = ["--default", "seed=3", "--default", "ignore_eos=true"]  # no answer is by chance, none ends early
+        keys = [x for name, i in (("pre", 20), ("suf", 21), ("mid", 22), ("rep", 23), ("sep", 24))
+                for x in ("--override-kv", "tokenizer.ggml.fim_%s_token_id=int:%d" % (name, i))]
+        flags = {None: ["--ctx", "2048", "--parallel", "2", "--chat-template", template],
+                 "fim": ["--ctx", "512", *keys], "embed": ["--embeddings"]}
+        # no answer is by chance, none ends early
+        same = ["--default", "seed=3", "--default", "ignore_eos=true"]
         for on, more in flags.items():
             with Server(model, *more, *(same if on != "embed" else [])) as s:
                 name = s.get("/v1/models")[1]["data"][0]["id"]

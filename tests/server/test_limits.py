@@ -1,26 +1,38 @@
 #!/usr/bin/env python3
-"""test_limits.py -- the context contract of every endpoint that makes text: a prompt of any length around the limit is evaluated whole (usage is
-its own count) or refused with 400 and how much it is over; nothing else. And what a server keeps on disk, killed at any instant: the second
-request of a conversation computes at most a page beyond what it shares with the first, and its bits are those of a server that kept nothing.
-Between them: memory that ends in the middle of an answer leaves no hole in it."""
+"""test_limits.py -- the context contract of every endpoint that makes text: a prompt of any length
+around the limit is evaluated whole (usage is its own count) or refused with 400 and how much it
+is over; nothing else. And what a server keeps on disk, killed at any instant: the second request
+of a conversation computes at most a page beyond what it shares with the first, and its bits are
+those of a server that kept nothing. Between them: memory that ends in the middle of an answer
+leaves no hole in it."""
 import http.client
 import os
 import random
 import resource
 import tempfile
 
-from serving import SANITIZED, SCALE, SEED, SHARED, Server, begin, bits, check, completion, run, skip, synth
+from serving import (SANITIZED, SCALE, SEED, SHARED, Server, begin, bits, check, completion, run,
+                     skip, synth)
 
 N_CTX = 192
 # path: a body with a text, and how many tokens the answer says that it had
-ENDPOINTS = {
-    "/v1/completions": (lambda t: {"prompt": t, "max_tokens": 2, "ignore_eos": True}, lambda a: a["usage"]["prompt_tokens"]),
-    "/v1/chat/completions": (lambda t: {"messages": [{"role": "user", "content": t}], "max_tokens": 2, "ignore_eos": True}, lambda a: a["usage"]["prompt_tokens"]),
-    "/v1/responses": (lambda t: {"input": t, "max_output_tokens": 2, "ignore_eos": True}, lambda a: a["usage"]["input_tokens"]),
-    "/v1/messages": (lambda t: {"messages": [{"role": "user", "content": t}], "max_tokens": 2, "ignore_eos": True},
-                     lambda a: a["usage"]["input_tokens"] + a["usage"]["cache_read_input_tokens"]),
-    "/api/generate": (lambda t: {"prompt": t, "stream": False, "options": {"num_predict": 2, "ignore_eos": True}}, lambda a: a["prompt_eval_count"]),
-}
+ENDPOINTS = {"/v1/completions":
+             (lambda t: {"prompt": t, "max_tokens": 2, "ignore_eos": True},
+              lambda a: a["usage"]["prompt_tokens"]),
+             "/v1/chat/completions": (lambda t:
+                                      {"messages": [{"role": "user", "content": t}],
+                                       "max_tokens": 2, "ignore_eos": True},
+                                      lambda a: a["usage"]["prompt_tokens"]),
+             "/v1/responses": (lambda t: {"input": t, "max_output_tokens": 2, "ignore_eos": True},
+                               lambda a: a["usage"]["input_tokens"]),
+             "/v1/messages": (lambda t: {"messages": [{"role": "user", "content": t}],
+                                         "max_tokens": 2, "ignore_eos": True},
+                              lambda a: a["usage"]["input_tokens"]
+                              + a["usage"]["cache_read_input_tokens"]),
+             "/api/generate": (lambda t:
+                               {"prompt": t, "stream": False,
+                                "options": {"num_predict": 2, "ignore_eos": True}},
+                               lambda a: a["prompt_eval_count"]),}
 
 
 def refusal(answer):
@@ -31,7 +43,9 @@ def refusal(answer):
 
 def rendered(s, path, text):
     """The tokens of a request, counted by other endpoints."""
-    content = text if path == "/v1/completions" else s.post("/apply-template", {"messages": [{"role": "user", "content": text}]})[1]["prompt"]
+    content = text if path == "/v1/completions" else s.post("/apply-template",
+                                                            {"messages": [{"role": "user",
+                        "content": text}]})[1]["prompt"]
     return s.post("/tokenize", {"content": content, "add_special": True})[1]["count"]
 
 
@@ -41,15 +55,18 @@ def test_contract(s):
         words = 1
         while rendered(s, path, "w5" + " w5" * (words - 1)) < N_CTX - 3:
             words += 1
-        for more in (0, 1, 2, 3, 4, 200):  # words of a few tokens: lengths on both sides of the limit
+        # words of a few tokens: lengths on both sides of the limit
+        for more in (0, 1, 2, 3, 4, 200):
             text = "w5" + " w5" * (words + more - 1)
             n = rendered(s, path, text)
             status, a, _ = s.post(path, body(text))
-            good = count(a) == n and n <= N_CTX if status == 200 else status == 400 and n > N_CTX and refusal(a) == (n, N_CTX, n - N_CTX)
+            good = (count(a) == n and n <= N_CTX if status == 200 else status == 400 and n > N_CTX
+                    and refusal(a) == (n, N_CTX, n - N_CTX))
             refused += status == 400
             if not good:
                 wrong.append((n, status, a))
-        check("contract_of_" + path.strip("/").replace("/", "_"), not wrong and 0 < refused < 6, (refused, wrong[:2]))
+        check("contract_of_" + path.strip("/").replace("/", "_"), not wrong and 0 < refused < 6,
+              (refused, wrong[:2]))
 
 
 # ---------------------------------------------------------------- without memory
@@ -60,9 +77,13 @@ def data_bytes(s):
 
 
 def test_memory(model):
-    """A server whose memory ends while it collects an answer: what it says is whole, or an error, and it lives on."""
-    asks = {"/v1/completions": {"prompt": [3, 4, 5], "logprobs": 20}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "w3"}], "logprobs": True, "top_logprobs": 20}}
-    asks = {path: {**body, "max_tokens": 200, "n": 8, "temperature": 0, "ignore_eos": True} for path, body in asks.items()}
+    """A server whose memory ends while it collects an answer: what it says is whole, or an error,
+    and it lives on."""
+    asks = {"/v1/completions": {"prompt": [3, 4, 5], "logprobs": 20},
+            "/v1/chat/completions": {"messages": [{"role": "user", "content": "w3"}],
+                                     "logprobs": True, "top_logprobs": 20}}
+    asks = {path: {**body, "max_tokens": 200, "n": 8, "temperature": 0, "ignore_eos": True}
+            for path, body in asks.items()}
     if SANITIZED:
         skip("memory_that_ends", "a sanitizer needs memory of its own")
         return
@@ -72,7 +93,8 @@ def test_memory(model):
         s.post("/v1/completions", completion([3, 4], 2))
         refused, wrong = 0, []
         for more in (1 << 20, 2 << 20):
-            resource.prlimit(s.process.pid, resource.RLIMIT_DATA, (data_bytes(s) + more, resource.RLIM_INFINITY))
+            resource.prlimit(s.process.pid, resource.RLIMIT_DATA,
+                             (data_bytes(s) + more, resource.RLIM_INFINITY))
             for path, body in asks.items():
                 try:
                     status, a, _ = s.post(path, body)
@@ -81,24 +103,33 @@ def test_memory(model):
                 refused += status == 503
                 if status != 503 and (status, a["choices"]) != (200, want[path]):
                     wrong.append((path, status, str(a)[:200]))
-            resource.prlimit(s.process.pid, resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            resource.prlimit(s.process.pid, resource.RLIMIT_DATA,
+                             (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         check("memory_that_ends", refused and not wrong, (refused, wrong))
-        check("and_comes_back", all(s.post(path, body)[1]["choices"] == want[path] for path, body in asks.items()))
+        check("and_comes_back", all(s.post(path, body)[1]["choices"] == want[path]
+                                    for path, body in asks.items()))
 
 
 # ---------------------------------------------------------------- killed and started again
 
 
 def test_large_answer(model):
-    """Log-probabilities are kept until an answer is whole; too many of them end it, and nothing else."""
+    """Log-probabilities are kept until an answer is whole; too many of them end it, and nothing
+    else."""
     with Server(model, "--ctx", "4096") as s:
-        ask = lambda n: s.post("/v1/completions", completion([[1 + (7 * k) % 200 for k in range(4000)]] * n, 1, echo=True, logprobs=20))
+        ask = lambda n: s.post("/v1/completions",
+                               completion([[1 + (7 * k) % 200 for k in range(4000)]] * n, 1,
+                                          echo=True, logprobs=20))
         before = s.memory()
         refused = ask(14)
-        check("large_answer_is_refused", refused[0] == 400 and refused[1]["error"]["code"] == "answer_too_large", str(refused[1])[:300])
-        check("comes_to_rest", s.wait_for(lambda: s.at_rest() and s.memory() < before + (64 << 20)), (before, s.memory()))
+        check("large_answer_is_refused",
+              refused[0] == 400 and refused[1]["error"]["code"] == "answer_too_large",
+              str(refused[1])[:300])
+        check("comes_to_rest", s.wait_for(lambda: s.at_rest() and s.memory() < before + (64 << 20)),
+              (before, s.memory()))
         one = ask(1)
-        check("one_is_answered", one[0] == 200 and len(one[1]["choices"][0]["logprobs"]["tokens"]) == 4001)
+        check("one_is_answered", one[0] == 200
+              and len(one[1]["choices"][0]["logprobs"]["tokens"]) == 4001)
 
 
 def conversation(k, length):
@@ -111,7 +142,8 @@ def cached(answer):
 
 def n_keys(store):
     """Pages of the folder, whole files only."""
-    return len({n.split("-")[0] for n in os.listdir(store) if n.endswith(".page")}) if os.path.isdir(store) else 0
+    return len({n.split("-")[0] for n in os.listdir(store)
+                if n.endswith(".page")}) if os.path.isdir(store) else 0
 
 
 def test_killed(model, name, folder, n_kills, page=64):
@@ -129,7 +161,8 @@ def test_killed(model, name, folder, n_kills, page=64):
         s.post("/v1/completions", completion(first, 1))
         s.wait_for(lambda: n_keys(store) >= before + len(first) // page)
         # What comes then is killed while it is computed and written, at whatever instant.
-        _, rest = begin([lambda: s.post("/v1/completions", completion(conversation(k + 2000, 700), 50))])
+        _, rest = begin([lambda: s.post("/v1/completions",
+                                        completion(conversation(k + 2000, 700), 50))])
         s.wait_for(lambda n=r.randrange(9): n_keys(store) >= before + len(first) // page + n)
         s.process.kill()
         rest()
@@ -137,7 +170,8 @@ def test_killed(model, name, folder, n_kills, page=64):
         s = Server(model, "--ctx", "1024", "--store-dir", store)
         status, a, _ = s.post("/v1/completions", completion(second, 6))
         if status != 200 or bits(a) != want or len(first) - cached(a) > page:
-            wrong.append((k, status, len(first), cached(a) if status == 200 else a, status == 200 and bits(a) == want))
+            wrong.append((k, status, len(first), cached(a) if status == 200 else a,
+                          status == 200 and bits(a) == want))
         if s.end() != 0:
             wrong.append((k, "does not end"))
     plain.end()
@@ -146,18 +180,21 @@ def test_killed(model, name, folder, n_kills, page=64):
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "256", "--layers", "2", "--seed", "5")
+        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "256", "--layers", "2", "--seed",
+                      "5")
         s = Server(model, "--ctx", str(N_CTX))
         test_contract(s)
         s.end()
         test_memory(model)
         if SCALE >= 10:
-            test_large_answer(synth(os.path.join(folder, "long.gguf"), "--ctx", "4096", "--layers", "2", "--seed", "5"))
+            test_large_answer(synth(os.path.join(folder, "long.gguf"), "--ctx", "4096", "--layers",
+                                    "2", "--seed", "5"))
         else:
             skip("large_answer", "at TEST_SCALE=10")
         n_kills = {1: 2, 10: 5}.get(SCALE, 20)
         for arch in ("llama", "gemma3"):
-            test_killed(synth(os.path.join(folder, arch + ".gguf"), "--arch", arch, "--ctx", "1024", "--seed", "7"), arch, folder, n_kills)
+            test_killed(synth(os.path.join(folder, arch + ".gguf"), "--arch", arch, "--ctx", "1024",
+                              "--seed", "7"), arch, folder, n_kills)
         for name in ("mamba2", "jamba"):  # recurrent, and with attention between
             path = os.path.join(SHARED, "golden/arch", name + ".gguf")
             if os.path.exists(path):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""test_meaning.py -- what requests mean over HTTP: formats with tools beside them, messages without content, media where a tool has returned some, tools
-of the service's own, tokens that repeat, what a model is without loading it."""
+"""test_meaning.py -- what requests mean over HTTP: formats with tools beside them, messages without
+content, media where a tool has returned some, tools of the service's own, tokens that repeat,
+what a model is without loading it."""
 import json
 import os
 import shutil
@@ -8,17 +9,22 @@ import tempfile
 
 from serving import Server, check, run, synth
 
-TEMPLATE = ("{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}"
-            "{% for c in m.tool_calls or [] %} calls {{ c.function.arguments | tojson }}{% endfor %}\n{% endfor %}"
-            "{% if add_generation_prompt %}assistant:{% endif %}")
-NULLS = ("{% for m in messages %}{% if m.content is none %}[{{ m.tool_calls | length }} calls]{% else %}{{ m.content }}{% endif %}{% endfor %}")
+TEMPLATE = ("{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}{% for m in messages %}{{ "
+            "m.role }}: {{ m.content }}"
+            "{% for c in m.tool_calls or [] %} calls {{ c.function.arguments | tojson }}{% "
+            "endfor %}\n{% endfor %}" "{% if add_generation_prompt %}assistant:{% endif %}")
+NULLS = ("{% for m in messages %}{% if m.content is none %}[{{ m.tool_calls | length }} calls]{% "
+         "else %}{{ m.content }}{% endif %}{% endfor %}")
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "w5 w6"}
-WEATHER = {"name": "weather", "description": "w1", "parameters": {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"],
-                                                                  "additionalProperties": False}}
+WEATHER = {"name": "weather", "description": "w1",
+           "parameters": {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}},
+                          "required": ["city"], "additionalProperties": False}}
 TOOL = {"type": "function", "function": WEATHER}
-CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\":\"Rome\"}"}}
-SEVEN = {"type": "object", "properties": {"a": {"const": 7}}, "required": ["a"], "additionalProperties": False}
+CALL = {"id": "call_1", "type": "function",
+        "function": {"name": "weather", "arguments": "{\"city\":\"Rome\"}"}}
+SEVEN = {"type": "object", "properties": {"a": {"const": 7}}, "required": ["a"],
+         "additionalProperties": False}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 
@@ -29,33 +35,51 @@ def ask(s, **more):
 
 def test_formats(s):
     for kind in ("json_object", "json_schema"):
-        for shape in ({"schema": SEVEN}, {"json_schema": {"name": "x", "schema": SEVEN, "strict": True}}):
+        for shape in ({"schema": SEVEN},
+                      {"json_schema": {"name": "x", "schema": SEVEN, "strict": True}}):
             status, m, _ = ask(s, response_format={"type": kind, **shape})
-            check("schema of %s in %s" % (kind, list(shape)[0]), status == 200 and json.loads(m["content"]) == {"a": 7}, m)
+            check("schema of %s in %s" % (kind, list(shape)[0]),
+                  status == 200 and json.loads(m["content"]) == {"a": 7}, m)
     status, m, _ = ask(s, json_schema=SEVEN)
     check("json_schema", status == 200 and json.loads(m["content"]) == {"a": 7}, m)
-    check("json_schema in completions", json.loads(s.post("/v1/completions", {"prompt": "w5", "json_schema": SEVEN, "max_tokens": 40})[1]["choices"][0]["text"]) == {"a": 7})
-    for bad in ({"type": "json_object", "schema": 5}, {"type": "json_object", "schema": {"type": 5}}, {"type": "json_object", "shema": SEVEN}, {"type": "sound"}, {},
-                {"type": "json_schema", "json_schema": {"schema": SEVEN, "strickt": True}}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"schema": None}}):
+    check("json_schema in completions",
+          json.loads(s.post("/v1/completions",
+                            {"prompt": "w5", "json_schema": SEVEN, "max_tokens": 40})[1]["choices"][
+                    0]["text"]) == {"a": 7})
+    for bad in ({"type": "json_object", "schema": 5},
+                {"type": "json_object", "schema": {"type": 5}},
+                {"type": "json_object", "shema": SEVEN}, {"type": "sound"}, {},
+                {"type": "json_schema", "json_schema": {"schema": SEVEN, "strickt": True}},
+                {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"schema": None}}):
         status, e, _ = ask(s, response_format=bad)
-        check("bad format %s" % json.dumps(bad)[:60], status == 400 and e["param"] == "response_format", e)
-    both = [{"json_schema": SEVEN, "grammar": "root ::= \"a\""}, {"json_schema": SEVEN, "response_format": {"type": "json_object"}},
-            {"grammar": "root ::= \"a\"", "response_format": {"type": "text"}}, {"json_schema": {"type": "nothing"}}]
+        check("bad format %s" % json.dumps(bad)[:60],
+              status == 400 and e["param"] == "response_format", e)
+    both = [{"json_schema": SEVEN, "grammar": "root ::= \"a\""},
+            {"json_schema": SEVEN, "response_format": {"type": "json_object"}},
+            {"grammar": "root ::= \"a\"", "response_format": {"type": "text"}},
+            {"json_schema": {"type": "nothing"}}]
     for more in both:
         check("formats exclude each other %s" % list(more), ask(s, **more)[0] == 400)
 
 
 def test_tools_beside_a_format(s):
-    """The answer is a call or what the format wants, and both come: each in the way that the model's bias makes it begin."""
+    """The answer is a call or what the format wants, and both come: each in the way that the
+    model's bias makes it begin."""
     seen = set()
     for seed in range(40):
-        status, a, _ = s.post(CHAT, {"messages": [USER], "max_tokens": 90, "temperature": 3, "seed": seed, "tools": [TOOL], "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SEVEN}}})
+        status, a, _ = s.post(CHAT, {"messages": [USER], "max_tokens": 90, "temperature": 3,
+                                     "seed": seed, "tools": [TOOL],
+                                     "response_format": {"type": "json_schema",
+                                                         "json_schema":
+                                                         {"name": "x", "schema": SEVEN}}})
         m = a["choices"][0]["message"]
-        if a["choices"][0]["finish_reason"] == "length":  # of white space, which JSON may have anywhere
+        # of white space, which JSON may have anywhere
+        if a["choices"][0]["finish_reason"] == "length":
             continue
         if m.get("tool_calls"):
             seen.add("call")
-            good = json.loads(m["tool_calls"][0]["function"]["arguments"])["city"] in ("Paris", "Rome") and not m["content"]
+            good = json.loads(m["tool_calls"][0]["function"]["arguments"])["city"] in ("Paris",
+                    "Rome") and not m["content"]
         else:
             seen.add("text")
             good = json.loads(m["content"]) == {"a": 7}
@@ -63,7 +87,8 @@ def test_tools_beside_a_format(s):
             check("a call or the format", False, a)
             return
     check("a call or the format", seen == {"call", "text"}, seen)
-    status, m, _ = ask(s, tools=[TOOL], tool_choice="none", response_format={"type": "json_object", "schema": SEVEN})
+    status, m, _ = ask(s, tools=[TOOL], tool_choice="none",
+                       response_format={"type": "json_object", "schema": SEVEN})
     check("none leaves the format", status == 200 and json.loads(m["content"]) == {"a": 7}, m)
     status, m, _ = ask(s, tools=[TOOL], response_format={"type": "sound"})
     check("bad format beside tools", status == 400, m)
@@ -71,87 +96,162 @@ def test_tools_beside_a_format(s):
 
 def test_content(s):
     def shown(*messages):
-        status, a, _ = s.post("/apply-template", {"messages": [USER, *messages], "add_generation_prompt": False})
+        status, a, _ = s.post("/apply-template",
+                              {"messages": [USER, *messages], "add_generation_prompt": False})
         return a["prompt"] if status == 200 else a
-    beside = shown({"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "call_1", "content": "w9"})
+    beside = shown({"role": "assistant", "content": None, "tool_calls": [CALL]},
+                   {"role": "tool", "tool_call_id": "call_1", "content": "w9"})
     check("null beside calls", "None" not in beside and "assistant:  calls" in beside, beside)
-    check("missing beside calls", shown({"role": "assistant", "tool_calls": [CALL]}) == shown({"role": "assistant", "content": None, "tool_calls": [CALL]}))
-    check("null without calls", shown({"role": "assistant", "content": None}, USER) == "user: w5 w6assistant: user: w5 w6", shown({"role": "assistant", "content": None}, USER))
-    check("refusal", shown({"role": "assistant", "content": None, "refusal": "w8"}, USER).endswith("assistant: w8user: w5 w6"))
-    check("part of refusal", shown({"role": "assistant", "content": [{"type": "refusal", "refusal": "w8"}]}, USER).endswith("assistant: w8user: w5 w6"))
+    check("missing beside calls",
+          shown({"role": "assistant", "tool_calls": [CALL]})
+          == shown({"role": "assistant", "content": None, "tool_calls": [CALL]}))
+    check("null without calls", shown({"role": "assistant", "content": None}, USER)
+          == "user: w5 w6assistant: user: w5 w6",
+          shown({"role": "assistant", "content": None}, USER))
+    check("refusal", shown({"role": "assistant", "content": None, "refusal": "w8"},
+                           USER).endswith("assistant: w8user: w5 w6"))
+    check("part of refusal", shown({"role": "assistant",
+                                    "content": [{"type": "refusal", "refusal": "w8"}]},
+                                   USER).endswith("assistant: w8user: w5 w6"))
     check("null of a tool", shown({"role": "tool", "content": None}).endswith("tool: "))
-    check("null of a user", s.post(CHAT, {"messages": [{"role": "user", "content": None}]})[0] == 400)
-    for part in (IMAGE, {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, {"type": "file", "file": {}}, {"type": 5, "text": "a"}, {"type": "text"}, 7):
-        status, a, _ = s.post(CHAT, {"messages": [USER, {"role": "user", "content": [{"type": "text", "text": "w1"}, part]}]})
-        check("media %s" % str(part)[:30], status == 400 and "messages[1].content[1]" in a["error"]["message"], a)
-    status, a, _ = s.post("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "w1"}, {"type": "input_image", "image_url": "x"}]}]})
+    check("null of a user", s.post(CHAT, {"messages": [{"role": "user", "content": None}]})[0]
+          == 400)
+    for part in (IMAGE, {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+                 {"type": "file", "file": {}}, {"type": 5, "text": "a"}, {"type": "text"}, 7):
+        status, a, _ = s.post(CHAT, {"messages":
+                                     [USER, {"role": "user",
+                                             "content": [{"type": "text", "text": "w1"}, part]}]})
+        check("media %s" % str(part)[:30],
+              status == 400 and "messages[1].content[1]" in a["error"]["message"], a)
+    status, a, _ = s.post("/v1/responses",
+                          {"input": [{"role": "user",
+                                      "content": [{"type": "input_text", "text": "w1"},
+                                                  {"type": "input_image", "image_url": "x"}]}]})
     check("media of Responses", status == 400 and "input[0].content[1]" in a["error"]["message"], a)
-    status, a, _ = s.post("/v1/messages", {"max_tokens": 2, "messages": [{"role": "user", "content": [{"type": "text", "text": "w1"}, {"type": "image", "source": {}}]}]})
-    check("media of messages", status == 400 and "messages[0].content[1]" in a["error"]["message"], a)
+    status, a, _ = s.post("/v1/messages",
+                          {"max_tokens": 2, "messages":
+                           [{"role": "user", "content":
+                             [{"type": "text", "text": "w1"}, {"type": "image", "source": {}}]}]})
+    check("media of messages", status == 400 and "messages[0].content[1]" in a["error"]["message"],
+          a)
 
 
 def test_media_of_tools(s):
-    """What a tool has returned stays in the conversation for good: an image says that it was left out."""
-    chat = {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "w9"}, IMAGE]}, USER]}
+    """What a tool has returned stays in the conversation for good: an image says that it was left
+    out."""
+    chat = {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]},
+                         {"role": "tool", "tool_call_id": "call_1",
+                          "content": [{"type": "text", "text": "w9"}, IMAGE]}, USER]}
     text = s.post("/apply-template", chat)[1]["prompt"]
     check("image of a tool", "w9[image_url: left out, this model reads text alone]" in text, text)
     status, _, r = s.post(CHAT, {**chat, "max_tokens": 2})
-    check("image of a tool is told", status == 200 and r.getheader("x-pith-ignored") == "image_url of a tool", r.getheaders())
-    messages = [USER, {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "image", "source": {"type": "base64", "data": "A", "media_type": "image/png"}}]}]}]
+    check("image of a tool is told",
+          status == 200 and r.getheader("x-pith-ignored") == "image_url of a tool", r.getheaders())
+    messages = [USER, {"role": "assistant",
+                       "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+                {"role": "user", "content":
+                 [{"type": "tool_result", "tool_use_id": "c",
+                   "content": [{"type": "image",
+                                "source": {"type": "base64", "data": "A",
+                                           "media_type": "image/png"}}]}]}]
     status, a, r = s.post("/v1/messages", {"messages": messages, "max_tokens": 2})
-    check("tool_result with an image", status == 200 and r.getheader("x-pith-ignored") == "image of a tool", a)
+    check("tool_result with an image",
+          status == 200 and r.getheader("x-pith-ignored") == "image of a tool", a)
     check("counted", s.post("/v1/messages/count_tokens", {"messages": messages})[0] == 200)
-    items = [{"role": "user", "content": "w5"}, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
-             {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "w7"}, {"type": "input_image", "image_url": "x"}]}]
+    items = [{"role": "user", "content": "w5"},
+             {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+             {"type": "function_call_output", "call_id": "c",
+              "output": [{"type": "input_text", "text": "w7"},
+                         {"type": "input_image", "image_url": "x"}]}]
     status, a, r = s.post("/v1/responses", {"input": items, "max_output_tokens": 2})
-    check("output with an image", status == 200 and "input_image" in r.getheader("x-pith-ignored"), a)
+    check("output with an image", status == 200 and "input_image" in r.getheader("x-pith-ignored"),
+          a)
     for bad in ({"type": "text"}, 5, {"text": 5}):
-        status, a, _ = s.post("/v1/messages", {"messages": messages[:2] + [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [bad]}]}], "max_tokens": 2})
+        status, a, _ = s.post("/v1/messages",
+                              {"messages": messages[:2]
+                               + [{"role": "user", "content":
+                                   [{"type": "tool_result", "tool_use_id": "c",
+                                     "content": [bad]}]}], "max_tokens": 2})
         check("bad part of a tool %s" % bad, status == 400, a)
 
 
 def test_foreign_tools(s):
-    status, a, r = s.post("/v1/responses", {"input": "w5", "tools": [{"type": "web_search"}, {"type": "function", **WEATHER}], "max_output_tokens": 2})
-    check("tools of the service", status == 200 and r.getheader("x-pith-ignored") == "tools[0] web_search", (a, r.getheaders()))
-    check("tool_choice of one", s.post("/v1/responses", {"input": "w5", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}})[0] == 400)
-    check("nothing left to call", s.post(CHAT, {"messages": [USER], "tools": [{"type": "web_search"}], "tool_choice": "required"})[0] == 400)
-    status, a, r = s.post("/v1/messages", {"messages": [USER], "max_tokens": 2, "tools": [{"type": "web_search_20250305", "name": "web_search"}, {"name": "f", "input_schema": {"type": "object"}}]})
-    check("tools of Anthropic's", status == 200 and r.getheader("x-pith-ignored") == "tools[0] web_search_20250305", a)
-    status, a, _ = s.post("/v1/messages", {"messages": [USER], "max_tokens": 2, "tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "tool", "name": "web_search"}})
+    status, a, r = s.post("/v1/responses",
+                          {"input": "w5", "tools":
+                           [{"type": "web_search"}, {"type": "function", **WEATHER}],
+                           "max_output_tokens": 2})
+    check("tools of the service",
+          status == 200 and r.getheader("x-pith-ignored") == "tools[0] web_search",
+          (a, r.getheaders()))
+    check("tool_choice of one", s.post("/v1/responses",
+                                       {"input": "w5", "tools": [{"type": "web_search"}],
+                                        "tool_choice": {"type": "web_search"}})[0] == 400)
+    check("nothing left to call",
+          s.post(CHAT, {"messages": [USER], "tools": [{"type": "web_search"}],
+                        "tool_choice": "required"})[0] == 400)
+    status, a, r = s.post("/v1/messages",
+                          {"messages": [USER], "max_tokens": 2,
+                           "tools": [{"type": "web_search_20250305", "name": "web_search"},
+                                     {"name": "f", "input_schema": {"type": "object"}}]})
+    check("tools of Anthropic's",
+          status == 200 and r.getheader("x-pith-ignored") == "tools[0] web_search_20250305", a)
+    status, a, _ = s.post("/v1/messages",
+                          {"messages": [USER], "max_tokens": 2,
+                           "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+                           "tool_choice": {"type": "tool", "name": "web_search"}})
     check("tool_choice of Anthropic's", status == 400, a)
-    status, a, r = s.post(CHAT, {"messages": [USER], "max_tokens": 2, "tools": [{"type": "custom", "custom": {"name": "x"}}, TOOL]})
+    status, a, r = s.post(CHAT, {"messages": [USER], "max_tokens": 2,
+                                 "tools": [{"type": "custom", "custom": {"name": "x"}}, TOOL]})
     check("custom tools", status == 200 and r.getheader("x-pith-ignored") == "tools[0] custom", a)
-    items = [{"type": "item_reference", "id": "msg_1"}, {"type": "web_search_call", "id": "ws_1", "status": "completed"}, {"role": "user", "content": "w5"}]
+    items = [{"type": "item_reference", "id": "msg_1"},
+             {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+             {"role": "user", "content": "w5"}]
     status, a, r = s.post("/v1/responses", {"input": items, "max_output_tokens": 2})
-    check("items of the service", status == 200 and r.getheader("x-pith-ignored") == "input[0] item_reference, input[1] web_search_call", (a, r.getheaders()))
+    check("items of the service",
+          status == 200 and r.getheader("x-pith-ignored")
+          == "input[0] item_reference, input[1] web_search_call", (a, r.getheaders()))
     check("only items of the service", s.post("/v1/responses", {"input": items[:1]})[0] == 400)
     check("unknown items", s.post("/v1/responses", {"input": [{"type": "dance"}]})[0] == 400)
     many = [{"type": "item_reference", "id": "x"}] * 40 + [{"role": "user", "content": "w5"}]
-    told = s.post("/v1/responses", {"input": many, "max_output_tokens": 2})[2].getheader("x-pith-ignored")
+    told = s.post("/v1/responses",
+                  {"input": many, "max_output_tokens": 2})[2].getheader("x-pith-ignored")
     check("a long list is cut", len(told) < 512 and told.endswith("..."), told)
-    status, _, r = s.post(CHAT, {"messages": [USER], "max_tokens": 2, "tools": [{"type": "a\r\nSet-Cookie: b, c\u00fc"}]})
-    check("names are no headers", status == 200 and r.getheader("x-pith-ignored") == "tools[0] a??Set-Cookie: b? c??" and not r.getheader("Set-Cookie"), r.getheaders())
+    status, _, r = s.post(CHAT, {"messages": [USER], "max_tokens": 2,
+                                 "tools": [{"type": "a\r\nSet-Cookie: b, c\u00fc"}]})
+    check("names are no headers",
+          status == 200 and r.getheader("x-pith-ignored") == "tools[0] a??Set-Cookie: b? c??"
+          and not r.getheader("Set-Cookie"), r.getheaders())
 
 
 def test_repeats(s):
-    """A token that the grammar has 200 of, with another one between: a penalty of presence holds it off for as long as the answer is."""
-    body = {"prompt": "w5", "max_tokens": 120, "temperature": 0, "ignore_eos": True, "logit_bias": {"30": 50}, "logprobs": 0}
+    """A token that the grammar has 200 of, with another one between: a penalty of presence holds it
+    off for as long as the answer is."""
+    body = {"prompt": "w5", "max_tokens": 120, "temperature": 0, "ignore_eos": True,
+            "logit_bias": {"30": 50}, "logprobs": 0}
     plain = s.post("/v1/completions", body)[1]["choices"][0]["logprobs"]["tokens"]
     check("without a penalty", len(set(plain)) == 1, plain[:5])
-    for name, window in (("frequency_penalty", {}), ("presence_penalty", {}), ("frequency_penalty", {"repeat_last_n": -1}), ("presence_penalty", {"repeat_last_n": 64})):
-        tokens = s.post("/v1/completions", {**body, **window, name: 100})[1]["choices"][0]["logprobs"]["tokens"]
+    for name, window in (("frequency_penalty", {}), ("presence_penalty", {}),
+                         ("frequency_penalty", {"repeat_last_n": -1}),
+                         ("presence_penalty", {"repeat_last_n": 64})):
+        tokens = s.post("/v1/completions",
+                        {**body, **window, name: 100})[1]["choices"][0]["logprobs"]["tokens"]
         again = [i for i in range(1, 120) if tokens[i] == plain[0]]
-        check("%s %s" % (name, window), (again[:1] == [65]) if window.get("repeat_last_n") == 64 else not again, again)
+        check("%s %s" % (name, window),
+              (again[:1] == [65]) if window.get("repeat_last_n") == 64 else not again, again)
 
 
 def test_most(s):
     a = s.post(CHAT, {"messages": [USER], "max_tokens": -1, "ignore_eos": True})[1]
-    check("max_tokens of -1", a["choices"][0]["finish_reason"] == "length" and a["usage"]["total_tokens"] > 1000, a["usage"])
+    check("max_tokens of -1", a["choices"][0]["finish_reason"] == "length"
+          and a["usage"]["total_tokens"] > 1000, a["usage"])
     check("max_tokens of -2", s.post(CHAT, {"messages": [USER], "max_tokens": -2})[0] == 400)
-    status, a, _ = s.post("/v1/messages", {"messages": [{"role": "user", "content": "w5 " * 3000}], "max_tokens": 2})
+    status, a, _ = s.post("/v1/messages",
+                          {"messages": [{"role": "user", "content": "w5 " * 3000}],
+                           "max_tokens": 2})
     e = a["error"]
-    check("too long for Anthropic's", status == 400 and e["message"] == "prompt is too long: %d tokens > 1024 maximum" % e["n_prompt"] and e["n_prompt"] > 3000, a)
+    check("too long for Anthropic's",
+          status == 400 and e["message"] == "prompt is too long: %d tokens > 1024 maximum"
+          % e["n_prompt"] and e["n_prompt"] > 3000, a)
 
 
 def test_what_there_is(folder, model):
@@ -172,30 +272,46 @@ def test_what_there_is(folder, model):
         s.post("/v1/completions", {"model": "m2", "prompt": "w5", "max_tokens": 1})
         warm = s.post("/api/show", {"model": "m2:latest"})[1]
         for place in (cold[1], warm):
-            place["model_info"].pop([k for k in place["model_info"] if k.endswith(".context_length")][0])
+            place["model_info"].pop([k for k in place["model_info"]
+                                     if k.endswith(".context_length")][0])
         check("the header says the same", cold[1] == warm, (cold[1], warm))
-        check("show of nothing", s.post("/api/show", {"model": "none"})[0] == 404 and s.post("/api/show", {"model": "broken"})[0] == 503 and s.post("/api/show", {"name": "m1"})[0] == 200)
+        check("show of nothing", s.post("/api/show", {"model": "none"})[0] == 404
+              and s.post("/api/show", {"model": "broken"})[0] == 503
+              and s.post("/api/show", {"name": "m1"})[0] == 200)
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "2048", "--layers", "2", "--seed", "5")
+        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "2048", "--layers", "2", "--seed",
+                      "5")
         path = os.path.join(folder, "t.jinja")
         with open(path, "w") as f:
             f.write(TEMPLATE)
         with Server(model, "--ctx", "1024", "--chat-template", path) as s:
-            for test in (test_formats, test_tools_beside_a_format, test_content, test_media_of_tools, test_foreign_tools, test_repeats, test_most):
+            for test in (test_formats, test_tools_beside_a_format, test_content,
+                         test_media_of_tools, test_foreign_tools, test_repeats, test_most):
                 test(s)
         with open(path, "w") as f:
             f.write(NULLS)
         with Server(model, "--ctx", "1024", "--chat-template", path) as s:
-            a = s.post("/apply-template", {"messages": [{"role": "assistant", "content": None, "tool_calls": [CALL]}]})[1]
+            a = s.post("/apply-template",
+                       {"messages": [{"role": "assistant", "content": None,
+                                      "tool_calls": [CALL]}]})[1]
             check("null where a template asks for it", a["prompt"] == "[1 calls]", a)
-        plain, with_tools = "tokenizer.chat_template=str:plain {% for m in messages %}{{ m.content }}{% endfor %}", "tokenizer.chat_template.tool_use=str:tools {{ tools | tojson }}"
-        with Server(model, "--ctx", "1024", "--override-kv", plain, "--override-kv", with_tools) as s:
-            one, two = (s.post("/apply-template", {"messages": [USER], **more})[1]["prompt"] for more in ({}, {"tools": [TOOL]}))
-            check("template for tools", one == "plain w5 w6" and two.startswith("tools [{") and "weather" in two, (one, two))
-            check("chat with that template", s.post(CHAT, {"messages": [USER], "tools": [TOOL], "max_tokens": 2})[0] == 200 == s.post(CHAT, {"messages": [USER], "tools": [TOOL], "tool_choice": "none", "max_tokens": 2})[0])
+        plain, with_tools = ("tokenizer.chat_template=str:plain {% for m in messages %}{{ "
+                             "m.content }}{% endfor %}",
+                             "tokenizer.chat_template.tool_use=str:tools {{ tools | tojson }}")
+        with Server(model, "--ctx", "1024", "--override-kv", plain, "--override-kv",
+                    with_tools) as s:
+            one, two = (s.post("/apply-template", {"messages": [USER], **more})[1]["prompt"]
+                        for more in ({}, {"tools": [TOOL]}))
+            check("template for tools",
+                  one == "plain w5 w6" and two.startswith("tools [{") and "weather" in two,
+                  (one, two))
+            check("chat with that template",
+                  s.post(CHAT, {"messages": [USER], "tools": [TOOL], "max_tokens": 2})[0] == 200
+                  == s.post(CHAT, {"messages": [USER], "tools": [TOOL], "tool_choice": "none",
+                                   "max_tokens": 2})[0])
         test_what_there_is(folder, model)
 
 

@@ -1,5 +1,6 @@
-"""test_serve.py -- pith serve from outside: bits under load, the context contract, bad input for every field, clients that leave, keys,
-draining, what is left behind. Servers listen on free ports of this machine and are ended by their process id; every wait is bounded."""
+"""test_serve.py -- pith serve from outside: bits under load, the context contract, bad input for
+every field, clients that leave, keys, draining, what is left behind. Servers listen on free
+ports of this machine and are ended by their process id; every wait is bounded."""
 import base64
 import http.client
 import json
@@ -12,7 +13,8 @@ import struct
 import subprocess
 import tempfile
 
-from serving import LIMIT, PITH, SCALE, Server, at_once, begin, bits, check, completion, events, prompts, raw_post, refused, run, skip, synth
+from serving import (LIMIT, PITH, SCALE, Server, at_once, begin, bits, check, completion, events,
+                     prompts, raw_post, refused, run, skip, synth)
 
 
 def test_bits(s):
@@ -21,19 +23,28 @@ def test_bits(s):
     alone = [s.post("/v1/completions", b) for b in bodies]
     check("answers_alone", all(a[0] == 200 for a in alone), [a[1] for a in alone if a[0] != 200])
     load = at_once([lambda b=b: s.post("/v1/completions", b) for b in bodies])
-    check("same_bits_under_load", all(a[0] == 200 and bits(a[1]) == bits(b[1]) for a, b in zip(load, alone)), load[0][1])
+    check("same_bits_under_load",
+          all(a[0] == 200 and bits(a[1]) == bits(b[1]) for a, b in zip(load, alone)), load[0][1])
     body = completion(asked[0], 5, n=3, seed=40, temperature=1)
     several = s.post("/v1/completions", body)[1]
-    ones = [s.post("/v1/completions", {**body, "n": 1, "seed": 40 + k})[1]["choices"][0]["text"] for k in range(3)]
-    check("choices_have_seeds_of_their_own", [c["text"] for c in several["choices"]] == ones, (several, ones))
-    check("choices_count_their_prompt_once", several["usage"]["prompt_tokens"] == len(asked[0]) and several["usage"]["completion_tokens"] == 15, several["usage"])
+    ones = [s.post("/v1/completions", {**body, "n": 1, "seed": 40 + k})[1]["choices"][0]["text"]
+            for k in range(3)]
+    check("choices_have_seeds_of_their_own", [c["text"] for c in several["choices"]] == ones,
+          (several, ones))
+    check("choices_count_their_prompt_once",
+          several["usage"]["prompt_tokens"] == len(asked[0])
+          and several["usage"]["completion_tokens"] == 15, several["usage"])
     same = at_once([lambda: s.post("/v1/completions", bodies[1])] * 4)
     check("equal_prompts_at_once", all(bits(a[1]) == bits(alone[1][1]) for a in same), same)
     together = s.post("/v1/completions", completion(asked[:3]))[1]
     apart = [s.post("/v1/completions", completion(p))[1] for p in asked[:3]]
     check("several_prompts", bits(together) == [bits(a)[0] for a in apart], together)
-    drawn, seeded = [[c["text"] for c in s.post("/v1/completions", completion([asked[0]] * 3, temperature=1, **more))[1]["choices"]] for more in ({}, {"seed": 7})]
-    check("prompts_are_drawn_for_apart", len(set(drawn)) == 3 and len(set(seeded)) == 1, (drawn, seeded))
+    drawn, seeded = [[c["text"] for c
+                      in s.post("/v1/completions",
+                                completion([asked[0]] * 3, temperature=1, **more))[1]["choices"]]
+                     for more in ({}, {"seed": 7})]
+    check("prompts_are_drawn_for_apart", len(set(drawn)) == 3 and len(set(seeded)) == 1,
+          (drawn, seeded))
 
 
 def test_prefix(s):
@@ -41,68 +52,104 @@ def test_prefix(s):
     p = [5 + k % 190 for k in range(100)]
     first = s.post("/v1/completions", completion(p, 4))[1]
     again = s.post("/v1/completions", completion(p, 4))[1]
-    check("cached_tokens", again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64, again["usage"])
+    check("cached_tokens", again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64,
+          again["usage"])
     check("cached_bits", bits(first) == bits(again), again)
 
 
 def test_stream(s):
     body = completion(prompts(1, 10)[0], 16)
     whole = s.post("/v1/completions", body)[1]
-    status, raw, r = s.post("/v1/completions", {**body, "stream": True, "stream_options": {"include_usage": True}})
+    status, raw, r = s.post("/v1/completions",
+                            {**body, "stream": True, "stream_options": {"include_usage": True}})
     pieces = events(raw)
-    check("stream_type", status == 200 and r.getheader("Content-Type") == "text/event-stream" and raw.endswith(b"data: [DONE]\n\n"), raw[-100:])
+    check("stream_type", status == 200 and r.getheader("Content-Type") == "text/event-stream"
+          and raw.endswith(b"data: [DONE]\n\n"), raw[-100:])
     text = "".join(c["text"] for e in pieces for c in e["choices"])
     check("stream_is_the_same_text", text == whole["choices"][0]["text"], text)
-    numbers = [x for e in pieces for c in e["choices"] if c["logprobs"] for x in c["logprobs"]["token_logprobs"]]
-    check("stream_has_the_same_logprobs", numbers == whole["choices"][0]["logprobs"]["token_logprobs"], numbers)
-    check("stream_usage", pieces[-1]["choices"] == [] and pieces[-1]["usage"] == whole["usage"], pieces[-1])
-    chat = {"messages": [{"role": "user", "content": "w5 w6"}], "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+    numbers = [x for e in pieces for c in e["choices"] if c["logprobs"]
+               for x in c["logprobs"]["token_logprobs"]]
+    check("stream_has_the_same_logprobs",
+          numbers == whole["choices"][0]["logprobs"]["token_logprobs"], numbers)
+    check("stream_usage", pieces[-1]["choices"] == [] and pieces[-1]["usage"] == whole["usage"],
+          pieces[-1])
+    chat = {"messages": [{"role": "user", "content": "w5 w6"}], "max_tokens": 6, "temperature": 0,
+            "ignore_eos": True}
     whole = s.post("/v1/chat/completions", chat)
     pieces = events(s.post("/v1/chat/completions", {**chat, "stream": True})[1])
-    check("chat", whole[0] == 200 and whole[1]["choices"][0]["message"]["role"] == "assistant" and whole[1]["choices"][0]["finish_reason"] == "length", whole[1])
-    check("chat_stream", "".join(c["delta"].get("content", "") for e in pieces for c in e["choices"]) == whole[1]["choices"][0]["message"]["content"], pieces)
+    check("chat", whole[0] == 200 and whole[1]["choices"][0]["message"]["role"] == "assistant"
+          and whole[1]["choices"][0]["finish_reason"] == "length", whole[1])
+    check("chat_stream", "".join(c["delta"].get("content", "") for e in pieces
+                                 for c in e["choices"])
+          == whole[1]["choices"][0]["message"]["content"], pieces)
     text = s.post("/v1/completions", body)[1]["choices"][0]["text"]
     if len(text) > 6:
         cut = text[3:6]
         stopped = s.post("/v1/completions", {**body, "stop": cut})[1]["choices"][0]
-        check("stop", stopped["text"] == text[: text.index(cut)] and stopped["finish_reason"] == "stop", stopped)
+        check("stop", stopped["text"] == text[: text.index(cut)]
+              and stopped["finish_reason"] == "stop", stopped)
     echo = s.post("/v1/completions", completion(prompts(1, 10)[0], 0, echo=True))[1]
     lp = echo["choices"][0]["logprobs"]["token_logprobs"]
-    check("echo", lp[0] is None and len(lp) == 10 and all(isinstance(x, float) and x <= 0 for x in lp[1:]), echo)
-    best = s.post("/v1/completions", completion(prompts(1, 10)[0], 4, n=2, best_of=5, temperature=1, seed=3))
-    check("best_of", best[0] == 200 and len(best[1]["choices"]) == 2 and best[1]["usage"]["completion_tokens"] == 20, best[1])
+    check("echo", lp[0] is None and len(lp) == 10
+          and all(isinstance(x, float) and x <= 0 for x in lp[1:]), echo)
+    best = s.post("/v1/completions",
+                  completion(prompts(1, 10)[0], 4, n=2, best_of=5, temperature=1, seed=3))
+    check("best_of", best[0] == 200 and len(best[1]["choices"]) == 2
+          and best[1]["usage"]["completion_tokens"] == 20, best[1])
 
 
 def test_contract(s, n_ctx):
     for n in (n_ctx - 2, n_ctx - 1, n_ctx, n_ctx + 1, n_ctx + 100):
         status, a, _ = s.post("/v1/completions", completion([7] * n, 3))
         e = a.get("error", {})
-        good = (a["usage"]["prompt_tokens"] == n and a["choices"][0]["finish_reason"] == "length" if status == 200 and n <= n_ctx else
-                status == 400 and n > n_ctx and (e["code"], e["n_prompt"], e["n_ctx"], e["n_over"]) == ("context_length_exceeded", n, n_ctx, n - n_ctx))
+        good = (a["usage"]["prompt_tokens"] == n and a["choices"][0]["finish_reason"] == "length"
+                if status == 200 and n <= n_ctx else status == 400 and n > n_ctx
+                and (e["code"], e["n_prompt"], e["n_ctx"], e["n_over"])
+                == ("context_length_exceeded", n, n_ctx, n - n_ctx))
         check("context_of_%+d" % (n - n_ctx), good, a)
-    long = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "w5 " * 2 * n_ctx}]})
-    check("context_of_a_chat", long[0] == 400 and long[1]["error"]["code"] == "context_length_exceeded", long[1])
+    long = s.post("/v1/chat/completions",
+                  {"messages": [{"role": "user", "content": "w5 " * 2 * n_ctx}]})
+    check("context_of_a_chat", long[0] == 400
+          and long[1]["error"]["code"] == "context_length_exceeded", long[1])
     check("no_tokens", s.post("/v1/completions", completion([]))[0] == 400)
 
 
 def test_bad_input(s):
-    raw = [b"", b"{", b"[]", b"3", b"nul", b'{"prompt": "a"', b"\xff\xfe", b'{"prompt": "\\ud800"}', b'{"a": 1e999}', b'{"prompt": [1], "seed": 99999999999999999999999}',
-           b"[" * 100000, b'{"a":' * 5000, b'{"prompt": [1], "prompt": [2]}', b'{"no_such_field": 1}', b'{"prompt": ' + b"[" * 500 + b"]" * 500 + b"}"]
+    raw = [b"", b"{", b"[]", b"3", b"nul", b'{"prompt": "a"', b"\xff\xfe", b'{"prompt": "\\ud800"}',
+           b'{"a": 1e999}', b'{"prompt": [1], "seed": 99999999999999999999999}', b"[" * 100000,
+           b'{"a":' * 5000, b'{"prompt": [1], "prompt": [2]}', b'{"no_such_field": 1}',
+           b'{"prompt": ' + b"[" * 500 + b"]" * 500 + b"}"]
     codes = [s.post("/v1/completions", b)[0] for b in raw]
     check("damaged_bodies", all(c == 400 for c in codes), codes)
-    values = [None, True, -1, 0, 1, 10**18, -10**18, 10**400, 1e308, -1e308, 0.5, "", "x", "x" * 5000, [], {}, [[]], [None], {"a": {}}, [1] * 300, ["a", 1], [-1], [10**9]]
+    values = [None, True, -1, 0, 1, 10**18, -10**18, 10**400, 1e308, -1e308, 0.5, "", "x",
+              "x" * 5000, [], {}, [[]], [None], {"a": {}}, [1] * 300, ["a", 1], [-1], [10**9]]
     wrong = []
     count = 0
-    base = {"/v1/completions": {"prompt": [3, 4], "max_tokens": 1}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 1},
-            "/tokenize": {"content": "a"}, "/detokenize": {"tokens": [3]}, "/apply-template": {"messages": [{"role": "user", "content": "a"}]}, "/v1/embeddings": {"input": "w3"}, "/v1/responses": {"input": "w3", "max_output_tokens": 1}, "/v1/responses/input_tokens": {"input": "w3"},
-            "/v1/messages": {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 1}, "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "w3"}]},
-            "/api/chat": {"messages": [{"role": "user", "content": "w3"}], "options": {"num_predict": 1}, "stream": False},
-            "/api/generate": {"prompt": "w3", "options": {"num_predict": 1}, "stream": False}, "/api/embed": {"input": "w3"}, "/api/embeddings": {"prompt": "w3"}, "/api/show": {},
-            "/admin/load": {}, "/admin/unload": {}, "/completion": {"prompt": [3, 4], "n_predict": 1}, "/completions": {"prompt": [3, 4], "n_predict": 1},
-            "/infill": {"input_prefix": "w3", "input_suffix": "w4", "n_predict": 1}, "/slots/*": {}, "/v1/chat/completions/input_tokens": {"messages": [{"role": "user", "content": "w3"}]},
+    base = {"/v1/completions": {"prompt": [3, 4], "max_tokens": 1},
+            "/v1/chat/completions": {"messages": [{"role": "user", "content": "w3"}],
+                                     "max_tokens": 1}, "/tokenize": {"content": "a"},
+            "/detokenize": {"tokens": [3]},
+            "/apply-template": {"messages": [{"role": "user", "content": "a"}]},
+            "/v1/embeddings": {"input": "w3"},
+            "/v1/responses": {"input": "w3", "max_output_tokens": 1},
+            "/v1/responses/input_tokens": {"input": "w3"},
+            "/v1/messages": {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 1},
+            "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "w3"}]},
+            "/api/chat": {"messages": [{"role": "user", "content": "w3"}],
+                          "options": {"num_predict": 1}, "stream": False},
+            "/api/generate": {"prompt": "w3", "options": {"num_predict": 1}, "stream": False},
+            "/api/embed": {"input": "w3"}, "/api/embeddings": {"prompt": "w3"}, "/api/show": {},
+            "/admin/load": {}, "/admin/unload": {},
+            "/completion": {"prompt": [3, 4], "n_predict": 1},
+            "/completions": {"prompt": [3, 4], "n_predict": 1},
+            "/infill": {"input_prefix": "w3", "input_suffix": "w4", "n_predict": 1}, "/slots/*": {},
+            "/v1/chat/completions/input_tokens": {"messages": [{"role": "user", "content": "w3"}]},
             "/rerank": {"query": "w3", "documents": ["w4"]}, "/embedding": {"input": "w3"}}
-    for path, same in (("/chat/completions", "/v1/chat/completions"), ("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"), ("/responses", "/v1/responses"),
-                       ("/embeddings", "/v1/embeddings"), ("/v1/rerank", "/rerank"), ("/v1/reranking", "/rerank"), ("/reranking", "/rerank")):
+    for path, same in (("/chat/completions", "/v1/chat/completions"),
+                       ("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"),
+                       ("/responses", "/v1/responses"), ("/embeddings", "/v1/embeddings"),
+                       ("/v1/rerank", "/rerank"), ("/v1/reranking", "/rerank"),
+                       ("/reranking", "/rerank")):
         base[path] = base[same]
     seen = set()
 
@@ -115,16 +162,22 @@ def test_bad_input(s):
             seen.add(key)
             if "properties" in row:
                 inside = base[path].get(field, {})
-                try_fields(path, row["properties"], lambda more, field=field, inside=inside: {**base[path], field: {**inside, **more}})
-            for v in values + [row[k] + d for k, d in (("minimum", -1), ("maximum", 1)) if k in row]:
-                if field in ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict"):
+                try_fields(path, row["properties"], lambda more, field=field,
+                           inside=inside: {**base[path], field: {**inside, **more}})
+            for v in values + [row[k] + d for k, d in (("minimum", -1), ("maximum", 1))
+                               if k in row]:
+                if field in ("max_tokens", "max_completion_tokens", "max_output_tokens",
+                             "num_predict"):
                     v = v if v != 10**18 else -2
                 status, a, _ = s.post(path, body({field: v}))
                 count += 1
                 if isinstance(a, bytes):  # a stream
                     a = {}
                 e = a.get("error", {})
-                if status not in (200, 400, 404, 501) or (status != 200 and not (e if path.startswith("/api/") else e["message"])):
+                if status not in (200, 400, 404,
+                                  501) or (status != 200
+                                           and not (e if path.startswith("/api/")
+                                                    else e["message"])):
                     wrong.append((path, field, str(v)[:40], status, a))
 
     for endpoint in s.get("/docs")[1]["endpoints"]:
@@ -133,14 +186,20 @@ def test_bad_input(s):
             try_fields(path, endpoint["fields"], lambda more, path=path: {**base[path], **more})
     check("every_field_with_extremes", count > 1000 and not wrong, (count, wrong[:2]))
     for role in (None, 5, {}):
-        check("bad_message_%s" % role, s.post("/v1/chat/completions", {"messages": [{"role": role, "content": "a"}]})[0] == 400)
+        check("bad_message_%s" % role,
+              s.post("/v1/chat/completions", {"messages": [{"role": role, "content": "a"}]})[0]
+              == 400)
     check("unknown_path", s.get("/nothing")[0] == 404 and s.get("/v1/completions")[0] == 405)
     check("unknown_model", s.post("/v1/embeddings", {"input": "w3", "model": "other"})[0] == 404)
-    check("suffix", s.post("/v1/completions", {"prompt": "w3", "suffix": "x"})[1]["error"]["param"] == "suffix")
+    check("suffix", s.post("/v1/completions", {"prompt": "w3", "suffix": "x"})[1]["error"]["param"]
+          == "suffix")
     check("host", s.ask("GET", "/v1/models", headers={"Host": "evil.example"})[0] == 403)
-    check("origin", s.ask("GET", "/v1/models", headers={"Origin": "https://evil.example"})[0] == 403)
-    check("preflight_from_elsewhere", s.ask("OPTIONS", "/v1/completions", headers={"Origin": "https://evil.example"})[0] == 403)
-    check("huge_body", s.ask("POST", "/v1/completions", headers={"Content-Length": "99999999999"})[0] == 413)
+    check("origin", s.ask("GET", "/v1/models", headers={"Origin": "https://evil.example"})[0]
+          == 403)
+    check("preflight_from_elsewhere",
+          s.ask("OPTIONS", "/v1/completions", headers={"Origin": "https://evil.example"})[0] == 403)
+    check("huge_body", s.ask("POST", "/v1/completions",
+                             headers={"Content-Length": "99999999999"})[0] == 413)
 
 
 def send_and_leave(s, stream):
@@ -156,27 +215,33 @@ def test_leaving(s):
     for i in range(20 * SCALE if SCALE < 10 else 200):
         send_and_leave(s, i % 2)
     s.connect(raw_post("/v1/completions", b"x" * 1000)[:-999]).close()
-    check("who_leaves_frees_the_machine", s.wait_for(s.at_rest), s.metric("vllm:num_requests_running"))
-    check("no_file_is_left", s.wait_for(lambda: s.open_files() <= files + 1), (files, s.open_files()))
+    check("who_leaves_frees_the_machine", s.wait_for(s.at_rest),
+          s.metric("vllm:num_requests_running"))
+    check("no_file_is_left", s.wait_for(lambda: s.open_files() <= files + 1),
+          (files, s.open_files()))
     check("no_memory_is_left", s.memory() < held + (64 << 20), (held, s.memory()))
     check("still_serves", s.post("/v1/completions", completion([9], 2))[0] == 200)
 
 
 def test_little_cache(model, reference, asked):
     # Prompts of one body are taken at once, so that they are sure to meet.
-    s = Server(model, "--ctx", "192", "--cache-tokens", "192", "--prefix-store", "0", "--parallel", "8")
+    s = Server(model, "--ctx", "192", "--cache-tokens", "192", "--prefix-store", "0", "--parallel",
+               "8")
     a = s.post("/v1/completions", completion(asked, 170))
     check("preempted_bits", a[0] == 200 and bits(a[1]) == reference, a[1])
-    check("preempted", s.metric("vllm:num_preemptions_total") > 0, s.metric("vllm:num_preemptions_total"))
+    check("preempted", s.metric("vllm:num_preemptions_total") > 0,
+          s.metric("vllm:num_preemptions_total"))
     s.end()
 
 
     # Sixteen pages: beside what is left of the first one there is no room for the second.
     asked = [[1 + (7 * k) % 200 for k in range(760)], [3 + (5 * k) % 200 for k in range(300)]]
-    s = Server(model, "--ctx", "768", "--cache-tokens", "768", "--prefix-store", "0", "--parallel", "2")
+    s = Server(model, "--ctx", "768", "--cache-tokens", "768", "--prefix-store", "0", "--parallel",
+               "2")
     alone = [s.post("/v1/completions", completion(p, 4))[1] for p in asked]
     a = s.post("/v1/completions", completion(asked, 4))
-    check("waits_for_room", a[0] == 200 and bits(a[1]) == [b for one in alone for b in bits(one)], a[1])
+    check("waits_for_room", a[0] == 200 and bits(a[1]) == [b for one in alone for b in bits(one)],
+          a[1])
     s.end()
 
 
@@ -192,15 +257,18 @@ def test_urgent(model):
 
 
 def test_parts_of_the_queue(model):
-    s = Server(model, "--ctx", "4096", "--parallel", "1", "--queue", "4", "--shutdown-timeout", "0", "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
-    post = lambda who, prompt, most: s.post("/v1/completions", completion(prompt, most), Authorization="Bearer " + who)
+    s = Server(model, "--ctx", "4096", "--parallel", "1", "--queue", "4", "--shutdown-timeout", "0",
+               "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
+    post = lambda who, prompt, most: s.post("/v1/completions", completion(prompt, most),
+                                            Authorization="Bearer " + who)
     waiting = lambda n: s.wait_for(lambda: (s.metric("vllm:num_requests_waiting") or 0) >= n)
     _, four = begin([lambda: post("first-secret", [[9] * 5] * 4, 4000)])
     check("fills_the_queue", waiting(3))
     _, one = begin([lambda: post("first-secret", [8] * 5, 4000)])
     check("has_filled_the_queue", waiting(4))
     first, second = post("first-secret", [7] * 5, 2), post("second-secret", [7] * 5, 2)
-    check("a_full_queue_is_full_for_who_filled_it", first[0] == 429 and second[0] == 200, (first, second))
+    check("a_full_queue_is_full_for_who_filled_it", first[0] == 429 and second[0] == 200,
+          (first, second))
     check("does_not_wait_for_the_queue", s.end() == 0)
     four(), one()
 
@@ -209,46 +277,77 @@ def test_queue(model):
     s = Server(model, "--parallel", "1", "--queue", "2")
     answers = at_once([lambda: s.post("/v1/completions", completion([9] * 5, 60))] * 12)
     refused = [a for a in answers if a[0] == 429]
-    check("queue_is_bounded", refused and all(a[0] in (200, 429) for a in answers) and any(a[0] == 200 for a in answers), [a[0] for a in answers])
+    check("queue_is_bounded", refused and all(a[0] in (200, 429) for a in answers)
+          and any(a[0] == 200 for a in answers), [a[0] for a in answers])
     check("retry_after", all(int(a[2].getheader("Retry-After")) > 0 for a in refused), refused)
-    # A request is copied for each of its prompts: not before it is known that they may wait, and nothing in it is large.
+    # A request is copied for each of its prompts: not before it is known that they may wait, and
+    # nothing in it is large.
     most = s.most_memory()
-    wide = s.post("/v1/completions", {"prompt": ["w3"] * 1000, "stop": ["%08d" % i * 128 for i in range(8)]})
-    check("no_copies_for_those_who_cannot_wait", wide[0] == 400 and "1000 choices" in wide[1]["error"]["message"] and s.most_memory() < most + (4 << 20), (most, s.most_memory(), wide[1]))
-    for name, value, said in (("stop", "x" * 8193, "8193 bytes"), ("stop", ["x" * 4000] * 3, "12000 bytes"), ("stop", "a\0b", "zero byte"), ("logit_bias", {"7": 1, "07": 1}, '"07"'),
-                              ("logit_bias", {" 7": 1}, '" 7"'), ("logit_bias", {"+7": 1}, '"+7"'), ("logit_bias", {str(i): 1 for i in range(16385)}, "16385"),
+    wide = s.post("/v1/completions",
+                  {"prompt": ["w3"] * 1000, "stop": ["%08d" % i * 128 for i in range(8)]})
+    check("no_copies_for_those_who_cannot_wait",
+          wide[0] == 400 and "1000 choices" in wide[1]["error"]["message"]
+          and s.most_memory() < most + (4 << 20), (most, s.most_memory(), wide[1]))
+    for name, value, said in (("stop", "x" * 8193, "8193 bytes"),
+                              ("stop", ["x" * 4000] * 3, "12000 bytes"),
+                              ("stop", "a\0b", "zero byte"),
+                              ("logit_bias", {"7": 1, "07": 1}, '"07"'),
+                              ("logit_bias", {" 7": 1}, '" 7"'), ("logit_bias", {"+7": 1}, '"+7"'),
+                              ("logit_bias", {str(i): 1 for i in range(16385)}, "16385"),
                               ("dry_sequence_breakers", ["w3 " * 5000], "4096 tokens")):
         a = s.post("/v1/completions", {"prompt": [3], "max_tokens": 1, name: value})
-        check("bounded_%s" % name, a[0] == 400 and a[1]["error"]["param"] == name and said in a[1]["error"]["message"], a[1])
-    good = {"prompt": [3], "max_tokens": 1, "stop": ["x" * 4096] * 2, "logit_bias": {"7": 1, "0": -100}}
+        check("bounded_%s" % name, a[0] == 400 and a[1]["error"]["param"] == name
+              and said in a[1]["error"]["message"], a[1])
+    good = {"prompt": [3], "max_tokens": 1, "stop": ["x" * 4096] * 2,
+            "logit_bias": {"7": 1, "0": -100}}
     check("stop_of_8192_bytes", s.post("/v1/completions", good)[0] == 200)
-    late = s.post("/v1/completions", completion([9] * 5, 100000, timeout=1e-9))  # over when it is read
-    check("deadline", late[0] == 400 and late[1]["error"]["code"] == "deadline_exceeded", late[1])  # SDKs retry 408
+    # over when it is read
+    late = s.post("/v1/completions", completion([9] * 5, 100000, timeout=1e-9))
+    # SDKs retry 408
+    check("deadline", late[0] == 400 and late[1]["error"]["code"] == "deadline_exceeded", late[1])
     check("ends_well", s.end() == 0)
 
 
 def test_sampling(model):
-    """What a request does not say: the file's advice, else the usual; Ollama's interface has its own for the latter."""
-    advice = ["--override-kv", "general.sampling.temp=float:0.3", "--override-kv", "general.sampling.top_p=float:0.7", "--override-kv", "general.sampling.penalty_repeat=float:1.25"]
+    """What a request does not say: the file's advice, else the usual; Ollama's interface has its
+    own for the latter."""
+    advice = ["--override-kv", "general.sampling.temp=float:0.3", "--override-kv",
+              "general.sampling.top_p=float:0.7", "--override-kv",
+              "general.sampling.penalty_repeat=float:1.25"]
     usual = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1}
     advised = {"temperature": 0.3, "top_k": 40, "top_p": 0.7, "min_p": 0.05, "repeat_penalty": 1.25}
     ollama = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0, "repeat_penalty": 1.1}
     prompt = {"prompt": [3, 4, 5], "max_tokens": 60, "seed": 4, "ignore_eos": True}
-    for name, flags, said, by_ollama in (("usual", [], usual, ollama), ("advice", advice, advised, {**ollama, "temperature": 0.3, "top_p": 0.7, "repeat_penalty": 1.25})):
+    for name, flags, said, by_ollama in (("usual", [], usual, ollama),
+                                         ("advice", advice, advised,
+                                          {**ollama, "temperature": 0.3, "top_p": 0.7,
+                                           "repeat_penalty": 1.25})):
         with Server(model, *flags) as s:
-            text = lambda **more: s.post("/v1/completions", {**prompt, **more})[1]["choices"][0]["text"]
+            text = lambda **more: s.post("/v1/completions",
+                                         {**prompt, **more})[1]["choices"][0]["text"]
             props = s.get("/props")[1]["sampling"]
             check("props_have_the_" + name, {k: props[k] for k in said} == said, props)
-            check("sampled_as_" + name, text() == text(**said) != text(temperature=1, top_k=0, top_p=1, min_p=0), (text(), text(**said)))
-            check("explicit_zero_is_greedy_" + name, text(temperature=0, repeat_penalty=1) == text(temperature=0, repeat_penalty=1, seed=5, top_k=1))
-            raw = lambda o: s.post("/api/generate", {"prompt": "w3 w4 w5", "raw": True, "stream": False, "options": {"num_predict": 60, "seed": 4, "ignore_eos": True, **o}})[1]["response"]
-            check("ollama_as_" + name, raw({}) == raw(by_ollama) != raw({**by_ollama, "temperature": 2, "top_k": 0}), (raw({}), raw(by_ollama)))
+            check("sampled_as_" + name,
+                  text() == text(**said) != text(temperature=1, top_k=0, top_p=1, min_p=0),
+                  (text(), text(**said)))
+            check("explicit_zero_is_greedy_" + name,
+                  text(temperature=0, repeat_penalty=1)
+                  == text(temperature=0, repeat_penalty=1, seed=5, top_k=1))
+            raw = lambda o: s.post("/api/generate",
+                                   {"prompt": "w3 w4 w5", "raw": True, "stream": False,
+                                    "options": {"num_predict": 60, "seed": 4, "ignore_eos": True,
+                                                **o}})[1]["response"]
+            check("ollama_as_" + name, raw({}) == raw(by_ollama)
+                  != raw({**by_ollama, "temperature": 2, "top_k": 0}), (raw({}), raw(by_ollama)))
             said_back = s.post("/v1/responses", {"input": "w5", "max_output_tokens": 2})[1]
-            check("responses_tell_" + name, (said_back["temperature"], said_back["top_p"]) == (said["temperature"], said["top_p"]), said_back)
+            check("responses_tell_" + name,
+                  (said_back["temperature"], said_back["top_p"])
+                  == (said["temperature"], said["top_p"]), said_back)
 
 
 def test_template_of_a_file(model, folder):
-    """It knows no model, and is told its start and end tokens: as tokens, which a message cannot spell."""
+    """It knows no model, and is told its start and end tokens: as tokens, which a message cannot
+    spell."""
     path = os.path.join(folder, "form.jinja")
     with open(path, "w") as f:
         f.write("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
@@ -257,7 +356,8 @@ def test_template_of_a_file(model, folder):
         text = s.post("/apply-template", body)[1]["prompt"]
         n = s.post("/v1/chat/completions", {**body, "max_tokens": 1})[1]["usage"]["prompt_tokens"]
         plain = s.post("/tokenize", {"content": "w5</s>", "parse_special": False})[1]["count"]
-        check("template_of_a_file_has_the_tokens", text == "<s>w5</s></s>" and n == plain + 2, (text, n, plain))
+        check("template_of_a_file_has_the_tokens", text == "<s>w5</s></s>" and n == plain + 2,
+              (text, n, plain))
 
 
 def test_keys(model):
@@ -265,30 +365,42 @@ def test_keys(model):
     body = completion([9] * 5, 3)
     check("no_key", s.post("/v1/completions", body)[0] == 401 and s.get("/health")[0] == 200)
     check("no_key_says_how", "x-api-key" in s.post("/v1/messages", body)[1]["error"]["message"])
-    check("wrong_key", s.post("/v1/completions", body, Authorization="Bearer first-secres")[0] == 401)
-    check("right_key", s.post("/v1/completions", body, Authorization="Bearer first-secret")[0] == 200)
-    check("other_header", s.ask("POST", "/v1/completions", body, {"x-api-key": "second-secret"})[0] == 200)
-    answers = at_once([lambda k=k: s.post("/v1/completions", completion([9, k], 20), Authorization="Bearer " + ("first-secret" if k % 4 else "second-secret"))
+    check("wrong_key", s.post("/v1/completions", body, Authorization="Bearer first-secres")[0]
+          == 401)
+    check("right_key", s.post("/v1/completions", body, Authorization="Bearer first-secret")[0]
+          == 200)
+    check("other_header", s.ask("POST", "/v1/completions", body, {"x-api-key": "second-secret"})[0]
+          == 200)
+    answers = at_once([lambda k=k: s.post("/v1/completions", completion([9, k], 20),
+                                          Authorization="Bearer "
+                                          + ("first-secret" if k % 4 else "second-secret"))
                        for k in range(12)])
     long = [1 + k % 200 for k in range(150)]
     for key, prompt in (("first-secret", long), ("second-secret", long[:130] + [250] * 20)):
-        usage = s.post("/v1/completions", completion(prompt, 1), Authorization="Bearer " + key)[1]["usage"]
-    check("no_key_learns_what_another_said", usage["prompt_tokens_details"]["cached_tokens"] == 0 and "cache_miss" not in json.dumps(usage), usage)
+        usage = s.post("/v1/completions", completion(prompt, 1),
+                       Authorization="Bearer " + key)[1]["usage"]
+    check("no_key_learns_what_another_said",
+          usage["prompt_tokens_details"]["cached_tokens"] == 0
+          and "cache_miss" not in json.dumps(usage), usage)
     for key in ("first-secret", "second-secret"):
-        usage = s.post("/v1/completions", completion(long, 1), Authorization="Bearer " + key)[1]["usage"]
-        check("each_key_has_its_own_" + key, usage["prompt_tokens_details"]["cached_tokens"] == 128, usage)
+        usage = s.post("/v1/completions", completion(long, 1),
+                       Authorization="Bearer " + key)[1]["usage"]
+        check("each_key_has_its_own_" + key, usage["prompt_tokens_details"]["cached_tokens"] == 128,
+              usage)
     test_apart(s)
     check("two_keys_at_once", all(a[0] == 200 for a in answers), answers)
     # What takes long before a request can be queued: many of one key hold up no other key.
-    many, rest = begin([lambda: s.post("/tokenize", {"content": "w5 " * 30000}, Authorization="Bearer first-secret")] * 40)
+    many, rest = begin([lambda: s.post("/tokenize", {"content": "w5 " * 30000},
+                                       Authorization="Bearer first-secret")] * 40)
     s.wait_for(lambda: any(many))
     other = s.post("/tokenize", {"content": "w5"}, Authorization="Bearer second-secret")[0]
     ended = sum(a is not None for a in many)
     check("keys_take_turns", other == 200 and ended < 30, (other, ended))
     check("and_none_is_lost", all(a[0] == 200 for a in rest()), [a[0] for a in many])
     # Reports wait for steps, and for each other; bodies are read meanwhile.
-    reports = at_once([lambda i=i: s.get("/v1/report", Authorization="Bearer first-secret") if i % 2 else s.post("/tokenize", {"content": "w5"}, Authorization="Bearer second-secret")
-                       for i in range(16)])
+    reports = at_once([lambda i=i: s.get("/v1/report", Authorization="Bearer first-secret") if i % 2
+                       else s.post("/tokenize", {"content": "w5"},
+                                   Authorization="Bearer second-secret") for i in range(16)])
     check("reports_among_others", all(a[0] == 200 for a in reports), reports)
     s.end()
     said = refused("short_key", 1, "has 5 characters", model, "--api-key", "short")
@@ -296,40 +408,53 @@ def test_keys(model):
 
 
 def test_apart(s):
-    """The very same prompt of two keys at once: nobody waits for the other's, or takes it over; nor after a restart, from the folder."""
+    """The very same prompt of two keys at once: nobody waits for the other's, or takes it over; nor
+    after a restart, from the folder."""
     prompt = [7 + k % 180 for k in range(220)]
 
     def cached(secret):
-        answer = s.post("/v1/completions", completion(prompt, 1), Authorization="Bearer " + secret)[1]
+        answer = s.post("/v1/completions", completion(prompt, 1),
+                        Authorization="Bearer " + secret)[1]
         return secret, answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-    first = at_once([lambda k=k: cached(("first-secret", "second-secret")[k % 2]) for k in range(8)])
+    first = at_once([lambda k=k: cached(("first-secret", "second-secret")[k % 2])
+                     for k in range(8)])
     for secret in ("first-secret", "second-secret"):
         mine = [n for who, n in first if who == secret]
         check("computed_for_each_" + secret, mine.count(0) >= 1, first)
-    check("afterwards_its_own", cached("first-secret")[1] == 192 and cached("second-secret")[1] == 192)
+    check("afterwards_its_own", cached("first-secret")[1] == 192
+          and cached("second-secret")[1] == 192)
 
 
 def test_shared_prefixes(model):
     """--share-prefixes: what one key has had computed, all have."""
     prompt = [3 + k % 190 for k in range(150)]
-    with Server(model, "--api-key", "ann:first-secret", "--api-key", "bob:second-secret", "--share-prefixes") as s:
-        usage = [s.post("/v1/completions", completion(prompt, 1), Authorization="Bearer " + key)[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+    with Server(model, "--api-key", "ann:first-secret", "--api-key", "bob:second-secret",
+                "--share-prefixes") as s:
+        usage = [s.post("/v1/completions", completion(prompt, 1),
+                        Authorization="Bearer "
+                        + key)[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
                  for key in ("first-secret", "second-secret")]
         check("prefixes_shared", usage == [0, 128], usage)
 
 
 def modes(folder):
-    return [stat.S_IMODE(os.stat(os.path.join(folder, name)).st_mode) for name in os.listdir(folder)]
+    return [stat.S_IMODE(os.stat(os.path.join(folder, name)).st_mode)
+            for name in os.listdir(folder)]
 
 
 def test_folder(model):
-    """Prefixes outlive the server, in a folder that is this user's alone; each key finds its own; a flag turns it off."""
+    """Prefixes outlive the server, in a folder that is this user's alone; each key finds its own; a
+    flag turns it off."""
     prompt, home = [5 + k % 190 for k in range(220)], tempfile.mkdtemp(prefix="pith-prefixes-")
-    env, folder = {"PITH_CACHE": os.path.join(home, "cache", "pith")}, os.path.join(home, "cache", "pith", "prefixes")
+    env, folder = {"PITH_CACHE": os.path.join(home, "cache", "pith")}, os.path.join(home, "cache",
+            "pith", "prefixes")
     keys = ("--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
 
     def cached(s, *keys):
-        found = [s.post("/v1/completions", completion(prompt, 1), Authorization="Bearer " + key)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for key in keys]
+        found = [s.post("/v1/completions", completion(prompt, 1),
+                        Authorization="Bearer "
+                        + key)[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+                 for key in keys]
         s.process.terminate()
         said = s.process.communicate(timeout=LIMIT)[1]
         return found, said
@@ -340,9 +465,12 @@ def test_folder(model):
         found, said = cached(Server(model, *keys, env=env), "first-secret")
         free = os.statvfs(folder)
         most = min(4 << 30, free.f_bavail * free.f_frsize / 20) / 2**20
-        told = re.search(r"kept in (\S+), at most (\d+) MiB, for this user alone; --no-store-dir", said)
-        check("folder_is_named", found == [0] and told and told[1] == folder and 0.9 * most <= int(told[2]) <= 1.1 * most + 1, (most, said))
-        check("folder_is_private", stat.S_IMODE(os.stat(folder).st_mode) == 0o700 and modes(folder) and set(modes(folder)) == {0o600}, modes(folder))
+        told = re.search(r"kept in (\S+), at most (\d+) MiB, for this user alone; --no-store-dir",
+                         said)
+        check("folder_is_named", found == [0] and told and told[1] == folder
+              and 0.9 * most <= int(told[2]) <= 1.1 * most + 1, (most, said))
+        check("folder_is_private", stat.S_IMODE(os.stat(folder).st_mode) == 0o700 and modes(folder)
+              and set(modes(folder)) == {0o600}, modes(folder))
         os.chmod(folder, 0o755)
         found, said = cached(Server(model, *keys, env=env), "first-secret", "second-secret")
         check("folder_outlives", found == [192, 0], (found, said))
@@ -350,12 +478,15 @@ def test_folder(model):
         found, said = cached(Server(model, env=env), "")
         check("folder_of_nobody", found == [0], (found, said))
         found, said = cached(Server(model, "--store-limit", "20K", env=env), "")
-        sizes = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder) if name.endswith(".page"))
+        sizes = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)
+                    if name.endswith(".page"))
         check("folder_limit", sizes <= 20 << 10, sizes)
         open(home + "/file", "w").close()
         found, said = cached(Server(model, env={"PITH_CACHE": home + "/file"}), "")
-        check("folder_cannot_be", found == [0] and "kept in memory alone: %s/file/prefixes: Not a directory" % home in said, said)
-        refused("folder_both", 1, "exclude each other", model, "--store-dir", home, "--no-store-dir")
+        check("folder_cannot_be", found == [0]
+              and "kept in memory alone: %s/file/prefixes: Not a directory" % home in said, said)
+        refused("folder_both", 1, "exclude each other", model, "--store-dir", home,
+                "--no-store-dir")
     finally:
         os.umask(old)
         shutil.rmtree(home, True)
@@ -367,7 +498,8 @@ def test_drain(model):
     s.wait_for(lambda: s.metric("vllm:num_requests_running") > 0 or out[0])
     code = s.end()
     a = rest()[0]
-    check("drain_lets_requests_end", code == 0 and a[0] == 200 and a[1]["usage"]["completion_tokens"] > 10, (code, a))
+    check("drain_lets_requests_end",
+          code == 0 and a[0] == 200 and a[1]["usage"]["completion_tokens"] > 10, (code, a))
     s = Server(model, "--shutdown-timeout", "30")
     c = s.connect(raw_post("/tokenize", {"content": "w5 " * 39000, "with_pieces": True}))
     c.recv(1, socket.MSG_PEEK)  # the answer has ended, and is larger than what the system keeps
@@ -381,7 +513,8 @@ def test_drain(model):
     text = r.read()
     c.close()
     code = s.process.wait(LIMIT)
-    check("drain_lets_answers_be_read", json.loads(text)["count"] > 150000 and code == 0, (code, text[-100:]))
+    check("drain_lets_answers_be_read", json.loads(text)["count"] > 150000 and code == 0,
+          (code, text[-100:]))
     s.end()
 
 
@@ -389,24 +522,40 @@ def test_embeddings(model):
     s = Server(model, "--embeddings")
     a = s.post("/v1/embeddings", {"input": [[3, 4, 5], [6, 7]]})
     good = a[0] == 200 and len(a[1]["data"]) == 2 and a[1]["usage"]["prompt_tokens"] == 5
-    check("embeddings", good and abs(sum(x * x for x in a[1]["data"][0]["embedding"]) - 1) < 1e-4, a[1])
-    b = s.post("/v1/embeddings", {"input": [3, 4, 5], "encoding_format": "base64"})[1]["data"][0]["embedding"]
+    check("embeddings", good and abs(sum(x * x for x in a[1]["data"][0]["embedding"]) - 1) < 1e-4,
+          a[1])
+    b = s.post("/v1/embeddings", {"input": [3, 4, 5], "encoding_format": "base64"})[1]["data"][
+            0]["embedding"]
     raw = base64.b64decode(b)
-    check("embeddings_base64", list(struct.unpack("<%df" % (len(raw) // 4), raw)) == [struct.unpack("<f", struct.pack("<f", x))[0] for x in a[1]["data"][0]["embedding"]])
+    check("embeddings_base64", list(struct.unpack("<%df" % (len(raw) // 4), raw))
+          == [struct.unpack("<f", struct.pack("<f", x))[0] for x in a[1]["data"][0]["embedding"]])
     most = s.most_memory()
     a = s.post("/v1/embeddings", {"input": [[3]] * 4096})
-    check("embeddings_are_written_as_they_come", a[0] == 200 and [d["index"] for d in a[1]["data"]] == list(range(4096)) and a[1]["usage"]["total_tokens"] == 4096 and
-          s.most_memory() < most + (10 << 20), (most, s.most_memory()))
-    ollama = [s.post(path, body)[1] for path, body in (("/api/embed", {"input": ["w3", "w4"]}), ("/api/embed", {"input": "w3"}), ("/api/embeddings", {"prompt": "w3"}))]
-    check("embeddings_of_ollama", ollama[0]["embeddings"][0] == ollama[1]["embeddings"][0] == ollama[2]["embedding"] and len(ollama[0]["embeddings"]) == 2 and
-          ollama[0]["prompt_eval_count"] == 2 * ollama[1]["prompt_eval_count"] and list(ollama[2]) == ["embedding"], ollama)
+    check("embeddings_are_written_as_they_come",
+          a[0] == 200 and [d["index"] for d in a[1]["data"]] == list(range(4096))
+          and a[1]["usage"]["total_tokens"] == 4096 and s.most_memory() < most + (10 << 20),
+          (most, s.most_memory()))
+    ollama = [s.post(path, body)[1]
+              for path, body in (("/api/embed", {"input": ["w3", "w4"]}),
+                                 ("/api/embed", {"input": "w3"}),
+                                 ("/api/embeddings", {"prompt": "w3"}))]
+    check("embeddings_of_ollama",
+          ollama[0]["embeddings"][0] == ollama[1]["embeddings"][0] == ollama[2]["embedding"]
+          and len(ollama[0]["embeddings"]) == 2
+          and ollama[0]["prompt_eval_count"] == 2 * ollama[1]["prompt_eval_count"]
+          and list(ollama[2]) == ["embedding"], ollama)
     many = s.post("/v1/embeddings", {"input": ["w3"] * 600})
-    check("embeddings_many", many[0] == 200 and len(many[1]["data"]) == 600, many[1] if many[0] != 200 else "")
+    check("embeddings_many", many[0] == 200 and len(many[1]["data"]) == 600,
+          many[1] if many[0] != 200 else "")
     more = s.post("/v1/completions", {"prompt": ["w3"] * 600})
-    check("more_than_the_queue", more[0] == 400 and "600 choices" in more[1]["error"]["message"], more[1])
+    check("more_than_the_queue", more[0] == 400 and "600 choices" in more[1]["error"]["message"],
+          more[1])
     wide = s.post("/v1/completions", '{"prompt": [%s1]}' % ("[]," * 600000))
-    check("body_of_too_many_lists", wide[0] == 413 and "600002 objects and lists" in wide[1]["error"]["message"], str(wide[1])[:200])
-    check("embeddings_too_long", s.post("/v1/embeddings", {"input": [3] * 5000})[1]["error"]["code"] == "context_length_exceeded")
+    check("body_of_too_many_lists",
+          wide[0] == 413 and "600002 objects and lists" in wide[1]["error"]["message"],
+          str(wide[1])[:200])
+    check("embeddings_too_long", s.post("/v1/embeddings", {"input": [3] * 5000})[1]["error"]["code"]
+          == "context_length_exceeded")
     most = s.get("/props")[1]["n_input"]
     codes = [s.post("/v1/embeddings", {"input": [3] * n})[0] for n in (most, most + 1)]
     check("props_say_how_long", codes == [200, 400], (most, codes))
@@ -417,14 +566,21 @@ def test_tools(model, folder):
     # Tools are read once, however many choices look for calls of them.
     template = os.path.join(folder, "few_words.jinja")
     with open(template, "w") as f:
-        f.write("{% if tools %}{{ tools | length }} {% endif %}{% for m in messages %}{{ m.content }}{% endfor %}")
+        f.write("{% if tools %}{{ tools | length }} {% endif %}{% for m in messages %}{{ "
+                "m.content }}{% endfor %}")
     with Server(model, "--chat-template", template) as s:
-        tools = [{"type": "function", "function": {"name": "f%d" % i, "parameters": {"enum": [0] * 100}}} for i in range(1000)]
+        tools = [{"type": "function",
+                  "function": {"name": "f%d" % i, "parameters": {"enum": [0] * 100}}}
+                 for i in range(1000)]
         most = []
         for n in (1, 100):
-            a = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 1, "n": n, "tools": tools})
+            a = s.post("/v1/chat/completions",
+                       {"messages": [{"role": "user", "content": "w3"}], "max_tokens": 1, "n": n,
+                        "tools": tools})
             most.append(s.most_memory())
-        check("tools_are_read_once", a[0] == 200 and len(a[1]["choices"]) == 100 and most[1] < most[0] + (30 << 20), (most, str(a[1])[:200]))
+        check("tools_are_read_once",
+              a[0] == 200 and len(a[1]["choices"]) == 100 and most[1] < most[0] + (30 << 20),
+              (most, str(a[1])[:200]))
 
 
 def test_examples(s):
@@ -432,11 +588,15 @@ def test_examples(s):
     if not shutil.which("curl"):
         skip("examples", "curl is not installed")
         return
-    texts = open("README.md").read() + subprocess.run([PITH, "serve", "--help"], capture_output=True, text=True).stdout
-    lines = [line.strip(" $") for line in texts.splitlines() if line.strip(" $").startswith("curl ")]
+    texts = open("README.md").read() + subprocess.run([PITH, "serve", "--help"],
+                                                      capture_output=True, text=True).stdout
+    lines = [line.strip(" $") for line in texts.splitlines()
+             if line.strip(" $").startswith("curl ")]
     for i, line in enumerate(lines):
-        got = subprocess.run(["sh", "-c", line.replace("localhost:8080", "127.0.0.1:%d" % s.port)], capture_output=True, text=True, timeout=LIMIT)
-        check("example_%d" % i, got.returncode == 0 and '"choices"' in got.stdout, line + got.stdout)
+        got = subprocess.run(["sh", "-c", line.replace("localhost:8080", "127.0.0.1:%d" % s.port)],
+                             capture_output=True, text=True, timeout=LIMIT)
+        check("example_%d" % i, got.returncode == 0 and '"choices"' in got.stdout,
+              line + got.stdout)
     check("examples", len(lines) == 2, lines)
 
 
@@ -444,13 +604,20 @@ def test_tokens(s):
     t = s.post("/tokenize", {"content": "w5 w6", "with_pieces": True})
     ids = [x["id"] for x in t[1]["tokens"]]
     check("tokenize", t[0] == 200 and t[1]["count"] == len(ids) > 0, t[1])
-    check("detokenize", s.post("/detokenize", {"tokens": ids})[1]["content"].replace("▁", " ").strip() == "w5 w6", s.post("/detokenize", {"tokens": ids})[1])
+    check("detokenize", s.post("/detokenize", {"tokens": ids})[1]["content"].replace("▁",
+                " ").strip() == "w5 w6", s.post("/detokenize", {"tokens": ids})[1])
     # The names vLLM has for them, which lm-eval uses.
     info = s.get("/tokenizer_info")[1]
-    check("tokenizer_info", info["eos_token"] and "bos_token" in info and "chat_template" in info, info)
-    check("tokenize_prompt", s.post("/tokenize", {"prompt": "w5 w6", "add_special_tokens": False})[1] == s.post("/tokenize", {"content": "w5 w6"})[1])
-    check("detokenize_prompt", s.post("/detokenize", {"tokens": ids})[1]["prompt"] == s.post("/detokenize", {"tokens": ids})[1]["content"])
-    check("apply_template", s.post("/apply-template", {"messages": [{"role": "user", "content": "a"}]})[1]["prompt"] == "user: a\n\nassistant:")
+    check("tokenizer_info", info["eos_token"] and "bos_token" in info and "chat_template" in info,
+          info)
+    check("tokenize_prompt", s.post("/tokenize",
+                                    {"prompt": "w5 w6", "add_special_tokens": False})[1]
+          == s.post("/tokenize", {"content": "w5 w6"})[1])
+    check("detokenize_prompt", s.post("/detokenize", {"tokens": ids})[1]["prompt"]
+          == s.post("/detokenize", {"tokens": ids})[1]["content"])
+    check("apply_template", s.post("/apply-template",
+                                   {"messages": [{"role": "user", "content": "a"}]})[1]["prompt"]
+          == "user: a\n\nassistant:")
     check("props_name_the_fallback", "plain" in s.get("/props")[1]["chat_template_from"])
     check("report", s.get("/v1/report")[0] == 200)
     check("openapi", "/v1/completions" in s.get("/openapi.json")[1]["paths"])
@@ -458,13 +625,16 @@ def test_tokens(s):
 
 
 def test_gemma():
-    found = os.environ.get("TEST_GGUF") or subprocess.run(["scripts/model.sh", "--if-present"], capture_output=True, text=True).stdout.strip()
+    found = os.environ.get("TEST_GGUF") or subprocess.run(["scripts/model.sh", "--if-present"],
+                                                          capture_output=True,
+                                                          text=True).stdout.strip()
     if not found or SCALE < 10:
         skip("gemma", "at TEST_SCALE=10, with the default model")
         return
     s = Server(found, "--ctx", "2048")
     # 700 tokens: beyond the window of its layers.
-    asked = [("The story of %s goes on. " % w) * n for w, n in (("France", 3), ("a cat", 100), ("the sea", 20), ("Rome", 1))]
+    asked = [("The story of %s goes on. " % w) * n
+             for w, n in (("France", 3), ("a cat", 100), ("the sea", 20), ("Rome", 1))]
     bodies = [completion(p, 12) for p in asked]
     alone = [s.post("/v1/completions", b)[1] for b in bodies]
     load = at_once([lambda b=b: s.post("/v1/completions", b)[1] for b in bodies * 2])
@@ -489,7 +659,9 @@ def main():
             reference = [bits(s.post("/v1/completions", completion(p, 170))[1])[0] for p in asked]
         finally:
             check("end", s.end() == 0)
-        check("start_says_context_and_cache", re.search(r"^context 192 tokens, as asked for; cache of \d+ tokens, at most [\d.]+ MiB", s.said, re.M), s.said)
+        check("start_says_context_and_cache",
+              re.search(r"^context 192 tokens, as asked for; cache of \d+ tokens, at most [\d.]+ "
+                        r"MiB", s.said, re.M), s.said)
         test_little_cache(model, reference, asked)
         test_queue(model)
         test_urgent(model)

@@ -1,42 +1,50 @@
-"""test_serve_schema.py -- schemas by way of the server: what has one text only is answered with that text, as 'pith grammar' takes it, so that
-no number is changed between the body of a request and the grammar; what is refused there is refused here, with the same words."""
+"""test_serve_schema.py -- schemas by way of the server: what has one text only is answered with
+that text, as 'pith grammar' takes it, so that no number is changed between the body of a request
+and the grammar; what is refused there is refused here, with the same words."""
 import os
 import tempfile
 
 from report import jsonl
 from serving import Server, check, run, synth
 
-ONE_TEXT = [  # a schema and the only text under it
-    ({"const": 123456789012345}, "123456789012345"),
-    ({"const": -999999999999999}, "-999999999999999"),
-    ({"const": 9007199254740993}, "9007199254740993"),  # 2^53 + 1: no double
-    ({"const": 9223372036854775807}, "9223372036854775807"),
-    ({"type": "integer", "minimum": 123456789012345, "maximum": 123456789012345}, "123456789012345"),
-    ({"type": "integer", "exclusiveMinimum": 999999999999998, "exclusiveMaximum": 1000000000000000}, "999999999999999"),
-    ({"type": "integer", "minimum": 16.9, "maximum": 17.1}, "17"),
-    ({"const": 0.1}, "0.1"),
-    ({"const": 1234567.12345678}, "1234567.12345678"),
-    ({"enum": [{"n": 123456789012345, "x": [0.3, -2.5]}]}, '{"n":123456789012345,"x":[0.3,-2.5]}'),
-    ({"const": "é \"\\/"}, '"é \\"\\\\/"'),
-]
-REFUSED = [{"type": "string", "pattern": "(a"}, {"type": "number", "nonsense": 1}, {"type": "integer", "multipleOf": 0}, {"$ref": "#/$defs/x"},
+# a schema and the only text under it
+# 2^53 + 1: no double
+ONE_TEXT = [({"const": 123456789012345}, "123456789012345"),
+            ({"const": -999999999999999}, "-999999999999999"),
+            ({"const": 9007199254740993}, "9007199254740993"),
+            ({"const": 9223372036854775807}, "9223372036854775807"),
+            ({"type": "integer", "minimum": 123456789012345, "maximum": 123456789012345},
+             "123456789012345"), ({"type": "integer", "exclusiveMinimum": 999999999999998,
+                                   "exclusiveMaximum": 1000000000000000}, "999999999999999"),
+            ({"type": "integer", "minimum": 16.9, "maximum": 17.1}, "17"), ({"const": 0.1}, "0.1"),
+            ({"const": 1234567.12345678}, "1234567.12345678"),
+            ({"enum": [{"n": 123456789012345, "x": [0.3, -2.5]}]},
+             '{"n":123456789012345,"x":[0.3,-2.5]}'), ({"const": "é \"\\/"}, '"é \\"\\\\/"'),]
+REFUSED = [{"type": "string", "pattern": "(a"}, {"type": "number", "nonsense": 1},
+           {"type": "integer", "multipleOf": 0}, {"$ref": "#/$defs/x"},
            {"type": "object", "maxProperties": 99999999999999}]
 
 
 def ask(s, schema):
-    body = {"messages": [{"role": "user", "content": "w9"}], "max_tokens": 200, "temperature": 1.5, "seed": 4,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
+    body = {"messages": [{"role": "user", "content": "w9"}], "max_tokens": 200, "temperature": 1.5,
+            "seed": 4, "response_format":
+            {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
     return s.post("/v1/chat/completions", body)
 
 
 def test(folder):
     with Server(synth(os.path.join(folder, "model.gguf"), "--arch", "llama")) as s:
-        taken = jsonl(["grammar", "--jsonl"], [{"schema": schema, "text": text} for schema, text in ONE_TEXT])
+        taken = jsonl(["grammar", "--jsonl"],
+                      [{"schema": schema, "text": text} for schema, text in ONE_TEXT])
         for i, ((schema, text), a) in enumerate(zip(ONE_TEXT, taken)):
             status, answer, _ = ask(s, schema)
             said = answer["choices"][0]["message"]["content"] if status == 200 else answer
-            check("one_text_%d" % i, a == {"accept": True} and isinstance(said, str) and said.strip() == text, (schema, a, said))
-        for i, (schema, a) in enumerate(zip(REFUSED, jsonl(["grammar", "--jsonl"], [{"schema": schema, "text": ""} for schema in REFUSED]))):
+            check("one_text_%d" % i, a == {"accept": True} and isinstance(said, str)
+                  and said.strip() == text, (schema, a, said))
+        for i, (schema, a) in enumerate(zip(REFUSED,
+                                            jsonl(["grammar", "--jsonl"],
+                                                  [{"schema": schema, "text": ""}
+                                                   for schema in REFUSED]))):
             status, answer, _ = ask(s, schema)
             told = answer["error"]["message"] if status == 400 else answer
             check("refused_%d" % i, "invalid" in a and a["invalid"] in told, (schema, a, told))

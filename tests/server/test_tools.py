@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""test_tools.py -- tools as a real model writes them: with the choice left to it, every call that it begins is returned as a call whose arguments
-satisfy their schema, and none as text; where no tool is needed there is an answer."""
+"""test_tools.py -- tools as a real model writes them: with the choice left to it, every call that
+it begins is returned as a call whose arguments satisfy their schema, and none as text; where no
+tool is needed there is an answer."""
 import json
 import os
 import re
@@ -12,33 +13,48 @@ CHAT = "/v1/chat/completions"
 
 
 def function(name, description, parameters):
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    return {"type": "function", "function":
+            {"name": name, "description": description, "parameters": parameters}}
 
 
 def struct(properties, **more):
-    return {"type": "object", "properties": properties, "required": sorted(properties), "additionalProperties": False, **more}
+    return {"type": "object", "properties": properties, "required": sorted(properties),
+            "additionalProperties": False, **more}
 
 
 TEXT = {"type": "string", "maxLength": 24}
-WEATHER = function("get_weather", "The weather of a city", struct({"city": TEXT, "unit": {"enum": ["celsius", "fahrenheit"]}}))
+WEATHER = function("get_weather", "The weather of a city",
+                   struct({"city": TEXT, "unit": {"enum": ["celsius", "fahrenheit"]}}))
 CLOCK = function("get_time", "The time of day in a time zone", struct({"zone": TEXT}))
-SUM = function("add", "Adds two whole numbers", struct({"a": {"type": "integer", "maximum": 999}, "b": {"type": "integer", "maximum": 999}}))
+SUM = function("add", "Adds two whole numbers",
+               struct({"a": {"type": "integer", "maximum": 999},
+                       "b": {"type": "integer", "maximum": 999}}))
 # as Pydantic writes a model that holds others
-EVENT = function("create_event", "Puts an event into the calendar", {
-    "$defs": {"Person": {"properties": {"name": {"maxLength": 16, "title": "Name", "type": "string"}, "role": {"$ref": "#/$defs/Role"}}, "required": ["name", "role"],
-                         "title": "Person", "type": "object"},
-              "Role": {"enum": ["host", "guest"], "title": "Role", "type": "string"}},
-    "properties": {"title": {"maxLength": 24, "title": "Title", "type": "string"},
-                   "people": {"items": {"$ref": "#/$defs/Person"}, "maxItems": 2, "title": "People", "type": "array"}},
-    "required": ["title", "people"], "title": "Event", "type": "object"})
+EVENT = function("create_event", "Puts an event into the calendar",
+                 {"$defs": {"Person": {"properties":
+                                       {"name": {"maxLength": 16, "title": "Name",
+                                                 "type": "string"},
+                                        "role": {"$ref": "#/$defs/Role"}},
+                                       "required": ["name", "role"], "title": "Person",
+                                       "type": "object"}, "Role":
+                            {"enum": ["host", "guest"], "title": "Role", "type": "string"}},
+                  "properties": {"title": {"maxLength": 24, "title": "Title", "type": "string"},
+                                 "people": {"items": {"$ref": "#/$defs/Person"}, "maxItems": 2,
+                                            "title": "People", "type": "array"}},
+                  "required": ["title", "people"], "title": "Event", "type": "object"})
 
 PLACES = "Paris Oslo Rome Cairo Lima Tokyo Berlin Madrid Dublin Athens".split()
 NAMES = "Ann Bob Eve Max Lea Tom Zoe Ian Kim Joe".split()
-PROMPTS = ([([WEATHER], "What is the weather in %s, in celsius?" % p) for p in PLACES] +
-           [([WEATHER, CLOCK, SUM], t) for p in PLACES[:5] for t in ("What time is it in %s?" % p, "What is %d plus %d?" % (len(p) * 17, len(p) * 31))] +
-           [([EVENT], "Call create_event for a Lunch with %s as host and %s as guest." % (n, m)) for n, m in zip(NAMES, NAMES[::-1])] +
-           [([WEATHER, CLOCK, SUM], t) for t in ("Hello!", "Who are you?", "Tell me a joke.", "Write a haiku about rain.", "What is the capital of France?", "Say yes.",
-                                                 "Name three colours.", "What does HTTP stand for?", "Thank you.", "Translate cat into French.")])
+PROMPTS = ([([WEATHER], "What is the weather in %s, in celsius?" % p) for p in PLACES]
+           + [([WEATHER, CLOCK, SUM], t) for p in PLACES[:5]
+              for t in ("What time is it in %s?" % p,
+                        "What is %d plus %d?" % (len(p) * 17, len(p) * 31))]
+           + [([EVENT], "Call create_event for a Lunch with %s as host and %s as guest." % (n, m))
+              for n, m in zip(NAMES, NAMES[::-1])]
+           + [([WEATHER, CLOCK, SUM], t)
+              for t in ("Hello!", "Who are you?", "Tell me a joke.", "Write a haiku about rain.",
+                        "What is the capital of France?", "Say yes.", "Name three colours.",
+                        "What does HTTP stand for?", "Thank you.", "Translate cat into French.")])
 
 
 def fits(value, schema, root):
@@ -56,44 +72,60 @@ def fits(value, schema, root):
     if kind == "string":
         return isinstance(value, str) and len(value) <= schema["maxLength"]
     if kind == "array":
-        return isinstance(value, list) and len(value) <= schema["maxItems"] and all(fits(v, schema["items"], root) for v in value)
-    return isinstance(value, dict) and set(value) == set(schema["properties"]) and all(fits(value[k], s, root) for k, s in schema["properties"].items())
+        return isinstance(value, list) and len(value) <= schema["maxItems"] and all(fits(v,
+                    schema["items"], root) for v in value)
+    return isinstance(value, dict) and set(value) == set(schema["properties"]) and all(
+            fits(value[k], s, root) for k, s in schema["properties"].items())
 
 
-REASONS = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}"
-           "<|im_end|>\n{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}<|im_start|>assistant\n<think>\n")
+REASONS = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in "
+           "m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}"
+           "<|im_end|>\n{% endfor %}{% if tools %}{{ tools | tojson }}{% endif "
+           "%}<|im_start|>assistant\n<think>\n")
 
 
 def test_reasoning(model):
-    """In reasoning that the prompt has begun nothing is held: the model says what opens calls, over and over."""
+    """In reasoning that the prompt has begun nothing is held: the model says what opens calls, over
+    and over."""
     with tempfile.NamedTemporaryFile("w", suffix=".jinja") as f:
         f.write(REASONS)
         f.flush()
         with Server(model, "--ctx", "1024", "--chat-template", f.name) as s:
-            word = s.post("/tokenize", {"content": "<tool_call>", "parse_special": True})[1]["tokens"]
-            ask = {"messages": [{"role": "user", "content": "Hi"}], "tools": [CLOCK], "max_tokens": 40, "temperature": 0}
+            word = s.post("/tokenize", {"content": "<tool_call>", "parse_special": True})[
+                    1]["tokens"]
+            ask = {"messages": [{"role": "user", "content": "Hi"}], "tools": [CLOCK],
+                   "max_tokens": 40, "temperature": 0}
             a = s.post(CHAT, {**ask, "logit_bias": {str(word[0]): 100}})[1]["choices"][0]["message"]
-            check("free in reasoning", json.dumps(a).count("<tool_call>") > 30 and not a.get("tool_calls"), a)
+            check("free in reasoning", json.dumps(a).count("<tool_call>") > 30
+                  and not a.get("tool_calls"), a)
 
 
 def main():
     model = os.environ.get("TEST_INSTRUCT")
     if not model or SCALE < 10:
-        skip("calls of a real model", "scripts/instruct.sh has not fetched the model" if SCALE >= 10 else "at TEST_SCALE=10, with the instruct model")
+        skip("calls of a real model",
+             "scripts/instruct.sh has not fetched the model" if SCALE >= 10
+             else "at TEST_SCALE=10, with the instruct model")
         return
     with Server(model, "--ctx", "8192") as s:
-        ask = [{"messages": [{"role": "user", "content": text}], "tools": tools, "max_tokens": 100, "temperature": 0} for tools, text in PROMPTS]
-        answers = [a for i in range(0, len(ask), 8) for a in at_once([lambda b=b: s.post(CHAT, b) for b in ask[i:i + 8]])]
+        ask = [{"messages": [{"role": "user", "content": text}], "tools": tools, "max_tokens": 100,
+                "temperature": 0} for tools, text in PROMPTS]
+        answers = [a for i in range(0, len(ask), 8)
+                   for a in at_once([lambda b=b: s.post(CHAT, b) for b in ask[i:i + 8]])]
     test_reasoning(model)
     called = [0, 0, 0, 0]
     for i, ((tools, text), (status, told, _)) in enumerate(zip(PROMPTS, answers)):
         answer = told["choices"][0] if status == 200 else {"message": {}}
         schemas = {t["function"]["name"]: t["function"]["parameters"] for t in tools}
-        calls = [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in answer["message"].get("tool_calls", [])]
+        calls = [(c["function"]["name"], json.loads(c["function"]["arguments"]))
+                 for c in answer["message"].get("tool_calls", [])]
         said = answer["message"].get("content") or ""
         begun = re.search(r'<tool_call>|"name"\s*:\s*"(%s)"' % "|".join(schemas), said)
-        check("answer %d" % i, status == 200 and (calls or said) and not begun and all(n in schemas and fits(v, schemas[n], schemas[n]) for n, v in calls), (text, told))
-        check("end %d" % i, answer.get("finish_reason") == ("tool_calls" if calls else "stop"), (text, told))
+        check("answer %d" % i, status == 200 and (calls or said) and not begun
+              and all(n in schemas and fits(v, schemas[n], schemas[n]) for n, v in calls),
+              (text, told))
+        check("end %d" % i, answer.get("finish_reason") == ("tool_calls" if calls else "stop"),
+              (text, told))
         called[i // 10] += len(calls) > 0
     check("there are calls", min(called[:3]) >= 8 and called[3] < 5, called)
 

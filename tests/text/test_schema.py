@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""test_schema.py -- JSON Schemas against an oracle: what is written under a schema by a random model, and damaged copies of it that
-'pith grammar' still accepts, must be valid by Python's jsonschema. Schemas are random, from a seed that is printed on failure."""
+"""test_schema.py -- JSON Schemas against an oracle: what is written under a schema by a random
+model, and damaged copies of it that 'pith grammar' still accepts, must be valid by Python's
+jsonschema. Schemas are random, from a seed that is printed on failure."""
 import itertools
 import json
 import os
@@ -36,12 +37,14 @@ def string_schema(r):
         s["minLength"] = r.randint(0, 3)
         s["maxLength"] = s["minLength"] + r.randint(0, 6)
     elif kind == 1:
-        s["pattern"] = r.choice(["^[a-c]{1,4}$", "^(x|yy)*z$", "b", "^\\d{2}-\\w?$", "^[^a]{2}$", "^a|b$", "^\\S+$"])
+        s["pattern"] = r.choice(["^[a-c]{1,4}$", "^(x|yy)*z$", "b", "^\\d{2}-\\w?$", "^[^a]{2}$",
+                                 "^a|b$", "^\\S+$"])
         s["maxLength"] = 8
     elif kind == 2:
         s["format"] = r.choice(["date", "date-time", "time", "uuid", "ipv4", "ipv6", "email"])
     else:
-        s = {"enum": [r.choice(["a", "b\"c", "\u00e9", 1, None, True, [1, "x"], {"k": 2}]) for _ in range(r.randint(1, 4))]}
+        s = {"enum": [r.choice(["a", "b\"c", "\u00e9", 1, None, True, [1, "x"], {"k": 2}])
+                      for _ in range(r.randint(1, 4))]}
     return s
 
 
@@ -105,23 +108,28 @@ def run_seed(seed, model, folder):
         json.dump(s, f)
     texts = []
     for k in range(2):
-        done = subprocess.run([PITH, "run", model, "-p", "w9", "--schema", path, "--temp", "2", "--seed", str(k), "-n", "240", "-t", "1"], capture_output=True)
+        done = subprocess.run([PITH, "run", model, "-p", "w9", "--schema", path, "--temp", "2",
+                               "--seed", str(k), "-n", "240", "-t", "1"], capture_output=True)
         assert done.returncode == 0 or b"matches no text" in done.stderr, done.stderr.decode()
         if done.returncode == 0:
-            texts.append(done.stdout.decode(errors="replace"))  # the length may end inside a character
+            # the length may end inside a character
+            texts.append(done.stdout.decode(errors="replace"))
     tries = texts + [damaged(r, t) for t in texts for _ in range(40) if t]
     answers = grammar([{"schema": s, "text": t} for t in tries])
     assert len(answers) == len(tries)
     ended = sum(a.get("accept", False) for a in answers[:len(texts)])
     for text, a in zip(tries, answers):
         assert "accept" in a, a
-        assert not a["accept"] or is_valid(validator, text), "seed %d: %s is accepted for %s" % (seed, text, json.dumps(s))
+        assert not a["accept"] or is_valid(validator,
+                                           text), "seed %d: %s is accepted for %s" % (seed, text,
+                json.dumps(s))
     return len(texts), ended
 
 
 # ---------------------------------------------------------------- every small value
 
-SCALARS = [None, True, False, 0, 1, -1, 2, 10, 12, -3, 0.5, 1.5, -0.5, 10.25, "", "a", "b", "ab", "ba", "aab", "\u00e9", "a\"", "1"]
+SCALARS = [None, True, False, 0, 1, -1, 2, 10, 12, -3, 0.5, 1.5, -0.5, 10.25, "", "a", "b", "ab",
+           "ba", "aab", "\u00e9", "a\"", "1"]
 NAMES = ["a", "b", "ab"]
 
 
@@ -140,7 +148,8 @@ def small_values():
 
 
 def small_schema(r, depth):
-    """What says the same here and in the grammar: an object that names members and says nothing of others is written without others."""
+    """What says the same here and in the grammar: an object that names members and says nothing of
+    others is written without others."""
     kind = r.randrange(10 if depth > 0 else 5)
     if kind == 0:
         s = {"type": r.choice(["integer", "number"])}
@@ -158,14 +167,16 @@ def small_schema(r, depth):
     if kind == 2:
         return {"enum": r.sample(SCALARS, r.randint(1, 5))}
     if kind == 3:
-        return r.choice([{"type": ["null", "boolean"]}, {"type": "integer"}, {"type": "string"}, {"type": "number"}, {"const": r.choice(SCALARS)}, {}])
+        return r.choice([{"type": ["null", "boolean"]}, {"type": "integer"}, {"type": "string"},
+                         {"type": "number"}, {"const": r.choice(SCALARS)}, {}])
     if kind == 4:
         return {"type": "integer", "multipleOf": r.choice([2, 3, 5])}
     if kind < 7:
         names = r.sample(NAMES, r.randint(0, 3))
         s = {"type": "object", "properties": {n: small_schema(r, depth - 1) for n in names}}
         s["required"] = [n for n in r.sample(NAMES, 3) if r.random() < (0.5 if n in names else 0.1)]
-        s["additionalProperties"] = r.choice([False, False, True, {"type": "integer"}, {"enum": ["a", 1]}])
+        s["additionalProperties"] = r.choice([False, False, True, {"type": "integer"},
+                                              {"enum": ["a", 1]}])
         return s
     if kind == 7:
         s = {"type": "array", "items": small_schema(r, depth - 1), "minItems": r.randint(0, 1)}
@@ -183,11 +194,13 @@ def orders(value):
     if not isinstance(value, dict):
         return [json.dumps(value, separators=(",", ":"), ensure_ascii=False)]
     pairs = [[json.dumps(k) + ":" + v for v in orders(x)] for k, x in value.items()]
-    return ["{" + ",".join(p) + "}" for perm in itertools.permutations(pairs) for p in itertools.product(*perm)]
+    return ["{" + ",".join(p) + "}" for perm in itertools.permutations(pairs)
+            for p in itertools.product(*perm)]
 
 
 def small_seed(seed, values):
-    """Compares all values with the grammar of a schema; how many are valid. -1: the schema is not supported."""
+    """Compares all values with the grammar of a schema; how many are valid. -1: the schema is not
+    supported."""
     r = random.Random("small%d" % seed)
     s = small_schema(r, 2)
     s["$defs"] = {"d": small_schema(r, 1)}
@@ -198,7 +211,8 @@ def small_seed(seed, values):
     answers = grammar([{"schema": s, "text": text} for _, text in lines])
     assert len(answers) == len(lines)
     if "invalid" in answers[0]:
-        assert "is supported" in answers[0]["invalid"] or "not supported" in answers[0]["invalid"] or "matches no text" in answers[0]["invalid"], answers[0]
+        assert "is supported" in answers[0]["invalid"] or "not supported" in answers[
+                0]["invalid"] or "matches no text" in answers[0]["invalid"], answers[0]
         return -1
     accepted = {}
     for (value, text), a in zip(lines, answers):
@@ -208,7 +222,9 @@ def small_seed(seed, values):
     for value in values:
         valid, got = validator.is_valid(value), accepted[json.dumps(value, sort_keys=True)]
         n_valid += valid
-        assert valid == got, "seed %d: %s is %s for %s" % (seed, json.dumps(value), "masked out" if valid else "accepted", json.dumps(s))
+        assert valid == got, "seed %d: %s is %s for %s" % (seed, json.dumps(value),
+                                                           "masked out" if valid else "accepted",
+                                                           json.dumps(s))
     return n_valid
 
 
@@ -221,8 +237,11 @@ def small_values_are_exact():
             seen.add(key)
     try:
         found = [small_seed(seed, values) for seed in range(12 * SCALE)]
-        assert sum(n >= 0 for n in found) * 2 > len(found), "only %d of %d schemas are supported" % (sum(n >= 0 for n in found), len(found))
-        assert sum(n > 0 for n in found) * 3 > len(found), "only %d of %d schemas allow a value" % (sum(n > 0 for n in found), len(found))
+        assert sum(n >= 0 for n in found) * 2 > len(found), ("only %d of %d schemas are supported"
+                                                             % (sum(n >= 0 for n in found),
+                                                                len(found)))
+        assert sum(n > 0 for n in found) * 3 > len(found), "only %d of %d schemas allow a value" % (
+                sum(n > 0 for n in found), len(found))
         say("ok", "small_values_are_exact")
     except AssertionError as e:
         say("FAIL", "small_values_are_exact: %s" % e)
@@ -230,8 +249,10 @@ def small_values_are_exact():
 
 def mixed_schema(r):
     """An object whose members come in any order: it does not say that there are no others."""
-    few = [{"type": "integer"}, {"enum": [1, "a"]}, {"type": ["string", "null"]}, {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"const": 1}}}]
-    s = {"type": "object", "properties": {n: r.choice(few) for n in r.sample(["a", "b", "ab"], r.randint(2, 3))}}
+    few = [{"type": "integer"}, {"enum": [1, "a"]}, {"type": ["string", "null"]},
+           {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"const": 1}}}]
+    s = {"type": "object", "properties":
+         {n: r.choice(few) for n in r.sample(["a", "b", "ab"], r.randint(2, 3))}}
     s["required"] = [n for n in s["properties"] if r.random() < 0.4]
     if r.random() < 0.5:
         s["additionalProperties"] = r.choice([{"type": "integer"}, True, {"type": "null"}])
@@ -240,12 +261,14 @@ def mixed_schema(r):
 
 def mixed_text(r):
     names = [r.choice(["a", "b", "ab", "c"]) for _ in range(r.randint(0, 4))]
-    pairs = [(n, r.choice([1, "a", None, {}, {"y": 1, "x": 2}, {"x": 2, "y": 1}, {"y": 2}])) for n in names]
+    pairs = [(n, r.choice([1, "a", None, {}, {"y": 1, "x": 2}, {"x": 2, "y": 1}, {"y": 2}]))
+             for n in names]
     return pairs, "{" + ",".join(json.dumps(n) + ":" + json.dumps(v) for n, v in pairs) + "}"
 
 
 def any_order_is_exact():
-    """Every text by itself: accepted where it is valid, has no name twice that the schema names, and none besides where it speaks of none."""
+    """Every text by itself: accepted where it is valid, has no name twice that the schema names,
+    and none besides where it speaks of none."""
     n_valid = 0
     try:
         for seed in range(20 * SCALE):
@@ -253,16 +276,19 @@ def any_order_is_exact():
             s = mixed_schema(r)
             validator = jsonschema.Draft202012Validator(s)
             tries = [mixed_text(r) for _ in range(150)]
-            for (pairs, text), a in zip(tries, grammar([{"schema": s, "text": t} for _, t in tries])):
+            for (pairs, text), a in zip(tries,
+                                        grammar([{"schema": s, "text": t} for _, t in tries])):
                 names = [n for n, _ in pairs]
                 named = [n for n in names if n in s["properties"]]
                 valid = validator.is_valid(dict(pairs)) and len(set(named)) == len(named)
                 valid = valid and ("additionalProperties" in s or named == names)
                 more = [v for n, v in pairs if n not in s["properties"]]
-                valid = valid and all(jsonschema.Draft202012Validator(s.get("additionalProperties", True)).is_valid(v) for v in more)
+                valid = valid and all(jsonschema.Draft202012Validator(s.get("additionalProperties",
+                                True)).is_valid(v) for v in more)
                 valid = valid and all(set(v) <= {"x", "y"} for n, v in pairs if isinstance(v, dict))
                 n_valid += valid
-                assert a == {"accept": valid}, "seed %d: %s for %s: %s" % (seed, text, json.dumps(s), a)
+                assert a == {"accept": valid}, "seed %d: %s for %s: %s" % (seed, text,
+                        json.dumps(s), a)
         assert n_valid > 200, n_valid
         say("ok", "any_order_is_exact")
     except AssertionError as e:
@@ -275,14 +301,17 @@ def main():
     any_order_is_exact()
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "model.gguf"), "--arch", "llama")
-        bounds = [{"schema": {"type": "number", "exclusiveMinimum": 16.9}, "text": "16.9"}, {"schema": {"type": "number", "minimum": 0.1}, "text": "0.1"}]
-        check("bounds_of_a_line_stay_what_they_are", grammar(bounds) == [{"accept": False}, {"accept": True}])
+        bounds = [{"schema": {"type": "number", "exclusiveMinimum": 16.9}, "text": "16.9"},
+                  {"schema": {"type": "number", "minimum": 0.1}, "text": "0.1"}]
+        check("bounds_of_a_line_stay_what_they_are",
+              grammar(bounds) == [{"accept": False}, {"accept": True}])
         try:
             for seed in range(10 * SCALE):
                 made, ended = run_seed(seed, model, folder)
                 n_texts += made
                 n_ended += ended
-            assert n_ended * 2 > n_texts, "only %d of %d texts came to their end" % (n_ended, n_texts)
+            assert n_ended * 2 > n_texts, "only %d of %d texts came to their end" % (n_ended,
+                    n_texts)
             say("ok", "random_schemas")
         except AssertionError as e:
             say("FAIL", "random_schemas: %s" % e)

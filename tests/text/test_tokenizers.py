@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""test_tokenizers.py -- `pith tokenize --jsonl` against the Python package `tokenizers` on random texts.
+"""test_tokenizers.py -- `pith tokenize --jsonl` against the Python package `tokenizers` on random
+texts.
 
-The other tokenizer is built from the same GGUF file: its tokens, merges or scores, and the pre-tokenizer as the model's authors publish it. Texts mix
-scripts, combining marks, emoji, controls, spaces, line ends, digits, contractions, words and the vocabulary's special tokens. TEST_SCALE sets how
-many there are for each vocabulary (100: 100,000), TEST_SEED where they begin, TEST_ONLY which vocabulary. Without the package: skipped by name.
+The other tokenizer is built from the same GGUF file: its tokens, merges or scores, and the
+pre-tokenizer as the model's authors publish it. Texts mix scripts, combining marks, emoji,
+controls, spaces, line ends, digits, contractions, words and the vocabulary's special tokens.
+TEST_SCALE sets how many there are for each vocabulary (100: 100,000), TEST_SEED where they begin,
+TEST_ONLY which vocabulary. Without the package: skipped by name.
 
-Where the two are known to differ, texts are left out, by the predicates `..._alike` below.
-"""
+Where the two are known to differ, texts are left out, by the predicates `..._alike` below."""
 import os
 import random
 import re
@@ -22,7 +24,8 @@ BATCH = 5000
 
 # ------------------------------------------------------------------ the keys of a GGUF file
 
-NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
+           12: "d"}
 
 
 def read_keys(path):
@@ -53,23 +56,26 @@ def read_keys(path):
     for _ in range(struct.unpack_from("<Q", data, 16)[0]):
         name = value(8)
         keys[name] = value(number("I"))
-    return {k.removeprefix("tokenizer.ggml."): v for k, v in keys.items() if k.startswith("tokenizer.ggml.")}
+    return {k.removeprefix("tokenizer.ggml."): v for k, v in keys.items()
+            if k.startswith("tokenizer.ggml.")}
 
 
 # ------------------------------------------------------------------ the other tokenizer
 
 def cased_letters():
     """The class that DeepSeek spells out, from the table: what is tested is how it is read."""
-    table = open(os.path.join(os.path.dirname(__file__), "../../src/text/vocab/pretok.def"), encoding="utf-8").read()
+    table = open(os.path.join(os.path.dirname(__file__), "../../src/text/vocab/pretok.def"),
+                 encoding="utf-8").read()
     lines = re.search(r"#define CASED_LETTERS(.*?)\n#", table, re.S).group(1)
     return "".join(re.findall(r'"([^"]*)"', lines)).replace("\\\\", "\\")
 
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+          r"?[^\s\p{L}\p{N}]+[\r\n]*" r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-QWEN35 = QWEN2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
+QWEN35 = QWEN2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]",
+                                                            r"[^\s\p{L}\p{M}\p{N}]")
 SPLITS = {
     "gpt-2": [GPT2],
     "starcoder": [r"\p{N}", GPT2],
@@ -81,8 +87,8 @@ SPLITS = {
     # without the white space that the publishers' ranges U+0800..U+4E00 hold
     "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿&&[^\s]]+", r"\p{N}"],
 }
-SPLITS["deepseek-llm"] = [
-    r"[\r\n]", r"\s?" + cased_letters(), r"\s?[!-/:-~！-／：-～‘-‟、。]+", r"\s+$", r"[一-龥ࠀ-一가-퟿&&[^\s]]+", r"\p{N}+"]
+SPLITS["deepseek-llm"] = [r"[\r\n]", r"\s?" + cased_letters(), r"\s?[!-/:-~！-／：-～‘-‟、。]+", r"\s+$",
+                          r"[一-龥ࠀ-一가-퟿&&[^\s]]+", r"\p{N}+"]
 WORD_START = "\u2581"
 
 
@@ -93,7 +99,8 @@ def build_bpe(keys, lib):
         ids.setdefault(t, i)
     merges = [tuple(m.split(" ", 1)) if m[0] != " " else (" ", m[2:]) for m in keys["merges"]]
     if keys["model"] == "gemma4":
-        t = lib.Tokenizer(lib.models.BPE(ids, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+        t = lib.Tokenizer(lib.models.BPE(ids, merges, byte_fallback=True, fuse_unk=True,
+                                         unk_token="<unk>"))
         t.normalizer = lib.normalizers.Replace(" ", WORD_START)
         t.pre_tokenizer = lib.pre_tokenizers.Split(lib.Regex(r"[^\n]+|\n+"), "isolated")
         return t
@@ -105,16 +112,20 @@ def build_bpe(keys, lib):
 
 
 def build_spm(keys, lib):
-    """Joining by score is joining by rank when every way to cut a token in two is a merge, ordered by the score of the token."""
+    """Joining by score is joining by rank when every way to cut a token in two is a merge, ordered
+    by the score of the token."""
     ids, merges = {}, []
     for i, t in enumerate(keys["tokens"]):
         ids.setdefault(t, i)
     plain = {t: i for t, i in ids.items() if keys["token_type"][i] in (1, 4)}
     for t, i in plain.items():
-        merges += [(-keys["scores"][i], i, t[:k], t[k:]) for k in range(1, len(t)) if t[:k] in ids and t[k:] in ids]
+        merges += [(-keys["scores"][i], i, t[:k], t[k:]) for k in range(1, len(t)) if t[:k] in ids
+                   and t[k:] in ids]
     merges.sort(key=lambda m: m[0])
-    t = lib.Tokenizer(lib.models.BPE(ids, [m[2:] for m in merges], byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
-    t.normalizer = lib.normalizers.Sequence([lib.normalizers.Prepend(WORD_START), lib.normalizers.Replace(" ", WORD_START)])
+    t = lib.Tokenizer(lib.models.BPE(ids, [m[2:] for m in merges], byte_fallback=True,
+                                     fuse_unk=True, unk_token="<unk>"))
+    t.normalizer = lib.normalizers.Sequence([lib.normalizers.Prepend(WORD_START),
+                                             lib.normalizers.Replace(" ", WORD_START)])
     return t
 
 
@@ -123,19 +134,22 @@ def build_wpm(keys, lib):
     ids = {}
     for i, t in enumerate(keys["tokens"]):
         ids.setdefault(t if t in special else t[1:] if t.startswith(WORD_START) else "##" + t, i)
-    t = lib.Tokenizer(lib.models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=1 << 20))
+    t = lib.Tokenizer(lib.models.WordPiece(ids, unk_token="[UNK]",
+                                           max_input_chars_per_word=1 << 20))
     t.normalizer = lib.normalizers.BertNormalizer()
     t.pre_tokenizer = lib.pre_tokenizers.BertPreTokenizer()
     return t
 
 
 def build_ugm(keys, lib):
-    t = lib.Tokenizer(lib.models.Unigram(list(zip(keys["tokens"], keys["scores"])), keys["unknown_token_id"], False))
+    t = lib.Tokenizer(lib.models.Unigram(list(zip(keys["tokens"], keys["scores"])),
+                                         keys["unknown_token_id"], False))
     charsmap = bytes(b & 255 for b in keys["precompiled_charsmap"])
     t.normalizer = lib.normalizers.Sequence(
         [lib.normalizers.Precompiled(charsmap), lib.normalizers.Replace(lib.Regex(" {2,}"), " ")])
-    t.pre_tokenizer = lib.pre_tokenizers.Sequence(
-        [lib.pre_tokenizers.WhitespaceSplit(), lib.pre_tokenizers.Metaspace(prepend_scheme="always")])
+    t.pre_tokenizer = lib.pre_tokenizers.Sequence([lib.pre_tokenizers.WhitespaceSplit(),
+                                                   lib.pre_tokenizers.Metaspace(
+                    prepend_scheme="always")])
     return t
 
 
@@ -145,40 +159,47 @@ def bpe_alike(text):
 
 
 def wpm_alike(text):
-    """Not for characters that decompose into several that stay (pith, as the field, keeps the first), nor for what only one knows, nor for
-    controls that are white space (a space for the field, nothing there), nor for the sign that stands for a word's start in the file."""
+    """Not for characters that decompose into several that stay (pith, as the field, keeps the
+    first), nor for what only one knows, nor for controls that are white space (a space for the
+    field, nothing there), nor for the sign that stands for a word's start in the file."""
     for c in text:
         if c in "\x0B\x0C\x1C\x1D\x1E\x1F\x85" + WORD_START:
             return False
         stay = [d for d in unicodedata.normalize("NFD", c) if unicodedata.category(d) != "Mn"]
         recent = unicodedata.category(c)[0] in "MP" and unicodedata.ucd_3_2_0.category(c) == "Cn"
-        if recent or len(stay) > 1 or len(c.lower()) > 1 or unicodedata.category(c) in ("Cn", "Co", "Mc", "Me"):
+        if recent or len(stay) > 1 or len(c.lower()) > 1 or unicodedata.category(c) in ("Cn", "Co",
+                "Mc", "Me"):
             return False
     return True
 
 
 def ugm_alike(text):
-    """`tokenizers` maps grapheme by grapheme where the published algorithm maps by characters; text without marks and consonants of
-    Hangul is the same."""
-    return not any(unicodedata.category(c)[0] in "MC" or unicodedata.combining(c) or "HANGUL LETTER" in unicodedata.name(c, "")
-                   or "\u1100" <= c <= "\u11FF" for c in text)
+    """`tokenizers` maps grapheme by grapheme where the published algorithm maps by characters; text
+    without marks and consonants of Hangul is the same."""
+    return not any(unicodedata.category(c)[0] in "MC" or unicodedata.combining(c)
+                   or "HANGUL LETTER" in unicodedata.name(c, "") or "\u1100" <= c <= "\u11FF"
+                   for c in text)
 
 
-BUILD = {"gpt2": build_bpe, "gemma4": build_bpe, "llama": build_spm, "bert": build_wpm, "t5": build_ugm}
+BUILD = {"gpt2": build_bpe, "gemma4": build_bpe, "llama": build_spm, "bert": build_wpm,
+         "t5": build_ugm}
 ALIKE = {"gpt2": bpe_alike, "bert": wpm_alike, "t5": ugm_alike}
 
 # ------------------------------------------------------------------ random texts
 
-SCRIPTS = [
-    (0x20, 0x7E), (0xA1, 0x24F), (0x250, 0x2FF), (0x370, 0x3FF), (0x400, 0x52F), (0x531, 0x58F), (0x591, 0x5F4), (0x600, 0x6FF),
-    (0x700, 0x74F), (0x900, 0x97F), (0x980, 0x9FF), (0xA80, 0xAFF), (0xB80, 0xBFF), (0xC00, 0xC7F), (0xE01, 0xE5B), (0xE81, 0xEDF),
-    (0xF00, 0xFFF), (0x1000, 0x109F), (0x10A0, 0x10FF), (0x1100, 0x11FF), (0x1200, 0x137F), (0x13A0, 0x13FD), (0x1780, 0x17F9),
-    (0x1E00, 0x1FFE), (0x2010, 0x205E), (0x2070, 0x218B), (0x2190, 0x23FF), (0x2460, 0x27BF), (0x2C00, 0x2DFF), (0x3001, 0x30FF),
-    (0x3105, 0x33FF), (0x4E00, 0x9FFF), (0xA000, 0xA48C), (0xAC00, 0xD7A3), (0xF900, 0xFAFF), (0xFB00, 0xFDFF), (0xFE30, 0xFFEE),
-    (0x10000, 0x1039F), (0x10400, 0x104FF), (0x1D400, 0x1D7FF), (0x1F300, 0x1FAFF), (0x20000, 0x2A6DF), (0xE000, 0xE0FF),
-]
-WORDS = "the quick brown Fox hello World it's we'll DON'T I'M naïve straße Ελλάδα привет 你好 こんにちは 안녕 नमस्ते مرحبا www.x.com a1b2 3.14 1,000".split()
-SPACES = [" "] * 12 + ["  ", "   ", "\t", "\n", "\n\n", "\r\n", " \n", "\u00A0", "\u3000", "\u2003", "\u2028", "\x0B", "\x85", "\u1680", "\u200B"]
+SCRIPTS = [(0x20, 0x7E), (0xA1, 0x24F), (0x250, 0x2FF), (0x370, 0x3FF), (0x400, 0x52F),
+           (0x531, 0x58F), (0x591, 0x5F4), (0x600, 0x6FF), (0x700, 0x74F), (0x900, 0x97F),
+           (0x980, 0x9FF), (0xA80, 0xAFF), (0xB80, 0xBFF), (0xC00, 0xC7F), (0xE01, 0xE5B),
+           (0xE81, 0xEDF), (0xF00, 0xFFF), (0x1000, 0x109F), (0x10A0, 0x10FF), (0x1100, 0x11FF),
+           (0x1200, 0x137F), (0x13A0, 0x13FD), (0x1780, 0x17F9), (0x1E00, 0x1FFE), (0x2010, 0x205E),
+           (0x2070, 0x218B), (0x2190, 0x23FF), (0x2460, 0x27BF), (0x2C00, 0x2DFF), (0x3001, 0x30FF),
+           (0x3105, 0x33FF), (0x4E00, 0x9FFF), (0xA000, 0xA48C), (0xAC00, 0xD7A3), (0xF900, 0xFAFF),
+           (0xFB00, 0xFDFF), (0xFE30, 0xFFEE), (0x10000, 0x1039F), (0x10400, 0x104FF),
+           (0x1D400, 0x1D7FF), (0x1F300, 0x1FAFF), (0x20000, 0x2A6DF), (0xE000, 0xE0FF),]
+WORDS = ("the quick brown Fox hello World it's we'll DON'T I'M naïve straße Ελλάδα привет 你好 "
+         "こんにちは 안녕 नमस्ते مرحبا www.x.com a1b2 3.14 1,000".split())
+SPACES = [" "] * 12 + ["  ", "   ", "\t", "\n", "\n\n", "\r\n", " \n", "\u00A0", "\u3000", "\u2003",
+                       "\u2028", "\x0B", "\x85", "\u1680", "\u200B"]
 
 
 def character(r):
@@ -204,14 +225,17 @@ def piece(r, special):
     if k == 10:
         return "".join(chr(r.randint(0x21, 0x7E)) for _ in range(r.randint(1, 8)))
     if k == 11:
-        return r.choice("aeoun") + "".join(chr(r.randint(0x300, 0x36F)) for _ in range(r.randint(1, 3)))
+        return r.choice("aeoun") + "".join(chr(r.randint(0x300, 0x36F))
+                                           for _ in range(r.randint(1, 3)))
     if k == 12:
-        return r.choice(["👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽", "🇩🇪", "\u200D", "\uFE0F", "\uFEFF", "\x07", "\x1B", "\x7F", "\u202E", "\uFFFD"])
+        return r.choice(["👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽", "🇩🇪", "\u200D", "\uFE0F", "\uFEFF", "\x07",
+                         "\x1B", "\x7F", "\u202E", "\uFFFD"])
     if k == 13 and special:
         s = r.choice(special)
         return s if r.random() < 0.7 else s[: r.randint(1, len(s))]
     if k == 14:
-        return r.choice(["'", "''", "'S", "'re", "!?", "...", "---", "/", "$", "^", "`", "~", "<", ">", "|", "(", "))"]) * r.randint(1, 3)
+        return r.choice(["'", "''", "'S", "'re", "!?", "...", "---", "/", "$", "^", "`", "~", "<",
+                         ">", "|", "(", "))"]) * r.randint(1, 3)
     return character(r)
 
 
@@ -227,23 +251,29 @@ def answers(path, texts):
 
 def compare(name, path, keys, other, count):
     tokens, kinds = keys["tokens"], keys.get("token_type") or [1] * len(keys["tokens"])
-    # Overlaps go the leftmost first there, the longest first here: tokens that overlap others are not written next to each other.
-    special = [t for t, k in zip(tokens, kinds) if k in (3, 4) and t and not t.startswith(">>")][:64]
+    # Overlaps go the leftmost first there, the longest first here: tokens that overlap others are
+    # not written next to each other.
+    special = [t for t, k in zip(tokens, kinds) if k in (3, 4) and t
+               and not t.startswith(">>")][:64]
     alike = ALIKE.get(keys["model"], lambda text: True)
     r = random.Random(f"{SEED} {name}")
     wrong = done = 0
     while done < count:
-        texts = [t for t in (random_text(r, special) for _ in range(min(BATCH, count - done))) if alike(t)]
+        texts = [t for t in (random_text(r, special) for _ in range(min(BATCH, count - done)))
+                 if alike(t)]
         done += BATCH
-        for text, answer, want in zip(texts, answers(path, texts), other.encode_batch(texts, add_special_tokens=False)):
+        for text, answer, want in zip(texts, answers(path, texts),
+                                      other.encode_batch(texts, add_special_tokens=False)):
             if answer.get("ids") == want.ids:
                 continue
             wrong += 1
             if wrong <= 5:
                 got = answer.get("ids", [])
-                at = next((i for i, (a, b) in enumerate(zip(got, want.ids)) if a != b), min(len(got), len(want.ids)))
+                at = next((i for i, (a, b) in enumerate(zip(got, want.ids)) if a != b),
+                          min(len(got), len(want.ids)))
                 show = lambda ids: [(i, tokens[i]) for i in ids[max(0, at - 2) : at + 6]]
-                print(f"    {name}: {text!r}\n      pith  {show(got)}\n      other {show(want.ids)}")
+                print(f"    {name}: {text!r}\n      pith  {show(got)}\n"
+                      f"      other {show(want.ids)}")
     return wrong
 
 
@@ -253,7 +283,8 @@ def test(name, path, lib):
         return
     other = BUILD[keys["model"]](keys, lib)
     kinds = keys.get("token_type") or []
-    other.add_tokens([lib.AddedToken(t, normalized=False, special=k == 3) for t, k in zip(keys["tokens"], kinds) if k in (2, 3, 4) and t])
+    other.add_tokens([lib.AddedToken(t, normalized=False, special=k == 3)
+                      for t, k in zip(keys["tokens"], kinds) if k in (2, 3, 4) and t])
     wrong = compare(name, path, keys, other, COUNT)
     check(name, not wrong, f"{wrong} of {COUNT} texts differ (seed {SEED})")
 
@@ -269,7 +300,8 @@ def main():
     if lib is None or not os.path.isdir(folder):
         skip("tokenizers", "no Python package tokenizers" if lib is None else "no vectors/vocab")
     else:
-        only = os.environ["TEST_ONLY"].split(",") if "TEST_ONLY" in os.environ else SMALL if SCALE < 10 else None
+        only = (os.environ["TEST_ONLY"].split(",") if "TEST_ONLY" in os.environ else SMALL
+                if SCALE < 10 else None)
         for file in sorted(os.listdir(folder)):
             name = file.removesuffix(".gguf")
             if name != file and (not only or name in only):
