@@ -126,7 +126,7 @@ convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),$(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
 commit    = $(if $(filter src/api/%,$1),-DPITH_COMMIT='"$(COMMIT)"')
 # Programs see the public header alone; tests and fuzzers see the rooms too.
-includes  = -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests)
+includes  = -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests) $(if $(filter tests/server/%,$1),-I.)
 
 # ---------------------------------------------------------------- targets
 

@@ -278,9 +278,13 @@ struct work *work_open(int n_threads, int n_keys, int most); /* most: requests o
 int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s,
               struct exchange *x, struct fault *f);
 void work_stop(struct work *w); /* what is queued is done first */
+/* From time to time, now: clock_now(). Gives the turns of those who have not looked for long to
+ * others who wait. */
+void work_lend(struct work *w, int64_t now);
 /* On a thread of work, for the job that it does; elsewhere nothing: */
 int work_json(size_t bytes,
               int taken); /* json.c: a block is taken (0: it may not be), or given back */
+int work_goes_on(void); /* 0: it ends here; where it does not, others may have gone first */
 void work_deadline(int64_t deadline); /* it ends then; clock_now(), 0: never */
 int64_t
 work_hand_over(void); /* bytes that the library holds for it, which the caller counts from now on */

@@ -1,7 +1,8 @@
 /* watch.c -- the thread that looks after those who wait. A suspended connection is not looked at by
  * libmicrohttpd, so a client that leaves would go unnoticed: poll() is asked about those that wait.
  * Besides, it writes the pulse of silent streams, shuts connections whose requests come too slowly,
- * ends waiting for models, and gives memory back when nothing is asked. */
+ * ends waiting for models, lends the turns of those who work and do not look, and gives memory back
+ * when nothing is asked. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +94,7 @@ void *http_watch(void *arg)
         n = waiting(h, &fds, &cap);
         int any = h->first != NULL;
         pthread_mutex_unlock(&h->lock);
+        work_lend(h->s->work, now);
         tidy(h, any, now);
         models_expire(h->s);
         somebody_left = poll(fds, n, WATCH_MS) > 0;

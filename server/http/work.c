@@ -10,7 +10,8 @@
  * its own and gives its turn up as soon as one with less time waits: whatever it does asks whether
  * it may go on (pith_work of the library; json.c at allocations), which is also where it ends
  * because its client has left, its time is over, or it costs more than a request may. So many or
- * expensive requests of one key hold up nobody else, nor the cheap ones of that key.
+ * expensive requests of one key hold up nobody else, nor the cheap ones of that key. Where it has
+ * not asked for long, its turn is lent to another one; then the system shares the cores out.
  *
  * Handlers that wait for the scheduler (ROUTE_WAITS) share a last lane, of which one at a time is
  * run, without a turn. Clients that wait hold a connection each, so a lane longer than connections
@@ -26,6 +27,7 @@ enum {
                            taken it is one */
     SLICE_NS = 2000000, /* a lane that had so much more time than another lets it go first */
     WITHIN_NS = 10000000, /* likewise a job and another one of its lane */
+    LEND_NS = 20000000,   /* the turn of a job that has not looked for so long is lent */
 };
 
 struct job {
@@ -42,8 +44,11 @@ struct turn {
     struct work *w;
     struct job *job;
     struct turn *next; /* of those that let others go first */
+    struct turn *below, **above; /* of those that run */
     pthread_cond_t go;
     int granted;
+    int lent;       /* another one has its turn */
+    int64_t looked; /* clock_now(), when it asked last whether it may go on */
     int64_t since, spent; /* ns of processor time: when it was looked at last; of its turns */
     int64_t json;         /* bytes of JSON */
     int64_t kept;         /* bytes that are somebody else's to count now */
@@ -67,6 +72,8 @@ struct work {
     pthread_t thread[THREADS_MAX];
     int n_threads, n_idle, n_turns, quit;
     int n_begun, n_running;         /* jobs; those that have a turn */
+    int n_lent;                     /* those that run while another has theirs: as many at most */
+    struct turn *running;           /* both of these */
     int most;                       /* jobs in a lane */
     int waits;                      /* a job of the last lane runs */
     struct job *ready, **ready_end; /* to be run by the next thread that is free */
@@ -182,20 +189,71 @@ static int gives_way(const struct turn *t)
     return (may_begin(w, mine) ? 0 : (*least)->spent) + WITHIN_NS < t->spent;
 }
 
+/* With the lock, where a thread begins or ends to run its job. */
+static void runs(struct turn *t)
+{
+    struct work *w = t->w;
+    t->looked = clock_now();
+    t->below = w->running;
+    t->above = &w->running;
+    if (t->below)
+        t->below->above = &t->below;
+    w->running = t;
+}
+
+static void rests(struct turn *t)
+{
+    struct work *w = t->w;
+    *t->above = t->below;
+    if (t->below)
+        t->below->above = t->above;
+    if (t->lent)
+        w->n_lent--;
+    else
+        w->n_running--;
+    t->lent = 0;
+}
+
 static void let_others(struct turn *t)
 {
     struct work *w = t->w;
     pthread_mutex_lock(&w->lock);
     count_time(t);
-    if (t->job->lane < w->n - 1 && gives_way(t)) {
+    if (t->job->lane == w->n - 1) { /* it runs without a turn */
+        pthread_mutex_unlock(&w->lock);
+        return;
+    }
+    t->looked = clock_now();
+    if (t->lent && w->n_running < w->n_turns) { /* it has been given back */
+        t->lent = 0;
+        w->n_lent--;
+        w->n_running++;
+    }
+    if (t->lent || gives_way(t)) {
         struct lane *l = &w->lane[t->job->lane];
+        rests(t);
         t->next = l->parked;
         l->parked = t;
         t->granted = 0;
-        w->n_running--;
         give_turns(w);
         while (!t->granted)
             pthread_cond_wait(&t->go, &w->lock);
+        runs(t);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+void work_lend(struct work *w, int64_t now)
+{
+    pthread_mutex_lock(&w->lock);
+    for (struct turn *t = w->running; t && next_lane(w) >= 0 && w->n_lent < w->n_turns;
+         t = t->below) {
+        if (t->lent || now - t->looked < LEND_NS)
+            continue;
+        t->lent = 1;
+        w->n_lent++;
+        w->n_running--;
+        give_turns(w);
     }
     pthread_mutex_unlock(&w->lock);
 }
@@ -246,6 +304,11 @@ int work_json(size_t bytes, int taken)
     if (t->said || !taken)
         return 1;
     return !t->stop && (t->json / LOOK_BYTES == before || goes_on(t));
+}
+
+int work_goes_on(void)
+{
+    return !turn_now || turn_now->said || goes_on(turn_now);
 }
 
 struct turn *work_leave(void)
@@ -327,6 +390,12 @@ static void do_job(struct work *w, struct job *j)
     struct tenant *who = exchange_tenant(j->x);
     pthread_cond_init(&t.go, NULL);
     exchange_hold(j->x);
+    int takes_turns = j->lane < w->n - 1;
+    if (takes_turns) {
+        pthread_mutex_lock(&w->lock);
+        runs(&t);
+        pthread_mutex_unlock(&w->lock);
+    }
     t.room = account_room(j->s, who);
     t.bounds.max_bytes = (uint64_t)t.room + 1;
     t.bounds.deadline = exchange_deadline(j->x);
@@ -340,6 +409,10 @@ static void do_job(struct work *w, struct job *j)
     account_add(j->s, who, -t.told);
     pthread_mutex_lock(&w->lock);
     count_time(&t);
+    if (takes_turns)
+        rests(&t);
+    else
+        w->waits = 0;
     pthread_mutex_unlock(&w->lock);
     exchange_drop(j->x);
     pthread_cond_destroy(&t.go);
@@ -361,10 +434,6 @@ static void *run(void *arg)
             pthread_mutex_lock(&w->lock);
             w->n_begun--;
             w->lane[j->lane].n_begun--;
-            if (j->lane == w->n - 1)
-                w->waits = 0;
-            else
-                w->n_running--;
             free(j);
             give_turns(w);
             continue;

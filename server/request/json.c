@@ -138,13 +138,21 @@ json_t *fault_json(const struct fault *f)
 /* A tree takes far more memory than its text: so many at most, some 250 MB of them. */
 enum { FAT_MAX = 500000, VALUES_MAX = 4000000 };
 
+/* So many bytes are read without a look at whether it goes on: a millisecond. */
+enum { LOOK_BYTES = 64 << 10 };
+
 /* How deep brackets are nested, at most, and how many values there are; *fat: objects and lists, of
  * which each takes hundreds of bytes. Strings are skipped; whether it is JSON is not asked. */
 static int depth_of(const char *p, size_t n, size_t *fat, size_t *values)
 {
     int depth = 0, most = 0, inside = 0;
     *fat = *values = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0, look = LOOK_BYTES; i < n; i++) {
+        if (i >= look) {
+            look += LOOK_BYTES;
+            if (!work_goes_on())
+                break; /* the reader is told so, too */
+        }
         if (inside) {
             if (p[i] == '\\')
                 i++;
@@ -204,6 +212,28 @@ static void explain(const char *p, size_t n, const json_error_t *e, struct fault
     }
 }
 
+/* A text that is read in pieces. */
+struct source {
+    const char *p;
+    size_t n, at, look;
+    int stopped;
+};
+
+static size_t next_piece(void *to, size_t room, void *source)
+{
+    struct source *s = source;
+    size_t n = s->n - s->at < room ? s->n - s->at : room;
+    if (s->at >= s->look) {
+        s->look += LOOK_BYTES;
+        s->stopped |= !work_goes_on();
+    }
+    if (s->stopped)
+        return (size_t)-1;
+    memcpy(to, s->p + s->at, n);
+    s->at += n;
+    return n;
+}
+
 json_t *json_read(const char *p, size_t n, struct fault *f)
 {
     json_error_t e;
@@ -218,8 +248,10 @@ json_t *json_read(const char *p, size_t n, struct fault *f)
                   fat, values, FAT_MAX, VALUES_MAX);
         return NULL;
     }
-    json_t *j = json_loadb(p, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
-    if (!j && json_lost())
+    struct source from = {.p = p, .n = n};
+    json_t *j = json_load_callback(
+        next_piece, &from, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    if (!j && json_lost() + from.stopped)
         fault_memory(f);
     else if (!j)
         explain(p, n, &e, f);
