@@ -18,7 +18,7 @@ struct command {
     size_t opts_bytes;
     int (*run)(void *opts);
 };
-extern const struct command cmd_run, cmd_bench, cmd_inspect, cmd_logits, cmd_tokenize, cmd_sample,
+extern const struct command cmd_run, cmd_bench, cmd_inspect, cmd_logits, cmd_embed, cmd_tokenize, cmd_sample,
     cmd_template, cmd_grammar, cmd_synth, cmd_serve, cmd_pull, cmd_list, cmd_rm;
 
 /* Exit codes: all is well; the command line is wrong; a file, prompt or model is wrong; the machine
@@ -64,6 +64,18 @@ int cli_write_all(int fd, const char *p, size_t n); /* 0, or the errno of what f
 /* Writes beside and renames; a device or a pipe is written itself. 0, or the errno of what failed:
  * nothing has changed. */
 int cli_replace_file(const char *path, const char *text);
+/* A file that gets its name when it is complete (out_file.c): it is written beside, and a device or
+ * a pipe is written itself. check, before the work is done, refuses a folder. close gives the file
+ * its name when code is CLI_OK and removes it otherwise. All return an exit code, the message is
+ * out. */
+struct cli_out {
+    FILE *f;
+    char *tmp;
+    const char *path;
+};
+int cli_out_check(const char *path);
+int cli_out_open(struct cli_out *w, const char *path);
+int cli_out_close(struct cli_out *w, int code);
 /* Bytes as a JSON string; those that are not UTF-8 become U+FFFD. NULL: no memory. */
 json_t *cli_json_text(const char *p, size_t n);
 json_t *cli_json_failure(const char *why); /* {"error": why} */

@@ -9,7 +9,7 @@
 #include "cli/args/man.h"
 
 static const struct command *const commands[] = {
-    &cmd_run,      &cmd_bench,   &cmd_inspect, &cmd_logits, &cmd_tokenize, &cmd_sample,
+    &cmd_run,      &cmd_bench,   &cmd_inspect, &cmd_logits, &cmd_embed, &cmd_tokenize, &cmd_sample,
     &cmd_template, &cmd_grammar, &cmd_synth,   &cmd_list,   &cmd_rm,
 #ifdef WITH_PULL
     &cmd_pull,

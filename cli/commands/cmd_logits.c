@@ -9,8 +9,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
 
@@ -92,55 +90,6 @@ static int32_t *read_ids(const char *from, int32_t *n, int *code)
     return ids;
 }
 
-/* ---------------------------------------------------------------- output file */
-
-struct out_file {
-    FILE *f;
-    char *tmp;
-    const char *path;
-};
-
-/* Asked first: all the work is done before the renaming. */
-static int out_check(const char *path)
-{
-    struct stat sb;
-    if (stat(path, &sb) == 0 && S_ISDIR(sb.st_mode))
-        return cli_say(CLI_INPUT, "%s is a folder; wanted a file to write", path);
-    return CLI_OK;
-}
-
-static int out_open(struct out_file *w, const char *path)
-{
-    w->path = path;
-    if (cli_is_device(path)) {
-        w->f = fopen(path, "wb");
-        return w->f ? CLI_OK : cli_say(CLI_SYSTEM, "%s: cannot open: %s", path, strerror(errno));
-    }
-    if (asprintf(&w->tmp, "%s.tmp-%ld", path, (long)getpid()) < 0) {
-        w->tmp = NULL;
-        return cli_no_memory();
-    }
-    w->f = fopen(w->tmp, "wb");
-    return w->f ? CLI_OK : cli_say(CLI_SYSTEM, "%s: cannot create: %s", w->tmp, strerror(errno));
-}
-
-/* Gives the file its name when code is CLI_OK, removes it otherwise. */
-static int out_close(struct out_file *w, int code)
-{
-    if (w->f) {
-        errno = 0;
-        int bad = ferror(w->f);
-        bad |= fclose(w->f) != 0;
-        if (!code && (bad || (w->tmp && rename(w->tmp, w->path) != 0)))
-            code = cli_say(CLI_SYSTEM, "%s: cannot write: %s", w->path,
-                           errno ? strerror(errno) : "write error");
-        if (code && w->tmp)
-            unlink(w->tmp);
-    }
-    free(w->tmp);
-    return code;
-}
-
 /* ---------------------------------------------------------------- the command */
 
 static pith_pooling pooling_of(const char *name)
@@ -158,7 +107,7 @@ static pith_pooling pooling_of(const char *name)
 
 /* One step; writes a row of `width` floats for each of its outputs. */
 static int write_step(pith_session *s, const struct pith_batch *batch, int embeddings,
-                      int32_t width, struct out_file *w)
+                      int32_t width, struct cli_out *w)
 {
     struct pith_error err = {0};
     if (pith_step(s, batch, &err) != PITH_OK)
@@ -178,7 +127,7 @@ static int write_step(pith_session *s, const struct pith_batch *batch, int embed
 
 /* All tokens in steps of at most `chunk`. */
 static int write_rows(pith_session *s, const int32_t *ids, int32_t n, int32_t chunk, int embeddings,
-                      int32_t width, struct out_file *w)
+                      int32_t width, struct cli_out *w)
 {
     int code = CLI_OK;
     uint8_t *want = malloc((size_t)chunk);
@@ -231,10 +180,10 @@ static int run(void *opts)
     const struct opts *o = opts;
     int code, embeddings = 0;
     int32_t n = 0;
-    struct out_file out = {0};
+    struct cli_out out = {0};
     struct pith_model_info info = {.size = sizeof info};
     struct pith_session_params params = PITH_SESSION_PARAMS_INIT;
-    code = out_check(o->out);
+    code = cli_out_check(o->out);
     int32_t *ids = code ? NULL : read_ids(o->tokens, &n, &code);
     if (!ids)
         return code;
@@ -253,11 +202,11 @@ static int run(void *opts)
         else if (chunk > most && most > 0)
             chunk = most;
         interrupt_watch(s);
-        code = out_open(&out, o->out);
+        code = cli_out_open(&out, o->out);
         if (!code)
             code = write_rows(s, ids, n, chunk, embeddings, embeddings ? info.n_embd : info.n_vocab,
                               &out);
-        code = out_close(&out, code);
+        code = cli_out_close(&out, code);
         interrupt_watch(NULL);
         if (!code && cli_chatty(&o->model))
             fprintf(stderr, "%s: %d tokens\n", o->out, n);

@@ -53,11 +53,14 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
         return NULL;
     }
     if (m) {
-        struct pith_work *w = work_pause(); /* the model's own, made once */
+        struct pith_work aside; /* the model's own, made once */
+        work_aside(&aside);
         spec.trie = model_trie(m, err);
-        work_resume(w);
-        if (!spec.trie)
+        work_back(&aside);
+        if (!spec.trie) {
+            work_explain(err);
             return NULL;
+        }
         spec.owner = model_ref(m);
         spec.release = release;
     }

@@ -25,6 +25,26 @@ int work_look(struct pith_work *w)
     return !w->stop;
 }
 
+static int look_outside(void *ctx, const struct pith_work *aside)
+{
+    (void)aside;
+    return work_look(ctx);
+}
+
+void work_aside(struct pith_work *aside)
+{
+    *aside = (struct pith_work)PITH_WORK_INIT;
+    aside->outer = work_now;
+    aside->go_on = work_now ? look_outside : NULL;
+    aside->ctx = work_now;
+    work_now = aside;
+}
+
+void work_back(struct pith_work *aside)
+{
+    work_now = aside->outer;
+}
+
 pith_status work_explain(struct pith_error *err)
 {
     const struct pith_work *w = work_now;

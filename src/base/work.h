@@ -26,17 +26,10 @@ static inline int work_tick(uint64_t steps)
     return w->steps < w->look_at || work_look(w);
 }
 
-/* What is made for all and not for the work at hand is not counted in: between these two. */
-static inline struct pith_work *work_pause(void)
-{
-    struct pith_work *w = work_now;
-    work_now = NULL;
-    return w;
-}
-static inline void work_resume(struct pith_work *w)
-{
-    work_now = w;
-}
+/* What is made for all and not for the work at hand, between these two: it looks as often and ends
+ * when the work may not go on, but its steps and bytes are counted in *aside alone. */
+void work_aside(struct pith_work *aside);
+void work_back(struct pith_work *aside);
 
 /* mem.c: before a block is taken (0: it may not be), and after one is given back. */
 static inline int work_take(size_t bytes)

@@ -228,6 +228,45 @@ static void tells_what_is_held(void)
     CHECK(work_now == NULL);
 }
 
+/* What is made once for a model is no request's, but it asks as all work does: others go first, and
+ * who has left ends it. */
+static void asks_while_it_works_for_all(void)
+{
+    struct pith_error err = {0};
+    struct pith_synth_params p = small_params("llama", 30000);
+    pith_model *m = small_model(&p, 0, NULL);
+    REQUIRE(m, "no model");
+    for (int at = 0; at < 12; at += 5) {
+        struct asked no = {.stop_at = at};
+        struct pith_work w = PITH_WORK_INIT;
+        w.go_on = go_on;
+        w.ctx = &no;
+        pith_work_begin(&w, NULL);
+        CHECK(!pith_grammar_open(m, PITH_GRAMMAR_GBNF, "root ::= \"a\"", 12, NULL, &err));
+        pith_work_end(&w);
+        CHECK_MSG(err.code == PITH_CANCELLED && no.n == at + 1, "%s, asked %d times", err.msg,
+                  no.n);
+        CHECK(w.held_bytes == 0 && w.peak_bytes == 0 && w.steps == 0);
+    }
+    uint64_t held[2];
+    for (int i = 0; i < 2; i++) {
+        struct asked a = {.stop_at = -1};
+        struct pith_work w = PITH_WORK_INIT;
+        w.go_on = go_on;
+        w.ctx = &a;
+        pith_work_begin(&w, NULL);
+        pith_grammar *g = pith_grammar_open(m, PITH_GRAMMAR_GBNF, "root ::= \"a\"", 12, NULL, &err);
+        pith_work_end(&w);
+        REQUIRE(g, "%s", err.msg);
+        held[i] = (uint64_t)w.held_bytes;
+        pith_grammar_close(g);
+        CHECK_MSG(i ? a.n <= 2 : a.n > 30, "time %d: asked %d times", i, a.n);
+        CHECK_MSG(w.steps < 1000, "%llu steps", (unsigned long long)w.steps);
+    }
+    CHECK(held[0] == held[1]);
+    pith_model_close(m);
+}
+
 static void refuses_bad_input(void)
 {
     struct pith_error err = {0};
@@ -252,6 +291,7 @@ int main(void)
     TEST(has_a_bound_of_steps);
     TEST(has_a_bound_of_bytes);
     TEST(tells_what_is_held);
+    TEST(asks_while_it_works_for_all);
     TEST(refuses_bad_input);
     pith_model_close(model);
     return test_end();

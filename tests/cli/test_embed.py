@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""test_embed.py -- pith embed: the vectors are those that pith logits pools, alone or among others;
+how texts come and vectors go; what is wrong is told and writes no file."""
+import ast
+import json
+import math
+import os
+import struct
+import subprocess
+import tempfile
+
+from report import LIMIT, PITH, SHARED, check, run
+
+STORY = os.path.join(SHARED, "vectors", "models", "stories260K.gguf")
+TEXTS = ["Once upon a time", "The dog", "Lily had a red ball. " * 5]
+
+
+def pith(*args, said="", command="embed"):
+    """Status, stdout, stderr."""
+    p = subprocess.run([PITH, command, *args], input=said.encode(), stdout=subprocess.PIPE,
+                       stderr=subprocess.PIPE, timeout=LIMIT)
+    return p.returncode, p.stdout.decode(), p.stderr.decode()
+
+
+def vectors(text):
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [v["index"] for v in lines] == list(range(len(lines)))
+    return [[struct.unpack("<f", struct.pack("<f", x))[0] for x in v["embedding"]] for v in lines]
+
+
+def pooled(folder, text, how):
+    ids = pith(STORY, text, command="tokenize")[1].replace(",", " ").split()
+    out = os.path.join(folder, "pooled")
+    code, _, err = pith(STORY, "--tokens", ",".join(ids), "--pooling", how, "-o", out,
+                        command="logits")
+    assert code == 0, err
+    with open(out, "rb") as f:
+        data = f.read()
+    return list(struct.unpack("<%df" % (len(data) // 4), data))
+
+
+def test_vectors(folder):
+    code, out, err = pith(STORY, "--raw", *TEXTS)
+    got = vectors(out)
+    check("vectors_are_those_of_logits", code == 0 and
+          got == [pooled(folder, t, "mean") for t in TEXTS], (code, err))
+    last = vectors(pith(STORY, "--raw", "--pooling", "last", TEXTS[1])[1])
+    check("pooling", last == [pooled(folder, TEXTS[1], "last")] and last[0] != got[1])
+    unit = vectors(pith(STORY, *TEXTS)[1])
+    length = [math.sqrt(sum(x * x for x in v)) for v in unit]
+    check("length_is_one", all(abs(n - 1) < 1e-6 for n in length), length)
+    few = vectors(pith(STORY, "--raw", "--dimensions", "5", TEXTS[0])[1])
+    check("dimensions", few == [got[0][:5]], few)
+    with_prefix = vectors(pith(STORY, "--raw", "--prefix", "Once ", "upon a time")[1])
+    check("prefix", with_prefix == got[:1])
+    many = vectors(pith(STORY, "--raw", said="\n".join(TEXTS * 40) + "\n")[1])
+    check("many_lines", many == got * 40, len(many))
+    lines = "\n".join([json.dumps(TEXTS[0]), json.dumps({"text": TEXTS[1]})])
+    check("lines_of_json", vectors(pith(STORY, "--raw", "--jsonl", said=lines)[1]) == got[:2])
+
+
+def test_npy(folder):
+    got = vectors(pith(STORY, *TEXTS)[1])
+    path = os.path.join(folder, "v.npy")
+    code, out, err = pith(STORY, "--npy", path, *TEXTS)
+    with open(path, "rb") as f:
+        data = f.read()
+    n = struct.unpack("<H", data[8:10])[0]
+    head = ast.literal_eval(data[10:10 + n].decode())
+    check("npy_head", (code, out) == (0, "") and data[:8] == b"\x93NUMPY\x01\x00" and
+          (10 + n) % 64 == 0 and head == {"descr": "<f4", "fortran_order": False,
+                                          "shape": (len(TEXTS), len(got[0]))}, (code, err, head))
+    flat = list(struct.unpack("<%df" % (len(TEXTS) * len(got[0])), data[10 + n:]))
+    check("npy_numbers", flat == [x for v in got for x in v])
+
+
+def test_bad(folder):
+    def bad(name, status, words, *args, said=""):
+        code, _, err = pith(STORY, *args, said=said)
+        check(name, code == status and all(w in err for w in words), (code, err))
+
+    path = os.path.join(folder, "none.npy")
+    bad("too_long", 2, ["text 2", "n_ctx = 8", "n_over"], "-c", "8", "--npy", path, "a",
+        "one two three four five six seven eight nine ten")
+    check("no_file_of_a_failure", not os.listdir(folder) or "none.npy" not in os.listdir(folder))
+    bad("not_json", 2, ["line 2", "not JSON"], "--jsonl", said='"a"\n{"text": \n')
+    bad("no_text", 2, ["line 1", "text"], "--jsonl", said='{"texts": 1}\n')
+    bad("too_many_dimensions", 1, ["--dimensions", "64"], "--dimensions", "65", "a")
+    bad("npy_is_a_folder", 2, ["folder"], "--npy", folder, "a")
+    bad("jsonl_and_texts", 1, ["--jsonl"], "--jsonl", "a")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        test_vectors(folder)
+        test_npy(folder)
+        test_bad(folder)
+
+
+run(main, "test_embed", "embed")
