@@ -175,18 +175,20 @@ static void linear_case(struct rng *r, int d_k, int d_v, enum linear_rule rule, 
     j.b = rule == LINEAR_RANK1 ? guarded(r, vec[4], d_k, mode) : NULL;
     j.v = guarded(r, vec[5], d_v, mode);
     memcpy(want_s, fill(r, start, n, mode), (size_t)n * sizeof *start);
-    j.s = want_s;
+    j.from = j.s = want_s;
     j.y = want_y;
     for (int i = 0; i < d_v; i++)
         linear_value(&j, i);
-    for (int l = 0; l < n_levels; l++) {
+    for (int l = 0; l < 2 * n_levels; l++) { /* in place, and to another array */
         j.s = marked(bs, n);
+        j.from = l % 2 ? start : j.s;
         j.y = marked(by, d_v);
-        memcpy(j.s, start, (size_t)n * sizeof *start);
-        levels[l]->linear(&j);
+        if (l % 2 == 0)
+            memcpy(j.s, start, (size_t)n * sizeof *start);
+        levels[l / 2]->linear(&j);
         int64_t ds = differ(j.s, want_s, n), dy = differ(j.y, want_y, d_v);
         CHECK_MSG(ds < 0 && dy < 0 && inside(j.s, n) && inside(j.y, d_v),
-                  "%s linear rule %d of %d by %d, mode %d: y[%d], s[%d]", levels[l]->name, rule,
+                  "%s linear rule %d of %d by %d, mode %d: y[%d], s[%d]", levels[l / 2]->name, rule,
                   d_v, d_k, mode, (int)dy, (int)ds);
     }
 }
@@ -224,6 +226,7 @@ static void rank1_is_wkv7(void)
                                .a = a,
                                .b = b,
                                .v = v,
+                               .from = s,
                                .s = s,
                                .y = y};
         levels[l]->linear(&j);

@@ -96,8 +96,9 @@ struct index_job {
     float *s; /* [64] */
 };
 
-/* Linear attention: one row of a sequence and one head with the state s [d_v][d_k]. t_i = s_i * w_i
- * below, w a vector, or one number where per_key is 0; a sum over i is 16 interleaved fma chains by
+/* Linear attention: one row of a sequence and one head, whose state goes from `from` to
+ * s [d_v][d_k] (the same array, or disjoint). s_i is that of `from` until it is set; t_i = s_i *
+ * w_i, w a vector, or one number where per_key is 0; a sum over i is 16 interleaved fma chains by
  * element index and the tree of softmax. For each row of s (v = v[row]; y[row] is its result):
  *     GATED    s_i = fma(v, k_i, t_i);                                y = scale * (s . q)
  *     SHARED   as GATED, of the key fma(-k_i, w_i, k_i)
@@ -111,7 +112,7 @@ struct linear_row {
     int32_t d_k, d_v, per_key;
     float beta, scale;
     const float *q, *k, *w, *a, *b; /* [d_k] */
-    const float *v;                 /* [d_v] */
+    const float *v, *from;          /* [d_v], [d_v][d_k] */
     float *s, *y;                   /* [d_v][d_k], [d_v] */
 };
 

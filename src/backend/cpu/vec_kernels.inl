@@ -368,6 +368,7 @@ enum { LINEAR_ROWS = 4 };
 SIMD_FN void linear_rows(const struct linear_row *j, enum linear_rule rule, int at, const int rows)
 {
     const int n = j->d_k, dots = rule == LINEAR_DELTA || rule == LINEAR_RANK1;
+    const float *from = j->from + (int64_t)at * n;
     float *s = j->s + (int64_t)at * n;
     const float *against = rule == LINEAR_DELTA ? j->k : j->a;
     const V decay = v_set(j->w[0]), zero = v_set(0);
@@ -381,7 +382,7 @@ SIMD_FN void linear_rows(const struct linear_row *j, enum linear_rule rule, int 
         V a = v_load_n(against + i, n - i), w = j->per_key ? v_load_n(j->w + i, n - i) : decay;
         EACH(r, rows)
         {
-            V t = v_load_n(s + (int64_t)r * n + i, n - i);
+            V t = v_load_n(from + (int64_t)r * n + i, n - i);
             t = v_fma(rule == LINEAR_DELTA ? v_mul(t, w) : t, a, dot[r]);
             dot[r] = v_first(n - i, t, dot[r]);
         }
@@ -402,14 +403,13 @@ SIMD_FN void linear_rows(const struct linear_row *j, enum linear_rule rule, int 
             b = v_mul(v_load_n(j->a + i, n - i), k);
         EACH(r, rows)
         {
-            float *p = s + (int64_t)r * n + i;
-            V old = v_load_n(p, n - i), t = v_mul(old, w), read;
+            V old = v_load_n(from + (int64_t)r * n + i, n - i), t = v_mul(old, w), read;
             if (rule == LINEAR_RANK1)
                 t = v_fma(dot[r], b, t);
             t = v_fma(rule == LINEAR_DELTA ? dot[r] : v[r], k, t);
             read = rule == LINEAR_BONUS ? v_fma(v[r], b, old) : t;
             out[r] = v_first(n - i, v_fma(q, read, out[r]), out[r]);
-            v_store_n(p, t, n - i);
+            v_store_n(s + (int64_t)r * n + i, t, n - i);
         }
     }
     EACH(r, rows)
