@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# dist.sh FOLDER -- makes FOLDER/pith-VERSION-linux-x86_64.tar.gz and FOLDER/pith_VERSION_amd64.deb, and tries both.
+# dist.sh FOLDER -- makes FOLDER/pith-VERSION-linux-x86_64.tar.gz and FOLDER/pith_VERSION_amd64.deb,
+# and tries both.
 #
-# The program is built in a root of an older Debian (11: glibc 2.31), so that it runs on any x86-64 Linux with that glibc or a later one.
-# Small libraries are linked in. libcurl and libgnutls are opened when a command needs them. Needs root, debootstrap and the package
-# registry; roots are kept in FOLDER/roots for the next time.
+# The program is built in a root of an older Debian (11: glibc 2.31), so that it runs on any x86-64
+# Linux with that glibc or a later one. Small libraries are linked in. libcurl and libgnutls are
+# opened when a command needs them. Needs root, debootstrap and the package registry; roots are kept
+# in FOLDER/roots for the next time.
 #
 # BUILD_SUITE  the release it is built in, default bullseye
 # TRY_SUITES   releases it is tried in, each a bare root: default "bookworm"
@@ -12,10 +14,12 @@ cd "$(dirname "$0")/.."
 mkdir -p "$1"
 out=$(realpath "$1")
 build=${BUILD_SUITE:-bullseye}
-mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -oE 'https?://[^ ]+/debian/?( |$)' | sed -n 1p || true)
+mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
+    grep -oE 'https?://[^ ]+/debian/?( |$)' | sed -n 1p || true)
 say() { echo "dist: $*" >&2; }
 [ "$(id -u)" -eq 0 ] || { say "a root of another release can only be made as root"; exit 3; }
-command -v debootstrap >/dev/null || apt-get install -y -qq --no-install-recommends debootstrap >/dev/null
+command -v debootstrap >/dev/null || apt-get install -y -qq --no-install-recommends debootstrap \
+    >/dev/null
 
 # root SUITE [PACKAGE...]: a bare root, made once, with these packages
 root()
@@ -26,17 +30,23 @@ root()
         say "making a root of $suite (once)"
         rm -rf "$at"
         mkdir -p "$at"
-        debootstrap --variant=minbase "$suite" "$at" $mirror >"$out/debootstrap.log" 2>&1 || { tail -n 5 "$out/debootstrap.log" >&2; return 1; }
+        debootstrap --variant=minbase "$suite" "$at" $mirror >"$out/debootstrap.log" 2>&1 ||
+            { tail -n 5 "$out/debootstrap.log" >&2; return 1; }
         touch "$at/made"
     fi
     cp /etc/resolv.conf "$at/etc/resolv.conf"
-    [ $# -eq 0 ] || chroot "$at" sh -c "dpkg -s $* >/dev/null 2>&1 || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
-        --no-install-recommends $*; }" >"$out/apt.log" 2>&1 || { tail -n 5 "$out/apt.log" >&2; return 1; }
+    [ $# -eq 0 ] || chroot "$at" sh -c "export DEBIAN_FRONTEND=noninteractive
+        dpkg -s $* >/dev/null 2>&1 || {
+            apt-get update -qq && apt-get install -y -qq --no-install-recommends $*
+        }" >"$out/apt.log" 2>&1 || { tail -n 5 "$out/apt.log" >&2; return 1; }
 }
 
-version=$(awk '/^#define PITH_VERSION_M|^#define PITH_VERSION_P/ {v = v s $3; s = "."} END {print v}' include/pith.h)
+version=$(awk \
+    '/^#define PITH_VERSION_M|^#define PITH_VERSION_P/ {v = v s $3; s = "."} END {print v}' \
+    include/pith.h)
 commit=$(git rev-parse --short HEAD)
-root "$build" gcc libc6-dev make pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libmicrohttpd-dev libedit-dev \
+root "$build" gcc libc6-dev make pkg-config libpcre2-dev libutf8proc-dev libjansson-dev \
+    libxxhash-dev libmicrohttpd-dev libedit-dev \
     libcurl4-gnutls-dev nettle-dev ca-certificates
 src=$out/roots/$build/src
 rm -rf "$src"
@@ -44,7 +54,8 @@ mkdir -p "$src"
 git archive HEAD | tar -x -C "$src"
 say "building in $build"
 # Warnings were errors where the tree is developed; an older compiler has others.
-chroot "$out/roots/$build" make -C /src STATIC=1 COMMIT="$commit" CFLAGS="-O2 -Wno-error" build/pith >"$out/build.log" 2>&1 || {
+chroot "$out/roots/$build" make -C /src STATIC=1 COMMIT="$commit" CFLAGS="-O2 -Wno-error" \
+    build/pith >"$out/build.log" 2>&1 || {
     grep -E 'error|undefined' "$out/build.log" | head >&2
     exit 1
 }
@@ -59,7 +70,8 @@ newest=$(objdump -T "$out/$name/pith" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | ta
 needed=$(objdump -p "$out/$name/pith" | awk '/NEEDED/ {printf "%s ", $2}')
 bytes=$(stat -c %s "$out/$name/pith")
 say "pith $version: $bytes bytes, needs $newest; libraries: $needed"
-if [ "$(printf '%s\nGLIBC_2.31\n' "$newest" | sort -V | tail -n 1)" != GLIBC_2.31 ]; then say "it needs more than glibc 2.31"; exit 1; fi
+if [ "$(printf '%s\nGLIBC_2.31\n' "$newest" | sort -V | tail -n 1)" != GLIBC_2.31 ]; then
+    say "it needs more than glibc 2.31"; exit 1; fi
 [ "$bytes" -lt 5242880 ] || { say "it is over 5 MiB"; exit 1; }
 for library in $needed; do
     case $library in
@@ -70,7 +82,8 @@ done
 tar -C "$out" --owner=0 --group=0 -czf "$out/$name.tar.gz" "$name"
 
 deb=$out/deb
-mkdir -p "$deb/DEBIAN" "$deb/usr/bin" "$deb/usr/share/man/man1" "$deb/usr/share/doc/pith" "$deb/lib/systemd/system"
+mkdir -p "$deb/DEBIAN" "$deb/usr/bin" "$deb/usr/share/man/man1" "$deb/usr/share/doc/pith" \
+    "$deb/lib/systemd/system"
 install -m 755 "$out/$name/pith" "$deb/usr/bin/pith"
 gzip -9nc "$out/$name/share/man/man1/pith.1" >"$deb/usr/share/man/man1/pith.1.gz"
 install -m 644 LICENSE "$deb/usr/share/doc/pith/copyright"
@@ -82,7 +95,8 @@ Architecture: amd64
 Maintainer: the pith maintainers <$(git log -1 --format=%ae)>
 Installed-Size: $((bytes / 1024 + 64))
 Depends: libc6 (>= 2.31)
-Recommends: libcurl3-gnutls | libcurl3t64-gnutls | libcurl4, libgnutls30 | libgnutls30t64, ca-certificates
+Recommends: libcurl3-gnutls | libcurl3t64-gnutls | libcurl4,
+ libgnutls30 | libgnutls30t64, ca-certificates
 Section: science
 Priority: optional
 Description: runs language models from GGUF files
@@ -101,7 +115,10 @@ for suite in ${TRY_SUITES:-bookworm}; do
     cp "$out/pith_${version}_amd64.deb" "$at/opt/pith.deb"
     for program in "/opt/$name/pith" /usr/bin/pith; do
         [ $program != /usr/bin/pith ] || chroot "$at" dpkg -i /opt/pith.deb >/dev/null
-        said=$(chroot "$at" sh -c "$program version && $program synth /tmp/m.gguf && $program run /tmp/m.gguf -p a -n 4 --temp 0 && echo && $program pull 2>&1 | head -n 1") ||
+        said=$(chroot "$at" sh -c \
+            "$program version && $program synth /tmp/m.gguf &&
+            $program run /tmp/m.gguf -p a -n 4 --temp 0 && echo &&
+            $program pull 2>&1 | head -n 1") ||
             { say "$suite: $program: $said"; exit 1; }
         say "$suite: $program runs: $(head -n 1 <<<"$said")"
     done
@@ -109,7 +126,8 @@ for suite in ${TRY_SUITES:-bookworm}; do
 done
 rm -rf "$deb"
 
-# There is no container engine here: the steps of the Dockerfile are run as they stand, each stage in a bare root of its release.
+# There is no container engine here: the steps of the Dockerfile are run as they stand, each stage
+# in a bare root of its release.
 stage=0
 while read -r word rest; do
     case $word in
@@ -124,12 +142,14 @@ while read -r word rest; do
     COPY)
         case $rest in
         ". /src") mkdir -p "$at/src" && git archive HEAD | tar -x -C "$at/src" ;;
-        "--from=build /src/build/pith /usr/local/bin/pith") cp "$out/roots/docker-1/src/build/pith" "$at/usr/local/bin/pith" ;;
+        "--from=build /src/build/pith /usr/local/bin/pith") cp \
+            "$out/roots/docker-1/src/build/pith" "$at/usr/local/bin/pith" ;;
         *) say "Dockerfile: COPY $rest is not known here"; exit 1 ;;
         esac
         ;;
     RUN)
-        chroot "$at" sh -c "export DEBIAN_FRONTEND=noninteractive; $rest" >"$out/docker.log" 2>&1 || {
+        chroot "$at" sh -c "export DEBIAN_FRONTEND=noninteractive; $rest" >"$out/docker.log" 2>&1 ||
+            {
             say "Dockerfile: RUN $rest"
             tail -n 5 "$out/docker.log" >&2
             exit 1
@@ -137,7 +157,8 @@ while read -r word rest; do
         ;;
     esac
 done < <(grep -vE '^#' packaging/Dockerfile)
-said=$(chroot "$at" su pith -c 'pith version && pith serve --help' | sed -n 1,2p) || { say "Dockerfile: pith does not run"; exit 1; }
+said=$(chroot "$at" su pith -c 'pith version && pith serve --help' | sed -n 1,2p) ||
+    { say "Dockerfile: pith does not run"; exit 1; }
 say "Dockerfile: its steps run, and so does $(sed -n 1p <<<"$said")"
 rm -rf "$out/roots"/docker-*
 ls -l "$out/$name.tar.gz" "$out/pith_${version}_amd64.deb"

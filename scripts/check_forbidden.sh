@@ -1,29 +1,46 @@
 #!/usr/bin/env bash
-# check_forbidden.sh -- what the library must not contain (law 1: input cannot kill us), and the limits of size.
+# check_forbidden.sh -- what the library must not contain (law 1: input cannot kill us), and the
+# limits of size.
 . "$(dirname "$0")"/rules.sh
 
 lib=(src/**/*.{c,h,inl})
 ours=({src,include,cli,server,tools,tests,fuzz,bench}/**/*.{c,h,inl,def})
 lib_code=$(code "${lib[@]}" | grep -v '^src/backend/\(vulkan\|cuda\|cann\)/')
 
-# calls WORDS [FILE-PATTERN]: calls of these functions outside the files that may; x->free(...) and declarations of pointers are none.
-calls() { grep -E "(^|[^A-Za-z0-9_.>])($1) *\(" <<<"$lib_code" | grep -vE "^(${2:-no file}):" | sed -E 's/: +/: /g'; }
+# calls WORDS [FILE-PATTERN]: calls of these functions outside the files that may; x->free(...) and
+# declarations of pointers are none.
+calls() { grep -E "(^|[^A-Za-z0-9_.>])($1) *\(" <<<"$lib_code" | grep -vE "^(${2:-no file}):" |
+    sed -E 's/: +/: /g'; }
 
 calls 'abort|_?exit|_Exit|quick_exit|assert|raise|__builtin_trap' | rule no_way_to_die
-calls 'v?f?printf|puts|fputs|putc|putchar|fputc|perror|v?dprintf|write' 'src/base/machine/file\.c' | rule no_output
-calls 'getenv|secure_getenv|setenv|putenv|unsetenv' 'src/base/machine/env\.c' | rule environment_in_one_place
-calls 'malloc|calloc|realloc|reallocarray|free|strn?dup|v?asprintf|aligned_alloc|posix_memalign|memalign|alloca|__builtin_alloca|getline|getdelim|open_memstream' \
+calls 'v?f?printf|puts|fputs|putc|putchar|fputc|perror|v?dprintf|write' 'src/base/machine/file\.c' |
+    rule no_output
+calls 'getenv|secure_getenv|setenv|putenv|unsetenv' 'src/base/machine/env\.c' |
+    rule environment_in_one_place
+heap='malloc|calloc|realloc|reallocarray|free|strn?dup|v?asprintf|aligned_alloc|posix_memalign'
+calls "$heap|memalign|alloca|__builtin_alloca|getline|getdelim|open_memstream" \
     'src/base/mem\.c' | rule memory_through_mem
-calls 'system|popen|gets|strcpy|strcat|strncpy|strncat|v?sprintf|strtok|atoi|atol|atoll|atof|s?rand|random|drand48|setlocale|signal|setjmp|longjmp' |
+unsafe='system|popen|gets|strcpy|strcat|strncpy|strncat|v?sprintf|strtok|atoi|atol|atoll|atof'
+calls "$unsafe|s?rand|random|drand48|setlocale|signal|setjmp|longjmp" |
     rule no_unsafe_calls
 
-{ git ls-files 2>/dev/null || find . -type f -not -path './build*' | sed 's|^\./||'; } | sort -u | grep -vE '^(scripts/(check_forbidden|rules)\.sh|tests/data/|fuzz/corpus/)' >"$B/.tracked"
-tr '\n' '\0' <"$B/.tracked" | xargs -0 -r grep -nIE '\b(TODO|FIXME|XXX|HACK)\b' 2>/dev/null | cut -c 1-120 | rule no_unfinished_marks
-tr '\n' '\0' <"$B/.tracked" | xargs -0 -r grep -nIE '(^|[^A-Za-z0-9_.])/(work|root|home)/[a-z]' 2>/dev/null | cut -c 1-120 | rule no_machine_paths
+{ git ls-files 2>/dev/null || find . -type f -not -path './build*' | sed 's|^\./||'; } | sort -u |
+    grep -vE '^(scripts/(check_forbidden|rules)\.sh|tests/data/|fuzz/corpus/)' >"$B/.tracked"
+tr '\n' '\0' <"$B/.tracked" | xargs -0 -r grep -nIE '\b(TODO|FIXME|XXX|HACK)\b' 2>/dev/null |
+    cut -c 1-120 | rule no_unfinished_marks
+tr '\n' '\0' <"$B/.tracked" | xargs -0 -r grep -nIE '(^|[^A-Za-z0-9_.])/(work|root|home)/[a-z]' \
+    2>/dev/null | cut -c 1-120 | rule no_machine_paths
 
-wc -l "${ours[@]}" /dev/null | awk '$2 != "total" && $1 > 1500 {print $2 " has " $1 " lines, over 1500"}' | rule files_under_1500_lines
+wc -l "${ours[@]}" /dev/null |
+    awk '$2 != "total" && $1 > 1500 {print $2 " has " $1 " lines, over 1500"}' |
+    rule files_under_1500_lines
 # A function's body is what stands between "{" and "}" in the first column.
-awk '/^\{/ {from = FNR} /^\}/ {if (from && FNR - from - 1 > 80) print FILENAME ":" from ": " FNR - from - 1 " lines, over 80"; from = 0}
+awk '/^\{/ {from = FNR}
+     /^\}/ {
+        n = FNR - from - 1
+        if (from && n > 80) print FILENAME ":" from ": " n " lines, over 80"
+        from = 0
+     }
      FNR == 1 {from = 0}' "${ours[@]}" /dev/null | rule functions_under_80_lines
 
 rules_end

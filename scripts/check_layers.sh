@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # check_layers.sh -- who may include whom.
 #
-# base <- tensor <- {format, graph} <- nn <- arch <- run <- api <- programs; text <- base, tensor, format; backend/* <- base, tensor, graph.
-# A room includes itself, the rooms below it and pith.h. Programs include pith.h and files of their own folder.
-# Files compiled for an instruction set include the kernel interface and freestanding headers alone, so that nothing compiled above the
+# base <- tensor <- {format, graph} <- nn <- arch <- run <- api <- programs; text <- base, tensor,
+# format; backend/* <- base, tensor, graph. A room includes itself, the rooms below it and pith.h.
+# Programs include pith.h and files of their own folder. Files compiled for an instruction set
+# include the kernel interface and freestanding headers alone, so that nothing compiled above the
 # baseline can be called where the CPU lacks it.
 . "$(dirname "$0")"/rules.sh
 
@@ -22,7 +23,8 @@ api     base tensor format graph nn arch backend text run api
 sources=(src/**/*.{c,h,inl,def} include/*.h {cli,server,tools}/**/*.{c,h})
 
 # Every include as "file:line file target", target resolved to a path of the tree, or <header>.
-includes=$(grep -nE '^[ \t]*#[ \t]*include' "${sources[@]}" /dev/null | sed -nE 's/^([^:]+):([0-9]+):[^"<]*(["<])([^">]+).*/\1 \2 \3 \4/p' |
+includes=$(grep -nE '^[ \t]*#[ \t]*include' "${sources[@]}" /dev/null |
+    sed -nE 's/^([^:]+):([0-9]+):[^"<]*(["<])([^">]+).*/\1 \2 \3 \4/p' |
     while read -r file line kind name; do
         target="<$name>"
         if [ "$kind" = '"' ]; then
@@ -35,7 +37,8 @@ includes=$(grep -nE '^[ \t]*#[ \t]*include' "${sources[@]}" /dev/null | sed -nE 
         echo "$file:$line $file $target"
     done)
 
-awk '$3 ~ /^missing:/ {print $1 " includes " substr($3, 9) ", which is not there"}' <<<"$includes" | rule includes_exist
+awk '$3 ~ /^missing:/ {print $1 " includes " substr($3, 9) ", which is not there"}' <<<"$includes" |
+    rule includes_exist
 
 awk -v allowed="$allowed" '
     BEGIN {
@@ -50,14 +53,18 @@ awk -v allowed="$allowed" '
         split($2, a, "/"); split($3, b, "/")
         if (!(a[2] in known)) print $1 " is in no room"
         else if (!((a[2], b[2]) in ok)) print $1 " includes " $3 ": " a[2] " may not see " b[2]
-        else if (a[2] == "backend" && b[2] == "backend" && a[3] ~ /^[a-z]+$/ && b[3] ~ /^[a-z]+$/ && a[3] != b[3])
+        else if (a[2] == "backend" && b[2] == "backend" && a[3] != b[3] &&
+                 a[3] ~ /^[a-z]+$/ && b[3] ~ /^[a-z]+$/)
             print $1 " includes " $3 ": backends do not see each other"
     }
-    $2 ~ /^include\// && $3 !~ /^</ { print $1 " includes " $3 ": the public header stands alone" }' <<<"$includes" | rule layers
+    $2 ~ /^include\// && $3 !~ /^</ {
+        print $1 " includes " $3 ": the public header stands alone"
+    }' <<<"$includes" | rule layers
 
 awk '$2 ~ /^(cli|server|tools)\// && $3 !~ /^</ && $3 != "include/pith.h" {
     split($2, a, "/"); split($3, b, "/")
-    if (a[1] != b[1] && !(a[1] == "cli" && $3 == "server/server.h")) print $1 " includes " $3 ": programs see pith.h alone"
+    if (a[1] != b[1] && !(a[1] == "cli" && $3 == "server/server.h"))
+        print $1 " includes " $3 ": programs see pith.h alone"
 }' <<<"$includes" | rule programs_see_public_header
 
 awk '$2 ~ /^src\/backend\/cpu\/(x86|arm)\// || $2 ~ /^src\/backend\/cpu\/.*\.inl$/ {
@@ -68,17 +75,23 @@ awk '$2 ~ /^src\/backend\/cpu\/(x86|arm)\// || $2 ~ /^src\/backend\/cpu\/.*\.inl
     print $1 " includes " $3 ": not freestanding"
 }' <<<"$includes" | rule kernels_are_freestanding
 
-awk '$3 !~ /^</ && $3 !~ /^missing:/ {print $2, $3}' <<<"$includes" | tsort 2>&1 >/dev/null | sed 's/^tsort: //' | rule no_include_cycle
+awk '$3 !~ /^</ && $3 !~ /^missing:/ {print $2, $3}' <<<"$includes" | tsort 2>&1 >/dev/null |
+    sed 's/^tsort: //' | rule no_include_cycle
 
 headers=(src/**/*.h include/*.h {cli,server,tools}/**/*.h)
-alone() { ${CC:-gcc} -std=gnu11 -D_GNU_SOURCE -Iinclude -Isrc -I. -w -fsyntax-only -x c "$1" 2>&1 | grep -m 1 error; }
+alone() { ${CC:-gcc} -std=gnu11 -D_GNU_SOURCE -Iinclude -Isrc -I. -w -fsyntax-only -x c "$1" 2>&1 |
+    grep -m 1 error; }
 export -f alone
-printf '%s\n' "${headers[@]}" | grep -v '/\(vulkan\|cuda\|cann\)/' | xargs -r -n 1 -P "$(nproc)" bash -c 'alone "$1"; true' - |
+printf '%s\n' "${headers[@]}" | grep -v '/\(vulkan\|cuda\|cann\)/' |
+    xargs -r -n 1 -P "$(nproc)" bash -c 'alone "$1"; true' - |
     sort -u | rule headers_compile_alone
 
 # Asking whether there is one (arch == NULL) is no comparison.
-code src/**/*.{c,h,inl} {cli,server,tools}/**/*.{c,h} | grep -v '^src/arch/' | sed -E 's/\barch *(==|!=) *NULL\b//g' |
-    grep -E '\barch(->name|\.name|_id|_name)? *(==|!=)|\b(strn?cmp|strn?casecmp|str_eq[a-z_]*|memcmp)\([^;]*\barch(->name|\.name|_name)?\b|\bcase ARCH_|switch *\([^)]*\barch\b' |
+code src/**/*.{c,h,inl} {cli,server,tools}/**/*.{c,h} | grep -v '^src/arch/' |
+    sed -E 's/\barch *(==|!=) *NULL\b//g' |
+    grep -E -e '\barch(->name|\.name|_id|_name)? *(==|!=)' -e '\bcase ARCH_' \
+        -e '\b(strn?cmp|strn?casecmp|str_eq[a-z_]*|memcmp)\([^;]*\barch(->name|\.name|_name)?\b' \
+        -e 'switch *\([^)]*\barch\b' |
     rule no_arch_switch_outside_arch
 
 rules_end

@@ -10,27 +10,40 @@ if [ ! -e "$so" ] || [ ! -e "$archive" ]; then
 fi
 
 exported=$(nm -D --defined-only "$so" | awk '{print $3}' | sort)
-{ echo "$exported"; nm -g --defined-only "$archive" | awk 'NF == 3 {print $3}'; } | grep . | grep -v '^pith_' | sort -u |
+{ echo "$exported"; nm -g --defined-only "$archive" | awk 'NF == 3 {print $3}'; } | grep . |
+    grep -v '^pith_' | sort -u |
     sed 's/$/ is exported/' | rule exports_only_pith
-grep -ohE '\bpith_[a-z0-9_]+\(' <(sed -n 's/^PITH_API//p' include/pith.h) | tr -d '(' | sort -u | comm -23 - <(echo "$exported") |
+grep -ohE '\bpith_[a-z0-9_]+\(' <(sed -n 's/^PITH_API//p' include/pith.h) | tr -d '(' | sort -u |
+    comm -23 - <(echo "$exported") |
     sed 's/$/ is declared in pith.h and not there/' | rule everything_declared_is_there
-readelf -d "$so" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' | grep -vE '^(libc|libm|libpthread|libpcre2-8|libutf8proc|libjansson|libxxhash|ld-linux.*)\.so' |
+readelf -d "$so" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' |
+    grep -vE '^(libc|libm|libpthread|libpcre2-8|libutf8proc|libjansson|libxxhash|ld-linux.*)\.so' |
     sed 's/^/needs /' | rule needs_only_known_libraries
 
-# Undefined symbols as "object symbol": the laws of check_forbidden.sh again, where no macro can hide a call.
+# Undefined symbols as "object symbol": the laws of check_forbidden.sh again, where no macro can
+# hide a call.
+ends='abort|_?exit|_Exit|__assert_fail'
 heap='malloc|calloc|realloc|free|strn?dup|posix_memalign|aligned_alloc'
-sed -E "s|(.*)\.c$|$B/obj/\1.o|" "$B/members" | xargs -r nm -A -u | sed -E "s|^$B/obj/||; s|:[ \t]*[A-Za-z] | |" |
-    grep -E " (abort|_?exit|_Exit|__assert_fail|v?printf|__v?printf_chk|puts|putchar|perror|stdout|(secure_)?getenv|$heap)$" |
-    grep -vE "^src/base/mem\.o ($heap)$|^src/base/machine/env\.o (secure_)?getenv$" | rule objects_call_nothing_forbidden
+sed -E "s|(.*)\.c$|$B/obj/\1.o|" "$B/members" | xargs -r nm -A -u |
+    sed -E "s|^$B/obj/||; s|:[ \t]*[A-Za-z] | |" |
+    grep -E " ($ends|v?printf|__v?printf_chk|puts|putchar|perror|stdout|(secure_)?getenv|$heap)$" |
+    grep -vE "^src/base/mem\.o ($heap)$|^src/base/machine/env\.o (secure_)?getenv$" |
+    rule objects_call_nothing_forbidden
 
-# Kernel objects: compiled above the baseline, so they call nothing but what moves bytes, and show one table.
+# Kernel objects: compiled above the baseline, so they call nothing but what moves bytes, and show
+# one table.
 for o in "$B"/obj/src/backend/cpu/{x86,arm}/*.o; do
-    nm -u "$o" | awk -v o="${o##*/}" '$2 !~ /^(memcpy|memmove|memset|_GLOBAL_OFFSET_TABLE_)$/ {print o " needs " $2}'
-    nm -g --defined-only "$o" | awk -v o="${o##*/}" '$2 !~ /[RrDd]/ {print o " shows " $3} $2 ~ /[RrDd]/ {n++} END {if (n != 1) print o " shows " n + 0 " tables, not 1"}'
+    nm -u "$o" | awk -v o="${o##*/}" \
+        '$2 !~ /^(memcpy|memmove|memset|_GLOBAL_OFFSET_TABLE_)$/ {print o " needs " $2}'
+    nm -g --defined-only "$o" | awk -v o="${o##*/}" \
+        '$2 !~ /[RrDd]/ {print o " shows " $3}
+         $2 ~ /[RrDd]/ {n++}
+         END {if (n != 1) print o " shows " n + 0 " tables, not 1"}'
 done | rule kernel_objects_stand_alone
 
 if [ -e "$B/pith" ]; then
-    strip -o "$B/.stripped" "$B/pith" && stat -c '%s' "$B/.stripped" | awk '$1 >= 5e6 {print $1 " bytes, 5 MB wanted"}' | rule binary_under_5_mb
+    strip -o "$B/.stripped" "$B/pith" && stat -c '%s' "$B/.stripped" |
+        awk '$1 >= 5e6 {print $1 " bytes, 5 MB wanted"}' | rule binary_under_5_mb
     rm -f "$B/.stripped"
 else
     rule_skipped binary_under_5_mb "$B/pith is not built"

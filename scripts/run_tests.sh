@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# run_tests.sh [NAME...] -- runs the tests and closes with one line: "N passed, N failed, N skipped".
+# run_tests.sh [NAME...] -- runs the tests and closes with one line: "N passed, N failed, N
+# skipped".
 #
-# A test is a program $B/tests/test_*, a script tests/ROOM/test_*.sh or tests/ROOM/test_*.py, or a rule of the house
-# scripts/check_*.sh. Each prints "ok NAME", "FAIL NAME: why" and "skip NAME: why" lines and the same closing line; the lines are added up,
-# skips and failures are repeated at the end. One that crashes, prints no closing line or exceeds its time counts as one failure by name.
+# A test is a program $B/tests/test_*, a script tests/ROOM/test_*.sh or tests/ROOM/test_*.py, or a
+# rule of the house scripts/check_*.sh. Each prints "ok NAME", "FAIL NAME: why" and "skip NAME: why"
+# lines and the same closing line; the lines are added up, skips and failures are repeated at the
+# end. One that crashes, prints no closing line or exceeds its time counts as one failure by name.
 # With NAMEs only those run (test_base, check_layers).
 #
 # B            build folder, default build
 # TEST_SCALE   multiplier of the work: 1 (default), 10, 100
 # TEST_LIMIT   seconds one test may take, default 60
-# TEST_MODEL   1: fetch all that tests need (programs, models, packages of Python); tests are skipped by name when they cannot be had
+# TEST_MODEL   1: fetch all that tests need (programs, models, packages of Python); tests are
+#              skipped by name when they cannot be had
 # CI           set: a skipped test is a failure, unless its reason begins with "hardware:"
 # TEST_RULES   0: leave the rules of the house out (sanitizer builds)
 # TEST_WRAP    command before each program (an emulator); scripts are left out too
@@ -23,7 +26,8 @@ limit=${TEST_LIMIT:-60}
 logs=$B/test-logs
 closing='^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$'
 
-# run_one PATH: runs it, leaves its output in $logs/NAME and says how it went. A bad end is written into the log as a failure.
+# run_one PATH: runs it, leaves its output in $logs/NAME and says how it went. A bad end is written
+# into the log as a failure.
 run_one()
 {
     local path=$1 name log rc line began=${EPOCHREALTIME/./} why=
@@ -31,7 +35,8 @@ run_one()
     name=$(basename "$path")
     log=$logs/$name
     if [[ $path == *.py ]] && ! command -v "$TEST_PYTHON" >/dev/null; then
-        printf 'skip %s: there is no %s\n0 passed, 0 failed, 1 skipped\n' "$name" "$TEST_PYTHON" >"$log"
+        printf 'skip %s: there is no %s\n0 passed, 0 failed, 1 skipped\n' "$name" "$TEST_PYTHON" \
+            >"$log"
         printf '%-24s %s\n' "$name" "0 passed, 0 failed, 1 skipped"
         return
     fi
@@ -40,7 +45,8 @@ run_one()
     *.py) cmd=("$TEST_PYTHON" "$path") ;;
     *) cmd=(${TEST_WRAP:-} "$path") ;;
     esac
-    { timeout -k 5 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null; } 2>/dev/null # without bash's own word about a signal
+    # without bash's own word about a signal
+    { timeout -k 5 "$limit" "${cmd[@]}" >"$log" 2>&1 </dev/null; } 2>/dev/null
     rc=$?
     line=$(tail -n 1 "$log")
     if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then
@@ -56,14 +62,16 @@ run_one()
         [ "$(grep -c '^FAIL ' "$log")" -gt 0 ] || tail -n 20 "$log" | sed 's/^/    /'
         # What it had counted before its bad end still counts.
         if ! [[ $line =~ $closing ]]; then
-            line="$(grep -c '^ok ' "$log") passed, $(grep -c '^FAIL ' "$log") failed, $(grep -c '^skip ' "$log") skipped"
+            line="$(grep -c '^ok ' "$log") passed, $(grep -c '^FAIL ' "$log") failed, $(grep -c \
+                '^skip ' "$log") skipped"
         fi
         line=$(awk '{print $1 " passed, " $3 + 1 " failed, " $5 " skipped"}' <<<"$line")
         printf '\nFAIL %s: %s\n%s\n' "$name" "$why" "$line" >>"$log"
     fi
     [ -z "${V:-}" ] || sed "s/^/  $name: /" "$log"
     printf '%-24s %s  (%d.%d s)\n' "$name" "$line" \
-        $(((${EPOCHREALTIME/./} - began) / 1000000)) $(((${EPOCHREALTIME/./} - began) / 100000 % 10))
+        $(((${EPOCHREALTIME/./} - began) / 1000000)) \
+        $(((${EPOCHREALTIME/./} - began) / 100000 % 10))
 }
 
 if [ "${1:-}" = --one ]; then
@@ -77,7 +85,8 @@ for src in tests/test_*.c tests/*/test_*.c; do
     path=$B/tests/$(basename "$src" .c)
     [ -x "$path" ] && all+=("$path")
 done
-[ -n "${TEST_WRAP:-}" ] || all+=(tests/*/test_*.sh tests/*/test_*.py tests/test_*.sh tests/test_*.py)
+[ -n "${TEST_WRAP:-}" ] || all+=(tests/*/test_*.sh tests/*/test_*.py tests/test_*.sh \
+    tests/test_*.py)
 [ "${TEST_RULES:-1}" = 0 ] || all+=(scripts/check_*.sh)
 if [ $# -gt 0 ]; then
     chosen=()
@@ -92,10 +101,12 @@ fi
 rm -rf "$logs"
 mkdir -p "$logs"
 if [ "${TEST_MODEL:-0}" = 1 ]; then
-    scripts/deps.sh test || echo "programs of tests could not be had: tests that need them will be skipped"
+    scripts/deps.sh test ||
+        echo "programs of tests could not be had: tests that need them will be skipped"
     # A locale with a comma in its numbers, for the tests alone.
     locales=$(realpath "$B")/locale
-    [ -d "$locales/de_DE.UTF-8" ] || { mkdir -p "$locales" && localedef -i de_DE -f UTF-8 "$locales/de_DE.UTF-8"; }
+    [ -d "$locales/de_DE.UTF-8" ] || { mkdir -p "$locales" &&
+        localedef -i de_DE -f UTF-8 "$locales/de_DE.UTF-8"; }
     export TEST_LOCALES=$locales
     if instruct=$(scripts/instruct.sh); then
         export TEST_INSTRUCT=$instruct
@@ -107,11 +118,13 @@ if [ "${TEST_MODEL:-0}" = 1 ]; then
     else
         echo "the default model could not be had: tests that need it will be skipped"
     fi
-    scripts/packages.sh || echo "packages of Python could not be had: tests that need them will be skipped"
+    scripts/packages.sh ||
+        echo "packages of Python could not be had: tests that need them will be skipped"
 fi
 TEST_PYTHON=$(scripts/model.sh --python) || TEST_PYTHON=python3
 export TEST_PYTHON
-export PYTHONPATH=$PWD/tests${PYTHONPATH:+:$PYTHONPATH} # report.py and serving.py, which tests in Python import
+# report.py and serving.py, which tests in Python import
+export PYTHONPATH=$PWD/tests${PYTHONPATH:+:$PYTHONPATH}
 export PITH_SHARED=${PITH_SHARED:-../shared}
 export PITH_CONFIG=/dev/null # nobody's own settings
 
@@ -126,7 +139,8 @@ if [ -n "${CI:-}" ]; then
         [ "$n" -gt 0 ] || continue
         line=$(grep -E "$closing" "$log" | tail -n 1)
         sed -i '/^skip [^:]*: hardware:/!s/^skip \([^:]*\): /FAIL \1: skipped: /' "$log"
-        awk -v n="$n" '{print $1 " passed, " $3 + n " failed, " $5 - n " skipped"}' <<<"$line" >>"$log"
+        awk -v n="$n" '{print $1 " passed, " $3 + n " failed, " $5 - n " skipped"}' <<<"$line" \
+            >>"$log"
     done
 fi
 
@@ -137,4 +151,5 @@ for kind in skip FAIL; do
 done
 for log in "$logs"/*; do
     grep -E "$closing" "$log" | tail -n 1
-done | awk '{p += $1; f += $3; s += $5} END {printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0}'
+done | awk '{p += $1; f += $3; s += $5}
+    END {printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0}'

@@ -1,12 +1,17 @@
-# report.sh -- what tests that are shell scripts share; sourced before anything else. What tests/test.h is to the programs.
+# report.sh -- what tests that are shell scripts share; sourced before anything else. What
+# tests/test.h is to the programs.
 #
-# The script goes on in the root of the sources, with a folder $dir that is removed when it ends, nobody's own settings, and no stdin.
+# The script goes on in the root of the sources, with a folder $dir that is removed when it ends,
+# nobody's own settings, and no stdin.
 #
 #   ok NAME; fail NAME WHY; skip NAME WHY
-#   skip_all NAME WHY                    nothing more can be tested; needs NAME PROGRAM...: without one of these
+#   skip_all NAME WHY                    nothing more can be tested; needs NAME PROGRAM...: without
+#                                        one of these
 #   same NAME FOUND WANTED
-#   gives NAME STATUS PATTERN WORD...    $pith WORD... ends with STATUS and says PATTERN (extended; "" for nothing in particular) in a line
-#                                        of $out (stdout) or $err (stderr), or in all of them as one line. Its stdin is the shell's.
+#   gives NAME STATUS PATTERN WORD...    $pith WORD... ends with STATUS and says PATTERN (extended;
+#                                        "" for nothing in particular) in a line of $out (stdout) or
+#                                        $err (stderr), or in all of them as one line. Its stdin is
+#                                        the shell's.
 #   comes COMMAND...                     waits until it succeeds, a minute at most
 #   finish                               the closing line
 set -u

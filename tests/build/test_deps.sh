@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test_deps.sh -- what scripts/deps.sh would install: of each group what is missing, of others that are in a group, too; no package keeps another
-# from being installed. apt-get is one that writes down what it is told and knows all packages but those in $none.
+# test_deps.sh -- what scripts/deps.sh would install: of each group what is missing, of others that
+# are in a group, too; no package keeps another from being installed. apt-get is one that writes
+# down what it is told and knows all packages but those in $none.
 . "$(dirname "$0")"/../report.sh
 
 bin=$dir/bin
@@ -23,11 +24,13 @@ group()
     PATH=$bin "$bin/bash" scripts/deps.sh "$@" >"$out" 2>"$err"
     rc=$?
 }
-names() { if grep -qE -e "$2" "$told"; then ok "$1"; else fail "$1" "found \"$(head -c 300 "$told" | tr '\n' ';')\", wanted $2"; fi; }
+names() { if grep -qE -e "$2" "$told"; then ok "$1"; else fail "$1" "found \"$(head -c 300 "$told" |
+    tr '\n' ';')\", wanted $2"; fi; }
 
 group test
 same deps_test_rc "$rc" 0
-for package in chromium tmux qemu-user gcc-aarch64-linux-gnu clang libclang-rt-dev libedit-dev groff systemd openssl curl "g[+][+]"; do
+for package in chromium tmux qemu-user gcc-aarch64-linux-gnu clang libclang-rt-dev libedit-dev \
+    groff systemd openssl curl "g[+][+]"; do
     names "deps_test_$package" "^install .* $package( |\$)"
 done
 same deps_at_once "$(grep -c '' "$told")" 1
@@ -59,7 +62,8 @@ fake_uid=1000 group test
 same deps_nobody_asked "$rc:$(cat "$told")" 3:
 export fake_uid=1000
 group test
-same deps_no_root "$rc:$(cat "$told"):$(grep -c "sudo sh -c 'apt-get update && apt-get install .* tmux" "$err")" 3::1
+same deps_no_root "$rc:$(cat "$told"):$(grep -c \
+    "sudo sh -c 'apt-get update && apt-get install .* tmux" "$err")" 3::1
 group nothing
 same deps_unknown "$rc" 2
 finish

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# test_example.sh -- the program in pith.h's first comment: taken out of the header, built with build/libpith.a by C and C++ compilers
-# that are strict, run on a synthetic model of every architecture, on no model, and on a trained one whose text is known.
+# test_example.sh -- the program in pith.h's first comment: taken out of the header, built with
+# build/libpith.a by C and C++ compilers that are strict, run on a synthetic model of every
+# architecture, on no model, and on a trained one whose text is known.
 . "$(dirname "$0")"/../report.sh
 needs example "$pith"
 
 sed -n '/^#ifndef PITH_H/q; s/^ \*     //p' include/pith.h | sed '/^}$/q' >"$dir/example.c"
-if [ "$(grep -c 'int main' "$dir/example.c")" -eq 1 ] && [ "$(grep -c '^}$' "$dir/example.c")" -eq 1 ]; then
+if [ "$(grep -c 'int main' "$dir/example.c")" -eq 1 ] &&
+    [ "$(grep -c '^}$' "$dir/example.c")" -eq 1 ]; then
     ok example_is_there
 else
     fail example_is_there "no whole program in the first comment of include/pith.h"
@@ -24,7 +26,8 @@ build()
     shift
     if ! command -v "$1" >/dev/null 2>&1; then
         skip "$name" "$1 is not installed"
-    elif "$@" "${strict[@]}" -o "$dir/$name" "$dir/example.${name%%[0-9]*}" "$B/libpith.a" "${libs[@]}" >"$dir/log" 2>&1; then
+    elif "$@" "${strict[@]}" -o "$dir/$name" "$dir/example.${name%%[0-9]*}" "$B/libpith.a" \
+        "${libs[@]}" >"$dir/log" 2>&1; then
         ok "$name"
         programs+=("$name")
     else
@@ -42,11 +45,13 @@ done
 
 text=$shared/vectors/models/stories260K.gguf
 for arch in llama qwen2 qwen3 gemma2 gemma3; do
-    "$B/pith" synth "$dir/$arch.gguf" --arch $arch >"$dir/log" 2>&1 || fail "synth_$arch" "$(tail -n 1 "$dir/log")"
+    "$B/pith" synth "$dir/$arch.gguf" --arch $arch >"$dir/log" 2>&1 ||
+        fail "synth_$arch" "$(tail -n 1 "$dir/log")"
 done
 for p in "${programs[@]}"; do
     for arch in llama qwen2 qwen3 gemma2 gemma3; do
-        if timeout 60 "$dir/$p" "$dir/$arch.gguf" >"$dir/out" 2>"$dir/err" && [ -s "$dir/out" ] && [ ! -s "$dir/err" ]; then
+        if timeout 60 "$dir/$p" "$dir/$arch.gguf" >"$dir/out" 2>"$dir/err" && [ -s "$dir/out" ] &&
+            [ ! -s "$dir/err" ]; then
             ok "${p}_$arch"
         else
             fail "${p}_$arch" "status $?: $(head -c 200 "$dir/err")"
@@ -61,7 +66,8 @@ for p in "${programs[@]}"; do
     fi
     if [ ! -r "$text" ]; then
         skip "${p}_text" "no vectors/models in the shared data"
-    elif [ "$("$dir/$p" "$text")" = "$("$B/pith" run "$text" -p 'Once upon a time' -n 32 --temp 0 </dev/null)" ]; then
+    elif [ "$("$dir/$p" "$text")" = "$("$B/pith" run "$text" -p 'Once upon a time' -n 32 --temp 0 \
+        </dev/null)" ]; then
         ok "${p}_text"
     else
         fail "${p}_text" "said \"$("$dir/$p" "$text" | head -c 100)\""

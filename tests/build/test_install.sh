@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `make install` leaves is enough to build and run the program in pith.h's first comment, with the shared and the static library.
+# What `make install` leaves is enough to build and run the program in pith.h's first comment, with
+# the shared and the static library.
 . "$(dirname "$0")"/../report.sh
 
 prefix=$dir/usr
@@ -37,7 +38,8 @@ else
     read -ra compiler <<<"${CC:-gcc}"
     example example_c "${compiler[@]}" -std=c11 "${strict[@]}" "$dir/example.c" "${flags[@]}"
     example example_static "${compiler[@]}" -std=c11 "${strict[@]}" "$dir/example.c" "${private[@]}"
-    if fresh_make uninstall PREFIX="$prefix" >"$dir/log" 2>&1 && [ -z "$(find "$prefix" -type f -o -type l)" ]; then
+    if fresh_make uninstall PREFIX="$prefix" >"$dir/log" 2>&1 &&
+        [ -z "$(find "$prefix" -type f -o -type l)" ]; then
         ok uninstall
     else
         fail uninstall "left: $(find "$prefix" -type f -o -type l | head -n 3 | tr '\n' ' ')"

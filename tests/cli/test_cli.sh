@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_cli.sh -- the program from outside: flags, help, messages, exit codes, files, pipes and signals. Models are made by `pith synth`;
-# what needs recorded data is skipped by name without it.
+# test_cli.sh -- the program from outside: flags, help, messages, exit codes, files, pipes and
+# signals. Models are made by `pith synth`; what needs recorded data is skipped by name without it.
 . "$(dirname "$0")"/../report.sh
 needs cli "$pith"
 
@@ -21,11 +21,14 @@ gives version 0 '^pith [0-9]+\.[0-9]+\.[0-9]+ \(.*\) [a-z0-9]+$' version
 gives version_flag 0 '^pith [0-9]' --version
 gives help_tells_ranges 0 '\(1 to 1024, or auto; default: ' run --help
 gives help_tells_sizes 0 '\(at least 1; default: 32G\)' run --help
-gives man_tells_as_much 0 'threads \(1 to 1024, or auto; default: |folder \(1 to 1024, or auto; default: ' man
-case $commands in *serve) gives man_of_several_models 0 '^.SS pith serve \[MODEL\.\.\.\]' man ;; esac
+gives man_tells_as_much 0 \
+    'threads \(1 to 1024, or auto; default: |folder \(1 to 1024, or auto; default: ' man
+case $commands in *serve) gives man_of_several_models 0 '^.SS pith serve \[MODEL\.\.\.\]' man ;;
+esac
 gives no_command 1 'Usage'
 
-# ---------------------------------------------------------------- wrong use: status 1, what was found, what was wanted
+# ---------------------------------------------------------------- wrong use: status 1, what was
+# found, what was wanted
 
 gives unknown_command 1 'unknown command "rnu"; did you mean run\?' rnu
 gives unknown_command_far 1 "unknown command \"xyzzy\"; 'pith --help'" xyzzy
@@ -41,23 +44,29 @@ gives extra_argument 1 'found "c"' run a b c
 gives prompt_twice 1 'found "b" and --prompt; wanted one' run a b -p c
 gives prompt_and_file 1 'found "b" and --file; wanted one' run a b -f c
 gives model_by_flag 1 'unknown flag -m; MODEL stands without a flag: pith run MODEL' run -m x
-gives model_by_long_flag 1 'unknown flag --model; MODEL stands without a flag: pith bench MODEL' bench --model=x
+gives model_by_long_flag 1 'unknown flag --model; MODEL stands without a flag: pith bench MODEL' \
+    bench --model=x
 gives flag_as_command 1 'unknown command "-m"; wanted: pith run MODEL' -m x
 gives flag_is_no_command 1 "unknown command \"-l\"; 'pith --help'" -l
 gives model_as_command 1 'unknown command "x.gguf"; wanted: pith run MODEL' x.gguf -p hi
 gives reference_as_command 1 'wanted: pith run MODEL' ollama:x -p hi
 gives file_as_command 1 'wanted: pith run MODEL' "$0"
 gives chat_as_command 1 'unknown command "chat"; wanted: pith run MODEL' chat x
-gives model_name_with_dot 2 "llama3.2: no file and no model of this name; 'pith list' .*ollama:NAME" run llama3.2 -p hi
+gives model_name_with_dot 2 \
+    "llama3.2: no file and no model of this name; 'pith list' .*ollama:NAME" run llama3.2 -p hi
 gives model_name_with_tag 2 "no model of this name; 'pith list' .*ollama:NAME" run llama3.2:1b -p hi
 # Before the model is looked for.
-gives early_grammar 2 'nope.gbnf: cannot open: No such file' run "$dir/none.gguf" -p x --grammar "$dir/nope.gbnf"
-gives early_grammars 1 'found several of --grammar, --schema and --json' run "$dir/none.gguf" -p x --json --schema s
+gives early_grammar 2 'nope.gbnf: cannot open: No such file' run "$dir/none.gguf" -p x --grammar \
+    "$dir/nope.gbnf"
+gives early_grammars 1 'found several of --grammar, --schema and --json' run "$dir/none.gguf" -p x \
+    --json --schema s
 gives early_trigger 1 'found --trigger alone' run "$dir/none.gguf" -p x --trigger s
 gives early_samplers 2 'unknown sampler "foo"' run "$dir/none.gguf" -p x --samplers foo
-gives early_session 2 '^pith: --session .*/absent/s: its folder cannot be written: No such file' run "$dir/none.gguf" -p x --session "$dir/absent/s"
+gives early_session 2 '^pith: --session .*/absent/s: its folder cannot be written: No such file' \
+    run "$dir/none.gguf" -p x --session "$dir/absent/s"
 gives early_session_folder 2 'is a folder; wanted a file' run "$dir/none.gguf" -p x --session "$dir"
-gives early_all_well 2 'none.gguf: cannot open' run "$dir/none.gguf" -p x --session "$dir/new" --samplers top_k --json
+gives early_all_well 2 'none.gguf: cannot open' run "$dir/none.gguf" -p x --session "$dir/new" \
+    --samplers top_k --json
 gives model_name 2 "no model of this name; 'pith list' .*ollama:NAME" run llama -p hi
 gives switch_with_value 1 '\-\-strict is "x"; wanted yes or no' run m --strict=x
 gives bad_number 1 '\-\-temp is "hot"; wanted a number from 0 to' run m --temp hot
@@ -68,16 +77,21 @@ gives bad_int 1 '\-\-top-k is "4.5"; wanted a whole number' run m --top-k 4.5
 gives bad_int_huge 1 '\-\-seed is "99999999999999999999"' run m --seed 99999999999999999999
 gives bad_size 1 '\-\-ctx is "4Q"; wanted .*K, M, G' run m -c 4Q
 gives bad_size_huge 1 '\-\-ctx is "9999999999G"' run m -c 9999999999G
-gives bad_choice 1 '\-\-cache-type-k is "q8"; wanted one of f32\|f16\|bf16\|q8_0' run m --cache-type-k q8
+gives bad_choice 1 '\-\-cache-type-k is "q8"; wanted one of f32\|f16\|bf16\|q8_0' run m \
+    --cache-type-k q8
 gives bad_list 1 '\-\-prompt is "1,,2"; wanted whole numbers separated by commas' bench m -p 1,,2
 gives bad_list_end 1 '\-\-depth is "1,"' bench m -d 1,
-gives bad_threads 1 '\-\-threads is "two"; wanted a whole number or auto, from 1 to 1024' run m -p x -t two
+gives bad_threads 1 '\-\-threads is "two"; wanted a whole number or auto, from 1 to 1024' run m -p \
+    x -t two
 gives bad_threads_list 1 '\-\-threads is "1,auto,"; wanted whole numbers' bench m -t 1,auto,
 gives bad_threads_prefill 1 '\-\-threads-prefill is "1025"' run m -p x --threads-prefill 1025
 for list in 3-1 0, ,1 1-2-3 a 1024 -1 '0 1'; do
-    gives "bad_affinity_$list" 1 'affinity is ".*"; wanted processors like 0-3,8 or one of none.spread.compact' run m -p x --affinity="$list"
+    gives "bad_affinity_$list" 1 \
+        'affinity is ".*"; wanted processors like 0-3,8 or one of none.spread.compact' run m -p x \
+        --affinity="$list"
 done
-gives bad_priority 1 '\-\-priority is "top"; wanted one of low.normal.high.realtime' run m -p x --priority top
+gives bad_priority 1 '\-\-priority is "top"; wanted one of low.normal.high.realtime' run m -p x \
+    --priority top
 gives bad_numa 1 '\-\-numa is "on"; wanted one of off.spread.isolate' run m -p x --numa on
 PITH_AFFINITY=x gives bad_affinity_env 1 'PITH_AFFINITY is "x"' run m -p x
 PITH_NUMA=x gives bad_numa_env 1 'PITH_NUMA is "x"' run m -p x
@@ -87,23 +101,29 @@ gives text_and_jsonl 1 'TEXT and --jsonl' tokenize m text --jsonl
 gives nothing_to_measure 1 'nothing to measure' bench m -p 0 -n 0
 gives bad_tokens 1 'number 2 is "x"; wanted a token id' logits m --tokens 1,x --out "$dir/l"
 gives no_tokens 1 'found no token' logits m --tokens , --out "$dir/l"
-PITH_THREADS=0 gives bad_environment 1 'PITH_THREADS is "0"; wanted a whole number or auto, from 1 to 1024' run m -p x
+PITH_THREADS=0 gives bad_environment 1 \
+    'PITH_THREADS is "0"; wanted a whole number or auto, from 1 to 1024' run m -p x
 PITH_THREADS=0 gives flag_over_environment 2 'absent' run "$dir/absent" -t 1 -p x
 
-gives bad_sampler 1 '\-\-xtc-probability is "2"; wanted a number from 0 to 1' run m --xtc-probability 2
+gives bad_sampler 1 '\-\-xtc-probability is "2"; wanted a number from 0 to 1' run m \
+    --xtc-probability 2
 gives sample_needs_a_way 1 'wanted one of --jsonl and --list' sample
 
 # ---------------------------------------------------------------- samplers without a model
 
 gives sample_list 0 '^top_p: p=0..1 \(0.95\), min_keep=' sample --list
 printf '%s\n' '{"logits": [1, 3, null, 2], "chain": [["top_k", {"k": 2}]]}' 'no json' '{}' '[]' '' \
-    '{"logits": [], "chain": []}' '{"logits": [1, "2"], "chain": []}' '{"logits": [1], "chain": 1}' \
+    '{"logits": [], "chain": []}' '{"logits": [1, "2"], "chain": []}' \
+    '{"logits": [1], "chain": 1}' \
     '{"logits": [1], "chain": [["no_such"]]}' '{"logits": [1], "chain": [["top_p", {"p": 1.5}]]}' \
-    '{"logits": [1], "chain": [["top_p", {"q": 1}]]}' '{"logits": [1], "chain": [["top_k", {"k": 1.5}]]}' \
-    '{"logits": [1], "chain": [["temp", {"t": "hot"}]]}' '{"logits": [1], "chain": [], "history": [1]}' \
+    '{"logits": [1], "chain": [["top_p", {"q": 1}]]}' \
+    '{"logits": [1], "chain": [["top_k", {"k": 1.5}]]}' \
+    '{"logits": [1], "chain": [["temp", {"t": "hot"}]]}' \
+    '{"logits": [1], "chain": [], "history": [1]}' \
     '{"logits": [1], "chain": [["logit_bias", {"bias": [[1, 2]]}]]}' \
     '{"logits": [1], "chain": [["dry", {"multiplier": 1, "breakers": [[-2]]}]]}' \
-    '{"logits": [1, 1], "chain": [["logit_bias", {"bias": [[1, null]]}], ["greedy", {}]]}' >"$dir/queries"
+    '{"logits": [1, 1], "chain": [["logit_bias", {"bias": [[1, null]]}], ["greedy", {}]]}' \
+    >"$dir/queries"
 "$pith" sample --jsonl <"$dir/queries" >"$out" 2>"$err"
 same sample_status $? 0
 same sample_errors "$(grep -n '^{"error":"..*"}' "$out" | cut -d: -f1 | tr '\n' ' ')" \
@@ -153,7 +173,8 @@ same closed_stderr "$? $(grep -c Usage "$out")" "0 1"
 
 # ---------------------------------------------------------------- a model
 
-gives synth_unknown_arch 2 'unknown .*"no-such-arch"; Known are .*qwen3,' synth "$dir/x.gguf" --arch no-such-arch
+gives synth_unknown_arch 2 'unknown .*"no-such-arch"; Known are .*qwen3,' synth "$dir/x.gguf" \
+    --arch no-such-arch
 gives synth_near_arch 2 'did you mean qwen2' synth "$dir/x.gguf" --arch qwen2s
 gives synth_unknown_type 2 'q99' synth "$dir/x.gguf" --type q99
 gives synth_device 0 "" synth /dev/null
@@ -187,9 +208,11 @@ fi
 # cache types
 "$pith" synth "$dir/heads.gguf" --arch llama --type q8_0 --head-dim 32
 for t in f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 iq4_nl; do
-    gives "cache_$t" 0 '' run "$dir/heads.gguf" -p x -n 2 --cache-type-k $t --cache-type-v $t </dev/null
+    gives "cache_$t" 0 '' run "$dir/heads.gguf" -p x -n 2 --cache-type-k $t --cache-type-v $t \
+        </dev/null
 done
-gives cache_head_size 2 'heads of V have 16 elements, a cache of q8_0 needs a multiple of 32' run "$m" -p x --cache-type-v q8_0 </dev/null
+gives cache_head_size 2 'heads of V have 16 elements, a cache of q8_0 needs a multiple of 32' run \
+    "$m" -p x --cache-type-v q8_0 </dev/null
 
 # logits: sizes, chunks, threads and files of ids give the same bytes
 ids=3,1,4,1,5,9,2,6,5,3,5,8
@@ -247,7 +270,8 @@ fi
 gives bench_md 0 '^\| .* \| pp8 \|' bench "$m" -p 8 -n 0 -r 1 -t 1 --md
 gives bench_text 0 '^.* pp8 +[0-9.]+ +[0-9.]+ ' bench "$m" -p 8 -n 0 --repeat 1 -t 1
 gives bench_lists 0 'tg2@d4x3' bench "$m" -p 8,16 -n 1,2 -d 0,4 -np 1,3 -r 1 -t 1,2 -o csv
-same bench_lists_all "$(tail -n +2 "$out" | cut -d, -f1 | sort | uniq -c | awk '{n++; s += $1} END {print n, s}')" "24 48"
+same bench_lists_all "$(tail -n +2 "$out" | cut -d, -f1 | sort | uniq -c |
+    awk '{n++; s += $1} END {print n, s}')" "24 48"
 gives bench_total 0 '^"pp8\+tg2",' bench "$m" -p 8 -n 2 -r 1 -t 1 --total --csv
 gives bench_ops 0 '^  matmul +q8_0 +[0-9]+ +[0-9.]+ +[0-9.]+' bench "$m" -p 8 -n 2 -r 1 -t 1 --ops
 gives bench_ops_md 0 '^\| matmul \| q8_0 \|' bench "$m" -p 8 -n 0 -r 1 -t 1 --ops --md
@@ -258,18 +282,22 @@ gives bench_csv 0 '^test,backend,device' bench "$m" -p 8 -n 0 -r 1 -t 1 -o csv
 
 # ---------------------------------------------------------------- threads
 
-logits_with() { "$pith" logits "$m" --tokens 1,2,3 --out "$dir/t" "$@" >"$out" 2>"$err" && cksum <"$dir/t"; }
+logits_with() { "$pith" logits "$m" --tokens 1,2,3 --out "$dir/t" "$@" >"$out" 2>"$err" &&
+    cksum <"$dir/t"; }
 want=$(logits_with -t 1)
-for flags in '-t 3' '-t 1 --threads-prefill 4' '--affinity spread' '--affinity compact -t 4' '--affinity 0' '--numa isolate' \
+for flags in '-t 3' '-t 1 --threads-prefill 4' '--affinity spread' '--affinity compact -t 4' \
+    '--affinity 0' '--numa isolate' \
     '--numa spread -t 2' '--priority low' '--priority realtime'; do
     # shellcheck disable=SC2086
     same "same_bits_$flags" "$(logits_with $flags)" "$want"
 done
-gives affinity_not_ours 2 'names 1 processors this process may not use' logits "$m" --tokens 1 --out "$dir/t" --affinity 1023
+gives affinity_not_ours 2 'names 1 processors this process may not use' logits "$m" --tokens 1 \
+    --out "$dir/t" --affinity 1023
 
 export PITH_CACHE=$dir/cache/deep
 same auto_bits "$(logits_with -t auto -v)" "$want"
-same auto_measures "$(grep -c '^pith: measured: [0-9]* threads to decode, [0-9]* for prefill; kept in ' "$err")" 1
+same auto_measures \
+    "$(grep -c '^pith: measured: [0-9]* threads to decode, [0-9]* for prefill; kept in ' "$err")" 1
 kept=$(echo "$PITH_CACHE"/*)
 whole=$(<"$kept")
 logits_with -t auto -v >"$out"
@@ -284,11 +312,14 @@ for what in 'cut' 'empty' 'no json' 'wrong count' 'other version'; do
     *) printf '%s' "${whole/'"version":"'/'"version":"9'}" ;;
     esac >"$kept"
     logits_with -t auto -v >"$out"
-    same "auto_again_after_$what" "$(grep -c 'pith: measured' "$err") $(tr -d 0-9a-f <"$kept")" "1 $(tr -d 0-9a-f <<<"$whole")"
+    same "auto_again_after_$what" "$(grep -c 'pith: measured' "$err") $(tr -d 0-9a-f <"$kept")" \
+        "1 $(tr -d 0-9a-f <<<"$whole")"
 done
 same auto_leaves_one_file "$(ls "$PITH_CACHE" | wc -l)" 1
 PITH_CACHE=/dev/null/x logits_with -t auto >"$out"
-same auto_unwritable "$(grep -c 'note: measured thread counts cannot be kept in /dev/null/x/.*: Not a directory' "$err") $(<"$out")" "1 $want"
+same auto_unwritable \
+    "$(grep -c 'note: measured thread counts cannot be kept in /dev/null/x/.*: Not a directory' \
+    "$err") $(<"$out")" "1 $want"
 unset PITH_CACHE
 XDG_CACHE_HOME=$dir/xdg logits_with -t auto >"$out"
 same auto_xdg "$(ls "$dir/xdg/pith" | grep -c '^threads-.*json$')" 1
@@ -324,7 +355,8 @@ same run_stdin "$(printf 'Once upon a time' | "$pith" run "$text" -n 8 --temp 0)
 printf 'Once upon a time' >"$dir/prompt"
 same run_file "$("$pith" run "$text" -f "$dir/prompt" -n 8 --temp 0 </dev/null)" "$first"
 same run_top_k_1 "$("$pith" run "$text" -p 'Once upon a time' -n 8 --temp 1 --top-k 1)" "$first"
-draw() { "$pith" run "$text" -p 'Once upon a time' -n 40 --temp 1.2 --top-p 0.95 --min-p 0.02 --seed "$1" "${@:2}"; }
+draw() { "$pith" run "$text" -p 'Once upon a time' -n 40 --temp 1.2 --top-p 0.95 --min-p 0.02 \
+    --seed "$1" "${@:2}"; }
 same run_seed_repeats "$(draw 5)" "$(draw 5 -t 2)"
 [ "$(draw 5)" != "$(draw 6)" ]
 same run_seeds_differ $? 0
@@ -334,33 +366,46 @@ same run_stop "$stopped" "${first%%"$word"*}"
 same run_bias "$("$pith" run "$text" -p 'Once upon a time' -n 1 --logit-bias 100=1000)" \
     "$("$pith" run "$text" -p 'Once upon a time' -n 1 --temp 2 --logit-bias 100=1000)"
 gives run_bad_bias 1 'logit-bias is "x=1"; wanted ID=X' run "$text" -p x --logit-bias x=1
-gives run_bias_range 2 'logit_bias id.* is 5120; wanted 0 to 511' run "$text" -p x --logit-bias 5120=1
-gives run_bad_chain 2 'unknown sampler "top_q"; wanted some of: greedy top_k' run "$text" -p x --samplers 'temp;top_q'
+gives run_bias_range 2 'logit_bias id.* is 5120; wanted 0 to 511' run "$text" -p x --logit-bias \
+    5120=1
+gives run_bad_chain 2 'unknown sampler "top_q"; wanted some of: greedy top_k' run "$text" -p x \
+    --samplers 'temp;top_q'
 gives run_bad_chain_value 2 'temp: t is .*nan; wanted' run "$text" -p x --samplers 'temp:t=nan'
-same run_chain "$("$pith" run "$text" -p 'Once upon a time' -n 8 --samplers 'top_k:k=1;temp:t=2')" "$first"
-every=$("$pith" run "$text" -p 'Once upon a time' -n 30 --temp 1 --dynatemp-range 0.5 --top-k 40 --top-p 0.95 \
+same run_chain "$("$pith" run "$text" -p 'Once upon a time' -n 8 --samplers 'top_k:k=1;temp:t=2')" \
+    "$first"
+every=$("$pith" run "$text" -p 'Once upon a time' -n 30 --temp 1 --dynatemp-range 0.5 --top-k 40 \
+    --top-p 0.95 \
     --min-p 0.01 --typical 0.95 --top-n-sigma 3 --xtc-probability 0.5 --repeat-penalty 1.1 \
     --dry-multiplier 0.8 --adaptive-target 0.3 --seed 3)
-same run_every_sampler_repeats "$every" "$("$pith" run "$text" -p 'Once upon a time' -n 30 --seed 3 --temp 1 \
+same run_every_sampler_repeats "$every" "$("$pith" run "$text" -p 'Once upon a time' -n 30 --seed \
+    3 --temp 1 \
     --dynatemp-range 0.5 --top-k 40 --top-p 0.95 --min-p 0.01 --typical 0.95 --top-n-sigma 3 -t 1 \
     --xtc-probability 0.5 --repeat-penalty 1.1 --dry-multiplier 0.8 --adaptive-target 0.3)"
-# What a run is sampled with where it does not say: the file's advice, else what all programs of pith do.
+# What a run is sampled with where it does not say: the file's advice, else what all programs of
+# pith do.
 plain() { "$pith" run "$text" -p 'Once upon a time' -n 40 --seed 5 "$@"; }
 same run_usual "$(plain)" "$(plain --temp 0.8 --top-k 40 --top-p 0.95 --min-p 0.05)"
 [ "$(plain)" != "$(plain --temp 0.8 --top-k 0 --top-p 1 --min-p 0)" ]
 same run_usual_is_that $? 0
-advice=(--override-kv general.sampling.temp=float:1.5 --override-kv general.sampling.top_k=int:7 --override-kv general.sampling.min_p=float:0)
+advice=(--override-kv general.sampling.temp=float:1.5 --override-kv general.sampling.top_k=int:7
+    --override-kv general.sampling.min_p=float:0)
 same run_advice_of_the_file "$(plain "${advice[@]}")" "$(plain --temp 1.5 --top-k 7 --min-p 0)"
 same run_flag_over_advice "$(plain "${advice[@]}" --temp 0)" "$(plain --temp 0)"
 same run_advice_greedy "$(plain --override-kv general.sampling.temp=float:0)" "$(plain --temp 0)"
-gives run_bad_advice 0 'general.sampling.temp: wanted a number from 0 to 1000; it is not used' run "$text" -p a -n 1 --override-kv general.sampling.temp=float:-1
-gives run_mirostat 0 . run "$text" -p 'Once upon a time' -n 20 --temp 1 --mirostat 2 --mirostat-ent 3 --seed 1
+gives run_bad_advice 0 'general.sampling.temp: wanted a number from 0 to 1000; it is not used' \
+    run "$text" -p a -n 1 --override-kv general.sampling.temp=float:-1
+gives run_mirostat 0 . run "$text" -p 'Once upon a time' -n 20 --temp 1 --mirostat 2 \
+    --mirostat-ent 3 --seed 1
 gives run_verbose 0 'tokens/s' run "$text" -p Once -n 4 -v
-same run_verbose_text "$("$pith" run "$text" -p 'Once upon a time' -n 8 --temp 0 -v 2>/dev/null)" "$first"
-gives run_over_context 2 'n_prompt.*n_ctx.*n_over.*-c sets its size' run "$text" -p 'Once upon a time there was a girl' -c 4
-gives run_full_context 2 'n_prompt = .*n_ctx = 8, n_over = ' run "$text" -p Once -n 30 -c 8 --ignore-eog
+same run_verbose_text "$("$pith" run "$text" -p 'Once upon a time' -n 8 --temp 0 -v \
+    2>/dev/null)" "$first"
+gives run_over_context 2 'n_prompt.*n_ctx.*n_over.*-c sets its size' \
+    run "$text" -p 'Once upon a time there was a girl' -c 4
+gives run_full_context 2 'n_prompt = .*n_ctx = 8, n_over = ' \
+    run "$text" -p Once -n 30 -c 8 --ignore-eog
 gives run_until_full 0 '' run "$text" -p Once -n -2 -c 8
-gives run_context_shift 0 '' run "$text" -p Once -n 30 -c 8 --ignore-eog --context-shift --keep 1 --discard 2
+gives run_context_shift 0 '' run "$text" -p Once -n 30 -c 8 --ignore-eog --context-shift --keep 1 \
+    --discard 2
 gives run_self_extend 0 '' run "$text" -p Once -n 30 -c 64 --ignore-eog --ga-n 2 --ga-w 8
 gives run_bad_self_extend 2 'ga_n is 3 and ga_w is 8' run "$text" -p Once --ga-n 3 --ga-w 8
 # A session in two runs says what one run says; another model's is refused.
@@ -369,7 +414,8 @@ whole=$(once -p 'Once upon a time' -n 40)
 parts="$(once -p 'Once upon a time' -n 15 --session "$dir/s")$(once -n 25 --session "$dir/s")"
 same run_session "$parts" "$whole"
 same run_session_prefix "$(once -p 'Once upon a time' -n 40 --session "$dir/s")" "$whole"
-# So it does at any temperature, with penalties, samplers that learn and a grammar: seed, draws, history and position are in the file.
+# So it does at any temperature, with penalties, samplers that learn and a grammar: seed, draws,
+# history and position are in the file.
 drawn() { once "$@" --temp 1 --repeat-penalty 1.3 --repeat-last-n -1 --dry-multiplier 0.8; }
 sessions() # NAME SPLITS FLAG...
 {
@@ -394,10 +440,12 @@ rm -f "$dir/split"
 drawn -p 'Once upon a time' -n 5 --session "$dir/split" --grammar "$dir/letters.gbnf" >"$out"
 echo 'root ::= [0-9]*' >"$dir/digits.gbnf"
 cp "$dir/split" "$dir/split.was"
-gives run_session_other_grammar 2 'does not fit its grammar' run "$text" -n 5 --session "$dir/split" --grammar "$dir/digits.gbnf"
+gives run_session_other_grammar 2 'does not fit its grammar' run "$text" -n 5 --session \
+    "$dir/split" --grammar "$dir/digits.gbnf"
 same run_session_other_grammar_left "$(cmp "$dir/split" "$dir/split.was" 2>&1)" ""
 "$pith" synth "$dir/other.gguf" --vocab 400 --seed 5
-gives run_session_of_another 2 'saved with another model' run "$dir/other.gguf" -p a -n 1 --session "$dir/s"
+gives run_session_of_another 2 'saved with another model' run "$dir/other.gguf" -p a -n 1 \
+    --session "$dir/s"
 printf broken >"$dir/s"
 gives run_session_damaged 2 'is no saved session' run "$text" -p Once -n 1 --session "$dir/s"
 
@@ -405,13 +453,16 @@ gives run_session_damaged 2 'is no saved session' run "$text" -p Once -n 1 --ses
 long=$(printf 'Once upon a time %.0s' $(seq 20))
 whole=$(once -p "$long" -n 8)
 same run_store "$(once -p "$long" -n 8 --store-dir "$dir/store")" "$whole"
-gives run_store_again 0 'prefix store in .*: [0-9]* pages written, [1-9][0-9]* read' run "$text" -p "$long" -n 8 -v --store-dir "$dir/store"
+gives run_store_again 0 'prefix store in .*: [0-9]* pages written, [1-9][0-9]* read' run "$text" \
+    -p "$long" -n 8 -v --store-dir "$dir/store"
 same run_store_text "$(once -p "$long" -n 8 --store-dir "$dir/store")" "$whole"
 "$pith" synth "$dir/short.gguf" --vocab 300 --ctx 64
-gives run_ctx_over_trained 0 'ctx is 128, and the model was trained for 64 tokens' run "$dir/short.gguf" -p a -n 1 --ctx 128
+gives run_ctx_over_trained 0 'ctx is 128, and the model was trained for 64 tokens' run \
+    "$dir/short.gguf" -p a -n 1 --ctx 128
 gives run_ctx_as_trained 0 '' run "$dir/short.gguf" -p a -n 1 --ctx 64
 same run_ctx_as_trained_says_nothing "$(grep -c trained "$err")" 0
-gives run_store_cannot 2 'absent/x: cannot make it' run "$text" -p Once -n 1 --store-dir "$dir/absent/x"
+gives run_store_cannot 2 'absent/x: cannot make it' run "$text" -p Once -n 1 --store-dir \
+    "$dir/absent/x"
 same run_session_left "$(cat "$dir/s")" broken
 gives run_missing_prompt_file 2 'No such file' run "$text" -f "$dir/absent"
 gives run_prompt_folder 2 'directory' run "$text" -f "$dir"
@@ -429,11 +480,14 @@ else
     gives cache_dir 0 '' run "$text" -p 'Once upon a time' -n 8 --temp 0 --cache-dir "$dir/kept"
     same cache_dir_text "$(cat "$out" "$err")" "$first"
     same cache_dir_is_made "$(copies "$dir/kept")" 1
-    gives cache_dir_used 0 "packed weights mapped from $dir/kept/" run "$text" -p 'Once upon a time' -n 8 --temp 0 -v --cache-dir "$dir/kept"
+    gives cache_dir_used 0 "packed weights mapped from $dir/kept/" run "$text" -p \
+        'Once upon a time' -n 8 --temp 0 -v --cache-dir "$dir/kept"
     same cache_dir_used_text "$(cat "$out")" "$first"
     printf x >>"$(find "$dir/kept" -name '*.packed')"
-    gives cache_dir_damaged 0 'another length; packed anew' run "$text" -p 'Once upon a time' -n 8 --cache-dir "$dir/kept"
-    gives cache_dir_cannot 2 '--cache-dir .*absent/x: cannot make it' run "$text" -p Once -n 1 --cache-dir "$dir/absent/x"
+    gives cache_dir_damaged 0 'another length; packed anew' run "$text" -p 'Once upon a time' -n 8 \
+        --cache-dir "$dir/kept"
+    gives cache_dir_cannot 2 '--cache-dir .*absent/x: cannot make it' run "$text" -p Once -n 1 \
+        --cache-dir "$dir/absent/x"
     gives no_cache_dir 0 '' run "$text" -p Once -n 1 --no-cache-dir
     PITH_CACHE=$dir/own gives cache_folder_absent 0 '' run "$text" -p Once -n 1
     same cache_folder_is_not_made "$([ -e "$dir/own" ] && echo made)" ""
@@ -442,8 +496,9 @@ else
     same cache_folder_used "$(copies "$dir/own/packed")" 1
 fi
 
-# Ctrl-C: a model large enough that the text is still being made. Held still while the text is measured, so that what comes after the
-# signal is known: the token that was being made, not the clock, is what it may take.
+# Ctrl-C: a model large enough that the text is still being made. Held still while the text is
+# measured, so that what comes after the signal is known: the token that was being made, not the
+# clock, is what it may take.
 "$pith" synth "$dir/slow.gguf" --layers 8 --embd 512 --heads 8 --ff 2048 --vocab 2000 --ctx 4096
 # Shells start background jobs with SIGINT ignored; the program's own handler replaces that.
 "$pith" run "$dir/slow.gguf" -p a -n -2 --ignore-eog -c 4096 >"$out" 2>"$err" &
@@ -461,7 +516,8 @@ same interrupt_is_prompt "$(($(stat -c %s "$out") - before <= 40))" 1
 
 # ---------------------------------------------------------------- template
 
-printf '%s' '{% if not messages %}{{ raise_exception("no messages") }}{% endif %}{{ messages[0].content }} {{ strftime_now("%d %b %Y") }}' >"$dir/t.jinja"
+printf '%s' '{% if not messages %}{{ raise_exception("no messages") }}{% endif %}' \
+    '{{ messages[0].content }} {{ strftime_now("%d %b %Y") }}' >"$dir/t.jinja"
 vars='{"messages": [{"role": "user", "content": "h\u00e9"}], "now": "2026-11-21T10:11:12"}'
 same template_file "$("$pith" template "$dir/t.jinja" <<<"$vars")" "hé 21 Nov 2026"
 gives template_raises 2 '^no messages$' template "$dir/t.jinja" <<<'{}'
@@ -472,10 +528,15 @@ printf '%s' '{{ 1 +' >"$dir/bad.jinja"
 gives template_syntax 1 'line 1' template "$dir/bad.jinja" <<<'{}'
 gives template_name_of_a_file 1 'no GGUF file' template "$dir/t.jinja" --name x <<<'{}'
 echo '<tool_call> <think>' >"$dir/h.jinja"
-same template_parse "$("$pith" template --parse "$dir/h.jinja" <<<'<think>a</think>b<tool_call>{"name":"f","arguments":{"n":1}}</tool_call>' | sed 's/,"id":"[0-9a-z]*"//')" \
-    '{"content":"b","reasoning":"a","tool_calls":[{"name":"f","arguments":{"n":1}}],"family":"hermes"}'
+same template_parse "$("$pith" template --parse "$dir/h.jinja" \
+    <<<'<think>a</think>b<tool_call>{"name":"f","arguments":{"n":1}}</tool_call>' |
+    sed 's/,"id":"[0-9a-z]*"//')" \
+    '{"content":"b","reasoning":"a",'\
+'"tool_calls":[{"name":"f","arguments":{"n":1}}],"family":"hermes"}'
 echo '{}' >"$dir/tools.json"
-gives template_parse_tools 1 'wanted an array' template --parse "$dir/h.jinja" --tools "$dir/tools.json" <<<'a'
-gives template_tools_alone 1 'belong to --parse' template "$dir/h.jinja" --tools "$dir/tools.json" <<<'{}'
+gives template_parse_tools 1 'wanted an array' template --parse "$dir/h.jinja" --tools \
+    "$dir/tools.json" <<<'a'
+gives template_tools_alone 1 'belong to --parse' template "$dir/h.jinja" --tools "$dir/tools.json" \
+    <<<'{}'
 
 finish

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test_config.sh -- where settings come from: flag > environment > configuration file > default, for the rows of every command; damaged files;
-# secrets; the manual page and the systemd unit, which are made from or belong to the same.
+# test_config.sh -- where settings come from: flag > environment > configuration file > default, for
+# the rows of every command; damaged files; secrets; the manual page and the systemd unit, which are
+# made from or belong to the same.
 . "$(dirname "$0")"/../report.sh
 needs config "$pith"
 unset PITH_CONFIG
@@ -44,11 +45,16 @@ same switch_off_again "$(words --ignore-eog=no -n 9)" "$(bare -n 9)"
 same switch_of_environment "$(PITH_IGNORE_EOG=off words -n 9)" "$(bare -n 9)"
 printf 'predict = 3\nignore-eog = 1\n[run]\npredict = 4\n[bench]\npredict = 2\n' >"$conf"
 same section_over_all "$(words)" "$(bare --ignore-eog -n 4)"
-printf '# note\n\n  ; note\r\n[ run ]\r\n  predict =  5 \r\nignore-eog=TRUE\nprompt = " w6 "\n' >"$conf"
-same blanks_and_quotes "$(timeout 60 "$pith" run "$m" --temp 0 2>/dev/null </dev/null | cksum)" "$(PITH_CONFIG=/dev/null timeout 60 "$pith" run "$m" -p ' w6 ' -n 5 --temp 0 --ignore-eog 2>/dev/null | cksum)"
+printf '# note\n\n  ; note\r\n[ run ]\r\n  predict =  5 \r\nignore-eog=TRUE\nprompt = " w6 "\n' \
+    >"$conf"
+same blanks_and_quotes "$(timeout 60 "$pith" run "$m" --temp 0 2>/dev/null </dev/null |
+    cksum)" "$(PITH_CONFIG=/dev/null timeout 60 "$pith" run "$m" -p ' w6 ' -n 5 --temp 0 \
+    --ignore-eog 2>/dev/null | cksum)"
 printf '[run]\nmodel = %s\n' "$m" >"$conf"
-same model_of_file "$(timeout 60 "$pith" run -p w5 -n 3 --temp 0 2>/dev/null | cksum)" "$(bare -n 3)"
-same model_of_environment "$(PITH_MODEL=$m PITH_CONFIG=/dev/null timeout 60 "$pith" run -p w5 -n 3 --temp 0 2>/dev/null | cksum)" "$(bare -n 3)"
+same model_of_file "$(timeout 60 "$pith" run -p w5 -n 3 --temp 0 2>/dev/null |
+    cksum)" "$(bare -n 3)"
+same model_of_environment "$(PITH_MODEL=$m PITH_CONFIG=/dev/null timeout 60 "$pith" run -p w5 -n 3 \
+    --temp 0 2>/dev/null | cksum)" "$(bare -n 3)"
 printf '[run]\nlogit-bias = 5=1\nlogit-bias = 6=1e\n' >"$conf"
 run every_line_of_a_list 1 '6=1e' -n 1
 printf '[run]\nlogit-bias = 5=1\nlogit-bias = 6=1e\n' >"$conf"
@@ -87,42 +93,55 @@ printf '[run]\nseed = 5\n' >"$conf"
 PITH_CTX=64 gives help_names_the_variable 0 'set by PITH_CTX to 64' run --help --config "$conf"
 gives help_names_the_line 0 "set by $conf:2: seed to 5" run --help --config "$conf"
 printf 'nonsense\n' >"$conf"
-gives help_in_spite_of_a_damaged_file 0 "no \"=\".*--seed|--seed.*no \"=\"" run --help --config "$conf"
+gives help_in_spite_of_a_damaged_file 0 "no \"=\".*--seed|--seed.*no \"=\"" run --help --config \
+    "$conf"
 PITH_NO_SUCH_FLAG=1 run other_variables_are_others 0 '' -n 1
-long=$(for c in $("$pith" help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do "$pith" "$c" --help 2>/dev/null | grep -oE '^ +(-[a-z]+,)? ?--[a-z0-9-]+' | grep -o -- '--.*' | tr a-z- A-Z_ | sed 's/^__/PITH_/'; done | grep -xE 'PITH_(CPU|CACHE|CONFIG|CPU_DEVICES|TEST|SYSFS)' | grep -v -x PITH_CONFIG | sort -u)
+long=$(for c in $("$pith" help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do "$pith" "$c" --help \
+    2>/dev/null | grep -oE '^ +(-[a-z]+,)? ?--[a-z0-9-]+' | grep -o -- '--.*' | tr a-z- A-Z_ |
+    sed 's/^__/PITH_/'; done | grep -xE 'PITH_(CPU|CACHE|CONFIG|CPU_DEVICES|TEST|SYSFS)' |
+    grep -v -x PITH_CONFIG | sort -u)
 same no_variable_has_two_meanings "$long" ""
 
 if [ -n "${server:-}" ]; then
-    PITH_PORT=tcp://10.0.0.1:8080 PITH_MODEL=$m gives port_of_kubernetes 1 'api-key' serve --host 0.0.0.0
+    PITH_PORT=tcp://10.0.0.1:8080 PITH_MODEL=$m gives port_of_kubernetes 1 'api-key' serve --host \
+        0.0.0.0
     secret=very-secret-key
     printf '[serve]\napi-key = %s\nport = 0\n' $secret >"$conf"
     gives help_hides_keys 0 "set by $conf:2: api-key\]" serve --help --config "$conf"
     if grep -q $secret "$out" "$err"; then fail key_in_help "it is printed"; else ok key_in_help; fi
     printf '[serve]\napi-key %s\n' $secret >"$conf"
     gives damaged_line_with_a_key 1 "$conf:2" serve "$m" --config "$conf"
-    if grep -q $secret "$out" "$err"; then fail key_in_message "it is printed"; else ok key_in_message; fi
+    if grep -q $secret "$out" "$err"; then fail key_in_message "it is printed"; else
+        ok key_in_message; fi
     printf '[serve]\nhost = 0.0.0.0\nport = 0\n' >"$conf"
     gives open_door_of_file 1 'api-key' serve "$m" --config "$conf"
     printf '[serve]\nmax-body = 1\n' >"$conf"
-    gives range_of_file 1 "$conf:2: max-body is \"1\"; wanted .* from 1024" serve "$m" --config "$conf"
+    gives range_of_file 1 "$conf:2: max-body is \"1\"; wanted .* from 1024" serve "$m" --config \
+        "$conf"
 fi
 
 # ---------------------------------------------------------------- manual page and unit
 
 "$pith" man >"$dir/pith.1"
-same man_has_every_command "$(grep -c '^\.SS pith ' "$dir/pith.1")" "$("$pith" help | grep -E '^  [a-z]+  +' | grep -cvE '^  (help|version|man) ')"
+same man_has_every_command "$(grep -c '^\.SS pith ' "$dir/pith.1")" "$("$pith" help |
+    grep -E '^  [a-z]+  +' | grep -cvE '^  (help|version|man) ')"
 if command -v groff >/dev/null 2>&1; then
-    same man_without_warnings "$(groff -ww -man -Tascii -P-cbou "$dir/pith.1" 2>&1 >"$dir/text" | head -n 3)" ""
-    if grep -q -e '--cache-type-k *f32|f16' "$dir/text"; then ok man_shows_flags; else fail man_shows_flags "$(grep -m 1 cache-type "$dir/text")"; fi
+    same man_without_warnings "$(groff -ww -man -Tascii -P-cbou "$dir/pith.1" 2>&1 >"$dir/text" |
+        head -n 3)" ""
+    if grep -q -e '--cache-type-k *f32|f16' "$dir/text"; then ok man_shows_flags; else
+        fail man_shows_flags "$(grep -m 1 cache-type "$dir/text")"; fi
 else
     skip man_without_warnings "groff is not installed"
 fi
 if command -v systemd-analyze >/dev/null 2>&1; then
     sed "s|@PREFIX@/bin/pith|$pith|" scripts/pith.service >"$dir/pith.service"
-    said=$(SYSTEMD_LOG_LEVEL=warning systemd-analyze verify --man=no "$dir/pith.service" 2>&1 | grep pith.service | head -n 3)
+    said=$(SYSTEMD_LOG_LEVEL=warning systemd-analyze verify --man=no "$dir/pith.service" 2>&1 |
+        grep pith.service | head -n 3)
     same unit "$said" ""
-    exposed=$(systemd-analyze security --offline=yes --no-pager "$dir/pith.service" 2>/dev/null | grep -oE 'level for pith.service: [0-9]+' | grep -oE '[0-9]+$')
-    if [ -z "$exposed" ]; then skip unit_exposure "systemd-analyze cannot say"; elif [ "$exposed" -le 2 ]; then ok unit_exposure; else fail unit_exposure "$exposed of 10"; fi
+    exposed=$(systemd-analyze security --offline=yes --no-pager "$dir/pith.service" 2>/dev/null |
+        grep -oE 'level for pith.service: [0-9]+' | grep -oE '[0-9]+$')
+    if [ -z "$exposed" ]; then skip unit_exposure "systemd-analyze cannot say"
+    elif [ "$exposed" -le 2 ]; then ok unit_exposure; else fail unit_exposure "$exposed of 10"; fi
 else
     skip unit "systemd-analyze is not installed"
 fi
@@ -132,11 +151,14 @@ import os, socket, subprocess, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 s.bind(sys.argv[3])
 s.settimeout(60)
-p = subprocess.Popen([sys.argv[1], "serve", sys.argv[2], "--port", "0", "--shutdown-timeout", "3"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "NOTIFY_SOCKET": sys.argv[3]})
+p = subprocess.Popen([sys.argv[1], "serve", sys.argv[2], "--port", "0", "--shutdown-timeout", "3"],
+                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                     env={**os.environ, "NOTIFY_SOCKET": sys.argv[3]})
 print(s.recv(500))
 p.terminate()
 print(s.recv(500), p.wait())
 PY
-    if grep -q "READY=1" "$out" && grep -q "STOPPING=1.nEXTEND_TIMEOUT_USEC=13000000' 0" "$out"; then ok notify; else fail notify "$(head -c 300 "$out" | tr '\n' ' ')"; fi
+    if grep -q "READY=1" "$out" && grep -q "STOPPING=1.nEXTEND_TIMEOUT_USEC=13000000' 0" "$out"
+    then ok notify; else fail notify "$(head -c 300 "$out" | tr '\n' ' ')"; fi
 fi
 finish

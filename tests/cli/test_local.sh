@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# test_local.sh -- pith list and pith rm, and how a model's name becomes its file: pith's own folder and the folders of other tools.
+# test_local.sh -- pith list and pith rm, and how a model's name becomes its file: pith's own folder
+# and the folders of other tools.
 . "$(dirname "$0")"/../report.sh
 needs local "$pith"
 unset XDG_DATA_HOME XDG_CACHE_HOME HF_HOME HF_HUB_CACHE HF_ENDPOINT LLAMA_CACHE OLLAMA_MODELS
@@ -14,7 +15,8 @@ put()
     done
 }
 # is NAME MODEL PATH: a command finds this file for this name.
-is() { same "$1" "$("$pith" inspect "$2" --json 2>&1 | sed -n 's/^ "path": "\(.*\)",$/\1/p')" "$3"; }
+is() { same "$1" "$("$pith" inspect "$2" --json 2>&1 |
+    sed -n 's/^ "path": "\(.*\)",$/\1/p')" "$3"; }
 
 "$pith" synth "$dir/m.gguf" >/dev/null || fail synth "no model"
 gives nothing 0 "no models here; 'pith pull' fetches one into $dir/models" list
@@ -22,11 +24,14 @@ gives nothing_json 0 '^\[\]$' list --json
 gives no_such_name 2 "pith list" run nothing -p x
 
 own=$PITH_MODELS/hf/some/Repo-GGUF
-put "$own/m-Q8_0.gguf" "$own/m-Q4_K_M.gguf" "$own/mmproj-F16.gguf" "$PITH_MODELS/ollama/tiny/tiny-1b.gguf" \
-    "$PITH_MODELS/ollama/me/tiny/tiny-latest.gguf" "$PITH_MODELS/https/example.org_8080/a/web.gguf" "$PITH_MODELS/by-hand.gguf" \
+put "$own/m-Q8_0.gguf" "$own/m-Q4_K_M.gguf" "$own/mmproj-F16.gguf" \
+    "$PITH_MODELS/ollama/tiny/tiny-1b.gguf" \
+    "$PITH_MODELS/ollama/me/tiny/tiny-latest.gguf" \
+    "$PITH_MODELS/https/example.org_8080/a/web.gguf" "$PITH_MODELS/by-hand.gguf" \
     "$PITH_MODELS/x/twice.gguf" "$PITH_MODELS/y/twice.gguf"
 hub=$HOME/.cache/huggingface/hub/models--Other--Repo
-put "$hub/blobs/abc" "$HOME/.cache/llama.cpp/one_two_three-Q5_K_M.gguf" "$HOME/.lmstudio/models/pub/rep/lm-Q6_K.gguf"
+put "$hub/blobs/abc" "$HOME/.cache/llama.cpp/one_two_three-Q5_K_M.gguf" \
+    "$HOME/.lmstudio/models/pub/rep/lm-Q6_K.gguf"
 mkdir -p "$hub/snapshots/123" "$hub/snapshots/456"
 ln -s ../../blobs/abc "$hub/snapshots/123/hub-IQ4_XS.gguf"
 ln -s ../../blobs/abc "$hub/snapshots/456/hub-IQ4_XS.gguf"
@@ -34,11 +39,15 @@ digest=$(printf '%064d' 7)
 manifest=$HOME/.ollama/models/manifests/registry.ollama.ai/library/blob/latest
 put "$HOME/.ollama/models/blobs/sha256-$digest" "$manifest"
 cat >"$manifest" <<END
-{"layers": [{"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:$(printf '%064d' 1)"},
-            {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:$digest", "size": 1}]}
+{"layers": [{"mediaType": "application/vnd.ollama.image.template",
+             "digest": "sha256:$(printf '%064d' 1)"},
+            {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:$digest",
+             "size": 1}]}
 END
 n=0 # what is broken is passed over
-for text in '' '[' '{}' '{"layers": 3}' '{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../x"}]}' \
+for text in '' '[' '{}' '{"layers": 3}' \
+    '{"layers": [{"mediaType": "application/vnd.ollama.image.model",
+      "digest": "sha256:../../x"}]}' \
     '{"layers": [{"mediaType": 5}, 7, null]}'; do
     echo "$text" >"${manifest%/*}/bad$((n++))"
 done
@@ -78,20 +87,28 @@ gives part_alone 2 "'pith pull hf:s/s:split-Q4_0-00001-of-00003.gguf' goes on" r
 echo no >"$PITH_MODELS/bad.gguf"
 gives list_damaged 0 '^bad .*cannot be read' list
 "$pith" list --json >"$out"
-same list_json "$(python3 -c 'import json, sys; l = json.load(sys.stdin); print(len(l), sorted({m["where"] for m in l}), sum(m["complete"] for m in l), sum(m["bytes"] for m in l if m["name"] == "bad"))' <"$out" 2>&1)" \
+same list_json \
+    "$(python3 -c \
+    'import json, sys
+l = json.load(sys.stdin)
+print(len(l), sorted({m["where"] for m in l}), sum(m["complete"] for m in l),
+      sum(m["bytes"] for m in l if m["name"] == "bad"))' <"$out" 2>&1)" \
     "16 ['huggingface', 'llama.cpp', 'lmstudio', 'ollama', 'pith'] 14 3"
 
 gives rm_asks 1 'nobody to ask' rm m-Q8_0
 gives rm_none 2 'no model of this name' rm nothing --yes
 gives rm_several 2 'name of 2 models' rm twice --yes
 gives rm_repo_several 2 'name of 3 models' rm hf:some/Repo-GGUF --yes
-for name in hub-IQ4_XS hf:one/two lm-Q6_K ollama:blob; do gives "rm_others_$name" 2 'belongs to' rm "$name" --yes; done
+for name in hub-IQ4_XS hf:one/two lm-Q6_K ollama:blob; do
+    gives "rm_others_$name" 2 'belongs to' rm "$name" --yes; done
 gives rm_path_elsewhere 2 'no model of this name' rm "$dir/m.gguf" --yes
 same nothing_is_gone "$(find "$dir" -name '*.gguf*' | wc -l)" 18
-mkdir "$dir/elsewhere" && ln -s "$dir/elsewhere" "$PITH_MODELS/link" && cp "$dir/m.gguf" "$dir/elsewhere/linked.gguf"
+mkdir "$dir/elsewhere" && ln -s "$dir/elsewhere" "$PITH_MODELS/link" &&
+    cp "$dir/m.gguf" "$dir/elsewhere/linked.gguf"
 gives rm_by_a_link 2 'outside' rm linked --yes
 rm "$PITH_MODELS/link"
-(cd "$dir" && printf '[rm]\nname = m-Q8_0\nyes = yes\n' >rm.conf && PITH_YES=1 "$pith" rm --config rm.conf >/dev/null 2>&1)
+(cd "$dir" && printf '[rm]\nname = m-Q8_0\nyes = yes\n' >rm.conf &&
+    PITH_YES=1 "$pith" rm --config rm.conf >/dev/null 2>&1)
 same rm_takes_no_settings "$?" 1
 gives rm 0 '' rm m-Q8_0 --yes
 gives rm_ref 0 '' rm hf:some/repo-gguf:q4_k_m -y
@@ -100,6 +117,8 @@ gives rm_unfinished 0 '' rm u-Q4_0 -y
 gives rm_path 0 '' rm "$PITH_MODELS/x/twice.gguf" -y
 gives rm_address 0 '' rm https://example.org:8080/a/web.gguf -y
 gives rm_ollama 0 '' rm ollama:tiny:1b -y
+repo=./hf/some/Repo-GGUF me=./ollama/me/tiny
 same rm_leaves "$(cd "$PITH_MODELS" && find . | sort | tr '\n' ' ')" \
-    ". ./bad.gguf ./by-hand.gguf ./hf ./hf/some ./hf/some/Repo-GGUF ./hf/some/Repo-GGUF/mmproj-F16.gguf ./ollama ./ollama/me ./ollama/me/tiny ./ollama/me/tiny/tiny-latest.gguf ./y ./y/twice.gguf "
+    ". ./bad.gguf ./by-hand.gguf ./hf ./hf/some $repo $repo/mmproj-F16.gguf ./ollama ./ollama/me $(
+    )$me $me/tiny-latest.gguf ./y ./y/twice.gguf "
 finish
