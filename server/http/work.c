@@ -47,7 +47,8 @@ struct turn {
     struct turn *below, **above; /* of those that run */
     pthread_cond_t go;
     int granted;
-    int lent;       /* another one has its turn */
+    int lent;        /* another one has its turn */
+    clockid_t clock; /* of its thread's time */
     int64_t looked; /* clock_now(), when it asked last whether it may go on */
     int64_t since, spent; /* ns of processor time: when it was looked at last; of its turns */
     int64_t json;         /* bytes of JSON */
@@ -62,7 +63,7 @@ static _Thread_local struct turn *turn_now;
 struct lane {
     struct job *first, **end;
     struct turn *parked;
-    int n, n_begun;
+    int n, n_begun, n_running;
     int64_t used; /* ns of turns; not less than others had when it came back */
 };
 
@@ -72,7 +73,7 @@ struct work {
     pthread_t thread[THREADS_MAX];
     int n_threads, n_idle, n_turns, quit;
     int n_begun, n_running;         /* jobs; those that have a turn */
-    int n_lent;                     /* those that run while another has theirs: as many at most */
+    int n_lent;                     /* those that run while another has theirs */
     struct turn *running;           /* both of these */
     int most;                       /* jobs in a lane */
     int waits;                      /* a job of the last lane runs */
@@ -100,12 +101,13 @@ static struct turn **least_of(struct lane *l)
     return least;
 }
 
-/* The lane that has had the least time, of those that have something to do. -1: none. */
-static int next_lane(const struct work *w)
+/* The lane that has had the least time, of those that have something to do; idle: and of which
+ * nobody runs. -1: none. */
+static int next_lane(const struct work *w, int idle)
 {
     int best = -1;
     for (int i = 0; i < w->n - 1; i++)
-        if ((w->lane[i].parked || may_begin(w, &w->lane[i])) &&
+        if (!(idle && w->lane[i].n_running) && (w->lane[i].parked || may_begin(w, &w->lane[i])) &&
             (best < 0 || w->lane[i].used < w->lane[best].used))
             best = i;
     return best;
@@ -127,22 +129,28 @@ static void take_off(struct work *w, struct lane *l)
 
 static void *run(void *work);
 
+/* With the lock. */
+static void give_turn(struct work *w, struct lane *l)
+{
+    l->n_running++;
+    w->n_running++;
+    if (may_begin(w, l)) { /* it has had no time yet */
+        take_off(w, l);
+        return;
+    }
+    struct turn **at = least_of(l), *t = *at;
+    *at = t->next;
+    t->granted = 1;
+    pthread_cond_signal(&t->go);
+}
+
 /* With the lock. Gives out the turns that are free. */
 static void give_turns(struct work *w)
 {
     struct lane *last = &w->lane[w->n - 1];
     int n_ready = 0;
-    for (int i; w->n_running < w->n_turns && (i = next_lane(w)) >= 0; w->n_running++) {
-        struct lane *l = &w->lane[i];
-        if (may_begin(w, l)) { /* it has had no time yet */
-            take_off(w, l);
-            continue;
-        }
-        struct turn **at = least_of(l), *t = *at;
-        *at = t->next;
-        t->granted = 1;
-        pthread_cond_signal(&t->go);
-    }
+    for (int i; w->n_running < w->n_turns && (i = next_lane(w, 0)) >= 0;)
+        give_turn(w, &w->lane[i]);
     if (last->first && !w->waits) {
         w->waits = 1;
         take_off(w, last);
@@ -157,18 +165,18 @@ static void give_turns(struct work *w)
         pthread_cond_broadcast(&w->wake);
 }
 
-static int64_t time_of_thread(void)
+static int64_t time_of(clockid_t clock)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    struct timespec t = {0};
+    clock_gettime(clock, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* With the lock: the time since it was looked at last. */
+/* With the lock, on any thread: the time since it was looked at last. */
 static void count_time(struct turn *t)
 {
     struct lane *l = &t->w->lane[t->job->lane];
-    int64_t now = time_of_thread(), ns = now - t->since;
+    int64_t now = time_of(t->clock), ns = now - t->since;
     t->since = now;
     t->spent += ns;
     l->used += ns;
@@ -179,7 +187,7 @@ static void count_time(struct turn *t)
 static int gives_way(const struct turn *t)
 {
     struct work *w = t->w;
-    int i = next_lane(w);
+    int i = next_lane(w, 0);
     struct lane *mine = &w->lane[t->job->lane], *other = i >= 0 ? &w->lane[i] : NULL;
     if (!other)
         return 0;
@@ -207,6 +215,7 @@ static void rests(struct turn *t)
     *t->above = t->below;
     if (t->below)
         t->below->above = t->above;
+    w->lane[t->job->lane].n_running--;
     if (t->lent)
         w->n_lent--;
     else
@@ -246,15 +255,16 @@ static void let_others(struct turn *t)
 void work_lend(struct work *w, int64_t now)
 {
     pthread_mutex_lock(&w->lock);
-    for (struct turn *t = w->running; t && next_lane(w) >= 0 && w->n_lent < w->n_turns;
-         t = t->below) {
+    for (struct turn *t = w->running; t && next_lane(w, 1) >= 0; t = t->below) {
         if (t->lent || now - t->looked < LEND_NS)
             continue;
+        count_time(t);
         t->lent = 1;
         w->n_lent++;
         w->n_running--;
-        give_turns(w);
+        give_turn(w, &w->lane[next_lane(w, 1)]);
     }
+    give_turns(w); /* threads for those who begin */
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -386,9 +396,11 @@ int work_why(struct fault *f)
 
 static void do_job(struct work *w, struct job *j)
 {
-    struct turn t = {.bounds = PITH_WORK_INIT, .w = w, .job = j, .since = time_of_thread()};
+    struct turn t = {.bounds = PITH_WORK_INIT, .w = w, .job = j};
     struct tenant *who = exchange_tenant(j->x);
     pthread_cond_init(&t.go, NULL);
+    pthread_getcpuclockid(pthread_self(), &t.clock);
+    t.since = time_of(t.clock);
     exchange_hold(j->x);
     int takes_turns = j->lane < w->n - 1;
     if (takes_turns) {
