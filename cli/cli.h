@@ -18,7 +18,8 @@ struct command {
     size_t opts_bytes;
     int (*run)(void *opts);
 };
-extern const struct command cmd_run, cmd_bench, cmd_inspect, cmd_logits, cmd_embed, cmd_tokenize, cmd_sample,
+extern const struct command cmd_run, cmd_bench, cmd_inspect, cmd_logits, cmd_embed, cmd_tokenize,
+    cmd_sample,
     cmd_template, cmd_grammar, cmd_synth, cmd_serve, cmd_pull, cmd_list, cmd_rm;
 
 /* Exit codes: all is well; the command line is wrong; a file, prompt or model is wrong; the machine
@@ -290,8 +291,10 @@ struct sampler_opts {
     ARGS_SAMPLER_INT_OF(opts, m.mirostat, "--mirostat", 0, 2, "0",                                 \
                      "1, 2: keep surprise near --mirostat-ent instead of the samplers that "       \
                      "leave tokens out; 0: off"),                                                  \
-    ARGS_SAMPLER_REAL_OF(opts, m.tau, "--mirostat-ent", "BITS", 1e-3, 1000, "5", "surprise aimed at"), \
-    ARGS_SAMPLER_REAL_OF(opts, m.eta, "--mirostat-lr", "X", 1e-6, 1000, "0.1", "how fast it learns"), \
+    ARGS_SAMPLER_REAL_OF(opts, m.tau, "--mirostat-ent", "BITS", 1e-3, 1000, "5",                   \
+        "surprise aimed at"),                                                                      \
+    ARGS_SAMPLER_REAL_OF(opts, m.eta, "--mirostat-lr", "X", 1e-6, 1000, "0.1",                     \
+        "how fast it learns"),                                                                     \
     ARGS_SAMPLER_REAL(opts, m.adaptive, "--adaptive-target", "P", 0, 1, "0",                       \
                       "prefer tokens near probability P, so that P is the mean; 0: off"),          \
     ARGS_SAMPLER_REAL(opts, m.adaptive_decay, "--adaptive-decay", "X", 1e-6, 0.99, "0.9",          \
@@ -300,8 +303,8 @@ struct sampler_opts {
      .help = "add X to the logit of a token; -inf: never; may be given several times"},            \
     {.name = "--samplers", .meta = "CHAIN", ARG_FIELD(opts, m.chain, ARG_TEXT),                    \
      .otherwise = "bias and penalties, what leaves tokens out, temperature",                       \
-     .help = "the samplers in order, as in \"penalties;top_k:k=9;temp\"; what a name does not set "  \
-             "comes from the flags; 'pith sample --list' lists them"},                                    \
+     .help = "the samplers in order, as in \"penalties;top_k:k=9;temp\"; what a name does not "    \
+         "set comes from the flags; 'pith sample --list' lists them"},                             \
     {.name = "--seed", .alias = "-s", ARG_FIELD(opts, m.seed, ARG_INT), .lo = -1, .dflt = "-1",    \
      .help = "the same seed gives the same text on every machine; -1: a new one each time"}
 /* clang-format on */

@@ -11,12 +11,16 @@ struct opts {
 
 /* clang-format off */
 static const struct arg args[] = {
-    {.name = "TEXT", ARG_FIELD(struct opts, text, ARG_TEXT), .otherwise = "all of stdin", .help = "the text"},
-    {.name = "--grammar", .meta = "FILE", ARG_FIELD(struct opts, grammar, ARG_TEXT), .help = "a grammar in GBNF"},
-    {.name = "--schema", .meta = "FILE", ARG_FIELD(struct opts, schema, ARG_TEXT), .help = "a JSON Schema"},
+    {.name = "TEXT", ARG_FIELD(struct opts, text, ARG_TEXT), .otherwise = "all of stdin",
+     .help = "the text"},
+    {.name = "--grammar", .meta = "FILE", ARG_FIELD(struct opts, grammar, ARG_TEXT),
+     .help = "a grammar in GBNF"},
+    {.name = "--schema", .meta = "FILE", ARG_FIELD(struct opts, schema, ARG_TEXT),
+     .help = "a JSON Schema"},
     {.name = "--jsonl", ARG_FIELD(struct opts, jsonl, ARG_SWITCH),
-     .help = "answer each line of stdin, {\"grammar\": GBNF or \"schema\": a JSON Schema, \"text\"}, with {\"accept\": true or "
-             "false}, or with {\"invalid\": why} when the grammar is refused, or with {\"error\"}"},
+     .help = "answer each line of stdin, {\"grammar\": GBNF or \"schema\": a JSON Schema, "
+         "\"text\"}, with {\"accept\": true or false}, or with {\"invalid\": why} when the grammar "
+         "is refused, or with {\"error\"}"},
     {0},
 };
 /* clang-format on */

@@ -13,8 +13,8 @@ struct opts {
 /* clang-format off */
 static const struct arg args[] = {
     {.name = "--json", ARG_FIELD(struct opts, json, ARG_SWITCH),
-     .help = "a JSON array of {name, source, path, where, bytes, parts, complete, modified (seconds since 1970), arch, type, params, error}; "
-             "what a header does not tell is null"},
+     .help = "a JSON array of {name, source, path, where, bytes, parts, complete, modified "
+         "(seconds since 1970), arch, type, params, error}; what a header does not tell is null"},
     {0},
 };
 /* clang-format on */

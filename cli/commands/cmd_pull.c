@@ -16,12 +16,17 @@ struct opts {
 /* clang-format off */
 static const struct arg args[] = {
     {.name = "NAME", .required = 1, .typed = 1, ARG_FIELD(struct opts, name, ARG_TEXT),
-     .help = "hf:OWNER/REPO[:QUANT or FILE], ollama:NAME[:TAG], or the https address of a .gguf file"},
-    {.name = "--retries", ARG_FIELD(struct opts, pull.retries, ARG_INT), .lo = 0, .hi = 1000, .dflt = "6",
-     .help = "tries after one that failed and may work the next time; one that brought a MiB starts the count anew"},
-    {.name = "--backoff", .meta = "SECONDS", ARG_FIELD(struct opts, pull.backoff, ARG_REAL), .lo = 0, .hi = 60, .dflt = "1",
+     .help = "hf:OWNER/REPO[:QUANT or FILE], ollama:NAME[:TAG], or the https address of a .gguf "
+         "file"},
+    {.name = "--retries", ARG_FIELD(struct opts, pull.retries, ARG_INT), .lo = 0, .hi = 1000,
+     .dflt = "6",
+     .help = "tries after one that failed and may work the next time; one that brought a MiB "
+         "starts the count anew"},
+    {.name = "--backoff", .meta = "SECONDS", ARG_FIELD(struct opts, pull.backoff, ARG_REAL),
+     .lo = 0, .hi = 60, .dflt = "1",
      .help = "wait before the first of them, then twice as long each time; or as the server asks"},
-    {.name = "--stall", .meta = "SECONDS", ARG_FIELD(struct opts, pull.timeout, ARG_REAL), .lo = 0.1, .hi = 3600, .dflt = "60",
+    {.name = "--stall", .meta = "SECONDS", ARG_FIELD(struct opts, pull.timeout, ARG_REAL),
+     .lo = 0.1, .hi = 3600, .dflt = "60",
      .help = "a connection on which so long nothing comes is broken"},
     {0},
 };

@@ -20,7 +20,8 @@ struct opts {
 static const struct arg args[] = {
     {.name = "NAME", .required = 1, .typed = 1, ARG_FIELD(struct opts, name, ARG_TEXT),
      .help = "as 'pith list' shows it, a reference as 'pith pull' takes it, or the path"},
-    {.name = "--yes", .alias = "-y", .typed = 1, ARG_FIELD(struct opts, yes, ARG_SWITCH), .help = "do not ask"},
+    {.name = "--yes", .alias = "-y", .typed = 1, ARG_FIELD(struct opts, yes, ARG_SWITCH),
+     .help = "do not ask"},
     {0},
 };
 /* clang-format on */

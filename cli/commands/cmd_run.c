@@ -36,7 +36,8 @@ static const struct arg args[] = {
      .help = "the prompt is a text to go on with, whatever template the model has"},
     ARGS_FORM(struct opts, form),
     {.name = "--show-thinking", ARG_FIELD(struct opts, show_thinking, ARG_SWITCH),
-     .help = "show what the model reasons before its answer, too; a chat at a terminal always does"},
+     .help = "show what the model reasons before its answer, too; a chat at a terminal always "
+         "does"},
     {.name = "--history", .meta = "FILE", ARG_FIELD(struct opts, history, ARG_TEXT),
      .otherwise = "none", .help = "chat: remember typed lines in FILE, beyond this run"},
     {.name = "--session", .meta = "FILE", ARG_FIELD(struct opts, session, ARG_TEXT),
@@ -48,13 +49,15 @@ static const struct arg args[] = {
      .help = "most tokens to make; -1: until the end token; -2: until the context is full; "
              "0: only read the prompt"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
-     .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half of the memory left",
+     .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half "
+         "of the memory left",
      .help = "positions of context for prompt and text"},
     {.name = "--context-shift", ARG_FIELD(struct opts, context_shift, ARG_SWITCH),
      .help = "a full context drops its oldest tokens and goes on, instead of ending with an error"},
     {.name = "--keep", .meta = "N", ARG_FIELD(struct opts, keep, ARG_INT), .lo = -1,
      .hi = INT32_MAX, .dflt = "0",
-     .help = "tokens of the prompt that a context shift keeps; -1: all; a start token always stays"},
+     .help = "tokens of the prompt that a context shift keeps; -1: all; a start token always "
+         "stays"},
     {.name = "--discard", .meta = "N", ARG_FIELD(struct opts, discard, ARG_INT), .lo = 0,
      .hi = INT32_MAX, .otherwise = "half of the rest", .help = "tokens a context shift drops"},
     {.name = "--ga-n", .meta = "N", ARG_FIELD(struct opts, ga_n, ARG_INT), .lo = 0,

@@ -28,7 +28,8 @@ struct opts {
 static const struct arg args[] = {
     {.name = "MODEL", ARG_FIELD(struct opts, models, ARG_TEXTS),
      .env = "PITH_MODEL",
-     .help = "GGUF files; requests without a model's name mean the first, which is loaded at start"},
+     .help = "GGUF files; requests without a model's name mean the first, which is loaded at "
+         "start"},
     {.name = "--models", .meta = "DIR", ARG_FIELD(struct opts, folder, ARG_TEXT),
      .env = "PITH_SERVE_MODELS", /* PITH_MODELS is where pith pull puts them */
      .help = "offer every GGUF file of this folder, too; loaded when it is asked for"},
@@ -47,7 +48,8 @@ static const struct arg args[] = {
     {.name = "--port", ARG_FIELD(struct opts, port, ARG_INT), .lo = 0, .hi = 65535,
      .dflt = "8080", .help = "port; 0: one that is free, which is printed"},
     {.name = "--unix", .meta = "PATH", ARG_FIELD(struct opts, unix_path, ARG_TEXT),
-     .otherwise = "off", .help = "listen on a socket in the file system instead, for this user alone"},
+     .otherwise = "off", .help = "listen on a socket in the file system instead, for this user "
+         "alone"},
     {.name = "--api-key", .meta = "[NAME:]KEY", ARG_FIELD(struct opts, keys, ARG_TEXTS),
      .secret = 1, .otherwise = "everybody on this machine may use it",
      .help = "a key of 8 characters or more that requests have to send; several share the machine "
@@ -56,7 +58,8 @@ static const struct arg args[] = {
      .otherwise = "none", .help = "more keys, one [NAME:]KEY a line"},
     {.name = "--admin-key", .meta = "[NAME:]KEY", ARG_FIELD(struct opts, admin_keys, ARG_TEXTS),
      .secret = 1, .otherwise = "nobody may",
-     .help = "a key that may load and unload models and end the server, too; so may an --api-key named admin"},
+     .help = "a key that may load and unload models and end the server, too; so may an --api-key "
+         "named admin"},
     {.name = "--allow-host", .meta = "NAME", ARG_FIELD(struct opts, hosts, ARG_TEXTS),
      .help = "a name of this machine that the Host header may have, besides localhost; not checked "
              "where a key is needed"},
@@ -73,27 +76,34 @@ static const struct arg args[] = {
     {.name = "--alias", .meta = "[MODEL=]NAME", ARG_FIELD(struct opts, aliases, ARG_TEXTS),
      .help = "a further name that requests may say for the model, of several for the first"},
     {.name = "--slot-save-path", .meta = "DIR", ARG_FIELD(struct opts, slot_folder, ARG_TEXT),
-     .otherwise = "none is saved", .help = "folder of what POST /slots/N?action=save writes and restore reads"},
+     .otherwise = "none is saved", .help = "folder of what POST /slots/N?action=save writes and "
+         "restore reads"},
     {.name = "--no-slots", ARG_FIELD(struct opts, no_slots, ARG_SWITCH),
      .help = "GET /slots tells nothing of what runs"},
     {.name = "--default", .meta = "FIELD=VALUE", ARG_FIELD(struct opts, defaults, ARG_TEXTS),
-     .help = "what a field of requests is where they do not say, as temperature=0.7; VALUE is JSON, else a text"},
+     .help = "what a field of requests is where they do not say, as temperature=0.7; VALUE is "
+         "JSON, else a text"},
     {.name = "--strict-model", ARG_FIELD(struct opts, strict_model, ARG_SWITCH),
-     .help = "refuse other names, too, where there is one model; else it makes the text whatever the name"},
+     .help = "refuse other names, too, where there is one model; else it makes the text whatever "
+         "the name"},
     {.name = "--strict-fields", ARG_FIELD(struct opts, strict_fields, ARG_SWITCH),
-     .help = "refuse fields of requests that are not known; else they are left out and named in a header"},
+     .help = "refuse fields of requests that are not known; else they are left out and named in a "
+         "header"},
     {.name = "--chat-template", .meta = "FILE", ARG_FIELD(struct opts, template, ARG_TEXT),
      .otherwise = "the model's own", .help = "template of conversations"},
     {.name = "--embeddings", ARG_FIELD(struct opts, embeddings, ARG_SWITCH),
      .help = "serve /v1/embeddings with a model that makes text, too; an input has at most 512 "
              "tokens"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
-     .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half of the memory left",
+     .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half "
+         "of the memory left",
      .help = "most tokens of one conversation"},
     {.name = "--cache-tokens", .meta = "N", ARG_FIELD(struct opts, cache_tokens, ARG_SIZE),
-     .lo = 1, .otherwise = "as many as fit into half of the memory left", .help = "tokens of all conversations together"},
+     .lo = 1, .otherwise = "as many as fit into half of the memory left",
+         .help = "tokens of all conversations together"},
     {.name = "--prefix-store", .meta = "BYTES", ARG_FIELD(struct opts, store, ARG_SIZE), .lo = 0,
-     .dflt = "1G", .help = "memory for beginnings of conversations that may come again; 1G is an eighth of what is left where that is less"},
+     .dflt = "1G", .help = "memory for beginnings of conversations that may come again; 1G is an "
+         "eighth of what is left where that is less"},
     {.name = "--store-dir", .meta = "DIR", ARG_FIELD(struct opts, model.store_dir, ARG_TEXT),
      .otherwise = "prefixes/ in $PITH_CACHE or ~/.cache/pith",
      .help = "keep them in this folder, too, so that a later start need not compute them again; "
@@ -110,14 +120,15 @@ static const struct arg args[] = {
     {.name = "--parallel", ARG_FIELD(struct opts, parallel, ARG_INT), .lo = 1, .hi = 256,
      .dflt = "32", .help = "most conversations that advance in one step"},
     {.name = "--queue", ARG_FIELD(struct opts, queue, ARG_INT), .lo = 1, .hi = 1000000,
-     .dflt = "256", .help = "most requests that wait; more are asked to try again, but a key may always have its part of them waiting"},
+     .dflt = "256", .help = "most requests that wait; more are asked to try again, but a key may "
+         "always have its part of them waiting"},
     {.name = "--max-memory", .meta = "BYTES", ARG_FIELD(struct opts, max_memory, ARG_SIZE), .lo = 1,
      .otherwise = "what the models need at most, and --requests-memory",
      .help = "most memory of the whole server; models get what --requests-memory leaves"},
     {.name = "--requests-memory", .meta = "BYTES",
      ARG_FIELD(struct opts, requests_memory, ARG_SIZE), .lo = 1 << 20, .dflt = "2G",
-     .help = "most memory of all requests together: bodies, grammars, samplers, answers; one key of "
-             "several has at most half of it"},
+     .help = "most memory of all requests together: bodies, grammars, samplers, answers; one key "
+         "of several has at most half of it"},
     {.name = "--request-memory", .meta = "BYTES", ARG_FIELD(struct opts, request_memory, ARG_SIZE),
      .lo = 1 << 20, .dflt = "512M",
      .help = "most memory of one request beside its body; what needs more is refused"},
@@ -127,25 +138,29 @@ static const struct arg args[] = {
     {.name = "--gap", .meta = "SECONDS", ARG_FIELD(struct opts, gap, ARG_REAL), .lo = 0.001,
      .hi = 60, .dflt = "0.1",
      .help = "the time between two tokens to aim for while the prompts of others are computed"},
-    {.name = "--grammar-cache", .meta = "BYTES", ARG_FIELD(struct opts, grammar_bytes, ARG_SIZE), .lo = 0,
-     .dflt = "64M", .help = "compiled grammars and schemas that are kept for requests that bring them again; 0: none"},
-    {.name = "--mask-steps", .meta = "N", ARG_FIELD(struct opts, mask_steps, ARG_SIZE), .lo = 1, .hi = 1 << 26,
-     .dflt = "128K", .help = "what the masks of grammars may take of a step, in steps of some 10 ns; one that takes more is made beside, and its "
-             "sequence waits"},
+    {.name = "--grammar-cache", .meta = "BYTES", ARG_FIELD(struct opts, grammar_bytes, ARG_SIZE),
+     .lo = 0,
+     .dflt = "64M", .help = "compiled grammars and schemas that are kept for requests that bring "
+         "them again; 0: none"},
+    {.name = "--mask-steps", .meta = "N", ARG_FIELD(struct opts, mask_steps, ARG_SIZE), .lo = 1,
+     .hi = 1 << 26,
+     .dflt = "128K", .help = "what the masks of grammars may take of a step, in steps of some 10 "
+         "ns; one that takes more is made beside, and its sequence waits"},
     {.name = "--schema-order", ARG_FIELD(struct opts, schema_order, ARG_SWITCH),
      .help = "members of objects come in the order of their JSON Schema, not in any"},
     {.name = "--max-connections", .meta = "N", ARG_FIELD(struct opts, connections, ARG_INT),
      .lo = 1, .hi = 100000, .dflt = "512",
-     .help = "most connections that are open at a time; when there are more, those that are idle or "
-             "slow go first"},
+     .help = "most connections that are open at a time; when there are more, those that are idle "
+         "or slow go first"},
     {.name = "--max-unknown", .meta = "N", ARG_FIELD(struct opts, unknown, ARG_INT), .lo = 1,
      .hi = 100000, .otherwise = "a quarter of --max-connections",
-     .help = "most of one address that have shown no key yet, where keys exist; a further one takes "
-             "the place of its oldest"},
+     .help = "most of one address that have shown no key yet, where keys exist; a further one "
+         "takes the place of its oldest"},
     {.name = "--max-body", .meta = "BYTES", ARG_FIELD(struct opts, body, ARG_SIZE), .lo = 1024,
      .hi = 1 << 30, .dflt = "32M", .help = "largest body of a request"},
     {.name = "--read-timeout", .meta = "SECONDS", ARG_FIELD(struct opts, read_timeout, ARG_REAL),
-     .lo = 0, .hi = 1e6, .dflt = "60", .help = "close a connection whose next request has not come whole within this time; 0: never"},
+     .lo = 0, .hi = 1e6, .dflt = "60", .help = "close a connection whose next request has not come "
+         "whole within this time; 0: never"},
     {.name = "--request-timeout", .meta = "SECONDS",
      ARG_FIELD(struct opts, request_timeout, ARG_REAL), .lo = 0, .hi = 1e6, .dflt = "0",
      .help = "give up an answer that is not whole within this time, with status 400; 0: never"},

@@ -19,10 +19,13 @@ static const struct arg args[] = {
      .otherwise = "the one without a name",
      .help = "of a model's templates, the one called tokenizer.chat_template.NAME"},
     {.name = "--parse", ARG_FIELD(struct opts, parse, ARG_SWITCH),
-     .help = "read a model's answer and print {content, reasoning, tool_calls: [{name, arguments, id}], family}"},
-    {.name = "--tools", .meta = "FILE", ARG_FIELD(struct opts, tools, ARG_TEXT), .otherwise = "not known",
+     .help = "read a model's answer and print {content, reasoning, tool_calls: [{name, arguments, "
+         "id}], family}"},
+    {.name = "--tools", .meta = "FILE", ARG_FIELD(struct opts, tools, ARG_TEXT),
+     .otherwise = "not known",
      .help = "with --parse: a JSON array of the tools that were offered"},
-    {.name = "--prompt", .meta = "FILE", ARG_FIELD(struct opts, prompt, ARG_TEXT), .otherwise = "the template's for one message",
+    {.name = "--prompt", .meta = "FILE", ARG_FIELD(struct opts, prompt, ARG_TEXT),
+     .otherwise = "the template's for one message",
      .help = "with --parse: what the model was given"},
     {0},
 };

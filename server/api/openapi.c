@@ -52,32 +52,50 @@ static const struct {
     {F_prompt, E_COMPLETE | E_COMPLETION, TEXTS_OR_TOKENS},
     {F_input, E_EMBED | E_OLLAMA_EMBED, TEXTS_OR_TOKENS},
     {F_embed_content, E_EMBED, TEXTS_OR_TOKENS},
-    {F_items, E_RESPONSES, JSON({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object", "properties": {
-        "type": {"type": ["string", "null"]}}}}]})},
+    {F_items, E_RESPONSES, JSON({"anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "object", "properties": {
+            "type": {"type": ["string", "null"]}}}}]})},
     {F_tokens, E_DETOKENIZE, JSON({"items": {"type": "integer", "minimum": 0}})},
-    {F_messages, E_CHAT | E_TEMPLATE, JSON({"items": {"type": "object", "required": ["role"], "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
-        "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "object"}}]}}}})},
-    {F_messages, E_MESSAGES | E_COUNT, JSON({"items": {"type": "object", "required": ["role", "content"], "properties": {
-        "role": {"enum": ["user", "assistant", "system"]},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [
-            {"type": "object", "required": ["type", "text"], "properties": {"type": {"const": "text"}, "text": {"type": "string"}}},
-            {"type": "object", "required": ["type", "thinking"], "properties": {"type": {"const": "thinking"}, "thinking": {"type": "string"}}},
-            {"type": "object", "required": ["type", "id", "name"], "properties": {"type": {"const": "tool_use"}}},
-            {"type": "object", "required": ["type", "tool_use_id"], "properties": {"type": {"const": "tool_result"}}}]}}]}}}})},
-    {F_system, E_MESSAGES | E_COUNT, JSON({"anyOf": [{"type": "string"}, {"type": "array", "items": {
-        "type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}}]})},
-    {F_ollama_messages, E_OLLAMA_CHAT, JSON({"items": {"type": "object", "required": ["role"], "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]}, "content": {"type": ["string", "null"]}}}})},
+    {F_messages, E_CHAT | E_TEMPLATE, JSON({"items": {
+        "type": "object", "required": ["role"], "properties": {
+            "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
+            "content": {"anyOf": [
+                {"type": ["string", "null"]},
+                {"type": "array", "items": {"type": "object"}}]}}}})},
+    {F_messages, E_MESSAGES | E_COUNT, JSON({"items": {
+        "type": "object", "required": ["role", "content"], "properties": {
+            "role": {"enum": ["user", "assistant", "system"]},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [
+                {"type": "object", "required": ["type", "text"], "properties": {
+                    "type": {"const": "text"}, "text": {"type": "string"}}},
+                {"type": "object", "required": ["type", "thinking"], "properties": {
+                    "type": {"const": "thinking"}, "thinking": {"type": "string"}}},
+                {"type": "object", "required": ["type", "id", "name"], "properties": {
+                    "type": {"const": "tool_use"}}},
+                {"type": "object", "required": ["type", "tool_use_id"], "properties": {
+                    "type": {"const": "tool_result"}}}]}}]}}}})},
+    {F_system, E_MESSAGES | E_COUNT, JSON({"anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "object", "required": ["text"], "properties": {
+            "text": {"type": "string"}}}}]})},
+    {F_ollama_messages, E_OLLAMA_CHAT, JSON({"items": {
+        "type": "object", "required": ["role"], "properties": {
+            "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
+            "content": {"type": ["string", "null"]}}}})},
     {F_format, E_OLLAMA, JSON({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]})},
     {F_think, E_OLLAMA, JSON({"enum": [true, false, "low", "medium", "high"]})},
     {F_logit_bias, E_SAMPLES, JSON({"anyOf": [
-        {"type": "object", "additionalProperties": {"anyOf": [{"type": "number", "minimum": -100, "maximum": 100}, {"const": false}]}},
+        {"type": "object", "additionalProperties": {"anyOf": [
+            {"type": "number", "minimum": -100, "maximum": 100}, {"const": false}]}},
         {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2}}]})},
-    {F_response_format, E_MADE | E_PEER, JSON({"type": "object", "required": ["type"], "additionalProperties": false, "properties": {
-        "type": {"enum": ["text", "json_object", "json_schema"]}, "schema": {"type": ["object", "boolean"]},
-        "json_schema": {"type": "object", "additionalProperties": false, "properties": {
-            "name": {"type": "string"}, "description": {"type": "string"}, "strict": {"type": "boolean"}, "schema": {"type": ["object", "boolean"]}}}}})},
+    {F_response_format, E_MADE | E_PEER, JSON({
+        "type": "object", "required": ["type"], "additionalProperties": false, "properties": {
+            "type": {"enum": ["text", "json_object", "json_schema"]},
+            "schema": {"type": ["object", "boolean"]},
+            "json_schema": {"type": "object", "additionalProperties": false, "properties": {
+                "name": {"type": "string"}, "description": {"type": "string"},
+                "strict": {"type": "boolean"}, "schema": {"type": ["object", "boolean"]}}}}})},
     {F_dry_sequence_breakers, E_SAMPLES, JSON({"items": {"type": "string", "minLength": 1}})},
     {F_encoding_format, E_EMBED, JSON({"enum": ["float", "base64"]})},
 };

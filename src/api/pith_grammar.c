@@ -1,4 +1,5 @@
-/* pith_grammar.c -- the public grammars: checks arguments and forwards to text/grammar/grammar.c. */
+/* pith_grammar.c -- the public grammars: checks arguments and forwards to
+ * text/grammar/grammar.c. */
 #include "api/params.h"
 #include "base/work.h"
 #include "run/model/model.h"

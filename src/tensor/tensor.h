@@ -1,5 +1,5 @@
-/* tensor.h -- a weight: its type and shape, the file's bytes, and where devices have it. Shapes are C
- * order, slowest first; a matrix [M, K] multiplies rows of K values into rows of M; a stack of
+/* tensor.h -- a weight: its type and shape, the file's bytes, and where devices have it. Shapes are
+ * C order, slowest first; a matrix [M, K] multiplies rows of K values into rows of M; a stack of
  * experts is [X, M, K]. */
 #ifndef PITH_TENSOR_TENSOR_H
 #define PITH_TENSOR_TENSOR_H

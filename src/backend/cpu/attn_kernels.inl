@@ -24,9 +24,9 @@
  * While K is read the page's V is prefetched, while V is read the next page's K; it is what keeps a
  * decode step at the speed of memory.
  *
- * A latent page (kern.h) is turned by dimension once, into scratch, whatever its type is: scores are
- * those of f32, values are its rows. A list is read 64 entries at a time: where these are a page as
- * it lies, there, else gathered into scratch. So one body does all of it.
+ * A latent page (kern.h) is turned by dimension once, into scratch, whatever its type is: scores
+ * are those of f32, values are its rows. A list is read 64 entries at a time: where these are a
+ * page as it lies, there, else gathered into scratch. So one body does all of it.
  *
  * A type of K or V is a load function and a row of `attn_types`. */
 

@@ -168,7 +168,8 @@ pith_status cpu_measure_threads(struct device *d, struct pool *pool, const int32
     memset(buffer_map(&b), 1, SPAN_BYTES);
     int64_t ns = (int64_t)ms * 1000000 / (rounds * n_counts * 2);
     ns = ns < ENOUGH_NS ? ns : ENOUGH_NS;
-    struct phases j = {.kern = kern_table(c->level == CPU_REF ? CPU_BASE : c->level), .p = buffer_map(&b)};
+    struct phases j = {.kern = kern_table(c->level == CPU_REF ? CPU_BASE : c->level),
+        .p = buffer_map(&b)};
     for (int r = 0; r < rounds; r++) {
         for (int i = 0; i < n_counts; i++) {
             for (j.kind = 0; j.kind < 2; j.kind++) {

@@ -1,6 +1,6 @@
-/* load.c -- data: brings the bytes of the file to where placement wants them. Whatever the device, a
- * chunk of rows is packed, converted or taken as it is, straight into the device's memory where the
- * host can write there, and through a piece of its own memory where it cannot. It runs on all
+/* load.c -- data: brings the bytes of the file to where placement wants them. Whatever the device,
+ * a chunk of rows is packed, converted or taken as it is, straight into the device's memory where
+ * the host can write there, and through a piece of its own memory where it cannot. It runs on all
  * threads, chunk by chunk in the order of the file, and lets go of the file's pages behind packed
  * weights, so that a weight is resident once. Where a folder keeps a copy of the packed matrices
  * (packed_file.h), the copy is mapped and there is nothing to pack. */

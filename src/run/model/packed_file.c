@@ -19,8 +19,8 @@
  * does by itself is found within a month: so long a stamp is believed.
  *
  * Writers use a temporary name, sync and rename; one writes to a folder at a time, so that its
- * limit is kept by all; what a crash left the next writer removes (base/machine/folder.h). The layout is
- * the same for every instruction set.
+ * limit is kept by all; what a crash left the next writer removes (base/machine/folder.h). The
+ * layout is the same for every instruction set.
  *
  * Not done: sharing one file among models that share matrices; compression; big-endian machines
  * (the magic number differs there). */

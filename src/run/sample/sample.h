@@ -2,9 +2,9 @@
  *
  *   logits [V] --fill--> candidates --step--> --step--> ... --draw--> token
  *
- * A sampler is a chain of steps run in order over one list of candidates (run/sample/candidates.h), then
- * one draw. A step drops candidates, changes their logits, or both. A new kind of sampling is its
- * function and its line in samplers.def.
+ * A sampler is a chain of steps run in order over one list of candidates (run/sample/candidates.h),
+ * then one draw. A step drops candidates, changes their logits, or both. A new kind of sampling is
+ * its function and its line in samplers.def.
  *
  * Invariants
  *   Logits are compared as floats, weights are the list's, logarithms come from base/fmath.h,
