@@ -8,7 +8,7 @@
 #define PITH_TESTS_NAIVE_CACHE_H
 
 #include "graph/kv_page.h"
-#include "graph/ref_math.h"
+#include "graph/ops/rope.h"
 #include "run/session/session.h"
 #include "test.h"
 

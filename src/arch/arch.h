@@ -10,7 +10,8 @@
 #define PITH_ARCH_ARCH_H
 
 #include "format/gguf.h"
-#include "graph/graph.h"
+#include "graph/ops/move.h"
+#include "graph/ops/rope.h"
 
 enum { ROPE_NONE, ROPE_NORM, ROPE_NEOX };
 enum { ROPE_SCALE_NONE, ROPE_SCALE_LINEAR, ROPE_SCALE_YARN };

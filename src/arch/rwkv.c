@@ -195,13 +195,19 @@ static node low_rank(struct graph *g, node x, const struct tensor *down, const s
     return graph_matmul(g, up, b, x, name);
 }
 
+/* The row before each row of x. */
+static node shifted(struct graph *g, int32_t state, node x, int32_t part, const char *name)
+{
+    return graph_conv(g, &(struct conv_in){.x = x, .width = 2, .state = state, .part = part}, name);
+}
+
 static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, node x, node *v_first)
 {
     const struct rwkv_layer *w = (const struct rwkv_layer *)m->layers + l;
     const struct rwkv_hp *h = m->family;
     int64_t n = m->hp.n_embd;
     int32_t state = m->state_of[l][MIXER];
-    node prev = graph_conv(g, x, NULL, NULL, 2, state, SHIFT_TIME, "time_shift"), in[N_LERP];
+    node prev = shifted(g, state, x, SHIFT_TIME, "time_shift"), in[N_LERP];
     for (int i = 0; i < N_LERP; i++)
         in[i] = graph_lerp(g, x, prev, NULL, w->lerp, i * n, "time_lerp");
     node r = graph_matmul(g, w->wr, NULL, in[R], "time_receptance");
@@ -229,8 +235,11 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
                           .k = k,
                           .v = v,
                           .a = graph_scale(g, kk, -1, "time_wkv_a"),
-                          .b = graph_mul(g, kk, a, "time_wkv_b")};
-    node y = graph_wkv7(g, &wkv, h->head, state, WKV, "wkv");
+                          .b = graph_mul(g, kk, a, "time_wkv_b"),
+                          .width = h->head,
+                          .state = state,
+                          .part = WKV};
+    node y = graph_wkv7(g, &wkv, "wkv");
     y = graph_layer_norm(g, y, h->head, 64e-5f, "time_norm");
     y = graph_affine(g, y, w->ln, w->ln_b, "time_norm_scale");
     node bonus =
@@ -246,7 +255,7 @@ static node channel_mix(const struct arch_model *m, struct graph *g, int32_t l, 
 {
     const struct rwkv_layer *w = (const struct rwkv_layer *)m->layers + l;
     int32_t state = m->state_of[l][MIXER];
-    node prev = graph_conv(g, x, NULL, NULL, 2, state, SHIFT_CHANNEL, "channel_shift");
+    node prev = shifted(g, state, x, SHIFT_CHANNEL, "channel_shift");
     x = graph_lerp(g, x, prev, NULL, w->c_lerp, 0, "channel_lerp");
     node k = graph_matmul(g, w->c_key, NULL, x, "channel_key");
     k = graph_glu(g, k, NULL, GLU_RELU2, "channel_act");

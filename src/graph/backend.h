@@ -22,10 +22,7 @@ struct exec;
 struct call;
 struct pool;
 
-/* A kernel as chosen for one node: fn works on units [begin, end) of the call on thread ith. */
-typedef void (*op_fn)(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
-                      int ith);
-typedef int64_t (*op_units_fn)(const struct call *c, const struct exec *x);
+/* A kernel as chosen for one node: op.h tells what fn and units are. */
 struct op_impl {
     const char *kernel; /* "matmul q4_K p16 avx512vnni" */
     op_fn fn;
@@ -49,19 +46,20 @@ struct call_stats {
     int64_t ns;
 };
 
+/* A node as a kernel sees it: all it needs besides exec. */
 struct call {
     enum op op;
+    int32_t n_src, index;
     const char *name;
-    const struct node *node;
     struct op_impl impl;
     struct value src[CALL_SRC], dst;
     const struct tensor *w, *b, *w2;
     /* Where they lie on the call's device, as its backend reaches them; layout: of w and w2. */
     const void *w_data, *b_data, *w2_data;
     enum tensor_layout layout;
-    const struct state *kv;
-    union op_params p;
-    int32_t index;
+    const void *p; /* the op's parameter struct */
+    int32_t n_states, part; /* part: of a recurrent state */
+    const struct state *state[NODE_STATES];
 };
 
 enum phase_kind { PHASE_CHAIN, PHASE_CONCAT, PHASE_COPY };
@@ -137,8 +135,7 @@ struct backend {
     pith_status (*event_wait)(struct device *d, uint64_t ticket, struct pith_error *err);
     /* The kernel that will run this node with its weights as they are placed; the CPU always has
      * one. 0: not supported. */
-    int (*impl)(const struct device *d, const struct node *n, const struct state *kv,
-                struct op_impl *out);
+    int (*impl)(const struct device *d, const struct node *n, struct op_impl *out);
     /* Packs rows of a tensor's matrix as files have them into the device's own layout: panels
      * [first, first + n) of those rows, on the host. */
     void (*pack)(const struct device *d, const struct tensor *t, const void *rows, int64_t first,
@@ -188,39 +185,14 @@ static inline float *value_row(const struct exec *x, const struct value *v, int6
 /* Sections of a quantised value of cap_rows rows (layout of tensor/act.h): q, then d, then sums,
  * each 64-byte aligned. */
 uint64_t value_bytes(const struct value *v);
-/* The tile that holds row 16 * i, with as many columns as the value has rows there. */
-struct act_tile value_tile(const struct exec *x, const struct value *v, int64_t i);
-
-/* How the partials of an attention call are laid out in this step: work is (row tile, kv head[,
- * span]); a row has n_parts partials. */
-struct attn_split {
-    int32_t n_tiles, n_parts;
-    int by_span; /* 1: spans are units of their own (decode over long contexts) */
-};
-struct attn_split attn_split(const struct call *c, const struct exec *x);
-/* What unit u of the call is of. With several memory nodes units lie head by head, so that a node's
- * share of them is always of the same heads: those of attn_home. */
-struct attn_unit {
-    int32_t tile, head, part; /* head: of K and V; part: 0 unless by_span */
-};
-struct attn_unit attn_unit_at(const struct attn_split *split, int32_t n_heads, int n_nodes,
-                              int64_t u);
-static inline int attn_home(int32_t n_heads, int32_t head, int n_nodes)
+/* The tile that holds row 16 * i, with as many columns as the value has rows there: to write, to
+ * read. */
+struct act_out value_out(const struct exec *x, const struct value *v, int64_t i);
+static inline struct act_tile value_tile(const struct exec *x, const struct value *v, int64_t i)
 {
-    return (int)((int64_t)head * n_nodes / n_heads);
+    struct act_out t = value_out(x, v, i);
+    return act_read(&t);
 }
-/* Tile i: rows [*row, *row + return value) of segment *seg; first_span: the first span any of its
- * rows sees. */
-int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg,
-                  int32_t *first_span, int32_t *n_spans);
-/* Routing table made by OP_MOE_SORT: experts used in this step, their rows as indices t * k + j. */
-struct moe_sorted {
-    int32_t n_active;
-    const int32_t *expert; /* [n_active], ascending */
-    const int32_t *first;  /* [n_active + 1] into row */
-    const int32_t *row;
-};
-struct moe_sorted moe_sorted(const struct call *c, const struct exec *x, const struct value *v);
 
 /* A part of recurrent state: after the rows before segment `seg` (NULL: nothing before), and where
  * it is kept after row r (NULL: it is not; after the last row of a segment it always is). */
@@ -228,9 +200,9 @@ static inline const float *state_before(const struct exec *x, const struct call 
 {
     int32_t block = step_state(x->step)[seg];
     const struct cache_view *v = &x->state;
-    return block < 0 ? NULL
-                     : (const float *)(v->base + block * v->page_bytes +
-                                       c->p.conv.state->off[c->p.conv.part]);
+    return block < 0
+               ? NULL
+               : (const float *)(v->base + block * v->page_bytes + c->state[0]->off[c->part]);
 }
 static inline float *state_kept(const struct exec *x, const struct call *c, int64_t row)
 {
@@ -238,20 +210,10 @@ static inline float *state_kept(const struct exec *x, const struct call *c, int6
     const struct cache_view *v = &x->state;
     return block < 0
                ? NULL
-               : (float *)(v->base + block * v->page_bytes + c->p.conv.state->off[c->p.conv.part]);
+               : (float *)(v->base + block * v->page_bytes + c->state[0]->off[c->part]);
 }
-/* Elements [at, at + n) of the state before segment `seg`, copied to where a scan updates them: the
- * block of its last row. */
-float *state_scan(const struct exec *x, const struct call *c, int32_t seg, int64_t at, int64_t n);
-/* Keeps the scan's elements h after row r, if the row asks for it. */
-void state_snapshot(const struct exec *x, const struct call *c, int64_t r, const float *h,
-                    int64_t at, int64_t n);
-/* Work units of a scan: (segment, SCAN_CHANNELS channels) of SSM, (segment, head) of WKV7. */
-enum { SCAN_CHANNELS = 64 };
-int64_t scan_units(const struct call *c, const struct exec *x);
-
-/* Reference kernels (ref.c) as implementations: plain C on the file's layout, the last row of every
- * op's list on the CPU. */
-void ref_impl(const struct node *n, const struct state *kv, struct op_impl *out);
+/* The reference (op.h) as an implementation: plain C on the file's layout, the last row of every
+ * op's list on the CPU. fn is NULL where the op has none. */
+void ref_impl(const struct node *n, struct op_impl *out);
 
 #endif

@@ -1,7 +1,8 @@
-/* fuse.c -- rules that replace a few nodes by one, before a graph is lowered. A rule is a row of
- * the table: it looks at one node and, where the pattern ends there and the node's device has a
- * kernel for the fused op, rewrites that node and cuts the others out. The bits stay the same: a
- * fused op computes what its parts would have, it only saves the way through memory and a barrier.
+/* fuse.c -- replaces a few nodes by one, before a graph is lowered. A rule is part of the row of the
+ * op that it makes (op.h): it looks at one node and, where the pattern ends there and the node's
+ * device has a kernel for the fused op, rewrites that node; what nobody reads any more is cut out
+ * here. The bits stay the same: a fused op computes what its parts would have, it only saves the way
+ * through memory and a barrier.
  *
  * Row-local neighbours need no rule: the schedule runs them as one chain. */
 #include "graph/fuse.h"
@@ -14,45 +15,29 @@ struct fuser {
     int32_t *uses; /* [n_nodes] */
 };
 
-typedef int (*rule_fn)(struct fuser *f, struct node *n);
+int32_t fuse_uses(const struct fuser *f, const struct node *n)
+{
+    return f->uses[n->id];
+}
 
-static int supported(const struct fuser *f, const struct node *n)
+int fuse_supported(const struct fuser *f, const struct node *n)
 {
     const struct device *d = f->devices[n->device];
     struct op_impl impl;
-    return d->backend->impl(d, n, NULL, &impl) && impl.fn && !impl.slow;
+    return d->backend->impl(d, n, &impl) && impl.fn && !impl.slow;
 }
 
-/* act(x W^T) * (x W2^T): the gate's and the up matrix's panels are multiplied side by side. */
-static int glu_rule(struct fuser *f, struct node *n)
+const void *fuse_params(struct fuser *f, const void *p, size_t bytes)
 {
-    const struct node *a = n->src[0], *b = n->src[1];
-    if (n->op != OP_GLU || !b || a->op != OP_MATMUL || b->op != OP_MATMUL || a == b)
-        return 0;
-    if (a->src[0] != b->src[0] || a->b || b->b || a->w->type != b->w->type ||
-        a->device != n->device || b->device != n->device || f->uses[a->id] != 1 ||
-        f->uses[b->id] != 1)
-        return 0;
-    struct node fused = *n;
-    fused.op = OP_MATMUL_GLU;
-    fused.w = a->w;
-    fused.w2 = b->w;
-    fused.src[0] = a->src[0];
-    fused.src[1] = NULL;
-    if (!supported(f, &fused))
-        return 0;
-    *n = fused;
-    return 1;
+    return graph_params(f->g, p, bytes);
 }
-
-static const rule_fn rules[] = {glu_rule};
 
 static void count_uses(struct fuser *f)
 {
     for (int32_t i = 0; i < f->g->n_nodes; i++)
         f->uses[i] = 0;
     for (const struct node *n = f->g->first; n; n = n->next)
-        for (int s = 0; s < NODE_SRC && n->src[s]; s++)
+        for (int s = 0; s < n->n_src; s++)
             f->uses[n->src[s]->id]++;
     if (f->g->logits)
         f->uses[f->g->logits->id]++;
@@ -88,8 +73,8 @@ pith_status fuse_graph(struct graph *g, struct device **devices, struct pith_err
                          g->n_nodes);
     count_uses(&f);
     for (struct node *n = g->first; n; n = n->next)
-        for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
-            if (rules[r](&f, n))
+        for (int op = 0; op < OP_COUNT; op++)
+            if (op_infos[op]->fuse && op_infos[op]->fuse(&f, n))
                 break;
     drop_unused(&f);
     mem_free(f.uses);

@@ -4,6 +4,8 @@
 #include <string.h>
 #include "base/mem.h"
 #include "graph/fuse.h"
+#include "graph/ops/move.h"
+#include "graph/ops/product.h"
 
 /* What compile knows about a node besides the node itself. */
 struct info {
@@ -22,7 +24,7 @@ struct compiler {
     struct plan *plan;
     struct graph *g;
     struct info *info; /* by node id */
-    struct node **order;
+    struct node **order, **called; /* of a call: its node */
     int32_t n;     /* nodes in order */
     int32_t begin; /* all before it are scheduled */
     int32_t *live; /* stores that still hold something, while they are placed */
@@ -34,20 +36,20 @@ struct compiler {
 
 static enum act_kind wanted_format(const struct node *n)
 {
-    if (n->op != OP_MATMUL && n->op != OP_MATMUL_GLU && n->op != OP_MOE_MATMUL)
-        return ACT_F32;
-    return dtypes[n->w->type].act;
+    enum act_kind (*wants)(const struct node *) = op_infos[n->op]->wants;
+    return wants ? wants(n) : ACT_F32;
 }
 
-/* A helper node made from x for device/format, reusing one made before; appended to the order. */
-static node derived(struct compiler *c, node x, enum op op, int32_t device, enum act_kind act)
+/* x on a device, or in a format there: made by a helper node, or reused where it was made before;
+ * appended to the order. */
+static node derived(struct compiler *c, node x, int32_t device, enum act_kind act)
 {
     for (int32_t id = c->info[x->id].derived; id; id = c->info[id].next_derived) {
         node m = c->info[id].n;
-        if (m->op == op && m->device == device && m->fmt == act)
+        if (m->device == device && m->fmt == act)
             return m;
     }
-    node m = op == OP_QUANT ? graph_quant(c->g, x, act) : graph_copy(c->g, x, device);
+    node m = device != x->device ? graph_copy(c->g, x, device) : graph_quant(c->g, x, act);
     if (!m)
         return NULL;
     c->info[m->id].n = m;
@@ -62,11 +64,11 @@ enum { LOOK_AHEAD = 256 }; /* unscheduled nodes considered for a phase: several 
 static pith_status lower(struct compiler *c, struct pith_error *err)
 {
     for (node n = c->g->first; n; n = n->next) {
-        for (int i = 0; i < NODE_SRC && n->src[i]; i++) {
+        for (int i = 0; i < n->n_src; i++) {
             if (n->src[i]->device != n->device)
-                n->src[i] = derived(c, n->src[i], OP_COPY, n->device, ACT_F32);
+                n->src[i] = derived(c, n->src[i], n->device, ACT_F32);
             if (i == 0 && n->src[0] && wanted_format(n) != ACT_F32)
-                n->src[0] = derived(c, n->src[0], OP_QUANT, n->device, wanted_format(n));
+                n->src[0] = derived(c, n->src[0], n->device, wanted_format(n));
             if (!n->src[i])
                 return graph_finish(c->g, err);
         }
@@ -80,13 +82,8 @@ static pith_status lower(struct compiler *c, struct pith_error *err)
 /* Does `n` read only the same row of `src`, so that both may stand in one chain? */
 static int row_local_edge(const struct node *n, const struct node *src)
 {
-    return op_kind(n->op) == OP_ROWS && op_kind(src->op) == OP_ROWS && n->rows == src->rows &&
-           n->rows_mul == src->rows_mul && n->device == src->device;
-}
-
-static int is_product(const struct node *n)
-{
-    return n->op == OP_MATMUL || n->op == OP_MATMUL_GLU;
+    return op_infos[n->op]->kind == OP_ROWS && op_infos[src->op]->kind == OP_ROWS &&
+           n->rows == src->rows && n->rows_mul == src->rows_mul && n->device == src->device;
 }
 
 /* May n join the phase being filled, whose first member is `lead` (NULL: it opens one)? Operands
@@ -94,18 +91,18 @@ static int is_product(const struct node *n)
 static int may_join(const struct compiler *c, const struct node *n, const struct node *lead,
                     int32_t phase)
 {
-    enum op_kind kind = op_kind(n->op);
+    enum op_kind kind = op_infos[n->op]->kind;
     if (lead) {
-        if (n->device != lead->device || kind != op_kind(lead->op))
+        if (n->device != lead->device || kind != op_infos[lead->op]->kind)
             return 0;
         if (kind == OP_ROWS && (n->rows != lead->rows || n->rows_mul != lead->rows_mul))
             return 0;
-        if (kind == OP_UNITS && (!is_product(n) || !is_product(lead)))
+        if (kind == OP_UNITS && (!op_has(n->op, OP_BESIDE) || !op_has(lead->op, OP_BESIDE)))
             return 0;
     }
-    for (int i = 0; i < NODE_SRC && n->src[i]; i++) {
+    for (int i = 0; i < n->n_src; i++) {
         const struct node *s = n->src[i];
-        while (s->op == OP_VIEW)
+        while (op_has(s->op, OP_ALIAS))
             s = s->src[0];
         int32_t at = c->info[s->id].phase;
         if (at < 0 || at > phase || (at == phase && !row_local_edge(n, s)))
@@ -117,7 +114,7 @@ static int may_join(const struct compiler *c, const struct node *n, const struct
 static void put(struct compiler *c, node n, int32_t phase)
 {
     c->info[n->id].phase = phase;
-    c->plan->calls[c->plan->n_calls++].node = n;
+    c->called[c->plan->n_calls++] = n;
 }
 
 /* Fills one phase of the wanted kind; returns how many nodes joined. */
@@ -134,19 +131,19 @@ static int32_t fill_phase(struct compiler *c, enum op_kind kind, struct phase *p
         if (c->info[n->id].phase >= 0)
             continue;
         seen++;
-        if (op_kind(n->op) != kind)
+        if (op_infos[n->op]->kind != kind)
             continue;
         if (!may_join(c, n, lead, phase))
             continue;
         put(c, n, phase);
         if (!lead)
             lead = n;
-        if (c->plan->params.unfused || n->op == OP_COPY)
+        if (c->plan->params.unfused || op_has(n->op, OP_TRANSFER))
             break;
     }
-    ph->kind = lead && lead->op == OP_COPY ? PHASE_COPY
-               : kind == OP_ROWS           ? PHASE_CHAIN
-                                           : PHASE_CONCAT;
+    ph->kind = lead && op_has(lead->op, OP_TRANSFER) ? PHASE_COPY
+               : kind == OP_ROWS                         ? PHASE_CHAIN
+                                                         : PHASE_CONCAT;
     ph->device = lead ? lead->device : 0;
     ph->first = from;
     ph->n = c->plan->n_calls - from;
@@ -158,7 +155,7 @@ static pith_status schedule(struct compiler *c, struct pith_error *err)
     struct plan *p = c->plan;
     int32_t left = 0;
     for (int32_t i = 0; i < c->n; i++)
-        left += c->order[i]->op != OP_VIEW;
+        left += op_infos[c->order[i]->op]->kind != OP_NONE;
     p->calls = arena_array(&p->arena, (size_t)left, sizeof *p->calls);
     p->phases = arena_array(&p->arena, (size_t)left, sizeof *p->phases);
     if (!arena_ok(&p->arena))
@@ -183,36 +180,22 @@ static pith_status schedule(struct compiler *c, struct pith_error *err)
 
 /* ---------------------------------------------------------------- memory */
 
-/* Room for the span partials of small steps over long contexts: of a few rows that see all of it.
- */
-enum { ATTN_PARTS = 64, LONG_ROWS = 4 };
-
 static int64_t cap_rows(const struct plan *p, const struct node *n)
 {
     int64_t rows = n->rows == ROWS_T   ? p->params.cap_T
                    : n->rows == ROWS_R ? p->params.cap_R
                    : n->rows == ROWS_N ? p->params.cap_N
                                        : 1;
-    if (n->op == OP_ATTN) {
-        int64_t whole = LONG_ROWS * p->params.cap_spans;
-        int64_t parts = whole > ATTN_PARTS ? whole : ATTN_PARTS;
-        return rows < parts ? parts : rows;
-    }
-    return rows * n->rows_mul;
-}
-
-/* Element-wise ops whose kernels allow the output to be the first input. */
-static int in_place_op(enum op op)
-{
-    return op == OP_ADD || op == OP_MUL || op == OP_SCALE || op == OP_SOFTCAP || op == OP_GLU ||
-           op == OP_ROPE || op == OP_RMS_NORM || op == OP_LAYER_NORM || op == OP_L2_NORM ||
-           op == OP_AFFINE || op == OP_LERP || op == OP_HEAD_SCALE;
+    const struct op_info *info = op_infos[n->op];
+    rows *= n->rows_mul;
+    return info->room ? info->room(n, rows, p->params.cap_spans) : rows;
 }
 
 static int can_share(const struct compiler *c, const struct node *n)
 {
     const struct node *s = n->src[0];
-    return in_place_op(n->op) && s->fmt == ACT_F32 && s->cols == n->cols && s->op != OP_VIEW &&
+    return op_has(n->op, OP_IN_PLACE) && s->fmt == ACT_F32 && s->cols == n->cols &&
+           !op_has(s->op, OP_ALIAS) &&
            c->info[s->id].n_uses == 1 && s->device == n->device;
 }
 
@@ -233,7 +216,7 @@ static void set_value(const struct compiler *c, const struct node *n, struct val
 static void lifetimes(struct compiler *c)
 {
     for (int32_t i = 0; i < c->n; i++)
-        for (int s = 0; s < NODE_SRC && c->order[i]->src[s]; s++)
+        for (int s = 0; s < c->order[i]->n_src; s++)
             c->info[c->order[i]->src[s]->id].n_uses++;
     if (c->g->logits)
         c->info[c->g->logits->id].n_uses++;
@@ -246,14 +229,14 @@ static void lifetimes(struct compiler *c)
             .fmt = n->fmt, .cols = n->cols, .ld = n->cols, .cap_rows = cap_rows(c->plan, n)};
         in->store = n->id;
         in->ld = n->cols;
-        if (n->op == OP_VIEW) {
+        if (op_has(n->op, OP_ALIAS)) {
             const struct info *s = &c->info[n->src[0]->id];
             in->store = s->store;
             in->ld = s->ld;
-            in->first_col = s->first_col + n->p.view.first;
+            in->first_col = s->first_col + n->first;
             continue;
         }
-        if (n->src[0] && can_share(c, n)) {
+        if (n->n_src && can_share(c, n)) {
             in->store = c->info[n->src[0]->id].store;
         } else {
             in->bytes =
@@ -266,10 +249,10 @@ static void lifetimes(struct compiler *c)
         struct info *st = &c->info[c->info[n->id].store];
         if (st->dies < c->info[n->id].phase)
             st->dies = c->info[n->id].phase;
-        for (int s = 0; s < NODE_SRC && n->src[s]; s++) {
+        for (int s = 0; s < n->n_src; s++) {
             struct info *src = &c->info[c->info[n->src[s]->id].store];
             int32_t use = c->info[n->id].phase;
-            if (n->op == OP_VIEW)
+            if (op_has(n->op, OP_ALIAS))
                 continue; /* its own readers count */
             if (src->dies < use)
                 src->dies = use;
@@ -328,7 +311,7 @@ static void place_all(struct compiler *c)
         c->n_live = n;
         const struct phase *p = &c->plan->phases[ph];
         for (int32_t i = p->first; i < p->first + p->n; i++) {
-            int32_t id = c->plan->calls[i].node->id;
+            int32_t id = c->called[i]->id;
             if (!c->info[id].bytes)
                 continue;
             place_store(c, id);
@@ -338,15 +321,6 @@ static void place_all(struct compiler *c)
 }
 
 /* ---------------------------------------------------------------- kernels */
-
-static const struct state *node_kv(const struct graph *g, const struct node *n)
-{
-    if (n->op == OP_CACHE_WRITE)
-        return &g->states[n->p.cache.state];
-    if (n->op == OP_ATTN || n->op == OP_ATTN_MERGE)
-        return &g->states[n->p.attn.state];
-    return NULL;
-}
 
 /* Where a weight lies on the device that reads it. */
 static pith_status reach(const struct node *n, const struct tensor *t, const struct device *dev,
@@ -380,7 +354,7 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
     struct plan *p = c->plan;
     for (int32_t i = 0; i < p->n_calls; i++) {
         struct call *call = &p->calls[i];
-        const struct node *n = call->node;
+        const struct node *n = c->called[i];
         struct device *dev = p->devices[n->device];
         call->op = n->op;
         call->name = n->name;
@@ -391,14 +365,17 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
         pith_status st = resolve_weights(call, n, dev, err);
         if (st != PITH_OK)
             return st;
-        call->kv = node_kv(c->g, n);
+        call->n_src = n->n_src;
+        call->n_states = n->n_states;
+        memcpy(call->state, n->state, sizeof call->state);
+        call->part = n->part;
         call->index = i;
         set_value(c, n, &call->dst);
-        for (int s = 0; s < CALL_SRC && n->src[s]; s++)
+        for (int s = 0; s < n->n_src; s++)
             set_value(c, n->src[s], &call->src[s]);
-        if (!dev->backend->impl(dev, n, call->kv, &call->impl))
+        if (!dev->backend->impl(dev, n, &call->impl))
             return error_set(err, PITH_UNSUPPORTED, "%s cannot run %s (%s%s%s)", dev->name, n->name,
-                             op_names[n->op], n->w ? ", weight type " : "",
+                             op_infos[n->op]->name, n->w ? ", weight type " : "",
                              n->w ? dtypes[n->w->type].name : "");
         if (call->impl.slow && p->params.strict)
             return error_set(err, PITH_UNSUPPORTED,
@@ -432,7 +409,8 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
     c.order = mem_array((size_t)c.cap, sizeof *c.order, PITH_MEM_META);
     c.info = mem_array((size_t)c.cap, sizeof *c.info, PITH_MEM_META);
     c.live = mem_array((size_t)c.cap, sizeof *c.live, PITH_MEM_META);
-    if (!c.order || !c.info || !c.live || !p->devices) {
+    c.called = mem_array((size_t)c.cap, sizeof *c.called, PITH_MEM_META);
+    if (!c.order || !c.info || !c.live || !c.called || !p->devices) {
         st = error_set(err, PITH_NOMEM, "out of memory while compiling the plan (%d nodes)",
                        g->n_nodes);
         goto fail;
@@ -442,7 +420,7 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
     for (int32_t i = 0; i < c.n; i++) {
         c.info[c.order[i]->id].n = c.order[i];
         c.info[c.order[i]->id].phase =
-            c.order[i]->op == OP_VIEW ? 0 : -1; /* a view needs no phase */
+            op_has(c.order[i]->op, OP_ALIAS) ? 0 : -1; /* it needs no phase */
     }
     TRY(schedule(&c, err));
     lifetimes(&c);
@@ -460,6 +438,7 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
         p->act_bytes[i] = size_align(p->act_bytes[i] + 4096, 4096);
 fail:
     mem_free(c.order);
+    mem_free(c.called);
     mem_free(c.live);
     mem_free(c.info);
     if (st != PITH_OK)
@@ -533,10 +512,10 @@ uint64_t value_bytes(const struct value *v)
     }
 }
 
-struct act_tile value_tile(const struct exec *x, const struct value *v, int64_t i)
+struct act_out value_out(const struct exec *x, const struct value *v, int64_t i)
 {
     int64_t rows = exec_rows(x, v->rows, v->rows_mul), first = i * ACT_TILE;
-    struct act_tile t = {.nc = (int32_t)(rows - first < ACT_TILE ? rows - first : ACT_TILE)};
+    struct act_out t = {.nc = (int32_t)(rows - first < ACT_TILE ? rows - first : ACT_TILE)};
     uint8_t *p = value_ptr(x, v);
     uint64_t n = size_align((uint64_t)v->cap_rows * (uint64_t)v->cols, 64);
     switch (v->fmt) {
@@ -562,47 +541,13 @@ struct act_tile value_tile(const struct exec *x, const struct value *v, int64_t 
     return t;
 }
 
-/* Positions visible to the rows of the step in a cache group. */
-static uint64_t visible(const struct step *s, int g)
-{
-    uint64_t n = 0;
-    for (int32_t i = 0; i < s->T; i++)
-        n += (uint64_t)(step_hi(s, g)[i] - step_lo(s, g)[i]);
-    return n;
-}
-
-static uint64_t weight_bytes(const struct call *c)
-{
-    return c->layout == LAYOUT_PANELS ? c->w->packed_bytes : c->w->bytes;
-}
-
 void call_cost(const struct call *c, const struct exec *x, uint64_t *bytes, uint64_t *ops)
 {
-    uint64_t rows = (uint64_t)exec_rows(x, c->dst.rows, c->dst.rows_mul);
-    uint64_t cols = (uint64_t)c->dst.cols;
-    *bytes = rows * cols * 4;
-    *ops = rows * cols;
-    if (c->op == OP_MATMUL || c->op == OP_MOE_MATMUL) {
-        uint64_t stack = (uint64_t)tensor_stack(c->w), used = rows < stack ? rows : stack;
-        *bytes += weight_bytes(c) / stack * used +
-                  rows * (uint64_t)tensor_k(c->w);
-        *ops = 2 * rows * cols * (uint64_t)tensor_k(c->w);
-    } else if (c->op == OP_MATMUL_GLU) {
-        *bytes +=
-            2 * weight_bytes(c) + rows * (uint64_t)tensor_k(c->w);
-        *ops = 4 * rows * cols * (uint64_t)tensor_k(c->w);
-    } else if (c->op == OP_ATTN) {
-        const struct state *kv = c->kv;
-        uint64_t seen = visible(x->step, kv->group);
-        uint64_t d = (uint64_t)(kv->d_k + kv->d_v);
-        *ops = 2 * seen * d * (uint64_t)c->p.attn.n_head;
-        /* K and V are read once per segment and page run; decode reads exactly this much, prefill
-         * less from memory. */
-        *bytes +=
-            (uint64_t)(x->step->N == x->step->T ? seen
-                                                : seen / (uint64_t)(x->step->T / x->step->N)) *
-            (uint64_t)kv->n_head_kv *
-            (uint64_t)(kv->d_k * dtypes[kv->k_type].block_bytes / dtypes[kv->k_type].block +
-                       kv->d_v * dtypes[kv->v_type].block_bytes / dtypes[kv->v_type].block);
-    }
+    const struct op_info *info = op_infos[c->op];
+    uint64_t n = (uint64_t)(exec_rows(x, c->dst.rows, c->dst.rows_mul) * c->dst.cols);
+    struct op_cost cost = {.bytes = n * 4, .ops = n};
+    if (info->cost)
+        info->cost(c, x, &cost);
+    *bytes = cost.bytes;
+    *ops = cost.ops;
 }

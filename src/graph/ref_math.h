@@ -3,20 +3,18 @@
 #ifndef PITH_GRAPH_REF_MATH_H
 #define PITH_GRAPH_REF_MATH_H
 
-#include "graph/graph.h"
+#include <stdint.h>
 
+float ref_polynomial(float x, const float *c, int n); /* Horner, c[0] first, one fma a step */
 float ref_exp(float x);
 float ref_tanh(float x);
-float ref_act(enum glu_act act, float x);
-float ref_dot64(const float *x, const float *y,
-                int64_t n);    /* 64 interleaved fma chains and their tree */
-float ref_tree16(float v[16]); /* +8, +4, +2, +1 */
+float ref_tree16(float v[16]);       /* +8, +4, +2, +1 */
+float ref_tree64(const float v[64]); /* (v0 + v1) + (v2 + v3) by groups of 16, then that tree */
+/* 64 interleaved chains, of fma or of sums, and their tree. */
+float ref_dot64(const float *x, const float *y, int64_t n);
+float ref_sum64(const float *x, int64_t n);
 void ref_softmax(const float *x, float *y, int64_t n); /* 16 interleaved sums and their tree */
-/* cos, then sin of every pair's angle at a position, times scale: [n_rot]. */
-void ref_rope_angles(const struct rope_set *set, double pos, double scale, float *angles);
-void ref_rope_head(const struct rope_set *set, float *head, const float *angles);
-/* Over the 64 slots of a page: the largest; the sum of lanes (s0 + s1) + (s2 + s3) by groups of 16,
- * then the tree. */
+/* Over the 64 slots of a page: the largest; the sum, as ref_tree64. */
 float ref_max_page(const float s[64]);
 float ref_sum_page(const float s[64]);
 

@@ -12,11 +12,12 @@ node nn_ffn(struct graph *g, const struct nn_ffn *f, node x)
 node nn_moe(struct graph *g, const struct nn_moe *m, node x)
 {
     node logits = graph_matmul(g, m->router, NULL, x, "ffn_router");
-    node routing = graph_topk(g, logits, m->k, m->gating, m->norm, m->scale, "ffn_topk");
+    struct topk_op topk = {.k = m->k, .gating = m->gating, .norm = m->norm, .scale = m->scale};
+    node routing = graph_topk(g, logits, &topk, "ffn_topk");
     node sorted = graph_moe_sort(g, routing, m->n_expert, "ffn_sort");
-    node gate = graph_moe_matmul(g, m->gate, x, sorted, m->k, "ffn_gate_exps");
-    node up = graph_moe_matmul(g, m->up, x, sorted, m->k, "ffn_up_exps");
+    node gate = graph_moe_matmul(g, m->gate, x, sorted, "ffn_gate_exps");
+    node up = graph_moe_matmul(g, m->up, x, sorted, "ffn_up_exps");
     node act = graph_glu(g, gate, up, m->act, "ffn_act");
-    node down = graph_moe_matmul(g, m->down, act, sorted, m->k, "ffn_down_exps");
-    return graph_moe_sum(g, down, routing, m->k, "ffn_sum");
+    node down = graph_moe_matmul(g, m->down, act, sorted, "ffn_down_exps");
+    return graph_moe_sum(g, down, routing, "ffn_sum");
 }

@@ -3,7 +3,7 @@
 #ifndef PITH_NN_NN_H
 #define PITH_NN_NN_H
 
-#include "graph/graph.h"
+#include "graph/ops.h"
 
 /* Self-attention with grouped queries. Weights that are NULL are left out: biases, per-head norms,
  * wqkv instead of wq, wk, wv. */

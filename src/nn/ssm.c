@@ -16,14 +16,29 @@ struct state nn_ssm_state(const struct nn_ssm *s)
 
 static node convolve(struct graph *g, const struct nn_ssm *s, node x)
 {
-    x = graph_conv(g, x, s->conv, s->conv_b, s->n_conv, s->state, SSM_CONV, "ssm_conv");
+    struct conv_in in = {.x = x,
+                         .w = s->conv,
+                         .b = s->conv_b,
+                         .width = s->n_conv,
+                         .state = s->state,
+                         .part = SSM_CONV};
+    x = graph_conv(g, &in, "ssm_conv");
     return graph_glu(g, x, NULL, GLU_SILU, "ssm_conv_act");
 }
 
 static node scan(struct graph *g, const struct nn_ssm *s, node x, node dt, node b, node c, node z)
 {
     dt = graph_glu(g, dt, NULL, GLU_SOFTPLUS, "ssm_dt_act");
-    node y = graph_ssm(g, x, dt, b, c, s->a, s->d, s->n_group, s->state, SSM_SCAN, "ssm_scan");
+    struct ssm_in in = {.x = x,
+                        .dt = dt,
+                        .b = b,
+                        .c = c,
+                        .a = s->a,
+                        .d = s->d,
+                        .n_group = s->n_group,
+                        .state = s->state,
+                        .part = SSM_SCAN};
+    node y = graph_ssm(g, &in, "ssm_scan");
     return graph_glu(g, z, y, GLU_SILU, "ssm_gate");
 }
 

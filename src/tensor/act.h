@@ -18,7 +18,7 @@
 enum act_kind { ACT_NONE, ACT_F32, ACT_A32, ACT_A256, ACT_BF16 };
 enum { ACT_TILE = 16 };
 
-struct act_tile { /* one tile, nc <= 16 rows */
+struct act_tile { /* one tile to read, nc <= 16 rows */
     int32_t nc;
     const int8_t *q;
     const float *d;
@@ -28,6 +28,30 @@ struct act_tile { /* one tile, nc <= 16 rows */
     const uint16_t *h; /* ACT_BF16 */
     int64_t ld;        /* of f and h, elements */
 };
+
+struct act_out { /* one tile to write */
+    int32_t nc;
+    int8_t *q;
+    float *d;
+    int32_t *s32;
+    int16_t *s16;
+    float *f;
+    uint16_t *h;
+    int64_t ld;
+};
+
+/* What was written, to read. */
+static inline struct act_tile act_read(const struct act_out *t)
+{
+    return (struct act_tile){.nc = t->nc,
+                             .q = t->q,
+                             .d = t->d,
+                             .s32 = t->s32,
+                             .s16 = t->s16,
+                             .f = t->f,
+                             .h = t->h,
+                             .ld = t->ld};
+}
 
 /* Reference quantisers: one row of n values (a multiple of 32 or 256) into column c of a tile of nc
  * (pointers as in act_tile). The rule is exact, also for values that are not finite:

@@ -1,5 +1,6 @@
 /* test_long.c -- contexts of millions of tokens, by counting: how a step of few rows is cut into
  * work, without the gigabytes it would read. */
+#include "graph/ops/attention.h"
 #include "graph/step.h"
 #include "run/session/session.h"
 #include "small_model.h"

@@ -145,19 +145,16 @@ static pith_status cpu_event_wait(struct device *d, uint64_t ticket, struct pith
     return PITH_OK;
 }
 
-static int cpu_impl(const struct device *d, const struct node *n, const struct state *kv,
-                    struct op_impl *out)
+static int cpu_impl(const struct device *d, const struct node *n, struct op_impl *out)
 {
     const struct cpu_device *c = d->priv;
-    if (c->kern && cpu_ops_impl(c->kern, n, kv, out))
+    if (c->kern && cpu_ops_impl(c->kern, n, out))
         return 1;
     if (n->w && tensor_layout_on(n->w, n->device) != LAYOUT_ROWS)
         return 0; /* the reference reads rows */
-    ref_impl(n, kv, out);
-    if (!out->fn)
-        return 0; /* an op that only fusion makes */
-    out->slow = c->kern && (n->op == OP_MATMUL || n->op == OP_MOE_MATMUL);
-    return 1;
+    ref_impl(n, out);
+    out->slow = c->kern && op_has(n->op, OP_PRODUCT);
+    return out->fn || op_has(n->op, OP_TRANSFER); /* not what fusion alone makes */
 }
 
 void cpu_pack_panel(const struct kern *kern, const struct tensor *t, const void *matrix, int64_t p,

@@ -6,7 +6,7 @@
 
 #include "base/machine/pool.h"
 #include "graph/kv_page.h"
-#include "graph/ref_math.h"
+#include "graph/ops/rope.h"
 
 enum { MAX_D = 4096 }; /* elements of a head, as architectures allow */
 

@@ -164,8 +164,7 @@ static int64_t claim(struct runner *r, uint32_t i, int v, int steal)
 static void observe(const struct runner *r, const struct call *c)
 {
     const struct exec *x = r->x;
-    if (!x->observe || c->dst.fmt != ACT_F32 || c->op == OP_MOE_SORT || c->op == OP_TOPK ||
-        c->op == OP_ATTN || !c->dst.cols)
+    if (!x->observe || c->dst.fmt != ACT_F32 || op_has(c->op, OP_OPAQUE) || !c->dst.cols)
         return;
     if (c->dst.ld == c->dst.cols)
         x->observe(x->observe_ctx, c->name, exec_rows(x, c->dst.rows, c->dst.rows_mul), c->dst.cols,

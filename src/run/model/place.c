@@ -87,11 +87,6 @@ static pith_status model_graph(struct pith_model *m, struct graph *g, struct pit
     return st;
 }
 
-static int product(const struct node *n)
-{
-    return n->op == OP_MATMUL || n->op == OP_MOE_MATMUL;
-}
-
 /* Would the device rather have it as panels for this node? */
 static int wants_panels(const struct pith_model *m, const struct node *n, const struct tensor *t)
 {
@@ -102,7 +97,7 @@ static int wants_panels(const struct pith_model *m, const struct node *n, const 
     packed.at[0] = (struct placement){.device = n->device, .layout = LAYOUT_PANELS};
     packed.n_at = 1;
     with.w = &packed;
-    return n->w == t && d->backend->impl(d, &with, NULL, &impl) && !impl.slow;
+    return n->w == t && d->backend->impl(d, &with, &impl) && !impl.slow;
 }
 
 /* Notes that a node reads t. */
@@ -120,7 +115,7 @@ static void reads(struct pith_model *m, const struct node *n, const struct tenso
     }
     if (!panels || !wants_panels(m, n, t))
         p->bytes = 0;
-    else if (product(n))
+    else if (op_has(n->op, OP_PRODUCT))
         p->layout = LAYOUT_PANELS;
 }
 

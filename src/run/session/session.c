@@ -9,6 +9,7 @@
 #include <xxhash.h>
 #include "base/mem.h"
 #include "graph/kv_page.h"
+#include "graph/ops/attention.h"
 
 /* ---------------------------------------------------------------- open */
 

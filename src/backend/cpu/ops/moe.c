@@ -1,0 +1,115 @@
+/* moe.c -- products of rows grouped by expert: graph/ops/moe.c. */
+#include "backend/cpu/ops/ops.h"
+
+#include <string.h>
+#include "base/mem.h"
+
+static int64_t moe_units(const struct call *c, const struct exec *x)
+{
+    return moe_sorted(c, x, &c->src[1]).n_active * tensor_panels(c->w);
+}
+
+/* Bytes of a gathered tile: 16 rows in any activation format. */
+static size_t gather_bytes(const struct node *n)
+{
+    size_t k = (size_t)tensor_k(n->w);
+    return 16 * k * 4 + 16 * (k / 8 + 64) + 256;
+}
+
+/* Copies n rows of a value (given by index) into one tile of n columns in scratch. */
+static struct act_tile gather(const struct exec *x, const struct value *v, const int32_t *row, int per_row, int n,
+                              uint8_t *out)
+{
+    struct act_tile to = {.nc = n};
+    int64_t k = v->cols, per = v->fmt == ACT_A256 ? 256 : 32, n_d = k / per;
+    int8_t *q = (int8_t *)out;
+    float *d = (float *)(out + size_align((uint64_t)(16 * k), 64)), *f = (float *)out;
+    int32_t *s = (int32_t *)(d + 16 * n_d); /* s32, or pairs of s16 */
+    int64_t s_words = v->fmt == ACT_A256 ? 8 : 1;
+    for (int i = 0; i < n; i++) {
+        int64_t r = row[i] / per_row;
+        struct act_tile from = value_tile(x, v, r / ACT_TILE);
+        int c = (int)(r % ACT_TILE);
+        if (v->fmt == ACT_F32) {
+            memcpy(f + i * k, from.f + c * from.ld, (size_t)k * sizeof *f);
+        } else if (v->fmt == ACT_BF16) {
+            memcpy((uint16_t *)out + i * from.ld, from.h + c * from.ld, (size_t)from.ld * 2);
+            to.ld = from.ld;
+        } else {
+            const int32_t *fs = v->fmt == ACT_A256 ? (const void *)from.s16 : from.s32;
+            for (int64_t b = 0; b < k / 32; b++)
+                memcpy(q + (b * n + i) * 32, from.q + (b * from.nc + c) * 32, 32);
+            for (int64_t b = 0; b < n_d; b++) {
+                d[b * n + i] = from.d[b * from.nc + c];
+                memcpy(s + (b * n + i) * s_words, fs + (b * from.nc + c) * s_words,
+                       (size_t)s_words * 4);
+            }
+        }
+    }
+    to.q = q;
+    to.d = d;
+    to.s32 = s;
+    to.s16 = (int16_t *)s;
+    to.f = f;
+    to.h = (uint16_t *)out;
+    to.ld = v->fmt == ACT_BF16 ? to.ld : k;
+    return to;
+}
+
+static OP_FN(cpu_moe_matmul)
+{
+    _Alignas(64) float y[ACT_TILE * 64];
+    const struct kern *k = kern_of(c);
+    struct moe_sorted s = moe_sorted(c, x, &c->src[1]);
+    int64_t kk = tensor_k(c->w), n_panels = tensor_panels(c->w), m_all = tensor_m(c->w);
+    int pack_rows = dtypes[c->w->type].pack_rows;
+    int32_t used = ((const struct moe_op *)c->p)->k;
+    int per_row = c->src[0].rows_mul == used ? 1 : used; /* input rows: [T*k] or [T] */
+    uint8_t *scratch = scratch_of(x, ith), *tile = scratch + cpu_panel_scratch(c->w, c->layout);
+    for (int64_t u = begin; u < end;) { /* a run of panels of one expert */
+        int64_t e = u / n_panels, p0 = u % n_panels;
+        int64_t p1 = (e + 1) * n_panels < end ? n_panels : end - e * n_panels;
+        for (int32_t i = s.first[e]; i < s.first[e + 1]; i += ACT_TILE) {
+            int n = s.first[e + 1] - i < ACT_TILE ? s.first[e + 1] - i : ACT_TILE;
+            struct act_tile a = gather(x, &c->src[0], s.row + i, per_row, n, tile);
+            for (int64_t p = p0; p < p1; p++) {
+                k->mm[c->w->type](cpu_panel(c, c->w_data, s.expert[e], p, scratch), kk, &a, y);
+                int64_t m = p * pack_rows, left = m_all - m < pack_rows ? m_all - m : pack_rows;
+                for (int j = 0; j < n; j++)
+                    memcpy(value_row(x, &c->dst, s.row[i + j]) + m, y + j * pack_rows,
+                           (size_t)left * sizeof *y);
+            }
+        }
+        u = e * n_panels + p1;
+    }
+}
+
+static OP_FN(cpu_moe_sum)
+{
+    (void)ith;
+    int32_t k = ((const struct moe_op *)c->p)->k;
+    for (int64_t r = begin; r < end; r++) {
+        const float *w = value_row(x, &c->src[1], r) + k;
+        float *y = value_row(x, &c->dst, r);
+        memset(y, 0, (size_t)c->dst.cols * sizeof *y);
+        for (int32_t j = 0; j < k; j++)
+            kern_of(c)->axpy(w[j], value_row(x, &c->src[0], r * k + j), y, c->dst.cols);
+    }
+}
+
+static size_t moe_scratch(const struct node *n)
+{
+    return cpu_panel_scratch(n->w, tensor_layout_on(n->w, n->device)) + gather_bytes(n);
+}
+
+const struct cpu_op cpu_moe_ops[] = {
+    {OP_MOE_MATMUL,
+     "moe_matmul packed",
+     {"moe_matmul mapped (plain packing)", "moe_matmul mapped"},
+     .fn = cpu_moe_matmul,
+     .units = moe_units,
+     .can = cpu_can_multiply,
+     .scratch = moe_scratch},
+    {OP_MOE_SUM, "moe_sum", .fn = cpu_moe_sum},
+    {.fn = NULL},
+};

@@ -1,0 +1,42 @@
+/* move.c -- ops that bring rows somewhere: graph/ops/move.c. */
+#include "backend/cpu/ops/ops.h"
+
+#include <string.h>
+
+static OP_FN(cpu_embed)
+{
+    const struct embed_op *p = c->p;
+    const struct step *s = x->step;
+    const struct dtype_traits *d = &dtypes[c->w->type];
+    int64_t n = c->dst.cols;
+    for (int64_t r = begin; r < end; r++) {
+        float *y = value_row(x, &c->dst, r);
+        if (s->embd) {
+            memcpy(y, step_embd(s) + r * n, (size_t)n * sizeof *y);
+            continue;
+        }
+        int64_t id = step_token(s)[r];
+        const void *row =
+            (const uint8_t *)c->w_data + (uint64_t)id * dtype_row_bytes(c->w->type, n);
+        if (c->layout == LAYOUT_PANELS) {
+            const uint8_t *panel = (const uint8_t *)c->w_data +
+                                   (uint64_t)(id / d->pack_rows) * dtype_panel_bytes(c->w->type, n);
+            row = scratch_of(x, ith);
+            d->unpack_row(panel, (int)(id % d->pack_rows), n, scratch_of(x, ith));
+        }
+        d->dequant(row, y, n);
+        if (p->scale != 1.0f)
+            times(kern_of(c), y, p->scale, y, n);
+    }
+}
+
+/* A row of blocks, unpacked. */
+static size_t embed_scratch(const struct node *n)
+{
+    return (size_t)tensor_k(n->w) * 4 + 64;
+}
+
+const struct cpu_op cpu_move_ops[] = {
+    {OP_EMBED, "embed", .fn = cpu_embed, .scratch = embed_scratch},
+    {.fn = NULL},
+};

@@ -1,0 +1,149 @@
+/* product.c -- products with weights over packed panels: graph/ops/product.c. */
+#include "backend/cpu/ops/ops.h"
+
+#include <string.h>
+#include "base/mem.h"
+
+static OP_FN(cpu_quant)
+{
+    (void)ith;
+    const struct kern *k = kern_of(c);
+    for (int64_t r = begin; r < end; r++) {
+        struct act_out t = value_out(x, &c->dst, r / ACT_TILE);
+        const float *in = value_row(x, &c->src[0], r);
+        int col = (int)(r % ACT_TILE);
+        if (c->dst.fmt == ACT_A32)
+            k->quant_a32(in, c->dst.cols, t.q, t.d, t.s32, t.nc, col);
+        else if (c->dst.fmt == ACT_A256)
+            k->quant_a256(in, c->dst.cols, t.q, t.d, t.s16, t.nc, col);
+        else
+            k->to_bf16(in, c->dst.cols, t.h + col * t.ld);
+    }
+}
+
+/* Bytes of activations swept per panel before the next panel: a part of L2. */
+enum { TILE_CACHE = 256 << 10 };
+
+static int64_t matmul_units(const struct call *c, const struct exec *x)
+{
+    (void)x;
+    return tensor_panels(c->w);
+}
+
+size_t cpu_panel_scratch(const struct tensor *w, enum tensor_layout layout)
+{
+    return layout == LAYOUT_PANELS ? 0
+                                   : size_align(dtype_panel_bytes(w->type, tensor_k(w)), 64);
+}
+
+const void *cpu_panel(const struct call *c, const void *data, int64_t stack, int64_t p,
+                      void *scratch)
+{
+    const struct tensor *w = c->w;
+    uint64_t bytes = dtype_panel_bytes(w->type, tensor_k(w));
+    if (c->layout == LAYOUT_PANELS)
+        return (const uint8_t *)data + (uint64_t)(stack * tensor_panels(w) + p) * bytes;
+    uint64_t matrix = (uint64_t)tensor_m(w) * dtype_row_bytes(w->type, tensor_k(w));
+    cpu_pack_panel(kern_of(c), w, (const uint8_t *)data + (uint64_t)stack * matrix, p, scratch);
+    return scratch;
+}
+
+/* Columns of a finished tile [nc][rows of the panel] to their rows of the result, with the bias. */
+static void store_tile(const struct call *c, const struct exec *x, const float *y, int nc, int pack_rows, int64_t panel,
+                       int64_t row0, const float *bias)
+{
+    int64_t m = panel * pack_rows, left = c->dst.cols - m;
+    int64_t n = left < pack_rows ? left : pack_rows;
+    for (int i = 0; i < nc; i++) {
+        float *out = value_row(x, &c->dst, row0 + i) + m;
+        if (bias)
+            kern_of(c)->add(y + i * pack_rows, bias + m, out, n);
+        else
+            memcpy(out, y + i * pack_rows, (size_t)n * sizeof *out);
+    }
+}
+
+/* Panels [begin, end) of one matrix, or of two side by side whose results are gated: blocks of
+ * activation tiles that stay in L2, panel by panel under each. */
+static void multiply(const struct call *c, const struct exec *x, int64_t begin, int64_t end, int ith, int gated)
+{
+    _Alignas(64) float y[ACT_TILE * 64], y2[ACT_TILE * 64];
+    const struct kern *k = kern_of(c);
+    void (*mm)(const void *, int64_t, const struct act_tile *, float *) = k->mm[c->w->type];
+    int64_t kk = tensor_k(c->w), rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
+    int64_t n_tiles = (rows + ACT_TILE - 1) / ACT_TILE;
+    int64_t block = TILE_CACHE / (ACT_TILE * kk * (c->src[0].fmt == ACT_F32 ? 4 : 1));
+    int pack_rows = dtypes[c->w->type].pack_rows;
+    uint8_t *scratch = scratch_of(x, ith);
+    const float *bias = c->b_data;
+    act_fn act = gated ? cpu_act(k, ((const struct matmul_glu_op *)c->p)->act) : NULL;
+    if (c->layout != LAYOUT_PANELS)
+        block = n_tiles; /* a panel made on the fly is made once */
+    block = block < 1 ? 1 : block;
+    for (int64_t t0 = 0; t0 < n_tiles; t0 += block) {
+        int64_t t1 = t0 + block < n_tiles ? t0 + block : n_tiles;
+        for (int64_t p = begin; p < end; p++) {
+            const void *panel = cpu_panel(c, c->w_data, 0, p, scratch), *panel2 = NULL;
+            if (act)
+                panel2 =
+                    cpu_panel(c, c->w2_data, 0, p, scratch + cpu_panel_scratch(c->w, c->layout));
+            for (int64_t t = t0; t < t1; t++) {
+                struct act_tile a = value_tile(x, &c->src[0], t);
+                mm(panel, kk, &a, y);
+                if (act) {
+                    mm(panel2, kk, &a, y2);
+                    act(y, y2, y, a.nc * pack_rows);
+                }
+                store_tile(c, x, y, a.nc, pack_rows, p, t * ACT_TILE, bias);
+            }
+        }
+    }
+}
+
+static OP_FN(cpu_matmul)
+{
+    multiply(c, x, begin, end, ith, 0);
+}
+
+static OP_FN(cpu_matmul_glu)
+{
+    multiply(c, x, begin, end, ith, 1);
+}
+
+/* ---------------------------------------------------------------- the list */
+
+int cpu_can_multiply(const struct kern *k, const struct node *n)
+{
+    return k->mm[n->w->type] != NULL;
+}
+
+static int can_gate(const struct kern *k, const struct node *n)
+{
+    const struct matmul_glu_op *p = n->p;
+    return cpu_can_multiply(k, n) && cpu_act(k, p->act) &&
+           tensor_layout_on(n->w2, n->device) == tensor_layout_on(n->w, n->device);
+}
+
+static size_t matmul_scratch(const struct node *n)
+{
+    return cpu_panel_scratch(n->w, tensor_layout_on(n->w, n->device)) * (n->w2 ? 2 : 1);
+}
+
+const struct cpu_op cpu_product_ops[] = {
+    {OP_QUANT, "quant", .fn = cpu_quant},
+    {OP_MATMUL,
+     "matmul packed",
+     {"matmul mapped (plain packing)", "matmul mapped"},
+     .fn = cpu_matmul,
+     .units = matmul_units,
+     .can = cpu_can_multiply,
+     .scratch = matmul_scratch},
+    {OP_MATMUL_GLU,
+     "matmul_glu packed",
+     {"matmul_glu mapped (plain packing)", "matmul_glu mapped"},
+     .fn = cpu_matmul_glu,
+     .units = matmul_units,
+     .can = can_gate,
+     .scratch = matmul_scratch},
+    {.fn = NULL},
+};

@@ -1,0 +1,141 @@
+/* rows.c -- element-wise ops: graph/ops/rows.c. */
+#include "backend/cpu/ops/ops.h"
+
+static OP_FN(cpu_add)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        kern_of(c)->add(value_row(x, &c->src[0], r), value_row(x, &c->src[1], r),
+                        value_row(x, &c->dst, r), c->dst.cols);
+}
+
+static OP_FN(cpu_mul)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        kern_of(c)->mul(value_row(x, &c->src[0], r), value_row(x, &c->src[1], r),
+                        value_row(x, &c->dst, r), c->dst.cols);
+}
+
+static OP_FN(cpu_scale)
+{
+    const struct scale_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        times(kern_of(c), value_row(x, &c->src[0], r), p->scale, value_row(x, &c->dst, r),
+              c->dst.cols);
+}
+
+static OP_FN(cpu_softcap)
+{
+    const struct softcap_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        kern_of(c)->softcap(value_row(x, &c->src[0], r), p->cap, value_row(x, &c->dst, r),
+                            c->dst.cols);
+}
+
+static OP_FN(cpu_affine)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r);
+        float *out = value_row(x, &c->dst, r);
+        if (c->w) {
+            kern_of(c)->mul(in, c->w_data, out, c->dst.cols);
+            in = out;
+        }
+        if (c->b)
+            kern_of(c)->add(in, c->b_data, out, c->dst.cols);
+    }
+}
+
+static OP_FN(cpu_lerp)
+{
+    const struct lerp_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        kern_of(c)->lerp(value_row(x, &c->src[0], r), value_row(x, &c->src[1], r),
+                         c->w ? (const float *)c->w_data + p->first : value_row(x, &c->src[2], r),
+                         value_row(x, &c->dst, r), c->dst.cols);
+}
+
+static OP_FN(cpu_head_scale)
+{
+    const struct head_scale_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t at = 0; at < c->dst.cols; at += p->width) {
+            const float *y = value_row(x, &c->src[1], r) + at;
+            float s = kern_of(c)->dot(y, (const float *)c->w_data + at, p->width);
+            times(kern_of(c), value_row(x, &c->src[0], r) + at, s, value_row(x, &c->dst, r) + at,
+                  p->width);
+        }
+}
+
+/* ---------------------------------------------------------------- activations */
+
+act_fn cpu_act(const struct kern *k, enum glu_act act)
+{
+    switch (act) {
+    case GLU_SILU:
+        return k->silu;
+    case GLU_GELU:
+        return k->gelu;
+    case GLU_GELU_ERF:
+        return k->gelu_erf;
+    case GLU_GELU_QUICK:
+        return k->gelu_quick;
+    case GLU_RELU:
+        return k->relu;
+    case GLU_RELU2:
+        return k->relu2;
+    default:
+        return NULL;
+    }
+}
+
+/* Those that have no gated kernel: z = act(g), then times u. */
+static void act_plain(const struct kern *k, enum glu_act act, const float *g, const float *u,
+                      float *z, int64_t n)
+{
+    if (act == GLU_SIGMOID)
+        k->sigmoid(g, z, n);
+    else if (act == GLU_TANH)
+        k->softcap(g, 1.0f, z, n);
+    else if (act == GLU_EXP)
+        k->exp(g, z, n);
+    else
+        for (int64_t i = 0; i < n; i++)
+            z[i] = ref_act(act, g[i]);
+    if (u)
+        k->mul(z, u, z, n);
+}
+
+static OP_FN(cpu_glu)
+{
+    const struct glu_op *p = c->p;
+    act_fn act = cpu_act(kern_of(c), p->act);
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *g = value_row(x, &c->src[0], r);
+        const float *u = c->n_src > 1 ? value_row(x, &c->src[1], r) : NULL;
+        float *z = value_row(x, &c->dst, r);
+        if (act)
+            act(g, u, z, c->dst.cols);
+        else
+            act_plain(kern_of(c), p->act, g, u, z, c->dst.cols);
+    }
+}
+
+const struct cpu_op cpu_rows_ops[] = {
+    {OP_ADD, "add", .fn = cpu_add},
+    {OP_MUL, "mul", .fn = cpu_mul},
+    {OP_SCALE, "scale", .fn = cpu_scale},
+    {OP_SOFTCAP, "softcap", .fn = cpu_softcap},
+    {OP_AFFINE, "affine", .fn = cpu_affine},
+    {OP_LERP, "lerp", .fn = cpu_lerp},
+    {OP_HEAD_SCALE, "head_scale", .fn = cpu_head_scale},
+    {OP_GLU, "glu", .fn = cpu_glu},
+    {.fn = NULL},
+};

@@ -1,0 +1,166 @@
+/* move.c -- ops that bring rows somewhere.
+ *
+ *   EMBED   z [T, E] = scale W[token of the row], W [V, E]; or the step's own embedding rows, as
+ *           they are
+ *   SELECT  z [R, n] = the rows of x [T, n] whose output was asked for
+ *   POOL    z [N, n] = of each sequence's rows of x [T, n] the first (CLS), the last, or the mean:
+ *           summed in order, divided by their number
+ *   VIEW    z [rows, n] = columns first .. first + n of x, where they lie
+ *   COPY    z = x, on another device: the plan has a device copy it, between two phases */
+#include "graph/ops/move.h"
+
+#include <string.h>
+#include "graph/backend.h"
+
+/* ---------------------------------------------------------------- EMBED */
+
+static void shape_embed(struct graph *g, struct node *n)
+{
+    (void)g;
+    n->rows = ROWS_T;
+    n->cols = tensor_k(n->w);
+}
+
+static OP_FN(ref_embed)
+{
+    (void)ith;
+    const struct embed_op *p = c->p;
+    const struct step *s = x->step;
+    int64_t n = c->dst.cols;
+    for (int64_t r = begin; r < end; r++) {
+        float *y = value_row(x, &c->dst, r);
+        if (s->embd) {
+            memcpy(y, step_embd(s) + r * n, (size_t)n * sizeof *y);
+            continue;
+        }
+        const uint8_t *row = (const uint8_t *)c->w_data +
+                             (uint64_t)step_token(s)[r] * dtype_row_bytes(c->w->type, n);
+        dtypes[c->w->type].dequant(row, y, n);
+        for (int64_t i = 0; i < n && p->scale != 1.0f; i++)
+            y[i] = y[i] * p->scale;
+    }
+}
+
+const struct op_info op_embed = {.name = "embed",
+                                 .kind = OP_ROWS,
+                                 .params_bytes = sizeof(struct embed_op),
+                                 .shape = shape_embed,
+                                 .reference = ref_embed};
+
+node graph_embed(struct graph *g, const struct tensor *w, float scale)
+{
+    struct embed_op p = {.scale = scale};
+    return graph_node(g, &(struct node){.op = OP_EMBED, .w = w, .p = &p}, "embed");
+}
+
+/* ---------------------------------------------------------------- SELECT */
+
+static void shape_select(struct graph *g, struct node *n)
+{
+    (void)g;
+    n->rows = ROWS_R;
+    n->cols = n->src[0]->cols;
+}
+
+static OP_FN(ref_select)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        memcpy(value_row(x, &c->dst, r), value_row(x, &c->src[0], step_out(x->step)[r]),
+               (size_t)c->dst.cols * sizeof(float));
+}
+
+const struct op_info op_select = {
+    .name = "select", .kind = OP_ROWS, .shape = shape_select, .reference = ref_select};
+
+node graph_select(struct graph *g, node x, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_SELECT, .n_src = 1, .src = {x}}, name);
+}
+
+/* ---------------------------------------------------------------- POOL */
+
+static void shape_pool(struct graph *g, struct node *n)
+{
+    (void)g;
+    n->rows = ROWS_N;
+    n->cols = n->src[0]->cols;
+}
+
+static OP_FN(ref_pool)
+{
+    (void)ith;
+    const struct pool_op *p = c->p;
+    const int32_t *first = step_first(x->step);
+    int64_t n = c->dst.cols;
+    for (int64_t s = begin; s < end; s++) {
+        float *y = value_row(x, &c->dst, s);
+        int64_t row = p->kind == POOL_LAST ? first[s + 1] - 1 : first[s];
+        memcpy(y, value_row(x, &c->src[0], row), (size_t)n * sizeof *y);
+        if (p->kind != POOL_MEAN)
+            continue;
+        float rows = (float)(first[s + 1] - first[s]);
+        for (row++; row < first[s + 1]; row++)
+            for (int64_t i = 0; i < n; i++)
+                y[i] += value_row(x, &c->src[0], row)[i];
+        for (int64_t i = 0; i < n; i++)
+            y[i] /= rows;
+    }
+}
+
+const struct op_info op_pool = {.name = "pool",
+                                .kind = OP_ROWS,
+                                .params_bytes = sizeof(struct pool_op),
+                                .shape = shape_pool,
+                                .reference = ref_pool};
+
+node graph_pool(struct graph *g, node x, enum pool_kind kind, const char *name)
+{
+    struct pool_op p = {.kind = kind};
+    return graph_node(g, &(struct node){.op = OP_POOL, .n_src = 1, .src = {x}, .p = &p}, name);
+}
+
+/* ---------------------------------------------------------------- VIEW */
+
+static void shape_view(struct graph *g, struct node *n)
+{
+    const struct node *x = n->src[0];
+    n->rows = x->rows;
+    n->rows_mul = x->rows_mul;
+    if (n->first < 0 || n->cols < 1 || n->first > x->cols - n->cols)
+        graph_mismatch(g, n, "view's end", n->first + n->cols, x->cols);
+}
+
+const struct op_info op_view = {
+    .name = "view", .kind = OP_NONE, .flags = OP_ALIAS, .shape = shape_view};
+
+node graph_view(struct graph *g, node x, int64_t first, int64_t cols, const char *name)
+{
+    return graph_node(
+        g, &(struct node){.op = OP_VIEW, .n_src = 1, .src = {x}, .first = first, .cols = cols},
+        name);
+}
+
+/* ---------------------------------------------------------------- COPY */
+
+static void shape_copy(struct graph *g, struct node *n)
+{
+    const struct node *x = n->src[0];
+    shape_like(g, n);
+    if (op_has(x->op, OP_ALIAS)) /* its rows are not adjacent */
+        graph_mismatch(g, n, "row", x->cols, x->src[0]->cols);
+}
+
+const struct op_info op_copy = {
+    .name = "copy", .kind = OP_UNITS, .flags = OP_TRANSFER, .shape = shape_copy};
+
+node graph_copy(struct graph *g, node x, int32_t device)
+{
+    return graph_helper(g,
+                        &(struct node){.op = OP_COPY,
+                                       .n_src = 1,
+                                       .src = {x},
+                                       .layer = x->layer,
+                                       .device = device},
+                        "copy");
+}

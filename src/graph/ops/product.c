@@ -1,0 +1,176 @@
+/* product.c -- products of rows with the rows of a weight.
+ *
+ *   QUANT       z = x [rows, K] in the activation format that a weight type is multiplied with
+ *               (tensor/act.h)
+ *   MATMUL      z [rows, M] = x [rows, K] W^T + b;  W [M, K], b [M] or without. One element is one
+ *               sum over K in the order of the weight's type (tensor/dtype.h)
+ *   MATMUL_GLU  z = act(x W^T) (x W2^T): made by fusion where a device has it
+ *
+ * A unit of work is a row of the weight, or a panel of rows where a kernel has packed ones. */
+#include "graph/ops/product.h"
+
+#include "graph/backend.h"
+#include "graph/fuse.h"
+
+/* ---------------------------------------------------------------- QUANT */
+
+static void shape_quant(struct graph *g, struct node *n)
+{
+    const struct quant_op *p = n->p;
+    (void)g;
+    node_like(n, n->src[0]);
+    n->fmt = p->act;
+}
+
+static OP_FN(ref_quant)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        struct act_out t = value_out(x, &c->dst, r / ACT_TILE);
+        const float *in = value_row(x, &c->src[0], r);
+        int col = (int)(r % ACT_TILE);
+        if (c->dst.fmt == ACT_A32)
+            act_quant_a32(in, c->dst.cols, t.q, t.d, t.s32, t.nc, col);
+        else if (c->dst.fmt == ACT_A256)
+            act_quant_a256(in, c->dst.cols, t.q, t.d, t.s16, t.nc, col);
+        else
+            act_to_bf16(in, c->dst.cols, t.h + col * t.ld);
+    }
+}
+
+const struct op_info op_quant = {.name = "quant",
+                                 .kind = OP_ROWS,
+                                 .params_bytes = sizeof(struct quant_op),
+                                 .shape = shape_quant,
+                                 .reference = ref_quant};
+
+node graph_quant(struct graph *g, node x, enum act_kind act)
+{
+    struct quant_op p = {.act = act};
+    return graph_helper(g,
+                        &(struct node){.op = OP_QUANT,
+                                       .n_src = 1,
+                                       .src = {x},
+                                       .p = &p,
+                                       .layer = x->layer,
+                                       .device = x->device},
+                        "quant");
+}
+
+/* ---------------------------------------------------------------- MATMUL */
+
+enum act_kind product_wants(const struct node *n)
+{
+    return dtypes[n->w->type].act;
+}
+
+void product_cost(const struct call *c, uint64_t used, uint64_t rows, struct op_cost *cost)
+{
+    uint64_t k = (uint64_t)tensor_k(c->w);
+    cost->bytes += (c->layout == LAYOUT_PANELS ? c->w->packed_bytes : c->w->bytes) /
+                       (uint64_t)tensor_stack(c->w) * used +
+                   rows * k;
+    cost->ops = 2 * rows * (uint64_t)c->dst.cols * k;
+}
+
+static void shape_matmul(struct graph *g, struct node *n)
+{
+    node_like(n, n->src[0]);
+    if (n->cols != tensor_k(n->w))
+        graph_mismatch(g, n, "input row", n->cols, tensor_k(n->w));
+    n->cols = tensor_m(n->w);
+    if (n->b && tensor_k(n->b) != n->cols)
+        graph_mismatch(g, n, "bias", tensor_k(n->b), n->cols);
+}
+
+static void matmul_cost(const struct call *c, const struct exec *x, struct op_cost *cost)
+{
+    product_cost(c, 1, (uint64_t)exec_rows(x, c->dst.rows, c->dst.rows_mul), cost);
+}
+
+static int64_t weight_rows(const struct call *c, const struct exec *x)
+{
+    (void)x;
+    return tensor_m(c->w);
+}
+
+static OP_FN(ref_matmul)
+{
+    (void)ith;
+    const struct dtype_traits *d = &dtypes[c->w->type];
+    int64_t k = tensor_k(c->w), rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
+    uint64_t row_bytes = dtype_row_bytes(c->w->type, k);
+    const float *bias = c->b_data;
+    for (int64_t m = begin; m < end; m++) {
+        const uint8_t *w = (const uint8_t *)c->w_data + (uint64_t)m * row_bytes;
+        for (int64_t r = 0; r < rows; r++) {
+            struct act_tile t = value_tile(x, &c->src[0], r / ACT_TILE);
+            float y = d->dot(w, &t, (int)(r % ACT_TILE), k);
+            value_row(x, &c->dst, r)[m] = bias ? y + bias[m] : y;
+        }
+    }
+}
+
+const struct op_info op_matmul = {.name = "matmul",
+                                  .kind = OP_UNITS,
+                                  .flags = OP_PRODUCT | OP_BESIDE,
+                                  .shape = shape_matmul,
+                                  .wants = product_wants,
+                                  .cost = matmul_cost,
+                                  .reference = ref_matmul,
+                                  .units = weight_rows};
+
+node graph_matmul(struct graph *g, const struct tensor *w, const struct tensor *b, node x,
+                  const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_MATMUL, .n_src = 1, .src = {x}, .w = w, .b = b},
+                      name);
+}
+
+/* ---------------------------------------------------------------- MATMUL_GLU */
+
+static void matmul_glu_cost(const struct call *c, const struct exec *x, struct op_cost *cost)
+{
+    uint64_t rows = (uint64_t)exec_rows(x, c->dst.rows, c->dst.rows_mul);
+    product_cost(c, 2, rows, cost);
+    cost->ops *= 2;
+}
+
+/* The gate's and the up matrix's panels are multiplied side by side. */
+static int fuse_matmul_glu(struct fuser *f, struct node *n)
+{
+    if (n->op != OP_GLU || n->n_src < 2)
+        return 0;
+    const struct node *a = n->src[0], *b = n->src[1];
+    if (a->op != OP_MATMUL || b->op != OP_MATMUL || a == b)
+        return 0;
+    if (a->src[0] != b->src[0] || a->b || b->b || a->w->type != b->w->type ||
+        a->device != n->device || b->device != n->device || fuse_uses(f, a) != 1 ||
+        fuse_uses(f, b) != 1)
+        return 0;
+    struct matmul_glu_op p = {.act = ((const struct glu_op *)n->p)->act};
+    struct node fused = *n;
+    fused.op = OP_MATMUL_GLU;
+    fused.w = a->w;
+    fused.w2 = b->w;
+    fused.n_src = 1;
+    fused.src[0] = a->src[0];
+    fused.src[1] = NULL;
+    fused.p = &p;
+    if (!fuse_supported(f, &fused))
+        return 0;
+    fused.p = fuse_params(f, &p, sizeof p);
+    if (!fused.p)
+        return 0;
+    *n = fused;
+    return 1;
+}
+
+const struct op_info op_matmul_glu = {.name = "matmul_glu",
+                                      .kind = OP_UNITS,
+                                      .flags = OP_PRODUCT | OP_BESIDE | OP_FUSED,
+                                      .params_bytes = sizeof(struct matmul_glu_op),
+                                      .shape = shape_matmul,
+                                      .wants = product_wants,
+                                      .cost = matmul_glu_cost,
+                                      .fuse = fuse_matmul_glu};

@@ -1,0 +1,280 @@
+/* rows.c -- element-wise ops over rows. x, y, z [rows, n]; w, b vectors over the row. Each element
+ * is one fixed sequence of operations (ref_math.h has those of more than one). All can take the
+ * place of their first operand.
+ *
+ *   ADD         z = x + y
+ *   MUL         z = x y
+ *   SCALE       z = x s, s a number
+ *   SOFTCAP     z = c tanh(x / c)
+ *   AFFINE      z = x w + b: the product is rounded; without w x + b, without b x w
+ *   LERP        z = fma(y - x, t, x), t [rows, n] or a vector
+ *   HEAD_SCALE  z = x (y . w), for each head of n elements of x, y and w; the dot product in 64
+ *               chains
+ *   GLU         z = act(x) y; without y act(x) */
+#include "graph/ops/rows.h"
+
+#include <math.h>
+#include "base/fmath.h"
+#include "graph/backend.h"
+#include "graph/ref_math.h"
+
+/* Operands of one shape. */
+static void shape_pair(struct graph *g, struct node *n)
+{
+    const struct node *a = n->src[0];
+    node_like(n, a);
+    if (n->n_src < 2)
+        return;
+    const struct node *b = n->src[1];
+    if (a->cols != b->cols || a->rows != b->rows || a->rows_mul != b->rows_mul)
+        graph_mismatch(g, n, "second operand", b->cols, a->cols);
+}
+
+/* z[i] = expression of a = first operand, b = second (or a), for all rows. */
+#define ELEMENTWISE(name, params, expr)                                                            \
+    static OP_FN(name)                                                                             \
+    {                                                                                              \
+        (void)ith;                                                                                 \
+        params;                                                                                    \
+        for (int64_t r = begin; r < end; r++) {                                                    \
+            const float *pa = value_row(x, &c->src[0], r);                                         \
+            const float *pb = c->n_src > 1 ? value_row(x, &c->src[1], r) : pa;                     \
+            float *z = value_row(x, &c->dst, r);                                                   \
+            for (int64_t i = 0; i < c->dst.cols; i++) {                                            \
+                float a = pa[i], b = pb[i];                                                        \
+                (void)b;                                                                           \
+                z[i] = expr;                                                                       \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+/* ---------------------------------------------------------------- ADD, MUL */
+
+ELEMENTWISE(ref_add, , a + b)
+ELEMENTWISE(ref_mul, , a *b)
+
+const struct op_info op_add = {.name = "add",
+                               .kind = OP_ROWS,
+                               .flags = OP_IN_PLACE,
+                               .shape = shape_pair,
+                               .reference = ref_add};
+const struct op_info op_mul = {.name = "mul",
+                               .kind = OP_ROWS,
+                               .flags = OP_IN_PLACE,
+                               .shape = shape_pair,
+                               .reference = ref_mul};
+
+node graph_add(struct graph *g, node x, node y, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_ADD, .n_src = 2, .src = {x, y}}, name);
+}
+
+node graph_mul(struct graph *g, node x, node y, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_MUL, .n_src = 2, .src = {x, y}}, name);
+}
+
+/* ---------------------------------------------------------------- SCALE, SOFTCAP */
+
+ELEMENTWISE(ref_scale, const struct scale_op *p = c->p, a * p->scale)
+ELEMENTWISE(ref_softcap, const struct softcap_op *p = c->p, p->cap *ref_tanh(a / p->cap))
+
+const struct op_info op_scale = {.name = "scale",
+                                 .kind = OP_ROWS,
+                                 .flags = OP_IN_PLACE,
+                                 .params_bytes = sizeof(struct scale_op),
+                                 .shape = shape_like,
+                                 .reference = ref_scale};
+const struct op_info op_softcap = {.name = "softcap",
+                                   .kind = OP_ROWS,
+                                   .flags = OP_IN_PLACE,
+                                   .params_bytes = sizeof(struct softcap_op),
+                                   .shape = shape_like,
+                                   .reference = ref_softcap};
+
+node graph_scale(struct graph *g, node x, float s, const char *name)
+{
+    struct scale_op p = {.scale = s};
+    return graph_node(g, &(struct node){.op = OP_SCALE, .n_src = 1, .src = {x}, .p = &p}, name);
+}
+
+node graph_softcap(struct graph *g, node x, float cap, const char *name)
+{
+    struct softcap_op p = {.cap = cap};
+    return graph_node(g, &(struct node){.op = OP_SOFTCAP, .n_src = 1, .src = {x}, .p = &p}, name);
+}
+
+/* ---------------------------------------------------------------- AFFINE */
+
+static void shape_affine(struct graph *g, struct node *n)
+{
+    shape_like(g, n);
+    if (n->w && tensor_k(n->w) != n->cols)
+        graph_mismatch(g, n, "factor", tensor_k(n->w), n->cols);
+    if (n->b && tensor_k(n->b) != n->cols)
+        graph_mismatch(g, n, "summand", tensor_k(n->b), n->cols);
+}
+
+static OP_FN(ref_affine)
+{
+    const float *w = c->w_data, *b = c->b_data;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r);
+        float *out = value_row(x, &c->dst, r);
+        for (int64_t i = 0; i < c->dst.cols; i++) {
+            float y = w ? in[i] * w[i] : in[i];
+            out[i] = b ? y + b[i] : y;
+        }
+    }
+}
+
+const struct op_info op_affine = {.name = "affine",
+                                  .kind = OP_ROWS,
+                                  .flags = OP_IN_PLACE,
+                                  .shape = shape_affine,
+                                  .reference = ref_affine};
+
+node graph_affine(struct graph *g, node x, const struct tensor *w, const struct tensor *b,
+                  const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_AFFINE, .n_src = 1, .src = {x}, .w = w, .b = b},
+                      name);
+}
+
+/* ---------------------------------------------------------------- LERP */
+
+static void shape_lerp(struct graph *g, struct node *n)
+{
+    shape_pair(g, n);
+    const struct lerp_op *p = n->p;
+    if (n->w && tensor_k(n->w) - p->first < n->cols)
+        graph_mismatch(g, n, "vector", tensor_k(n->w) - p->first, n->cols);
+}
+
+static OP_FN(ref_lerp)
+{
+    const struct lerp_op *p = c->p;
+    const float *w = c->w ? (const float *)c->w_data + p->first : NULL;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *a = value_row(x, &c->src[0], r), *b = value_row(x, &c->src[1], r);
+        const float *t = w ? w : value_row(x, &c->src[2], r);
+        float *out = value_row(x, &c->dst, r);
+        for (int64_t i = 0; i < c->dst.cols; i++)
+            out[i] = fmaf(b[i] - a[i], t[i], a[i]);
+    }
+}
+
+const struct op_info op_lerp = {.name = "lerp",
+                                .kind = OP_ROWS,
+                                .flags = OP_IN_PLACE,
+                                .params_bytes = sizeof(struct lerp_op),
+                                .shape = shape_lerp,
+                                .reference = ref_lerp};
+
+node graph_lerp(struct graph *g, node x, node y, node t, const struct tensor *w, int64_t first,
+                const char *name)
+{
+    struct lerp_op p = {.first = first};
+    return graph_node(
+        g,
+        &(struct node){.op = OP_LERP, .n_src = w ? 2 : 3, .src = {x, y, t}, .w = w, .p = &p},
+        name);
+}
+
+/* ---------------------------------------------------------------- HEAD_SCALE */
+
+static void shape_head_scale(struct graph *g, struct node *n)
+{
+    const struct head_scale_op *p = n->p;
+    shape_pair(g, n);
+    if (tensor_k(n->w) != n->cols || p->width < 1 || n->cols % p->width)
+        graph_mismatch(g, n, "vector", tensor_k(n->w), n->cols);
+}
+
+static OP_FN(ref_head_scale)
+{
+    const struct head_scale_op *p = c->p;
+    const float *w = c->w_data;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t at = 0; at < c->dst.cols; at += p->width) {
+            const float *in = value_row(x, &c->src[0], r) + at;
+            float *out = value_row(x, &c->dst, r) + at;
+            float s = ref_dot64(value_row(x, &c->src[1], r) + at, w + at, p->width);
+            for (int64_t i = 0; i < p->width; i++)
+                out[i] = in[i] * s;
+        }
+}
+
+const struct op_info op_head_scale = {.name = "head_scale",
+                                      .kind = OP_ROWS,
+                                      .flags = OP_IN_PLACE,
+                                      .params_bytes = sizeof(struct head_scale_op),
+                                      .shape = shape_head_scale,
+                                      .reference = ref_head_scale};
+
+node graph_head_scale(struct graph *g, node x, node y, const struct tensor *w, int64_t width,
+                      const char *name)
+{
+    struct head_scale_op p = {.width = (int32_t)width};
+    return graph_node(
+        g, &(struct node){.op = OP_HEAD_SCALE, .n_src = 2, .src = {x, y}, .w = w, .p = &p}, name);
+}
+
+/* ---------------------------------------------------------------- GLU */
+
+static float erf_gelu(float g)
+{
+    static const float c[5] = {1.061405429f, -1.453152027f, 1.421413741f, -0.284496736f,
+                               0.254829592f};
+    float x = fabsf(g) * 0.70710678f;
+    float t = 1.0f / fmaf(0.3275911f, x, 1.0f);
+    float erfc = ref_polynomial(t, c, 5) * t * ref_exp(-x * x);
+    return 0.5f * g * (g < 0 ? erfc : 2.0f - erfc);
+}
+
+float ref_act(enum glu_act act, float x)
+{
+    float r = x > 0 ? x : 0;
+    switch (act) {
+    case GLU_SILU:
+        return x / (1.0f + ref_exp(-x));
+    case GLU_GELU: /* -2 sqrt(2/pi) (x + 0.044715 x^3) */
+        return x / (1.0f + ref_exp(fmaf(x * x, -0.071354816f, -1.5957691216f) * x));
+    case GLU_GELU_ERF:
+        return erf_gelu(x);
+    case GLU_GELU_QUICK:
+        return x / (1.0f + ref_exp(x * -1.702f));
+    case GLU_RELU:
+        return r;
+    case GLU_RELU2:
+        return r * r;
+    case GLU_SIGMOID:
+        return 1.0f / (1.0f + ref_exp(-x));
+    case GLU_TANH:
+        return ref_tanh(x);
+    case GLU_EXP:
+        return ref_exp(x);
+    default: /* GLU_SOFTPLUS: log(1 + e^x), x itself above 20 */
+        return x > 20 ? x : (float)fmath_log(1 + fmath_exp(x));
+    }
+}
+
+ELEMENTWISE(ref_glu, const struct glu_op *p = c->p,
+            c->n_src > 1 ? ref_act(p->act, a) * b : ref_act(p->act, a))
+
+const struct op_info op_glu = {.name = "glu",
+                               .kind = OP_ROWS,
+                               .flags = OP_IN_PLACE,
+                               .params_bytes = sizeof(struct glu_op),
+                               .shape = shape_pair,
+                               .reference = ref_glu};
+
+node graph_glu(struct graph *g, node gate, node up, enum glu_act act, const char *name)
+{
+    struct glu_op p = {.act = act};
+    return graph_node(
+        g, &(struct node){.op = OP_GLU, .n_src = up ? 2 : 1, .src = {gate, up}, .p = &p}, name);
+}
