@@ -169,20 +169,6 @@ VR void vr_layer_norm(const float *x, const float *w, const float *b, float *y, 
     }
 }
 
-VR void vr_softmax(const float *x, float *y, int64_t n)
-{
-    float m = -INFINITY, lane[16] = {0};
-    for (int64_t i = 0; i < n; i++)
-        m = vr_max(x[i], m);
-    for (int64_t i = 0; i < n; i++) {
-        y[i] = vr_exp(x[i] - m);
-        lane[i % 16] = lane[i % 16] + y[i];
-    }
-    float r = 1.0f / vr_tree16(lane);
-    for (int64_t i = 0; i < n; i++)
-        y[i] = y[i] * r;
-}
-
 VR void vr_rope(float *x, const float *c, const float *s, int n_rot, int neox)
 {
     for (int i = 0; i < n_rot / 2; i++) {

@@ -13,7 +13,6 @@
 #include "graph/ops/move.h"
 #include "graph/ops/rope.h"
 
-enum { ROPE_NONE, ROPE_NORM, ROPE_NEOX };
 enum { ROPE_SCALE_NONE, ROPE_SCALE_LINEAR, ROPE_SCALE_YARN };
 
 /* Hyper-parameters, as read by the key tables; per-layer ones are arrays of n_layer. */

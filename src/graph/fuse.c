@@ -1,8 +1,8 @@
-/* fuse.c -- replaces a few nodes by one, before a graph is lowered. A rule is part of the row of the
- * op that it makes (op.h): it looks at one node and, where the pattern ends there and the node's
- * device has a kernel for the fused op, rewrites that node; what nobody reads any more is cut out
- * here. The bits stay the same: a fused op computes what its parts would have, it only saves the way
- * through memory and a barrier.
+/* fuse.c -- replaces a few nodes by one, before a graph is lowered. A rule is part of the row of
+ * the op that it makes (op.h): it looks at one node and, where the pattern ends there and the
+ * node's device has a kernel for the fused op, rewrites that node; what nobody reads any more is
+ * cut out here. The bits stay the same: a fused op computes what its parts would have, it only
+ * saves the way through memory and a barrier.
  *
  * Row-local neighbours need no rule: the schedule runs them as one chain. */
 #include "graph/fuse.h"

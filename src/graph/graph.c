@@ -1,6 +1,6 @@
-/* graph.c -- the core of the sticky builder. A builder (graph/ops/) describes a node and hands it to
- * graph_node, which asks the op's rule for [rows, cols]; a rule that is not satisfied records one
- * error (op, node, what was found and wanted) and everything after it is a no-op. */
+/* graph.c -- the core of the sticky builder. A builder (graph/ops/) describes a node and hands it
+ * to graph_node, which asks the op's rule for [rows, cols]; a rule that is not satisfied records
+ * one error (op, node, what was found and wanted) and everything after it is a no-op. */
 #include "graph/graph.h"
 
 #include <string.h>

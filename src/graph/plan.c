@@ -23,11 +23,11 @@ struct info {
 struct compiler {
     struct plan *plan;
     struct graph *g;
-    struct info *info; /* by node id */
+    struct info *info;             /* by node id */
     struct node **order, **called; /* of a call: its node */
-    int32_t n;     /* nodes in order */
-    int32_t begin; /* all before it are scheduled */
-    int32_t *live; /* stores that still hold something, while they are placed */
+    int32_t n;                     /* nodes in order */
+    int32_t begin;                 /* all before it are scheduled */
+    int32_t *live;                 /* stores that still hold something, while they are placed */
     int32_t n_live;
     int32_t cap;
 };
@@ -142,8 +142,8 @@ static int32_t fill_phase(struct compiler *c, enum op_kind kind, struct phase *p
             break;
     }
     ph->kind = lead && op_has(lead->op, OP_TRANSFER) ? PHASE_COPY
-               : kind == OP_ROWS                         ? PHASE_CHAIN
-                                                         : PHASE_CONCAT;
+               : kind == OP_ROWS                     ? PHASE_CHAIN
+                                                     : PHASE_CONCAT;
     ph->device = lead ? lead->device : 0;
     ph->first = from;
     ph->n = c->plan->n_calls - from;
@@ -195,8 +195,7 @@ static int can_share(const struct compiler *c, const struct node *n)
 {
     const struct node *s = n->src[0];
     return op_has(n->op, OP_IN_PLACE) && s->fmt == ACT_F32 && s->cols == n->cols &&
-           !op_has(s->op, OP_ALIAS) &&
-           c->info[s->id].n_uses == 1 && s->device == n->device;
+           !op_has(s->op, OP_ALIAS) && c->info[s->id].n_uses == 1 && s->device == n->device;
 }
 
 static void set_value(const struct compiler *c, const struct node *n, struct value *v)

@@ -88,14 +88,6 @@ static void ref_layer_norm(const struct args *a)
 {
     vr_layer_norm(a->x, a->y, a->w, a->z, a->n, 1e-6f);
 }
-static void run_softmax(const struct kern *k, const struct args *a)
-{
-    k->softmax(a->x, a->z, a->n);
-}
-static void ref_softmax(const struct args *a)
-{
-    vr_softmax(a->x, a->z, a->n);
-}
 static void run_dot(const struct kern *k, const struct args *a)
 {
     a->z[0] = k->dot(a->x, a->y, a->n);
@@ -110,7 +102,6 @@ static const struct kernel kernels[] = {
     KERNELS(ROW){"axpy", 0, run_axpy, ref_axpy},
     {"rms_norm", 1, run_rms_norm, ref_rms_norm},
     {"layer_norm", 1, run_layer_norm, ref_layer_norm},
-    {"softmax", 0, run_softmax, ref_softmax},
     {"dot", 0, run_dot, ref_dot},
 };
 enum { N_KERNELS = sizeof kernels / sizeof kernels[0] };
@@ -254,19 +245,11 @@ static void rope_equals_the_reference(void)
 static void halves_equal_the_reference(void)
 {
     static uint16_t h[65536], h2[65536];
-    static float f[65536], f2[65536];
+    static float f[65536];
     for (int i = 0; i < 65536; i++)
         h[i] = (uint16_t)i;
     for (int i = 0; i < 65536; i++)
         f[i] = vr_from_f16(h[i]);
-    for (int l = 0; l < n_levels; l++)
-        for (int cut = 0; cut < 20; cut++) {
-            memset(f2, 0, sizeof f2);
-            levels[l]->f16_to_f32(h + cut, f2, 65536 - 2 * cut);
-            int64_t i = differ(f + cut, f2, 65536 - 2 * cut);
-            CHECK_MSG(i < 0, "%s f16_to_f32 of %x", levels[l]->name, (unsigned)i + (unsigned)cut);
-            CHECK(!cut || f2[65536 - 2 * cut] == 0);
-        }
     uint64_t step = test_scale() >= 100 ? 1 : (uint64_t)(1501 / test_scale()) | 1, u = 0;
     while (u < 1ull << 32) {
         int n = 0;
@@ -397,9 +380,6 @@ static void special_values(void)
         float t[4] = {INFINITY, -INFINITY, 0, NAN};
         k->softcap(t, 30, y, 4);
         CHECK(y[0] == 30 && y[1] == -30 && y[2] == 0 && y[3] != y[3]);
-        float s[3] = {-INFINITY, 5, -INFINITY};
-        k->softmax(s, y, 3);
-        CHECK(y[0] == 0 && y[1] == 1 && y[2] == 0);
     }
 }
 
@@ -408,7 +388,7 @@ static void element_does_not_depend_on_its_place(void)
     struct rng r;
     rng_init(&r, 4);
     for (int l = 0; l < n_levels; l++)
-        for (int i = 0; i < N_KERNELS - 4; i++) { /* the element-wise ones */
+        for (int i = 0; i < N_KERNELS - 3; i++) { /* the element-wise ones */
             fill(&r, buf_x, 97, V_SPECIAL);
             fill(&r, buf_y, 97, V_SPECIAL);
             struct args a = {buf_x + GUARD, buf_y + GUARD, NULL, buf_ref, 97, 0.7f, 0.1f};

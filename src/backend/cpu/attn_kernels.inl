@@ -473,18 +473,18 @@ static const struct attn_type attn_types[DT_COUNT] = {
  * room for one tile behind them */
 
 /* Tile of n vectors, the first being vector `at` of all. */
-SIMD_FN struct act_tile attn_a32(const struct attn_job *j, int64_t at, int n)
+SIMD_FN struct act_out attn_a32(const struct attn_job *j, int64_t at, int n)
 {
     const int64_t n_vec = (int64_t)j->n_rows * j->g + ACT_TILE, d = j->d_k;
     int8_t *q = j->scratch;
     float *scale = (float *)(void *)(q + n_vec * d);
     int32_t *sum = (int32_t *)(void *)(scale + n_vec * (d / 32));
-    return (struct act_tile){
+    return (struct act_out){
         .nc = n, .q = q + at * d, .d = scale + at * (d / 32), .s32 = sum + at * (d / 32)};
 }
 
 /* Of those, the one that begins with vector 12 i. */
-SIMD_FN struct act_tile attn_a32_tile(const struct attn_job *j, int i)
+SIMD_FN struct act_out attn_a32_tile(const struct attn_job *j, int i)
 {
     const int n_vec = j->n_rows * j->g, left = n_vec - i * ATTN_TILE;
     return attn_a32(j, (int64_t)i * ATTN_TILE, left < ATTN_TILE ? left : ATTN_TILE);
@@ -498,30 +498,29 @@ static const float *attn_query(const struct attn_job *j, int i)
 static void attn_quantise(const struct kern *k, const struct attn_job *j)
 {
     for (int i = 0; i < j->n_rows * j->g; i++) {
-        struct act_tile t = attn_a32_tile(j, i / ATTN_TILE);
-        k->quant_a32(attn_query(j, i), j->d_k, (int8_t *)(uintptr_t)t.q, (float *)(uintptr_t)t.d,
-                     (int32_t *)(uintptr_t)t.s32, t.nc, i % ATTN_TILE);
+        struct act_out t = attn_a32_tile(j, i / ATTN_TILE);
+        k->quant_a32(attn_query(j, i), j->d_k, t.q, t.d, t.s32, t.nc, i % ATTN_TILE);
     }
 }
 
 /* Vectors first .. first + n - 1 as a tile: one of those made, or gathered from two. */
 static struct act_tile attn_gather(const struct attn_job *j, int first, int n)
 {
-    struct act_tile from = attn_a32_tile(j, first / ATTN_TILE);
+    struct act_out from = attn_a32_tile(j, first / ATTN_TILE);
     if (first % ATTN_TILE == 0 && from.nc == n)
-        return from;
-    struct act_tile to = attn_a32(j, (int64_t)j->n_rows * j->g, n);
+        return act_read(&from);
+    struct act_out to = attn_a32(j, (int64_t)j->n_rows * j->g, n);
     for (int i = 0; i < n; i++) {
         int c = (first + i) % ATTN_TILE;
         from = attn_a32_tile(j, (first + i) / ATTN_TILE);
         for (int b = 0; b < j->d_k / 32; b++) {
             int at = b * n + i, of = b * from.nc + c;
-            __builtin_memcpy((int8_t *)(uintptr_t)to.q + at * 32, from.q + of * 32, 32);
-            ((float *)(uintptr_t)to.d)[at] = from.d[of];
-            ((int32_t *)(uintptr_t)to.s32)[at] = from.s32[of];
+            __builtin_memcpy(to.q + at * 32, from.q + of * 32, 32);
+            to.d[at] = from.d[of];
+            to.s32[at] = from.s32[of];
         }
     }
-    return to;
+    return act_read(&to);
 }
 
 /* ---- pages and rows */

@@ -1,7 +1,8 @@
-/* kern.h -- the CPU's kernel table. One template (kern_*.inl over simd.h's logical 16-lane vector)
- * is compiled once per instruction set; each object exports one const table; overlays replace
- * entries where an instruction changes the algorithm. Kernel objects include only this file, simd.h
- * and freestanding headers, and everything in them is static but the table.
+/* kern.h -- the CPU's kernel table. One template (vec_kernels.inl and attn_kernels.inl over
+ * simd.h's logical 16-lane vector) is compiled once per instruction set; each object exports one
+ * const table; overlays replace entries where an instruction changes the algorithm. Kernel objects
+ * include only this file, simd.h and freestanding headers, and everything in them is static but the
+ * table.
  *
  * The law (numerics.md): every entry gives, for the same operands, the same bits at every level.
  * Order of operations per output element is fixed here; how elements are spread over lanes, columns
@@ -186,8 +187,6 @@ struct kern {
     void (*relu2)(const float *g, const float *u, float *z, int64_t n); /* relu squared */
     void (*sigmoid)(const float *x, float *y, int64_t n);               /* 1 / (1 + exp(-x)) */
     void (*softcap)(const float *x, float cap, float *y, int64_t n);    /* cap * tanh(x / cap) */
-    void (*softmax)(const float *x, float *y,
-                    int64_t n); /* max; exp(x - max); 16 interleaved sums, tree; times 1/sum */
     void (*exp)(const float *x, float *y, int64_t n);
     /* Rotates one head in place: pairs (x[2i], x[2i+1]) (norm) or (x[i], x[i + n_rot/2]) (neox), i
      * < n_rot/2; a' = fma(-b, s, a * c), b' = fma(b, c, a * s) with a*c, a*s rounded first. */
@@ -215,7 +214,6 @@ struct kern {
                        int d);
     /* Conversions for the cache and rows of weights. */
     void (*f32_to_f16)(const float *x, uint16_t *y, int64_t n);
-    void (*f16_to_f32)(const uint16_t *x, float *y, int64_t n);
     /* Dot product of two f32 vectors: 64 interleaved chains and the tree of rms_norm. */
     float (*dot)(const float *x, const float *y, int64_t n);
     /* Machine limits (pith bench): reads n bytes; runs n rounds of dot/fma instructions and returns

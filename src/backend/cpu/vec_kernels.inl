@@ -2,8 +2,8 @@
  * V. Included once by each level's file.
  *
  * Element-wise kernels apply one function of V to 16 elements at a time, the tail through the same
- * function with masked loads and stores. Sums run over 64 interleaved chains (sum64) or 16
- * (softmax), whatever the level; a chain is one lane of one V.
+ * function with masked loads and stores. Sums run over 64 interleaved chains (sum64) or 16,
+ * whatever the level; a chain is one lane of one V.
  *
  * References: the exponential and tanh polynomials are those of Cephes expf and tanhf (S. Moshier);
  * erfc is formula 7.1.26 of Abramowitz and Stegun, Handbook of Mathematical Functions (absolute
@@ -260,20 +260,6 @@ static void vec_layer_norm(const float *x, const float *w, const float *b, float
     }
 }
 
-static void vec_softmax(const float *x, float *y, int64_t n)
-{
-    V m = v_set(-__builtin_inff()), sum = v_set(0);
-    for (int64_t i = 0; i < n; i += V_LANES)
-        m = v_first(n - i, v_max(v_load_n(x + i, n - i), m), m);
-    const V max = v_set(v_hmax(m));
-    for (int64_t i = 0; i < n; i += V_LANES) {
-        V e = v_exp(v_sub(v_load_n(x + i, n - i), max));
-        sum = v_first(n - i, v_add(sum, e), sum);
-        v_store_n(y + i, e, n - i);
-    }
-    map(scaled, y, y, y, n, 1.0f / v_sum(sum), 0);
-}
-
 /* ---- rotary embedding */
 
 /* (a, b) turned by the angle of cosine c and sine s. */
@@ -523,18 +509,5 @@ static void vec_f32_to_f16(const float *x, uint16_t *y, int64_t n)
         v_store_f16(t, v_load_n(x + i, n - i));
         for (int j = 0; i + j < n; j++)
             y[i + j] = t[j];
-    }
-}
-
-static void vec_f16_to_f32(const uint16_t *x, float *y, int64_t n)
-{
-    int64_t i = 0;
-    for (; i + V_LANES <= n; i += V_LANES)
-        v_store(y + i, v_load_f16(x + i));
-    if (i < n) {
-        uint16_t t[V_LANES] = {0};
-        for (int j = 0; i + j < n; j++)
-            t[j] = x[i + j];
-        v_store_n(y + i, v_load_f16(t), n - i);
     }
 }

@@ -119,10 +119,13 @@ const struct op_info op_cache_write = {.name = "cache_write",
 
 node graph_cache_write(struct graph *g, node k, node v, int32_t state, const char *name)
 {
-    return graph_node(
-        g,
-        &(struct node){.op = OP_CACHE_WRITE, .n_src = 2, .src = {k, v}, .n_states = 1, .state = {&g->states[state]}},
-        name);
+    return graph_node(g,
+                      &(struct node){.op = OP_CACHE_WRITE,
+                                     .n_src = 2,
+                                     .src = {k, v},
+                                     .n_states = 1,
+                                     .state = {&g->states[state]}},
+                      name);
 }
 
 /* ---------------------------------------------------------------- ATTN */
@@ -180,14 +183,15 @@ static void attn_cost(const struct call *c, const struct exec *x, struct op_cost
 
 /* What attention of one query vector needs beside its operands. */
 struct attn_scratch {
-    float *o, *x;      /* partial output; a row of K or V as numbers */
-    uint8_t *row;      /* the same as it is cached */
+    float *o, *x;     /* partial output; a row of K or V as numbers */
+    uint8_t *row;     /* the same as it is cached */
     struct act_out q; /* the query in A32, for K of block types */
 };
 
 static size_t attn_scratch_bytes(const struct node *n)
 {
-    return 5 * kv_row_scratch(n->state[0]); /* the parts of A32 are shorter than the f32 they come from */
+    return 5 * kv_row_scratch(
+                   n->state[0]); /* the parts of A32 are shorter than the f32 they come from */
 }
 
 static struct attn_scratch attn_scratch(const struct state *kv, const struct exec *x, int ith)
@@ -371,7 +375,12 @@ node graph_attn(struct graph *g, node q, node written, int32_t state, int32_t n_
                 const char *name)
 {
     struct attn_op p = {.n_head = n_head, .cap = cap};
-    struct node n = {.op = OP_ATTN, .n_src = 2, .src = {q, written}, .p = &p, .n_states = 1, .state = {&g->states[state]}};
+    struct node n = {.op = OP_ATTN,
+                     .n_src = 2,
+                     .src = {q, written},
+                     .p = &p,
+                     .n_states = 1,
+                     .state = {&g->states[state]}};
     node parts = graph_node(g, &n, name);
     n.op = OP_ATTN_MERGE;
     n.n_src = 1;

@@ -1,7 +1,7 @@
 /* conv.c -- convolutions along the rows of a sequence.
  *
- *   CONV  causal, channel by channel: z[r][c] = b[c] + sum over k of w[c][k] x[r - width + 1 + k][c],
- *         one fma chain from 0, b added last. Without w the row width - 1 before, as it is. Rows
+ *   CONV  causal, channel by channel: z[r][c] = b[c] + sum over k of w[c][k] x[r - width + 1 +
+ * k][c], one fma chain from 0, b added last. Without w the row width - 1 before, as it is. Rows
  *         before the step's come from the state, which holds the last width - 1 in order; before
  *         the first there are zeros (fma with them is left out). */
 #include "graph/ops/conv.h"

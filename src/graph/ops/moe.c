@@ -1,13 +1,12 @@
 /* moe.c -- mixtures of experts: each row goes through k of X experts [Mixtral, arXiv:2401.04088,
  * sec. 2.1].
  *
- *   TOPK        z [T, 2k]: the k experts of the largest gate values of x [T, X] (softmax or sigmoid),
- *               ties to the lower id, as int32 in ascending order; then their weights: the gate
- *               values, divided by their sum where `norm`, times scale
- *   MOE_SORT    the rows of the step grouped by expert: [n_active][expert: X][first: X + 1][row: T k]
- *               int32 (struct moe_sorted)
- *   MOE_MATMUL  z [T k, M]: row t k + j = x[t] (or x[t k + j]) W[expert j of t]^T;  W [X, M, K]
- *   MOE_SUM     z [T, M] = sum over j of weight[j] x[t k + j]: one fma chain, ascending expert */
+ *   TOPK        z [T, 2k]: the k experts of the largest gate values of x [T, X] (softmax or
+ * sigmoid), ties to the lower id, as int32 in ascending order; then their weights: the gate values,
+ * divided by their sum where `norm`, times scale MOE_SORT    the rows of the step grouped by
+ * expert: [n_active][expert: X][first: X + 1][row: T k] int32 (struct moe_sorted) MOE_MATMUL  z [T
+ * k, M]: row t k + j = x[t] (or x[t k + j]) W[expert j of t]^T;  W [X, M, K] MOE_SUM     z [T, M] =
+ * sum over j of weight[j] x[t k + j]: one fma chain, ascending expert */
 #include "graph/ops/moe.h"
 
 #include <math.h>
@@ -266,6 +265,6 @@ const struct op_info op_moe_sum = {.name = "moe_sum",
 node graph_moe_sum(struct graph *g, node y, node routing, const char *name)
 {
     struct moe_op p = {.k = routing ? (int32_t)(routing->cols / 2) : 0};
-    return graph_node(
-        g, &(struct node){.op = OP_MOE_SUM, .n_src = 2, .src = {y, routing}, .p = &p}, name);
+    return graph_node(g, &(struct node){.op = OP_MOE_SUM, .n_src = 2, .src = {y, routing}, .p = &p},
+                      name);
 }

@@ -156,11 +156,8 @@ const struct op_info op_copy = {
 
 node graph_copy(struct graph *g, node x, int32_t device)
 {
-    return graph_helper(g,
-                        &(struct node){.op = OP_COPY,
-                                       .n_src = 1,
-                                       .src = {x},
-                                       .layer = x->layer,
-                                       .device = device},
-                        "copy");
+    return graph_helper(
+        g,
+        &(struct node){.op = OP_COPY, .n_src = 1, .src = {x}, .layer = x->layer, .device = device},
+        "copy");
 }

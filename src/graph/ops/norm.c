@@ -1,5 +1,5 @@
-/* norm.c -- norms: each stretch of `width` elements of x [rows, n] by itself, in place where wanted.
- * Sums are 64 interleaved chains by element index and their tree (ref_math.h).
+/* norm.c -- norms: each stretch of `width` elements of x [rows, n] by itself, in place where
+ * wanted. Sums are 64 interleaved chains by element index and their tree (ref_math.h).
  *
  *   RMS_NORM    z = x / sqrt(mean(x^2) + eps) w;  w [width], or without
  *   LAYER_NORM  z = (x - mean) / sqrt(mean((x - mean)^2) + eps)

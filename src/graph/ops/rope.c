@@ -3,8 +3,8 @@
  *   ROPE_TABLE  z [T, n_rot] = cos(p freq[i]) mscale for i < n_rot/2, then sin(p freq[i]) mscale; p
  *               the row's position. Angles in double, reduced and rounded once; layers share it.
  *   ROPE        of each head of x [T, H width] the first n_rot elements, as pairs (a, b):
- *               a' = fma(-b, sin, a cos), b' = fma(b, cos, a sin); the rest as it is. In place where
- *               wanted. Pairs are neighbours, or half of n_rot apart (neox). */
+ *               a' = fma(-b, sin, a cos), b' = fma(b, cos, a sin); the rest as it is. In place
+ * where wanted. Pairs are neighbours, or half of n_rot apart (neox). */
 #include "graph/ops/rope.h"
 
 #include <math.h>

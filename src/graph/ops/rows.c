@@ -178,8 +178,7 @@ node graph_lerp(struct graph *g, node x, node y, node t, const struct tensor *w,
 {
     struct lerp_op p = {.first = first};
     return graph_node(
-        g,
-        &(struct node){.op = OP_LERP, .n_src = w ? 2 : 3, .src = {x, y, t}, .w = w, .p = &p},
+        g, &(struct node){.op = OP_LERP, .n_src = w ? 2 : 3, .src = {x, y, t}, .w = w, .p = &p},
         name);
 }
 

@@ -1,10 +1,9 @@
 /* scan.c -- recurrences over the rows of a sequence.
  *
- *   SSM   selective state space [Mamba, arXiv:2312.00752; Mamba-2, arXiv:2405.21060]. Per channel of
- *         x [T, C], with dt and a of its head, b and c of its group:
- *             h = fma(dt x, b, h exp(dt a));  z = fma(d, x, c . h)
- *   WKV7  generalised delta rule [RWKV-7, arXiv:2503.14456, sec. 4]. Per head, S [width, width]:
- *             S = S diag(w) + (S a) b^T + v k^T;  z = S r
+ *   SSM   selective state space [Mamba, arXiv:2312.00752; Mamba-2, arXiv:2405.21060]. Per channel
+ * of x [T, C], with dt and a of its head, b and c of its group: h = fma(dt x, b, h exp(dt a));  z =
+ * fma(d, x, c . h) WKV7  generalised delta rule [RWKV-7, arXiv:2503.14456, sec. 4]. Per head, S
+ * [width, width]: S = S diag(w) + (S a) b^T + v k^T;  z = S r
  *
  * Rows of a segment follow one another in time. A scan goes through them in order, whatever the
  * step holds besides, on top of the state after the rows before; the state after a row that asks

@@ -17,8 +17,8 @@ static size_t gather_bytes(const struct node *n)
 }
 
 /* Copies n rows of a value (given by index) into one tile of n columns in scratch. */
-static struct act_tile gather(const struct exec *x, const struct value *v, const int32_t *row, int per_row, int n,
-                              uint8_t *out)
+static struct act_tile gather(const struct exec *x, const struct value *v, const int32_t *row,
+                              int per_row, int n, uint8_t *out)
 {
     struct act_tile to = {.nc = n};
     int64_t k = v->cols, per = v->fmt == ACT_A256 ? 256 : 32, n_d = k / per;

@@ -49,8 +49,8 @@ const void *cpu_panel(const struct call *c, const void *data, int64_t stack, int
 }
 
 /* Columns of a finished tile [nc][rows of the panel] to their rows of the result, with the bias. */
-static void store_tile(const struct call *c, const struct exec *x, const float *y, int nc, int pack_rows, int64_t panel,
-                       int64_t row0, const float *bias)
+static void store_tile(const struct call *c, const struct exec *x, const float *y, int nc,
+                       int pack_rows, int64_t panel, int64_t row0, const float *bias)
 {
     int64_t m = panel * pack_rows, left = c->dst.cols - m;
     int64_t n = left < pack_rows ? left : pack_rows;
@@ -65,7 +65,8 @@ static void store_tile(const struct call *c, const struct exec *x, const float *
 
 /* Panels [begin, end) of one matrix, or of two side by side whose results are gated: blocks of
  * activation tiles that stay in L2, panel by panel under each. */
-static void multiply(const struct call *c, const struct exec *x, int64_t begin, int64_t end, int ith, int gated)
+static void multiply(const struct call *c, const struct exec *x, int64_t begin, int64_t end,
+                     int ith, int gated)
 {
     _Alignas(64) float y[ACT_TILE * 64], y2[ACT_TILE * 64];
     const struct kern *k = kern_of(c);
