@@ -230,16 +230,20 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
     node kk = graph_affine(g, k, w->k_k, NULL, "time_removal_key");
     kk = graph_l2_norm(g, kk, h->head, 1e-12f, "time_removal_key_norm");
     k = graph_lerp(g, k, graph_mul(g, k, a, "time_key_rate"), NULL, w->k_a, 0, "time_key_mix");
-    struct wkv7_in wkv = {.r = r,
-                          .w = decay,
-                          .k = k,
-                          .v = v,
-                          .a = graph_scale(g, kk, -1, "time_wkv_a"),
-                          .b = graph_mul(g, kk, a, "time_wkv_b"),
-                          .width = h->head,
-                          .state = state,
-                          .part = WKV};
-    node y = graph_wkv7(g, &wkv, "wkv");
+    struct linear_in wkv = {.q = r,
+                            .w = decay,
+                            .k = k,
+                            .v = v,
+                            .a = graph_scale(g, kk, -1, "time_wkv_a"),
+                            .b = graph_mul(g, kk, a, "time_wkv_b"),
+                            .state = state,
+                            .part = WKV};
+    struct linear_op rule = {.rule = SCAN_RANK1,
+                             .n_head = (int32_t)n / h->head,
+                             .d_k = h->head,
+                             .d_v = h->head,
+                             .scale = 1};
+    node y = graph_linear(g, &wkv, &rule, "wkv");
     y = graph_layer_norm(g, y, h->head, 64e-5f, "time_norm");
     y = graph_affine(g, y, w->ln, w->ln_b, "time_norm_scale");
     node bonus =

@@ -1,62 +1,88 @@
-/* conv.c -- convolutions along the rows of a sequence.
+/* conv.c -- convolutions along the rows of a sequence, and what stands beside them.
  *
- *   CONV  causal, channel by channel: z[r][c] = b[c] + sum over k of w[c][k] x[r - width + 1 +
- * k][c], one fma chain from 0, b added last. Without w the row width - 1 before, as it is. Rows
- *         before the step's come from the state, which holds the last width - 1 in order; before
- *         the first there are zeros (fma with them is left out). */
+ *   CONV        channel by channel: z[r][c] = b[c] + sum over k < width, in order, of
+ *               w[c][k] x[r - left + k][c], one fma chain from 0, b added last. Without w the row
+ *               `left` before, as it is. Causal ones (left = width - 1) go on from a state, which
+ *               holds the last width - 1 rows in order. What lies outside of the sequence is left
+ *               out of the sum
+ *   IM2COL      z [rows, C w h]: what lies under a kernel of w by h points at each point of a grid,
+ *               z[r][(c h + i) w + j] = x[point of r, + i - top lines, + j - left points][c], 0
+ *               outside of it. A product of that with a kernel [M, C, h, w] is a convolution of all
+ *               channels; a sequence is a grid of one line
+ *   GROUP_NORM  z = (x - mean) / sqrt(var + eps) over all rows of a sequence and the channels of a
+ *               group: ceil(C / groups) of them, the last what is left. Both sums over the group's
+ *               elements row by row, as those of LAYER_NORM
+ *
+ * IM2COL and GROUP_NORM look at rows on both sides: the step has to hold whole sequences. */
 #include "graph/ops/conv.h"
 
 #include <math.h>
 #include <string.h>
 #include "graph/backend.h"
 #include "graph/ops/scan.h"
+#include "graph/ref_math.h"
+
+/* ---------------------------------------------------------------- CONV */
 
 static void shape_conv(struct graph *g, struct node *n)
 {
     const struct conv_op *p = n->p;
     node_like(n, n->src[0]);
+    if (p->width < 1 || p->width > CONV_MAX)
+        graph_mismatch(g, n, "kernel's width", p->width, CONV_MAX);
+    if (p->left < 0 || p->left >= p->width || (n->n_states && p->left != p->width - 1))
+        graph_mismatch(g, n, "rows before", p->left, p->width - 1);
     if (n->w && tensor_k(n->w) != n->cols * p->width)
         graph_mismatch(g, n, "kernel", tensor_k(n->w), n->cols * p->width);
     if (n->b && tensor_k(n->b) != n->cols)
         graph_mismatch(g, n, "bias", tensor_k(n->b), n->cols);
-    check_state(g, n, n->cols * (p->width - 1));
+    if (n->n_states)
+        check_state(g, n, n->cols * p->left);
 }
 
-/* Row `i` of the segment that begins at row `first`; rows before it come from the state, the last
- * width - 1 of them in order. */
-static const float *conv_row(const struct call *c, const struct exec *x, int64_t i, int64_t first,
-                             int width, const float *before)
+/* Row i of segment seg; rows before it come from the state, the last `left` of them in order. NULL:
+ * there is none. */
+static const float *conv_row(const struct call *c, const struct exec *x, int32_t seg, int64_t i)
 {
+    const struct conv_op *p = c->p;
+    int64_t first = step_first(x->step)[seg];
     if (i >= first)
-        return value_row(x, &c->src[0], i);
-    return before ? before + (i - first + width - 1) * c->dst.cols : NULL;
+        return i < step_first(x->step)[seg + 1] ? value_row(x, &c->src[0], i) : NULL;
+    const float *before = c->n_states ? state_before(x, c, seg) : NULL;
+    return before ? before + (i - first + p->left) * c->dst.cols : NULL;
+}
+
+void conv_keep(const struct call *c, const struct exec *x, int64_t r, int64_t c0, int64_t c1)
+{
+    const struct conv_op *p = c->p;
+    float *keep = c->n_states ? state_kept(x, c, r) : NULL;
+    for (int k = 0; keep && k < p->left; k++) {
+        const float *in = conv_row(c, x, step_seg(x->step)[r], r - p->left + 1 + k);
+        float *to = keep + k * c->dst.cols + c0;
+        if (in)
+            memcpy(to, in + c0, (size_t)(c1 - c0) * sizeof *to);
+        else
+            memset(to, 0, (size_t)(c1 - c0) * sizeof *to);
+    }
 }
 
 static OP_FN(ref_conv)
 {
-    int width = ((const struct conv_op *)c->p)->width;
+    const struct conv_op *p = c->p;
     int64_t n = c->dst.cols;
     const float *w = c->w_data, *b = c->b_data;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        int32_t seg = step_seg(x->step)[r], first = step_first(x->step)[seg];
-        const float *before = state_before(x, c, seg);
-        float *y = value_row(x, &c->dst, r), *keep = state_kept(x, c, r);
+        float *y = value_row(x, &c->dst, r);
         memset(y, 0, (size_t)n * sizeof *y);
-        for (int k = 0; k < (w ? width : 1); k++) {
-            const float *in = conv_row(c, x, r - width + 1 + k, first, width, before);
+        for (int k = 0; k < (w ? p->width : 1); k++) {
+            const float *in = conv_row(c, x, step_seg(x->step)[r], r - p->left + k);
             for (int64_t i = 0; in && i < n; i++)
-                y[i] = w ? fmaf(w[i * width + k], in[i], y[i]) : in[i];
+                y[i] = w ? fmaf(w[i * p->width + k], in[i], y[i]) : in[i];
         }
         for (int64_t i = 0; b && i < n; i++)
             y[i] = y[i] + b[i];
-        for (int k = 0; keep && k < width - 1; k++) {
-            const float *in = conv_row(c, x, r - width + 2 + k, first, width, before);
-            if (in)
-                memcpy(keep + k * n, in, (size_t)n * sizeof *keep);
-            else
-                memset(keep + k * n, 0, (size_t)n * sizeof *keep);
-        }
+        conv_keep(c, x, r, 0, n);
     }
 }
 
@@ -67,7 +93,7 @@ static int64_t conv_units(const struct call *c, const struct exec *x)
 
 const struct op_info op_conv = {.name = "conv",
                                 .kind = OP_UNITS,
-                                .flags = OP_READS_STATE | OP_WRITES_STATE,
+                                .flags = OP_READS_STATE | OP_WRITES_STATE | OP_BESIDE,
                                 .params_bytes = sizeof(struct conv_op),
                                 .shape = shape_conv,
                                 .reference = ref_conv,
@@ -75,15 +101,115 @@ const struct op_info op_conv = {.name = "conv",
 
 node graph_conv(struct graph *g, const struct conv_in *in, const char *name)
 {
-    struct conv_op p = {.width = in->width};
+    struct conv_op p = {.width = in->width, .left = in->state < 0 ? in->left : in->width - 1};
     struct node n = {.op = OP_CONV,
                      .n_src = 1,
                      .src = {in->x},
                      .w = in->w,
                      .b = in->b,
                      .p = &p,
-                     .n_states = 1,
-                     .state = {&g->states[in->state]},
+                     .n_states = in->state >= 0,
+                     .state = {in->state >= 0 ? &g->states[in->state] : NULL},
                      .part = in->part};
     return graph_node(g, &n, name);
+}
+
+/* ---------------------------------------------------------------- IM2COL */
+
+static void shape_im2col(struct graph *g, struct node *n)
+{
+    const struct im2col_op *p = n->p;
+    node_like(n, n->src[0]);
+    if (p->w < 1 || p->w > CONV_MAX || p->h < 1 || p->h > CONV_MAX || (p->h > 1 && p->line < 1))
+        graph_mismatch(g, n, "kernel's size", p->w, CONV_MAX);
+    n->cols = n->cols * p->w * p->h;
+}
+
+static OP_FN(ref_im2col)
+{
+    const struct im2col_op *p = c->p;
+    int64_t n = c->src[0].cols;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        int32_t seg = step_seg(x->step)[r], first = step_first(x->step)[seg];
+        int64_t rows = step_first(x->step)[seg + 1] - first, line = p->line ? p->line : rows;
+        int64_t at = r - first;
+        float *y = value_row(x, &c->dst, r);
+        for (int i = 0; i < p->h; i++)
+            for (int j = 0; j < p->w; j++) {
+                int64_t col = at % line - p->left + j, row = at / line - p->top + i;
+                int in = col >= 0 && col < line && row >= 0 && row * line + col < rows;
+                const float *from = in ? value_row(x, &c->src[0], first + row * line + col) : NULL;
+                for (int64_t k = 0; k < n; k++)
+                    y[(k * p->h + i) * p->w + j] = from ? from[k] : 0;
+            }
+    }
+}
+
+const struct op_info op_im2col = {.name = "im2col",
+                                  .kind = OP_UNITS,
+                                  .params_bytes = sizeof(struct im2col_op),
+                                  .shape = shape_im2col,
+                                  .reference = ref_im2col,
+                                  .units = conv_units};
+
+node graph_im2col(struct graph *g, node x, const struct im2col_op *op, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_IM2COL, .n_src = 1, .src = {x}, .p = op}, name);
+}
+
+/* ---------------------------------------------------------------- GROUP_NORM */
+
+static void shape_group_norm(struct graph *g, struct node *n)
+{
+    const struct group_norm_op *p = n->p;
+    node_like(n, n->src[0]);
+    if (p->groups < 1 || p->groups > n->cols)
+        graph_mismatch(g, n, "groups", p->groups, n->cols);
+}
+
+static int64_t group_norm_units(const struct call *c, const struct exec *x)
+{
+    return (int64_t)x->step->N * ((const struct group_norm_op *)c->p)->groups;
+}
+
+static OP_FN(ref_group_norm)
+{
+    const struct group_norm_op *p = c->p;
+    int64_t per = (c->dst.cols + p->groups - 1) / p->groups;
+    (void)ith;
+    for (int64_t u = begin; u < end; u++) {
+        int64_t c0 = u % p->groups * per, c1 = c0 + per < c->dst.cols ? c0 + per : c->dst.cols;
+        int32_t seg = (int32_t)(u / p->groups);
+        int32_t from = step_first(x->step)[seg], to = step_first(x->step)[seg + 1];
+        float sum[64] = {0}, sq[64] = {0};
+        int64_t e = 0;
+        for (int32_t r = from; r < to; r++)
+            for (int64_t i = c0; i < c1; i++, e++)
+                sum[e % 64] = sum[e % 64] + value_row(x, &c->src[0], r)[i];
+        float count = (float)e, mean = ref_tree64(sum) / count;
+        e = 0;
+        for (int32_t r = from; r < to; r++)
+            for (int64_t i = c0; i < c1; i++, e++) {
+                float d = value_row(x, &c->src[0], r)[i] - mean;
+                sq[e % 64] = fmaf(d, d, sq[e % 64]);
+            }
+        float s = 1.0f / sqrtf(ref_tree64(sq) / count + p->eps);
+        for (int32_t r = from; r < to; r++)
+            for (int64_t i = c0; i < c1; i++)
+                value_row(x, &c->dst, r)[i] = (value_row(x, &c->src[0], r)[i] - mean) * s;
+    }
+}
+
+const struct op_info op_group_norm = {.name = "group_norm",
+                                      .kind = OP_UNITS,
+                                      .params_bytes = sizeof(struct group_norm_op),
+                                      .shape = shape_group_norm,
+                                      .reference = ref_group_norm,
+                                      .units = group_norm_units};
+
+node graph_group_norm(struct graph *g, node x, const struct group_norm_op *op, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_GROUP_NORM, .n_src = 1, .src = {x}, .p = op},
+                      name);
 }

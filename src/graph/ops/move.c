@@ -6,6 +6,8 @@
  *   POOL    z [N, n] = of each sequence's rows of x [T, n] the first (CLS), the last, or the mean:
  *           summed in order, divided by their number
  *   VIEW    z [rows, n] = columns first .. first + n of x, where they lie
+ *   COLUMNS z = pieces of the rows of one or several values side by side: values joined, one of
+ *           several parts that every head has, parts in another order
  *   COPY    z = x, on another device: the plan has a device copy it, between two phases */
 #include "graph/ops/move.h"
 
@@ -139,6 +141,61 @@ node graph_view(struct graph *g, node x, int64_t first, int64_t cols, const char
     return graph_node(
         g, &(struct node){.op = OP_VIEW, .n_src = 1, .src = {x}, .first = first, .cols = cols},
         name);
+}
+
+/* ---------------------------------------------------------------- COLUMNS */
+
+static void shape_columns(struct graph *g, struct node *n)
+{
+    const struct columns_op *p = n->p;
+    node_like(n, n->src[0]);
+    n->cols = 0;
+    for (int i = 1; i < n->n_src; i++)
+        if (n->src[i]->rows != n->rows || n->src[i]->rows_mul != n->rows_mul)
+            graph_mismatch(g, n, "rows", n->src[i]->rows_mul, n->rows_mul);
+    for (int32_t i = 0; i < p->n_runs; i++) {
+        const struct column_run *r = &p->run[i];
+        int64_t end = r->first + (r->n - 1) * r->stride + r->width;
+        if (r->src < 0 || r->src >= n->n_src || r->n < 1 || r->width < 1 || r->first < 0 ||
+            r->stride < 0 || end > n->src[r->src]->cols) {
+            graph_mismatch(g, n, "end of a run", end, n->src[0]->cols);
+            return;
+        }
+        n->cols += r->n * r->width;
+    }
+}
+
+static OP_FN(ref_columns)
+{
+    const struct columns_op *p = c->p;
+    (void)ith;
+    for (int64_t row = begin; row < end; row++) {
+        float *y = value_row(x, &c->dst, row);
+        for (int32_t i = 0; i < p->n_runs; i++) {
+            const struct column_run *r = &p->run[i];
+            const float *from = value_row(x, &c->src[r->src], row) + r->first;
+            for (int32_t k = 0; k < r->n; k++, from += r->stride, y += r->width)
+                memcpy(y, from, (size_t)r->width * sizeof *y);
+        }
+    }
+}
+
+const struct op_info op_columns = {.name = "columns",
+                                   .kind = OP_ROWS,
+                                   .params_bytes = sizeof(struct columns_op),
+                                   .shape = shape_columns,
+                                   .reference = ref_columns};
+
+node graph_columns(struct graph *g, const node *x, int32_t n_src, const struct column_run *run,
+                   int32_t n_runs, const char *name)
+{
+    struct columns_op p = {
+        .run = graph_params(g, run, (size_t)n_runs * sizeof *run), .n_runs = n_runs};
+    struct node n = {.op = OP_COLUMNS, .n_src = n_src, .p = &p};
+    if (!p.run || n_src > NODE_SRC)
+        return NULL;
+    memcpy(n.src, x, (size_t)n_src * sizeof *x);
+    return graph_node(g, &n, name);
 }
 
 /* ---------------------------------------------------------------- COPY */

@@ -10,6 +10,7 @@
  *   LERP        z = fma(y - x, t, x), t [rows, n] or a vector
  *   HEAD_SCALE  z = x (y . w), for each head of n elements of x, y and w; the dot product in 64
  *               chains
+ *   HEAD_MUL    z = x y, each head of x [rows, n w] times its number of y [rows, n]
  *   GLU         z = act(x) y; without y act(x) */
 #include "graph/ops/rows.h"
 
@@ -220,6 +221,37 @@ node graph_head_scale(struct graph *g, node x, node y, const struct tensor *w, i
     struct head_scale_op p = {.width = (int32_t)width};
     return graph_node(
         g, &(struct node){.op = OP_HEAD_SCALE, .n_src = 2, .src = {x, y}, .w = w, .p = &p}, name);
+}
+
+/* ---------------------------------------------------------------- HEAD_MUL */
+
+static void shape_head_mul(struct graph *g, struct node *n)
+{
+    const struct node *y = n->src[1];
+    node_like(n, n->src[0]);
+    if (n->cols % y->cols || y->rows != n->rows || y->rows_mul != n->rows_mul)
+        graph_mismatch(g, n, "heads", y->cols, n->cols);
+}
+
+static OP_FN(ref_head_mul)
+{
+    int64_t heads = c->src[1].cols, width = c->dst.cols / heads;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t i = 0; i < c->dst.cols; i++)
+            value_row(x, &c->dst, r)[i] =
+                value_row(x, &c->src[0], r)[i] * value_row(x, &c->src[1], r)[i / width];
+}
+
+const struct op_info op_head_mul = {.name = "head_mul",
+                                    .kind = OP_ROWS,
+                                    .flags = OP_IN_PLACE,
+                                    .shape = shape_head_mul,
+                                    .reference = ref_head_mul};
+
+node graph_head_mul(struct graph *g, node x, node y, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_HEAD_MUL, .n_src = 2, .src = {x, y}}, name);
 }
 
 /* ---------------------------------------------------------------- GLU */

@@ -45,6 +45,8 @@ node graph_lerp(struct graph *g, node x, node y, node t, const struct tensor *w,
                 const char *name);
 node graph_head_scale(struct graph *g, node x, node y, const struct tensor *w, int64_t width,
                       const char *name);
+/* y: one number for each head of x. */
+node graph_head_mul(struct graph *g, node x, node y, const char *name);
 /* up may be NULL: act(gate) alone. */
 node graph_glu(struct graph *g, node gate, node up, enum glu_act act, const char *name);
 

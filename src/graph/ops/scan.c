@@ -1,9 +1,26 @@
 /* scan.c -- recurrences over the rows of a sequence.
  *
+<<<<<<< HEAD
  *   SSM   selective state space [Mamba, arXiv:2312.00752; Mamba-2, arXiv:2405.21060]. Per channel
  * of x [T, C], with dt and a of its head, b and c of its group: h = fma(dt x, b, h exp(dt a));  z =
  * fma(d, x, c . h) WKV7  generalised delta rule [RWKV-7, arXiv:2503.14456, sec. 4]. Per head, S
  * [width, width]: S = S diag(w) + (S a) b^T + v k^T;  z = S r
+=======
+ *   SSM   selective state space [Mamba, arXiv:2312.00752; Mamba-2, arXiv:2405.21060]. Per channel of
+ *         x [T, C], with dt and a of its head, b and c of its group:
+ *             h = fma(dt x, b, h exp(dt a));  z = fma(d, x, c . h)
+ *   LINEAR  attention with a state instead of a cache, per head. S [d_v, d_k] takes a row in as the
+ *           rule says; z = scale S q, read after that (BONUS: before). w is the decay: of every key
+ *           channel, of a head, or constant; beta and the bonus u as the papers have them
+ *       GATED   S = S diag(w) + v k^T: gated linear attention, lightning attention [TransNormerLLM,
+ *               arXiv:2307.14995; MiniMax-01, arXiv:2501.08313]
+ *       SHARED  as GATED with the key k (1 - w): what decays makes room [QRWKV6, arXiv:2505.03005]
+ *       BONUS   z = scale (S + v (u k)^T) q, then as GATED [RWKV-6, arXiv:2404.05892]
+ *       DELTA   S = S diag(w); S += beta (v - S k) k^T: gated delta rule [arXiv:2412.06464], with a
+ *               decay for each channel Kimi delta attention [arXiv:2510.26692]
+ *       RANK1   S = S diag(w) + (S a) b^T + v k^T: generalised delta rule [RWKV-7,
+ *               arXiv:2503.14456, sec. 4]
+>>>>>>> ea283ae (scan: linear attention is one op with a rule (gated, bonus, delta, RWKV 7); convolution is a kernel, one- and two-sided; group norm, im2col and columns of values)
  *
  * Rows of a segment follow one another in time. A scan goes through them in order, whatever the
  * step holds besides, on top of the state after the rows before; the state after a row that asks
@@ -136,78 +153,171 @@ node graph_ssm(struct graph *g, const struct ssm_in *in, const char *name)
     return graph_node(g, &n, name);
 }
 
-/* ---------------------------------------------------------------- WKV7 */
+/* ---------------------------------------------------------------- LINEAR */
 
-static void shape_wkv7(struct graph *g, struct node *n)
+/* How many heads of a source there are: its columns over what one head has of it. */
+static int32_t source_heads(int64_t cols, int32_t width)
 {
-    const struct wkv7_op *p = n->p;
-    node_like(n, n->src[0]);
-    for (int i = 1; i < n->n_src; i++)
-        if (n->src[i]->cols != n->cols)
-            graph_mismatch(g, n, "operand", n->src[i]->cols, n->cols);
-    if (p->width < 1 || n->cols % p->width)
-        graph_mismatch(g, n, "row", n->cols, p->width);
-    check_state(g, n, n->cols * p->width);
+    return (int32_t)(cols / width);
 }
 
-int64_t wkv7_units(const struct call *c, const struct exec *x)
+static int32_t source_head(const struct linear_op *p, int64_t cols, int32_t width, int32_t head)
 {
-    return x->step->N * (c->dst.cols / ((const struct wkv7_op *)c->p)->width);
+    int32_t n = source_heads(cols, width);
+    return p->tiled ? head % n : (int32_t)((int64_t)head * n / p->n_head);
 }
 
-/* One row of the state of a head: s = fma(v, k, fma(S . a, b, s w)); y = s . r. */
-static float wkv7_row(float *s, const float *r, const float *w, const float *k, const float *a,
-                      const float *b, float v, int n)
+static void check_heads(struct graph *g, const struct node *n, int i, int32_t width)
 {
-    float lane[16] = {0}, out[16] = {0};
-    for (int i = 0; i < n; i++)
-        lane[i % 16] = fmaf(s[i], a[i], lane[i % 16]);
-    float sa = ref_tree16(lane);
-    for (int i = 0; i < n; i++) {
-        s[i] = fmaf(v, k[i], fmaf(sa, b[i], s[i] * w[i]));
-        out[i % 16] = fmaf(s[i], r[i], out[i % 16]);
+    const struct linear_op *p = n->p;
+    int64_t cols = n->src[i]->cols;
+    if (cols % width || p->n_head % source_heads(cols, width))
+        graph_mismatch(g, n, "operand", cols, (int64_t)p->n_head * width);
+}
+
+static void shape_linear(struct graph *g, struct node *n)
+{
+    static const int operands[] = {[SCAN_GATED] = 4, [SCAN_SHARED] = 4, [SCAN_BONUS] = 4,
+                                   [SCAN_DELTA] = 5, [SCAN_RANK1] = 6};
+    const struct linear_op *p = n->p;
+    if (p->n_head < 1 || p->d_k < 1 || p->d_v < 1) {
+        graph_mismatch(g, n, "heads", p->n_head, 1);
+        return;
     }
-    return ref_tree16(out);
+    node_like(n, n->src[0]);
+    n->cols = (int64_t)p->n_head * p->d_v;
+    if (n->n_src != operands[p->rule] - (p->decay != NULL))
+        graph_mismatch(g, n, "operands", n->n_src, operands[p->rule]);
+    for (int i = 0; i < n->n_src; i++) {
+        int one = (i == 3 && n->src[i]->cols == p->n_head) || (i == 4 && p->rule == SCAN_DELTA);
+        check_heads(g, n, i, one ? 1 : i == 2 ? p->d_v : p->d_k);
+    }
+    if (p->rule == SCAN_BONUS && (!n->w || tensor_k(n->w) != (int64_t)p->n_head * p->d_k))
+        graph_mismatch(g, n, "bonus", n->w ? tensor_k(n->w) : 0, (int64_t)p->n_head * p->d_k);
+    check_state(g, n, n->cols * p->d_k);
 }
 
-static OP_FN(ref_wkv7)
+int64_t linear_units(const struct call *c, const struct exec *x)
 {
-    int n = ((const struct wkv7_op *)c->p)->width;
-    int64_t heads = c->dst.cols / n;
+    return (int64_t)x->step->N * ((const struct linear_op *)c->p)->n_head;
+}
+
+static const float *head_of(const struct call *c, const struct exec *x, int i, int32_t width,
+                            int64_t r, int32_t head)
+{
+    const struct linear_op *p = c->p;
+    return value_row(x, &c->src[i], r) +
+           (int64_t)source_head(p, c->src[i].cols, width, head) * width;
+}
+
+struct linear_at linear_at(const struct call *c, const struct exec *x, int64_t r, int32_t head)
+{
+    const struct linear_op *p = c->p;
+    struct linear_at at = {.q = head_of(c, x, 0, p->d_k, r, head),
+                           .k = head_of(c, x, 1, p->d_k, r, head),
+                           .v = head_of(c, x, 2, p->d_v, r, head),
+                           .y = value_row(x, &c->dst, r) + (int64_t)head * p->d_v};
+    if (p->decay) {
+        at.w = p->decay + head;
+    } else {
+        at.per_key = c->src[3].cols != p->n_head;
+        at.w = head_of(c, x, 3, at.per_key ? p->d_k : 1, r, head);
+    }
+    if (p->rule == SCAN_DELTA)
+        at.beta = *head_of(c, x, 4, 1, r, head);
+    if (p->rule == SCAN_BONUS)
+        at.a = (const float *)c->w_data + (int64_t)head * p->d_k;
+    if (p->rule == SCAN_RANK1) {
+        at.a = head_of(c, x, 4, p->d_k, r, head);
+        at.b = head_of(c, x, 5, p->d_k, r, head);
+    }
+    return at;
+}
+
+static float dot16(const float *x, const float *y, int n)
+{
+    float lane[16] = {0};
+    for (int i = 0; i < n; i++)
+        lane[i % 16] = fmaf(x[i], y[i], lane[i % 16]);
+    return ref_tree16(lane);
+}
+
+/* One row of the state of a head. */
+static float linear_row(const struct linear_op *p, const struct linear_at *at, float *s, float v)
+{
+    float out[16] = {0}, lane[16] = {0}, u = 0;
+    int n = p->d_k;
+    if (p->rule == SCAN_DELTA) {
+        for (int i = 0; i < n; i++)
+            lane[i % 16] = fmaf(s[i] * at->w[at->per_key ? i : 0], at->k[i], lane[i % 16]);
+        v = at->beta * (v - ref_tree16(lane));
+    } else if (p->rule == SCAN_RANK1) {
+        u = dot16(s, at->a, n);
+    }
+    for (int i = 0; i < n; i++) {
+        float w = at->w[at->per_key ? i : 0], k = at->k[i], t = s[i] * w, read;
+        if (p->rule == SCAN_SHARED)
+            k = fmaf(-k, w, k);
+        if (p->rule == SCAN_RANK1)
+            t = fmaf(u, at->b[i], t);
+        t = fmaf(v, k, t);
+        read = p->rule == SCAN_BONUS ? fmaf(v, at->a[i] * k, s[i]) : t;
+        s[i] = t;
+        out[i % 16] = fmaf(at->q[i], read, out[i % 16]);
+    }
+    return p->scale * ref_tree16(out);
+}
+
+static OP_FN(ref_linear)
+{
+    const struct linear_op *p = c->p;
+    int64_t size = (int64_t)p->d_k * p->d_v;
     (void)ith;
-    for (int64_t u = begin; u < end; u++) {
-        int32_t seg = (int32_t)(u / heads);
-        int64_t at = u % heads * n;
-        float *s = state_scan(x, c, seg, at * n, (int64_t)n * n);
+    for (int64_t unit = begin; unit < end; unit++) {
+        int32_t seg = (int32_t)(unit / p->n_head), head = (int32_t)(unit % p->n_head);
+        float *s = state_scan(x, c, seg, head * size, size);
         for (int64_t r = step_first(x->step)[seg]; r < step_first(x->step)[seg + 1]; r++) {
-            const float *in[6];
-            for (int i = 0; i < 6; i++)
-                in[i] = value_row(x, &c->src[i], r) + at;
-            float *y = value_row(x, &c->dst, r) + at;
-            for (int i = 0; i < n; i++)
-                y[i] = wkv7_row(s + (int64_t)i * n, in[0], in[1], in[2], in[4], in[5], in[3][i], n);
-            state_snapshot(x, c, r, s, at * n, (int64_t)n * n);
+            struct linear_at at = linear_at(c, x, r, head);
+            for (int i = 0; i < p->d_v; i++)
+                at.y[i] = linear_row(p, &at, s + (int64_t)i * p->d_k, at.v[i]);
+            state_snapshot(x, c, r, s, head * size, size);
         }
     }
 }
 
-const struct op_info op_wkv7 = {.name = "wkv7",
-                                .kind = OP_UNITS,
-                                .flags = OP_READS_STATE | OP_WRITES_STATE | OP_ORDERED,
-                                .params_bytes = sizeof(struct wkv7_op),
-                                .shape = shape_wkv7,
-                                .reference = ref_wkv7,
-                                .units = wkv7_units};
-
-node graph_wkv7(struct graph *g, const struct wkv7_in *in, const char *name)
+static void linear_cost(const struct call *c, const struct exec *x, struct op_cost *cost)
 {
-    struct wkv7_op p = {.width = in->width};
-    struct node n = {.op = OP_WKV7,
-                     .n_src = 6,
-                     .src = {in->r, in->w, in->k, in->v, in->a, in->b},
-                     .p = &p,
+    const struct linear_op *p = c->p;
+    uint64_t state = (uint64_t)c->dst.cols * (uint64_t)p->d_k;
+    cost->bytes += 2 * sizeof(float) * state * (uint64_t)x->step->N;
+    cost->ops = 6 * state * (uint64_t)x->step->T;
+}
+
+const struct op_info op_linear = {.name = "linear",
+                                  .kind = OP_UNITS,
+                                  .flags = OP_READS_STATE | OP_WRITES_STATE | OP_ORDERED,
+                                  .params_bytes = sizeof(struct linear_op),
+                                  .shape = shape_linear,
+                                  .cost = linear_cost,
+                                  .reference = ref_linear,
+                                  .units = linear_units};
+
+node graph_linear(struct graph *g, const struct linear_in *in, const struct linear_op *op,
+                  const char *name)
+{
+    struct node n = {.op = OP_LINEAR,
+                     .src = {in->q, in->k, in->v},
+                     .n_src = 3,
+                     .w = in->bonus,
+                     .p = op,
                      .n_states = 1,
                      .state = {&g->states[in->state]},
                      .part = in->part};
+    if (!op->decay)
+        n.src[n.n_src++] = in->w;
+    if (op->rule == SCAN_DELTA || op->rule == SCAN_RANK1)
+        n.src[n.n_src++] = in->a;
+    if (op->rule == SCAN_RANK1)
+        n.src[n.n_src++] = in->b;
     return graph_node(g, &n, name);
 }

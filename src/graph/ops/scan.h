@@ -19,15 +19,25 @@ struct ssm_in {
 };
 node graph_ssm(struct graph *g, const struct ssm_in *in, const char *name);
 
-/* All [T, H width]; state [H][width][width]. */
-struct wkv7_op {
-    int32_t width; /* of a head */
+/* LINEAR: what the state [d_v][d_k] of a head becomes with a row, and how it is read (scan.c). */
+enum scan_rule { SCAN_GATED, SCAN_SHARED, SCAN_BONUS, SCAN_DELTA, SCAN_RANK1 };
+struct linear_op {
+    enum scan_rule rule;
+    int32_t n_head, d_k, d_v;
+    int tiled;          /* of a source of n heads, head h reads h % n; else h * n / n_head */
+    float scale;        /* of the result */
+    const float *decay; /* [n_head], where there is no source w; lives as long as the graph */
 };
-struct wkv7_in {
-    node r, w, k, v, a, b;
-    int32_t width, state, part;
+/* Operands; those that the rule does not name are not looked at. State [n_head][d_v][d_k]. */
+struct linear_in {
+    node q, k, v;               /* heads of d_k, d_k, d_v */
+    node w;                     /* heads of d_k, or one number a head */
+    node a, b;                  /* RANK1: heads of d_k; DELTA: a is beta, one number a head */
+    const struct tensor *bonus; /* BONUS: [n_head * d_k] */
+    int32_t state, part;
 };
-node graph_wkv7(struct graph *g, const struct wkv7_in *in, const char *name);
+node graph_linear(struct graph *g, const struct linear_in *in, const struct linear_op *op,
+                  const char *name);
 
 /* In shape rules: the part of the state that n goes on from has to be this many floats. */
 void check_state(struct graph *g, const struct node *n, int64_t wanted);
@@ -39,6 +49,13 @@ void state_snapshot(const struct exec *x, const struct call *c, int64_t r, const
                     int64_t at, int64_t n);
 /* Work units: (segment, SCAN_CHANNELS channels); (segment, head). */
 int64_t ssm_units(const struct call *c, const struct exec *x);
-int64_t wkv7_units(const struct call *c, const struct exec *x);
+int64_t linear_units(const struct call *c, const struct exec *x);
+/* What LINEAR reads of one row and head, and where its result goes. */
+struct linear_at {
+    const float *q, *k, *v, *w, *a, *b;
+    float *y, beta;
+    int per_key; /* w is a vector */
+};
+struct linear_at linear_at(const struct call *c, const struct exec *x, int64_t r, int32_t head);
 
 #endif

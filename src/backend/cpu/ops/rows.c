@@ -73,6 +73,16 @@ static OP_FN(cpu_head_scale)
         }
 }
 
+static OP_FN(cpu_head_mul)
+{
+    int64_t heads = c->src[1].cols, width = c->dst.cols / heads;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t h = 0; h < heads; h++)
+            times(kern_of(c), value_row(x, &c->src[0], r) + h * width,
+                  value_row(x, &c->src[1], r)[h], value_row(x, &c->dst, r) + h * width, width);
+}
+
 /* ---------------------------------------------------------------- activations */
 
 act_fn cpu_act(const struct kern *k, enum glu_act act)
@@ -136,6 +146,7 @@ const struct cpu_op cpu_rows_ops[] = {
     {OP_AFFINE, "affine", .fn = cpu_affine},
     {OP_LERP, "lerp", .fn = cpu_lerp},
     {OP_HEAD_SCALE, "head_scale", .fn = cpu_head_scale},
+    {OP_HEAD_MUL, "head_mul", .fn = cpu_head_mul},
     {OP_GLU, "glu", .fn = cpu_glu},
     {.fn = NULL},
 };

@@ -2,6 +2,7 @@
 #include "backend/cpu/ops/ops.h"
 
 #include <math.h>
+#include <string.h>
 
 static OP_FN(cpu_ssm)
 {
@@ -30,30 +31,50 @@ static OP_FN(cpu_ssm)
     }
 }
 
-static OP_FN(cpu_wkv7)
+/* The state goes from block to block: from what was before, or the last row that was kept, to where
+ * the row is kept, or to the block of the last one, which is written anyway. */
+static OP_FN(cpu_linear)
 {
-    int n = ((const struct wkv7_op *)c->p)->width;
-    int64_t heads = c->dst.cols / n;
+    static const enum linear_rule rules[] = {[SCAN_GATED] = LINEAR_GATED,
+                                             [SCAN_SHARED] = LINEAR_SHARED,
+                                             [SCAN_BONUS] = LINEAR_BONUS,
+                                             [SCAN_DELTA] = LINEAR_DELTA,
+                                             [SCAN_RANK1] = LINEAR_RANK1};
+    const struct linear_op *p = c->p;
+    int64_t size = (int64_t)p->d_k * p->d_v;
     (void)ith;
     for (int64_t u = begin; u < end; u++) {
-        int32_t seg = (int32_t)(u / heads);
-        int64_t at = u % heads * n;
-        float *s = state_scan(x, c, seg, at * n, (int64_t)n * n);
-        for (int64_t r = step_first(x->step)[seg]; r < step_first(x->step)[seg + 1]; r++) {
-            const float *in[6];
-            for (int i = 0; i < 6; i++)
-                in[i] = value_row(x, &c->src[i], r) + at;
-            float *y = value_row(x, &c->dst, r) + at;
-            for (int i = 0; i < n; i++)
-                y[i] = kern_of(c)->wkv7(s + (int64_t)i * n, in[0], in[1], in[2], in[4], in[5],
-                                        in[3][i], n);
-            state_snapshot(x, c, r, s, at * n, (int64_t)n * n);
+        int32_t seg = (int32_t)(u / p->n_head), head = (int32_t)(u % p->n_head);
+        int64_t end_row = step_first(x->step)[seg + 1];
+        const float *from = state_before(x, c, seg);
+        float *last = state_kept(x, c, end_row - 1) + head * size;
+        from = from ? from + head * size : memset(last, 0, (size_t)size * sizeof *last);
+        for (int64_t r = step_first(x->step)[seg]; r < end_row; r++) {
+            float *kept = state_kept(x, c, r);
+            struct linear_at at = linear_at(c, x, r, head);
+            struct linear_row j = {.rule = rules[p->rule],
+                                   .d_k = p->d_k,
+                                   .d_v = p->d_v,
+                                   .per_key = at.per_key,
+                                   .beta = at.beta,
+                                   .scale = p->scale,
+                                   .q = at.q,
+                                   .k = at.k,
+                                   .w = at.w,
+                                   .a = at.a,
+                                   .b = at.b,
+                                   .v = at.v,
+                                   .from = from,
+                                   .s = kept ? kept + head * size : last,
+                                   .y = at.y};
+            kern_of(c)->linear(&j);
+            from = j.s;
         }
     }
 }
 
 const struct cpu_op cpu_scan_ops[] = {
     {OP_SSM, "ssm", .fn = cpu_ssm, .units = ssm_units},
-    {OP_WKV7, "wkv7", .fn = cpu_wkv7, .units = wkv7_units},
+    {OP_LINEAR, "linear", .fn = cpu_linear, .units = linear_units},
     {.fn = NULL},
 };
