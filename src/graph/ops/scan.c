@@ -1,14 +1,8 @@
 /* scan.c -- recurrences over the rows of a sequence.
  *
-<<<<<<< HEAD
- *   SSM   selective state space [Mamba, arXiv:2312.00752; Mamba-2, arXiv:2405.21060]. Per channel
- * of x [T, C], with dt and a of its head, b and c of its group: h = fma(dt x, b, h exp(dt a));  z =
- * fma(d, x, c . h) WKV7  generalised delta rule [RWKV-7, arXiv:2503.14456, sec. 4]. Per head, S
- * [width, width]: S = S diag(w) + (S a) b^T + v k^T;  z = S r
-=======
- *   SSM   selective state space [Mamba, arXiv:2312.00752; Mamba-2, arXiv:2405.21060]. Per channel of
- *         x [T, C], with dt and a of its head, b and c of its group:
- *             h = fma(dt x, b, h exp(dt a));  z = fma(d, x, c . h)
+ *   SSM     selective state space [Mamba, arXiv:2312.00752; Mamba-2, arXiv:2405.21060]. Per channel
+ *           of x [T, C], with dt and a of its head, b and c of its group:
+ *               h = fma(dt x, b, h exp(dt a));  z = fma(d, x, c . h)
  *   LINEAR  attention with a state instead of a cache, per head. S [d_v, d_k] takes a row in as the
  *           rule says; z = scale S q, read after that (BONUS: before). w is the decay: of every key
  *           channel, of a head, or constant; beta and the bonus u as the papers have them
@@ -20,7 +14,6 @@
  *               decay for each channel Kimi delta attention [arXiv:2510.26692]
  *       RANK1   S = S diag(w) + (S a) b^T + v k^T: generalised delta rule [RWKV-7,
  *               arXiv:2503.14456, sec. 4]
->>>>>>> ea283ae (scan: linear attention is one op with a rule (gated, bonus, delta, RWKV 7); convolution is a kernel, one- and two-sided; group norm, im2col and columns of values)
  *
  * Rows of a segment follow one another in time. A scan goes through them in order, whatever the
  * step holds besides, on top of the state after the rows before; the state after a row that asks
