@@ -53,6 +53,7 @@ int32_t *request_prompt_ids(struct hosted *m, const pith_prompt *p, int flags, i
 int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const char *field,
                      struct fault *f)
 {
+    enum { IDS_AT_ONCE = 10000 }; /* without a look at whether it goes on */
     size_t n = json_array_size(list);
     int32_t *ids = malloc((n + 1) * sizeof *ids);
     if (!ids) {
@@ -62,6 +63,11 @@ int32_t *request_ids(struct hosted *m, const json_t *list, int64_t *n_ids, const
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
         json_int_t id = json_integer_value(v);
+        if (i % IDS_AT_ONCE == 0 && !work_goes_on()) {
+            free(ids);
+            fault_memory(f);
+            return NULL;
+        }
         if (!json_is_integer(v) || id < 0 || id >= m->info.n_vocab) {
             json_is_integer(v)
                 ? fault_set(f, 400, "invalid_token", field,

@@ -130,7 +130,9 @@ int64_t pith_detokenize(const pith_model *m, const int32_t *ids, size_t n, int f
         error_set(err, PITH_RANGE, "pith_detokenize: model, ids or buf is NULL");
         return -1;
     }
-    return vocab_detokenize(m->vocab, ids, n, flags, buf, cap, err);
+    int64_t n_bytes = vocab_detokenize(m->vocab, ids, n, flags, buf, cap, err);
+    work_explain(err);
+    return n_bytes;
 }
 
 int pith_token_is_eog(const pith_model *m, int32_t id)

@@ -60,6 +60,17 @@ static pith_status tokenize_special(struct pith_error *err)
     return tokenize("</s>", err);
 }
 
+static pith_status detokenize(struct pith_error *err)
+{
+    static int32_t ids[50000];
+    static char text[sizeof ids];
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        ids[i] = 3 + (int32_t)(i % 100);
+    int64_t n = pith_detokenize(model, ids, sizeof ids / sizeof *ids, PITH_RENDER_SPECIAL, text,
+                                sizeof text, err);
+    return n < 0 ? err->code : PITH_OK;
+}
+
 static pith_status render(struct pith_error *err)
 {
     static const char text[] =
@@ -228,6 +239,24 @@ static void tells_what_is_held(void)
     CHECK(work_now == NULL);
 }
 
+/* It takes no memory: the other bounds hold for it as well. */
+static void asks_at_ids(void)
+{
+    for (int at = -1; at < 9; at += 5) {
+        struct pith_error err = {0};
+        struct asked a = {.stop_at = at};
+        struct pith_work w = PITH_WORK_INIT;
+        w.go_on = go_on;
+        w.ctx = &a;
+        pith_work_begin(&w, NULL);
+        pith_status st = detokenize(&err);
+        pith_work_end(&w);
+        CHECK_MSG(at < 0 ? st == PITH_OK && a.n > 8 : st == PITH_CANCELLED && a.n == at + 1,
+                  "%d %s, asked %d times", st, err.msg, a.n);
+        CHECK(a.widest <= 2 * WORK_LOOK);
+    }
+}
+
 /* What is made once for a model is no request's, but it asks as all work does: others go first, and
  * who has left ends it. */
 static void asks_while_it_works_for_all(void)
@@ -291,6 +320,7 @@ int main(void)
     TEST(has_a_bound_of_steps);
     TEST(has_a_bound_of_bytes);
     TEST(tells_what_is_held);
+    TEST(asks_at_ids);
     TEST(asks_while_it_works_for_all);
     TEST(refuses_bad_input);
     pith_model_close(model);

@@ -100,9 +100,10 @@ int merge_run(struct merge *m, const char *text, merge_rank_fn rank, const void 
 {
     uint32_t n = (uint32_t)m->n;
     m->heap.n = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n && !m->heap.failed; i++) {
         m->sym[i].prev = i ? i - 1 : MERGE_NONE;
         m->sym[i].next = i + 1 < n ? i + 1 : MERGE_NONE;
+        m->heap.failed = !work_tick(1);
     }
     for (uint32_t i = 0; i < n && !m->heap.failed; i++) {
         m->heap.failed = !work_tick(4);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/work.h"
 
 #define KNOWN_BITS     14 /* at most: 512 KB, half of a second cache */
 #define KNOWN_BYTES    16
@@ -111,6 +112,8 @@ int piece_finish(const struct vocab *v, struct scratch *s, const char *text, mer
     for (uint32_t i = 0; i != MERGE_NONE; i = m->sym[i].next) {
         const struct merge_sym *sym = &m->sym[i];
         struct slice bytes = {text + sym->at, sym->n};
+        if (!work_tick(4))
+            return 0;
         put_symbol(v, s->no_markers, bytes, sym->id, out);
         if (few.n <= KNOWN_IDS)
             put_symbol(v, s->no_markers, bytes, sym->id, &few);

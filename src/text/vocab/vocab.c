@@ -17,6 +17,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/work.h"
 #include "text/vocab/piece.h"
 #include "text/vocab/vocab_impl.h"
 
@@ -354,8 +355,11 @@ void vocab_put_spelled(const struct vocab *v, struct slice s, struct ids *out)
 
 void vocab_escape(struct slice text, struct str *out)
 {
+    enum { AT_ONCE = 4096 };
     size_t from = 0;
     for (size_t i = 0; i < text.n; i++) {
+        if (i % AT_ONCE == 0)
+            work_tick(AT_ONCE / 4); /* who encodes is told, too, that it may not go on */
         if (text.p[i] != ' ')
             continue;
         str_put(out, text.p + from, i - from);
@@ -504,8 +508,9 @@ size_t vocab_piece(const struct vocab *v, int32_t id, int render, char *buf, siz
     return o.n;
 }
 
-static void put_tokens(const struct vocab *v, const int32_t *ids, size_t n, int flags,
-                       struct bytes *o)
+/* 0: it may not go on. */
+static int put_tokens(const struct vocab *v, const int32_t *ids, size_t n, int flags,
+                      struct bytes *o)
 {
     o->drop_space = v->add_space_prefix;
     if ((flags & PITH_STRIP_SPECIAL) && v->add_bos && n && ids[0] == v->bos) {
@@ -518,7 +523,10 @@ static void put_tokens(const struct vocab *v, const int32_t *ids, size_t n, int 
     for (size_t i = 0; i < n; i++) {
         put_token(v, ids[i], flags & PITH_RENDER_SPECIAL, o);
         o->drop_space = 0;
+        if (!work_tick(2))
+            return 0;
     }
+    return 1;
 }
 
 /* How many bytes the English tidying takes away around s[i], the apostrophe or mark: pass 0 the
@@ -570,15 +578,18 @@ int64_t vocab_detokenize(const struct vocab *v, const int32_t *ids, size_t n, in
         }
     }
     struct bytes o = {buf, cap, 0, 0};
-    put_tokens(v, ids, n, flags, &o);
-    if (!v->clean_spaces || o.n == 0)
-        return (int64_t)o.n;
-    struct bytes all = {mem_alloc(o.n, PITH_MEM_SCRATCH), o.n, 0, 0};
-    if (!all.p) {
+    if (!put_tokens(v, ids, n, flags, &o)) {
         vocab_nomem(err);
         return -1;
     }
-    put_tokens(v, ids, n, flags, &all);
+    if (!v->clean_spaces || o.n == 0)
+        return (int64_t)o.n;
+    struct bytes all = {mem_alloc(o.n, PITH_MEM_SCRATCH), o.n, 0, 0};
+    if (!all.p || !put_tokens(v, ids, n, flags, &all)) {
+        mem_free(all.p);
+        vocab_nomem(err);
+        return -1;
+    }
     size_t total = clean_spaces(all.p, all.n);
     if (cap)
         memcpy(buf, all.p, total < cap ? total : cap);
