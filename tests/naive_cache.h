@@ -124,7 +124,8 @@ static void naive_entry_move(struct naive *m, struct entry *e, int32_t slot, int
         const struct state *kv = &m->s->states[l];
         struct cache_group *g = &c->group[kv->group];
         int32_t place = c->seq[0].pages[kv->group][slot / STEP_PAGE];
-        uint8_t *page = g->base + place_page(place) * g->page_bytes;
+        struct place at = slabs_at(&g->pages, (uint64_t)place_page(place));
+        uint8_t *page = (uint8_t *)buffer_map(at.buffer) + at.offset;
         int in = place_slot(place, slot);
         size_t k_row = naive_row(kv->k_type, kv->d_k);
         for (int h = 0; h < kv->n_head_kv; h++) {
@@ -205,12 +206,14 @@ static int naive_feed(struct naive *m, int32_t seq, const int32_t *token, int32_
     struct pith_error err;
     naive_settle(m, seq);
     cache_cut(&m->s->cache, 0, 0);
-    if (cache_grow(&m->s->cache, 0, q->n + n, m->s->model->pool, &err) != PITH_OK)
+    if (cache_grow(&m->s->cache, 0, q->n + n, &err) != PITH_OK ||
+        cache_flush(&m->s->cache, &err) != PITH_OK)
         return 0;
     for (int32_t i = 0; i < q->n; i++)
         naive_entry_move(m, &q->e[i], i, 1);
     naive_fill(m, q, token, n);
-    if (plan_run(&m->s->plan, &m->s->exec, &err) != PITH_OK)
+    m->s->run.n_threads = m->s->n_threads;
+    if (plan_submit(&m->s->plan_run, &m->s->run, &err) != PITH_OK)
         return 0;
     for (int32_t r = 0; r < n; r++) {
         struct entry *e = &q->e[q->n + r];
@@ -225,7 +228,7 @@ static int naive_feed(struct naive *m, int32_t seq, const int32_t *token, int32_
 
 static const float *naive_logits(struct naive *m, int32_t r)
 {
-    return value_row(&m->s->exec, &m->s->plan.logits, r);
+    return plan_map(&m->s->plan_run, &m->s->plan.logits, r);
 }
 
 #endif

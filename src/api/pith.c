@@ -554,8 +554,8 @@ pith_status pith_session_observe(pith_session *s, pith_observe_fn fn, void *ctx,
     if (!s->model->params.observe)
         return error_set(err, PITH_STATE,
                          "the model was not opened with observe = 1; its plan is fused");
-    s->exec.observe = fn;
-    s->exec.observe_ctx = ctx;
+    s->run.observe = fn;
+    s->run.observe_ctx = ctx;
     return PITH_OK;
 }
 
@@ -579,7 +579,7 @@ int64_t pith_report(const pith_session *s, int json, char *buf, size_t cap)
 void pith_profile(pith_session *s, int on)
 {
     if (s)
-        s->exec.profile = on;
+        s->run.profile = on;
 }
 
 pith_status pith_generate(pith_session *s, const struct pith_generate_params *params,

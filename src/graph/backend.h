@@ -68,42 +68,57 @@ struct phase {
     int32_t device, first, n; /* calls */
 };
 
-struct cache_view { /* one cache group as kernels see it */
-    uint8_t *base;
+/* Units of equal size as kernels reach them: pages of a cache group, blocks of recurrent state. */
+struct cache_view {
+    uint8_t **slab; /* where the slabs are; a slab has 1 << shift units */
+    int shift;
     int64_t page_bytes;
 };
 
-/* Everything a kernel may look at while a step runs. */
+static inline uint8_t *view_at(const struct cache_view *v, int64_t i)
+{
+    return v->slab[i >> v->shift] + (i & (((int64_t)1 << v->shift) - 1)) * v->page_bytes;
+}
+
+/* Everything a kernel may look at while a step runs: made by the backend that runs it, so pointers
+ * are what that backend's kernels can follow. */
 struct exec {
     const struct step *step;
     const struct plan *plan;
-    struct buffer *act[MAX_DEVICES]; /* activation arenas */
-    uint8_t *base[MAX_DEVICES];      /* where they are reached */
+    uint8_t *base[MAX_DEVICES]; /* activation arena: the device's own, others are NULL */
     struct cache_view cache[STEP_MAX_GROUPS];
-    struct cache_view state; /* blocks of recurrent state: page_bytes is a block's */
-    uint8_t *scratch;        /* per thread: scratch + ith * scratch_bytes */
+    struct cache_view state;
+    uint8_t *scratch; /* per thread: scratch + ith * scratch_bytes */
     size_t scratch_bytes;
     int n_threads, n_nodes; /* thread i is of memory node i % n_nodes */
-    struct pool *pool;
-    void *run_state; /* the backend's own, state_bytes large */
+};
+
+typedef void (*observe_fn)(void *ctx, const char *name, int64_t rows, int64_t cols,
+                           const float *data);
+
+/* One step as a session hands it to every device that takes part. */
+struct run {
+    const struct step *step;
+    int n_threads;
     _Atomic(int) *cancel;
     struct call_stats *stats; /* [n_calls] */
     int profile;
-    void (*observe)(void *ctx, const char *name, int64_t rows, int64_t cols, const float *data);
+    observe_fn observe; /* NULL: nobody looks on; data is the host's, for the time of the call */
     void *observe_ctx;
 };
 
-/* Slots of other pages of a group that make up a page or a part of it: slot first + j comes from
- * src_slot[j] of src_page[j] (-1: from nowhere, nobody sees it), its K rotated by delta[j]
- * positions. */
-struct cache_gather {
-    const struct state *states; /* [n_states]; those of `group` take part */
-    int32_t n_states, group;
-    uint8_t *base;
-    int64_t page_bytes;
-    int32_t page, first, n; /* where to, how many slots: none of the sources */
-    int32_t src_page[STEP_PAGE], src_slot[STEP_PAGE], delta[STEP_PAGE];
+/* What a device runs its part of a plan on; all of it outlives the job. */
+struct job_params {
+    const struct plan *plan;
+    const struct buffer *act;                   /* its activation arena */
+    const struct slabs *cache[STEP_MAX_GROUPS]; /* pages of its own groups, others are NULL */
+    const struct slabs *blocks;                 /* its part of recurrent state; NULL: none */
+    const struct state *states;                 /* [n_states] */
+    int32_t n_states;
+    struct pool *pool; /* the host's threads */
+    int n_nodes;       /* of memory, over which they are spread */
 };
+struct job; /* the backend's own */
 
 struct backend {
     const char *name;
@@ -140,19 +155,27 @@ struct backend {
      * [first, first + n) of those rows, on the host. */
     void (*pack)(const struct device *d, const struct tensor *t, const void *rows, int64_t first,
                  int64_t n, void *out);
-    size_t (*state_bytes)(const struct plan *p, int n_threads); /* of exec.run_state */
-    /* Runs phases [first, first + n). */
-    pith_status (*run)(struct device *d, struct exec *x, int32_t first, int32_t n,
-                       struct pith_error *err);
-    /* n slots from `first` on of a layer's part of a page (its first byte on the device) to and
-     * from canonical form on the host: kv_page.h. */
-    void (*page_read)(struct device *d, const struct state *kv, const uint8_t *page, int first,
-                      int n, void *k, void *v);
-    void (*page_write)(struct device *d, const struct state *kv, uint8_t *page, int first, int n,
-                       const void *k, const void *v);
-    /* Makes a page of slots of others: edits of sequences, K rotated on the way. */
-    void (*gather)(struct device *d, struct pool *pool, const struct cache_gather *m);
-    void (*sync)(struct device *d);
+    /* Makes ready to run the device's phases of a plan, any number of times: what can be resolved,
+     * recorded or allocated beforehand is, here and not in a step. job_bytes: host memory that
+     * takes. */
+    uint64_t (*job_bytes)(const struct plan *p, int n_threads);
+    pith_status (*prepare)(struct device *d, const struct job_params *p, struct job **out,
+                           struct pith_error *err);
+    void (*finish)(struct job *j); /* NULL allowed */
+    /* Does the operations of its groups from *done on, and moves *done behind what it has done. */
+    pith_status (*cache_ops)(struct job *j, const struct cache_log *log, uint32_t *done,
+                             struct pith_error *err);
+    /* Begins phases [first, first + n), after all that was begun before; the step stays as it is
+     * until wait, which tells how they ended. */
+    pith_status (*submit)(struct job *j, const struct run *r, int32_t first, int32_t n,
+                          struct pith_error *err);
+    pith_status (*wait)(struct job *j, struct pith_error *err);
+    /* n slots from `first` on of a state's part of a page to and from canonical form on the host:
+     * kv_page.h. Any thread may ask, also while a step runs. */
+    pith_status (*page_read)(struct place page, const struct state *kv, int first, int n, void *k,
+                             void *v, struct pith_error *err);
+    pith_status (*page_write)(struct place page, const struct state *kv, int first, int n,
+                              const void *k, const void *v, struct pith_error *err);
     /* Limits of the machine as this backend's kernels could reach them, about ms milliseconds for
      * each. */
     pith_status (*measure)(struct device *d, struct pool *pool, int n_threads, int ms,
@@ -199,16 +222,14 @@ static inline struct act_tile value_tile(const struct exec *x, const struct valu
 static inline const float *state_before(const struct exec *x, const struct call *c, int32_t seg)
 {
     int32_t block = step_state(x->step)[seg];
-    const struct cache_view *v = &x->state;
     return block < 0 ? NULL
-                     : (const float *)(v->base + block * v->page_bytes + c->state[0]->off[c->part]);
+                     : (const float *)(view_at(&x->state, block) + c->state[0]->off[c->part]);
 }
 static inline float *state_kept(const struct exec *x, const struct call *c, int64_t row)
 {
     int32_t block = step_keep(x->step)[row];
-    const struct cache_view *v = &x->state;
     return block < 0 ? NULL
-                     : (float *)(v->base + block * v->page_bytes + c->state[0]->off[c->part]);
+                     : (float *)(view_at(&x->state, block) + c->state[0]->off[c->part]);
 }
 /* The reference (op.h) as an implementation: plain C on the file's layout, the last row of every
  * op's list on the CPU. fn is NULL where the op has none. */

@@ -26,6 +26,7 @@ struct device {
     const struct backend *backend;
     int index;     /* among the model's devices */
     char name[32]; /* "CPU", "CPU1" */
+    _Atomic(int) lost; /* set by the backend: nothing can be had from it any more */
     _Atomic(uint64_t) used[PITH_MEM_N];
     void *priv;
 };

@@ -39,8 +39,26 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
                          int32_t n_devices, const struct plan_params *params,
                          struct pith_error *err);
 void plan_deinit(struct plan *p);
-/* Runs every phase; PITH_CANCELLED when exec's flag kept some from running. */
-pith_status plan_run(const struct plan *p, struct exec *x, struct pith_error *err);
+
+/* A plan that can be run: memory for its values, and a job on each of its devices. */
+struct plan_run {
+    const struct plan *plan;
+    struct buffer act[MAX_DEVICES];
+    struct job *job[MAX_DEVICES]; /* NULL: nothing of the plan is there */
+    uint32_t done[MAX_DEVICES];   /* of the list of cache operations */
+};
+/* params[d] for each device; act is set here. */
+pith_status plan_open(struct plan_run *r, const struct plan *p, struct job_params *params,
+                      struct pith_error *err);
+void plan_close(struct plan_run *r); /* zeroed is allowed */
+/* Does what is in the list on all devices and empties it. What a device failed to do stays. */
+pith_status plan_cache_ops(struct plan_run *r, struct cache_log *log, struct pith_error *err);
+/* Runs every phase; PITH_CANCELLED when the run's flag kept some from running. */
+pith_status plan_submit(struct plan_run *r, const struct run *run, struct pith_error *err);
+/* n rows of a value from `row` on, to the host; or where the host can see them, NULL: nowhere. */
+pith_status plan_read(struct plan_run *r, const struct value *v, int64_t row, int64_t n,
+                      float *out, struct pith_error *err);
+const float *plan_map(struct plan_run *r, const struct value *v, int64_t row);
 /* Bytes touched and operations of one call in this step, for the report. */
 void call_cost(const struct call *c, const struct exec *x, uint64_t *bytes, uint64_t *ops);
 

@@ -2,6 +2,7 @@
 #include "graph/step.h"
 
 #include <stddef.h>
+#include "base/mem.h"
 
 /* Walks the arrays in order; with s NULL only the size is computed. Returns the number of int32
  * units. */
@@ -55,4 +56,40 @@ void step_init(struct step *s, int32_t cap_T, int32_t cap_R, int32_t cap_N, int3
     s->n_embd = n_embd;
     s->bytes = step_bytes(cap_T, cap_R, cap_N, cap_pages, n_groups, n_embd);
     layout(s, cap_T, cap_R, cap_N, cap_pages, n_groups, n_embd);
+}
+
+/* ---------------------------------------------------------------- operations on the cache */
+
+int cache_log_room(struct cache_log *log, int64_t ops, int64_t slots)
+{
+    uint64_t need = (uint64_t)(ops * CACHE_OP_INTS + slots * CACHE_FROM_INTS);
+    return mem_grow(&log->op, &log->cap, log->n + need, sizeof *log->op, PITH_MEM_CACHE);
+}
+
+struct cache_op *cache_log_add(struct cache_log *log, enum cache_op_kind kind, int32_t group,
+                               int32_t page, int32_t first, int32_t n)
+{
+    struct cache_op *op = (struct cache_op *)(void *)(log->op + log->n);
+    log->n += CACHE_OP_INTS + (uint32_t)n * CACHE_FROM_INTS;
+    op->kind = kind;
+    op->group = group;
+    op->page = page;
+    op->first = first;
+    op->n = n;
+    return op;
+}
+
+const struct cache_op *cache_log_next(const struct cache_log *log, uint32_t *at)
+{
+    if (*at >= log->n)
+        return NULL;
+    const struct cache_op *op = (const struct cache_op *)(void *)(log->op + *at);
+    *at += CACHE_OP_INTS + (uint32_t)op->n * CACHE_FROM_INTS;
+    return op;
+}
+
+void cache_log_deinit(struct cache_log *log)
+{
+    mem_free(log->op);
+    *log = (struct cache_log){0};
 }

@@ -91,4 +91,37 @@ static inline int32_t *step_pages(const struct step *s, int g, int n)
     return (int32_t *)(uintptr_t)s->data + s->o_pages[g] + (int64_t)n * s->cap_pages;
 }
 
+/* What is done to pages of the cache before the rows of a step: a flat list, in order, that goes
+ * with the step to every device; each does what is of its groups.
+ *
+ *     zero     page `page` of group `group` becomes zero
+ *     gather   slot first + j of it becomes a copy of a slot of another page, for j < n, its K
+ *              rotated by `delta` positions
+ *
+ * No operation reads what it writes, so one that failed half way can be done again. What a device
+ * has not done yet when a step fails stays in the list: pages are dealt out in the order of the
+ * list, and so they have to be filled. */
+enum cache_op_kind { CACHE_ZERO, CACHE_GATHER };
+struct cache_slot_from {
+    int32_t page, slot; /* page -1: from nowhere, nobody sees it */
+    int32_t delta;
+};
+struct cache_op {
+    int32_t kind, group, page, first, n;
+    struct cache_slot_from from[]; /* [n] */
+};
+enum { CACHE_OP_INTS = 5, CACHE_FROM_INTS = 3 };
+struct cache_log {
+    int32_t *op; /* [n] ints of operations one after the other */
+    uint32_t n, cap;
+};
+/* Makes room for so many operations with so many slots in all. 0: no memory. */
+int cache_log_room(struct cache_log *log, int64_t ops, int64_t slots);
+/* Appends one, for which there is room; the caller fills `from`. */
+struct cache_op *cache_log_add(struct cache_log *log, enum cache_op_kind kind, int32_t group,
+                               int32_t page, int32_t first, int32_t n);
+/* The operation at *at, which moves behind it; NULL at the end. */
+const struct cache_op *cache_log_next(const struct cache_log *log, uint32_t *at);
+void cache_log_deinit(struct cache_log *log);
+
 #endif

@@ -6,6 +6,7 @@
 #include "base/machine/pool.h"
 #include "base/rng.h"
 #include "graph/kv_page.h"
+#include "graph/ops/rope.h"
 #include "test.h"
 
 enum { HEADS = 3, MAX_D = 256, PAGE = 64 * HEADS * MAX_D * 8 + 4096 };
@@ -56,15 +57,19 @@ static void pages_come_back(void)
             random_bytes(&r, v, nv);
             memset(page, 0x5a, sizeof page);
             memset(page + off, 0, (size_t)(end - off));
-            backend_cpu.page_write(d, &kv, page, 0, 64, k, v);
+            struct buffer of_page = {.device = d, .handle = page, .bytes = sizeof page};
+            struct buffer of_copy = {.device = d, .handle = copy, .bytes = sizeof copy};
+            struct place at = {&of_page, 0};
+            CHECK(backend_cpu.page_write(at, &kv, 0, 64, k, v, &err) == PITH_OK);
             memset(k2, 0x33, sizeof k2), memset(v2, 0x33, sizeof v2);
-            backend_cpu.page_read(d, &kv, page, 0, 64, k2, v2);
+            CHECK(backend_cpu.page_read(at, &kv, 0, 64, k2, v2, &err) == PITH_OK);
             CHECK_MSG(!memcmp(k, k2, (size_t)nk) && !memcmp(v, v2, (size_t)nv),
                       "K %s [%d], V %s [%d]: not what was written", a, d_k, b, d_v);
             CHECK(k2[nk] == 0x33 && v2[nv] == 0x33);
             memset(copy, 0x5a, sizeof copy);
             memset(copy + off, 0, (size_t)(end - off));
-            backend_cpu.page_write(d, &kv, copy, 0, 64, k2, v2);
+            at.buffer = &of_copy;
+            CHECK(backend_cpu.page_write(at, &kv, 0, 64, k2, v2, &err) == PITH_OK);
             CHECK_MSG(!memcmp(page, copy, sizeof page), "K %s, V %s: not the same page", a, b);
             for (int64_t i = 0; i < PAGE; i++)
                 if ((i < off || i >= end) && page[i] != 0x5a) {
@@ -160,24 +165,24 @@ static void random_pages(const struct state *kv, struct rng *r, int64_t page_byt
     }
 }
 
-static void check_gathered(const struct cache_gather *m, const char *level)
+static void check_gathered(const struct state *kv, const struct cache_op *m, int64_t page_bytes,
+                           const char *level)
 {
-    const struct state *kv = m->states;
     for (int i = 0; i < 64 * kv->n_head_kv; i++) {
         int slot = i / kv->n_head_kv, head = i % kv->n_head_kv;
         uint8_t want[GATHER_D * 4] = {0}, got[GATHER_D * 4] = {0};
-        const uint8_t *from = page + m->src_page[slot] * m->page_bytes,
-                      *to = page + 2 * m->page_bytes;
-        int moved = slot < m->n && m->src_page[slot] >= 0;
+        int moved = slot < m->n && m->from[slot].page >= 0;
+        const uint8_t *from = page + (moved ? m->from[slot].page : 0) * page_bytes,
+                      *to = page + 2 * page_bytes;
         if (moved) {
-            kv_get_k(kv, from, head, m->src_slot[slot], want);
-            turned(kv, m->delta[slot], want);
+            kv_get_k(kv, from, head, m->from[slot].slot, want);
+            turned(kv, m->from[slot].delta, want);
         }
         kv_get_k(kv, to, head, slot, got);
         int same = !memcmp(want, got, sizeof want);
         memset(want, 0, sizeof want);
         if (moved)
-            kv_get_v(kv, from, head, m->src_slot[slot], want);
+            kv_get_v(kv, from, head, m->from[slot].slot, want);
         kv_get_v(kv, to, head, slot, got);
         CHECK_MSG(same && !memcmp(want, got, dtype_row_bytes(kv->v_type, kv->d_v)),
                   "%s, %s at level %s: head %d of slot %d", dtypes[kv->k_type].name,
@@ -200,15 +205,22 @@ static void slots_are_gathered_and_turned(void)
     for (int t = 0; t < KV_N_TYPES * 2; t++) {
         struct rope_set rope = {.n_rot = N_ROT, .neox = t & 1, .freq = freq, .mscale = 1.3f};
         struct state kv;
-        struct cache_gather m = {.states = &kv, .n_states = 1, .base = page, .page = 2, .n = 50};
-        m.page_bytes =
+        struct plan plan = {0};
+        struct cache_log log = {0};
+        int64_t bytes =
             make_layer(&kv, kv_types[t / 2], kv_types[t / 2], HEADS, GATHER_D, GATHER_D, 0);
+        struct buffer whole = {.handle = page, .bytes = sizeof page};
+        struct slabs pages = {.unit = (uint64_t)bytes, .n = 1, .shift = 20, .slab = &whole};
+        struct job_params jp = {
+            .plan = &plan, .cache[0] = &pages, .states = &kv, .n_states = 1, .pool = pool};
+        REQUIRE(cache_log_room(&log, 1, 50), "no memory");
+        struct cache_op *op = cache_log_add(&log, CACHE_GATHER, 0, 2, 0, 50);
         kv.rope = &rope;
-        random_pages(&kv, &r, m.page_bytes);
-        for (int i = 0; i < 64; i++) {
-            m.src_page[i] = (int32_t)rng_below(&r, 8) ? (int32_t)rng_below(&r, 2) : -1;
-            m.src_slot[i] = (int32_t)rng_below(&r, 64);
-            m.delta[i] = (int32_t)rng_below(&r, 3) * ((int32_t)rng_below(&r, 2001) - 1000);
+        random_pages(&kv, &r, bytes);
+        for (int i = 0; i < op->n; i++) {
+            op->from[i].page = (int32_t)rng_below(&r, 8) ? (int32_t)rng_below(&r, 2) : -1;
+            op->from[i].slot = (int32_t)rng_below(&r, 64);
+            op->from[i].delta = (int32_t)rng_below(&r, 3) * ((int32_t)rng_below(&r, 2001) - 1000);
         }
         for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
             struct device *d;
@@ -217,11 +229,18 @@ static void slots_are_gathered_and_turned(void)
             unsetenv("PITH_CPU");
             if (st != PITH_OK)
                 continue; /* another machine's */
-            memset(page + 2 * m.page_bytes, 0, (size_t)m.page_bytes);
-            backend_cpu.gather(d, pool, &m);
-            check_gathered(&m, levels[l]);
+            struct job *job;
+            uint32_t done = 0;
+            whole.device = d;
+            jp.act = &whole;
+            REQUIRE(backend_cpu.prepare(d, &jp, &job, &err) == PITH_OK, "%s", err.msg);
+            memset(page + 2 * bytes, 0, (size_t)bytes);
+            CHECK(backend_cpu.cache_ops(job, &log, &done, &err) == PITH_OK && done == log.n);
+            check_gathered(&kv, op, bytes, levels[l]);
+            backend_cpu.finish(job);
             backend_cpu.close(d);
         }
+        cache_log_deinit(&log);
     }
     pool_free(pool);
 }

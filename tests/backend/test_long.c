@@ -10,7 +10,7 @@ enum { CTX = 1 << 21 };
 /* Steps of `rows` sequences that each hold n slots: units of the first attention of the plan. */
 static int64_t units_of(const struct pith_session *s, int32_t rows, int32_t n, int32_t *parts)
 {
-    struct exec x = s->exec;
+    struct exec x = {.plan = &s->plan, .step = s->step, .n_nodes = 1};
     struct step *t = s->step;
     const struct plan *p = &s->plan;
     t->T = t->N = t->R = t->n_tiles = rows;

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/machine/pool.h"
 #include "base/machine/topology.h"
+#include "graph/ops/attention.h"
 #include "pith.h"
 #include "run/cache/cache_impl.h"
 #include "run/session/session.h"
@@ -448,15 +449,20 @@ static void memory_of_heads(void)
     kv[1].v_off = kv[1].k_off + 5056;
     g->page_bytes = kv[1].v_off + 5056 + 32768; /* some that is nobody's */
     g->reserved = 8 << 20;
-    g->base = mem_reserve(g->reserved);
+    struct device *d;
+    REQUIRE(first_backend()->open(0, 0, &d, NULL) == PITH_OK, "no device");
+    CHECK(slabs_init(&g->pages, d, (uint64_t)g->page_bytes, g->reserved / (uint64_t)g->page_bytes,
+                     2 << 20, PITH_MEM_CACHE, NULL) == PITH_OK);
+    uint8_t *base = buffer_map(&g->pages.slab[0]);
     c.pool = pool_new(THREADS, NULL);
-    REQUIRE(g->base && c.pool, "no memory");
-    mem_small_pages(g->base, g->reserved);
-    CHECK(mem_commit(g->base, 4 << 20, PITH_MEM_CACHE, NULL) == PITH_OK);
-    CHECK(resident(g->base, 4 << 20, is) == 0);
+    REQUIRE(base && c.pool, "no memory");
+    mem_small_pages(base, g->reserved);
+    uint64_t n_pages = (uint64_t)((4 << 20) / g->page_bytes);
+    CHECK(slabs_grow(&g->pages, n_pages, NULL) == PITH_OK && slabs_bytes(&g->pages) == 4 << 20);
+    CHECK(resident(base, 4 << 20, is) == 0);
     uint64_t from = 2 << 20, to = 4 << 20; /* as a slab is added */
     cache_touch(&c, 0, from, to);
-    size_t n = resident(g->base, 4 << 20, is);
+    size_t n = resident(base, 4 << 20, is);
     for (uint64_t at = 0; at < to; at += 4096) {
         int64_t in = (int64_t)at % g->page_bytes;
         int owned = at >= from &&
@@ -470,8 +476,8 @@ static void memory_of_heads(void)
         of_node[cache_home(&kv[0], h, 5, 2)]++;
     CHECK(of_node[0] == 2 && of_node[1] == 2 && cache_home(&kv[0], 0, 5, 2) == 0);
     CHECK(cache_home(&kv[1], 0, 4, 2) == 0 && cache_home(&kv[1], 0, 5, 2) == 1); /* in turns */
-    mem_decommit(g->base, 4 << 20, PITH_MEM_CACHE);
-    mem_release(g->base, g->reserved);
+    slabs_deinit(&g->pages);
+    d->backend->close(d);
     pool_free(c.pool);
 }
 
@@ -500,10 +506,11 @@ static void sessions_on_nodes(void)
     REQUIRE(s, "%s", err.msg);
     if (m->n_nodes == 2) { /* with one processor there is one node */
         struct cache_group *g = &s->cache.group[0];
-        CHECK(pith_feed(s, 0, prompt, N_PROMPT, &err) == PITH_OK && g->committed >= 2 << 20);
-        size_t n = resident(g->base, g->committed, is);
-        CHECK_MSG(n >= g->committed / 4096 - 2, "%zu of %zu pages are touched", n,
-                  (size_t)g->committed / 4096);
+        CHECK(pith_feed(s, 0, prompt, N_PROMPT, &err) == PITH_OK);
+        uint64_t bytes = slabs_bytes(&g->pages);
+        size_t n = resident(buffer_map(&g->pages.slab[0]), bytes, is);
+        CHECK_MSG(bytes >= 2 << 20 && n >= bytes / 4096 - 2, "%zu of %zu pages are touched", n,
+                  (size_t)bytes / 4096);
     }
     pith_session_close(s);
     pith_model_close(m);

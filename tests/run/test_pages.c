@@ -9,12 +9,41 @@
 
 enum { N_SEQ = 48, N_CTX = 8192, N_LAYER = 3, N_TOKENS = 60000 };
 
-/* Pages hold nothing here. */
-static void gather(struct device *d, struct pool *pool, const struct cache_gather *m)
+/* Pages hold nothing here, and take no memory. */
+static void limits(const struct device *d, struct device_limits *out)
 {
-    (void)d, (void)pool, (void)m;
+    (void)d;
+    *out = (struct device_limits){.largest = UINT64_MAX, .slab = UINT64_MAX, .align = 64};
 }
-static const struct backend backend = {.gather = gather};
+static pith_status reserve(struct buffer *b, struct pith_error *err)
+{
+    (void)b, (void)err;
+    return PITH_OK;
+}
+static pith_status commit(struct buffer *b, uint64_t to, struct pith_error *err)
+{
+    (void)b, (void)to, (void)err;
+    return PITH_OK;
+}
+static void decommit(struct buffer *b, uint64_t to)
+{
+    (void)b, (void)to;
+}
+static pith_status zero(struct place at, uint64_t n, struct pith_error *err)
+{
+    (void)at, (void)n, (void)err;
+    return PITH_OK;
+}
+static void release(struct buffer *b)
+{
+    (void)b;
+}
+static const struct backend backend = {.limits = limits,
+                                       .reserve = reserve,
+                                       .commit = commit,
+                                       .decommit = decommit,
+                                       .zero = zero,
+                                       .release = release};
 static struct device device = {.backend = &backend};
 static struct device *devices[] = {&device};
 
@@ -97,7 +126,7 @@ static void extend(struct cache *c, int32_t seq, int32_t n, struct totals *t)
     for (int32_t part; n > 0; n -= part) { /* as steps of a session do */
         part = n < 512 ? n : 512;
         c->seq[seq].floor = c->seq[seq].n;
-        if (cache_grow(c, seq, part, NULL, &err) != PITH_OK) {
+        if (cache_grow(c, seq, part, &err) != PITH_OK || cache_flush(c, &err) != PITH_OK) {
             cache_cut(c, seq, c->seq[seq].n); /* what it took before it found no more */
             t->refused++;
             return;

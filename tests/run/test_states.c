@@ -9,11 +9,28 @@
 
 enum { N_CTX = 1024, CHUNK = 128 };
 
-static void gather(struct device *d, struct pool *pool, const struct cache_gather *m)
+/* Pages hold nothing here, and take no memory. */
+static void limits(const struct device *d, struct device_limits *out)
 {
-    (void)d, (void)pool, (void)m;
+    (void)d;
+    *out = (struct device_limits){.largest = UINT64_MAX, .slab = UINT64_MAX, .align = 64};
 }
-static const struct backend backend = {.gather = gather};
+static pith_status reserve(struct buffer *b, struct pith_error *err)
+{
+    (void)b, (void)err;
+    return PITH_OK;
+}
+static pith_status commit(struct buffer *b, uint64_t to, struct pith_error *err)
+{
+    (void)b, (void)to, (void)err;
+    return PITH_OK;
+}
+static void release(struct buffer *b)
+{
+    (void)b;
+}
+static const struct backend backend = {
+    .limits = limits, .reserve = reserve, .commit = commit, .release = release};
 static struct device device[2] = {{.backend = &backend}, {.backend = &backend}};
 static struct device *devices[] = {&device[0], &device[1]};
 static const int32_t layer_device[4] = {0, 0, 1, 1};
@@ -57,6 +74,7 @@ static void composed(void)
                          rows(2, RANGE_WINDOW, CHUNK, 1), rows(3, RANGE_ALL, 0, 3)};
     struct cache c;
     struct pith_error err;
+    uint64_t bytes[MAX_DEVICES];
     s[2].n[0] = 5;
     s[2].n[3] = 100;
     s[3].fixed = 1;
@@ -73,7 +91,8 @@ static void composed(void)
             CHECK(s[i].v_off + s[i].n_head_kv * s[i].v_head <= g->page_bytes);
             CHECK(g->device == layer_device[s[i].layer] && g->span == s[i].span);
         }
-    CHECK(recurrent_layout(s, 6) == 4096);
+    CHECK(recurrent_layout(s, 6, layer_device, bytes) == 4096);
+    CHECK(bytes[0] == 4096 && bytes[1] == 0);
     CHECK(s[2].off[0] == 0 && s[2].off[3] == 64);
     cache_deinit(&c);
 }
@@ -111,7 +130,7 @@ static void feed(struct cache *c, int32_t seq, int32_t n)
     struct pith_error err;
     for (int32_t i = 0; i < n; i += 64) {
         cache_begin(c, seq);
-        CHECK_MSG(cache_grow(c, seq, 64, NULL, &err) == PITH_OK, "%s", err.msg);
+        CHECK_MSG(cache_grow(c, seq, 64, &err) == PITH_OK, "%s", err.msg);
         for (int k = 0; k < 64; k++)
             cache_append(c, seq, 1);
         cache_end(c, seq, 0);

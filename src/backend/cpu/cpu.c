@@ -184,23 +184,20 @@ static void cpu_pack(const struct device *d, const struct tensor *t, const void 
         cpu_pack_panel(c->kern, t, rows, p, (uint8_t *)out + (uint64_t)(p - first) * panel);
 }
 
-static void cpu_page_read(struct device *d, const struct state *kv, const uint8_t *page, int first,
-                          int n, void *k, void *v)
+static pith_status cpu_page_read(struct place page, const struct state *kv, int first, int n,
+                                 void *k, void *v, struct pith_error *err)
 {
-    (void)d;
-    kv_get_page(kv, page, first, n, k, v);
+    (void)err;
+    kv_get_page(kv, at(page), first, n, k, v);
+    return PITH_OK;
 }
 
-static void cpu_page_write(struct device *d, const struct state *kv, uint8_t *page, int first,
-                           int n, const void *k, const void *v)
+static pith_status cpu_page_write(struct place page, const struct state *kv, int first, int n,
+                                  const void *k, const void *v, struct pith_error *err)
 {
-    (void)d;
-    kv_put_page(kv, page, first, n, k, v);
-}
-
-static void cpu_sync(struct device *d)
-{
-    (void)d; /* run returns when the work is done */
+    (void)err;
+    kv_put_page(kv, at(page), first, n, k, v);
+    return PITH_OK;
 }
 
 const struct backend backend_cpu = {
@@ -224,12 +221,14 @@ const struct backend backend_cpu = {
     .event_wait = cpu_event_wait,
     .impl = cpu_impl,
     .pack = cpu_pack,
-    .state_bytes = cpu_state_bytes,
-    .run = cpu_run,
+    .job_bytes = cpu_job_bytes,
+    .prepare = cpu_prepare,
+    .finish = cpu_finish,
+    .cache_ops = cpu_cache_ops,
+    .submit = cpu_submit,
+    .wait = cpu_wait,
     .page_read = cpu_page_read,
     .page_write = cpu_page_write,
-    .gather = cpu_gather,
-    .sync = cpu_sync,
     .measure = cpu_measure,
     .measure_threads = cpu_measure_threads,
 };

@@ -20,12 +20,19 @@ int cpu_ops_impl(const struct kern *kern, const struct node *n, struct op_impl *
 void cpu_pack_panel(const struct kern *kern, const struct tensor *t, const void *rows, int64_t p,
                     void *out);
 /* run.c */
-pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
-                    struct pith_error *err);
-size_t cpu_state_bytes(const struct plan *p, int n_threads);
+uint64_t cpu_job_bytes(const struct plan *p, int n_threads);
+pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job **out,
+                        struct pith_error *err);
+void cpu_finish(struct job *j);
+pith_status cpu_cache_ops(struct job *j, const struct cache_log *log, uint32_t *done,
+                          struct pith_error *err);
+pith_status cpu_submit(struct job *j, const struct run *r, int32_t first, int32_t n,
+                       struct pith_error *err);
+pith_status cpu_wait(struct job *j, struct pith_error *err);
 
-/* gather.c */
-void cpu_gather(struct device *d, struct pool *pool, const struct cache_gather *m);
+/* gather.c: one CACHE_GATHER on all threads of the pool; kern NULL: the reference. */
+void cpu_gather(const struct kern *kern, struct pool *pool, const struct job_params *p,
+                const struct cache_view *view, const struct cache_op *op);
 
 /* measure.c */
 pith_status cpu_measure(struct device *d, struct pool *pool, int n_threads, int ms,

@@ -10,65 +10,71 @@
 
 enum { MAX_D = 4096 }; /* elements of a head, as architectures allow */
 
-struct job {
-    const struct cache_gather *m;
+struct gather {
+    const struct cache_op *op;
+    const struct cache_view *view;
+    const struct state *states;
+    int32_t n_states;
     const struct kern *kern; /* NULL: the reference */
     int n_threads;
 };
 
 /* A row of K as it is cached, rotated: to numbers, turned, rounded again. */
-static void rotate(const struct job *job, const struct state *kv, uint8_t *row, const float *angles)
+static void rotate(const struct gather *g, const struct state *kv, uint8_t *row, const float *angles)
 {
     float x[MAX_D];
     const struct rope_set *set = kv->rope;
     dtypes[kv->k_type].dequant(row, x, kv->d_k);
-    if (!job->kern)
+    if (!g->kern)
         ref_rope_head(set, x, angles);
     else if (set->neox)
-        job->kern->rope_neox(x, angles, angles + set->n_rot / 2, set->n_rot);
+        g->kern->rope_neox(x, angles, angles + set->n_rot / 2, set->n_rot);
     else
-        job->kern->rope_norm(x, angles, angles + set->n_rot / 2, set->n_rot);
+        g->kern->rope_norm(x, angles, angles + set->n_rot / 2, set->n_rot);
     dtypes[kv->k_type].quant(x, row, kv->d_k);
 }
 
-static void gather_head(const struct job *job, const struct state *kv, int head)
+static void gather_head(const struct gather *g, const struct state *kv, int head)
 {
-    const struct cache_gather *m = job->m;
     _Alignas(8) uint8_t row[MAX_D * 4];
     float angles[MAX_D];
     int32_t angle_of = 0;
-    uint8_t *to = m->base + m->page * m->page_bytes;
-    for (int32_t j = 0; j < m->n; j++) {
-        if (m->src_page[j] < 0)
+    uint8_t *to = view_at(g->view, g->op->page);
+    for (int32_t j = 0; j < g->op->n; j++) {
+        const struct cache_slot_from *from = &g->op->from[j];
+        if (from->page < 0)
             continue;
-        const uint8_t *from = m->base + m->src_page[j] * m->page_bytes;
-        int32_t delta = kv->rope ? m->delta[j] : 0;
-        kv_get_k(kv, from, head, m->src_slot[j], row);
+        const uint8_t *page = view_at(g->view, from->page);
+        int32_t delta = kv->rope ? from->delta : 0;
+        kv_get_k(kv, page, head, from->slot, row);
         if (delta && delta != angle_of)
             ref_rope_angles(kv->rope, angle_of = delta, 1.0, angles);
         if (delta)
-            rotate(job, kv, row, angles);
-        kv_put_k(kv, to, head, m->first + j, row);
-        kv_get_v(kv, from, head, m->src_slot[j], row);
-        kv_put_v(kv, to, head, m->first + j, row);
+            rotate(g, kv, row, angles);
+        kv_put_k(kv, to, head, g->op->first + j, row);
+        kv_get_v(kv, page, head, from->slot, row);
+        kv_put_v(kv, to, head, g->op->first + j, row);
     }
 }
 
 static void gather_thread(void *ctx, int ith)
 {
-    const struct job *job = ctx;
+    const struct gather *g = ctx;
     int64_t unit = 0;
-    for (int32_t l = 0; l < job->m->n_states; l++) {
-        const struct state *kv = &job->m->states[l];
-        for (int head = 0; kv->group == job->m->group && head < kv->n_head_kv; head++)
-            if (unit++ % job->n_threads == ith)
-                gather_head(job, kv, head);
-    }
+    for (const struct state *kv = g->states; kv < g->states + g->n_states; kv++)
+        for (int head = 0; kv->group == g->op->group && head < kv->n_head_kv; head++)
+            if (unit++ % g->n_threads == ith)
+                gather_head(g, kv, head);
 }
 
-void cpu_gather(struct device *d, struct pool *pool, const struct cache_gather *m)
+void cpu_gather(const struct kern *kern, struct pool *pool, const struct job_params *p,
+                const struct cache_view *view, const struct cache_op *op)
 {
-    const struct cpu_device *cpu = d->priv;
-    struct job job = {.m = m, .kern = cpu->kern, .n_threads = pool_n_threads(pool)};
-    pool_run(pool, job.n_threads, gather_thread, &job);
+    struct gather g = {.op = op,
+                       .view = view,
+                       .states = p->states,
+                       .n_states = p->n_states,
+                       .kern = kern,
+                       .n_threads = pool_n_threads(pool)};
+    pool_run(pool, g.n_threads, gather_thread, &g);
 }

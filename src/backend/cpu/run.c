@@ -37,8 +37,19 @@ struct cpu_phase { /* written by the thread that opens the phase */
     _Atomic(uint32_t) done; /* chunks */
 };
 
+struct job {
+    struct exec x;
+    struct job_params p;
+    const struct cpu_device *d;
+    uint8_t *at[STEP_MAX_GROUPS + 1]; /* where the groups' pages are, and the blocks */
+    struct cpu_phase *ph;             /* [n_phases] */
+    struct share *share;              /* [threads of the pool] */
+};
+
 struct runner {
-    struct exec *x;
+    const struct exec *x;
+    const struct run *run;
+    struct pool *pool;
     struct cpu_phase *ph; /* [n] */
     struct share *share;  /* [n_threads] */
     int32_t first, n;
@@ -59,7 +70,7 @@ static size_t phases_bytes(const struct plan *p)
 
 static int cancelled(const struct runner *r)
 {
-    return atomic_load_explicit(r->x->cancel, memory_order_relaxed);
+    return atomic_load_explicit(r->run->cancel, memory_order_relaxed);
 }
 
 /* ---------------------------------------------------------------- units */
@@ -164,10 +175,10 @@ static int64_t claim(struct runner *r, uint32_t i, int v, int steal)
 static void observe(const struct runner *r, const struct call *c)
 {
     const struct exec *x = r->x;
-    if (!x->observe || c->dst.fmt != ACT_F32 || op_has(c->op, OP_OPAQUE) || !c->dst.cols)
+    if (!r->run->observe || c->dst.fmt != ACT_F32 || op_has(c->op, OP_OPAQUE) || !c->dst.cols)
         return;
     if (c->dst.ld == c->dst.cols)
-        x->observe(x->observe_ctx, c->name, exec_rows(x, c->dst.rows, c->dst.rows_mul), c->dst.cols,
+        r->run->observe(r->run->observe_ctx, c->name, exec_rows(x, c->dst.rows, c->dst.rows_mul), c->dst.cols,
                    value_ptr(x, &c->dst));
 }
 
@@ -183,21 +194,21 @@ static double weight_of(uint64_t bytes, uint64_t ops)
 static void account(struct runner *r, uint32_t i)
 {
     const struct phase *ph = &r->x->plan->phases[r->first + (int32_t)i];
-    int64_t now = r->x->profile ? clock_ns() : 0;
+    int64_t now = r->run->profile ? clock_ns() : 0;
     double all = 0;
     uint64_t bytes, ops;
-    for (int32_t k = 0; r->x->profile && k < ph->n; k++) {
+    for (int32_t k = 0; r->run->profile && k < ph->n; k++) {
         call_cost(&r->x->plan->calls[ph->first + k], r->x, &bytes, &ops);
         all += weight_of(bytes, ops);
     }
     for (int32_t k = 0; k < ph->n; k++) {
         const struct call *c = &r->x->plan->calls[ph->first + k];
-        struct call_stats *s = &r->x->stats[c->index];
+        struct call_stats *s = &r->run->stats[c->index];
         call_cost(c, r->x, &bytes, &ops);
         s->n++;
         s->bytes += bytes;
         s->ops += ops;
-        if (r->x->profile)
+        if (r->run->profile)
             s->ns += (int64_t)((double)(now - r->t0) * weight_of(bytes, ops) / all);
         observe(r, c);
     }
@@ -224,7 +235,7 @@ static void advance(struct runner *r, int64_t i, int ith)
         next = CANCELLED_PHASE;
     atomic_store_explicit(&r->cur, next, memory_order_release);
     if (r->x->n_threads > 1)
-        pool_ring(r->x->pool);
+        pool_ring(r->pool);
 }
 
 /* Works on phases as they come; returns 1 when all are done, 0 when the current one has no chunk
@@ -241,7 +252,7 @@ static int worker(void *ctx, int ith)
             for (int64_t c; (c = claim(r, i, v, k > 0)) >= 0;) {
                 if (cancelled(r)) { /* some thread is always here, so all hear of it */
                     atomic_store(&r->cur, CANCELLED_PHASE);
-                    pool_ring(r->x->pool);
+                    pool_ring(r->pool);
                     return 1;
                 }
                 int64_t lo = c * cp->chunk, hi = lo + cp->chunk;
@@ -258,26 +269,30 @@ static int worker(void *ctx, int ith)
     return 1;
 }
 
-pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
-                    struct pith_error *err)
+pith_status cpu_submit(struct job *j, const struct run *run, int32_t first, int32_t n,
+                       struct pith_error *err)
 {
-    (void)d;
+    struct exec *x = &j->x;
+    x->step = run->step;
+    x->n_threads = run->n_threads;
     struct runner r = {.x = x,
-                       .ph = x->run_state,
+                       .run = run,
+                       .pool = j->p.pool,
+                       .ph = j->ph,
+                       .share = j->share,
                        .first = first,
                        .n = n,
                        .n_threads = x->n_threads,
                        .n_nodes = x->n_nodes > 1 && x->n_nodes <= x->n_threads ? x->n_nodes : 1};
-    r.share = (struct share *)((uint8_t *)x->run_state + phases_bytes(x->plan));
     for (int i = 0; i < x->n_threads; i++)
         atomic_store_explicit(&r.share[i].word, 0, memory_order_relaxed);
-    if (x->profile)
+    if (run->profile)
         r.t0 = clock_ns();
     atomic_init(&r.cur, 0);
     uint32_t fp = fp_enter();
     advance(&r, -1, 0);
     if (atomic_load(&r.cur) < (uint32_t)n)
-        pool_share(x->pool, x->n_threads, worker, &r);
+        pool_share(j->p.pool, x->n_threads, worker, &r);
     fp_leave(fp);
     /* What was run counts, not the flag: it may be raised behind the last phase, and taken back
      * before anybody looks. */
@@ -287,7 +302,85 @@ pith_status cpu_run(struct device *d, struct exec *x, int32_t first, int32_t n,
     return PITH_OK;
 }
 
-size_t cpu_state_bytes(const struct plan *p, int n_threads)
+pith_status cpu_wait(struct job *j, struct pith_error *err)
 {
-    return phases_bytes(p) + (size_t)n_threads * sizeof(struct share);
+    (void)j, (void)err; /* submit returns when the work is done */
+    return PITH_OK;
+}
+
+pith_status cpu_cache_ops(struct job *j, const struct cache_log *log, uint32_t *done,
+                          struct pith_error *err)
+{
+    (void)err;
+    uint32_t fp = fp_enter();
+    for (const struct cache_op *op; (op = cache_log_next(log, done));) {
+        const struct cache_view *view = &j->x.cache[op->group];
+        if (!j->p.cache[op->group])
+            continue;
+        if (op->kind == CACHE_ZERO)
+            memset(view_at(view, op->page), 0, (size_t)view->page_bytes);
+        else
+            cpu_gather(j->d->kern, j->p.pool, &j->p, view, op);
+    }
+    fp_leave(fp);
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- jobs */
+
+static uint64_t scratch_bytes(const struct plan *p)
+{
+    return size_align(p->scratch_bytes + 64, 64);
+}
+
+uint64_t cpu_job_bytes(const struct plan *p, int n_threads)
+{
+    return sizeof(struct job) + phases_bytes(p) +
+           (uint64_t)n_threads * (sizeof(struct share) + scratch_bytes(p));
+}
+
+/* The one slab of units that is reserved whole. */
+static void view_of(struct cache_view *v, const struct slabs *s, uint8_t **at)
+{
+    if (!s || !s->n)
+        return;
+    *at = buffer_map(&s->slab[0]);
+    *v = (struct cache_view){.slab = at, .shift = s->shift, .page_bytes = (int64_t)s->unit};
+}
+
+pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job **out,
+                        struct pith_error *err)
+{
+    int n = pool_n_threads(p->pool);
+    struct job *j = mem_zalloc(sizeof *j, PITH_MEM_SCRATCH);
+    if (j) {
+        j->ph = mem_zalloc(phases_bytes(p->plan), PITH_MEM_SCRATCH);
+        j->share = mem_array((size_t)n, sizeof *j->share, PITH_MEM_SCRATCH);
+        j->x.scratch_bytes = scratch_bytes(p->plan);
+        j->x.scratch = mem_alloc(j->x.scratch_bytes * (size_t)n, PITH_MEM_SCRATCH);
+    }
+    if (!j || !j->ph || !j->share || !j->x.scratch) {
+        cpu_finish(j);
+        return error_set(err, PITH_NOMEM, "out of memory for the scratch of %d threads", n);
+    }
+    j->p = *p;
+    j->d = d->priv;
+    j->x.plan = p->plan;
+    j->x.n_nodes = p->n_nodes;
+    j->x.base[d->index] = buffer_map(p->act);
+    for (int g = 0; g < STEP_MAX_GROUPS; g++)
+        view_of(&j->x.cache[g], p->cache[g], &j->at[g]);
+    view_of(&j->x.state, p->blocks, &j->at[STEP_MAX_GROUPS]);
+    *out = j;
+    return PITH_OK;
+}
+
+void cpu_finish(struct job *j)
+{
+    if (!j)
+        return;
+    mem_free(j->ph);
+    mem_free(j->share);
+    mem_free(j->x.scratch);
+    mem_free(j);
 }

@@ -99,7 +99,7 @@ static OP_FN(ref_cache_write)
         int32_t slot = step_slot(x->step, kv->group)[r];
         int32_t place = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
         int32_t j = place_slot(place, slot);
-        uint8_t *base = cv->base + place_page(place) * cv->page_bytes;
+        uint8_t *base = view_at(cv, place_page(place));
         const float *k = value_row(x, &c->src[0], r), *v = value_row(x, &c->src[1], r);
         for (int h = 0; h < kv->n_head_kv; h++) {
             dtypes[kv->k_type].quant(k + (int64_t)h * kv->d_k, row, kv->d_k);
@@ -231,7 +231,7 @@ static void ref_attn_span(const struct call *c, const struct exec *x, const floa
     const int32_t *pages = step_pages(x->step, kv->group, seg);
     float *o = t->o;
     for (int32_t page = lo / STEP_PAGE; page * STEP_PAGE < hi; page++) {
-        const uint8_t *base = cv->base + place_page(pages[page]) * cv->page_bytes;
+        const uint8_t *base = view_at(cv, place_page(pages[page]));
         int at = place_slot(pages[page], 0);
         int j0 = lo > page * STEP_PAGE ? lo - page * STEP_PAGE : 0;
         int j1 = hi - page * STEP_PAGE < STEP_PAGE ? hi - page * STEP_PAGE : STEP_PAGE;

@@ -8,6 +8,8 @@
 #include "graph/kv_page.h"
 #include "run/cache/store.h"
 
+/* LOG_PAGES: changed by a step as most are; the list grows for others. */
+enum { LOG_PAGES = 64 };
 enum { SLAB = 2 << 20, TOKENS_BYTES = 16 << 10, ALL_PARTS = (1 << STEP_QUARTERS) - 1 };
 
 /* ---------------------------------------------------------------- layout and pools */
@@ -118,7 +120,8 @@ static pith_status shape_pool(struct cache_group *g, const struct cache_params *
     return PITH_OK;
 }
 
-static pith_status make_pool(struct cache_group *g, int stored, struct pith_error *err)
+static pith_status make_pool(struct cache_group *g, struct device *device, int stored,
+                             struct pith_error *err)
 {
     size_t most = (size_t)(g->n_pages + g->n_spare);
     g->free_list = mem_array(most, sizeof *g->free_list, PITH_MEM_CACHE);
@@ -126,12 +129,17 @@ static pith_status make_pool(struct cache_group *g, int stored, struct pith_erro
     g->parts = mem_array(most, sizeof *g->parts, PITH_MEM_CACHE);
     g->open = mem_array(most, sizeof *g->open, PITH_MEM_CACHE);
     g->stored = stored ? mem_array(most, sizeof *g->stored, PITH_MEM_CACHE) : NULL;
-    g->base = mem_reserve(g->reserved);
-    if (!g->free_list || !g->refs || !g->parts || !g->open || !g->base || (stored && !g->stored))
-        return error_set(err, PITH_NOMEM,
-                         "no address space for a cache of %llu bytes; use a smaller context",
-                         (unsigned long long)g->reserved);
-    return PITH_OK;
+    if (!g->free_list || !g->refs || !g->parts || !g->open || (stored && !g->stored))
+        return error_set(err, PITH_NOMEM, "out of memory for the tables of %zu pages", most);
+    return slabs_init(&g->pages, device, (uint64_t)g->page_bytes, most, SLAB, PITH_MEM_CACHE, err);
+}
+
+/* Memory of the host that comes from several nodes: see cache_nodes.c. */
+static void small_pages(struct cache_group *g)
+{
+    void *map = g->pages.n ? buffer_map(&g->pages.slab[0]) : NULL;
+    if (map)
+        mem_small_pages(map, g->reserved);
 }
 
 pith_status cache_shape(struct cache *c, struct state *states, int32_t n_states,
@@ -171,9 +179,9 @@ pith_status cache_init(struct cache *c, struct state *states, int32_t n_states,
     if (st != PITH_OK)
         goto fail;
     for (int g = 0; g < c->n_groups; g++) {
-        TRY(make_pool(&c->group[g], c->n_stored > 0, err));
+        TRY(make_pool(&c->group[g], devices[c->group[g].device], c->n_stored > 0, err));
         if (c->n_nodes > 1)
-            mem_small_pages(c->group[g].base, c->group[g].reserved);
+            small_pages(&c->group[g]);
     }
     c->seq = mem_array((size_t)p->n_seq, sizeof *c->seq, PITH_MEM_CACHE);
     uint64_t stride = size_align((uint64_t)p->n_ctx * sizeof(int32_t), TOKENS_BYTES);
@@ -194,8 +202,10 @@ pith_status cache_init(struct cache *c, struct state *states, int32_t n_states,
                           "out of memory for the page tables of %d sequences of %d positions",
                           p->n_seq, p->n_ctx));
     }
-    if (!c->seq)
+    c->log = mem_zalloc(sizeof *c->log, PITH_MEM_CACHE);
+    if (!c->seq || !c->log)
         TRY(error_set(err, PITH_NOMEM, "out of memory for %d sequences", p->n_seq));
+    TRY(pages_log(c, LOG_PAGES, err));
     return PITH_OK;
 fail:
     cache_deinit(c);
@@ -219,14 +229,12 @@ void cache_deinit(struct cache *c)
     }
     mem_free(c->seq);
     mem_free(c->draft);
+    if (c->log)
+        cache_log_deinit(c->log);
+    mem_free(c->log);
     for (int g = 0; g < c->n_groups; g++) {
         struct cache_group *p = &c->group[g];
-        if (p->committed) {
-            mem_decommit(p->base, p->committed, PITH_MEM_CACHE);
-            atomic_fetch_sub(&c->devices[p->device]->used[PITH_MEM_CACHE], p->committed);
-        }
-        if (p->base)
-            mem_release(p->base, p->reserved);
+        slabs_deinit(&p->pages);
         mem_free(p->free_list);
         mem_free(p->refs);
         mem_free(p->parts);
@@ -254,7 +262,7 @@ uint64_t cache_bytes(const struct cache *c)
 {
     uint64_t n = 0;
     for (int g = 0; g < c->n_groups; g++)
-        n += c->group[g].committed;
+        n += slabs_bytes(&c->group[g].pages);
     return n;
 }
 
@@ -324,42 +332,49 @@ static pith_status pages_commit(struct cache *c, struct cache_group *g, int32_t 
                                 struct pith_error *err)
 {
     n -= n < g->n_free ? n : g->n_free;
-    uint64_t need = size_align((uint64_t)(g->n_made + n) * (uint64_t)g->page_bytes, SLAB);
-    uint64_t limit = size_align(g->reserved, SLAB);
-    need = need < limit ? need : limit;
-    if (need <= g->committed)
-        return PITH_OK;
-    pith_status st = mem_commit(g->base + g->committed, need - g->committed, PITH_MEM_CACHE, err);
+    uint64_t before = slabs_bytes(&g->pages);
+    pith_status st = slabs_grow(&g->pages, (uint64_t)(g->n_made + n), err);
     if (st != PITH_OK)
-        return error_prefix(err, "growing the cache to %llu bytes", (unsigned long long)need);
-    atomic_fetch_add(&c->devices[g->device]->used[PITH_MEM_CACHE], need - g->committed);
-    cache_touch(c, (int)(g - c->group), g->committed, need);
-    g->committed = need;
+        return error_prefix(err, "growing the cache to %d pages", g->n_made + n);
+    cache_touch(c, (int)(g - c->group), before, slabs_bytes(&g->pages));
     return PITH_OK;
 }
 
-static uint8_t *page_at(const struct cache_group *g, int32_t page)
+static int32_t take_whole(struct cache *c, int group)
 {
-    return g->base + (int64_t)page * g->page_bytes;
-}
-
-static int32_t take_whole(struct cache_group *g)
-{
+    struct cache_group *g = &c->group[group];
     int fresh = !g->n_free; /* memory never used is zero already */
     int32_t page = fresh ? g->n_made++ : g->free_list[--g->n_free];
     if (!fresh)
-        memset(page_at(g, page), 0, (size_t)g->page_bytes);
+        cache_log_add(c->log, CACHE_ZERO, group, page, 0, 0);
     return page;
 }
 
-int32_t page_take(struct cache_group *g, int32_t n)
+pith_status pages_log(struct cache *c, int64_t n, struct pith_error *err)
 {
+    if (cache_log_room(c->log, 2 * n, STEP_PAGE * n))
+        return PITH_OK;
+    return error_set(err, PITH_NOMEM, "out of memory for the list of %lld changes of pages",
+                     (long long)n);
+}
+
+pith_status cache_flush(const struct cache *c, struct pith_error *err)
+{
+    if (c->run)
+        return plan_cache_ops(c->run, c->log, err);
+    c->log->n = 0;
+    return PITH_OK;
+}
+
+int32_t page_take(struct cache *c, int group, int32_t n)
+{
+    struct cache_group *g = &c->group[group];
     int32_t place = STEP_QUARTERS, part = 0;
     if (n > STEP_QUARTER) {
-        place *= take_whole(g);
+        place *= take_whole(c, group);
     } else {
         if (!g->n_open)
-            g->open[g->n_open++] = take_whole(g);
+            g->open[g->n_open++] = take_whole(c, group);
         int32_t page = g->open[g->n_open - 1];
         while (g->parts[page] >> part & 1)
             part++;
@@ -377,18 +392,12 @@ static int32_t place_slots(const struct cache_group *g, int32_t place)
     return g->parts[place_page(place)] ? STEP_QUARTER : STEP_PAGE;
 }
 
-void page_fill(struct cache *c, int group, int32_t place, struct cache_gather *m, struct pool *pool)
+void page_fill(struct cache *c, int group, int32_t place, const struct cache_slot_from *from,
+               int32_t n)
 {
-    const struct cache_group *g = &c->group[group];
-    struct device *d = c->devices[g->device];
-    m->states = c->states;
-    m->n_states = c->n_states;
-    m->group = group;
-    m->base = g->base;
-    m->page_bytes = g->page_bytes;
-    m->page = place_page(place);
-    m->first = place_slot(place, 0);
-    d->backend->gather(d, pool, m);
+    struct cache_op *op = cache_log_add(c->log, CACHE_GATHER, group, place_page(place),
+                                        place_slot(place, 0), n);
+    memcpy(op->from, from, (size_t)n * sizeof *from);
 }
 
 int32_t pages_available(const struct cache_group *g)
@@ -407,34 +416,40 @@ uint64_t page_canonical(const struct cache *c, int group)
     return n;
 }
 
-void page_read(const struct cache *c, int group, int32_t place, int32_t n, uint8_t *out)
+pith_status page_read(const struct cache *c, int group, int32_t place, int32_t n, uint8_t *out,
+                      struct pith_error *err)
 {
     const struct cache_group *g = &c->group[group];
-    struct device *d = c->devices[g->device];
-    for (const struct state *kv = c->states; kv < c->states + c->n_states; kv++) {
+    const struct backend *b = c->devices[g->device]->backend;
+    pith_status st = PITH_OK;
+    for (const struct state *kv = c->states; kv < c->states + c->n_states && st == PITH_OK; kv++) {
         if (kv->group != group)
             continue;
         int64_t k = kv_canonical_k(kv), v = kv_canonical_v(kv);
         if (n < STEP_PAGE)
             memset(out, 0, (size_t)(k + v));
-        d->backend->page_read(d, kv, page_at(g, place_page(place)), place_slot(place, 0), n, out,
-                              out + k);
+        st = b->page_read(slabs_at(&g->pages, (uint64_t)place_page(place)), kv,
+                          place_slot(place, 0), n, out, out + k, err);
         out += k + v;
     }
+    return st;
 }
 
-void page_write(struct cache *c, int group, int32_t place, const uint8_t *in)
+pith_status page_write(struct cache *c, int group, int32_t place, const uint8_t *in,
+                       struct pith_error *err)
 {
     const struct cache_group *g = &c->group[group];
-    struct device *d = c->devices[g->device];
-    for (const struct state *kv = c->states; kv < c->states + c->n_states; kv++) {
+    const struct backend *b = c->devices[g->device]->backend;
+    pith_status st = cache_flush(c, err);
+    for (const struct state *kv = c->states; kv < c->states + c->n_states && st == PITH_OK; kv++) {
         if (kv->group != group)
             continue;
         int64_t k = kv_canonical_k(kv), v = kv_canonical_v(kv);
-        d->backend->page_write(d, kv, page_at(g, place_page(place)), place_slot(place, 0),
-                               place_slots(g, place), in, in + k);
+        st = b->page_write(slabs_at(&g->pages, (uint64_t)place_page(place)), kv,
+                           place_slot(place, 0), place_slots(g, place), in, in + k, err);
         in += k + v;
     }
+    return st;
 }
 
 /* ---------------------------------------------------------------- pages of sequences */
@@ -512,16 +527,14 @@ static int32_t move_needs(const struct cache_group *g, int32_t place, int32_t n)
 }
 
 /* Another place for n slots instead of *entry, with the `held` ones in that. */
-static void move_page(struct cache *c, int group, int32_t *entry, int32_t held, int32_t n,
-                      struct pool *pool)
+static void move_page(struct cache *c, int group, int32_t *entry, int32_t held, int32_t n)
 {
     struct cache_group *g = &c->group[group];
-    struct cache_gather m = {.n = *entry < 0 ? 0 : held};
+    struct cache_slot_from from[STEP_PAGE];
     int32_t was = *entry, page = place_page(was), place = STEP_QUARTERS * page;
-    for (int32_t j = 0; j < m.n; j++) {
-        m.src_page[j] = page;
-        m.src_slot[j] = place_slot(was, j);
-    }
+    held = was < 0 ? 0 : held;
+    for (int32_t j = 0; j < held; j++)
+        from[j] = (struct cache_slot_from){.page = page, .slot = place_slot(was, j)};
     if (page_frees(g, was)) {
         g->parts[page] = 0;
         close_page(g, page);
@@ -529,20 +542,20 @@ static void move_page(struct cache *c, int group, int32_t *entry, int32_t held, 
         g->refs[place] = 1;
         *entry = place;
     } else {
-        place = page_take(g, n);
+        place = page_take(c, group, n);
     }
-    if (m.n && place != was)
-        page_fill(c, group, place, &m, pool);
+    if (held && place != was)
+        page_fill(c, group, place, from, held);
     if (*entry != place)
         page_unref(g, entry);
     *entry = place;
 }
 
-pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pool *pool,
-                       struct pith_error *err)
+pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_error *err)
 {
     struct cache_seq *q = &c->seq[seq];
     int32_t from = q->n / STEP_PAGE, n = q->n + add;
+    int64_t all = 0;
     pith_status st = cache_tokens(c, q, n, err);
     if (st != PITH_OK)
         return st;
@@ -552,11 +565,14 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pool *p
             need += move_needs(&c->group[i], q->pages[i][p], slots_in(n, p));
         if ((st = pages_need(c, i, seq, need, err)) != PITH_OK)
             return st;
+        all += need + 1; /* a page can be filled in its place */
     }
+    if ((st = pages_log(c, all, err)) != PITH_OK)
+        return st;
     for (int i = 0; i < c->n_groups; i++)
         for (int32_t p = from; p * STEP_PAGE < n; p++)
             if (must_move(&c->group[i], q->pages[i][p], slots_in(n, p)))
-                move_page(c, i, &q->pages[i][p], slots_in(q->n, p), slots_in(n, p), pool);
+                move_page(c, i, &q->pages[i][p], slots_in(q->n, p), slots_in(n, p));
     return PITH_OK;
 }
 
@@ -634,26 +650,29 @@ int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n
     return 1;
 }
 
+/* Pages up to the last one in use. */
+static int32_t last_used(const struct cache_group *g)
+{
+    int32_t n = g->n_made;
+    while (n && !g->parts[n - 1] && !g->refs[STEP_QUARTERS * (n - 1)])
+        n--;
+    return n;
+}
+
 void cache_trim(struct cache *c)
 {
+    if (cache_flush(c, NULL) != PITH_OK)
+        return;
     for (int i = 0; i < c->n_groups; i++) {
         struct cache_group *g = &c->group[i];
-        int32_t n_free = 0;
-        while (g->n_made && !g->parts[g->n_made - 1] && !g->refs[STEP_QUARTERS * (g->n_made - 1)])
-            g->n_made--;
+        int32_t n_free = 0, n = last_used(g);
+        if (slabs_trim(&g->pages, (uint64_t)n, NULL) != PITH_OK)
+            continue;
+        g->n_made = n;
         for (int32_t k = 0; k < g->n_free; k++)
-            if (g->free_list[k] < g->n_made)
+            if (g->free_list[k] < n)
                 g->free_list[n_free++] = g->free_list[k];
         g->n_free = n_free;
-        uint64_t used = (uint64_t)g->n_made * (uint64_t)g->page_bytes;
-        uint64_t keep = size_align(used, SLAB);
-        if (used < keep) /* pages made anew are taken to be zero */
-            memset(g->base + used, 0, (size_t)((keep < g->committed ? keep : g->committed) - used));
-        if (keep >= g->committed)
-            continue;
-        mem_decommit(g->base + keep, g->committed - keep, PITH_MEM_CACHE);
-        atomic_fetch_sub(&c->devices[g->device]->used[PITH_MEM_CACHE], g->committed - keep);
-        g->committed = keep;
     }
 }
 

@@ -31,15 +31,15 @@
 #ifndef PITH_RUN_CACHE_H
 #define PITH_RUN_CACHE_H
 
-#include "graph/backend.h"
+#include "graph/plan.h"
 
 struct cache_group {
     enum state_range range;
     int32_t span; /* of the window or chunk; 0: everything is seen */
     int32_t device;
     int64_t page_bytes;
-    uint8_t *base;
-    uint64_t reserved, committed;
+    struct slabs pages;
+    uint64_t reserved; /* bytes of all pages there can be */
     int32_t n_pages; /* limit */
     int32_t n_spare; /* pages beyond it that settled sequences may hold until the call ends, */
     int32_t n_lent;  /* and that they do */
@@ -103,6 +103,10 @@ struct cache {
     uint64_t store_bytes;
     int32_t
         n_stored; /* entries of the store: each with a page of every group and a recurrent state */
+    /* What is to be done to pages before the next step reads them, and who does it; NULL: they hold
+     * nothing, only their accounting is of interest. */
+    struct cache_log *log;
+    struct plan_run *run;
     struct store *store; /* has pages to give back when there are none; NULL: there is none */
     struct mem_account *account; /* of what is made later, NULL: nobody's */
     struct cache_draft *draft;   /* cache_edit.c's, from the first edit on */
@@ -151,10 +155,11 @@ void cache_end(struct cache *c, int32_t seq, int failed);
 /* The first slot whose position is at least pos. */
 int32_t cache_find(const struct cache_seq *q, int64_t pos);
 
+/* Does now what is in the log. */
+pith_status cache_flush(const struct cache *c, struct pith_error *err);
 /* Makes slots [seq.n, seq.n + add) of a settled sequence writable: pages taken, shared ones copied.
  * PITH_NOMEM tells needed and free pages. */
-pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pool *pool,
-                       struct pith_error *err);
+pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_error *err);
 /* Appends a slot that cache_grow made and a step filled. */
 void cache_append(struct cache *c, int32_t seq, int32_t token);
 /* Keeps the first n slots. */
@@ -169,7 +174,8 @@ uint64_t cache_limit(const struct cache *c); /* at most */
 uint64_t cache_tables_most(
     const struct cache *c); /* beside K and V, when every sequence is full and edited */
 uint64_t cache_growth(const struct cache *c); /* of tables: what may still be made */
-/* Gives whole slabs behind the last page in use back to the system. */
+/* Gives whole slabs behind the last page in use back to the system, as far as the devices go along.
+ */
 void cache_trim(struct cache *c);
 
 /* Edits; [a, b) are slots. PITH_STATE: a window group has given back what the row to come would see
@@ -187,6 +193,6 @@ pith_status cache_move(struct cache *c, int32_t seq, int32_t a, int32_t b, int32
                        int32_t divisor, struct pith_error *err);
 /* Carries out the edits of a sequence, for the call in progress: afterwards K and V of slot i lie
  * in slot i. PITH_NOMEM as cache_grow. */
-pith_status cache_settle(struct cache *c, int32_t seq, struct pool *pool, struct pith_error *err);
+pith_status cache_settle(struct cache *c, int32_t seq, struct pith_error *err);
 
 #endif

@@ -235,17 +235,24 @@ static int32_t same_page(const struct cache_seq *q, int32_t page)
     return shift % STEP_PAGE ? -1 : page + shift / STEP_PAGE;
 }
 
+/* Slots of a new page. */
+static int32_t slots_of(const struct cache_seq *q, int32_t page)
+{
+    int32_t left = q->n - page * STEP_PAGE;
+    return left < STEP_PAGE ? left : STEP_PAGE;
+}
+
 /* Where the slots of a new page lie; how many of them a group still has. */
-static int32_t sources(const struct cache_seq *q, int group, int32_t page, struct cache_gather *m)
+static int32_t sources(const struct cache_seq *q, int group, int32_t page,
+                       struct cache_slot_from from[STEP_PAGE])
 {
     int32_t n = 0, first = page * STEP_PAGE;
-    m->n = q->n - first < STEP_PAGE ? q->n - first : STEP_PAGE;
-    for (int32_t j = 0; j < m->n; j++) {
+    for (int32_t j = 0; j < slots_of(q, page); j++) {
         const struct cache_slot *s = &q->slot[first + j];
         int32_t place = q->pages[group][s->src / STEP_PAGE];
-        m->src_page[j] = place < 0 ? -1 : place_page(place);
-        m->src_slot[j] = place_slot(place, s->src);
-        m->delta[j] = s->delta;
+        from[j] = (struct cache_slot_from){.page = place < 0 ? -1 : place_page(place),
+                                           .slot = place_slot(place, s->src),
+                                           .delta = s->delta};
         n += place >= 0;
     }
     return n;
@@ -264,7 +271,7 @@ static int32_t count_pages(const struct cache *c, int group, const struct cache_
                            int32_t *n_freed)
 {
     const struct cache_group *g = &c->group[group];
-    struct cache_gather m;
+    struct cache_slot_from from[STEP_PAGE];
     int32_t need = 0;
     *n_freed = 0;
     for (int32_t k = 0; k < c->cap_pages; k++)
@@ -272,7 +279,7 @@ static int32_t count_pages(const struct cache *c, int group, const struct cache_
     for (int32_t page = 0; page * STEP_PAGE < q->n; page++) {
         int32_t k = same_page(q, page);
         if (k < 0)
-            need += sources(q, group, page, &m) > 0;
+            need += sources(q, group, page, from) > 0;
         else
             *n_freed -= will_free(g, q->pages[group][k]);
     }
@@ -280,30 +287,31 @@ static int32_t count_pages(const struct cache *c, int group, const struct cache_
 }
 
 /* Makes the new table of a group. */
-static void rebuild(struct cache *c, int group, struct cache_seq *q, struct pool *pool)
+static void rebuild(struct cache *c, int group, struct cache_seq *q)
 {
     struct cache_group *g = &c->group[group];
-    struct cache_gather m;
+    struct cache_slot_from from[STEP_PAGE];
     int32_t *fresh = q->was[group];
     for (int32_t page = 0; page * STEP_PAGE < q->n; page++) {
         int32_t k = same_page(q, page);
         if (k >= 0 && q->pages[group][k] >= 0)
             page_ref(g, fresh[page] = q->pages[group][k]);
-        if (k >= 0 || !sources(q, group, page, &m))
+        if (k >= 0 || !sources(q, group, page, from))
             continue;
-        fresh[page] = page_take(g, m.n);
-        page_fill(c, group, fresh[page], &m, pool);
+        fresh[page] = page_take(c, group, slots_of(q, page));
+        page_fill(c, group, fresh[page], from, slots_of(q, page));
     }
     q->was[group] = q->pages[group];
     q->pages[group] = fresh;
 }
 
-pith_status cache_settle(struct cache *c, int32_t seq, struct pool *pool, struct pith_error *err)
+pith_status cache_settle(struct cache *c, int32_t seq, struct pith_error *err)
 {
     struct cache_seq *q = &c->seq[seq];
     if (!q->pending)
         return PITH_OK;
     int32_t lent[STEP_MAX_GROUPS] = {0};
+    int64_t all = 0;
     for (int i = 0; i < c->n_groups; i++) { /* all or nothing: count first */
         struct cache_group *g = &c->group[i];
         int32_t lend, need = count_pages(c, i, q, &lend);
@@ -313,11 +321,14 @@ pith_status cache_settle(struct cache *c, int32_t seq, struct pool *pool, struct
         pith_status st = pages_need(c, i, seq, need, err);
         if (st != PITH_OK)
             return st;
+        all += need;
     }
+    if (pages_log(c, all, err) != PITH_OK)
+        return PITH_NOMEM;
     for (int i = 0; i < c->n_groups; i++) {
         struct cache_group *g = &c->group[i];
         int32_t before = g->n_made - g->n_free;
-        rebuild(c, i, q, pool);
+        rebuild(c, i, q);
         int32_t taken = g->n_made - g->n_free - before;
         /* What was not taken is nobody else's: the step may fail, and then the old pages stay. */
         g->n_lent -= lent[i] > taken ? lent[i] - taken : 0;

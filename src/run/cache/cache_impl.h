@@ -14,10 +14,12 @@ void page_unref(struct cache_group *g, int32_t *entry);
 /* A place for n slots with one reference, a page for which the caller made sure there is. A whole
  * page is zeroed, in a quarter can be what was there before: nobody reads slots that were not
  * written. */
-int32_t page_take(struct cache_group *g, int32_t n);
-/* Fills it with the slots of m, which says where they come from. */
-void page_fill(struct cache *c, int group, int32_t place, struct cache_gather *m,
-               struct pool *pool);
+int32_t page_take(struct cache *c, int group, int32_t n);
+/* Fills it with n slots from elsewhere. */
+void page_fill(struct cache *c, int group, int32_t place, const struct cache_slot_from *from,
+               int32_t n);
+/* Makes room in the log for n pages that are taken and filled, in all groups together. */
+pith_status pages_log(struct cache *c, int64_t n, struct pith_error *err);
 /* cache_nodes.c: with several memory nodes, bytes [from, to) of the group, new and whole pages of
  * memory, come from those of their readers. */
 void cache_touch(struct cache *c, int group, uint64_t from, uint64_t to);
@@ -31,11 +33,14 @@ pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t n, struc
 /* Makes sure that n pages can be taken once sequence `seq` (-1: all) has been emptied. */
 pith_status pages_replace(struct cache *c, int group, int32_t seq, int32_t n,
                           struct pith_error *err);
-/* A page in canonical form (kv_page.h): K and V of each layer of the group. Read: n slots, the
+/* A page in canonical form (kv_page.h): K and V of each layer of the group. What the log has for
+ * other pages does not matter; cache_flush comes before a read of one that it may be of. Read: n slots, the
  * others are zero. */
 uint64_t page_canonical(const struct cache *c, int group); /* bytes */
-void page_read(const struct cache *c, int group, int32_t place, int32_t n, uint8_t *out);
-void page_write(struct cache *c, int group, int32_t place, const uint8_t *in); /* a new one */
+pith_status page_read(const struct cache *c, int group, int32_t place, int32_t n, uint8_t *out,
+                      struct pith_error *err);
+pith_status page_write(struct cache *c, int group, int32_t place, const uint8_t *in,
+                       struct pith_error *err); /* a new one */
 /* cache_edit.c: makes what editing needs, and the slots of q (NULL: of none). */
 pith_status cache_edit_init(struct cache *c, struct cache_seq *q, struct pith_error *err);
 /* cache_edit.c: the call that settled q is over; failed: its edits are pending again. */

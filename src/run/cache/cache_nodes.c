@@ -17,6 +17,7 @@ struct touch {
     const struct cache_group *g;
     int group;
     int64_t lo, hi;
+    uint8_t *map;
 };
 
 /* Pages of memory that begin in `n` bytes from `at` on. */
@@ -24,7 +25,7 @@ static void touch_bytes(const struct touch *t, int64_t at, int64_t n)
 {
     int64_t lo = at > t->lo ? at : t->lo, hi = at + n < t->hi ? at + n : t->hi;
     for (lo = (lo + PAGE - 1) / PAGE * PAGE; lo < hi; lo += PAGE)
-        *(volatile uint8_t *)(t->g->base + lo) = 0; /* as it is */
+        *(volatile uint8_t *)(t->map + lo) = 0; /* as it is */
 }
 
 int cache_home(const struct state *kv, int head, int64_t page, int n_nodes)
@@ -57,6 +58,7 @@ void cache_touch(struct cache *c, int group, uint64_t from, uint64_t to)
     struct touch t = {.c = c, .g = &c->group[group], .group = group};
     t.lo = (int64_t)from;
     t.hi = (int64_t)to;
-    if (c->n_nodes > 1 && from < to)
+    t.map = c->n_nodes > 1 && from < to ? buffer_map(&t.g->pages.slab[0]) : NULL;
+    if (t.map)
         pool_run(c->pool, pool_n_threads(c->pool), touch_thread, &t);
 }

@@ -8,15 +8,20 @@ enum { PROMPT_ENDS = 4, FIRST_EVERY = 64 };
 
 /* ---------------------------------------------------------------- layout */
 
-uint64_t recurrent_layout(struct state *states, int32_t n_states)
+uint64_t recurrent_layout(struct state *states, int32_t n_states, const int32_t *layer_device,
+                          uint64_t bytes[MAX_DEVICES])
 {
-    uint64_t at = 0;
+    uint64_t all = 0;
+    memset(bytes, 0, MAX_DEVICES * sizeof *bytes);
     for (struct state *s = states; s < states + n_states; s++)
         for (int i = 0; i < STATE_PARTS && s->rows == STATE_RECURRENT; i++) {
-            s->off[i] = (int64_t)at;
-            at += size_align((uint64_t)s->n[i] * sizeof(float), 64);
+            uint64_t *at = &bytes[layer_device[s->layer]];
+            s->off[i] = (int64_t)*at;
+            *at += size_align((uint64_t)s->n[i] * sizeof(float), 64);
         }
-    return size_align(at, 4096);
+    for (int d = 0; d < MAX_DEVICES; d++)
+        all += bytes[d] = size_align(bytes[d], 4096);
+    return all;
 }
 
 /* Blocks that can be in use at once. A sequence holds its checkpoints, the present, and where a
@@ -29,10 +34,11 @@ static int64_t limit(const struct recurrent *r, const struct recurrent_params *p
 }
 
 pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n_states,
-                            const struct recurrent_params *p, struct pith_error *err)
+                            const int32_t *layer_device, const struct recurrent_params *p,
+                            struct pith_error *err)
 {
     memset(r, 0, sizeof *r);
-    r->block_bytes = recurrent_layout(states, n_states);
+    r->block_bytes = recurrent_layout(states, n_states, layer_device, r->device_bytes);
     if (!r->block_bytes)
         return PITH_OK;
     uint64_t budget = p->cache_limit / 10 > 64 << 20 ? p->cache_limit / 10 : 64 << 20, bytes;
@@ -54,41 +60,40 @@ pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n
 }
 
 pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_states,
-                           struct device *device, const struct recurrent_params *p,
-                           struct pith_error *err)
+                           const int32_t *layer_device, struct device **devices,
+                           const struct recurrent_params *p, struct pith_error *err)
 {
-    pith_status st = recurrent_shape(r, states, n_states, p, err);
+    pith_status st = recurrent_shape(r, states, n_states, layer_device, p, err);
     if (st != PITH_OK || !r->block_bytes)
         return st;
-    r->device = device;
     size_t n = (size_t)r->n_blocks;
     r->free_list = mem_array(n, sizeof *r->free_list, PITH_MEM_CACHE);
     r->refs = mem_array(n, sizeof *r->refs, PITH_MEM_CACHE);
     r->seq = mem_array((size_t)p->n_seq, sizeof *r->seq, PITH_MEM_CACHE);
-    r->base = mem_reserve(recurrent_limit(r));
-    int ok = r->free_list && r->refs && r->seq && r->base;
+    int ok = r->free_list && r->refs && r->seq;
     for (int32_t s = 0; ok && s < p->n_seq; s++) {
         r->seq[s].now = r->seq[s].back.block = -1;
         r->seq[s].at = mem_array((size_t)r->cap, sizeof *r->seq[s].at, PITH_MEM_CACHE);
         ok = r->seq[s].at != NULL;
     }
-    if (ok)
-        return PITH_OK;
-    recurrent_deinit(r);
-    return error_set(err, PITH_NOMEM, "out of memory for the recurrent state of %d sequences",
-                     p->n_seq);
+    st = ok ? PITH_OK
+            : error_set(err, PITH_NOMEM, "out of memory for the recurrent state of %d sequences",
+                        p->n_seq);
+    for (int d = 0; d < MAX_DEVICES && st == PITH_OK; d++)
+        if (r->device_bytes[d])
+            st = slabs_init(&r->blocks[d], devices[d], r->device_bytes[d], n, r->device_bytes[d],
+                            PITH_MEM_CACHE, err);
+    if (st != PITH_OK)
+        recurrent_deinit(r);
+    return st;
 }
 
 void recurrent_deinit(struct recurrent *r)
 {
     for (int32_t s = 0; r->seq && s < r->n_seq; s++)
         mem_free(r->seq[s].at);
-    if (r->n_made) {
-        mem_decommit(r->base, recurrent_bytes(r), PITH_MEM_CACHE);
-        atomic_fetch_sub(&r->device->used[PITH_MEM_CACHE], recurrent_bytes(r));
-    }
-    if (r->base)
-        mem_release(r->base, recurrent_limit(r));
+    for (int d = 0; d < MAX_DEVICES; d++)
+        slabs_deinit(&r->blocks[d]);
     mem_free(r->seq);
     mem_free(r->free_list);
     mem_free(r->refs);
@@ -97,7 +102,10 @@ void recurrent_deinit(struct recurrent *r)
 
 uint64_t recurrent_bytes(const struct recurrent *r)
 {
-    return (uint64_t)r->n_made * r->block_bytes;
+    uint64_t n = 0;
+    for (int d = 0; d < MAX_DEVICES; d++)
+        n += slabs_bytes(&r->blocks[d]);
+    return n;
 }
 
 /* ---------------------------------------------------------------- blocks */
@@ -122,10 +130,11 @@ static pith_status make(struct recurrent *r, struct pith_error *err)
     if (r->n_made == r->n_blocks) /* limit is wrong */
         return error_set(err, PITH_INTERNAL, "all %d blocks of recurrent state are in use",
                          r->n_blocks);
-    pith_status st = mem_commit(r->base + recurrent_bytes(r), r->block_bytes, PITH_MEM_CACHE, err);
-    if (st != PITH_OK)
-        return error_prefix(err, "block %d of recurrent state", r->n_made);
-    atomic_fetch_add(&r->device->used[PITH_MEM_CACHE], r->block_bytes);
+    for (int d = 0; d < MAX_DEVICES; d++) {
+        pith_status st = slabs_grow(&r->blocks[d], r->device_bytes[d] ? r->n_made + 1u : 0, err);
+        if (st != PITH_OK)
+            return error_prefix(err, "block %d of recurrent state", r->n_made);
+    }
     r->free_list[r->n_free++] = r->n_made++;
     return PITH_OK;
 }
@@ -311,7 +320,7 @@ pith_status recurrent_reserve(struct recurrent *r, int32_t seq, int32_t n, int32
     return st;
 }
 
-void *recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present)
+int32_t recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present)
 {
     int32_t block = -1;
     take(r, &block, NULL); /* reserved */
@@ -320,7 +329,31 @@ void *recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present)
     else
         remember(r, &r->seq[seq], n, block);
     r->seq[seq].keep = present;
-    return recurrent_at(r, block);
+    return block;
+}
+
+pith_status recurrent_read(const struct recurrent *r, int32_t block, void *out,
+                           struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    uint8_t *to = out;
+    for (int d = 0; d < MAX_DEVICES && st == PITH_OK; to += r->device_bytes[d++])
+        if (r->device_bytes[d])
+            st = buffer_read(to, slabs_at(&r->blocks[d], (uint64_t)block), r->device_bytes[d], NULL,
+                             err);
+    return st;
+}
+
+pith_status recurrent_write(const struct recurrent *r, int32_t block, const void *in,
+                            struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    const uint8_t *from = in;
+    for (int d = 0; d < MAX_DEVICES && st == PITH_OK; from += r->device_bytes[d++])
+        if (r->device_bytes[d])
+            st = buffer_write(slabs_at(&r->blocks[d], (uint64_t)block), from, r->device_bytes[d],
+                              NULL, err);
+    return st;
 }
 
 int32_t recurrent_hold(struct recurrent *r, int32_t seq, int32_t n)

@@ -30,12 +30,12 @@ struct recurrent_seq {
 
 struct recurrent {
     int32_t n_seq, n_blocks, every, cap; /* n_blocks 0: no recurrent layer */
-    uint64_t block_bytes;
-    uint8_t *base;
+    uint64_t block_bytes;                /* of all devices */
+    uint64_t device_bytes[MAX_DEVICES];  /* of a block, on each */
+    struct slabs blocks[MAX_DEVICES];
     int32_t n_made, n_free;
     int32_t *free_list, *refs; /* [n_blocks] */
     struct recurrent_seq *seq; /* [n_seq] */
-    struct device *device;     /* that accounts for the memory */
 };
 
 struct recurrent_params {
@@ -44,16 +44,18 @@ struct recurrent_params {
     int64_t n_stored;     /* blocks beside those of sequences, for the prefix store */
 };
 
-/* Lays out the recurrent ones of the states (fills off); returns the bytes of a block, 0: there are
- * none. */
-uint64_t recurrent_layout(struct state *states, int32_t n_states);
+/* Lays out the recurrent ones of the states (fills off), each on the device of its layer; returns
+ * the bytes of a block, 0: there are none, and those of its part on each device. */
+uint64_t recurrent_layout(struct state *states, int32_t n_states, const int32_t *layer_device,
+                          uint64_t bytes[MAX_DEVICES]);
 /* What recurrent_init would make, of which recurrent_limit tells; it takes no memory. */
 pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n_states,
-                            const struct recurrent_params *p, struct pith_error *err);
+                            const int32_t *layer_device, const struct recurrent_params *p,
+                            struct pith_error *err);
 /* Reserves the pool of blocks that are laid out so. */
 pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_states,
-                           struct device *device, const struct recurrent_params *p,
-                           struct pith_error *err);
+                           const int32_t *layer_device, struct device **devices,
+                           const struct recurrent_params *p, struct pith_error *err);
 void recurrent_deinit(struct recurrent *r);
 uint64_t recurrent_bytes(const struct recurrent *r); /* committed */
 /* Beside the blocks. */
@@ -85,7 +87,12 @@ void recurrent_cut(struct recurrent *r, int32_t seq, int32_t n); /* n is such a 
  * positions; the last is the present. */
 pith_status recurrent_reserve(struct recurrent *r, int32_t seq, int32_t n, int32_t n_stored,
                               struct pith_error *err);
-void *recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present);
+int32_t recurrent_push(struct recurrent *r, int32_t seq, int32_t n, int present);
+/* A block's contents, those of device after device, to and from the host. Any thread may ask. */
+pith_status recurrent_read(const struct recurrent *r, int32_t block, void *out,
+                           struct pith_error *err);
+pith_status recurrent_write(const struct recurrent *r, int32_t block, const void *in,
+                            struct pith_error *err);
 /* For the prefix store: the block of a checkpoint (-1: there is none), counted once more; one to be
  * filled (-1: no memory); one less. */
 int32_t recurrent_hold(struct recurrent *r, int32_t seq, int32_t n);
@@ -93,10 +100,6 @@ int32_t recurrent_block(struct recurrent *r);
 void recurrent_unref(struct recurrent *r, int32_t *block); /* *block = -1 */
 /* The sequence goes to the state after n positions, a checkpoint too; checkpoints before stay. */
 void recurrent_adopt(struct recurrent *r, int32_t seq, int32_t n, int32_t block);
-static inline uint8_t *recurrent_at(const struct recurrent *r, int32_t block)
-{
-    return r->base + (uint64_t)block * r->block_bytes;
-}
 void recurrent_share(struct recurrent *r, int32_t dst, int32_t src, int32_t n);
 
 #endif

@@ -59,7 +59,9 @@ static int32_t part_make(const struct store *t, struct cache *c, int part)
 {
     if (is_block(c, part))
         return recurrent_block(t->recurrent);
-    return pages_need(c, part, 0, 1, NULL) == PITH_OK ? page_take(&c->group[part], STEP_PAGE) : -1;
+    if (pages_need(c, part, 0, 1, NULL) != PITH_OK || pages_log(c, 1, NULL) != PITH_OK)
+        return -1;
+    return page_take(c, part, STEP_PAGE);
 }
 
 /* The first page whose part a row after `pages` pages needs. */
@@ -716,6 +718,8 @@ static void fetch(struct store *t, struct cache *c, int32_t seq, const int32_t *
     struct fetching f = {.t = t, .c = c};
     int32_t fresh, n = plan_fetch(&f, seq, token, p / STEP_PAGE, &fresh);
     t->clock++;
+    if (cache_flush(c, NULL) != PITH_OK) /* fresh pages, before many threads write to them */
+        atomic_store(&f.next, f.n);
     if (f.n && t->n_readers > 1)
         pool_run(t->pool, t->n_readers, fetch_worker, &f);
     else if (f.n)

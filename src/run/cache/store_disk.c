@@ -188,10 +188,9 @@ int store_disk_read(struct store_disk *d, struct cache *c, const struct store_en
         return 0;
     }
     const uint8_t *payload = in + sizeof(struct page_head);
-    if (part < c->n_groups)
-        page_write(c, part, page, payload);
-    else
-        memcpy(recurrent_at(d->store->recurrent, page), payload, d->store->recurrent->block_bytes);
+    if ((part < c->n_groups ? page_write(c, part, page, payload, NULL)
+                            : recurrent_write(d->store->recurrent, page, payload, NULL)) != PITH_OK)
+        return 0;
     pthread_mutex_lock(&d->lists);
     d->n_read++;
     pthread_mutex_unlock(&d->lists);
@@ -246,32 +245,39 @@ static pith_status make_room(struct store_disk *d, uint64_t n, struct pith_error
     return st;
 }
 
-/* Fills d->out with the file of an entry's part; returns its bytes. */
-static uint64_t make_file(struct store_disk *d, const struct store_entry *e, int part)
+/* Fills d->out with the file of an entry's part, of *bytes. */
+static pith_status make_file(struct store_disk *d, const struct store_entry *e, int part,
+                             uint64_t *bytes, struct pith_error *err)
 {
+    pith_status st;
     struct page_head head;
     uint64_t n = file_bytes(d->store, d->cache, part) - sizeof(XXH128_canonical_t);
     head_of(d->store, d->cache, e, part, &head);
     memcpy(d->out, &head, sizeof head);
     if (part < d->cache->n_groups)
-        page_read(d->cache, part, e->page[part], STEP_PAGE, d->out + sizeof head);
+        st = page_read(d->cache, part, e->page[part], STEP_PAGE, d->out + sizeof head, err);
     else
-        memcpy(d->out + sizeof head, recurrent_at(d->store->recurrent, e->page[part]),
-               d->store->recurrent->block_bytes);
+        st = recurrent_read(d->store->recurrent, e->page[part], d->out + sizeof head, err);
+    if (st != PITH_OK)
+        return st;
     XXH128_canonical_t sum = sum_of(d->out, n);
     memcpy(d->out + n, &sum, sizeof sum);
-    return n + sizeof sum;
+    *bytes = n + sizeof sum;
+    return PITH_OK;
 }
 
 static pith_status write_page(struct store_disk *d, const struct store_entry *e, int part,
                               const char *name, struct pith_error *err)
 {
     char path[PATH_CAP + NAME_CAP];
-    uint64_t n = make_file(d, e, part);
+    uint64_t n;
+    pith_status st = make_file(d, e, part, &n, err);
+    if (st != PITH_OK)
+        return st;
     snprintf(path, sizeof path, "%s/%s", d->path, name);
     if (!folder_lock_take(d->lock))
         return error_set(err, PITH_IO, "%s: another process holds its lock", d->path);
-    pith_status st = make_room(d, n, err);
+    st = make_room(d, n, err);
     if (st == PITH_OK)
         st = file_writer_open_private(&d->file, path, err);
     if (st == PITH_OK) {

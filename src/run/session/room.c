@@ -27,7 +27,7 @@ uint64_t room_cache(struct pith_session *s, const struct cache_params *p)
                                   .n_batch = p->n_batch,
                                   .cache_limit = cache_limit(&c),
                                   .n_stored = c.n_stored};
-    if (recurrent_shape(&r, s->states, s->n_states, &rp, NULL) != PITH_OK)
+    if (recurrent_shape(&r, s->states, s->n_states, m->layer_device, &rp, NULL) != PITH_OK)
         return UINT64_MAX;
     return cache_limit(&c) + recurrent_limit(&r) + cache_tables_most(&c) + recurrent_tables(&r) +
            store_tables(c.n_stored);

@@ -158,7 +158,12 @@ static uint64_t whole_slabs(const struct pith_session *s)
 /* Of blocks that there will be for threads. */
 static uint64_t scratch_bytes(const struct pith_session *s)
 {
-    return s->exec.scratch_bytes * (uint64_t)pool_n_threads(s->model->pool);
+    uint64_t n = 0;
+    for (int d = 0; d < s->model->n_devices; d++)
+        if (s->plan.act_bytes[d])
+            n += s->model->devices[d]->backend->job_bytes(&s->plan,
+                                                          pool_n_threads(s->model->pool));
+    return n;
 }
 
 static void size_buffers(struct pith_session *s)
@@ -167,56 +172,56 @@ static void size_buffers(struct pith_session *s)
         (uint64_t)step_bytes(s->n_batch, s->cap_outputs, s->plan.params.cap_N, s->cache.cap_pages,
                              s->cache.n_groups, s->model->arch.hp.n_embd);
     s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
-    s->exec.scratch_bytes = size_align(s->plan.scratch_bytes + 64, 64);
+}
+
+/* Each device gets what is its own. */
+static pith_status open_plan(struct pith_session *s, struct pith_error *err)
+{
+    const struct pith_model *m = s->model;
+    struct job_params jp[MAX_DEVICES];
+    for (int d = 0; d < m->n_devices; d++) {
+        jp[d] = (struct job_params){.states = s->states,
+                                    .n_states = s->n_states,
+                                    .pool = m->pool,
+                                    .n_nodes = m->n_nodes};
+        for (int g = 0; g < s->cache.n_groups; g++)
+            if (s->cache.group[g].device == d)
+                jp[d].cache[g] = &s->cache.group[g].pages;
+        if (s->recurrent.device_bytes[d])
+            jp[d].blocks = &s->recurrent.blocks[d];
+    }
+    pith_status st = plan_open(&s->plan_run, &s->plan, jp, err);
+    s->cache.run = &s->plan_run;
+    return st == PITH_OK ? st : error_prefix(err, "a plan for %d rows", s->n_batch);
 }
 
 static pith_status allocate(struct pith_session *s, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
     const struct plan *p = &s->plan;
-    int32_t cap_N = p->params.cap_N;
-    int n_threads = pool_n_threads(m->pool);
-    pith_status st;
-    for (int d = 0; d < m->n_devices; d++) {
-        st = buffer_alloc(m->devices[d], p->act_bytes[d], PITH_MEM_SCRATCH, &s->act[d], err);
-        if (st != PITH_OK)
-            return error_prefix(err, "activations of %d rows", s->n_batch);
-        s->exec.act[d] = &s->act[d];
-        s->exec.base[d] = buffer_map(&s->act[d]);
-    }
+    pith_status st = open_plan(s, err);
+    if (st != PITH_OK)
+        return st;
     s->step = mem_reserve(s->step_reserved);
     s->kept = mem_reserve(s->kept_bytes);
-    s->scratch = mem_alloc(s->exec.scratch_bytes * (size_t)n_threads, PITH_MEM_SCRATCH);
-    s->run_state = mem_zalloc(m->devices[0]->backend->state_bytes(p, n_threads), PITH_MEM_SCRATCH);
     s->stats = mem_array((size_t)p->n_calls, sizeof *s->stats, PITH_MEM_SCRATCH);
     s->seq_rows = mem_array((size_t)s->n_seq + 1, sizeof *s->seq_rows, PITH_MEM_SCRATCH);
     s->seq_last = mem_array((size_t)s->n_seq, sizeof *s->seq_last, PITH_MEM_SCRATCH);
     s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
     s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
-    if (!s->step || !s->kept || !s->scratch || !s->run_state || !s->stats || !s->seq_rows ||
-        !s->seq_last || !s->order || !s->output)
+    if (!s->step || !s->kept || !s->stats || !s->seq_rows || !s->seq_last || !s->order ||
+        !s->output)
         return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
                          s->n_batch);
     st = mem_commit(s->step, s->step_reserved, PITH_MEM_SCRATCH, err);
     if (st != PITH_OK)
         return st;
     s->step_committed = s->step_reserved;
-    step_init(s->step, s->n_batch, s->cap_outputs, cap_N, s->cache.cap_pages, s->cache.n_groups,
-              m->arch.hp.n_embd);
-    for (int g = 0; g < s->cache.n_groups; g++)
-        s->exec.cache[g] = (struct cache_view){.base = s->cache.group[g].base,
-                                               .page_bytes = s->cache.group[g].page_bytes};
-    s->exec.state = (struct cache_view){.base = s->recurrent.base,
-                                        .page_bytes = (int64_t)s->recurrent.block_bytes};
-    s->exec.step = s->step;
-    s->exec.plan = p;
-    s->exec.scratch = s->scratch;
-    s->exec.n_threads = s->n_threads;
-    s->exec.n_nodes = m->n_nodes;
-    s->exec.pool = m->pool;
-    s->exec.run_state = s->run_state;
-    s->exec.cancel = &s->cancel;
-    s->exec.stats = s->stats;
+    step_init(s->step, s->n_batch, s->cap_outputs, p->params.cap_N, s->cache.cap_pages,
+              s->cache.n_groups, m->arch.hp.n_embd);
+    s->run.step = s->step;
+    s->run.cancel = &s->cancel;
+    s->run.stats = s->stats;
     return PITH_OK;
 }
 
@@ -245,7 +250,10 @@ static void store_root(const struct pith_session *s, uint64_t root[2])
                           (int32_t)kv->k_type,
                           (int32_t)kv->v_type};
         seed = XXH3_64bits_withSeed(what, sizeof what, seed);
-        const char *device = s->model->devices[s->model->layer_device[kv->layer]]->backend->name;
+        int32_t index = s->model->layer_device[kv->layer];
+        const char *device = s->model->devices[index]->backend->name;
+        if (kv->rows == STATE_RECURRENT) /* blocks are those of device after device */
+            seed = XXH3_64bits_withSeed(&index, sizeof index, seed);
         seed = XXH3_64bits_withSeed(device, strlen(device), seed);
     }
     h = XXH3_128bits_withSeed(&h, sizeof h, seed);
@@ -277,8 +285,9 @@ static pith_status prepare(struct pith_session *s, const struct pith_session_par
     s->states = mem_array((size_t)s->n_states + 1, sizeof *s->states, PITH_MEM_META);
     if (!s->states)
         return error_set(err, PITH_NOMEM, "out of memory while opening a session");
+    uint64_t device_bytes[MAX_DEVICES];
     memcpy(s->states, m->arch.states, (size_t)s->n_states * sizeof *s->states);
-    uint64_t state_bytes = recurrent_layout(s->states, s->n_states);
+    uint64_t state_bytes = recurrent_layout(s->states, s->n_states, m->layer_device, device_bytes);
     if (s->causal && !s->pooled)
         cp->state_bytes = state_bytes;
     else
@@ -300,7 +309,7 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     size_buffers(s);
     TRY(room_check(s, &cp, fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes, &left, err));
     TRY(cache_init(&s->cache, s->states, s->n_states, m->layer_device, m->devices, &cp, err));
-    TRY(recurrent_init(&s->recurrent, s->states, s->n_states, m->devices[0],
+    TRY(recurrent_init(&s->recurrent, s->states, s->n_states, m->layer_device, m->devices,
                        &(struct recurrent_params){.n_ctx = s->n_ctx,
                                                   .n_seq = s->n_seq,
                                                   .n_batch = s->n_batch,
@@ -370,14 +379,11 @@ void session_close(struct pith_session *s)
 {
     if (!s)
         return;
-    for (int d = 0; d < MAX_DEVICES; d++)
-        buffer_release(&s->act[d]);
+    plan_close(&s->plan_run);
     mem_decommit(s->step, s->step_committed, PITH_MEM_SCRATCH);
     mem_release(s->step, s->step_reserved);
     mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
     mem_release(s->kept, s->kept_bytes);
-    mem_free(s->scratch);
-    mem_free(s->run_state);
     mem_free(s->stats);
     mem_free(s->seq_rows);
     mem_free(s->seq_last);
@@ -545,9 +551,9 @@ static pith_status take_pages(struct pith_session *s, struct pith_error *err)
     const struct step *t = s->step;
     for (int32_t k = 0; k < t->N; k++) {
         int32_t seq = step_seq(t)[k], rows = step_first(t)[k + 1] - step_first(t)[k];
-        pith_status st = cache_settle(&s->cache, seq, s->model->pool, err);
+        pith_status st = cache_settle(&s->cache, seq, err);
         if (st == PITH_OK)
-            st = cache_grow(&s->cache, seq, rows, s->model->pool, err);
+            st = cache_grow(&s->cache, seq, rows, err);
         if (st != PITH_OK)
             return st;
     }
@@ -562,17 +568,37 @@ static void commit_rows(struct pith_session *s)
             cache_append(&s->cache, step_seq(t)[k], step_token(t)[r]);
 }
 
-/* Outputs of the step just run; those of earlier steps of the same call were copied aside by
- * keep_outputs. */
-static void collect_outputs(struct pith_session *s)
+static const struct value *output_value(const struct pith_session *s)
 {
-    const struct value *v = s->plan.has_logits ? &s->plan.logits : &s->plan.embd;
-    s->last_outputs = v->rows == ROWS_N ? s->step->N : s->step->R;
-    for (int32_t i = 0; i < s->last_outputs; i++)
-        s->output[s->n_outputs++] = value_row(&s->exec, v, i);
+    return s->plan.has_logits ? &s->plan.logits : &s->plan.embd;
+}
+
+/* Outputs of the step just run: where they lie, or, where the host cannot look, read to `kept`;
+ * those of earlier steps of the same call were copied there by keep_outputs. */
+static pith_status collect_outputs(struct pith_session *s, struct pith_error *err)
+{
+    const struct value *v = output_value(s);
+    int32_t n = v->rows == ROWS_N ? s->step->N : s->step->R, before = s->n_outputs;
+    const float *map = plan_map(&s->plan_run, v, 0);
+    float *to = s->kept + (int64_t)before * s->n_cols;
+    pith_status st = map || !n ? PITH_OK : session_room_for_outputs(s, before + n, err);
+    if (st == PITH_OK && !map)
+        st = plan_read(&s->plan_run, v, 0, n, to, err);
+    if (st != PITH_OK)
+        return st;
+    for (int32_t i = 0; i < n; i++)
+        s->output[before + i] = map ? map + i * v->ld : to + (int64_t)i * s->n_cols;
+    s->last_outputs = n;
+    s->n_outputs += n;
+    return st;
+}
+
+/* Which sequence the last output is of, for snapshots; rows are committed. */
+static void mark_last(struct pith_session *s)
+{
     const struct step *t = s->step;
     s->last_seq = -1;
-    if (v->rows == ROWS_R && t->R) {
+    if (output_value(s)->rows == ROWS_R && t->R) {
         int32_t row = step_out(t)[t->R - 1], seg = step_seg(t)[row];
         s->last_n = s->cache.seq[step_seq(t)[seg]].n;
         if (row == step_first(t)[seg + 1] - 1)
@@ -601,7 +627,8 @@ static pith_status keep_outputs(struct pith_session *s, struct pith_error *err)
         return st;
     for (int32_t i = s->n_outputs - s->last_outputs; i < s->n_outputs; i++) {
         float *to = s->kept + (int64_t)i * s->n_cols;
-        memcpy(to, s->output[i], row);
+        if (to != s->output[i])
+            memcpy(to, s->output[i], row);
         s->output[i] = to;
     }
     return PITH_OK;
@@ -618,21 +645,40 @@ static pith_status run_rows(struct pith_session *s, const struct pith_batch *b, 
     st = recurrent_take(&s->recurrent, s->step, err);
     if (st != PITH_OK)
         return st;
-    s->exec.n_threads = n > PREFILL_ROWS ? s->n_threads_prefill : s->n_threads;
-    st = plan_run(&s->plan, &s->exec, err);
+    s->run.n_threads = n > PREFILL_ROWS ? s->n_threads_prefill : s->n_threads;
+    st = cache_flush(&s->cache, err);
+    if (st == PITH_OK)
+        st = plan_submit(&s->plan_run, &s->run, err);
+    if (st == PITH_OK)
+        st = collect_outputs(s, err);
     if (st != PITH_OK) {
         recurrent_abort(&s->recurrent, s->step);
         return st;
     }
     commit_rows(s);
     recurrent_commit(&s->recurrent, s->step);
-    collect_outputs(s);
+    mark_last(s);
+    return PITH_OK;
+}
+
+/* What was on a lost device is gone; nothing can go on from there. */
+static pith_status check_devices(const struct pith_session *s, struct pith_error *err)
+{
+    const struct pith_model *m = s->model;
+    for (int d = 0; d < m->n_devices; d++)
+        if (atomic_load(&m->devices[d]->lost))
+            return error_set(err, PITH_DEVICE,
+                             "%s was lost, and what sessions of this model held there; open the "
+                             "model again",
+                             m->devices[d]->name);
     return PITH_OK;
 }
 
 pith_status session_step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
 {
-    pith_status st = check_batch(s, b, err);
+    pith_status st = check_devices(s, err);
+    if (st == PITH_OK)
+        st = check_batch(s, b, err);
     if (st != PITH_OK)
         return st;
     s->n_outputs = s->last_outputs = 0;

@@ -36,9 +36,8 @@ struct pith_session {
     int pooled, causal;
     struct step *step;
     uint64_t step_reserved, step_committed;
-    struct exec exec;
-    struct buffer act[MAX_DEVICES];
-    void *scratch, *run_state;
+    struct run run;
+    struct plan_run plan_run;
     struct call_stats *stats;
     _Atomic(int) cancel;
     /* Sorting a batch by sequence. */

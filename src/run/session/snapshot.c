@@ -85,6 +85,8 @@ struct out {
     uint8_t *buf;
     uint64_t cap, n;
     XXH3_state_t *sum; /* NULL: only counting */
+    pith_status st;    /* of devices; what follows a failure is nothing */
+    struct pith_error *err;
 };
 
 static void put(struct out *o, const void *p, uint64_t n)
@@ -164,8 +166,8 @@ static void put_pages(struct out *o, const struct save *v)
     for (int g = 0; g < c->n_groups; g++) {
         put(o, &v->n_pages[g], sizeof v->n_pages[g]);
         for (int32_t i = 0; i < v->n_pages[g]; i++) {
-            if (o->sum)
-                page_read(c, g, v->pages[g][i], v->slots[g][i], v->page);
+            if (o->sum && o->st == PITH_OK)
+                o->st = page_read(c, g, v->pages[g][i], v->slots[g][i], v->page, o->err);
             put(o, v->page, page_canonical(c, g));
         }
     }
@@ -183,7 +185,9 @@ static void put_recurrent(struct out *o, const struct save *v)
             int32_t head[2] = {present ? q->n : q->at[k].n, 0};
             int32_t block = present ? q->now : q->at[k].block;
             put(o, head, sizeof head);
-            put(o, r->base + (uint64_t)block * r->block_bytes, r->block_bytes);
+            if (o->sum && o->st == PITH_OK)
+                o->st = recurrent_read(r, block, v->page, o->err);
+            put(o, v->page, r->block_bytes);
         }
     }
 }
@@ -232,9 +236,11 @@ static void put_all(struct out *o, const struct save *v)
     }
 }
 
-static uint64_t longest_page(const struct cache *c)
+/* Of pages in canonical form and blocks of recurrent state. */
+static uint64_t longest_part(const struct pith_session *s)
 {
-    uint64_t most = 0;
+    const struct cache *c = &s->cache;
+    uint64_t most = s->recurrent.block_bytes;
     for (int g = 0; g < c->n_groups; g++)
         most = page_canonical(c, g) > most ? page_canonical(c, g) : most;
     return most;
@@ -260,7 +266,7 @@ static pith_status save_init(struct save *v, const struct pith_session *s, int32
     if (seq < -1 || seq >= s->n_seq)
         return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d; -1 is all of it",
                          seq, s->n_seq - 1);
-    v->page = mem_alloc(longest_page(c) + 1, PITH_MEM_SCRATCH);
+    v->page = mem_alloc(longest_part(s) + 1, PITH_MEM_SCRATCH);
     int ok = v->page != NULL;
     for (int g = 0; g < c->n_groups; g++) {
         size_t n = (size_t)c->group[g].n_made * STEP_QUARTERS;
@@ -304,12 +310,17 @@ static pith_status check_vocabulary(const struct pith_session *s,
                            sampler->n_vocab, n);
 }
 
-static void save_to(struct save *v, struct out *o)
+static pith_status save_to(struct save *v, struct out *o, struct pith_error *err)
 {
     XXH3_state_t sum;
+    pith_status st = cache_flush(&v->s->cache, err);
+    if (st != PITH_OK)
+        return st;
     XXH3_64bits_reset(&sum);
     o->sum = &sum;
+    o->err = err;
     put_all(o, v);
+    return o->st;
 }
 
 pith_status session_save(const struct pith_session *s, int32_t seq,
@@ -327,8 +338,11 @@ pith_status session_save(const struct pith_session *s, int32_t seq,
     if (st == PITH_OK)
         st = file_writer_open(&file, path, err);
     if (st == PITH_OK) {
-        save_to(&v, &(struct out){.file = &file});
-        st = file_writer_commit(&file, err);
+        st = save_to(&v, &(struct out){.file = &file}, err);
+        if (st == PITH_OK)
+            st = file_writer_commit(&file, err);
+        else
+            file_writer_discard(&file);
     }
     save_deinit(&v);
     return st;
@@ -348,7 +362,7 @@ pith_status session_save_memory(const struct pith_session *s, int32_t seq, void 
                        (unsigned long long)o.n, cap);
     if (st == PITH_OK && buf) {
         o.n = 0;
-        save_to(&v, &o);
+        st = save_to(&v, &o, err);
     }
     save_deinit(&v);
     return st;
@@ -742,7 +756,7 @@ static pith_status choose_way(struct load *v, struct pith_error *err)
     if (v->from.p || st != PITH_OK)
         return st;
     if (v->stream) {
-        v->page = mem_alloc(longest_page(c) + 1, PITH_MEM_SCRATCH);
+        v->page = mem_alloc(longest_part(v->s) + 1, PITH_MEM_SCRATCH);
         return v->page ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for a page");
     }
     uint64_t n = SECTION_HEAD + v->at[PAGES].n, sum;
@@ -764,6 +778,7 @@ static pith_status make_room(struct load *v, struct pith_error *err)
     struct pith_session *s = v->s;
     pith_status st = PITH_OK;
     int32_t most = 0;
+    int64_t pages = 0;
     int ok = 1;
     for (int g = 0; g < s->cache.n_groups; g++) {
         most = v->n_pages[g] > most ? v->n_pages[g] : most;
@@ -775,6 +790,10 @@ static pith_status make_room(struct load *v, struct pith_error *err)
         return error_set(err, PITH_NOMEM, "out of memory for loading");
     for (int g = 0; g < s->cache.n_groups && st == PITH_OK; g++)
         st = pages_replace(&s->cache, g, v->seq, count_slots(v, g), err);
+    for (int g = 0; g < s->cache.n_groups; g++)
+        pages += v->n_pages[g];
+    if (st == PITH_OK && !cache_log_room(s->cache.log, pages, 0))
+        st = error_set(err, PITH_NOMEM, "out of memory for loading");
     if (st == PITH_OK)
         st = choose_way(v, err);
     for (int32_t i = 0; i < v->n_seq && st == PITH_OK; i++)
@@ -791,17 +810,21 @@ static pith_status make_room(struct load *v, struct pith_error *err)
 }
 
 /* Takes and fills the pages of all groups, from memory. */
-static void fill_pages(struct load *v)
+static pith_status fill_pages(struct load *v, struct pith_error *err)
 {
     struct cache *c = &v->s->cache;
+    pith_status st = PITH_OK;
     for (int g = 0; g < c->n_groups; g++) {
         uint64_t bytes = page_canonical(c, g);
         count_slots(v, g);
         for (int32_t i = 0; i < v->n_pages[g]; i++) {
-            v->taken[g][i] = page_take(&c->group[g], v->slots[i]);
-            page_write(c, g, v->taken[g][i], v->at[PAGES].p + v->pages[g] + (uint64_t)i * bytes);
+            v->taken[g][i] = page_take(c, g, v->slots[i]);
+            if (st == PITH_OK)
+                st = page_write(c, g, v->taken[g][i],
+                                v->at[PAGES].p + v->pages[g] + (uint64_t)i * bytes, err);
         }
     }
+    return st;
 }
 
 /* Of each group the first n pages. */
@@ -834,8 +857,8 @@ static pith_status stream_pages(struct load *v, struct pith_error *err)
                 st = error_set(err, PITH_CANCELLED, "%s: cancelled, nothing was loaded", v->name);
             else if ((st = read_from(v, at, v->page, bytes, err)) == PITH_OK) {
                 XXH3_64bits_update(&sum, v->page, bytes);
-                v->taken[g][n[g]] = page_take(&c->group[g], v->slots[n[g]]);
-                page_write(c, g, v->taken[g][n[g]++], v->page);
+                v->taken[g][n[g]] = page_take(c, g, v->slots[n[g]]);
+                st = page_write(c, g, v->taken[g][n[g]++], v->page, err);
             }
         }
     }
@@ -849,7 +872,7 @@ static pith_status stream_pages(struct load *v, struct pith_error *err)
 }
 
 /* ---------------------------------------------------------------- in: nothing fails from here on
- */
+ * but a device */
 
 static void load_group(struct load *v, int g)
 {
@@ -883,22 +906,26 @@ static void load_sequence(struct load *v, int32_t i)
         memcpy(q->slot, m->slot, (size_t)q->n * sizeof *q->slot);
 }
 
-static void load_recurrent(struct load *v)
+static pith_status load_recurrent(struct load *v, struct pith_error *err)
 {
     struct recurrent *r = &v->s->recurrent;
     struct cursor *c = &v->at[3];
+    pith_status st = PITH_OK;
     for (int32_t i = 0; r->n_blocks && i < v->n_seq; i++) {
         uint32_t n = cursor_u32(c, "count");
         for (uint32_t k = 0; k < n; k++) {
             int32_t at = (int32_t)cursor_u32(c, "positions");
             cursor_skip(c, 4, "zero");
-            memcpy(recurrent_push(r, v->first + i, at, k + 1 == n),
-                   cursor_bytes(c, r->block_bytes, "block"), r->block_bytes);
+            int32_t block = recurrent_push(r, v->first + i, at, k + 1 == n);
+            const uint8_t *p = cursor_bytes(c, r->block_bytes, "block");
+            if (st == PITH_OK)
+                st = recurrent_write(r, block, p, err);
         }
     }
+    return st;
 }
 
-static void load_all(struct load *v)
+static void empty_sequences(struct load *v)
 {
     struct pith_session *s = v->s;
     int32_t end = v->seq < 0 ? s->n_seq : v->first + 1;
@@ -906,21 +933,33 @@ static void load_all(struct load *v)
         cache_cut(&s->cache, q, 0);
         recurrent_cut(&s->recurrent, q, 0);
     }
-    if (!v->stream)
-        fill_pages(v);
+}
+
+/* A device that fails leaves what was to be loaded empty. */
+static pith_status load_all(struct load *v, struct pith_error *err)
+{
+    struct pith_session *s = v->s;
+    empty_sequences(v);
+    pith_status st = v->stream ? PITH_OK : fill_pages(v, err);
     for (int g = 0; g < s->cache.n_groups; g++)
         load_group(v, g);
     for (int32_t i = 0; i < v->n_seq; i++)
         load_sequence(v, i);
-    load_recurrent(v);
+    pith_status blocks = load_recurrent(v, st == PITH_OK ? err : NULL);
+    st = st == PITH_OK ? blocks : st;
     s->n_outputs = s->last_outputs = 0;
     s->last_seq = -1;
+    if (st != PITH_OK) {
+        empty_sequences(v);
+        return error_prefix(err, "%s: what was to be loaded is empty now", v->name);
+    }
     if (v->logits_of >= 0) {
         memcpy(s->kept, v->logits, (size_t)s->n_cols * sizeof *s->kept);
         s->output[s->n_outputs++] = s->kept;
         s->last_seq = v->first + v->logits_of;
         s->last_n = s->cache.seq[s->last_seq].n;
     }
+    return st;
 }
 
 static pith_status load_from(struct pith_session *s, int32_t seq, const char *name,
@@ -953,7 +992,7 @@ static pith_status load_from(struct pith_session *s, int32_t seq, const char *na
     if (st != PITH_OK && v.stream)
         drop_pages(&v, v.n_pages);
     TRY(st);
-    load_all(&v);
+    TRY(load_all(&v, err));
 fail:
     for (int g = 0; g < STEP_MAX_GROUPS; g++) {
         s->cache.group[g].n_lent = 0;

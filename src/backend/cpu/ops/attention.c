@@ -29,7 +29,7 @@ static OP_FN(cpu_cache_write)
         int32_t slot = step_slot(x->step, kv->group)[r];
         int32_t place = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
         int32_t j = place_slot(place, slot);
-        uint8_t *base = cv->base + place_page(place) * cv->page_bytes;
+        uint8_t *base = view_at(cv, place_page(place));
         for (int h = 0; h < kv->n_head_kv; h++) {
             to_row(k, kv->k_type, value_row(x, &c->src[0], r) + (int64_t)h * kv->d_k, kv->d_k, row);
             kv_put_k(kv, base, h, j, row);
@@ -105,7 +105,7 @@ static void attn_unit(const struct call *c, const struct exec *x, int64_t u, int
                            .d_v = kv->d_v,
                            .lo = step_lo(s, kv->group) + row,
                            .hi = step_hi(s, kv->group) + row,
-                           .base = x->cache[kv->group].base,
+                           .base = x->cache[kv->group].slab[0], /* one, reserved whole */
                            .pages = step_pages(s, kv->group, seg),
                            .page_bytes = x->cache[kv->group].page_bytes,
                            .k_off = kv->k_off + head_kv * kv->k_head,
