@@ -205,39 +205,6 @@ static void linear_equals_its_definition(void)
                                 mode);
 }
 
-/* The rule of RWKV-7 is what the scan of one row was before: the same bits. */
-static void rank1_is_wkv7(void)
-{
-    static float q[64], k[64], w[64], a[64], b[64], v[8], s[64 * 8], s2[64 * 8], y[8];
-    struct rng r;
-    rng_init(&r, 34);
-    fill(&r, q, 64, V_NORMAL), fill(&r, k, 64, V_NORMAL), fill(&r, w, 64, V_NORMAL);
-    fill(&r, a, 64, V_NORMAL), fill(&r, b, 64, V_NORMAL), fill(&r, v, 8, V_NORMAL);
-    memcpy(s2, fill(&r, s, 64 * 8, V_NORMAL), sizeof s);
-    for (int l = 0; l < n_levels; l++) {
-        struct linear_row j = {.rule = LINEAR_RANK1,
-                               .d_k = 64,
-                               .d_v = 8,
-                               .per_key = 1,
-                               .scale = 1,
-                               .q = q,
-                               .k = k,
-                               .w = w,
-                               .a = a,
-                               .b = b,
-                               .v = v,
-                               .from = s,
-                               .s = s,
-                               .y = y};
-        levels[l]->linear(&j);
-        for (int i = 0; i < 8; i++) {
-            float old = levels[l]->wkv7(s2 + (int64_t)i * 64, q, w, k, a, b, v[i], 64);
-            CHECK_MSG(same(old, y[i]) && differ(s, s2, 64 * i) < 0, "%s row %d", levels[l]->name,
-                      i);
-        }
-    }
-}
-
 /* ---------------------------------------------------------------- convolution */
 
 static float conv_at(const struct conv_job *j, int i, int64_t c, int *there)
@@ -311,7 +278,6 @@ int main(void)
     TEST(lerp_equals_its_definition);
     TEST(ssm_equals_its_definition);
     TEST(linear_equals_its_definition);
-    TEST(rank1_is_wkv7);
     TEST(conv_equals_its_definition);
     return test_end();
 }

@@ -198,10 +198,6 @@ struct kern {
      * per_state; h = fma(dt * x, b, h * d); returns c . h (16 interleaved fma chains, the tree). */
     float (*ssm)(float *h, const float *a, int per_state, float dt, float x, const float *b,
                  const float *c, int n);
-    /* One row of a head's state: sa = s . a; s = fma(v, k, fma(sa, b, s * w)); returns s . r; sums
-     * as in ssm. */
-    float (*wkv7)(float *s, const float *r, const float *w, const float *k, const float *a,
-                  const float *b, float v, int n);
     void (*linear)(const struct linear_row *j);
     void (*conv)(const struct conv_job *j);
     void (*attn)(const struct kern *k,

@@ -13,7 +13,7 @@
     X(rms_norm)                                                                                    \
     X(layer_norm) X(add) X(mul) X(scale) X(axpy) X(silu) X(gelu) X(gelu_erf) X(gelu_quick) X(relu) \
         X(relu2) X(sigmoid) X(softcap) X(exp) X(rope_norm) X(rope_neox) X(lerp) X(ssm)             \
-            X(wkv7) X(linear) X(conv) X(attn) X(attn_merge) X(index) X(f32_to_f16) X(dot)
+            X(linear) X(conv) X(attn) X(attn_merge) X(index) X(f32_to_f16) X(dot)
 
 extern const struct kern kern_vec_base; /* plain C, any machine */
 #if defined(__x86_64__)

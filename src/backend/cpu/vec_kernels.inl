@@ -330,22 +330,6 @@ static float vec_ssm(float *h, const float *a, int per_state, float dt, float x,
     return v_sum(sum);
 }
 
-static float vec_wkv7(float *s, const float *r, const float *w, const float *k, const float *a,
-                      const float *b, float v, int n)
-{
-    V dot = v_set(0), out = v_set(0);
-    for (int i = 0; i < n; i += V_LANES)
-        dot = v_first(n - i, v_fma(v_load_n(s + i, n - i), v_load_n(a + i, n - i), dot), dot);
-    const V sa = v_set(v_sum(dot)), vv = v_set(v);
-    for (int i = 0; i < n; i += V_LANES) {
-        V t = v_mul(v_load_n(s + i, n - i), v_load_n(w + i, n - i));
-        t = v_fma(vv, v_load_n(k + i, n - i), v_fma(sa, v_load_n(b + i, n - i), t));
-        v_store_n(s + i, t, n - i);
-        out = v_first(n - i, v_fma(t, v_load_n(r + i, n - i), out), out);
-    }
-    return v_sum(out);
-}
-
 /* ---- linear attention (kern.h, struct linear_row) */
 
 enum { LINEAR_ROWS = 4 };
