@@ -1,114 +1,162 @@
-/* arch.h -- what an architecture is: a descriptor of tables and one builder per layer. The tables
- * serve the loader (read, check shape and type, bind), `pith inspect`, and synthetic models; the
- * builder is the only code.
+/* arch.h -- what an architecture is: tables of its keys and tensors, the states its layers keep,
+ * and three short functions that build its graph. The tables serve the loader (read, check shape
+ * and type, bind), `pith inspect`, synthetic models and docs/archs.md; the functions are the only
+ * code.
  *
- * A layer's weights are bound into a struct of tensor pointers; a tensor row says its name in the
- * file, where in the struct it goes, its symbolic shape, and when it belongs to the model (features
- * of the variant; optional). Symbolic dimensions are resolved per layer against the
- * hyper-parameters, so a mismatch can be reported before anything is built. */
+ * A family's file has, in this order: what it computes (a comment with the paper), its hyper-
+ * parameters, its weights, their tables, `derive` (checks, and which features this model has), its
+ * states, begin, visit and end. docs/adding-an-architecture.md walks through one.
+ *
+ * Layers' weights are bound into a struct of tensor pointers; a tensor row says its name in the
+ * file, where in the struct it goes, its symbolic shape, and when it belongs to the model. Symbolic
+ * dimensions are resolved per layer against the hyper-parameters, so a mismatch is reported before
+ * anything is built. */
 #ifndef PITH_ARCH_ARCH_H
 #define PITH_ARCH_ARCH_H
 
+#include "arch/hparams.h"
 #include "format/gguf.h"
-#include "graph/ops/move.h"
-#include "graph/ops/rope.h"
+#include "nn/nn.h"
 
-enum { ROPE_SCALE_NONE, ROPE_SCALE_LINEAR, ROPE_SCALE_YARN };
+struct arch_model;
 
-/* Hyper-parameters, as read by the key tables; per-layer ones are arrays of n_layer. */
-struct hparams {
-    int32_t n_vocab, n_ctx_train, n_embd, n_layer;
-    int32_t *n_head, *n_head_kv, *n_ff; /* [n_layer] */
-    int32_t d_k, d_v;                   /* head dimensions */
-    int32_t n_expert, n_expert_used, n_ff_exp;
-    float norm_eps;
-    int32_t window;    /* sliding window of windowed layers, 0: none */
-    int32_t *windowed; /* [n_layer] 1: the layer sees only the window */
-    int32_t n_rot;
-    float rope_base, rope_base_swa, rope_factor, rope_attn_factor;
-    int32_t rope_scaling, rope_ctx_orig;
-    float yarn_ext, yarn_attn, yarn_beta_fast, yarn_beta_slow;
-    float attn_softcap, logit_softcap;
-    int32_t pooling; /* enum pith_pooling; causal from the variant or the file */
-    int32_t causal;
-};
+/* ---------------------------------------------------------------- tensors */
 
 /* Symbolic dimensions of tensor rows. */
 enum dim {
     DIM_END,
-    DIM_E,
-    DIM_V,
-    DIM_Q,
+    DIM_E, /* embedding */
+    DIM_V, /* vocabulary */
+    DIM_Q, /* rows of q: heads x d_k; k; v; what attention gives; q, k and v */
     DIM_K,
     DIM_VV,
     DIM_O,
     DIM_QKV,
-    DIM_D,
-    DIM_F,
-    DIM_X,
+    DIM_D, /* d_k */
+    DIM_H, /* heads; of k and v */
+    DIM_G,
+    DIM_F, /* feed-forward; twice that */
+    DIM_F2,
+    DIM_X, /* experts; feed-forward of one; twice that; of the shared ones */
     DIM_FX,
-    DIM_ROT2,
+    DIM_FX2,
+    DIM_FS,
+    DIM_ROT2, /* pairs that are rotated */
+    DIM_CTX,  /* positions trained */
+    DIM_ONE,
     DIM_ANY,
     DIM_FAMILY /* from here on dimensions of the family's own (struct arch, dim) */
 };
 
 struct tensor_spec {
     const char *name; /* "attn_q.weight"; of a layer: "blk.N." goes before it */
-    int layer;        /* 1: one per layer */
-    size_t field;     /* offset of the struct tensor * in the layer or model struct */
-    uint32_t need,
-        unless; /* feature bits: belongs to the model when all of need and none of unless are set */
+    int layer;        /* 1: one per layer; 0: one of the model */
+    int io;           /* 1: of struct arch_io */
+    size_t at;        /* of the struct tensor * in the layer's, the model's or the io struct */
+    /* Feature bits: it belongs to the model (in a layer: to the layer) when all of need and none of
+     * unless are set. */
+    uint64_t need, unless;
     int optional;
-    int dims[4]; /* enum dim or the family's; C order, DIM_END-terminated */
-    enum tensor_role role;
     /* Optional rows of one group belong together: a file has all of them, in every layer that uses
      * them, or none. 0: a row of its own. */
     int group;
-    float centre; /* of a random model's values; 0: as usual (synth.c) */
+    int dims[4]; /* enum dim or the family's; C order, DIM_END-terminated */
+    enum tensor_use use;
+    float centre; /* of a random model's values; 0: as usual (run/model/synth.c) */
+};
+/* Table rows: L("attn_q.weight", wq, DIM(DIM_Q, DIM_E), .need = F_ATTN) with
+ *   #define L(name_, field, ...) ROW(struct my_layer, name_, field, .layer = 1, __VA_ARGS__)
+ * and IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING). */
+#define ROW(type, name_, field, ...)                                                               \
+    {                                                                                              \
+        .name = name_, .at = offsetof(type, field), __VA_ARGS__                                    \
+    }
+#define DIM(...)              .dims = {__VA_ARGS__}
+#define IO(name_, field, ...) ROW(struct arch_io, name_, field, .io = 1, __VA_ARGS__)
+
+/* What nearly every model has at its two ends. The stack (stack.c) embeds by it and gives the
+ * output; absent ones are NULL, an absent output matrix is the embedding. */
+struct arch_io {
+    struct tensor *tok_embd, *tok_norm, *tok_norm_b, *pos_embd;
+    struct tensor *output_norm, *output_norm_b, *output, *output_b;
+    struct tensor *rope_freqs, *rope_long, *rope_short; /* divisors of frequencies */
+    struct tensor *rank; /* of pooling rank: bound, refused by the session */
 };
 
-/* A layer keeps up to this many states, in slots that the family counts. */
-enum { STATE_SLOTS = 6 };
+/* ---------------------------------------------------------------- graphs */
 
-struct arch_model;
+/* What crosses from a visit to the next, and so from device to device: x[0] is the residual stream;
+ * the others are the family's, NULL where it has none. */
+enum { CARRY_MAX = 6 };
+struct carry {
+    node x[CARRY_MAX];
+};
+
+/* A role of a model has a graph and a plan of its own. A visit runs some layers' weights once;
+ * the states it names are its own. Any of them may be NULL but `visit`.
+ *   begin   finds the embedding in x[0] (io->tok_embd times hp.embd_scale)
+ *   visit   in the last one nn_tail leaves only rows that an output asks for
+ *   end     leaves in x[0] what is an embedding, or is multiplied by the output matrix; NULL: the
+ *           norm of hp.norm with io->output_norm */
+struct arch_role {
+    void (*begin)(const struct arch_model *m, struct graph *g, struct carry *c);
+    void (*visit)(const struct arch_model *m, struct graph *g, int32_t i, struct carry *c);
+    void (*end)(const struct arch_model *m, struct graph *g, struct carry *c);
+};
+enum role { ROLE_DECODER, ROLE_ENCODER, N_ROLES };
+
+/* What a graph is to give: logits, or embeddings (of each row, or pooled). */
+struct arch_want {
+    enum role role;
+    int pooled;
+    enum pool_kind pool;
+    int logits;
+};
+
+/* ---------------------------------------------------------------- an architecture */
+
+/* A visit names up to this many states, in slots that the family counts. */
+enum { STATE_SLOTS = 6 };
 
 struct arch {
     const char *name;
-    uint32_t features, expert_feature; /* expert_feature: set when the model has experts */
-    int windowed;                      /* some layers see a window only */
-    const void *variant;               /* of the family */
-    size_t layer_bytes, model_bytes;   /* structs of tensor pointers */
-    const struct tensor_spec *tensors; /* ends with name NULL */
+    const void *variant;                           /* of the family */
+    const struct key_spec *keys;                   /* ends with suffix NULL */
+    const struct tensor_spec *tensors;             /* ends with name NULL */
+    size_t family_bytes, layer_bytes, model_bytes; /* own hyper-parameters; structs of tensors */
     int64_t (*dim)(const struct arch_model *m, int d, int32_t l); /* of DIM_FAMILY and above */
-    /* Reads and checks the hyper-parameters. */
-    pith_status (*hparams)(struct arch_model *m, const struct gguf *g, struct pith_error *err);
-    /* A synthetic model: chooses what the family has beside the common hyper-parameters (NULL:
-     * nothing); writes the keys that hparams reads. */
+    /* Tensors that this architecture calls otherwise than its table: name in the table, name in
+     * the file, ..., NULL. */
+    const char *const *renamed;
+    /* A synthetic model: changes what the key rows chose (NULL: nothing). */
     pith_status (*synth)(struct arch_model *m, struct pith_error *err);
-    void (*synth_keys)(const struct arch_model *m, struct gguf_writer *w);
+    /* Once the keys are read: checks what they say together; sets features of model and layers. */
+    pith_status (*derive)(struct arch_model *m, struct pith_error *err);
+    /* Tells what each visit keeps, by arch_state and arch_share. NULL: nothing. */
+    void (*states)(struct arch_model *m);
     /* Once the weights are bound, before they are placed: constants that depend on them. */
     pith_status (*ready)(struct arch_model *m, struct pith_error *err);
-    /* Tells what the layers keep, by arch_state and arch_share. */
-    void (*states)(struct arch_model *m);
-    void (*build)(const struct arch_model *m, struct graph *g);
+    struct arch_role role[N_ROLES];
 };
 
-/* A model's architecture with its weights bound; the arena owns arrays, tensors and rope tables. */
+/* A model's architecture with its weights bound; the arena owns arrays, tensors and rope sets. */
 struct arch_model {
     const struct arch *arch;
     struct arena *arena;
+    const struct gguf *gguf; /* while keys are read; NULL: a synthetic model is made */
     struct hparams hp;
-    uint32_t features;            /* of the arch, plus what the file's tensors show */
-    uint32_t *layer_features;     /* [n_layer] besides, of each layer; NULL: none */
-    void *family;                 /* the family's own hyper-parameters */
-    void *model;                  /* model-level tensor pointers */
+    uint64_t features;        /* the family's bits */
+    uint64_t *layer_features; /* [n_layer] besides, of each layer */
+    void *family;             /* the family's own hyper-parameters */
+    struct arch_io io;
+    void *model;                  /* model-level tensor pointers of the family's own */
     void *layers;                 /* n_layer times layer_bytes */
-    const struct rope_set **rope; /* [n_layer]; that of K, unless a state has its own */
+    const struct rope_set **rope; /* [n_layer]; how K is rotated, unless a state has its own */
+    int32_t n_visits;             /* layers, unless derive says otherwise, */
+    int32_t *layer_of;            /* [n_visits] and which each is of; NULL: visit i of layer i */
     struct state *states;         /* [n_states] what a sequence keeps */
     int32_t n_states, cap_states;
-    int32_t (*state_of)[STATE_SLOTS]; /* [n_layer] what each layer names; -1: nothing */
-    enum pool_kind pool;              /* of the embedding result */
-    int want_logits, want_embd, pooled;
+    int32_t (*state_of)[STATE_SLOTS]; /* [n_visits] what each visit names; -1: nothing */
 };
 
 const struct arch *arch_find(const char *name); /* NULL: unknown */
@@ -117,66 +165,68 @@ extern const struct arch *const arch_list[];    /* NULL-terminated */
 /* Reads the architecture's keys; the unknown one lists the known. */
 pith_status arch_open(struct arch_model *m, const struct gguf *g, struct arena *arena,
                       struct pith_error *err);
+/* The same of a synthetic model: arch, arena and sizes (rows with .size) stand in m; writes its
+ * keys.
+ */
+pith_status arch_open_synthetic(struct arch_model *m, struct gguf_writer *w,
+                                struct pith_error *err);
 /* Once the weights are bound: what depends on them. */
 pith_status arch_ready(struct arch_model *m, struct pith_error *err);
+/* The graph of a role. */
+void arch_build(const struct arch_model *m, const struct arch_want *want, struct graph *g);
+
 /* Does the row belong to this model, in layer l (before optional ones are looked up)? Resolved
  * shape of it; returns n_dims. l: -1 none */
 int arch_tensor_used(const struct arch_model *m, const struct tensor_spec *t, int32_t l);
 int arch_tensor_dims(const struct arch_model *m, const struct tensor_spec *t, int32_t l,
                      int64_t dims[4]);
+struct tensor **arch_tensor_slot(struct arch_model *m, const struct tensor_spec *t, int32_t l);
+/* Its name in the file. */
+void arch_tensor_name(const struct arch_model *m, const struct tensor_spec *t, int32_t l, char *out,
+                      size_t cap);
+
+/* For derive functions. The file has this tensor (of layer l, -1: of the model); a synthetic model
+ * has what `synth` says. */
+int arch_has(const struct arch_model *m, int32_t l, const char *name, int synth);
 /* The numbers of a vector as the file has them, for constants of the host; NULL: no memory. */
 const float *arch_floats(const struct arch_model *m, const struct tensor *t);
-struct tensor **arch_tensor_slot(const struct arch_model *m, const struct tensor_spec *t,
-                                 int32_t l);
+/* The file's name, for messages. */
+const char *arch_path(const struct arch_model *m);
 
-/* For states functions: layer l keeps s (its layer is set here) and calls it `slot`; or it names
- * the state that layer `of` calls so. */
-void arch_state(struct arch_model *m, int32_t l, int slot, struct state s);
-void arch_share(struct arch_model *m, int32_t l, int slot, int32_t of);
-/* The state that layer l calls so, to be read by ops and changed by ready functions. */
-static inline struct state *arch_state_of(const struct arch_model *m, int32_t l, int slot)
+/* For states functions: visit i keeps s and calls it `slot`; or it names what visit `of` calls so.
+ */
+void arch_state(struct arch_model *m, int32_t i, int slot, struct state s);
+void arch_share(struct arch_model *m, int32_t i, int slot, int32_t of);
+static inline int32_t arch_layer_of(const struct arch_model *m, int32_t i)
 {
-    return &m->states[m->state_of[l][slot]];
+    return m->layer_of ? m->layer_of[i] : i;
+}
+static inline struct state *arch_state_of(const struct arch_model *m, int32_t i, int slot)
+{
+    return &m->states[m->state_of[i][slot]];
+}
+/* K and V of layer l, all seen or those of a window (by hp). */
+struct state arch_kv(const struct hparams *hp, int32_t l);
+
+static inline const void *arch_layer(const struct arch_model *m, int32_t l)
+{
+    return (const uint8_t *)m->layers + (size_t)l * m->arch->layer_bytes;
 }
 
-/* Key readers for hparams functions: "ARCH.suffix". Sticky in *err like everything here: after a
- * failure they do nothing. */
-struct keys {
-    const struct gguf *g;
-    const char *arch;
-    struct pith_error *err;
-    pith_status st;
+/* ---------------------------------------------------------------- rope.c */
+
+/* Constants of rotated positions for some layers. */
+struct rope_params {
+    int32_t n_rot;
+    int neox; /* halves of a head are paired, not neighbours */
+    float base;
+    int scaled;           /* by hp.rope_scaling */
+    const float *factors; /* [n_rot / 2] divisors, or NULL */
 };
-uint32_t key_u32(struct keys *k, const char *suffix, int64_t lo, int64_t hi); /* required */
-uint32_t key_u32_or(struct keys *k, const char *suffix, int64_t lo, int64_t hi, uint32_t fallback);
-float key_f32(struct keys *k, const char *suffix);
-float key_f32_or(struct keys *k, const char *suffix, float fallback);
-int key_bool_or(struct keys *k, const char *suffix, int fallback);
-/* A scalar for all layers or an array of n. */
-int32_t *key_per_layer(struct keys *k, struct arena *a, const char *suffix, int32_t n, int64_t lo,
-                       int64_t hi, int64_t fallback);
-
-/* The vocabulary's size is the embedding's: the key is not always there, and the tokenizer may be
- * shorter. */
-int32_t key_vocab(struct keys *k);
-/* All rope.* keys; base_swa: default base of windowed layers, 0: as the others. d_k and n_ctx_train
- * are set. */
-void key_rope(struct keys *k, struct hparams *hp, float base_swa);
-int arch_has_tensor(const struct gguf *g, const char *name);
-
-/* Limits of what a file may ask for. */
-enum {
-    MAX_LAYERS = 1024,
-    MAX_HEADS = 1024,
-    MAX_EMBD = 1 << 20,
-    MAX_FF = 1 << 22,
-    MAX_HEAD_DIM = 4096,
-    MAX_EXPERTS = 4096
-};
-
-/* Rope constants of one set of layers; factors: [n_rot/2] divisors or NULL. NULL when memory is
- * short. */
-struct rope_set *rope_set_new(struct arena *a, const struct hparams *hp, int neox, float base,
-                              int scaled, const float *factors);
+/* NULL: memory is short. */
+const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_params *p);
+/* The divisors that the file has for this context, checked: io->rope_freqs, or the long or short
+ * ones; NULL where there are none. */
+pith_status rope_factors(const struct arch_model *m, const float **out, struct pith_error *err);
 
 #endif

@@ -1,397 +1,659 @@
-/* decoder.c -- the families that are one parameterised decoder: pre-norm (or pre- and post-norm)
- * blocks of grouped-query attention and a gated feed-forward or mixture of experts. An architecture
- * is a row of `variants`; what it has shows in its feature bits.
+/* decoder.c -- the families that are one parameterised decoder: blocks of grouped-query attention
+ * and a feed-forward or a mixture of experts. An architecture is a row of one of the files
+ * rows_*.c; decoder.h says what a row can say.
  *
  *     x = embed(token) * scale
- *     for each layer:  x += [post_norm](attention(norm(x)));  x += [post_norm](ffn(norm(x)))
- *     logits = cap(output(norm(x)))
- *
- *   llama     LLaMA, arXiv:2302.13971; Llama 2, arXiv:2307.09288 (GQA); Mixtral, arXiv:2401.04088
- *             (experts). Adjacent-pair RoPE.
- *   qwen2     Qwen2, arXiv:2407.10671. Biases on q, k, v; half-split RoPE from here on.
- *   qwen3     Qwen3, arXiv:2505.09388. q and k normalised per head; qwen3moe with experts whose
- *             gate weights are renormalised.
- *   gemma2    Gemma 2, arXiv:2408.00118. Post-norms, soft-caps, every other layer sees a window;
- *             embedding times sqrt(E).
- *   gemma3    Gemma 3, arXiv:2503.19786. As gemma2 without caps, q/k norms, 5 of 6 layers windowed
- *             with a RoPE base of their own.
- */
-#include "arch/arch.h"
+ *     for each layer:  x += [norm](attention([norm](x)));  x += [norm](ffn([norm](x)))
+ *     logits = cap(output(norm(x)) * scale) */
+#include "arch/decoder.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
-#include "nn/nn.h"
-#include "pith.h"
 
-enum {
-    F_QKV_BIAS = 1,    /* q, k, v have biases */
-    F_QK_NORM = 2,     /* per-head norms of q and k */
-    F_POST_NORM = 4,   /* norms after attention and feed-forward */
-    F_MOE = 8,         /* experts instead of one feed-forward; from the key expert_count */
-    F_FUSED_QKV = 16,  /* from the file's tensors */
-    F_ANY_BIAS = 32,   /* biases everywhere, each optional */
-    F_GEMMA = 64,      /* scaled embedding, GELU */
-    F_NO_OUTPUT = 128, /* embedding model: no output matrix */
-    F_WINDOW = 256     /* some layers see a window */
-};
+/* ---------------------------------------------------------------- features */
 
-enum { G_QKV_BIAS = 1, G_OUT_BIAS, G_FFN_BIAS };
+/* Of the model; MAY: the file may have it. */
+#define BIT(n)            ((uint64_t)1 << (n))
+#define F_WEIGHTS         BIT(0) /* norms have them */
+#define F_NORM_BIAS       BIT(1)
+#define F_BEFORE          BIT(2) /* attn_norm */
+#define F_FFN_NORM        BIT(3)
+#define F_POST            BIT(4) /* post_attention_norm, post_ffw_norm */
+#define F_OF_SUM          BIT(5) /* attn_output_norm, layer_output_norm */
+#define F_FALCON_NORMS    BIT(6)
+#define F_EMBD_NORM       BIT(7)
+#define F_FUSED_QKV       BIT(8)
+#define F_QKV_BIAS        BIT(9)
+#define F_QKV_BIAS_MAY    BIT(10)
+#define F_OUT_BIAS        BIT(11)
+#define F_OUT_BIAS_MAY    BIT(12)
+#define F_FFN_BIAS        BIT(13)
+#define F_FFN_BIAS_MAY    BIT(14)
+#define F_QK_HEAD         BIT(15)
+#define F_QK_ROW          BIT(16)
+#define F_QK_HEADS        BIT(17)
+#define F_QK_MAY          BIT(18)
+#define F_ATTN_GATE       BIT(19)
+#define F_SUB_NORMS       BIT(20)
+#define F_GATED           BIT(21) /* ffn_gate */
+#define F_FUSED_UP        BIT(22)
+#define F_OUTPUT          BIT(23)
+#define F_OUTPUT_MAY      BIT(24)
+#define F_OUTPUT_BIAS     BIT(25)
+#define F_OUTPUT_BIAS_MAY BIT(26)
+#define F_FACTORS         BIT(27)
+#define F_LONG_FACTORS    BIT(28)
+#define F_SHARED          BIT(29)
+#define F_FUSED_EXPS      BIT(30)
+/* Of a layer. */
+#define F_ATTN  BIT(40)
+#define F_DENSE BIT(41)
+#define F_MOE   BIT(42)
+
 enum { SELF }; /* the state of a layer */
 
-struct variant {
-    int rope_neox;
-    int window_period;  /* of each period of layers the last sees everything, the others the window;
-                           0: no window */
-    int window_default; /* where the file has no key: older ones of gemma2 have none; 0: the key has
-                           to be there */
-    float rope_base_swa; /* default of the windowed layers; 0: as the others */
-    int big_layers;      /* number of layers of the size whose queries are scaled by n_embd / n_head
-                            instead of the head size */
-    float softcap_attn, softcap_logits; /* defaults of the keys; < 0: the family has none */
-};
-
-struct decoder_model {
-    struct tensor *tok_embd, *output_norm, *output, *rope_freqs, *rank;
-};
-
-struct decoder_layer {
-    struct tensor *attn_norm, *wq, *wk, *wv, *wqkv, *wo, *bq, *bk, *bv, *bqkv, *bo, *q_norm,
-        *k_norm, *post_attn_norm;
-    struct tensor *ffn_norm, *gate, *up, *down, *b_gate, *b_up, *b_down, *post_ffn_norm;
-    struct tensor *router, *gate_exps, *up_exps, *down_exps;
-};
+static const struct variant *variant_of(const struct arch_model *m)
+{
+    return m->arch->variant;
+}
 
 /* ---------------------------------------------------------------- tensors */
 
-/* clang-format off */
-#define M(name, field, need, unless, opt, ...) {name, 0, offsetof(struct decoder_model, field), need, unless, opt, {__VA_ARGS__}, .role = TENSOR_PLAIN}
-#define L(name, field, need, unless, group_, ...) {name, 1, offsetof(struct decoder_layer, field), need, unless, (group_) != 0, {__VA_ARGS__}, .role = TENSOR_PLAIN, .group = group_}
-/* clang-format on */
-static const struct tensor_spec tensors[] = {
-    {"token_embd.weight",
-     0,
-     offsetof(struct decoder_model, tok_embd),
-     0,
-     0,
-     0,
-     {DIM_V, DIM_E},
-     .role = TENSOR_EMBEDDING},
-    M("output_norm.weight", output_norm, 0, 0, 0, DIM_E),
-    {"output.weight",
-     0,
-     offsetof(struct decoder_model, output),
-     0,
-     F_NO_OUTPUT,
-     1,
-     {DIM_V, DIM_E},
-     .role = TENSOR_OUTPUT}, /* absent: tied to the embedding */
-    M("rope_freqs.weight", rope_freqs, 0, 0, 1, DIM_ROT2),
-    M("cls.output.weight", rank, 0, 0, 1, DIM_ANY,
-      DIM_E), /* of pooling rank: bound, refused by the session */
-    L("attn_norm.weight", attn_norm, 0, 0, 0, DIM_E),
-    L("attn_qkv.weight", wqkv, F_FUSED_QKV, 0, 0, DIM_QKV, DIM_E),
-    L("attn_qkv.bias", bqkv, F_FUSED_QKV, 0, G_QKV_BIAS, DIM_QKV),
-    L("attn_q.weight", wq, 0, F_FUSED_QKV, 0, DIM_Q, DIM_E),
-    L("attn_k.weight", wk, 0, F_FUSED_QKV, 0, DIM_K, DIM_E),
-    L("attn_v.weight", wv, 0, F_FUSED_QKV, 0, DIM_VV, DIM_E),
-    L("attn_q.bias", bq, F_QKV_BIAS, F_FUSED_QKV, 0, DIM_Q),
-    L("attn_k.bias", bk, F_QKV_BIAS, F_FUSED_QKV, 0, DIM_K),
-    L("attn_v.bias", bv, F_QKV_BIAS, F_FUSED_QKV, 0, DIM_VV),
-    L("attn_q.bias", bq, F_ANY_BIAS, F_FUSED_QKV, G_QKV_BIAS, DIM_Q),
-    L("attn_k.bias", bk, F_ANY_BIAS, F_FUSED_QKV, G_QKV_BIAS, DIM_K),
-    L("attn_v.bias", bv, F_ANY_BIAS, F_FUSED_QKV, G_QKV_BIAS, DIM_VV),
-    L("attn_output.weight", wo, 0, 0, 0, DIM_E, DIM_O),
-    L("attn_output.bias", bo, F_ANY_BIAS, 0, G_OUT_BIAS, DIM_E),
-    L("attn_q_norm.weight", q_norm, F_QK_NORM, 0, 0, DIM_D),
-    L("attn_k_norm.weight", k_norm, F_QK_NORM, 0, 0, DIM_D),
-    L("post_attention_norm.weight", post_attn_norm, F_POST_NORM, 0, 0, DIM_E),
-    L("ffn_norm.weight", ffn_norm, 0, 0, 0, DIM_E),
-    L("ffn_gate.weight", gate, 0, F_MOE, 0, DIM_F, DIM_E),
-    L("ffn_up.weight", up, 0, F_MOE, 0, DIM_F, DIM_E),
-    L("ffn_down.weight", down, 0, F_MOE, 0, DIM_E, DIM_F),
-    L("ffn_gate.bias", b_gate, F_ANY_BIAS, F_MOE, G_FFN_BIAS, DIM_F),
-    L("ffn_up.bias", b_up, F_ANY_BIAS, F_MOE, G_FFN_BIAS, DIM_F),
-    L("ffn_down.bias", b_down, F_ANY_BIAS, F_MOE, G_FFN_BIAS, DIM_E),
-    L("ffn_gate_inp.weight", router, F_MOE, 0, 0, DIM_X, DIM_E),
-    L("ffn_gate_exps.weight", gate_exps, F_MOE, 0, 0, DIM_X, DIM_FX, DIM_E),
-    L("ffn_up_exps.weight", up_exps, F_MOE, 0, 0, DIM_X, DIM_FX, DIM_E),
-    L("ffn_down_exps.weight", down_exps, F_MOE, 0, 0, DIM_X, DIM_E, DIM_FX),
-    L("post_ffw_norm.weight", post_ffn_norm, F_POST_NORM, 0, 0, DIM_E),
+enum { G_QKV_BIAS = 1, G_FUSED_BIAS, G_OUT_BIAS, G_FFN_BIAS, G_QK_NORM };
+
+#define L(name, field, ...) ROW(struct decoder_layer, name, field, .layer = 1, __VA_ARGS__)
+const struct tensor_spec decoder_tensors[] = {
+    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
+    IO("token_embd_norm.weight", tok_norm, DIM(DIM_E), .need = F_EMBD_NORM),
+    IO("token_embd_norm.bias", tok_norm_b, DIM(DIM_E), .need = F_EMBD_NORM | F_NORM_BIAS),
+    IO("output_norm.weight", output_norm, DIM(DIM_E), .need = F_WEIGHTS, .unless = F_OF_SUM),
+    IO("output_norm.bias", output_norm_b, DIM(DIM_E), .need = F_NORM_BIAS, .unless = F_OF_SUM),
+    IO("output.weight", output, DIM(DIM_V, DIM_E), .need = F_OUTPUT, .use = TENSOR_OUTPUT),
+    IO("output.weight", output, DIM(DIM_V, DIM_E), .need = F_OUTPUT_MAY, .optional = 1,
+       .use = TENSOR_OUTPUT), /* absent: tied to the embedding */
+    IO("output.bias", output_b, DIM(DIM_V), .need = F_OUTPUT_BIAS),
+    IO("output.bias", output_b, DIM(DIM_V), .need = F_OUTPUT_BIAS_MAY, .optional = 1),
+    IO("rope_freqs.weight", rope_freqs, DIM(DIM_ROT2), .optional = 1, .need = F_FACTORS),
+    IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
+    IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
+    IO("cls.output.weight", rank, DIM(DIM_ANY, DIM_E), .optional = 1),
+
+    L("attn_norm.weight", attn_norm, DIM(DIM_E), .need = F_BEFORE | F_WEIGHTS,
+      .unless = F_FALCON_NORMS),
+    L("attn_norm.bias", attn_norm_b, DIM(DIM_E), .need = F_BEFORE | F_NORM_BIAS,
+      .unless = F_FALCON_NORMS),
+    L("attn_norm_2.weight", attn_norm, DIM(DIM_E), .need = F_FALCON_NORMS),
+    L("attn_norm_2.bias", attn_norm_b, DIM(DIM_E), .need = F_FALCON_NORMS),
+    L("attn_norm.weight", ffn_norm, DIM(DIM_E), .need = F_FALCON_NORMS),
+    L("attn_norm.bias", ffn_norm_b, DIM(DIM_E), .need = F_FALCON_NORMS),
+    L("post_attention_norm.weight", post_attn_norm, DIM(DIM_E), .need = F_POST),
+    L("post_ffw_norm.weight", post_ffn_norm, DIM(DIM_E), .need = F_POST),
+    L("attn_output_norm.weight", post_attn_norm, DIM(DIM_E), .need = F_OF_SUM),
+    L("attn_output_norm.bias", post_attn_norm_b, DIM(DIM_E), .need = F_OF_SUM | F_NORM_BIAS),
+    L("layer_output_norm.weight", post_ffn_norm, DIM(DIM_E), .need = F_OF_SUM),
+    L("layer_output_norm.bias", post_ffn_norm_b, DIM(DIM_E), .need = F_OF_SUM | F_NORM_BIAS),
+
+    L("attn_qkv.weight", wqkv, DIM(DIM_QKV, DIM_E), .need = F_ATTN | F_FUSED_QKV),
+    L("attn_qkv.bias", bqkv, DIM(DIM_QKV), .need = F_ATTN | F_FUSED_QKV | F_QKV_BIAS),
+    L("attn_qkv.bias", bqkv, DIM(DIM_QKV), .need = F_ATTN | F_FUSED_QKV | F_QKV_BIAS_MAY,
+      .group = G_FUSED_BIAS),
+    L("attn_q.weight", wq, DIM(DIM_Q, DIM_E), .need = F_ATTN, .unless = F_FUSED_QKV),
+    L("attn_k.weight", wk, DIM(DIM_K, DIM_E), .need = F_ATTN, .unless = F_FUSED_QKV),
+    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E), .need = F_ATTN, .unless = F_FUSED_QKV),
+    L("attn_q.bias", bq, DIM(DIM_Q), .need = F_ATTN | F_QKV_BIAS, .unless = F_FUSED_QKV),
+    L("attn_k.bias", bk, DIM(DIM_K), .need = F_ATTN | F_QKV_BIAS, .unless = F_FUSED_QKV),
+    L("attn_v.bias", bv, DIM(DIM_VV), .need = F_ATTN | F_QKV_BIAS, .unless = F_FUSED_QKV),
+    L("attn_q.bias", bq, DIM(DIM_Q), .need = F_ATTN | F_QKV_BIAS_MAY, .group = G_QKV_BIAS),
+    L("attn_k.bias", bk, DIM(DIM_K), .need = F_ATTN | F_QKV_BIAS_MAY, .group = G_QKV_BIAS),
+    L("attn_v.bias", bv, DIM(DIM_VV), .need = F_ATTN | F_QKV_BIAS_MAY, .group = G_QKV_BIAS),
+    L("attn_q_norm.weight", q_norm, DIM(DIM_D), .need = F_ATTN | F_QK_HEAD, .unless = F_QK_MAY),
+    L("attn_k_norm.weight", k_norm, DIM(DIM_D), .need = F_ATTN | F_QK_HEAD, .unless = F_QK_MAY),
+    L("attn_q_norm.weight", q_norm, DIM(DIM_D), .need = F_ATTN | F_QK_HEAD | F_QK_MAY,
+      .group = G_QK_NORM),
+    L("attn_k_norm.weight", k_norm, DIM(DIM_D), .need = F_ATTN | F_QK_HEAD | F_QK_MAY,
+      .group = G_QK_NORM),
+    L("attn_q_norm.weight", q_norm, DIM(DIM_Q), .need = F_ATTN | F_QK_ROW),
+    L("attn_k_norm.weight", k_norm, DIM(DIM_K), .need = F_ATTN | F_QK_ROW),
+    L("attn_q_norm.weight", q_norm, DIM(DIM_H, DIM_D), .need = F_ATTN | F_QK_HEADS,
+      .use = TENSOR_VECTOR),
+    L("attn_k_norm.weight", k_norm, DIM(DIM_G, DIM_D), .need = F_ATTN | F_QK_HEADS,
+      .use = TENSOR_VECTOR),
+    L("attn_gate.weight", attn_gate, DIM(DIM_O, DIM_E), .need = F_ATTN | F_ATTN_GATE),
+    L("attn_sub_norm.weight", attn_sub_norm, DIM(DIM_O), .need = F_ATTN | F_SUB_NORMS),
+    L("attn_output.weight", wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
+    L("attn_output.bias", bo, DIM(DIM_E), .need = F_ATTN | F_OUT_BIAS),
+    L("attn_output.bias", bo, DIM(DIM_E), .need = F_ATTN | F_OUT_BIAS_MAY, .group = G_OUT_BIAS),
+
+    L("ffn_norm.weight", ffn_norm, DIM(DIM_E), .need = F_FFN_NORM | F_WEIGHTS),
+    L("ffn_norm.bias", ffn_norm_b, DIM(DIM_E), .need = F_FFN_NORM | F_NORM_BIAS),
+    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE | F_GATED),
+    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE, .unless = F_FUSED_UP),
+    L("ffn_up.weight", up, DIM(DIM_F2, DIM_E), .need = F_DENSE | F_FUSED_UP),
+    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
+    L("ffn_gate.bias", b_gate, DIM(DIM_F), .need = F_DENSE | F_GATED | F_FFN_BIAS),
+    L("ffn_up.bias", b_up, DIM(DIM_F), .need = F_DENSE | F_FFN_BIAS),
+    L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE | F_FFN_BIAS),
+    L("ffn_gate.bias", b_gate, DIM(DIM_F), .need = F_DENSE | F_GATED | F_FFN_BIAS_MAY,
+      .group = G_FFN_BIAS),
+    L("ffn_up.bias", b_up, DIM(DIM_F), .need = F_DENSE | F_FFN_BIAS_MAY, .group = G_FFN_BIAS),
+    L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE | F_FFN_BIAS_MAY, .group = G_FFN_BIAS),
+    L("ffn_sub_norm.weight", ffn_sub_norm, DIM(DIM_F), .need = F_DENSE | F_SUB_NORMS),
+    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
+      .unless = F_FUSED_EXPS, .use = TENSOR_EXPERTS),
+    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
+      .unless = F_FUSED_EXPS, .use = TENSOR_EXPERTS),
+    L("ffn_gate_up_exps.weight", gate_up_exps, DIM(DIM_X, DIM_FX2, DIM_E),
+      .need = F_MOE | F_FUSED_EXPS, .use = TENSOR_EXPERTS),
+    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE,
+      .use = TENSOR_EXPERTS),
+    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
+    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
+    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
     {0},
 };
-#undef M
 #undef L
 
 /* ---------------------------------------------------------------- hyper-parameters */
 
-static void read_window(struct keys *k, struct arch_model *m, const struct variant *v)
+static int by_rms(const struct arch_model *m)
 {
-    struct hparams *hp = &m->hp;
-    hp->windowed = arena_array(m->arena, (size_t)hp->n_layer, sizeof *hp->windowed);
-    if (!v->window_period || !hp->windowed)
-        return;
-    hp->window =
-        (int32_t)(v->window_default ? key_u32_or(k, "attention.sliding_window", 0, INT32_MAX,
-                                                 (uint32_t)v->window_default)
-                                    : key_u32(k, "attention.sliding_window", 0, INT32_MAX));
-    int period = (int)key_u32_or(k, "attention.sliding_window_pattern", 1, MAX_LAYERS,
-                                 (uint32_t)v->window_period);
-    for (int32_t l = 0; l < hp->n_layer && hp->window; l++)
-        hp->windowed[l] = l % period < period - 1;
+    return variant_of(m)->norms <= NORMS_RMS_BARE;
+}
+static int by_layer_norm(const struct arch_model *m)
+{
+    return !by_rms(m);
+}
+static int may_skip(const struct arch_model *m)
+{
+    return variant_of(m)->skips;
+}
+static int attends_always(const struct arch_model *m)
+{
+    return !may_skip(m);
+}
+static int may_have_experts(const struct arch_model *m)
+{
+    return variant_of(m)->experts != EXPERTS_NEVER;
+}
+static int has_experts(const struct arch_model *m)
+{
+    return m->hp.n_expert > 0;
+}
+static int has_dense_layers(const struct arch_model *m)
+{
+    enum experts e = variant_of(m)->experts;
+    return has_experts(m) && (e == EXPERTS_BEHIND || e == EXPERTS_BY_STEP);
+}
+static int steps(const struct arch_model *m)
+{
+    return has_experts(m) && variant_of(m)->experts == EXPERTS_BY_STEP;
+}
+static int counts_shared(const struct arch_model *m)
+{
+    return has_experts(m) && variant_of(m)->shared == SHARED_BY_COUNT;
+}
+static int has_shared(const struct arch_model *m)
+{
+    return has_experts(m) && variant_of(m)->shared != SHARED_NEVER;
+}
+static int gates_by_key(const struct arch_model *m)
+{
+    return has_experts(m) && variant_of(m)->gating == BY_KEY;
+}
+static int renorms_by_key(const struct arch_model *m)
+{
+    return has_experts(m) && variant_of(m)->renorm == BY_KEY;
+}
+static int scales_experts(const struct arch_model *m)
+{
+    return has_experts(m) && variant_of(m)->expert_scale;
+}
+static int may_have_windows(const struct arch_model *m)
+{
+    return variant_of(m)->window_period > 0;
+}
+static int has_windows(const struct arch_model *m)
+{
+    return m->hp.window > 0;
+}
+static int swa_base_by_key(const struct arch_model *m)
+{
+    return has_windows(m) && variant_of(m)->swa_base == BY_KEY;
+}
+static int scaled_by_keys(const struct arch_model *m)
+{
+    return variant_of(m)->scales;
+}
+static int scores_capped(const struct arch_model *m)
+{
+    return variant_of(m)->capped && variant_of(m)->attn_cap >= 0;
+}
+static int logits_capped(const struct arch_model *m)
+{
+    return variant_of(m)->capped && variant_of(m)->logit_cap >= 0;
+}
+static int may_be_parallel(const struct arch_model *m)
+{
+    return variant_of(m)->parallel == PARALLEL_BY_KEY;
 }
 
-static pith_status decoder_hparams(struct arch_model *m, const struct gguf *g,
-                                   struct pith_error *err)
+static double width_of_expert(const struct arch_model *m, int32_t l)
 {
-    const struct variant *v = m->arch->variant;
-    struct hparams *hp = &m->hp;
-    struct keys keys = {.g = g, .arch = m->arch->name, .err = err, .st = PITH_OK}, *k = &keys;
-    hp->n_vocab = key_vocab(k);
-    hp->n_ctx_train = (int32_t)key_u32(k, "context_length", 1, INT32_MAX);
-    hp->n_embd = (int32_t)key_u32(k, "embedding_length", 1, MAX_EMBD);
-    hp->n_layer = (int32_t)key_u32(k, "block_count", 1, MAX_LAYERS);
-    hp->norm_eps = key_f32(k, "attention.layer_norm_rms_epsilon");
-    hp->n_head = key_per_layer(k, m->arena, "attention.head_count", hp->n_layer, 1, MAX_HEADS, -1);
-    if (k->st != PITH_OK)
-        return k->st;
-    hp->n_head_kv = key_per_layer(k, m->arena, "attention.head_count_kv", hp->n_layer, 1, MAX_HEADS,
-                                  hp->n_head[0]);
-    hp->d_k = (int32_t)key_u32_or(k, "attention.key_length", 1, MAX_HEAD_DIM,
-                                  (uint32_t)(hp->n_embd / hp->n_head[0]));
-    hp->d_v = (int32_t)key_u32_or(k, "attention.value_length", 1, MAX_HEAD_DIM, (uint32_t)hp->d_k);
-    hp->n_expert = (int32_t)key_u32_or(k, "expert_count", 0, MAX_EXPERTS, 0);
-    hp->n_expert_used = (int32_t)key_u32_or(k, "expert_used_count", 0, hp->n_expert, 0);
-    hp->n_ff = key_per_layer(k, m->arena, "feed_forward_length", hp->n_layer, 0, MAX_FF,
-                             hp->n_expert ? 0 : -1);
-    if (k->st != PITH_OK)
-        return k->st;
-    if (hp->n_expert)
-        hp->n_ff_exp =
-            (int32_t)key_u32_or(k, "expert_feed_forward_length", 1, MAX_FF, (uint32_t)hp->n_ff[0]);
-    key_rope(k, hp, v->rope_base_swa);
-    read_window(k, m, v);
-    hp->attn_softcap =
-        v->softcap_attn < 0 ? 0 : key_f32_or(k, "attn_logit_softcapping", v->softcap_attn);
-    hp->logit_softcap =
-        v->softcap_logits < 0 ? 0 : key_f32_or(k, "final_logit_softcapping", v->softcap_logits);
-    hp->causal = key_bool_or(k, "attention.causal", !(m->features & F_NO_OUTPUT));
-    hp->pooling = (int32_t)key_u32_or(k, "pooling_type", 0, PITH_POOL_RANK, PITH_POOL_NONE);
-    for (int32_t l = 0; l < hp->n_layer && k->st == PITH_OK; l++)
-        if (hp->n_head[l] % hp->n_head_kv[l])
-            return error_set(err, PITH_SHAPE,
-                             "%s: layer %d has %d query heads over %d key/value heads: not a "
-                             "whole group",
-                             gguf_path(g), l, hp->n_head[l], hp->n_head_kv[l]);
-    if (k->st == PITH_OK && hp->n_expert && !hp->n_expert_used)
-        return error_set(err, PITH_RANGE, "%s: %d experts but expert_used_count is 0, wanted 1..%d",
-                         gguf_path(g), hp->n_expert, hp->n_expert);
-    if (hp->n_expert)
-        m->features |= F_MOE;
-    if (arch_has_tensor(g, "blk.0.attn_qkv.weight"))
-        m->features |= F_FUSED_QKV;
-    return k->st;
+    (void)l;
+    return variant_of(m)->ff_of_expert == FF_SHARE ? m->hp.n_ff[0] / m->hp.n_expert_used
+                                                   : m->hp.n_ff[0];
+}
+static double width_of_shared(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    enum shared s = variant_of(m)->shared;
+    return s == SHARED_WIDE       ? m->hp.n_ff[0]
+           : s == SHARED_BY_COUNT ? (double)m->hp.n_ff_exp * m->hp.n_expert_shared
+                                  : 0;
+}
+static double gating_default(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return variant_of(m)->gating_default;
+}
+static double window_default(const struct arch_model *m, int32_t l)
+{
+    const struct variant *v = variant_of(m);
+    (void)l;
+    return v->window == MUST ? -1 : v->window_default;
+}
+static double synthetic_window(const struct arch_model *m)
+{
+    return m->hp.n_ctx_train > 64 ? m->hp.n_ctx_train / 8 : 8;
+}
+static double window_period(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return variant_of(m)->window_period;
+}
+static double swa_base_default(const struct arch_model *m, int32_t l)
+{
+    float base = variant_of(m)->swa_base_default;
+    (void)l;
+    return base > 0 ? base : m->hp.rope_base;
+}
+static double causal(const struct arch_model *m)
+{
+    return !variant_of(m)->embeds;
+}
+static double attn_cap(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return variant_of(m)->attn_cap;
+}
+static double logit_cap(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return variant_of(m)->logit_cap;
 }
 
-/* Keys of a synthetic model: what decoder_hparams reads, and nothing that equals its default. */
-static void decoder_synth_keys(const struct arch_model *m, struct gguf_writer *w)
+const struct key_spec decoder_keys[] = {
+    KEYS_SIZES{F32("attention.layer_norm_rms_epsilon", norm_eps), .required = 1, .when = by_rms,
+               .synth = 1e-5},
+    {F32("attention.layer_norm_epsilon", norm_eps), .required = 1, .when = by_layer_norm,
+     .synth = 1e-5},
+    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1,
+     .when = attends_always},
+    {LAYERS("attention.head_count", n_head), RANGE(0, MAX_HEADS), .required = 1, .size = 1,
+     .when = may_skip},
+    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
+     .size = 1, .when = attends_always},
+    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(0, MAX_HEADS), .from = key_like_heads,
+     .size = 1, .when = may_skip},
+    KEYS_HEAD_DIMS{I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .size = 1,
+                   .when = may_have_experts},
+    {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .size = 1,
+     .when = may_have_experts},
+    KEYS_FF{I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .from = width_of_expert,
+            .when = has_experts, .size = 1},
+    {I32("expert_shared_count", n_expert_shared), RANGE(0, MAX_EXPERTS), .when = counts_shared,
+     .synth = 1},
+    {I32("expert_shared_feed_forward_length", n_ff_shexp), RANGE(0, MAX_FF),
+     .from = width_of_shared, .when = has_shared},
+    {I32("leading_dense_block_count", n_dense), RANGE(0, MAX_LAYERS), .when = has_dense_layers,
+     .synth = 1},
+    {I32("interleave_moe_layer_step", moe_step), RANGE(1, MAX_LAYERS), .required = 1, .when = steps,
+     .synth = 1},
+    {I32("expert_gating_func", expert_gating), RANGE(0, 4), .from = gating_default,
+     .when = gates_by_key},
+    {BOOL("expert_weights_norm", expert_norm), .when = renorms_by_key},
+    {F32("expert_weights_scale", expert_scale), .when = scales_experts},
+    KEYS_ROPE{I32("attention.sliding_window", window), RANGE(0, INT32_MAX), .from = window_default,
+              .when = may_have_windows, .synth_of = synthetic_window},
+    {LAYERS("attention.sliding_window_pattern", windowed), RANGE(0, MAX_LAYERS),
+     .from = window_period, .pattern = 1, .when = has_windows},
+    {F32("rope.freq_base_swa", rope_base_swa), .from = swa_base_default, .when = swa_base_by_key},
+    {F32("embedding_scale", embd_scale), .when = scaled_by_keys},
+    {F32("residual_scale", residual_scale), .when = scaled_by_keys},
+    {F32("logit_scale", logit_scale), .when = scaled_by_keys},
+    {F32("attention.scale", attn_scale), .when = scaled_by_keys},
+    {F32("attn_logit_softcapping", attn_softcap), .from = attn_cap, .when = scores_capped},
+    {F32("final_logit_softcapping", logit_softcap), .from = logit_cap, .when = logits_capped},
+    {BOOL("use_parallel_residual", parallel), .when = may_be_parallel, .synth = 1},
+    {BOOL("attention.causal", causal), .def = 1, .synth_of = causal},
+    KEYS_POOLING{0},
+};
+
+static uint64_t bias_features(enum presence p, uint64_t must, uint64_t may)
+{
+    return p == MUST ? must : p == MAY ? may : 0;
+}
+
+static uint64_t norm_features(const struct arch_model *m, const struct variant *v)
+{
+    uint64_t f = 0;
+    if (v->norms != NORMS_RMS_BARE && v->norms != NORMS_LAYER_BARE)
+        f |= F_WEIGHTS;
+    if (v->norms == NORMS_RMS_BIAS || v->norms == NORMS_LAYER)
+        f |= F_NORM_BIAS;
+    if (v->norm_place == NORM_BEFORE || v->norm_place == NORM_SANDWICH)
+        f |= F_BEFORE |
+             (v->parallel == SEQUENTIAL || v->parallel == PARALLEL_BY_KEY ? F_FFN_NORM : 0);
+    if (v->norm_place == NORM_SANDWICH || v->norm_place == NORM_BEHIND)
+        f |= F_POST;
+    if (v->norm_place == NORM_OF_SUM)
+        f |= F_OF_SUM;
+    if (v->parallel == PARALLEL_FALCON && arch_has(m, 0, "attn_norm_2.weight", 1))
+        f |= F_FALCON_NORMS;
+    if (v->parallel == PARALLEL_STABLE && arch_has(m, 0, "ffn_norm.weight", 1))
+        f |= F_FFN_NORM;
+    return f | (v->embd_norm ? F_EMBD_NORM : 0);
+}
+
+static uint64_t attention_features(const struct arch_model *m, const struct variant *v)
+{
+    static const uint64_t qk[] = {[QK_PLAIN] = 0,
+                                  [QK_HEAD] = F_QK_HEAD,
+                                  [QK_ROW] = F_QK_ROW,
+                                  [QK_HEADS] = F_QK_HEADS,
+                                  [QK_BARE] = 0};
+    uint64_t f = bias_features(v->qkv_bias, F_QKV_BIAS, F_QKV_BIAS_MAY) |
+                 bias_features(v->out_bias, F_OUT_BIAS, F_OUT_BIAS_MAY) | qk[v->qk_norm];
+    if (v->fused_qkv == MUST || (v->fused_qkv == MAY && arch_has(m, 0, "attn_qkv.weight", 0)))
+        f |= F_FUSED_QKV;
+    return f | (v->qk_may ? F_QK_MAY : 0) | (v->attn_gate ? F_ATTN_GATE : 0) |
+           (v->sub_norms ? F_SUB_NORMS : 0);
+}
+
+static uint64_t other_features(const struct arch_model *m, const struct variant *v)
+{
+    int ties = v->output == NEVER || v->embeds;
+    uint64_t f = bias_features(v->ffn_bias, F_FFN_BIAS, F_FFN_BIAS_MAY) |
+                 bias_features(v->output_bias, F_OUTPUT_BIAS, F_OUTPUT_BIAS_MAY);
+    f |= ties ? 0 : v->output == MUST ? F_OUTPUT : F_OUTPUT_MAY;
+    f |= v->fused_up ? F_FUSED_UP : v->ungated ? 0 : F_GATED;
+    if (v->rope != ROPE_NONE && m->hp.rope_scaling == ROPE_SCALE_LONG)
+        f |= F_LONG_FACTORS;
+    else if (v->rope != ROPE_NONE)
+        f |= F_FACTORS;
+    return f | (m->hp.n_ff_shexp ? F_SHARED : 0);
+}
+
+/* Has layer l experts? */
+static int is_moe(const struct arch_model *m, int32_t l)
 {
     const struct hparams *hp = &m->hp;
-    char key[128];
-#define KEY(suffix) (snprintf(key, sizeof key, "%s.%s", m->arch->name, suffix), key)
-    gguf_writer_u32(w, KEY("vocab_size"), (uint32_t)hp->n_vocab);
-    gguf_writer_u32(w, KEY("context_length"), (uint32_t)hp->n_ctx_train);
-    gguf_writer_u32(w, KEY("embedding_length"), (uint32_t)hp->n_embd);
-    gguf_writer_u32(w, KEY("block_count"), (uint32_t)hp->n_layer);
-    gguf_writer_u32(w, KEY("feed_forward_length"), (uint32_t)hp->n_ff[0]);
-    gguf_writer_u32(w, KEY("attention.head_count"), (uint32_t)hp->n_head[0]);
-    gguf_writer_u32(w, KEY("attention.head_count_kv"), (uint32_t)hp->n_head_kv[0]);
-    gguf_writer_u32(w, KEY("attention.key_length"), (uint32_t)hp->d_k);
-    gguf_writer_u32(w, KEY("attention.value_length"), (uint32_t)hp->d_v);
-    gguf_writer_f32(w, KEY("attention.layer_norm_rms_epsilon"), 1e-5f);
-    gguf_writer_u32(w, KEY("rope.dimension_count"), (uint32_t)hp->n_rot);
-    gguf_writer_f32(w, KEY("rope.freq_base"), hp->rope_base);
-    if (hp->n_expert) {
-        gguf_writer_u32(w, KEY("expert_count"), (uint32_t)hp->n_expert);
-        gguf_writer_u32(w, KEY("expert_used_count"), (uint32_t)hp->n_expert_used);
-        gguf_writer_u32(w, KEY("expert_feed_forward_length"), (uint32_t)hp->n_ff_exp);
+    switch (variant_of(m)->experts) {
+    case EXPERTS_BEHIND:
+        return l >= hp->n_dense;
+    case EXPERTS_BY_STEP:
+        return l >= hp->n_dense && (l + 1) % hp->moe_step == 0;
+    case EXPERTS_BY_ROUTER:
+        return arch_has(m, l, "ffn_gate_inp.weight", l > 0);
+    default:
+        return hp->n_expert > 0;
     }
-    if (hp->window)
-        gguf_writer_u32(w, KEY("attention.sliding_window"), (uint32_t)hp->window);
-#undef KEY
+}
+
+pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
+{
+    const struct variant *v = variant_of(m);
+    struct hparams *hp = &m->hp;
+    int32_t first_moe = -1;
+    m->features = norm_features(m, v) | attention_features(m, v) | other_features(m, v);
+    for (int32_t l = 0; l < hp->n_layer; l++) {
+        int moe = hp->n_expert && is_moe(m, l);
+        first_moe = moe && first_moe < 0 ? l : first_moe;
+        m->layer_features[l] = (moe           ? F_MOE
+                                : hp->n_ff[l] ? F_DENSE
+                                              : 0) |
+                               (hp->n_head_kv[l] ? F_ATTN : 0);
+    }
+    if (first_moe >= 0 && arch_has(m, first_moe, "ffn_gate_up_exps.weight", 0))
+        m->features |= F_FUSED_EXPS;
+    key_pattern(hp->windowed, hp->n_layer, v->full_first);
+    if (v->swa_base == YES)
+        hp->rope_base_swa = v->swa_base_default;
+    if (v->never_causal)
+        hp->causal = 0;
+    hp->embeds |= v->embeds;
+    if (v->embd_by_width)
+        hp->embd_scale = sqrtf((float)hp->n_embd);
+    if (v->logits_divided && hp->logit_scale != 0)
+        hp->logit_scale = 1.0f / hp->logit_scale;
+    return v->tune ? v->tune(m, err) : PITH_OK;
+}
+
+void decoder_states(struct arch_model *m)
+{
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        if (m->hp.n_head_kv[l])
+            arch_state(m, l, SELF, arch_kv(&m->hp, l));
+}
+
+/* ---------------------------------------------------------------- positions */
+
+static int is_rotated(const struct arch_model *m, int32_t l)
+{
+    const struct variant *v = variant_of(m);
+    return m->hp.n_rot && v->rope != ROPE_NONE &&
+           (v->rotates != ROTATES_WINDOWED || !m->hp.window || m->hp.windowed[l]) &&
+           (v->rotates != ROTATES_BY_STEP || (l + 1) % v->rotate_step);
+}
+
+pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
+{
+    const struct variant *v = variant_of(m);
+    const struct hparams *hp = &m->hp;
+    const float *factors = NULL;
+    pith_status st = v->no_factors ? PITH_OK : rope_factors(m, &factors, err);
+    if (st != PITH_OK)
+        return st;
+    struct rope_params p = {.n_rot = hp->n_rot,
+                            .neox = v->rope == ROPE_HALVES,
+                            .base = hp->rope_base,
+                            .scaled = 1,
+                            .factors = factors};
+    const struct rope_set *full = rope_set_new(m, &p), *local = full;
+    if (hp->window && (hp->rope_base_swa > 0 || v->swa_unscaled)) {
+        p.base = hp->rope_base_swa > 0 ? hp->rope_base_swa : hp->rope_base;
+        p.scaled = !v->swa_unscaled;
+        local = rope_set_new(m, &p);
+    }
+    for (int32_t l = 0; l < hp->n_layer; l++)
+        if (is_rotated(m, l))
+            m->rope[l] = hp->window && hp->windowed[l] ? local : full;
+    return PITH_OK;
 }
 
 /* ---------------------------------------------------------------- graph */
 
-static void decoder_states(struct arch_model *m)
+static struct nn_norm norm_of(const struct arch_model *m, const struct tensor *w,
+                              const struct tensor *b)
 {
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        arch_state(m, l, SELF,
-                   (struct state){.rows = STATE_KV,
-                                  .range = m->hp.windowed[l] ? RANGE_WINDOW : RANGE_ALL,
-                                  .span = m->hp.windowed[l] ? m->hp.window : 0,
-                                  .n_head_kv = m->hp.n_head_kv[l],
-                                  .d_k = m->hp.d_k,
-                                  .d_v = m->hp.d_v});
+    return (struct nn_norm){
+        .kind = by_rms(m) ? NORM_RMS : NORM_LAYER, .w = w, .b = b, .eps = m->hp.norm_eps};
+}
+
+static struct nn_norm qk_norm_of(const struct arch_model *m, const struct tensor *w)
+{
+    static const enum norm_kind kind[] = {[QK_PLAIN] = NORM_NONE,
+                                          [QK_HEAD] = NORM_RMS,
+                                          [QK_ROW] = NORM_RMS,
+                                          [QK_HEADS] = NORM_LAYER,
+                                          [QK_BARE] = NORM_RMS};
+    enum qk_norm qk = variant_of(m)->qk_norm;
+    return (struct nn_norm){.kind = w || qk == QK_BARE ? kind[qk] : NORM_NONE,
+                            .w = w,
+                            .width = qk == QK_ROW ? 0 : m->hp.d_k,
+                            .eps = m->hp.norm_eps};
 }
 
 static float query_scale(const struct arch_model *m, int32_t l)
 {
-    const struct variant *v = m->arch->variant;
+    const struct variant *v = variant_of(m);
     int big = v->big_layers && m->hp.n_layer == v->big_layers;
-    return 1.0f / sqrtf((float)(big ? m->hp.n_embd / m->hp.n_head[l] : m->hp.d_k));
+    float d = (float)(big ? m->hp.n_embd / m->hp.n_head[l] : m->hp.d_k);
+    return m->hp.attn_scale > 0 ? m->hp.attn_scale : v->scale_by_d ? 1.0f / d : 1.0f / sqrtf(d);
 }
 
-static node feed_forward(const struct arch_model *m, const struct decoder_layer *w, struct graph *g,
-                         node x)
+static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
-    enum glu_act act = m->features & F_GEMMA ? GLU_GELU : GLU_SILU;
-    if (m->features & F_MOE)
-        return nn_moe(g,
-                      &(struct nn_moe){.router = w->router,
-                                       .gate = w->gate_exps,
-                                       .up = w->up_exps,
-                                       .down = w->down_exps,
-                                       .n_expert = m->hp.n_expert,
-                                       .k = m->hp.n_expert_used,
-                                       .gating = MOE_SOFTMAX,
-                                       .norm = 1,
-                                       .scale = 1.0f,
-                                       .act = act},
-                      x);
-    return nn_ffn(g,
-                  &(struct nn_ffn){.gate = w->gate,
-                                   .up = w->up,
-                                   .down = w->down,
-                                   .b_gate = w->b_gate,
-                                   .b_up = w->b_up,
-                                   .b_down = w->b_down,
-                                   .act = act},
-                  x);
-}
-
-/* One layer; in the last one only the rows whose output is asked for go on after attention
- * (`tail`). */
-static node decoder_layer(const struct arch_model *m, struct graph *g, int32_t l, node x,
-                          node table, int tail)
-{
-    const struct decoder_layer *w = (const struct decoder_layer *)m->layers + l;
-    const struct hparams *hp = &m->hp;
+    const struct decoder_layer *w = arch_layer(m, l);
+    const struct variant *v = variant_of(m);
     struct nn_attention attn = {.wq = w->wq,
                                 .wk = w->wk,
                                 .wv = w->wv,
                                 .wqkv = w->wqkv,
                                 .wo = w->wo,
-                                .bq = w->wqkv ? w->bqkv : w->bq,
+                                .gate = w->attn_gate,
+                                .bq = w->bq,
                                 .bk = w->bk,
                                 .bv = w->bv,
+                                .bqkv = w->bqkv,
                                 .bo = w->bo,
-                                .q_norm = w->q_norm,
-                                .k_norm = w->k_norm,
-                                .n_head = hp->n_head[l],
-                                .n_head_kv = hp->n_head_kv[l],
-                                .d_k = hp->d_k,
-                                .d_v = hp->d_v,
-                                .norm_eps = hp->norm_eps,
+                                .q_norm = qk_norm_of(m, w->q_norm),
+                                .k_norm = qk_norm_of(m, w->k_norm),
+                                .out_norm = {w->attn_sub_norm ? NORM_RMS : NORM_NONE,
+                                             w->attn_sub_norm, NULL, 0, m->hp.norm_eps},
+                                .gate_act = v->gate_act,
+                                .norm_last = v->norm_last,
+                                .n_head = m->hp.n_head[l],
+                                .n_head_kv = m->hp.n_head_kv[l],
+                                .d_k = m->hp.d_k,
+                                .d_v = m->hp.d_v,
                                 .q_scale = query_scale(m, l),
-                                .softcap = hp->attn_softcap,
+                                .softcap = m->hp.attn_softcap,
                                 .rope = m->rope[l],
                                 .state = m->state_of[l][SELF]};
-    node h = graph_rms_norm(g, x, w->attn_norm, hp->n_embd, hp->norm_eps, "attn_norm");
-    h = nn_attention_heads(g, &attn, h, table);
-    if (tail) {
-        h = graph_select(g, h, "attn_rows");
-        x = graph_select(g, x, "residual_rows");
-    }
-    h = nn_attention_out(g, &attn, h);
-    if (w->post_attn_norm)
-        h = graph_rms_norm(g, h, w->post_attn_norm, hp->n_embd, hp->norm_eps,
-                           "post_attention_norm");
-    x = graph_add(g, h, x, "attn_residual");
-    h = graph_rms_norm(g, x, w->ffn_norm, hp->n_embd, hp->norm_eps, "ffn_norm");
-    h = feed_forward(m, w, g, h);
-    if (w->post_ffn_norm)
-        h = graph_rms_norm(g, h, w->post_ffn_norm, hp->n_embd, hp->norm_eps, "post_ffw_norm");
-    return graph_add(g, h, x, "ffn_residual");
+    return nn_attention(g, &attn, x);
 }
 
-static void decoder_build(const struct arch_model *m, struct graph *g)
+static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
-    const struct decoder_model *w = m->model;
+    const struct decoder_layer *w = arch_layer(m, l);
+    const struct variant *v = variant_of(m);
     const struct hparams *hp = &m->hp;
-    float scale = m->features & F_GEMMA ? sqrtf((float)hp->n_embd) : 1.0f;
-    node x = graph_embed(g, w->tok_embd, scale), tables[2] = {0};
-    const struct rope_set *sets[2] = {0};
-    for (int32_t l = 0; l < hp->n_layer; l++) {
-        int i = hp->windowed[l];
-        if (m->rope[l] && sets[i] != m->rope[l]) {
-            sets[i] = m->rope[l];
-            tables[i] = graph_rope_table(g, sets[i]);
-        }
-        g->layer = l;
-        x = decoder_layer(m, g, l, x, tables[i], l == hp->n_layer - 1 && !m->pooled);
-    }
-    g->layer = hp->n_layer;
-    x = graph_rms_norm(g, x, w->output_norm, hp->n_embd, hp->norm_eps, "output_norm");
-    if (m->want_embd)
-        g->embd = m->pooled ? graph_pool(g, x, m->pool, "pool") : x;
-    if (!m->want_logits)
-        return;
-    x = graph_matmul(g, w->output ? w->output : w->tok_embd, NULL, x, "output");
-    if (hp->logit_softcap > 0)
-        x = graph_softcap(g, x, hp->logit_softcap, "logits");
-    g->logits = x;
+    if (!w->router)
+        return nn_ffn(g,
+                      &(struct nn_ffn){.gate = w->gate,
+                                       .up = w->up,
+                                       .down = w->down,
+                                       .b_gate = w->b_gate,
+                                       .b_up = w->b_up,
+                                       .b_down = w->b_down,
+                                       .halves = v->fused_up,
+                                       .mid_norm = {w->ffn_sub_norm ? NORM_RMS : NORM_NONE,
+                                                    w->ffn_sub_norm, NULL, 0, hp->norm_eps},
+                                       .act = v->act},
+                      x);
+    node y = nn_moe(g,
+                    &(struct nn_moe){.router = w->router,
+                                     .gate = w->gate_exps,
+                                     .up = w->up_exps,
+                                     .gate_up = w->gate_up_exps,
+                                     .down = w->down_exps,
+                                     .n_expert = hp->n_expert,
+                                     .k = hp->n_expert_used,
+                                     .gating = hp->expert_gating == 2 ? MOE_SIGMOID : MOE_SOFTMAX,
+                                     .norm = v->renorm == YES || hp->expert_norm,
+                                     .scale = hp->expert_scale != 0 ? hp->expert_scale : 1.0f,
+                                     .act = v->act},
+                    x);
+    if (!w->up_sh)
+        return y;
+    struct nn_ffn shared = {.gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = v->act};
+    return graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared");
 }
 
-/* Called by the loader once the weights are bound: constants that depend on them. */
-static pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
+/* x + scale * y */
+static node add(const struct arch_model *m, struct graph *g, node y, node x, const char *name)
 {
-    const struct variant *v = m->arch->variant;
-    const struct decoder_model *w = m->model;
-    const float *factors = w->rope_freqs ? arch_floats(m, w->rope_freqs) : NULL;
-    if (w->rope_freqs && !factors)
-        return error_set(err, PITH_NOMEM, "out of memory for %s", w->rope_freqs->name);
-    for (int i = 0; factors && i < m->hp.n_rot / 2; i++)
-        if (!(factors[i] > 0 && factors[i] < 1e30f))
-            return error_set(err, PITH_RANGE, "rope_freqs.weight divides pair %d by %g, wanted > 0",
-                             i, (double)factors[i]);
-    struct rope_set *full =
-        rope_set_new(m->arena, &m->hp, v->rope_neox, m->hp.rope_base, 1, factors);
-    struct rope_set *local = rope_set_new(m->arena, &m->hp, v->rope_neox, m->hp.rope_base_swa,
-                                          v->rope_base_swa == 0, factors);
-    if (!full || !local)
-        return error_set(err, PITH_NOMEM, "out of memory while preparing RoPE");
-    for (int32_t l = 0; l < m->hp.n_layer && m->hp.n_rot; l++)
-        m->rope[l] = m->hp.windowed[l] ? local : full;
-    return PITH_OK;
+    float scale = m->hp.residual_scale;
+    if (scale != 0 && scale != 1)
+        y = graph_scale(g, y, scale, "residual_scale");
+    return graph_add(g, y, x, name);
 }
 
-/* ---------------------------------------------------------------- the list */
+void decoder_begin(const struct arch_model *m, struct graph *g, struct carry *c)
+{
+    struct nn_norm norm = norm_of(m, m->io.tok_norm, m->io.tok_norm_b);
+    if (variant_of(m)->embd_norm)
+        c->x[0] = nn_norm(g, c->x[0], &norm, "token_embd_norm");
+}
 
-#define DECODER(symbol, arch_name, feats, ...)                                                     \
-    const struct arch symbol = {.name = arch_name,                                                 \
-                                .features = (feats),                                               \
-                                .expert_feature = F_MOE,                                           \
-                                .windowed = ((feats)&F_WINDOW) != 0,                               \
-                                .variant = &(const struct variant){__VA_ARGS__},                   \
-                                .layer_bytes = sizeof(struct decoder_layer),                       \
-                                .model_bytes = sizeof(struct decoder_model),                       \
-                                .tensors = tensors,                                                \
-                                .hparams = decoder_hparams,                                        \
-                                .synth_keys = decoder_synth_keys,                                  \
-                                .ready = decoder_ready,                                            \
-                                .states = decoder_states,                                          \
-                                .build = decoder_build};
+static node parallel(const struct arch_model *m, struct graph *g, int32_t l, node x, node n)
+{
+    const struct decoder_layer *w = arch_layer(m, l);
+    struct nn_norm norm = norm_of(m, w->ffn_norm, w->ffn_norm_b);
+    node a = attention(m, g, l, n);
+    x = nn_tail(g, x);
+    n = w->ffn_norm ? nn_norm(g, x, &norm, "ffn_norm") : nn_tail(g, n);
+    node f = feed_forward(m, g, l, n);
+    return graph_add(g, graph_add(g, a, f, "parallel"), x, "residual");
+}
 
-DECODER(arch_llama, "llama", F_ANY_BIAS, .softcap_attn = -1, .softcap_logits = -1)
-DECODER(arch_llama_embed, "llama-embed", F_ANY_BIAS | F_NO_OUTPUT, .softcap_attn = -1,
-        .softcap_logits = -1)
-DECODER(arch_qwen2, "qwen2", F_QKV_BIAS, .rope_neox = 1, .softcap_attn = -1, .softcap_logits = -1)
-DECODER(arch_qwen3, "qwen3", F_QK_NORM, .rope_neox = 1, .softcap_attn = -1, .softcap_logits = -1)
-DECODER(arch_qwen3moe, "qwen3moe", F_QK_NORM, .rope_neox = 1, .softcap_attn = -1,
-        .softcap_logits = -1)
-DECODER(arch_gemma2, "gemma2", F_POST_NORM | F_GEMMA | F_WINDOW, .rope_neox = 1, .window_period = 2,
-        .window_default = 4096, .big_layers = 46, .softcap_attn = 50, .softcap_logits = 30)
-DECODER(arch_gemma3, "gemma3", F_POST_NORM | F_GEMMA | F_WINDOW | F_QK_NORM, .rope_neox = 1,
-        .window_period = 6, .rope_base_swa = 10000, .big_layers = 62, .softcap_attn = -1,
-        .softcap_logits = 0)
+static int is_parallel(const struct arch_model *m)
+{
+    enum parallel p = variant_of(m)->parallel;
+    return p == PARALLEL || p == PARALLEL_FALCON || (p == PARALLEL_BY_KEY && m->hp.parallel) ||
+           (p == PARALLEL_STABLE && !(m->features & F_FFN_NORM));
+}
+
+void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struct carry *c)
+{
+    int32_t l = arch_layer_of(m, i);
+    const struct decoder_layer *w = arch_layer(m, l);
+    int before = variant_of(m)->norm_place <= NORM_SANDWICH;
+    int of_sum = variant_of(m)->norm_place == NORM_OF_SUM;
+    struct nn_norm attn_norm = norm_of(m, w->attn_norm, w->attn_norm_b),
+                   ffn_norm = norm_of(m, w->ffn_norm, w->ffn_norm_b),
+                   post_attn = norm_of(m, w->post_attn_norm, w->post_attn_norm_b),
+                   post_ffn = norm_of(m, w->post_ffn_norm, w->post_ffn_norm_b);
+    node x = c->x[0], h = before ? nn_norm(g, x, &attn_norm, "attn_norm") : x;
+    if (is_parallel(m)) {
+        c->x[0] = parallel(m, g, l, x, h);
+        return;
+    }
+    if (w->wo) {
+        h = attention(m, g, l, h);
+        x = nn_tail(g, x);
+        if (w->post_attn_norm && !of_sum)
+            h = nn_norm(g, h, &post_attn, "post_attention_norm");
+        x = add(m, g, h, x, "attn_residual");
+        if (of_sum)
+            x = nn_norm(g, x, &post_attn, "attn_output_norm");
+    }
+    if (w->down || w->router) {
+        h = before ? nn_norm(g, x, &ffn_norm, "ffn_norm") : x;
+        h = feed_forward(m, g, l, h);
+        if (w->post_ffn_norm && !of_sum)
+            h = nn_norm(g, h, &post_ffn, "post_ffw_norm");
+        x = add(m, g, h, x, "ffn_residual");
+        if (of_sum)
+            x = nn_norm(g, x, &post_ffn, "layer_output_norm");
+    }
+    c->x[0] = x;
+}
+
+void decoder_end(const struct arch_model *m, struct graph *g, struct carry *c)
+{
+    struct nn_norm norm = norm_of(m, m->io.output_norm, m->io.output_norm_b);
+    if (variant_of(m)->norm_place != NORM_OF_SUM)
+        c->x[0] = nn_norm(g, c->x[0], &norm, "output_norm");
+}

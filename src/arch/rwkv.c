@@ -9,10 +9,6 @@
  * vectors. Low-rank pairs give decay w, learning rate a, value residual v and gate g. */
 #include "arch/arch.h"
 
-#include <stdio.h>
-#include "nn/nn.h"
-#include "pith.h"
-
 enum { F_GATE = 1 };
 enum { MIXER };                          /* the state of a layer */
 enum { SHIFT_TIME, WKV, SHIFT_CHANNEL }; /* parts of a layer's state */
@@ -22,10 +18,6 @@ struct rwkv_hp {
     int32_t head, decay, iclr, value_mix, gate; /* head size and ranks */
 };
 
-struct rwkv_model {
-    struct tensor *tok_embd, *tok_norm, *tok_norm_b, *output_norm, *output_norm_b, *output;
-};
-
 struct rwkv_layer {
     struct tensor *norm1, *norm1_b, *norm2, *norm2_b;
     struct tensor *w0, *w1, *w2, *a0, *a1, *a2, *v0, *v1, *v2, *g1, *g2;
@@ -33,14 +25,12 @@ struct rwkv_layer {
     struct tensor *c_lerp, *c_key, *c_value;
 };
 
-enum { D_ONE = DIM_FAMILY, D_SIX, D_DECAY, D_ICLR, D_VMIX, D_GATE };
+enum { D_SIX = DIM_FAMILY, D_DECAY, D_ICLR, D_VMIX, D_GATE };
 
 static int64_t rwkv_dim(const struct arch_model *m, int d, int32_t l)
 {
     const struct rwkv_hp *h = m->family;
     switch (d) {
-    case D_ONE:
-        return 1;
     case D_SIX:
         return N_LERP;
     case D_DECAY:
@@ -54,118 +44,83 @@ static int64_t rwkv_dim(const struct arch_model *m, int d, int32_t l)
     }
 }
 
-/* clang-format off */
-#define M(name, field, role_, ...) {name, 0, offsetof(struct rwkv_model, field), 0, 0, 0, {__VA_ARGS__}, .role = role_}
-#define L(name, field, ...) {name, 1, offsetof(struct rwkv_layer, field), 0, 0, 0, {__VA_ARGS__}, .role = TENSOR_PLAIN}
-#define VEC(name, field, opt, ...) {name, 1, offsetof(struct rwkv_layer, field), 0, 0, opt, {__VA_ARGS__}, .role = TENSOR_VECTOR}
+#define L(name, field, ...) ROW(struct rwkv_layer, name, field, .layer = 1, __VA_ARGS__)
+#define VECTOR              .use = TENSOR_VECTOR
 static const struct tensor_spec tensors[] = {
-    M("token_embd.weight", tok_embd, TENSOR_EMBEDDING, DIM_V, DIM_E),
-    M("token_embd_norm.weight", tok_norm, TENSOR_PLAIN, DIM_E),
-    M("token_embd_norm.bias", tok_norm_b, TENSOR_PLAIN, DIM_E),
-    M("output_norm.weight", output_norm, TENSOR_PLAIN, DIM_E),
-    M("output_norm.bias", output_norm_b, TENSOR_PLAIN, DIM_E),
-    M("output.weight", output, TENSOR_OUTPUT, DIM_V, DIM_E),
-    L("attn_norm.weight", norm1, DIM_E),
-    L("attn_norm.bias", norm1_b, DIM_E),
-    L("attn_norm_2.weight", norm2, DIM_E),
-    L("attn_norm_2.bias", norm2_b, DIM_E),
-    L("time_mix_w0.weight", w0, DIM_E),
-    L("time_mix_w1.weight", w1, D_DECAY, DIM_E),
-    L("time_mix_w2.weight", w2, DIM_E, D_DECAY),
-    L("time_mix_a0.weight", a0, DIM_E),
-    L("time_mix_a1.weight", a1, D_ICLR, DIM_E),
-    L("time_mix_a2.weight", a2, DIM_E, D_ICLR),
-    L("time_mix_v0.weight", v0, DIM_E),
-    L("time_mix_v1.weight", v1, D_VMIX, DIM_E),
-    L("time_mix_v2.weight", v2, DIM_E, D_VMIX),
-    {"time_mix_g1.weight", 1, offsetof(struct rwkv_layer, g1), F_GATE, 0, 0, {D_GATE, DIM_E}, .role = TENSOR_PLAIN},
-    {"time_mix_g2.weight", 1, offsetof(struct rwkv_layer, g2), F_GATE, 0, 0, {DIM_E, D_GATE}, .role = TENSOR_PLAIN},
-    VEC("time_mix_lerp_fused.weight", lerp, 0, D_SIX, D_ONE, D_ONE, DIM_E),
-    VEC("time_mix_k_k.weight", k_k, 0, DIM_E),
-    VEC("time_mix_k_a.weight", k_a, 0, DIM_E),
-    VEC("time_mix_r_k.weight", r_k, 0, DIM_E),
-    L("time_mix_key.weight", wk, DIM_E, DIM_E),
-    L("time_mix_value.weight", wv, DIM_E, DIM_E),
-    L("time_mix_receptance.weight", wr, DIM_E, DIM_E),
-    VEC("time_mix_ln.weight", ln, 0, DIM_E),
-    VEC("time_mix_ln.bias", ln_b, 0, DIM_E),
-    L("time_mix_output.weight", wo, DIM_E, DIM_E),
-    VEC("channel_mix_lerp_k.weight", c_lerp, 0, DIM_E),
-    L("channel_mix_key.weight", c_key, DIM_F, DIM_E),
-    L("channel_mix_value.weight", c_value, DIM_E, DIM_F),
+    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
+    IO("token_embd_norm.weight", tok_norm, DIM(DIM_E)),
+    IO("token_embd_norm.bias", tok_norm_b, DIM(DIM_E)),
+    IO("output_norm.weight", output_norm, DIM(DIM_E)),
+    IO("output_norm.bias", output_norm_b, DIM(DIM_E)),
+    IO("output.weight", output, DIM(DIM_V, DIM_E), .use = TENSOR_OUTPUT),
+
+    L("attn_norm.weight", norm1, DIM(DIM_E)),
+    L("attn_norm.bias", norm1_b, DIM(DIM_E)),
+    L("attn_norm_2.weight", norm2, DIM(DIM_E)),
+    L("attn_norm_2.bias", norm2_b, DIM(DIM_E)),
+    L("time_mix_w0.weight", w0, DIM(DIM_E)),
+    L("time_mix_w1.weight", w1, DIM(D_DECAY, DIM_E)),
+    L("time_mix_w2.weight", w2, DIM(DIM_E, D_DECAY)),
+    L("time_mix_a0.weight", a0, DIM(DIM_E)),
+    L("time_mix_a1.weight", a1, DIM(D_ICLR, DIM_E)),
+    L("time_mix_a2.weight", a2, DIM(DIM_E, D_ICLR)),
+    L("time_mix_v0.weight", v0, DIM(DIM_E)),
+    L("time_mix_v1.weight", v1, DIM(D_VMIX, DIM_E)),
+    L("time_mix_v2.weight", v2, DIM(DIM_E, D_VMIX)),
+    L("time_mix_g1.weight", g1, DIM(D_GATE, DIM_E), .need = F_GATE),
+    L("time_mix_g2.weight", g2, DIM(DIM_E, D_GATE), .need = F_GATE),
+    L("time_mix_lerp_fused.weight", lerp, DIM(D_SIX, DIM_ONE, DIM_ONE, DIM_E), VECTOR),
+    L("time_mix_k_k.weight", k_k, DIM(DIM_E), VECTOR),
+    L("time_mix_k_a.weight", k_a, DIM(DIM_E), VECTOR),
+    L("time_mix_r_k.weight", r_k, DIM(DIM_E), VECTOR),
+    L("time_mix_key.weight", wk, DIM(DIM_E, DIM_E)),
+    L("time_mix_value.weight", wv, DIM(DIM_E, DIM_E)),
+    L("time_mix_receptance.weight", wr, DIM(DIM_E, DIM_E)),
+    L("time_mix_ln.weight", ln, DIM(DIM_E), VECTOR),
+    L("time_mix_ln.bias", ln_b, DIM(DIM_E), VECTOR),
+    L("time_mix_output.weight", wo, DIM(DIM_E, DIM_E)),
+    L("channel_mix_lerp_k.weight", c_lerp, DIM(DIM_E), VECTOR),
+    L("channel_mix_key.weight", c_key, DIM(DIM_F, DIM_E)),
+    L("channel_mix_value.weight", c_value, DIM(DIM_E, DIM_F)),
     {0},
 };
-#undef M
 #undef L
-#undef VEC
-/* clang-format on */
 
-static pith_status rwkv_hparams(struct arch_model *m, const struct gguf *g, struct pith_error *err)
+/* Of a synthetic model: heads as wide as asked for, ranks of half a head, a gate. */
+static double head_width(const struct arch_model *m)
 {
-    struct hparams *hp = &m->hp;
-    struct keys keys = {.g = g, .arch = m->arch->name, .err = err, .st = PITH_OK}, *k = &keys;
-    struct rwkv_hp *h = m->family = arena_alloc(m->arena, sizeof *h);
-    if (!h)
-        return error_set(err, PITH_NOMEM, "out of memory while reading %s", gguf_path(g));
-    hp->n_vocab = key_vocab(k);
-    hp->n_ctx_train = (int32_t)key_u32(k, "context_length", 1, INT32_MAX);
-    hp->n_embd = (int32_t)key_u32(k, "embedding_length", 1, MAX_EMBD);
-    hp->n_layer = (int32_t)key_u32(k, "block_count", 1, MAX_LAYERS);
-    hp->norm_eps = key_f32(k, "attention.layer_norm_epsilon");
-    h->head = (int32_t)key_u32(k, "wkv.head_size", 1, MAX_HEAD_DIM);
-    h->decay = (int32_t)key_u32(k, "attention.decay_lora_rank", 1, MAX_EMBD);
-    h->iclr = (int32_t)key_u32(k, "attention.iclr_lora_rank", 1, MAX_EMBD);
-    h->value_mix = (int32_t)key_u32(k, "attention.value_residual_mix_lora_rank", 1, MAX_EMBD);
-    h->gate = (int32_t)key_u32_or(k, "attention.gate_lora_rank", 0, MAX_EMBD, 0);
-    m->features |= h->gate ? F_GATE : 0;
-    if (k->st != PITH_OK)
-        return k->st;
-    hp->n_head = key_per_layer(k, m->arena, "attention.head_count", hp->n_layer, 0, MAX_HEADS, 0);
-    hp->n_head_kv = hp->n_head;
-    hp->n_ff = key_per_layer(k, m->arena, "feed_forward_length", hp->n_layer, 1, MAX_FF, -1);
-    hp->causal = 1;
-    if (k->st == PITH_OK && hp->n_embd % h->head)
-        return error_set(err, PITH_SHAPE, "%s: rows of %d are no whole heads of %d", gguf_path(g),
-                         hp->n_embd, h->head);
-    return k->st;
+    return m->hp.d_k;
+}
+static double half_head(const struct arch_model *m)
+{
+    return (m->hp.d_k + 1) / 2;
 }
 
-/* A synthetic model: ranks of half a head, a gate. */
-static pith_status rwkv_synth(struct arch_model *m, struct pith_error *err)
+#define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct rwkv_hp, field), .family = 1
+#define RANK               RANGE(1, MAX_EMBD), .required = 1, .synth_of = half_head
+static const struct key_spec keys[] = {
+    KEYS_SIZES KEYS_LAYER_NORM{OWN("wkv.head_size", head), RANGE(1, MAX_HEAD_DIM), .required = 1,
+                               .synth_of = head_width},
+    {OWN("attention.decay_lora_rank", decay), RANK},
+    {OWN("attention.iclr_lora_rank", iclr), RANK},
+    {OWN("attention.value_residual_mix_lora_rank", value_mix), RANK},
+    {OWN("attention.gate_lora_rank", gate), RANGE(0, MAX_EMBD), .synth_of = half_head},
+    {LAYERS("attention.head_count", n_head), RANGE(0, MAX_HEADS)},
+    {LAYERS("feed_forward_length", n_ff), RANGE(1, MAX_FF), .required = 1, .size = 1},
+    {0},
+};
+
+static pith_status derive(struct arch_model *m, struct pith_error *err)
 {
-    struct rwkv_hp *h = m->family = arena_alloc(m->arena, sizeof *h);
-    if (!h)
-        return error_set(err, PITH_NOMEM, "out of memory while writing a model");
-    h->head = m->hp.d_k;
-    h->decay = h->iclr = h->value_mix = h->gate = (h->head + 1) / 2;
-    m->features |= F_GATE;
+    const struct rwkv_hp *h = m->family;
+    m->features = h->gate ? F_GATE : 0;
     return m->hp.n_embd % h->head == 0
                ? PITH_OK
-               : error_set(err, PITH_RANGE, "synth: rows of %d are no whole heads of %d",
+               : error_set(err, PITH_SHAPE, "%s: rows of %d are no whole heads of %d", arch_path(m),
                            m->hp.n_embd, h->head);
 }
 
-static void rwkv_synth_keys(const struct arch_model *m, struct gguf_writer *w)
-{
-    const struct hparams *hp = &m->hp;
-    const struct rwkv_hp *h = m->family;
-    char key[128];
-#define KEY(suffix) (snprintf(key, sizeof key, "%s.%s", m->arch->name, suffix), key)
-    gguf_writer_u32(w, KEY("vocab_size"), (uint32_t)hp->n_vocab);
-    gguf_writer_u32(w, KEY("context_length"), (uint32_t)hp->n_ctx_train);
-    gguf_writer_u32(w, KEY("embedding_length"), (uint32_t)hp->n_embd);
-    gguf_writer_u32(w, KEY("block_count"), (uint32_t)hp->n_layer);
-    gguf_writer_u32(w, KEY("feed_forward_length"), (uint32_t)hp->n_ff[0]);
-    gguf_writer_f32(w, KEY("attention.layer_norm_epsilon"), 1e-5f);
-    gguf_writer_u32(w, KEY("wkv.head_size"), (uint32_t)h->head);
-    gguf_writer_u32(w, KEY("attention.decay_lora_rank"), (uint32_t)h->decay);
-    gguf_writer_u32(w, KEY("attention.iclr_lora_rank"), (uint32_t)h->iclr);
-    gguf_writer_u32(w, KEY("attention.value_residual_mix_lora_rank"), (uint32_t)h->value_mix);
-    gguf_writer_u32(w, KEY("attention.gate_lora_rank"), (uint32_t)h->gate);
-#undef KEY
-}
-
-static void rwkv_states(struct arch_model *m)
+static void states(struct arch_model *m)
 {
     const struct rwkv_hp *h = m->family;
     for (int32_t l = 0; l < m->hp.n_layer; l++)
@@ -178,11 +133,10 @@ static void rwkv_states(struct arch_model *m)
 
 /* ---------------------------------------------------------------- graph */
 
-static node norm(struct graph *g, node x, const struct tensor *w, const struct tensor *b, float eps,
-                 const char *name)
+static node norm(const struct arch_model *m, struct graph *g, node x, const struct tensor *w,
+                 const struct tensor *b, const char *name)
 {
-    x = graph_layer_norm(g, x, x ? x->cols : 0, eps, name);
-    return graph_affine(g, x, w, b, name);
+    return nn_norm(g, x, &(struct nn_norm){NORM_LAYER, w, b, 0, m->hp.norm_eps}, name);
 }
 
 /* b + up(act(down x)) */
@@ -203,7 +157,7 @@ static node shifted(struct graph *g, int32_t state, node x, int32_t part, const 
 
 static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, node x, node *v_first)
 {
-    const struct rwkv_layer *w = (const struct rwkv_layer *)m->layers + l;
+    const struct rwkv_layer *w = arch_layer(m, l);
     const struct rwkv_hp *h = m->family;
     int64_t n = m->hp.n_embd;
     int32_t state = m->state_of[l][MIXER];
@@ -257,7 +211,7 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
 
 static node channel_mix(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
-    const struct rwkv_layer *w = (const struct rwkv_layer *)m->layers + l;
+    const struct rwkv_layer *w = arch_layer(m, l);
     int32_t state = m->state_of[l][MIXER];
     node prev = shifted(g, state, x, SHIFT_CHANNEL, "channel_shift");
     x = graph_lerp(g, x, prev, NULL, w->c_lerp, 0, "channel_lerp");
@@ -266,37 +220,30 @@ static node channel_mix(const struct arch_model *m, struct graph *g, int32_t l, 
     return graph_matmul(g, w->c_value, NULL, k, "channel_value");
 }
 
-static void rwkv_build(const struct arch_model *m, struct graph *g)
+enum { X, V_FIRST }; /* the carry: the stream, and the first layer's values */
+
+static void begin(const struct arch_model *m, struct graph *g, struct carry *c)
 {
-    const struct rwkv_model *w = m->model;
-    float eps = m->hp.norm_eps;
-    node x = graph_embed(g, w->tok_embd, 1), v_first = NULL;
-    x = norm(g, x, w->tok_norm, w->tok_norm_b, eps, "embed_norm");
-    for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        const struct rwkv_layer *lw = (const struct rwkv_layer *)m->layers + l;
-        g->layer = l;
-        node h = norm(g, x, lw->norm1, lw->norm1_b, eps, "time_in_norm");
-        x = graph_add(g, time_mix(m, g, l, h, &v_first), x, "time_residual");
-        h = norm(g, x, lw->norm2, lw->norm2_b, eps, "channel_in_norm");
-        x = graph_add(g, channel_mix(m, g, l, h), x, "channel_residual");
-    }
-    g->layer = m->hp.n_layer;
-    if (!m->pooled)
-        x = graph_select(g, x, "output_rows");
-    x = norm(g, x, w->output_norm, w->output_norm_b, eps, "output_norm");
-    if (m->want_embd)
-        g->embd = m->pooled ? graph_pool(g, x, m->pool, "pool") : x;
-    if (m->want_logits)
-        g->logits = graph_matmul(g, w->output, NULL, x, "output");
+    c->x[X] = norm(m, g, c->x[X], m->io.tok_norm, m->io.tok_norm_b, "embed_norm");
+}
+
+static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
+{
+    const struct rwkv_layer *w = arch_layer(m, l);
+    node h = norm(m, g, c->x[X], w->norm1, w->norm1_b, "time_in_norm");
+    node x = graph_add(g, time_mix(m, g, l, h, &c->x[V_FIRST]), c->x[X], "time_residual");
+    h = norm(m, g, x, w->norm2, w->norm2_b, "channel_in_norm");
+    c->x[X] = graph_add(g, channel_mix(m, g, l, h), x, "channel_residual");
+    if (l == m->hp.n_layer - 1)
+        c->x[V_FIRST] = NULL;
 }
 
 const struct arch arch_rwkv7 = {.name = "rwkv7",
-                                .layer_bytes = sizeof(struct rwkv_layer),
-                                .model_bytes = sizeof(struct rwkv_model),
+                                .keys = keys,
                                 .tensors = tensors,
+                                .family_bytes = sizeof(struct rwkv_hp),
+                                .layer_bytes = sizeof(struct rwkv_layer),
                                 .dim = rwkv_dim,
-                                .hparams = rwkv_hparams,
-                                .synth = rwkv_synth,
-                                .synth_keys = rwkv_synth_keys,
-                                .states = rwkv_states,
-                                .build = rwkv_build};
+                                .derive = derive,
+                                .states = states,
+                                .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit}}};

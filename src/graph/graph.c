@@ -95,3 +95,15 @@ node graph_helper(struct graph *g, const struct node *like, const char *name)
 {
     return make(g, like, name);
 }
+
+struct graph_memo *graph_memo(struct graph *g, const void *key)
+{
+    for (struct graph_memo *m = g->memo; m < g->memo + GRAPH_MEMOS; m++)
+        if (!m->key || m->key == key) {
+            m->key = key;
+            return m;
+        }
+    if (g->err.code == PITH_OK)
+        error_set(&g->err, PITH_UNSUPPORTED, "more than %d sets of rotated positions", GRAPH_MEMOS);
+    return NULL;
+}

@@ -48,6 +48,13 @@ struct node {
 };
 typedef struct node *node;
 
+/* A value that many nodes read, found by what it is made of. */
+enum { GRAPH_MEMOS = 8 };
+struct graph_memo {
+    const void *key;
+    node value;
+};
+
 struct graph {
     struct arena arena;
     struct node *first, *last;
@@ -56,14 +63,19 @@ struct graph {
     int32_t n_states;
     const struct tensor *tok_embd;
     int64_t n_embd;
-    node logits, embd;     /* results: either may be NULL */
-    int32_t layer;         /* given to new nodes */
+    node logits, embd; /* results: either may be NULL */
+    int32_t layer;     /* given to new nodes */
+    int tail;          /* 1: of what is built now only rows go on that an output asks for */
+    struct graph_memo memo[GRAPH_MEMOS];
     struct pith_error err; /* first failure */
 };
 
 void graph_init(struct graph *g);
 void graph_deinit(struct graph *g);
 pith_status graph_finish(struct graph *g, struct pith_error *err);
+
+/* The memo of a key, a new one without a value; NULL: there are too many, which is an error. */
+struct graph_memo *graph_memo(struct graph *g, const void *key);
 
 /* ---- for the homes of ops */
 

@@ -1,40 +1,55 @@
-/* attention.c -- see nn.h. Order: project, norm per head, rotate, scale q, write K and V to the
- * cache, attend. */
+/* attention.c -- see nn.h. Order: project, norm q and k, rotate (or rotate, then norm), scale q,
+ * write K and V to the cache, attend, gate, norm, project. */
 #include "nn/nn.h"
 
-static node head_norm_rope(struct graph *g, const struct nn_attention *a, node x,
-                           const struct tensor *norm, node table, const char *norm_name,
-                           const char *rope_name)
+static node norm_and_rotate(struct graph *g, const struct nn_attention *a, node x,
+                            const struct nn_norm *norm, const char *norm_name,
+                            const char *rope_name)
 {
-    if (norm)
-        x = graph_rms_norm(g, x, norm, a->d_k, a->norm_eps, norm_name);
-    return table ? graph_rope(g, x, table, a->d_k, rope_name) : x;
+    if (!a->norm_last)
+        x = nn_norm(g, x, norm, norm_name);
+    if (a->rope)
+        x = graph_rope(g, x, nn_angles(g, a->rope), a->d_k, rope_name);
+    return a->norm_last ? nn_norm(g, x, norm, norm_name) : x;
 }
 
-node nn_attention_heads(struct graph *g, const struct nn_attention *a, node x, node table)
+/* q, k and v: three products, or columns of one. */
+static void project(struct graph *g, const struct nn_attention *a, node x, node qkv[3])
 {
-    node q, k, v;
-    if (a->wqkv) {
-        int64_t nq = (int64_t)a->n_head * a->d_k, nk = (int64_t)a->n_head_kv * a->d_k,
-                nv = (int64_t)a->n_head_kv * a->d_v;
-        node qkv = graph_matmul(g, a->wqkv, a->bq, x, "attn_qkv");
-        q = graph_view(g, qkv, 0, nq, "attn_q");
-        k = graph_view(g, qkv, nq, nk, "attn_k");
-        v = graph_view(g, qkv, nq + nk, nv, "attn_v");
-    } else {
-        q = graph_matmul(g, a->wq, a->bq, x, "attn_q");
-        k = graph_matmul(g, a->wk, a->bk, x, "attn_k");
-        v = graph_matmul(g, a->wv, a->bv, x, "attn_v");
+    int64_t nq = (int64_t)a->n_head * a->d_k, nk = (int64_t)a->n_head_kv * a->d_k,
+            nv = (int64_t)a->n_head_kv * a->d_v;
+    if (!a->wqkv) {
+        qkv[0] = graph_matmul(g, a->wq, a->bq, x, "attn_q");
+        qkv[1] = graph_matmul(g, a->wk, a->bk, x, "attn_k");
+        qkv[2] = graph_matmul(g, a->wv, a->bv, x, "attn_v");
+        return;
     }
-    q = head_norm_rope(g, a, q, a->q_norm, table, "attn_q_norm", "attn_q_rope");
-    k = head_norm_rope(g, a, k, a->k_norm, table, "attn_k_norm", "attn_k_rope");
+    node all = graph_matmul(g, a->wqkv, a->bqkv, x, "attn_qkv");
+    qkv[0] = graph_view(g, all, 0, nq, "attn_q");
+    qkv[1] = graph_view(g, all, nq, nk, "attn_k");
+    qkv[2] = graph_view(g, all, nq + nk, nv, "attn_v");
+    if (a->bq)
+        qkv[0] = graph_affine(g, qkv[0], NULL, a->bq, "attn_q_bias");
+    if (a->bk)
+        qkv[1] = graph_affine(g, qkv[1], NULL, a->bk, "attn_k_bias");
+    if (a->bv)
+        qkv[2] = graph_affine(g, qkv[2], NULL, a->bv, "attn_v_bias");
+}
+
+node nn_attention(struct graph *g, const struct nn_attention *a, node x)
+{
+    node p[3];
+    project(g, a, x, p);
+    node q = norm_and_rotate(g, a, p[0], &a->q_norm, "attn_q_norm", "attn_q_rope");
+    node k = norm_and_rotate(g, a, p[1], &a->k_norm, "attn_k_norm", "attn_k_rope");
     if (a->q_scale != 1.0f)
         q = graph_scale(g, q, a->q_scale, "attn_q_scale");
-    node written = graph_cache_write(g, k, v, a->state, "cache_write");
-    return graph_attn(g, q, written, a->state, a->n_head, a->softcap, "attn");
-}
-
-node nn_attention_out(struct graph *g, const struct nn_attention *a, node heads)
-{
-    return graph_matmul(g, a->wo, a->bo, heads, "attn_output");
+    node written = graph_cache_write(g, k, p[2], a->state, "cache_write");
+    node o = nn_tail(g, graph_attn(g, q, written, a->state, a->n_head, a->softcap, "attn"));
+    if (a->gate) { /* one gate for each element */
+        node gate = graph_matmul(g, a->gate, NULL, nn_tail(g, x), "attn_gate");
+        o = graph_mul(g, o, graph_glu(g, gate, NULL, a->gate_act, "attn_gate_act"), "attn_gated");
+    }
+    o = nn_norm(g, o, &a->out_norm, "attn_sub_norm");
+    return graph_matmul(g, a->wo, a->bo, o, "attn_output");
 }

@@ -3,10 +3,20 @@
 
 node nn_ffn(struct graph *g, const struct nn_ffn *f, node x)
 {
-    node gate = graph_matmul(g, f->gate, f->b_gate, x, "ffn_gate");
-    node up = graph_matmul(g, f->up, f->b_up, x, "ffn_up");
-    return graph_matmul(g, f->down, f->b_down, graph_glu(g, gate, up, f->act, "ffn_act"),
-                        "ffn_down");
+    node y;
+    if (f->gate) {
+        node gate = graph_matmul(g, f->gate, f->b_gate, x, "ffn_gate");
+        node up = graph_matmul(g, f->up, f->b_up, x, "ffn_up");
+        y = graph_glu(g, gate, up, f->act, "ffn_act");
+    } else {
+        y = graph_matmul(g, f->up, f->b_up, x, "ffn_up");
+        int64_t n = f->halves && y ? y->cols / 2 : 0;
+        y = f->halves ? graph_glu(g, graph_view(g, y, 0, n, "ffn_gate"),
+                                  graph_view(g, y, n, n, "ffn_up"), f->act, "ffn_act")
+                      : graph_glu(g, y, NULL, f->act, "ffn_act");
+    }
+    y = nn_norm(g, y, &f->mid_norm, "ffn_sub_norm");
+    return graph_matmul(g, f->down, f->b_down, y, "ffn_down");
 }
 
 node nn_moe(struct graph *g, const struct nn_moe *m, node x)
@@ -15,9 +25,18 @@ node nn_moe(struct graph *g, const struct nn_moe *m, node x)
     struct topk_op topk = {.k = m->k, .gating = m->gating, .norm = m->norm, .scale = m->scale};
     node routing = graph_topk(g, logits, &topk, "ffn_topk");
     node sorted = graph_moe_sort(g, routing, m->n_expert, "ffn_sort");
-    node gate = graph_moe_matmul(g, m->gate, x, sorted, "ffn_gate_exps");
-    node up = graph_moe_matmul(g, m->up, x, sorted, "ffn_up_exps");
-    node act = graph_glu(g, gate, up, m->act, "ffn_act");
+    node gate, up;
+    if (m->gate_up) {
+        node both = graph_moe_matmul(g, m->gate_up, x, sorted, "ffn_gate_up_exps");
+        int64_t n = both ? both->cols / 2 : 0;
+        gate = graph_view(g, both, 0, n, "ffn_gate_exps");
+        up = graph_view(g, both, n, n, "ffn_up_exps");
+    } else {
+        gate = m->gate ? graph_moe_matmul(g, m->gate, x, sorted, "ffn_gate_exps") : NULL;
+        up = graph_moe_matmul(g, m->up, x, sorted, "ffn_up_exps");
+    }
+    node act = gate ? graph_glu(g, gate, up, m->act, "ffn_act")
+                    : graph_glu(g, up, NULL, m->act, "ffn_act");
     node down = graph_moe_matmul(g, m->down, act, sorted, "ffn_down_exps");
     return graph_moe_sum(g, down, routing, "ffn_sum");
 }

@@ -5,34 +5,54 @@
 
 #include "graph/ops.h"
 
-/* Self-attention with grouped queries. Weights that are NULL are left out: biases, per-head norms,
- * wqkv instead of wq, wk, wv. */
+/* A norm of each `width` elements of a row (0: the whole row). w has `width` elements, or those of
+ * the row; w and b may be NULL. */
+enum norm_kind { NORM_NONE, NORM_RMS, NORM_LAYER };
+struct nn_norm {
+    enum norm_kind kind;
+    const struct tensor *w, *b;
+    int64_t width;
+    float eps;
+};
+node nn_norm(struct graph *g, node x, const struct nn_norm *n, const char *name);
+
+/* In the last visit of a graph only the rows go on that an output asks for; anywhere else, x.
+ * Blocks do it after the last op that looks at other rows; a family does it with what it adds to
+ * them. */
+node nn_tail(struct graph *g, node x);
+
+/* cos and sin of the step's positions, once for each set in a graph. */
+node nn_angles(struct graph *g, const struct rope_set *set);
+
+/* Self-attention with grouped queries. Weights that are NULL are left out; wqkv stands for wq, wk
+ * and wv. In the last visit: of the tail's rows. */
 struct nn_attention {
-    const struct tensor *wq, *wk, *wv, *wqkv, *wo;
-    const struct tensor *bq, *bk, *bv, *bo;
-    const struct tensor *q_norm, *k_norm;
+    const struct tensor *wq, *wk, *wv, *wqkv, *wo, *gate;
+    const struct tensor *bq, *bk, *bv, *bqkv, *bo;
+    struct nn_norm q_norm, k_norm, out_norm;
+    enum glu_act gate_act;
+    int norm_last; /* q and k are rotated first, and normalised then */
     int32_t n_head, n_head_kv, d_k, d_v;
-    float norm_eps, q_scale, softcap;
+    float q_scale, softcap;
     const struct rope_set *rope; /* NULL: positions are not rotated */
     int32_t state;
 };
-/* Heads of x after attention, before the output projection: [T, n_head * d_v]. table: of a->rope.
- */
-node nn_attention_heads(struct graph *g, const struct nn_attention *a, node x, node table);
-/* The output projection. */
-node nn_attention_out(struct graph *g, const struct nn_attention *a, node heads);
+node nn_attention(struct graph *g, const struct nn_attention *a, node x);
 
-/* down(act(gate x) * up x) */
+/* down(act(gate x) * up x); without a gate down(act(up x)), or, `halves`, up gives both, the gate's
+ * rows first. */
 struct nn_ffn {
     const struct tensor *gate, *up, *down, *b_gate, *b_up, *b_down;
+    int halves;
+    struct nn_norm mid_norm; /* before down */
     enum glu_act act;
 };
 node nn_ffn(struct graph *g, const struct nn_ffn *f, node x);
 
 /* sum over the k chosen experts of weight * down_e(act(gate_e x) * up_e x) [Mixtral,
- * arXiv:2401.04088, sec. 2.1] */
+ * arXiv:2401.04088, sec. 2.1]; gate_up: both in one stack, the gates' rows first */
 struct nn_moe {
-    const struct tensor *router, *gate, *up, *down;
+    const struct tensor *router, *gate, *up, *gate_up, *down;
     int32_t n_expert, k;
     enum moe_gating gating;
     int norm;

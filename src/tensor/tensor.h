@@ -6,12 +6,15 @@
 
 #include "tensor/dtype.h"
 
-/* What the engine itself must know of a weight; everything else is the architecture's. */
-enum tensor_role {
-    TENSOR_PLAIN,
-    TENSOR_EMBEDDING,
-    TENSOR_OUTPUT,
-    TENSOR_VECTOR /* used as one vector of floats, whatever its shape in the file */
+/* What a weight is used for; everything else is the architecture's. */
+enum tensor_use {
+    TENSOR_PLAIN,     /* a matrix that rows are multiplied with; with one dimension a vector */
+    TENSOR_EMBEDDING, /* rows by token */
+    TENSOR_OUTPUT,    /* the product that makes logits */
+    TENSOR_VECTOR,    /* one vector of floats, whatever its shape in the file */
+    TENSOR_EXPERTS,   /* a stack of matrices, of which a row uses those it is routed to */
+    TENSOR_PER_HEAD,  /* a stack of matrices, one for each head */
+    TENSOR_TABLE      /* rows that are looked up, by position, type or otherwise */
 };
 
 /* How a weight's bytes lie: as in a file, row after row, or as P16/P64 panels (quant/packed.h). */
@@ -31,14 +34,14 @@ enum { TENSOR_PLACES = 8 };
 
 struct tensor {
     const char *name;
-    enum tensor_role role;
+    enum tensor_use use;
     enum dtype type; /* of its placements */
     int n_dims;
     int64_t dims[4];
-    uint64_t bytes;        /* of its rows in that type */
-    uint64_t packed_bytes; /* of its panels, if some device has those; else 0 */
-    int32_t layer;         /* -1: of the model */
-    int32_t index;         /* among the model's tensors */
+    uint64_t bytes;                     /* of its rows in that type */
+    uint64_t packed_bytes;              /* of its panels, if some device has those; else 0 */
+    int32_t layer;                      /* -1: of the model */
+    int32_t index;                      /* among the model's tensors */
     struct placement at[TENSOR_PLACES]; /* one for each device that has it */
     int32_t n_at;
     /* The file's: for whoever fills placements, and for constants that the host computes. */

@@ -34,10 +34,10 @@ static void shape_text(char *out, size_t cap, int n, const int64_t *dims)
 }
 
 /* A vector must be readable as floats, a matrix must have a reference dot product. */
-static int usable(const struct gguf_tensor *t, enum tensor_role role)
+static int usable(const struct gguf_tensor *t, enum tensor_use use)
 {
-    return t->n_dims == 1 || role == TENSOR_VECTOR ? dtypes[t->type].dequant != NULL
-                                                   : dtypes[t->type].dot != NULL;
+    return t->n_dims == 1 || use == TENSOR_VECTOR ? dtypes[t->type].dequant != NULL
+                                                  : dtypes[t->type].dot != NULL;
 }
 
 static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l)
@@ -45,14 +45,11 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
     struct pith_model *m = b->m;
     char name[160], what[512], found[96], want[96];
     int64_t dims[4];
-    if (l >= 0)
-        snprintf(name, sizeof name, "blk.%d.%s", l, spec->name);
-    else
-        snprintf(name, sizeof name, "%s", spec->name);
+    arch_tensor_name(&m->arch, spec, l, name, sizeof name);
     const struct gguf_tensor *t = gguf_tensor_find(m->gguf, slice_of(name));
     int n = arch_tensor_dims(&m->arch, spec, l, dims);
     if (!t) {
-        if (!spec->optional) {
+        if (!spec->optional && !spec->group) {
             shape_text(want, sizeof want, n, dims);
             snprintf(what, sizeof what, "missing %s %s", name, want);
             fault(b, PITH_MISSING, what);
@@ -73,7 +70,7 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
         fault(b, PITH_SHAPE, what);
         return;
     }
-    if (!usable(t, spec->role)) {
+    if (!usable(t, spec->use)) {
         snprintf(what, sizeof what, "%s has type %s, which cannot be used there", name,
                  dtypes[t->type].name);
         fault(b, PITH_UNSUPPORTED, what);
@@ -90,10 +87,10 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
                          .file = gguf_tensor_data(m->gguf, t),
                          .file_type = t->type,
                          .file_bytes = t->bytes};
-    w->role = spec->role;
+    w->use = spec->use;
     w->name = arena_strndup(&m->arena, name, strlen(name));
     memcpy(w->dims, t->dims, sizeof w->dims);
-    if (w->role == TENSOR_VECTOR) {
+    if (w->use == TENSOR_VECTOR) {
         for (int i = 1; i < w->n_dims; i++)
             w->dims[0] *= w->dims[i];
         w->n_dims = 1;
@@ -103,9 +100,9 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
         w->bytes = (uint64_t)w->dims[0] * sizeof(float);
     }
     *arch_tensor_slot(&m->arch, spec, l) = w;
-    if (spec->role == TENSOR_EMBEDDING)
+    if (spec->use == TENSOR_EMBEDDING)
         m->tok_embd = w;
-    if (spec->role == TENSOR_OUTPUT)
+    if (spec->use == TENSOR_OUTPUT)
         m->tied = 0;
     m->tensors[m->n_tensors++] = w;
 }
@@ -117,10 +114,11 @@ struct tally {
     char first[160];
 };
 
-static void count_row(struct tally *t, const struct tensor_spec *spec, int32_t l)
+static void count_row(struct tally *t, const struct arch_model *a, const struct tensor_spec *spec,
+                      int32_t l)
 {
     if (!t->n++)
-        snprintf(t->first, sizeof t->first, "blk.%d.%s", l, spec->name);
+        arch_tensor_name(a, spec, l, t->first, sizeof t->first);
 }
 
 static void tally_text(char *out, size_t cap, const struct tally *t)
@@ -134,13 +132,13 @@ static void tally_text(char *out, size_t cap, const struct tally *t)
 /* Optional rows of one group, over all layers that use them: all or none. */
 static void check_group(struct binder *b, int group)
 {
-    const struct arch_model *a = &b->m->arch;
+    struct arch_model *a = &b->m->arch;
     struct tally here = {0}, gone = {0};
     char what[512], is[200], is_not[200];
-    for (int32_t l = 0; l < a->hp.n_layer; l++)
+    for (int32_t l = -1; l < a->hp.n_layer; l++)
         for (const struct tensor_spec *s = a->arch->tensors; s->name; s++)
-            if (s->group == group && s->layer && arch_tensor_used(a, s, l))
-                count_row(*arch_tensor_slot(a, s, l) ? &here : &gone, s, l);
+            if (s->group == group && s->layer == (l >= 0) && arch_tensor_used(a, s, l))
+                count_row(*arch_tensor_slot(a, s, l) ? &here : &gone, a, s, l);
     if (!here.n || !gone.n)
         return;
     tally_text(is, sizeof is, &here);
@@ -149,12 +147,22 @@ static void check_group(struct binder *b, int group)
     fault(b, PITH_MISSING, what);
 }
 
+/* Of a layer that predicts further on: those are not run. */
+static int is_nextn(const struct arch_model *a, struct slice name)
+{
+    char text[32];
+    int n;
+    snprintf(text, sizeof text, "%.*s", (int)(name.n < 30 ? name.n : 30), name.p);
+    return sscanf(text, "blk.%d.", &n) == 1 && n >= a->hp.n_layer &&
+           n < a->hp.n_layer + a->hp.n_nextn;
+}
+
 pith_status model_bind(struct pith_model *m, struct pith_error *err)
 {
     struct binder b = {.m = m, .first = PITH_OK};
     uint64_t n_file = gguf_n_tensors(m->gguf);
     str_init(&b.faults, PITH_MEM_META);
-    m->tied = m->arch.want_logits; /* until an output matrix is found */
+    m->tied = m->gives_logits; /* until an output matrix is found */
     b.seen = mem_zalloc(n_file + 1, PITH_MEM_META);
     m->tensors = arena_array(&m->arena, n_file + 2, sizeof *m->tensors);
     if (b.seen && m->tensors) {
@@ -170,7 +178,7 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err)
         for (uint64_t i = 0; i < n_file; i++) {
             const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
             char what[256];
-            if (b.seen[i])
+            if (b.seen[i] || is_nextn(&m->arch, t->name))
                 continue;
             snprintf(what, sizeof what, "extra %.*s", (int)(t->name.n < 100 ? t->name.n : 100),
                      t->name.p);

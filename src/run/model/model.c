@@ -88,15 +88,15 @@ static void fill_info(struct pith_model *m)
             n *= (uint64_t)t->dims[d];
         in->n_params += n;
         in->weight_bytes += bytes;
-        if (t->role == TENSOR_EMBEDDING && !m->tied)
+        if (t->use == TENSOR_EMBEDDING && !m->tied)
             continue;
-        if (t->n_dims == 3) { /* experts: those used */
+        if (t->use == TENSOR_EXPERTS) { /* those used */
             n = n / (uint64_t)hp->n_expert * (uint64_t)hp->n_expert_used;
             bytes = bytes / (uint64_t)hp->n_expert * (uint64_t)hp->n_expert_used;
         }
         in->token_bytes += bytes;
         in->token_ops += t->n_dims > 1 ? 2 * n : 0;
-        if (t->role == TENSOR_EMBEDDING || t->role == TENSOR_OUTPUT)
+        if (t->use == TENSOR_EMBEDDING || t->use == TENSOR_OUTPUT)
             in->output_ops = 2 * n;
     }
 }
@@ -117,7 +117,7 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
         return err->code;
     TRY(chat_templates_open(&m->chat, m->gguf, m->vocab, &m->arena, &m->note, err));
     if (!m->params.vocab_only) {
-        m->arch.want_logits = m->arch.hp.causal && m->arch.hp.pooling == PITH_POOL_NONE;
+        m->gives_logits = !m->arch.hp.embeds && m->arch.hp.pooling == PITH_POOL_NONE;
         TRY(model_open_threads(m, err));
         TRY(open_devices(m, err));
         TRY(model_bind(m, err));

@@ -43,7 +43,8 @@ struct pith_model {
     struct packed_file copy;            /* mapped: the packed weights are there instead */
     struct str note;                    /* what was asked for and not given, in sentences */
     const struct tensor *tok_embd;
-    int tied;                /* it is the output matrix too */
+    int gives_logits;        /* unless a session pools */
+    int tied;                /* the embedding is the output matrix too */
     struct tensor **tensors; /* every bound weight */
     int32_t n_tensors;
     struct pith_model_info info;

@@ -73,14 +73,13 @@ int32_t model_device(const struct pith_model *m, int32_t layer)
 
 static pith_status model_graph(struct pith_model *m, struct graph *g, struct pith_error *err)
 {
-    struct arch_model a = m->arch;
+    const struct arch_model *a = &m->arch;
     graph_init(g);
-    g->n_layer = a.hp.n_layer;
-    g->n_embd = a.hp.n_embd;
-    g->states = a.states;
-    g->n_states = a.n_states;
-    a.want_embd = !a.want_logits;
-    a.arch->build(&a, g);
+    g->n_layer = a->hp.n_layer;
+    g->n_embd = a->hp.n_embd;
+    g->states = a->states;
+    g->n_states = a->n_states;
+    arch_build(a, &(struct arch_want){.logits = m->gives_logits}, g);
     pith_status st = graph_finish(g, err);
     for (node n = g->first; n; n = n->next)
         n->device = model_device(m, n->layer);

@@ -49,8 +49,6 @@ static pith_status set_hparams(struct synth *s, struct pith_error *err)
             err, PITH_RANGE,
             "synth: %d heads over %d kv heads of %d; wanted whole groups and an even head size",
             heads, kv, hp->d_k);
-    hp->n_rot = hp->d_k;
-    hp->rope_base = 10000;
     hp->n_expert = p->n_expert;
     hp->n_expert_used = p->n_expert ? or_default(p->n_expert_used, 2) : 0;
     if (p->n_expert < 0 || p->n_expert > 4096 || hp->n_expert_used > hp->n_expert ||
@@ -59,17 +57,14 @@ static pith_status set_hparams(struct synth *s, struct pith_error *err)
                          hp->n_expert, p->n_ff);
     int32_t ff = or_default(p->n_ff, hp->n_embd * 2);
     hp->n_ff_exp = ff;
-    hp->window = s->m.arch->windowed ? (hp->n_ctx_train > 64 ? hp->n_ctx_train / 8 : 8) : 0;
     int32_t **per_layer[3] = {&hp->n_head, &hp->n_head_kv, &hp->n_ff}, value[3] = {heads, kv, ff};
     for (int i = 0; i < 3; i++) {
         *per_layer[i] = arena_array(&s->arena, (size_t)hp->n_layer, sizeof(int32_t));
         for (int32_t l = 0; *per_layer[i] && l < hp->n_layer; l++)
             (*per_layer[i])[l] = value[i];
     }
-    s->m.features = s->m.arch->features | (hp->n_expert ? s->m.arch->expert_feature : 0);
-    if (!arena_ok(&s->arena))
-        return error_set(err, PITH_NOMEM, "out of memory while writing a model");
-    return s->m.arch->synth ? s->m.arch->synth(&s->m, err) : PITH_OK;
+    return arena_ok(&s->arena) ? PITH_OK
+                               : error_set(err, PITH_NOMEM, "out of memory while writing a model");
 }
 
 static enum dtype type_for(const struct synth *s, int n_dims, int64_t k)
@@ -86,7 +81,7 @@ static enum dtype type_for(const struct synth *s, int n_dims, int64_t k)
 static int is_written(const struct synth *s, const struct tensor_spec *t, int32_t l)
 {
     return arch_tensor_used(&s->m, t, l) &&
-           (!t->optional || (t->role == TENSOR_OUTPUT && !s->p->tied));
+           ((!t->optional && !t->group) || (t->use == TENSOR_OUTPUT && !s->p->tied));
 }
 
 static void each_tensor(struct synth *s,
@@ -106,10 +101,7 @@ static void declare(struct synth *s, const struct tensor_spec *t, int32_t l)
     char name[160];
     int64_t dims[4];
     int n = arch_tensor_dims(&s->m, t, l, dims);
-    if (l < 0)
-        snprintf(name, sizeof name, "%s", t->name);
-    else
-        snprintf(name, sizeof name, "blk.%d.%s", l, t->name);
+    arch_tensor_name(&s->m, t, l, name, sizeof name);
     gguf_writer_tensor(s->w, name, type_for(s, n, dims[n - 1]), n, dims);
 }
 
@@ -193,25 +185,22 @@ pith_status synth_write(const char *path, const struct pith_synth_params *p, str
         TRY(error_set(err, PITH_UNSUPPORTED,
                       "synth: unknown architecture \"%s\"; pith inspect lists the known",
                       p->arch ? p->arch : ""));
-    if (!s.m.arch->synth_keys)
-        TRY(error_set(err, PITH_UNSUPPORTED, "synth: architecture \"%s\" cannot be written",
-                      p->arch));
     if (t < 0 || !dtypes[t].quant)
         TRY(error_set(err, PITH_UNSUPPORTED, "synth: weight type \"%s\" cannot be written", type));
     s.type = (enum dtype)t;
     TRY(set_hparams(&s, err));
-    each_tensor(&s, measure);
-    s.row = mem_array((size_t)s.longest * 2, sizeof *s.row, PITH_MEM_META);
-    s.blocks = mem_alloc((size_t)s.longest * 4 + 64, PITH_MEM_META);
     s.w = gguf_writer_open(path, err);
     if (!s.w)
         TRY(err->code);
-    if (!s.row || !s.blocks)
-        TRY(error_set(err, PITH_NOMEM, "out of memory while writing %s", path));
     gguf_writer_str(s.w, "general.architecture", slice_of(p->arch));
     gguf_writer_str(s.w, "general.name", SLICE("synthetic"));
-    s.m.arch->synth_keys(&s.m, s.w);
+    TRY(arch_open_synthetic(&s.m, s.w, err));
     TRY(write_vocab(&s, err));
+    each_tensor(&s, measure);
+    s.row = mem_array((size_t)s.longest * 2, sizeof *s.row, PITH_MEM_META);
+    s.blocks = mem_alloc((size_t)s.longest * 4 + 64, PITH_MEM_META);
+    if (!s.row || !s.blocks)
+        TRY(error_set(err, PITH_NOMEM, "out of memory while writing %s", path));
     each_tensor(&s, declare);
     each_tensor(&s, fill);
     st = gguf_writer_close(s.w, err);

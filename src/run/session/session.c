@@ -109,19 +109,17 @@ static void set_devices(struct pith_session *s)
 static pith_status compile(struct pith_session *s, struct pith_error *err)
 {
     struct pith_model *m = s->model;
-    struct arch_model a = m->arch;
+    const struct hparams *hp = &m->arch.hp;
+    struct arch_want want = {
+        .pooled = s->pooled, .pool = s->pool_kind, .logits = m->gives_logits && !s->pooled};
     graph_init(&s->graph);
-    s->graph.n_layer = a.hp.n_layer;
+    s->graph.n_layer = hp->n_layer;
     s->graph.states = s->states;
     s->graph.n_states = s->n_states;
-    s->graph.n_embd = a.hp.n_embd;
-    a.pooled = s->pooled;
-    a.pool = s->pool_kind;
-    a.want_logits = a.want_logits && !s->pooled;
-    a.want_embd = !a.want_logits;
-    s->n_cols = a.want_logits ? a.hp.n_vocab : a.hp.n_embd;
+    s->graph.n_embd = hp->n_embd;
+    s->n_cols = want.logits ? hp->n_vocab : hp->n_embd;
     s->cap_outputs = output_rows(s);
-    a.arch->build(&a, &s->graph);
+    arch_build(&m->arch, &want, &s->graph);
     pith_status st = graph_finish(&s->graph, err);
     if (st != PITH_OK)
         return st;

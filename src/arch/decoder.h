@@ -1,0 +1,165 @@
+/* decoder.h -- the parameterised decoder (decoder.c): what a family that differs from the others
+ * only by parameters writes down. It is one row in one of the files rows_*.c,
+ *
+ *     DECODER(arch_qwen3, "qwen3", .rope = ROPE_HALVES, .qk_norm = QK_HEAD)
+ *
+ * and one line in archs.def. Whatever is left out is as in llama: RMS norms before attention and
+ * feed-forward, grouped queries from three products or a fused one with optional biases, positions
+ * rotated by adjacent pairs, a gated feed-forward with SiLU, an output matrix that may be the
+ * embedding. */
+#ifndef PITH_ARCH_DECODER_H
+#define PITH_ARCH_DECODER_H
+
+#include "arch/arch.h"
+
+enum presence { MAY, NEVER, MUST }; /* a tensor or key in the file */
+enum by_key { NO, YES, BY_KEY };    /* BY_KEY: the file says */
+
+enum norms { /* of the residual stream */
+             NORMS_RMS,
+             NORMS_RMS_BIAS,  /* and a bias */
+             NORMS_RMS_BARE,  /* no weights */
+             NORMS_LAYER,     /* LayerNorm, weight and bias */
+             NORMS_LAYER_W,   /* weight only */
+             NORMS_LAYER_BARE /* no weights */
+};
+enum norm_place {
+    NORM_BEFORE,   /* x += block(norm(x)) */
+    NORM_SANDWICH, /* x += norm(block(norm(x))): post_attention_norm, post_ffw_norm */
+    NORM_BEHIND,   /* x += norm(block(x)): the same names */
+    NORM_OF_SUM    /* x = norm(x + block(x)): attn_output_norm, layer_output_norm */
+};
+enum parallel { /* x += attention(norm(x)) + ffn(norm(x)) */
+                SEQUENTIAL,
+                PARALLEL,        /* both read one norm */
+                PARALLEL_BY_KEY, /* use_parallel_residual; each reads a norm of its own */
+                PARALLEL_FALCON, /* attention reads attn_norm_2 if there is one, the feed-forward
+                                    attn_norm */
+                PARALLEL_STABLE  /* sequential, but for files that have no ffn_norm */
+};
+enum rope { ROPE_PAIRS, ROPE_HALVES, ROPE_NONE }; /* (2i, 2i + 1), or (i, i + R/2) */
+enum rotates {                                    /* which layers have positions */
+               ROTATES_ALL,
+               ROTATES_WINDOWED, /* the windowed ones, where the model has windows */
+               ROTATES_BY_STEP   /* all but every rotate_step-th */
+};
+enum qk_norm {
+    QK_PLAIN,
+    QK_HEAD,  /* RMS of each head, one weight [D] */
+    QK_ROW,   /* RMS of the whole row, weight [H D] */
+    QK_HEADS, /* LayerNorm of each head, a weight for each [H, D] */
+    QK_BARE   /* RMS of each head, no weight */
+};
+enum experts {
+    EXPERTS_NEVER,
+    EXPERTS_BY_COUNT,  /* in all layers, if expert_count is not 0 */
+    EXPERTS_ALL,       /* in all layers */
+    EXPERTS_BEHIND,    /* after leading_dense_block_count layers */
+    EXPERTS_BY_ROUTER, /* where the file has a router */
+    EXPERTS_BY_STEP    /* after the dense ones, every interleave_moe_layer_step-th */
+};
+enum shared { /* an expert that every row has, beside the chosen ones */
+              SHARED_NEVER,
+              SHARED_BY_WIDTH, /* expert_shared_feed_forward_length, 0: none */
+              SHARED_BY_COUNT, /* expert_shared_count times the width of one */
+              SHARED_WIDE /* expert_shared_feed_forward_length, without it feed_forward_length */
+};
+
+struct variant {
+    enum norms norms;
+    enum norm_place norm_place;
+    enum parallel parallel;
+    int embd_norm; /* token_embd_norm, of kind `norms` */
+
+    enum rope rope;
+    enum rotates rotates;
+    int rotate_step;
+    int norm_last;  /* q and k are rotated before they are normalised */
+    int no_factors; /* rope_freqs, rope_factors_* are not used */
+
+    /* Windows of attention.sliding_window positions, in a pattern of layers. */
+    enum presence window;   /* the key; MAY with a period of 0: there are no windows */
+    int window_default;     /* without it */
+    int window_period;      /* of so many layers the last sees everything */
+    int full_first;         /* or the first */
+    enum by_key swa_base;   /* base of windowed layers: NO: as the others'; BY_KEY: or the key's */
+    float swa_base_default; /* without that key; 0: as the others' */
+    int swa_unscaled;       /* rope.scaling is not of windowed layers */
+
+    enum presence fused_qkv; /* attn_qkv; MAY: or attn_q, attn_k, attn_v */
+    enum presence qkv_bias;
+    enum presence out_bias, ffn_bias; /* NO_BIAS in rows: NEVER is written out */
+    enum qk_norm qk_norm;
+    int qk_may;            /* files may have none */
+    enum by_key attn_gate; /* YES: attention's output times gate_act(attn_gate x) */
+    enum glu_act gate_act;
+    int sub_norms; /* attn_sub_norm, ffn_sub_norm before the output matrices */
+
+    enum glu_act act;
+    int ungated;  /* down(act(up x)) */
+    int fused_up; /* ffn_up holds the gate's rows, then its own */
+
+    enum experts experts;
+    enum by_key gating; /* expert_gating_func, without it: */
+    int gating_default; /* 1: softmax (as 0 is), 2: sigmoid */
+    enum by_key renorm; /* the chosen ones' weights sum to 1; expert_weights_norm */
+    int expert_scale;   /* they are times expert_weights_scale */
+    int ff_of_expert;   /* width without expert_feed_forward_length: FF_.. */
+    enum shared shared;
+
+    enum presence output; /* NEVER: the embedding is the output matrix */
+    enum presence output_bias;
+    int embeds; /* an embedding model: no output */
+    int skips;  /* layers may have no attention, or no feed-forward */
+    int never_causal;
+
+    int scales;         /* keys embedding_scale, residual_scale, attention.scale, logit_scale; */
+    int logits_divided; /* the last is a divisor */
+    int embd_by_width;  /* the embedding is times sqrt(E) */
+    int big_layers;     /* with so many layers queries are scaled by E / heads, not the head size */
+    int scale_by_d;     /* scores are over d, not sqrt(d) */
+    enum by_key capped; /* soft-caps of scores and logits, with these defaults; < 0: no such key */
+    float attn_cap, logit_cap;
+    /* What depends on size, or on several keys: has the last word on hp and features. */
+    pith_status (*tune)(struct arch_model *m, struct pith_error *err);
+};
+
+enum { FF_FULL, FF_SHARE }; /* feed_forward_length; that over the experts used */
+
+extern const struct key_spec decoder_keys[];
+extern const struct tensor_spec decoder_tensors[];
+pith_status decoder_derive(struct arch_model *m, struct pith_error *err);
+pith_status decoder_ready(struct arch_model *m, struct pith_error *err);
+void decoder_states(struct arch_model *m);
+void decoder_begin(const struct arch_model *m, struct graph *g, struct carry *c);
+void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struct carry *c);
+void decoder_end(const struct arch_model *m, struct graph *g, struct carry *c);
+extern const size_t decoder_layer_bytes;
+
+#define DECODER(symbol, arch_name, ...)                                                            \
+    const struct arch symbol = {                                                                   \
+        .name = arch_name, .variant = &(const struct variant){__VA_ARGS__}, DECODER_PARTS};
+/* With tensors that are called otherwise: "name here", "name there", ... */
+#define RENAMED(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define DECODER_RENAMED(symbol, arch_name, names, ...)                                             \
+    const struct arch symbol = {.name = arch_name,                                                 \
+                                .variant = &(const struct variant){__VA_ARGS__},                   \
+                                .renamed = names,                                                  \
+                                DECODER_PARTS};
+#define DECODER_PARTS                                                                              \
+    .keys = decoder_keys, .tensors = decoder_tensors, .layer_bytes = sizeof(struct decoder_layer), \
+    .derive = decoder_derive, .states = decoder_states, .ready = decoder_ready,                    \
+    .role = {[ROLE_DECODER] = {decoder_begin, decoder_visit, decoder_end}}
+
+struct decoder_layer {
+    struct tensor *attn_norm, *attn_norm_b, *ffn_norm, *ffn_norm_b;
+    struct tensor *post_attn_norm, *post_attn_norm_b, *post_ffn_norm, *post_ffn_norm_b;
+    struct tensor *wq, *wk, *wv, *wqkv, *wo, *attn_gate;
+    struct tensor *bq, *bk, *bv, *bqkv, *bo;
+    struct tensor *q_norm, *k_norm, *attn_sub_norm, *ffn_sub_norm;
+    struct tensor *gate, *up, *down, *b_gate, *b_up, *b_down;
+    struct tensor *router, *gate_exps, *up_exps, *gate_up_exps, *down_exps;
+    struct tensor *gate_sh, *up_sh, *down_sh;
+};
+
+#endif

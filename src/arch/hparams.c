@@ -1,0 +1,452 @@
+/* hparams.c -- see hparams.h. */
+#include "arch/arch.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *const rope_scaling_names[] = {"none", "linear", "yarn", "longrope", NULL};
+
+/* ---------------------------------------------------------------- defaults that follow */
+
+double key_like_heads(const struct arch_model *m, int32_t l)
+{
+    return m->hp.n_head[l];
+}
+
+/* Of the first layer that has heads. */
+double key_head_dim(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    for (int32_t i = 0; i < m->hp.n_layer; i++)
+        if (m->hp.n_head[i] > 0)
+            return m->hp.n_embd / m->hp.n_head[i];
+    return 0;
+}
+
+double key_like_d_k(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return m->hp.d_k;
+}
+
+double key_like_context(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return m->hp.n_ctx_train;
+}
+
+/* Models whose layers all have experts may leave it out. */
+double key_ff(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return m->hp.n_expert ? 0 : -1;
+}
+
+/* Older files have a factor and say no more. */
+double key_scaling(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return m->hp.rope_factor != 1.0f ? ROPE_SCALE_LINEAR : ROPE_SCALE_NONE;
+}
+
+/* ---------------------------------------------------------------- reading */
+
+/* Added to a period that stands for a pattern of layers, until key_pattern makes flags of it. */
+enum { PATTERN = 2 };
+
+struct keys {
+    struct arch_model *m;
+    struct pith_error *err;
+    pith_status st;
+};
+
+static void *field(const struct arch_model *m, const struct key_spec *s)
+{
+    return (uint8_t *)(s->family ? m->family : (void *)&m->hp) + s->at;
+}
+
+static void key_name(const struct arch_model *m, const struct key_spec *s, char *key, size_t cap)
+{
+    snprintf(key, cap, "%s.%s", m->arch->name, s->suffix);
+}
+
+static int limited(const struct key_spec *s)
+{
+    return s->lo != 0 || s->hi != 0;
+}
+
+static int within(const struct key_spec *s, double v)
+{
+    return !limited(s) || (v >= s->lo && v <= s->hi);
+}
+
+/* Without limits: what the field can hold. */
+static void limits(const struct key_spec *s, double *lo, double *hi)
+{
+    *lo = limited(s) ? s->lo : INT32_MIN;
+    *hi = limited(s) ? s->hi : INT32_MAX;
+}
+
+static int32_t read_int(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv,
+                        uint64_t i)
+{
+    int64_t v;
+    int flag;
+    double lo, hi;
+    char key[128];
+    limits(s, &lo, &hi);
+    key_name(k->m, s, key, sizeof key);
+    if (s->kind == KEY_LAYERS && gguf_bool(k->m->gguf, kv, i, &flag))
+        return flag;
+    if (!gguf_i64(k->m->gguf, kv, i, &v))
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted an integer",
+                          arch_path(k->m), key, gguf_type_name(kv->type));
+    else if ((double)v < lo || (double)v > hi)
+        k->st = error_set(k->err, PITH_RANGE, "%s: key \"%s\" is %lld, wanted %.0f..%.0f",
+                          arch_path(k->m), key, (long long)v, lo, hi);
+    return k->st == PITH_OK ? (int32_t)v : (int32_t)s->lo;
+}
+
+static float read_float(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv,
+                        uint64_t i)
+{
+    double v = 0;
+    char key[128];
+    key_name(k->m, s, key, sizeof key);
+    if (!gguf_f64(k->m->gguf, kv, i, &v) || !isfinite(v) || fabs(v) > 1e30)
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" (%s) is not a finite number",
+                          arch_path(k->m), key, gguf_type_name(kv->type));
+    else if (!within(s, v))
+        k->st = error_set(k->err, PITH_RANGE, "%s: key \"%s\" is %g, wanted %g..%g",
+                          arch_path(k->m), key, v, s->lo, s->hi);
+    return k->st == PITH_OK ? (float)v : 1;
+}
+
+static int32_t read_name(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv)
+{
+    struct slice text = {0};
+    char key[128], known[200] = "";
+    size_t n = 0;
+    key_name(k->m, s, key, sizeof key);
+    if (!gguf_str(k->m->gguf, kv, &text)) {
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted a string",
+                          arch_path(k->m), key, gguf_type_name(kv->type));
+        return 0;
+    }
+    for (int32_t i = 0; s->names[i]; i++) {
+        if (slice_eq_z(text, s->names[i]))
+            return i;
+        if (n < sizeof known)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", s->names[i]);
+    }
+    k->st = error_set(k->err, PITH_UNSUPPORTED, "%s: key \"%s\" is \"%.*s\"; known are %s",
+                      arch_path(k->m), key, (int)(text.n < 40 ? text.n : 40), text.p, known);
+    return 0;
+}
+
+/* Without the key: the default, or what follows from others. */
+static double default_of(const struct arch_model *m, const struct key_spec *s, int32_t l)
+{
+    return (s->from ? s->from(m, l) : s->def) + (s->pattern ? PATTERN : 0);
+}
+
+static double fallback(struct keys *k, const struct key_spec *s, int32_t l)
+{
+    double v = default_of(k->m, s, l), lo, hi;
+    char key[128];
+    limits(s, &lo, &hi);
+    key_name(k->m, s, key, sizeof key);
+    if (k->st != PITH_OK || (s->kind == KEY_NAME || within(s, v) || (!s->from && v == 0)))
+        return v;
+    if (v < 0)
+        k->st =
+            error_set(k->err, PITH_MISSING, "%s: key \"%s\" is missing; the file is not complete",
+                      arch_path(k->m), key);
+    else
+        k->st = error_set(k->err, PITH_RANGE,
+                          "%s: \"%s\" would be %g from the other keys, wanted %g..%g",
+                          arch_path(k->m), key, v, lo, hi);
+    return s->lo;
+}
+
+/* Arrays where one number is wanted: all items are that one. */
+static void check_alike(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv)
+{
+    char key[128];
+    key_name(k->m, s, key, sizeof key);
+    if (!kv->n)
+        k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" is an empty array", arch_path(k->m),
+                          key);
+    int32_t first = k->st == PITH_OK ? read_int(k, s, kv, 0) : 0;
+    for (uint64_t i = 1; i < kv->n && k->st == PITH_OK; i++)
+        if (read_int(k, s, kv, i) != first && k->st == PITH_OK)
+            k->st = error_set(k->err, PITH_UNSUPPORTED,
+                              "%s: key \"%s\" differs between layers, wanted one number",
+                              arch_path(k->m), key);
+}
+
+static void read_layers(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv)
+{
+    int32_t n = k->m->hp.n_layer;
+    int is_float = s->kind == KEY_LAYERS_F32;
+    void *v = arena_array(k->m->arena, (size_t)n, sizeof(int32_t)); /* floats are as large */
+    char key[128];
+    key_name(k->m, s, key, sizeof key);
+    if (!v) {
+        k->st = error_set(k->err, PITH_NOMEM, "out of memory while reading %s", key);
+        return;
+    }
+    *(void **)field(k->m, s) = v;
+    if (kv && kv->type == GGUF_ARR && kv->n < (uint64_t)n)
+        k->st = error_set(k->err, PITH_SHAPE, "%s: key \"%s\" has %llu items for %d layers",
+                          arch_path(k->m), key, (unsigned long long)kv->n, n);
+    for (int32_t l = 0; l < n && k->st == PITH_OK; l++) {
+        uint64_t i = kv && kv->type == GGUF_ARR ? (uint64_t)l : 0;
+        if (is_float)
+            ((float *)v)[l] = kv ? read_float(k, s, kv, i) : (float)fallback(k, s, l);
+        else
+            ((int32_t *)v)[l] = kv ? read_int(k, s, kv, i) : (int32_t)fallback(k, s, l);
+        if (s->pattern && kv && kv->type != GGUF_ARR)
+            ((int32_t *)v)[l] += PATTERN;
+    }
+}
+
+void key_pattern(int32_t *v, int32_t n, int first_full)
+{
+    for (int32_t l = 0; v && l < n; l++)
+        if (v[l] >= PATTERN) {
+            int32_t period = v[l] - PATTERN;
+            v[l] = period == 0 || (first_full ? l % period != 0 : l % period < period - 1);
+        }
+}
+
+static const struct gguf_kv *find(const struct arch_model *m, const struct key_spec *s)
+{
+    char key[128];
+    key_name(m, s, key, sizeof key);
+    const struct gguf_kv *kv = gguf_find(m->gguf, key);
+    if (!kv && s->old) {
+        snprintf(key, sizeof key, "%s.%s", m->arch->name, s->old);
+        kv = gguf_find(m->gguf, key);
+    }
+    return kv;
+}
+
+static void read_row(struct keys *k, const struct key_spec *s)
+{
+    const struct gguf_kv *kv = find(k->m, s);
+    char key[128];
+    void *to = field(k->m, s);
+    key_name(k->m, s, key, sizeof key);
+    if (!kv && s->required) {
+        k->st =
+            error_set(k->err, PITH_MISSING, "%s: key \"%s\" is missing; the file is not complete",
+                      arch_path(k->m), key);
+        return;
+    }
+    switch (s->kind) {
+    case KEY_LAYERS:
+    case KEY_LAYERS_F32:
+        read_layers(k, s, kv);
+        break;
+    case KEY_F32:
+        *(float *)to = kv ? read_float(k, s, kv, 0) : (float)fallback(k, s, 0);
+        break;
+    case KEY_BOOL: {
+        int v = (int)s->def;
+        if (kv && !gguf_bool(k->m->gguf, kv, 0, &v))
+            k->st = error_set(k->err, PITH_FORMAT, "%s: key \"%s\" has type %s, wanted bool",
+                              arch_path(k->m), key, gguf_type_name(kv->type));
+        *(int32_t *)to = v;
+        break;
+    }
+    case KEY_NAME:
+        *(int32_t *)to = kv ? read_name(k, s, kv) : (int32_t)fallback(k, s, 0);
+        break;
+    case KEY_I32:
+        if (kv && kv->type == GGUF_ARR)
+            check_alike(k, s, kv);
+        if (k->st == PITH_OK)
+            *(int32_t *)to = kv ? read_int(k, s, kv, 0) : (int32_t)fallback(k, s, 0);
+    }
+}
+
+/* The vocabulary's size is the embedding's: the key is not always there, and the tokenizer may be
+ * shorter. */
+static void read_vocab(struct keys *k)
+{
+    static const struct key_spec row = {I32("vocab_size", n_vocab), RANGE(1, INT32_MAX / 4),
+                                        .required = 1};
+    const struct gguf_tensor *t = gguf_tensor_find(k->m->gguf, SLICE("token_embd.weight"));
+    if (t && t->n_dims == 2 && t->dims[0] > 0 && t->dims[0] <= INT32_MAX / 4)
+        k->m->hp.n_vocab = (int32_t)t->dims[0];
+    else
+        read_row(k, &row);
+}
+
+/* Families without heads, or a feed-forward, have 0 of them in each layer. */
+static void fill_layers(struct keys *k)
+{
+    struct hparams *hp = &k->m->hp;
+    int32_t **each[] = {&hp->n_head, &hp->n_head_kv, &hp->n_ff, &hp->windowed};
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++)
+        if (!*each[i])
+            *each[i] = arena_array(k->m->arena, (size_t)hp->n_layer, sizeof(int32_t));
+    if (!arena_ok(k->m->arena))
+        k->st = error_set(k->err, PITH_NOMEM, "out of memory while reading %s", arch_path(k->m));
+}
+
+/* What every family's keys have to agree in. */
+static void check_common(struct keys *k)
+{
+    struct hparams *hp = &k->m->hp;
+    if (hp->n_nextn >= hp->n_layer) {
+        k->st = error_set(k->err, PITH_RANGE, "%s: nextn_predict_layers is %d of %d layers in all",
+                          arch_path(k->m), hp->n_nextn, hp->n_layer);
+        return;
+    }
+    hp->n_layer -= hp->n_nextn;
+    if (hp->n_expert_used > hp->n_expert || (hp->n_expert && !hp->n_expert_used)) {
+        k->st = error_set(
+            k->err, PITH_RANGE, "%s: %d experts but expert_used_count is %d, wanted %d..%d",
+            arch_path(k->m), hp->n_expert, hp->n_expert_used, hp->n_expert > 0, hp->n_expert);
+        return;
+    }
+    if (hp->n_rot % 2 || hp->n_rot > hp->d_k)
+        k->st = error_set(k->err, PITH_RANGE,
+                          "%s: RoPE: rope.dimension_count is %d, wanted an even number in 0..%d",
+                          arch_path(k->m), hp->n_rot, hp->d_k);
+    else if ((hp->n_rot && (hp->rope_base <= 1 || hp->rope_factor <= 0)) ||
+             (hp->rope_base_swa != 0 && hp->rope_base_swa <= 1))
+        k->st = error_set(k->err, PITH_RANGE,
+                          "%s: RoPE of base %g and %g (wanted > 1), factor %g (wanted > 0)",
+                          arch_path(k->m), (double)hp->rope_base, (double)hp->rope_base_swa,
+                          (double)hp->rope_factor);
+    for (int32_t l = 0; l < hp->n_layer && hp->n_head && hp->n_head_kv && k->st == PITH_OK; l++)
+        if (hp->n_head_kv[l] > 0 && (hp->n_head[l] < 1 || hp->n_head[l] % hp->n_head_kv[l]))
+            k->st = error_set(k->err, PITH_SHAPE,
+                              "%s: layer %d has %d query heads over %d key/value heads: not a "
+                              "whole group",
+                              arch_path(k->m), l, hp->n_head[l], hp->n_head_kv[l]);
+}
+
+pith_status keys_read(struct arch_model *m, struct pith_error *err)
+{
+    struct keys k = {.m = m, .err = err, .st = PITH_OK};
+    m->hp.causal = 1;
+    read_vocab(&k);
+    for (const struct key_spec *s = m->arch->keys; s->suffix && k.st == PITH_OK; s++)
+        if (!s->when || s->when(m))
+            read_row(&k, s);
+    if (k.st == PITH_OK)
+        fill_layers(&k);
+    if (k.st == PITH_OK)
+        check_common(&k);
+    return k.st;
+}
+
+/* ---------------------------------------------------------------- synthetic models */
+
+static double value_at(const struct arch_model *m, const struct key_spec *s, int32_t l)
+{
+    void *at = field(m, s);
+    return s->kind == KEY_LAYERS       ? (*(int32_t **)at)[l]
+           : s->kind == KEY_LAYERS_F32 ? (double)(*(float **)at)[l]
+           : s->kind == KEY_F32        ? (double)*(float *)at
+                                       : *(int32_t *)at;
+}
+
+static int per_layer(const struct key_spec *s)
+{
+    return s->kind == KEY_LAYERS || s->kind == KEY_LAYERS_F32;
+}
+
+/* Sizes that were asked for and that the family has none of. */
+static void drop_sizes(struct arch_model *m)
+{
+    static const size_t fields[] = {
+        offsetof(struct hparams, n_head), offsetof(struct hparams, n_head_kv),
+        offsetof(struct hparams, n_ff), offsetof(struct hparams, n_expert),
+        offsetof(struct hparams, n_expert_used)};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const struct key_spec *s = m->arch->keys;
+        while (s->suffix && (s->at != fields[i] || s->family || (s->when && !s->when(m))))
+            s++;
+        if (!s->suffix)
+            memset((uint8_t *)&m->hp + fields[i], 0, i < 3 ? sizeof(void *) : sizeof(int32_t));
+    }
+}
+
+static void choose(struct keys *k, const struct key_spec *s)
+{
+    void *at = field(k->m, s);
+    int32_t n = per_layer(s) ? k->m->hp.n_layer : 1;
+    if (s->size)
+        return;
+    if (per_layer(s))
+        at = *(void **)at = arena_array(k->m->arena, (size_t)n, sizeof(int32_t));
+    for (int32_t l = 0; at && l < n; l++) {
+        double v = s->synth_of ? s->synth_of(k->m) : s->synth != 0 ? s->synth : fallback(k, s, l);
+        if (s->kind == KEY_F32 || s->kind == KEY_LAYERS_F32)
+            ((float *)at)[l] = (float)v;
+        else
+            ((int32_t *)at)[l] = (int32_t)v;
+    }
+}
+
+static void write_row(const struct arch_model *m, const struct key_spec *s, struct gguf_writer *w)
+{
+    char key[128];
+    key_name(m, s, key, sizeof key);
+    int32_t n = per_layer(s) ? m->hp.n_layer : 1, alike = !s->pattern, as_default = 1;
+    for (int32_t l = 0; l < n; l++) {
+        double v = value_at(m, s, l), d = default_of(m, s, l);
+        alike &= v == value_at(m, s, 0);
+        as_default &= v == (s->kind == KEY_F32 || s->kind == KEY_LAYERS_F32 ? (double)(float)d : d);
+    }
+    if (as_default && !s->required)
+        return;
+    if (s->kind == KEY_NAME)
+        gguf_writer_str(w, key, slice_of(s->names[*(int32_t *)field(m, s)]));
+    else if (s->kind == KEY_BOOL)
+        gguf_writer_bool(w, key, *(int32_t *)field(m, s));
+    else if (!alike)
+        gguf_writer_array(w, key, s->kind == KEY_LAYERS ? GGUF_I32 : GGUF_F32,
+                          *(void **)field(m, s), (uint64_t)n);
+    else if (s->kind == KEY_F32 || s->kind == KEY_LAYERS_F32)
+        gguf_writer_f32(w, key, (float)value_at(m, s, 0));
+    else
+        gguf_writer_u32(w, key, (uint32_t)value_at(m, s, 0));
+}
+
+static void write_rows(const struct arch_model *m, struct gguf_writer *w)
+{
+    char key[128];
+    snprintf(key, sizeof key, "%s.vocab_size", m->arch->name);
+    gguf_writer_u32(w, key, (uint32_t)m->hp.n_vocab);
+    for (const struct key_spec *s = m->arch->keys; s->suffix; s++)
+        if (!s->when || s->when(m))
+            write_row(m, s, w);
+}
+
+pith_status keys_synthesise(struct arch_model *m, struct gguf_writer *w, struct pith_error *err)
+{
+    struct keys k = {.m = m, .err = err, .st = PITH_OK};
+    m->hp.causal = 1;
+    drop_sizes(m);
+    for (const struct key_spec *s = m->arch->keys; s->suffix && k.st == PITH_OK; s++)
+        if (!s->when || s->when(m))
+            choose(&k, s);
+    if (k.st == PITH_OK && m->arch->synth)
+        k.st = m->arch->synth(m, err);
+    if (k.st == PITH_OK && !arena_ok(m->arena))
+        k.st = error_set(err, PITH_NOMEM, "out of memory while making a model");
+    if (k.st != PITH_OK)
+        return k.st;
+    write_rows(m, w);
+    fill_layers(&k);
+    if (k.st == PITH_OK)
+        check_common(&k);
+    return k.st;
+}

@@ -1,0 +1,72 @@
+/* rope.c -- constants of rotated positions: frequencies by base, linear and YaRN scaling, and
+ * divisors that a file brings. */
+#include "arch/arch.h"
+
+#include <math.h>
+#include <string.h>
+#include "base/fmath.h"
+
+/* Dimension (of n_rot) whose wavelength makes `turns` full turns over the original context [YaRN,
+ * arXiv:2309.00071, sec. 3.2]. */
+static double yarn_dim(int n_rot, double ctx, double turns, double base)
+{
+    return n_rot * fmath_log(ctx / (turns * 6.283185307179586)) / (2 * fmath_log(base));
+}
+
+/* 1 + 0.1 m ln s: what YaRN makes of the attention's temperature, with multiplier m. */
+static double yarn_magnitude(double m, double s)
+{
+    return s > 1 ? 1 + 0.1 * m * fmath_log(s) : 1;
+}
+
+const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_params *p)
+{
+    const struct hparams *hp = &m->hp;
+    struct rope_set *set = arena_alloc(m->arena, sizeof *set);
+    double *freq = arena_array(m->arena, (size_t)p->n_rot / 2 + 1, sizeof *freq);
+    if (!set || !freq)
+        return NULL;
+    int yarn = p->scaled && hp->rope_scaling == ROPE_SCALE_YARN;
+    int by_factor = yarn || (p->scaled && hp->rope_scaling == ROPE_SCALE_LINEAR);
+    double scale = by_factor ? 1 / (double)hp->rope_factor : 1, low = 0, high = 0;
+    *set = (struct rope_set){
+        .n_rot = p->n_rot, .neox = p->neox, .freq = freq, .mscale = hp->rope_attn_factor};
+    if (yarn) {
+        low = floor(yarn_dim(p->n_rot, hp->rope_ctx_orig, hp->yarn_beta_fast, p->base));
+        high = ceil(yarn_dim(p->n_rot, hp->rope_ctx_orig, hp->yarn_beta_slow, p->base));
+        low = low > 0 ? low : 0;
+        high = high < p->n_rot - 1 ? high : p->n_rot - 1;
+        set->mscale =
+            (float)(hp->yarn_attn * hp->rope_attn_factor * (1 + 0.1 * fmath_log(1 / scale)));
+        if (hp->yarn_log != 0)
+            set->mscale = (float)((double)set->mscale / yarn_magnitude(hp->yarn_log, 1 / scale));
+    }
+    for (int i = 0; i < p->n_rot / 2; i++) {
+        double f =
+            fmath_pow(p->base, -2.0 * i / p->n_rot) / (p->factors ? (double)p->factors[i] : 1.0);
+        double ramp = 0; /* 1: keep the original frequency */
+        if (yarn) {
+            double t = (i - low) / (high - low > 0.001 ? high - low : 0.001);
+            ramp = (1 - (t < 0 ? 0 : t > 1 ? 1 : t)) * hp->yarn_ext;
+        }
+        freq[i] = f * scale * (1 - ramp) + f * ramp;
+    }
+    return set;
+}
+
+/* Which of the two sets of longrope serves depends on the context that the model is opened for; a
+ * session may ask for less. Models say n_ctx_train when they mean the long one. */
+pith_status rope_factors(const struct arch_model *m, const float **out, struct pith_error *err)
+{
+    const struct tensor *t = m->io.rope_freqs;
+    if (m->hp.rope_scaling == ROPE_SCALE_LONG)
+        t = m->hp.n_ctx_train > m->hp.rope_ctx_orig ? m->io.rope_long : m->io.rope_short;
+    *out = t ? arch_floats(m, t) : NULL;
+    if (t && !*out)
+        return error_set(err, PITH_NOMEM, "out of memory for %s", t->name);
+    for (int64_t i = 0; t && i < tensor_k(t); i++)
+        if (!((*out)[i] > 0 && (*out)[i] < 1e31f))
+            return error_set(err, PITH_RANGE, "%s divides pair %lld by %g, wanted > 0", t->name,
+                             (long long)i, (double)(*out)[i]);
+    return PITH_OK;
+}

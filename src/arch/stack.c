@@ -1,0 +1,48 @@
+/* stack.c -- the graph of a role, whatever the family: embedding, visits, and what comes out. Only
+ * here it is known which rows are asked for, how embeddings are pooled and how logits are made;
+ * families say how the residual stream goes on (arch.h, struct arch_role). */
+#include "arch/arch.h"
+
+/* x[0] through the output's norm. */
+static void end_norm(const struct arch_model *m, struct graph *g, struct carry *c)
+{
+    c->x[0] = nn_norm(g, c->x[0],
+                      &(struct nn_norm){.w = m->io.output_norm,
+                                        .b = m->io.output_norm_b,
+                                        .kind = m->io.output_norm_b ? NORM_LAYER : NORM_RMS,
+                                        .eps = m->hp.norm_eps},
+                      "output_norm");
+}
+
+static node logits(const struct arch_model *m, struct graph *g, node x)
+{
+    const struct arch_io *io = &m->io;
+    x = graph_matmul(g, io->output ? io->output : io->tok_embd, io->output_b, x, "output");
+    if (m->hp.logit_scale != 0 && m->hp.logit_scale != 1)
+        x = graph_scale(g, x, m->hp.logit_scale, "logits_scale");
+    return m->hp.logit_softcap > 0 ? graph_softcap(g, x, m->hp.logit_softcap, "logits") : x;
+}
+
+void arch_build(const struct arch_model *m, const struct arch_want *want, struct graph *g)
+{
+    const struct arch_role *role = &m->arch->role[want->role];
+    float scale = m->hp.embd_scale != 0 ? m->hp.embd_scale : 1;
+    struct carry c = {{graph_embed(g, m->io.tok_embd, scale)}};
+    if (role->begin)
+        role->begin(m, g, &c);
+    for (int32_t i = 0; i < m->n_visits; i++) {
+        g->layer = arch_layer_of(m, i);
+        g->tail = i == m->n_visits - 1 && !want->pooled;
+        role->visit(m, g, i, &c);
+    }
+    g->layer = m->hp.n_layer;
+    for (int k = 0; k < CARRY_MAX && c.x[k] && g->tail; k++)
+        if (c.x[k]->rows == ROWS_T) /* the last visit left all rows */
+            c.x[k] = graph_select(g, c.x[k], "output_rows");
+    g->tail = 0;
+    (role->end ? role->end : end_norm)(m, g, &c);
+    if (want->logits)
+        g->logits = logits(m, g, c.x[0]);
+    else
+        g->embd = want->pooled ? graph_pool(g, c.x[0], want->pool, "pool") : c.x[0];
+}
