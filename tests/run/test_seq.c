@@ -251,7 +251,7 @@ static void call(struct script *x)
     }
 }
 
-static void check_state(const struct script *x)
+static void check_held(const struct script *x)
 {
     for (int32_t q = 0; q < N_SEQ; q++) {
         const struct naive_seq *m = &x->m.seq[q];
@@ -275,7 +275,7 @@ static void run_scripts(const struct kind *k, int n_scripts)
     for (int i = 0; i < n_scripts && !test_bad; i++) {
         for (int n = 20 + below(60); n && !test_bad; n--) {
             call(&x);
-            check_state(&x);
+            check_held(&x);
             check_pages(x.s, k->name, test_calls);
         }
         for (int32_t q = 0; q < N_SEQ; q++) {
