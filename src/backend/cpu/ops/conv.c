@@ -1,18 +1,24 @@
 /* conv.c -- convolutions along the rows of a sequence: graph/ops/conv.c. */
 #include "backend/cpu/ops/ops.h"
 
-/* A unit is up to CONV_ROWS rows and CONV_CHANNELS channels. */
-enum { CONV_ROWS = 32, CONV_CHANNELS = 256 };
+/* A unit is up to CONV_ROWS rows and so many channels that it is worth to be handed over: while
+ * decoding all of them are one unit, which runs on the spot. */
+enum { CONV_ROWS = 32, CONV_WORK = 16384 };
 _Static_assert((int)KERN_CONV_WIDTH == (int)CONV_MAX, "the kernel's width");
 
-static int64_t conv_blocks(const struct call *c)
+static int64_t conv_channels(const struct exec *x)
 {
-    return (c->dst.cols + CONV_CHANNELS - 1) / CONV_CHANNELS;
+    return CONV_WORK / (x->step->T < CONV_ROWS ? x->step->T : CONV_ROWS);
+}
+
+static int64_t conv_blocks(const struct call *c, const struct exec *x)
+{
+    return (c->dst.cols + conv_channels(x) - 1) / conv_channels(x);
 }
 
 static int64_t conv_units(const struct call *c, const struct exec *x)
 {
-    return (x->step->T + CONV_ROWS - 1) / CONV_ROWS * conv_blocks(c);
+    return (x->step->T + CONV_ROWS - 1) / CONV_ROWS * conv_blocks(c, x);
 }
 
 /* Rows [r0, r1) of the step, all of segment seg, channels [c0, c1). */
@@ -43,11 +49,11 @@ static void conv_part(const struct call *c, const struct exec *x, int32_t seg, i
 
 static OP_FN(cpu_conv)
 {
-    int64_t blocks = conv_blocks(c), T = x->step->T;
+    int64_t n = conv_channels(x), blocks = conv_blocks(c, x), T = x->step->T;
     (void)ith;
     for (int64_t u = begin; u < end; u++) {
-        int64_t c0 = u % blocks * CONV_CHANNELS, r = u / blocks * CONV_ROWS;
-        int64_t c1 = c0 + CONV_CHANNELS < c->dst.cols ? c0 + CONV_CHANNELS : c->dst.cols;
+        int64_t c0 = u % blocks * n, r = u / blocks * CONV_ROWS;
+        int64_t c1 = c0 + n < c->dst.cols ? c0 + n : c->dst.cols;
         int64_t end_row = r + CONV_ROWS < T ? r + CONV_ROWS : T;
         while (r < end_row) {
             int32_t seg = step_seg(x->step)[r];
