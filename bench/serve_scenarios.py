@@ -249,7 +249,8 @@ def fair(run, many=50, few=8, parallel=16, seconds=20.0, predict=64):
         keys.write("key-of-many-1234567890\nkey-of-few-1234567890\n")
         keys.flush()
         target = Target(None, "key-of-few-1234567890", run.a.pith, run.a.model,
-                        ["--api-key-file", keys.name, "--parallel", str(parallel)], log=log)
+                        ["--api-key-file", keys.name, "--open-metrics", "--parallel",
+                         str(parallel)], log=log)
         run.servers.append(target)
         load, made = Load(target), {"many": 0, "few": 0}
 

@@ -684,7 +684,7 @@ PITH_API int64_t pith_tokens(const pith_session *s, int32_t seq, int32_t *ids, s
  * everything first: another model, cache type, format or numerics version, damage or want of room
  * is an error that names it, and changes nothing, as does pith_cancel. It replaces the sequence, or
  * all of them. A file is read a page at a time, into pages beside those that are replaced where the
- * pool has them. */
+ * pool has them. What was said is in a file: its owner alone may read it (mode 0600). */
 PITH_API pith_status pith_save(const pith_session *s, int32_t seq, const char *path,
                                struct pith_error *err);
 PITH_API pith_status pith_load(pith_session *s, int32_t seq, const char *path,

@@ -383,8 +383,9 @@ int models_is_loaded(const struct hosted *h);
 /* Takes no new requests, and is unloaded when those it has have ended; force: they are ended. 0:
  * *f. One that is not loaded is no error. */
 int models_unload(struct server *s, const char *name, int force, struct fault *f);
-char *models_metrics(struct server *s,
-                     size_t *n); /* of all that have been loaded, as metrics_text */
+/* What one key had; NULL: all of them, and what all models that have been loaded did, as
+ * metrics_text. */
+char *models_metrics(struct server *s, const struct tenant *who, size_t *n);
 
 /* ---------------------------------------------------------------- the server (server.c) */
 

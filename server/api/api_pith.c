@@ -547,10 +547,13 @@ void api_ready(struct server *s, struct exchange *x)
     exchange_fault(x, &f);
 }
 
+/* Where there are several keys, what others do is told to an admin alone, or to everybody. */
 void api_metrics(struct server *s, struct exchange *x)
 {
     size_t n;
-    char *text = models_metrics(s, &n);
+    const struct tenant *t = exchange_tenant(x);
+    int all = s->p.open_metrics || tenants_count(s->tenants) == 1 || (t && t->admin);
+    char *text = models_metrics(s, all ? NULL : t, &n);
     exchange_begin(x, text ? 200 : 503, "text/plain; version=0.0.4; charset=utf-8", 0, NULL);
     if (text)
         exchange_write(x, text, n);

@@ -85,6 +85,13 @@ int account_take(struct server *s, struct tenant *t, int64_t bytes, int64_t held
     return account_refuse(s, t, bytes, f);
 }
 
+void account_ended(struct tenant *t, const struct figures *f)
+{
+    atomic_fetch_add(&t->account.requests, 1);
+    atomic_fetch_add(&t->account.n_prompt, f->n_prompt);
+    atomic_fetch_add(&t->account.n_made, f->n_made);
+}
+
 /* ---------------------------------------------------------------- metrics */
 
 static void put_label(FILE *f, const char *name)
@@ -116,7 +123,34 @@ static double sample_seconds(const struct account *a)
     return 1e-9 * (double)atomic_load(&a->sample_ns);
 }
 
-char *account_text(const struct server *s, size_t *n)
+static double requests(const struct account *a)
+{
+    return (double)atomic_load(&a->requests);
+}
+
+static double prompt_tokens(const struct account *a)
+{
+    return (double)atomic_load(&a->n_prompt);
+}
+
+static double made_tokens(const struct account *a)
+{
+    return (double)atomic_load(&a->n_made);
+}
+
+static void put_totals(const struct server *s, FILE *f)
+{
+    fprintf(f,
+            "# HELP pith:requests_bytes Memory of all requests.\n# TYPE pith:requests_bytes "
+            "gauge\npith:requests_bytes %.15g\n",
+            bytes_now(&s->account));
+    fprintf(f,
+            "# HELP pith:requests_bytes_max The most it may be.\n# TYPE pith:requests_bytes_max "
+            "gauge\npith:requests_bytes_max %lld\n",
+            (long long)account_budget(s));
+}
+
+char *account_text(const struct server *s, const struct tenant *who, size_t *n)
 {
     static const struct {
         const char *name, *type, *help;
@@ -128,6 +162,9 @@ char *account_text(const struct server *s, size_t *n)
          "Reading a key's requests: JSON, templates, tokens, grammars.", work_seconds},
         {"pith:key_sampling_seconds_total", "counter",
          "Choosing tokens for a key: samplers and masks.", sample_seconds},
+        {"pith:key_requests_total", "counter", "Requests of a key that have ended.", requests},
+        {"pith:key_prompt_tokens_total", "counter", "Tokens of their prompts.", prompt_tokens},
+        {"pith:key_generation_tokens_total", "counter", "Tokens of their answers.", made_tokens},
     };
     char *text = NULL;
     FILE *f = open_memstream(&text, n);
@@ -138,19 +175,15 @@ char *account_text(const struct server *s, size_t *n)
                 rows[i].type);
         for (int k = 0; k < tenants_count(s->tenants); k++) {
             const struct tenant *t = tenants_at(s->tenants, k);
+            if (who && t != who)
+                continue;
             fprintf(f, "%s{key=\"", rows[i].name);
             put_label(f, t->name);
             fprintf(f, "\"} %.15g\n", rows[i].of(&t->account));
         }
     }
-    fprintf(f,
-            "# HELP pith:requests_bytes Memory of all requests.\n# TYPE pith:requests_bytes "
-            "gauge\npith:requests_bytes %.15g\n",
-            bytes_now(&s->account));
-    fprintf(f,
-            "# HELP pith:requests_bytes_max The most it may be.\n# TYPE pith:requests_bytes_max "
-            "gauge\npith:requests_bytes_max %lld\n",
-            (long long)account_budget(s));
+    if (!who)
+        put_totals(s, f);
     if (fclose(f)) {
         free(text);
         return NULL;

@@ -32,6 +32,7 @@ struct fault;
 struct account {
     atomic_llong bytes, peak;
     atomic_llong work_ns, sample_ns;
+    atomic_llong requests, n_prompt, n_made; /* that have ended; tokens of theirs */
 };
 
 void account_add(struct server *s, struct tenant *t, int64_t bytes); /* below 0: gives back */
@@ -44,8 +45,11 @@ int account_has_room(const struct server *s, const struct tenant *t, int64_t byt
 int64_t account_room(const struct server *s, const struct tenant *t);
 /* Which bound a request that needs so many bytes passes. Returns 0. */
 int account_refuse(const struct server *s, const struct tenant *t, int64_t bytes, struct fault *f);
-char *account_text(const struct server *s,
-                   size_t *n);                  /* for /metrics (malloc); NULL: out of memory */
+struct figures;
+void account_ended(struct tenant *t, const struct figures *f); /* a request, with its tokens */
+/* For /metrics (malloc): what one key had, NULL: all of them, and all together. NULL: out of memory.
+ */
+char *account_text(const struct server *s, const struct tenant *who, size_t *n);
 int64_t account_budget(const struct server *s); /* bytes of all requests together */
 
 #endif

@@ -369,6 +369,8 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls,
     atomic_store(&x->gone, 1);
     struct figures figures = x->figures;
     pthread_mutex_unlock(&x->lock);
+    if (x->tenant && x->route && x->route->endpoint)
+        account_ended(x->tenant, &figures);
     exchange_log(x, &figures);
     exchange_drop(x);
 }

@@ -370,9 +370,11 @@ json_t *models_card(const struct hosted *h)
     return j;
 }
 
-char *models_metrics(struct server *s, size_t *n)
+char *models_metrics(struct server *s, const struct tenant *who, size_t *n)
 {
     struct models *m = s->models;
+    if (who)
+        return account_text(s, who, n);
     int n_list = 0;
     struct metrics **list = malloc((size_t)m->n * sizeof *list);
     pthread_mutex_lock(&m->lock);
@@ -381,7 +383,7 @@ char *models_metrics(struct server *s, size_t *n)
             list[n_list++] = m->v[i].metrics; /* they stay as long as the server */
     pthread_mutex_unlock(&m->lock);
     size_t n_keys = 0, cap = 0;
-    char *text = list ? metrics_text(list, n_list, n) : NULL, *keys = account_text(s, &n_keys);
+    char *text = list ? metrics_text(list, n_list, n) : NULL, *keys = account_text(s, NULL, &n_keys);
     cap = *n;
     if (text && !(keys && text_put(&text, n, &cap, keys, n_keys))) {
         free(text);

@@ -277,6 +277,7 @@ static void test_streamed(void)
     for (int i = 0; i < N / 300; i++)
         feed(a, 0, 300, i);
     CHECK(pith_save(a, 0, in_dir("all"), &err) == PITH_OK && stat(in_dir("all"), &sb) == 0);
+    CHECK_MSG((sb.st_mode & 0777) == 0600, "others may read it: %o", (unsigned)sb.st_mode);
     feed(b, 0, 1, 1); /* what logits take is taken once */
     CHECK(pith_save(b, 0, in_dir("one"), &err) == PITH_OK &&
           pith_load(b, 0, in_dir("one"), &err) == PITH_OK && unlink(in_dir("one")) == 0);

@@ -8,7 +8,8 @@ import tempfile
 from serving import LIMIT, Server, begin, check, completion, run, synth
 
 A, B = {"x-api-key": "aaaaaaaaaa"}, {"x-api-key": "bbbbbbbbbb"}
-KEYS = ("--api-key", "a:aaaaaaaaaa", "--api-key", "b:bbbbbbbbbb", "--ctx", "256")
+KEYS = ("--api-key", "a:aaaaaaaaaa", "--api-key", "b:bbbbbbbbbb", "--ctx", "256",
+        "--open-metrics")
 LONG = "w1 w2 w3 " * 250000  # 2 MB of text: long enough for others to come
 TOOLS = [{"type": "function", "function": {"name": "f%d" % i, "parameters": {"type": "object"}}}
          for i in range(2000)]

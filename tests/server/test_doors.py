@@ -146,6 +146,34 @@ def test_metrics(model):
         check("metrics_need_the_key",
               got == [401, 401] and right[0] == 200 and b"hidden-name" in right[1], (got, right))
         check("and_say_so", s.get("/openapi.json")[1]["paths"]["/metrics"]["get"]["security"] != [])
+    two = ("--api-key", "ann:first-secret", "--api-key", "bob:second-secret",
+           "--admin-key", "root:third-secret")
+    bob, root = {"x-api-key": "second-secret"}, {"x-api-key": "third-secret"}
+    with Server(model, *two, "--name", "hidden-name") as s:
+        for n, k in ((2, key), (3, bob)):
+            s.post("/v1/completions", completion("w1 w2", n), **k)
+        names = {"pith:key_%s" % n for n in (
+            "bytes", "bytes_peak", "work_seconds_total", "sampling_seconds_total",
+            "requests_total", "prompt_tokens_total", "generation_tokens_total")}
+
+        def lines(who):
+            return dict(line.rsplit(" ", 1) for line in s.get("/metrics", **who)[1].decode()
+                        .splitlines() if not line.startswith("#"))
+
+        own = {k: "pith:key_generation_tokens_total{key=\"%s\"}" % k for k in ("ann", "bob")}
+        s.wait_for(lambda: lines(bob).get(own["bob"]) == "3" and lines(key)[own["ann"]] == "2")
+        for who, name, made in ((key, "ann", "2"), (bob, "bob", "3")):
+            got = lines(who)
+            check("a_key_sees_its_own_alone_" + name,
+                  set(got) == {"%s{key=\"%s\"}" % (n, name) for n in names}
+                  and got[own[name]] == made
+                  and got["pith:key_requests_total{key=\"%s\"}" % name] == "1", got)
+        got = lines(root)
+        check("an_admin_sees_all", got[own["ann"]] == "2" and got[own["bob"]] == "3"
+              and "pith:requests_bytes" in got and any("hidden-name" in n for n in got), got)
+    with Server(model, *two, "--open-metrics") as s:
+        check("open_metrics_tell_all", b'key="bob"' in s.get("/metrics")[1]
+              and b"vllm:" in s.get("/metrics", **key)[1])
     with Server(model, "--api-key", "ann:first-secret", "--open-metrics") as s:
         check("open_metrics", [s.get("/metrics")[0], s.get("/v1/models")[0],
                                s.get("/openapi.json")[1]["paths"]["/metrics"]["get"]["security"]]

@@ -33,7 +33,8 @@ def texts(s, bodies):
 
 
 FIRST, OTHER = {"x-api-key": "first-secret"}, {"x-api-key": "other-secret"}
-KEYS = ("--api-key", "a:first-secret", "--api-key", "b:other-secret")
+KEYS = ("--api-key", "a:first-secret", "--api-key", "b:other-secret",
+        "--open-metrics")
 CALLS = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in "
          "m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor "
          "%}<|im_end|>\n{% endfor %}"

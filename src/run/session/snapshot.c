@@ -336,7 +336,7 @@ pith_status session_save(const struct pith_session *s, int32_t seq,
     if (st == PITH_OK && sampler)
         st = sampler_save(sampler, &v.state, err);
     if (st == PITH_OK)
-        st = file_writer_open(&file, path, err);
+        st = file_writer_open_private(&file, path, err);
     if (st == PITH_OK) {
         st = save_to(&v, &(struct out){.file = &file}, err);
         if (st == PITH_OK)
