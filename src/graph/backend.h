@@ -38,6 +38,7 @@ struct value { /* where a node's result lies; ld in elements */
     enum rows_of rows;
     int32_t rows_mul, device;
     int64_t cols, ld, cap_rows;
+    int64_t head, head_ld; /* columns of a head, and from one to the next; all columns: 1 head */
     uint64_t offset;
 };
 
@@ -57,7 +58,7 @@ struct call {
     /* Where they lie on the call's device, as its backend reaches them; layout: of w and w2. */
     const void *w_data, *b_data, *w2_data;
     enum tensor_layout layout;
-    const void *p; /* the op's parameter struct */
+    const void *p;          /* the op's parameter struct */
     int32_t n_states, part; /* part: of a recurrent state */
     const struct state *state[NODE_STATES];
 };
@@ -204,6 +205,12 @@ static inline void *value_ptr(const struct exec *x, const struct value *v)
 static inline float *value_row(const struct exec *x, const struct value *v, int64_t row)
 {
     return (float *)value_ptr(x, v) + row * v->ld;
+}
+/* From one stretch of `width` columns to the next, of a value that has heads of that width or lies
+ * in one piece. */
+static inline int64_t value_step(const struct value *v, int64_t width)
+{
+    return v->head == width ? v->head_ld : width;
 }
 /* Sections of a quantised value of cap_rows rows (layout of tensor/act.h): q, then d, then sums,
  * each 64-byte aligned. */

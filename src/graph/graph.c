@@ -4,6 +4,7 @@
 #include "graph/graph.h"
 
 #include <string.h>
+#include "graph/ops/move.h"
 
 void graph_init(struct graph *g)
 {
@@ -48,6 +49,19 @@ const void *graph_params(struct graph *g, const void *p, size_t bytes)
     return copy ? memcpy(copy, p, bytes) : NULL;
 }
 
+node graph_adjacent(struct graph *g, node x, int64_t width)
+{
+    if (!x || !x->head || x->head == width)
+        return x;
+    node root = x;
+    int64_t first = 0;
+    for (; op_has(root->op, OP_ALIAS); root = root->src[0])
+        first += root->first;
+    struct column_run run = {
+        .n = (int32_t)(x->cols / x->head), .first = first, .width = x->head, .stride = x->head_ld};
+    return graph_columns(g, &root, 1, &run, 1, "heads");
+}
+
 static node make(struct graph *g, const struct node *like, const char *name)
 {
     const struct op_info *info = op_infos[like->op];
@@ -60,6 +74,10 @@ static node make(struct graph *g, const struct node *like, const char *name)
     if (!n)
         return NULL;
     *n = *like;
+    for (int i = 0; i < n->n_src && !(info->flags & OP_HEADS); i++)
+        n->src[i] = graph_adjacent(g, n->src[i], 0);
+    if (!arena_ok(&g->arena) || g->err.code != PITH_OK)
+        return NULL;
     n->p = info->params_bytes ? graph_params(g, like->p, info->params_bytes) : NULL;
     n->rows_mul = 1;
     n->fmt = ACT_F32;

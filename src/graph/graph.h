@@ -35,8 +35,10 @@ struct node {
     const void *p;              /* the op's parameter struct, in the graph's arena */
     int32_t n_states;           /* of the sequence, that it reads or writes */
     const struct state *state[NODE_STATES];
-    int32_t part;  /* of a recurrent state: which */
-    int64_t first; /* of an alias: its first column in the rows of its operand */
+    int32_t part;          /* of a recurrent state: which */
+    int64_t first;         /* of an alias: its first column in the rows of its operand */
+    int64_t head, head_ld; /* of an alias whose heads lie apart: columns of one, and from one to
+                              the next; 0: all columns are neighbours */
     int64_t cols;
     enum rows_of rows;
     int32_t rows_mul;
@@ -63,6 +65,7 @@ struct graph {
     int32_t n_states;
     const struct tensor *tok_embd;
     int64_t n_embd;
+    int32_t n_ctx;     /* positions of a sequence, which choose among RoPE sets; 0: few */
     node logits, embd; /* results: either may be NULL */
     int32_t layer;     /* given to new nodes */
     int tail;          /* 1: of what is built now only rows go on that an output asks for */
@@ -87,6 +90,9 @@ node graph_node(struct graph *g, const struct node *like, const char *name);
 /* The same for what lowering makes (plan.c keeps an order of its own): not in the list, and of the
  * layer and device of `like`. */
 node graph_helper(struct graph *g, const struct node *like, const char *name);
+/* x, its columns copied side by side where its heads lie apart (and are not `width` wide). What
+ * ops read that do not know of heads goes through this by itself. */
+node graph_adjacent(struct graph *g, node x, int64_t width);
 /* Parameters in the graph's arena, for a rule that rewrites a node. */
 const void *graph_params(struct graph *g, const void *p, size_t bytes);
 /* In shape rules: records that something of n is not what it has to be. */

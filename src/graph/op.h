@@ -36,7 +36,8 @@ enum op_flags {
     OP_ALIAS = 64,        /* its result lies in its operand's memory */
     OP_TRANSFER = 128,    /* takes a value to another device: run by the plan, not by a kernel */
     OP_OPAQUE = 256,      /* its result is no matrix of numbers: nobody is shown it */
-    OP_FUSED = 512        /* made by fusion alone, and so without a reference */
+    OP_FUSED = 512,       /* made by fusion alone, and so without a reference */
+    OP_HEADS = 1024       /* reads values whose heads lie apart (graph.h, head) as they are */
 };
 
 struct call;

@@ -206,6 +206,8 @@ static void set_value(const struct compiler *c, const struct node *n, struct val
     v->rows_mul = n->rows_mul;
     v->device = n->device;
     v->cols = n->cols;
+    v->head = n->head ? n->head : n->cols;
+    v->head_ld = n->head ? n->head_ld : n->cols;
     v->ld = in->ld;
     v->cap_rows = cap_rows(c->plan, n);
     v->offset = st->offset + (uint64_t)in->first_col * sizeof(float);

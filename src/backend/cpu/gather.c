@@ -22,15 +22,15 @@ struct gather {
 /* A row of K as it is cached, rotated: to numbers, turned, rounded again. */
 static void rotate(const struct gather *g, const struct state *kv, uint8_t *row, const float *angles)
 {
-    float x[MAX_D];
+    float x[MAX_D], *turned = x + kv->rope_first;
     const struct rope_set *set = kv->rope;
     dtypes[kv->k_type].dequant(row, x, kv->d_k);
     if (!g->kern)
-        ref_rope_head(set, x, angles);
+        ref_rope_head(set, turned, angles);
     else if (set->neox)
-        g->kern->rope_neox(x, angles, angles + set->n_rot / 2, set->n_rot);
+        g->kern->rope_neox(turned, angles, angles + set->n_rot / 2, set->n_rot);
     else
-        g->kern->rope_norm(x, angles, angles + set->n_rot / 2, set->n_rot);
+        g->kern->rope_norm(turned, angles, angles + set->n_rot / 2, set->n_rot);
     dtypes[kv->k_type].quant(x, row, kv->d_k);
 }
 

@@ -5,7 +5,8 @@
  *   SELECT  z [R, n] = the rows of x [T, n] whose output was asked for
  *   POOL    z [N, n] = of each sequence's rows of x [T, n] the first (CLS), the last, or the mean:
  *           summed in order, divided by their number
- *   VIEW    z [rows, n] = columns first .. first + n of x, where they lie
+ *   VIEW    z [rows, n] = columns first .. first + n of x, where they lie; or of each head of x
+ *           some columns, which then lie apart
  *   COLUMNS z = pieces of the rows of one or several values side by side: values joined, one of
  *           several parts that every head has, parts in another order
  *   COPY    z = x, on another device: the plan has a device copy it, between two phases */
@@ -127,20 +128,45 @@ node graph_pool(struct graph *g, node x, enum pool_kind kind, const char *name)
 static void shape_view(struct graph *g, struct node *n)
 {
     const struct node *x = n->src[0];
+    int64_t span = n->head ? (n->cols / n->head - 1) * n->head_ld + n->head : n->cols;
     n->rows = x->rows;
     n->rows_mul = x->rows_mul;
-    if (n->first < 0 || n->cols < 1 || n->first > x->cols - n->cols)
-        graph_mismatch(g, n, "view's end", n->first + n->cols, x->cols);
+    if (n->first < 0 || n->cols < 1 || (!x->head && n->first > x->cols - span))
+        graph_mismatch(g, n, "view's end", n->first + span, x->cols);
 }
 
 const struct op_info op_view = {
-    .name = "view", .kind = OP_NONE, .flags = OP_ALIAS, .shape = shape_view};
+    .name = "view", .kind = OP_NONE, .flags = OP_ALIAS | OP_HEADS, .shape = shape_view};
 
 node graph_view(struct graph *g, node x, int64_t first, int64_t cols, const char *name)
 {
-    return graph_node(
-        g, &(struct node){.op = OP_VIEW, .n_src = 1, .src = {x}, .first = first, .cols = cols},
-        name);
+    return graph_node(g,
+                      &(struct node){.op = OP_VIEW,
+                                     .n_src = 1,
+                                     .src = {graph_adjacent(g, x, 0)},
+                                     .first = first,
+                                     .cols = cols},
+                      name);
+}
+
+node graph_heads(struct graph *g, node x, const struct heads_in *in, const char *name)
+{
+    x = graph_adjacent(g, x, in->of);
+    if (!x)
+        return NULL;
+    struct node n = {.op = OP_VIEW, .n_src = 1, .src = {x}, .first = in->first};
+    if (in->of < 1 || x->cols % in->of || in->first < 0 || in->width < 1 ||
+        in->first > in->of - in->width) {
+        n.name = name;
+        graph_mismatch(g, &n, "part of a head", in->first + in->width, in->of);
+        return NULL;
+    }
+    n.cols = x->cols / in->of * in->width;
+    n.head = in->width;
+    n.head_ld = x->head ? x->head_ld : in->of;
+    if (n.head == n.head_ld || n.cols == n.head) /* one piece */
+        n.head = n.head_ld = 0;
+    return graph_node(g, &n, name);
 }
 
 /* ---------------------------------------------------------------- COLUMNS */
@@ -189,13 +215,31 @@ const struct op_info op_columns = {.name = "columns",
 node graph_columns(struct graph *g, const node *x, int32_t n_src, const struct column_run *run,
                    int32_t n_runs, const char *name)
 {
-    struct columns_op p = {
-        .run = graph_params(g, run, (size_t)n_runs * sizeof *run), .n_runs = n_runs};
+    struct columns_op p = {.run = graph_params(g, run, (size_t)n_runs * sizeof *run),
+                           .n_runs = n_runs};
     struct node n = {.op = OP_COLUMNS, .n_src = n_src, .p = &p};
     if (!p.run || n_src > NODE_SRC)
         return NULL;
     memcpy(n.src, x, (size_t)n_src * sizeof *x);
     return graph_node(g, &n, name);
+}
+
+node graph_concat(struct graph *g, const struct concat_in *in, const char *name)
+{
+    int32_t n_head = in->n_head > 1 ? in->n_head : 1, at = 0;
+    struct column_run *run = arena_array(&g->arena, (size_t)n_head * (size_t)in->n, sizeof *run);
+    node x[NODE_SRC];
+    for (int i = 0; i < in->n; i++)
+        if (!(x[i] = graph_adjacent(g, in->x[i], 0)))
+            return NULL;
+    for (int h = 0; run && h < n_head; h++)
+        for (int i = 0; i < in->n; i++) {
+            int shared = in->shared >> i & 1;
+            int64_t width = shared ? x[i]->cols : x[i]->cols / n_head;
+            run[at++] = (struct column_run){
+                .src = i, .n = 1, .first = shared ? 0 : h * width, .width = width};
+        }
+    return run ? graph_columns(g, x, in->n, run, at, name) : NULL;
 }
 
 /* ---------------------------------------------------------------- COPY */

@@ -28,6 +28,20 @@ node graph_embed(struct graph *g, const struct tensor *w, float scale);         
 node graph_select(struct graph *g, node x, const char *name);                    /* [R, cols] */
 node graph_pool(struct graph *g, node x, enum pool_kind kind, const char *name); /* [N, cols] */
 node graph_view(struct graph *g, node x, int64_t first, int64_t cols, const char *name);
+/* Of each head of `of` columns of x those from `first` on, `width` of them: [rows, H width], where
+ * they lie. Ops that do not know of heads apart get them copied. */
+struct heads_in {
+    int64_t of, first, width;
+};
+node graph_heads(struct graph *g, node x, const struct heads_in *in, const char *name);
+/* Values side by side; with n_head > 1 head by head: head h of each in order. Those of `shared`
+ * (bit i: x[i]) have one head, which all get. */
+struct concat_in {
+    node x[NODE_SRC];
+    int32_t n, n_head;
+    uint32_t shared;
+};
+node graph_concat(struct graph *g, const struct concat_in *in, const char *name);
 /* Runs of columns of up to NODE_SRC values, side by side. */
 node graph_columns(struct graph *g, const node *x, int32_t n_src, const struct column_run *run,
                    int32_t n_runs, const char *name);

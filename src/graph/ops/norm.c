@@ -25,6 +25,7 @@ static void shape_norm(struct graph *g, struct node *n)
 static node norm_of(struct graph *g, enum op op, node x, const struct tensor *w, struct norm_op p,
                     const char *name)
 {
+    x = graph_adjacent(g, x, p.width);
     return graph_node(g, &(struct node){.op = op, .n_src = 1, .src = {x}, .w = w, .p = &p}, name);
 }
 
@@ -36,9 +37,13 @@ static void each_norm(const struct call *c, const struct exec *x, int64_t begin,
 {
     const struct norm_op *p = c->p;
     const float *w = c->w_data;
-    for (int64_t r = begin; r < end; r++)
-        for (int64_t at = 0; at < c->dst.cols; at += p->width)
-            f(value_row(x, &c->src[0], r) + at, w, value_row(x, &c->dst, r) + at, p->width, p->eps);
+    int64_t step = value_step(&c->src[0], p->width);
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r);
+        float *out = value_row(x, &c->dst, r), *last = out + c->dst.cols;
+        for (; out < last; in += step, out += p->width)
+            f(in, w, out, p->width, p->eps);
+    }
 }
 
 /* ---------------------------------------------------------------- RMS_NORM */
@@ -58,7 +63,7 @@ static OP_FN(ref_rms_norm)
 
 const struct op_info op_rms_norm = {.name = "rms_norm",
                                     .kind = OP_ROWS,
-                                    .flags = OP_IN_PLACE,
+                                    .flags = OP_IN_PLACE | OP_HEADS,
                                     .params_bytes = sizeof(struct norm_op),
                                     .shape = shape_norm,
                                     .reference = ref_rms_norm};
@@ -92,7 +97,7 @@ static OP_FN(ref_layer_norm)
 
 const struct op_info op_layer_norm = {.name = "layer_norm",
                                       .kind = OP_ROWS,
-                                      .flags = OP_IN_PLACE,
+                                      .flags = OP_IN_PLACE | OP_HEADS,
                                       .params_bytes = sizeof(struct norm_op),
                                       .shape = shape_norm,
                                       .reference = ref_layer_norm};
@@ -121,7 +126,7 @@ static OP_FN(ref_l2_norm)
 
 const struct op_info op_l2_norm = {.name = "l2_norm",
                                    .kind = OP_ROWS,
-                                   .flags = OP_IN_PLACE,
+                                   .flags = OP_IN_PLACE | OP_HEADS,
                                    .params_bytes = sizeof(struct norm_op),
                                    .shape = shape_norm,
                                    .reference = ref_l2_norm};

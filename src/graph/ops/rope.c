@@ -12,15 +12,41 @@
 #include "base/fmath.h"
 #include "graph/backend.h"
 
-void ref_rope_angles(const struct rope_set *set, double pos, double scale, float *angles)
+void rope_axis_sections(uint8_t *axis, int32_t n_pairs, const int32_t n[4])
+{
+    int32_t period = n[0] + n[1] + n[2] + n[3];
+    for (int32_t i = 0; i < n_pairs; i++) {
+        int32_t at = period > 0 ? i % period : 0;
+        axis[i] = (uint8_t)((at >= n[0]) + (at >= n[0] + n[1]) + (at >= n[0] + n[1] + n[2]));
+    }
+}
+
+static uint8_t axis_of(int32_t j, const int32_t n[4])
+{
+    return j < 3 * n[j % 3] ? (uint8_t)(j % 3) : 3;
+}
+
+void rope_axis_interleaved(uint8_t *axis, int32_t n_pairs, const int32_t n[4])
+{
+    int32_t period = n[0] + n[1] + n[2] + n[3];
+    for (int32_t i = 0; i < n_pairs; i++)
+        axis[i] = axis_of(period > 0 ? i % period : i, n);
+}
+
+void ref_rope_angles4(const struct rope_set *set, const double pos[4], double scale, float *angles)
 {
     int half = set->n_rot / 2;
     for (int i = 0; i < half; i++) {
         double sn, cs;
-        fmath_sincos(pos * set->freq[i], &sn, &cs);
+        fmath_sincos(pos[set->axis ? set->axis[i] : 0] * set->freq[i], &sn, &cs);
         angles[i] = (float)(cs * scale);
         angles[half + i] = (float)(sn * scale);
     }
+}
+
+void ref_rope_angles(const struct rope_set *set, double pos, double scale, float *angles)
+{
+    ref_rope_angles4(set, (const double[4]){pos, pos, pos, 0}, scale, angles);
 }
 
 void ref_rope_head(const struct rope_set *set, float *head, const float *angles)
@@ -60,7 +86,7 @@ const struct op_info op_rope_table = {.name = "rope_table",
 
 node graph_rope_table(struct graph *g, const struct rope_set *set)
 {
-    struct rope_table_op p = {.set = set};
+    struct rope_table_op p = {.set = rope_set_for(set, g->n_ctx)};
     return graph_node(g, &(struct node){.op = OP_ROPE_TABLE, .p = &p}, "rope_table");
 }
 
@@ -72,37 +98,79 @@ static void shape_rope(struct graph *g, struct node *n)
     node_like(n, n->src[0]);
     if (p->width <= 0 || n->cols % p->width)
         graph_mismatch(g, n, "row", n->cols, p->width);
-    else if (p->set->n_rot > p->width || p->set->n_rot != n->src[1]->cols)
-        graph_mismatch(g, n, "rotated part", p->set->n_rot, p->width);
+    else if (p->first < 0 || p->set->n_rot > p->width - p->first ||
+             p->set->n_rot != n->src[1]->cols)
+        graph_mismatch(g, n, "rotated part", p->first + p->set->n_rot, p->width);
+}
+
+static size_t rope_scratch(const struct node *n)
+{
+    const struct rope_op *p = n->p;
+    return p->inverse ? (size_t)p->set->n_rot * sizeof(float) : 0;
+}
+
+const float *rope_angles_of(const struct call *c, const struct exec *x, int64_t row, int ith)
+{
+    const struct rope_op *p = c->p;
+    const float *table = value_row(x, &c->src[1], row);
+    if (!p->inverse)
+        return table;
+    float *back = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
+    int half = p->set->n_rot / 2;
+    for (int i = 0; i < half; i++) {
+        back[i] = table[i];
+        back[half + i] = -table[half + i];
+    }
+    return back;
+}
+
+void rope_bring(const struct call *c, const struct exec *x, int64_t row)
+{
+    const struct rope_op *p = c->p;
+    const float *in = value_row(x, &c->src[0], row);
+    float *out = value_row(x, &c->dst, row);
+    int64_t step = value_step(&c->src[0], p->width);
+    if (out == in)
+        return;
+    if (step == p->width)
+        memcpy(out, in, (size_t)c->dst.cols * sizeof *out);
+    else
+        for (int64_t at = 0; at < c->dst.cols; at += p->width, in += step)
+            memcpy(out + at, in, (size_t)p->width * sizeof *out);
 }
 
 static OP_FN(ref_rope)
 {
     const struct rope_op *p = c->p;
-    (void)ith;
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r), *table = value_row(x, &c->src[1], r);
+        const float *table = rope_angles_of(c, x, r, ith);
         float *out = value_row(x, &c->dst, r);
-        if (out != in)
-            memcpy(out, in, (size_t)c->dst.cols * sizeof *out);
-        for (int64_t at = 0; at < c->dst.cols; at += p->width)
+        rope_bring(c, x, r);
+        for (int64_t at = p->first; at < c->dst.cols; at += p->width)
             ref_rope_head(p->set, out + at, table);
     }
 }
 
 const struct op_info op_rope = {.name = "rope",
                                 .kind = OP_ROWS,
-                                .flags = OP_IN_PLACE,
+                                .flags = OP_IN_PLACE | OP_HEADS,
                                 .params_bytes = sizeof(struct rope_op),
                                 .shape = shape_rope,
-                                .reference = ref_rope};
+                                .reference = ref_rope,
+                                .scratch = rope_scratch};
+
+node graph_rope_part(struct graph *g, node x, node table, const struct rope_op *p, const char *name)
+{
+    x = graph_adjacent(g, x, p->width);
+    if (!x || !table)
+        return NULL;
+    struct rope_op mine = *p;
+    mine.set = ((const struct rope_table_op *)table->p)->set;
+    return graph_node(g, &(struct node){.op = OP_ROPE, .n_src = 2, .src = {x, table}, .p = &mine},
+                      name);
+}
 
 node graph_rope(struct graph *g, node x, node table, int64_t width, const char *name)
 {
-    if (!table)
-        return NULL;
-    const struct rope_table_op *of = table->p;
-    struct rope_op p = {.set = of->set, .width = (int32_t)width};
-    return graph_node(g, &(struct node){.op = OP_ROPE, .n_src = 2, .src = {x, table}, .p = &p},
-                      name);
+    return graph_rope_part(g, x, table, &(struct rope_op){.width = (int32_t)width}, name);
 }

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "graph/kv_page.h"
 #include "graph/ops/attention.h"
+#include "graph/ops/rope.h"
 
 /* ---------------------------------------------------------------- open */
 
@@ -117,6 +118,7 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
     s->graph.states = s->states;
     s->graph.n_states = s->n_states;
     s->graph.n_embd = hp->n_embd;
+    s->graph.n_ctx = s->n_ctx;
     s->n_cols = want.logits ? hp->n_vocab : hp->n_embd;
     s->cap_outputs = output_rows(s);
     arch_build(&m->arch, &want, &s->graph);
@@ -285,6 +287,8 @@ static pith_status prepare(struct pith_session *s, const struct pith_session_par
         return error_set(err, PITH_NOMEM, "out of memory while opening a session");
     uint64_t device_bytes[MAX_DEVICES];
     memcpy(s->states, m->arch.states, (size_t)s->n_states * sizeof *s->states);
+    for (struct state *t = s->states; t < s->states + s->n_states; t++)
+        t->rope = rope_set_for(t->rope, s->n_ctx);
     uint64_t state_bytes = recurrent_layout(s->states, s->n_states, m->layer_device, device_bytes);
     if (s->causal && !s->pooled)
         cp->state_bytes = state_bytes;

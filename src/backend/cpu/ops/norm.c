@@ -6,13 +6,14 @@
 /* Each stretch of `width` elements of each row: in, out. */
 #define EACH_NORM(body)                                                                            \
     const struct norm_op *p = c->p;                                                                \
+    int64_t step = value_step(&c->src[0], p->width);                                               \
     (void)ith;                                                                                     \
-    for (int64_t r = begin; r < end; r++)                                                          \
-        for (int64_t at = 0; at < c->dst.cols; at += p->width) {                                   \
-            const float *in = value_row(x, &c->src[0], r) + at;                                    \
-            float *out = value_row(x, &c->dst, r) + at;                                            \
+    for (int64_t r = begin; r < end; r++) {                                                        \
+        const float *in = value_row(x, &c->src[0], r);                                             \
+        float *out = value_row(x, &c->dst, r), *last = out + c->dst.cols;                          \
+        for (; out < last; in += step, out += p->width)                                            \
             body;                                                                                  \
-        }
+    }
 
 static OP_FN(cpu_rms_norm)
 {
@@ -27,8 +28,10 @@ static OP_FN(cpu_layer_norm)
 
 static OP_FN(cpu_l2_norm)
 {
-    EACH_NORM(float len = sqrtf(kern_of(c)->dot(in, in, p->width));
-              times(kern_of(c), in, 1.0f / (len > p->eps ? len : p->eps), out, p->width))
+    EACH_NORM({
+        float len = sqrtf(kern_of(c)->dot(in, in, p->width));
+        times(kern_of(c), in, 1.0f / (len > p->eps ? len : p->eps), out, p->width);
+    })
 }
 
 const struct cpu_op cpu_norm_ops[] = {
