@@ -83,8 +83,9 @@ static pith_status render(struct pith_error *err)
 
 static pith_status read_variables(struct pith_error *err)
 {
-    char *list = repeated("[],", 40000), *json = malloc(strlen(list) + 128);
-    sprintf(json, "{\"messages\":[%s0]}", list);
+    char *list = repeated("[],", 40000), *json;
+    if (asprintf(&json, "{\"messages\":[%s0]}", list) < 0)
+        return PITH_NOMEM;
     pith_template *t = pith_template_open("x", 1, err);
     int64_t n = t ? pith_template_render(t, json, strlen(json), NULL, 0, err) : -1;
     pith_template_close(t);
@@ -97,8 +98,9 @@ static pith_status read_tools(struct pith_error *err)
 {
 #define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
     char *list = repeated(TOOL ",", 4000);
-    char *json = malloc(strlen(list) + 128);
-    sprintf(json, "[%s" TOOL "]", list);
+    char *json;
+    if (asprintf(&json, "[%s" TOOL "]", list) < 0)
+        return PITH_NOMEM;
     struct pith_chat_params p = PITH_CHAT_PARAMS_INIT;
     p.tools = json;
     p.prompt = "";

@@ -244,9 +244,11 @@ static void merges_that_collide(void)
     for (int a = 0; a < 256; a++)
         for (int b = 0; b < 256 && made.n_merges < MERGES; b++) {
             uint64_t h = (((uint64_t)a << 32) | (uint64_t)b) * 0x9E3779B97F4A7C15u;
-            if ((h >> 32 & (PLACES - 1)) < 34)
-                snprintf(made.merge[made.n_merges++], sizeof made.merge[0], "%s %s", made.text[a],
-                         made.text[b]);
+            if ((h >> 32 & (PLACES - 1)) >= 34)
+                continue;
+            char *to = stpcpy(made.merge[made.n_merges++], made.text[a]);
+            *to++ = ' ';
+            strcpy(to, made.text[b]);
         }
     REQUIRE(made.n_merges == MERGES, "%d merges collide", made.n_merges);
     key_str(&k, "tokenizer.ggml.model", "gpt2");
