@@ -222,6 +222,7 @@ struct rope_params {
     float base;
     int scaled;           /* by hp.rope_scaling */
     const float *factors; /* [n_rot / 2] divisors, or NULL */
+    const uint8_t *axis;  /* [n_rot / 2] which of the four positions turns a pair; NULL: the first */
 };
 /* NULL: memory is short. */
 const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_params *p);

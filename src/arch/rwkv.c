@@ -5,24 +5,30 @@
  *     for each layer:  x += time_mix(norm(x));  x += channel_mix(norm(x))
  *     logits = output(norm(x))
  *
+ *   rwkv7    as told
+ *   arwkv7   ARWKV, arXiv:2501.15570: a Qwen2 whose attention became time mixing. RMS norms, none
+ * of the embedding, a gated feed-forward that does not look at the row before
+ *
  * Both mixings see the row before as well (token shift) and blend it with the row itself by learned
  * vectors. Low-rank pairs give decay w, learning rate a, value residual v and gate g. */
 #include "arch/arch.h"
 
-enum { F_GATE = 1 };
+enum { F_GATE = 1, F_QWEN2 = 2 };
+enum { G_LN = 1 };
 enum { MIXER };                          /* the state of a layer */
 enum { SHIFT_TIME, WKV, SHIFT_CHANNEL }; /* parts of a layer's state */
 enum { R, W, K, V, A, G, N_LERP };       /* order of the blending vectors in time_mix_lerp_fused */
 
 struct rwkv_hp {
     int32_t head, decay, iclr, value_mix, gate; /* head size and ranks */
+    int32_t shifts;                             /* rows before that a layer looks at */
 };
 
 struct rwkv_layer {
     struct tensor *norm1, *norm1_b, *norm2, *norm2_b;
     struct tensor *w0, *w1, *w2, *a0, *a1, *a2, *v0, *v1, *v2, *g1, *g2;
     struct tensor *lerp, *k_k, *k_a, *r_k, *wk, *wv, *wr, *ln, *ln_b, *wo;
-    struct tensor *c_lerp, *c_key, *c_value;
+    struct tensor *c_lerp, *c_key, *c_value, *ff_gate, *ff_up, *ff_down;
 };
 
 enum { D_SIX = DIM_FAMILY, D_DECAY, D_ICLR, D_VMIX, D_GATE };
@@ -32,7 +38,7 @@ static int64_t rwkv_dim(const struct arch_model *m, int d, int32_t l)
     const struct rwkv_hp *h = m->family;
     switch (d) {
     case D_SIX:
-        return N_LERP;
+        return m->features & F_QWEN2 && !h->gate ? N_LERP - 1 : N_LERP;
     case D_DECAY:
         return h->decay;
     case D_ICLR:
@@ -48,16 +54,16 @@ static int64_t rwkv_dim(const struct arch_model *m, int d, int32_t l)
 #define VECTOR              .use = TENSOR_VECTOR
 static const struct tensor_spec tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
-    IO("token_embd_norm.weight", tok_norm, DIM(DIM_E)),
-    IO("token_embd_norm.bias", tok_norm_b, DIM(DIM_E)),
+    IO("token_embd_norm.weight", tok_norm, DIM(DIM_E), .unless = F_QWEN2),
+    IO("token_embd_norm.bias", tok_norm_b, DIM(DIM_E), .unless = F_QWEN2),
     IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output_norm.bias", output_norm_b, DIM(DIM_E)),
+    IO("output_norm.bias", output_norm_b, DIM(DIM_E), .unless = F_QWEN2),
     IO("output.weight", output, DIM(DIM_V, DIM_E), .use = TENSOR_OUTPUT),
 
     L("attn_norm.weight", norm1, DIM(DIM_E)),
-    L("attn_norm.bias", norm1_b, DIM(DIM_E)),
-    L("attn_norm_2.weight", norm2, DIM(DIM_E)),
-    L("attn_norm_2.bias", norm2_b, DIM(DIM_E)),
+    L("attn_norm.bias", norm1_b, DIM(DIM_E), .unless = F_QWEN2),
+    L("attn_norm_2.weight", norm2, DIM(DIM_E), .unless = F_QWEN2),
+    L("attn_norm_2.bias", norm2_b, DIM(DIM_E), .unless = F_QWEN2),
     L("time_mix_w0.weight", w0, DIM(DIM_E)),
     L("time_mix_w1.weight", w1, DIM(D_DECAY, DIM_E)),
     L("time_mix_w2.weight", w2, DIM(DIM_E, D_DECAY)),
@@ -76,15 +82,28 @@ static const struct tensor_spec tensors[] = {
     L("time_mix_key.weight", wk, DIM(DIM_E, DIM_E)),
     L("time_mix_value.weight", wv, DIM(DIM_E, DIM_E)),
     L("time_mix_receptance.weight", wr, DIM(DIM_E, DIM_E)),
-    L("time_mix_ln.weight", ln, DIM(DIM_E), VECTOR),
-    L("time_mix_ln.bias", ln_b, DIM(DIM_E), VECTOR),
+    L("time_mix_ln.weight", ln, DIM(DIM_E), VECTOR, .group = G_LN),
+    L("time_mix_ln.bias", ln_b, DIM(DIM_E), VECTOR, .group = G_LN),
     L("time_mix_output.weight", wo, DIM(DIM_E, DIM_E)),
-    L("channel_mix_lerp_k.weight", c_lerp, DIM(DIM_E), VECTOR),
-    L("channel_mix_key.weight", c_key, DIM(DIM_F, DIM_E)),
-    L("channel_mix_value.weight", c_value, DIM(DIM_E, DIM_F)),
+    L("channel_mix_lerp_k.weight", c_lerp, DIM(DIM_E), VECTOR, .unless = F_QWEN2),
+    L("channel_mix_key.weight", c_key, DIM(DIM_F, DIM_E), .unless = F_QWEN2),
+    L("channel_mix_value.weight", c_value, DIM(DIM_E, DIM_F), .unless = F_QWEN2),
+    L("ffn_norm.weight", norm2, DIM(DIM_E), .need = F_QWEN2),
+    L("ffn_gate.weight", ff_gate, DIM(DIM_F, DIM_E), .need = F_QWEN2),
+    L("ffn_up.weight", ff_up, DIM(DIM_F, DIM_E), .need = F_QWEN2),
+    L("ffn_down.weight", ff_down, DIM(DIM_E, DIM_F), .need = F_QWEN2),
     {0},
 };
 #undef L
+
+static int is_qwen2(const struct arch_model *m)
+{
+    return m->arch->variant != NULL;
+}
+static int is_rwkv(const struct arch_model *m)
+{
+    return !is_qwen2(m);
+}
 
 /* Of a synthetic model: heads as wide as asked for, ranks of half a head, a gate. */
 static double head_width(const struct arch_model *m)
@@ -99,8 +118,13 @@ static double half_head(const struct arch_model *m)
 #define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct rwkv_hp, field), .family = 1
 #define RANK               RANGE(1, MAX_EMBD), .required = 1, .synth_of = half_head
 static const struct key_spec keys[] = {
-    KEYS_SIZES KEYS_LAYER_NORM{OWN("wkv.head_size", head), RANGE(1, MAX_HEAD_DIM), .required = 1,
-                               .synth_of = head_width},
+    KEYS_SIZES{F32("attention.layer_norm_epsilon", norm_eps), RANGE(0, 1), .required = 1,
+               .synth = 1e-5, .when = is_rwkv},
+    {F32("attention.layer_norm_rms_epsilon", norm_eps), RANGE(0, 1), .required = 1, .synth = 1e-5,
+     .when = is_qwen2},
+    {OWN("token_shift_count", shifts), RANGE(2, 2), .def = 2, .when = is_rwkv},
+    {OWN("token_shift_count", shifts), RANGE(1, 1), .required = 1, .synth = 1, .when = is_qwen2},
+    {OWN("wkv.head_size", head), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth_of = head_width},
     {OWN("attention.decay_lora_rank", decay), RANK},
     {OWN("attention.iclr_lora_rank", iclr), RANK},
     {OWN("attention.value_residual_mix_lora_rank", value_mix), RANK},
@@ -113,7 +137,7 @@ static const struct key_spec keys[] = {
 static pith_status derive(struct arch_model *m, struct pith_error *err)
 {
     const struct rwkv_hp *h = m->family;
-    m->features = h->gate ? F_GATE : 0;
+    m->features = (h->gate ? F_GATE : 0) | (is_qwen2(m) ? F_QWEN2 : 0);
     return m->hp.n_embd % h->head == 0
                ? PITH_OK
                : error_set(err, PITH_SHAPE, "%s: rows of %d are no whole heads of %d", arch_path(m),
@@ -127,7 +151,7 @@ static void states(struct arch_model *m)
         arch_state(m, l, MIXER,
                    (struct state){.rows = STATE_RECURRENT,
                                   .n = {[SHIFT_TIME] = m->hp.n_embd,
-                                        [SHIFT_CHANNEL] = m->hp.n_embd,
+                                        [SHIFT_CHANNEL] = is_qwen2(m) ? 0 : m->hp.n_embd,
                                         [WKV] = (int64_t)m->hp.n_embd * h->head}});
 }
 
@@ -136,7 +160,8 @@ static void states(struct arch_model *m)
 static node norm(const struct arch_model *m, struct graph *g, node x, const struct tensor *w,
                  const struct tensor *b, const char *name)
 {
-    return nn_norm(g, x, &(struct nn_norm){NORM_LAYER, w, b, 0, m->hp.norm_eps}, name);
+    enum norm_kind kind = is_qwen2(m) ? NORM_RMS : NORM_LAYER;
+    return nn_norm(g, x, &(struct nn_norm){kind, w, b, 0, m->hp.norm_eps}, name);
 }
 
 /* b + up(act(down x)) */
@@ -162,7 +187,7 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
     int64_t n = m->hp.n_embd;
     int32_t state = m->state_of[l][MIXER];
     node prev = shifted(g, state, x, SHIFT_TIME, "time_shift"), in[N_LERP];
-    for (int i = 0; i < N_LERP; i++)
+    for (int i = 0; i < N_LERP - !(m->features & F_GATE); i++)
         in[i] = graph_lerp(g, x, prev, NULL, w->lerp, i * n, "time_lerp");
     node r = graph_matmul(g, w->wr, NULL, in[R], "time_receptance");
     node k = graph_matmul(g, w->wk, NULL, in[K], "time_key");
@@ -198,8 +223,10 @@ static node time_mix(const struct arch_model *m, struct graph *g, int32_t l, nod
                              .d_v = h->head,
                              .scale = 1};
     node y = graph_linear(g, &wkv, &rule, "wkv");
-    y = graph_layer_norm(g, y, h->head, 64e-5f, "time_norm");
-    y = graph_affine(g, y, w->ln, w->ln_b, "time_norm_scale");
+    if (w->ln) {
+        y = graph_layer_norm(g, y, h->head, 64e-5f, "time_norm");
+        y = graph_affine(g, y, w->ln, w->ln_b, "time_norm_scale");
+    }
     node bonus =
         graph_head_scale(g, v, graph_mul(g, k, r, "time_rk"), w->r_k, h->head, "time_bonus");
     y = graph_add(g, y, bonus, "time_sum");
@@ -220,11 +247,19 @@ static node channel_mix(const struct arch_model *m, struct graph *g, int32_t l, 
     return graph_matmul(g, w->c_value, NULL, k, "channel_value");
 }
 
+static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct rwkv_layer *w = arch_layer(m, l);
+    struct nn_ffn f = {.gate = w->ff_gate, .up = w->ff_up, .down = w->ff_down, .act = GLU_SILU};
+    return is_qwen2(m) ? nn_ffn(g, &f, x) : channel_mix(m, g, l, x);
+}
+
 enum { X, V_FIRST }; /* the carry: the stream, and the first layer's values */
 
 static void begin(const struct arch_model *m, struct graph *g, struct carry *c)
 {
-    c->x[X] = norm(m, g, c->x[X], m->io.tok_norm, m->io.tok_norm_b, "embed_norm");
+    if (is_rwkv(m))
+        c->x[X] = norm(m, g, c->x[X], m->io.tok_norm, m->io.tok_norm_b, "embed_norm");
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
@@ -233,17 +268,22 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     node h = norm(m, g, c->x[X], w->norm1, w->norm1_b, "time_in_norm");
     node x = graph_add(g, time_mix(m, g, l, h, &c->x[V_FIRST]), c->x[X], "time_residual");
     h = norm(m, g, x, w->norm2, w->norm2_b, "channel_in_norm");
-    c->x[X] = graph_add(g, channel_mix(m, g, l, h), x, "channel_residual");
+    c->x[X] = graph_add(g, feed_forward(m, g, l, h), x, "channel_residual");
     if (l == m->hp.n_layer - 1)
         c->x[V_FIRST] = NULL;
 }
 
-const struct arch arch_rwkv7 = {.name = "rwkv7",
-                                .keys = keys,
-                                .tensors = tensors,
-                                .family_bytes = sizeof(struct rwkv_hp),
-                                .layer_bytes = sizeof(struct rwkv_layer),
-                                .dim = rwkv_dim,
-                                .derive = derive,
-                                .states = states,
+#define RWKV(symbol, arch_name, variant_)                                                          \
+    const struct arch symbol = {.name = arch_name,                                                 \
+                                .variant = variant_,                                               \
+                                .keys = keys,                                                      \
+                                .tensors = tensors,                                                \
+                                .family_bytes = sizeof(struct rwkv_hp),                            \
+                                .layer_bytes = sizeof(struct rwkv_layer),                          \
+                                .dim = rwkv_dim,                                                   \
+                                .derive = derive,                                                  \
+                                .states = states,                                                  \
                                 .role = {[ROLE_DECODER] = {.begin = begin, .visit = visit}}};
+
+RWKV(arch_rwkv7, "rwkv7", NULL)
+RWKV(arch_arwkv7, "arwkv7", "qwen2")
