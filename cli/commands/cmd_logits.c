@@ -33,8 +33,8 @@ static const struct arg args[] = {
     {.name = "--chunk", ARG_FIELD(struct opts, chunk, ARG_SIZE), .lo = 1, .hi = INT32_MAX,
      .otherwise = "512", .help = "most tokens in one step; an encoder takes all of them in one"},
     {.name = "--pooling", ARG_FIELD(struct opts, pooling, ARG_CHOICE),
-     .choices = "mean|cls|last|none", .otherwise = "logits; of an encoder none",
-     .help = "write embeddings: one of all tokens or, with none, one of each"},
+     .choices = "mean|cls|last|rank|none", .otherwise = "logits; of an encoder none",
+     .help = "write embeddings: one of all tokens or, with none, one of each; rank: scores"},
     ARGS_MODEL(struct opts, model),
     {0},
 };
@@ -101,6 +101,8 @@ static pith_pooling pooling_of(const char *name)
         return PITH_POOL_CLS;
     case 'l':
         return PITH_POOL_LAST;
+    case 'r':
+        return PITH_POOL_RANK;
     }
     return PITH_POOL_NONE;
 }
@@ -175,6 +177,13 @@ static pith_model *open_for(const struct opts *o, int32_t n, struct pith_model_i
     }
 }
 
+static int32_t width_of(const struct opts *o, const struct pith_model_info *info, int embeddings)
+{
+    return !embeddings                                ? info->n_vocab
+           : pooling_of(o->pooling) == PITH_POOL_RANK ? info->n_labels
+                                                      : info->n_embd;
+}
+
 static int run(void *opts)
 {
     const struct opts *o = opts;
@@ -204,8 +213,7 @@ static int run(void *opts)
         interrupt_watch(s);
         code = cli_out_open(&out, o->out);
         if (!code)
-            code = write_rows(s, ids, n, chunk, embeddings, embeddings ? info.n_embd : info.n_vocab,
-                              &out);
+            code = write_rows(s, ids, n, chunk, embeddings, width_of(o, &info, embeddings), &out);
         code = cli_out_close(&out, code);
         interrupt_watch(NULL);
         if (!code && cli_chatty(&o->model))

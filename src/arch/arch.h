@@ -73,6 +73,13 @@ struct tensor_spec {
     }
 #define DIM(...)              .dims = {__VA_ARGS__}
 #define IO(name_, field, ...) ROW(struct arch_io, name_, field, .io = 1, __VA_ARGS__)
+/* The head of models that rank texts; each ends with a comma. */
+#define IO_RANK                                                                                    \
+    IO("cls.weight", cls, DIM(DIM_ANY, DIM_E), .optional = 1),                                     \
+        IO("cls.bias", cls_b, DIM(DIM_ANY), .optional = 1),                                        \
+        IO("cls.norm.weight", cls_norm, DIM(DIM_E), .optional = 1),                                \
+        IO("cls.output.weight", rank, DIM(DIM_ANY, DIM_E), .optional = 1),                         \
+        IO("cls.output.bias", rank_b, DIM(DIM_ANY), .optional = 1),
 
 /* What nearly every model has at its two ends. The stack (stack.c) embeds by it and gives the
  * output; absent ones are NULL, an absent output matrix is the embedding. */
@@ -80,7 +87,8 @@ struct arch_io {
     struct tensor *tok_embd, *tok_norm, *tok_norm_b, *pos_embd;
     struct tensor *output_norm, *output_norm_b, *output, *output_b;
     struct tensor *rope_freqs, *rope_long, *rope_short; /* divisors of frequencies */
-    struct tensor *rank; /* of pooling rank: bound, refused by the session */
+    struct tensor *cls, *cls_b, *cls_norm; /* the head that scores a pooled row: a layer of its */
+    struct tensor *rank, *rank_b;          /* own, and the labels */
 };
 
 /* ---------------------------------------------------------------- graphs */
@@ -110,6 +118,7 @@ struct arch_want {
     enum role role;
     int pooled;
     enum pool_kind pool;
+    int rank; /* scores of the pooled rows instead */
     int logits;
 };
 
@@ -172,6 +181,8 @@ pith_status arch_open_synthetic(struct arch_model *m, struct gguf_writer *w,
                                 struct pith_error *err);
 /* Once the weights are bound: what depends on them. */
 pith_status arch_ready(struct arch_model *m, struct pith_error *err);
+/* The scores that its head gives; 0: it has none. */
+int32_t arch_n_labels(const struct arch_model *m);
 /* The graph of a role. */
 void arch_build(const struct arch_model *m, const struct arch_want *want, struct graph *g);
 

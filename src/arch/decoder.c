@@ -75,7 +75,7 @@ const struct tensor_spec decoder_tensors[] = {
     IO("rope_freqs.weight", rope_freqs, DIM(DIM_ROT2), .optional = 1, .need = F_FACTORS),
     IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
     IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
-    IO("cls.output.weight", rank, DIM(DIM_ANY, DIM_E), .optional = 1),
+    IO_RANK
 
     L("attn_norm.weight", attn_norm, DIM(DIM_E), .need = F_BEFORE | F_WEIGHTS,
       .unless = F_FALCON_NORMS),

@@ -45,6 +45,7 @@ struct hparams {
     float attn_softcap, logit_softcap, qkv_clamp;
     int32_t parallel;
     int32_t pooling; /* enum pith_pooling */
+    int32_t rank_gelu, rank_softmax; /* of the head that ranks: GELU, not tanh; shares of labels */
     int32_t embeds;  /* no logits, but an embedding of each row */
 };
 

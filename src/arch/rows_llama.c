@@ -16,7 +16,15 @@ DECODER(arch_llama, "llama", .experts = EXPERTS_BY_COUNT, .renorm = YES)
 DECODER(arch_llama_embed, "llama-embed", .embeds = 1)
 DECODER(arch_qwen2, "qwen2", .rope = ROPE_HALVES, .qkv_bias = MUST, .out_bias = NEVER,
         .ffn_bias = NEVER)
-DECODER(arch_qwen3, "qwen3", .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .out_bias = NEVER,
+/* Its rerankers answer with the share of each label. */
+static pith_status ranks_by_shares(struct arch_model *m, struct pith_error *err)
+{
+    (void)err;
+    m->hp.rank_softmax = 1;
+    return PITH_OK;
+}
+
+DECODER(arch_qwen3, "qwen3", .tune = ranks_by_shares, .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .out_bias = NEVER,
         .ffn_bias = NEVER)
 DECODER(arch_qwen3moe, "qwen3moe", .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .out_bias = NEVER,
         .ffn_bias = NEVER, .experts = EXPERTS_ALL, .renorm = YES)

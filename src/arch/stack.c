@@ -23,6 +23,34 @@ static node logits(const struct arch_model *m, struct graph *g, node x)
     return m->hp.logit_softcap > 0 ? graph_softcap(g, x, m->hp.logit_softcap, "logits") : x;
 }
 
+int32_t arch_n_labels(const struct arch_model *m)
+{
+    const struct tensor *last = m->io.rank ? m->io.rank : m->io.cls;
+    return last ? (int32_t)tensor_m(last) : 0;
+}
+
+/* Scores of pooled rows: cls with its activation (and norm), then the labels. A model may have one
+ * of the two. */
+static node scores(const struct arch_model *m, struct graph *g, node x)
+{
+    const struct arch_io *io = &m->io;
+    if (io->cls) {
+        x = graph_matmul(g, io->cls, io->cls_b, x, "cls");
+        x = graph_glu(g, x, NULL, m->hp.rank_gelu ? GLU_GELU : GLU_TANH, "cls_act");
+        struct nn_norm norm = {.kind = NORM_LAYER, .w = io->cls_norm, .eps = m->hp.norm_eps};
+        if (io->cls_norm)
+            x = nn_norm(g, x, &norm, "cls_norm");
+    }
+    if (io->rank)
+        x = graph_matmul(g, io->rank, io->rank_b, x, "cls_output");
+    if (!m->hp.rank_softmax)
+        return x;
+    /* Routing to all labels: their numbers in order, and behind them their shares. */
+    int32_t n = arch_n_labels(m);
+    struct topk_op all = {.k = n, .gating = MOE_SOFTMAX, .scale = 1};
+    return graph_view(g, graph_topk(g, x, &all, "cls_shares"), n, n, "scores");
+}
+
 void arch_build(const struct arch_model *m, const struct arch_want *want, struct graph *g)
 {
     const struct arch_role *role = &m->arch->role[want->role];
@@ -45,4 +73,6 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
         g->logits = logits(m, g, c.x[0]);
     else
         g->embd = want->pooled ? graph_pool(g, c.x[0], want->pool, "pool") : c.x[0];
+    if (want->rank)
+        g->embd = scores(m, g, g->embd);
 }

@@ -87,6 +87,8 @@ def test_bad(folder):
     bad("no_text", 2, ["line 1", "text"], "--jsonl", said='{"texts": 1}\n')
     bad("too_many_dimensions", 1, ["--dimensions", "64"], "--dimensions", "65", "a")
     bad("npy_is_a_folder", 2, ["folder"], "--npy", folder, "a")
+    code, _, err = pith(STORY, "--tokens", "1,2", "--pooling", "rank", "-o", path, command="logits")
+    check("no_head_to_rank", code == 2 and "cls.output.weight" in err, (code, err))
     bad("jsonl_and_texts", 1, ["--jsonl"], "--jsonl", "a")
 
 

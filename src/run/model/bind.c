@@ -60,9 +60,14 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
     if (*seen) /* two rows of the table name it */
         return;
     *seen = 1;
-    int same = t->n_dims == n;
+    int64_t found_dims[4] = {1, t->dims[0], t->dims[1], t->dims[2]};
+    /* Files leave a slowest dimension of 1 out. */
+    int short_of_one = t->n_dims == n - 1 && (dims[0] < 0 || dims[0] == 1);
+    int same = t->n_dims == n || short_of_one;
+    if (!short_of_one)
+        memcpy(found_dims, t->dims, sizeof found_dims);
     for (int i = 0; i < n && same; i++)
-        same = dims[i] < 0 || t->dims[i] == dims[i];
+        same = dims[i] < 0 || found_dims[i] == dims[i];
     if (!same) {
         shape_text(found, sizeof found, t->n_dims, t->dims);
         shape_text(want, sizeof want, n, dims);
@@ -80,7 +85,7 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
     if (!w)
         return;
     *w = (struct tensor){.type = t->type,
-                         .n_dims = t->n_dims,
+                         .n_dims = n,
                          .bytes = t->bytes,
                          .layer = l,
                          .index = m->n_tensors,
@@ -89,7 +94,7 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
                          .file_bytes = t->bytes};
     w->use = spec->use;
     w->name = arena_strndup(&m->arena, name, strlen(name));
-    memcpy(w->dims, t->dims, sizeof w->dims);
+    memcpy(w->dims, found_dims, sizeof w->dims);
     if (w->use == TENSOR_VECTOR) {
         for (int i = 1; i < w->n_dims; i++)
             w->dims[0] *= w->dims[i];

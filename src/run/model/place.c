@@ -71,7 +71,8 @@ int32_t model_device(const struct pith_model *m, int32_t layer)
 
 /* ---------------------------------------------------------------- readers */
 
-static pith_status model_graph(struct pith_model *m, struct graph *g, struct pith_error *err)
+static pith_status model_graph(struct pith_model *m, const struct arch_want *want, struct graph *g,
+                               struct pith_error *err)
 {
     const struct arch_model *a = &m->arch;
     graph_init(g);
@@ -79,7 +80,7 @@ static pith_status model_graph(struct pith_model *m, struct graph *g, struct pit
     g->n_embd = a->hp.n_embd;
     g->states = a->states;
     g->n_states = a->n_states;
-    arch_build(a, &(struct arch_want){.logits = m->gives_logits}, g);
+    arch_build(a, want, g);
     pith_status st = graph_finish(g, err);
     for (node n = g->first; n; n = n->next)
         n->device = model_device(m, n->layer);
@@ -118,20 +119,30 @@ static void reads(struct pith_model *m, const struct node *n, const struct tenso
         p->layout = LAYOUT_PANELS;
 }
 
-static pith_status find_readers(struct pith_model *m, struct pith_error *err)
+static pith_status read_by(struct pith_model *m, const struct arch_want *want,
+                           struct pith_error *err)
 {
     struct graph g;
-    for (int32_t i = 0; i < m->n_tensors; i++) {
-        m->tensors[i]->n_at = 0;
-        m->tensors[i]->packed_bytes = 0;
-    }
-    pith_status st = model_graph(m, &g, err);
+    pith_status st = model_graph(m, want, &g, err);
     for (node n = st == PITH_OK ? g.first : NULL; n; n = n->next) {
         reads(m, n, n->w);
         reads(m, n, n->b);
         reads(m, n, n->w2);
     }
     graph_deinit(&g);
+    return st;
+}
+
+/* Whatever sessions ask for. */
+static pith_status find_readers(struct pith_model *m, struct pith_error *err)
+{
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        m->tensors[i]->n_at = 0;
+        m->tensors[i]->packed_bytes = 0;
+    }
+    pith_status st = read_by(m, &(struct arch_want){.logits = m->gives_logits}, err);
+    if (st == PITH_OK && arch_n_labels(&m->arch))
+        st = read_by(m, &(struct arch_want){.pooled = 1, .rank = 1}, err);
     for (int32_t i = 0; i < m->n_tensors; i++)
         for (int32_t k = 0; k < m->tensors[i]->n_at; k++) {
             struct placement *p = &m->tensors[i]->at[k];

@@ -29,6 +29,21 @@ static int cache_type(const char *name, enum dtype *out, const char *which, stru
     return 0;
 }
 
+/* What the head of a model that ranks looks at: the first row, or, where rows see no later ones,
+ * the last; the mean where the file says so. */
+static enum pool_kind pool_of_rank(const struct pith_model *m)
+{
+    struct slice how = {0};
+    int64_t number = 0;
+    char key[128];
+    snprintf(key, sizeof key, "%s.classifier.pooling_type", m->arch.arch->name);
+    const struct gguf_kv *kv = gguf_find(m->gguf, key);
+    if (kv && ((gguf_str(m->gguf, kv, &how) && slice_eq_z(how, "mean")) ||
+               (gguf_i64(m->gguf, kv, 0, &number) && number == PITH_POOL_MEAN)))
+        return POOL_MEAN;
+    return m->arch.hp.causal ? POOL_LAST : POOL_CLS;
+}
+
 static pith_status take_params(struct pith_session *s, const struct pith_session_params *p,
                                struct cache_params *cp, struct pith_error *err)
 {
@@ -69,11 +84,18 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
         return error_set(err, PITH_RANGE, "n_tokens is %lld, wanted at least 1",
                          (long long)p->n_tokens);
     int pooling = p->pooling == PITH_POOL_FILE ? m->arch.hp.pooling : (int)p->pooling;
-    if (pooling < PITH_POOL_NONE || pooling > PITH_POOL_LAST)
-        return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last",
+    if (pooling < PITH_POOL_NONE || pooling > PITH_POOL_RANK)
+        return error_set(err, PITH_UNSUPPORTED, "pooling %d; known are none, mean, cls, last, rank",
                          pooling);
     s->pooled = pooling != PITH_POOL_NONE;
-    s->pool_kind = pooling == PITH_POOL_CLS    ? POOL_CLS
+    s->ranks = pooling == PITH_POOL_RANK;
+    if (s->ranks && !arch_n_labels(&m->arch))
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s: pooling rank, but the file has neither cls.weight nor "
+                         "cls.output.weight: the model cannot rank",
+                         arch_path(&m->arch));
+    s->pool_kind = s->ranks                    ? pool_of_rank(m)
+                   : pooling == PITH_POOL_CLS  ? POOL_CLS
                    : pooling == PITH_POOL_LAST ? POOL_LAST
                                                : POOL_MEAN;
     *cp = (struct cache_params){.n_ctx = s->n_ctx,
@@ -111,15 +133,17 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
 {
     struct pith_model *m = s->model;
     const struct hparams *hp = &m->arch.hp;
-    struct arch_want want = {
-        .pooled = s->pooled, .pool = s->pool_kind, .logits = m->gives_logits && !s->pooled};
+    struct arch_want want = {.pooled = s->pooled,
+                             .pool = s->pool_kind,
+                             .rank = s->ranks,
+                             .logits = m->gives_logits && !s->pooled};
     graph_init(&s->graph);
     s->graph.n_layer = hp->n_layer;
     s->graph.states = s->states;
     s->graph.n_states = s->n_states;
     s->graph.n_embd = hp->n_embd;
     s->graph.n_ctx = s->n_ctx;
-    s->n_cols = want.logits ? hp->n_vocab : hp->n_embd;
+    s->n_cols = want.logits ? hp->n_vocab : want.rank ? arch_n_labels(&m->arch) : hp->n_embd;
     s->cap_outputs = output_rows(s);
     arch_build(&m->arch, &want, &s->graph);
     pith_status st = graph_finish(&s->graph, err);

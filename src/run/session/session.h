@@ -33,7 +33,7 @@ struct pith_session {
     int n_threads, n_threads_prefill; /* of steps with at most PREFILL_ROWS rows, and with more */
     int32_t n_ctx, n_seq, n_batch, cap_outputs;
     enum pool_kind pool_kind;
-    int pooled, causal;
+    int pooled, causal, ranks; /* ranks: what is pooled goes through the head */
     struct step *step;
     uint64_t step_reserved, step_committed;
     struct run run;
