@@ -98,9 +98,34 @@ pith_status arch_open_synthetic(struct arch_model *m, struct gguf_writer *w, str
     return st == PITH_OK ? take_shape(m, err) : st;
 }
 
+/* Do the parts of the head that ranks fit together? */
+static pith_status check_head(const struct arch_model *m, struct pith_error *err)
+{
+    const struct arch_io *io = &m->io;
+    int64_t in = io->cls ? tensor_m(io->cls) : m->hp.n_embd;
+    const struct {
+        const struct tensor *t;
+        int64_t found, wanted;
+        const char *what;
+    } part[] = {
+        {io->cls_b, io->cls_b ? tensor_k(io->cls_b) : 0, in, "rows of cls.weight"},
+        {io->rank, io->rank ? tensor_k(io->rank) : 0, in, "columns, as cls.weight has rows"},
+        {io->rank_b, io->rank_b ? tensor_k(io->rank_b) : 0, arch_n_labels(m),
+         "as cls.output.weight has rows"},
+    };
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+        if (part[i].t && part[i].found != part[i].wanted)
+            return error_set(err, PITH_SHAPE, "%s: %s has %lld elements a row, wanted %lld: %s",
+                             arch_path(m), part[i].t->name, (long long)part[i].found,
+                             (long long)part[i].wanted, part[i].what);
+    return PITH_OK;
+}
+
 pith_status arch_ready(struct arch_model *m, struct pith_error *err)
 {
-    pith_status st = m->arch->ready ? m->arch->ready(m, err) : PITH_OK;
+    pith_status st = check_head(m, err);
+    if (st == PITH_OK && m->arch->ready)
+        st = m->arch->ready(m, err);
     for (struct state *s = m->states; s < m->states + m->n_states; s++)
         if (s->rows != STATE_RECURRENT && !s->rope)
             s->rope = m->rope[s->layer];
