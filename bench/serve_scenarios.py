@@ -443,8 +443,8 @@ def main(a):
     scenarios.update(hostile=hostile, mixed=mixed)
     if a.list:
         for name, fn in scenarios.items():
-            settings = [str(p) for n, p in inspect.signature(fn).parameters.items() if n != "run"]
-            print(f"{name:<11} {fn.__doc__}\n{'':<11} {', '.join(settings)}")
+            known = [str(p) for n, p in inspect.signature(fn).parameters.items() if n != "run"]
+            print(f"{name:<11} {fn.__doc__}\n{'':<11} {', '.join(known)}")
         return 0
     if not a.model:
         raise Failed("scenarios start their own server; wanted a MODEL")
