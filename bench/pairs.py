@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """pairs.py -- two programs of pith on one model, run by turns: how much faster is the second?
 
-    bench/pairs.py BEFORE AFTER MODEL [--pairs 12] [--tests pp512,tg64,tg64@d4096,tg16x8,tg16x32] [--floor 0.98]
+    bench/pairs.py BEFORE AFTER MODEL [--pairs 12] [--tests pp512,tg64,tg64@d4096,tg16x8,tg16x32]
+        [--floor 0.98]
 
 A test is a cell of bench/versus.py: pp512 (prefill), tg64 (decode), tg64@d4096 (behind 4,096
 positions), tg16x8 (8 sequences side by side). A pair is one run of each program right after the
 other; every second pair begins with AFTER. What the machine does to both falls out of the ratio.
 
-Printed are the geometric mean of AFTER / BEFORE (over 1: AFTER is faster) and its lower bound: with
-95 % confidence (Student's t over the logarithms, one side) the ratio is no lower. The status is 1
-when the bound of any test lies under --floor. --out keeps all runs as JSON.
-"""
+Printed are the geometric mean of AFTER / BEFORE (over 1: AFTER is faster) and its lower bound:
+with 95 % confidence (Student's t over the logarithms, one side) the ratio is no lower. The
+status is 1 when the bound of any test lies under --floor. --out keeps all runs as JSON."""
 import argparse
 import json
 import math

@@ -96,7 +96,7 @@ code src/**/*.{c,h,inl} {cli,server,tools}/**/*.{c,h} | grep -v '^src/arch/' |
 
 # The names of ops in ops.def. (Templates in src/text have an enum of their own.)
 ops=$(sed -nE 's/^X\((\w+),.*/\1/p' src/graph/ops.def | paste -sd '|')
-code src/{graph,nn,arch,run,api,tensor,format,base}/**/*.{c,h} | grep -v '^src/graph/ops/' | grep -E "\bOP_($ops)\b" |
-    rule ops_are_named_at_home
+code src/{graph,nn,arch,run,api,tensor,format,base}/**/*.{c,h} | grep -v '^src/graph/ops/' |
+    grep -E "\bOP_($ops)\b" | rule ops_are_named_at_home
 
 rules_end

@@ -1,27 +1,32 @@
 #!/usr/bin/env bash
-# record_bits.sh -- which bits does a program compute? Two records show whether a change of the code changed them.
+# record_bits.sh -- which bits does a program compute? Two records show whether a change of the code
+# changed them.
 #
 #   record_bits.sh [--quick] [PITH] OUT    writes OUT; PITH is the program, default build/pith
-#   record_bits.sh --compare A B           what the record A has and B has otherwise; status 1 when there is any
+#   record_bits.sh --compare A B           what the record A has and B has otherwise; status 1 when
+#                                          there is any
 #
-# A record has one line a case, sorted: NAME SHA256. The hash is of the logits (raw float32) of every token, NAME is
-# model/level/cache type/chunk. A case has "refused" for its hash where the program refuses it (a cache type that the
-# model's heads do not fit into); "skip MODEL: why" stands for a model that the program cannot open or run.
-# All models of $PITH_SHARED/golden (folders arch and quant) are run, stories260K, and Gemma 3 270M when it is here, in
+# A record has one line a case, sorted: NAME SHA256. The hash is of the logits (raw float32) of
+# every token, NAME is model/level/cache type/chunk. A case has "refused" for its hash where the
+# program refuses it (a cache type that the model's heads do not fit into); "skip MODEL: why" stands
+# for a model that the program cannot open or run. All models of $PITH_SHARED/golden (folders arch
+# and quant) are run, stories260K, and Gemma 3 270M when it is here, in
 #
 #   levels       those of PITH_CPU that the processor has, ref to avx512bf16 (or i8mm)
 #   cache types  f32 f16 bf16 q8_0 q4_0
 #   chunks       1, 7 and all tokens in a step; a model that has to take all in one is recorded so
 #   also         two logical devices, weights packed and mapped, and what is pooled of embeddings
 #
-# --quick takes a part of these cases, with the same names. A part is compared with the whole: cases that the part of B
-# leaves out are no difference, models that it cannot open any more are one. Cases that B has alone are counted as new.
+# --quick takes a part of these cases, with the same names. A part is compared with the whole: cases
+# that the part of B leaves out are no difference, models that it cannot open any more are one.
+# Cases that B has alone are counted as new.
 set -u
 
 fail() { echo "record_bits: $*" >&2; exit 2; }
 
 if [ "${1:-}" = --compare ]; then
-    [ $# -eq 3 ] && [ -r "$2" ] && [ -r "$3" ] || fail "--compare wants two records that can be read"
+    [ $# -eq 3 ] && [ -r "$2" ] && [ -r "$3" ] ||
+        fail "--compare wants two records that can be read"
     exec awk '
         FNR == 1 {file++}
         /^#/ {quick = $2 == "quick"; next}
@@ -73,7 +78,8 @@ case_line()
     local name model ids level devices flags hash f=$dir/$BASHPID
     IFS='|' read -r name model ids level devices flags <<<"$1"
     # shellcheck disable=SC2086 -- flags are words
-    if PITH_CPU=$level PITH_CPU_DEVICES=$devices "$pith" logits "$model" --tokens "@$ids" -o "$f" --no-cache-dir $flags \
+    if PITH_CPU=$level PITH_CPU_DEVICES=$devices "$pith" logits "$model" --tokens "@$ids" -o "$f" \
+        --no-cache-dir $flags \
         >/dev/null 2>&1; then
         hash=$(sha256sum "$f")
         echo "$name ${hash%% *}"
@@ -118,10 +124,13 @@ all_cases()
     for m in "$shared"/golden/{arch,quant}/*.gguf "$shared"/vectors/models/stories260K.gguf; do
         [ -r "$m" ] || continue
         name=$(basename "$m" .gguf)
-        sed -n 's/.*"tokens": *\[\([0-9, ]*\)\].*/\1/p' "${m%.gguf}.json" 2>/dev/null >"$dir/$name.ids"
+        sed -n 's/.*"tokens": *\[\([0-9, ]*\)\].*/\1/p' "${m%.gguf}.json" 2>/dev/null \
+            >"$dir/$name.ids"
         [ -s "$dir/$name.ids" ] || seq -s , 3 50 >"$dir/$name.ids"
-        if ! "$pith" logits "$m" --tokens "@$dir/$name.ids" -o "$dir/first" --no-cache-dir -c 256 >/dev/null 2>"$dir/why"; then
-            echo "skip $name: $(head -n 1 "$dir/why" | sed 's|/[^ ]*/||; s|; known are .*||')" >>"$dir/skipped"
+        if ! "$pith" logits "$m" --tokens "@$dir/$name.ids" -o "$dir/first" --no-cache-dir -c 256 \
+            >/dev/null 2>"$dir/why"; then
+            echo "skip $name: $(head -n 1 "$dir/why" |
+                sed 's|/[^ ]*/||; s|; known are .*||')" >>"$dir/skipped"
             continue
         fi
         cases "$name" "$m" "$dir/$name.ids"
@@ -133,12 +142,14 @@ all_cases()
     seq -s , 1000 37 1800 >"$dir/big.ids"
     # The slow levels with one cache type, --quick one case.
     cases gemma-3-270m "$big" "$dir/big.ids" |
-        if [ $quick = 1 ]; then grep "/$best/f16/7/packed"; else grep -vE '/(ref|base)/([^f].*|f32)/(1|7|all)[|]'; fi
+        if [ $quick = 1 ]; then grep "/$best/f16/7/packed"; else
+        grep -vE '/(ref|base)/([^f].*|f32)/(1|7|all)[|]'; fi
 }
 
 : >"$dir/skipped"
 all_cases >"$dir/cases"
-xargs -P "$(nproc)" -d '\n' -n 16 bash -c 'for c; do case_line "$c"; done' _ <"$dir/cases" >"$dir/lines"
+xargs -P "$(nproc)" -d '\n' -n 16 bash -c 'for c; do case_line "$c"; done' _ <"$dir/cases" \
+    >"$dir/lines"
 {
     [ $quick = 1 ] && echo "# quick" || echo "# whole"
     sort "$dir/lines" "$dir/skipped"

@@ -55,6 +55,30 @@ code()
         }' "$@" /dev/null
 }
 
+# comments FILE...: the opposite: "file:line: text" of each comment, line by line.
+comments()
+{
+    awk '
+        FNR == 1 { inside = 0 }
+        {
+            out = ""
+            for (s = $0; s != "";) {
+                if (inside) {
+                    e = index(s, "*/")
+                    out = out " " (e ? substr(s, 1, e - 1) : s)
+                    if (!e) break
+                    s = substr(s, e + 2); inside = 0
+                } else if (match(s, /\/\*|\/\/|"([^"\\]|\\.)*"/)) {
+                    t = substr(s, RSTART, 2)
+                    s = substr(s, RSTART + RLENGTH)
+                    if (t == "//") { out = out " " s; break }
+                    if (t == "/*") inside = 1
+                } else break
+            }
+            if (out ~ /[^ \t]/) print FILENAME ":" FNR ": " out
+        }' "$@" /dev/null
+}
+
 rules_end()
 {
     echo "$rules_passed passed, $rules_failed failed, $rules_skipped skipped"

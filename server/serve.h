@@ -278,8 +278,8 @@ struct work *work_open(int n_threads, int n_keys, int most); /* most: requests o
 int work_push(struct work *w, void (*fn)(struct server *, struct exchange *), struct server *s,
               struct exchange *x, struct fault *f);
 void work_stop(struct work *w); /* what is queued is done first */
-/* From time to time, now: clock_now(). Lends the turns of those who have not looked for long to keys
- * that wait and have none. */
+/* From time to time, now: clock_now(). Lends the turns of those who have not looked for long to
+ * keys that wait and have none. */
 void work_lend(struct work *w, int64_t now);
 /* On a thread of work, for the job that it does; elsewhere nothing: */
 int work_json(size_t bytes,

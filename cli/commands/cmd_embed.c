@@ -1,7 +1,7 @@
 /* cmd_embed.c -- pith embed: texts to vectors.
  *
- *     texts    of the command line, or the lines of stdin; with --jsonl lines of JSON: a text, or an
- *              object with "text"
+ *     texts    of the command line, or the lines of stdin; with --jsonl lines of JSON: a text, or
+ *              an object with "text"
  *     vectors  JSON lines {"index", "embedding"} on stdout, or a NumPy file [texts, dimensions] of
  *              float32 that appears when it is complete
  *

@@ -1,5 +1,5 @@
 /* file_type.c -- what a file's mixture of weight types is called. Names and numbers:
- * general.file_type of ggml's docs/gguf.md, with those given out since; 5, 6 and 33 to 35 are no
+ * general.file_type of ggml's page on GGUF, with those given out since; 5, 6 and 33 to 35 are no
  * longer in use, and 1024 says that whoever wrote the file had guessed. */
 #include "format/gguf.h"
 

@@ -28,8 +28,9 @@
  * Not here: values and overrides (gguf_value.c), what keys mean (arch, text), reading or packing
  * tensor data (run), formats before GGUF v2 (refused by name).
  *
- * Reference: ggml docs/gguf.md. Deviations: a tensor's name may have up to 65,535 bytes (64 there);
- * nested arrays are refused; tensors may come in any order and leave gaps. */
+ * Reference: https://github.com/ggml-org/ggml, docs, GGUF. Deviations: a tensor's name may have up
+ * to 65,535 bytes (64 there); nested arrays are refused; tensors may come in any order and leave
+ * gaps. */
 #include "format/gguf.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* gguf.h -- GGUF files (v2, v3, little and big endian; v1 refused by name): a checked, read-only
- * view of one file or a split set, and a writer. Specification: ggml docs/gguf.md. Everything is
+ * view of one file or a split set, and a writer. Specification: ggml's page on GGUF. Everything is
  * validated at open: afterwards no accessor can fail on the file's content. Dimensions are flipped
  * here, and nowhere else, to C order (slowest first). */
 #ifndef PITH_FORMAT_GGUF_H

@@ -1,4 +1,5 @@
-/* memory.c -- see memory.h: the accounts of devices, and what is made of a backend's few entries. */
+/* memory.c -- see memory.h: the accounts of devices, and what is made of a backend's few
+ * entries. */
 #include "graph/memory.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* ref_math.h -- the scalar functions of the reference, each one fixed sequence of operations
- * (numerics.md, "Everything else"). */
+ * (docs/numerics.md, "Functions"). */
 #ifndef PITH_GRAPH_REF_MATH_H
 #define PITH_GRAPH_REF_MATH_H
 

@@ -1,5 +1,5 @@
-/* act.h -- activations as matrix products read them (numerics.md, "Activations: one contract per
- * weight type").
+/* act.h -- activations as matrix products read them (docs/numerics.md, "Activations: one contract
+ * per weight type").
  *
  * A matrix of T rows by K columns is kept in tiles of 16 rows ("columns" of the product). In a tile
  * of nc rows (16, or T mod 16 in the last) block b of row c lies at

@@ -22,8 +22,8 @@ struct dtype_traits {
      * the published values bit for bit. */
     void (*dequant)(const void *blocks, float *out, int64_t n);
     void (*quant)(const float *in, void *blocks, int64_t n);
-    /* Reference dot product of numerics.md: one row of n weights with row c of an activation tile
-     * in the contract's format. */
+    /* Reference dot product of docs/numerics.md: one row of n weights with row c of an activation
+     * tile in the contract's format. */
     float (*dot)(const void *blocks, const struct act_tile *a, int c, int64_t n);
     /* Packed layout: bytes of one block column of pack_rows rows (of bf16: of one pair of k); pack
      * n_rows <= pack_rows rows (missing rows are zero); and back. */

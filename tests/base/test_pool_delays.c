@@ -52,7 +52,7 @@ static void nap(void)
 #undef atomic_fetch_add_explicit
 #undef atomic_fetch_sub
 #undef atomic_fetch_sub_explicit
-#if defined(__clang__) /* as its stdatomic.h has them */
+#if defined(__clang__) /* as its <stdatomic.h> has them */
 #define PLAIN(op, ...)   __c11_atomic_##op(__VA_ARGS__)
 #define PLAIN_N(op, ...) __c11_atomic_##op(__VA_ARGS__)
 #else

@@ -373,8 +373,8 @@ static float packed_value(enum dtype t, const uint8_t *p, int r, int k)
     return dtypes[t].block == 32 ? v + w.m : v - w.m * (float)w.mn;
 }
 
-/* The dot product of numerics.md from packed bytes: integer sums a block, then one fma and one for
- * the offsets or minima, in order of k. */
+/* The dot product of docs/numerics.md from packed bytes: integer sums a block, then one fma and one
+ * for the offsets or minima, in order of k. */
 static float packed_dot(enum dtype t, const uint8_t *p, int r, const struct act_tile *a, int c,
                         int n)
 {
@@ -434,7 +434,7 @@ static void pack_layout(void)
                     !same(packed_dot(t, packed, j, &tile.a, c, N), d->dot(rows[j], &tile.a, c, N));
         }
         CHECK_MSG(!bad, "%s: %d values differ from packed.h", d->name, bad);
-        CHECK_MSG(!bad_dots, "%s: %d dot products differ from numerics.md", d->name, bad_dots);
+        CHECK_MSG(!bad_dots, "%s: %d dot products differ from docs/numerics.md", d->name, bad_dots);
     }
 }
 

@@ -4,11 +4,11 @@
  * include only this file, simd.h and freestanding headers, and everything in them is static but the
  * table.
  *
- * The law (numerics.md): every entry gives, for the same operands, the same bits at every level.
- * Order of operations per output element is fixed here; how elements are spread over lanes, columns
- * and threads is not part of it. Kernels return void and cannot fail.
- * Aliasing: outputs may be the same array as an input of the same shape where the op is
- * element-wise; otherwise they are disjoint.
+ * The law (docs/numerics.md): every entry gives, for the same operands, the same bits at every
+ * level. Order of operations per output element is fixed here; how elements are spread over lanes,
+ * columns and threads is not part of it. Kernels return void and cannot fail. Aliasing: outputs may
+ * be the same array as an input of the same shape where the op is element-wise; otherwise they are
+ * disjoint.
  */
 #ifndef PITH_CPU_KERN_H
 #define PITH_CPU_KERN_H
@@ -150,8 +150,8 @@ static inline size_t kern_attn_scratch(const struct attn_job *j, int64_t n_vecto
 struct kern {
     const char *name;
     /* y[c*R + r], c < a->nc, r < R: R = 16 rows of a P16 panel or 64 rows of a P64 panel with all
-     * columns of the tile, orders of numerics.md. n = K elements. NULL where the type has no packed
-     * layout. y is 64-byte aligned. */
+     * columns of the tile, orders of docs/numerics.md. n = K elements. NULL where the type has no
+     * packed layout. y is 64-byte aligned. */
     kern_mm_fn *mm[DT_COUNT];
     /* A whole panel (16 or 64 rows that follow each other in the file) of n elements a row, as
      * dtypes[].pack makes it. NULL: that one does. */

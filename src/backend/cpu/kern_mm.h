@@ -2,7 +2,7 @@
  *
  * Every object of this family exports one table; kern_mm_table lays the entries that are not NULL
  * over those of the level below, in rising order. The contract of each entry is that of its
- * namesake in kern.h, and the bits are those of numerics.md at every level. */
+ * namesake in kern.h, and the bits are those of docs/numerics.md at every level. */
 #ifndef PITH_CPU_KERN_MM_H
 #define PITH_CPU_KERN_MM_H
 

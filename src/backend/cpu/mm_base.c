@@ -1,8 +1,8 @@
 /* mm_base.c -- matrix products on packed weights in plain C: the table's last resort, and complete.
  *
- * It reads the layouts of tensor/quant/packed.h and keeps the order of numerics.md with fmaf, so it
- * gives the bits of every other level on any machine. It makes no attempt at speed beyond decoding
- * a row of a block once for all columns of the tile.
+ * It reads the layouts of tensor/quant/packed.h and keeps the order of docs/numerics.md with fmaf,
+ * so it gives the bits of every other level on any machine. It makes no attempt at speed beyond
+ * decoding a row of a block once for all columns of the tile.
  *
  * A row of a block is decoded into one common form, whatever its type:
  *     isum = sum over parts s of sc[s] * (sum over the part of w * x)        int32

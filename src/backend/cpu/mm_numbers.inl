@@ -13,8 +13,8 @@
  * its own lines of the chunks to come, so that the memory works during all of them.
  *
  * bf16 comes in pairs of k, the second first, denormals flushed by the control register
- * (numerics.md): flush_begin and flush_end of the lanes set it. x86 flushes what is below the least
- * normal number after rounding, which is the law. AArch64 flushes what is below it before, so
+ * (docs/numerics.md): flush_begin and flush_end of the lanes set it. x86 flushes what is below the
+ * least normal number after rounding, which is the law. AArch64 flushes what is below it before, so
  * flush_end says whether it flushed any result (inputs are no matter), and those rare tiles are
  * done again in plain C. */
 

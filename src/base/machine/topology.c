@@ -285,7 +285,7 @@ pith_status places_new(const struct topology *t, const char *affinity, int numa,
 
 int memory_prefer_node(void *p, size_t bytes, int32_t node)
 {
-    enum { MPOL_PREFERRED = 1 }; /* linux/mempolicy.h */
+    enum { MPOL_PREFERRED = 1 }; /* <linux/mempolicy.h> */
     unsigned long mask[NODES_MAX / (8 * sizeof(long)) + 1] = {0};
     mask[(size_t)node / (8 * sizeof(long))] |= 1ul << ((size_t)node % (8 * sizeof(long)));
     return syscall(SYS_mbind, p, bytes, MPOL_PREFERRED, mask, (unsigned long)NODES_MAX + 1, 0) == 0;

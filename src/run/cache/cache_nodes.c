@@ -1,9 +1,9 @@
 /* cache_nodes.c -- K and V in the memory of those who read them. With threads on several memory
- * nodes attention deals its units head by head (graph/ops/attention.c), so that the threads of a node
- * read the same heads at every step; those threads are the first to touch the pages of memory where
- * the heads lie, before anything is written there, and the system takes them from their node. Pages
- * of a few heads that are fewer than nodes go round the nodes instead, so that all of them are read
- * at once. Small pages of memory: a huge one would have heads of several nodes. */
+ * nodes attention deals its units head by head (graph/ops/attention.c), so that the threads of a
+ * node read the same heads at every step; those threads are the first to touch the pages of memory
+ * where the heads lie, before anything is written there, and the system takes them from their node.
+ * Pages of a few heads that are fewer than nodes go round the nodes instead, so that all of them
+ * are read at once. Small pages of memory: a huge one would have heads of several nodes. */
 #include "base/mem.h"
 #include "base/machine/pool.h"
 #include "graph/ops/attention.h"

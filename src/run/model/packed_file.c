@@ -3,7 +3,7 @@
  *     0           struct head    magic, versions, the source's identity, checksum of head and
  *                 entries
  *     128         struct entry   one for each packed matrix, in the order of the model's tensors
- *     DATA_ALIGN  data           panels as in quant/packed.h, matrix after matrix
+ *     DATA_ALIGN  data           panels as in tensor/quant/packed.h, matrix after matrix
  *
  * The file's name is a hash of everything in head and entries that does not depend on the source's
  * age and contents, so one source has one file, and a source that was changed meets it and replaces
@@ -42,7 +42,7 @@
 #include "base/mem.h"
 #include "run/model/model.h"
 
-/* LAYOUT counts changes of quant/packed.h. */
+/* LAYOUT counts changes of tensor/quant/packed.h. */
 enum { VERSION = 1, LAYOUT = 1 };
 #define MAGIC         UINT64_C(0x31646b6368746970) /* "pithckd1" */
 #define DATA_ALIGN    (UINT64_C(2) << 20)

@@ -92,7 +92,8 @@ void session_report(const struct pith_session *s, int json, struct str *out)
                           "\"%s\", \"calls\": %d, \"runs\": %llu, \"bytes\": %llu, \"ops\": %llu, "
                           "\"ns\": %lld, \"fallback\": %s}"
                         : "%s%s, %s, %s, %s, %d, %llu, %llu, %llu, %lld%s\n",
-                   json && i ? ", " : "", op_infos[c->op]->name, c->w ? dtypes[c->w->type].name : "",
+                   json && i ? ", " : "", op_infos[c->op]->name, c->w ? dtypes[c->w->type].name :
+                       "",
                    c->impl.kernel, s->plan.devices[c->dst.device]->name, g[i].n_calls,
                    (unsigned long long)g[i].sum.n, (unsigned long long)g[i].sum.bytes,
                    (unsigned long long)g[i].sum.ops, (long long)g[i].sum.ns,

@@ -10,8 +10,8 @@
  *
  * Packed nibbles are the file's bytes in groups of four: k = 4g..4g+3 lies in the same bytes as k =
  * 16+4g..., as in the file. Quantisers round to nearest; the symmetric ones give the value of
- * largest magnitude the code of largest magnitude. Reference: the GGUF specification,
- * github.com/ggml-org/ggml/blob/master/docs/gguf.md, and the Python package gguf. */
+ * largest magnitude the code of largest magnitude. Reference: the GGUF specification of
+ * https://github.com/ggml-org/ggml, and the Python package gguf. */
 #include "tensor/quant/block.h"
 
 static void expand_nibbles(const uint8_t *qs, int offset, int8_t *w)

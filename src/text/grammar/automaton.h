@@ -90,7 +90,7 @@ automaton_rule(const struct automaton *a,
                uint32_t state);         /* the recursive rule it may be of; NULL: there is none */
 void set_sort(uint32_t *v, uint32_t n); /* ascending */
 
-/* What analysis knows of rules (analyse.c). */
+/* What analysis knows of rules (analysis.c). */
 struct analysis {
     uint32_t *out_at, *out;     /* [n_states + 1], [n_edges]: edges by `from` */
     uint32_t *calls_at, *calls; /* [n_rules + 1], calls of each rule, as edges */

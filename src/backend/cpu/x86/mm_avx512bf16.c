@@ -1,7 +1,8 @@
 /* mm_avx512bf16.c -- bf16 weights with vdpbf16ps.
  *
- * The instruction takes a pair of k per lane and does what numerics.md writes down for bf16: the
- * second of the pair first, two fused steps, denormals flushed whatever the control register says.
+ * The instruction takes a pair of k per lane and does what docs/numerics.md writes down for bf16:
+ * the second of the pair first, two fused steps, denormals flushed whatever the control register
+ * says.
  */
 #include <immintrin.h>
 

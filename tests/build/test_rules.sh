@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# test_rules.sh -- the rules of the house find what they are there to find: small trees that break
+# one each, looked at by copies of the scripts.
+. "$(dirname "$0")"/../report.sh
+
+# tree: a new tree that keeps every rule
+tree()
+{
+    rm -rf "$dir/t"
+    mkdir -p "$dir/t/"{src/base,src/run,src/graph,include,docs,build,scripts}
+    cp scripts/{rules,check_text,check_layers}.sh "$dir/t/scripts/"
+    touch "$dir/t/include/pith.h" "$dir/t/src/graph/ops.def"
+    printf '/* a.h -- a thing. */\nint a(void);\n' >"$dir/t/src/base/a.h"
+    printf '/* a.c -- see a.h. */\n#include "base/a.h"\n' >"$dir/t/src/base/a.c"
+    printf '/* b.c -- uses a thing. */\n#include "base/a.h"\n' >"$dir/t/src/run/b.c"
+    printf '# Words\n\nSee `src/base/a.c`, a.h and `base/*.c`.\n' >"$dir/t/docs/words.md"
+}
+# broken NAME SCRIPT RULE PATTERN: the tree fails this rule, and is told why
+broken()
+{
+    local found
+    found=$(B=build "$dir/t/scripts/$2" 2>/dev/null | grep "^FAIL $3: ")
+    if grep -qE "$4" <<<"$found"; then ok "$1"; else fail "$1" "wanted $4, found: $found"; fi
+}
+# kept NAME SCRIPT RULE
+kept()
+{
+    same "$1" "$(B=build "$dir/t/scripts/$2" 2>/dev/null | grep -E "^(ok|FAIL) $3\b")" "ok $3"
+}
+
+tree
+for rule in lines_under_100_columns named_files_exist folders_of_25_files; do
+    kept "$rule" check_text.sh "$rule"
+done
+printf '/* %s */\n' "$(printf 'x%.0s' {1..95})" >>"$dir/t/src/base/a.c"
+broken long_line check_text.sh lines_under_100_columns 'src/base/a.c:3:'
+tree
+printf '\n%s\n' "$(printf 'wörd %.0s' {1..20})" >>"$dir/t/docs/words.md"
+kept columns_are_no_bytes check_text.sh lines_under_100_columns
+printf '%s\n' "$(printf 'wörd %.0s' {1..21})" >>"$dir/t/docs/words.md"
+broken long_line_of_a_document check_text.sh lines_under_100_columns 'words.md:6:'
+tree
+printf '\n| %s |\n\n```\n%s\n```\n' "$(printf 'x%.0s' {1..200})" "$(printf 'x%.0s' {1..200})" \
+    >>"$dir/t/docs/words.md"
+kept tables_are_as_wide_as_they_are check_text.sh lines_under_100_columns
+for name in gone.c base/gone.h src/run/a.h 'run/*.h'; do
+    tree
+    printf '/* As in %s, and in a.c. */\n' "$name" >>"$dir/t/src/base/a.c"
+    broken "names_${name//[^a-z]/_}" check_text.sh named_files_exist "a.c:3: names ${name//\*/.}"
+done
+tree
+printf '\nThe page docs/gone.md tells.\n' >>"$dir/t/docs/words.md"
+broken names_in_a_document check_text.sh named_files_exist 'words.md:5: names docs/gone.md'
+tree
+printf 'static const char s[] = "gone.c";\n' >>"$dir/t/src/base/a.c"
+kept strings_name_nothing check_text.sh named_files_exist
+for i in {1..24}; do echo >"$dir/t/src/base/f$i.c"; done
+broken full_folder check_text.sh folders_of_25_files 'src/base has 26 files'
+
+finish
