@@ -47,7 +47,8 @@ int64_t account_room(const struct server *s, const struct tenant *t);
 int account_refuse(const struct server *s, const struct tenant *t, int64_t bytes, struct fault *f);
 struct figures;
 void account_ended(struct tenant *t, const struct figures *f); /* a request, with its tokens */
-/* For /metrics (malloc): what one key had, NULL: all of them, and all together. NULL: out of memory.
+/* For /metrics (malloc): what one key had, NULL: all of them, and all together. NULL: out of
+ * memory.
  */
 char *account_text(const struct server *s, const struct tenant *who, size_t *n);
 int64_t account_budget(const struct server *s); /* bytes of all requests together */

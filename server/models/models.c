@@ -383,7 +383,8 @@ char *models_metrics(struct server *s, const struct tenant *who, size_t *n)
             list[n_list++] = m->v[i].metrics; /* they stay as long as the server */
     pthread_mutex_unlock(&m->lock);
     size_t n_keys = 0, cap = 0;
-    char *text = list ? metrics_text(list, n_list, n) : NULL, *keys = account_text(s, NULL, &n_keys);
+    char *text = list ? metrics_text(list, n_list, n) : NULL, *keys = account_text(s, NULL,
+        &n_keys);
     cap = *n;
     if (text && !(keys && text_put(&text, n, &cap, keys, n_keys))) {
         free(text);

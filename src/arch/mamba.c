@@ -20,7 +20,7 @@
 /* Of the architecture (struct variant of this file), then of the model, then of a layer. */
 #define BIT(n)        ((uint64_t)1 << (n))
 #define F_MAMBA2      BIT(0)
-#define F_HYBRID      BIT(1) /* layers with heads are attention; a feed-forward follows each mixer */
+#define F_HYBRID BIT(1) /* layers with heads are attention; a feed-forward follows each mixer */
 #define F_DT_NORM     BIT(2) /* norms of dt, B, C with weights */
 #define F_GATE_RENORM BIT(3) /* the chosen experts' weights sum to 1 */
 #define F_ROPE        BIT(4) /* attention rotates adjacent pairs, unless the file says no */

@@ -20,7 +20,8 @@ struct gather {
 };
 
 /* A row of K as it is cached, rotated: to numbers, turned, rounded again. */
-static void rotate(const struct gather *g, const struct state *kv, uint8_t *row, const float *angles)
+static void rotate(const struct gather *g, const struct state *kv, uint8_t *row, const float
+    *angles)
 {
     float x[MAX_D], *turned = x + kv->rope_first;
     const struct rope_set *set = kv->rope;

@@ -178,7 +178,8 @@ static void observe(const struct runner *r, const struct call *c)
     if (!r->run->observe || c->dst.fmt != ACT_F32 || op_has(c->op, OP_OPAQUE) || !c->dst.cols)
         return;
     if (c->dst.ld == c->dst.cols)
-        r->run->observe(r->run->observe_ctx, c->name, exec_rows(x, c->dst.rows, c->dst.rows_mul), c->dst.cols,
+        r->run->observe(r->run->observe_ctx, c->name, exec_rows(x, c->dst.rows, c->dst.rows_mul),
+            c->dst.cols,
                    value_ptr(x, &c->dst));
 }
 

@@ -34,8 +34,8 @@ pith_status pages_need(struct cache *c, int group, int32_t seq, int32_t n, struc
 pith_status pages_replace(struct cache *c, int group, int32_t seq, int32_t n,
                           struct pith_error *err);
 /* A page in canonical form (kv_page.h): K and V of each layer of the group. What the log has for
- * other pages does not matter; cache_flush comes before a read of one that it may be of. Read: n slots, the
- * others are zero. */
+ * other pages does not matter; cache_flush comes before a read of one that it may be of. Read: n
+ * slots, the others are zero. */
 uint64_t page_canonical(const struct cache *c, int group); /* bytes */
 pith_status page_read(const struct cache *c, int group, int32_t place, int32_t n, uint8_t *out,
                       struct pith_error *err);
