@@ -47,8 +47,8 @@ static node scores(const struct arch_model *m, struct graph *g, node x)
         return x;
     /* Routing to all labels: their numbers in order, and behind them their shares. */
     int32_t n = arch_n_labels(m);
-    struct topk_op all = {.k = n, .gating = MOE_SOFTMAX, .scale = 1};
-    return graph_view(g, graph_topk(g, x, &all, "cls_shares"), n, n, "scores");
+    struct topk_in all = {.logits = x, .p = {.k = n, .gating = MOE_SOFTMAX, .scale = 1}};
+    return graph_view(g, graph_topk(g, &all, "cls_shares"), n, n, "scores");
 }
 
 void arch_build(const struct arch_model *m, const struct arch_want *want, struct graph *g)

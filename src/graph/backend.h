@@ -198,6 +198,11 @@ static inline int64_t exec_rows(const struct exec *x, enum rows_of rows, int32_t
                              : 1) *
            (int64_t)mul;
 }
+/* The row of the step that row r of a value of so many rows is of. */
+static inline int64_t step_row(const struct step *s, enum rows_of rows, int64_t r)
+{
+    return rows == ROWS_R ? step_out(s)[r] : r;
+}
 static inline void *value_ptr(const struct exec *x, const struct value *v)
 {
     return x->base[v->device] + v->offset;

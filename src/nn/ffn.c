@@ -22,8 +22,10 @@ node nn_ffn(struct graph *g, const struct nn_ffn *f, node x)
 node nn_moe(struct graph *g, const struct nn_moe *m, node x)
 {
     node logits = graph_matmul(g, m->router, NULL, x, "ffn_router");
-    struct topk_op topk = {.k = m->k, .gating = m->gating, .norm = m->norm, .scale = m->scale};
-    node routing = graph_topk(g, logits, &topk, "ffn_topk");
+    struct topk_in topk = {
+        .logits = logits,
+        .p = {.k = m->k, .gating = m->gating, .norm = m->norm, .scale = m->scale}};
+    node routing = graph_topk(g, &topk, "ffn_topk");
     node sorted = graph_moe_sort(g, routing, m->n_expert, "ffn_sort");
     node gate, up;
     if (m->gate_up) {

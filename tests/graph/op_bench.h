@@ -17,6 +17,7 @@ enum { BENCH_ROWS = 40, BENCH_WEIGHTS = 24 };
 
 static int32_t bench_tokens[BENCH_ROWS], bench_pos[BENCH_ROWS];
 static struct pool *bench_pool;
+static float bench_table[64 * 1024]; /* [tokens][n]: what is embedded */
 
 /* A weight of the test's own, which every device reads where it is. */
 struct bench_weight {
@@ -53,6 +54,23 @@ bench_tensor(enum dtype type, int64_t x, int64_t m, int64_t k, const float *v)
     return &w->t;
 }
 
+/* A table of integers [m][k]. */
+__attribute__((unused)) static const struct tensor *bench_ints(int64_t m, int64_t k,
+                                                               const int32_t *v)
+{
+    struct bench_weight *w = &bench_w[bench_n_w++];
+    size_t bytes = (size_t)(m * k) * sizeof *v;
+    void *p = malloc(bytes);
+    memcpy(p, v, bytes);
+    *w = (struct bench_weight){.t = {.name = "table",
+                                     .type = DT_I32,
+                                     .n_dims = 2,
+                                     .dims = {m, k},
+                                     .file = p,
+                                     .bytes = bytes}};
+    return &w->t;
+}
+
 /* Builds the result of x [T, n]. */
 typedef node bench_build(struct graph *g, node x, void *ctx);
 
@@ -62,9 +80,8 @@ struct bench_case {
     const float *in; /* [T][n] */
     int32_t T, n, n_ctx;
     enum cpu_level level;
-    int slow;        /* calls that ran by a slow kernel */
-    int64_t cols;    /* of the result */
-    char kernel[32]; /* of the last call before the rows are selected */
+    int by_token; /* the rows are those of bench_tokens in bench_table */
+    int64_t cols; /* of the result */
 };
 
 static pith_status bench_exec(struct bench_case *c, struct plan *p, float *out,
@@ -80,7 +97,7 @@ static pith_status bench_exec(struct bench_case *c, struct plan *p, float *out,
     step_init(s, c->T, c->T, 1, 1, 0, c->n);
     s->T = s->R = c->T;
     s->N = 1;
-    s->embd = 1;
+    s->embd = !c->by_token;
     step_first(s)[1] = c->T;
     for (int32_t r = 0; r < c->T; r++) {
         step_token(s)[r] = bench_tokens[r];
@@ -91,10 +108,8 @@ static pith_status bench_exec(struct bench_case *c, struct plan *p, float *out,
     memcpy(step_embd(s), c->in, (size_t)c->T * (size_t)c->n * sizeof(float));
     memset(buffer_map(&run.act[0]), 0x7f, p->act_bytes[0]); /* numbers that stand out */
     struct call_stats *stats = calloc((size_t)p->n_calls, sizeof *stats);
-    struct run r = {.step = s,
-                    .n_threads = pool_n_threads(bench_pool),
-                    .cancel = &cancel,
-                    .stats = stats};
+    struct run r = {
+        .step = s, .n_threads = pool_n_threads(bench_pool), .cancel = &cancel, .stats = stats};
     st = plan_submit(&run, &r, err);
     if (st == PITH_OK)
         st = plan_read(&run, &p->logits, 0, c->T, out, err);
@@ -110,7 +125,6 @@ static pith_status bench_run(struct bench_case *c, float *out, struct pith_error
     struct graph g;
     struct plan p = {0};
     struct device *d = NULL;
-    float one = 1;
     if (!bench_pool && !(bench_pool = pool_new(3, err)))
         return PITH_NOMEM;
     setenv("PITH_CPU", c->level == CPU_REF ? "base" : cpu_level_name(c->level), 1);
@@ -120,18 +134,20 @@ static pith_status bench_run(struct bench_case *c, float *out, struct pith_error
     graph_init(&g);
     g.n_embd = c->n;
     g.n_ctx = c->n_ctx;
-    const struct tensor embd = {.name = "none", .type = DT_F32, .n_dims = 2, .dims = {1, c->n}};
-    struct bench_weight none = {.t = embd};
-    none.t.bytes = sizeof one;
-    node y = c->build(&g, graph_embed(&g, &none.t, 1), c->ctx);
+    struct bench_weight embd = {.t = {.name = "embd",
+                                      .type = DT_F32,
+                                      .n_dims = 2,
+                                      .dims = {(int64_t)(sizeof bench_table / 4) / c->n, c->n},
+                                      .bytes = sizeof bench_table}};
+    node y = c->build(&g, graph_embed(&g, &embd.t, 1), c->ctx);
     g.logits = graph_select(&g, y, "rows");
     c->cols = g.logits ? g.logits->cols : 0;
     TRY(graph_finish(&g, err));
     for (node n = g.first; n; n = n->next)
         n->device = 0;
-    buffer_import(d, &one, sizeof one, &none.b);
-    none.t.at[0] = (struct placement){.buffer = &none.b};
-    none.t.n_at = 1;
+    buffer_import(d, bench_table, sizeof bench_table, &embd.b);
+    embd.t.at[0] = (struct placement){.buffer = &embd.b};
+    embd.t.n_at = 1;
     for (int i = 0; i < bench_n_w; i++) {
         buffer_import(d, bench_w[i].t.file, bench_w[i].t.bytes, &bench_w[i].b);
         bench_w[i].t.at[0] =
@@ -140,12 +156,6 @@ static pith_status bench_run(struct bench_case *c, float *out, struct pith_error
     }
     struct plan_params pp = {.cap_T = c->T, .cap_R = c->T, .cap_N = 1, .cap_spans = 1};
     TRY(plan_compile(&p, &g, &d, 1, &pp, err));
-    c->slow = 0;
-    for (int32_t i = 0; i < p.n_calls; i++) {
-        c->slow += p.calls[i].impl.slow;
-        if (i < p.n_calls - 1)
-            snprintf(c->kernel, sizeof c->kernel, "%s", p.calls[i].impl.kernel);
-    }
     TRY(bench_exec(c, &p, out, err));
 fail:
     plan_deinit(&p);

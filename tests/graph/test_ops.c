@@ -65,8 +65,10 @@ static void rope_turns_a_part_of_each_head(void)
             int T = 5, n = r.heads * (r.of ? r.of : r.p.width);
             bench_fill(&rng, in, T * n, way > 11);
             rope_want(&r, &r.set, T, n);
-            bench_check((struct bench_case){build_rope, &r, in, T, n, 0, 0, 0, 0, ""}, want,
-                        "rope");
+            bench_check(
+                (struct bench_case){
+                    .build = build_rope, .ctx = &r, .in = in, .T = T, .n = n, .n_ctx = 0},
+                want, "rope");
         }
 }
 
@@ -83,9 +85,15 @@ static void long_sequences_have_a_set_of_their_own(void)
         .heads = 2};
     bench_fill(&rng, in, 4 * 32, 0);
     rope_want(&r, &r.set, 4, 32);
-    bench_check((struct bench_case){build_rope, &r, in, 4, 32, 4096, 0, 0, 0, ""}, want, "short");
+    bench_check(
+        (struct bench_case){
+            .build = build_rope, .ctx = &r, .in = in, .T = 4, .n = 32, .n_ctx = 4096},
+        want, "short");
     rope_want(&r, &longer, 4, 32);
-    bench_check((struct bench_case){build_rope, &r, in, 4, 32, 4097, 0, 0, 0, ""}, want, "long");
+    bench_check(
+        (struct bench_case){
+            .build = build_rope, .ctx = &r, .in = in, .T = 4, .n = 32, .n_ctx = 4097},
+        want, "long");
 }
 
 /* The pair's axis picks one of four positions. Those of text: the same bits as without axes, but
@@ -207,8 +215,10 @@ static void heads_apart_are_read_where_they_lie(void)
                             want[at++] = op == 3 ? x[i - h.from] : in[t * n + 1 + i];
                     }
                 }
-            bench_check((struct bench_case){build_heads, &h, in, T, n, 0, 0, 0, 0, ""}, want,
-                        "heads");
+            bench_check(
+                (struct bench_case){
+                    .build = build_heads, .ctx = &h, .in = in, .T = T, .n = n, .n_ctx = 0},
+                want, "heads");
         }
 }
 
@@ -217,15 +227,261 @@ static void parts_of_heads_have_to_be_inside(void)
     struct heads_case bad[] = {
         {2, 8, 4, 5, 1, NULL}, {2, 7, 1, 2, 1, NULL}, {2, 8, -1, 2, 1, NULL}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        const char *why =
-            bench_refused((struct bench_case){build_heads, &bad[i], in, 1, 16, 0, 0, 0, 0, ""});
+        const char *why = bench_refused((struct bench_case){
+            .build = build_heads, .ctx = &bad[i], .in = in, .T = 1, .n = 16, .n_ctx = 0});
         CHECK_MSG(strstr(why, "part of a head"), "case %d: %s", (int)i, why);
     }
     static double freq[8];
     struct rope_case r = {
         .set = {.n_rot = 8, .freq = freq}, .p = {.width = 10, .first = 3}, .heads = 1};
-    const char *why = bench_refused((struct bench_case){build_rope, &r, in, 1, 10, 0, 0, 0, 0, ""});
+    const char *why = bench_refused(
+        (struct bench_case){.build = build_rope, .ctx = &r, .in = in, .T = 1, .n = 10, .n_ctx = 0});
     CHECK_MSG(strstr(why, "rotated part is 11, wanted 10"), "%s", why);
+}
+
+/* ---------------------------------------------------------------- experts */
+
+struct moe_case {
+    struct topk_in t;
+    int32_t n_expert, m, k;
+    struct moe_matmul_in mm;
+    int spread;
+};
+
+static node build_topk(struct graph *g, node x, void *ctx)
+{
+    struct topk_in t = ((struct moe_case *)ctx)->t;
+    t.logits = x;
+    return graph_topk(g, &t, "topk");
+}
+
+static float exp_of(float x)
+{
+    return ref_act(GLU_EXP, x);
+}
+
+/* p of one row's numbers, n <= 16 so that one lane is one number. */
+static void gate_want(enum moe_gating gating, const float *r, float *p, int n)
+{
+    float m = -INFINITY, lane[16] = {0};
+    for (int i = 0; i < n; i++)
+        m = r[i] > m ? r[i] : m;
+    for (int i = 0; i < n; i++)
+        lane[i % 16] += exp_of(r[i] - m);
+    for (int h = 8; h; h /= 2)
+        for (int i = 0; i < h; i++)
+            lane[i] += lane[i + h];
+    for (int i = 0; i < n; i++)
+        p[i] = gating == MOE_SOFTMAX          ? exp_of(r[i] - m) * (1.0f / lane[0])
+               : gating == MOE_SIGMOID        ? 1 / (1 + exp_of(-r[i]))
+               : gating == MOE_SOFTMAX_CHOSEN ? r[i]
+                                              : sqrtf(ref_act(GLU_SOFTPLUS, r[i]));
+}
+
+/* Chosen one after the other: the largest that is left, of those with the same the first. */
+static void topk_want(const struct moe_case *c, const float *bias, const int32_t *table,
+                      const float *factor, const float *r, float *out)
+{
+    const struct topk_op *op = &c->t.p;
+    int n = c->n_expert, taken[64] = {0}, size = op->n_group > 1 ? n / op->n_group : n;
+    int used[64] = {0};
+    float p[64], by[64], w[64], sum = 0;
+    gate_want(op->gating, r, p, n);
+    for (int i = 0; i < n; i++)
+        by[i] = p[i] + (bias ? bias[i] : 0);
+    for (int k = 0; op->n_group > 1 && k < op->n_group_used; k++) {
+        int at = -1;
+        float most = -INFINITY;
+        for (int g = 0; g < op->n_group; g++) {
+            float a = -INFINITY, b = -INFINITY, score;
+            for (int i = g * size; i < (g + 1) * size; i++) {
+                if (by[i] > a)
+                    b = a, a = by[i];
+                else if (by[i] > b)
+                    b = by[i];
+            }
+            score = op->group_by_best || size < 2 ? a : a + b;
+            if (!used[g] && score > most)
+                most = score, at = g;
+        }
+        used[at] = 1;
+    }
+    for (int k = 0; k < op->k; k++) {
+        int at = -1;
+        for (int i = 0; i < n; i++)
+            if (!taken[i] && (op->n_group < 2 || used[i / size]) && (at < 0 || by[i] > by[at]))
+                at = i;
+        taken[table ? table[k] : at] = 1;
+    }
+    int32_t *id = (int32_t *)out;
+    int k = 0;
+    for (int i = 0; i < n; i++)
+        if (taken[i]) {
+            w[k] = p[i];
+            id[k++] = i;
+        }
+    if (op->gating == MOE_SOFTMAX_CHOSEN) {
+        float chosen[64];
+        memcpy(chosen, w, sizeof chosen);
+        gate_want(MOE_SOFTMAX, chosen, w, k);
+    }
+    for (int i = 0; i < k; i++)
+        sum += w[i];
+    sum = sum < op->least ? op->least : sum;
+    for (int i = 0; i < k; i++)
+        out[op->k + i] = (op->norm ? w[i] / sum : w[i]) * op->scale * (factor ? factor[id[i]] : 1);
+}
+
+static void experts_are_chosen_every_way(void)
+{
+    enum { X = 12, K = 4, V = 9 };
+    static float bias[X], factor[X];
+    static int32_t table[V * K];
+    struct rng rng;
+    rng_init(&rng, 8);
+    for (int way = 0; way < 4 * 2 * 2 * 4 * 2; way++) {
+        struct moe_case c = {.n_expert = X};
+        struct topk_op *op = &c.t.p;
+        int by_table = way / 64 && way % 3 == 0, T = 7;
+        *op = (struct topk_op){.k = K,
+                               .gating = (enum moe_gating)(way % 4),
+                               .norm = way / 4 % 2,
+                               .least = way / 4 % 2 ? 0.9f : 0,
+                               .scale = way / 8 % 2 ? 2.5f : 1};
+        if (way / 16 % 4) {
+            op->n_group = way / 16 % 4 == 3 ? 12 : 4;
+            op->n_group_used = way / 16 % 4 == 3 ? 5 : 2;
+            op->group_by_best = way / 16 % 4 == 2;
+        }
+        bench_fill(&rng, bias, X, 0);
+        bench_fill(&rng, factor, X, 0);
+        bench_fill(&rng, in, T * X, 0);
+        for (int i = 0; i < T * X; i += 5)
+            in[i] = in[i / 2];      /* ties */
+        for (int v = 0; v < V; v++) /* ascending, so that none is there twice */
+            for (int k = 0, at = (int)rng_below(&rng, 3); k < K; k++, at += 1 + (v + k) % 3)
+                table[v * K + k] = at;
+        bench_reset();
+        if (way / 64) {
+            c.t.bias = bench_tensor(DT_F32, 0, 0, X, bias);
+            c.t.factor = bench_tensor(DT_F32, 0, 0, X, factor);
+        }
+        for (int t = 0; t < T; t++)
+            bench_tokens[t] = (3 * t + 1) % V;
+        if (by_table)
+            c.t.table = bench_ints(V, K, table);
+        for (int t = 0; t < T; t++)
+            topk_want(&c, way / 64 ? bias : NULL, NULL, way / 64 ? factor : NULL, in + t * X,
+                      want + t * 2 * K);
+        struct bench_case b = {.build = build_topk, .ctx = &c, .in = in, .T = T, .n = X};
+        bench_check(b, want, "topk"); /* rows that are embeddings: the table is not asked */
+        if (!by_table)
+            continue;
+        b.by_token = 1;
+        memcpy(bench_table, in, sizeof(float) * V * X); /* the row of a token */
+        for (int t = 0; t < T; t++)
+            topk_want(&c, bias, table + bench_tokens[t] * K, factor, in + bench_tokens[t] * X,
+                      want + t * 2 * K);
+        bench_check(b, want, "topk by token");
+    }
+}
+
+static void choices_that_cannot_be_are_refused(void)
+{
+    static float v[16];
+    bench_reset();
+    const struct tensor *five = bench_tensor(DT_F32, 0, 0, 5, v);
+    struct moe_case bad[] = {
+        {.t = {.p = {.k = 13}}},
+        {.t = {.p = {.k = 0}}},
+        {.t = {.p = {.k = 4, .n_group = 5, .n_group_used = 4}}},
+        {.t = {.p = {.k = 4, .n_group = 4, .n_group_used = 1}}},
+        {.t = {.p = {.k = 4, .n_group = 4, .n_group_used = 5}}},
+        {.t = {.p = {.k = 4}, .bias = five}},
+        {.t = {.p = {.k = 4}, .factor = five}},
+        {.t = {.p = {.k = 5}, .table = five}},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *why = bench_refused(
+            (struct bench_case){.build = build_topk, .ctx = &bad[i], .in = in, .T = 1, .n = 12});
+        CHECK_MSG(strstr(why, "topk"), "case %d: \"%s\"", (int)i, why);
+    }
+}
+
+static node build_moe(struct graph *g, node x, void *ctx)
+{
+    const struct moe_case *c = ctx;
+    struct topk_in t = c->t;
+    struct moe_matmul_in mm = c->mm;
+    t.logits = graph_view(g, x, 0, c->n_expert, "logits");
+    node routing = graph_topk(g, &t, "topk");
+    mm.x = graph_view(g, x, c->n_expert, c->k, "x");
+    mm.sorted = graph_moe_sort(g, routing, c->n_expert, "sort");
+    if (c->spread)
+        mm.x = graph_moe_spread(g, mm.x, routing, "spread");
+    node y = graph_moe_matmul_of(g, &mm, "experts");
+    return c->spread ? graph_moe_sum_plain(g, y, routing, "sum")
+                     : graph_moe_sum(g, y, routing, "sum");
+}
+
+/* One expert a row, its weight 1: the sum is the product. */
+static void experts_have_biases_and_factors(void)
+{
+    enum { X = 5, M = 83, K = 512 };
+    static const enum dtype types[] = {DT_F32, DT_F16, DT_BF16, DT_Q8_0, DT_Q4_0, DT_Q4_K};
+    static float w[X * M * K], bias[X * M], factor[X], plain[BENCH_ROWS * M];
+    struct rng rng;
+    struct pith_error err;
+    rng_init(&rng, 9);
+    bench_fill(&rng, w, X * M * K, 0);
+    bench_fill(&rng, bias, X * M, 0);
+    bench_fill(&rng, factor, X, 0);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int T = 1; T <= 21; T += 20) {
+            struct moe_case c = {
+                .t.p = {.k = 1, .norm = 1, .scale = 1}, .n_expert = X, .m = M, .k = K};
+            bench_reset();
+            bench_fill(&rng, in, T * (X + K), 0);
+            c.mm.w = bench_tensor(types[i], X, M, K, w);
+            struct bench_case b = {.build = build_moe, .ctx = &c, .in = in, .T = T, .n = X + K};
+            REQUIRE(bench_run(&b, plain, &err) == PITH_OK, "%s", err.msg);
+            c.mm.bias = bench_tensor(DT_F32, 0, X, M, bias);
+            c.mm.factor = bench_tensor(DT_F32, 0, 0, X, factor);
+            for (int t = 0; t < T; t++) {
+                int e = 0;
+                for (int k = 1; k < X; k++)
+                    e = in[t * (X + K) + k] > in[t * (X + K) + e] ? k : e;
+                for (int m = 0; m < M; m++)
+                    want[t * M + m] = plain[t * M + m] * factor[e] + bias[e * M + m];
+            }
+            bench_check(b, want, dtypes[types[i]].name);
+            c.spread = 1; /* the weight is 1 */
+            bench_check(b, want, "spread");
+        }
+}
+
+/* Two of three experts by sigmoid: weights before and after. */
+static void weights_go_before_or_after(void)
+{
+    enum { X = 3, M = 2, K = 2 };
+    float w[X * M * K] = {1, 0, 0, 1, 2, 0, 0, 2, 4, 0, 0, 4};
+    struct moe_case c = {
+        .t.p = {.k = 2, .gating = MOE_SIGMOID, .scale = 1}, .n_expert = X, .m = M, .k = K};
+    const float row[] = {0, -9, 1, 3, -5};
+    memcpy(in, row, sizeof row);
+    bench_reset();
+    c.mm.w = bench_tensor(DT_F32, X, M, K, w);
+    float a = 0.5f, b = 1 / (1 + exp_of(-1));
+    for (int spread = 0; spread < 2; spread++)
+        for (int i = 0; i < 2; i++) {
+            float v = row[3 + i];
+            c.spread = spread;
+            want[i] = spread ? (v * a) + (v * b) * 4 : fmaf(b, 4 * v, a * v);
+            if (i)
+                bench_check(
+                    (struct bench_case){.build = build_moe, .ctx = &c, .in = in, .T = 1, .n = 5},
+                    want, spread ? "before" : "after");
+        }
 }
 
 int main(void)
@@ -235,6 +491,10 @@ int main(void)
     TEST(axes_pick_a_position);
     TEST(heads_apart_are_read_where_they_lie);
     TEST(parts_of_heads_have_to_be_inside);
+    TEST(experts_are_chosen_every_way);
+    TEST(choices_that_cannot_be_are_refused);
+    TEST(experts_have_biases_and_factors);
+    TEST(weights_go_before_or_after);
     bench_reset();
     return test_end();
 }

@@ -1,18 +1,24 @@
 /* moe.c -- mixtures of experts: each row goes through k of X experts [Mixtral, arXiv:2401.04088,
- * sec. 2.1].
+ * sec. 2.1; groups and biases: DeepSeek-V3, arXiv:2412.19437, sec. 2.1.2].
  *
- *   TOPK        z [T, 2k]: the k experts of the largest gate values of x [T, X] (softmax or
- * sigmoid), ties to the lower id, as int32 in ascending order; then their weights: the gate values,
- * divided by their sum where `norm`, times scale MOE_SORT    the rows of the step grouped by
- * expert: [n_active][expert: X][first: X + 1][row: T k] int32 (struct moe_sorted) MOE_MATMUL  z [T
- * k, M]: row t k + j = x[t] (or x[t k + j]) W[expert j of t]^T;  W [X, M, K] MOE_SUM     z [T, M] =
- * sum over j of weight[j] x[t k + j]: one fma chain, ascending expert */
+ *   TOPK        z [T, 2k]: the k experts with the largest p + bias, ties to the lower id, as int32
+ *               in ascending order; then their weights. p [X] is made of a row of x [T, X] by the
+ *               gating; a weight is p, divided by the sum of the chosen where `norm`, times scale,
+ *               times the expert's factor. With groups only the experts of the best groups stand
+ *               for choice. With a table the row's token tells the experts.
+ *   MOE_SORT    the rows of the step grouped by expert, int32: [n_active][expert: X][first: X + 1]
+ *               [row: T k] (struct moe_sorted)
+ *   MOE_MATMUL  z [T k, M]: row t k + j = (W[e] x[t]) factor[e] + bias[e], e expert j of row t; x
+ * may have a row for each expert, too. W [X, M, K] MOE_SPREAD  z [T k, n]: row t k + j = weight[j]
+ * x[t], for experts that weigh what goes in MOE_SUM     z [T, M] = sum over j of weight[j] x[t k +
+ * j], or of x alone: one fma chain from 0, ascending expert */
 #include "graph/ops/moe.h"
 
 #include <math.h>
 #include <string.h>
 #include "graph/backend.h"
 #include "graph/ops/product.h"
+#include "graph/ops/rows.h"
 #include "graph/ref_math.h"
 
 /* ---------------------------------------------------------------- TOPK */
@@ -23,12 +29,24 @@ static void shape_topk(struct graph *g, struct node *n)
     node_like(n, n->src[0]);
     if (p->k < 1 || p->k > n->cols)
         graph_mismatch(g, n, "experts used", p->k, n->cols);
+    if (n->b && tensor_k(n->b) != n->cols)
+        graph_mismatch(g, n, "bias of the choice", tensor_k(n->b), n->cols);
+    if (n->w2 && tensor_k(n->w2) != n->cols)
+        graph_mismatch(g, n, "factor", tensor_k(n->w2), n->cols);
+    if (n->w && (n->w->type != DT_I32 || tensor_k(n->w) != p->k))
+        graph_mismatch(g, n, "row of the table", tensor_k(n->w), p->k);
+    if (p->n_group > 1 &&
+        (n->cols % p->n_group || p->n_group_used < 1 || p->n_group_used > p->n_group ||
+         n->cols / p->n_group * p->n_group_used < p->k))
+        graph_mismatch(g, n, "experts of the groups used", p->n_group_used, p->n_group);
     n->cols = 2 * (int64_t)p->k;
 }
 
+/* p, and what the choice is by; the scores of groups and which are the best. */
 static size_t topk_scratch(const struct node *n)
 {
-    return (size_t)n->src[0]->cols * sizeof(float);
+    const struct topk_op *p = n->p;
+    return (2 * (size_t)n->src[0]->cols + 2 * (size_t)p->n_group) * sizeof(float);
 }
 
 /* The k largest of p[0 .. n), ties to the lower id: by value descending. */
@@ -56,26 +74,96 @@ static void ascending(int32_t *id, int32_t k)
     }
 }
 
+static void gate(enum moe_gating gating, const float *r, float *p, int32_t n)
+{
+    if (gating == MOE_SOFTMAX) {
+        ref_softmax(r, p, n);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++)
+        p[i] = gating == MOE_SIGMOID         ? 1.0f / (1.0f + ref_exp(-r[i]))
+               : gating == MOE_SQRT_SOFTPLUS ? sqrtf(ref_act(GLU_SOFTPLUS, r[i]))
+                                             : r[i];
+}
+
+/* Takes what is not of the best groups out of the choice. */
+static void limit_groups(const struct topk_op *op, float *by, int32_t n, float *score)
+{
+    int32_t size = n / op->n_group, *group = (int32_t *)(score + op->n_group);
+    for (int32_t g = 0; g < op->n_group; g++) {
+        float best0 = -INFINITY, best1 = -INFINITY;
+        for (const float *v = by + g * size; v < by + (g + 1) * size; v++)
+            if (*v > best0)
+                best1 = best0, best0 = *v;
+            else if (*v > best1)
+                best1 = *v;
+        score[g] = op->group_by_best || size < 2 ? best0 : best0 + best1;
+    }
+    best(score, op->n_group, group, op->n_group_used);
+    ascending(group, op->n_group_used);
+    for (int32_t g = 0, k = 0; g < op->n_group; g++) {
+        if (k < op->n_group_used && group[k] == g)
+            k++;
+        else
+            for (int32_t i = g * size; i < (g + 1) * size; i++)
+                by[i] = -INFINITY;
+    }
+}
+
+/* The experts of a row's token; ids that there are not are those of expert 0. */
+static void look_up(const struct call *c, const struct exec *x, int64_t row, int32_t *id)
+{
+    int32_t k = ((const struct topk_op *)c->p)->k;
+    int32_t token = step_token(x->step)[step_row(x->step, c->dst.rows, row)];
+    const int32_t *from = (const int32_t *)c->w_data + (int64_t)token * k;
+    for (int32_t j = 0; j < k; j++)
+        id[j] = from[j] >= 0 && from[j] < c->src[0].cols ? from[j] : 0;
+}
+
+static void choose(const struct call *c, const float *p, float *by, int32_t *id)
+{
+    const struct topk_op *op = c->p;
+    const float *bias = c->b_data;
+    int32_t n = (int32_t)c->src[0].cols;
+    for (int32_t i = 0; i < n; i++)
+        by[i] = bias ? p[i] + bias[i] : p[i];
+    if (op->n_group > 1)
+        limit_groups(op, by, n, by + n);
+    best(by, n, id, op->k);
+}
+
+static void weigh(const struct call *c, const float *p, const int32_t *id, float *w)
+{
+    const struct topk_op *op = c->p;
+    const float *factor = c->w2_data;
+    float sum = 0;
+    for (int32_t j = 0; j < op->k; j++)
+        w[j] = p[id[j]];
+    if (op->gating == MOE_SOFTMAX_CHOSEN)
+        ref_softmax(w, w, op->k);
+    for (int32_t j = 0; j < op->k; j++)
+        sum = sum + w[j];
+    sum = op->least > sum ? op->least : sum;
+    for (int32_t j = 0; j < op->k; j++) {
+        w[j] = (op->norm ? w[j] / sum : w[j]) * op->scale;
+        w[j] = factor ? w[j] * factor[id[j]] : w[j];
+    }
+}
+
 static OP_FN(ref_topk)
 {
     const struct topk_op *op = c->p;
-    int32_t k = op->k, n = (int32_t)c->src[0].cols;
-    float *p = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
+    int32_t n = (int32_t)c->src[0].cols;
+    float *p = (float *)(x->scratch + (size_t)ith * x->scratch_bytes), *by = p + n;
     for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r);
         int32_t *id = (int32_t *)value_row(x, &c->dst, r);
-        float *w = (float *)id + k, sum = 0;
-        if (op->gating == MOE_SOFTMAX)
-            ref_softmax(in, p, n);
+        gate(op->gating, value_row(x, &c->src[0], r), p, n);
+        if (c->w && !x->step->embd)
+            look_up(c, x, r, id);
         else
-            for (int32_t i = 0; i < n; i++)
-                p[i] = 1.0f / (1.0f + ref_exp(-in[i]));
-        best(p, n, id, k);
-        ascending(id, k);
-        for (int32_t j = 0; j < k; j++)
-            sum = sum + p[id[j]];
-        for (int32_t j = 0; j < k; j++)
-            w[j] = (op->norm ? p[id[j]] / sum : p[id[j]]) * op->scale;
+            choose(c, p, by, id);
+        ascending(id, op->k);
+        weigh(c, p, id, (float *)id + op->k);
     }
 }
 
@@ -87,9 +175,17 @@ const struct op_info op_topk = {.name = "topk",
                                 .reference = ref_topk,
                                 .scratch = topk_scratch};
 
-node graph_topk(struct graph *g, node logits, const struct topk_op *p, const char *name)
+node graph_topk(struct graph *g, const struct topk_in *in, const char *name)
 {
-    return graph_node(g, &(struct node){.op = OP_TOPK, .n_src = 1, .src = {logits}, .p = p}, name);
+    return graph_node(g,
+                      &(struct node){.op = OP_TOPK,
+                                     .n_src = 1,
+                                     .src = {in->logits},
+                                     .w = in->table,
+                                     .b = in->bias,
+                                     .w2 = in->factor,
+                                     .p = &in->p},
+                      name);
 }
 
 /* ---------------------------------------------------------------- MOE_SORT */
@@ -171,6 +267,10 @@ static void shape_moe_matmul(struct graph *g, struct node *n)
     const struct moe_op *p = n->p;
     if (x->cols != tensor_k(n->w))
         graph_mismatch(g, n, "input row", x->cols, tensor_k(n->w));
+    if (n->b && (tensor_k(n->b) != tensor_m(n->w) || tensor_m(n->b) != p->n_expert))
+        graph_mismatch(g, n, "bias", tensor_k(n->b), tensor_m(n->w));
+    if (n->w2 && tensor_k(n->w2) != p->n_expert)
+        graph_mismatch(g, n, "factor", tensor_k(n->w2), p->n_expert);
     n->rows = x->rows;
     n->rows_mul = p->k;
     n->cols = tensor_m(n->w);
@@ -197,6 +297,7 @@ static OP_FN(ref_moe_matmul)
     int64_t k = tensor_k(c->w), m_all = tensor_m(c->w);
     uint64_t row_bytes = dtype_row_bytes(c->w->type, k);
     int per_row = c->src[0].rows_mul == p->k ? 1 : p->k; /* input rows are [T*k] or [T] */
+    const float *bias = c->b_data, *factor = c->w2_data;
     for (int64_t u = begin; u < end; u++) {
         int64_t e = u / m_all, m = u % m_all;
         const uint8_t *w =
@@ -204,7 +305,9 @@ static OP_FN(ref_moe_matmul)
         for (int32_t i = s.first[e]; i < s.first[e + 1]; i++) {
             int64_t in = s.row[i] / per_row;
             struct act_tile t = value_tile(x, &c->src[0], in / ACT_TILE);
-            value_row(x, &c->dst, s.row[i])[m] = d->dot(w, &t, (int)(in % ACT_TILE), k);
+            float y = d->dot(w, &t, (int)(in % ACT_TILE), k);
+            y = factor ? y * factor[s.expert[e]] : y;
+            value_row(x, &c->dst, s.row[i])[m] = bias ? y + bias[s.expert[e] * m_all + m] : y;
         }
     }
 }
@@ -219,15 +322,66 @@ const struct op_info op_moe_matmul = {.name = "moe_matmul",
                                       .reference = ref_moe_matmul,
                                       .units = expert_rows};
 
+node graph_moe_matmul_of(struct graph *g, const struct moe_matmul_in *in, const char *name)
+{
+    if (!in->sorted)
+        return NULL;
+    const struct moe_op *of = in->sorted->p;
+    struct moe_op p = {.k = of->k, .n_expert = (int32_t)tensor_stack(in->w)};
+    struct node n = {.op = OP_MOE_MATMUL,
+                     .n_src = 2,
+                     .src = {in->x, in->sorted},
+                     .w = in->w,
+                     .b = in->bias,
+                     .w2 = in->factor,
+                     .p = &p};
+    return graph_node(g, &n, name);
+}
+
 node graph_moe_matmul(struct graph *g, const struct tensor *w, node x, node sorted,
                       const char *name)
 {
-    if (!sorted)
-        return NULL;
-    const struct moe_op *of = sorted->p;
-    struct moe_op p = {.k = of->k, .n_expert = (int32_t)tensor_stack(w)};
-    struct node n = {.op = OP_MOE_MATMUL, .n_src = 2, .src = {x, sorted}, .w = w, .p = &p};
-    return graph_node(g, &n, name);
+    return graph_moe_matmul_of(g, &(struct moe_matmul_in){.x = x, .sorted = sorted, .w = w}, name);
+}
+
+/* ---------------------------------------------------------------- MOE_SPREAD */
+
+static void shape_moe_spread(struct graph *g, struct node *n)
+{
+    (void)g;
+    node_like(n, n->src[0]);
+    n->rows_mul = ((const struct moe_op *)n->p)->k;
+}
+
+/* Rows of its own: they are not those of its operands. */
+static OP_FN(ref_moe_spread)
+{
+    int32_t k = ((const struct moe_op *)c->p)->k;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r / k);
+        float w = value_row(x, &c->src[1], r / k)[k + r % k], *y = value_row(x, &c->dst, r);
+        for (int64_t i = 0; i < c->dst.cols; i++)
+            y[i] = in[i] * w;
+    }
+}
+
+const struct op_info op_moe_spread = {.name = "moe_spread",
+                                      .kind = OP_ROWS,
+                                      .params_bytes = sizeof(struct moe_op),
+                                      .shape = shape_moe_spread,
+                                      .reference = ref_moe_spread};
+
+static node with_routing(struct graph *g, enum op op, node x, node routing, int plain,
+                         const char *name)
+{
+    struct moe_op p = {.k = routing ? (int32_t)(routing->cols / 2) : 0, .plain = plain};
+    return graph_node(g, &(struct node){.op = op, .n_src = 2, .src = {x, routing}, .p = &p}, name);
+}
+
+node graph_moe_spread(struct graph *g, node x, node routing, const char *name)
+{
+    return with_routing(g, OP_MOE_SPREAD, x, routing, 0, name);
 }
 
 /* ---------------------------------------------------------------- MOE_SUM */
@@ -242,7 +396,8 @@ static void shape_moe_sum(struct graph *g, struct node *n)
 
 static OP_FN(ref_moe_sum)
 {
-    int32_t k = ((const struct moe_op *)c->p)->k;
+    const struct moe_op *p = c->p;
+    int32_t k = p->k;
     (void)ith;
     for (int64_t r = begin; r < end; r++) {
         const float *w = value_row(x, &c->src[1], r) + k;
@@ -250,7 +405,7 @@ static OP_FN(ref_moe_sum)
         for (int64_t i = 0; i < c->dst.cols; i++) {
             float acc = 0;
             for (int32_t j = 0; j < k; j++)
-                acc = fmaf(w[j], value_row(x, &c->src[0], r * k + j)[i], acc);
+                acc = fmaf(p->plain ? 1 : w[j], value_row(x, &c->src[0], r * k + j)[i], acc);
             y[i] = acc;
         }
     }
@@ -264,7 +419,10 @@ const struct op_info op_moe_sum = {.name = "moe_sum",
 
 node graph_moe_sum(struct graph *g, node y, node routing, const char *name)
 {
-    struct moe_op p = {.k = routing ? (int32_t)(routing->cols / 2) : 0};
-    return graph_node(g, &(struct node){.op = OP_MOE_SUM, .n_src = 2, .src = {y, routing}, .p = &p},
-                      name);
+    return with_routing(g, OP_MOE_SUM, y, routing, 0, name);
+}
+
+node graph_moe_sum_plain(struct graph *g, node y, node routing, const char *name)
+{
+    return with_routing(g, OP_MOE_SUM, y, routing, 1, name);
 }

@@ -6,26 +6,54 @@
 
 struct value;
 
-enum moe_gating { MOE_SOFTMAX, MOE_SIGMOID };
+/* What makes weights of a router's numbers r: over all of them, or over the chosen alone. */
+enum moe_gating {
+    MOE_SOFTMAX,
+    MOE_SIGMOID,
+    MOE_SOFTMAX_CHOSEN, /* the choice is by r itself */
+    MOE_SQRT_SOFTPLUS
+};
 
 struct topk_op {
     int32_t k; /* experts of a row */
     enum moe_gating gating;
-    int norm; /* weights are divided by their sum */
+    int norm;    /* weights are divided by their sum, */
+    float least; /* or by this where the sum is less */
     float scale;
+    /* Experts in n_group groups of neighbours, of which the best n_group_used take part: by the sum
+     * of a group's two best, or by its best. n_group 0 or 1: all do. */
+    int32_t n_group, n_group_used;
+    int group_by_best;
+};
+struct topk_in {
+    node logits;                 /* [T, X] */
+    const struct tensor *bias;   /* [X] added for the choice alone, NULL: nothing */
+    const struct tensor *table;  /* [V, k] int32: the experts of a row's token, in its stead; rows
+                                    that are embeddings choose */
+    const struct tensor *factor; /* [X] times the weights at last, NULL: 1 */
+    struct topk_op p;
 };
 struct moe_op {
     int32_t k, n_expert; /* experts of a row; in all */
+    int plain;           /* MOE_SUM: the sum alone, the weights are in it already */
 };
 
-/* Routing [T, 2k] of logits [T, X]: k expert ids (int32, ascending), then their weights. */
-node graph_topk(struct graph *g, node logits, const struct topk_op *p, const char *name);
+/* Routing [T, 2k]: k expert ids (int32, ascending), then their weights. */
+node graph_topk(struct graph *g, const struct topk_in *in, const char *name);
 /* The step's rows grouped by expert, for the products. */
 node graph_moe_sort(struct graph *g, node routing, int32_t n_expert, const char *name);
 /* x [T, K] or [T k, K]; w [X, M, K]; [T k, M] */
 node graph_moe_matmul(struct graph *g, const struct tensor *w, node x, node sorted,
                       const char *name);
+struct moe_matmul_in {
+    node x, sorted;
+    const struct tensor *w, *bias, *factor; /* bias [X, M]; factor [X]; NULL: none */
+};
+node graph_moe_matmul_of(struct graph *g, const struct moe_matmul_in *in, const char *name);
+/* x [T, n] times the weight of each expert of its row: [T k, n]. */
+node graph_moe_spread(struct graph *g, node x, node routing, const char *name);
 node graph_moe_sum(struct graph *g, node y, node routing, const char *name); /* [T, M] */
+node graph_moe_sum_plain(struct graph *g, node y, node routing, const char *name);
 
 /* What MOE_SORT makes: experts used in this step, their rows as indices t * k + j. */
 struct moe_sorted {

@@ -56,6 +56,21 @@ static struct act_tile gather(const struct exec *x, const struct value *v, const
     return to;
 }
 
+/* A row of a finished tile to its row of the result: times the expert's factor, plus its bias. */
+static void finish(const struct call *c, const float *y, int64_t e, int64_t m, int64_t n,
+                   float *out)
+{
+    const struct kern *k = kern_of(c);
+    if (c->w2) {
+        times(k, y, ((const float *)c->w2_data)[e], out, n);
+        y = out;
+    }
+    if (c->b)
+        k->add(y, (const float *)c->b_data + e * tensor_m(c->w) + m, out, n);
+    else if (y != out)
+        memcpy(out, y, (size_t)n * sizeof *y);
+}
+
 static OP_FN(cpu_moe_matmul)
 {
     _Alignas(64) float y[ACT_TILE * 64];
@@ -76,8 +91,8 @@ static OP_FN(cpu_moe_matmul)
                 k->mm[c->w->type](cpu_panel(c, c->w_data, s.expert[e], p, scratch), kk, &a, y);
                 int64_t m = p * pack_rows, left = m_all - m < pack_rows ? m_all - m : pack_rows;
                 for (int j = 0; j < n; j++)
-                    memcpy(value_row(x, &c->dst, s.row[i + j]) + m, y + j * pack_rows,
-                           (size_t)left * sizeof *y);
+                    finish(c, y + j * pack_rows, s.expert[e], m, left,
+                           value_row(x, &c->dst, s.row[i + j]) + m);
             }
         }
         u = e * n_panels + p1;
@@ -86,15 +101,26 @@ static OP_FN(cpu_moe_matmul)
 
 static OP_FN(cpu_moe_sum)
 {
+    const struct moe_op *p = c->p;
+    int32_t k = p->k;
     (void)ith;
-    int32_t k = ((const struct moe_op *)c->p)->k;
     for (int64_t r = begin; r < end; r++) {
         const float *w = value_row(x, &c->src[1], r) + k;
         float *y = value_row(x, &c->dst, r);
         memset(y, 0, (size_t)c->dst.cols * sizeof *y);
         for (int32_t j = 0; j < k; j++)
-            kern_of(c)->axpy(w[j], value_row(x, &c->src[0], r * k + j), y, c->dst.cols);
+            kern_of(c)->axpy(p->plain ? 1 : w[j], value_row(x, &c->src[0], r * k + j), y,
+                             c->dst.cols);
     }
+}
+
+static OP_FN(cpu_moe_spread)
+{
+    int32_t k = ((const struct moe_op *)c->p)->k;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        times(kern_of(c), value_row(x, &c->src[0], r / k),
+              value_row(x, &c->src[1], r / k)[k + r % k], value_row(x, &c->dst, r), c->dst.cols);
 }
 
 static size_t moe_scratch(const struct node *n)
@@ -110,6 +136,7 @@ const struct cpu_op cpu_moe_ops[] = {
      .units = moe_units,
      .can = cpu_can_multiply,
      .scratch = moe_scratch},
+    {OP_MOE_SPREAD, "moe_spread", .fn = cpu_moe_spread},
     {OP_MOE_SUM, "moe_sum", .fn = cpu_moe_sum},
     {.fn = NULL},
 };
