@@ -257,8 +257,8 @@ enum {
     ROUTE_ADMIN = 64,
     ROUTE_WAITS = 128,
     ROUTE_PEER = 256, /* llama.cpp's: its type of an error of length */
-    ROUTE_LIST = 512 /* answers may be lists */,
-    ROUTE_METRICS = 256
+    ROUTE_LIST = 512, /* answers may be lists */
+    ROUTE_METRICS = 1024
 };
 struct route {
     const char *method, *path;

@@ -178,6 +178,14 @@ def test_metrics(model):
         check("open_metrics", [s.get("/metrics")[0], s.get("/v1/models")[0],
                                s.get("/openapi.json")[1]["paths"]["/metrics"]["get"]["security"]]
               == [200, 401, []])
+        closed = [(method.upper(), path)
+                  for path, ops in s.get("/openapi.json")[1]["paths"].items()
+                  for method, op in ops.items() if op.get("security") != []]
+        wrong = [(method, path) for method, path in closed
+                 if s.ask(method, path, "{}" if method == "POST" else None)[0] != 401]
+        check("open_metrics_open_nothing_else",
+              not wrong and len(closed) > 20 and ("POST", "/completion") in closed,
+              (wrong, closed))
     with Server(model) as s:
         check("metrics_without_keys", s.get("/metrics")[0] == 200)
 
