@@ -110,14 +110,16 @@ struct run {
 
 /* What a device runs its part of a plan on; all of it outlives the job. */
 struct job_params {
-    const struct plan *plan;
+    struct plan *plan;                          /* whose calls on the device are told where weights
+                                                   lie: plan_bind */
     const struct buffer *act;                   /* its activation arena */
     const struct slabs *cache[STEP_MAX_GROUPS]; /* pages of its own groups, others are NULL */
     const struct slabs *blocks;                 /* its part of recurrent state; NULL: none */
     const struct state *states;                 /* [n_states] */
     int32_t n_states;
-    struct pool *pool; /* the host's threads */
-    int n_nodes;       /* of memory, over which they are spread */
+    int64_t step_bytes; /* of the steps to come */
+    struct pool *pool;  /* the host's threads */
+    int n_nodes;        /* of memory, over which they are spread */
 };
 struct job; /* the backend's own */
 

@@ -3,6 +3,8 @@
 
 #include <string.h>
 #include "base/mem.h"
+#include "graph/backend.h"
+#include "graph/ops/rope.h"
 #include "graph/step.h"
 
 enum { PANEL = 16 }; /* slots of a panel of K blocks */
@@ -122,5 +124,46 @@ void kv_put_page(const struct state *kv, uint8_t *page, int first, int n, const 
         int slot = first + i / kv->n_head_kv, head = i % kv->n_head_kv;
         kv_put_k(kv, page, head, slot, (const uint8_t *)k + (uint64_t)i * k_row);
         kv_put_v(kv, page, head, slot, (const uint8_t *)v + (uint64_t)i * v_row);
+    }
+}
+
+/* ---------------------------------------------------------------- gathering */
+
+enum { MAX_D = 4096 }; /* elements of a head, as architectures allow */
+
+/* A row of K as it is cached, rotated: to numbers, turned, rounded again. */
+static void rotate_row(const struct state *kv, uint8_t *row, const float *angles,
+                       kv_rotate_fn rotate, const void *ctx)
+{
+    float x[MAX_D], *turned = x + kv->rope_first;
+    dtypes[kv->k_type].dequant(row, x, kv->d_k);
+    if (rotate)
+        rotate(ctx, kv->rope, turned, angles);
+    else
+        ref_rope_head(kv->rope, turned, angles);
+    dtypes[kv->k_type].quant(x, row, kv->d_k);
+}
+
+void kv_gather(const struct state *kv, int head, const struct cache_view *view,
+               const struct cache_op *op, kv_rotate_fn rotate, const void *ctx)
+{
+    _Alignas(8) uint8_t row[MAX_D * 4];
+    float angles[MAX_D];
+    int32_t angle_of = 0;
+    uint8_t *to = view_at(view, op->page);
+    for (int32_t j = 0; j < op->n; j++) {
+        const struct cache_slot_from *from = &op->from[j];
+        if (from->page < 0)
+            continue;
+        const uint8_t *page = view_at(view, from->page);
+        int32_t delta = kv->rope ? from->delta : 0;
+        kv_get_k(kv, page, head, from->slot, row);
+        if (delta && delta != angle_of)
+            ref_rope_angles(kv->rope, angle_of = delta, 1.0, angles);
+        if (delta)
+            rotate_row(kv, row, angles, rotate, ctx);
+        kv_put_k(kv, to, head, op->first + j, row);
+        kv_get_v(kv, page, head, from->slot, row);
+        kv_put_v(kv, to, head, op->first + j, row);
     }
 }

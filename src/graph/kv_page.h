@@ -57,4 +57,13 @@ void kv_get_page(const struct state *kv, const uint8_t *page, int first, int n, 
 void kv_put_page(const struct state *kv, uint8_t *page, int first, int n, const void *k,
                  const void *v);
 
+/* One head's part of CACHE_GATHER (step.h). rotate turns a row of d_k numbers by the angles of a
+ * delta; NULL: the definition does. */
+struct cache_op;
+struct cache_view;
+typedef void (*kv_rotate_fn)(const void *ctx, const struct rope_set *set, float *x,
+                             const float *angles);
+void kv_gather(const struct state *kv, int head, const struct cache_view *view,
+               const struct cache_op *op, kv_rotate_fn rotate, const void *ctx);
+
 #endif

@@ -323,31 +323,34 @@ static void place_all(struct compiler *c)
 
 /* ---------------------------------------------------------------- kernels */
 
-/* Where a weight lies on the device that reads it. */
-static pith_status reach(const struct node *n, const struct tensor *t, const struct device *dev,
-                         const void **data, struct pith_error *err)
+/* Whatever a node reads has to be on its device. */
+static pith_status check_weights(const struct node *n, const struct device *dev,
+                                 struct pith_error *err)
 {
-    const struct placement *at = t ? tensor_on(t, n->device) : NULL;
-    *data = NULL;
-    if (!t)
-        return PITH_OK;
-    if (!at)
-        return error_set(err, PITH_INTERNAL, "%s runs on %s, where %s was not placed", n->name,
-                         dev->name, t->name);
-    *data = (const uint8_t *)buffer_map(at->buffer) + at->offset;
+    const struct tensor *t[] = {n->w, n->b, n->w2};
+    for (int i = 0; i < 3; i++)
+        if (t[i] && !tensor_on(t[i], n->device))
+            return error_set(err, PITH_INTERNAL, "%s runs on %s, where %s was not placed", n->name,
+                             dev->name, t[i]->name);
     return PITH_OK;
 }
 
-static pith_status resolve_weights(struct call *call, const struct node *n,
-                                   const struct device *dev, struct pith_error *err)
+static const void *reach(const struct tensor *t, int device, void *(*address)(const struct buffer *))
 {
-    pith_status st;
-    TRY(reach(n, n->w, dev, &call->w_data, err));
-    TRY(reach(n, n->b, dev, &call->b_data, err));
-    TRY(reach(n, n->w2, dev, &call->w2_data, err));
-    call->layout = n->w ? tensor_layout_on(n->w, n->device) : LAYOUT_ROWS;
-fail:
-    return st;
+    const struct placement *at = t ? tensor_on(t, device) : NULL;
+    const uint8_t *base = at ? address(at->buffer) : NULL;
+    return base ? base + at->offset : NULL;
+}
+
+void plan_bind(struct plan *p, int device, void *(*address)(const struct buffer *))
+{
+    for (struct call *c = p->calls; c < p->calls + p->n_calls; c++) {
+        if (c->dst.device != device)
+            continue;
+        c->w_data = reach(c->w, device, address);
+        c->b_data = reach(c->b, device, address);
+        c->w2_data = reach(c->w2, device, address);
+    }
 }
 
 static pith_status resolve(struct compiler *c, struct pith_error *err)
@@ -363,7 +366,8 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
         call->b = n->b;
         call->w2 = n->w2;
         call->p = n->p;
-        pith_status st = resolve_weights(call, n, dev, err);
+        call->layout = n->w ? tensor_layout_on(n->w, n->device) : LAYOUT_ROWS;
+        pith_status st = check_weights(n, dev, err);
         if (st != PITH_OK)
             return st;
         call->n_src = n->n_src;
@@ -374,7 +378,9 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
         set_value(c, n, &call->dst);
         for (int s = 0; s < n->n_src; s++)
             set_value(c, n->src[s], &call->src[s]);
-        if (!dev->backend->impl(dev, n, &call->impl))
+        if (op_has(n->op, OP_TRANSFER))
+            call->impl = (struct op_impl){.kernel = "copy"};
+        else if (!dev->backend->impl(dev, n, &call->impl))
             return error_set(err, PITH_UNSUPPORTED, "%s cannot run %s (%s%s%s)", dev->name, n->name,
                              op_infos[n->op]->name, n->w ? ", weight type " : "",
                              n->w ? dtypes[n->w->type].name : "");
@@ -463,7 +469,7 @@ void plan_deinit(struct plan *p)
 
 /* ---------------------------------------------------------------- running */
 
-pith_status plan_open(struct plan_run *r, const struct plan *p, struct job_params *params,
+pith_status plan_open(struct plan_run *r, struct plan *p, struct job_params *params,
                       struct pith_error *err)
 {
     pith_status st;
@@ -509,8 +515,8 @@ pith_status plan_cache_ops(struct plan_run *r, struct cache_log *log, struct pit
     return st;
 }
 
-/* A value that goes to another device: the source has finished before, and the copy before anything
- * else begins. */
+/* A value that goes to another device: both have finished before (where it goes somebody else may
+ * still lie), and the copy before anything else begins. */
 static pith_status copy_value(struct plan_run *r, const struct run *run, const struct call *c,
                               struct event *ev, struct pith_error *err)
 {
@@ -519,13 +525,16 @@ static pith_status copy_value(struct plan_run *r, const struct run *run, const s
     int from = c->src[0].device;
     int64_t rows = exec_rows(&x, c->dst.rows, c->dst.rows_mul);
     uint64_t bytes, ops;
+    int to = c->dst.device;
     pith_status st = p->devices[from]->backend->wait(r->job[from], err);
+    if (st == PITH_OK)
+        st = p->devices[to]->backend->wait(r->job[to], err);
     if (st != PITH_OK)
         return st;
     call_cost(c, &x, &bytes, &ops);
     run->stats[c->index].n++;
     run->stats[c->index].bytes += bytes;
-    return buffer_copy((struct place){&r->act[c->dst.device], c->dst.offset},
+    return buffer_copy((struct place){&r->act[to], c->dst.offset},
                        (struct place){&r->act[from], c->src[0].offset},
                        (uint64_t)(rows * c->src[0].ld) * sizeof(float), ev, err);
 }
@@ -534,13 +543,12 @@ static pith_status copy_value(struct plan_run *r, const struct run *run, const s
 static pith_status wait_all(struct plan_run *r, struct event *ev, pith_status st,
                             struct pith_error *err)
 {
-    struct pith_error other;
-    pith_status end = event_wait(ev, st == PITH_OK ? err : &other);
+    pith_status end = event_wait(ev, st == PITH_OK ? err : NULL);
     st = st == PITH_OK ? end : st;
     for (int d = 0; d < r->plan->n_devices; d++) {
         if (!r->job[d])
             continue;
-        end = r->plan->devices[d]->backend->wait(r->job[d], st == PITH_OK ? err : &other);
+        end = r->plan->devices[d]->backend->wait(r->job[d], st == PITH_OK ? err : NULL);
         st = st == PITH_OK ? end : st;
     }
     return st;

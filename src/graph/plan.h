@@ -40,6 +40,9 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
                          struct pith_error *err);
 void plan_deinit(struct plan *p);
 
+/* For backends: tells the calls of a device where its weights are; address: of a buffer's first
+ * byte, for that device's kernels. */
+void plan_bind(struct plan *p, int device, void *(*address)(const struct buffer *));
 /* A plan that can be run: memory for its values, and a job on each of its devices. */
 struct plan_run {
     const struct plan *plan;
@@ -48,7 +51,7 @@ struct plan_run {
     uint32_t done[MAX_DEVICES];   /* of the list of cache operations */
 };
 /* params[d] for each device; act is set here. */
-pith_status plan_open(struct plan_run *r, const struct plan *p, struct job_params *params,
+pith_status plan_open(struct plan_run *r, struct plan *p, struct job_params *params,
                       struct pith_error *err);
 void plan_close(struct plan_run *r); /* zeroed is allowed */
 /* Does what is in the list on all devices and empties it. What a device failed to do stays. */

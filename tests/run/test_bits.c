@@ -46,6 +46,7 @@ struct subject {
 
 struct way {
     const char *name, *cpu, *devices;
+    const char *far, *layers; /* devices whose memory the host cannot touch; who gets which layer */
     int32_t n_threads, reference, observe, n_batch;
     pith_weights weights;
 };
@@ -55,11 +56,18 @@ static const struct way ways[] = {
     {.name = "2 threads", .n_threads = 2},
     {.name = "level base", .n_threads = 1, .cpu = "base"},
     {.name = "2 devices", .n_threads = 1, .devices = "2"},
+    {.name = "half on a far device", .n_threads = 1, .far = "1"},
     {.name = "level avx2", .n_threads = 1, .cpu = "avx2"},
     {.name = "mapped", .n_threads = 1, .weights = PITH_WEIGHTS_MAPPED},
+    {.name = "on a far device", .n_threads = 1, .far = "1", .layers = "1"},
     {.name = "level avx512", .n_threads = 1, .cpu = "avx512"},
     {.name = "unfused", .n_threads = 1, .observe = 1},
     {.name = "level avx512vnni", .n_threads = 1, .cpu = "avx512vnni"},
+    {.name = "layers by turns on two far devices and the CPU, steps of 7 rows",
+     .n_threads = 2,
+     .far = "2",
+     .layers = "2,0,1",
+     .n_batch = 7},
     {.name = "steps of 7 rows", .n_threads = 1, .n_batch = 7},
     {.name = "level avx512bf16", .n_threads = 1, .cpu = "avx512bf16"},
     {.name = "3 threads, 3 devices", .n_threads = 3, .devices = "3"},
@@ -106,8 +114,12 @@ static pith_model *open_model(const struct subject *s, const struct way *w, stru
     mp.overrides = s->overrides;
     set_env("PITH_CPU", w->cpu);
     set_env("PITH_CPU_DEVICES", w->devices);
+    set_env("PITH_FAR_DEVICES", w->far);
+    set_env("PITH_LAYER_DEVICES", w->layers);
     pith_model *m = pith_model_open(s->path, &mp, err);
     set_env("PITH_CPU", NULL);
+    set_env("PITH_FAR_DEVICES", NULL);
+    set_env("PITH_LAYER_DEVICES", NULL);
     set_env("PITH_CPU_DEVICES", NULL);
     return m;
 }

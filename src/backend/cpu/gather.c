@@ -8,8 +8,6 @@
 #include "graph/kv_page.h"
 #include "graph/ops/rope.h"
 
-enum { MAX_D = 4096 }; /* elements of a head, as architectures allow */
-
 struct gather {
     const struct cache_op *op;
     const struct cache_view *view;
@@ -19,43 +17,10 @@ struct gather {
     int n_threads;
 };
 
-/* A row of K as it is cached, rotated: to numbers, turned, rounded again. */
-static void rotate(const struct gather *g, const struct state *kv, uint8_t *row, const float
-    *angles)
+static void rotate(const void *ctx, const struct rope_set *set, float *x, const float *angles)
 {
-    float x[MAX_D], *turned = x + kv->rope_first;
-    const struct rope_set *set = kv->rope;
-    dtypes[kv->k_type].dequant(row, x, kv->d_k);
-    if (!g->kern)
-        ref_rope_head(set, turned, angles);
-    else if (set->neox)
-        g->kern->rope_neox(turned, angles, angles + set->n_rot / 2, set->n_rot);
-    else
-        g->kern->rope_norm(turned, angles, angles + set->n_rot / 2, set->n_rot);
-    dtypes[kv->k_type].quant(x, row, kv->d_k);
-}
-
-static void gather_head(const struct gather *g, const struct state *kv, int head)
-{
-    _Alignas(8) uint8_t row[MAX_D * 4];
-    float angles[MAX_D];
-    int32_t angle_of = 0;
-    uint8_t *to = view_at(g->view, g->op->page);
-    for (int32_t j = 0; j < g->op->n; j++) {
-        const struct cache_slot_from *from = &g->op->from[j];
-        if (from->page < 0)
-            continue;
-        const uint8_t *page = view_at(g->view, from->page);
-        int32_t delta = kv->rope ? from->delta : 0;
-        kv_get_k(kv, page, head, from->slot, row);
-        if (delta && delta != angle_of)
-            ref_rope_angles(kv->rope, angle_of = delta, 1.0, angles);
-        if (delta)
-            rotate(g, kv, row, angles);
-        kv_put_k(kv, to, head, g->op->first + j, row);
-        kv_get_v(kv, page, head, from->slot, row);
-        kv_put_v(kv, to, head, g->op->first + j, row);
-    }
+    const struct kern *kern = ctx;
+    (set->neox ? kern->rope_neox : kern->rope_norm)(x, angles, angles + set->n_rot / 2, set->n_rot);
 }
 
 static void gather_thread(void *ctx, int ith)
@@ -65,7 +30,7 @@ static void gather_thread(void *ctx, int ith)
     for (const struct state *kv = g->states; kv < g->states + g->n_states; kv++)
         for (int head = 0; kv->group == g->op->group && head < kv->n_head_kv; head++)
             if (unit++ % g->n_threads == ith)
-                gather_head(g, kv, head);
+                kv_gather(kv, head, g->view, g->op, g->kern ? rotate : NULL, g->kern);
 }
 
 void cpu_gather(const struct kern *kern, struct pool *pool, const struct job_params *p,

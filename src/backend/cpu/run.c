@@ -369,6 +369,7 @@ pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job
     j->x.plan = p->plan;
     j->x.n_nodes = p->n_nodes;
     j->x.base[d->index] = buffer_map(p->act);
+    plan_bind(p->plan, d->index, buffer_map);
     for (int g = 0; g < STEP_MAX_GROUPS; g++)
         view_of(&j->x.cache[g], p->cache[g], &j->at[g]);
     view_of(&j->x.state, p->blocks, &j->at[STEP_MAX_GROUPS]);

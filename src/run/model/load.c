@@ -157,7 +157,7 @@ static void load_worker(void *ctx, int ith)
 {
     struct loader *l = ctx;
     const struct pith_model_params *mp = &l->m->params;
-    struct pith_error why;
+    struct pith_error why = {PITH_OK, ""};
     pith_status st = PITH_OK;
     uint8_t *stage = l->stage_bytes ? mem_alloc(l->stage_bytes, PITH_MEM_SCRATCH) : NULL;
     if (l->stage_bytes && !stage)

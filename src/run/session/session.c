@@ -204,7 +204,8 @@ static pith_status open_plan(struct pith_session *s, struct pith_error *err)
     const struct pith_model *m = s->model;
     struct job_params jp[MAX_DEVICES];
     for (int d = 0; d < m->n_devices; d++) {
-        jp[d] = (struct job_params){.states = s->states,
+        jp[d] = (struct job_params){.step_bytes = (int64_t)s->step_reserved,
+                                    .states = s->states,
                                     .n_states = s->n_states,
                                     .pool = m->pool,
                                     .n_nodes = m->n_nodes};
