@@ -1,0 +1,330 @@
+/* nemotron_h.c -- Nemotron-H, arXiv:2504.03624, and Nemotron Nano 2 and 3: each layer is one block,
+ * Mamba-2, attention without positions, or a feed-forward; nemotron_h_moe with experts for the last.
+ *
+ *     for each layer:  x += block(norm(x))
+ *     logits = output(norm(x))
+ *
+ * A feed-forward is down(relu(up x)^2). Experts may work in a narrower space than the stream:
+ * latent_up(sum of experts(latent_down x)); the shared one does not, and neither does the router. */
+#include "arch/arch.h"
+
+#include <math.h>
+
+enum { F_SSM = 1, F_ATTN = 2, F_DENSE = 4, F_MOE = 8, F_SHARED = 16 }; /* of a layer */
+enum { MIXER };                                                        /* its state */
+enum { G_QKV_BIAS = 1, G_OUT_BIAS, G_FFN_BIAS, G_NORM, G_LATENT };
+
+struct nemotron_hp {
+    int32_t conv, state, inner, heads, groups; /* Mamba-2 */
+    int32_t latent;
+};
+
+struct nemotron_layer {
+    struct tensor *norm;
+    struct tensor *in, *conv, *conv_b, *dt_b, *a, *d, *ssm_norm, *out;
+    struct tensor *wq, *wk, *wv, *wo, *bq, *bk, *bv, *bo;
+    struct tensor *up, *down, *b_up, *b_down;
+    struct tensor *router, *choice, *latent_down, *latent_up, *up_exps, *down_exps, *up_sh, *down_sh;
+};
+
+enum {
+    D_INNER = DIM_FAMILY,
+    D_IN,
+    D_CHANNELS,
+    D_CONV,
+    D_SSM_HEADS,
+    D_GROUP,
+    D_PER_GROUP,
+    D_LATENT
+};
+
+static int64_t nemotron_dim(const struct arch_model *m, int d, int32_t l)
+{
+    const struct nemotron_hp *h = m->family;
+    int64_t bc = 2 * (int64_t)h->groups * h->state;
+    (void)l;
+    switch (d) {
+    case D_INNER:
+        return h->inner;
+    case D_IN:
+        return 2 * (int64_t)h->inner + bc + h->heads;
+    case D_CHANNELS:
+        return h->inner + bc;
+    case D_CONV:
+        return h->conv;
+    case D_SSM_HEADS:
+        return h->heads;
+    case D_GROUP:
+        return h->groups;
+    case D_PER_GROUP:
+        return h->inner / h->groups;
+    default: /* D_LATENT */
+        return h->latent;
+    }
+}
+
+/* ---------------------------------------------------------------- tables */
+
+static int may_have_experts(const struct arch_model *m)
+{
+    return m->arch->variant != NULL;
+}
+static int has_experts(const struct arch_model *m)
+{
+    return m->hp.n_expert > 0;
+}
+static double rms_eps(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return m->hp.norm_eps;
+}
+static int32_t widest(const struct arch_model *m)
+{
+    int32_t most = 0;
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        most = m->hp.n_ff[l] > most ? m->hp.n_ff[l] : most;
+    return most;
+}
+static double width_of_expert(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return widest(m) / (m->hp.n_expert_used ? m->hp.n_expert_used : 1);
+}
+static double width_of_row(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return m->hp.n_embd;
+}
+static double two_rows(const struct arch_model *m)
+{
+    return 2 * m->hp.n_embd;
+}
+static double heads_of_16(const struct arch_model *m)
+{
+    return 2 * m->hp.n_embd % 16 ? 1 : 2 * m->hp.n_embd / 16;
+}
+
+#define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct nemotron_hp, field), .family = 1
+static const struct key_spec keys[] = {
+    KEYS_SIZES
+    KEYS_LAYER_NORM
+    {F32("attention.layer_norm_rms_epsilon", norm_eps), RANGE(0, 1), .from = rms_eps},
+    {LAYERS("attention.head_count", n_head), RANGE(0, MAX_HEADS), .required = 1, .size = 1},
+    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(0, MAX_HEADS), .required = 1, .size = 1},
+    KEYS_HEAD_DIMS
+    {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .when = may_have_experts, .size = 1},
+    {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
+     .size = 1},
+    {LAYERS("feed_forward_length", n_ff), RANGE(0, MAX_FF), .required = 1, .size = 1},
+    {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .from = width_of_expert,
+     .when = has_experts, .size = 1},
+    {I32("expert_shared_feed_forward_length", n_ff_shexp), RANGE(0, MAX_FF), .when = has_experts,
+     .synth = 24},
+    {BOOL("expert_weights_norm", expert_norm), .when = has_experts, .synth = 1},
+    {F32("expert_weights_scale", expert_scale), .when = has_experts},
+    {I32("expert_group_count", n_expert_groups), RANGE(0, MAX_EXPERTS), .when = has_experts},
+    {I32("expert_group_used_count", n_groups_used), RANGE(0, MAX_EXPERTS), .when = has_experts},
+    {OWN("moe_latent_size", latent), RANGE(1, MAX_EMBD), .from = width_of_row, .when = has_experts},
+    {OWN("ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
+    {OWN("ssm.state_size", state), RANGE(1, 4096), .required = 1, .synth = 16},
+    {OWN("ssm.inner_size", inner), RANGE(1, MAX_EMBD), .required = 1, .synth_of = two_rows},
+    {OWN("ssm.time_step_rank", heads), RANGE(1, MAX_EMBD), .required = 1, .synth_of = heads_of_16},
+    {OWN("ssm.group_count", groups), RANGE(1, MAX_EMBD), .required = 1, .synth = 1},
+    KEYS_POOLING
+    {0},
+};
+
+#define L(name_, field, ...) ROW(struct nemotron_layer, name_, field, .layer = 1, __VA_ARGS__)
+#define VECTOR               .use = TENSOR_VECTOR
+#define EXPERTS              .use = TENSOR_EXPERTS
+static const struct tensor_spec tensors[] = {
+    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
+    IO("output_norm.weight", output_norm, DIM(DIM_E)),
+    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    L("attn_norm.weight", norm, DIM(DIM_E)),
+
+    L("ssm_in.weight", in, DIM(D_IN, DIM_E), .need = F_SSM),
+    L("ssm_conv1d.weight", conv, DIM(D_CHANNELS, D_CONV), .need = F_SSM, VECTOR),
+    L("ssm_conv1d.bias", conv_b, DIM(D_CHANNELS), .need = F_SSM, VECTOR),
+    L("ssm_dt.bias", dt_b, DIM(D_SSM_HEADS), .need = F_SSM, VECTOR),
+    L("ssm_a", a, DIM(D_SSM_HEADS, DIM_ONE), .need = F_SSM, VECTOR, .centre = -1),
+    L("ssm_d", d, DIM(D_SSM_HEADS, DIM_ONE), .need = F_SSM, VECTOR),
+    L("ssm_norm.weight", ssm_norm, DIM(D_GROUP, D_PER_GROUP), .need = F_SSM, VECTOR),
+    L("ssm_out.weight", out, DIM(DIM_E, D_INNER), .need = F_SSM),
+
+    L("attn_q.weight", wq, DIM(DIM_Q, DIM_E), .need = F_ATTN),
+    L("attn_k.weight", wk, DIM(DIM_K, DIM_E), .need = F_ATTN),
+    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E), .need = F_ATTN),
+    L("attn_output.weight", wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
+    L("attn_q.bias", bq, DIM(DIM_Q), .need = F_ATTN, .group = G_QKV_BIAS),
+    L("attn_k.bias", bk, DIM(DIM_K), .need = F_ATTN, .group = G_QKV_BIAS),
+    L("attn_v.bias", bv, DIM(DIM_VV), .need = F_ATTN, .group = G_QKV_BIAS),
+    L("attn_output.bias", bo, DIM(DIM_E), .need = F_ATTN, .group = G_OUT_BIAS),
+
+    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
+    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
+    L("ffn_up.bias", b_up, DIM(DIM_F), .need = F_DENSE, .group = G_FFN_BIAS),
+    L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE, .group = G_FFN_BIAS),
+
+    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    L("exp_probs_b.bias", choice, DIM(DIM_X), .need = F_MOE, VECTOR),
+    L("ffn_latent_down.weight", latent_down, DIM(D_LATENT, DIM_E), .need = F_MOE,
+      .group = G_LATENT),
+    L("ffn_latent_up.weight", latent_up, DIM(DIM_E, D_LATENT), .need = F_MOE, .group = G_LATENT),
+    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, D_LATENT), .need = F_MOE, EXPERTS),
+    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, D_LATENT, DIM_FX), .need = F_MOE, EXPERTS),
+    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
+    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
+    {0},
+};
+#undef L
+
+static pith_status derive(struct arch_model *m, struct pith_error *err)
+{
+    const struct nemotron_hp *h = m->family;
+    struct hparams *hp = &m->hp;
+    for (int32_t l = 0; l < hp->n_layer; l++)
+        m->layer_features[l] = hp->n_ff[l] && has_experts(m)
+                                   ? F_MOE | (hp->n_ff_shexp ? F_SHARED : 0)
+                               : hp->n_ff[l]      ? F_DENSE
+                               : hp->n_head_kv[l] ? F_ATTN
+                                                  : F_SSM;
+    if (h->inner % h->heads || h->heads % h->groups)
+        return error_set(err, PITH_SHAPE,
+                         "%s: %d channels over %d heads in %d groups: not whole heads and groups",
+                         arch_path(m), h->inner, h->heads, h->groups);
+    return PITH_OK;
+}
+
+/* Mamba, feed-forward, attention, feed-forward, and so on. */
+static pith_status synth(struct arch_model *m, struct pith_error *err)
+{
+    (void)err;
+    for (int32_t l = 0; l < m->hp.n_layer; l++) {
+        m->hp.n_head_kv[l] = l % 4 == 2 ? m->hp.n_head_kv[l] : 0;
+        m->hp.n_ff[l] = l % 2 ? m->hp.n_ff[l] : 0;
+    }
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- graph */
+
+static struct nn_ssm ssm_of(const struct arch_model *m, int32_t l)
+{
+    const struct nemotron_hp *h = m->family;
+    const struct nemotron_layer *w = arch_layer(m, l);
+    return (struct nn_ssm){.in = w->in,
+                           .conv = w->conv,
+                           .conv_b = w->conv_b,
+                           .dt_b = w->dt_b,
+                           .a = w->a,
+                           .d = w->d,
+                           .norm = w->ssm_norm,
+                           .inner = h->inner,
+                           .n_state = h->state,
+                           .n_group = h->groups,
+                           .n_dt = h->heads,
+                           .n_conv = h->conv,
+                           .state = m->state_of[l][MIXER],
+                           .mamba2 = 1,
+                           .norm_eps = m->hp.norm_eps};
+}
+
+static void states(struct arch_model *m)
+{
+    for (int32_t l = 0; l < m->hp.n_layer; l++) {
+        struct nn_ssm s = ssm_of(m, l);
+        if (m->layer_features[l] & (F_SSM | F_ATTN))
+            arch_state(m, l, MIXER,
+                       m->layer_features[l] & F_SSM ? nn_ssm_state(&s) : arch_kv(&m->hp, l));
+    }
+}
+
+static node mamba(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct nemotron_layer *w = arch_layer(m, l);
+    struct nn_ssm ssm = ssm_of(m, l);
+    return graph_matmul(g, w->out, NULL, nn_tail(g, nn_ssm(g, &ssm, x)), "ssm_out");
+}
+
+static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct nemotron_layer *w = arch_layer(m, l);
+    struct nn_attention a = {.wq = w->wq,
+                             .wk = w->wk,
+                             .wv = w->wv,
+                             .wo = w->wo,
+                             .bq = w->bq,
+                             .bk = w->bk,
+                             .bv = w->bv,
+                             .bo = w->bo,
+                             .n_head = m->hp.n_head[l],
+                             .n_head_kv = m->hp.n_head_kv[l],
+                             .d_k = m->hp.d_k,
+                             .d_v = m->hp.d_v,
+                             .q_scale = 1.0f / sqrtf((float)m->hp.d_k),
+                             .state = m->state_of[l][MIXER]};
+    return nn_attention(g, &a, x);
+}
+
+static node dense(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct nemotron_layer *w = arch_layer(m, l);
+    struct nn_ffn f = {
+        .up = w->up, .down = w->down, .b_up = w->b_up, .b_down = w->b_down, .act = GLU_RELU2};
+    return nn_ffn(g, &f, x);
+}
+
+static node experts(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct nemotron_layer *w = arch_layer(m, l);
+    const struct hparams *hp = &m->hp;
+    struct nn_ffn shared = {.up = w->up_sh, .down = w->down_sh, .act = GLU_RELU2};
+    struct nn_moe moe = {.router = w->router,
+                         .choice = w->choice,
+                         .up = w->up_exps,
+                         .down = w->down_exps,
+                         .n_expert = hp->n_expert,
+                         .k = hp->n_expert_used,
+                         .gating = MOE_SIGMOID,
+                         .norm = hp->expert_norm,
+                         .n_group = hp->n_expert_groups,
+                         .n_group_used = hp->n_groups_used,
+                         .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
+                         .act = GLU_RELU2};
+    if (w->latent_down)
+        moe.inner = graph_matmul(g, w->latent_down, NULL, x, "ffn_latent_down");
+    node y = nn_moe(g, &moe, x);
+    if (w->latent_up)
+        y = graph_matmul(g, w->latent_up, NULL, y, "ffn_latent_up");
+    return w->up_sh ? graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared") : y;
+}
+
+static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
+{
+    const struct nemotron_layer *w = arch_layer(m, l);
+    uint64_t f = m->layer_features[l];
+    node x = f & (F_SSM | F_ATTN) ? c->x[0] : nn_tail(g, c->x[0]);
+    node h = graph_rms_norm(g, x, w->norm, m->hp.n_embd, m->hp.norm_eps, "block_norm");
+    h = f & F_SSM     ? mamba(m, g, l, h)
+        : f & F_ATTN  ? attention(m, g, l, h)
+        : f & F_DENSE ? dense(m, g, l, h)
+                      : experts(m, g, l, h);
+    c->x[0] = graph_add(g, h, nn_tail(g, x), "block_residual");
+}
+
+#define NEMOTRON(symbol, arch_name, variant_)                                                      \
+    const struct arch symbol = {.name = arch_name,                                                 \
+                                .variant = variant_,                                               \
+                                .keys = keys,                                                      \
+                                .tensors = tensors,                                                \
+                                .family_bytes = sizeof(struct nemotron_hp),                        \
+                                .layer_bytes = sizeof(struct nemotron_layer),                      \
+                                .dim = nemotron_dim,                                               \
+                                .synth = synth,                                                    \
+                                .derive = derive,                                                  \
+                                .states = states,                                                  \
+                                .role = {[ROLE_DECODER] = {.visit = visit}}};
+
+NEMOTRON(arch_nemotron_h, "nemotron_h", NULL)
+NEMOTRON(arch_nemotron_h_moe, "nemotron_h_moe", "experts")
