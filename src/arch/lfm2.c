@@ -190,6 +190,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     const struct lfm2_layer *w = arch_layer(m, l);
     struct nn_ffn dense = {.gate = w->gate, .up = w->up, .down = w->down, .act = GLU_SILU};
     struct nn_moe moe = {.router = w->router,
+                         .choice = w->choice,
                          .gate = w->gate_exps,
                          .up = w->up_exps,
                          .down = w->down_exps,
@@ -197,6 +198,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                          .k = m->hp.n_expert_used,
                          .gating = m->hp.expert_gating == 2 ? MOE_SIGMOID : MOE_SOFTMAX,
                          .norm = 1,
+                         .least = 0x1p-14f,
                          .scale = 1,
                          .act = GLU_SILU};
     return m->layer_features[l] & F_MOE ? nn_moe(g, &moe, x) : nn_ffn(g, &dense, x);
@@ -228,3 +230,4 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
                                 .role = {[ROLE_DECODER] = {.visit = visit}}};
 
 LFM2(arch_lfm2, "lfm2", NULL)
+LFM2(arch_lfm2moe, "lfm2moe", "experts")

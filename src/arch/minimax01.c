@@ -214,6 +214,7 @@ static node experts(const struct arch_model *m, struct graph *g, int32_t l, node
                          .k = m->hp.n_expert_used,
                          .gating = MOE_SOFTMAX,
                          .norm = 1,
+                         .least = 0x1p-14f,
                          .scale = 1,
                          .act = GLU_SILU};
     return nn_moe(g, &moe, x);

@@ -1,11 +1,13 @@
 /* nemotron_h.c -- Nemotron-H, arXiv:2504.03624, and Nemotron Nano 2 and 3: each layer is one block,
- * Mamba-2, attention without positions, or a feed-forward; nemotron_h_moe with experts for the last.
+ * Mamba-2, attention without positions, or a feed-forward; nemotron_h_moe with experts for the
+ * last.
  *
  *     for each layer:  x += block(norm(x))
  *     logits = output(norm(x))
  *
  * A feed-forward is down(relu(up x)^2). Experts may work in a narrower space than the stream:
- * latent_up(sum of experts(latent_down x)); the shared one does not, and neither does the router. */
+ * latent_up(sum of experts(latent_down x)); the shared one does not, and neither does the router.
+ */
 #include "arch/arch.h"
 
 #include <math.h>
@@ -24,7 +26,8 @@ struct nemotron_layer {
     struct tensor *in, *conv, *conv_b, *dt_b, *a, *d, *ssm_norm, *out;
     struct tensor *wq, *wk, *wv, *wo, *bq, *bk, *bv, *bo;
     struct tensor *up, *down, *b_up, *b_down;
-    struct tensor *router, *choice, *latent_down, *latent_up, *up_exps, *down_exps, *up_sh, *down_sh;
+    struct tensor *router, *choice, *latent_down, *latent_up, *up_exps, *down_exps, *up_sh,
+        *down_sh;
 };
 
 enum {
@@ -106,13 +109,12 @@ static double heads_of_16(const struct arch_model *m)
 
 #define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct nemotron_hp, field), .family = 1
 static const struct key_spec keys[] = {
-    KEYS_SIZES
-    KEYS_LAYER_NORM
-    {F32("attention.layer_norm_rms_epsilon", norm_eps), RANGE(0, 1), .from = rms_eps},
+    KEYS_SIZES KEYS_LAYER_NORM{F32("attention.layer_norm_rms_epsilon", norm_eps), RANGE(0, 1),
+                               .from = rms_eps},
     {LAYERS("attention.head_count", n_head), RANGE(0, MAX_HEADS), .required = 1, .size = 1},
     {LAYERS("attention.head_count_kv", n_head_kv), RANGE(0, MAX_HEADS), .required = 1, .size = 1},
-    KEYS_HEAD_DIMS
-    {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .when = may_have_experts, .size = 1},
+    KEYS_HEAD_DIMS{I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
+                   .size = 1},
     {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
      .size = 1},
     {LAYERS("feed_forward_length", n_ff), RANGE(0, MAX_FF), .required = 1, .size = 1},
@@ -130,8 +132,7 @@ static const struct key_spec keys[] = {
     {OWN("ssm.inner_size", inner), RANGE(1, MAX_EMBD), .required = 1, .synth_of = two_rows},
     {OWN("ssm.time_step_rank", heads), RANGE(1, MAX_EMBD), .required = 1, .synth_of = heads_of_16},
     {OWN("ssm.group_count", groups), RANGE(1, MAX_EMBD), .required = 1, .synth = 1},
-    KEYS_POOLING
-    {0},
+    KEYS_POOLING{0},
 };
 
 #define L(name_, field, ...) ROW(struct nemotron_layer, name_, field, .layer = 1, __VA_ARGS__)
@@ -288,6 +289,7 @@ static node experts(const struct arch_model *m, struct graph *g, int32_t l, node
                          .k = hp->n_expert_used,
                          .gating = MOE_SIGMOID,
                          .norm = hp->expert_norm,
+                         .least = 0x1p-14f,
                          .n_group = hp->n_expert_groups,
                          .n_group_used = hp->n_groups_used,
                          .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,

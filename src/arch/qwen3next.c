@@ -365,6 +365,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                          .k = m->hp.n_expert_used,
                          .gating = MOE_SOFTMAX,
                          .norm = 1,
+                         .least = 0x1p-14f,
                          .scale = 1,
                          .act = GLU_SILU};
     if (!has_experts(m))

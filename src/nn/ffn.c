@@ -22,9 +22,16 @@ node nn_ffn(struct graph *g, const struct nn_ffn *f, node x)
 node nn_moe(struct graph *g, const struct nn_moe *m, node x)
 {
     node logits = graph_matmul(g, m->router, NULL, x, "ffn_router");
-    struct topk_in topk = {
-        .logits = logits,
-        .p = {.k = m->k, .gating = m->gating, .norm = m->norm, .scale = m->scale}};
+    struct topk_in topk = {.logits = logits,
+                           .bias = m->choice,
+                           .p = {.k = m->k,
+                                 .gating = m->gating,
+                                 .norm = m->norm,
+                                 .least = m->least,
+                                 .n_group = m->n_group,
+                                 .n_group_used = m->n_group_used,
+                                 .scale = m->scale}};
+    x = m->inner ? m->inner : x;
     node routing = graph_topk(g, &topk, "ffn_topk");
     node sorted = graph_moe_sort(g, routing, m->n_expert, "ffn_sort");
     node gate, up;

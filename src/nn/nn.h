@@ -53,9 +53,13 @@ node nn_ffn(struct graph *g, const struct nn_ffn *f, node x);
  * arXiv:2401.04088, sec. 2.1]; gate_up: both in one stack, the gates' rows first */
 struct nn_moe {
     const struct tensor *router, *gate, *up, *gate_up, *down;
+    const struct tensor *choice; /* added to the scores for the choice alone, NULL: nothing */
+    node inner;                  /* what the experts read, NULL: x, as the router */
     int32_t n_expert, k;
     enum moe_gating gating;
-    int norm;
+    int norm; /* weights are divided by their sum, or by `least` where that is less */
+    float least;
+    int32_t n_group, n_group_used; /* topk_op, graph/ops/moe.h */
     float scale;
     enum glu_act act;
 };
