@@ -190,7 +190,23 @@ static int may_go(const char *name)
            !strncmp(name, "cls.", 4);
 }
 
-static void leave_out(const struct model_file *f, int i)
+/* An optional row that is the only one of its group in this model. */
+static int alone(const struct arch_model *a, const char *name)
+{
+    char full[128];
+    int group = 0, used = 0;
+    for (const struct tensor_spec *s = a->arch->tensors; s->name && !group; s++)
+        for (int32_t l = 0; s->layer && s->group && l < a->hp.n_layer && !group; l++) {
+            arch_tensor_name(a, s, l, full, sizeof full);
+            group = arch_tensor_used(a, s, l) && !strcmp(full, name) ? s->group : 0;
+        }
+    for (const struct tensor_spec *s = a->arch->tensors; s->name && group; s++)
+        for (int32_t l = 0; s->group == group && l < a->hp.n_layer; l++)
+            used += arch_tensor_used(a, s, l);
+    return used == 1;
+}
+
+static void leave_out(const struct model_file *f, const struct arch_model *a, int i)
 {
     struct pith_error err;
     struct info *rest = malloc((size_t)f->n_infos * sizeof *rest);
@@ -199,7 +215,7 @@ static void leave_out(const struct model_file *f, int i)
     snprintf(shared->label, sizeof shared->label, "without %s", f->info[i].name);
     put_together(changed, f, rest, f->n_infos - 1, 0);
     if (runs(&err)) {
-        if (!may_go(f->info[i].name))
+        if (!may_go(f->info[i].name) && !alone(a, f->info[i].name))
             bad("it runs");
     } else if (!strstr(err.msg, f->info[i].name)) {
         /* features follow from some tensors: then others are the wrong ones */
@@ -337,7 +353,7 @@ static void all_cases(const char *path)
             bad("put together again: %s", err.msg);
     }
     for (int i = 0; i < f.n_infos && !shared->unsupported; i++) {
-        leave_out(&f, i);
+        leave_out(&f, &m->arch, i);
         if (test_scale() >= 10 || strncmp(f.info[i].name, "blk.", 4) ||
             !strncmp(f.info[i].name, "blk.1.", 6))
             misshape(&f, i);
