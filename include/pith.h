@@ -518,6 +518,9 @@ PITH_API const char *
 pith_chat_think(const pith_template *t); /* what begins it, "<think>"; NULL: it has none */
 PITH_API const char *pith_chat_answer(
     const pith_template *t); /* what ends reasoning in its family, "</think>"; NULL: it has none */
+/* What calls of its family begin with, n bytes of it, where they are not one JSON text
+ * (pith_chat_grammar says PITH_UNSUPPORTED); NULL: they are. */
+PITH_API const char *pith_chat_opening(const pith_template *t, size_t *n);
 /* For pith_grammar_open with PITH_GRAMMAR_SCHEMA: the schema that a call of one of the tools keeps,
  * and the trigger it follows. Returns its full length as snprintf does, -1 on error:
  * PITH_UNSUPPORTED where calls of the family are not one JSON text. */
@@ -861,6 +864,8 @@ typedef struct pith_grammar pith_grammar;
  * they may be called: anything, but what begins a call, behind the trigger or (in families whose
  * models do that) as a bare or fenced JSON object that names one of the tools where the answer
  * begins, goes on as a call whose arguments satisfy their schema. In reasoning nothing is a call.
+ * Families whose calls are not one JSON text need no trigger: their own form is what is held to;
+ * schemas whose strings that form cannot keep (a pattern of any characters) are PITH_UNSUPPORTED.
  */
 typedef enum pith_grammar_kind {
     PITH_GRAMMAR_GBNF,
@@ -886,6 +891,9 @@ struct pith_grammar_params {
                              nothing says that there are no others */
     const pith_template *calls_of; /* PITH_GRAMMAR_CALLS: whose family of models; NULL: "generic".
                                       Not used after the call. */
+    int32_t calls_only; /* PITH_GRAMMAR_CALLS: 1: the text is one call, or the list of them that the
+                           family writes at once, and begins behind pith_chat_opening; for families
+                           that have one */
 };
 #define PITH_GRAMMAR_PARAMS_INIT PITH_SIZED(struct pith_grammar_params)
 /* text: [n_bytes], NULL for JSON. m may be NULL: then text alone can be accepted. A grammar keeps

@@ -502,6 +502,18 @@ static int end_reasoning(struct answer *a, pith_prompt *p, const char *prompt, s
     return lead || fault_memory(f);
 }
 
+/* A call that the prompt itself has begun, as some templates do, is not begun again. */
+static int begun_already(struct answer *a, const char *prompt, size_t n)
+{
+    size_t n_lead = json_string_length(a->lead);
+    if (!a->lead_is_said || !n_lead || n < n_lead ||
+        memcmp(prompt + n - n_lead, json_string_value(a->lead), n_lead) != 0)
+        return 1;
+    json_decref(a->lead);
+    a->lead = json_string("");
+    return a->lead != NULL;
+}
+
 /* Where the prompt has begun reasoning, calls come behind it. */
 static int begin_held(struct answer *a, const char *prompt, size_t n, struct fault *f)
 {
@@ -546,7 +558,8 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
     struct prompt *to = &a->prompt[0];
     pith_prompt *p = request_prompt(a->m, b, &flags, f);
     const char *text = pith_prompt_text(p, &n);
-    int ok = p && end_reasoning(a, p, text, n, f) && begin_held(a, text, n, f);
+    int ok = p && (begun_already(a, text, n) || fault_memory(f)) &&
+             end_reasoning(a, p, text, n, f) && begin_held(a, text, n, f);
     if (ok)
         ok = !pith_prompt_put(p, a->lead_is_said ? PITH_FROM_TEMPLATE : PITH_FROM_VALUE,
                               json_string_value(a->lead), json_string_length(a->lead), NULL) ||

@@ -1,5 +1,5 @@
-/* tools.c -- see tools.h. Families whose calls are not one JSON text are made to call in the
- * generic form: {"name", "arguments"}. */
+/* tools.c -- see tools.h. Families whose calls are not one JSON text call in their own form, or,
+ * where that cannot keep the tools' schemas, in the generic one: {"name", "arguments"}. */
 #include "server/request/tools.h"
 
 #include <stdlib.h>
@@ -96,6 +96,20 @@ static void writes_calls(const pith_template *t, const char *begin, int *tagged,
     }
 }
 
+/* Whether a template writes calls in its family's own form. */
+static int writes_native(const pith_template *t)
+{
+    char text[16384];
+    size_t n;
+    const char *begin = pith_chat_opening(t, &n);
+    for (int i = 0; begin && i < 2; i++) {
+        write_call(t, i, text, sizeof text);
+        if (memmem(text, strlen(text), begin, n))
+            return 1;
+    }
+    return 0;
+}
+
 /* Where calls may come: one that begins has the form of its family, and arguments that satisfy
  * their schema, whatever stands around it. A template that writes calls otherwise than as one JSON
  * text, or a schema that no grammar can hold, leaves the model free as before. */
@@ -123,12 +137,41 @@ static int hold_calls(struct answer *a, const struct fields *b, struct request *
             p.trigger_token = id;
         }
     }
+    if (tools && err.code == PITH_UNSUPPORTED && writes_native(a->template)) {
+        err.code = PITH_OK;
+        p.calls_of = a->template;
+        tagged = 1;
+    }
     if (tagged || bare)
         request_open_grammar(a->m, PITH_GRAMMAR_CALLS, tools, &p, r, &err);
     a->held = r->grammar;
     free(tools);
     return r->grammar || (err.code != PITH_NOMEM && err.code != PITH_CANCELLED) ||
            fault_from(f, &err, "tools");
+}
+
+/* A call has to come, in the family's own form: what begins it is said already. 0: not so, without
+ * a fault; -1: with one. */
+static int lead_native(struct answer *a, const char *tools, struct request *r, struct fault *f)
+{
+    struct pith_error err = {0};
+    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
+    size_t n = 0;
+    const char *begin = a->template ? pith_chat_opening(a->template, &n) : NULL;
+    if (!begin)
+        return 0;
+    p.calls_of = a->template;
+    p.calls_only = 1;
+    request_open_grammar(a->m, PITH_GRAMMAR_CALLS, tools, &p, r, &err);
+    if (!r->grammar && err.code != PITH_UNSUPPORTED) {
+        fault_from(f, &err, "tools");
+        return -1;
+    }
+    if (!r->grammar)
+        return 0;
+    a->lead = json_stringn(begin, n);
+    a->lead_is_said = 1;
+    return a->lead ? 1 : (fault_memory(f), -1);
 }
 
 /* A call or what the format wants: the grammar lets the model choose between them. */
@@ -166,6 +209,12 @@ int tools_take(struct answer *a, const struct fields *b, struct request *r, stru
                          "wanted one of them");
     json_t *list = allowed(b, f);
     char *tools = list ? json_exact(list) : NULL;
+    int native = tools ? lead_native(a, tools, r, f) : 0;
+    if (native) {
+        json_decref(list);
+        free(tools);
+        return native > 0;
+    }
     char *schema = tools ? schema_of(a->template, tools, &trigger, &a->family, f) : NULL;
     if (list && !tools)
         fault_memory(f);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/work.h"
 #include "text/chat/chat_parse.h"
+#include "text/grammar/calls.h"
 #include "text/jinja/jinja.h"
 
 static const struct chat_format *format_of(const pith_template *t)
@@ -107,6 +108,12 @@ int32_t pith_chat_n_calls(const pith_chat_parser *p)
 const struct pith_chat_event *pith_chat_call(const pith_chat_parser *p, int32_t i)
 {
     return p ? chat_parse_call(p, i) : NULL;
+}
+
+const char *pith_chat_opening(const pith_template *t, size_t *n)
+{
+    size_t own;
+    return calls_opening(format_of(t), n ? n : &own);
 }
 
 int64_t pith_chat_grammar(const pith_template *t, const char *tools, const char **trigger,

@@ -47,6 +47,7 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
         .again = p.again != 0,
         .cache_bytes = p.cache_bytes ? p.cache_bytes : CACHE_DEFAULT,
         .schema_order = p.schema_order != 0,
+        .calls_only = p.calls_only != 0,
     };
     if (p.use_trigger_token && p.trigger_token < 0) {
         error_set(err, PITH_RANGE, "grammar: trigger token %d is not in the vocabulary",

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 
-from serving import SCALE, Server, check, events, run, skip, synth
+from serving import SCALE, SHARED, Server, check, events, run, skip, synth
 
 WITHOUT = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 WITH = "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}" + WITHOUT
@@ -163,11 +163,56 @@ def test_auto():
               s.post(CHAT, {**ask, "tools": odd, "max_tokens": 2})[0] == 200)
 
 
+NATIVE = ("Qwen3-Coder GLM-4.6 Kimi-K2-Instruct Kimi-K3 MiniMax-M2 MiniMax-M3 "
+          "ByteDance-Seed-OSS LFM2.5-8B-A1B meetkai-functionary-medium-v3.2 tencent-Hy3 "
+          "upstage-Solar-Open-100B openbmb-MiniCPM5-1B muse-glimmer").split()
+LAMP = [{"type": "function", "function": {"name": "lamp", "description": "w1", "parameters": {
+    "type": "object", "properties": {
+        "room": {"type": "string", "enum": ["hall", "bath"]},
+        "level": {"type": "integer", "minimum": 0, "maximum": 9}, "on": {"type": "boolean"}},
+    "required": ["room", "level"]}}}]
+
+
+def is_lamp(call):
+    args = json.loads(call["function"]["arguments"])
+    return (call["function"]["name"] == "lamp" and args["room"] in ("hall", "bath")
+            and args["level"] in range(10) and args.get("on", True) in (True, False)
+            and set(args) <= {"room", "level", "on"})
+
+
+def test_native(model):
+    """A model of no sense that has to call, in the form of each family: its calls are whole and
+    satisfy their schema, in a stream as well."""
+    for name in NATIVE:
+        path = os.path.join(SHARED, "vectors", "templates", name + ".jinja")
+        if not os.path.exists(path):
+            skip("native calls", "no templates in " + SHARED)
+            return
+        with Server(model, "--ctx", "4096", "--chat-template", path) as s:
+            for seed in range(2):
+                body = {"messages": TALK, "tools": LAMP, "tool_choice": "required",
+                        "max_tokens": 500, "seed": seed, "temperature": 0.7}
+                status, a, _ = s.post(CHAT, body)
+                answer = a["choices"][0] if status == 200 else {"message": {}}
+                calls = answer["message"].get("tool_calls") or []
+                check("native %s %d" % (name, seed), calls and all(map(is_lamp, calls))
+                      and not answer["message"].get("content")
+                      and answer["finish_reason"] == "tool_calls", a)
+                head, pieces = told_chat(events(s.post(CHAT, {**body, "stream": True})[1]))
+                check("native stream %s %d" % (name, seed), head and head[0] == "lamp"
+                      and "".join(pieces) == "".join(c["function"]["arguments"] for c in calls),
+                      (head, pieces, a))
+            status, a, _ = s.post(CHAT, {**body, "tool_choice": "auto", "max_tokens": 8})
+            check("native under auto " + name, status == 200, a)
+
+
 def main():
     test_auto()
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "2048", "--layers", "2", "--seed",
                       "5")
+        test_native(synth(os.path.join(folder, "n.gguf"), "--ctx", "4096", "--layers", "2",
+                          "--seed", "5"))
         with Server(model, "--ctx", "1024") as s:
             test_no_place(s, "no chat template")
         for name, text in (("without", WITHOUT), ("with", WITH)):

@@ -148,6 +148,7 @@ static json_t *parse_at_cuts(const pith_template *t, struct pith_chat_params par
 
 /* ---------------------------------------------------------------- round trips */
 
+static int n_held;
 static const char dir_name[] = "vectors/templates";
 
 /* A family and what its template cannot keep: r the reasoning of a message with calls, R of any
@@ -355,6 +356,52 @@ static void compare(const char *file, const char *loses, const json_t *c, json_t
               "%s, %s: from\n%s\ncame %s", file, string_of(c, "name"), answer, json_dumps(got, 0));
 }
 
+/* The tools as text, with those arguments of a message's calls that no property is about; NULL:
+ * none. */
+static char *with_arguments(json_t *list, json_t *m)
+{
+    json_t *all = json_deep_copy(list), *tool, *call, *v;
+    const char *key;
+    size_t i, k;
+    json_array_foreach(json_object_get(m, "tool_calls"), i, call) json_array_foreach(all, k, tool)
+    {
+        json_t *f = json_object_get(call, "function"), *own = json_object_get(tool, "function"),
+               *properties = json_object_get(json_object_get(own, "parameters"), "properties");
+        if (json_equal(json_object_get(f, "name"), json_object_get(own, "name")))
+            json_object_foreach(json_object_get(f, "arguments"), key,
+                                v) if (!json_object_get(properties, key))
+                json_object_set_new(properties, key, json_object());
+    }
+    char *text = json_array_size(all) ? json_dumps(all, 0) : NULL;
+    json_decref(all);
+    return text;
+}
+
+/* Whether the rules of calls in the family's own form let an answer pass that the template wrote.
+ */
+static void check_held(const char *file, const struct jinja *t, json_t *list, json_t *m,
+                       const char *answer)
+{
+    char *tools = with_arguments(list, m);
+    struct pith_grammar_params p = PITH_GRAMMAR_PARAMS_INIT;
+    struct pith_error err = {0};
+    p.calls_of = (const pith_template *)t;
+    if (!tools || !pith_chat_opening(p.calls_of, NULL)) {
+        free(tools);
+        return;
+    }
+    pith_grammar *g = pith_grammar_open(NULL, PITH_GRAMMAR_CALLS, tools, strlen(tools), &p, &err);
+    CHECK_MSG(g, "%s: %s", file, err.msg);
+    if (strstr(answer, "]<]minimax[>[<lang>")) /* lists and objects are held to JSON */
+        answer = "";
+    CHECK_MSG(!g || (pith_grammar_accept_text(g, answer, strlen(answer), &err) == PITH_OK &&
+                     pith_grammar_complete(g)),
+              "%s: %s: %s", file, err.msg, answer);
+    n_held += g != NULL;
+    free(tools);
+    pith_grammar_close(g);
+}
+
 static int round_trips(const char *file, const struct jinja *t, const json_t *cases,
                        const char *loses)
 {
@@ -382,6 +429,7 @@ static int round_trips(const char *file, const struct jinja *t, const json_t *ca
             params.tools = strcmp(tools, "null") ? tools : NULL;
             params.prompt = prompt;
             params.prompt_bytes = n_prompt;
+            check_held(file, t, json_object_get(c, "tools"), m, answer);
             json_t *got = parse_at_cuts((const pith_template *)t, params, answer, strlen(answer));
             compare(file, loses, c, m, got, answer);
             n_trips++;
@@ -422,6 +470,8 @@ static void published_templates(void)
     }
     printf("    %d messages there and back\n", n_all);
     CHECK(n_all > 200);
+    printf("    %d of them by the rules of calls\n", n_held);
+    CHECK(n_held > 60);
 }
 
 /* ---------------------------------------------------------------- other forms, and what is

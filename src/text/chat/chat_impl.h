@@ -42,6 +42,8 @@ struct py_scan {
     char quote;
     uint8_t escaped;
 };
+/* And for Gemma's objects, {key:<|"|>text<|"|>}. */
+enum scan_result gemma_scan(struct py_scan *s, const char *p, size_t n, size_t *i);
 enum scan_result py_scan(struct py_scan *s, const char *p, size_t n, size_t *i);
 
 struct chat_call {
@@ -58,8 +60,18 @@ int chat_calls_of_json(struct arena *a, struct slice text, struct chat_call **ou
 int chat_calls_of_python(struct arena *a, struct slice text, struct chat_call **out, uint32_t *n);
 /* An object's text as it is passed on; 0: not an object. */
 int chat_object(struct arena *a, struct slice text, struct slice *out);
+int chat_gemma(struct arena *a, struct slice text,
+               struct slice *out); /* the same from Gemma's form */
 
 const struct jtree *chat_tool(const struct jtree *tools, struct slice name);
+/* The schema of a tool's arguments, NULL: it has none; what a "$ref" in it leads to, NULL: nowhere.
+ */
+const struct jtree *chat_parameters(const struct jtree *tool);
+const struct jtree *chat_schema_at(const struct jtree *root, const struct jtree *ref);
+/* Bits of enum jtree_kind that a schema inside `root` allows by its type, through "$ref" and one
+ * level of anyOf and oneOf; 0: it does not say. */
+unsigned chat_kinds(const struct jtree *root, const struct jtree *schema);
+unsigned chat_argument_kinds(const struct jtree *tool, struct slice key);
 /* Appends an argument's value as JSON: by `type` as the text named it (empty: not at all), else by
  * the tool's schema, else by its looks. */
 void chat_put_value(struct str *out, struct slice text, struct slice type, const struct jtree *tool,

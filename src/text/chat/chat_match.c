@@ -89,7 +89,7 @@ enum scan_result chat_starts(const char *op, struct slice text, int final)
     char c = text.p[0];
     if (op[1] == 'p')
         return starts_python(text, final, 1);
-    if (op[1] == 'c' || op[1] == 'j')
+    if (op[1] == 'c' || op[1] == 'j' || op[1] == 'g')
         return c == '{' || (c == '[' && op[1] == 'c') ? SCAN_END : SCAN_NO;
     return word_char(c) ? SCAN_END : SCAN_NO;
 }
@@ -284,6 +284,7 @@ static enum match_result calls(struct run *r, struct slice text)
     char kind = m->op[1];
     int ok = kind == 'c'   ? chat_calls_of_json(&a, text, &list, &n)
              : kind == 'p' ? chat_calls_of_python(&a, text, &list, &n)
+             : kind == 'g' ? chat_gemma(&a, text, &one.args)
                            : chat_object(&a, text, &one.args);
     int read = ok;
     for (uint32_t i = told; ok && i < n; i++) {
@@ -374,7 +375,7 @@ static enum match_result tell_json(struct run *r, enum scan_result end)
 static enum match_result scanned(struct run *r)
 {
     struct chat_match *m = r->m;
-    int python = m->op[1] == 'p';
+    int python = m->op[1] == 'p', gemma = m->op[1] == 'g';
     if (m->scan == 0) {
         m->json = (struct json_scan){.stops = m->partial && m->op[1] == 'c'};
         m->misses = 0;
@@ -388,9 +389,10 @@ static enum match_result scanned(struct run *r)
     }
     enum scan_result end;
     do {
-        end = python ? py_scan(&m->py, r->left.p, r->left.n, &m->scan)
-                     : json_scan(&m->json, r->left.p, r->left.n, &m->scan);
-        if (m->partial && !python && tell_json(r, end) == MATCH_NOMEM)
+        end = python  ? py_scan(&m->py, r->left.p, r->left.n, &m->scan)
+              : gemma ? gemma_scan(&m->py, r->left.p, r->left.n, &m->scan)
+                      : json_scan(&m->json, r->left.p, r->left.n, &m->scan);
+        if (m->partial && !python && !gemma && tell_json(r, end) == MATCH_NOMEM)
             return MATCH_NOMEM;
     } while (end == SCAN_STOP);
     m->kept = m->n_told ? m->at + m->scan : m->kept;
@@ -464,6 +466,7 @@ static enum match_result one_op(struct run *r)
     case '.':
         return whole(r);
     case 'c':
+    case 'g':
     case 'j':
     case 'p':
         return scanned(r);

@@ -137,6 +137,25 @@ void json_close(const struct json_scan *s, struct str *out)
         str_putc(out, in_object(&level) ? '}' : ']');
 }
 
+enum scan_result gemma_scan(struct py_scan *s, const char *p, size_t n, size_t *i)
+{
+    static const char mark[] = "<|\"|>"; /* of which s->escaped bytes were read */
+    for (; *i < n; ++*i) {
+        char c = p[*i];
+        s->escaped = c == mark[s->escaped] ? s->escaped + 1 : c == mark[0];
+        if (s->escaped == sizeof mark - 1) {
+            s->quote = !s->quote;
+            s->escaped = 0;
+        } else if (!s->quote && (c == '{' || c == '[')) {
+            s->depth++;
+        } else if (!s->quote && (c == '}' || c == ']') && (s->depth == 0 || --s->depth == 0)) {
+            ++*i;
+            return SCAN_END;
+        }
+    }
+    return SCAN_MORE;
+}
+
 enum scan_result py_scan(struct py_scan *s, const char *p, size_t n, size_t *i)
 {
     for (; *i < n; ++*i) {
@@ -164,6 +183,7 @@ enum { LITERAL_DEPTH = 32 };
 struct literal {
     const char *p, *end;
     struct str *out; /* the value as JSON */
+    int bare_keys;
 };
 
 static void skip_space(struct literal *l)
@@ -218,6 +238,34 @@ static int escape(struct literal *l, struct str *text)
     int n = cp == UINT32_MAX ? 0 : utf8_encode(cp, utf8);
     str_put(text, utf8, (size_t)n);
     return n > 0;
+}
+
+/* Gemma's strings stand between two of these as they are. */
+#define SENTINEL "<|\"|>"
+
+static int quoted(struct literal *l)
+{
+    size_t n = sizeof SENTINEL - 1;
+    if ((size_t)(l->end - l->p) < n || memcmp(l->p, SENTINEL, n) != 0)
+        return 0;
+    const char *from = l->p + n, *to = memmem(from, (size_t)(l->end - from), SENTINEL, n);
+    if (!to)
+        return 0;
+    str_json(l->out, from, (size_t)(to - from));
+    l->p = to + n;
+    return 1;
+}
+
+/* A key without quotes, where such may come. */
+static int bare_key(struct literal *l)
+{
+    const char *from = l->p;
+    while (l->bare_keys && l->p < l->end && !is_space(*l->p) && !strchr(":,{}[]\"'<>", *l->p))
+        l->p++;
+    if (l->p == from)
+        return 0;
+    str_json(l->out, from, (size_t)(l->p - from));
+    return 1;
 }
 
 static int string(struct literal *l)
@@ -297,7 +345,10 @@ static int items(struct literal *l, char close, int depth)
             str_putc(l->out, ',');
         if (close == '}') {
             skip_space(l);
-            if (l->p >= l->end || (*l->p != '"' && *l->p != '\'') || !string(l) || !at(l, ':'))
+            if (l->p >= l->end)
+                return 0;
+            int is_quoted = *l->p == '"' || *l->p == '\'';
+            if (!(is_quoted ? string(l) : quoted(l) || bare_key(l)) || !at(l, ':'))
                 return 0;
             str_putc(l->out, ':');
         }
@@ -319,6 +370,8 @@ static int value(struct literal *l, int depth)
     if (l->p >= l->end || depth >= LITERAL_DEPTH)
         return 0;
     char c = *l->p;
+    if (l->bare_keys && c == '<')
+        return quoted(l);
     if (c == '"' || c == '\'')
         return string(l);
     if (c == '{' || c == '[' || c == '(') {
@@ -467,9 +520,21 @@ static int py_call(struct arena *a, struct literal *l, struct chat_call *call)
     return ok;
 }
 
+int chat_gemma(struct arena *a, struct slice text, struct slice *out)
+{
+    struct str s;
+    str_init(&s, PITH_MEM_SCRATCH);
+    struct literal l = {text.p, text.p + text.n, &s, 1};
+    int ok =
+        value(&l, 0) && l.p == l.end && !s.failed && chat_object(a, (struct slice){s.p, s.n}, out);
+    a->failed |= s.failed;
+    str_deinit(&s);
+    return ok;
+}
+
 int chat_calls_of_python(struct arena *a, struct slice text, struct chat_call **out, uint32_t *n)
 {
-    struct literal l = {text.p, text.p + text.n, NULL};
+    struct literal l = {text.p, text.p + text.n, NULL, 0};
     uint32_t cap = 1;
     for (size_t i = 0; i < text.n; i++)
         cap += text.p[i] == '(';
@@ -507,9 +572,28 @@ const struct jtree *chat_tool(const struct jtree *tools, struct slice name)
     return NULL;
 }
 
-/* Bits of enum jtree_kind that a schema's "type" allows, through one level of anyOf and oneOf; 0:
- * it does not say. */
-static unsigned kinds_of(const struct jtree *schema, int depth)
+const struct jtree *chat_parameters(const struct jtree *tool)
+{
+    static const char *const schemas[] = {"parameters", "input_schema", "inputSchema", NULL};
+    return tool ? first_of(function_of(tool), schemas) : NULL;
+}
+
+const struct jtree *chat_schema_at(const struct jtree *root, const struct jtree *ref)
+{
+    const char *p = ref->text.p, *end = p + ref->text.n;
+    if (ref->kind != JTREE_STRING || p == end || *p++ != '#')
+        return NULL;
+    while (root && p < end && *p == '/') {
+        p++;
+        const char *next = memchr(p, '/', (size_t)(end - p));
+        next = next ? next : end;
+        root = jtree_find(root, (struct slice){p, (size_t)(next - p)});
+        p = next;
+    }
+    return p == end ? root : NULL;
+}
+
+static unsigned kinds_of(const struct jtree *root, const struct jtree *schema, int depth)
 {
     static const struct {
         const char *name;
@@ -518,6 +602,12 @@ static unsigned kinds_of(const struct jtree *schema, int depth)
                  {"number", 1u << JTREE_NUMBER}, {"integer", 1u << JTREE_NUMBER},
                  {"string", 1u << JTREE_STRING}, {"array", 1u << JTREE_ARRAY},
                  {"object", 1u << JTREE_OBJECT}};
+    enum { REFS = 16 };
+    const struct jtree *ref = jtree_get(schema, "$ref");
+    for (int i = 0; ref && i < REFS; i++) {
+        schema = chat_schema_at(root, ref);
+        ref = jtree_get(schema, "$ref");
+    }
     const struct jtree *type = jtree_get(schema, "type"), *any = jtree_get(schema, "anyOf");
     unsigned kinds = 0;
     for (const struct jtree *t = type && type->kind == JTREE_ARRAY ? type->first : type; t;
@@ -527,21 +617,26 @@ static unsigned kinds_of(const struct jtree *schema, int depth)
     any = any ? any : jtree_get(schema, "oneOf");
     for (const struct jtree *s = any && any->kind == JTREE_ARRAY && depth ? any->first : NULL; s;
          s = s->next)
-        kinds |= kinds_of(s, depth - 1);
+        kinds |= kinds_of(root, s, depth - 1);
     if (kinds)
         return kinds;
     const struct jtree *list = jtree_get(schema, "enum");
     for (const struct jtree *v = list && list->kind == JTREE_ARRAY ? list->first : NULL; v;
          v = v->next)
         kinds |= 1u << v->kind;
-    return kinds;
+    const struct jtree *one = jtree_get(schema, "const");
+    return one ? kinds | 1u << one->kind : kinds;
 }
 
-static unsigned argument_kinds(const struct jtree *tool, struct slice key)
+unsigned chat_kinds(const struct jtree *root, const struct jtree *schema)
 {
-    static const char *const schemas[] = {"parameters", "input_schema", "inputSchema", NULL};
-    const struct jtree *schema = tool ? first_of(function_of(tool), schemas) : NULL;
-    return kinds_of(jtree_find(jtree_get(schema, "properties"), key), 1);
+    return kinds_of(root, schema, 1);
+}
+
+unsigned chat_argument_kinds(const struct jtree *tool, struct slice key)
+{
+    const struct jtree *schema = chat_parameters(tool);
+    return chat_kinds(schema, jtree_find(jtree_get(schema, "properties"), key));
 }
 
 static enum jtree_kind kind_of_json(struct slice s)
@@ -575,7 +670,7 @@ static void put_by_kinds(struct str *out, struct slice text, unsigned kinds)
         return;
     }
     str_init(&json, PITH_MEM_SCRATCH);
-    struct literal l = {t.p, t.p + t.n, &json};
+    struct literal l = {t.p, t.p + t.n, &json, 0};
     int ok = value(&l, 0) && l.p == l.end && json.n;
     enum jtree_kind kind = ok ? kind_of_json((struct slice){json.p, json.n}) : JTREE_STRING;
     /* a quoted text is a string with quotes where a string could stand bare */
@@ -600,7 +695,7 @@ void chat_put_value(struct str *out, struct slice text, struct slice type, const
              slice_eq_z(type, "true")) /* "true": the text says whether it is a string */
         str_json(out, text.p, text.n);
     else
-        put_by_kinds(out, text, type.n ? 0 : argument_kinds(tool, key));
+        put_by_kinds(out, text, type.n ? 0 : chat_argument_kinds(tool, key));
 }
 
 /* ---------------------------------------------------------------- nested elements */

@@ -723,7 +723,8 @@ pith_status automaton_init(struct automaton *a, struct rules *r, uint32_t root,
 {
     struct analysis what;
     struct compiler c = {.r = r, .a = &what, .err = err};
-    *a = (struct automaton){0};
+    *a = (struct automaton){.n_apart = r->n_apart};
+    memcpy(a->apart, r->apart, sizeof a->apart);
     pith_status st = analysis_init(&what, r, root, err);
     if (st == PITH_OK && regular_rules(r, &what)) {
         analysis_deinit(&what);

@@ -65,7 +65,15 @@ struct automaton {
     struct automaton_set *set; /* [n_sets]; a call that starts at n_states + i is one of set i */
     struct automaton_member *member; /* of set i from set[i].member on */
     uint32_t n_sets;
+    uint32_t apart[RULES_APART], n_apart; /* tokens that no EDGE_SILENT takes */
 };
+static inline int automaton_apart(const struct automaton *a, uint32_t id)
+{
+    uint32_t i = 0;
+    while (i < a->n_apart && a->apart[i] != id)
+        i++;
+    return i < a->n_apart;
+}
 static inline uint8_t automaton_flags(const struct automaton *a, uint32_t state)
 {
     return a->row[state].flags;

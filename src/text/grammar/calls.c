@@ -9,9 +9,16 @@
 #include "base/jtree.h"
 #include "base/mem.h"
 #include "text/chat/chat_impl.h"
+#include "text/grammar/native.h"
 #include "text/grammar/schema/schema.h"
 
-enum { MOST_MARKERS = 3, MOST_STATES = 128, MOST_CHAIN = 1 << 16, BLANKS = 4, INDENT = 16 };
+enum {
+    MOST_MARKERS = CHAT_CALLS + 2,
+    MOST_STATES = 256,
+    MOST_CHAIN = 1 << 16,
+    BLANKS = 4,
+    INDENT = 16
+};
 
 struct marker {
     struct slice text;
@@ -38,6 +45,11 @@ struct calls {
     struct link *link;
     uint32_t n_links, cap_links;
     uint32_t blanks; /* rule: white space between parts of a call */
+    struct {
+        int32_t id;
+        struct slice text; /* that it stands for */
+    } token[RULES_APART];  /* without text, inside of native markers */
+    int n_tokens;
 };
 
 static int is_space(int c)
@@ -134,6 +146,14 @@ static void put_edges(struct calls *c, const struct search *s, uint32_t at, uint
             run_to = to;
         }
     }
+    for (int i = 0; i < c->n_tokens; i++) {
+        const struct marker *m = NULL;
+        uint32_t next = at;
+        for (size_t k = 0; !m && k < c->token[i].text.n; k++)
+            m = look(s, &next, (uint8_t)c->token[i].text.p[k]);
+        rules_edge(c->r, from, m ? m->behind : s->state[next], EDGE_TOKEN,
+                   (uint32_t)c->token[i].id);
+    }
     for (int m = 0; m < s->n; m++)
         if (s->marker[m].token >= 0) {
             token = token < 0 ? s->marker[m].token : token; /* the first is what must not pass */
@@ -169,16 +189,8 @@ static uint32_t put_rest(struct calls *c, const struct jtree *schema)
 {
     static const char *const keys[] = {"\"arguments\"", "\"parameters\""};
     struct rules *r = c->r;
-    struct str s;
-    str_init(&s, PITH_MEM_SCRATCH);
-    if (schema)
-        jtree_write(&s, schema);
-    else
-        str_putz(&s, "{\"type\":\"object\"}");
-    if (s.failed)
-        rules_fail(r, PITH_NOMEM, "out of memory for the schema of a tool");
-    uint32_t args = rules_ok(r) ? schema_read(r, (struct slice){s.p, s.n}, c->spec->in_order) : 0;
-    str_deinit(&s);
+    struct native n = {.r = r, .in_order = c->spec->in_order};
+    uint32_t args = native_arguments(&n, schema, SCHEMA_JSON);
     uint32_t rest = rules_new(r, SLICE("rest of a call"));
     if (!rules_ok(r))
         return rest;
@@ -193,8 +205,7 @@ static uint32_t put_rest(struct calls *c, const struct jtree *schema)
 }
 
 /* One more alternative for a call behind the trigger. */
-static void put_call(struct calls *c, uint32_t from, uint32_t to, const struct jtree *name,
-                     uint32_t rest)
+static void put_call(struct calls *c, uint32_t from, uint32_t to, struct slice name, uint32_t rest)
 {
     const struct chat_format *f = c->spec->format;
     struct rules *r = c->r;
@@ -204,7 +215,7 @@ static void put_call(struct calls *c, uint32_t from, uint32_t to, const struct j
     uint32_t at = rules_call(r, rules_text(r, from, "{", 1), c->blanks);
     at = put_part(c, rules_text(r, at, s.p ? s.p : "", s.n), ":");
     str_clear(&s);
-    str_json(&s, name->text.p, name->text.n);
+    str_json(&s, name.p, name.n);
     if (s.failed)
         rules_fail(r, PITH_NOMEM, "out of memory for the name of a tool");
     else
@@ -327,18 +338,15 @@ static void put_tools(struct calls *c, const struct jtree *tools, uint32_t call,
         rules_edge(r, put_part(c, to, ","), from, EDGE_EPS, 0);
     }
     for (const struct jtree *t = tools->first; t && rules_ok(r); t = t->next, i++) {
-        const struct jtree *fn = jtree_get(t, "function");
-        fn = fn && fn->kind == JTREE_OBJECT ? fn : t;
-        const struct jtree *name = jtree_get(fn, "name");
-        if (!name || name->kind != JTREE_STRING) {
-            rules_fail(r, PITH_FORMAT, "tools: number %d has no name", i);
+        struct slice name;
+        const struct jtree *fn = native_function(r, t, i, &name);
+        if (!fn)
             return;
-        }
         uint32_t rest = put_rest(c, jtree_get(fn, "parameters"));
         if (c->spec->trigger.n || c->spec->token >= 0)
             put_call(c, from, to, name, rest);
         if (bare)
-            put_bare(c, name->text, rest, begin);
+            put_bare(c, name, rest, begin);
     }
     if (!i)
         rules_fail(r, PITH_RANGE, "tools: there are none to call");
@@ -385,6 +393,155 @@ static void put_all(struct calls *c, const struct jtree *tools, uint32_t whole)
     rules_edge(r, r->rule[whole].start, begin, EDGE_EPS, 0);
 }
 
+/* ---------------------------------------------------------------- as the family writes them */
+
+/* What a pattern is known by: its begin, or, where that opens other things as well, the longest
+ * marker before its calls, else all up to the name. */
+static struct slice opens(const struct chat_format *f, const char *pattern, const char **rest)
+{
+    struct slice s = {pattern, chat_literal(pattern)}, longest = {NULL, 0};
+    int common = 0;
+    for (int i = 0; i < CHAT_DROPS && f->drops[i]; i++)
+        common |= slice_eq_z(s, f->drops[i]);
+    for (const char *op = s.p + s.n; common && *op && (*op != '%' || op[1] == '_');) {
+        size_t n = *op == '%' ? 0 : chat_literal(op);
+        if (n > longest.n && memchr(op, '<', n))
+            longest = (struct slice){op, n};
+        op += n ? n : *op == '%' ? 2 : 1;
+    }
+    if (common)
+        s = longest.n ? longest : (struct slice){pattern, strcspn(pattern, "%")};
+    *rest = s.p + s.n;
+    return s;
+}
+
+const char *calls_opening(const struct chat_format *f, size_t *n)
+{
+    *n = f->trigger || !f->calls[0] || *f->calls[0] == '!' ? 0 : chat_literal(f->calls[0]);
+    return *n ? f->calls[0] : NULL;
+}
+
+/* A marker that begins like a call, and no further: read on as what it is. */
+static void put_other(struct calls *c, const struct native *n, uint32_t behind, struct slice mark,
+                      const char *text, uint32_t to)
+{
+    size_t len = text ? strlen(text) : 0;
+    if (len > mark.n && !memcmp(text, mark.p, mark.n))
+        rules_edge(c->r, native_text(n, behind, (struct slice){text + mark.n, len - mark.n}), to,
+                   EDGE_EPS, 0);
+}
+
+static void take_tokens(struct calls *c, struct slice mark)
+{
+    struct native_token found[NATIVE_TOKENS];
+    int n = native_tokens(c->spec->vocab, mark, found);
+    for (int i = 0; i < n; i++) {
+        int k = 0;
+        while (k < c->n_tokens && c->token[k].id != found[i].id)
+            k++;
+        if (k < c->n_tokens || k == RULES_APART)
+            continue;
+        c->token[k].id = found[i].id;
+        c->token[k].text = (struct slice){mark.p + found[i].at, found[i].n};
+        c->n_tokens++;
+        c->r->apart[c->r->n_apart++] = (uint32_t)found[i].id;
+    }
+}
+
+/* What may stand behind a marker: the rest of each pattern that begins so, or what else does. */
+static void put_behind(struct calls *c, const struct native *n, uint32_t behind, struct slice mark,
+                       uint32_t free, uint32_t think)
+{
+    const struct chat_format *f = c->spec->format;
+    for (int i = 0; i < CHAT_CALLS && f->calls[i] && rules_ok(c->r); i++) {
+        const char *rest, *pattern = f->calls[i] + (*f->calls[i] == '!');
+        struct slice s = opens(f, pattern, &rest);
+        if (s.n < mark.n || memcmp(s.p, mark.p, mark.n) != 0)
+            continue;
+        uint32_t at = native_text(n, behind, (struct slice){s.p + mark.n, s.n - mark.n});
+        rules_edge(c->r, native_rest(n, at, rest), free, EDGE_EPS, 0);
+    }
+    for (int i = 0; i < CHAT_DROPS && f->drops[i]; i++)
+        put_other(c, n, behind, mark, f->drops[i], free);
+    put_other(c, n, behind, mark, f->think, think);
+}
+
+static int is_marker(const struct search *s, struct slice mark)
+{
+    int i = 0;
+    while (i < s->n && !slice_eq(s->marker[i].text, mark))
+        i++;
+    return i < s->n;
+}
+
+static void put_native(struct calls *c, const struct jtree *tools, uint32_t whole)
+{
+    const struct chat_format *f = c->spec->format;
+    struct rules *r = c->r;
+    struct native n = {r, tools, c->spec->vocab, c->spec->in_order, c->blanks};
+    c->free.end = c->think.end = r->rule[whole].end;
+    for (int i = 0; i < CHAT_CALLS && f->calls[i]; i++) {
+        const char *rest, *pattern = f->calls[i] + (*f->calls[i] == '!');
+        struct slice mark = opens(f, pattern, &rest);
+        if (mark.n && !is_marker(&c->free, mark))
+            c->free.marker[c->free.n++] = (struct marker){mark, -1, rules_state(r)};
+    }
+    int n_calls = c->free.n;
+    if (f->think) {
+        c->free.marker[c->free.n++] = (struct marker){slice_of(f->think), -1, rules_state(r)};
+        c->think.marker[c->think.n++] = (struct marker){slice_of(f->answer), -1, rules_state(r)};
+        take_tokens(c, slice_of(f->answer));
+    }
+    for (int i = 0; i < c->free.n; i++)
+        take_tokens(c, c->free.marker[i].text);
+    put_states(c, &c->free);
+    put_states(c, &c->think);
+    if (!rules_ok(r))
+        return;
+    uint32_t free = c->free.state[0], think = c->think.state[0];
+    for (int i = 0; i < n_calls && rules_ok(r); i++)
+        put_behind(c, &n, c->free.marker[i].behind, c->free.marker[i].text, free, think);
+    if (f->think) {
+        rules_edge(r, c->free.marker[n_calls].behind, think, EDGE_EPS, 0);
+        rules_edge(r, c->think.marker[0].behind, free, EDGE_EPS, 0);
+    }
+    for (uint32_t i = 0; i < c->free.n_states && rules_ok(r); i++)
+        put_edges(c, &c->free, i, c->free.state[i], NULL);
+    for (uint32_t i = 0; f->think && i < c->think.n_states && rules_ok(r); i++)
+        put_edges(c, &c->think, i, c->think.state[i], NULL);
+    rules_edge(r, r->rule[whole].start, free, EDGE_EPS, 0);
+}
+
+/* The calls alone, behind what opens them. */
+static void put_only(struct calls *c, const struct jtree *tools, uint32_t whole)
+{
+    const struct chat_format *f = c->spec->format;
+    struct rules *r = c->r;
+    struct native n = {r, tools, c->spec->vocab, c->spec->in_order, c->blanks};
+    size_t len;
+    const char *begin = calls_opening(f, &len);
+    if (!begin)
+        rules_fail(r, PITH_UNSUPPORTED,
+                   "calls of family \"%s\" are held to a schema: pith_chat_grammar", f->name);
+    for (int i = 0; begin && i < CHAT_CALLS && f->calls[i] && rules_ok(r); i++)
+        if (chat_literal(f->calls[i]) == len && !memcmp(f->calls[i], begin, len))
+            rules_edge(r, native_rest(&n, r->rule[whole].start, f->calls[i] + len),
+                       r->rule[whole].end, EDGE_EPS, 0);
+}
+
+/* ---------------------------------------------------------------- */
+
+/* Names, and that there are tools. */
+static void check_tools(struct rules *r, const struct jtree *tools)
+{
+    struct slice name;
+    int i = 0;
+    for (const struct jtree *t = tools->first; t && rules_ok(r); t = t->next)
+        native_function(r, t, i++, &name);
+    if (!i)
+        rules_fail(r, PITH_RANGE, "tools: there are none to call");
+}
+
 uint32_t calls_read(struct rules *r, const struct calls_spec *spec)
 {
     struct calls c = {.r = r, .spec = spec};
@@ -397,8 +554,18 @@ uint32_t calls_read(struct rules *r, const struct calls_spec *spec)
     if (spec->trigger.n >= MOST_STATES)
         rules_fail(r, PITH_RANGE, "grammar: the trigger has %zu bytes; wanted below %d",
                    spec->trigger.n, MOST_STATES);
-    if (rules_ok(r))
+    if (rules_ok(r) && (spec->only || !spec->format->trigger)) {
+        c.blanks = rules_new(r, SLICE("blanks"));
+        check_tools(r, tools);
+        if (rules_ok(r)) {
+            r->rule[c.blanks].defined = r->rule[whole].defined = 1;
+            rules_edge(r, put_blanks(r, r->rule[c.blanks].start, INDENT), r->rule[c.blanks].end,
+                       EDGE_EPS, 0);
+            spec->only ? put_only(&c, tools, whole) : put_native(&c, tools, whole);
+        }
+    } else if (rules_ok(r)) {
         put_all(&c, tools, whole);
+    }
     mem_free(c.link);
     return whole;
 }

@@ -6,7 +6,13 @@
  *     begin, free ──trigger──> call ──> tagged: another call, or free
  *     begin, free ──```json──> begin       (where they have one in a fence)
  *     begin, free ──<think>──> think ──</think>──> begin
- *     begin ──anything else──> free */
+ *     begin ──anything else──> free
+ *
+ * Families whose calls are not one JSON text have their own form (native.h):
+ *
+ *     free ──begin of a pattern──> the rest of it ──> free
+ *
+ * `only`: the calls alone, behind what opens them; of such families. */
 #ifndef PITH_TEXT_CALLS_H
 #define PITH_TEXT_CALLS_H
 
@@ -21,7 +27,10 @@ struct calls_spec {
     int32_t token;             /* the same as a token without text, -1: none */
     const struct vocab *vocab; /* NULL: bytes alone */
     int in_order;              /* as schema_read has it */
+    int only;
 };
+/* What calls begin with, of a family whose calls are not one JSON text; NULL: they are. */
+const char *calls_opening(const struct chat_format *f, size_t *n);
 /* Writes the rules; returns the one of the whole answer. A failure stays in r. */
 uint32_t calls_read(struct rules *r, const struct calls_spec *spec);
 

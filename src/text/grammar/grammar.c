@@ -102,7 +102,9 @@ static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger
 static uint32_t put_other(struct rules *r, uint32_t root, const struct grammar_spec *spec)
 {
     struct slice prefix = spec->or_prefix;
-    uint32_t other = schema_read(r, spec->or_schema, spec->schema_order), both;
+    uint32_t other = schema_read(r, spec->or_schema,
+                                 &(struct schema_how){.in_order = spec->schema_order}),
+             both;
     if (!rules_ok(r))
         return root;
     both = rules_new(r, SLICE("one or the other"));
@@ -148,12 +150,13 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
             rules_fail(&r, PITH_MISSING,
                        "grammar: there is no rule \"root\", which is where a text begins");
     } else if (spec->kind == PITH_GRAMMAR_CALLS) {
-        root = calls_read(&r, &(struct calls_spec){spec->format, spec->text, trigger, token,
-                                                   spec->vocab, spec->schema_order});
+        root =
+            calls_read(&r, &(struct calls_spec){spec->format, spec->text, trigger, token,
+                                                spec->vocab, spec->schema_order, spec->calls_only});
     } else {
         root = schema_read(
             &r, spec->kind == PITH_GRAMMAR_JSON ? SLICE("{\"type\":\"object\"}") : spec->text,
-            spec->schema_order);
+            &(struct schema_how){.in_order = spec->schema_order});
     }
     if (rules_ok(&r) && spec->or_schema.n)
         root = put_other(&r, root, spec);
@@ -427,7 +430,8 @@ static void add_named(struct grammar_core *c, uint32_t set, int32_t id, size_t n
             int is_it = t->value == (uint32_t)id;
             if (t->kind == EDGE_TOKEN ? is_it
                                       : !is_it && !vocab_is_eog(c->vocab, id) &&
-                                            (t->kind == EDGE_OTHER || n_bytes == 0))
+                                            (t->kind == EDGE_OTHER ||
+                                             (n_bytes == 0 && !automaton_apart(a, (uint32_t)id))))
                 stacks_add(&c->stacks, t->to, p.below);
         }
     }

@@ -29,6 +29,7 @@ struct grammar_spec {
     int again;             /* behind the grammar's text: anything, until the next trigger */
     uint64_t cache_bytes;  /* for masks */
     struct slice or_prefix, or_schema; /* or_schema not empty: the text may be these instead */
+    int calls_only;                    /* of PITH_GRAMMAR_CALLS: calls_spec.only */
     int schema_order;                  /* members of objects come in the order of their schema */
     void (*release)(void *owner);      /* called when the last handle goes; NULL: nothing is */
     void *owner;

@@ -254,7 +254,8 @@ static void add_named(struct masks *m, uint32_t state)
     if (any.n)
         set_others(m, &any);
     for (uint32_t i = 0; silent.n && i < m->trie->n_silent; i++) {
-        if (silent.n == 2 || (uint32_t)m->trie->silent[i] != silent.but)
+        uint32_t id = (uint32_t)m->trie->silent[i];
+        if ((silent.n == 2 || id != silent.but) && !automaton_apart(a, id))
             set_bit(m, m->trie->silent[i]);
     }
     for (uint32_t i = from; i < to; i++) {

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -355,6 +356,53 @@ void rules_chars(struct rules *r, uint32_t from, uint32_t to, const struct chars
     }
     chars_u(r, slash, to, set);
     charset_deinit(&plain);
+}
+
+/* ---------------------------------------------------------------- text up to a mark */
+
+size_t rules_overlap(struct slice mark, size_t n, uint8_t byte)
+{
+    for (size_t k = n + 1; k > 0; k--)
+        if ((uint8_t)mark.p[k - 1] == byte && !memcmp(mark.p, mark.p + n + 1 - k, k - 1))
+            return k;
+    return 0;
+}
+
+uint32_t rules_until(struct rules *r, uint32_t from, struct slice mark, uint32_t *first)
+{
+    struct charset_range beyond = {0x80, CHARSET_LAST};
+    uint32_t state = r->n_states, behind, other = 0;
+    int ascii = 1;
+    for (size_t i = 0; i < mark.n; i++) {
+        ascii &= (uint8_t)mark.p[i] < 0x80;
+        rules_state(r);
+    }
+    behind = rules_state(r);
+    if (!rules_ok(r) || !mark.n)
+        return behind;
+    if (ascii) {
+        other = rules_state(r);
+        rules_chars(r, other, state, &(struct charset){&beyond, 1, 1, 0}, 0);
+    }
+    for (size_t i = 0; i < mark.n; i++) {
+        size_t begin = 0, to = rules_overlap(mark, i, 0);
+        for (size_t b = 1; b <= (ascii ? 0x80 : 0x100); b++) {
+            int over = b == (ascii ? 0x80u : 0x100u);
+            size_t next = over ? SIZE_MAX : rules_overlap(mark, i, (uint8_t)b);
+            if (next == to)
+                continue;
+            rules_bytes(r, state + (uint32_t)i, to == mark.n ? behind : state + (uint32_t)to,
+                        (uint8_t)begin, (uint8_t)(b - 1));
+            begin = b;
+            to = next;
+        }
+        if (ascii)
+            rules_edge(r, state + (uint32_t)i, other, EDGE_EPS, 0);
+    }
+    rules_edge(r, from, state, EDGE_EPS, 0);
+    if (first)
+        *first = state;
+    return behind;
 }
 
 /* ---------------------------------------------------------------- repetition */

@@ -18,13 +18,16 @@
 #include "base/str.h"
 #include "text/grammar/charset.h"
 
+enum { RULES_APART = 16 };
+
 enum rules_edge_kind {
     EDGE_EPS,
     EDGE_BYTES,  /* lo..hi */
     EDGE_CALL,   /* value: rule */
     EDGE_TOKEN,  /* value: the id of the token */
     EDGE_OTHER,  /* any token that does not end the generation, but not this id */
-    EDGE_SILENT, /* any token without text that does not end the generation, but not this id */
+    EDGE_SILENT, /* any token without text that does not end the generation, but neither this id nor
+                    one of rules.apart */
 };
 struct rules_edge {
     uint32_t from, to, value;
@@ -57,6 +60,7 @@ struct rules {
     uint32_t n_rules, cap_rules, n_edges, cap_edges, n_states;
     uint64_t steps;       /* taken so far */
     int flat;             /* repeats by copies alone: nobody can follow calls */
+    uint32_t apart[RULES_APART], n_apart; /* tokens that are named wherever they may come */
     struct slice writing; /* the rule at hand, for the names of parts of it */
 };
 struct rules_mark {
@@ -101,6 +105,12 @@ void rules_bytes(struct rules *r, uint32_t from, uint32_t to, uint8_t lo, uint8_
 uint32_t rules_text(struct rules *r, uint32_t from, const char *p,
                     size_t n); /* the bytes one after the other; the state behind them */
 uint32_t rules_call(struct rules *r, uint32_t from, uint32_t rule); /* the state behind it */
+/* Any text up to the first place where `mark` (ASCII: the text is UTF-8) stands, and that; returns
+ * the state behind it. *first (NULL allowed): of mark.n states, one for each begin of it that was
+ * just read. */
+uint32_t rules_until(struct rules *r, uint32_t from, struct slice mark, uint32_t *first);
+/* How much of the begin of `mark` stands at the end of n bytes of it and this byte; mark.n: all. */
+size_t rules_overlap(struct slice mark, size_t n, uint8_t byte);
 /* Characters of a sorted set. as_json: as they may stand inside a JSON string, plain or escaped. */
 void rules_chars(struct rules *r, uint32_t from, uint32_t to, const struct charset *set,
                  int as_json);

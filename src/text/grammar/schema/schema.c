@@ -369,11 +369,55 @@ static void write_space(struct schema *s, uint32_t from, uint32_t to)
     rules_edge(r, at, to, EDGE_EPS, 0);
 }
 
+void schema_word(struct schema *s, uint32_t from, uint32_t to, enum jtree_kind word)
+{
+    static const char *const words[][2] = {
+        {"null", "None"}, {"true", "True"}, {"false", "False"}};
+    int k = word == JTREE_NULL ? 0 : word == JTREE_TRUE ? 1 : 2;
+    for (int i = 0; i < 1 + (s->form == SCHEMA_PYTHON); i++)
+        rules_edge(s->r, rules_text(s->r, from, words[k][i], strlen(words[k][i])), to, EDGE_EPS, 0);
+}
+
+int schema_put_single(const struct schema *s, struct str *out, struct slice text)
+{
+    if (s->form != SCHEMA_PYTHON)
+        return 0;
+    str_clear(out);
+    str_putc(out, '\'');
+    for (size_t i = 0; i < text.n; i++) {
+        char c = text.p[i], escaped = c == '\n' ? 'n' : c == '\r' ? 'r' : c == '\t' ? 't' : c;
+        if (c == '\'' || c == '\\' || escaped != c)
+            str_putc(out, '\\');
+        str_putc(out, escaped);
+    }
+    str_putc(out, '\'');
+    return !out->failed;
+}
+
+void schema_put_key(const struct schema *s, struct str *out, struct slice name)
+{
+    if (s->form == SCHEMA_GEMMA)
+        str_put(out, name.p, name.n);
+    else
+        str_json(out, name.p, name.n);
+}
+
+void schema_put_value(const struct schema *s, struct str *out, const struct jtree *v)
+{
+    if (s->form != SCHEMA_GEMMA || v->kind != JTREE_STRING) {
+        jtree_write(out, v);
+        return;
+    }
+    str_putz(out, SCHEMA_QUOTE);
+    str_put(out, v->text.p, v->text.n);
+    str_putz(out, SCHEMA_QUOTE);
+}
+
 static void write_value(struct schema *s, uint32_t from, uint32_t to)
 {
-    static const char *const words[] = {"null", "true", "false"};
-    for (int i = 0; i < 3; i++)
-        rules_edge(s->r, rules_text(s->r, from, words[i], strlen(words[i])), to, EDGE_EPS, 0);
+    schema_word(s, from, to, JTREE_NULL);
+    schema_word(s, from, to, JTREE_TRUE);
+    schema_word(s, from, to, JTREE_FALSE);
     for (enum shared_rule k = RULE_OBJECT; k <= RULE_NUMBER; k++)
         rules_edge(s->r, rules_call(s->r, from, schema_shared(s, k)), to, EDGE_EPS, 0);
 }
@@ -509,10 +553,10 @@ static void write_types(struct schema *s, const struct parts *p, int types, int 
                  {TYPE_OBJECT, RULE_OBJECT}};
     struct rules *r = s->r;
     if (types & TYPE_NULL)
-        rules_edge(r, rules_text(r, from, "null", 4), to, EDGE_EPS, 0);
+        schema_word(s, from, to, JTREE_NULL);
     if (types & TYPE_BOOL) {
-        rules_edge(r, rules_text(r, from, "true", 4), to, EDGE_EPS, 0);
-        rules_edge(r, rules_text(r, from, "false", 5), to, EDGE_EPS, 0);
+        schema_word(s, from, to, JTREE_TRUE);
+        schema_word(s, from, to, JTREE_FALSE);
     }
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
         enum shared_rule rule =
@@ -568,9 +612,19 @@ static void write_rule(struct schema *s, const struct job *job)
         write_types(s, &p, typed ? types : about, about, from, to);
 }
 
-uint32_t schema_read(struct rules *r, struct slice text, int in_order)
+/* The node that is asked for. */
+static const struct jtree *asked_node(struct schema *s, const struct schema_how *how)
 {
-    struct schema s = {.r = r, .in_order = in_order};
+    const struct jtree *v = s->root;
+    if (!how->member.p)
+        return v;
+    v = jtree_find(jtree_get(v, "properties"), how->member);
+    return v ? v : s->root;
+}
+
+uint32_t schema_read(struct rules *r, struct slice text, const struct schema_how *how)
+{
+    struct schema s = {.r = r, .in_order = how->in_order, .form = how->form};
     uint32_t whole = rules_new(r, SLICE("root"));
     struct jtree *root = jtree_read(&r->arena, text.p ? text.p : "", text.n, &r->err);
     s.root = root;
@@ -590,7 +644,7 @@ uint32_t schema_read(struct rules *r, struct slice text, int in_order)
     }
     if (rules_ok(r)) {
         r->rule[whole].defined = 1;
-        uint32_t at = rules_call(r, r->rule[whole].start, schema_rule_of(&s, s.root));
+        uint32_t at = rules_call(r, r->rule[whole].start, schema_rule_of(&s, asked_node(&s, how)));
         rules_edge(r, schema_space(&s, at), r->rule[whole].end, EDGE_EPS, 0);
     }
     for (; s.first && rules_ok(r); s.first = s.first->next)

@@ -14,7 +14,26 @@
 
 #include "text/grammar/rules.h"
 
+/* How values are written. */
+enum schema_form {
+    SCHEMA_JSON,
+    SCHEMA_PYTHON, /* True, False, None and 'strings', too */
+    SCHEMA_GEMMA,  /* keys without quotes, strings as they are between SCHEMA_QUOTE; such keys are
+                      words, and an object with `properties` holds those alone */
+};
+#define SCHEMA_QUOTE "<|\"|>"
+struct schema_how {
+    int in_order;
+    enum schema_form form;
+    struct slice member; /* p not NULL: not the whole, but this one of its `properties` */
+};
+
+/* The pattern of a string's characters by `pattern`, or `format` where it is a known one; p NULL:
+ * none. */
+struct jtree;
+struct slice schema_string_pattern(const struct jtree *node);
+
 /* Writes the rules; returns the one of the whole text. A failure stays in r. */
-uint32_t schema_read(struct rules *r, struct slice text, int in_order);
+uint32_t schema_read(struct rules *r, struct slice text, const struct schema_how *how);
 
 #endif

@@ -123,10 +123,18 @@ void schema_values(struct schema *s, const struct parts *p, const struct jtree *
         if (!value_fits(s, &q, v))
             continue;
         str_init(&text, PITH_MEM_SCRATCH);
-        jtree_write(&text, v);
+        if (v->kind == JTREE_NULL || v->kind == JTREE_TRUE || v->kind == JTREE_FALSE) {
+            schema_word(s, from, to, v->kind);
+            continue;
+        }
+        if (s->form == SCHEMA_GEMMA && v->first)
+            schema_refuse(s, v, "a list or an object of enum or const is not supported here");
+        schema_put_value(s, &text, v);
         if (text.failed)
             rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
         else
+            rules_edge(s->r, rules_text(s->r, from, text.p, text.n), to, EDGE_EPS, 0);
+        if (v->kind == JTREE_STRING && schema_put_single(s, &text, v->text))
             rules_edge(s->r, rules_text(s->r, from, text.p, text.n), to, EDGE_EPS, 0);
         str_deinit(&text);
     }

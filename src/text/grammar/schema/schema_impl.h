@@ -54,6 +54,7 @@ struct schema {
     struct rules *r;
     const struct jtree *root, *null; /* null: the schema of null alone */
     int in_order;                    /* members come as they stand in the schema */
+    enum schema_form form;
     struct map jobs;                 /* parts -> rule */
     struct map rests;                /* rule of a value -> rule of what stands behind its key */
     struct map ids;                  /* what a part says -> its number (schema_same.c) */
@@ -96,6 +97,13 @@ void schema_one_of(struct schema *s, const struct jtree *list);
 void schema_values(struct schema *s, const struct parts *p, const struct jtree *values, int types,
                    uint32_t from, uint32_t to);
 uint32_t schema_space(struct schema *s, uint32_t from); /* the state behind white space */
+/* null, true or false. */
+void schema_word(struct schema *s, uint32_t from, uint32_t to, enum jtree_kind word);
+/* Appends a string as Python may write it as well, 'text'; 0: the form has no other way. */
+int schema_put_single(const struct schema *s, struct str *out, struct slice text);
+/* Appends a key or a value as the form has it. */
+void schema_put_key(const struct schema *s, struct str *out, struct slice name);
+void schema_put_value(const struct schema *s, struct str *out, const struct jtree *v);
 /* A count given by a keyword in any of the parts: the largest (or smallest) one; `none` when there
  * is none. */
 uint32_t schema_count(struct schema *s, const struct parts *p, const char *key, int largest,

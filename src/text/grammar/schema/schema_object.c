@@ -293,7 +293,15 @@ static uint32_t write_extra(struct members *m, const struct parts *q, const stru
     uint32_t key = rules_state(r), end = rules_state(r), free = rules_state(r),
              text = rules_text(r, key, "\"", 1);
     struct charset any = {(struct charset_range[]){all}, 1, 1, 0};
-    if (pattern) {
+    if (m->s->form == SCHEMA_GEMMA) { /* a word */
+        struct charset_range word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+        struct charset letters = {word, 4, 4, 0};
+        if (pattern)
+            schema_refuse(m->s, pattern, "patternProperties is not supported here");
+        text = key;
+        rules_chars(r, text, end, &letters, 0);
+        rules_chars(r, end, end, &letters, 0);
+    } else if (pattern) {
         regex_write(r, text, free, pattern->key, 0, RULES_ENDLESS, 1);
         rules_bytes(r, free, end, '"', '"');
     } else {
@@ -319,10 +327,12 @@ static const struct key_tree *write_member(struct members *m, const struct membe
         return keys;
     uint32_t end = rules_state(s->r);
     str_init(&key, PITH_MEM_SCRATCH);
-    str_json(&key, member->name.p, member->name.n);
+    schema_put_key(s, &key, member->name);
     if (key.failed)
         rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
     else
+        keys = with_key(s, keys, (struct slice){key.p, key.n}, end);
+    if (schema_put_single(s, &key, member->name))
         keys = with_key(s, keys, (struct slice){key.p, key.n}, end);
     str_deinit(&key);
     rules_edge(s->r, end, behind, EDGE_CALL, rest_rule(s, schema_rule(s, &q)));
@@ -433,11 +443,14 @@ static uint32_t member_rule(struct schema *s, const struct member *member, const
     struct str key;
     uint32_t rule = named_rule(s, member->name);
     str_init(&key, PITH_MEM_SCRATCH);
-    str_json(&key, member->name.p, member->name.n);
+    schema_put_key(s, &key, member->name);
     if (key.failed)
         rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
     if (rules_ok(s->r)) {
         uint32_t at = rules_text(s->r, s->r->rule[rule].start, key.p, key.n);
+        if (schema_put_single(s, &key, member->name))
+            rules_edge(s->r, rules_text(s->r, s->r->rule[rule].start, key.p, key.n), at, EDGE_EPS,
+                       0);
         rules_edge(s->r, at, s->r->rule[rule].end, EDGE_CALL, rest_rule(s, schema_rule(s, q)));
     }
     str_deinit(&key);
@@ -477,7 +490,7 @@ void schema_object(struct schema *s, const struct parts *p, uint32_t from, uint3
              max = schema_count(s, p, "maxProperties", 0, RULES_ENDLESS);
     map_init(&m.places, PITH_MEM_SCRATCH);
     find_members(&m);
-    int extra = extra_parts(&m, &q, &pattern);
+    int extra = extra_parts(&m, &q, &pattern) && (s->form != SCHEMA_GEMMA || m.n == 0);
     int not_empty = min == 1 && m.n == 0;
     if (min > m.n_required && !not_empty)
         schema_refuse(s, p->v[0].node,
@@ -587,7 +600,7 @@ static int write_unique(struct schema *s, const struct parts *p, uint32_t min, u
         uint32_t rule = named_rule(s, SLICE("item"));
         struct str text;
         str_init(&text, PITH_MEM_SCRATCH);
-        jtree_write(&text, v);
+        schema_put_value(s, &text, v);
         if (text.failed)
             rules_fail(r, PITH_NOMEM, "out of memory for a schema");
         if (rules_ok(r))

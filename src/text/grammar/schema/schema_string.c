@@ -8,7 +8,7 @@
 #define LEAP  "(\\d{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 #define DATE                                                                                       \
     "(" YEAR "-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-"  \
-             "9]|1\\d|2[0-8]))|" LEAP "-02-29)"
+    "9]|1\\d|2[0-8]))|" LEAP "-02-29)"
 #define TIME    "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
 #define BYTE    "(25[0-5]|2[0-4]\\d|1\\d{2}|[1-9]?\\d)"
 #define H16     "[0-9A-Fa-f]{1,4}"
@@ -59,6 +59,15 @@ int schema_knows_format(const struct jtree *node)
     return format_of(node) >= 0;
 }
 
+struct slice schema_string_pattern(const struct jtree *node)
+{
+    const struct jtree *pattern = jtree_get(node, "pattern");
+    int i = format_of(node);
+    if (pattern)
+        return pattern->kind == JTREE_STRING ? pattern->text : SLICE("");
+    return i >= 0 && formats[i].pattern ? slice_of(formats[i].pattern) : (struct slice){NULL, 0};
+}
+
 static struct slice pattern_of(struct schema *s, const struct jtree *node)
 {
     const struct jtree *pattern = jtree_get(node, "pattern"), *format = jtree_get(node, "format");
@@ -73,6 +82,25 @@ static struct slice pattern_of(struct schema *s, const struct jtree *node)
     if (pattern)
         return pattern->text;
     return i >= 0 && formats[i].pattern ? slice_of(formats[i].pattern) : (struct slice){NULL, 0};
+}
+
+/* min to max characters between single quotes. */
+static void single_quoted(struct schema *s, uint32_t min, uint32_t max, uint32_t from, uint32_t to)
+{
+    static const char escapes[] = "'\"\\nrt";
+    struct charset_range plain[] = {
+        {'\t', '\n'}, {' ', '\'' - 1}, {'\'' + 1, '\\' - 1}, {'\\' + 1, CHARSET_LAST}};
+    struct rules *r = s->r;
+    uint32_t at = rules_text(r, from, "'", 1);
+    struct rules_mark mark = rules_mark(r);
+    struct rules_piece piece = {rules_state(r), rules_state(r)};
+    rules_chars(r, piece.start, piece.end, &(struct charset){plain, 4, 4, 0}, 0);
+    uint32_t slash = rules_text(r, piece.start, "\\", 1);
+    for (const char *c = escapes; *c; c++)
+        rules_bytes(r, slash, piece.end, (uint8_t)*c, (uint8_t)*c);
+    piece = rules_repeat(r, mark, piece, min, max);
+    rules_edge(r, at, piece.start, EDGE_EPS, 0);
+    rules_bytes(r, piece.end, to, '\'', '\'');
 }
 
 void schema_string(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
@@ -92,19 +120,30 @@ void schema_string(struct schema *s, const struct parts *p, uint32_t from, uint3
     }
     if (!rules_ok(r) || min > max)
         return;
-    uint32_t at = rules_text(r, from, "\"", 1), end = rules_state(r);
+    int json = s->form != SCHEMA_GEMMA;
+    struct slice quote = json ? SLICE("\"") : SLICE(SCHEMA_QUOTE);
+    uint32_t at = rules_text(r, from, quote.p, quote.n), end = rules_state(r);
+    struct charset_range but_quote[] = {{0, '<' - 1}, {'<' + 1, CHARSET_LAST}};
+    if (!json && !pattern.p && min == 0 && max == RULES_ENDLESS) {
+        rules_edge(r, rules_until(r, at, quote, NULL), to, EDGE_EPS, 0);
+        return;
+    }
+    if (s->form == SCHEMA_PYTHON && !pattern.p)
+        single_quoted(s, min, max, from, to);
+    if (!json) /* where they are counted, what may begin the quote is left out */
+        any = (struct charset){but_quote, 2, 2, 0};
     if (pattern.p) {
-        regex_write(r, at, end, pattern, min, max, 1);
+        regex_write(r, at, end, pattern, min, max, json);
     } else if (min == 0 && max == RULES_ENDLESS) {
         rules_edge(r, at, end, EDGE_EPS, 0);
         rules_chars(r, end, end, &any, 1);
     } else {
         struct rules_mark mark = rules_mark(r);
         struct rules_piece piece = {rules_state(r), rules_state(r)};
-        rules_chars(r, piece.start, piece.end, &any, 1);
+        rules_chars(r, piece.start, piece.end, &any, json);
         piece = rules_repeat(r, mark, piece, min, max);
         rules_edge(r, at, piece.start, EDGE_EPS, 0);
         rules_edge(r, piece.end, end, EDGE_EPS, 0);
     }
-    rules_bytes(r, end, to, '"', '"');
+    rules_edge(r, rules_text(r, end, quote.p, quote.n), to, EDGE_EPS, 0);
 }

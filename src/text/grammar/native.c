@@ -1,0 +1,754 @@
+/* native.c -- see native.h. */
+#include "text/grammar/native.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "text/chat/chat_impl.h"
+#include "text/grammar/regex.h"
+#include "text/grammar/schema/schema.h"
+
+/* One argument, as one of two: a string as it stands, or another value. */
+struct argument {
+    struct slice key;
+    const struct jtree *node;   /* its schema, references followed */
+    const struct jtree *schema; /* of all arguments */
+    unsigned kinds;             /* bits of enum jtree_kind that this way of writing it has */
+    int free;                   /* nothing is said about it */
+    int mixed;                  /* the other way has more than null and words */
+    int line_end;               /* one before what ends it is not part of it */
+};
+static const unsigned strings = 1u << JTREE_STRING;
+
+/* ---------------------------------------------------------------- texts */
+
+int native_tokens(const struct vocab *v, struct slice text, struct native_token out[NATIVE_TOKENS])
+{
+    int32_t ids[64];
+    char piece[128];
+    int n = 0;
+    size_t at = 0;
+    int64_t n_ids = v ? vocab_tokenize(v, text.p, text.n, PITH_PARSE_SPECIAL, ids, 64, NULL) : 0;
+    for (int64_t i = 0; i < n_ids && i < 64 && n < NATIVE_TOKENS; i++) {
+        size_t len = vocab_piece(v, ids[i], 1, piece, sizeof piece);
+        const char *hit = len && len <= sizeof piece && vocab_piece(v, ids[i], 0, NULL, 0) == 0
+                              ? memmem(text.p + at, text.n - at, piece, len)
+                              : NULL;
+        if (!hit)
+            continue;
+        out[n++] = (struct native_token){ids[i], (size_t)(hit - text.p), len};
+        at = (size_t)(hit - text.p) + len;
+    }
+    return n;
+}
+
+uint32_t native_text(const struct native *n, uint32_t from, struct slice text)
+{
+    struct native_token token[NATIVE_TOKENS];
+    int n_tokens = native_tokens(n->vocab, text, token);
+    size_t at = 0;
+    for (int i = 0; i < n_tokens; i++) {
+        from = rules_text(n->r, from, text.p + at, token[i].at - at);
+        uint32_t behind = rules_text(n->r, from, text.p + token[i].at, token[i].n);
+        rules_edge(n->r, from, behind, EDGE_TOKEN, (uint32_t)token[i].id);
+        from = behind;
+        at = token[i].at + token[i].n;
+    }
+    return rules_text(n->r, from, text.p + at, text.n - at);
+}
+
+static uint32_t optional_line_end(const struct native *n, uint32_t from)
+{
+    uint32_t to = rules_text(n->r, from, "\n", 1);
+    rules_edge(n->r, from, to, EDGE_EPS, 0);
+    return to;
+}
+
+/* Any text up to the mark, and that. */
+static uint32_t until(const struct native *n, uint32_t from, struct slice mark)
+{
+    struct native_token token[NATIVE_TOKENS];
+    uint32_t first = 0, behind = rules_until(n->r, from, mark, &first);
+    int n_tokens = native_tokens(n->vocab, mark, token);
+    for (int i = 0; i < n_tokens && rules_ok(n->r); i++)
+        for (size_t k = 0; k < mark.n; k++) {
+            size_t at = k;
+            for (size_t b = 0; b < token[i].n && at < mark.n; b++)
+                at = rules_overlap(mark, at, (uint8_t)mark.p[token[i].at + b]);
+            rules_edge(n->r, first + (uint32_t)k, at == mark.n ? behind : first + (uint32_t)at,
+                       EDGE_TOKEN, (uint32_t)token[i].id);
+        }
+    return behind;
+}
+
+/* A word that means nothing, an id. */
+static uint32_t word(const struct native *n, uint32_t from)
+{
+    static const struct charset_range letters[] = {{'-', ':'}, {'@', 'Z'}, {'_', '_'}, {'a', 'z'}};
+    struct charset set = {(struct charset_range *)(uintptr_t)letters, 4, 4, 0};
+    struct rules_mark mark = rules_mark(n->r);
+    struct rules_piece piece = {rules_state(n->r), rules_state(n->r)};
+    rules_chars(n->r, piece.start, piece.end, &set, 0);
+    piece = rules_repeat(n->r, mark, piece, 1, 24);
+    rules_edge(n->r, from, piece.start, EDGE_EPS, 0);
+    return piece.end;
+}
+
+/* ---------------------------------------------------------------- schemas */
+
+static int one_of(struct slice key, const char *const *names)
+{
+    while (*names && !slice_eq_z(key, *names))
+        names++;
+    return *names != NULL || (key.n > 2 && !memcmp(key.p, "x-", 2));
+}
+
+/* A keyword that no rule here is about; NULL: there is none. */
+static const struct jtree *other_keyword(const struct jtree *node, const char *const *known)
+{
+    static const char *const says_nothing[] = {
+        "title",      "description", "default",   "examples",    "$schema",
+        "$id",        "$comment",    "$defs",     "definitions", "strict",
+        "deprecated", "readOnly",    "writeOnly", "$anchor",     NULL};
+    const struct jtree *k = node && node->kind == JTREE_OBJECT ? node->first : NULL;
+    while (k && (one_of(k->key, says_nothing) || one_of(k->key, known)))
+        k = k->next;
+    return k;
+}
+
+static void refuse(const struct native *n, struct slice key, const char *why)
+{
+    rules_fail(n->r, PITH_UNSUPPORTED, "tools: argument \"%.*s\": %s",
+               (int)(key.n < 64 ? key.n : 64), key.p, why);
+}
+
+/* Follows "$ref" inside the arguments' schema. */
+static const struct jtree *referred(const struct native *n, const struct jtree *schema,
+                                    const struct jtree *node, struct slice key)
+{
+    for (int i = 0; i < 16; i++) {
+        const struct jtree *ref = jtree_get(node, "$ref");
+        if (!ref)
+            return node;
+        node = chat_schema_at(schema, ref);
+        if (!node)
+            break;
+    }
+    refuse(n, key, "its $ref leads nowhere");
+    return NULL;
+}
+
+uint32_t native_arguments(const struct native *n, const struct jtree *schema, int form)
+{
+    struct str s;
+    str_init(&s, PITH_MEM_SCRATCH);
+    if (schema)
+        jtree_write(&s, schema);
+    else
+        str_putz(&s, "{\"type\":\"object\"}");
+    if (s.failed)
+        rules_fail(n->r, PITH_NOMEM, "out of memory for the schema of a tool");
+    struct schema_how how = {.in_order = n->in_order, .form = (enum schema_form)form};
+    uint32_t rule = rules_ok(n->r) ? schema_read(n->r, (struct slice){s.p, s.n}, &how) : 0;
+    str_deinit(&s);
+    return rule;
+}
+
+/* The rule of one argument as JSON, or as Python writes it. */
+static uint32_t member(const struct native *n, const struct argument *a, enum schema_form form)
+{
+    struct str s;
+    str_init(&s, PITH_MEM_SCRATCH);
+    jtree_write(&s, a->schema);
+    if (s.failed)
+        rules_fail(n->r, PITH_NOMEM, "out of memory for the schema of a tool");
+    struct schema_how how = {n->in_order, form, a->key};
+    uint32_t rule = rules_ok(n->r) ? schema_read(n->r, (struct slice){s.p, s.n}, &how) : 0;
+    str_deinit(&s);
+    return rule;
+}
+
+/* ---------------------------------------------------------------- values */
+
+/* A count that a keyword gives, `none` without it. */
+static uint32_t count(const struct native *n, const struct argument *a, const char *name,
+                      uint32_t none)
+{
+    const struct jtree *v = jtree_get(a->node, name);
+    uint64_t x = 0;
+    for (size_t i = 0; v && v->kind == JTREE_NUMBER && i < v->text.n; i++)
+        x = v->text.p[i] < '0' || v->text.p[i] > '9' || x > RULES_ENDLESS
+                ? UINT32_MAX
+                : 10 * x + (uint64_t)(v->text.p[i] - '0');
+    if (v && (v->kind != JTREE_NUMBER || x >= RULES_ENDLESS))
+        refuse(n, a->key, "minLength and maxLength want counts below 2^31");
+    return v ? (uint32_t)x : none;
+}
+
+/* Characters that are counted leave out what may begin the mark. */
+static uint32_t counted(const struct native *n, const struct argument *a, uint32_t from,
+                        struct slice mark)
+{
+    uint32_t cp = (uint8_t)mark.p[0], min = count(n, a, "minLength", 0),
+             max = count(n, a, "maxLength", RULES_ENDLESS);
+    struct charset_range but_mark[] = {{0, cp - 1}, {cp + 1, CHARSET_LAST}};
+    if (min == 0 && max == RULES_ENDLESS)
+        return until(n, from, mark);
+    if (cp >= 0x80 || min > max || !rules_ok(n->r)) {
+        refuse(n, a->key, "minLength and maxLength cannot be kept here");
+        return from;
+    }
+    struct rules_mark made = rules_mark(n->r);
+    struct rules_piece piece = {rules_state(n->r), rules_state(n->r)};
+    rules_chars(n->r, piece.start, piece.end, &(struct charset){but_mark, 2, 2, 0}, 0);
+    piece = rules_repeat(n->r, made, piece, min, max);
+    rules_edge(n->r, from, piece.start, EDGE_EPS, 0);
+    return native_text(n, a->line_end ? optional_line_end(n, piece.end) : piece.end, mark);
+}
+
+/* The same for a text that cannot be taken for a number, a list or an object. */
+static uint32_t unlike_json(const struct native *n, uint32_t from, struct slice mark)
+{
+    struct charset_range beyond = {0x80, CHARSET_LAST};
+    uint32_t rest = rules_state(n->r), behind = until(n, rest, mark);
+    for (int c = '!'; c < 0x7F; c++)
+        if (c != (uint8_t)mark.p[0] && !strchr("{[(\"-0123456789", c))
+            rules_bytes(n->r, from, rest, (uint8_t)c, (uint8_t)c);
+    rules_chars(n->r, from, rest, &(struct charset){&beyond, 1, 1, 0}, 0);
+    rules_edge(n->r, native_text(n, from, mark), behind, EDGE_EPS, 0);
+    return behind;
+}
+
+/* Whether a pattern is one of all its text, and of characters that it names: what ends a value is
+ * none of those. */
+static int stays_within(struct slice p)
+{
+    int ok = p.n > 1 && p.p[0] == '^' && p.p[p.n - 1] == '$';
+    for (size_t i = 0; ok && i + 1 < p.n; i++) {
+        if (p.p[i] == '\\') {
+            i++;
+            ok = !strchr("SWDBxucpP", p.p[i]);
+        } else {
+            ok = p.p[i] != '.' && p.p[i] != '<' && (uint8_t)p.p[i] < 0x80 &&
+                 !(p.p[i] == '[' && p.p[i + 1] == '^') && p.p[i] != '|';
+        }
+    }
+    return ok;
+}
+
+/* A string as it stands, up to the mark behind it, and that. */
+static uint32_t bare_string(const struct native *n, const struct argument *a, uint32_t from,
+                            struct slice mark)
+{
+    static const char *const known[] = {"type",     "enum",    "const",  "minLength", "maxLength",
+                                        "nullable", "pattern", "format", NULL};
+    struct slice pattern = schema_string_pattern(a->node);
+    const struct jtree *list = jtree_get(a->node, "enum"), *other = other_keyword(a->node, known);
+    int is_list = list && list->kind == JTREE_ARRAY;
+    list = is_list ? list->first : jtree_get(a->node, "const");
+    if (a->free)
+        return a->mixed ? unlike_json(n, from, mark) : until(n, from, mark);
+    if (other || (pattern.p && (list || !stays_within(pattern)))) {
+        refuse(n, a->key,
+               "of strings enum, const, minLength, maxLength, known formats and patterns from ^ "
+               "to $ of named characters are kept here");
+        return from;
+    }
+    if (pattern.p) {
+        uint32_t end = rules_state(n->r);
+        regex_write(n->r, from, end, pattern, count(n, a, "minLength", 0),
+                    count(n, a, "maxLength", RULES_ENDLESS), 0);
+        return native_text(n, a->line_end ? optional_line_end(n, end) : end, mark);
+    }
+    if (!list)
+        return counted(n, a, from, mark);
+    uint32_t to = rules_state(n->r);
+    for (const struct jtree *v = list; v; v = is_list ? v->next : NULL) {
+        if (v->kind != JTREE_STRING)
+            continue;
+        if (memmem(v->text.p, v->text.n, mark.p, mark.n)) {
+            refuse(n, a->key, "a value of enum spells what ends it");
+            return from;
+        }
+        rules_edge(n->r, rules_text(n->r, from, v->text.p, v->text.n), to, EDGE_EPS, 0);
+    }
+    return native_text(n, a->line_end ? optional_line_end(n, to) : to, mark);
+}
+
+/* null, true and false, or all as JSON; templates write them as Python does, too. */
+static uint32_t other_value(const struct native *n, const struct argument *a, uint32_t from)
+{
+    static const struct {
+        const char *text;
+        enum jtree_kind kind;
+    } words[] = {{"null", JTREE_NULL}, {"true", JTREE_TRUE}, {"false", JTREE_FALSE},
+                 {"None", JTREE_NULL}, {"True", JTREE_TRUE}, {"False", JTREE_FALSE}};
+    if (a->mixed)
+        return rules_call(n->r, from, member(n, a, SCHEMA_PYTHON));
+    uint32_t to = rules_state(n->r);
+    for (int i = 0; i < 6; i++)
+        if (a->kinds >> words[i].kind & 1)
+            rules_edge(n->r, rules_text(n->r, from, words[i].text, strlen(words[i].text)), to,
+                       EDGE_EPS, 0);
+    return to;
+}
+
+/* ---------------------------------------------------------------- patterns */
+
+static const char *next_op(const char *op)
+{
+    return *op == '%' ? op + 2 : *op == ' ' || *op == '\n' ? op + 1 : op + chat_literal(op);
+}
+
+/* Behind the bracket that closes the one at op. */
+static const char *behind_group(const char *op)
+{
+    int depth = 0;
+    do {
+        depth += op[0] == '%' ? (op[1] == '(') - (op[1] == ')') : 0;
+        op = next_op(op);
+    } while (depth);
+    return op;
+}
+
+/* Whether one of the ops stands in [op, end) itself, in no group of it; where: behind it. NULL: no.
+ */
+static const char *behind_op(const char *op, const char *end, const char *ops)
+{
+    for (; op < end && *op; op = op[0] == '%' && op[1] == '(' ? behind_group(op) : next_op(op))
+        if (op[0] == '%' && strchr(ops, op[1]))
+            return op + 2;
+    return NULL;
+}
+
+static uint32_t put_ops(const struct native *n, uint32_t from, const char *op, const char *end,
+                        const struct jtree *tool, const struct argument *a);
+
+/* The kind of an argument, as the text names it before its value. */
+static uint32_t type_word(const struct native *n, uint32_t from, const char *op,
+                          const struct argument *a)
+{
+    static const char says[] = "string=\"";
+    static const struct {
+        const char *text;
+        unsigned kinds;
+    } types[] = {{"string", 1u << JTREE_STRING},
+                 {"number", 1u << JTREE_NUMBER},
+                 {"boolean", 1u << JTREE_TRUE | 1u << JTREE_FALSE},
+                 {"null", 1u << JTREE_NULL},
+                 {"array", 1u << JTREE_ARRAY},
+                 {"object", 1u << JTREE_OBJECT}};
+    if (!memcmp(op - (sizeof says - 1), says, sizeof says - 1)) { /* whether it is one */
+        const char *text = a->kinds & strings ? "true" : "false";
+        return rules_text(n->r, from, text, strlen(text));
+    }
+    uint32_t to = rules_state(n->r);
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (a->kinds & types[i].kinds)
+            rules_edge(n->r, rules_text(n->r, from, types[i].text, strlen(types[i].text)), to,
+                       EDGE_EPS, 0);
+    return to;
+}
+
+/* The value at op, and the mark behind it. *op moves behind both. */
+static uint32_t put_value(const struct native *n, uint32_t from, const char **op,
+                          const struct argument *a)
+{
+    char close[256];
+    struct slice mark = {NULL, 0};
+    struct argument way = *a;
+    int line_end = 0;
+    if ((*op)[1] == 'x') {
+        int len = snprintf(close, sizeof close, "]<]minimax[>[</%.*s>", (int)a->key.n, a->key.p);
+        mark = (struct slice){close, (size_t)len < sizeof close ? (size_t)len : 0};
+        *op += 2;
+    } else {
+        *op += 2;
+        line_end = **op == '\n';
+        *op += line_end;
+        mark = (struct slice){*op, chat_literal(*op)};
+        *op += mark.n;
+    }
+    if (!mark.n) {
+        refuse(n, a->key, "nothing ends its value");
+        return from;
+    }
+    way.line_end = line_end;
+    if (a->kinds & strings)
+        return bare_string(n, &way, from, mark);
+    return native_text(n, optional_line_end(n, other_value(n, a, from)), mark);
+}
+
+/* ---------------------------------------------------------------- arguments */
+
+/* Splits an argument into the ways that it can be written in. 0: it is refused. */
+static int ways_of(const struct native *n, const struct jtree *tool, const struct jtree *schema,
+                   const struct jtree *property, struct argument way[2])
+{
+    static const char *const typed[] = {"type", "enum", "const", "nullable", NULL};
+    const struct jtree *node = referred(n, schema, property, property->key);
+    unsigned kinds = chat_argument_kinds(tool, property->key),
+             words = 1u << JTREE_NULL | 1u << JTREE_TRUE | 1u << JTREE_FALSE;
+    struct argument a = {property->key, node, schema, kinds, 0, 0, 0};
+    if (!node)
+        return 0;
+    const struct jtree *values = jtree_get(node, "enum");
+    unsigned listed = values && values->kind == JTREE_ARRAY && values->first ? 0 : ~0u;
+    for (const struct jtree *v = listed ? NULL : values->first; v; v = v->next)
+        listed |= 1u << v->kind;
+    kinds = a.kinds &= listed;
+    a.mixed = (kinds & ~(words | strings)) != 0;
+    for (size_t i = 0; i < a.key.n; i++)
+        if ((uint8_t)a.key.p[i] <= ' ' || strchr("<>\"'&=", a.key.p[i]))
+            refuse(n, a.key, "its name cannot be written in calls of this model");
+    if (!kinds) { /* whatever it looks like */
+        static const char *const none[] = {NULL};
+        if (other_keyword(node, none))
+            refuse(n, a.key, "its schema names no type");
+        a.free = 1;
+        a.kinds = strings;
+        way[0] = way[1] = a;
+        way[1].free = 0;
+        way[1].mixed = 1;
+        way[1].kinds = ~strings;
+        return 2;
+    }
+    int n_ways = 0;
+    if (kinds & strings) {
+        a.kinds = strings;
+        if (kinds != strings && jtree_get(node, "type") == NULL && !jtree_get(node, "enum")) {
+            static const char *const any[] = {"anyOf", "oneOf", NULL};
+            a.free = 1; /* one of several: a plain string where the others are told from it */
+            const struct jtree *v = jtree_get(node, "anyOf");
+            for (v = v ? v : jtree_get(node, "oneOf"); v;
+                 v = v->kind == JTREE_ARRAY ? v->first : v->next) {
+                static const char *const plain[] = {"type", NULL};
+                if (v->kind == JTREE_OBJECT && chat_kinds(schema, v) == strings &&
+                    other_keyword(v, plain))
+                    refuse(n, a.key, "a string of anyOf with conditions is not supported here");
+            }
+            if (other_keyword(node, any))
+                refuse(n, a.key, "anyOf beside other keywords is not supported here");
+        } else if (kinds & ~(strings | words) && other_keyword(node, typed)) {
+            refuse(n, a.key, "conditions of several types are not supported here");
+        }
+        way[n_ways++] = a;
+    }
+    if (kinds & ~strings) {
+        a.kinds = kinds & ~strings;
+        a.free = 0;
+        way[n_ways++] = a;
+    }
+    return rules_ok(n->r) ? n_ways : 0;
+}
+
+/* One member of the arguments, from op to end: its rule. */
+static uint32_t member_rule(const struct native *n, const char *op, const char *end,
+                            const struct jtree *tool, const struct jtree *schema,
+                            const struct jtree *property)
+{
+    struct argument way[2];
+    uint32_t rule = rules_new(n->r, property->key);
+    int n_ways = rules_ok(n->r) ? ways_of(n, tool, schema, property, way) : 0;
+    if (!rules_ok(n->r))
+        return 0;
+    n->r->rule[rule].defined = 1;
+    if (n_ways && way[0].free && !way[0].mixed && !behind_op(op, end, "t"))
+        n_ways = 1; /* a text of any kind */
+    for (int i = 0; i < n_ways; i++)
+        rules_edge(n->r, put_ops(n, n->r->rule[rule].start, op, end, tool, &way[i]),
+                   n->r->rule[rule].end, EDGE_EPS, 0);
+    return rule;
+}
+
+static int is_required(const struct jtree *schema, struct slice key)
+{
+    const struct jtree *list = jtree_get(schema, "required");
+    const struct jtree *v = list && list->kind == JTREE_ARRAY ? list->first : NULL;
+    while (v && !(v->kind == JTREE_STRING && slice_eq(v->text, key)))
+        v = v->next;
+    return v != NULL;
+}
+
+/* Whether the arguments' schema says no more than what its members are. */
+static void check_arguments(const struct native *n, const struct jtree *schema)
+{
+    static const char *const known[] = {"type", "properties", "required", "additionalProperties",
+                                        NULL};
+    const struct jtree *other = other_keyword(schema, known), *list = jtree_get(schema, "required");
+    if (other)
+        refuse(n, other->key, "this keyword beside properties is not supported here");
+    for (const struct jtree *v = list && list->kind == JTREE_ARRAY ? list->first : NULL; v;
+         v = v->next)
+        if (!jtree_find(jtree_get(schema, "properties"), v->text))
+            refuse(n, v->text, "it is required and no property");
+}
+
+static uint32_t empty_rule(const struct native *n)
+{
+    uint32_t rule = rules_new(n->r, SLICE("nothing"));
+    if (!rules_ok(n->r))
+        return 0;
+    n->r->rule[rule].defined = 1;
+    rules_edge(n->r, n->r->rule[rule].start, n->r->rule[rule].end, EDGE_EPS, 0);
+    return rule;
+}
+
+/* Members in any order, or, where there are too many, in that of the schema. rule: [n_members]. */
+static uint32_t put_members(const struct native *n, uint32_t from, struct rules_set *set,
+                            uint32_t comma)
+{
+    struct rules *r = n->r;
+    if (set->n == 0)
+        return from;
+    if (!n->in_order && set->n <= RULES_SET) {
+        set->comma = comma;
+        set->close = empty_rule(n);
+        set->extra = RULES_NONE;
+        set->max = RULES_ENDLESS;
+        return rules_ok(r) ? rules_call(r, from, rules_any_order(r, SLICE("arguments"), set))
+                           : from;
+    }
+    uint32_t first = from, later = rules_state(r); /* nothing was written yet, something was */
+    for (uint32_t i = 0; i < set->n && rules_ok(r); i++) {
+        uint32_t to = rules_state(r), none = rules_state(r);
+        rules_edge(r, rules_call(r, first, set->v[i].rule), to, EDGE_EPS, 0);
+        rules_edge(r, rules_call(r, rules_call(r, later, comma), set->v[i].rule), to, EDGE_EPS, 0);
+        if (!set->v[i].must) {
+            rules_edge(r, first, none, EDGE_EPS, 0);
+            rules_edge(r, later, to, EDGE_EPS, 0);
+        }
+        first = none;
+        later = to;
+    }
+    rules_edge(r, first, later, EDGE_EPS, 0);
+    return later;
+}
+
+/* All members of a tool's arguments: op..end is one of them, NULL: KEY=VALUE as Python has it. */
+static uint32_t put_arguments(const struct native *n, uint32_t from, const char *op,
+                              const char *end, const struct jtree *tool, uint32_t comma)
+{
+    const struct jtree *schema = chat_parameters(tool), *list = jtree_get(schema, "properties");
+    uint32_t n_all = list && list->kind == JTREE_OBJECT ? list->n : 0;
+    struct rules_set *set = arena_alloc(&n->r->arena, sizeof *set + (n_all + 1) * sizeof set->v[0]);
+    if (!set) {
+        rules_fail(n->r, PITH_NOMEM, "out of memory for the arguments of a tool");
+        return from;
+    }
+    *set = (struct rules_set){.n = 0};
+    check_arguments(n, schema);
+    for (const struct jtree *p = n_all ? list->first : NULL; p && rules_ok(n->r); p = p->next) {
+        uint32_t rule;
+        if (op) {
+            rule = member_rule(n, op, end, tool, schema, p);
+        } else {
+            struct argument a = {.key = p->key, .schema = schema};
+            rule = rules_new(n->r, p->key);
+            if (!rules_ok(n->r))
+                break;
+            n->r->rule[rule].defined = 1;
+            uint32_t at = rules_text(n->r, n->r->rule[rule].start, p->key.p, p->key.n);
+            at = rules_call(n->r, rules_text(n->r, at, "=", 1), member(n, &a, SCHEMA_PYTHON));
+            rules_edge(n->r, at, n->r->rule[rule].end, EDGE_EPS, 0);
+        }
+        set->v[set->n++] = (struct rules_choice){rule, is_required(schema, p->key)};
+    }
+    return rules_ok(n->r) ? put_members(n, from, set, comma) : from;
+}
+
+/* ---------------------------------------------------------------- calls */
+
+const struct jtree *native_function(struct rules *r, const struct jtree *tool, int i,
+                                    struct slice *name)
+{
+    const struct jtree *fn = jtree_get(tool, "function");
+    fn = fn && fn->kind == JTREE_OBJECT ? fn : tool;
+    const struct jtree *v = jtree_get(fn, "name");
+    if (!v || v->kind != JTREE_STRING) {
+        rules_fail(r, PITH_FORMAT, "tools: number %d has no name", i);
+        return NULL;
+    }
+    *name = v->text;
+    return fn;
+}
+
+static struct slice name_of(const struct native *n, const struct jtree *tool)
+{
+    struct slice name = {"", 0};
+    native_function(n->r, tool, 0, &name);
+    return name;
+}
+
+/* A comma and white space. */
+static uint32_t comma_rule(const struct native *n)
+{
+    uint32_t rule = rules_new(n->r, SLICE(","));
+    if (!rules_ok(n->r))
+        return 0;
+    n->r->rule[rule].defined = 1;
+    rules_edge(n->r, rules_text(n->r, n->r->rule[rule].start, ",", 1), n->r->rule[rule].end,
+               EDGE_CALL, n->blanks);
+    return rule;
+}
+
+/* [name(key=value, ...), ...] */
+static uint32_t put_python(const struct native *n, uint32_t from)
+{
+    struct rules *r = n->r;
+    uint32_t comma = comma_rule(n), call = rules_text(r, from, "[", 1), behind = rules_state(r);
+    for (const struct jtree *t = n->tools->first; t && rules_ok(r); t = t->next) {
+        struct slice name = name_of(n, t);
+        uint32_t at = rules_text(r, rules_text(r, call, name.p, name.n), "(", 1);
+        at = rules_text(r, put_arguments(n, at, NULL, NULL, t, comma), ")", 1);
+        rules_edge(r, at, behind, EDGE_EPS, 0);
+    }
+    rules_edge(r, behind, call, EDGE_CALL, comma);
+    return rules_text(r, behind, "]", 1);
+}
+
+/* {"name": "f", "arguments": {...}} */
+static uint32_t put_json(const struct native *n, uint32_t from)
+{
+    static const char *const parts[] = {"{", "\"name\"", ":", "", ",", "\"arguments\"", ":"};
+    struct rules *r = n->r;
+    uint32_t behind = rules_state(r);
+    for (const struct jtree *t = n->tools->first; t && rules_ok(r); t = t->next) {
+        struct slice name = name_of(n, t);
+        struct str quoted;
+        uint32_t at = from;
+        str_init(&quoted, PITH_MEM_SCRATCH);
+        str_json(&quoted, name.p, name.n);
+        for (int i = 0; i < 7 && !quoted.failed; i++) {
+            struct slice part = i == 3 ? (struct slice){quoted.p, quoted.n} : slice_of(parts[i]);
+            at = rules_call(r, rules_text(r, at, part.p, part.n), n->blanks);
+        }
+        if (quoted.failed)
+            rules_fail(r, PITH_NOMEM, "out of memory for the name of a tool");
+        str_deinit(&quoted);
+        at = rules_ok(r) ? rules_call(r, at, native_arguments(n, chat_parameters(t), SCHEMA_JSON))
+                         : at;
+        rules_edge(r, rules_text(r, rules_call(r, at, n->blanks), "}", 1), behind, EDGE_EPS, 0);
+    }
+    return behind;
+}
+
+/* functions.NAME, or functions.NAME:INDEX. */
+static uint32_t put_name(const struct native *n, uint32_t from, struct slice name, int in_functions)
+{
+    struct rules *r = n->r;
+    if (!in_functions)
+        return rules_text(r, from, name.p, name.n);
+    uint32_t at = rules_text(r, from, "functions.", 10), colon, digits, behind = rules_state(r);
+    at = rules_text(r, at, name.p, name.n);
+    rules_edge(r, at, behind, EDGE_EPS, 0);
+    colon = rules_text(r, at, ":", 1);
+    for (int i = 0; i < 4; i++, colon = digits) {
+        digits = rules_state(r);
+        rules_bytes(r, colon, digits, '0', '9');
+        rules_edge(r, digits, behind, EDGE_EPS, 0);
+    }
+    return behind;
+}
+
+/* A group: the members of the arguments, one call or more, or what may be there. */
+static uint32_t put_group(const struct native *n, uint32_t from, const char *op, const char *end,
+                          const struct jtree *tool)
+{
+    if (tool && behind_op(op, end, "k"))
+        return put_arguments(n, from, op, end, tool, empty_rule(n));
+    uint32_t at = rules_state(n->r);
+    rules_edge(n->r, from, at, EDGE_EPS, 0);
+    uint32_t to = put_ops(n, at, op, end, tool, NULL), behind = rules_state(n->r);
+    if (behind_op(op, end, "nfcp"))
+        rules_edge(n->r, to, at, EDGE_EPS, 0);
+    else
+        rules_edge(n->r, at, behind, EDGE_EPS, 0);
+    rules_edge(n->r, to, behind, EDGE_EPS, 0);
+    return behind;
+}
+
+/* The rest of a call from its name on, once for each tool. */
+static uint32_t put_tools(const struct native *n, uint32_t from, const char *op, const char *end)
+{
+    uint32_t to = rules_state(n->r);
+    for (const struct jtree *t = n->tools->first; t && rules_ok(n->r); t = t->next)
+        rules_edge(n->r, put_ops(n, from, op, end, t, NULL), to, EDGE_EPS, 0);
+    return to;
+}
+
+static uint32_t put_op(const struct native *n, uint32_t from, const char *op,
+                       const struct jtree *tool, const struct argument *a)
+{
+    switch (op[1]) {
+    case 'n':
+    case 'f':
+        return put_name(n, from, name_of(n, tool), op[1] == 'f');
+    case 'i':
+    case '_':
+        return word(n, from);
+    case 'k':
+        return rules_text(n->r, from, a->key.p, a->key.n);
+    case 't':
+        return type_word(n, from, op, a);
+    case 'j':
+        return rules_call(n->r, from, native_arguments(n, chat_parameters(tool), SCHEMA_JSON));
+    case 'g':
+        return rules_call(n->r, from, native_arguments(n, chat_parameters(tool), SCHEMA_GEMMA));
+    case 'p':
+        return put_python(n, from);
+    case 'c':
+        return put_json(n, from);
+    default: /* %. */
+        return from;
+    }
+}
+
+/* Whether a word may come next that would be taken for more of the one before. */
+static int goes_on_with_word(const char *op)
+{
+    while (op[0] == '%' && op[1] == '(' && memcmp(op + 2, "%_", 2) != 0)
+        op = behind_group(op);
+    return op[0] == '%' && op[1] == '(';
+}
+
+static uint32_t put_ops(const struct native *n, uint32_t from, const char *op, const char *end,
+                        const struct jtree *tool, const struct argument *a)
+{
+    while (op < end && *op && rules_ok(n->r)) {
+        if (*op == ' ' && goes_on_with_word(op + 1)) {
+            uint32_t to = rules_text(n->r, from, " ", 1);
+            rules_bytes(n->r, from, to, '\t', '\n');
+            from = rules_call(n->r, to, n->blanks);
+        } else if (*op == ' ') {
+            from = rules_call(n->r, from, n->blanks);
+        } else if (*op == '\n') {
+            from = optional_line_end(n, from);
+        } else if (*op != '%') {
+            from = native_text(n, from, (struct slice){op, chat_literal(op)});
+        } else if (op[1] == '(') {
+            const char *behind = behind_group(op);
+            from = put_group(n, from, op + 2, behind - 2, tool);
+            op = behind;
+            continue;
+        } else if (!tool && (op[1] == 'n' || op[1] == 'f')) {
+            const char *behind = behind_op(op, end, ".jg");
+            behind = behind ? behind : end;
+            from = put_tools(n, from, op, behind);
+            op = behind;
+            continue;
+        } else if (op[1] == 'v' || op[1] == 'x') {
+            from = put_value(n, from, &op, a);
+            continue;
+        } else {
+            from = put_op(n, from, op, tool, a);
+        }
+        op = next_op(op);
+    }
+    return from;
+}
+
+uint32_t native_rest(const struct native *n, uint32_t from, const char *op)
+{
+    return put_ops(n, from, op, op + strlen(op), NULL, NULL);
+}

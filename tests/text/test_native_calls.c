@@ -1,0 +1,402 @@
+/* test_native_calls.c -- calls in the forms that families write themselves. Whatever the rules of a
+ * family let through is read back as a call of a known tool whose arguments satisfy its schema:
+ * each family's rules are walked at random, the texts are parsed, the arguments held against the
+ * schema. What goes wrong is refused where it goes wrong, tokens without text stand for theirs, and
+ * schemas that a form cannot keep are refused by name. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "pith.h"
+#include "test.h"
+#include "text/chat/chat_parse.h"
+#include "text/grammar/calls.h"
+#include "text/grammar/grammar.h"
+#include "vocab_image.h"
+
+static const char tools[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"parameters\": "
+    "{\"type\": "
+    "\"object\", \"properties\": {\"city\": {\"type\": \"string\"}, \"days\": {\"type\": "
+    "\"integer\", \"minimum\": 1, \"maximum\": 14}, \"unit\": {\"$ref\": \"#/$defs/Unit\"}, "
+    "\"at\": {\"type\": [\"string\", \"null\"], \"maxLength\": 6}, \"id\": {\"type\": \"string\", "
+    "\"pattern\": \"^[a-z]{2}[0-9]{1,3}$\"}, \"near\": {\"type\": \"array\", \"items\": {\"type\": "
+    "\"object\", \"properties\": {\"name\": {\"type\": \"string\"}, \"ok\": {\"type\": "
+    "\"boolean\"}}, \"required\": [\"name\"], \"additionalProperties\": false}, \"maxItems\": 2}}, "
+    "\"required\": [\"city\", \"days\"], \"$defs\": {\"Unit\": {\"enum\": [\"celsius\", "
+    "\"kelvin\"]}}}}}, {\"type\": \"function\", \"function\": {\"name\": \"now\", \"parameters\": "
+    "{\"type\": \"object\", \"properties\": {}}}}, {\"name\": \"set\", \"parameters\": {\"type\": "
+    "\"object\", \"properties\": {\"on\": {\"type\": \"boolean\"}, \"level\": {\"type\": "
+    "\"number\"}, \"tag\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"items\": "
+    "{\"type\": \"integer\"}}]}}, \"required\": [\"on\"]}}]";
+
+static const char *const families[] = {
+    "harmony",    "atem",       "kimi-k3", "kimi-k2",     "deepseek-v3.2", "deepseek", "lfm2",
+    "apertus",    "gigachat-3", "solar",   "minicpm5",    "hunyuan-3",     "hunyuan",  "seed",
+    "minimax-m3", "minimax-m2", "glm",     "qwen3-coder", "functionary",   "gemma-4"};
+enum { N_FAMILIES = sizeof families / sizeof *families };
+
+static struct pith_grammar *open_calls(const char *family, const char *text, int only,
+                                       struct pith_error *err)
+{
+    struct grammar_spec spec = {.kind = PITH_GRAMMAR_CALLS,
+                                .text = slice_of(text),
+                                .format = chat_format_named(family),
+                                .trigger_token = -1,
+                                .calls_only = only};
+    return grammar_new(&spec, err);
+}
+
+/* A text that a grammar allows: bytes that end things come sooner than others. */
+static size_t walk(struct pith_grammar *g, uint64_t seed, char *text, size_t cap)
+{
+    static const char likely[] = "<>|]})\"\n/\\,:=";
+    size_t n = 0;
+    grammar_reset(g);
+    for (uint64_t step = 0; n < cap; step++) {
+        uint8_t may[256];
+        int n_may = 0, n_ends = 0;
+        uint8_t ends[16];
+        if (grammar_may_end(g) && (grammar_must_end(g) || rng_uniform(seed, step, 0) < 0.5))
+            return n;
+        for (int b = 1; b < 256; b++) {
+            char c = (char)b;
+            if (b >= 0x80 && b < 0xC0 && n && !((uint8_t)text[n - 1] & 0x80))
+                continue;
+            struct pith_grammar *next = grammar_clone(g, NULL);
+            if (next && grammar_accept_text(next, (struct slice){&c, 1}, NULL) == PITH_OK) {
+                may[n_may++] = (uint8_t)b;
+                if (strchr(likely, c))
+                    ends[n_ends++] = (uint8_t)b;
+            }
+            grammar_free(next);
+        }
+        if (!n_may)
+            return 0;
+        if (strchr(" \t\r\n", text[n ? n - 1 : 0]) && n) /* of white space little */
+            for (int i = n_may - 1; i >= 0 && n_may > 1; i--)
+                if (strchr(" \t\r\n", may[i]))
+                    may[i] = may[--n_may];
+        int soon = n_ends && rng_uniform(seed, step, 1) < (n > cap / 3 ? 0.95 : 0.4);
+        double u = rng_uniform(seed, step, 2);
+        text[n] = (char)(soon ? ends[(int)(u * n_ends)] : may[(int)(u * n_may)]);
+        grammar_accept_text(g, (struct slice){text + n, 1}, NULL);
+        n++;
+    }
+    return grammar_may_end(g) ? n : 0;
+}
+
+/* Whether a call's arguments satisfy its tool's schema. */
+static int satisfies(const json_t *list, const struct pith_chat_event *call)
+{
+    size_t i;
+    json_t *tool;
+    json_array_foreach(list, i, tool)
+    {
+        json_t *fn = json_object_get(tool, "function");
+        fn = fn ? fn : tool;
+        if (strcmp(json_string_value(json_object_get(fn, "name")), call->name))
+            continue;
+        char *schema = json_dumps(json_object_get(fn, "parameters"), 0);
+        struct grammar_spec spec = {
+            .kind = PITH_GRAMMAR_SCHEMA, .text = slice_of(schema), .trigger_token = -1};
+        struct pith_error err;
+        struct pith_grammar *g = grammar_new(&spec, &err);
+        int ok = g &&
+                 grammar_accept_text(g, (struct slice){call->text, call->n_bytes}, NULL) == 0 &&
+                 grammar_may_end(g);
+        grammar_free(g);
+        free(schema);
+        return ok;
+    }
+    return 0;
+}
+
+/* Calls of a text of a family, all of them good; -1: they are not. */
+static int good_calls(const char *family, const json_t *list, const char *text, size_t n)
+{
+    struct chat_parse_spec spec = {.format = chat_format_named(family), .tools = slice_of(tools)};
+    struct pith_chat_parser *p = chat_parse_new(&spec, NULL);
+    int n_calls = -1;
+    if (p && chat_parse_feed(p, (struct slice){text, n}, NULL) == PITH_OK &&
+        chat_parse_finish(p, NULL) == PITH_OK) {
+        n_calls = chat_parse_n_calls(p);
+        for (int i = 0; i < n_calls; i++) {
+            if (!satisfies(list, chat_parse_call(p, i))) {
+                printf("    arguments %s of %s\n", chat_parse_call(p, i)->text,
+                       chat_parse_call(p, i)->name);
+                n_calls = -2;
+            }
+        }
+        if (chat_parse_said(p, PITH_CHAT_CONTENT).n)
+            n_calls = -3;
+    }
+    chat_parse_free(p);
+    return n_calls;
+}
+
+static void what_is_written_is_read(void)
+{
+    enum { MOST = 900 };
+    static char text[MOST + 64];
+    json_t *list = json_loads(tools, 0, NULL);
+    int n_whole = 0;
+    for (int f = 0; f < N_FAMILIES; f++) {
+        struct pith_error err = {0};
+        struct pith_grammar *g = open_calls(families[f], tools, 1, &err);
+        size_t n_begin = 0;
+        const char *begin = calls_opening(chat_format_named(families[f]), &n_begin);
+        CHECK_MSG(g && begin, "%s: %s", families[f], err.msg);
+        if (!g || !begin)
+            continue;
+        memcpy(text, begin, n_begin);
+        int whole = 0;
+        for (uint64_t seed = 1; seed <= 3u * (unsigned)test_scale(); seed++) {
+            size_t n = walk(g, seed * 977 + (uint64_t)f, text + n_begin, MOST);
+            if (!n)
+                continue;
+            text[n_begin + n] = 0;
+            int calls = good_calls(families[f], list, text, n_begin + n);
+            CHECK_MSG(calls > 0, "%s: %d calls in %.*s", families[f], calls, (int)(n_begin + n),
+                      text);
+            whole++;
+        }
+        n_whole += whole;
+        grammar_free(g);
+    }
+    json_decref(list);
+    CHECK_MSG(n_whole > N_FAMILIES, "only %d texts ended", n_whole);
+}
+
+/* What an answer may be: 0 it may not go so, 1 it may not end there, 2 it may. */
+static int answers(struct pith_grammar *g, const char *text)
+{
+    grammar_reset(g);
+    return grammar_accept_text(g, slice_of(text), NULL) == PITH_OK ? 1 + grammar_may_end(g) : 0;
+}
+
+static const struct {
+    const char *family, *text;
+    int may;
+} answer_rows[] = {
+    {"qwen3-coder",
+     "Let me see. <tool_call>\n<function=get_weather>\n<parameter=city>\nOslo "
+     "<b>\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call> ok",
+     2},
+    {"qwen3-coder",
+     "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</"
+     "parameter>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>",
+     2},
+    {"qwen3-coder", "<function=now>\n</function>\n</tool_call>", 2},
+    {"qwen3-coder", "<tool_call>\n<function=get_weather>\n<parameter=days>\nx", 0},
+    {"qwen3-coder", "<tool_call>\n<function=get_weather>\n<parameter=days>\n15\n", 0},
+    {"qwen3-coder", "<tool_call>\n<function=get_weather>\n<parameter=day>", 0},
+    {"qwen3-coder", "<tool_call>\n<function=other>", 0},
+    {"qwen3-coder",
+     "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n</function>", 0},
+    {"qwen3-coder", "<think>I <function=x> would</think><function=now>", 1},
+    {"qwen3-coder", "<think>I <function=x> would", 2},
+    {"qwen3-coder", "a < b and <tool", 2},
+    {"glm",
+     "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</"
+     "arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+     2},
+    {"glm", "<tool_call>get_weather\n<arg_key>unit</arg_key>\n<arg_value>kelvin</arg_value>", 1},
+    {"glm", "<tool_call>get_weather\n<arg_key>unit</arg_key>\n<arg_value>kg", 0},
+    {"glm", "<tool_call>get_weather\n<arg_key>at</arg_key>\n<arg_value>null</arg_value>", 1},
+    {"glm", "<tool_call>get_weather\n<arg_key>at</arg_key>\n<arg_value>1234567", 0},
+    {"glm", "<tool_call>set\n<arg_key>tag</arg_key>\n<arg_value>[1,2]</arg_value>", 1},
+    {"glm", "<tool_call>set\n<arg_key>tag</arg_key>\n<arg_value>[1,\"", 0},
+    {"kimi-k2",
+     "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|"
+     ">{}<|tool_call_end|><|tool_calls_section_end|>",
+     2},
+    {"kimi-k2", "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>[", 0},
+    {"deepseek",
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<"
+     "｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+     2},
+    {"deepseek", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>set<｜tool▁sep｜>{\"on\": tr", 1},
+    {"deepseek", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>set<｜tool▁sep｜>{\"on\": 1", 0},
+    {"deepseek-v3.2",
+     "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"set\">\n<｜DSML｜parameter name=\"on\" "
+     "string=\"false\">true</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+     2},
+    {"deepseek-v3.2",
+     "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"set\">\n<｜DSML｜parameter name=\"on\" "
+     "string=\"t",
+     0},
+    {"harmony",
+     "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+     "to=functions.set <|constrain|>json<|message|>{\"on\":true}<|call|>",
+     2},
+    {"harmony", "<|channel|>commentary to=functions.other", 0},
+    {"harmony", "<|channel|>commentary<|message|>I will look.<|end|>", 2},
+    {"harmony", "<|channel|>final<|message|>Hello", 2},
+    {"functionary", ">>>all\nHello", 2},
+    {"functionary", ">>>set\n{\"on\":true}", 2},
+    {"functionary", ">>>set\nHello", 0},
+    {"gigachat-3",
+     "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"now\", \"arguments\": {}}", 2},
+    {"gigachat-3", "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"new", 0},
+    {"gigachat-3", "It is so.<|message_sep|>\n\n", 2},
+    {"lfm2",
+     "<|tool_call_start|>[get_weather(city=\"Oslo\", days=3, at=None), "
+     "set(on=True)]<|tool_call_end|>Well",
+     2},
+    {"lfm2", "<|tool_call_start|>[get_weather(days=3)", 0},
+    {"lfm2", "<|tool_call_start|>[set(on=1", 0},
+    {"gemma-4",
+     "<|tool_call>call:get_weather{city:<|\"|>Oslo \"<b>\" "
+     "{<|\"|>,days:3,near:[{name:<|\"|>x<|\"|>,ok:true}]}<tool_call|>",
+     2},
+    {"gemma-4", "<|tool_call>call:get_weather{city:\"", 0},
+    {"gemma-4", "<|tool_call>call:get_weather{city:<|\"|>Oslo<|\"|>}", 0},
+    {"gemma-4", "<|channel>thought\n<|tool_call>x<channel|>Hello", 2},
+    {"atem", "<|start|>assistant to=self<|message|>Hm <atem:function_calls>", 2},
+    {"atem", "<|start|>assistant to=user<|message|>Hello", 2},
+    {"atem", "<atem:function_calls><atem:invoke name=\"nix", 0},
+};
+
+static void answers_hold_calls(void)
+{
+    const char *open = "";
+    struct pith_grammar *g = NULL;
+    struct pith_error err = {0};
+    for (size_t i = 0; i < sizeof answer_rows / sizeof *answer_rows; i++) {
+        if (strcmp(open, answer_rows[i].family)) {
+            grammar_free(g);
+            g = open_calls(open = answer_rows[i].family, tools, 0, &err);
+            REQUIRE(g, "%s: %s", open, err.msg);
+        }
+        CHECK_MSG(answers(g, answer_rows[i].text) == answer_rows[i].may, "%s: %d for %s", open,
+                  answers(g, answer_rows[i].text), answer_rows[i].text);
+    }
+    grammar_free(g);
+}
+
+/* Tokens without text stand for the markers, wherever an answer may have them, and for nothing
+ * else there. */
+static struct vocab *marker_vocab(void)
+{
+    static struct tokens t;
+    static const char *const markers[] = {"<end>",
+                                          "<|tool_calls_section_begin|>",
+                                          "<|tool_calls_section_end|>",
+                                          "<|tool_call_begin|>",
+                                          "<|tool_call_argument_begin|>",
+                                          "<|tool_call_end|>",
+                                          "<|other|>"};
+    struct keys k = {0};
+    struct pith_error err = {0};
+    memset(&t, 0, sizeof t);
+    for (size_t i = 0; i < sizeof markers / sizeof *markers; i++)
+        add_token(&t, markers[i], VOCAB_CONTROL, 0);
+    for (char c = ' '; c < 0x7F; c++)
+        add_token(&t, (char[]){c, 0}, VOCAB_NORMAL, 0);
+    key_str(&k, "tokenizer.ggml.model", "rwkv");
+    key_tokens(&k, &t);
+    key_u32(&k, "tokenizer.ggml.eos_token_id", 0);
+    struct vocab *v = open_keys(&k, &err);
+    CHECK_MSG(v != NULL, "%s", err.msg);
+    return v;
+}
+
+/* Accepts a text, in which A to F are the tokens 1 to 6 and Z the end; how many characters. */
+static int accepts(struct pith_grammar *g, const char *text)
+{
+    int n = 0;
+    grammar_reset(g);
+    for (; text[n]; n++) {
+        int32_t id = text[n] == 'Z'                     ? 0
+                     : text[n] >= 'A' && text[n] <= 'F' ? text[n] - 'A' + 1
+                                                        : text[n] - ' ' + 7;
+        const uint64_t *mask = grammar_mask(g, NULL);
+        int may = mask && mask[id / 64] >> (id % 64) & 1;
+        int ok = grammar_accept(g, id, NULL) == PITH_OK;
+        CHECK_MSG(ok == may, "%s, %d: mask %d, accept %d", text, n, may, ok);
+        if (!ok)
+            break;
+    }
+    return n;
+}
+
+static void tokens_without_text(void)
+{
+    static const struct {
+        const char *text;
+        int most;
+    } rows[] = {{"ok ACfunctions.now:0D{}EBZ", 26},
+                {"ok Cfunctions.set:1D{\"on\":true}EZ", 33},
+                {"ok ACfunctions.now:0D{\"a", 22},
+                {"AFZ", 1},
+                {"ACx", 2},
+                {"F so it is Z", 12},
+                {"ACfunctions.now:0D{}ECfunctions.now:1D{}EB and so on Z", 54},
+                {"ACfunctions.now:0D{}Z", 20},
+                {"<|tool_call_begin|>x", 19},
+                {"<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}EZ", 66}};
+    struct vocab *v = marker_vocab();
+    struct trie *t = trie_new(v, NULL);
+    struct pith_error err = {0};
+    struct grammar_spec spec = {.kind = PITH_GRAMMAR_CALLS,
+                                .text = slice_of(tools),
+                                .format = chat_format_named("kimi-k2"),
+                                .vocab = v,
+                                .trie = t,
+                                .trigger_token = -1,
+                                .cache_bytes = 1 << 20};
+    struct pith_grammar *g = grammar_new(&spec, &err);
+    REQUIRE(g, "%s", err.msg);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        CHECK_MSG(accepts(g, rows[i].text) == rows[i].most, "%s: %d", rows[i].text,
+                  accepts(g, rows[i].text));
+    grammar_free(g);
+    trie_free(t);
+    vocab_free(v);
+}
+
+#define TOOL(schema)                                                                               \
+    "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": " schema    \
+    "}}}]"
+
+static void what_cannot_be_kept(void)
+{
+    static const char *const bad[][2] = {
+        {"{}", "wanted an array"},
+        {"[]", "none to call"},
+        {"[{}]", "number 0 has no name"},
+        {TOOL("{\"type\": \"string\", \"pattern\": \"a.c\"}"), "\"a\": of strings enum"},
+        {TOOL("{\"type\": \"string\", \"pattern\": \"^[^a]*$\"}"), "\"a\": of strings enum"},
+        {TOOL("{\"$ref\": \"#/$defs/none\"}"), "leads nowhere"},
+        {TOOL("{\"$ref\": \"#/properties/a\"}"), "leads nowhere"},
+        {TOOL("{\"minimum\": 3}"), "names no type"},
+        {TOOL("{\"type\": [\"string\", \"integer\"], \"minimum\": 3}"), "conditions of several"},
+        {TOOL("{\"enum\": [\"a</parameter>b\"]}"), "spells what ends it"},
+        {"[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a b\": "
+         "{}}}}]",
+         "cannot be written"},
+        {"[{\"name\": \"f\", \"parameters\": {\"anyOf\": []}}]", "\"anyOf\""},
+        {"[{\"name\": \"f\", \"parameters\": {\"properties\": {}, \"required\": [\"x\"]}}]",
+         "no property"}};
+    struct pith_error err;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        err = (struct pith_error){0};
+        struct pith_grammar *g = open_calls("qwen3-coder", bad[i][0], i % 2, &err);
+        CHECK_MSG(!g && strstr(err.msg, bad[i][1]), "%s: %s", bad[i][0], err.msg);
+        CHECK_MSG(i < 3 || err.code == PITH_UNSUPPORTED, "%s: code %d", bad[i][0], err.code);
+        grammar_free(g);
+    }
+    err = (struct pith_error){0};
+    CHECK(!open_calls("hermes", tools, 1, &err) && err.code == PITH_UNSUPPORTED);
+}
+
+int main(void)
+{
+    TEST(what_is_written_is_read);
+    TEST(answers_hold_calls);
+    TEST(tokens_without_text);
+    TEST(what_cannot_be_kept);
+    return test_end();
+}
