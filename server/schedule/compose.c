@@ -10,7 +10,9 @@
  * more than a step, and a long prompt never holds up those who are being written to.
  *
  * The time of a step: prefill gets what decoding leaves of the gap asked for (--gap), by the times
- * of earlier steps. Bits do not depend on it (the law of same bits), so time may decide. */
+ * of earlier steps. Where decoding alone takes longer and several keys decode, only as many rows are
+ * in a step as fit: those of a key that has many take turns. Bits do not depend on it (the law of
+ * same bits), so time may decide. */
 #include <string.h>
 
 #include "server/schedule/scheduler_impl.h"
@@ -183,12 +185,27 @@ static int is_decoding(const struct branch *b)
     return b->seq >= 0 && b->n - b->n_fed == 1 && b->n_made;
 }
 
+/* Of the branches of a share that take turns: of the most urgent ones with no row in this step the
+ * one whose last row is the longest ago. NULL: none. */
+static struct branch *next_in_turns(const struct sched *s, const struct share *t)
+{
+    struct branch *best = NULL;
+    for (struct branch *b = t->first; b; b = b->next)
+        if (!b->beside && is_decoding(b) && b->moved != s->steps &&
+            (!best || b->r->priority < best->r->priority ||
+             (b->r->priority == best->r->priority && b->moved < best->moved)))
+            best = b;
+    return best;
+}
+
 /* The share whose turn it is among those with a branch left, NULL: none. */
 static struct share *next_share(struct sched *s, int decoding)
 {
     struct share *best = NULL;
     for (int i = 0; i < s->n_shares; i++) {
         struct share *t = &s->share[i];
+        if (decoding && t->in_turns)
+            t->cursor = next_in_turns(s, t);
         while (t->cursor && (t->cursor->beside || is_decoding(t->cursor) != decoding ||
                              (t->full && t->cursor->seq < 0)))
             t->cursor = t->cursor->next;
@@ -263,6 +280,27 @@ static void charge_time(struct sched *s, struct share *t)
     t->charged_ns = ns;
 }
 
+/* Most decode rows of this step. */
+static int decode_most(struct sched *s)
+{
+    int n_shares = 0, n = 0, most = s->parallel;
+    for (int i = 0; i < s->n_shares; i++) {
+        struct share *t = &s->share[i];
+        t->n_decoding = 0;
+        for (const struct branch *b = t->first; b; b = b->next)
+            t->n_decoding += !b->beside && is_decoding(b);
+        n += t->n_decoding;
+        n_shares += t->n_decoding > 0;
+    }
+    if (n_shares > 1 && s->decode_ns > 0) {
+        double fit = TIME_USED * s->hosted->server->p.gap * 1e9 * s->decode_rows / s->decode_ns;
+        most = fit < n_shares ? n_shares : fit < most ? (int)fit : most;
+    }
+    for (int i = 0; i < s->n_shares; i++)
+        s->share[i].in_turns = n > most && s->share[i].n_decoding > most / n_shares;
+    return most;
+}
+
 void compose(struct sched *s)
 {
     struct share *t;
@@ -273,8 +311,9 @@ void compose(struct sched *s)
         charge_time(s, t);
         t->pass = t->served;
     }
+    int most = decode_most(s);
     rewind_shares(s);
-    while (s->n_parts < s->parallel && s->n_rows < s->n_batch && (t = next_share(s, 1))) {
+    while (s->n_parts < most && s->n_rows < s->n_batch && (t = next_share(s, 1))) {
         struct branch *b = t->cursor;
         t->cursor = b->next;
         s->now = t->pass;

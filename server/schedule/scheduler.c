@@ -243,9 +243,11 @@ static void count_step(struct sched *s)
 static void observe_time(struct sched *s, double ns)
 {
     int n_prefill = s->n_rows - s->n_decode;
-    if (!n_prefill)
+    if (!n_prefill) {
+        double n = s->n_decode;
+        s->decode_rows = s->decode_ns > 0 ? 0.8 * s->decode_rows + 0.2 * n : n;
         s->decode_ns = s->decode_ns > 0 ? 0.8 * s->decode_ns + 0.2 * ns : ns;
-    else if (n_prefill >= 16) {
+    } else if (n_prefill >= 16) {
         double row = (ns - (s->n_decode && s->decode_ns < ns ? s->decode_ns : 0)) / n_prefill;
         s->row_ns = s->row_ns > 0 ? 0.7 * s->row_ns + 0.3 * row : row;
     }

@@ -46,6 +46,8 @@ struct share {                     /* what a tenant has of this model */
                             meanwhile */
     int n_held;          /* sequences */
     int full;            /* its next branch has to wait, and nobody overtakes within a key */
+    int n_decoding;      /* branches with their last token alone to feed */
+    int in_turns;        /* they are more than its part of a step */
     int n_embeds;        /* requests with inputs to embed */
     int n_waiting;       /* its part of sched.n_waiting; under its lock */
 };
@@ -98,6 +100,7 @@ struct sched {
     /* What steps take, ns: one of decode rows alone; one more row of prefill; a row of inputs to
      * embed. */
     double decode_ns, row_ns, embed_ns;
+    double decode_rows; /* of the steps that decode_ns is the mean of */
 };
 
 /* Choice 0 tells the logprobs of the prompt, which is why it computes all of it. */

@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 
-from serving import LIMIT, Server, begin, check, completion, run, synth
+from serving import LIMIT, Server, begin, check, completion, raw_post, run, synth
 
 A, B = {"x-api-key": "aaaaaaaaaa"}, {"x-api-key": "bbbbbbbbbb"}
 KEYS = ("--api-key", "a:aaaaaaaaaa", "--api-key", "b:bbbbbbbbbb", "--ctx", "256",
@@ -202,6 +202,53 @@ def test_queue_of_models(folder):
               [a[0] for a in out])
 
 
+def events(c):
+    """What a stream says, as it comes."""
+    with c.makefile("rb") as f:
+        for line in f:
+            if line.startswith(b"data: [DONE]"):
+                return
+            if line.startswith(b"data: {"):
+                yield json.loads(line[6:])
+
+
+def test_many_choices(folder):
+    """Where a step takes longer than --gap, the many choices of one key take turns: another key's
+    one has a row in each step, and the steps are short."""
+    model = os.path.join(folder, "slow.gguf")
+    synth(model, "--layers", "4", "--embd", "512", "--ff", "2048", "--heads", "8")
+    many = completion("w1", 200, n=8, stream=True, logprobs=None)
+    few = completion("w2", 100, stream=True, logprobs=None)
+
+    def stream(s, body, key):
+        return events(s.connect(raw_post("/v1/completions", json.dumps(body).encode(), "".join(
+            "%s: %s\r\n" % h for h in key.items()))))
+
+    def steps(s):
+        return [s.metric(n) for n in ("vllm:generation_tokens_total", "pith:steps_total")]
+
+    with Server(model, *KEYS, "--parallel", "16", "--gap", "0.001") as s:
+        made, spread = [0] * 8, [0]
+
+        def read():
+            for e in stream(s, many, A):
+                for c in e.get("choices", []):
+                    made[c["index"]] += 1
+                    if not c.get("finish_reason"):
+                        spread[0] = max(spread[0], max(made) - min(made))
+
+        _, rest = begin([read])
+        s.wait_for(lambda: min(made) > 2)
+        mine = stream(s, few, B)
+        next(mine)
+        before = steps(s)
+        n = sum(1 for _ in mine)
+        tokens, taken = (b - a for a, b in zip(before, steps(s)))
+        rest()
+        check("another_key_has_short_steps", n >= 99 and tokens < 5 * taken, (n, tokens, taken))
+        check("choices_take_turns", spread[0] <= 3, (spread, made))
+
+
 def test_most(model):
     with Server(model, *KEYS, "--requests-memory", "64M") as s:
         most = s.get("/props", **A)[1]["memory"]["most"]
@@ -232,6 +279,7 @@ def main():
         test_too_expensive(model)
         test_memory_of_a_key(model)
         test_queue_of_models(folder)
+        test_many_choices(folder)
         test_most(model)
 
 
