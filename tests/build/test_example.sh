@@ -34,6 +34,9 @@ build()
         fail "$name" "$(grep -m 1 -E 'error|undefined' "$dir/log" || tail -n 1 "$dir/log")"
     fi
 }
+if nm "$B/libpith.a" 2>/dev/null | grep -q -E '__(asan|ubsan|tsan)_'; then
+    skip_all programs "this build's archive needs the runtime of a sanitizer"
+fi
 cp "$dir/example.c" "$dir/example.cxx"
 for compiler in gcc clang; do
     build "c11_$compiler" $compiler -std=c11

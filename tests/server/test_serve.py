@@ -258,7 +258,7 @@ def test_urgent(model):
 
 def test_parts_of_the_queue(model):
     s = Server(model, "--ctx", "4096", "--parallel", "1", "--queue", "4", "--shutdown-timeout", "0",
-               "--api-key", "ann:first-secret", "--api-key", "bob:second-secret")
+               "--api-key", "ann:first-secret", "--api-key", "bob:second-secret", "--open-metrics")
     post = lambda who, prompt, most: s.post("/v1/completions", completion(prompt, most),
                                             Authorization="Bearer " + who)
     waiting = lambda n: s.wait_for(lambda: (s.metric("vllm:num_requests_waiting") or 0) >= n)
