@@ -73,13 +73,13 @@ struct tensor_spec {
     }
 #define DIM(...)              .dims = {__VA_ARGS__}
 #define IO(name_, field, ...) ROW(struct arch_io, name_, field, .io = 1, __VA_ARGS__)
-/* The head of models that rank texts; each ends with a comma. */
+/* The head of models that rank texts. */
 #define IO_RANK                                                                                    \
     IO("cls.weight", cls, DIM(DIM_ANY, DIM_E), .optional = 1),                                     \
         IO("cls.bias", cls_b, DIM(DIM_ANY), .optional = 1),                                        \
         IO("cls.norm.weight", cls_norm, DIM(DIM_E), .optional = 1),                                \
         IO("cls.output.weight", rank, DIM(DIM_ANY, DIM_E), .optional = 1),                         \
-        IO("cls.output.bias", rank_b, DIM(DIM_ANY), .optional = 1),
+        IO("cls.output.bias", rank_b, DIM(DIM_ANY), .optional = 1)
 
 /* What nearly every model has at its two ends. The stack (stack.c) embeds by it and gives the
  * output; absent ones are NULL, an absent output matrix is the embedding. */
@@ -233,7 +233,7 @@ struct rope_params {
     float base;
     int scaled;           /* by hp.rope_scaling */
     const float *factors; /* [n_rot / 2] divisors, or NULL */
-    const uint8_t *axis;  /* [n_rot / 2] which of the four positions turns a pair; NULL: the first */
+    const uint8_t *axis; /* [n_rot / 2] which of the four positions turns a pair; NULL: the first */
 };
 /* NULL: memory is short. */
 const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_params *p);

@@ -15,8 +15,6 @@
 #define BIT(n)            ((uint64_t)1 << (n))
 #define F_WEIGHTS         BIT(0) /* norms have them */
 #define F_NORM_BIAS       BIT(1)
-#define F_BEFORE          BIT(2) /* attn_norm */
-#define F_FFN_NORM        BIT(3)
 #define F_POST            BIT(4) /* post_attention_norm, post_ffw_norm */
 #define F_OF_SUM          BIT(5) /* attn_output_norm, layer_output_norm */
 #define F_FALCON_NORMS    BIT(6)
@@ -31,8 +29,9 @@
 #define F_QK_HEAD         BIT(15)
 #define F_QK_ROW          BIT(16)
 #define F_QK_HEADS        BIT(17)
-#define F_QK_MAY          BIT(18)
-#define F_ATTN_GATE       BIT(19)
+#define F_GATE_ELEMENTS   BIT(19)
+#define F_GATE_HEADS      BIT(32)
+#define F_GATE_HEADS_MAY  BIT(33)
 #define F_SUB_NORMS       BIT(20)
 #define F_GATED           BIT(21) /* ffn_gate */
 #define F_FUSED_UP        BIT(22)
@@ -44,10 +43,14 @@
 #define F_LONG_FACTORS    BIT(28)
 #define F_SHARED          BIT(29)
 #define F_FUSED_EXPS      BIT(30)
+#define F_SHARED_GATE     BIT(31)
 /* Of a layer. */
-#define F_ATTN  BIT(40)
-#define F_DENSE BIT(41)
-#define F_MOE   BIT(42)
+#define F_BEFORE   BIT(38) /* attn_norm */
+#define F_FFN_NORM BIT(39)
+#define F_ATTN     BIT(40)
+#define F_DENSE    BIT(41)
+#define F_MOE      BIT(42)
+#define F_LINEAR   BIT(43) /* in place of attention a product */
 
 enum { SELF }; /* the state of a layer */
 
@@ -75,7 +78,7 @@ const struct tensor_spec decoder_tensors[] = {
     IO("rope_freqs.weight", rope_freqs, DIM(DIM_ROT2), .optional = 1, .need = F_FACTORS),
     IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
     IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
-    IO_RANK
+    IO_RANK,
 
     L("attn_norm.weight", attn_norm, DIM(DIM_E), .need = F_BEFORE | F_WEIGHTS,
       .unless = F_FALCON_NORMS),
@@ -105,21 +108,21 @@ const struct tensor_spec decoder_tensors[] = {
     L("attn_q.bias", bq, DIM(DIM_Q), .need = F_ATTN | F_QKV_BIAS_MAY, .group = G_QKV_BIAS),
     L("attn_k.bias", bk, DIM(DIM_K), .need = F_ATTN | F_QKV_BIAS_MAY, .group = G_QKV_BIAS),
     L("attn_v.bias", bv, DIM(DIM_VV), .need = F_ATTN | F_QKV_BIAS_MAY, .group = G_QKV_BIAS),
-    L("attn_q_norm.weight", q_norm, DIM(DIM_D), .need = F_ATTN | F_QK_HEAD, .unless = F_QK_MAY),
-    L("attn_k_norm.weight", k_norm, DIM(DIM_D), .need = F_ATTN | F_QK_HEAD, .unless = F_QK_MAY),
-    L("attn_q_norm.weight", q_norm, DIM(DIM_D), .need = F_ATTN | F_QK_HEAD | F_QK_MAY,
-      .group = G_QK_NORM),
-    L("attn_k_norm.weight", k_norm, DIM(DIM_D), .need = F_ATTN | F_QK_HEAD | F_QK_MAY,
-      .group = G_QK_NORM),
+    L("attn_q_norm.weight", q_norm, DIM(DIM_D), .need = F_ATTN | F_QK_HEAD),
+    L("attn_k_norm.weight", k_norm, DIM(DIM_D), .need = F_ATTN | F_QK_HEAD),
     L("attn_q_norm.weight", q_norm, DIM(DIM_Q), .need = F_ATTN | F_QK_ROW),
     L("attn_k_norm.weight", k_norm, DIM(DIM_K), .need = F_ATTN | F_QK_ROW),
     L("attn_q_norm.weight", q_norm, DIM(DIM_H, DIM_D), .need = F_ATTN | F_QK_HEADS,
       .use = TENSOR_VECTOR),
     L("attn_k_norm.weight", k_norm, DIM(DIM_G, DIM_D), .need = F_ATTN | F_QK_HEADS,
       .use = TENSOR_VECTOR),
-    L("attn_gate.weight", attn_gate, DIM(DIM_O, DIM_E), .need = F_ATTN | F_ATTN_GATE),
+    L("attn_gate.weight", attn_gate, DIM(DIM_O, DIM_E), .need = F_ATTN | F_GATE_ELEMENTS),
+    L("attn_gate.weight", attn_gate, DIM(DIM_H, DIM_E), .need = F_ATTN | F_GATE_HEADS),
+    L("attn_gate.weight", attn_gate, DIM(DIM_H, DIM_E), .need = F_ATTN | F_GATE_HEADS_MAY,
+      .optional = 1),
     L("attn_sub_norm.weight", attn_sub_norm, DIM(DIM_O), .need = F_ATTN | F_SUB_NORMS),
     L("attn_output.weight", wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
+    L("attn_output.weight", wo, DIM(DIM_E, DIM_E), .need = F_LINEAR),
     L("attn_output.bias", bo, DIM(DIM_E), .need = F_ATTN | F_OUT_BIAS),
     L("attn_output.bias", bo, DIM(DIM_E), .need = F_ATTN | F_OUT_BIAS_MAY, .group = G_OUT_BIAS),
 
@@ -149,6 +152,8 @@ const struct tensor_spec decoder_tensors[] = {
     L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
     L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
     L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
+    L("ffn_gate_inp_shexp.weight", router_sh, DIM(DIM_ONE, DIM_E),
+      .need = F_MOE | F_SHARED | F_SHARED_GATE),
     {0},
 };
 #undef L
@@ -178,6 +183,10 @@ static int may_have_experts(const struct arch_model *m)
 static int has_experts(const struct arch_model *m)
 {
     return m->hp.n_expert > 0;
+}
+static int experts_have_width(const struct arch_model *m)
+{
+    return has_experts(m) && variant_of(m)->ff_of_expert != FF_NO_KEY;
 }
 static int has_dense_layers(const struct arch_model *m)
 {
@@ -232,6 +241,14 @@ static int logits_capped(const struct arch_model *m)
 {
     return variant_of(m)->capped && variant_of(m)->logit_cap >= 0;
 }
+static int loops(const struct arch_model *m)
+{
+    return variant_of(m)->loops;
+}
+static int may_switch_rope(const struct arch_model *m)
+{
+    return variant_of(m)->rope_switch;
+}
 static int may_be_parallel(const struct arch_model *m)
 {
     return variant_of(m)->parallel == PARALLEL_BY_KEY;
@@ -240,14 +257,15 @@ static int may_be_parallel(const struct arch_model *m)
 static double width_of_expert(const struct arch_model *m, int32_t l)
 {
     (void)l;
-    return variant_of(m)->ff_of_expert == FF_SHARE ? m->hp.n_ff[0] / m->hp.n_expert_used
-                                                   : m->hp.n_ff[0];
+    int32_t used = m->hp.n_expert_used > 0 ? m->hp.n_expert_used : 1;
+    return variant_of(m)->ff_of_expert == FF_SHARE ? m->hp.n_ff[0] / used : m->hp.n_ff[0];
 }
 static double width_of_shared(const struct arch_model *m, int32_t l)
 {
     (void)l;
     enum shared s = variant_of(m)->shared;
     return s == SHARED_WIDE       ? m->hp.n_ff[0]
+           : s == SHARED_AS_ONE   ? m->hp.n_ff_exp
            : s == SHARED_BY_COUNT ? (double)m->hp.n_ff_exp * m->hp.n_expert_shared
                                   : 0;
 }
@@ -281,6 +299,21 @@ static double causal(const struct arch_model *m)
 {
     return !variant_of(m)->embeds;
 }
+static double embd_scale(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return variant_of(m)->embd_scale;
+}
+static double residual_scale(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return variant_of(m)->residual_by_depth / sqrt(m->hp.n_layer);
+}
+static double logit_scale(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return variant_of(m)->logits_by_width / (float)m->hp.n_embd;
+}
 static double attn_cap(const struct arch_model *m, int32_t l)
 {
     (void)l;
@@ -293,8 +326,9 @@ static double logit_cap(const struct arch_model *m, int32_t l)
 }
 
 const struct key_spec decoder_keys[] = {
-    KEYS_SIZES{F32("attention.layer_norm_rms_epsilon", norm_eps), .required = 1, .when = by_rms,
-               .synth = 1e-5},
+    KEYS_SIZES,
+    {F32("attention.layer_norm_rms_epsilon", norm_eps), .required = 1, .when = by_rms,
+     .synth = 1e-5},
     {F32("attention.layer_norm_epsilon", norm_eps), .required = 1, .when = by_layer_norm,
      .synth = 1e-5},
     {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1,
@@ -305,12 +339,13 @@ const struct key_spec decoder_keys[] = {
      .size = 1, .when = attends_always},
     {LAYERS("attention.head_count_kv", n_head_kv), RANGE(0, MAX_HEADS), .from = key_like_heads,
      .size = 1, .when = may_skip},
-    KEYS_HEAD_DIMS{I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .size = 1,
-                   .when = may_have_experts},
+    KEYS_HEAD_DIMS,
+    {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .size = 1, .when = may_have_experts},
     {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .size = 1,
      .when = may_have_experts},
-    KEYS_FF{I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .from = width_of_expert,
-            .when = has_experts, .size = 1},
+    KEYS_FF,
+    {I32("expert_feed_forward_length", n_ff_exp), RANGE(0, MAX_FF), .from = width_of_expert,
+     .when = experts_have_width, .size = 1},
     {I32("expert_shared_count", n_expert_shared), RANGE(0, MAX_EXPERTS), .when = counts_shared,
      .synth = 1},
     {I32("expert_shared_feed_forward_length", n_ff_shexp), RANGE(0, MAX_FF),
@@ -323,20 +358,25 @@ const struct key_spec decoder_keys[] = {
      .when = gates_by_key},
     {BOOL("expert_weights_norm", expert_norm), .when = renorms_by_key},
     {F32("expert_weights_scale", expert_scale), .when = scales_experts},
-    KEYS_ROPE{I32("attention.sliding_window", window), RANGE(0, INT32_MAX), .from = window_default,
-              .when = may_have_windows, .synth_of = synthetic_window},
+    KEYS_ROPE,
+    {I32("attention.sliding_window", window), RANGE(0, INT32_MAX), .from = window_default,
+     .when = may_have_windows, .synth_of = synthetic_window},
     {LAYERS("attention.sliding_window_pattern", windowed), RANGE(0, MAX_LAYERS),
      .from = window_period, .pattern = 1, .when = has_windows},
     {F32("rope.freq_base_swa", rope_base_swa), .from = swa_base_default, .when = swa_base_by_key},
-    {F32("embedding_scale", embd_scale), .when = scaled_by_keys},
-    {F32("residual_scale", residual_scale), .when = scaled_by_keys},
-    {F32("logit_scale", logit_scale), .when = scaled_by_keys},
+    {F32("embedding_scale", embd_scale), .from = embd_scale, .when = scaled_by_keys},
+    {F32("residual_scale", residual_scale), .from = residual_scale, .when = scaled_by_keys},
+    {F32("logit_scale", logit_scale), .from = logit_scale, .when = scaled_by_keys},
     {F32("attention.scale", attn_scale), .when = scaled_by_keys},
     {F32("attn_logit_softcapping", attn_softcap), .from = attn_cap, .when = scores_capped},
     {F32("final_logit_softcapping", logit_softcap), .from = logit_cap, .when = logits_capped},
+    {I32("num_loops", n_loops), RANGE(1, 64), .def = 1, .when = loops, .synth = 2},
+    {BOOL("skip_loop_final_norm", loops_as_they_are), .when = loops},
+    {BOOL("rope.scaling.finetuned", rope_finetuned), .def = 1, .when = may_switch_rope},
     {BOOL("use_parallel_residual", parallel), .when = may_be_parallel, .synth = 1},
     {BOOL("attention.causal", causal), .def = 1, .synth_of = causal},
-    KEYS_POOLING{0},
+    KEYS_POOLING,
+    {0},
 };
 
 static uint64_t bias_features(enum presence p, uint64_t must, uint64_t may)
@@ -351,18 +391,20 @@ static uint64_t norm_features(const struct arch_model *m, const struct variant *
         f |= F_WEIGHTS;
     if (v->norms == NORMS_RMS_BIAS || v->norms == NORMS_LAYER)
         f |= F_NORM_BIAS;
-    if (v->norm_place == NORM_BEFORE || v->norm_place == NORM_SANDWICH)
-        f |= F_BEFORE |
-             (v->parallel == SEQUENTIAL || v->parallel == PARALLEL_BY_KEY ? F_FFN_NORM : 0);
     if (v->norm_place == NORM_SANDWICH || v->norm_place == NORM_BEHIND)
         f |= F_POST;
     if (v->norm_place == NORM_OF_SUM)
         f |= F_OF_SUM;
     if (v->parallel == PARALLEL_FALCON && arch_has(m, 0, "attn_norm_2.weight", 1))
         f |= F_FALCON_NORMS;
-    if (v->parallel == PARALLEL_STABLE && arch_has(m, 0, "ffn_norm.weight", 1))
-        f |= F_FFN_NORM;
     return f | (v->embd_norm ? F_EMBD_NORM : 0);
+}
+
+/* Has the feed-forward a norm that attention does not read? */
+static int own_ffn_norm(const struct arch_model *m, const struct variant *v)
+{
+    return v->parallel == SEQUENTIAL || v->parallel == PARALLEL_BY_KEY ||
+           (v->parallel == PARALLEL_STABLE && arch_has(m, 0, "ffn_norm.weight", 1));
 }
 
 static uint64_t attention_features(const struct arch_model *m, const struct variant *v)
@@ -372,12 +414,17 @@ static uint64_t attention_features(const struct arch_model *m, const struct vari
                                   [QK_ROW] = F_QK_ROW,
                                   [QK_HEADS] = F_QK_HEADS,
                                   [QK_BARE] = 0};
+    static const uint64_t gates[] = {[GATE_NONE] = 0,
+                                     [GATE_ELEMENTS] = F_GATE_ELEMENTS,
+                                     [GATE_HEADS] = F_GATE_HEADS,
+                                     [GATE_HEADS_MAY] = F_GATE_HEADS_MAY};
     uint64_t f = bias_features(v->qkv_bias, F_QKV_BIAS, F_QKV_BIAS_MAY) |
-                 bias_features(v->out_bias, F_OUT_BIAS, F_OUT_BIAS_MAY) | qk[v->qk_norm];
+                 bias_features(v->out_bias, F_OUT_BIAS, F_OUT_BIAS_MAY);
+    if (!v->qk_may || arch_has(m, 0, "attn_q_norm.weight", 1))
+        f |= qk[v->qk_norm];
     if (v->fused_qkv == MUST || (v->fused_qkv == MAY && arch_has(m, 0, "attn_qkv.weight", 0)))
         f |= F_FUSED_QKV;
-    return f | (v->qk_may ? F_QK_MAY : 0) | (v->attn_gate ? F_ATTN_GATE : 0) |
-           (v->sub_norms ? F_SUB_NORMS : 0);
+    return f | gates[v->attn_gate] | (v->sub_norms ? F_SUB_NORMS : 0);
 }
 
 static uint64_t other_features(const struct arch_model *m, const struct variant *v)
@@ -391,7 +438,7 @@ static uint64_t other_features(const struct arch_model *m, const struct variant 
         f |= F_LONG_FACTORS;
     else if (v->rope != ROPE_NONE)
         f |= F_FACTORS;
-    return f | (m->hp.n_ff_shexp ? F_SHARED : 0);
+    return f | (m->hp.n_ff_shexp ? F_SHARED : 0) | (v->shared_gate ? F_SHARED_GATE : 0);
 }
 
 /* Has layer l experts? */
@@ -410,23 +457,46 @@ static int is_moe(const struct arch_model *m, int32_t l)
     }
 }
 
+/* The layers several times over; each time has states of its own. */
+static int loop(struct arch_model *m)
+{
+    m->n_visits = m->hp.n_loops * m->hp.n_layer;
+    m->layer_of = arena_array(m->arena, (size_t)m->n_visits, sizeof *m->layer_of);
+    for (int32_t i = 0; m->layer_of && i < m->n_visits; i++)
+        m->layer_of[i] = i % m->hp.n_layer;
+    return m->layer_of != NULL;
+}
+
+/* Layers without a feed-forward have nothing at all (deci). */
+static uint64_t layer_kind(const struct hparams *hp, int32_t l, int moe)
+{
+    uint64_t ffn = moe ? F_MOE : hp->n_ff[l] ? F_DENSE : 0;
+    return ffn | (hp->n_head_kv[l] ? F_ATTN : hp->n_head[l] ? F_LINEAR : 0);
+}
+
 pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
 {
     const struct variant *v = variant_of(m);
     struct hparams *hp = &m->hp;
     int32_t first_moe = -1;
+    int before = v->norm_place == NORM_BEFORE || v->norm_place == NORM_SANDWICH;
     m->features = norm_features(m, v) | attention_features(m, v) | other_features(m, v);
     for (int32_t l = 0; l < hp->n_layer; l++) {
         int moe = hp->n_expert && is_moe(m, l);
         first_moe = moe && first_moe < 0 ? l : first_moe;
-        m->layer_features[l] = (moe           ? F_MOE
-                                : hp->n_ff[l] ? F_DENSE
-                                              : 0) |
-                               (hp->n_head_kv[l] ? F_ATTN : 0);
+        m->layer_features[l] = layer_kind(hp, l, moe);
+        if (before && m->layer_features[l] & (F_ATTN | F_LINEAR))
+            m->layer_features[l] |= F_BEFORE;
+        if (before && own_ffn_norm(m, v) && m->layer_features[l] & (F_MOE | F_DENSE))
+            m->layer_features[l] |= F_FFN_NORM;
     }
     if (first_moe >= 0 && arch_has(m, first_moe, "ffn_gate_up_exps.weight", 0))
         m->features |= F_FUSED_EXPS;
     key_pattern(hp->windowed, hp->n_layer, v->full_first);
+    if (hp->n_expert && !hp->n_ff_exp)
+        hp->n_ff_exp = (int32_t)width_of_expert(m, 0);
+    if (v->rope_switch && !hp->rope_finetuned)
+        hp->n_rot = 0;
     if (v->swa_base == YES)
         hp->rope_base_swa = v->swa_base_default;
     if (v->never_causal)
@@ -436,14 +506,16 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         hp->embd_scale = sqrtf((float)hp->n_embd);
     if (v->logits_divided && hp->logit_scale != 0)
         hp->logit_scale = 1.0f / hp->logit_scale;
+    if (v->loops && !loop(m))
+        return error_set(err, PITH_NOMEM, "out of memory while reading %s", arch_path(m));
     return v->tune ? v->tune(m, err) : PITH_OK;
 }
 
 void decoder_states(struct arch_model *m)
 {
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        if (m->hp.n_head_kv[l])
-            arch_state(m, l, SELF, arch_kv(&m->hp, l));
+    for (int32_t i = 0; i < m->n_visits; i++)
+        if (m->hp.n_head_kv[arch_layer_of(m, i)])
+            arch_state(m, i, SELF, arch_kv(&m->hp, arch_layer_of(m, i)));
 }
 
 /* ---------------------------------------------------------------- positions */
@@ -512,8 +584,9 @@ static float query_scale(const struct arch_model *m, int32_t l)
     return m->hp.attn_scale > 0 ? m->hp.attn_scale : v->scale_by_d ? 1.0f / d : 1.0f / sqrtf(d);
 }
 
-static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
+static node attention(const struct arch_model *m, struct graph *g, int32_t i, node x)
 {
+    int32_t l = arch_layer_of(m, i);
     const struct decoder_layer *w = arch_layer(m, l);
     const struct variant *v = variant_of(m);
     struct nn_attention attn = {.wq = w->wq,
@@ -540,7 +613,7 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
                                 .q_scale = query_scale(m, l),
                                 .softcap = m->hp.attn_softcap,
                                 .rope = m->rope[l],
-                                .state = m->state_of[l][SELF]};
+                                .state = m->state_of[i][SELF]};
     return nn_attention(g, &attn, x);
 }
 
@@ -578,7 +651,13 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     if (!w->up_sh)
         return y;
     struct nn_ffn shared = {.gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = v->act};
-    return graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared");
+    node z = nn_ffn(g, &shared, x);
+    if (w->router_sh) {
+        node gate = graph_matmul(g, w->router_sh, NULL, x, "ffn_shared_router");
+        gate = graph_glu(g, gate, NULL, GLU_SIGMOID, "ffn_shared_gate");
+        z = graph_head_mul(g, z, gate, "ffn_shared_gated");
+    }
+    return graph_add(g, y, z, "ffn_shared");
 }
 
 /* x + scale * y */
@@ -597,11 +676,12 @@ void decoder_begin(const struct arch_model *m, struct graph *g, struct carry *c)
         c->x[0] = nn_norm(g, c->x[0], &norm, "token_embd_norm");
 }
 
-static node parallel(const struct arch_model *m, struct graph *g, int32_t l, node x, node n)
+static node parallel(const struct arch_model *m, struct graph *g, int32_t i, node x, node n)
 {
+    int32_t l = arch_layer_of(m, i);
     const struct decoder_layer *w = arch_layer(m, l);
     struct nn_norm norm = norm_of(m, w->ffn_norm, w->ffn_norm_b);
-    node a = attention(m, g, l, n);
+    node a = attention(m, g, i, n);
     x = nn_tail(g, x);
     n = w->ffn_norm ? nn_norm(g, x, &norm, "ffn_norm") : nn_tail(g, n);
     node f = feed_forward(m, g, l, n);
@@ -612,7 +692,15 @@ static int is_parallel(const struct arch_model *m)
 {
     enum parallel p = variant_of(m)->parallel;
     return p == PARALLEL || p == PARALLEL_FALCON || (p == PARALLEL_BY_KEY && m->hp.parallel) ||
-           (p == PARALLEL_STABLE && !(m->features & F_FFN_NORM));
+           (p == PARALLEL_STABLE && !own_ffn_norm(m, variant_of(m)));
+}
+
+/* From one run over the layers to the next the stream is normalised, unless the file says no. */
+static node between_loops(const struct arch_model *m, struct graph *g, int32_t i, node x)
+{
+    struct nn_norm norm = norm_of(m, m->io.output_norm, m->io.output_norm_b);
+    int begins = i > 0 && i % m->hp.n_layer == 0;
+    return begins && !m->hp.loops_as_they_are ? nn_norm(g, x, &norm, "loop_norm") : x;
 }
 
 void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struct carry *c)
@@ -625,13 +713,16 @@ void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struc
                    ffn_norm = norm_of(m, w->ffn_norm, w->ffn_norm_b),
                    post_attn = norm_of(m, w->post_attn_norm, w->post_attn_norm_b),
                    post_ffn = norm_of(m, w->post_ffn_norm, w->post_ffn_norm_b);
-    node x = c->x[0], h = before ? nn_norm(g, x, &attn_norm, "attn_norm") : x;
+    node x = between_loops(m, g, i, c->x[0]),
+         h = before ? nn_norm(g, x, &attn_norm, "attn_norm") : x;
     if (is_parallel(m)) {
-        c->x[0] = parallel(m, g, l, x, h);
+        c->x[0] = parallel(m, g, i, x, h);
         return;
     }
     if (w->wo) {
-        h = attention(m, g, l, h);
+        h = m->layer_features[l] & F_LINEAR
+                ? graph_matmul(g, w->wo, NULL, nn_tail(g, h), "attn_output")
+                : attention(m, g, i, h);
         x = nn_tail(g, x);
         if (w->post_attn_norm && !of_sum)
             h = nn_norm(g, h, &post_attn, "post_attention_norm");

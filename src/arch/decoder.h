@@ -62,7 +62,19 @@ enum shared { /* an expert that every row has, beside the chosen ones */
               SHARED_NEVER,
               SHARED_BY_WIDTH, /* expert_shared_feed_forward_length, 0: none */
               SHARED_BY_COUNT, /* expert_shared_count times the width of one */
-              SHARED_WIDE /* expert_shared_feed_forward_length, without it feed_forward_length */
+              SHARED_WIDE,  /* expert_shared_feed_forward_length, without it feed_forward_length */
+              SHARED_AS_ONE /* .., without it the width of one expert */
+};
+enum ff_of_expert {           /* width of an expert */
+                    FF_FULL,  /* expert_feed_forward_length, without it feed_forward_length */
+                    FF_SHARE, /* .., without it or with 0 that over the experts used */
+                    FF_NO_KEY /* feed_forward_length */
+};
+enum attn_gate { /* attention's output is times gate_act(attn_gate x) */
+                 GATE_NONE,
+                 GATE_ELEMENTS, /* one for each element */
+                 GATE_HEADS,    /* one for each head */
+                 GATE_HEADS_MAY /* .., if the file has it */
 };
 
 struct variant {
@@ -90,8 +102,8 @@ struct variant {
     enum presence qkv_bias;
     enum presence out_bias, ffn_bias; /* NO_BIAS in rows: NEVER is written out */
     enum qk_norm qk_norm;
-    int qk_may;            /* files may have none */
-    enum by_key attn_gate; /* YES: attention's output times gate_act(attn_gate x) */
+    int qk_may; /* files may have none */
+    enum attn_gate attn_gate;
     enum glu_act gate_act;
     int sub_norms; /* attn_sub_norm, ffn_sub_norm before the output matrices */
 
@@ -104,18 +116,23 @@ struct variant {
     int gating_default; /* 1: softmax (as 0 is), 2: sigmoid */
     enum by_key renorm; /* the chosen ones' weights sum to 1; expert_weights_norm */
     int expert_scale;   /* they are times expert_weights_scale */
-    int ff_of_expert;   /* width without expert_feed_forward_length: FF_.. */
+    enum ff_of_expert ff_of_expert;
     enum shared shared;
+    int shared_gate; /* the shared one is times sigmoid(ffn_gate_inp_shexp x) */
 
     enum presence output; /* NEVER: the embedding is the output matrix */
     enum presence output_bias;
     int embeds; /* an embedding model: no output */
     int skips;  /* layers may have no attention, or no feed-forward */
     int never_causal;
+    int loops; /* the layers are run num_loops times */
 
     int scales;         /* keys embedding_scale, residual_scale, attention.scale, logit_scale; */
     int logits_divided; /* the last is a divisor */
-    int embd_by_width;  /* the embedding is times sqrt(E) */
+    float embd_scale; /* defaults of the first, of the second over sqrt(layers), and of the last */
+    float residual_by_depth, logits_by_width; /* over the width */
+    int rope_switch;                          /* rope.scaling.finetuned = false: no positions */
+    int embd_by_width;                        /* the embedding is times sqrt(E) */
     int big_layers;     /* with so many layers queries are scaled by E / heads, not the head size */
     int scale_by_d;     /* scores are over d, not sqrt(d) */
     enum by_key capped; /* soft-caps of scores and logits, with these defaults; < 0: no such key */
@@ -123,8 +140,6 @@ struct variant {
     /* What depends on size, or on several keys: has the last word on hp and features. */
     pith_status (*tune)(struct arch_model *m, struct pith_error *err);
 };
-
-enum { FF_FULL, FF_SHARE }; /* feed_forward_length; that over the experts used */
 
 extern const struct key_spec decoder_keys[];
 extern const struct tensor_spec decoder_tensors[];
@@ -159,7 +174,7 @@ struct decoder_layer {
     struct tensor *q_norm, *k_norm, *attn_sub_norm, *ffn_sub_norm;
     struct tensor *gate, *up, *down, *b_gate, *b_up, *b_down;
     struct tensor *router, *gate_exps, *up_exps, *gate_up_exps, *down_exps;
-    struct tensor *gate_sh, *up_sh, *down_sh;
+    struct tensor *gate_sh, *up_sh, *down_sh, *router_sh;
 };
 
 #endif

@@ -43,10 +43,10 @@ struct hparams {
     /* scales */
     float embd_scale, residual_scale, logit_scale, attn_scale;
     float attn_softcap, logit_softcap, qkv_clamp;
-    int32_t parallel;
-    int32_t pooling; /* enum pith_pooling */
+    int32_t parallel, n_loops, loops_as_they_are;
+    int32_t pooling;                 /* enum pith_pooling */
     int32_t rank_gelu, rank_softmax; /* of the head that ranks: GELU, not tanh; shares of labels */
-    int32_t embeds;  /* no logits, but an embedding of each row */
+    int32_t embeds;                  /* no logits, but an embedding of each row */
 };
 
 /* Limits of what a file may ask for. */
@@ -98,24 +98,38 @@ struct key_spec {
 #define LAYERS(suffix_, field) KEY_AT(KEY_LAYERS, suffix_, struct hparams, field)
 #define RANGE(lo_, hi_)        .lo = lo_, .hi = hi_
 
-/* Rows that families put into their tables; each ends with a comma. */
+/* Rows that families put into their tables. */
 #define KEYS_SIZES                                                                                 \
     {I32("context_length", n_ctx_train), RANGE(1, INT32_MAX), .required = 1, .size = 1},           \
         {I32("embedding_length", n_embd), RANGE(1, MAX_EMBD), .required = 1, .size = 1},           \
         {I32("block_count", n_layer), RANGE(1, MAX_LAYERS), .required = 1, .size = 1},             \
-        {I32("nextn_predict_layers", n_nextn), RANGE(0, MAX_LAYERS)},
+    {                                                                                              \
+        I32("nextn_predict_layers", n_nextn), RANGE(0, MAX_LAYERS)                                 \
+    }
 #define KEYS_RMS                                                                                   \
-    {F32("attention.layer_norm_rms_epsilon", norm_eps), RANGE(0, 1), .required = 1, .synth = 1e-5},
+    {                                                                                              \
+        F32("attention.layer_norm_rms_epsilon", norm_eps), RANGE(0, 1), .required = 1,             \
+                                                                        .synth = 1e-5              \
+    }
 #define KEYS_LAYER_NORM                                                                            \
-    {F32("attention.layer_norm_epsilon", norm_eps), RANGE(0, 1), .required = 1, .synth = 1e-5},
+    {                                                                                              \
+        F32("attention.layer_norm_epsilon", norm_eps), RANGE(0, 1), .required = 1, .synth = 1e-5   \
+    }
 #define KEYS_HEAD_DIMS                                                                             \
     {I32("attention.key_length", d_k), RANGE(1, MAX_HEAD_DIM), .from = key_head_dim, .size = 1},   \
-        {I32("attention.value_length", d_v), RANGE(1, MAX_HEAD_DIM), .from = key_like_d_k,         \
-         .size = 1},
+    {                                                                                              \
+        I32("attention.value_length", d_v), RANGE(1, MAX_HEAD_DIM), .from = key_like_d_k,          \
+                                                                    .size = 1                      \
+    }
 #define KEYS_EXPERTS                                                                               \
     {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .size = 1},                             \
-        {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .size = 1},
-#define KEYS_FF {LAYERS("feed_forward_length", n_ff), RANGE(0, MAX_FF), .from = key_ff, .size = 1},
+    {                                                                                              \
+        I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .size = 1                  \
+    }
+#define KEYS_FF                                                                                    \
+    {                                                                                              \
+        LAYERS("feed_forward_length", n_ff), RANGE(0, MAX_FF), .from = key_ff, .size = 1           \
+    }
 #define KEYS_ROPE                                                                                  \
     {I32("rope.dimension_count", n_rot), RANGE(0, MAX_HEAD_DIM), .from = key_like_d_k},            \
         {F32("rope.freq_base", rope_base), .def = 10000},                                          \
@@ -128,9 +142,13 @@ struct key_spec {
         {F32("rope.scaling.yarn_beta_fast", yarn_beta_fast), .def = 32},                           \
         {F32("rope.scaling.yarn_beta_slow", yarn_beta_slow), .def = 1},                            \
         {F32("rope.scaling.yarn_log_multiplier", yarn_log)},                                       \
-        {NAME("rope.scaling.type", rope_scaling), .names = rope_scaling_names,                     \
-         .from = key_scaling},
-#define KEYS_POOLING {I32("pooling_type", pooling), RANGE(0, 4)},
+    {                                                                                              \
+        NAME("rope.scaling.type", rope_scaling), .names = rope_scaling_names, .from = key_scaling  \
+    }
+#define KEYS_POOLING                                                                               \
+    {                                                                                              \
+        I32("pooling_type", pooling), RANGE(0, 4)                                                  \
+    }
 extern const char *const rope_scaling_names[];
 double key_like_heads(const struct arch_model *m, int32_t l);
 double key_head_dim(const struct arch_model *m, int32_t l);

@@ -202,8 +202,9 @@ static double shared_width(const struct arch_model *m)
 
 #define OWN(kind, suffix, field) KEY_AT(kind, suffix, struct mamba_hp, field), .family = 1
 static const struct key_spec keys[] = {
-    KEYS_SIZES KEYS_RMS{LAYERS("attention.head_count", n_head), RANGE(0, MAX_HEADS), .size = 1,
-                        .when = is_hybrid},
+    KEYS_SIZES,
+    KEYS_RMS,
+    {LAYERS("attention.head_count", n_head), RANGE(0, MAX_HEADS), .size = 1, .when = is_hybrid},
     {LAYERS("attention.head_count_kv", n_head_kv), RANGE(0, MAX_HEADS), .required = 1, .size = 1,
      .when = is_hybrid},
     {I32("attention.key_length", d_k), RANGE(1, MAX_HEAD_DIM), .from = key_head_dim, .size = 1,
@@ -230,7 +231,8 @@ static const struct key_spec keys[] = {
     {F32("attention.scale", attn_scale), .when = has_scales},
     {I32("expert_shared_feed_forward_length", n_ff_shexp), RANGE(0, MAX_FF), .when = has_scales,
      .synth_of = shared_width},
-    KEYS_ROPE{BOOL("rope.scaling.finetuned", rope_finetuned), .def = 1, .when = rotates},
+    KEYS_ROPE,
+    {BOOL("rope.scaling.finetuned", rope_finetuned), .def = 1, .when = rotates},
     {0},
 };
 

@@ -113,19 +113,22 @@ static double all_values(const struct arch_model *m)
 
 #define OWN(kind, suffix, field) KEY_AT(kind, suffix, struct qwen3next_hp, field), .family = 1
 static const struct key_spec keys[] = {
-    KEYS_SIZES KEYS_RMS{LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1,
-                        .size = 1},
+    KEYS_SIZES,
+    KEYS_RMS,
+    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
     {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
      .size = 1},
-    KEYS_HEAD_DIMS{I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
-                   .size = 1},
+    KEYS_HEAD_DIMS,
+    {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .when = may_have_experts, .size = 1},
     {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
      .size = 1},
-    KEYS_FF{I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .from = width_of_expert,
-            .when = has_experts, .size = 1},
+    KEYS_FF,
+    {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .from = width_of_expert,
+     .when = has_experts, .size = 1},
     {I32("expert_shared_feed_forward_length", n_ff_shexp), RANGE(1, MAX_FF),
      .from = width_of_shared, .when = has_experts},
-    KEYS_ROPE{OWN(KEY_I32, "ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
+    KEYS_ROPE,
+    {OWN(KEY_I32, "ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
     {OWN(KEY_I32, "ssm.state_size", head), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 16},
     {OWN(KEY_I32, "ssm.time_step_rank", n_value), RANGE(1, MAX_HEADS), .required = 1, .synth = 4},
     {OWN(KEY_I32, "ssm.group_count", n_key), RANGE(1, MAX_HEADS), .required = 1, .synth = 2},
@@ -133,7 +136,8 @@ static const struct key_spec keys[] = {
      .synth_of = all_values},
     {OWN(KEY_I32, "full_attention_interval", interval), RANGE(1, MAX_LAYERS), .def = 4, .synth = 2},
     {OWN(KEY_LAYERS, "attention.recurrent_layers", recurrent), RANGE(0, 1), .from = is_recurrent},
-    KEYS_POOLING{0},
+    KEYS_POOLING,
+    {0},
 };
 
 #define L(name_, field, ...) ROW(struct qwen3next_layer, name_, field, .layer = 1, __VA_ARGS__)

@@ -29,8 +29,7 @@ const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_para
     int yarn = p->scaled && hp->rope_scaling == ROPE_SCALE_YARN;
     int by_factor = yarn || (p->scaled && hp->rope_scaling == ROPE_SCALE_LINEAR);
     double scale = by_factor ? 1 / (double)hp->rope_factor : 1, low = 0, high = 0;
-    *set = (struct rope_set){
-        .n_rot = p->n_rot,
+    *set = (struct rope_set){.n_rot = p->n_rot,
                              .neox = p->neox,
                              .freq = freq,
                              .mscale = hp->rope_attn_factor,

@@ -1,38 +1,58 @@
 /* rows_llama.c -- LLaMA and those that changed little of it (decoder.h).
  *
- *   llama        LLaMA, arXiv:2302.13971; Llama 2, arXiv:2307.09288 (GQA); Mixtral,
- *                arXiv:2401.04088 (experts). Biases everywhere, each optional.
- *   llama-embed  bidirectional, for embeddings
- *   qwen2        Qwen2, arXiv:2407.10671. Biases on q, k, v; half-split RoPE from here on.
- *   qwen3        Qwen3, arXiv:2505.09388. q and k normalised per head; qwen3moe with experts whose
- *                gate weights are renormalised.
- *   gemma2       Gemma 2, arXiv:2408.00118. Post-norms, soft-caps, every other layer sees a window;
- *                embedding times sqrt(E).
- *   gemma3       Gemma 3, arXiv:2503.19786. As gemma2 without caps, q/k norms, 5 of 6 layers
- *                windowed with a RoPE base of their own. */
+ *   llama           LLaMA, arXiv:2302.13971; Llama 2, arXiv:2307.09288 (GQA); Mixtral,
+ *                   arXiv:2401.04088 (experts). Biases everywhere, each optional.
+ *   llama-embed     bidirectional, for embeddings
+ *   internlm2       arXiv:2403.17297
+ *   xverse          XVERSE
+ *   smollm3         SmolLM3: every fourth layer has no positions
+ *   arcee           AFM-4.5B: down(relu(up x)^2)
+ *   maincoder       q and k are normalised per head after rotation
+ *   ernie4_5        ERNIE 4.5
+ *   deci            DeciLM, arXiv:2411.19146: heads and widths by layer; a layer may have a product
+ *                   in place of attention, or nothing
+ *   granite         Granite 3: scales of embedding, residual, scores and logits, which are divided;
+ *                   granitemoe with experts; granite may have no positions
+ *   minicpm         arXiv:2404.06395: as granite, with defaults
+ *   nanbeige        the layers are run several times
+ *   exaone          arXiv:2408.03541: half-split rotation from here on
+ *   seed_oss        the norm before the feed-forward is called post_attention_norm
+ *   pangu-embedded  arXiv:2505.22375: the output projection has a bias
+ *   openelm         arXiv:2404.14619: heads and widths by layer
+ *   bitnet          arXiv:2402.17764: norms before both output matrices
+ *   chatglm         arXiv:2406.12793: a part of each head is rotated; gate and up are one matrix
+ *   glm4            GLM-4-0414: norms before and behind */
 #include "arch/decoder.h"
+
+#define PLAIN .out_bias = NEVER, .ffn_bias = NEVER
 
 DECODER(arch_llama, "llama", .experts = EXPERTS_BY_COUNT, .renorm = YES)
 DECODER(arch_llama_embed, "llama-embed", .embeds = 1)
-DECODER(arch_qwen2, "qwen2", .rope = ROPE_HALVES, .qkv_bias = MUST, .out_bias = NEVER,
-        .ffn_bias = NEVER)
-/* Its rerankers answer with the share of each label. */
-static pith_status ranks_by_shares(struct arch_model *m, struct pith_error *err)
-{
-    (void)err;
-    m->hp.rank_softmax = 1;
-    return PITH_OK;
-}
+DECODER(arch_internlm2, "internlm2", PLAIN, .output = MUST)
+DECODER(arch_xverse, "xverse", PLAIN, .output = MUST)
+DECODER(arch_smollm3, "smollm3", PLAIN, .rotates = ROTATES_BY_STEP, .rotate_step = 4)
+DECODER(arch_arcee, "arcee", PLAIN, .ungated = 1, .act = GLU_RELU2)
+DECODER(arch_maincoder, "maincoder", PLAIN, .qk_norm = QK_HEAD, .norm_last = 1)
+DECODER(arch_ernie4_5, "ernie4_5", PLAIN)
+DECODER(arch_deci, "deci", .skips = 1)
+DECODER(arch_granite, "granite", .scales = 1, .logits_divided = 1, .rope_switch = 1,
+        .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY, .renorm = YES,
+        .shared = SHARED_BY_WIDTH)
+DECODER(arch_granitemoe, "granitemoe", .scales = 1, .logits_divided = 1,
+        .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY, .renorm = YES,
+        .shared = SHARED_BY_WIDTH)
+DECODER(arch_minicpm, "minicpm", .scales = 1, .logits_divided = 1, .embd_scale = 12,
+        .residual_by_depth = 1.4f, .logits_by_width = 256, .experts = EXPERTS_BY_COUNT,
+        .ff_of_expert = FF_NO_KEY, .renorm = YES)
+DECODER(arch_nanbeige, "nanbeige", PLAIN, .loops = 1)
 
-DECODER(arch_qwen3, "qwen3", .tune = ranks_by_shares, .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .out_bias = NEVER,
-        .ffn_bias = NEVER)
-DECODER(arch_qwen3moe, "qwen3moe", .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .out_bias = NEVER,
-        .ffn_bias = NEVER, .experts = EXPERTS_ALL, .renorm = YES)
-DECODER(arch_gemma2, "gemma2", .rope = ROPE_HALVES, .norm_place = NORM_SANDWICH, .act = GLU_GELU,
-        .embd_by_width = 1, .window_period = 2, .window_default = 4096, .swa_base = BY_KEY,
-        .big_layers = 46, .capped = BY_KEY, .attn_cap = 50, .logit_cap = 30, .out_bias = NEVER,
-        .ffn_bias = NEVER)
-DECODER(arch_gemma3, "gemma3", .rope = ROPE_HALVES, .norm_place = NORM_SANDWICH, .qk_norm = QK_HEAD,
-        .act = GLU_GELU, .embd_by_width = 1, .window_period = 6, .window = MUST, .swa_base = BY_KEY,
-        .swa_base_default = 10000, .swa_unscaled = 1, .big_layers = 62, .capped = BY_KEY,
-        .attn_cap = -1, .out_bias = NEVER, .ffn_bias = NEVER)
+DECODER(arch_exaone, "exaone", PLAIN, .rope = ROPE_HALVES)
+DECODER_RENAMED(arch_seed_oss, "seed_oss", RENAMED("ffn_norm.weight", "post_attention_norm.weight"),
+                PLAIN, .rope = ROPE_HALVES)
+DECODER(arch_pangu_embedded, "pangu-embedded", .rope = ROPE_HALVES, .out_bias = MUST,
+        .ffn_bias = NEVER, .no_factors = 1)
+DECODER(arch_openelm, "openelm", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .fused_qkv = MUST,
+        .qkv_bias = NEVER, .output = NEVER)
+DECODER(arch_bitnet, "bitnet", PLAIN, .rope = ROPE_HALVES, .sub_norms = 1, .output = NEVER)
+DECODER(arch_chatglm, "chatglm", PLAIN, .fused_up = 1)
+DECODER(arch_glm4, "glm4", PLAIN, .norm_place = NORM_SANDWICH, .fused_up = 1)

@@ -118,8 +118,9 @@ static double half_head(const struct arch_model *m)
 #define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct rwkv_hp, field), .family = 1
 #define RANK               RANGE(1, MAX_EMBD), .required = 1, .synth_of = half_head
 static const struct key_spec keys[] = {
-    KEYS_SIZES{F32("attention.layer_norm_epsilon", norm_eps), RANGE(0, 1), .required = 1,
-               .synth = 1e-5, .when = is_rwkv},
+    KEYS_SIZES,
+    {F32("attention.layer_norm_epsilon", norm_eps), RANGE(0, 1), .required = 1, .synth = 1e-5,
+     .when = is_rwkv},
     {F32("attention.layer_norm_rms_epsilon", norm_eps), RANGE(0, 1), .required = 1, .synth = 1e-5,
      .when = is_qwen2},
     {OWN("token_shift_count", shifts), RANGE(2, 2), .def = 2, .when = is_rwkv},

@@ -46,9 +46,11 @@ node nn_attention(struct graph *g, const struct nn_attention *a, node x)
         q = graph_scale(g, q, a->q_scale, "attn_q_scale");
     node written = graph_cache_write(g, k, p[2], a->state, "cache_write");
     node o = nn_tail(g, graph_attn(g, q, written, a->state, a->n_head, a->softcap, "attn"));
-    if (a->gate) { /* one gate for each element */
+    if (a->gate) {
         node gate = graph_matmul(g, a->gate, NULL, nn_tail(g, x), "attn_gate");
-        o = graph_mul(g, o, graph_glu(g, gate, NULL, a->gate_act, "attn_gate_act"), "attn_gated");
+        gate = graph_glu(g, gate, NULL, a->gate_act, "attn_gate_act");
+        o = tensor_m(a->gate) == a->n_head ? graph_head_mul(g, o, gate, "attn_gated")
+                                           : graph_mul(g, o, gate, "attn_gated");
     }
     o = nn_norm(g, o, &a->out_norm, "attn_sub_norm");
     return graph_matmul(g, a->wo, a->bo, o, "attn_output");

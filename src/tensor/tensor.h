@@ -41,6 +41,7 @@ struct tensor {
     uint64_t bytes;                     /* of its rows in that type */
     uint64_t packed_bytes;              /* of its panels, if some device has those; else 0 */
     int32_t layer;                      /* -1: of the model */
+    float scale;                        /* of its products: a file's NAME.scale; 0: none */
     int32_t index;                      /* among the model's tensors */
     struct placement at[TENSOR_PLACES]; /* one for each device that has it */
     int32_t n_at;

@@ -186,8 +186,9 @@ static int runs(struct pith_error *err)
 /* Rows a model can do without: what stands there instead is another model, not a broken one. */
 static int may_go(const char *name)
 {
+    size_t n = strlen(name);
     return !strcmp(name, "output.weight") || !strcmp(name, "rope_freqs.weight") ||
-           !strncmp(name, "cls.", 4);
+           !strncmp(name, "cls.", 4) || (n > 6 && !strcmp(name + n - 6, ".scale"));
 }
 
 /* An optional row that is the only one of its group in this model. */
@@ -301,7 +302,7 @@ static void put_in(const struct model_file *f, const struct arch_model *a)
         int32_t l = s->layer ? 0 : -1;
         while (s->layer && l < a->hp.n_layer && !arch_tensor_used(a, s, l))
             l++;
-        if (!s->optional || !arch_tensor_used(a, s, l) || l >= a->hp.n_layer)
+        if (!(s->optional || s->group) || l >= a->hp.n_layer || !arch_tensor_used(a, s, l))
             continue;
         int n = f->n_infos, used = 0;
         uint64_t extra = 0;

@@ -123,8 +123,13 @@ const struct op_info op_matmul = {.name = "matmul",
 node graph_matmul(struct graph *g, const struct tensor *w, const struct tensor *b, node x,
                   const char *name)
 {
-    return graph_node(g, &(struct node){.op = OP_MATMUL, .n_src = 1, .src = {x}, .w = w, .b = b},
-                      name);
+    int scaled = w && w->scale != 0 && w->scale != 1;
+    struct node product = {.op = OP_MATMUL, .n_src = 1, .src = {x}, .w = w, .b = scaled ? NULL : b};
+    node y = graph_node(g, &product, name);
+    if (!scaled)
+        return y;
+    y = graph_scale(g, y, w->scale, name);
+    return b ? graph_affine(g, y, NULL, b, name) : y;
 }
 
 /* ---------------------------------------------------------------- MATMUL_GLU */

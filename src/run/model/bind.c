@@ -3,6 +3,7 @@
  * that a user mends a conversion once. */
 #include "run/model/model.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/mem.h"
@@ -34,10 +35,10 @@ static void shape_text(char *out, size_t cap, int n, const int64_t *dims)
 }
 
 /* A vector must be readable as floats, a matrix must have a reference dot product. */
-static int usable(const struct gguf_tensor *t, enum tensor_use use)
+static int usable(const struct gguf_tensor *t, int n_dims, enum tensor_use use)
 {
-    return t->n_dims == 1 || use == TENSOR_VECTOR ? dtypes[t->type].dequant != NULL
-                                                  : dtypes[t->type].dot != NULL;
+    return n_dims == 1 || use == TENSOR_VECTOR ? dtypes[t->type].dequant != NULL
+                                               : dtypes[t->type].dot != NULL;
 }
 
 static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l)
@@ -75,7 +76,7 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
         fault(b, PITH_SHAPE, what);
         return;
     }
-    if (!usable(t, spec->use)) {
+    if (!usable(t, n, spec->use)) {
         snprintf(what, sizeof what, "%s has type %s, which cannot be used there", name,
                  dtypes[t->type].name);
         fault(b, PITH_UNSUPPORTED, what);
@@ -110,6 +111,31 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
     if (spec->use == TENSOR_OUTPUT)
         m->tied = 0;
     m->tensors[m->n_tensors++] = w;
+}
+
+/* NAME.scale, one number that products with NAME.weight are multiplied with: blocks of four bits
+ * and ternary weights come with one. */
+static void bind_scale(struct binder *b, struct tensor *w)
+{
+    size_t n = strlen(w->name);
+    char name[160], what[256];
+    if (w->n_dims != 2 || n < 8 || strcmp(w->name + n - 7, ".weight"))
+        return;
+    snprintf(name, sizeof name, "%.*s.scale", (int)n - 7, w->name);
+    const struct gguf_tensor *t = gguf_tensor_find(b->m->gguf, slice_of(name));
+    if (!t)
+        return;
+    b->seen[t - gguf_tensor_at(b->m->gguf, 0)] = 1;
+    if (t->n_dims != 1 || t->dims[0] != 1 || t->type != DT_F32) {
+        snprintf(what, sizeof what, "%s is not one number of type f32", name);
+        fault(b, PITH_SHAPE, what);
+        return;
+    }
+    memcpy(&w->scale, gguf_tensor_data(b->m->gguf, t), sizeof w->scale);
+    if (!isfinite(w->scale)) {
+        snprintf(what, sizeof what, "%s is %g, wanted a finite number", name, (double)w->scale);
+        fault(b, PITH_RANGE, what);
+    }
 }
 
 /* ---------------------------------------------------------------- rows that belong together */
@@ -175,6 +201,8 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err)
             for (int32_t l = s->layer ? 0 : -1; l < (s->layer ? m->arch.hp.n_layer : 0); l++)
                 if (arch_tensor_used(&m->arch, s, l))
                     bind_one(&b, s, l);
+        for (int32_t i = 0; i < m->n_tensors && arena_ok(&m->arena); i++)
+            bind_scale(&b, m->tensors[i]);
         int n_groups = 0;
         for (const struct tensor_spec *s = m->arch.arch->tensors; s->name; s++)
             n_groups = s->group > n_groups ? s->group : n_groups;

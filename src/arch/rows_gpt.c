@@ -1,0 +1,50 @@
+/* rows_gpt.c -- families with LayerNorm, parallel blocks, or a feed-forward without a gate
+ * (decoder.h).
+ *
+ *   orion       arXiv:2401.12246: llama with LayerNorm
+ *   command-r   Command R: one norm feeds attention and feed-forward; LayerNorm without bias; the
+ *               large model normalises q and k head by head
+ *   cohere2     arXiv:2504.00698: windows; full layers have no positions
+ *   stablelm    arXiv:2402.17834: parallel where the file has no ffn_norm
+ *   gptneox     arXiv:2204.06745: parallel or not, each half has its norm
+ *   falcon      arXiv:2311.16867: parallel, one norm or two
+ *   phi2        arXiv:2309.05463: parallel, biases everywhere, the output's too
+ *   plamo       PLaMo-13B: parallel, RMS
+ *   starcoder2  arXiv:2402.19173
+ *   codeshell   arXiv:2403.15747
+ *   nemotron    arXiv:2402.16819: down(relu(up x)^2)
+ *   jais2       Jais 2: the same with biases
+ *   pockettts   arXiv:2509.06926, the text side
+ *   phimoe      arXiv:2404.14219: RMS with biases, experts */
+#include "arch/decoder.h"
+
+#define NO_BIASES .qkv_bias = NEVER, .out_bias = NEVER, .ffn_bias = NEVER
+#define PLAIN     .out_bias = NEVER, .ffn_bias = NEVER
+#define BIASES    .out_bias = MUST, .ffn_bias = MUST
+#define GELU_MLP  .ungated = 1, .act = GLU_GELU
+
+DECODER(arch_orion, "orion", .norms = NORMS_LAYER, .rope = ROPE_HALVES, PLAIN, .output = MUST)
+DECODER(arch_command_r, "command-r", .norms = NORMS_LAYER_W, .parallel = PARALLEL, PLAIN,
+        .qk_norm = QK_HEADS, .qk_may = 1, .scales = 1, .output = NEVER)
+DECODER(arch_cohere2, "cohere2", .norms = NORMS_LAYER_W, .parallel = PARALLEL, PLAIN, .scales = 1,
+        .window = MUST, .window_period = 4, .rotates = ROTATES_WINDOWED, .output = NEVER)
+DECODER(arch_stablelm, "stablelm", .norms = NORMS_LAYER, .parallel = PARALLEL_STABLE,
+        .rope = ROPE_HALVES, PLAIN, .qk_norm = QK_HEADS, .qk_may = 1, .output = MUST)
+DECODER(arch_gptneox, "gptneox", .norms = NORMS_LAYER, .parallel = PARALLEL_BY_KEY,
+        .rope = ROPE_HALVES, .fused_qkv = MUST, .qkv_bias = MUST, BIASES, GELU_MLP, .output = MUST)
+DECODER(arch_falcon, "falcon", .norms = NORMS_LAYER, .parallel = PARALLEL_FALCON,
+        .rope = ROPE_HALVES, .fused_qkv = MUST, NO_BIASES, GELU_MLP)
+DECODER(arch_phi2, "phi2", .norms = NORMS_LAYER, .parallel = PARALLEL, .rope = ROPE_HALVES, BIASES,
+        GELU_MLP, .output = MUST, .output_bias = MUST)
+DECODER(arch_plamo, "plamo", .parallel = PARALLEL, .rope = ROPE_HALVES, PLAIN, .output = MUST)
+DECODER(arch_starcoder2, "starcoder2", .norms = NORMS_LAYER, .rope = ROPE_HALVES, BIASES, GELU_MLP)
+DECODER(arch_codeshell, "codeshell", .norms = NORMS_LAYER, .rope = ROPE_HALVES, BIASES, GELU_MLP,
+        .output = MUST)
+DECODER(arch_nemotron, "nemotron", .norms = NORMS_LAYER, .rope = ROPE_HALVES, .ungated = 1,
+        .act = GLU_RELU2, .output = MUST)
+DECODER(arch_jais2, "jais2", .norms = NORMS_LAYER, .rope = ROPE_HALVES, BIASES, .ungated = 1,
+        .act = GLU_RELU2)
+DECODER(arch_pockettts, "pockettts", .norms = NORMS_LAYER, PLAIN, GELU_MLP, .output = NEVER)
+DECODER(arch_phimoe, "phimoe", .norms = NORMS_RMS_BIAS, .rope = ROPE_HALVES, .out_bias = MUST,
+        .experts = EXPERTS_ALL, .ff_of_expert = FF_NO_KEY, .renorm = YES, .output = MUST,
+        .output_bias = MUST)
