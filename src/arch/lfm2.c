@@ -47,25 +47,29 @@ static int all_dense(const struct arch_model *m)
 }
 
 static const struct key_spec keys[] = {
-    KEYS_SIZES KEYS_RMS{LAYERS("attention.head_count", n_head), RANGE(0, MAX_HEADS), .required = 1,
-                        .size = 1},
+    KEYS_SIZES,
+    KEYS_RMS,
+    {LAYERS("attention.head_count", n_head), RANGE(0, MAX_HEADS), .required = 1, .size = 1},
     {LAYERS("attention.head_count_kv", n_head_kv), RANGE(0, MAX_HEADS), .from = key_like_heads,
      .size = 1},
-    KEYS_HEAD_DIMS{I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
-                   .size = 1},
+    KEYS_HEAD_DIMS,
+    {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .when = may_have_experts, .size = 1},
     {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
      .size = 1},
-    KEYS_FF{I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .required = 1,
-            .when = has_experts, .size = 1},
+    KEYS_FF,
+    {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .required = 1,
+     .when = has_experts, .size = 1},
     {I32("expert_gating_func", expert_gating), RANGE(1, 2), .required = 1, .when = has_experts,
      .synth = 2},
     {I32("leading_dense_block_count", n_dense), RANGE(0, MAX_LAYERS), .when = has_experts,
      .synth = 1},
-    KEYS_ROPE{KEY_AT(KEY_I32, "shortconv.l_cache", struct lfm2_hp, conv), .family = 1,
-              RANGE(2, CONV_MAX), .required = 1, .synth = 3},
+    KEYS_ROPE,
+    {KEY_AT(KEY_I32, "shortconv.l_cache", struct lfm2_hp, conv), .family = 1, RANGE(2, CONV_MAX),
+     .required = 1, .synth = 3},
     {I32("attention.sliding_window", window), RANGE(0, INT32_MAX), .when = all_dense},
     {BOOL("attention.causal", causal), .def = 1},
-    KEYS_POOLING{0},
+    KEYS_POOLING,
+    {0},
 };
 
 #define L(name_, field, ...) ROW(struct lfm2_layer, name_, field, .layer = 1, __VA_ARGS__)

@@ -49,18 +49,23 @@ static double is_recurrent(const struct arch_model *m, int32_t l)
 }
 
 static const struct key_spec keys[] = {
-    KEYS_SIZES KEYS_RMS{LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1,
-                        .size = 1},
+    KEYS_SIZES,
+    KEYS_RMS,
+    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
     {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
      .size = 1},
-    KEYS_HEAD_DIMS KEYS_EXPERTS KEYS_FF{I32("expert_feed_forward_length", n_ff_exp),
-                                        RANGE(1, MAX_FF), .from = width},
-    KEYS_ROPE{F32("residual_scale", residual_scale), .required = 1, .synth = 0.5},
+    KEYS_HEAD_DIMS,
+    KEYS_EXPERTS,
+    KEYS_FF,
+    {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .from = width},
+    KEYS_ROPE,
+    {F32("residual_scale", residual_scale), .required = 1, .synth = 0.5},
     {KEY_AT(KEY_I32, "full_attention_interval", struct minimax_hp, interval), .family = 1,
      RANGE(1, MAX_LAYERS), .def = 8, .synth = 2},
     {KEY_AT(KEY_LAYERS, "attention.recurrent_layers", struct minimax_hp, recurrent), .family = 1,
      RANGE(0, 1), .from = is_recurrent},
-    KEYS_POOLING{0},
+    KEYS_POOLING,
+    {0},
 };
 
 #define L(name_, field, ...) ROW(struct minimax_layer, name_, field, .layer = 1, __VA_ARGS__)
