@@ -109,12 +109,13 @@ static double heads_of_16(const struct arch_model *m)
 
 #define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct nemotron_hp, field), .family = 1
 static const struct key_spec keys[] = {
-    KEYS_SIZES KEYS_LAYER_NORM{F32("attention.layer_norm_rms_epsilon", norm_eps), RANGE(0, 1),
-                               .from = rms_eps},
+    KEYS_SIZES,
+    KEYS_LAYER_NORM,
+    {F32("attention.layer_norm_rms_epsilon", norm_eps), RANGE(0, 1), .from = rms_eps},
     {LAYERS("attention.head_count", n_head), RANGE(0, MAX_HEADS), .required = 1, .size = 1},
     {LAYERS("attention.head_count_kv", n_head_kv), RANGE(0, MAX_HEADS), .required = 1, .size = 1},
-    KEYS_HEAD_DIMS{I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
-                   .size = 1},
+    KEYS_HEAD_DIMS,
+    {I32("expert_count", n_expert), RANGE(0, MAX_EXPERTS), .when = may_have_experts, .size = 1},
     {I32("expert_used_count", n_expert_used), RANGE(0, MAX_EXPERTS), .when = may_have_experts,
      .size = 1},
     {LAYERS("feed_forward_length", n_ff), RANGE(0, MAX_FF), .required = 1, .size = 1},
@@ -132,7 +133,8 @@ static const struct key_spec keys[] = {
     {OWN("ssm.inner_size", inner), RANGE(1, MAX_EMBD), .required = 1, .synth_of = two_rows},
     {OWN("ssm.time_step_rank", heads), RANGE(1, MAX_EMBD), .required = 1, .synth_of = heads_of_16},
     {OWN("ssm.group_count", groups), RANGE(1, MAX_EMBD), .required = 1, .synth = 1},
-    KEYS_POOLING{0},
+    KEYS_POOLING,
+    {0},
 };
 
 #define L(name_, field, ...) ROW(struct nemotron_layer, name_, field, .layer = 1, __VA_ARGS__)
