@@ -99,4 +99,19 @@ ops=$(sed -nE 's/^X\((\w+),.*/\1/p' src/graph/ops.def | paste -sd '|')
 code src/{graph,nn,arch,run,api,tensor,format,base}/**/*.{c,h} | grep -v '^src/graph/ops/' |
     grep -E "\bOP_($ops)\b" | rule ops_are_named_at_home
 
+# Memory of devices: only backends know what a handle means. Where the host can look is asked by
+# who has another way where it cannot.
+code src/**/*.{c,h,inl} | grep -v -e '^src/backend/' -e '^src/graph/memory\.' |
+    grep -E -e '(->|\.)handle\b' | rule buffers_are_opaque
+code src/**/*.{c,h,inl} | grep -v -e '^src/backend/' -e '^src/graph/\(memory\|plan\)\.' \
+    -e '^src/run/cache/cache\(_nodes\)\?\.c' -e '^src/run/model/\(load\|packed_file\|threads\)\.c' |
+    grep -E '\bbuffer_map *\(' | rule few_look_into_buffers
+
+# Instruction sets belong to kernel folders: nothing else is compiled for one, whole or in part.
+# (cpu.c asks which there are; fmath.c takes fma as an instruction where there is one.)
+code src/**/*.{c,h,inl} {cli,server,tools}/**/*.{c,h} |
+    grep -v -e '^src/backend/' -e '^src/base/\(machine/cpu\|fmath\)\.c' |
+    grep -E -e 'target *\(' -e '\bvector_size\b' -e '<(immintrin|arm_neon|arm_acle|x86intrin)\.h>' |
+    rule instruction_sets_in_kernel_folders
+
 rules_end

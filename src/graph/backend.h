@@ -242,8 +242,7 @@ static inline const float *state_before(const struct exec *x, const struct call 
 static inline float *state_kept(const struct exec *x, const struct call *c, int64_t row)
 {
     int32_t block = step_keep(x->step)[row];
-    return block < 0 ? NULL
-                     : (float *)(view_at(&x->state, block) + c->state[0]->off[c->part]);
+    return block < 0 ? NULL : (float *)(view_at(&x->state, block) + c->state[0]->off[c->part]);
 }
 /* The reference (op.h) as an implementation: plain C on the file's layout, the last row of every
  * op's list on the CPU. fn is NULL where the op has none. */

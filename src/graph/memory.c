@@ -65,8 +65,7 @@ void buffer_decommit(struct buffer *b, uint64_t to)
 
 int buffer_import(struct device *d, const void *host, uint64_t bytes, struct buffer *out)
 {
-    *out = (struct buffer){
-        .device = d, .bytes = bytes, .imported = 1, .purpose = PITH_MEM_WEIGHTS};
+    *out = (struct buffer){.device = d, .bytes = bytes, .imported = 1, .purpose = PITH_MEM_WEIGHTS};
     if (d->backend->import && d->backend->import(out, host))
         return 1;
     *out = (struct buffer){0};

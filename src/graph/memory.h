@@ -24,8 +24,8 @@ struct backend;
 
 struct device {
     const struct backend *backend;
-    int index;     /* among the model's devices */
-    char name[32]; /* "CPU", "CPU1" */
+    int index;         /* among the model's devices */
+    char name[32];     /* "CPU", "CPU1" */
     _Atomic(int) lost; /* set by the backend: nothing can be had from it any more */
     _Atomic(uint64_t) used[PITH_MEM_N];
     void *priv;
@@ -110,8 +110,7 @@ pith_status slabs_grow(struct slabs *s, uint64_t n, struct pith_error *err);
 pith_status slabs_trim(struct slabs *s, uint64_t n, struct pith_error *err);
 static inline struct place slabs_at(const struct slabs *s, uint64_t i)
 {
-    return (struct place){&s->slab[i >> s->shift],
-                          (i & (((uint64_t)1 << s->shift) - 1)) * s->unit};
+    return (struct place){&s->slab[i >> s->shift], (i & (((uint64_t)1 << s->shift) - 1)) * s->unit};
 }
 uint64_t slabs_bytes(const struct slabs *s); /* backed */
 uint64_t slabs_limit(const struct slabs *s); /* at most */

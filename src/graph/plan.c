@@ -335,7 +335,8 @@ static pith_status check_weights(const struct node *n, const struct device *dev,
     return PITH_OK;
 }
 
-static const void *reach(const struct tensor *t, int device, void *(*address)(const struct buffer *))
+static const void *reach(const struct tensor *t, int device,
+                         void *(*address)(const struct buffer *))
 {
     const struct placement *at = t ? tensor_on(t, device) : NULL;
     const uint8_t *base = at ? address(at->buffer) : NULL;
@@ -580,12 +581,11 @@ pith_status plan_submit(struct plan_run *r, const struct run *run, struct pith_e
 
 static struct place row_place(struct plan_run *r, const struct value *v, int64_t row)
 {
-    return (struct place){&r->act[v->device],
-                          v->offset + (uint64_t)(row * v->ld) * sizeof(float)};
+    return (struct place){&r->act[v->device], v->offset + (uint64_t)(row * v->ld) * sizeof(float)};
 }
 
-pith_status plan_read(struct plan_run *r, const struct value *v, int64_t row, int64_t n,
-                      float *out, struct pith_error *err)
+pith_status plan_read(struct plan_run *r, const struct value *v, int64_t row, int64_t n, float *out,
+                      struct pith_error *err)
 {
     pith_status st = PITH_OK;
     for (int64_t i = 0; i < n && st == PITH_OK; i++) {

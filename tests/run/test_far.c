@@ -13,8 +13,8 @@ enum { N_CTX = 256, PROMPT = 70, STEPS = 3, V = 40, SAVE_CAP = 4 << 20 };
 
 /* A script: each part is done once, and again when it failed. */
 enum part { OPEN, SESSION, FEED, STEP_1, STEP_2, EDIT, STEP_3, SAVE, LOAD, STEP_4, PARTS };
-static const char *const part_names[PARTS] = {"open",   "session", "feed", "step 1", "step 2",
-                                              "edit",   "step 3",  "save", "load",   "step 4"};
+static const char *const part_names[PARTS] = {"open", "session", "feed", "step 1", "step 2",
+                                              "edit", "step 3",  "save", "load",   "step 4"};
 
 static char path[256];
 static uint8_t saved[SAVE_CAP];

@@ -138,8 +138,8 @@ static void observe(const struct job *j, const struct call *c)
 static void run_call(const struct job *j, const struct call *c)
 {
     struct call_stats *s = &j->run->stats[c->index];
-    int64_t n = c->impl.units ? c->impl.units(c, &j->x)
-                              : exec_rows(&j->x, c->dst.rows, c->dst.rows_mul);
+    int64_t n =
+        c->impl.units ? c->impl.units(c, &j->x) : exec_rows(&j->x, c->dst.rows, c->dst.rows_mul);
     uint64_t bytes, ops;
     if (n > 0)
         c->impl.fn(c, &j->x, 0, n, 0);

@@ -15,7 +15,7 @@
 
 #include "base/fmath.h"
 #include "base/mem.h"
-#include "run/sample/block.h"
+#include "backend/cpu/kern_logits.h"
 
 #define PLACE_BEHIND_ALL ((uint64_t)UINT32_MAX << 32 | INT32_MAX)
 enum { HEAP_MAX = 8192, DIGIT_BITS = 14, DIGITS = 1 << DIGIT_BITS };
@@ -45,13 +45,13 @@ static const float *block(struct candidates *c, int32_t b, int *n)
     if (*n == BLOCK && c->t == 0)
         return c->x + from;
     if (*n == BLOCK) {
-        block_scale(c->lanes, c->x + from, 1, c->shift, c->t, c->pad);
+        c->kern->scale(c->x + from, 1, c->shift, c->t, c->pad);
         return c->pad;
     }
     for (int i = 0; i < BLOCK; i++)
         c->pad[i] = i < *n ? c->x[from + i] : -FLT_MAX;
     if (c->t != 0)
-        block_scale(c->lanes, c->pad, 1, c->shift, c->t, c->pad);
+        c->kern->scale(c->pad, 1, c->shift, c->t, c->pad);
     for (int i = *n; i < BLOCK; i++)
         c->pad[i] = -FLT_MAX;
     return c->pad;
@@ -67,7 +67,7 @@ int candidates_init(struct candidates *c, int32_t n_vocab)
 {
     size_t v = (size_t)n_vocab;
     *c = (struct candidates){
-        .lanes = block_lanes(),
+        .kern = kern_logits(),
         .quantum_rounder = quantum_rounder(n_vocab),
         .block_best = mem_array(v / BLOCK + 1, sizeof(float), PITH_MEM_SCRATCH),
         .own_x = mem_array(v, sizeof(float), PITH_MEM_SCRATCH),
@@ -113,9 +113,9 @@ static int set_blocks(struct candidates *c)
 {
     int n;
     int32_t full = c->n / BLOCK;
-    int finite = block_highest(c->lanes, c->x, full, c->block_best);
+    int finite = c->kern->highest(c->x, full, c->block_best);
     if (full < n_blocks(c))
-        finite &= block_highest(c->lanes, block(c, full, &n), 1, c->block_best + full);
+        finite &= c->kern->highest(block(c, full, &n), 1, c->block_best + full);
     set_best(c);
     return finite;
 }
@@ -186,7 +186,7 @@ void candidates_changed(struct candidates *c, int32_t at)
     int32_t b = at / BLOCK;
     float was = c->block_best[b];
     c->total = 0;
-    block_highest(c->lanes, block(c, b, &n), 1, &c->block_best[b]);
+    c->kern->highest(block(c, b, &n), 1, &c->block_best[b]);
     if (c->block_best[b] > c->best)
         c->best = c->block_best[b];
     else if (was == c->best)
@@ -227,7 +227,7 @@ static void add_mass(struct candidates *c, int32_t from, int32_t to, double *tot
              end++)
             ;
         if (end > b && c->t != 0) {
-            block_scale(c->lanes, x, end - b, c->shift, c->t, scaled);
+            c->kern->scale(x, end - b, c->shift, c->t, scaled);
             x = scaled;
         } else if (end == b) {
             end = b + 1;
@@ -235,7 +235,7 @@ static void add_mass(struct candidates *c, int32_t from, int32_t to, double *tot
                 continue;
             x = block(c, b, &n);
         }
-        block_mass(c->lanes, x, end - b, c->best, c->quantum_rounder, total, distance);
+        c->kern->mass(x, end - b, c->best, c->quantum_rounder, total, distance);
     }
 }
 
@@ -282,7 +282,7 @@ int32_t candidates_draw(struct candidates *c, double u)
             break;
         sum += here;
     }
-    block_weigh(c->lanes, block(c, b, &n), c->best, c->quantum_rounder, d, w);
+    c->kern->weigh(block(c, b, &n), c->best, c->quantum_rounder, d, w);
     while (i < n - 1 && (sum += (double)w[i]) <= bound)
         i++;
     return b * BLOCK + i;
@@ -292,7 +292,7 @@ static double weight_of(struct candidates *c, int32_t at)
 {
     float d[BLOCK], w[BLOCK];
     int n;
-    block_weigh(c->lanes, block(c, at / BLOCK, &n), c->best, c->quantum_rounder, d, w);
+    c->kern->weigh(block(c, at / BLOCK, &n), c->best, c->quantum_rounder, d, w);
     return (double)w[at % BLOCK];
 }
 
@@ -303,7 +303,7 @@ double candidates_sigma(struct candidates *c)
         int n;
         const float *x = block(c, b, &n);
         if (n == BLOCK)
-            block_moments(c->lanes, x, c->best, sum, squares);
+            c->kern->moments(x, c->best, sum, squares);
         for (int i = 0; i < n && n < BLOCK; i++) {
             double d = (double)c->best - (double)x[i];
             sum[i % 8] += d;
@@ -338,13 +338,14 @@ static inline uint32_t key_of(struct order o, float best, float x)
     return o.by_distance ? key_of_distance(fabsf(best - x - o.centre)) : key_of_logit(x);
 }
 
-static void keys_of(struct order o, int lanes, float best, const float *x, uint32_t *key)
+static void keys_of(struct order o, const struct kern_logits *kern, float best, const float *x,
+                    uint32_t *key)
 {
     if (o.by_distance) {
         for (int i = 0; i < BLOCK; i++)
             key[i] = key_of((struct order){1, o.centre}, best, x[i]);
     } else {
-        block_keys(lanes, x, key);
+        kern->keys(x, key);
     }
 }
 
@@ -393,7 +394,7 @@ static int32_t gather(struct candidates *c, struct order o, uint32_t lo, uint32_
         int n;
         if (c->block_best[b] < floor)
             continue;
-        keys_of(o, c->lanes, c->best, block(c, b, &n), key);
+        keys_of(o, c->kern, c->best, block(c, b, &n), key);
         uint32_t hits = 0;
         for (int i = 0; i < BLOCK; i++)
             hits |= key[i] - lo <= hi - lo;
@@ -467,9 +468,9 @@ static void histogram(struct candidates *c, struct order o, int by_weight, uint6
         const float *x = block(c, b, &n);
         if (by_weight && c->best - c->block_best[b] >= ZERO_DISTANCE)
             continue;
-        keys_of(o, c->lanes, c->best, x, key);
+        keys_of(o, c->kern, c->best, x, key);
         if (by_weight)
-            block_weigh(c->lanes, x, c->best, c->quantum_rounder, d, w);
+            c->kern->weigh(x, c->best, c->quantum_rounder, d, w);
         for (int i = 0; i < n; i++) {
             if ((uint64_t)key[i] >> (shift + bits) == prefix)
                 c->hist[key[i] >> shift & ((1u << bits) - 1)] += by_weight ? (double)w[i] : 1;
@@ -547,7 +548,7 @@ void candidates_keep(struct candidates *c, struct order o, uint64_t first, uint6
         if (c->block_best[b] < floor)
             continue;
         const float *x = block(c, b, &n);
-        keys_of(o, c->lanes, c->best, x, key);
+        keys_of(o, c->kern, c->best, x, key);
         for (int i = 0; i < n; i++) {
             int32_t at = b * BLOCK + i;
             uint64_t place = (uint64_t)key[i] << 32 | (uint32_t)at;
@@ -606,27 +607,27 @@ uint64_t candidates_head(struct candidates *c, uint64_t from, int32_t *at, int32
 
 /* Block b of n logits with what is not finite replaced by the lowest, and its highest: itself where
  * nothing is to be replaced. */
-static const float *finite_block(int lanes, const float *logits, int32_t n, int32_t b, float *pad,
-                                 float *highest)
+static const float *finite_block(const struct kern_logits *kern, const float *logits, int32_t n,
+                                 int32_t b, float *pad, float *highest)
 {
     const float *x = logits + (size_t)b * BLOCK;
     int32_t here = n - b * BLOCK < BLOCK ? n - b * BLOCK : BLOCK;
-    if (here == BLOCK && block_highest(lanes, x, 1, highest))
+    if (here == BLOCK && kern->highest(x, 1, highest))
         return x;
     for (int i = 0; i < BLOCK; i++)
         pad[i] = i < here && is_finite(x[i]) ? x[i] : -FLT_MAX;
-    block_highest(lanes, pad, 1, highest);
+    kern->highest(pad, 1, highest);
     return pad;
 }
 
 double logits_log_total(const float *logits, int32_t n_vocab)
 {
-    int lanes = block_lanes();
+    const struct kern_logits *kern = kern_logits();
     float best = -FLT_MAX, highest, pad[BLOCK], rounder = quantum_rounder(n_vocab);
     double total[8] = {0};
     int32_t n = (n_vocab + BLOCK - 1) / BLOCK, n_finite = 0;
     for (int32_t b = 0; b < n; b++) {
-        finite_block(lanes, logits, n_vocab, b, pad, &highest);
+        finite_block(kern, logits, n_vocab, b, pad, &highest);
         best = highest > best ? highest : best;
     }
     for (int32_t i = 0; i < n_vocab && best == -FLT_MAX; i++)
@@ -634,9 +635,9 @@ double logits_log_total(const float *logits, int32_t n_vocab)
     if (best == -FLT_MAX && !n_finite)
         return -INFINITY;
     for (int32_t b = 0; b < n; b++) {
-        const float *x = finite_block(lanes, logits, n_vocab, b, pad, &highest);
+        const float *x = finite_block(kern, logits, n_vocab, b, pad, &highest);
         if (best - highest < ZERO_DISTANCE)
-            block_mass(lanes, x, 1, best, rounder, total, NULL);
+            kern->mass(x, 1, best, rounder, total, NULL);
     }
     return (double)best + fmath_log(sum_lanes(total));
 }

@@ -30,7 +30,7 @@ struct candidates {
     const float *x;
     const int32_t *id;
     float *block_best;
-    int lanes;             /* block.h */
+    const struct kern_logits *kern;
     float best;            /* highest logit; n >= 1 */
     float shift, t;        /* t 0: x as it is */
     double total;          /* of all weights; 0: not known */

@@ -12,7 +12,7 @@
 #include "base/machine/pool.h"
 #include "base/rng.h"
 #include "base/str.h"
-#include "run/sample/block.h"
+#include "backend/cpu/kern_logits.h"
 
 /* ---------------------------------------------------------------- the table */
 
@@ -741,13 +741,13 @@ int32_t sample_logprobs(const float *logits, int32_t n_vocab, int32_t id, float 
 {
     uint32_t fp = fp_enter();
     double log_total = logits_log_total(logits, n_vocab);
-    int lanes = block_lanes();
+    const struct kern_logits *kern = kern_logits();
     int32_t n = 0;
     for (int32_t i = 0; i < n_vocab && n_top > 0; i++) {
         struct pith_logprob here = {i, logits[i]};
         float highest;
         if (i % BLOCK == 0 && n == n_top && n_vocab - i >= BLOCK &&
-            block_highest(lanes, logits + i, 1, &highest) && highest <= top[0].logprob) {
+            kern->highest(logits + i, 1, &highest) && highest <= top[0].logprob) {
             i += BLOCK - 1; /* none of these is better: the usual case */
             continue;
         }

@@ -1,12 +1,10 @@
-/* block_steps.inl -- the passes of block.c over vectors of LANES floats. */
-#define NAME(n)     NAME2(n, LANES)
-#define NAME2(n, l) NAME3(n, l)
-#define NAME3(n, l) n##l
-#define vf          NAME(vf)
-#define vi          NAME(vi)
-#define vh          NAME(vh)
-#define vhi         NAME(vhi)
-#define vd          NAME(vd)
+/* steps.inl -- the passes of kern_logits.h over vectors of LANES floats, as the table TABLE.
+ *
+ * Written with the compiler's vector types, so that the order of operations is what is written
+ * whatever the compiler. There is no contraction into fma, operations are elementwise and sums
+ * exact (those of moments keep to their lanes of eight), so all widths give the same bits. */
+#include <float.h>
+
 typedef float vf __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float vh __attribute__((vector_size(2 * LANES), aligned(4), may_alias)); /* half */
@@ -16,7 +14,7 @@ typedef double vd __attribute__((vector_size(4 * LANES), aligned(8), may_alias))
 #define ALL(n)             ((vf){} + (n)) /* n in every lane */
 #define SELECT(mask, a, b) ((vf)(((vi)(a) & (mask)) | ((vi)(b) & ~(mask))))
 
-TARGET static int NAME(highest)(const float *x, int32_t n, float *highest)
+static int highest(const float *x, int32_t n, float *most_of)
 {
     vi bad = {0}, exponent = (vi){} + 0x7f800000;
     int finite = 1;
@@ -38,7 +36,7 @@ TARGET static int NAME(highest)(const float *x, int32_t n, float *highest)
             one = one > lane[j] ? one : lane[j];
             other = other > lane[j + 1] ? other : lane[j + 1];
         }
-        highest[b] = one > other ? one : other;
+        most_of[b] = one > other ? one : other;
     }
     for (int j = 0; j < LANES; j++)
         finite &= !bad[j];
@@ -64,7 +62,7 @@ TARGET static int NAME(highest)(const float *x, int32_t n, float *highest)
         w = p_ * (vf)scale_ + (rounder) - (rounder);                                               \
     } while (0)
 
-TARGET static void NAME(weigh)(const float *x, float best, float rounder, float *d, float *w)
+static void weigh(const float *x, float best, float rounder, float *d, float *w)
 {
     for (int i = 0; i < BLOCK; i += LANES) {
         vf here, weight;
@@ -83,14 +81,14 @@ TARGET static void NAME(weigh)(const float *x, float best, float rounder, float 
         low += (w)-high_;                                                                          \
     } while (0)
 
-TARGET static void NAME(add_lanes)(vf high, vf low, double *sum)
+static void add_lanes(vf high, vf low, double *sum)
 {
     for (int i = 0; i < LANES; i++)
         sum[i % 8] += (double)high[i] + (double)low[i];
 }
 
-TARGET static void NAME(mass)(const float *x, int32_t n, float best, float rounder, double *total,
-                              double *distance)
+static void mass(const float *x, int32_t n, float best, float rounder, double *total,
+                 double *distance)
 {
     enum { EXACT = 128 * LANES / BLOCK }; /* blocks whose sums fit */
     for (int32_t done = 0, some; done < n; done += some) {
@@ -105,13 +103,13 @@ TARGET static void NAME(mass)(const float *x, int32_t n, float best, float round
                 ADD_EXACT(w, high_d, low_d);
             }
         }
-        NAME(add_lanes)(high, low, total);
+        add_lanes(high, low, total);
         if (distance)
-            NAME(add_lanes)(high_d, low_d, distance);
+            add_lanes(high_d, low_d, distance);
     }
 }
 
-TARGET static void NAME(moments)(const float *x, float best, double *sum, double *squares)
+static void moments(const float *x, float best, double *sum, double *squares)
 {
     for (int i = 0; i < BLOCK; i += LANES / 2) { /* element i is in lane i % 8, whatever LANES is */
         vd d = (double)best - __builtin_convertvector(*(const vh *)(x + i), vd);
@@ -120,7 +118,7 @@ TARGET static void NAME(moments)(const float *x, float best, double *sum, double
     }
 }
 
-TARGET static void NAME(scale)(const float *x, int32_t n, float shift, float t, float *to)
+static void scale(const float *x, int32_t n, float shift, float t, float *to)
 {
     for (int32_t i = 0; i < n * BLOCK; i += LANES) {
         vf v = (*(const vf *)(x + i) - shift) / t, most = ALL(FLT_MAX), least = ALL(-FLT_MAX);
@@ -130,7 +128,7 @@ TARGET static void NAME(scale)(const float *x, int32_t n, float shift, float t, 
     }
 }
 
-TARGET static void NAME(keys)(const float *x, uint32_t *key)
+static void keys(const float *x, uint32_t *key)
 {
     for (int i = 0; i < BLOCK; i += LANES) {
         vi v = (vi)(*(const vf *)(x + i) + 0.0f);
@@ -138,17 +136,10 @@ TARGET static void NAME(keys)(const float *x, uint32_t *key)
     }
 }
 
-#undef NAME
-#undef NAME2
-#undef NAME3
-#undef vf
-#undef vi
-#undef vh
-#undef vhi
-#undef vd
-#undef ALL
-#undef SELECT
-#undef WEIGH
-#undef ADD_EXACT
-#undef LANES
-#undef TARGET
+extern const struct kern_logits TABLE;
+const struct kern_logits TABLE = {.highest = highest,
+                                  .weigh = weigh,
+                                  .mass = mass,
+                                  .moments = moments,
+                                  .scale = scale,
+                                  .keys = keys};

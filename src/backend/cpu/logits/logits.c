@@ -1,0 +1,20 @@
+/* logits.c -- which table of kern_logits.h the machine gets. */
+#include "backend/cpu/kern_logits.h"
+
+#include "base/machine/cpu.h"
+
+extern const struct kern_logits logits_base;
+#if defined(__x86_64__)
+extern const struct kern_logits logits_avx2, logits_avx512;
+#else
+#define logits_avx2   logits_base
+#define logits_avx512 logits_base
+#endif
+
+const struct kern_logits *kern_logits(void)
+{
+    enum cpu_level level;
+    if (cpu_level(&level, NULL) != PITH_OK || level < CPU_AVX2 || level > CPU_AVX512BF16)
+        return &logits_base;
+    return level == CPU_AVX2 ? &logits_avx2 : &logits_avx512;
+}
