@@ -395,6 +395,8 @@ struct server {
     struct work *work;
     struct tenants *tenants;
     struct account account; /* of all requests */
+    atomic_llong beside_requests; /* bytes of the process that are none of theirs, as measured last
+                                   */
     struct models *models;
     json_t *defaults; /* of fields, by the operator */
     char *openapi, *docs;

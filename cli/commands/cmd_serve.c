@@ -124,7 +124,8 @@ static const struct arg args[] = {
          "always have its part of them waiting"},
     {.name = "--max-memory", .meta = "BYTES", ARG_FIELD(struct opts, max_memory, ARG_SIZE), .lo = 1,
      .otherwise = "what the models need at most, and --requests-memory",
-     .help = "most memory of the whole server; models get what --requests-memory leaves"},
+     .help = "most memory of the whole server; models get what --requests-memory leaves, and where "
+             "the process has it all requests are refused"},
     {.name = "--requests-memory", .meta = "BYTES",
      ARG_FIELD(struct opts, requests_memory, ARG_SIZE), .lo = 1 << 20, .dflt = "2G",
      .help = "most memory of all requests together: bodies, grammars, samplers, answers; one key "

@@ -1,6 +1,10 @@
 /* account.c -- see account.h. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "server/schedule/scheduler.h"
 
@@ -31,6 +35,40 @@ static int64_t budget_of_key(const struct server *s)
     return tenants_count(s->tenants) > 1 ? account_budget(s) / 2 : account_budget(s);
 }
 
+/* How much more the process may have; what requests are given meanwhile is in it already. */
+static int64_t room_of_process(const struct server *s)
+{
+    return s->p.max_memory ? s->p.max_memory - atomic_load(&s->beside_requests) -
+                                 atomic_load(&s->account.bytes)
+                           : INT64_MAX;
+}
+
+/* Bytes of the process that lie in memory, 0: not known. */
+static int64_t resident(void)
+{
+    long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f && fscanf(f, "%*s %lld", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+void account_measure(struct server *s)
+{
+    if (!s->p.max_memory)
+        return;
+    int64_t beside = resident() - atomic_load(&s->account.bytes);
+#ifdef __GLIBC__
+    if (beside + atomic_load(&s->account.bytes) > s->p.max_memory) { /* what is free is kept there */
+        malloc_trim(0);
+        beside = resident() - atomic_load(&s->account.bytes);
+    }
+#endif
+    atomic_store(&s->beside_requests, beside > 0 ? beside : 0);
+}
+
 static int64_t less(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -40,14 +78,15 @@ int64_t account_room(const struct server *s, const struct tenant *t)
 {
     int64_t key = budget_of_key(s) - atomic_load(&t->account.bytes),
             all = account_budget(s) - atomic_load(&s->account.bytes);
-    int64_t room = less(s->p.request_memory, less(key, all));
+    int64_t room = less(less(s->p.request_memory, room_of_process(s)), less(key, all));
     return room > 0 ? room : 0;
 }
 
 int account_has_room(const struct server *s, const struct tenant *t, int64_t bytes)
 {
     return atomic_load(&t->account.bytes) + bytes <= budget_of_key(s) &&
-           atomic_load(&s->account.bytes) + bytes <= account_budget(s);
+           atomic_load(&s->account.bytes) + bytes <= account_budget(s) &&
+           bytes <= room_of_process(s);
 }
 
 int account_refuse(const struct server *s, const struct tenant *t, int64_t bytes, struct fault *f)
@@ -58,7 +97,14 @@ int account_refuse(const struct server *s, const struct tenant *t, int64_t bytes
                          "this request needs more than %lld bytes of memory, which is "
                          "--request-memory; ask for less at a time",
                          (long long)s->p.request_memory);
-    if (key + bytes > budget_of_key(s) ||
+    if (key + bytes <= budget_of_key(s) && all + bytes <= account_budget(s) &&
+        bytes > room_of_process(s))
+        fault_set(f, 503, "memory_full", NULL,
+                  "the process has %lld bytes of memory and this request needs %lld more; it may "
+                  "have %lld (--max-memory); try again later",
+                  (long long)(s->p.max_memory - room_of_process(s)), (long long)bytes,
+                  (long long)s->p.max_memory);
+    else if (key + bytes > budget_of_key(s) ||
         all + bytes <= account_budget(s)) /* or it was, a moment ago */
         fault_set(f, 429, "key_memory_full", NULL,
                   "the requests of this key have %lld bytes of memory and this one needs %lld "

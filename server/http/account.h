@@ -43,6 +43,9 @@ int account_take(struct server *s, struct tenant *t, int64_t bytes, int64_t held
 int account_has_room(const struct server *s, const struct tenant *t, int64_t bytes);
 /* Most bytes that work for a request of a key may hold now. */
 int64_t account_room(const struct server *s, const struct tenant *t);
+/* From time to time: how large the process is. With --max-memory it counts, too, since memory has
+ * more than its owners know of: the allocator, libraries, stacks. */
+void account_measure(struct server *s);
 /* Which bound a request that needs so many bytes passes. Returns 0. */
 int account_refuse(const struct server *s, const struct tenant *t, int64_t bytes, struct fault *f);
 struct figures;
