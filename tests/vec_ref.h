@@ -304,8 +304,8 @@ VR float vr_near(const struct attn_job *j, int row, int head, int slot, float s)
     }
     if (j->table) {
         int r = slot - j->at[row];
-        r = r < -ATTN_NEAR ? -ATTN_NEAR : r > ATTN_NEAR - 1 ? ATTN_NEAR - 1 : r;
-        return s + j->table[head * ATTN_TABLE + r + ATTN_NEAR];
+        r = r < -KERN_NEAR ? -KERN_NEAR : r > KERN_NEAR - 1 ? KERN_NEAR - 1 : r;
+        return s + j->table[head * KERN_TABLE + r + KERN_NEAR];
     }
     return s;
 }

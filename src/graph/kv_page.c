@@ -30,6 +30,18 @@ int64_t kv_v_bytes(enum dtype t, int64_t d_v)
     return (int64_t)dtype_row_bytes(t, kv_has_blocks(t) ? d_v : kv_padded(d_v)) * STEP_PAGE;
 }
 
+int64_t kv_lay_out(struct state *s, int64_t at)
+{
+    s->k_off = s->v_off = at;
+    s->k_head = s->v_head = kv_v_bytes(s->k_type, s->d_k);
+    if (s->rows == STATE_LATENT)
+        return at + s->n_head_kv * s->k_head;
+    s->k_head = kv_k_bytes(s->k_type, s->d_k);
+    s->v_head = kv_has_v(s) ? kv_v_bytes(s->v_type, s->d_v) : 0;
+    s->v_off = at + s->n_head_kv * s->k_head;
+    return s->v_off + s->n_head_kv * s->v_head;
+}
+
 size_t kv_row_scratch(const struct state *kv)
 {
     int64_t d = kv_padded(kv->d_k > kv->d_v ? kv->d_k : kv->d_v);
@@ -51,7 +63,9 @@ static void copy_strided(uint8_t *to, int64_t to_step, const uint8_t *from, int6
 static uint8_t *k_at(const struct state *kv, const uint8_t *page, int head, int slot)
 {
     const uint8_t *p = page + kv->k_off + head * kv->k_head;
-    if (kv_has_blocks(kv->k_type))
+    if (kv->rows == STATE_LATENT)
+        p += slot * (kv->k_head / STEP_PAGE);
+    else if (kv_has_blocks(kv->k_type))
         p += slot / PANEL * (kv->k_head / (STEP_PAGE / PANEL));
     else
         p += slot * dtypes[kv->k_type].block_bytes;
@@ -68,7 +82,9 @@ void kv_put_k(const struct state *kv, uint8_t *page, int head, int slot, const v
 {
     const struct dtype_traits *t = &dtypes[kv->k_type];
     uint8_t *to = k_at(kv, page, head, slot);
-    if (t->block > 1)
+    if (kv->rows == STATE_LATENT)
+        memcpy(to, row, dtype_row_bytes(kv->k_type, kv->d_k));
+    else if (t->block > 1)
         t->pack_row(row, slot % PANEL, kv->d_k, to);
     else
         copy_strided(to, STEP_PAGE, row, 1, kv->d_k, t->block_bytes);
@@ -78,7 +94,9 @@ void kv_get_k(const struct state *kv, const uint8_t *page, int head, int slot, v
 {
     const struct dtype_traits *t = &dtypes[kv->k_type];
     const uint8_t *from = k_at(kv, page, head, slot);
-    if (t->block > 1)
+    if (kv->rows == STATE_LATENT)
+        memcpy(row, from, dtype_row_bytes(kv->k_type, kv->d_k));
+    else if (t->block > 1)
         t->unpack_row(from, slot % PANEL, kv->d_k, row);
     else
         copy_strided(row, 1, from, STEP_PAGE, kv->d_k, t->block_bytes);
@@ -86,12 +104,13 @@ void kv_get_k(const struct state *kv, const uint8_t *page, int head, int slot, v
 
 void kv_put_v(const struct state *kv, uint8_t *page, int head, int slot, const void *row)
 {
-    memcpy(v_at(kv, page, head, slot), row, dtype_row_bytes(kv->v_type, kv->d_v));
+    if (kv_has_v(kv))
+        memcpy(v_at(kv, page, head, slot), row, dtype_row_bytes(kv->v_type, kv->d_v));
 }
 
 void kv_get_v(const struct state *kv, const uint8_t *page, int head, int slot, void *row)
 {
-    memcpy(row, v_at(kv, page, head, slot), dtype_row_bytes(kv->v_type, kv->d_v));
+    memcpy(row, v_at(kv, page, head, slot), dtype_row_bytes(kv_v_type(kv), kv->d_v));
 }
 
 int64_t kv_canonical_k(const struct state *kv)
@@ -101,7 +120,8 @@ int64_t kv_canonical_k(const struct state *kv)
 
 int64_t kv_canonical_v(const struct state *kv)
 {
-    return kv->n_head_kv * (int64_t)dtype_row_bytes(kv->v_type, kv->d_v) * STEP_PAGE;
+    return kv_has_v(kv) ? kv->n_head_kv * (int64_t)dtype_row_bytes(kv->v_type, kv->d_v) * STEP_PAGE
+                        : 0;
 }
 
 void kv_get_page(const struct state *kv, const uint8_t *page, int first, int n, void *k, void *v)
@@ -111,7 +131,8 @@ void kv_get_page(const struct state *kv, const uint8_t *page, int first, int n, 
     for (int i = 0; i < n * kv->n_head_kv; i++) {
         int slot = first + i / kv->n_head_kv, head = i % kv->n_head_kv;
         kv_get_k(kv, page, head, slot, (uint8_t *)k + (uint64_t)i * k_row);
-        kv_get_v(kv, page, head, slot, (uint8_t *)v + (uint64_t)i * v_row);
+        if (kv_has_v(kv))
+            kv_get_v(kv, page, head, slot, (uint8_t *)v + (uint64_t)i * v_row);
     }
 }
 
@@ -123,7 +144,8 @@ void kv_put_page(const struct state *kv, uint8_t *page, int first, int n, const 
     for (int i = 0; i < n * kv->n_head_kv; i++) {
         int slot = first + i / kv->n_head_kv, head = i % kv->n_head_kv;
         kv_put_k(kv, page, head, slot, (const uint8_t *)k + (uint64_t)i * k_row);
-        kv_put_v(kv, page, head, slot, (const uint8_t *)v + (uint64_t)i * v_row);
+        if (kv_has_v(kv))
+            kv_put_v(kv, page, head, slot, (const uint8_t *)v + (uint64_t)i * v_row);
     }
 }
 
@@ -163,6 +185,8 @@ void kv_gather(const struct state *kv, int head, const struct cache_view *view,
         if (delta)
             rotate_row(kv, row, angles, rotate, ctx);
         kv_put_k(kv, to, head, op->first + j, row);
+        if (!kv_has_v(kv))
+            continue;
         kv_get_v(kv, page, head, from->slot, row);
         kv_put_v(kv, to, head, op->first + j, row);
     }

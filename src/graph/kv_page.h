@@ -11,6 +11,10 @@
  *     V   numbers                  [64][d_v], each row padded with zeros to whole vectors of 16
  *         block types              [64] rows of blocks as in a file
  *
+ *     latent rows              [64] rows as in a file, those of numbers padded with zeros to whole
+ *                              vectors of 16; V is their first d_v columns, and lies nowhere else
+ *     keys of an indexer       K, and no V
+ *
  * Blocks lie along the head, so d_k and d_v are multiples of 32 where the type has blocks. A page
  * takes the bytes of its type and no more (but for the padding of V). Padding is never written:
  * pages are zeroed when they are made.
@@ -38,11 +42,24 @@ static inline int kv_has_blocks(enum dtype t)
 /* Bytes of the 64 slots of one kv head. */
 int64_t kv_k_bytes(enum dtype t, int64_t d_k);
 int64_t kv_v_bytes(enum dtype t, int64_t d_v);
+/* Lays one layer's part of a page out from byte `at` on: fills k_off, k_head, v_off and v_head;
+ * returns where it ends. */
+int64_t kv_lay_out(struct state *s, int64_t at);
+/* Whether V is kept by itself; its type. */
+static inline int kv_has_v(const struct state *s)
+{
+    return s->rows != STATE_LATENT && s->d_v > 0;
+}
+static inline enum dtype kv_v_type(const struct state *s)
+{
+    return s->rows == STATE_LATENT ? s->k_type : s->v_type;
+}
 /* Bytes of the longest row of K or V as f32, rounded up to 64: scratch for whoever converts rows.
  */
 size_t kv_row_scratch(const struct state *kv);
 
-/* Row of a slot to and from its place; page is the page's first byte, rows need no alignment. */
+/* Row of a slot to and from its place. V of latent rows can be read, not written: that does nothing.
+ * page is the page's first byte, rows need no alignment. */
 void kv_put_k(const struct state *kv, uint8_t *page, int head, int slot, const void *row);
 void kv_put_v(const struct state *kv, uint8_t *page, int head, int slot, const void *row);
 void kv_get_k(const struct state *kv, const uint8_t *page, int head, int slot, void *row);

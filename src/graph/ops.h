@@ -4,6 +4,7 @@
 
 #include "graph/ops/attention.h"
 #include "graph/ops/conv.h"
+#include "graph/ops/index.h"
 #include "graph/ops/moe.h"
 #include "graph/ops/move.h"
 #include "graph/ops/norm.h"

@@ -44,8 +44,21 @@ node nn_attention(struct graph *g, const struct nn_attention *a, node x)
     node k = norm_and_rotate(g, a, p[1], &a->k_norm, "attn_k_norm", "attn_k_rope");
     if (a->q_scale != 1.0f)
         q = graph_scale(g, q, a->q_scale, "attn_q_scale");
+    if (a->temper.t != 0)
+        q = graph_temper(g, q, &a->temper, "attn_q_temper");
     node written = graph_cache_write(g, k, p[2], a->state, "cache_write");
-    node o = nn_tail(g, graph_attn(g, q, written, a->state, a->n_head, a->softcap, "attn"));
+    node o = graph_attention(g,
+                             &(struct attention){.q = q,
+                                                 .n_head = a->n_head,
+                                                 .n_states = 1,
+                                                 .state = {a->state},
+                                                 .written = {written},
+                                                 .cap = a->softcap,
+                                                 .sinks = a->sinks,
+                                                 .alibi = a->alibi,
+                                                 .table = a->table},
+                             "attn");
+    o = nn_tail(g, o);
     if (a->gate) {
         node gate = graph_matmul(g, a->gate, NULL, nn_tail(g, x), "attn_gate");
         gate = graph_glu(g, gate, NULL, a->gate_act, "attn_gate_act");

@@ -35,6 +35,10 @@ struct nn_attention {
     int32_t n_head, n_head_kv, d_k, d_v;
     float q_scale, softcap;
     const struct rope_set *rope; /* NULL: positions are not rotated */
+    const struct tensor *sinks;  /* [n_head] */
+    float alibi;                 /* the greatest bias, 0: none */
+    node table;                  /* of graph_bias_table, or NULL */
+    struct temper_op temper;     /* of q; t 0: none */
     int32_t state;
 };
 node nn_attention(struct graph *g, const struct nn_attention *a, node x);

@@ -254,7 +254,7 @@ static void levels_equal_the_reference(void)
 
 /* ---- what distances add */
 
-static float slopes[MAX_G], table[MAX_G * ATTN_TABLE];
+static float slopes[MAX_G], table[MAX_G * KERN_TABLE];
 static int32_t at[MAX_ROWS];
 
 /* Slopes or a table for a job, and rows that stand where they see to, or anywhere. */
@@ -265,15 +265,15 @@ static void random_distances(struct attn_job *j, struct rng *r, int tables)
         at[i] = anywhere ? (int)rng_below(r, 4000) : hi[i] - 1;
     for (int i = 0; i < j->g; i++)
         slopes[i] = rng_normal(r) * 0.1f;
-    for (int i = 0; i < j->g * ATTN_TABLE; i++)
+    for (int i = 0; i < j->g * KERN_TABLE; i++)
         table[i] = rng_normal(r);
     for (int h = 0; h < j->g; h++) /* all that is far is equally far */
-        for (int i = 0; i < ATTN_TABLE; i++) {
-            float *t = table + h * ATTN_TABLE;
-            if (i < ATTN_NEAR - ATTN_FAR)
-                t[i] = t[ATTN_NEAR - ATTN_FAR];
-            if (i > ATTN_NEAR + ATTN_FAR)
-                t[i] = t[ATTN_NEAR + ATTN_FAR];
+        for (int i = 0; i < KERN_TABLE; i++) {
+            float *t = table + h * KERN_TABLE;
+            if (i < KERN_NEAR - KERN_FAR)
+                t[i] = t[KERN_NEAR - KERN_FAR];
+            if (i > KERN_NEAR + KERN_FAR)
+                t[i] = t[KERN_NEAR + KERN_FAR];
         }
     j->at = at;
     j->slopes = tables ? NULL : slopes;

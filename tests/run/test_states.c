@@ -109,18 +109,37 @@ static void refused_case(struct state s, const char *name)
 static void refused(void)
 {
     struct state s = rows(2, RANGE_ALL, 0, 1);
-    s.rows = STATE_LATENT;
-    refused_case(s, "latent rows");
-    s.rows = STATE_INDEX;
-    refused_case(s, "indexer");
     s.rows = STATE_CROSS;
     refused_case(s, "encoder");
     s = rows(2, RANGE_ALL, 0, 1);
     s.ratio = 4;
     refused_case(s, "one for 4 tokens");
-    s = rows(2, RANGE_ALL, 0, 1);
-    s.rope_first = 4;
-    refused_case(s, "from element 4 on");
+}
+
+/* One row for K and V; keys of an indexer, as numbers whatever the session asks for. */
+static void rows_without_v(void)
+{
+    struct state s[2] = {rows(0, RANGE_ALL, 0, 1), rows(0, RANGE_ALL, 0, 1)};
+    struct cache c;
+    struct pith_error err;
+    s[0].rows = STATE_LATENT;
+    s[0].d_k = 72;
+    s[0].d_v = 64;
+    s[0].rope_first = 64;
+    s[1].rows = STATE_INDEX;
+    s[1].d_k = 32;
+    s[1].d_v = 0;
+    REQUIRE(open_cache(&c, s, 2, &err) == PITH_OK, "%s", err.msg);
+    CHECK(s[0].k_off == s[0].v_off && s[0].k_head == 64 * 80 * 2); /* rows of whole vectors */
+    CHECK(s[1].k_head == 64 * 32 * 2 && s[1].v_head == 0);
+    CHECK(c.n_groups == 1 && c.group[0].page_bytes == 64 * (80 + 32) * 2);
+    cache_deinit(&c);
+    s[1].fixed = 1;
+    s[1].k_type = DT_Q8_0;
+    s[0].rows = STATE_KV;
+    REQUIRE(open_cache(&c, s, 2, &err) == PITH_OK, "%s", err.msg);
+    CHECK(s[1].k_type == DT_F16);
+    cache_deinit(&c);
 }
 
 /* ---------------------------------------------------------------- chunks */
@@ -161,6 +180,7 @@ int main(void)
     TEST(first_seen);
     TEST(composed);
     TEST(refused);
+    TEST(rows_without_v);
     TEST(chunks);
     return test_end();
 }

@@ -235,8 +235,8 @@ SIMD_FN V attn_slope(const struct attn_tile *t, int h, int j, V x)
 SIMD_FN V attn_look_near(const struct attn_tile *t, int h, int j, V x)
 {
     int r = t->before[h] + j * V_LANES;
-    r = r < -ATTN_NEAR ? -ATTN_NEAR : r > ATTN_FAR ? ATTN_FAR : r;
-    return v_add(x, v_load(t->near[h] + r + ATTN_NEAR));
+    r = r < -KERN_NEAR ? -KERN_NEAR : r > KERN_FAR ? KERN_FAR : r;
+    return v_add(x, v_load(t->near[h] + r + KERN_NEAR));
 }
 
 /* Scores -> weights, and what a new maximum does to m, l and c. With the maximum unchanged c is
@@ -301,7 +301,7 @@ static void attn_weights_near(const struct attn_job *j, struct attn_tile *t, int
     for (int h = 0; h < t->n; h++) {
         int row = (i + h) / j->g, head = (i + h) % j->g;
         t->before[h] = p0 - j->at[row];
-        t->near[h] = j->slopes ? j->slopes + head : j->table + (int64_t)head * ATTN_TABLE;
+        t->near[h] = j->slopes ? j->slopes + head : j->table + (int64_t)head * KERN_TABLE;
     }
     if (j->slopes)
         attn_weigh(t, ATTN_SLOPES);

@@ -40,8 +40,8 @@ enum {
  *           mm[k_type] of the panel with quant_a32(q)
  *             (then cap * tanh(s / cap) when cap > 0)
  *             (then, r = slot - at[i] being how far it lies behind the row's own:
- *             slopes: fma(slopes[h], -|r|, s); table: s + table[h][r + ATTN_NEAR], r not beyond
- *             -ATTN_NEAR .. ATTN_FAR)
+ *             slopes: fma(slopes[h], -|r|, s); table: s + table[h][r + KERN_NEAR], r not beyond
+ *             -KERN_NEAR .. KERN_FAR)
  *     pm = max of visible s, m1 = max(m, pm)  (a > b ? a : b); p[j] = exp(s[j] - m1), 0 where not
  *         visible
  *     ps = tree(+8,+4,+2,+1) of 16 lanes, each (p0 + p1) + (p2 + p3) over the page's four groups of
@@ -55,11 +55,7 @@ enum {
  * does not matter, what stands together in the list does.
  * m, l: [n_rows * g]; o: [n_rows * g][d_v16]. The call initialises them (m = -inf, l = 0, o = 0)
  * first. */
-enum {
-    ATTN_NEAR = 144,                         /* the first entry of a table is of this far before */
-    ATTN_FAR = 128,                          /* from here on, either way, all is equally far */
-    ATTN_TABLE = ATTN_NEAR + ATTN_FAR + 16   /* entries: r = -144 .. 143 */
-};
+enum { KERN_NEAR = 144, KERN_FAR = 128, KERN_TABLE = 2 * KERN_NEAR }; /* as graph/ops/attention.h */
 
 struct attn_job {
     const float *q;
@@ -68,7 +64,7 @@ struct attn_job {
     const int32_t *lo, *hi;
     const int32_t *at;   /* each row's own slot; for slopes and table */
     const float *slopes; /* [g], or NULL */
-    const float *table;  /* [g][ATTN_TABLE], or NULL */
+    const float *table;  /* [g][KERN_TABLE], or NULL */
     const int32_t *list; /* or NULL */
     const uint8_t *base;
     const int32_t *pages;

@@ -1,67 +1,112 @@
-/* attention.c -- attention over the pages of a layer's cache.
+/* attention.c -- attention over what sequences keep (graph/state.h).
  *
- *   CACHE_WRITE  K and V rows of the step, rounded to the cache's types, into the slots that the
- *                step names (step.h). No result.
+ *   CACHE_WRITE  the step's rows of K and V, or latent rows, or keys of an indexer, rounded to the
+ *                state's types, into the slots that the step names (step.h). No result.
  *   ATTN         of each row, query head and span of ATTN_SPAN slots a partial (m, l, o): over the
- *                slots lo <= s < hi that the row sees, score[s] = q . K[s] (soft-capped where cap >
- *                0), m = max score, l = sum exp(score - m), o = sum exp(score - m) V[s]. q [T, H
- *                d_k], heads in groups of H / n_head_kv share K and V.
- *   ATTN_MERGE   z [T, H d_v] = o / l of a row's partials, merged from left to right.
+ *                slots that the row sees,
+ *
+ *                    score[s] = q . K[s], soft-capped where cap > 0,
+ *                               - slope[h] |r|, or + table[h][r], r = s - the row's own slot
+ *                    m = max score, l = sum exp(score - m), o = sum exp(score - m) V[s]
+ *
+ *                q [T, H d_k], heads in groups of H / n_head_kv share K and V. A row sees the slots
+ *                lo <= s < hi of each state; of the last one only those of its list where there is
+ *                one. Of latent rows V is the first d_v columns of K.
+ *   ATTN_MERGE   z [T, H d_v] = o / l of a row's partials, merged from left to right: those of the
+ *                first state, then of the next; at last a sink, a partial (logit, 1, 0).
+ *   BIAS_TABLE   z [1, H ATTN_TABLE]: table[h][r] = w[bucket(r)][h]
+ *   TEMPER       z = x (1 + t ln(floor((pos + offset) / every) + 1))
  *
  * A row of partials is m of each head, l of each head, then o of each head padded to whole vectors.
- * Within a span pages of 64 slots follow one another, each as kern.h (struct attn_job) tells; the
- * order is that of the slots whatever the step holds and however it is cut into work. */
+ * Within a span pages of 64 slots follow one another, each as kern.h (struct attn_job) tells, where
+ * entry i of a list takes the place of slot i; the order is that of the slots whatever the step
+ * holds and however it is cut into work. */
 #include "graph/ops/attention.h"
 
 #include <math.h>
 #include <string.h>
+#include "base/fmath.h"
 #include "graph/backend.h"
 #include "graph/kv_page.h"
 #include "graph/ref_math.h"
 
 /* ---------------------------------------------------------------- how work is cut */
 
-int32_t attn_tile(const struct exec *x, int group, int32_t i, int32_t *row, int32_t *seg,
-                  int32_t *first_span, int32_t *n_spans)
+const int32_t *attn_list(const struct call *c, const struct exec *x, int64_t r, int32_t head,
+                         int32_t *n)
+{
+    const struct attn_op *p = c->p;
+    *n = -1;
+    if (!p->list)
+        return NULL;
+    const struct value *v = &c->src[p->list]; /* [T, lists of a row] */
+    const int32_t *list =
+        (const int32_t *)value_row(x, v, r * v->rows_mul + (v->rows_mul > 1 ? head : 0));
+    *n = list[0];
+    return list[0] < 0 ? NULL : list + 1;
+}
+
+struct attn_rows_of attn_tile(const struct call *c, const struct exec *x, int32_t i)
 {
     const struct step *s = x->step;
-    *row = step_tile(s)[i];
-    *seg = step_seg(s)[*row];
-    int32_t left = step_first(s)[*seg + 1] - *row, rows = left < STEP_TILE ? left : STEP_TILE;
-    int32_t lo = INT32_MAX, hi = 0;
-    for (int32_t r = *row; r < *row + rows; r++) {
-        lo = step_lo(s, group)[r] < lo ? step_lo(s, group)[r] : lo;
-        hi = step_hi(s, group)[r] > hi ? step_hi(s, group)[r] : hi;
+    struct attn_rows_of t = {.row = step_tile(s)[i]};
+    t.seg = step_seg(s)[t.row];
+    int32_t left = step_first(s)[t.seg + 1] - t.row;
+    t.n_rows = left < STEP_TILE ? left : STEP_TILE;
+    for (int32_t k = 0; k < c->n_states; k++) {
+        int32_t group = c->state[k]->group, lo = INT32_MAX, hi = 0;
+        for (int32_t r = t.row; r < t.row + t.n_rows; r++) {
+            lo = step_lo(s, group)[r] < lo ? step_lo(s, group)[r] : lo;
+            hi = step_hi(s, group)[r] > hi ? step_hi(s, group)[r] : hi;
+        }
+        t.first[k] = lo / ATTN_SPAN;
+        t.spans[k] = hi > lo ? (hi - 1) / ATTN_SPAN - t.first[k] + 1 : 0;
+        t.all += t.spans[k];
     }
-    *first_span = lo / ATTN_SPAN;
-    *n_spans = hi > lo ? (hi - 1) / ATTN_SPAN - *first_span + 1 : 0;
-    return rows;
+    return t;
 }
+
+/* A chunk is at least so many query heads: each reads K and V by itself. */
+enum { ATTN_CHUNK = 16 };
 
 struct attn_split attn_split(const struct call *c, const struct exec *x)
 {
-    struct attn_split split = {.n_tiles = x->step->n_tiles, .n_parts = 1};
-    int32_t row, seg, first_span, n_spans, most = 1;
-    if (split.n_tiles * c->state[0]->n_head_kv >= 4 * x->n_threads)
+    const struct attn_op *p = c->p;
+    struct attn_split split = {.n_tiles = x->step->n_tiles, .n_parts = 1, .n_chunks = 1};
+    int32_t n_kv = c->state[0]->n_head_kv, enough = 4 * x->n_threads;
+    if (split.n_tiles * n_kv >= enough)
         return split;
+    int32_t most = 1;
     for (int32_t i = 0; i < split.n_tiles; i++) {
-        attn_tile(x, c->state[0]->group, i, &row, &seg, &first_span, &n_spans);
-        most = n_spans > most ? n_spans : most;
+        int32_t all = attn_tile(c, x, i).all;
+        most = all > most ? all : most;
     }
     const struct value *parts = c->op == OP_ATTN ? &c->dst : &c->src[0];
     if (most > 1 && (int64_t)x->step->T * most <= parts->cap_rows) {
         split.n_parts = most;
         split.by_span = 1;
     }
+    int32_t units = split.n_tiles * n_kv * split.n_parts, chunks = p->n_head / n_kv / ATTN_CHUNK;
+    if (units > 0 && units < enough && chunks > 1) {
+        int32_t wanted = (enough + units - 1) / units;
+        split.n_chunks = wanted < chunks ? wanted : chunks;
+    }
     return split;
+}
+
+int64_t attn_n_units(const struct call *c, const struct exec *x)
+{
+    struct attn_split split = attn_split(c, x);
+    return (int64_t)split.n_tiles * c->state[0]->n_head_kv * split.n_chunks * split.n_parts;
 }
 
 struct attn_unit attn_unit_at(const struct attn_split *split, int32_t n_heads, int n_nodes,
                               int64_t u)
 {
-    int32_t parts = split->by_span ? split->n_parts : 1;
-    struct attn_unit unit = {.part = (int32_t)(u % parts)};
-    u /= parts;
+    struct attn_unit unit = {.part = (int32_t)(u % split->n_parts)};
+    u /= split->n_parts;
+    unit.chunk = (int32_t)(u % split->n_chunks);
+    u /= split->n_chunks;
     if (n_nodes > 1 && n_heads >= n_nodes) {
         unit.tile = (int32_t)(u % split->n_tiles);
         unit.head = (int32_t)(u / split->n_tiles);
@@ -81,8 +126,10 @@ static void shape_cache_write(struct graph *g, struct node *n)
     n->cols = 0;
     if (n->src[0]->cols != (int64_t)kv->n_head_kv * kv->d_k)
         graph_mismatch(g, n, "K row", n->src[0]->cols, (int64_t)kv->n_head_kv * kv->d_k);
-    if (n->src[1]->cols != (int64_t)kv->n_head_kv * kv->d_v)
-        graph_mismatch(g, n, "V row", n->src[1]->cols, (int64_t)kv->n_head_kv * kv->d_v);
+    int64_t v = kv_has_v(kv) ? (int64_t)kv->n_head_kv * kv->d_v : 0;
+    int64_t found = n->n_src > 1 ? n->src[1]->cols : 0;
+    if (found != v)
+        graph_mismatch(g, n, "V row", found, v);
 }
 
 static size_t cache_write_scratch(const struct node *n)
@@ -100,10 +147,13 @@ static OP_FN(ref_cache_write)
         int32_t place = step_pages(x->step, kv->group, step_seg(x->step)[r])[slot / STEP_PAGE];
         int32_t j = place_slot(place, slot);
         uint8_t *base = view_at(cv, place_page(place));
-        const float *k = value_row(x, &c->src[0], r), *v = value_row(x, &c->src[1], r);
+        const float *k = value_row(x, &c->src[0], r);
+        const float *v = kv_has_v(kv) ? value_row(x, &c->src[1], r) : NULL;
         for (int h = 0; h < kv->n_head_kv; h++) {
             dtypes[kv->k_type].quant(k + (int64_t)h * kv->d_k, row, kv->d_k);
             kv_put_k(kv, base, h, j, row);
+            if (!v)
+                continue;
             dtypes[kv->v_type].quant(v + (int64_t)h * kv->d_v, row, kv->d_v);
             kv_put_v(kv, base, h, j, row);
         }
@@ -121,7 +171,7 @@ node graph_cache_write(struct graph *g, node k, node v, int32_t state, const cha
 {
     return graph_node(g,
                       &(struct node){.op = OP_CACHE_WRITE,
-                                     .n_src = 2,
+                                     .n_src = v ? 2 : 1,
                                      .src = {k, v},
                                      .n_states = 1,
                                      .state = {&g->states[state]}},
@@ -139,6 +189,22 @@ static void shape_attn(struct graph *g, struct node *n)
         graph_mismatch(g, n, "query heads per kv head remainder", p->n_head % kv->n_head_kv, 0);
     if (n->cols != (int64_t)p->n_head * kv->d_k)
         graph_mismatch(g, n, "query row", n->cols, (int64_t)p->n_head * kv->d_k);
+    for (int32_t i = 1; i < n->n_states; i++) {
+        if (n->state[i]->n_head_kv != kv->n_head_kv)
+            graph_mismatch(g, n, "kv heads of a state", n->state[i]->n_head_kv, kv->n_head_kv);
+        if (n->state[i]->d_k != kv->d_k)
+            graph_mismatch(g, n, "numbers of K of a state", n->state[i]->d_k, kv->d_k);
+        if (n->state[i]->d_v != kv->d_v)
+            graph_mismatch(g, n, "numbers of V of a state", n->state[i]->d_v, kv->d_v);
+    }
+    if (n->w && tensor_k(n->w) != p->n_head)
+        graph_mismatch(g, n, "sinks", tensor_k(n->w), p->n_head);
+    if (p->table && n->src[p->table]->cols != (int64_t)p->n_head * ATTN_TABLE)
+        graph_mismatch(g, n, "table", n->src[p->table]->cols, (int64_t)p->n_head * ATTN_TABLE);
+    if (p->list && n->src[p->list]->rows_mul != 1 && n->src[p->list]->rows_mul != kv->n_head_kv)
+        graph_mismatch(g, n, "lists of a row", n->src[p->list]->rows_mul, kv->n_head_kv);
+    if (p->list && (p->table || p->slopes))
+        graph_mismatch(g, n, "lists beside what distances add", 1, 0);
     n->cols = p->n_head * (2 + kv_padded(kv->d_v));
 }
 
@@ -148,18 +214,9 @@ enum { ATTN_PARTS = 64, LONG_ROWS = 4 };
 
 static int64_t attn_room(const struct node *n, int64_t rows, int64_t spans)
 {
-    int64_t whole = LONG_ROWS * spans, parts = whole > ATTN_PARTS ? whole : ATTN_PARTS;
-    (void)n;
+    int64_t whole = LONG_ROWS * spans * n->n_states;
+    int64_t parts = whole > ATTN_PARTS ? whole : ATTN_PARTS;
     return rows < parts ? parts : rows;
-}
-
-/* Positions visible to the rows of the step in a cache group. */
-static uint64_t visible(const struct step *s, int g)
-{
-    uint64_t n = 0;
-    for (int32_t i = 0; i < s->T; i++)
-        n += (uint64_t)(step_hi(s, g)[i] - step_lo(s, g)[i]);
-    return n;
 }
 
 static uint64_t row_bytes(enum dtype t, int32_t n)
@@ -167,18 +224,36 @@ static uint64_t row_bytes(enum dtype t, int32_t n)
     return (uint64_t)(n * dtypes[t].block_bytes / dtypes[t].block);
 }
 
+/* Slots of state k that the rows of the step see, for one kv head. */
+static uint64_t visible(const struct call *c, const struct exec *x, int32_t k)
+{
+    const struct step *s = x->step;
+    int32_t group = c->state[k]->group, listed = -1;
+    uint64_t n = 0;
+    for (int32_t i = 0; i < s->T; i++) {
+        if (k == c->n_states - 1)
+            attn_list(c, x, i, 0, &listed);
+        n += (uint64_t)(listed >= 0 ? listed : step_hi(s, group)[i] - step_lo(s, group)[i]);
+    }
+    return n;
+}
+
 /* K and V are read once per segment and page run; decode reads exactly this much, prefill less from
  * memory. */
 static void attn_cost(const struct call *c, const struct exec *x, struct op_cost *cost)
 {
     const struct attn_op *p = c->p;
-    const struct state *kv = c->state[0];
     const struct step *s = x->step;
-    uint64_t seen = visible(s, kv->group), d = (uint64_t)(kv->d_k + kv->d_v);
-    cost->ops = 2 * seen * d * (uint64_t)p->n_head;
-    cost->bytes += (s->N == s->T ? seen : seen / (uint64_t)(s->T / s->N)) *
-                   (uint64_t)kv->n_head_kv *
-                   (row_bytes(kv->k_type, kv->d_k) + row_bytes(kv->v_type, kv->d_v));
+    cost->ops = 0;
+    for (int32_t k = 0; k < c->n_states; k++) {
+        const struct state *kv = c->state[k];
+        uint64_t seen = visible(c, x, k), d = (uint64_t)(kv->d_k + kv->d_v);
+        uint64_t row = row_bytes(kv->k_type, kv->d_k) +
+                       (kv_has_v(kv) ? row_bytes(kv->v_type, kv->d_v) : 0);
+        cost->ops += 2 * seen * d * (uint64_t)p->n_head;
+        cost->bytes += (s->N == s->T ? seen : seen / (uint64_t)(s->T / s->N)) *
+                       (uint64_t)kv->n_head_kv * row;
+    }
 }
 
 /* What attention of one query vector needs beside its operands. */
@@ -190,8 +265,11 @@ struct attn_scratch {
 
 static size_t attn_scratch_bytes(const struct node *n)
 {
-    return 5 * kv_row_scratch(
-                   n->state[0]); /* the parts of A32 are shorter than the f32 they come from */
+    size_t most = 0; /* the parts of A32 are shorter than the f32 they come from */
+    for (int32_t i = 0; i < n->n_states; i++)
+        if (5 * kv_row_scratch(n->state[i]) > most)
+            most = 5 * kv_row_scratch(n->state[i]);
+    return most;
 }
 
 static struct attn_scratch attn_scratch(const struct state *kv, const struct exec *x, int ith)
@@ -206,43 +284,72 @@ static struct attn_scratch attn_scratch(const struct state *kv, const struct exe
     return t;
 }
 
-/* Query . t->row. Numbers: one chain over d. Block types: the dot product of a weight's row. */
-static float ref_score(const struct state *kv, const float *q, const struct attn_scratch *t)
+/* One head of one row with one state. */
+struct attn_one {
+    const float *q;
+    const struct state *kv;
+    const struct cache_view *cv;
+    const int32_t *pages, *list; /* list: the slots in the place of 0, 1, .. */
+    int head_kv, head;
+    int32_t at; /* the row's own slot */
+};
+
+/* Query . t->row. Numbers: one chain over d. Block types: the dot product of a weight's row, but of
+ * latent rows, which are numbers whatever they are kept as. */
+static float ref_score(const struct attn_one *a, const struct attn_scratch *t)
 {
-    if (kv_has_blocks(kv->k_type)) {
+    const struct state *kv = a->kv;
+    if (kv_has_blocks(kv->k_type) && kv->rows != STATE_LATENT) {
         struct act_tile tile = act_read(&t->q);
         return dtypes[kv->k_type].dot(t->row, &tile, 0, kv->d_k);
     }
     float acc = 0;
     dtypes[kv->k_type].dequant(t->row, t->x, kv->d_k);
     for (int d = 0; d < kv->d_k; d++)
-        acc = fmaf(t->x[d], q[d], acc);
+        acc = fmaf(t->x[d], a->q[d], acc);
     return acc;
 }
 
-/* One head of one row over slots [slot0, slot1) of a span, pages of 64, onto (m, l, t->o). */
-static void ref_attn_span(const struct call *c, const struct exec *x, const float *q, int head_kv,
-                          int32_t seg, int32_t lo, int32_t hi, float *m, float *l,
-                          const struct attn_scratch *t)
+static float ref_near(const struct call *c, const struct exec *x, const struct attn_one *a,
+                      int32_t slot, float s)
 {
     const struct attn_op *p = c->p;
-    const struct state *kv = c->state[0];
-    const struct cache_view *cv = &x->cache[kv->group];
-    const int32_t *pages = step_pages(x->step, kv->group, seg);
+    int32_t r = slot - a->at;
+    if (p->slopes)
+        return fmaf(p->slopes[a->head], -(float)(r < 0 ? -r : r), s);
+    if (!p->table)
+        return s;
+    r = r < -ATTN_NEAR ? -ATTN_NEAR : r >= ATTN_NEAR ? ATTN_NEAR - 1 : r;
+    return s + value_row(x, &c->src[p->table], 0)[a->head * ATTN_TABLE + ATTN_NEAR + r];
+}
+
+/* Where slot i of the state, or entry i of the list, lies. */
+static const uint8_t *ref_place(const struct attn_one *a, int32_t i, int *at)
+{
+    int32_t slot = a->list ? a->list[i] : i, place = a->pages[slot / STEP_PAGE];
+    *at = place_slot(place, slot);
+    return view_at(a->cv, place_page(place));
+}
+
+/* Slots [lo, hi) of a span, pages of 64, onto (m, l, t->o). */
+static void ref_attn_span(const struct call *c, const struct exec *x, const struct attn_one *a,
+                          int32_t lo, int32_t hi, float *m, float *l, const struct attn_scratch *t)
+{
+    const struct attn_op *p = c->p;
+    const struct state *kv = a->kv;
     float *o = t->o;
-    for (int32_t page = lo / STEP_PAGE; page * STEP_PAGE < hi; page++) {
-        const uint8_t *base = view_at(cv, place_page(pages[page]));
-        int at = place_slot(pages[page], 0);
-        int j0 = lo > page * STEP_PAGE ? lo - page * STEP_PAGE : 0;
-        int j1 = hi - page * STEP_PAGE < STEP_PAGE ? hi - page * STEP_PAGE : STEP_PAGE;
+    for (int32_t p0 = lo / STEP_PAGE * STEP_PAGE; p0 < hi; p0 += STEP_PAGE) {
+        int j0 = lo > p0 ? lo - p0 : 0, j1 = hi - p0 < STEP_PAGE ? hi - p0 : STEP_PAGE, at;
         float s[STEP_PAGE], pm = -INFINITY, m1;
         for (int j = 0; j < STEP_PAGE; j++) {
             s[j] = -INFINITY;
             if (j < j0 || j >= j1)
                 continue;
-            kv_get_k(kv, base, head_kv, at + j, t->row);
-            float acc = ref_score(kv, q, t);
+            const uint8_t *base = ref_place(a, p0 + j, &at);
+            kv_get_k(kv, base, a->head_kv, at, t->row);
+            float acc = ref_score(a, t);
             s[j] = p->cap > 0 ? p->cap * ref_tanh(acc / p->cap) : acc;
+            s[j] = ref_near(c, x, a, p0 + j, s[j]);
         }
         pm = ref_max_page(s);
         m1 = pm > *m ? pm : *m;
@@ -259,8 +366,9 @@ static void ref_attn_span(const struct call *c, const struct exec *x, const floa
             *l = *l + ps;
         }
         for (int j = j0; j < j1; j++) {
-            kv_get_v(kv, base, head_kv, at + j, t->row);
-            dtypes[kv->v_type].dequant(t->row, t->x, kv->d_v);
+            const uint8_t *base = ref_place(a, p0 + j, &at);
+            kv_get_v(kv, base, a->head_kv, at, t->row);
+            dtypes[kv_v_type(kv)].dequant(t->row, t->x, kv->d_v);
             for (int d = 0; d < kv->d_v; d++)
                 o[d] = fmaf(s[j], t->x[d], o[d]);
         }
@@ -291,33 +399,51 @@ static void merge_part(float *M, float *L, float *O, float m, float l, const flo
     *M = top;
 }
 
+/* All spans of state k, merged onto (M, L, o). */
+static void ref_attn_state(const struct call *c, const struct exec *x, int32_t k, int64_t row,
+                           int h, float *M, float *L, float *o, int ith)
+{
+    const struct state *kv = c->state[k];
+    int32_t seg = step_seg(x->step)[row], n = -1;
+    struct attn_scratch t = attn_scratch(kv, x, ith);
+    struct attn_one a = {.kv = kv,
+                         .q = value_row(x, &c->src[0], row) + (int64_t)h * kv->d_k,
+                         .cv = &x->cache[kv->group],
+                         .pages = step_pages(x->step, kv->group, seg),
+                         .at = step_slot(x->step, kv->group)[row],
+                         .head_kv = h / (((const struct attn_op *)c->p)->n_head / kv->n_head_kv),
+                         .head = h};
+    if (k == c->n_states - 1)
+        a.list = attn_list(c, x, row, a.head_kv, &n);
+    int32_t lo = a.list ? 0 : step_lo(x->step, kv->group)[row];
+    int32_t hi = a.list ? n : step_hi(x->step, kv->group)[row];
+    if (kv_has_blocks(kv->k_type))
+        act_quant_a32(a.q, kv->d_k, t.q.q, t.q.d, t.q.s32, 1, 0);
+    for (int32_t span = lo / ATTN_SPAN; span * ATTN_SPAN < hi; span++) {
+        int32_t from = span * ATTN_SPAN > lo ? span * ATTN_SPAN : lo;
+        int32_t to = (span + 1) * ATTN_SPAN < hi ? (span + 1) * ATTN_SPAN : hi;
+        float m = -INFINITY, l = 0;
+        memset(t.o, 0, (size_t)kv_padded(kv->d_v) * sizeof *t.o);
+        ref_attn_span(c, x, &a, from, to, &m, &l, &t);
+        merge_part(M, L, o, m, l, t.o, kv_padded(kv->d_v));
+    }
+}
+
 /* Partial p of row r: [H m][H l][H * dv16 o]. */
 static OP_FN(ref_attn)
 {
-    const struct state *kv = c->state[0];
-    int n_head = ((const struct attn_op *)c->p)->n_head, g = n_head / kv->n_head_kv;
-    int64_t dv16 = kv_padded(kv->d_v), parts = attn_split(c, x).n_parts;
-    struct attn_scratch t = attn_scratch(kv, x, ith);
+    int n_head = ((const struct attn_op *)c->p)->n_head;
+    int64_t dv16 = kv_padded(c->state[0]->d_v), parts = attn_split(c, x).n_parts;
     for (int64_t u = begin; u < end; u++) {
         int64_t row = u / n_head;
         int h = (int)(u % n_head);
-        const float *q = value_row(x, &c->src[0], row) + (int64_t)h * kv->d_k;
-        int32_t lo = step_lo(x->step, kv->group)[row], hi = step_hi(x->step, kv->group)[row];
         float *part = (float *)value_ptr(x, &c->dst) + row * parts * c->dst.cols;
         float *o = part + 2 * n_head + h * dv16;
         for (int64_t p = 0; p < parts; p++)
             part[p * c->dst.cols + h] = -INFINITY, part[p * c->dst.cols + n_head + h] = 0;
         memset(o, 0, (size_t)dv16 * sizeof *o);
-        if (kv_has_blocks(kv->k_type))
-            act_quant_a32(q, kv->d_k, t.q.q, t.q.d, t.q.s32, 1, 0);
-        for (int32_t span = lo / ATTN_SPAN; span * ATTN_SPAN < hi; span++) {
-            int32_t a = span * ATTN_SPAN > lo ? span * ATTN_SPAN : lo;
-            int32_t b = (span + 1) * ATTN_SPAN < hi ? (span + 1) * ATTN_SPAN : hi;
-            float m = -INFINITY, l = 0;
-            memset(t.o, 0, (size_t)dv16 * sizeof *t.o);
-            ref_attn_span(c, x, q, h / g, step_seg(x->step)[row], a, b, &m, &l, &t);
-            merge_part(&part[h], &part[n_head + h], o, m, l, t.o, dv16);
-        }
+        for (int32_t k = 0; k < c->n_states; k++)
+            ref_attn_state(c, x, k, row, h, &part[h], &part[n_head + h], o, ith);
     }
 }
 
@@ -347,7 +473,9 @@ static OP_FN(ref_attn_merge)
     const struct state *kv = c->state[0];
     int n_head = ((const struct attn_op *)c->p)->n_head;
     int64_t dv16 = kv_padded(kv->d_v), parts = attn_split(c, x).n_parts;
-    float *tmp = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
+    float *tmp = (float *)(x->scratch + (size_t)ith * x->scratch_bytes), *none = tmp + dv16;
+    const float *sinks = c->w_data;
+    memset(none, 0, (size_t)dv16 * sizeof *none);
     for (int64_t row = begin; row < end; row++) {
         const float *part = (float *)value_ptr(x, &c->src[0]) + row * parts * c->src[0].cols;
         for (int h = 0; h < n_head; h++) {
@@ -357,6 +485,8 @@ static OP_FN(ref_attn_merge)
                 const float *pp = part + p * c->src[0].cols;
                 merge_part(&m, &l, tmp, pp[h], pp[n_head + h], pp + 2 * n_head + h * dv16, dv16);
             }
+            if (sinks)
+                merge_part(&m, &l, tmp, sinks[h], 1.0f, none, dv16);
             float *y = value_row(x, &c->dst, row) + (int64_t)h * kv->d_v, k = 1.0f / l;
             for (int d = 0; d < kv->d_v; d++)
                 y[d] = tmp[d] * k;
@@ -371,20 +501,157 @@ const struct op_info op_attn_merge = {.name = "attn_merge",
                                       .reference = ref_attn_merge,
                                       .scratch = attn_scratch_bytes};
 
-node graph_attn(struct graph *g, node q, node written, int32_t state, int32_t n_head, float cap,
-                const char *name)
+node graph_attention(struct graph *g, const struct attention *a, const char *name)
 {
-    struct attn_op p = {.n_head = n_head, .cap = cap};
-    struct node n = {.op = OP_ATTN,
-                     .n_src = 2,
-                     .src = {q, written},
-                     .p = &p,
-                     .n_states = 1,
-                     .state = {&g->states[state]}};
+    struct attn_op p = {.n_head = a->n_head, .cap = a->cap};
+    struct node n = {.op = OP_ATTN, .w = a->sinks, .src = {a->q}, .n_src = 1, .p = &p};
+    for (int32_t i = 0; i < a->n_states; i++) {
+        n.state[n.n_states++] = &g->states[a->state[i]];
+        n.src[n.n_src++] = a->written[i];
+    }
+    if (a->table) {
+        p.table = (int8_t)n.n_src;
+        n.src[n.n_src++] = a->table;
+    }
+    if (a->list) {
+        p.list = (int8_t)n.n_src;
+        n.src[n.n_src++] = a->list;
+    }
+    if (a->alibi > 0) {
+        float *slopes = arena_array(&g->arena, (size_t)a->n_head, sizeof *slopes);
+        if (slopes)
+            attn_slopes(slopes, a->n_head, a->alibi);
+        p.slopes = slopes;
+    }
     node parts = graph_node(g, &n, name);
     n.op = OP_ATTN_MERGE;
     n.n_src = 1;
+    memset(n.src, 0, sizeof n.src);
     n.src[0] = parts;
-    n.src[1] = NULL;
     return graph_node(g, &n, name);
+}
+
+node graph_attn(struct graph *g, node q, node written, int32_t state, int32_t n_head, float cap,
+                const char *name)
+{
+    struct attention a = {.q = q, .n_head = n_head, .n_states = 1, .state = {state}, .cap = cap};
+    a.written[0] = written;
+    return graph_attention(g, &a, name);
+}
+
+void attn_slopes(float *slopes, int32_t n, float max)
+{
+    int32_t whole = 1; /* the largest power of two up to n; the heads beyond lie between its own */
+    while (2 * whole <= n)
+        whole *= 2;
+    for (int32_t h = 0; h < n; h++) {
+        double of = h < whole ? h + 1.0 : (2.0 * (h - whole) + 1) / 2;
+        slopes[h] = (float)fmath_exp(-(double)max * of / whole * 0.69314718055994530942);
+    }
+}
+
+/* ---------------------------------------------------------------- BIAS_TABLE */
+
+struct bias_table_op {
+    int32_t n_head, n_buckets, two_sided;
+};
+
+static void shape_bias_table(struct graph *g, struct node *n)
+{
+    const struct bias_table_op *p = n->p;
+    (void)g;
+    n->rows = ROWS_ONE;
+    n->rows_mul = 1;
+    n->cols = (int64_t)p->n_head * ATTN_TABLE;
+}
+
+/* The bucket of a slot r behind the row's own. As T5 computes it: the logarithm in single
+ * precision. */
+static int32_t bucket_of(const struct bias_table_op *p, int32_t r)
+{
+    int32_t n = p->two_sided ? p->n_buckets / 2 : p->n_buckets;
+    int32_t base = p->two_sided && r > 0 ? n : 0, near = n / 2;
+    int32_t d = p->two_sided ? (r < 0 ? -r : r) : r < 0 ? -r : 0;
+    if (d < near)
+        return base + d;
+    if (!near)
+        return base;
+    float part = (float)fmath_log((double)((float)d / (float)near)) * (float)(n - near);
+    int32_t at = (int32_t)(float)(near + (double)part / fmath_log((double)ATTN_FAR / near));
+    return base + (at < n - 1 ? at : n - 1);
+}
+
+static int64_t heads_of(const struct call *c, const struct exec *x)
+{
+    (void)x;
+    return ((const struct bias_table_op *)c->p)->n_head;
+}
+
+static size_t bias_table_scratch(const struct node *n)
+{
+    return (size_t)((const struct bias_table_op *)n->p)->n_head * sizeof(float);
+}
+
+static OP_FN(ref_bias_table)
+{
+    const struct bias_table_op *p = c->p;
+    uint64_t row_size = dtype_row_bytes(c->w->type, p->n_head);
+    float *row = (float *)(x->scratch + (size_t)ith * x->scratch_bytes);
+    for (int32_t i = 0; i < ATTN_TABLE; i++) {
+        int32_t r = i - ATTN_NEAR, far = ATTN_FAR;
+        r = r < -far ? -far : r > far ? far : r;
+        const uint8_t *from = c->w_data;
+        dtypes[c->w->type].dequant(from + (uint64_t)bucket_of(p, r) * row_size, row, p->n_head);
+        for (int64_t h = begin; h < end; h++)
+            value_row(x, &c->dst, 0)[h * ATTN_TABLE + i] = row[h];
+    }
+}
+
+const struct op_info op_bias_table = {.name = "bias_table",
+                                      .kind = OP_UNITS,
+                                      .params_bytes = sizeof(struct bias_table_op),
+                                      .shape = shape_bias_table,
+                                      .reference = ref_bias_table,
+                                      .units = heads_of,
+                                      .scratch = bias_table_scratch};
+
+node graph_bias_table(struct graph *g, const struct tensor *w, int two_sided, const char *name)
+{
+    struct bias_table_op p = {.n_head = (int32_t)tensor_k(w),
+                              .n_buckets = (int32_t)tensor_m(w),
+                              .two_sided = two_sided};
+    return graph_node(g, &(struct node){.op = OP_BIAS_TABLE, .w = w, .p = &p}, name);
+}
+
+/* ---------------------------------------------------------------- TEMPER */
+
+float temper_at(const struct temper_op *p, int32_t pos)
+{
+    int64_t spans = ((int64_t)pos + p->offset) / p->every;
+    return (float)(1 + (double)p->t * fmath_log((double)spans + 1));
+}
+
+static OP_FN(ref_temper)
+{
+    const struct temper_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r);
+        float *y = value_row(x, &c->dst, r);
+        float k = temper_at(p, step_pos(x->step)[r]);
+        for (int64_t i = 0; i < c->dst.cols; i++)
+            y[i] = in[i] * k;
+    }
+}
+
+const struct op_info op_temper = {.name = "temper",
+                                  .kind = OP_ROWS,
+                                  .flags = OP_IN_PLACE,
+                                  .params_bytes = sizeof(struct temper_op),
+                                  .shape = shape_like,
+                                  .reference = ref_temper};
+
+node graph_temper(struct graph *g, node x, const struct temper_op *p, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_TEMPER, .n_src = 1, .src = {x}, .p = p}, name);
 }

@@ -41,17 +41,17 @@ static int find_group(struct cache *c, const struct state *s, int32_t device)
     return c->n_groups++;
 }
 
-/* What the pages hold today: K and V of each token. */
+/* What the pages hold today: rows of each token. */
 static pith_status check_rows(const struct state *s, int id, struct pith_error *err)
 {
     static const char *const rows[] = {"K and V", "latent rows", "keys of an indexer",
                                        "an encoder's memory"};
-    if (s->rows == STATE_KV && s->ratio <= 1 && !s->rope_first)
+    if (s->rows != STATE_CROSS && s->ratio <= 1)
         return PITH_OK;
     return error_set(err, PITH_UNSUPPORTED,
-                     "state %d of layer %d: %s, one for %d tokens, rotated from element %d on, "
-                     "cannot be cached; what can is K and V of each token, rotated from the first",
-                     id, s->layer, rows[s->rows], s->ratio ? s->ratio : 1, s->rope_first);
+                     "state %d of layer %d: %s, one for %d tokens, cannot be cached; what can is "
+                     "rows of each token",
+                     id, s->layer, rows[s->rows], s->ratio ? s->ratio : 1);
 }
 
 static pith_status lay_out(struct cache *c, struct state *states, const int32_t *layer_device,
@@ -67,10 +67,12 @@ static pith_status lay_out(struct cache *c, struct state *states, const int32_t 
             k->k_type = p->k_type;
             k->v_type = p->v_type;
         }
+        if (k->rows == STATE_INDEX && kv_has_blocks(k->k_type))
+            k->k_type = DT_F16; /* a choice by rounded scores is another choice */
         if (st == PITH_OK)
             st = check_head(k->layer, "K", k->k_type, k->d_k, err);
         if (st == PITH_OK)
-            st = check_head(k->layer, "V", k->v_type, k->d_v, err);
+            st = check_head(k->layer, "V", kv_v_type(k), k->d_v, err);
         if (st != PITH_OK)
             return st;
         k->group = find_group(c, k, layer_device[k->layer]); /* positions may go beyond n_ctx */
@@ -78,11 +80,7 @@ static pith_status lay_out(struct cache *c, struct state *states, const int32_t 
             return error_set(err, PITH_UNSUPPORTED, "the model keeps more than %d kinds of state",
                              STEP_MAX_GROUPS);
         struct cache_group *g = &c->group[k->group];
-        k->k_head = kv_k_bytes(k->k_type, k->d_k);
-        k->v_head = kv_v_bytes(k->v_type, k->d_v);
-        k->k_off = g->page_bytes;
-        k->v_off = k->k_off + k->n_head_kv * k->k_head;
-        g->page_bytes = (int64_t)size_align((uint64_t)(k->v_off + k->n_head_kv * k->v_head), 64);
+        g->page_bytes = (int64_t)size_align((uint64_t)kv_lay_out(k, g->page_bytes), 64);
     }
     return PITH_OK;
 }

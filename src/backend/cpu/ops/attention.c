@@ -5,6 +5,9 @@
 #include "base/mem.h"
 #include "graph/kv_page.h"
 
+_Static_assert((int)KERN_NEAR == (int)ATTN_NEAR && (int)KERN_FAR == (int)ATTN_FAR,
+               "kernels and graph agree on tables by distance");
+
 /* ---------------------------------------------------------------- the cache */
 
 /* n numbers as a row of the cache's type. */
@@ -33,6 +36,8 @@ static OP_FN(cpu_cache_write)
         for (int h = 0; h < kv->n_head_kv; h++) {
             to_row(k, kv->k_type, value_row(x, &c->src[0], r) + (int64_t)h * kv->d_k, kv->d_k, row);
             kv_put_k(kv, base, h, j, row);
+            if (!kv_has_v(kv))
+                continue;
             to_row(k, kv->v_type, value_row(x, &c->src[1], r) + (int64_t)h * kv->d_v, kv->d_v, row);
             kv_put_v(kv, base, h, j, row);
         }
@@ -46,12 +51,6 @@ static size_t cache_write_scratch(const struct node *n)
 
 /* ---------------------------------------------------------------- attention */
 
-static int64_t attn_units(const struct call *c, const struct exec *x)
-{
-    struct attn_split split = attn_split(c, x);
-    return (int64_t)split.n_tiles * c->state[0]->n_head_kv * (split.by_span ? split.n_parts : 1);
-}
-
 /* Scratch of a unit: two sets of (m, l, o) for a tile of rows times the heads of one kv head, and
  * the kernel's own. */
 static size_t attn_parts(int64_t n_vec, int64_t dv16)
@@ -59,13 +58,38 @@ static size_t attn_parts(int64_t n_vec, int64_t dv16)
     return size_align((uint64_t)(2 * n_vec * (dv16 + 2)) * sizeof(float), 64);
 }
 
+/* The shape of a kernel's job with a state. */
+static struct attn_job job_of(const struct state *kv)
+{
+    return (struct attn_job){.d_k = kv->d_k,
+                             .d_v = kv->d_v,
+                             .k_bytes = kv->k_head,
+                             .v_bytes = kv->v_head,
+                             .k_type = kv->k_type,
+                             .v_type = kv_v_type(kv),
+                             .latent = kv->rows == STATE_LATENT};
+}
+
 static size_t attn_scratch(const struct node *n)
 {
-    const struct state *kv = n->state[0];
     const struct attn_op *p = n->p;
-    int64_t n_vec = (int64_t)ACT_TILE * p->n_head / kv->n_head_kv;
-    struct attn_job shape = {.d_k = kv->d_k, .k_type = kv->k_type};
-    return attn_parts(n_vec, kv_padded(kv->d_v)) + kern_attn_scratch(&shape, n_vec, 0);
+    int64_t n_vec = (int64_t)ACT_TILE * p->n_head / n->state[0]->n_head_kv;
+    size_t most = 0;
+    for (int32_t i = 0; i < n->n_states; i++) {
+        struct attn_job job = job_of(n->state[i]);
+        size_t own = kern_attn_scratch(&job, n_vec, p->list && i == n->n_states - 1);
+        most = own > most ? own : most;
+    }
+    return attn_parts(n_vec, kv_padded(n->state[0]->d_v)) + most;
+}
+
+/* Rows with a list want K as numbers, or latent. */
+static int can_attn(const struct kern *k, const struct node *n)
+{
+    const struct attn_op *p = n->p;
+    const struct state *last = n->state[n->n_states - 1];
+    (void)k;
+    return !p->list || last->rows == STATE_LATENT || !kv_has_blocks(last->k_type);
 }
 
 struct attn_part {
@@ -77,63 +101,125 @@ static struct attn_part part_at(float *p, int64_t rows, int64_t dv16)
     return (struct attn_part){.o = p, .m = p + rows * dv16, .l = p + rows * dv16 + rows};
 }
 
-/* One unit: a tile's rows with one kv head over one span, or over all of them in order. */
+/* A unit in work: rows of a tile with some query heads of one kv head. */
+struct attn_work {
+    const struct call *c;
+    const struct exec *x;
+    struct attn_rows_of tile;
+    int head_kv, head, g; /* query heads head .. head + g - 1 of all */
+    int64_t dv16;
+    struct attn_part total, one;
+    void *scratch;
+};
+
+static struct attn_job job_at(const struct attn_work *w, int32_t k)
+{
+    const struct state *kv = w->c->state[k];
+    const struct step *s = w->x->step;
+    const struct attn_op *p = w->c->p;
+    const struct cache_view *cv = &w->x->cache[kv->group];
+    struct attn_job job = job_of(kv);
+    job.q = value_row(w->x, &w->c->src[0], w->tile.row) + (int64_t)w->head * kv->d_k;
+    job.q_ld = w->c->src[0].ld;
+    job.n_rows = w->tile.n_rows;
+    job.g = w->g;
+    job.lo = step_lo(s, kv->group) + w->tile.row;
+    job.hi = step_hi(s, kv->group) + w->tile.row;
+    job.at = step_slot(s, kv->group) + w->tile.row;
+    job.slopes = p->slopes ? p->slopes + w->head : NULL;
+    job.table =
+        p->table ? value_row(w->x, &w->c->src[p->table], 0) + w->head * ATTN_TABLE : NULL;
+    job.base = cv->slab[0]; /* one, reserved whole */
+    job.page_bytes = cv->page_bytes;
+    job.pages = step_pages(s, kv->group, w->tile.seg);
+    job.k_off = kv->k_off + w->head_kv * kv->k_head;
+    job.v_off = kv->v_off + w->head_kv * kv->v_head;
+    job.cap = p->cap;
+    job.m = w->one.m;
+    job.l = w->one.l;
+    job.o = w->one.o;
+    job.scratch = w->scratch;
+    return job;
+}
+
+/* Runs a job whose first row is row r of the tile, and merges what it makes. */
+static void attn_do(const struct attn_work *w, const struct attn_job *job, int32_t r)
+{
+    const struct kern *k = kern_of(w->c);
+    k->attn(k, job);
+    for (int64_t v = 0; v < (int64_t)job->n_rows * w->g; v++) {
+        int64_t to = (int64_t)r * w->g + v;
+        k->attn_merge(&w->total.m[to], &w->total.l[to], w->total.o + to * w->dv16, &job->m[v],
+                      &job->l[v], job->o + v * w->dv16, (int)w->dv16);
+    }
+}
+
+/* Span i of state k, of all rows together or, where one has a list, row by row. */
+static void attn_span(const struct attn_work *w, int32_t k, int32_t i)
+{
+    const struct attn_op *p = w->c->p;
+    struct attn_job job = job_at(w, k);
+    int32_t span = (w->tile.first[k] + i) * KERN_SPAN, listed = 0, n = -1;
+    for (int32_t r = 0; p->list && k == w->c->n_states - 1 && r < job.n_rows; r++)
+        listed += attn_list(w->c, w->x, w->tile.row + r, w->head_kv, &n) != NULL;
+    job.slot0 = span;
+    job.slot1 = span + KERN_SPAN;
+    if (!listed) {
+        attn_do(w, &job, 0);
+        return;
+    }
+    for (int32_t r = 0; r < w->tile.n_rows; r++) {
+        struct attn_job one = job;
+        one.n_rows = 1;
+        one.q = job.q + r * job.q_ld;
+        one.lo = job.lo + r;
+        one.hi = job.hi + r;
+        one.at = job.at + r;
+        one.list = attn_list(w->c, w->x, w->tile.row + r, w->head_kv, &n);
+        if (one.list) {
+            one.slot0 = i * KERN_SPAN;
+            one.slot1 = n < one.slot0 + KERN_SPAN ? n : one.slot0 + KERN_SPAN;
+        }
+        if (one.slot0 < one.slot1)
+            attn_do(w, &one, r);
+    }
+}
+
+/* One unit: a tile's rows with query heads of one kv head over one span, or over all of them in
+ * order, state by state. */
 static void attn_unit(const struct call *c, const struct exec *x, int64_t u, int ith)
 {
     const struct attn_op *p = c->p;
     const struct state *kv = c->state[0];
-    const struct step *s = x->step;
     struct attn_split split = attn_split(c, x);
     struct attn_unit unit = attn_unit_at(&split, kv->n_head_kv, x->n_nodes, u);
-    int32_t row, seg, first_span, n_spans, part = unit.part;
-    int head_kv = unit.head;
-    int32_t n_rows = attn_tile(x, kv->group, unit.tile, &row, &seg, &first_span, &n_spans);
-    int n_head = p->n_head, g = n_head / kv->n_head_kv;
-    int64_t dv16 = kv_padded(kv->d_v), n_vec = (int64_t)n_rows * g;
+    int g = p->n_head / kv->n_head_kv, h0 = g * unit.chunk / split.n_chunks;
+    struct attn_work w = {.c = c,
+                          .x = x,
+                          .tile = attn_tile(c, x, unit.tile),
+                          .head_kv = unit.head,
+                          .head = unit.head * g + h0,
+                          .g = g * (unit.chunk + 1) / split.n_chunks - h0,
+                          .dv16 = kv_padded(kv->d_v)};
+    int64_t n_vec = (int64_t)w.tile.n_rows * w.g, dv16 = w.dv16;
     float *scratch = scratch_of(x, ith);
-    struct attn_part total = part_at(scratch, n_vec, dv16),
-                     one = part_at(scratch + n_vec * (dv16 + 2), n_vec, dv16);
+    w.total = part_at(scratch, n_vec, dv16);
+    w.one = part_at(scratch + n_vec * (dv16 + 2), n_vec, dv16);
+    w.scratch = (uint8_t *)scratch + attn_parts(n_vec, dv16);
     for (int64_t i = 0; i < n_vec; i++)
-        total.m[i] = -__builtin_inff(), total.l[i] = 0;
-    memset(total.o, 0, (size_t)(n_vec * dv16) * sizeof *total.o);
-    int32_t from = split.by_span ? part : 0, to = split.by_span ? part + 1 : n_spans;
-    struct attn_job job = {.q = value_row(x, &c->src[0], row) + (int64_t)head_kv * g * kv->d_k,
-                           .q_ld = c->src[0].ld,
-                           .n_rows = n_rows,
-                           .g = g,
-                           .d_k = kv->d_k,
-                           .d_v = kv->d_v,
-                           .lo = step_lo(s, kv->group) + row,
-                           .hi = step_hi(s, kv->group) + row,
-                           .base = x->cache[kv->group].slab[0], /* one, reserved whole */
-                           .pages = step_pages(s, kv->group, seg),
-                           .page_bytes = x->cache[kv->group].page_bytes,
-                           .k_off = kv->k_off + head_kv * kv->k_head,
-                           .v_off = kv->v_off + head_kv * kv->v_head,
-                           .k_bytes = kv->k_head,
-                           .v_bytes = kv->v_head,
-                           .k_type = kv->k_type,
-                           .v_type = kv->v_type,
-                           .cap = p->cap,
-                           .m = one.m,
-                           .l = one.l,
-                           .o = one.o,
-                           .scratch = (uint8_t *)scratch + attn_parts(n_vec, dv16)};
-    for (int32_t i = from; i < to && i < n_spans; i++) {
-        job.slot0 = (first_span + i) * KERN_SPAN;
-        job.slot1 = job.slot0 + KERN_SPAN;
-        kern_of(c)->attn(kern_of(c), &job);
-        for (int64_t v = 0; v < n_vec; v++)
-            kern_of(c)->attn_merge(&total.m[v], &total.l[v], total.o + v * dv16, &one.m[v],
-                                   &one.l[v], one.o + v * dv16, (int)dv16);
-    }
-    for (int32_t r = 0; r < n_rows; r++) {
+        w.total.m[i] = -__builtin_inff(), w.total.l[i] = 0;
+    memset(w.total.o, 0, (size_t)(n_vec * dv16) * sizeof *w.total.o);
+    for (int32_t k = 0, part = 0; k < c->n_states; k++)
+        for (int32_t i = 0; i < w.tile.spans[k]; i++, part++)
+            if (!split.by_span || part == unit.part)
+                attn_span(&w, k, i);
+    for (int32_t r = 0; r < w.tile.n_rows; r++) {
         float *y = (float *)value_ptr(x, &c->dst) +
-                   ((int64_t)(row + r) * split.n_parts + part) * c->dst.cols;
-        memcpy(y + head_kv * g, total.m + r * g, (size_t)g * sizeof *y);
-        memcpy(y + n_head + head_kv * g, total.l + r * g, (size_t)g * sizeof *y);
-        memcpy(y + 2 * n_head + head_kv * g * dv16, total.o + r * g * dv16,
-               (size_t)(g * dv16) * sizeof *y);
+                   ((int64_t)(w.tile.row + r) * split.n_parts + unit.part) * c->dst.cols;
+        memcpy(y + w.head, w.total.m + r * w.g, (size_t)w.g * sizeof *y);
+        memcpy(y + p->n_head + w.head, w.total.l + r * w.g, (size_t)w.g * sizeof *y);
+        memcpy(y + 2 * p->n_head + w.head * dv16, w.total.o + r * w.g * dv16,
+               (size_t)(w.g * dv16) * sizeof *y);
     }
 }
 
@@ -149,7 +235,9 @@ static OP_FN(cpu_attn_merge)
     const struct kern *k = kern_of(c);
     int n_head = ((const struct attn_op *)c->p)->n_head;
     int64_t dv16 = kv_padded(kv->d_v), parts = attn_split(c, x).n_parts;
-    float *o = scratch_of(x, ith);
+    float *o = scratch_of(x, ith), *none = o + dv16, one = 1;
+    const float *sinks = c->w_data;
+    memset(none, 0, (size_t)dv16 * sizeof *none);
     for (int64_t row = begin; row < end; row++) {
         const float *part = (float *)value_ptr(x, &c->src[0]) + row * parts * c->src[0].cols;
         for (int h = 0; h < n_head; h++) {
@@ -159,20 +247,67 @@ static OP_FN(cpu_attn_merge)
                 k->attn_merge(&m, &l, o, pp + h, pp + n_head + h, pp + 2 * n_head + h * dv16,
                               (int)dv16);
             }
+            if (sinks)
+                k->attn_merge(&m, &l, o, &sinks[h], &one, none, (int)dv16);
             times(k, o, 1.0f / l, value_row(x, &c->dst, row) + (int64_t)h * kv->d_v, kv->d_v);
         }
     }
 }
 
-/* One head's output. */
+/* One head's output, and the zeros of a sink. */
 static size_t merge_scratch(const struct node *n)
 {
-    return size_align((uint64_t)kv_padded(n->state[0]->d_v) * sizeof(float), 64);
+    return size_align(2 * (uint64_t)kv_padded(n->state[0]->d_v) * sizeof(float), 64);
+}
+
+static OP_FN(cpu_temper)
+{
+    const struct temper_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        times(kern_of(c), value_row(x, &c->src[0], r), temper_at(p, step_pos(x->step)[r]),
+              value_row(x, &c->dst, r), c->dst.cols);
+}
+
+/* ---------------------------------------------------------------- indexers */
+
+static void cpu_scores(const struct call *c, const struct exec *x, int64_t r, int32_t p0, int a,
+                       int b, int32_t head, float s[])
+{
+    const struct index_op *p = c->p;
+    const struct state *kv = c->state[0];
+    const struct cache_view *cv = &x->cache[kv->group];
+    int32_t place = step_pages(x->step, kv->group, step_seg(x->step)[r])[p0 / STEP_PAGE];
+    int weighted = c->n_src > 2;
+    struct index_job job = {
+        .q = value_row(x, &c->src[0], r) + (int64_t)head * kv->d_k,
+        .n_head = weighted ? p->n_head : 1,
+        .d = kv->d_k,
+        .weights = weighted ? value_row(x, &c->src[2], r) : NULL,
+        .k = view_at(cv, place_page(place)) + kv->k_off +
+             place_slot(place, 0) * (int64_t)dtypes[kv->k_type].block_bytes,
+        .type = kv->k_type,
+        .k_bytes = kv->k_head,
+        .a = a,
+        .b = b,
+        .s = s};
+    kern_of(c)->index(&job);
+}
+
+static OP_FN(cpu_index_topk)
+{
+    index_rows(c, x, begin, end, ith, cpu_scores);
 }
 
 const struct cpu_op cpu_attention_ops[] = {
     {OP_CACHE_WRITE, "cache_write", .fn = cpu_cache_write, .scratch = cache_write_scratch},
-    {OP_ATTN, "attn paged", .fn = cpu_attn, .units = attn_units, .scratch = attn_scratch},
+    {OP_ATTN, "attn paged", .fn = cpu_attn, .units = attn_n_units, .can = can_attn, .scratch = attn_scratch},
     {OP_ATTN_MERGE, "attn_merge", .fn = cpu_attn_merge, .scratch = merge_scratch},
+    {OP_TEMPER, "temper", .fn = cpu_temper},
+    {OP_INDEX_TOPK,
+     "index_topk",
+     .fn = cpu_index_topk,
+     .units = index_units,
+     .scratch = index_scratch},
     {.fn = NULL},
 };

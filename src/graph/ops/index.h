@@ -1,0 +1,58 @@
+/* index.h -- which slots a row looks at, chosen by the scores of a sparse indexer: see index.c. */
+#ifndef PITH_GRAPH_OPS_INDEX_H
+#define PITH_GRAPH_OPS_INDEX_H
+
+#include "graph/graph.h"
+
+struct index_op {
+    int32_t n_head; /* of q */
+    int32_t top_k;  /* slots, or blocks, of a row */
+    int32_t block;  /* 0: slots are chosen; else blocks of so many slots, by each head for itself */
+    int32_t local;  /* of blocks: the last so many are always among them */
+};
+
+/* q [T, n_head d], after `written` of the state's keys; weights [T, n_head] of slots, NULL of
+ * blocks. [T, 1 + slots] int32, or [T n_head, 1 + slots]: how many, and which, ascending; -1: all
+ * that the row sees. */
+node graph_index_topk(struct graph *g, node q, node weights, node written, int32_t state,
+                      const struct index_op *p, const char *name);
+
+/* ---------------------------------------------------------------- for kernels */
+
+/* The best of many numbered scores: greater ones, of equal ones those of lower number; NaN counts
+ * as less than all. Whatever order they come in. */
+struct best {
+    uint64_t *key; /* [2 k] */
+    uint64_t least; /* of the k best so far; 0: not so many yet */
+    int32_t k, n;
+};
+static inline uint64_t best_key(float score, int32_t number)
+{
+    union {
+        float f;
+        uint32_t u;
+    } s = {.f = score + 0.0f}; /* -0 is 0 */
+    uint32_t up = score != score ? 1 : s.u >> 31 ? ~s.u : s.u | 0x80000000u;
+    return (uint64_t)up << 32 | (uint32_t)~number;
+}
+void best_keep(struct best *b); /* no more than k of them */
+static inline void best_add(struct best *b, float score, int32_t number)
+{
+    uint64_t key = best_key(score, number);
+    if (key <= b->least)
+        return;
+    b->key[b->n++] = key;
+    if (b->n == 2 * b->k)
+        best_keep(b);
+}
+
+/* Scores of the slots [a, b) of page p0 for heads [first, first + n) of row r, -inf for others. */
+typedef void index_scores_fn(const struct call *c, const struct exec *x, int64_t r, int32_t p0,
+                             int a, int b, int32_t head, float s[]);
+/* Rows [begin, end): all but the scores. */
+void index_rows(const struct call *c, const struct exec *x, int64_t begin, int64_t end, int ith,
+                index_scores_fn *scores);
+int64_t index_units(const struct call *c, const struct exec *x);
+size_t index_scratch(const struct node *n);
+
+#endif
