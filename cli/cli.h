@@ -221,84 +221,26 @@ void cli_report(const pith_session *s);     /* the execution report, on stderr *
 
 /* ---------------------------------------------------------------- sampling (sampler.c) */
 
+/* The rows of samplers.def are in sampler_rows.def; what has no value is ARG_NONE or NaN. */
 struct sampler_opts {
+#define INT  int64_t
+#define REAL double
+#define SETTING(name, member, type, ...) type name;
+#include "src/run/sample/samplers.def"
+#undef INT
+#undef REAL
     const char *chain;
-    int64_t top_k, last_n, dry_allowed, dry_last_n, mirostat, seed;
-    double temp, temp_range, temp_exponent, top_p, min_p, typical, sigma;
-    double xtc, xtc_threshold, repeat, frequency, presence;
-    double dry, dry_base, tau, eta, adaptive, adaptive_decay;
+    int64_t seed;
     struct arg_texts dry_breakers, bias;
     int resumable; /* no flag: set by who saves samplers */
 };
 /* clang-format off */
-#define ARGS_SAMPLER_REAL(opts, field, flag, letter, least, most, usual, text)                     \
-    {.name = flag, .meta = letter, ARG_FIELD(opts, field, ARG_REAL), .lo = least, .hi = most,      \
-     .dflt = usual, .help = text}
-#define ARGS_SAMPLER_INT(opts, field, flag, least, most, usual, text)                              \
-    {.name = flag, ARG_FIELD(opts, field, ARG_INT), .lo = least, .hi = most, .dflt = usual,        \
-     .help = text}
-/* What the model's file may advise: without any value the field is ARG_NONE or NaN. */
-#define ARGS_SAMPLER_REAL_OF(opts, field, flag, letter, least, most, usual, text)                  \
-    {.name = flag, .meta = letter, ARG_FIELD(opts, field, ARG_REAL), .lo = least, .hi = most,      \
-     .open = 1, .otherwise = "the model's own, else " usual, .help = text}
-#define ARGS_SAMPLER_INT_OF(opts, field, flag, least, most, usual, text)                           \
-    {.name = flag, ARG_FIELD(opts, field, ARG_INT), .lo = least, .hi = most, .open = 1,            \
-     .otherwise = "the model's own, else " usual, .help = text}
-/* The rows of every command that samples; `m` is the command's struct sampler_opts. */
+/* The other rows of every command that samples; `m` is the command's struct sampler_opts. */
 #define ARGS_SAMPLER(opts, m)                                                                      \
-    ARGS_SAMPLER_REAL_OF(opts, m.temp, "--temp", "T", 0, 1000, "0.8",                              \
-                      "temperature; 0: always the most probable token"),                           \
-    ARGS_SAMPLER_REAL(opts, m.temp_range, "--dynatemp-range", "T", 0, 1000, "0",                   \
-                      "temperature is --temp +- T, higher where the model is less sure; 0: off"),  \
-    ARGS_SAMPLER_REAL(opts, m.temp_exponent, "--dynatemp-exp", "X", 0, 1000, "1",                  \
-                      "exponent of the entropy that sets it"),                                     \
-    ARGS_SAMPLER_INT_OF(opts, m.top_k, "--top-k", 0, INT32_MAX, "40",                              \
-                     "draw from the N most probable tokens only; 0: off"),                         \
-    ARGS_SAMPLER_REAL_OF(opts, m.top_p, "--top-p", "P", 0, 1, "0.95",                              \
-                      "draw from the most probable tokens that together reach probability P; "     \
-                      "1: off"),                                                                   \
-    ARGS_SAMPLER_REAL_OF(opts, m.min_p, "--min-p", "P", 0, 1, "0.05",                              \
-                      "leave out tokens less than P times as probable as the best; 0: off"),       \
-    ARGS_SAMPLER_REAL(opts, m.typical, "--typical", "P", 0, 1, "1",                                \
-                      "draw from the tokens of most typical surprise that reach P; 1: off"),       \
-    ARGS_SAMPLER_REAL(opts, m.sigma, "--top-n-sigma", "X", 0, 1000, "0",                           \
-                      "draw from logits within X standard deviations of the best; 0: off"),        \
-    ARGS_SAMPLER_REAL_OF(opts, m.xtc, "--xtc-probability", "P", 0, 1, "0",                         \
-                      "with probability P, exclude top choices: drop all tokens over the "         \
-                      "threshold but the least of them; 0: off"),                                  \
-    ARGS_SAMPLER_REAL_OF(opts, m.xtc_threshold, "--xtc-threshold", "P", 1e-6, 1, "0.1",            \
-                      "probability that makes a token a top choice"),                              \
-    ARGS_SAMPLER_REAL_OF(opts, m.repeat, "--repeat-penalty", "X", 0, 1000, "1",                    \
-                      "makes tokens of the last ones less probable; 1: off"),                      \
-    ARGS_SAMPLER_REAL(opts, m.frequency, "--frequency-penalty", "X", -1000, 1000, "0",             \
-                      "taken off a logit for each time it occurred"),                              \
-    ARGS_SAMPLER_REAL(opts, m.presence, "--presence-penalty", "X", -1000, 1000, "0",               \
-                      "taken off a logit that occurred"),                                          \
-    ARGS_SAMPLER_INT_OF(opts, m.last_n, "--repeat-last-n", -1, 1 << 24, "64",                      \
-                     "how many last tokens the penalties look at; -1: all"),                       \
-    ARGS_SAMPLER_REAL(opts, m.dry, "--dry-multiplier", "X", 0, 1000, "0",                          \
-                      "penalty of a token that goes on with a repetition; 0: off"),                \
-    ARGS_SAMPLER_REAL(opts, m.dry_base, "--dry-base", "X", 1, 1000, "1.75",                        \
-                      "the penalty grows by this factor with each token of the repetition"),       \
-    ARGS_SAMPLER_INT(opts, m.dry_allowed, "--dry-allowed-length", 1, INT32_MAX, "2",               \
-                     "from this many repeated tokens on"),                                         \
-    ARGS_SAMPLER_INT(opts, m.dry_last_n, "--dry-penalty-last-n", -1, 1 << 24, "-1",                \
-                     "how many last tokens it looks at; -1: 131072"),                              \
     {.name = "--dry-sequence-breaker", .meta = "TEXT",                                             \
      ARG_FIELD(opts, m.dry_breakers, ARG_TEXTS), .otherwise = "newline, colon, quote, star",       \
      .help = "text that repetitions do not reach over; may be given several times; none: there "   \
              "is none"},                                                                           \
-    ARGS_SAMPLER_INT_OF(opts, m.mirostat, "--mirostat", 0, 2, "0",                                 \
-                     "1, 2: keep surprise near --mirostat-ent instead of the samplers that "       \
-                     "leave tokens out; 0: off"),                                                  \
-    ARGS_SAMPLER_REAL_OF(opts, m.tau, "--mirostat-ent", "BITS", 1e-3, 1000, "5",                   \
-        "surprise aimed at"),                                                                      \
-    ARGS_SAMPLER_REAL_OF(opts, m.eta, "--mirostat-lr", "X", 1e-6, 1000, "0.1",                     \
-        "how fast it learns"),                                                                     \
-    ARGS_SAMPLER_REAL(opts, m.adaptive, "--adaptive-target", "P", 0, 1, "0",                       \
-                      "prefer tokens near probability P, so that P is the mean; 0: off"),          \
-    ARGS_SAMPLER_REAL(opts, m.adaptive_decay, "--adaptive-decay", "X", 1e-6, 0.99, "0.9",          \
-                      "weight of the past in that mean, per token"),                               \
     {.name = "--logit-bias", .meta = "ID=X", ARG_FIELD(opts, m.bias, ARG_TEXTS),                   \
      .help = "add X to the logit of a token; -inf: never; may be given several times"},            \
     {.name = "--samplers", .meta = "CHAIN", ARG_FIELD(opts, m.chain, ARG_TEXT),                    \

@@ -82,31 +82,18 @@ static struct pith_sampler_params params_of(const struct sampler_opts *o, const 
         cli_say(CLI_OK, "%s", err.msg);
     p.samplers = o->chain;
     p.seed = o->seed < 0 ? 0 : (uint64_t)o->seed;
-    put_real(o->temp, &p.temperature);
-    p.dynatemp_range = (float)o->temp_range;
-    p.dynatemp_exponent = (float)o->temp_exponent;
-    put_int(o->top_k, &p.top_k);
-    put_real(o->top_p, &p.top_p);
-    put_real(o->min_p, &p.min_p);
-    p.typical_p = (float)o->typical;
-    p.top_n_sigma = (float)o->sigma;
-    put_real(o->xtc, &p.xtc_probability);
-    put_real(o->xtc_threshold, &p.xtc_threshold);
-    put_int(o->last_n, &p.penalty_last_n);
-    put_real(o->repeat, &p.repeat_penalty);
-    p.frequency_penalty = (float)o->frequency;
-    p.presence_penalty = (float)o->presence;
-    if (o->last_n == 0) /* a window of nothing: none of the penalties */
+#define INT  put_int
+#define REAL put_real
+#define SETTING(name, member, type, ...) type(o->name, &p.member);
+#include "src/run/sample/samplers.def"
+#undef INT
+#undef REAL
+    p.top_k = p.top_k < 0 ? 0 : p.top_k;
+    p.adaptive_target = p.adaptive_target < 0 ? 0 : p.adaptive_target;
+    if (o->repeat_last_n == 0) /* a window of nothing: none of the penalties */
         p.repeat_penalty = p.frequency_penalty = p.presence_penalty = 0;
-    p.dry_last_n = (int32_t)o->dry_last_n;
-    p.dry_multiplier = o->dry_last_n ? (float)o->dry : 0;
-    p.dry_base = (float)o->dry_base;
-    p.dry_allowed_length = (int32_t)o->dry_allowed;
-    put_int(o->mirostat, &p.mirostat);
-    put_real(o->tau, &p.mirostat_tau);
-    put_real(o->eta, &p.mirostat_eta);
-    p.adaptive_target = (float)o->adaptive;
-    p.adaptive_decay = (float)o->adaptive_decay;
+    if (o->dry_penalty_last_n == 0)
+        p.dry_multiplier = 0;
     return p;
 }
 

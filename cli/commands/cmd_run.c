@@ -65,6 +65,9 @@ static const struct arg args[] = {
     {.name = "--ga-w", .meta = "N", ARG_FIELD(struct opts, ga_w, ARG_INT), .lo = 0,
      .hi = INT32_MAX, .otherwise = "off",
      .help = "self-extend: in groups of N tokens, a multiple of --ga-n"},
+#define SAMPLER_OPTS struct opts
+#define SAMPLER_IN   sampler
+#include "cli/sampler_rows.def"
     ARGS_SAMPLER(struct opts, sampler),
     ARGS_GRAMMAR(struct opts, grammar),
     {.name = "--stop", .meta = "TEXT", ARG_FIELD(struct opts, stop, ARG_TEXTS),

@@ -344,16 +344,11 @@ static json_t *memory_now(struct server *s, const struct hosted *m)
 
 static json_t *sampling(const struct pith_sampler_params *p)
 {
-    return json_pack("{s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:i, s:o, s:o}", "temperature",
-                     json_float(p->temperature), "top_k", p->top_k, "top_p",
-                     json_float(p->top_p > 0 ? p->top_p : 1), "min_p", json_float(p->min_p),
-                     "repeat_penalty", json_float(p->repeat_penalty > 0 ? p->repeat_penalty : 1),
-                     "repeat_last_n", p->penalty_last_n ? p->penalty_last_n : 64, "xtc_probability",
-                     json_float(p->xtc_probability), "xtc_threshold",
-                     json_float(p->xtc_threshold > 0 ? p->xtc_threshold : 0.1f), "mirostat",
-                     p->mirostat, "mirostat_tau",
-                     json_float(p->mirostat_tau > 0 ? p->mirostat_tau : 5), "mirostat_eta",
-                     json_float(p->mirostat_eta > 0 ? p->mirostat_eta : 0.1f));
+    json_t *j = json_object();
+    if (j && settings_put(j, p, NULL))
+        return j;
+    json_decref(j);
+    return NULL;
 }
 
 /* The text of the template that conversations get, "": the plain one. */

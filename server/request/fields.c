@@ -31,6 +31,12 @@ static const struct row {
 #undef FIELD
 };
 
+/* Where the web page's slider of a number ends; 0: where its range does, if that is small. */
+static const double sliders[N_FIELDS] = {
+#define SETTING(id, member, type, lo, hi, usual, flag, meta, slider, ...) [F_##id] = slider,
+#include "src/run/sample/samplers.def"
+};
+
 static const char *const type_names[N_TYPES] = {
     "an integer", "a number", "true or false", "a text", "a text or a list of texts",
     "a list",     "an object"};
@@ -398,6 +404,8 @@ static json_t *schema_of(const struct row *r)
     }
     if (r->dflt)
         json_object_set_new(s, "default", json_loads(r->dflt, JSON_DECODE_ANY, NULL));
+    if (sliders[r - rows] > 0)
+        json_object_set_new(s, "x-slider", json_real(sliders[r - rows]));
     return s;
 }
 

@@ -727,44 +727,36 @@ static uint64_t seed_of(const struct fields *b)
     return seed < 0 ? new_seed() : (uint64_t)seed;
 }
 
-static void put_real(const struct fields *b, enum field_id id, float *to)
-{
-    if (b->v[id])
-        *to = (float)field_real(b, id);
-}
-
-static void put_int(const struct fields *b, enum field_id id, int32_t *to)
-{
-    if (b->v[id])
-        *to = (int32_t)field_int(b, id);
-}
-
 const struct pith_sampler_params *request_usual(const struct hosted *m, const struct exchange *x)
 {
     return x && (exchange_route(x)->flags & ROUTE_OLLAMA) ? &m->usual_ollama : &m->usual;
 }
 
-static void take_choosing(const struct fields *b, struct pith_sampler_params *p)
+/* The settings that are numbers: what has a usual value is that where the request does not say, the
+ * rest stays what the model's is. */
+static void take_numbers(const struct fields *b, struct pith_sampler_params *p)
 {
-    put_real(b, F_temperature, &p->temperature);
-    put_real(b, F_top_p, &p->top_p);
-    put_int(b, F_top_k, &p->top_k);
+#define INT(id, to)       *(to) = (int32_t)field_int(b, id)
+#define REAL(id, to)      *(to) = (float)field_real(b, id)
+#define ADVISED(k, value) 1
+#define USUAL(value)      0
+#define SETTING(id, member, type, lo, hi, usual, ...)                                              \
+    if (b->v[F_##id] || !usual)                                                                    \
+        type(F_##id, &p->member);
+#include "src/run/sample/samplers.def"
+#undef INT
+#undef REAL
+#undef ADVISED
+#undef USUAL
     p->top_k = p->top_k < 0 ? 0 : p->top_k;
-    put_real(b, F_min_p, &p->min_p);
-    put_int(b, F_repeat_last_n, &p->penalty_last_n);
-    put_real(b, F_repeat_penalty, &p->repeat_penalty);
-    p->frequency_penalty = (float)field_real(b, F_frequency_penalty);
-    p->presence_penalty = (float)field_real(b, F_presence_penalty);
+    p->adaptive_target = p->adaptive_target < 0 ? 0 : p->adaptive_target;
     if (!b->v[F_repeat_last_n] && (p->frequency_penalty != 0 || p->presence_penalty != 0))
         p->penalty_last_n = -1; /* as OpenAI has them: all of the answer */
     if (b->v[F_repeat_last_n] &&
         !p->penalty_last_n) /* a window of nothing: none of the penalties */
         p->repeat_penalty = p->frequency_penalty = p->presence_penalty = 0;
-    put_real(b, F_xtc_probability, &p->xtc_probability);
-    put_real(b, F_xtc_threshold, &p->xtc_threshold);
-    put_int(b, F_mirostat, &p->mirostat);
-    put_real(b, F_mirostat_tau, &p->mirostat_tau);
-    put_real(b, F_mirostat_eta, &p->mirostat_eta);
+    if (p->dry_last_n == 0)
+        p->dry_multiplier = 0;
 }
 
 int request_sampler(struct hosted *m, const struct fields *b, struct request *r, struct fault *f)
@@ -776,9 +768,7 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
     p->late_from = had.late_from;
     p->seed = seed_of(b);
     p->history_max = pith_n_ctx(m->generate);
-    take_choosing(b, p);
-    p->typical_p = (float)field_real(b, F_typical_p);
-    p->top_n_sigma = (float)field_real(b, F_top_n_sigma);
+    take_numbers(b, p);
     if (b->v[F_repetition_penalty] && field_real(b, F_repetition_penalty) != 1) {
         int both = b->v[F_repeat_penalty] && field_real(b, F_repeat_penalty) != 1;
         if (both && field_real(b, F_repeat_penalty) != field_real(b, F_repetition_penalty))
@@ -792,16 +782,6 @@ int request_sampler(struct hosted *m, const struct fields *b, struct request *r,
             r->penalise_prompt = 1;
         }
     }
-    if (field_real(b, F_adaptive_target) >= 0) {
-        p->adaptive_target = (float)field_real(b, F_adaptive_target);
-        p->adaptive_decay = (float)field_real(b, F_adaptive_decay);
-    }
-    p->dynatemp_range = (float)field_real(b, F_dynatemp_range);
-    p->dynatemp_exponent = (float)field_real(b, F_dynatemp_exponent);
-    p->dry_last_n = (int32_t)field_int(b, F_dry_penalty_last_n);
-    p->dry_multiplier = p->dry_last_n ? (float)field_real(b, F_dry_multiplier) : 0;
-    p->dry_base = (float)field_real(b, F_dry_base);
-    p->dry_allowed_length = (int32_t)field_int(b, F_dry_allowed_length);
     if (json_array_size(b->v[F_samplers]) && !(p->samplers = chain_of(b->v[F_samplers], b->x, f)))
         return 0;
     if (json_is_string(b->v[F_samplers]) && json_string_length(b->v[F_samplers]) > 4096)

@@ -36,26 +36,31 @@ static json_t *or_default(const struct fields *b, enum field_id id, json_t *othe
     return json_incref((json_t *)(uintptr_t)b->v[id]);
 }
 
+int settings_put(json_t *j, const struct pith_sampler_params *p, const struct fields *b)
+{
+    int bad = 0;
+#define INT(x)            json_integer((json_int_t)(x))
+#define REAL(x)           real((float)(x))
+#define ADVISED(k, value) 1
+#define USUAL(value)      0
+#define SETTING(id, member, type, lo, hi, usual, flag, meta, slider, from, zero, ...)              \
+    if (b && b->v[F_##id])                                                                         \
+        bad |= json_object_set(j, #id, (json_t *)(uintptr_t)b->v[F_##id]);                         \
+    else if (b || usual)                                                                           \
+        bad |= json_object_set_new(j, #id, p->member == 0 ? type(zero) : type(p->member));
+#include "src/run/sample/samplers.def"
+#undef INT
+#undef REAL
+#undef ADVISED
+#undef USUAL
+    return !bad;
+}
+
 json_t *settings_json(const struct request *r, const struct fields *b)
 {
     const struct pith_sampler_params *p = &r->sampler;
-    json_t *j =
-        json_pack("{s:I, s:I, s:I, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "n_predict",
-                  (json_int_t)r->n_max, "max_tokens", (json_int_t)r->n_max, "seed",
-                  (json_int_t)p->seed, "temperature", real(p->temperature), "dynatemp_range",
-                  real(p->dynatemp_range), "dynatemp_exponent", real(p->dynatemp_exponent), "top_k",
-                  p->top_k, "top_p", real(p->top_p), "min_p", real(p->min_p), "typical_p",
-                  real(p->typical_p), "top_n_sigma", real(p->top_n_sigma), "xtc_probability",
-                  real(p->xtc_probability), "xtc_threshold", real(p->xtc_threshold));
-    json_t *more = json_pack(
-        "{s:i, s:o, s:o, s:o, s:o, s:o, s:i, s:i, s:i, s:o, s:o, s:o, s:o}", "repeat_last_n",
-        p->penalty_last_n, "repeat_penalty", real(p->repeat_penalty), "presence_penalty",
-        real(p->presence_penalty), "frequency_penalty", real(p->frequency_penalty),
-        "dry_multiplier", real(p->dry_multiplier), "dry_base", real(p->dry_base),
-        "dry_allowed_length", p->dry_allowed_length, "dry_penalty_last_n", p->dry_last_n,
-        "mirostat", p->mirostat, "mirostat_tau", real(p->mirostat_tau), "mirostat_eta",
-        real(p->mirostat_eta), "adaptive_target", real((float)field_real(b, F_adaptive_target)),
-        "adaptive_decay", real((float)field_real(b, F_adaptive_decay)));
+    json_t *j = json_pack("{s:I, s:I, s:I}", "n_predict", (json_int_t)r->n_max, "max_tokens",
+                          (json_int_t)r->n_max, "seed", (json_int_t)p->seed);
     json_t *rest =
         json_pack("{s:o, s:I, s:I, s:b, s:b, s:i, s:b, s:I, s:o, s:o, s:o, s:b, s:b, s:[]}", "stop",
                   or_default(b, F_stop, json_array()), "n_keep", (json_int_t)r->n_keep, "n_discard",
@@ -65,8 +70,7 @@ json_t *settings_json(const struct request *r, const struct fields *b)
                   "logit_bias", biases(r), "grammar", or_default(b, F_grammar, json_string("")),
                   "samplers", or_default(b, F_samplers, json_array()), "post_sampling_probs",
                   r->left, "timings_per_token", field_bool(b, F_timings_per_token), "lora");
-    int ok = j && more && rest && !json_object_update(j, more) && !json_object_update(j, rest);
-    json_decref(more);
+    int ok = j && rest && settings_put(j, p, b) && !json_object_update(j, rest);
     json_decref(rest);
     if (ok)
         return j;

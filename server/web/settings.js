@@ -8,9 +8,6 @@ import * as store from './store.js';
 import { NOT_SET, readParams } from './tree.js';
 
 const FIRST = ['temperature', 'top_p', 'top_k', 'min_p', 'max_tokens', 'seed', 'stop'];
-// Where a slider ends; fields with a range of at most 2 need none.
-const USUAL = { temperature: 2, top_k: 200, repeat_penalty: 2, frequency_penalty: 2, presence_penalty: 2, top_n_sigma: 5, dry_multiplier: 2, mirostat_tau: 10 };
-
 let docs = null;
 
 /** What new conversations begin with: what was set last. */
@@ -71,11 +68,12 @@ function range(field) {
 
 function numberField(name, field) {
     const whole = field.type === 'integer', now = chat.conversation().params[name];
-    const top = Math.min(field.maximum, USUAL[name] || field.maximum), low = USUAL[name] ? Math.max(0, field.minimum) : field.minimum;
+    // Where a slider ends is the server's word, too; fields with a range of at most 2 need none.
+    const end = field['x-slider'], top = end || field.maximum, low = end ? Math.max(0, field.minimum) : field.minimum;
     const input = el('input', { type: 'text', inputmode: whole ? 'numeric' : 'decimal', id: 'f-' + name, autocomplete: 'off',
         placeholder: field.default === undefined ? /model's own/.test(field.description) ? 'the model’s own' : 'unlimited' : String(field.default),
         'aria-describedby': `f-${name}-help f-${name}-wrong` });
-    const slider = top - low <= 2 || USUAL[name]
+    const slider = top - low <= 2 || end
         ? el('input', { type: 'range', min: low, max: top, step: whole ? '1' : '0.01', 'aria-label': name, tabindex: '-1' }) : null;
     const follow = (v) => {
         if (slider)

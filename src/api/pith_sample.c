@@ -18,6 +18,22 @@ pith_sampler *pith_sampler_open(int32_t n_vocab, const struct pith_sampler_param
     return s;
 }
 
+/* What has a usual value that is not what 0 stands for. */
+static void usual_values(struct pith_sampler_params *p)
+{
+#define INT            int32_t
+#define REAL           float
+#define ADVISED(k, v)  ((double)(v))
+#define USUAL(v)       0.0
+#define SETTING(name, member, type, least, most, usual, flag, meta, slider, from, zero, ...)       \
+    p->member = (type)(usual == (double)(zero) ? 0 : usual);
+#include "run/sample/samplers.def"
+#undef INT
+#undef REAL
+#undef ADVISED
+#undef USUAL
+}
+
 pith_status pith_sampler_defaults(const pith_model *m, const struct pith_sampler_params *otherwise,
                                   struct pith_sampler_params *out, struct pith_error *err)
 {
@@ -26,10 +42,7 @@ pith_status pith_sampler_defaults(const pith_model *m, const struct pith_sampler
     if (!out || out->size < sizeof out->size || out->size > 65536)
         return error_set(err, PITH_RANGE, "pith_sampler_defaults: %s",
                          out ? "size of out is wrong; set it to sizeof" : "out is NULL");
-    p.temperature = 0.8f;
-    p.top_k = 40;
-    p.top_p = 0.95f;
-    p.min_p = 0.05f;
+    usual_values(&p);
     pith_status st = params_take(&p, sizeof p, otherwise, "pith_sampler_params", err);
     if (st != PITH_OK)
         return st;

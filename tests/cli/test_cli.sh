@@ -392,7 +392,7 @@ advice=(--override-kv general.sampling.temp=float:1.5 --override-kv general.samp
 same run_advice_of_the_file "$(plain "${advice[@]}")" "$(plain --temp 1.5 --top-k 7 --min-p 0)"
 same run_flag_over_advice "$(plain "${advice[@]}" --temp 0)" "$(plain --temp 0)"
 same run_advice_greedy "$(plain --override-kv general.sampling.temp=float:0)" "$(plain --temp 0)"
-gives run_bad_advice 0 'general.sampling.temp: wanted a number from 0 to 1000; it is not used' \
+gives run_bad_advice 0 'general.sampling.temp: wanted a number from 0 to 100; it is not used' \
     run "$text" -p a -n 1 --override-kv general.sampling.temp=float:-1
 gives run_mirostat 0 . run "$text" -p 'Once upon a time' -n 20 --temp 1 --mirostat 2 \
     --mirostat-ent 3 --seed 1

@@ -187,7 +187,8 @@ def test_queue_of_models(folder):
     models = [os.path.join(folder, n + ".gguf") for n in "xy"]
     for i, m in enumerate(models):
         synth(m, "--seed", str(i))
-    with Server(models, *KEYS[:4], "--open-metrics", "--ctx", "4096", "--models-max", "1", "--queue", "4") as s:
+    with Server(models, *KEYS[:4], "--open-metrics", "--ctx", "4096", "--models-max", "1",
+                "--queue", "4") as s:
         held, let_go = begin([lambda: s.post("/v1/completions", completion("w1", 3000, model="x"),
                                              **A)])
         s.wait_for(lambda: s.metric("vllm:num_requests_running", "x") == 1)

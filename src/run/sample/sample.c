@@ -29,50 +29,28 @@ enum { K = 1, W = 2, U = 4 };
 static const struct sample_kind kinds[] = {
 #include "run/sample/samplers.def"
 };
-#undef SAMPLER
 #undef P
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* Where the parameters of the public struct go. Those that are 0 by default and off at 0 need no
- * `zero`: what a zero stands for. */
-#define F(field, sampler, number, lowest, zero)                                                    \
-    {                                                                                              \
-#field, #sampler, number, lowest, zero, offsetof(struct pith_sampler_params, field),       \
-            _Generic(((struct pith_sampler_params *)0)->field, int32_t : 1, float : 0)             \
-    }
+/* Where the members of the public struct go. */
+#define TO(sampler, number) {#sampler, number},
+#define NO_PARAMETER
+#define SETTING(name, member, type, least, most, usual, flag, meta, slider, from, zero, to, help)  \
+    {#member, from, zero, offsetof(struct pith_sampler_params, member), type, {to}},
 static const struct field {
-    const char *name, *sampler;
-    int number;
-    double lowest, zero;
+    const char *name;
+    double lowest, zero; /* of the member; what its 0 stands for */
     size_t at;
     int is_int;
+    struct {
+        const char *sampler;
+        int number;
+    } to[2];
 } fields[] = {
-    F(temperature, temp, 0, 0, 0),
-    F(temperature, temp_ext, 0, 0, 0),
-    F(dynatemp_range, temp_ext, 1, 0, 0),
-    F(dynatemp_exponent, temp_ext, 2, 0, 1),
-    F(top_k, top_k, 0, 0, 0),
-    F(top_p, top_p, 0, 0, 1),
-    F(min_p, min_p, 0, 0, 0),
-    F(typical_p, typical, 0, 0, 1),
-    F(top_n_sigma, top_n_sigma, 0, 0, 0),
-    F(xtc_probability, xtc, 0, 0, 0),
-    F(xtc_threshold, xtc, 1, 0, 0.1),
-    F(penalty_last_n, penalties, 0, -1, 64),
-    F(repeat_penalty, penalties, 1, 0, 1),
-    F(frequency_penalty, penalties, 2, -1e6, 0),
-    F(presence_penalty, penalties, 3, -1e6, 0),
-    F(dry_last_n, dry, 0, -1, -1),
-    F(dry_multiplier, dry, 1, 0, 0),
-    F(dry_base, dry, 2, 0, 1.75),
-    F(dry_allowed_length, dry, 3, 0, 2),
-    F(mirostat_tau, mirostat, 0, 0, 5),
-    F(mirostat_eta, mirostat, 1, 0, 0.1),
-    F(mirostat_tau, mirostat_v2, 0, 0, 5),
-    F(mirostat_eta, mirostat_v2, 1, 0, 0.1),
-    F(adaptive_target, adaptive_p, 0, 0, -1),
-    F(adaptive_decay, adaptive_p, 1, 0, 0.9),
+#include "run/sample/samplers.def"
 };
+#undef TO
+#undef NO_PARAMETER
 enum { N_FIELDS = sizeof fields / sizeof fields[0] };
 
 static const struct sample_kind *find_kind(const char *name, size_t n)
@@ -103,6 +81,15 @@ static pith_status check(const char *what, const char *name, double v, double lo
                      is_int ? "a whole number from " : "", lo, hi);
 }
 
+/* The parameter of this sampler that the member is; -1: none. */
+static int parameter_of(const struct field *f, const struct sample_kind *k)
+{
+    for (int i = 0; i < 2 && f->to[i].sampler; i++)
+        if (strcmp(f->to[i].sampler, k->name) == 0)
+            return f->to[i].number;
+    return -1;
+}
+
 /* Parameters as the public struct has them. */
 static pith_status take_fields(struct sample_step *t, const struct pith_sampler_params *q,
                                struct pith_error *err)
@@ -111,15 +98,19 @@ static pith_status take_fields(struct sample_step *t, const struct pith_sampler_
         t->p[i] = t->kind->param[i].dflt;
     for (int i = 0; i < N_FIELDS; i++) {
         const struct field *f = &fields[i];
-        if (strcmp(f->sampler, t->kind->name))
+        int to = parameter_of(f, t->kind);
+        if (to < 0)
             continue;
         const char *at = (const char *)q + f->at;
+        double hi = t->kind->param[to].hi;
         double v = f->is_int ? *(const int32_t *)at : (double)*(const float *)at;
         pith_status st =
-            check("sampler", f->name, v, f->lowest, t->kind->param[f->number].hi, f->is_int, err);
+            check("sampler", f->name, v, f->lowest,
+                  f->is_int ? hi : (double)(float)hi, /* 0.99 is a little more as a float */
+                  f->is_int, err);
         if (st != PITH_OK)
             return st;
-        t->p[f->number] = v == 0 ? f->zero : v;
+        t->p[to] = v == 0 ? f->zero : v;
     }
     return PITH_OK;
 }

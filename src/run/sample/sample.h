@@ -127,7 +127,6 @@ struct pith_sampler {
 #define SAMPLER(name, traits, params)                                                              \
     void sample_##name(struct pith_sampler *s, struct sample_step *t);
 #include "run/sample/samplers.def"
-#undef SAMPLER
 #undef P
 #undef K
 #undef W

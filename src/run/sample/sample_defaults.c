@@ -8,34 +8,22 @@
 #include "run/model/model.h"
 #include "run/sample/sample.h"
 
-#define REAL(key, field, lo, hi)                                                                   \
-    {                                                                                              \
-        "general.sampling." key, offsetof(struct pith_sampler_params, field), 0, lo, hi            \
-    }
-#define INT(key, field, lo, hi)                                                                    \
-    {                                                                                              \
-        "general.sampling." key, offsetof(struct pith_sampler_params, field), 1, lo, hi            \
-    }
+#define INT 1
+#define REAL 0
+#define HINT_ADVISED(key, value) "general.sampling." key
+#define HINT_USUAL(value) NULL
+#define SETTING(name, member, type, least, most, usual, ...)                                       \
+    {HINT_##usual, offsetof(struct pith_sampler_params, member), type, least, most},
 static const struct hint {
-    const char *key;
+    const char *key; /* NULL: files say nothing of it */
     size_t at;
     int is_int;
     double lo, hi;
 } hints[] = {
-    REAL("temp", temperature, 0, 1000),
-    INT("top_k", top_k, -1, INT32_MAX),
-    REAL("top_p", top_p, 0, 1),
-    REAL("min_p", min_p, 0, 1),
-    REAL("xtc_probability", xtc_probability, 0, 1),
-    REAL("xtc_threshold", xtc_threshold, 0, 1),
-    INT("penalty_last_n", penalty_last_n, -1, 1000000),
-    REAL("penalty_repeat", repeat_penalty, 0, 1000),
-    INT("mirostat", mirostat, 0, 2),
-    REAL("mirostat_tau", mirostat_tau, 0, 1000),
-    REAL("mirostat_eta", mirostat_eta, 0, 1000),
+#include "run/sample/samplers.def"
 };
-#undef REAL
 #undef INT
+#undef REAL
 
 /* 0: what the file has there is no number within the hint's range. */
 static int take(const struct gguf *g, const struct gguf_kv *kv, const struct hint *h, void *params)
@@ -56,7 +44,7 @@ pith_status sampler_defaults(const struct pith_model *m, struct pith_sampler_par
 {
     pith_status st = PITH_OK;
     for (size_t i = 0; m && i < sizeof hints / sizeof *hints; i++) {
-        const struct gguf_kv *kv = gguf_find(m->gguf, hints[i].key);
+        const struct gguf_kv *kv = hints[i].key ? gguf_find(m->gguf, hints[i].key) : NULL;
         if (kv && !take(m->gguf, kv, &hints[i], p) && st == PITH_OK)
             st = error_set(err, PITH_RANGE, "%s: wanted a%s number from %g to %g; it is not used",
                            hints[i].key, hints[i].is_int ? " whole" : "", hints[i].lo, hints[i].hi);
