@@ -357,6 +357,47 @@ static void edges_of_named_tokens(void)
     vocab_free(v);
 }
 
+/* Parts of a mask that are known are put together for each state of a position: counted, too. */
+static void known_parts_are_counted(void)
+{
+    enum { RULES = 100, VOCAB = 40001, WORDS = (VOCAB + 63) / 64 };
+    struct vocab *v = large_vocab(VOCAB);
+    struct trie *t = v ? trie_new(v, NULL) : NULL;
+    REQUIRE(t, "no vocabulary");
+    struct pith_error err = {0};
+    struct str text;
+    str_init(&text, PITH_MEM_SCRATCH);
+    str_putz(&text, "root ::= \"a\" x \"1\" | \"b\" x \"2\"\nx ::= ");
+    for (int i = 0; i < RULES; i++)
+        str_printf(&text, "%sr%d", i ? " | " : "", i);
+    for (int i = 0; i < RULES; i++)
+        str_printf(&text, "\nr%d ::= [a-z] r%d \"%d\" | \"!\"", i, i, i);
+    struct grammar_spec spec = {.kind = PITH_GRAMMAR_GBNF,
+                                .text = slice_of(text.p),
+                                .vocab = v,
+                                .trie = t,
+                                .trigger_token = -1,
+                                .cache_bytes = 64 << 20};
+    struct pith_grammar *g = grammar_new(&spec, &err);
+    REQUIRE(g, "%s", err.msg);
+    uint64_t steps[2];
+    for (int i = 0; i < 2; i++) {
+        struct pith_work w = PITH_WORK_INIT;
+        grammar_reset(g);
+        CHECK(grammar_accept_text(g, slice_of(i ? "b" : "a"), &err) == PITH_OK);
+        pith_work_begin(&w, NULL);
+        CHECK_MSG(grammar_mask(g, &err) != NULL, "%s", err.msg);
+        pith_work_end(&w);
+        steps[i] = w.steps;
+    }
+    CHECK_MSG(steps[1] >= (uint64_t)RULES * (WORDS / 32) && steps[1] < steps[0] / 4,
+              "%" PRIu64 " steps, then %" PRIu64, steps[0], steps[1]);
+    grammar_free(g);
+    str_deinit(&text);
+    trie_free(t);
+    vocab_free(v);
+}
+
 int main(void)
 {
     hook_install();
@@ -365,5 +406,6 @@ int main(void)
     TEST(combinations_are_bounded);
     TEST(ambiguous_rules_become_loops);
     TEST(edges_of_named_tokens);
+    TEST(known_parts_are_counted);
     return test_end();
 }

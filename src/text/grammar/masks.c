@@ -355,6 +355,12 @@ static void walk_on(struct masks *m, const struct state_mask *k, uint32_t below)
 
 static void add_state(struct masks *m, const struct state_mask *k)
 {
+    enum { WORDS_A_STEP = 32, IDS_A_STEP = 4 };
+    uint64_t steps = k->word ? m->n_words / WORDS_A_STEP : k->n_ids / IDS_A_STEP;
+    if (!stacks_spend(m->stacks, 1 + steps)) {
+        m->failed = 1;
+        return;
+    }
     for (uint32_t i = 0; k->word && i < m->n_words; i++)
         m->word[i] |= k->word[i];
     for (uint32_t i = 0; !k->word && i < k->n_ids; i++)
