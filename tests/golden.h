@@ -80,6 +80,12 @@ GOLDEN_FN void golden_free(struct golden *list, int n)
     free(list);
 }
 
+/* The context it was recorded with. */
+GOLDEN_FN int32_t golden_ctx(const struct golden *g)
+{
+    return (int32_t)json_integer_value(json_object_get(g->json, "n_ctx"));
+}
+
 /* A file of exactly n floats; NULL when there is none of that name or size. */
 GOLDEN_FN float *golden_floats(const char *path, int64_t n)
 {

@@ -232,13 +232,16 @@ struct rope_params {
     int neox; /* halves of a head are paired, not neighbours */
     float base;
     int scaled;           /* by hp.rope_scaling */
-    const float *factors; /* [n_rot / 2] divisors, or NULL */
+    const float *factors; /* [n_rot / 2] divisors, or NULL; */
+    const float *far;     /* [n_rot / 2] those of contexts longer than hp.rope_ctx_orig, or NULL */
     const uint8_t *axis; /* [n_rot / 2] which of the four positions turns a pair; NULL: the first */
 };
 /* NULL: memory is short. */
 const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_params *p);
-/* The divisors that the file has for this context, checked: io->rope_freqs, or the long or short
- * ones; NULL where there are none. */
-pith_status rope_factors(const struct arch_model *m, const float **out, struct pith_error *err);
+/* The divisors that the file has, checked, into p: io->rope_freqs, or the short ones and the long
+ * ones; nothing where there are none. */
+pith_status rope_factors(const struct arch_model *m, struct rope_params *p, struct pith_error *err);
+/* Which position turns a pair, by rope.dimension_sections (M-RoPE); NULL: there are none. */
+const uint8_t *rope_axis(const struct arch_model *m, int interleaved);
 
 #endif

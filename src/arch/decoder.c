@@ -44,6 +44,8 @@
 #define F_SHARED          BIT(29)
 #define F_FUSED_EXPS      BIT(30)
 #define F_SHARED_GATE     BIT(31)
+#define F_CHOICE_BIAS     BIT(34)
+#define F_CHOICE_BIAS_MAY BIT(35)
 /* Of a layer. */
 #define F_BEFORE   BIT(38) /* attn_norm */
 #define F_FFN_NORM BIT(39)
@@ -61,7 +63,7 @@ static const struct variant *variant_of(const struct arch_model *m)
 
 /* ---------------------------------------------------------------- tensors */
 
-enum { G_QKV_BIAS = 1, G_FUSED_BIAS, G_OUT_BIAS, G_FFN_BIAS, G_QK_NORM };
+enum { G_QKV_BIAS = 1, G_FUSED_BIAS, G_OUT_BIAS, G_FFN_BIAS, G_CHOICE_BIAS };
 
 #define L(name, field, ...) ROW(struct decoder_layer, name, field, .layer = 1, __VA_ARGS__)
 const struct tensor_spec decoder_tensors[] = {
@@ -152,6 +154,9 @@ const struct tensor_spec decoder_tensors[] = {
     L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
     L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
     L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
+    L("exp_probs_b.bias", exp_probs_b, DIM(DIM_X), .need = F_MOE | F_CHOICE_BIAS),
+    L("exp_probs_b.bias", exp_probs_b, DIM(DIM_X), .need = F_MOE | F_CHOICE_BIAS_MAY,
+      .group = G_CHOICE_BIAS),
     L("ffn_gate_inp_shexp.weight", router_sh, DIM(DIM_ONE, DIM_E),
       .need = F_MOE | F_SHARED | F_SHARED_GATE),
     {0},
@@ -199,7 +204,8 @@ static int steps(const struct arch_model *m)
 }
 static int counts_shared(const struct arch_model *m)
 {
-    return has_experts(m) && variant_of(m)->shared == SHARED_BY_COUNT;
+    enum shared s = variant_of(m)->shared;
+    return has_experts(m) && (s == SHARED_BY_COUNT || s == SHARED_BY_BOTH);
 }
 static int has_shared(const struct arch_model *m)
 {
@@ -249,6 +255,10 @@ static int may_switch_rope(const struct arch_model *m)
 {
     return variant_of(m)->rope_switch;
 }
+static int has_sections(const struct arch_model *m)
+{
+    return variant_of(m)->sections != SECTIONS_NONE;
+}
 static int may_be_parallel(const struct arch_model *m)
 {
     return variant_of(m)->parallel == PARALLEL_BY_KEY;
@@ -266,6 +276,7 @@ static double width_of_shared(const struct arch_model *m, int32_t l)
     enum shared s = variant_of(m)->shared;
     return s == SHARED_WIDE       ? m->hp.n_ff[0]
            : s == SHARED_AS_ONE   ? m->hp.n_ff_exp
+           : s == SHARED_BY_BOTH  ? m->hp.n_ff_exp
            : s == SHARED_BY_COUNT ? (double)m->hp.n_ff_exp * m->hp.n_expert_shared
                                   : 0;
 }
@@ -356,6 +367,8 @@ const struct key_spec decoder_keys[] = {
      .synth = 1},
     {I32("expert_gating_func", expert_gating), RANGE(0, 4), .from = gating_default,
      .when = gates_by_key},
+    {I32("expert_group_count", n_expert_groups), RANGE(0, MAX_EXPERTS), .when = has_experts},
+    {I32("expert_group_used_count", n_groups_used), RANGE(0, MAX_EXPERTS), .when = has_experts},
     {BOOL("expert_weights_norm", expert_norm), .when = renorms_by_key},
     {F32("expert_weights_scale", expert_scale), .when = scales_experts},
     KEYS_ROPE,
@@ -364,6 +377,8 @@ const struct key_spec decoder_keys[] = {
     {LAYERS("attention.sliding_window_pattern", windowed), RANGE(0, MAX_LAYERS),
      .from = window_period, .pattern = 1, .when = has_windows},
     {F32("rope.freq_base_swa", rope_base_swa), .from = swa_base_default, .when = swa_base_by_key},
+    {FOUR("rope.dimension_sections", rope_sections), RANGE(0, MAX_HEAD_DIM), .when = has_sections,
+     .synth = 1},
     {F32("embedding_scale", embd_scale), .from = embd_scale, .when = scaled_by_keys},
     {F32("residual_scale", residual_scale), .from = residual_scale, .when = scaled_by_keys},
     {F32("logit_scale", logit_scale), .from = logit_scale, .when = scaled_by_keys},
@@ -431,7 +446,8 @@ static uint64_t other_features(const struct arch_model *m, const struct variant 
 {
     int ties = v->output == NEVER || v->embeds;
     uint64_t f = bias_features(v->ffn_bias, F_FFN_BIAS, F_FFN_BIAS_MAY) |
-                 bias_features(v->output_bias, F_OUTPUT_BIAS, F_OUTPUT_BIAS_MAY);
+                 bias_features(v->output_bias, F_OUTPUT_BIAS, F_OUTPUT_BIAS_MAY) |
+                 bias_features(v->choice_bias, F_CHOICE_BIAS, F_CHOICE_BIAS_MAY);
     f |= ties ? 0 : v->output == MUST ? F_OUTPUT : F_OUTPUT_MAY;
     f |= v->fused_up ? F_FUSED_UP : v->ungated ? 0 : F_GATED;
     if (v->rope != ROPE_NONE && m->hp.rope_scaling == ROPE_SCALE_LONG)
@@ -480,7 +496,6 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
     struct hparams *hp = &m->hp;
     int32_t first_moe = -1;
     int before = v->norm_place == NORM_BEFORE || v->norm_place == NORM_SANDWICH;
-    m->features = norm_features(m, v) | attention_features(m, v) | other_features(m, v);
     for (int32_t l = 0; l < hp->n_layer; l++) {
         int moe = hp->n_expert && is_moe(m, l);
         first_moe = moe && first_moe < 0 ? l : first_moe;
@@ -490,11 +505,14 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         if (before && own_ffn_norm(m, v) && m->layer_features[l] & (F_MOE | F_DENSE))
             m->layer_features[l] |= F_FFN_NORM;
     }
+    m->features = norm_features(m, v) | attention_features(m, v) | other_features(m, v);
     if (first_moe >= 0 && arch_has(m, first_moe, "ffn_gate_up_exps.weight", 0))
         m->features |= F_FUSED_EXPS;
     key_pattern(hp->windowed, hp->n_layer, v->full_first);
     if (hp->n_expert && !hp->n_ff_exp)
         hp->n_ff_exp = (int32_t)width_of_expert(m, 0);
+    if (v->shared == SHARED_BY_BOTH)
+        hp->n_ff_shexp *= hp->n_expert_shared;
     if (v->rope_switch && !hp->rope_finetuned)
         hp->n_rot = 0;
     if (v->swa_base == YES)
@@ -532,15 +550,14 @@ pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
 {
     const struct variant *v = variant_of(m);
     const struct hparams *hp = &m->hp;
-    const float *factors = NULL;
-    pith_status st = v->no_factors ? PITH_OK : rope_factors(m, &factors, err);
+    struct rope_params p = {
+        .n_rot = hp->n_rot, .neox = v->rope == ROPE_HALVES, .base = hp->rope_base, .scaled = 1};
+    pith_status st = v->no_factors ? PITH_OK : rope_factors(m, &p, err);
     if (st != PITH_OK)
         return st;
-    struct rope_params p = {.n_rot = hp->n_rot,
-                            .neox = v->rope == ROPE_HALVES,
-                            .base = hp->rope_base,
-                            .scaled = 1,
-                            .factors = factors};
+    if (has_sections(m))
+        p.axis = rope_axis(m, v->sections == SECTIONS_INTERLEAVED);
+    p.neox |= v->sections == SECTIONS_PAIR_HALVES && p.axis;
     const struct rope_set *full = rope_set_new(m, &p), *local = full;
     if (hp->window && (hp->rope_base_swa > 0 || v->swa_unscaled)) {
         p.base = hp->rope_base_swa > 0 ? hp->rope_base_swa : hp->rope_base;
@@ -635,6 +652,9 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                                                     w->ffn_sub_norm, NULL, 0, hp->norm_eps},
                                        .act = v->act},
                       x);
+    static const enum moe_gating gatings[] = {MOE_SOFTMAX, MOE_SOFTMAX, MOE_SIGMOID,
+                                              MOE_SOFTMAX_CHOSEN, MOE_SQRT_SOFTPLUS};
+    int gating = hp->expert_gating ? hp->expert_gating : v->gating_default;
     node y = nn_moe(g,
                     &(struct nn_moe){.router = w->router,
                                      .gate = w->gate_exps,
@@ -643,8 +663,12 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                                      .down = w->down_exps,
                                      .n_expert = hp->n_expert,
                                      .k = hp->n_expert_used,
-                                     .gating = hp->expert_gating == 2 ? MOE_SIGMOID : MOE_SOFTMAX,
+                                     .choice = w->exp_probs_b,
+                                     .gating = gatings[gating],
                                      .norm = v->renorm == YES || hp->expert_norm,
+                                     .least = 0x1p-14f,
+                                     .n_group = hp->n_expert_groups,
+                                     .n_group_used = hp->n_groups_used,
                                      .scale = hp->expert_scale != 0 ? hp->expert_scale : 1.0f,
                                      .act = v->act},
                     x);

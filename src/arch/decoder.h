@@ -43,6 +43,13 @@ enum rotates {                                    /* which layers have positions
                ROTATES_WINDOWED, /* the windowed ones, where the model has windows */
                ROTATES_BY_STEP   /* all but every rotate_step-th */
 };
+enum sections { /* rope.dimension_sections, where the file has it: positions of four axes */
+                SECTIONS_NONE,
+                SECTIONS_PAIRS,       /* one after the other */
+                SECTIONS_INTERLEAVED, /* time, height, width by turns */
+                SECTIONS_PAIR_HALVES  /* one after the other; pairs are halves then, whatever .rope
+                                         says */
+};
 enum qk_norm {
     QK_PLAIN,
     QK_HEAD,  /* RMS of each head, one weight [D] */
@@ -62,8 +69,9 @@ enum shared { /* an expert that every row has, beside the chosen ones */
               SHARED_NEVER,
               SHARED_BY_WIDTH, /* expert_shared_feed_forward_length, 0: none */
               SHARED_BY_COUNT, /* expert_shared_count times the width of one */
-              SHARED_WIDE,  /* expert_shared_feed_forward_length, without it feed_forward_length */
-              SHARED_AS_ONE /* .., without it the width of one expert */
+              SHARED_WIDE,   /* expert_shared_feed_forward_length, without it feed_forward_length */
+              SHARED_AS_ONE, /* .., without it the width of one expert */
+              SHARED_BY_BOTH /* the latter times expert_shared_count */
 };
 enum ff_of_expert {           /* width of an expert */
                     FF_FULL,  /* expert_feed_forward_length, without it feed_forward_length */
@@ -86,6 +94,7 @@ struct variant {
     enum rope rope;
     enum rotates rotates;
     int rotate_step;
+    enum sections sections;
     int norm_last;  /* q and k are rotated before they are normalised */
     int no_factors; /* rope_freqs, rope_factors_* are not used */
 
@@ -112,10 +121,11 @@ struct variant {
     int fused_up; /* ffn_up holds the gate's rows, then its own */
 
     enum experts experts;
-    enum by_key gating; /* expert_gating_func, without it: */
-    int gating_default; /* 1: softmax (as 0 is), 2: sigmoid */
-    enum by_key renorm; /* the chosen ones' weights sum to 1; expert_weights_norm */
-    int expert_scale;   /* they are times expert_weights_scale */
+    enum presence choice_bias; /* exp_probs_b */
+    enum by_key gating;        /* expert_gating_func, without it: */
+    int gating_default;        /* 1: softmax (as 0 is), 2: sigmoid */
+    enum by_key renorm;        /* the chosen ones' weights sum to 1; expert_weights_norm */
+    int expert_scale;          /* they are times expert_weights_scale */
     enum ff_of_expert ff_of_expert;
     enum shared shared;
     int shared_gate; /* the shared one is times sigmoid(ffn_gate_inp_shexp x) */
@@ -173,6 +183,7 @@ struct decoder_layer {
     struct tensor *bq, *bk, *bv, *bqkv, *bo;
     struct tensor *q_norm, *k_norm, *attn_sub_norm, *ffn_sub_norm;
     struct tensor *gate, *up, *down, *b_gate, *b_up, *b_down;
+    struct tensor *exp_probs_b;
     struct tensor *router, *gate_exps, *up_exps, *gate_up_exps, *down_exps;
     struct tensor *gate_sh, *up_sh, *down_sh, *router_sh;
 };

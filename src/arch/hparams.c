@@ -264,6 +264,10 @@ static void read_row(struct keys *k, const struct key_spec *s)
     case KEY_NAME:
         *(int32_t *)to = kv ? read_name(k, s, kv) : (int32_t)fallback(k, s, 0);
         break;
+    case KEY_FOUR:
+        for (uint64_t i = 0; kv && kv->type == GGUF_ARR && i < kv->n && i < 4; i++)
+            ((int32_t *)to)[i] = read_int(k, s, kv, i);
+        break;
     case KEY_I32:
         if (kv && kv->type == GGUF_ARR)
             check_alike(k, s, kv);
@@ -323,6 +327,11 @@ static void check_common(struct keys *k)
                           "%s: RoPE of base %g and %g (wanted > 1), factor %g (wanted > 0)",
                           arch_path(k->m), (double)hp->rope_base, (double)hp->rope_base_swa,
                           (double)hp->rope_factor);
+    if (hp->n_expert_groups > 1 && (hp->n_expert % hp->n_expert_groups || hp->n_groups_used < 1 ||
+                                    hp->n_groups_used > hp->n_expert_groups))
+        k->st = error_set(k->err, PITH_SHAPE,
+                          "%s: %d experts in %d groups of which %d are used: not whole groups",
+                          arch_path(k->m), hp->n_expert, hp->n_expert_groups, hp->n_groups_used);
     for (int32_t l = 0; l < hp->n_layer && hp->n_head && hp->n_head_kv && k->st == PITH_OK; l++)
         if (hp->n_head_kv[l] > 0 && (hp->n_head[l] < 1 || hp->n_head[l] % hp->n_head_kv[l]))
             k->st = error_set(k->err, PITH_SHAPE,
@@ -384,6 +393,11 @@ static void choose(struct keys *k, const struct key_spec *s)
     int32_t n = per_layer(s) ? k->m->hp.n_layer : 1;
     if (s->size)
         return;
+    if (s->kind == KEY_FOUR) { /* three parts of the rotated pairs */
+        int32_t pairs = k->m->hp.n_rot / 2, part = s->synth != 0 ? pairs / 3 : 0;
+        memcpy(at, (int32_t[4]){part ? pairs - 2 * part : 0, part, part, 0}, 4 * sizeof(int32_t));
+        return;
+    }
     if (per_layer(s))
         at = *(void **)at = arena_array(k->m->arena, (size_t)n, sizeof(int32_t));
     for (int32_t l = 0; at && l < n; l++) {
@@ -407,7 +421,9 @@ static void write_row(const struct arch_model *m, const struct key_spec *s, stru
     }
     if (as_default && !s->required)
         return;
-    if (s->kind == KEY_NAME)
+    if (s->kind == KEY_FOUR)
+        gguf_writer_array(w, key, GGUF_I32, field(m, s), 4);
+    else if (s->kind == KEY_NAME)
         gguf_writer_str(w, key, slice_of(s->names[*(int32_t *)field(m, s)]));
     else if (s->kind == KEY_BOOL)
         gguf_writer_bool(w, key, *(int32_t *)field(m, s));

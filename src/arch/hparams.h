@@ -35,7 +35,7 @@ struct hparams {
     int32_t *windowed; /* [n_layer] 1: the layer sees only the window */
     int32_t causal;
     /* positions */
-    int32_t n_rot, n_rot_swa;
+    int32_t n_rot, n_rot_swa, rope_sections[4];
     float rope_base, rope_base_swa, rope_factor, rope_attn_factor;
     int32_t rope_scaling, rope_ctx_orig, rope_finetuned;
     float yarn_ext, yarn_attn, yarn_beta_fast, yarn_beta_slow, yarn_log;
@@ -64,10 +64,11 @@ struct arch_model;
 enum key_kind {
     KEY_I32,
     KEY_F32,
-    KEY_BOOL,      /* int32_t */
-    KEY_NAME,      /* a string, one of `names`: its place, int32_t */
-    KEY_LAYERS,    /* int32_t *, [n_layer]: one number for all layers, or an array; bools too */
-    KEY_LAYERS_F32 /* float * */
+    KEY_BOOL,       /* int32_t */
+    KEY_NAME,       /* a string, one of `names`: its place, int32_t */
+    KEY_LAYERS,     /* int32_t *, [n_layer]: one number for all layers, or an array; bools too */
+    KEY_LAYERS_F32, /* float * */
+    KEY_FOUR        /* int32_t [4]; an array of up to four */
 };
 
 struct key_spec {
@@ -96,6 +97,7 @@ struct key_spec {
 #define BOOL(suffix_, field)   KEY_AT(KEY_BOOL, suffix_, struct hparams, field)
 #define NAME(suffix_, field)   KEY_AT(KEY_NAME, suffix_, struct hparams, field)
 #define LAYERS(suffix_, field) KEY_AT(KEY_LAYERS, suffix_, struct hparams, field)
+#define FOUR(suffix_, field)   KEY_AT(KEY_FOUR, suffix_, struct hparams, field)
 #define RANGE(lo_, hi_)        .lo = lo_, .hi = hi_
 
 /* Rows that families put into their tables. */

@@ -19,7 +19,7 @@ static double yarn_magnitude(double m, double s)
     return s > 1 ? 1 + 0.1 * m * fmath_log(s) : 1;
 }
 
-const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_params *p)
+static struct rope_set *one_set(struct arch_model *m, const struct rope_params *p)
 {
     const struct hparams *hp = &m->hp;
     struct rope_set *set = arena_alloc(m->arena, sizeof *set);
@@ -57,13 +57,21 @@ const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_para
     return set;
 }
 
-/* Which of the two sets of longrope serves depends on the context that the model is opened for; a
- * session may ask for less. Models say n_ctx_train when they mean the long one. */
-pith_status rope_factors(const struct arch_model *m, const float **out, struct pith_error *err)
+const struct rope_set *rope_set_new(struct arch_model *m, const struct rope_params *p)
 {
-    const struct tensor *t = m->io.rope_freqs;
-    if (m->hp.rope_scaling == ROPE_SCALE_LONG)
-        t = m->hp.n_ctx_train > m->hp.rope_ctx_orig ? m->io.rope_long : m->io.rope_short;
+    struct rope_set *set = one_set(m, p);
+    if (!set || !p->far)
+        return set;
+    struct rope_params far = *p;
+    far.factors = p->far;
+    set->longer = one_set(m, &far);
+    set->n_ctx = m->hp.rope_ctx_orig;
+    return set->longer ? set : NULL;
+}
+
+static pith_status factors_of(const struct arch_model *m, const struct tensor *t, const float **out,
+                              struct pith_error *err)
+{
     *out = t ? arch_floats(m, t) : NULL;
     if (t && !*out)
         return error_set(err, PITH_NOMEM, "out of memory for %s", t->name);
@@ -72,4 +80,25 @@ pith_status rope_factors(const struct arch_model *m, const float **out, struct p
             return error_set(err, PITH_RANGE, "%s divides pair %lld by %g, wanted > 0", t->name,
                              (long long)i, (double)(*out)[i]);
     return PITH_OK;
+}
+
+pith_status rope_factors(const struct arch_model *m, struct rope_params *p, struct pith_error *err)
+{
+    if (m->hp.rope_scaling != ROPE_SCALE_LONG)
+        return factors_of(m, m->io.rope_freqs, &p->factors, err);
+    pith_status st = factors_of(m, m->io.rope_short, &p->factors, err);
+    return st == PITH_OK ? factors_of(m, m->io.rope_long, &p->far, err) : st;
+}
+
+const uint8_t *rope_axis(const struct arch_model *m, int interleaved)
+{
+    const int32_t *n = m->hp.rope_sections;
+    if (n[0] <= 0 || n[1] <= 0)
+        return NULL;
+    uint8_t *axis = arena_alloc(m->arena, (size_t)m->hp.n_rot / 2 + 1);
+    if (axis && interleaved)
+        rope_axis_interleaved(axis, m->hp.n_rot / 2, n);
+    else if (axis)
+        rope_axis_sections(axis, m->hp.n_rot / 2, n);
+    return axis;
 }

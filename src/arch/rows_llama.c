@@ -9,6 +9,7 @@
  *   arcee           AFM-4.5B: down(relu(up x)^2)
  *   maincoder       q and k are normalised per head after rotation
  *   ernie4_5        ERNIE 4.5
+ *   paddleocr       its half-split relative, with positions of three axes
  *   deci            DeciLM, arXiv:2411.19146: heads and widths by layer; a layer may have a product
  *                   in place of attention, or nothing
  *   granite         Granite 3: scales of embedding, residual, scores and logits, which are divided;
@@ -21,6 +22,7 @@
  *   openelm         arXiv:2404.14619: heads and widths by layer
  *   bitnet          arXiv:2402.17764: norms before both output matrices
  *   chatglm         arXiv:2406.12793: a part of each head is rotated; gate and up are one matrix
+ *   phi3            arXiv:2404.14219: the same form, half-split; factors for long texts
  *   glm4            GLM-4-0414: norms before and behind */
 #include "arch/decoder.h"
 
@@ -34,6 +36,7 @@ DECODER(arch_smollm3, "smollm3", PLAIN, .rotates = ROTATES_BY_STEP, .rotate_step
 DECODER(arch_arcee, "arcee", PLAIN, .ungated = 1, .act = GLU_RELU2)
 DECODER(arch_maincoder, "maincoder", PLAIN, .qk_norm = QK_HEAD, .norm_last = 1)
 DECODER(arch_ernie4_5, "ernie4_5", PLAIN)
+DECODER(arch_paddleocr, "paddleocr", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_PAIRS)
 DECODER(arch_deci, "deci", .skips = 1)
 DECODER(arch_granite, "granite", .scales = 1, .logits_divided = 1, .rope_switch = 1,
         .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY, .renorm = YES,
@@ -55,4 +58,5 @@ DECODER(arch_openelm, "openelm", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD,
         .qkv_bias = NEVER, .output = NEVER)
 DECODER(arch_bitnet, "bitnet", PLAIN, .rope = ROPE_HALVES, .sub_norms = 1, .output = NEVER)
 DECODER(arch_chatglm, "chatglm", PLAIN, .fused_up = 1)
-DECODER(arch_glm4, "glm4", PLAIN, .norm_place = NORM_SANDWICH, .fused_up = 1)
+DECODER(arch_phi3, "phi3", PLAIN, .rope = ROPE_HALVES, .fused_up = 1)
+DECODER(arch_glm4, "glm4", PLAIN, .sections = SECTIONS_PAIR_HALVES, .norm_place = NORM_SANDWICH, .fused_up = 1)

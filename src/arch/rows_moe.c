@@ -1,14 +1,29 @@
 /* rows_moe.c -- mixtures of experts with shared ones, leading dense layers and gates of their own
  * (decoder.h).
  *
- *   deepseek     DeepSeekMoE, arXiv:2401.06066: weights are not renormalised
- *   bailingmoe   Ling, arXiv:2503.05139: experts in every layer; heads as wide as what is rotated
- */
+ *   deepseek       DeepSeekMoE, arXiv:2401.06066: weights are not renormalised
+ *   deepseek2-ocr  DeepSeek-OCR, arXiv:2510.18234: half-split rotation
+ *   bailingmoe     Ling, arXiv:2503.05139: experts in every layer; heads as wide as what is rotated
+ *   bailingmoe2    Ling 2.0, arXiv:2510.22115: q and k normalised, the choice has a bias
+ *   dots1          dots.llm1, arXiv:2506.05767
+ *   ernie4_5-moe   ERNIE 4.5 with experts
+ *   exaone-moe     K-EXAONE: windowed layers alone have positions
+ *   afmoe          Trinity: norms on both sides, attention's output is gated, every fourth layer
+ *                  has no positions
+ *   glm4moe        GLM-4.5, arXiv:2508.06471: the norm before the experts is called
+ *                  post_attention_norm
+ *   hy_v3          Hy3: a layer has experts where it has a router
+ *   minimax-m2     MiniMax-M2: q and k normalised as whole rows
+ *   qwen3vl        the text side of Qwen3-VL: positions of three axes by turns; qwen3vlmoe with
+ *                  experts */
 #include "arch/decoder.h"
 
 #define PLAIN .out_bias = NEVER, .ffn_bias = NEVER
 
 DECODER(arch_deepseek, "deepseek", PLAIN, .experts = EXPERTS_BEHIND, .expert_scale = 1,
+        .shared = SHARED_BY_COUNT)
+DECODER(arch_deepseek2_ocr, "deepseek2-ocr", PLAIN, .rope = ROPE_HALVES, .experts = EXPERTS_BEHIND,
+        .gating = BY_KEY, .gating_default = 1, .renorm = BY_KEY, .expert_scale = 1,
         .shared = SHARED_BY_COUNT)
 
 static pith_status heads_as_rotated(struct arch_model *m, struct pith_error *err)
@@ -19,3 +34,36 @@ static pith_status heads_as_rotated(struct arch_model *m, struct pith_error *err
 }
 DECODER(arch_bailingmoe, "bailingmoe", PLAIN, .experts = EXPERTS_ALL, .renorm = BY_KEY,
         .expert_scale = 1, .shared = SHARED_BY_COUNT, .output = MUST, .tune = heads_as_rotated)
+DECODER(arch_bailingmoe2, "bailingmoe2", PLAIN, .rope = ROPE_HALVES, .fused_qkv = MUST,
+        .qkv_bias = NEVER, .qk_norm = QK_HEAD, .experts = EXPERTS_BEHIND, .gating = BY_KEY,
+        .renorm = BY_KEY, .expert_scale = 1, .shared = SHARED_BY_BOTH, .output = MUST)
+DECODER(arch_dots1, "dots1", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD,
+        .experts = EXPERTS_BEHIND, .gating = BY_KEY, .renorm = BY_KEY, .expert_scale = 1,
+        .shared = SHARED_BY_COUNT, .output = MUST)
+DECODER(arch_ernie4_5_moe, "ernie4_5-moe", PLAIN, .experts = EXPERTS_BY_STEP, .renorm = YES,
+        .shared = SHARED_BY_WIDTH)
+DECODER(arch_exaone_moe, "exaone-moe", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD,
+        .window = MUST, .window_period = 4, .rotates = ROTATES_WINDOWED, .experts = EXPERTS_BEHIND,
+        .gating = BY_KEY, .renorm = BY_KEY, .expert_scale = 1, .shared = SHARED_AS_ONE,
+        .output = MUST)
+DECODER(arch_afmoe, "afmoe", PLAIN, .rope = ROPE_HALVES, .norm_place = NORM_SANDWICH,
+        .qk_norm = QK_HEAD, .attn_gate = GATE_ELEMENTS, .gate_act = GLU_SIGMOID, .embd_by_width = 1,
+        .window_period = 4, .swa_base = BY_KEY, .rotates = ROTATES_BY_STEP, .rotate_step = 4,
+        .experts = EXPERTS_BEHIND, .choice_bias = MUST, .gating = BY_KEY, .gating_default = 2,
+        .renorm = BY_KEY, .expert_scale = 1, .shared = SHARED_BY_COUNT)
+DECODER_RENAMED(arch_glm4moe, "glm4moe", RENAMED("ffn_norm.weight", "post_attention_norm.weight"),
+                PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_PAIRS, .qk_norm = QK_HEAD,
+                .qk_may = 1, .experts = EXPERTS_BEHIND, .choice_bias = MUST, .gating = BY_KEY,
+                .gating_default = 2, .renorm = BY_KEY, .expert_scale = 1, .ff_of_expert = FF_SHARE,
+                .shared = SHARED_BY_COUNT)
+DECODER_RENAMED(arch_hy_v3, "hy_v3", RENAMED("exp_probs_b.bias", "exp_probs_b"), PLAIN,
+                .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .experts = EXPERTS_BY_ROUTER,
+                .gating = BY_KEY, .gating_default = 2, .renorm = BY_KEY, .expert_scale = 1,
+                .shared = SHARED_AS_ONE)
+DECODER(arch_minimax_m2, "minimax-m2", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_ROW,
+        .experts = EXPERTS_ALL, .ff_of_expert = FF_NO_KEY, .choice_bias = MUST, .gating = BY_KEY,
+        .gating_default = 2, .renorm = YES, .output = MUST)
+DECODER(arch_qwen3vl, "qwen3vl", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_INTERLEAVED,
+        .qk_norm = QK_HEAD)
+DECODER(arch_qwen3vlmoe, "qwen3vlmoe", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_INTERLEAVED,
+        .qk_norm = QK_HEAD, .experts = EXPERTS_ALL, .ff_of_expert = FF_SHARE, .renorm = YES)

@@ -275,10 +275,7 @@ static int append(struct info *all, int *n, const struct model_file *f, uint64_t
     int64_t dims[4], bytes = 4;
     struct info *t = &all[*n];
     *t = (struct info){.n_dims = (uint32_t)arch_tensor_dims(a, spec, l, dims)};
-    if (l < 0)
-        snprintf(t->name, sizeof t->name, "%s", spec->name);
-    else
-        snprintf(t->name, sizeof t->name, "blk.%d.%s", l, spec->name);
+    arch_tensor_name(a, spec, l, t->name, sizeof t->name);
     for (int i = 0; i < *n; i++)
         if (!strcmp(all[i].name, t->name))
             return 0;

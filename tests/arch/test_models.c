@@ -24,9 +24,10 @@ static void run_close(struct run *r)
 /* Model and session with a cache of the given type; pooling as the file says when PITH_POOL_FILE.
  * */
 static int run_open(struct run *r, const char *path, const char *cache, pith_pooling pooling,
-                    struct pith_error *err)
+                    int32_t n_ctx, struct pith_error *err)
 {
     struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = n_ctx; /* 0: as trained */
     sp.cache_type_k = sp.cache_type_v = cache;
     sp.pooling = pooling;
     r->session = NULL;
@@ -77,7 +78,7 @@ static int logits_of(const struct golden *g, int32_t piece, float *out, int32_t 
 {
     struct pith_error err;
     struct run r;
-    int ok = run_open(&r, golden_path(g, ".gguf"), "f32", PITH_POOL_FILE, &err);
+    int ok = run_open(&r, golden_path(g, ".gguf"), "f32", PITH_POOL_FILE, golden_ctx(g), &err);
     for (int32_t at = 0; ok && at < g->n; at += piece) {
         int32_t n = g->n - at < piece ? g->n - at : piece;
         ok = run_step(&r, g->token + at, n, &err) == PITH_OK;
@@ -184,7 +185,7 @@ static void embedding_case(const struct golden *g, const json_t *output, int *n_
         if (!want)
             want = golden_floats(golden_path(g, suffix), rows * n_embd);
         REQUIRE(want, "%s%s cannot be read", g->name, suffix);
-        if (!run_open(&r, golden_path(g, ".gguf"), "f32", kinds[k].kind, &err) ||
+        if (!run_open(&r, golden_path(g, ".gguf"), "f32", kinds[k].kind, golden_ctx(g), &err) ||
             run_step(&r, g->token, g->n, &err) != PITH_OK)
             CHECK_MSG(0, "%s, pooling %s: %s", g->name, pooling, err.msg);
         else
@@ -236,7 +237,7 @@ static int sum_errors(const struct golden *g, const char *cache, const float *wa
     struct pith_error err;
     struct run r;
     *e = (struct error_sums){.difference = INFINITY};
-    if (!run_open(&r, golden_path(g, ".gguf"), cache, PITH_POOL_FILE, &err) ||
+    if (!run_open(&r, golden_path(g, ".gguf"), cache, PITH_POOL_FILE, golden_ctx(g), &err) ||
         run_step(&r, g->token, g->n, &err) != PITH_OK) {
         CHECK_MSG(err.code == PITH_UNSUPPORTED && strstr(err.msg, "needs a multiple of 32"),
                   "%s, %s cache: %s", g->name, cache, err.msg);
@@ -357,7 +358,7 @@ static json_t *stories(const char *name, struct run *r, struct pith_error *err)
     if (!cases)
         return NULL;
     snprintf(path, sizeof path, "%s/vectors/models/%s.gguf", test_shared(), name);
-    if (!run_open(r, path, "f32", PITH_POOL_FILE, err)) {
+    if (!run_open(r, path, "f32", PITH_POOL_FILE, 0, err)) {
         CHECK_MSG(0, "%s: %s", name, err->msg);
         json_decref(cases);
         return NULL;
@@ -546,7 +547,7 @@ static void reference_kl(const char *cache, double share)
     json_t *all = json_load_file(file, 0, NULL);
     if (!all)
         SKIP("no reference/gemma-270m.json under %s", test_shared());
-    if (run_open(&r, path, cache, PITH_POOL_FILE, &err))
+    if (run_open(&r, path, cache, PITH_POOL_FILE, 0, &err))
         reference_cases(&r, all, cache, share);
     else
         CHECK_MSG(0, "%s", err.msg);
