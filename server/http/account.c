@@ -43,16 +43,17 @@ static int64_t room_of_process(const struct server *s)
                            : INT64_MAX;
 }
 
-/* Bytes of the process that lie in memory, 0: not known. */
+/* Bytes of the process that lie in memory and in no file, from which the system could read them
+ * again (mapped weights). 0: not known. */
 static int64_t resident(void)
 {
-    long long pages = 0;
+    long long all = 0, shared = 0;
     FILE *f = fopen("/proc/self/statm", "re");
-    if (f && fscanf(f, "%*s %lld", &pages) != 1)
-        pages = 0;
+    if (f && fscanf(f, "%*s %lld %lld", &all, &shared) != 2)
+        all = shared = 0;
     if (f)
         fclose(f);
-    return pages * sysconf(_SC_PAGESIZE);
+    return (all - shared) * sysconf(_SC_PAGESIZE);
 }
 
 void account_measure(struct server *s)
