@@ -3,8 +3,16 @@
 #include <time.h>
 #ifdef __GLIBC__
 #include <malloc.h>
+#include <stdatomic.h>
 #endif
 
+#include "server/api/routes.h"
+#include "server/http/auth.h"
+#include "server/http/connections.h"
+#include "server/http/work.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
 #include "server/serve.h"
 
 int server_sequences(int parallel)

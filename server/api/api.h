@@ -4,7 +4,11 @@
 #ifndef PITH_SERVER_API_H
 #define PITH_SERVER_API_H
 
-#include "server/serve.h"
+#include <jansson.h>
+#include <stdint.h>
+
+struct exchange;
+struct server;
 
 /* api_openai.c */
 void api_chat(struct server *s, struct exchange *x);

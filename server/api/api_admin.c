@@ -1,7 +1,14 @@
 /* api_admin.c -- what changes the server: models loaded and unloaded by hand, and its end. Needs a
  * key given with --admin-key. */
 #include "server/api/api.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
 #include "server/request/request.h"
+#include "server/serve.h"
+
+#include <stdatomic.h>
 
 /* By then it is loaded. */
 static json_t *loaded(struct hosted *m, struct fields *b, struct fault *f)

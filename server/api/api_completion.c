@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/request/answer.h"
 #include "server/api/api.h"
+#include "server/json.h"
+#include "server/request/answer.h"
+#include "server/request/fields.h"
 #include "server/request/fim.h"
 #include "server/request/settings.h"
 

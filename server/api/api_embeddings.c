@@ -5,8 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/request/answer.h"
 #include "server/api/api.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/answer.h"
+#include "server/request/fields.h"
 #include "server/request/request.h"
 
 enum { INPUTS_MAX = 4096 };

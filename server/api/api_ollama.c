@@ -6,9 +6,14 @@
 #include <string.h>
 #include <time.h>
 
-#include "server/request/answer.h"
 #include "server/api/api.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/answer.h"
+#include "server/request/fields.h"
 #include "server/request/tools.h"
+#include "server/serve.h"
 
 /* ---------------------------------------------------------------- requests */
 

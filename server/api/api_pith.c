@@ -3,13 +3,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <stdatomic.h>
+#include <pthread.h>
 
 #include "server/api/api.h"
+#include "server/http/account.h"
+#include "server/http/auth.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/models/metrics.h"
 #include "server/request/answer.h"
+#include "server/request/fields.h"
 #include "server/request/request.h"
 #include "server/request/settings.h"
 #include "server/request/tools.h"
+#include "server/serve.h"
 
 /* A card with the members that Anthropic's clients read, beside those of OpenAI's. */
 static json_t *card_of(const struct hosted *h)

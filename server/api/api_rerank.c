@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "server/api/api.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/request/fields.h"
 
 /* Each a text, or an object with one. */
 static int check_texts(const json_t *list, const char *name, struct fault *f)

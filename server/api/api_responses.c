@@ -6,6 +6,10 @@
 #include <string.h>
 
 #include "server/api/api.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
 #include "server/request/request.h"
 #include "server/request/tools.h"
 

@@ -5,7 +5,12 @@
 #include <string.h>
 
 #include "server/api/api.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
 #include "server/request/request.h"
+#include "server/serve.h"
 
 /* What both ways of looking find. Texts are malloc'd, "" for none. */
 struct shown {

@@ -4,8 +4,14 @@
 #include <string.h>
 
 #include "server/api/api.h"
+#include "server/http/auth.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
 #include "server/request/request.h"
 #include "server/schedule/slots.h"
+#include "server/serve.h"
 
 enum { SLOTS_MAX = 256 };
 

@@ -8,6 +8,9 @@
 #include <string.h>
 
 #include "server/api/api.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/serve.h"
 
 #define HTML "text/html; charset=utf-8"
 #define CSS  "text/css; charset=utf-8"

@@ -8,6 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/api/routes.h"
+#include "server/http/auth.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
 #include "server/serve.h"
 
 /* ---------------------------------------------------------------- bodies */

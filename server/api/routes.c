@@ -1,6 +1,9 @@
 /* routes.c -- every endpoint, one row each. The rows make the dispatch, GET /docs and GET
  * /openapi.json. */
 #include "server/api/api.h"
+#include "server/api/routes.h"
+#include "server/request/fields.h"
+#include "server/serve.h"
 
 enum {
     DIRECT = ROUTE_DIRECT,

@@ -4,9 +4,15 @@
 #include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
+#include <stdatomic.h>
 #endif
 
+#include "server/http/account.h"
+#include "server/http/auth.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
 #include "server/schedule/scheduler.h"
+#include "server/serve.h"
 
 static void add(struct account *a, int64_t bytes)
 {
@@ -62,7 +68,8 @@ void account_measure(struct server *s)
         return;
     int64_t beside = resident() - atomic_load(&s->account.bytes);
 #ifdef __GLIBC__
-    if (beside + atomic_load(&s->account.bytes) > s->p.max_memory) { /* what is free is kept there */
+    if (beside + atomic_load(&s->account.bytes) > s->p.max_memory) {
+        /* what is free is kept there */
         malloc_trim(0);
         beside = resident() - atomic_load(&s->account.bytes);
     }

@@ -25,6 +25,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "server/http/exchange.h"
+#include "server/json.h"
+
 struct server;
 struct tenant;
 struct fault;

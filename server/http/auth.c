@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/http/auth.h"
+#include "server/json.h"
 #include "server/schedule/scheduler.h"
 
 struct tenants {

@@ -13,9 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <pthread.h>
 
+#include "server/api/routes.h"
+#include "server/http/account.h"
+#include "server/http/exchange.h"
 #include "server/http/http.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
 #include "server/request/request.h"
+#include "server/serve.h"
 
 enum {
     OUT_MAX = 64 << 20, /* bytes a client may leave unread */

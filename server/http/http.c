@@ -14,9 +14,20 @@
 #include <strings.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
+#include "server/api/routes.h"
+#include "server/http/account.h"
+#include "server/http/auth.h"
+#include "server/http/connections.h"
+#include "server/http/exchange.h"
 #include "server/http/http.h"
+#include "server/http/work.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/schedule/scheduler.h"
+#include "server/serve.h"
 
 enum { HEADER_BYTES = 64 << 10, IDLE_SECONDS = 120, DRAIN_MS = 10, OTHER_FILES = 256 };
 

@@ -12,8 +12,13 @@
 #ifndef PITH_SERVER_HTTP_H
 #define PITH_SERVER_HTTP_H
 
-#include "server/serve.h"
+#include "server/api/routes.h"
+#include "server/http/exchange.h"
 #include "server/http/trace.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+
+struct server_params;
 
 struct MHD_Connection;
 

@@ -10,7 +10,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "server/http/auth.h"
 #include "server/http/http.h"
+#include "server/serve.h"
 
 int http_fail(struct pith_error *err, const char *what, const char *why)
 {

@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 
 #include "server/http/http.h"
+#include "server/json.h"
 
 enum { RESERVE = 32, LATE_MS = 1000, LOOK_MS = 100, ADDRESSES = 1024 };
 

@@ -9,9 +9,16 @@
 #include <sys/socket.h>
 #ifdef __GLIBC__
 #include <malloc.h>
+#include <pthread.h>
 #endif
 
+#include "server/http/account.h"
 #include "server/http/http.h"
+#include "server/http/work.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/serve.h"
+#include "server/server.h"
 
 enum { PULSE_MS = 5000, WATCH_MS = 50, TIDY_MS = 500 };
 

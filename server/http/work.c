@@ -18,8 +18,15 @@
  * may be is full of those that have left. */
 #include <stdlib.h>
 #include <time.h>
+#include <pthread.h>
 
+#include "server/api/routes.h"
+#include "server/http/account.h"
+#include "server/http/exchange.h"
+#include "server/http/work.h"
+#include "server/json.h"
 #include "server/schedule/scheduler.h"
+#include "server/serve.h"
 
 enum {
     THREADS_MAX = 64,

@@ -10,13 +10,19 @@
  *
  * A file that is none costs nobody his place: its header is read before room is made, and what
  * fails behind that is not tried again at once. */
-#include "server/request/grammars.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/models/models.h"
+#include "server/request/grammars.h"
 #include "server/request/request.h"
+#include "server/serve.h"
+#include "server/server.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 enum { RETRY_SECONDS = 30 };
 

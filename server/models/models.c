@@ -1,11 +1,22 @@
 /* models.c -- see models.h. Nothing here waits but models_load, models_drain and models_stop. */
+#include "server/api/routes.h"
+#include "server/http/account.h"
+#include "server/http/auth.h"
+#include "server/http/exchange.h"
+#include "server/http/work.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/models/models.h"
+#include "server/request/fields.h"
 #include "server/request/request.h"
+#include "server/serve.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 /* ---------------------------------------------------------------- finding */
 

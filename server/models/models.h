@@ -12,6 +12,8 @@
 #ifndef PITH_SERVER_MODELS_H
 #define PITH_SERVER_MODELS_H
 
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/models/metrics.h"
 #include "server/schedule/scheduler.h"
 

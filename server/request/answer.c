@@ -6,9 +6,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
 #include "server/request/fim.h"
 #include "server/request/settings.h"
 #include "server/request/tools.h"
+#include "server/serve.h"
 
 enum {
     PROMPTS_MAX = 1024,

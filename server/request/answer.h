@@ -13,6 +13,10 @@
 #ifndef PITH_SERVER_ANSWER_H
 #define PITH_SERVER_ANSWER_H
 
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
 #include "server/request/message.h"
 #include "server/request/request.h"
 

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/request/fields.h"
 #include "server/serve.h"
 
 enum {

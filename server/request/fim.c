@@ -5,6 +5,8 @@
  *         [suffix] behind [middle] begun
  *
  * Without tokens for repositories the other files stand before it all. */
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/request/fim.h"
 
 #include <stdlib.h>

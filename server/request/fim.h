@@ -3,6 +3,8 @@
 #ifndef PITH_SERVER_FIM_H
 #define PITH_SERVER_FIM_H
 
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/request/request.h"
 
 struct fim {                               /* texts; NULL: none */

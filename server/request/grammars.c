@@ -10,8 +10,11 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "server/http/auth.h"
+#include "server/models/hosted.h"
 #include "server/models/metrics.h"
 #include "server/schedule/scheduler.h"
+#include "server/serve.h"
 
 enum { MOST = 1024, BUCKETS = 2048 };
 

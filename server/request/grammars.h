@@ -3,7 +3,7 @@
 #ifndef PITH_SERVER_GRAMMARS_H
 #define PITH_SERVER_GRAMMARS_H
 
-#include "server/serve.h"
+#include "server/models/hosted.h"
 
 struct grammars;
 struct grammars *

@@ -1,4 +1,5 @@
 /* message.c -- see message.h. */
+#include "server/json.h"
 #include "server/request/message.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #ifndef PITH_SERVER_MESSAGE_H
 #define PITH_SERVER_MESSAGE_H
 
-#include "server/serve.h"
+#include "server/json.h"
 
 enum part_kind { PART_TEXT, PART_REASONING, PART_CALL };
 struct part {

@@ -1,7 +1,15 @@
 /* request.c -- see request.h. */
 #include "server/request/request.h"
 
+#include "server/api/routes.h"
+#include "server/http/exchange.h"
+#include "server/http/work.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
 #include "server/request/grammars.h"
+#include "server/serve.h"
+#include "server/server.h"
 
 #include <limits.h>
 #include <math.h>

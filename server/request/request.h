@@ -3,6 +3,9 @@
 #ifndef PITH_SERVER_REQUEST_H
 #define PITH_SERVER_REQUEST_H
 
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
 #include "server/schedule/scheduler.h"
 
 /* Text to tokens (malloc), NULL with *f. flags as pith_tokenize; `field` is named in errors. */

@@ -1,4 +1,5 @@
 /* settings.c -- see settings.h. */
+#include "server/request/fields.h"
 #include "server/request/settings.h"
 
 #include <math.h>

@@ -3,6 +3,7 @@
 #ifndef PITH_SERVER_SETTINGS_H
 #define PITH_SERVER_SETTINGS_H
 
+#include "server/request/fields.h"
 #include "server/request/request.h"
 
 /* The numbers of samplers into j, by the names that requests have for them: of a request what it

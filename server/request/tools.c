@@ -1,5 +1,8 @@
 /* tools.c -- see tools.h. Families whose calls are not one JSON text call in their own form, or,
  * where that cannot keep the tools' schemas, in the generic one: {"name", "arguments"}. */
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/request/fields.h"
 #include "server/request/tools.h"
 
 #include <stdlib.h>

@@ -3,7 +3,9 @@
 #ifndef PITH_SERVER_TOOLS_H
 #define PITH_SERVER_TOOLS_H
 
+#include "server/json.h"
 #include "server/request/answer.h"
+#include "server/request/fields.h"
 
 /* By F_tools, F_tool_choice and F_parallel_tool_calls. A call that has to come is made to come: the
  * answer begins with what opens calls in the model's family, and a grammar of the tools' parameters

@@ -10,12 +10,16 @@
  * Whoever makes a mask keeps all others from the same compiled grammar, so the scheduler must not
  * need it meanwhile: no mask is begun while it draws and moves positions on (beside_hold), nor of a
  * grammar that it has yet to draw from. */
+#include "server/http/account.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/schedule/beside.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <pthread.h>
 
 struct job {
     struct job *next;

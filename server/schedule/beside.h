@@ -3,6 +3,7 @@
 #ifndef PITH_SERVER_BESIDE_H
 #define PITH_SERVER_BESIDE_H
 
+#include "server/json.h"
 #include "server/schedule/scheduler_impl.h"
 
 /* All of these on the scheduler's thread. */

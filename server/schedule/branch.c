@@ -2,7 +2,12 @@
  * requests begin and end. */
 #include <stdlib.h>
 #include <string.h>
+#include <pthread.h>
 
+#include "server/http/account.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/schedule/beside.h"
 
 /* ---------------------------------------------------------------- beginning */

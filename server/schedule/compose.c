@@ -10,12 +10,19 @@
  * more than a step, and a long prompt never holds up those who are being written to.
  *
  * The time of a step: prefill gets what decoding leaves of the gap asked for (--gap), by the times
- * of earlier steps. Where decoding alone takes longer and several keys decode, only as many rows are
- * in a step as fit: those of a key that has many take turns. Bits do not depend on it (the law of
- * same bits), so time may decide. */
+ * of earlier steps. Where decoding alone takes longer and several keys decode, only as many rows
+ * are in a step as fit: those of a key that has many take turns. Bits do not depend on it (the law
+ * of same bits), so time may decide. */
 #include <string.h>
+#include <stdatomic.h>
 
+#include "server/http/account.h"
+#include "server/http/auth.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/schedule/scheduler_impl.h"
+#include "server/serve.h"
 
 enum {
     CHUNK_MIN = 16,

@@ -13,8 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <stdatomic.h>
+#include <pthread.h>
 
+#include "server/http/account.h"
+#include "server/http/auth.h"
+#include "server/http/exchange.h"
+#include "server/http/work.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/schedule/beside.h"
+#include "server/serve.h"
 
 struct call { /* sched_call */
     struct call *next;

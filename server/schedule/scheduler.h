@@ -2,7 +2,10 @@
 #ifndef PITH_SERVER_SCHEDULER_H
 #define PITH_SERVER_SCHEDULER_H
 
-#include "server/serve.h"
+#include "server/http/account.h"
+#include "server/http/exchange.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
 
 enum { CHOICES_MAX = 128, TOP_MAX = 20 };
 

@@ -3,6 +3,8 @@
 #ifndef PITH_SERVER_SCHEDULER_IMPL_H
 #define PITH_SERVER_SCHEDULER_IMPL_H
 
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/models/metrics.h"
 #include "server/schedule/scheduler.h"
 

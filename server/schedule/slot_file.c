@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/request/request.h"
 #include "server/schedule/slots.h"
 

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/http/account.h"
+#include "server/http/exchange.h"
+#include "server/models/hosted.h"
 #include "server/schedule/scheduler_impl.h"
 #include "server/schedule/slots.h"
 

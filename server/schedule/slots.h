@@ -3,6 +3,8 @@
 #ifndef PITH_SERVER_SLOTS_H
 #define PITH_SERVER_SLOTS_H
 
+#include "server/json.h"
+#include "server/models/hosted.h"
 #include "server/schedule/scheduler.h"
 
 struct slot_info {

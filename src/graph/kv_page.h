@@ -58,8 +58,8 @@ static inline enum dtype kv_v_type(const struct state *s)
  */
 size_t kv_row_scratch(const struct state *kv);
 
-/* Row of a slot to and from its place. V of latent rows can be read, not written: that does nothing.
- * page is the page's first byte, rows need no alignment. */
+/* Row of a slot to and from its place. V of latent rows can be read, not written: that does
+ * nothing. page is the page's first byte, rows need no alignment. */
 void kv_put_k(const struct state *kv, uint8_t *page, int head, int slot, const void *row);
 void kv_put_v(const struct state *kv, uint8_t *page, int head, int slot, const void *row);
 void kv_get_k(const struct state *kv, const uint8_t *page, int head, int slot, void *row);

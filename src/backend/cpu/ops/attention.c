@@ -301,7 +301,8 @@ static OP_FN(cpu_index_topk)
 
 const struct cpu_op cpu_attention_ops[] = {
     {OP_CACHE_WRITE, "cache_write", .fn = cpu_cache_write, .scratch = cache_write_scratch},
-    {OP_ATTN, "attn paged", .fn = cpu_attn, .units = attn_n_units, .can = can_attn, .scratch = attn_scratch},
+    {OP_ATTN, "attn paged", .fn = cpu_attn, .units = attn_n_units, .can = can_attn,
+     .scratch = attn_scratch},
     {OP_ATTN_MERGE, "attn_merge", .fn = cpu_attn_merge, .scratch = merge_scratch},
     {OP_TEMPER, "temper", .fn = cpu_temper},
     {OP_INDEX_TOPK,

@@ -6,7 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "server/serve.h"
+#include "server/http/work.h"
+#include "server/json.h"
 
 int64_t clock_now(void)
 {

@@ -1,0 +1,57 @@
+/* json.h -- what goes wrong with a request, JSON, and the clock. The lowest header of the
+ * server. */
+#ifndef PITH_SERVER_JSON_H
+#define PITH_SERVER_JSON_H
+
+#include <jansson.h>
+#include <pith.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What goes wrong with a request. msg says what was found, what was wanted, what to do. */
+struct fault {
+    int http;         /* status, 0: none */
+    int retry_after;  /* seconds, 0: not said */
+    const char *code; /* "context_length_exceeded" */
+    char param[64];   /* the field, "" for none */
+    char msg[512];
+    int64_t n_prompt, n_ctx, n_over; /* of context_length_exceeded */
+    double progress;                 /* of model_loading, 0 to 1 */
+};
+/* Returns 0, so that it can be returned. param may be NULL. */
+int fault_set(struct fault *f, int http, const char *code, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+int fault_from(struct fault *f, const struct pith_error *err, const char *param); /* by status */
+int fault_memory(struct fault *f);
+int fault_shutting_down(struct fault *f);
+const char *fault_type(const struct fault *f);  /* "invalid_request_error" */
+json_t *fault_json(const struct fault *f);      /* the shape of OpenAI's errors */
+json_t *fault_anthropic(const struct fault *f); /* api_anthropic.c */
+json_t *fault_ollama(const struct fault *f);    /* api_ollama.c */
+
+/* ---------------------------------------------------------------- JSON */
+
+enum { JSON_DEPTH = 128 };
+/* A body as JSON; nested deeper than JSON_DEPTH is refused before it is parsed. */
+json_t *json_read(const char *p, size_t n, struct fault *f);
+/* What was found where something else was wanted: "an object", a number or the beginning of a text
+ * as it is; NULL: "missing". */
+const char *json_found_in(const json_t *v, char buf[64]);
+#define json_found(v) json_found_in(v, (char[64]){0}) /* lives as long as the block */
+json_t *json_float(float x);                          /* 0.8f as 0.8 */
+json_t *json_text(const char *p, size_t n);           /* bytes that are no UTF-8 become U+FFFD */
+/* The texts of a list as one, or those that its objects have under a key. NULL: one of them is no
+ * text, or out of memory. */
+json_t *json_joined(const json_t *list, const char *key);
+/* As text (malloc), compact, with numbers that read back as the very same. NULL: out of memory. */
+char *json_exact(const json_t *j);
+/* jansson's callers cannot look at each of its allocations, so it tells their thread of those that
+ * fail (from json_watch on), as all of json.c does. Whether there was one since this was asked
+ * last: what was made meanwhile has a hole. */
+void json_watch(void);
+int json_lost(void);
+/* n more bytes at the end of (*text)[*n_text]. 0: out of memory. */
+int text_put(char **text, size_t *n_text, size_t *cap, const char *p, size_t n);
+int64_t clock_now(void); /* monotonic ns */
+
+#endif
