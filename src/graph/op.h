@@ -37,7 +37,8 @@ enum op_flags {
     OP_TRANSFER = 128,    /* takes a value to another device: run by the plan, not by a kernel */
     OP_OPAQUE = 256,      /* its result is no matrix of numbers: nobody is shown it */
     OP_FUSED = 512,       /* made by fusion alone, and so without a reference */
-    OP_HEADS = 1024       /* reads values whose heads lie apart (graph.h, head) as they are */
+    OP_HEADS = 1024,      /* reads values whose heads lie apart (graph.h, head) as they are */
+    OP_MOVER = 2048       /* moves or sorts a few numbers: its reference is not slow anywhere */
 };
 
 struct call;

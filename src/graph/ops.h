@@ -12,5 +12,6 @@
 #include "graph/ops/rope.h"
 #include "graph/ops/rows.h"
 #include "graph/ops/scan.h"
+#include "graph/ops/stream.h"
 
 #endif

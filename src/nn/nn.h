@@ -50,14 +50,19 @@ struct nn_ffn {
     int halves;
     struct nn_norm mid_norm; /* before down */
     enum glu_act act;
+    float act_c[4]; /* constants of act */
 };
 node nn_ffn(struct graph *g, const struct nn_ffn *f, node x);
 
 /* sum over the k chosen experts of weight * down_e(act(gate_e x) * up_e x) [Mixtral,
  * arXiv:2401.04088, sec. 2.1]; gate_up: both in one stack, the gates' rows first */
 struct nn_moe {
-    const struct tensor *router, *gate, *up, *gate_up, *down;
+    const struct tensor *router, *router_b, *gate, *up, *gate_up, *down;
+    const struct tensor *b_gate, *b_up, *b_gate_up, *b_down; /* [X, M], NULL: none */
+    const struct tensor *f_gate, *f_up, *f_gate_up, *f_down; /* factors [X], NULL: none */
     const struct tensor *choice; /* added to the scores for the choice alone, NULL: nothing */
+    const struct tensor *table;  /* [V, k] experts of a row's token, NULL: they are chosen */
+    const struct tensor *factor; /* [X] times the weights, NULL: 1 */
     node inner;                  /* what the experts read, NULL: x, as the router */
     int32_t n_expert, k;
     enum moe_gating gating;
@@ -65,7 +70,9 @@ struct nn_moe {
     float least;
     int32_t n_group, n_group_used; /* topk_op, graph/ops/moe.h */
     float scale;
+    int before; /* weights go in with x, not out with y */
     enum glu_act act;
+    float act_c[4]; /* constants of act */
 };
 node nn_moe(struct graph *g, const struct nn_moe *m, node x);
 

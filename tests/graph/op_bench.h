@@ -191,6 +191,25 @@ static void bench_check(struct bench_case c, const float *want, const char *what
     }
 }
 
+/* The reference within `off` of numbers made in another order, relative to the larger of them
+ * and 1. */
+__attribute__((unused)) static void bench_near(struct bench_case c, const float *want, float off,
+                                               const char *what)
+{
+    static float got[1 << 18];
+    struct pith_error err;
+    c.level = CPU_REF;
+    REQUIRE(bench_run(&c, got, &err) == PITH_OK, "%s: %s", what, err.msg);
+    for (int64_t i = 0; i < c.T * c.cols; i++) {
+        float size = fabsf(want[i]) > 1 ? fabsf(want[i]) : 1;
+        if (!(bench_same(got[i], want[i]) || fabsf(got[i] - want[i]) <= off * size)) {
+            CHECK_MSG(0, "%s: row %d column %d is %.9g, wanted about %.9g", what, (int)(i / c.cols),
+                      (int)(i % c.cols), (double)got[i], (double)want[i]);
+            return;
+        }
+    }
+}
+
 /* What building the case says; "" where it is built. */
 static const char *bench_refused(struct bench_case c)
 {

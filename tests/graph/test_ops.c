@@ -484,6 +484,409 @@ static void weights_go_before_or_after(void)
         }
 }
 
+/* ---------------------------------------------------------------- element by element */
+
+struct row_case {
+    int op, two;
+    struct glu_op glu;
+    struct pos_scale_op pos;
+};
+
+enum { R_GLU, R_CLAMP, R_TOP, R_POS, R_LENGTH };
+
+static node build_row(struct graph *g, node x, void *ctx)
+{
+    const struct row_case *c = ctx;
+    int64_t n = x->cols / 2;
+    node a = c->two ? graph_view(g, x, 0, n, "a") : x, b = NULL;
+    if (c->two)
+        b = graph_view(g, x, n, n, "b");
+    switch (c->op) {
+    case R_GLU:
+        return graph_glu_of(g, a, b, &c->glu, "glu");
+    case R_CLAMP:
+        return graph_clamp(g, x, -1.5f, 0.25f, "clamp");
+    case R_TOP:
+        return graph_top_part(g, x, 1.25f, "top");
+    case R_POS:
+        return graph_pos_scale(g, x, &c->pos, "pos");
+    default:
+        return graph_length(g, x, x->cols / 3, "length");
+    }
+}
+
+static float held(float x, float lo, float hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+static float glu_want(const struct glu_op *p, float x, float y)
+{
+    const float *c = p->c, inf = INFINITY;
+    switch (p->act) {
+    case GLU_SILU_MIN:
+        x = held(x, -inf, c[0]);
+        return x / (1 + exp_of(-x)) * held(y, -c[0], c[0]);
+    case GLU_SILU_CAP:
+        return held(x / (1 + exp_of(-x)), -inf, c[0]) * held(y, -c[0], c[0]);
+    case GLU_OAI:
+        x = held(x, -inf, c[0]);
+        return x / (1 + exp_of(x * -1.702f)) * (held(y, -c[0], c[0]) + 1);
+    case GLU_XIELU:
+        return x > 0 ? fmaf(c[0] * x, x, c[2] * x)
+                     : fmaf(c[1], (exp_of(x > c[3] ? c[3] : x) - 1) - x, c[2] * x);
+    default:
+        return roundf(x);
+    }
+}
+
+static void activations_with_constants(void)
+{
+    const struct glu_op ops[] = {{GLU_SILU_MIN, {2}},
+                                 {GLU_SILU_CAP, {1.25f}},
+                                 {GLU_OAI, {7}},
+                                 {GLU_XIELU, {0.8f, 0.6f, 0.5f, -1e-6f}},
+                                 {GLU_ROUND, {0}}};
+    struct rng rng;
+    rng_init(&rng, 10);
+    for (size_t k = 0; k < sizeof ops / sizeof *ops; k++)
+        for (int n = 1; n < 600; n += n < 40 ? 1 : 231) {
+            struct row_case c = {.op = R_GLU, .two = ops[k].act >= GLU_SILU_MIN, .glu = ops[k]};
+            int T = 3, cols = c.two ? 2 * n : n;
+            bench_fill(&rng, in, T * cols, 1);
+            for (int t = 0; t < T; t++)
+                for (int i = 0; i < n; i++)
+                    want[t * n + i] =
+                        glu_want(&c.glu, in[t * cols + i], c.two ? in[t * cols + n + i] : 1);
+            bench_check(
+                (struct bench_case){.build = build_row, .ctx = &c, .in = in, .T = T, .n = cols},
+                want, "activation");
+        }
+    struct row_case alone = {.op = R_GLU, .glu = {GLU_OAI, {7}}};
+    const char *why = bench_refused(
+        (struct bench_case){.build = build_row, .ctx = &alone, .in = in, .T = 1, .n = 4});
+    CHECK_MSG(strstr(why, "operands is 1, wanted 2"), "%s", why);
+}
+
+static void rows_are_held_cut_scaled_and_measured(void)
+{
+    struct rng rng;
+    rng_init(&rng, 11);
+    for (int op = R_CLAMP; op <= R_LENGTH; op++)
+        for (int n = 3; n < 300; n += n < 40 ? 3 : 120) {
+            struct row_case c = {.op = op, .pos = {.scale = 0.3f, .n = 5, .offset = 1}};
+            int T = 4, at = 0;
+            bench_fill(&rng, in, T * n, op == R_CLAMP || op == R_POS);
+            for (int t = 0; t < T; t++) {
+                const float *x = in + t * n;
+                double mean = 0, var = 0;
+                bench_pos[t] = 9 * t;
+                for (int i = 0; i < n; i++)
+                    mean += (double)x[i] / n;
+                for (int i = 0; i < n; i++)
+                    var += ((double)x[i] - mean) * ((double)x[i] - mean) / (n - 1);
+                float cut = (float)(mean + 1.25 * sqrt(var));
+                float s = (float)(1 + (double)0.3f * fmath_log(1 + (9 * t + 1) / 5));
+                for (int i = 0; i < n && op != R_LENGTH; i++)
+                    want[at++] = op == R_CLAMP ? held(x[i], -1.5f, 0.25f)
+                                 : op == R_TOP ? (x[i] - cut > 0 ? x[i] - cut : 0)
+                                               : x[i] * s;
+                for (int h = 0; h < 3 && op == R_LENGTH; h++) {
+                    double sum = 0;
+                    for (int i = 0; i < n / 3; i++)
+                        sum += (double)x[h * (n / 3) + i] * (double)x[h * (n / 3) + i];
+                    want[at++] = (float)sqrt(sum);
+                }
+            }
+            struct bench_case b = {.build = build_row, .ctx = &c, .in = in, .T = T, .n = n};
+            bench_check(b, op == R_CLAMP || op == R_POS ? want : NULL, "rows");
+            bench_near(b, want, 2e-6f, "rows");
+        }
+}
+
+/* ---------------------------------------------------------------- a matrix for each head */
+
+static node build_head_matmul(struct graph *g, node x, void *ctx)
+{
+    return graph_head_matmul(g, ctx, x, "head_matmul");
+}
+
+static node build_one_head(struct graph *g, node x, void *ctx)
+{
+    return graph_matmul(g, ctx, NULL, x, "matmul");
+}
+
+static void each_head_has_its_matrix(void)
+{
+    enum { H = 3, M = 77, MAX_K = 512 };
+    static const struct {
+        enum dtype type;
+        int k;
+    } cases[] = {{DT_F32, 33},  {DT_F16, 50},   {DT_BF16, 34}, {DT_Q8_0, 64},
+                 {DT_Q4_0, 96}, {DT_Q4_K, 512}, {DT_Q6_K, 256}};
+    static float w[H * M * MAX_K], part[40 * MAX_K], out[40 * M];
+    struct rng rng;
+    struct pith_error err;
+    rng_init(&rng, 12);
+    bench_fill(&rng, w, H * M * MAX_K, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int T = 1; T <= 37; T += 18) {
+            int k = cases[i].k, n = H * k;
+            bench_fill(&rng, in, T * n, 0);
+            for (int h = 0; h < H; h++) { /* each head as a product of its own */
+                bench_reset();
+                const struct tensor *one =
+                    bench_tensor(cases[i].type, 0, M, k, w + (int64_t)h * M * k);
+                for (int t = 0; t < T; t++)
+                    memcpy(part + t * k, in + t * n + h * k, (size_t)k * sizeof *part);
+                struct bench_case b = {.build = build_one_head,
+                                       .ctx = (void *)(uintptr_t)one,
+                                       .in = part,
+                                       .T = T,
+                                       .n = k};
+                REQUIRE(bench_run(&b, out, &err) == PITH_OK, "%s", err.msg);
+                for (int t = 0; t < T; t++)
+                    memcpy(want + (t * H + h) * M, out + t * M, M * sizeof *out);
+            }
+            bench_reset();
+            const struct tensor *all = bench_tensor(cases[i].type, H, M, k, w);
+            bench_check((struct bench_case){.build = build_head_matmul,
+                                            .ctx = (void *)(uintptr_t)all,
+                                            .in = in,
+                                            .T = T,
+                                            .n = n},
+                        want, dtypes[cases[i].type].name);
+        }
+    const struct tensor *odd = bench_tensor(DT_BF16, H, 2, 3, w);
+    const char *why = bench_refused((struct bench_case){
+        .build = build_head_matmul, .ctx = (void *)(uintptr_t)odd, .in = in, .T = 1, .n = 9});
+    CHECK_MSG(strstr(why, "odd head"), "%s", why);
+}
+
+/* ---------------------------------------------------------------- rows of tables */
+
+struct gather_case {
+    struct gather_op p;
+    const struct tensor *w;
+};
+
+static node build_gather(struct graph *g, node x, void *ctx)
+{
+    const struct gather_case *c = ctx;
+    node y = graph_gather(g, c->w, c->p.by == GATHER_VALUE ? x : NULL, &c->p, "gather");
+    return c->p.by == GATHER_VALUE ? y : graph_add(g, y, graph_scale(g, y, 0, "zero"), "sum");
+}
+
+static void tables_are_read_by_token_position_and_value(void)
+{
+    enum { V = 11, N = 37 };
+    static float w[V * N];
+    static int32_t ints[V * N];
+    struct rng rng;
+    rng_init(&rng, 13);
+    bench_fill(&rng, w, V * N, 0);
+    for (int i = 0; i < V * N; i++)
+        ints[i] = 1000 * i - 7;
+    const float values[6] = {0, 3, 10, 99, -5, NAN};
+    for (int by = 0; by < 4; by++)
+        for (int whole = 0; whole < 2; whole++)
+            for (int by_token = 0; by_token < 2; by_token++) {
+                bench_reset();
+                struct gather_case c = {.p = {.by = (enum gather_by)by,
+                                              .row = by == GATHER_VALUE ? 0 : 2,
+                                              .of_embd = 4,
+                                              .scale = whole ? 1 : 0.5f},
+                                        .w = whole ? bench_ints(V, N, ints)
+                                                   : bench_tensor(DT_F32, 0, V, N, w)};
+                int T = 6;
+                for (int t = 0; t < T; t++) {
+                    bench_pos[t] = 3 * t;
+                    bench_tokens[t] = (5 * t) % V;
+                    in[t] = bench_table[bench_tokens[t]] = values[t];
+                    int at = by == GATHER_TOKEN      ? (by_token ? bench_tokens[t] : 4)
+                             : by == GATHER_POSITION ? 2 + 3 * t
+                             : by == GATHER_ROW      ? 2
+                             : values[t] > 0         ? (int)held(values[t], 0, V)
+                                                     : 0;
+                    at = at < V ? at : V - 1;
+                    for (int i = 0; i < N; i++)
+                        want[t * N + i] = whole ? (float)ints[at * N + i] : w[at * N + i] * 0.5f;
+                }
+                bench_check((struct bench_case){.build = build_gather,
+                                                .ctx = &c,
+                                                .in = in,
+                                                .T = T,
+                                                .n = 1,
+                                                .by_token = by_token},
+                            want, "gather");
+            }
+}
+
+/* ---------------------------------------------------------------- streams */
+
+struct stream_case {
+    struct stream_mix_op p;
+    int32_t S, C, E;
+    struct stream_gates_in gates;
+    int with_y;
+};
+
+static node build_mix(struct graph *g, node x, void *ctx)
+{
+    const struct stream_case *c = ctx;
+    int64_t n = (int64_t)c->S * c->E;
+    struct stream_mix_in m = {
+        .x = graph_view(g, x, 0, n, "x"), .c = graph_view(g, x, n, c->C, "c"), .p = c->p};
+    if (c->with_y)
+        m.y = graph_view(g, x, n + c->C, c->E, "y");
+    return graph_stream_mix(g, &m, "mix");
+}
+
+static void streams_are_mixed(void)
+{
+    struct rng rng;
+    rng_init(&rng, 14);
+    for (int E = 1; E < 90; E += E < 20 ? 3 : 33)
+        for (int way = 0; way < 16; way++) {
+            struct stream_case c = {.S = 4, .C = 24, .E = E, .with_y = way & 1};
+            c.p = (struct stream_mix_op){.n_in = 4,
+                                         .n_out = way & 2 ? 4 : 1,
+                                         .keep = (way & 4) != 0,
+                                         .sum = (way & 8) != 0 || !(way & 5),
+                                         .c_first = 8,
+                                         .c_out = 1,
+                                         .c_in = way & 2 ? 4 : 1,
+                                         .y_first = 4,
+                                         .y_add = way & 4 ? 1 : 0};
+            int T = 3, n = 4 * E + 24 + E, P = c.p.n_out;
+            bench_fill(&rng, in, T * n, way == 15);
+            for (int t = 0; t < T; t++)
+                for (int p = 0; p < P; p++)
+                    for (int i = 0; i < E; i++) {
+                        const float *x = in + t * n, *k = x + 4 * E, *y = k + 24;
+                        float a = c.p.keep ? x[p * E + i] : 0;
+                        for (int s = 0; c.p.sum && s < 4; s++)
+                            a = fmaf(k[8 + p + s * c.p.c_in], x[s * E + i], a);
+                        want[(t * P + p) * E + i] =
+                            c.with_y ? fmaf(k[4 + p] + c.p.y_add, y[i], a) : a;
+                    }
+            bench_check(
+                (struct bench_case){.build = build_mix, .ctx = &c, .in = in, .T = T, .n = n}, want,
+                "mix");
+        }
+    struct stream_case bad[] = {
+        {.p = {.n_in = 4, .n_out = 4, .sum = 1, .c_first = 9, .c_out = 1, .c_in = 4}},
+        {.p = {.n_in = 4, .n_out = 4, .y_first = 21}, .with_y = 1},
+        {.p = {.n_in = 4, .n_out = 5, .keep = 1}},
+        {.p = {.n_in = 3, .n_out = 1}},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        bad[i].S = 4, bad[i].C = 24, bad[i].E = 2;
+        const char *why = bench_refused(
+            (struct bench_case){.build = build_mix, .ctx = &bad[i], .in = in, .T = 1, .n = 34});
+        CHECK_MSG(strstr(why, "stream_mix"), "case %d: \"%s\"", (int)i, why);
+    }
+}
+
+static node build_gates(struct graph *g, node x, void *ctx)
+{
+    struct stream_gates_in in_ = ((struct stream_case *)ctx)->gates;
+    in_.x = x;
+    return graph_stream_gates(g, &in_, "gates");
+}
+
+static void gates_of_streams(void)
+{
+    enum { N = 4, C = 24 };
+    static float scale[3], base[C];
+    struct rng rng;
+    rng_init(&rng, 15);
+    for (int parts = 1; parts <= 3; parts++)
+        for (int round = 0; round < 20; round++) {
+            int n = parts < 3 ? parts * N : C, T = 4;
+            struct stream_case c = {.gates.p = {.n = N,
+                                                .iterations = 1 + round % 7,
+                                                .eps = 1e-6f,
+                                                .magnitude = 2,
+                                                .post_eps = round & 1 ? 0.125f : 0}};
+            bench_reset();
+            bench_fill(&rng, scale, 3, 0);
+            bench_fill(&rng, base, C, 0);
+            bench_fill(&rng, in, T * n, 0);
+            c.gates.scale = bench_tensor(DT_F32, 0, 0, parts, scale);
+            c.gates.base = bench_tensor(DT_F32, 0, 0, n, base);
+            for (int t = 0; t < T; t++) {
+                double m[C];
+                for (int i = 0; i < n; i++) {
+                    double v = (double)in[t * n + i] * (double)scale[i < N       ? 0
+                                                                     : i < 2 * N ? 1
+                                                                                 : 2] +
+                               (double)base[i];
+                    m[i] = i < N       ? 1 / (1 + exp(-v)) + 1e-6
+                           : i < 2 * N ? 2 / (1 + exp(-v)) + (double)c.gates.p.post_eps
+                                       : exp(v);
+                }
+                double *k = m + 2 * N;
+                for (int it = 0; n == C && it < 2 * c.gates.p.iterations; it++)
+                    for (int a = 0; a < N; a++) { /* rows, columns, rows, columns .. */
+                        int step = it % 2 ? N : 1, at = it % 2 ? a : N * a;
+                        double sum = it ? 1e-6 : 0;
+                        for (int i = 0; i < N; i++)
+                            sum += k[at + i * step];
+                        for (int i = 0; i < N; i++)
+                            k[at + i * step] = k[at + i * step] / sum + (it ? 0 : 1e-6);
+                    }
+                for (int i = 0; i < n; i++)
+                    want[t * n + i] = (float)m[i];
+            }
+            struct bench_case b = {.build = build_gates, .ctx = &c, .in = in, .T = T, .n = n};
+            bench_check(b, NULL, "gates");
+            bench_near(b, want, 1e-5f, "gates");
+        }
+}
+
+/* ---------------------------------------------------------------- a slot for each row */
+
+struct slot_case {
+    const struct tensor *w;
+    int32_t X, K;
+};
+
+static node build_slots(struct graph *g, node x, void *ctx)
+{
+    const struct slot_case *c = ctx;
+    node routing = graph_moe_route(g, graph_view(g, x, 0, 1, "slot"), c->X, "route");
+    node sorted = graph_moe_sort(g, routing, c->X, "sort");
+    node y = graph_moe_matmul(g, c->w, graph_view(g, x, 1, c->K, "x"), sorted, "product");
+    return graph_moe_sum(g, y, routing, "sum");
+}
+
+static void slots_pick_a_matrix(void)
+{
+    enum { X = 3, M = 20, K = 40 };
+    static float w[X * M * K];
+    const float slots[7] = {0, 1, 2, 2, 9, -1, NAN};
+    struct rng rng;
+    struct slot_case c = {.X = X, .K = K};
+    rng_init(&rng, 16);
+    bench_reset();
+    bench_fill(&rng, w, X * M * K, 0);
+    bench_fill(&rng, in, 7 * (1 + K), 0);
+    c.w = bench_tensor(DT_F32, X, M, K, w);
+    for (int t = 0; t < 7; t++) {
+        int e = slots[t] > 2 ? 2 : slots[t] > 0 ? (int)slots[t] : 0;
+        in[t * (1 + K)] = slots[t];
+        for (int m = 0; m < M; m++) {
+            float acc = 0;
+            for (int k = 0; k < K; k++)
+                acc = fmaf(w[(e * M + m) * K + k], in[t * (1 + K) + 1 + k], acc);
+            want[t * M + m] = acc;
+        }
+    }
+    bench_check((struct bench_case){.build = build_slots, .ctx = &c, .in = in, .T = 7, .n = 1 + K},
+                want, "slots");
+}
+
 int main(void)
 {
     TEST(rope_turns_a_part_of_each_head);
@@ -495,6 +898,13 @@ int main(void)
     TEST(choices_that_cannot_be_are_refused);
     TEST(experts_have_biases_and_factors);
     TEST(weights_go_before_or_after);
+    TEST(activations_with_constants);
+    TEST(rows_are_held_cut_scaled_and_measured);
+    TEST(each_head_has_its_matrix);
+    TEST(tables_are_read_by_token_position_and_value);
+    TEST(streams_are_mixed);
+    TEST(gates_of_streams);
+    TEST(slots_pick_a_matrix);
     bench_reset();
     return test_end();
 }

@@ -153,7 +153,7 @@ static int cpu_impl(const struct device *d, const struct node *n, struct op_impl
     if (n->w && tensor_layout_on(n->w, n->device) != LAYOUT_ROWS)
         return 0; /* the reference reads rows */
     ref_impl(n, out);
-    out->slow = c->kern && (op_has(n->op, OP_PRODUCT) || op_has(n->op, OP_READS_STATE));
+    out->slow = c->kern && !op_has(n->op, OP_MOVER);
     return out->fn || op_has(n->op, OP_TRANSFER); /* not what fusion alone makes */
 }
 

@@ -184,6 +184,10 @@ struct kern {
     void (*sigmoid)(const float *x, float *y, int64_t n);               /* 1 / (1 + exp(-x)) */
     void (*softcap)(const float *x, float cap, float *y, int64_t n);    /* cap * tanh(x / cap) */
     void (*exp)(const float *x, float *y, int64_t n);
+    /* Below lo: lo, above hi: hi, NaN stays: y = lo > x ? lo : x, then hi < y ? hi : y. */
+    void (*clamp)(const float *x, float lo, float hi, float *y, int64_t n);
+    /* 0 < x: fma(c0 x, x, c2 x), else fma(c1, (exp(c3 < x ? c3 : x) - 1) - x, c2 x) */
+    void (*xielu)(const float *x, const float c[4], float *y, int64_t n);
     /* Rotates one head in place: pairs (x[2i], x[2i+1]) (norm) or (x[i], x[i + n_rot/2]) (neox), i
      * < n_rot/2; a' = fma(-b, s, a * c), b' = fma(b, c, a * s) with a*c, a*s rounded first. */
     void (*rope_norm)(float *x, const float *cosv, const float *sinv, int n_rot);

@@ -4,9 +4,9 @@
 _Static_assert((int)KERN_PAGE == (int)STEP_PAGE && (int)KERN_SPAN == (int)ATTN_SPAN,
                "kernels and graph agree on pages");
 
-static const struct cpu_op *const groups[] = {cpu_rows_ops,      cpu_norm_ops, cpu_rope_ops,
-                                              cpu_product_ops,   cpu_moe_ops,  cpu_scan_ops,
-                                              cpu_attention_ops, cpu_conv_ops, cpu_move_ops};
+static const struct cpu_op *const groups[] = {
+    cpu_rows_ops, cpu_norm_ops,      cpu_rope_ops, cpu_product_ops, cpu_moe_ops,
+    cpu_scan_ops, cpu_attention_ops, cpu_conv_ops, cpu_move_ops,    cpu_stream_ops};
 
 int cpu_ops_impl(const struct kern *kern, const struct node *n, struct op_impl *out)
 {

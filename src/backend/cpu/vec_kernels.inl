@@ -83,6 +83,7 @@ MAP_FN(axpy, v_fma(a, x, y))
 MAP_FN(sigmoid, v_div(v_set(1), v_add(v_set(1), v_exp(v_neg(x)))))
 MAP_FN(softcap, v_softcap(x, a))
 MAP_FN(exp, v_exp(x))
+MAP_FN(clamp, v_min(b, v_max(a, x)))
 
 static void vec_add(const float *x, const float *y, float *z, int64_t n)
 {
@@ -117,6 +118,22 @@ static void vec_softcap(const float *x, float cap, float *y, int64_t n)
 static void vec_exp(const float *x, float *y, int64_t n)
 {
     map(map_exp, x, x, y, n, 0, 0);
+}
+
+static void vec_clamp(const float *x, float lo, float hi, float *y, int64_t n)
+{
+    map(map_clamp, x, x, y, n, lo, hi);
+}
+
+static void vec_xielu(const float *x, const float *c, float *y, int64_t n)
+{
+    const V up = v_set(c[0]), down = v_set(c[1]), all = v_set(c[2]), top = v_set(c[3]);
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        V v = v_load_n(x + i, n - i), e = v_exp(v_min(top, v)), line = v_mul(all, v);
+        V below = v_fma(down, v_sub(v_sub(e, v_set(1)), v), line);
+        V above = v_fma(v_mul(up, v), v, line);
+        v_store_n(y + i, v_less(v_set(0), v, above, below), n - i);
+    }
 }
 
 /* ---- gated activations */

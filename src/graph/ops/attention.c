@@ -609,6 +609,7 @@ static OP_FN(ref_bias_table)
 
 const struct op_info op_bias_table = {.name = "bias_table",
                                       .kind = OP_UNITS,
+                                      .flags = OP_MOVER,
                                       .params_bytes = sizeof(struct bias_table_op),
                                       .shape = shape_bias_table,
                                       .reference = ref_bias_table,

@@ -148,6 +148,7 @@ static OP_FN(ref_im2col)
 
 const struct op_info op_im2col = {.name = "im2col",
                                   .kind = OP_UNITS,
+                                  .flags = OP_MOVER,
                                   .params_bytes = sizeof(struct im2col_op),
                                   .shape = shape_im2col,
                                   .reference = ref_im2col,

@@ -6,12 +6,14 @@
  *               gating; a weight is p, divided by the sum of the chosen where `norm`, times scale,
  *               times the expert's factor. With groups only the experts of the best groups stand
  *               for choice. With a table the row's token tells the experts.
+ *   MOE_ROUTE   z [T, 2]: one expert of weight 1, its number in x [T, 1] (an adapter's slot)
  *   MOE_SORT    the rows of the step grouped by expert, int32: [n_active][expert: X][first: X + 1]
  *               [row: T k] (struct moe_sorted)
- *   MOE_MATMUL  z [T k, M]: row t k + j = (W[e] x[t]) factor[e] + bias[e], e expert j of row t; x
- * may have a row for each expert, too. W [X, M, K] MOE_SPREAD  z [T k, n]: row t k + j = weight[j]
- * x[t], for experts that weigh what goes in MOE_SUM     z [T, M] = sum over j of weight[j] x[t k +
- * j], or of x alone: one fma chain from 0, ascending expert */
+ *   MOE_MATMUL  z [T k, M]: row t k + j = (W[e] x[t]) factor[e] + bias[e], e expert j of row t;
+ *               x may have a row for each expert, too. W [X, M, K]
+ *   MOE_SPREAD  z [T k, n]: row t k + j = weight[j] x[t], for experts that weigh what goes in
+ *   MOE_SUM     z [T, M] = sum over j of weight[j] x[t k + j], or of x alone: one fma chain from 0,
+ *               ascending expert */
 #include "graph/ops/moe.h"
 
 #include <math.h>
@@ -169,7 +171,7 @@ static OP_FN(ref_topk)
 
 const struct op_info op_topk = {.name = "topk",
                                 .kind = OP_ROWS,
-                                .flags = OP_OPAQUE,
+                                .flags = OP_OPAQUE | OP_MOVER,
                                 .params_bytes = sizeof(struct topk_op),
                                 .shape = shape_topk,
                                 .reference = ref_topk,
@@ -186,6 +188,40 @@ node graph_topk(struct graph *g, const struct topk_in *in, const char *name)
                                      .w2 = in->factor,
                                      .p = &in->p},
                       name);
+}
+
+/* ---------------------------------------------------------------- MOE_ROUTE */
+
+static void shape_moe_route(struct graph *g, struct node *n)
+{
+    node_like(n, n->src[0]);
+    if (n->cols != 1)
+        graph_mismatch(g, n, "numbers of a row", n->cols, 1);
+    n->cols = 2;
+}
+
+static OP_FN(ref_moe_route)
+{
+    int32_t n = ((const struct moe_op *)c->p)->n_expert;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        float v = value_row(x, &c->src[0], r)[0], *y = value_row(x, &c->dst, r);
+        *(int32_t *)y = v > 0 ? v < (float)n ? (int32_t)v : n - 1 : 0;
+        y[1] = 1;
+    }
+}
+
+const struct op_info op_moe_route = {.name = "moe_route",
+                                     .kind = OP_ROWS,
+                                     .flags = OP_OPAQUE | OP_MOVER,
+                                     .params_bytes = sizeof(struct moe_op),
+                                     .shape = shape_moe_route,
+                                     .reference = ref_moe_route};
+
+node graph_moe_route(struct graph *g, node x, int32_t n_expert, const char *name)
+{
+    struct moe_op p = {.k = 1, .n_expert = n_expert};
+    return graph_node(g, &(struct node){.op = OP_MOE_ROUTE, .n_src = 1, .src = {x}, .p = &p}, name);
 }
 
 /* ---------------------------------------------------------------- MOE_SORT */
@@ -246,7 +282,7 @@ static OP_FN(ref_moe_sort)
 
 const struct op_info op_moe_sort = {.name = "moe_sort",
                                     .kind = OP_UNITS,
-                                    .flags = OP_OPAQUE,
+                                    .flags = OP_OPAQUE | OP_MOVER,
                                     .params_bytes = sizeof(struct moe_op),
                                     .shape = shape_moe_sort,
                                     .reference = ref_moe_sort,

@@ -40,6 +40,8 @@ struct moe_op {
 
 /* Routing [T, 2k]: k expert ids (int32, ascending), then their weights. */
 node graph_topk(struct graph *g, const struct topk_in *in, const char *name);
+/* The same of one expert of weight 1, whose number is in x [T, 1]. */
+node graph_moe_route(struct graph *g, node x, int32_t n_expert, const char *name);
 /* The step's rows grouped by expert, for the products. */
 node graph_moe_sort(struct graph *g, node routing, int32_t n_expert, const char *name);
 /* x [T, K] or [T k, K]; w [X, M, K]; [T k, M] */

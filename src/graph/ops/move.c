@@ -2,6 +2,8 @@
  *
  *   EMBED   z [T, E] = scale W[token of the row], W [V, E]; or the step's own embedding rows, as
  *           they are
+ *   GATHER  z [T, n] = scale W[i], W [V, n]: i is the row's token or position, the same for all
+ *           rows, or a number of a value. Numbers beyond the table's are its first or last row
  *   SELECT  z [R, n] = the rows of x [T, n] whose output was asked for
  *   POOL    z [N, n] = of each sequence's rows of x [T, n] the first (CLS), the last, or the mean:
  *           summed in order, divided by their number
@@ -56,6 +58,74 @@ node graph_embed(struct graph *g, const struct tensor *w, float scale)
     return graph_node(g, &(struct node){.op = OP_EMBED, .w = w, .p = &p}, "embed");
 }
 
+/* ---------------------------------------------------------------- GATHER */
+
+static void shape_gather(struct graph *g, struct node *n)
+{
+    const struct gather_op *p = n->p;
+    n->rows = ROWS_T;
+    n->cols = tensor_k(n->w);
+    if (p->by == GATHER_VALUE) {
+        node_like(n, n->src[0]);
+        n->cols = tensor_k(n->w);
+        if (n->src[0]->cols != 1)
+            graph_mismatch(g, n, "numbers of a row", n->src[0]->cols, 1);
+    }
+    if (n->w->type != DT_I32 && !dtypes[n->w->type].dequant)
+        graph_mismatch(g, n, "type of the table", n->w->type, DT_F32);
+}
+
+/* Which row of the table; the nearest there is. */
+static int64_t gather_row(const struct call *c, const struct exec *x, int64_t r)
+{
+    const struct gather_op *p = c->p;
+    const struct step *s = x->step;
+    int64_t at = p->row, n = tensor_m(c->w);
+    if (p->by == GATHER_TOKEN)
+        at = s->embd ? p->of_embd : step_token(s)[r];
+    else if (p->by == GATHER_POSITION)
+        at += step_pos(s)[r];
+    else if (p->by == GATHER_VALUE) {
+        float v = value_row(x, &c->src[0], r)[0];
+        at = v > 0 ? v < (float)n ? (int64_t)v : n - 1 : 0;
+    }
+    return at < 0 ? 0 : at < n ? at : n - 1;
+}
+
+static OP_FN(ref_gather)
+{
+    const struct gather_op *p = c->p;
+    int64_t n = c->dst.cols;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        float *y = value_row(x, &c->dst, r);
+        int64_t at = gather_row(c, x, r);
+        if (c->w->type == DT_I32)
+            for (int64_t i = 0; i < n; i++)
+                y[i] = (float)((const int32_t *)c->w_data)[at * n + i];
+        else
+            dtypes[c->w->type].dequant(
+                (const uint8_t *)c->w_data + (uint64_t)at * dtype_row_bytes(c->w->type, n), y, n);
+        for (int64_t i = 0; i < n && p->scale != 1.0f; i++)
+            y[i] = y[i] * p->scale;
+    }
+}
+
+const struct op_info op_gather = {.name = "gather",
+                                  .kind = OP_ROWS,
+                                  .flags = OP_MOVER,
+                                  .params_bytes = sizeof(struct gather_op),
+                                  .shape = shape_gather,
+                                  .reference = ref_gather};
+
+node graph_gather(struct graph *g, const struct tensor *w, node at, const struct gather_op *p,
+                  const char *name)
+{
+    int by_value = p->by == GATHER_VALUE;
+    return graph_node(
+        g, &(struct node){.op = OP_GATHER, .n_src = by_value, .src = {at}, .w = w, .p = p}, name);
+}
+
 /* ---------------------------------------------------------------- SELECT */
 
 static void shape_select(struct graph *g, struct node *n)
@@ -73,8 +143,11 @@ static OP_FN(ref_select)
                (size_t)c->dst.cols * sizeof(float));
 }
 
-const struct op_info op_select = {
-    .name = "select", .kind = OP_ROWS, .shape = shape_select, .reference = ref_select};
+const struct op_info op_select = {.name = "select",
+                                  .kind = OP_ROWS,
+                                  .flags = OP_MOVER,
+                                  .shape = shape_select,
+                                  .reference = ref_select};
 
 node graph_select(struct graph *g, node x, const char *name)
 {
@@ -113,6 +186,7 @@ static OP_FN(ref_pool)
 
 const struct op_info op_pool = {.name = "pool",
                                 .kind = OP_ROWS,
+                                .flags = OP_MOVER,
                                 .params_bytes = sizeof(struct pool_op),
                                 .shape = shape_pool,
                                 .reference = ref_pool};
@@ -208,6 +282,7 @@ static OP_FN(ref_columns)
 
 const struct op_info op_columns = {.name = "columns",
                                    .kind = OP_ROWS,
+                                   .flags = OP_MOVER,
                                    .params_bytes = sizeof(struct columns_op),
                                    .shape = shape_columns,
                                    .reference = ref_columns};
@@ -253,7 +328,7 @@ static void shape_copy(struct graph *g, struct node *n)
 }
 
 const struct op_info op_copy = {
-    .name = "copy", .kind = OP_UNITS, .flags = OP_TRANSFER, .shape = shape_copy};
+    .name = "copy", .kind = OP_UNITS, .flags = OP_MOVER | OP_TRANSFER, .shape = shape_copy};
 
 node graph_copy(struct graph *g, node x, int32_t device)
 {

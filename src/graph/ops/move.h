@@ -10,6 +10,13 @@ enum pool_kind { POOL_MEAN, POOL_CLS, POOL_LAST };
 struct embed_op {
     float scale;
 };
+enum gather_by { GATHER_TOKEN, GATHER_POSITION, GATHER_ROW, GATHER_VALUE };
+struct gather_op {
+    enum gather_by by;
+    int32_t row;     /* GATHER_ROW: which; GATHER_POSITION: that of position 0 */
+    int32_t of_embd; /* GATHER_TOKEN: the row of rows that are embeddings */
+    float scale;
+};
 /* n pieces of `width` columns of operand src: the first begins at `first`, the others each `stride`
  * columns further on. */
 struct column_run {
@@ -42,6 +49,10 @@ struct concat_in {
     uint32_t shared;
 };
 node graph_concat(struct graph *g, const struct concat_in *in, const char *name);
+/* Rows of a table: by the step's tokens or positions, one for all, or by the numbers of a node
+ * [rows, 1] (GATHER_VALUE; else NULL). */
+node graph_gather(struct graph *g, const struct tensor *w, node at, const struct gather_op *p,
+                  const char *name);
 /* Runs of columns of up to NODE_SRC values, side by side. */
 node graph_columns(struct graph *g, const node *x, int32_t n_src, const struct column_run *run,
                    int32_t n_runs, const char *name);

@@ -5,6 +5,7 @@
  *   MATMUL      z [rows, M] = x [rows, K] W^T + b;  W [M, K], b [M] or without. One element is one
  *               sum over K in the order of the weight's type (tensor/dtype.h)
  *   MATMUL_GLU  z = act(x W^T) (x W2^T): made by fusion where a device has it
+ *   HEAD_MATMUL z [rows, H M]: head h of z = head h of x [rows, H K] times W[h]^T;  W [H, M, K]
  *
  * A unit of work is a row of the weight, or a panel of rows where a kernel has packed ones. */
 #include "graph/ops/product.h"
@@ -153,7 +154,7 @@ static int fuse_matmul_glu(struct fuser *f, struct node *n)
         a->device != n->device || b->device != n->device || fuse_uses(f, a) != 1 ||
         fuse_uses(f, b) != 1)
         return 0;
-    struct matmul_glu_op p = {.act = ((const struct glu_op *)n->p)->act};
+    struct glu_op p = *(const struct glu_op *)n->p;
     struct node fused = *n;
     fused.op = OP_MATMUL_GLU;
     fused.w = a->w;
@@ -174,8 +175,83 @@ static int fuse_matmul_glu(struct fuser *f, struct node *n)
 const struct op_info op_matmul_glu = {.name = "matmul_glu",
                                       .kind = OP_UNITS,
                                       .flags = OP_PRODUCT | OP_BESIDE | OP_FUSED,
-                                      .params_bytes = sizeof(struct matmul_glu_op),
+                                      .params_bytes = sizeof(struct glu_op),
                                       .shape = shape_matmul,
                                       .wants = product_wants,
                                       .cost = matmul_glu_cost,
                                       .fuse = fuse_matmul_glu};
+
+/* ---------------------------------------------------------------- HEAD_MATMUL */
+
+static void shape_head_matmul(struct graph *g, struct node *n)
+{
+    int64_t heads = tensor_stack(n->w), k = tensor_k(n->w);
+    node_like(n, n->src[0]);
+    if (n->cols != heads * k)
+        graph_mismatch(g, n, "input row", n->cols, heads * k);
+    if (n->w->type == DT_BF16 && k % 2)
+        graph_mismatch(g, n, "odd head", k, k + 1);
+    n->cols = heads * tensor_m(n->w);
+}
+
+struct act_tile head_tile(const struct act_tile *t, enum act_kind fmt, int64_t h, int64_t k)
+{
+    struct act_tile of = *t;
+    int64_t scales = h * (k / (fmt == ACT_A256 ? 256 : 32)) * t->nc;
+    if (fmt == ACT_F32) {
+        of.f += h * k;
+    } else if (fmt == ACT_BF16) {
+        of.h += h * k;
+    } else {
+        of.q += h * k * t->nc;
+        of.d += scales;
+        if (fmt == ACT_A256)
+            of.s16 += scales * 16;
+        else
+            of.s32 += scales;
+    }
+    return of;
+}
+
+static int64_t all_weight_rows(const struct call *c, const struct exec *x)
+{
+    (void)x;
+    return tensor_stack(c->w) * tensor_m(c->w);
+}
+
+static void head_matmul_cost(const struct call *c, const struct exec *x, struct op_cost *cost)
+{
+    uint64_t stack = (uint64_t)tensor_stack(c->w);
+    product_cost(c, stack, (uint64_t)exec_rows(x, c->dst.rows, c->dst.rows_mul), cost);
+}
+
+static OP_FN(ref_head_matmul)
+{
+    const struct dtype_traits *d = &dtypes[c->w->type];
+    int64_t k = tensor_k(c->w), rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
+    uint64_t row_bytes = dtype_row_bytes(c->w->type, k);
+    (void)ith;
+    for (int64_t u = begin; u < end; u++) {
+        const uint8_t *w = (const uint8_t *)c->w_data + (uint64_t)u * row_bytes;
+        for (int64_t r = 0; r < rows; r++) {
+            struct act_tile all = value_tile(x, &c->src[0], r / ACT_TILE);
+            struct act_tile t = head_tile(&all, c->src[0].fmt, u / tensor_m(c->w), k);
+            value_row(x, &c->dst, r)[u] = d->dot(w, &t, (int)(r % ACT_TILE), k);
+        }
+    }
+}
+
+const struct op_info op_head_matmul = {.name = "head_matmul",
+                                       .kind = OP_UNITS,
+                                       .flags = OP_PRODUCT,
+                                       .shape = shape_head_matmul,
+                                       .wants = product_wants,
+                                       .cost = head_matmul_cost,
+                                       .reference = ref_head_matmul,
+                                       .units = all_weight_rows};
+
+node graph_head_matmul(struct graph *g, const struct tensor *w, node x, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_HEAD_MATMUL, .n_src = 1, .src = {x}, .w = w},
+                      name);
+}

@@ -7,13 +7,14 @@
 struct quant_op {
     enum act_kind act;
 };
-struct matmul_glu_op {
-    enum glu_act act;
-};
 
 /* x W^T + b; b may be NULL. */
 node graph_matmul(struct graph *g, const struct tensor *w, const struct tensor *b, node x,
                   const char *name);
+/* Each head of x by a matrix of its own: w [H, M, K], x [rows, H K]; [rows, H M]. */
+node graph_head_matmul(struct graph *g, const struct tensor *w, node x, const char *name);
+/* Head h of k elements of a tile of whole rows. */
+struct act_tile head_tile(const struct act_tile *t, enum act_kind fmt, int64_t h, int64_t k);
 /* Lowering only (plan.c): x in an activation format. */
 node graph_quant(struct graph *g, node x, enum act_kind act);
 

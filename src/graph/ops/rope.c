@@ -80,6 +80,7 @@ static OP_FN(ref_rope_table)
 
 const struct op_info op_rope_table = {.name = "rope_table",
                                       .kind = OP_ROWS,
+                                      .flags = OP_MOVER,
                                       .params_bytes = sizeof(struct rope_table_op),
                                       .shape = shape_rope_table,
                                       .reference = ref_rope_table};

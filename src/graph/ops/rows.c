@@ -11,7 +11,14 @@
  *   HEAD_SCALE  z = x (y . w), for each head of n elements of x, y and w; the dot product in 64
  *               chains
  *   HEAD_MUL    z = x y, each head of x [rows, n w] times its number of y [rows, n]
- *   GLU         z = act(x) y; without y act(x) */
+ *   GLU         z = act(x) y; without y act(x)
+ *   CLAMP       z = x > hi: hi; x < lo: lo; else x, NaN with it
+ *   TOP_PART    z = max(0, x - cut), cut = mean + factor deviation of the row (divisor n - 1), both
+ *               in double, 8 interleaved chains: what stays is the upper part of a normal
+ *               distribution [Gemma 3n]
+ *   POS_SCALE   z = x (1 + scale log(floor((p + offset) / n) + 1)), p the row's position
+ *   LENGTH      z [rows, n / width] = the length of each `width` elements: the root of a sum in 64
+ *               chains */
 #include "graph/ops/rows.h"
 
 #include <math.h>
@@ -288,24 +295,214 @@ float ref_act(enum glu_act act, float x)
         return ref_tanh(x);
     case GLU_EXP:
         return ref_exp(x);
+    case GLU_ROUND:
+        return roundf(x);
     default: /* GLU_SOFTPLUS: log(1 + e^x), x itself above 20 */
         return x > 20 ? x : (float)fmath_log(1 + fmath_exp(x));
     }
 }
 
-ELEMENTWISE(ref_glu, const struct glu_op *p = c->p,
-            c->n_src > 1 ? ref_act(p->act, a) * b : ref_act(p->act, a))
+static float clamp(float x, float lo, float hi)
+{
+    x = lo > x ? lo : x;
+    return hi < x ? hi : x;
+}
+
+static float gated(const struct glu_op *p, float x, float y)
+{
+    const float *c = p->c;
+    switch (p->act) {
+    case GLU_SILU_MIN:
+        return ref_act(GLU_SILU, clamp(x, -INFINITY, c[0])) * clamp(y, -c[0], c[0]);
+    case GLU_SILU_CAP:
+        return clamp(ref_act(GLU_SILU, x), -INFINITY, c[0]) * clamp(y, -c[0], c[0]);
+    default: /* GLU_OAI */
+        return ref_act(GLU_GELU_QUICK, clamp(x, -INFINITY, c[0])) * (clamp(y, -c[0], c[0]) + 1);
+    }
+}
+
+static float xielu(const float *c, float x)
+{
+    float up = fmaf(c[0] * x, x, c[2] * x);
+    float down = fmaf(c[1], (ref_exp(c[3] < x ? c[3] : x) - 1) - x, c[2] * x);
+    return 0 < x ? up : down;
+}
+
+static OP_FN(ref_glu)
+{
+    const struct glu_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *a = value_row(x, &c->src[0], r);
+        const float *b = c->n_src > 1 ? value_row(x, &c->src[1], r) : NULL;
+        float *z = value_row(x, &c->dst, r);
+        for (int64_t i = 0; i < c->dst.cols; i++) {
+            if (p->act >= GLU_SILU_MIN) {
+                z[i] = gated(p, a[i], b[i]);
+                continue;
+            }
+            float v = p->act == GLU_XIELU ? xielu(p->c, a[i]) : ref_act(p->act, a[i]);
+            z[i] = b ? v * b[i] : v;
+        }
+    }
+}
+
+static void shape_glu(struct graph *g, struct node *n)
+{
+    shape_pair(g, n);
+    if (((const struct glu_op *)n->p)->act >= GLU_SILU_MIN && n->n_src < 2)
+        graph_mismatch(g, n, "operands", n->n_src, 2);
+}
 
 const struct op_info op_glu = {.name = "glu",
                                .kind = OP_ROWS,
                                .flags = OP_IN_PLACE,
                                .params_bytes = sizeof(struct glu_op),
-                               .shape = shape_pair,
+                               .shape = shape_glu,
                                .reference = ref_glu};
+
+node graph_glu_of(struct graph *g, node gate, node up, const struct glu_op *p, const char *name)
+{
+    return graph_node(
+        g, &(struct node){.op = OP_GLU, .n_src = up ? 2 : 1, .src = {gate, up}, .p = p}, name);
+}
 
 node graph_glu(struct graph *g, node gate, node up, enum glu_act act, const char *name)
 {
-    struct glu_op p = {.act = act};
-    return graph_node(
-        g, &(struct node){.op = OP_GLU, .n_src = up ? 2 : 1, .src = {gate, up}, .p = &p}, name);
+    return graph_glu_of(g, gate, up, &(struct glu_op){.act = act}, name);
+}
+
+/* ---------------------------------------------------------------- CLAMP */
+
+ELEMENTWISE(ref_clamp, const struct clamp_op *p = c->p, clamp(a, p->lo, p->hi))
+
+const struct op_info op_clamp = {.name = "clamp",
+                                 .kind = OP_ROWS,
+                                 .flags = OP_IN_PLACE,
+                                 .params_bytes = sizeof(struct clamp_op),
+                                 .shape = shape_like,
+                                 .reference = ref_clamp};
+
+node graph_clamp(struct graph *g, node x, float lo, float hi, const char *name)
+{
+    struct clamp_op p = {.lo = lo, .hi = hi};
+    return graph_node(g, &(struct node){.op = OP_CLAMP, .n_src = 1, .src = {x}, .p = &p}, name);
+}
+
+/* ---------------------------------------------------------------- TOP_PART */
+
+static double sum8(const double *v)
+{
+    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+
+float ref_top_part_cut(const float *x, int64_t n, float factor)
+{
+    double sum[8] = {0}, sq[8] = {0};
+    for (int64_t i = 0; i < n; i++)
+        sum[i % 8] += (double)x[i];
+    double mean = sum8(sum) / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        sq[i % 8] += ((double)x[i] - mean) * ((double)x[i] - mean);
+    return (float)(mean + (double)factor * sqrt(sum8(sq) / (double)(n > 1 ? n - 1 : 1)));
+}
+
+static OP_FN(ref_top_part)
+{
+    const struct top_part_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r);
+        float *out = value_row(x, &c->dst, r), cut = ref_top_part_cut(in, c->dst.cols, p->factor);
+        for (int64_t i = 0; i < c->dst.cols; i++)
+            out[i] = in[i] - cut > 0 ? in[i] - cut : 0;
+    }
+}
+
+const struct op_info op_top_part = {.name = "top_part",
+                                    .kind = OP_ROWS,
+                                    .flags = OP_IN_PLACE,
+                                    .params_bytes = sizeof(struct top_part_op),
+                                    .shape = shape_like,
+                                    .reference = ref_top_part};
+
+node graph_top_part(struct graph *g, node x, float factor, const char *name)
+{
+    struct top_part_op p = {.factor = factor};
+    return graph_node(g, &(struct node){.op = OP_TOP_PART, .n_src = 1, .src = {x}, .p = &p}, name);
+}
+
+/* ---------------------------------------------------------------- POS_SCALE */
+
+float ref_pos_scale(const struct pos_scale_op *p, int32_t pos)
+{
+    double at = floor(((double)pos + p->offset) / p->n) + 1;
+    return (float)(1 + (double)p->scale * fmath_log(at > 1 ? at : 1));
+}
+
+static void shape_pos_scale(struct graph *g, struct node *n)
+{
+    const struct pos_scale_op *p = n->p;
+    shape_like(g, n);
+    if (p->n < 1)
+        graph_mismatch(g, n, "positions of a step", p->n, 1);
+}
+
+static OP_FN(ref_pos_scale_rows)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r);
+        float *out = value_row(x, &c->dst, r);
+        float s = ref_pos_scale(c->p, step_pos(x->step)[step_row(x->step, c->dst.rows, r)]);
+        for (int64_t i = 0; i < c->dst.cols; i++)
+            out[i] = in[i] * s;
+    }
+}
+
+const struct op_info op_pos_scale = {.name = "pos_scale",
+                                     .kind = OP_ROWS,
+                                     .flags = OP_IN_PLACE,
+                                     .params_bytes = sizeof(struct pos_scale_op),
+                                     .shape = shape_pos_scale,
+                                     .reference = ref_pos_scale_rows};
+
+node graph_pos_scale(struct graph *g, node x, const struct pos_scale_op *p, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_POS_SCALE, .n_src = 1, .src = {x}, .p = p}, name);
+}
+
+/* ---------------------------------------------------------------- LENGTH */
+
+static void shape_length(struct graph *g, struct node *n)
+{
+    const struct length_op *p = n->p;
+    node_like(n, n->src[0]);
+    if (p->width < 1 || n->cols % p->width)
+        graph_mismatch(g, n, "row", n->cols, p->width);
+    else
+        n->cols /= p->width;
+}
+
+static OP_FN(ref_length)
+{
+    const struct length_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t h = 0; h < c->dst.cols; h++) {
+            const float *in = value_row(x, &c->src[0], r) + h * p->width;
+            value_row(x, &c->dst, r)[h] = sqrtf(ref_dot64(in, in, p->width));
+        }
+}
+
+const struct op_info op_length = {.name = "length",
+                                  .kind = OP_ROWS,
+                                  .params_bytes = sizeof(struct length_op),
+                                  .shape = shape_length,
+                                  .reference = ref_length};
+
+node graph_length(struct graph *g, node x, int64_t width, const char *name)
+{
+    struct length_op p = {.width = (int32_t)width};
+    return graph_node(g, &(struct node){.op = OP_LENGTH, .n_src = 1, .src = {x}, .p = &p}, name);
 }

@@ -14,7 +14,12 @@ enum glu_act {
     GLU_SIGMOID,
     GLU_TANH,
     GLU_EXP,
-    GLU_SOFTPLUS
+    GLU_SOFTPLUS,
+    GLU_ROUND,    /* to the nearest integer, halves away from 0 */
+    GLU_XIELU,    /* x > 0: c0 x^2 + c2 x, else c1 (exp(min(x, c3)) - 1 - x) + c2 x */
+    GLU_SILU_MIN, /* silu(min(x, c0)) clamp(y, -c0, c0) */
+    GLU_SILU_CAP, /* min(silu(x), c0) clamp(y, -c0, c0) */
+    GLU_OAI       /* gelu_quick(min(x, c0)) (clamp(y, -c0, c0) + 1) */
 };
 
 struct scale_op {
@@ -25,6 +30,20 @@ struct softcap_op {
 };
 struct glu_op {
     enum glu_act act;
+    float c[4]; /* constants of those that have some */
+};
+struct clamp_op {
+    float lo, hi;
+};
+struct top_part_op {
+    float factor;
+};
+struct pos_scale_op {
+    float scale;
+    int32_t n, offset;
+};
+struct length_op {
+    int32_t width;
 };
 struct lerp_op {
     int64_t first; /* element of w where the vector begins */
@@ -50,7 +69,18 @@ node graph_head_mul(struct graph *g, node x, node y, const char *name);
 /* up may be NULL: act(gate) alone. */
 node graph_glu(struct graph *g, node gate, node up, enum glu_act act, const char *name);
 
-/* act(x), exact: the definition of every activation. */
+/* The same with constants: those that need y have to have up. */
+node graph_glu_of(struct graph *g, node gate, node up, const struct glu_op *p, const char *name);
+node graph_clamp(struct graph *g, node x, float lo, float hi, const char *name);
+node graph_top_part(struct graph *g, node x, float factor, const char *name);
+node graph_pos_scale(struct graph *g, node x, const struct pos_scale_op *p, const char *name);
+node graph_length(struct graph *g, node x, int64_t width, const char *name);
+
+/* act(x), exact: the definition of every activation of one operand but XIELU. */
 float ref_act(enum glu_act act, float x);
+/* How far below the cut of TOP_PART an element of x is not: the cut. */
+float ref_top_part_cut(const float *x, int64_t n, float factor);
+/* The factor of a row at position pos. */
+float ref_pos_scale(const struct pos_scale_op *p, int32_t pos);
 
 #endif

@@ -19,7 +19,8 @@ struct cpu_op {
     size_t (*scratch)(const struct node *n);                /* of a thread, NULL: none */
 };
 extern const struct cpu_op cpu_rows_ops[], cpu_norm_ops[], cpu_rope_ops[], cpu_product_ops[],
-    cpu_attention_ops[], cpu_moe_ops[], cpu_scan_ops[], cpu_conv_ops[], cpu_move_ops[];
+    cpu_attention_ops[], cpu_moe_ops[], cpu_scan_ops[], cpu_conv_ops[], cpu_move_ops[],
+    cpu_stream_ops[];
 
 static inline const struct kern *kern_of(const struct call *c)
 {

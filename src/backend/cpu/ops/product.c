@@ -32,8 +32,7 @@ static int64_t matmul_units(const struct call *c, const struct exec *x)
 
 size_t cpu_panel_scratch(const struct tensor *w, enum tensor_layout layout)
 {
-    return layout == LAYOUT_PANELS ? 0
-                                   : size_align(dtype_panel_bytes(w->type, tensor_k(w)), 64);
+    return layout == LAYOUT_PANELS ? 0 : size_align(dtype_panel_bytes(w->type, tensor_k(w)), 64);
 }
 
 const void *cpu_panel(const struct call *c, const void *data, int64_t stack, int64_t p,
@@ -77,7 +76,7 @@ static void multiply(const struct call *c, const struct exec *x, int64_t begin, 
     int pack_rows = dtypes[c->w->type].pack_rows;
     uint8_t *scratch = scratch_of(x, ith);
     const float *bias = c->b_data;
-    act_fn act = gated ? cpu_act(k, ((const struct matmul_glu_op *)c->p)->act) : NULL;
+    act_fn act = gated ? cpu_act(k, ((const struct glu_op *)c->p)->act) : NULL;
     if (c->layout != LAYOUT_PANELS)
         block = n_tiles; /* a panel made on the fly is made once */
     block = block < 1 ? 1 : block;
@@ -111,6 +110,35 @@ static OP_FN(cpu_matmul_glu)
     multiply(c, x, begin, end, ith, 1);
 }
 
+/* ---------------------------------------------------------------- a matrix for each head */
+
+static int64_t head_units(const struct call *c, const struct exec *x)
+{
+    (void)x;
+    return tensor_stack(c->w) * tensor_panels(c->w);
+}
+
+static OP_FN(cpu_head_matmul)
+{
+    _Alignas(64) float y[ACT_TILE * 64];
+    int64_t k = tensor_k(c->w), m_all = tensor_m(c->w), panels = tensor_panels(c->w);
+    int64_t rows = exec_rows(x, c->dst.rows, c->dst.rows_mul);
+    int pack_rows = dtypes[c->w->type].pack_rows;
+    for (int64_t u = begin; u < end; u++) {
+        int64_t h = u / panels, m = u % panels * pack_rows;
+        int64_t n = m_all - m < pack_rows ? m_all - m : pack_rows;
+        const void *panel = cpu_panel(c, c->w_data, h, u % panels, scratch_of(x, ith));
+        for (int64_t t = 0; t * ACT_TILE < rows; t++) {
+            struct act_tile all = value_tile(x, &c->src[0], t);
+            struct act_tile a = head_tile(&all, c->src[0].fmt, h, k);
+            kern_of(c)->mm[c->w->type](panel, k, &a, y);
+            for (int i = 0; i < a.nc; i++)
+                memcpy(value_row(x, &c->dst, t * ACT_TILE + i) + h * m_all + m, y + i * pack_rows,
+                       (size_t)n * sizeof *y);
+        }
+    }
+}
+
 /* ---------------------------------------------------------------- the list */
 
 int cpu_can_multiply(const struct kern *k, const struct node *n)
@@ -120,7 +148,7 @@ int cpu_can_multiply(const struct kern *k, const struct node *n)
 
 static int can_gate(const struct kern *k, const struct node *n)
 {
-    const struct matmul_glu_op *p = n->p;
+    const struct glu_op *p = n->p;
     return cpu_can_multiply(k, n) && cpu_act(k, p->act) &&
            tensor_layout_on(n->w2, n->device) == tensor_layout_on(n->w, n->device);
 }
@@ -145,6 +173,13 @@ const struct cpu_op cpu_product_ops[] = {
      .fn = cpu_matmul_glu,
      .units = matmul_units,
      .can = can_gate,
+     .scratch = matmul_scratch},
+    {OP_HEAD_MATMUL,
+     "head_matmul packed",
+     {"head_matmul mapped (plain packing)", "head_matmul mapped"},
+     .fn = cpu_head_matmul,
+     .units = head_units,
+     .can = cpu_can_multiply,
      .scratch = matmul_scratch},
     {.fn = NULL},
 };

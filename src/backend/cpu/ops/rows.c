@@ -106,20 +106,46 @@ act_fn cpu_act(const struct kern *k, enum glu_act act)
 }
 
 /* Those that have no gated kernel: z = act(g), then times u. */
-static void act_plain(const struct kern *k, enum glu_act act, const float *g, const float *u,
+static void act_plain(const struct kern *k, const struct glu_op *p, const float *g, const float *u,
                       float *z, int64_t n)
 {
-    if (act == GLU_SIGMOID)
+    if (p->act == GLU_SIGMOID)
         k->sigmoid(g, z, n);
-    else if (act == GLU_TANH)
+    else if (p->act == GLU_TANH)
         k->softcap(g, 1.0f, z, n);
-    else if (act == GLU_EXP)
+    else if (p->act == GLU_EXP)
         k->exp(g, z, n);
+    else if (p->act == GLU_XIELU)
+        k->xielu(g, p->c, z, n);
     else
         for (int64_t i = 0; i < n; i++)
-            z[i] = ref_act(act, g[i]);
+            z[i] = ref_act(p->act, g[i]);
     if (u)
         k->mul(z, u, z, n);
+}
+
+enum { ACT_BLOCK = 256 };
+
+/* Those whose operands are held within limits first. */
+static void act_limited(const struct kern *k, const struct glu_op *p, const float *g,
+                        const float *u, float *z, int64_t n)
+{
+    _Alignas(64) float gate[ACT_BLOCK], up[ACT_BLOCK];
+    const float inf = __builtin_inff(), c = p->c[0];
+    for (int64_t i = 0; i < n; i += ACT_BLOCK) {
+        int64_t m = n - i < ACT_BLOCK ? n - i : ACT_BLOCK;
+        k->clamp(u + i, -c, c, up, m);
+        if (p->act == GLU_SILU_CAP) {
+            k->silu(g + i, NULL, gate, m);
+            k->clamp(gate, -inf, c, gate, m);
+            k->mul(gate, up, z + i, m);
+            continue;
+        }
+        k->clamp(g + i, -inf, c, gate, m);
+        if (p->act == GLU_OAI)
+            k->scale(up, 1, 1, up, m);
+        (p->act == GLU_OAI ? k->gelu_quick : k->silu)(gate, up, z + i, m);
+    }
 }
 
 static OP_FN(cpu_glu)
@@ -133,9 +159,54 @@ static OP_FN(cpu_glu)
         float *z = value_row(x, &c->dst, r);
         if (act)
             act(g, u, z, c->dst.cols);
+        else if (p->act >= GLU_SILU_MIN)
+            act_limited(kern_of(c), p, g, u, z, c->dst.cols);
         else
-            act_plain(kern_of(c), p->act, g, u, z, c->dst.cols);
+            act_plain(kern_of(c), p, g, u, z, c->dst.cols);
     }
+}
+
+/* ---------------------------------------------------------------- limits, cuts, lengths */
+
+static OP_FN(cpu_clamp)
+{
+    const struct clamp_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        kern_of(c)->clamp(value_row(x, &c->src[0], r), p->lo, p->hi, value_row(x, &c->dst, r),
+                          c->dst.cols);
+}
+
+static OP_FN(cpu_top_part)
+{
+    const struct top_part_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r);
+        float *out = value_row(x, &c->dst, r);
+        kern_of(c)->scale(in, 1, -ref_top_part_cut(in, c->dst.cols, p->factor), out, c->dst.cols);
+        kern_of(c)->relu(out, NULL, out, c->dst.cols);
+    }
+}
+
+static OP_FN(cpu_pos_scale)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        times(kern_of(c), value_row(x, &c->src[0], r),
+              ref_pos_scale(c->p, step_pos(x->step)[step_row(x->step, c->dst.rows, r)]),
+              value_row(x, &c->dst, r), c->dst.cols);
+}
+
+static OP_FN(cpu_length)
+{
+    const struct length_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t h = 0; h < c->dst.cols; h++) {
+            const float *in = value_row(x, &c->src[0], r) + h * p->width;
+            value_row(x, &c->dst, r)[h] = __builtin_sqrtf(kern_of(c)->dot(in, in, p->width));
+        }
 }
 
 const struct cpu_op cpu_rows_ops[] = {
@@ -148,5 +219,9 @@ const struct cpu_op cpu_rows_ops[] = {
     {OP_HEAD_SCALE, "head_scale", .fn = cpu_head_scale},
     {OP_HEAD_MUL, "head_mul", .fn = cpu_head_mul},
     {OP_GLU, "glu", .fn = cpu_glu},
+    {OP_CLAMP, "clamp", .fn = cpu_clamp},
+    {OP_TOP_PART, "top_part", .fn = cpu_top_part},
+    {OP_POS_SCALE, "pos_scale", .fn = cpu_pos_scale},
+    {OP_LENGTH, "length", .fn = cpu_length},
     {.fn = NULL},
 };

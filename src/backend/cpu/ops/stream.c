@@ -1,0 +1,30 @@
+/* stream.c -- several residual streams: graph/ops/stream.c. */
+#include "backend/cpu/ops/ops.h"
+
+#include <string.h>
+
+static OP_FN(cpu_stream_mix)
+{
+    const struct stream_mix_op *p = c->p;
+    int64_t n = c->dst.cols / p->n_out;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *in = value_row(x, &c->src[0], r);
+        const float *k = c->n_src > 1 ? value_row(x, &c->src[1], r) : NULL;
+        const float *y = c->n_src > 2 ? value_row(x, &c->src[2], r) : NULL;
+        for (int32_t o = 0; o < p->n_out; o++) {
+            float *z = value_row(x, &c->dst, r) + o * n;
+            if (p->keep)
+                memcpy(z, in + o * n, (size_t)n * sizeof *z);
+            else
+                memset(z, 0, (size_t)n * sizeof *z);
+            for (int32_t s = 0; p->sum && s < p->n_in; s++)
+                kern_of(c)->axpy(k[p->c_first + o * p->c_out + s * p->c_in], in + s * n, z, n);
+            if (y)
+                kern_of(c)->axpy(k[p->y_first + o] + p->y_add, y, z, n);
+        }
+    }
+}
+
+const struct cpu_op cpu_stream_ops[] = {{OP_STREAM_MIX, "stream_mix", .fn = cpu_stream_mix},
+                                        {.fn = NULL}};
