@@ -125,6 +125,16 @@ const char *exchange_path(const struct exchange *x)
     return x->path;
 }
 
+void exchange_keep(struct exchange *x, void *p)
+{
+    x->kept = p;
+}
+
+void *exchange_kept(const struct exchange *x)
+{
+    return x->kept;
+}
+
 const atomic_int *exchange_gone(const struct exchange *x)
 {
     return &x->gone;

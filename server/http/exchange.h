@@ -51,6 +51,8 @@ const char *
 exchange_asked(const struct exchange *x,
                const char *name); /* a header of the request, NULL; on the thread of HTTP */
 void exchange_write(struct exchange *x, const char *p, size_t n);
+void exchange_keep(struct exchange *x, void *p); /* for what is pushed for it (work_push) */
+void *exchange_kept(const struct exchange *x);
 /* An answer that is made as it is taken: fill writes the next bytes, at most max (4096 at least),
  * 0: that was all. On the thread of HTTP, with no lock but the exchange's. ctx, of so many bytes,
  * is freed with done. The first call that begins decides (0: ctx is freed). */

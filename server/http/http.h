@@ -44,6 +44,7 @@ struct exchange {
     size_t (*fill)(void *ctx, char *buf, size_t max); /* exchange_pour; NULL: nothing is left */
     void (*done)(void *ctx);
     void *ctx;
+    void *kept;       /* exchange_keep */
     int64_t poured;   /* bytes of ctx, which the account has */
     int64_t told_out; /* bytes of `out` that the account has */
     int64_t deadline; /* ns, 0: not read yet */

@@ -25,6 +25,9 @@ static const struct {
     [M_MASKS_BESIDE] =
         {"pith:masks_beside_total", "counter",
          "Masks of grammars that were too much work for a step and were made beside it."},
+    [M_ANSWERS_BESIDE] =
+        {"pith:answers_beside_total", "counter",
+         "Answers that were so large that they were written beside the steps, when all was made."},
     [M_GRAMMARS] = {"pith:grammars_compiled_total", "counter", "Grammars and schemas compiled."},
     [M_GRAMMAR_HITS] = {"pith:grammars_kept_total", "counter",
                         "Those of requests that were kept from before."},

@@ -15,6 +15,7 @@ enum metric {
     M_MADE_TOKENS,
     M_PREEMPTIONS,
     M_MASKS_BESIDE,
+    M_ANSWERS_BESIDE,
     M_GRAMMARS,
     M_GRAMMAR_HITS,
     M_STEPS,

@@ -7,8 +7,10 @@
 #include <time.h>
 
 #include "server/http/exchange.h"
+#include "server/http/work.h"
 #include "server/json.h"
 #include "server/models/hosted.h"
+#include "server/models/metrics.h"
 #include "server/request/fields.h"
 #include "server/request/fim.h"
 #include "server/request/settings.h"
@@ -355,6 +357,40 @@ static void finish(struct answer *a)
         exchange_text(a->x, 200, whole);
 }
 
+/* On a thread of work. */
+static void finish_beside(struct server *s, struct exchange *x)
+{
+    struct answer *a = exchange_kept(x);
+    struct hosted *m = a->m;
+    (void)s;
+    work_deadline(0); /* all is made */
+    json_lost();
+    if (!a->failed)
+        finish(a);
+    answer_free(a);
+    models_drop(m);
+}
+
+/* What many tokens were told about is written, and freed, beside the steps: it takes longer than
+ * they do. 0: it has to be done here. */
+static int leave_finish(struct answer *a)
+{
+    enum { FINISH_AT_ONCE = 8192 }; /* tokens and log-probabilities: a few milliseconds */
+    struct fault f;
+    struct server *s = exchange_server(a->x);
+    if (a->stream || a->n_made + a->n_logprobs < FINISH_AT_ONCE ||
+        !models_hold(s, a->m->name, &f))
+        return 0;
+    struct hosted *m = a->m;
+    exchange_keep(a->x, a);
+    if (work_push(s->work, finish_beside, s, a->x, &f)) {
+        metrics_add(m->metrics, M_ANSWERS_BESIDE, 1);
+        return 1;
+    }
+    models_drop(m);
+    return 0;
+}
+
 static void on_event(struct request *r, const struct event *e)
 {
     struct prompt *p = r->ctx;
@@ -395,7 +431,7 @@ static void on_event(struct request *r, const struct event *e)
         break;
     }
     int whole = is_whole(a);
-    if (e->kind < EV_DONE || --a->n_left)
+    if (e->kind < EV_DONE || --a->n_left || leave_finish(a))
         return;
     if (whole)
         finish(a);

@@ -113,6 +113,21 @@ def test_memory(model):
 # ---------------------------------------------------------------- killed and started again
 
 
+def test_beside_the_steps(model):
+    """An answer that takes longer to write than steps do is written beside them: the same bits."""
+    with Server(model, "--ctx", str(N_CTX)) as s:
+        def ask(n):
+            before = s.metric("pith:answers_beside_total")
+            a = s.post("/v1/completions", completion("w1 w2", 60, n=n, logprobs=20))
+            return a, s.metric("pith:answers_beside_total") - before
+
+        (one, n_one), (many, n_many) = ask(1), ask(8)
+        check("large_answers_are_written_beside_the_steps", (n_one, n_many) == (0, 1),
+              (n_one, n_many))
+        check("as_they_would_be", many[0] == 200 and bits(many[1]) == 8 * bits(one[1])
+              and s.wait_for(s.at_rest), str(many[1])[:300])
+
+
 def test_large_answer(model):
     """Log-probabilities are kept until an answer is whole; too many of them end it, and nothing
     else."""
@@ -186,6 +201,7 @@ def main():
         test_contract(s)
         s.end()
         test_memory(model)
+        test_beside_the_steps(model)
         if SCALE >= 10:
             test_large_answer(synth(os.path.join(folder, "long.gguf"), "--ctx", "4096", "--layers",
                                     "2", "--seed", "5"))
