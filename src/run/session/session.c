@@ -542,6 +542,14 @@ static void fill_rows(struct pith_session *s, const struct pith_batch *b, int32_
             step_out(t)[t->R++] = s->order[i - from];
 }
 
+/* A window of a model that looks both ways: as many rows on each side. Its sequences are whole. */
+static void see_both_sides(struct step *t, int g, int32_t r, int32_t side)
+{
+    int32_t slot = step_slot(t, g)[r], end = step_hi(t, g)[r];
+    step_lo(t, g)[r] = slot > side ? slot - side : 0;
+    step_hi(t, g)[r] = slot + side + 1 < end ? slot + side + 1 : end;
+}
+
 /* Positions, slots, visible ranges and page tables; sequences are settled, pages are there. */
 static void fill_positions(struct pith_session *s)
 {
@@ -565,6 +573,8 @@ static void fill_positions(struct pith_session *s)
                 step_slot(t, g)[r] = slot;
                 step_lo(t, g)[r] = lo;
                 step_hi(t, g)[r] = s->causal ? slot + 1 : q->n + end - first;
+                if (!s->causal && s->cache.group[g].range == RANGE_WINDOW)
+                    see_both_sides(t, g, r, s->cache.group[g].span / 2);
             }
         }
         int32_t n_pages = (q->n + end - first + STEP_PAGE - 1) / STEP_PAGE;
