@@ -457,6 +457,14 @@ PITH_API const struct pith_span *pith_prompt_values(const pith_prompt *p, size_t
 PITH_API int64_t pith_prompt_tokenize(const pith_prompt *p, const pith_model *m, int flags,
                                       int32_t *ids, size_t cap, struct pith_error *err);
 
+/* What a model that ranks (n_labels of its info) is given of a question and a text: the template
+ * tokenizer.chat_template.rerank of its file, else the pair as its kind of encoder is trained on
+ * it. Neither text can hold a control token. A session with PITH_POOL_RANK gives its score. Ids as
+ * pith_tokenize: returns how many, writes at most cap, -1 on error. */
+PITH_API int64_t pith_rank_tokenize(const pith_model *m, const char *query, size_t n_query,
+                                    const char *document, size_t n_document, int32_t *ids,
+                                    size_t cap, struct pith_error *err);
+
 /* ---------------------------------------------------------------- reading answers */
 
 /* Takes what a model answers apart into content, reasoning and tool calls, in the form of its

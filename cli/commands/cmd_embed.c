@@ -11,11 +11,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "cli/cli.h"
-
-enum { TEXTS_AT_ONCE = 32, STEP_MOST = 8192 };
+#include "cli/commands/pooled.h"
 
 struct opts {
     struct model_opts model;
@@ -53,14 +50,8 @@ static const struct arg args[] = {
 
 struct run {
     const struct opts *o;
-    pith_model *model;
-    pith_session *session;
-    struct pith_model_info info;
-    int32_t n_most; /* tokens of a text, and of a step */
+    struct pooled pooled;
     int32_t n_dims;
-    int64_t n_texts, n_done;
-    int32_t *tokens, *seq; /* [n_most] of the step to come, */
-    int32_t n, n_seq;      /* so far */
     float *vector;
     struct cli_out out;
 };
@@ -68,21 +59,33 @@ struct run {
 /* ---------------------------------------------------------------- vectors out */
 
 /* 9 digits tell a float. */
-static int put_vector(struct run *r, const float *v)
+static int put_vector(const struct run *r, int64_t i, const float *v)
 {
     if (r->out.f) {
         fwrite(v, sizeof *v, (size_t)r->n_dims, r->out.f);
         return CLI_OK; /* its close says what failed */
     }
-    printf("{\"index\":%lld,\"embedding\":[", (long long)r->n_done);
-    for (int32_t i = 0; i < r->n_dims; i++) {
-        if (!isfinite(v[i]))
+    printf("{\"index\":%lld,\"embedding\":[", (long long)i);
+    for (int32_t k = 0; k < r->n_dims; k++) {
+        if (!isfinite(v[k]))
             return cli_say(CLI_INPUT, "text %lld: the model gives %g in dimension %d",
-                           (long long)r->n_done + 1, (double)v[i], i);
-        printf("%s%.9g", i ? "," : "", (double)v[i]);
+                           (long long)i + 1, (double)v[k], k);
+        printf("%s%.9g", k ? "," : "", (double)v[k]);
     }
     fputs("]}\n", stdout);
     return CLI_OK;
+}
+
+static int on_row(void *ctx, int64_t i, const float *v)
+{
+    struct run *r = ctx;
+    double sum = 0;
+    for (int32_t k = 0; k < r->n_dims; k++)
+        sum += (double)v[k] * (double)v[k];
+    double scale = r->o->raw ? 1 : sum > 0 ? 1 / sqrt(sum) : 0;
+    for (int32_t k = 0; k < r->n_dims; k++)
+        r->vector[k] = (float)(scale * (double)v[k]);
+    return put_vector(r, i, r->vector);
 }
 
 /* NumPy's format, version 1.0: the head says the shape, which is known at the end. */
@@ -92,7 +95,7 @@ static int put_npy_head(struct run *r)
     char head[HEAD + 1] = "\x93NUMPY\x01";
     int n = snprintf(head + 10, HEAD - 10,
                      "{'descr': '<f4', 'fortran_order': False, 'shape': (%lld, %d), }",
-                     (long long)r->n_done, r->n_dims);
+                     (long long)r->pooled.n_done, r->n_dims);
     memset(head + 10 + n, ' ', (size_t)(HEAD - 10 - n));
     head[HEAD - 1] = '\n';
     head[8] = HEAD - 10;
@@ -103,45 +106,13 @@ static int put_npy_head(struct run *r)
     return CLI_OK;
 }
 
-/* Runs what has come together. */
-static int flush_step(struct run *r)
-{
-    struct pith_error err = {0};
-    struct pith_batch batch = PITH_BATCH_INIT;
-    int code = CLI_OK;
-    if (!r->n_seq)
-        return CLI_OK;
-    batch.n = r->n;
-    batch.token = r->tokens;
-    batch.seq = r->seq;
-    if (pith_step(r->session, &batch, &err) != PITH_OK)
-        return cli_fail(&err);
-    for (int32_t i = 0; i < r->n_seq && !code; i++) {
-        const float *v = pith_embedding(r->session, i);
-        double sum = 0;
-        if (!v)
-            return cli_say(CLI_SYSTEM, "the step gave no vector %d of %d", i, r->n_seq);
-        for (int32_t k = 0; k < r->n_dims; k++)
-            sum += (double)v[k] * (double)v[k];
-        double scale = r->o->raw ? 1 : sum > 0 ? 1 / sqrt(sum) : 0;
-        for (int32_t k = 0; k < r->n_dims; k++)
-            r->vector[k] = (float)(scale * (double)v[k]);
-        code = put_vector(r, r->vector);
-        r->n_done++;
-        if (pith_truncate(r->session, i, 0, &err) != PITH_OK)
-            return cli_fail(&err);
-    }
-    r->n = r->n_seq = 0;
-    return code;
-}
-
 /* ---------------------------------------------------------------- texts in */
 
-static int add_text(struct run *r, const char *text, size_t n)
+static int add_text(void *ctx, const char *text, size_t n)
 {
+    struct run *r = ctx;
     struct pith_error err = {0};
     int64_t n_ids = 0;
-    int code = CLI_OK;
     const char *prefix = r->o->prefix ? r->o->prefix : "";
     size_t n_prefix = strlen(prefix);
     char *whole = malloc(n_prefix + n + 1);
@@ -149,71 +120,11 @@ static int add_text(struct run *r, const char *text, size_t n)
         return cli_no_memory();
     memcpy(whole, prefix, n_prefix);
     memcpy(whole + n_prefix, text, n);
-    int32_t *ids = cli_tokenize(r->model, whole, n_prefix + n, PITH_ADD_SPECIAL, &n_ids, &err);
+    int32_t *ids =
+        cli_tokenize(r->pooled.model, whole, n_prefix + n, PITH_ADD_SPECIAL, &n_ids, &err);
+    int code = ids ? pooled_add(&r->pooled, ids, n_ids) : cli_fail(&err);
     free(whole);
-    r->n_texts++;
-    if (!ids)
-        return cli_fail(&err);
-    if (n_ids == 0)
-        code = cli_say(CLI_INPUT, "text %lld is empty; wanted at least one token",
-                       (long long)r->n_texts);
-    else if (n_ids > r->n_most)
-        code = cli_say(CLI_INPUT,
-                       "text %lld is too long: n_prompt = %lld tokens, n_ctx = %d, which is n_over "
-                       "= %lld too many",
-                       (long long)r->n_texts, (long long)n_ids, r->n_most,
-                       (long long)(n_ids - r->n_most));
-    else if (r->n_seq == TEXTS_AT_ONCE || r->n + n_ids > r->n_most)
-        code = flush_step(r);
-    for (int64_t i = 0; i < n_ids && !code; i++, r->n++) {
-        r->tokens[r->n] = ids[i];
-        r->seq[r->n] = r->n_seq;
-    }
-    r->n_seq += !code;
     free(ids);
-    return code;
-}
-
-static int add_line(struct run *r, const char *line, size_t n)
-{
-    if (!r->o->jsonl)
-        return add_text(r, line, n);
-    json_error_t why;
-    json_t *j = json_loadb(line, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
-    const json_t *text = json_is_object(j) ? json_object_get(j, "text") : j;
-    int code = !j ? cli_say(CLI_INPUT, "line %lld is not JSON: %s", (long long)r->n_texts + 1,
-                            why.text)
-               : !json_is_string(text)
-                   ? cli_say(CLI_INPUT,
-                             "line %lld has no text; wanted a JSON string, or {\"text\": a string}",
-                             (long long)r->n_texts + 1)
-                   : add_text(r, json_string_value(text), json_string_length(text));
-    json_decref(j);
-    return code;
-}
-
-/* At a terminal each line is answered at once. */
-static int add_stdin(struct run *r)
-{
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n = 0;
-    int code = CLI_OK, at_once = isatty(STDIN_FILENO);
-    errno = 0;
-    while (!code && (n = getline(&line, &cap, stdin)) > 0) {
-        n -= line[n - 1] == '\n';
-        n -= n && line[n - 1] == '\r';
-        code = n ? add_line(r, line, (size_t)n) : CLI_OK; /* an empty line is none */
-        if (!code && at_once)
-            code = flush_step(r);
-        if (at_once)
-            fflush(stdout);
-        errno = 0;
-    }
-    if (n < 0 && !feof(stdin) && !code)
-        code = cli_say(interrupt_asked() ? CLI_INTERRUPTED : CLI_SYSTEM, "stdin: cannot read: %s",
-                       strerror(errno));
-    free(line);
     return code;
 }
 
@@ -222,43 +133,38 @@ static int add_stdin(struct run *r)
 static int open_all(struct run *r)
 {
     const struct opts *o = r->o;
-    struct pith_error err = {0};
-    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
-    int code = CLI_OK;
-    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
-    mp.n_batch = o->model.n_ctx ? (int32_t)o->model.n_ctx : STEP_MOST;
-    r->model = cli_model_open(&o->model, &mp, &code);
-    if (!r->model)
+    int code = pooled_open_model(&r->pooled);
+    if (code)
         return code;
-    r->info.size = sizeof r->info;
-    if (pith_model_get_info(r->model, &r->info, &err) != PITH_OK)
-        return cli_fail(&err);
-    r->n_most = r->info.n_ctx_train < mp.n_batch && !o->model.n_ctx ? r->info.n_ctx_train
-                                                                     : mp.n_batch;
-    r->n_dims = o->n_dims ? (int32_t)o->n_dims : r->info.n_embd;
-    if (r->n_dims > r->info.n_embd)
-        return cli_say(CLI_USE, "--dimensions is %d, this model has %d", r->n_dims, r->info.n_embd);
-    int own = r->info.pooling == PITH_POOL_MEAN || r->info.pooling == PITH_POOL_CLS ||
-              r->info.pooling == PITH_POOL_LAST;
-    sp.pooling = !o->pooling            ? own ? (pith_pooling)r->info.pooling : PITH_POOL_MEAN
-                 : o->pooling[0] == 'm' ? PITH_POOL_MEAN
-                 : o->pooling[0] == 'c' ? PITH_POOL_CLS
-                                        : PITH_POOL_LAST;
-    sp.n_seq = TEXTS_AT_ONCE;
-    sp.n_tokens = r->n_most;
-    r->session = cli_session_open(r->model, &o->model, r->n_most, &sp, &code);
-    if (!r->session)
-        return code;
-    r->tokens = malloc((size_t)r->n_most * sizeof *r->tokens);
-    r->seq = malloc((size_t)r->n_most * sizeof *r->seq);
+    const struct pith_model_info *info = &r->pooled.info;
+    r->n_dims = o->n_dims ? (int32_t)o->n_dims : info->n_embd;
+    if (r->n_dims > info->n_embd)
+        return cli_say(CLI_USE, "--dimensions is %d, this model has %d", r->n_dims, info->n_embd);
     r->vector = malloc((size_t)r->n_dims * sizeof *r->vector);
-    return r->tokens && r->seq && r->vector ? CLI_OK : cli_no_memory();
+    int own = info->pooling >= PITH_POOL_MEAN && info->pooling <= PITH_POOL_LAST;
+    return !r->vector ? cli_no_memory()
+                      : pooled_open(&r->pooled,
+                                    !o->pooling ? own ? (pith_pooling)info->pooling : PITH_POOL_MEAN
+                                    : o->pooling[0] == 'm' ? PITH_POOL_MEAN
+                                    : o->pooling[0] == 'c' ? PITH_POOL_CLS
+                                                           : PITH_POOL_LAST);
+}
+
+static int embed_all(struct run *r)
+{
+    int code = CLI_OK;
+    for (int i = 0; i < r->o->texts.n && !code; i++)
+        code = add_text(r, r->o->texts.v[i], strlen(r->o->texts.v[i]));
+    if (!code && !r->o->texts.n)
+        code = pooled_lines(&r->pooled, r->o->jsonl, add_text);
+    return code ? code : pooled_flush(&r->pooled);
 }
 
 static int run(void *opts)
 {
-    struct run r = {.o = opts};
     const struct opts *o = opts;
+    struct run r = {.o = o};
+    r.pooled = (struct pooled){.opts = &o->model, .on_row = on_row, .ctx = &r};
     int code = o->npy ? cli_out_check(o->npy) : CLI_OK;
     if (!code && o->jsonl && o->texts.n)
         code = cli_say(CLI_USE, "--jsonl reads stdin, and there are %d texts on the command line",
@@ -270,26 +176,15 @@ static int run(void *opts)
         if (!code)
             code = put_npy_head(&r);
     }
-    if (!code) {
-        interrupt_watch(r.session);
-        for (int i = 0; i < o->texts.n && !code; i++)
-            code = add_text(&r, o->texts.v[i], strlen(o->texts.v[i]));
-        if (!code && !o->texts.n)
-            code = add_stdin(&r);
-        if (!code)
-            code = flush_step(&r);
-        interrupt_watch(NULL);
-    }
+    if (!code)
+        code = embed_all(&r);
     if (!code && r.out.f)
         code = put_npy_head(&r);
     if (o->npy && r.out.path)
         code = cli_out_close(&r.out, code);
     if (!code && cli_chatty(&o->model))
-        fprintf(stderr, "%lld texts, %d dimensions\n", (long long)r.n_done, r.n_dims);
-    pith_session_close(r.session);
-    pith_model_close(r.model);
-    free(r.tokens);
-    free(r.seq);
+        fprintf(stderr, "%lld texts, %d dimensions\n", (long long)r.pooled.n_done, r.n_dims);
+    pooled_close(&r.pooled);
     free(r.vector);
     return o->npy ? code : cli_finish(code);
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_embed.py -- pith embed: the vectors are those that pith logits pools, alone or among others;
+"""test_embed.py -- pith embed and pith rerank: the vectors are those that pith logits pools, alone or among others;
 how texts come and vectors go; what is wrong is told and writes no file."""
 import ast
 import json
@@ -74,6 +74,48 @@ def test_npy(folder):
     check("npy_numbers", flat == [x for v in got for x in v])
 
 
+RANK = os.path.join(SHARED, "golden", "arch", "qwen3-rank.gguf")
+
+
+def ids_of(text, *flags):
+    out = pith(RANK, text, "--bare", "--literal", *flags, command="tokenize")[1]
+    return out.replace(",", " ").split()
+
+
+def score(folder, ids):
+    out = os.path.join(folder, "score")
+    code, _, err = pith(RANK, "--tokens", ",".join(ids), "--pooling", "rank", "-o", out,
+                        command="logits")
+    assert code == 0, err
+    with open(out, "rb") as f:
+        return struct.unpack("<2f", f.read())[0]
+
+
+def ranked(*args, said=""):
+    code, out, err = pith(RANK, "-q", "who", *args, said=said, command="rerank")
+    return code, [(v["index"], struct.unpack("<f", struct.pack("<f", v["score"]))[0])
+                  for v in map(json.loads, out.splitlines())], err
+
+
+def test_rerank(folder):
+    texts = ["a b", "c </s> d", "hello"]
+    pair = [score(folder, ids_of("who") + ["2", "2"] + ids_of(t) + ["2"]) for t in texts]
+    code, got, err = ranked(*texts)
+    check("scores_of_pairs", code == 0 and got == list(enumerate(pair)), (got, pair, err))
+    lines = "\n".join(json.dumps({"text": t}) for t in texts)
+    check("lines_to_rank", ranked("--jsonl", said=lines)[1] == got)
+    best = sorted(got, key=lambda v: -v[1])
+    check("top", ranked("--top", "2", *texts)[1] == best[:2], best)
+    form = "tokenizer.chat_template.rerank=str:{query}</s>{document}!{query}"
+    wanted = [score(folder, ids_of("who") + ["2"] + ids_of(t + "!who")) for t in ["a", "b"]]
+    code, got, err = ranked("--override-kv", form, "a", "b")
+    check("template", code == 0 and got == list(enumerate(wanted)), (got, wanted, err))
+    code, _, err = pith(STORY, "-q", "who", "a", command="rerank")
+    check("model_without_a_head", code == 2 and "cannot rank" in err, err)
+    code, _, err = pith(RANK, "a", command="rerank")
+    check("no_question", code == 1 and "--query" in err, err)
+
+
 def test_bad(folder):
     def bad(name, status, words, *args, said=""):
         code, _, err = pith(STORY, *args, said=said)
@@ -96,6 +138,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         test_vectors(folder)
         test_npy(folder)
+        test_rerank(folder)
         test_bad(folder)
 
 
