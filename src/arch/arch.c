@@ -132,16 +132,25 @@ pith_status arch_ready(struct arch_model *m, struct pith_error *err)
     return st == PITH_OK && !arena_ok(m->arena) ? out_of_memory(m, err) : st;
 }
 
-int arch_has(const struct arch_model *m, int32_t l, const char *name, int synth)
+static const struct gguf_tensor *in_file(const struct arch_model *m, int32_t l, const char *name)
 {
     char full[160];
-    if (!m->gguf)
-        return synth;
     if (l < 0)
         snprintf(full, sizeof full, "%s", name);
     else
         snprintf(full, sizeof full, "blk.%d.%s", l, name);
-    return gguf_tensor_find(m->gguf, slice_of(full)) != NULL;
+    return m->gguf ? gguf_tensor_find(m->gguf, slice_of(full)) : NULL;
+}
+
+int arch_has(const struct arch_model *m, int32_t l, const char *name, int synth)
+{
+    return m->gguf ? in_file(m, l, name) != NULL : synth;
+}
+
+int64_t arch_rows(const struct arch_model *m, int32_t l, const char *name)
+{
+    const struct gguf_tensor *t = in_file(m, l, name);
+    return t && t->n_dims >= 2 ? t->dims[t->n_dims - 2] : 0;
 }
 
 const float *arch_floats(const struct arch_model *m, const struct tensor *t)

@@ -199,6 +199,8 @@ void arch_tensor_name(const struct arch_model *m, const struct tensor_spec *t, i
 /* For derive functions. The file has this tensor (of layer l, -1: of the model); a synthetic model
  * has what `synth` says. */
 int arch_has(const struct arch_model *m, int32_t l, const char *name, int synth);
+/* Rows of a matrix that the file has; 0: it has none, or the model is synthetic. */
+int64_t arch_rows(const struct arch_model *m, int32_t l, const char *name);
 /* The numbers of a vector as the file has them, for constants of the host; NULL: no memory. */
 const float *arch_floats(const struct arch_model *m, const struct tensor *t);
 /* The file's name, for messages. */

@@ -182,8 +182,11 @@ static void embedding_case(const struct golden *g, const json_t *output, int *n_
         snprintf(suffix, sizeof suffix, ".embd_%s_exactgelu.bin", pooling);
         float *want = golden_floats(golden_path(g, suffix), rows * n_embd);
         snprintf(suffix, sizeof suffix, ".embd_%s.bin", pooling);
-        if (!want)
+        if (!want) { /* with GELU from a table of halves, if the model has any */
             want = golden_floats(golden_path(g, suffix), rows * n_embd);
+            limit = json_number_value(json_object_get(
+                json_object_get(g->json, "suggested_atol"), "vs_primary_file"));
+        }
         REQUIRE(want, "%s%s cannot be read", g->name, suffix);
         if (!run_open(&r, golden_path(g, ".gguf"), "f32", kinds[k].kind, golden_ctx(g), &err) ||
             run_step(&r, g->token, g->n, &err) != PITH_OK)
