@@ -203,6 +203,8 @@ struct vocab *vocab_new(const struct gguf *g, struct pith_error *err)
     TRY(v->model->init(v, g, err));
     TRY(special_index(v, err));
     load_flags(v, g);
+    for (int32_t id = 0; id < v->n; id++)
+        v->longest = vocab_text(v, id).n > v->longest ? vocab_text(v, id).n : v->longest;
     return v;
 
 fail:
@@ -601,16 +603,11 @@ int64_t vocab_detokenize(const struct vocab *v, const int32_t *ids, size_t n, in
 
 int vocab_stream_init(struct vocab_stream *s, const struct vocab *v)
 {
-    size_t longest = 0;
     memset(s, 0, sizeof *s);
     s->v = v;
     str_init(&s->text, PITH_MEM_SCRATCH);
-    for (int32_t id = 0; id < v->n; id++) {
-        size_t n = vocab_text(v, id).n;
-        longest = n > longest ? n : longest;
-    }
     /* A piece is no longer than its token but for a space in front of it. */
-    return str_reserve(&s->text, sizeof s->pending + longest + 1);
+    return str_reserve(&s->text, sizeof s->pending + v->longest + 1);
 }
 
 void vocab_stream_deinit(struct vocab_stream *s)

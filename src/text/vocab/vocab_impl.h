@@ -58,6 +58,7 @@ struct vocab {
     int32_t n;
     char *text;           /* of all tokens; token i is text[at[i] .. at[i + 1]) */
     uint32_t *at;         /* [n + 1] */
+    size_t longest;       /* bytes of the longest one */
     float *score;         /* [n] */
     uint8_t *mark;        /* [n] type and marks */
     struct map ids;       /* token text -> id, no empty tokens; values >= n are the model's */
