@@ -146,6 +146,7 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
         return NULL;
     }
     atomic_init(&m->refs, 1);
+    pthread_mutex_init(&m->placing, NULL);
     arena_init(&m->arena, PITH_MEM_META);
     str_init(&m->note, PITH_MEM_META);
     m->params = *params;
@@ -195,6 +196,7 @@ void model_unref(struct pith_model *m)
     vocab_free(m->vocab);
     gguf_close(m->gguf);
     arena_deinit(&m->arena);
+    pthread_mutex_destroy(&m->placing);
     mem_free(m);
 }
 

@@ -10,6 +10,7 @@
 #ifndef PITH_RUN_MODEL_H
 #define PITH_RUN_MODEL_H
 
+#include <pthread.h>
 #include "arch/arch.h"
 #include "base/machine/pool.h"
 #include "base/machine/topology.h"
@@ -20,6 +21,8 @@
 
 struct pith_model {
     _Atomic(int) refs;
+    pthread_mutex_t placing;      /* of placements, once the model is open */
+    _Atomic(uint32_t) generation; /* rises as placements are replaced */
     struct mem_account account; /* its blocks, but for itself */
     struct arena arena;
     struct gguf *gguf;
@@ -83,6 +86,15 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err);
 int model_in_copy(const struct pith_model *m, const struct placement *p);
 pith_status model_place(struct pith_model *m, struct pith_error *err);
 void model_release_weights(struct pith_model *m);
+/* Replaces placements of n weights, all at once; each is on the device that it names already, with
+ * the same numbers. Sessions go over to them before their next step. The memory of the old ones
+ * stays for those that have not, and that of the new ones is there as long as the model. */
+struct replacement {
+    struct tensor *tensor;
+    struct placement to;
+};
+pith_status model_replace(struct pith_model *m, const struct replacement *r, int32_t n,
+                          struct pith_error *err);
 /* The device of a layer, of the input side (-1), of the output side (n_layer). */
 int32_t model_device(const struct pith_model *m, int32_t layer);
 /* load.c: the data. */

@@ -423,3 +423,23 @@ void model_release_weights(struct pith_model *m)
             buffer_release(&m->imports[d][p]);
     }
 }
+
+pith_status model_replace(struct pith_model *m, const struct replacement *r, int32_t n,
+                          struct pith_error *err)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (!tensor_on(r[i].tensor, r[i].to.device))
+            return error_set(err, PITH_INTERNAL, "%s is not on device %d: nothing to replace",
+                             r[i].tensor->name, r[i].to.device);
+    pthread_mutex_lock(&m->placing);
+    for (int32_t i = 0; i < n; i++)
+        for (struct placement *p = r[i].tensor->at; p < r[i].tensor->at + r[i].tensor->n_at; p++)
+            if (p->device == r[i].to.device) {
+                *p = r[i].to;
+                if (p->layout == LAYOUT_PANELS)
+                    r[i].tensor->packed_bytes = p->bytes;
+            }
+    atomic_fetch_add(&m->generation, 1);
+    pthread_mutex_unlock(&m->placing);
+    return PITH_OK;
+}

@@ -35,14 +35,16 @@ uint64_t room_cache(struct pith_session *s, const struct cache_params *p)
 
 /* Half of the memory left beside the weights: those that lie in a file's pages want to stay there.
  * A limit that the caller sets is of what is beside them already. */
-static uint64_t half_left(const struct pith_model *m, int64_t most, struct mem_left *left)
+static uint64_t half_left(struct pith_model *m, int64_t most, struct mem_left *left)
 {
     uint64_t mapped = 0;
     m->devices[0]->backend->memory(m->devices[0], left);
+    pthread_mutex_lock(&m->placing);
     for (int32_t i = 0; i < m->n_tensors; i++)
         for (int32_t k = 0; k < m->tensors[i]->n_at; k++)
             if (!m->tensors[i]->at[k].bytes || model_in_copy(m, &m->tensors[i]->at[k]))
                 mapped += m->tensors[i]->file_bytes;
+    pthread_mutex_unlock(&m->placing);
     uint64_t beside = left->bytes > mapped ? left->bytes - mapped : 0;
     if (most && (uint64_t)most < left->bytes) {
         left->bytes = (uint64_t)most;

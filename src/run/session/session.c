@@ -156,7 +156,11 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
                              .cap_spans = (s->n_ctx + ATTN_SPAN - 1) / ATTN_SPAN,
                              .unfused = m->params.observe,
                              .strict = m->params.strict};
-    return plan_compile(&s->plan, &s->graph, m->devices, m->n_devices, &pp, err);
+    pthread_mutex_lock(&m->placing);
+    s->generation = atomic_load(&m->generation);
+    st = plan_compile(&s->plan, &s->graph, m->devices, m->n_devices, &pp, err);
+    pthread_mutex_unlock(&m->placing);
+    return st;
 }
 
 enum { SLAB = 2 << 20, PAGE = 4096 };
@@ -185,8 +189,7 @@ static uint64_t scratch_bytes(const struct pith_session *s)
     uint64_t n = 0;
     for (int d = 0; d < s->model->n_devices; d++)
         if (s->plan.act_bytes[d])
-            n += s->model->devices[d]->backend->job_bytes(&s->plan,
-                                                          pool_n_threads(s->model->pool));
+            n += s->model->devices[d]->backend->job_bytes(&s->plan, pool_n_threads(s->model->pool));
     return n;
 }
 
@@ -218,6 +221,69 @@ static pith_status open_plan(struct pith_session *s, struct pith_error *err)
     pith_status st = plan_open(&s->plan_run, &s->plan, jp, err);
     s->cache.run = &s->plan_run;
     return st == PITH_OK ? st : error_prefix(err, "a plan for %d rows", s->n_batch);
+}
+
+/* What is made of a graph; it moves as a whole. */
+struct made {
+    struct graph graph;
+    struct plan plan;
+    struct plan_run run;
+    struct call_stats *stats;
+    uint32_t generation;
+};
+
+static struct made take_made(struct pith_session *s)
+{
+    struct made m = {s->graph, s->plan, s->plan_run, s->stats, s->generation};
+    memset(&s->graph, 0, sizeof s->graph);
+    memset(&s->plan, 0, sizeof s->plan);
+    memset(&s->plan_run, 0, sizeof s->plan_run);
+    s->stats = NULL;
+    return m;
+}
+
+static void drop_made(struct made *m)
+{
+    m->run.plan = m->run.plan ? &m->plan : NULL;
+    plan_close(&m->run);
+    plan_deinit(&m->plan);
+    graph_deinit(&m->graph);
+    mem_free(m->stats);
+}
+
+/* Weights lie elsewhere now: a plan is made anew, and its counts begin anew. Where that fails the
+ * old one stays (its jobs know the plan by its place in the session, to which it returns), and so
+ * do the old placements. */
+static pith_status remake(struct pith_session *s, struct pith_error *err)
+{
+    pith_status st = cache_flush(&s->cache, err);
+    if (st != PITH_OK)
+        return st;
+    struct made old = take_made(s);
+    uint32_t fp = fp_enter();
+    struct mem_account *before = mem_account_enter(&s->account);
+    TRY(compile(s, err));
+    s->stats = mem_array((size_t)s->plan.n_calls, sizeof *s->stats, PITH_MEM_SCRATCH);
+    if (!s->stats)
+        TRY(error_set(err, PITH_NOMEM, "out of memory for the counts of %d calls",
+                      s->plan.n_calls));
+    TRY(open_plan(s, err));
+fail:
+    if (st != PITH_OK) {
+        struct made fresh = take_made(s);
+        drop_made(&fresh);
+        s->graph = old.graph;
+        s->plan = old.plan;
+        s->plan_run = old.run;
+        s->stats = old.stats;
+        s->generation = old.generation;
+    } else {
+        drop_made(&old);
+    }
+    s->run.stats = s->stats;
+    mem_account_leave(before);
+    fp_leave(fp);
+    return st;
 }
 
 static pith_status allocate(struct pith_session *s, struct pith_error *err)
@@ -716,6 +782,8 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b, str
     pith_status st = check_devices(s, err);
     if (st == PITH_OK)
         st = check_batch(s, b, err);
+    if (st == PITH_OK && s->generation != atomic_load(&s->model->generation))
+        st = remake(s, err);
     if (st != PITH_OK)
         return st;
     s->n_outputs = s->last_outputs = 0;

@@ -38,6 +38,7 @@ struct pith_session {
     uint64_t step_reserved, step_committed;
     struct run run;
     struct plan_run plan_run;
+    uint32_t generation; /* of the model's placements that the plan is made for */
     struct call_stats *stats;
     _Atomic(int) cancel;
     /* Sorting a batch by sequence. */
