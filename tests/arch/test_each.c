@@ -1,0 +1,286 @@
+/* test_each.c -- every architecture of the list, with and without experts, as a random model: no
+ * file is needed, so none is left out.
+ *
+ *   the same bits   whole, in pieces, token by token, on two threads, beside another sequence, by
+ * the plain C reference, after going back, and from a snapshot memory refused  the n-th allocation
+ * of opening, a session and two steps; some n, all at scale 10 damage          bytes of the keys
+ * and the list of tensors are others: an error, or a model that runs; never a crash */
+#include "robust.h"
+
+#include "base/rng.h"
+
+enum { N_ROWS = 24, N_VOCAB = 300, N_OUT = N_ROWS * N_VOCAB };
+
+static struct tiny tiny_of(const char *arch, int experts)
+{
+    return (struct tiny){.arch = arch,
+                         .type = "f32",
+                         .n_embd = 32,
+                         .n_head = 2,
+                         .head_dim = 16,
+                         .n_ff = 32,
+                         .n_vocab = N_VOCAB,
+                         .n_expert = experts ? 4 : 0,
+                         .n_layer = 4};
+}
+
+static int32_t token(int i)
+{
+    return 3 + (i * 37 + i * i) % (N_VOCAB - 3);
+}
+
+/* ---------------------------------------------------------------- one way to run it */
+
+struct way {
+    const char *name;
+    int piece, n_threads, reference;
+    int beside; /* another sequence has rows in every step */
+    int back;   /* after so many rows go back as far as it may, and feed them again */
+    int saved;  /* a snapshot is taken and loaded between pieces */
+};
+
+struct opened {
+    pith_model *m;
+    pith_session *s;
+    int64_t cols;
+    int causal;
+};
+
+static int open_way(struct opened *o, const char *path, const struct way *w)
+{
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_model_info info = {.size = sizeof info};
+    struct pith_error err;
+    mp.n_threads = w->n_threads;
+    mp.reference = w->reference;
+    sp.n_ctx = 64;
+    sp.n_seq = 2;
+    sp.cache_type_k = sp.cache_type_v = "f32";
+    *o = (struct opened){.m = pith_model_open(path, &mp, &err)};
+    o->s = o->m ? pith_session_open(o->m, &sp, &err) : NULL;
+    CHECK_MSG(o->s, "%s, %s: %s", path, w->name, err.msg);
+    pith_model_get_info(o->m, &info, NULL);
+    o->causal = info.causal;
+    return o->s != NULL;
+}
+
+static void close_way(struct opened *o)
+{
+    pith_session_close(o->s);
+    pith_model_close(o->m);
+}
+
+/* Rows [at, at + n) of sequence 0, and n of sequence 1 among them; what comes out of the first. */
+static int step(struct opened *o, const struct way *w, int at, int n, float *out)
+{
+    struct pith_batch b = PITH_BATCH_INIT;
+    struct pith_error err;
+    int32_t ids[2 * N_ROWS], seq[2 * N_ROWS];
+    uint8_t want[2 * N_ROWS];
+    int rows = 0, of_first[N_ROWS], k = 0;
+    for (int i = 0; i < n; i++) {
+        if (w->beside) {
+            ids[rows] = token(100 + at + i);
+            seq[rows] = 1;
+            want[rows++] = (uint8_t)(i % 2);
+        }
+        ids[rows] = token(at + i);
+        seq[rows] = 0;
+        want[rows++] = 1;
+    }
+    for (int i = 0, given = 0; i < rows; i++)
+        if (want[i]) {
+            if (!seq[i])
+                of_first[k++] = given;
+            given++;
+        }
+    b.n = rows;
+    b.token = ids;
+    b.want = want;
+    b.seq = w->beside ? seq : NULL;
+    if (pith_step(o->s, &b, &err) != PITH_OK) {
+        CHECK_MSG(0, "%s: %s", w->name, err.msg);
+        return 0;
+    }
+    for (int i = 0; i < n; i++) {
+        const float *row = pith_logits(o->s, of_first[i]);
+        o->cols = row ? N_VOCAB : 32;
+        row = row ? row : pith_embedding(o->s, of_first[i]);
+        memcpy(out + (int64_t)(at + i) * o->cols, row, (size_t)o->cols * sizeof *row);
+    }
+    return 1;
+}
+
+static int reload(struct opened *o, const struct way *w)
+{
+    static uint8_t image[4 << 20];
+    struct pith_error err;
+    size_t n = 0;
+    int ok = pith_save_memory(o->s, 0, image, sizeof image, &n, &err) == PITH_OK &&
+             pith_truncate(o->s, 0, 0, &err) == PITH_OK &&
+             pith_load_memory(o->s, 0, image, n, &err) == PITH_OK;
+    CHECK_MSG(ok, "%s: %s", w->name, err.msg);
+    return ok;
+}
+
+static int run_way(const char *path, const struct way *w, float *out, int64_t *cols)
+{
+    struct opened o;
+    struct pith_error err;
+    if (!open_way(&o, path, w)) {
+        close_way(&o);
+        return 0;
+    }
+    int piece = o.causal ? w->piece : N_ROWS, ok = 1;
+    for (int at = 0; ok && at < N_ROWS; at += piece) {
+        int n = N_ROWS - at < piece ? N_ROWS - at : piece;
+        ok = step(&o, w, at, n, out);
+        if (ok && o.causal && w->saved)
+            ok = reload(&o, w);
+    }
+    if (ok && o.causal && w->back && pith_truncate(o.s, 0, N_ROWS - w->back, &err) == PITH_OK) {
+        int at = (int)pith_length(o.s, 0);
+        CHECK_MSG(at <= N_ROWS - w->back, "%s: %d rows are left", w->name, at);
+        ok = step(&o, w, at, N_ROWS - at, out);
+    }
+    *cols = o.cols;
+    close_way(&o);
+    return ok;
+}
+
+/* ---------------------------------------------------------------- over the list */
+
+static const struct way ways[] = {
+    {.name = "whole", .piece = N_ROWS, .n_threads = 1},
+    {.name = "in pieces", .piece = 7, .n_threads = 1},
+    {.name = "token by token", .piece = 1, .n_threads = 1},
+    {.name = "two threads", .piece = N_ROWS, .n_threads = 2},
+    {.name = "beside another", .piece = 5, .n_threads = 1, .beside = 1},
+    {.name = "reference", .piece = 11, .n_threads = 1, .reference = 1},
+    {.name = "back and again", .piece = 9, .n_threads = 1, .back = 5},
+    {.name = "from snapshots", .piece = 8, .n_threads = 1, .saved = 1}};
+enum { N_WAYS = sizeof ways / sizeof *ways };
+
+static void each(void (*fn)(const struct tiny *t, const char *path))
+{
+    for (const char *const *a = pith_arch_names(); *a; a++)
+        for (int experts = 0; experts < 2; experts++) {
+            struct tiny t = tiny_of(*a, experts);
+            const char *path = tiny_write(&t, 7);
+            if (path) {
+                fn(&t, path);
+                unlink(path);
+            }
+        }
+}
+
+static void bits_of(const struct tiny *t, const char *path)
+{
+    static float want[N_OUT], got[N_OUT];
+    int64_t cols = 0;
+    if (!run_way(path, &ways[0], want, &cols))
+        return;
+    for (int i = 0; i < N_ROWS * (int)cols; i++)
+        if (!(want[i] > -1e30f && want[i] < 1e30f)) {
+            CHECK_MSG(0, "%s, %d experts: element %d is %g", t->arch, t->n_expert, i,
+                      (double)want[i]);
+            return;
+        }
+    for (int w = 1; w < N_WAYS; w++)
+        if (run_way(path, &ways[w], got, &cols))
+            CHECK_MSG(!memcmp(want, got, (size_t)(N_ROWS * cols) * sizeof *want),
+                      "%s, %d experts, %s: other bits", t->arch, t->n_expert, ways[w].name);
+}
+
+static void same_bits(void)
+{
+    each(bits_of);
+}
+
+/* ---------------------------------------------------------------- memory refused */
+
+static pith_status short_life(const char *path, struct pith_error *err)
+{
+    static const int32_t ids[] = {5, 6, 7, 8};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_model_info info = {.size = sizeof info};
+    mp.n_threads = 1;
+    sp.n_ctx = 64;
+    err->code = PITH_OK;
+    pith_model *m = pith_model_open(path, &mp, err);
+    pith_session *s = m ? pith_session_open(m, &sp, err) : NULL;
+    if (s && pith_feed(s, 0, ids, 3, err) == PITH_OK) {
+        pith_model_get_info(m, &info, NULL);
+        if (info.causal) /* else a sequence is fed whole */
+            pith_feed(s, 0, ids + 3, 1, err);
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+    return err->code;
+}
+
+static void refuse(const struct tiny *t, const char *path)
+{
+    struct pith_error err;
+    hook_refuse(-1, 0);
+    pith_status st = short_life(path, &err);
+    long n = atomic_load(&hook.asked), by = test_scale() >= 10 ? 1 : n / 8 + 1;
+    CHECK_MSG(st == PITH_OK && n > 30, "%s: %s", t->arch, err.msg);
+    for (long i = (long)strlen(t->arch) % by; i < n && test_bad < 5; i += by) {
+        hook_refuse(i, 0);
+        st = short_life(path, &err);
+        hook_refuse(-1, 0);
+        CHECK_MSG(st == PITH_NOMEM || st == PITH_OK, "%s, allocation %ld of %ld: error %d, %s",
+                  t->arch, i, n, st, err.msg);
+        check_nothing_held(t->arch);
+    }
+}
+
+static void memory_refused(void)
+{
+    each(refuse);
+}
+
+/* ---------------------------------------------------------------- damage */
+
+static void damage(const struct tiny *t, const char *path)
+{
+    size_t n = 0;
+    struct pith_error err;
+    uint8_t *p = file_bytes(path, &n);
+    const char *other = tmp_path("damaged.gguf");
+    struct rng r;
+    rng_init(&r, 11 + strlen(t->arch));
+    REQUIRE(p && n > 4096, "%s cannot be read", path);
+    size_t keys = n < 20000 ? n : 20000; /* keys, the vocabulary, and what is behind it */
+    for (int i = 0; i < (test_scale() >= 10 ? 200 : 6) && test_bad < 5; i++) {
+        size_t at = rng_u32(&r) % (i % 2 ? 1200 : keys);
+        uint8_t was = p[at];
+        p[at] ^= (uint8_t)(1u << rng_u32(&r) % 8);
+        if (file_put(other, p, n)) {
+            pith_status st = short_life(other, &err);
+            CHECK_MSG(st == PITH_OK || strlen(err.msg) > 8, "%s, byte %zu: error %d says \"%s\"",
+                      t->arch, at, st, err.msg);
+        }
+        p[at] = was;
+    }
+    unlink(other);
+    free(p);
+}
+
+static void damaged(void)
+{
+    each(damage);
+}
+
+int main(void)
+{
+    hook_install();
+    tmp_make();
+    TEST(same_bits);
+    TEST(memory_refused);
+    TEST(damaged);
+    return test_end();
+}
