@@ -260,6 +260,8 @@ static int64_t dim_size(const struct arch_model *m, int d, int32_t l)
         return 2 * (int64_t)hp->n_ff_exp;
     case DIM_FS:
         return hp->n_ff_shexp;
+    case DIM_FS2:
+        return 2 * (int64_t)hp->n_ff_shexp;
     case DIM_ROT2:
         return hp->n_rot / 2;
     case DIM_CTX:

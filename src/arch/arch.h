@@ -41,6 +41,7 @@ enum dim {
     DIM_FX,
     DIM_FX2,
     DIM_FS,
+    DIM_FS2,
     DIM_ROT2, /* pairs that are rotated */
     DIM_CTX,  /* positions trained */
     DIM_ONE,
@@ -137,6 +138,9 @@ struct arch {
     /* Tensors that this architecture calls otherwise than its table: name in the table, name in
      * the file, ..., NULL. */
     const char *const *renamed;
+    /* Beginnings of names of tensors that a file may have and that nothing here uses: "blk.N." is
+     * not told. NULL-terminated; NULL: none. */
+    const char *const *unused;
     /* A synthetic model: changes what the key rows chose (NULL: nothing). */
     pith_status (*synth)(struct arch_model *m, struct pith_error *err);
     /* Once the keys are read: checks what they say together; sets features of model and layers. */

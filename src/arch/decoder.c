@@ -46,13 +46,17 @@
 #define F_SHARED_GATE     BIT(31)
 #define F_CHOICE_BIAS     BIT(34)
 #define F_CHOICE_BIAS_MAY BIT(35)
+#define F_SINKS           BIT(36)
+#define F_FUSED_SHARED    BIT(37)
 /* Of a layer. */
-#define F_BEFORE   BIT(38) /* attn_norm */
-#define F_FFN_NORM BIT(39)
-#define F_ATTN     BIT(40)
-#define F_DENSE    BIT(41)
-#define F_MOE      BIT(42)
-#define F_LINEAR   BIT(43) /* in place of attention a product */
+#define F_BEFORE     BIT(38) /* attn_norm */
+#define F_FFN_NORM   BIT(39)
+#define F_ATTN       BIT(40)
+#define F_DENSE      BIT(41)
+#define F_MOE        BIT(42)
+#define F_LINEAR     BIT(43) /* in place of attention a product */
+#define F_GATE_SMALL BIT(44) /* attn_gate has a row for each head, */
+#define F_GATE_LARGE BIT(45) /* or for each element */
 
 enum { SELF }; /* the state of a layer */
 
@@ -120,8 +124,11 @@ const struct tensor_spec decoder_tensors[] = {
       .use = TENSOR_VECTOR),
     L("attn_gate.weight", attn_gate, DIM(DIM_O, DIM_E), .need = F_ATTN | F_GATE_ELEMENTS),
     L("attn_gate.weight", attn_gate, DIM(DIM_H, DIM_E), .need = F_ATTN | F_GATE_HEADS),
+    L("attn_gate.weight", attn_gate, DIM(DIM_H, DIM_E), .need = F_ATTN | F_GATE_SMALL),
     L("attn_gate.weight", attn_gate, DIM(DIM_H, DIM_E), .need = F_ATTN | F_GATE_HEADS_MAY,
       .optional = 1),
+    L("attn_gate.weight", attn_gate, DIM(DIM_O, DIM_E), .need = F_ATTN | F_GATE_LARGE),
+    L("attn_sinks.weight", sinks, DIM(DIM_H), .need = F_ATTN | F_SINKS),
     L("attn_sub_norm.weight", attn_sub_norm, DIM(DIM_O), .need = F_ATTN | F_SUB_NORMS),
     L("attn_output.weight", wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
     L("attn_output.weight", wo, DIM(DIM_E, DIM_E), .need = F_LINEAR),
@@ -151,8 +158,11 @@ const struct tensor_spec decoder_tensors[] = {
       .need = F_MOE | F_FUSED_EXPS, .use = TENSOR_EXPERTS),
     L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE,
       .use = TENSOR_EXPERTS),
-    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
-    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED),
+    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED,
+      .unless = F_FUSED_SHARED),
+    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE | F_SHARED,
+      .unless = F_FUSED_SHARED),
+    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS2, DIM_E), .need = F_MOE | F_SHARED | F_FUSED_SHARED),
     L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE | F_SHARED),
     L("exp_probs_b.bias", exp_probs_b, DIM(DIM_X), .need = F_MOE | F_CHOICE_BIAS),
     L("exp_probs_b.bias", exp_probs_b, DIM(DIM_X), .need = F_MOE | F_CHOICE_BIAS_MAY,
@@ -255,6 +265,14 @@ static int may_switch_rope(const struct arch_model *m)
 {
     return variant_of(m)->rope_switch;
 }
+static int swa_rotates_otherwise(const struct arch_model *m)
+{
+    return has_windows(m) && variant_of(m)->swa_rot;
+}
+static int pattern_of_rope(const struct arch_model *m)
+{
+    return variant_of(m)->rotates == ROTATES_BY_KEY;
+}
 static int has_sections(const struct arch_model *m)
 {
     return variant_of(m)->sections != SECTIONS_NONE;
@@ -325,6 +343,16 @@ static double logit_scale(const struct arch_model *m, int32_t l)
     (void)l;
     return variant_of(m)->logits_by_width / (float)m->hp.n_embd;
 }
+static double rot_of_full(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return m->hp.n_rot;
+}
+static double one(const struct arch_model *m, int32_t l)
+{
+    (void)m, (void)l;
+    return 1;
+}
 static double attn_cap(const struct arch_model *m, int32_t l)
 {
     (void)l;
@@ -376,6 +404,10 @@ const struct key_spec decoder_keys[] = {
      .when = may_have_windows, .synth_of = synthetic_window},
     {LAYERS("attention.sliding_window_pattern", windowed), RANGE(0, MAX_LAYERS),
      .from = window_period, .pattern = 1, .when = has_windows},
+    {I32("rope.dimension_count_swa", n_rot_swa), RANGE(0, MAX_HEAD_DIM), .from = rot_of_full,
+     .when = swa_rotates_otherwise},
+    {LAYERS("attention.rope_pattern", rotated), RANGE(0, 1), .from = one, .when = pattern_of_rope},
+    {F32("rope.scaling.alpha", rope_alpha), RANGE(0, 1e6), .when = has_sections},
     {F32("rope.freq_base_swa", rope_base_swa), .from = swa_base_default, .when = swa_base_by_key},
     {FOUR("rope.dimension_sections", rope_sections), RANGE(0, MAX_HEAD_DIM), .when = has_sections,
      .synth = 1},
@@ -432,14 +464,15 @@ static uint64_t attention_features(const struct arch_model *m, const struct vari
     static const uint64_t gates[] = {[GATE_NONE] = 0,
                                      [GATE_ELEMENTS] = F_GATE_ELEMENTS,
                                      [GATE_HEADS] = F_GATE_HEADS,
-                                     [GATE_HEADS_MAY] = F_GATE_HEADS_MAY};
+                                     [GATE_HEADS_MAY] = F_GATE_HEADS_MAY,
+                                     [GATE_BY_ROWS] = 0};
     uint64_t f = bias_features(v->qkv_bias, F_QKV_BIAS, F_QKV_BIAS_MAY) |
                  bias_features(v->out_bias, F_OUT_BIAS, F_OUT_BIAS_MAY);
     if (!v->qk_may || arch_has(m, 0, "attn_q_norm.weight", 1))
         f |= qk[v->qk_norm];
     if (v->fused_qkv == MUST || (v->fused_qkv == MAY && arch_has(m, 0, "attn_qkv.weight", 0)))
         f |= F_FUSED_QKV;
-    return f | gates[v->attn_gate] | (v->sub_norms ? F_SUB_NORMS : 0);
+    return f | gates[v->attn_gate] | (v->sub_norms ? F_SUB_NORMS : 0) | (v->sinks ? F_SINKS : 0);
 }
 
 static uint64_t other_features(const struct arch_model *m, const struct variant *v)
@@ -454,7 +487,8 @@ static uint64_t other_features(const struct arch_model *m, const struct variant 
         f |= F_LONG_FACTORS;
     else if (v->rope != ROPE_NONE)
         f |= F_FACTORS;
-    return f | (m->hp.n_ff_shexp ? F_SHARED : 0) | (v->shared_gate ? F_SHARED_GATE : 0);
+    return f | (m->hp.n_ff_shexp ? F_SHARED : 0) | (v->shared_gate ? F_SHARED_GATE : 0) |
+           (v->fused_shared ? F_FUSED_SHARED : 0);
 }
 
 /* Has layer l experts? */
@@ -483,6 +517,12 @@ static int loop(struct arch_model *m)
     return m->layer_of != NULL;
 }
 
+static uint64_t gate_by_rows(const struct arch_model *m, int32_t l)
+{
+    int64_t rows = arch_rows(m, l, "attn_gate.weight");
+    return rows == m->hp.n_head[l] || !m->gguf ? F_GATE_SMALL : F_GATE_LARGE;
+}
+
 /* Layers without a feed-forward have nothing at all (deci). */
 static uint64_t layer_kind(const struct hparams *hp, int32_t l, int moe)
 {
@@ -500,6 +540,8 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         int moe = hp->n_expert && is_moe(m, l);
         first_moe = moe && first_moe < 0 ? l : first_moe;
         m->layer_features[l] = layer_kind(hp, l, moe);
+        if (v->attn_gate == GATE_BY_ROWS)
+            m->layer_features[l] |= gate_by_rows(m, l);
         if (before && m->layer_features[l] & (F_ATTN | F_LINEAR))
             m->layer_features[l] |= F_BEFORE;
         if (before && own_ffn_norm(m, v) && m->layer_features[l] & (F_MOE | F_DENSE))
@@ -541,8 +583,10 @@ void decoder_states(struct arch_model *m)
 static int is_rotated(const struct arch_model *m, int32_t l)
 {
     const struct variant *v = variant_of(m);
+    int dense = v->rotates == ROTATES_WINDOWED && v->dense_rotates && l < m->hp.n_dense;
     return m->hp.n_rot && v->rope != ROPE_NONE &&
-           (v->rotates != ROTATES_WINDOWED || !m->hp.window || m->hp.windowed[l]) &&
+           (v->rotates != ROTATES_BY_KEY || m->hp.rotated[l]) &&
+           (v->rotates != ROTATES_WINDOWED || !m->hp.window || m->hp.windowed[l] || dense) &&
            (v->rotates != ROTATES_BY_STEP || (l + 1) % v->rotate_step);
 }
 
@@ -559,7 +603,8 @@ pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
         p.axis = rope_axis(m, v->sections == SECTIONS_INTERLEAVED);
     p.neox |= v->sections == SECTIONS_PAIR_HALVES && p.axis;
     const struct rope_set *full = rope_set_new(m, &p), *local = full;
-    if (hp->window && (hp->rope_base_swa > 0 || v->swa_unscaled)) {
+    if (hp->window && (hp->rope_base_swa > 0 || v->swa_unscaled || v->swa_rot)) {
+        p.n_rot = v->swa_rot ? hp->n_rot_swa : hp->n_rot;
         p.base = hp->rope_base_swa > 0 ? hp->rope_base_swa : hp->rope_base;
         p.scaled = !v->swa_unscaled;
         local = rope_set_new(m, &p);
@@ -630,6 +675,7 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t i, no
                                 .q_scale = query_scale(m, l),
                                 .softcap = m->hp.attn_softcap,
                                 .rope = m->rope[l],
+                                .sinks = w->sinks,
                                 .state = m->state_of[i][SELF]};
     return nn_attention(g, &attn, x);
 }
@@ -674,14 +720,19 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                     x);
     if (!w->up_sh)
         return y;
-    struct nn_ffn shared = {.gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = v->act};
+    struct nn_ffn shared = {.gate = w->gate_sh,
+                            .up = w->up_sh,
+                            .down = w->down_sh,
+                            .halves = v->fused_shared,
+                            .act = v->act};
     node z = nn_ffn(g, &shared, x);
     if (w->router_sh) {
         node gate = graph_matmul(g, w->router_sh, NULL, x, "ffn_shared_router");
         gate = graph_glu(g, gate, NULL, GLU_SIGMOID, "ffn_shared_gate");
         z = graph_head_mul(g, z, gate, "ffn_shared_gated");
     }
-    return graph_add(g, y, z, "ffn_shared");
+    y = graph_add(g, y, z, "ffn_shared");
+    return v->shared_mean ? graph_scale(g, y, 0.5f, "ffn_mean") : y;
 }
 
 /* x + scale * y */

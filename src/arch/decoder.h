@@ -41,7 +41,8 @@ enum rope { ROPE_PAIRS, ROPE_HALVES, ROPE_NONE }; /* (2i, 2i + 1), or (i, i + R/
 enum rotates {                                    /* which layers have positions */
                ROTATES_ALL,
                ROTATES_WINDOWED, /* the windowed ones, where the model has windows */
-               ROTATES_BY_STEP   /* all but every rotate_step-th */
+               ROTATES_BY_STEP,  /* all but every rotate_step-th */
+               ROTATES_BY_KEY    /* attention.rope_pattern */
 };
 enum sections { /* rope.dimension_sections, where the file has it: positions of four axes */
                 SECTIONS_NONE,
@@ -80,9 +81,10 @@ enum ff_of_expert {           /* width of an expert */
 };
 enum attn_gate { /* attention's output is times gate_act(attn_gate x) */
                  GATE_NONE,
-                 GATE_ELEMENTS, /* one for each element */
-                 GATE_HEADS,    /* one for each head */
-                 GATE_HEADS_MAY /* .., if the file has it */
+                 GATE_ELEMENTS,  /* one for each element */
+                 GATE_HEADS,     /* one for each head */
+                 GATE_HEADS_MAY, /* .., if the file has it */
+                 GATE_BY_ROWS    /* one or the other, as a layer's tensor shows */
 };
 
 struct variant {
@@ -94,6 +96,7 @@ struct variant {
     enum rope rope;
     enum rotates rotates;
     int rotate_step;
+    int dense_rotates; /* layers without experts do in any case */
     enum sections sections;
     int norm_last;  /* q and k are rotated before they are normalised */
     int no_factors; /* rope_freqs, rope_factors_* are not used */
@@ -106,6 +109,7 @@ struct variant {
     enum by_key swa_base;   /* base of windowed layers: NO: as the others'; BY_KEY: or the key's */
     float swa_base_default; /* without that key; 0: as the others' */
     int swa_unscaled;       /* rope.scaling is not of windowed layers */
+    int swa_rot;            /* windowed layers rotate rope.dimension_count_swa elements */
 
     enum presence fused_qkv; /* attn_qkv; MAY: or attn_q, attn_k, attn_v */
     enum presence qkv_bias;
@@ -114,6 +118,7 @@ struct variant {
     int qk_may; /* files may have none */
     enum attn_gate attn_gate;
     enum glu_act gate_act;
+    int sinks;     /* attn_sinks: a logit of each head that has no value */
     int sub_norms; /* attn_sub_norm, ffn_sub_norm before the output matrices */
 
     enum glu_act act;
@@ -128,7 +133,9 @@ struct variant {
     int expert_scale;          /* they are times expert_weights_scale */
     enum ff_of_expert ff_of_expert;
     enum shared shared;
-    int shared_gate; /* the shared one is times sigmoid(ffn_gate_inp_shexp x) */
+    int fused_shared; /* ffn_up_shexp holds the gate's rows, then its own */
+    int shared_mean;  /* the mean of shared and chosen, not the sum */
+    int shared_gate;  /* the shared one is times sigmoid(ffn_gate_inp_shexp x) */
 
     enum presence output; /* NEVER: the embedding is the output matrix */
     enum presence output_bias;
@@ -166,6 +173,11 @@ extern const size_t decoder_layer_bytes;
         .name = arch_name, .variant = &(const struct variant){__VA_ARGS__}, DECODER_PARTS};
 /* With tensors that are called otherwise: "name here", "name there", ... */
 #define RENAMED(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define DECODER_UNUSED(symbol, arch_name, names, ...)                                              \
+    const struct arch symbol = {.name = arch_name,                                                 \
+                                .variant = &(const struct variant){__VA_ARGS__},                   \
+                                .unused = names,                                                   \
+                                DECODER_PARTS};
 #define DECODER_RENAMED(symbol, arch_name, names, ...)                                             \
     const struct arch symbol = {.name = arch_name,                                                 \
                                 .variant = &(const struct variant){__VA_ARGS__},                   \
@@ -183,7 +195,7 @@ struct decoder_layer {
     struct tensor *bq, *bk, *bv, *bqkv, *bo;
     struct tensor *q_norm, *k_norm, *attn_sub_norm, *ffn_sub_norm;
     struct tensor *gate, *up, *down, *b_gate, *b_up, *b_down;
-    struct tensor *exp_probs_b;
+    struct tensor *exp_probs_b, *sinks;
     struct tensor *router, *gate_exps, *up_exps, *gate_up_exps, *down_exps;
     struct tensor *gate_sh, *up_sh, *down_sh, *router_sh;
 };

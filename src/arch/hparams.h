@@ -36,6 +36,8 @@ struct hparams {
     int32_t causal;
     /* positions */
     int32_t n_rot, n_rot_swa, rope_sections[4];
+    int32_t *rotated; /* [n_layer] 0: the layer has no positions */
+    float rope_alpha;
     float rope_base, rope_base_swa, rope_factor, rope_attn_factor;
     int32_t rope_scaling, rope_ctx_orig, rope_finetuned;
     float yarn_ext, yarn_attn, yarn_beta_fast, yarn_beta_slow, yarn_log;

@@ -15,6 +15,8 @@
  *   granite         Granite 3: scales of embedding, residual, scores and logits, which are divided;
  *                   granitemoe with experts; granite may have no positions
  *   minicpm         arXiv:2404.06395: as granite, with defaults
+ *   granite_swa     windows, sinks; the file says which layers have positions
+ *   cogvlm          CogVLM, arXiv:2311.03079, the text side
  *   nanbeige        the layers are run several times
  *   exaone          arXiv:2408.03541: half-split rotation from here on
  *   seed_oss        the norm before the feed-forward is called post_attention_norm
@@ -47,6 +49,13 @@ DECODER(arch_granitemoe, "granitemoe", .scales = 1, .logits_divided = 1,
 DECODER(arch_minicpm, "minicpm", .scales = 1, .logits_divided = 1, .embd_scale = 12,
         .residual_by_depth = 1.4f, .logits_by_width = 256, .experts = EXPERTS_BY_COUNT,
         .ff_of_expert = FF_NO_KEY, .renorm = YES)
+DECODER(arch_granite_swa, "granite_swa", .scales = 1, .logits_divided = 1, .sinks = 1,
+        .window = MUST, .window_period = 1, .rotates = ROTATES_BY_KEY,
+        .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY, .renorm = YES,
+        .shared = SHARED_BY_WIDTH, .fused_shared = 1)
+/* Image rows have weights of their own; rows here are tokens. */
+DECODER_UNUSED(arch_cogvlm, "cogvlm", RENAMED("vis_"), PLAIN, .rope = ROPE_HALVES,
+               .fused_qkv = MUST, .qkv_bias = NEVER, .no_factors = 1)
 DECODER(arch_nanbeige, "nanbeige", PLAIN, .loops = 1)
 
 DECODER(arch_exaone, "exaone", PLAIN, .rope = ROPE_HALVES)

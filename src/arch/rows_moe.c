@@ -15,7 +15,9 @@
  *   hy_v3          Hy3: a layer has experts where it has a router
  *   minimax-m2     MiniMax-M2: q and k normalised as whole rows
  *   qwen3vl        the text side of Qwen3-VL: positions of three axes by turns; qwen3vlmoe with
- *                  experts */
+ *                  experts
+ *   laguna         Laguna: a gate of each head or element, windows with rotation of their own
+ *   cohere2moe     North Mini: cohere2 with experts; the mean of shared and chosen ones */
 #include "arch/decoder.h"
 
 #define PLAIN .out_bias = NEVER, .ffn_bias = NEVER
@@ -67,3 +69,13 @@ DECODER(arch_qwen3vl, "qwen3vl", PLAIN, .rope = ROPE_HALVES, .sections = SECTION
         .qk_norm = QK_HEAD)
 DECODER(arch_qwen3vlmoe, "qwen3vlmoe", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_INTERLEAVED,
         .qk_norm = QK_HEAD, .experts = EXPERTS_ALL, .ff_of_expert = FF_SHARE, .renorm = YES)
+DECODER(arch_laguna, "laguna", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD,
+        .attn_gate = GATE_BY_ROWS, .gate_act = GLU_SOFTPLUS, .window_period = 4, .full_first = 1,
+        .swa_base = BY_KEY, .swa_unscaled = 1, .swa_rot = 1, .experts = EXPERTS_BEHIND,
+        .choice_bias = MUST, .gating = BY_KEY, .gating_default = 2, .renorm = BY_KEY,
+        .expert_scale = 1, .shared = SHARED_BY_COUNT)
+DECODER(arch_cohere2moe, "cohere2moe", PLAIN, .norms = NORMS_LAYER_W, .parallel = PARALLEL,
+        .scales = 1, .window = MUST, .window_period = 4, .full_first = 1,
+        .rotates = ROTATES_WINDOWED, .dense_rotates = 1, .experts = EXPERTS_BEHIND,
+        .choice_bias = NEVER, .gating = BY_KEY, .gating_default = 2, .renorm = BY_KEY,
+        .expert_scale = 1, .shared = SHARED_BY_COUNT, .shared_mean = 1)

@@ -14,8 +14,11 @@
  *   olmoe          arXiv:2409.02060
  *   exaone4        arXiv:2507.11407: norms behind; windows in the large model, whose full layers
  *                  have no positions
- *   hunyuan-dense  q and k are normalised after rotation; hunyuan-moe with experts */
+ *   hunyuan-dense  q and k are normalised after rotation; hunyuan-moe with experts;
+ *                  hunyuan_vl with positions of three axes */
 #include "arch/decoder.h"
+
+#include "base/fmath.h"
 
 #define PLAIN .out_bias = NEVER, .ffn_bias = NEVER, .rope = ROPE_HALVES
 
@@ -74,3 +77,15 @@ DECODER(arch_exaone4, "exaone4", PLAIN, .norm_place = NORM_BEHIND, .qk_norm = QK
 DECODER(arch_hunyuan_dense, "hunyuan-dense", PLAIN, .qk_norm = QK_HEAD, .norm_last = 1)
 DECODER(arch_hunyuan_moe, "hunyuan-moe", PLAIN, .qk_norm = QK_HEAD, .norm_last = 1,
         .experts = EXPERTS_ALL, .ff_of_expert = FF_NO_KEY, .renorm = YES, .shared = SHARED_WIDE)
+
+/* Files say how far the base was stretched. */
+static pith_status stretched(struct arch_model *m, struct pith_error *err)
+{
+    struct hparams *hp = &m->hp;
+    (void)err;
+    if (hp->rope_alpha > 0 && hp->d_k > 2)
+        hp->rope_base *= (float)fmath_pow(hp->rope_alpha, (double)hp->d_k / (hp->d_k - 2));
+    return PITH_OK;
+}
+DECODER(arch_hunyuan_vl, "hunyuan_vl", PLAIN, .qk_norm = QK_HEAD, .norm_last = 1,
+        .sections = SECTIONS_PAIRS, .tune = stretched)

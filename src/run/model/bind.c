@@ -188,6 +188,20 @@ static int is_nextn(const struct arch_model *a, struct slice name)
            n < a->hp.n_layer + a->hp.n_nextn;
 }
 
+/* The architecture knows it, and has no use for it. */
+static int is_unused(const struct arch *a, struct slice name)
+{
+    char text[64];
+    int layer, skip = 0;
+    snprintf(text, sizeof text, "%.*s", (int)(name.n < 60 ? name.n : 60), name.p);
+    if (sscanf(text, "blk.%d.%n", &layer, &skip) < 1)
+        skip = 0;
+    for (const char *const *u = a->unused; u && *u; u++)
+        if (!strncmp(text + skip, *u, strlen(*u)))
+            return 1;
+    return 0;
+}
+
 pith_status model_bind(struct pith_model *m, struct pith_error *err)
 {
     struct binder b = {.m = m, .first = PITH_OK};
@@ -211,7 +225,7 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err)
         for (uint64_t i = 0; i < n_file; i++) {
             const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
             char what[256];
-            if (b.seen[i] || is_nextn(&m->arch, t->name))
+            if (b.seen[i] || is_nextn(&m->arch, t->name) || is_unused(m->arch.arch, t->name))
                 continue;
             snprintf(what, sizeof what, "extra %.*s", (int)(t->name.n < 100 ? t->name.n : 100),
                      t->name.p);
