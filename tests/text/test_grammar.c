@@ -148,6 +148,7 @@ static void gbnf_texts(void)
     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":"           \
     "\"integer\"},\"c\":{\"type\":\"object\",\"properties\":{"                                     \
     "\"x\":{\"const\":0},\"y\":{\"const\":0}}}},\"required\":[\"a\"]}"
+#define FEW(items, more) "{\"type\":\"array\",\"items\":{" items "},\"uniqueItems\":true" more "}"
 static const struct sample schema_samples[] = {
     {S("\"pattern\":\"b\""), "\"abc\"", 1},
     {S("\"pattern\":\"b\""), "\"ac\"", 0},
@@ -267,6 +268,25 @@ static const struct sample schema_samples[] = {
     {UNIQUE, "[1,1.0]", 0},
     {UNIQUE, "[]", 0},
     {UNIQUE, "[\"a\",1,2]", 0},
+    {FEW("\"type\":\"boolean\"", ""), "[true,false]", 1},
+    {FEW("\"type\":\"boolean\"", ""), "[false, true]", 1},
+    {FEW("\"type\":\"boolean\"", ""), "[true,true]", 0},
+    {FEW("\"type\":\"boolean\"", ",\"minItems\":3"), "", -1},
+    {FEW("\"type\":[\"boolean\",\"null\"],\"title\":\"t\"", ""), "[null,true,false]", 1},
+    {FEW("\"type\":[\"boolean\",\"null\"]", ""), "[null,true,null]", 0},
+    {FEW("\"type\":\"integer\",\"minimum\":-1,\"maximum\":2", ""), "[2,-1,0,1]", 1},
+    {FEW("\"type\":\"integer\",\"minimum\":-1,\"maximum\":2", ""), "[2,-1,2]", 0},
+    {FEW("\"type\":\"integer\",\"minimum\":-1,\"maximum\":2", ""), "[3]", 0},
+    {FEW("\"type\":\"integer\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":3", ""), "[2,1]", 1},
+    {FEW("\"type\":\"integer\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":3", ""), "[0]", 0},
+    {FEW("\"type\":\"integer\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":3", ""), "[3]", 0},
+    {FEW("\"type\":\"integer\",\"minimum\":0.5,\"maximum\":2.5", ""), "[1,2]", 1},
+    {FEW("\"type\":\"integer\",\"minimum\":0.5,\"maximum\":2.5", ""), "[1,1]", 0},
+    {FEW("\"type\":\"integer\",\"minimum\":0,\"maximum\":63", ""), "[63,7,0]", 1},
+    {FEW("\"type\":\"integer\",\"minimum\":0,\"maximum\":63", ""), "[7,63,7]", 0},
+    {FEW("\"type\":\"integer\",\"minimum\":2,\"maximum\":1", ""), "[]", 1},
+    {FEW("\"$ref\":\"#/$defs/a\"", ",\"$defs\":{\"a\":{\"type\":\"boolean\"}}"), "[true,true]",
+     0},
     {"{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"uniqueItems\":3}", "", -1},
     {"{\"type\":\"array\",\"items\":{\"enum\":[1,2]},\"uniqueItems\":true,\"minItems\":3}", "",
      -1},

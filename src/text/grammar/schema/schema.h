@@ -6,8 +6,8 @@
  * `properties` and no `additionalProperties` holds those alone, a schema without `type` has the
  * types its other keywords are about, white space is at most a blank, or line ends and indentation.
  * A keyword that cannot be kept is refused by name and place, never ignored; only uniqueItems is
- * let through where items are not of a list of values (enum, at most 64): what was there before no
- * grammar can remember otherwise.
+ * let through where items can have more than 64 values (an enum's, booleans, null, integers between
+ * bounds): what was there before no grammar can remember otherwise.
  */
 #ifndef PITH_TEXT_SCHEMA_H
 #define PITH_TEXT_SCHEMA_H
