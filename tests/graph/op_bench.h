@@ -80,40 +80,64 @@ struct bench_case {
     const float *in; /* [T][n] */
     int32_t T, n, n_ctx;
     enum cpu_level level;
-    int by_token; /* the rows are those of bench_tokens in bench_table */
-    int64_t cols; /* of the result */
+    int by_token;               /* the rows are those of bench_tokens in bench_table */
+    const struct state *states; /* one, NULL: none */
+    int32_t chunk;              /* rows of a step, 0: all of them */
+    int64_t cols;               /* of the result */
 };
 
-static pith_status bench_exec(struct bench_case *c, struct plan *p, float *out,
+/* Rows [from, to) as a step, which goes on from what the one before has kept. */
+static void bench_step(const struct bench_case *c, struct step *s, int32_t from, int32_t to,
+                       int nth)
+{
+    s->T = s->R = to - from;
+    s->N = 1;
+    s->embd = !c->by_token;
+    step_first(s)[1] = s->T;
+    step_state(s)[0] = nth ? nth % 2 : -1;
+    for (int32_t r = 0; r < s->T; r++) {
+        step_token(s)[r] = bench_tokens[from + r];
+        step_pos(s)[r] = bench_pos[from + r];
+        step_out(s)[r] = r;
+        step_keep(s)[r] = r == s->T - 1 ? (nth + 1) % 2 : -1;
+    }
+    memcpy(step_embd(s), c->in + from * c->n, (size_t)s->T * (size_t)c->n * sizeof(float));
+}
+
+static pith_status bench_exec(struct bench_case *c, struct plan *p, struct device *d, float *out,
                               struct pith_error *err)
 {
     _Atomic(int) cancel = 0;
     struct step *s = calloc(1, (size_t)step_bytes(c->T, c->T, 1, 1, 0, c->n));
-    struct job_params jp = {.plan = p, .pool = bench_pool, .n_nodes = 1};
+    struct slabs blocks;
+    struct job_params jp = {.plan = p,
+                            .pool = bench_pool,
+                            .n_nodes = 1,
+                            .states = c->states,
+                            .n_states = c->states ? 1 : 0};
     struct plan_run run;
-    pith_status st = plan_open(&run, p, &jp, err);
+    pith_status st = slabs_init(&blocks, d, 4096, 2, 4096, PITH_MEM_SCRATCH, err);
+    if (st == PITH_OK)
+        st = slabs_grow(&blocks, 2, err);
+    jp.blocks = &blocks;
+    if (st == PITH_OK)
+        st = plan_open(&run, p, &jp, err);
     if (st != PITH_OK)
         return st;
     step_init(s, c->T, c->T, 1, 1, 0, c->n);
-    s->T = s->R = c->T;
-    s->N = 1;
-    s->embd = !c->by_token;
-    step_first(s)[1] = c->T;
-    for (int32_t r = 0; r < c->T; r++) {
-        step_token(s)[r] = bench_tokens[r];
-        step_pos(s)[r] = bench_pos[r];
-        step_out(s)[r] = r;
-        step_keep(s)[r] = -1;
-    }
-    memcpy(step_embd(s), c->in, (size_t)c->T * (size_t)c->n * sizeof(float));
     memset(buffer_map(&run.act[0]), 0x7f, p->act_bytes[0]); /* numbers that stand out */
     struct call_stats *stats = calloc((size_t)p->n_calls, sizeof *stats);
     struct run r = {
         .step = s, .n_threads = pool_n_threads(bench_pool), .cancel = &cancel, .stats = stats};
-    st = plan_submit(&run, &r, err);
-    if (st == PITH_OK)
-        st = plan_read(&run, &p->logits, 0, c->T, out, err);
+    int32_t chunk = c->chunk ? c->chunk : c->T;
+    for (int32_t at = 0, nth = 0; at < c->T && st == PITH_OK; at += chunk, nth++) {
+        bench_step(c, s, at, at + chunk < c->T ? at + chunk : c->T, nth);
+        st = plan_submit(&run, &r, err);
+        if (st == PITH_OK)
+            st = plan_read(&run, &p->logits, 0, s->T, out + at * c->cols, err);
+    }
     plan_close(&run);
+    slabs_deinit(&blocks);
     free(stats);
     free(s);
     return st;
@@ -134,6 +158,8 @@ static pith_status bench_run(struct bench_case *c, float *out, struct pith_error
     graph_init(&g);
     g.n_embd = c->n;
     g.n_ctx = c->n_ctx;
+    g.states = c->states;
+    g.n_states = c->states ? 1 : 0;
     struct bench_weight embd = {.t = {.name = "embd",
                                       .type = DT_F32,
                                       .n_dims = 2,
@@ -156,7 +182,7 @@ static pith_status bench_run(struct bench_case *c, float *out, struct pith_error
     }
     struct plan_params pp = {.cap_T = c->T, .cap_R = c->T, .cap_N = 1, .cap_spans = 1};
     TRY(plan_compile(&p, &g, &d, 1, &pp, err));
-    TRY(bench_exec(c, &p, out, err));
+    TRY(bench_exec(c, &p, d, out, err));
 fail:
     plan_deinit(&p);
     graph_deinit(&g);

@@ -489,10 +489,9 @@ static void weights_go_before_or_after(void)
 struct row_case {
     int op, two;
     struct glu_op glu;
-    struct pos_scale_op pos;
 };
 
-enum { R_GLU, R_CLAMP, R_TOP, R_POS, R_LENGTH };
+enum { R_GLU, R_CLAMP, R_TOP, R_LENGTH };
 
 static node build_row(struct graph *g, node x, void *ctx)
 {
@@ -508,8 +507,6 @@ static node build_row(struct graph *g, node x, void *ctx)
         return graph_clamp(g, x, -1.5f, 0.25f, "clamp");
     case R_TOP:
         return graph_top_part(g, x, 1.25f, "top");
-    case R_POS:
-        return graph_pos_scale(g, x, &c->pos, "pos");
     default:
         return graph_length(g, x, x->cols / 3, "length");
     }
@@ -568,29 +565,27 @@ static void activations_with_constants(void)
     CHECK_MSG(strstr(why, "operands is 1, wanted 2"), "%s", why);
 }
 
-static void rows_are_held_cut_scaled_and_measured(void)
+static void rows_are_held_cut_and_measured(void)
 {
     struct rng rng;
     rng_init(&rng, 11);
     for (int op = R_CLAMP; op <= R_LENGTH; op++)
         for (int n = 3; n < 300; n += n < 40 ? 3 : 120) {
-            struct row_case c = {.op = op, .pos = {.scale = 0.3f, .n = 5, .offset = 1}};
+            struct row_case c = {.op = op};
             int T = 4, at = 0;
-            bench_fill(&rng, in, T * n, op == R_CLAMP || op == R_POS);
+            bench_fill(&rng, in, T * n, op == R_CLAMP);
             for (int t = 0; t < T; t++) {
                 const float *x = in + t * n;
                 double mean = 0, var = 0;
-                bench_pos[t] = 9 * t;
                 for (int i = 0; i < n; i++)
                     mean += (double)x[i] / n;
                 for (int i = 0; i < n; i++)
                     var += ((double)x[i] - mean) * ((double)x[i] - mean) / (n - 1);
                 float cut = (float)(mean + 1.25 * sqrt(var));
-                float s = (float)(1 + (double)0.3f * fmath_log(1 + (9 * t + 1) / 5));
                 for (int i = 0; i < n && op != R_LENGTH; i++)
-                    want[at++] = op == R_CLAMP ? held(x[i], -1.5f, 0.25f)
-                                 : op == R_TOP ? (x[i] - cut > 0 ? x[i] - cut : 0)
-                                               : x[i] * s;
+                    want[at++] = op == R_CLAMP    ? held(x[i], -1.5f, 0.25f)
+                                 : x[i] - cut > 0 ? x[i] - cut
+                                                  : 0;
                 for (int h = 0; h < 3 && op == R_LENGTH; h++) {
                     double sum = 0;
                     for (int i = 0; i < n / 3; i++)
@@ -599,7 +594,7 @@ static void rows_are_held_cut_scaled_and_measured(void)
                 }
             }
             struct bench_case b = {.build = build_row, .ctx = &c, .in = in, .T = T, .n = n};
-            bench_check(b, op == R_CLAMP || op == R_POS ? want : NULL, "rows");
+            bench_check(b, op == R_CLAMP ? want : NULL, "rows");
             bench_near(b, want, 2e-6f, "rows");
         }
 }
@@ -899,7 +894,7 @@ int main(void)
     TEST(experts_have_biases_and_factors);
     TEST(weights_go_before_or_after);
     TEST(activations_with_constants);
-    TEST(rows_are_held_cut_scaled_and_measured);
+    TEST(rows_are_held_cut_and_measured);
     TEST(each_head_has_its_matrix);
     TEST(tables_are_read_by_token_position_and_value);
     TEST(streams_are_mixed);

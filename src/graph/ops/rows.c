@@ -16,7 +16,6 @@
  *   TOP_PART    z = max(0, x - cut), cut = mean + factor deviation of the row (divisor n - 1), both
  *               in double, 8 interleaved chains: what stays is the upper part of a normal
  *               distribution [Gemma 3n]
- *   POS_SCALE   z = x (1 + scale log(floor((p + offset) / n) + 1)), p the row's position
  *   LENGTH      z [rows, n / width] = the length of each `width` elements: the root of a sum in 64
  *               chains */
 #include "graph/ops/rows.h"
@@ -430,46 +429,6 @@ node graph_top_part(struct graph *g, node x, float factor, const char *name)
 {
     struct top_part_op p = {.factor = factor};
     return graph_node(g, &(struct node){.op = OP_TOP_PART, .n_src = 1, .src = {x}, .p = &p}, name);
-}
-
-/* ---------------------------------------------------------------- POS_SCALE */
-
-float ref_pos_scale(const struct pos_scale_op *p, int32_t pos)
-{
-    double at = floor(((double)pos + p->offset) / p->n) + 1;
-    return (float)(1 + (double)p->scale * fmath_log(at > 1 ? at : 1));
-}
-
-static void shape_pos_scale(struct graph *g, struct node *n)
-{
-    const struct pos_scale_op *p = n->p;
-    shape_like(g, n);
-    if (p->n < 1)
-        graph_mismatch(g, n, "positions of a step", p->n, 1);
-}
-
-static OP_FN(ref_pos_scale_rows)
-{
-    (void)ith;
-    for (int64_t r = begin; r < end; r++) {
-        const float *in = value_row(x, &c->src[0], r);
-        float *out = value_row(x, &c->dst, r);
-        float s = ref_pos_scale(c->p, step_pos(x->step)[step_row(x->step, c->dst.rows, r)]);
-        for (int64_t i = 0; i < c->dst.cols; i++)
-            out[i] = in[i] * s;
-    }
-}
-
-const struct op_info op_pos_scale = {.name = "pos_scale",
-                                     .kind = OP_ROWS,
-                                     .flags = OP_IN_PLACE,
-                                     .params_bytes = sizeof(struct pos_scale_op),
-                                     .shape = shape_pos_scale,
-                                     .reference = ref_pos_scale_rows};
-
-node graph_pos_scale(struct graph *g, node x, const struct pos_scale_op *p, const char *name)
-{
-    return graph_node(g, &(struct node){.op = OP_POS_SCALE, .n_src = 1, .src = {x}, .p = p}, name);
 }
 
 /* ---------------------------------------------------------------- LENGTH */

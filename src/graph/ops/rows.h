@@ -38,10 +38,6 @@ struct clamp_op {
 struct top_part_op {
     float factor;
 };
-struct pos_scale_op {
-    float scale;
-    int32_t n, offset;
-};
 struct length_op {
     int32_t width;
 };
@@ -73,14 +69,11 @@ node graph_glu(struct graph *g, node gate, node up, enum glu_act act, const char
 node graph_glu_of(struct graph *g, node gate, node up, const struct glu_op *p, const char *name);
 node graph_clamp(struct graph *g, node x, float lo, float hi, const char *name);
 node graph_top_part(struct graph *g, node x, float factor, const char *name);
-node graph_pos_scale(struct graph *g, node x, const struct pos_scale_op *p, const char *name);
 node graph_length(struct graph *g, node x, int64_t width, const char *name);
 
 /* act(x), exact: the definition of every activation of one operand but XIELU. */
 float ref_act(enum glu_act act, float x);
 /* How far below the cut of TOP_PART an element of x is not: the cut. */
 float ref_top_part_cut(const float *x, int64_t n, float factor);
-/* The factor of a row at position pos. */
-float ref_pos_scale(const struct pos_scale_op *p, int32_t pos);
 
 #endif

@@ -189,15 +189,6 @@ static OP_FN(cpu_top_part)
     }
 }
 
-static OP_FN(cpu_pos_scale)
-{
-    (void)ith;
-    for (int64_t r = begin; r < end; r++)
-        times(kern_of(c), value_row(x, &c->src[0], r),
-              ref_pos_scale(c->p, step_pos(x->step)[step_row(x->step, c->dst.rows, r)]),
-              value_row(x, &c->dst, r), c->dst.cols);
-}
-
 static OP_FN(cpu_length)
 {
     const struct length_op *p = c->p;
@@ -221,7 +212,6 @@ const struct cpu_op cpu_rows_ops[] = {
     {OP_GLU, "glu", .fn = cpu_glu},
     {OP_CLAMP, "clamp", .fn = cpu_clamp},
     {OP_TOP_PART, "top_part", .fn = cpu_top_part},
-    {OP_POS_SCALE, "pos_scale", .fn = cpu_pos_scale},
     {OP_LENGTH, "length", .fn = cpu_length},
     {.fn = NULL},
 };
