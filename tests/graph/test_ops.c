@@ -717,6 +717,85 @@ static void tables_are_read_by_token_position_and_value(void)
             }
 }
 
+/* ---------------------------------------------------------------- n-grams */
+
+struct ngram_case {
+    struct ngram_op p;
+    const struct tensor *w;
+};
+
+static node build_ngram(struct graph *g, node x, void *ctx)
+{
+    const struct ngram_case *c = ctx;
+    (void)x;
+    node rows = graph_ngram(g, &c->p, 0, 0, "ngram");
+    if (!c->w)
+        return rows;
+    return graph_gather(g, c->w, rows, &(struct gather_op){.by = GATHER_INTS, .scale = 1}, "rows");
+}
+
+static void ngrams_find_their_rows(void)
+{
+    enum { SIZE = 4, HEADS = 2, N = (SIZE - 1) * HEADS, T = 23, END = 2, E = 5, ROWS = 900 };
+    static float w[ROWS * E];
+    static const uint64_t factor[SIZE] = {0x9e3779b97f4a7c15u, 0xc2b2ae3d27d4eb4fu, 77, ~5ull};
+    static const uint64_t size[N] = {101, 103, 97, 89, 200, 151};
+    uint64_t first[N] = {0};
+    struct state state = {.rows = STATE_RECURRENT, .n = {SIZE - 1}};
+    struct rng rng;
+    rng_init(&rng, 17);
+    for (int h = 1; h < N; h++)
+        first[h] = first[h - 1] + size[h - 1];
+    bench_fill(&rng, w, ROWS * E, 0);
+    for (int by_token = 0; by_token < 2; by_token++) {
+        struct ngram_case c = {.p = {.size = SIZE,
+                                     .heads = HEADS,
+                                     .end = END,
+                                     .of_embd = 40,
+                                     .factor = factor,
+                                     .first = first,
+                                     .n = size}};
+        int32_t rows[T * N];
+        for (int t = 0; t < T; t++)
+            bench_tokens[t] = (int32_t)rng_below(&rng, 6);
+        for (int t = 0; t < T; t++)
+            for (int n = 2; n <= SIZE; n++) {
+                uint64_t m = 0;
+                for (int k = 0, over = 0; k < n; k++) {
+                    int at = t - k;
+                    int64_t id = at < 0 ? END : by_token ? bench_tokens[at] : 40;
+                    over |= k > 0 && id == END;
+                    m ^= (uint64_t)(over ? END : id) * factor[k];
+                }
+                for (int h = (n - 2) * HEADS; h < (n - 1) * HEADS; h++)
+                    rows[t * N + h] = (int32_t)(m % size[h] + first[h]);
+            }
+        bench_reset();
+        for (int chunk = 0; chunk < 6; chunk++) {
+            struct bench_case b = {.build = build_ngram,
+                                   .ctx = &c,
+                                   .in = in,
+                                   .T = T,
+                                   .n = 1,
+                                   .by_token = by_token,
+                                   .states = &state,
+                                   .chunk = chunk};
+            c.w = NULL;
+            memcpy(want, rows, sizeof rows);
+            bench_check(b, want, "ngram");
+            bench_reset();
+            c.w = bench_tensor(DT_F32, 0, ROWS, E, w);
+            for (int i = 0; i < T * N; i++)
+                memcpy(want + i * E, w + rows[i] * E, E * sizeof *w);
+            bench_check(b, want, "rows of n-grams");
+        }
+    }
+    struct ngram_case bad = {.p = {.size = 3, .heads = 1}};
+    const char *why = bench_refused((struct bench_case){
+        .build = build_ngram, .ctx = &bad, .in = in, .T = 1, .n = 1, .states = &state});
+    CHECK_MSG(strstr(why, "state is 3, wanted 2"), "%s", why);
+}
+
 /* ---------------------------------------------------------------- streams */
 
 struct stream_case {
@@ -897,6 +976,7 @@ int main(void)
     TEST(rows_are_held_cut_and_measured);
     TEST(each_head_has_its_matrix);
     TEST(tables_are_read_by_token_position_and_value);
+    TEST(ngrams_find_their_rows);
     TEST(streams_are_mixed);
     TEST(gates_of_streams);
     TEST(slots_pick_a_matrix);

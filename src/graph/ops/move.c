@@ -4,6 +4,9 @@
  *           they are
  *   GATHER  z [T, n] = scale W[i], W [V, n]: i is the row's token or position, the same for all
  *           rows, or a number of a value. Numbers beyond the table's are its first or last row
+ *   NGRAM   z [T, (size - 1) heads], int32: of the n tokens that end in the row's, n = 2 .. size,
+ *           t_0 the row's, m = t_0 f_0 xor .. xor t_(n-1) f_(n-1) modulo 2^64; for each head of n
+ *           first + m mod its n. Tokens before the sequence, or before the last `end`, are `end`
  *   SELECT  z [R, n] = the rows of x [T, n] whose output was asked for
  *   POOL    z [N, n] = of each sequence's rows of x [T, n] the first (CLS), the last, or the mean:
  *           summed in order, divided by their number
@@ -16,6 +19,7 @@
 
 #include <string.h>
 #include "graph/backend.h"
+#include "graph/ops/scan.h"
 
 /* ---------------------------------------------------------------- EMBED */
 
@@ -65,18 +69,18 @@ static void shape_gather(struct graph *g, struct node *n)
     const struct gather_op *p = n->p;
     n->rows = ROWS_T;
     n->cols = tensor_k(n->w);
-    if (p->by == GATHER_VALUE) {
+    if (p->by >= GATHER_VALUE) {
         node_like(n, n->src[0]);
-        n->cols = tensor_k(n->w);
-        if (n->src[0]->cols != 1)
+        n->cols = tensor_k(n->w) * n->src[0]->cols;
+        if (p->by == GATHER_VALUE && n->src[0]->cols != 1)
             graph_mismatch(g, n, "numbers of a row", n->src[0]->cols, 1);
     }
     if (n->w->type != DT_I32 && !dtypes[n->w->type].dequant)
         graph_mismatch(g, n, "type of the table", n->w->type, DT_F32);
 }
 
-/* Which row of the table; the nearest there is. */
-static int64_t gather_row(const struct call *c, const struct exec *x, int64_t r)
+/* Which row of the table row r gets as its k-th; the nearest there is. */
+static int64_t gather_row(const struct call *c, const struct exec *x, int64_t r, int64_t k)
 {
     const struct gather_op *p = c->p;
     const struct step *s = x->step;
@@ -85,6 +89,8 @@ static int64_t gather_row(const struct call *c, const struct exec *x, int64_t r)
         at = s->embd ? p->of_embd : step_token(s)[r];
     else if (p->by == GATHER_POSITION)
         at += step_pos(s)[r];
+    else if (p->by == GATHER_INTS)
+        at = ((const int32_t *)value_row(x, &c->src[0], r))[k];
     else if (p->by == GATHER_VALUE) {
         float v = value_row(x, &c->src[0], r)[0];
         at = v > 0 ? v < (float)n ? (int64_t)v : n - 1 : 0;
@@ -95,20 +101,22 @@ static int64_t gather_row(const struct call *c, const struct exec *x, int64_t r)
 static OP_FN(ref_gather)
 {
     const struct gather_op *p = c->p;
-    int64_t n = c->dst.cols;
+    int64_t n = tensor_k(c->w);
     (void)ith;
-    for (int64_t r = begin; r < end; r++) {
-        float *y = value_row(x, &c->dst, r);
-        int64_t at = gather_row(c, x, r);
-        if (c->w->type == DT_I32)
-            for (int64_t i = 0; i < n; i++)
-                y[i] = (float)((const int32_t *)c->w_data)[at * n + i];
-        else
-            dtypes[c->w->type].dequant(
-                (const uint8_t *)c->w_data + (uint64_t)at * dtype_row_bytes(c->w->type, n), y, n);
-        for (int64_t i = 0; i < n && p->scale != 1.0f; i++)
-            y[i] = y[i] * p->scale;
-    }
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t k = 0; k * n < c->dst.cols; k++) {
+            float *y = value_row(x, &c->dst, r) + k * n;
+            int64_t at = gather_row(c, x, r, k);
+            if (c->w->type == DT_I32)
+                for (int64_t i = 0; i < n; i++)
+                    y[i] = (float)((const int32_t *)c->w_data)[at * n + i];
+            else
+                dtypes[c->w->type].dequant((const uint8_t *)c->w_data +
+                                               (uint64_t)at * dtype_row_bytes(c->w->type, n),
+                                           y, n);
+            for (int64_t i = 0; i < n && p->scale != 1.0f; i++)
+                y[i] = y[i] * p->scale;
+        }
 }
 
 const struct op_info op_gather = {.name = "gather",
@@ -121,9 +129,76 @@ const struct op_info op_gather = {.name = "gather",
 node graph_gather(struct graph *g, const struct tensor *w, node at, const struct gather_op *p,
                   const char *name)
 {
-    int by_value = p->by == GATHER_VALUE;
+    int by_value = p->by >= GATHER_VALUE;
     return graph_node(
         g, &(struct node){.op = OP_GATHER, .n_src = by_value, .src = {at}, .w = w, .p = p}, name);
+}
+
+/* ---------------------------------------------------------------- NGRAM */
+
+static void shape_ngram(struct graph *g, struct node *n)
+{
+    const struct ngram_op *p = n->p;
+    n->rows = ROWS_T;
+    n->cols = (int64_t)(p->size - 1) * p->heads;
+    if (p->size < 2 || p->heads < 1)
+        graph_mismatch(g, n, "tokens of an n-gram", p->size, 2);
+    check_state(g, n, p->size - 1);
+}
+
+/* The token `back` rows before row r of its sequence, plus 1; 0: there is none. */
+static uint64_t token_before(const struct call *c, const struct exec *x, int64_t r, int32_t back)
+{
+    const struct ngram_op *p = c->p;
+    const struct step *s = x->step;
+    int32_t seg = step_seg(s)[r];
+    int64_t i = r - back - step_first(s)[seg];
+    const float *before = state_before(x, c, seg);
+    if (i < 0)
+        return before ? (uint64_t)before[i + p->size - 1] : 0;
+    return 1 + (uint64_t)(uint32_t)(s->embd ? p->of_embd : step_token(s)[r - back]);
+}
+
+static int64_t ngram_units(const struct call *c, const struct exec *x)
+{
+    return exec_rows(x, c->dst.rows, c->dst.rows_mul);
+}
+
+static OP_FN(ref_ngram)
+{
+    const struct ngram_op *p = c->p;
+    const uint64_t cut = (uint64_t)p->end + 1;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        int32_t *y = (int32_t *)value_row(x, &c->dst, r);
+        float *keep = state_kept(x, c, r);
+        uint64_t mix = (token_before(c, x, r, 0) - 1) * p->factor[0];
+        for (int32_t k = 1, over = 0; k < p->size; k++) {
+            uint64_t t = token_before(c, x, r, k);
+            over |= t == 0 || t == cut; /* what is before the end of a context is as it */
+            mix ^= (over ? (uint64_t)p->end : t - 1) * p->factor[k];
+            for (int32_t h = (k - 1) * p->heads; h < k * p->heads; h++)
+                y[h] = (int32_t)(mix % p->n[h] + p->first[h]);
+        }
+        for (int32_t k = 0; keep && k < p->size - 1; k++)
+            keep[k] = (float)token_before(c, x, r, p->size - 2 - k);
+    }
+}
+
+const struct op_info op_ngram = {.name = "ngram",
+                                 .kind = OP_UNITS,
+                                 .flags = OP_READS_STATE | OP_WRITES_STATE | OP_OPAQUE | OP_MOVER,
+                                 .params_bytes = sizeof(struct ngram_op),
+                                 .shape = shape_ngram,
+                                 .reference = ref_ngram,
+                                 .units = ngram_units};
+
+node graph_ngram(struct graph *g, const struct ngram_op *p, int32_t state, int32_t part,
+                 const char *name)
+{
+    struct node n = {
+        .op = OP_NGRAM, .p = p, .n_states = 1, .state = {&g->states[state]}, .part = part};
+    return graph_node(g, &n, name);
 }
 
 /* ---------------------------------------------------------------- SELECT */

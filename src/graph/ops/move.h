@@ -10,7 +10,7 @@ enum pool_kind { POOL_MEAN, POOL_CLS, POOL_LAST };
 struct embed_op {
     float scale;
 };
-enum gather_by { GATHER_TOKEN, GATHER_POSITION, GATHER_ROW, GATHER_VALUE };
+enum gather_by { GATHER_TOKEN, GATHER_POSITION, GATHER_ROW, GATHER_VALUE, GATHER_INTS };
 struct gather_op {
     enum gather_by by;
     int32_t row;     /* GATHER_ROW: which; GATHER_POSITION: that of position 0 */
@@ -49,10 +49,20 @@ struct concat_in {
     uint32_t shared;
 };
 node graph_concat(struct graph *g, const struct concat_in *in, const char *name);
-/* Rows of a table: by the step's tokens or positions, one for all, or by the numbers of a node
- * [rows, 1] (GATHER_VALUE; else NULL). */
+/* Rows of a table: by the step's tokens or positions, one for all, or by the numbers of a node: one
+ * (GATHER_VALUE), or int32, whose rows come side by side (GATHER_INTS). Else `at` is NULL. */
 node graph_gather(struct graph *g, const struct tensor *w, node at, const struct gather_op *p,
                   const char *name);
+/* Rows of a table for each n-gram that ends in a row's token: int32 [T, (size - 1) heads]. A state
+ * part of size - 1 numbers keeps the tokens before. */
+struct ngram_op {
+    int32_t size, heads;    /* n-grams of 2 to size tokens, each with so many rows */
+    int32_t end, of_embd;   /* token ids: what ends a context; that of rows that are embeddings */
+    const uint64_t *factor; /* [size] of tokens, the row's own first */
+    const uint64_t *first, *n; /* [(size - 1) heads] stretches of the table */
+};
+node graph_ngram(struct graph *g, const struct ngram_op *p, int32_t state, int32_t part,
+                 const char *name);
 /* Runs of columns of up to NODE_SRC values, side by side. */
 node graph_columns(struct graph *g, const node *x, int32_t n_src, const struct column_run *run,
                    int32_t n_runs, const char *name);
