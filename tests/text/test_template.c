@@ -263,6 +263,10 @@ static void repeat(struct str *s, const char *what, int n)
         str_putz(s, what);
 }
 
+static const char shows[] = "{{ x }}{{ x|tojson(indent=1) }}{{ x == x }}{{ x|string|length }}";
+static const char calls[] =
+    "{% macro m(n) %}{% if n %}{{ m(n - 1)|upper }}{% endif %}{% endmacro %}{{ m(200) }}";
+
 static void *nest(void *unused)
 {
     static const char *const pairs[][3] = {
@@ -309,12 +313,10 @@ static void *nest(void *unused)
         str_putz(&s, "1");
         repeat(&s, "}]", depths[k]);
         str_putz(&s, "}");
-        pith_status st = render("{{ x }}{{ x|tojson(indent=1) }}{{ x == x }}{{ x|string|length }}",
-                                68, s.p, NULL, &out);
+        pith_status st = render(shows, sizeof shows - 1, s.p, NULL, &out);
         CHECK(st == (depths[k] <= 30 ? PITH_OK : PITH_FORMAT) || depths[k] < 65);
     }
-    render("{% macro m(n) %}{% if n %}{{ m(n - 1)|upper }}{% endif %}{% endmacro %}{{ m(200) }}",
-           83, "{}", NULL, &out);
+    render(calls, sizeof calls - 1, "{}", NULL, &out);
     str_deinit(&s);
     str_deinit(&out);
     return unused;
