@@ -37,6 +37,28 @@ includes=$(grep -nE '^[ \t]*#[ \t]*include' "${sources[@]}" /dev/null |
         echo "$file:$line $file $target"
     done)
 
+# The picture: which folders a folder sees, each without its src/. ARCHITECTURE.md has it as a
+# table; "check_layers.sh --picture" prints the table that the includes make.
+picture()
+{
+    awk '$3 ~ /^(src|cli|server)\// && $3 != "src/run/sample/samplers.def" {
+        from = $2; to = $3
+        sub(/\/[^\/]*$/, "", from); sub(/\/[^\/]*$/, "", to)
+        sub(/^src\//, "", from); sub(/^src\//, "", to)
+        if (from != to) print from, to
+    }' <<<"$includes" | sort -u
+}
+table()
+{
+    picture | awk \
+        '$1 != last { if (last != "") print "| `" last "` | " sees " |"; last = $1; sees = "" }
+        { sees = sees (sees == "" ? "" : ", ") "`" $2 "`" }
+        END { if (last != "") print "| `" last "` | " sees " |" }'
+}
+if [ "${1:-}" = --picture ]; then
+    table
+    exit
+fi
 awk '$3 ~ /^missing:/ {print $1 " includes " substr($3, 9) ", which is not there"}' <<<"$includes" |
     rule includes_exist
 
@@ -76,6 +98,15 @@ awk '$2 ~ /^src\/backend\/cpu\/(x86|arm)\// || $2 ~ /^src\/backend\/cpu\/.*\.inl
     if ($3 ~ /^<(stddef|stdint|stdbool|float|limits|string|immintrin|arm_neon|arm_acle)\.h>$/) next
     print $1 " includes " $3 ": not freestanding"
 }' <<<"$includes" | rule kernels_are_freestanding
+
+sed -n '/^| folder | sees |$/,/^$/p' ARCHITECTURE.md 2>/dev/null | grep '^| `' | diff - <(table) |
+    sed -nE -e 's/^< (.*)/is in ARCHITECTURE.md and not so: \1/p' \
+        -e 's/^> (.*)/is not in ARCHITECTURE.md: \1/p' |
+    rule picture_of_rooms
+# Folders beside each other see each other one way. A folder and what is in it are one thing; so is
+# the server, whose folders are subjects, not layers.
+picture | awk '$1 !~ /^server/ && index($1 "/", $2 "/") != 1 && index($2 "/", $1 "/") != 1' |
+    tsort 2>&1 >/dev/null | sed 's/^tsort: //' | rule no_loop_of_folders
 
 awk '$3 !~ /^</ && $3 !~ /^missing:/ {print $2, $3}' <<<"$includes" | tsort 2>&1 >/dev/null |
     sed 's/^tsort: //' | rule no_include_cycle

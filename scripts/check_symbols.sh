@@ -41,6 +41,23 @@ for o in "$B"/obj/src/backend/cpu/{x86,arm}/*.o; do
          END {if (n != 1) print o " shows " n + 0 " tables, not 1"}'
 done | rule kernel_objects_stand_alone
 
+# Files of one room that call each other, each the other: no part of such a loop can be understood
+# by itself. Objects as "object symbol" of what they have and of what they want, joined. Left out
+# are rooms that are a loop by their nature, or still: a template's values call filters, which call
+# values; lists of ops and architectures name what uses them; the server goes around.
+loops='^src/(text/jinja|graph|arch|backend|run/(cache|model))/|^server/'
+find "$B/obj/src" "$B/obj/cli" -name '*.o' | sed "s|^$B/obj/||; s|\.o$||" | grep -vE "$loops" |
+    while read -r o; do [ ! -e "$o.c" ] || echo "$B/obj/$o.o"; done | sort >"$B/.objects"
+xargs -r nm -A <"$B/.objects" | sed -nE "s|^$B/obj/||; s|\.o:[0-9a-f ]* ([TDRBVWU]) | \1 |p" |
+    awk '$2 != "U" {has[$3] = $1} $2 == "U" {wants[n] = $3; by[n++] = $1}
+        END {
+            for (i = 0; i < n; i++) {
+                split(by[i], a, "/"); split(has[wants[i]], b, "/")
+                if (has[wants[i]] != "" && by[i] != has[wants[i]] && a[1] a[2] == b[1] b[2])
+                    print by[i], has[wants[i]]
+            }
+        }' | sort -u | tsort 2>&1 >/dev/null | sed 's/^tsort: //' | rule no_loop_of_files
+
 if [ -e "$B/pith" ]; then
     strip -o "$B/.stripped" "$B/pith" && stat -c '%s' "$B/.stripped" |
         awk '$1 >= 5e6 {print $1 " bytes, 5 MB wanted"}' | rule binary_under_5_mb

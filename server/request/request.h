@@ -64,6 +64,10 @@ int request_choices(const struct fields *b); /* of each prompt */
 int request_format(struct hosted *m, const struct fields *b, const struct pith_grammar_params *more,
                    struct request *r, struct fault *f);
 int request_format_waits(const struct fields *b);
+/* The tokens that end the text, or may not end it yet: stop_token_ids, min_tokens. */
+int request_ends(struct hosted *m, const struct fields *b, struct request *r, struct fault *f);
+/* Of the body, else a new one. */
+uint64_t request_seed(const struct fields *b);
 /* How tokens are chosen, by the fields of a body. */
 int request_sampler(struct hosted *m, const struct fields *b, struct request *r, struct fault *f);
 /* When a request that may take so many seconds is given up (0: it does not say; the server's

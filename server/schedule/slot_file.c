@@ -62,10 +62,11 @@ static uint64_t model_of(const struct hosted *m)
     return sum(sum_first, text, strlen(text));
 }
 
-static int write_all(int fd, const unsigned char *p, size_t n)
+/* So many bytes to the file, or from it; 0: not all of them. */
+static int move_all(int fd, unsigned char *p, size_t n, int writes)
 {
     while (n) {
-        ssize_t k = write(fd, p, n);
+        ssize_t k = writes ? write(fd, p, n) : read(fd, p, n);
         if (k < 0 && errno == EINTR)
             continue;
         if (k <= 0)
@@ -77,7 +78,7 @@ static int write_all(int fd, const unsigned char *p, size_t n)
 }
 
 /* Under another name first: no name that a request may give begins with a ".". */
-static int replace(const char *folder, const char *name, const unsigned char *p, size_t n)
+static int replace(const char *folder, const char *name, unsigned char *p, size_t n)
 {
     char path[4096], part[4096];
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path ||
@@ -88,7 +89,7 @@ static int replace(const char *folder, const char *name, const unsigned char *p,
     int fd = mkstemp(part), ok, why;
     if (fd < 0)
         return 0;
-    ok = write_all(fd, p, n) && !fsync(fd);
+    ok = move_all(fd, p, n, 1) && !fsync(fd);
     why = errno;
     close(fd);
     if (ok && !rename(part, path))
@@ -120,20 +121,6 @@ int slot_write(const struct hosted *m, const char *folder, const char *name, con
                   strerror(errno));
     free(p);
     return ok;
-}
-
-static int read_all(int fd, unsigned char *p, size_t n)
-{
-    while (n) {
-        ssize_t k = read(fd, p, n);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return 0;
-        p += k;
-        n -= (size_t)k;
-    }
-    return 1;
 }
 
 /* A file of the folder, of so many bytes. -1: *f. */
@@ -171,7 +158,7 @@ static unsigned char *bytes_of(const struct hosted *m, const char *folder, const
     unsigned char *p = fd >= 0 ? malloc(*n) : NULL;
     if (fd < 0)
         return NULL;
-    int ok = p && read_all(fd, p, *n);
+    int ok = p && move_all(fd, p, *n, 0);
     close(fd);
     if (ok)
         return p;

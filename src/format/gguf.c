@@ -58,27 +58,6 @@ enum {
 
 /* ---------------------------------------------------------------- types */
 
-static const struct {
-    const char *name;
-    uint32_t bytes; /* 0: not of fixed size */
-} value_types[GGUF_TYPE_COUNT] = {
-    [GGUF_U8] = {"u8", 1},   [GGUF_I8] = {"i8", 1},     [GGUF_U16] = {"u16", 2},
-    [GGUF_I16] = {"i16", 2}, [GGUF_U32] = {"u32", 4},   [GGUF_I32] = {"i32", 4},
-    [GGUF_F32] = {"f32", 4}, [GGUF_BOOL] = {"bool", 1}, [GGUF_STR] = {"str", 0},
-    [GGUF_ARR] = {"arr", 0}, [GGUF_U64] = {"u64", 8},   [GGUF_I64] = {"i64", 8},
-    [GGUF_F64] = {"f64", 8},
-};
-
-const char *gguf_type_name(enum gguf_type t)
-{
-    return (unsigned)t < GGUF_TYPE_COUNT ? value_types[t].name : "?";
-}
-
-uint32_t gguf_type_bytes(enum gguf_type t)
-{
-    return (unsigned)t < GGUF_TYPE_COUNT ? value_types[t].bytes : 0;
-}
-
 /* Type ids of the format that no weights have or that are gone from it; for messages. */
 static const struct {
     uint32_t id;
@@ -160,19 +139,6 @@ static pith_status no_memory(const struct reader *r)
     return bad(r, PITH_NOMEM, r->c.at, NO_MEMORY);
 }
 
-void *gguf_grow(void *items, uint64_t n, uint64_t *cap, size_t item_bytes)
-{
-    uint64_t want = *cap ? *cap * 2 : 16, bytes;
-    if (n < *cap)
-        return items;
-    if (size_mul(want, item_bytes, &bytes) || bytes > SIZE_MAX)
-        return NULL;
-    void *moved = mem_realloc(items, (size_t)bytes, PITH_MEM_META);
-    if (moved)
-        *cap = want;
-    return moved;
-}
-
 /* A key's or tensor's name. */
 static pith_status read_name(struct reader *r, struct slice *out)
 {
@@ -213,12 +179,12 @@ static void keys_deinit(struct gguf_keys *k)
 static pith_status skip_items(struct reader *r, enum gguf_type type, uint64_t n)
 {
     uint64_t at = r->c.at, left = r->c.n - at, bytes;
-    uint32_t size = type == GGUF_STR ? 8 : value_types[type].bytes; /* a string has its length */
+    uint32_t size = type == GGUF_STR ? 8 : gguf_type_bytes(type); /* a string has its length */
     if (size_mul(n, size, &bytes) || bytes > left)
         return bad(r, PITH_FORMAT, at,
                    "wanted %" PRIu64 " values of type %s, found the end of the file after %" PRIu64
                    " bytes; " CUT_SHORT,
-                   n, value_types[type].name, left);
+                   n, gguf_type_name(type), left);
     if (type == GGUF_STR) {
         for (uint64_t i = 0; i < n && !r->c.failed; i++)
             cursor_str(&r->c, "string");
@@ -626,16 +592,6 @@ fail:
 }
 
 /* ---------------------------------------------------------------- sets */
-
-int gguf_add_extent(struct gguf *g, struct gguf_extent extent)
-{
-    struct gguf_extent *moved = gguf_grow(g->extents, g->n_extents, &g->cap_extents, sizeof *moved);
-    if (!moved)
-        return -1;
-    g->extents = moved;
-    g->extents[g->n_extents] = extent;
-    return (int)g->n_extents++;
-}
 
 static pith_status map_part(struct gguf *g, const char *path, struct pith_error *err)
 {

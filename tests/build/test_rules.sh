@@ -13,6 +13,8 @@ tree()
     printf '/* a.h -- a thing. */\nint a(void);\n' >"$dir/t/src/base/a.h"
     printf '/* a.c -- see a.h. */\n#include "base/a.h"\n' >"$dir/t/src/base/a.c"
     printf '/* b.c -- uses a thing. */\n#include "base/a.h"\n' >"$dir/t/src/run/b.c"
+    printf '# Rooms\n\n| folder | sees |\n| --- | --- |\n| `run` | `base` |\n\n' \
+        >"$dir/t/ARCHITECTURE.md"
     printf '# Words\n\nSee `src/base/a.c`, a.h and `base/*.c`.\n' >"$dir/t/docs/words.md"
 }
 # broken NAME SCRIPT RULE PATTERN: the tree fails this rule, and is told why
@@ -56,5 +58,29 @@ printf 'static const char s[] = "gone.c";\n' >>"$dir/t/src/base/a.c"
 kept strings_name_nothing check_text.sh named_files_exist
 for i in {1..24}; do echo >"$dir/t/src/base/f$i.c"; done
 broken full_folder check_text.sh folders_of_25_files 'src/base has 26 files'
+
+
+tree
+for rule in includes_exist layers picture_of_rooms no_loop_of_folders headers_compile_alone; do
+    kept "$rule" check_layers.sh "$rule"
+done
+printf '#include "run/b.h"\n' >>"$dir/t/src/base/a.c"
+broken include_that_is_not_there check_layers.sh includes_exist 'a.c:3 includes run/b.h'
+printf 'int b(void);\n' >"$dir/t/src/run/b.h"
+broken upward_include check_layers.sh layers 'base may not see run'
+broken arrow_that_is_not_drawn check_layers.sh picture_of_rooms \
+    'is not in ARCHITECTURE.md: . `base`'
+tree
+printf '| `base` | `run` |\n\n' >"$dir/arrow"
+sed -i "/| --- | --- |/r $dir/arrow" "$dir/t/ARCHITECTURE.md"
+broken arrow_that_is_not_there check_layers.sh picture_of_rooms 'and not so: . `base` . `run`'
+tree
+mkdir "$dir/t/src/text" "$dir/t/src/text/"{x,y}
+printf '#include "text/y/y.h"\n' >"$dir/t/src/text/x/x.c"
+printf 'int y(void);\n' >"$dir/t/src/text/y/y.h"
+kept one_way_is_no_loop check_layers.sh no_loop_of_folders
+printf 'int x(void);\n' >"$dir/t/src/text/x/x.h"
+printf '#include "text/x/x.h"\n' >"$dir/t/src/text/y/y.c"
+broken loop_of_folders check_layers.sh no_loop_of_folders 'text/x'
 
 finish

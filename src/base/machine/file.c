@@ -194,24 +194,6 @@ char *file_read_all(const char *path, uint64_t max, uint64_t *n, pith_purpose pu
     return p;
 }
 
-/* Without stdio: this may run before the allocator is set. */
-int file_read_small(const char *path, char *buf, size_t cap)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    size_t n = 0;
-    ssize_t got;
-    do {
-        got = read(fd, buf + n, cap - 1 - n);
-        if (got > 0)
-            n += (size_t)got;
-    } while ((got > 0 && n < cap - 1) || (got < 0 && errno == EINTR));
-    close(fd);
-    buf[n] = 0;
-    return n > 0;
-}
-
 /* ---------------------------------------------------------------- atomic writing */
 
 /* Creates a new file beside the target. The number behind the process id keeps writers of one

@@ -3,7 +3,7 @@
  * near normal with deviation 1/sqrt(K), norms near 1, so activations keep their size through the
  * layers. Rows that a block type cannot hold (K not a multiple of the block) are stored as q8_0,
  * else as f16. */
-#include "run/session/session.h"
+#include "run/model/model.h"
 
 #include <stdio.h>
 #include <string.h>

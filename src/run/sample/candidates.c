@@ -641,3 +641,13 @@ double logits_log_total(const float *logits, int32_t n_vocab)
     }
     return (double)best + fmath_log(sum_lanes(total));
 }
+
+void candidates_add(struct candidates *c, int32_t id, double more)
+{
+    int32_t at = candidates_find(c, id);
+    if (at < 0)
+        return;
+    float *x = candidates_edit(c);
+    x[at] = candidates_finite((float)((double)x[at] + more));
+    candidates_changed(c, at);
+}

@@ -109,4 +109,7 @@ uint64_t candidates_head(struct candidates *c, uint64_t from, int32_t *at, int32
 /* ln of the sum of exp(logit) over the finite logits. */
 double logits_log_total(const float *logits, int32_t n_vocab);
 
+/* Adds to the logit of a token, when it is still there. */
+void candidates_add(struct candidates *c, int32_t id, double more);
+
 #endif

@@ -86,8 +86,6 @@ void dry_accept(struct sample_history *h, int32_t id);
 struct breakers *breakers_new(const int32_t *list, size_t n);
 void breakers_free(struct breakers *b); /* NULL allowed */
 int64_t breakers_bytes(size_t n);
-/* Adds to the logit of a token, when it is still there. */
-void sample_add_logit(struct candidates *c, int32_t id, double more);
 
 struct pith_sampler {
     int32_t n_vocab;

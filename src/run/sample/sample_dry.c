@@ -258,6 +258,6 @@ void sample_dry(struct pith_sampler *s, struct sample_step *t)
         if (length < 0 || (alone && h->index->node[alone].shortest == 1))
             continue;
         double e = length - allowed < most_exponent ? length - allowed : most_exponent;
-        sample_add_logit(&s->list, id, -t->p[1] * fmath_pow(base, e));
+        candidates_add(&s->list, id, -t->p[1] * fmath_pow(base, e));
     }
 }

@@ -23,16 +23,6 @@ void history_accept(struct sample_history *h, int32_t id)
     h->n++;
 }
 
-void sample_add_logit(struct candidates *c, int32_t id, double more)
-{
-    int32_t at = candidates_find(c, id);
-    if (at < 0)
-        return;
-    float *x = candidates_edit(c);
-    x[at] = candidates_finite((float)((double)x[at] + more));
-    candidates_changed(c, at);
-}
-
 /* A bias of minus infinity drops the token. */
 void sample_logit_bias(struct pith_sampler *s, struct sample_step *t)
 {
@@ -42,7 +32,7 @@ void sample_logit_bias(struct pith_sampler *s, struct sample_step *t)
     for (int32_t i = 0; i < s->n_bias; i++) {
         int32_t at = candidates_find(c, s->bias[i].id);
         if (s->bias[i].bias > -INFINITY) {
-            sample_add_logit(c, s->bias[i].id, (double)s->bias[i].bias);
+            candidates_add(c, s->bias[i].id, (double)s->bias[i].bias);
         } else if (at >= 0) {
             candidates_edit(c)[at] = -INFINITY;
             drops = 1;

@@ -165,19 +165,6 @@ static void put_edges(struct calls *c, const struct search *s, uint32_t at, uint
 
 /* ---------------------------------------------------------------- a call */
 
-static uint32_t put_blanks(struct rules *r, uint32_t from, int most)
-{
-    for (int i = 0; i < most; i++) {
-        uint32_t to = rules_state(r);
-        rules_edge(r, from, to, EDGE_EPS, 0);
-        rules_bytes(r, from, to, '\t', '\n');
-        rules_bytes(r, from, to, '\r', '\r');
-        rules_bytes(r, from, to, ' ', ' ');
-        from = to;
-    }
-    return from;
-}
-
 static uint32_t put_part(struct calls *c, uint32_t from, const char *text)
 {
     from = rules_call(c->r, from, c->blanks);
@@ -313,7 +300,8 @@ static void put_tagged(struct calls *c, uint32_t behind, uint32_t tagged, uint32
     uint8_t taken[256] = {0};
     struct rules *r = c->r;
     int many = c->spec->format->many;
-    rules_edge(r, put_blanks(r, behind, BLANKS), many ? c->free.state[0] : tagged, EDGE_CALL, call);
+    rules_edge(r, rules_blanks(r, behind, BLANKS), many ? c->free.state[0] : tagged, EDGE_CALL,
+        call);
     if (many)
         return;
     for (int b = 0; b < 256; b++)
@@ -361,7 +349,8 @@ static void put_all(struct calls *c, const struct jtree *tools, uint32_t whole)
     if (!rules_ok(r))
         return;
     r->rule[call].defined = r->rule[c->blanks].defined = r->rule[whole].defined = 1;
-    rules_edge(r, put_blanks(r, r->rule[c->blanks].start, INDENT), r->rule[c->blanks].end, EDGE_EPS,
+    rules_edge(r, rules_blanks(r, r->rule[c->blanks].start, INDENT), r->rule[c->blanks].end,
+        EDGE_EPS,
                0);
     c->free.end = c->think.end = r->rule[whole].end;
     int bare = has_pattern(f, "%c"), list = c->spec->trigger.n && c->spec->trigger.p[0] == '[';
@@ -559,7 +548,7 @@ uint32_t calls_read(struct rules *r, const struct calls_spec *spec)
         check_tools(r, tools);
         if (rules_ok(r)) {
             r->rule[c.blanks].defined = r->rule[whole].defined = 1;
-            rules_edge(r, put_blanks(r, r->rule[c.blanks].start, INDENT), r->rule[c.blanks].end,
+            rules_edge(r, rules_blanks(r, r->rule[c.blanks].start, INDENT), r->rule[c.blanks].end,
                        EDGE_EPS, 0);
             spec->only ? put_only(&c, tools, whole) : put_native(&c, tools, whole);
         }

@@ -40,20 +40,7 @@ struct grammar_core {
 
 /* ---------------------------------------------------------------- compiling */
 
-/* A few blanks and line ends, or none; the state behind them. */
-static uint32_t put_blanks(struct rules *r, uint32_t from)
-{
-    enum { MOST_BLANKS = 4 };
-    for (int i = 0; i < MOST_BLANKS; i++) {
-        uint32_t to = rules_state(r);
-        rules_edge(r, from, to, EDGE_EPS, 0);
-        rules_bytes(r, from, to, '\t', '\n');
-        rules_bytes(r, from, to, '\r', '\r');
-        rules_bytes(r, from, to, ' ', ' ');
-        from = to;
-    }
-    return from;
-}
+enum { MOST_BLANKS = 4 }; /* a few */
 
 /* Anything, then the trigger, then the grammar, and all that again where it is wanted: the states
  * are how much of the trigger was just read (Knuth, Morris, Pratt). */
@@ -92,7 +79,7 @@ static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger
         }
     }
     if (again)
-        rules_edge(r, put_blanks(r, behind), base, EDGE_CALL, root);
+        rules_edge(r, rules_blanks(r, behind, MOST_BLANKS), base, EDGE_CALL, root);
     else
         rules_edge(r, behind, r->rule[lazy].end, EDGE_CALL, root);
     return lazy;

@@ -611,3 +611,16 @@ uint32_t rules_any_order(struct rules *r, struct slice name, const struct rules_
         rules_edge(r, at, r->rule[rule].end, EDGE_CALL, set->close);
     return rule;
 }
+
+uint32_t rules_blanks(struct rules *r, uint32_t from, int most)
+{
+    for (int i = 0; i < most; i++) {
+        uint32_t to = rules_state(r);
+        rules_edge(r, from, to, EDGE_EPS, 0);
+        rules_bytes(r, from, to, '\t', '\n');
+        rules_bytes(r, from, to, '\r', '\r');
+        rules_bytes(r, from, to, ' ', ' ');
+        from = to;
+    }
+    return from;
+}

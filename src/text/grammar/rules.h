@@ -121,5 +121,7 @@ struct rules_piece rules_repeat(struct rules *r, struct rules_mark mark, struct 
 
 /* A rule of the set, which is the caller's and lies in r->arena. */
 uint32_t rules_any_order(struct rules *r, struct slice name, const struct rules_set *set);
+/* So many blanks and line ends at most, or none; the state behind them. */
+uint32_t rules_blanks(struct rules *r, uint32_t from, int most);
 
 #endif

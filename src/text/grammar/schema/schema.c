@@ -74,37 +74,6 @@ static const struct {
     {"unevaluatedProperties", TYPE_OBJECT},
 };
 
-void schema_refuse(struct schema *s, const struct jtree *at, const char *fmt, ...)
-{
-    const struct jtree *path[JTREE_DEPTH + 1];
-    struct str where;
-    char why[192];
-    va_list ap;
-    int n = 0;
-    if (!rules_ok(s->r))
-        return;
-    va_start(ap, fmt);
-    vsnprintf(why, sizeof why, fmt, ap);
-    va_end(ap);
-    str_init(&where, PITH_MEM_SCRATCH);
-    for (; at && at->parent && n < JTREE_DEPTH; at = at->parent)
-        path[n++] = at;
-    while (n-- > 0) {
-        uint32_t index = 0;
-        for (const struct jtree *v = path[n]->parent->first; v != path[n]; v = v->next)
-            index++;
-        if (path[n]->parent->kind == JTREE_OBJECT)
-            str_printf(&where, "/%.*s", (int)(path[n]->key.n < 40 ? path[n]->key.n : 40),
-                       path[n]->key.p);
-        else
-            str_printf(&where, "/%u", index);
-    }
-    size_t cut = where.n > 90 ? where.n - 90 : 0;
-    rules_fail(s->r, PITH_UNSUPPORTED, "schema %s%s: %s", cut ? "..." : "#",
-               where.p ? where.p + cut : "", why);
-    str_deinit(&where);
-}
-
 /* Looks at every keyword once; types that the keywords are about, 0: none of them says. */
 static int check_keywords(struct schema *s, const struct jtree *node)
 {
@@ -126,152 +95,7 @@ static int check_keywords(struct schema *s, const struct jtree *node)
     return types;
 }
 
-uint32_t schema_count(struct schema *s, const struct parts *p, const char *key, int largest,
-                      uint32_t none)
-{
-    uint32_t best = none;
-    for (uint32_t i = 0; i < p->n; i++) {
-        const struct jtree *v = jtree_get(p->v[i].node, key);
-        uint64_t n = 0;
-        if (!v)
-            continue;
-        for (size_t k = 0; v->kind == JTREE_NUMBER && k < v->text.n && n < RULES_ENDLESS; k++) {
-            if (v->text.p[k] == '.' && schema_compare(v->text, (struct slice){v->text.p, k}) == 0)
-                break;
-            n = v->text.p[k] >= '0' && v->text.p[k] <= '9' ? 10 * n + (uint64_t)(v->text.p[k] - '0')
-                                                           : RULES_ENDLESS;
-        }
-        if (v->kind != JTREE_NUMBER || n >= RULES_ENDLESS)
-            schema_refuse(s, v, "wanted a count below 2^31");
-        if (best == none || (largest ? n > best : n < best))
-            best = (uint32_t)n;
-    }
-    return best;
-}
-
-int schema_nullable(struct schema *s, const struct jtree *node)
-{
-    const struct jtree *v = jtree_get(node, "nullable");
-    if (v && v->kind != JTREE_TRUE && v->kind != JTREE_FALSE)
-        schema_refuse(s, v, "found %s; wanted true or false", jtree_kind_name(v));
-    return v && v->kind == JTREE_TRUE;
-}
-
-int schema_types(struct schema *s, const struct jtree *node)
-{
-    static const struct {
-        const char *name;
-        int types;
-    } names[] = {{"null", TYPE_NULL},     {"boolean", TYPE_BOOL},  {"integer", TYPE_INT},
-                 {"number", TYPE_NUMBER}, {"string", TYPE_STRING}, {"array", TYPE_ARRAY},
-                 {"object", TYPE_OBJECT}};
-    const struct jtree *type = jtree_get(node, "type");
-    int types = 0;
-    if (!type)
-        return TYPE_ALL;
-    int list = type->kind == JTREE_ARRAY;
-    for (const struct jtree *t = list ? type->first : type; t; t = list ? t->next : NULL) {
-        size_t i = 0;
-        while (i < 7 && !(t->kind == JTREE_STRING && slice_eq_z(t->text, names[i].name)))
-            i++;
-        if (i == 7)
-            schema_refuse(s, t,
-                          "found \"%.*s\", wanted null, boolean, integer, number, string, array, "
-                          "object or a list of them",
-                          (int)(t->text.n < 40 ? t->text.n : 40), t->text.n ? t->text.p : "");
-        else
-            types |= names[i].types;
-    }
-    return types;
-}
-
 /* ---------------------------------------------------------------- parts */
-
-static uint32_t at_pointer(const struct jtree *v, struct slice *token)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; i < token->n; i++)
-        n = token->p[i] >= '0' && token->p[i] <= '9' && n < 1u << 24
-                ? 10 * n + (uint32_t)(token->p[i] - '0')
-                : 1u << 25;
-    return token->n ? n : v->n;
-}
-
-/* One reference token of a JSON pointer with %XX, ~0 and ~1 resolved, to out[cap]. */
-static struct slice unescape(const char **p, const char *end, char *out, size_t cap)
-{
-    size_t n = 0;
-    while (*p < end && **p != '/' && n < cap) {
-        char c = *(*p)++;
-        if (c == '~' && *p < end && (**p == '0' || **p == '1')) {
-            c = *(*p)++ == '0' ? '~' : '/';
-        } else if (c == '%' && end - *p >= 2) {
-            static const char hex[] = "0123456789abcdef";
-            const char *a = strchr(hex, (*p)[0] | 0x20), *b = strchr(hex, (*p)[1] | 0x20);
-            if (a && b && *a && *b) {
-                c = (char)((a - hex) << 4 | (b - hex));
-                *p += 2;
-            }
-        }
-        out[n++] = c;
-    }
-    return (struct slice){out, n};
-}
-
-int schema_refers(struct schema *s, const struct jtree *node, const struct jtree **to)
-{
-    const struct jtree *ref = jtree_get(node, "$ref"), *v = s->root;
-    char token[256];
-    if (!ref)
-        return 0;
-    const char *p = ref->text.p, *end = p + ref->text.n;
-    if (ref->kind != JTREE_STRING || p == end || *p != '#' || (p + 1 < end && p[1] != '/')) {
-        schema_refuse(s, ref, "wanted a reference inside this schema, \"#\" or \"#/...\"");
-        return 0;
-    }
-    for (p++; v && p < end;) {
-        p++;
-        struct slice t = unescape(&p, end, token, sizeof token);
-        if (v->kind == JTREE_ARRAY) {
-            uint32_t i = at_pointer(v, &t);
-            rules_spend(s->r, 1 + i / 8);
-            for (v = v->first; v && i > 0; i--)
-                v = v->next;
-        } else {
-            v = schema_find(s, v, t);
-        }
-    }
-    if (!v) {
-        schema_refuse(s, ref, "\"%.*s\" is not in this schema",
-                      (int)(ref->text.n < 80 ? ref->text.n : 80), ref->text.p);
-        return 0;
-    }
-    *to = v;
-    return 1;
-}
-
-void schema_put(struct schema *s, struct parts *p, const struct jtree *node, uint32_t skip)
-{
-    if (node->kind == JTREE_TRUE)
-        return;
-    if (node->kind != JTREE_OBJECT && node->kind != JTREE_FALSE) {
-        schema_refuse(s, node, "found %s; wanted a schema: an object, true or false",
-                      jtree_kind_name(node));
-        return;
-    }
-    if (node->kind == JTREE_OBJECT)
-        node = schema_first(s, node);
-    for (uint32_t i = 0; i < p->n; i++) {
-        if (p->v[i].node == node) {
-            p->v[i].skip |= skip;
-            return;
-        }
-    }
-    if (p->n == MOST_PARTS)
-        schema_refuse(s, node, "over %d schemas must hold together", MOST_PARTS);
-    else
-        p->v[p->n++] = (struct part){node, skip};
-}
 
 /* Whether it may be null instead, which is not yet dealt with. */
 static int is_open(struct schema *s, const struct part *p)
@@ -295,123 +119,9 @@ static void flatten(struct schema *s, struct parts *p)
     }
 }
 
-static struct slice name_of(const struct jtree *node)
-{
-    const struct jtree *named = node;
-    while (named->parent && named->parent->kind != JTREE_OBJECT)
-        named = named->parent;
-    return named->parent ? named->key : SLICE("schema");
-}
-
-uint32_t schema_rule(struct schema *s, const struct parts *p)
-{
-    uint32_t rule;
-    if (p->n == 0)
-        return schema_shared(s, RULE_VALUE);
-    size_t bytes = p->n * sizeof p->v[0];
-    struct job *job = arena_alloc(&s->r->arena, sizeof *job + bytes);
-    if (!job) {
-        rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
-        return 0;
-    }
-    for (uint32_t i = 0; i < p->n; i++) { /* field by field: the padding of the key stays zero */
-        job->v[i].node = p->v[i].node;
-        job->v[i].skip = p->v[i].skip;
-    }
-    struct slice key = {(const char *)job->v, bytes};
-    if (map_get(&s->jobs, key, &rule))
-        return rule;
-    rule = rules_new(s->r, name_of(p->v[p->n - 1].node));
-    if (!rules_ok(s->r))
-        return 0;
-    s->r->rule[rule].defined = 1;
-    if (map_put(&s->jobs, key, rule) < 0)
-        rules_fail(s->r, PITH_NOMEM, "out of memory for a schema");
-    job->rule = rule;
-    job->n = p->n;
-    *s->last = job;
-    s->last = &job->next;
-    return rule;
-}
-
-uint32_t schema_rule_of(struct schema *s, const struct jtree *node)
-{
-    struct parts p = {.n = 0};
-    schema_put(s, &p, node, 0);
-    return schema_rule(s, &p);
-}
-
 /* ---------------------------------------------------------------- rules every schema may need */
 
-uint32_t schema_space(struct schema *s, uint32_t from)
-{
-    return rules_call(s->r, from, schema_shared(s, RULE_SPACE));
-}
-
-static void write_space(struct schema *s, uint32_t from, uint32_t to)
-{
-    enum { MOST_INDENT = 32 };
-    struct rules *r = s->r;
-    rules_edge(r, from, to, EDGE_EPS, 0);
-    rules_bytes(r, from, to, ' ', ' ');
-    uint32_t at = rules_state(r);
-    rules_bytes(r, from, at, '\n', '\n');
-    rules_bytes(r, rules_text(r, from, "\r", 1), at, '\n', '\n');
-    for (int i = 0; i < MOST_INDENT; i++) {
-        uint32_t next = rules_state(r);
-        rules_edge(r, at, to, EDGE_EPS, 0);
-        if (i == 0)
-            rules_bytes(r, at, next, '\n', '\n');
-        rules_bytes(r, at, next, ' ', ' ');
-        rules_bytes(r, at, next, '\t', '\t');
-        at = next;
-    }
-    rules_edge(r, at, to, EDGE_EPS, 0);
-}
-
-void schema_word(struct schema *s, uint32_t from, uint32_t to, enum jtree_kind word)
-{
-    static const char *const words[][2] = {
-        {"null", "None"}, {"true", "True"}, {"false", "False"}};
-    int k = word == JTREE_NULL ? 0 : word == JTREE_TRUE ? 1 : 2;
-    for (int i = 0; i < 1 + (s->form == SCHEMA_PYTHON); i++)
-        rules_edge(s->r, rules_text(s->r, from, words[k][i], strlen(words[k][i])), to, EDGE_EPS, 0);
-}
-
-int schema_put_single(const struct schema *s, struct str *out, struct slice text)
-{
-    if (s->form != SCHEMA_PYTHON)
-        return 0;
-    str_clear(out);
-    str_putc(out, '\'');
-    for (size_t i = 0; i < text.n; i++) {
-        char c = text.p[i], escaped = c == '\n' ? 'n' : c == '\r' ? 'r' : c == '\t' ? 't' : c;
-        if (c == '\'' || c == '\\' || escaped != c)
-            str_putc(out, '\\');
-        str_putc(out, escaped);
-    }
-    str_putc(out, '\'');
-    return !out->failed;
-}
-
-void schema_put_key(const struct schema *s, struct str *out, struct slice name)
-{
-    if (s->form == SCHEMA_GEMMA)
-        str_put(out, name.p, name.n);
-    else
-        str_json(out, name.p, name.n);
-}
-
-void schema_put_value(const struct schema *s, struct str *out, const struct jtree *v)
-{
-    if (s->form != SCHEMA_GEMMA || v->kind != JTREE_STRING) {
-        jtree_write(out, v);
-        return;
-    }
-    str_putz(out, SCHEMA_QUOTE);
-    str_put(out, v->text.p, v->text.n);
-    str_putz(out, SCHEMA_QUOTE);
-}
+static uint32_t shared_rule(struct schema *s, enum shared_rule which);
 
 static void write_value(struct schema *s, uint32_t from, uint32_t to)
 {
@@ -419,10 +129,10 @@ static void write_value(struct schema *s, uint32_t from, uint32_t to)
     schema_word(s, from, to, JTREE_TRUE);
     schema_word(s, from, to, JTREE_FALSE);
     for (enum shared_rule k = RULE_OBJECT; k <= RULE_NUMBER; k++)
-        rules_edge(s->r, rules_call(s->r, from, schema_shared(s, k)), to, EDGE_EPS, 0);
+        rules_edge(s->r, rules_call(s->r, from, shared_rule(s, k)), to, EDGE_EPS, 0);
 }
 
-uint32_t schema_shared(struct schema *s, enum shared_rule which)
+static uint32_t shared_rule(struct schema *s, enum shared_rule which)
 {
     static const char *const names[N_SHARED] = {"space",  "value",  "object", "array",
                                                 "string", "number", "integer"};
@@ -436,12 +146,6 @@ uint32_t schema_shared(struct schema *s, enum shared_rule which)
     s->r->rule[rule].defined = 1;
     uint32_t from = s->r->rule[rule].start, to = s->r->rule[rule].end;
     switch (which) {
-    case RULE_SPACE:
-        write_space(s, from, to);
-        break;
-    case RULE_VALUE:
-        write_value(s, from, to);
-        break;
     case RULE_OBJECT:
         schema_object(s, &anything, from, to);
         break;
@@ -453,6 +157,8 @@ uint32_t schema_shared(struct schema *s, enum shared_rule which)
         break;
     case RULE_NUMBER:
     case RULE_INTEGER:
+    case RULE_SPACE: /* these two: schema_space, schema_rule */
+    case RULE_VALUE:
     case N_SHARED:
         schema_number(s, &anything, which == RULE_INTEGER, from, to);
     }
@@ -562,7 +268,7 @@ static void write_types(struct schema *s, const struct parts *p, int types, int 
         enum shared_rule rule =
             (types & TYPE_NUMBER) == TYPE_INT && i == 0 ? RULE_INTEGER : plain[i].rule;
         if ((types & plain[i].types) && !(about & plain[i].types))
-            rules_edge(r, rules_call(r, from, schema_shared(s, rule)), to, EDGE_EPS, 0);
+            rules_edge(r, rules_call(r, from, shared_rule(s, rule)), to, EDGE_EPS, 0);
     }
     if (types & about & TYPE_NUMBER)
         schema_number(s, p, !(types & TYPE_FRACTION), from, to);
@@ -582,6 +288,10 @@ static void write_rule(struct schema *s, const struct job *job)
     const struct jtree *values = NULL;
     memcpy(p.v, job->v, job->n * sizeof p.v[0]);
     s->r->writing = s->r->rule[job->rule].name;
+    if (job->n == 0) {
+        write_value(s, from, to);
+        return;
+    }
     flatten(s, &p);
     struct parts all = p; /* those without a say stay for the rules that this one splits into */
     p.n = 0;
@@ -607,7 +317,8 @@ static void write_rule(struct schema *s, const struct job *job)
     if (values)
         schema_values(s, &p, values, types, from, to);
     else if (!typed && !about)
-        rules_edge(s->r, rules_call(s->r, from, schema_shared(s, RULE_VALUE)), to, EDGE_EPS, 0);
+        rules_edge(s->r, rules_call(s->r, from, schema_rule(s, &(struct parts){.n = 0})), to,
+                   EDGE_EPS, 0);
     else
         write_types(s, &p, typed ? types : about, about, from, to);
 }

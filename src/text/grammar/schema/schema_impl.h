@@ -72,7 +72,6 @@ struct schema {
 /* First failure wins; the message begins with the place of the node, as a JSON pointer. */
 void schema_refuse(struct schema *s, const struct jtree *at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-uint32_t schema_shared(struct schema *s, enum shared_rule which);
 /* The rule of what satisfies all parts. */
 uint32_t schema_rule(struct schema *s, const struct parts *p);
 uint32_t schema_rule_of(struct schema *s, const struct jtree *node);

@@ -1,0 +1,299 @@
+/* choosing.c -- how the tokens of a request are chosen, by the fields of its body (request.h). */
+#include "server/request/request.h"
+
+#include "server/api/routes.h"
+#include "server/http/exchange.h"
+#include "server/http/work.h"
+#include "server/json.h"
+#include "server/models/hosted.h"
+#include "server/request/fields.h"
+#include "server/request/grammars.h"
+#include "server/serve.h"
+#include "server/server.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BIAS_MAX = 16384 };
+
+static int add_bias(struct hosted *m, long long id, const json_t *v, struct pith_logit_bias *list,
+                    int32_t *n, struct fault *f)
+{
+    double x = json_is_false(v) ? -100 : json_number_value(v);
+    if (id < 0 || id >= m->info.n_vocab)
+        return fault_set(f, 400, "invalid_token", "logit_bias",
+                         "logit_bias: %lld is not a token, the vocabulary has 0..%d", id,
+                         m->info.n_vocab - 1);
+    if ((!json_is_number(v) && !json_is_false(v)) || !(x >= -100 && x <= 100))
+        return fault_set(
+            f, 400, "out_of_range", "logit_bias",
+            "logit_bias of token %lld is %s, wanted a number from -100 to 100, or false", id,
+            json_found(v));
+    for (int32_t i = 0; i < *n; i++) /* the last word on a token counts; lists of texts are short */
+        if (list[i].id == id && *n < 1024) {
+            list[i].bias = x <= -100 ? -INFINITY : (float)x;
+            return 1;
+        }
+    if (*n == BIAS_MAX)
+        return fault_set(f, 400, "out_of_range", "logit_bias", "logit_bias has more than %d tokens",
+                         BIAS_MAX);
+    list[(*n)++] = (struct pith_logit_bias){(int32_t)id, x <= -100 ? -INFINITY : (float)x};
+    return 1;
+}
+
+/* Of a token by its id, or of every token of a text. */
+static int add_biases(struct hosted *m, const char *text, const json_t *v,
+                      struct pith_logit_bias *list, int32_t *n, struct fault *f)
+{
+    char plain[24], *end; /* "07" would be a second one for 7 */
+    long long id = strtoll(text, &end, 10);
+    int64_t n_ids = 0;
+    snprintf(plain, sizeof plain, "%lld", id);
+    if (!strcmp(plain, text))
+        return add_bias(m, id, v, list, n, f);
+    if (end != text && !*end)
+        return fault_set(f, 400, "invalid_token", "logit_bias",
+                         "logit_bias: \"%.40s\" is not a token, the vocabulary has 0..%d", text,
+                         m->info.n_vocab - 1);
+    int32_t *ids = request_tokenize(m, text, strlen(text), 0, &n_ids, "logit_bias", f);
+    int ok = ids != NULL;
+    for (int64_t i = 0; ok && i < n_ids; i++)
+        ok = add_bias(m, ids[i], v, list, n, f);
+    free(ids);
+    return ok;
+}
+
+static int take_bias(struct hosted *m, const json_t *bias, struct request *r, struct fault *f)
+{
+    const char *key;
+    json_t *v;
+    size_t i;
+    struct pith_logit_bias *list = malloc(BIAS_MAX * sizeof *list);
+    r->sampler.logit_bias = list;
+    if (!list)
+        return fault_memory(f);
+    if (json_object_size(bias) > BIAS_MAX || json_array_size(bias) > BIAS_MAX)
+        return fault_set(f, 400, "out_of_range", "logit_bias",
+                         "logit_bias has %zu tokens, at most %d are taken",
+                         json_object_size(bias) + json_array_size(bias), BIAS_MAX);
+    json_object_foreach((json_t *)(uintptr_t)bias, key,
+                        v) if (!add_biases(m, key, v, list, &r->sampler.n_logit_bias, f)) return 0;
+    json_array_foreach(bias, i, v)
+    {
+        const json_t *token = json_array_get(v, 0), *x = json_array_get(v, 1);
+        if (json_array_size(v) != 2 || (!json_is_integer(token) && !json_is_string(token)))
+            return fault_set(f, 400, "wrong_type", "logit_bias",
+                             "logit_bias[%zu] is %s, wanted [token, number]", i, json_found(v));
+        if (!(json_is_integer(token)
+                  ? add_bias(m, json_integer_value(token), x, list, &r->sampler.n_logit_bias, f)
+                  : add_biases(m, json_string_value(token), x, list, &r->sampler.n_logit_bias, f)))
+            return 0;
+    }
+    return 1;
+}
+
+/* A chain by the names of its samplers, of which some have another one elsewhere; what is elsewhere
+ * alone is left out. */
+static char *chain_of(const json_t *names, struct exchange *x, struct fault *f)
+{
+    static const char *const others[][2] = {{"temperature", "temp_ext"},
+                                            {"typ_p", "typical"},
+                                            {"typical_p", "typical"},
+                                            {"top-k", "top_k"},
+                                            {"top-p", "top_p"},
+                                            {"min-p", "min_p"},
+                                            {"infill", NULL},
+                                            {"tfs_z", NULL}};
+    char *chain = NULL;
+    size_t n = 0, cap = 0, i;
+    const json_t *v;
+    int ok = text_put(&chain, &n, &cap, "logit_bias", 10);
+    json_array_foreach(names, i, v)
+    {
+        const char *name = json_string_value(v);
+        if (!name || strlen(name) > 64 || i > 64 || strpbrk(name, ":;,")) {
+            fault_set(f, 400, "wrong_type", "samplers",
+                      "samplers[%zu] is %s, wanted the name of a sampler", i, json_found(v));
+            free(chain);
+            return NULL;
+        }
+        for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+            if (name && !strcmp(name, others[k][0])) {
+                name = others[k][1];
+                break;
+            }
+        if (!name)
+            exchange_ignores(x, "samplers %.40s", json_string_value(v));
+        else
+            ok = ok && text_put(&chain, &n, &cap, ";", 1) &&
+                 text_put(&chain, &n, &cap, name, strlen(name));
+    }
+    ok = ok && text_put(&chain, &n, &cap, "", 1);
+    if (ok)
+        return chain;
+    free(chain);
+    fault_memory(f);
+    return NULL;
+}
+
+/* The list of a field as tokens (malloc). */
+static int take_stop_ids(struct hosted *m, const json_t *list, struct request *r, struct fault *f)
+{
+    int64_t n = 0;
+    r->stop_ids = request_ids(m, list, &n, "stop_token_ids", f);
+    r->n_stop_ids = (int)n;
+    return r->stop_ids != NULL;
+}
+
+/* What may not come before so many tokens: whatever would end the answer. */
+static int take_late(struct hosted *m, const struct fields *b, struct request *r, struct fault *f)
+{
+    int64_t least = field_int(b, F_min_tokens);
+    int32_t n = 0, *ids = malloc(((size_t)m->info.n_vocab + (size_t)r->n_stop_ids) * sizeof *ids);
+    r->sampler.late = ids;
+    if (!ids)
+        return fault_memory(f);
+    for (int32_t i = 0; i < m->info.n_vocab; i++)
+        if (!r->ignore_eos && pith_token_is_eog(m->model, i))
+            ids[n++] = i;
+    for (int i = 0; i < r->n_stop_ids; i++)
+        ids[n++] = r->stop_ids[i];
+    r->sampler.n_late = n;
+    r->sampler.late_from = least < INT32_MAX ? (int32_t)least : INT32_MAX;
+    return 1;
+}
+
+enum { BREAKERS_MAX = 4096 };
+
+/* The tokens of each text, closed by -1. What is not given are the usual ones. */
+static int take_breakers(struct hosted *m, const json_t *texts, struct request *r, struct fault *f)
+{
+    static const char *const usual[] = {"\n", ":", "\"", "*"};
+    size_t n = texts ? json_array_size(texts) : 4, used = 0;
+    int32_t *all = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(texts, i);
+        const char *text = texts ? json_string_value(v) : usual[i];
+        int64_t n_ids = 0;
+        if (!text || !*text)
+            return fault_set(f, 400, "wrong_type", "dry_sequence_breakers",
+                             "dry_sequence_breakers[%zu] is %s, wanted a text that is not empty", i,
+                             json_found(v));
+        int32_t *ids = request_tokenize(m, text, texts ? json_string_length(v) : strlen(text), 0,
+                                        &n_ids, "dry_sequence_breakers", f);
+        int32_t *more = ids ? realloc(all, (used + (size_t)n_ids + 1) * sizeof *all) : NULL;
+        if (more) {
+            r->sampler.dry_breakers = all = more;
+            memcpy(all + used, ids, (size_t)n_ids * sizeof *all);
+            used += (size_t)n_ids;
+            all[used++] = -1;
+        }
+        if (ids && !more)
+            fault_memory(f);
+        free(ids);
+        if (!more)
+            return 0;
+        if (used > BREAKERS_MAX)
+            return fault_set(f, 400, "out_of_range", "dry_sequence_breakers",
+                             "dry_sequence_breakers have more than %d tokens", BREAKERS_MAX);
+    }
+    r->sampler.n_dry_breakers = (int32_t)used;
+    return 1;
+}
+
+static uint64_t new_seed(void)
+{
+    static atomic_uint_fast64_t count;
+    uint64_t x = (uint64_t)clock_now() + 0x9E3779B97F4A7C15u * (atomic_fetch_add(&count, 1) + 1);
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    return (x ^ (x >> 27)) >> 2;
+}
+
+uint64_t request_seed(const struct fields *b)
+{
+    int64_t seed = field_int(b, F_seed);
+    return seed < 0 ? new_seed() : (uint64_t)seed;
+}
+
+const struct pith_sampler_params *request_usual(const struct hosted *m, const struct exchange *x)
+{
+    return x && (exchange_route(x)->flags & ROUTE_OLLAMA) ? &m->usual_ollama : &m->usual;
+}
+
+/* The settings that are numbers: what has a usual value is that where the request does not say, the
+ * rest stays what the model's is. */
+static void take_numbers(const struct fields *b, struct pith_sampler_params *p)
+{
+#define INT(id, to)       *(to) = (int32_t)field_int(b, id)
+#define REAL(id, to)      *(to) = (float)field_real(b, id)
+#define ADVISED(k, value) 1
+#define USUAL(value)      0
+#define SETTING(id, member, type, lo, hi, usual, ...)                                              \
+    if (b->v[F_##id] || !usual)                                                                    \
+        type(F_##id, &p->member);
+#include "src/run/sample/samplers.def"
+#undef INT
+#undef REAL
+#undef ADVISED
+#undef USUAL
+    p->top_k = p->top_k < 0 ? 0 : p->top_k;
+    p->adaptive_target = p->adaptive_target < 0 ? 0 : p->adaptive_target;
+    if (!b->v[F_repeat_last_n] && (p->frequency_penalty != 0 || p->presence_penalty != 0))
+        p->penalty_last_n = -1; /* as OpenAI has them: all of the answer */
+    if (b->v[F_repeat_last_n] &&
+        !p->penalty_last_n) /* a window of nothing: none of the penalties */
+        p->repeat_penalty = p->frequency_penalty = p->presence_penalty = 0;
+    if (p->dry_last_n == 0)
+        p->dry_multiplier = 0;
+}
+
+int request_sampler(struct hosted *m, const struct fields *b, struct request *r, struct fault *f)
+{
+    struct pith_sampler_params *p = &r->sampler, had = *p;
+    *p = *request_usual(m, b->x);
+    p->late = had.late;
+    p->n_late = had.n_late;
+    p->late_from = had.late_from;
+    p->seed = request_seed(b);
+    p->history_max = pith_n_ctx(m->generate);
+    take_numbers(b, p);
+    if (b->v[F_repetition_penalty] && field_real(b, F_repetition_penalty) != 1) {
+        int both = b->v[F_repeat_penalty] && field_real(b, F_repeat_penalty) != 1;
+        if (both && field_real(b, F_repeat_penalty) != field_real(b, F_repetition_penalty))
+            return fault_set(f, 400, "invalid_value", "repetition_penalty",
+                             "repetition_penalty and repeat_penalty; wanted one of them");
+        if (both) { /* one number for servers of either kind: ours is the one with a range */
+            exchange_ignores(b->x, "repetition_penalty");
+        } else {
+            p->repeat_penalty = (float)field_real(b, F_repetition_penalty);
+            p->penalty_last_n = b->v[F_repeat_last_n] ? p->penalty_last_n : -1;
+            r->penalise_prompt = 1;
+        }
+    }
+    if (json_array_size(b->v[F_samplers]) && !(p->samplers = chain_of(b->v[F_samplers], b->x, f)))
+        return 0;
+    if (json_is_string(b->v[F_samplers]) && json_string_length(b->v[F_samplers]) > 4096)
+        return fault_set(f, 400, "out_of_range", "samplers",
+                         "samplers: its length is %zu, wanted 0 to 4096",
+                         json_string_length(b->v[F_samplers]));
+    if (json_is_string(b->v[F_samplers]) && !(p->samplers = strdup(field_text(b, F_samplers))))
+        return fault_memory(f);
+    if ((p->dry_multiplier > 0 || b->v[F_dry_sequence_breakers]) &&
+        !take_breakers(m, b->v[F_dry_sequence_breakers], r, f))
+        return 0;
+    if (b->v[F_logit_bias] && !take_bias(m, b->v[F_logit_bias], r, f))
+        return 0;
+    struct pith_error err = {0}; /* whatever the library refuses is told before the request waits */
+    pith_sampler *probe = pith_sampler_open(m->info.n_vocab, p, &err);
+    pith_sampler_close(probe);
+    return probe || fault_from(f, &err, b->v[F_samplers] ? "samplers" : NULL);
+}
+
+int request_ends(struct hosted *m, const struct fields *b, struct request *r, struct fault *f)
+{
+    return (!b->v[F_stop_token_ids] || take_stop_ids(m, b->v[F_stop_token_ids], r, f)) &&
+           (field_int(b, F_min_tokens) <= 0 || take_late(m, b, r, f));
+}
