@@ -18,7 +18,8 @@ struct command {
     size_t opts_bytes;
     int (*run)(void *opts);
 };
-extern const struct command cmd_run, cmd_bench, cmd_inspect, cmd_logits, cmd_embed, cmd_rerank, cmd_tokenize,
+extern const struct command cmd_run, cmd_bench, cmd_inspect, cmd_logits, cmd_embed, cmd_rerank,
+    cmd_tokenize,
     cmd_sample,
     cmd_template, cmd_grammar, cmd_synth, cmd_serve, cmd_pull, cmd_list, cmd_rm;
 

@@ -8,7 +8,10 @@ tree()
 {
     rm -rf "$dir/t"
     mkdir -p "$dir/t/"{src/base,src/run,src/graph,include,docs,build,scripts}
-    cp scripts/{rules,check_text,check_layers}.sh "$dir/t/scripts/"
+    for f in rules check_text check_layers; do # what comments in them name is elsewhere
+        sed '2,$ {/^ *#/d}' scripts/$f.sh >"$dir/t/scripts/$f.sh"
+    done
+    chmod +x "$dir/t/scripts/"*
     touch "$dir/t/include/pith.h" "$dir/t/src/graph/ops.def"
     printf '/* a.h -- a thing. */\nint a(void);\n' >"$dir/t/src/base/a.h"
     printf '/* a.c -- see a.h. */\n#include "base/a.h"\n' >"$dir/t/src/base/a.c"

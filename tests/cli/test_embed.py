@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""test_embed.py -- pith embed and pith rerank: the vectors are those that pith logits pools, alone or among others;
-how texts come and vectors go; what is wrong is told and writes no file."""
+"""test_embed.py -- pith embed and pith rerank: the vectors are those that pith logits pools, alone
+or among others; how texts come and vectors go; what is wrong is told and writes no file."""
 import ast
 import json
 import math
