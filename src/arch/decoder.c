@@ -277,6 +277,10 @@ static int has_sections(const struct arch_model *m)
 {
     return variant_of(m)->sections != SECTIONS_NONE;
 }
+static int alibi_by_keys(const struct arch_model *m)
+{
+    return variant_of(m)->alibi_keys;
+}
 static int may_be_parallel(const struct arch_model *m)
 {
     return variant_of(m)->parallel == PARALLEL_BY_KEY;
@@ -420,6 +424,8 @@ const struct key_spec decoder_keys[] = {
     {I32("num_loops", n_loops), RANGE(1, 64), .def = 1, .when = loops, .synth = 2},
     {BOOL("skip_loop_final_norm", loops_as_they_are), .when = loops},
     {BOOL("rope.scaling.finetuned", rope_finetuned), .def = 1, .when = may_switch_rope},
+    {F32("attention.max_alibi_bias", alibi_max), RANGE(0, 64), .when = alibi_by_keys, .synth = 8},
+    {F32("attention.clamp_kqv", qkv_clamp), RANGE(0, 1e30), .when = alibi_by_keys},
     {BOOL("use_parallel_residual", parallel), .when = may_be_parallel, .synth = 1},
     {BOOL("attention.causal", causal), .def = 1, .synth_of = causal},
     KEYS_POOLING,
@@ -559,6 +565,8 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         hp->n_rot = 0;
     if (v->swa_base == YES)
         hp->rope_base_swa = v->swa_base_default;
+    if (v->alibi > 0)
+        hp->alibi_max = v->alibi;
     if (v->never_causal)
         hp->causal = 0;
     hp->embeds |= v->embeds;
@@ -573,9 +581,12 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
 
 void decoder_states(struct arch_model *m)
 {
-    for (int32_t i = 0; i < m->n_visits; i++)
-        if (m->hp.n_head_kv[arch_layer_of(m, i)])
-            arch_state(m, i, SELF, arch_kv(&m->hp, arch_layer_of(m, i)));
+    for (int32_t i = 0; i < m->n_visits; i++) {
+        struct state s = arch_kv(&m->hp, arch_layer_of(m, i));
+        s.by_distance = m->hp.alibi_max > 0;
+        if (s.n_head_kv)
+            arch_state(m, i, SELF, s);
+    }
 }
 
 /* ---------------------------------------------------------------- positions */
@@ -674,6 +685,8 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t i, no
                                 .d_v = m->hp.d_v,
                                 .q_scale = query_scale(m, l),
                                 .softcap = m->hp.attn_softcap,
+                                .alibi = m->hp.alibi_max,
+                                .clamp = m->hp.qkv_clamp,
                                 .rope = m->rope[l],
                                 .sinks = w->sinks,
                                 .state = m->state_of[i][SELF]};

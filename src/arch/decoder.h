@@ -101,6 +101,9 @@ struct variant {
     int norm_last;  /* q and k are rotated before they are normalised */
     int no_factors; /* rope_freqs, rope_factors_* are not used */
 
+    float alibi;    /* scores fall with the distance, by slopes for this greatest bias; */
+    int alibi_keys; /* attention.max_alibi_bias has it, attention.clamp_kqv cuts q, k and v off */
+
     /* Windows of attention.sliding_window positions, in a pattern of layers. */
     enum presence window;   /* the key; MAY with a period of 0: there are no windows */
     int window_default;     /* without it */

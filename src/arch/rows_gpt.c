@@ -15,7 +15,11 @@
  *   nemotron    arXiv:2402.16819: down(relu(up x)^2)
  *   jais2       Jais 2: the same with biases
  *   pockettts   arXiv:2509.06926, the text side
- *   phimoe      arXiv:2404.14219: RMS with biases, experts */
+ *   phimoe      arXiv:2404.14219: RMS with biases, experts
+ *   bloom       arXiv:2211.05100: no positions but slopes (ALiBi, arXiv:2108.12409); so have
+ *   jais        arXiv:2308.16149, with SiLU and a gate, scores over d,
+ *   refact      Refact 1.6B model card, which is llama otherwise, and
+ *   baichuan    arXiv:2309.10305, with 40 layers (13B); with 32 (7B) it rotates, as llama does */
 #include "arch/decoder.h"
 
 #define NO_BIASES .qkv_bias = NEVER, .out_bias = NEVER, .ffn_bias = NEVER
@@ -48,3 +52,17 @@ DECODER(arch_pockettts, "pockettts", .norms = NORMS_LAYER, PLAIN, GELU_MLP, .out
 DECODER(arch_phimoe, "phimoe", .norms = NORMS_RMS_BIAS, .rope = ROPE_HALVES, .out_bias = MUST,
         .experts = EXPERTS_ALL, .ff_of_expert = FF_NO_KEY, .renorm = YES, .output = MUST,
         .output_bias = MUST)
+DECODER(arch_bloom, "bloom", .norms = NORMS_LAYER, .embd_norm = 1, .rope = ROPE_NONE, .alibi = 8,
+        .fused_qkv = MUST, .qkv_bias = MUST, BIASES, GELU_MLP)
+DECODER(arch_jais, "jais", .norms = NORMS_LAYER, .rope = ROPE_NONE, .alibi_keys = 1,
+        .fused_qkv = MUST, .qkv_bias = MUST, BIASES, .scale_by_d = 1, .output = MUST)
+DECODER(arch_refact, "refact", .rope = ROPE_NONE, .alibi = 8, PLAIN)
+/* What neither of the two sizes is has no positions at all. */
+static pith_status by_depth(struct arch_model *m, struct pith_error *err)
+{
+    (void)err;
+    m->hp.alibi_max = m->hp.n_layer == 40 ? 8 : 0;
+    m->hp.n_rot = m->hp.n_layer == 32 ? m->hp.n_rot : 0;
+    return PITH_OK;
+}
+DECODER(arch_baichuan, "baichuan", NO_BIASES, .output = MUST, .tune = by_depth)

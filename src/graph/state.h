@@ -36,6 +36,8 @@ struct state {
     int fixed;
     const struct rope_set *rope; /* how K was rotated, NULL: not at all */
     int32_t rope_first;          /* the first rotated element of a head */
+    int by_distance;             /* scores depend on how many slots lie between: so positions of a
+                                    sequence have to follow one another */
     int64_t n[STATE_PARTS];      /* recurrent: floats of each part, 0: none */
 
     /* Filled by run/. */

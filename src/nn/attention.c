@@ -40,6 +40,8 @@ node nn_attention(struct graph *g, const struct nn_attention *a, node x)
 {
     node p[3];
     project(g, a, x, p);
+    for (int i = 0; i < 3 && a->clamp > 0; i++)
+        p[i] = graph_clamp(g, p[i], -a->clamp, a->clamp, "attn_clamp");
     node q = norm_and_rotate(g, a, p[0], &a->q_norm, "attn_q_norm", "attn_q_rope");
     node k = norm_and_rotate(g, a, p[1], &a->k_norm, "attn_k_norm", "attn_k_rope");
     if (a->q_scale != 1.0f)

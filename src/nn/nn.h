@@ -37,6 +37,7 @@ struct nn_attention {
     const struct rope_set *rope; /* NULL: positions are not rotated */
     const struct tensor *sinks;  /* [n_head] */
     float alibi;                 /* the greatest bias, 0: none */
+    float clamp;                 /* q, k and v are cut off there, 0: nowhere */
     node table;                  /* of graph_bias_table, or NULL */
     struct temper_op temper;     /* of q; t 0: none */
     int32_t state;

@@ -175,6 +175,27 @@ static void chunks(void)
     cache_deinit(&c);
 }
 
+/* Where scores go by how many slots lie between, a gap in the positions is refused before the next
+ * step, and what comes after it can be shifted to close it. */
+static void distances(void)
+{
+    struct state s = rows(0, RANGE_ALL, 0, 1);
+    struct cache c;
+    struct pith_error err = {0};
+    s.by_distance = 1;
+    REQUIRE(open_cache(&c, &s, 1, &err) == PITH_OK, "%s", err.msg);
+    feed(&c, 0, 128);
+    CHECK(cache_remove(&c, 0, 32, 64, &err) == PITH_OK);
+    CHECK(cache_settle(&c, 0, &err) == PITH_UNSUPPORTED);
+    CHECK_MSG(strstr(err.msg, "position 64 after 31"), "%s", err.msg);
+    CHECK(cache_settle(&c, 0, &err) == PITH_UNSUPPORTED);
+    CHECK(cache_move(&c, 0, 32, 96, -32, 1, &err) == PITH_OK);
+    CHECK_MSG(cache_settle(&c, 0, &err) == PITH_OK, "%s", err.msg);
+    CHECK(cache_move(&c, 0, 0, 96, 0, 2, &err) == PITH_OK);
+    CHECK(cache_settle(&c, 0, &err) == PITH_UNSUPPORTED);
+    cache_deinit(&c);
+}
+
 int main(void)
 {
     TEST(first_seen);
@@ -182,5 +203,6 @@ int main(void)
     TEST(refused);
     TEST(rows_without_v);
     TEST(chunks);
+    TEST(distances);
     return test_end();
 }

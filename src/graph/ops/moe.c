@@ -303,8 +303,8 @@ static void shape_moe_matmul(struct graph *g, struct node *n)
     const struct moe_op *p = n->p;
     if (x->cols != tensor_k(n->w))
         graph_mismatch(g, n, "input row", x->cols, tensor_k(n->w));
-    if (n->b && (tensor_k(n->b) != tensor_m(n->w) || tensor_m(n->b) != p->n_expert))
-        graph_mismatch(g, n, "bias", tensor_k(n->b), tensor_m(n->w));
+    if (n->b && tensor_k(n->b) * tensor_m(n->b) != tensor_m(n->w) * p->n_expert)
+        graph_mismatch(g, n, "bias", tensor_k(n->b) * tensor_m(n->b), tensor_m(n->w) * p->n_expert);
     if (n->w2 && tensor_k(n->w2) != p->n_expert)
         graph_mismatch(g, n, "factor", tensor_k(n->w2), p->n_expert);
     n->rows = x->rows;

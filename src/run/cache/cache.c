@@ -62,6 +62,7 @@ static pith_status lay_out(struct cache *c, struct state *states, const int32_t 
         k->group = -1;
         if (k->rows == STATE_RECURRENT)
             continue;
+        c->by_distance |= k->by_distance;
         pith_status st = check_rows(k, i, err);
         if (!k->fixed) {
             k->k_type = p->k_type;

@@ -96,6 +96,7 @@ struct cache {
     struct device **devices;
     const struct state *states; /* [n_states] of the session; those with pages take part */
     int32_t n_states;
+    int by_distance; /* some state is */
     int n_nodes; /* memory nodes that threads of the pool are dealt over; 1: nodes do not matter */
     struct pool *pool;
     int32_t *tokens; /* of all sequences: reserved, and committed as they grow */

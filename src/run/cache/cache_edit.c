@@ -305,11 +305,28 @@ static void rebuild(struct cache *c, int group, struct cache_seq *q)
     q->pages[group] = fresh;
 }
 
+/* Where scores go by how many slots lie between, these are to be as many as positions. */
+static pith_status check_distances(const struct cache *c, int32_t seq, struct pith_error *err)
+{
+    const struct cache_seq *q = &c->seq[seq];
+    for (int32_t i = 1; c->by_distance && i < q->n; i++)
+        if (cache_pos(q, i) != cache_pos(q, i - 1) + 1)
+            return error_set(err, PITH_UNSUPPORTED,
+                             "sequence %d has position %d after %d: attention of this model goes "
+                             "by distance, its positions have to follow one another; shift what "
+                             "comes after the gap",
+                             seq, cache_pos(q, i), cache_pos(q, i - 1));
+    return PITH_OK;
+}
+
 pith_status cache_settle(struct cache *c, int32_t seq, struct pith_error *err)
 {
     struct cache_seq *q = &c->seq[seq];
     if (!q->pending)
         return PITH_OK;
+    pith_status ok = check_distances(c, seq, err);
+    if (ok != PITH_OK)
+        return ok;
     int32_t lent[STEP_MAX_GROUPS] = {0};
     int64_t all = 0;
     for (int i = 0; i < c->n_groups; i++) { /* all or nothing: count first */
