@@ -56,7 +56,7 @@ static const struct bert_variant *variant_of(const struct arch_model *m)
 
 /* ---------------------------------------------------------------- tensors */
 
-enum { G_QKV_BIAS = 1, G_FFN_BIAS, G_QK_NORM, G_AGAIN };
+enum { G_QKV_BIAS = 1, G_FUSED_BIAS, G_OUT_BIAS, G_FFN_BIAS, G_QK_NORM, G_AGAIN };
 
 #define M(name_, field, ...) ROW(struct bert_model, name_, field, __VA_ARGS__)
 #define L(name_, field, ...) ROW(struct bert_layer, name_, field, .layer = 1, __VA_ARGS__)
@@ -70,7 +70,7 @@ static const struct tensor_spec tensors[] = {
       .use = TENSOR_TABLE),
 
     L("attn_qkv.weight", wqkv, DIM(DIM_QKV, DIM_E), .need = F_FUSED_QKV),
-    L("attn_qkv.bias", bqkv, DIM(DIM_QKV), .need = F_FUSED_QKV, .optional = 1),
+    L("attn_qkv.bias", bqkv, DIM(DIM_QKV), .need = F_FUSED_QKV, .group = G_FUSED_BIAS),
     L("attn_q.weight", wq, DIM(DIM_Q, DIM_E), .unless = F_FUSED_QKV),
     L("attn_k.weight", wk, DIM(DIM_K, DIM_E), .unless = F_FUSED_QKV),
     L("attn_v.weight", wv, DIM(DIM_VV, DIM_E), .unless = F_FUSED_QKV),
@@ -82,7 +82,7 @@ static const struct tensor_spec tensors[] = {
     L("attn_k_norm.weight", k_norm, DIM(DIM_K), .group = G_QK_NORM, .need = F_JINA),
     L("attn_k_norm.bias", k_norm_b, DIM(DIM_K), .group = G_QK_NORM, .need = F_JINA),
     L("attn_output.weight", wo, DIM(DIM_E, DIM_O)),
-    L("attn_output.bias", bo, DIM(DIM_E), .optional = 1),
+    L("attn_output.bias", bo, DIM(DIM_E), .group = G_OUT_BIAS),
     L("attn_output_norm.weight", attn_norm, DIM(DIM_E)),
     L("attn_output_norm.bias", attn_norm_b, DIM(DIM_E)),
     L("attn_norm_2.weight", again_norm, DIM(DIM_E), .group = G_AGAIN, .need = F_JINA),
@@ -91,10 +91,11 @@ static const struct tensor_spec tensors[] = {
     L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE | F_GATE),
     L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE, .unless = F_HALVES),
     L("ffn_up.weight", up, DIM(DIM_F2, DIM_E), .need = F_DENSE | F_HALVES),
-    L("ffn_up.bias", b_up, DIM(DIM_F), .need = F_DENSE, .unless = F_HALVES, .optional = 1),
+    L("ffn_up.bias", b_up, DIM(DIM_F), .need = F_DENSE, .unless = F_HALVES, .group = G_FFN_BIAS),
     L("ffn_up.bias", b_up, DIM(DIM_F2), .need = F_DENSE | F_HALVES, .optional = 1),
     L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
-    L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE, .optional = 1),
+    L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE, .unless = F_HALVES, .group = G_FFN_BIAS),
+    L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE | F_HALVES, .optional = 1),
     L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
     L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_F, DIM_E), .need = F_MOE,
       .use = TENSOR_EXPERTS),

@@ -48,6 +48,7 @@
 #define F_CHOICE_BIAS_MAY BIT(35)
 #define F_SINKS           BIT(36)
 #define F_FUSED_SHARED    BIT(37)
+#define F_AFTER_POOL      BIT(3)
 /* Of a layer. */
 #define F_BEFORE     BIT(38) /* attn_norm */
 #define F_FFN_NORM   BIT(39)
@@ -67,7 +68,7 @@ static const struct variant *variant_of(const struct arch_model *m)
 
 /* ---------------------------------------------------------------- tensors */
 
-enum { G_QKV_BIAS = 1, G_FUSED_BIAS, G_OUT_BIAS, G_FFN_BIAS, G_CHOICE_BIAS };
+enum { G_QKV_BIAS = 1, G_FUSED_BIAS, G_OUT_BIAS, G_FFN_BIAS, G_CHOICE_BIAS, G_DENSE };
 
 #define L(name, field, ...) ROW(struct decoder_layer, name, field, .layer = 1, __VA_ARGS__)
 const struct tensor_spec decoder_tensors[] = {
@@ -85,6 +86,8 @@ const struct tensor_spec decoder_tensors[] = {
     IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
     IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
     IO_RANK,
+    IO("dense_2.weight", dense_2, DIM(DIM_ANY, DIM_E), .need = F_AFTER_POOL, .group = G_DENSE),
+    IO("dense_3.weight", dense_3, DIM(DIM_E, DIM_ANY), .need = F_AFTER_POOL, .group = G_DENSE),
 
     L("attn_norm.weight", attn_norm, DIM(DIM_E), .need = F_BEFORE | F_WEIGHTS,
       .unless = F_FALCON_NORMS),
@@ -286,6 +289,20 @@ static int may_be_parallel(const struct arch_model *m)
     return variant_of(m)->parallel == PARALLEL_BY_KEY;
 }
 
+static int acts_by_key(const struct arch_model *m)
+{
+    return variant_of(m)->act_by_key;
+}
+/* In pairs: of the function, and of its gated form. */
+static const char *const activation_names[] = {"gelu",  "geglu", "silu", "swiglu",
+                                               "swish", "reglu", NULL};
+static enum glu_act act_of(const struct arch_model *m)
+{
+    static const enum glu_act by_name[] = {GLU_GELU, GLU_GELU, GLU_SILU,
+                                           GLU_SILU, GLU_SILU, GLU_RELU};
+    return variant_of(m)->act_by_key ? by_name[m->hp.hidden_act] : variant_of(m)->act;
+}
+
 static double width_of_expert(const struct arch_model *m, int32_t l)
 {
     (void)l;
@@ -426,6 +443,7 @@ const struct key_spec decoder_keys[] = {
     {BOOL("rope.scaling.finetuned", rope_finetuned), .def = 1, .when = may_switch_rope},
     {F32("attention.max_alibi_bias", alibi_max), RANGE(0, 64), .when = alibi_by_keys, .synth = 8},
     {F32("attention.clamp_kqv", qkv_clamp), RANGE(0, 1e30), .when = alibi_by_keys},
+    {NAME("hidden_activation", hidden_act), .names = activation_names, .when = acts_by_key},
     {BOOL("use_parallel_residual", parallel), .when = may_be_parallel, .synth = 1},
     {BOOL("attention.causal", causal), .def = 1, .synth_of = causal},
     KEYS_POOLING,
@@ -483,7 +501,7 @@ static uint64_t attention_features(const struct arch_model *m, const struct vari
 
 static uint64_t other_features(const struct arch_model *m, const struct variant *v)
 {
-    int ties = v->output == NEVER || v->embeds;
+    int ties = v->output == NEVER || (v->embeds && !v->output_unused);
     uint64_t f = bias_features(v->ffn_bias, F_FFN_BIAS, F_FFN_BIAS_MAY) |
                  bias_features(v->output_bias, F_OUTPUT_BIAS, F_OUTPUT_BIAS_MAY) |
                  bias_features(v->choice_bias, F_CHOICE_BIAS, F_CHOICE_BIAS_MAY);
@@ -493,6 +511,7 @@ static uint64_t other_features(const struct arch_model *m, const struct variant 
         f |= F_LONG_FACTORS;
     else if (v->rope != ROPE_NONE)
         f |= F_FACTORS;
+    f |= v->after_pool ? F_AFTER_POOL : 0;
     return f | (m->hp.n_ff_shexp ? F_SHARED : 0) | (v->shared_gate ? F_SHARED_GATE : 0) |
            (v->fused_shared ? F_FUSED_SHARED : 0);
 }
@@ -548,7 +567,7 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         m->layer_features[l] = layer_kind(hp, l, moe);
         if (v->attn_gate == GATE_BY_ROWS)
             m->layer_features[l] |= gate_by_rows(m, l);
-        if (before && m->layer_features[l] & (F_ATTN | F_LINEAR))
+        if (before && m->layer_features[l] & (F_ATTN | F_LINEAR) && !(v->first_bare && !l))
             m->layer_features[l] |= F_BEFORE;
         if (before && own_ffn_norm(m, v) && m->layer_features[l] & (F_MOE | F_DENSE))
             m->layer_features[l] |= F_FFN_NORM;
@@ -709,7 +728,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                                        .halves = v->fused_up,
                                        .mid_norm = {w->ffn_sub_norm ? NORM_RMS : NORM_NONE,
                                                     w->ffn_sub_norm, NULL, 0, hp->norm_eps},
-                                       .act = v->act},
+                                       .act = act_of(m)},
                       x);
     static const enum moe_gating gatings[] = {MOE_SOFTMAX, MOE_SOFTMAX, MOE_SIGMOID,
                                               MOE_SOFTMAX_CHOSEN, MOE_SQRT_SOFTPLUS};
@@ -729,7 +748,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                                      .n_group = hp->n_expert_groups,
                                      .n_group_used = hp->n_groups_used,
                                      .scale = hp->expert_scale != 0 ? hp->expert_scale : 1.0f,
-                                     .act = v->act},
+                                     .act = act_of(m)},
                     x);
     if (!w->up_sh)
         return y;
@@ -737,7 +756,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                             .up = w->up_sh,
                             .down = w->down_sh,
                             .halves = v->fused_shared,
-                            .act = v->act};
+                            .act = act_of(m)};
     node z = nn_ffn(g, &shared, x);
     if (w->router_sh) {
         node gate = graph_matmul(g, w->router_sh, NULL, x, "ffn_shared_router");
@@ -802,7 +821,9 @@ void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struc
                    post_attn = norm_of(m, w->post_attn_norm, w->post_attn_norm_b),
                    post_ffn = norm_of(m, w->post_ffn_norm, w->post_ffn_norm_b);
     node x = between_loops(m, g, i, c->x[0]),
-         h = before ? nn_norm(g, x, &attn_norm, "attn_norm") : x;
+         h = before && !(variant_of(m)->first_bare && !l)
+                 ? nn_norm(g, x, &attn_norm, "attn_norm")
+                 : x;
     if (is_parallel(m)) {
         c->x[0] = parallel(m, g, i, x, h);
         return;

@@ -92,6 +92,7 @@ struct variant {
     enum norm_place norm_place;
     enum parallel parallel;
     int embd_norm; /* token_embd_norm, of kind `norms` */
+    int first_bare; /* the first layer has no attn_norm */
 
     enum rope rope;
     enum rotates rotates;
@@ -125,7 +126,8 @@ struct variant {
     int sub_norms; /* attn_sub_norm, ffn_sub_norm before the output matrices */
 
     enum glu_act act;
-    int ungated;  /* down(act(up x)) */
+    int act_by_key; /* hidden_activation, without it GELU */
+    int ungated;    /* down(act(up x)) */
     int fused_up; /* ffn_up holds the gate's rows, then its own */
 
     enum experts experts;
@@ -143,6 +145,8 @@ struct variant {
     enum presence output; /* NEVER: the embedding is the output matrix */
     enum presence output_bias;
     int embeds; /* an embedding model: no output */
+    int output_unused; /* .. but files may have one */
+    int after_pool;    /* dense_2 and dense_3, which embeddings go through at the end */
     int skips;  /* layers may have no attention, or no feed-forward */
     int never_causal;
     int loops; /* the layers are run num_loops times */

@@ -47,6 +47,7 @@ struct hparams {
     float attn_softcap, logit_softcap, qkv_clamp;
     int32_t parallel, n_loops, loops_as_they_are;
     int32_t pooling;                 /* enum pith_pooling */
+    int32_t hidden_act; /* of hidden_activation: a place in its names */
     int32_t rank_gelu, rank_softmax; /* of the head that ranks: GELU, not tanh; shares of labels */
     int32_t embeds;                  /* no logits, but an embedding of each row */
 };

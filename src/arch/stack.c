@@ -73,6 +73,10 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
         g->logits = logits(m, g, c.x[0]);
     else
         g->embd = want->pooled ? graph_pool(g, c.x[0], want->pool, "pool") : c.x[0];
+    if (!want->logits && !want->rank && m->io.dense_2) {
+        g->embd = graph_matmul(g, m->io.dense_2, NULL, g->embd, "dense_2");
+        g->embd = graph_matmul(g, m->io.dense_3, NULL, g->embd, "dense_3");
+    }
     if (want->rank)
         g->embd = scores(m, g, g->embd);
 }

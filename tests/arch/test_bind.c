@@ -190,7 +190,8 @@ static int may_go(const char *name)
     if (strstr(name, ".vis_")) /* of rows of images, which are not run */
         return 1;
     return !strcmp(name, "output.weight") || !strcmp(name, "rope_freqs.weight") ||
-           !strncmp(name, "cls.", 4) || (n > 6 && !strcmp(name + n - 6, ".scale"));
+           !strncmp(name, "cls.", 4) || !strcmp(name, "token_types.weight") ||
+           (n > 6 && !strcmp(name + n - 6, ".scale"));
 }
 
 /* An optional row that is the only one of its group in this model. */
@@ -262,7 +263,8 @@ static void misshape(struct model_file *f, int i)
         snprintf(shared->label, sizeof shared->label, "%s in shape %d", t->name, how);
         put_together(changed, f, f->info, f->n_infos, 0);
         if (runs(&err) && how == 0 && strcmp(t->name, "token_embd.weight") &&
-            strncmp(t->name, "cls.", 4) && !strstr(t->name, ".vis_"))
+            strncmp(t->name, "cls.", 4) && strcmp(t->name, "token_types.weight") &&
+            strncmp(t->name, "dense_", 6) && !strstr(t->name, ".vis_"))
             bad("it runs with a row less");
     }
     *t = was;
@@ -292,6 +294,12 @@ static int append(struct info *all, int *n, const struct model_file *f, uint64_t
     return 1;
 }
 
+/* Rows of layers are of 0 .. n_layer - 1, the others of -1. */
+static int32_t last_of(const struct arch_model *a, const struct tensor_spec *s)
+{
+    return s->layer ? a->hp.n_layer : 0;
+}
+
 /* Each optional row that the file has not, by itself; then all of its group. */
 static void put_in(const struct model_file *f, const struct arch_model *a)
 {
@@ -313,14 +321,14 @@ static void put_in(const struct model_file *f, const struct arch_model *a)
         put_together(changed, f, all, n, extra);
         int ran = runs(&err);
         for (const struct tensor_spec *k = a->arch->tensors; s->group && k->name; k++)
-            for (int32_t i = 0; k->group == s->group && i < a->hp.n_layer; i++)
+            for (int32_t i = k->layer - 1; k->group == s->group && i < last_of(a, k); i++)
                 used += arch_tensor_used(a, k, i);
         if (ran && used > 1)
             bad("it runs without the others of its group");
         if (!ran && (!strstr(err.msg, name) || (used > 1 && !strstr(err.msg, "belong together"))))
             bad("%s", err.msg);
         for (const struct tensor_spec *k = a->arch->tensors; s->group && k->name; k++)
-            for (int32_t i = 0; k->group == s->group && i < a->hp.n_layer; i++)
+            for (int32_t i = k->layer - 1; k->group == s->group && i < last_of(a, k); i++)
                 if (arch_tensor_used(a, k, i) && n < f->n_infos + 4096)
                     append(all, &n, f, &extra, a, k, i);
         snprintf(shared->label, sizeof shared->label, "with all of the group of %s", name);
