@@ -161,6 +161,26 @@ pith_status buffer_zero(struct place at, uint64_t n, struct pith_error *err)
 
 /* ---------------------------------------------------------------- slabs */
 
+/* A slab has 1 << this units: as many as fit, and no more than there are. */
+static int units_shift(const struct device_limits *lim, uint64_t unit, uint64_t n_units)
+{
+    int shift = 0;
+    while (shift < 40 && (uint64_t)1 << shift < n_units && unit << shift <= lim->slab / 2)
+        shift++;
+    return shift;
+}
+
+uint64_t slabs_need(const struct device *d, uint64_t unit, uint64_t n_units)
+{
+    struct device_limits lim;
+    d->backend->limits(d, &lim);
+    if (lim.slab == UINT64_MAX || !unit)
+        return unit * n_units;
+    uint64_t each = (uint64_t)1 << units_shift(&lim, unit, n_units);
+    uint64_t one = (each * unit + lim.slab - 1) / lim.slab * lim.slab;
+    return (n_units + each - 1) / each * one;
+}
+
 pith_status slabs_init(struct slabs *s, struct device *d, uint64_t unit, uint64_t n_units,
                        uint64_t grain, pith_purpose purpose, struct pith_error *err)
 {
@@ -175,8 +195,7 @@ pith_status slabs_init(struct slabs *s, struct device *d, uint64_t unit, uint64_
                          "%s takes at most %llu bytes in one piece, a unit of %s has %llu", d->name,
                          (unsigned long long)lim.largest, pith_purpose_name(purpose),
                          (unsigned long long)unit);
-    while (s->shift < 40 && (uint64_t)1 << s->shift < n_units && unit << s->shift <= lim.slab / 2)
-        s->shift++;
+    s->shift = units_shift(&lim, unit, n_units);
     uint64_t each = (uint64_t)1 << s->shift;
     s->cap = (int32_t)((n_units + each - 1) >> s->shift);
     s->slab = mem_array((size_t)s->cap, sizeof *s->slab, purpose);

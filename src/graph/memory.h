@@ -114,5 +114,7 @@ static inline struct place slabs_at(const struct slabs *s, uint64_t i)
 }
 uint64_t slabs_bytes(const struct slabs *s); /* backed */
 uint64_t slabs_limit(const struct slabs *s); /* at most */
+/* What so many units will take of a device when all are made, in whole slabs. */
+uint64_t slabs_need(const struct device *d, uint64_t unit, uint64_t n_units);
 
 #endif

@@ -276,6 +276,38 @@ static void memory_runs_out(void)
     CHECK_MSG(opened > 0 && refused > 0, "%d sessions were opened, %d refused", opened, refused);
 }
 
+/* A session that would not fit when it is full is refused when it is opened; where nobody says how
+ * large, it is as large as the device has room for. */
+static void promises_are_kept(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    make_model("llama");
+    far_plan(&(struct far_plan){.bytes = 12 << 20});
+    pith_model *m = open_model("1", &err);
+    REQUIRE(m, "%s", err.msg);
+    sp.n_ctx = 1 << 20;
+    pith_session *s = pith_session_open(m, &sp, &err);
+    CHECK_MSG(!s && err.code == PITH_NOMEM && strstr(err.msg, "FAR0") && strstr(err.msg, "--ctx"),
+              "%s", s ? "opened" : err.msg);
+    pith_session_close(s);
+    error_clear(&err);
+    sp.n_ctx = 0;
+    sp.n_seq = 64;
+    s = pith_session_open(m, &sp, &err);
+    REQUIRE(s, "%s", err.msg);
+    int32_t token[32] = {0}, n = 0;
+    for (int32_t q = 0; q < 64; q++) /* what it promises it has */
+        while (pith_feed(s, q, token, 32, &err) == PITH_OK)
+            n += 32;
+    CHECK_MSG(err.code == PITH_RANGE || strstr(err.msg, "the cache is full"), "%d positions: %s", n,
+              err.msg);
+    CHECK(n >= N_CTX);
+    pith_session_close(s);
+    pith_model_close(m);
+    check_all_gone("promises", 0);
+}
+
 /* ---------------------------------------------------------------- the device itself */
 
 static struct device *open_device(void)
@@ -368,5 +400,6 @@ int main(void)
     TEST(recurrent_fails);
     TEST(devices_are_lost);
     TEST(memory_runs_out);
+    TEST(promises_are_kept);
     return test_end();
 }

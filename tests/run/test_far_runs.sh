@@ -8,19 +8,18 @@
 [ "${TEST_SCALE:-1}" -ge 10 ] || skip_all far_runs "only in make test and make soak"
 export TEST_SCALE=1
 
-# run NAME DEVICES LAYERS: test_NAME, its models' layers on these devices by turns.
+# run NAME DEVICES LAYERS [ONLY]: test_NAME, its models' layers on these devices by turns.
 run()
 {
     local program=$B/tests/test_$1 name=$1_on_$3
     [ -x "$program" ] || { skip "$name" "$program is not built"; return; }
-    if PITH_FAR_DEVICES=$2 PITH_LAYER_DEVICES=$3 "$program" >"$out" 2>&1; then
+    if TEST_ONLY=${4:-} PITH_FAR_DEVICES=$2 PITH_LAYER_DEVICES=$3 "$program" >"$out" 2>&1; then
         ok "$name"
     else
         fail "$name" "$(grep -m 1 ^FAIL "$out" || tail -n 1 "$out")"
     fi
 }
-run store 1 1
-run store 2 2,0,1
+run store 2 2,0,1 test_same_bits
 run store_disk 1 1
 run snapshot 1 1
 run snapshot 2 2,0,1

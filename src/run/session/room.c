@@ -14,23 +14,68 @@ static double mib(uint64_t bytes)
     return (double)bytes / 1048576;
 }
 
+/* What there would be with these parameters; 0: nothing. */
+static int shape(struct pith_session *s, const struct cache_params *p, struct cache *c,
+                 struct recurrent *r)
+{
+    const struct pith_model *m = s->model;
+    if (cache_shape(c, s->states, s->n_states, m->layer_device, (struct device **)m->devices, p,
+                    NULL) != PITH_OK)
+        return 0;
+    struct recurrent_params rp = {.n_ctx = p->n_ctx,
+                                  .n_seq = p->n_seq,
+                                  .n_batch = p->n_batch,
+                                  .cache_limit = cache_limit(c),
+                                  .n_stored = c->n_stored};
+    return recurrent_shape(r, s->states, s->n_states, m->layer_device, &rp, NULL) == PITH_OK;
+}
+
 uint64_t room_cache(struct pith_session *s, const struct cache_params *p)
+{
+    struct cache c;
+    struct recurrent r;
+    if (!shape(s, p, &c, &r))
+        return UINT64_MAX;
+    return cache_limit(&c) + recurrent_limit(&r) + cache_tables_most(&c) + recurrent_tables(&r) +
+           store_tables(c.n_stored);
+}
+
+/* A device with memory of its own that full pools, and activations where there is a plan, would
+ * take more of (*need) than the part-th part of what is left; -1: there is none. */
+static int short_of_memory(struct pith_session *s, const struct cache_params *p, uint64_t part,
+                           struct mem_left *left, uint64_t *need)
 {
     const struct pith_model *m = s->model;
     struct cache c;
     struct recurrent r;
-    if (cache_shape(&c, s->states, s->n_states, m->layer_device, (struct device **)m->devices, p,
-                    NULL) != PITH_OK)
-        return UINT64_MAX;
-    struct recurrent_params rp = {.n_ctx = p->n_ctx,
-                                  .n_seq = p->n_seq,
-                                  .n_batch = p->n_batch,
-                                  .cache_limit = cache_limit(&c),
-                                  .n_stored = c.n_stored};
-    if (recurrent_shape(&r, s->states, s->n_states, m->layer_device, &rp, NULL) != PITH_OK)
-        return UINT64_MAX;
-    return cache_limit(&c) + recurrent_limit(&r) + cache_tables_most(&c) + recurrent_tables(&r) +
-           store_tables(c.n_stored);
+    if (!shape(s, p, &c, &r))
+        return -1;
+    for (int d = 0; d < m->n_devices; d++) {
+        struct device *dev = m->devices[d];
+        struct device_limits lim;
+        dev->backend->limits(dev, &lim);
+        if (lim.host)
+            continue;
+        *need = slabs_need(dev, r.device_bytes[d], (uint64_t)r.n_blocks);
+        for (int g = 0; g < c.n_groups; g++)
+            if (c.group[g].device == d)
+                *need += slabs_need(dev, (uint64_t)c.group[g].page_bytes,
+                                    (uint64_t)(c.group[g].n_pages + c.group[g].n_spare));
+        *need += s->plan.act_bytes[d];
+        dev->backend->memory(dev, left);
+        if (*need > left->bytes / part)
+            return d;
+    }
+    return -1;
+}
+
+/* Of the machine's memory; more than there is where a device's own does not do (half of it: there
+ * will be activations). */
+static uint64_t charge(struct pith_session *s, const struct cache_params *p)
+{
+    struct mem_left left;
+    uint64_t need;
+    return short_of_memory(s, p, 2, &left, &need) < 0 ? room_cache(s, p) : UINT64_MAX;
 }
 
 /* Half of the memory left beside the weights: those that lie in a file's pages want to stay there.
@@ -59,7 +104,7 @@ static uint64_t one_context(struct pith_session *s, struct cache_params p, int32
     p.n_ctx = n_ctx;
     p.n_tokens = n_ctx;
     p.store_bytes = (uint64_t)(p.store_context = 0);
-    return room_cache(s, &p);
+    return charge(s, &p);
 }
 
 /* As trained, or the largest that `bytes` have room for. */
@@ -87,11 +132,11 @@ static int64_t choose_tokens(struct pith_session *s, struct cache_params p, uint
     int64_t lo = p.n_ctx, hi = (int64_t)p.n_ctx * p.n_seq;
     p.store_bytes = (uint64_t)(p.store_context = 0);
     p.n_tokens = hi;
-    if (room_cache(s, &p) <= bytes)
+    if (charge(s, &p) <= bytes)
         return hi;
     while (hi - lo > STEP_PAGE) {
         p.n_tokens = lo + (hi - lo) / 2;
-        if (room_cache(s, &p) <= bytes)
+        if (charge(s, &p) <= bytes)
             lo = p.n_tokens;
         else
             hi = p.n_tokens;
@@ -118,7 +163,17 @@ void room_choose(struct pith_session *s, struct cache_params *p, int64_t most,
 pith_status room_check(struct pith_session *s, const struct cache_params *p, uint64_t other,
                        const struct mem_left *left, struct pith_error *err)
 {
-    uint64_t cache = room_cache(s, p);
+    struct mem_left own;
+    uint64_t cache = room_cache(s, p), need;
+    int d = short_of_memory(s, p, 1, &own, &need);
+    if (d >= 0)
+        return error_set(err, PITH_NOMEM,
+                         "the session needs %.1f MiB of %s at most, for %lld positions, of one "
+                         "sequence at most %d; %.1f MiB of %.1f MiB are left; use a smaller "
+                         "context (--ctx), fewer positions in all, or cache types of fewer bits "
+                         "(--cache-type-k, --cache-type-v)",
+                         mib(need), s->model->devices[d]->name, (long long)p->n_tokens, p->n_ctx,
+                         mib(own.bytes), mib(own.total));
     if (cache == UINT64_MAX ||
         (cache <= left->bytes &&
          other <= left->bytes - cache)) /* what has no shape is told by who makes it */
