@@ -747,11 +747,19 @@ static void vec_attn(const struct kern *kern, const struct attn_job *j)
     }
     for (int64_t i = 0; i < n * d_v16; i += V_LANES)
         v_store(j->o + i, v_set(0));
-    for (int p0 = j->slot0; p0 < j->slot1; p0 += KERN_PAGE)
-        if (j->list)
-            attn_listed(kern, j, p0, j->slot1 - p0 < KERN_PAGE ? j->slot1 - p0 : KERN_PAGE);
-        else
-            attn_slots(kern, j, p0);
+    for (int p0 = j->slot0; j->list && p0 < j->slot1; p0 += KERN_PAGE)
+        attn_listed(kern, j, p0, j->slot1 - p0 < KERN_PAGE ? j->slot1 - p0 : KERN_PAGE);
+    if (j->list)
+        return;
+    int from = j->slot1, to = j->slot0; /* what any of the rows sees */
+    for (int row = 0; row < j->n_rows; row++) {
+        from = j->lo[row] < from ? j->lo[row] : from;
+        to = j->hi[row] > to ? j->hi[row] : to;
+    }
+    from = from > j->slot0 ? from / KERN_PAGE * KERN_PAGE : j->slot0;
+    to = to < j->slot1 ? to : j->slot1;
+    for (int p0 = from; p0 < to; p0 += KERN_PAGE)
+        attn_slots(kern, j, p0);
 }
 
 /* ---- scores of a sparse indexer */
