@@ -80,10 +80,12 @@ GOLDEN_FN void golden_free(struct golden *list, int n)
     free(list);
 }
 
-/* The context it was recorded with. */
+/* The context it was recorded with, at most that it was trained with. */
 GOLDEN_FN int32_t golden_ctx(const struct golden *g)
 {
-    return (int32_t)json_integer_value(json_object_get(g->json, "n_ctx"));
+    json_int_t n = json_integer_value(json_object_get(g->json, "n_ctx"));
+    json_int_t trained = json_integer_value(json_object_get(g->json, "n_ctx_train"));
+    return (int32_t)(n < trained ? n : trained);
 }
 
 /* A file of exactly n floats; NULL when there is none of that name or size. */

@@ -265,7 +265,7 @@ static int64_t dim_size(const struct arch_model *m, int d, int32_t l)
     case DIM_FS2:
         return 2 * (int64_t)hp->n_ff_shexp;
     case DIM_ROT2:
-        return hp->n_rot / 2;
+        return hp->n_factors ? hp->n_factors : hp->n_rot / 2;
     case DIM_CTX:
         return hp->n_ctx_train;
     case DIM_ONE:

@@ -49,6 +49,7 @@
 #define F_SINKS           BIT(36)
 #define F_FUSED_SHARED    BIT(37)
 #define F_AFTER_POOL      BIT(3)
+#define F_POSITIONS       BIT(46)
 /* Of a layer. */
 #define F_BEFORE     BIT(38) /* attn_norm */
 #define F_FFN_NORM   BIT(39)
@@ -73,6 +74,8 @@ enum { G_QKV_BIAS = 1, G_FUSED_BIAS, G_OUT_BIAS, G_FFN_BIAS, G_CHOICE_BIAS, G_DE
 #define L(name, field, ...) ROW(struct decoder_layer, name, field, .layer = 1, __VA_ARGS__)
 const struct tensor_spec decoder_tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
+    IO("position_embd.weight", pos_embd, DIM(DIM_CTX, DIM_E), .need = F_POSITIONS,
+       .use = TENSOR_TABLE),
     IO("token_embd_norm.weight", tok_norm, DIM(DIM_E), .need = F_EMBD_NORM),
     IO("token_embd_norm.bias", tok_norm_b, DIM(DIM_E), .need = F_EMBD_NORM | F_NORM_BIAS),
     IO("output_norm.weight", output_norm, DIM(DIM_E), .need = F_WEIGHTS, .unless = F_OF_SUM),
@@ -276,6 +279,14 @@ static int pattern_of_rope(const struct arch_model *m)
 {
     return variant_of(m)->rotates == ROTATES_BY_KEY;
 }
+static int clamps(const struct arch_model *m)
+{
+    return variant_of(m)->clamped != CLAMPED_NOT;
+}
+static int clamps_shared(const struct arch_model *m)
+{
+    return variant_of(m)->clamped == CLAMPED_BEHIND;
+}
 static int has_sections(const struct arch_model *m)
 {
     return variant_of(m)->sections != SECTIONS_NONE;
@@ -418,6 +429,10 @@ const struct key_spec decoder_keys[] = {
      .when = gates_by_key},
     {I32("expert_group_count", n_expert_groups), RANGE(0, MAX_EXPERTS), .when = has_experts},
     {I32("expert_group_used_count", n_groups_used), RANGE(0, MAX_EXPERTS), .when = has_experts},
+    {KEY_AT(KEY_LAYERS_F32, "swiglu_clamp_exp", struct hparams, clamp_exp), RANGE(0, 1e30),
+     .when = clamps, .synth = 1},
+    {KEY_AT(KEY_LAYERS_F32, "swiglu_clamp_shexp", struct hparams, clamp_shexp), RANGE(0, 1e30),
+     .when = clamps_shared, .synth = 1},
     {BOOL("expert_weights_norm", expert_norm), .when = renorms_by_key},
     {F32("expert_weights_scale", expert_scale), .when = scales_experts},
     KEYS_ROPE,
@@ -513,7 +528,7 @@ static uint64_t other_features(const struct arch_model *m, const struct variant 
         f |= F_FACTORS;
     f |= v->after_pool ? F_AFTER_POOL : 0;
     return f | (m->hp.n_ff_shexp ? F_SHARED : 0) | (v->shared_gate ? F_SHARED_GATE : 0) |
-           (v->fused_shared ? F_FUSED_SHARED : 0);
+           (v->fused_shared ? F_FUSED_SHARED : 0) | (v->positions ? F_POSITIONS : 0);
 }
 
 /* Has layer l experts? */
@@ -582,6 +597,8 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         hp->n_ff_shexp *= hp->n_expert_shared;
     if (v->rope_switch && !hp->rope_finetuned)
         hp->n_rot = 0;
+    hp->n_positions = v->positions ? hp->n_ctx_train : 0;
+    hp->n_factors = hp->n_rot / 2;
     if (v->swa_base == YES)
         hp->rope_base_swa = v->swa_base_default;
     if (v->alibi > 0)
@@ -637,6 +654,8 @@ pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
         p.n_rot = v->swa_rot ? hp->n_rot_swa : hp->n_rot;
         p.base = hp->rope_base_swa > 0 ? hp->rope_base_swa : hp->rope_base;
         p.scaled = !v->swa_unscaled;
+        if (v->swa_unscaled)
+            p.factors = p.far = NULL;
         local = rope_set_new(m, &p);
     }
     for (int32_t l = 0; l < hp->n_layer; l++)
@@ -712,11 +731,22 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t i, no
     return nn_attention(g, &attn, x);
 }
 
+/* The gate's activation in layer l, cut off at c[l] if it says so; the limit into *limit. */
+static enum glu_act activation(const struct arch_model *m, const float *c, int32_t l, float *limit)
+{
+    const struct variant *v = variant_of(m);
+    *limit = c ? c[l] : 0;
+    return *limit <= 1e-6f ? act_of(m) : v->clamped == CLAMPED_BEHIND ? GLU_SILU_CAP : GLU_SILU_MIN;
+}
+
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct decoder_layer *w = arch_layer(m, l);
     const struct variant *v = variant_of(m);
     const struct hparams *hp = &m->hp;
+    float limit, limit_sh;
+    enum glu_act act = activation(m, hp->clamp_exp, l, &limit),
+                 act_sh = activation(m, hp->clamp_shexp, l, &limit_sh);
     if (!w->router)
         return nn_ffn(g,
                       &(struct nn_ffn){.gate = w->gate,
@@ -728,7 +758,8 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                                        .halves = v->fused_up,
                                        .mid_norm = {w->ffn_sub_norm ? NORM_RMS : NORM_NONE,
                                                     w->ffn_sub_norm, NULL, 0, hp->norm_eps},
-                                       .act = act_of(m)},
+                                       .act = act_sh,
+                                       .act_c = {limit_sh}},
                       x);
     static const enum moe_gating gatings[] = {MOE_SOFTMAX, MOE_SOFTMAX, MOE_SIGMOID,
                                               MOE_SOFTMAX_CHOSEN, MOE_SQRT_SOFTPLUS};
@@ -748,7 +779,8 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                                      .n_group = hp->n_expert_groups,
                                      .n_group_used = hp->n_groups_used,
                                      .scale = hp->expert_scale != 0 ? hp->expert_scale : 1.0f,
-                                     .act = act_of(m)},
+                                     .act = act,
+                                     .act_c = {limit}},
                     x);
     if (!w->up_sh)
         return y;
@@ -756,7 +788,8 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                             .up = w->up_sh,
                             .down = w->down_sh,
                             .halves = v->fused_shared,
-                            .act = act_of(m)};
+                            .act = act_sh,
+                            .act_c = {limit_sh}};
     node z = nn_ffn(g, &shared, x);
     if (w->router_sh) {
         node gate = graph_matmul(g, w->router_sh, NULL, x, "ffn_shared_router");
@@ -779,6 +812,10 @@ static node add(const struct arch_model *m, struct graph *g, node y, node x, con
 void decoder_begin(const struct arch_model *m, struct graph *g, struct carry *c)
 {
     struct nn_norm norm = norm_of(m, m->io.tok_norm, m->io.tok_norm_b);
+    struct gather_op by_pos = {.by = GATHER_POSITION, .scale = 1};
+    if (m->io.pos_embd)
+        c->x[0] = graph_add(g, c->x[0], graph_gather(g, m->io.pos_embd, NULL, &by_pos, "position"),
+                            "embed_position");
     if (variant_of(m)->embd_norm)
         c->x[0] = nn_norm(g, c->x[0], &norm, "token_embd_norm");
 }

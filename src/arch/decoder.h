@@ -51,6 +51,12 @@ enum sections { /* rope.dimension_sections, where the file has it: positions of 
                 SECTIONS_PAIR_HALVES  /* one after the other; pairs are halves then, whatever .rope
                                          says */
 };
+enum clamped { /* silu(gate) * up, with a limit for each layer: swiglu_clamp_exp, of experts */
+               CLAMPED_NOT,
+               CLAMPED_BEFORE, /* the gate from above, up on both sides */
+               CLAMPED_BEHIND /* silu(gate) is, not the gate; swiglu_clamp_shexp of dense and shared
+                                 ones */
+};
 enum qk_norm {
     QK_PLAIN,
     QK_HEAD,  /* RMS of each head, one weight [D] */
@@ -91,6 +97,7 @@ struct variant {
     enum norms norms;
     enum norm_place norm_place;
     enum parallel parallel;
+    int positions; /* position_embd: a vector is added for each */
     int embd_norm; /* token_embd_norm, of kind `norms` */
     int first_bare; /* the first layer has no attn_norm */
 
@@ -128,6 +135,7 @@ struct variant {
     enum glu_act act;
     int act_by_key; /* hidden_activation, without it GELU */
     int ungated;    /* down(act(up x)) */
+    enum clamped clamped;
     int fused_up; /* ffn_up holds the gate's rows, then its own */
 
     enum experts experts;

@@ -30,6 +30,7 @@ struct hparams {
     int32_t n_dense; /* leading layers without experts */
     int32_t moe_step;
     float expert_scale;
+    float *clamp_exp, *clamp_shexp; /* [n_layer] of the gate and up; 0: none */
     /* what is seen */
     int32_t window;    /* of windowed layers; 0: none */
     int32_t *windowed; /* [n_layer] 1: the layer sees only the window */
@@ -37,11 +38,13 @@ struct hparams {
     /* positions */
     int32_t n_rot, n_rot_swa, rope_sections[4];
     int32_t *rotated; /* [n_layer] 0: the layer has no positions */
+    int32_t n_factors; /* divisors of frequencies that the file may have; 0: one for each pair */
     float rope_alpha;
     float rope_base, rope_base_swa, rope_factor, rope_attn_factor;
     int32_t rope_scaling, rope_ctx_orig, rope_finetuned;
     float yarn_ext, yarn_attn, yarn_beta_fast, yarn_beta_slow, yarn_log;
     float alibi_max;
+    int32_t n_positions; /* of a table that is added to the embedding; 0: there is none */
     /* scales */
     float embd_scale, residual_scale, logit_scale, attn_scale;
     float attn_softcap, logit_softcap, qkv_clamp;

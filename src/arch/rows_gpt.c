@@ -19,7 +19,10 @@
  *   bloom       arXiv:2211.05100: no positions but slopes (ALiBi, arXiv:2108.12409); so have
  *   jais        arXiv:2308.16149, with SiLU and a gate, scores over d,
  *   refact      Refact 1.6B model card, which is llama otherwise, and
- *   baichuan    arXiv:2309.10305, with 40 layers (13B); with 32 (7B) it rotates, as llama does */
+ *   baichuan    arXiv:2309.10305, with 40 layers (13B); with 32 (7B) it rotates, as llama does
+ *   gpt2        Radford et al. 2019: a vector for each position
+ *   starcoder   arXiv:2305.06161: the same with one head of K and V
+ *   olmo        arXiv:2402.00838: LayerNorm without weights, q, k and v may be cut off */
 #include "arch/decoder.h"
 
 #define NO_BIASES .qkv_bias = NEVER, .out_bias = NEVER, .ffn_bias = NEVER
@@ -66,3 +69,8 @@ static pith_status by_depth(struct arch_model *m, struct pith_error *err)
     return PITH_OK;
 }
 DECODER(arch_baichuan, "baichuan", NO_BIASES, .output = MUST, .tune = by_depth)
+DECODER(arch_gpt2, "gpt2", .norms = NORMS_LAYER, .rope = ROPE_NONE, .positions = 1,
+        .fused_qkv = MUST, .qkv_bias = MUST, BIASES, GELU_MLP)
+DECODER(arch_starcoder, "starcoder", .norms = NORMS_LAYER, .rope = ROPE_NONE, .positions = 1,
+        .fused_qkv = MUST, .qkv_bias = MUST, BIASES, GELU_MLP)
+DECODER(arch_olmo, "olmo", .norms = NORMS_LAYER_BARE, PLAIN, .alibi_keys = 1)

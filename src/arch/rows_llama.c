@@ -50,9 +50,8 @@ DECODER(arch_minicpm, "minicpm", .scales = 1, .logits_divided = 1, .embd_scale =
         .residual_by_depth = 1.4f, .logits_by_width = 256, .experts = EXPERTS_BY_COUNT,
         .ff_of_expert = FF_NO_KEY, .renorm = YES)
 DECODER(arch_granite_swa, "granite_swa", .scales = 1, .logits_divided = 1, .sinks = 1,
-        .window = MUST, .window_period = 1, .rotates = ROTATES_BY_KEY,
-        .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY, .renorm = YES,
-        .shared = SHARED_BY_WIDTH, .fused_shared = 1)
+        .window = MUST, .window_period = 1, .rotates = ROTATES_BY_KEY, .experts = EXPERTS_BY_COUNT,
+        .ff_of_expert = FF_NO_KEY, .renorm = YES, .shared = SHARED_BY_WIDTH, .fused_shared = 1)
 /* Image rows have weights of their own; rows here are tokens. */
 DECODER_UNUSED(arch_cogvlm, "cogvlm", RENAMED("vis_"), PLAIN, .rope = ROPE_HALVES,
                .fused_qkv = MUST, .qkv_bias = NEVER, .no_factors = 1)
@@ -68,4 +67,5 @@ DECODER(arch_openelm, "openelm", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD,
 DECODER(arch_bitnet, "bitnet", PLAIN, .rope = ROPE_HALVES, .sub_norms = 1, .output = NEVER)
 DECODER(arch_chatglm, "chatglm", PLAIN, .fused_up = 1)
 DECODER(arch_phi3, "phi3", PLAIN, .rope = ROPE_HALVES, .fused_up = 1)
-DECODER(arch_glm4, "glm4", PLAIN, .sections = SECTIONS_PAIR_HALVES, .norm_place = NORM_SANDWICH, .fused_up = 1)
+DECODER(arch_glm4, "glm4", PLAIN, .sections = SECTIONS_PAIR_HALVES, .norm_place = NORM_SANDWICH,
+        .fused_up = 1)

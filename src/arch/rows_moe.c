@@ -17,7 +17,10 @@
  *   qwen3vl        the text side of Qwen3-VL: positions of three axes by turns; qwen3vlmoe with
  *                  experts
  *   laguna         Laguna: a gate of each head or element, windows with rotation of their own
- *   cohere2moe     North Mini: cohere2 with experts; the mean of shared and chosen ones */
+ *   cohere2moe     North Mini: cohere2 with experts; the mean of shared and chosen ones
+ *   maple          Maple: windowed layers alone have positions; gates are cut off
+ *   step35         Step-3.5 Flash: windows that rotate otherwise, a gate of each head, limits of
+ *                  what comes out of the gates */
 #include "arch/decoder.h"
 
 #define PLAIN .out_bias = NEVER, .ffn_bias = NEVER
@@ -79,3 +82,23 @@ DECODER(arch_cohere2moe, "cohere2moe", PLAIN, .norms = NORMS_LAYER_W, .parallel 
         .rotates = ROTATES_WINDOWED, .dense_rotates = 1, .experts = EXPERTS_BEHIND,
         .choice_bias = NEVER, .gating = BY_KEY, .gating_default = 2, .renorm = BY_KEY,
         .expert_scale = 1, .shared = SHARED_BY_COUNT, .shared_mean = 1)
+DECODER(arch_maple, "maple", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .window = MUST,
+        .window_period = 4, .swa_base = BY_KEY, .rotates = ROTATES_WINDOWED, .experts = EXPERTS_ALL,
+        .choice_bias = NEVER, .renorm = YES, .clamped = CLAMPED_BEFORE, .output = MUST)
+
+/* Full layers rotate half of what the key says. */
+static pith_status half_rotated(struct arch_model *m, struct pith_error *err)
+{
+    m->hp.n_rot /= 2;
+    return m->hp.n_rot % 2 == 0
+               ? PITH_OK
+               : error_set(err, PITH_RANGE,
+                           "%s: rope.dimension_count is %d, wanted a multiple of 4", arch_path(m),
+                           2 * m->hp.n_rot);
+}
+DECODER(arch_step35, "step35", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .qk_may = 1,
+        .attn_gate = GATE_HEADS_MAY, .gate_act = GLU_SIGMOID, .window = MUST, .window_period = 4,
+        .swa_base = BY_KEY, .swa_base_default = 10000, .swa_unscaled = 1, .swa_rot = 1,
+        .experts = EXPERTS_BY_ROUTER, .gating = BY_KEY, .gating_default = 2, .renorm = BY_KEY,
+        .expert_scale = 1, .shared = SHARED_BY_WIDTH, .clamped = CLAMPED_BEHIND, .output = MUST,
+        .tune = half_rotated)

@@ -275,6 +275,36 @@ static void damaged(void)
     each(damage);
 }
 
+/* ---------------------------------------------------------------- learned positions */
+
+/* No more positions than the table has, and none that is moved. */
+static void learned_positions(void)
+{
+    struct tiny t = tiny_of("gpt2", 0);
+    const char *path = tiny_write(&t, 3);
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    static const int32_t ids[] = {5, 6, 7, 8};
+    mp.n_threads = 1;
+    sp.n_ctx = 129; /* 128 are trained */
+    pith_model *m = path ? pith_model_open(path, &mp, &err) : NULL;
+    REQUIRE(m, "%s", err.msg);
+    pith_session *s = pith_session_open(m, &sp, &err);
+    CHECK_MSG(!s && err.code == PITH_RANGE && strstr(err.msg, "129") && strstr(err.msg, "128"),
+              "%s", err.msg);
+    sp.n_ctx = 128;
+    s = pith_session_open(m, &sp, &err);
+    REQUIRE(s, "%s", err.msg);
+    CHECK(pith_feed(s, 0, ids, 4, &err) == PITH_OK && !pith_can_shift(s));
+    CHECK(pith_remove(s, 0, 0, 1, &err) == PITH_OK);
+    CHECK(pith_shift(s, 0, 0, -1, -1, &err) == PITH_UNSUPPORTED &&
+          strstr(err.msg, "learned vector"));
+    pith_session_close(s);
+    pith_model_close(m);
+    unlink(path);
+}
+
 int main(void)
 {
     hook_install();
@@ -282,5 +312,6 @@ int main(void)
     TEST(same_bits);
     TEST(memory_refused);
     TEST(damaged);
+    TEST(learned_positions);
     return test_end();
 }

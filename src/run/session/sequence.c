@@ -212,7 +212,7 @@ pith_status session_keep(struct pith_session *s, int32_t seq, struct pith_error 
 
 int session_can_shift(const struct pith_session *s)
 {
-    return s->causal && !s->pooled && !s->recurrent.n_blocks;
+    return s->causal && !s->pooled && !s->recurrent.n_blocks && !s->model->arch.hp.n_positions;
 }
 
 static pith_status check_shift(const struct pith_session *s, struct pith_error *err)
@@ -221,6 +221,11 @@ static pith_status check_shift(const struct pith_session *s, struct pith_error *
         return PITH_OK;
     if (s->recurrent.n_blocks)
         return check_parts(s, err);
+    if (s->causal && !s->pooled)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s adds a learned vector for each position to what it reads: positions "
+                         "cannot be shifted",
+                         s->model->info.arch);
     return error_set(err, PITH_UNSUPPORTED,
                      "%s takes a sequence whole: its positions cannot be shifted",
                      s->causal ? "a session that pools" : s->model->info.arch);

@@ -68,6 +68,9 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     s->n_threads_prefill = p->n_threads_prefill ? p->n_threads_prefill
                            : p->n_threads       ? p->n_threads
                                                 : m->n_threads_prefill;
+    if (m->arch.hp.n_positions && p->n_ctx > m->arch.hp.n_positions)
+        return error_set(err, PITH_RANGE, "n_ctx is %d, the model has learned %d positions",
+                         p->n_ctx, m->arch.hp.n_positions);
     s->n_ctx = p->n_ctx; /* room_choose */
     s->n_seq = p->n_seq ? p->n_seq : 1;
     s->n_batch = m->params.n_batch;
@@ -541,16 +544,17 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
     }
     for (int32_t i = 0; i < b->n && !s->pooled; i++)
         n_out += wanted(s, b, i) != 0;
+    int32_t n_pos = s->model->arch.hp.n_positions ? s->model->arch.hp.n_positions : POS_MAX;
     for (int32_t q = 0; q < s->n_seq; q++) {
         n_out += s->pooled && s->seq_rows[q];
         int64_t over = (int64_t)s->cache.seq[q].n + s->seq_rows[q] - s->n_ctx;
         if (s->seq_rows[q] && over > 0)
             return session_over_context(s, (uint64_t)(over + s->n_ctx), err);
-        if ((int64_t)cache_next(&s->cache.seq[q], s->cache.seq[q].n) + s->seq_rows[q] > POS_MAX)
+        if ((int64_t)cache_next(&s->cache.seq[q], s->cache.seq[q].n) + s->seq_rows[q] > n_pos)
             return error_set(
                 err, PITH_RANGE,
                 "sequence %d is at position %d, the last possible is %d; shift it back", q,
-                cache_next(&s->cache.seq[q], s->cache.seq[q].n) - 1, POS_MAX);
+                cache_next(&s->cache.seq[q], s->cache.seq[q].n) - 1, n_pos - 1);
         if (s->seq_rows[q] && (!s->causal || s->pooled) && s->cache.seq[q].n)
             return error_set(err, PITH_STATE,
                              "sequence %d holds %d positions; a %s takes a sequence whole: "
