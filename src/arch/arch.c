@@ -310,5 +310,5 @@ void arch_tensor_name(const struct arch_model *m, const struct tensor_spec *t, i
     if (l < 0)
         snprintf(out, cap, "%s", name);
     else
-        snprintf(out, cap, "blk.%d.%s", l, name);
+        snprintf(out, cap, "%sblk.%d.%s", t->stack ? t->stack : "", l, name);
 }

@@ -52,6 +52,7 @@ enum dim {
 struct tensor_spec {
     const char *name; /* "attn_q.weight"; of a layer: "blk.N." goes before it */
     int layer;        /* 1: one per layer; 0: one of the model */
+    const char *stack; /* goes before "blk.N." where a file has more than one, or NULL */
     int io;           /* 1: of struct arch_io */
     size_t at;        /* of the struct tensor * in the layer's, the model's or the io struct */
     /* Feature bits: it belongs to the model (in a layer: to the layer) when all of need and none of
