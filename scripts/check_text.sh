@@ -80,4 +80,11 @@ awk -v tracked="$B/.files" '
 ours '\.(c|h|inl|def|py|sh)$' | sed 's|/[^/]*$||' | grep -vx src/arch | sort | uniq -c |
     awk '$1 > 25 {print $2 " has " $1 " files, over 25"}' | rule folders_of_25_files
 
+# The page of architectures is the list.
+if [ -e docs/archs.md ]; then
+    diff <(grep '^|' docs/archs.md) <(scripts/archs.sh) |
+        sed -nE -e 's/^< (.*)/docs\/archs.md has, and it is not so: \1/p' \
+            -e 's/^> (.*)/docs\/archs.md lacks: \1/p' | rule archs_are_listed
+fi
+
 rules_end
