@@ -576,11 +576,13 @@ struct pith_session_params {
     int64_t store_limit;
     int64_t memory_bytes; /* most it may count on, for the defaults above and PITH_NOMEM, where less
                              is left, that; 0: all that is left */
+    int32_t n_batch; /* most tokens in one step, and so of an input that is taken whole (encoders,
+                        pooled sessions); 0: the model's */
 };
 #define PITH_SESSION_PARAMS_INIT                                                                   \
     {                                                                                              \
         sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0, NULL, 0, \
-            0                                                                                      \
+            0, 0                                                                                   \
     }
 
 /* PITH_NOMEM, and nothing is taken: with its cache full it would not fit into the memory that is

@@ -249,6 +249,15 @@ static int64_t session_memory(const struct loading *l, uint64_t weights)
     return !l->memory ? 0 : l->memory > weights + n ? (int64_t)((l->memory - weights) / n) : 1;
 }
 
+/* An input to embed is one step's: as many rows as the context has, up to what a step of a large
+ * model still has the memory for. */
+static int32_t embed_rows(int64_t n_ctx)
+{
+    enum { MOST = 8192 };
+    int64_t n = n_ctx < MOST ? n_ctx : MOST;
+    return (int32_t)(n > SERVER_BATCH ? n : SERVER_BATCH);
+}
+
 static pith_status open_sessions(const struct loading *l, struct server_loaded *out,
                                  struct pith_error *err)
 {
@@ -272,7 +281,8 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
     sp.store_bytes = o->store == store_default && plan.left_bytes / 8 < (uint64_t)store_default
                          ? (int64_t)(plan.left_bytes / 8)
                          : o->store;
-    ep.n_tokens = SERVER_BATCH + 64 * (int64_t)ep.n_seq;
+    ep.n_batch = embed_rows(n_ctx);
+    ep.n_tokens = ep.n_batch + 64 * (int64_t)ep.n_seq;
     ep.pooling = makes_text ? PITH_POOL_MEAN : PITH_POOL_FILE;
     if (sp.n_tokens < n_ctx) {
         err->code = PITH_RANGE;
@@ -294,6 +304,7 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
         return err->code;
     if (makes_text && !o->embeddings)
         return PITH_OK;
+    out->n_input = ep.n_batch;
     out->embed = cli_session_try(out->model, &bare, (int32_t)n_ctx, &ep, err);
     return out->embed ? PITH_OK : err->code;
 }

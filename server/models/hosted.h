@@ -23,6 +23,7 @@ struct hosted {
     /* For those who hold it (exchange_model, models_hold): */
     pith_model *model;
     pith_session *generate, *embed;     /* either may be NULL */
+    int32_t n_input; /* most tokens in one step of `embed` */
     const pith_template *template;      /* NULL: the plain fallback */
     const pith_template *tool_template; /* of conversations with tools; NULL: the same */
     pith_template *own_template;

@@ -125,6 +125,7 @@ static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_err
     h->model = made.model; /* there may be one without sessions */
     h->generate = made.generate;
     h->embed = made.embed;
+    h->n_input = made.n_input;
     if (st != PITH_OK)
         return st;
     struct pith_model_info info = {.size = sizeof info};

@@ -336,7 +336,7 @@ int32_t models_n_ctx(const struct hosted *h)
 int32_t models_n_input(const struct hosted *h)
 {
     int32_t n = h->embed ? pith_n_ctx(h->embed) : 0;
-    return n < SERVER_BATCH ? n : SERVER_BATCH; /* an input is one step's */
+    return n < h->n_input ? n : h->n_input; /* an input is one step's */
 }
 
 json_t *models_template(const struct hosted *h)

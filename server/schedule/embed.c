@@ -60,11 +60,11 @@ static int put_inputs(struct sched *s, const struct request *r)
 {
     int n = 0;
     int64_t most =
-        s->all && s->embed_ns > 0 ? rows_in_gap(s, s->embed_ns, 1, s->n_batch) : s->n_batch;
+        s->all && s->embed_ns > 0 ? rows_in_gap(s, s->embed_ns, 1, s->n_input) : s->n_input;
     s->n_rows = 0;
     for (int i = r->n_embedded; i < r->n && n < s->n_seq; i++, n++) {
         int64_t from = input_begin(r, i), to = r->input_end[i];
-        if (s->n_rows + (to - from) > (n ? most : s->n_batch))
+        if (s->n_rows + (to - from) > (n ? most : s->n_input))
             break;
         for (int64_t k = from; k < to; k++) {
             s->token[s->n_rows] = r->prompt[k];

@@ -400,7 +400,8 @@ void sched_free(struct sched *s)
 
 static int make_lists(struct sched *s)
 {
-    size_t n_seq = (size_t)s->n_seq, n_batch = (size_t)s->n_batch,
+    size_t n_seq = (size_t)s->n_seq,
+           n_batch = (size_t)(s->n_batch > s->n_input ? s->n_batch : s->n_input),
            n_draws = (size_t)s->max_outputs + n_seq;
     s->token = calloc(n_batch, sizeof *s->token);
     s->row_seq = calloc(n_batch, sizeof *s->row_seq);
@@ -440,6 +441,7 @@ struct sched *sched_open(struct hosted *m, struct pith_error *err)
     s->n_ctx = m->generate ? pith_n_ctx(m->generate) : 0;
     s->max_outputs = m->generate ? pith_max_outputs(m->generate) : 0;
     s->n_batch = SERVER_BATCH;
+    s->n_input = m->embed ? m->n_input : 0;
     s->n_shares = tenants_count(m->server->tenants);
     s->apart = s->n_shares > 1 && !m->server->p.share_prefixes;
     if (!make_lists(s) || pthread_create(&s->thread, NULL, run, s)) {

@@ -73,7 +73,9 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
                          p->n_ctx, m->arch.hp.n_positions);
     s->n_ctx = p->n_ctx; /* room_choose */
     s->n_seq = p->n_seq ? p->n_seq : 1;
-    s->n_batch = m->params.n_batch;
+    if (p->n_batch < 0 || p->n_batch > 65536)
+        return error_set(err, PITH_RANGE, "n_batch is %d, wanted 0..65536", p->n_batch);
+    s->n_batch = p->n_batch ? p->n_batch : m->params.n_batch;
     s->causal = m->arch.hp.causal;
     if (p->memory_bytes < 0)
         return error_set(err, PITH_RANGE,
