@@ -520,6 +520,8 @@ PITH_API const char *pith_chat_text(const pith_chat_parser *p, pith_chat_kind ki
                                     size_t *n_bytes);
 PITH_API int32_t pith_chat_n_calls(const pith_chat_parser *p);
 PITH_API const struct pith_chat_event *pith_chat_call(const pith_chat_parser *p, int32_t i);
+PITH_API int pith_chat_reasons(
+    const pith_chat_parser *p); /* reasoning has begun, by the prompt or since, and not ended */
 PITH_API const char *
 pith_chat_family(const pith_template *t); /* "hermes", "llama-3" ...; NULL gives "generic" */
 PITH_API const char *

@@ -223,6 +223,13 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
         return fault_set(f, 400, "not_supported", "container",
                          "container is not supported: this server runs no tools; leave it out");
     r->n_max = field_int(b, F_messages_max_tokens);
+    const json_t *budget = json_object_get(b->v[F_thinking], "budget_tokens");
+    if (budget && (!json_is_integer(budget) || json_integer_value(budget) < 0))
+        return fault_set(f, 400, "invalid_value", "thinking",
+                         "thinking.budget_tokens is %s, wanted a count of tokens",
+                         json_found(budget));
+    if (budget)
+        a->reasoning = json_integer_value(budget);
     if (b->v[F_stop_sequences] &&
         !fields_put(b, F_stop, json_incref((json_t *)(uintptr_t)b->v[F_stop_sequences]), f))
         return 0;

@@ -343,6 +343,9 @@ static int take_chat(struct answer *a, struct fields *b, struct request *r, stru
     if (b->v[F_top_logprobs] && a->logprobs < 0)
         return fault_set(f, 400, "invalid_value", "top_logprobs",
                          "top_logprobs needs logprobs: true");
+    if (b->v[F_thinking_budget_tokens] || b->v[F_thinking_token_budget])
+        a->reasoning = field_int(b, b->v[F_thinking_budget_tokens] ? F_thinking_budget_tokens
+                                                                   : F_thinking_token_budget);
     if (b->v[F_reasoning_effort] && !answer_effort(b, field_text(b, F_reasoning_effort), f))
         return 0;
     return refuse(b, f) && tools_functions(b, f) && answer_continue(b, &a->lead, f) &&

@@ -280,6 +280,9 @@ static void on_text(struct answer *a, struct request *r, int i, const struct eve
         json_array_append_new(h->tokens, answer_token(a, e->token));
     if (h->message && e->n_text)
         a->lost |= !message_put(h->message, e->text, e->n_text);
+    if (e->token && h->message && a->reasoning >= 0 && message_is_reasoning(h->message) &&
+        ++h->n_reasoned >= a->reasoning && !h->made_answer)
+        h->made_answer = r->forces = r->n_force > 0;
     if (e->token && h->message && (a->one_call || a->lead_is_said) && message_n_whole(h->message))
         r->enough = 1;
     if (!h->message && !a->stream)
@@ -590,9 +593,53 @@ static int open_messages(struct answer *a, const struct fields *b, const pith_pr
     return ok;
 }
 
+/* The tokens of a marker inside of a text: behind a line end, without it (malloc). */
+static int32_t *marker_ids(struct hosted *m, const char *marker, int *n, struct fault *f)
+{
+    char text[96];
+    int len = snprintf(text, sizeof text, "\n%s\n\n", marker);
+    int64_t n_all = 0, n_before = 0;
+    int32_t *all = request_tokenize(m, text, (size_t)len, PITH_PARSE_SPECIAL, &n_all,
+                                    "reasoning_budget", f),
+            *before =
+                all ? request_tokenize(m, "\n", 1, PITH_PARSE_SPECIAL, &n_before, "", f) : NULL;
+    if (before && n_before < n_all && !memcmp(all, before, (size_t)n_before * sizeof *all)) {
+        n_all -= n_before;
+        memmove(all, all + n_before, (size_t)n_all * sizeof *all);
+    }
+    if (!before) {
+        free(all);
+        all = NULL;
+    }
+    free(before);
+    *n = (int)n_all;
+    return all;
+}
+
+/* What a model is made to say when its reasoning has got as long as it may be. */
+static int bound_reasoning(struct answer *a, struct request *r, const char *prompt, size_t n,
+                           struct fault *f)
+{
+    const char *end = pith_chat_answer(a->family ? NULL : a->template);
+    if (a->reasoning < 0 || a->lead_is_said || (r->grammar && r->grammar != a->held))
+        return 1;
+    if (!end) {
+        exchange_ignores(a->x, "reasoning_budget");
+        return 1;
+    }
+    r->force_ids = marker_ids(a->m, end, &r->n_force, f);
+    int reasons = r->force_ids && a->reasoning == 0
+                      ? message_reasons(a->template, a->family, prompt, n, f)
+                      : 0;
+    r->forces_first = reasons > 0;
+    for (int i = 0; i < a->per_prompt; i++)
+        a->choice[i].made_answer = r->forces_first;
+    return r->force_ids && reasons >= 0;
+}
+
 /* The prompt of a conversation. What an answer begins with is ours where it is the begin of a call,
  * else the client's. */
-static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
+static int take_chat(struct answer *a, const struct fields *b, struct request *r, struct fault *f)
 {
     size_t n = 0;
     int flags;
@@ -607,7 +654,8 @@ static int take_chat(struct answer *a, const struct fields *b, struct fault *f)
              fault_memory(f);
     if (ok)
         to->ids = request_prompt_ids(a->m, p, flags, &to->n_ids, f);
-    ok = ok && to->ids && fits(a, to, "messages", f) && open_messages(a, b, p, n, f);
+    ok = ok && to->ids && fits(a, to, "messages", f) && open_messages(a, b, p, n, f) &&
+         bound_reasoning(a, r, text, n, f);
     pith_prompt_close(p);
     return ok;
 }
@@ -646,7 +694,8 @@ int answer_n_probs(const struct fields *b)
     return n > TOP_MAX ? TOP_MAX : n > 0 ? (int)n : -1;
 }
 
-static int take_prompts(struct answer *a, const struct fields *b, struct fault *f)
+static int take_prompts(struct answer *a, const struct fields *b, struct request *r,
+                        struct fault *f)
 {
     int flags =
         PITH_PARSE_SPECIAL |
@@ -677,7 +726,7 @@ static int take_prompts(struct answer *a, const struct fields *b, struct fault *
         a->prompt[i].base = (int)i * a->per_prompt;
     }
     if (a->chat)
-        return take_chat(a, b, f);
+        return take_chat(a, b, r, f);
     for (size_t i = 0; i < n; i++)
         if (!is_there(a, f) ||
             !(a->dialect->prompt_ids
@@ -695,6 +744,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     a->n = request_choices(b);
     a->per_prompt = a->n;
     a->logprobs = -1;
+    a->reasoning = b->v[F_reasoning_budget] ? field_int(b, F_reasoning_budget) : -1;
     if (!a->dialect->take(a, b, r, f) || !is_there(a, f) || !request_take(a->m, a->x, b, r, f))
         return 0;
     r->n = a->per_prompt;
@@ -710,7 +760,7 @@ static int take(struct answer *a, struct fields *b, struct request *r, struct fa
     a->template = request_template(a->m, b);
     if (a->chat && !tools_take(a, b, r, f))
         return 0;
-    if (!take_prompts(a, b, f))
+    if (!take_prompts(a, b, r, f))
         return 0;
     for (int i = 0; a->chat && a->logprobs >= 0 && i < a->per_prompt; i++)
         a->choice[i].tokens = json_array();

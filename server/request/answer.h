@@ -35,6 +35,8 @@ struct choice {
     int64_t n_made;
     int has_line, truncated; /* its text has a line end; its context was full */
     int told;                /* the dialect's */
+    int64_t n_reasoned;      /* tokens of reasoning */
+    int made_answer;         /* it was made to end */
 };
 
 struct answer {
@@ -60,6 +62,7 @@ struct answer {
     pith_grammar *held; /* the request's, where it holds calls that may come; NULL: nothing does.
                            Not behind the taking of a request. */
     int one_call;       /* a call ends a message */
+    int64_t reasoning;  /* most tokens of it, -1: any number */
     const pith_template *template; /* of its conversation, NULL: none */
     const char *family;            /* of calls, where it is not the template's */
     pith_stream *pieces;           /* texts of single tokens */

@@ -188,6 +188,11 @@ const struct part *message_part(const struct message *m, int i)
     return &m->part[i];
 }
 
+int message_is_reasoning(const struct message *m)
+{
+    return m->parser && pith_chat_reasons(m->parser);
+}
+
 int message_n_calls(const struct message *m)
 {
     return m->n_calls;

@@ -36,6 +36,7 @@ int message_put(struct message *m, const char *text,
 const struct part *message_next(struct message *m, int *i, const char **fresh, size_t *n);
 int message_n_parts(const struct message *m);
 const struct part *message_part(const struct message *m, int i);
+int message_is_reasoning(const struct message *m); /* what comes next is some */
 int message_n_calls(const struct message *m);
 int message_n_whole(const struct message *m); /* of those */
 json_t *part_arguments(

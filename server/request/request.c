@@ -198,6 +198,7 @@ struct request *request_clone(const struct request *from, const struct fields *b
     r->sampler.samplers = from->sampler.samplers ? strdup(from->sampler.samplers) : NULL;
     r->sampler.logit_bias = copy_of(from->sampler.logit_bias, (size_t)from->sampler.n_logit_bias *
                                                                   sizeof *from->sampler.logit_bias);
+    r->force_ids = copy_of(from->force_ids, (size_t)from->n_force * sizeof *from->force_ids);
     r->stop_ids = copy_of(from->stop_ids, (size_t)from->n_stop_ids * sizeof *from->stop_ids);
     r->sampler.late =
         copy_of(from->sampler.late, (size_t)from->sampler.n_late * sizeof *from->sampler.late);
@@ -208,7 +209,7 @@ struct request *request_clone(const struct request *from, const struct fields *b
     ok = ok && !r->stop == !from->stop && !r->sampler.samplers == !from->sampler.samplers &&
          !r->sampler.logit_bias == !from->sampler.logit_bias &&
          !r->sampler.dry_breakers == !from->sampler.dry_breakers &&
-         !r->stop_ids == !from->stop_ids && !r->sampler.late == !from->sampler.late &&
+         !r->stop_ids == !from->stop_ids && !r->force_ids == !from->force_ids && !r->sampler.late == !from->sampler.late &&
          !r->grammar == !from->grammar;
     if (ok)
         return r;

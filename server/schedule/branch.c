@@ -38,6 +38,7 @@ void request_free(struct request *r)
         free(*p);
     free(r->stop);
     free(r->stop_ids);
+    free(r->force_ids);
     free((void *)(uintptr_t)r->sampler.late);
     free((void *)(uintptr_t)r->sampler.samplers);
     free((void *)(uintptr_t)r->sampler.logit_bias);
@@ -375,6 +376,15 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
         fail_sampling(s, b);
         return;
     }
+    struct token_info forced = *t;
+    if (b->n_made == 0 && r->forces_first)
+        b->n_forced = r->n_force;
+    if (b->n_forced) { /* whatever was drawn */
+        forced.id = r->force_ids[r->n_force - b->n_forced--];
+        forced.logprob = 0;
+        forced.n_top = 0;
+        t = &forced;
+    }
     pith_sampler_accept(b->sampler, t->id);
     b->logprob_sum += (double)t->logprob;
     b->n_made++;
@@ -384,8 +394,10 @@ void branch_take(struct sched *s, struct branch *b, const struct token_info *t)
         branch_finish(s, b, "stop", NULL);
         return;
     }
-    r->enough = 0;
+    r->enough = r->forces = 0;
     int hit = tell_token(b, t);
+    if (r->forces)
+        b->n_forced = r->n_force;
     if (hit >= 0)
         branch_finish(s, b, "stop", r->stop[hit]);
     else if (r->enough)

@@ -84,6 +84,10 @@ struct request {
     void (*on_event)(struct request *r, const struct event *e);
     void *ctx;
     int enough; /* set by on_event with a token: its choice ends here */
+    /* What a choice is made to say next, before it goes on by itself: `forces` is set by on_event
+     * with a token, `forces_first` is for the begin of all choices. */
+    int32_t *force_ids; /* [n_force] */
+    int n_force, forces, forces_first;
     /* Told with EV_CHOICE and later. */
     struct figures figures;
 

@@ -21,8 +21,9 @@ struct branch {
     int64_t n, cap, n_fed, n_made, n_told; /* n_told: prompt tokens whose logprobs have been told */
     int32_t seq;                           /* -1: none */
     int tried;                             /* it has had one */
-    int has_line, truncated;               /* its text has a line end; it has lost its middle */
-    int64_t first;                         /* when its first token came */
+    int n_forced;            /* tokens that it still has to say, the last ones of r->force_ids */
+    int has_line, truncated; /* its text has a line end; it has lost its middle */
+    int64_t first;           /* when its first token came */
     pith_sampler *sampler;
     pith_stream *stream;
     pith_stopper *stopper;

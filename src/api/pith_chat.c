@@ -110,6 +110,11 @@ const struct pith_chat_event *pith_chat_call(const pith_chat_parser *p, int32_t 
     return p ? chat_parse_call(p, i) : NULL;
 }
 
+int pith_chat_reasons(const pith_chat_parser *p)
+{
+    return p && chat_parse_reasons(p);
+}
+
 const char *pith_chat_opening(const pith_template *t, size_t *n)
 {
     size_t own;

@@ -3,6 +3,7 @@
 properties, health, paths without /v1."""
 import json
 import os
+import struct
 import subprocess
 import tempfile
 
@@ -449,6 +450,33 @@ def test_health(model):
                            (200, "503", str({"status": "loading model"}))}, seen)
 
 
+def whole_vector(model, ids):
+    """The vector of tokens that are all in one step, of length 1, as pith logits has it."""
+    with tempfile.NamedTemporaryFile() as out:
+        subprocess.run([PITH, "logits", model, "--tokens", ",".join(map(str, ids)), "--pooling",
+                        "mean", "--out", out.name], check=True)
+        raw = open(out.name, "rb").read()
+    v = struct.unpack("<%df" % (len(raw) // 4), raw)
+    return [x / sum(y * y for y in v) ** 0.5 for x in v]
+
+
+def close_to(a, b):
+    return len(a) == len(b) and all(abs(x - y) < 1e-4 for x, y in zip(a, b))
+
+
+def test_long_inputs(model):
+    """An input of more tokens than a step of text has is embedded whole."""
+    with Server(model, "--ctx", "1024", "--embeddings") as s:
+        most = s.get("/props")[1]["n_input"]
+        over = s.post("/v1/embeddings", {"input": [3] * (most + 7)})[1]["error"]["message"]
+        check("as long as the context", most == 1024 and "n_over = 7" in over, (most, over))
+        ids = [3 + i * 7 % 200 for i in range(1000)]
+        got = s.post("/v1/embeddings", {"input": [ids, ids[:30]]})[1]["data"]
+        check("more than a step of text",
+              all(close_to(v["embedding"], whole_vector(model, i))
+                  for v, i in zip(got, (ids, ids[:30]))), [v["embedding"][:4] for v in got])
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         model = synth(os.path.join(folder, "m.gguf"), "--ctx", "512", "--layers", "2", "--seed",
@@ -465,6 +493,7 @@ def main():
         test_slots_later(model, slots, before)
         with Server(model, "--ctx", "512", "--embeddings") as s:
             test_vectors(s)
+        test_long_inputs(model)
         test_slots_let_others_go_on(slots)
         test_gap(model)
         test_health(model)

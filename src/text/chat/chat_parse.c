@@ -470,6 +470,11 @@ struct slice chat_parse_said(const struct pith_chat_parser *p, pith_chat_kind ki
     return (struct slice){s->p ? s->p : "", s->n};
 }
 
+int chat_parse_reasons(const struct pith_chat_parser *p)
+{
+    return p->mode == IN_REASONING;
+}
+
 int32_t chat_parse_n_calls(const struct pith_chat_parser *p)
 {
     return (int32_t)p->n_calls;

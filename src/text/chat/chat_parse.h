@@ -50,6 +50,7 @@ pith_status chat_parse_finish(struct pith_chat_parser *p,
                               struct pith_error *err); /* no more text comes; again: nothing */
 struct slice chat_parse_said(const struct pith_chat_parser *p,
                              pith_chat_kind kind); /* all content or reasoning so far */
+int chat_parse_reasons(const struct pith_chat_parser *p); /* what comes next is reasoning */
 int32_t chat_parse_n_calls(const struct pith_chat_parser *p);
 const struct pith_chat_event *chat_parse_call(const struct pith_chat_parser *p,
                                               int32_t i); /* NULL outside 0..n-1 */

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""test_reasoning.py -- a budget of reasoning is held: after so many tokens the end of reasoning is
+written for the model, and it goes on with its answer."""
+import os
+import tempfile
+
+from serving import Server, check, events, run, synth
+
+TEMPLATE = ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+            "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}")
+CHAT = "/v1/chat/completions"
+ASK = {"messages": [{"role": "user", "content": "w5 w6"}], "max_tokens": 60, "temperature": 0,
+       "ignore_eos": True, "logprobs": True}
+
+
+def ask(s, **more):
+    a = s.post(CHAT, {**ASK, **more})[1]
+    return [(c["message"].get("reasoning_content") or "", c["message"]["content"] or "",
+             [t["token"] for t in c["logprobs"]["content"]]) for c in a["choices"]]
+
+
+def test_budget(s):
+    free = ask(s)[0]
+    check("without a budget it reasons to the end", free[0] and not free[1] and len(free[2]) == 60)
+    for n in (1, 5, 17):
+        for name in ("reasoning_budget", "thinking_budget_tokens", "thinking_token_budget"):
+            reasoning, content, tokens = ask(s, **{name: n})[0]
+            after = "".join(tokens[n:])
+            check("%s of %d" % (name, n), tokens[:n] == free[2][:n]
+                  and after.startswith("</think>\n\n") and reasoning and content
+                  and "</think>" not in reasoning + content and len(tokens) == 60,
+                  (reasoning, content, tokens))
+    reasoning, content, tokens = ask(s, reasoning_budget=0)[0]
+    check("none at all", not reasoning and content
+          and "".join(tokens).startswith("</think>\n\n"), (reasoning, content))
+    check("more than it takes", ask(s, reasoning_budget=60)[0][0] == free[0]
+          == ask(s, reasoning_budget=-1)[0][0])
+    both = ask(s, reasoning_budget=4, n=2, temperature=1, seed=3)
+    check("each choice by itself", len(both) == 2 and both[0][0] != both[1][0]
+          and all("".join(t[4:]).startswith("</think>\n\n") and c for _, c, t in both), both)
+    told = [e["choices"][0]["delta"] for e in
+            events(s.post(CHAT, {**ASK, "reasoning_budget": 5, "stream": True})[1])]
+    whole = ask(s, reasoning_budget=5)[0]
+    check("in a stream", ("".join(d.get("reasoning_content") or "" for d in told),
+                          "".join(d.get("content") or "" for d in told)) == whole[:2], told)
+    check("where none is begun", ask(s, reasoning_budget=5,
+                                     chat_template_kwargs={"enable_thinking": False})
+          == ask(s, chat_template_kwargs={"enable_thinking": False}))
+
+
+def test_messages(s):
+    body = {"messages": ASK["messages"], "max_tokens": 60, "temperature": 0,
+            "thinking": {"type": "enabled", "budget_tokens": 5}}
+    a = s.post("/v1/messages", body)[1]
+    kinds = {c["type"]: c.get("thinking") or c.get("text") for c in a["content"]}
+    check("budget_tokens", kinds.get("thinking") == ask(s, reasoning_budget=5)[0][0]
+          and kinds.get("text"), a)
+
+
+def test_bad(s):
+    for path, more in ((CHAT, {"reasoning_budget": -2}), (CHAT, {"reasoning_budget": "x"}),
+                       ("/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": "x"}}),
+                       ("/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": -1}})):
+        status = s.post(path, {"messages": ASK["messages"], "max_tokens": 4, **more})[0]
+        check("refused %s" % more, status == 400, status)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        model = synth(os.path.join(folder, "m.gguf"), "--ctx", "512", "--layers", "2", "--seed",
+                      "5")
+        path = os.path.join(folder, "t.jinja")
+        with open(path, "w") as f:
+            f.write(TEMPLATE)
+        with Server(model, "--ctx", "512", "--chat-template", path) as s:
+            test_budget(s)
+            test_messages(s)
+            test_bad(s)
+
+
+run(main, "test_reasoning")
