@@ -218,17 +218,37 @@ static void write_length(struct range *g, uint32_t from)
     }
 }
 
+/* Where a schema sets no end a number has one all the same: a model that has nothing more to say
+ * would write digits for ever. More than a double or a 64-bit integer has is in them. */
+enum { USUAL_DIGITS = 20, USUAL_EXPONENT = 3 };
+
+/* Up to `most` digits; the state behind them. */
+static uint32_t optional_digits(struct rules *r, uint32_t from, int most)
+{
+    uint32_t to = rules_state(r);
+    for (int i = 0; i < most && rules_ok(r); i++) {
+        uint32_t next = rules_state(r);
+        rules_edge(r, from, to, EDGE_EPS, 0);
+        rules_bytes(r, from, next, '0', '9');
+        from = next;
+    }
+    rules_edge(r, from, to, EDGE_EPS, 0);
+    return to;
+}
+
 /* Numbers of more digits before the point than lo and of fewer than hi. */
 static void write_lengths_between(struct range *g, uint32_t from)
 {
     struct rules *r = g->s->r;
-    int least = g->lo.x.point + 1, most = g->hi.given ? g->hi.x.point - 1 : least;
+    int least = g->lo.x.point + 1, most = g->hi.given            ? g->hi.x.point - 1
+                                          : least < USUAL_DIGITS ? USUAL_DIGITS
+                                                                 : least;
     uint32_t at = rules_state(r);
     rules_bytes(r, from, at, '1', '9');
     for (int n = 1; n <= most && rules_ok(r); n++) {
         if (n >= least)
             rules_edge(r, at, g->whole, EDGE_EPS, 0);
-        uint32_t next = n == most && !g->hi.given ? at : rules_state(r);
+        uint32_t next = rules_state(r);
         rules_bytes(r, at, next, '0', '9');
         at = next;
     }
@@ -243,8 +263,7 @@ static void write_range(struct range *g, uint32_t from)
     rules_edge(r, g->whole, g->to, EDGE_EPS, 0);
     if (!g->integer) {
         rules_bytes(r, rules_text(r, g->whole, ".", 1), g->part, '0', '9');
-        rules_bytes(r, g->part, g->part, '0', '9');
-        rules_edge(r, g->part, g->to, EDGE_EPS, 0);
+        rules_edge(r, optional_digits(r, g->part, USUAL_DIGITS), g->to, EDGE_EPS, 0);
     }
     for (int upper = 0; upper < 2; upper++) {
         g->n = upper ? g->hi.x.point : g->lo.x.point;
@@ -294,8 +313,7 @@ static uint32_t write_integer(struct rules *r, uint32_t from)
     rules_edge(r, from, at, EDGE_EPS, 0);
     rules_bytes(r, at, end, '0', '0');
     rules_bytes(r, at, more, '1', '9');
-    rules_bytes(r, more, more, '0', '9');
-    rules_edge(r, more, end, EDGE_EPS, 0);
+    rules_edge(r, optional_digits(r, more, USUAL_DIGITS - 1), end, EDGE_EPS, 0);
     return end;
 }
 
@@ -306,7 +324,8 @@ static void write_any(struct rules *r, int integer, uint32_t max_fraction, uint3
     rules_edge(r, at, to, EDGE_EPS, 0);
     if (integer)
         return;
-    uint32_t behind = digits(r, rules_text(r, at, ".", 1), max_fraction);
+    uint32_t behind = digits(r, rules_text(r, at, ".", 1),
+                             max_fraction == RULES_ENDLESS ? USUAL_DIGITS : max_fraction);
     rules_edge(r, behind, to, EDGE_EPS, 0);
     if (max_fraction != RULES_ENDLESS)
         return;
@@ -318,7 +337,7 @@ static void write_any(struct rules *r, int integer, uint32_t max_fraction, uint3
     uint32_t exponent = rules_text(r, sign, "+", 1);
     rules_bytes(r, sign, exponent, '-', '-');
     rules_edge(r, sign, exponent, EDGE_EPS, 0);
-    rules_edge(r, digits(r, exponent, RULES_ENDLESS), to, EDGE_EPS, 0);
+    rules_edge(r, digits(r, exponent, USUAL_EXPONENT), to, EDGE_EPS, 0);
 }
 
 /* Whole multiples of n: the state is the remainder of what was read. */
