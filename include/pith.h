@@ -322,6 +322,7 @@ struct pith_model_info {
     uint64_t memory_bytes; /* all that it holds now, but for pages of files: packed weights,
                               vocabulary, templates, tables */
     int32_t n_labels;      /* scores that pooling rank gives of a text; 0: the model has no head */
+    int32_t n_embd_out;    /* numbers of an embedding that comes out; most models: n_embd */
 };
 #define PITH_MODEL_INFO_INIT PITH_SIZED(struct pith_model_info)
 PITH_API pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out,
@@ -730,8 +731,8 @@ PITH_API int32_t pith_n_outputs(const pith_session *s);
 PITH_API int32_t pith_max_outputs(const pith_session *s);
 PITH_API const float *pith_logits(const pith_session *s, int32_t i); /* [V], causal models */
 PITH_API const float *pith_embedding(const pith_session *s,
-                                     int32_t i); /* [E]: per row, or per sequence when pooled;
-                                                  * with pooling rank [n_labels] */
+                                     int32_t i); /* [n_embd_out]: per row, or per sequence when
+                                                  * pooled; with pooling rank [n_labels] */
 
 PITH_API void
 pith_cancel(pith_session *s); /* async-signal-safe: the running step ends with PITH_CANCELLED */

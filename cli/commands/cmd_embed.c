@@ -137,9 +137,10 @@ static int open_all(struct run *r)
     if (code)
         return code;
     const struct pith_model_info *info = &r->pooled.info;
-    r->n_dims = o->n_dims ? (int32_t)o->n_dims : info->n_embd;
-    if (r->n_dims > info->n_embd)
-        return cli_say(CLI_USE, "--dimensions is %d, this model has %d", r->n_dims, info->n_embd);
+    r->n_dims = o->n_dims ? (int32_t)o->n_dims : info->n_embd_out;
+    if (r->n_dims > info->n_embd_out)
+        return cli_say(CLI_USE, "--dimensions is %d, this model has %d", r->n_dims,
+                       info->n_embd_out);
     r->vector = malloc((size_t)r->n_dims * sizeof *r->vector);
     int own = info->pooling >= PITH_POOL_MEAN && info->pooling <= PITH_POOL_LAST;
     return !r->vector ? cli_no_memory()

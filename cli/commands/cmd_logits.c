@@ -181,7 +181,7 @@ static int32_t width_of(const struct opts *o, const struct pith_model_info *info
 {
     return !embeddings                                ? info->n_vocab
            : pooling_of(o->pooling) == PITH_POOL_RANK ? info->n_labels
-                                                      : info->n_embd;
+                                                      : info->n_embd_out;
 }
 
 static int run(void *opts)

@@ -253,10 +253,10 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
     if (format && strcmp(format, "float") && strcmp(format, "base64"))
         return fault_set(f, 400, "invalid_value", "encoding_format",
                          "encoding_format is \"%.20s\", wanted float or base64", format);
-    if (b->v[F_dimensions] && field_int(b, F_dimensions) > m->hosted->info.n_embd)
+    if (b->v[F_dimensions] && field_int(b, F_dimensions) > m->hosted->info.n_embd_out)
         return fault_set(f, 400, "out_of_range", "dimensions",
                          "dimensions is %lld, this model has %d",
-                         (long long)field_int(b, F_dimensions), m->hosted->info.n_embd);
+                         (long long)field_int(b, F_dimensions), m->hosted->info.n_embd_out);
     m->n_dims = (int)field_int(b, F_dimensions);
     m->base64 = format && *format == 'b';
     r->tenant = exchange_tenant(x);

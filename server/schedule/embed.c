@@ -106,7 +106,7 @@ void embed_step(struct sched *s)
         r->on_event(r, &(struct event){.kind = EV_EMBEDDING,
                                        .choice = r->n_embedded + i,
                                        .vector = pith_embedding(session, i),
-                                       .n_vector = s->hosted->info.n_embd});
+                                       .n_vector = s->hosted->info.n_embd_out});
         pith_truncate(session, i, 0, NULL);
     }
     r->n_embedded += n;

@@ -134,13 +134,18 @@ pith_status arch_ready(struct arch_model *m, struct pith_error *err)
     return st == PITH_OK && !arena_ok(m->arena) ? out_of_memory(m, err) : st;
 }
 
+static const char *layers_of(const struct arch_model *m)
+{
+    return m->arch->layers ? m->arch->layers : "blk";
+}
+
 static const struct gguf_tensor *in_file(const struct arch_model *m, int32_t l, const char *name)
 {
     char full[160];
     if (l < 0)
         snprintf(full, sizeof full, "%s", name);
     else
-        snprintf(full, sizeof full, "blk.%d.%s", l, name);
+        snprintf(full, sizeof full, "%s.%d.%s", layers_of(m), l, name);
     return m->gguf ? gguf_tensor_find(m->gguf, slice_of(full)) : NULL;
 }
 
@@ -310,5 +315,5 @@ void arch_tensor_name(const struct arch_model *m, const struct tensor_spec *t, i
     if (l < 0)
         snprintf(out, cap, "%s", name);
     else
-        snprintf(out, cap, "%sblk.%d.%s", t->stack ? t->stack : "", l, name);
+        snprintf(out, cap, "%s%s.%d.%s", t->stack ? t->stack : "", layers_of(m), l, name);
 }

@@ -132,6 +132,7 @@ enum { STATE_SLOTS = 6 };
 
 struct arch {
     const char *name;
+    const char *layers; /* what goes before ".N." in the names of layers' tensors; NULL: "blk" */
     const void *variant;                           /* of the family */
     const struct key_spec *keys;                   /* ends with suffix NULL */
     const struct tensor_spec *tensors;             /* ends with name NULL */

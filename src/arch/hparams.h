@@ -20,6 +20,7 @@ enum rope_scaling { ROPE_SCALE_NONE, ROPE_SCALE_LINEAR, ROPE_SCALE_YARN, ROPE_SC
 /* Common ones; per-layer ones are arrays of n_layer. A family's own are in a struct of its file. */
 struct hparams {
     int32_t n_vocab, n_ctx_train, n_embd;
+    int32_t n_embd_out;                 /* of an embedding that comes out; 0: n_embd */
     int32_t n_layer, n_nextn;           /* layers run; those after them that predict further on */
     int32_t *n_head, *n_head_kv, *n_ff; /* [n_layer] */
     int32_t d_k, d_v;                   /* head dimensions */

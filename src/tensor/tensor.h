@@ -14,6 +14,7 @@ enum tensor_use {
     TENSOR_VECTOR,    /* one vector of floats, whatever its shape in the file */
     TENSOR_EXPERTS,   /* a stack of matrices, of which a row uses those it is routed to */
     TENSOR_PER_HEAD,  /* a stack of matrices, one for each head */
+    TENSOR_KERNEL,    /* a matrix whose rows have several dimensions in the file */
     TENSOR_TABLE      /* rows that are looked up, by position, type or otherwise */
 };
 

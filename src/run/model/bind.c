@@ -101,6 +101,11 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
             w->dims[0] *= w->dims[i];
         w->n_dims = 1;
     }
+    if (w->use == TENSOR_KERNEL) {
+        for (int i = 2; i < w->n_dims; i++)
+            w->dims[1] *= w->dims[i];
+        w->n_dims = 2;
+    }
     if (w->n_dims == 1) { /* vectors are f32 wherever they go */
         w->type = DT_F32;
         w->bytes = (uint64_t)w->dims[0] * sizeof(float);

@@ -73,6 +73,7 @@ static void fill_info(struct pith_model *m)
     in->type = gguf_file_type(m->gguf);
     in->n_vocab = hp->n_vocab;
     in->n_embd = hp->n_embd;
+    in->n_embd_out = hp->n_embd_out ? hp->n_embd_out : hp->n_embd;
     in->n_layer = hp->n_layer;
     in->n_head = hp->n_head[0];
     in->n_head_kv = hp->n_head_kv[0];

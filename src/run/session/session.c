@@ -148,12 +148,12 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
     s->graph.n_states = s->n_states;
     s->graph.n_embd = hp->n_embd;
     s->graph.n_ctx = s->n_ctx;
-    s->n_cols = want.logits ? hp->n_vocab : want.rank ? arch_n_labels(&m->arch) : hp->n_embd;
-    s->cap_outputs = output_rows(s);
     arch_build(&m->arch, &want, &s->graph);
     pith_status st = graph_finish(&s->graph, err);
     if (st != PITH_OK)
         return st;
+    s->n_cols = (int32_t)(want.logits ? s->graph.logits : s->graph.embd)->cols;
+    s->cap_outputs = output_rows(s);
     set_devices(s);
     struct plan_params pp = {.cap_T = s->n_batch,
                              .cap_R = s->cap_outputs,
