@@ -1,0 +1,343 @@
+/* kimi_linear.c -- Kimi Linear, arXiv:2510.26692: Kimi delta attention in most layers, latent
+ * attention without positions in the others, experts behind the first layers.
+ *
+ *     for each layer:  x += mixer(norm(x));  x += ffn(norm(x))
+ *     logits = output(norm(x))
+ *
+ * Delta attention: q, k and v through a short convolution each, q and k of length 1; every key
+ * channel decays by exp(a softplus(f)), f of a low-rank product; the state learns what it does not
+ * know of v yet (graph/ops/scan.c, DELTA); heads are normalised and gated. Latent attention: keys
+ * of all heads are one row [latent, shared], values its first part; each head has a matrix that
+ * brings its query there, and one that brings back what it saw. */
+#include "arch/arch.h"
+
+#include <math.h>
+
+enum { F_KDA = 1, F_MLA = 2, F_DENSE = 4, F_MOE = 8 }; /* of a layer */
+enum { MIXER };                                        /* its state, */
+enum { CONV_Q, CONV_K, CONV_V, MATRIX };               /* and its parts in delta attention */
+
+struct kimi_hp {
+    int32_t conv, head;             /* delta attention */
+    int32_t rank, d_q, shared, d_o; /* latent: elements of a row, of a head of q and what of it
+                                       meets the shared part, of a head's result */
+};
+
+struct kimi_layer {
+    struct tensor *norm1, *norm2, *wo;
+    struct tensor *wq, *wk, *wv, *conv_q, *conv_k, *conv_v;
+    struct tensor *f_a, *f_b, *dt, *a, *beta, *g_a, *g_b, *norm;
+    struct tensor *kv_a, *kv_norm, *k_b, *v_b;
+    struct tensor *gate, *up, *down;
+    struct tensor *router, *choice, *gate_exps, *up_exps, *down_exps, *gate_sh, *up_sh, *down_sh;
+};
+
+enum {
+    D_KDA = DIM_FAMILY,
+    D_HEAD,
+    D_CONV,
+    D_HEADS,
+    D_Q,
+    D_LATENT_ROW,
+    D_RANK,
+    D_NOPE,
+    D_OUT,
+    D_ALL
+};
+
+static int64_t kimi_dim(const struct arch_model *m, int d, int32_t l)
+{
+    const struct kimi_hp *h = m->family;
+    int64_t heads = m->hp.n_head[l];
+    switch (d) {
+    case D_KDA:
+        return heads * h->head;
+    case D_HEAD:
+        return h->head;
+    case D_CONV:
+        return h->conv;
+    case D_HEADS:
+        return heads;
+    case D_Q:
+        return heads * h->d_q;
+    case D_LATENT_ROW:
+        return h->rank + h->shared;
+    case D_RANK:
+        return h->rank;
+    case D_NOPE:
+        return h->d_q - h->shared;
+    case D_OUT:
+        return h->d_o;
+    default: /* D_ALL */
+        return heads * h->d_o;
+    }
+}
+
+/* ---------------------------------------------------------------- tables */
+
+static int has_experts(const struct arch_model *m)
+{
+    return m->hp.n_expert > 0;
+}
+static double width_of_shared(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return (double)m->hp.n_ff_exp * (m->hp.n_expert_shared > 1 ? m->hp.n_expert_shared : 1);
+}
+static double half_row(const struct arch_model *m)
+{
+    return m->hp.n_embd / 2 > 0 ? m->hp.n_embd / 2 : 1;
+}
+
+#define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct kimi_hp, field), .family = 1
+static const struct key_spec keys[] = {
+    KEYS_SIZES,
+    KEYS_RMS,
+    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
+    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(0, MAX_HEADS), .required = 1, .size = 1},
+    KEYS_EXPERTS,
+    KEYS_FF,
+    {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .required = 1,
+     .when = has_experts, .size = 1},
+    {I32("expert_shared_count", n_expert_shared), RANGE(0, MAX_EXPERTS), .when = has_experts,
+     .synth = 1},
+    {I32("expert_shared_feed_forward_length", n_ff_shexp), RANGE(1, MAX_FF),
+     .from = width_of_shared, .when = has_experts},
+    {I32("expert_gating_func", expert_gating), RANGE(1, 2), .required = 1, .when = has_experts,
+     .synth = 2},
+    {F32("expert_weights_scale", expert_scale), .when = has_experts},
+    {I32("leading_dense_block_count", n_dense), RANGE(0, MAX_LAYERS), .when = has_experts,
+     .synth = 1},
+    {OWN("attention.kv_lora_rank", rank), RANGE(1, MAX_HEAD_DIM), .required = 1,
+     .synth_of = half_row},
+    {OWN("attention.key_length_mla", d_q), RANGE(2, MAX_HEAD_DIM), .required = 1, .synth = 24},
+    {OWN("attention.value_length_mla", d_o), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 16},
+    {OWN("rope.dimension_count", shared), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 8},
+    {OWN("ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
+    {OWN("kda.head_dim", head), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 16},
+    KEYS_POOLING,
+    {0},
+};
+
+#define L(name_, field, ...) ROW(struct kimi_layer, name_, field, .layer = 1, __VA_ARGS__)
+#define VECTOR               .use = TENSOR_VECTOR
+#define EXPERTS              .use = TENSOR_EXPERTS
+#define PER_HEAD             .use = TENSOR_PER_HEAD
+static const struct tensor_spec tensors[] = {
+    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
+    IO("output_norm.weight", output_norm, DIM(DIM_E)),
+    IO("output.weight", output, DIM(DIM_V, DIM_E), .use = TENSOR_OUTPUT),
+    L("attn_norm.weight", norm1, DIM(DIM_E)),
+
+    L("attn_q.weight", wq, DIM(D_KDA, DIM_E), .need = F_KDA),
+    L("attn_k.weight", wk, DIM(D_KDA, DIM_E), .need = F_KDA),
+    L("attn_v.weight", wv, DIM(D_KDA, DIM_E), .need = F_KDA),
+    L("ssm_conv1d_q.weight", conv_q, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
+    L("ssm_conv1d_k.weight", conv_k, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
+    L("ssm_conv1d_v.weight", conv_v, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
+    L("ssm_f_a.weight", f_a, DIM(D_HEAD, DIM_E), .need = F_KDA),
+    L("ssm_f_b.weight", f_b, DIM(D_KDA, D_HEAD), .need = F_KDA),
+    L("ssm_dt.bias", dt, DIM(D_KDA), .need = F_KDA),
+    L("ssm_a", a, DIM(D_HEADS, DIM_ONE), .need = F_KDA, VECTOR, .centre = -1), /* it fades */
+    L("ssm_beta.weight", beta, DIM(D_HEADS, DIM_E), .need = F_KDA),
+    L("ssm_g_a.weight", g_a, DIM(D_HEAD, DIM_E), .need = F_KDA),
+    L("ssm_g_b.weight", g_b, DIM(D_KDA, D_HEAD), .need = F_KDA),
+    L("ssm_norm.weight", norm, DIM(D_HEAD), .need = F_KDA),
+    L("attn_output.weight", wo, DIM(DIM_E, D_KDA), .need = F_KDA),
+
+    L("attn_q.weight", wq, DIM(D_Q, DIM_E), .need = F_MLA),
+    L("attn_kv_a_mqa.weight", kv_a, DIM(D_LATENT_ROW, DIM_E), .need = F_MLA),
+    L("attn_kv_a_norm.weight", kv_norm, DIM(D_RANK), .need = F_MLA),
+    L("attn_k_b.weight", k_b, DIM(D_HEADS, D_RANK, D_NOPE), .need = F_MLA, PER_HEAD),
+    L("attn_v_b.weight", v_b, DIM(D_HEADS, D_OUT, D_RANK), .need = F_MLA, PER_HEAD),
+    L("attn_output.weight", wo, DIM(DIM_E, D_ALL), .need = F_MLA),
+
+    L("ffn_norm.weight", norm2, DIM(DIM_E)),
+    L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE),
+    L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
+    L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
+    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
+    L("exp_probs_b.bias", choice, DIM(DIM_X), .need = F_MOE, VECTOR),
+    L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE, EXPERTS),
+    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE, EXPERTS),
+    L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .need = F_MOE, EXPERTS),
+    L("ffn_gate_shexp.weight", gate_sh, DIM(DIM_FS, DIM_E), .need = F_MOE),
+    L("ffn_up_shexp.weight", up_sh, DIM(DIM_FS, DIM_E), .need = F_MOE),
+    L("ffn_down_shexp.weight", down_sh, DIM(DIM_E, DIM_FS), .need = F_MOE),
+    {0},
+};
+#undef L
+
+static pith_status derive(struct arch_model *m, struct pith_error *err)
+{
+    const struct kimi_hp *h = m->family;
+    for (int32_t l = 0; l < m->hp.n_layer; l++) {
+        m->layer_features[l] = m->hp.n_head_kv[l] ? F_MLA : F_KDA;
+        m->layer_features[l] |= has_experts(m) && l >= m->hp.n_dense ? F_MOE : F_DENSE;
+    }
+    return h->shared < h->d_q
+               ? PITH_OK
+               : error_set(err, PITH_SHAPE,
+                           "%s: rope.dimension_count is %d, attention.key_length_mla %d: nothing "
+                           "is left of a head",
+                           arch_path(m), h->shared, h->d_q);
+}
+
+/* Every other layer is latent attention. */
+static pith_status synth(struct arch_model *m, struct pith_error *err)
+{
+    (void)err;
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        m->hp.n_head_kv[l] = l % 2;
+    return PITH_OK;
+}
+
+static void states(struct arch_model *m)
+{
+    const struct kimi_hp *h = m->family;
+    for (int32_t l = 0; l < m->hp.n_layer; l++) {
+        int64_t n = kimi_dim(m, D_KDA, l), window = n * (h->conv - 1);
+        struct state kda = {
+            .rows = STATE_RECURRENT,
+            .n = {[CONV_Q] = window, [CONV_K] = window, [CONV_V] = window, [MATRIX] = n * h->head}};
+        struct state latent = {
+            .rows = STATE_LATENT, .n_head_kv = 1, .d_k = h->rank + h->shared, .d_v = h->rank};
+        arch_state(m, l, MIXER, m->layer_features[l] & F_KDA ? kda : latent);
+    }
+}
+
+/* ---------------------------------------------------------------- graph */
+
+/* A projection through its convolution. */
+static node convolved(const struct arch_model *m, struct graph *g, int32_t l, node x,
+                      const struct tensor *w, const struct tensor *conv, int32_t part,
+                      const char *name)
+{
+    const struct kimi_hp *h = m->family;
+    struct conv_in in = {.x = graph_matmul(g, w, NULL, x, name),
+                         .w = conv,
+                         .width = h->conv,
+                         .state = m->state_of[l][MIXER],
+                         .part = part};
+    return graph_glu(g, graph_conv(g, &in, name), NULL, GLU_SILU, name);
+}
+
+/* What each key channel keeps: exp(a softplus(f)), a of its head. */
+static node decay(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct kimi_layer *w = arch_layer(m, l);
+    node f = graph_matmul(g, w->f_a, NULL, x, "kda_decay_down");
+    f = graph_matmul(g, w->f_b, w->dt, f, "kda_decay_up");
+    f = graph_glu(g, f, NULL, GLU_SOFTPLUS, "kda_decay_act");
+    node a = graph_gather(g, w->a, NULL, &(struct gather_op){.by = GATHER_ROW, .scale = 1},
+                          "kda_decay_rate");
+    return graph_glu(g, graph_head_mul(g, f, a, "kda_decay_log"), NULL, GLU_EXP, "kda_decay");
+}
+
+/* q and k of length 1, x / sqrt(sum x^2 + eps): an RMS norm gives sqrt(n) times that. */
+static node unit(struct graph *g, node x, int32_t n, float eps, const char *name)
+{
+    return graph_rms_norm(g, x, NULL, n, eps / (float)n, name);
+}
+
+static node delta_attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct kimi_layer *w = arch_layer(m, l);
+    int32_t n = ((const struct kimi_hp *)m->family)->head;
+    float eps = m->hp.norm_eps;
+    node q = convolved(m, g, l, x, w->wq, w->conv_q, CONV_Q, "kda_q");
+    node k = convolved(m, g, l, x, w->wk, w->conv_k, CONV_K, "kda_k");
+    node beta = graph_matmul(g, w->beta, NULL, x, "kda_beta");
+    k = unit(g, k, n, eps, "kda_k_norm");
+    struct linear_in in = {.q = unit(g, q, n, eps, "kda_q_norm"),
+                           .k = graph_scale(g, k, 1.0f / sqrtf((float)n), "kda_k_unit"),
+                           .v = convolved(m, g, l, x, w->wv, w->conv_v, CONV_V, "kda_v"),
+                           .w = decay(m, g, l, x),
+                           .a = graph_glu(g, beta, NULL, GLU_SIGMOID, "kda_rate"),
+                           .state = m->state_of[l][MIXER],
+                           .part = MATRIX};
+    struct linear_op op = {.rule = SCAN_DELTA,
+                           .n_head = m->hp.n_head[l],
+                           .d_k = n,
+                           .d_v = n,
+                           .scale = 1.0f / (float)n}; /* 1 / sqrt(n), twice: q was not scaled */
+    node y = nn_tail(g, graph_linear(g, &in, &op, "kda"));
+    y = graph_rms_norm(g, y, w->norm, n, eps, "kda_norm");
+    node gate = graph_matmul(g, w->g_a, NULL, nn_tail(g, x), "kda_gate_down");
+    gate = graph_matmul(g, w->g_b, NULL, gate, "kda_gate_up");
+    return graph_matmul(g, w->wo, NULL, graph_glu(g, gate, y, GLU_SIGMOID, "kda_gated"),
+                        "attn_output");
+}
+
+static node latent_attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct kimi_layer *w = arch_layer(m, l);
+    const struct kimi_hp *h = m->family;
+    int32_t heads = m->hp.n_head[l], shared = h->shared, own = h->d_q - shared;
+    int32_t state = m->state_of[l][MIXER];
+    node q = graph_matmul(g, w->wq, NULL, x, "attn_q");
+    node there = graph_heads(g, q, &(struct heads_in){h->d_q, 0, own}, "attn_q_own");
+    there = graph_head_matmul(g, w->k_b, there, "attn_q_latent");
+    struct concat_in parts = {
+        .x = {there, graph_heads(g, q, &(struct heads_in){h->d_q, own, shared}, "attn_q_shared")},
+        .n = 2,
+        .n_head = heads};
+    q = graph_scale(g, graph_concat(g, &parts, "attn_q_both"), 1.0f / sqrtf((float)h->d_q),
+                    "attn_q_scale");
+    node row = graph_matmul(g, w->kv_a, NULL, x, "attn_kv_a");
+    node latent = graph_view(g, row, 0, h->rank, "attn_latent");
+    latent = graph_rms_norm(g, latent, w->kv_norm, h->rank, m->hp.norm_eps, "attn_latent_norm");
+    struct concat_in kept = {.x = {latent, graph_view(g, row, h->rank, shared, "attn_k_shared")},
+                             .n = 2};
+    node written =
+        graph_cache_write(g, graph_concat(g, &kept, "attn_latent_row"), NULL, state, "cache_write");
+    node y = nn_tail(g, graph_attn(g, q, written, state, heads, 0, "attn"));
+    return graph_matmul(g, w->wo, NULL, graph_head_matmul(g, w->v_b, y, "attn_v"), "attn_output");
+}
+
+static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct kimi_layer *w = arch_layer(m, l);
+    const struct hparams *hp = &m->hp;
+    struct nn_ffn dense = {.gate = w->gate, .up = w->up, .down = w->down, .act = GLU_SILU};
+    struct nn_ffn shared = {
+        .gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = GLU_SILU};
+    struct nn_moe moe = {.router = w->router,
+                         .choice = w->choice,
+                         .gate = w->gate_exps,
+                         .up = w->up_exps,
+                         .down = w->down_exps,
+                         .n_expert = hp->n_expert,
+                         .k = hp->n_expert_used,
+                         .gating = hp->expert_gating == 2 ? MOE_SIGMOID : MOE_SOFTMAX,
+                         .norm = 1,
+                         .least = 0x1p-14f,
+                         .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
+                         .act = GLU_SILU};
+    if (m->layer_features[l] & F_DENSE)
+        return nn_ffn(g, &dense, x);
+    return graph_add(g, nn_moe(g, &moe, x), nn_ffn(g, &shared, x), "ffn_shared");
+}
+
+static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
+{
+    const struct kimi_layer *w = arch_layer(m, l);
+    int64_t n = m->hp.n_embd;
+    float eps = m->hp.norm_eps;
+    node h = graph_rms_norm(g, c->x[0], w->norm1, n, eps, "mixer_norm");
+    h = m->layer_features[l] & F_KDA ? delta_attention(m, g, l, h) : latent_attention(m, g, l, h);
+    node x = graph_add(g, h, nn_tail(g, c->x[0]), "mixer_residual");
+    h = graph_rms_norm(g, x, w->norm2, n, eps, "ffn_norm");
+    c->x[0] = graph_add(g, feed_forward(m, g, l, h), x, "ffn_residual");
+}
+
+const struct arch arch_kimi_linear = {.name = "kimi-linear",
+                                      .keys = keys,
+                                      .tensors = tensors,
+                                      .family_bytes = sizeof(struct kimi_hp),
+                                      .layer_bytes = sizeof(struct kimi_layer),
+                                      .dim = kimi_dim,
+                                      .synth = synth,
+                                      .derive = derive,
+                                      .states = states,
+                                      .role = {[ROLE_DECODER] = {.visit = visit}}};
