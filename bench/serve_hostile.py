@@ -375,8 +375,8 @@ def kinds_of_request(r, model, tools):
                                     "properties": {"k%d" % r.randrange(50): {"type": "integer"},
                                                    "t": {"enum": ["a", "b"]}}}}}}),
                      ("/v1/embeddings", {"model": model, "input": ["a b c"] * r.randint(1, 8)}),
-                     ("/v1/completions", {"model": model, "prompt": "word " * r.randint(500, 3000),
-                                          "max_tokens": 4}),
+                     ("/v1/completions", {"model": model, "max_tokens": 4, "prompt": "word "
+                                          * r.randint(500, 3000 if tools else 1000)}),
                      ("/v1/completions", {"model": model, "prompt": "w", "max_tokens": 300,
                                           "n": r.randint(1, 4), "stream": True}),
                      ("/tokenize", {"content": "text " * r.randint(1, 5000)}),])
@@ -387,7 +387,7 @@ def mixed(run, minutes=120.0, clients=8, extra=""):
     go: nothing fails, and memory, descriptors and threads do not grow. extra: another model's
     file, which takes turns with the first"""
     target = Target(None, None, run.a.pith, run.a.model,
-                    ["--ctx", "4096", "--embeddings", "--models-max", "1",
+                    ["--ctx", "4096", "--embeddings", "--prefix-store", "64M", "--models-max", "1",
                      *([extra] if extra else [])])
     run.servers.append(target)
     models = [m["id"] for m in json.loads(target.get("/v1/models")[1])["data"]]
