@@ -105,7 +105,10 @@ static int step(struct opened *o, const struct way *w, int at, int n, float *out
     }
     for (int i = 0; i < n; i++) {
         const float *row = pith_logits(o->s, of_first[i]);
-        o->cols = row ? N_VOCAB : 32;
+        struct pith_model_info info = PITH_MODEL_INFO_INIT;
+        o->cols = row                                                 ? N_VOCAB
+                  : pith_model_get_info(o->m, &info, NULL) == PITH_OK ? info.n_embd_out
+                                                                      : 0;
         row = row ? row : pith_embedding(o->s, of_first[i]);
         memcpy(out + (int64_t)(at + i) * o->cols, row, (size_t)o->cols * sizeof *row);
     }
