@@ -343,7 +343,7 @@ static void session_params_range(void)
     WITH(cache_type_v, "iq4_nl", PITH_UNSUPPORTED, "heads of V have 16 elements", "iq4_nl");
     WITH(pooling, (pith_pooling)-1, PITH_UNSUPPORTED, "pooling", "-1");
     WITH(pooling, (pith_pooling)99, PITH_UNSUPPORTED, "pooling", "99");
-    WITH(pooling, PITH_POOL_RANK, PITH_UNSUPPORTED, "pooling", "mean");
+    WITH(pooling, PITH_POOL_RANK, PITH_UNSUPPORTED, "pooling", "cls.output.weight");
 #undef WITH
     pair_close(&p);
 }

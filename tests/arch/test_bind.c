@@ -203,7 +203,8 @@ static int may_go(const char *name)
 {
     int no_v =
         !strcmp(in_hand->arch->name, "gemma4") && strstr(name, ".attn_v."); /* v is what k was */
-    if (no_v || nobody_wants(name))
+    int no_gate = !strcmp(in_hand->arch->name, "step35") && strstr(name, ".attn_gate.");
+    if (no_v || no_gate || nobody_wants(name) || strstr(name, ".layer_output_scale."))
         return 1;
     size_t n = strlen(name);
     if (strstr(name, ".vis_")) /* of rows of images, which are not run */

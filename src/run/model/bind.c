@@ -118,6 +118,20 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
     m->tensors[m->n_tensors++] = w;
 }
 
+/* Has the architecture a row for it? */
+static int has_row(const struct arch_model *a, const char *name, int32_t l)
+{
+    char full[160];
+    for (const struct tensor_spec *s = a->arch->tensors; s->name; s++) {
+        if (s->layer != (l >= 0) || !arch_tensor_used(a, s, l))
+            continue;
+        arch_tensor_name(a, s, l, full, sizeof full);
+        if (!strcmp(full, name))
+            return 1;
+    }
+    return 0;
+}
+
 /* NAME.scale, one number that products with NAME.weight are multiplied with: blocks of four bits
  * and ternary weights come with one. */
 static void bind_scale(struct binder *b, struct tensor *w)
@@ -128,7 +142,7 @@ static void bind_scale(struct binder *b, struct tensor *w)
         return;
     snprintf(name, sizeof name, "%.*s.scale", (int)n - 7, w->name);
     const struct gguf_tensor *t = gguf_tensor_find(b->m->gguf, slice_of(name));
-    if (!t)
+    if (!t || has_row(&b->m->arch, name, w->layer))
         return;
     b->seen[t - gguf_tensor_at(b->m->gguf, 0)] = 1;
     if (t->n_dims != 1 || t->dims[0] != 1 || t->type != DT_F32) {
