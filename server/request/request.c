@@ -209,7 +209,8 @@ struct request *request_clone(const struct request *from, const struct fields *b
     ok = ok && !r->stop == !from->stop && !r->sampler.samplers == !from->sampler.samplers &&
          !r->sampler.logit_bias == !from->sampler.logit_bias &&
          !r->sampler.dry_breakers == !from->sampler.dry_breakers &&
-         !r->stop_ids == !from->stop_ids && !r->force_ids == !from->force_ids && !r->sampler.late == !from->sampler.late &&
+         !r->stop_ids == !from->stop_ids && !r->force_ids == !from->force_ids &&
+         !r->sampler.late == !from->sampler.late &&
          !r->grammar == !from->grammar;
     if (ok)
         return r;

@@ -18,7 +18,7 @@
 #include <math.h>
 
 enum { SELF };
-enum { X, PER_LAYER, WINDOWED, FULL }; /* the carry: inputs of layers; who wrote the shared states */
+enum { X, PER_LAYER, WINDOWED, FULL }; /* the carry: inputs; who wrote the shared states */
 
 #define BIT(n)        ((uint64_t)1 << (n))
 #define F_PER_LAYER   BIT(0)

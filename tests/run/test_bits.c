@@ -696,6 +696,9 @@ static void golden_folder(const char *folder, const char *begin, int32_t n, int 
         s.n_vocab = vocab_of(s.path, &causal);
         if (!causal) /* one that fills in masks: all its rows come in one step */
             continue;
+        /* Positions that are learned end where training did: test_each stays within them. */
+        if (!strcmp(g->arch, "gpt2") || !strcmp(g->arch, "starcoder"))
+            continue;
         s.windowed = !strncmp(g->arch, "gemma", 5);
         const json_t *flags = json_object_get(g->json, "flags");
         s.recurrent = json_is_true(json_object_get(flags, "recurrent")) ||
