@@ -50,6 +50,7 @@
 #define F_FUSED_SHARED    BIT(37)
 #define F_AFTER_POOL      BIT(3)
 #define F_POSITIONS       BIT(46)
+#define F_SINKS_MAY       BIT(47)
 /* Of a layer. */
 #define F_BEFORE     BIT(38) /* attn_norm */
 #define F_FFN_NORM   BIT(39)
@@ -135,6 +136,7 @@ const struct tensor_spec decoder_tensors[] = {
       .optional = 1),
     L("attn_gate.weight", attn_gate, DIM(DIM_O, DIM_E), .need = F_ATTN | F_GATE_LARGE),
     L("attn_sinks.weight", sinks, DIM(DIM_H), .need = F_ATTN | F_SINKS),
+    L("attn_sinks.weight", sinks, DIM(DIM_H), .need = F_ATTN | F_SINKS_MAY, .optional = 1),
     L("attn_sub_norm.weight", attn_sub_norm, DIM(DIM_O), .need = F_ATTN | F_SUB_NORMS),
     L("attn_output.weight", wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
     L("attn_output.weight", wo, DIM(DIM_E, DIM_E), .need = F_LINEAR),
@@ -231,6 +233,10 @@ static int gates_by_key(const struct arch_model *m)
 {
     return has_experts(m) && variant_of(m)->gating == BY_KEY;
 }
+static int gates_surely(const struct arch_model *m)
+{
+    return has_experts(m) && variant_of(m)->gating == YES;
+}
 static int renorms_by_key(const struct arch_model *m)
 {
     return has_experts(m) && variant_of(m)->renorm == BY_KEY;
@@ -274,6 +280,26 @@ static int may_switch_rope(const struct arch_model *m)
 static int swa_rotates_otherwise(const struct arch_model *m)
 {
     return has_windows(m) && variant_of(m)->swa_rot;
+}
+static int swa_alike(const struct arch_model *m)
+{
+    return has_windows(m) && variant_of(m)->swa_alike;
+}
+static int pattern_may(const struct arch_model *m)
+{
+    return has_windows(m) && !variant_of(m)->pattern_must;
+}
+static int pattern_must(const struct arch_model *m)
+{
+    return has_windows(m) && variant_of(m)->pattern_must;
+}
+static int scales_values(const struct arch_model *m)
+{
+    return variant_of(m)->value_scale;
+}
+static int scales_logits(const struct arch_model *m)
+{
+    return variant_of(m)->logits_scaled;
 }
 static int pattern_of_rope(const struct arch_model *m)
 {
@@ -380,6 +406,21 @@ static double rot_of_full(const struct arch_model *m, int32_t l)
     (void)l;
     return m->hp.n_rot;
 }
+static double d_k_of_all(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return m->hp.d_k;
+}
+static double d_v_of_all(const struct arch_model *m, int32_t l)
+{
+    (void)l;
+    return m->hp.d_v;
+}
+static double every_second(const struct arch_model *m, int32_t l)
+{
+    (void)m;
+    return l % 2;
+}
 static double one(const struct arch_model *m, int32_t l)
 {
     (void)m, (void)l;
@@ -427,6 +468,8 @@ const struct key_spec decoder_keys[] = {
      .synth = 1},
     {I32("expert_gating_func", expert_gating), RANGE(0, 4), .from = gating_default,
      .when = gates_by_key},
+    {I32("expert_gating_func", expert_gating), RANGE(1, 2), .required = 1, .when = gates_surely,
+     .synth = 2},
     {I32("expert_group_count", n_expert_groups), RANGE(0, MAX_EXPERTS), .when = has_experts},
     {I32("expert_group_used_count", n_groups_used), RANGE(0, MAX_EXPERTS), .when = has_experts},
     {KEY_AT(KEY_LAYERS_F32, "swiglu_clamp_exp", struct hparams, clamp_exp), RANGE(0, 1e30),
@@ -439,9 +482,17 @@ const struct key_spec decoder_keys[] = {
     {I32("attention.sliding_window", window), RANGE(0, INT32_MAX), .from = window_default,
      .when = may_have_windows, .synth_of = synthetic_window},
     {LAYERS("attention.sliding_window_pattern", windowed), RANGE(0, MAX_LAYERS),
-     .from = window_period, .pattern = 1, .when = has_windows},
+     .from = window_period, .pattern = 1, .when = pattern_may},
+    {LAYERS("attention.sliding_window_pattern", windowed), RANGE(0, 1), .from = every_second,
+     .required = 1, .when = pattern_must},
+    {I32("attention.key_length_swa", d_k_swa), RANGE(1, MAX_HEAD_DIM), .from = d_k_of_all,
+     .when = swa_alike},
+    {I32("attention.value_length_swa", d_v_swa), RANGE(1, MAX_HEAD_DIM), .from = d_v_of_all,
+     .when = swa_alike},
     {I32("rope.dimension_count_swa", n_rot_swa), RANGE(0, MAX_HEAD_DIM), .from = rot_of_full,
      .when = swa_rotates_otherwise},
+    {I32("rope.dimension_count_swa", n_rot_swa), RANGE(0, MAX_HEAD_DIM), .from = rot_of_full,
+     .when = swa_alike},
     {LAYERS("attention.rope_pattern", rotated), RANGE(0, 1), .from = one, .when = pattern_of_rope},
     {F32("rope.scaling.alpha", rope_alpha), RANGE(0, 1e6), .when = has_sections},
     {F32("rope.freq_base_swa", rope_base_swa), .from = swa_base_default, .when = swa_base_by_key},
@@ -450,7 +501,9 @@ const struct key_spec decoder_keys[] = {
     {F32("embedding_scale", embd_scale), .from = embd_scale, .when = scaled_by_keys},
     {F32("residual_scale", residual_scale), .from = residual_scale, .when = scaled_by_keys},
     {F32("logit_scale", logit_scale), .from = logit_scale, .when = scaled_by_keys},
+    {F32("logit_scale", logit_scale), .required = 1, .when = scales_logits, .synth = 0.5},
     {F32("attention.scale", attn_scale), .when = scaled_by_keys},
+    {F32("attention.value_scale", value_scale), .when = scales_values, .synth = 0.75},
     {F32("attn_logit_softcapping", attn_softcap), .from = attn_cap, .when = scores_capped},
     {F32("final_logit_softcapping", logit_softcap), .from = logit_cap, .when = logits_capped},
     {I32("num_loops", n_loops), RANGE(1, 64), .def = 1, .when = loops, .synth = 2},
@@ -511,7 +564,8 @@ static uint64_t attention_features(const struct arch_model *m, const struct vari
         f |= qk[v->qk_norm];
     if (v->fused_qkv == MUST || (v->fused_qkv == MAY && arch_has(m, 0, "attn_qkv.weight", 0)))
         f |= F_FUSED_QKV;
-    return f | gates[v->attn_gate] | (v->sub_norms ? F_SUB_NORMS : 0) | (v->sinks ? F_SINKS : 0);
+    return f | gates[v->attn_gate] | (v->sub_norms ? F_SUB_NORMS : 0) | (v->sinks ? F_SINKS : 0) |
+           (v->sinks_may ? F_SINKS_MAY : 0);
 }
 
 static uint64_t other_features(const struct arch_model *m, const struct variant *v)
@@ -570,6 +624,19 @@ static uint64_t layer_kind(const struct hparams *hp, int32_t l, int moe)
     return ffn | (hp->n_head_kv[l] ? F_ATTN : hp->n_head[l] ? F_LINEAR : 0);
 }
 
+/* Heads of windowed layers are those of all: the keys that say so have to agree. */
+static pith_status check_alike(const struct arch_model *m, struct pith_error *err)
+{
+    const struct hparams *hp = &m->hp;
+    if (hp->d_k_swa == hp->d_k && hp->d_v_swa == hp->d_v && hp->n_rot_swa == hp->n_rot)
+        return PITH_OK;
+    return error_set(err, PITH_RANGE,
+                     "%s: heads of windowed layers have %d, %d and %d elements in keys, values and "
+                     "rotated ones, wanted %d, %d and %d as in all",
+                     arch_path(m), hp->d_k_swa, hp->d_v_swa, hp->n_rot_swa, hp->d_k, hp->d_v,
+                     hp->n_rot);
+}
+
 pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
 {
     const struct variant *v = variant_of(m);
@@ -612,7 +679,8 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         hp->logit_scale = 1.0f / hp->logit_scale;
     if (v->loops && !loop(m))
         return error_set(err, PITH_NOMEM, "out of memory while reading %s", arch_path(m));
-    return v->tune ? v->tune(m, err) : PITH_OK;
+    pith_status st = swa_alike(m) ? check_alike(m, err) : PITH_OK;
+    return st == PITH_OK && v->tune ? v->tune(m, err) : st;
 }
 
 void decoder_states(struct arch_model *m)
@@ -632,7 +700,7 @@ static int is_rotated(const struct arch_model *m, int32_t l)
     const struct variant *v = variant_of(m);
     int dense = v->rotates == ROTATES_WINDOWED && v->dense_rotates && l < m->hp.n_dense;
     return m->hp.n_rot && v->rope != ROPE_NONE &&
-           (v->rotates != ROTATES_BY_KEY || m->hp.rotated[l]) &&
+           (!m->hp.rotated || m->hp.rotated[l]) &&
            (v->rotates != ROTATES_WINDOWED || !m->hp.window || m->hp.windowed[l] || dense) &&
            (v->rotates != ROTATES_BY_STEP || (l + 1) % v->rotate_step);
 }
@@ -739,7 +807,9 @@ static enum glu_act activation(const struct arch_model *m, const float *c, int32
     return *limit <= 1e-6f ? act_of(m) : v->clamped == CLAMPED_BEHIND ? GLU_SILU_CAP : GLU_SILU_MIN;
 }
 
-static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
+/* first: what the layer reads, of these rows */
+static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x,
+                         node first)
 {
     const struct decoder_layer *w = arch_layer(m, l);
     const struct variant *v = variant_of(m);
@@ -766,6 +836,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     int gating = hp->expert_gating ? hp->expert_gating : v->gating_default;
     node y = nn_moe(g,
                     &(struct nn_moe){.router = w->router,
+                                     .inner = v->early_router ? x : NULL,
                                      .gate = w->gate_exps,
                                      .up = w->up_exps,
                                      .gate_up = w->gate_up_exps,
@@ -781,7 +852,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                                      .scale = hp->expert_scale != 0 ? hp->expert_scale : 1.0f,
                                      .act = act,
                                      .act_c = {limit}},
-                    x);
+                    v->early_router ? first : x);
     if (!w->up_sh)
         return y;
     struct nn_ffn shared = {.gate = w->gate_sh,
@@ -812,12 +883,15 @@ static node add(const struct arch_model *m, struct graph *g, node y, node x, con
 void decoder_begin(const struct arch_model *m, struct graph *g, struct carry *c)
 {
     struct nn_norm norm = norm_of(m, m->io.tok_norm, m->io.tok_norm_b);
+    struct nn_norm bare = norm_of(m, NULL, NULL);
     struct gather_op by_pos = {.by = GATHER_POSITION, .scale = 1};
     if (m->io.pos_embd)
         c->x[0] = graph_add(g, c->x[0], graph_gather(g, m->io.pos_embd, NULL, &by_pos, "position"),
                             "embed_position");
     if (variant_of(m)->embd_norm)
         c->x[0] = nn_norm(g, c->x[0], &norm, "token_embd_norm");
+    if (variant_of(m)->embd_bare)
+        c->x[0] = nn_norm(g, c->x[0], &bare, "embed_norm");
 }
 
 static node parallel(const struct arch_model *m, struct graph *g, int32_t i, node x, node n)
@@ -828,7 +902,7 @@ static node parallel(const struct arch_model *m, struct graph *g, int32_t i, nod
     node a = attention(m, g, i, n);
     x = nn_tail(g, x);
     n = w->ffn_norm ? nn_norm(g, x, &norm, "ffn_norm") : nn_tail(g, n);
-    node f = feed_forward(m, g, l, n);
+    node f = feed_forward(m, g, l, n, x);
     return graph_add(g, graph_add(g, a, f, "parallel"), x, "residual");
 }
 
@@ -857,6 +931,8 @@ void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struc
                    ffn_norm = norm_of(m, w->ffn_norm, w->ffn_norm_b),
                    post_attn = norm_of(m, w->post_attn_norm, w->post_attn_norm_b),
                    post_ffn = norm_of(m, w->post_ffn_norm, w->post_ffn_norm_b);
+    if (variant_of(m)->post_eps > 0)
+        post_attn.eps = post_ffn.eps = variant_of(m)->post_eps;
     node x = between_loops(m, g, i, c->x[0]),
          h = before && !(variant_of(m)->first_bare && !l)
                  ? nn_norm(g, x, &attn_norm, "attn_norm")
@@ -865,11 +941,14 @@ void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struc
         c->x[0] = parallel(m, g, i, x, h);
         return;
     }
+    node first = x;
     if (w->wo) {
         h = m->layer_features[l] & F_LINEAR
                 ? graph_matmul(g, w->wo, NULL, nn_tail(g, h), "attn_output")
                 : attention(m, g, i, h);
-        x = nn_tail(g, x);
+        if (m->hp.value_scale != 0 && m->hp.value_scale != 1)
+            h = graph_scale(g, h, m->hp.value_scale, "attn_value_scale");
+        first = x = nn_tail(g, x);
         if (w->post_attn_norm && !of_sum)
             h = nn_norm(g, h, &post_attn, "post_attention_norm");
         x = add(m, g, h, x, "attn_residual");
@@ -878,7 +957,7 @@ void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struc
     }
     if (w->down || w->router) {
         h = before ? nn_norm(g, x, &ffn_norm, "ffn_norm") : x;
-        h = feed_forward(m, g, l, h);
+        h = feed_forward(m, g, l, h, first);
         if (w->post_ffn_norm && !of_sum)
             h = nn_norm(g, h, &post_ffn, "post_ffw_norm");
         x = add(m, g, h, x, "ffn_residual");

@@ -99,6 +99,8 @@ struct variant {
     enum parallel parallel;
     int positions; /* position_embd: a vector is added for each */
     int embd_norm; /* token_embd_norm, of kind `norms` */
+    int embd_bare; /* the embedding is normalised without weights */
+    float post_eps; /* norms behind the blocks add this to the mean, not the key's; 0: that */
     int first_bare; /* the first layer has no attn_norm */
 
     enum rope rope;
@@ -121,6 +123,8 @@ struct variant {
     float swa_base_default; /* without that key; 0: as the others' */
     int swa_unscaled;       /* rope.scaling is not of windowed layers */
     int swa_rot;            /* windowed layers rotate rope.dimension_count_swa elements */
+    int swa_alike;    /* key_length_swa, .. say for them what the keys without _swa say for all */
+    int pattern_must; /* the pattern's key has to be there */
 
     enum presence fused_qkv; /* attn_qkv; MAY: or attn_q, attn_k, attn_v */
     enum presence qkv_bias;
@@ -130,6 +134,8 @@ struct variant {
     enum attn_gate attn_gate;
     enum glu_act gate_act;
     int sinks;     /* attn_sinks: a logit of each head that has no value */
+    int sinks_may; /* .. in layers that have it */
+    int value_scale; /* attention.value_scale: what attention adds is times that */
     int sub_norms; /* attn_sub_norm, ffn_sub_norm before the output matrices */
 
     enum glu_act act;
@@ -140,7 +146,8 @@ struct variant {
 
     enum experts experts;
     enum presence choice_bias; /* exp_probs_b */
-    enum by_key gating;        /* expert_gating_func, without it: */
+    int early_router;          /* it reads what the layer reads, not what its experts do */
+    enum by_key gating;        /* expert_gating_func (YES: it has to be there), without it: */
     int gating_default;        /* 1: softmax (as 0 is), 2: sigmoid */
     enum by_key renorm;        /* the chosen ones' weights sum to 1; expert_weights_norm */
     int expert_scale;          /* they are times expert_weights_scale */
@@ -161,6 +168,7 @@ struct variant {
 
     int scales;         /* keys embedding_scale, residual_scale, attention.scale, logit_scale; */
     int logits_divided; /* the last is a divisor */
+    int logits_scaled;  /* logit_scale alone, which has to be there */
     float embd_scale; /* defaults of the first, of the second over sqrt(layers), and of the last */
     float residual_by_depth, logits_by_width; /* over the width */
     int rope_switch;                          /* rope.scaling.finetuned = false: no positions */

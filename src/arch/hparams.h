@@ -23,7 +23,8 @@ struct hparams {
     int32_t n_embd_out;                 /* of an embedding that comes out; 0: n_embd */
     int32_t n_layer, n_nextn;           /* layers run; those after them that predict further on */
     int32_t *n_head, *n_head_kv, *n_ff; /* [n_layer] */
-    int32_t d_k, d_v;                   /* head dimensions */
+    int32_t d_k, d_v;                   /* head dimensions; of windowed layers */
+    int32_t d_k_swa, d_v_swa;
     float norm_eps;
     /* experts */
     int32_t n_expert, n_expert_used, n_ff_exp, n_expert_shared, n_ff_shexp;
@@ -38,7 +39,7 @@ struct hparams {
     int32_t causal;
     /* positions */
     int32_t n_rot, n_rot_swa, rope_sections[4];
-    int32_t *rotated; /* [n_layer] 0: the layer has no positions */
+    int32_t *rotated; /* [n_layer] 0: the layer has no positions; NULL: that is not told */
     int32_t n_factors; /* divisors of frequencies that the file may have; 0: one for each pair */
     float rope_alpha;
     float rope_base, rope_base_swa, rope_factor, rope_attn_factor;
@@ -47,7 +48,7 @@ struct hparams {
     float alibi_max;
     int32_t n_positions; /* of a table that is added to the embedding; 0: there is none */
     /* scales */
-    float embd_scale, residual_scale, logit_scale, attn_scale;
+    float embd_scale, residual_scale, logit_scale, attn_scale, value_scale;
     float attn_softcap, logit_softcap, qkv_clamp;
     int32_t parallel, n_loops, loops_as_they_are;
     int32_t pooling;                 /* enum pith_pooling */

@@ -5,7 +5,9 @@
  *            window. Queries of the 27B model are scaled by E / heads.
  *   gemma3   arXiv:2503.19786: as gemma2 without caps, q and k normalised, 5 of 6 layers windowed
  *            with a base of their own
- *   plamo3   PLaMo 3: gate and up in one matrix, 7 of 8 layers windowed */
+ *   plamo3   PLaMo 3: gate and up in one matrix, 7 of 8 layers windowed
+ *   muse-glimmer  Muse-Glimmer: the embedding is normalised, attention's output gated; windowed
+ *            layers alone have positions */
 #include "arch/decoder.h"
 
 #define GEMMA                                                                                      \
@@ -25,3 +27,8 @@ DECODER_RENAMED(arch_plamo3, "plamo3",
                 .fused_qkv = MUST, .qkv_bias = NEVER, .out_bias = NEVER, .ffn_bias = NEVER,
                 .fused_up = 1, .window_period = 8, .swa_base = BY_KEY, .swa_base_default = 10000,
                 .swa_unscaled = 1)
+DECODER(arch_muse_glimmer, "muse-glimmer", .norm_place = NORM_SANDWICH, .post_eps = 1e-8f,
+        .embd_bare = 1, .out_bias = NEVER, .ffn_bias = NEVER, .qk_norm = QK_HEAD,
+        .attn_gate = GATE_ELEMENTS, .gate_act = GLU_SIGMOID, .window = MUST, .window_period = 4,
+        .swa_base = BY_KEY, .swa_unscaled = 1, .rotates = ROTATES_WINDOWED, .logits_scaled = 1,
+        .capped = BY_KEY, .attn_cap = -1, .logit_cap = 30, .output = MUST)

@@ -20,7 +20,11 @@
  *   cohere2moe     North Mini: cohere2 with experts; the mean of shared and chosen ones
  *   maple          Maple: windowed layers alone have positions; gates are cut off
  *   step35         Step-3.5 Flash: windows that rotate otherwise, a gate of each head, limits of
- *                  what comes out of the gates */
+ *                  what comes out of the gates
+ *   smallthinker   SmallThinker, arXiv:2507.20984: the router reads what the layer reads; every
+ *                  fourth layer from the first on has no positions
+ *   mimo2          MiMo-V2-Flash: windows with a base of their own, sinks where a layer has them,
+ *                  what attention adds is scaled */
 #include "arch/decoder.h"
 
 #define PLAIN .out_bias = NEVER, .ffn_bias = NEVER
@@ -102,3 +106,32 @@ DECODER(arch_step35, "step35", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .
         .experts = EXPERTS_BY_ROUTER, .gating = BY_KEY, .gating_default = 2, .renorm = BY_KEY,
         .expert_scale = 1, .shared = SHARED_BY_WIDTH, .clamped = CLAMPED_BEHIND, .output = MUST,
         .tune = half_rotated)
+
+/* Windows are of 4,096 positions, whatever number the key has. With them the first of every four
+ * layers has no positions; a model of four rotates in all. */
+static pith_status first_of_four_bare(struct arch_model *m, struct pith_error *err)
+{
+    struct hparams *hp = &m->hp;
+    if (hp->n_rot != hp->d_k)
+        return error_set(err, PITH_RANGE,
+                         "%s: rope.dimension_count is %d, attention.key_length %d: wanted the same",
+                         arch_path(m), hp->n_rot, hp->d_k);
+    if (!hp->window)
+        return PITH_OK;
+    hp->window = 4096;
+    hp->rotated = arena_array(m->arena, (size_t)hp->n_layer, sizeof *hp->rotated);
+    if (!hp->rotated)
+        return error_set(err, PITH_NOMEM, "out of memory while reading %s", arch_path(m));
+    for (int32_t l = 0; l < hp->n_layer; l++)
+        hp->rotated[l] = l % 4 != 0 || hp->n_layer == 4;
+    return PITH_OK;
+}
+DECODER(arch_smallthinker, "smallthinker", PLAIN, .rope = ROPE_HALVES, .no_factors = 1,
+        .window_period = 4, .full_first = 1, .swa_base = BY_KEY, .experts = EXPERTS_ALL,
+        .choice_bias = NEVER, .early_router = 1, .act = GLU_RELU, .gating = YES, .renorm = YES,
+        .tune = first_of_four_bare)
+DECODER(arch_mimo2, "mimo2", PLAIN, .rope = ROPE_HALVES, .no_factors = 1, .qkv_bias = NEVER,
+        .window = MUST, .window_period = 2, .pattern_must = 1, .swa_base = BY_KEY,
+        .swa_base_default = 10000, .swa_unscaled = 1, .swa_alike = 1, .sinks_may = 1,
+        .value_scale = 1, .experts = EXPERTS_BY_ROUTER, .gating_default = 2, .renorm = YES,
+        .output = MUST)
