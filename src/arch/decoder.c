@@ -321,6 +321,14 @@ static int alibi_by_keys(const struct arch_model *m)
 {
     return variant_of(m)->alibi_keys;
 }
+static int clamps_by_key(const struct arch_model *m)
+{
+    return variant_of(m)->clamp_key;
+}
+static int tempers_by_key(const struct arch_model *m)
+{
+    return variant_of(m)->temper_key;
+}
 static int may_be_parallel(const struct arch_model *m)
 {
     return variant_of(m)->parallel == PARALLEL_BY_KEY;
@@ -511,6 +519,9 @@ const struct key_spec decoder_keys[] = {
     {BOOL("rope.scaling.finetuned", rope_finetuned), .def = 1, .when = may_switch_rope},
     {F32("attention.max_alibi_bias", alibi_max), RANGE(0, 64), .when = alibi_by_keys, .synth = 8},
     {F32("attention.clamp_kqv", qkv_clamp), RANGE(0, 1e30), .when = alibi_by_keys},
+    {F32("attention.clamp_kqv", qkv_clamp), RANGE(0, 1e30), .required = 1, .when = clamps_by_key,
+     .synth = 1},
+    {F32("attention.temperature_scale", temper), .when = tempers_by_key, .synth = 0.125},
     {NAME("hidden_activation", hidden_act), .names = activation_names, .when = acts_by_key},
     {BOOL("use_parallel_residual", parallel), .when = may_be_parallel, .synth = 1},
     {BOOL("attention.causal", causal), .def = 1, .synth_of = causal},
@@ -793,6 +804,7 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t i, no
                                 .softcap = m->hp.attn_softcap,
                                 .alibi = m->hp.alibi_max,
                                 .clamp = m->hp.qkv_clamp,
+                                .temper = {m->hp.temper, m->hp.rope_ctx_orig, 0},
                                 .rope = m->rope[l],
                                 .sinks = w->sinks,
                                 .state = m->state_of[i][SELF]};

@@ -113,6 +113,8 @@ struct variant {
 
     float alibi;    /* scores fall with the distance, by slopes for this greatest bias; */
     int alibi_keys; /* attention.max_alibi_bias has it, attention.clamp_kqv cuts q, k and v off */
+    int clamp_key;  /* the latter alone, which has to be there */
+    int temper_key; /* attention.temperature_scale: queries grow with the position */
 
     /* Windows of attention.sliding_window positions, in a pattern of layers. */
     enum presence window;   /* the key; MAY with a period of 0: there are no windows */

@@ -50,6 +50,7 @@ struct hparams {
     /* scales */
     float embd_scale, residual_scale, logit_scale, attn_scale, value_scale;
     float attn_softcap, logit_softcap, qkv_clamp;
+    float temper; /* of queries, by spans of rope_ctx_orig positions; 0: none */
     int32_t parallel, n_loops, loops_as_they_are;
     int32_t pooling;                 /* enum pith_pooling */
     int32_t hidden_act; /* of hidden_activation: a place in its names */

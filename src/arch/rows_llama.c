@@ -3,6 +3,7 @@
  *   llama           LLaMA, arXiv:2302.13971; Llama 2, arXiv:2307.09288 (GQA); Mixtral,
  *                   arXiv:2401.04088 (experts). Biases everywhere, each optional.
  *   llama-embed     bidirectional, for embeddings
+ *   mistral3        Mistral Small 3, Ministral 3: queries grow with the position
  *   internlm2       arXiv:2403.17297
  *   xverse          XVERSE
  *   smollm3         SmolLM3: every fourth layer has no positions
@@ -25,13 +26,16 @@
  *   bitnet          arXiv:2402.17764: norms before both output matrices
  *   chatglm         arXiv:2406.12793: a part of each head is rotated; gate and up are one matrix
  *   phi3            arXiv:2404.14219: the same form, half-split; factors for long texts
- *   glm4            GLM-4-0414: norms before and behind */
+ *   glm4            GLM-4-0414: norms before and behind
+ *   spark2_5        Spark-X2.5: a gate of each head, windows with a rotation of their own, GELU */
 #include "arch/decoder.h"
 
 #define PLAIN .out_bias = NEVER, .ffn_bias = NEVER
 
 DECODER(arch_llama, "llama", .experts = EXPERTS_BY_COUNT, .renorm = YES)
 DECODER(arch_llama_embed, "llama-embed", .embeds = 1)
+DECODER(arch_mistral3, "mistral3", .experts = EXPERTS_BY_COUNT, .ff_of_expert = FF_NO_KEY,
+        .choice_bias = NEVER, .renorm = YES, .temper_key = 1)
 DECODER(arch_internlm2, "internlm2", PLAIN, .output = MUST)
 DECODER(arch_xverse, "xverse", PLAIN, .output = MUST)
 DECODER(arch_smollm3, "smollm3", PLAIN, .rotates = ROTATES_BY_STEP, .rotate_step = 4)
@@ -69,3 +73,6 @@ DECODER(arch_chatglm, "chatglm", PLAIN, .fused_up = 1)
 DECODER(arch_phi3, "phi3", PLAIN, .rope = ROPE_HALVES, .fused_up = 1)
 DECODER(arch_glm4, "glm4", PLAIN, .sections = SECTIONS_PAIR_HALVES, .norm_place = NORM_SANDWICH,
         .fused_up = 1)
+DECODER(arch_spark2_5, "spark2_5", PLAIN, .rope = ROPE_HALVES, .act = GLU_GELU,
+        .attn_gate = GATE_HEADS, .gate_act = GLU_SIGMOID, .window = MUST, .window_period = 4,
+        .swa_base = BY_KEY, .swa_rot = 1, .no_factors = 1)

@@ -2,6 +2,8 @@
  * (decoder.h).
  *
  *   deepseek       DeepSeekMoE, arXiv:2401.06066: weights are not renormalised
+ *   dbrx           DBRX model card: LayerNorm; q, k and v are cut off; the norm before the experts is
+ *                  called attn_output_norm
  *   deepseek2-ocr  DeepSeek-OCR, arXiv:2510.18234: half-split rotation
  *   bailingmoe     Ling, arXiv:2503.05139: experts in every layer; heads as wide as what is rotated
  *   bailingmoe2    Ling 2.0, arXiv:2510.22115: q and k normalised, the choice has a bias
@@ -31,6 +33,11 @@
 
 DECODER(arch_deepseek, "deepseek", PLAIN, .experts = EXPERTS_BEHIND, .expert_scale = 1,
         .shared = SHARED_BY_COUNT)
+DECODER_RENAMED(arch_dbrx, "dbrx", RENAMED("ffn_norm.weight", "attn_output_norm.weight"), PLAIN,
+                .norms = NORMS_LAYER_W, .rope = ROPE_HALVES, .no_factors = 1, .clamp_key = 1,
+                .fused_qkv = MUST, .qkv_bias = NEVER, .experts = EXPERTS_ALL,
+                .ff_of_expert = FF_NO_KEY, .choice_bias = NEVER, .renorm = YES, .output = MUST,
+                .output_bias = NEVER)
 DECODER(arch_deepseek2_ocr, "deepseek2-ocr", PLAIN, .rope = ROPE_HALVES, .experts = EXPERTS_BEHIND,
         .gating = BY_KEY, .gating_default = 1, .renorm = BY_KEY, .expert_scale = 1,
         .shared = SHARED_BY_COUNT)

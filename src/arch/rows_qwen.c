@@ -3,6 +3,7 @@
  *
  *   qwen           arXiv:2309.16609: the key feed_forward_length is twice the width
  *   qwen2          arXiv:2407.10671: biases on q, k, v
+ *   qwen2vl        arXiv:2409.12191, the text side: positions of three axes
  *   qwen2moe       a shared expert that has a gate
  *   dream          arXiv:2508.15487: qwen2 that fills in masks, every row sees every other
  *   qwen3          arXiv:2505.09388: q and k normalised per head
@@ -37,6 +38,17 @@ static pith_status half_width(struct arch_model *m, struct pith_error *err)
 DECODER(arch_qwen, "qwen", PLAIN, .fused_qkv = MUST, .qkv_bias = MUST, .output = MUST,
         .tune = half_width)
 DECODER(arch_qwen2, "qwen2", PLAIN, .output_bias = MAY)
+/* Norms add nothing to the mean square, whatever epsilon the file has: what it is compared with
+ * reads none. So little changes no row but one of zeros, which stays one. An output bias is not
+ * added. */
+static pith_status bare_norms(struct arch_model *m, struct pith_error *err)
+{
+    (void)err;
+    m->hp.norm_eps = 1e-30f;
+    return PITH_OK;
+}
+DECODER_UNUSED(arch_qwen2vl, "qwen2vl", RENAMED("output.bias"), PLAIN, .sections = SECTIONS_PAIRS,
+               .output_bias = NEVER, .tune = bare_norms)
 DECODER(arch_qwen2moe, "qwen2moe", PLAIN, .experts = EXPERTS_ALL, .ff_of_expert = FF_SHARE,
         .shared = SHARED_WIDE, .shared_gate = 1, .output = MUST)
 DECODER(arch_dream, "dream", PLAIN, .never_causal = 1)
