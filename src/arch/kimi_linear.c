@@ -1,5 +1,5 @@
-/* kimi_linear.c -- Kimi Linear, arXiv:2510.26692: Kimi delta attention in most layers, latent
- * attention without positions in the others, experts behind the first layers.
+/* kimi_linear.c -- Kimi delta attention in most layers, latent attention in the others, experts
+ * behind the first layers.
  *
  *     for each layer:  x += mixer(norm(x));  x += ffn(norm(x))
  *     logits = output(norm(x))
@@ -8,26 +8,42 @@
  * channel decays by exp(a softplus(f)), f of a low-rank product; the state learns what it does not
  * know of v yet (graph/ops/scan.c, DELTA); heads are normalised and gated. Latent attention: keys
  * of all heads are one row [latent, shared], values its first part; each head has a matrix that
- * brings its query there, and one that brings back what it saw. */
+ * brings its query there, and one that brings back what it saw.
+ *
+ *   kimi-linear   Kimi Linear, arXiv:2510.26692. Latent attention has no positions
+ *   bailingmoe3   Ling 3.0 model card. Channels decay by exp(b sigmoid(a f)), b the lowest that the
+ *                 logarithm goes, f of one product, and gates are one product; the shared part is
+ *                 rotated, q may be short, results of heads are gated; feed-forwards have limits,
+ *                 experts groups */
 #include "arch/arch.h"
 
 #include <math.h>
 
-enum { F_KDA = 1, F_MLA = 2, F_DENSE = 4, F_MOE = 8 }; /* of a layer */
+enum {
+    F_KDA = 1, /* of a layer */
+    F_MLA = 2,
+    F_DENSE = 4,
+    F_MOE = 8,
+    F_LING = 16, /* of the architecture: bailingmoe3 */
+    F_SHORT_Q = 32
+};
 enum { MIXER };                                        /* its state, */
 enum { CONV_Q, CONV_K, CONV_V, MATRIX };               /* and its parts in delta attention */
 
 struct kimi_hp {
-    int32_t conv, head;             /* delta attention */
+    int32_t conv, head; /* delta attention */
+    float lowest;       /* of a decay's logarithm; only bailingmoe3 has it */
+    int32_t safe;       /* its decay has that bound */
     int32_t rank, d_q, shared, d_o; /* latent: elements of a row, of a head of q and what of it
                                        meets the shared part, of a head's result */
+    int32_t q_rank;                 /* of a short q; 0: it is one product */
 };
 
 struct kimi_layer {
     struct tensor *norm1, *norm2, *wo;
     struct tensor *wq, *wk, *wv, *conv_q, *conv_k, *conv_v;
     struct tensor *f_a, *f_b, *dt, *a, *beta, *g_a, *g_b, *norm;
-    struct tensor *kv_a, *kv_norm, *k_b, *v_b;
+    struct tensor *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *k_b, *v_b, *head_gate;
     struct tensor *gate, *up, *down;
     struct tensor *router, *choice, *gate_exps, *up_exps, *down_exps, *gate_sh, *up_sh, *down_sh;
 };
@@ -38,6 +54,7 @@ enum {
     D_CONV,
     D_HEADS,
     D_Q,
+    D_QA,
     D_LATENT_ROW,
     D_RANK,
     D_NOPE,
@@ -60,6 +77,8 @@ static int64_t kimi_dim(const struct arch_model *m, int d, int32_t l)
         return heads;
     case D_Q:
         return heads * h->d_q;
+    case D_QA:
+        return h->q_rank;
     case D_LATENT_ROW:
         return h->rank + h->shared;
     case D_RANK:
@@ -75,6 +94,10 @@ static int64_t kimi_dim(const struct arch_model *m, int d, int32_t l)
 
 /* ---------------------------------------------------------------- tables */
 
+static int is_ling(const struct arch_model *m)
+{
+    return (*(const uint32_t *)m->arch->variant & F_LING) != 0;
+}
 static int has_experts(const struct arch_model *m)
 {
     return m->hp.n_expert > 0;
@@ -89,7 +112,13 @@ static double half_row(const struct arch_model *m)
     return m->hp.n_embd / 2 > 0 ? m->hp.n_embd / 2 : 1;
 }
 
-#define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct kimi_hp, field), .family = 1
+static int has_limits(const struct arch_model *m)
+{
+    return is_ling(m) && has_experts(m);
+}
+
+#define OWN_OF(kind, suffix, field) KEY_AT(kind, suffix, struct kimi_hp, field), .family = 1
+#define OWN(suffix, field)          OWN_OF(KEY_I32, suffix, field)
 static const struct key_spec keys[] = {
     KEYS_SIZES,
     KEYS_RMS,
@@ -106,15 +135,33 @@ static const struct key_spec keys[] = {
     {I32("expert_gating_func", expert_gating), RANGE(1, 2), .required = 1, .when = has_experts,
      .synth = 2},
     {F32("expert_weights_scale", expert_scale), .when = has_experts},
+    {BOOL("expert_weights_norm", expert_norm), .when = has_limits, .synth = 1},
+    {I32("expert_group_count", n_expert_groups), RANGE(0, MAX_EXPERTS), .when = has_limits},
+    {I32("expert_group_used_count", n_groups_used), RANGE(0, MAX_EXPERTS), .when = has_limits},
+    {KEY_AT(KEY_LAYERS_F32, "swiglu_clamp_exp", struct hparams, clamp_exp), RANGE(0, 1e30),
+     .when = has_limits, .synth = 1},
+    {KEY_AT(KEY_LAYERS_F32, "swiglu_clamp_shexp", struct hparams, clamp_shexp), RANGE(0, 1e30),
+     .when = is_ling, .synth = 1},
     {I32("leading_dense_block_count", n_dense), RANGE(0, MAX_LAYERS), .when = has_experts,
      .synth = 1},
     {OWN("attention.kv_lora_rank", rank), RANGE(1, MAX_HEAD_DIM), .required = 1,
      .synth_of = half_row},
     {OWN("attention.key_length_mla", d_q), RANGE(2, MAX_HEAD_DIM), .required = 1, .synth = 24},
     {OWN("attention.value_length_mla", d_o), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 16},
+    {OWN("attention.q_lora_rank", q_rank), RANGE(0, MAX_EMBD), .when = is_ling, .synth = 24},
     {OWN("rope.dimension_count", shared), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 8},
+    {FOUR("rope.dimension_sections", rope_sections), RANGE(0, MAX_HEAD_DIM), .when = is_ling},
+    {F32("rope.freq_base", rope_base), .def = 10000, .when = is_ling},
+    {F32("rope.scaling.factor", rope_factor), .def = 1, .old = "rope.scale_linear",
+     .when = is_ling},
+    {F32("rope.scaling.attn_factor", rope_attn_factor), .def = 1, .when = is_ling},
+    {NAME("rope.scaling.type", rope_scaling), .names = rope_scaling_names, .from = key_scaling,
+     .when = is_ling},
     {OWN("ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
     {OWN("kda.head_dim", head), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 16},
+    {OWN_OF(KEY_F32, "kda.gate_lower_bound", lowest), RANGE(-1e30, 0), .required = 1,
+     .when = is_ling, .synth = -5},
+    {OWN_OF(KEY_BOOL, "kda.safe_gate", safe), .def = 1, .when = is_ling},
     KEYS_POOLING,
     {0},
 };
@@ -126,7 +173,9 @@ static const struct key_spec keys[] = {
 static const struct tensor_spec tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
     IO("output_norm.weight", output_norm, DIM(DIM_E)),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .use = TENSOR_OUTPUT),
+    IO("output.weight", output, DIM(DIM_V, DIM_E), .unless = F_LING, .use = TENSOR_OUTPUT),
+    IO("output.weight", output, DIM(DIM_V, DIM_E), .need = F_LING, .optional = 1,
+       .use = TENSOR_OUTPUT),
     L("attn_norm.weight", norm1, DIM(DIM_E)),
 
     L("attn_q.weight", wq, DIM(D_KDA, DIM_E), .need = F_KDA),
@@ -135,21 +184,27 @@ static const struct tensor_spec tensors[] = {
     L("ssm_conv1d_q.weight", conv_q, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
     L("ssm_conv1d_k.weight", conv_k, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
     L("ssm_conv1d_v.weight", conv_v, DIM(DIM_ONE, D_KDA, DIM_ONE, D_CONV), .need = F_KDA, VECTOR),
-    L("ssm_f_a.weight", f_a, DIM(D_HEAD, DIM_E), .need = F_KDA),
-    L("ssm_f_b.weight", f_b, DIM(D_KDA, D_HEAD), .need = F_KDA),
+    L("ssm_f_a.weight", f_a, DIM(D_HEAD, DIM_E), .need = F_KDA, .unless = F_LING),
+    L("ssm_f_b.weight", f_b, DIM(D_KDA, D_HEAD), .need = F_KDA, .unless = F_LING),
+    L("ssm_f_a.weight", f_b, DIM(D_KDA, DIM_E), .need = F_KDA | F_LING),
     L("ssm_dt.bias", dt, DIM(D_KDA), .need = F_KDA),
     L("ssm_a", a, DIM(D_HEADS, DIM_ONE), .need = F_KDA, VECTOR, .centre = -1), /* it fades */
     L("ssm_beta.weight", beta, DIM(D_HEADS, DIM_E), .need = F_KDA),
-    L("ssm_g_a.weight", g_a, DIM(D_HEAD, DIM_E), .need = F_KDA),
-    L("ssm_g_b.weight", g_b, DIM(D_KDA, D_HEAD), .need = F_KDA),
+    L("ssm_g_a.weight", g_a, DIM(D_HEAD, DIM_E), .need = F_KDA, .unless = F_LING),
+    L("ssm_g_b.weight", g_b, DIM(D_KDA, D_HEAD), .need = F_KDA, .unless = F_LING),
+    L("ssm_g_a.weight", g_b, DIM(D_KDA, DIM_E), .need = F_KDA | F_LING),
     L("ssm_norm.weight", norm, DIM(D_HEAD), .need = F_KDA),
     L("attn_output.weight", wo, DIM(DIM_E, D_KDA), .need = F_KDA),
 
-    L("attn_q.weight", wq, DIM(D_Q, DIM_E), .need = F_MLA),
+    L("attn_q.weight", wq, DIM(D_Q, DIM_E), .need = F_MLA, .unless = F_SHORT_Q),
+    L("attn_q_a.weight", q_a, DIM(D_QA, DIM_E), .need = F_MLA | F_SHORT_Q),
+    L("attn_q_a_norm.weight", q_norm, DIM(D_QA), .need = F_MLA | F_SHORT_Q),
+    L("attn_q_b.weight", q_b, DIM(D_Q, D_QA), .need = F_MLA | F_SHORT_Q),
     L("attn_kv_a_mqa.weight", kv_a, DIM(D_LATENT_ROW, DIM_E), .need = F_MLA),
     L("attn_kv_a_norm.weight", kv_norm, DIM(D_RANK), .need = F_MLA),
     L("attn_k_b.weight", k_b, DIM(D_HEADS, D_RANK, D_NOPE), .need = F_MLA, PER_HEAD),
     L("attn_v_b.weight", v_b, DIM(D_HEADS, D_OUT, D_RANK), .need = F_MLA, PER_HEAD),
+    L("attn_gate.weight", head_gate, DIM(D_HEADS, DIM_E), .need = F_MLA | F_LING),
     L("attn_output.weight", wo, DIM(DIM_E, D_ALL), .need = F_MLA),
 
     L("ffn_norm.weight", norm2, DIM(DIM_E)),
@@ -168,19 +223,43 @@ static const struct tensor_spec tensors[] = {
 };
 #undef L
 
+/* What only bailingmoe3 says. */
+static pith_status check_ling(const struct arch_model *m, struct pith_error *err)
+{
+    const struct kimi_hp *h = m->family;
+    const struct hparams *hp = &m->hp;
+    if (!h->safe || !(h->lowest < 0))
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s: kda.safe_gate is %s, kda.gate_lower_bound %g, wanted true and < 0",
+                         arch_path(m), h->safe ? "true" : "false", (double)h->lowest);
+    if (h->shared % 2 || hp->rope_base <= 1 || hp->rope_factor <= 0)
+        return error_set(err, PITH_RANGE,
+                         "%s: RoPE of %d elements (wanted an even number), base %g (wanted > 1), "
+                         "factor %g (wanted > 0)",
+                         arch_path(m), h->shared, (double)hp->rope_base, (double)hp->rope_factor);
+    if (hp->rope_scaling != ROPE_SCALE_NONE && hp->rope_scaling != ROPE_SCALE_LINEAR)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s: rope.scaling.type is \"%s\", wanted none or linear", arch_path(m),
+                         rope_scaling_names[hp->rope_scaling]);
+    return PITH_OK;
+}
+
 static pith_status derive(struct arch_model *m, struct pith_error *err)
 {
     const struct kimi_hp *h = m->family;
+    m->features = (is_ling(m) ? F_LING : 0) | (h->q_rank ? F_SHORT_Q : 0);
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
         m->layer_features[l] = m->hp.n_head_kv[l] ? F_MLA : F_KDA;
         m->layer_features[l] |= has_experts(m) && l >= m->hp.n_dense ? F_MOE : F_DENSE;
     }
-    return h->shared < h->d_q
-               ? PITH_OK
-               : error_set(err, PITH_SHAPE,
-                           "%s: rope.dimension_count is %d, attention.key_length_mla %d: nothing "
-                           "is left of a head",
-                           arch_path(m), h->shared, h->d_q);
+    if (is_ling(m))
+        m->hp.n_rot = h->shared;
+    if (h->shared >= h->d_q)
+        return error_set(err, PITH_SHAPE,
+                         "%s: rope.dimension_count is %d, attention.key_length_mla %d: nothing "
+                         "is left of a head",
+                         arch_path(m), h->shared, h->d_q);
+    return is_ling(m) ? check_ling(m, err) : PITH_OK;
 }
 
 /* Every other layer is latent attention. */
@@ -200,10 +279,30 @@ static void states(struct arch_model *m)
         struct state kda = {
             .rows = STATE_RECURRENT,
             .n = {[CONV_Q] = window, [CONV_K] = window, [CONV_V] = window, [MATRIX] = n * h->head}};
-        struct state latent = {
-            .rows = STATE_LATENT, .n_head_kv = 1, .d_k = h->rank + h->shared, .d_v = h->rank};
+        struct state latent = {.rows = STATE_LATENT,
+                               .n_head_kv = 1,
+                               .d_k = h->rank + h->shared,
+                               .d_v = h->rank,
+                               .rope_first = h->rank};
         arch_state(m, l, MIXER, m->layer_features[l] & F_KDA ? kda : latent);
     }
+}
+
+static pith_status ready(struct arch_model *m, struct pith_error *err)
+{
+    if (!is_ling(m))
+        return PITH_OK;
+    const uint8_t *axis = rope_axis(m, 0);
+    struct rope_params p = {.n_rot = m->hp.n_rot,
+                            .neox = axis != NULL,
+                            .base = m->hp.rope_base,
+                            .scaled = 1,
+                            .axis = axis};
+    const struct rope_set *set = rope_set_new(m, &p);
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        m->rope[l] = set;
+    return set ? PITH_OK
+               : error_set(err, PITH_NOMEM, "out of memory for the rotation of positions");
 }
 
 /* ---------------------------------------------------------------- graph */
@@ -222,16 +321,22 @@ static node convolved(const struct arch_model *m, struct graph *g, int32_t l, no
     return graph_glu(g, graph_conv(g, &in, name), NULL, GLU_SILU, name);
 }
 
-/* What each key channel keeps: exp(a softplus(f)), a of its head. */
+/* What each key channel keeps: exp(a softplus(f)), a of its head; or exp(b sigmoid(a f)). */
 static node decay(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct kimi_layer *w = arch_layer(m, l);
-    node f = graph_matmul(g, w->f_a, NULL, x, "kda_decay_down");
+    const struct kimi_hp *h = m->family;
+    node f = w->f_a ? graph_matmul(g, w->f_a, NULL, x, "kda_decay_down") : x;
     f = graph_matmul(g, w->f_b, w->dt, f, "kda_decay_up");
-    f = graph_glu(g, f, NULL, GLU_SOFTPLUS, "kda_decay_act");
+    if (!is_ling(m))
+        f = graph_glu(g, f, NULL, GLU_SOFTPLUS, "kda_decay_act");
     node a = graph_gather(g, w->a, NULL, &(struct gather_op){.by = GATHER_ROW, .scale = 1},
                           "kda_decay_rate");
-    return graph_glu(g, graph_head_mul(g, f, a, "kda_decay_log"), NULL, GLU_EXP, "kda_decay");
+    f = graph_head_mul(g, f, a, "kda_decay_log");
+    if (is_ling(m))
+        f = graph_scale(g, graph_glu(g, f, NULL, GLU_SIGMOID, "kda_decay_act"), h->lowest,
+                        "kda_decay_bound");
+    return graph_glu(g, f, NULL, GLU_EXP, "kda_decay");
 }
 
 /* q and k of length 1, x / sqrt(sum x^2 + eps): an RMS norm gives sqrt(n) times that. */
@@ -263,10 +368,24 @@ static node delta_attention(const struct arch_model *m, struct graph *g, int32_t
                            .scale = 1.0f / (float)n}; /* 1 / sqrt(n), twice: q was not scaled */
     node y = nn_tail(g, graph_linear(g, &in, &op, "kda"));
     y = graph_rms_norm(g, y, w->norm, n, eps, "kda_norm");
-    node gate = graph_matmul(g, w->g_a, NULL, nn_tail(g, x), "kda_gate_down");
+    node gate = nn_tail(g, x);
+    if (w->g_a)
+        gate = graph_matmul(g, w->g_a, NULL, gate, "kda_gate_down");
     gate = graph_matmul(g, w->g_b, NULL, gate, "kda_gate_up");
     return graph_matmul(g, w->wo, NULL, graph_glu(g, gate, y, GLU_SIGMOID, "kda_gated"),
                         "attn_output");
+}
+
+/* q of all heads, what meets the shared part last. */
+static node queries(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct kimi_layer *w = arch_layer(m, l);
+    const struct kimi_hp *h = m->family;
+    if (!w->q_a)
+        return graph_matmul(g, w->wq, NULL, x, "attn_q");
+    node q = graph_matmul(g, w->q_a, NULL, x, "attn_q_a");
+    q = graph_rms_norm(g, q, w->q_norm, h->q_rank, m->hp.norm_eps, "attn_q_a_norm");
+    return graph_matmul(g, w->q_b, NULL, q, "attn_q_b");
 }
 
 static node latent_attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
@@ -275,7 +394,10 @@ static node latent_attention(const struct arch_model *m, struct graph *g, int32_
     const struct kimi_hp *h = m->family;
     int32_t heads = m->hp.n_head[l], shared = h->shared, own = h->d_q - shared;
     int32_t state = m->state_of[l][MIXER];
-    node q = graph_matmul(g, w->wq, NULL, x, "attn_q");
+    node q = queries(m, g, l, x), angles = m->rope[l] ? nn_angles(g, m->rope[l]) : NULL;
+    struct rope_op turn = {.set = m->rope[l], .width = h->d_q, .first = own};
+    if (angles)
+        q = graph_rope_part(g, q, angles, &turn, "attn_q_rope");
     node there = graph_heads(g, q, &(struct heads_in){h->d_q, 0, own}, "attn_q_own");
     there = graph_head_matmul(g, w->k_b, there, "attn_q_latent");
     struct concat_in parts = {
@@ -287,21 +409,43 @@ static node latent_attention(const struct arch_model *m, struct graph *g, int32_
     node row = graph_matmul(g, w->kv_a, NULL, x, "attn_kv_a");
     node latent = graph_view(g, row, 0, h->rank, "attn_latent");
     latent = graph_rms_norm(g, latent, w->kv_norm, h->rank, m->hp.norm_eps, "attn_latent_norm");
-    struct concat_in kept = {.x = {latent, graph_view(g, row, h->rank, shared, "attn_k_shared")},
-                             .n = 2};
+    node k = graph_view(g, row, h->rank, shared, "attn_k_shared");
+    if (angles)
+        k = graph_rope(g, k, angles, shared, "attn_k_rope");
+    struct concat_in kept = {.x = {latent, k}, .n = 2};
     node written =
         graph_cache_write(g, graph_concat(g, &kept, "attn_latent_row"), NULL, state, "cache_write");
     node y = nn_tail(g, graph_attn(g, q, written, state, heads, 0, "attn"));
-    return graph_matmul(g, w->wo, NULL, graph_head_matmul(g, w->v_b, y, "attn_v"), "attn_output");
+    y = graph_head_matmul(g, w->v_b, y, "attn_v");
+    if (w->head_gate) {
+        node gate = graph_matmul(g, w->head_gate, NULL, nn_tail(g, x), "attn_gate");
+        gate = graph_glu(g, gate, NULL, GLU_SIGMOID, "attn_gate_act");
+        y = graph_head_mul(g, y, gate, "attn_gated");
+    }
+    return graph_matmul(g, w->wo, NULL, y, "attn_output");
+}
+
+/* The activation with the limit of layer l, if c has one. */
+static enum glu_act activation(const float *c, int32_t l, float *limit)
+{
+    *limit = c ? c[l] : 0;
+    return *limit > 1e-6f ? GLU_SILU_CAP : GLU_SILU;
 }
 
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct kimi_layer *w = arch_layer(m, l);
     const struct hparams *hp = &m->hp;
-    struct nn_ffn dense = {.gate = w->gate, .up = w->up, .down = w->down, .act = GLU_SILU};
-    struct nn_ffn shared = {
-        .gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = GLU_SILU};
+    float limit, limit_sh;
+    enum glu_act act = activation(hp->clamp_exp, l, &limit);
+    enum glu_act act_sh = activation(hp->clamp_shexp, l, &limit_sh);
+    struct nn_ffn dense = {
+        .gate = w->gate, .up = w->up, .down = w->down, .act = act_sh, .act_c = {limit_sh}};
+    struct nn_ffn shared = {.gate = w->gate_sh,
+                            .up = w->up_sh,
+                            .down = w->down_sh,
+                            .act = act_sh,
+                            .act_c = {limit_sh}};
     struct nn_moe moe = {.router = w->router,
                          .choice = w->choice,
                          .gate = w->gate_exps,
@@ -310,10 +454,13 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                          .n_expert = hp->n_expert,
                          .k = hp->n_expert_used,
                          .gating = hp->expert_gating == 2 ? MOE_SIGMOID : MOE_SOFTMAX,
-                         .norm = 1,
+                         .norm = is_ling(m) ? hp->expert_norm : 1,
                          .least = 0x1p-14f,
+                         .n_group = hp->n_expert_groups,
+                         .n_group_used = hp->n_groups_used,
                          .scale = hp->expert_scale != 0 ? hp->expert_scale : 1,
-                         .act = GLU_SILU};
+                         .act = act,
+                         .act_c = {limit}};
     if (m->layer_features[l] & F_DENSE)
         return nn_ffn(g, &dense, x);
     return graph_add(g, nn_moe(g, &moe, x), nn_ffn(g, &shared, x), "ffn_shared");
@@ -331,13 +478,19 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     c->x[0] = graph_add(g, feed_forward(m, g, l, h), x, "ffn_residual");
 }
 
-const struct arch arch_kimi_linear = {.name = "kimi-linear",
-                                      .keys = keys,
-                                      .tensors = tensors,
-                                      .family_bytes = sizeof(struct kimi_hp),
-                                      .layer_bytes = sizeof(struct kimi_layer),
-                                      .dim = kimi_dim,
-                                      .synth = synth,
-                                      .derive = derive,
-                                      .states = states,
-                                      .role = {[ROLE_DECODER] = {.visit = visit}}};
+#define KIMI(symbol, arch_name, feats)                                                             \
+    const struct arch symbol = {.name = arch_name,                                                 \
+                                .variant = &(const uint32_t){feats},                               \
+                                .keys = keys,                                                      \
+                                .tensors = tensors,                                                \
+                                .family_bytes = sizeof(struct kimi_hp),                            \
+                                .layer_bytes = sizeof(struct kimi_layer),                          \
+                                .dim = kimi_dim,                                                   \
+                                .synth = synth,                                                    \
+                                .derive = derive,                                                  \
+                                .states = states,                                                  \
+                                .ready = ready,                                                    \
+                                .role = {[ROLE_DECODER] = {.visit = visit}}};
+
+KIMI(arch_kimi_linear, "kimi-linear", 0)
+KIMI(arch_bailingmoe3, "bailingmoe3", F_LING)
