@@ -323,6 +323,8 @@ struct pith_model_info {
                               vocabulary, templates, tables */
     int32_t n_labels;      /* scores that pooling rank gives of a text; 0: the model has no head */
     int32_t n_embd_out;    /* numbers of an embedding that comes out; most models: n_embd */
+    int32_t logits; /* 1: sessions that do not pool give logits of tokens, causal or (models that
+                     * fill in masks) not; 0: embeddings */
 };
 #define PITH_MODEL_INFO_INIT PITH_SIZED(struct pith_model_info)
 PITH_API pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out,

@@ -2,6 +2,7 @@
  * floats. It is how correctness is checked from outside.
  *
  *     causal model      [T, V]  float32, little endian: the logits behind each token
+ *     fills in masks    [T, V]  the same, of all tokens in one step
  *     encoder, pooling  [T, E]  its output rows, or [1, E] pooled
  *
  * The file appears when it is complete, or not at all.
@@ -152,10 +153,12 @@ static pith_model *open_for(const struct opts *o, int32_t n, struct pith_model_i
                             int *embeddings, int *code)
 {
     int32_t n_batch = o->chunk ? (int32_t)o->chunk : 512;
+    int whole = 0;
     for (;;) {
         struct pith_model_params params = PITH_MODEL_PARAMS_INIT;
         struct pith_error err = {0};
         params.n_batch = n_batch;
+        params.n_outputs = whole ? n_batch : 0;
         pith_model *m = cli_model_open(&o->model, &params, code);
         if (!m)
             return NULL;
@@ -164,16 +167,18 @@ static pith_model *open_for(const struct opts *o, int32_t n, struct pith_model_i
             pith_model_close(m);
             return NULL;
         }
-        *embeddings = !info->causal || o->pooling;
-        if (!*embeddings || (n_batch >= n && !o->chunk))
+        int was_whole = whole;
+        *embeddings = !info->logits || o->pooling;
+        whole = !info->causal || *embeddings;
+        if (!whole || (n_batch >= n && !o->chunk && (*embeddings || was_whole || n <= 64)))
             return m;
         pith_model_close(m);
         if (o->chunk) {
             *code = cli_say(CLI_USE,
-                            "--chunk: embeddings need all %d tokens in one step; leave it out", n);
+                            "--chunk: this model takes all %d tokens in one step; leave it out", n);
             return NULL;
         }
-        n_batch = n;
+        n_batch = n > n_batch ? n : n_batch;
     }
 }
 
@@ -206,7 +211,7 @@ static int run(void *opts)
     }
     if (s) {
         int32_t chunk = o->chunk ? (int32_t)o->chunk : 512, most = pith_max_outputs(s);
-        if (embeddings)
+        if (embeddings || !info.causal)
             chunk = n;
         else if (chunk > most && most > 0)
             chunk = most;

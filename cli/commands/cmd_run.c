@@ -380,8 +380,9 @@ static int open_model(struct running *r, const char *text, size_t n)
         return code;
     if (pith_model_get_info(r->m, &info, NULL) == PITH_OK && !info.causal)
         return cli_say(CLI_INPUT,
-                       "%s is an encoder and makes no text; 'pith logits' gives its output",
-                       r->o->model.path);
+                       "%s %s and makes no text; 'pith logits' gives its output", r->o->model.path,
+                       info.logits ? "fills in masks, which 'pith run' does not do yet,"
+                                   : "is an encoder");
     code = cli_form_open(&r->o->form, r->m, &r->form, r->variables);
     if (code || chats(r->o))
         return code;

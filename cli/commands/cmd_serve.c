@@ -283,7 +283,8 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
                          : o->store;
     ep.n_batch = embed_rows(n_ctx);
     ep.n_tokens = ep.n_batch + 64 * (int64_t)ep.n_seq;
-    ep.pooling = makes_text ? PITH_POOL_MEAN : PITH_POOL_FILE;
+    /* Vectors alone: models that give logits, or scores, are pooled as texts usually are. */
+    ep.pooling = info.logits || info.pooling == PITH_POOL_RANK ? PITH_POOL_MEAN : PITH_POOL_FILE;
     if (sp.n_tokens < n_ctx) {
         err->code = PITH_RANGE;
         snprintf(err->msg, sizeof err->msg,

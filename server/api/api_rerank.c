@@ -1,6 +1,5 @@
 /* api_rerank.c -- /rerank and /v1/rerank in the shapes of Jina, Cohere and TEI: what they ask is
- * checked, and refused, since no model of this server has a head that scores a text against a
- * question. */
+ * checked, and refused: the scheduler has no scores yet. `pith rerank` has them. */
 #include <string.h>
 
 #include "server/api/api.h"
@@ -45,8 +44,8 @@ void api_rerank(struct server *s, struct exchange *x)
     if (fields_read(&b, E_RERANK, x, &f)) {
         if (check(&b, &f))
             fault_set(&f, 501, "not_supported", "model",
-                      "this server has no models that rank texts: none of the architectures that "
-                      "it runs has a head for scores");
+                      "this server does not rank texts; the command pith rerank does, with models "
+                      "that have a head for scores");
         fields_free(&b);
     }
     exchange_fault(x, &f);

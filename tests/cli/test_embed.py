@@ -116,6 +116,29 @@ def test_rerank(folder):
     check("no_question", code == 1 and "--query" in err, err)
 
 
+def test_masks(folder):
+    """A model that fills in masks gives logits of all tokens, in one step; it writes no text."""
+    model = os.path.join(SHARED, "golden", "arch", "llada")
+    with open(model + ".json") as f:
+        ids = [str(i) for i in json.load(f)["tokens"]]
+    out = os.path.join(folder, "logits")
+    code, _, err = pith(model + ".gguf", "--tokens", ",".join(ids), "--cache-type-k", "f32",
+                        "--cache-type-v", "f32", "-o", out, command="logits")
+    with open(out, "rb") as f, open(model + ".logits.bin", "rb") as g:
+        got, want = (struct.unpack("<%df" % (len(d) // 4), d) for d in (f.read(), g.read()))
+    check("logits_of_masks", code == 0 and len(got) == len(want) and
+          max(abs(a - b) for a, b in zip(got, want)) < 4e-4, err)
+    many = ",".join(ids * 4)
+    code, _, err = pith(model + ".gguf", "--tokens", many, "-o", out, command="logits")
+    check("more_than_outputs_of_a_step", code == 0 and
+          os.path.getsize(out) == 4 * len(ids) * 128 * 4, err)
+    code, _, err = pith(model + ".gguf", "--tokens", many, "--chunk", "7", "-o", out,
+                        command="logits")
+    check("not_in_pieces", code == 1 and "--chunk" in err, err)
+    code, _, err = pith(model + ".gguf", "-p", "a", command="run")
+    check("writes_no_text", code == 2 and "makes no text" in err, (code, err))
+
+
 def test_bad(folder):
     def bad(name, status, words, *args, said=""):
         code, _, err = pith(STORY, *args, said=said)
@@ -139,6 +162,7 @@ def main():
         test_vectors(folder)
         test_npy(folder)
         test_rerank(folder)
+        test_masks(folder)
         test_bad(folder)
 
 

@@ -81,6 +81,7 @@ static void fill_info(struct pith_model *m)
     in->causal = hp->causal;
     in->pooling = hp->pooling;
     in->n_labels = arch_n_labels(&m->arch);
+    in->logits = m->gives_logits;
     for (int i = 0; i < gguf_n_parts(m->gguf); i++)
         in->file_bytes += gguf_part(m->gguf, i)->n;
     for (int32_t i = 0; i < m->n_tensors; i++) {
