@@ -40,8 +40,8 @@ const char *args_nearest(const char *word, const char *const *candidates)
         int d = distance(word, *candidates);
         size_t len = strlen(*candidates), common = len < n ? len : n;
         size_t least_common = word[0] == '-' ? 4 : 3;
-        if (common >= least_common && !memcmp(word, *candidates, common))
-            d = 1; /* "--temperature" for "--temp" */
+        if (d > 2 && common >= least_common && !memcmp(word, *candidates, common))
+            d = 2; /* "--temperature" for "--temp" */
         if (d <= least) {
             least = d - 1; /* the first of equals */
             best = *candidates;

@@ -405,7 +405,8 @@ static void heads_of_nodes(void)
     for (int nodes = 1; nodes <= 4; nodes++)
         for (int i = 0; i < 6 * 3 * 2; i++) {
             int32_t H = heads[i % 6], T = tiles[i / 6 % 3], P = parts[i / 18];
-            struct attn_split split = {.n_tiles = T, .n_parts = P, .by_span = P > 1};
+            struct attn_split split = {
+                .n_tiles = T, .n_parts = P, .n_chunks = 1, .by_span = P > 1};
             int64_t n = (int64_t)H * T * P;
             uint8_t seen[12 * 7 * 3] = {0};
             for (int64_t u = 0; u < n; u++) {
