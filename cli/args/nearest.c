@@ -40,8 +40,8 @@ const char *args_nearest(const char *word, const char *const *candidates)
         int d = distance(word, *candidates);
         size_t len = strlen(*candidates), common = len < n ? len : n;
         size_t least_common = word[0] == '-' ? 4 : 3;
-        if (d > 2 && common >= least_common && !memcmp(word, *candidates, common))
-            d = 2; /* "--temperature" for "--temp" */
+        if (common >= least_common && !memcmp(word, *candidates, common))
+            d = len >= n ? 1 : d < 2 ? d : 2; /* "ben" for "bench"; "--temperature" for "--temp" */
         if (d <= least) {
             least = d - 1; /* the first of equals */
             best = *candidates;
