@@ -2,8 +2,8 @@
  * (decoder.h).
  *
  *   deepseek       DeepSeekMoE, arXiv:2401.06066: weights are not renormalised
- *   dbrx           DBRX model card: LayerNorm; q, k and v are cut off; the norm before the experts is
- *                  called attn_output_norm
+ *   dbrx           DBRX model card: LayerNorm; q, k and v are cut off; the norm before the experts
+ *                  is called attn_output_norm
  *   deepseek2-ocr  DeepSeek-OCR, arXiv:2510.18234: half-split rotation
  *   bailingmoe     Ling, arXiv:2503.05139: experts in every layer; heads as wide as what is rotated
  *   bailingmoe2    Ling 2.0, arXiv:2510.22115: q and k normalised, the choice has a bias
