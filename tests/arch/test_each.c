@@ -308,6 +308,54 @@ static void learned_positions(void)
     unlink(path);
 }
 
+/* ---------------------------------------------------------------- keys that disagree */
+
+/* Where the value of a key lies in a file's bytes; 0: it has no such key. */
+static size_t value_of(const uint8_t *p, size_t n, const char *key)
+{
+    size_t len = strlen(key);
+    for (size_t i = 0; i + len + 8 <= n; i++)
+        if (!memcmp(p + i, key, len))
+            return i + len + 4; /* the type is before it */
+    return 0;
+}
+
+/* Each alone makes bailingmoe3 something that is not computed here. */
+static void refused_keys(void)
+{
+    static const struct {
+        const char *key;
+        uint32_t bits; /* of its value */
+        pith_status st;
+        const char *says;
+    } c[] = {
+        {"bailingmoe3.kda.gate_lower_bound", 0, PITH_UNSUPPORTED, "kda.gate_lower_bound 0"},
+        {"bailingmoe3.kda.gate_lower_bound", 0x40a00000, PITH_RANGE, "kda.gate_lower_bound"},
+        {"bailingmoe3.rope.dimension_count", 7, PITH_RANGE, "7 elements (wanted an even"},
+        {"bailingmoe3.rope.dimension_count", 24, PITH_SHAPE, "nothing is left of a head"},
+    };
+    struct tiny t = tiny_of("bailingmoe3", 0);
+    const char *path = tiny_write(&t, 3);
+    struct pith_error err;
+    size_t n = 0;
+    uint8_t *p = path ? file_bytes(path, &n) : NULL;
+    REQUIRE(p, "no file");
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        size_t at = value_of(p, n, c[i].key);
+        uint8_t was[4];
+        REQUIRE(at, "no key %s", c[i].key);
+        memcpy(was, p + at, 4);
+        memcpy(p + at, &c[i].bits, 4);
+        CHECK(file_put(path, p, n));
+        pith_status st = short_life(path, &err);
+        CHECK_MSG(st == c[i].st && strstr(err.msg, c[i].says), "%s: error %d, \"%s\"", c[i].key,
+                  st, err.msg);
+        memcpy(p + at, was, 4);
+    }
+    free(p);
+    unlink(path);
+}
+
 int main(void)
 {
     hook_install();
@@ -316,5 +364,6 @@ int main(void)
     TEST(memory_refused);
     TEST(damaged);
     TEST(learned_positions);
+    TEST(refused_keys);
     return test_end();
 }
