@@ -401,7 +401,9 @@ static void choose(struct keys *k, const struct key_spec *s)
     if (per_layer(s))
         at = *(void **)at = arena_array(k->m->arena, (size_t)n, sizeof(int32_t));
     for (int32_t l = 0; at && l < n; l++) {
-        double v = s->synth_of ? s->synth_of(k->m) : s->synth != 0 ? s->synth : fallback(k, s, l);
+        double v = s->synth_of     ? s->synth_of(k->m)
+                   : s->synth != 0 ? s->synth + (s->pattern ? PATTERN : 0)
+                                   : fallback(k, s, l);
         if (s->kind == KEY_F32 || s->kind == KEY_LAYERS_F32)
             ((float *)at)[l] = (float)v;
         else

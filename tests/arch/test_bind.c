@@ -535,6 +535,53 @@ static void windows_that_are_not_told(void)
     }
 }
 
+/* Layers of gemma3n from 20 on read the K and V of layer 18 or 19, of which the first has to be
+ * windowed and the second not. */
+static void layers_that_share(void)
+{
+    static const char key[] = "gemma3n.attention.sliding_window_pattern";
+    char path[300];
+    struct model_file f;
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    mp.n_threads = 1;
+    p.arch = "gemma3n";
+    p.n_layer = 22;
+    snprintf(path, sizeof path, "%s", tmp_path("shared"));
+    REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+    pith_model *m = pith_model_open(path, &mp, &err);
+    REQUIRE(m, "%s", err.msg);
+    for (int l = 0; l < 22; l++) /* of a random model every second sees everything */
+        CHECK_MSG(m->arch.hp.windowed[l] == (l % 2 == 0), "layer %d", l);
+    CHECK(m->arch.n_states == 20);
+    CHECK(m->arch.state_of[20][0] == m->arch.state_of[18][0]);
+    CHECK(m->arch.state_of[21][0] == m->arch.state_of[19][0]);
+    pith_model_close(m);
+
+    REQUIRE(take_apart(path, &f), "cannot be taken apart");
+    uint8_t *at = memmem(f.p, f.n, key, sizeof key - 1);
+    REQUIRE(at, "no key %s", key);
+    at[sizeof key - 1 + 4 + 4 + 8 + 18 * 4] = 0; /* behind two types and a count: of layer 18 */
+    put_together(path, &f, f.info, f.n_infos, 0);
+    m = pith_model_open(path, &mp, &err);
+    CHECK_MSG(!m && err.code == PITH_SHAPE && strstr(err.msg, "layer 20 shares") &&
+                  strstr(err.msg, "layer 18"),
+              "%s", err.msg);
+    pith_model_close(m);
+    free(f.p);
+    free(f.info);
+
+    REQUIRE(without_key(path, key), "no key %s", key);
+    m = pith_model_open(path, &mp, &err);
+    REQUIRE(m, "%s", err.msg);
+    for (int l = 0; l < 22; l++)
+        CHECK_MSG(m->arch.hp.windowed[l] == (l % 5 != 4), "layer %d", l);
+    CHECK(m->arch.state_of[21][0] == m->arch.state_of[18][0]);
+    pith_model_close(m);
+    unlink(path);
+}
+
 static void recorded_models(void)
 {
     struct golden *list;
@@ -558,6 +605,7 @@ int main(void)
     tmp_make();
     TEST(messages);
     TEST(windows_that_are_not_told);
+    TEST(layers_that_share);
     TEST(synthetic_models);
     TEST(recorded_models);
     return test_end();
