@@ -48,6 +48,7 @@
 #define F_CHOICE_BIAS_MAY BIT(35)
 #define F_SINKS           BIT(36)
 #define F_FUSED_SHARED    BIT(37)
+#define F_BESIDE          BIT(2)
 #define F_AFTER_POOL      BIT(3)
 #define F_POSITIONS       BIT(46)
 #define F_SINKS_MAY       BIT(47)
@@ -157,6 +158,7 @@ const struct tensor_spec decoder_tensors[] = {
     L("ffn_up.bias", b_up, DIM(DIM_F), .need = F_DENSE | F_FFN_BIAS_MAY, .group = G_FFN_BIAS),
     L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE | F_FFN_BIAS_MAY, .group = G_FFN_BIAS),
     L("ffn_sub_norm.weight", ffn_sub_norm, DIM(DIM_F), .need = F_DENSE | F_SUB_NORMS),
+    L("ffn_norm_exps.weight", exps_norm, DIM(DIM_E), .need = F_MOE | F_BESIDE | F_WEIGHTS),
     L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
     L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_MOE,
       .unless = F_FUSED_EXPS, .use = TENSOR_EXPERTS),
@@ -329,6 +331,10 @@ static int tempers_by_key(const struct arch_model *m)
 {
     return variant_of(m)->temper_key;
 }
+static int acts_by_xielu(const struct arch_model *m)
+{
+    return variant_of(m)->act == GLU_XIELU;
+}
 static int may_be_parallel(const struct arch_model *m)
 {
     return variant_of(m)->parallel == PARALLEL_BY_KEY;
@@ -445,6 +451,12 @@ static double logit_cap(const struct arch_model *m, int32_t l)
     return variant_of(m)->logit_cap;
 }
 
+#define XIELU(name, i, value)                                                                      \
+    {                                                                                              \
+        KEY_AT(KEY_LAYERS_F32, "xielu." name, struct hparams, xielu[i]), .bare = 1, .required = 1, \
+                                                                         .when = acts_by_xielu,    \
+                                                                         .synth = value            \
+    }
 const struct key_spec decoder_keys[] = {
     KEYS_SIZES,
     {F32("attention.layer_norm_rms_epsilon", norm_eps), .required = 1, .when = by_rms,
@@ -486,6 +498,10 @@ const struct key_spec decoder_keys[] = {
      .when = clamps_shared, .synth = 1},
     {BOOL("expert_weights_norm", expert_norm), .when = renorms_by_key},
     {F32("expert_weights_scale", expert_scale), .when = scales_experts},
+    XIELU("alpha_p", 0, 0.75),
+    XIELU("alpha_n", 1, -0.5),
+    XIELU("beta", 2, 0.5),
+    XIELU("eps", 3, -1e-6),
     KEYS_ROPE,
     {I32("attention.sliding_window", window), RANGE(0, INT32_MAX), .from = window_default,
      .when = may_have_windows, .synth_of = synthetic_window},
@@ -591,7 +607,7 @@ static uint64_t other_features(const struct arch_model *m, const struct variant 
         f |= F_LONG_FACTORS;
     else if (v->rope != ROPE_NONE)
         f |= F_FACTORS;
-    f |= v->after_pool ? F_AFTER_POOL : 0;
+    f |= (v->after_pool ? F_AFTER_POOL : 0) | (v->beside ? F_BESIDE : 0);
     return f | (m->hp.n_ff_shexp ? F_SHARED : 0) | (v->shared_gate ? F_SHARED_GATE : 0) |
            (v->fused_shared ? F_FUSED_SHARED : 0) | (v->positions ? F_POSITIONS : 0);
 }
@@ -658,6 +674,8 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         int moe = hp->n_expert && is_moe(m, l);
         first_moe = moe && first_moe < 0 ? l : first_moe;
         m->layer_features[l] = layer_kind(hp, l, moe);
+        if (v->beside)
+            m->layer_features[l] |= F_DENSE;
         if (v->attn_gate == GATE_BY_ROWS)
             m->layer_features[l] |= gate_by_rows(m, l);
         if (before && m->layer_features[l] & (F_ATTN | F_LINEAR) && !(v->first_bare && !l))
@@ -819,6 +837,27 @@ static enum glu_act activation(const struct arch_model *m, const float *c, int32
     return *limit <= 1e-6f ? act_of(m) : v->clamped == CLAMPED_BEHIND ? GLU_SILU_CAP : GLU_SILU_MIN;
 }
 
+static node dense(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct decoder_layer *w = arch_layer(m, l);
+    const struct hparams *hp = &m->hp;
+    float limit;
+    struct nn_ffn ffn = {.gate = w->gate,
+                         .up = w->up,
+                         .down = w->down,
+                         .b_gate = w->b_gate,
+                         .b_up = w->b_up,
+                         .b_down = w->b_down,
+                         .halves = variant_of(m)->fused_up,
+                         .mid_norm = {w->ffn_sub_norm ? NORM_RMS : NORM_NONE, w->ffn_sub_norm, NULL,
+                                      0, hp->norm_eps},
+                         .act = activation(m, hp->clamp_shexp, l, &limit),
+                         .act_c = {limit}};
+    for (int i = 0; i < 4 && ffn.act == GLU_XIELU; i++)
+        ffn.act_c[i] = hp->xielu[i][l];
+    return nn_ffn(g, &ffn, x);
+}
+
 /* first: what the layer reads, of these rows */
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x,
                          node first)
@@ -830,19 +869,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     enum glu_act act = activation(m, hp->clamp_exp, l, &limit),
                  act_sh = activation(m, hp->clamp_shexp, l, &limit_sh);
     if (!w->router)
-        return nn_ffn(g,
-                      &(struct nn_ffn){.gate = w->gate,
-                                       .up = w->up,
-                                       .down = w->down,
-                                       .b_gate = w->b_gate,
-                                       .b_up = w->b_up,
-                                       .b_down = w->b_down,
-                                       .halves = v->fused_up,
-                                       .mid_norm = {w->ffn_sub_norm ? NORM_RMS : NORM_NONE,
-                                                    w->ffn_sub_norm, NULL, 0, hp->norm_eps},
-                                       .act = act_sh,
-                                       .act_c = {limit_sh}},
-                      x);
+        return dense(m, g, l, x);
     static const enum moe_gating gatings[] = {MOE_SOFTMAX, MOE_SOFTMAX, MOE_SIGMOID,
                                               MOE_SOFTMAX_CHOSEN, MOE_SQRT_SOFTPLUS};
     int gating = hp->expert_gating ? hp->expert_gating : v->gating_default;
@@ -933,6 +960,18 @@ static node between_loops(const struct arch_model *m, struct graph *g, int32_t i
     return begins && !m->hp.loops_as_they_are ? nn_norm(g, x, &norm, "loop_norm") : x;
 }
 
+/* x + dense(norm(x)) + experts(norm(first)), first being what the layer was given, of these rows */
+static node side_by_side(const struct arch_model *m, struct graph *g, int32_t l, node first, node x)
+{
+    const struct decoder_layer *w = arch_layer(m, l);
+    struct nn_norm norm = norm_of(m, w->ffn_norm, w->ffn_norm_b),
+                   exps_norm = norm_of(m, w->exps_norm, NULL);
+    node d = dense(m, g, l, nn_norm(g, x, &norm, "ffn_norm"));
+    x = graph_add(g, d, x, "ffn_residual");
+    node e = nn_norm(g, first, &exps_norm, "ffn_norm_exps");
+    return graph_add(g, feed_forward(m, g, l, e, first), x, "exps_residual");
+}
+
 void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struct carry *c)
 {
     int32_t l = arch_layer_of(m, i);
@@ -967,7 +1006,9 @@ void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struc
         if (of_sum)
             x = nn_norm(g, x, &post_attn, "attn_output_norm");
     }
-    if (w->down || w->router) {
+    if (w->down && w->router) {
+        x = side_by_side(m, g, l, first, x);
+    } else if (w->down || w->router) {
         h = before ? nn_norm(g, x, &ffn_norm, "ffn_norm") : x;
         h = feed_forward(m, g, l, h, first);
         if (w->post_ffn_norm && !of_sum)

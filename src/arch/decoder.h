@@ -143,6 +143,7 @@ struct variant {
     enum glu_act act;
     int act_by_key; /* hidden_activation, without it GELU */
     int ungated;    /* down(act(up x)) */
+    int beside;     /* experts read norm(x) of before attention, and are added to the dense one */
     enum clamped clamped;
     int fused_up; /* ffn_up holds the gate's rows, then its own */
 
@@ -222,6 +223,7 @@ struct decoder_layer {
     struct tensor *gate, *up, *down, *b_gate, *b_up, *b_down;
     struct tensor *exp_probs_b, *sinks;
     struct tensor *router, *gate_exps, *up_exps, *gate_up_exps, *down_exps;
+    struct tensor *exps_norm;
     struct tensor *gate_sh, *up_sh, *down_sh, *router_sh;
 };
 

@@ -68,7 +68,7 @@ static void *field(const struct arch_model *m, const struct key_spec *s)
 
 static void key_name(const struct arch_model *m, const struct key_spec *s, char *key, size_t cap)
 {
-    snprintf(key, cap, "%s.%s", m->arch->name, s->suffix);
+    snprintf(key, cap, "%s%s%s", s->bare ? "" : m->arch->name, s->bare ? "" : ".", s->suffix);
 }
 
 static int limited(const struct key_spec *s)

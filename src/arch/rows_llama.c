@@ -8,6 +8,7 @@
  *   xverse          XVERSE
  *   smollm3         SmolLM3: every fourth layer has no positions
  *   arcee           AFM-4.5B: down(relu(up x)^2)
+ *   apertus         arXiv:2509.14233: down(xielu(up x)), half-split rotation
  *   maincoder       q and k are normalised per head after rotation
  *   ernie4_5        ERNIE 4.5
  *   paddleocr       its half-split relative, with positions of three axes
@@ -30,6 +31,8 @@
  *   spark2_5        Spark-X2.5: a gate of each head, windows with a rotation of their own, GELU */
 #include "arch/decoder.h"
 
+#include "base/fmath.h"
+
 #define PLAIN .out_bias = NEVER, .ffn_bias = NEVER
 
 DECODER(arch_llama, "llama", .experts = EXPERTS_BY_COUNT, .renorm = YES)
@@ -40,6 +43,24 @@ DECODER(arch_internlm2, "internlm2", PLAIN, .output = MUST)
 DECODER(arch_xverse, "xverse", PLAIN, .output = MUST)
 DECODER(arch_smollm3, "smollm3", PLAIN, .rotates = ROTATES_BY_STEP, .rotate_step = 4)
 DECODER(arch_arcee, "arcee", PLAIN, .ungated = 1, .act = GLU_RELU2)
+static double softplus(double x)
+{
+    return x > 20 ? x : fmath_log(1 + fmath_exp(x));
+}
+/* Files have what softplus makes slopes of; beta is added to the second. */
+static pith_status slopes(struct arch_model *m, struct pith_error *err)
+{
+    float *const *c = m->hp.xielu;
+    (void)err;
+    for (int32_t l = 0; l < m->hp.n_layer; l++) {
+        c[0][l] = (float)softplus((double)c[0][l]);
+        c[1][l] = (float)((double)c[2][l] + softplus((double)c[1][l]));
+    }
+    return PITH_OK;
+}
+DECODER_UNUSED(arch_apertus, "apertus", RENAMED("attn_q_norm.bias", "attn_k_norm.bias"),
+               .ffn_bias = NEVER, .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .ungated = 1,
+               .act = GLU_XIELU, .output = MUST, .tune = slopes)
 DECODER(arch_maincoder, "maincoder", PLAIN, .qk_norm = QK_HEAD, .norm_last = 1)
 DECODER(arch_ernie4_5, "ernie4_5", PLAIN)
 DECODER(arch_paddleocr, "paddleocr", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_PAIRS)
@@ -75,4 +96,4 @@ DECODER(arch_glm4, "glm4", PLAIN, .sections = SECTIONS_PAIR_HALVES, .norm_place 
         .fused_up = 1)
 DECODER(arch_spark2_5, "spark2_5", PLAIN, .rope = ROPE_HALVES, .act = GLU_GELU,
         .attn_gate = GATE_HEADS, .gate_act = GLU_SIGMOID, .window = MUST, .window_period = 4,
-        .swa_base = BY_KEY, .swa_rot = 1, .no_factors = 1)
+        .pattern_must = 1, .swa_base = BY_KEY, .swa_rot = 1, .no_factors = 1)

@@ -4,6 +4,8 @@
  *   deepseek       DeepSeekMoE, arXiv:2401.06066: weights are not renormalised
  *   dbrx           DBRX model card: LayerNorm; q, k and v are cut off; the norm before the experts
  *                  is called attn_output_norm
+ *   arctic         Arctic model card: beside a dense feed-forward as wide as the stream, experts
+ *                  that read what the layer was given
  *   deepseek2-ocr  DeepSeek-OCR, arXiv:2510.18234: half-split rotation
  *   bailingmoe     Ling, arXiv:2503.05139: experts in every layer; heads as wide as what is rotated
  *   bailingmoe2    Ling 2.0, arXiv:2510.22115: q and k normalised, the choice has a bias
@@ -38,6 +40,16 @@ DECODER_RENAMED(arch_dbrx, "dbrx", RENAMED("ffn_norm.weight", "attn_output_norm.
                 .fused_qkv = MUST, .qkv_bias = NEVER, .experts = EXPERTS_ALL,
                 .ff_of_expert = FF_NO_KEY, .choice_bias = NEVER, .renorm = YES, .output = MUST,
                 .output_bias = NEVER)
+static pith_status dense_as_stream(struct arch_model *m, struct pith_error *err)
+{
+    (void)err;
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        m->hp.n_ff[l] = m->hp.n_embd;
+    return PITH_OK;
+}
+DECODER(arch_arctic, "arctic", PLAIN, .no_factors = 1, .experts = EXPERTS_ALL,
+        .ff_of_expert = FF_NO_KEY, .choice_bias = NEVER, .renorm = YES, .beside = 1,
+        .tune = dense_as_stream)
 DECODER(arch_deepseek2_ocr, "deepseek2-ocr", PLAIN, .rope = ROPE_HALVES, .experts = EXPERTS_BEHIND,
         .gating = BY_KEY, .gating_default = 1, .renorm = BY_KEY, .expert_scale = 1,
         .shared = SHARED_BY_COUNT)
