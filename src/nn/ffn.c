@@ -27,7 +27,8 @@ node nn_ffn(struct graph *g, const struct nn_ffn *f, node x)
 
 node nn_moe(struct graph *g, const struct nn_moe *m, node x)
 {
-    struct topk_in topk = {.logits = graph_matmul(g, m->router, m->router_b, x, "ffn_router"),
+    node r = m->logits ? m->logits : graph_matmul(g, m->router, m->router_b, x, "ffn_router");
+    struct topk_in topk = {.logits = r,
                            .bias = m->choice,
                            .table = m->table,
                            .factor = m->factor,
@@ -37,7 +38,8 @@ node nn_moe(struct graph *g, const struct nn_moe *m, node x)
                                  .least = m->least,
                                  .scale = m->scale,
                                  .n_group = m->n_group,
-                                 .n_group_used = m->n_group_used}};
+                                 .n_group_used = m->n_group_used,
+                                 .per_group = m->per_group}};
     node routing = graph_topk(g, &topk, "ffn_topk");
     x = m->inner ? m->inner : x;
     struct moe_matmul_in in = {.x = x,

@@ -64,12 +64,13 @@ struct nn_moe {
     const struct tensor *choice; /* added to the scores for the choice alone, NULL: nothing */
     const struct tensor *table;  /* [V, k] experts of a row's token, NULL: they are chosen */
     const struct tensor *factor; /* [X] times the weights, NULL: 1 */
+    node logits;                 /* the router's numbers, NULL: they are computed */
     node inner;                  /* what the experts read, NULL: x, as the router */
     int32_t n_expert, k;
     enum moe_gating gating;
     int norm; /* weights are divided by their sum, or by `least` where that is less */
     float least;
-    int32_t n_group, n_group_used; /* topk_op, graph/ops/moe.h */
+    int32_t n_group, n_group_used, per_group; /* topk_op, graph/ops/moe.h */
     float scale;
     int before; /* weights go in with x, not out with y */
     enum glu_act act;

@@ -5,7 +5,8 @@
  *               in ascending order; then their weights. p [X] is made of a row of x [T, X] by the
  *               gating; a weight is p, divided by the sum of the chosen where `norm`, times scale,
  *               times the expert's factor. With groups only the experts of the best groups stand
- *               for choice. With a table the row's token tells the experts.
+ *               for choice. With a table the row's token tells the experts. With per_group n
+ *               expert e stands for group e / n, whose weight is p at that number.
  *   MOE_ROUTE   z [T, 2]: one expert of weight 1, its number in x [T, 1] (an adapter's slot)
  *   MOE_SORT    the rows of the step grouped by expert, int32: [n_active][expert: X][first: X + 1]
  *               [row: T k] (struct moe_sorted)
@@ -164,6 +165,8 @@ static OP_FN(ref_topk)
             look_up(c, x, r, id);
         else
             choose(c, p, by, id);
+        for (int32_t j = 0; j < op->k && op->per_group > 1; j++)
+            id[j] /= op->per_group;
         ascending(id, op->k);
         weigh(c, p, id, (float *)id + op->k);
     }

@@ -24,6 +24,9 @@ struct topk_op {
      * of a group's two best, or by its best. n_group 0 or 1: all do. */
     int32_t n_group, n_group_used;
     int group_by_best;
+    /* Not experts are chosen but the groups of so many neighbours that they are of; one may be
+     * chosen twice. The weight is p at the group's number. 0: experts are. */
+    int32_t per_group;
 };
 struct topk_in {
     node logits;                 /* [T, X] */

@@ -1,0 +1,218 @@
+/* grovemoe.c -- GroveMoE [arXiv:2508.07785]: groups of neighbouring experts have an adjugate expert
+ * each, which reads what the experts gave.
+ *
+ *     for each layer:  y = x + attention(norm(x));  z = norm(y)
+ *                      x = y + m + s adjugate(m),  m = experts(z)
+ *
+ * Attention is qwen3's. r = router z chooses K experts e with weights softmax(r)[e]; the best
+ * min(K, X / n) of them choose adjugates c = floor(e / n) with weights softmax(r)[c]: the number of
+ * the group stands for that of an expert, as released models were computed. Both sets of weights
+ * sum to 1; a group that is chosen twice counts twice. */
+#include "arch/arch.h"
+
+#include <math.h>
+
+enum { SELF };
+
+#define BIT(n)     ((uint64_t)1 << (n))
+#define F_FUSED    BIT(0)
+#define F_SEPARATE BIT(1)
+
+struct grove_hp {
+    int32_t n_ff_chunk, per_group;
+    float scale;
+};
+struct grove_layer {
+    struct tensor *attn_norm, *wq, *wk, *wv, *wqkv, *wo, *bq, *bk, *bv, *bqkv, *bo;
+    struct tensor *q_norm, *k_norm, *ffn_norm, *router, *gate, *up, *down;
+    struct tensor *gate_ch, *up_ch, *down_ch;
+};
+
+enum { D_GROUPS = DIM_FAMILY, D_CHUNK };
+
+static int64_t grove_dim(const struct arch_model *m, int d, int32_t l)
+{
+    const struct grove_hp *h = m->family;
+    (void)l;
+    return d == D_GROUPS ? m->hp.n_expert / h->per_group : h->n_ff_chunk;
+}
+
+#define OWN(kind, suffix_, field) KEY_AT(kind, suffix_, struct grove_hp, field), .family = 1
+static const struct key_spec keys[] = {
+    KEYS_SIZES,
+    KEYS_RMS,
+    {LAYERS("attention.head_count", n_head), RANGE(1, MAX_HEADS), .required = 1, .size = 1},
+    {LAYERS("attention.head_count_kv", n_head_kv), RANGE(1, MAX_HEADS), .from = key_like_heads,
+     .size = 1},
+    KEYS_HEAD_DIMS,
+    KEYS_EXPERTS,
+    KEYS_FF,
+    {I32("expert_feed_forward_length", n_ff_exp), RANGE(0, MAX_FF), .required = 1, .synth = 32},
+    {OWN(KEY_I32, "expert_chunk_feed_forward_length", n_ff_chunk), RANGE(0, MAX_FF)},
+    {OWN(KEY_I32, "experts_per_group", per_group), RANGE(1, MAX_EXPERTS), .required = 1,
+     .synth = 2},
+    {OWN(KEY_F32, "expert_group_scale", scale), .required = 1, .synth = 0.5},
+    KEYS_ROPE,
+    {BOOL("attention.causal", causal), .def = 1},
+    KEYS_POOLING,
+    {0},
+};
+
+enum { G_FUSED_BIAS = 1, G_BIAS, G_OUT_BIAS };
+
+#define L(name, field, ...) ROW(struct grove_layer, name, field, .layer = 1, __VA_ARGS__)
+#define EXPERTS             .use = TENSOR_EXPERTS
+static const struct tensor_spec tensors[] = {
+    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
+    IO("output_norm.weight", output_norm, DIM(DIM_E)),
+    IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+
+    L("attn_norm.weight", attn_norm, DIM(DIM_E)),
+    L("attn_qkv.weight", wqkv, DIM(DIM_QKV, DIM_E), .need = F_FUSED),
+    L("attn_qkv.bias", bqkv, DIM(DIM_QKV), .need = F_FUSED, .group = G_FUSED_BIAS),
+    L("attn_q.weight", wq, DIM(DIM_Q, DIM_E), .need = F_SEPARATE),
+    L("attn_k.weight", wk, DIM(DIM_K, DIM_E), .need = F_SEPARATE),
+    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E), .need = F_SEPARATE),
+    L("attn_q.bias", bq, DIM(DIM_Q), .group = G_BIAS),
+    L("attn_k.bias", bk, DIM(DIM_K), .group = G_BIAS),
+    L("attn_v.bias", bv, DIM(DIM_VV), .group = G_BIAS),
+    L("attn_q_norm.weight", q_norm, DIM(DIM_D)),
+    L("attn_k_norm.weight", k_norm, DIM(DIM_D)),
+    L("attn_output.weight", wo, DIM(DIM_E, DIM_O)),
+    L("attn_output.bias", bo, DIM(DIM_E), .group = G_OUT_BIAS),
+
+    L("ffn_norm.weight", ffn_norm, DIM(DIM_E)),
+    L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E)),
+    L("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, DIM_E), EXPERTS),
+    L("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, DIM_E), EXPERTS),
+    L("ffn_down_exps.weight", down, DIM(DIM_X, DIM_E, DIM_FX), EXPERTS),
+    L("ffn_gate_chexps.weight", gate_ch, DIM(D_GROUPS, D_CHUNK, DIM_E), EXPERTS),
+    L("ffn_up_chexps.weight", up_ch, DIM(D_GROUPS, D_CHUNK, DIM_E), EXPERTS),
+    L("ffn_down_chexps.weight", down_ch, DIM(D_GROUPS, DIM_E, D_CHUNK), EXPERTS),
+    {0},
+};
+#undef L
+
+/* There is none without experts. */
+static pith_status synth(struct arch_model *m, struct pith_error *err)
+{
+    const struct grove_hp *h = m->family;
+    (void)err;
+    if (!m->hp.n_expert) {
+        m->hp.n_expert = 2 * h->per_group;
+        m->hp.n_expert_used = 2;
+    }
+    m->hp.n_expert -= m->hp.n_expert % h->per_group;
+    return PITH_OK;
+}
+
+static pith_status derive(struct arch_model *m, struct pith_error *err)
+{
+    struct hparams *hp = &m->hp;
+    struct grove_hp *h = m->family;
+    if (hp->n_expert < 1 || hp->n_expert % h->per_group)
+        return error_set(err, PITH_SHAPE,
+                         "%s: %d experts in groups of %d: wanted some, in whole groups",
+                         arch_path(m), hp->n_expert, h->per_group);
+    if (hp->n_rot != hp->d_k)
+        return error_set(err, PITH_RANGE,
+                         "%s: rope.dimension_count is %d, attention.key_length %d: wanted the same",
+                         arch_path(m), hp->n_rot, hp->d_k);
+    if (!hp->n_ff_exp)
+        hp->n_ff_exp = hp->n_ff[0] / hp->n_expert_used;
+    if (!h->n_ff_chunk)
+        h->n_ff_chunk = hp->d_k;
+    m->features = arch_has(m, 0, "attn_qkv.weight", 0) ? F_FUSED : F_SEPARATE;
+    return PITH_OK;
+}
+
+static void states(struct arch_model *m)
+{
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        arch_state(m, l, SELF, arch_kv(&m->hp, l));
+}
+
+static pith_status ready(struct arch_model *m, struct pith_error *err)
+{
+    struct rope_params p = {.n_rot = m->hp.n_rot, .neox = 1, .base = m->hp.rope_base, .scaled = 1};
+    const struct rope_set *set = rope_set_new(m, &p);
+    for (int32_t l = 0; l < m->hp.n_layer; l++)
+        m->rope[l] = set;
+    return set ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for positions");
+}
+
+static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct grove_layer *w = arch_layer(m, l);
+    struct nn_norm head = {.kind = NORM_RMS, .width = m->hp.d_k, .eps = m->hp.norm_eps};
+    struct nn_attention attn = {.wq = w->wq,
+                                .wk = w->wk,
+                                .wv = w->wv,
+                                .wqkv = w->wqkv,
+                                .wo = w->wo,
+                                .bq = w->bq,
+                                .bk = w->bk,
+                                .bv = w->bv,
+                                .bqkv = w->bqkv,
+                                .bo = w->bo,
+                                .q_norm = head,
+                                .k_norm = head,
+                                .n_head = m->hp.n_head[l],
+                                .n_head_kv = m->hp.n_head_kv[l],
+                                .d_k = m->hp.d_k,
+                                .d_v = m->hp.d_v,
+                                .q_scale = 1.0f / sqrtf((float)m->hp.d_k),
+                                .rope = m->rope[l],
+                                .state = m->state_of[l][SELF]};
+    attn.q_norm.w = w->q_norm;
+    attn.k_norm.w = w->k_norm;
+    return nn_attention(g, &attn, x);
+}
+
+static node experts(const struct arch_model *m, struct graph *g, int32_t l, node x)
+{
+    const struct grove_layer *w = arch_layer(m, l);
+    const struct grove_hp *h = m->family;
+    int32_t k = m->hp.n_expert_used, groups = m->hp.n_expert / h->per_group;
+    struct nn_moe moe = {.logits = graph_matmul(g, w->router, NULL, x, "ffn_router"),
+                         .gate = w->gate,
+                         .up = w->up,
+                         .down = w->down,
+                         .n_expert = m->hp.n_expert,
+                         .k = k,
+                         .gating = MOE_SOFTMAX,
+                         .norm = 1,
+                         .least = 0x1p-14f,
+                         .scale = 1,
+                         .act = GLU_SILU};
+    node y = nn_moe(g, &moe, x);
+    moe.gate = w->gate_ch, moe.up = w->up_ch, moe.down = w->down_ch;
+    moe.n_expert = groups;
+    moe.k = k < groups ? k : groups;
+    moe.per_group = h->per_group;
+    node z = graph_scale(g, nn_moe(g, &moe, y), h->scale, "ffn_adjugate");
+    return graph_add(g, y, z, "ffn_both");
+}
+
+static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)
+{
+    const struct grove_layer *w = arch_layer(m, l);
+    struct nn_norm norm = {.kind = NORM_RMS, .w = w->attn_norm, .eps = m->hp.norm_eps};
+    node h = attention(m, g, l, nn_norm(g, c->x[0], &norm, "attn_norm"));
+    node x = graph_add(g, h, nn_tail(g, c->x[0]), "attn_residual");
+    norm.w = w->ffn_norm;
+    h = experts(m, g, l, nn_norm(g, x, &norm, "ffn_norm"));
+    c->x[0] = graph_add(g, h, x, "ffn_residual");
+}
+
+const struct arch arch_grovemoe = {.name = "grovemoe",
+                                   .keys = keys,
+                                   .tensors = tensors,
+                                   .family_bytes = sizeof(struct grove_hp),
+                                   .layer_bytes = sizeof(struct grove_layer),
+                                   .dim = grove_dim,
+                                   .synth = synth,
+                                   .derive = derive,
+                                   .states = states,
+                                   .ready = ready,
+                                   .role = {[ROLE_DECODER] = {.visit = visit}}};
