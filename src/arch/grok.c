@@ -20,8 +20,8 @@ enum { SELF };
 #define BIT(n)      ((uint64_t)1 << (n))
 #define F_FUSED     BIT(0)
 #define F_SEPARATE  BIT(1)
+#define F_GATED     BIT(2)  /* experts have gates, else they are down(gelu(up x)) */
 #define F_DENSE     BIT(40) /* of a layer: a feed-forward beside the experts; */
-#define F_GATED     BIT(42) /* experts have gates, else they are down gelu(up x); */
 #define F_LAYER_OUT BIT(41) /* the last norm is layer_output_norm, not post_ffw_norm */
 
 struct grok_layer {
@@ -143,10 +143,10 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
                          arch_path(m));
     yarn(hp);
     m->features = arch_has(m, 0, "attn_qkv.weight", 0) ? F_FUSED : F_SEPARATE;
+    m->features |= arch_has(m, 0, "ffn_gate_exps.weight", 1) ? F_GATED : 0;
     for (int32_t l = 0; l < hp->n_layer; l++) /* a synthetic model has some of each */
         m->layer_features[l] =
             (arch_has(m, l, "ffn_up.weight", l % 2) ? F_DENSE : 0) |
-            (arch_has(m, l, "ffn_gate_exps.weight", l != 2) ? F_GATED : 0) |
             (arch_has(m, l, "layer_output_norm.weight", l % 3 != 1) ? F_LAYER_OUT : 0);
     return PITH_OK;
 }
