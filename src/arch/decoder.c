@@ -15,6 +15,7 @@
 #define BIT(n)            ((uint64_t)1 << (n))
 #define F_WEIGHTS         BIT(0) /* norms have them */
 #define F_NORM_BIAS       BIT(1)
+#define F_NORM_BIAS_MAY   BIT(18)
 #define F_POST            BIT(4) /* post_attention_norm, post_ffw_norm */
 #define F_OF_SUM          BIT(5) /* attn_output_norm, layer_output_norm */
 #define F_FALCON_NORMS    BIT(6)
@@ -28,6 +29,8 @@
 #define F_FFN_BIAS_MAY    BIT(14)
 #define F_QK_HEAD         BIT(15)
 #define F_QK_ROW          BIT(16)
+#define F_QK_BIAS_MAY     BIT(48)
+#define F_QK_GAIN         BIT(49)
 #define F_QK_HEADS        BIT(17)
 #define F_GATE_ELEMENTS   BIT(19)
 #define F_GATE_HEADS      BIT(32)
@@ -49,6 +52,7 @@
 #define F_SINKS           BIT(36)
 #define F_FUSED_SHARED    BIT(37)
 #define F_BESIDE          BIT(2)
+#define F_SKIPS           BIT(50)
 #define F_AFTER_POOL      BIT(3)
 #define F_POSITIONS       BIT(46)
 #define F_SINKS_MAY       BIT(47)
@@ -82,6 +86,7 @@ const struct tensor_spec decoder_tensors[] = {
     IO("token_embd_norm.bias", tok_norm_b, DIM(DIM_E), .need = F_EMBD_NORM | F_NORM_BIAS),
     IO("output_norm.weight", output_norm, DIM(DIM_E), .need = F_WEIGHTS, .unless = F_OF_SUM),
     IO("output_norm.bias", output_norm_b, DIM(DIM_E), .need = F_NORM_BIAS, .unless = F_OF_SUM),
+    IO("output_norm.bias", output_norm_b, DIM(DIM_E), .need = F_NORM_BIAS_MAY, .optional = 1),
     IO("output.weight", output, DIM(DIM_V, DIM_E), .need = F_OUTPUT, .use = TENSOR_OUTPUT),
     IO("output.weight", output, DIM(DIM_V, DIM_E), .need = F_OUTPUT_MAY, .optional = 1,
        .use = TENSOR_OUTPUT), /* absent: tied to the embedding */
@@ -98,6 +103,8 @@ const struct tensor_spec decoder_tensors[] = {
       .unless = F_FALCON_NORMS),
     L("attn_norm.bias", attn_norm_b, DIM(DIM_E), .need = F_BEFORE | F_NORM_BIAS,
       .unless = F_FALCON_NORMS),
+    L("attn_norm.bias", attn_norm_b, DIM(DIM_E), .need = F_BEFORE | F_NORM_BIAS_MAY,
+      .optional = 1),
     L("attn_norm_2.weight", attn_norm, DIM(DIM_E), .need = F_FALCON_NORMS),
     L("attn_norm_2.bias", attn_norm_b, DIM(DIM_E), .need = F_FALCON_NORMS),
     L("attn_norm.weight", ffn_norm, DIM(DIM_E), .need = F_FALCON_NORMS),
@@ -126,6 +133,10 @@ const struct tensor_spec decoder_tensors[] = {
     L("attn_k_norm.weight", k_norm, DIM(DIM_D), .need = F_ATTN | F_QK_HEAD),
     L("attn_q_norm.weight", q_norm, DIM(DIM_Q), .need = F_ATTN | F_QK_ROW),
     L("attn_k_norm.weight", k_norm, DIM(DIM_K), .need = F_ATTN | F_QK_ROW),
+    L("attn_q_norm.weight", q_gain, DIM(DIM_H, DIM_ONE), .need = F_ATTN | F_QK_GAIN,
+      .use = TENSOR_VECTOR, .centre = 1),
+    L("attn_q_norm.bias", q_norm_b, DIM(DIM_Q), .need = F_ATTN | F_QK_BIAS_MAY, .optional = 1),
+    L("attn_k_norm.bias", k_norm_b, DIM(DIM_K), .need = F_ATTN | F_QK_BIAS_MAY, .optional = 1),
     L("attn_q_norm.weight", q_norm, DIM(DIM_H, DIM_D), .need = F_ATTN | F_QK_HEADS,
       .use = TENSOR_VECTOR),
     L("attn_k_norm.weight", k_norm, DIM(DIM_G, DIM_D), .need = F_ATTN | F_QK_HEADS,
@@ -144,8 +155,11 @@ const struct tensor_spec decoder_tensors[] = {
     L("attn_output.bias", bo, DIM(DIM_E), .need = F_ATTN | F_OUT_BIAS),
     L("attn_output.bias", bo, DIM(DIM_E), .need = F_ATTN | F_OUT_BIAS_MAY, .group = G_OUT_BIAS),
 
+    L("layer_output_scale.weight", out_scale, DIM(DIM_ONE), .need = F_SKIPS, .use = TENSOR_VECTOR),
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E), .need = F_FFN_NORM | F_WEIGHTS),
     L("ffn_norm.bias", ffn_norm_b, DIM(DIM_E), .need = F_FFN_NORM | F_NORM_BIAS),
+    L("ffn_norm.bias", ffn_norm_b, DIM(DIM_E), .need = F_FFN_NORM | F_NORM_BIAS_MAY,
+      .optional = 1),
     L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE | F_GATED),
     L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE, .unless = F_FUSED_UP),
     L("ffn_up.weight", up, DIM(DIM_F2, DIM_E), .need = F_DENSE | F_FUSED_UP),
@@ -557,6 +571,8 @@ static uint64_t norm_features(const struct arch_model *m, const struct variant *
         f |= F_WEIGHTS;
     if (v->norms == NORMS_RMS_BIAS || v->norms == NORMS_LAYER)
         f |= F_NORM_BIAS;
+    if (v->norms == NORMS_LAYER_MAY)
+        f |= F_NORM_BIAS_MAY;
     if (v->norm_place == NORM_SANDWICH || v->norm_place == NORM_BEHIND)
         f |= F_POST;
     if (v->norm_place == NORM_OF_SUM)
@@ -578,6 +594,8 @@ static uint64_t attention_features(const struct arch_model *m, const struct vari
     static const uint64_t qk[] = {[QK_PLAIN] = 0,
                                   [QK_HEAD] = F_QK_HEAD,
                                   [QK_ROW] = F_QK_ROW,
+                                  [QK_GAIN] = F_QK_GAIN,
+                                  [QK_ROW_LN] = F_QK_ROW | F_QK_BIAS_MAY,
                                   [QK_HEADS] = F_QK_HEADS,
                                   [QK_BARE] = 0};
     static const uint64_t gates[] = {[GATE_NONE] = 0,
@@ -595,6 +613,11 @@ static uint64_t attention_features(const struct arch_model *m, const struct vari
            (v->sinks_may ? F_SINKS_MAY : 0);
 }
 
+static int has_positions(const struct arch_model *m, const struct variant *v)
+{
+    return v->positions && (!v->positions_may || arch_has(m, -1, "position_embd.weight", 0));
+}
+
 static uint64_t other_features(const struct arch_model *m, const struct variant *v)
 {
     int ties = v->output == NEVER || (v->embeds && !v->output_unused);
@@ -607,9 +630,10 @@ static uint64_t other_features(const struct arch_model *m, const struct variant 
         f |= F_LONG_FACTORS;
     else if (v->rope != ROPE_NONE)
         f |= F_FACTORS;
-    f |= (v->after_pool ? F_AFTER_POOL : 0) | (v->beside ? F_BESIDE : 0);
+    f |= (v->after_pool ? F_AFTER_POOL : 0) | (v->beside ? F_BESIDE : 0) |
+         (v->embd_skips ? F_SKIPS : 0);
     return f | (m->hp.n_ff_shexp ? F_SHARED : 0) | (v->shared_gate ? F_SHARED_GATE : 0) |
-           (v->fused_shared ? F_FUSED_SHARED : 0) | (v->positions ? F_POSITIONS : 0);
+           (v->fused_shared ? F_FUSED_SHARED : 0) | (has_positions(m, v) ? F_POSITIONS : 0);
 }
 
 /* Has layer l experts? */
@@ -693,7 +717,7 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         hp->n_ff_shexp *= hp->n_expert_shared;
     if (v->rope_switch && !hp->rope_finetuned)
         hp->n_rot = 0;
-    hp->n_positions = v->positions ? hp->n_ctx_train : 0;
+    hp->n_positions = has_positions(m, v) ? hp->n_ctx_train : 0;
     hp->n_factors = hp->n_rot / 2;
     if (v->swa_base == YES)
         hp->rope_base_swa = v->swa_base_default;
@@ -734,6 +758,21 @@ static int is_rotated(const struct arch_model *m, int32_t l)
            (v->rotates != ROTATES_BY_STEP || (l + 1) % v->rotate_step);
 }
 
+/* The numbers that the embedding is times when layers add it once more. */
+static pith_status skip_scales(struct arch_model *m, struct pith_error *err)
+{
+    struct hparams *hp = &m->hp;
+    hp->skip_scale = arena_array(m->arena, (size_t)hp->n_layer, sizeof *hp->skip_scale);
+    for (int32_t l = 0; l < hp->n_layer; l++) {
+        const struct decoder_layer *w = arch_layer(m, l);
+        const float *s = arch_floats(m, w->out_scale);
+        if (!hp->skip_scale || !s)
+            return error_set(err, PITH_NOMEM, "out of memory while reading %s", arch_path(m));
+        hp->skip_scale[l] = s[0];
+    }
+    return PITH_OK;
+}
+
 pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
 {
     const struct variant *v = variant_of(m);
@@ -741,6 +780,8 @@ pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
     struct rope_params p = {
         .n_rot = hp->n_rot, .neox = v->rope == ROPE_HALVES, .base = hp->rope_base, .scaled = 1};
     pith_status st = v->no_factors ? PITH_OK : rope_factors(m, &p, err);
+    if (st == PITH_OK && v->embd_skips)
+        st = skip_scales(m, err);
     if (st != PITH_OK)
         return st;
     if (has_sections(m))
@@ -770,17 +811,21 @@ static struct nn_norm norm_of(const struct arch_model *m, const struct tensor *w
         .kind = by_rms(m) ? NORM_RMS : NORM_LAYER, .w = w, .b = b, .eps = m->hp.norm_eps};
 }
 
-static struct nn_norm qk_norm_of(const struct arch_model *m, const struct tensor *w)
+static struct nn_norm qk_norm_of(const struct arch_model *m, const struct tensor *w,
+                                 const struct tensor *b)
 {
     static const enum norm_kind kind[] = {[QK_PLAIN] = NORM_NONE,
                                           [QK_HEAD] = NORM_RMS,
                                           [QK_ROW] = NORM_RMS,
+                                          [QK_GAIN] = NORM_RMS,
+                                          [QK_ROW_LN] = NORM_LAYER,
                                           [QK_HEADS] = NORM_LAYER,
                                           [QK_BARE] = NORM_RMS};
     enum qk_norm qk = variant_of(m)->qk_norm;
-    return (struct nn_norm){.kind = w || qk == QK_BARE ? kind[qk] : NORM_NONE,
+    return (struct nn_norm){.kind = w || qk == QK_BARE || qk == QK_GAIN ? kind[qk] : NORM_NONE,
                             .w = w,
-                            .width = qk == QK_ROW ? 0 : m->hp.d_k,
+                            .b = b,
+                            .width = qk == QK_ROW || qk == QK_ROW_LN ? 0 : m->hp.d_k,
                             .eps = m->hp.norm_eps};
 }
 
@@ -808,10 +853,11 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t i, no
                                 .bv = w->bv,
                                 .bqkv = w->bqkv,
                                 .bo = w->bo,
-                                .q_norm = qk_norm_of(m, w->q_norm),
-                                .k_norm = qk_norm_of(m, w->k_norm),
+                                .q_norm = qk_norm_of(m, w->q_norm, w->q_norm_b),
+                                .k_norm = qk_norm_of(m, w->k_norm, w->k_norm_b),
                                 .out_norm = {w->attn_sub_norm ? NORM_RMS : NORM_NONE,
                                              w->attn_sub_norm, NULL, 0, m->hp.norm_eps},
+                                .q_gain = w->q_gain,
                                 .gate_act = v->gate_act,
                                 .norm_last = v->norm_last,
                                 .n_head = m->hp.n_head[l],
@@ -931,6 +977,8 @@ void decoder_begin(const struct arch_model *m, struct graph *g, struct carry *c)
         c->x[0] = nn_norm(g, c->x[0], &norm, "token_embd_norm");
     if (variant_of(m)->embd_bare)
         c->x[0] = nn_norm(g, c->x[0], &bare, "embed_norm");
+    if (variant_of(m)->embd_skips)
+        c->x[1] = c->x[0];
 }
 
 static node parallel(const struct arch_model *m, struct graph *g, int32_t i, node x, node n)
@@ -970,6 +1018,16 @@ static node side_by_side(const struct arch_model *m, struct graph *g, int32_t l,
     x = graph_add(g, d, x, "ffn_residual");
     node e = nn_norm(g, first, &exps_norm, "ffn_norm_exps");
     return graph_add(g, feed_forward(m, g, l, e, first), x, "exps_residual");
+}
+
+/* x and once more the embedding, which goes no further than the last visit */
+static node skip(const struct arch_model *m, struct graph *g, int32_t i, node x, struct carry *c)
+{
+    float s = m->hp.skip_scale[arch_layer_of(m, i)];
+    node e = graph_scale(g, nn_tail(g, c->x[1]), s, "layer_output_scale");
+    if (i == m->n_visits - 1)
+        c->x[1] = NULL;
+    return graph_add(g, e, x, "embed_residual");
 }
 
 void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struct carry *c)
@@ -1017,7 +1075,7 @@ void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struc
         if (of_sum)
             x = nn_norm(g, x, &post_ffn, "layer_output_norm");
     }
-    c->x[0] = x;
+    c->x[0] = c->x[1] ? skip(m, g, i, x, c) : x;
 }
 
 void decoder_end(const struct arch_model *m, struct graph *g, struct carry *c)

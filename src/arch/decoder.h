@@ -20,6 +20,7 @@ enum norms { /* of the residual stream */
              NORMS_RMS_BIAS,  /* and a bias */
              NORMS_RMS_BARE,  /* no weights */
              NORMS_LAYER,     /* LayerNorm, weight and bias */
+             NORMS_LAYER_MAY, /* each bias by itself may be there */
              NORMS_LAYER_W,   /* weight only */
              NORMS_LAYER_BARE /* no weights */
 };
@@ -61,7 +62,9 @@ enum qk_norm {
     QK_PLAIN,
     QK_HEAD,  /* RMS of each head, one weight [D] */
     QK_ROW,   /* RMS of the whole row, weight [H D] */
+    QK_ROW_LN, /* LayerNorm of the whole row, weight [H D], each bias may be there */
     QK_HEADS, /* LayerNorm of each head, a weight for each [H, D] */
+    QK_GAIN,  /* RMS of each head, one number for each head of q */
     QK_BARE   /* RMS of each head, no weight */
 };
 enum experts {
@@ -98,7 +101,9 @@ struct variant {
     enum norm_place norm_place;
     enum parallel parallel;
     int positions; /* position_embd: a vector is added for each */
+    int positions_may; /* .., if the file has it */
     int embd_norm; /* token_embd_norm, of kind `norms` */
+    int embd_skips; /* and each layer adds that once more, times layer_output_scale */
     int embd_bare; /* the embedding is normalised without weights */
     float post_eps; /* norms behind the blocks add this to the mean, not the key's; 0: that */
     int first_bare; /* the first layer has no attn_norm */
@@ -219,6 +224,8 @@ struct decoder_layer {
     struct tensor *post_attn_norm, *post_attn_norm_b, *post_ffn_norm, *post_ffn_norm_b;
     struct tensor *wq, *wk, *wv, *wqkv, *wo, *attn_gate;
     struct tensor *bq, *bk, *bv, *bqkv, *bo;
+    struct tensor *q_gain, *out_scale;
+    struct tensor *q_norm_b, *k_norm_b;
     struct tensor *q_norm, *k_norm, *attn_sub_norm, *ffn_sub_norm;
     struct tensor *gate, *up, *down, *b_gate, *b_up, *b_down;
     struct tensor *exp_probs_b, *sinks;

@@ -51,6 +51,7 @@ struct hparams {
     float embd_scale, residual_scale, logit_scale, attn_scale, value_scale;
     float attn_softcap, logit_softcap, qkv_clamp;
     float temper; /* of queries, by spans of rope_ctx_orig positions; 0: none */
+    float *skip_scale; /* [n_layer] of the embedding that each layer adds */
     float *xielu[4]; /* [n_layer] each: constants of GLU_XIELU, those of n and p raw in the file */
     int32_t parallel, n_loops, loops_as_they_are;
     int32_t pooling;                 /* enum pith_pooling */

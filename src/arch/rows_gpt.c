@@ -20,6 +20,7 @@
  *   jais        arXiv:2308.16149, with SiLU and a gate, scores over d,
  *   refact      Refact 1.6B model card, which is llama otherwise, and
  *   baichuan    arXiv:2309.10305, with 40 layers (13B); with 32 (7B) it rotates, as llama does
+ *   mpt         MPT model cards: biases and more as the file has them
  *   gpt2        Radford et al. 2019: a vector for each position
  *   starcoder   arXiv:2305.06161: the same with one head of K and V
  *   olmo        arXiv:2402.00838: LayerNorm without weights, q, k and v may be cut off */
@@ -69,6 +70,9 @@ static pith_status by_depth(struct arch_model *m, struct pith_error *err)
     return PITH_OK;
 }
 DECODER(arch_baichuan, "baichuan", NO_BIASES, .output = MUST, .tune = by_depth)
+DECODER(arch_mpt, "mpt", .norms = NORMS_LAYER_MAY, .rope = ROPE_NONE, .positions = 1,
+        .positions_may = 1, .alibi_keys = 1, .fused_qkv = MUST, .qk_norm = QK_ROW_LN, .qk_may = 1,
+        GELU_MLP)
 DECODER(arch_gpt2, "gpt2", .norms = NORMS_LAYER, .rope = ROPE_NONE, .positions = 1,
         .fused_qkv = MUST, .qkv_bias = MUST, BIASES, GELU_MLP)
 DECODER(arch_starcoder, "starcoder", .norms = NORMS_LAYER, .rope = ROPE_NONE, .positions = 1,

@@ -28,6 +28,7 @@
  *   chatglm         arXiv:2406.12793: a part of each head is rotated; gate and up are one matrix
  *   phi3            arXiv:2404.14219: the same form, half-split; factors for long texts
  *   glm4            GLM-4-0414: norms before and behind
+ *   talkie          Talkie: norms have no weights, each layer adds the embedding once more
  *   spark2_5        Spark-X2.5: a gate of each head, windows with a rotation of their own, GELU */
 #include "arch/decoder.h"
 
@@ -97,3 +98,7 @@ DECODER(arch_glm4, "glm4", PLAIN, .sections = SECTIONS_PAIR_HALVES, .norm_place 
 DECODER(arch_spark2_5, "spark2_5", PLAIN, .rope = ROPE_HALVES, .act = GLU_GELU,
         .attn_gate = GATE_HEADS, .gate_act = GLU_SIGMOID, .window = MUST, .window_period = 4,
         .pattern_must = 1, .swa_base = BY_KEY, .swa_rot = 1, .no_factors = 1)
+DECODER(arch_talkie, "talkie", PLAIN, .norms = NORMS_RMS_BARE, .embd_bare = 1, .embd_skips = 1,
+        .rope = ROPE_HALVES, .no_factors = 1, .fused_qkv = NEVER, .qkv_bias = NEVER,
+        .qk_norm = QK_GAIN, .norm_last = 1, .logits_scaled = 1, .output = MUST,
+        .output_bias = NEVER)

@@ -36,6 +36,16 @@ static void project(struct graph *g, const struct nn_attention *a, node x, node 
         qkv[2] = graph_affine(g, qkv[2], NULL, a->bv, "attn_v_bias");
 }
 
+/* Each head times its number: a vector is repeated for every row by adding it to nothing. */
+static node gained(struct graph *g, const struct nn_attention *a, node q)
+{
+    if (!a->q_gain)
+        return q;
+    node none = graph_scale(g, graph_view(g, q, 0, a->n_head, "attn_q_some"), 0, "attn_q_none");
+    node gain = graph_affine(g, none, NULL, a->q_gain, "attn_q_gain");
+    return graph_head_mul(g, q, gain, "attn_q_gained");
+}
+
 node nn_attention(struct graph *g, const struct nn_attention *a, node x)
 {
     node p[3];
@@ -44,6 +54,7 @@ node nn_attention(struct graph *g, const struct nn_attention *a, node x)
         p[i] = graph_clamp(g, p[i], -a->clamp, a->clamp, "attn_clamp");
     node q = norm_and_rotate(g, a, p[0], &a->q_norm, "attn_q_norm", "attn_q_rope");
     node k = norm_and_rotate(g, a, p[1], &a->k_norm, "attn_k_norm", "attn_k_rope");
+    q = gained(g, a, q);
     if (a->q_scale != 1.0f)
         q = graph_scale(g, q, a->q_scale, "attn_q_scale");
     if (a->temper.t != 0)

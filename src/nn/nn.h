@@ -30,6 +30,7 @@ struct nn_attention {
     const struct tensor *wq, *wk, *wv, *wqkv, *wo, *gate;
     const struct tensor *bq, *bk, *bv, *bqkv, *bo;
     struct nn_norm q_norm, k_norm, out_norm;
+    const struct tensor *q_gain; /* [n_head] that heads of q are times, NULL: 1 */
     enum glu_act gate_act; /* gate: of each element of the output, or of each head */
     int norm_last;         /* q and k are rotated first, and normalised then */
     int32_t n_head, n_head_kv, d_k, d_v;
