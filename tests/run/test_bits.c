@@ -718,8 +718,8 @@ static void golden_folder(const char *folder, const char *begin, int32_t n, int 
 
 static void golden_arch(void)
 {
-    golden_folder("golden/arch", "", scaled(70, 100, 200), scaled(3, N_WAYS, N_WAYS),
-                  scaled(1, 2, N_DRIVERS));
+    golden_folder("golden/arch", "", scaled(70, 80, 200), scaled(3, 5, N_WAYS),
+                  scaled(1, 1, N_DRIVERS));
 }
 
 static void golden_quant(void)
