@@ -292,7 +292,9 @@ static void embed(struct exchange *x, unsigned endpoint, int native)
     } else if (fields_read(&b, endpoint, x, &f)) {
         *m = (struct embedding){.x = x, .hosted = hosted, .endpoint = endpoint, .native = native};
         exchange_hold(x);
-        ok = take(x, &b, r, m, &f) && sched_submit(hosted->sched, &r, 1, &f);
+        /* Options are not used, and have to be right all the same, as /openapi.json says. */
+        ok = (endpoint != E_OLLAMA_EMBED || fields_nested(&b, F_options, E_OLLAMA_OPTIONS, &f)) &&
+             take(x, &b, r, m, &f) && sched_submit(hosted->sched, &r, 1, &f);
         fields_free(&b);
         if (!ok)
             exchange_drop(x);

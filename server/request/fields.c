@@ -178,11 +178,13 @@ static int is_foreign(const char *name)
 }
 
 /* The name of ours that a mistyped one was to be, NULL: none. A longer word that one of ours begins
- * is another word. */
+ * is another word, and so is the first word of one of ours ("thinking"). */
 static const char *meant(const struct fields *f, const char *name, const char *const *names)
 {
     const char *near = f->nearest && !is_foreign(name) ? f->nearest(name, names) : NULL;
-    return near && strlen(name) <= strlen(near) + 2 ? near : NULL;
+    size_t n = strlen(name);
+    int first = near && !strncmp(near, name, n) && near[n] == '_';
+    return near && n <= strlen(near) + 2 && !first ? near : NULL;
 }
 
 static int unknown(struct fields *f, unsigned endpoint, const char *name, const json_t *v,
