@@ -14,7 +14,7 @@
  *   codeshell   arXiv:2403.15747
  *   nemotron    arXiv:2402.16819: down(relu(up x)^2)
  *   jais2       Jais 2: the same with biases
- *   pockettts   arXiv:2509.06926, the text side
+ *   pockettts   arXiv:2509.06926, the text side: its rows go on to a flow head in another file
  *   phimoe      arXiv:2404.14219: RMS with biases, experts
  *   bloom       arXiv:2211.05100: no positions but slopes (ALiBi, arXiv:2108.12409); so have
  *   jais        arXiv:2308.16149, with SiLU and a gate, scores over d,
@@ -52,7 +52,7 @@ DECODER(arch_nemotron, "nemotron", .norms = NORMS_LAYER, .rope = ROPE_HALVES, .u
         .act = GLU_RELU2, .output = MUST)
 DECODER(arch_jais2, "jais2", .norms = NORMS_LAYER, .rope = ROPE_HALVES, BIASES, .ungated = 1,
         .act = GLU_RELU2)
-DECODER(arch_pockettts, "pockettts", .norms = NORMS_LAYER, PLAIN, GELU_MLP, .output = NEVER)
+DECODER(arch_pockettts, "pockettts", .norms = NORMS_LAYER, PLAIN, GELU_MLP, .embeds = 1)
 DECODER(arch_phimoe, "phimoe", .norms = NORMS_RMS_BIAS, .rope = ROPE_HALVES, .out_bias = MUST,
         .experts = EXPERTS_ALL, .ff_of_expert = FF_NO_KEY, .renorm = YES, .output = MUST,
         .output_bias = MUST)

@@ -216,6 +216,42 @@ static void embedding_case(const struct golden *g, const json_t *output, int *n_
     }
 }
 
+/* Rows that go on to another file: what is recorded is no logits. */
+static void hidden_rows(void)
+{
+    static const char *const names[] = {"pockettts"}; /* wavtokenizer-dec: docs/archs.md */
+    struct golden *list;
+    int n = golden_list("golden/arch", &list), n_run = 0;
+    for (int i = 0; i < n; i++)
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            const struct golden *g = &list[i];
+            struct pith_error err;
+            struct run r;
+            double d = 0, limit = tolerance(g);
+            int64_t n_embd = json_integer_value(json_object_get(g->json, "n_embd"));
+            if (strcmp(g->name, names[k]))
+                continue;
+            float *want = golden_floats(golden_path(g, ".hidden_exactgelu.bin"), g->n * n_embd);
+            REQUIRE(want, "%s.hidden_exactgelu.bin cannot be read", g->name);
+            if (!run_open(&r, golden_path(g, ".gguf"), "f32", PITH_POOL_NONE, 0, &err) ||
+                run_step(&r, g->token, g->n, &err) != PITH_OK)
+                CHECK_MSG(0, "%s: %s", g->name, err.msg);
+            for (int32_t t = 0; t < g->n && r.session; t++) {
+                const float *row = pith_embedding(r.session, t);
+                double one = row ? worst(row, want + t * n_embd, n_embd) : INFINITY;
+                d = one > d ? one : d;
+            }
+            CHECK_MSG(d <= limit, "%s: rows differ by %.3g, at most %.3g", g->name, d, limit);
+            n_run++;
+            run_close(&r);
+            free(want);
+        }
+    golden_free(list, n);
+    if (!n)
+        SKIP("no golden/arch under %s", test_shared());
+    CHECK_MSG(n_run == 1, "%d models were in scope", n_run);
+}
+
 static void arch_embeddings(void)
 {
     struct golden *list;
@@ -589,6 +625,7 @@ int main(void)
     TEST(arch_logits);
     TEST(small_caches);
     TEST(arch_embeddings);
+    TEST(hidden_rows);
     TEST(quant_logits);
     TEST(stories_text);
     TEST(stories_logits);
