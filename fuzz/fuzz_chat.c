@@ -3,7 +3,7 @@
  * JSON objects, and the same must come whole and in pieces; the second byte's highest bit has calls
  * told while they come. */
 #include "fuzz.h"
-#include "base/jtree.h"
+#include "text/jtree.h"
 #include "text/chat/chat_parse.h"
 
 static const char tools[] =

@@ -15,7 +15,7 @@ calls() { grep -E "(^|[^A-Za-z0-9_.>])($1) *\(" <<<"$lib_code" | grep -vE "^(${2
 calls 'abort|_?exit|_Exit|quick_exit|assert|raise|__builtin_trap' | rule no_way_to_die
 calls 'v?f?printf|puts|fputs|putc|putchar|fputc|perror|v?dprintf|write' 'src/base/machine/file\.c' |
     rule no_output
-calls 'getenv|secure_getenv|setenv|putenv|unsetenv' 'src/base/machine/env\.c' |
+calls 'getenv|secure_getenv|setenv|putenv|unsetenv' 'src/base/env\.c' |
     rule environment_in_one_place
 heap='malloc|calloc|realloc|reallocarray|free|strn?dup|v?asprintf|aligned_alloc|posix_memalign'
 calls "$heap|memalign|alloca|__builtin_alloca|getline|getdelim|open_memstream" \

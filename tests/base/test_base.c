@@ -20,7 +20,7 @@
 #include "base/arena.h"
 #include "base/machine/cpu.h"
 #include "base/cursor.h"
-#include "base/machine/env.h"
+#include "base/env.h"
 #include "base/machine/file.h"
 #include "base/machine/folder.h"
 #include "base/hash.h"

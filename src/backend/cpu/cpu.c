@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/machine/cpu.h"
-#include "base/machine/env.h"
+#include "base/env.h"
 #include "base/mem.h"
 #include "graph/kv_page.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include "base/machine/env.h"
+#include "base/env.h"
 #include "base/mem.h"
 #include "graph/kv_page.h"
 

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/machine/env.h"
+#include "base/env.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -26,7 +26,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "base/machine/env.h"
+#include "base/env.h"
 #include "base/machine/file.h"
 
 enum { PATH_BYTES = 1024, TEXT_BYTES = 65536 };

@@ -20,7 +20,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/machine/env.h"
+#include "base/env.h"
 #include "base/machine/file.h"
 #include "base/mem.h"
 

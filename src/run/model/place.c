@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/machine/env.h"
+#include "base/env.h"
 #include "base/mem.h"
 
 /* ---------------------------------------------------------------- layers */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/machine/cpu.h"
-#include "base/machine/env.h"
+#include "base/env.h"
 #include "base/mem.h"
 #include "base/machine/topology.h"
 

@@ -3,7 +3,7 @@
 #define PITH_TEXT_CHAT_IMPL_H
 
 #include "base/arena.h"
-#include "base/jtree.h"
+#include "text/jtree.h"
 #include "text/chat/chat_parse.h"
 
 enum { CHAT_CALLS = 6, CHAT_DROPS = 8, CHAT_NEEDS = 4, CHAT_NAME_MAX = 256 };

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "base/jtree.h"
+#include "text/jtree.h"
 #include "base/mem.h"
 #include "text/chat/chat_impl.h"
 #include "text/grammar/native.h"

@@ -13,7 +13,7 @@
 #ifndef PITH_TEXT_NATIVE_H
 #define PITH_TEXT_NATIVE_H
 
-#include "base/jtree.h"
+#include "text/jtree.h"
 #include "text/grammar/rules.h"
 #include "text/vocab/vocab.h"
 

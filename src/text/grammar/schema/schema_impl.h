@@ -3,7 +3,7 @@
 #ifndef PITH_TEXT_SCHEMA_IMPL_H
 #define PITH_TEXT_SCHEMA_IMPL_H
 
-#include "base/jtree.h"
+#include "text/jtree.h"
 #include "text/grammar/schema/schema.h"
 
 enum {

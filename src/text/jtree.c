@@ -1,6 +1,6 @@
 /* jtree.c -- one pass over the text; the open array or object is found through `parent`, so depth
  * costs no stack. */
-#include "base/jtree.h"
+#include "text/jtree.h"
 
 #include <string.h>
 

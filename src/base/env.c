@@ -1,6 +1,6 @@
 /* env.c -- the only reader of the environment, so that one search of the sources lists every
  * variable. */
-#include "base/machine/env.h"
+#include "base/env.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,8 +2,8 @@
  * stay the text that was written, members keep their order. Refused: more than JTREE_DEPTH levels,
  * a key twice in one object, half a surrogate pair, bytes that are not UTF-8, anything behind the
  * value. Reading does not recurse. */
-#ifndef PITH_BASE_JTREE_H
-#define PITH_BASE_JTREE_H
+#ifndef PITH_TEXT_JTREE_H
+#define PITH_TEXT_JTREE_H
 
 #include "base/arena.h"
 #include "base/str.h"
