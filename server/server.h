@@ -22,8 +22,8 @@ struct server_alias { /* a further name that a request may say; one of several m
 };
 struct server_loaded {
     pith_model *model;
-    pith_session *generate, *embed; /* for text, for embeddings; either may be NULL */
-    int32_t n_input;                /* n_batch of `embed`: most tokens of an input */
+    pith_session *generate, *embed, *rank; /* for text, vectors, scores; any may be NULL */
+    int32_t n_embed, n_rank;               /* n_batch of the last two: most tokens of an input */
     int (*progress)(
         void *ctx,
         double fraction); /* for `load` to tell how far it is, 0 to 1; 0: it is to give up */

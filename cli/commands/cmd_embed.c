@@ -17,7 +17,7 @@
 struct opts {
     struct model_opts model;
     struct arg_texts texts;
-    const char *pooling, *npy, *prefix;
+    const char *pooling, *npy, *prefix, *prompt_name;
     int64_t n_dims;
     int jsonl, raw;
 };
@@ -32,6 +32,9 @@ static const struct arg args[] = {
     {.name = "--prefix", .meta = "TEXT", ARG_FIELD(struct opts, prefix, ARG_TEXT),
      .help = "put this before each text, as models want it of queries or passages: "
              "\"search_query: \""},
+    {.name = "--prompt-name", .meta = "NAME", ARG_FIELD(struct opts, prompt_name, ARG_TEXT),
+     .help = "put before each text what the model's file has by this name, such as query or "
+             "document: its key sentence_transformers.prompts.NAME"},
     {.name = "--pooling", ARG_FIELD(struct opts, pooling, ARG_CHOICE), .choices = "mean|cls|last",
      .otherwise = "the model's own, else mean", .help = "how the vectors of tokens become one"},
     {.name = "--dimensions", ARG_FIELD(struct opts, n_dims, ARG_INT), .lo = 1, .hi = 1 << 20,
@@ -53,6 +56,7 @@ struct run {
     struct pooled pooled;
     int32_t n_dims;
     float *vector;
+    char *prefix; /* before each text; NULL: nothing */
     struct cli_out out;
 };
 
@@ -113,7 +117,7 @@ static int add_text(void *ctx, const char *text, size_t n)
     struct run *r = ctx;
     struct pith_error err = {0};
     int64_t n_ids = 0;
-    const char *prefix = r->o->prefix ? r->o->prefix : "";
+    const char *prefix = r->prefix ? r->prefix : r->o->prefix ? r->o->prefix : "";
     size_t n_prefix = strlen(prefix);
     char *whole = malloc(n_prefix + n + 1);
     if (!whole)
@@ -130,10 +134,30 @@ static int add_text(void *ctx, const char *text, size_t n)
 
 /* ---------------------------------------------------------------- the command */
 
+/* The prefix that the model's file has by a name. */
+static int find_prefix(struct run *r, const char *name)
+{
+    char key[160];
+    if (r->o->prefix)
+        return cli_say(CLI_USE, "--prefix and --prompt-name exclude each other");
+    snprintf(key, sizeof key, "sentence_transformers.prompts.%.100s", name);
+    int64_t n = pith_model_meta(r->pooled.model, key, NULL, 0);
+    if (n < 0)
+        return cli_say(CLI_INPUT, "%s has no key %s; wanted another name, or --prefix",
+                       r->o->model.path, key);
+    r->prefix = malloc((size_t)n + 1);
+    if (!r->prefix)
+        return cli_no_memory();
+    pith_model_meta(r->pooled.model, key, r->prefix, (size_t)n + 1);
+    return CLI_OK;
+}
+
 static int open_all(struct run *r)
 {
     const struct opts *o = r->o;
     int code = pooled_open_model(&r->pooled);
+    if (!code && o->prompt_name)
+        code = find_prefix(r, o->prompt_name);
     if (code)
         return code;
     const struct pith_model_info *info = &r->pooled.info;
@@ -187,6 +211,7 @@ static int run(void *opts)
         fprintf(stderr, "%lld texts, %d dimensions\n", (long long)r.pooled.n_done, r.n_dims);
     pooled_close(&r.pooled);
     free(r.vector);
+    free(r.prefix);
     return o->npy ? code : cli_finish(code);
 }
 

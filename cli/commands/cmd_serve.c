@@ -92,8 +92,7 @@ static const struct arg args[] = {
     {.name = "--chat-template", .meta = "FILE", ARG_FIELD(struct opts, template, ARG_TEXT),
      .otherwise = "the model's own", .help = "template of conversations"},
     {.name = "--embeddings", ARG_FIELD(struct opts, embeddings, ARG_SWITCH),
-     .help = "serve /v1/embeddings with a model that makes text, too; an input has at most 512 "
-             "tokens"},
+     .help = "serve /v1/embeddings with a model that makes text or ranks, too"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
      .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half "
          "of the memory left",
@@ -249,13 +248,26 @@ static int64_t session_memory(const struct loading *l, uint64_t weights)
     return !l->memory ? 0 : l->memory > weights + n ? (int64_t)((l->memory - weights) / n) : 1;
 }
 
-/* An input to embed is one step's: as many rows as the context has, up to what a step of a large
- * model still has the memory for. */
-static int32_t embed_rows(int64_t n_ctx)
+/* A session for vectors or scores. An input is one step's: as many rows as the context has, or, of
+ * more than 8,192, as many as a quarter of the memory left has room for. */
+static pith_session *open_pooled(const struct server_loaded *out, const struct model_opts *o,
+                                 int64_t n_ctx, const struct pith_session_plan *plan,
+                                 struct pith_session_params sp, int32_t *n_input,
+                                 struct pith_error *err)
 {
-    enum { MOST = 8192 };
-    int64_t n = n_ctx < MOST ? n_ctx : MOST;
-    return (int32_t)(n > SERVER_BATCH ? n : SERVER_BATCH);
+    enum { USUAL = 8192, MOST = 65536 };
+    int64_t left = plan->left_bytes < INT64_MAX ? (int64_t)plan->left_bytes / 4 : 0,
+            most = sp.memory_bytes, n = n_ctx < MOST ? n_ctx : MOST;
+    pith_session *s = NULL;
+    for (n = n > SERVER_BATCH ? n : SERVER_BATCH; !s; n = n / 2 > USUAL ? n / 2 : USUAL) {
+        *n_input = sp.n_batch = (int32_t)n;
+        sp.n_tokens = n + 64 * (int64_t)sp.n_seq;
+        sp.memory_bytes = n > USUAL && left && (!most || left < most) ? left : most;
+        s = cli_session_try(out->model, o, (int32_t)n_ctx, &sp, err);
+        if (n <= USUAL || err->code != PITH_NOMEM)
+            break;
+    }
+    return s;
 }
 
 static pith_status open_sessions(const struct loading *l, struct server_loaded *out,
@@ -281,9 +293,7 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
     sp.store_bytes = o->store == store_default && plan.left_bytes / 8 < (uint64_t)store_default
                          ? (int64_t)(plan.left_bytes / 8)
                          : o->store;
-    ep.n_batch = embed_rows(n_ctx);
-    ep.n_tokens = ep.n_batch + 64 * (int64_t)ep.n_seq;
-    /* Vectors alone: models that give logits, or scores, are pooled as texts usually are. */
+    /* Models that give logits, or scores, are pooled as texts usually are. */
     ep.pooling = info.logits || info.pooling == PITH_POOL_RANK ? PITH_POOL_MEAN : PITH_POOL_FILE;
     if (sp.n_tokens < n_ctx) {
         err->code = PITH_RANGE;
@@ -303,11 +313,15 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
         out->generate = cli_session_try(out->model, &kept, (int32_t)n_ctx, &sp, err);
     if (makes_text && !out->generate)
         return err->code;
-    if (makes_text && !o->embeddings)
-        return PITH_OK;
-    out->n_input = ep.n_batch;
-    out->embed = cli_session_try(out->model, &bare, (int32_t)n_ctx, &ep, err);
-    return out->embed ? PITH_OK : err->code;
+    if (o->embeddings || !(makes_text || info.pooling == PITH_POOL_RANK)) {
+        out->embed = open_pooled(out, &bare, n_ctx, &plan, ep, &out->n_embed, err);
+        if (!out->embed)
+            return err->code;
+    }
+    ep.pooling = PITH_POOL_RANK;
+    if (info.n_labels)
+        out->rank = open_pooled(out, &bare, n_ctx, &plan, ep, &out->n_rank, err);
+    return out->rank || !info.n_labels ? PITH_OK : err->code;
 }
 
 static int tell_progress(void *ctx, const char *stage, double fraction, uint64_t bytes)

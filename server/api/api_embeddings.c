@@ -25,7 +25,16 @@ struct embedding {
     int n_dims;                   /* the first ones of a vector, 0: all */
     int base64, single, truncate; /* single: Ollama's older form, of one text */
     int lost;                     /* there was no memory for a vector */
+    char *prefix;                 /* [n_prefix] before each text, NULL: none */
+    size_t n_prefix;
 };
+
+static void embedding_free(struct embedding *m)
+{
+    if (m)
+        free(m->prefix);
+    free(m);
+}
 
 static void put(struct embedding *m, const char *p, size_t n)
 {
@@ -140,7 +149,71 @@ static void on_event(struct request *r, const struct event *e)
     if (e->kind != EV_DONE || m->lost)
         free(m->text);
     exchange_drop(m->x);
-    free(m);
+    embedding_free(m);
+}
+
+/* ---------------------------------------------------------------- prefixes */
+
+/* What the model's file has for a name: 1, with the text in *m. */
+static int has_prefix(struct embedding *m, const char *name)
+{
+    char key[160];
+    snprintf(key, sizeof key, "sentence_transformers.prompts.%.100s", name);
+    int64_t n = pith_model_meta(m->hosted->model, key, NULL, 0);
+    m->prefix = n > 0 ? malloc((size_t)n + 1) : NULL;
+    m->n_prefix = m->prefix ? (size_t)n : 0;
+    m->lost |= n > 0 && !m->prefix;
+    if (m->prefix)
+        pith_model_meta(m->hosted->model, key, m->prefix, m->n_prefix + 1);
+    return n >= 0;
+}
+
+/* A kind of text by any of its names: a file has one of these. A model that was trained without
+ * them needs none. */
+static int has_kind(struct embedding *m, const char *kind)
+{
+    static const char *const names[][5] = {
+        {"query", "search_query", "retrieval.query", "s2p_query", NULL},
+        {"document", "passage", "search_document", "retrieval.passage", NULL}};
+    int found = has_prefix(m, kind);
+    for (int i = 0; i < 2 && !found; i++)
+        for (int k = 0; names[i][k] && !found; k++)
+            if (!strcmp(names[i][k], kind))
+                for (int j = 0; names[i][j] && !found; j++)
+                    found = has_prefix(m, names[i][j]);
+    return found;
+}
+
+static int take_prefix(struct embedding *m, const struct fields *b, struct fault *f)
+{
+    const char *name = field_text(b, F_prompt_name), *kind = field_text(b, F_input_type);
+    if (name && !has_prefix(m, name))
+        return fault_set(f, 400, "invalid_value", "prompt_name",
+                         "the file of %s has no prefix \"%.64s\"; its key would be "
+                         "sentence_transformers.prompts.%.64s (--override-kv)",
+                         m->hosted->name, name, name);
+    if (!name && kind && !has_kind(m, kind))
+        exchange_ignores(m->x, "input_type %.64s", kind);
+    return !m->lost || fault_memory(f);
+}
+
+/* ---------------------------------------------------------------- inputs */
+
+static int32_t *text_ids(const struct embedding *m, const json_t *text, int64_t *n, struct fault *f)
+{
+    size_t n_text = json_string_length(text);
+    char *whole = malloc(m->n_prefix + n_text + 1);
+    int32_t *ids = NULL;
+    if (!whole) {
+        fault_memory(f);
+        return NULL;
+    }
+    if (m->prefix)
+        memcpy(whole, m->prefix, m->n_prefix);
+    memcpy(whole + m->n_prefix, json_string_value(text), n_text + 1);
+    ids = request_tokenize(m->hosted, whole, m->n_prefix + n_text, PITH_ADD_SPECIAL, n, "input", f);
+    free(whole);
+    return ids;
 }
 
 /* Texts and tokens one behind the other, as one input (malloc). */
@@ -192,11 +265,13 @@ static int add_input(const struct embedding *m, struct request *r, const json_t 
                          "input: content[%d] is %s, not a text; this server takes text alone", bad,
                          json_found(json_object_get(json_array_get(parts, (size_t)bad), "type")));
     v = flat ? flat : json_is_string(text) ? text : v;
-    if (mixed)
+    if (m->prefix && !json_is_string(v))
+        fault_set(f, 400, "invalid_value", "input",
+                  "a prefix (input_type, prompt_name) is for texts, found %s", json_found(v));
+    else if (mixed)
         ids = mixed_ids(h, v, &n, f);
     else if (json_is_string(v))
-        ids = request_tokenize(h, json_string_value(v), json_string_length(v), PITH_ADD_SPECIAL, &n,
-                               "input", f);
+        ids = text_ids(m, v, &n, f);
     else if (json_is_array(v))
         ids = request_ids(h, v, &n, "input", f);
     else
@@ -249,7 +324,8 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
     const char *format = field_text(b, F_encoding_format);
     if (!m->hosted->embed)
         return fault_set(f, 400, "not_supported", "model",
-                         "this server makes text; start it with --embeddings for vectors");
+                         "%s %s; start the server with --embeddings for vectors", m->hosted->name,
+                         m->hosted->rank ? "ranks texts" : "makes text");
     if (format && strcmp(format, "float") && strcmp(format, "base64"))
         return fault_set(f, 400, "invalid_value", "encoding_format",
                          "encoding_format is \"%.20s\", wanted float or base64", format);
@@ -270,11 +346,11 @@ static int take(struct exchange *x, const struct fields *b, struct request *r, s
         return fault_set(f, 400, "invalid_value", "content",
                          "input and content; wanted one of them");
     m->native |= b->v[F_embed_content] && strncmp(exchange_path(x), "/v1/", 4);
-    return take_inputs(m, r,
-                       m->single       ? b->v[F_ollama_prompt]
-                       : b->v[F_input] ? b->v[F_input]
-                                       : b->v[F_embed_content],
-                       f);
+    return take_prefix(m, b, f) && take_inputs(m, r,
+                                               m->single       ? b->v[F_ollama_prompt]
+                                               : b->v[F_input] ? b->v[F_input]
+                                                               : b->v[F_embed_content],
+                                               f);
 }
 
 static void embed(struct exchange *x, unsigned endpoint, int native)
@@ -301,7 +377,7 @@ static void embed(struct exchange *x, unsigned endpoint, int native)
     }
     if (!ok) {
         request_free(r);
-        free(m);
+        embedding_free(m);
         exchange_fault(x, &f);
     }
     exchange_drop(x);

@@ -415,13 +415,13 @@ void api_props(struct server *s, struct exchange *x)
                                ? "the model's own"
                                : "plain: \"role: content\" and a blank line (the model has none)";
     json_t *text = props_template(m);
-    json_t *j =
-        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:s, s:s, s:o, s:o}", "model",
-                  m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx", models_n_ctx(m),
-                  "n_vocab", m->info.n_vocab, "parallel", s->p.parallel, "chat_template_from",
-                  template, "generates", m->generate != NULL, "embeds", m->embed != NULL, "n_input",
-                  models_n_input(m), "version", pith_version(), "isa", pith_isa(), "memory",
-                  memory_now(s, m), "sampling", sampling(&m->usual));
+    json_t *j = json_pack(
+        "{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:b, s:b, s:i, s:s, s:s, s:o, s:o}", "model",
+        m->name, "arch", m->info.arch, "type", m->info.type, "n_ctx", models_n_ctx(m), "n_vocab",
+        m->info.n_vocab, "parallel", s->p.parallel, "chat_template_from", template, "generates",
+        m->generate != NULL, "embeds", m->embed != NULL, "ranks", m->rank != NULL, "n_input",
+        models_n_input(m) ? models_n_input(m) : models_n_pair(m), "version", pith_version(), "isa",
+        pith_isa(), "memory", memory_now(s, m), "sampling", sampling(&m->usual));
     json_object_update_new(j, props_more(s, m));
     json_object_set_new(j, "chat_template", text);
     exchange_json(x, 200, j);
@@ -453,7 +453,7 @@ void api_report(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
     struct hosted *m = models_hold(s, exchange_query(x), &f);
-    struct report r = {.s = m ? m->generate ? m->generate : m->embed : NULL};
+    struct report r = {.s = m ? models_session(m) : NULL};
     if (m && !sched_call(m->sched, make_report, &r))
         fault_set(&f, 503, "model_unloaded", NULL, "the model is being unloaded");
     if (f.http)
@@ -498,8 +498,7 @@ void api_machine(struct server *s, struct exchange *x)
 {
     struct fault f = {0};
     struct hosted *m = models_hold(s, exchange_query(x), &f);
-    struct measure c = {.report.s = m ? m->generate ? m->generate : m->embed : NULL,
-                        .sched = m ? m->sched : NULL};
+    struct measure c = {.report.s = m ? models_session(m) : NULL, .sched = m ? m->sched : NULL};
     const struct pith_machine *h = &c.machine;
     if (m && sched_call(m->sched, measure, &c) && h->n_threads) {
         exchange_json(x, 200,

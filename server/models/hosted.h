@@ -22,10 +22,10 @@ struct hosted {
     struct metrics *metrics; /* NULL before the first load */
     /* For those who hold it (exchange_model, models_hold): */
     pith_model *model;
-    pith_session *generate, *embed;     /* either may be NULL */
-    int32_t n_input; /* most tokens in one step of `embed` */
-    const pith_template *template;      /* NULL: the plain fallback */
-    const pith_template *tool_template; /* of conversations with tools; NULL: the same */
+    pith_session *generate, *embed, *rank; /* any may be NULL */
+    int32_t n_embed, n_rank;               /* most tokens in one step of the last two */
+    const pith_template *template;         /* NULL: the plain fallback */
+    const pith_template *tool_template;    /* of conversations with tools; NULL: the same */
     pith_template *own_template;
     int shows_tools; /* the template puts tools into a prompt; 0: not into the simplest one, which
                         is when each is looked at */
@@ -78,6 +78,9 @@ json_t *models_card(const struct hosted *h); /* as /v1/models tells of it */
 int32_t models_n_ctx(const struct hosted *h);
 int32_t
 models_n_input(const struct hosted *h); /* most tokens of an input to embed; 0: it embeds none */
+int32_t models_n_pair(const struct hosted *h); /* of a question with a text; 0: it ranks none */
+/* The one that /v1/report tells of. */
+pith_session *models_session(const struct hosted *h);
 json_t *
 models_template(const struct hosted *h); /* the text in its file, null; NULL: out of memory */
 int models_is_loaded(const struct hosted *h);

@@ -52,10 +52,11 @@ static uint64_t bytes_of(const struct hosted *h)
 
 static uint64_t most_bytes(const struct hosted *h)
 {
-    uint64_t generate = 0, embed = 0;
+    uint64_t generate = 0, embed = 0, rank = 0;
     pith_session_memory(h->generate, NULL, &generate);
     pith_session_memory(h->embed, NULL, &embed);
-    return h->info.weight_bytes + generate + embed;
+    pith_session_memory(h->rank, NULL, &rank);
+    return h->info.weight_bytes + generate + embed + rank;
 }
 
 static pith_status fits_alone(const struct hosted *h, uint64_t bytes, const char *what,
@@ -125,7 +126,9 @@ static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_err
     h->model = made.model; /* there may be one without sessions */
     h->generate = made.generate;
     h->embed = made.embed;
-    h->n_input = made.n_input;
+    h->rank = made.rank;
+    h->n_embed = made.n_embed;
+    h->n_rank = made.n_rank;
     if (st != PITH_OK)
         return st;
     struct pith_model_info info = {.size = sizeof info};
@@ -171,11 +174,12 @@ void loader_close(struct hosted *h)
     pith_template_close(h->own_template);
     pith_session_close(h->generate);
     pith_session_close(h->embed);
+    pith_session_close(h->rank);
     pith_model_close(h->model);
     h->sched = NULL;
     h->own_template = NULL;
     h->template = h->tool_template = NULL;
-    h->generate = h->embed = NULL;
+    h->generate = h->embed = h->rank = NULL;
     h->model = NULL;
     h->shows_tools = h->ended = 0;
 }

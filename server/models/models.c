@@ -328,15 +328,26 @@ json_t *models_list(struct server *s, int loaded, models_tell tell)
     return list;
 }
 
+pith_session *models_session(const struct hosted *h)
+{
+    return h->generate ? h->generate : h->embed ? h->embed : h->rank;
+}
+
 int32_t models_n_ctx(const struct hosted *h)
 {
-    return pith_n_ctx(h->generate ? h->generate : h->embed);
+    return pith_n_ctx(models_session(h));
 }
 
 int32_t models_n_input(const struct hosted *h)
 {
     int32_t n = h->embed ? pith_n_ctx(h->embed) : 0;
-    return n < h->n_input ? n : h->n_input; /* an input is one step's */
+    return n < h->n_embed ? n : h->n_embed; /* an input is one step's */
+}
+
+int32_t models_n_pair(const struct hosted *h)
+{
+    int32_t n = h->rank ? pith_n_ctx(h->rank) : 0;
+    return n < h->n_rank ? n : h->n_rank;
 }
 
 json_t *models_template(const struct hosted *h)
@@ -394,8 +405,8 @@ char *models_metrics(struct server *s, const struct tenant *who, size_t *n)
             list[n_list++] = m->v[i].metrics; /* they stay as long as the server */
     pthread_mutex_unlock(&m->lock);
     size_t n_keys = 0, cap = 0;
-    char *text = list ? metrics_text(list, n_list, n) : NULL, *keys = account_text(s, NULL,
-        &n_keys);
+    char *text = list ? metrics_text(list, n_list, n) : NULL,
+         *keys = account_text(s, NULL, &n_keys);
     cap = *n;
     if (text && !(keys && text_put(&text, n, &cap, keys, n_keys))) {
         free(text);

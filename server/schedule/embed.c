@@ -1,7 +1,7 @@
-/* embed.c -- inputs to be embedded: as many whole ones of a request as fit into a step and, while
- * others are being written to, into the time between two of their tokens; one such step between two
- * of generation. The next request is the first one of the key that has been served the fewest
- * tokens. An input is a sequence of its own for one step. */
+/* embed.c -- inputs to be embedded or ranked: as many whole ones of a request as fit into a step
+ * and, while others are being written to, into the time between two of their tokens; one such step
+ * between two of generation. The next request is the first one of the key that has been served the
+ * fewest tokens. An input is a sequence of its own for one step. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,12 +59,12 @@ static struct request *next_request(const struct sched *s)
 static int put_inputs(struct sched *s, const struct request *r)
 {
     int n = 0;
-    int64_t most =
-        s->all && s->embed_ns > 0 ? rows_in_gap(s, s->embed_ns, 1, s->n_input) : s->n_input;
+    int32_t n_step = r->ranks ? s->n_rank : s->n_embed;
+    int64_t most = s->all && s->embed_ns > 0 ? rows_in_gap(s, s->embed_ns, 1, n_step) : n_step;
     s->n_rows = 0;
     for (int i = r->n_embedded; i < r->n && n < s->n_seq; i++, n++) {
         int64_t from = input_begin(r, i), to = r->input_end[i];
-        if (s->n_rows + (to - from) > (n ? most : s->n_input))
+        if (s->n_rows + (to - from) > (n ? most : n_step))
             break;
         for (int64_t k = from; k < to; k++) {
             s->token[s->n_rows] = r->prompt[k];
@@ -77,13 +77,13 @@ static int put_inputs(struct sched *s, const struct request *r)
 void embed_step(struct sched *s)
 {
     struct request *r = next_request(s);
-    struct pith_session *session = s->hosted->embed;
     struct pith_batch batch = PITH_BATCH_INIT;
     struct pith_error err = {0};
     struct fault f = {0};
     int64_t began = clock_now();
     if (!r)
         return;
+    struct pith_session *session = r->ranks ? s->hosted->rank : s->hosted->embed;
     if (!r->n_embedded) {
         r->started = began;
         r->figures.queue_ns = r->started - r->arrived;
@@ -106,7 +106,8 @@ void embed_step(struct sched *s)
         r->on_event(r, &(struct event){.kind = EV_EMBEDDING,
                                        .choice = r->n_embedded + i,
                                        .vector = pith_embedding(session, i),
-                                       .n_vector = s->hosted->info.n_embd_out});
+                                       .n_vector = r->ranks ? s->hosted->info.n_labels
+                                                            : s->hosted->info.n_embd_out});
         pith_truncate(session, i, 0, NULL);
     }
     r->n_embedded += n;

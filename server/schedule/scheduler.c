@@ -441,7 +441,9 @@ struct sched *sched_open(struct hosted *m, struct pith_error *err)
     s->n_ctx = m->generate ? pith_n_ctx(m->generate) : 0;
     s->max_outputs = m->generate ? pith_max_outputs(m->generate) : 0;
     s->n_batch = SERVER_BATCH;
-    s->n_input = m->embed ? m->n_input : 0;
+    s->n_embed = models_n_input(m);
+    s->n_rank = models_n_pair(m);
+    s->n_input = s->n_embed > s->n_rank ? s->n_embed : s->n_rank;
     s->n_shares = tenants_count(m->server->tenants);
     s->apart = s->n_shares > 1 && !m->server->p.share_prefixes;
     if (!make_lists(s) || pthread_create(&s->thread, NULL, run, s)) {
@@ -481,6 +483,8 @@ void sched_stop(struct sched *s)
         pith_cancel(s->hosted->generate);
     if (s->hosted->embed)
         pith_cancel(s->hosted->embed);
+    if (s->hosted->rank)
+        pith_cancel(s->hosted->rank);
     pthread_join(s->thread, NULL);
     beside_stop(s);
 }

@@ -52,6 +52,7 @@ struct request {
     int32_t *prompt; /* inputs lie end to end */
     int64_t n_prompt;
     int64_t *input_end; /* [n] ends of inputs to embed; NULL: text is wanted */
+    int ranks;          /* they are pairs to be ranked: vectors are scores */
     int n;              /* choices, or inputs */
     int64_t n_max;      /* most tokens of a choice; 0: only the prompt; -1: as the context allows */
     struct pith_sampler_params sampler; /* choice k has seed + k */

@@ -82,7 +82,8 @@ struct sched {
     struct share *share;      /* [n_shares], one for each tenant */
     int n_shares, apart;      /* apart: shares have salts */
     double now;               /* virtual time: `served` of the share chosen last */
-    int32_t n_ctx, n_vocab, n_batch, n_input, max_outputs, n_seq, parallel;
+    int32_t n_ctx, n_vocab, n_batch, n_embed, n_rank, n_input, max_outputs, n_seq,
+        parallel;        /* n_input: the larger one of n_embed and n_rank */
     struct branch **seq; /* [n_seq] */
     struct slot *slot;   /* [parallel] */
     int n_held;
