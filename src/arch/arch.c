@@ -245,6 +245,8 @@ static int64_t dim_size(const struct arch_model *m, int d, int32_t l)
         return hp->n_embd;
     case DIM_V:
         return hp->n_vocab;
+    case DIM_SAID:
+        return hp->n_said ? hp->n_said : hp->n_vocab;
     case DIM_Q:
     case DIM_K:
     case DIM_VV:

@@ -27,6 +27,7 @@ enum dim {
     DIM_END,
     DIM_E, /* embedding */
     DIM_V, /* vocabulary */
+    DIM_SAID, /* rows of the output matrix: mostly the same */
     DIM_Q, /* rows of q: heads x d_k; k; v; what attention gives; q, k and v */
     DIM_K,
     DIM_VV,

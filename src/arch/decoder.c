@@ -17,6 +17,7 @@
 #define F_NORM_BIAS       BIT(1)
 #define F_NORM_BIAS_MAY   BIT(18)
 #define F_POST            BIT(4) /* post_attention_norm, post_ffw_norm */
+#define F_SWIN            BIT(52) /* norms of blocks stand behind these, under the same names */
 #define F_OF_SUM          BIT(5) /* attn_output_norm, layer_output_norm */
 #define F_FALCON_NORMS    BIT(6)
 #define F_EMBD_NORM       BIT(7)
@@ -32,6 +33,7 @@
 #define F_QK_BIAS_MAY     BIT(48)
 #define F_QK_GAIN         BIT(49)
 #define F_QK_HEADS        BIT(17)
+#define F_QK_HEADS_BIAS   BIT(51) /* they may have one */
 #define F_GATE_ELEMENTS   BIT(19)
 #define F_GATE_HEADS      BIT(32)
 #define F_GATE_HEADS_MAY  BIT(33)
@@ -87,11 +89,11 @@ const struct tensor_spec decoder_tensors[] = {
     IO("output_norm.weight", output_norm, DIM(DIM_E), .need = F_WEIGHTS, .unless = F_OF_SUM),
     IO("output_norm.bias", output_norm_b, DIM(DIM_E), .need = F_NORM_BIAS, .unless = F_OF_SUM),
     IO("output_norm.bias", output_norm_b, DIM(DIM_E), .need = F_NORM_BIAS_MAY, .optional = 1),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .need = F_OUTPUT, .use = TENSOR_OUTPUT),
-    IO("output.weight", output, DIM(DIM_V, DIM_E), .need = F_OUTPUT_MAY, .optional = 1,
+    IO("output.weight", output, DIM(DIM_SAID, DIM_E), .need = F_OUTPUT, .use = TENSOR_OUTPUT),
+    IO("output.weight", output, DIM(DIM_SAID, DIM_E), .need = F_OUTPUT_MAY, .optional = 1,
        .use = TENSOR_OUTPUT), /* absent: tied to the embedding */
-    IO("output.bias", output_b, DIM(DIM_V), .need = F_OUTPUT_BIAS),
-    IO("output.bias", output_b, DIM(DIM_V), .need = F_OUTPUT_BIAS_MAY, .optional = 1),
+    IO("output.bias", output_b, DIM(DIM_SAID), .need = F_OUTPUT_BIAS),
+    IO("output.bias", output_b, DIM(DIM_SAID), .need = F_OUTPUT_BIAS_MAY, .optional = 1),
     IO("rope_freqs.weight", rope_freqs, DIM(DIM_ROT2), .optional = 1, .need = F_FACTORS),
     IO("rope_factors_long.weight", rope_long, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
     IO("rope_factors_short.weight", rope_short, DIM(DIM_ROT2), .need = F_LONG_FACTORS),
@@ -111,6 +113,8 @@ const struct tensor_spec decoder_tensors[] = {
     L("attn_norm.bias", ffn_norm_b, DIM(DIM_E), .need = F_FALCON_NORMS),
     L("post_attention_norm.weight", post_attn_norm, DIM(DIM_E), .need = F_POST),
     L("post_ffw_norm.weight", post_ffn_norm, DIM(DIM_E), .need = F_POST),
+    L("attn_norm.weight", post_attn_norm, DIM(DIM_E), .need = F_SWIN),
+    L("ffn_norm.weight", post_ffn_norm, DIM(DIM_E), .need = F_SWIN),
     L("attn_output_norm.weight", post_attn_norm, DIM(DIM_E), .need = F_OF_SUM),
     L("attn_output_norm.bias", post_attn_norm_b, DIM(DIM_E), .need = F_OF_SUM | F_NORM_BIAS),
     L("layer_output_norm.weight", post_ffn_norm, DIM(DIM_E), .need = F_OF_SUM),
@@ -141,6 +145,10 @@ const struct tensor_spec decoder_tensors[] = {
       .use = TENSOR_VECTOR),
     L("attn_k_norm.weight", k_norm, DIM(DIM_G, DIM_D), .need = F_ATTN | F_QK_HEADS,
       .use = TENSOR_VECTOR),
+    L("attn_q_norm.bias", q_norm_b, DIM(DIM_H, DIM_D), .need = F_ATTN | F_QK_HEADS_BIAS,
+      .use = TENSOR_VECTOR, .optional = 1),
+    L("attn_k_norm.bias", k_norm_b, DIM(DIM_G, DIM_D), .need = F_ATTN | F_QK_HEADS_BIAS,
+      .use = TENSOR_VECTOR, .optional = 1),
     L("attn_gate.weight", attn_gate, DIM(DIM_O, DIM_E), .need = F_ATTN | F_GATE_ELEMENTS),
     L("attn_gate.weight", attn_gate, DIM(DIM_H, DIM_E), .need = F_ATTN | F_GATE_HEADS),
     L("attn_gate.weight", attn_gate, DIM(DIM_H, DIM_E), .need = F_ATTN | F_GATE_SMALL),
@@ -354,6 +362,15 @@ static int may_be_parallel(const struct arch_model *m)
     return variant_of(m)->parallel == PARALLEL_BY_KEY;
 }
 
+static int may_swin(const struct arch_model *m)
+{
+    return variant_of(m)->swin_key;
+}
+static enum norm_place place_of(const struct arch_model *m)
+{
+    return m->hp.swin ? NORM_BEHIND : variant_of(m)->norm_place;
+}
+
 static int acts_by_key(const struct arch_model *m)
 {
     return variant_of(m)->act_by_key;
@@ -553,6 +570,7 @@ const struct key_spec decoder_keys[] = {
      .synth = 1},
     {F32("attention.temperature_scale", temper), .when = tempers_by_key, .synth = 0.125},
     {NAME("hidden_activation", hidden_act), .names = activation_names, .when = acts_by_key},
+    {BOOL("swin_norm", swin), .when = may_swin},
     {BOOL("use_parallel_residual", parallel), .when = may_be_parallel, .synth = 1},
     {BOOL("attention.causal", causal), .def = 1, .synth_of = causal},
     KEYS_POOLING,
@@ -577,6 +595,8 @@ static uint64_t norm_features(const struct arch_model *m, const struct variant *
         f |= F_POST;
     if (v->norm_place == NORM_OF_SUM)
         f |= F_OF_SUM;
+    if (m->hp.swin)
+        f |= F_SWIN;
     if (v->parallel == PARALLEL_FALCON && arch_has(m, 0, "attn_norm_2.weight", 1))
         f |= F_FALCON_NORMS;
     return f | (v->embd_norm ? F_EMBD_NORM : 0);
@@ -597,6 +617,7 @@ static uint64_t attention_features(const struct arch_model *m, const struct vari
                                   [QK_GAIN] = F_QK_GAIN,
                                   [QK_ROW_LN] = F_QK_ROW | F_QK_BIAS_MAY,
                                   [QK_HEADS] = F_QK_HEADS,
+                                  [QK_HEADS_MAY] = F_QK_HEADS | F_QK_HEADS_BIAS,
                                   [QK_BARE] = 0};
     static const uint64_t gates[] = {[GATE_NONE] = 0,
                                      [GATE_ELEMENTS] = F_GATE_ELEMENTS,
@@ -634,6 +655,16 @@ static uint64_t other_features(const struct arch_model *m, const struct variant 
          (v->embd_skips ? F_SKIPS : 0);
     return f | (m->hp.n_ff_shexp ? F_SHARED : 0) | (v->shared_gate ? F_SHARED_GATE : 0) |
            (v->fused_shared ? F_FUSED_SHARED : 0) | (has_positions(m, v) ? F_POSITIONS : 0);
+}
+
+/* The output matrix, if it is not the embedding, has rows for the last n tokens. */
+static void says_the_last(struct arch_model *m, int32_t n)
+{
+    struct hparams *hp = &m->hp;
+    if (hp->n_vocab <= n || !arch_has(m, -1, "output.weight", 1))
+        return;
+    hp->n_said = n;
+    hp->n_unsaid = hp->n_vocab - n;
 }
 
 /* Has layer l experts? */
@@ -693,7 +724,7 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
     const struct variant *v = variant_of(m);
     struct hparams *hp = &m->hp;
     int32_t first_moe = -1;
-    int before = v->norm_place == NORM_BEFORE || v->norm_place == NORM_SANDWICH;
+    int before = place_of(m) <= NORM_SANDWICH;
     for (int32_t l = 0; l < hp->n_layer; l++) {
         int moe = hp->n_expert && is_moe(m, l);
         first_moe = moe && first_moe < 0 ? l : first_moe;
@@ -730,6 +761,8 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         hp->embd_scale = sqrtf((float)hp->n_embd);
     if (v->logits_divided && hp->logit_scale != 0)
         hp->logit_scale = 1.0f / hp->logit_scale;
+    if (v->says_last)
+        says_the_last(m, v->says_last);
     if (v->loops && !loop(m))
         return error_set(err, PITH_NOMEM, "out of memory while reading %s", arch_path(m));
     pith_status st = swa_alike(m) ? check_alike(m, err) : PITH_OK;
@@ -820,13 +853,15 @@ static struct nn_norm qk_norm_of(const struct arch_model *m, const struct tensor
                                           [QK_GAIN] = NORM_RMS,
                                           [QK_ROW_LN] = NORM_LAYER,
                                           [QK_HEADS] = NORM_LAYER,
+                                          [QK_HEADS_MAY] = NORM_LAYER,
                                           [QK_BARE] = NORM_RMS};
     enum qk_norm qk = variant_of(m)->qk_norm;
     return (struct nn_norm){.kind = w || qk == QK_BARE || qk == QK_GAIN ? kind[qk] : NORM_NONE,
                             .w = w,
                             .b = b,
                             .width = qk == QK_ROW || qk == QK_ROW_LN ? 0 : m->hp.d_k,
-                            .eps = m->hp.norm_eps};
+                            .eps = variant_of(m)->qk_eps > 0 ? variant_of(m)->qk_eps
+                                                             : m->hp.norm_eps};
 }
 
 static float query_scale(const struct arch_model *m, int32_t l)
@@ -1034,8 +1069,8 @@ void decoder_visit(const struct arch_model *m, struct graph *g, int32_t i, struc
 {
     int32_t l = arch_layer_of(m, i);
     const struct decoder_layer *w = arch_layer(m, l);
-    int before = variant_of(m)->norm_place <= NORM_SANDWICH;
-    int of_sum = variant_of(m)->norm_place == NORM_OF_SUM;
+    int before = place_of(m) <= NORM_SANDWICH;
+    int of_sum = place_of(m) == NORM_OF_SUM;
     struct nn_norm attn_norm = norm_of(m, w->attn_norm, w->attn_norm_b),
                    ffn_norm = norm_of(m, w->ffn_norm, w->ffn_norm_b),
                    post_attn = norm_of(m, w->post_attn_norm, w->post_attn_norm_b),

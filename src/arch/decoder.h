@@ -64,6 +64,7 @@ enum qk_norm {
     QK_ROW,   /* RMS of the whole row, weight [H D] */
     QK_ROW_LN, /* LayerNorm of the whole row, weight [H D], each bias may be there */
     QK_HEADS, /* LayerNorm of each head, a weight for each [H, D] */
+    QK_HEADS_MAY, /* .., each bias may be there */
     QK_GAIN,  /* RMS of each head, one number for each head of q */
     QK_BARE   /* RMS of each head, no weight */
 };
@@ -106,6 +107,7 @@ struct variant {
     int embd_skips; /* and each layer adds that once more, times layer_output_scale */
     int embd_bare; /* the embedding is normalised without weights */
     float post_eps; /* norms behind the blocks add this to the mean, not the key's; 0: that */
+    int swin_key;   /* swin_norm: the norms of blocks stand behind these */
     int first_bare; /* the first layer has no attn_norm */
 
     enum rope rope;
@@ -137,6 +139,7 @@ struct variant {
     enum presence qkv_bias;
     enum presence out_bias, ffn_bias; /* NO_BIAS in rows: NEVER is written out */
     enum qk_norm qk_norm;
+    float qk_eps; /* these add this to the mean, not the key's; 0: that */
     int qk_may; /* files may have none */
     enum attn_gate attn_gate;
     enum glu_act gate_act;
@@ -167,6 +170,7 @@ struct variant {
 
     enum presence output; /* NEVER: the embedding is the output matrix */
     enum presence output_bias;
+    int32_t says_last; /* the output has rows for so many last tokens alone, if it is not tied */
     int embeds; /* an embedding model: no output */
     int output_unused; /* .. but files may have one */
     int after_pool;    /* dense_2 and dense_3, which embeddings go through at the end */

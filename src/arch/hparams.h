@@ -49,11 +49,14 @@ struct hparams {
     int32_t n_positions; /* of a table that is added to the embedding; 0: there is none */
     /* scales */
     float embd_scale, residual_scale, logit_scale, attn_scale, value_scale;
+    /* Tokens that are never said, n_unsaid of them from the first on: of images, say. */
+    int32_t unsaid_first, n_unsaid;
+    int32_t n_said; /* rows of the output matrix, which has none of these; 0: it has all */
     float attn_softcap, logit_softcap, qkv_clamp;
     float temper; /* of queries, by spans of rope_ctx_orig positions; 0: none */
     float *skip_scale; /* [n_layer] of the embedding that each layer adds */
     float *xielu[4]; /* [n_layer] each: constants of GLU_XIELU, those of n and p raw in the file */
-    int32_t parallel, n_loops, loops_as_they_are;
+    int32_t parallel, swin, n_loops, loops_as_they_are;
     int32_t pooling;                 /* enum pith_pooling */
     int32_t hidden_act; /* of hidden_activation: a place in its names */
     int32_t rank_gelu, rank_softmax; /* of the head that ranks: GELU, not tanh; shares of labels */

@@ -19,6 +19,8 @@
  *   minicpm         arXiv:2404.06395: as granite, with defaults
  *   granite_swa     windows, sinks; the file says which layers have positions
  *   cogvlm          CogVLM, arXiv:2311.03079, the text side
+ *   chameleon       arXiv:2405.09818, the text side: heads of q and k have norms of their own, and
+ *                   the tokens of images are never said
  *   nanbeige        the layers are run several times
  *   exaone          arXiv:2408.03541: half-split rotation from here on
  *   seed_oss        the norm before the feed-forward is called post_attention_norm
@@ -81,6 +83,17 @@ DECODER(arch_granite_swa, "granite_swa", .scales = 1, .logits_divided = 1, .sink
 /* Image rows have weights of their own; rows here are tokens. */
 DECODER_UNUSED(arch_cogvlm, "cogvlm", RENAMED("vis_"), PLAIN, .rope = ROPE_HALVES,
                .fused_qkv = MUST, .qkv_bias = NEVER, .no_factors = 1)
+/* Of the vocabulary 4 to 8195 are the tokens of images. */
+static pith_status images_unsaid(struct arch_model *m, struct pith_error *err)
+{
+    struct hparams *hp = &m->hp;
+    (void)err;
+    hp->unsaid_first = 4;
+    hp->n_unsaid = hp->n_vocab > 8196 ? 8192 : hp->n_vocab > 4 ? hp->n_vocab - 4 : 0;
+    return PITH_OK;
+}
+DECODER(arch_chameleon, "chameleon", PLAIN, .no_factors = 1,
+        .qk_norm = QK_HEADS_MAY, .qk_eps = 1e-5f, .swin_key = 1, .tune = images_unsaid)
 DECODER(arch_nanbeige, "nanbeige", PLAIN, .loops = 1)
 
 DECODER(arch_exaone, "exaone", PLAIN, .rope = ROPE_HALVES)

@@ -20,6 +20,8 @@
  *   minimax-m2     MiniMax-M2: q and k normalised as whole rows
  *   qwen3vl        the text side of Qwen3-VL: positions of three axes by turns; qwen3vlmoe with
  *                  experts
+ *   qwen3tts       the talker of Qwen3-TTS: the same; the output has rows for the codes of sound
+ *                  alone, the last 3,072 tokens
  *   laguna         Laguna: a gate of each head or element, windows with rotation of their own
  *   cohere2moe     North Mini: cohere2 with experts; the mean of shared and chosen ones
  *   maple          Maple: windowed layers alone have positions; gates are cut off
@@ -95,6 +97,8 @@ DECODER(arch_qwen3vl, "qwen3vl", PLAIN, .rope = ROPE_HALVES, .sections = SECTION
         .qk_norm = QK_HEAD)
 DECODER(arch_qwen3vlmoe, "qwen3vlmoe", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_INTERLEAVED,
         .qk_norm = QK_HEAD, .experts = EXPERTS_ALL, .ff_of_expert = FF_SHARE, .renorm = YES)
+DECODER(arch_qwen3tts, "qwen3tts", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_INTERLEAVED,
+        .qk_norm = QK_HEAD, .says_last = 3072)
 DECODER(arch_laguna, "laguna", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK_HEAD,
         .attn_gate = GATE_BY_ROWS, .gate_act = GLU_SOFTPLUS, .window_period = 4, .full_first = 1,
         .swa_base = BY_KEY, .swa_unscaled = 1, .swa_rot = 1, .experts = EXPERTS_BEHIND,

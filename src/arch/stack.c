@@ -20,7 +20,11 @@ static node logits(const struct arch_model *m, struct graph *g, node x)
     x = graph_matmul(g, io->output ? io->output : io->tok_embd, io->output_b, x, "output");
     if (m->hp.logit_scale != 0 && m->hp.logit_scale != 1)
         x = graph_scale(g, x, m->hp.logit_scale, "logits_scale");
-    return m->hp.logit_softcap > 0 ? graph_softcap(g, x, m->hp.logit_softcap, "logits") : x;
+    if (m->hp.logit_softcap > 0)
+        x = graph_softcap(g, x, m->hp.logit_softcap, "logits");
+    struct unsaid_op never = {.first = m->hp.unsaid_first, .n = m->hp.n_unsaid};
+    never.then = never.first + (m->hp.n_said ? 0 : never.n);
+    return never.n ? graph_unsaid(g, x, &never, "logits_said") : x;
 }
 
 int32_t arch_n_labels(const struct arch_model *m)

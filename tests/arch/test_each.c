@@ -7,6 +7,8 @@
  * and the list of tensors are others: an error, or a model that runs; never a crash */
 #include "robust.h"
 
+#include <float.h>
+
 #include "base/rng.h"
 
 enum { N_ROWS = 24, N_VOCAB = 300, N_OUT = N_ROWS * N_VOCAB };
@@ -185,7 +187,7 @@ static void bits_of(const struct tiny *t, const char *path)
     if (!run_way(path, &ways[0], want, &cols))
         return;
     for (int i = 0; i < N_ROWS * (int)cols; i++)
-        if (!(want[i] > -1e30f && want[i] < 1e30f)) {
+        if (want[i] != -FLT_MAX && !(want[i] > -1e30f && want[i] < 1e30f)) {
             CHECK_MSG(0, "%s, %d experts: element %d is %g", t->arch, t->n_expert, i,
                       (double)want[i]);
             return;
@@ -308,6 +310,53 @@ static void learned_positions(void)
     unlink(path);
 }
 
+/* ---------------------------------------------------------------- tokens that are never said */
+
+/* Logits of tokens [first, end) are the lowest there are, all others numbers; greedy never says
+ * them. */
+static void never_said(const char *arch, int32_t n_vocab, int32_t first, int32_t end)
+{
+    struct tiny t = tiny_of(arch, 0);
+    t.n_vocab = n_vocab;
+    const char *path = tiny_write(&t, 5);
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_sampler_params greedy = PITH_SAMPLER_PARAMS_INIT;
+    static const int32_t ids[] = {5, 6, 7, 2};
+    greedy.temperature = 0;
+    for (int reference = 0; reference < 2; reference++) {
+        mp.n_threads = 1;
+        mp.reference = reference;
+        pith_model *m = path ? pith_model_open(path, &mp, &err) : NULL;
+        pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+        pith_sampler *p = pith_sampler_open(n_vocab, &greedy, &err);
+        REQUIRE(s && p && pith_feed(s, 0, ids, 4, &err) == PITH_OK, "%s: %s", arch, err.msg);
+        const float *z = pith_logits(s, 0);
+        int32_t n_low = 0, n_finite = 0;
+        for (int32_t i = 0; i < n_vocab; i++) {
+            n_low += z[i] == -FLT_MAX && i >= first && i < end;
+            n_finite += z[i] > -1e30f && z[i] < 1e30f && (i < first || i >= end);
+        }
+        CHECK_MSG(n_low == end - first && n_finite == n_vocab - n_low,
+                  "%s: %d of %d are never said, %d of %d may be", arch, n_low, end - first,
+                  n_finite, n_vocab - end + first);
+        int32_t id = pith_sample(p, z);
+        CHECK_MSG(id >= 0 && (id < first || id >= end), "%s says %d", arch, id);
+        pith_sampler_close(p);
+        pith_session_close(s);
+        pith_model_close(m);
+    }
+    unlink(path);
+}
+
+static void tokens_never_said(void)
+{
+    never_said("chameleon", 8300, 4, 8196);
+    never_said("chameleon", 200, 4, 200);
+    never_said("qwen3tts", 3100, 0, 28);
+    never_said("qwen3tts", 3072, 0, 0);
+}
+
 /* ---------------------------------------------------------------- keys that disagree */
 
 /* Where the value of a key lies in a file's bytes; 0: it has no such key. */
@@ -364,6 +413,7 @@ int main(void)
     TEST(memory_refused);
     TEST(damaged);
     TEST(learned_positions);
+    TEST(tokens_never_said);
     TEST(refused_keys);
     return test_end();
 }

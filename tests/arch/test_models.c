@@ -96,14 +96,19 @@ static int logits_of(const struct golden *g, int32_t piece, float *out, int32_t 
 
 /* Largest difference over all logits of the model; negative: it could not be run. Fed in pieces of
  * 7 and token by token they are the same bits; what sees the whole text is fed whole. */
-static double logits_difference(const struct golden *g, const float *want, int32_t n_vocab)
+static double logits_difference(const struct golden *g, const float *want, int32_t n_vocab,
+                                int32_t first, int32_t cols)
 {
     int64_t n = (int64_t)g->n * n_vocab;
     int causal = json_is_true(json_object_get(json_object_get(g->json, "flags"), "causal")) &&
                  !json_is_true(json_object_get(json_object_get(g->json, "flags"), "diffusion"));
     float *got = calloc((size_t)n + 1, sizeof *got), *other = calloc((size_t)n + 1, sizeof *other);
     int ok = got && other && logits_of(g, g->n, got, n_vocab);
-    double most = ok ? worst(got, want, n) : -1;
+    double most = ok ? 0 : -1;
+    for (int32_t t = 0; ok && t < g->n; t++) {
+        double d = worst(got + (int64_t)t * n_vocab + first, want + (int64_t)t * cols, cols);
+        most = d > most ? d : most;
+    }
     for (int32_t piece = 7; ok && causal && piece > 0; piece -= 6)
         if (logits_of(g, piece, other, n_vocab))
             CHECK_MSG(!memcmp(got, other, (size_t)n * sizeof *got),
@@ -112,6 +117,16 @@ static double logits_difference(const struct golden *g, const float *want, int32
     free(got);
     free(other);
     return most;
+}
+
+/* Recorded logits of all rows, of the columns from *first on that were; NULL: there are none. */
+static float *recorded(const struct golden *g, int32_t n_vocab, int32_t *first, int32_t *cols)
+{
+    const json_t *some = json_object_get(g->json, "logits_columns");
+    *first = (int32_t)json_integer_value(json_array_get(some, 0));
+    *cols = some ? (int32_t)json_integer_value(json_array_get(some, 1)) - *first : n_vocab;
+    float *want = golden_floats(golden_path(g, ".logits_exactgelu.bin"), (int64_t)g->n * *cols);
+    return want ? want : golden_floats(golden_path(g, ".logits.bin"), (int64_t)g->n * *cols);
 }
 
 static void arch_logits(void)
@@ -127,10 +142,8 @@ static void arch_logits(void)
             n_unknown++;
             continue;
         }
-        float *want =
-            golden_floats(golden_path(g, ".logits_exactgelu.bin"), (int64_t)g->n * n_vocab);
-        if (!want)
-            want = golden_floats(golden_path(g, ".logits.bin"), (int64_t)g->n * n_vocab);
+        int32_t first, cols;
+        float *want = recorded(g, n_vocab, &first, &cols);
         if (!want)
             continue; /* an embedding model: arch_embeddings */
         double d, limit = tolerance(g);
@@ -141,7 +154,7 @@ static void arch_logits(void)
             want = sparse;
             limit = 5e-2;
         }
-        d = logits_difference(g, want, n_vocab);
+        d = logits_difference(g, want, n_vocab, first, cols);
         CHECK_MSG(limit > 0 && d >= 0 && d <= limit, "%s: logits differ by %.3g, at most %.3g",
                   g->name, d, limit);
         if (d / limit > most) {

@@ -3,6 +3,7 @@
  * NaN. */
 #include "op_bench.h"
 
+#include <float.h>
 #include "base/fmath.h"
 
 static float in[1 << 17], want[1 << 18];
@@ -796,6 +797,42 @@ static void ngrams_find_their_rows(void)
     CHECK_MSG(strstr(why, "state is 3, wanted 2"), "%s", why);
 }
 
+/* ---------------------------------------------------------------- logits of no token */
+
+static node build_unsaid(struct graph *g, node x, void *ctx)
+{
+    return graph_unsaid(g, x, ctx, "unsaid");
+}
+
+static void columns_that_are_never_said(void)
+{
+    struct rng rng;
+    rng_init(&rng, 18);
+    for (int n = 1; n < 40; n += 1 + n / 9)
+        for (int way = 0; way < 8; way++) {
+            struct unsaid_op p = {.first = n * (way & 3) / 3, .n = 1 + way * way};
+            p.then = way & 4 ? p.first : n;
+            int T = 3, at = 0;
+            bench_fill(&rng, in, T * n, way == 1);
+            for (int t = 0; t < T; t++)
+                for (int i = 0; i < n + 1; i++) {
+                    for (int k = 0; i == p.first && k < p.n; k++)
+                        want[at++] = -FLT_MAX;
+                    if (i < n && (i < p.first || i >= p.then))
+                        want[at++] = in[t * n + i];
+                }
+            bench_check(
+                (struct bench_case){.build = build_unsaid, .ctx = &p, .in = in, .T = T, .n = n},
+                want, "unsaid");
+        }
+    struct unsaid_op bad[] = {{-1, 1, 1}, {9, 1, 9}, {4, 0, 4}, {4, 1, 3}, {4, 5, 9}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *why = bench_refused((struct bench_case){
+            .build = build_unsaid, .ctx = &bad[i], .in = in, .T = 1, .n = 8});
+        CHECK_MSG(strstr(why, "column"), "case %d: %s", (int)i, why);
+    }
+}
+
 /* ---------------------------------------------------------------- streams */
 
 struct stream_case {
@@ -977,6 +1014,7 @@ int main(void)
     TEST(each_head_has_its_matrix);
     TEST(tables_are_read_by_token_position_and_value);
     TEST(ngrams_find_their_rows);
+    TEST(columns_that_are_never_said);
     TEST(streams_are_mixed);
     TEST(gates_of_streams);
     TEST(slots_pick_a_matrix);

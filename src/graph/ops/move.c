@@ -14,9 +14,12 @@
  *           some columns, which then lie apart
  *   COLUMNS z = pieces of the rows of one or several values side by side: values joined, one of
  *           several parts that every head has, parts in another order
+ *   UNSAID  z = columns of x before `first`, then n of -FLT_MAX, then those of x from `then` on: n
+ *           columns are put in, or, with then = first + n, stand in the place of others
  *   COPY    z = x, on another device: the plan has a device copy it, between two phases */
 #include "graph/ops/move.h"
 
+#include <float.h>
 #include <string.h>
 #include "graph/backend.h"
 #include "graph/ops/scan.h"
@@ -390,6 +393,46 @@ node graph_concat(struct graph *g, const struct concat_in *in, const char *name)
                 .src = i, .n = 1, .first = shared ? 0 : h * width, .width = width};
         }
     return run ? graph_columns(g, x, in->n, run, at, name) : NULL;
+}
+
+/* ---------------------------------------------------------------- UNSAID */
+
+static void shape_unsaid(struct graph *g, struct node *n)
+{
+    const struct unsaid_op *p = n->p;
+    int64_t cols = n->src[0]->cols;
+    node_like(n, n->src[0]);
+    if (p->first < 0 || p->first > cols || p->n < 1)
+        graph_mismatch(g, n, "first column", p->first, cols);
+    if (p->then < p->first || p->then > cols)
+        graph_mismatch(g, n, "column that follows", p->then, cols);
+    n->cols = cols + p->first - p->then + p->n;
+}
+
+static OP_FN(ref_unsaid)
+{
+    const struct unsaid_op *p = c->p;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        const float *from = value_row(x, &c->src[0], r);
+        float *y = value_row(x, &c->dst, r), *rest = y + p->first + p->n;
+        memcpy(y, from, (size_t)p->first * sizeof *y);
+        for (float *z = y + p->first; z < rest; z++)
+            *z = -FLT_MAX;
+        memcpy(rest, from + p->then, (size_t)(c->src[0].cols - p->then) * sizeof *y);
+    }
+}
+
+const struct op_info op_unsaid = {.name = "unsaid",
+                                  .kind = OP_ROWS,
+                                  .flags = OP_MOVER,
+                                  .params_bytes = sizeof(struct unsaid_op),
+                                  .shape = shape_unsaid,
+                                  .reference = ref_unsaid};
+
+node graph_unsaid(struct graph *g, node x, const struct unsaid_op *p, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_UNSAID, .n_src = 1, .src = {x}, .p = p}, name);
 }
 
 /* ---------------------------------------------------------------- COPY */

@@ -66,6 +66,12 @@ node graph_ngram(struct graph *g, const struct ngram_op *p, int32_t state, int32
 /* Runs of columns of up to NODE_SRC values, side by side. */
 node graph_columns(struct graph *g, const node *x, int32_t n_src, const struct column_run *run,
                    int32_t n_runs, const char *name);
+/* Logits of tokens that are never said: n columns of -FLT_MAX from `first` on; the columns of x from
+ * `then` on follow. */
+struct unsaid_op {
+    int64_t first, n, then;
+};
+node graph_unsaid(struct graph *g, node x, const struct unsaid_op *p, const char *name);
 /* Lowering only (plan.c). */
 node graph_copy(struct graph *g, node x, int32_t device);
 
