@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""test_transformers.py -- `pith logits` gives what the Python package transformers computes, for
+tiny random models of families that it has.
+
+The package and what it needs are several GB; so record_transformers.py has recorded its logits in
+tests/data/transformers.npz. Weights are not recorded: they follow from their names (tiny.py).
+hf_families.py writes them into a GGUF file. Errors are relative to the logits' deviation."""
+import json
+import os
+import sys
+import tempfile
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+
+from report import check, run, skip
+
+TOLERANCE = 1e-4
+
+
+def error(family, shapes, want, folder):
+    """The greatest difference over the standard deviation; or a text."""
+    from tiny import TOKENS, run_pith, write_gguf
+    path = os.path.join(folder, "model.gguf")
+    write_gguf(path, family.arch, family.keys, family.gguf(family.values(shapes)))
+    flags = ["--pooling", "none"] if family.pooled else []
+    got = run_pith(path, TOKENS, *flags)
+    if isinstance(got, str):
+        return got
+    if got.shape != want.shape or not np.isfinite(got).all():
+        return "shape %s, not finite or not %s" % (got.shape, want.shape)
+    return float(np.abs(got - want).max() / want.std())
+
+
+def main():
+    if np is None:
+        skip("transformers", "no Python package numpy")
+        return
+    from hf_families import FAMILIES
+    with np.load("tests/data/transformers.npz") as data:
+        version, shapes = str(data["version"]), json.loads(str(data["shapes"]))
+        wanted = {k: data[k].astype(np.float64) for k in data.files if k in shapes}
+    check("all_are_recorded", sorted(wanted) == sorted(FAMILIES),
+          set(wanted).symmetric_difference(FAMILIES))
+    print("# against transformers", version)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in sys.argv[1:] or wanted:
+            e = error(FAMILIES[name], shapes[name], wanted[name], folder)
+            if isinstance(e, str):
+                check(name, False, e)
+                continue
+            print("# %-16s %-14s %.1e" % (name, FAMILIES[name].arch, e))
+            check(name, e < TOLERANCE, "differs by %.2e of the deviation" % e)
+
+
+run(main, "transformers", "logits")
