@@ -754,8 +754,9 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         hp->rope_base_swa = v->swa_base_default;
     if (v->alibi > 0)
         hp->alibi_max = v->alibi;
+    /* Rows that see later ones mean an embedding model, but where all of a family's do. */
     if (v->never_causal)
-        hp->causal = 0;
+        hp->causal = hp->embeds = 0;
     hp->embeds |= v->embeds;
     if (v->embd_by_width)
         hp->embd_scale = sqrtf((float)hp->n_embd);

@@ -13,7 +13,8 @@ RMS = {".attention.layer_norm_rms_epsilon": 1e-5}
 LN = {".attention.layer_norm_epsilon": 1e-5}
 CONFIG = dict(vocab_size=N_VOCAB, hidden_size=E, intermediate_size=F, num_hidden_layers=L,
               num_attention_heads=H, num_key_value_heads=G, max_position_embeddings=256)
-ROPE = dict(rope_type="default", rope_theta=10000.0)
+BASE = 5000.0  # the default is another: a key that is not read is seen
+ROPE = dict(rope_type="default", rope_theta=BASE)
 
 # What most families call their weights, and what GGUF does.
 USUAL = [
@@ -57,7 +58,7 @@ class Family:
 
     def __init__(self, arch, cls, keys, config, rules=(), by_pairs=False, centred=None,
                  split=None, pooled=False, tied=False, finish=None, head=None,
-                 fixed=()):
+                 fixed=(), causal=True):
         self.arch, self.cls, self.pooled, self.centred = arch, cls, pooled, centred
         self.keys = {**COMMON, **keys}
         self.keys = {k: v for k, v in self.keys.items() if v is not None}
@@ -65,7 +66,7 @@ class Family:
         self.config = {k: v for k, v in self.config.items() if v is not DROP}
         self.rules = list(rules) + USUAL
         self.by_pairs, self.split, self.tied, self.finish = by_pairs, split, tied, finish
-        self.head, self.fixed = head, dict(fixed)
+        self.head, self.fixed, self.causal = head, dict(fixed), causal
 
     def values(self, shapes):
         """{transformers' name: array} for {name: shape}."""
@@ -106,7 +107,7 @@ class Family:
 DROP = object()
 
 
-def rope(dim=D, base=10000.0, **more):
+def rope(dim=D, base=BASE, **more):
     return {".rope.dimension_count": dim, ".rope.freq_base": base, **more}
 
 
@@ -185,6 +186,15 @@ def bailing(name, x):
     return None
 
 
+
+def fused(out):
+    """q, k and v in one tensor, for families that have no others."""
+    for i in range(L):
+        parts = [out.pop("blk.%d.attn_%s.weight" % (i, p)) for p in "qkv"]
+        out["blk.%d.attn_qkv.weight" % i] = np.concatenate(parts)
+    return out
+
+
 WINDOWED = ["sliding_attention"] * 3 + ["full_attention"]
 PHI = [(r"model\.final_layernorm\.", "output_norm."), (r"self_attn\.dense\.", "attn_output."),
        (r"mlp\.fc1\.", "ffn_up."), (r"mlp\.fc2\.", "ffn_down.")]
@@ -196,7 +206,7 @@ APERTUS = [(r"attention_layernorm\.", "attn_norm."), (r"feedforward_layernorm\."
 GEMMA = [(r"post_attention_layernorm\.", "post_attention_norm."),
          (r"pre_feedforward_layernorm\.", "ffn_norm."),
          (r"post_feedforward_layernorm\.", "post_ffw_norm.")]
-PARTIAL = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)
+PARTIAL = dict(rope_type="default", rope_theta=BASE, partial_rotary_factor=0.5)
 XIELU = {"alpha_n": 0.5, "alpha_p": 0.75, "beta": 0.5, "eps": -1e-6}
 
 FAMILIES = {
@@ -226,14 +236,14 @@ FAMILIES = {
     "ernie4_5": Family("ernie4_5", "Ernie4_5ForCausalLM", {**RMS, **rope()},
                        dict(rope_parameters=ROPE, head_dim=D), tied=True),
     "mistral3": Family("mistral3", "Ministral3ForCausalLM", {
-        **RMS, **rope(), ".attention.key_length": D, ".attention.value_length": D,
+        **RMS, **rope(base=100.0), ".attention.key_length": D, ".attention.value_length": D,
         ".rope.scaling.type": "yarn", ".rope.scaling.factor": 4.0,
-        ".rope.scaling.original_context_length": 8, ".rope.scaling.yarn_beta_fast": 4.0,
-        ".rope.scaling.yarn_beta_slow": 1.0, ".rope.scaling.yarn_log_multiplier": 1.0,
+        ".rope.scaling.original_context_length": 16, ".rope.scaling.yarn_beta_fast": 0.3,
+        ".rope.scaling.yarn_beta_slow": 0.1, ".rope.scaling.yarn_log_multiplier": 1.0,
         ".attention.temperature_scale": 0.1},
         dict(head_dim=D, rope_parameters=dict(
-            rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=4.0, beta_slow=1.0,
-            mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=8,
+            rope_type="yarn", rope_theta=100.0, factor=4.0, beta_fast=0.3, beta_slow=0.1,
+            mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=16,
             llama_4_scaling_beta=0.1)), by_pairs=True),
     "smollm3": Family("smollm3", "SmolLM3ForCausalLM", {**RMS, **rope()},
                       dict(rope_parameters=ROPE, rms_norm_eps=1e-5, tie_word_embeddings=True), by_pairs=True,
@@ -248,18 +258,18 @@ FAMILIES = {
         head=lambda z: 20 * np.tanh(0.2 * z / 20)),
     "qwen2vl": Family("qwen2vl", "Qwen2VLTextModel", {
         **RMS, **rope(), ".rope.dimension_sections": [1, 2, 1, 0]},
-        dict(rms_norm_eps=0.0, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+        dict(rms_norm_eps=0.0, rope_parameters=dict(rope_type="default", rope_theta=BASE,
                                                     mrope_section=[1, 2, 1])), head=lambda z: z),
     "qwen3vl": Family("qwen3vl", "Qwen3VLTextModel", {
         **RMS, **rope(16), ".attention.key_length": 16, ".attention.value_length": 16,
         ".rope.dimension_sections": [3, 3, 2, 0]},
         dict(head_dim=16, rms_norm_eps=1e-5, rope_parameters=dict(
-            rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2],
+            rope_type="default", rope_theta=BASE, mrope_section=[3, 3, 2],
             mrope_interleaved=True)), head=lambda z: z),
     "dbrx": Family("dbrx", "DbrxForCausalLM", {
         **LN, **rope(), **moe(4, 2, F), ".attention.clamp_kqv": 1.5},
         dict(d_model=E, n_heads=H, n_layers=L, max_seq_len=256, rope_parameters=ROPE,
-             attn_config=dict(kv_n_heads=G, clip_qkv=1.5, rope_theta=10000.0),
+             attn_config=dict(kv_n_heads=G, clip_qkv=1.5, rope_theta=BASE),
              ffn_config=dict(ffn_hidden_size=F, moe_num_experts=4, moe_top_k=2,
                              ffn_act_fn=dict(name="silu")),
              **{k: DROP for k in CONFIG if k != "vocab_size"}),
@@ -279,7 +289,7 @@ FAMILIES = {
         **RMS, **rope(4), **moe(), ".attention.key_length": 12, ".attention.value_length": 8,
         ".attention.head_count_kv": [1, 2, 2, 1], ".attention.sliding_window": 8,
         ".attention.sliding_window_pattern": [False, True, True, False],
-        ".rope.freq_base": 20000.0, ".rope.freq_base_swa": 10000.0,
+        ".rope.freq_base": 20000.0, ".rope.freq_base_swa": BASE,
         ".attention.value_scale": 0.707, ".expert_gating_func": 2, ".expert_weights_norm": True},
         dict(num_key_value_heads=1, head_dim=12, v_head_dim=8, n_routed_experts=8,
              num_experts_per_tok=2, moe_intermediate_size=16, sliding_window=8,
@@ -287,7 +297,7 @@ FAMILIES = {
                           "full_attention"], mlp_layer_types=["dense"] + ["sparse"] * 3,
              rope_parameters={k: dict(rope_type="default", rope_theta=b, partial_rotary_factor=1 / 3)
                               for k, b in (("full_attention", 20000.0),
-                                           ("sliding_attention", 10000.0))})),
+                                           ("sliding_attention", BASE))})),
     "minimax-m2": Family("minimax-m2", "MiniMaxM2ForCausalLM", {
         **RMS, **rope(4), **moe(ff=F), ".attention.key_length": D, ".attention.value_length": D,
         ".expert_gating_func": 2},
@@ -334,10 +344,12 @@ FAMILIES = {
          (r"linear_attn\.o_proj\.", "attn_output.")], split=bailing),
     "modern-bert": Family("modern-bert", "ModernBertModel", {
         **LN, **rope(base=160000.0), ".attention.head_count_kv": None, ".attention.causal": False,
-        ".attention.sliding_window": 8, ".attention.sliding_window_pattern": 3,
-        ".rope.freq_base_swa": 10000.0},
+        ".attention.sliding_window": 8, ".attention.sliding_window_pattern": 2,
+        ".rope.freq_base_swa": BASE},
         dict(num_key_value_heads=DROP, local_attention=8, cls_token_id=1, sep_token_id=2,
-             layer_types=["full_attention"] + ["sliding_attention"] * 2 + ["full_attention"]),
+             layer_types=["full_attention", "sliding_attention"] * 2, rope_parameters={
+                 "full_attention": dict(rope_type="default", rope_theta=160000.0),
+                 "sliding_attention": dict(rope_type="default", rope_theta=BASE)}),
         [(r"(?:model\.)?embeddings\.tok_embeddings\.", "token_embd."),
          (r"(?:model\.)?embeddings\.norm\.", "token_embd_norm."),
          (r"final_norm\.", "output_norm."), (r"attn_norm\.", "attn_norm."),
@@ -346,11 +358,38 @@ FAMILIES = {
         pooled=True),
     "gemma-embedding": Family("gemma-embedding", "Gemma3TextModel", {
         **RMS, **rope(base=20000.0), ".attention.key_length": D, ".attention.value_length": D,
-        ".attention.sliding_window": 8, ".rope.freq_base_swa": 10000.0,
+        ".attention.sliding_window": 8, ".rope.freq_base_swa": BASE,
         ".attention.sliding_window_pattern": [True, True, True, False]},
         dict(head_dim=D, query_pre_attn_scalar=D, sliding_window=8, layer_types=WINDOWED,
              rms_norm_eps=1e-5, use_bidirectional_attention=True, rope_parameters={
                  "full_attention": dict(rope_type="default", rope_theta=20000.0),
-                 "sliding_attention": dict(rope_type="default", rope_theta=10000.0)}),
+                 "sliding_attention": dict(rope_type="default", rope_theta=BASE)}),
         GEMMA, centred=r"norm\.weight", pooled=True),
+
+    # Families that the package has under another name: the same sums.
+    "exaone": Family("exaone", "LlamaForCausalLM", {**RMS, **rope()},
+                     dict(rope_parameters=ROPE, rms_norm_eps=1e-5)),
+    "minicpm": Family("minicpm", "GraniteForCausalLM", {
+        **RMS, **rope(), ".embedding_scale": 3.0, ".residual_scale": 0.6, ".logit_scale": 4.0},
+        dict(rope_parameters=ROPE, rms_norm_eps=1e-5, embedding_multiplier=3.0,
+             residual_multiplier=0.6, logits_scaling=4.0, attention_multiplier=D ** -0.5,
+             tie_word_embeddings=True), by_pairs=True, tied=True),
+    "codeshell": Family("codeshell", "Starcoder2ForCausalLM", {**LN, **rope()}, dict(
+        rope_parameters=ROPE, norm_epsilon=1e-5, use_bias=True, sliding_window=None,
+        hidden_act="gelu_pytorch_tanh", tie_word_embeddings=False),
+        [(r"mlp\.c_fc\.", "ffn_up."), (r"mlp\.c_proj\.", "ffn_down.")]),
+    "llada-moe": Family("llada-moe", "Qwen3MoeForCausalLM", {
+        **RMS, **rope(), **moe(), ".attention.causal": False},
+        dict(head_dim=D, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=16,
+             norm_topk_prob=False, decoder_sparse_step=1, rms_norm_eps=1e-5, rope_parameters=ROPE),
+        causal=False),
+    "bailingmoe2": Family("bailingmoe2", "Glm4MoeForCausalLM", {
+        **RMS, **rope(4), **moe(), ".leading_dense_block_count": 1, ".expert_shared_count": 2,
+        ".expert_shared_feed_forward_length": 16, ".expert_gating_func": 2,
+        ".expert_weights_norm": True, ".expert_weights_scale": 2.5, ".expert_group_count": 4,
+        ".expert_group_used_count": 2},
+        dict(head_dim=D, use_qk_norm=True, n_routed_experts=8, n_shared_experts=2,
+             num_experts_per_tok=2, moe_intermediate_size=16, first_k_dense_replace=1, n_group=4,
+             topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5, rms_norm_eps=1e-5,
+             rope_parameters=PARTIAL, attention_bias=False), finish=fused),
 }

@@ -56,6 +56,8 @@ def record(family):
                 v.copy_(torch.from_numpy(values[k].astype(np.float64)))
         more = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters \
             else {}
+        if not family.causal:
+            more["attention_mask"] = torch.zeros(1, 1, len(TOKENS), len(TOKENS)).double()
         out = model(input_ids=torch.tensor([TOKENS]), **more)
     if family.head:
         z = family.head(out.last_hidden_state[0].numpy() @ values["lm_head.weight"].T)
