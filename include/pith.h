@@ -720,6 +720,10 @@ PITH_API pith_status pith_save_with(const pith_session *s, int32_t seq, const pi
                                     const char *path, struct pith_error *err);
 PITH_API pith_status pith_load_with(pith_session *s, int32_t seq, pith_sampler *sampler,
                                     const char *path, struct pith_error *err);
+/* What was loaded into a sequence is not taken into the prefix store, for a file may be anybody's;
+ * behind this call it is: for files that are kept as well as the store's own folder. Sequences that
+ * were not loaded stay as they are. */
+PITH_API pith_status pith_trust(pith_session *s, int32_t seq, struct pith_error *err);
 /* *n receives the bytes needed; buf NULL: that alone. Too small a buffer is PITH_RANGE. */
 PITH_API pith_status pith_save_memory(const pith_session *s, int32_t seq, void *buf, size_t cap,
                                       size_t *n, struct pith_error *err);

@@ -86,30 +86,30 @@ static double ms_since(int64_t began)
     return 1e-6 * (double)(clock_now() - began);
 }
 
-static json_t *save(const struct hosted *m, const struct server *s, struct slot_job *j,
-                    const char *name, int64_t began, struct fault *f)
+static json_t *save(const struct hosted *m, struct server *s, struct slot_job *j, const char *name,
+                    int64_t began, struct fault *f)
 {
     int64_t bytes = 0;
     json_t *answer = NULL;
     if (!sched_call(m->sched, slot_copy, j))
         fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
-    else if (!j->ids)
+    else if (!j->text.ids)
         fault_memory(f);
-    else if (!j->n)
+    else if (!j->text.n)
         fault_set(f, 400, "invalid_value", NULL,
                   "slot %d is empty: no request has had this id_slot", j->slot);
-    else if (slot_write(m, s->p.slot_folder, name, j->ids, j->n, &bytes, f))
+    else if (slot_write(m, s->p.slot_folder, name, &j->text, &bytes, f))
         answer = json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", j->slot, "filename", name,
-                           "n_saved", (json_int_t)j->n, "n_written", (json_int_t)bytes, "timings",
-                           "save_ms", ms_since(began));
-    free(j->ids);
+                           "n_saved", (json_int_t)j->text.n, "n_written", (json_int_t)bytes,
+                           "timings", "save_ms", ms_since(began));
+    slot_text_free(s, &j->text);
     return answer;
 }
 
 static json_t *erase(const struct hosted *m, struct slot_job *j, struct fault *f)
 {
     if (sched_call(m->sched, slot_erase, j))
-        return json_pack("{s:i, s:I}", "id_slot", j->slot, "n_erased", (json_int_t)j->n);
+        return json_pack("{s:i, s:I}", "id_slot", j->slot, "n_erased", (json_int_t)j->text.n);
     fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
     return NULL;
 }
@@ -118,7 +118,7 @@ static json_t *erase(const struct hosted *m, struct slot_job *j, struct fault *f
 
 struct restoring {
     struct exchange *x;
-    int64_t bytes, began;
+    int64_t bytes, began, n_loaded;
     char name[129];
 };
 
@@ -138,29 +138,50 @@ static void on_event(struct request *r, const struct event *e)
         exchange_fault(w->x, &f);
     else
         exchange_json(w->x, 200,
-                      json_pack("{s:i, s:s, s:I, s:I, s:{s:f}}", "id_slot", r->slot, "filename",
-                                w->name, "n_restored", (json_int_t)r->n_prompt, "n_read",
-                                (json_int_t)w->bytes, "timings", "restore_ms", ms_since(w->began)));
+                      json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:{s:f}}", "id_slot", r->slot,
+                                "filename", w->name, "n_restored", (json_int_t)r->n_prompt,
+                                "n_read", (json_int_t)w->bytes, "n_loaded", (json_int_t)w->n_loaded,
+                                "n_computed", (json_int_t)(r->n_prompt - r->figures.n_cached),
+                                "timings", "restore_ms", ms_since(w->began)));
     exchange_drop(w->x);
     free(w);
 }
 
+/* What the file has is given to the prefix store, and the tokens are the request's. */
+static int read_file(struct hosted *m, struct restoring *w, struct request *r, struct slot_job *j,
+                     struct fault *f)
+{
+    struct server *s = exchange_server(w->x);
+    j->fault = f;
+    if (!slot_read(m, s->p.slot_folder, w->name, &j->text, &w->bytes, f))
+        return 0;
+    if (!sched_call(m->sched, slot_load, j))
+        fault_set(f, 503, "model_unloaded", NULL, "the model is being unloaded");
+    r->prompt = j->text.ids;
+    r->n_prompt = j->text.n;
+    w->n_loaded = j->n_loaded;
+    j->text.ids = NULL;
+    slot_text_free(s, &j->text);
+    return !f->http;
+}
+
 /* The tokens of a file as a prompt that nothing follows: a request like others, so what it costs is
  * its key's, and others go on. */
-static void restore(struct hosted *m, struct exchange *x, const struct fields *b, int slot,
-                    const char *name, struct fault *f)
+static void restore(struct hosted *m, struct exchange *x, const struct fields *b,
+                    struct slot_job *j, const char *name, struct fault *f)
 {
     struct request *r = request_new();
     struct restoring *w = calloc(1, sizeof *w);
-    if (!r || !w) {
-        fault_memory(f);
-    } else if (slot_read(m, exchange_server(x)->p.slot_folder, name, &r->prompt, &r->n_prompt,
-                         &w->bytes, f)) {
+    if (w) {
         w->x = x;
         w->began = clock_now();
         snprintf(w->name, sizeof w->name, "%s", name);
+    }
+    if (!r || !w) {
+        fault_memory(f);
+    } else if (read_file(m, w, r, j, f)) {
         r->n_max = 0;
-        r->slot = slot;
+        r->slot = j->slot;
         r->deadline = request_deadline(x, field_real(b, F_timeout));
         r->tenant = exchange_tenant(x);
         r->gone = exchange_gone(x);
@@ -214,14 +235,17 @@ static json_t *work_on(struct server *s, struct exchange *x, const struct fields
         return NULL;
     struct hosted *m =
         models_hold(s, b->v[F_model] ? field_text(b, F_model) : exchange_query(x), f);
-    struct slot_job j = {.s = m ? m->sched : NULL, .slot = slot};
+    struct slot_job j = {.s = m ? m->sched : NULL,
+                         .slot = slot,
+                         .tenant = exchange_tenant(x),
+                         .text.tenant = exchange_tenant(x)};
     json_t *answer = NULL;
     if (!m)
         return NULL;
     if (!m->generate)
         fault_set(f, 400, "not_supported", "model", "this model makes embeddings, not text");
     else if (restores)
-        restore(m, x, b, slot, name, f);
+        restore(m, x, b, &j, name, f);
     else
         answer = saves ? save(m, s, &j, name, began, f) : erase(m, &j, f);
     if (!restores && !answer && !f->http)

@@ -1,8 +1,8 @@
-/* slot_file.c -- the tokens of a slot as a file. What was computed of them is not in it: it would
- * be computed again, so that nobody's bits come from a file. So a file is small, and is written and
- * read without the sessions.
+/* slot_file.c -- the tokens of a slot as a file, and what was computed of their beginning, as far
+ * as the prefix store had it when it was saved. Written and read without the sessions.
  *
- *     "pithslot" | version u32 | n u32 | model u64 | sum u64 of all else | n ids u32
+ *     "pithslot" | version u32 | n u32 | model u64 | k u64 | sum u64 of all before and the ids |
+ *     n ids u32 | k bytes of a snapshot, which has checksums of its own
  *
  * All numbers are little-endian. */
 #include <errno.h>
@@ -18,7 +18,15 @@
 #include "server/request/request.h"
 #include "server/schedule/slots.h"
 
-enum { VERSION = 1, AT_VERSION = 8, AT_N = 12, AT_MODEL = 16, AT_SUM = 24, HEAD = 32 };
+enum {
+    VERSION = 2,
+    AT_VERSION = 8,
+    AT_N = 12,
+    AT_MODEL = 16,
+    AT_KEPT = 24,
+    AT_SUM = 32,
+    HEAD = 40
+};
 static const char magic[] = "pithslot";
 
 static void put(unsigned char *p, int bytes, uint64_t v)
@@ -78,7 +86,8 @@ static int move_all(int fd, unsigned char *p, size_t n, int writes)
 }
 
 /* Under another name first: no name that a request may give begins with a ".". */
-static int replace(const char *folder, const char *name, unsigned char *p, size_t n)
+static int replace(const char *folder, const char *name, unsigned char *p, size_t n,
+                   const struct slot_text *t)
 {
     char path[4096], part[4096];
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path ||
@@ -89,7 +98,7 @@ static int replace(const char *folder, const char *name, unsigned char *p, size_
     int fd = mkstemp(part), ok, why;
     if (fd < 0)
         return 0;
-    ok = move_all(fd, p, n, 1) && !fsync(fd);
+    ok = move_all(fd, p, n, 1) && move_all(fd, t->kept, t->n_kept, 1) && !fsync(fd);
     why = errno;
     close(fd);
     if (ok && !rename(part, path))
@@ -100,22 +109,23 @@ static int replace(const char *folder, const char *name, unsigned char *p, size_
     return 0;
 }
 
-int slot_write(const struct hosted *m, const char *folder, const char *name, const int32_t *ids,
-               int64_t n, int64_t *bytes, struct fault *f)
+int slot_write(const struct hosted *m, const char *folder, const char *name,
+               const struct slot_text *t, int64_t *bytes, struct fault *f)
 {
-    size_t size = HEAD + 4 * (size_t)n;
+    size_t size = HEAD + 4 * (size_t)t->n;
     unsigned char *p = malloc(size);
     if (!p)
         return fault_memory(f);
     memcpy(p, magic, AT_VERSION);
     put(p + AT_VERSION, 4, VERSION);
-    put(p + AT_N, 4, (uint64_t)n);
+    put(p + AT_N, 4, (uint64_t)t->n);
     put(p + AT_MODEL, 8, model_of(m));
-    for (int64_t i = 0; i < n; i++)
-        put(p + HEAD + 4 * i, 4, (uint32_t)ids[i]);
+    put(p + AT_KEPT, 8, t->kept ? t->n_kept : 0);
+    for (int64_t i = 0; i < t->n; i++)
+        put(p + HEAD + 4 * i, 4, (uint32_t)t->ids[i]);
     put(p + AT_SUM, 8, sum_of(p, size));
-    int ok = replace(folder, name, p, size);
-    *bytes = (int64_t)size;
+    int ok = replace(folder, name, p, size, t);
+    *bytes = (int64_t)(size + (t->kept ? t->n_kept : 0));
     if (!ok)
         fault_set(f, 500, "invalid_value", "filename", "%s cannot be written: %s", name,
                   strerror(errno));
@@ -124,7 +134,7 @@ int slot_write(const struct hosted *m, const char *folder, const char *name, con
 }
 
 /* A file of the folder, of so many bytes. -1: *f. */
-static int open_slot(const char *folder, const char *name, size_t most, size_t *n, struct fault *f)
+static int open_slot(const char *folder, const char *name, uint64_t *n, struct fault *f)
 {
     char path[4096];
     struct stat sb;
@@ -137,12 +147,11 @@ static int open_slot(const char *folder, const char *name, size_t most, size_t *
                   strerror(errno));
     } else if (!S_ISREG(sb.st_mode)) {
         fault_set(f, 400, "invalid_value", "filename", "%s is no file", name);
-    } else if (sb.st_size < HEAD || (uint64_t)sb.st_size > most) {
-        fault_set(f, 400, "invalid_value", "filename",
-                  "%s has %lld bytes, a slot of this model with this context has %d to %zu", name,
-                  (long long)sb.st_size, HEAD, most);
+    } else if (sb.st_size < HEAD) {
+        fault_set(f, 400, "invalid_value", "filename", "%s has %lld bytes, a slot has at least %d",
+                  name, (long long)sb.st_size, HEAD);
     } else {
-        *n = (size_t)sb.st_size;
+        *n = (uint64_t)sb.st_size;
         return fd;
     }
     if (fd >= 0)
@@ -150,61 +159,94 @@ static int open_slot(const char *folder, const char *name, size_t most, size_t *
     return -1;
 }
 
-/* The bytes of a file, of which there are no more than a context needs (malloc). NULL: *f. */
-static unsigned char *bytes_of(const struct hosted *m, const char *folder, const char *name,
-                               size_t *n, struct fault *f)
+/* The head of a file of so many bytes: how many ids it has. -1: *f. */
+static int64_t check_head(const struct hosted *m, const char *name, const unsigned char *p,
+                          uint64_t size, struct fault *f)
 {
-    int fd = open_slot(folder, name, HEAD + 4 * (size_t)models_n_ctx(m), n, f);
-    unsigned char *p = fd >= 0 ? malloc(*n) : NULL;
-    if (fd < 0)
-        return NULL;
-    int ok = p && move_all(fd, p, *n, 0);
-    close(fd);
-    if (ok)
-        return p;
-    p ? fault_set(f, 400, "invalid_value", "filename", "%s cannot be read to its end", name)
-      : fault_memory(f);
-    free(p);
-    return NULL;
-}
-
-static int check(const struct hosted *m, const char *name, const unsigned char *p, size_t size,
-                 struct fault *f)
-{
-    uint64_t n = get(p + AT_N, 4);
+    uint64_t n = get(p + AT_N, 4), kept = get(p + AT_KEPT, 8);
     if (memcmp(p, magic, AT_VERSION) || get(p + AT_VERSION, 4) != VERSION)
-        return fault_set(f, 400, "invalid_value", "filename",
-                         "%s is no slot that this version has saved", name);
-    if (size != HEAD + 4 * n || get(p + AT_SUM, 8) != sum_of(p, size))
-        return fault_set(f, 400, "invalid_value", "filename",
-                         "%s is damaged: its %zu bytes are not what was saved as %llu tokens", name,
-                         size, (unsigned long long)n);
-    if (get(p + AT_MODEL, 8) != model_of(m))
-        return fault_set(f, 400, "invalid_value", "filename",
-                         "%s was saved of another model than %s", name, m->name);
-    for (uint64_t i = 0; i < n; i++)
-        if (get(p + HEAD + 4 * i, 4) >= (uint64_t)m->info.n_vocab)
-            return fault_set(f, 400, "invalid_value", "filename",
-                             "%s: token %llu is not in the vocabulary", name,
-                             (unsigned long long)i);
-    return request_fits((int64_t)n, models_n_ctx(m), "filename", f);
+        fault_set(f, 400, "invalid_value", "filename", "%s is no slot that this version has saved",
+                  name);
+    else if (get(p + AT_MODEL, 8) != model_of(m))
+        fault_set(f, 400, "invalid_value", "filename", "%s was saved of another model than %s",
+                  name, m->name);
+    else if (size - HEAD < 4 * n || size - HEAD - 4 * n != kept)
+        fault_set(f, 400, "invalid_value", "filename",
+                  "%s is damaged: its %llu bytes are not what was saved as %llu tokens", name,
+                  (unsigned long long)size, (unsigned long long)n);
+    else if (request_fits((int64_t)n, models_n_ctx(m), "filename", f))
+        return (int64_t)n;
+    return -1;
 }
 
-int slot_read(const struct hosted *m, const char *folder, const char *name, int32_t **ids,
-              int64_t *n, int64_t *bytes, struct fault *f)
+static int check_ids(const struct hosted *m, const char *name, const unsigned char *p,
+                     const struct slot_text *t, struct fault *f)
 {
-    size_t size = 0;
-    unsigned char *p = bytes_of(m, folder, name, &size, f);
-    *ids = NULL;
-    if (p && check(m, name, p, size, f)) {
-        *n = (int64_t)get(p + AT_N, 4);
-        *bytes = (int64_t)size;
-        *ids = malloc((size_t)*n * sizeof **ids);
-        for (int64_t i = 0; *ids && i < *n; i++)
-            (*ids)[i] = (int32_t)get(p + HEAD + 4 * i, 4);
-        if (!*ids)
-            fault_memory(f);
+    if (get(p + AT_SUM, 8) != sum_of(p, HEAD + 4 * (size_t)t->n))
+        return fault_set(f, 400, "invalid_value", "filename",
+                         "%s is damaged: its %lld tokens are not those that were saved", name,
+                         (long long)t->n);
+    for (int64_t i = 0; i < t->n; i++) {
+        uint64_t id = get(p + HEAD + 4 * i, 4);
+        if (id >= (uint64_t)m->info.n_vocab)
+            return fault_set(f, 400, "invalid_value", "filename",
+                             "%s: token %lld is not in the vocabulary", name, (long long)i);
+        t->ids[i] = (int32_t)id;
     }
+    return 1;
+}
+
+/* What was computed, where the account has room for it; else it is computed again. */
+static int read_kept(const struct hosted *m, int fd, const char *name, struct slot_text *t,
+                     struct fault *f)
+{
+    struct fault full = {0};
+    if (!t->n_kept || !account_take(m->server, t->tenant, (int64_t)t->n_kept, 0, &full)) {
+        t->n_kept = 0;
+        return 1;
+    }
+    t->kept = malloc(t->n_kept);
+    if (!t->kept)
+        account_add(m->server, t->tenant, -(int64_t)t->n_kept);
+    if (!t->kept || move_all(fd, t->kept, t->n_kept, 0))
+        return t->kept || fault_memory(f);
+    return fault_set(f, 400, "invalid_value", "filename", "%s cannot be read to its end", name);
+}
+
+static int read_all(const struct hosted *m, int fd, const char *name, uint64_t size,
+                    struct slot_text *t, struct fault *f)
+{
+    unsigned char head[HEAD], *p = NULL;
+    if (!move_all(fd, head, HEAD, 0))
+        return fault_set(f, 400, "invalid_value", "filename", "%s cannot be read", name);
+    t->n = check_head(m, name, head, size, f);
+    if (t->n < 0)
+        return 0;
+    size_t n = HEAD + 4 * (size_t)t->n;
+    t->n_kept = (size_t)(size - n);
+    t->ids = malloc((size_t)t->n * sizeof *t->ids);
+    p = malloc(n);
+    int ok = p && t->ids ? 1 : fault_memory(f);
+    if (ok)
+        memcpy(p, head, HEAD);
+    if (ok && !move_all(fd, p + HEAD, n - HEAD, 0))
+        ok = fault_set(f, 400, "invalid_value", "filename", "%s cannot be read to its end", name);
+    ok = ok && check_ids(m, name, p, t, f) && read_kept(m, fd, name, t, f);
     free(p);
-    return *ids != NULL;
+    return ok;
+}
+
+int slot_read(const struct hosted *m, const char *folder, const char *name, struct slot_text *t,
+              int64_t *bytes, struct fault *f)
+{
+    uint64_t size = 0;
+    int fd = open_slot(folder, name, &size, f);
+    if (fd < 0)
+        return 0;
+    *bytes = (int64_t)size;
+    int ok = read_all(m, fd, name, size, t, f);
+    close(fd);
+    if (!ok)
+        slot_text_free(m->server, t);
+    return ok;
 }

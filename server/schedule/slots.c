@@ -1,7 +1,8 @@
 /* slots.c -- what runs, and the contents of slots by the numbers that requests give them (id_slot).
  * A slot here is no place where a conversation lives: it is the tokens of the last choice that
- * named it, and what was computed of them is in the prefix store. Nothing is computed here: a slot
- * that is restored is a request like others (api_slots.c). */
+ * named it, and what was computed of them is in the prefix store, from where it is saved with them
+ * and to where it is restored. Nothing is computed here: a slot that is restored is a request like
+ * others (api_slots.c), which finds what is in the store. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,23 +68,98 @@ void slots_look(void *ctx)
             look->v[i].n_kept = s->slot[i].n;
 }
 
+void slot_text_free(struct server *s, struct slot_text *t)
+{
+    if (t->kept)
+        account_add(s, t->tenant, -(int64_t)t->n_kept);
+    free(t->kept);
+    free(t->ids);
+    *t = (struct slot_text){.tenant = t->tenant};
+}
+
+/* A sequence that nobody has, with the salt of a key; -1: there is none. */
+static int32_t borrow(const struct sched *s, const struct tenant *of)
+{
+    for (int32_t q = 0; q < s->n_seq; q++) {
+        const char *salt = s->share[of->index].salt;
+        if (!s->seq[q] && pith_salt(s->hosted->generate, q, salt, strlen(salt), NULL) == PITH_OK)
+            return q;
+    }
+    return -1;
+}
+
+/* What the prefix store has of the tokens, as bytes; nothing is computed for it. */
+static void copy_kept(struct sched *s, const struct tenant *of, struct slot_text *t)
+{
+    struct server *server = s->hosted->server;
+    pith_session *session = s->hosted->generate;
+    struct fault full = {0};
+    size_t n = 0, found = 0;
+    int32_t q = borrow(s, of);
+    if (q < 0)
+        return;
+    if (pith_reuse(session, q, t->ids, (size_t)t->n, &found, NULL) == PITH_OK && found &&
+        pith_save_memory(session, q, NULL, 0, &n, NULL) == PITH_OK &&
+        account_take(server, t->tenant, (int64_t)n, 0, &full)) {
+        t->n_kept = n;
+        t->kept = malloc(n);
+        if (!t->kept || pith_save_memory(session, q, t->kept, n, &n, NULL) != PITH_OK) {
+            free(t->kept);
+            t->kept = NULL;
+            account_add(server, t->tenant, -(int64_t)t->n_kept);
+        }
+    }
+    pith_truncate(session, q, 0, NULL);
+}
+
 void slot_copy(void *ctx)
 {
     struct slot_job *j = ctx;
     const struct slot *at = &j->s->slot[j->slot];
     size_t bytes = (size_t)at->n * sizeof *at->ids;
-    j->ids = malloc(bytes ? bytes : 1);
-    if (!j->ids)
+    j->text = (struct slot_text){.ids = malloc(bytes ? bytes : 1), .tenant = j->tenant};
+    if (!j->text.ids || !bytes)
         return;
-    if (bytes)
-        memcpy(j->ids, at->ids, bytes);
-    j->n = at->n;
+    memcpy(j->text.ids, at->ids, bytes);
+    j->text.n = at->n;
+    copy_kept(j->s, at->tenant, &j->text);
+}
+
+/* The tokens that the sequence holds are the first ones of the text. */
+static int is_beginning(pith_session *session, int32_t q, const struct slot_text *t)
+{
+    int64_t n = pith_length(session, q);
+    int32_t *ids = n > 0 && n <= t->n ? malloc((size_t)n * sizeof *ids) : NULL;
+    int same = ids && pith_tokens(session, q, ids, (size_t)n) == n &&
+               !memcmp(ids, t->ids, (size_t)n * sizeof *ids);
+    free(ids);
+    return same;
+}
+
+void slot_load(void *ctx)
+{
+    struct slot_job *j = ctx;
+    const struct slot_text *t = &j->text;
+    pith_session *session = j->s->hosted->generate;
+    struct pith_error err = {0};
+    int32_t q = t->kept ? borrow(j->s, j->tenant) : -1;
+    if (q < 0)
+        return;
+    pith_status st = pith_load_memory(session, q, t->kept, t->n_kept, &err);
+    if (st == PITH_FORMAT || st == PITH_MISSING)
+        fault_set(j->fault, 400, "invalid_value", "filename", "what was computed: %.400s", err.msg);
+    else if (st == PITH_OK && !is_beginning(session, q, t))
+        fault_set(j->fault, 400, "invalid_value", "filename",
+                  "what was computed is damaged: it is not of the tokens that were saved");
+    else if (st == PITH_OK && pith_trust(session, q, NULL) == PITH_OK)
+        j->n_loaded = pith_length(session, q);
+    pith_truncate(session, q, 0, NULL);
 }
 
 void slot_erase(void *ctx)
 {
     struct slot_job *j = ctx;
     struct slot *at = &j->s->slot[j->slot];
-    j->n = at->n;
+    j->text.n = at->n;
     forget(j->s, at);
 }

@@ -21,21 +21,35 @@ struct slots_look {
 };
 void slots_look(void *look);
 
+/* Tokens, and what was computed of their beginning (a snapshot), which may be missing. */
+struct slot_text {
+    int32_t *ids; /* [n], malloc */
+    int64_t n;
+    unsigned char *kept; /* [n_kept] bytes, malloc; NULL: none */
+    size_t n_kept;
+    struct tenant *tenant; /* whose account has these */
+};
+void slot_text_free(struct server *s, struct slot_text *t);
+
 struct slot_job { /* of a slot that there is */
     struct sched *s;
     int slot;
-    int32_t *ids; /* out: [n], malloc; NULL: out of memory */
-    int64_t n;    /* out: tokens */
+    struct slot_text text; /* out of slot_copy, without ids: out of memory; into slot_load */
+    int64_t n_loaded;      /* out of slot_load: tokens whose beginning is in the prefix store now */
+    struct tenant *tenant; /* who asks */
+    struct fault *fault;   /* of slot_load: it is damaged, or of another model */
 };
 void slot_copy(void *job);
-void slot_erase(void *job); /* tells n alone */
+void slot_load(void *job);  /* what cannot be taken in is left out, and computed again */
+void slot_erase(void *job); /* tells text.n alone */
 
-/* slot_file.c, on any thread: the tokens as a file. 0: *f, and the file is what it was before.
+/* slot_file.c, on any thread: the text as a file. 0: *f, and the file is what it was before.
  * *bytes: of the file. */
-int slot_write(const struct hosted *m, const char *folder, const char *name, const int32_t *ids,
-               int64_t n, int64_t *bytes, struct fault *f);
-/* ids: malloc; at most a context of them. */
-int slot_read(const struct hosted *m, const char *folder, const char *name, int32_t **ids,
-              int64_t *n, int64_t *bytes, struct fault *f);
+int slot_write(const struct hosted *m, const char *folder, const char *name,
+               const struct slot_text *t, int64_t *bytes, struct fault *f);
+/* *t, whose tenant is given: at most a context of ids; what was computed where the account has room
+ * for it. */
+int slot_read(const struct hosted *m, const char *folder, const char *name, struct slot_text *t,
+              int64_t *bytes, struct fault *f);
 
 #endif

@@ -337,6 +337,13 @@ pith_status pith_salt(pith_session *s, int32_t seq, const void *salt, size_t n,
     return session_salt(s, seq, salt, n, err);
 }
 
+pith_status pith_trust(pith_session *s, int32_t seq, struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    return session_trust(s, seq, err);
+}
+
 pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
 {
     WITH_ERROR;

@@ -549,6 +549,52 @@ static void test_loaded_is_not_published(void)
     pith_model_close(m);
 }
 
+/* pith_trust: then they do, and go on from it with the same bits; also with windows, and with
+ * states of recurrent layers. */
+static void trusted(const char *arch)
+{
+    struct pith_error err;
+    enum { N = 200 };
+    pith_model *m = synth(arch);
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = N_CTX;
+    sp.n_seq = 2;
+    sp.store_bytes = 4 << 20;
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL,
+                 *other = m ? pith_session_open(m, &sp, &err) : NULL;
+    REQUIRE(s && other, "no session");
+    int32_t token[N];
+    size_t n = 0, kept = 1, own = 0;
+    for (int32_t i = 0; i < N; i++)
+        token[i] = below(N_VOCAB);
+    CHECK(pith_feed(s, 0, token, N, &err) == PITH_OK);
+    CHECK(pith_save_memory(s, 0, NULL, 0, &n, &err) == PITH_OK || n > 0);
+    void *image = malloc(n);
+    CHECK(pith_save_memory(s, 0, image, n, &n, &err) == PITH_OK);
+    CHECK_MSG(pith_load_memory(other, 0, image, n, &err) == PITH_OK, "%s", err.msg);
+    CHECK(pith_trust(other, 0, &err) == PITH_OK && pith_truncate(other, 0, 0, &err) == PITH_OK);
+    if (!other->recurrent.n_blocks) /* which counts pages alone */
+        check_store(other);
+    CHECK(pith_prefix(s, 1, token, N, &own, &err) == PITH_OK && own > 100);
+    CHECK_MSG(pith_prefix(other, 1, token, N, &kept, &err) == PITH_OK && kept == own,
+              "%s: %zu, not %zu", arch, kept, own);
+    CHECK(!memcmp(pith_logits(s, 0), pith_logits(other, 0), N_VOCAB * sizeof(float)));
+    CHECK(pith_trust(other, 1, &err) == PITH_OK); /* not loaded: nothing to do */
+    CHECK(pith_trust(other, 2, &err) == PITH_RANGE && strstr(err.msg, "0..1"));
+    CHECK(pith_trust(NULL, 0, &err) == PITH_RANGE);
+    free(image);
+    pith_session_close(s);
+    pith_session_close(other);
+    pith_model_close(m);
+}
+
+static void test_trusted(void)
+{
+    trusted("llama");
+    trusted("gemma3");
+    trusted("mamba");
+}
+
 int main(void)
 {
     test_seed();
@@ -562,5 +608,6 @@ int main(void)
     TEST(test_reuse);
     TEST(test_salt);
     TEST(test_loaded_is_not_published);
+    TEST(test_trusted);
     return test_end();
 }

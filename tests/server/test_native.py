@@ -231,13 +231,52 @@ def test_slots(s, folder):
     return a
 
 
+def test_damaged_slots(s, folder):
+    """A byte that is another is found wherever it is: in the head, the tokens, what was computed.
+    Nothing of such a file is kept."""
+    good = open(os.path.join(folder, "a.bin"), "rb").read()
+    n = int.from_bytes(good[12:16], "little")
+    before = s.get("/slots")[1][0]["n_kept"]
+    for at in (0, 8, 12, 17, 25, 33, 41, 40 + 4 * n - 1, 40 + 4 * n, 40 + 4 * n + 90,
+               len(good) // 2, len(good) - 1):
+        bad = bytearray(good)
+        bad[at] ^= 1
+        with open(os.path.join(folder, "bad.bin"), "wb") as f:
+            f.write(bad)
+        status, a, _ = s.post("/slots/0?action=restore", {"filename": "bad.bin"})
+        check("byte %d of a slot" % at, status == 400 and a["error"]["param"] == "filename"
+              and s.get("/slots")[1][0]["n_kept"] == before, (status, a))
+    for name, bad in (("behind its end", good + b"a"), ("cut", good[:-1]), ("head", good[:39]),
+                      ("huge", good[:12] + b"\xff" * 4 + good[16:])):
+        with open(os.path.join(folder, "bad.bin"), "wb") as f:
+            f.write(bad)
+        status, a, _ = s.post("/slots/0?action=restore", {"filename": "bad.bin"})
+        check("a slot: " + name, status == 400, (status, a))
+
+
 def test_slots_later(model, folder, before):
     """Another server finds what was saved: the prompt's pages are there."""
-    with Server(model, "--ctx", "512", "--parallel", "4", "--slot-save-path", folder) as s:
-        s.post("/slots/2?action=restore", {"filename": "a.bin"})
+    flags = ("--ctx", "512", "--parallel", "4", "--slot-save-path", folder, "--no-store-dir")
+    with Server(model, *flags) as s:
+        got = s.post("/slots/2?action=restore", {"filename": "a.bin"})[1]
+        check("what was computed is restored, not computed again", got["n_loaded"] == 192
+              and got["n_computed"] == got["n_restored"] - 192
+              and s.metric("vllm:prompt_tokens_total") <= got["n_computed"], got)
         a = ask(s, prompt=[5 + i % 200 for i in range(200)], return_tokens=True)
         check("restored by another server",
               a["tokens"] == before["tokens"] and a["timings"]["cache_n"] >= 128, a["timings"])
+        test_damaged_slots(s, folder)
+    with Server(model, *flags, "--cache-type-k", "f32") as s:
+        got = s.post("/slots/2?action=restore", {"filename": "a.bin"})[1]
+        check("of another type of cache it is computed again", got["n_loaded"] == 0
+              and got["n_computed"] == got["n_restored"], got)
+    with Server(model, *flags, "--prefix-store", "0") as s:
+        ask(s, prompt=P * 40, id_slot=1, n_predict=0)
+        saved = s.post("/slots/1?action=save", {"filename": "bare.bin"})[1]
+        got = s.post("/slots/0?action=restore", {"filename": "bare.bin"})
+        check("without a store the tokens alone", saved["n_written"] == 40 + 4 * saved["n_saved"]
+              and got[0] == 200 and got[1]["n_loaded"] == 0
+              and got[1]["n_computed"] == saved["n_saved"], (saved, got))
     with Server(model, "--ctx", "512", "--no-slots") as s:
         check("no slots", s.get("/slots")[0] == 501
               and s.post("/slots/0?action=save", {"filename": "a"})[0] == 501)
@@ -343,7 +382,7 @@ def test_slots_let_others_go_on(folder):
             check("save %d" % i, s.post("/slots/0?action=save",
                                         {"filename": "long%d" % i})[1]["n_saved"] == n
                   and s.metric(FED) == fed)
-    with Server(*flags) as s:
+    with Server(*flags, "--cache-type-v", "f32") as s:  # what was computed is of no use to it
         stream = s.connect(raw_post("/completion",
                                     {"prompt": P, "n_predict": -1, "ignore_eos": True,
                                      "stream": True, "context_shift": True, "n_discard": 4000}))

@@ -154,6 +154,16 @@ pith_status session_salt(struct pith_session *s, int32_t seq, const void *salt, 
     return PITH_OK;
 }
 
+pith_status session_trust(struct pith_session *s, int32_t seq, struct pith_error *err)
+{
+    pith_status st = check_seq(s, seq, err);
+    if (st != PITH_OK || !s->cache.seq[seq].foreign)
+        return st;
+    s->cache.seq[seq].foreign = 0;
+    store_publish(&s->store, &s->cache, seq);
+    return PITH_OK;
+}
+
 pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n, struct pith_error *err)
 {
     pith_status st = check_seq(s, seq, err);

@@ -86,6 +86,7 @@ pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *to
                           size_t *n_kept, struct pith_error *err);
 pith_status session_prefix(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                            size_t *n_kept, struct pith_error *err);
+pith_status session_trust(struct pith_session *s, int32_t seq, struct pith_error *err);
 pith_status session_salt(struct pith_session *s, int32_t seq, const void *salt, size_t n,
                          struct pith_error *err);
 pith_status session_truncate(struct pith_session *s, int32_t seq, int64_t n,
