@@ -129,7 +129,7 @@ pith_status arch_ready(struct arch_model *m, struct pith_error *err)
     if (st == PITH_OK && m->arch->ready)
         st = m->arch->ready(m, err);
     for (struct state *s = m->states; s < m->states + m->n_states; s++)
-        if (s->rows != STATE_RECURRENT && !s->rope)
+        if (s->rows != STATE_RECURRENT && !s->rope && !s->unturned)
             s->rope = m->rope[s->layer];
     return st == PITH_OK && !arena_ok(m->arena) ? out_of_memory(m, err) : st;
 }

@@ -66,6 +66,13 @@ static void *field(const struct arch_model *m, const struct key_spec *s)
     return (uint8_t *)(s->family ? m->family : (void *)&m->hp) + s->at;
 }
 
+/* Values of an array. */
+static int32_t n_of(const struct arch_model *m, const struct key_spec *s)
+{
+    const uint8_t *base = s->family ? m->family : (const void *)&m->hp;
+    return s->kind == KEY_INTS ? *(const int32_t *)(base + s->n_at) : m->hp.n_layer;
+}
+
 static void key_name(const struct arch_model *m, const struct key_spec *s, char *key, size_t cap)
 {
     snprintf(key, cap, "%s%s%s", s->bare ? "" : m->arch->name, s->bare ? "" : ".", s->suffix);
@@ -186,9 +193,22 @@ static void check_alike(struct keys *k, const struct key_spec *s, const struct g
                               arch_path(k->m), key);
 }
 
+/* A list has exactly as many items as the key before it says. */
+static int counted(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv, int32_t n)
+{
+    char key[128];
+    key_name(k->m, s, key, sizeof key);
+    if (s->kind != KEY_INTS || !kv || (kv->type == GGUF_ARR && kv->n == (uint64_t)n))
+        return 1;
+    k->st = error_set(k->err, PITH_SHAPE, "%s: key \"%s\" has %llu items, wanted %d",
+                      arch_path(k->m), key,
+                      (unsigned long long)(kv->type == GGUF_ARR ? kv->n : 1), n);
+    return 0;
+}
+
 static void read_layers(struct keys *k, const struct key_spec *s, const struct gguf_kv *kv)
 {
-    int32_t n = k->m->hp.n_layer;
+    int32_t n = n_of(k->m, s);
     int is_float = s->kind == KEY_LAYERS_F32;
     void *v = arena_array(k->m->arena, (size_t)n, sizeof(int32_t)); /* floats are as large */
     char key[128];
@@ -198,6 +218,8 @@ static void read_layers(struct keys *k, const struct key_spec *s, const struct g
         return;
     }
     *(void **)field(k->m, s) = v;
+    if (!counted(k, s, kv, n))
+        return;
     if (kv && kv->type == GGUF_ARR && kv->n < (uint64_t)n)
         k->st = error_set(k->err, PITH_SHAPE, "%s: key \"%s\" has %llu items for %d layers",
                           arch_path(k->m), key, (unsigned long long)kv->n, n);
@@ -248,6 +270,7 @@ static void read_row(struct keys *k, const struct key_spec *s)
     switch (s->kind) {
     case KEY_LAYERS:
     case KEY_LAYERS_F32:
+    case KEY_INTS:
         read_layers(k, s, kv);
         break;
     case KEY_F32:
@@ -361,14 +384,15 @@ static double value_at(const struct arch_model *m, const struct key_spec *s, int
 {
     void *at = field(m, s);
     return s->kind == KEY_LAYERS       ? (*(int32_t **)at)[l]
+           : s->kind == KEY_INTS       ? (*(int32_t **)at)[l]
            : s->kind == KEY_LAYERS_F32 ? (double)(*(float **)at)[l]
            : s->kind == KEY_F32        ? (double)*(float *)at
                                        : *(int32_t *)at;
 }
 
-static int per_layer(const struct key_spec *s)
+static int is_array(const struct key_spec *s)
 {
-    return s->kind == KEY_LAYERS || s->kind == KEY_LAYERS_F32;
+    return s->kind == KEY_LAYERS || s->kind == KEY_LAYERS_F32 || s->kind == KEY_INTS;
 }
 
 /* Sizes that were asked for and that the family has none of. */
@@ -390,7 +414,7 @@ static void drop_sizes(struct arch_model *m)
 static void choose(struct keys *k, const struct key_spec *s)
 {
     void *at = field(k->m, s);
-    int32_t n = per_layer(s) ? k->m->hp.n_layer : 1;
+    int32_t n = is_array(s) ? n_of(k->m, s) : 1;
     if (s->size)
         return;
     if (s->kind == KEY_FOUR) { /* three parts of the rotated pairs */
@@ -398,7 +422,7 @@ static void choose(struct keys *k, const struct key_spec *s)
         memcpy(at, (int32_t[4]){part ? pairs - 2 * part : 0, part, part, 0}, 4 * sizeof(int32_t));
         return;
     }
-    if (per_layer(s))
+    if (is_array(s))
         at = *(void **)at = arena_array(k->m->arena, (size_t)n, sizeof(int32_t));
     for (int32_t l = 0; at && l < n; l++) {
         double v = s->synth_of     ? s->synth_of(k->m)
@@ -407,7 +431,7 @@ static void choose(struct keys *k, const struct key_spec *s)
         if (s->kind == KEY_F32 || s->kind == KEY_LAYERS_F32)
             ((float *)at)[l] = (float)v;
         else
-            ((int32_t *)at)[l] = (int32_t)v;
+            ((int32_t *)at)[l] = (int32_t)v + (s->kind == KEY_INTS ? l : 0);
     }
 }
 
@@ -415,7 +439,8 @@ static void write_row(const struct arch_model *m, const struct key_spec *s, stru
 {
     char key[128];
     key_name(m, s, key, sizeof key);
-    int32_t n = per_layer(s) ? m->hp.n_layer : 1, alike = !s->pattern, as_default = 1;
+    int32_t n = is_array(s) ? n_of(m, s) : 1, as_default = 1;
+    int alike = !s->pattern && s->kind != KEY_INTS;
     for (int32_t l = 0; l < n; l++) {
         double v = value_at(m, s, l), d = default_of(m, s, l);
         alike &= v == value_at(m, s, 0);
@@ -430,7 +455,7 @@ static void write_row(const struct arch_model *m, const struct key_spec *s, stru
     else if (s->kind == KEY_BOOL)
         gguf_writer_bool(w, key, *(int32_t *)field(m, s));
     else if (!alike)
-        gguf_writer_array(w, key, s->kind == KEY_LAYERS ? GGUF_I32 : GGUF_F32,
+        gguf_writer_array(w, key, s->kind == KEY_LAYERS_F32 ? GGUF_F32 : GGUF_I32,
                           *(void **)field(m, s), (uint64_t)n);
     else if (s->kind == KEY_F32 || s->kind == KEY_LAYERS_F32)
         gguf_writer_f32(w, key, (float)value_at(m, s, 0));

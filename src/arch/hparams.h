@@ -49,6 +49,8 @@ struct hparams {
     int32_t n_positions; /* of a table that is added to the embedding; 0: there is none */
     /* scales */
     float embd_scale, residual_scale, logit_scale, attn_scale, value_scale;
+    /* Tokens that are embedded as others: [n_swapped] each. */
+    int32_t n_swapped, *swap_from, *swap_to;
     /* Tokens that are never said, n_unsaid of them from the first on: of images, say. */
     int32_t unsaid_first, n_unsaid;
     int32_t n_said; /* rows of the output matrix, which has none of these; 0: it has all */
@@ -82,6 +84,7 @@ enum key_kind {
     KEY_NAME,       /* a string, one of `names`: its place, int32_t */
     KEY_LAYERS,     /* int32_t *, [n_layer]: one number for all layers, or an array; bools too */
     KEY_LAYERS_F32, /* float * */
+    KEY_INTS,       /* int32_t *, an array of as many as the int32_t at `n_at` says */
     KEY_FOUR        /* int32_t [4]; an array of up to four */
 };
 
@@ -89,8 +92,8 @@ struct key_spec {
     const char *suffix; /* "ARCH." goes before it, */
     int bare;           /* or nothing */
     enum key_kind kind;
-    size_t at;
-    int family;      /* the field is one of m->family, not of m->hp */
+    size_t at, n_at;
+    int family;      /* the fields are of m->family, not of m->hp */
     const char *old; /* another name that older files use */
     int required;
     int size;      /* of a synthetic model: chosen by who asks for it (struct pith_synth_params) */
@@ -101,7 +104,7 @@ struct key_spec {
     int (*when)(const struct arch_model *m);               /* else it is not looked at: 0 */
     /* KEY_LAYERS: a number alone, and the default, is the period of a pattern; key_pattern. */
     int pattern;
-    double synth; /* of a synthetic model; 0: as without the key */
+    double synth; /* of a synthetic model; 0: as without the key. KEY_INTS: the first, others behind */
     double (*synth_of)(const struct arch_model *m);
 };
 

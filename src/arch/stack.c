@@ -58,8 +58,11 @@ static node scores(const struct arch_model *m, struct graph *g, node x)
 void arch_build(const struct arch_model *m, const struct arch_want *want, struct graph *g)
 {
     const struct arch_role *role = &m->arch->role[want->role];
-    float scale = m->hp.embd_scale != 0 ? m->hp.embd_scale : 1;
-    struct carry c = {{graph_embed(g, m->io.tok_embd, scale)}};
+    struct embed_op embed = {.scale = m->hp.embd_scale != 0 ? m->hp.embd_scale : 1,
+                             .n_swapped = m->hp.n_swapped,
+                             .from = m->hp.swap_from,
+                             .to = m->hp.swap_to};
+    struct carry c = {{graph_embed(g, m->io.tok_embd, &embed)}};
     if (role->begin)
         role->begin(m, g, &c);
     for (int32_t i = 0; i < m->n_visits; i++) {

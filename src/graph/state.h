@@ -35,6 +35,7 @@ struct state {
     enum dtype k_type, v_type; /* chosen by the session unless `fixed` */
     int fixed;
     const struct rope_set *rope; /* how K was rotated, NULL: not at all */
+    int unturned;                /* not at all, whatever its layer does */
     int32_t rope_first;          /* the first rotated element of a head */
     int by_distance;             /* scores depend on how many slots lie between: so positions of a
                                     sequence have to follow one another */

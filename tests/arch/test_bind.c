@@ -582,6 +582,87 @@ static void layers_that_share(void)
     unlink(path);
 }
 
+/* ---------------------------------------------------------------- adapters that tokens switch on */
+
+/* The last logits of these tokens. */
+static int last_logits(const char *path, const int32_t *ids, int32_t n, float *out, int32_t n_vocab)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    mp.n_threads = 1;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+    int ok = s && pith_feed(s, 0, ids, n, &err) == PITH_OK;
+    CHECK_MSG(ok, "%s", err.msg);
+    if (ok)
+        memcpy(out, pith_logits(s, 0), (size_t)n_vocab * sizeof *out);
+    pith_session_close(s);
+    pith_model_close(m);
+    return ok;
+}
+
+/* Gives slot `one` of all stacks of adapters the matrices of `other`, and that one its own. */
+static void change_slots(struct model_file *f, uint64_t one, uint64_t other, int and_back)
+{
+    for (int i = 0; i < f->n_infos; i++) {
+        const struct info *t = &f->info[i];
+        uint64_t bytes = 4 * t->dims[0] * t->dims[1];
+        uint8_t *p = f->p + f->data + t->offset, *a = p + one * bytes, *b = p + other * bytes;
+        for (uint64_t k = 0; strstr(t->name, ".lora_") && k < bytes; k++) {
+            uint8_t was = a[k];
+            a[k] = b[k];
+            b[k] = and_back ? was : b[k];
+        }
+    }
+}
+
+/* From a token that switches adapter 1 on a model is as one whose adapter 0 is that, and which
+ * reads the token's stand-in. Adapters 1 and 2, both on, are the mean, 1.5, rounded: 2. */
+static void tokens_switch_adapters(void)
+{
+    enum { V = 24 };
+    static const int32_t on[2][4] = {{4, 9, 10, 11}, {5, 9, 10, 11}};
+    static const int32_t as[2][4] = {{6, 9, 10, 11}, {7, 9, 10, 11}};
+    static const int32_t both[3][4] = {{4, 5, 10, 11}, {6, 5, 10, 11}, {6, 7, 10, 11}};
+    float z[4][V];
+    char path[300];
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    p.arch = "graniteswitch";
+    p.type = "f32";
+    p.n_vocab = V;
+    p.n_layer = 3;
+    p.n_embd = 32;
+    snprintf(path, sizeof path, "%s", tmp_path("switch"));
+    for (uint64_t slot = 1; slot < 3; slot++) {
+        struct model_file f;
+        REQUIRE(pith_synth(path, &p, &err) == PITH_OK && take_apart(path, &f), "%s", err.msg);
+        int ok = last_logits(path, on[slot - 1], 4, z[0], V) &&
+                 last_logits(path, as[slot - 1], 4, z[1], V);
+        change_slots(&f, 0, slot, 1);
+        put_together(path, &f, f.info, f.n_infos, 0);
+        ok = ok && last_logits(path, as[slot - 1], 4, z[2], V) &&
+             last_logits(path, on[slot - 1], 4, z[3], V);
+        CHECK_MSG(ok && !memcmp(z[0], z[2], sizeof z[0]), "adapter %d is not adapter 0 there",
+                  (int)slot);
+        CHECK_MSG(ok && !memcmp(z[1], z[3], sizeof z[0]), "adapter 0 is not adapter %d there",
+                  (int)slot);
+        CHECK(memcmp(z[0], z[1], sizeof z[0]));
+        free(f.p);
+        free(f.info);
+    }
+    struct model_file f; /* adapter 1 is as 0: so the first row is as if it switched nothing on */
+    REQUIRE(pith_synth(path, &p, &err) == PITH_OK && take_apart(path, &f), "%s", err.msg);
+    change_slots(&f, 1, 0, 0);
+    put_together(path, &f, f.info, f.n_infos, 0);
+    int ok = last_logits(path, both[0], 4, z[0], V) && last_logits(path, both[1], 4, z[1], V) &&
+             last_logits(path, both[2], 4, z[2], V);
+    CHECK(ok && !memcmp(z[0], z[1], sizeof z[0]) && memcmp(z[0], z[2], sizeof z[0]));
+    free(f.p);
+    free(f.info);
+    unlink(path);
+}
+
 static void recorded_models(void)
 {
     struct golden *list;
@@ -606,6 +687,7 @@ int main(void)
     TEST(messages);
     TEST(windows_that_are_not_told);
     TEST(layers_that_share);
+    TEST(tokens_switch_adapters);
     TEST(synthetic_models);
     TEST(recorded_models);
     return test_end();

@@ -165,7 +165,7 @@ static pith_status bench_run(struct bench_case *c, float *out, struct pith_error
                                       .n_dims = 2,
                                       .dims = {(int64_t)(sizeof bench_table / 4) / c->n, c->n},
                                       .bytes = sizeof bench_table}};
-    node y = c->build(&g, graph_embed(&g, &embd.t, 1), c->ctx);
+    node y = c->build(&g, graph_embed(&g, &embd.t, &(struct embed_op){.scale = 1}), c->ctx);
     g.logits = graph_select(&g, y, "rows");
     c->cols = g.logits ? g.logits->cols : 0;
     TRY(graph_finish(&g, err));

@@ -718,6 +718,36 @@ static void tables_are_read_by_token_position_and_value(void)
             }
 }
 
+static node build_number(struct graph *g, node x, void *ctx)
+{
+    (void)x;
+    return graph_token_number(g, ctx, "number");
+}
+
+static void tokens_have_numbers(void)
+{
+    static const int32_t token[] = {7, 2, 7, 0, 9};
+    static const float number[] = {1, 2, 3, -0.5f, INFINITY};
+    for (int by_token = 0; by_token < 2; by_token++)
+        for (int n = 0; n <= 5; n++) {
+            struct token_number_op p = {.other = 4.25f, .n = n, .token = token, .number = number};
+            int T = 12;
+            for (int t = 0; t < T; t++) {
+                bench_tokens[t] = t;
+                want[t] = 4.25f;
+                for (int i = 0; by_token && i < n; i++)
+                    want[t] = token[i] == t ? number[i] : want[t];
+            }
+            bench_check((struct bench_case){.build = build_number,
+                                            .ctx = &p,
+                                            .in = in,
+                                            .T = T,
+                                            .n = 1,
+                                            .by_token = by_token},
+                        want, "number");
+        }
+}
+
 /* ---------------------------------------------------------------- n-grams */
 
 struct ngram_case {
@@ -1013,6 +1043,7 @@ int main(void)
     TEST(rows_are_held_cut_and_measured);
     TEST(each_head_has_its_matrix);
     TEST(tables_are_read_by_token_position_and_value);
+    TEST(tokens_have_numbers);
     TEST(ngrams_find_their_rows);
     TEST(columns_that_are_never_said);
     TEST(streams_are_mixed);

@@ -1,9 +1,10 @@
 /* move.c -- ops that bring rows somewhere.
  *
  *   EMBED   z [T, E] = scale W[token of the row], W [V, E]; or the step's own embedding rows, as
- *           they are
+ *           they are. Tokens of a list are embedded as others
  *   GATHER  z [T, n] = scale W[i], W [V, n]: i is the row's token or position, the same for all
  *           rows, or a number of a value. Numbers beyond the table's are its first or last row
+ *   TOKEN_NUMBER  z [T, 1] = the number that a list has for the row's token; else `other`
  *   NGRAM   z [T, (size - 1) heads], int32: of the n tokens that end in the row's, n = 2 .. size,
  *           t_0 the row's, m = t_0 f_0 xor .. xor t_(n-1) f_(n-1) modulo 2^64; for each head of n
  *           first + m mod its n. Tokens before the sequence, or before the last `end`, are `end`
@@ -46,7 +47,8 @@ static OP_FN(ref_embed)
             continue;
         }
         const uint8_t *row = (const uint8_t *)c->w_data +
-                             (uint64_t)step_token(s)[r] * dtype_row_bytes(c->w->type, n);
+                             (uint64_t)embed_token(p, step_token(s)[r]) *
+                                 dtype_row_bytes(c->w->type, n);
         dtypes[c->w->type].dequant(row, y, n);
         for (int64_t i = 0; i < n && p->scale != 1.0f; i++)
             y[i] = y[i] * p->scale;
@@ -59,10 +61,9 @@ const struct op_info op_embed = {.name = "embed",
                                  .shape = shape_embed,
                                  .reference = ref_embed};
 
-node graph_embed(struct graph *g, const struct tensor *w, float scale)
+node graph_embed(struct graph *g, const struct tensor *w, const struct embed_op *p)
 {
-    struct embed_op p = {.scale = scale};
-    return graph_node(g, &(struct node){.op = OP_EMBED, .w = w, .p = &p}, "embed");
+    return graph_node(g, &(struct node){.op = OP_EMBED, .w = w, .p = p}, "embed");
 }
 
 /* ---------------------------------------------------------------- GATHER */
@@ -135,6 +136,41 @@ node graph_gather(struct graph *g, const struct tensor *w, node at, const struct
     int by_value = p->by >= GATHER_VALUE;
     return graph_node(
         g, &(struct node){.op = OP_GATHER, .n_src = by_value, .src = {at}, .w = w, .p = p}, name);
+}
+
+/* ---------------------------------------------------------------- TOKEN_NUMBER */
+
+static void shape_token_number(struct graph *g, struct node *n)
+{
+    (void)g;
+    n->rows = ROWS_T;
+    n->cols = 1;
+}
+
+static OP_FN(ref_token_number)
+{
+    const struct token_number_op *p = c->p;
+    const struct step *s = x->step;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++) {
+        float *y = value_row(x, &c->dst, r);
+        *y = p->other;
+        for (int32_t i = 0; !s->embd && i < p->n; i++)
+            if (p->token[i] == step_token(s)[r])
+                *y = p->number[i];
+    }
+}
+
+const struct op_info op_token_number = {.name = "token_number",
+                                        .kind = OP_ROWS,
+                                        .flags = OP_MOVER,
+                                        .params_bytes = sizeof(struct token_number_op),
+                                        .shape = shape_token_number,
+                                        .reference = ref_token_number};
+
+node graph_token_number(struct graph *g, const struct token_number_op *p, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_TOKEN_NUMBER, .p = p}, name);
 }
 
 /* ---------------------------------------------------------------- NGRAM */

@@ -9,7 +9,16 @@ enum pool_kind { POOL_MEAN, POOL_CLS, POOL_LAST };
 
 struct embed_op {
     float scale;
+    int32_t n_swapped;       /* tokens that are embedded as others: */
+    const int32_t *from, *to; /* [n_swapped]; of equal ones the last counts */
 };
+static inline int32_t embed_token(const struct embed_op *p, int32_t token)
+{
+    int32_t as = token;
+    for (int32_t i = 0; i < p->n_swapped; i++)
+        as = p->from[i] == token ? p->to[i] : as;
+    return as;
+}
 enum gather_by { GATHER_TOKEN, GATHER_POSITION, GATHER_ROW, GATHER_VALUE, GATHER_INTS };
 struct gather_op {
     enum gather_by by;
@@ -31,7 +40,7 @@ struct pool_op {
     enum pool_kind kind;
 };
 
-node graph_embed(struct graph *g, const struct tensor *w, float scale);          /* [T, E] */
+node graph_embed(struct graph *g, const struct tensor *w, const struct embed_op *p); /* [T, E] */
 node graph_select(struct graph *g, node x, const char *name);                    /* [R, cols] */
 node graph_pool(struct graph *g, node x, enum pool_kind kind, const char *name); /* [N, cols] */
 node graph_view(struct graph *g, node x, int64_t first, int64_t cols, const char *name);
@@ -63,6 +72,14 @@ struct ngram_op {
 };
 node graph_ngram(struct graph *g, const struct ngram_op *p, int32_t state, int32_t part,
                  const char *name);
+/* A number of each row's token: [T, 1]. */
+struct token_number_op {
+    float other;           /* of tokens that are not in the list, and of rows that are embeddings */
+    int32_t n;
+    const int32_t *token;  /* [n]; of equal ones the last counts */
+    const float *number;   /* [n] */
+};
+node graph_token_number(struct graph *g, const struct token_number_op *p, const char *name);
 /* Runs of columns of up to NODE_SRC values, side by side. */
 node graph_columns(struct graph *g, const node *x, int32_t n_src, const struct column_run *run,
                    int32_t n_runs, const char *name);

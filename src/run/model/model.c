@@ -93,9 +93,12 @@ static void fill_info(struct pith_model *m)
         in->weight_bytes += bytes;
         if (t->use == TENSOR_EMBEDDING && !m->tied)
             continue;
-        if (t->use == TENSOR_EXPERTS) { /* those used */
-            n = n / (uint64_t)hp->n_expert * (uint64_t)hp->n_expert_used;
-            bytes = bytes / (uint64_t)hp->n_expert * (uint64_t)hp->n_expert_used;
+        if (t->use == TENSOR_EXPERTS) { /* those used; of adapters one */
+            uint64_t used = hp->n_expert_used > 0 ? (uint64_t)hp->n_expert_used : 1;
+            uint64_t stack = (uint64_t)tensor_stack(t);
+            used = used < stack ? used : stack;
+            n = n / stack * used;
+            bytes = bytes / stack * used;
         }
         in->token_bytes += bytes;
         in->token_ops += t->n_dims > 1 ? 2 * n : 0;

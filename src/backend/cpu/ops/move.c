@@ -15,7 +15,7 @@ static OP_FN(cpu_embed)
             memcpy(y, step_embd(s) + r * n, (size_t)n * sizeof *y);
             continue;
         }
-        int64_t id = step_token(s)[r];
+        int64_t id = embed_token(p, step_token(s)[r]);
         const void *row =
             (const uint8_t *)c->w_data + (uint64_t)id * dtype_row_bytes(c->w->type, n);
         if (c->layout == LAYOUT_PANELS) {
