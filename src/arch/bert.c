@@ -56,7 +56,7 @@ static const struct bert_variant *variant_of(const struct arch_model *m)
 
 /* ---------------------------------------------------------------- tensors */
 
-enum { G_QKV_BIAS = 1, G_FUSED_BIAS, G_OUT_BIAS, G_FFN_BIAS, G_QK_NORM, G_AGAIN };
+enum { G_QKV_BIAS = 1, G_FUSED_BIAS, G_OUT_BIAS, G_QK_NORM, G_AGAIN };
 
 #define M(name_, field, ...) ROW(struct bert_model, name_, field, __VA_ARGS__)
 #define L(name_, field, ...) ROW(struct bert_layer, name_, field, .layer = 1, __VA_ARGS__)
@@ -91,12 +91,11 @@ static const struct tensor_spec tensors[] = {
     L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE | F_GATE),
     L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE, .unless = F_HALVES),
     L("ffn_up.weight", up, DIM(DIM_F2, DIM_E), .need = F_DENSE | F_HALVES),
-    L("ffn_up.bias", b_up, DIM(DIM_F), .need = F_DENSE, .unless = F_HALVES, .group = G_FFN_BIAS),
+    /* Each by itself: where a gate makes up for the one, the other is there all the same. */
+    L("ffn_up.bias", b_up, DIM(DIM_F), .need = F_DENSE, .unless = F_HALVES, .optional = 1),
     L("ffn_up.bias", b_up, DIM(DIM_F2), .need = F_DENSE | F_HALVES, .optional = 1),
     L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
-    L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE, .unless = F_HALVES,
-        .group = G_FFN_BIAS),
-    L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE | F_HALVES, .optional = 1),
+    L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE, .optional = 1),
     L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
     L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_F, DIM_E), .need = F_MOE,
       .use = TENSOR_EXPERTS),

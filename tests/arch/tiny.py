@@ -28,10 +28,10 @@ def weights(shapes, centred=None):
             x = 0.2 * x + (not (centred and re.search(centred, name)))
         elif len(shape) < 2:
             x = 0.3 * x
-        elif "embed" in name or "wte" in name:
+        elif "embed" in name or "wte" in name or "embd" in name:
             x = 1.0 * x
         else:
-            gain = 1.5 if "q_" in name or "k_" in name or "qkv" in name.lower() else 1.0
+            gain = 1.5 if re.search("q_|k_|[Qq]kv|attn_[qk]", name) else 1.0
             x = gain * x / np.sqrt(shape[-1])
         out[name] = x.astype(np.float32)
     return out

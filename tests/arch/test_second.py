@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""test_second.py -- `pith logits` gives what second implementations give (second.py), which were
+written from papers, model cards and the facts of the file format alone. Errors are relative to the
+deviation of what is compared."""
+import os
+import sys
+import tempfile
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+
+from report import check, run, skip
+
+TOLERANCE = 1e-4
+
+
+def by_layer(values):
+    """{"token_embd": .., 0: {"attn_q": ..}, ..}, in float64."""
+    out = {}
+    for name, x in values.items():
+        place, name = out, name.removesuffix(".weight")
+        if name.startswith("blk."):
+            _, layer, name = name.split(".", 2)
+            place = out.setdefault(int(layer), {})
+        place[name] = x.astype(np.float64)
+    return out
+
+
+def error(arch, keys, shapes, function, pooled, folder):
+    from tiny import TOKENS, run_pith, weights, write_gguf
+    values = weights(shapes)
+    path = os.path.join(folder, "model.gguf")
+    write_gguf(path, arch, keys, values)
+    want = function(by_layer(values), TOKENS)
+    got = run_pith(path, TOKENS, *(["--pooling", "none"] if pooled else []))
+    if isinstance(got, str):
+        return got
+    if got.shape != want.shape or not np.isfinite(got).all():
+        return "shape %s, not finite or not %s" % (got.shape, want.shape)
+    return float(np.abs(got - want).max() / want.std())
+
+
+def main():
+    if np is None:
+        skip("second", "no Python package numpy")
+        return
+    from second import FAMILIES
+    with tempfile.TemporaryDirectory() as folder:
+        for name in sys.argv[1:] or FAMILIES:
+            arch, (keys, shapes, function), pooled = FAMILIES[name]
+            e = error(arch, keys, shapes, function, pooled, folder)
+            if isinstance(e, str):
+                check(name, False, e)
+                continue
+            print("# %-18s %-14s %.1e" % (name, arch, e))
+            check(name, e < TOLERANCE, "differs by %.2e of the deviation" % e)
+
+
+run(main, "second", "logits")
