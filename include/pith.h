@@ -583,11 +583,14 @@ struct pith_session_params {
                              is left, that; 0: all that is left */
     int32_t n_batch; /* most tokens in one step, and so of an input that is taken whole (encoders,
                         pooled sessions); 0: the model's */
+    /* Adapters (pith_adapt): how many different ones, or mixtures of them, its sequences can have
+     * at the same time; 0 = none. adapter_rank: the largest rank of one, 0 = 64. */
+    int32_t n_adapters, adapter_rank;
 };
 #define PITH_SESSION_PARAMS_INIT                                                                   \
     {                                                                                              \
         sizeof(struct pith_session_params), 0, 0, 0, NULL, NULL, PITH_POOL_FILE, 0, 0, 0, NULL, 0, \
-            0, 0                                                                                   \
+            0, 0, 0, 0                                                                             \
     }
 
 /* PITH_NOMEM, and nothing is taken: with its cache full it would not fit into the memory that is
@@ -654,6 +657,31 @@ PITH_API pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n,
  * PITH_STATE), and keeps its salt when it is emptied; pith_copy gives the copy its source's. */
 PITH_API pith_status pith_salt(pith_session *s, int32_t seq, const void *salt, size_t n,
                                struct pith_error *err);
+
+/* Low-rank adapters (LoRA). A file is a GGUF file with general.type "adapter", adapter.type "lora",
+ * the model's general.architecture and tensors NAME.lora_a [rank, K], NAME.lora_b [M, rank] for
+ * tensors NAME [M, K] of the model (stacks of experts have one more dimension before). What is
+ * added to a product is scale * adapter.lora.alpha / rank * (x A) B; without alpha, scale alone.
+ *
+ * An adapter holds its model, and sessions hold the adapters of their sequences. Errors name the
+ * tensor: PITH_FORMAT (no adapter of this architecture), PITH_MISSING, PITH_SHAPE,
+ * PITH_UNSUPPORTED (nothing is multiplied with it), PITH_RANGE. */
+typedef struct pith_adapter pith_adapter;
+PITH_API pith_adapter *pith_adapter_open(pith_model *m, const char *path, struct pith_error *err);
+PITH_API void pith_adapter_close(pith_adapter *a); /* NULL allowed */
+PITH_API int32_t pith_adapter_rank(const pith_adapter *a); /* the largest of its tensors */
+struct pith_adapter_use {
+    const pith_adapter *adapter;
+    float scale; /* 0: as if it were not there */
+};
+/* From now on the sequence has these adapters: up to 4, added in this order; n = 0: none. It has to
+ * be empty (else PITH_STATE), unless it has them already, and keeps them when it is emptied;
+ * pith_copy gives the copy its source's. Rows of sequences without adapters have the same bits as
+ * if there were none. Stored prefixes are found by sequences with the same adapters and scales
+ * alone; a snapshot can be loaded where the sequence has those it was computed with.
+ * PITH_RANGE: more different ones than the session's n_adapters, or a rank above its. */
+PITH_API pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_adapter_use *uses,
+                                int32_t n, struct pith_error *err);
 
 /* Edits. Ranges [p0, p1) are of positions; p1 = -1 means to the end; negative or reversed ones and
  * unknown sequences are PITH_RANGE. A new row's position is one after the last. Edits are recorded

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "base/work.h"
+#include "run/model/adapter.h"
 #include "run/session/session.h"
 #include "run/session/stop.h"
 
@@ -342,6 +343,36 @@ pith_status pith_trust(pith_session *s, int32_t seq, struct pith_error *err)
     WITH_ERROR;
     NEED(s);
     return session_trust(s, seq, err);
+}
+
+pith_adapter *pith_adapter_open(pith_model *m, const char *path, struct pith_error *err)
+{
+    WITH_ERROR;
+    if (!m || !path) {
+        error_set(err, PITH_RANGE, "pith_adapter_open: %s is NULL", m ? "path" : "m");
+        return NULL;
+    }
+    return adapter_open(m, path, err);
+}
+
+void pith_adapter_close(pith_adapter *a)
+{
+    adapter_unref(a);
+}
+
+int32_t pith_adapter_rank(const pith_adapter *a)
+{
+    return a ? a->rank : 0;
+}
+
+pith_status pith_adapt(pith_session *s, int32_t seq, const struct pith_adapter_use *uses, int32_t n,
+                       struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    if (n)
+        NEED(uses);
+    return session_adapt(s, seq, uses, n, err);
 }
 
 pith_status pith_truncate(pith_session *s, int32_t seq, int64_t n, struct pith_error *err)

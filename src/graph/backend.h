@@ -81,6 +81,13 @@ static inline uint8_t *view_at(const struct cache_view *v, int64_t i)
     return v->slab[i >> v->shift] + (i & (((int64_t)1 << v->shift) - 1)) * v->page_bytes;
 }
 
+/* What a set of adapters adds to a product, as kernels reach it (ops/adapt.h). */
+struct adapter_at {
+    const float *a, *b; /* [stack, K, rank], [stack, rank, M]; NULL: nothing */
+    int32_t rank;
+    float scale;
+};
+
 /* Everything a kernel may look at while a step runs: made by the backend that runs it, so pointers
  * are what that backend's kernels can follow. */
 struct exec {
@@ -89,6 +96,8 @@ struct exec {
     uint8_t *base[MAX_DEVICES]; /* activation arena: the device's own, others are NULL */
     struct cache_view cache[STEP_MAX_GROUPS];
     struct cache_view state;
+    const struct adapter_at *adapters; /* [sets][products][ADAPTER_USES]; NULL: there are none */
+    int32_t n_adapted;                 /* products */
     uint8_t *scratch; /* per thread: scratch + ith * scratch_bytes */
     size_t scratch_bytes;
     int n_threads, n_nodes; /* thread i is of memory node i % n_nodes */
@@ -118,7 +127,9 @@ struct job_params {
     const struct state *states;                 /* [n_states] */
     int32_t n_states;
     int64_t step_bytes; /* of the steps to come */
-    struct pool *pool;  /* the host's threads */
+    const struct adapters *adapters; /* NULL: none; a device that sees another generation calls
+                                        adapters_bind before it runs */
+    struct pool *pool;               /* the host's threads */
     int n_nodes;        /* of memory, over which they are spread */
 };
 struct job; /* the backend's own */

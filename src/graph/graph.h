@@ -57,6 +57,12 @@ struct graph_memo {
     node value;
 };
 
+/* A product that adapters can add to: products are numbered in order. */
+struct adapted {
+    const struct tensor *w;
+    struct adapted *next;
+};
+
 struct graph {
     struct arena arena;
     struct node *first, *last;
@@ -70,6 +76,9 @@ struct graph {
     int32_t layer;     /* given to new nodes */
     int tail;          /* 1: of what is built now only rows go on that an output asks for */
     struct graph_memo memo[GRAPH_MEMOS];
+    int32_t adapter_rank; /* most that adapters have; 0: products are without them */
+    int32_t n_adapted;
+    struct adapted *adapted, *last_adapted; /* [n_adapted] */
     struct pith_error err; /* first failure */
 };
 

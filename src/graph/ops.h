@@ -2,6 +2,7 @@
 #ifndef PITH_GRAPH_OPS_H
 #define PITH_GRAPH_OPS_H
 
+#include "graph/ops/adapt.h"
 #include "graph/ops/attention.h"
 #include "graph/ops/conv.h"
 #include "graph/ops/index.h"

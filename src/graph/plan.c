@@ -419,6 +419,7 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
     arena_init(&p->arena, PITH_MEM_META);
     p->params = *params;
     p->n_devices = n_devices;
+    p->n_adapted = g->n_adapted;
     p->devices = arena_array(&p->arena, (size_t)n_devices, sizeof *p->devices);
     /* Every edge may need a copy and a format of its own. */
     c.cap = g->n_nodes * (1 + 2 * NODE_SRC);

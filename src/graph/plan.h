@@ -18,6 +18,7 @@ struct plan_params {
     int32_t cap_spans; /* of ATTN_SPAN slots that a row can see */
     int unfused;
     int strict; /* a slow kernel is an error */
+    int32_t n_sets; /* of adapters, that rows can have */
 };
 
 struct plan {
@@ -28,6 +29,7 @@ struct plan {
     struct device **devices;
     uint64_t act_bytes[MAX_DEVICES]; /* activation arena per device */
     size_t scratch_bytes;            /* per thread */
+    int32_t n_adapted;               /* products that adapters can add to */
     int has_logits, has_embd;
     struct value logits, embd; /* [R, V] and [R or N or T, E] */
     struct plan_params params;

@@ -13,6 +13,7 @@
  *   segment n: first[n] .. first[n+1] its rows, seq[n] the caller's sequence; pages[g][n][i] =
  *       place of slots 64i .. 64i+63
  *             state[n] = block of recurrent state it goes on from, -1: from nothing
+ *   adapter[r]: which set of adapters is added to its products (graph/ops/adapt.h), -1: none
  *   keep[r]: block where the recurrent state after row r is kept, -1: nowhere; the last row of a
  *       segment always has one
  *   output i: out[i] = its row
@@ -36,7 +37,8 @@ struct step {
     int32_t cap_T, cap_R, cap_N, cap_pages, n_embd;
     int64_t bytes; /* of the whole struct with its arrays */
     /* Offsets of the arrays in int32 units from `data`. */
-    int64_t o_token, o_seg, o_pos, o_out, o_first, o_seq, o_tile, o_embd, o_state, o_keep;
+    int64_t o_token, o_seg, o_pos, o_out, o_first, o_seq, o_tile, o_embd, o_state, o_keep,
+        o_adapter;
     int64_t o_slot[STEP_MAX_GROUPS], o_lo[STEP_MAX_GROUPS], o_hi[STEP_MAX_GROUPS],
         o_pages[STEP_MAX_GROUPS];
     int32_t data[];
@@ -67,6 +69,7 @@ STEP_ARRAY(seq)
 STEP_ARRAY(tile)
 STEP_ARRAY(state)
 STEP_ARRAY(keep)
+STEP_ARRAY(adapter)
 STEP_GROUP_ARRAY(slot)
 STEP_GROUP_ARRAY(lo)
 STEP_GROUP_ARRAY(hi)

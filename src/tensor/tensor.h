@@ -44,6 +44,7 @@ struct tensor {
     int32_t layer;                      /* -1: of the model */
     float scale;                        /* of its products: a file's NAME.scale; 0: none */
     int32_t index;                      /* among the model's tensors */
+    int32_t multiplied;                 /* 1: some product reads it */
     struct placement at[TENSOR_PLACES]; /* one for each device that has it */
     int32_t n_at;
     /* The file's: for whoever fills placements, and for constants that the host computes. */

@@ -72,6 +72,30 @@ static void ref_axpy(const struct args *a)
     for (int64_t i = 0; i < a->n; i++)
         a->z[i] = fmaf(a->a, a->x[i], a->y[i]);
 }
+/* A few rows of a matrix made of y. */
+static float of_matrix(const struct args *a, int64_t i, int64_t j)
+{
+    return a->y[(i * 13 + j) % a->n];
+}
+static void run_mix(const struct kern *k, const struct args *a)
+{
+    static float w[5 * MAX_N];
+    int64_t rows = a->n < 5 ? a->n : 5;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < a->n; j++)
+            w[i * a->n + j] = of_matrix(a, i, j);
+    memcpy(a->z, a->y, (size_t)a->n * sizeof *a->z);
+    k->mix(a->x, w, rows, a->n, a->z);
+}
+static void ref_mix(const struct args *a)
+{
+    int64_t rows = a->n < 5 ? a->n : 5;
+    for (int64_t j = 0; j < a->n; j++) {
+        a->z[j] = a->y[j];
+        for (int64_t i = 0; i < rows; i++)
+            a->z[j] = fmaf(a->x[i], of_matrix(a, i, j), a->z[j]);
+    }
+}
 static void run_rms_norm(const struct kern *k, const struct args *a)
 {
     k->rms_norm(a->x, a->y, a->z, a->n, 1e-5f);
@@ -103,6 +127,7 @@ static const struct kernel kernels[] = {
     {"rms_norm", 1, run_rms_norm, ref_rms_norm},
     {"layer_norm", 1, run_layer_norm, ref_layer_norm},
     {"dot", 0, run_dot, ref_dot},
+    {"mix", 0, run_mix, ref_mix},
 };
 enum { N_KERNELS = sizeof kernels / sizeof kernels[0] };
 
@@ -160,7 +185,8 @@ static void check_kernel(const struct kernel *f, struct args a, int mode)
         for (int alias = 0; alias < 2; alias++) {
             struct args b = a;
             static float copy[MAX_N + 2 * GUARD];
-            if (alias && (!strcmp(f->name, "dot") || !strcmp(f->name, "axpy")))
+            if (alias && (!strcmp(f->name, "dot") || !strcmp(f->name, "axpy") ||
+                          !strcmp(f->name, "mix")))
                 continue;
             for (int64_t i = -GUARD; i < a.n + GUARD; i++)
                 buf_z[GUARD + i] = float_of(0x7fc12345);
@@ -388,7 +414,7 @@ static void element_does_not_depend_on_its_place(void)
     struct rng r;
     rng_init(&r, 4);
     for (int l = 0; l < n_levels; l++)
-        for (int i = 0; i < N_KERNELS - 3; i++) { /* the element-wise ones */
+        for (int i = 0; i < N_KERNELS - 4; i++) { /* the element-wise ones */
             fill(&r, buf_x, 97, V_SPECIAL);
             fill(&r, buf_y, 97, V_SPECIAL);
             struct args a = {buf_x + GUARD, buf_y + GUARD, NULL, buf_ref, 97, 0.7f, 0.1f};

@@ -347,7 +347,7 @@ static void seal(uint8_t *p, size_t at)
 static void test_forged(void)
 {
     static const char *const overrides[] = {"gemma2.attention.sliding_window=int:70", NULL};
-    enum { N = 200, HEAD = 52, N_TAB = 4 };
+    enum { N = 200, HEAD = 72, N_TAB = 4 };
     static const struct {
         const char *what;
         int at; /* bytes into the head */
@@ -659,7 +659,7 @@ static void test_damaged_sampler(void)
     }
     forged_sampler(s, q, file, n);
     copy[8] = 2; /* files without the section */
-    refused_with("an older version", s, q, copy, n, PITH_UNSUPPORTED, "version 2, wanted 3", 0);
+    refused_with("an older version", s, q, copy, n, PITH_UNSUPPORTED, "version 2, wanted 4", 0);
     CHECK(pith_sampler_grammar(q, other, &err) == PITH_OK);
     refused_with("another grammar", s, q, file, n, PITH_STATE, "token 1 of those", 1);
     CHECK(pith_sampler_grammar(q, NULL, &err) == PITH_OK);

@@ -169,6 +169,8 @@ struct kern {
     void (*mul)(const float *x, const float *y, float *z, int64_t n);
     void (*scale)(const float *x, float s, float b, float *y, int64_t n); /* y = fma(x, s, b) */
     void (*axpy)(float a, const float *x, float *y, int64_t n);           /* y = fma(a, x, y) */
+    /* y[j] = fma(x[i], w[i * n + j], y[j]) for i = 0 .. k - 1 in order. */
+    void (*mix)(const float *x, const float *w, int64_t k, int64_t n, float *y);
     /* Gated activations: z = act(g) * u; u NULL: z = act(g). Exact orders of gelu, gelu_erf and
      * tanh: below, with exp. */
     void (*silu)(const float *g, const float *u, float *z, int64_t n); /* g / (1 + exp(-g)) */

@@ -23,6 +23,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "base/machine/pool.h"
+#include "graph/ops/adapt.h"
 
 enum { CANCELLED_PHASE = INT_MAX };
 
@@ -44,6 +45,8 @@ struct job {
     uint8_t *at[STEP_MAX_GROUPS + 1]; /* where the groups' pages are, and the blocks */
     struct cpu_phase *ph;             /* [n_phases] */
     struct share *share;              /* [threads of the pool] */
+    struct adapter_at *adapters;      /* as they were at generation `adapted` */
+    uint32_t adapted;
 };
 
 struct runner {
@@ -274,6 +277,10 @@ pith_status cpu_submit(struct job *j, const struct run *run, int32_t first, int3
                        struct pith_error *err)
 {
     struct exec *x = &j->x;
+    if (j->p.adapters && j->adapted != j->p.adapters->generation) {
+        adapters_bind(j->p.adapters, j->d->dev.index, buffer_map, j->adapters);
+        j->adapted = j->p.adapters->generation;
+    }
     x->step = run->step;
     x->n_threads = run->n_threads;
     struct runner r = {.x = x,
@@ -336,7 +343,7 @@ static uint64_t scratch_bytes(const struct plan *p)
 
 uint64_t cpu_job_bytes(const struct plan *p, int n_threads)
 {
-    return sizeof(struct job) + phases_bytes(p) +
+    return sizeof(struct job) + phases_bytes(p) + adapters_table(p->params.n_sets, p->n_adapted) +
            (uint64_t)n_threads * (sizeof(struct share) + scratch_bytes(p));
 }
 
@@ -359,8 +366,10 @@ pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job
         j->share = mem_array((size_t)n, sizeof *j->share, PITH_MEM_SCRATCH);
         j->x.scratch_bytes = scratch_bytes(p->plan);
         j->x.scratch = mem_alloc(j->x.scratch_bytes * (size_t)n, PITH_MEM_SCRATCH);
+        j->adapters = mem_zalloc(adapters_table(p->plan->params.n_sets, p->plan->n_adapted) + 1,
+                                 PITH_MEM_SCRATCH);
     }
-    if (!j || !j->ph || !j->share || !j->x.scratch) {
+    if (!j || !j->ph || !j->share || !j->x.scratch || !j->adapters) {
         cpu_finish(j);
         return error_set(err, PITH_NOMEM, "out of memory for the scratch of %d threads", n);
     }
@@ -368,6 +377,8 @@ pith_status cpu_prepare(struct device *d, const struct job_params *p, struct job
     j->d = d->priv;
     j->x.plan = p->plan;
     j->x.n_nodes = p->n_nodes;
+    j->x.adapters = p->adapters ? j->adapters : NULL;
+    j->x.n_adapted = p->plan->n_adapted;
     j->x.base[d->index] = buffer_map(p->act);
     plan_bind(p->plan, d->index, buffer_map);
     for (int g = 0; g < STEP_MAX_GROUPS; g++)
@@ -384,5 +395,6 @@ void cpu_finish(struct job *j)
     mem_free(j->ph);
     mem_free(j->share);
     mem_free(j->x.scratch);
+    mem_free(j->adapters);
     mem_free(j);
 }

@@ -105,6 +105,42 @@ static void vec_axpy(float a, const float *x, float *y, int64_t n)
     map(map_axpy, x, y, y, n, a, 0);
 }
 
+/* Columns [j, j + 64) and [j, j + 16) of it. */
+static void mix_wide(const float *x, const float *w, int64_t k, int64_t n, float *y)
+{
+    V a = v_load(y), b = v_load(y + 16), c = v_load(y + 32), d = v_load(y + 48);
+    for (int64_t i = 0; i < k; i++, w += n) {
+        const V f = v_set(x[i]);
+        a = v_fma(f, v_load(w), a);
+        b = v_fma(f, v_load(w + 16), b);
+        c = v_fma(f, v_load(w + 32), c);
+        d = v_fma(f, v_load(w + 48), d);
+    }
+    v_store(y, a);
+    v_store(y + 16, b);
+    v_store(y + 32, c);
+    v_store(y + 48, d);
+}
+
+static void vec_mix(const float *x, const float *w, int64_t k, int64_t n, float *y)
+{
+    int64_t j = 0;
+    for (; j + 64 <= n; j += 64)
+        mix_wide(x, w + j, k, n, y + j);
+    for (; j + V_LANES <= n; j += V_LANES) {
+        V a = v_load(y + j);
+        for (int64_t i = 0; i < k; i++)
+            a = v_fma(v_set(x[i]), v_load(w + i * n + j), a);
+        v_store(y + j, a);
+    }
+    if (j < n) {
+        V a = v_load_n(y + j, n - j);
+        for (int64_t i = 0; i < k; i++)
+            a = v_fma(v_set(x[i]), v_load_n(w + i * n + j, n - j), a);
+        v_store_n(y + j, a, n - j);
+    }
+}
+
 static void vec_sigmoid(const float *x, float *y, int64_t n)
 {
     map(map_sigmoid, x, x, y, n, 0, 0);

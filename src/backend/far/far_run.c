@@ -6,6 +6,7 @@
 #include "base/machine/pool.h"
 #include "base/mem.h"
 #include "graph/kv_page.h"
+#include "graph/ops/adapt.h"
 #include "graph/plan.h"
 
 struct job {
@@ -14,6 +15,8 @@ struct job {
     struct exec x;
     struct buffer step; /* the device's copy */
     uint8_t **at;       /* where slabs are: of each group, then of recurrent state */
+    struct adapter_at *adapters; /* as they were at generation `adapted` */
+    uint32_t adapted;
     const struct run *run;
     int32_t first, n;
     int queued; /* phases that were submitted and did not run yet */
@@ -22,7 +25,7 @@ struct job {
 uint64_t far_job_bytes(const struct plan *p, int n_threads)
 {
     (void)n_threads;
-    return sizeof(struct job) + p->scratch_bytes;
+    return sizeof(struct job) + p->scratch_bytes + adapters_table(p->params.n_sets, p->n_adapted);
 }
 
 static int32_t slabs_at_most(const struct job_params *p)
@@ -69,7 +72,11 @@ pith_status far_prepare(struct device *d, const struct job_params *p, struct job
     j->x.scratch_bytes = p->plan->scratch_bytes;
     j->x.scratch = mem_alloc(j->x.scratch_bytes + 64, PITH_MEM_SCRATCH);
     j->at = mem_array((size_t)slabs_at_most(p) + 1, sizeof *j->at, PITH_MEM_SCRATCH);
-    if (!j->x.scratch || !j->at)
+    j->adapters = mem_zalloc(adapters_table(p->plan->params.n_sets, p->plan->n_adapted) + 1,
+                             PITH_MEM_SCRATCH);
+    j->x.adapters = p->adapters ? j->adapters : NULL;
+    j->x.n_adapted = p->plan->n_adapted;
+    if (!j->x.scratch || !j->at || !j->adapters)
         st = error_set(err, PITH_NOMEM, "out of memory for a job on %s", d->name);
     else
         st = buffer_alloc(d, (uint64_t)p->step_bytes, PITH_MEM_SCRATCH, &j->step, err);
@@ -89,6 +96,7 @@ void far_finish(struct job *j)
     buffer_release(&j->step);
     mem_free(j->x.scratch);
     mem_free(j->at);
+    mem_free(j->adapters);
     mem_free(j);
 }
 
@@ -163,6 +171,10 @@ static pith_status run_phases(struct job *j, struct pith_error *err)
     pith_status st = PITH_OK;
     j->queued = 0;
     make_views(j);
+    if (j->p.adapters && j->adapted != j->p.adapters->generation) {
+        adapters_bind(j->p.adapters, j->f->dev.index, far_address, j->adapters);
+        j->adapted = j->p.adapters->generation;
+    }
     uint32_t fp = fp_enter();
     far_open(j->f);
     j->x.step = memcpy(far_address(&j->step), r->step, step_used(r->step));

@@ -20,6 +20,7 @@
 #include <math.h>
 #include <string.h>
 #include "graph/backend.h"
+#include "graph/ops/adapt.h"
 #include "graph/ops/product.h"
 #include "graph/ops/rows.h"
 #include "graph/ref_math.h"
@@ -374,7 +375,8 @@ node graph_moe_matmul_of(struct graph *g, const struct moe_matmul_in *in, const 
                      .b = in->bias,
                      .w2 = in->factor,
                      .p = &p};
-    return graph_node(g, &n, name);
+    node y = graph_node(g, &n, name);
+    return graph_adapt(g, ADAPT_EXPERTS, in->w, in->x, y, in->sorted->src[0], name);
 }
 
 node graph_moe_matmul(struct graph *g, const struct tensor *w, node x, node sorted,

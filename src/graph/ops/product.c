@@ -12,6 +12,7 @@
 
 #include "graph/backend.h"
 #include "graph/fuse.h"
+#include "graph/ops/adapt.h"
 
 /* ---------------------------------------------------------------- QUANT */
 
@@ -128,8 +129,8 @@ node graph_matmul(struct graph *g, const struct tensor *w, const struct tensor *
     struct node product = {.op = OP_MATMUL, .n_src = 1, .src = {x}, .w = w, .b = scaled ? NULL : b};
     node y = graph_node(g, &product, name);
     if (!scaled)
-        return y;
-    y = graph_scale(g, y, w->scale, name);
+        return graph_adapt(g, ADAPT_PLAIN, w, x, y, NULL, name);
+    y = graph_adapt(g, ADAPT_PLAIN, w, x, graph_scale(g, y, w->scale, name), NULL, name);
     return b ? graph_affine(g, y, NULL, b, name) : y;
 }
 
@@ -252,6 +253,7 @@ const struct op_info op_head_matmul = {.name = "head_matmul",
 
 node graph_head_matmul(struct graph *g, const struct tensor *w, node x, const char *name)
 {
-    return graph_node(g, &(struct node){.op = OP_HEAD_MATMUL, .n_src = 1, .src = {x}, .w = w},
-                      name);
+    node y = graph_node(g, &(struct node){.op = OP_HEAD_MATMUL, .n_src = 1, .src = {x}, .w = w},
+                        name);
+    return graph_adapt(g, ADAPT_HEADS, w, x, y, NULL, name);
 }

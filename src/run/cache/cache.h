@@ -75,6 +75,8 @@ struct cache_seq {
     int32_t published; /* full pages the store has been offered */
     struct store_mark mark;
     uint64_t salt[2];                /* 0, 0: none; see pith_salt */
+    uint64_t adapter[2];             /* what its adapters are; 0, 0: none; see pith_adapt */
+    int32_t adapter_set;             /* their number in a step */
     int32_t *token;                  /* [n_ctx] what was fed; -1: an embedding row */
     int32_t n_tokens;                /* of them that there is memory for: cache_tokens */
     int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages] places, -1: none */

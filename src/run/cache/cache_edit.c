@@ -160,6 +160,8 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
     dst->published = 0;
     dst->foreign = from->foreign && n;
     memmove(dst->salt, from->salt, sizeof dst->salt);
+    memmove(dst->adapter, from->adapter, sizeof dst->adapter);
+    dst->adapter_set = from->adapter_set;
     dst->edited = edited;
     dst->pending = pending;
     return PITH_OK;

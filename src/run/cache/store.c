@@ -239,10 +239,12 @@ static struct key key_after(const uint64_t *parent, const int32_t *token)
 /* What the first page of a sequence follows. */
 static struct key root_of(const struct store *t, const struct cache_seq *q)
 {
-    const uint64_t what[4] = {t->root[0], t->root[1], q->salt[0], q->salt[1]};
-    if (!q->salt[0] && !q->salt[1])
+    const uint64_t what[6] = {t->root[0], t->root[1],    q->salt[0],
+                              q->salt[1], q->adapter[0], q->adapter[1]};
+    int adapted = q->adapter[0] != 0;
+    if (!adapted && !q->salt[0] && !q->salt[1])
         return (struct key){{t->root[0], t->root[1]}};
-    XXH128_hash_t h = XXH3_128bits(what, sizeof what);
+    XXH128_hash_t h = XXH3_128bits(what, adapted ? sizeof what : 4 * sizeof *what);
     return (struct key){{h.low64, h.high64}};
 }
 

@@ -29,7 +29,7 @@
  * which nobody finds and which goes when it is written.
  *
  * Sequences with different salts have trees of their own: what one computed is not found by the
- * other, in memory or in the folder. */
+ * other, in memory or in the folder. So have those with different adapters. */
 #ifndef PITH_RUN_STORE_H
 #define PITH_RUN_STORE_H
 

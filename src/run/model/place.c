@@ -107,6 +107,7 @@ static void reads(struct pith_model *m, const struct node *n, const struct tenso
         return;
     struct tensor *mine = m->tensors[t->index];
     struct placement *p = (struct placement *)(uintptr_t)tensor_on(mine, n->device);
+    mine->multiplied |= op_has(n->op, OP_PRODUCT) && (t == n->w || t == n->w2);
     int panels = m->params.weights != PITH_WEIGHTS_MAPPED && !m->params.reference &&
                  t->n_dims > 1 && dtypes[t->type].pack != NULL;
     if (!p) { /* panels until somebody minds; rows unless a product wants them */
@@ -137,7 +138,7 @@ static pith_status read_by(struct pith_model *m, const struct arch_want *want,
 static pith_status find_readers(struct pith_model *m, struct pith_error *err)
 {
     for (int32_t i = 0; i < m->n_tensors; i++) {
-        m->tensors[i]->n_at = 0;
+        m->tensors[i]->n_at = m->tensors[i]->multiplied = 0;
         m->tensors[i]->packed_bytes = 0;
     }
     pith_status st = read_by(m, &(struct arch_want){.logits = m->gives_logits}, err);

@@ -114,7 +114,7 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     if (!cache_type(p->cache_type_k, &cp->k_type, "K", err) ||
         !cache_type(p->cache_type_v, &cp->v_type, "V", err))
         return PITH_UNSUPPORTED;
-    return PITH_OK;
+    return adapt_take_params(s, p, err);
 }
 
 /* Rows of output one step can hold: by default as many as fit in 64 MiB, at least 64. */
@@ -148,6 +148,7 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
     s->graph.n_states = s->n_states;
     s->graph.n_embd = hp->n_embd;
     s->graph.n_ctx = s->n_ctx;
+    s->graph.adapter_rank = s->adapter_rank;
     arch_build(&m->arch, &want, &s->graph);
     pith_status st = graph_finish(&s->graph, err);
     if (st != PITH_OK)
@@ -160,7 +161,8 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
                              .cap_N = s->n_seq < s->n_batch ? s->n_seq : s->n_batch,
                              .cap_spans = (s->n_ctx + ATTN_SPAN - 1) / ATTN_SPAN,
                              .unfused = m->params.observe,
-                             .strict = m->params.strict};
+                             .strict = m->params.strict,
+                             .n_sets = s->n_sets};
     pthread_mutex_lock(&m->placing);
     s->generation = atomic_load(&m->generation);
     st = plan_compile(&s->plan, &s->graph, m->devices, m->n_devices, &pp, err);
@@ -215,6 +217,7 @@ static pith_status open_plan(struct pith_session *s, struct pith_error *err)
         jp[d] = (struct job_params){.step_bytes = (int64_t)s->step_reserved,
                                     .states = s->states,
                                     .n_states = s->n_states,
+                                    .adapters = s->n_sets ? &s->adapters : NULL,
                                     .pool = m->pool,
                                     .n_nodes = m->n_nodes};
         for (int g = 0; g < s->cache.n_groups; g++)
@@ -416,6 +419,7 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
                        err));
     if (s->causal && !s->pooled)
         TRY(open_store(s, params, err));
+    TRY(adapt_init(s, err));
     TRY(allocate(s, err));
 fail:
     return st;
@@ -489,6 +493,7 @@ void session_close(struct pith_session *s)
     mem_free((void *)s->output);
     plan_deinit(&s->plan);
     graph_deinit(&s->graph);
+    adapt_deinit(s);
     store_deinit(&s->store);
     cache_deinit(&s->cache);
     recurrent_deinit(&s->recurrent);
@@ -637,6 +642,7 @@ static void fill_positions(struct pith_session *s)
             int32_t slot = q->n + r - first, pos = slot + ahead;
             step_seg(t)[r] = k;
             step_pos(t)[r] = pos;
+            step_adapter(t)[r] = q->adapter[0] ? q->adapter_set : -1;
             for (int g = 0; g < t->n_groups; g++) {
                 int64_t seen = cache_first_seen(&s->cache.group[g], pos);
                 int32_t lo = seen > 0 ? cache_find(q, seen) : 0;

@@ -4,6 +4,7 @@
 #ifndef PITH_RUN_SESSION_H
 #define PITH_RUN_SESSION_H
 
+#include "graph/ops/adapt.h"
 #include "graph/plan.h"
 #include "run/cache/cache.h"
 #include "run/model/model.h"
@@ -39,6 +40,9 @@ struct pith_session {
     struct run run;
     struct plan_run plan_run;
     uint32_t generation; /* of the model's placements that the plan is made for */
+    struct adapters adapters; /* for devices: what the sets add to each product */
+    struct adapter_set *sets; /* [n_sets] */
+    int32_t n_sets, adapter_rank;
     struct call_stats *stats;
     _Atomic(int) cancel;
     /* Sorting a batch by sequence. */
@@ -104,6 +108,14 @@ int session_can_shift(const struct pith_session *s);
 /* Position of the first or last slot, -1: no such sequence, or an empty one. */
 int64_t session_position(const struct pith_session *s, int32_t seq, int last);
 uint64_t session_cache_bytes(const struct pith_session *s, int64_t n);
+
+/* adapt.c: adapters of sequences, see pith_adapt. init: the graph is made. */
+pith_status adapt_take_params(struct pith_session *s, const struct pith_session_params *p,
+                              struct pith_error *err);
+pith_status adapt_init(struct pith_session *s, struct pith_error *err);
+void adapt_deinit(struct pith_session *s);
+pith_status session_adapt(struct pith_session *s, int32_t seq, const struct pith_adapter_use *uses,
+                          int32_t n, struct pith_error *err);
 
 /* extend.c: more text than a context holds. A context shift drops n_discard tokens (0: half) after
  * the first n_keep; what follows moves down. Self-extend (arXiv:2401.01325) divides the positions

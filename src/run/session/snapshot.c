@@ -38,7 +38,7 @@
 #include "run/sample/sample.h"
 #include "run/session/session.h"
 
-enum { VERSION = 3, N_SECTIONS = 6, HEAD = 24, SECTION_HEAD = 16, PAGES = 2 };
+enum { VERSION = 4, N_SECTIONS = 6, HEAD = 24, SECTION_HEAD = 16, PAGES = 2 };
 static const char magic[8] = "pithsnap";
 static const char *const section_names[N_SECTIONS] = {"layout",    "sequences", "pages",
                                                       "recurrent", "logits",    "sampler"};
@@ -49,9 +49,10 @@ struct layout {
 };
 struct seq_head {
     int32_t n, pure, edited, pending, n_tab;
-    int32_t torn[STEP_MAX_GROUPS];
+    int32_t torn[STEP_MAX_GROUPS], zero;
+    uint64_t adapter[2]; /* what it was computed with */
 };
-_Static_assert(sizeof(struct layout) == 64 && sizeof(struct seq_head) == 52 &&
+_Static_assert(sizeof(struct layout) == 64 && sizeof(struct seq_head) == 72 &&
                    sizeof(struct sampler_state) == 32 + 16 * SAMPLE_MAX_STEPS,
                "the format");
 
@@ -146,8 +147,10 @@ static void put_sequences(struct out *o, const struct save *v)
     const struct cache *c = &v->s->cache;
     for (int32_t i = v->first; i < v->first + v->n_seq; i++) {
         const struct cache_seq *q = &c->seq[i];
-        struct seq_head h = {q->n, q->pure, q->edited, q->pending, table_length(c, q), {0}};
+        struct seq_head h = {
+            q->n, q->pure, q->edited, q->pending, table_length(c, q), {0}, 0, {0}};
         memcpy(h.torn, q->torn, sizeof h.torn);
+        memcpy(h.adapter, q->adapter, sizeof h.adapter);
         put(o, &h, sizeof h);
         put(o, q->token, (uint64_t)q->n * sizeof *q->token);
         if (q->edited)
@@ -615,6 +618,13 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
     if (h->n > s->n_ctx || h->n_tab > s->cache.cap_pages)
         return error_set(err, PITH_RANGE, "%s holds %d positions, the session has n_ctx = %d",
                          v->name, h->n, s->n_ctx);
+    const struct cache_seq *q = &s->cache.seq[v->first + (m - v->image)];
+    if (h->n && memcmp(h->adapter, q->adapter, sizeof h->adapter) != 0)
+        return error_set(err, PITH_STATE,
+                         "%s holds a sequence that was computed with %s adapters than sequence %d "
+                         "has; set them first (pith_adapt)",
+                         v->name, h->adapter[0] ? "other" : "fewer",
+                         (int)(v->first + (m - v->image)));
     m->token = cursor_bytes(c, (uint64_t)h->n * 4, "tokens");
     m->slot = cursor_bytes(c, h->edited ? (uint64_t)h->n * 12 : 0, "slots");
     for (int g = 0; g < s->cache.n_groups; g++)

@@ -139,6 +139,37 @@ static OP_FN(cpu_head_matmul)
     }
 }
 
+/* ---------------------------------------------------------------- adapters */
+
+static OP_FN(cpu_adapt)
+{
+    const struct adapt_op *p = c->p;
+    const struct kern *k = kern_of(c);
+    float *u = scratch_of(x, ith);
+    int64_t heads = p->kind == ADAPT_HEADS ? p->stack : 1;
+    for (int64_t r = begin; r < end; r++) {
+        const struct adapter_at *at = adapters_of(c, x, r);
+        const float *y = value_row(x, &c->src[0], r);
+        const float *in = value_row(x, &c->src[1], adapt_input(c, r));
+        float *z = value_row(x, &c->dst, r);
+        if (z != y)
+            memcpy(z, y, (size_t)c->dst.cols * sizeof *z);
+        for (int i = 0; at && i < ADAPTER_USES && at[i].a; i++)
+            for (int64_t h = 0; h < heads; h++) {
+                int64_t rank = at[i].rank, of = adapt_matrix(c, x, r) + h;
+                memset(u, 0, (size_t)rank * sizeof *u);
+                k->mix(in + h * p->k, at[i].a + of * p->k * rank, p->k, rank, u);
+                times(k, u, at[i].scale, u, rank);
+                k->mix(u, at[i].b + of * rank * p->m, rank, p->m, z + h * p->m);
+            }
+    }
+}
+
+static size_t adapt_scratch(const struct node *n)
+{
+    return (size_t)((const struct adapt_op *)n->p)->rank * sizeof(float);
+}
+
 /* ---------------------------------------------------------------- the list */
 
 int cpu_can_multiply(const struct kern *k, const struct node *n)
@@ -181,5 +212,6 @@ const struct cpu_op cpu_product_ops[] = {
      .units = head_units,
      .can = cpu_can_multiply,
      .scratch = matmul_scratch},
+    {OP_ADAPT, "adapt", .fn = cpu_adapt, .scratch = adapt_scratch},
     {.fn = NULL},
 };

@@ -1,0 +1,205 @@
+/* adapt.c -- adapters of a session's sequences. A *set* is what a sequence has: up to ADAPTER_USES
+ * adapters, each with a scale. A session keeps the sets that its sequences have now, as many as
+ * were reserved when it was opened; rows of a step name theirs by number. Sequences with the same
+ * adapters and scales share a set. What a set is goes into the key of stored pages and into
+ * snapshots. */
+#include <math.h>
+#include <string.h>
+#include <xxhash.h>
+#include "base/mem.h"
+#include "run/model/adapter.h"
+#include "run/session/session.h"
+
+struct adapter_set {
+    uint64_t id[2]; /* 0, 0: nobody had it yet */
+    int32_t n;
+    int32_t n_seq; /* sequences that have it, when counted */
+    struct pith_adapter *of[ADAPTER_USES];
+    float scale[ADAPTER_USES];
+};
+
+pith_status adapt_take_params(struct pith_session *s, const struct pith_session_params *p,
+                              struct pith_error *err)
+{
+    if (p->n_adapters < 0 || p->n_adapters > 4096 || p->adapter_rank < 0 || p->adapter_rank > 4096)
+        return error_set(err, PITH_RANGE,
+                         "n_adapters is %d and adapter_rank %d, wanted 0..4096 of each",
+                         p->n_adapters, p->adapter_rank);
+    s->n_sets = p->n_adapters;
+    s->adapter_rank = !p->n_adapters ? 0 : p->adapter_rank ? p->adapter_rank : 64;
+    return PITH_OK;
+}
+
+pith_status adapt_init(struct pith_session *s, struct pith_error *err)
+{
+    size_t n = (size_t)s->n_sets * (size_t)s->graph.n_adapted * ADAPTER_USES;
+    if (!s->n_sets)
+        return PITH_OK;
+    s->sets = mem_array((size_t)s->n_sets, sizeof *s->sets, PITH_MEM_META);
+    s->adapters = (struct adapters){.n_sets = s->n_sets,
+                                    .n_adapted = s->graph.n_adapted,
+                                    .generation = 1,
+                                    .use = mem_array(n + 1, sizeof *s->adapters.use,
+                                                     PITH_MEM_META)};
+    if (!s->sets || !s->adapters.use)
+        return error_set(err, PITH_NOMEM, "out of memory for %d sets of adapters", s->n_sets);
+    return PITH_OK;
+}
+
+static void drop_set(struct adapter_set *t)
+{
+    for (int32_t i = 0; i < t->n; i++)
+        adapter_unref(t->of[i]);
+    memset(t, 0, sizeof *t);
+}
+
+void adapt_deinit(struct pith_session *s)
+{
+    for (int32_t i = 0; s->sets && i < s->n_sets; i++)
+        drop_set(&s->sets[i]);
+    mem_free(s->sets);
+    mem_free(s->adapters.use);
+}
+
+/* ---------------------------------------------------------------- sets */
+
+static int product_of(const struct pith_session *s, const struct tensor *w)
+{
+    for (const struct adapted *a = s->graph.adapted; a; a = a->next)
+        if (a->w == w)
+            return 1;
+    return 0;
+}
+
+/* What this session leaves out of a model is left out of its adapters, too; all else counts. */
+static pith_status check_use(const struct pith_session *s, const struct pith_adapter_use *u,
+                             struct pith_error *err)
+{
+    const struct pith_adapter *a = u->adapter;
+    if (!a || a->model != s->model)
+        return error_set(err, PITH_RANGE, a ? "an adapter of another model than the session's"
+                                            : "an adapter is NULL");
+    if (!(fabsf(u->scale) < 1e9f))
+        return error_set(err, PITH_RANGE, "a scale of %g, wanted a number", (double)u->scale);
+    if (a->rank > s->adapter_rank)
+        return error_set(err, PITH_RANGE,
+                         "an adapter of rank %d, the session was opened for %d; set adapter_rank",
+                         a->rank, s->adapter_rank);
+    for (int32_t i = 0; i < a->n; i++)
+        if (!product_of(s, a->pair[i].w) && a->pair[i].w->use != TENSOR_OUTPUT)
+            return error_set(err, PITH_UNSUPPORTED,
+                             "the adapter has numbers for %s, with which nothing is multiplied",
+                             a->pair[i].w->name);
+    return PITH_OK;
+}
+
+/* What is used of `uses`: those with a scale. */
+static struct adapter_set make_set(const struct pith_adapter_use *uses, int32_t n)
+{
+    struct adapter_set t = {0};
+    struct {
+        uint64_t id[2];
+        float scale, zero;
+    } what[ADAPTER_USES];
+    memset(what, 0, sizeof what);
+    for (int32_t i = 0; i < n; i++) {
+        if (uses[i].scale == 0)
+            continue;
+        memcpy(what[t.n].id, uses[i].adapter->id, sizeof what->id);
+        what[t.n].scale = t.scale[t.n] = uses[i].scale;
+        t.of[t.n++] = (struct pith_adapter *)(uintptr_t)uses[i].adapter;
+    }
+    XXH128_hash_t h = XXH3_128bits(what, (size_t)t.n * sizeof *what);
+    t.id[0] = t.n ? h.low64 | 1 : 0;
+    t.id[1] = t.n ? h.high64 : 0;
+    return t;
+}
+
+/* Gives up what no sequence has; `but` is about to have another. */
+static void drop_unused(struct pith_session *s, int32_t but)
+{
+    for (int32_t i = 0; i < s->n_sets; i++)
+        s->sets[i].n_seq = 0;
+    for (int32_t q = 0; q < s->n_seq; q++)
+        if (q != but && s->cache.seq[q].adapter[0])
+            s->sets[s->cache.seq[q].adapter_set].n_seq++;
+    for (int32_t i = 0; i < s->n_sets; i++)
+        if (!s->sets[i].n_seq)
+            drop_set(&s->sets[i]);
+}
+
+/* The set's number, or a free one; -1: all are taken. */
+static int32_t find_set(const struct pith_session *s, const struct adapter_set *t)
+{
+    int32_t at = -1;
+    for (int32_t i = s->n_sets - 1; i >= 0; i--) {
+        if (!memcmp(s->sets[i].id, t->id, sizeof t->id))
+            return i;
+        at = s->sets[i].n ? at : i;
+    }
+    return at;
+}
+
+static void fill_set(struct pith_session *s, int32_t set)
+{
+    const struct adapter_set *t = &s->sets[set];
+    struct adapter_use *use = s->adapters.use + (int64_t)set * s->adapters.n_adapted * ADAPTER_USES;
+    memset(use, 0, (size_t)s->adapters.n_adapted * ADAPTER_USES * sizeof *use);
+    for (const struct adapted *w = s->graph.adapted; w; w = w->next, use += ADAPTER_USES)
+        for (int32_t i = 0, n = 0; i < t->n; i++) {
+            const struct adapter_pair *p = adapter_pair_of(t->of[i], w->w);
+            if (!p)
+                continue;
+            float per = t->of[i]->alpha != 0 ? t->of[i]->alpha / (float)tensor_k(&p->a) : 1;
+            use[n++] = (struct adapter_use){&p->a, &p->b, per * t->scale[i]};
+        }
+    s->adapters.generation++;
+}
+
+pith_status session_adapt(struct pith_session *s, int32_t seq, const struct pith_adapter_use *uses,
+                          int32_t n, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    if (seq < 0 || seq >= s->n_seq)
+        return error_set(err, PITH_RANGE, "sequence %d, the session has 0..%d", seq, s->n_seq - 1);
+    if (n < 0 || n > ADAPTER_USES)
+        return error_set(err, PITH_RANGE, "%d adapters of a sequence, wanted 0..%d", n,
+                         ADAPTER_USES);
+    struct cache_seq *q = &s->cache.seq[seq];
+    if (n && !s->n_sets)
+        return error_set(err, PITH_STATE,
+                         "the session was opened without adapters; set n_adapters");
+    for (int32_t i = 0; i < n && st == PITH_OK; i++)
+        st = check_use(s, &uses[i], err);
+    if (st != PITH_OK)
+        return st;
+    struct adapter_set t = make_set(uses, n);
+    if (!memcmp(t.id, q->adapter, sizeof t.id))
+        return PITH_OK;
+    if (q->n)
+        return error_set(err, PITH_STATE,
+                         "sequence %d holds %d positions that were computed with other adapters; "
+                         "truncate it to 0 first",
+                         seq, q->n);
+    drop_unused(s, -1);
+    int32_t set = t.n ? find_set(s, &t) : 0;
+    if (set < 0 && q->adapter[0]) { /* its own goes, unless others have it */
+        drop_unused(s, seq);
+        set = find_set(s, &t);
+    }
+    if (set < 0)
+        return error_set(err, PITH_RANGE,
+                         "all %d sets of adapters are in use by other sequences; open the session "
+                         "with more (n_adapters)",
+                         s->n_sets);
+    if (t.n && memcmp(s->sets[set].id, t.id, sizeof t.id) != 0) {
+        for (int32_t i = 0; i < t.n; i++)
+            adapter_ref(t.of[i]);
+        s->sets[set] = t;
+        fill_set(s, set);
+    }
+    memcpy(q->adapter, t.id, sizeof q->adapter);
+    q->adapter_set = set;
+    drop_unused(s, -1);
+    return PITH_OK;
+}

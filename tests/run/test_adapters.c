@@ -1,0 +1,628 @@
+/* test_adapters.c -- low-rank adapters of sequences.
+ *
+ *   merged     every architecture of the list: logits with an adapter of all its products are about
+ *              those of a model whose weights have the adapter's product added
+ *   same bits  rows without an adapter have the bits of a session without; rows with one have the
+ *              same alone, in pieces, on two threads, beside others, by the plain C reference and
+ *              on devices whose memory the host cannot touch
+ *   keys       stored prefixes and snapshots belong to who has the same adapters
+ *   refused    files that are no adapter of the model, and what a session cannot do */
+#include "robust.h"
+
+#include "base/rng.h"
+#include "format/gguf.h"
+#include "run/model/adapter.h"
+#include "run/session/session.h"
+
+enum { N_ROWS = 20, N_VOCAB = 90, N_OUT = N_ROWS * N_VOCAB, RANK = 3 };
+static const float alpha = 6;
+
+static struct tiny tiny_of(const char *arch, int experts)
+{
+    return (struct tiny){.arch = arch,
+                         .type = "f32",
+                         .n_embd = 32,
+                         .n_head = 2,
+                         .head_dim = 16,
+                         .n_ff = 32,
+                         .n_vocab = N_VOCAB,
+                         .n_expert = experts ? 4 : 0,
+                         .n_layer = 3};
+}
+
+/* ---------------------------------------------------------------- files of adapters */
+
+struct pair { /* of the file to be written */
+    char name[96];
+    int64_t stack, k, m, rank;
+    float *a, *b; /* [stack, rank, k], [stack, m, rank] */
+};
+static struct pair pairs[600];
+static int n_pairs;
+
+static void drop_pairs(void)
+{
+    for (int i = 0; i < n_pairs; i++) {
+        free(pairs[i].a);
+        free(pairs[i].b);
+    }
+    n_pairs = 0;
+}
+
+/* For each product of the model one pair of random matrices. */
+static int make_pairs(const char *path, uint64_t seed, float size)
+{
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_error err;
+    struct rng r;
+    drop_pairs();
+    mp.n_threads = 1;
+    sp.n_ctx = 64;
+    sp.n_adapters = 1;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    CHECK_MSG(s, "%s: %s", path, err.msg);
+    rng_init(&r, seed);
+    for (const struct adapted *w = s ? s->graph.adapted : NULL; w; w = w->next) {
+        int known = w->w->use == TENSOR_EMBEDDING || n_pairs == 600;
+        for (int i = 0; i < n_pairs; i++)
+            known |= !strcmp(pairs[i].name, w->w->name);
+        if (known)
+            continue;
+        struct pair *p = &pairs[n_pairs++];
+        *p = (struct pair){.stack = tensor_stack(w->w),
+                           .k = tensor_k(w->w),
+                           .m = tensor_m(w->w),
+                           .rank = RANK};
+        snprintf(p->name, sizeof p->name, "%s", w->w->name);
+        p->a = malloc((size_t)(p->stack * p->rank * p->k) * sizeof *p->a);
+        p->b = malloc((size_t)(p->stack * p->rank * p->m) * sizeof *p->b);
+        for (int64_t i = 0; i < p->stack * p->rank * p->k; i++)
+            p->a[i] = size * rng_normal(&r) / 4;
+        for (int64_t i = 0; i < p->stack * p->rank * p->m; i++)
+            p->b[i] = size * rng_normal(&r) / 4;
+    }
+    pith_session_close(s);
+    pith_model_close(m);
+    return n_pairs > 0;
+}
+
+/* What a test makes wrong. */
+struct wrong {
+    const char *type, *lora, *arch, *rename;
+    int no_b, turned, nan;
+};
+
+static void put_tensor(struct gguf_writer *w, const char *name, int64_t stack, int64_t m, int64_t k)
+{
+    int64_t dims[3] = {stack, m, k};
+    gguf_writer_tensor(w, name, DT_F32, stack > 1 ? 3 : 2, stack > 1 ? dims : dims + 1);
+}
+
+static int write_adapter(const char *to, const char *arch, const struct wrong *x)
+{
+    struct pith_error err;
+    struct gguf_writer *w = gguf_writer_open(to, &err);
+    char name[120];
+    if (!w)
+        return 0;
+    gguf_writer_str(w, "general.type", slice_of(x->type ? x->type : "adapter"));
+    gguf_writer_str(w, "adapter.type", slice_of(x->lora ? x->lora : "lora"));
+    gguf_writer_str(w, "general.architecture", slice_of(x->arch ? x->arch : arch));
+    gguf_writer_f32(w, "adapter.lora.alpha", alpha);
+    for (int i = 0; i < n_pairs; i++) {
+        const struct pair *p = &pairs[i];
+        const char *base = !i && x->rename ? x->rename : p->name;
+        snprintf(name, sizeof name, "%.96s.lora_a", base);
+        put_tensor(w, name, p->stack, x->turned ? p->k : p->rank, x->turned ? p->rank : p->k);
+        snprintf(name, sizeof name, "%.96s.lora_b", base);
+        if (i || !x->no_b)
+            put_tensor(w, name, p->stack, p->m, p->rank);
+    }
+    for (int i = 0; i < n_pairs; i++) {
+        const struct pair *p = &pairs[i];
+        if (!i && x->nan)
+            p->a[1] = 0.0f / 0.0f;
+        gguf_writer_data(w, p->a, (uint64_t)(p->stack * p->rank * p->k) * sizeof *p->a);
+        if (i || !x->no_b)
+            gguf_writer_data(w, p->b, (uint64_t)(p->stack * p->rank * p->m) * sizeof *p->b);
+    }
+    return gguf_writer_close(w, &err) == PITH_OK;
+}
+
+/* The model with scale * alpha / rank * B A added to its weights, which are f32. */
+static int write_merged(const char *from, const char *to, float scale)
+{
+    size_t n = 0;
+    struct pith_error err;
+    uint8_t *p = file_bytes(from, &n);
+    struct gguf *g = p ? gguf_open_memory(p, n, &err) : NULL;
+    int ok = g != NULL;
+    for (int i = 0; ok && i < n_pairs; i++) {
+        const struct pair *q = &pairs[i];
+        const struct gguf_tensor *t = gguf_tensor_find(g, slice_of(q->name));
+        ok = t && t->type == DT_F32;
+        float *w = ok ? (float *)(uintptr_t)gguf_tensor_data(g, t) : NULL;
+        for (int64_t j = 0; ok && j < q->stack * q->m; j++)
+            for (int64_t k = 0; k < q->k; k++) {
+                double sum = 0;
+                for (int64_t c = 0; c < q->rank; c++)
+                    sum += (double)q->b[j * q->rank + c] *
+                           (double)q->a[(j / q->m * q->rank + c) * q->k + k];
+                w[j * q->k + k] += (float)(sum * (double)(scale * alpha) / (double)q->rank);
+            }
+    }
+    gguf_close(g);
+    ok = ok && file_put(to, p, n);
+    free(p);
+    return ok;
+}
+
+/* ---------------------------------------------------------------- one way to run it */
+
+struct way {
+    const char *name;
+    int piece, n_threads, reference, beside, plain; /* plain: a session without adapters */
+    const char *far, *layers;
+};
+
+static int32_t token(int i)
+{
+    return 3 + (i * 37 + i * i) % (N_VOCAB - 3);
+}
+
+struct opened {
+    pith_model *m;
+    pith_session *s;
+    pith_adapter *a;
+    int64_t cols;
+    int causal;
+};
+
+static void close_way(struct opened *o)
+{
+    pith_session_close(o->s);
+    pith_adapter_close(o->a);
+    pith_model_close(o->m);
+    unsetenv("PITH_FAR_DEVICES");
+    unsetenv("PITH_LAYER_DEVICES");
+}
+
+/* adapter NULL: without. */
+static int open_way(struct opened *o, const char *path, const char *adapter, const struct way *w,
+                    struct pith_error *err)
+{
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_model_info info = PITH_MODEL_INFO_INIT;
+    if (w->far)
+        setenv("PITH_FAR_DEVICES", w->far, 1);
+    if (w->layers)
+        setenv("PITH_LAYER_DEVICES", w->layers, 1);
+    mp.n_threads = w->n_threads;
+    mp.reference = w->reference;
+    sp.n_ctx = 128;
+    sp.n_seq = 3;
+    sp.n_adapters = w->plain ? 0 : 2;
+    sp.adapter_rank = w->plain ? 0 : RANK;
+    sp.cache_type_k = sp.cache_type_v = "f32";
+    sp.store_bytes = 1 << 20;
+    *o = (struct opened){.m = pith_model_open(path, &mp, err)};
+    o->s = o->m ? pith_session_open(o->m, &sp, err) : NULL;
+    o->a = o->s && adapter ? pith_adapter_open(o->m, adapter, err) : NULL;
+    pith_model_get_info(o->m, &info, NULL);
+    o->causal = info.causal;
+    return o->s && (o->a || !adapter);
+}
+
+/* Rows [at, at + n) of sequence 0, and as many of sequences 1 and 2 among them. */
+static int step(struct opened *o, const struct way *w, int at, int n, float *out)
+{
+    struct pith_batch b = PITH_BATCH_INIT;
+    struct pith_error err;
+    int32_t ids[3 * N_ROWS], seq[3 * N_ROWS];
+    uint8_t want[3 * N_ROWS];
+    int rows = 0, of_first[N_ROWS], k = 0;
+    for (int i = 0; i < n; i++)
+        for (int q = w->beside ? 2 : 0; q >= 0; q--) {
+            if (!q)
+                of_first[k++] = rows;
+            ids[rows] = token(q * 100 + at + i);
+            seq[rows] = q;
+            want[rows++] = 1;
+        }
+    b.n = rows;
+    b.token = ids;
+    b.want = want;
+    b.seq = seq;
+    if (pith_step(o->s, &b, &err) != PITH_OK) {
+        CHECK_MSG(0, "%s: %s", w->name, err.msg);
+        return 0;
+    }
+    for (int i = 0; i < n; i++) {
+        const float *row = pith_logits(o->s, of_first[i]);
+        struct pith_model_info info = PITH_MODEL_INFO_INIT;
+        pith_model_get_info(o->m, &info, NULL);
+        o->cols = row ? N_VOCAB : info.n_embd_out;
+        row = row ? row : pith_embedding(o->s, of_first[i]);
+        memcpy(out + (int64_t)(at + i) * o->cols, row, (size_t)o->cols * sizeof *row);
+    }
+    return 1;
+}
+
+static int run_way(const char *path, const char *adapter, float scale, const struct way *w,
+                   float *out, int64_t *cols)
+{
+    struct opened o;
+    struct pith_error err;
+    int ok = open_way(&o, path, adapter, w, &err);
+    CHECK_MSG(ok, "%s, %s: %s", path, w->name, err.msg);
+    struct pith_adapter_use use = {o.a, scale}, other = {o.a, 2 * scale};
+    if (ok && adapter && pith_adapt(o.s, 0, &use, 1, &err) != PITH_OK) {
+        CHECK_MSG(0, "%s, %s: %s", path, w->name, err.msg);
+        ok = 0;
+    }
+    if (ok && adapter && w->beside) /* sequence 2 has none */
+        CHECK(pith_adapt(o.s, 1, &other, 1, &err) == PITH_OK);
+    int piece = o.causal ? w->piece : N_ROWS;
+    for (int at = 0; ok && at < N_ROWS; at += piece)
+        ok = step(&o, w, at, N_ROWS - at < piece ? N_ROWS - at : piece, out);
+    *cols = o.cols;
+    close_way(&o);
+    return ok;
+}
+
+/* ---------------------------------------------------------------- merged */
+
+/* The largest difference, by the largest number. */
+static double distance(const float *x, const float *y, int64_t n)
+{
+    double most = 0, size = 1e-9;
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)x[i] - (double)y[i], a = (double)(x[i] < 0 ? -x[i] : x[i]);
+        most = d > most ? d : -d > most ? -d : most;
+        size = a > size ? a : size;
+    }
+    return most / size;
+}
+
+static void merged_of(const char *arch, int experts)
+{
+    static float want[N_OUT], got[N_OUT], base[N_OUT];
+    const struct way whole = {.name = "whole", .piece = N_ROWS, .n_threads = 1};
+    struct tiny t = tiny_of(arch, experts);
+    char path[300], adapter[300], merged[300];
+    snprintf(path, sizeof path, "%s", tiny_write(&t, 11));
+    snprintf(adapter, sizeof adapter, "%s", tmp_path("adapter.gguf"));
+    snprintf(merged, sizeof merged, "%s", tmp_path("merged.gguf"));
+    int64_t cols = 0;
+    REQUIRE(make_pairs(path, 5, 0.08f), "%s: no products", arch);
+    REQUIRE(write_adapter(adapter, arch, &(struct wrong){0}), "%s: not written", arch);
+    REQUIRE(write_merged(path, merged, 0.5f), "%s: not merged", arch);
+    if (run_way(path, adapter, 0.5f, &whole, got, &cols) &&
+        run_way(merged, NULL, 0, &whole, want, &cols) &&
+        run_way(path, NULL, 0, &whole, base, &cols)) {
+        double off = distance(want, got, N_ROWS * cols), by = distance(base, got, N_ROWS * cols);
+        CHECK_MSG(off < 2e-4 && by > 10 * off, "%s, %d experts: %g from the merged model, %g from "
+                  "the model without", arch, experts, off, by);
+        printf("# %s, %d experts: %d products, %.2g from the merged model, %.2g from the plain\n",
+               arch, experts, n_pairs, off, by);
+    }
+    unlink(path);
+    unlink(adapter);
+    unlink(merged);
+}
+
+static void merged(void)
+{
+    int i = 0;
+    for (const char *const *a = pith_arch_names(); *a; a++)
+        for (int experts = 0; experts < 2; experts++)
+            if (test_scale() >= 10 || i++ % 9 == 0 || !strcmp(*a, "deepseek2"))
+                merged_of(*a, experts);
+}
+
+/* ---------------------------------------------------------------- same bits */
+
+static const struct way ways[] = {
+    {.name = "whole", .piece = N_ROWS, .n_threads = 1},
+    {.name = "in pieces", .piece = 7, .n_threads = 1},
+    {.name = "token by token", .piece = 1, .n_threads = 1},
+    {.name = "two threads", .piece = N_ROWS, .n_threads = 2},
+    {.name = "beside others", .piece = 5, .n_threads = 1, .beside = 1},
+    {.name = "reference", .piece = 11, .n_threads = 1, .reference = 1},
+    {.name = "on a far device", .piece = 9, .n_threads = 1, .far = "1", .layers = "1"},
+    {.name = "by turns", .piece = 9, .n_threads = 1, .far = "1", .layers = "0,1"}};
+enum { N_WAYS = sizeof ways / sizeof *ways };
+
+static void bits_of(const char *arch, int experts)
+{
+    static float want[N_OUT], got[N_OUT];
+    const struct way plain = {.name = "no adapters", .piece = N_ROWS, .n_threads = 1, .plain = 1};
+    struct tiny t = tiny_of(arch, experts);
+    char path[300], adapter[300];
+    int64_t cols = 0;
+    snprintf(path, sizeof path, "%s", tiny_write(&t, 12));
+    snprintf(adapter, sizeof adapter, "%s", tmp_path("adapter.gguf"));
+    REQUIRE(make_pairs(path, 6, 0.5f), "%s: no products", arch);
+    REQUIRE(write_adapter(adapter, arch, &(struct wrong){0}), "%s: not written", arch);
+    if (run_way(path, adapter, 1, &ways[0], want, &cols))
+        for (int w = 1; w < N_WAYS; w++)
+            if (run_way(path, adapter, 1, &ways[w], got, &cols))
+                CHECK_MSG(!memcmp(want, got, (size_t)(N_ROWS * cols) * sizeof *want),
+                          "%s, %d experts, %s: other bits", arch, experts, ways[w].name);
+    if (run_way(path, NULL, 1, &plain, want, &cols)) {
+        for (int w = 0; w < N_WAYS; w += 4)
+            if (run_way(path, NULL, 1, &ways[w], got, &cols))
+                CHECK_MSG(!memcmp(want, got, (size_t)(N_ROWS * cols) * sizeof *want),
+                          "%s without an adapter, %s: other bits", arch, ways[w].name);
+        /* a scale of 0 is none */
+        if (run_way(path, adapter, 0, &ways[0], got, &cols))
+            CHECK(!memcmp(want, got, (size_t)(N_ROWS * cols) * sizeof *want));
+    }
+    unlink(path);
+    unlink(adapter);
+}
+
+static void same_bits(void)
+{
+    static const struct {
+        const char *arch;
+        int experts;
+    } c[] = {{"llama", 0},   {"llama", 1},     {"gemma3", 0}, {"deepseek2", 1},
+             {"qwen3", 0},   {"mamba", 0},     {"phi3", 0},   {"qwen3next", 1},
+             {"rwkv7", 0},   {"bert", 0},      {"gpt2", 0},   {"gemma4", 0}};
+    for (size_t i = 0; i < (test_scale() >= 10 ? sizeof c / sizeof *c : 4); i++)
+        bits_of(c[i].arch, c[i].experts);
+}
+
+/* ---------------------------------------------------------------- sequences */
+
+static struct opened two; /* a llama, two adapters: one file, twice */
+static pith_adapter *second;
+static char model_path[300], adapter_path[300];
+
+static int open_two(void)
+{
+    struct tiny t = tiny_of("llama", 0);
+    struct pith_error err;
+    snprintf(model_path, sizeof model_path, "%s", tiny_write(&t, 13));
+    snprintf(adapter_path, sizeof adapter_path, "%s", tmp_path("first.gguf"));
+    int ok = make_pairs(model_path, 7, 0.5f) &&
+             write_adapter(adapter_path, "llama", &(struct wrong){0}) &&
+             open_way(&two, model_path, adapter_path, &ways[0], &err);
+    const char *other = tmp_path("second.gguf");
+    ok = ok && make_pairs(model_path, 8, 0.5f) &&
+         write_adapter(other, "llama", &(struct wrong){0});
+    second = ok ? pith_adapter_open(two.m, other, &err) : NULL;
+    CHECK_MSG(second, "%s", err.msg);
+    return second != NULL;
+}
+
+static void close_two(void)
+{
+    pith_adapter_close(second);
+    close_way(&two);
+}
+
+static pith_status adapt(int32_t seq, const pith_adapter *a, float scale, struct pith_error *err)
+{
+    struct pith_adapter_use use = {a, scale};
+    return pith_adapt(two.s, seq, &use, a ? 1 : 0, err);
+}
+
+static void stored(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    int32_t ids[80];
+    size_t kept = 99;
+    for (int i = 0; i < 80; i++)
+        ids[i] = token(i);
+    if (!open_two())
+        return;
+    CHECK(pith_feed(two.s, 0, ids, 80, &err) == PITH_OK);
+    CHECK(adapt(1, two.a, 1, &err) == PITH_OK);
+    CHECK_MSG(pith_prefix(two.s, 1, ids, 80, &kept, &err) == PITH_OK && kept == 0,
+              "%zu of another's tokens are kept", kept);
+    CHECK(pith_prefix(two.s, 2, ids, 80, &kept, &err) == PITH_OK && kept == 64);
+    CHECK(pith_truncate(two.s, 2, 0, &err) == PITH_OK && adapt(2, two.a, 1, &err) == PITH_OK);
+    CHECK_MSG(pith_prefix(two.s, 2, ids, 80, &kept, &err) == PITH_OK && kept == 64, "%zu", kept);
+    CHECK(pith_truncate(two.s, 2, 0, &err) == PITH_OK && adapt(2, two.a, 0.5f, &err) == PITH_OK);
+    CHECK_MSG(pith_prefix(two.s, 2, ids, 80, &kept, &err) == PITH_OK && kept == 0, "%zu", kept);
+    /* a copy has its source's adapters */
+    float want[N_VOCAB], got[N_VOCAB];
+    CHECK(pith_copy(two.s, 0, 2, 0, -1, &err) == PITH_OK);
+    CHECK(pith_feed(two.s, 2, ids, 3, &err) == PITH_OK);
+    memcpy(want, pith_logits(two.s, 0), sizeof want);
+    CHECK(pith_feed(two.s, 0, ids, 3, &err) == PITH_OK);
+    memcpy(got, pith_logits(two.s, 0), sizeof got);
+    CHECK(!memcmp(want, got, sizeof want));
+    close_two();
+}
+
+static void snapshots(void)
+{
+    static uint8_t image[4 << 20];
+    struct pith_error err = {PITH_OK, ""};
+    size_t n = 0;
+    const int32_t ids[] = {5, 6, 7, 8};
+    float want[N_VOCAB];
+    if (!open_two())
+        return;
+    CHECK(adapt(0, two.a, 1, &err) == PITH_OK && pith_feed(two.s, 0, ids, 3, &err) == PITH_OK);
+    CHECK(pith_save_memory(two.s, 0, image, sizeof image, &n, &err) == PITH_OK);
+    CHECK(pith_feed(two.s, 0, ids + 3, 1, &err) == PITH_OK);
+    memcpy(want, pith_logits(two.s, 0), sizeof want);
+    CHECK(pith_load_memory(two.s, 1, image, n, &err) == PITH_STATE && strstr(err.msg, "adapter"));
+    CHECK(adapt(1, second, 1, &err) == PITH_OK);
+    CHECK(pith_load_memory(two.s, 1, image, n, &err) == PITH_STATE);
+    CHECK(adapt(1, two.a, 1, &err) == PITH_OK);
+    CHECK_MSG(pith_load_memory(two.s, 1, image, n, &err) == PITH_OK, "%s", err.msg);
+    CHECK(pith_feed(two.s, 1, ids + 3, 1, &err) == PITH_OK);
+    CHECK(!memcmp(want, pith_logits(two.s, 0), sizeof want));
+    close_two();
+}
+
+/* As many different ones as were reserved, which come and go. */
+static void sets(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    const int32_t ids[] = {5, 6, 7};
+    if (!open_two())
+        return;
+    CHECK(adapt(0, two.a, 1, &err) == PITH_OK && adapt(1, two.a, 1, &err) == PITH_OK);
+    CHECK(adapt(2, second, 1, &err) == PITH_OK);
+    CHECK(adapt(1, second, 2, &err) == PITH_RANGE && strstr(err.msg, "all 2 sets"));
+    CHECK(pith_feed(two.s, 1, ids, 3, &err) == PITH_OK); /* it has the first, as before */
+    CHECK(adapt(1, NULL, 0, &err) == PITH_STATE && strstr(err.msg, "3 positions"));
+    CHECK(adapt(1, two.a, 1, &err) == PITH_OK); /* nothing new */
+    CHECK(adapt(2, second, 2, &err) == PITH_OK); /* its own goes */
+    CHECK(adapt(2, NULL, 0, &err) == PITH_OK && adapt(0, second, 3, &err) == PITH_OK);
+    for (int i = 0; i < 50; i++)
+        CHECK_MSG(adapt(2, second, 4 + (float)i, &err) == PITH_RANGE, "%d", i);
+    /* several at once, in this order; too many */
+    struct pith_adapter_use many[5] = {
+        {two.a, 1}, {second, 1}, {two.a, -0.5f}, {second, 2}, {two.a, 1}};
+    CHECK(pith_truncate(two.s, 1, 0, &err) == PITH_OK);
+    CHECK(pith_adapt(two.s, 1, many, 4, &err) == PITH_OK);
+    CHECK(pith_feed(two.s, 1, ids, 3, &err) == PITH_OK);
+    CHECK(pith_adapt(two.s, 2, many, 5, &err) == PITH_RANGE);
+    CHECK(pith_adapt(two.s, 9, many, 1, &err) == PITH_RANGE);
+    CHECK(pith_adapt(two.s, -1, many, 1, &err) == PITH_RANGE);
+    many[0].scale = 0.0f / 0.0f;
+    CHECK(pith_adapt(two.s, 2, many, 1, &err) == PITH_RANGE);
+    many[0].adapter = NULL;
+    CHECK(pith_adapt(two.s, 2, many, 1, &err) == PITH_RANGE);
+    /* a session without, and one of too low a rank */
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = 32;
+    struct pith_adapter_use use = {two.a, 1};
+    pith_session *s = pith_session_open(two.m, &sp, &err);
+    CHECK(pith_adapt(s, 0, &use, 1, &err) == PITH_STATE && strstr(err.msg, "n_adapters"));
+    pith_session_close(s);
+    sp.n_adapters = 1;
+    sp.adapter_rank = RANK - 1;
+    s = pith_session_open(two.m, &sp, &err);
+    CHECK(pith_adapt(s, 0, &use, 1, &err) == PITH_RANGE && strstr(err.msg, "rank 3"));
+    pith_session_close(s);
+    sp.n_adapters = -1;
+    CHECK(!pith_session_open(two.m, &sp, &err) && err.code == PITH_RANGE);
+    /* closed while a sequence has it: it stays until then */
+    pith_adapter_close(two.a);
+    two.a = NULL;
+    CHECK(pith_feed(two.s, 1, ids, 3, &err) == PITH_OK);
+    close_two();
+}
+
+/* ---------------------------------------------------------------- refused */
+
+static void bad_files(void)
+{
+    static const struct {
+        struct wrong x;
+        pith_status st;
+        const char *says;
+    } c[] = {
+        {{.type = "model"}, PITH_FORMAT, "general.type"},
+        {{.lora = "ia3"}, PITH_FORMAT, "adapter.type"},
+        {{.arch = "qwen3"}, PITH_FORMAT, "general.architecture is \"qwen3\", wanted \"llama\""},
+        {{.no_b = 1}, PITH_MISSING, ".lora_b is missing"},
+        {{.turned = 1}, PITH_SHAPE, ".lora_"},
+        {{.rename = "blk.7.attn_q.weight"}, PITH_MISSING, "no tensor blk.7.attn_q.weight"},
+        {{.rename = "output_norm.weight"}, PITH_UNSUPPORTED, "output_norm.weight is not multi"},
+        {{.rename = "token_embd.weight"}, PITH_UNSUPPORTED, "token_embd.weight is not multi"},
+        {{.nan = 1}, PITH_FORMAT, "not finite"},
+    };
+    struct pith_error err = {PITH_OK, ""};
+    if (!open_two())
+        return;
+    const char *to = tmp_path("bad.gguf");
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        REQUIRE(make_pairs(model_path, 7, 0.5f) && write_adapter(to, "llama", &c[i].x), "%zu", i);
+        pith_adapter *a = pith_adapter_open(two.m, to, &err);
+        CHECK_MSG(!a && err.code == c[i].st && strstr(err.msg, c[i].says), "case %zu: %d, \"%s\"",
+                  i, err.code, err.msg);
+        pith_adapter_close(a);
+    }
+    CHECK(!pith_adapter_open(two.m, model_path, &err) && err.code == PITH_FORMAT);
+    CHECK(!pith_adapter_open(two.m, "/nowhere.gguf", &err) && err.code != PITH_OK);
+    CHECK(!pith_adapter_open(NULL, to, &err) && err.code == PITH_RANGE);
+    close_two();
+}
+
+/* Bytes of the file are others: an error, or an adapter that runs. */
+static void damaged(void)
+{
+    size_t n = 0;
+    struct pith_error err = {PITH_OK, ""};
+    const int32_t ids[] = {5, 6, 7};
+    if (!open_two())
+        return;
+    const char *to = tmp_path("bad.gguf");
+    uint8_t *p = file_bytes(adapter_path, &n);
+    struct rng r;
+    rng_init(&r, 3);
+    for (int i = 0; i < (test_scale() >= 10 ? 3000 : 200) && test_bad < 5; i++) {
+        size_t at = rng_u32(&r) % (i % 4 ? 1500 : n);
+        uint8_t was = p[at];
+        p[at] ^= (uint8_t)(1u << rng_u32(&r) % 8);
+        pith_adapter *a = file_put(to, p, n) ? pith_adapter_open(two.m, to, &err) : NULL;
+        CHECK_MSG(a || strlen(err.msg) > 8, "byte %zu: \"%s\"", at, err.msg);
+        if (a) {
+            pith_status st = adapt(0, a, 1, &err);
+            CHECK_MSG(st == PITH_OK ? pith_feed(two.s, 0, ids, 3, &err) == PITH_OK
+                                    : st == PITH_RANGE,
+                      "byte %zu: %s", at, err.msg);
+            pith_truncate(two.s, 0, 0, &err);
+            adapt(0, NULL, 0, &err);
+        }
+        pith_adapter_close(a);
+        p[at] = was;
+    }
+    free(p);
+    close_two();
+}
+
+static void memory_refused(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    const int32_t ids[] = {5, 6, 7};
+    long n = 1;
+    if (!open_two())
+        return;
+    struct pith_memory_report before = PITH_MEMORY_REPORT_INIT, after = PITH_MEMORY_REPORT_INIT;
+    pith_memory(&before);
+    for (long i = 0; i < n && test_bad < 5; i++) {
+        hook_refuse(i ? i - 1 : -1, 0);
+        pith_adapter *a = pith_adapter_open(two.m, adapter_path, &err);
+        if (!i)
+            n = atomic_load(&hook.asked);
+        hook_refuse(-1, 0);
+        CHECK_MSG(!i == !!a || a || err.code == PITH_NOMEM, "allocation %ld of %ld: %s", i, n,
+                  err.msg);
+        pith_adapter_close(a);
+    }
+    pith_memory(&after);
+    CHECK_MSG(n > 3 && after.used[PITH_MEM_WEIGHTS] == before.used[PITH_MEM_WEIGHTS],
+              "%ld allocations, %llu bytes are left", n,
+              (unsigned long long)(after.used[PITH_MEM_WEIGHTS] - before.used[PITH_MEM_WEIGHTS]));
+    CHECK(adapt(0, two.a, 1, &err) == PITH_OK && pith_feed(two.s, 0, ids, 3, &err) == PITH_OK);
+    close_two();
+}
+
+int main(void)
+{
+    hook_install();
+    tmp_make();
+    TEST(merged);
+    TEST(same_bits);
+    TEST(stored);
+    TEST(snapshots);
+    TEST(sets);
+    TEST(bad_files);
+    TEST(damaged);
+    TEST(memory_refused);
+    drop_pairs();
+    return test_end();
+}
