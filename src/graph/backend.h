@@ -127,7 +127,7 @@ struct job_params {
     const struct state *states;                 /* [n_states] */
     int32_t n_states;
     int64_t step_bytes; /* of the steps to come */
-    const struct adapters *adapters; /* NULL: none; a device that sees another generation calls
+    const struct adapter_sets *adapters; /* NULL: none; a device that sees another generation calls
                                         adapters_bind before it runs */
     struct pool *pool;               /* the host's threads */
     int n_nodes;        /* of memory, over which they are spread */

@@ -20,7 +20,7 @@ struct adapter_use {
     const struct tensor *a, *b; /* NULL: nothing is added */
     float scale;
 };
-struct adapters {
+struct adapter_sets {
     int32_t n_sets, n_adapted;
     uint32_t generation;     /* rises with every change */
     struct adapter_use *use; /* [n_sets][n_adapted][ADAPTER_USES], those that are come first */
@@ -46,7 +46,7 @@ int64_t adapt_input(const struct call *c, int64_t r);
 
 /* For backends: writes for device `device` what kernels see, [n_sets][n_adapted][ADAPTER_USES];
  * address: of a buffer's first byte. */
-void adapters_bind(const struct adapters *a, int device, void *(*address)(const struct buffer *),
+void adapters_bind(const struct adapter_sets *a, int device, void *(*address)(const struct buffer *),
                    struct adapter_at *out);
 uint64_t adapters_table(int64_t n_sets, int64_t n_adapted); /* bytes of that */
 

@@ -36,7 +36,7 @@ pith_status adapt_init(struct pith_session *s, struct pith_error *err)
     if (!s->n_sets)
         return PITH_OK;
     s->sets = mem_array((size_t)s->n_sets, sizeof *s->sets, PITH_MEM_META);
-    s->adapters = (struct adapters){.n_sets = s->n_sets,
+    s->adapters = (struct adapter_sets){.n_sets = s->n_sets,
                                     .n_adapted = s->graph.n_adapted,
                                     .generation = 1,
                                     .use = mem_array(n + 1, sizeof *s->adapters.use,

@@ -40,7 +40,7 @@ struct pith_session {
     struct run run;
     struct plan_run plan_run;
     uint32_t generation; /* of the model's placements that the plan is made for */
-    struct adapters adapters; /* for devices: what the sets add to each product */
+    struct adapter_sets adapters; /* for devices: what the sets add to each product */
     struct adapter_set *sets; /* [n_sets] */
     int32_t n_sets, adapter_rank;
     struct call_stats *stats;
