@@ -104,7 +104,7 @@ struct key_spec {
     int (*when)(const struct arch_model *m);               /* else it is not looked at: 0 */
     /* KEY_LAYERS: a number alone, and the default, is the period of a pattern; key_pattern. */
     int pattern;
-    double synth; /* of a synthetic model; 0: as without the key. KEY_INTS: the first, others behind */
+    double synth; /* of a synthetic model; 0: as without the key. KEY_INTS: the first of a row */
     double (*synth_of)(const struct arch_model *m);
 };
 

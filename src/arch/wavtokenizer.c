@@ -9,9 +9,9 @@
  *     frame = output(norm(x))
  *
  * A convolution of all channels is the product of what lies under the kernel (graph/ops/conv.c,
- * IM2COL) with its weights; dw7 is one of each channel by itself. All of it is exact: programs that
- * round what convolutions read to halves differ by up to 0.2 where a norm or the attention enlarges
- * that. */
+ * IM2COL) with its weights; dw7 is one of each channel by itself. Nothing is rounded to halves, as
+ * some programs do with what convolutions read: with that the order of a sum moves results by 0.1
+ * to 0.3 (docs/archs.md, tests/arch/test_plain.py). */
 #include "arch/arch.h"
 
 #include <math.h>

@@ -582,7 +582,7 @@ static void layers_that_share(void)
     unlink(path);
 }
 
-/* ---------------------------------------------------------------- adapters that tokens switch on */
+/* ---------------------------------------------------------------- adapters of tokens */
 
 /* The last logits of these tokens. */
 static int last_logits(const char *path, const int32_t *ids, int32_t n, float *out, int32_t n_vocab)

@@ -232,7 +232,7 @@ static void embedding_case(const struct golden *g, const json_t *output, int *n_
 /* Rows that go on to another file: what is recorded is no logits. */
 static void hidden_rows(void)
 {
-    static const char *const names[] = {"pockettts"}; /* wavtokenizer-dec: docs/archs.md */
+    static const char *const names[] = {"pockettts"}; /* wavtokenizer-dec: test_plain.py */
     struct golden *list;
     int n = golden_list("golden/arch", &list), n_run = 0;
     for (int i = 0; i < n; i++)
