@@ -22,6 +22,8 @@ FUZZ_TIME ?= 60
 SERVER   ?= 1
 # PULL=0 leaves `pith pull` out, and with it libcurl and nettle.
 PULL     ?= 1
+# VULKAN=0 leaves the Vulkan backend out; so does a machine without its headers (libvulkan-dev) or the compiler of its shaders (glslc).
+GLSLC    ?= glslc
 
 # Parallel unless -j says otherwise; a make inside this one shares its job slots.
 ifeq ($(MAKELEVEL),0)
@@ -42,6 +44,9 @@ endif
 endif
 endif
 
+ifeq ($(origin VULKAN),undefined)
+VULKAN   := $(if $(and $(shell command -v $(GLSLC) 2>/dev/null),$(wildcard /usr/include/vulkan/vulkan_core.h)),1,0)
+endif
 PKGS     ?= libpcre2-8 libutf8proc jansson libxxhash
 PKG_CFLAGS := $(if $(PKGS),$(shell pkg-config --cflags $(PKGS)))
 PKG_LIBS := $(if $(PKGS),$(shell pkg-config --libs $(PKGS)))
@@ -75,13 +80,13 @@ SONAME   := libpith.so.$(firstword $(subst ., ,$(VERSION)))
 
 ROOMS    ?= base tensor format graph nn arch backend text run api
 NO_ISA   := $(if $(filter x86_64,$(MACHINE)),,x86) $(if $(filter aarch64,$(MACHINE)),,arm)
-EXCLUDE  := $(foreach d,vulkan cuda cann,src/backend/$d/%) $(foreach d,$(NO_ISA),src/backend/cpu/$d/%)
+EXCLUDE  := $(foreach d,$(if $(filter 1,$(VULKAN)),,vulkan) cuda cann,src/backend/$d/%) $(foreach d,$(NO_ISA),src/backend/cpu/$d/%)
 find_c    = $(wildcard $(foreach r,$1,$r/*.c $r/*/*.c $r/*/*/*.c))
 LIB_SRC  := $(filter-out $(EXCLUDE),$(call find_c,$(addprefix src/,$(ROOMS))))
 NO_SERVER := $(if $(SERVER_PKGS),,cli/commands/cmd_serve.c cli/models/offers.c cli/models/notify.c)
 NO_PULL  := $(if $(PULL_PKGS),,cli/commands/cmd_pull.c cli/pull/%)
 CLI_SRC  := $(filter-out $(NO_SERVER) $(NO_PULL),$(call find_c,cli $(if $(SERVER_PKGS),server)))
-TEST_SRC := $(wildcard tests/test_*.c tests/*/test_*.c)
+TEST_SRC := $(filter-out $(if $(filter 1,$(VULKAN)),,%/test_vulkan.c),$(wildcard tests/test_*.c tests/*/test_*.c))
 TEST_AUX := $(filter-out $(TEST_SRC),$(call find_c,tests))
 BENCH_SRC := $(wildcard bench/*.c)
 TOOL_SRC := $(wildcard tools/*.c)
@@ -99,7 +104,7 @@ FUZZERS  := $(call prog,$(FUZZ_SRC))
 # ---------------------------------------------------------------- flags
 
 WARN     := -Wall -Wextra -Wshadow -Werror
-BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
+BASE_FLAGS := -std=gnu11 $(WARN) -D_GNU_SOURCE $(if $(filter 1,$(VULKAN)),-DWITH_VULKAN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(PKG_CFLAGS)
 SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 LINK_FLAGS := -pthread $(if $(SAN),-fsanitize=$(filter-out fuzzer-no-link,$(SAN))) $(LDFLAGS)
 LIBS      = $(PKG_LIBS) -lm -ldl
@@ -126,7 +131,7 @@ convert   = $(if $(filter src/base/% src/format/% src/text/%,$1),-Wconversion)
 sanitize  = $(if $(and $(findstring fuzzer,$(SAN)),$(filter src/backend/cpu/%,$1),$(strip $(call isa_flags,$1))),,$(SAN_FLAGS))
 commit    = $(if $(filter src/api/%,$1),-DPITH_COMMIT='"$(COMMIT)"')
 # Programs see the public header alone; tests and fuzzers see the rooms too.
-includes  = -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests) $(if $(filter tests/server/%,$1),-I.)
+includes  = $(if $(filter src/backend/vulkan/%,$1),-I$(B)) -Iinclude $(if $(filter cli/% server/% tools/%,$1),-I. $(SERVER_CFLAGS) $(PULL_CFLAGS),-Isrc) $(if $(filter tests/% fuzz/% bench/%,$1),-Itests) $(if $(filter tests/server/%,$1),-I.)
 
 # ---------------------------------------------------------------- targets
 
@@ -175,7 +180,7 @@ fuzz:
 # Tests that include a room of these, and neither a room above nor the public functions.
 ARM_TESTS = $(foreach t,$(shell grep -lE '"(base|tensor|graph|backend)/' $(TEST_SRC) | xargs -r grep -LE '"(format|nn|arch|text|run|api)/|"pith\.h"|pith_[a-z]+_open'),tests/$(basename $(notdir $t)))
 ARM_MAKE = $(MAKE) B=build-arm CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar LD=aarch64-linux-gnu-ld OBJCOPY=aarch64-linux-gnu-objcopy \
-    PKGS= EDIT= SERVER=0 PULL=0 CPPFLAGS="-idirafter /usr/include -DXXH_INLINE_ALL=" LDFLAGS=-static
+    PKGS= EDIT= SERVER=0 PULL=0 VULKAN=0 CPPFLAGS="-idirafter /usr/include -DXXH_INLINE_ALL=" LDFLAGS=-static
 arm: all
 	@scripts/deps.sh arm
 	+@$(ARM_MAKE) PKG_LIBS= $(addprefix build-arm/,$(ARM_TESTS))
@@ -240,6 +245,14 @@ $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(BASE_FLAGS) $(CFLAGS) $(CPPFLAGS) $(call sanitize,$<) $(call includes,$<) $(call exact,$<) $(call convert,$<) \
 	    $(call commit,$<) $(if $(filter cli/%,$<),$(EDIT_CFLAGS)) -MMD -MP -c -o $@ $<
+
+# Shaders, as lists of numbers that one source includes.
+SHADERS  := $(wildcard src/backend/vulkan/shaders/*.comp)
+SPIRV    := $(patsubst %.comp,$(B)/spirv/%.inc,$(notdir $(SHADERS)))
+$(B)/spirv/%.inc: src/backend/vulkan/shaders/%.comp $(wildcard src/backend/vulkan/shaders/*.glsl)
+	@mkdir -p $(@D)
+	$(call say,GLSL,$<)$(GLSLC) -O -Werror -std=460 --target-env=vulkan1.2 -mfmt=c -o $@ $<
+$(call obj,src/backend/vulkan/spirv.c): $(SPIRV)
 
 # The assembler puts the files of the web page into it.
 $(call obj,server/api/api_web.c): $(wildcard server/web/*)

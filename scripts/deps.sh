@@ -33,6 +33,8 @@ for group in "$@"; do
         need_library jansson libjansson-dev
         need_library libxxhash libxxhash-dev
         like_library libedit libedit-dev
+        like_library vulkan libvulkan-dev
+        command -v glslc >/dev/null 2>&1 || welcome+=(glslc)
         ;;
     server)
         need_library libmicrohttpd libmicrohttpd-dev
@@ -70,6 +72,11 @@ for group in "$@"; do
         need_program openssl openssl
         need_program curl curl
         need_program g++ g++
+        # A Vulkan device that any machine has.
+        need_library vulkan libvulkan-dev
+        need_program glslc glslc
+        need_program spirv-val spirv-tools
+        ls /usr/share/vulkan/icd.d/lvp_icd*.json >/dev/null 2>&1 || missing+=(mesa-vulkan-drivers)
         [ -e /usr/share/i18n/locales/de_DE ] || missing+=(locales)
         ;;
     *)

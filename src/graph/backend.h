@@ -136,6 +136,7 @@ struct job; /* the backend's own */
 
 struct backend {
     const char *name;
+    int plain; /* products read f32 rows, whatever the type of their weights wants */
     int (*n_devices)(void);
     pith_status (*open)(int i, int reference, struct device **out, struct pith_error *err);
     void (*close)(struct device *d);

@@ -34,10 +34,30 @@ struct compiler {
 
 /* ---------------------------------------------------------------- lowering */
 
-static enum act_kind wanted_format(const struct node *n)
+static enum act_kind wanted_format(const struct compiler *c, const struct node *n)
 {
     enum act_kind (*wants)(const struct node *) = op_infos[n->op]->wants;
-    return wants ? wants(n) : ACT_F32;
+    return wants && !c->plan->devices[n->device]->backend->plain ? wants(n) : ACT_F32;
+}
+
+static node add_helper(struct compiler *c, node m, int32_t of)
+{
+    if (!m)
+        return NULL;
+    c->info[m->id].n = m;
+    c->info[m->id].next_derived = c->info[of].derived;
+    c->info[of].derived = m->id; /* never node 0: that one was given */
+    c->order[c->n++] = m;
+    return m;
+}
+
+/* An alias as a value of its own, which can be copied to another device. */
+static node whole(struct compiler *c, node x)
+{
+    for (int32_t id = c->info[x->id].derived; id; id = c->info[id].next_derived)
+        if (c->info[id].n->device == x->device && c->info[id].n->fmt == ACT_F32)
+            return c->info[id].n;
+    return add_helper(c, graph_whole(c->g, x), x->id);
 }
 
 /* x on a device, or in a format there: made by a helper node, or reused where it was made before;
@@ -49,14 +69,12 @@ static node derived(struct compiler *c, node x, int32_t device, enum act_kind ac
         if (m->device == device && m->fmt == act)
             return m;
     }
+    if (device != x->device && op_has(x->op, OP_ALIAS)) {
+        x = whole(c, x);
+        return x ? derived(c, x, device, act) : NULL;
+    }
     node m = device != x->device ? graph_copy(c->g, x, device) : graph_quant(c->g, x, act);
-    if (!m)
-        return NULL;
-    c->info[m->id].n = m;
-    c->info[m->id].next_derived = c->info[x->id].derived;
-    c->info[x->id].derived = m->id; /* never node 0: that one was given */
-    c->order[c->n++] = m;
-    return m;
+    return add_helper(c, m, x->id);
 }
 
 enum { LOOK_AHEAD = 256 }; /* unscheduled nodes considered for a phase: several layers */
@@ -67,8 +85,8 @@ static pith_status lower(struct compiler *c, struct pith_error *err)
         for (int i = 0; i < n->n_src; i++) {
             if (n->src[i]->device != n->device)
                 n->src[i] = derived(c, n->src[i], n->device, ACT_F32);
-            if (i == 0 && n->src[0] && wanted_format(n) != ACT_F32)
-                n->src[0] = derived(c, n->src[0], n->device, wanted_format(n));
+            if (i == 0 && n->src[0] && wanted_format(c, n) != ACT_F32)
+                n->src[0] = derived(c, n->src[0], n->device, wanted_format(c, n));
             if (!n->src[i])
                 return graph_finish(c->g, err);
         }
@@ -421,8 +439,8 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
     p->n_devices = n_devices;
     p->n_adapted = g->n_adapted;
     p->devices = arena_array(&p->arena, (size_t)n_devices, sizeof *p->devices);
-    /* Every edge may need a copy and a format of its own. */
-    c.cap = g->n_nodes * (1 + 2 * NODE_SRC);
+    /* Every edge may need a copy, of an alias made whole, and a format of its own. */
+    c.cap = g->n_nodes * (1 + 3 * NODE_SRC);
     c.order = mem_array((size_t)c.cap, sizeof *c.order, PITH_MEM_META);
     c.info = mem_array((size_t)c.cap, sizeof *c.info, PITH_MEM_META);
     c.live = mem_array((size_t)c.cap, sizeof *c.live, PITH_MEM_META);

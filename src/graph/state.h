@@ -42,6 +42,7 @@ struct state {
     int64_t n[STATE_PARTS];      /* recurrent: floats of each part, 0: none */
 
     /* Filled by run/. */
+    int32_t device;           /* where it lies, and all that reads and writes it runs */
     int32_t group;            /* of the cache; -1: it has no pages */
     int64_t k_off, v_off;     /* in a page; kv head h adds h * k_head, h * v_head */
     int64_t k_head, v_head;   /* bytes of one kv head's 64 slots */

@@ -50,7 +50,6 @@ static struct device *devices[] = {&device};
 static pith_status open_cache(struct cache *c, struct state *kv, const int32_t *window,
                               struct pith_error *err)
 {
-    static const int32_t layer_device[N_LAYER];
     const struct cache_params p = {.n_ctx = N_CTX,
                                    .n_seq = N_SEQ,
                                    .n_batch = 512,
@@ -63,7 +62,7 @@ static pith_status open_cache(struct cache *c, struct state *kv, const int32_t *
                                .n_head_kv = 1,
                                .d_k = 2,
                                .d_v = 2};
-    return cache_init(c, kv, N_LAYER, layer_device, devices, &p, err);
+    return cache_init(c, kv, N_LAYER, devices, &p, err);
 }
 
 static void append(struct cache *c, int32_t seq, int32_t n)

@@ -33,7 +33,6 @@ static const struct backend backend = {
     .limits = limits, .reserve = reserve, .commit = commit, .release = release};
 static struct device device[2] = {{.backend = &backend}, {.backend = &backend}};
 static struct device *devices[] = {&device[0], &device[1]};
-static const int32_t layer_device[4] = {0, 0, 1, 1};
 
 static pith_status open_cache(struct cache *c, struct state *s, int32_t n, struct pith_error *err)
 {
@@ -43,13 +42,18 @@ static pith_status open_cache(struct cache *c, struct state *s, int32_t n, struc
                                    .n_tokens = 2 * N_CTX,
                                    .k_type = DT_F16,
                                    .v_type = DT_F16};
-    return cache_init(c, s, n, layer_device, devices, &p, err);
+    return cache_init(c, s, n, devices, &p, err);
 }
 
 static struct state rows(int32_t layer, enum state_range range, int32_t span, int32_t heads)
 {
-    return (struct state){
-        .layer = layer, .range = range, .span = span, .n_head_kv = heads, .d_k = 8, .d_v = 4};
+    return (struct state){.layer = layer,
+                          .device = layer / 2,
+                          .range = range,
+                          .span = span,
+                          .n_head_kv = heads,
+                          .d_k = 8,
+                          .d_v = 4};
 }
 
 /* ---------------------------------------------------------------- what is seen */
@@ -89,9 +93,9 @@ static void composed(void)
         if (s[i].group >= 0) {
             const struct cache_group *g = &c.group[s[i].group];
             CHECK(s[i].v_off + s[i].n_head_kv * s[i].v_head <= g->page_bytes);
-            CHECK(g->device == layer_device[s[i].layer] && g->span == s[i].span);
+            CHECK(g->device == s[i].layer / 2 && g->span == s[i].span);
         }
-    CHECK(recurrent_layout(s, 6, layer_device, bytes) == 4096);
+    CHECK(recurrent_layout(s, 6, bytes) == 4096);
     CHECK(bytes[0] == 4096 && bytes[1] == 0);
     CHECK(s[2].off[0] == 0 && s[2].off[3] == 64);
     cache_deinit(&c);

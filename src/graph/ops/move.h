@@ -89,7 +89,8 @@ struct unsaid_op {
     int64_t first, n, then;
 };
 node graph_unsaid(struct graph *g, node x, const struct unsaid_op *p, const char *name);
-/* Lowering only (plan.c). */
+/* Lowering only (plan.c): x on another device; an alias' rows side by side, on its own. */
+node graph_whole(struct graph *g, node x);
 node graph_copy(struct graph *g, node x, int32_t device);
 
 #endif

@@ -54,8 +54,8 @@ static pith_status check_rows(const struct state *s, int id, struct pith_error *
                      id, s->layer, rows[s->rows], s->ratio ? s->ratio : 1);
 }
 
-static pith_status lay_out(struct cache *c, struct state *states, const int32_t *layer_device,
-                           const struct cache_params *p, struct pith_error *err)
+static pith_status lay_out(struct cache *c, struct state *states, const struct cache_params *p,
+                           struct pith_error *err)
 {
     for (int32_t i = 0; i < c->n_states; i++) {
         struct state *k = &states[i];
@@ -76,7 +76,7 @@ static pith_status lay_out(struct cache *c, struct state *states, const int32_t 
             st = check_head(k->layer, "V", kv_v_type(k), k->d_v, err);
         if (st != PITH_OK)
             return st;
-        k->group = find_group(c, k, layer_device[k->layer]); /* positions may go beyond n_ctx */
+        k->group = find_group(c, k, k->device); /* positions may go beyond n_ctx */
         if (k->group < 0)
             return error_set(err, PITH_UNSUPPORTED, "the model keeps more than %d kinds of state",
                              STEP_MAX_GROUPS);
@@ -142,8 +142,8 @@ static void small_pages(struct cache_group *g)
 }
 
 pith_status cache_shape(struct cache *c, struct state *states, int32_t n_states,
-                        const int32_t *layer_device, struct device **devices,
-                        const struct cache_params *p, struct pith_error *err)
+                        struct device **devices, const struct cache_params *p,
+                        struct pith_error *err)
 {
     memset(c, 0, sizeof *c);
     c->n_ctx = p->n_ctx;
@@ -155,7 +155,7 @@ pith_status cache_shape(struct cache *c, struct state *states, int32_t n_states,
     c->pool = p->pool;
     c->n_nodes = p->pool && p->n_nodes <= pool_n_threads(p->pool) ? p->n_nodes : 1;
     pith_status st;
-    TRY(lay_out(c, states, layer_device, p, err));
+    TRY(lay_out(c, states, p, err));
     uint64_t one = p->state_bytes; /* and a page of every group */
     for (int g = 0; g < c->n_groups; g++)
         one += (uint64_t)c->group[g].page_bytes;
@@ -171,10 +171,10 @@ fail:
 }
 
 pith_status cache_init(struct cache *c, struct state *states, int32_t n_states,
-                       const int32_t *layer_device, struct device **devices,
-                       const struct cache_params *p, struct pith_error *err)
+                       struct device **devices, const struct cache_params *p,
+                       struct pith_error *err)
 {
-    pith_status st = cache_shape(c, states, n_states, layer_device, devices, p, err);
+    pith_status st = cache_shape(c, states, n_states, devices, p, err);
     if (st != PITH_OK)
         goto fail;
     for (int g = 0; g < c->n_groups; g++) {
@@ -394,8 +394,8 @@ static int32_t place_slots(const struct cache_group *g, int32_t place)
 void page_fill(struct cache *c, int group, int32_t place, const struct cache_slot_from *from,
                int32_t n)
 {
-    struct cache_op *op = cache_log_add(c->log, CACHE_GATHER, group, place_page(place),
-                                        place_slot(place, 0), n);
+    struct cache_op *op =
+        cache_log_add(c->log, CACHE_GATHER, group, place_page(place), place_slot(place, 0), n);
     memcpy(op->from, from, (size_t)n * sizeof *from);
 }
 

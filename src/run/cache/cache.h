@@ -129,13 +129,13 @@ struct cache_params {
 /* What cache_init would make, of which cache_limit tells: it takes no memory, and there is nothing
  * to deinit. */
 pith_status cache_shape(struct cache *c, struct state *states, int32_t n_states,
-                        const int32_t *layer_device, struct device **devices,
-                        const struct cache_params *p, struct pith_error *err);
+                        struct device **devices, const struct cache_params *p,
+                        struct pith_error *err);
 /* Lays out those of the states that are rows (fills group, offsets and types) and makes the pools.
- * layer_device[l]: of layer l. */
+ */
 pith_status cache_init(struct cache *c, struct state *states, int32_t n_states,
-                       const int32_t *layer_device, struct device **devices,
-                       const struct cache_params *p, struct pith_error *err);
+                       struct device **devices, const struct cache_params *p,
+                       struct pith_error *err);
 void cache_deinit(struct cache *c);
 
 /* The first position that a row at pos sees. */

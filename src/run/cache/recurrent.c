@@ -8,14 +8,13 @@ enum { PROMPT_ENDS = 4, FIRST_EVERY = 64 };
 
 /* ---------------------------------------------------------------- layout */
 
-uint64_t recurrent_layout(struct state *states, int32_t n_states, const int32_t *layer_device,
-                          uint64_t bytes[MAX_DEVICES])
+uint64_t recurrent_layout(struct state *states, int32_t n_states, uint64_t bytes[MAX_DEVICES])
 {
     uint64_t all = 0;
     memset(bytes, 0, MAX_DEVICES * sizeof *bytes);
     for (struct state *s = states; s < states + n_states; s++)
         for (int i = 0; i < STATE_PARTS && s->rows == STATE_RECURRENT; i++) {
-            uint64_t *at = &bytes[layer_device[s->layer]];
+            uint64_t *at = &bytes[s->device];
             s->off[i] = (int64_t)*at;
             *at += size_align((uint64_t)s->n[i] * sizeof(float), 64);
         }
@@ -34,11 +33,10 @@ static int64_t limit(const struct recurrent *r, const struct recurrent_params *p
 }
 
 pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n_states,
-                            const int32_t *layer_device, const struct recurrent_params *p,
-                            struct pith_error *err)
+                            const struct recurrent_params *p, struct pith_error *err)
 {
     memset(r, 0, sizeof *r);
-    r->block_bytes = recurrent_layout(states, n_states, layer_device, r->device_bytes);
+    r->block_bytes = recurrent_layout(states, n_states, r->device_bytes);
     if (!r->block_bytes)
         return PITH_OK;
     uint64_t budget = p->cache_limit / 10 > 64 << 20 ? p->cache_limit / 10 : 64 << 20, bytes;
@@ -60,10 +58,10 @@ pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n
 }
 
 pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_states,
-                           const int32_t *layer_device, struct device **devices,
-                           const struct recurrent_params *p, struct pith_error *err)
+                           struct device **devices, const struct recurrent_params *p,
+                           struct pith_error *err)
 {
-    pith_status st = recurrent_shape(r, states, n_states, layer_device, p, err);
+    pith_status st = recurrent_shape(r, states, n_states, p, err);
     if (st != PITH_OK || !r->block_bytes)
         return st;
     size_t n = (size_t)r->n_blocks;

@@ -46,15 +46,14 @@ struct recurrent_params {
 
 /* Lays out the recurrent ones of the states (fills off), each on the device of its layer; returns
  * the bytes of a block, 0: there are none, and those of its part on each device. */
-uint64_t recurrent_layout(struct state *states, int32_t n_states, const int32_t *layer_device,
-                          uint64_t bytes[MAX_DEVICES]);
+uint64_t recurrent_layout(struct state *states, int32_t n_states, uint64_t bytes[MAX_DEVICES]);
 /* What recurrent_init would make, of which recurrent_limit tells; it takes no memory. */
 pith_status recurrent_shape(struct recurrent *r, struct state *states, int32_t n_states,
-                            const int32_t *layer_device, const struct recurrent_params *p,
+                            const struct recurrent_params *p,
                             struct pith_error *err);
 /* Reserves the pool of blocks that are laid out so. */
 pith_status recurrent_init(struct recurrent *r, struct state *states, int32_t n_states,
-                           const int32_t *layer_device, struct device **devices,
+                           struct device **devices,
                            const struct recurrent_params *p, struct pith_error *err);
 void recurrent_deinit(struct recurrent *r);
 uint64_t recurrent_bytes(const struct recurrent *r); /* committed */

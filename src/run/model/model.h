@@ -95,8 +95,12 @@ struct replacement {
 };
 pith_status model_replace(struct pith_model *m, const struct replacement *r, int32_t n,
                           struct pith_error *err);
-/* The device of a layer, of the input side (-1), of the output side (n_layer). */
-int32_t model_device(const struct pith_model *m, int32_t layer);
+/* Where what a session keeps will lie (struct state, device), once its types are chosen: with the
+ * layer, or where all that reads and writes it can run. */
+pith_status model_place_states(struct pith_model *m, struct state *states, struct pith_error *err);
+/* Where each node runs: beside its states; on the device of its layer, if that has a kernel for it;
+ * else on the first. */
+void model_place_nodes(const struct pith_model *m, struct graph *g);
 /* load.c: the data. */
 pith_status model_load(struct pith_model *m, struct pith_error *err);
 

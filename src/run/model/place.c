@@ -63,28 +63,112 @@ static void join_layers(struct pith_model *m)
             m->layer_device[l] = m->layer_device[s->layer];
 }
 
-int32_t model_device(const struct pith_model *m, int32_t layer)
+/* The device of a layer, of the input side (-1), of the output side (n_layer). */
+static int32_t layer_device(const struct pith_model *m, int32_t layer)
 {
     int32_t n_layer = m->arch.hp.n_layer;
     return m->layer_device[layer < 0 ? 0 : layer < n_layer ? layer : n_layer - 1];
 }
 
-/* ---------------------------------------------------------------- readers */
+/* ---------------------------------------------------------------- nodes and states */
 
-static pith_status model_graph(struct pith_model *m, const struct arch_want *want, struct graph *g,
+static int runs_on(const struct pith_model *m, struct node *n, int32_t device)
+{
+    struct op_impl impl;
+    int32_t before = n->device;
+    n->device = device;
+    int yes = m->devices[device]->backend->impl(m->devices[device], n, &impl);
+    n->device = before;
+    return yes;
+}
+
+void model_place_nodes(const struct pith_model *m, struct graph *g)
+{
+    for (node n = g->first; n; n = n->next) {
+        int32_t device = layer_device(m, n->layer);
+        if (n->n_states)
+            n->device = n->state[0]->device;
+        else if (op_has(n->op, OP_ALIAS))
+            n->device = n->src[0]->device;
+        else
+            n->device = runs_on(m, n, device) ? device : 0;
+    }
+}
+
+/* The first device takes a state that some node cannot use where it is, and then all states of that
+ * node. Returns how many moved. */
+static int move_states(const struct pith_model *m, struct graph *g, struct state *states)
+{
+    int moved = 0;
+    for (node n = g->first; n; n = n->next) {
+        int home = 0;
+        for (int i = 0; i < n->n_states; i++)
+            home |= !n->state[i]->device || !runs_on(m, n, n->state[i]->device);
+        for (int i = 0; home && i < n->n_states; i++) {
+            struct state *s = &states[n->state[i] - g->states];
+            moved += s->device != 0;
+            s->device = 0;
+        }
+    }
+    return moved;
+}
+
+static void place_states(const struct pith_model *m, struct graph *g, struct state *states)
+{
+    for (int32_t i = 0; i < g->n_states; i++)
+        states[i].device = layer_device(m, states[i].layer);
+    while (m->n_devices > 1 && move_states(m, g, states)) {
+    }
+}
+
+static pith_status model_graph(struct pith_model *m, struct state *states,
+                               const struct arch_want *want, struct graph *g,
                                struct pith_error *err)
 {
     const struct arch_model *a = &m->arch;
     graph_init(g);
     g->n_layer = a->hp.n_layer;
     g->n_embd = a->hp.n_embd;
-    g->states = a->states;
+    g->states = states;
     g->n_states = a->n_states;
     arch_build(a, want, g);
     pith_status st = graph_finish(g, err);
-    for (node n = g->first; n; n = n->next)
-        n->device = model_device(m, n->layer);
+    if (st == PITH_OK) {
+        place_states(m, g, states);
+        model_place_nodes(m, g);
+    }
     return st;
+}
+
+pith_status model_place_states(struct pith_model *m, struct state *states, struct pith_error *err)
+{
+    struct graph g;
+    pith_status st =
+        model_graph(m, states, &(struct arch_want){.logits = m->gives_logits}, &g, err);
+    graph_deinit(&g);
+    return st;
+}
+
+/* ---------------------------------------------------------------- readers */
+
+/* Says which ops run elsewhere than their layer, for want of a kernel; with `strict` that is an
+ * error. */
+static pith_status tell_of_gaps(struct pith_model *m, const struct graph *g, struct pith_error *err)
+{
+    for (const struct node *n = g->first; n; n = n->next) {
+        const struct device *d = m->devices[layer_device(m, n->layer)];
+        const char *type = n->w && op_has(n->op, OP_PRODUCT) ? dtypes[n->w->type].name : "";
+        char line[160];
+        if (n->device == d->index || op_has(n->op, OP_ALIAS))
+            continue;
+        snprintf(line, sizeof line, "%s has no kernel for %s%s%s, which runs on %s", d->name,
+                 op_infos[n->op]->name, *type ? " " : "", type, m->devices[n->device]->name);
+        if (m->params.strict)
+            return error_set(err, PITH_UNSUPPORTED, "--strict: %s: %s", n->name, line);
+        if (!m->note.n || !strstr(m->note.p, line))
+            str_printf(&m->note, "%s%s", m->note.n ? "; " : "", line);
+    }
+    return PITH_OK;
 }
 
 /* Would the device rather have it as panels for this node? */
@@ -124,12 +208,14 @@ static pith_status read_by(struct pith_model *m, const struct arch_want *want,
                            struct pith_error *err)
 {
     struct graph g;
-    pith_status st = model_graph(m, want, &g, err);
+    pith_status st = model_graph(m, m->arch.states, want, &g, err);
     for (node n = st == PITH_OK ? g.first : NULL; n; n = n->next) {
         reads(m, n, n->w);
         reads(m, n, n->b);
         reads(m, n, n->w2);
     }
+    if (st == PITH_OK)
+        st = tell_of_gaps(m, &g, err);
     graph_deinit(&g);
     return st;
 }

@@ -19,15 +19,14 @@ static int shape(struct pith_session *s, const struct cache_params *p, struct ca
                  struct recurrent *r)
 {
     const struct pith_model *m = s->model;
-    if (cache_shape(c, s->states, s->n_states, m->layer_device, (struct device **)m->devices, p,
-                    NULL) != PITH_OK)
+    if (cache_shape(c, s->states, s->n_states, (struct device **)m->devices, p, NULL) != PITH_OK)
         return 0;
     struct recurrent_params rp = {.n_ctx = p->n_ctx,
                                   .n_seq = p->n_seq,
                                   .n_batch = p->n_batch,
                                   .cache_limit = cache_limit(c),
                                   .n_stored = c->n_stored};
-    return recurrent_shape(r, s->states, s->n_states, m->layer_device, &rp, NULL) == PITH_OK;
+    return recurrent_shape(r, s->states, s->n_states, &rp, NULL) == PITH_OK;
 }
 
 uint64_t room_cache(struct pith_session *s, const struct cache_params *p)

@@ -128,12 +128,6 @@ static int32_t output_rows(const struct pith_session *s)
     return n < s->n_batch ? n : s->n_batch;
 }
 
-static void set_devices(struct pith_session *s)
-{
-    for (node n = s->graph.first; n; n = n->next)
-        n->device = model_device(s->model, n->layer);
-}
-
 static pith_status compile(struct pith_session *s, struct pith_error *err)
 {
     struct pith_model *m = s->model;
@@ -155,7 +149,7 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
         return st;
     s->n_cols = (int32_t)(want.logits ? s->graph.logits : s->graph.embd)->cols;
     s->cap_outputs = output_rows(s);
-    set_devices(s);
+    model_place_nodes(m, &s->graph);
     struct plan_params pp = {.cap_T = s->n_batch,
                              .cap_R = s->cap_outputs,
                              .cap_N = s->n_seq < s->n_batch ? s->n_seq : s->n_batch,
@@ -349,7 +343,7 @@ static void store_root(const struct pith_session *s, uint64_t root[2])
                           (int32_t)kv->k_type,
                           (int32_t)kv->v_type};
         seed = XXH3_64bits_withSeed(what, sizeof what, seed);
-        int32_t index = s->model->layer_device[kv->layer];
+        int32_t index = kv->device;
         const char *device = s->model->devices[index]->backend->name;
         if (kv->rows == STATE_RECURRENT) /* blocks are those of device after device */
             seed = XXH3_64bits_withSeed(&index, sizeof index, seed);
@@ -386,9 +380,17 @@ static pith_status prepare(struct pith_session *s, const struct pith_session_par
         return error_set(err, PITH_NOMEM, "out of memory while opening a session");
     uint64_t device_bytes[MAX_DEVICES];
     memcpy(s->states, m->arch.states, (size_t)s->n_states * sizeof *s->states);
-    for (struct state *t = s->states; t < s->states + s->n_states; t++)
+    for (struct state *t = s->states; t < s->states + s->n_states; t++) {
         t->rope = rope_set_for(t->rope, s->n_ctx);
-    uint64_t state_bytes = recurrent_layout(s->states, s->n_states, m->layer_device, device_bytes);
+        if (!t->fixed) {
+            t->k_type = cp->k_type;
+            t->v_type = cp->v_type;
+        }
+    }
+    st = model_place_states(m, s->states, err);
+    if (st != PITH_OK)
+        return st;
+    uint64_t state_bytes = recurrent_layout(s->states, s->n_states, device_bytes);
     if (s->causal && !s->pooled)
         cp->state_bytes = state_bytes;
     else
@@ -405,12 +407,12 @@ static pith_status open_all(struct pith_session *s, const struct pith_session_pa
     struct mem_left left;
     pith_status st;
     TRY(prepare(s, params, &cp, &left, err));
-    TRY(cache_shape(&s->cache, s->states, s->n_states, m->layer_device, m->devices, &cp, err));
+    TRY(cache_shape(&s->cache, s->states, s->n_states, m->devices, &cp, err));
     TRY(compile(s, err));
     size_buffers(s);
     TRY(room_check(s, &cp, fixed_bytes(s) + scratch_bytes(s) + s->kept_bytes, &left, err));
-    TRY(cache_init(&s->cache, s->states, s->n_states, m->layer_device, m->devices, &cp, err));
-    TRY(recurrent_init(&s->recurrent, s->states, s->n_states, m->layer_device, m->devices,
+    TRY(cache_init(&s->cache, s->states, s->n_states, m->devices, &cp, err));
+    TRY(recurrent_init(&s->recurrent, s->states, s->n_states, m->devices,
                        &(struct recurrent_params){.n_ctx = s->n_ctx,
                                                   .n_seq = s->n_seq,
                                                   .n_batch = s->n_batch,

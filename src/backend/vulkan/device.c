@@ -1,0 +1,779 @@
+/* device.c -- the loader, devices, their memory, and what moves bytes: see vulkan.h.
+ *
+ * All bytes go through stages: pieces of host memory that the device can copy from and to, taken in
+ * turn. Whatever is handed to a device's queue counts its semaphore up by one, so an event is a
+ * number; each command buffer begins with a barrier behind all that was done before. */
+#include "backend/vulkan/vulkan_impl.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/env.h"
+#include "base/mem.h"
+#include "graph/kv_page.h"
+
+static pthread_mutex_t loader_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    VkInstance instance;
+#define X(name) PFN_vk##name name;
+    VK_GLOBAL_FNS(X) VK_INSTANCE_FNS(X)
+#undef X
+} vk; /* opened once, and there as long as the process */
+
+static _Atomic(uint64_t) n_calls, fail_at, lose_at;
+
+void vulkan_plan(const struct vulkan_plan *p)
+{
+    n_calls = 0;
+    fail_at = p->fail_at;
+    lose_at = p->lose_at;
+}
+
+uint64_t vulkan_calls(void)
+{
+    return n_calls;
+}
+
+/* ---------------------------------------------------------------- how calls end */
+
+pith_status vk_check(struct vk_device *v, VkResult r, const char *what, struct pith_error *err)
+{
+    switch (r) {
+    case VK_SUCCESS:
+        return PITH_OK;
+    case VK_ERROR_OUT_OF_HOST_MEMORY:
+        return error_set(err, PITH_NOMEM, "%s: %s: out of memory of the host", v->dev.name, what);
+    case VK_ERROR_OUT_OF_DEVICE_MEMORY:
+        return error_set(err, PITH_NOMEM, "%s: %s: out of device memory", v->dev.name, what);
+    case VK_ERROR_DEVICE_LOST:
+        atomic_store(&v->dev.lost, 1);
+        return error_set(err, PITH_DEVICE, "%s: %s: the device is lost", v->dev.name, what);
+    default:
+        return error_set(err, PITH_DEVICE, "%s: %s: Vulkan error %d", v->dev.name, what, (int)r);
+    }
+}
+
+pith_status vk_call(struct vk_device *v, const char *what, int memory, struct pith_error *err)
+{
+    uint64_t n = atomic_fetch_add(&n_calls, 1) + 1;
+    if (atomic_load(&v->dev.lost) || n == lose_at)
+        return vk_check(v, VK_ERROR_DEVICE_LOST, what, err);
+    if (n == fail_at)
+        return vk_check(v, memory ? VK_ERROR_OUT_OF_DEVICE_MEMORY : VK_ERROR_UNKNOWN, what, err);
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- the loader */
+
+static pith_status open_loader(struct pith_error *err)
+{
+    VkApplicationInfo app = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
+                             .pApplicationName = "pith",
+                             .apiVersion = VK_API_VERSION_1_2};
+    VkInstanceCreateInfo in = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+                               .pApplicationInfo = &app};
+    const char *name = env_get("PITH_VULKAN_LOADER");
+    name = name ? name : "libvulkan.so.1";
+    void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    PFN_vkGetInstanceProcAddr get = NULL;
+    if (lib)
+        *(void **)&get = dlsym(lib, "vkGetInstanceProcAddr");
+    if (!get)
+        return error_set(err, PITH_DEVICE, "Vulkan: %.60s cannot be opened: %.120s", name,
+                         lib ? "it is no loader" : dlerror());
+#define X(fn)                                                                                      \
+    vk.fn = (PFN_vk##fn)get(vk.instance, "vk" #fn);                                                \
+    if (!vk.fn)                                                                                    \
+        return error_set(err, PITH_DEVICE, "Vulkan: %.60s has no vk%s", name, #fn);
+    VK_GLOBAL_FNS(X)
+    VkInstance made;
+    VkResult r = vk.CreateInstance(&in, NULL, &made);
+    if (r != VK_SUCCESS)
+        return error_set(err, PITH_DEVICE,
+                         "Vulkan: no instance of 1.2 (error %d): is a driver "
+                         "installed?",
+                         (int)r);
+    vk.instance = made;
+    VK_INSTANCE_FNS(X)
+#undef X
+    return PITH_OK;
+}
+
+static pith_status need_loader(struct pith_error *err)
+{
+    pthread_mutex_lock(&loader_lock);
+    pith_status st = vk.instance ? PITH_OK : open_loader(err);
+    pthread_mutex_unlock(&loader_lock);
+    return st;
+}
+
+/* ---------------------------------------------------------------- which devices */
+
+/* The i-th number of PITH_VULKAN_DEVICES, -1: there is none. */
+static long listed(int i)
+{
+    const char *p = env_get("PITH_VULKAN_DEVICES");
+    for (; p; i--) {
+        char *end;
+        long n = strtol(p, &end, 10);
+        if (end == p || n < 0 || (*end && *end != ','))
+            return -1;
+        if (!i)
+            return n;
+        p = *end ? end + 1 : NULL;
+    }
+    return -1;
+}
+
+static int vulkan_n_devices(void)
+{
+    int n = 0;
+    while (n < MAX_DEVICES - 1 && listed(n) >= 0)
+        n++;
+    return n;
+}
+
+enum { MACHINE_DEVICES = 16 };
+
+static pith_status find_physical(long n, VkPhysicalDevice *out, struct pith_error *err)
+{
+    VkPhysicalDevice list[MACHINE_DEVICES];
+    uint32_t found = MACHINE_DEVICES;
+    VkResult r = vk.EnumeratePhysicalDevices(vk.instance, &found, list);
+    if (r != VK_SUCCESS && r != VK_INCOMPLETE)
+        return error_set(err, PITH_DEVICE, "Vulkan: devices cannot be listed (error %d)", (int)r);
+    if (n >= (long)found)
+        return error_set(err, PITH_DEVICE,
+                         "PITH_VULKAN_DEVICES names device %ld, this machine has %u", n, found);
+    *out = list[n];
+    return PITH_OK;
+}
+
+/* A name that PITH_VULKAN_MASK lists. */
+static int masked(const char *name)
+{
+    const char *list = env_get("PITH_VULKAN_MASK");
+    size_t n = strlen(name);
+    for (const char *at = list; at && (at = strstr(at, name)) != NULL; at += n)
+        if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ','))
+            return 1;
+    return 0;
+}
+
+struct features {
+    VkPhysicalDeviceFeatures2 base;
+    VkPhysicalDeviceVulkan11Features v11;
+    VkPhysicalDeviceVulkan12Features v12;
+};
+
+/* What kernels and copies are made of; all desktop drivers have it. */
+#define NEEDED(X)                                                                                  \
+    X(base.features, shaderInt64)                                                                  \
+    X(base.features, shaderInt16)                                                                  \
+    X(v11, storageBuffer16BitAccess)                                                               \
+    X(v12, storageBuffer8BitAccess)                                                                \
+    X(v12, shaderInt8)                                                                             \
+    X(v12, bufferDeviceAddress)                                                                    \
+    X(v12, timelineSemaphore)
+
+static void link_features(struct features *f)
+{
+    *f = (struct features){
+        .base.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+        .v11.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
+        .v12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+    };
+    f->base.pNext = &f->v11;
+    f->v11.pNext = &f->v12;
+}
+
+static pith_status need_features(struct vk_device *v, struct features *want, struct pith_error *err)
+{
+    struct features has;
+    link_features(&has);
+    link_features(want);
+    vk.GetPhysicalDeviceFeatures2(v->physical, &has.base);
+#define X(part, feature)                                                                           \
+    if (!has.part.feature || masked(#feature))                                                     \
+        return error_set(err, PITH_UNSUPPORTED, "%s: %.100s has no %s%s, which kernels need",      \
+                         v->dev.name, v->what, #feature,                                           \
+                         has.part.feature ? " (PITH_VULKAN_MASK)" : "");                           \
+    want->part.feature = VK_TRUE;
+    NEEDED(X)
+#undef X
+    return PITH_OK;
+}
+
+static pith_status read_properties(struct vk_device *v, struct pith_error *err)
+{
+    VkPhysicalDeviceVulkan11Properties p11 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES};
+    VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                     .pNext = &p11};
+    VkPhysicalDeviceMemoryProperties mem;
+    int64_t limit = 0;
+    vk.GetPhysicalDeviceProperties2(v->physical, &p);
+    vk.GetPhysicalDeviceMemoryProperties(v->physical, &mem);
+    snprintf(v->what, sizeof v->what, "%s", p.properties.deviceName);
+    for (size_t i = 0; i < VK_UUID_SIZE; i++)
+        snprintf(v->id + 2 * i, 3, "%02x", p.properties.pipelineCacheUUID[i]);
+    if (p.properties.apiVersion < VK_API_VERSION_1_2)
+        return error_set(err, PITH_UNSUPPORTED, "%s: %.100s offers Vulkan 1.%u, 1.2 is needed",
+                         v->dev.name, v->what, VK_API_VERSION_MINOR(p.properties.apiVersion));
+    const VkMemoryPropertyFlags host =
+        VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    v->type_device = v->type_host = UINT32_MAX;
+    for (uint32_t i = mem.memoryTypeCount; i-- > 0;) { /* the first of each kind is the best */
+        const VkMemoryType *t = &mem.memoryTypes[i];
+        if (t->propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
+            v->type_device = i;
+        if ((t->propertyFlags & host) == host)
+            v->type_host = i;
+    }
+    if (v->type_device == UINT32_MAX || v->type_host == UINT32_MAX)
+        return error_set(err, PITH_UNSUPPORTED, "%s: %.100s has no memory of a kind that is needed",
+                         v->dev.name, v->what);
+    v->largest = p11.maxMemoryAllocationSize;
+    v->total = mem.memoryHeaps[mem.memoryTypes[v->type_device].heapIndex].size;
+    pith_status st = env_int("PITH_VULKAN_MEMORY", 1 << 20, INT64_MAX, 0, &limit, err);
+    if (limit && (uint64_t)limit < v->total)
+        v->total = (uint64_t)limit;
+    return st;
+}
+
+/* The queue family that computes, best one that does not draw. */
+static pith_status find_queue(struct vk_device *v, struct pith_error *err)
+{
+    VkQueueFamilyProperties list[MACHINE_DEVICES];
+    uint32_t n = MACHINE_DEVICES;
+    vk.GetPhysicalDeviceQueueFamilyProperties(v->physical, &n, list);
+    v->family = UINT32_MAX;
+    for (uint32_t i = 0; i < n; i++)
+        if (list[i].queueFlags & VK_QUEUE_COMPUTE_BIT &&
+            (v->family == UINT32_MAX || !(list[i].queueFlags & VK_QUEUE_GRAPHICS_BIT)))
+            v->family = i;
+    return v->family != UINT32_MAX ? PITH_OK
+                                   : error_set(err, PITH_UNSUPPORTED, "%s: %.100s does not compute",
+                                               v->dev.name, v->what);
+}
+
+static pith_status make_device(struct vk_device *v, struct features *want, struct pith_error *err)
+{
+    const float priority = 1;
+    VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                     .queueFamilyIndex = v->family,
+                                     .queueCount = 1,
+                                     .pQueuePriorities = &priority};
+    VkDeviceCreateInfo in = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                             .pNext = &want->base,
+                             .queueCreateInfoCount = 1,
+                             .pQueueCreateInfos = &queue};
+    pith_status st = vk_call(v, "open", 0, err);
+    if (st == PITH_OK)
+        st = vk_check(v, vk.CreateDevice(v->physical, &in, NULL, &v->h), "open", err);
+    if (st != PITH_OK)
+        return st;
+#define X(fn)                                                                                      \
+    v->f.fn = (PFN_vk##fn)vk.GetDeviceProcAddr(v->h, "vk" #fn);                                    \
+    if (!v->f.fn)                                                                                  \
+        st = error_set(err, PITH_DEVICE, "%s: the driver has no vk%s", v->dev.name, #fn);
+    VK_DEVICE_FNS(X)
+#undef X
+    return st;
+}
+
+static pith_status make_queue(struct vk_device *v, struct pith_error *err)
+{
+    VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
+                                      .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
+    VkSemaphoreCreateInfo sem = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
+    VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                    .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+                                    .queueFamilyIndex = v->family};
+    VkCommandBuffer commands[VK_STAGES];
+    pith_status st;
+    v->f.GetDeviceQueue(v->h, v->family, 0, &v->queue);
+    TRY(vk_check(v, v->f.CreateSemaphore(v->h, &sem, NULL, &v->done), "a semaphore", err));
+    TRY(vk_check(v, v->f.CreateCommandPool(v->h, &pool, NULL, &v->pool), "a command pool", err));
+    VkCommandBufferAllocateInfo in = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                      .commandPool = v->pool,
+                                      .commandBufferCount = VK_STAGES};
+    TRY(vk_check(v, v->f.AllocateCommandBuffers(v->h, &in, commands), "command buffers", err));
+    for (int i = 0; i < VK_STAGES; i++) {
+        v->stage[i].commands = commands[i];
+        TRY(vk_allocate(v, VK_STAGE_BYTES, 1, &v->stage[i].m, err));
+    }
+fail:
+    return st;
+}
+
+static void destroy(struct vk_device *v)
+{
+    if (v->h && v->f.DestroyDevice && v->f.DeviceWaitIdle) {
+        v->f.DeviceWaitIdle(v->h);
+        vk_pipelines_close(v);
+        for (int i = 0; i < VK_STAGES; i++)
+            vk_free(v, &v->stage[i].m);
+        if (v->pool)
+            v->f.DestroyCommandPool(v->h, v->pool, NULL);
+        if (v->done)
+            v->f.DestroySemaphore(v->h, v->done, NULL);
+        v->f.DestroyDevice(v->h, NULL);
+    }
+    pthread_mutex_destroy(&v->lock);
+    mem_free(v);
+}
+
+/* Devices that nobody has open stay, with their pipelines, whose making takes longest of all. */
+static struct vk_device *parked[MAX_DEVICES];
+
+static void vulkan_close(struct device *d)
+{
+    struct vk_device *v = vk_of(d);
+    pthread_mutex_lock(&loader_lock);
+    for (int i = 0; i < MAX_DEVICES && v && !atomic_load(&d->lost); i++)
+        if (!parked[i]) {
+            parked[i] = v;
+            v = NULL;
+        }
+    pthread_mutex_unlock(&loader_lock);
+    if (v)
+        destroy(v);
+    else
+        vk_pipelines_keep(vk_of(d));
+}
+
+static struct vk_device *take_parked(VkPhysicalDevice physical)
+{
+    struct vk_device *v = NULL;
+    pthread_mutex_lock(&loader_lock);
+    for (int i = 0; i < MAX_DEVICES && !v; i++)
+        if (parked[i] && parked[i]->physical == physical) {
+            v = parked[i];
+            parked[i] = NULL;
+        }
+    pthread_mutex_unlock(&loader_lock);
+    return v;
+}
+
+/* What is asked of a device each time it is opened. */
+static pith_status look_at(struct vk_device *v, int i, struct features *want,
+                           struct pith_error *err)
+{
+    v->dev = (struct device){.backend = &backend_vulkan, .priv = v};
+    snprintf(v->dev.name, sizeof v->dev.name, "vulkan%d", i);
+    pith_status st = read_properties(v, err);
+    return st == PITH_OK ? need_features(v, want, err) : st;
+}
+
+static pith_status open_new(struct vk_device *v, struct features *want, struct pith_error *err)
+{
+    pith_status st;
+    TRY(find_queue(v, err));
+    TRY(make_device(v, want, err));
+    TRY(make_queue(v, err));
+    TRY(vk_pipelines_open(v, err));
+fail:
+    return st;
+}
+
+static pith_status vulkan_open(int i, int reference, struct device **out, struct pith_error *err)
+{
+    VkPhysicalDevice physical = VK_NULL_HANDLE;
+    struct features want;
+    (void)reference;
+    pith_status st = need_loader(err);
+    if (st == PITH_OK)
+        st = find_physical(listed(i), &physical, err);
+    if (st != PITH_OK)
+        return st;
+    struct vk_device *v = take_parked(physical);
+    if (!v) {
+        v = mem_zalloc(sizeof *v, PITH_MEM_META);
+        if (!v)
+            return error_set(err, PITH_NOMEM, "out of memory while opening a Vulkan device");
+        pthread_mutex_init(&v->lock, NULL);
+        v->physical = physical;
+    }
+    st = look_at(v, i, &want, err);
+    if (st == PITH_OK && !v->h)
+        st = open_new(v, &want, err);
+    if (st != PITH_OK) {
+        destroy(v);
+        return st;
+    }
+    *out = &v->dev;
+    return PITH_OK;
+}
+
+static void vulkan_memory(struct device *d, struct mem_left *out)
+{
+    struct vk_device *v = vk_of(d);
+    uint64_t taken = atomic_load(&v->taken);
+    *out = (struct mem_left){.bytes = v->total > taken ? v->total - taken : 0, .total = v->total};
+    snprintf(out->by, sizeof out->by, "the memory of %s, %.100s", d->name, v->what);
+}
+
+static void vulkan_limits(const struct device *d, struct device_limits *out)
+{
+    *out = (struct device_limits){.largest = vk_of(d)->largest, .slab = VK_SLAB, .align = VK_ALIGN};
+}
+
+/* ---------------------------------------------------------------- memory */
+
+void vk_free(struct vk_device *v, struct vk_memory *m)
+{
+    if (m->buffer)
+        v->f.DestroyBuffer(v->h, m->buffer, NULL);
+    if (m->memory) {
+        v->f.FreeMemory(v->h, m->memory, NULL);
+        if (!m->map)
+            atomic_fetch_sub(&v->taken, m->bytes);
+    }
+    *m = (struct vk_memory){0};
+}
+
+pith_status vk_allocate(struct vk_device *v, uint64_t bytes, int host, struct vk_memory *out,
+                        struct pith_error *err)
+{
+    VkBufferCreateInfo in = {
+        .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+        .size = (bytes + VK_ALIGN - 1) / VK_ALIGN * VK_ALIGN,
+        .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
+                 VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT};
+    VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                       .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
+    VkMemoryRequirements need;
+    pith_status st;
+    *out = (struct vk_memory){0};
+    TRY(vk_call(v, "memory", 1, err));
+    TRY(vk_check(v, v->f.CreateBuffer(v->h, &in, NULL, &out->buffer), "a buffer", err));
+    v->f.GetBufferMemoryRequirements(v->h, out->buffer, &need);
+    if (!host && atomic_load(&v->taken) + need.size > v->total)
+        TRY(vk_check(v, VK_ERROR_OUT_OF_DEVICE_MEMORY, "memory", err));
+    VkMemoryAllocateInfo memory = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                   .pNext = &flags,
+                                   .allocationSize = need.size,
+                                   .memoryTypeIndex = host ? v->type_host : v->type_device};
+    TRY(vk_check(v, v->f.AllocateMemory(v->h, &memory, NULL, &out->memory), "memory", err));
+    out->bytes = need.size;
+    if (!host)
+        atomic_fetch_add(&v->taken, out->bytes);
+    TRY(vk_check(v, v->f.BindBufferMemory(v->h, out->buffer, out->memory, 0), "memory", err));
+    if (host)
+        TRY(vk_check(v, v->f.MapMemory(v->h, out->memory, 0, VK_WHOLE_SIZE, 0, (void **)&out->map),
+                     "memory of the host", err));
+    VkBufferDeviceAddressInfo at = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
+                                    .buffer = out->buffer};
+    out->address = v->f.GetBufferDeviceAddress(v->h, &at);
+    return PITH_OK;
+fail:
+    vk_free(v, out);
+    return st;
+}
+
+static pith_status fill(struct vk_device *v, VkBuffer buffer, uint64_t from, uint64_t n,
+                        struct pith_error *err);
+
+static pith_status vulkan_alloc(struct buffer *b, struct pith_error *err)
+{
+    struct vk_device *v = vk_of(b->device);
+    struct vk_memory *m = mem_zalloc(sizeof *m, PITH_MEM_META);
+    if (!m)
+        return error_set(err, PITH_NOMEM, "out of memory of the host");
+    pith_status st = vk_allocate(v, b->bytes, 0, m, err);
+    if (st == PITH_OK)
+        st = fill(v, m->buffer, 0, VK_WHOLE_SIZE, err);
+    if (st != PITH_OK) {
+        vk_free(v, m);
+        mem_free(m);
+        return st;
+    }
+    b->handle = m;
+    return PITH_OK;
+}
+
+/* The last commands that use it have ended: nobody releases what he still waits for. A copy that
+ * failed before may be under way. */
+static void vulkan_release(struct buffer *b)
+{
+    struct vk_device *v = vk_of(b->device);
+    vk_wait(v, v->value, NULL);
+    vk_free(v, b->handle);
+    mem_free(b->handle);
+}
+
+/* ---------------------------------------------------------------- the queue */
+
+void vk_barrier(struct vk_device *v, VkCommandBuffer commands)
+{
+    VkMemoryBarrier all = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                           .srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT,
+                           .dstAccessMask = VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT};
+    v->f.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+                            VK_PIPELINE_STAGE_ALL_COMMANDS_BIT | VK_PIPELINE_STAGE_HOST_BIT, 0, 1,
+                            &all, 0, NULL, 0, NULL);
+}
+
+pith_status vk_begin(struct vk_device *v, VkCommandBuffer commands, int again,
+                     struct pith_error *err)
+{
+    VkCommandBufferBeginInfo in = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                   .flags =
+                                       again ? 0 : VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
+    pith_status st = vk_check(v, v->f.BeginCommandBuffer(commands, &in), "commands", err);
+    if (st == PITH_OK)
+        vk_barrier(v, commands);
+    return st;
+}
+
+pith_status vk_submit(struct vk_device *v, const VkCommandBuffer *commands, uint32_t n,
+                      uint64_t *value, struct pith_error *err)
+{
+    uint64_t next = v->value + 1;
+    VkTimelineSemaphoreSubmitInfo when = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+                                          .signalSemaphoreValueCount = 1,
+                                          .pSignalSemaphoreValues = &next};
+    VkSubmitInfo in = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                       .pNext = &when,
+                       .commandBufferCount = n,
+                       .pCommandBuffers = commands,
+                       .signalSemaphoreCount = 1,
+                       .pSignalSemaphores = &v->done};
+    pith_status st = vk_call(v, "submit", 0, err);
+    if (st == PITH_OK)
+        st = vk_check(v, v->f.QueueSubmit(v->queue, 1, &in, VK_NULL_HANDLE), "submit", err);
+    if (st == PITH_OK)
+        *value = v->value = next;
+    return st;
+}
+
+pith_status vk_wait(struct vk_device *v, uint64_t value, struct pith_error *err)
+{
+    VkSemaphoreWaitInfo in = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
+                              .semaphoreCount = 1,
+                              .pSemaphores = &v->done,
+                              .pValues = &value};
+    if (!value)
+        return PITH_OK;
+    return vk_check(v, v->f.WaitSemaphores(v->h, &in, UINT64_MAX), "wait", err);
+}
+
+static pith_status vulkan_event_wait(struct device *d, uint64_t ticket, struct pith_error *err)
+{
+    struct vk_device *v = vk_of(d);
+    pith_status st = vk_call(v, "wait for a copy", 0, err);
+    pith_status end = vk_wait(v, ticket, err);
+    return st == PITH_OK ? end : st;
+}
+
+/* ---------------------------------------------------------------- copies */
+
+/* The next stage, whose last commands have ended, begun anew. The lock is held. */
+static pith_status take_stage(struct vk_device *v, struct vk_stage **out, struct pith_error *err)
+{
+    struct vk_stage *s = &v->stage[v->next_stage];
+    v->next_stage = (v->next_stage + 1) % VK_STAGES;
+    pith_status st = vk_wait(v, s->value, err);
+    if (st == PITH_OK)
+        st = vk_begin(v, s->commands, 0, err);
+    *out = s;
+    return st;
+}
+
+static pith_status send_stage(struct vk_device *v, struct vk_stage *s, struct pith_error *err)
+{
+    vk_barrier(v, s->commands);
+    pith_status st = vk_check(v, v->f.EndCommandBuffer(s->commands), "commands", err);
+    return st == PITH_OK ? vk_submit(v, &s->commands, 1, &s->value, err) : st;
+}
+
+static pith_status fill(struct vk_device *v, VkBuffer buffer, uint64_t from, uint64_t n,
+                        struct pith_error *err)
+{
+    struct vk_stage *s;
+    pthread_mutex_lock(&v->lock);
+    pith_status st = take_stage(v, &s, err);
+    if (st == PITH_OK) {
+        v->f.CmdFillBuffer(s->commands, buffer, from, n, 0);
+        st = send_stage(v, s, err);
+    }
+    pthread_mutex_unlock(&v->lock);
+    return st;
+}
+
+static pith_status vulkan_zero(struct place at, uint64_t n, struct pith_error *err)
+{
+    struct vk_device *v = vk_of(at.buffer->device);
+    pith_status st = vk_call(v, "zero", 0, err);
+    return st == PITH_OK ? fill(v, vk_memory(at.buffer)->buffer, at.offset, n, err) : st;
+}
+
+/* One piece to the device (in NULL: from it) through a stage. */
+static pith_status move(struct vk_device *v, struct place at, const void *in, void *out, uint64_t n,
+                        uint64_t *value, struct pith_error *err)
+{
+    struct vk_stage *s;
+    VkBuffer far = vk_memory(at.buffer)->buffer;
+    pthread_mutex_lock(&v->lock);
+    pith_status st = take_stage(v, &s, err);
+    if (st == PITH_OK && in) {
+        memcpy(s->m.map, in, n);
+        VkBufferCopy region = {0, at.offset, n};
+        v->f.CmdCopyBuffer(s->commands, s->m.buffer, far, 1, &region);
+    } else if (st == PITH_OK) {
+        VkBufferCopy region = {at.offset, 0, n};
+        v->f.CmdCopyBuffer(s->commands, far, s->m.buffer, 1, &region);
+    }
+    if (st == PITH_OK)
+        st = send_stage(v, s, err);
+    if (st == PITH_OK && !in)
+        st = vk_wait(v, s->value, err);
+    if (st == PITH_OK && !in)
+        memcpy(out, s->m.map, n);
+    *value = s->value;
+    pthread_mutex_unlock(&v->lock);
+    return st;
+}
+
+static pith_status move_all(struct place at, const uint8_t *in, uint8_t *out, uint64_t n,
+                            uint64_t *value, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    for (uint64_t i = 0; i < n && st == PITH_OK; i += VK_STAGE_BYTES) {
+        uint64_t part = n - i < VK_STAGE_BYTES ? n - i : VK_STAGE_BYTES;
+        struct place to = {at.buffer, at.offset + i};
+        st = move(vk_of(at.buffer->device), to, in ? in + i : NULL, out ? out + i : NULL, part,
+                  value, err);
+    }
+    return st;
+}
+
+static pith_status vulkan_write(struct place to, const void *host, uint64_t n, struct event *ev,
+                                struct pith_error *err)
+{
+    struct vk_device *v = vk_of(to.buffer->device);
+    uint64_t value = 0;
+    pith_status st = vk_call(v, "write", 0, err);
+    if (st == PITH_OK)
+        st = move_all(to, host, NULL, n, &value, err);
+    if (st == PITH_OK)
+        *ev = (struct event){&v->dev, value};
+    return st;
+}
+
+static pith_status vulkan_read(void *host, struct place from, uint64_t n, struct event *ev,
+                               struct pith_error *err)
+{
+    uint64_t value = 0;
+    pith_status st = vk_call(vk_of(from.buffer->device), "read", 0, err);
+    (void)ev;
+    return st == PITH_OK ? move_all(from, NULL, host, n, &value, err) : st;
+}
+
+/* Two devices share no memory: pieces go by the host. */
+static pith_status across(struct place to, struct place from, uint64_t n, struct event *ev,
+                          struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    uint8_t *piece = mem_alloc(VK_STAGE_BYTES, PITH_MEM_SCRATCH);
+    if (!piece)
+        return error_set(err, PITH_NOMEM, "out of memory of the host");
+    for (uint64_t i = 0; i < n && st == PITH_OK; i += VK_STAGE_BYTES) {
+        uint64_t part = n - i < VK_STAGE_BYTES ? n - i : VK_STAGE_BYTES;
+        st = vulkan_read(piece, (struct place){from.buffer, from.offset + i}, part, ev, err);
+        if (st == PITH_OK)
+            st = vulkan_write((struct place){to.buffer, to.offset + i}, piece, part, ev, err);
+    }
+    mem_free(piece);
+    return st;
+}
+
+static pith_status vulkan_copy(struct place to, struct place from, uint64_t n, struct event *ev,
+                               struct pith_error *err)
+{
+    struct vk_device *v = vk_of(to.buffer->device);
+    struct vk_stage *s;
+    if (from.buffer->device != to.buffer->device)
+        return across(to, from, n, ev, err);
+    pith_status st = vk_call(v, "copy", 0, err);
+    if (st != PITH_OK)
+        return st;
+    pthread_mutex_lock(&v->lock);
+    st = take_stage(v, &s, err);
+    if (st == PITH_OK) {
+        VkBufferCopy region = {from.offset, to.offset, n};
+        v->f.CmdCopyBuffer(s->commands, vk_memory(from.buffer)->buffer,
+                           vk_memory(to.buffer)->buffer, 1, &region);
+        st = send_stage(v, s, err);
+    }
+    if (st == PITH_OK)
+        *ev = (struct event){&v->dev, s->value};
+    pthread_mutex_unlock(&v->lock);
+    return st;
+}
+
+/* ---------------------------------------------------------------- pages */
+
+/* A state's part of a page as the host's kernels lay it out, which is how it lies here, too. */
+static pith_status page(struct place at, const struct state *kv, int write, int first, int n,
+                        void *k, void *v, struct pith_error *err)
+{
+    struct state part = *kv;
+    struct event ev = {0};
+    int64_t end = kv_lay_out(&part, 0);
+    uint8_t *copy = mem_alloc((size_t)end, PITH_MEM_SCRATCH);
+    if (!copy)
+        return error_set(err, PITH_NOMEM, "out of memory of the host for a page");
+    struct place from = {at.buffer, at.offset + (uint64_t)kv->k_off};
+    pith_status st = vulkan_read(copy, from, (uint64_t)end, &ev, err);
+    if (st == PITH_OK && write) {
+        kv_put_page(&part, copy, first, n, k, v);
+        st = vulkan_write(from, copy, (uint64_t)end, &ev, err);
+        if (st == PITH_OK)
+            st = event_wait(&ev, err);
+    } else if (st == PITH_OK) {
+        kv_get_page(&part, copy, first, n, k, v);
+    }
+    mem_free(copy);
+    return st;
+}
+
+static pith_status vulkan_page_read(struct place at, const struct state *kv, int first, int n,
+                                    void *k, void *v, struct pith_error *err)
+{
+    return page(at, kv, 0, first, n, k, v, err);
+}
+
+static pith_status vulkan_page_write(struct place at, const struct state *kv, int first, int n,
+                                     const void *k, const void *v, struct pith_error *err)
+{
+    return page(at, kv, 1, first, n, (void *)(uintptr_t)k, (void *)(uintptr_t)v, err);
+}
+
+const struct backend backend_vulkan = {
+    .name = "vulkan",
+    .plain = 1,
+    .n_devices = vulkan_n_devices,
+    .open = vulkan_open,
+    .close = vulkan_close,
+    .memory = vulkan_memory,
+    .limits = vulkan_limits,
+    .alloc = vulkan_alloc,
+    .release = vulkan_release,
+    .write = vulkan_write,
+    .read = vulkan_read,
+    .copy = vulkan_copy,
+    .zero = vulkan_zero,
+    .event_wait = vulkan_event_wait,
+    .impl = vk_impl,
+    .job_bytes = vk_job_bytes,
+    .prepare = vk_prepare,
+    .finish = vk_finish,
+    .cache_ops = vk_cache_ops,
+    .submit = vk_submit_phases,
+    .wait = vk_wait_phases,
+    .page_read = vulkan_page_read,
+    .page_write = vulkan_page_write,
+};

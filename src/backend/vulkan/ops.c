@@ -1,0 +1,640 @@
+/* ops.c -- which shader an op runs with which constants, and what it is called with. One row an op:
+ * `kernel` looks at a node (0: the device cannot), `launch` at a call, whose impl.ctx is the
+ * kernel's name and nothing else: what a launch needs is in the call. */
+#include "backend/vulkan/vulkan_impl.h"
+
+#include <math.h>
+#include <string.h>
+#include "graph/kv_page.h"
+#include "graph/ops.h"
+
+/* What is asked of a node and of a call alike. */
+struct op_view {
+    enum op op;
+    const void *p;
+    int32_t n_src;
+    const struct tensor *w, *b, *w2;
+    const struct state *kv;
+    int32_t n_states;
+    int64_t cols, in_cols; /* of the result, of the first operand */
+};
+
+static struct op_view view_node(const struct node *n)
+{
+    return (struct op_view){.op = n->op,
+                            .p = n->p,
+                            .n_src = n->n_src,
+                            .w = n->w,
+                            .b = n->b,
+                            .w2 = n->w2,
+                            .kv = n->state[0],
+                            .n_states = n->n_states,
+                            .cols = n->cols,
+                            .in_cols = n->n_src ? n->src[0]->cols : 0};
+}
+
+static struct op_view view_call(const struct call *c)
+{
+    return (struct op_view){.op = c->op,
+                            .p = c->p,
+                            .n_src = c->n_src,
+                            .w = c->w,
+                            .b = c->b,
+                            .w2 = c->w2,
+                            .kv = c->state[0],
+                            .n_states = c->n_states,
+                            .cols = c->dst.cols,
+                            .in_cols = c->n_src ? c->src[0].cols : 0};
+}
+
+/* Types as types.glsl numbers them. */
+static int type_of(enum dtype t)
+{
+    static const int8_t types[DT_COUNT] = {
+        [DT_F32] = 1,    [DT_F16] = 2,   [DT_BF16] = 3,  [DT_Q4_0] = 4,    [DT_Q4_1] = 5,
+        [DT_Q5_0] = 6,   [DT_Q5_1] = 7,  [DT_Q8_0] = 8,  [DT_Q2_K] = 9,    [DT_Q3_K] = 10,
+        [DT_Q4_K] = 11,  [DT_Q5_K] = 12, [DT_Q6_K] = 13, [DT_IQ4_NL] = 14, [DT_IQ4_XS] = 15,
+        [DT_MXFP4] = 16, [DT_I32] = 17};
+    return types[t] - 1;
+}
+
+static uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+static int is_f32(const struct tensor *t)
+{
+    return !t || t->type == DT_F32;
+}
+
+static uint32_t blocks(int64_t n, int64_t of)
+{
+    return (uint32_t)((n + of - 1) / of);
+}
+
+/* ---------------------------------------------------------------- launching */
+
+static int64_t rows_at(const struct vk_places *at, enum rows_of rows, int32_t mul)
+{
+    return (int64_t)mul * (rows == ROWS_T   ? at->T
+                           : rows == ROWS_R ? at->R
+                           : rows == ROWS_N ? at->N
+                                            : 1);
+}
+
+static uint32_t row_groups(int64_t n)
+{
+    return (uint32_t)(n < 1 ? 1 : n < 65535 ? n : 65535);
+}
+
+static uint32_t kind_of(const struct value *v)
+{
+    return (uint32_t)v->rows | (uint32_t)v->rows_mul << 2;
+}
+
+/* Operands, weights and a thread for each of the result's columns. */
+static void common(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    l->args = (struct vk_args){.step = at->step,
+                               .dst = at->act + c->dst.offset,
+                               .w = (uint64_t)(uintptr_t)c->w_data,
+                               .bias = (uint64_t)(uintptr_t)c->b_data,
+                               .rows = kind_of(&c->dst),
+                               .cols = (uint32_t)c->dst.cols,
+                               .ld = (uint32_t)c->dst.ld};
+    if (c->n_src > 0) {
+        l->args.a = at->act + c->src[0].offset;
+        l->args.lda = (uint32_t)c->src[0].ld;
+    }
+    if (c->n_src > 1) {
+        l->args.b = at->act + c->src[1].offset;
+        l->args.ldb = (uint32_t)c->src[1].ld;
+    }
+    l->groups[0] = blocks(c->dst.cols, 64);
+    l->groups[1] = row_groups(rows_at(at, c->dst.rows, c->dst.rows_mul));
+    l->groups[2] = 1;
+}
+
+/* ---------------------------------------------------------------- rows.comp */
+
+enum {
+    R_ADD,
+    R_MUL,
+    R_SCALE,
+    R_SOFTCAP,
+    R_AFFINE,
+    R_LERP,
+    R_HEAD_MUL,
+    R_GLU,
+    R_CLAMP,
+    R_TEMPER,
+    R_SELECT,
+    R_MOE_SPREAD,
+    R_MOE_SUM
+};
+
+static int rows_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    static const int8_t which[OP_COUNT] = {
+        [OP_ADD] = R_ADD,           [OP_MUL] = R_MUL,       [OP_SCALE] = R_SCALE,
+        [OP_SOFTCAP] = R_SOFTCAP,   [OP_AFFINE] = R_AFFINE, [OP_LERP] = R_LERP,
+        [OP_HEAD_MUL] = R_HEAD_MUL, [OP_GLU] = R_GLU,       [OP_CLAMP] = R_CLAMP,
+        [OP_TEMPER] = R_TEMPER,     [OP_SELECT] = R_SELECT, [OP_MOE_SPREAD] = R_MOE_SPREAD,
+        [OP_MOE_SUM] = R_MOE_SUM};
+    static const int8_t acts[] = {
+        [GLU_SILU] = 0,      [GLU_GELU] = 1,      [GLU_GELU_ERF] = 2, [GLU_GELU_QUICK] = 3,
+        [GLU_RELU] = 4,      [GLU_RELU2] = 5,     [GLU_SIGMOID] = 6,  [GLU_TANH] = 7,
+        [GLU_EXP] = 8,       [GLU_SOFTPLUS] = 9,  [GLU_ROUND] = 10,   [GLU_XIELU] = 11,
+        [GLU_SILU_MIN] = 12, [GLU_SILU_CAP] = 13, [GLU_OAI] = 14};
+    *k = (struct vk_kernel){VK_rows, {which[v->op]}};
+    if (v->op == OP_GLU)
+        k->spec[1] = acts[((const struct glu_op *)v->p)->act];
+    k->spec[2] = v->op == OP_GLU       ? v->n_src > 1
+                 : v->op == OP_MOE_SUM ? !((const struct moe_op *)v->p)->plain
+                                       : v->b != NULL;
+    k->spec[3] = v->w != NULL;
+    return is_f32(v->w) && is_f32(v->b);
+}
+
+static void rows_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    uint32_t *p = l->args.p;
+    switch (c->op) {
+    case OP_SCALE:
+        p[0] = bits_of(((const struct scale_op *)c->p)->scale);
+        break;
+    case OP_SOFTCAP:
+        p[0] = bits_of(((const struct softcap_op *)c->p)->cap);
+        break;
+    case OP_GLU:
+        memcpy(p, ((const struct glu_op *)c->p)->c, 16);
+        break;
+    case OP_CLAMP:
+        p[0] = bits_of(((const struct clamp_op *)c->p)->lo);
+        p[1] = bits_of(((const struct clamp_op *)c->p)->hi);
+        break;
+    case OP_LERP:
+        if (c->w) {
+            l->args.w += (uint64_t)((const struct lerp_op *)c->p)->first * 4;
+        } else {
+            l->args.extra = at->act + c->src[2].offset;
+            p[0] = (uint32_t)c->src[2].ld;
+        }
+        break;
+    case OP_HEAD_MUL:
+        p[0] = (uint32_t)(c->dst.cols / c->src[1].cols);
+        break;
+    case OP_TEMPER: {
+        const struct temper_op *t = c->p;
+        p[0] = bits_of(t->t);
+        p[1] = (uint32_t)t->every;
+        p[2] = (uint32_t)t->offset;
+        break;
+    }
+    case OP_MOE_SPREAD:
+    case OP_MOE_SUM:
+        p[0] = (uint32_t)((const struct moe_op *)c->p)->k;
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---------------------------------------------------------------- norm.comp */
+
+static int64_t norm_width(const struct op_view *v)
+{
+    return v->op == OP_HEAD_SCALE ? ((const struct head_scale_op *)v->p)->width
+           : v->op == OP_LENGTH   ? ((const struct length_op *)v->p)->width
+                                  : ((const struct norm_op *)v->p)->width;
+}
+
+static int norm_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    int op = v->op == OP_RMS_NORM     ? 0
+             : v->op == OP_LAYER_NORM ? 1
+             : v->op == OP_L2_NORM    ? 2
+             : v->op == OP_HEAD_SCALE ? 3
+                                      : 4;
+    *k = (struct vk_kernel){VK_norm, {op, v->w != NULL}};
+    return is_f32(v->w);
+}
+
+static void norm_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    struct op_view v = view_call(c);
+    int64_t width = norm_width(&v);
+    (void)at;
+    l->args.p[0] = (uint32_t)width;
+    l->args.p[1] = (uint32_t)value_step(&c->src[0], width);
+    if (c->op != OP_HEAD_SCALE && c->op != OP_LENGTH)
+        l->args.p[3] = bits_of(((const struct norm_op *)c->p)->eps);
+    l->groups[0] = (uint32_t)(c->src[0].cols / width);
+}
+
+/* ---------------------------------------------------------------- rope.comp, rope_table.comp */
+
+static int rope_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    *k = (struct vk_kernel){v->op == OP_ROPE ? VK_rope : VK_rope_table, {0}};
+    return 1;
+}
+
+static void rope_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    uint32_t *p = l->args.p;
+    (void)at;
+    if (c->op == OP_ROPE_TABLE) {
+        p[0] = bits_of(((const struct rope_table_op *)c->p)->set->mscale);
+        l->groups[0] = blocks(c->dst.cols / 2, 64);
+        return;
+    }
+    const struct rope_op *r = c->p;
+    p[0] = (uint32_t)r->width;
+    p[1] = (uint32_t)value_step(&c->src[0], r->width);
+    p[2] = (uint32_t)r->first;
+    p[3] = (uint32_t)r->set->n_rot;
+    p[4] = r->set->neox != 0;
+    p[5] = r->inverse != 0;
+    l->groups[0] = blocks(c->dst.cols / r->width * (r->width - r->set->n_rot / 2), 64);
+}
+
+/* Turns of 2^64 for a step of one position, to the nearest that a double tells. */
+static uint64_t turns(double freq)
+{
+    double t = freq / 6.283185307179586476925;
+    t -= floor(t);
+    double top = floor(t * 0x1p32);
+    return (uint64_t)top << 32 | (uint64_t)((t * 0x1p32 - top) * 0x1p32);
+}
+
+static uint32_t rope_constants(const struct call *c, const struct vk_places *at, void *out)
+{
+    (void)at;
+    const struct rope_set *set = ((const struct rope_table_op *)c->p)->set;
+    uint64_t *y = out;
+    for (int i = 0; y && i < set->n_rot / 2; i++)
+        y[i] = set->axis && set->axis[i] == 3 ? 0 : turns(set->freq[i]);
+    return (uint32_t)set->n_rot / 2 * 8;
+}
+
+/* ---------------------------------------------------------------- embed.comp, columns, pool */
+
+static int embed_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    int by = v->op == OP_EMBED ? 5 : (int)((const struct gather_op *)v->p)->by;
+    *k = (struct vk_kernel){VK_embed, {type_of(v->w->type), by}};
+    return k->spec[0] >= 0 && (v->op == OP_GATHER || v->w->type != DT_I32);
+}
+
+static void embed_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    int64_t width = tensor_k(c->w);
+    const struct gather_op *g = c->p;
+    float scale = c->op == OP_EMBED ? ((const struct embed_op *)c->p)->scale : g->scale;
+    (void)at;
+    l->args.p[0] = (uint32_t)tensor_m(c->w);
+    if (c->op == OP_GATHER) {
+        l->args.p[2] = (uint32_t)g->row;
+        l->args.p[3] = (uint32_t)g->of_embd;
+    }
+    l->args.p[4] = bits_of(scale);
+    l->args.p[5] = (uint32_t)width;
+    l->groups[0] = blocks(c->dst.cols / width * ((width + 7) / 8), 64);
+}
+
+static int columns_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    (void)v;
+    *k = (struct vk_kernel){VK_columns, {0}};
+    return 1;
+}
+
+/* Runs as columns.comp reads them. */
+static uint32_t columns_constants(const struct call *c, const struct vk_places *at, void *out)
+{
+    const struct columns_op *p = c->p;
+    uint32_t *y = out, col = 0;
+    for (int32_t i = 0; y && i < p->n_runs; i++, y += 8) {
+        const struct column_run *r = &p->run[i];
+        const struct value *src = &c->src[r->src];
+        uint64_t from = at->act + src->offset;
+        const uint32_t run[8] = {(uint32_t)from,
+                                 (uint32_t)(from >> 32),
+                                 (uint32_t)src->ld,
+                                 (uint32_t)r->first,
+                                 (uint32_t)r->width,
+                                 (uint32_t)r->stride,
+                                 col,
+                                 0};
+        memcpy(y, run, sizeof run);
+        col += (uint32_t)(r->n * r->width);
+    }
+    return (uint32_t)p->n_runs * 32;
+}
+
+static void columns_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    (void)at;
+    l->args.p[0] = (uint32_t)((const struct columns_op *)c->p)->n_runs;
+}
+
+static int pool_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    (void)v;
+    *k = (struct vk_kernel){VK_pool, {0}};
+    return 1;
+}
+
+static void pool_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    enum pool_kind kind = ((const struct pool_op *)c->p)->kind;
+    (void)at;
+    l->args.p[0] = kind == POOL_MEAN ? 0 : kind == POOL_CLS ? 1 : 2;
+}
+
+/* ---------------------------------------------------------------- matmul.comp */
+
+enum { MM_COLS = 8, MM_ROWS = 2, MM_GROUPS = 4 };
+
+static int matmul_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    int kind = v->op == OP_MATMUL ? 0 : v->op == OP_HEAD_MATMUL ? 1 : 2;
+    *k = (struct vk_kernel){VK_matmul, {type_of(v->w->type), kind, 1, MM_ROWS}};
+    k->spec[4] = v->b != NULL;
+    k->spec[5] = v->w2 != NULL;
+    return k->spec[0] >= 0 && v->w->type != DT_I32 && is_f32(v->b) && is_f32(v->w2);
+}
+
+static void matmul_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    int64_t rows = rows_at(at, c->dst.rows, c->dst.rows_mul), m = tensor_m(c->w);
+    int32_t cols = rows > 4 ? MM_COLS : rows > 1 ? 4 : 1;
+    const struct moe_op *moe = c->op == OP_MOE_MATMUL ? c->p : NULL;
+    l->kernel.spec[2] = cols;
+    l->args.p[0] = (uint32_t)tensor_k(c->w);
+    l->args.p[1] = (uint32_t)m;
+    l->groups[0] = blocks(m, MM_ROWS * MM_GROUPS);
+    l->groups[1] = row_groups((rows + cols - 1) / cols);
+    if (c->op == OP_HEAD_MATMUL)
+        l->groups[2] = (uint32_t)tensor_stack(c->w);
+    if (!moe)
+        return;
+    int64_t groups = rows / cols + moe->n_expert; /* each expert has one that is not full */
+    l->groups[1] = row_groups(groups < rows ? groups : rows);
+    l->args.p[2] = c->src[0].rows_mul == moe->k ? 1 : (uint32_t)moe->k;
+    l->args.p[3] = (uint32_t)moe->k;
+    l->args.p[4] = (uint32_t)moe->n_expert;
+    l->args.extra = (uint64_t)(uintptr_t)c->w2_data;
+}
+
+/* ---------------------------------------------------------------- pages */
+
+enum { MOST_CHUNKS = 16, MOST_D_K = 2048, MOST_EXPERTS = 1024, MOST_CHOSEN = 64 };
+
+/* Pages of numbers; the place of a group is told with each launch. */
+static int page_kernel(const struct state *kv, struct vk_kernel *k)
+{
+    k->spec[0] = type_of(kv->k_type);
+    k->spec[1] = kv_has_v(kv) ? type_of(kv->v_type) : k->spec[0];
+    k->spec[2] = kv->rows == STATE_LATENT;
+    return k->spec[0] >= 0 && k->spec[0] <= 2 && k->spec[1] >= 0 && k->spec[1] <= 2;
+}
+
+static void page_args(const struct state *kv, const struct vk_places *at, struct vk_args *a)
+{
+    const struct slabs *s = at->cache[kv->group];
+    a->extra = at->views + 8 * (uint64_t)at->group_view[kv->group];
+    a->p[0] = (uint32_t)kv->group;
+    a->p[1] = (uint32_t)s->shift;
+    a->p[2] = (uint32_t)s->unit;
+    a->p[3] = (uint32_t)kv->n_head_kv;
+    a->p[4] = (uint32_t)kv->d_k;
+    a->p[5] = (uint32_t)kv->d_v;
+    a->p[6] = (uint32_t)kv->k_off;
+    a->p[7] = (uint32_t)kv->v_off;
+    a->p[8] = (uint32_t)kv->k_head;
+    a->p[9] = (uint32_t)kv->v_head;
+}
+
+static int cache_write_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    *k = (struct vk_kernel){VK_cache_write, {0}};
+    return page_kernel(v->kv, k);
+}
+
+static void cache_write_launch(const struct call *c, const struct vk_places *at,
+                               struct vk_launch *l)
+{
+    const struct state *kv = c->state[0];
+    page_args(kv, at, &l->args);
+    if (!kv_has_v(kv) && kv->rows != STATE_LATENT)
+        l->args.p[5] = 0;
+    l->groups[0] = blocks(kv->n_head_kv * (kv->d_k + (kv_has_v(kv) ? kv->d_v : 0)), 64);
+}
+
+/* One state, and no list of slots. */
+static int attn_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    const struct attn_op *p = v->p;
+    int chunks = (int)blocks(kv_padded(v->kv->d_v), 64);
+    if (v->n_states > 1 || p->list || v->kv->d_k > MOST_D_K || chunks > MOST_CHUNKS)
+        return 0;
+    if (v->op == OP_ATTN_MERGE) {
+        *k = (struct vk_kernel){VK_attn_merge, {v->w != NULL, chunks}};
+        return is_f32(v->w);
+    }
+    *k = (struct vk_kernel){VK_attn, {0}};
+    k->spec[3] = (p->cap > 0) | (p->slopes != NULL) << 1 | (p->table != 0) << 2;
+    k->spec[4] = chunks;
+    k->spec[5] = v->kv->d_k;
+    return page_kernel(v->kv, k);
+}
+
+/* Partials of a row: by span where there is room for all, else one. */
+static uint32_t attn_parts(const struct value *parts, const struct vk_places *at)
+{
+    return at->spans > 1 && (int64_t)at->T * at->spans <= parts->cap_rows ? (uint32_t)at->spans : 1;
+}
+
+static void attn_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    const struct attn_op *p = c->p;
+    l->groups[0] = (uint32_t)p->n_head;
+    if (c->op == OP_ATTN_MERGE) {
+        l->args.p[0] = (uint32_t)p->n_head;
+        l->args.p[1] = (uint32_t)c->state[0]->d_v;
+        l->args.p[2] = attn_parts(&c->src[0], at);
+        return;
+    }
+    page_args(c->state[0], at, &l->args);
+    l->args.p[10] = (uint32_t)p->n_head;
+    l->args.p[11] = bits_of(p->cap);
+    l->args.p[12] = l->groups[2] = attn_parts(&c->dst, at);
+    if (p->table)
+        l->args.bias = at->act + c->src[p->table].offset;
+}
+
+static uint32_t attn_constants(const struct call *c, const struct vk_places *at, void *out)
+{
+    const struct attn_op *p = c->p;
+    (void)at;
+    if (c->op != OP_ATTN || !p->slopes)
+        return 0;
+    if (out)
+        memcpy(out, p->slopes, (size_t)p->n_head * 4);
+    return (uint32_t)p->n_head * 4;
+}
+
+/* ---------------------------------------------------------------- experts */
+
+static int topk_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    const struct topk_op *p = v->p;
+    *k = (struct vk_kernel){VK_topk, {(int32_t)p->gating}};
+    k->spec[1] = (p->norm != 0) | (v->b != NULL) << 1 | (v->w2 != NULL) << 2;
+    return !v->w && is_f32(v->b) && is_f32(v->w2) && v->in_cols <= MOST_EXPERTS &&
+           p->k <= MOST_CHOSEN && p->n_group <= 64;
+}
+
+static void topk_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    const struct topk_op *p = c->p;
+    const uint32_t args[8] = {(uint32_t)c->src[0].cols, (uint32_t)p->k,
+                              (uint32_t)p->n_group,     (uint32_t)p->n_group_used,
+                              (uint32_t)p->per_group,   p->group_by_best != 0,
+                              bits_of(p->least),        bits_of(p->scale)};
+    (void)at;
+    memcpy(l->args.p, args, sizeof args);
+    l->args.w = (uint64_t)(uintptr_t)c->w2_data;
+    l->groups[0] = 1;
+}
+
+static int moe_sort_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    *k = (struct vk_kernel){VK_moe_sort, {0}};
+    return ((const struct moe_op *)v->p)->n_expert <= MOST_EXPERTS;
+}
+
+static void moe_sort_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    const struct moe_op *p = c->p;
+    (void)at;
+    l->args.rows = kind_of(&c->src[0]);
+    l->args.p[0] = (uint32_t)p->n_expert;
+    l->args.p[1] = (uint32_t)p->k;
+    l->groups[0] = l->groups[1] = 1;
+}
+
+/* ---------------------------------------------------------------- the table */
+
+struct vk_op {
+    const char *name;
+    int (*kernel)(const struct op_view *v, struct vk_kernel *k);
+    void (*launch)(const struct call *c, const struct vk_places *at, struct vk_launch *l);
+    /* Bytes of constants in memory; written where out is not NULL. */
+    uint32_t (*constants)(const struct call *c, const struct vk_places *at, void *out);
+};
+
+#define ROWS                                                                                       \
+    {                                                                                              \
+        "rows", rows_kernel, rows_launch, NULL                                                     \
+    }
+#define NORM                                                                                       \
+    {                                                                                              \
+        "norm", norm_kernel, norm_launch, NULL                                                     \
+    }
+#define MATMUL                                                                                     \
+    {                                                                                              \
+        "matmul", matmul_kernel, matmul_launch, NULL                                               \
+    }
+#define ATTN                                                                                       \
+    {                                                                                              \
+        "attn", attn_kernel, attn_launch, attn_constants                                           \
+    }
+static const struct vk_op ops[OP_COUNT] = {
+    [OP_EMBED] = {"embed", embed_kernel, embed_launch, NULL},
+    [OP_GATHER] = {"embed", embed_kernel, embed_launch, NULL},
+    [OP_ROPE_TABLE] = {"rope_table", rope_kernel, rope_launch, rope_constants},
+    [OP_ROPE] = {"rope", rope_kernel, rope_launch, NULL},
+    [OP_RMS_NORM] = NORM,
+    [OP_LAYER_NORM] = NORM,
+    [OP_L2_NORM] = NORM,
+    [OP_HEAD_SCALE] = NORM,
+    [OP_LENGTH] = NORM,
+    [OP_ADD] = ROWS,
+    [OP_MUL] = ROWS,
+    [OP_AFFINE] = ROWS,
+    [OP_LERP] = ROWS,
+    [OP_HEAD_MUL] = ROWS,
+    [OP_SCALE] = ROWS,
+    [OP_SOFTCAP] = ROWS,
+    [OP_GLU] = ROWS,
+    [OP_CLAMP] = ROWS,
+    [OP_TEMPER] = ROWS,
+    [OP_SELECT] = ROWS,
+    [OP_MOE_SPREAD] = ROWS,
+    [OP_MOE_SUM] = ROWS,
+    [OP_CACHE_WRITE] = {"cache_write", cache_write_kernel, cache_write_launch, NULL},
+    [OP_MATMUL] = MATMUL,
+    [OP_HEAD_MATMUL] = MATMUL,
+    [OP_MOE_MATMUL] = MATMUL,
+    [OP_ATTN] = ATTN,
+    [OP_ATTN_MERGE] = ATTN,
+    [OP_POOL] = {"pool", pool_kernel, pool_launch, NULL},
+    [OP_TOPK] = {"topk", topk_kernel, topk_launch, NULL},
+    [OP_MOE_SORT] = {"moe_sort", moe_sort_kernel, moe_sort_launch, NULL},
+    [OP_COLUMNS] = {"columns", columns_kernel, columns_launch, columns_constants},
+};
+
+/* Names of products tell the weight's type. */
+static const char *kernel_name(const struct op_view *v, const struct vk_op *op)
+{
+#define X(NAME, name, ...) [DT_##NAME] = "matmul " name " vulkan",
+    static const char *const products[DT_COUNT] = {
+#include "tensor/dtypes.def"
+    };
+#undef X
+    return op_has(v->op, OP_PRODUCT) ? products[v->w->type] : op->name;
+}
+
+/* Nobody calls it: a plan wants to see that there is something to run. */
+static OP_FN(on_device)
+{
+    (void)c, (void)x, (void)begin, (void)end, (void)ith;
+}
+
+int vk_impl(const struct device *d, const struct node *n, struct op_impl *out)
+{
+    struct op_view v = view_node(n);
+    const struct vk_op *op = &ops[n->op];
+    struct vk_kernel k;
+    (void)d;
+    if (!op->kernel || n->fmt != ACT_F32 ||
+        (n->w && tensor_layout_on(n->w, n->device) != LAYOUT_ROWS) || !op->kernel(&v, &k))
+        return 0;
+    *out = (struct op_impl){.kernel = kernel_name(&v, op), .fn = on_device};
+    return 1;
+}
+
+uint32_t vk_constants(const struct call *c, const struct vk_places *at, void *out)
+{
+    const struct vk_op *op = &ops[c->op];
+    return op->constants ? op->constants(c, at, out) : 0;
+}
+
+void vk_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    const struct vk_op *op = &ops[c->op];
+    struct op_view v = view_call(c);
+    op->kernel(&v, &l->kernel);
+    common(c, at, l);
+    if (vk_constants(c, at, NULL)) {
+        uint64_t *where = c->op == OP_ATTN ? &l->args.bias : &l->args.extra;
+        *where = at->consts;
+    }
+    op->launch(c, at, l);
+}

@@ -1,0 +1,145 @@
+/* pipeline.c -- shaders and pipelines. A pipeline is a shader with the values of its specialization
+ * constants, made when a plan first asks for it. What the driver makes of them is kept in a file of
+ * the cache folder (PITH_CACHE), one for each device and version of its driver. */
+#include "backend/vulkan/vulkan_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/env.h"
+#include "base/machine/file.h"
+#include "base/mem.h"
+
+enum { CACHE_MOST = 64 << 20 };
+
+/* Drivers check what they are given: that of another driver, or what is damaged, is left aside. */
+static void read_cache(struct vk_device *v, VkPipelineCacheCreateInfo *in, char **data)
+{
+    const char *folder = env_get("PITH_CACHE");
+    uint64_t n = 0;
+    *data = NULL;
+    if (!folder)
+        return;
+    size_t len = strlen(folder);
+    if (len + 64 > sizeof v->cache_path)
+        return;
+    snprintf(v->cache_path, sizeof v->cache_path, "%s/vulkan-%s.pipelines", folder, v->id);
+    *data = file_read_all(v->cache_path, CACHE_MOST, &n, PITH_MEM_SCRATCH, NULL);
+    if (!*data)
+        return;
+    in->initialDataSize = n;
+    in->pInitialData = *data;
+    v->cached = n;
+}
+
+pith_status vk_pipelines_open(struct vk_device *v, struct pith_error *err)
+{
+    VkPushConstantRange range = {VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(struct vk_args)};
+    VkPipelineLayoutCreateInfo in = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+                                     .pushConstantRangeCount = 1,
+                                     .pPushConstantRanges = &range};
+    VkPipelineCacheCreateInfo cache = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+    char *data;
+    pith_status st;
+    read_cache(v, &cache, &data);
+    VkResult r = v->f.CreatePipelineCache(v->h, &cache, NULL, &v->cache);
+    mem_free(data);
+    TRY(vk_check(v, r, "the pipeline cache", err));
+    TRY(vk_check(v, v->f.CreatePipelineLayout(v->h, &in, NULL, &v->layout), "pipelines", err));
+fail:
+    return st;
+}
+
+void vk_pipelines_keep(struct vk_device *v)
+{
+    struct file_writer w;
+    size_t n = 0;
+    if (!v->cache_path[0] || v->f.GetPipelineCacheData(v->h, v->cache, &n, NULL) != VK_SUCCESS ||
+        n == v->cached || n > CACHE_MOST)
+        return;
+    void *data = mem_alloc(n, PITH_MEM_SCRATCH);
+    if (data && v->f.GetPipelineCacheData(v->h, v->cache, &n, data) == VK_SUCCESS &&
+        file_writer_open(&w, v->cache_path, NULL) == PITH_OK) {
+        w.unsynced = 1;
+        file_writer_put(&w, data, n);
+        file_writer_commit(&w, NULL);
+    }
+    mem_free(data);
+    v->cached = n;
+}
+
+void vk_pipelines_close(struct vk_device *v)
+{
+    if (v->cache)
+        vk_pipelines_keep(v);
+    for (int32_t i = 0; i < v->n_pipelines; i++)
+        v->f.DestroyPipeline(v->h, v->pipeline[i].h, NULL);
+    mem_free(v->pipeline);
+    for (int i = 0; i < VK_N_SHADERS; i++)
+        if (v->module[i])
+            v->f.DestroyShaderModule(v->h, v->module[i], NULL);
+    if (v->layout)
+        v->f.DestroyPipelineLayout(v->h, v->layout, NULL);
+    if (v->cache)
+        v->f.DestroyPipelineCache(v->h, v->cache, NULL);
+}
+
+static pith_status make_pipeline(struct vk_device *v, const struct vk_kernel *k, VkPipeline *out,
+                                 struct pith_error *err)
+{
+    const struct vk_spirv *spirv = &vk_spirv[k->shader];
+    VkShaderModuleCreateInfo code = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                     .codeSize = spirv->bytes,
+                                     .pCode = spirv->code};
+    VkSpecializationMapEntry entry[VK_SPECS];
+    pith_status st = vk_call(v, "a pipeline", 1, err);
+    if (st == PITH_OK && !v->module[k->shader])
+        st = vk_check(v, v->f.CreateShaderModule(v->h, &code, NULL, &v->module[k->shader]),
+                      spirv->name, err);
+    if (st != PITH_OK)
+        return st;
+    for (uint32_t i = 0; i < VK_SPECS; i++)
+        entry[i] = (VkSpecializationMapEntry){i, i * 4, 4};
+    VkSpecializationInfo spec = {VK_SPECS, entry, sizeof k->spec, k->spec};
+    VkComputePipelineCreateInfo in = {
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .module = v->module[k->shader],
+                  .pName = "main",
+                  .pSpecializationInfo = &spec},
+        .layout = v->layout};
+    return vk_check(v, v->f.CreateComputePipelines(v->h, v->cache, 1, &in, NULL, out), spirv->name,
+                    err);
+}
+
+static pith_status find_or_make(struct vk_device *v, const struct vk_kernel *k, VkPipeline *out,
+                                struct pith_error *err)
+{
+    for (int32_t i = 0; i < v->n_pipelines; i++)
+        if (!memcmp(&v->pipeline[i].kernel, k, sizeof *k)) {
+            *out = v->pipeline[i].h;
+            return PITH_OK;
+        }
+    if (v->n_pipelines == v->cap_pipelines) {
+        int32_t cap = v->cap_pipelines ? 2 * v->cap_pipelines : 64;
+        struct vk_pipeline *more =
+            mem_realloc(v->pipeline, (size_t)cap * sizeof *more, PITH_MEM_META);
+        if (!more)
+            return error_set(err, PITH_NOMEM, "out of memory for pipelines of %s", v->dev.name);
+        v->pipeline = more;
+        v->cap_pipelines = cap;
+    }
+    pith_status st = make_pipeline(v, k, out, err);
+    if (st == PITH_OK)
+        v->pipeline[v->n_pipelines++] = (struct vk_pipeline){*k, *out};
+    return st;
+}
+
+pith_status vk_pipeline(struct vk_device *v, const struct vk_kernel *k, VkPipeline *out,
+                        struct pith_error *err)
+{
+    pthread_mutex_lock(&v->lock);
+    pith_status st = find_or_make(v, k, out, err);
+    pthread_mutex_unlock(&v->lock);
+    return st;
+}

@@ -1,0 +1,183 @@
+/* types.glsl -- weights as numbers: eight neighbours of a row at a time (tensor/quant tells where
+ * their bits are). */
+const int T_F32 = 0, T_F16 = 1, T_BF16 = 2, T_Q4_0 = 3, T_Q4_1 = 4, T_Q5_0 = 5, T_Q5_1 = 6,
+          T_Q8_0 = 7, T_Q2_K = 8, T_Q3_K = 9, T_Q4_K = 10, T_Q5_K = 11, T_Q6_K = 12, T_IQ4_NL = 13,
+          T_IQ4_XS = 14, T_MXFP4 = 15, T_I32 = 16;
+
+uint u8(uint64_t p) { return uint(U8(p).v[0]); }
+uint u16(uint64_t p) { return uint(U16(p).v[0]); }
+float f16(uint64_t p) { return unpackHalf2x16(u16(p)).x; }
+float bf16(uint64_t p) { return uintBitsToFloat(u16(p) << 16); }
+/* Eight bytes, at an even address; at a multiple of four. */
+uvec2 even8(uint64_t p)
+{
+    return uvec2(u16(p) | u16(p + 2) << 16, u16(p + 4) | u16(p + 6) << 16);
+}
+uvec2 quad8(uint64_t p) { return uvec2(U32(p).v[0], U32(p).v[1]); }
+uvec2 odd8(uint64_t p)
+{
+    return uvec2(u8(p) | u8(p + 1) << 8 | u8(p + 2) << 16 | u8(p + 3) << 24,
+                 u8(p + 4) | u8(p + 5) << 8 | u8(p + 6) << 16 | u8(p + 7) << 24);
+}
+uint byte_of(uvec2 q, int i) { return (i < 4 ? q.x >> (8 * i) : q.y >> (8 * i - 32)) & 255; }
+int signed_byte(uint b) { return int(b << 24) >> 24; }
+
+const int values4[16] = int[](-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89,
+                              113);
+const int doubled[16] = int[](0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+
+float w8[8]; /* what decode8 leaves */
+
+void plain(int type, uint64_t row, uint k, uint n)
+{
+    [[unroll]] for (uint i = 0; i < 8; i++) {
+        w8[i] = 0;
+        if (k + i < n)
+            w8[i] = type == T_F32   ? F32(row).v[k + i]
+                    : type == T_F16 ? f16(row + 2 * (k + i))
+                    : type == T_I32 ? float(I32(row).v[k + i])
+                                    : bf16(row + 2 * (k + i));
+    }
+}
+
+void scaled(uvec2 q, float d, float m)
+{
+    [[unroll]] for (int i = 0; i < 8; i++)
+        w8[i] = fma(d, float(byte_of(q, i)), m);
+}
+
+uvec2 nibbles(uvec2 q, uint high) { return q >> (4 * high) & 0x0f0f0f0fu; }
+/* Bit `at` of each of the bytes, and eight neighbouring bits, as bit `to`. */
+uvec2 bits_of(uvec2 q, uint at, uint to) { return (q >> at & 0x01010101u) << to; }
+uvec2 spread(uint bits, uint to)
+{
+    uvec2 four = uvec2(bits & 15, bits >> 4 & 15);
+    return (four * 0x00204081u & 0x01010101u) << to;
+}
+
+/* Scale and minimum of part j, of eight, of q4_K and q5_K. */
+uvec2 six(uint64_t s, uint j)
+{
+    if (j < 4)
+        return uvec2(u8(s + j) & 63, u8(s + 4 + j) & 63);
+    uint low = u8(s + 4 + j);
+    return uvec2((low & 15) | u8(s + j - 4) >> 6 << 4, low >> 4 | u8(s + j) >> 6 << 4);
+}
+
+/* Types of 32. */
+void decode32(int type, uint64_t row, uint k8)
+{
+    uint b = k8 / 4, j = k8 % 4, half_ = j >> 1, at = (j & 1) * 8;
+    if (type == T_Q4_0 || type == T_IQ4_NL) {
+        uint64_t p = row + 18 * b;
+        uvec2 q = nibbles(even8(p + 2 + at), half_);
+        float d = f16(p);
+        if (type == T_Q4_0)
+            scaled(q, d, -8 * d);
+        else
+            [[unroll]] for (int i = 0; i < 8; i++)
+                w8[i] = d * float(values4[byte_of(q, i)]);
+    } else if (type == T_Q4_1) {
+        uint64_t p = row + 20 * b;
+        scaled(nibbles(quad8(p + 4 + at), half_), f16(p), f16(p + 2));
+    } else if (type == T_Q5_0) {
+        uint64_t p = row + 22 * b;
+        float d = f16(p);
+        uint h = u16(p + 2) | u16(p + 4) << 16;
+        scaled(nibbles(even8(p + 6 + at), half_) | spread(h >> (8 * j), 4), d, -16 * d);
+    } else if (type == T_Q5_1) {
+        uint64_t p = row + 24 * b;
+        uint h = U32(p).v[1];
+        scaled(nibbles(quad8(p + 8 + at), half_) | spread(h >> (8 * j), 4), f16(p), f16(p + 2));
+    } else if (type == T_Q8_0) {
+        uint64_t p = row + 34 * b;
+        uvec2 q = even8(p + 2 + 8 * j);
+        float d = f16(p);
+        [[unroll]] for (int i = 0; i < 8; i++)
+            w8[i] = d * float(signed_byte(byte_of(q, i)));
+    } else { /* T_MXFP4 */
+        uint64_t p = row + 17 * b;
+        uvec2 q = nibbles(odd8(p + 1 + at), half_);
+        uint e = u8(p), h = e == 255 ? 0x7fc0 : e < 2 ? 0x20 << e : (e - 1) << 7;
+        float d = uintBitsToFloat(h << 16);
+        [[unroll]] for (int i = 0; i < 8; i++)
+            w8[i] = d * float(doubled[byte_of(q, i)]);
+    }
+}
+
+/* Types of 256: k is where in the block. */
+void decode256(int type, uint64_t row, uint k8)
+{
+    uint b = k8 / 32, k = k8 % 32 * 8, field = (k >> 5 & 3) * 2;
+    if (type == T_Q2_K) {
+        uint64_t p = row + 84 * b;
+        uint s = u8(p + k / 16);
+        uvec2 q = quad8(p + 16 + (k >> 7) * 32 + (k & 31)) >> field & 0x03030303u;
+        scaled(q, f16(p + 80) * float(s & 15), -f16(p + 82) * float(s >> 4));
+    } else if (type == T_Q3_K) {
+        uint64_t p = row + 110 * b;
+        uint j = k / 16;
+        uint s = (u8(p + 96 + (j & 7)) >> (4 * (j >> 3)) & 15) |
+                 (u8(p + 104 + (j & 3)) >> (2 * (j >> 2)) & 3) << 4;
+        float d = f16(p + 108) * float(int(s) - 32);
+        uvec2 q = even8(p + 32 + (k >> 7) * 32 + (k & 31)) >> field & 0x03030303u;
+        scaled(q | bits_of(even8(p + (k & 31)), k >> 5, 2), d, -4 * d);
+    } else if (type == T_Q4_K) {
+        uint64_t p = row + 144 * b;
+        uvec2 s = six(p + 4, k >> 5);
+        uvec2 q = nibbles(quad8(p + 16 + (k >> 6) * 32 + (k & 31)), k >> 5 & 1);
+        scaled(q, f16(p) * float(s.x), -f16(p + 2) * float(s.y));
+    } else if (type == T_Q5_K) {
+        uint64_t p = row + 176 * b;
+        uvec2 s = six(p + 4, k >> 5);
+        uvec2 q = nibbles(quad8(p + 48 + (k >> 6) * 32 + (k & 31)), k >> 5 & 1);
+        q |= bits_of(quad8(p + 16 + (k & 31)), k >> 5, 4);
+        scaled(q, f16(p) * float(s.x), -f16(p + 2) * float(s.y));
+    } else if (type == T_Q6_K) {
+        uint64_t p = row + 210 * b;
+        float d = f16(p + 208) * float(signed_byte(u8(p + 192 + k / 16)));
+        uvec2 q = nibbles(even8(p + (k >> 7) * 64 + (k & 63)), k >> 6 & 1);
+        q |= (even8(p + 128 + (k >> 7) * 32 + (k & 31)) >> field & 0x03030303u) << 4;
+        scaled(q, d, -32 * d);
+    } else { /* T_IQ4_XS */
+        uint64_t p = row + 136 * b;
+        uint part = k >> 5, in_part = k & 31;
+        uint s = u8(p + 4 + part / 2) >> (4 * (part & 1)) & 15;
+        s |= (u16(p + 2) >> (2 * part) & 3) << 4;
+        float d = f16(p) * float(int(s) - 32);
+        uvec2 q = nibbles(quad8(p + 8 + 16 * part + (in_part & 15)), in_part >> 4);
+        [[unroll]] for (int i = 0; i < 8; i++)
+            w8[i] = d * float(values4[byte_of(q, i)]);
+    }
+}
+
+/* Numbers 8 k8 .. 8 k8 + 7 of a row of n; those behind its end are 0. */
+void decode8(int type, uint64_t row, uint k8, uint n)
+{
+    if (type <= T_BF16 || type == T_I32)
+        plain(type, row, 8 * k8, n);
+    else if (type <= T_Q8_0 || type == T_IQ4_NL || type == T_MXFP4)
+        decode32(type, row, k8);
+    else
+        decode256(type, row, k8);
+}
+
+uint64_t row_bytes(int type, uint n)
+{
+    uint64_t m = uint64_t(n);
+    return type == T_F32 || type == T_I32  ? 4 * m
+           : type <= T_BF16                ? 2 * m
+           : type == T_Q4_0                ? m / 32 * 18
+           : type == T_Q4_1                ? m / 32 * 20
+           : type == T_Q5_0                ? m / 32 * 22
+           : type == T_Q5_1                ? m / 32 * 24
+           : type == T_Q8_0                ? m / 32 * 34
+           : type == T_Q2_K                ? m / 256 * 84
+           : type == T_Q3_K                ? m / 256 * 110
+           : type == T_Q4_K                ? m / 256 * 144
+           : type == T_Q5_K                ? m / 256 * 176
+           : type == T_Q6_K                ? m / 256 * 210
+           : type == T_IQ4_NL              ? m / 32 * 18
+           : type == T_IQ4_XS              ? m / 256 * 136
+                                           : m / 32 * 17;
+}

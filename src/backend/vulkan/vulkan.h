@@ -1,0 +1,34 @@
+/* vulkan.h -- GPUs by Vulkan 1.2: the loader is opened when it is first asked for, so that a
+ * program runs with and without one. Kernels follow addresses (bufferDeviceAddress), so there are
+ * no descriptors, and no limit to what can be bound.
+ *
+ *     PITH_VULKAN_DEVICES=0,0   offers these of the machine's devices, by number, beside the CPU;
+ * one that is named twice is opened twice (by default none) PITH_VULKAN_MASK=a,b      features (by
+ * their names in the Vulkan headers) that are taken as absent: "timelineSemaphore"
+ *     PITH_VULKAN_MEMORY=bytes  what a device has, at most
+ *     PITH_VULKAN_RECORDINGS=n  command buffers that a session keeps for a device (12; 0: none)
+ *
+ * Products read f32 rows; sums are in an order of their own, which depends on no batch. */
+#ifndef PITH_BACKEND_VULKAN_VULKAN_H
+#define PITH_BACKEND_VULKAN_VULKAN_H
+
+#include "graph/backend.h"
+
+extern const struct backend backend_vulkan;
+
+/* For tests: calls that can fail are counted from now on, over all devices; one of them fails as a
+ * driver's would, or loses its device. 0: none. */
+struct vulkan_plan {
+    uint64_t fail_at, lose_at;
+};
+void vulkan_plan(const struct vulkan_plan *p);
+uint64_t vulkan_calls(void);
+
+/* Command buffers of sessions: run again as they were, made, given up for others, and segments that
+ * could not be kept. */
+struct vulkan_counts {
+    uint64_t replayed, recorded, evicted, refused;
+};
+struct vulkan_counts vulkan_counts(void);
+
+#endif
