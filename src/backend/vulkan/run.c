@@ -21,6 +21,26 @@
 
 enum { RECORD_ROWS = 32, RECORDINGS = 12, MOST_RECORDINGS = 1024, UPLOADS = 3, PHASES = 24 };
 
+/* common.glsl has these numbers. */
+#define AT(member, ints)                                                                           \
+    _Static_assert(offsetof(struct step, member) == 4 * (ints), #member " in common.glsl")
+AT(T, 0);
+AT(R, 1);
+AT(N, 2);
+AT(embd, 5);
+AT(cap_pages, 9);
+AT(o_token, 14);
+AT(o_seg, 16);
+AT(o_pos, 18);
+AT(o_out, 20);
+AT(o_first, 22);
+AT(o_embd, 28);
+AT(o_slot, 36);
+AT(o_lo, 52);
+AT(o_hi, 68);
+AT(o_pages, 84);
+AT(data, 100);
+
 struct key {
     int32_t first, n, T, R, N, spans;
 };
@@ -125,6 +145,19 @@ static pith_status write_constants(struct job *j, struct pith_error *err)
     return st;
 }
 
+/* Parts of a plan that are submitted at once here. */
+static int32_t n_segments(const struct job *j)
+{
+    const struct plan *p = j->p.plan;
+    int32_t n = 0;
+    for (int32_t i = 0, before = 0; i < p->n_phases; i++) {
+        int mine = p->phases[i].device == j->v->dev.index && p->phases[i].kind != PHASE_COPY;
+        n += mine && !before;
+        before = mine;
+    }
+    return n;
+}
+
 static pith_status make_commands(struct job *j, struct pith_error *err)
 {
     struct vk_device *v = j->v;
@@ -132,6 +165,7 @@ static pith_status make_commands(struct job *j, struct pith_error *err)
     pith_status st = env_int("PITH_VULKAN_RECORDINGS", 0, MOST_RECORDINGS, RECORDINGS, &cap, err);
     if (st != PITH_OK)
         return st;
+    cap *= n_segments(j);
     VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                     .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
                                     .queueFamilyIndex = v->family};

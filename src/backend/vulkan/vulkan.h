@@ -6,7 +6,7 @@
  * one that is named twice is opened twice (by default none) PITH_VULKAN_MASK=a,b      features (by
  * their names in the Vulkan headers) that are taken as absent: "timelineSemaphore"
  *     PITH_VULKAN_MEMORY=bytes  what a device has, at most
- *     PITH_VULKAN_RECORDINGS=n  command buffers that a session keeps for a device (12; 0: none)
+ *     PITH_VULKAN_RECORDINGS=n  shapes of steps whose commands a session keeps (12; 0: none)
  *
  * Products read f32 rows; sums are in an order of their own, which depends on no batch. */
 #ifndef PITH_BACKEND_VULKAN_VULKAN_H
