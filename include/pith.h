@@ -363,6 +363,7 @@ typedef enum {
     PITH_TOKEN_FIM_PAD,
     PITH_TOKEN_FIM_REP,
     PITH_TOKEN_FIM_SEP,
+    PITH_TOKEN_MASK, /* stands for a token that is to be found */
     PITH_TOKEN_N
 } pith_token_role;
 PITH_API int32_t pith_token_of(const pith_model *m, pith_token_role role); /* -1: none */
@@ -995,6 +996,15 @@ typedef enum pith_stop {
     PITH_STOP_CANCELLED
 } pith_stop;
 
+/* Which tokens a model that fills in masks is surest of: by their probability, by how far it is
+ * from that of the next one, by the entropy of all, or by chance (of the sampler's seed). */
+typedef enum pith_surest {
+    PITH_SUREST_PROBABILITY,
+    PITH_SUREST_MARGIN,
+    PITH_SUREST_ENTROPY,
+    PITH_SUREST_RANDOM
+} pith_surest;
+
 struct pith_generate_params {
     size_t size;
     int32_t seq;
@@ -1019,6 +1029,14 @@ struct pith_generate_params {
     /* Self-extend: the positions of every ga_w tokens but the latest are divided by ga_n, which
      * divides ga_w. 0: off. */
     int32_t ga_n, ga_w;
+    /* Models that fill in masks (logits without being causal) write block by block: n_block tokens
+     * (0 = 32) are masks at first, and in n_steps steps over the whole text (0: one a token) those
+     * that the model is surest of are put in for good; the text is shown block by block. Masks
+     * behind the block, up to n_max tokens, are seen meanwhile. Each token is what the sampler
+     * draws, which accepts none: nothing looks at a history, and no grammar holds. n_max -1 is 256.
+     * The session's n_batch has to hold prompt and text. */
+    int32_t n_block, n_steps;
+    pith_surest surest;
 };
 #define PITH_GENERATE_PARAMS_INIT PITH_SIZED(struct pith_generate_params)
 struct pith_generate_result {

@@ -15,7 +15,8 @@ struct opts {
     struct sampler_opts sampler;
     struct grammar_opts grammar;
     struct arg_texts stop;
-    int64_t keep, discard, ga_n, ga_w;
+    int64_t keep, discard, ga_n, ga_w, block, steps;
+    const char *surest;
     struct form_opts form;
     int ignore_eog, literal, context_shift, raw, show_thinking;
 };
@@ -46,8 +47,8 @@ static const struct arg args[] = {
              "one what they have in common is reused"},
     {.name = "--predict", .alias = "-n", ARG_FIELD(struct opts, n, ARG_INT), .lo = -2,
      .hi = INT32_MAX, .dflt = "-1",
-     .help = "most tokens to make; -1: until the end token; -2: until the context is full; "
-             "0: only read the prompt"},
+     .help = "most tokens to make; -1: until the end token, of models that fill in masks at most "
+             "256; -2: until the context is full; 0: only read the prompt"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
      .hi = INT32_MAX, .otherwise = "what the model was trained for, or as much as fits into half "
          "of the memory left",
@@ -65,6 +66,15 @@ static const struct arg args[] = {
     {.name = "--ga-w", .meta = "N", ARG_FIELD(struct opts, ga_w, ARG_INT), .lo = 0,
      .hi = INT32_MAX, .otherwise = "off",
      .help = "self-extend: in groups of N tokens, a multiple of --ga-n"},
+    {.name = "--block", .meta = "N", ARG_FIELD(struct opts, block, ARG_INT), .lo = 1, .hi = 65536,
+     .dflt = "32", .help = "models that fill in masks: tokens of a block, which is shown when all of "
+         "it is there"},
+    {.name = "--steps", .meta = "N", ARG_FIELD(struct opts, steps, ARG_INT), .lo = 1,
+     .hi = INT32_MAX, .otherwise = "one for each token",
+     .help = "models that fill in masks: steps over the whole text; fewer are faster and worse"},
+    {.name = "--surest", ARG_FIELD(struct opts, surest, ARG_CHOICE),
+     .choices = "probability|margin|entropy|random", .dflt = "probability",
+     .help = "models that fill in masks: what tells which tokens of a step stay"},
 #define SAMPLER_OPTS struct opts
 #define SAMPLER_IN   sampler
 #include "cli/sampler_rows.def"
@@ -271,6 +281,12 @@ static struct pith_generate_params generation(const struct opts *o)
     p.n_discard = (int32_t)o->discard;
     p.ga_n = (int32_t)o->ga_n;
     p.ga_w = (int32_t)o->ga_w;
+    p.n_block = (int32_t)o->block;
+    p.n_steps = (int32_t)o->steps;
+    p.surest = o->surest[0] == 'm'   ? PITH_SUREST_MARGIN
+               : o->surest[0] == 'e' ? PITH_SUREST_ENTROPY
+               : o->surest[0] == 'r' ? PITH_SUREST_RANDOM
+                                     : PITH_SUREST_PROBABILITY;
     return p;
 }
 
@@ -327,6 +343,7 @@ struct running {
     pith_grammar *grammar;
     struct form form;
     json_t *variables;
+    int fills_in; /* the model does, masks */
 };
 
 static int talk(struct running *r, char *text, size_t n)
@@ -369,24 +386,58 @@ static int go_on(struct running *r, const char *text, size_t n)
     return code;
 }
 
+/* A text that is filled in has no tokens that come one behind the other. */
+static int check_masks(const struct opts *o, const pith_model *m)
+{
+    const char *flag = o->session                                   ? "--session"
+                       : o->context_shift                           ? "--context-shift"
+                       : o->ga_n || o->ga_w                         ? "--ga-n"
+                       : o->grammar.grammar || o->grammar.schema || o->grammar.json
+                           ? "a grammar"
+                           : NULL;
+    if (pith_token_of(m, PITH_TOKEN_MASK) < 0)
+        return cli_say(CLI_INPUT,
+                       "%s fills in masks, and its file has no tokenizer.ggml.mask_token_id",
+                       o->model.path);
+    return !flag ? CLI_OK
+                 : cli_say(CLI_USE, "found %s, and %s fills in masks, in no order; leave it out",
+                           flag, o->model.path);
+}
+
 /* The model, and what can be wrong with the flags once it is known. */
 static int open_model(struct running *r, const char *text, size_t n)
 {
     int code = CLI_OK;
     struct pith_model_params params = PITH_MODEL_PARAMS_INIT;
     struct pith_model_info info = {.size = sizeof info};
+    params.n_outputs = r->o->block > 64 ? (int32_t)r->o->block : 0;
+    params.n_batch = params.n_outputs > 512 ? params.n_outputs : 0;
     r->m = cli_model_open(&r->o->model, &params, &code);
     if (!r->m)
         return code;
-    if (pith_model_get_info(r->m, &info, NULL) == PITH_OK && !info.causal)
+    if (pith_model_get_info(r->m, &info, NULL) == PITH_OK && !info.causal && !info.logits)
         return cli_say(CLI_INPUT,
-                       "%s %s and makes no text; 'pith logits' gives its output", r->o->model.path,
-                       info.logits ? "fills in masks, which 'pith run' does not do yet,"
-                                   : "is an encoder");
+                       "%s is an encoder and makes no text; 'pith logits' gives its output",
+                       r->o->model.path);
+    r->fills_in = !info.causal;
+    code = r->fills_in ? check_masks(r->o, r->m) : CLI_OK;
+    if (code)
+        return code;
     code = cli_form_open(&r->o->form, r->m, &r->form, r->variables);
     if (code || chats(r->o))
         return code;
     return is_text(r->o, &r->form) ? refuse_text(r->o) : check_question(text, n);
+}
+
+/* Positions of a model that fills in masks. */
+static int32_t whole_steps(const struct running *r)
+{
+    enum { USUAL = 4096, MOST = 65536 };
+    struct pith_model_info info = {.size = sizeof info};
+    int32_t n = (int32_t)r->o->model.n_ctx;
+    pith_model_get_info(r->m, &info, NULL);
+    n = n ? n : info.n_ctx_train < USUAL ? info.n_ctx_train : USUAL;
+    return n < MOST ? n : MOST;
 }
 
 /* Everything behind the prompt. */
@@ -402,8 +453,11 @@ static int run_prompt(struct running *r, char *text, size_t n_bytes)
         r->sampler = cli_sampler_open(&o->sampler, r->m, &code);
     if (r->sampler && pith_sampler_grammar(r->sampler, r->grammar, NULL) != PITH_OK)
         code = cli_no_memory();
+    int32_t n_ctx = (int32_t)o->model.n_ctx;
+    if (r->fills_in) /* each step has all of it */
+        session_params.n_batch = n_ctx = whole_steps(r);
     if (r->sampler && !code)
-        r->s = cli_session_open(r->m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
+        r->s = cli_session_open(r->m, &o->model, n_ctx, &session_params, &code);
     if (r->s)
         code = load_session(o, r->s, r->sampler);
     if (goes_on(o)) /* with the file's */

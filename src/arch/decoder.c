@@ -757,6 +757,7 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
     /* Rows that see later ones mean an embedding model, but where all of a family's do. */
     if (v->never_causal)
         hp->causal = hp->embeds = 0;
+    hp->mask_shift = v->mask_shift;
     hp->embeds |= v->embeds;
     if (v->embd_by_width)
         hp->embd_scale = sqrtf((float)hp->n_embd);

@@ -176,6 +176,7 @@ struct variant {
     int after_pool;    /* dense_2 and dense_3, which embeddings go through at the end */
     int skips;  /* layers may have no attention, or no feed-forward */
     int never_causal;
+    int mask_shift; /* of those that fill in masks: as hparams.mask_shift */
     int loops; /* the layers are run num_loops times */
 
     int scales;         /* keys embedding_scale, residual_scale, attention.scale, logit_scale; */

@@ -63,6 +63,7 @@ struct hparams {
     int32_t hidden_act; /* of hidden_activation: a place in its names */
     int32_t rank_gelu, rank_softmax; /* of the head that ranks: GELU, not tanh; shares of labels */
     int32_t embeds;                  /* no logits, but an embedding of each row */
+    int32_t mask_shift; /* fills in masks, and a row's logits tell the token behind it */
 };
 
 /* Limits of what a file may ask for. */

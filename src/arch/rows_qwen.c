@@ -51,7 +51,7 @@ DECODER_UNUSED(arch_qwen2vl, "qwen2vl", RENAMED("output.bias"), PLAIN, .sections
                .output_bias = NEVER, .tune = bare_norms)
 DECODER(arch_qwen2moe, "qwen2moe", PLAIN, .experts = EXPERTS_ALL, .ff_of_expert = FF_SHARE,
         .shared = SHARED_WIDE, .shared_gate = 1, .output = MUST)
-DECODER(arch_dream, "dream", PLAIN, .never_causal = 1)
+DECODER(arch_dream, "dream", PLAIN, .never_causal = 1, .mask_shift = 1)
 /* Its rerankers answer with the share of each label. */
 static pith_status ranks_by_shares(struct arch_model *m, struct pith_error *err)
 {
@@ -63,7 +63,7 @@ DECODER(arch_qwen3, "qwen3", PLAIN, .qk_norm = QK_HEAD, .tune = ranks_by_shares)
 DECODER(arch_qwen3moe, "qwen3moe", PLAIN, .qk_norm = QK_HEAD, .experts = EXPERTS_ALL,
         .ff_of_expert = FF_SHARE, .renorm = YES)
 DECODER(arch_rnd1, "rnd1", PLAIN, .qk_norm = QK_HEAD, .experts = EXPERTS_ALL,
-        .ff_of_expert = FF_SHARE, .renorm = YES, .never_causal = 1)
+        .ff_of_expert = FF_SHARE, .renorm = YES, .never_causal = 1, .mask_shift = 1)
 DECODER(arch_llada, "llada", .never_causal = 1, .no_factors = 1)
 DECODER(arch_llada_moe, "llada-moe", PLAIN, .qk_norm = QK_HEAD, .experts = EXPERTS_ALL,
         .ff_of_expert = FF_SHARE, .output = MUST, .never_causal = 1)

@@ -135,7 +135,39 @@ def test_masks(folder):
     code, _, err = pith(model + ".gguf", "--tokens", many, "--chunk", "7", "-o", out,
                         command="logits")
     check("not_in_pieces", code == 1 and "--chunk" in err, err)
-    code, _, err = pith(model + ".gguf", "-p", "a", command="run")
+
+
+def test_fills_in():
+    """pith run of such a model: block by block, by its own flags."""
+    model = os.path.join(SHARED, "golden", "arch", "llada.gguf")
+    mask = ("--override-kv", "tokenizer.ggml.mask_token_id=int:5")
+
+    def text(*more):
+        code, out, err = pith(model, *mask, "-p", "a b c", "-n", "40", "--seed", "3",
+                              "--ignore-eog", *more, command="run")
+        check("fills_in " + " ".join(more), code == 0 and out, (code, err))
+        return out
+
+    greedy = text("--temp", "0")
+    check("whatever_the_threads", text("--temp", "0", "--threads", "2") == greedy)
+    others = [text("--temp", "0", *more) for more in (("--steps", "2"), ("--block", "8"),
+                                                      ("--surest", "random"),
+                                                      ("--surest", "entropy"))]
+    check("its_flags_count", all(o != greedy for o in others[:3]), others)
+    check("sampled", text("--temp", "2") == text("--temp", "2") != text("--temp", "2", "--seed", "4"))
+    for name, more, status, words in (
+            ("session", ("--session", "/tmp/none"), 1, "--session"),
+            ("grammar", ("--json",), 1, "a grammar"),
+            ("shift", ("--context-shift",), 1, "--context-shift"),
+            ("steps", ("--steps", "1"), 2, "1 steps for 2 blocks"),
+            ("too_long", ("-c", "20"), 2, "n_ctx = 20"),
+            ("no_such_measure", ("--surest", "luck"), 1, "luck")):
+        code, _, err = pith(model, *mask, "-p", "a b c", "-n", "40", *more, command="run")
+        check("fills_in_" + name, code == status and words in err, (code, err))
+    code, _, err = pith(model, "-p", "a", command="run")
+    check("no_mask_token", code == 2 and "mask_token_id" in err, (code, err))
+    encoder = os.path.join(SHARED, "golden", "arch", "bert.gguf")
+    code, _, err = pith(encoder, "-p", "a", command="run")
     check("writes_no_text", code == 2 and "makes no text" in err, (code, err))
 
 
@@ -163,6 +195,7 @@ def main():
         test_npy(folder)
         test_rerank(folder)
         test_masks(folder)
+        test_fills_in()
         test_bad(folder)
 
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/mem.h"
 #include "run/sample/sample.h"
+#include "run/session/diffuse.h"
 #include "run/session/stop.h"
 
 struct generation {
@@ -216,6 +217,93 @@ static int next_token(struct generation *g, pith_status *st, struct pith_error *
     return *st == PITH_OK;
 }
 
+/* ---------------------------------------------------------------- models that fill in masks */
+
+static int on_block(void *ctx, const int32_t *ids, int32_t n)
+{
+    struct generation *g = ctx;
+    struct pith_generate_result *out = g->out;
+    for (int32_t i = 0; i < n; i++) {
+        if (vocab_is_eog(g->s->model->vocab, ids[i]) && !g->p->ignore_eog && g->limit != -2) {
+            out->stop = PITH_STOP_EOG;
+            return 0;
+        }
+        out->n_generated++;
+        int hit = show_safe(g, vocab_stream_put(&g->stream, ids[i]));
+        if (hit || g->stopped) {
+            out->stop = hit ? PITH_STOP_STRING : PITH_STOP_CALLBACK;
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static pith_status fill_in(struct generation *g, const int32_t *ids, size_t n,
+                           struct pith_error *err)
+{
+    const struct pith_generate_params *p = g->p;
+    struct pith_session *s = g->s;
+    if (p->context_shift || p->ga_n || g->sampler->grammar)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s fills in masks: there is no context shift, no self-extend and no "
+                         "grammar",
+                         s->model->info.arch);
+    if (p->n_block < 0 || p->n_steps < 0 || (int)p->surest < 0 || p->surest > PITH_SUREST_RANDOM)
+        return error_set(err, PITH_RANGE, "n_block is %d, n_steps %d and surest %d", p->n_block,
+                         p->n_steps, (int)p->surest);
+    if (n >= (size_t)s->n_ctx)
+        return session_over_context(s, (uint64_t)n + 1, err);
+    int32_t room = s->n_ctx - (int32_t)n;
+    struct diffusion d = {.s = s,
+                          .sampler = g->sampler,
+                          .prompt = ids,
+                          .seq = p->seq,
+                          .n_prompt = (int32_t)n,
+                          .n_text = g->limit == -2   ? room
+                                    : g->limit == -1 ? room < 256 ? room : 256
+                                                     : g->limit,
+                          .n_block = p->n_block,
+                          .n_steps = p->n_steps,
+                          .surest = p->surest,
+                          .on_block = on_block,
+                          .ctx = g};
+    g->out->stop = g->limit == -2 ? PITH_STOP_CONTEXT : PITH_STOP_LENGTH;
+    int64_t t0 = clock_ns();
+    pith_status st = diffuse(&d, err);
+    g->out->decode_ns = clock_ns() - t0;
+    if (st == PITH_CANCELLED) { /* the blocks so far are the result */
+        g->out->stop = PITH_STOP_CANCELLED;
+        st = PITH_OK;
+        error_clear(err);
+    }
+    return st;
+}
+
+/* ---------------------------------------------------------------- all of it */
+
+/* The prompt, and token after token. */
+static pith_status go_on(struct generation *g, const int32_t *ids, size_t n, struct pith_error *err)
+{
+    size_t kept = 0;
+    pith_status st;
+    int64_t t0 = clock_ns();
+    TRY(feed_prompt(g, ids, n, &kept, err));
+    g->out->n_kept = (int32_t)kept;
+    tell_miss(g->s, ids, g->out);
+    g->out->prefill_ns = clock_ns() - t0;
+    t0 = clock_ns();
+    while (next_token(g, &st, err))
+        ;
+    g->out->decode_ns = clock_ns() - t0;
+    if (st == PITH_CANCELLED) { /* what was made so far is the result */
+        g->out->stop = PITH_STOP_CANCELLED;
+        st = PITH_OK;
+        error_clear(err);
+    }
+fail:
+    return st;
+}
+
 pith_status session_generate(struct pith_session *s, const struct pith_generate_params *p,
                              struct pith_generate_result *out, struct pith_error *err)
 {
@@ -223,7 +311,7 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     struct generation g = {.s = s, .p = p, .out = out, .sampler = p->sampler};
     struct pith_sampler *own = NULL;
     int32_t *own_ids = NULL;
-    size_t n = p->n_tokens, kept = 0;
+    size_t n = p->n_tokens;
     pith_status st;
     g.limit = p->n_max == 0 ? 128 : p->n_max;
     *out = (struct pith_generate_result){.unfed = -1, .differs_at = -1};
@@ -256,20 +344,8 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     if (!streams)
         TRY(error_set(err, PITH_NOMEM, "out of memory for the text of a token"));
     out->n_prompt = (int32_t)(n < INT32_MAX ? n : INT32_MAX);
-    int64_t t0 = clock_ns();
-    TRY(feed_prompt(&g, own_ids ? own_ids : p->tokens, n, &kept, err));
-    out->n_kept = (int32_t)kept;
-    tell_miss(s, own_ids ? own_ids : p->tokens, out);
-    out->prefill_ns = clock_ns() - t0;
-    t0 = clock_ns();
-    while (next_token(&g, &st, err))
-        ;
-    out->decode_ns = clock_ns() - t0;
-    if (st == PITH_CANCELLED) { /* what was made so far is the result */
-        out->stop = PITH_STOP_CANCELLED;
-        st = PITH_OK;
-        error_clear(err);
-    }
+    const int32_t *ids = own_ids ? own_ids : p->tokens;
+    TRY(diffuses(s) ? fill_in(&g, ids, n, err) : go_on(&g, ids, n, err));
     if (st == PITH_OK && out->stop != PITH_STOP_STRING) {
         show_safe(&g, vocab_stream_put(&g.stream, -1));
         show(&g, stop_flush(g.stop));

@@ -149,6 +149,7 @@ static void load_ids(struct vocab *v, const struct gguf *g)
     load_id(v, g, "tokenizer.ggml.unknown_token_id", &v->unk);
     load_id(v, g, "tokenizer.ggml.seperator_token_id", &v->sep); /* spelled so in every file */
     load_id(v, g, "tokenizer.ggml.padding_token_id", &v->pad);
+    load_id(v, g, "tokenizer.ggml.mask_token_id", &v->mask);
 }
 
 static void load_flags(struct vocab *v, const struct gguf *g)
@@ -175,7 +176,7 @@ struct vocab *vocab_new(const struct gguf *g, struct pith_error *err)
         return NULL;
     }
     map_init(&v->ids, PITH_MEM_VOCAB);
-    v->bos = v->eos = v->unk = v->sep = v->pad = -1;
+    v->bos = v->eos = v->unk = v->sep = v->pad = v->mask = -1;
     memset(v->fim, 0xFF, sizeof v->fim); /* -1 */
     TRY(find_model(v, g, err));
     if (!v->model)
@@ -252,7 +253,7 @@ int32_t vocab_eos(const struct vocab *v)
 int32_t vocab_role(const struct vocab *v, pith_token_role role)
 {
     const int32_t ids[] = {v->bos,    v->eos,    v->unk,    v->sep,    v->pad,   v->fim[0],
-                           v->fim[1], v->fim[2], v->fim[3], v->fim[4], v->fim[5]};
+                           v->fim[1], v->fim[2], v->fim[3], v->fim[4], v->fim[5], v->mask};
     return (unsigned)role < sizeof ids / sizeof *ids ? ids[role] : -1;
 }
 

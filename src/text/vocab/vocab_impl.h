@@ -63,7 +63,7 @@ struct vocab {
     uint8_t *mark;        /* [n] type and marks */
     struct map ids;       /* token text -> id, no empty tokens; values >= n are the model's */
     int32_t byte_id[256]; /* token "<0x0A>" of byte 10, -1: none */
-    int32_t bos, eos, unk, sep, pad;
+    int32_t bos, eos, unk, sep, pad, mask;
     int32_t fim[6]; /* fill in the middle: pre, suf, mid, pad, rep, sep */
     int add_bos, add_eos, add_sep, add_space_prefix, clean_spaces, merge_spaces;
     int unknown_bytes; /* text without a token becomes the unknown token, else it is left out */
