@@ -4,11 +4,17 @@
  *   golden/arch    whole on the device, layers by turns with the CPU, by turns on two logical
  *                  devices: every logit within twice the recorded tolerance of exact arithmetic;
  * the same bits in pieces of 7 and token by token
+ *   failures       the n-th call of a device fails, its memory runs out, it is lost, a feature is
+ *                  masked, the loader is absent: an error that says so, and what failed is done
+ * again with the same logits recordings     the same bits recorded and not; how often they serve,
+ * with little room and none
  *
  * TEST_ONLY=part of a name, TEST_MODEL_ONLY=part of a model's name. */
 #include <math.h>
 #include "backend/vulkan/vulkan.h"
 #include "golden.h"
+#include "hook.h"
+#include "base/error.h"
 
 static void set_env(const char *name, const char *value)
 {
@@ -160,6 +166,291 @@ static void golden_arch(void)
            (unsigned long long)c.evicted, (unsigned long long)c.refused);
 }
 
+/* ---------------------------------------------------------------- failures */
+
+enum { N_CTX = 256, PROMPT = 70, V = 40 };
+enum part { OPEN, SESSION, FEED, STEP_1, EDIT, STEP_2, STEP_3, PARTS };
+
+static char path[256];
+
+struct play {
+    pith_model *m;
+    pith_session *s;
+    float got[PARTS][V];
+};
+
+static void make_model(const char *arch)
+{
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_error err = {PITH_OK, ""};
+    snprintf(path, sizeof path, "%s/%s.gguf", tmp_dir, arch);
+    p.arch = arch;
+    p.n_layer = 3;
+    p.n_embd = 32;
+    p.n_head = 2;
+    p.n_head_kv = 1;
+    p.n_vocab = V;
+    p.n_ctx = N_CTX;
+    p.tied = 1;
+    CHECK_MSG(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", arch, err.msg);
+}
+
+static pith_model *open_model(const char *devices, const char *layers, struct pith_error *err)
+{
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    mp.n_threads = 1;
+    mp.n_batch = 64;
+    set_devices(devices, layers);
+    pith_model *m = pith_model_open(path, &mp, err);
+    set_devices(NULL, NULL);
+    return m;
+}
+
+static pith_session *open_session(pith_model *m, struct pith_error *err)
+{
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    sp.n_ctx = N_CTX;
+    sp.n_seq = 2;
+    return pith_session_open(m, &sp, err);
+}
+
+static pith_status rows(struct play *p, int32_t from, int32_t n, enum part part,
+                        struct pith_error *err)
+{
+    int32_t token[PROMPT];
+    for (int32_t i = 0; i < n; i++)
+        token[i] = (from + i) * 7 % V;
+    pith_status st = pith_feed(p->s, 0, token, (size_t)n, err);
+    if (st == PITH_OK)
+        memcpy(p->got[part], pith_logits(p->s, pith_n_outputs(p->s) - 1), sizeof p->got[part]);
+    return st;
+}
+
+static pith_status play(struct play *p, enum part part, struct pith_error *err)
+{
+    error_clear(err);
+    switch (part) {
+    case OPEN:
+        p->m = open_model("0", "1", err);
+        return p->m ? PITH_OK : err->code;
+    case SESSION:
+        p->s = open_session(p->m, err);
+        return p->s ? PITH_OK : err->code;
+    case FEED:
+        return rows(p, 0, PROMPT, part, err);
+    case EDIT:
+        return pith_remove(p->s, 0, 10, 20, err);
+    default:
+        return rows(p, 100 * (int32_t)part, 1, part, err);
+    }
+}
+
+static void close_all(struct play *p)
+{
+    pith_session_close(p->s);
+    pith_model_close(p->m);
+    p->s = NULL;
+    p->m = NULL;
+}
+
+static uint64_t play_through(struct play *p)
+{
+    struct pith_error err;
+    vulkan_plan(&(struct vulkan_plan){0});
+    for (int part = 0; part < PARTS; part++)
+        CHECK_MSG(play(p, (enum part)part, &err) == PITH_OK, "part %d: %s", part, err.msg);
+    uint64_t n = vulkan_calls();
+    close_all(p);
+    return n;
+}
+
+static void check_same(const struct play *a, const struct play *b, const char *what, uint64_t n)
+{
+    for (int part = 0; part < PARTS; part++)
+        CHECK_MSG(!memcmp(a->got[part], b->got[part], sizeof a->got[part]),
+                  "%s, call %llu: other logits after part %d", what, (unsigned long long)n, part);
+}
+
+static void fail_once(const struct play *want, uint64_t n)
+{
+    static struct play p;
+    struct pith_error err;
+    int failed = 0;
+    vulkan_plan(&(struct vulkan_plan){.fail_at = n});
+    for (int part = 0; part < PARTS && failed < 2; part++) {
+        pith_status st = play(&p, (enum part)part, &err);
+        if (st == PITH_OK)
+            continue;
+        CHECK_MSG((st == PITH_DEVICE || st == PITH_NOMEM) && strstr(err.msg, "vulkan0"),
+                  "call %llu, part %d: status %d: %s", (unsigned long long)n, part, (int)st,
+                  err.msg);
+        failed++;
+        part--;
+    }
+    CHECK_MSG(failed == 1, "call %llu: %d calls of the library failed", (unsigned long long)n,
+              failed);
+    check_same(&p, want, "failing", n);
+    close_all(&p);
+}
+
+static void every_call_fails(void)
+{
+    static struct play p;
+    struct play want;
+    make_model("gemma3");
+    play_through(&p); /* pipelines are made now, and not again */
+    uint64_t n = play_through(&p);
+    want = p;
+    CHECK_MSG(n > 50, "%llu calls", (unsigned long long)n);
+    for (uint64_t i = 1; i <= n; i += test_scale() < 10 ? 1 + n / 8 : 1 + n / 64)
+        fail_once(&want, i);
+    vulkan_plan(&(struct vulkan_plan){0});
+    vulkan_forget();
+    check_nothing_held("failing");
+}
+
+/* Everything from there on says so, closing works, and the model can be opened again. */
+static void devices_are_lost(void)
+{
+    static struct play p;
+    struct play want;
+    struct pith_error err;
+    make_model("gemma3");
+    uint64_t n = play_through(&p);
+    want = p;
+    for (uint64_t i = n / 7; i <= n; i += 1 + n / (test_scale() < 10 ? 2 : 5)) {
+        int part = 0;
+        vulkan_plan(&(struct vulkan_plan){.lose_at = i});
+        while (part < PARTS && play(&p, (enum part)part, &err) == PITH_OK)
+            part++;
+        CHECK_MSG(part < PARTS && err.code == PITH_DEVICE, "call %llu: status %d: %s",
+                  (unsigned long long)i, (int)err.code, err.msg);
+        if (p.s)
+            CHECK_MSG(rows(&p, 0, 1, FEED, &err) == PITH_DEVICE, "a step after it was lost");
+        close_all(&p);
+        play_through(&p);
+        check_same(&p, &want, "opened again", i);
+    }
+    vulkan_plan(&(struct vulkan_plan){0});
+}
+
+static void memory_runs_out(void)
+{
+    static struct play p;
+    struct pith_error err;
+    int opened = 0, refused = 0;
+    make_model("gemma3");
+    for (int mib = 1; mib <= 40; mib += 3) {
+        char bytes[32];
+        snprintf(bytes, sizeof bytes, "%d", mib << 20);
+        set_env("PITH_VULKAN_MEMORY", bytes);
+        for (int part = 0; part < PARTS; part++) {
+            pith_status st = play(&p, (enum part)part, &err);
+            if (st == PITH_OK)
+                continue;
+            refused++;
+            CHECK_MSG(st == PITH_NOMEM && strstr(err.msg, "vulkan0"), "%d MiB, part %d: %d, %s",
+                      mib, part, (int)st, err.msg);
+            break;
+        }
+        opened += p.s != NULL;
+        close_all(&p);
+    }
+    set_env("PITH_VULKAN_MEMORY", NULL);
+    CHECK_MSG(opened > 0 && refused > 0, "%d sessions were opened, %d refused", opened, refused);
+}
+
+static void refused_with(const char *name, const char *value, const char *devices, const char *says)
+{
+    struct pith_error err = {PITH_OK, ""};
+    set_env(name, value);
+    pith_model *m = open_model(devices, NULL, &err);
+    set_env(name, NULL);
+    CHECK_MSG(!m && strstr(err.msg, says), "%s=%s: %s", name, value, m ? "opened" : err.msg);
+    pith_model_close(m);
+}
+
+/* What a device lacks is named; nothing is opened half. */
+static void what_is_absent_is_named(void)
+{
+    static const char *const features[] = {"shaderInt64", "storageBuffer8BitAccess",
+                                           "storageBuffer16BitAccess", "bufferDeviceAddress",
+                                           "timelineSemaphore"};
+    make_model("llama");
+    for (int i = 0; i < 5; i++)
+        refused_with("PITH_VULKAN_MASK", features[i], "0", features[i]);
+    refused_with("PITH_VULKAN_MASK", "x,timelineSemaphore,y", "0", "timelineSemaphore");
+    refused_with("PITH_VULKAN_MEMORY", "many", "0", "PITH_VULKAN_MEMORY");
+    refused_with("PITH_VULKAN_RECORDINGS", NULL, "99", "this machine has");
+    struct pith_error err;
+    pith_model *m = open_model("0", NULL, &err); /* and the next goes */
+    CHECK_MSG(m, "%s", err.msg);
+    pith_model_close(m);
+}
+
+/* ---------------------------------------------------------------- recordings */
+
+enum { DECODED = 40 };
+
+static void decode(const char *room, int32_t n_seq, float *out, struct vulkan_counts *count)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct vulkan_counts from = vulkan_counts();
+    int32_t token[8], seq[8];
+    uint8_t want[8];
+    sp.n_ctx = N_CTX;
+    sp.n_seq = 8;
+    set_env("PITH_VULKAN_RECORDINGS", room);
+    pith_model *m = open_model("0", "1", &err);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    set_env("PITH_VULKAN_RECORDINGS", NULL);
+    for (int i = 0; i < DECODED && s; i++) {
+        struct pith_batch b = PITH_BATCH_INIT;
+        int32_t n = n_seq ? n_seq : 1 + i % 8; /* 0: a number that changes */
+        for (int32_t q = 0; q < n; q++) {
+            token[q] = (7 * i + q) % V;
+            seq[q] = q;
+            want[q] = 1;
+        }
+        b.n = n;
+        b.token = token;
+        b.seq = seq;
+        b.want = want;
+        CHECK_MSG(pith_step(s, &b, &err) == PITH_OK, "%s", err.msg);
+        memcpy(out + i * V, pith_logits(s, 0), V * sizeof *out);
+    }
+    CHECK_MSG(s, "%s", err.msg);
+    pith_session_close(s);
+    pith_model_close(m);
+    struct vulkan_counts to = vulkan_counts();
+    *count = (struct vulkan_counts){to.replayed - from.replayed, to.recorded - from.recorded,
+                                    to.evicted - from.evicted, to.refused - from.refused};
+}
+
+static void recordings_serve(void)
+{
+    static float want[DECODED * V], got[DECODED * V];
+    struct vulkan_counts c;
+    make_model("gemma3");
+    for (int32_t n_seq = 0; n_seq <= 8; n_seq = n_seq ? 2 * n_seq : 1) {
+        decode("0", n_seq, want, &c);
+        CHECK_MSG(!c.recorded && !c.replayed, "%llu were recorded in no room",
+                  (unsigned long long)c.recorded);
+        decode("12", n_seq, got, &c);
+        CHECK_MSG(!memcmp(got, want, sizeof got), "%d sequences: other bits when recorded", n_seq);
+        CHECK_MSG(c.recorded == (n_seq ? 1 : 4) && !c.evicted && c.recorded + c.replayed == DECODED,
+                  "%d sequences: %llu recorded, %llu replayed", n_seq,
+                  (unsigned long long)c.recorded, (unsigned long long)c.replayed);
+    }
+    decode("1", 0, want, &c); /* 1 2 4 4 8 8 8 8 rows, again and again */
+    CHECK_MSG(c.recorded == DECODED / 8 * 4 && c.evicted == c.recorded - 1 &&
+                  c.replayed == DECODED / 8 * 4,
+              "room for one: %llu recorded, %llu evicted, %llu replayed",
+              (unsigned long long)c.recorded, (unsigned long long)c.evicted,
+              (unsigned long long)c.replayed);
+}
+
 static void no_device(void)
 {
     SKIP("%s", absent());
@@ -171,6 +462,12 @@ int main(void)
         TEST(no_device);
         return test_end();
     }
+    tmp_make();
     TEST(golden_arch);
+    TEST(every_call_fails);
+    TEST(devices_are_lost);
+    TEST(memory_runs_out);
+    TEST(what_is_absent_is_named);
+    TEST(recordings_serve);
     return test_end();
 }

@@ -1,6 +1,7 @@
 /* op_bench.h -- one op, or a few, as a plan of their own: a graph whose input is the step's
  * embedding rows, run at a level of the CPU or by the reference, so that results can be compared
- * by memcmp. */
+ * by memcmp. With BENCH_DEVICE, a backend's table, they run on its first device instead, and what
+ * it has no kernel for on the CPU beside it; results are compared within an error. */
 #ifndef PITH_TESTS_OP_BENCH_H
 #define PITH_TESTS_OP_BENCH_H
 
@@ -19,10 +20,11 @@ static int32_t bench_tokens[BENCH_ROWS], bench_pos[BENCH_ROWS];
 static struct pool *bench_pool;
 static float bench_table[64 * 1024]; /* [tokens][n]: what is embedded */
 
-/* A weight of the test's own, which every device reads where it is. */
+/* A weight of the test's own, which every device reads where it is, or has a copy of. */
+enum { BENCH_DEVICES = 2 };
 struct bench_weight {
     struct tensor t;
-    struct buffer b;
+    struct buffer b[BENCH_DEVICES];
 };
 static struct bench_weight bench_w[BENCH_WEIGHTS];
 static int bench_n_w;
@@ -104,28 +106,102 @@ static void bench_step(const struct bench_case *c, struct step *s, int32_t from,
     memcpy(step_embd(s), c->in + from * c->n, (size_t)s->T * (size_t)c->n * sizeof(float));
 }
 
-static pith_status bench_exec(struct bench_case *c, struct plan *p, struct device *d, float *out,
+/* What a case runs on. */
+static struct device *bench_device[BENCH_DEVICES];
+static int bench_n_devices;
+
+static pith_status bench_open(const struct bench_case *c, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    bench_n_devices = 0;
+#ifdef BENCH_DEVICE
+    if (c->level != CPU_REF) {
+        st = BENCH_DEVICE.open(0, 0, &bench_device[0], err);
+        bench_n_devices += st == PITH_OK;
+    }
+    setenv("PITH_CPU", "base", 1);
+#else
+    setenv("PITH_CPU", c->level == CPU_REF ? "base" : cpu_level_name(c->level), 1);
+#endif
+    if (st == PITH_OK)
+        st = backend_cpu.open(0, c->level == CPU_REF, &bench_device[bench_n_devices], err);
+    bench_n_devices += st == PITH_OK;
+    for (int i = 0; i < bench_n_devices; i++)
+        bench_device[i]->index = i;
+    return st;
+}
+
+static void bench_close(void)
+{
+    for (int i = 0; i < bench_n_devices; i++)
+        bench_device[i]->backend->close(bench_device[i]);
+    bench_n_devices = 0;
+}
+
+static pith_status bench_bring(struct bench_weight *w, const void *from, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    w->t.n_at = 0;
+    for (int i = 0; i < bench_n_devices && st == PITH_OK; i++) {
+        struct placement *at = &w->t.at[w->t.n_at++];
+        *at = (struct placement){.device = i, .buffer = &w->b[i], .bytes = w->t.bytes};
+        if (buffer_import(bench_device[i], from, w->t.bytes, &w->b[i]))
+            continue;
+        st = buffer_alloc(bench_device[i], w->t.bytes, PITH_MEM_WEIGHTS, &w->b[i], err);
+        if (st == PITH_OK)
+            st = buffer_write((struct place){&w->b[i], 0}, from, w->t.bytes, NULL, err);
+    }
+    return st;
+}
+
+static void bench_take_away(struct bench_weight *w)
+{
+    for (int i = 0; i < BENCH_DEVICES; i++)
+        buffer_release(&w->b[i]);
+}
+
+/* Each node runs on the first device that can. */
+static void bench_place(struct graph *g)
+{
+    struct op_impl impl;
+    for (node n = g->first; n; n = n->next) {
+        n->device = 0;
+        if (op_has(n->op, OP_ALIAS))
+            n->device = n->src[0]->device;
+        else if (!bench_device[0]->backend->impl(bench_device[0], n, &impl))
+            n->device = bench_n_devices - 1;
+    }
+}
+
+static pith_status bench_exec(struct bench_case *c, struct plan *p, float *out,
                               struct pith_error *err)
 {
     _Atomic(int) cancel = 0;
     struct step *s = calloc(1, (size_t)step_bytes(c->T, c->T, 1, 1, 0, c->n));
-    struct slabs blocks;
-    struct job_params jp = {.plan = p,
-                            .pool = bench_pool,
-                            .n_nodes = 1,
-                            .states = c->states,
-                            .n_states = c->states ? 1 : 0};
+    struct slabs blocks[BENCH_DEVICES];
+    struct job_params jp[BENCH_DEVICES];
     struct plan_run run;
-    pith_status st = slabs_init(&blocks, d, 4096, 2, 4096, PITH_MEM_SCRATCH, err);
+    pith_status st = PITH_OK;
+    for (int i = 0; i < bench_n_devices && st == PITH_OK; i++) {
+        jp[i] = (struct job_params){.plan = p,
+                                    .pool = bench_pool,
+                                    .n_nodes = 1,
+                                    .states = c->states,
+                                    .n_states = c->states ? 1 : 0,
+                                    .step_bytes = step_bytes(c->T, c->T, 1, 1, 0, c->n),
+                                    .blocks = &blocks[i]};
+        st = slabs_init(&blocks[i], bench_device[i], 4096, 2, 4096, PITH_MEM_SCRATCH, err);
+        if (st == PITH_OK)
+            st = slabs_grow(&blocks[i], 2, err);
+    }
     if (st == PITH_OK)
-        st = slabs_grow(&blocks, 2, err);
-    jp.blocks = &blocks;
-    if (st == PITH_OK)
-        st = plan_open(&run, p, &jp, err);
+        st = plan_open(&run, p, jp, err);
     if (st != PITH_OK)
         return st;
     step_init(s, c->T, c->T, 1, 1, 0, c->n);
-    memset(buffer_map(&run.act[0]), 0x7f, p->act_bytes[0]); /* numbers that stand out */
+    for (int i = 0; i < bench_n_devices; i++)
+        if (run.job[i] && buffer_map(&run.act[i])) /* numbers that stand out */
+            memset(buffer_map(&run.act[i]), 0x7f, p->act_bytes[i]);
     struct call_stats *stats = calloc((size_t)p->n_calls, sizeof *stats);
     struct run r = {
         .step = s, .n_threads = pool_n_threads(bench_pool), .cancel = &cancel, .stats = stats};
@@ -137,7 +213,8 @@ static pith_status bench_exec(struct bench_case *c, struct plan *p, struct devic
             st = plan_read(&run, &p->logits, 0, s->T, out + at * c->cols, err);
     }
     plan_close(&run);
-    slabs_deinit(&blocks);
+    for (int i = 0; i < bench_n_devices; i++)
+        slabs_deinit(&blocks[i]);
     free(stats);
     free(s);
     return st;
@@ -148,13 +225,13 @@ static pith_status bench_run(struct bench_case *c, float *out, struct pith_error
 {
     struct graph g;
     struct plan p = {0};
-    struct device *d = NULL;
     if (!bench_pool && !(bench_pool = pool_new(3, err)))
         return PITH_NOMEM;
-    setenv("PITH_CPU", c->level == CPU_REF ? "base" : cpu_level_name(c->level), 1);
-    pith_status st = backend_cpu.open(0, c->level == CPU_REF, &d, err);
-    if (st != PITH_OK)
+    pith_status st = bench_open(c, err);
+    if (st != PITH_OK) {
+        bench_close();
         return st;
+    }
     graph_init(&g);
     g.n_embd = c->n;
     g.n_ctx = c->n_ctx;
@@ -169,24 +246,20 @@ static pith_status bench_run(struct bench_case *c, float *out, struct pith_error
     g.logits = graph_select(&g, y, "rows");
     c->cols = g.logits ? g.logits->cols : 0;
     TRY(graph_finish(&g, err));
-    for (node n = g.first; n; n = n->next)
-        n->device = 0;
-    buffer_import(d, bench_table, sizeof bench_table, &embd.b);
-    embd.t.at[0] = (struct placement){.buffer = &embd.b};
-    embd.t.n_at = 1;
-    for (int i = 0; i < bench_n_w; i++) {
-        buffer_import(d, bench_w[i].t.file, bench_w[i].t.bytes, &bench_w[i].b);
-        bench_w[i].t.at[0] =
-            (struct placement){.buffer = &bench_w[i].b, .bytes = bench_w[i].t.bytes};
-        bench_w[i].t.n_at = 1;
-    }
+    TRY(bench_bring(&embd, bench_table, err));
+    for (int i = 0; i < bench_n_w; i++)
+        TRY(bench_bring(&bench_w[i], bench_w[i].t.file, err));
+    bench_place(&g);
     struct plan_params pp = {.cap_T = c->T, .cap_R = c->T, .cap_N = 1, .cap_spans = 1};
-    TRY(plan_compile(&p, &g, &d, 1, &pp, err));
-    TRY(bench_exec(c, &p, d, out, err));
+    TRY(plan_compile(&p, &g, bench_device, bench_n_devices, &pp, err));
+    TRY(bench_exec(c, &p, out, err));
 fail:
     plan_deinit(&p);
     graph_deinit(&g);
-    d->backend->close(d);
+    bench_take_away(&embd);
+    for (int i = 0; i < bench_n_w; i++)
+        bench_take_away(&bench_w[i]);
+    bench_close();
     return st;
 }
 
@@ -195,6 +268,41 @@ static int bench_same(float a, float b)
     return memcmp(&a, &b, 4) == 0 || (a != a && b != b);
 }
 
+#ifdef BENCH_DEVICE
+/* Products of the reference read activations that were rounded to 8 bits, the device's do not. */
+static float bench_error(void)
+{
+    for (int i = 0; i < bench_n_w; i++)
+        if (bench_w[i].t.n_dims > 1 && dtypes[bench_w[i].t.type].act > ACT_F32)
+            return 4e-2f;
+    return 2e-5f;
+}
+
+/* On the device within an error, relative to the largest of the row and 1. */
+static void bench_check(struct bench_case c, const float *want, const char *what)
+{
+    static float got[1 << 18], ref[1 << 18];
+    struct pith_error err;
+    float off = bench_error();
+    c.level = CPU_REF;
+    REQUIRE(bench_run(&c, ref, &err) == PITH_OK, "%s: %s", what, err.msg);
+    c.level = CPU_BASE;
+    REQUIRE(bench_run(&c, got, &err) == PITH_OK, "%s: %s", what, err.msg);
+    want = want ? want : ref;
+    for (int64_t r = 0; r < c.T; r++) {
+        float most = 1;
+        for (int64_t i = r * c.cols; i < (r + 1) * c.cols; i++)
+            most = fabsf(want[i]) > most ? fabsf(want[i]) : most;
+        for (int64_t i = r * c.cols; i < (r + 1) * c.cols; i++)
+            if (!bench_same(got[i], want[i]) && !(fabsf(got[i] - want[i]) <= off * most)) {
+                CHECK_MSG(0, "%s on %s: row %d column %d is %.9g, wanted %.9g", what,
+                          BENCH_DEVICE.name, (int)r, (int)(i % c.cols), (double)got[i],
+                          (double)want[i]);
+                return;
+            }
+    }
+}
+#else
 /* At every level of this machine the bits of the reference; and `want` where it is given. */
 static void bench_check(struct bench_case c, const float *want, const char *what)
 {
@@ -216,6 +324,8 @@ static void bench_check(struct bench_case c, const float *want, const char *what
             }
     }
 }
+
+#endif
 
 /* The reference within `off` of numbers made in another order, relative to the larger of them
  * and 1. */
@@ -250,6 +360,9 @@ static float bench_value(struct rng *r, int wild)
 {
     static const float odd[] = {0,      -0.0f, INFINITY, -INFINITY, NAN,
                                 1e-40f, 1e30f, -1e30f,   100,       -100};
+#ifdef BENCH_DEVICE
+    wild = 0; /* what is infinite depends on the order of sums */
+#endif
     return wild && rng_below(r, 9) == 0 ? odd[rng_below(r, 10)] : 2 * rng_normal(r);
 }
 

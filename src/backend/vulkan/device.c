@@ -378,11 +378,19 @@ fail:
     return st;
 }
 
-static pith_status vulkan_open(int i, int reference, struct device **out, struct pith_error *err)
+void vulkan_forget(void)
+{
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        if (parked[i])
+            destroy(parked[i]);
+        parked[i] = NULL;
+    }
+}
+
+static pith_status open_device(int i, struct device **out, struct pith_error *err)
 {
     VkPhysicalDevice physical = VK_NULL_HANDLE;
     struct features want;
-    (void)reference;
     pith_status st = need_loader(err);
     if (st == PITH_OK)
         st = find_physical(listed(i), &physical, err);
@@ -405,6 +413,16 @@ static pith_status vulkan_open(int i, int reference, struct device **out, struct
     }
     *out = &v->dev;
     return PITH_OK;
+}
+
+/* What is parked is nobody's. */
+static pith_status vulkan_open(int i, int reference, struct device **out, struct pith_error *err)
+{
+    struct mem_account *before = mem_account_enter(NULL);
+    pith_status st = open_device(i, out, err);
+    (void)reference;
+    mem_account_leave(before);
+    return st;
 }
 
 static void vulkan_memory(struct device *d, struct mem_left *out)

@@ -138,8 +138,10 @@ static pith_status find_or_make(struct vk_device *v, const struct vk_kernel *k, 
 pith_status vk_pipeline(struct vk_device *v, const struct vk_kernel *k, VkPipeline *out,
                         struct pith_error *err)
 {
+    struct mem_account *before = mem_account_enter(NULL); /* they outlive who asks */
     pthread_mutex_lock(&v->lock);
     pith_status st = find_or_make(v, k, out, err);
     pthread_mutex_unlock(&v->lock);
+    mem_account_leave(before);
     return st;
 }

@@ -23,6 +23,8 @@ struct vulkan_plan {
 };
 void vulkan_plan(const struct vulkan_plan *p);
 uint64_t vulkan_calls(void);
+/* Closed devices are kept for whoever opens them again: lets go of them. */
+void vulkan_forget(void);
 
 /* Command buffers of sessions: run again as they were, made, given up for others, and segments that
  * could not be kept. */
