@@ -325,6 +325,9 @@ struct pith_model_info {
     int32_t n_embd_out;    /* numbers of an embedding that comes out; most models: n_embd */
     int32_t logits; /* 1: sessions that do not pool give logits of tokens, causal or (models that
                      * fill in masks) not; 0: embeddings */
+    int32_t encoder; /* 1: an encoder reads the text, which pith_encode gives to it, and the decoder
+                      * writes its answer; sequences, tokens and logits are the decoder's */
+    int32_t decoder_start; /* the first token of that answer, which is fed; -1: no encoder */
 };
 #define PITH_MODEL_INFO_INIT PITH_SIZED(struct pith_model_info)
 PITH_API pith_status pith_model_get_info(const pith_model *m, struct pith_model_info *out,
@@ -636,6 +639,22 @@ PITH_API pith_status pith_step(pith_session *s, const struct pith_batch *batch,
 /* Appends n tokens to a sequence; logits of the last one. */
 PITH_API pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                                struct pith_error *err);
+/* Models with an encoder beside their decoder (pith_model_info.encoder): the encoder reads n tokens
+ * at once, whole, and what the decoder's rows of this sequence see of it is kept as the memory of
+ * the sequence. The decoder's own tokens then begin with pith_model_info.decoder_start. The
+ * sequence has to be empty (else PITH_STATE). Its memory stays the same whatever is fed to it and
+ * edited in it, goes where the sequence is emptied (pith_truncate to 0, pith_keep of another) or
+ * with n = 0, is shared by pith_copy (which of an empty sequence copies the memory alone), and is
+ * in snapshots; the prefix store finds what followed the same tokens. PITH_UNSUPPORTED: the model
+ * has no encoder. PITH_RANGE: a token is not of the vocabulary, or they are more than
+ * pith_encoder_most. A call that fails has changed nothing. Feeding a sequence that has no memory
+ * is PITH_STATE. Outputs of the last step stay as they are. */
+PITH_API pith_status pith_encode(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                                 struct pith_error *err);
+/* Tokens that the encoder reads at most: the smaller of n_ctx and n_batch; 0: there is none. */
+PITH_API int32_t pith_encoder_most(const pith_session *s);
+/* Tokens that it has read for a sequence; 0: none, -1: no such sequence. */
+PITH_API int32_t pith_encoded(const pith_session *s, int32_t seq);
 /* Makes the sequence be exactly `tokens`: its longest common prefix, or that of the prefix store,
  * is kept, the rest is recomputed (at least the last token, so that its logits are there). *n_kept
  * (NULL allowed) tells how many positions were reused. When the rest cannot be computed (cancelled,

@@ -17,6 +17,8 @@ struct golden {
     json_t *json;
     int32_t *token; /* [n] */
     int32_t n;
+    int32_t *read; /* [n_read] what an encoder reads first; token are the decoder's then */
+    int32_t n_read;
 };
 
 enum { GOLDEN_MAX = 512 };
@@ -60,7 +62,9 @@ GOLDEN_FN int golden_list(const char *folder, struct golden **out)
         g->json = json_load_file(golden_path(g, ".json"), 0, NULL);
         const char *arch = json_string_value(json_object_get(g->json, "arch"));
         snprintf(g->arch, sizeof g->arch, "%s", arch ? arch : "");
-        g->token = golden_ints(json_object_get(g->json, "tokens"), &g->n);
+        g->read = golden_ints(json_object_get(g->json, "encoder_tokens"), &g->n_read);
+        g->token =
+            golden_ints(json_object_get(g->json, g->n_read ? "decoder_tokens" : "tokens"), &g->n);
         n++;
     }
     if (d)
@@ -76,6 +80,7 @@ GOLDEN_FN void golden_free(struct golden *list, int n)
     for (int i = 0; i < n; i++) {
         json_decref(list[i].json);
         free(list[i].token);
+        free(list[i].read);
     }
     free(list);
 }

@@ -213,7 +213,7 @@ static int naive_feed(struct naive *m, int32_t seq, const int32_t *token, int32_
         naive_entry_move(m, &q->e[i], i, 1);
     naive_fill(m, q, token, n);
     m->s->run.n_threads = m->s->n_threads;
-    if (plan_submit(&m->s->plan_run, &m->s->run, &err) != PITH_OK)
+    if (plan_submit(&m->s->role[ROLE_DECODER].run, &m->s->run, &err) != PITH_OK)
         return 0;
     for (int32_t r = 0; r < n; r++) {
         struct entry *e = &q->e[q->n + r];
@@ -228,7 +228,7 @@ static int naive_feed(struct naive *m, int32_t seq, const int32_t *token, int32_
 
 static const float *naive_logits(struct naive *m, int32_t r)
 {
-    return plan_map(&m->s->plan_run, &m->s->plan.logits, r);
+    return plan_map(&m->s->role[ROLE_DECODER].run, &m->s->role[ROLE_DECODER].plan.logits, r);
 }
 
 #endif

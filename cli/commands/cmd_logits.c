@@ -4,6 +4,7 @@
  *     causal model      [T, V]  float32, little endian: the logits behind each token
  *     fills in masks    [T, V]  the same, of all tokens in one step
  *     encoder, pooling  [T, E]  its output rows, or [1, E] pooled
+ *     both              [T, V]  behind each token of the decoder, once the encoder has read its own
  *
  * The file appears when it is complete, or not at all.
  */
@@ -15,7 +16,7 @@
 
 struct opts {
     struct model_opts model;
-    const char *tokens, *out, *pooling;
+    const char *tokens, *encoder, *out, *pooling;
     int64_t chunk;
 };
 
@@ -25,6 +26,10 @@ static const struct arg args[] = {
     {.name = "--tokens", .required = 1, .meta = "1,2,3|@FILE",
      ARG_FIELD(struct opts, tokens, ARG_TEXT),
      .help = "the token ids, or a file with them as text, separated by commas or white space"},
+    {.name = "--encoder-tokens", .meta = "1,2,3|@FILE",
+     ARG_FIELD(struct opts, encoder, ARG_TEXT),
+     .help = "of a model with an encoder and a decoder: what the encoder reads; --tokens are the "
+             "decoder's, of which the first is its start token"},
     {.name = "--out", .alias = "-o", .required = 1, .meta = "FILE",
      ARG_FIELD(struct opts, out, ARG_TEXT), .help = "file to write"},
     {.name = "--ctx", .alias = "-c", ARG_FIELD(struct opts, model.n_ctx, ARG_SIZE), .lo = 1,
@@ -43,8 +48,9 @@ static const struct arg args[] = {
 
 /* ---------------------------------------------------------------- tokens */
 
-/* Whole numbers separated by commas and white space. NULL: the message is out, *code is set. */
-static int32_t *parse_ids(const char *text, size_t n_bytes, int32_t *n, int *code)
+/* Whole numbers separated by commas and white space, the value of a flag. NULL: the message is out,
+ * *code is set. */
+static int32_t *parse_ids(const char *flag, const char *text, size_t n_bytes, int32_t *n, int *code)
 {
     static const char between[] = ", \t\r\n";
     int32_t *ids = malloc((n_bytes / 2 + 1) * sizeof *ids);
@@ -58,7 +64,7 @@ static int32_t *parse_ids(const char *text, size_t n_bytes, int32_t *n, int *cod
         if (end == text || errno || v < 0 || v > INT32_MAX || (*end && !strchr(between, *end)) ||
             count == INT32_MAX) {
             *code =
-                cli_say(CLI_INPUT, "--tokens: number %zu is \"%.*s\"; wanted a token id, 0 or more",
+                cli_say(CLI_INPUT, "%s: number %zu is \"%.*s\"; wanted a token id, 0 or more", flag,
                         count + 1, (int)strcspn(text, between) % 40, text);
             break;
         }
@@ -66,7 +72,7 @@ static int32_t *parse_ids(const char *text, size_t n_bytes, int32_t *n, int *cod
         text = end + strspn(end, between);
     }
     if (!*code && count == 0)
-        *code = cli_say(CLI_INPUT, "--tokens: found no token; wanted at least one");
+        *code = cli_say(CLI_INPUT, "%s: found no token; wanted at least one", flag);
     if (*code) {
         free(ids);
         return NULL;
@@ -75,18 +81,18 @@ static int32_t *parse_ids(const char *text, size_t n_bytes, int32_t *n, int *cod
     return ids;
 }
 
-static int32_t *read_ids(const char *from, int32_t *n, int *code)
+static int32_t *read_ids(const char *flag, const char *from, int32_t *n, int *code)
 {
     char *text = NULL;
     size_t n_bytes;
     if (from[0] != '@') {
-        int32_t *ids = parse_ids(from, strlen(from), n, code);
+        int32_t *ids = parse_ids(flag, from, strlen(from), n, code);
         if (*code == CLI_INPUT)
             *code = CLI_USE; /* it was on the command line */
         return ids;
     }
     *code = cli_read_file(from + 1, &text, &n_bytes);
-    int32_t *ids = *code ? NULL : parse_ids(text, n_bytes, n, code);
+    int32_t *ids = *code ? NULL : parse_ids(flag, text, n_bytes, n, code);
     free(text);
     return ids;
 }
@@ -148,12 +154,28 @@ static int write_rows(pith_session *s, const int32_t *ids, int32_t n, int32_t ch
     return code;
 }
 
-/* Opens the model; one that must see all tokens in one step is opened with room for them. */
-static pith_model *open_for(const struct opts *o, int32_t n, struct pith_model_info *info,
-                            int *embeddings, int *code)
+/* What the encoder reads, if there is one, is in its flag. */
+static int check_encoder(const struct opts *o, const struct pith_model_info *info)
+{
+    if (info->encoder && !o->encoder)
+        return cli_say(CLI_USE,
+                       "--encoder-tokens: %s has an encoder, whose text its decoder looks at; give "
+                       "its tokens",
+                       info->arch);
+    if (!info->encoder && o->encoder)
+        return cli_say(CLI_USE, "--encoder-tokens: %s has no encoder beside a decoder; leave it out",
+                       info->arch);
+    return CLI_OK;
+}
+
+/* Opens the model; one that must see all n tokens, or all n_read ones of its encoder, in one step is
+ * opened with room for them. */
+static pith_model *open_for(const struct opts *o, int32_t n, int32_t n_read,
+                            struct pith_model_info *info, int *embeddings, int *code)
 {
     int32_t n_batch = o->chunk ? (int32_t)o->chunk : 512;
     int whole = 0;
+    n_batch = n_read > n_batch ? n_read : n_batch;
     for (;;) {
         struct pith_model_params params = PITH_MODEL_PARAMS_INIT;
         struct pith_error err = {0};
@@ -164,6 +186,10 @@ static pith_model *open_for(const struct opts *o, int32_t n, struct pith_model_i
             return NULL;
         if (pith_model_get_info(m, info, &err) != PITH_OK) {
             *code = cli_fail(&err);
+            pith_model_close(m);
+            return NULL;
+        }
+        if ((*code = check_encoder(o, info)) != CLI_OK) {
             pith_model_close(m);
             return NULL;
         }
@@ -193,19 +219,21 @@ static int run(void *opts)
 {
     const struct opts *o = opts;
     int code, embeddings = 0;
-    int32_t n = 0;
+    int32_t n = 0, n_read = 0, *read = NULL;
     struct cli_out out = {0};
     struct pith_model_info info = {.size = sizeof info};
     struct pith_session_params params = PITH_SESSION_PARAMS_INIT;
     code = cli_out_check(o->out);
-    int32_t *ids = code ? NULL : read_ids(o->tokens, &n, &code);
-    if (!ids)
-        return code;
+    int32_t *ids = code ? NULL : read_ids("--tokens", o->tokens, &n, &code);
+    if (ids && o->encoder)
+        read = read_ids("--encoder-tokens", o->encoder, &n_read, &code);
     pith_session *s = NULL;
-    pith_model *m = open_for(o, n, &info, &embeddings, &code);
+    pith_model *m = code ? NULL : open_for(o, n, n_read, &info, &embeddings, &code);
     if (m) {
         int32_t n_ctx = info.n_ctx_train > 0 && info.n_ctx_train < 4096 ? info.n_ctx_train : 4096;
-        n_ctx = o->model.n_ctx ? (int32_t)o->model.n_ctx : n > n_ctx ? n : n_ctx;
+        n_ctx = n > n_ctx ? n : n_ctx;
+        n_ctx = n_read > n_ctx ? n_read : n_ctx;
+        n_ctx = o->model.n_ctx ? (int32_t)o->model.n_ctx : n_ctx;
         params.pooling = pooling_of(o->pooling);
         s = cli_session_open(m, &o->model, n_ctx, &params, &code);
     }
@@ -215,8 +243,12 @@ static int run(void *opts)
             chunk = n;
         else if (chunk > most && most > 0)
             chunk = most;
+        struct pith_error err = {0};
         interrupt_watch(s);
-        code = cli_out_open(&out, o->out);
+        if (read && pith_encode(s, 0, read, (size_t)n_read, &err) != PITH_OK)
+            code = cli_fail(&err);
+        if (!code)
+            code = cli_out_open(&out, o->out);
         if (!code)
             code = write_rows(s, ids, n, chunk, embeddings, width_of(o, &info, embeddings), &out);
         code = cli_out_close(&out, code);
@@ -227,6 +259,7 @@ static int run(void *opts)
     pith_session_close(s);
     pith_model_close(m);
     free(ids);
+    free(read);
     return code;
 }
 
@@ -243,7 +276,8 @@ const struct command cmd_logits = {
                      "when it is complete.",
             .example =
                 "  pith logits model.gguf --tokens 2,9259,1902 --out logits.f32\n"
-                "  pith logits model.gguf --tokens @ids.txt --out logits.f32 -c 1K --chunk 64\n",
+                "  pith logits model.gguf --tokens @ids.txt --out logits.f32 -c 1K --chunk 64\n"
+                "  pith logits t5.gguf --encoder-tokens 571,13,1 --tokens 0,32099 -o logits.f32\n",
             .rows = args,
         },
     .opts_bytes = sizeof(struct opts),

@@ -294,6 +294,26 @@ pith_status pith_step(pith_session *s, const struct pith_batch *batch, struct pi
     return st == PITH_OK ? session_step(s, &b, err) : st;
 }
 
+pith_status pith_encode(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                        struct pith_error *err)
+{
+    WITH_ERROR;
+    NEED(s);
+    if (n)
+        NEED(tokens);
+    return session_encode(s, seq, tokens, n, err);
+}
+
+int32_t pith_encoder_most(const pith_session *s)
+{
+    return s ? s->cache.n_memory : 0;
+}
+
+int32_t pith_encoded(const pith_session *s, int32_t seq)
+{
+    return s && seq >= 0 && seq < s->n_seq ? s->cache.seq[seq].n_memory : -1;
+}
+
 pith_status pith_feed(pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                       struct pith_error *err)
 {
@@ -564,12 +584,12 @@ static const float *output(const pith_session *s, int32_t i)
 
 const float *pith_logits(const pith_session *s, int32_t i)
 {
-    return s && s->plan.has_logits ? output(s, i) : NULL;
+    return s && s->role[ROLE_DECODER].plan.has_logits ? output(s, i) : NULL;
 }
 
 const float *pith_embedding(const pith_session *s, int32_t i)
 {
-    return s && s->plan.has_embd ? output(s, i) : NULL;
+    return s && s->role[ROLE_DECODER].plan.has_embd ? output(s, i) : NULL;
 }
 
 void pith_cancel(pith_session *s)

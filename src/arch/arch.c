@@ -52,12 +52,14 @@ static pith_status take_shape(struct arch_model *m, struct pith_error *err)
     pith_status st = a->derive ? a->derive(m, err) : PITH_OK;
     if (st != PITH_OK)
         return st;
+    n = (size_t)m->hp.n_layer; /* a second stack may have more */
     m->model = arena_alloc(m->arena, a->model_bytes + 1);
     m->layers = arena_array(m->arena, n, a->layer_bytes);
     m->rope = arena_array(m->arena, n, sizeof *m->rope);
-    m->state_of = arena_array(m->arena, (size_t)m->n_visits, sizeof *m->state_of);
+    size_t visits = (size_t)(m->n_visits > m->n_encoder_visits ? m->n_visits : m->n_encoder_visits);
+    m->state_of = arena_array(m->arena, visits, sizeof *m->state_of);
     if (arena_ok(m->arena)) {
-        memset(m->state_of, -1, (size_t)m->n_visits * sizeof *m->state_of);
+        memset(m->state_of, -1, visits * sizeof *m->state_of);
         if (a->states)
             a->states(m);
     }

@@ -109,11 +109,13 @@ struct carry {
  *   begin   finds the embedding in x[0] (io->tok_embd times hp.embd_scale)
  *   visit   in the last one nn_tail leaves only rows that an output asks for
  *   end     leaves in x[0] what is an embedding, or is multiplied by the output matrix; NULL: the
- *           norm of hp.norm with io->output_norm */
+ *           norm of hp.norm with io->output_norm. The encoder's writes the memory that the decoder
+ *           sees (states of CROSS rows); nothing else comes out of it */
 struct arch_role {
     void (*begin)(const struct arch_model *m, struct graph *g, struct carry *c);
     void (*visit)(const struct arch_model *m, struct graph *g, int32_t i, struct carry *c);
     void (*end)(const struct arch_model *m, struct graph *g, struct carry *c);
+    const char *stack; /* goes before "blk.N." in the names of nodes, or NULL */
 };
 enum role { ROLE_DECODER, ROLE_ENCODER, N_ROLES };
 
@@ -169,11 +171,14 @@ struct arch_model {
     void *model;                  /* model-level tensor pointers of the family's own */
     void *layers;                 /* n_layer times layer_bytes */
     const struct rope_set **rope; /* [n_layer]; how K is rotated, unless a state has its own */
-    int32_t n_visits;             /* layers, unless derive says otherwise, */
+    int32_t n_visits;             /* the decoder's; layers, unless derive says otherwise, */
     int32_t *layer_of;            /* [n_visits] and which each is of; NULL: visit i of layer i */
+    int32_t n_encoder_visits;     /* of layers 0, 1 ..; 0: there is no encoder beside the decoder */
+    int32_t start_token;          /* that a decoder with an encoder begins with */
     struct state *states;         /* [n_states] what a sequence keeps */
     int32_t n_states, cap_states;
-    int32_t (*state_of)[STATE_SLOTS]; /* [n_visits] what each visit names; -1: nothing */
+    /* [the greater number of visits] what each visit names, of both roles; -1: nothing */
+    int32_t (*state_of)[STATE_SLOTS];
 };
 
 const struct arch *arch_find(const char *name); /* NULL: unknown */

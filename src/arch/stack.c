@@ -63,14 +63,21 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
                              .from = m->hp.swap_from,
                              .to = m->hp.swap_to};
     struct carry c = {{graph_embed(g, m->io.tok_embd, &embed)}};
+    int encodes = want->role == ROLE_ENCODER;
+    int32_t n = encodes ? m->n_encoder_visits : m->n_visits;
+    g->stack = role->stack;
     if (role->begin)
         role->begin(m, g, &c);
-    for (int32_t i = 0; i < m->n_visits; i++) {
-        g->layer = arch_layer_of(m, i);
-        g->tail = i == m->n_visits - 1 && !want->pooled;
+    for (int32_t i = 0; i < n; i++) {
+        g->layer = encodes ? i : arch_layer_of(m, i);
+        g->tail = i == n - 1 && !want->pooled && !encodes;
         role->visit(m, g, i, &c);
     }
     g->layer = m->hp.n_layer;
+    if (encodes) {
+        role->end(m, g, &c);
+        return;
+    }
     for (int k = 0; k < CARRY_MAX && c.x[k] && g->tail; k++)
         if (c.x[k]->rows == ROWS_T) /* the last visit left all rows */
             c.x[k] = graph_select(g, c.x[k], "output_rows");

@@ -45,14 +45,15 @@ static void count_uses(struct fuser *f)
         f->uses[f->g->embd->id]++;
 }
 
-/* Nodes nobody reads any more leave the list; a cache write is read by its attention. */
+/* Nodes nobody reads any more leave the list. What a node writes of a state may be read by another
+ * role. */
 static void drop_unused(struct fuser *f)
 {
     count_uses(f);
     struct node *last = NULL;
     for (struct node *n = f->g->first, *next; n; n = next) {
         next = n->next;
-        if (f->uses[n->id]) {
+        if (f->uses[n->id] || op_has(n->op, OP_WRITES_STATE)) {
             last = n;
             continue;
         }

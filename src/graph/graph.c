@@ -83,7 +83,8 @@ static node make(struct graph *g, const struct node *like, const char *name)
     n->fmt = ACT_F32;
     n->next = NULL;
     n->name = g->layer >= 0 && g->layer < g->n_layer
-                  ? arena_printf(&g->arena, "blk.%d.%s", g->layer, name)
+                  ? arena_printf(&g->arena, "%sblk.%d.%s", g->stack ? g->stack : "", g->layer,
+                                 name)
                   : arena_strndup(&g->arena, name, strlen(name));
     if (!arena_ok(&g->arena))
         return NULL;

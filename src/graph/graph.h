@@ -45,7 +45,7 @@ struct node {
     enum act_kind fmt; /* ACT_F32, or the activation format it was brought into */
     int32_t id, layer; /* layer: -1 input side, n_layer output side */
     int32_t device;
-    const char *name; /* "blk.3.attn_q" */
+    const char *name; /* "blk.3.attn_q"; "enc.blk.3.attn_q" */
     struct node *next;
 };
 typedef struct node *node;
@@ -74,6 +74,7 @@ struct graph {
     int32_t n_ctx;     /* positions of a sequence, which choose among RoPE sets; 0: few */
     node logits, embd; /* results: either may be NULL */
     int32_t layer;     /* given to new nodes */
+    const char *stack; /* before "blk.N." in their names, NULL: nothing */
     int tail;          /* 1: of what is built now only rows go on that an output asks for */
     struct graph_memo memo[GRAPH_MEMOS];
     int32_t adapter_rank; /* most that adapters have; 0: products are without them */

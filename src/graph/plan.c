@@ -518,20 +518,33 @@ void plan_close(struct plan_run *r)
     *r = (struct plan_run){0};
 }
 
-pith_status plan_cache_ops(struct plan_run *r, struct cache_log *log, struct pith_error *err)
+/* The run that has a job on a device, NULL: none. */
+static struct plan_run *run_on(struct plan_run *const *r, int n, int device)
 {
-    const struct plan *p = r->plan;
+    for (int i = 0; i < n; i++)
+        if (r[i] && r[i]->job[device])
+            return r[i];
+    return NULL;
+}
+
+pith_status plan_cache_ops(struct plan_run *const *r, int n, struct cache_log *log,
+                           struct pith_error *err)
+{
+    const struct plan *p = r[0]->plan;
     pith_status st = PITH_OK;
     if (!log->n)
         return st;
-    for (int d = 0; d < p->n_devices && st == PITH_OK; d++)
-        if (r->job[d])
-            st = p->devices[d]->backend->cache_ops(r->job[d], log, &r->done[d], err);
+    for (int d = 0; d < p->n_devices && st == PITH_OK; d++) {
+        struct plan_run *on = run_on(r, n, d);
+        if (on)
+            st = p->devices[d]->backend->cache_ops(on->job[d], log, &on->done[d], err);
+    }
     if (st != PITH_OK)
         return st;
     log->n = 0;
-    for (int d = 0; d < p->n_devices; d++)
-        r->done[d] = 0;
+    for (int i = 0; i < n; i++)
+        if (r[i])
+            memset(r[i]->done, 0, sizeof r[i]->done);
     return st;
 }
 

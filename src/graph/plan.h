@@ -56,8 +56,10 @@ struct plan_run {
 pith_status plan_open(struct plan_run *r, struct plan *p, struct job_params *params,
                       struct pith_error *err);
 void plan_close(struct plan_run *r); /* zeroed is allowed */
-/* Does what is in the list on all devices and empties it. What a device failed to do stays. */
-pith_status plan_cache_ops(struct plan_run *r, struct cache_log *log, struct pith_error *err);
+/* Does what is in the list on all devices that one of the n runs (NULL ones are left out) has a job
+ * on, and empties it. What a device failed to do stays. */
+pith_status plan_cache_ops(struct plan_run *const *r, int n, struct cache_log *log,
+                           struct pith_error *err);
 /* Runs every phase; PITH_CANCELLED when the run's flag kept some from running. */
 pith_status plan_submit(struct plan_run *r, const struct run *run, struct pith_error *err);
 /* n rows of a value from `row` on, to the host; or where the host can see them, NULL: nowhere. */

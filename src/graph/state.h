@@ -5,7 +5,8 @@
  *     rows    what is kept of a token: K and V of some heads; one latent row whose first columns
  *             are V; keys of an indexer; K and V of an encoder's memory; or, instead of rows, some
  *             arrays of floats that every token changes (a recurrent state)
- *     range   which rows a query sees: all, the last n, or those of its chunk of n positions
+ *     range   which rows a query sees: all, the last n, those of its chunk of n positions, or all
+ *             rows of its sequence in its step, which are kept for no longer (an encoder's)
  *     ratio   1, or r: one row is kept for r tokens
  *
  * run/ fills in where a state lies: rows in the pages of a group (the states of one range, ratio
@@ -16,7 +17,7 @@
 #include "tensor/dtype.h"
 
 enum state_rows { STATE_KV, STATE_LATENT, STATE_INDEX, STATE_CROSS, STATE_RECURRENT };
-enum state_range { RANGE_ALL, RANGE_WINDOW, RANGE_CHUNK };
+enum state_range { RANGE_ALL, RANGE_WINDOW, RANGE_CHUNK, RANGE_STEP };
 
 enum { STATE_PARTS = 4 }; /* arrays of a recurrent state */
 

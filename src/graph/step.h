@@ -27,7 +27,7 @@
 
 #include <stdint.h>
 
-enum { STEP_PAGE = 64, STEP_QUARTER = 16, STEP_TILE = 16, STEP_MAX_GROUPS = 8 };
+enum { STEP_PAGE = 64, STEP_QUARTER = 16, STEP_TILE = 16, STEP_MAX_GROUPS = 24 };
 enum { STEP_QUARTERS = STEP_PAGE / STEP_QUARTER };
 
 struct step {

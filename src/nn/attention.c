@@ -81,3 +81,21 @@ node nn_attention(struct graph *g, const struct nn_attention *a, node x)
     o = nn_norm(g, o, &a->out_norm, "attn_sub_norm");
     return graph_matmul(g, a->wo, a->bo, o, "attn_output");
 }
+
+void nn_cross_memory(struct graph *g, const struct tensor *wk, const struct tensor *wv,
+                     int32_t state, node h)
+{
+    node k = graph_matmul(g, wk, NULL, h, "cross_attn_k");
+    node v = graph_matmul(g, wv, NULL, h, "cross_attn_v");
+    graph_cache_write(g, k, v, state, "cross_write");
+}
+
+node nn_cross_attention(struct graph *g, const struct nn_cross *a, node x)
+{
+    struct attention attn = {.q = graph_matmul(g, a->wq, NULL, x, "cross_attn_q"),
+                             .n_head = a->n_head,
+                             .n_states = 1,
+                             .state = {a->state}};
+    node o = nn_tail(g, graph_attention(g, &attn, "cross_attn"));
+    return graph_matmul(g, a->wo, NULL, o, "cross_attn_output");
+}

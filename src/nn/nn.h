@@ -45,6 +45,16 @@ struct nn_attention {
 };
 node nn_attention(struct graph *g, const struct nn_attention *a, node x);
 
+/* Attention over what another role made of its rows: `memory` of the encoder's h, once, and then
+ * wo attention(wq x, memory), in the last visit of the tail's rows. Scores are not scaled. */
+struct nn_cross {
+    const struct tensor *wq, *wo;
+    int32_t n_head, state;
+};
+void nn_cross_memory(struct graph *g, const struct tensor *wk, const struct tensor *wv,
+                     int32_t state, node h);
+node nn_cross_attention(struct graph *g, const struct nn_cross *a, node x);
+
 /* down(act(gate x) * up x); without a gate down(act(up x)), or, `halves`, up gives both, the gate's
  * rows first. */
 struct nn_ffn {

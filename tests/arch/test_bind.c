@@ -3,6 +3,7 @@
  * that names the tensor, or a model that runs; never a crash. Models are synthetic, and the
  * recorded ones where there are some. A model's cases run in a child process, so that a crash costs
  * one and names it. */
+#include "encoder.h"
 #include "golden.h"
 #include "hook.h"
 
@@ -169,7 +170,7 @@ static int runs(struct pith_error *err)
     *err = (struct pith_error){PITH_OK, ""};
     pith_model *m = pith_model_open(changed, &mp, err);
     pith_session *s = m ? pith_session_open(m, &sp, err) : NULL;
-    int ok = s && pith_feed(s, 0, ids, 3, err) == PITH_OK;
+    int ok = s && encoder_reads(s, 0, err) == PITH_OK && pith_feed(s, 0, ids, 3, err) == PITH_OK;
     pith_model_get_info(m, &in, NULL);
     const float *out = ok ? pith_logits(s, 0) ? pith_logits(s, 0) : pith_embedding(s, 0) : NULL;
     for (int32_t i = 0; out && i < in.n_embd && i < in.n_vocab; i++)

@@ -5,6 +5,7 @@
  * the plain C reference, after going back, and from a snapshot memory refused  the n-th allocation
  * of opening, a session and two steps; some n, all at scale 10 damage          bytes of the keys
  * and the list of tensors are others: an error, or a model that runs; never a crash */
+#include "encoder.h"
 #include "robust.h"
 
 #include <float.h>
@@ -62,6 +63,8 @@ static int open_way(struct opened *o, const char *path, const struct way *w)
     *o = (struct opened){.m = pith_model_open(path, &mp, &err)};
     o->s = o->m ? pith_session_open(o->m, &sp, &err) : NULL;
     CHECK_MSG(o->s, "%s, %s: %s", path, w->name, err.msg);
+    for (int32_t q = 0; o->s && q < 2; q++)
+        CHECK_MSG(encoder_reads(o->s, q, &err) == PITH_OK, "%s: %s", path, err.msg);
     pith_model_get_info(o->m, &info, NULL);
     o->causal = info.causal;
     return o->s != NULL;
@@ -216,7 +219,7 @@ static pith_status short_life(const char *path, struct pith_error *err)
     err->code = PITH_OK;
     pith_model *m = pith_model_open(path, &mp, err);
     pith_session *s = m ? pith_session_open(m, &sp, err) : NULL;
-    if (s && pith_feed(s, 0, ids, 3, err) == PITH_OK) {
+    if (s && encoder_reads(s, 0, err) == PITH_OK && pith_feed(s, 0, ids, 3, err) == PITH_OK) {
         pith_model_get_info(m, &info, NULL);
         if (info.causal) /* else a sequence is fed whole */
             pith_feed(s, 0, ids + 3, 1, err);

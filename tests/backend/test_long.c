@@ -10,9 +10,9 @@ enum { CTX = 1 << 21 };
 /* Steps of `rows` sequences that each hold n slots: units of the first attention of the plan. */
 static int64_t units_of(const struct pith_session *s, int32_t rows, int32_t n, int32_t *parts)
 {
-    struct exec x = {.plan = &s->plan, .step = s->step, .n_nodes = 1};
+    struct exec x = {.plan = &s->role[ROLE_DECODER].plan, .step = s->step, .n_nodes = 1};
     struct step *t = s->step;
-    const struct plan *p = &s->plan;
+    const struct plan *p = &s->role[ROLE_DECODER].plan;
     t->T = t->N = t->R = t->n_tiles = rows;
     for (int32_t r = 0; r < rows; r++) {
         step_first(t)[r] = step_tile(t)[r] = step_seg(t)[r] = step_seq(t)[r] = r;

@@ -18,6 +18,7 @@
  *
  * What all ways do alike is not seen here: test_models.c compares with recorded values. */
 #include <unistd.h>
+#include "encoder.h"
 #include "golden.h"
 #include "random.h"
 
@@ -238,11 +239,20 @@ static int32_t smaller(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
+/* What the decoder's rows look at, where there is an encoder: gone with the rest. */
+static void read_again(struct feed *f, int32_t seq)
+{
+    struct pith_error err;
+    if (!f->bad && encoder_reads(f->ss, slot(f, seq), &err) != PITH_OK)
+        failed(f, &err);
+}
+
 static void truncate_to(struct feed *f, int32_t seq, int32_t n)
 {
     struct pith_error err;
     if (!f->bad && pith_truncate(f->ss, slot(f, seq), n, &err) != PITH_OK)
         failed(f, &err);
+    read_again(f, seq);
 }
 
 /* Positions [from, to) of the subject in steps of `chunk` rows. */
@@ -407,6 +417,7 @@ static int32_t cut(struct feed *f, int32_t seq, int32_t n)
     }
     if (st != PITH_OK)
         failed(f, &err);
+    read_again(f, seq);
     return n;
 }
 
@@ -515,7 +526,8 @@ static void trace(const struct subject *s, const struct way *w, struct trace *t)
     unfused.observe = 1;
     pith_model *m = open_model(s, &unfused, &err);
     pith_session *ss = m ? open_session(s, m, PITH_POOL_NONE, &err) : NULL;
-    if (ss && pith_session_observe(ss, trace_op, t, &err) == PITH_OK)
+    if (ss && pith_session_observe(ss, trace_op, t, &err) == PITH_OK &&
+        encoder_reads(ss, 0, &err) == PITH_OK)
         pith_feed(ss, 0, s->token, (size_t)smaller(s->n, w->n_batch ? w->n_batch : s->n), &err);
     pith_session_close(ss);
     pith_model_close(m);
@@ -577,6 +589,8 @@ static void run_way(const struct subject *s, const struct way *w, int first, int
         CHECK_MSG(0, "%s, %s: %s", s->name, w->name, err.msg);
     } else if (feed_open(&f, s, w, ss)) {
         f.record = record;
+        for (int32_t q = 0; q < s->n_seq; q++)
+            read_again(&f, q);
         for (int i = 0; i < n && !f.bad; i++) {
             int d = (first + i) % N_DRIVERS;
             if (drivers[d].many && s->n_seq < N_SEQ)

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include "backend/far/far.h"
+#include "encoder.h"
 #include "hook.h"
 #include "run/session/session.h"
 
@@ -100,6 +101,8 @@ static pith_status play(struct play *p, enum part part, struct pith_error *err)
         p->s = open_session(p->m, err);
         return p->s ? PITH_OK : err->code;
     case FEED:
+        if (encoder_reads(p->s, 0, err) != PITH_OK)
+            return err->code;
         return feed(p, 0, 0, PROMPT, part, err);
     case EDIT:
         if (p->recurrent)
@@ -180,9 +183,9 @@ static void fail_once(const struct play *want, uint64_t n)
     check_all_gone("failing", n);
 }
 
-static void every_call_fails(const char *arch, int recurrent)
+static void every_call_fails(const char *arch, int recurrent, int some)
 {
-    static const char *const layers[] = {"1", "0,1", "1,2,0"}; /* the last: every call, always */
+    static const char *const layers[] = {"1", "0,1", "1,2,0"}; /* the last: every call, always, but for `some` */
     static struct play cpu, far;
     make_model(arch);
     cpu = (struct play){.recurrent = recurrent};
@@ -193,19 +196,25 @@ static void every_call_fails(const char *arch, int recurrent)
         CHECK_MSG(n > 20, "%s: %llu calls", layers[l], (unsigned long long)n);
         check_same(&far, &cpu, arch, 0);
         check_all_gone(arch, 0);
-        for (uint64_t i = 1; i <= n; i += l < 2 && test_scale() < 10 ? 7 : 1)
+        for (uint64_t i = 1; i <= n; i += (l < 2 || some) && test_scale() < 10 ? 7 : 1)
             fail_once(&far, i);
     }
 }
 
 static void attention_fails(void)
 {
-    every_call_fails("gemma3", 0);
+    every_call_fails("gemma3", 0, 0);
+}
+
+/* Edits are copies, as of recurrent models: positions have to follow one another. */
+static void encoder_fails(void)
+{
+    every_call_fails("t5", 1, 1);
 }
 
 static void recurrent_fails(void)
 {
-    every_call_fails("mamba2", 1);
+    every_call_fails("mamba2", 1, 0);
 }
 
 /* ---------------------------------------------------------------- lost devices */
@@ -398,6 +407,7 @@ int main(void)
     TEST(only_on_request);
     TEST(attention_fails);
     TEST(recurrent_fails);
+    TEST(encoder_fails);
     TEST(devices_are_lost);
     TEST(memory_runs_out);
     TEST(promises_are_kept);

@@ -71,8 +71,8 @@ static void pack_all(struct pith_model *m, struct packed *p)
 static int runs_packed(const struct pith_session *s)
 {
     int n = 0;
-    for (int32_t i = 0; i < s->plan.n_calls; i++)
-        n += s->plan.calls[i].layout == LAYOUT_PANELS;
+    for (int32_t i = 0; i < s->role[ROLE_DECODER].plan.n_calls; i++)
+        n += s->role[ROLE_DECODER].plan.calls[i].layout == LAYOUT_PANELS;
     return n;
 }
 

@@ -101,6 +101,24 @@ static void composed(void)
     cache_deinit(&c);
 }
 
+/* What an encoder writes comes after what tokens do, in groups of its own, however it is declared. */
+static void memories(void)
+{
+    struct state s[5] = {rows(0, RANGE_STEP, 0, 1), rows(0, RANGE_ALL, 0, 1),
+                         rows(1, RANGE_ALL, 0, 1), rows(2, RANGE_ALL, 0, 1),
+                         rows(1, RANGE_STEP, 0, 2)};
+    struct cache c;
+    struct pith_error err;
+    s[1].rows = s[3].rows = STATE_CROSS;
+    REQUIRE(open_cache(&c, s, 5, &err) == PITH_OK, "%s", err.msg);
+    CHECK(s[2].group == 0 && c.n_own == 1 && s[1].group > 0 && s[3].group > 0);
+    CHECK(s[0].group > s[1].group && s[0].group > s[3].group && s[4].group == s[0].group);
+    CHECK(c.group[s[2].group].of == CACHE_TOKENS && c.group[s[1].group].of == CACHE_MEMORY &&
+          c.group[s[0].group].of == CACHE_STEP);
+    CHECK((s[1].group == s[3].group) == (layer_device[0] == layer_device[2]));
+    cache_deinit(&c);
+}
+
 static void refused_case(struct state s, const char *name)
 {
     struct cache c;
@@ -113,9 +131,6 @@ static void refused_case(struct state s, const char *name)
 static void refused(void)
 {
     struct state s = rows(2, RANGE_ALL, 0, 1);
-    s.rows = STATE_CROSS;
-    refused_case(s, "encoder");
-    s = rows(2, RANGE_ALL, 0, 1);
     s.ratio = 4;
     refused_case(s, "one for 4 tokens");
 }
@@ -204,6 +219,7 @@ int main(void)
 {
     TEST(first_seen);
     TEST(composed);
+    TEST(memories);
     TEST(refused);
     TEST(rows_without_v);
     TEST(chunks);

@@ -36,10 +36,10 @@ AT(o_out, 20);
 AT(o_first, 22);
 AT(o_embd, 28);
 AT(o_slot, 36);
-AT(o_lo, 52);
-AT(o_hi, 68);
-AT(o_pages, 84);
-AT(data, 100);
+AT(o_lo, 84);
+AT(o_hi, 132);
+AT(o_pages, 180);
+AT(data, 228);
 
 struct key {
     int32_t first, n, T, R, N, spans;

@@ -507,7 +507,8 @@ node graph_attention(struct graph *g, const struct attention *a, const char *nam
     struct node n = {.op = OP_ATTN, .w = a->sinks, .src = {a->q}, .n_src = 1, .p = &p};
     for (int32_t i = 0; i < a->n_states; i++) {
         n.state[n.n_states++] = &g->states[a->state[i]];
-        n.src[n.n_src++] = a->written[i];
+        if (a->written[i])
+            n.src[n.n_src++] = a->written[i];
     }
     if (a->table) {
         p.table = (int8_t)n.n_src;

@@ -18,8 +18,8 @@ enum {
 struct attention {
     node q; /* [T, n_head d_k], scaled already */
     int32_t n_head;
-    /* The states that one softmax goes over, each after `written` of its rows of this step. All
-     * have the same heads and the same numbers in a head. */
+    /* The states that one softmax goes over, each after `written` of its rows of this step (NULL:
+     * another role wrote them). All have the same heads and the same numbers in a head. */
     int32_t n_states, state[ATTN_STATES];
     node written[ATTN_STATES];
     float cap;                  /* soft-cap of scores */

@@ -27,14 +27,22 @@ static pith_status check_head(int32_t layer, const char *which, enum dtype t, in
         layer, which, d, dtypes[t].name, dtypes[t].block, which);
 }
 
+static enum cache_of kept_as(const struct state *s)
+{
+    return s->range == RANGE_STEP ? CACHE_STEP
+           : s->rows == STATE_CROSS ? CACHE_MEMORY
+                                    : CACHE_TOKENS;
+}
+
 static int find_group(struct cache *c, const struct state *s, int32_t device)
 {
     for (int g = 0; g < c->n_groups; g++)
-        if (c->group[g].range == s->range && c->group[g].span == s->span &&
-            c->group[g].device == device)
+        if (c->group[g].of == kept_as(s) && c->group[g].range == s->range &&
+            c->group[g].span == s->span && c->group[g].device == device)
             return g;
-    if (c->n_groups == STEP_MAX_GROUPS)
+    if (c->n_groups == (kept_as(s) == CACHE_TOKENS ? CACHE_OWN_GROUPS : STEP_MAX_GROUPS))
         return -1;
+    c->group[c->n_groups].of = kept_as(s);
     c->group[c->n_groups].range = s->range;
     c->group[c->n_groups].span = s->span;
     c->group[c->n_groups].device = device;
@@ -46,7 +54,7 @@ static pith_status check_rows(const struct state *s, int id, struct pith_error *
 {
     static const char *const rows[] = {"K and V", "latent rows", "keys of an indexer",
                                        "an encoder's memory"};
-    if (s->rows != STATE_CROSS && s->ratio <= 1)
+    if (s->ratio <= 1)
         return PITH_OK;
     return error_set(err, PITH_UNSUPPORTED,
                      "state %d of layer %d: %s, one for %d tokens, cannot be cached; what can is "
@@ -54,14 +62,18 @@ static pith_status check_rows(const struct state *s, int id, struct pith_error *
                      id, s->layer, rows[s->rows], s->ratio ? s->ratio : 1);
 }
 
-static pith_status lay_out(struct cache *c, struct state *states, const struct cache_params *p,
+/* The states that are kept so. */
+static pith_status lay_out(struct cache *c, struct state *states, enum cache_of of,
+                           const struct cache_params *p,
                            struct pith_error *err)
 {
     for (int32_t i = 0; i < c->n_states; i++) {
         struct state *k = &states[i];
-        k->group = -1;
         if (k->rows == STATE_RECURRENT)
+            k->group = -1;
+        if (k->rows == STATE_RECURRENT || kept_as(k) != of)
             continue;
+        k->group = -1;
         c->by_distance |= k->by_distance;
         pith_status st = check_rows(k, i, err);
         if (!k->fixed) {
@@ -79,7 +91,7 @@ static pith_status lay_out(struct cache *c, struct state *states, const struct c
         k->group = find_group(c, k, k->device); /* positions may go beyond n_ctx */
         if (k->group < 0)
             return error_set(err, PITH_UNSUPPORTED, "the model keeps more than %d kinds of state",
-                             STEP_MAX_GROUPS);
+                             c->n_groups);
         struct cache_group *g = &c->group[k->group];
         g->page_bytes = (int64_t)size_align((uint64_t)kv_lay_out(k, g->page_bytes), 64);
     }
@@ -95,9 +107,13 @@ static int64_t sequence_limit(const struct cache_group *g, const struct cache_pa
     return g->span && seen < all ? seen : all;
 }
 
-/* Of a group: all tokens and one partial page per sequence, or that. */
+/* Of a group: all tokens and one partial page per sequence, or that. Of memories: one of each
+ * sequence, and that which is being made. */
 static int64_t page_limit(const struct cache_group *g, const struct cache_params *p)
 {
+    int64_t memory = (p->n_memory + STEP_PAGE - 1) / STEP_PAGE;
+    if (g->of != CACHE_TOKENS)
+        return g->of == CACHE_STEP ? memory : memory * ((int64_t)p->n_seq + 1);
     int64_t all = (p->n_tokens + STEP_PAGE - 1) / STEP_PAGE + p->n_seq;
     int64_t each = sequence_limit(g, p) * p->n_seq;
     return g->span && each < all ? each : all;
@@ -106,7 +122,9 @@ static int64_t page_limit(const struct cache_group *g, const struct cache_params
 static pith_status shape_pool(struct cache_group *g, const struct cache_params *p, int64_t stored,
                               struct pith_error *err)
 {
-    int64_t n = page_limit(g, p) + stored, spare = p->state_bytes ? 0 : sequence_limit(g, p);
+    int own = g->of == CACHE_TOKENS;
+    int64_t n = page_limit(g, p) + (own ? stored : 0);
+    int64_t spare = p->state_bytes || !own ? 0 : sequence_limit(g, p);
     uint64_t bytes, most = (uint64_t)(n + spare);
     if (n > INT32_MAX / (4 * STEP_QUARTERS) || size_mul(most, (uint64_t)g->page_bytes, &bytes) ||
         bytes > (uint64_t)1 << 46)
@@ -155,9 +173,13 @@ pith_status cache_shape(struct cache *c, struct state *states, int32_t n_states,
     c->pool = p->pool;
     c->n_nodes = p->pool && p->n_nodes <= pool_n_threads(p->pool) ? p->n_nodes : 1;
     pith_status st;
-    TRY(lay_out(c, states, p, err));
+    c->n_memory = p->n_memory;
+    TRY(lay_out(c, states, CACHE_TOKENS, p, err));
+    c->n_own = c->n_groups;
+    TRY(lay_out(c, states, CACHE_MEMORY, p, err));
+    TRY(lay_out(c, states, CACHE_STEP, p, err));
     uint64_t one = p->state_bytes; /* and a page of every group */
-    for (int g = 0; g < c->n_groups; g++)
+    for (int g = 0; g < c->n_own; g++)
         one += (uint64_t)c->group[g].page_bytes;
     c->store_bytes = p->store_bytes;
     if (p->store_context && c->store_bytes < one * (uint64_t)c->cap_pages)
@@ -182,6 +204,10 @@ pith_status cache_init(struct cache *c, struct state *states, int32_t n_states,
         if (c->n_nodes > 1)
             small_pages(&c->group[g]);
     }
+    for (int g = c->n_own; g < c->n_groups; g++)
+        if (!(c->fresh[g] = mem_array((size_t)c->cap_pages, sizeof **c->fresh, PITH_MEM_CACHE)))
+            TRY(error_set(err, PITH_NOMEM, "out of memory for a memory of %d tokens",
+                          p->n_memory));
     c->seq = mem_array((size_t)p->n_seq, sizeof *c->seq, PITH_MEM_CACHE);
     uint64_t stride = size_align((uint64_t)p->n_ctx * sizeof(int32_t), TOKENS_BYTES);
     c->tokens_reserved = stride * (uint64_t)p->n_seq;
@@ -239,6 +265,7 @@ void cache_deinit(struct cache *c)
         mem_free(p->parts);
         mem_free(p->open);
         mem_free(p->stored);
+        mem_free(c->fresh[g]);
     }
     memset(c, 0, sizeof *c);
 }
@@ -359,8 +386,8 @@ pith_status pages_log(struct cache *c, int64_t n, struct pith_error *err)
 
 pith_status cache_flush(const struct cache *c, struct pith_error *err)
 {
-    if (c->run)
-        return plan_cache_ops(c->run, c->log, err);
+    if (c->run[0])
+        return plan_cache_ops(c->run, CACHE_RUNS, c->log, err);
     c->log->n = 0;
     return PITH_OK;
 }
@@ -558,7 +585,7 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_er
     pith_status st = cache_tokens(c, q, n, err);
     if (st != PITH_OK)
         return st;
-    for (int i = 0; i < c->n_groups; i++) { /* all or nothing: count first */
+    for (int i = 0; i < c->n_own; i++) { /* all or nothing: count first */
         int32_t need = 0;
         for (int32_t p = from; p * STEP_PAGE < n; p++)
             need += move_needs(&c->group[i], q->pages[i][p], slots_in(n, p));
@@ -568,7 +595,7 @@ pith_status cache_grow(struct cache *c, int32_t seq, int32_t add, struct pith_er
     }
     if ((st = pages_log(c, all, err)) != PITH_OK)
         return st;
-    for (int i = 0; i < c->n_groups; i++)
+    for (int i = 0; i < c->n_own; i++)
         for (int32_t p = from; p * STEP_PAGE < n; p++)
             if (must_move(&c->group[i], q->pages[i][p], slots_in(n, p)))
                 move_page(c, i, &q->pages[i][p], slots_in(q->n, p), slots_in(n, p));
@@ -587,7 +614,7 @@ void cache_end(struct cache *c, int32_t seq, int failed)
         cache_cut(c, seq, q->floor);
     if (q->settled)
         cache_settle_end(c, q, failed);
-    for (int g = 0; g < c->n_groups; g++)
+    for (int g = 0; g < c->n_own; g++)
         c->group[g].n_lent = 0;
     q->floor = q->n;
 }
@@ -612,11 +639,11 @@ void cache_cut(struct cache *c, int32_t seq, int32_t n)
     if (q->pending && n < q->n) {
         cache_drop(c, q, n);
     } else if (!q->pending) {
-        for (int i = 0; i < c->n_groups; i++)
+        for (int i = 0; i < c->n_own; i++)
             for (int32_t p = (n + STEP_PAGE - 1) / STEP_PAGE; p < c->cap_pages; p++)
                 page_unref(&c->group[i], &q->pages[i][p]);
     }
-    for (int i = 0; i < c->n_groups; i++)
+    for (int i = 0; i < c->n_own; i++)
         q->torn[i] = q->torn[i] < n ? q->torn[i] : n;
     q->n = n;
     if (!n)
@@ -640,7 +667,7 @@ int32_t cache_find(const struct cache_seq *q, int64_t pos)
 
 int cache_can_resume(const struct cache *c, const struct cache_seq *q, int32_t n)
 {
-    for (int g = 0; g < c->n_groups; g++) {
+    for (int g = 0; g < c->n_own; g++) {
         int64_t lo = cache_first_seen(&c->group[g], cache_next(q, n));
         for (int32_t i = n - 1; c->group[g].span && i >= 0 && cache_pos(q, i) >= lo; i--)
             if (i < q->torn[g] || q->pages[g][(q->edited ? q->slot[i].src : i) / STEP_PAGE] < 0)
@@ -691,6 +718,7 @@ uint64_t cache_tables_most(const struct cache *c)
     each += size_align((uint64_t)c->n_ctx * sizeof *q->token, TOKENS_BYTES);
     each += (uint64_t)c->n_ctx * sizeof *q->slot;
     each += (uint64_t)c->cap_pages * (uint64_t)c->n_groups * (sizeof **q->pages + sizeof **q->was);
+    each += (uint64_t)(c->n_groups > c->n_own) * (uint64_t)c->cap_pages * sizeof **c->fresh;
     for (int i = 0; i < c->n_groups; i++)
         n += (uint64_t)(g[i].n_pages + g[i].n_spare) *
              (sizeof *g->free_list + STEP_QUARTERS * sizeof *g->refs + sizeof *g->parts +

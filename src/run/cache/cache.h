@@ -24,6 +24,11 @@
  *     remove [64, 130):   slots 0 .. 63 | 64 ..        src 0 .. 63 | 130 ..     the first page is
  *                         kept, later ones are gathered anew
  *
+ * A sequence of a model with an encoder has a memory besides (cache_memory.c): the rows that the
+ * encoder's run wrote into states of CROSS rows. Groups of these come after those of tokens. Their
+ * page tables do not grow with the sequence, no edit changes them, and what is in a page is never
+ * written again; copies share them. A third kind of group is used only while the encoder runs.
+ *
  * So kernels know nothing of holes, a window is a range of slots, and a sequence never has more
  * than one partial page once settled. The pages it was gathered from stay until the call of the
  * step has succeeded: rotating rounds, and a call that fails has rounded nothing. For so long the
@@ -33,7 +38,12 @@
 
 #include "graph/plan.h"
 
+/* What a group has pages of: tokens of sequences, their memories, rows of a step of the encoder. */
+enum cache_of { CACHE_TOKENS, CACHE_MEMORY, CACHE_STEP };
+enum { CACHE_OWN_GROUPS = 8 }; /* at most, of tokens */
+
 struct cache_group {
+    enum cache_of of;
     enum state_range range;
     int32_t span; /* of the window or chunk; 0: everything is seen */
     int32_t device;
@@ -77,12 +87,14 @@ struct cache_seq {
     uint64_t salt[2];                /* 0, 0: none; see pith_salt */
     uint64_t adapter[2];             /* what its adapters are; 0, 0: none; see pith_adapt */
     int32_t adapter_set;             /* their number in a step */
+    int32_t n_memory;                /* rows of its memory, 0: it has none; of the tokens */
+    uint64_t memory[2];              /* of this hash */
     int32_t *token;                  /* [n_ctx] what was fed; -1: an embedding row */
     int32_t n_tokens;                /* of them that there is memory for: cache_tokens */
     int32_t *pages[STEP_MAX_GROUPS]; /* [cap_pages] places, -1: none */
     /* Slots below may be missing in a group with a window even where a page is there: edits gather
      * slots of pages given back with others. */
-    int32_t torn[STEP_MAX_GROUPS];
+    int32_t torn[CACHE_OWN_GROUPS];
     int foreign; /* some of it came from a snapshot's file: the store does not take it on trust */
     int edited;  /* positions are in `slot`, not the slots' own numbers */
     int pending; /* some src is not the slot itself, or some delta not 0 */
@@ -91,9 +103,14 @@ struct cache_seq {
     int32_t *was[STEP_MAX_GROUPS];
 };
 
+enum { CACHE_RUNS = 2 };
+
 struct cache {
-    int32_t n_ctx, n_seq, cap_pages, n_groups;
+    int32_t n_ctx, n_seq, cap_pages;
+    int32_t n_groups, n_own; /* those of tokens come first: n_own of them */
+    int32_t n_memory;        /* rows that a memory can have; 0: the model has no encoder */
     struct cache_group group[STEP_MAX_GROUPS];
+    int32_t *fresh[STEP_MAX_GROUPS]; /* [cap_pages] places of the memory that is being made */
     struct cache_seq *seq; /* [n_seq] */
     struct device **devices;
     const struct state *states; /* [n_states] of the session; those with pages take part */
@@ -109,7 +126,7 @@ struct cache {
     /* What is to be done to pages before the next step reads them, and who does it; NULL: they hold
      * nothing, only their accounting is of interest. */
     struct cache_log *log;
-    struct plan_run *run;
+    struct plan_run *run[CACHE_RUNS]; /* each may know devices that others do not */
     struct store *store; /* has pages to give back when there are none; NULL: there is none */
     struct mem_account *account; /* of what is made later, NULL: nobody's */
     struct cache_draft *draft;   /* cache_edit.c's, from the first edit on */
@@ -117,6 +134,7 @@ struct cache {
 
 struct cache_params {
     int32_t n_ctx, n_seq, n_batch;
+    int32_t n_memory; /* as in struct cache */
     int64_t n_tokens;
     uint64_t store_bytes; /* pages beyond those of n_tokens, for the store */
     int store_context;    /* at least those of one context */
@@ -180,6 +198,13 @@ uint64_t cache_growth(const struct cache *c); /* of tables: what may still be ma
 /* Gives whole slabs behind the last page in use back to the system, as far as the devices go along.
  */
 void cache_trim(struct cache *c);
+
+/* cache_memory.c. Pages for a new memory of n rows, in c->fresh, and for the encoder's run; PITH_NOMEM
+ * as cache_grow. Then the run has ended: the sequence gets it, or (failed) keeps what it had. */
+pith_status cache_memory_take(struct cache *c, int32_t seq, int32_t n, struct pith_error *err);
+void cache_memory_end(struct cache *c, int32_t seq, int32_t n, const uint64_t hash[2], int failed);
+void cache_memory_drop(struct cache *c, int32_t seq);
+void cache_memory_share(struct cache *c, int32_t dst, int32_t src);
 
 /* Edits; [a, b) are slots. PITH_STATE: a window group has given back what the row to come would see
  * then. On failure nothing has changed. */

@@ -12,6 +12,7 @@
 struct cache_draft {
     struct cache_seq q; /* the sequence as it will be; its pages are those it comes from */
     int32_t *used;      /* [cap_pages] 1: some slot lies in this page */
+    int32_t n_groups;   /* of tokens */
 };
 
 /* ---------------------------------------------------------------- drafts */
@@ -31,7 +32,7 @@ static pith_status make(struct cache *c, struct cache_seq *q, struct pith_error 
     int ok = d != NULL;
     if (q && !q->slot)
         q->slot = mem_alloc(n * sizeof *q->slot, PITH_MEM_CACHE);
-    for (int g = 0; q && g < c->n_groups; g++) {
+    for (int g = 0; q && g < c->n_own; g++) {
         if (!q->was[g] && (q->was[g] = mem_alloc(pages * sizeof **q->was, PITH_MEM_CACHE)))
             memset(q->was[g], -1, pages * sizeof **q->was);
         ok = ok && q->was[g];
@@ -62,7 +63,7 @@ uint64_t cache_growth(const struct cache *c)
     for (int32_t s = 0; s < c->n_seq; s++) {
         const struct cache_seq *q = &c->seq[s];
         n += q->slot ? 0 : BLOCK + slots * sizeof *q->slot;
-        for (int g = 0; g < c->n_groups; g++)
+        for (int g = 0; g < c->n_own; g++)
             n += q->was[g] ? 0 : BLOCK + pages * sizeof **q->was;
     }
     return n;
@@ -74,6 +75,7 @@ static struct cache_draft *draft_of(struct cache *c, const struct cache_seq *fro
     if (cache_edit_init(c, NULL, err) != PITH_OK)
         return NULL;
     struct cache_draft *d = c->draft;
+    d->n_groups = c->n_own;
     memcpy(d->q.pages, from->pages, sizeof d->q.pages);
     memset(d->q.torn, 0, sizeof d->q.torn);
     d->q.n = 0;
@@ -89,7 +91,7 @@ static void put(struct cache_draft *d, const struct cache_seq *from, int32_t i, 
     d->q.token[d->q.n] = from->token[i];
     d->q.slot[d->q.n++] =
         (struct cache_slot){.pos = pos, .src = old.src, .delta = old.delta + pos - old.pos};
-    for (int g = 0; g < STEP_MAX_GROUPS; g++)
+    for (int g = 0; g < d->n_groups; g++)
         if (from->pages[g] && (i < from->torn[g] || from->pages[g][old.src / STEP_PAGE] < 0))
             d->q.torn[g] = d->q.n;
 }
@@ -113,7 +115,7 @@ static const int32_t *mark_pages(const struct cache *c, const struct cache_seq *
 void cache_drop(struct cache *c, struct cache_seq *q, int32_t n)
 {
     const int32_t *used = mark_pages(c, q, n);
-    for (int g = 0; g < c->n_groups; g++)
+    for (int g = 0; g < c->n_own; g++)
         for (int32_t k = 0; k < c->cap_pages; k++)
             if (!used[k])
                 page_unref(&c->group[g], &q->pages[g][k]);
@@ -143,7 +145,7 @@ static pith_status install(struct cache *c, struct cache_seq *dst, const struct 
     if (cache_tokens(c, dst, n, err) != PITH_OK)
         return err->code;
     const int32_t *used = mark_pages(c, &d->q, n);
-    for (int g = 0; g < c->n_groups; g++)
+    for (int g = 0; g < c->n_own; g++)
         for (int32_t k = 0; k < c->cap_pages; k++) {
             int32_t page = used[k] ? from->pages[g][k] : -1;
             if (page >= 0)
@@ -331,7 +333,7 @@ pith_status cache_settle(struct cache *c, int32_t seq, struct pith_error *err)
         return ok;
     int32_t lent[STEP_MAX_GROUPS] = {0};
     int64_t all = 0;
-    for (int i = 0; i < c->n_groups; i++) { /* all or nothing: count first */
+    for (int i = 0; i < c->n_own; i++) { /* all or nothing: count first */
         struct cache_group *g = &c->group[i];
         int32_t lend, need = count_pages(c, i, q, &lend);
         lend = lend < need ? lend : need;
@@ -344,7 +346,7 @@ pith_status cache_settle(struct cache *c, int32_t seq, struct pith_error *err)
     }
     if (pages_log(c, all, err) != PITH_OK)
         return PITH_NOMEM;
-    for (int i = 0; i < c->n_groups; i++) {
+    for (int i = 0; i < c->n_own; i++) {
         struct cache_group *g = &c->group[i];
         int32_t before = g->n_made - g->n_free;
         rebuild(c, i, q);
@@ -359,7 +361,7 @@ pith_status cache_settle(struct cache *c, int32_t seq, struct pith_error *err)
 
 void cache_settle_end(struct cache *c, struct cache_seq *q, int failed)
 {
-    for (int g = 0; g < c->n_groups; g++) {
+    for (int g = 0; g < c->n_own; g++) {
         int32_t *was = q->was[g];
         if (failed) { /* the old table comes back, the new one goes */
             q->was[g] = q->pages[g];

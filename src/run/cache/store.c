@@ -13,7 +13,7 @@
 
 static int is_block(const struct cache *c, int part)
 {
-    return part == c->n_groups;
+    return part == c->n_own;
 }
 
 /* 1: not every page of a prefix needs this part. */
@@ -108,7 +108,7 @@ pith_status store_init(struct store *t, struct cache *c, struct recurrent *r,
     if (!c->n_stored)
         return PITH_OK;
     t->recurrent = r;
-    t->n_parts = c->n_groups + (r->n_blocks > 0);
+    t->n_parts = c->n_own + (r->n_blocks > 0);
     t->cap = c->n_stored;
     t->budget = p->budget;
     t->child = -1;
@@ -242,10 +242,17 @@ static struct key root_of(const struct store *t, const struct cache_seq *q)
     const uint64_t what[6] = {t->root[0], t->root[1],    q->salt[0],
                               q->salt[1], q->adapter[0], q->adapter[1]};
     int adapted = q->adapter[0] != 0;
-    if (!adapted && !q->salt[0] && !q->salt[1])
-        return (struct key){{t->root[0], t->root[1]}};
-    XXH128_hash_t h = XXH3_128bits(what, adapted ? sizeof what : 4 * sizeof *what);
-    return (struct key){{h.low64, h.high64}};
+    struct key root = {{t->root[0], t->root[1]}};
+    if (adapted || q->salt[0] || q->salt[1]) {
+        XXH128_hash_t h = XXH3_128bits(what, adapted ? sizeof what : 4 * sizeof *what);
+        root = (struct key){{h.low64, h.high64}};
+    }
+    if (q->n_memory) { /* what an encoder has read stands before every token */
+        const uint64_t read[4] = {root.k[0], root.k[1], q->memory[0], q->memory[1]};
+        XXH128_hash_t h = XXH3_128bits_withSeed(read, sizeof read, (uint64_t)q->n_memory);
+        root = (struct key){{h.low64, h.high64}};
+    }
+    return root;
 }
 
 /* Keys name files, so who knows the model can make tokens whose keys end alike; where they lie here
@@ -815,7 +822,7 @@ void store_take(struct store *t, struct cache *c, int32_t seq, const int32_t *to
 void store_cache_use(const struct cache *c, int64_t *used, int64_t *total)
 {
     double most = -1;
-    for (int g = 0; g < c->n_groups; g++) {
+    for (int g = 0; g < c->n_own; g++) {
         const struct cache_group *p = &c->group[g];
         int64_t n = p->n_pages - pages_available(p) - p->n_idle;
         if (p->n_pages && (double)n / p->n_pages > most) {

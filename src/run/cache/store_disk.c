@@ -112,7 +112,7 @@ static void name_of(const uint64_t key[2], int part, char name[NAME_CAP])
 
 static uint64_t payload_bytes(const struct store *t, const struct cache *c, int part)
 {
-    return part < c->n_groups ? page_canonical(c, part) : t->recurrent->block_bytes;
+    return part < c->n_own ? page_canonical(c, part) : t->recurrent->block_bytes;
 }
 
 static uint64_t file_bytes(const struct store *t, const struct cache *c, int part)
@@ -188,7 +188,7 @@ int store_disk_read(struct store_disk *d, struct cache *c, const struct store_en
         return 0;
     }
     const uint8_t *payload = in + sizeof(struct page_head);
-    if ((part < c->n_groups ? page_write(c, part, page, payload, NULL)
+    if ((part < c->n_own ? page_write(c, part, page, payload, NULL)
                             : recurrent_write(d->store->recurrent, page, payload, NULL)) != PITH_OK)
         return 0;
     pthread_mutex_lock(&d->lists);
@@ -254,7 +254,7 @@ static pith_status make_file(struct store_disk *d, const struct store_entry *e, 
     uint64_t n = file_bytes(d->store, d->cache, part) - sizeof(XXH128_canonical_t);
     head_of(d->store, d->cache, e, part, &head);
     memcpy(d->out, &head, sizeof head);
-    if (part < d->cache->n_groups)
+    if (part < d->cache->n_own)
         st = page_read(d->cache, part, e->page[part], STEP_PAGE, d->out + sizeof head, err);
     else
         st = recurrent_read(d->store->recurrent, e->page[part], d->out + sizeof head, err);

@@ -213,7 +213,8 @@ static int is_unused(const struct arch *a, struct slice name)
     char text[64];
     int layer, skip = 0;
     snprintf(text, sizeof text, "%.*s", (int)(name.n < 60 ? name.n : 60), name.p);
-    if (sscanf(text, "blk.%d.%n", &layer, &skip) < 1)
+    if (sscanf(text, "blk.%d.%n", &layer, &skip) < 1 &&
+        sscanf(text, "%*[a-z].blk.%d.%n", &layer, &skip) < 1)
         skip = 0;
     for (const char *const *u = a->unused; u && *u; u++)
         if (!strncmp(text + skip, *u, strlen(*u)))

@@ -67,6 +67,7 @@ static void fill_info(struct pith_model *m)
     if (m->params.vocab_only) { /* nothing was asked of the architecture, which may be unknown */
         in->arch = text_key(m, "general.architecture");
         in->n_vocab = vocab_n(m->vocab);
+        in->decoder_start = -1;
         return;
     }
     in->arch = m->arch.arch->name;
@@ -82,6 +83,8 @@ static void fill_info(struct pith_model *m)
     in->pooling = hp->pooling;
     in->n_labels = arch_n_labels(&m->arch);
     in->logits = m->gives_logits;
+    in->encoder = m->arch.n_encoder_visits > 0;
+    in->decoder_start = in->encoder ? m->arch.start_token : -1;
     for (int i = 0; i < gguf_n_parts(m->gguf); i++)
         in->file_bytes += gguf_part(m->gguf, i)->n;
     for (int32_t i = 0; i < m->n_tensors; i++) {

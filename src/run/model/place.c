@@ -113,14 +113,6 @@ static int move_states(const struct pith_model *m, struct graph *g, struct state
     return moved;
 }
 
-static void place_states(const struct pith_model *m, struct graph *g, struct state *states)
-{
-    for (int32_t i = 0; i < g->n_states; i++)
-        states[i].device = layer_device(m, states[i].layer);
-    while (m->n_devices > 1 && move_states(m, g, states)) {
-    }
-}
-
 static pith_status model_graph(struct pith_model *m, struct state *states,
                                const struct arch_want *want, struct graph *g,
                                struct pith_error *err)
@@ -132,20 +124,28 @@ static pith_status model_graph(struct pith_model *m, struct state *states,
     g->states = states;
     g->n_states = a->n_states;
     arch_build(a, want, g);
-    pith_status st = graph_finish(g, err);
-    if (st == PITH_OK) {
-        place_states(m, g, states);
-        model_place_nodes(m, g);
-    }
-    return st;
+    return graph_finish(g, err);
 }
 
+/* A state has a device on which every role can use it. */
 pith_status model_place_states(struct pith_model *m, struct state *states, struct pith_error *err)
 {
-    struct graph g;
-    pith_status st =
-        model_graph(m, states, &(struct arch_want){.logits = m->gives_logits}, &g, err);
-    graph_deinit(&g);
+    struct arch_want want = {.logits = m->gives_logits};
+    int moved = m->n_devices > 1, n_roles = m->arch.n_encoder_visits ? 2 : 1;
+    pith_status st = PITH_OK;
+    for (int32_t i = 0; i < m->arch.n_states; i++)
+        states[i].device = layer_device(m, states[i].layer);
+    while (moved && st == PITH_OK) {
+        moved = 0;
+        for (int role = 0; role < n_roles && st == PITH_OK; role++) {
+            struct graph g;
+            want.role = (enum role)role;
+            st = model_graph(m, states, &want, &g, err);
+            while (st == PITH_OK && move_states(m, &g, states))
+                moved = n_roles > 1; /* what one role moved another may mind */
+            graph_deinit(&g);
+        }
+    }
     return st;
 }
 
@@ -209,6 +209,8 @@ static pith_status read_by(struct pith_model *m, const struct arch_want *want,
 {
     struct graph g;
     pith_status st = model_graph(m, m->arch.states, want, &g, err);
+    if (st == PITH_OK)
+        model_place_nodes(m, &g);
     for (node n = st == PITH_OK ? g.first : NULL; n; n = n->next) {
         reads(m, n, n->w);
         reads(m, n, n->b);
@@ -227,7 +229,11 @@ static pith_status find_readers(struct pith_model *m, struct pith_error *err)
         m->tensors[i]->n_at = m->tensors[i]->multiplied = 0;
         m->tensors[i]->packed_bytes = 0;
     }
-    pith_status st = read_by(m, &(struct arch_want){.logits = m->gives_logits}, err);
+    pith_status st = model_place_states(m, m->arch.states, err);
+    if (st == PITH_OK)
+        st = read_by(m, &(struct arch_want){.logits = m->gives_logits}, err);
+    if (st == PITH_OK && m->arch.n_encoder_visits)
+        st = read_by(m, &(struct arch_want){.role = ROLE_ENCODER}, err);
     if (st == PITH_OK && arch_n_labels(&m->arch))
         st = read_by(m, &(struct arch_want){.pooled = 1, .rank = 1}, err);
     for (int32_t i = 0; i < m->n_tensors; i++)

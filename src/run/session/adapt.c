@@ -32,16 +32,20 @@ pith_status adapt_take_params(struct pith_session *s, const struct pith_session_
 
 pith_status adapt_init(struct pith_session *s, struct pith_error *err)
 {
-    size_t n = (size_t)s->n_sets * (size_t)s->graph.n_adapted * ADAPTER_USES;
     if (!s->n_sets)
         return PITH_OK;
     s->sets = mem_array((size_t)s->n_sets, sizeof *s->sets, PITH_MEM_META);
-    s->adapters = (struct adapter_sets){.n_sets = s->n_sets,
-                                    .n_adapted = s->graph.n_adapted,
-                                    .generation = 1,
-                                    .use = mem_array(n + 1, sizeof *s->adapters.use,
-                                                     PITH_MEM_META)};
-    if (!s->sets || !s->adapters.use)
+    int ok = s->sets != NULL;
+    for (int i = 0; i < s->n_roles; i++) {
+        struct adapter_sets *a = &s->adapters[i];
+        size_t n = (size_t)s->n_sets * (size_t)s->role[i].graph.n_adapted * ADAPTER_USES;
+        *a = (struct adapter_sets){.n_sets = s->n_sets,
+                                   .n_adapted = s->role[i].graph.n_adapted,
+                                   .generation = 1,
+                                   .use = mem_array(n + 1, sizeof *a->use, PITH_MEM_META)};
+        ok = ok && a->use;
+    }
+    if (!ok)
         return error_set(err, PITH_NOMEM, "out of memory for %d sets of adapters", s->n_sets);
     return PITH_OK;
 }
@@ -58,16 +62,18 @@ void adapt_deinit(struct pith_session *s)
     for (int32_t i = 0; s->sets && i < s->n_sets; i++)
         drop_set(&s->sets[i]);
     mem_free(s->sets);
-    mem_free(s->adapters.use);
+    for (int i = 0; i < N_ROLES; i++)
+        mem_free(s->adapters[i].use);
 }
 
 /* ---------------------------------------------------------------- sets */
 
 static int product_of(const struct pith_session *s, const struct tensor *w)
 {
-    for (const struct adapted *a = s->graph.adapted; a; a = a->next)
-        if (a->w == w)
-            return 1;
+    for (int i = 0; i < s->n_roles; i++)
+        for (const struct adapted *a = s->role[i].graph.adapted; a; a = a->next)
+            if (a->w == w)
+                return 1;
     return 0;
 }
 
@@ -140,12 +146,14 @@ static int32_t find_set(const struct pith_session *s, const struct adapter_set *
     return at;
 }
 
-static void fill_set(struct pith_session *s, int32_t set)
+/* For the products of one role. */
+static void fill_set(struct pith_session *s, int role, int32_t set)
 {
     const struct adapter_set *t = &s->sets[set];
-    struct adapter_use *use = s->adapters.use + (int64_t)set * s->adapters.n_adapted * ADAPTER_USES;
-    memset(use, 0, (size_t)s->adapters.n_adapted * ADAPTER_USES * sizeof *use);
-    for (const struct adapted *w = s->graph.adapted; w; w = w->next, use += ADAPTER_USES)
+    struct adapter_sets *a = &s->adapters[role];
+    struct adapter_use *use = a->use + (int64_t)set * a->n_adapted * ADAPTER_USES;
+    memset(use, 0, (size_t)a->n_adapted * ADAPTER_USES * sizeof *use);
+    for (const struct adapted *w = s->role[role].graph.adapted; w; w = w->next, use += ADAPTER_USES)
         for (int32_t i = 0, n = 0; i < t->n; i++) {
             const struct adapter_pair *p = adapter_pair_of(t->of[i], w->w);
             if (!p)
@@ -153,7 +161,7 @@ static void fill_set(struct pith_session *s, int32_t set)
             float per = t->of[i]->alpha != 0 ? t->of[i]->alpha / (float)tensor_k(&p->a) : 1;
             use[n++] = (struct adapter_use){&p->a, &p->b, per * t->scale[i]};
         }
-    s->adapters.generation++;
+    a->generation++;
 }
 
 pith_status session_adapt(struct pith_session *s, int32_t seq, const struct pith_adapter_use *uses,
@@ -181,6 +189,11 @@ pith_status session_adapt(struct pith_session *s, int32_t seq, const struct pith
                          "sequence %d holds %d positions that were computed with other adapters; "
                          "truncate it to 0 first",
                          seq, q->n);
+    if (q->n_memory)
+        return error_set(err, PITH_STATE,
+                         "sequence %d: the encoder has read its text with other adapters; take it "
+                         "away first (pith_encode of no tokens)",
+                         seq);
     drop_unused(s, -1);
     int32_t set = t.n ? find_set(s, &t) : 0;
     if (set < 0 && q->adapter[0]) { /* its own goes, unless others have it */
@@ -193,10 +206,12 @@ pith_status session_adapt(struct pith_session *s, int32_t seq, const struct pith
                          "with more (n_adapters)",
                          s->n_sets);
     if (t.n && memcmp(s->sets[set].id, t.id, sizeof t.id) != 0) {
-        for (int32_t i = 0; i < t.n; i++)
+        int i = 0;
+        for (; i < t.n; i++)
             adapter_ref(t.of[i]);
         s->sets[set] = t;
-        fill_set(s, set);
+        for (i = 0; i < s->n_roles; i++)
+            fill_set(s, i, set);
     }
     memcpy(q->adapter, t.id, sizeof q->adapter);
     q->adapter_set = set;

@@ -319,7 +319,7 @@ pith_status session_generate(struct pith_session *s, const struct pith_generate_
     g.stream.started = 1; /* goes on after the prompt: a leading space belongs to the text */
     if (p->text && p->text_cap)
         p->text[0] = 0;
-    if (!s->plan.has_logits)
+    if (!s->role[ROLE_DECODER].plan.has_logits)
         TRY(error_set(err, PITH_STATE, "%s makes embeddings, not text", s->model->info.arch));
     if (p->n_max < -2)
         TRY(error_set(err, PITH_RANGE,

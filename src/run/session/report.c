@@ -19,12 +19,12 @@ static int same_group(const struct call *a, const struct call *b)
            !strcmp(a->impl.kernel, b->impl.kernel) && (!a->w || !b->w || a->w->type == b->w->type);
 }
 
-static int collect(const struct pith_session *s, struct group *g)
+/* Adds the calls of a role to n groups; returns how many there are then. */
+static int collect(const struct session_role *r, struct group *g, int n)
 {
-    int n = 0;
-    for (int32_t i = 0; i < s->plan.n_calls; i++) {
-        const struct call *c = &s->plan.calls[i];
-        const struct call_stats *st = &s->stats[i];
+    for (int32_t i = 0; i < r->plan.n_calls; i++) {
+        const struct call *c = &r->plan.calls[i];
+        const struct call_stats *st = &r->stats[i];
         int k = 0;
         while (k < n && !same_group(g[k].first, c))
             k++;
@@ -68,8 +68,14 @@ static const struct state *keeper(const struct pith_session *s)
 
 void session_report(const struct pith_session *s, int json, struct str *out)
 {
-    struct group *g = mem_array((size_t)s->plan.n_calls, sizeof *g, PITH_MEM_META);
-    int n = g ? collect(s, g) : 0;
+    int32_t n_calls = 0, n_phases = 0, n = 0;
+    for (int i = 0; i < s->n_roles; i++) {
+        n_calls += s->role[i].plan.n_calls;
+        n_phases += s->role[i].plan.n_phases;
+    }
+    struct group *g = mem_array((size_t)n_calls, sizeof *g, PITH_MEM_META);
+    for (int i = 0; g && i < s->n_roles; i++)
+        n = collect(&s->role[i], g, n);
     out->failed |= !g;
     put_copy(s->model, json, out);
     if (s->store.disk)
@@ -81,8 +87,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
                     : "%d threads (prefill %d; %d not at their place), %d phases, %d op calls, "
                       "cache %llu bytes, K %s, V %s\nop, weight, kernel, device, "
                       "calls, runs, bytes, operations, ns\n",
-               s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool), s->plan.n_phases,
-               s->plan.n_calls,
+               s->n_threads, s->n_threads_prefill, pool_n_refused(s->model->pool), n_phases, n_calls,
                (unsigned long long)(cache_bytes(&s->cache) + recurrent_bytes(&s->recurrent)),
                dtypes[keeper(s)->k_type].name, dtypes[keeper(s)->v_type].name);
     for (int i = 0; i < n; i++) {
@@ -94,7 +99,7 @@ void session_report(const struct pith_session *s, int json, struct str *out)
                         : "%s%s, %s, %s, %s, %d, %llu, %llu, %llu, %lld%s\n",
                    json && i ? ", " : "", op_infos[c->op]->name, c->w ? dtypes[c->w->type].name :
                        "",
-                   c->impl.kernel, s->plan.devices[c->dst.device]->name, g[i].n_calls,
+                   c->impl.kernel, s->model->devices[c->dst.device]->name, g[i].n_calls,
                    (unsigned long long)g[i].sum.n, (unsigned long long)g[i].sum.bytes,
                    (unsigned long long)g[i].sum.ops, (long long)g[i].sum.ns,
                    json ? (g[i].n_slow ? "true" : "false") : (g[i].n_slow ? "  FALLBACK" : ""));

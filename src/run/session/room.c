@@ -14,12 +14,22 @@ static double mib(uint64_t bytes)
     return (double)bytes / 1048576;
 }
 
+/* An encoder takes its input whole. */
+int32_t room_memory(const struct pith_session *s, const struct cache_params *p)
+{
+    int32_t n = p->n_ctx < s->n_batch ? p->n_ctx : s->n_batch;
+    return s->n_roles > 1 ? n : 0;
+}
+
 /* What there would be with these parameters; 0: nothing. */
 static int shape(struct pith_session *s, const struct cache_params *p, struct cache *c,
                  struct recurrent *r)
 {
     const struct pith_model *m = s->model;
-    if (cache_shape(c, s->states, s->n_states, (struct device **)m->devices, p, NULL) != PITH_OK)
+    struct cache_params with = *p;
+    with.n_memory = room_memory(s, p);
+    if (cache_shape(c, s->states, s->n_states, (struct device **)m->devices, &with, NULL) !=
+        PITH_OK)
         return 0;
     struct recurrent_params rp = {.n_ctx = p->n_ctx,
                                   .n_seq = p->n_seq,
@@ -60,7 +70,8 @@ static int short_of_memory(struct pith_session *s, const struct cache_params *p,
             if (c.group[g].device == d)
                 *need += slabs_need(dev, (uint64_t)c.group[g].page_bytes,
                                     (uint64_t)(c.group[g].n_pages + c.group[g].n_spare));
-        *need += s->plan.act_bytes[d];
+        for (int i = 0; i < s->n_roles; i++)
+            *need += s->role[i].plan.act_bytes[d];
         dev->backend->memory(dev, left);
         if (*need > left->bytes / part)
             return d;

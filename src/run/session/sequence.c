@@ -30,7 +30,8 @@ static pith_status take_range(const struct pith_session *s, int32_t seq, int64_t
 }
 
 /* Keeps the first n slots of a sequence, in every kind of state. */
-static pith_status cut(struct pith_session *s, int32_t seq, int32_t n, struct pith_error *err)
+static pith_status cut_slots(struct pith_session *s, int32_t seq, int32_t n,
+                             struct pith_error *err)
 {
     if (!cache_can_resume(&s->cache, &s->cache.seq[seq], n))
         return error_set(err, PITH_STATE,
@@ -47,6 +48,15 @@ static pith_status cut(struct pith_session *s, int32_t seq, int32_t n, struct pi
     cache_cut(&s->cache, seq, n);
     recurrent_cut(&s->recurrent, seq, n);
     return PITH_OK;
+}
+
+/* The same; an emptied sequence has no memory of an encoder either. */
+static pith_status cut(struct pith_session *s, int32_t seq, int32_t n, struct pith_error *err)
+{
+    pith_status st = cut_slots(s, seq, n, err);
+    if (st == PITH_OK && !n)
+        cache_memory_drop(&s->cache, seq);
+    return st;
 }
 
 /* A recurrence holds the sum of what it has seen: nothing can be taken out of it but what came
@@ -89,6 +99,8 @@ pith_status session_reuse(struct pith_session *s, int32_t seq, const int32_t *to
                          "a prefix of no tokens; pith_truncate empties a sequence");
     if (n > (size_t)s->n_ctx)
         return session_over_context(s, n, err);
+    if ((st = session_needs_memory(s, seq, err)) != PITH_OK)
+        return st;
     const struct cache_seq *q = &s->cache.seq[seq];
     int32_t keep = 0;
     while (s->causal && !s->pooled && keep < q->pure && (size_t)keep < n - 1 &&
@@ -197,8 +209,12 @@ pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64
         st = take_range(s, src, p0, p1, &a, &b, err);
     if (st != PITH_OK)
         return st;
-    if (a == b)
-        return cut(s, dst, 0, err);
+    if (a == b) { /* nothing but what the encoder has read */
+        st = cut_slots(s, dst, 0, err);
+        if (st == PITH_OK)
+            cache_memory_share(&s->cache, dst, src);
+        return st;
+    }
     if (a > 0)
         st = check_parts(s, err);
     else if (recurrent_point(&s->recurrent, src, b) != b)
@@ -206,8 +222,10 @@ pith_status session_copy(struct pith_session *s, int32_t dst, int32_t src, int64
                        "recurrent layers hold no state of sequence %d after %d positions", src, b);
     if (st == PITH_OK)
         st = cache_share(&s->cache, dst, src, a, b, err);
-    if (st == PITH_OK)
+    if (st == PITH_OK) {
         recurrent_share(&s->recurrent, dst, src, b);
+        cache_memory_share(&s->cache, dst, src);
+    }
     return st;
 }
 
@@ -292,7 +310,7 @@ uint64_t session_cache_bytes(const struct pith_session *s, int64_t n)
     uint64_t bytes = 0;
     for (int32_t i = 0; i < s->n_states; i++) {
         const struct state *k = &s->states[i];
-        if (k->group < 0)
+        if (k->group < 0 || k->group >= s->cache.n_own)
             continue;
         int32_t w = k->span;
         int64_t seen = w && n > w ? w : n;

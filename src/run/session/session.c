@@ -76,6 +76,7 @@ static pith_status take_params(struct pith_session *s, const struct pith_session
     if (p->n_batch < 0 || p->n_batch > 65536)
         return error_set(err, PITH_RANGE, "n_batch is %d, wanted 0..65536", p->n_batch);
     s->n_batch = p->n_batch ? p->n_batch : m->params.n_batch;
+    s->n_roles = m->arch.n_encoder_visits ? 2 : 1;
     s->causal = m->arch.hp.causal;
     if (p->memory_bytes < 0)
         return error_set(err, PITH_RANGE,
@@ -128,28 +129,41 @@ static int32_t output_rows(const struct pith_session *s)
     return n < s->n_batch ? n : s->n_batch;
 }
 
+static pith_status build(struct pith_session *s, enum role role, struct pith_error *err)
+{
+    const struct pith_model *m = s->model;
+    struct graph *g = &s->role[role].graph;
+    struct arch_want want = {.role = role};
+    if (role == ROLE_DECODER)
+        want = (struct arch_want){.pooled = s->pooled,
+                                  .pool = s->pool_kind,
+                                  .rank = s->ranks,
+                                  .logits = m->gives_logits && !s->pooled};
+    graph_init(g);
+    g->n_layer = m->arch.hp.n_layer;
+    g->states = s->states;
+    g->n_states = s->n_states;
+    g->n_embd = m->arch.hp.n_embd;
+    g->n_ctx = s->n_ctx;
+    g->adapter_rank = s->adapter_rank;
+    arch_build(&m->arch, &want, g);
+    pith_status st = graph_finish(g, err);
+    if (st == PITH_OK)
+        model_place_nodes(m, g);
+    return st;
+}
+
 static pith_status compile(struct pith_session *s, struct pith_error *err)
 {
     struct pith_model *m = s->model;
-    const struct hparams *hp = &m->arch.hp;
-    struct arch_want want = {.pooled = s->pooled,
-                             .pool = s->pool_kind,
-                             .rank = s->ranks,
-                             .logits = m->gives_logits && !s->pooled};
-    graph_init(&s->graph);
-    s->graph.n_layer = hp->n_layer;
-    s->graph.states = s->states;
-    s->graph.n_states = s->n_states;
-    s->graph.n_embd = hp->n_embd;
-    s->graph.n_ctx = s->n_ctx;
-    s->graph.adapter_rank = s->adapter_rank;
-    arch_build(&m->arch, &want, &s->graph);
-    pith_status st = graph_finish(&s->graph, err);
+    const struct graph *g = &s->role[ROLE_DECODER].graph;
+    pith_status st = PITH_OK;
+    for (int i = 0; i < s->n_roles && st == PITH_OK; i++)
+        st = build(s, (enum role)i, err);
     if (st != PITH_OK)
         return st;
-    s->n_cols = (int32_t)(want.logits ? s->graph.logits : s->graph.embd)->cols;
+    s->n_cols = (int32_t)(g->logits ? g->logits : g->embd)->cols;
     s->cap_outputs = output_rows(s);
-    model_place_nodes(m, &s->graph);
     struct plan_params pp = {.cap_T = s->n_batch,
                              .cap_R = s->cap_outputs,
                              .cap_N = s->n_seq < s->n_batch ? s->n_seq : s->n_batch,
@@ -159,7 +173,12 @@ static pith_status compile(struct pith_session *s, struct pith_error *err)
                              .n_sets = s->n_sets};
     pthread_mutex_lock(&m->placing);
     s->generation = atomic_load(&m->generation);
-    st = plan_compile(&s->plan, &s->graph, m->devices, m->n_devices, &pp, err);
+    for (int i = 0; i < s->n_roles && st == PITH_OK; i++) {
+        struct session_role *r = &s->role[i];
+        st = plan_compile(&r->plan, &r->graph, m->devices, m->n_devices, &pp, err);
+        pp.cap_T = s->cache.n_memory; /* of the encoder: one text */
+        pp.cap_R = pp.cap_N = 1;
+    }
     pthread_mutex_unlock(&m->placing);
     return st;
 }
@@ -170,8 +189,9 @@ enum { SLAB = 2 << 20, PAGE = 4096 };
 static uint64_t fixed_bytes(const struct pith_session *s)
 {
     uint64_t n = size_align(s->step_reserved, PAGE);
-    for (int d = 0; d < s->model->n_devices; d++)
-        n += size_align(s->plan.act_bytes[d], PAGE);
+    for (int i = 0; i < s->n_roles; i++)
+        for (int d = 0; d < s->model->n_devices; d++)
+            n += size_align(s->role[i].plan.act_bytes[d], PAGE);
     return n;
 }
 
@@ -188,30 +208,37 @@ static uint64_t whole_slabs(const struct pith_session *s)
 static uint64_t scratch_bytes(const struct pith_session *s)
 {
     uint64_t n = 0;
-    for (int d = 0; d < s->model->n_devices; d++)
-        if (s->plan.act_bytes[d])
-            n += s->model->devices[d]->backend->job_bytes(&s->plan, pool_n_threads(s->model->pool));
+    for (int i = 0; i < s->n_roles; i++) {
+        const struct plan *p = &s->role[i].plan;
+        for (int d = 0; d < s->model->n_devices; d++)
+            if (p->act_bytes[d])
+                n += s->model->devices[d]->backend->job_bytes(p, pool_n_threads(s->model->pool));
+    }
     return n;
 }
 
 static void size_buffers(struct pith_session *s)
 {
     s->step_reserved =
-        (uint64_t)step_bytes(s->n_batch, s->cap_outputs, s->plan.params.cap_N, s->cache.cap_pages,
-                             s->cache.n_groups, s->model->arch.hp.n_embd);
+        (uint64_t)step_bytes(s->n_batch, s->cap_outputs, s->role[ROLE_DECODER].plan.params.cap_N,
+                             s->cache.cap_pages, s->cache.n_groups, s->model->arch.hp.n_embd);
     s->kept_bytes = (uint64_t)s->cap_outputs * (uint64_t)s->n_cols * sizeof(float);
 }
 
 /* Each device gets what is its own. */
-static pith_status open_plan(struct pith_session *s, struct pith_error *err)
+static pith_status open_role(struct pith_session *s, struct session_role *r, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
     struct job_params jp[MAX_DEVICES];
+    r->stats = mem_array((size_t)r->plan.n_calls, sizeof *r->stats, PITH_MEM_SCRATCH);
+    if (!r->stats)
+        return error_set(err, PITH_NOMEM, "out of memory for the counts of %d calls",
+                         r->plan.n_calls);
     for (int d = 0; d < m->n_devices; d++) {
         jp[d] = (struct job_params){.step_bytes = (int64_t)s->step_reserved,
                                     .states = s->states,
                                     .n_states = s->n_states,
-                                    .adapters = s->n_sets ? &s->adapters : NULL,
+                                    .adapters = s->n_sets ? &s->adapters[r - s->role] : NULL,
                                     .pool = m->pool,
                                     .n_nodes = m->n_nodes};
         for (int g = 0; g < s->cache.n_groups; g++)
@@ -220,42 +247,52 @@ static pith_status open_plan(struct pith_session *s, struct pith_error *err)
         if (s->recurrent.device_bytes[d])
             jp[d].blocks = &s->recurrent.blocks[d];
     }
-    pith_status st = plan_open(&s->plan_run, &s->plan, jp, err);
-    s->cache.run = &s->plan_run;
-    return st == PITH_OK ? st : error_prefix(err, "a plan for %d rows", s->n_batch);
+    pith_status st = plan_open(&r->run, &r->plan, jp, err);
+    return st == PITH_OK ? st : error_prefix(err, "a plan for %d rows", r->plan.params.cap_T);
 }
 
-/* What is made of a graph; it moves as a whole. */
+static pith_status open_roles(struct pith_session *s, struct pith_error *err)
+{
+    pith_status st = PITH_OK;
+    for (int i = 0; i < s->n_roles && st == PITH_OK; i++) {
+        s->cache.run[i] = &s->role[i].run;
+        st = open_role(s, &s->role[i], err);
+    }
+    return st;
+}
+
+/* What is made of graphs; it moves as a whole. */
 struct made {
-    struct graph graph;
-    struct plan plan;
-    struct plan_run run;
-    struct call_stats *stats;
+    struct session_role role[N_ROLES];
     uint32_t generation;
 };
 
 static struct made take_made(struct pith_session *s)
 {
-    struct made m = {s->graph, s->plan, s->plan_run, s->stats, s->generation};
-    memset(&s->graph, 0, sizeof s->graph);
-    memset(&s->plan, 0, sizeof s->plan);
-    memset(&s->plan_run, 0, sizeof s->plan_run);
-    s->stats = NULL;
+    struct made m = {.generation = s->generation};
+    memcpy(m.role, s->role, sizeof m.role);
+    memset(s->role, 0, sizeof s->role);
     return m;
+}
+
+static void drop_role(struct session_role *r)
+{
+    r->run.plan = r->run.plan ? &r->plan : NULL; /* it may have moved */
+    plan_close(&r->run);
+    plan_deinit(&r->plan);
+    graph_deinit(&r->graph);
+    mem_free(r->stats);
 }
 
 static void drop_made(struct made *m)
 {
-    m->run.plan = m->run.plan ? &m->plan : NULL;
-    plan_close(&m->run);
-    plan_deinit(&m->plan);
-    graph_deinit(&m->graph);
-    mem_free(m->stats);
+    for (int i = 0; i < N_ROLES; i++)
+        drop_role(&m->role[i]);
 }
 
-/* Weights lie elsewhere now: a plan is made anew, and its counts begin anew. Where that fails the
- * old one stays (its jobs know the plan by its place in the session, to which it returns), and so
- * do the old placements. */
+/* Weights lie elsewhere now: plans are made anew, and their counts begin anew. Where that fails the
+ * old ones stay (jobs know a plan by its place in the session, to which it returns), and so do the
+ * old placements. */
 static pith_status remake(struct pith_session *s, struct pith_error *err)
 {
     pith_status st = cache_flush(&s->cache, err);
@@ -265,24 +302,16 @@ static pith_status remake(struct pith_session *s, struct pith_error *err)
     uint32_t fp = fp_enter();
     struct mem_account *before = mem_account_enter(&s->account);
     TRY(compile(s, err));
-    s->stats = mem_array((size_t)s->plan.n_calls, sizeof *s->stats, PITH_MEM_SCRATCH);
-    if (!s->stats)
-        TRY(error_set(err, PITH_NOMEM, "out of memory for the counts of %d calls",
-                      s->plan.n_calls));
-    TRY(open_plan(s, err));
+    TRY(open_roles(s, err));
 fail:
     if (st != PITH_OK) {
         struct made fresh = take_made(s);
         drop_made(&fresh);
-        s->graph = old.graph;
-        s->plan = old.plan;
-        s->plan_run = old.run;
-        s->stats = old.stats;
+        memcpy(s->role, old.role, sizeof s->role);
         s->generation = old.generation;
     } else {
         drop_made(&old);
     }
-    s->run.stats = s->stats;
     mem_account_leave(before);
     fp_leave(fp);
     return st;
@@ -291,19 +320,17 @@ fail:
 static pith_status allocate(struct pith_session *s, struct pith_error *err)
 {
     const struct pith_model *m = s->model;
-    const struct plan *p = &s->plan;
-    pith_status st = open_plan(s, err);
+    const struct plan *p = &s->role[ROLE_DECODER].plan;
+    pith_status st = open_roles(s, err);
     if (st != PITH_OK)
         return st;
     s->step = mem_reserve(s->step_reserved);
     s->kept = mem_reserve(s->kept_bytes);
-    s->stats = mem_array((size_t)p->n_calls, sizeof *s->stats, PITH_MEM_SCRATCH);
     s->seq_rows = mem_array((size_t)s->n_seq + 1, sizeof *s->seq_rows, PITH_MEM_SCRATCH);
     s->seq_last = mem_array((size_t)s->n_seq, sizeof *s->seq_last, PITH_MEM_SCRATCH);
     s->order = mem_array((size_t)s->n_batch, sizeof *s->order, PITH_MEM_SCRATCH);
     s->output = mem_array((size_t)s->cap_outputs, sizeof *s->output, PITH_MEM_SCRATCH);
-    if (!s->step || !s->kept || !s->stats || !s->seq_rows || !s->seq_last || !s->order ||
-        !s->output)
+    if (!s->step || !s->kept || !s->seq_rows || !s->seq_last || !s->order || !s->output)
         return error_set(err, PITH_NOMEM, "out of memory for a session of %d rows a step",
                          s->n_batch);
     st = mem_commit(s->step, s->step_reserved, PITH_MEM_SCRATCH, err);
@@ -314,7 +341,7 @@ static pith_status allocate(struct pith_session *s, struct pith_error *err)
               s->cache.n_groups, m->arch.hp.n_embd);
     s->run.step = s->step;
     s->run.cancel = &s->cancel;
-    s->run.stats = s->stats;
+    s->run.stats = s->role[ROLE_DECODER].stats;
     return PITH_OK;
 }
 
@@ -396,6 +423,7 @@ static pith_status prepare(struct pith_session *s, const struct pith_session_par
     else
         cp->store_bytes = (uint64_t)(cp->store_context = 0);
     room_choose(s, cp, params->memory_bytes, left);
+    cp->n_memory = room_memory(s, cp);
     return PITH_OK;
 }
 
@@ -483,18 +511,18 @@ void session_close(struct pith_session *s)
 {
     if (!s)
         return;
-    plan_close(&s->plan_run);
+    for (int i = 0; i < N_ROLES; i++)
+        plan_close(&s->role[i].run);
     mem_decommit(s->step, s->step_committed, PITH_MEM_SCRATCH);
     mem_release(s->step, s->step_reserved);
     mem_decommit(s->kept, s->kept_committed, PITH_MEM_SCRATCH);
     mem_release(s->kept, s->kept_bytes);
-    mem_free(s->stats);
     mem_free(s->seq_rows);
     mem_free(s->seq_last);
     mem_free(s->order);
     mem_free((void *)s->output);
-    plan_deinit(&s->plan);
-    graph_deinit(&s->graph);
+    for (int i = 0; i < N_ROLES; i++)
+        drop_role(&s->role[i]);
     adapt_deinit(s);
     store_deinit(&s->store);
     cache_deinit(&s->cache);
@@ -555,6 +583,8 @@ static pith_status check_batch(struct pith_session *s, const struct pith_batch *
         n_out += wanted(s, b, i) != 0;
     int32_t n_pos = s->model->arch.hp.n_positions ? s->model->arch.hp.n_positions : POS_MAX;
     for (int32_t q = 0; q < s->n_seq; q++) {
+        if (s->seq_rows[q] && session_needs_memory(s, q, err) != PITH_OK)
+            return PITH_STATE;
         n_out += s->pooled && s->seq_rows[q];
         int64_t over = (int64_t)s->cache.seq[q].n + s->seq_rows[q] - s->n_ctx;
         if (s->seq_rows[q] && over > 0)
@@ -629,6 +659,19 @@ static void see_both_sides(struct step *t, int g, int32_t r, int32_t side)
     step_hi(t, g)[r] = slot + side + 1 < end ? slot + side + 1 : end;
 }
 
+/* All rows of segment k see the whole memory of its sequence, and nothing of the encoder's rows. */
+static void see_memory(struct pith_session *s, int g, int32_t k, const struct cache_seq *q)
+{
+    struct step *t = s->step;
+    int32_t n = s->cache.group[g].of == CACHE_MEMORY ? q->n_memory : 0;
+    for (int32_t r = step_first(t)[k]; r < step_first(t)[k + 1]; r++) {
+        step_slot(t, g)[r] = step_lo(t, g)[r] = 0;
+        step_hi(t, g)[r] = n;
+    }
+    memcpy(step_pages(t, g, k), q->pages[g],
+           (size_t)((n + STEP_PAGE - 1) / STEP_PAGE) * sizeof(int32_t));
+}
+
 /* Positions, slots, visible ranges and page tables; sequences are settled, pages are there. */
 static void fill_positions(struct pith_session *s)
 {
@@ -645,7 +688,7 @@ static void fill_positions(struct pith_session *s)
             step_seg(t)[r] = k;
             step_pos(t)[r] = pos;
             step_adapter(t)[r] = q->adapter[0] ? q->adapter_set : -1;
-            for (int g = 0; g < t->n_groups; g++) {
+            for (int g = 0; g < s->cache.n_own; g++) {
                 int64_t seen = cache_first_seen(&s->cache.group[g], pos);
                 int32_t lo = seen > 0 ? cache_find(q, seen) : 0;
                 if (seen > 0 && lo == q->n && seen - ahead > lo)
@@ -658,8 +701,10 @@ static void fill_positions(struct pith_session *s)
             }
         }
         int32_t n_pages = (q->n + end - first + STEP_PAGE - 1) / STEP_PAGE;
-        for (int g = 0; g < t->n_groups; g++)
+        for (int g = 0; g < s->cache.n_own; g++)
             memcpy(step_pages(t, g, k), q->pages[g], (size_t)n_pages * sizeof(int32_t));
+        for (int g = s->cache.n_own; g < t->n_groups; g++)
+            see_memory(s, g, k, q);
     }
 }
 
@@ -687,7 +732,8 @@ static void commit_rows(struct pith_session *s)
 
 static const struct value *output_value(const struct pith_session *s)
 {
-    return s->plan.has_logits ? &s->plan.logits : &s->plan.embd;
+    const struct plan *p = &s->role[ROLE_DECODER].plan;
+    return p->has_logits ? &p->logits : &p->embd;
 }
 
 /* Outputs of the step just run: where they lie, or, where the host cannot look, read to `kept`;
@@ -696,11 +742,11 @@ static pith_status collect_outputs(struct pith_session *s, struct pith_error *er
 {
     const struct value *v = output_value(s);
     int32_t n = v->rows == ROWS_N ? s->step->N : s->step->R, before = s->n_outputs;
-    const float *map = plan_map(&s->plan_run, v, 0);
+    const float *map = plan_map(&s->role[ROLE_DECODER].run, v, 0);
     float *to = s->kept + (int64_t)before * s->n_cols;
     pith_status st = map || !n ? PITH_OK : session_room_for_outputs(s, before + n, err);
     if (st == PITH_OK && !map)
-        st = plan_read(&s->plan_run, v, 0, n, to, err);
+        st = plan_read(&s->role[ROLE_DECODER].run, v, 0, n, to, err);
     if (st != PITH_OK)
         return st;
     for (int32_t i = 0; i < n; i++)
@@ -762,10 +808,11 @@ static pith_status run_rows(struct pith_session *s, const struct pith_batch *b, 
     st = recurrent_take(&s->recurrent, s->step, err);
     if (st != PITH_OK)
         return st;
+    s->run.stats = s->role[ROLE_DECODER].stats;
     s->run.n_threads = n > PREFILL_ROWS ? s->n_threads_prefill : s->n_threads;
     st = cache_flush(&s->cache, err);
     if (st == PITH_OK)
-        st = plan_submit(&s->plan_run, &s->run, err);
+        st = plan_submit(&s->role[ROLE_DECODER].run, &s->run, err);
     if (st == PITH_OK)
         st = collect_outputs(s, err);
     if (st != PITH_OK) {
@@ -791,13 +838,19 @@ static pith_status check_devices(const struct pith_session *s, struct pith_error
     return PITH_OK;
 }
 
-pith_status session_step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
+pith_status session_ready(struct pith_session *s, struct pith_error *err)
 {
     pith_status st = check_devices(s, err);
-    if (st == PITH_OK)
-        st = check_batch(s, b, err);
     if (st == PITH_OK && s->generation != atomic_load(&s->model->generation))
         st = remake(s, err);
+    return st;
+}
+
+pith_status session_step(struct pith_session *s, const struct pith_batch *b, struct pith_error *err)
+{
+    pith_status st = session_ready(s, err);
+    if (st == PITH_OK)
+        st = check_batch(s, b, err);
     if (st != PITH_OK)
         return st;
     s->n_outputs = s->last_outputs = 0;

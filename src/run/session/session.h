@@ -1,4 +1,4 @@
-/* session.h -- sequences over a model: one plan, one cache, one step at a time. Everything a step
+/* session.h -- sequences over a model: a plan for each role, one cache, one step at a time. Everything a step
  * needs is allocated at open; after that no call here allocates (the cache commits reserved slabs).
  */
 #ifndef PITH_RUN_SESSION_H
@@ -20,11 +20,19 @@ enum { NUMERICS_VERSION = 1 };
 
 enum { PREFILL_ROWS = 16 }; /* up to one tile of columns a step reads weights, beyond it computes */
 
+/* What a role of the model runs by. */
+struct session_role {
+    struct graph graph; /* owns what the plan points at */
+    struct plan plan;
+    struct plan_run run;
+    struct call_stats *stats; /* [plan.n_calls] */
+};
+
 struct pith_session {
     struct pith_model *model;
     struct mem_account account; /* its blocks, but for itself */
-    struct graph graph;         /* owns what the plan points at */
-    struct plan plan;
+    struct session_role role[N_ROLES];
+    int n_roles; /* 1: the decoder alone; 2: an encoder besides */
     struct cache cache;
     struct store store;
     struct store_miss miss; /* of the last session_prefix */
@@ -38,12 +46,11 @@ struct pith_session {
     struct step *step;
     uint64_t step_reserved, step_committed;
     struct run run;
-    struct plan_run plan_run;
-    uint32_t generation; /* of the model's placements that the plan is made for */
-    struct adapter_sets adapters; /* for devices: what the sets add to each product */
+    uint32_t generation; /* of the model's placements that the plans are made for */
+    /* For devices: what the sets add to each product, of each role. */
+    struct adapter_sets adapters[N_ROLES];
     struct adapter_set *sets; /* [n_sets] */
     int32_t n_sets, adapter_rank;
-    struct call_stats *stats;
     _Atomic(int) cancel;
     /* Sorting a batch by sequence. */
     int32_t *seq_rows, *order; /* [n_seq + 1], [n_batch] */
@@ -69,6 +76,13 @@ pith_status session_plan(struct pith_model *m, const struct pith_session_params 
 void session_memory(const struct pith_session *s, uint64_t *now, uint64_t *most);
 pith_status session_step(struct pith_session *s, const struct pith_batch *b,
                          struct pith_error *err);
+/* encode.c: see pith_encode. Empty tokens (n 0) take the memory away. */
+pith_status session_encode(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
+                           struct pith_error *err);
+/* PITH_STATE: the decoder of this sequence has no memory to look at. */
+pith_status session_needs_memory(const struct pith_session *s, int32_t seq, struct pith_error *err);
+/* A call begins: no device is lost, and the plans are of the weights as they are placed now. */
+pith_status session_ready(struct pith_session *s, struct pith_error *err);
 /* The error of n positions in one sequence. */
 pith_status session_over_context(const struct pith_session *s, uint64_t n, struct pith_error *err);
 /* Makes `kept` hold n rows of output. */
@@ -76,6 +90,8 @@ pith_status session_room_for_outputs(struct pith_session *s, int32_t n, struct p
 /* room.c: bytes of caches, states and tables with these parameters when they are full; UINT64_MAX:
  * there are none with them. */
 uint64_t room_cache(struct pith_session *s, const struct cache_params *p);
+/* Tokens that an encoder reads at most with these parameters; 0: the model has none. */
+int32_t room_memory(const struct pith_session *s, const struct cache_params *p);
 /* Chooses n_ctx and n_tokens where they are 0, by the memory that is left, which it tells, or by
  * `most` (0: no such limit). */
 void room_choose(struct pith_session *s, struct cache_params *p, int64_t most,

@@ -4,8 +4,9 @@
  *     section:  id u32, 0 u32, length u64 | payload | checksum u64 of all before     in order of
  *               id, each once, nothing behind the last
  *       1 layout     struct layout: what the model and the session have to be
- *       2 sequences  per sequence: struct seq_head, tokens[n], slots[n] if edited, per cache group
- *                    table[n_tab]: which page, -1 none
+ *       2 sequences  per sequence: struct seq_head, tokens[n], slots[n] if edited, of models with an
+ *                    encoder struct memory_head, per cache group table[]: which page, -1 none; of
+ *                    n_tab pages, or those of the memory
  *       3 pages      per cache group: count u32, then its pages: per layer of the group K and V in
  *                    canonical form (kv_page.h)
  *       4 recurrent  per sequence: count u32, then so many times: positions u32, 0 u32, block
@@ -49,8 +50,12 @@ struct layout {
 };
 struct seq_head {
     int32_t n, pure, edited, pending, n_tab;
-    int32_t torn[STEP_MAX_GROUPS], zero;
+    int32_t torn[CACHE_OWN_GROUPS], zero;
     uint64_t adapter[2]; /* what it was computed with */
+};
+struct memory_head {
+    uint64_t hash[2];
+    int32_t n, zero;
 };
 _Static_assert(sizeof(struct layout) == 64 && sizeof(struct seq_head) == 72 &&
                    sizeof(struct sampler_state) == 32 + 16 * SAMPLE_MAX_STEPS,
@@ -129,11 +134,20 @@ static int32_t table_length(const struct cache *c, const struct cache_seq *q)
     int32_t n = q->pending ? c->cap_pages : (q->n + STEP_PAGE - 1) / STEP_PAGE;
     int used = 0;
     while (n && !used) {
-        for (int g = 0; g < c->n_groups; g++)
+        for (int g = 0; g < c->n_own; g++)
             used |= q->pages[g][n - 1] >= 0;
         n -= !used;
     }
     return n;
+}
+
+/* The same of one group: n_tab of those of tokens. */
+static int32_t group_length(const struct cache *c, int g, int32_t n_tab, int32_t n_memory)
+{
+    enum cache_of of = c->group[g].of;
+    return of == CACHE_TOKENS   ? n_tab
+           : of == CACHE_MEMORY ? (n_memory + STEP_PAGE - 1) / STEP_PAGE
+                                : 0;
 }
 
 static void put_layout(struct out *o, const struct save *v)
@@ -155,8 +169,13 @@ static void put_sequences(struct out *o, const struct save *v)
         put(o, q->token, (uint64_t)q->n * sizeof *q->token);
         if (q->edited)
             put(o, q->slot, (uint64_t)q->n * sizeof *q->slot);
+        struct memory_head m = {{q->memory[0], q->memory[1]}, q->n_memory, 0};
+        if (!q->n_memory)
+            memset(&m, 0, sizeof m);
+        if (c->n_memory)
+            put(o, &m, sizeof m);
         for (int g = 0; g < c->n_groups; g++)
-            for (int32_t k = 0; k < h.n_tab; k++) {
+            for (int32_t k = 0; k < group_length(c, g, h.n_tab, q->n_memory); k++) {
                 int32_t place = q->pages[g][k];
                 put(o, place < 0 ? &place : &v->number[g][place], sizeof place);
             }
@@ -252,8 +271,10 @@ static uint64_t longest_part(const struct pith_session *s)
 /* The slots of pages that the sequence lies in. */
 static void mark_slots(struct save *v, int g, const struct cache_seq *q)
 {
-    for (int32_t i = 0; i < q->n; i++) {
-        int32_t src = q->pending ? q->slot[i].src : i, place = q->pages[g][src / STEP_PAGE];
+    int own = v->s->cache.group[g].of == CACHE_TOKENS;
+    int32_t n = own ? q->n : v->s->cache.group[g].of == CACHE_MEMORY ? q->n_memory : 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t src = own && q->pending ? q->slot[i].src : i, place = q->pages[g][src / STEP_PAGE];
         if (place >= 0 && v->slots[g][v->number[g][place]] <= src % STEP_PAGE)
             v->slots[g][v->number[g][place]] = src % STEP_PAGE + 1;
     }
@@ -280,7 +301,8 @@ static pith_status save_init(struct save *v, const struct pith_session *s, int32
         for (size_t i = 0; ok && i < n; i++)
             v->number[g][i] = -1;
         for (int32_t i = v->first; ok && i < v->first + v->n_seq; i++) {
-            for (int32_t k = 0; k < table_length(c, &c->seq[i]); k++) {
+            int32_t n_tab = table_length(c, &c->seq[i]);
+            for (int32_t k = 0; k < group_length(c, g, n_tab, c->seq[i].n_memory); k++) {
                 int32_t place = c->seq[i].pages[g][k];
                 if (place < 0 || v->number[g][place] >= 0)
                     continue;
@@ -375,8 +397,15 @@ pith_status session_save_memory(const struct pith_session *s, int32_t seq, void 
 
 struct image { /* one sequence as it lies in the bytes, which need not be aligned */
     struct seq_head h;
+    struct memory_head memory;
     const uint8_t *token, *slot, *table[STEP_MAX_GROUPS];
 };
+
+/* Entries of its table of a group. */
+static int32_t image_length(const struct cache *c, int g, const struct image *m)
+{
+    return group_length(c, g, m->h.n_tab, m->memory.n);
+}
 
 /* Where the bytes are: in memory, or in a file that is read piece by piece. */
 struct source {
@@ -575,7 +604,13 @@ static int32_t position(const struct image *m, int32_t slot)
 static int good_tables(const struct load *v, const struct image *m)
 {
     const struct cache *c = &v->s->cache;
-    for (int g = 0; g < c->n_groups; g++) {
+    for (int g = c->n_own; g < c->n_groups; g++)
+        for (int32_t k = 0; k < image_length(c, g, m); k++) {
+            int32_t page = int_at(m->table[g], k);
+            if (page < 0 || page >= v->n_pages[g])
+                return 0;
+        }
+    for (int g = 0; g < c->n_own; g++) {
         int32_t i = m->h.n - 1;
         int64_t lo = i < 0 ? 0 : cache_first_seen(&c->group[g], (int64_t)position(m, i) + 1);
         for (int32_t k = 0; k < m->h.n_tab; k++) {
@@ -599,7 +634,7 @@ static int good_head(const struct seq_head *h)
     int32_t most_pages = h->pending ? INT32_MAX : h->n / STEP_PAGE + (h->n % STEP_PAGE != 0);
     int ok = h->n >= h->pending && h->n_tab >= 0 && h->n_tab <= most_pages && h->pure >= 0 &&
              h->pure <= h->n && !(h->edited & ~1) && !(h->pending & ~1) && h->pending <= h->edited;
-    for (int g = 0; g < STEP_MAX_GROUPS; g++)
+    for (int g = 0; g < CACHE_OWN_GROUPS; g++)
         ok = ok && h->torn[g] >= 0 && h->torn[g] <= h->n;
     return ok;
 }
@@ -619,16 +654,24 @@ static pith_status check_sequence(const struct load *v, struct image *m, struct 
         return error_set(err, PITH_RANGE, "%s holds %d positions, the session has n_ctx = %d",
                          v->name, h->n, s->n_ctx);
     const struct cache_seq *q = &s->cache.seq[v->first + (m - v->image)];
-    if (h->n && memcmp(h->adapter, q->adapter, sizeof h->adapter) != 0)
+    m->token = cursor_bytes(c, (uint64_t)h->n * 4, "tokens");
+    m->slot = cursor_bytes(c, h->edited ? (uint64_t)h->n * 12 : 0, "slots");
+    if (s->cache.n_memory && (p = cursor_bytes(c, sizeof m->memory, "memory")))
+        memcpy(&m->memory, p, sizeof m->memory);
+    if ((h->n || m->memory.n) && memcmp(h->adapter, q->adapter, sizeof h->adapter) != 0)
         return error_set(err, PITH_STATE,
                          "%s holds a sequence that was computed with %s adapters than sequence %d "
                          "has; set them first (pith_adapt)",
                          v->name, h->adapter[0] ? "other" : "fewer",
                          (int)(v->first + (m - v->image)));
-    m->token = cursor_bytes(c, (uint64_t)h->n * 4, "tokens");
-    m->slot = cursor_bytes(c, h->edited ? (uint64_t)h->n * 12 : 0, "slots");
+    if (m->memory.n < 0 || m->memory.zero || (s->cache.n_memory && h->n && !m->memory.n))
+        return damaged_section(v, 1, err, "the memory of a sequence is impossible");
+    if (m->memory.n > s->cache.n_memory)
+        return error_set(err, PITH_RANGE,
+                         "%s holds an encoder's text of %d tokens, the session reads %d at most",
+                         v->name, m->memory.n, s->cache.n_memory);
     for (int g = 0; g < s->cache.n_groups; g++)
-        m->table[g] = cursor_bytes(c, (uint64_t)h->n_tab * 4, "table");
+        m->table[g] = cursor_bytes(c, (uint64_t)image_length(&s->cache, g, m) * 4, "table");
     if (c->failed)
         return damaged_section(v, 1, err, "it is short");
     for (int32_t i = 0; i < h->n; i++)
@@ -722,11 +765,14 @@ static int32_t count_slots(struct load *v, int g)
 {
     int32_t whole = 0;
     memset(v->slots, 0, (size_t)v->n_pages[g] * sizeof *v->slots);
+    const struct cache *c = &v->s->cache;
     for (int32_t i = 0; i < v->n_seq; i++) {
-        const struct seq_head *h = &v->image[i].h;
-        for (int32_t k = 0; k < h->n_tab; k++) {
-            int32_t number = int_at(v->image[i].table[g], k);
-            int32_t n = h->pending ? STEP_PAGE : h->n - k * STEP_PAGE;
+        const struct image *m = &v->image[i];
+        int32_t all = c->group[g].of == CACHE_MEMORY ? m->memory.n : m->h.n;
+        int pending = c->group[g].of == CACHE_TOKENS && m->h.pending;
+        for (int32_t k = 0; k < image_length(c, g, m); k++) {
+            int32_t number = int_at(m->table[g], k);
+            int32_t n = pending ? STEP_PAGE : all - k * STEP_PAGE;
             if (number >= 0 && v->slots[number] < n)
                 v->slots[number] = n;
         }
@@ -812,7 +858,7 @@ static pith_status make_room(struct load *v, struct pith_error *err)
         if (v->image[i].h.edited)
             st = cache_edit_init(&s->cache, &s->cache.seq[v->first + i], err);
     if (st == PITH_OK)
-        st = recurrent_reserve(&s->recurrent, v->seq, v->n_blocks, s->store.held[s->cache.n_groups],
+        st = recurrent_reserve(&s->recurrent, v->seq, v->n_blocks, s->store.held[s->cache.n_own],
                                err);
     if (st == PITH_OK && v->logits_of >= 0)
         st = session_room_for_outputs(s, 1, err);
@@ -889,7 +935,7 @@ static void load_group(struct load *v, int g)
     struct pith_session *s = v->s;
     struct cache_group *p = &s->cache.group[g];
     for (int32_t i = 0; i < v->n_seq; i++)
-        for (int32_t k = 0; k < v->image[i].h.n_tab; k++) {
+        for (int32_t k = 0; k < image_length(&s->cache, g, &v->image[i]); k++) {
             int32_t number = int_at(v->image[i].table[g], k);
             s->cache.seq[v->first + i].pages[g][k] = number < 0 ? -1 : v->taken[g][number];
             if (number >= 0)
@@ -910,6 +956,8 @@ static void load_sequence(struct load *v, int32_t i)
     q->foreign = 1;
     q->edited = m->h.edited;
     q->pending = m->h.pending;
+    q->n_memory = m->memory.n;
+    memcpy(q->memory, m->memory.hash, sizeof q->memory);
     memcpy(q->torn, m->h.torn, sizeof q->torn);
     memcpy(q->token, m->token, (size_t)q->n * sizeof *q->token);
     if (q->edited)
@@ -942,6 +990,7 @@ static void empty_sequences(struct load *v)
     for (int32_t q = v->first; q < end; q++) {
         cache_cut(&s->cache, q, 0);
         recurrent_cut(&s->recurrent, q, 0);
+        cache_memory_drop(&s->cache, q);
     }
 }
 

@@ -38,7 +38,7 @@ layout(constant_id = 5) const int SPEC5 = 1;
 /* ---------------------------------------------------------------- the step (graph/step.h) */
 
 /* Places of its members, in ints: run.c holds them to the struct. */
-const uint STEP_DATA = 100;
+const uint STEP_DATA = 228;
 const int PAGE = 64, QUARTER = 16;
 
 int step_at(uint i) { return I32(arg.step).v[i]; }
@@ -55,12 +55,12 @@ uint64_t step_embd_row(uint r, uint n) /* where it begins */
     return arg.step + 4ul * uint64_t(STEP_DATA + uint(step_at(28))) + 4ul * uint64_t(r) * n;
 }
 int step_slot(uint g, uint r) { return step_array(36 + 2 * g, r); }
-int step_lo(uint g, uint r) { return step_array(52 + 2 * g, r); }
-int step_hi(uint g, uint r) { return step_array(68 + 2 * g, r); }
+int step_lo(uint g, uint r) { return step_array(84 + 2 * g, r); }
+int step_hi(uint g, uint r) { return step_array(132 + 2 * g, r); }
 /* Page i of segment n: its place. */
 int step_place(uint g, uint n, uint i)
 {
-    return step_array(84 + 2 * g, n * uint(step_at(9)) + i);
+    return step_array(180 + 2 * g, n * uint(step_at(9)) + i);
 }
 
 /* Rows of a value of this kind in this step. */
