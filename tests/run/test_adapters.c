@@ -7,6 +7,7 @@
  *              on devices whose memory the host cannot touch
  *   keys       stored prefixes and snapshots belong to who has the same adapters
  *   refused    files that are no adapter of the model, and what a session cannot do */
+#include "encoder.h"
 #include "robust.h"
 
 #include "base/rng.h"
@@ -49,22 +50,10 @@ static void drop_pairs(void)
     n_pairs = 0;
 }
 
-/* For each product of the model one pair of random matrices. */
-static int make_pairs(const char *path, uint64_t seed, float size)
+/* For each product of a role that has none yet one pair of random matrices. */
+static void role_pairs(const struct graph *g, struct rng *r, float size)
 {
-    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
-    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
-    struct pith_error err;
-    struct rng r;
-    drop_pairs();
-    mp.n_threads = 1;
-    sp.n_ctx = 64;
-    sp.n_adapters = 1;
-    pith_model *m = pith_model_open(path, &mp, &err);
-    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
-    CHECK_MSG(s, "%s: %s", path, err.msg);
-    rng_init(&r, seed);
-    for (const struct adapted *w = s ? s->graph.adapted : NULL; w; w = w->next) {
+    for (const struct adapted *w = g->adapted; w; w = w->next) {
         int known = w->w->use == TENSOR_EMBEDDING || n_pairs == 600;
         for (int i = 0; i < n_pairs; i++)
             known |= !strcmp(pairs[i].name, w->w->name);
@@ -79,10 +68,28 @@ static int make_pairs(const char *path, uint64_t seed, float size)
         p->a = malloc((size_t)(p->stack * p->rank * p->k) * sizeof *p->a);
         p->b = malloc((size_t)(p->stack * p->rank * p->m) * sizeof *p->b);
         for (int64_t i = 0; i < p->stack * p->rank * p->k; i++)
-            p->a[i] = size * rng_normal(&r) / 4;
+            p->a[i] = size * rng_normal(r) / 4;
         for (int64_t i = 0; i < p->stack * p->rank * p->m; i++)
-            p->b[i] = size * rng_normal(&r) / 4;
+            p->b[i] = size * rng_normal(r) / 4;
     }
+}
+
+static int make_pairs(const char *path, uint64_t seed, float size)
+{
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    struct pith_session_params sp = PITH_SESSION_PARAMS_INIT;
+    struct pith_error err;
+    struct rng r;
+    drop_pairs();
+    mp.n_threads = 1;
+    sp.n_ctx = 64;
+    sp.n_adapters = 1;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    pith_session *s = m ? pith_session_open(m, &sp, &err) : NULL;
+    CHECK_MSG(s, "%s: %s", path, err.msg);
+    rng_init(&r, seed);
+    for (int role = 0; s && role < s->n_roles; role++)
+        role_pairs(&s->role[role].graph, &r, size);
     pith_session_close(s);
     pith_model_close(m);
     return n_pairs > 0;
@@ -265,6 +272,10 @@ static int run_way(const char *path, const char *adapter, float scale, const str
     }
     if (ok && adapter && w->beside) /* sequence 2 has none */
         CHECK(pith_adapt(o.s, 1, &other, 1, &err) == PITH_OK);
+    for (int32_t q = 0; ok && q < 3; q++)
+        ok = encoder_reads(o.s, q, &err) == PITH_OK;
+    if (ok && adapter && pith_encoder_most(o.s)) /* its memory was made with these */
+        CHECK(pith_adapt(o.s, 0, &other, 1, &err) == PITH_STATE && strstr(err.msg, "encoder"));
     int piece = o.causal ? w->piece : N_ROWS;
     for (int at = 0; ok && at < N_ROWS; at += piece)
         ok = step(&o, w, at, N_ROWS - at < piece ? N_ROWS - at : piece, out);
@@ -319,7 +330,8 @@ static void merged(void)
     int i = 0;
     for (const char *const *a = pith_arch_names(); *a; a++)
         for (int experts = 0; experts < 2; experts++)
-            if (test_scale() >= 10 || i++ % 9 == 0 || !strcmp(*a, "deepseek2"))
+            if (test_scale() >= 10 || i++ % 9 == 0 || !strcmp(*a, "deepseek2") ||
+                !strcmp(*a, "t5"))
                 merged_of(*a, experts);
 }
 
