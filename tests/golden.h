@@ -108,6 +108,12 @@ GOLDEN_FN float *golden_floats(const char *path, int64_t n)
     return v;
 }
 
+/* The encoder reads its tokens for sequence 0, where the model has one. */
+GOLDEN_FN pith_status golden_read(const struct golden *g, pith_session *s, struct pith_error *err)
+{
+    return g->n_read ? pith_encode(s, 0, g->read, (size_t)g->n_read, err) : PITH_OK;
+}
+
 /* The architecture is one this build knows. */
 GOLDEN_FN int golden_known(const struct golden *g)
 {

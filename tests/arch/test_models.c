@@ -79,8 +79,7 @@ static int logits_of(const struct golden *g, int32_t piece, float *out, int32_t 
     struct pith_error err;
     struct run r;
     int ok = run_open(&r, golden_path(g, ".gguf"), "f32", PITH_POOL_FILE, golden_ctx(g), &err);
-    if (ok && g->n_read)
-        ok = pith_encode(r.session, 0, g->read, (size_t)g->n_read, &err) == PITH_OK;
+    ok = ok && golden_read(g, r.session, &err) == PITH_OK;
     for (int32_t at = 0; ok && at < g->n; at += piece) {
         int32_t n = g->n - at < piece ? g->n - at : piece;
         ok = run_step(&r, g->token + at, n, &err) == PITH_OK;

@@ -74,7 +74,7 @@ static int logits_of(const struct golden *g, pith_model *m, int32_t piece, float
     sp.n_ctx = golden_ctx(g);
     sp.cache_type_k = sp.cache_type_v = "f32";
     pith_session *s = pith_session_open(m, &sp, err);
-    int ok = s != NULL;
+    int ok = s && golden_read(g, s, err) == PITH_OK;
     for (int32_t at = 0; ok && at < g->n; at += piece) {
         int32_t n = g->n - at < piece ? g->n - at : piece;
         ok = feed(s, g->token + at, n, err) == PITH_OK;
