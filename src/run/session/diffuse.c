@@ -38,7 +38,7 @@ struct work {
 
 int diffuses(const struct pith_session *s)
 {
-    return !s->causal && s->plan.has_logits;
+    return !s->causal && s->role[ROLE_DECODER].plan.has_logits;
 }
 
 /* Rows whose logits tell the masks of [from, to). */
