@@ -33,16 +33,6 @@ static pith_status check_text(const struct pith_session *s, int32_t seq, const i
     return PITH_OK;
 }
 
-pith_status session_needs_memory(const struct pith_session *s, int32_t seq, struct pith_error *err)
-{
-    if (s->n_roles < 2 || s->cache.seq[seq].n_memory)
-        return PITH_OK;
-    return error_set(err, PITH_STATE,
-                     "sequence %d: the decoder of %s looks at what the encoder has read, and it has "
-                     "read nothing; give it its tokens first (pith_encode)",
-                     seq, s->model->info.arch);
-}
-
 /* A step of n rows that see each other: of the memory and of the encoder's own states. */
 static void fill(struct pith_session *s, int32_t seq, const int32_t *tokens, int32_t n)
 {
