@@ -58,6 +58,7 @@
 #define F_AFTER_POOL      BIT(3)
 #define F_POSITIONS       BIT(46)
 #define F_SINKS_MAY       BIT(47)
+#define F_EMBD_IS_OUTPUT  BIT(53) /* there is no token_embd */
 /* Of a layer. */
 #define F_BEFORE     BIT(38) /* attn_norm */
 #define F_FFN_NORM   BIT(39)
@@ -81,7 +82,10 @@ enum { G_QKV_BIAS = 1, G_FUSED_BIAS, G_OUT_BIAS, G_FFN_BIAS, G_CHOICE_BIAS, G_DE
 
 #define L(name, field, ...) ROW(struct decoder_layer, name, field, .layer = 1, __VA_ARGS__)
 const struct tensor_spec decoder_tensors[] = {
-    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
+    IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .unless = F_EMBD_IS_OUTPUT,
+       .use = TENSOR_EMBEDDING),
+    IO("output.weight", tok_embd, DIM(DIM_V, DIM_E), .need = F_EMBD_IS_OUTPUT,
+       .use = TENSOR_EMBEDDING),
     IO("position_embd.weight", pos_embd, DIM(DIM_CTX, DIM_E), .need = F_POSITIONS,
        .use = TENSOR_TABLE),
     IO("token_embd_norm.weight", tok_norm, DIM(DIM_E), .need = F_EMBD_NORM),
@@ -645,7 +649,10 @@ static uint64_t other_features(const struct arch_model *m, const struct variant 
     uint64_t f = bias_features(v->ffn_bias, F_FFN_BIAS, F_FFN_BIAS_MAY) |
                  bias_features(v->output_bias, F_OUTPUT_BIAS, F_OUTPUT_BIAS_MAY) |
                  bias_features(v->choice_bias, F_CHOICE_BIAS, F_CHOICE_BIAS_MAY);
-    f |= ties ? 0 : v->output == MUST ? F_OUTPUT : F_OUTPUT_MAY;
+    if (v->embeds_by_output && !arch_has(m, -1, "token_embd.weight", 1))
+        f |= F_EMBD_IS_OUTPUT;
+    else
+        f |= ties ? 0 : v->output == MUST ? F_OUTPUT : F_OUTPUT_MAY;
     f |= v->fused_up ? F_FUSED_UP : v->ungated ? 0 : F_GATED;
     if (v->rope != ROPE_NONE && m->hp.rope_scaling == ROPE_SCALE_LONG)
         f |= F_LONG_FACTORS;

@@ -169,6 +169,7 @@ struct variant {
     int shared_gate;  /* the shared one is times sigmoid(ffn_gate_inp_shexp x) */
 
     enum presence output; /* NEVER: the embedding is the output matrix */
+    int embeds_by_output; /* and files without token_embd have the one under the other's name */
     enum presence output_bias;
     int32_t says_last; /* the output has rows for so many last tokens alone, if it is not tied */
     int embeds; /* an embedding model: no output */

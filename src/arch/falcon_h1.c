@@ -207,9 +207,13 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
     c->x[0] = graph_add(g, h, x, "ffn_residual");
 }
 
+/* Files may have them, and nothing comes of it. */
+static const char *const unused[] = {"attn_output.bias", "rope_freqs.", NULL};
+
 const struct arch arch_falcon_h1 = {.name = "falcon-h1",
                                     .keys = keys,
                                     .tensors = tensors,
+                                    .unused = unused,
                                     .family_bytes = sizeof(struct falcon_hp),
                                     .layer_bytes = sizeof(struct falcon_layer),
                                     .dim = falcon_dim,

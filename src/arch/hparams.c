@@ -306,6 +306,8 @@ static void read_vocab(struct keys *k)
     static const struct key_spec row = {I32("vocab_size", n_vocab), RANGE(1, INT32_MAX / 4),
                                         .required = 1};
     const struct gguf_tensor *t = gguf_tensor_find(k->m->gguf, SLICE("token_embd.weight"));
+    if (!t) /* some embed by the output matrix */
+        t = gguf_tensor_find(k->m->gguf, SLICE("output.weight"));
     if (t && t->n_dims == 2 && t->dims[0] > 0 && t->dims[0] <= INT32_MAX / 4)
         k->m->hp.n_vocab = (int32_t)t->dims[0];
     else

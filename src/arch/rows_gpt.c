@@ -11,7 +11,7 @@
  *   phi2        arXiv:2309.05463: parallel, biases everywhere, the output's too
  *   plamo       PLaMo-13B: parallel, RMS
  *   starcoder2  arXiv:2402.19173
- *   codeshell   arXiv:2403.15747
+ *   codeshell   arXiv:2403.15747; files without token_embd embed by the output matrix
  *   nemotron    arXiv:2402.16819: down(relu(up x)^2)
  *   jais2       Jais 2: the same with biases
  *   pockettts   arXiv:2509.06926, the text side: its rows go on to a flow head in another file
@@ -47,7 +47,7 @@ DECODER(arch_phi2, "phi2", .norms = NORMS_LAYER, .parallel = PARALLEL, .rope = R
 DECODER(arch_plamo, "plamo", .parallel = PARALLEL, .rope = ROPE_HALVES, PLAIN, .output = MUST)
 DECODER(arch_starcoder2, "starcoder2", .norms = NORMS_LAYER, .rope = ROPE_HALVES, BIASES, GELU_MLP)
 DECODER(arch_codeshell, "codeshell", .norms = NORMS_LAYER, .rope = ROPE_HALVES, BIASES, GELU_MLP,
-        .output = MUST)
+        .output = MUST, .embeds_by_output = 1)
 DECODER(arch_nemotron, "nemotron", .norms = NORMS_LAYER, .rope = ROPE_HALVES, .ungated = 1,
         .act = GLU_RELU2, .output = MUST)
 DECODER(arch_jais2, "jais2", .norms = NORMS_LAYER, .rope = ROPE_HALVES, BIASES, .ungated = 1,
@@ -60,7 +60,9 @@ DECODER(arch_bloom, "bloom", .norms = NORMS_LAYER, .embd_norm = 1, .rope = ROPE_
         .fused_qkv = MUST, .qkv_bias = MUST, BIASES, GELU_MLP)
 DECODER(arch_jais, "jais", .norms = NORMS_LAYER, .rope = ROPE_NONE, .alibi_keys = 1,
         .fused_qkv = MUST, .qkv_bias = MUST, BIASES, .scale_by_d = 1, .output = MUST)
-DECODER(arch_refact, "refact", .rope = ROPE_NONE, .alibi = 8, PLAIN)
+DECODER_UNUSED(arch_refact, "refact",
+               RENAMED("attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias"),
+               .rope = ROPE_NONE, .alibi = 8, PLAIN)
 /* What neither of the two sizes is has no positions at all. */
 static pith_status by_depth(struct arch_model *m, struct pith_error *err)
 {

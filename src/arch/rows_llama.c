@@ -65,7 +65,7 @@ DECODER_UNUSED(arch_apertus, "apertus", RENAMED("attn_q_norm.bias", "attn_k_norm
                .ffn_bias = NEVER, .rope = ROPE_HALVES, .qk_norm = QK_HEAD, .ungated = 1,
                .act = GLU_XIELU, .output = MUST, .tune = slopes)
 DECODER(arch_maincoder, "maincoder", PLAIN, .qk_norm = QK_HEAD, .norm_last = 1)
-DECODER(arch_ernie4_5, "ernie4_5", PLAIN)
+DECODER_UNUSED(arch_ernie4_5, "ernie4_5", RENAMED("attn_output.bias"), PLAIN)
 DECODER(arch_paddleocr, "paddleocr", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_PAIRS)
 DECODER(arch_deci, "deci", .skips = 1)
 DECODER(arch_granite, "granite", .scales = 1, .logits_divided = 1, .rope_switch = 1,
@@ -80,9 +80,19 @@ DECODER(arch_minicpm, "minicpm", .scales = 1, .logits_divided = 1, .embd_scale =
 DECODER(arch_granite_swa, "granite_swa", .scales = 1, .logits_divided = 1, .sinks = 1,
         .window = MUST, .window_period = 1, .rotates = ROTATES_BY_KEY, .experts = EXPERTS_BY_COUNT,
         .ff_of_expert = FF_NO_KEY, .renorm = YES, .shared = SHARED_BY_WIDTH, .fused_shared = 1)
+/* Positions turn as they did when the model was made, whatever the file says. */
+static pith_status one_rotation(struct arch_model *m, struct pith_error *err)
+{
+    (void)err;
+    m->hp.rope_base = 10000;
+    m->hp.rope_scaling = ROPE_SCALE_NONE;
+    m->hp.rope_attn_factor = 1;
+    return PITH_OK;
+}
 /* Image rows have weights of their own; rows here are tokens. */
-DECODER_UNUSED(arch_cogvlm, "cogvlm", RENAMED("vis_"), PLAIN, .rope = ROPE_HALVES,
-               .fused_qkv = MUST, .qkv_bias = NEVER, .no_factors = 1)
+DECODER_UNUSED(arch_cogvlm, "cogvlm", RENAMED("vis_", "rope_freqs."), PLAIN,
+               .rope = ROPE_HALVES, .fused_qkv = MUST, .qkv_bias = NEVER, .no_factors = 1,
+               .tune = one_rotation)
 /* Of the vocabulary 4 to 8195 are the tokens of images. */
 static pith_status images_unsaid(struct arch_model *m, struct pith_error *err)
 {

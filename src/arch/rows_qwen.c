@@ -51,7 +51,8 @@ DECODER_UNUSED(arch_qwen2vl, "qwen2vl", RENAMED("output.bias"), PLAIN, .sections
                .output_bias = NEVER, .tune = bare_norms)
 DECODER(arch_qwen2moe, "qwen2moe", PLAIN, .experts = EXPERTS_ALL, .ff_of_expert = FF_SHARE,
         .shared = SHARED_WIDE, .shared_gate = 1, .output = MUST)
-DECODER(arch_dream, "dream", PLAIN, .never_causal = 1, .mask_shift = 1)
+DECODER_UNUSED(arch_dream, "dream", RENAMED("output.bias"), PLAIN, .never_causal = 1,
+               .mask_shift = 1, .output_bias = NEVER)
 /* Its rerankers answer with the share of each label. */
 static pith_status ranks_by_shares(struct arch_model *m, struct pith_error *err)
 {

@@ -52,9 +52,11 @@ def renamed(name, rules):
 
 class Family:
     """cls, config: in transformers. arch, keys: in GGUF. rules: names before the usual ones.
-    by_pairs: q and k are written by pairs. centred: a pattern of the norms that add 1 to their weight there. split(name,
-    array): {GGUF name: array} of what needs more than a name, or None. pooled: `pith logits` is
-    asked for embeddings."""
+    by_pairs: q and k are written by pairs. centred: a pattern of the norms that add 1 to their
+    weight there. split(name, array): {GGUF name: array} of what needs more than a name, or None.
+    finish({GGUF name: array}): the same once more, for all of them. fixed: numbers of weights, by
+    the end of their name. head: the package has no output matrix; from products to logits. pooled:
+    `pith logits` is asked for embeddings. causal: rows do not see later ones."""
 
     def __init__(self, arch, cls, keys, config, rules=(), by_pairs=False, centred=None,
                  split=None, pooled=False, tied=False, finish=None, head=None,
@@ -147,8 +149,9 @@ def dbrx(name, x):
             x.swapaxes(1, 2) if kind == "w2" else x}
 
 
-def falcon(out):
+def falcon(out, times=None, groups=2):
     """falcon-h1: what its widths multiply with is in the weights."""
+    times = FALCON_TIMES if times is None else times
     for name in out:
         x = out[name]
         if name.endswith(("ssm_a", "ssm_d")):
@@ -156,15 +159,22 @@ def falcon(out):
         elif name.endswith("ssm_conv1d.weight"):
             out[name] = x[:, 0]
         elif name.endswith("ssm_norm.weight"):
-            out[name] = x.reshape(2, -1)
-        elif name.endswith("ssm_in.weight"):
+            out[name] = x.reshape(groups, -1)
+        elif name.endswith("ssm_in.weight") and times:
             parts = np.repeat([0.5, 1.25, 0.75, 1.5, 0.8], [E, E, 2 * D, 2 * D, H])
             out[name] = x * parts[:, None] * 1.2
         else:
-            for end, by in FALCON_TIMES.items():
+            for end, by in times.items():
                 if name.endswith(end + ".weight"):
                     out[name] = x * by
     return out
+
+
+def unused(out):
+    """falcon-h1: files may have these, and nothing comes of it."""
+    for i in range(L):
+        out["blk.%d.attn_output.bias" % i] = np.ones(E)
+    return {**out, "rope_freqs.weight": np.full(D // 2, 3.0)}
 
 
 FALCON_TIMES = {"token_embd": 2.0, "output": 0.5, "attn_q": 0.9, "attn_k": 0.9 * 0.7,
@@ -206,6 +216,11 @@ APERTUS = [(r"attention_layernorm\.", "attn_norm."), (r"feedforward_layernorm\."
 GEMMA = [(r"post_attention_layernorm\.", "post_attention_norm."),
          (r"pre_feedforward_layernorm\.", "ffn_norm."),
          (r"post_feedforward_layernorm\.", "post_ffw_norm.")]
+FALCON = [(r"model\.final_layernorm\.", "output_norm."), (r"mamba\.dt_bias", "ssm_dt.bias"),
+          (r"mamba\.A_log", "ssm_a"), (r"mamba\.D", "ssm_d"), (r"mamba\.conv1d\.", "ssm_conv1d."),
+          (r"mamba\.in_proj\.", "ssm_in."), (r"mamba\.out_proj\.", "ssm_out."),
+          (r"mamba\.norm\.", "ssm_norm."), (r"pre_ff_layernorm\.weight", "ffn_norm"),
+          (r"feed_forward\.(gate|up|down)_proj\.", r"ffn_\1.")]
 PARTIAL = dict(rope_type="default", rope_theta=BASE, partial_rotary_factor=0.5)
 XIELU = {"alpha_n": 0.5, "alpha_p": 0.75, "beta": 0.5, "eps": -1e-6}
 
@@ -246,8 +261,8 @@ FAMILIES = {
             mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=16,
             llama_4_scaling_beta=0.1)), by_pairs=True),
     "smollm3": Family("smollm3", "SmolLM3ForCausalLM", {**RMS, **rope()},
-                      dict(rope_parameters=ROPE, rms_norm_eps=1e-5, tie_word_embeddings=True), by_pairs=True,
-                      tied=True),
+                      dict(rope_parameters=ROPE, rms_norm_eps=1e-5, tie_word_embeddings=True),
+                      by_pairs=True, tied=True),
     "muse-glimmer": Family("muse-glimmer", "MuseGlimmerTextModel", {
         **RMS, **rope(), ".attention.key_length": D, ".attention.value_length": D,
         ".attention.sliding_window": 8, ".logit_scale": 0.2,
@@ -295,7 +310,7 @@ FAMILIES = {
              num_experts_per_tok=2, moe_intermediate_size=16, sliding_window=8,
              layer_types=["full_attention", "sliding_attention", "sliding_attention",
                           "full_attention"], mlp_layer_types=["dense"] + ["sparse"] * 3,
-             rope_parameters={k: dict(rope_type="default", rope_theta=b, partial_rotary_factor=1 / 3)
+             rope_parameters={k: dict(ROPE, rope_theta=b, partial_rotary_factor=1 / 3)
                               for k, b in (("full_attention", 20000.0),
                                            ("sliding_attention", BASE))})),
     "minimax-m2": Family("minimax-m2", "MiniMaxM2ForCausalLM", {
@@ -313,11 +328,7 @@ FAMILIES = {
              attention_in_multiplier=0.9, attention_out_multiplier=1.1, ssm_in_multiplier=1.2,
              ssm_out_multiplier=0.6, mlp_multipliers=[1.3, 0.4],
              ssm_multipliers=[0.5, 1.25, 0.75, 1.5, 0.8]),
-        [(r"model\.final_layernorm\.", "output_norm."), (r"mamba\.dt_bias", "ssm_dt.bias"),
-         (r"mamba\.A_log", "ssm_a"), (r"mamba\.D", "ssm_d"), (r"mamba\.conv1d\.", "ssm_conv1d."),
-         (r"mamba\.in_proj\.", "ssm_in."), (r"mamba\.out_proj\.", "ssm_out."),
-         (r"mamba\.norm\.", "ssm_norm."), (r"pre_ff_layernorm\.weight", "ffn_norm"),
-         (r"feed_forward\.(gate|up|down)_proj\.", r"ffn_\1.")], finish=falcon),
+        FALCON, finish=falcon),
     "bailingmoe3": Family("bailingmoe3", "BailingHybridForCausalLM", {
         **rope(4), **moe(16), ".attention.layer_norm_rms_epsilon": 1e-6,
         ".attention.head_count_kv": [0, 1, 0, 1], ".attention.kv_lora_rank": 16,
@@ -392,4 +403,50 @@ FAMILIES = {
              num_experts_per_tok=2, moe_intermediate_size=16, first_k_dense_replace=1, n_group=4,
              topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5, rms_norm_eps=1e-5,
              rope_parameters=PARTIAL, attention_bias=False), finish=fused),
+
+    # What these do by their number of layers.
+    "gemma2-27b": Family("gemma2", "Gemma2ForCausalLM", {
+        **RMS, **rope(16), ".block_count": 46, ".attention.key_length": 16,
+        ".attention.value_length": 16, ".attention.sliding_window": 8,
+        ".attn_logit_softcapping": 5.0, ".final_logit_softcapping": 3.0},
+        dict(num_hidden_layers=46, head_dim=16, query_pre_attn_scalar=E // H, sliding_window=8,
+             layer_types=["sliding_attention", "full_attention"] * 23, rms_norm_eps=1e-5,
+             attn_logit_softcapping=5.0, final_logit_softcapping=3.0, rope_parameters=ROPE),
+        GEMMA, centred=r"norm\.weight", tied=True),
+    "gemma3-27b": Family("gemma3", "Gemma3ForCausalLM", {
+        **RMS, **rope(16), ".block_count": 62, ".attention.key_length": 16,
+        ".attention.value_length": 16, ".attention.sliding_window": 8,
+        ".rope.freq_base_swa": 700.0, ".rope.scaling.type": "linear", ".rope.scaling.factor": 8.0},
+        dict(num_hidden_layers=62, head_dim=16, query_pre_attn_scalar=E // H, sliding_window=8,
+             layer_types=[("full" if i % 6 == 5 else "sliding") + "_attention" for i in range(62)],
+             rms_norm_eps=1e-5, rope_parameters={
+                 "full_attention": dict(rope_type="linear", factor=8.0, rope_theta=BASE),
+                 "sliding_attention": dict(rope_type="default", rope_theta=700.0)}),
+        GEMMA, centred=r"norm\.weight", tied=True),
+    "exaone4-32b": Family("exaone4", "Exaone4ForCausalLM", {
+        **RMS, **rope(), ".block_count": 64, ".attention.sliding_window": 8},
+        dict(num_hidden_layers=64, sliding_window=8, layer_types=WINDOWED * 16, rms_norm_eps=1e-5,
+             rope_parameters=ROPE), [
+        (r"post_attention_layernorm\.", "post_attention_norm."),
+        (r"post_feedforward_layernorm\.", "post_ffw_norm.")]),
+    "deepseek2-lite": Family("deepseek2", "DeepseekV2ForCausalLM", {
+        **rope(4), ".attention.layer_norm_rms_epsilon": 1e-6,
+        **moe(), ".block_count": 27, ".attention.head_count_kv": 1,
+        ".attention.kv_lora_rank": 16, ".attention.key_length": 20, ".attention.value_length": 16,
+        ".attention.key_length_mla": 12, ".attention.value_length_mla": 8,
+        ".leading_dense_block_count": 1, ".expert_shared_count": 2, ".expert_weights_scale": 1.5,
+        ".expert_gating_func": 1},
+        dict(num_hidden_layers=27, num_key_value_heads=H, q_lora_rank=None, kv_lora_rank=16,
+             qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=8, n_routed_experts=8,
+             n_shared_experts=2, num_experts_per_tok=2, moe_intermediate_size=16,
+             first_k_dense_replace=1, topk_method="greedy", routed_scaling_factor=1.5,
+             norm_topk_prob=False, rms_norm_eps=1e-6, rope_parameters=ROPE),
+        [(r"self_attn\.kv_a_proj_with_mqa\.", "attn_kv_a_mqa."),
+         (r"self_attn\.kv_a_layernorm\.", "attn_kv_a_norm.")], split=bailing),
+    "falcon-h1-bias": Family("falcon-h1", "FalconH1ForCausalLM", {
+        **RMS, **rope(), ".ssm.conv_kernel": 4, ".ssm.inner_size": E, ".ssm.state_size": D,
+        ".ssm.time_step_rank": H, ".ssm.group_count": 1},
+        dict(mamba_d_ssm=E, mamba_n_heads=H, mamba_d_head=D, mamba_d_state=D, mamba_n_groups=1,
+             mlp_bias=True, rope_parameters=ROPE), FALCON,
+        finish=lambda o: unused(falcon(o, {}, 1))),
 }

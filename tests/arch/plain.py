@@ -38,11 +38,12 @@ def heads(x, n):
     return x.reshape(len(x), n, -1)
 
 
-def rope(x, base, dims=None, pairs=False, speed=1.0, factors=1.0, first=0):
-    """x [T, H, D]; dims of each head turn, from `first` on: by pairs or by halves."""
+def rope(x, base, dims=None, pairs=False, speed=1.0, factors=1.0, first=0, size=1.0):
+    """x [T, H, D]; dims of each head turn, from `first` on: by pairs or by halves. speed: one for
+    all, or one for each of dims / 2."""
     dims = dims or x.shape[-1]
     angle = np.arange(len(x))[:, None] * base ** (-np.arange(0, dims, 2) / dims) * speed / factors
-    c, s = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    c, s = size * np.cos(angle)[:, None], size * np.sin(angle)[:, None]
     part = x[..., first:first + dims]
     a, b = (part[..., 0::2], part[..., 1::2]) if pairs else np.split(part, 2, -1)
     turned = np.empty_like(part)
@@ -53,7 +54,17 @@ def rope(x, base, dims=None, pairs=False, speed=1.0, factors=1.0, first=0):
     return np.concatenate([x[..., :first], turned, x[..., first + dims:]], -1)
 
 
-def attend(q, k, v, scale=None, causal=True, window=0, slopes=None, cap=0.0):
+def yarn(base, dims, factor, trained, fast=32, slow=1):
+    """speed and size for rope(), arXiv:2309.00071."""
+    def dim(turns):
+        return dims * np.log(trained / (2 * np.pi * turns)) / (2 * np.log(base))
+    low, high = max(0, np.floor(dim(fast))), min(dims - 1, np.ceil(dim(slow)))
+    ramp = 1 - np.clip((np.arange(dims // 2) - low) / max(0.001, high - low), 0, 1)
+    return dict(speed=(1 - ramp) / factor + ramp, size=1 + 0.1 * np.log(factor))
+
+
+def attend(q, k, v, scale=None, causal=True, window=0,
+           around=0, slopes=None, cap=0.0):
     """q [T, H, D], k [T, G, D], v [T, G, Dv]: [T, H Dv]. slopes: of each head, for ALiBi."""
     n, count = len(q), q.shape[1]
     share = count // k.shape[1]
@@ -63,6 +74,8 @@ def attend(q, k, v, scale=None, causal=True, window=0, slopes=None, cap=0.0):
         seen &= j <= i
     if window:
         seen &= i - j < window
+    if around:
+        seen &= np.abs(i - j) <= around // 2
     out = []
     for h in range(count):
         s = q[:, h] @ k[:, h // share].T * (q.shape[-1] ** -0.5 if scale is None else scale)

@@ -2,8 +2,8 @@
 Python package transformers have: from papers and model cards, in plain numpy.
 
 Each family is a function that gives its GGUF keys, the shapes of its tensors, and the function from
-tokens to rows. That one takes w, where w["token_embd"] is a matrix and w[2] has the tensors of layer 2,
-named without blk.2. and .weight."""
+tokens to rows. That one takes w, where w["token_embd"] is a matrix and w[2] has the tensors of
+layer 2, named without blk.2. and .weight."""
 import numpy as np
 
 from plain import (alibi, attend, best, experts, gated, gelu, heads, layer_norm, relu, rms, rope,

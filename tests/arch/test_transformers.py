@@ -17,7 +17,7 @@ except ImportError:
 
 from report import check, run, skip
 
-TOLERANCE = 1e-4
+TOLERANCE = 3e-5
 
 
 def error(family, shapes, want, folder):
