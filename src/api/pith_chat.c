@@ -1,6 +1,7 @@
 /* pith_chat.c -- pith.h's view of text/chat/chat_parse.h. */
 #include <string.h>
 
+#include "api/family.h"
 #include "api/params.h"
 #include "base/error.h"
 #include "base/work.h"
@@ -8,24 +9,19 @@
 #include "text/grammar/calls.h"
 #include "text/jinja/jinja.h"
 
-static const struct chat_format *format_of(const pith_template *t)
-{
-    return chat_format_of(t ? jinja_source((const struct jinja *)t) : SLICE(""));
-}
-
 const char *pith_chat_family(const pith_template *t)
 {
-    return chat_format_name(format_of(t));
+    return chat_format_name(family_of(t));
 }
 
 const char *pith_chat_think(const pith_template *t)
 {
-    return chat_format_think(format_of(t));
+    return chat_format_think(family_of(t));
 }
 
 const char *pith_chat_answer(const pith_template *t)
 {
-    return chat_format_answer(format_of(t));
+    return chat_format_answer(family_of(t));
 }
 
 /* What the template gives for one short message: whether it opens the reasoning. One that refuses
@@ -47,7 +43,7 @@ pith_chat_parser *pith_chat_open(const pith_template *t, const struct pith_chat_
     if (params_take(&p, sizeof p, params, "pith_chat_params", err) != PITH_OK)
         return NULL;
     struct chat_parse_spec spec = {
-        format_of(t), slice_of(p.tools), {p.prompt, p.prompt_bytes}, p.on_event, p.ctx,
+        family_of(t), slice_of(p.tools), {p.prompt, p.prompt_bytes}, p.on_event, p.ctx,
         p.tools_of,   p.partial};
     if (p.family)
         spec.format = chat_format_named(p.family);
@@ -118,7 +114,7 @@ int pith_chat_reasons(const pith_chat_parser *p)
 const char *pith_chat_opening(const pith_template *t, size_t *n)
 {
     size_t own;
-    return calls_opening(format_of(t), n ? n : &own);
+    return calls_opening(family_of(t), n ? n : &own);
 }
 
 int64_t pith_chat_grammar(const pith_template *t, const char *tools, const char **trigger,
@@ -132,7 +128,7 @@ int64_t pith_chat_grammar(const pith_template *t, const char *tools, const char 
         return -1;
     }
     str_init(&schema, PITH_MEM_SCRATCH);
-    pith_status st = chat_format_grammar(format_of(t), slice_of(tools), &schema, &behind, err);
+    pith_status st = chat_format_grammar(family_of(t), slice_of(tools), &schema, &behind, err);
     int64_t n = st == PITH_OK ? (int64_t)schema.n : -1;
     if (n > 0 && cap)
         memcpy(buf, schema.p, schema.n < cap ? schema.n : cap);

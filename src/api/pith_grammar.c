@@ -1,12 +1,11 @@
 /* pith_grammar.c -- the public grammars: checks arguments and forwards to
  * text/grammar/grammar.c. */
+#include "api/family.h"
 #include "api/params.h"
 #include "base/work.h"
 #include "run/model/model.h"
 #include "run/sample/sample.h"
-#include "text/chat/chat_parse.h"
 #include "text/grammar/grammar.h"
-#include "text/jinja/jinja.h"
 
 /* What a call has returned, or why the thread's work was stopped meanwhile. */
 static pith_status explained(pith_status st, struct pith_error *err)
@@ -37,8 +36,7 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
     struct grammar_spec spec = {
         .kind = (int)kind,
         .text = {text ? text : "", n_bytes},
-        .format =
-            chat_format_of(p.calls_of ? jinja_source((const struct jinja *)p.calls_of) : SLICE("")),
+        .format = family_of(p.calls_of),
         .vocab = m ? m->vocab : NULL,
         .trigger = slice_of(p.trigger),
         .or_prefix = slice_of(p.or_prefix),

@@ -1,4 +1,5 @@
 /* jinja.c -- a template from its text, and one rendering: see jinja.h. */
+#include <stdatomic.h>
 #include "base/utf8.h"
 #include "text/jinja/jinja_impl.h"
 
@@ -56,8 +57,24 @@ void jinja_free(struct jinja *t)
 {
     if (!t)
         return;
+    const void *note = atomic_load(&t->note);
+    if (note)
+        t->drop(note);
     arena_deinit(&t->arena);
     mem_free(t);
+}
+
+const void *jinja_note(const struct jinja *t)
+{
+    return atomic_load((_Atomic(const void *) *)(uintptr_t)&t->note);
+}
+
+int jinja_keep(const struct jinja *t, const void *note, void (*drop)(const void *))
+{
+    struct jinja *own = (struct jinja *)(uintptr_t)t;
+    const void *none = NULL;
+    own->drop = drop; /* the same whoever sets it */
+    return atomic_compare_exchange_strong(&own->note, &none, note);
 }
 
 struct slice jinja_source(const struct jinja *t)

@@ -26,6 +26,10 @@ void jinja_free(struct jinja *t);
 pith_status jinja_define(struct jinja *t, const char *name, struct slice text,
                          struct pith_error *err);
 struct slice jinja_source(const struct jinja *t);
+/* What somebody has found out about a template, and keeps with it; any number of threads may. The
+ * first note stays (0: there is another); drop ends it with the template. All have the same drop. */
+const void *jinja_note(const struct jinja *t); /* NULL: none yet */
+int jinja_keep(const struct jinja *t, const void *note, void (*drop)(const void *));
 
 /* Renders with the variables of a JSON object; messages, tools and documents are null and
  * add_generation_prompt is false when absent; "now" (ISO 8601) is what strftime_now formats and no

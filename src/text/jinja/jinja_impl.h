@@ -360,6 +360,8 @@ struct jinja {
         struct jdefault *next;
         struct slice name, text;
     } * defaults;
+    _Atomic(const void *) note; /* jinja_keep */
+    void (*drop)(const void *);
 };
 /* Names whose numbers are fixed. */
 enum { NAME_LOOP, NAME_CALLER, NAME_VARARGS, NAME_KWARGS, N_FIXED_NAMES };
