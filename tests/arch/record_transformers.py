@@ -3,7 +3,8 @@
 transformers computes for the tiny models of hf_families.py, and what their weights are called.
 
 Usage: PYTHONPATH=tests tests/arch/record_transformers.py [FAMILY ..], in an environment with torch
-and transformers (several GB), which the tests do without. Only the named families are computed anew.
+and transformers (several GB), which the tests do without. Only the named families are computed
+anew.
 GELU through erf becomes the tanh form, which is what programs for GGUF files compute."""
 import inspect
 import json

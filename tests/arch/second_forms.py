@@ -264,6 +264,16 @@ def qwen3vl():
         decoder(2, dict(base=BASE, speed=np.array([1.0, 1.0, 1.0, 0.0])))
 
 
+def qwen3tts():
+    """The output has rows for the last 3,072 tokens alone; the others cannot be said."""
+    run = decoder(2, dict(base=BASE))
+    layer = {**PAIR_OF_NORMS, **qkv(), **FFN, "attn_q_norm.weight": [D], "attn_k_norm.weight": [D]}
+    s = shapes(2, layer)
+    s.update({"token_embd.weight": [3072 + 8, E], "output.weight": [3072, E]})
+    return keys(2, RMS, SPEED, {".rope.dimension_sections": [2, 1, 1, 0]}), s, \
+        lambda w, tokens: np.pad(run(w, tokens), ((0, 0), (8, 0)), constant_values=-np.inf)
+
+
 def smollm3():
     return keys(5, RMS, {
         ".rope.freq_base": 100.0, ".rope.scaling.type": "yarn", ".rope.scaling.factor": 4.0,
@@ -319,6 +329,7 @@ FORMS = {
     "cogvlm-factors": ("cogvlm", cogvlm(), False),
     "qwen2vl-biases": ("qwen2vl", qwen2vl(), False),
     "qwen3vl-axes": ("qwen3vl", qwen3vl(), False),
+    "qwen3tts": ("qwen3tts", qwen3tts(), False),
     "smollm3-yarn": ("smollm3", smollm3(), False),
     "llada-moe-width": ("llada-moe", llada_moe(), False),
     "modern-bert-silu": ("modern-bert", modern_bert(), True),

@@ -19,7 +19,7 @@ from report import LIMIT, PITH, SHARED, check, guard, run, skip
 
 
 class File:
-    """Keys without the architecture's name, tensors as (numbers, dimensions as the file has them)"""
+    """Keys without the architecture's name, tensors as (numbers, dimensions as in the file)"""
 
     def __init__(self, path):
         with open(path, "rb") as f:

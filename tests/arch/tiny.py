@@ -4,6 +4,7 @@ import os
 import re
 import struct
 import subprocess
+import tempfile
 import zlib
 
 import numpy as np
@@ -81,7 +82,7 @@ def write_gguf(path, arch, keys, tensors, n_vocab=N_VOCAB):
 
 def run_pith(path, tokens, *flags):
     """[T, V], or [T, E] with --pooling none; a text if it went wrong."""
-    out = path + ".out"
+    out = tempfile.mktemp(prefix="pith-rows-")
     p = subprocess.run([PITH, "logits", path, "--tokens", ",".join(map(str, tokens)), "--out", out,
                         "--cache-type-k", "f32", "--cache-type-v", "f32", "--threads", "1",
                         "--no-cache-dir", *flags],
