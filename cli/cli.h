@@ -21,7 +21,7 @@ struct command {
 extern const struct command cmd_run, cmd_bench, cmd_inspect, cmd_logits, cmd_embed, cmd_rerank,
     cmd_tokenize,
     cmd_sample,
-    cmd_template, cmd_grammar, cmd_synth, cmd_serve, cmd_pull, cmd_list, cmd_rm;
+    cmd_template, cmd_grammar, cmd_synth, cmd_serve, cmd_pull, cmd_list, cmd_rm, cmd_devices;
 
 /* Exit codes: all is well; the command line is wrong; a file, prompt or model is wrong; the machine
  * failed. INTERRUPTED is what shells expect after Ctrl-C. */
@@ -122,7 +122,14 @@ struct thread_opts {
     int64_t n_decode, n_prefill; /* 0: not given, -1: auto */
     const char *affinity, *priority, *numa;
 };
+struct device_opts {
+    const char *list, *split, *shares;
+    int64_t n_layers, main, n_cpu_experts;
+    int cpu_experts;
+    struct arg_texts placements;
+};
 struct model_opts {
+    struct device_opts devices;
     const char *path, *weights, *cache_k, *cache_v, *cache_dir, *store_dir;
     struct thread_opts threads;
     int64_t n_ctx, cache_limit, store_limit;
@@ -143,8 +150,34 @@ struct model_opts {
      .help = "threads; auto measures once and keeps the result in the cache folder"},              \
     ARGS_MODEL_PLACES(opts, member),                                                               \
     ARGS_MODEL_CACHE(opts, member)
+/* Which device computes what. */
+#define ARGS_DEVICES(opts, m)                                                                      \
+    {.name = "--device", .alias = "-dev", .meta = "LIST", ARG_FIELD(opts, m.list, ARG_TEXT),       \
+     .otherwise = "the CPU and the GPUs",                                                          \
+     .help = "devices that may be used, as 'pith devices' names them, with commas between them; "  \
+             "CPU: no GPU"},                                                                       \
+    {.name = "--gpu-layers", .alias = "-ngl", .meta = "N|auto|all", .dflt = "auto",                \
+     ARG_FIELD(opts, m.n_layers, ARG_INT), .word = "auto|all", .lo = 0, .hi = 1 << 20,            \
+     .help = "layers on GPUs, the last ones first; auto: as many as fit into their free memory"},  \
+    {.name = "--split-mode", .alias = "-sm", ARG_FIELD(opts, m.split, ARG_CHOICE),                 \
+     .choices = "layer|none", .dflt = "layer",                                                     \
+     .help = "several GPUs share the layers, or there is only the main one"},                      \
+    {.name = "--tensor-split", .alias = "-ts", .meta = "N,N,..",                                   \
+     ARG_FIELD(opts, m.shares, ARG_TEXT), .otherwise = "by their free memory",                     \
+     .help = "share of the layers that each GPU takes, as 3,1"},                                   \
+    {.name = "--main-gpu", .alias = "-mg", ARG_FIELD(opts, m.main, ARG_INT), .hi = 63,             \
+     .dflt = "0", .help = "the GPU of --split-mode none, by its number among the GPUs"},           \
+    {.name = "--override-tensor", .alias = "-ot", .meta = "PATTERN=DEVICE",                        \
+     ARG_FIELD(opts, m.placements, ARG_TEXTS),                                                     \
+     .help = "weights whose names match this extended regular expression go to this device; may "  \
+             "be given several times, the first match counts"},                                    \
+    {.name = "--cpu-moe", .alias = "-cmoe", ARG_FIELD(opts, m.cpu_experts, ARG_SWITCH),            \
+     .help = "experts of all layers stay on the CPU"},                                             \
+    {.name = "--n-cpu-moe", .alias = "-ncmoe", ARG_FIELD(opts, m.n_cpu_experts, ARG_INT),          \
+     .hi = 1 << 20, .dflt = "0", .help = "experts of so many first layers stay on the CPU"}
 /* For commands that have a --threads of their own. */
 #define ARGS_MODEL_PLACES(opts, member)                                                            \
+    ARGS_DEVICES(opts, member.devices),                                                            \
     {.name = "--threads-prefill", .meta = "N|auto", .word = "auto", .lo = 1, .hi = 1024,           \
      ARG_FIELD(opts, member.threads.n_prefill, ARG_INT),                                           \
      .otherwise = "as --threads, else the cores it may use",                                       \

@@ -10,7 +10,7 @@
 
 static const struct command *const commands[] = {
     &cmd_run,    &cmd_bench,    &cmd_inspect, &cmd_logits, &cmd_embed, &cmd_rerank, &cmd_tokenize,
-    &cmd_sample, &cmd_template, &cmd_grammar, &cmd_synth,  &cmd_list,  &cmd_rm,
+    &cmd_sample, &cmd_template, &cmd_grammar, &cmd_synth,  &cmd_list,  &cmd_rm,     &cmd_devices,
 #ifdef WITH_PULL
     &cmd_pull,
 #endif

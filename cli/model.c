@@ -72,6 +72,21 @@ static int cache_dir(const struct model_opts *o, char *dir, size_t cap)
     return CLI_OK;
 }
 
+/* The flags about devices as the library takes them. */
+static void take_devices(const struct device_opts *o, struct pith_model_params *params)
+{
+    params->devices = o->list;
+    params->gpu_layers = o->n_layers == -1   ? PITH_GPU_LAYERS_AUTO
+                         : o->n_layers == -2 ? PITH_GPU_LAYERS_ALL
+                         : o->n_layers == 0  ? PITH_GPU_LAYERS_NONE
+                                             : (int32_t)o->n_layers;
+    params->split = o->split && o->split[0] == 'n' ? PITH_SPLIT_NONE : PITH_SPLIT_LAYER;
+    params->tensor_split = o->shares;
+    params->main_gpu = (int32_t)o->main;
+    params->placements = o->placements.n ? o->placements.v : NULL;
+    params->cpu_experts = o->cpu_experts ? -1 : (int32_t)o->n_cpu_experts;
+}
+
 pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *params,
                           struct pith_error *err, int *code)
 {
@@ -94,6 +109,7 @@ pith_model *cli_model_try(const struct model_opts *o, struct pith_model_params *
     if (*code)
         return NULL;
     params->strict = o->strict;
+    take_devices(&o->devices, params);
     params->overrides = o->overrides.n ? o->overrides.v : NULL;
     if (o->weights)
         params->weights = o->weights[0] == 'm'   ? PITH_WEIGHTS_MAPPED

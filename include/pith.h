@@ -242,6 +242,23 @@ PITH_API const char *pith_file_type(const pith_file *f);
 PITH_API int pith_file_gguf_version(const pith_file *f);
 PITH_API int pith_file_n_parts(const pith_file *f);
 
+/* ---------------------------------------------------------------- devices */
+
+struct pith_device_info {
+    size_t size;
+    char name[32];    /* "CPU", "vulkan0" */
+    char about[96];   /* what its maker calls it */
+    char backend[16]; /* "cpu", "vulkan" */
+    char kind[16];    /* "cpu", "gpu", "integrated" (shares the machine's memory), "software" */
+    uint64_t total_bytes, free_bytes; /* of memory, UINT64_MAX: not known */
+};
+#define PITH_DEVICE_INFO_INIT PITH_SIZED(struct pith_device_info)
+PITH_API int32_t pith_n_devices(void);
+/* Opens the device for the time of the call. PITH_RANGE: there are not so many; else what keeps it
+ * from being opened. */
+PITH_API pith_status pith_device_get(int32_t i, struct pith_device_info *out,
+                                     struct pith_error *err);
+
 /* ---------------------------------------------------------------- models */
 
 typedef struct pith_model pith_model;
@@ -255,6 +272,10 @@ typedef enum pith_weights {
 /* Memory nodes. spread: threads over all of them, each reading rows of weights and heads of K and V
  * in its own memory first; isolate: those of the opening thread only. */
 typedef enum pith_numa { PITH_NUMA_OFF, PITH_NUMA_SPREAD, PITH_NUMA_ISOLATE } pith_numa;
+
+/* auto: as many as fit into the memory that is free. */
+enum { PITH_GPU_LAYERS_AUTO = 0, PITH_GPU_LAYERS_NONE = -1, PITH_GPU_LAYERS_ALL = INT32_MAX };
+typedef enum pith_split { PITH_SPLIT_LAYER, PITH_SPLIT_NONE } pith_split; /* by layers; one GPU */
 
 struct pith_model_params {
     size_t size;
@@ -295,6 +316,19 @@ struct pith_model_params {
      * processors, "0-3,8". The thread that calls is moved for the time of a step. Workers inherit
      * the opening thread's priority. */
     const char *affinity;
+    /* Devices. Layers go to GPUs, the last ones first; a layer's states lie where it is. Names are
+     * those of pith_device_get; PITH_RANGE for one that is not there. */
+    const char *devices;  /* "CPU,vulkan0": those that may be used, beside the first CPU; NULL: all
+                             GPUs, integrated ones where there is no other, software never */
+    int32_t gpu_layers;   /* how many: PITH_GPU_LAYERS_AUTO, _NONE, _ALL, or a number */
+    pith_split split;     /* over several GPUs */
+    const char *tensor_split; /* "3,1": share of the layers of each GPU (without any: of each CPU
+                                 device); NULL: by the memory that is free */
+    int32_t main_gpu;         /* the one of PITH_SPLIT_NONE, by its number among the GPUs */
+    const char *const *placements; /* NULL-terminated list of "PATTERN=DEVICE": weights whose names
+                                      hold a match (POSIX extended regular expression), and the
+                                      products with them; the first that matches counts */
+    int32_t cpu_experts; /* experts of so many first layers stay on the CPU, -1: of all */
 };
 #define PITH_MODEL_PARAMS_INIT PITH_SIZED(struct pith_model_params)
 

@@ -42,19 +42,25 @@ static int in_range(const struct arg *a, double v)
     return v >= a->lo && (a->hi == 0 || v <= a->hi);
 }
 
-/* Is the item at text (up to a comma) the row's word? */
-static int is_word(const struct arg *a, const char *text)
+/* Which of the row's words the item at text (up to a comma) is: 1, 2, ..; 0: none. */
+static int which_word(const struct arg *a, const char *text)
 {
-    size_t n = a->word ? strlen(a->word) : 0;
-    return n && strcspn(text, ",") == n && !memcmp(text, a->word, n);
+    size_t n = strcspn(text, ",");
+    int k = 1;
+    for (const char *w = a->word; w && n; w = strchr(w, '|') ? strchr(w, '|') + 1 : NULL, k++) {
+        if (strcspn(w, "|") == n && !memcmp(text, w, n))
+            return k;
+    }
+    return 0;
 }
 
 static int set_int(const struct arg *a, const char *text, void *field)
 {
     const char *end;
     int64_t *v = field;
-    if (is_word(a, text) && !strchr(text, ',')) {
-        *v = -1;
+    int word = strchr(text, ',') ? 0 : which_word(a, text);
+    if (word) {
+        *v = -word;
         return 1;
     }
     return parse_int(text, a->type == ARG_SIZE, v, &end) && !*end && in_range(a, (double)*v);
@@ -112,10 +118,13 @@ static int set_ints(const struct arg *a, const char *text, void *field)
         int64_t v = -1;
         if (list->n == ARG_LIST_MAX)
             return 0;
-        if (is_word(a, text))
-            text += strlen(a->word);
-        else if (!parse_int(text, 1, &v, &text) || !in_range(a, (double)v))
+        int word = which_word(a, text);
+        if (word) {
+            v = -word;
+            text += strcspn(text, ",");
+        } else if (!parse_int(text, 1, &v, &text) || !in_range(a, (double)v)) {
             return 0;
+        }
         list->v[list->n++] = v;
         if (*text != ',')
             return !*text;

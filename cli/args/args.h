@@ -51,7 +51,7 @@ struct arg {
     size_t field;        /* offset in the command's options */
     double lo, hi;       /* of numbers; hi 0 = no upper end */
     const char *choices; /* "f16|f32" */
-    const char *word;    /* accepted for a number, as -1: "auto" */
+    const char *word;    /* accepted for a number: "auto|all", as -1 and -2 */
     int secret;          /* the value is never printed */
     int typed;           /* counts on the command line alone */
     int open;            /* of ARG_INT, ARG_REAL: without any value the field is ARG_NONE, NaN */

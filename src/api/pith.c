@@ -38,6 +38,23 @@ const char *pith_version(void)
 
 /* ---------------------------------------------------------------- models */
 
+int32_t pith_n_devices(void)
+{
+    return devices_count();
+}
+
+pith_status pith_device_get(int32_t i, struct pith_device_info *out, struct pith_error *err)
+{
+    size_t size;
+    struct pith_device_info info = PITH_DEVICE_INFO_INIT;
+    pith_status st = params_size(out, &size, "device info", err);
+    if (st == PITH_OK)
+        st = device_info(i, &info, err);
+    if (st == PITH_OK)
+        params_give(out, size, &info, sizeof info);
+    return st;
+}
+
 pith_model *pith_model_open(const char *path, const struct pith_model_params *params,
                             struct pith_error *err)
 {

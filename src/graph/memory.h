@@ -22,10 +22,16 @@ enum { MAX_DEVICES = 8 };
 
 struct backend;
 
+/* What computes: the processor; a GPU with memory of its own; one that shares the machine's; one
+ * that the processor plays, which is for tests. */
+enum device_kind { DEVICE_CPU, DEVICE_GPU, DEVICE_INTEGRATED, DEVICE_SOFTWARE };
+
 struct device {
     const struct backend *backend;
+    enum device_kind kind;
     int index;         /* among the model's devices */
-    char name[32];     /* "CPU", "CPU1" */
+    char name[32];     /* "CPU", "CPU1", "vulkan0": it begins as its backend is called */
+    char about[96];    /* what its maker calls it; "": nothing is known */
     _Atomic(int) lost; /* set by the backend: nothing can be had from it any more */
     _Atomic(uint64_t) used[PITH_MEM_N];
     void *priv;

@@ -51,13 +51,15 @@ static node add_helper(struct compiler *c, node m, int32_t of)
     return m;
 }
 
-/* An alias as a value of its own, which can be copied to another device. */
-static node whole(struct compiler *c, node x)
+static node derived(struct compiler *c, node x, int32_t device, enum act_kind act);
+
+/* Columns of a value are looked at in a copy of the whole. */
+static node alias_there(struct compiler *c, node x, int32_t device)
 {
-    for (int32_t id = c->info[x->id].derived; id; id = c->info[id].next_derived)
-        if (c->info[id].n->device == x->device && c->info[id].n->fmt == ACT_F32)
-            return c->info[id].n;
-    return add_helper(c, graph_whole(c->g, x), x->id);
+    struct node like = *x;
+    like.device = device;
+    like.src[0] = derived(c, x->src[0], device, ACT_F32);
+    return like.src[0] ? graph_helper(c->g, &like, "there") : NULL;
 }
 
 /* x on a device, or in a format there: made by a helper node, or reused where it was made before;
@@ -69,11 +71,9 @@ static node derived(struct compiler *c, node x, int32_t device, enum act_kind ac
         if (m->device == device && m->fmt == act)
             return m;
     }
-    if (device != x->device && op_has(x->op, OP_ALIAS)) {
-        x = whole(c, x);
-        return x ? derived(c, x, device, act) : NULL;
-    }
-    node m = device != x->device ? graph_copy(c->g, x, device) : graph_quant(c->g, x, act);
+    node m = device == x->device       ? graph_quant(c->g, x, act)
+             : op_has(x->op, OP_ALIAS) ? alias_there(c, x, device)
+                                       : graph_copy(c->g, x, device);
     return add_helper(c, m, x->id);
 }
 
@@ -439,7 +439,7 @@ pith_status plan_compile(struct plan *p, struct graph *g, struct device **device
     p->n_devices = n_devices;
     p->n_adapted = g->n_adapted;
     p->devices = arena_array(&p->arena, (size_t)n_devices, sizeof *p->devices);
-    /* Every edge may need a copy, of an alias made whole, and a format of its own. */
+    /* Every edge may need a copy, an alias of that, and a format of its own. */
     c.cap = g->n_nodes * (1 + 3 * NODE_SRC);
     c.order = mem_array((size_t)c.cap, sizeof *c.order, PITH_MEM_META);
     c.info = mem_array((size_t)c.cap, sizeof *c.info, PITH_MEM_META);

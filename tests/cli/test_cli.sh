@@ -4,7 +4,7 @@
 . "$(dirname "$0")"/../report.sh
 needs cli "$pith"
 
-commands='run bench inspect logits tokenize sample template synth list rm'
+commands='run bench inspect logits tokenize sample template synth list rm devices'
 [ -z "$("$pith" help | grep "^  serve ")" ] || commands="$commands serve"
 
 # ---------------------------------------------------------------- help and version
@@ -26,6 +26,11 @@ gives man_tells_as_much 0 \
 case $commands in *serve) gives man_of_several_models 0 '^.SS pith serve \[MODEL\.\.\.\]' man ;;
 esac
 gives no_command 1 'Usage'
+
+gives devices 0 '^CPU +cpu ' devices
+gives devices_json 0 '"name": "CPU"' devices --json
+PITH_FAR_DEVICES=1 gives devices_far 0 '^FAR0 +gpu ' devices
+gives gpu_layers_words 1 'or auto|all, from 0' run m -ngl most
 
 # ---------------------------------------------------------------- wrong use: status 1, what was
 # found, what was wanted

@@ -48,6 +48,7 @@ struct subject {
 struct way {
     const char *name, *cpu, *devices;
     const char *far, *layers; /* devices whose memory the host cannot touch; who gets which layer */
+    int32_t gpu_layers;
     int32_t n_threads, reference, observe, n_batch;
     pith_weights weights;
 };
@@ -57,7 +58,7 @@ static const struct way ways[] = {
     {.name = "2 threads", .n_threads = 2},
     {.name = "level base", .n_threads = 1, .cpu = "base"},
     {.name = "2 devices", .n_threads = 1, .devices = "2"},
-    {.name = "half on a far device", .n_threads = 1, .far = "1"},
+    {.name = "the last layer on a far device", .n_threads = 1, .far = "1", .gpu_layers = 1},
     {.name = "level avx2", .n_threads = 1, .cpu = "avx2"},
     {.name = "mapped", .n_threads = 1, .weights = PITH_WEIGHTS_MAPPED},
     {.name = "on a far device", .n_threads = 1, .far = "1", .layers = "1"},
@@ -113,6 +114,7 @@ static pith_model *open_model(const struct subject *s, const struct way *w, stru
     mp.reference = w->reference;
     mp.weights = w->weights;
     mp.overrides = s->overrides;
+    mp.gpu_layers = w->gpu_layers;
     set_env("PITH_CPU", w->cpu);
     set_env("PITH_CPU_DEVICES", w->devices);
     set_env("PITH_FAR_DEVICES", w->far);

@@ -33,6 +33,7 @@ static pith_status cpu_open(int i, int reference, struct device **out, struct pi
     d->kern = d->level == CPU_REF ? NULL : kern_table(d->level);
     d->dev.backend = &backend_cpu;
     snprintf(d->dev.name, sizeof d->dev.name, i ? "CPU%d" : "CPU", i);
+    snprintf(d->dev.about, sizeof d->dev.about, "%s", cpu_brand());
     d->dev.priv = d;
     *out = &d->dev;
     return PITH_OK;

@@ -25,6 +25,7 @@ struct far_plan {
     uint64_t vanish_at; /* with this call the device is lost; 0: with none */
     uint64_t seed;      /* of the order of copies */
     uint64_t bytes;     /* memory of devices that are opened from now on; 0: FAR_BYTES */
+    const char *lacks;  /* the name of an op that they have no kernel for; NULL: none */
 };
 /* From now on; counts from 0 again. */
 void far_plan(const struct far_plan *p);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/env.h"
 #include "base/mem.h"
 #include "graph/kv_page.h"
@@ -110,10 +111,12 @@ static pith_status need_loader(struct pith_error *err)
 
 /* ---------------------------------------------------------------- which devices */
 
-/* The i-th number of PITH_VULKAN_DEVICES, -1: there is none. */
+/* The i-th number of PITH_VULKAN_DEVICES, -1: there is none; i without that list. */
 static long listed(int i)
 {
     const char *p = env_get("PITH_VULKAN_DEVICES");
+    if (!p)
+        return i;
     for (; p; i--) {
         char *end;
         long n = strtol(p, &end, 10);
@@ -126,9 +129,23 @@ static long listed(int i)
     return -1;
 }
 
+/* Without that list: as many as the loader finds, where there is hardware to look for. Drivers that
+ * compute on the processor are large, and nobody wants them unasked. */
+static int count_hardware(void)
+{
+    uint32_t n = 0;
+    if (access("/dev/dri", F_OK) && access("/dev/nvidiactl", F_OK) && access("/dev/dxg", F_OK))
+        return 0;
+    if (need_loader(NULL) != PITH_OK || vk.EnumeratePhysicalDevices(vk.instance, &n, NULL))
+        return 0;
+    return n < MAX_DEVICES ? (int)n : MAX_DEVICES - 1;
+}
+
 static int vulkan_n_devices(void)
 {
     int n = 0;
+    if (!env_get("PITH_VULKAN_DEVICES"))
+        return count_hardware();
     while (n < MAX_DEVICES - 1 && listed(n) >= 0)
         n++;
     return n;
@@ -205,6 +222,14 @@ static pith_status need_features(struct vk_device *v, struct features *want, str
     return PITH_OK;
 }
 
+/* One that PITH_VULKAN_DEVICES lists is wanted, whatever it is. */
+static enum device_kind kind_of(VkPhysicalDeviceType type)
+{
+    return type == VK_PHYSICAL_DEVICE_TYPE_CPU              ? DEVICE_SOFTWARE
+           : type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU ? DEVICE_INTEGRATED
+                                                            : DEVICE_GPU;
+}
+
 static pith_status read_properties(struct vk_device *v, struct pith_error *err)
 {
     VkPhysicalDeviceVulkan11Properties p11 = {
@@ -216,6 +241,8 @@ static pith_status read_properties(struct vk_device *v, struct pith_error *err)
     vk.GetPhysicalDeviceProperties2(v->physical, &p);
     vk.GetPhysicalDeviceMemoryProperties(v->physical, &mem);
     snprintf(v->what, sizeof v->what, "%s", p.properties.deviceName);
+    snprintf(v->dev.about, sizeof v->dev.about, "%.95s", v->what);
+    v->dev.kind = env_get("PITH_VULKAN_DEVICES") ? DEVICE_GPU : kind_of(p.properties.deviceType);
     for (size_t i = 0; i < VK_UUID_SIZE; i++)
         snprintf(v->id + 2 * i, 3, "%02x", p.properties.pipelineCacheUUID[i]);
     if (p.properties.apiVersion < VK_API_VERSION_1_2)

@@ -2,9 +2,9 @@
  * program runs with and without one. Kernels follow addresses (bufferDeviceAddress), so there are
  * no descriptors, and no limit to what can be bound.
  *
- *     PITH_VULKAN_DEVICES=0,0   offers these of the machine's devices, by number, beside the CPU;
- * one that is named twice is opened twice (by default none) PITH_VULKAN_MASK=a,b      features (by
- * their names in the Vulkan headers) that are taken as absent: "timelineSemaphore"
+ *     PITH_VULKAN_DEVICES=0,0   these of the machine's devices, by number, one that is named twice
+ *                               twice; without it all, on a machine that has GPUs
+ *     PITH_VULKAN_MASK=a,b      features (as the Vulkan headers call them) that are taken as absent
  *     PITH_VULKAN_MEMORY=bytes  what a device has, at most
  *     PITH_VULKAN_RECORDINGS=n  shapes of steps whose commands a session keeps (12; 0: none)
  *

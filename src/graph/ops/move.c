@@ -471,27 +471,6 @@ node graph_unsaid(struct graph *g, node x, const struct unsaid_op *p, const char
     return graph_node(g, &(struct node){.op = OP_UNSAID, .n_src = 1, .src = {x}, .p = p}, name);
 }
 
-node graph_whole(struct graph *g, node x)
-{
-    struct column_run run = {.n = 1, .width = x->cols};
-    node root = x;
-    for (; op_has(root->op, OP_ALIAS); root = root->src[0])
-        run.first += root->first;
-    if (x->head) {
-        run.n = (int32_t)(x->cols / x->head);
-        run.width = x->head;
-        run.stride = x->head_ld;
-    }
-    struct columns_op p = {.run = graph_params(g, &run, sizeof run), .n_runs = 1};
-    struct node n = {.op = OP_COLUMNS,
-                     .n_src = 1,
-                     .src = {root},
-                     .p = &p,
-                     .layer = x->layer,
-                     .device = x->device};
-    return p.run ? graph_helper(g, &n, "whole") : NULL;
-}
-
 /* ---------------------------------------------------------------- COPY */
 
 static void shape_copy(struct graph *g, struct node *n)

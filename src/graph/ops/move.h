@@ -89,8 +89,7 @@ struct unsaid_op {
     int64_t first, n, then;
 };
 node graph_unsaid(struct graph *g, node x, const struct unsaid_op *p, const char *name);
-/* Lowering only (plan.c): x on another device; an alias' rows side by side, on its own. */
-node graph_whole(struct graph *g, node x);
+/* Lowering only (plan.c): x on another device. */
 node graph_copy(struct graph *g, node x, int32_t device);
 
 #endif

@@ -6,34 +6,6 @@
 #include <string.h>
 #include "base/mem.h"
 
-#define X(symbol) extern const struct backend symbol;
-#include "run/backends.def"
-#undef X
-#define X(symbol) &symbol,
-static const struct backend *const backends[] = {
-#include "run/backends.def"
-};
-#undef X
-
-const struct backend *first_backend(void)
-{
-    return backends[0];
-}
-
-static pith_status open_devices(struct pith_model *m, struct pith_error *err)
-{
-    for (size_t b = 0; b < sizeof backends / sizeof *backends; b++)
-        for (int i = 0; i < backends[b]->n_devices() && m->n_devices < MAX_DEVICES; i++) {
-            struct device *d;
-            pith_status st = backends[b]->open(i, m->params.reference, &d, err);
-            if (st != PITH_OK)
-                return st;
-            d->index = m->n_devices;
-            m->devices[m->n_devices++] = d;
-        }
-    return PITH_OK;
-}
-
 static pith_status check_params(struct pith_model_params *p, struct pith_error *err)
 {
     p->n_batch = p->n_batch ? p->n_batch : 512;
@@ -128,7 +100,7 @@ static pith_status open_all(struct pith_model *m, const char *path, struct pith_
     if (!m->params.vocab_only) {
         m->gives_logits = !m->arch.hp.embeds && m->arch.hp.pooling == PITH_POOL_NONE;
         TRY(model_open_threads(m, err));
-        TRY(open_devices(m, err));
+        TRY(model_open_devices(m, err));
         TRY(model_bind(m, err));
         TRY(arch_ready(&m->arch, err));
         TRY(model_place(m, err));
@@ -171,6 +143,9 @@ struct pith_model *model_open(const char *path, const struct pith_model_params *
     m->params.overrides = NULL; /* the caller's */
     m->params.cache_dir = NULL;
     m->params.affinity = NULL;
+    m->params.devices = NULL;
+    m->params.tensor_split = NULL;
+    m->params.placements = NULL;
     return m;
 }
 

@@ -38,6 +38,7 @@ struct pith_model {
     struct device *devices[MAX_DEVICES];
     int n_devices;
     int32_t *layer_device;              /* [n_layer] */
+    int8_t *sent;                       /* [n_tensors] the device it was sent to by name; -1 */
     struct weight_buffers {
         struct buffer *buffer;
         int32_t n;
@@ -95,12 +96,23 @@ struct replacement {
 };
 pith_status model_replace(struct pith_model *m, const struct replacement *r, int32_t n,
                           struct pith_error *err);
+/* spread.c: the devices, m->n_devices of them, the first having every op. */
+pith_status model_open_devices(struct pith_model *m, struct pith_error *err);
+int devices_count(void); /* see pith_n_devices, pith_device_get */
+pith_status device_info(int i, struct pith_device_info *out, struct pith_error *err);
+/* Which device has which layer, and which weights were sent elsewhere. */
+pith_status model_spread(struct pith_model *m, struct pith_error *err);
 /* Where what a session keeps will lie (struct state, device), once its types are chosen: with the
  * layer, or where all that reads and writes it can run. */
 pith_status model_place_states(struct pith_model *m, struct state *states, struct pith_error *err);
-/* Where each node runs: beside its states; on the device of its layer, if that has a kernel for it;
- * else on the first. */
+/* Where each node runs: beside its states; where its weights were sent; on the device of its layer;
+ * on the first, if that has no kernel for it. */
 void model_place_nodes(const struct pith_model *m, struct graph *g);
+/* Says which ops of a placed graph run elsewhere for want of a kernel; an error with `strict`. */
+pith_status model_tell_of_gaps(struct pith_model *m, const struct graph *g, struct pith_error *err);
+/* What the model computes, keeping its rows in `states`. To be freed whatever is returned. */
+pith_status model_graph(struct pith_model *m, struct state *states, const struct arch_want *want,
+                        struct graph *g, struct pith_error *err);
 /* load.c: the data. */
 pith_status model_load(struct pith_model *m, struct pith_error *err);
 

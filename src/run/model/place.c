@@ -1,7 +1,6 @@
-/* place.c -- which device has which weight, in which layout, before anything is read. Layers are
- * spread over the devices in order, in equal numbers (PITH_LAYER_DEVICES says otherwise: a list of
- * devices that layers take in turn). Who reads a weight is asked of the model's own graph, so a
- * tied embedding whose two readers are on two devices has a placement on each.
+/* place.c -- where each weight lies, in which layout, before anything is read. Who reads a weight
+ * is asked of the model's own graph, whose nodes have their devices (spread.c), so a tied embedding
+ * whose two readers are on two devices has a placement on each.
  *
  * On its device a weight lies
  *     as panels, where all that read it there are better off so (the device's own answer);
@@ -14,162 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/env.h"
 #include "base/mem.h"
 
-/* ---------------------------------------------------------------- layers */
-
-/* PITH_LAYER_DEVICES=0,1: layer l goes to the (l mod n)-th of the list. */
-static pith_status listed(struct pith_model *m, const char *text, struct pith_error *err)
-{
-    int32_t list[MAX_DEVICES], n = 0;
-    for (const char *p = text;; p++) {
-        char *end;
-        long d = strtol(p, &end, 10);
-        if (end == p || d < 0 || d >= m->n_devices || n == MAX_DEVICES || (*end && *end != ','))
-            return error_set(err, PITH_RANGE,
-                             "PITH_LAYER_DEVICES=%.40s, wanted at most %d numbers of devices, "
-                             "0..%d, with commas between them",
-                             text, MAX_DEVICES, m->n_devices - 1);
-        list[n++] = (int32_t)d;
-        p = end;
-        if (!*p)
-            break;
-    }
-    for (int32_t l = 0; l < m->arch.hp.n_layer; l++)
-        m->layer_device[l] = list[l % n];
-    return PITH_OK;
-}
-
-static pith_status place_layers(struct pith_model *m, struct pith_error *err)
-{
-    int32_t n_layer = m->arch.hp.n_layer;
-    const char *text = env_get("PITH_LAYER_DEVICES");
-    m->layer_device = arena_array(&m->arena, (size_t)n_layer, sizeof *m->layer_device);
-    if (!m->layer_device)
-        return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
-    if (text)
-        return listed(m, text, err);
-    for (int32_t l = 0; l < n_layer; l++)
-        m->layer_device[l] = (int32_t)((int64_t)l * m->n_devices / n_layer);
-    return PITH_OK;
-}
-
-/* Layers that share a state stay together. */
-static void join_layers(struct pith_model *m)
-{
-    for (const struct state *s = m->arch.states; s < m->arch.states + m->arch.n_states; s++)
-        for (int32_t l = s->layer + 1; l <= s->last; l++)
-            m->layer_device[l] = m->layer_device[s->layer];
-}
-
-/* The device of a layer, of the input side (-1), of the output side (n_layer). */
-static int32_t layer_device(const struct pith_model *m, int32_t layer)
-{
-    int32_t n_layer = m->arch.hp.n_layer;
-    return m->layer_device[layer < 0 ? 0 : layer < n_layer ? layer : n_layer - 1];
-}
-
-/* ---------------------------------------------------------------- nodes and states */
-
-static int runs_on(const struct pith_model *m, struct node *n, int32_t device)
-{
-    struct op_impl impl;
-    int32_t before = n->device;
-    n->device = device;
-    int yes = m->devices[device]->backend->impl(m->devices[device], n, &impl);
-    n->device = before;
-    return yes;
-}
-
-void model_place_nodes(const struct pith_model *m, struct graph *g)
-{
-    for (node n = g->first; n; n = n->next) {
-        int32_t device = layer_device(m, n->layer);
-        if (n->n_states)
-            n->device = n->state[0]->device;
-        else if (op_has(n->op, OP_ALIAS))
-            n->device = n->src[0]->device;
-        else
-            n->device = runs_on(m, n, device) ? device : 0;
-    }
-}
-
-/* The first device takes a state that some node cannot use where it is, and then all states of that
- * node. Returns how many moved. */
-static int move_states(const struct pith_model *m, struct graph *g, struct state *states)
-{
-    int moved = 0;
-    for (node n = g->first; n; n = n->next) {
-        int home = 0;
-        for (int i = 0; i < n->n_states; i++)
-            home |= !n->state[i]->device || !runs_on(m, n, n->state[i]->device);
-        for (int i = 0; home && i < n->n_states; i++) {
-            struct state *s = &states[n->state[i] - g->states];
-            moved += s->device != 0;
-            s->device = 0;
-        }
-    }
-    return moved;
-}
-
-static pith_status model_graph(struct pith_model *m, struct state *states,
-                               const struct arch_want *want, struct graph *g,
-                               struct pith_error *err)
-{
-    const struct arch_model *a = &m->arch;
-    graph_init(g);
-    g->n_layer = a->hp.n_layer;
-    g->n_embd = a->hp.n_embd;
-    g->states = states;
-    g->n_states = a->n_states;
-    arch_build(a, want, g);
-    return graph_finish(g, err);
-}
-
-/* A state has a device on which every role can use it. */
-pith_status model_place_states(struct pith_model *m, struct state *states, struct pith_error *err)
-{
-    struct arch_want want = {.logits = m->gives_logits};
-    int moved = m->n_devices > 1, n_roles = m->arch.n_encoder_visits ? 2 : 1;
-    pith_status st = PITH_OK;
-    for (int32_t i = 0; i < m->arch.n_states; i++)
-        states[i].device = layer_device(m, states[i].layer);
-    while (moved && st == PITH_OK) {
-        moved = 0;
-        for (int role = 0; role < n_roles && st == PITH_OK; role++) {
-            struct graph g;
-            want.role = (enum role)role;
-            st = model_graph(m, states, &want, &g, err);
-            while (st == PITH_OK && move_states(m, &g, states))
-                moved = n_roles > 1; /* what one role moved another may mind */
-            graph_deinit(&g);
-        }
-    }
-    return st;
-}
-
 /* ---------------------------------------------------------------- readers */
-
-/* Says which ops run elsewhere than their layer, for want of a kernel; with `strict` that is an
- * error. */
-static pith_status tell_of_gaps(struct pith_model *m, const struct graph *g, struct pith_error *err)
-{
-    for (const struct node *n = g->first; n; n = n->next) {
-        const struct device *d = m->devices[layer_device(m, n->layer)];
-        const char *type = n->w && op_has(n->op, OP_PRODUCT) ? dtypes[n->w->type].name : "";
-        char line[160];
-        if (n->device == d->index || op_has(n->op, OP_ALIAS))
-            continue;
-        snprintf(line, sizeof line, "%s has no kernel for %s%s%s, which runs on %s", d->name,
-                 op_infos[n->op]->name, *type ? " " : "", type, m->devices[n->device]->name);
-        if (m->params.strict)
-            return error_set(err, PITH_UNSUPPORTED, "--strict: %s: %s", n->name, line);
-        if (!m->note.n || !strstr(m->note.p, line))
-            str_printf(&m->note, "%s%s", m->note.n ? "; " : "", line);
-    }
-    return PITH_OK;
-}
 
 /* Would the device rather have it as panels for this node? */
 static int wants_panels(const struct pith_model *m, const struct node *n, const struct tensor *t)
@@ -217,7 +63,7 @@ static pith_status read_by(struct pith_model *m, const struct arch_want *want,
         reads(m, n, n->w2);
     }
     if (st == PITH_OK)
-        st = tell_of_gaps(m, &g, err);
+        st = model_tell_of_gaps(m, &g, err);
     graph_deinit(&g);
     return st;
 }
@@ -488,8 +334,7 @@ pith_status model_place(struct pith_model *m, struct pith_error *err)
 {
     pith_status st = PITH_OK;
     uint64_t need[MAX_DEVICES];
-    TRY(place_layers(m, err));
-    join_layers(m);
+    TRY(model_spread(m, err));
     TRY(find_readers(m, err));
     size_weights(m);
     if (m->params.cache_dir)

@@ -1,0 +1,625 @@
+/* spread.c -- which devices a model is opened on, and which of them computes what.
+ *
+ *     devices   those that were named; else the CPU and every discrete GPU, or without any the
+ *               integrated ones. The first is always one that has every op.
+ *     layers    the last ones on GPUs, as many as were asked for or fit; the others on the CPU.
+ *               Layers that share a state stay together, and so do a layer and its states.
+ *     nodes     where their layer is; where a weight was sent by name its product goes with it, and
+ *               what comes between two such products if less has to be copied so. A node for which
+ *               its device has no kernel goes to the first device; one that has a state takes the
+ *               state along.
+ *
+ * PITH_LAYER_DEVICES=0,1 says instead that layer l goes to the (l mod n)-th of the list. */
+#include "run/model/model.h"
+
+#include <regex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include "base/env.h"
+#include "base/mem.h"
+
+#define X(symbol) extern const struct backend symbol;
+#include "run/backends.def"
+#undef X
+#define X(symbol) &symbol,
+static const struct backend *const backends[] = {
+#include "run/backends.def"
+};
+#undef X
+enum { N_BACKENDS = sizeof backends / sizeof *backends, NAME_MAX_BYTES = 64 };
+
+const struct backend *first_backend(void)
+{
+    return backends[0];
+}
+
+/* ---------------------------------------------------------------- devices */
+
+/* The next of names with commas between them: its beginning, its length in *n; NULL: no more. */
+static const char *next_name(const char **list, size_t *n)
+{
+    const char *p = *list;
+    if (!p)
+        return NULL;
+    *n = strcspn(p, ",");
+    *list = p[*n] ? p + *n + 1 : NULL;
+    return p;
+}
+
+static int is_name(const char *p, size_t n, const char *name)
+{
+    return strlen(name) == n && !strncasecmp(p, name, n);
+}
+
+static int is_listed(const char *list, const char *name)
+{
+    size_t n;
+    for (const char *p; (p = next_name(&list, &n));)
+        if (is_name(p, n, name))
+            return 1;
+    return 0;
+}
+
+/* Can one of the names be a device of this backend? Theirs begin with its name. */
+static int may_have(const struct backend *b, const char *list)
+{
+    size_t n, own = strlen(b->name);
+    for (const char *p; (p = next_name(&list, &n));)
+        if (n >= own && !strncasecmp(p, b->name, own))
+            return 1;
+    return 0;
+}
+
+/* "CPU, vulkan0": what there is. */
+static void name_all(const struct pith_model *m, struct str *out)
+{
+    for (int d = 0; d < m->n_devices; d++)
+        str_printf(out, "%s%s", d ? ", " : "", m->devices[d]->name);
+}
+
+static void drop_device(struct pith_model *m, int d)
+{
+    m->devices[d]->backend->close(m->devices[d]);
+    memmove(&m->devices[d], &m->devices[d + 1],
+            (size_t)(m->n_devices - d - 1) * sizeof *m->devices);
+    m->n_devices--;
+}
+
+static int is_gpu(const struct device *d)
+{
+    return d->kind != DEVICE_CPU;
+}
+
+static int count_kind(const struct pith_model *m, enum device_kind kind)
+{
+    int n = 0;
+    for (int d = 0; d < m->n_devices; d++)
+        n += m->devices[d]->kind == kind;
+    return n;
+}
+
+/* Every device of a backend; one that cannot be opened is worth a sentence where nobody named it.
+ */
+static pith_status open_backend(struct pith_model *m, const struct backend *b,
+                                struct pith_error *err)
+{
+    int named = m->params.devices || m->params.strict || env_get("PITH_LAYER_DEVICES");
+    for (int i = 0; i < b->n_devices() && m->n_devices < MAX_DEVICES; i++) {
+        struct device *d;
+        struct pith_error why = {0};
+        pith_status st = b->open(i, m->params.reference, &d, &why);
+        if (st == PITH_OK) {
+            m->devices[m->n_devices++] = d;
+            continue;
+        }
+        if (named || b == backends[0])
+            return error_set(err, st, "%s", why.msg);
+        str_printf(&m->note, "%s%s: it is not used", m->note.n ? "; " : "", why.msg);
+    }
+    return PITH_OK;
+}
+
+static pith_status check_names(const struct pith_model *m, struct pith_error *err)
+{
+    const char *list = m->params.devices;
+    size_t n;
+    for (const char *p; (p = next_name(&list, &n));) {
+        int d = 0;
+        while (d < m->n_devices && !is_name(p, n, m->devices[d]->name))
+            d++;
+        if (d < m->n_devices)
+            continue;
+        struct str all;
+        str_init(&all, PITH_MEM_META);
+        name_all(m, &all);
+        pith_status st =
+            error_set(err, PITH_RANGE,
+                      "there is no device \"%.*s\"; there are: %s ('pith devices' "
+                      "lists all)",
+                      (int)(n < NAME_MAX_BYTES ? n : NAME_MAX_BYTES), p, all.n ? all.p : "none");
+        str_deinit(&all);
+        return st;
+    }
+    return PITH_OK;
+}
+
+pith_status model_open_devices(struct pith_model *m, struct pith_error *err)
+{
+    const char *list = m->params.devices;
+    for (int b = 0; b < N_BACKENDS; b++) {
+        if (list && b && !may_have(backends[b], list))
+            continue;
+        pith_status st = open_backend(m, backends[b], err);
+        if (st != PITH_OK)
+            return st;
+    }
+    pith_status st = check_names(m, err);
+    if (st != PITH_OK)
+        return st;
+    int discrete = count_kind(m, DEVICE_GPU);
+    for (int d = m->n_devices - 1; d > 0; d--) {
+        const struct device *dev = m->devices[d];
+        if (list ? !is_listed(list, dev->name)
+                 : dev->kind == DEVICE_SOFTWARE || (dev->kind == DEVICE_INTEGRATED && discrete))
+            drop_device(m, d);
+    }
+    for (int d = 0; d < m->n_devices; d++)
+        m->devices[d]->index = d;
+    return PITH_OK;
+}
+
+int devices_count(void)
+{
+    int n = 0;
+    for (int b = 0; b < N_BACKENDS; b++)
+        n += backends[b]->n_devices();
+    return n;
+}
+
+pith_status device_info(int i, struct pith_device_info *out, struct pith_error *err)
+{
+    static const char *const kinds[] = {"cpu", "gpu", "integrated", "software"};
+    int b = 0, k = i;
+    while (b < N_BACKENDS && k >= backends[b]->n_devices())
+        k -= backends[b++]->n_devices();
+    if (i < 0 || b == N_BACKENDS)
+        return error_set(err, PITH_RANGE, "there is no device %d; there are %d", i,
+                         devices_count());
+    struct device *d;
+    struct mem_left left = {0};
+    pith_status st = backends[b]->open(k, 0, &d, err);
+    if (st != PITH_OK)
+        return st;
+    backends[b]->memory(d, &left);
+    snprintf(out->name, sizeof out->name, "%s", d->name);
+    snprintf(out->about, sizeof out->about, "%s", d->about);
+    snprintf(out->backend, sizeof out->backend, "%s", backends[b]->name);
+    snprintf(out->kind, sizeof out->kind, "%s", kinds[d->kind]);
+    out->total_bytes = left.total;
+    out->free_bytes = left.bytes;
+    backends[b]->close(d);
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- what goes by name */
+
+static pith_status check_numbers(const struct pith_model_params *p, struct pith_error *err)
+{
+    if (p->gpu_layers < PITH_GPU_LAYERS_NONE)
+        return error_set(err, PITH_RANGE, "gpu_layers is %d, wanted -1 (none), 0 (auto) or more",
+                         p->gpu_layers);
+    if (p->cpu_experts < -1)
+        return error_set(err, PITH_RANGE, "cpu_experts is %d, wanted -1 (all) or more",
+                         p->cpu_experts);
+    if (p->split < PITH_SPLIT_LAYER || p->split > PITH_SPLIT_NONE)
+        return error_set(err, PITH_RANGE, "split is %d, wanted layer or none", (int)p->split);
+    return PITH_OK;
+}
+
+/* The device that a name means; -1 with an error. */
+static int device_named(const struct pith_model *m, const char *name, const char *where,
+                        struct pith_error *err)
+{
+    for (int d = 0; d < m->n_devices; d++)
+        if (!strcasecmp(name, m->devices[d]->name))
+            return d;
+    struct str all;
+    str_init(&all, PITH_MEM_META);
+    name_all(m, &all);
+    error_set(err, PITH_RANGE, "%.80s: there is no device \"%.40s\"; there are: %s", where, name,
+              all.n ? all.p : "none");
+    str_deinit(&all);
+    return -1;
+}
+
+/* Tensors whose names hold a match of the pattern; those that an earlier rule took stay with it. */
+static pith_status send_matching(struct pith_model *m, const char *pattern, int32_t device,
+                                 const char *rule, struct pith_error *err)
+{
+    regex_t re;
+    int n = 0, code = regcomp(&re, pattern, REG_EXTENDED | REG_NOSUB);
+    if (code) {
+        char why[96];
+        regerror(code, &re, why, sizeof why);
+        return error_set(err, PITH_RANGE, "%.80s: the pattern: %s", rule, why);
+    }
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        if (regexec(&re, m->tensors[i]->name, 0, NULL, 0))
+            continue;
+        n++;
+        if (m->sent[i] < 0)
+            m->sent[i] = (int8_t)device;
+    }
+    regfree(&re);
+    return n ? PITH_OK
+             : error_set(err, PITH_RANGE, "%.80s: no tensor has such a name, as %s has", rule,
+                         m->n_tensors ? m->tensors[0]->name : "");
+}
+
+enum { PATTERN_MAX = 200 };
+
+static pith_status send_by_name(struct pith_model *m, struct pith_error *err)
+{
+    for (const char *const *o = m->params.placements; o && *o; o++) {
+        const char *eq = strrchr(*o, '=');
+        char pattern[PATTERN_MAX + 1];
+        if (!eq || eq == *o || (size_t)(eq - *o) > PATTERN_MAX)
+            return error_set(err, PITH_RANGE,
+                             "\"%.80s\": wanted PATTERN=DEVICE, the pattern at most %d bytes long",
+                             *o, PATTERN_MAX);
+        memcpy(pattern, *o, (size_t)(eq - *o));
+        pattern[eq - *o] = 0;
+        int d = device_named(m, eq + 1, *o, err);
+        if (d < 0)
+            return PITH_RANGE;
+        pith_status st = send_matching(m, pattern, d, *o, err);
+        if (st != PITH_OK)
+            return st;
+    }
+    int32_t stay = m->params.cpu_experts < 0 ? INT32_MAX : m->params.cpu_experts;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct tensor *t = m->tensors[i];
+        if (t->use == TENSOR_EXPERTS && t->layer >= 0 && t->layer < stay && m->sent[i] < 0)
+            m->sent[i] = 0;
+    }
+    return PITH_OK;
+}
+
+/* ---------------------------------------------------------------- layers */
+
+static pith_status by_turns(struct pith_model *m, const char *text, struct pith_error *err)
+{
+    int32_t list[MAX_DEVICES], n = 0;
+    for (const char *p = text;; p++) {
+        char *end;
+        long d = strtol(p, &end, 10);
+        if (end == p || d < 0 || d >= m->n_devices || n == MAX_DEVICES || (*end && *end != ','))
+            return error_set(err, PITH_RANGE,
+                             "PITH_LAYER_DEVICES=%.40s, wanted at most %d numbers of devices, "
+                             "0..%d, with commas between them",
+                             text, MAX_DEVICES, m->n_devices - 1);
+        list[n++] = (int32_t)d;
+        p = end;
+        if (!*p)
+            break;
+    }
+    for (int32_t l = 0; l < m->arch.hp.n_layer; l++)
+        m->layer_device[l] = list[l % n];
+    return PITH_OK;
+}
+
+/* Devices that take layers by shares. */
+struct takers {
+    int device[MAX_DEVICES], n;
+    double share[MAX_DEVICES], sum;
+};
+
+static uint64_t device_free(const struct pith_model *m, int d)
+{
+    struct mem_left left;
+    m->devices[d]->backend->memory(m->devices[d], &left);
+    return left.bytes;
+}
+
+/* tensor_split, a number for each of them; without it by the memory that is free (GPUs), alike
+ * (logical devices of one machine). */
+static pith_status find_shares(const struct pith_model *m, struct takers *t, struct pith_error *err)
+{
+    const char *p = m->params.tensor_split;
+    for (int i = 0; i < t->n; i++) {
+        char *end = NULL;
+        t->share[i] = !is_gpu(m->devices[t->device[i]]) ? 1 : (double)device_free(m, t->device[i]);
+        if (p) {
+            t->share[i] = strtod(p, &end);
+            if (end == p || !(t->share[i] >= 0 && t->share[i] <= 1e9) ||
+                *end != (i + 1 < t->n ? ',' : 0))
+                return error_set(err, PITH_RANGE,
+                                 "the shares of devices are \"%.60s\", wanted %d numbers from 0 to "
+                                 "1e9 with commas between them",
+                                 m->params.tensor_split, t->n);
+            p = end + 1;
+        }
+        t->sum += t->share[i];
+    }
+    if (!(t->sum > 0)) {
+        if (p)
+            return error_set(err, PITH_RANGE, "the shares of devices are \"%.60s\": all are 0",
+                             m->params.tensor_split);
+        for (int i = 0; i < t->n; i++)
+            t->sum += t->share[i] = 1;
+    }
+    return PITH_OK;
+}
+
+/* Layers [first, n_layer) over the takers, in order. */
+static void deal_layers(struct pith_model *m, const struct takers *t, int32_t first)
+{
+    int32_t n = m->arch.hp.n_layer - first, at = 0;
+    double sum = 0;
+    for (int i = 0; i < t->n; i++) {
+        sum += t->share[i];
+        int32_t end = i == t->n - 1 ? n : (int32_t)(n * (sum / t->sum) + 0.5);
+        for (; at < end; at++)
+            m->layer_device[first + at] = t->device[i];
+    }
+}
+
+/* Bytes of weights that a dealing puts on each device. */
+static void weigh_layers(const struct pith_model *m, uint64_t bytes[MAX_DEVICES])
+{
+    memset(bytes, 0, MAX_DEVICES * sizeof *bytes);
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct tensor *t = m->tensors[i];
+        int32_t layer = t->layer >= 0                            ? t->layer
+                        : t->use == TENSOR_EMBEDDING && !m->tied ? 0
+                                                                 : m->arch.hp.n_layer - 1;
+        int32_t d = m->sent[i] >= 0 ? m->sent[i] : m->layer_device[layer];
+        bytes[d] += t->bytes;
+    }
+}
+
+/* A tenth of what is free is left for caches and values. */
+static int layers_fit(const struct pith_model *m, const struct takers *t)
+{
+    uint64_t bytes[MAX_DEVICES];
+    weigh_layers(m, bytes);
+    for (int i = 0; i < t->n; i++) {
+        uint64_t left = device_free(m, t->device[i]);
+        if (bytes[t->device[i]] > left - left / 10)
+            return 0;
+    }
+    return 1;
+}
+
+static void find_takers(const struct pith_model *m, struct takers *t, int gpus)
+{
+    for (int d = 0; d < m->n_devices; d++)
+        if (is_gpu(m->devices[d]) == gpus)
+            t->device[t->n++] = d;
+}
+
+/* One GPU alone, by its number among them. */
+static pith_status keep_main(const struct pith_model *m, struct takers *t, struct pith_error *err)
+{
+    int32_t main = m->params.main_gpu;
+    if (main < 0 || (t->n && main >= t->n))
+        return error_set(err, PITH_RANGE, "main_gpu is %d, there are %d GPUs", main, t->n);
+    if (m->params.split == PITH_SPLIT_NONE && t->n) {
+        t->device[0] = t->device[main];
+        t->n = 1;
+    }
+    return PITH_OK;
+}
+
+static pith_status place_layers(struct pith_model *m, struct pith_error *err)
+{
+    int32_t n_layer = m->arch.hp.n_layer, asked = m->params.gpu_layers;
+    struct takers cpus = {0}, gpus = {0};
+    const char *text = env_get("PITH_LAYER_DEVICES");
+    find_takers(m, &cpus, 0);
+    find_takers(m, &gpus, 1);
+    pith_status st = keep_main(m, &gpus, err);
+    if (st == PITH_OK)
+        st = find_shares(m, gpus.n ? &gpus : &cpus, err);
+    if (st == PITH_OK && gpus.n) {
+        cpus.share[0] = cpus.sum = 1; /* and all of it to the first */
+        cpus.n = 1;
+    }
+    if (st != PITH_OK || text)
+        return st == PITH_OK ? by_turns(m, text, err) : st;
+    deal_layers(m, &cpus, 0);
+    if (!gpus.n || asked == PITH_GPU_LAYERS_NONE)
+        return PITH_OK;
+    int32_t n = asked == PITH_GPU_LAYERS_AUTO || asked > n_layer ? n_layer : asked;
+    for (; n > 0; n--) {
+        deal_layers(m, &cpus, 0);
+        deal_layers(m, &gpus, n_layer - n);
+        if (asked != PITH_GPU_LAYERS_AUTO || layers_fit(m, &gpus))
+            break;
+    }
+    if (!n)
+        deal_layers(m, &cpus, 0);
+    if (asked == PITH_GPU_LAYERS_AUTO && n < n_layer)
+        str_printf(&m->note, "%s%d of %d layers are on GPUs: more do not fit",
+                   m->note.n ? "; " : "", n, n_layer);
+    return PITH_OK;
+}
+
+/* Layers that share a state stay together. */
+static void join_layers(struct pith_model *m)
+{
+    for (const struct state *s = m->arch.states; s < m->arch.states + m->arch.n_states; s++)
+        for (int32_t l = s->layer + 1; l <= s->last; l++)
+            m->layer_device[l] = m->layer_device[s->layer];
+}
+
+/* The device of a layer, of the input side (-1), of the output side (n_layer). */
+static int32_t layer_device(const struct pith_model *m, int32_t layer)
+{
+    int32_t n_layer = m->arch.hp.n_layer;
+    return m->layer_device[layer < 0 ? 0 : layer < n_layer ? layer : n_layer - 1];
+}
+
+/* ---------------------------------------------------------------- nodes and states */
+
+/* Has the device a kernel for the node, with its weights as rows there? */
+static int supports(const struct pith_model *m, const struct node *n, int32_t device)
+{
+    const struct device *d = m->devices[device];
+    const struct tensor *from[] = {n->w, n->b, n->w2};
+    struct tensor t[3];
+    struct node with = *n;
+    struct op_impl impl;
+    if (op_has(n->op, OP_ALIAS) || op_has(n->op, OP_TRANSFER))
+        return 1;
+    with.device = device;
+    for (int i = 0; i < 3; i++) {
+        if (!from[i])
+            continue;
+        t[i] = *from[i];
+        t[i].at[0] = (struct placement){.device = device, .layout = LAYOUT_ROWS};
+        t[i].n_at = 1;
+    }
+    with.w = n->w ? &t[0] : NULL;
+    with.b = n->b ? &t[1] : NULL;
+    with.w2 = n->w2 ? &t[2] : NULL;
+    return d->backend->impl(d, &with, &impl);
+}
+
+/* What goes between devices is counted in columns. */
+static int64_t size_of(const struct node *n)
+{
+    return n->cols * n->rows_mul;
+}
+
+/* What has to be copied if n ran on a device, its layer being on `home`. */
+static int64_t to_copy(const struct node *n, int32_t device, int32_t home)
+{
+    int64_t sum = device == home ? 0 : size_of(n);
+    for (int32_t i = 0; i < n->n_src; i++)
+        sum += n->src[i]->device == device ? 0 : size_of(n->src[i]);
+    return sum;
+}
+
+/* Where a node would be if every device had every kernel. */
+static int32_t wanted_device(const struct pith_model *m, const struct node *n)
+{
+    int32_t home = layer_device(m, n->layer), best = home;
+    if (n->n_states)
+        return home;
+    if (n->w && m->sent[n->w->index] >= 0)
+        return m->sent[n->w->index];
+    for (int32_t i = 0; i < n->n_src && !n->w && !n->b; i++)
+        if (to_copy(n, n->src[i]->device, home) < to_copy(n, best, home))
+            best = n->src[i]->device;
+    return best;
+}
+
+static int32_t device_of(const struct pith_model *m, const struct node *n)
+{
+    int32_t wanted = wanted_device(m, n), home = layer_device(m, n->layer);
+    return op_has(n->op, OP_ALIAS)  ? n->src[0]->device
+           : n->n_states            ? n->state[0]->device
+           : supports(m, n, wanted) ? wanted
+           : supports(m, n, home)   ? home
+                                    : 0;
+}
+
+void model_place_nodes(const struct pith_model *m, struct graph *g)
+{
+    for (node n = g->first; n; n = n->next)
+        n->device = device_of(m, n);
+}
+
+/* The first device takes a state that some node cannot use where it is, and then all states of that
+ * node. Returns how many moved. */
+static int move_states(const struct pith_model *m, struct graph *g, struct state *states)
+{
+    int moved = 0;
+    for (node n = g->first; n; n = n->next) {
+        int home = 0;
+        for (int i = 0; i < n->n_states; i++)
+            home |= !n->state[i]->device || !supports(m, n, n->state[i]->device);
+        for (int i = 0; home && i < n->n_states; i++) {
+            struct state *s = &states[n->state[i] - g->states];
+            moved += s->device != 0;
+            s->device = 0;
+        }
+    }
+    return moved;
+}
+
+pith_status model_graph(struct pith_model *m, struct state *states, const struct arch_want *want,
+                        struct graph *g, struct pith_error *err)
+{
+    const struct arch_model *a = &m->arch;
+    graph_init(g);
+    g->n_layer = a->hp.n_layer;
+    g->n_embd = a->hp.n_embd;
+    g->states = states;
+    g->n_states = a->n_states;
+    arch_build(a, want, g);
+    return graph_finish(g, err);
+}
+
+/* A state has a device on which every role can use it. */
+pith_status model_place_states(struct pith_model *m, struct state *states, struct pith_error *err)
+{
+    struct arch_want want = {.logits = m->gives_logits};
+    int moved = m->n_devices > 1, n_roles = m->arch.n_encoder_visits ? 2 : 1;
+    pith_status st = PITH_OK;
+    for (int32_t i = 0; i < m->arch.n_states; i++)
+        states[i].device = layer_device(m, states[i].layer);
+    while (moved && st == PITH_OK) {
+        moved = 0;
+        for (int role = 0; role < n_roles && st == PITH_OK; role++) {
+            struct graph g;
+            want.role = (enum role)role;
+            st = model_graph(m, states, &want, &g, err);
+            while (st == PITH_OK && move_states(m, &g, states))
+                moved = n_roles > 1; /* what one role moved another may mind */
+            graph_deinit(&g);
+        }
+    }
+    return st;
+}
+
+pith_status model_tell_of_gaps(struct pith_model *m, const struct graph *g, struct pith_error *err)
+{
+    for (const struct node *n = g->first; n; n = n->next) {
+        int32_t wanted = wanted_device(m, n);
+        const struct device *d = m->devices[wanted];
+        const char *type = n->w && op_has(n->op, OP_PRODUCT) ? dtypes[n->w->type].name : "";
+        char line[160];
+        if (n->device == wanted || op_has(n->op, OP_ALIAS) || supports(m, n, wanted))
+            continue;
+        snprintf(line, sizeof line, "%s has no kernel for %s%s%s, which runs on %s", d->name,
+                 op_infos[n->op]->name, *type ? " " : "", type, m->devices[n->device]->name);
+        if (m->params.strict)
+            return error_set(err, PITH_UNSUPPORTED, "--strict: %s: %s", n->name, line);
+        if (!m->note.n || !strstr(m->note.p, line))
+            str_printf(&m->note, "%s%s", m->note.n ? "; " : "", line);
+    }
+    return PITH_OK;
+}
+
+pith_status model_spread(struct pith_model *m, struct pith_error *err)
+{
+    int32_t n_layer = m->arch.hp.n_layer;
+    m->layer_device = arena_array(&m->arena, (size_t)n_layer, sizeof *m->layer_device);
+    m->sent = arena_array(&m->arena, (size_t)m->n_tensors + 1, sizeof *m->sent);
+    if (!m->layer_device || !m->sent)
+        return error_set(err, PITH_NOMEM, "out of memory while placing %s", gguf_path(m->gguf));
+    memset(m->sent, -1, (size_t)m->n_tensors * sizeof *m->sent);
+    pith_status st = check_numbers(&m->params, err);
+    if (st == PITH_OK)
+        st = send_by_name(m, err);
+    if (st == PITH_OK)
+        st = place_layers(m, err);
+    if (st != PITH_OK)
+        return st;
+    join_layers(m);
+    return PITH_OK;
+}

@@ -1,0 +1,326 @@
+/* test_devices.c -- who computes what: devices by name, layers by number and share, weights by
+ * pattern, experts that stay; and what a device has no kernel for, op by op. Far devices stand for
+ * GPUs; wherever things run the bits are those of the CPU. */
+#include "backend/far/far.h"
+#include "base/env.h"
+#include "hook.h"
+#include "run/session/session.h"
+
+enum { V = 48, N_TOKENS = 5, LAYERS = 4 };
+
+static char path[256];
+static float expected[N_TOKENS * V];
+
+static void make_model(const char *arch)
+{
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_error err = {PITH_OK, ""};
+    snprintf(path, sizeof path, "%s/%s.gguf", tmp_dir, arch);
+    p.arch = arch;
+    p.n_embd = 64;
+    p.n_layer = LAYERS;
+    p.n_head = 2;
+    p.n_vocab = V;
+    if (strstr(arch, "moe")) {
+        p.n_expert = 4;
+        p.n_expert_used = 2;
+    }
+    CHECK_MSG(pith_synth(path, &p, &err) == PITH_OK, "%s: %s", arch, err.msg);
+}
+
+static pith_model *open_on(const char *n_far, const struct pith_model_params *how,
+                           struct pith_error *err)
+{
+    struct pith_model_params mp = *how;
+    mp.n_threads = 1;
+    mp.n_batch = 16;
+    error_clear(err);
+    setenv("PITH_FAR_DEVICES", n_far, 1);
+    pith_model *m = pith_model_open(path, &mp, err);
+    unsetenv("PITH_FAR_DEVICES");
+    return m;
+}
+
+/* Logits of the first tokens: recorded, or compared with what was. */
+static void run_tokens(pith_model *m, int record, const char *what)
+{
+    struct pith_error err = {PITH_OK, ""};
+    pith_session *s = pith_session_open(m, NULL, &err);
+    CHECK_MSG(s, "%s: %s", what, err.msg);
+    for (int32_t i = 0; s && i < N_TOKENS; i++) {
+        int32_t token = i * 7 % V;
+        if (pith_feed(s, 0, &token, 1, &err) != PITH_OK) {
+            CHECK_MSG(0, "%s: %s", what, err.msg);
+            break;
+        }
+        if (record)
+            memcpy(expected + i * V, pith_logits(s, 0), V * sizeof *expected);
+        else
+            CHECK_MSG(!memcmp(pith_logits(s, 0), expected + i * V, V * sizeof *expected),
+                      "%s: token %d", what, i);
+    }
+    pith_session_close(s);
+}
+
+static void record(void)
+{
+    struct pith_error err;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    pith_model *m = open_on("0", &mp, &err);
+    CHECK_MSG(m, "%s", err.msg);
+    if (m)
+        run_tokens(m, 1, "alone");
+    pith_model_close(m);
+}
+
+/* ---------------------------------------------------------------- layers and names */
+
+/* Letters by layer: C the CPU, 0 the first GPU, 1 the second. */
+static void check_layers(const char *what, struct pith_model_params mp, const char *wanted)
+{
+    struct pith_error err;
+    char got[LAYERS + 1] = {0};
+    pith_model *m = open_on("2", &mp, &err);
+    CHECK_MSG(m, "%s: %s", what, err.msg);
+    for (int l = 0; m && l < LAYERS; l++) {
+        const char *name = m->devices[m->layer_device[l]]->name;
+        got[l] = !strcmp(name, "CPU") ? 'C' : name[strlen(name) - 1];
+    }
+    CHECK_MSG(!strcmp(got, wanted), "%s: layers on %s, wanted %s", what, got, wanted);
+    if (m)
+        run_tokens(m, 0, what);
+    pith_model_close(m);
+}
+
+#define HOW(...)                                                                                   \
+    (struct pith_model_params)                                                                     \
+    {                                                                                              \
+        .size = sizeof(struct pith_model_params), __VA_ARGS__                                      \
+    }
+
+static void layers_go_where_they_are_sent(void)
+{
+    make_model("llama");
+    record();
+    check_layers("all fit", HOW(0), "0011");
+    check_layers("none", HOW(.gpu_layers = PITH_GPU_LAYERS_NONE), "CCCC");
+    check_layers("one", HOW(.gpu_layers = 1), "CCC0");
+    check_layers("three by shares", HOW(.gpu_layers = 3, .tensor_split = "2,1"), "C001");
+    check_layers("more than there are", HOW(.gpu_layers = 99, .tensor_split = "0,1"), "1111");
+    check_layers("all", HOW(.gpu_layers = PITH_GPU_LAYERS_ALL), "0011");
+    check_layers("the second alone", HOW(.split = PITH_SPLIT_NONE, .main_gpu = 1), "1111");
+    check_layers("the CPU by name", HOW(.devices = "CPU"), "CCCC");
+    check_layers("a GPU by name", HOW(.devices = "far1"), "1111");
+}
+
+/* What does not fit stays on the CPU, and that is said. */
+static void auto_takes_what_fits(void)
+{
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_error err = {PITH_OK, ""};
+    p.arch = "llama";
+    p.n_embd = 256;
+    p.n_ff = 1024;
+    p.n_layer = LAYERS;
+    p.n_head = 4;
+    p.n_vocab = V;
+    CHECK_MSG(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+    far_plan(&(struct far_plan){.bytes = 10 * FAR_SLAB});
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    pith_model *m = open_on("1", &mp, &err);
+    CHECK_MSG(m, "%s", err.msg);
+    if (m) {
+        struct pith_model_info info = PITH_MODEL_INFO_INIT;
+        CHECK(pith_model_get_info(m, &info, &err) == PITH_OK);
+        CHECK_MSG(info.note && strstr(info.note, "2 of 4 layers are on GPUs"), "%s",
+                  info.note ? info.note : "no note");
+    }
+    pith_model_close(m);
+    far_plan(&(struct far_plan){0});
+}
+
+static const struct tensor *find_tensor(const pith_model *m, const char *name)
+{
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        if (!strcmp(m->tensors[i]->name, name))
+            return m->tensors[i];
+    return NULL;
+}
+
+static void check_on(const pith_model *m, const char *name, const char *device)
+{
+    const struct tensor *t = find_tensor(m, name);
+    CHECK_MSG(t && t->n_at == 1 && !strcmp(m->devices[t->at[0].device]->name, device),
+              "%s is on %s, wanted %s", name, t ? m->devices[t->at[0].device]->name : "nothing",
+              device);
+}
+
+static void weights_go_by_name(void)
+{
+    static const char *const rules[] = {"blk\\.[01]\\.ffn_down=CPU", "ffn_(up|down)=FAR1", NULL};
+    struct pith_error err;
+    make_model("llama");
+    record();
+    struct pith_model_params mp =
+        HOW(.devices = "FAR0,FAR1", .tensor_split = "1,0", .placements = rules);
+    pith_model *m = open_on("2", &mp, &err);
+    REQUIRE(m, "%s", err.msg);
+    check_on(m, "blk.0.ffn_down.weight", "CPU");
+    check_on(m, "blk.2.ffn_down.weight", "FAR1");
+    check_on(m, "blk.0.ffn_up.weight", "FAR1");
+    check_on(m, "blk.0.ffn_gate.weight", "FAR0");
+    check_on(m, "blk.3.attn_q.weight", "FAR0");
+    run_tokens(m, 0, "weights by name");
+    pith_model_close(m);
+}
+
+/* The experts' products and what lies between them are on the CPU, the rest is not. */
+static void experts_stay(void)
+{
+    struct pith_error err;
+    make_model("qwen3moe");
+    record();
+    for (int32_t n = -1; n <= 2; n += 3) {
+        pith_model *m = open_on("1", &HOW(.cpu_experts = n), &err);
+        REQUIRE(m, "%s", err.msg);
+        check_on(m, "blk.1.ffn_down_exps.weight", "CPU");
+        check_on(m, "blk.3.ffn_down_exps.weight", n < 0 ? "CPU" : "FAR0");
+        check_on(m, "blk.0.ffn_gate_inp.weight", "FAR0");
+        check_on(m, "blk.0.attn_output.weight", "FAR0");
+        struct graph g;
+        CHECK(model_graph(m, m->arch.states, &(struct arch_want){.logits = 1}, &g, &err) == PITH_OK);
+        model_place_nodes(m, &g);
+        for (node d = g.first; d; d = d->next)
+            if (d->w && d->w == find_tensor(m, "blk.0.ffn_down_exps.weight"))
+                CHECK_MSG(d->src[0]->device == 0, "what goes into ffn_down_exps is on %s",
+                          m->devices[d->src[0]->device]->name);
+        graph_deinit(&g);
+        run_tokens(m, 0, "experts on the CPU");
+        pith_model_close(m);
+    }
+}
+
+/* ---------------------------------------------------------------- what is missing */
+
+static int n_gaps;
+
+/* A far device without an op: said, refused where all is wanted, and the same bits. */
+static void lack(const char *arch, const char *op)
+{
+    struct pith_error err;
+    struct pith_model_info info = PITH_MODEL_INFO_INIT;
+    char what[96], wanted[96];
+    snprintf(what, sizeof what, "%s without %s", arch, op);
+    snprintf(wanted, sizeof wanted, "FAR0 has no kernel for %s", op);
+    far_plan(&(struct far_plan){.lacks = op});
+    pith_model *m = open_on("1", &HOW(0), &err);
+    CHECK_MSG(m, "%s: %s", what, err.msg);
+    if (m) {
+        n_gaps++;
+        CHECK(pith_model_get_info(m, &info, &err) == PITH_OK);
+        CHECK_MSG(info.note && strstr(info.note, wanted), "%s: %s", what,
+                  info.note ? info.note : "no note");
+        run_tokens(m, 0, what);
+    }
+    pith_model_close(m);
+    m = open_on("1", &HOW(.strict = 1), &err);
+    CHECK_MSG(!m && err.code == PITH_UNSUPPORTED && strstr(err.msg, wanted), "%s, strict: %s", what,
+              m ? "opened" : err.msg);
+    pith_model_close(m);
+    far_plan(&(struct far_plan){0});
+}
+
+static void gaps_are_named(void)
+{
+    static const char *const archs[] = {"llama",  "qwen3moe", "gemma3n", "deepseek2",
+                                        "mamba2", "rwkv7",    "lfm2",    "qwen3next"};
+    uint8_t seen[OP_COUNT] = {0};
+    for (size_t a = 0; a < sizeof archs / sizeof *archs; a++) {
+        struct pith_error err;
+        struct graph g;
+        uint8_t here[OP_COUNT] = {0};
+        make_model(archs[a]);
+        record();
+        pith_model *m = open_on("0", &HOW(0), &err);
+        REQUIRE(m, "%s: %s", archs[a], err.msg);
+        CHECK(model_graph(m, m->arch.states, &(struct arch_want){.logits = 1}, &g, &err) == PITH_OK);
+        for (node n = g.first; n; n = n->next)
+            here[n->op] = !op_has(n->op, OP_ALIAS) && !op_has(n->op, OP_TRANSFER);
+        graph_deinit(&g);
+        pith_model_close(m);
+        for (int op = 0; op < OP_COUNT; op++)
+            if (here[op] && !seen[op]++)
+                lack(archs[a], op_infos[op]->name);
+    }
+    CHECK_MSG(n_gaps >= 25, "only %d gaps were tried", n_gaps);
+    printf("# %d gaps\n", n_gaps);
+}
+
+/* ---------------------------------------------------------------- what is wrong */
+
+static void wrong_ones_are_named(void)
+{
+    static const char *const no_device[] = {"ffn=GPU9", NULL},
+                             *const no_match[] = {"nobody=CPU", NULL},
+                             *const no_rule[] = {"ffn", NULL},
+                             *const no_regex[] = {"ffn(=CPU", NULL};
+    const struct {
+        struct pith_model_params how;
+        const char *said;
+    } cases[] = {
+        {HOW(.devices = "CPU,foo"), "there is no device \"foo\""},
+        {HOW(.devices = ""), "there is no device \"\""},
+        {HOW(.tensor_split = "1"), "wanted 2 numbers"},
+        {HOW(.tensor_split = "1,2,3"), "wanted 2 numbers"},
+        {HOW(.tensor_split = "1,nan"), "wanted 2 numbers"},
+        {HOW(.tensor_split = "0,0"), "all are 0"},
+        {HOW(.tensor_split = "-1,2"), "wanted 2 numbers"},
+        {HOW(.main_gpu = 2), "main_gpu is 2, there are 2 GPUs"},
+        {HOW(.main_gpu = -1), "main_gpu is -1"},
+        {HOW(.gpu_layers = -2), "gpu_layers is -2"},
+        {HOW(.split = 9), "split is 9"},
+        {HOW(.cpu_experts = -2), "cpu_experts is -2"},
+        {HOW(.placements = no_device), "there is no device \"GPU9\""},
+        {HOW(.placements = no_match), "no tensor has such a name"},
+        {HOW(.placements = no_rule), "wanted PATTERN=DEVICE"},
+        {HOW(.placements = no_regex), "the pattern"},
+    };
+    make_model("llama");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pith_error err;
+        pith_model *m = open_on("2", &cases[i].how, &err);
+        CHECK_MSG(!m && err.code == PITH_RANGE && strstr(err.msg, cases[i].said), "%s: %s",
+                  cases[i].said, m ? "opened" : err.msg);
+        pith_model_close(m);
+    }
+    check_nothing_held("wrong ones");
+}
+
+static void devices_are_listed(void)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_device_info d = PITH_DEVICE_INFO_INIT;
+    setenv("PITH_FAR_DEVICES", "2", 1);
+    int32_t n = pith_n_devices();
+    CHECK(pith_device_get(0, &d, &err) == PITH_OK && !strcmp(d.kind, "cpu") && d.total_bytes > 0);
+    CHECK(pith_device_get(n - 1, &d, &err) == PITH_OK && !strcmp(d.kind, "gpu"));
+    CHECK(pith_device_get(n, &d, &err) == PITH_RANGE);
+    error_clear(&err);
+    CHECK(pith_device_get(-1, &d, &err) == PITH_RANGE);
+    unsetenv("PITH_FAR_DEVICES");
+    CHECK(pith_n_devices() == n - 2);
+}
+
+int main(void)
+{
+    hook_install();
+    tmp_make();
+    TEST(layers_go_where_they_are_sent);
+    TEST(auto_takes_what_fits);
+    TEST(weights_go_by_name);
+    TEST(experts_stay);
+    TEST(gaps_are_named);
+    TEST(wrong_ones_are_named);
+    TEST(devices_are_listed);
+    return test_end();
+}
