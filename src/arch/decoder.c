@@ -40,6 +40,7 @@
 #define F_SUB_NORMS       BIT(20)
 #define F_GATED           BIT(21) /* ffn_gate */
 #define F_FUSED_UP        BIT(22)
+#define F_ACT_SCALES      BIT(53)
 #define F_OUTPUT          BIT(23)
 #define F_OUTPUT_MAY      BIT(24)
 #define F_OUTPUT_BIAS     BIT(25)
@@ -183,6 +184,7 @@ const struct tensor_spec decoder_tensors[] = {
       .group = G_FFN_BIAS),
     L("ffn_up.bias", b_up, DIM(DIM_F), .need = F_DENSE | F_FFN_BIAS_MAY, .group = G_FFN_BIAS),
     L("ffn_down.bias", b_down, DIM(DIM_E), .need = F_DENSE | F_FFN_BIAS_MAY, .group = G_FFN_BIAS),
+    L("ffn.act.scales", act_scales, DIM(DIM_F), .need = F_DENSE | F_ACT_SCALES, .optional = 1),
     L("ffn_sub_norm.weight", ffn_sub_norm, DIM(DIM_F), .need = F_DENSE | F_SUB_NORMS),
     L("ffn_norm_exps.weight", exps_norm, DIM(DIM_E), .need = F_MOE | F_BESIDE | F_WEIGHTS),
     L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E), .need = F_MOE),
@@ -659,7 +661,7 @@ static uint64_t other_features(const struct arch_model *m, const struct variant 
     else if (v->rope != ROPE_NONE)
         f |= F_FACTORS;
     f |= (v->after_pool ? F_AFTER_POOL : 0) | (v->beside ? F_BESIDE : 0) |
-         (v->embd_skips ? F_SKIPS : 0);
+         (v->embd_skips ? F_SKIPS : 0) | (v->act_scales ? F_ACT_SCALES : 0);
     return f | (m->hp.n_ff_shexp ? F_SHARED : 0) | (v->shared_gate ? F_SHARED_GATE : 0) |
            (v->fused_shared ? F_FUSED_SHARED : 0) | (has_positions(m, v) ? F_POSITIONS : 0);
 }
@@ -815,6 +817,19 @@ static pith_status skip_scales(struct arch_model *m, struct pith_error *err)
     return PITH_OK;
 }
 
+static pith_status check_divisors(const struct arch_model *m, struct pith_error *err)
+{
+    for (int32_t l = 0; l < m->hp.n_layer; l++) {
+        const struct tensor *t = ((const struct decoder_layer *)arch_layer(m, l))->act_scales;
+        const float *v = t ? arch_floats(m, t) : NULL;
+        for (int64_t i = 0; v && i < tensor_k(t); i++)
+            if (v[i] == 0 || v[i] - v[i] != 0)
+                return error_set(err, PITH_RANGE, "%s: %s divides column %lld by %g", arch_path(m),
+                                 t->name, (long long)i, (double)v[i]);
+    }
+    return PITH_OK;
+}
+
 pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
 {
     const struct variant *v = variant_of(m);
@@ -824,6 +839,8 @@ pith_status decoder_ready(struct arch_model *m, struct pith_error *err)
     pith_status st = v->no_factors ? PITH_OK : rope_factors(m, &p, err);
     if (st == PITH_OK && v->embd_skips)
         st = skip_scales(m, err);
+    if (st == PITH_OK && v->act_scales)
+        st = check_divisors(m, err);
     if (st != PITH_OK)
         return st;
     if (has_sections(m))
@@ -939,6 +956,7 @@ static node dense(const struct arch_model *m, struct graph *g, int32_t l, node x
                          .b_up = w->b_up,
                          .b_down = w->b_down,
                          .halves = variant_of(m)->fused_up,
+                         .divisor = w->act_scales,
                          .mid_norm = {w->ffn_sub_norm ? NORM_RMS : NORM_NONE, w->ffn_sub_norm, NULL,
                                       0, hp->norm_eps},
                          .act = activation(m, hp->clamp_shexp, l, &limit),

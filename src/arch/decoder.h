@@ -149,6 +149,7 @@ struct variant {
     int sub_norms; /* attn_sub_norm, ffn_sub_norm before the output matrices */
 
     enum glu_act act;
+    int act_scales; /* files may have what the activation's results are divided by */
     int act_by_key; /* hidden_activation, without it GELU */
     int ungated;    /* down(act(up x)) */
     int beside;     /* experts read norm(x) of before attention, and are added to the dense one */
@@ -230,7 +231,7 @@ struct decoder_layer {
     struct tensor *post_attn_norm, *post_attn_norm_b, *post_ffn_norm, *post_ffn_norm_b;
     struct tensor *wq, *wk, *wv, *wqkv, *wo, *attn_gate;
     struct tensor *bq, *bk, *bv, *bqkv, *bo;
-    struct tensor *q_gain, *out_scale;
+    struct tensor *q_gain, *out_scale, *act_scales;
     struct tensor *q_norm_b, *k_norm_b;
     struct tensor *q_norm, *k_norm, *attn_sub_norm, *ffn_sub_norm;
     struct tensor *gate, *up, *down, *b_gate, *b_up, *b_down;

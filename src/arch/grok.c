@@ -17,16 +17,18 @@
 
 enum { SELF };
 
-#define BIT(n)      ((uint64_t)1 << (n))
-#define F_FUSED     BIT(0)
-#define F_SEPARATE  BIT(1)
-#define F_GATED     BIT(2)  /* experts have gates, else they are down(gelu(up x)) */
-#define F_DENSE     BIT(40) /* of a layer: a feed-forward beside the experts; */
-#define F_LAYER_OUT BIT(41) /* the last norm is layer_output_norm, not post_ffw_norm */
+#define BIT(n)       ((uint64_t)1 << (n))
+#define F_FUSED      BIT(0)
+#define F_SEPARATE   BIT(1)
+#define F_GATED      BIT(2) /* experts have gates, else they are down(gelu(up x)) */
+#define F_FUSED_EXPS BIT(3)
+#define F_DENSE      BIT(40) /* of a layer: a feed-forward beside the experts; */
+#define F_LAYER_OUT  BIT(41) /* the last norm is layer_output_norm, not post_ffw_norm */
 
 struct grok_layer {
     struct tensor *attn_norm, *wq, *wk, *wv, *wqkv, *wo, *bq, *bk, *bv, *bqkv, *bo, *post_attn;
     struct tensor *ffn_norm, *gate, *up, *down, *router, *gate_exps, *up_exps, *down_exps;
+    struct tensor *gate_up_exps;
     struct tensor *post_ffn;
 };
 
@@ -86,7 +88,10 @@ static const struct tensor_spec tensors[] = {
     L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E)),
     L("ffn_gate_exps.weight", gate_exps, DIM(DIM_X, DIM_FX, DIM_E), .need = F_GATED,
       .use = TENSOR_EXPERTS),
-    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .use = TENSOR_EXPERTS),
+    L("ffn_up_exps.weight", up_exps, DIM(DIM_X, DIM_FX, DIM_E), .unless = F_FUSED_EXPS,
+      .use = TENSOR_EXPERTS),
+    L("ffn_gate_up_exps.weight", gate_up_exps, DIM(DIM_X, DIM_FX2, DIM_E), .need = F_FUSED_EXPS,
+      .use = TENSOR_EXPERTS),
     L("ffn_down_exps.weight", down_exps, DIM(DIM_X, DIM_E, DIM_FX), .use = TENSOR_EXPERTS),
     L("ffn_gate.weight", gate, DIM(DIM_F, DIM_E), .need = F_DENSE),
     L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
@@ -119,9 +124,8 @@ static void yarn(struct hparams *hp)
         hp->rope_factor = hp->rope_scaling == ROPE_SCALE_NONE ? 1 : hp->rope_factor;
         hp->rope_scaling = ROPE_SCALE_YARN;
         /* a factor below 1 leaves the magnitude as it is */
-        hp->yarn_attn = hp->rope_factor < 1
-                            ? (float)(1 / (1 + 0.1 * fmath_log((double)hp->rope_factor)))
-                            : 1;
+        hp->yarn_attn =
+            hp->rope_factor < 1 ? (float)(1 / (1 + 0.1 * fmath_log((double)hp->rope_factor))) : 1;
         return;
     }
     hp->rope_attn_factor *= hp->yarn_attn;
@@ -143,7 +147,9 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
                          arch_path(m));
     yarn(hp);
     m->features = arch_has(m, 0, "attn_qkv.weight", 0) ? F_FUSED : F_SEPARATE;
-    m->features |= arch_has(m, 0, "ffn_gate_exps.weight", 1) ? F_GATED : 0;
+    m->features |= arch_has(m, 0, "ffn_gate_up_exps.weight", 0) ? F_FUSED_EXPS
+                   : arch_has(m, 0, "ffn_gate_exps.weight", 1)  ? F_GATED
+                                                                : 0;
     for (int32_t l = 0; l < hp->n_layer; l++) /* a synthetic model has some of each */
         m->layer_features[l] =
             (arch_has(m, l, "ffn_up.weight", l % 2) ? F_DENSE : 0) |
@@ -199,6 +205,7 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
                     &(struct nn_moe){.router = w->router,
                                      .gate = w->gate_exps,
                                      .up = w->up_exps,
+                                     .gate_up = w->gate_up_exps,
                                      .down = w->down_exps,
                                      .n_expert = m->hp.n_expert,
                                      .k = m->hp.n_expert_used,

@@ -14,9 +14,10 @@
 
 enum { SELF };
 
-#define BIT(n)     ((uint64_t)1 << (n))
-#define F_FUSED    BIT(0)
-#define F_SEPARATE BIT(1)
+#define BIT(n)       ((uint64_t)1 << (n))
+#define F_FUSED      BIT(0)
+#define F_SEPARATE   BIT(1)
+#define F_FUSED_EXPS BIT(2)
 
 struct grove_hp {
     int32_t n_ff_chunk, per_group;
@@ -25,7 +26,7 @@ struct grove_hp {
 struct grove_layer {
     struct tensor *attn_norm, *wq, *wk, *wv, *wqkv, *wo, *bq, *bk, *bv, *bqkv, *bo;
     struct tensor *q_norm, *k_norm, *ffn_norm, *router, *gate, *up, *down;
-    struct tensor *gate_ch, *up_ch, *down_ch;
+    struct tensor *gate_up, *gate_ch, *up_ch, *down_ch;
 };
 
 enum { D_GROUPS = DIM_FAMILY, D_CHUNK };
@@ -83,8 +84,10 @@ static const struct tensor_spec tensors[] = {
 
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E)),
     L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E)),
-    L("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, DIM_E), EXPERTS),
-    L("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, DIM_E), EXPERTS),
+    L("ffn_gate_exps.weight", gate, DIM(DIM_X, DIM_FX, DIM_E), .unless = F_FUSED_EXPS, EXPERTS),
+    L("ffn_up_exps.weight", up, DIM(DIM_X, DIM_FX, DIM_E), .unless = F_FUSED_EXPS, EXPERTS),
+    L("ffn_gate_up_exps.weight", gate_up, DIM(DIM_X, DIM_FX2, DIM_E), .need = F_FUSED_EXPS,
+      EXPERTS),
     L("ffn_down_exps.weight", down, DIM(DIM_X, DIM_E, DIM_FX), EXPERTS),
     L("ffn_gate_chexps.weight", gate_ch, DIM(D_GROUPS, D_CHUNK, DIM_E), EXPERTS),
     L("ffn_up_chexps.weight", up_ch, DIM(D_GROUPS, D_CHUNK, DIM_E), EXPERTS),
@@ -123,6 +126,7 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
     if (!h->n_ff_chunk)
         h->n_ff_chunk = hp->d_k;
     m->features = arch_has(m, 0, "attn_qkv.weight", 0) ? F_FUSED : F_SEPARATE;
+    m->features |= arch_has(m, 0, "ffn_gate_up_exps.weight", 0) ? F_FUSED_EXPS : 0;
     return PITH_OK;
 }
 
@@ -177,6 +181,7 @@ static node experts(const struct arch_model *m, struct graph *g, int32_t l, node
     struct nn_moe moe = {.logits = graph_matmul(g, w->router, NULL, x, "ffn_router"),
                          .gate = w->gate,
                          .up = w->up,
+                         .gate_up = w->gate_up,
                          .down = w->down,
                          .n_expert = m->hp.n_expert,
                          .k = k,
@@ -186,7 +191,7 @@ static node experts(const struct arch_model *m, struct graph *g, int32_t l, node
                          .scale = 1,
                          .act = GLU_SILU};
     node y = nn_moe(g, &moe, x);
-    moe.gate = w->gate_ch, moe.up = w->up_ch, moe.down = w->down_ch;
+    moe.gate = w->gate_ch, moe.up = w->up_ch, moe.gate_up = NULL, moe.down = w->down_ch;
     moe.n_expert = groups;
     moe.k = k < groups ? k : groups;
     moe.per_group = h->per_group;

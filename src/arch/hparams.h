@@ -153,7 +153,9 @@ struct key_spec {
     }
 #define KEYS_ROPE                                                                                  \
     {I32("rope.dimension_count", n_rot), RANGE(0, MAX_HEAD_DIM), .from = key_like_d_k},            \
-        {F32("rope.freq_base", rope_base), .def = 10000},                                          \
+        KEYS_ROPE_SCALING
+#define KEYS_ROPE_SCALING                                                                          \
+    {F32("rope.freq_base", rope_base), .def = 10000},                                              \
         {F32("rope.scaling.factor", rope_factor), .def = 1, .old = "rope.scale_linear"},           \
         {F32("rope.scaling.attn_factor", rope_attn_factor), .def = 1},                             \
         {I32("rope.scaling.original_context_length", rope_ctx_orig), RANGE(1, INT32_MAX),          \

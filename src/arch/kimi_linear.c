@@ -27,13 +27,13 @@ enum {
     F_LING = 16, /* of the architecture: bailingmoe3 */
     F_SHORT_Q = 32
 };
-enum { MIXER };                                        /* its state, */
-enum { CONV_Q, CONV_K, CONV_V, MATRIX };               /* and its parts in delta attention */
+enum { MIXER };                          /* its state, */
+enum { CONV_Q, CONV_K, CONV_V, MATRIX }; /* and its parts in delta attention */
 
 struct kimi_hp {
-    int32_t conv, head; /* delta attention */
-    float lowest;       /* of a decay's logarithm; only bailingmoe3 has it */
-    int32_t safe;       /* its decay has that bound */
+    int32_t conv, head;             /* delta attention */
+    float lowest;                   /* of a decay's logarithm; only bailingmoe3 has it */
+    int32_t safe;                   /* its decay has that bound */
     int32_t rank, d_q, shared, d_o; /* latent: elements of a row, of a head of q and what of it
                                        meets the shared part, of a head's result */
     int32_t q_rank;                 /* of a short q; 0: it is one product */
@@ -151,12 +151,7 @@ static const struct key_spec keys[] = {
     {OWN("attention.q_lora_rank", q_rank), RANGE(0, MAX_EMBD), .when = is_ling, .synth = 24},
     {OWN("rope.dimension_count", shared), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 8},
     {FOUR("rope.dimension_sections", rope_sections), RANGE(0, MAX_HEAD_DIM), .when = is_ling},
-    {F32("rope.freq_base", rope_base), .def = 10000, .when = is_ling},
-    {F32("rope.scaling.factor", rope_factor), .def = 1, .old = "rope.scale_linear",
-     .when = is_ling},
-    {F32("rope.scaling.attn_factor", rope_attn_factor), .def = 1, .when = is_ling},
-    {NAME("rope.scaling.type", rope_scaling), .names = rope_scaling_names, .from = key_scaling,
-     .when = is_ling},
+    KEYS_ROPE_SCALING, /* only bailingmoe3 rotates */
     {OWN("ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
     {OWN("kda.head_dim", head), RANGE(1, MAX_HEAD_DIM), .required = 1, .synth = 16},
     {OWN_OF(KEY_F32, "kda.gate_lower_bound", lowest), RANGE(-1e30, 0), .required = 1,
@@ -237,10 +232,14 @@ static pith_status check_ling(const struct arch_model *m, struct pith_error *err
                          "%s: RoPE of %d elements (wanted an even number), base %g (wanted > 1), "
                          "factor %g (wanted > 0)",
                          arch_path(m), h->shared, (double)hp->rope_base, (double)hp->rope_factor);
-    if (hp->rope_scaling != ROPE_SCALE_NONE && hp->rope_scaling != ROPE_SCALE_LINEAR)
+    if (hp->rope_scaling == ROPE_SCALE_LONG)
         return error_set(err, PITH_UNSUPPORTED,
-                         "%s: rope.scaling.type is \"%s\", wanted none or linear", arch_path(m),
-                         rope_scaling_names[hp->rope_scaling]);
+                         "%s: rope.scaling.type is longrope, wanted none, linear or yarn",
+                         arch_path(m));
+    if (hp->rope_scaling == ROPE_SCALE_YARN && hp->yarn_log != 0)
+        return error_set(err, PITH_UNSUPPORTED,
+                         "%s: rope.scaling.yarn_log_multiplier is %g, wanted none", arch_path(m),
+                         (double)hp->yarn_log);
     return PITH_OK;
 }
 
@@ -441,11 +440,8 @@ static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l,
     enum glu_act act_sh = activation(hp->clamp_shexp, l, &limit_sh);
     struct nn_ffn dense = {
         .gate = w->gate, .up = w->up, .down = w->down, .act = act_sh, .act_c = {limit_sh}};
-    struct nn_ffn shared = {.gate = w->gate_sh,
-                            .up = w->up_sh,
-                            .down = w->down_sh,
-                            .act = act_sh,
-                            .act_c = {limit_sh}};
+    struct nn_ffn shared = {
+        .gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = act_sh, .act_c = {limit_sh}};
     struct nn_moe moe = {.router = w->router,
                          .choice = w->choice,
                          .gate = w->gate_exps,

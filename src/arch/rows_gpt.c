@@ -74,7 +74,7 @@ static pith_status by_depth(struct arch_model *m, struct pith_error *err)
 DECODER(arch_baichuan, "baichuan", NO_BIASES, .output = MUST, .tune = by_depth)
 DECODER(arch_mpt, "mpt", .norms = NORMS_LAYER_MAY, .rope = ROPE_NONE, .positions = 1,
         .positions_may = 1, .alibi_keys = 1, .fused_qkv = MUST, .qk_norm = QK_ROW_LN, .qk_may = 1,
-        GELU_MLP)
+        GELU_MLP, .act_scales = 1)
 DECODER(arch_gpt2, "gpt2", .norms = NORMS_LAYER, .rope = ROPE_NONE, .positions = 1,
         .fused_qkv = MUST, .qkv_bias = MUST, BIASES, GELU_MLP)
 DECODER(arch_starcoder, "starcoder", .norms = NORMS_LAYER, .rope = ROPE_NONE, .positions = 1,

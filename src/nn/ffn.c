@@ -21,6 +21,8 @@ node nn_ffn(struct graph *g, const struct nn_ffn *f, node x)
                                  graph_view(g, y, n, n, "ffn_up"), f->act, f->act_c)
                       : activate(g, y, NULL, f->act, f->act_c);
     }
+    if (f->divisor)
+        y = graph_divide(g, y, f->divisor, "ffn_act_divided");
     y = nn_norm(g, y, &f->mid_norm, "ffn_sub_norm");
     return graph_matmul(g, f->down, f->b_down, y, "ffn_down");
 }

@@ -60,7 +60,8 @@ node nn_cross_attention(struct graph *g, const struct nn_cross *a, node x);
 struct nn_ffn {
     const struct tensor *gate, *up, *down, *b_gate, *b_up, *b_down;
     int halves;
-    struct nn_norm mid_norm; /* before down */
+    const struct tensor *divisor; /* [F] of the activation's result, NULL: none */
+    struct nn_norm mid_norm;      /* before down */
     enum glu_act act;
     float act_c[4]; /* constants of act */
 };

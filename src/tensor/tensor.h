@@ -43,6 +43,7 @@ struct tensor {
     uint64_t packed_bytes;              /* of its panels, if some device has those; else 0 */
     int32_t layer;                      /* -1: of the model */
     float scale;                        /* of its products: a file's NAME.scale; 0: none */
+    const struct tensor *factor;        /* [X] the same of a stack of experts; NULL: none */
     int32_t index;                      /* among the model's tensors */
     int32_t multiplied;                 /* 1: some product reads it */
     struct placement at[TENSOR_PLACES]; /* one for each device that has it */

@@ -7,6 +7,7 @@
 #include "golden.h"
 #include "hook.h"
 
+#include <math.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -131,6 +132,45 @@ static void put_together(const char *path, const struct model_file *f, const str
         extra -= extra > 0;
     }
     fclose(out);
+}
+
+static struct info *info_of(struct model_file *f, const char *name)
+{
+    for (int i = 0; i < f->n_infos; i++)
+        if (!strcmp(f->info[i].name, name))
+            return &f->info[i];
+    return NULL;
+}
+
+/* Appends a tensor of f32; dims in the file's order, 0 where there are no more. */
+static float *append_floats(struct model_file *f, const char *name, const uint64_t dims[3])
+{
+    struct info *t = &f->info[f->n_infos++];
+    *t = (struct info){.offset = (f->n - f->data + 31) / 32 * 32};
+    snprintf(t->name, sizeof t->name, "%s", name);
+    uint64_t bytes = 4;
+    for (; t->n_dims < 3 && dims[t->n_dims]; t->n_dims++)
+        bytes *= t->dims[t->n_dims] = dims[t->n_dims];
+    f->n = f->data + t->offset + bytes;
+    f->p = realloc(f->p, f->n);
+    return (float *)(f->p + f->data + t->offset);
+}
+
+/* The last logits of these tokens. */
+static int last_logits(const char *path, const int32_t *ids, int32_t n, float *out, int32_t n_vocab)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    mp.n_threads = 1;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
+    int ok = s && pith_feed(s, 0, ids, n, &err) == PITH_OK;
+    CHECK_MSG(ok, "%s", err.msg);
+    if (ok)
+        memcpy(out, pith_logits(s, 0), (size_t)n_vocab * sizeof *out);
+    pith_session_close(s);
+    pith_model_close(m);
+    return ok;
 }
 
 /* ---------------------------------------------------------------- one case */
@@ -589,24 +629,54 @@ static void layers_that_share(void)
     unlink(path);
 }
 
-/* ---------------------------------------------------------------- adapters of tokens */
-
-/* The last logits of these tokens. */
-static int last_logits(const char *path, const int32_t *ids, int32_t n, float *out, int32_t n_vocab)
+/* Results of mpt's activation are divided: as if the columns of ffn_down were, by powers of two. */
+static void activations_are_divided(void)
 {
+    char path[300], name[96];
+    float z[3][24];
+    struct model_file f, other;
     struct pith_error err = {PITH_OK, ""};
-    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
-    mp.n_threads = 1;
-    pith_model *m = pith_model_open(path, &mp, &err);
-    pith_session *s = m ? pith_session_open(m, NULL, &err) : NULL;
-    int ok = s && pith_feed(s, 0, ids, n, &err) == PITH_OK;
-    CHECK_MSG(ok, "%s", err.msg);
-    if (ok)
-        memcpy(out, pith_logits(s, 0), (size_t)n_vocab * sizeof *out);
-    pith_session_close(s);
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    static const int32_t ids[] = {3, 9, 10, 11};
+    p.arch = "mpt";
+    p.type = "f32";
+    p.n_vocab = 24;
+    snprintf(path, sizeof path, "%s", tmp_path("divided"));
+    REQUIRE(pith_synth(path, &p, &err) == PITH_OK && take_apart(path, &f) &&
+                take_apart(path, &other),
+            "%s", err.msg);
+    int ok = last_logits(path, ids, 4, z[0], 24);
+    for (int l = 0; l < 2; l++) {
+        snprintf(name, sizeof name, "blk.%d.ffn_down.weight", l);
+        const struct info *t = info_of(&other, name);
+        uint64_t n = t->dims[0];
+        float *w = (float *)(other.p + other.data + t->offset);
+        for (uint64_t i = 0; i < n * t->dims[1]; i++)
+            w[i] /= i % n % 2 ? 4.0f : 0.5f;
+        snprintf(name, sizeof name, "blk.%d.ffn.act.scales", l);
+        float *v = append_floats(&f, name, (uint64_t[3]){n});
+        for (uint64_t i = 0; i < n; i++)
+            v[i] = i % 2 ? 4.0f : 0.5f;
+    }
+    put_together(path, &f, f.info, f.n_infos, 0);
+    ok = ok && last_logits(path, ids, 4, z[1], 24);
+    put_together(path, &other, other.info, other.n_infos, 0);
+    ok = ok && last_logits(path, ids, 4, z[2], 24);
+    CHECK(ok && !memcmp(z[1], z[2], sizeof z[1]) && memcmp(z[0], z[1], sizeof z[0]));
+    memset(f.p + f.data + f.info[f.n_infos - 1].offset + 8, 0, 4);
+    put_together(path, &f, f.info, f.n_infos, 0);
+    pith_model *m = pith_model_open(path, NULL, &err);
+    CHECK_MSG(!m && err.code == PITH_RANGE && strstr(err.msg, "ffn.act.scales divides column 2"),
+              "%s", err.msg);
     pith_model_close(m);
-    return ok;
+    free(f.p);
+    free(f.info);
+    free(other.p);
+    free(other.info);
+    unlink(path);
 }
+
+/* ---------------------------------------------------------------- adapters of tokens */
 
 /* Gives slot `one` of all stacks of adapters the matrices of `other`, and that one its own. */
 static void change_slots(struct model_file *f, uint64_t one, uint64_t other, int and_back)
@@ -670,6 +740,176 @@ static void tokens_switch_adapters(void)
     unlink(path);
 }
 
+/* ---------------------------------------------------------------- stacks of experts */
+
+static int experts_open(const char *arch, const char *path, struct model_file *f)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    p.arch = arch;
+    p.type = "f32";
+    p.n_vocab = 24;
+    p.n_layer = 2;
+    p.n_embd = 32;
+    p.n_expert = 4;
+    int ok = pith_synth(path, &p, &err) == PITH_OK && take_apart(path, f);
+    CHECK_MSG(ok, "%s: %s", arch, err.msg);
+    return ok;
+}
+
+static const char *const stacks[] = {"ffn_gate_exps",   "ffn_up_exps",   "ffn_down_exps",
+                                     "ffn_gate_chexps", "ffn_up_chexps", "ffn_down_chexps"};
+static const int32_t some_ids[] = {3, 9, 10, 11, 4};
+
+/* NAME.scale multiplies each matrix of a stack: the same bits as of a file whose matrices are,
+ * by powers of two. How many stacks there were. */
+static int factors_of(const char *arch, const char *path)
+{
+    static const float by[4] = {2, 0.5f, 1, 4};
+    float z[3][24];
+    char name[96];
+    struct model_file f, other;
+    int n = 0, ok = experts_open(arch, path, &f) && last_logits(path, some_ids, 5, z[0], 24) &&
+                    take_apart(path, &other);
+    for (int k = 0; ok && k < 12; k++) {
+        snprintf(name, sizeof name, "blk.%d.%s.weight", k % 2, stacks[k / 2]);
+        const struct info *t = info_of(&other, name);
+        if (!t)
+            continue;
+        float *w = (float *)(other.p + other.data + t->offset);
+        for (uint64_t i = 0, each = t->dims[0] * t->dims[1]; i < each * t->dims[2]; i++)
+            w[i] *= by[i / each];
+        snprintf(name, sizeof name, "blk.%d.%s.scale", k % 2, stacks[k / 2]);
+        memcpy(append_floats(&f, name, (uint64_t[3]){t->dims[2]}), by, t->dims[2] * sizeof *by);
+        n++;
+    }
+    put_together(path, &f, f.info, f.n_infos, 0);
+    ok = ok && last_logits(path, some_ids, 5, z[1], 24);
+    put_together(path, &other, other.info, other.n_infos, 0);
+    ok = ok && last_logits(path, some_ids, 5, z[2], 24);
+    CHECK_MSG(ok && !memcmp(z[1], z[2], sizeof z[1]) && memcmp(z[0], z[1], sizeof z[0]),
+              "%s: factors of experts", arch);
+    free(f.p);
+    free(f.info);
+    free(other.p);
+    free(other.info);
+    return n;
+}
+
+static void experts_have_factors(void)
+{
+    static const char *const archs[] = {"qwen3moe", "grok", "grovemoe", "deepseek2", "gemma4"};
+    char path[300];
+    struct model_file f;
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    mp.n_threads = 1;
+    snprintf(path, sizeof path, "%s", tmp_path("factors"));
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        CHECK_MSG(factors_of(archs[i], path) >= 3, "%s has fewer stacks", archs[i]);
+    for (int how = 0; how < 2; how++) {
+        REQUIRE(experts_open("qwen3moe", path, &f), "no model");
+        float *v = append_floats(&f, "blk.1.ffn_up_exps.scale", (uint64_t[3]){how ? 4 : 3});
+        for (int i = 0; i < 3 + how; i++)
+            v[i] = i == 2 && how ? INFINITY : 1;
+        put_together(path, &f, f.info, f.n_infos, 0);
+        pith_model *m = pith_model_open(path, &mp, &err);
+        CHECK_MSG(!m && err.code == (how ? PITH_RANGE : PITH_SHAPE) &&
+                      strstr(err.msg, how ? "ffn_up_exps.scale is inf"
+                                          : "ffn_up_exps.scale is 3 numbers of type f32, wanted 4"),
+                  "%s", err.msg);
+        pith_model_close(m);
+        free(f.p);
+        free(f.info);
+    }
+    unlink(path);
+}
+
+/* Gates and up matrices of experts as one stack: the same bits. */
+static void experts_are_fused(void)
+{
+    static const char *const archs[] = {"qwen3moe", "grok", "grovemoe"};
+    for (size_t a = 0; a < sizeof archs / sizeof *archs; a++) {
+        char path[300], name[96];
+        float z[2][24];
+        struct model_file f;
+        snprintf(path, sizeof path, "%s", tmp_path("fused"));
+        int ok = experts_open(archs[a], path, &f) && last_logits(path, some_ids, 5, z[0], 24);
+        for (int l = 0; ok && l < 2; l++) {
+            const struct info *one = NULL;
+            for (int half = 0; half < 2; half++) {
+                snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.weight", l, half ? "up" : "gate");
+                const struct info *t = info_of(&f, name);
+                REQUIRE(t, "%s: no %s", archs[a], name);
+                uint64_t each = t->dims[0] * t->dims[1], x = t->dims[2], from = t->offset;
+                if (!half) {
+                    snprintf(name, sizeof name, "blk.%d.ffn_gate_up_exps.weight", l);
+                    append_floats(&f, name, (uint64_t[3]){t->dims[0], 2 * t->dims[1], x});
+                    one = &f.info[f.n_infos - 1];
+                }
+                for (uint64_t e = 0; e < x; e++)
+                    memcpy(f.p + f.data + one->offset + (2 * e + (uint64_t)half) * each * 4,
+                           f.p + f.data + from + e * each * 4, each * 4);
+            }
+        }
+        int n = 0;
+        for (int i = 0; i < f.n_infos; i++)
+            if (!strstr(f.info[i].name, "ffn_gate_exps.") && !strstr(f.info[i].name, "ffn_up_exps."))
+                f.info[n++] = f.info[i];
+        put_together(path, &f, f.info, n, 0);
+        CHECK_MSG(ok && last_logits(path, some_ids, 5, z[1], 24) && !memcmp(z[0], z[1], sizeof *z),
+                  "%s: fused experts give other bits", archs[a]);
+        free(f.p);
+        free(f.info);
+        unlink(path);
+    }
+}
+
+/* ---------------------------------------------------------------- YaRN of bailingmoe3 */
+
+/* [YaRN, arXiv:2309.00071, sec. 3]: frequencies by a ramp, both rotated parts 1 + 0.1 ln s long. */
+static void ling_scales_positions(void)
+{
+    enum { R = 8, N0 = 64 };
+    const char *const yarn[] = {"bailingmoe3.rope.scaling.type=str:yarn",
+                                "bailingmoe3.rope.scaling.factor=float:4",
+                                "bailingmoe3.rope.scaling.original_context_length=int:64",
+                                NULL,
+                                NULL};
+    const char *both[5];
+    char path[300];
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    p.arch = "bailingmoe3";
+    snprintf(path, sizeof path, "%s", tmp_path("ling"));
+    REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+    memcpy(both, yarn, sizeof both);
+    both[3] = "bailingmoe3.rope.scaling.yarn_log_multiplier=float:0.1";
+    mp.n_threads = 1;
+    mp.overrides = yarn;
+    pith_model *m = pith_model_open(path, &mp, &err);
+    REQUIRE(m, "%s", err.msg);
+    const struct rope_set *set = m->arch.rope[1];
+    CHECK(set && set->n_rot == R && fabs((double)set->mscale - (1 + 0.1 * log(4))) < 1e-6);
+    double lo = floor(R * log(N0 / (2 * M_PI * 32)) / (2 * log(10000))),
+           hi = ceil(R * log(N0 / (2 * M_PI)) / (2 * log(10000)));
+    lo = lo > 0 ? lo : 0;
+    for (int i = 0; set && i < R / 2; i++) {
+        double f = pow(10000, -2.0 * i / R), t = (i - lo) / (hi - lo);
+        double keep = 1 - (t < 0 ? 0 : t > 1 ? 1 : t), want = f / 4 * (1 - keep) + f * keep;
+        CHECK_MSG(fabs(set->freq[i] - want) < 1e-12, "pair %d: %g, wanted %g", i, set->freq[i],
+                  want);
+    }
+    pith_model_close(m);
+    mp.overrides = both;
+    m = pith_model_open(path, &mp, &err);
+    CHECK_MSG(!m && err.code == PITH_UNSUPPORTED && strstr(err.msg, "yarn_log_multiplier is 0.1"),
+              "%s", err.msg);
+    pith_model_close(m);
+    unlink(path);
+}
+
 static void recorded_models(void)
 {
     struct golden *list;
@@ -695,6 +935,10 @@ int main(void)
     TEST(windows_that_are_not_told);
     TEST(layers_that_share);
     TEST(tokens_switch_adapters);
+    TEST(activations_are_divided);
+    TEST(ling_scales_positions);
+    TEST(experts_have_factors);
+    TEST(experts_are_fused);
     TEST(synthetic_models);
     TEST(recorded_models);
     return test_end();

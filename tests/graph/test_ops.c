@@ -827,6 +827,33 @@ static void ngrams_find_their_rows(void)
     CHECK_MSG(strstr(why, "state is 3, wanted 2"), "%s", why);
 }
 
+static node build_divide(struct graph *g, node x, void *ctx)
+{
+    return graph_divide(g, x, ctx, "divide");
+}
+
+static void columns_are_divided(void)
+{
+    static float w[600];
+    struct rng rng;
+    rng_init(&rng, 19);
+    for (int n = 1; n < 600; n += n < 40 ? 1 : 231) {
+        int T = 3;
+        bench_reset();
+        bench_fill(&rng, in, T * n, n % 3 == 1);
+        bench_fill(&rng, w, n, n % 5 == 2);
+        const struct tensor *t = bench_tensor(DT_F32, 0, 0, n, w);
+        for (int i = 0; i < T * n; i++)
+            want[i] = in[i] / w[i % n];
+        struct bench_case b = {
+            .build = build_divide, .ctx = (void *)(uintptr_t)t, .in = in, .T = T, .n = n};
+        bench_check(b, want, "divide");
+        b.n = n + 1;
+        const char *why = bench_refused(b);
+        CHECK_MSG(strstr(why, "factor"), "%s", why);
+    }
+}
+
 /* ---------------------------------------------------------------- logits of no token */
 
 static node build_unsaid(struct graph *g, node x, void *ctx)
@@ -1045,6 +1072,7 @@ int main(void)
     TEST(tables_are_read_by_token_position_and_value);
     TEST(tokens_have_numbers);
     TEST(ngrams_find_their_rows);
+    TEST(columns_are_divided);
     TEST(columns_that_are_never_said);
     TEST(streams_are_mixed);
     TEST(gates_of_streams);

@@ -167,6 +167,7 @@ struct kern {
                        float eps);
     void (*add)(const float *x, const float *y, float *z, int64_t n);
     void (*mul)(const float *x, const float *y, float *z, int64_t n);
+    void (*div)(const float *x, const float *y, float *z, int64_t n); /* x / y */
     void (*scale)(const float *x, float s, float b, float *y, int64_t n); /* y = fma(x, s, b) */
     void (*axpy)(float a, const float *x, float *y, int64_t n);           /* y = fma(a, x, y) */
     /* y[j] = fma(x[i], w[i * n + j], y[j]) for i = 0 .. k - 1 in order. */

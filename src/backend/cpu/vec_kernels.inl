@@ -78,6 +78,7 @@ SIMD_FN void map(map_fn *f, const float *x, const float *y, float *z, int64_t n,
 
 MAP_FN(add, v_add(x, y))
 MAP_FN(mul, v_mul(x, y))
+MAP_FN(div, v_div(x, y))
 MAP_FN(scale, v_fma(x, a, b))
 MAP_FN(axpy, v_fma(a, x, y))
 MAP_FN(sigmoid, v_div(v_set(1), v_add(v_set(1), v_exp(v_neg(x)))))
@@ -93,6 +94,11 @@ static void vec_add(const float *x, const float *y, float *z, int64_t n)
 static void vec_mul(const float *x, const float *y, float *z, int64_t n)
 {
     map(map_mul, x, y, z, n, 0, 0);
+}
+
+static void vec_div(const float *x, const float *y, float *z, int64_t n)
+{
+    map(map_div, x, y, z, n, 0, 0);
 }
 
 static void vec_scale(const float *x, float s, float b, float *y, int64_t n)

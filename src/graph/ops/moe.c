@@ -373,7 +373,7 @@ node graph_moe_matmul_of(struct graph *g, const struct moe_matmul_in *in, const 
                      .src = {in->x, in->sorted},
                      .w = in->w,
                      .b = in->bias,
-                     .w2 = in->factor,
+                     .w2 = in->factor || !in->w ? in->factor : in->w->factor,
                      .p = &p};
     node y = graph_node(g, &n, name);
     return graph_adapt(g, ADAPT_EXPERTS, in->w, in->x, y, in->sorted->src[0], name);

@@ -52,7 +52,7 @@ node graph_moe_matmul(struct graph *g, const struct tensor *w, node x, node sort
                       const char *name);
 struct moe_matmul_in {
     node x, sorted;
-    const struct tensor *w, *bias, *factor; /* bias [X, M]; factor [X]; NULL: none */
+    const struct tensor *w, *bias, *factor; /* bias [X, M]; factor [X]; NULL: none, or w's */
 };
 node graph_moe_matmul_of(struct graph *g, const struct moe_matmul_in *in, const char *name);
 /* x [T, n] times the weight of each expert of its row: [T k, n]. */

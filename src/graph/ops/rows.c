@@ -7,6 +7,7 @@
  *   SCALE       z = x s, s a number
  *   SOFTCAP     z = c tanh(x / c)
  *   AFFINE      z = x w + b: the product is rounded; without w x + b, without b x w
+ *   DIVIDE      z = x / w, w a vector
  *   LERP        z = fma(y - x, t, x), t [rows, n] or a vector
  *   HEAD_SCALE  z = x (y . w), for each head of n elements of x, y and w; the dot product in 64
  *               chains
@@ -147,6 +148,28 @@ node graph_affine(struct graph *g, node x, const struct tensor *w, const struct 
 {
     return graph_node(g, &(struct node){.op = OP_AFFINE, .n_src = 1, .src = {x}, .w = w, .b = b},
                       name);
+}
+
+/* ---------------------------------------------------------------- DIVIDE */
+
+static OP_FN(ref_divide)
+{
+    const float *w = c->w_data;
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t i = 0; i < c->dst.cols; i++)
+            value_row(x, &c->dst, r)[i] = value_row(x, &c->src[0], r)[i] / w[i];
+}
+
+const struct op_info op_divide = {.name = "divide",
+                                  .kind = OP_ROWS,
+                                  .flags = OP_IN_PLACE,
+                                  .shape = shape_affine,
+                                  .reference = ref_divide};
+
+node graph_divide(struct graph *g, node x, const struct tensor *w, const char *name)
+{
+    return graph_node(g, &(struct node){.op = OP_DIVIDE, .n_src = 1, .src = {x}, .w = w}, name);
 }
 
 /* ---------------------------------------------------------------- LERP */

@@ -55,6 +55,7 @@ node graph_softcap(struct graph *g, node x, float cap, const char *name);
 /* Either vector may be NULL. */
 node graph_affine(struct graph *g, node x, const struct tensor *w, const struct tensor *b,
                   const char *name);
+node graph_divide(struct graph *g, node x, const struct tensor *w, const char *name);
 /* t is a node, or NULL and the vector at element `first` of w. */
 node graph_lerp(struct graph *g, node x, node y, node t, const struct tensor *w, int64_t first,
                 const char *name);

@@ -132,29 +132,62 @@ static int has_row(const struct arch_model *a, const char *name, int32_t l)
     return 0;
 }
 
-/* NAME.scale, one number that products with NAME.weight are multiplied with: blocks of four bits
- * and ternary weights come with one. */
+/* The numbers of a stack's NAME.scale as a vector of the model. */
+static void bind_factor(struct binder *b, struct tensor *w, const struct gguf_tensor *t,
+                        const char *name)
+{
+    struct pith_model *m = b->m;
+    struct tensor *f = arena_alloc(&m->arena, sizeof *f);
+    if (!f)
+        return;
+    *f = (struct tensor){.name = arena_strndup(&m->arena, name, strlen(name)),
+                         .use = TENSOR_VECTOR,
+                         .type = DT_F32,
+                         .n_dims = 1,
+                         .dims = {t->dims[0]},
+                         .bytes = t->bytes,
+                         .layer = w->layer,
+                         .index = m->n_tensors,
+                         .file = gguf_tensor_data(m->gguf, t),
+                         .file_type = t->type,
+                         .file_bytes = t->bytes};
+    m->tensors[m->n_tensors++] = f;
+    w->factor = f;
+}
+
+/* NAME.scale, a number that products with NAME.weight are multiplied with, for each matrix of a
+ * stack: blocks of four bits and ternary weights come with one. */
 static void bind_scale(struct binder *b, struct tensor *w)
 {
     size_t n = strlen(w->name);
     char name[160], what[256];
-    if (w->n_dims != 2 || n < 8 || strcmp(w->name + n - 7, ".weight"))
+    int stack = w->use == TENSOR_EXPERTS && w->n_dims == 3;
+    int64_t wanted = stack ? tensor_stack(w) : 1;
+    if ((w->n_dims != 2 && !stack) || n < 8 || strcmp(w->name + n - 7, ".weight"))
         return;
     snprintf(name, sizeof name, "%.*s.scale", (int)n - 7, w->name);
     const struct gguf_tensor *t = gguf_tensor_find(b->m->gguf, slice_of(name));
     if (!t || has_row(&b->m->arch, name, w->layer))
         return;
     b->seen[t - gguf_tensor_at(b->m->gguf, 0)] = 1;
-    if (t->n_dims != 1 || t->dims[0] != 1 || t->type != DT_F32) {
-        snprintf(what, sizeof what, "%s is not one number of type f32", name);
+    if (t->n_dims != 1 || t->dims[0] != wanted || t->type != DT_F32) {
+        snprintf(what, sizeof what, "%s is %lld numbers of type %s, wanted %lld of f32", name,
+                 (long long)t->dims[t->n_dims - 1], dtypes[t->type].name, (long long)wanted);
         fault(b, PITH_SHAPE, what);
         return;
     }
-    memcpy(&w->scale, gguf_tensor_data(b->m->gguf, t), sizeof w->scale);
-    if (!isfinite(w->scale)) {
+    for (int64_t i = 0; i < wanted; i++) {
+        memcpy(&w->scale, (const float *)gguf_tensor_data(b->m->gguf, t) + i, sizeof w->scale);
+        if (isfinite(w->scale))
+            continue;
         snprintf(what, sizeof what, "%s is %g, wanted a finite number", name, (double)w->scale);
         fault(b, PITH_RANGE, what);
+        return;
     }
+    if (!stack)
+        return;
+    w->scale = 0;
+    bind_factor(b, w, t, name);
 }
 
 /* ---------------------------------------------------------------- rows that belong together */

@@ -50,6 +50,14 @@ static OP_FN(cpu_affine)
     }
 }
 
+static OP_FN(cpu_divide)
+{
+    (void)ith;
+    for (int64_t r = begin; r < end; r++)
+        kern_of(c)->div(value_row(x, &c->src[0], r), c->w_data, value_row(x, &c->dst, r),
+                        c->dst.cols);
+}
+
 static OP_FN(cpu_lerp)
 {
     const struct lerp_op *p = c->p;
@@ -206,6 +214,7 @@ const struct cpu_op cpu_rows_ops[] = {
     {OP_SCALE, "scale", .fn = cpu_scale},
     {OP_SOFTCAP, "softcap", .fn = cpu_softcap},
     {OP_AFFINE, "affine", .fn = cpu_affine},
+    {OP_DIVIDE, "divide", .fn = cpu_divide},
     {OP_LERP, "lerp", .fn = cpu_lerp},
     {OP_HEAD_SCALE, "head_scale", .fn = cpu_head_scale},
     {OP_HEAD_MUL, "head_mul", .fn = cpu_head_mul},
