@@ -40,7 +40,7 @@
 #define F_SUB_NORMS       BIT(20)
 #define F_GATED           BIT(21) /* ffn_gate */
 #define F_FUSED_UP        BIT(22)
-#define F_ACT_SCALES      BIT(53)
+#define F_ACT_SCALES      BIT(54)
 #define F_OUTPUT          BIT(23)
 #define F_OUTPUT_MAY      BIT(24)
 #define F_OUTPUT_BIAS     BIT(25)

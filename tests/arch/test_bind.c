@@ -854,7 +854,8 @@ static void experts_are_fused(void)
         }
         int n = 0;
         for (int i = 0; i < f.n_infos; i++)
-            if (!strstr(f.info[i].name, "ffn_gate_exps.") && !strstr(f.info[i].name, "ffn_up_exps."))
+            if (!strstr(f.info[i].name, "ffn_gate_exps.") &&
+                !strstr(f.info[i].name, "ffn_up_exps."))
                 f.info[n++] = f.info[i];
         put_together(path, &f, f.info, n, 0);
         CHECK_MSG(ok && last_logits(path, some_ids, 5, z[1], 24) && !memcmp(z[0], z[1], sizeof *z),
