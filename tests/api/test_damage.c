@@ -362,10 +362,10 @@ static void cut_anywhere(long i, struct damage *d)
 
 static void cut_batches(void)
 {
-    head_stride = scaled(16, 1, 1);
+    head_stride = scaled(40, 1, 1);
     batch((long)good.head / head_stride + 1, cut_head);
     batch(good.n_edges * 3, cut_edge);
-    batch(scaled(100, 1000, 1000), cut_anywhere);
+    batch(scaled(40, 1000, 1000), cut_anywhere);
 }
 
 static void truncated(void)
@@ -474,7 +474,7 @@ static void wild_weights(long i, struct damage *d)
 
 static void mutation_batches(void)
 {
-    batch(scaled(200, 1000, 10000), mutation);
+    batch(scaled(80, 1000, 10000), mutation);
     batch(scaled(50, 250, 2500), wild_weights);
 }
 

@@ -411,13 +411,13 @@ static void all_levels_and_cuts(long rounds, int longest)
 static void mixtures(void)
 {
     rng_init(&r, 1);
-    all_levels_and_cuts(60 * test_scale(), 200);
+    all_levels_and_cuts(25 * test_scale(), 200);
 }
 
 static void long_contexts(void)
 {
     rng_init(&r, 2);
-    all_levels_and_cuts(4 * test_scale(), 3000);
+    all_levels_and_cuts(2 * test_scale(), 3000);
 }
 
 /* ---------------------------------------------------------------- tables by distance */

@@ -235,7 +235,7 @@ static void levels_equal_the_reference(void)
 {
     struct rng r;
     rng_init(&r, 1);
-    for (long round = 0; round < 120 * test_scale(); round++) {
+    for (long round = 0; round < 40 * test_scale(); round++) {
         struct attn_job j;
         int from, to;
         random_job(&j, &r, 2e6);
@@ -284,7 +284,7 @@ static void distances_equal_the_reference(void)
 {
     struct rng r;
     rng_init(&r, 11);
-    for (long round = 0; round < 60 * test_scale(); round++) {
+    for (long round = 0; round < 20 * test_scale(); round++) {
         struct attn_job j;
         int from, to;
         random_job(&j, &r, 1e6);
@@ -365,7 +365,7 @@ static void latent_equals_the_reference(void)
 {
     struct rng r;
     rng_init(&r, 13);
-    for (long round = 0; round < 80 * test_scale(); round++) {
+    for (long round = 0; round < 26 * test_scale(); round++) {
         struct attn_job j;
         int from, to;
         latent_job(&j, &r, 1e6);
@@ -407,7 +407,7 @@ static void lists_equal_the_reference(void)
 {
     struct rng r;
     rng_init(&r, 14);
-    for (long round = 0; round < 80 * test_scale(); round++) {
+    for (long round = 0; round < 26 * test_scale(); round++) {
         struct attn_job j;
         if (round % 2)
             latent_job(&j, &r, 4e5);
@@ -453,7 +453,7 @@ static void index_scores_equal_the_reference(void)
     static uint8_t k[64 * 160 * 4] __attribute__((aligned(64)));
     struct rng r;
     rng_init(&r, 15);
-    for (long round = 0; round < 200 * test_scale(); round++) {
+    for (long round = 0; round < 66 * test_scale(); round++) {
         struct index_job j = {.q = iq, .k = k, .type = kv_types[rng_below(&r, 3)]};
         j.d = 1 + (int)rng_below(&r, 130);
         j.weights = rng_below(&r, 4) ? w : NULL;
@@ -562,7 +562,7 @@ static void special_values_equal_the_reference(void)
     static const float special[] = {INFINITY, -INFINITY, NAN, 1e-41f, -0.0f, 3e38f, 65504, 1e-7f};
     struct rng r;
     rng_init(&r, 2);
-    for (long round = 0; round < 100 * test_scale(); round++) {
+    for (long round = 0; round < 33 * test_scale(); round++) {
         struct attn_job j;
         random_job(&j, &r, 2e5);
         random_rows(&j, &r);
@@ -595,7 +595,7 @@ static void tiles_equal_single_rows(void)
 {
     struct rng r;
     rng_init(&r, 3);
-    for (long round = 0; round < 10 * test_scale(); round++) {
+    for (long round = 0; round < 3 * test_scale(); round++) {
         struct attn_job j;
         random_job(&j, &r, 2e6);
         random_rows(&j, &r);
@@ -637,7 +637,7 @@ static void spans_merge_to_the_softmax(void)
 {
     struct rng r;
     rng_init(&r, 4);
-    for (long round = 0; round < 9 * test_scale(); round++) {
+    for (long round = 0; round < 3 * test_scale(); round++) {
         enum dtype type = kv_types[round % KV_N_TYPES];
         struct attn_job j = {
             .n_rows = 1, .lo = lo, .hi = hi, .q = q, .k_type = type, .v_type = type};

@@ -403,7 +403,7 @@ static void quantisers(void)
 static void to_bf16(void)
 {
     rng_init(&rng, 8);
-    for (long s = 0; s < 20 * test_scale(); s++)
+    for (long s = 0; s < 10 * test_scale(); s++)
         for (int mode = 0; mode < X_MODES; mode++) {
             const int64_t n = 1 + rng_below(&rng, 200), ld = n + (n & 1);
             float *x = get((size_t)n * 4);

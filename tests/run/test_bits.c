@@ -734,7 +734,7 @@ static void golden_folder(const char *folder, const char *begin, int32_t n, int 
 
 static void golden_arch(void)
 {
-    golden_folder("golden/arch", "", scaled(70, 80, 200), scaled(3, 5, N_WAYS),
+    golden_folder("golden/arch", "", scaled(40, 80, 200), scaled(1, 5, N_WAYS),
                   scaled(1, 1, N_DRIVERS));
 }
 

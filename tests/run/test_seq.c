@@ -295,7 +295,7 @@ static void run_scripts(const struct kind *k, int n_scripts)
 
 static void test_scripts(void)
 {
-    int n = test_scale() >= 100 ? 10000 : test_scale() >= 10 ? 3000 : 600;
+    int n = test_scale() >= 100 ? 10000 : test_scale() >= 10 ? 3000 : 250;
     for (int i = 0; i < N_KINDS; i++)
         run_scripts(&kinds[i], (n + N_KINDS - 1) / N_KINDS);
 }

@@ -793,7 +793,7 @@ static void random_texts(void)
                                            "llama-3", "harmony",     "glm",
                                            "gemma",   "functionary", "generic"};
     uint64_t rng = 1;
-    for (long k = 0; k < 300 * test_scale(); k++) {
+    for (long k = 0; k < 100 * test_scale(); k++) {
         char text[512] = "";
         for (int i = 0; i < 24; i++) {
             rng = rng * 6364136223846793005u + 1442695040888963407u;

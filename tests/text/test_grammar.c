@@ -607,7 +607,7 @@ static void masks_are_the_truth(void)
     struct vocab *vocab = small_vocab();
     struct trie *trie = trie_new(vocab, NULL);
     struct small s = {.v = malloc(MOST_NODES * sizeof *s.v)};
-    long n_masks = 0, n_open = 0, n = 600 * test_scale();
+    long n_masks = 0, n_open = 0, n = 300 * test_scale();
     for (long i = 0; i < n && !test_bad; i++) {
         char text[LONGEST + 1];
         struct pith_error err = {0};

@@ -201,7 +201,7 @@ static void compiling_can_be_ended(void)
         pith_grammar_close(open_within(in, &text, &w, &err));
         CHECK_MSG(a.n > 0 && a.widest <= 65536, "%s: asked %d times, once after %llu steps",
                   in->name, a.n, (unsigned long long)a.widest);
-        int times = a.n, stride = times / (20 * test_scale()) + 1;
+        int times = a.n, stride = times / (7 * test_scale()) + 1;
         for (int k = 0; k < times && !test_bad; k += stride) {
             struct pith_work again = PITH_WORK_INIT;
             a = (struct asked){.stop_at = k};

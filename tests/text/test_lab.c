@@ -7,8 +7,8 @@
  * looked at. The worst that were ever found are tests/lab/KIND-n, where each run begins, with
  * fuzz/corpus.
  *
- * TEST_SCALE 1: 40 inputs a kind, 10: 120, 100: for TEST_LAB_SECONDS (300) each, where also the
- * time of an input has a bound: work that nobody counts shows there.
+ * TEST_SCALE 1: 4 inputs a kind beside its worst, 10: 120, 100: for TEST_LAB_SECONDS (300) each,
+ * where also the time of an input has a bound: work that nobody counts shows there.
  * TEST_SEED: another search. TEST_LAB_KEEP=1: the worst are written to tests/lab. */
 #include <dirent.h>
 #include <errno.h>
@@ -447,12 +447,12 @@ static void search(const struct kind *k)
     test_seed();
     for (int i = 0; k->seeds[i]; i++)
         try_one(k, &p, (struct input){.p = strdup(k->seeds[i]), .n = strlen(k->seeds[i])});
-    snprintf(prefix, sizeof prefix, "%s-", k->name);
+    snprintf(prefix, sizeof prefix, test_scale() >= 10 ? "%s-" : "%s-0", k->name);
     try_folder(k, &p, "tests/lab", prefix);
     snprintf(corpus, sizeof corpus, "fuzz/corpus/%s", k->corpus ? k->corpus : "");
     if (test_scale() >= 10)
         try_folder(k, &p, k->corpus ? corpus : NULL, "");
-    long n = test_scale() >= 100 ? 100000000 : test_scale() >= 10 ? 120 : 40;
+    long n = test_scale() >= 100 ? 100000000 : test_scale() >= 10 ? 120 : 4;
     for (long i = 0; i < n && test_bad < 5 && (test_scale() < 100 || test_cpu_seconds() < until);
          i++) {
         qsort(p.in, (size_t)p.n, sizeof *p.in, by_score);

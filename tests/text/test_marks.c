@@ -307,7 +307,8 @@ static void check_payload(const char *file, const json_t *c, const struct jinja 
 static void check_case(const char *file, const json_t *c, const struct jinja *t, struct rng *rng)
 {
     char one[80];
-    all.cases++;
+    if (all.cases++ % 4 && test_scale() < 10)
+        return;
     check_ids(file, c, t);
     for (int keys = 0; keys < 2; keys++) {
         check_payload(file, c, t, (struct payload){SIGN, SIGN, keys, -1, 0});
@@ -395,7 +396,9 @@ static void templates(void)
            "with markers: %d forged, %d written by the template too\n",
            markers.n, all.cases, all.rendered, all.same, all.differ, all.signs, all.marked,
            all.forged, all.rewritten);
-    CHECK(all.cases > 1000 && all.rendered > 1000 && all.signs > 10000 && all.same > 2000);
+    int part = test_scale() < 10 ? 8 : 1; /* every fourth case */
+    CHECK(all.cases > 1000 && all.rendered > 1000 / part && all.signs > 10000 / part &&
+          all.same > 2000 / part);
     vocab_free(all.control);
     vocab_free(all.user);
     str_deinit(&s);
