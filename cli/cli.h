@@ -199,6 +199,10 @@ struct model_opts {
     {.name = "--store-limit", .meta = "BYTES", ARG_FIELD(opts, member.store_limit, ARG_SIZE),      \
      .lo = 1, .dflt = "32G",                                                                       \
      .help = "bytes in that folder; what was unused for longest goes first"}
+#define ARGS_LORA(opts, member)                                                                    \
+    {.name = "--lora", .meta = "FILE[:SCALE]", ARG_FIELD(opts, member, ARG_TEXTS),                 \
+     .help = "add a low-rank adapter (GGUF) to the model, SCALE times (1); may be given several "  \
+             "times"}
 #define CACHE_TYPES "f32|f16|bf16|q8_0|q5_1|q5_0|q4_1|q4_0|iq4_nl"
 #define ARGS_MODEL_CACHE(opts, member)                                                             \
     {.name = "--cache-type-k", ARG_FIELD(opts, member.cache_k, ARG_CHOICE),                        \
@@ -238,6 +242,17 @@ pith_session *cli_session_try(pith_model *m, const struct model_opts *o, int32_t
 /* n_ctx: as pith_session_params; the other fields of *params are kept. */
 pith_session *cli_session_open(pith_model *m, const struct model_opts *o, int32_t n_ctx,
                                struct pith_session_params *params, int *code);
+/* Adapters (lora.c): FILE[:SCALE] each. What was opened is in *out whatever is returned. */
+enum { CLI_LORAS = 16 };
+struct cli_loras {
+    struct pith_adapter_use use[CLI_LORAS];
+    char path[CLI_LORAS][512];
+    int n;
+    int32_t rank; /* the largest */
+};
+pith_status cli_loras_open(pith_model *m, const struct arg_texts *said, struct cli_loras *out,
+                           struct pith_error *err);
+void cli_loras_close(struct cli_loras *l);
 /* Fills what *params says of threads, measuring for auto, and sets the priority (threads.c).
  * Returns an exit code. */
 int cli_threads(const struct thread_opts *o, int chatty, struct pith_model_params *params);

@@ -20,8 +20,16 @@ struct server_alias { /* a further name that a request may say; one of several m
     int model; /* index */
     int told;  /* the list of models tells it */
 };
+enum { SERVER_LORAS = 16 };
+struct server_lora { /* an adapter, and how much of it requests have that do not say */
+    pith_adapter *adapter;
+    float scale;
+    char path[512];
+};
 struct server_loaded {
     pith_model *model;
+    struct server_lora lora[SERVER_LORAS]; /* [n_loras] */
+    int n_loras;
     pith_session *generate, *embed, *rank; /* for text, vectors, scores; any may be NULL */
     int32_t n_embed, n_rank;               /* n_batch of the last two: most tokens of an input */
     int (*progress)(

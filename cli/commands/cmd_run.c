@@ -18,6 +18,7 @@ struct opts {
     int64_t keep, discard, ga_n, ga_w, block, steps;
     const char *surest;
     struct form_opts form;
+    struct arg_texts lora;
     int ignore_eog, literal, context_shift, raw, show_thinking;
 };
 
@@ -86,6 +87,7 @@ static const struct arg args[] = {
      .help = "go on after the end token"},
     {.name = "--literal", ARG_FIELD(struct opts, literal, ARG_SWITCH),
      .help = "control tokens spelled out in the prompt are plain text"},
+    ARGS_LORA(struct opts, lora),
     ARGS_STORE(struct opts, model),
     ARGS_MODEL(struct opts, model),
     {0},
@@ -342,6 +344,7 @@ struct running {
     pith_sampler *sampler;
     pith_grammar *grammar;
     struct form form;
+    struct cli_loras loras;
     json_t *variables;
     int fills_in; /* the model does, masks */
 };
@@ -440,6 +443,23 @@ static int32_t whole_steps(const struct running *r)
     return n < MOST ? n : MOST;
 }
 
+static int open_loras(struct running *r, struct pith_session_params *params)
+{
+    struct pith_error err = {0};
+    if (cli_loras_open(r->m, &r->o->lora, &r->loras, &err) != PITH_OK)
+        return cli_fail(&err);
+    params->n_adapters = r->loras.n ? 1 : 0;
+    params->adapter_rank = r->loras.rank;
+    return CLI_OK;
+}
+
+static int adapt(struct running *r)
+{
+    struct pith_error err = {0};
+    pith_status st = pith_adapt(r->s, 0, r->loras.use, r->loras.n, &err);
+    return st == PITH_OK ? CLI_OK : cli_fail(&err);
+}
+
 /* Everything behind the prompt. */
 static int run_prompt(struct running *r, char *text, size_t n_bytes)
 {
@@ -458,7 +478,14 @@ static int run_prompt(struct running *r, char *text, size_t n_bytes)
         session_params.n_batch = n_ctx = whole_steps(r);
     if (r->sampler && !code)
         r->s = cli_session_open(r->m, &o->model, n_ctx, &session_params, &code);
+}
+
+        code = open_loras(r, &session_params);
+    if (r->sampler && !code)
+        r->s = cli_session_open(r->m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
     if (r->s)
+        code = adapt(r);
+    if (r->s && !code)
         code = load_session(o, r->s, r->sampler);
     if (goes_on(o)) /* with the file's */
         o->sampler.seed = -1;
@@ -540,6 +567,7 @@ static int run(void *opts)
     pith_sampler_close(r.sampler);
     pith_grammar_close(r.grammar);
     pith_session_close(r.s);
+    cli_loras_close(&r.loras);
     cli_form_close(&r.form);
     pith_model_close(r.m);
     json_decref(r.variables);

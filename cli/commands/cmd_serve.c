@@ -22,6 +22,7 @@ struct opts {
     double models_idle, gap, read_timeout, request_timeout, shutdown_timeout;
     int schema_order, no_store_dir, share_prefixes, lazy, embeddings, quiet, no_web, open_metrics,
         strict_fields, strict_model, no_slots;
+    struct arg_texts lora;
 };
 
 /* clang-format off */
@@ -103,6 +104,7 @@ static const struct arg args[] = {
     {.name = "--prefix-store", .meta = "BYTES", ARG_FIELD(struct opts, store, ARG_SIZE), .lo = 0,
      .dflt = "1G", .help = "memory for beginnings of conversations that may come again; 1G is an "
          "eighth of what is left where that is less"},
+    ARGS_LORA(struct opts, lora),
     {.name = "--store-dir", .meta = "DIR", ARG_FIELD(struct opts, model.store_dir, ARG_TEXT),
      .otherwise = "prefixes/ in $PITH_CACHE or ~/.cache/pith",
      .help = "keep them in this folder, too, so that a later start need not compute them again; "
@@ -302,6 +304,11 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
                  (long long)sp.n_tokens, (long long)n_ctx);
         return err->code;
     }
+    for (int i = 0; i < out->n_loras; i++) {
+        int32_t rank = pith_adapter_rank(out->lora[i].adapter);
+        sp.n_adapters = sp.n_seq; /* each may have others */
+        sp.adapter_rank = rank > sp.adapter_rank ? rank : sp.adapter_rank;
+    }
     struct model_opts bare = o->model, kept = o->model;
     bare.store_dir = NULL;                    /* inputs to embed have no prefixes */
     bare.n_ctx = makes_text ? 0 : bare.n_ctx; /* of which the other session tells */
@@ -324,6 +331,21 @@ static pith_status open_sessions(const struct loading *l, struct server_loaded *
     return out->rank || !info.n_labels ? PITH_OK : err->code;
 }
 
+/* The adapters are the server's, whatever this returns. */
+static pith_status open_loras(const struct opts *o, struct server_loaded *out,
+                              struct pith_error *err)
+{
+    struct cli_loras loras = {0};
+    pith_status st = cli_loras_open(out->model, &o->lora, &loras, err);
+    for (; out->n_loras < loras.n; out->n_loras++) {
+        struct server_lora *to = &out->lora[out->n_loras];
+        to->adapter = (pith_adapter *)(uintptr_t)loras.use[out->n_loras].adapter;
+        to->scale = loras.use[out->n_loras].scale;
+        memcpy(to->path, loras.path[out->n_loras], sizeof to->path);
+    }
+    return st;
+}
+
 static int tell_progress(void *ctx, const char *stage, double fraction, uint64_t bytes)
 {
     struct server_loaded *out = ctx;
@@ -344,6 +366,8 @@ static pith_status load(void *ctx, const char *path, struct server_loaded *out,
     mp.progress = tell_progress;
     mp.progress_ctx = out;
     out->model = cli_model_try(&o, &mp, err, &l->code);
+    if (out->model && open_loras(l->o, out, err) != PITH_OK)
+        return err->code;
     if (out->model)
         return open_sessions(l, out, err);
     if (l->code)

@@ -20,6 +20,9 @@ void api_infill(struct server *s, struct exchange *x);
 /* api_slots.c */
 void api_slots(struct server *s, struct exchange *x);
 void api_slot(struct server *s, struct exchange *x);
+/* api_lora.c */
+void api_lora(struct server *s, struct exchange *x);
+void api_lora_set(struct server *s, struct exchange *x);
 /* api_rerank.c */
 void api_rerank(struct server *s, struct exchange *x);
 /* api_responses.c */

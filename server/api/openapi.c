@@ -101,6 +101,9 @@ static const struct {
             "json_schema": {"type": "object", "additionalProperties": false, "properties": {
                 "name": {"type": "string"}, "description": {"type": "string"},
                 "strict": {"type": "boolean"}, "schema": {"type": ["object", "boolean"]}}}}})},
+    {F_lora, E_SAMPLES | E_LORA, JSON({"items": {
+        "type": "object", "required": ["id"], "properties": {
+            "id": {"type": "integer", "minimum": 0}, "scale": {"type": "number"}}}})},
     {F_dry_sequence_breakers, E_SAMPLES, JSON({"items": {"type": "string", "minLength": 1}})},
     {F_encoding_format, E_EMBED, JSON({"enum": ["float", "base64"]})},
 };

@@ -75,6 +75,11 @@ const struct route routes[] = {
      "what runs, a row for each that may at a time"},
     {"POST", "/slots/*", WAITS, E_SLOTS, api_slot,
      "with ?action=save, restore or erase: the tokens of the last request that had this id_slot"},
+    {"GET", "/lora-adapters", MODEL | ROUTE_LIST, 0, api_lora,
+     "the adapters that were given with --lora, and how much of each requests have that do not "
+     "say"},
+    {"POST", "/lora-adapters", MODEL | ROUTE_ADMIN | ROUTE_LIST, E_LORA, api_lora_set,
+     "sets that; the body may be the list itself"},
     {"GET", "/v1/report", WAITS, 0, api_report,
      "the execution report: what ran, where, how fast, and what fell back"},
     {"GET", "/v1/machine", WAITS, 0, api_machine,

@@ -3,6 +3,7 @@
 #define PITH_SERVER_MODELS_HOSTED_H
 
 #include "server/json.h"
+#include "server/server.h"
 #include <stdatomic.h>
 
 struct exchange;
@@ -24,6 +25,9 @@ struct hosted {
     pith_model *model;
     pith_session *generate, *embed, *rank; /* any may be NULL */
     int32_t n_embed, n_rank;               /* most tokens in one step of the last two */
+    struct server_lora lora[SERVER_LORAS]; /* [n_loras] */
+    int n_loras;
+    _Atomic(float) lora_scale[SERVER_LORAS]; /* where a request does not say */
     const pith_template *template;         /* NULL: the plain fallback */
     const pith_template *tool_template;    /* of conversations with tools; NULL: the same */
     pith_template *own_template;

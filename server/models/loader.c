@@ -129,6 +129,10 @@ static pith_status open_model(struct hosted *h, uint64_t *bytes, struct pith_err
     h->rank = made.rank;
     h->n_embed = made.n_embed;
     h->n_rank = made.n_rank;
+    h->n_loras = made.n_loras;
+    memcpy(h->lora, made.lora, sizeof h->lora);
+    for (int i = 0; i < h->n_loras; i++)
+        atomic_store(&h->lora_scale[i], h->lora[i].scale);
     if (st != PITH_OK)
         return st;
     struct pith_model_info info = {.size = sizeof info};
@@ -175,6 +179,9 @@ void loader_close(struct hosted *h)
     pith_session_close(h->generate);
     pith_session_close(h->embed);
     pith_session_close(h->rank);
+    for (int i = 0; i < h->n_loras; i++)
+        pith_adapter_close(h->lora[i].adapter);
+    h->n_loras = 0;
     pith_model_close(h->model);
     h->sched = NULL;
     h->own_template = NULL;

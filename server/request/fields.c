@@ -168,7 +168,7 @@ static int is_foreign(const char *name)
 {
     static const char *const names[] = {
         "top_a",    "tfs",         "tfs_z",      "typical",  "rep_pen",   "rep_pen_range",
-        "min_keep", "lora",        "min_length", "max_time", "do_sample", "num_beams",
+        "min_keep", "min_length", "max_time", "do_sample", "num_beams",
         "skew",     "num_predict", "num_keep",   "models",   "mode",      "reasoning",
         "include",  "cache",       "truncate",   "verbosity"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

@@ -31,6 +31,7 @@ enum {
     E_PEER = E_COMPLETION | E_INFILL, /* llama.cpp's own */
     E_SLOTS = 524288,
     E_RERANK = 1048576,
+    E_LORA = 2097152,
     E_OLLAMA = E_OLLAMA_CHAT | E_OLLAMA_GENERATE,
     E_MADE = E_CHAT | E_COMPLETE,                                      /* OpenAI's older two */
     E_TALKS = E_CHAT | E_RESPONSES | E_MESSAGES | E_OLLAMA_CHAT,       /* conversations */

@@ -166,7 +166,8 @@ int request_take(struct hosted *m, struct exchange *x, const struct fields *b, s
     r->tenant = exchange_tenant(x);
     r->gone = exchange_gone(x);
     r->deadline = request_deadline(x, field_real(b, F_timeout));
-    return request_ends(m, b, r, f) && request_sampler(m, b, r, f) && (!b->v[F_stop] ||
+    return request_ends(m, b, r, f) && request_sampler(m, b, r, f) &&
+           request_loras(m, b, r, f) && (!b->v[F_stop] ||
         take_stops(b->v[F_stop], r, f)) &&
            (request_format_waits(b) || request_format(m, b, NULL, r, f));
 }

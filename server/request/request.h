@@ -70,6 +70,10 @@ int request_ends(struct hosted *m, const struct fields *b, struct request *r, st
 uint64_t request_seed(const struct fields *b);
 /* How tokens are chosen, by the fields of a body. */
 int request_sampler(struct hosted *m, const struct fields *b, struct request *r, struct fault *f);
+/* lora.c: its adapters, by the field or as they are set now. */
+int request_loras(struct hosted *m, const struct fields *b, struct request *r, struct fault *f);
+/* [scale of each adapter] as a list says; 0: *f. */
+int request_lora_scales(const struct hosted *m, const json_t *list, float *scale, struct fault *f);
 /* When a request that may take so many seconds is given up (0: it does not say; the server's
  * limit); 0: never. */
 int64_t request_deadline(const struct exchange *x, double seconds);

@@ -57,20 +57,30 @@ int settings_put(json_t *j, const struct pith_sampler_params *p, const struct fi
     return !bad;
 }
 
+static json_t *loras(const struct request *r)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < r->n_loras; i++)
+        json_array_append_new(list, json_pack("{s:i, s:o}", "id", r->lora_id[i], "scale",
+                                              real(r->lora[i].scale)));
+    return list;
+}
+
 json_t *settings_json(const struct request *r, const struct fields *b)
 {
     const struct pith_sampler_params *p = &r->sampler;
     json_t *j = json_pack("{s:I, s:I, s:I}", "n_predict", (json_int_t)r->n_max, "max_tokens",
                           (json_int_t)r->n_max, "seed", (json_int_t)p->seed);
     json_t *rest =
-        json_pack("{s:o, s:I, s:I, s:b, s:b, s:i, s:b, s:I, s:o, s:o, s:o, s:b, s:b, s:[]}", "stop",
+        json_pack("{s:o, s:I, s:I, s:b, s:b, s:i, s:b, s:I, s:o, s:o, s:o, s:b, s:b, s:o}", "stop",
                   or_default(b, F_stop, json_array()), "n_keep", (json_int_t)r->n_keep, "n_discard",
                   (json_int_t)r->n_discard, "ignore_eos", r->ignore_eos, "stream",
                   field_bool(b, F_stream), "n_probs", r->n_logprobs > 0 ? r->n_logprobs : 0,
                   "context_shift", r->shifts, "min_tokens", (json_int_t)field_int(b, F_min_tokens),
                   "logit_bias", biases(r), "grammar", or_default(b, F_grammar, json_string("")),
                   "samplers", or_default(b, F_samplers, json_array()), "post_sampling_probs",
-                  r->left, "timings_per_token", field_bool(b, F_timings_per_token), "lora");
+                  r->left, "timings_per_token", field_bool(b, F_timings_per_token), "lora",
+                  loras(r));
     int ok = j && rest && settings_put(j, p, b) && !json_object_update(j, rest);
     json_decref(rest);
     if (ok)

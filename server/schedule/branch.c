@@ -435,7 +435,8 @@ static void share_prompt(struct sched *s, struct branch *b, int32_t out)
     for (int i = 0; i < s->n_shares; i++) {
         for (struct branch *o = s->share[i].first; o; o = o->next) {
             if ((s->apart && o->share != b->share) || o->seq >= 0 || o->beside || o->n_made ||
-                o->n != b->n || tells_prompt(o) || s->n_held == s->n_seq ||
+                o->n != b->n || !same_adapters(o->r, b->r) || tells_prompt(o) ||
+                s->n_held == s->n_seq ||
                 o->share->n_held >= s->parallel || o->r->forgets ||
                 memcmp(o->token, b->token, (size_t)b->n * sizeof *b->token) != 0)
                 continue;

@@ -106,13 +106,21 @@ static int64_t common(const int32_t *a, const int32_t *b, int64_t n)
     return i;
 }
 
+int same_adapters(const struct request *a, const struct request *b)
+{
+    int same = a->n_loras == b->n_loras;
+    for (int i = 0; same && i < a->n_loras; i++)
+        same = a->lora[i].adapter == b->lora[i].adapter && a->lora[i].scale == b->lora[i].scale;
+    return same;
+}
+
 /* 1: a branch that is in its prompt, and gets on with it, is about to compute pages that this one
  * needs as well: it waits for them. */
 static int follows_another(const struct sched *s, const struct branch *b)
 {
     for (int i = 0; i < s->n_seq; i++) {
         const struct branch *o = s->seq[i];
-        if (!o || (s->apart && o->share != b->share) || o->n_made ||
+        if (!o || (s->apart && o->share != b->share) || o->n_made || !same_adapters(o->r, b->r) ||
             o->moved + HELD_BACK < s->steps)
             continue;
         int64_t n = common(o->token, b->token, o->n < b->n ? o->n : b->n);
@@ -164,7 +172,9 @@ static enum admission admit(struct sched *s, struct branch *b)
     int32_t q = take_seq(s, t);
     if (q < 0)
         return NO_ROOM;
-    pith_salt(s->hosted->generate, q, t->salt, strlen(t->salt), NULL); /* it is empty */
+    /* It is empty, and there are as many sets of adapters as sequences. */
+    pith_salt(s->hosted->generate, q, t->salt, strlen(t->salt), NULL);
+    pith_adapt(s->hosted->generate, q, b->r->lora, b->r->n_loras, NULL);
     if (!alone &&
         pith_reuse(s->hosted->generate, q, b->token, (size_t)b->n, &kept, NULL) != PITH_OK)
         kept = 0; /* the step will tell what is wrong */

@@ -69,6 +69,8 @@ struct request {
     int64_t predict_ns; /* a choice that has a line end is over so long after its first token; 0:
                            never */
     int left; /* tell what the samplers left for the draw instead of the model's probabilities */
+    struct pith_adapter_use lora[SERVER_LORAS]; /* [n_loras] adapters of its text */
+    int lora_id[SERVER_LORAS], n_loras; /* lora_id: their numbers */
     int n_logprobs; /* -1: none (a whole pass over the logits less); 0: the token's own alone */
     int rank;       /* logprob_sum is wanted */
     int echo;       /* tell the logprobs of the prompt, too */

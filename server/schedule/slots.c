@@ -82,7 +82,8 @@ static int32_t borrow(const struct sched *s, const struct tenant *of)
 {
     for (int32_t q = 0; q < s->n_seq; q++) {
         const char *salt = s->share[of->index].salt;
-        if (!s->seq[q] && pith_salt(s->hosted->generate, q, salt, strlen(salt), NULL) == PITH_OK)
+        if (!s->seq[q] && pith_salt(s->hosted->generate, q, salt, strlen(salt), NULL) == PITH_OK &&
+            pith_adapt(s->hosted->generate, q, NULL, 0, NULL) == PITH_OK)
             return q;
     }
     return -1;

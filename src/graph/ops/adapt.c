@@ -165,8 +165,8 @@ static const float *reach(const struct tensor *t, int device,
     return base ? (const float *)(const void *)(base + at->offset) : NULL;
 }
 
-void adapters_bind(const struct adapter_sets *a, int device, void *(*address)(const struct buffer *),
-                   struct adapter_at *out)
+void adapters_bind(const struct adapter_sets *a, int device,
+                   void *(*address)(const struct buffer *), struct adapter_at *out)
 {
     for (int64_t i = 0; i < (int64_t)a->n_sets * a->n_adapted * ADAPTER_USES; i++) {
         const struct adapter_use *u = &a->use[i];

@@ -46,8 +46,8 @@ int64_t adapt_input(const struct call *c, int64_t r);
 
 /* For backends: writes for device `device` what kernels see, [n_sets][n_adapted][ADAPTER_USES];
  * address: of a buffer's first byte. */
-void adapters_bind(const struct adapter_sets *a, int device, void *(*address)(const struct buffer *),
-                   struct adapter_at *out);
+void adapters_bind(const struct adapter_sets *a, int device,
+                   void *(*address)(const struct buffer *), struct adapter_at *out);
 uint64_t adapters_table(int64_t n_sets, int64_t n_adapted); /* bytes of that */
 
 #endif

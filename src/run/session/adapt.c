@@ -21,9 +21,9 @@ struct adapter_set {
 pith_status adapt_take_params(struct pith_session *s, const struct pith_session_params *p,
                               struct pith_error *err)
 {
-    if (p->n_adapters < 0 || p->n_adapters > 4096 || p->adapter_rank < 0 || p->adapter_rank > 4096)
+    if (p->n_adapters < 0 || p->n_adapters > 65536 || p->adapter_rank < 0 || p->adapter_rank > 4096)
         return error_set(err, PITH_RANGE,
-                         "n_adapters is %d and adapter_rank %d, wanted 0..4096 of each",
+                         "n_adapters is %d and adapter_rank %d, wanted 0..65536 and 0..4096",
                          p->n_adapters, p->adapter_rank);
     s->n_sets = p->n_adapters;
     s->adapter_rank = !p->n_adapters ? 0 : p->adapter_rank ? p->adapter_rank : 64;
