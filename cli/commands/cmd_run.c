@@ -477,12 +477,9 @@ static int run_prompt(struct running *r, char *text, size_t n_bytes)
     if (r->fills_in) /* each step has all of it */
         session_params.n_batch = n_ctx = whole_steps(r);
     if (r->sampler && !code)
-        r->s = cli_session_open(r->m, &o->model, n_ctx, &session_params, &code);
-}
-
         code = open_loras(r, &session_params);
     if (r->sampler && !code)
-        r->s = cli_session_open(r->m, &o->model, (int32_t)o->model.n_ctx, &session_params, &code);
+        r->s = cli_session_open(r->m, &o->model, n_ctx, &session_params, &code);
     if (r->s)
         code = adapt(r);
     if (r->s && !code)
