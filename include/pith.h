@@ -1061,7 +1061,9 @@ typedef enum pith_surest {
 struct pith_generate_params {
     size_t size;
     int32_t seq;
-    const char *prompt; /* terminated text; or tokens below */
+    /* Terminated text; or tokens below. Of models with an encoder it is what that reads (n_kept: all
+     * of it, when the sequence's memory is of the same), and the decoder begins anew. */
+    const char *prompt;
     const int32_t *tokens;
     size_t n_tokens;
     int32_t n_max; /* most tokens to make; -1: until the end token; -2: until the context is full,

@@ -301,7 +301,8 @@ static int generate(struct opts *o, pith_session *s, pith_sampler *sampler, cons
     struct pith_generate_result result = {.size = sizeof result, .unfed = -1};
     if (o->n == 0) {
         double began = cli_seconds();
-        if (pith_prefix(s, 0, ids, (size_t)n_ids, NULL, &err) != PITH_OK)
+        if ((pith_encoder_most(s) ? pith_encode(s, 0, ids, (size_t)n_ids, &err)
+                                  : pith_prefix(s, 0, ids, (size_t)n_ids, NULL, &err)) != PITH_OK)
             return cli_fail(&err);
         result.n_prompt = (int32_t)n_ids;
         result.prefill_ns = (int64_t)(1e9 * (cli_seconds() - began));
@@ -347,6 +348,7 @@ struct running {
     struct cli_loras loras;
     json_t *variables;
     int fills_in; /* the model does, masks */
+    int reads;    /* it has an encoder, which reads the prompt */
 };
 
 static int talk(struct running *r, char *text, size_t n)
@@ -423,7 +425,13 @@ static int open_model(struct running *r, const char *text, size_t n)
                        "%s is an encoder and makes no text; 'pith logits' gives its output",
                        r->o->model.path);
     r->fills_in = !info.causal;
+    r->reads = info.encoder;
     code = r->fills_in ? check_masks(r->o, r->m) : CLI_OK;
+    if (r->reads && r->o->session)
+        code = cli_say(CLI_USE,
+                       "found --session, and the prompt of %s is what its encoder reads: there is "
+                       "no text that goes on; leave it out",
+                       r->o->model.path);
     if (code)
         return code;
     code = cli_form_open(&r->o->form, r->m, &r->form, r->variables);
@@ -432,7 +440,7 @@ static int open_model(struct running *r, const char *text, size_t n)
     return is_text(r->o, &r->form) ? refuse_text(r->o) : check_question(text, n);
 }
 
-/* Positions of a model that fills in masks. */
+/* Positions of a model that fills in masks, or that reads its prompt at once. */
 static int32_t whole_steps(const struct running *r)
 {
     enum { USUAL = 4096, MOST = 65536 };
@@ -474,7 +482,7 @@ static int run_prompt(struct running *r, char *text, size_t n_bytes)
     if (r->sampler && pith_sampler_grammar(r->sampler, r->grammar, NULL) != PITH_OK)
         code = cli_no_memory();
     int32_t n_ctx = (int32_t)o->model.n_ctx;
-    if (r->fills_in) /* each step has all of it */
+    if (r->fills_in || r->reads) /* a step has all of it */
         session_params.n_batch = n_ctx = whole_steps(r);
     if (r->sampler && !code)
         code = open_loras(r, &session_params);

@@ -219,6 +219,38 @@ done
 gives cache_head_size 2 'heads of V have 16 elements, a cache of q8_0 needs a multiple of 32' run \
     "$m" -p x --cache-type-v q8_0 </dev/null
 
+# a model whose encoder reads what its decoder writes about
+t5=$dir/t5.gguf
+gives t5_synth 0 '' synth "$t5" --arch t5 --seed 3
+read_ids=9,2,6,5,3,5,8,30,31
+gives t5_logits 0 '' logits "$t5" --encoder-tokens $read_ids --tokens 0,4,9,11 --out "$dir/a"
+echo "9 2 6 5 3 5 8 30 31" >"$dir/ids"
+gives t5_pieces 0 '' logits "$t5" --encoder-tokens "@$dir/ids" --tokens 0,4,9,11 --out "$dir/b" \
+    --chunk 3 -t 2
+cmp -s "$dir/a" "$dir/b"
+same t5_same_bits $? 0
+gives t5_other 0 '' logits "$t5" --encoder-tokens 9,2,6 --tokens 0,4,9,11 --out "$dir/b"
+cmp -s "$dir/a" "$dir/b"
+same t5_other_bits $? 1
+gives t5_without 1 '\-\-encoder-tokens: t5 has an encoder' logits "$t5" --tokens 0 --out "$dir/c"
+gives t5_none 1 '\-\-encoder-tokens: llama has no encoder' logits "$m" --encoder-tokens 4 \
+    --tokens 1 --out "$dir/c"
+gives t5_bad_id 2 'token 1 is 999999' logits "$t5" --encoder-tokens 4,999999 --tokens 0 \
+    --out "$dir/c"
+gives t5_bad_number 1 '\-\-encoder-tokens: number 2 is "x"' logits "$t5" --encoder-tokens 4,x \
+    --tokens 0 --out "$dir/c"
+gives t5_too_long 2 'n_prompt = 9, at most 4' logits "$t5" --encoder-tokens $read_ids --tokens 0 \
+    --out "$dir/c" -c 4
+[ ! -e "$dir/c" ]
+same t5_no_file $? 0
+gives t5_run 0 '' run "$t5" -p 'a b c' -n 5 --temp 0 --ignore-eog
+gives t5_shifts 0 '' run "$t5" -p 'a b c' -n 40 -c 16 --temp 0 --ignore-eog --context-shift
+gives t5_read 0 '' run "$t5" -p 'a b c' -n 0
+gives t5_full 2 'n_prompt = 1, n_ctx = 16' run "$t5" -p 'a b c' -n 40 -c 16 --ignore-eog
+gives t5_prompt_too_long 2 'the encoder.s text exceeds' run "$t5" -p "$(printf 'ab %.0s' \
+    $(seq 99))" -n 4 -c 16
+gives t5_session 1 'found --session' run "$t5" -p 'a b c' -n 5 --session "$dir/t5.session"
+
 # logits: sizes, chunks, threads and files of ids give the same bytes
 ids=3,1,4,1,5,9,2,6,5,3,5,8
 gives logits 0 '' logits "$m" --tokens $ids --out "$dir/a"

@@ -348,6 +348,54 @@ static void refused(void)
     make_model("t5");
 }
 
+/* ---------------------------------------------------------------- text */
+
+/* pith_generate: the prompt is the encoder's; the decoder begins with its start token. */
+static void generates(void)
+{
+    enum { N = 20 };
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_generate_params p = PITH_GENERATE_PARAMS_INIT;
+    struct pith_generate_result r = PITH_GENERATE_RESULT_INIT;
+    struct open o = open_seqs(2);
+    int32_t text[TEXT], other[30], made[N + 1] = {0}, held[N + 4];
+    REQUIRE(o.s, "no session");
+    for (int i = 0; i < TEXT; i++)
+        text[i] = text_at(1, i);
+    for (int i = 0; i < 30; i++)
+        other[i] = text_at(2, i);
+    must_read(o.s, 0, 1, TEXT);
+    for (int i = 0; i < N; i++) { /* the same by hand, the best token each time */
+        CHECK(pith_feed(o.s, 0, &made[i], 1, &err) == PITH_OK);
+        const float *x = pith_logits(o.s, 0);
+        for (int v = 1; v < V; v++)
+            made[i + 1] = x[v] > x[made[i + 1]] ? v : made[i + 1];
+    }
+    p.seq = 1;
+    p.tokens = text;
+    p.n_tokens = TEXT;
+    p.n_max = N;
+    p.ignore_eog = 1;
+    for (int again = 0; again < 3; again++) {
+        CHECK_MSG(pith_generate(o.s, &p, &r, &err) == PITH_OK, "%s", err.msg);
+        CHECK(r.n_prompt == TEXT && r.n_generated == N && pith_encoded(o.s, 1) == TEXT);
+        CHECK_MSG(r.n_kept == (again ? TEXT : 0), "%d kept", r.n_kept);
+        CHECK(pith_tokens(o.s, 1, held, N + 4) == N && !memcmp(held, made, N * sizeof *made));
+        CHECK(r.unfed == made[N]);
+    }
+    p.tokens = other;
+    p.n_tokens = 30;
+    CHECK(pith_generate(o.s, &p, &r, &err) == PITH_OK && r.n_kept == 0 && r.n_prompt == 30);
+    CHECK(pith_encoded(o.s, 1) == 30 && pith_tokens(o.s, 1, held, N + 4) == N);
+    CHECK(memcmp(held, made, N * sizeof *made));
+    p.n_tokens = 0;
+    CHECK(pith_generate(o.s, &p, &r, &err) == PITH_RANGE && pith_encoded(o.s, 1) == 30);
+    p.seq = 2;
+    p.n_tokens = 30;
+    CHECK(pith_generate(o.s, &p, &r, &err) == PITH_RANGE && strstr(err.msg, "sequence 2"));
+    close_it(&o);
+}
+
 /* A start token that the vocabulary does not have. */
 static void bad_keys(void)
 {
@@ -410,6 +458,7 @@ int main(void)
     TEST(stored_pages);
     TEST(refused);
     TEST(bad_keys);
+    TEST(generates);
     TEST(no_allocation);
     unlink(path);
     return test_end();

@@ -64,6 +64,21 @@ static void fill(struct pith_session *s, int32_t seq, const int32_t *tokens, int
                (size_t)((n + STEP_PAGE - 1) / STEP_PAGE) * sizeof(int32_t));
 }
 
+static void hash_of(const int32_t *tokens, size_t n, uint64_t hash[2])
+{
+    XXH128_hash_t h = XXH3_128bits(tokens, n * sizeof *tokens);
+    hash[0] = h.low64;
+    hash[1] = h.high64;
+}
+
+int session_has_read(const struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n)
+{
+    const struct cache_seq *q = &s->cache.seq[seq];
+    uint64_t hash[2];
+    hash_of(tokens, n, hash);
+    return n && (size_t)q->n_memory == n && !memcmp(hash, q->memory, sizeof hash);
+}
+
 pith_status session_encode(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                            struct pith_error *err)
 {
@@ -86,8 +101,8 @@ pith_status session_encode(struct pith_session *s, int32_t seq, const int32_t *t
     st = cache_flush(&s->cache, err);
     if (st == PITH_OK)
         st = plan_submit(&r->run, &s->run, err);
-    XXH128_hash_t h = XXH3_128bits(tokens, n * sizeof *tokens);
-    const uint64_t hash[2] = {h.low64, h.high64};
+    uint64_t hash[2];
+    hash_of(tokens, n, hash);
     cache_memory_end(&s->cache, seq, (int32_t)n, hash, st != PITH_OK);
     return st;
 }

@@ -88,6 +88,23 @@ static pith_status check_growth(const struct pith_session *s, const struct pith_
     return PITH_OK;
 }
 
+/* An encoder reads the prompt, unless it is what it has read already; the decoder begins. */
+static pith_status read_prompt(struct generation *g, const int32_t *ids, size_t n, size_t *kept,
+                               struct pith_error *err)
+{
+    struct pith_session *s = g->s;
+    int32_t seq = g->p->seq, start = s->model->arch.start_token;
+    pith_status st = PITH_OK;
+    if (seq < 0 || seq >= s->n_seq)
+        return session_encode(s, seq, ids, n, err); /* which says so */
+    *kept = session_has_read(s, seq, ids, n) ? n : 0;
+    if (!*kept && s->cache.seq[seq].n > 0)
+        st = session_truncate(s, seq, 0, err);
+    if (st == PITH_OK && !*kept)
+        st = session_encode(s, seq, ids, n, err);
+    return st == PITH_OK ? session_prefix(s, seq, &start, 1, NULL, err) : st;
+}
+
 /* The prompt; with self-extend in parts, so that each group is divided before what follows sees it.
  */
 static pith_status feed_prompt(struct generation *g, const int32_t *ids, size_t n, size_t *kept,
@@ -95,6 +112,8 @@ static pith_status feed_prompt(struct generation *g, const int32_t *ids, size_t 
 {
     struct pith_session *s = g->s;
     const struct pith_generate_params *p = g->p;
+    if (s->n_roles > 1)
+        return read_prompt(g, ids, n, kept, err);
     if (!p->ga_n || n > (size_t)s->n_ctx)
         return session_prefix(s, p->seq, ids, n, kept, err);
     size_t at = n < (size_t)p->ga_w ? n : (size_t)p->ga_w;
@@ -134,7 +153,8 @@ static int32_t kept_tokens(const struct pith_session *s, const struct pith_gener
                            int32_t n_prompt)
 {
     int32_t n = p->n_keep < 0 || p->n_keep > n_prompt ? n_prompt : p->n_keep;
-    int starts = s->cache.seq[p->seq].token[0] == vocab_bos(s->model->vocab);
+    int starts = s->n_roles > 1 ||
+                 s->cache.seq[p->seq].token[0] == vocab_bos(s->model->vocab);
     return n || !starts ? n : 1;
 }
 
@@ -145,20 +165,21 @@ static int make_room(struct generation *g, pith_status *st, struct pith_error *e
     struct pith_session *s = g->s;
     const struct pith_generate_params *p = g->p;
     struct pith_generate_result *out = g->out;
+    int32_t n_prompt = s->n_roles > 1 ? 1 : out->n_prompt; /* that the sequence holds */
     if (p->ga_n)
         *st = self_extend(s, p->seq, p->ga_n, p->ga_w, &g->groups, err);
     if (*st != PITH_OK || s->cache.seq[p->seq].n < s->n_ctx)
         return *st == PITH_OK;
     if (p->context_shift && g->limit != -2) {
-        *st = context_shift(s, p->seq, kept_tokens(s, p, out->n_prompt), p->n_discard, err);
+        *st = context_shift(s, p->seq, kept_tokens(s, p, n_prompt), p->n_discard, err);
         return *st == PITH_OK;
     }
-    int64_t want = (int64_t)out->n_prompt + (g->limit > 0 ? g->limit : out->n_generated);
+    int64_t want = (int64_t)n_prompt + (g->limit > 0 ? g->limit : out->n_generated);
     out->stop = PITH_STOP_CONTEXT;
     error_set(err, PITH_RANGE, /* for whoever wanted more; the text so far is a result */
               "the context is full: n_prompt = %d, n_ctx = %d, n_over = %lld; open the session "
               "with a larger context or ask for a context shift",
-              out->n_prompt, s->n_ctx, (long long)(want - s->n_ctx));
+              n_prompt, s->n_ctx, (long long)(want - s->n_ctx));
     return 0;
 }
 

@@ -79,6 +79,8 @@ pith_status session_step(struct pith_session *s, const struct pith_batch *b,
 /* encode.c: see pith_encode. Empty tokens (n 0) take the memory away. */
 pith_status session_encode(struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n,
                            struct pith_error *err);
+/* 1: the memory of the sequence is of these tokens. */
+int session_has_read(const struct pith_session *s, int32_t seq, const int32_t *tokens, size_t n);
 /* PITH_STATE: the decoder of this sequence has no memory to look at. */
 pith_status session_needs_memory(const struct pith_session *s, int32_t seq, struct pith_error *err);
 /* A call begins: no device is lost, and the plans are of the weights as they are placed now. */
