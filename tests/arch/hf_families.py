@@ -197,6 +197,19 @@ def bailing(name, x):
 
 
 
+def hunyuan(out):
+    """hy_v4: the last 4 of a head turn, and pairs of them are neighbours in a file."""
+    def turned(x):
+        return np.concatenate([x[:-4], permuted(x[-4:], 1)])
+    for name in out:
+        if "indexer.attn_k" in name or "indexer.k_norm" in name or "attn_kv_a_mqa" in name:
+            out[name] = turned(out[name])
+        elif name.endswith("attn_q_b.weight"):
+            by_head = np.split(out[name], 8 if "indexer" in name else H)
+            out[name] = np.concatenate([turned(x) for x in by_head])
+    return out
+
+
 def fused(out):
     """q, k and v in one tensor, for families that have no others."""
     for i in range(L):
@@ -449,4 +462,32 @@ FAMILIES = {
         dict(mamba_d_ssm=E, mamba_n_heads=H, mamba_d_head=D, mamba_d_state=D, mamba_n_groups=1,
              mlp_bias=True, rope_parameters=ROPE), FALCON,
         finish=lambda o: unused(falcon(o, {}, 1))),
+    "hy_v4": Family("hy_v4", "HYV4ForCausalLM", {
+        **rope(4), **moe(), ".attention.layer_norm_rms_epsilon": 1e-6,
+        ".attention.head_count_kv": 1, ".attention.q_lora_rank": 20,
+        ".attention.kv_lora_rank": 16, ".attention.key_length": 20, ".attention.value_length": 16,
+        ".attention.key_length_mla": 12, ".attention.value_length_mla": 8,
+        ".leading_dense_block_count": 1, ".expert_shared_count": 1, ".expert_weights_scale": 1.5,
+        ".expert_weights_norm": True, ".expert_gating_func": 2, ".swiglu_clamp_exp": 0.5,
+        ".hyper_connection.count": 2, ".hyper_connection.epsilon": 1e-6,
+        ".hyper_connection.magnitude": 2.0, ".attention.indexer.head_count": 8,
+        ".attention.indexer.key_length": 8, ".attention.indexer.top_k": 6,
+        ".attention.indexer.types": [1, 1, 0, 0]},
+        dict(num_key_value_heads=H, head_dim=D, moe_intermediate_size=16, n_routed_experts=8,
+             num_experts_per_tok=2, q_lora_rank=20, kv_lora_rank=16, qk_nope_head_dim=8,
+             qk_rope_head_dim=4, v_head_dim=8, index_topk=6, index_head_dim=8, index_n_heads=8,
+             hc_mult=2, hc_magnitude=2.0, hc_eps=1e-6, routed_scaling_factor=1.5, swiglu_limit=0.5,
+             rms_norm_eps=1e-6, rope_parameters=ROPE),
+        [(r"self_attn\.q_a_proj\.", "attn_q_a."), (r"self_attn\.q_a_layernorm\.", "attn_q_a_norm."),
+         (r"self_attn\.q_b_proj\.", "attn_q_b."),
+         (r"self_attn\.kv_a_proj_with_mqa\.", "attn_kv_a_mqa."),
+         (r"self_attn\.kv_a_layernorm\.", "attn_kv_a_norm."),
+         (r"self_attn\.gate_proj\.", "attn_gate."),
+         (r"self_attn\.indexer\.wq_b\.", "indexer.attn_q_b."),
+         (r"self_attn\.indexer\.wk\.", "indexer.attn_k."),
+         (r"self_attn\.indexer\.k_norm\.", "indexer.k_norm."),
+         (r"self_attn\.indexer\.weights_proj\.", "indexer.proj."),
+         (r"(attn|ffn)_hc\.(fn|base|scale)", r"hc_\1_\2.weight"),
+         (r"model\.hc_head\.hc_(fn|base|scale)", r"output_hc_\1.weight")],
+        split=bailing, finish=hunyuan),
 }

