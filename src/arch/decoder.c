@@ -768,6 +768,7 @@ pith_status decoder_derive(struct arch_model *m, struct pith_error *err)
         hp->causal = hp->embeds = 0;
     hp->mask_shift = v->mask_shift;
     hp->embeds |= v->embeds;
+    hp->rank_softmax = v->rank_shares;
     if (v->embd_by_width)
         hp->embd_scale = sqrtf((float)hp->n_embd);
     if (v->logits_divided && hp->logit_scale != 0)

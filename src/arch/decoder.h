@@ -175,6 +175,7 @@ struct variant {
     int32_t says_last; /* the output has rows for so many last tokens alone, if it is not tied */
     int embeds; /* an embedding model: no output */
     int output_unused; /* .. but files may have one */
+    int rank_shares;   /* models that rank answer with the share of each label */
     int after_pool;    /* dense_2 and dense_3, which embeddings go through at the end */
     int skips;  /* layers may have no attention, or no feed-forward */
     int never_causal;

@@ -62,6 +62,7 @@ struct hparams {
     int32_t pooling;                 /* enum pith_pooling */
     int32_t hidden_act; /* of hidden_activation: a place in its names */
     int32_t rank_gelu, rank_softmax; /* of the head that ranks: GELU, not tanh; shares of labels */
+    int32_t rank_mean;               /* it looks at the mean where the file does not say at what */
     int32_t embeds;                  /* no logits, but an embedding of each row */
     int32_t mask_shift; /* fills in masks, and a row's logits tell the token behind it */
 };

@@ -15,11 +15,11 @@ DECODER(arch_eurobert, "eurobert", .rope = ROPE_HALVES, .embeds = 1)
 DECODER_RENAMED(arch_neo_bert, "neo-bert", RENAMED("output_norm.weight", "enc.output_norm.weight"),
                 NO_BIAS, .fused_qkv = MUST, .fused_up = 1, .embeds = 1)
 
-/* The head that ranks has GELU and a norm of its own. */
+/* The head that ranks looks at the mean, and has GELU and a norm of its own. */
 static pith_status ranks_by_gelu(struct arch_model *m, struct pith_error *err)
 {
     (void)err;
-    m->hp.rank_gelu = 1;
+    m->hp.rank_gelu = m->hp.rank_mean = 1;
     return PITH_OK;
 }
 

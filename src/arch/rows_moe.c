@@ -94,7 +94,7 @@ DECODER(arch_minimax_m2, "minimax-m2", PLAIN, .rope = ROPE_HALVES, .qk_norm = QK
         .experts = EXPERTS_ALL, .ff_of_expert = FF_NO_KEY, .choice_bias = MUST, .gating = BY_KEY,
         .gating_default = 2, .renorm = YES, .output = MUST)
 DECODER(arch_qwen3vl, "qwen3vl", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_INTERLEAVED,
-        .qk_norm = QK_HEAD)
+        .qk_norm = QK_HEAD, .rank_shares = 1)
 DECODER(arch_qwen3vlmoe, "qwen3vlmoe", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_INTERLEAVED,
         .qk_norm = QK_HEAD, .experts = EXPERTS_ALL, .ff_of_expert = FF_SHARE, .renorm = YES)
 DECODER(arch_qwen3tts, "qwen3tts", PLAIN, .rope = ROPE_HALVES, .sections = SECTIONS_INTERLEAVED,

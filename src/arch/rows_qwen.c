@@ -53,14 +53,7 @@ DECODER(arch_qwen2moe, "qwen2moe", PLAIN, .experts = EXPERTS_ALL, .ff_of_expert 
         .shared = SHARED_WIDE, .shared_gate = 1, .output = MUST)
 DECODER_UNUSED(arch_dream, "dream", RENAMED("output.bias"), PLAIN, .never_causal = 1,
                .mask_shift = 1, .output_bias = NEVER)
-/* Its rerankers answer with the share of each label. */
-static pith_status ranks_by_shares(struct arch_model *m, struct pith_error *err)
-{
-    (void)err;
-    m->hp.rank_softmax = 1;
-    return PITH_OK;
-}
-DECODER(arch_qwen3, "qwen3", PLAIN, .qk_norm = QK_HEAD, .tune = ranks_by_shares)
+DECODER(arch_qwen3, "qwen3", PLAIN, .qk_norm = QK_HEAD, .rank_shares = 1)
 DECODER(arch_qwen3moe, "qwen3moe", PLAIN, .qk_norm = QK_HEAD, .experts = EXPERTS_ALL,
         .ff_of_expert = FF_SHARE, .renorm = YES)
 DECODER(arch_rnd1, "rnd1", PLAIN, .qk_norm = QK_HEAD, .experts = EXPERTS_ALL,

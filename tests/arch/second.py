@@ -7,7 +7,7 @@ layer 2, named without blk.2. and .weight."""
 import numpy as np
 
 from plain import (alibi, attend, best, experts, gated, gelu, heads, layer_norm, relu, rms, rope,
-                   sigmoid, silu, softmax)
+                   sigmoid, silu, softmax, yarn)
 from tiny import N_VOCAB
 
 E, F, H, G, D, X, K, FX = 32, 48, 4, 2, 8, 8, 2, 16
@@ -132,12 +132,15 @@ def arctic():
             "ffn_down_exps.weight": [X, E, F]}), run
 
 
-def grok(dense):
+def grok(dense, stretch=None):
+    """stretch: keys of YaRN, and what they come to."""
+    turn = stretch[1] if stretch else dict(base=BASE)
+
     def run(w, tokens):
         x = w["token_embd"][tokens] * (3.0 if dense else 78.38367176906169)
         for i in range(2):
             q, k, v = projected(rms(x, w[i]["attn_norm"]), w[i])
-            a = attend(rope(q, BASE), rope(k, BASE), v, 0.4 if dense else 0.08838834764831845,
+            a = attend(rope(q, **turn), rope(k, **turn), v, 0.4 if dense else 0.08838834764831845,
                        cap=5.0 if dense else 30.0)
             x = x + rms(a @ w[i]["attn_output"].T, w[i]["attn_output_norm"])
             z = rms(x, w[i]["ffn_norm"])
@@ -151,6 +154,7 @@ def grok(dense):
         return 3 * np.tanh(z / 3) if dense else z
     more = {".rope.freq_base": BASE, ".expert_count": X, ".expert_used_count": K,
             ".expert_feed_forward_length": FX}
+    more.update(stretch[0] if stretch else {})
     if dense:
         more.update({".embedding_scale": 3.0, ".attention.output_scale": 0.4,
                      ".attn_logit_softcapping": 5.0, ".final_logit_softcapping": 3.0,
@@ -159,6 +163,20 @@ def grok(dense):
         **norms("attn_norm", "attn_output_norm", "ffn_norm",
                 "post_ffw_norm" if dense else "layer_output_norm"),
         **qkv(), **MOE, **(FFN if dense else {})}), run
+
+
+def grok_yarn(ext):
+    """Of the mixture of angles a part; its size is the file's where nothing is mixed."""
+    k = {".rope.freq_base": 100.0, ".rope.scaling.type": "yarn", ".rope.scaling.factor": 4.0,
+         ".rope.scaling.original_context_length": 128, ".rope.scaling.yarn_attn_factor": 1.3}
+    turn = yarn(100.0, D, 4, 128, 8, 1)
+    ramp = (turn["speed"] - 0.25) / 0.75
+    if ext is not None:
+        k[".rope.scaling.yarn_ext_factor"] = ext
+        turn["speed"] = 0.25 + 0.75 * ramp * ext
+    if ext == 0:
+        turn["size"] = 1.3
+    return grok(False, (k, dict(base=100.0, **turn)))
 
 
 def grovemoe():
@@ -320,6 +338,9 @@ FAMILIES = {
     "arctic": ("arctic", arctic(), False),
     "grok": ("grok", grok(False), False),
     "grok-2": ("grok", grok(True), False),
+    "grok-yarn": ("grok", grok_yarn(None), False),
+    "grok-half": ("grok", grok_yarn(0.5), False),
+    "grok-linear": ("grok", grok_yarn(0.0), False),
     "grovemoe": ("grovemoe", grovemoe(), False),
     "smallthinker": ("smallthinker", smallthinker(5, True, 2), False),
     "smallthinker-4": ("smallthinker", smallthinker(4, True, 1), False),

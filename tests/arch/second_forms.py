@@ -5,7 +5,8 @@ import numpy as np
 
 from plain import (alibi, attend, best, experts, gated, gelu, heads, layer_norm, relu, rms, rope,
                    silu, softmax, yarn)
-from second import BASE, D, E, F, FFN, G, H, K, LN, MOE, MOE_KEYS, RMS, X, keys, norms, qkv, shapes
+from second import BASE, D, E, F, FFN, G, H, K, LN, MOE, MOE_KEYS, RMS, X, jina_bert_v2, keys, \
+    norms, qkv, shapes
 from tiny import N_VOCAB
 
 SPEED = {".rope.freq_base": BASE}
@@ -336,6 +337,45 @@ def dots1(gating):
         ".expert_used_count": 3}), shapes(2, layer), decoder(
             2, rule=rule, renorm=gating != 4, used=3, routed=1.5)
 
+
+def ranked(family, heads, score, **more):
+    """A family whose pooled row is scored: heads are its tensors, score(w, rows) the score."""
+    k, s, run = family
+    k = {**k, ".pooling_type": 4, **more}
+    return k, {**s, **heads}, lambda w, tokens: score(w, run(w, tokens))
+
+
+def jina_score(w, rows):
+    return np.tanh(rows[:1] @ w["cls"].T + w["cls.bias"])
+
+
+def modern_score(w, rows, of=lambda x: x.mean(0, keepdims=True)):
+    c = layer_norm(gelu(of(rows) @ w["cls"].T), w["cls.norm"])
+    return c @ w["cls.output"].T + w["cls.output.bias"]
+
+
+def qwen3vl_rank():
+    k, s, _ = qwen3vl()
+    run = decoder(2, dict(base=BASE, speed=np.array([1.0, 1.0, 1.0, 0.0])))
+    k.update({".pooling_type": 4, ".classifier.output_labels": ["yes", "no", "perhaps"]})
+    return k, {**s, "cls.output.weight": [3, E]}, lambda w, tokens: softmax(
+        run({**w, "output": np.eye(E)}, tokens)[-1:] @ w["cls.output"].T)
+
+
+MODERN_HEAD = {"cls.weight": [E, E], "cls.norm.weight": [E], "cls.output.weight": [3, E],
+               "cls.output.bias": [3]}
+LABELS = {".classifier.output_labels": ["yes", "no", "perhaps"]}
+# As FORMS; what is compared are the scores of one text.
+RANKED = {
+    "jina-bert-v2-rank": ("jina-bert-v2", ranked(
+        jina_bert_v2("gate"), {"cls.weight": [1, E], "cls.bias": [1]}, jina_score)),
+    "modern-bert-rank": ("modern-bert", ranked(
+        modern_bert(), MODERN_HEAD, modern_score, **LABELS)),
+    "modern-bert-first": ("modern-bert", ranked(
+        modern_bert(), MODERN_HEAD, lambda w, rows: modern_score(w, rows, lambda x: x[:1]),
+        **LABELS, **{".classifier.pooling_type": 2})),
+    "qwen3vl-rank": ("qwen3vl", qwen3vl_rank()),
+}
 
 FORMS = {
     "llama-none": ("llama", llama("none"), False),

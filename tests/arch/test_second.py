@@ -29,19 +29,21 @@ def by_layer(values):
 
 
 def error(arch, keys, shapes, function, pooled, folder):
+    """pooled: how, where embeddings or scores are asked for."""
     from tiny import TOKENS, run_pith, weights, write_gguf
     values = weights(shapes)
     path = os.path.join(folder, "model.gguf")
     write_gguf(path, arch, keys, values, len(values.get("token_embd.weight", values.get(
         "output.weight"))))
     want = function(by_layer(values), TOKENS)
-    got = run_pith(path, TOKENS, *(["--pooling", "none"] if pooled else []))
+    got = run_pith(path, TOKENS, *(["--pooling", pooled] if pooled else []))
     if isinstance(got, str):
         return got
     said = want > -1e38  # the others cannot be
     if got.shape != want.shape or not np.isfinite(got).all() or ((got > -1e38) != said).any():
         return "shape %s, not finite or not %s" % (got.shape, want.shape)
-    return float(np.abs(got[said] - want[said]).max() / want[said].std())
+    return float(np.abs(got[said] - want[said]).max() / np.abs(want[said]).max() if pooled == "rank"
+                 else np.abs(got[said] - want[said]).max() / want[said].std())
 
 
 def main():
@@ -49,10 +51,13 @@ def main():
         skip("second", "no Python package numpy")
         return
     from second import FAMILIES
-    from second_forms import FORMS
+    from second_forms import FORMS, RANKED
+    cases = {k: (arch, how, "none" if pooled else None)
+             for k, (arch, how, pooled) in {**FAMILIES, **FORMS}.items()}
+    cases.update((k, (arch, how, "rank")) for k, (arch, how) in RANKED.items())
     with tempfile.TemporaryDirectory() as folder:
-        for name in sys.argv[1:] or [*FAMILIES, *FORMS]:
-            arch, (keys, shapes, function), pooled = {**FAMILIES, **FORMS}[name]
+        for name in sys.argv[1:] or cases:
+            arch, (keys, shapes, function), pooled = cases[name]
             e = error(arch, keys, shapes, function, pooled, folder)
             if isinstance(e, str):
                 check(name, False, e)

@@ -81,7 +81,8 @@ def write_gguf(path, arch, keys, tensors, n_vocab=N_VOCAB):
 
 
 def run_pith(path, tokens, *flags):
-    """[T, V], or [T, E] with --pooling none; a text if it went wrong."""
+    """[T, V], or [T, E] with --pooling none, one row with other pooling; a text if it went
+    wrong."""
     out = tempfile.mktemp(prefix="pith-rows-")
     p = subprocess.run([PITH, "logits", path, "--tokens", ",".join(map(str, tokens)), "--out", out,
                         "--cache-type-k", "f32", "--cache-type-v", "f32", "--threads", "1",
@@ -91,4 +92,5 @@ def run_pith(path, tokens, *flags):
         return p.stderr.strip()
     x = np.fromfile(out, dtype=np.float32).astype(np.float64)
     os.remove(out)
-    return x.reshape(len(tokens), -1)
+    one = "--pooling" in flags and flags[flags.index("--pooling") + 1] != "none"
+    return x.reshape(1 if one else len(tokens), -1)

@@ -30,7 +30,7 @@ static int cache_type(const char *name, enum dtype *out, const char *which, stru
 }
 
 /* What the head of a model that ranks looks at: the first row, or, where rows see no later ones,
- * the last; the mean where the file says so. */
+ * the last; the mean where the file or, without a word of it, the family says so. */
 static enum pool_kind pool_of_rank(const struct pith_model *m)
 {
     struct slice how = {0};
@@ -38,8 +38,9 @@ static enum pool_kind pool_of_rank(const struct pith_model *m)
     char key[128];
     snprintf(key, sizeof key, "%s.classifier.pooling_type", m->arch.arch->name);
     const struct gguf_kv *kv = gguf_find(m->gguf, key);
-    if (kv && ((gguf_str(m->gguf, kv, &how) && slice_eq_z(how, "mean")) ||
-               (gguf_i64(m->gguf, kv, 0, &number) && number == PITH_POOL_MEAN)))
+    if (kv ? (gguf_str(m->gguf, kv, &how) && slice_eq_z(how, "mean")) ||
+                 (gguf_i64(m->gguf, kv, 0, &number) && number == PITH_POOL_MEAN)
+           : m->arch.hp.rank_mean)
         return POOL_MEAN;
     return m->arch.hp.causal ? POOL_LAST : POOL_CLS;
 }
