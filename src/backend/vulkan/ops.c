@@ -358,7 +358,7 @@ static void pool_launch(const struct call *c, const struct vk_places *at, struct
 
 /* ---------------------------------------------------------------- matmul.comp */
 
-enum { MM_COLS = 8, MM_ROWS = 2, MM_GROUPS = 4 };
+enum { MM_COLS = 8, MM_ROWS = 4, MM_GROUPS = 4 };
 
 static int matmul_kernel(const struct op_view *v, struct vk_kernel *k)
 {
