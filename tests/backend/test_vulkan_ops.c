@@ -63,6 +63,55 @@ static void products_of_every_type(void)
     }
 }
 
+/* ---------------------------------------------------------------- scans */
+
+struct scan_case {
+    int32_t width, heads, groups, n; /* channels of a head; numbers of a channel's state */
+    const struct tensor *a, *d;
+};
+
+static node build_ssm(struct graph *g, node x, void *ctx)
+{
+    const struct scan_case *s = ctx;
+    int64_t C = s->width * s->heads, B = s->groups * s->n;
+    struct ssm_in scan = {.x = graph_view(g, x, 0, C, "x"),
+                          .dt = graph_view(g, x, C, s->heads, "dt"),
+                          .b = graph_view(g, x, C + s->heads, B, "b"),
+                          .c = graph_view(g, x, C + s->heads + B, B, "c"),
+                          .a = s->a,
+                          .d = s->d,
+                          .n_group = s->groups};
+    return graph_ssm(g, &scan, "ssm");
+}
+
+/* Decays of heads and of each number of the state; in pieces, which go on from a state. */
+static void state_spaces(void)
+{
+    static float x[1 << 12], a[1 << 10];
+    struct rng rng;
+    rng_init(&rng, 23);
+    for (int way = 0; way < 8; way++) {
+        struct scan_case s = {.width = way & 1 ? 1 : 4, .heads = 6, .groups = 1 + (way >> 1 & 1)};
+        s.n = way & 4 ? 16 : 20;
+        int T = 7, n = s.width * s.heads + s.heads + 2 * s.groups * s.n;
+        bench_reset();
+        bench_fill(&rng, x, T * n, 0);
+        bench_fill(&rng, a, s.heads * s.n, 0);
+        for (int i = 0; i < s.heads * s.n; i++)
+            a[i] = -fabsf(a[i]);
+        for (int i = 0; i < T; i++)
+            for (int h = 0; h < s.heads; h++)
+                x[i * n + s.width * s.heads + h] = fabsf(x[i * n + s.width * s.heads + h]);
+        s.a = bench_tensor(DT_F32, 0, 0, way & 1 ? s.heads * s.n : s.heads, a);
+        s.d = bench_tensor(DT_F32, 0, 0, s.heads, a);
+        struct state st = {.rows = STATE_RECURRENT, .n = {s.width * s.heads * s.n}};
+        struct bench_case c = {
+            .build = build_ssm, .ctx = &s, .in = x, .T = T, .n = n, .states = &st};
+        c.chunk = way & 2 ? 3 : 0;
+        bench_check(c, NULL, "ssm");
+    }
+}
+
 static void no_device(void)
 {
     struct pith_error err;
@@ -82,5 +131,6 @@ int main(void)
     }
     d->backend->close(d);
     TEST(products_of_every_type);
+    TEST(state_spaces);
     return test_scale() < 10 ? test_end() : ops_main();
 }

@@ -17,7 +17,14 @@ struct op_view {
     const struct state *kv;
     int32_t n_states;
     int64_t cols, in_cols; /* of the result, of the first operand */
+    int w_per_key;         /* LINEAR: its fourth operand is a vector for each head */
 };
+
+static int per_key(enum op op, const void *p, int64_t cols)
+{
+    const struct linear_op *l = p;
+    return op == OP_LINEAR && !l->decay && cols != l->n_head;
+}
 
 static struct op_view view_node(const struct node *n)
 {
@@ -30,7 +37,8 @@ static struct op_view view_node(const struct node *n)
                             .kv = n->state[0],
                             .n_states = n->n_states,
                             .cols = n->cols,
-                            .in_cols = n->n_src ? n->src[0]->cols : 0};
+                            .in_cols = n->n_src ? n->src[0]->cols : 0,
+                            .w_per_key = n->n_src > 3 && per_key(n->op, n->p, n->src[3]->cols)};
 }
 
 static struct op_view view_call(const struct call *c)
@@ -44,7 +52,8 @@ static struct op_view view_call(const struct call *c)
                             .kv = c->state[0],
                             .n_states = c->n_states,
                             .cols = c->dst.cols,
-                            .in_cols = c->n_src ? c->src[0].cols : 0};
+                            .in_cols = c->n_src ? c->src[0].cols : 0,
+                            .w_per_key = c->n_src > 3 && per_key(c->op, c->p, c->src[3].cols)};
 }
 
 /* Types as types.glsl numbers them. */
@@ -489,6 +498,99 @@ static uint32_t attn_constants(const struct call *c, const struct vk_places *at,
     return (uint32_t)p->n_head * 4;
 }
 
+/* ---------------------------------------------------------------- scans */
+
+static void block_args(const struct call *c, const struct vk_places *at, struct vk_args *a)
+{
+    a->extra = at->views + 8 * (uint64_t)at->block_view;
+    a->p[0] = (uint32_t)at->blocks->shift;
+    a->p[1] = (uint32_t)at->blocks->unit;
+    a->p[2] = (uint32_t)c->state[0]->off[c->part];
+}
+
+static int conv_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    *k = (struct vk_kernel){VK_conv, {v->w != NULL, v->b != NULL, v->n_states != 0}};
+    return is_f32(v->w) && is_f32(v->b);
+}
+
+static void conv_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    const struct conv_op *p = c->p;
+    if (c->n_states)
+        block_args(c, at, &l->args);
+    l->args.p[3] = (uint32_t)p->width;
+    l->args.p[4] = (uint32_t)p->left;
+}
+
+static int ssm_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    *k = (struct vk_kernel){VK_ssm, {tensor_k(v->w) != tensor_k(v->b)}};
+    return is_f32(v->w) && is_f32(v->b);
+}
+
+static void ssm_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    uint32_t *p = l->args.p, groups = (uint32_t)((const struct ssm_op *)c->p)->n_group;
+    block_args(c, at, &l->args);
+    for (int i = 0; i < 2; i++) {
+        uint64_t from = at->act + c->src[2 + i].offset;
+        p[3 + 2 * i] = (uint32_t)from;
+        p[4 + 2 * i] = (uint32_t)(from >> 32);
+        p[7 + i] = (uint32_t)c->src[2 + i].ld;
+    }
+    p[9] = (uint32_t)c->src[2].cols / groups;
+    p[10] = (uint32_t)c->src[1].cols;
+    p[11] = groups;
+    l->groups[1] = row_groups(at->N);
+}
+
+static int linear_kernel(const struct op_view *v, struct vk_kernel *k)
+{
+    const struct linear_op *p = v->p;
+    *k = (struct vk_kernel){VK_linear, {(int32_t)p->rule, v->w_per_key, p->tiled != 0}};
+    k->spec[3] = p->decay != NULL;
+    return is_f32(v->w);
+}
+
+enum { LINEAR_OPERANDS = 6 };
+
+/* Of each operand address, distance of rows and heads; then decays. */
+static uint32_t linear_constants(const struct call *c, const struct vk_places *at, void *out)
+{
+    const struct linear_op *p = c->p;
+    uint32_t *y = out, bytes = 16 * LINEAR_OPERANDS + 4 * (uint32_t)p->n_head;
+    if (!out)
+        return bytes;
+    memset(out, 0, bytes);
+    for (int i = 0; i < c->n_src; i++, y += 4) {
+        const struct value *s = &c->src[i];
+        uint64_t from = at->act + s->offset;
+        int one = (i == 3 && !p->decay && s->cols == p->n_head) ||
+                  (p->rule == SCAN_DELTA && i == (p->decay ? 3 : 4));
+        const uint32_t operand[4] = {(uint32_t)from, (uint32_t)(from >> 32), (uint32_t)s->ld,
+                                     (uint32_t)(s->cols / (one      ? 1
+                                                           : i == 2 ? p->d_v
+                                                                    : p->d_k))};
+        memcpy(y, operand, sizeof operand);
+    }
+    if (p->decay)
+        memcpy((uint32_t *)out + 4 * LINEAR_OPERANDS, p->decay, 4 * (size_t)p->n_head);
+    return bytes;
+}
+
+static void linear_launch(const struct call *c, const struct vk_places *at, struct vk_launch *l)
+{
+    const struct linear_op *p = c->p;
+    block_args(c, at, &l->args);
+    l->args.p[3] = (uint32_t)p->n_head;
+    l->args.p[4] = (uint32_t)p->d_k;
+    l->args.p[5] = (uint32_t)p->d_v;
+    l->args.p[6] = bits_of(p->scale);
+    l->groups[0] = (uint32_t)p->n_head;
+    l->groups[1] = row_groups(at->N);
+}
+
 /* ---------------------------------------------------------------- experts */
 
 static int topk_kernel(const struct op_view *v, struct vk_kernel *k)
@@ -584,6 +686,9 @@ static const struct vk_op ops[OP_COUNT] = {
     [OP_MOE_MATMUL] = MATMUL,
     [OP_ATTN] = ATTN,
     [OP_ATTN_MERGE] = ATTN,
+    [OP_CONV] = {"conv", conv_kernel, conv_launch, NULL},
+    [OP_SSM] = {"ssm", ssm_kernel, ssm_launch, NULL},
+    [OP_LINEAR] = {"linear", linear_kernel, linear_launch, linear_constants},
     [OP_POOL] = {"pool", pool_kernel, pool_launch, NULL},
     [OP_TOPK] = {"topk", topk_kernel, topk_launch, NULL},
     [OP_MOE_SORT] = {"moe_sort", moe_sort_kernel, moe_sort_launch, NULL},
@@ -633,7 +738,7 @@ void vk_launch(const struct call *c, const struct vk_places *at, struct vk_launc
     op->kernel(&v, &l->kernel);
     common(c, at, l);
     if (vk_constants(c, at, NULL)) {
-        uint64_t *where = c->op == OP_ATTN ? &l->args.bias : &l->args.extra;
+        uint64_t *where = c->n_states ? &l->args.bias : &l->args.extra;
         *where = at->consts;
     }
     op->launch(c, at, l);

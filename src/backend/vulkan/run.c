@@ -7,7 +7,7 @@
  * again and again, and the least recently used go when there are too many. Larger steps are issued
  * as they come, a few phases at a time, so that they can be cancelled.
  *
- *     memory of a job   [step][slabs of each group][constants of calls] */
+ *     memory of a job   [step][slabs of each group, of recurrent state][constants of calls] */
 #include "backend/vulkan/vulkan_impl.h"
 
 #include <string.h>
@@ -35,6 +35,8 @@ AT(o_pos, 18);
 AT(o_out, 20);
 AT(o_first, 22);
 AT(o_embd, 28);
+AT(o_state, 30);
+AT(o_keep, 32);
 AT(o_slot, 36);
 AT(o_lo, 84);
 AT(o_hi, 132);
@@ -85,7 +87,7 @@ uint64_t vk_job_bytes(const struct plan *p, int n_threads)
 
 static uint64_t view_entries(const struct job_params *p)
 {
-    uint64_t n = 0;
+    uint64_t n = p->blocks ? (uint64_t)p->blocks->cap : 0;
     for (int g = 0; g < STEP_MAX_GROUPS; g++)
         n += p->cache[g] ? (uint64_t)p->cache[g]->cap : 0;
     return n;
@@ -123,6 +125,8 @@ static pith_status lay_out(struct job *j, struct pith_error *err)
         j->at.group_view[g] = entries;
         entries += j->p.cache[g] ? (uint32_t)j->p.cache[g]->cap : 0;
     }
+    j->at.blocks = j->p.blocks;
+    j->at.block_view = entries;
     return PITH_OK;
 }
 
@@ -390,6 +394,13 @@ static uint64_t step_used(const struct step *s)
     return (uint64_t)(s->embd ? s->bytes : (int64_t)sizeof *s + 4 * s->o_embd);
 }
 
+/* Where the slabs of a pool are. */
+static void put_view(const struct slabs *s, uint64_t *view)
+{
+    for (int32_t i = 0; s && i < s->n; i++)
+        view[i] = vk_memory(&s->slab[i])->address;
+}
+
 /* Commands that bring the step, and where slabs are, to the device. */
 static pith_status put_step(struct job *j, const struct step *s, struct vk_stage **out,
                             struct pith_error *err)
@@ -406,8 +417,8 @@ static pith_status put_step(struct job *j, const struct step *s, struct vk_stage
     memcpy(u->m.map, s, used);
     uint64_t *views = (uint64_t *)(void *)(u->m.map + j->views);
     for (int g = 0; g < STEP_MAX_GROUPS; g++)
-        for (int32_t i = 0; j->p.cache[g] && i < j->p.cache[g]->n; i++)
-            views[j->at.group_view[g] + (uint32_t)i] = vk_memory(&j->p.cache[g]->slab[i])->address;
+        put_view(j->p.cache[g], views + j->at.group_view[g]);
+    put_view(j->p.blocks, views + j->at.block_view);
     VkBufferCopy region[2] = {{0, 0, used}, {j->views, j->views, j->consts - j->views}};
     v->f.CmdCopyBuffer(u->commands, u->m.buffer, vk_memory(&j->own)->buffer,
                        j->consts > j->views ? 2 : 1, region);

@@ -14,8 +14,14 @@ CODE(cache_write)
 CODE(columns)
 #include <spirv/columns.inc>
     ;
+CODE(conv)
+#include <spirv/conv.inc>
+    ;
 CODE(embed)
 #include <spirv/embed.inc>
+    ;
+CODE(linear)
+#include <spirv/linear.inc>
     ;
 CODE(matmul)
 #include <spirv/matmul.inc>
@@ -37,6 +43,9 @@ CODE(rope_table)
     ;
 CODE(rows)
 #include <spirv/rows.inc>
+    ;
+CODE(ssm)
+#include <spirv/ssm.inc>
     ;
 CODE(topk)
 #include <spirv/topk.inc>

@@ -70,7 +70,9 @@ struct vk_fns {
     X(attn_merge)                                                                                  \
     X(cache_write)                                                                                 \
     X(columns)                                                                                     \
+    X(conv)                                                                                        \
     X(embed)                                                                                       \
+    X(linear)                                                                                      \
     X(matmul)                                                                                      \
     X(moe_sort)                                                                                    \
     X(norm)                                                                                        \
@@ -78,6 +80,7 @@ struct vk_fns {
     X(rope)                                                                                        \
     X(rope_table)                                                                                  \
     X(rows)                                                                                        \
+    X(ssm)                                                                                         \
     X(topk)
 #define X(name) VK_##name,
 enum vk_shader { VK_SHADERS(X) VK_N_SHADERS };
@@ -199,7 +202,8 @@ struct vk_launch {
 struct vk_places {
     uint64_t act, step, views, consts;
     uint32_t group_view[STEP_MAX_GROUPS]; /* first entry of a group's slabs in views */
-    const struct slabs *cache[STEP_MAX_GROUPS];
+    const struct slabs *cache[STEP_MAX_GROUPS], *blocks;
+    uint32_t block_view;
     int32_t T, R, N; /* rows of each kind that a launch is for, at least as many as the step has */
     int32_t spans;   /* of ATTN_SPAN slots that a row of it sees, at most */
 };

@@ -54,6 +54,8 @@ uint64_t step_embd_row(uint r, uint n) /* where it begins */
 {
     return arg.step + 4ul * uint64_t(STEP_DATA + uint(step_at(28))) + 4ul * uint64_t(r) * n;
 }
+int step_state(uint n) { return step_array(30, n); }
+int step_keep(uint r) { return step_array(32, r); }
 int step_slot(uint g, uint r) { return step_array(36 + 2 * g, r); }
 int step_lo(uint g, uint r) { return step_array(84 + 2 * g, r); }
 int step_hi(uint g, uint r) { return step_array(132 + 2 * g, r); }
@@ -84,13 +86,14 @@ float polynomial5(float x, float c0, float c1, float c2, float c3, float c4)
 float exact_exp(float x)
 {
     precise float y = 88.0 < x ? 88.0 : x;
-    precise float t = fma(y, 1.44269504, 12582912.0), n = t - 12582912.0;
+    /* Adding 1.5 2^23 and taking it away again would round, too; a compiler may see through that. */
+    precise float n = floor(fma(y, 1.44269504, 0.5));
     precise float r = fma(n, -0.693359375, y);
     r = fma(n, 2.12194440e-4, r);
     precise float p = fma(polynomial6(r, 1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3,
                                       4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
                           r * r, r) + 1.0;
-    return y < -87.33 ? 0.0 : p * uintBitsToFloat((floatBitsToUint(t) << 23) + 0x3f800000u);
+    return y < -87.33 ? 0.0 : p * uintBitsToFloat(uint(int(n) + 127) << 23);
 }
 
 float exact_tanh(float x)
