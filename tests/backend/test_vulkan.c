@@ -366,13 +366,20 @@ static void refused_with(const char *name, const char *value, const char *device
 {
     struct pith_error err = {PITH_OK, ""};
     set_env(name, value);
-    pith_model *m = open_model(devices, NULL, &err);
-    set_env(name, NULL);
+    pith_model *m = open_model(devices, "1", &err);
     CHECK_MSG(!m && strstr(err.msg, says), "%s=%s: %s", name, value, m ? "opened" : err.msg);
+    pith_model_close(m);
+    struct pith_model_info info = {.size = sizeof info};
+    m = open_model(devices, NULL, &err);
+    set_env(name, NULL);
+    CHECK_MSG(m && pith_model_get_info(m, &info, NULL) == PITH_OK && info.note &&
+                  strstr(info.note, says),
+              "%s=%s: %s", name, value, m ? info.note ? info.note : "no note" : err.msg);
     pith_model_close(m);
 }
 
-/* What a device lacks is named; nothing is opened half. */
+/* What a device lacks is named where the device was asked for; else the CPU does without, and that
+ * is told. */
 static void what_is_absent_is_named(void)
 {
     static const char *const features[] = {"shaderInt64", "storageBuffer8BitAccess",

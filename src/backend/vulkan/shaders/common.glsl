@@ -86,7 +86,7 @@ float polynomial5(float x, float c0, float c1, float c2, float c3, float c4)
 float exact_exp(float x)
 {
     precise float y = 88.0 < x ? 88.0 : x;
-    /* Adding 1.5 2^23 and taking it away again would round, too; a compiler may see through that. */
+    /* Adding 1.5 2^23 and taking it away again rounds, too, unless a compiler sees through it. */
     precise float n = floor(fma(y, 1.44269504, 0.5));
     precise float r = fma(n, -0.693359375, y);
     r = fma(n, 2.12194440e-4, r);
