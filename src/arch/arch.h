@@ -239,6 +239,22 @@ static inline const void *arch_layer(const struct arch_model *m, int32_t l)
     return (const uint8_t *)m->layers + (size_t)l * m->arch->layer_bytes;
 }
 
+/* ---------------------------------------------------------------- sizes.c */
+
+/* What families decide by a model's size. */
+enum by_size {
+    SIZE_ROTATES,         /* positions are rotated, */
+    SIZE_ALIBI,           /* or leave scores by their distance; models of neither size have none */
+    SIZE_SCORES_BY_WIDTH, /* scores are over the root of n_embd / heads, not of the head's size */
+    SIZE_WINDOWS,         /* there are some */
+    SIZE_BARE_HEADS,      /* q and k are not normalised */
+    SIZE_ONE_Q,           /* q is one product, not two */
+    SIZE_SIGMOID,         /* experts are chosen by it, if the file does not say */
+    SIZE_SHARED_CHOICE    /* most layers have an earlier one's choice of slots */
+};
+/* Does it, with so many layers? */
+int arch_by_size(const struct arch_model *m, enum by_size what, int32_t n_layer);
+
 /* ---------------------------------------------------------------- rope.c */
 
 /* Constants of rotated positions for some layers. */

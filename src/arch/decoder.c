@@ -894,7 +894,7 @@ static struct nn_norm qk_norm_of(const struct arch_model *m, const struct tensor
 static float query_scale(const struct arch_model *m, int32_t l)
 {
     const struct variant *v = variant_of(m);
-    int big = v->big_layers && m->hp.n_layer == v->big_layers;
+    int big = arch_by_size(m, SIZE_SCORES_BY_WIDTH, m->hp.n_layer);
     float d = (float)(big ? m->hp.n_embd / m->hp.n_head[l] : m->hp.d_k);
     return m->hp.attn_scale > 0 ? m->hp.attn_scale : v->scale_by_d ? 1.0f / d : 1.0f / sqrtf(d);
 }

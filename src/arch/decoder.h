@@ -189,7 +189,6 @@ struct variant {
     float residual_by_depth, logits_by_width; /* over the width */
     int rope_switch;                          /* rope.scaling.finetuned = false: no positions */
     int embd_by_width;                        /* the embedding is times sqrt(E) */
-    int big_layers;     /* with so many layers queries are scaled by E / heads, not the head size */
     int scale_by_d;     /* scores are over d, not sqrt(d) */
     enum by_key capped; /* soft-caps of scores and logits, with these defaults; < 0: no such key */
     float attn_cap, logit_cap;

@@ -127,7 +127,8 @@ static pith_status ready(struct arch_model *m, struct pith_error *err)
 static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct llama4_layer *w = arch_layer(m, l);
-    struct nn_norm head = {.kind = rotates(l) && m->hp.n_expert != 128 ? NORM_RMS : NORM_NONE,
+    int bare = !rotates(l) || arch_by_size(m, SIZE_BARE_HEADS, m->hp.n_layer);
+    struct nn_norm head = {.kind = bare ? NORM_NONE : NORM_RMS,
                            .width = m->hp.d_k,
                            .eps = m->hp.norm_eps};
     struct nn_attention attn = {.wq = w->wq,

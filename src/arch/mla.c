@@ -162,21 +162,20 @@ static int32_t trunk(const struct arch_model *m)
     return m->gguf ? m->hp.n_layer - m->hp.n_nextn : m->hp.n_layer;
 }
 
-/* The small ones of the family, told by their size, have one matrix for q. */
+/* Some sizes have one matrix for q. */
 static int has_short_q(const struct arch_model *m)
 {
     int32_t n = trunk(m);
     uint32_t f = of_arch(m);
     if (f & (F_ONE_Q | F_NEVER_LITE))
         return !(f & F_ONE_Q);
-    return is_expanded(m) || !(n == 26 || n == 27 || (n == 48 && m->hp.n_vocab == 128256));
+    return is_expanded(m) || !arch_by_size(m, SIZE_ONE_Q, n);
 }
 
 static double gating_default(const struct arch_model *m, int32_t l)
 {
-    int32_t n = trunk(m);
     (void)l;
-    return (of_arch(m) & F_SHARES) || ((n == 47 || n == 48) && m->hp.n_vocab == 154880) ? 2 : 1;
+    return (of_arch(m) & F_SHARES) || arch_by_size(m, SIZE_SIGMOID, trunk(m)) ? 2 : 1;
 }
 
 static double width_of_expert(const struct arch_model *m, int32_t l)
@@ -185,10 +184,10 @@ static double width_of_expert(const struct arch_model *m, int32_t l)
     return m->hp.n_ff[0];
 }
 
-/* Which layers of GLM-5 choose: all, but in the models of a million positions. */
+/* Which layers of GLM-5 choose: all, but in some sizes. */
 static double chooses(const struct arch_model *m, int32_t l)
 {
-    return m->hp.n_ctx_train < 1048576 || l < 2 || (l < 78 && (l - 2) % 4 == 0);
+    return !arch_by_size(m, SIZE_SHARED_CHOICE, trunk(m)) || l < 2 || (l < 78 && (l - 2) % 4 == 0);
 }
 
 #define OWN(kind, suffix, field) KEY_AT(kind, suffix, struct mla_hp, field), .family = 1

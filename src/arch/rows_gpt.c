@@ -64,14 +64,14 @@ DECODER_UNUSED(arch_refact, "refact",
                RENAMED("attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias"),
                .rope = ROPE_NONE, .alibi = 8, PLAIN)
 /* What neither of the two sizes is has no positions at all. */
-static pith_status by_depth(struct arch_model *m, struct pith_error *err)
+static pith_status by_size(struct arch_model *m, struct pith_error *err)
 {
     (void)err;
-    m->hp.alibi_max = m->hp.n_layer == 40 ? 8 : 0;
-    m->hp.n_rot = m->hp.n_layer == 32 ? m->hp.n_rot : 0;
+    m->hp.alibi_max = arch_by_size(m, SIZE_ALIBI, m->hp.n_layer) ? 8 : 0;
+    m->hp.n_rot = arch_by_size(m, SIZE_ROTATES, m->hp.n_layer) ? m->hp.n_rot : 0;
     return PITH_OK;
 }
-DECODER(arch_baichuan, "baichuan", NO_BIASES, .output = MUST, .tune = by_depth)
+DECODER(arch_baichuan, "baichuan", NO_BIASES, .output = MUST, .tune = by_size)
 DECODER(arch_mpt, "mpt", .norms = NORMS_LAYER_MAY, .rope = ROPE_NONE, .positions = 1,
         .positions_may = 1, .alibi_keys = 1, .fused_qkv = MUST, .qk_norm = QK_ROW_LN, .qk_may = 1,
         GELU_MLP, .act_scales = 1)

@@ -69,17 +69,17 @@ DECODER(arch_olmo2, "olmo2", PLAIN, .norm_place = NORM_BEHIND, .qk_norm = QK_ROW
 DECODER(arch_olmoe, "olmoe", PLAIN, .qk_norm = QK_ROW, .experts = EXPERTS_ALL,
         .ff_of_expert = FF_NO_KEY, .output = MUST)
 
-/* Windows are the 32B model's, which has 64 layers; the key may be there in any file. */
-static pith_status windows_if_64(struct arch_model *m, struct pith_error *err)
+/* Windows are the large model's; the key may be there in any file. */
+static pith_status windows_by_size(struct arch_model *m, struct pith_error *err)
 {
     (void)err;
-    if (m->hp.n_layer != 64)
+    if (!arch_by_size(m, SIZE_WINDOWS, m->hp.n_layer))
         m->hp.window = 0;
     return PITH_OK;
 }
 DECODER(arch_exaone4, "exaone4", PLAIN, .norm_place = NORM_BEHIND, .qk_norm = QK_HEAD,
         .window_period = 4, .window_default = 4096, .rotates = ROTATES_WINDOWED,
-        .tune = windows_if_64)
+        .tune = windows_by_size)
 DECODER(arch_hunyuan_dense, "hunyuan-dense", PLAIN, .qk_norm = QK_HEAD, .norm_last = 1)
 DECODER(arch_hunyuan_moe, "hunyuan-moe", PLAIN, .qk_norm = QK_HEAD, .norm_last = 1,
         .experts = EXPERTS_ALL, .ff_of_expert = FF_NO_KEY, .renorm = YES, .shared = SHARED_WIDE)

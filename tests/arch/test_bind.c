@@ -874,6 +874,95 @@ static void experts_are_fused(void)
     }
 }
 
+/* ---------------------------------------------------------------- what sizes decide */
+
+static pith_model *sized(const char *arch, int32_t n_layer, int32_t n_vocab, int32_t n_expert,
+                         int32_t n_ctx)
+{
+    struct pith_error err = {PITH_OK, ""};
+    struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+    struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+    char path[300];
+    snprintf(path, sizeof path, "%s", tmp_path("sized"));
+    p.arch = arch;
+    p.type = "q8_0";
+    p.n_layer = n_layer;
+    p.n_vocab = n_vocab;
+    p.n_embd = 32;
+    p.n_ff = 32;
+    p.n_head = 2;
+    p.n_expert = n_expert;
+    p.n_ctx = n_ctx;
+    mp.n_threads = 1;
+    pith_model *m = pith_synth(path, &p, &err) == PITH_OK ? pith_model_open(path, &mp, &err) : NULL;
+    CHECK_MSG(m, "%s of %d layers: %s", arch, n_layer, err.msg);
+    unlink(path);
+    return m;
+}
+
+static int n_nodes_named(const pith_model *m, const char *name)
+{
+    struct graph g;
+    struct pith_error err;
+    int n = 0;
+    graph_init(&g);
+    g.n_layer = m->arch.hp.n_layer;
+    g.states = m->arch.states;
+    g.n_states = m->arch.n_states;
+    g.tok_embd = m->tok_embd;
+    g.n_embd = m->arch.hp.n_embd;
+    arch_build(&m->arch, &(struct arch_want){.logits = 1}, &g);
+    CHECK(graph_finish(&g, &err) == PITH_OK);
+    for (const struct node *k = g.first; k; k = k->next)
+        n += strstr(k->name, name) != NULL;
+    graph_deinit(&g);
+    return n;
+}
+
+/* Rows of src/arch/sizes.c that second implementations do not show (test_second.py), each with a
+ * size beside it. */
+static void sizes_decide(void)
+{
+    static const struct {
+        const char *arch;
+        int32_t n_layer, n_vocab;
+        int one_q;
+    } q[] = {{"deepseek2", 26, 64, 1},     {"deepseek2", 27, 64, 1},  {"deepseek2", 28, 64, 0},
+             {"deepseek2", 48, 128256, 1}, {"deepseek2", 48, 64, 0},  {"deepseek2", 25, 64, 0},
+             {"mistral4", 27, 64, 1},      {"mistral4", 4, 64, 0},    {"mistral4", 26, 64, 1},
+             {"mistral4", 48, 128256, 1},  {"deepseek32", 27, 64, 0}, {"glm-dsa", 27, 64, 0}};
+    for (size_t i = 0; i < sizeof q / sizeof *q; i++) {
+        pith_model *m = sized(q[i].arch, q[i].n_layer, q[i].n_vocab, 4, 0);
+        CHECK_MSG(m && (gguf_tensor_find(m->gguf, SLICE("blk.1.attn_q.weight")) != NULL) ==
+                           q[i].one_q,
+                  "%s of %d layers and %d tokens", q[i].arch, q[i].n_layer, q[i].n_vocab);
+        pith_model_close(m);
+    }
+    static const struct {
+        const char *arch;
+        int32_t n_layer, n_vocab, gating;
+    } s[] = {{"deepseek2", 47, 154880, 2}, {"deepseek2", 48, 154880, 2},
+             {"deepseek2", 46, 154880, 1}, {"deepseek2", 47, 64, 1},
+             {"mistral4", 47, 154880, 2},  {"mistral4", 48, 154880, 2},
+             {"mistral4", 47, 64, 1},      {"glm-dsa", 2, 64, 2}};
+    for (size_t i = 0; i < sizeof s / sizeof *s; i++) {
+        pith_model *m = sized(s[i].arch, s[i].n_layer, s[i].n_vocab, 4, 0);
+        CHECK_MSG(m && m->arch.hp.expert_gating == s[i].gating, "%s of %d layers and %d tokens: %d",
+                  s[i].arch, s[i].n_layer, s[i].n_vocab, m ? m->arch.hp.expert_gating : -1);
+        pith_model_close(m);
+    }
+    for (int32_t x = 127; x <= 128; x++) { /* one of four layers has no positions, and no norm */
+        pith_model *m = sized("llama4", 4, 64, x, 0);
+        CHECK_MSG(m && n_nodes_named(m, "attn_q_norm") == (x == 128 ? 0 : 3), "%d experts", x);
+        pith_model_close(m);
+    }
+    for (int far = 0; far < 2; far++) { /* layers 0, 1, 2, 6 */
+        pith_model *m = sized("glm-dsa", 8, 64, 4, far ? 1048576 : 1048575);
+        CHECK_MSG(m && n_nodes_named(m, "index_topk") == (far ? 4 : 8), "%d", far);
+        pith_model_close(m);
+    }
+}
+
 /* ---------------------------------------------------------------- YaRN of bailingmoe3 */
 
 /* [YaRN, arXiv:2309.00071, sec. 3]: frequencies by a ramp, both rotated parts 1 + 0.1 ln s long. */
@@ -944,6 +1033,7 @@ int main(void)
     TEST(layers_that_share);
     TEST(tokens_switch_adapters);
     TEST(activations_are_divided);
+    TEST(sizes_decide);
     TEST(ling_scales_positions);
     TEST(experts_have_factors);
     TEST(experts_are_fused);

@@ -52,8 +52,9 @@ def main():
         return
     from second import FAMILIES
     from second_forms import FORMS, RANKED
+    from second_sizes import SIZES
     cases = {k: (arch, how, "none" if pooled else None)
-             for k, (arch, how, pooled) in {**FAMILIES, **FORMS}.items()}
+             for k, (arch, how, pooled) in {**FAMILIES, **FORMS, **SIZES}.items()}
     cases.update((k, (arch, how, "rank")) for k, (arch, how) in RANKED.items())
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[1:] or cases:
