@@ -57,11 +57,24 @@ struct call {
     const struct tensor *w, *b, *w2;
     /* Where they lie on the call's device, as its backend reaches them; layout: of w and w2. */
     const void *w_data, *b_data, *w2_data;
+    int64_t part_rows; /* w lies in parts of so many rows, the first at w_data; 0: in one piece */
+    const void **w_part;
     enum tensor_layout layout;
     const void *p;          /* the op's parameter struct */
     int32_t n_states, part; /* part: of a recurrent state */
     const struct state *state[NODE_STATES];
 };
+
+/* Row r of a call's weight, all matrices of a stack counted through. */
+static inline const void *weight_row(const struct call *c, int64_t r, uint64_t row_bytes)
+{
+    const uint8_t *from = c->w_data;
+    if (c->part_rows) {
+        from = c->w_part[r / c->part_rows];
+        r %= c->part_rows;
+    }
+    return from + (uint64_t)r * row_bytes;
+}
 
 enum phase_kind { PHASE_CHAIN, PHASE_CONCAT, PHASE_COPY };
 struct phase {

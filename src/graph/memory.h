@@ -59,6 +59,7 @@ struct event {
 /* What a device's allocations are like. */
 struct device_limits {
     uint64_t largest; /* bytes of one allocation, UINT64_MAX: as memory allows */
+    uint64_t bindable; /* bytes of a weight that a kernel can see at once; 0: all */
     uint64_t slab;    /* what grows is best made of pieces of so many bytes; UINT64_MAX: of one, */
                       /* reserved whole and committed as it grows */
     uint32_t align;   /* of offsets that kernels see: a power of two, at least 64 */

@@ -38,6 +38,7 @@ enum op_flags {
     OP_OPAQUE = 256,      /* its result is no matrix of numbers: nobody is shown it */
     OP_FUSED = 512,       /* made by fusion alone, and so without a reference */
     OP_HEADS = 1024,      /* reads values whose heads lie apart (graph.h, head) as they are */
+    OP_PARTS = 4096,      /* reads w row by row (weight_row): it may lie in parts */
     OP_MOVER = 2048       /* moves or sorts a few numbers: its reference is not slow anywhere */
 };
 

@@ -367,9 +367,34 @@ void plan_bind(struct plan *p, int device, void *(*address)(const struct buffer 
         if (c->dst.device != device)
             continue;
         c->w_data = reach(c->w, device, address);
+        const struct placement *at = c->part_rows ? tensor_on(c->w, device) : NULL;
+        for (int32_t i = 0; at && i < at->n_parts; i++)
+            c->w_part[i] = address(at->buffer + i);
         c->b_data = reach(c->b, device, address);
         c->w2_data = reach(c->w2, device, address);
     }
+}
+
+/* Weights in parts, of ops that can read them. */
+static pith_status resolve_parts(struct plan *p, const struct node *n, struct call *call,
+                                 struct pith_error *err)
+{
+    const struct tensor *t[] = {n->w, n->b, n->w2};
+    for (int i = 0; i < 3; i++) {
+        const struct placement *at = t[i] ? tensor_on(t[i], n->device) : NULL;
+        if (!at || !at->part_rows)
+            continue;
+        if (i || !op_has(n->op, OP_PARTS))
+            return error_set(err, PITH_UNSUPPORTED,
+                             "%s (%s) would have to read %s, which lies in %d parts on %s", n->name,
+                             op_infos[n->op]->name, t[i]->name, at->n_parts,
+                             p->devices[n->device]->name);
+        call->part_rows = at->part_rows;
+        call->w_part = arena_array(&p->arena, (size_t)at->n_parts, sizeof *call->w_part);
+        if (!call->w_part)
+            return error_set(err, PITH_NOMEM, "out of memory for the parts of %s", t[i]->name);
+    }
+    return PITH_OK;
 }
 
 static pith_status resolve(struct compiler *c, struct pith_error *err)
@@ -387,6 +412,8 @@ static pith_status resolve(struct compiler *c, struct pith_error *err)
         call->p = n->p;
         call->layout = n->w ? tensor_layout_on(n->w, n->device) : LAYOUT_ROWS;
         pith_status st = check_weights(n, dev, err);
+        if (st == PITH_OK)
+            st = resolve_parts(p, n, call, err);
         if (st != PITH_OK)
             return st;
         call->n_src = n->n_src;

@@ -23,12 +23,16 @@ enum tensor_layout { LAYOUT_ROWS, LAYOUT_PANELS };
 
 struct buffer;
 
-/* Where a device has it: bytes [offset, offset + bytes) of a buffer of that device. */
+/* Where a device has it: bytes [offset, offset + bytes) of a buffer of that device; or, where its
+ * kernels cannot see that much at once, in n_parts buffers one after the other in `buffer`, from
+ * the beginning of each, part_rows rows in all but the last. */
 struct placement {
     int32_t device; /* index into the model's devices */
     enum tensor_layout layout;
     struct buffer *buffer;
     uint64_t offset, bytes;
+    int64_t part_rows; /* 0: it lies in one piece */
+    int32_t n_parts;
 };
 
 enum { TENSOR_PLACES = 8 };

@@ -217,6 +217,54 @@ static void recurrent_fails(void)
     every_call_fails("mamba2", 1, 0);
 }
 
+/* ---------------------------------------------------------------- large weights */
+
+/* Weights that no kernel of the device can see at once: an embedding of 5 MiB, tied or not, stacks
+ * of experts of 2 MiB, and a product of as many; whole, and half on the CPU. */
+static void large_weights(void)
+{
+    static const char *const layers[] = {"1", "0,1"};
+    enum { LARGE_V = 20480, ROWS = 6 };
+    static float want[LARGE_V];
+    for (int i = 0; i < 3; i++) {
+        struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+        struct pith_error err = {PITH_OK, ""};
+        const int32_t ids[ROWS] = {5, LARGE_V - 1, 16383, 16384, 4095, 4096};
+        snprintf(path, sizeof path, "%s/large.gguf", tmp_dir);
+        p.arch = i == 2 ? "deepseek2" : "llama";
+        p.type = i == 1 ? "q8_0" : "f32";
+        p.n_layer = 2;
+        p.n_embd = 64;
+        p.n_head = 2;
+        p.n_vocab = LARGE_V;
+        p.n_ctx = N_CTX;
+        p.n_ff = i == 2 ? 2048 : 8192;
+        p.n_expert = i == 2 ? 4 : 0;
+        p.tied = i == 0;
+        REQUIRE(pith_synth(path, &p, &err) == PITH_OK, "%s", err.msg);
+        for (int l = -1; l < 2; l++) {
+            pith_model *m = open_model(l < 0 ? NULL : layers[l], &err);
+            pith_session *s = m ? open_session(m, &err) : NULL;
+            REQUIRE(s && pith_feed(s, 0, ids, ROWS, &err) == PITH_OK, "model %d: %s", i, err.msg);
+            const float *got = pith_logits(s, 0);
+            if (l < 0)
+                memcpy(want, got, sizeof want);
+            else
+                CHECK_MSG(!memcmp(want, got, sizeof want), "model %d on %s: other bits", i,
+                          layers[l]);
+            for (int32_t t = 0, cut = 0; l >= 0 && t < m->n_tensors; t++) {
+                for (int32_t k = 0; k < m->tensors[t]->n_at; k++)
+                    cut += m->tensors[t]->at[k].part_rows > 0;
+                CHECK_MSG(t < m->n_tensors - 1 || cut > (l == 0 && i != 1), "model %d: %d are cut",
+                          i, cut);
+            }
+            pith_session_close(s);
+            pith_model_close(m);
+        }
+        unlink(path);
+    }
+}
+
 /* ---------------------------------------------------------------- lost devices */
 
 /* Lost with call n: everything from there on says so, closing works, and the model can be opened
@@ -405,6 +453,7 @@ int main(void)
     TEST(the_host_cannot_look);
     TEST(copies_are_late);
     TEST(only_on_request);
+    TEST(large_weights);
     TEST(attention_fails);
     TEST(recurrent_fails);
     TEST(encoder_fails);

@@ -111,7 +111,10 @@ static void far_memory(struct device *d, struct mem_left *out)
 static void far_limits(const struct device *d, struct device_limits *out)
 {
     *out = (struct device_limits){
-        .largest = (uint64_t)far_of(d)->n_slabs * FAR_SLAB, .slab = FAR_SLAB, .align = FAR_ALIGN};
+        .largest = (uint64_t)far_of(d)->n_slabs * FAR_SLAB,
+                                  .bindable = FAR_SLAB,
+                                  .slab = FAR_SLAB,
+                                  .align = FAR_ALIGN};
 }
 
 /* ---------------------------------------------------------------- memory */

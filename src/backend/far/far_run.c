@@ -55,10 +55,26 @@ static void make_views(struct job *j)
     view_of(&j->x.state, j->p.blocks, at);
 }
 
+/* No weight lies where its kernel could not see all of it. */
+static pith_status check_weights(const struct device *d, const struct plan *p,
+                                 struct pith_error *err)
+{
+    for (const struct call *c = p->calls; c < p->calls + p->n_calls; c++) {
+        const struct placement *at =
+            c->w && c->dst.device == d->index ? tensor_on(c->w, d->index) : NULL;
+        if (at && !at->part_rows && at->bytes > FAR_SLAB)
+            return error_set(err, PITH_INTERNAL, "%s: %s lies in one piece of %llu bytes", d->name,
+                             c->w->name, (unsigned long long)at->bytes);
+    }
+    return PITH_OK;
+}
+
 pith_status far_prepare(struct device *d, const struct job_params *p, struct job **out,
                         struct pith_error *err)
 {
     pith_status st = far_call(far_of(d), "prepare", 0, err);
+    if (st == PITH_OK)
+        st = check_weights(d, p->plan, err);
     if (st != PITH_OK)
         return st;
     struct job *j = mem_zalloc(sizeof *j, PITH_MEM_SCRATCH);

@@ -119,7 +119,7 @@ static void look_up(const struct call *c, const struct exec *x, int64_t row, int
 {
     int32_t k = ((const struct topk_op *)c->p)->k;
     int32_t token = step_token(x->step)[step_row(x->step, c->dst.rows, row)];
-    const int32_t *from = (const int32_t *)c->w_data + (int64_t)token * k;
+    const int32_t *from = weight_row(c, token, (uint64_t)k * sizeof *from);
     for (int32_t j = 0; j < k; j++)
         id[j] = from[j] >= 0 && from[j] < c->src[0].cols ? from[j] : 0;
 }
@@ -175,7 +175,7 @@ static OP_FN(ref_topk)
 
 const struct op_info op_topk = {.name = "topk",
                                 .kind = OP_ROWS,
-                                .flags = OP_OPAQUE | OP_MOVER,
+                                .flags = OP_OPAQUE | OP_MOVER | OP_PARTS,
                                 .params_bytes = sizeof(struct topk_op),
                                 .shape = shape_topk,
                                 .reference = ref_topk,
@@ -340,8 +340,7 @@ static OP_FN(ref_moe_matmul)
     const float *bias = c->b_data, *factor = c->w2_data;
     for (int64_t u = begin; u < end; u++) {
         int64_t e = u / m_all, m = u % m_all;
-        const uint8_t *w =
-            (const uint8_t *)c->w_data + (uint64_t)(s.expert[e] * m_all + m) * row_bytes;
+        const void *w = weight_row(c, s.expert[e] * m_all + m, row_bytes);
         for (int32_t i = s.first[e]; i < s.first[e + 1]; i++) {
             int64_t in = s.row[i] / per_row;
             struct act_tile t = value_tile(x, &c->src[0], in / ACT_TILE);
@@ -354,7 +353,7 @@ static OP_FN(ref_moe_matmul)
 
 const struct op_info op_moe_matmul = {.name = "moe_matmul",
                                       .kind = OP_UNITS,
-                                      .flags = OP_PRODUCT,
+                                      .flags = OP_PRODUCT | OP_PARTS,
                                       .params_bytes = sizeof(struct moe_op),
                                       .shape = shape_moe_matmul,
                                       .wants = product_wants,

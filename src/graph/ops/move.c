@@ -46,9 +46,8 @@ static OP_FN(ref_embed)
             memcpy(y, step_embd(s) + r * n, (size_t)n * sizeof *y);
             continue;
         }
-        const uint8_t *row = (const uint8_t *)c->w_data +
-                             (uint64_t)embed_token(p, step_token(s)[r]) *
-                                 dtype_row_bytes(c->w->type, n);
+        const void *row = weight_row(c, embed_token(p, step_token(s)[r]),
+                                     dtype_row_bytes(c->w->type, n));
         dtypes[c->w->type].dequant(row, y, n);
         for (int64_t i = 0; i < n && p->scale != 1.0f; i++)
             y[i] = y[i] * p->scale;
@@ -57,6 +56,7 @@ static OP_FN(ref_embed)
 
 const struct op_info op_embed = {.name = "embed",
                                  .kind = OP_ROWS,
+                                 .flags = OP_PARTS,
                                  .params_bytes = sizeof(struct embed_op),
                                  .shape = shape_embed,
                                  .reference = ref_embed};
@@ -110,14 +110,13 @@ static OP_FN(ref_gather)
     for (int64_t r = begin; r < end; r++)
         for (int64_t k = 0; k * n < c->dst.cols; k++) {
             float *y = value_row(x, &c->dst, r) + k * n;
-            int64_t at = gather_row(c, x, r, k);
+            const void *row =
+                weight_row(c, gather_row(c, x, r, k), dtype_row_bytes(c->w->type, n));
             if (c->w->type == DT_I32)
                 for (int64_t i = 0; i < n; i++)
-                    y[i] = (float)((const int32_t *)c->w_data)[at * n + i];
+                    y[i] = (float)((const int32_t *)row)[i];
             else
-                dtypes[c->w->type].dequant((const uint8_t *)c->w_data +
-                                               (uint64_t)at * dtype_row_bytes(c->w->type, n),
-                                           y, n);
+                dtypes[c->w->type].dequant(row, y, n);
             for (int64_t i = 0; i < n && p->scale != 1.0f; i++)
                 y[i] = y[i] * p->scale;
         }
@@ -125,7 +124,7 @@ static OP_FN(ref_gather)
 
 const struct op_info op_gather = {.name = "gather",
                                   .kind = OP_ROWS,
-                                  .flags = OP_MOVER,
+                                  .flags = OP_MOVER | OP_PARTS,
                                   .params_bytes = sizeof(struct gather_op),
                                   .shape = shape_gather,
                                   .reference = ref_gather};

@@ -104,7 +104,7 @@ static OP_FN(ref_matmul)
     uint64_t row_bytes = dtype_row_bytes(c->w->type, k);
     const float *bias = c->b_data;
     for (int64_t m = begin; m < end; m++) {
-        const uint8_t *w = (const uint8_t *)c->w_data + (uint64_t)m * row_bytes;
+        const void *w = weight_row(c, m, row_bytes);
         for (int64_t r = 0; r < rows; r++) {
             struct act_tile t = value_tile(x, &c->src[0], r / ACT_TILE);
             float y = d->dot(w, &t, (int)(r % ACT_TILE), k);
@@ -115,7 +115,7 @@ static OP_FN(ref_matmul)
 
 const struct op_info op_matmul = {.name = "matmul",
                                   .kind = OP_UNITS,
-                                  .flags = OP_PRODUCT | OP_BESIDE,
+                                  .flags = OP_PRODUCT | OP_BESIDE | OP_PARTS,
                                   .shape = shape_matmul,
                                   .wants = product_wants,
                                   .cost = matmul_cost,
@@ -233,7 +233,7 @@ static OP_FN(ref_head_matmul)
     uint64_t row_bytes = dtype_row_bytes(c->w->type, k);
     (void)ith;
     for (int64_t u = begin; u < end; u++) {
-        const uint8_t *w = (const uint8_t *)c->w_data + (uint64_t)u * row_bytes;
+        const void *w = weight_row(c, u, row_bytes);
         for (int64_t r = 0; r < rows; r++) {
             struct act_tile all = value_tile(x, &c->src[0], r / ACT_TILE);
             struct act_tile t = head_tile(&all, c->src[0].fmt, u / tensor_m(c->w), k);
@@ -244,7 +244,7 @@ static OP_FN(ref_head_matmul)
 
 const struct op_info op_head_matmul = {.name = "head_matmul",
                                        .kind = OP_UNITS,
-                                       .flags = OP_PRODUCT,
+                                       .flags = OP_PRODUCT | OP_PARTS,
                                        .shape = shape_head_matmul,
                                        .wants = product_wants,
                                        .cost = head_matmul_cost,

@@ -64,7 +64,8 @@ static void cut(struct loader *l, int32_t tensor, int32_t place, int check)
     int64_t n = units_of(t, place);
     int64_t per = (int64_t)(CHUNK_BYTES / (t->file_bytes / (uint64_t)n + 1)) + 1;
     uint64_t most = (uint64_t)(n < per ? n : per) * unit_bytes(t, place);
-    if (place >= 0 && !buffer_map(t->at[place].buffer) && most > l->stage_bytes)
+    if (place >= 0 && (t->at[place].part_rows || !buffer_map(t->at[place].buffer)) &&
+        most > l->stage_bytes)
         l->stage_bytes = most;
     for (int64_t at = 0; at < n; at += per, l->n_chunks++)
         if (l->chunks)
@@ -148,9 +149,19 @@ static pith_status move_chunk(const struct loader *l, const struct chunk *c, uin
     const struct device *d = l->m->devices[p->device];
     uint64_t unit = unit_bytes(t, c->place);
     struct place to = {p->buffer, p->offset + (uint64_t)c->first * unit};
-    uint8_t *map = buffer_map(p->buffer);
+    uint8_t *map = p->part_rows ? NULL : buffer_map(p->buffer);
     fill(d, t, c, map ? map + to.offset : stage);
-    return map ? PITH_OK : buffer_write(to, stage, (uint64_t)c->n * unit, NULL, err);
+    if (map || !p->part_rows)
+        return map ? PITH_OK : buffer_write(to, stage, (uint64_t)c->n * unit, NULL, err);
+    pith_status st = PITH_OK;
+    for (int64_t r = c->first, end = c->first + c->n, n; r < end && st == PITH_OK; r += n) {
+        int64_t in = r % p->part_rows;
+        n = end - r < p->part_rows - in ? end - r : p->part_rows - in;
+        to = (struct place){p->buffer + r / p->part_rows, (uint64_t)in * unit};
+        st = buffer_write(to, stage + (uint64_t)(r - c->first) * unit, (uint64_t)n * unit, NULL,
+                          err);
+    }
+    return st;
 }
 
 static void load_worker(void *ctx, int ith)

@@ -236,6 +236,26 @@ static pith_status fit(struct pith_model *m, uint64_t need[MAX_DEVICES], struct 
 
 /* ---------------------------------------------------------------- buffers */
 
+/* A weight of which a kernel cannot see all at once lies in buffers of its own, as many whole rows
+ * in each as it can. Returns how many; 0: it lies in one piece. */
+static int32_t cut_weight(const struct tensor *t, struct placement *p,
+                          const struct device_limits *lim, uint64_t *sizes)
+{
+    uint64_t row = dtype_row_bytes(t->type, tensor_k(t)), left = t->bytes;
+    p->part_rows = p->n_parts = 0;
+    if (!lim->bindable || p->bytes <= lim->bindable || p->layout != LAYOUT_ROWS || row > lim->bindable)
+        return 0;
+    p->part_rows = (int64_t)(lim->bindable / row);
+    for (; left; p->n_parts++) {
+        uint64_t n = (uint64_t)p->part_rows * row;
+        n = n < left ? n : left;
+        if (sizes)
+            sizes[p->n_parts] = size_align(n, 64);
+        left -= n;
+    }
+    return p->n_parts;
+}
+
 /* Deals the placements of a device out over buffers, and tells how large these have to be (sizes
  * NULL: nothing but their number). */
 static int32_t deal(struct pith_model *m, int device, uint64_t *sizes)
@@ -248,8 +268,16 @@ static int32_t deal(struct pith_model *m, int device, uint64_t *sizes)
         struct placement *p = (struct placement *)(uintptr_t)tensor_on(m->tensors[i], device);
         if (!p || !p->bytes || model_in_copy(m, p))
             continue;
-        at = size_align(at, lim.align);
-        if (!n || (lim.slab != UINT64_MAX && at + p->bytes > lim.slab)) {
+        int32_t parts = cut_weight(m->tensors[i], p, &lim, sizes ? sizes + n : NULL);
+        if (parts) {
+            p->buffer = sizes ? &m->weights[device].buffer[n] : NULL;
+            p->offset = 0;
+            n += parts;
+            at = UINT64_MAX; /* nothing else is in the last one */
+            continue;
+        }
+        at = at == UINT64_MAX ? at : size_align(at, lim.align);
+        if (!n || at == UINT64_MAX || (lim.slab != UINT64_MAX && at + p->bytes > lim.slab)) {
             n++;
             at = 0;
         }

@@ -97,7 +97,9 @@ void model_spread_weights(struct pith_model *m)
     for (int32_t i = 0; i < m->n_tensors && m->n_nodes > 1; i++)
         for (int32_t j = 0; j < m->tensors[i]->n_at; j++) {
             const struct placement *p = &m->tensors[i]->at[j];
-            uint8_t *base = p->bytes && !model_in_copy(m, p) ? buffer_map(p->buffer) : NULL;
+            uint8_t *base = p->bytes && !p->part_rows && !model_in_copy(m, p)
+                                ? buffer_map(p->buffer)
+                                : NULL;
             uint64_t begin = (p->offset + PAGE - 1) / PAGE * PAGE;
             for (int k = 0; k < m->n_nodes && base; k++) {
                 uint64_t end = p->offset + p->bytes * (uint64_t)(k + 1) / (uint64_t)m->n_nodes;
