@@ -210,6 +210,17 @@ def hunyuan(out):
     return out
 
 
+def llama4(name, x):
+    """Experts are stacks of columns there, of rows in a file."""
+    if "experts." not in name:
+        return None
+    blk, x = "blk.%s.ffn_" % name.split(".")[2], x.swapaxes(1, 2)
+    if name.endswith("down_proj"):
+        return {blk + "down_exps.weight": x}
+    half = x.shape[1] // 2
+    return {blk + "gate_exps.weight": x[:, :half], blk + "up_exps.weight": x[:, half:]}
+
+
 def fused(out):
     """q, k and v in one tensor, for families that have no others."""
     for i in range(L):
@@ -462,6 +473,20 @@ FAMILIES = {
         dict(mamba_d_ssm=E, mamba_n_heads=H, mamba_d_head=D, mamba_d_state=D, mamba_n_groups=1,
              mlp_bias=True, rope_parameters=ROPE), FALCON,
         finish=lambda o: unused(falcon(o, {}, 1))),
+    "command-r-plus": Family("command-r", "CohereForCausalLM", {
+        **LN, **rope(), ".block_count": 64, ".logit_scale": 0.25},
+        dict(num_hidden_layers=64, rope_parameters=ROPE, logit_scale=0.25, use_qk_norm=True),
+        tied=True),
+    "llama4-128": Family("llama4", "Llama4ForCausalLM", {
+        **RMS, **rope(), **moe(128, 1), ".interleave_moe_layer_step": 2,
+        ".attention.sliding_window": 8192, ".feed_forward_length": 40},
+        dict(head_dim=D, num_local_experts=128, num_experts_per_tok=1, intermediate_size=16,
+             intermediate_size_mlp=40, interleave_moe_layer_step=2, use_qk_norm=False,
+             rms_norm_eps=1e-5, attention_chunk_size=8192, rope_parameters=ROPE),
+        [(r"feed_forward\.(gate|up|down)_proj\.", r"ffn_\1."),
+         (r"feed_forward\.router\.", "ffn_gate_inp."),
+         (r"feed_forward\.shared_expert\.(gate|up|down)_proj\.", r"ffn_\1_shexp.")],
+        split=llama4),
     "hy_v4": Family("hy_v4", "HYV4ForCausalLM", {
         **rope(4), **moe(), ".attention.layer_norm_rms_epsilon": 1e-6,
         ".attention.head_count_kv": 1, ".attention.q_lora_rank": 20,

@@ -230,6 +230,14 @@ def codeshell():
     return keys(2, LN, SPEED), s, decoder(2, norm=layer_norm, act=gelu)
 
 
+def baichuan(layers):
+    """The 13B model has 40 layers and slopes, the 7B one 32 and turns; others have neither."""
+    return keys(layers, RMS, SPEED, {".attention.head_count_kv": H}), shapes(
+        layers, {**PAIR_OF_NORMS, **qkv(H, H), **FFN}), decoder(
+            layers, dict(base=BASE, pairs=True) if layers == 32 else None,
+            slopes=alibi(H) if layers == 40 else None)
+
+
 def refact():
     return keys(2, RMS), shapes(2, {
         **PAIR_OF_NORMS, **qkv(), **FFN, **QKV_BIAS, **OUT_BIAS, **FFN_BIAS}, ("output_norm",)), \
@@ -385,6 +393,9 @@ FORMS = {
     "dots1-sigmoid": ("dots1", dots1(2), False),
     "dots1-chosen": ("dots1", dots1(3), False),
     "dots1-softplus": ("dots1", dots1(4), False),
+    "baichuan-7b": ("baichuan", baichuan(32), False),
+    "baichuan-13b": ("baichuan", baichuan(40), False),
+    "baichuan-neither": ("baichuan", baichuan(3), False),
     "mpt-biases": ("mpt", mpt(), False),
     "mistral3-biases": ("mistral3", mistral3("bias"), False),
     "mistral3-experts": ("mistral3", mistral3("moe"), False),
