@@ -18,8 +18,8 @@ DECODER(arch_gemma2, "gemma2", GEMMA, .norm_place = NORM_SANDWICH, .window_perio
         .window_default = 4096, .swa_base = BY_KEY, .capped = BY_KEY, .attn_cap = 50,
         .logit_cap = 30)
 DECODER(arch_gemma3, "gemma3", GEMMA, .norm_place = NORM_SANDWICH, .qk_norm = QK_HEAD,
-        .window_period = 6, .window = MUST, .swa_base = BY_KEY, .swa_base_default = 10000,
-        .swa_unscaled = 1, .capped = BY_KEY, .attn_cap = -1)
+        .window_period = 6, .swa_base = BY_KEY, .swa_base_default = 10000, .swa_unscaled = 1,
+        .capped = BY_KEY, .attn_cap = -1)
 DECODER_RENAMED(arch_plamo3, "plamo3",
                 RENAMED("post_attention_norm.weight", "post_attention_norm", "post_ffw_norm.weight",
                         "post_ffw_norm"),

@@ -447,6 +447,14 @@ FAMILIES = {
                  "full_attention": dict(rope_type="linear", factor=8.0, rope_theta=BASE),
                  "sliding_attention": dict(rope_type="default", rope_theta=700.0)}),
         GEMMA, centred=r"norm\.weight", tied=True),
+    "gemma3-full": Family("gemma3", "Gemma3ForCausalLM", {
+        **RMS, **rope(), ".attention.key_length": D, ".attention.value_length": D,
+        ".rope.freq_base_swa": 700.0, ".rope.scaling.type": "linear", ".rope.scaling.factor": 8.0},
+        dict(head_dim=D, query_pre_attn_scalar=D, layer_types=["full_attention"] * L,
+             rms_norm_eps=1e-5, rope_parameters={
+                 "full_attention": dict(rope_type="linear", factor=8.0, rope_theta=BASE),
+                 "sliding_attention": dict(rope_type="default", rope_theta=700.0)}),
+        GEMMA, centred=r"norm\.weight", tied=True),
     "exaone4-32b": Family("exaone4", "Exaone4ForCausalLM", {
         **RMS, **rope(), ".block_count": 64, ".attention.sliding_window": 8},
         dict(num_hidden_layers=64, sliding_window=8, layer_types=WINDOWED * 16, rms_norm_eps=1e-5,
