@@ -29,6 +29,7 @@ pith_grammar *cli_grammar_open(const struct grammar_opts *o, pith_model *m, int 
     size_t n = 0;
     p.trigger = o->trigger;
     p.schema_order = o->schema_order;
+    p.strict_schema = o->strict_schema;
     *code = cli_grammar_check(o);
     if (!*code && path)
         *code = cli_read_file(path, &text, &n);

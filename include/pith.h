@@ -564,7 +564,9 @@ PITH_API const struct pith_chat_event *pith_chat_call(const pith_chat_parser *p,
 PITH_API int pith_chat_reasons(
     const pith_chat_parser *p); /* reasoning has begun, by the prompt or since, and not ended */
 PITH_API const char *
-pith_chat_family(const pith_template *t); /* "hermes", "llama-3" ...; NULL gives "generic" */
+pith_chat_family(const pith_template *t); /* "hermes", "llama-3" ...; "derived": none of these, but
+                                           * calls in its history have a marker, by which they are
+                                           * known; NULL gives "generic" */
 PITH_API const char *
 pith_chat_think(const pith_template *t); /* what begins it, "<think>"; NULL: it has none */
 PITH_API const char *pith_chat_answer(
@@ -957,8 +959,8 @@ PITH_API int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct 
 
 /* A grammar says which tokens may come next so that the text can still become what it describes:
  * GBNF (start rule "root"), a JSON Schema (texts that satisfy it; an unsupported keyword is
- * PITH_UNSUPPORTED by name and place; uniqueItems alone is let through unkept where items is not an
- * enum of at most 64 values), or any JSON object. Left recursion, undefined rules and what is too
+ * PITH_UNSUPPORTED by name and place; uniqueItems alone is let through unkept, unless strict_schema
+ * is set, where items can have more than 64 values), or any JSON object. Left recursion, undefined rules and what is too
  * large to compile are refused with the rule's name. */
 typedef struct pith_grammar pith_grammar;
 /* PITH_GRAMMAR_CALLS: text is a JSON array of tools, and the grammar that of an answer in which
@@ -995,6 +997,8 @@ struct pith_grammar_params {
     int32_t calls_only; /* PITH_GRAMMAR_CALLS: 1: the text is one call, or the list of them that the
                            family writes at once, and begins behind pith_chat_opening; for families
                            that have one */
+    int32_t strict_schema; /* 1: a schema with uniqueItems that cannot be kept is PITH_UNSUPPORTED,
+                              with its place; 0: that is let through */
 };
 #define PITH_GRAMMAR_PARAMS_INIT PITH_SIZED(struct pith_grammar_params)
 /* text: [n_bytes], NULL for JSON. m may be NULL: then text alone can be accepted. A grammar keeps

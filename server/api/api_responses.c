@@ -213,8 +213,9 @@ static int take_conversation(struct fields *b, struct fault *f)
         return 0;
     if (json_is_object(format) &&
         !fields_put(b, F_response_format,
-                    json_pack("{s:O*, s:{s:O*}}", "type", json_object_get(format, "type"),
-                              "json_schema", "schema", json_object_get(format, "schema")),
+                    json_pack("{s:O*, s:{s:O*, s:O*}}", "type", json_object_get(format, "type"),
+                              "json_schema", "schema", json_object_get(format, "schema"), "strict",
+                              json_object_get(format, "strict")),
                     f))
         return 0;
     return !effort || answer_effort(b, effort, f);

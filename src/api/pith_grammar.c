@@ -44,6 +44,7 @@ pith_grammar *pith_grammar_open(pith_model *m, pith_grammar_kind kind, const cha
         .trigger_token = p.use_trigger_token ? p.trigger_token : -1,
         .again = p.again != 0,
         .cache_bytes = p.cache_bytes ? p.cache_bytes : CACHE_DEFAULT,
+        .strict = p.strict_schema != 0,
         .schema_order = p.schema_order != 0,
         .calls_only = p.calls_only != 0,
     };

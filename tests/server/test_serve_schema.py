@@ -50,9 +50,32 @@ def test(folder):
             check("refused_%d" % i, "invalid" in a and a["invalid"] in told, (schema, a, told))
 
 
+def test_strict(folder):
+    """What cannot be kept is refused with its place where the format is strict."""
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"},
+                                                     "uniqueItems": True, "maxItems": 2}}}
+    few = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}
+    with Server(synth(os.path.join(folder, "model.gguf"), "--arch", "llama")) as s:
+        for strict, schema_, status in ((True, schema, 400), (False, schema, 200),
+                                        (None, schema, 200), (True, few, 200)):
+            more = {} if strict is None else {"strict": strict}
+            got = [s.post("/v1/chat/completions",
+                          {"messages": [{"role": "user", "content": "w9"}], "max_tokens": 40,
+                           "response_format": {"type": "json_schema", "json_schema":
+                                               {"name": "s", "schema": schema_, **more}}}),
+                   s.post("/v1/responses",
+                          {"input": "w9", "max_output_tokens": 40, "text":
+                           {"format": {"type": "json_schema", "name": "s", "schema": schema_,
+                                       **more}}})]
+            check("strict %s %d" % (strict, status), all(g[0] == status for g in got)
+                  and (status == 200 or all("#/properties/a/uniqueItems" in
+                                            g[1]["error"]["message"] for g in got)), got)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         test(folder)
+        test_strict(folder)
 
 
 run(main, "test_serve_schema")

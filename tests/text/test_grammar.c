@@ -918,6 +918,39 @@ static void check_mask_against_accept(const struct vocab *v, const struct trie *
     grammar_free(g);
 }
 
+/* What cannot be kept is refused with its place where the rules are strict, and only that. */
+static void strict_schemas(void)
+{
+    static const struct {
+        const char *schema, *place; /* NULL: it is kept */
+    } c[] = {
+        {FEW("\"type\":\"string\"", ""), "uniqueItems"},
+        {"{\"properties\":{\"a\":" FEW("\"type\":\"number\"", "") "}}", "#/properties/a/uniqueItems"},
+        {"{\"items\":" FEW("\"type\":\"object\"", "") "}", "#/items/uniqueItems"},
+        {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
+        {FEW("\"type\":\"integer\",\"minimum\":0", ""), "uniqueItems"},
+        {"{\"prefixItems\":[{}],\"uniqueItems\":true}", "uniqueItems"},
+        {FEW("\"enum\":[1,2]", ""), NULL},
+        {FEW("\"type\":\"boolean\"", ""), NULL},
+        {FEW("\"type\":\"string\"", ",\"maxItems\":1"), NULL},
+        {"{\"type\":\"array\",\"uniqueItems\":false}", NULL},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++)
+        for (int strict = 0; strict < 2; strict++) {
+            struct pith_error err = {0};
+            struct grammar_spec spec = {.kind = PITH_GRAMMAR_SCHEMA,
+                                        .text = slice_of(c[i].schema),
+                                        .trigger_token = -1,
+                                        .strict = strict};
+            struct pith_grammar *g = grammar_new(&spec, &err);
+            int refused = strict && c[i].place;
+            CHECK_MSG(refused ? !g && err.code == PITH_UNSUPPORTED && strstr(err.msg, c[i].place)
+                              : g != NULL,
+                      "%s, strict %d: %s", c[i].schema, strict, err.msg);
+            grammar_free(g);
+        }
+}
+
 static void masks_are_what_accept_says(void)
 {
     static const char *const schemas[] = {
@@ -1119,6 +1152,7 @@ int main(void)
     TEST(calls_in_answers);
     TEST(tokens_by_name);
     TEST(masks_of_named_tokens);
+    TEST(strict_schemas);
     TEST(masks_are_what_accept_says);
     TEST(ambiguity_is_bounded);
     TEST(too_ambiguous);

@@ -131,6 +131,7 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
         return error_set(err, PITH_RANGE, "grammar: the trigger has %zu bytes; wanted at most %d",
                          trigger.n, MOST_TRIGGER);
     rules_init(&r);
+    r.strict = spec->strict;
     if (spec->kind == PITH_GRAMMAR_GBNF) {
         gbnf_read(&r, spec->text, spec->vocab);
         if (!rules_find(&r, SLICE("root"), &root) || !r.rule[root].defined)

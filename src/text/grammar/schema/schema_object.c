@@ -724,17 +724,17 @@ static int write_unique(struct schema *s, const struct parts *p, uint32_t min, u
     return few;
 }
 
-/* Whether all items must differ, and more than one may come. */
-static int asks_unique(struct schema *s, const struct parts *p, uint32_t max)
+/* What says that all items must differ, where more than one may come; NULL: nothing does. */
+static const struct jtree *asks_unique(struct schema *s, const struct parts *p, uint32_t max)
 {
     for (uint32_t i = 0; i < p->n; i++) {
         const struct jtree *v = jtree_get(p->v[i].node, "uniqueItems");
         if (v && v->kind != JTREE_TRUE && v->kind != JTREE_FALSE)
             schema_refuse(s, v, "found %s; wanted true or false", jtree_kind_name(v));
         if (v && v->kind == JTREE_TRUE && max > 1)
-            return 1;
+            return v;
     }
-    return 0;
+    return NULL;
 }
 
 void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32_t to)
@@ -746,8 +746,14 @@ void schema_array(struct schema *s, const struct parts *p, uint32_t from, uint32
     uint32_t first = n_first(s, p, &c), at;
     if (max < min)
         return;
-    if (asks_unique(s, p, max) && write_unique(s, p, min, max, from, to))
+    const struct jtree *unique = asks_unique(s, p, max);
+    if (unique && write_unique(s, p, min, max, from, to))
         return; /* of any others no grammar can remember which were there */
+    if (unique && r->strict)
+        schema_refuse(s, unique,
+                      "cannot be kept: items can have more than %d values; wanted an enum, "
+                      "booleans, null or integers between two bounds, or maxItems 1",
+                      RULES_SET);
     at = schema_space(s, rules_text(r, from, "[", 1));
     first = first ? first : 1; /* the first item has no comma before it */
     for (uint32_t i = 0; i < first && rules_ok(r); i++) {
