@@ -979,7 +979,7 @@ typedef enum pith_grammar_kind {
 struct pith_grammar_params {
     size_t size;
     const char *trigger; /* not NULL: anything may come until this text; the grammar holds for what
-                            follows it */
+                            follows it, in JSON also behind some white space */
     int32_t use_trigger_token, trigger_token; /* the same with a token */
     uint64_t cache_bytes;                     /* most memory for masks, 0 = 64 MiB */
     /* 1, with a trigger: behind a text that the grammar describes anything may come again, until

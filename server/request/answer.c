@@ -381,8 +381,7 @@ static int leave_finish(struct answer *a)
     enum { FINISH_AT_ONCE = 8192 }; /* tokens and log-probabilities: a few milliseconds */
     struct fault f;
     struct server *s = exchange_server(a->x);
-    if (a->stream || a->n_made + a->n_logprobs < FINISH_AT_ONCE ||
-        !models_hold(s, a->m->name, &f))
+    if (a->stream || a->n_made + a->n_logprobs < FINISH_AT_ONCE || !models_hold(s, a->m->name, &f))
         return 0;
     struct hosted *m = a->m;
     exchange_keep(a->x, a);
@@ -568,6 +567,29 @@ static int begin_held(struct answer *a, const char *prompt, size_t n, struct fau
                        : !reasons;
 }
 
+/* Where the prompt has begun reasoning, what the answer has to keep holds behind its end. */
+static int reason_first(struct answer *a, const struct fields *b, struct request *r,
+                        const char *prompt, size_t n, struct fault *f)
+{
+    struct pith_grammar_params behind = PITH_GRAMMAR_PARAMS_INIT;
+    pith_grammar *whole = r->grammar;
+    behind.trigger = pith_chat_answer(a->family ? NULL : a->template);
+    if (!behind.trigger || !whole || whole == a->held || json_string_length(a->lead) ||
+        a->lead_is_said)
+        return 1;
+    int reasons = message_reasons(a->template, a->family, prompt, n, f);
+    if (reasons <= 0)
+        return !reasons;
+    r->grammar = NULL;
+    int ok = request_format(a->m, b, &behind, r, f);
+    a->reasons_first = r->grammar != NULL;
+    if (a->reasons_first)
+        pith_grammar_close(whole);
+    else
+        r->grammar = whole; /* of something else than a format */
+    return ok;
+}
+
 /* Who reads the answers to a prompt, of which n bytes are the conversation and the others what the
  * answer is made to begin with. */
 static int open_messages(struct answer *a, const struct fields *b, const pith_prompt *p, size_t n,
@@ -593,11 +615,12 @@ static int open_messages(struct answer *a, const struct fields *b, const pith_pr
     return ok;
 }
 
-/* The tokens of a marker inside of a text: behind a line end, without it (malloc). */
-static int32_t *marker_ids(struct hosted *m, const char *marker, int *n, struct fault *f)
+/* The tokens of a marker inside of a text: behind a line end, without it (malloc). bare: no line
+ * ends behind it. */
+static int32_t *marker_ids(struct hosted *m, const char *marker, int bare, int *n, struct fault *f)
 {
     char text[96];
-    int len = snprintf(text, sizeof text, "\n%s\n\n", marker);
+    int len = snprintf(text, sizeof text, "\n%s%s", marker, bare ? "" : "\n\n");
     int64_t n_all = 0, n_before = 0;
     int32_t *all = request_tokenize(m, text, (size_t)len, PITH_PARSE_SPECIAL, &n_all,
                                     "reasoning_budget", f),
@@ -621,13 +644,14 @@ static int bound_reasoning(struct answer *a, struct request *r, const char *prom
                            struct fault *f)
 {
     const char *end = pith_chat_answer(a->family ? NULL : a->template);
-    if (a->reasoning < 0 || a->lead_is_said || (r->grammar && r->grammar != a->held))
+    if (a->reasoning < 0 || a->lead_is_said ||
+        (r->grammar && r->grammar != a->held && !a->reasons_first))
         return 1;
     if (!end) {
         exchange_ignores(a->x, "reasoning_budget");
         return 1;
     }
-    r->force_ids = marker_ids(a->m, end, &r->n_force, f);
+    r->force_ids = marker_ids(a->m, end, a->reasons_first, &r->n_force, f);
     int reasons = r->force_ids && a->reasoning == 0
                       ? message_reasons(a->template, a->family, prompt, n, f)
                       : 0;
@@ -647,7 +671,8 @@ static int take_chat(struct answer *a, const struct fields *b, struct request *r
     pith_prompt *p = request_prompt(a->m, b, &flags, f);
     const char *text = pith_prompt_text(p, &n);
     int ok = p && (begun_already(a, text, n) || fault_memory(f)) &&
-             end_reasoning(a, p, text, n, f) && begin_held(a, text, n, f);
+             end_reasoning(a, p, text, n, f) && begin_held(a, text, n, f) &&
+             reason_first(a, b, r, text, n, f);
     if (ok)
         ok = !pith_prompt_put(p, a->lead_is_said ? PITH_FROM_TEMPLATE : PITH_FROM_VALUE,
                               json_string_value(a->lead), json_string_length(a->lead), NULL) ||

@@ -59,6 +59,7 @@ struct answer {
     json_t
         *lead; /* the text that a message is made to begin with, behind the prompt; NULL: nothing */
     int lead_is_said;   /* it belongs to the message: a call, which has to come and ends it */
+    int reasons_first; /* its format holds behind the end of the reasoning that the prompt begins */
     pith_grammar *held; /* the request's, where it holds calls that may come; NULL: nothing does.
                            Not behind the taking of a request. */
     int one_call;       /* a call ends a message */

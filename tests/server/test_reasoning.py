@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """test_reasoning.py -- a budget of reasoning is held: after so many tokens the end of reasoning is
 written for the model, and it goes on with its answer."""
+import json
 import os
 import tempfile
 
@@ -48,6 +49,40 @@ def test_budget(s):
           == ask(s, chat_template_kwargs={"enable_thinking": False}))
 
 
+def test_formats(s):
+    """A format holds for the answer, not for the reasoning before it."""
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"],
+              "additionalProperties": False}
+    forms = (("schema", {"response_format": {"type": "json_schema", "json_schema":
+                                             {"name": "s", "schema": schema}}}),
+             ("grammar", {"grammar": 'root ::= "{\\"a\\":" ("1" | "22") "}"'}))
+    free = ask(s)[0]
+    for name, form in forms:
+        form = {**form, "ignore_eos": False}
+        for n in (0, 1, 9):
+            reasoning, content, tokens = ask(s, reasoning_budget=n, **form)[0]
+            good = json.loads(content).get("a") in (1, 22) if content.strip() else False
+            check("%s behind %d" % (name, n), good and (reasoning != "") == (n > 0)
+                  and tokens[:n] == free[2][:n], (reasoning, content, tokens))
+        reasoning, content, _ = ask(s, **form)[0]
+        check("%s without a budget" % name, reasoning == free[0] and not content,
+              (reasoning, content))
+        both = ask(s, reasoning_budget=3, n=3, temperature=1, seed=4, **form)
+        check("%s, three choices" % name, all(json.loads(c)["a"] in (1, 22) and r
+                                              for r, c, _ in both), both)
+        plain = ask(s, chat_template_kwargs={"enable_thinking": False}, **form)[0]
+        check("%s where none is begun" % name, not plain[0] and json.loads(plain[1]), plain)
+    a = s.post("/v1/messages", {"messages": ASK["messages"], "max_tokens": 60, "temperature": 0,
+                                "thinking": {"type": "enabled", "budget_tokens": 5},
+                                "output_config": {"format": {"type": "json_schema",
+                                                             "schema": schema}}})[1]
+    kinds = {c["type"]: c.get("thinking") or c.get("text") for c in a["content"]}
+    check("Anthropic's", json.loads(kinds["text"])["a"] in (1, 22) and kinds.get("thinking"), a)
+    a = s.post("/api/chat", {"messages": ASK["messages"], "stream": False, "format": schema,
+                             "options": {"num_predict": 30, "temperature": 0}})[1]
+    check("Ollama's reasons, too", a["message"].get("thinking"), a)
+
+
 def test_messages(s):
     body = {"messages": ASK["messages"], "max_tokens": 60, "temperature": 0,
             "thinking": {"type": "enabled", "budget_tokens": 5}}
@@ -74,6 +109,7 @@ def main():
             f.write(TEMPLATE)
         with Server(model, "--ctx", "512", "--chat-template", path) as s:
             test_budget(s)
+            test_formats(s)
             test_messages(s)
             test_bad(s)
 

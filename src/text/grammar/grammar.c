@@ -43,9 +43,10 @@ struct grammar_core {
 enum { MOST_BLANKS = 4 }; /* a few */
 
 /* Anything, then the trigger, then the grammar, and all that again where it is wanted: the states
- * are how much of the trigger was just read (Knuth, Morris, Pratt). */
+ * are how much of the trigger was just read (Knuth, Morris, Pratt). blanks: some white space may
+ * stand behind it, as with `again`. */
 static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger, int32_t token,
-                            int again)
+                            int again, int blanks)
 {
     uint32_t lazy = rules_new(r, SLICE("trigger")), behind = rules_state(r), base = r->n_states;
     uint32_t n = trigger.n ? (uint32_t)trigger.n : 1;
@@ -78,10 +79,8 @@ static uint32_t put_trigger(struct rules *r, uint32_t root, struct slice trigger
                         (uint8_t)b);
         }
     }
-    if (again)
-        rules_edge(r, rules_blanks(r, behind, MOST_BLANKS), base, EDGE_CALL, root);
-    else
-        rules_edge(r, behind, r->rule[lazy].end, EDGE_CALL, root);
+    uint32_t from = again || blanks ? rules_blanks(r, behind, MOST_BLANKS) : behind;
+    rules_edge(r, from, again ? base : r->rule[lazy].end, EDGE_CALL, root);
     return lazy;
 }
 
@@ -149,7 +148,8 @@ static pith_status compile(struct grammar_core *c, const struct grammar_spec *sp
     if (rules_ok(&r) && spec->or_schema.n)
         root = put_other(&r, root, spec);
     if (spec->kind != PITH_GRAMMAR_CALLS && rules_ok(&r) && (trigger.n || token >= 0))
-        root = put_trigger(&r, root, trigger, token, spec->again);
+        root = put_trigger(&r, root, trigger, token, spec->again,
+                           spec->kind != PITH_GRAMMAR_GBNF);
     pith_status st = rules_ok(&r) ? automaton_init(&c->automaton, &r, root, err)
                                   : error_set(err, r.err.code, "%s", r.err.msg);
     rules_deinit(&r);
