@@ -43,10 +43,10 @@ static pith_status out_of_memory(const struct arch_model *m, struct pith_error *
 static pith_status take_shape(struct arch_model *m, struct pith_error *err)
 {
     const struct arch *a = m->arch;
-    size_t n = (size_t)m->hp.n_layer;
+    size_t n = (size_t)m->hp.n_layer, more = (size_t)m->hp.n_nextn;
     m->n_visits = m->hp.n_layer;
     m->hp.embeds = !m->hp.causal;
-    m->layer_features = arena_array(m->arena, n, sizeof *m->layer_features);
+    m->layer_features = arena_array(m->arena, n + more, sizeof *m->layer_features);
     if (!m->layer_features)
         return out_of_memory(m, err);
     pith_status st = a->derive ? a->derive(m, err) : PITH_OK;
@@ -54,7 +54,8 @@ static pith_status take_shape(struct arch_model *m, struct pith_error *err)
         return st;
     n = (size_t)m->hp.n_layer; /* a second stack may have more */
     m->model = arena_alloc(m->arena, a->model_bytes + 1);
-    m->layers = arena_array(m->arena, n, a->layer_bytes);
+    m->layers = arena_array(m->arena, n + more, a->layer_bytes);
+    m->nextn = arena_array(m->arena, more + 1, sizeof *m->nextn);
     m->rope = arena_array(m->arena, n, sizeof *m->rope);
     size_t visits = (size_t)(m->n_visits > m->n_encoder_visits ? m->n_visits : m->n_encoder_visits);
     m->state_of = arena_array(m->arena, visits, sizeof *m->state_of);

@@ -95,6 +95,15 @@ struct arch_io {
     struct tensor *rank, *rank_b;          /* own, and the labels */
 };
 
+/* A block behind the layers that predicts further on [DeepSeek-V3, arXiv:2412.19437, sec. 2.2]:
+ * h = eh_proj [norm(embedding), norm(hidden)], a layer, a head of its own or the model's. The
+ * layer's tensors are those of layer n_layer + k, as far as the file has them. Nothing is run of it
+ * yet, so nothing is placed. */
+struct arch_nextn {
+    struct tensor *eh_proj, *enorm, *hnorm; /* [E, 2 E], [E], [E] */
+    struct tensor *embed, *head, *norm;     /* [V, E], [V, E], [E]; NULL: the model's */
+};
+
 /* ---------------------------------------------------------------- graphs */
 
 /* What crosses from a visit to the next, and so from device to device: x[0] is the residual stream;
@@ -169,7 +178,8 @@ struct arch_model {
     void *family;             /* the family's own hyper-parameters */
     struct arch_io io;
     void *model;                  /* model-level tensor pointers of the family's own */
-    void *layers;                 /* n_layer times layer_bytes */
+    void *layers;                 /* n_layer + n_nextn times layer_bytes */
+    struct arch_nextn *nextn;     /* [n_nextn] */
     const struct rope_set **rope; /* [n_layer]; how K is rotated, unless a state has its own */
     int32_t n_visits;             /* the decoder's; layers, unless derive says otherwise, */
     int32_t *layer_of;            /* [n_visits] and which each is of; NULL: visit i of layer i */

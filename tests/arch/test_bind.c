@@ -174,6 +174,8 @@ static int last_logits(const char *path, const int32_t *ids, int32_t n, float *o
     return ok;
 }
 
+static const int32_t some_ids[] = {3, 9, 10, 11, 4};
+
 /* ---------------------------------------------------------------- one case */
 
 static struct shared {
@@ -767,7 +769,6 @@ static int experts_open(const char *arch, const char *path, struct model_file *f
 
 static const char *const stacks[] = {"ffn_gate_exps",   "ffn_up_exps",   "ffn_down_exps",
                                      "ffn_gate_chexps", "ffn_up_chexps", "ffn_down_chexps"};
-static const int32_t some_ids[] = {3, 9, 10, 11, 4};
 
 /* NAME.scale multiplies each matrix of a stack: the same bits as of a file whose matrices are,
  * by powers of two. How many stacks there were. */
@@ -868,6 +869,70 @@ static void experts_are_fused(void)
         put_together(path, &f, f.info, n, 0);
         CHECK_MSG(ok && last_logits(path, some_ids, 5, z[1], 24) && !memcmp(z[0], z[1], sizeof *z),
                   "%s: fused experts give other bits", archs[a]);
+        free(f.p);
+        free(f.info);
+        unlink(path);
+    }
+}
+
+/* ---------------------------------------------------------------- what predicts further on */
+
+/* The last layer is a block that does, with tensors of its own: what runs is the layers before it.
+ * What of the block is not known, or has another shape, is told, and is no fault. */
+static void blocks_that_predict_further_on(void)
+{
+    static const char *const archs[] = {"glm4moe", "deepseek2", "exaone4", "mimo2", "qwen3next"};
+    for (size_t a = 0; a < sizeof archs / sizeof *archs; a++) {
+        char path[300], key[96];
+        struct model_file f;
+        struct pith_error err = {PITH_OK, ""};
+        struct pith_synth_params p = PITH_SYNTH_PARAMS_INIT;
+        struct pith_model_params mp = PITH_MODEL_PARAMS_INIT;
+        struct pith_model_info info = PITH_MODEL_INFO_INIT;
+        const char *overrides[] = {key, NULL};
+        p.arch = archs[a];
+        p.type = "f32";
+        p.n_layer = 4;
+        p.n_embd = 32;
+        p.n_expert = 4;
+        mp.n_threads = 1;
+        mp.overrides = overrides;
+        snprintf(path, sizeof path, "%s", tmp_path("nextn"));
+        snprintf(key, sizeof key, "%s.nextn_predict_layers=int:1", archs[a]);
+        REQUIRE(pith_synth(path, &p, &err) == PITH_OK && take_apart(path, &f), "%s", err.msg);
+        int n_block = 0;
+        for (int i = 0; i < f.n_infos; i++)
+            n_block += !strncmp(f.info[i].name, "blk.3.", 6);
+        append_floats(&f, "blk.3.nextn.eh_proj.weight", (uint64_t[3]){64, 32});
+        append_floats(&f, "blk.3.nextn.enorm.weight", (uint64_t[3]){32});
+        append_floats(&f, "blk.3.nextn.hnorm.weight", (uint64_t[3]){31});
+        append_floats(&f, "blk.3.nextn.wings.weight", (uint64_t[3]){32});
+        put_together(path, &f, f.info, f.n_infos, 0);
+        pith_model *m = pith_model_open(path, &mp, &err);
+        REQUIRE(m, "%s: %s", archs[a], err.msg);
+        const struct arch_nextn *x = m->arch.nextn;
+        CHECK(m->arch.hp.n_layer == 3 && m->arch.hp.n_nextn == 1);
+        CHECK(x->eh_proj && tensor_k(x->eh_proj) == 64 && x->enorm && !x->hnorm && !x->embed);
+        int n_bound = 0;
+        void *const *slots = arch_layer(&m->arch, 3);
+        for (size_t i = 0; i < m->arch.arch->layer_bytes / sizeof *slots; i++)
+            n_bound += slots[i] != NULL;
+        CHECK_MSG(n_bound == n_block, "%s: %d of %d of the layer's are bound", archs[a], n_bound,
+                  n_block);
+        for (int32_t i = 0; i < m->n_tensors; i++)
+            CHECK_MSG(strncmp(m->tensors[i]->name, "blk.3.", 6), "%s is loaded",
+                      m->tensors[i]->name);
+        CHECK(pith_model_get_info(m, &info, &err) == PITH_OK);
+        char says[200];
+        snprintf(says, sizeof says, "1 block behind the layers predicts further on, which is not "
+                                    "used: %d tensors, and 2 that are not known in this shape, the "
+                                    "first being blk.3.nextn.hnorm.weight",
+                 n_block + 2);
+        CHECK_MSG(info.note && strstr(info.note, says), "%s", info.note ? info.note : "no note");
+        pith_session *s = pith_session_open(m, NULL, &err);
+        CHECK_MSG(s && pith_feed(s, 0, some_ids, 5, &err) == PITH_OK, "%s: %s", archs[a], err.msg);
+        pith_session_close(s);
+        pith_model_close(m);
         free(f.p);
         free(f.info);
         unlink(path);
@@ -1033,6 +1098,7 @@ int main(void)
     TEST(layers_that_share);
     TEST(tokens_switch_adapters);
     TEST(activations_are_divided);
+    TEST(blocks_that_predict_further_on);
     TEST(sizes_decide);
     TEST(ling_scales_positions);
     TEST(experts_have_factors);

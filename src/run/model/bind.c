@@ -41,11 +41,59 @@ static int usable(const struct gguf_tensor *t, int n_dims, enum tensor_use use)
                                                : dtypes[t->type].dot != NULL;
 }
 
+/* Has the file's tensor this shape? Its dimensions, with those of 1 that it leaves out. */
+static int fits(const struct gguf_tensor *t, int n, const int64_t dims[4], int64_t found[4])
+{
+    int short_of_one = t->n_dims == n - 1 && (dims[0] < 0 || dims[0] == 1);
+    int same = t->n_dims == n || short_of_one;
+    found[0] = 1;
+    memcpy(found + short_of_one, t->dims, (short_of_one ? 3 : 4) * sizeof *found);
+    for (int i = 0; i < n && same; i++)
+        same = dims[i] < 0 || found[i] == dims[i];
+    return same;
+}
+
+/* The file's tensor as it is used; it is not yet among the model's. */
+static struct tensor *take(struct binder *b, const struct gguf_tensor *t, const char *name,
+                           enum tensor_use use, int n, const int64_t dims[4])
+{
+    struct pith_model *m = b->m;
+    struct tensor *w = arena_alloc(&m->arena, sizeof *w);
+    if (!w)
+        return NULL;
+    *w = (struct tensor){.type = t->type,
+                         .n_dims = n,
+                         .bytes = t->bytes,
+                         .layer = -1,
+                         .index = -1,
+                         .file = gguf_tensor_data(m->gguf, t),
+                         .file_type = t->type,
+                         .file_bytes = t->bytes};
+    w->use = use;
+    w->name = arena_strndup(&m->arena, name, strlen(name));
+    memcpy(w->dims, dims, sizeof w->dims);
+    if (w->use == TENSOR_VECTOR) {
+        for (int i = 1; i < w->n_dims; i++)
+            w->dims[0] *= w->dims[i];
+        w->n_dims = 1;
+    }
+    if (w->use == TENSOR_KERNEL) {
+        for (int i = 2; i < w->n_dims; i++)
+            w->dims[1] *= w->dims[i];
+        w->n_dims = 2;
+    }
+    if (w->n_dims == 1) { /* vectors are f32 wherever they go */
+        w->type = DT_F32;
+        w->bytes = (uint64_t)w->dims[0] * sizeof(float);
+    }
+    return w;
+}
+
 static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l)
 {
     struct pith_model *m = b->m;
     char name[160], what[512], found[96], want[96];
-    int64_t dims[4];
+    int64_t dims[4], found_dims[4];
     arch_tensor_name(&m->arch, spec, l, name, sizeof name);
     const struct gguf_tensor *t = gguf_tensor_find(m->gguf, slice_of(name));
     int n = arch_tensor_dims(&m->arch, spec, l, dims);
@@ -61,15 +109,7 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
     if (*seen) /* two rows of the table name it */
         return;
     *seen = 1;
-    int64_t found_dims[4] = {1, t->dims[0], t->dims[1], t->dims[2]};
-    /* Files leave a slowest dimension of 1 out. */
-    int short_of_one = t->n_dims == n - 1 && (dims[0] < 0 || dims[0] == 1);
-    int same = t->n_dims == n || short_of_one;
-    if (!short_of_one)
-        memcpy(found_dims, t->dims, sizeof found_dims);
-    for (int i = 0; i < n && same; i++)
-        same = dims[i] < 0 || found_dims[i] == dims[i];
-    if (!same) {
+    if (!fits(t, n, dims, found_dims)) {
         shape_text(found, sizeof found, t->n_dims, t->dims);
         shape_text(want, sizeof want, n, dims);
         snprintf(what, sizeof what, "%s is %s, wanted %s", name, found, want);
@@ -82,34 +122,11 @@ static void bind_one(struct binder *b, const struct tensor_spec *spec, int32_t l
         fault(b, PITH_UNSUPPORTED, what);
         return;
     }
-    struct tensor *w = arena_alloc(&m->arena, sizeof *w);
+    struct tensor *w = take(b, t, name, spec->use, n, found_dims);
     if (!w)
         return;
-    *w = (struct tensor){.type = t->type,
-                         .n_dims = n,
-                         .bytes = t->bytes,
-                         .layer = l,
-                         .index = m->n_tensors,
-                         .file = gguf_tensor_data(m->gguf, t),
-                         .file_type = t->type,
-                         .file_bytes = t->bytes};
-    w->use = spec->use;
-    w->name = arena_strndup(&m->arena, name, strlen(name));
-    memcpy(w->dims, found_dims, sizeof w->dims);
-    if (w->use == TENSOR_VECTOR) {
-        for (int i = 1; i < w->n_dims; i++)
-            w->dims[0] *= w->dims[i];
-        w->n_dims = 1;
-    }
-    if (w->use == TENSOR_KERNEL) {
-        for (int i = 2; i < w->n_dims; i++)
-            w->dims[1] *= w->dims[i];
-        w->n_dims = 2;
-    }
-    if (w->n_dims == 1) { /* vectors are f32 wherever they go */
-        w->type = DT_F32;
-        w->bytes = (uint64_t)w->dims[0] * sizeof(float);
-    }
+    w->layer = l;
+    w->index = m->n_tensors;
     *arch_tensor_slot(&m->arch, spec, l) = w;
     if (spec->use == TENSOR_EMBEDDING)
         m->tok_embd = w;
@@ -230,14 +247,100 @@ static void check_group(struct binder *b, int group)
     fault(b, PITH_MISSING, what);
 }
 
-/* Of a layer that predicts further on: those are not run. */
-static int is_nextn(const struct arch_model *a, struct slice name)
+/* ---------------------------------------------------------------- what predicts further on */
+
+/* The layer of a block that does, or -1. */
+static int32_t nextn_layer(const struct arch_model *a, struct slice name)
 {
     char text[32];
     int n;
     snprintf(text, sizeof text, "%.*s", (int)(name.n < 30 ? name.n : 30), name.p);
     return sscanf(text, "blk.%d.", &n) == 1 && n >= a->hp.n_layer &&
-           n < a->hp.n_layer + a->hp.n_nextn;
+                   n < a->hp.n_layer + a->hp.n_nextn
+               ? n
+               : -1;
+}
+
+/* Where a block keeps a tensor of its own, and its shape; NULL: it has none of that name. */
+static struct tensor **nextn_slot(struct arch_model *a, int32_t l, const char *name,
+                                  int64_t dims[4], int *n_dims)
+{
+    struct arch_nextn *x = &a->nextn[l - a->hp.n_layer];
+    const int64_t e = a->hp.n_embd, v = a->hp.n_vocab;
+    const struct {
+        const char *name;
+        struct tensor **slot;
+        int64_t rows, cols; /* rows 0: a vector */
+    } own[] = {{"eh_proj", &x->eh_proj, e, 2 * e},   {"enorm", &x->enorm, 0, e},
+               {"hnorm", &x->hnorm, 0, e},           {"embed_tokens", &x->embed, v, e},
+               {"shared_head_head", &x->head, v, e}, {"shared_head_norm", &x->norm, 0, e}};
+    char full[96];
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        snprintf(full, sizeof full, "blk.%d.nextn.%s.weight", l, own[i].name);
+        if (strcmp(full, name))
+            continue;
+        *n_dims = own[i].rows ? 2 : 1;
+        memcpy(dims, (int64_t[4]){own[i].rows ? own[i].rows : own[i].cols, own[i].cols},
+               4 * sizeof *dims);
+        return own[i].slot;
+    }
+    return NULL;
+}
+
+/* One of a layer's, by any row that has its name and shape: which rows are used is the layers' to
+ * say, and this one may be of another kind. */
+static int bind_as_layer(struct binder *b, const struct gguf_tensor *t, const char *name, int32_t l)
+{
+    struct arch_model *a = &b->m->arch;
+    int64_t dims[4], found[4];
+    char full[160];
+    for (const struct tensor_spec *s = a->arch->tensors; s->name; s++) {
+        if (!s->layer)
+            continue;
+        arch_tensor_name(a, s, l, full, sizeof full);
+        int n = strcmp(full, name) ? 0 : arch_tensor_dims(a, s, l, dims);
+        if (!n || !fits(t, n, dims, found) || !usable(t, n, s->use))
+            continue;
+        *arch_tensor_slot(a, s, l) = take(b, t, name, s->use, n, found);
+        return 1;
+    }
+    return 0;
+}
+
+/* Nothing of these blocks is run: one that is not known or has another shape is no fault, but is
+ * told. */
+static void bind_nextn(struct binder *b)
+{
+    struct pith_model *m = b->m;
+    int64_t dims[4] = {0}, found[4];
+    int n_bound = 0, n_other = 0, n = 0;
+    char name[160], first[160] = "";
+    for (uint64_t i = 0; i < gguf_n_tensors(m->gguf); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
+        int32_t l = nextn_layer(&m->arch, t->name);
+        if (l < 0)
+            continue;
+        b->seen[i] = 1;
+        snprintf(name, sizeof name, "%.*s", (int)(t->name.n < 150 ? t->name.n : 150), t->name.p);
+        struct tensor **slot = nextn_slot(&m->arch, l, name, dims, &n);
+        int own = slot && fits(t, n, dims, found) && usable(t, n, TENSOR_PLAIN);
+        if (own)
+            *slot = take(b, t, name, TENSOR_PLAIN, n, found);
+        if (own || (!slot && bind_as_layer(b, t, name, l)))
+            n_bound++;
+        else if (!n_other++)
+            memcpy(first, name, sizeof first);
+    }
+    if (!n_bound && !n_other)
+        return;
+    str_printf(&m->note,
+               "%s%d block%s behind the layers predict%s further on, which is not used: "
+               "%d tensors",
+               m->note.n ? "; " : "", m->arch.hp.n_nextn, m->arch.hp.n_nextn > 1 ? "s" : "",
+               m->arch.hp.n_nextn > 1 ? "" : "s", n_bound);
+    if (n_other)
+        str_printf(&m->note, ", and %d that are not known in this shape, the first being %s",
+                   n_other, first);
 }
 
 /* The architecture knows it, and has no use for it. */
@@ -270,6 +373,7 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err)
                     bind_one(&b, s, l);
         for (int32_t i = 0; i < m->n_tensors && arena_ok(&m->arena); i++)
             bind_scale(&b, m->tensors[i]);
+        bind_nextn(&b);
         int n_groups = 0;
         for (const struct tensor_spec *s = m->arch.arch->tensors; s->name; s++)
             n_groups = s->group > n_groups ? s->group : n_groups;
@@ -278,7 +382,7 @@ pith_status model_bind(struct pith_model *m, struct pith_error *err)
         for (uint64_t i = 0; i < n_file; i++) {
             const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
             char what[256];
-            if (b.seen[i] || is_nextn(&m->arch, t->name) || is_unused(m->arch.arch, t->name))
+            if (b.seen[i] || is_unused(m->arch.arch, t->name))
                 continue;
             snprintf(what, sizeof what, "extra %.*s", (int)(t->name.n < 100 ? t->name.n : 100),
                      t->name.p);
