@@ -8,6 +8,7 @@
  * of architectures this build does not know are out of scope and counted. */
 #include <math.h>
 #include "golden.h"
+#include "scores.h"
 
 struct run {
     pith_model *model;
@@ -507,48 +508,6 @@ static void stories_logits(void)
 }
 
 /* ---------------------------------------------------------------- the reference model */
-
-struct scores {
-    double kl;
-    int64_t n, n_clear,
-        n_agree; /* positions; those whose best two are over 0.1 nat apart; of them, same best */
-};
-
-/* Divergence of one position's logits from the recorded best 20 and what is left as one class. */
-static void score_row(const float *logits, int32_t n_vocab, const json_t *top, struct scores *s)
-{
-    double max = -INFINITY, sum = 0, kl = 0, p_rest = 1, q_rest = 1;
-    int32_t best = 0;
-    for (int32_t v = 0; v < n_vocab; v++)
-        if ((double)logits[v] > max) {
-            max = logits[v];
-            best = v;
-        }
-    for (int32_t v = 0; v < n_vocab; v++)
-        sum += (double)expf(logits[v] - (float)max);
-    size_t n = json_array_size(top);
-    double first[2] = {0};
-    for (size_t i = 0; i < n; i++) {
-        const json_t *pair = json_array_get(top, i);
-        int32_t id = (int32_t)json_integer_value(json_array_get(pair, 0));
-        double lp = json_number_value(json_array_get(pair, 1));
-        double lq = (double)logits[id] - max - log(sum);
-        kl += exp(lp) * (lp - lq);
-        p_rest -= exp(lp);
-        q_rest -= exp(lq);
-        if (i < 2)
-            first[i] = lp;
-    }
-    p_rest = p_rest > 1e-12 ? p_rest : 1e-12; /* recorded with 7 digits */
-    q_rest = q_rest > 1e-12 ? q_rest : 1e-12;
-    s->kl += kl + p_rest * log(p_rest / q_rest);
-    s->n++;
-    if (first[0] - first[1] > 0.1) {
-        s->n_clear++;
-        s->n_agree +=
-            best == (int32_t)json_integer_value(json_array_get(json_array_get(top, 0), 0));
-    }
-}
 
 /* All positions of a case, teacher-forced, in steps of as many outputs as the session has room for.
  * */

@@ -404,13 +404,24 @@ static void matmul_launch(const struct call *c, const struct vk_places *at, stru
 
 enum { MOST_CHUNKS = 16, MOST_D_K = 2048, MOST_EXPERTS = 1024, MOST_CHOSEN = 64 };
 
-/* Pages of numbers; the place of a group is told with each launch. */
+/* Types that rows are rounded to here; the place of a group is told with each launch. */
+static int page_type(enum dtype t)
+{
+    return type_of(t) >= 0 && type_of(t) <= type_of(DT_Q8_0);
+}
+
+/* Latent rows in blocks: their V is in the middle of some. */
+static int blocks_latent(const struct state *kv)
+{
+    return kv->rows == STATE_LATENT && kv_has_blocks(kv->k_type);
+}
+
 static int page_kernel(const struct state *kv, struct vk_kernel *k)
 {
     k->spec[0] = type_of(kv->k_type);
     k->spec[1] = kv_has_v(kv) ? type_of(kv->v_type) : k->spec[0];
     k->spec[2] = kv->rows == STATE_LATENT;
-    return k->spec[0] >= 0 && k->spec[0] <= 2 && k->spec[1] >= 0 && k->spec[1] <= 2;
+    return page_type(kv->k_type) && (!kv_has_v(kv) || page_type(kv->v_type)) && !blocks_latent(kv);
 }
 
 static void page_args(const struct state *kv, const struct vk_places *at, struct vk_args *a)

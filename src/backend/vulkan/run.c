@@ -590,7 +590,7 @@ pith_status vk_wait_phases(struct job *j, struct pith_error *err)
 /* A state's part of the pages that an operation names, on the host: the first is the one that is
  * filled. The operation's copy counts them as they lie here. */
 struct gathering {
-    struct state kv;
+    struct state part[2];
     int64_t bytes; /* of a page's part */
     uint8_t *pages, **slab;
     struct cache_op *op;
@@ -628,10 +628,10 @@ static pith_status read_sources(struct job *j, struct gathering *g, const struct
 static pith_status gather(struct job *j, const struct cache_op *op, const struct state *kv,
                           struct pith_error *err)
 {
-    struct gathering g = {.kv = *kv};
+    struct gathering g = {.n = 0};
     size_t most = (size_t)op->n + 1;
     pith_status st = PITH_OK;
-    g.bytes = kv_lay_out(&g.kv, 0);
+    int n_parts = vk_parts(kv, g.part, &g.bytes);
     g.pages = mem_alloc(most * (size_t)g.bytes, PITH_MEM_SCRATCH);
     g.slab = mem_array(most, sizeof *g.slab, PITH_MEM_SCRATCH);
     g.page = mem_array(most, sizeof *g.page, PITH_MEM_SCRATCH);
@@ -641,8 +641,9 @@ static pith_status gather(struct job *j, const struct cache_op *op, const struct
     TRY(read_sources(j, &g, op, kv, err));
     struct cache_view view = {.slab = g.slab, .page_bytes = g.bytes};
     uint32_t fp = fp_enter();
-    for (int head = 0; head < kv->n_head_kv; head++)
-        kv_gather(&g.kv, head, &view, g.op, NULL, NULL);
+    for (int i = 0; i < n_parts; i++)
+        for (int head = 0; head < kv->n_head_kv; head++)
+            kv_gather(&g.part[i], head, &view, g.op, NULL, NULL);
     fp_leave(fp);
     struct place at = slabs_at(j->p.cache[op->group], (uint64_t)op->page);
     at.offset += (uint64_t)kv->k_off;

@@ -185,6 +185,9 @@ pith_status vk_submit(struct vk_device *v, const VkCommandBuffer *commands, uint
                       uint64_t *value, struct pith_error *err);
 pith_status vk_wait(struct vk_device *v, uint64_t value, struct pith_error *err);
 
+/* A state as its parts that lie one after the other in a page, one or two, from byte 0 on. */
+int vk_parts(const struct state *kv, struct state part[2], int64_t *bytes);
+
 /* pipeline.c */
 pith_status vk_pipelines_open(struct vk_device *v, struct pith_error *err);
 void vk_pipelines_keep(struct vk_device *v); /* writes what is new of the cache to its file */

@@ -1,5 +1,6 @@
 #include "common.glsl"
 #include "tree.glsl"
+#include "types.glsl"
 #include "pages.glsl"
 #include "merge.glsl"
 /* attn.comp -- attention of one row, query head and span of slots (ATTN of graph/ops/attention.c): a
@@ -22,11 +23,30 @@ shared float query[D_K], weight[PAGE];
 float score(uint64_t page, uint head, uint at)
 {
     precise float sum = 0;
-    uint64_t k = k_place(page, head, at, 0);
-    uint step = LATENT ? number_bytes(K_TYPE) : PAGE * number_bytes(K_TYPE);
-    for (int d = 0; d < D_K; d++)
-        sum = fma(load_number(K_TYPE, k + d * step), query[d], sum);
+    uint64_t k = k_place(page, head, at);
+    uint step = K_ROWS ? number_bytes(K_TYPE) : PAGE * number_bytes(K_TYPE);
+    if (K_TYPE > T_BF16)
+        for (uint d = 0; d < D_K; d += 8) {
+            decode8(K_TYPE, k, d / 8, D_K);
+            [[unroll]] for (int j = 0; j < 8; j++)
+                sum = fma(w8[j], query[d + j], sum);
+        }
+    else
+        for (int d = 0; d < D_K; d++)
+            sum = fma(load_number(K_TYPE, k + d * step), query[d], sum);
     return CAP ? ARG_F(11) * exact_tanh(sum / ARG_F(11)) : sum;
+}
+
+/* Number d of a slot's V. */
+float value(uint64_t row, uint d)
+{
+    if (V_TYPE <= T_BF16)
+        return load_number(V_TYPE, row + d * number_bytes(V_TYPE));
+    decode8(V_TYPE, row, d / 8, arg.p[5]);
+    float x = 0;
+    [[unroll]] for (int j = 0; j < 8; j++)
+        x = d % 8 == j ? w8[j] : x;
+    return x;
 }
 
 float near(float s, uint h, int slot, int own)
@@ -68,8 +88,7 @@ partial span(uint r, uint h, int lo, int hi)
             uint d = t + 64 * c;
             if (d < arg.p[5])
                 for (int j = j0; j < j1; j++)
-                    p.o[c] = fma(weight[j], load_number(V_TYPE, v_place(page, head, at + j, d)),
-                                 p.o[c]);
+                    p.o[c] = fma(weight[j], value(v_place(page, head, at + j), d), p.o[c]);
         }
         barrier();
     }

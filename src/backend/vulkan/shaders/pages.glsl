@@ -1,19 +1,20 @@
-/* pages.glsl -- K and V of a slot in a page (graph/kv_page.h), of numbers. arg: extra is the
- * group's table of slabs; p[0 .. 9]: group, shift, bytes of a page, kv heads, d_k, d_v, k_off,
- * v_off, k_head, v_head. */
+/* pages.glsl -- K and V of a slot in a page (graph/kv_page.h). K of numbers is [d_k][64 slots], as
+ * everywhere; of block types it has a row for each slot, as V has. arg: extra is the group's table
+ * of slabs; p[0 .. 9]: group, shift, bytes of a page, kv heads, d_k, d_v, k_off, v_off, k_head,
+ * v_head. */
 #define K_TYPE SPEC0
 #define V_TYPE SPEC1
 #define LATENT (SPEC2 == 1) /* rows whose first columns are V */
-const int P_F32 = 0, P_F16 = 1, P_BF16 = 2;
+#define K_ROWS (LATENT || K_TYPE > T_BF16)
 
-uint number_bytes(int type) { return type == P_F32 ? 4 : 2; }
+uint number_bytes(int type) { return type == T_F32 ? 4 : 2; }
 
 float load_number(int type, uint64_t at)
 {
-    if (type == P_F32)
+    if (type == T_F32)
         return F32(at).v[0];
     uint h = uint(U16(at).v[0]);
-    return type == P_F16 ? unpackHalf2x16(h).x : uintBitsToFloat(h << 16);
+    return type == T_F16 ? unpackHalf2x16(h).x : uintBitsToFloat(h << 16);
 }
 
 /* To the nearest f16, ties to even. */
@@ -34,9 +35,9 @@ uint to_f16(float x)
 void store_number(int type, uint64_t at, float x)
 {
     uint u = floatBitsToUint(x);
-    if (type == P_F32)
+    if (type == T_F32)
         F32(at).v[0] = x;
-    else if (type == P_F16)
+    else if (type == T_F16)
         U16(at).v[0] = uint16_t(to_f16(x));
     else
         U16(at).v[0] = uint16_t((u & 0x7fffffffu) > 0x7f800000u
@@ -53,15 +54,14 @@ uint64_t page_of(uint seg, uint slot, out uint at)
     return U64(arg.extra).v[page >> arg.p[1]] +
            uint64_t(page & ((1u << arg.p[1]) - 1)) * arg.p[2];
 }
-uint64_t k_place(uint64_t page, uint head, uint at, uint d)
+/* Where the row of a slot begins; or, of K that has none, its first number. */
+uint64_t k_place(uint64_t page, uint head, uint at)
 {
     page += arg.p[6] + uint64_t(head) * arg.p[8];
-    return LATENT ? page + at * (arg.p[8] / PAGE) + d * number_bytes(K_TYPE)
-                  : page + (d * PAGE + at) * number_bytes(K_TYPE);
+    return page + at * (K_ROWS ? arg.p[8] / PAGE : number_bytes(K_TYPE));
 }
-uint64_t v_place(uint64_t page, uint head, uint at, uint d)
+uint64_t v_place(uint64_t page, uint head, uint at)
 {
-    return LATENT ? k_place(page, head, at, d)
-                  : page + arg.p[7] + uint64_t(head) * arg.p[9] + at * (arg.p[9] / PAGE) +
-                        d * number_bytes(V_TYPE);
+    return LATENT ? k_place(page, head, at)
+                  : page + arg.p[7] + uint64_t(head) * arg.p[9] + at * (arg.p[9] / PAGE);
 }
