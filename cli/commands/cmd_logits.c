@@ -194,6 +194,14 @@ static pith_model *open_for(const struct opts *o, int32_t n, int32_t n_read,
             return NULL;
         }
         int was_whole = whole;
+        if (info->logits && o->pooling && pooling_of(o->pooling) == PITH_POOL_NONE) {
+            *code = cli_say(CLI_USE,
+                            "--pooling none: %s gives logits of each token, not embeddings; leave "
+                            "it out, or give mean, cls or last",
+                            info->arch);
+            pith_model_close(m);
+            return NULL;
+        }
         *embeddings = !info->logits || o->pooling;
         whole = !info->causal || *embeddings;
         if (!whole || (n_batch >= n && !o->chunk && (*embeddings || was_whole || n <= 64)))

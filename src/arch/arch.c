@@ -113,6 +113,8 @@ static pith_status check_head(const struct arch_model *m, struct pith_error *err
     } part[] = {
         {io->cls_b, io->cls_b ? tensor_k(io->cls_b) : 0, in, "rows of cls.weight"},
         {io->rank, io->rank ? tensor_k(io->rank) : 0, in, "columns, as cls.weight has rows"},
+        {io->dense_2_b, io->dense_2_b ? tensor_k(io->dense_2_b) : 0,
+         io->dense_2 ? tensor_m(io->dense_2) : 0, "rows of dense_2.weight"},
         {io->dense_3, io->dense_3 ? tensor_k(io->dense_3) : 0,
          io->dense_2 ? tensor_m(io->dense_2) : 0, "columns, as dense_2.weight has rows"},
         {io->rank_b, io->rank_b ? tensor_k(io->rank_b) : 0, arch_n_labels(m),

@@ -90,7 +90,7 @@ struct arch_io {
     struct tensor *tok_embd, *tok_norm, *tok_norm_b, *pos_embd;
     struct tensor *output_norm, *output_norm_b, *output, *output_b;
     struct tensor *rope_freqs, *rope_long, *rope_short; /* divisors of frequencies */
-    struct tensor *dense_2, *dense_3;      /* embeddings go through them at the end */
+    struct tensor *dense_2, *dense_2_b, *dense_3; /* embeddings go through them at the end */
     struct tensor *cls, *cls_b, *cls_norm; /* the head that scores a pooled row: a layer of its */
     struct tensor *rank, *rank_b;          /* own, and the labels */
 };

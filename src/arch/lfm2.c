@@ -77,6 +77,8 @@ static const struct tensor_spec tensors[] = {
     IO("token_embd.weight", tok_embd, DIM(DIM_V, DIM_E), .use = TENSOR_EMBEDDING),
     IO("token_embd_norm.weight", output_norm, DIM(DIM_E)), /* of the output, whatever its name */
     IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
+    IO("dense_2.weight", dense_2, DIM(DIM_ANY, DIM_E), .optional = 1),
+    IO("dense_2.bias", dense_2_b, DIM(DIM_ANY), .optional = 1),
     L("attn_norm.weight", norm1, DIM(DIM_E)),
     L("ffn_norm.weight", norm2, DIM(DIM_E)),
     L("shortconv.in_proj.weight", in, DIM(D_THREE, DIM_E), .need = F_CONV),
@@ -108,6 +110,7 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
 {
     const struct lfm2_hp *h = m->family;
     struct hparams *hp = &m->hp;
+    hp->n_embd_out = (int32_t)arch_rows(m, -1, "dense_2.weight"); /* 0: as wide as the stream */
     for (int32_t l = 0; l < hp->n_layer; l++) {
         m->layer_features[l] = hp->n_head_kv[l] ? F_ATTN : F_CONV;
         m->layer_features[l] |= has_experts(m) && l >= hp->n_dense ? F_MOE : F_DENSE;

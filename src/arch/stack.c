@@ -88,8 +88,9 @@ void arch_build(const struct arch_model *m, const struct arch_want *want, struct
     else
         g->embd = want->pooled ? graph_pool(g, c.x[0], want->pool, "pool") : c.x[0];
     if (!want->logits && !want->rank && m->io.dense_2) {
-        g->embd = graph_matmul(g, m->io.dense_2, NULL, g->embd, "dense_2");
-        g->embd = graph_matmul(g, m->io.dense_3, NULL, g->embd, "dense_3");
+        g->embd = graph_matmul(g, m->io.dense_2, m->io.dense_2_b, g->embd, "dense_2");
+        if (m->io.dense_3)
+            g->embd = graph_matmul(g, m->io.dense_3, NULL, g->embd, "dense_3");
     }
     if (want->rank)
         g->embd = scores(m, g, g->embd);

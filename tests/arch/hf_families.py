@@ -455,6 +455,18 @@ FAMILIES = {
                  "full_attention": dict(rope_type="linear", factor=8.0, rope_theta=BASE),
                  "sliding_attention": dict(rope_type="default", rope_theta=700.0)}),
         GEMMA, centred=r"norm\.weight", tied=True),
+    "lfm2": Family("lfm2", "Lfm2Model", {
+        **RMS, **rope(), ".attention.head_count_kv": [0, G, 0, G], ".shortconv.l_cache": 3,
+        ".pooling_type": 1},
+        dict(layer_types=["conv", "full_attention"] * 2, conv_L_cache=3, conv_bias=False,
+             norm_eps=1e-5, block_auto_adjust_ff_dim=False, rope_parameters=ROPE),
+        [(r"(?:model\.)?embedding_norm\.", "token_embd_norm."), (r"operator_norm\.", "attn_norm."),
+         (r"self_attn\.out_proj\.", "attn_output."), (r"conv\.in_proj\.", "shortconv.in_proj."),
+         (r"conv\.out_proj\.", "shortconv.out_proj."), (r"feed_forward\.w1\.", "ffn_gate."),
+         (r"feed_forward\.w2\.", "ffn_down."), (r"feed_forward\.w3\.", "ffn_up."),
+         (r"ffn_norm\.", "ffn_norm.")],
+        split=lambda name, x: {"blk.%s.shortconv.conv.weight" % name.split(".")[1]: x[:, 0]}
+        if name.endswith("conv.conv.weight") else None, pooled=True),
     "exaone4-32b": Family("exaone4", "Exaone4ForCausalLM", {
         **RMS, **rope(), ".block_count": 64, ".attention.sliding_window": 8},
         dict(num_hidden_layers=64, sliding_window=8, layer_types=WINDOWED * 16, rms_norm_eps=1e-5,

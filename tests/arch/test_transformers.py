@@ -36,20 +36,23 @@ def error(family, shapes, want, folder):
 
 
 def behind_the_pool(family, shapes, rows, folder):
-    """EmbeddingGemma's pooled rows go through two more matrices."""
+    """EmbeddingGemma's pooled rows go through two more matrices, LFM2's through one with a bias."""
     from tiny import TOKENS, run_pith, weights, write_gguf
-    more = weights({"dense_2.weight": [40, rows.shape[1]], "dense_3.weight": [rows.shape[1], 40]})
+    more = weights({"dense_2.weight": [40, rows.shape[1]], **(
+        {"dense_2.bias": [40]} if family.arch == "lfm2" else
+        {"dense_3.weight": [rows.shape[1], 40]})})
     path = os.path.join(folder, "dense.gguf")
     write_gguf(path, family.arch, {
         **family.keys, ".dense_2_feat_in": 32, ".dense_2_feat_out": 40, ".dense_3_feat_in": 40,
         ".dense_3_feat_out": 32, ".pooling_type": 1},
         {**family.gguf(family.values(shapes)), **more})
     for how, x in (("mean", rows.mean(0, keepdims=True)), ("none", rows)):
-        want = x @ more["dense_2.weight"].T.astype(float) @ more["dense_3.weight"].T.astype(float)
+        want = x @ more["dense_2.weight"].T.astype(float) + more.get("dense_2.bias", 0.0)
+        want = want @ more["dense_3.weight"].T.astype(float) if "dense_3.weight" in more else want
         got = run_pith(path, TOKENS, "--pooling", how)
         good = not isinstance(got, str) and got.shape == want.shape \
             and np.abs(got - want).max() < TOLERANCE * want.std()
-        check("behind_the_pool_" + how, good, got)
+        check("behind_the_pool_%s_%s" % (family.arch, how), good, got)
 
 
 def main():
@@ -74,8 +77,8 @@ def main():
                 continue
             print("# %-16s %-14s %.1e" % (name, FAMILIES[name].arch, e))
             check(name, e < TOLERANCE, "differs by %.2e of the deviation" % e)
-        behind_the_pool(FAMILIES["gemma-embedding"], shapes["gemma-embedding"],
-                        wanted["gemma-embedding"], folder)
+        for name in ("gemma-embedding", "lfm2"):
+            behind_the_pool(FAMILIES[name], shapes[name], wanted[name], folder)
 
 
 run(main, "transformers", "logits")

@@ -46,6 +46,9 @@ def test_vectors(folder):
           got == [pooled(folder, t, "mean") for t in TEXTS], (code, err))
     last = vectors(pith(STORY, "--raw", "--pooling", "last", TEXTS[1])[1])
     check("pooling", last == [pooled(folder, TEXTS[1], "last")] and last[0] != got[1])
+    none = pith(STORY, "--tokens", "1,2", "--pooling", "none", "-o", os.path.join(folder, "none"),
+                command="logits")
+    check("no_rows_beside_logits", none[0] and "--pooling none" in none[2], none)
     unit = vectors(pith(STORY, *TEXTS)[1])
     length = [math.sqrt(sum(x * x for x in v)) for v in unit]
     check("length_is_one", all(abs(n - 1) < 1e-6 for n in length), length)
