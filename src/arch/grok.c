@@ -10,7 +10,7 @@
  *
  * YaRN [arXiv:2309.00071] has keys of its own: yarn_ext_factor multiplies the ramp, whatever the
  * type of scaling; where it is 0 there is none, and yarn_attn_factor is the magnitude. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 #include "base/fmath.h"
@@ -26,7 +26,8 @@ enum { SELF };
 #define F_LAYER_OUT  BIT(41) /* the last norm is layer_output_norm, not post_ffw_norm */
 
 struct grok_layer {
-    struct tensor *attn_norm, *wq, *wk, *wv, *wqkv, *wo, *bq, *bk, *bv, *bqkv, *bo, *post_attn;
+    struct arch_attn attn;
+    struct tensor *attn_norm, *post_attn;
     struct tensor *ffn_norm, *gate, *up, *down, *router, *gate_exps, *up_exps, *down_exps;
     struct tensor *gate_up_exps;
     struct tensor *post_ffn;
@@ -72,16 +73,12 @@ static const struct tensor_spec tensors[] = {
     IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
 
     L("attn_norm.weight", attn_norm, DIM(DIM_E)),
-    L("attn_qkv.weight", wqkv, DIM(DIM_QKV, DIM_E), .need = F_FUSED),
-    L("attn_qkv.bias", bqkv, DIM(DIM_QKV), .need = F_FUSED, .group = G_FUSED_BIAS),
-    L("attn_q.weight", wq, DIM(DIM_Q, DIM_E), .need = F_SEPARATE),
-    L("attn_k.weight", wk, DIM(DIM_K, DIM_E), .need = F_SEPARATE),
-    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E), .need = F_SEPARATE),
-    L("attn_q.bias", bq, DIM(DIM_Q), .group = G_BIAS),
-    L("attn_k.bias", bk, DIM(DIM_K), .group = G_BIAS),
-    L("attn_v.bias", bv, DIM(DIM_VV), .group = G_BIAS),
-    L("attn_output.weight", wo, DIM(DIM_E, DIM_O)),
-    L("attn_output.bias", bo, DIM(DIM_E), .group = G_OUT_BIAS),
+    L("attn_qkv.weight", attn.wqkv, DIM(DIM_QKV, DIM_E), .need = F_FUSED),
+    L("attn_qkv.bias", attn.bqkv, DIM(DIM_QKV), .need = F_FUSED, .group = G_FUSED_BIAS),
+    ROWS_QKV(.need = F_SEPARATE),
+    ROWS_QKV_BIAS(.group = G_BIAS),
+    L("attn_output.weight", attn.wo, DIM(DIM_E, DIM_O)),
+    L("attn_output.bias", attn.bo, DIM(DIM_E), .group = G_OUT_BIAS),
     L("attn_output_norm.weight", post_attn, DIM(DIM_E)),
 
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E)),
@@ -163,38 +160,13 @@ static void states(struct arch_model *m)
         arch_state(m, l, SELF, arch_kv(&m->hp, l));
 }
 
-static pith_status ready(struct arch_model *m, struct pith_error *err)
-{
-    struct rope_params p = {.n_rot = m->hp.n_rot, .neox = 1, .base = m->hp.rope_base, .scaled = 1};
-    const struct rope_set *set = rope_set_new(m, &p);
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        m->rope[l] = set;
-    return set ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for positions");
-}
-
 static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct grok_layer *w = arch_layer(m, l);
-    return nn_attention(g,
-                        &(struct nn_attention){.wq = w->wq,
-                                               .wk = w->wk,
-                                               .wv = w->wv,
-                                               .wqkv = w->wqkv,
-                                               .wo = w->wo,
-                                               .bq = w->bq,
-                                               .bk = w->bk,
-                                               .bv = w->bv,
-                                               .bqkv = w->bqkv,
-                                               .bo = w->bo,
-                                               .n_head = m->hp.n_head[l],
-                                               .n_head_kv = m->hp.n_head_kv[l],
-                                               .d_k = m->hp.d_k,
-                                               .d_v = m->hp.d_v,
-                                               .q_scale = m->hp.attn_scale,
-                                               .softcap = m->hp.attn_softcap,
-                                               .rope = m->rope[l],
-                                               .state = m->state_of[l][SELF]},
-                        x);
+    struct nn_attention a = arch_attention(m, l, &w->attn, SELF);
+    a.q_scale = m->hp.attn_scale;
+    a.softcap = m->hp.attn_softcap;
+    return nn_attention(g, &a, x);
 }
 
 static node feed_forward(const struct arch_model *m, struct graph *g, int32_t l, node x)
@@ -245,5 +217,5 @@ const struct arch arch_grok = {.name = "grok",
                                .synth = synth,
                                .derive = derive,
                                .states = states,
-                               .ready = ready,
+                               .ready = arch_rotate_halves,
                                .role = {[ROLE_DECODER] = {.visit = visit}}};

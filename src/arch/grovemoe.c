@@ -8,7 +8,7 @@
  * min(K, X / n) of them choose adjugates c = floor(e / n) with weights softmax(r)[c]: the number of
  * the group stands for that of an expert, as released models were computed. Both sets of weights
  * sum to 1; a group that is chosen twice counts twice. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -24,7 +24,8 @@ struct grove_hp {
     float scale;
 };
 struct grove_layer {
-    struct tensor *attn_norm, *wq, *wk, *wv, *wqkv, *wo, *bq, *bk, *bv, *bqkv, *bo;
+    struct arch_attn attn;
+    struct tensor *attn_norm;
     struct tensor *q_norm, *k_norm, *ffn_norm, *router, *gate, *up, *down;
     struct tensor *gate_up, *gate_ch, *up_ch, *down_ch;
 };
@@ -69,18 +70,14 @@ static const struct tensor_spec tensors[] = {
     IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
 
     L("attn_norm.weight", attn_norm, DIM(DIM_E)),
-    L("attn_qkv.weight", wqkv, DIM(DIM_QKV, DIM_E), .need = F_FUSED),
-    L("attn_qkv.bias", bqkv, DIM(DIM_QKV), .need = F_FUSED, .group = G_FUSED_BIAS),
-    L("attn_q.weight", wq, DIM(DIM_Q, DIM_E), .need = F_SEPARATE),
-    L("attn_k.weight", wk, DIM(DIM_K, DIM_E), .need = F_SEPARATE),
-    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E), .need = F_SEPARATE),
-    L("attn_q.bias", bq, DIM(DIM_Q), .group = G_BIAS),
-    L("attn_k.bias", bk, DIM(DIM_K), .group = G_BIAS),
-    L("attn_v.bias", bv, DIM(DIM_VV), .group = G_BIAS),
+    L("attn_qkv.weight", attn.wqkv, DIM(DIM_QKV, DIM_E), .need = F_FUSED),
+    L("attn_qkv.bias", attn.bqkv, DIM(DIM_QKV), .need = F_FUSED, .group = G_FUSED_BIAS),
+    ROWS_QKV(.need = F_SEPARATE),
+    ROWS_QKV_BIAS(.group = G_BIAS),
     L("attn_q_norm.weight", q_norm, DIM(DIM_D)),
     L("attn_k_norm.weight", k_norm, DIM(DIM_D)),
-    L("attn_output.weight", wo, DIM(DIM_E, DIM_O)),
-    L("attn_output.bias", bo, DIM(DIM_E), .group = G_OUT_BIAS),
+    L("attn_output.weight", attn.wo, DIM(DIM_E, DIM_O)),
+    L("attn_output.bias", attn.bo, DIM(DIM_E), .group = G_OUT_BIAS),
 
     L("ffn_norm.weight", ffn_norm, DIM(DIM_E)),
     L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E)),
@@ -136,41 +133,15 @@ static void states(struct arch_model *m)
         arch_state(m, l, SELF, arch_kv(&m->hp, l));
 }
 
-static pith_status ready(struct arch_model *m, struct pith_error *err)
-{
-    struct rope_params p = {.n_rot = m->hp.n_rot, .neox = 1, .base = m->hp.rope_base, .scaled = 1};
-    const struct rope_set *set = rope_set_new(m, &p);
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        m->rope[l] = set;
-    return set ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for positions");
-}
-
 static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct grove_layer *w = arch_layer(m, l);
     struct nn_norm head = {.kind = NORM_RMS, .width = m->hp.d_k, .eps = m->hp.norm_eps};
-    struct nn_attention attn = {.wq = w->wq,
-                                .wk = w->wk,
-                                .wv = w->wv,
-                                .wqkv = w->wqkv,
-                                .wo = w->wo,
-                                .bq = w->bq,
-                                .bk = w->bk,
-                                .bv = w->bv,
-                                .bqkv = w->bqkv,
-                                .bo = w->bo,
-                                .q_norm = head,
-                                .k_norm = head,
-                                .n_head = m->hp.n_head[l],
-                                .n_head_kv = m->hp.n_head_kv[l],
-                                .d_k = m->hp.d_k,
-                                .d_v = m->hp.d_v,
-                                .q_scale = 1.0f / sqrtf((float)m->hp.d_k),
-                                .rope = m->rope[l],
-                                .state = m->state_of[l][SELF]};
-    attn.q_norm.w = w->q_norm;
-    attn.k_norm.w = w->k_norm;
-    return nn_attention(g, &attn, x);
+    struct nn_attention a = arch_attention(m, l, &w->attn, SELF);
+    a.q_norm = a.k_norm = head;
+    a.q_norm.w = w->q_norm;
+    a.k_norm.w = w->k_norm;
+    return nn_attention(g, &a, x);
 }
 
 static node experts(const struct arch_model *m, struct graph *g, int32_t l, node x)
@@ -219,5 +190,5 @@ const struct arch arch_grovemoe = {.name = "grovemoe",
                                    .synth = synth,
                                    .derive = derive,
                                    .states = states,
-                                   .ready = ready,
+                                   .ready = arch_rotate_halves,
                                    .role = {[ROLE_DECODER] = {.visit = visit}}};

@@ -9,7 +9,7 @@
  *
  * No norm has weights. The layers of the low stack are 0 .. n - 1, of the high one n .. 2n - 1; a
  * visit is one layer of one run, and keeps K and V of its own: block_count counts these. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -94,16 +94,6 @@ static void states(struct arch_model *m)
         arch_state(m, i, SELF, arch_kv(&m->hp, arch_layer_of(m, i)));
 }
 
-static pith_status ready(struct arch_model *m, struct pith_error *err)
-{
-    struct rope_params p = {.n_rot = m->hp.n_rot, .neox = 1, .base = m->hp.rope_base, .scaled = 1};
-    const struct rope_set *set = rope_set_new(m, &p);
-    (void)err;
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        m->rope[l] = set;
-    return PITH_OK;
-}
-
 static node rms(const struct arch_model *m, struct graph *g, node x, const char *name)
 {
     return nn_norm(g, x, &(struct nn_norm){.kind = NORM_RMS, .eps = m->hp.norm_eps}, name);
@@ -159,5 +149,5 @@ const struct arch arch_hrm_text = {.name = "hrm_text",
                                    .layer_bytes = sizeof(struct hrm_layer),
                                    .derive = derive,
                                    .states = states,
-                                   .ready = ready,
+                                   .ready = arch_rotate_halves,
                                    .role = {[ROLE_DECODER] = {begin, visit, end}}};

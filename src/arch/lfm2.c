@@ -6,7 +6,7 @@
  *
  * A convolution layer: [b, c, u] = in(x); out(c * conv(b * u)), conv over the last few rows of each
  * channel. Embedding models see all of a text: their convolutions are centred. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -144,16 +144,6 @@ static void states(struct arch_model *m)
                                       .n = {(int64_t)m->hp.n_embd * (h->conv - 1)}});
 }
 
-static pith_status ready(struct arch_model *m, struct pith_error *err)
-{
-    struct rope_params p = {.n_rot = m->hp.n_rot, .neox = 1, .base = m->hp.rope_base, .scaled = 1};
-    const struct rope_set *set = rope_set_new(m, &p);
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        m->rope[l] = set;
-    return set ? PITH_OK
-               : error_set(err, PITH_NOMEM, "out of memory for the rotation of positions");
-}
-
 /* ---------------------------------------------------------------- graph */
 
 static node convolution(const struct arch_model *m, struct graph *g, int32_t l, node x)
@@ -233,7 +223,7 @@ static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct
                                 .synth = synth,                                                    \
                                 .derive = derive,                                                  \
                                 .states = states,                                                  \
-                                .ready = ready,                                                    \
+                                .ready = arch_rotate_halves,                                       \
                                 .role = {[ROLE_DECODER] = {.visit = visit}}};
 
 LFM2(arch_lfm2, "lfm2", NULL)

@@ -152,19 +152,19 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
 static node experts(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct llama4_layer *w = arch_layer(m, l);
-    struct topk_in topk = {.logits = graph_matmul(g, w->router, NULL, x, "ffn_router"),
-                           .p = {.k = m->hp.n_expert_used, .gating = MOE_SIGMOID, .scale = 1}};
+    struct nn_moe moe = {.router = w->router,
+                         .gate = w->gate_exps,
+                         .up = w->up_exps,
+                         .down = w->down_exps,
+                         .n_expert = m->hp.n_expert,
+                         .k = m->hp.n_expert_used,
+                         .gating = MOE_SIGMOID,
+                         .scale = 1,
+                         .before = 1,
+                         .act = GLU_SILU};
     struct nn_ffn shared = {
         .gate = w->gate_sh, .up = w->up_sh, .down = w->down_sh, .act = GLU_SILU};
-    node routing = graph_topk(g, &topk, "ffn_topk");
-    node sorted = graph_moe_sort(g, routing, m->hp.n_expert, "ffn_sort");
-    node in = graph_moe_spread(g, x, routing, "ffn_weighted");
-    node gate = graph_moe_matmul(g, w->gate_exps, in, sorted, "ffn_gate_exps");
-    node up = graph_moe_matmul(g, w->up_exps, in, sorted, "ffn_up_exps");
-    node act = graph_glu(g, gate, up, GLU_SILU, "ffn_act");
-    node down = graph_moe_matmul(g, w->down_exps, act, sorted, "ffn_down_exps");
-    node y = graph_moe_sum_plain(g, down, routing, "ffn_sum");
-    return graph_add(g, y, nn_ffn(g, &shared, x), "ffn_shared");
+    return graph_add(g, nn_moe(g, &moe, x), nn_ffn(g, &shared, x), "ffn_shared");
 }
 
 static void visit(const struct arch_model *m, struct graph *g, int32_t l, struct carry *c)

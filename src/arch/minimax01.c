@@ -6,7 +6,7 @@
  *
  * Lightning attention: q, k and v of each head through SiLU, S = lambda S + v k^T, y = S q; lambda
  * is a constant of head and layer. The row of all heads is normalised and gated. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 #include "base/fmath.h"
@@ -21,9 +21,9 @@ struct minimax_hp {
 };
 
 struct minimax_layer {
-    struct tensor *norm1, *norm2, *wo;
-    struct tensor *wqkv, *wq, *wk, *wv, *bq, *bk, *bv; /* of softmax attention */
-    struct tensor *all, *norm, *gate;                  /* of lightning attention */
+    struct arch_attn attn; /* softmax attention; wo of the other, too */
+    struct tensor *norm1, *norm2;
+    struct tensor *all, *norm, *gate; /* of lightning attention */
     struct tensor *router, *gate_exps, *up_exps, *down_exps;
 };
 
@@ -80,14 +80,10 @@ static const struct tensor_spec tensors[] = {
     L("attn_qkv.weight", all, DIM(D_ALL, DIM_E), .need = F_LIGHTNING),
     L("attn_norm_2.weight", norm, DIM(D_HEADS), .need = F_LIGHTNING),
     L("attn_gate.weight", gate, DIM(D_HEADS, DIM_E), .need = F_LIGHTNING),
-    L("attn_qkv.weight", wqkv, DIM(DIM_QKV, DIM_E), .need = F_ATTN | F_FUSED),
-    L("attn_q.weight", wq, DIM(DIM_Q, DIM_E), SOFTMAX),
-    L("attn_k.weight", wk, DIM(DIM_K, DIM_E), SOFTMAX),
-    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E), SOFTMAX),
-    L("attn_q.bias", bq, DIM(DIM_Q), .need = F_ATTN, .group = G_BIAS),
-    L("attn_k.bias", bk, DIM(DIM_K), .need = F_ATTN, .group = G_BIAS),
-    L("attn_v.bias", bv, DIM(DIM_VV), .need = F_ATTN, .group = G_BIAS),
-    L("attn_output.weight", wo, DIM(DIM_E, D_HEADS)),
+    L("attn_qkv.weight", attn.wqkv, DIM(DIM_QKV, DIM_E), .need = F_ATTN | F_FUSED),
+    ROWS_QKV(SOFTMAX),
+    ROWS_QKV_BIAS(.need = F_ATTN, .group = G_BIAS),
+    L("attn_output.weight", attn.wo, DIM(DIM_E, D_HEADS)),
 
     L("ffn_norm.weight", norm2, DIM(DIM_E)),
     L("ffn_gate_inp.weight", router, DIM(DIM_X, DIM_E)),
@@ -152,12 +148,9 @@ static int set_decay(struct arch_model *m)
 
 static pith_status ready(struct arch_model *m, struct pith_error *err)
 {
-    struct rope_params p = {.n_rot = m->hp.n_rot, .neox = 1, .base = m->hp.rope_base, .scaled = 1};
-    const struct rope_set *set = rope_set_new(m, &p);
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        m->rope[l] = set;
-    return set && set_decay(m) ? PITH_OK
-                               : error_set(err, PITH_NOMEM, "out of memory for constants");
+    if (!set_decay(m))
+        return error_set(err, PITH_NOMEM, "out of memory for constants");
+    return arch_rotate_halves(m, err);
 }
 
 /* ---------------------------------------------------------------- graph */
@@ -184,27 +177,13 @@ static node lightning(const struct arch_model *m, struct graph *g, int32_t l, no
     y = graph_rms_norm(g, y, w->norm, (int64_t)heads * d, m->hp.norm_eps, "lightning_norm");
     node gate = graph_matmul(g, w->gate, NULL, nn_tail(g, x), "lightning_gate");
     y = graph_glu(g, gate, y, GLU_SIGMOID, "lightning_gated");
-    return graph_matmul(g, w->wo, NULL, y, "attn_output");
+    return graph_matmul(g, w->attn.wo, NULL, y, "attn_output");
 }
 
 static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct minimax_layer *w = arch_layer(m, l);
-    struct nn_attention a = {.wqkv = w->wqkv,
-                             .wq = w->wq,
-                             .wk = w->wk,
-                             .wv = w->wv,
-                             .bq = w->bq,
-                             .bk = w->bk,
-                             .bv = w->bv,
-                             .wo = w->wo,
-                             .n_head = m->hp.n_head[l],
-                             .n_head_kv = m->hp.n_head_kv[l],
-                             .d_k = m->hp.d_k,
-                             .d_v = m->hp.d_v,
-                             .q_scale = 1.0f / sqrtf((float)m->hp.d_k),
-                             .rope = m->rope[l],
-                             .state = m->state_of[l][MIXER]};
+    struct nn_attention a = arch_attention(m, l, &w->attn, MIXER);
     return nn_attention(g, &a, x);
 }
 

@@ -9,7 +9,7 @@
  * worth the greatest iq . ik of its positions; the heads of a group attend to their top_k best
  * blocks, the last `local` of which are always among them. Feed-forward everywhere is
  * down(g sigmoid(1.702 g) (u + 1)), g = min(gate x, 7), u = clamp(up x, -7, 7). */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -52,8 +52,7 @@ static const struct key_spec keys[] = {
     KEYS_EXPERTS,
     KEYS_FF,
     {I32("expert_feed_forward_length", n_ff_exp), RANGE(1, MAX_FF), .required = 1, .synth = 32},
-    {I32("expert_shared_count", n_expert_shared), RANGE(0, MAX_EXPERTS), .required = 1,
-     .synth = 1},
+    {I32("expert_shared_count", n_expert_shared), RANGE(0, MAX_EXPERTS), .required = 1, .synth = 1},
     {I32("leading_dense_block_count", n_dense), RANGE(0, MAX_LAYERS), .synth = 1},
     {I32("expert_gating_func", expert_gating), RANGE(1, 4), .required = 1, .synth = 2},
     {BOOL("expert_weights_norm", expert_norm)},
@@ -151,15 +150,6 @@ static void states(struct arch_model *m)
     }
 }
 
-static pith_status ready(struct arch_model *m, struct pith_error *err)
-{
-    struct rope_params p = {.n_rot = m->hp.n_rot, .neox = 1, .base = m->hp.rope_base, .scaled = 1};
-    const struct rope_set *set = rope_set_new(m, &p);
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        m->rope[l] = set;
-    return set ? PITH_OK : error_set(err, PITH_NOMEM, "out of memory for positions");
-}
-
 /* Heads of x, normalised and rotated. */
 static node heads(const struct arch_model *m, struct graph *g, int32_t l, const struct tensor *w,
                   const struct tensor *norm, int64_t d, node x, const char *name)
@@ -185,13 +175,12 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
         node written = graph_cache_write(g, ik, NULL, keys_of, "index_write");
         list = graph_index_topk(g, iq, NULL, written, keys_of, &op, "index_topk");
     }
-    struct attention a = {
-        .q = graph_scale(g, q, 1.0f / sqrtf((float)hp->d_k), "attn_q_scale"),
-        .n_head = hp->n_head[l],
-        .n_states = 1,
-        .state = {state},
-        .written = {graph_cache_write(g, k, v, state, "cache_write")},
-        .list = list};
+    struct attention a = {.q = graph_scale(g, q, 1.0f / sqrtf((float)hp->d_k), "attn_q_scale"),
+                          .n_head = hp->n_head[l],
+                          .n_states = 1,
+                          .state = {state},
+                          .written = {graph_cache_write(g, k, v, state, "cache_write")},
+                          .list = list};
     node o = nn_tail(g, graph_attention(g, &a, "attn"));
     return graph_matmul(g, w->wo, NULL, o, "attn_output");
 }
@@ -254,5 +243,5 @@ const struct arch arch_minimax_m3 = {.name = "minimax-m3",
                                      .synth = synth,
                                      .derive = derive,
                                      .states = states,
-                                     .ready = ready,
+                                     .ready = arch_rotate_halves,
                                      .role = {[ROLE_DECODER] = {.visit = visit}}};

@@ -8,62 +8,33 @@
  * A feed-forward is down(relu(up x)^2). Experts may work in a narrower space than the stream:
  * latent_up(sum of experts(latent_down x)); the shared one does not, and neither does the router.
  */
-#include "arch/arch.h"
-
-#include <math.h>
+#include "arch/parts.h"
 
 enum { F_SSM = 1, F_ATTN = 2, F_DENSE = 4, F_MOE = 8, F_SHARED = 16 }; /* of a layer */
 enum { MIXER };                                                        /* its state */
 enum { G_QKV_BIAS = 1, G_OUT_BIAS, G_FFN_BIAS, G_NORM, G_LATENT };
 
 struct nemotron_hp {
-    int32_t conv, state, inner, heads, groups; /* Mamba-2 */
+    struct arch_ssm_hp ssm;
     int32_t latent;
 };
 
 struct nemotron_layer {
+    struct arch_ssm ssm;
+    struct arch_attn attn;
     struct tensor *norm;
-    struct tensor *in, *conv, *conv_b, *dt_b, *a, *d, *ssm_norm, *out;
-    struct tensor *wq, *wk, *wv, *wo, *bq, *bk, *bv, *bo;
     struct tensor *up, *down, *b_up, *b_down;
     struct tensor *router, *choice, *latent_down, *latent_up, *up_exps, *down_exps, *up_sh,
         *down_sh;
 };
 
-enum {
-    D_INNER = DIM_FAMILY,
-    D_IN,
-    D_CHANNELS,
-    D_CONV,
-    D_SSM_HEADS,
-    D_GROUP,
-    D_PER_GROUP,
-    D_LATENT
-};
+enum { D_LATENT = DIM_BEHIND_SSM };
 
 static int64_t nemotron_dim(const struct arch_model *m, int d, int32_t l)
 {
     const struct nemotron_hp *h = m->family;
-    int64_t bc = 2 * (int64_t)h->groups * h->state;
     (void)l;
-    switch (d) {
-    case D_INNER:
-        return h->inner;
-    case D_IN:
-        return 2 * (int64_t)h->inner + bc + h->heads;
-    case D_CHANNELS:
-        return h->inner + bc;
-    case D_CONV:
-        return h->conv;
-    case D_SSM_HEADS:
-        return h->heads;
-    case D_GROUP:
-        return h->groups;
-    case D_PER_GROUP:
-        return h->inner / h->groups;
-    default: /* D_LATENT */
-        return h->latent;
-    }
+    return d == D_LATENT ? h->latent : arch_ssm_dim(&h->ssm, d);
 }
 
 /* ---------------------------------------------------------------- tables */
@@ -98,15 +69,6 @@ static double width_of_row(const struct arch_model *m, int32_t l)
     (void)l;
     return m->hp.n_embd;
 }
-static double two_rows(const struct arch_model *m)
-{
-    return 2 * m->hp.n_embd;
-}
-static double heads_of_16(const struct arch_model *m)
-{
-    return 2 * m->hp.n_embd % 16 ? 1 : 2 * m->hp.n_embd / 16;
-}
-
 #define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct nemotron_hp, field), .family = 1
 static const struct key_spec keys[] = {
     KEYS_SIZES,
@@ -128,11 +90,7 @@ static const struct key_spec keys[] = {
     {I32("expert_group_count", n_expert_groups), RANGE(0, MAX_EXPERTS), .when = has_experts},
     {I32("expert_group_used_count", n_groups_used), RANGE(0, MAX_EXPERTS), .when = has_experts},
     {OWN("moe_latent_size", latent), RANGE(1, MAX_EMBD), .from = width_of_row, .when = has_experts},
-    {OWN("ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
-    {OWN("ssm.state_size", state), RANGE(1, 4096), .required = 1, .synth = 16},
-    {OWN("ssm.inner_size", inner), RANGE(1, MAX_EMBD), .required = 1, .synth_of = two_rows},
-    {OWN("ssm.time_step_rank", heads), RANGE(1, MAX_EMBD), .required = 1, .synth_of = heads_of_16},
-    {OWN("ssm.group_count", groups), RANGE(1, MAX_EMBD), .required = 1, .synth = 1},
+    KEYS_SSM(nemotron_hp),
     KEYS_POOLING,
     {0},
 };
@@ -146,23 +104,19 @@ static const struct tensor_spec tensors[] = {
     IO("output.weight", output, DIM(DIM_V, DIM_E), .optional = 1, .use = TENSOR_OUTPUT),
     L("attn_norm.weight", norm, DIM(DIM_E)),
 
-    L("ssm_in.weight", in, DIM(D_IN, DIM_E), .need = F_SSM),
-    L("ssm_conv1d.weight", conv, DIM(D_CHANNELS, D_CONV), .need = F_SSM, VECTOR),
-    L("ssm_conv1d.bias", conv_b, DIM(D_CHANNELS), .need = F_SSM, VECTOR),
-    L("ssm_dt.bias", dt_b, DIM(D_SSM_HEADS), .need = F_SSM, VECTOR),
-    L("ssm_a", a, DIM(D_SSM_HEADS, DIM_ONE), .need = F_SSM, VECTOR, .centre = -1),
-    L("ssm_d", d, DIM(D_SSM_HEADS, DIM_ONE), .need = F_SSM, VECTOR),
-    L("ssm_norm.weight", ssm_norm, DIM(D_GROUP, D_PER_GROUP), .need = F_SSM, VECTOR),
-    L("ssm_out.weight", out, DIM(DIM_E, D_INNER), .need = F_SSM),
+    L("ssm_in.weight", ssm.in, DIM(D_SSM_IN, DIM_E), .need = F_SSM),
+    L("ssm_conv1d.weight", ssm.conv, DIM(D_SSM_CHANNELS, D_SSM_CONV), .need = F_SSM, VECTOR),
+    L("ssm_conv1d.bias", ssm.conv_b, DIM(D_SSM_CHANNELS), .need = F_SSM, VECTOR),
+    L("ssm_dt.bias", ssm.dt_b, DIM(D_SSM_HEADS), .need = F_SSM, VECTOR),
+    L("ssm_a", ssm.a, DIM(D_SSM_HEADS, DIM_ONE), .need = F_SSM, VECTOR, .centre = -1),
+    L("ssm_d", ssm.d, DIM(D_SSM_HEADS, DIM_ONE), .need = F_SSM, VECTOR),
+    L("ssm_norm.weight", ssm.norm, DIM(D_SSM_GROUP, D_SSM_PER_GROUP), .need = F_SSM, VECTOR),
+    L("ssm_out.weight", ssm.out, DIM(DIM_E, D_SSM_INNER), .need = F_SSM),
 
-    L("attn_q.weight", wq, DIM(DIM_Q, DIM_E), .need = F_ATTN),
-    L("attn_k.weight", wk, DIM(DIM_K, DIM_E), .need = F_ATTN),
-    L("attn_v.weight", wv, DIM(DIM_VV, DIM_E), .need = F_ATTN),
-    L("attn_output.weight", wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
-    L("attn_q.bias", bq, DIM(DIM_Q), .need = F_ATTN, .group = G_QKV_BIAS),
-    L("attn_k.bias", bk, DIM(DIM_K), .need = F_ATTN, .group = G_QKV_BIAS),
-    L("attn_v.bias", bv, DIM(DIM_VV), .need = F_ATTN, .group = G_QKV_BIAS),
-    L("attn_output.bias", bo, DIM(DIM_E), .need = F_ATTN, .group = G_OUT_BIAS),
+    ROWS_QKV(.need = F_ATTN),
+    L("attn_output.weight", attn.wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
+    ROWS_QKV_BIAS(.need = F_ATTN, .group = G_QKV_BIAS),
+    L("attn_output.bias", attn.bo, DIM(DIM_E), .need = F_ATTN, .group = G_OUT_BIAS),
 
     L("ffn_up.weight", up, DIM(DIM_F, DIM_E), .need = F_DENSE),
     L("ffn_down.weight", down, DIM(DIM_E, DIM_F), .need = F_DENSE),
@@ -192,11 +146,7 @@ static pith_status derive(struct arch_model *m, struct pith_error *err)
                                : hp->n_ff[l]      ? F_DENSE
                                : hp->n_head_kv[l] ? F_ATTN
                                                   : F_SSM;
-    if (h->inner % h->heads || h->heads % h->groups)
-        return error_set(err, PITH_SHAPE,
-                         "%s: %d channels over %d heads in %d groups: not whole heads and groups",
-                         arch_path(m), h->inner, h->heads, h->groups);
-    return PITH_OK;
+    return arch_ssm_check(m, &h->ssm, err);
 }
 
 /* Mamba, feed-forward, attention, feed-forward, and so on. */
@@ -214,23 +164,9 @@ static pith_status synth(struct arch_model *m, struct pith_error *err)
 
 static struct nn_ssm ssm_of(const struct arch_model *m, int32_t l)
 {
-    const struct nemotron_hp *h = m->family;
     const struct nemotron_layer *w = arch_layer(m, l);
-    return (struct nn_ssm){.in = w->in,
-                           .conv = w->conv,
-                           .conv_b = w->conv_b,
-                           .dt_b = w->dt_b,
-                           .a = w->a,
-                           .d = w->d,
-                           .norm = w->ssm_norm,
-                           .inner = h->inner,
-                           .n_state = h->state,
-                           .n_group = h->groups,
-                           .n_dt = h->heads,
-                           .n_conv = h->conv,
-                           .state = m->state_of[l][MIXER],
-                           .mamba2 = 1,
-                           .norm_eps = m->hp.norm_eps};
+    const struct nemotron_hp *h = m->family;
+    return arch_ssm(m, &h->ssm, &w->ssm, m->state_of[l][MIXER]);
 }
 
 static void states(struct arch_model *m)
@@ -247,26 +183,13 @@ static node mamba(const struct arch_model *m, struct graph *g, int32_t l, node x
 {
     const struct nemotron_layer *w = arch_layer(m, l);
     struct nn_ssm ssm = ssm_of(m, l);
-    return graph_matmul(g, w->out, NULL, nn_tail(g, nn_ssm(g, &ssm, x)), "ssm_out");
+    return graph_matmul(g, w->ssm.out, NULL, nn_tail(g, nn_ssm(g, &ssm, x)), "ssm_out");
 }
 
 static node attention(const struct arch_model *m, struct graph *g, int32_t l, node x)
 {
     const struct nemotron_layer *w = arch_layer(m, l);
-    struct nn_attention a = {.wq = w->wq,
-                             .wk = w->wk,
-                             .wv = w->wv,
-                             .wo = w->wo,
-                             .bq = w->bq,
-                             .bk = w->bk,
-                             .bv = w->bv,
-                             .bo = w->bo,
-                             .n_head = m->hp.n_head[l],
-                             .n_head_kv = m->hp.n_head_kv[l],
-                             .d_k = m->hp.d_k,
-                             .d_v = m->hp.d_v,
-                             .q_scale = 1.0f / sqrtf((float)m->hp.d_k),
-                             .state = m->state_of[l][MIXER]};
+    struct nn_attention a = arch_attention(m, l, &w->attn, MIXER);
     return nn_attention(g, &a, x);
 }
 

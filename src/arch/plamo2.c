@@ -7,7 +7,7 @@
  * Mamba mixer: [z, x] = in(u), head by head; x = silu(conv(x)); [B, C, dt] of x, each normalised;
  * one dt a head, B and C for all of them (graph/ops/scan.c, SSM); silu(z) y goes on. Attention:
  * every head of q and k is normalised with weights of its own, then rotated. */
-#include "arch/arch.h"
+#include "arch/parts.h"
 
 #include <math.h>
 
@@ -22,10 +22,11 @@ struct plamo2_hp {
 struct plamo2_layer {
     struct tensor *norm1, *post1, *norm2, *post2, *up, *down;
     struct tensor *in, *conv, *x, *dt, *dt_b, *a, *d, *dt_norm, *b_norm, *c_norm, *out;
-    struct tensor *wqkv, *q_norm, *k_norm, *wo;
+    struct arch_attn attn;
+    struct tensor *q_norm, *k_norm;
 };
 
-enum { D_INNER = DIM_FAMILY, D_TWO_INNER, D_CONV, D_STATE, D_SSM_HEADS, D_DT, D_X };
+enum { D_INNER = DIM_FAMILY, D_TWO_INNER, D_CONV, D_STATE, D_HEADS, D_DT, D_X };
 
 static int64_t plamo2_dim(const struct arch_model *m, int d, int32_t l)
 {
@@ -41,7 +42,7 @@ static int64_t plamo2_dim(const struct arch_model *m, int d, int32_t l)
         return h->conv;
     case D_STATE:
         return h->state;
-    case D_SSM_HEADS:
+    case D_HEADS:
         return h->heads;
     case D_DT:
         return dt;
@@ -51,15 +52,6 @@ static int64_t plamo2_dim(const struct arch_model *m, int d, int32_t l)
 }
 
 /* ---------------------------------------------------------------- tables */
-
-static double two_rows(const struct arch_model *m)
-{
-    return 2 * m->hp.n_embd;
-}
-static double heads_of_16(const struct arch_model *m)
-{
-    return 2 * m->hp.n_embd % 16 ? 1 : 2 * m->hp.n_embd / 16;
-}
 
 #define OWN(suffix, field) KEY_AT(KEY_I32, suffix, struct plamo2_hp, field), .family = 1
 static const struct key_spec keys[] = {
@@ -72,8 +64,9 @@ static const struct key_spec keys[] = {
     KEYS_ROPE,
     {OWN("ssm.conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},
     {OWN("ssm.state_size", state), RANGE(1, 4096), .required = 1, .synth = 16},
-    {OWN("ssm.inner_size", inner), RANGE(1, MAX_EMBD), .required = 1, .synth_of = two_rows},
-    {OWN("ssm.time_step_rank", heads), RANGE(1, MAX_EMBD), .required = 1, .synth_of = heads_of_16},
+    {OWN("ssm.inner_size", inner), RANGE(1, MAX_EMBD), .required = 1, .synth_of = arch_two_rows},
+    {OWN("ssm.time_step_rank", heads), RANGE(1, MAX_EMBD), .required = 1,
+     .synth_of = arch_heads_of_16},
     {OWN("ssm.group_count", groups), RANGE(0, 0)},
     KEYS_POOLING,
     {0},
@@ -96,19 +89,19 @@ static const struct tensor_spec tensors[] = {
     L("ssm_in.weight", in, DIM(D_TWO_INNER, DIM_E), .need = F_SSM),
     L("ssm_conv1d.weight", conv, DIM(D_INNER, D_CONV), .need = F_SSM, VECTOR),
     L("ssm_x.weight", x, DIM(D_X, D_INNER), .need = F_SSM),
-    L("ssm_dt.weight", dt, DIM(D_SSM_HEADS, D_DT), .need = F_SSM),
-    L("ssm_dt.bias", dt_b, DIM(D_SSM_HEADS), .need = F_SSM),
-    L("ssm_a", a, DIM(D_SSM_HEADS), .need = F_SSM, VECTOR, .centre = -1), /* below 0: it fades */
-    L("ssm_d", d, DIM(D_SSM_HEADS), .need = F_SSM, VECTOR),
+    L("ssm_dt.weight", dt, DIM(D_HEADS, D_DT), .need = F_SSM),
+    L("ssm_dt.bias", dt_b, DIM(D_HEADS), .need = F_SSM),
+    L("ssm_a", a, DIM(D_HEADS), .need = F_SSM, VECTOR, .centre = -1), /* below 0: it fades */
+    L("ssm_d", d, DIM(D_HEADS), .need = F_SSM, VECTOR),
     L("ssm_dt_norm", dt_norm, DIM(D_DT), .need = F_SSM),
     L("ssm_b_norm", b_norm, DIM(D_STATE), .need = F_SSM),
     L("ssm_c_norm", c_norm, DIM(D_STATE), .need = F_SSM),
     L("ssm_out.weight", out, DIM(DIM_E, D_INNER), .need = F_SSM),
 
-    L("attn_qkv.weight", wqkv, DIM(DIM_QKV, DIM_E), .need = F_ATTN),
+    L("attn_qkv.weight", attn.wqkv, DIM(DIM_QKV, DIM_E), .need = F_ATTN),
     L("attn_q_norm.weight", q_norm, DIM(DIM_H, DIM_D), .need = F_ATTN, VECTOR),
     L("attn_k_norm.weight", k_norm, DIM(DIM_G, DIM_D), .need = F_ATTN, VECTOR),
-    L("attn_output.weight", wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
+    L("attn_output.weight", attn.wo, DIM(DIM_E, DIM_O), .need = F_ATTN),
     {0},
 };
 #undef L
@@ -140,16 +133,6 @@ static void states(struct arch_model *m)
         .n = {[CONV] = (int64_t)h->inner * (h->conv - 1), [SCAN] = (int64_t)h->inner * h->state}};
     for (int32_t l = 0; l < m->hp.n_layer; l++)
         arch_state(m, l, MIXER, m->layer_features[l] & F_ATTN ? arch_kv(&m->hp, l) : ssm);
-}
-
-static pith_status ready(struct arch_model *m, struct pith_error *err)
-{
-    struct rope_params p = {.n_rot = m->hp.n_rot, .neox = 1, .base = m->hp.rope_base, .scaled = 1};
-    const struct rope_set *set = rope_set_new(m, &p);
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
-        m->rope[l] = set;
-    return set ? PITH_OK
-               : error_set(err, PITH_NOMEM, "out of memory for the rotation of positions");
 }
 
 /* ---------------------------------------------------------------- graph */
@@ -193,17 +176,10 @@ static node attention(const struct arch_model *m, struct graph *g, int32_t l, no
 {
     const struct plamo2_layer *w = arch_layer(m, l);
     const struct hparams *hp = &m->hp;
-    struct nn_attention a = {.wqkv = w->wqkv,
-                             .wo = w->wo,
-                             .q_norm = {NORM_RMS, w->q_norm, NULL, hp->d_k, hp->norm_eps},
-                             .k_norm = {NORM_RMS, w->k_norm, NULL, hp->d_k, hp->norm_eps},
-                             .n_head = hp->n_head[l],
-                             .n_head_kv = hp->n_head_kv[l],
-                             .d_k = hp->d_k,
-                             .d_v = hp->d_v,
-                             .q_scale = 1.0f / sqrtf((float)hp->d_v),
-                             .rope = m->rope[l],
-                             .state = m->state_of[l][MIXER]};
+    struct nn_attention a = arch_attention(m, l, &w->attn, MIXER);
+    a.q_norm = (struct nn_norm){NORM_RMS, w->q_norm, NULL, hp->d_k, hp->norm_eps};
+    a.k_norm = (struct nn_norm){NORM_RMS, w->k_norm, NULL, hp->d_k, hp->norm_eps};
+    a.q_scale = 1.0f / sqrtf((float)hp->d_v);
     return nn_attention(g, &a, x);
 }
 
@@ -231,5 +207,5 @@ const struct arch arch_plamo2 = {.name = "plamo2",
                                  .synth = synth,
                                  .derive = derive,
                                  .states = states,
-                                 .ready = ready,
+                                 .ready = arch_rotate_halves,
                                  .role = {[ROLE_DECODER] = {.visit = visit}}};

@@ -1,0 +1,71 @@
+/* parts.h -- what families with files of their own share: attention with one matrix for q, k and v
+ * or three, Mamba-2, positions rotated alike in all layers. Each part is a struct of tensors for the
+ * family's layer, rows for its table (which use the family's L), and a function that fills in the
+ * block of nn.h. */
+#ifndef PITH_ARCH_PARTS_H
+#define PITH_ARCH_PARTS_H
+
+#include "arch/arch.h"
+
+/* ---------------------------------------------------------------- attention */
+
+struct arch_attn { /* a member `attn` of the layer */
+    struct tensor *wqkv, *wq, *wk, *wv, *wo;
+    struct tensor *bqkv, *bq, *bk, *bv, *bo;
+};
+/* Rows with what follows the shape: .need = .., .group = .. */
+#define ROWS_QKV(...)                                                                              \
+    L("attn_q.weight", attn.wq, DIM(DIM_Q, DIM_E), __VA_ARGS__),                                   \
+        L("attn_k.weight", attn.wk, DIM(DIM_K, DIM_E), __VA_ARGS__),                               \
+        L("attn_v.weight", attn.wv, DIM(DIM_VV, DIM_E), __VA_ARGS__)
+#define ROWS_QKV_BIAS(...)                                                                         \
+    L("attn_q.bias", attn.bq, DIM(DIM_Q), __VA_ARGS__),                                            \
+        L("attn_k.bias", attn.bk, DIM(DIM_K), __VA_ARGS__),                                        \
+        L("attn_v.bias", attn.bv, DIM(DIM_VV), __VA_ARGS__)
+
+/* By the keys that all have: heads, scores over the root of d_k, the rotation of layer l. */
+struct nn_attention arch_attention(const struct arch_model *m, int32_t l, const struct arch_attn *w,
+                                   int state_slot);
+/* A ready function: all layers rotate halves by rope.freq_base and its scaling. */
+pith_status arch_rotate_halves(struct arch_model *m, struct pith_error *err);
+
+/* ---------------------------------------------------------------- Mamba-2 */
+
+struct arch_ssm_hp { /* a member `ssm` of the family's hyper-parameters */
+    int32_t conv, state, inner, heads, groups;
+};
+struct arch_ssm { /* a member `ssm` of the layer */
+    struct tensor *in, *conv, *conv_b, *dt_b, *a, *d, *norm, *out;
+};
+#define SSM_KEY(type, suffix_, field_)                                                             \
+    KEY_AT(KEY_I32, "ssm." suffix_, struct type, ssm.field_), .family = 1
+#define KEYS_SSM(type)                                                                             \
+    {SSM_KEY(type, "conv_kernel", conv), RANGE(2, CONV_MAX), .required = 1, .synth = 4},           \
+        {SSM_KEY(type, "state_size", state), RANGE(1, 4096), .required = 1, .synth = 16},          \
+        {SSM_KEY(type, "inner_size", inner), RANGE(1, MAX_EMBD), .required = 1,                    \
+         .synth_of = arch_two_rows},                                                               \
+        {SSM_KEY(type, "time_step_rank", heads), RANGE(1, MAX_EMBD), .required = 1,                \
+         .synth_of = arch_heads_of_16},                                                            \
+    {                                                                                              \
+        SSM_KEY(type, "group_count", groups), RANGE(1, MAX_EMBD), .required = 1, .synth = 1        \
+    }
+double arch_two_rows(const struct arch_model *m);
+double arch_heads_of_16(const struct arch_model *m);
+/* Dimensions that the rows use: the first of a family's own. */
+enum {
+    D_SSM_INNER = DIM_FAMILY,
+    D_SSM_IN,
+    D_SSM_CHANNELS,
+    D_SSM_CONV,
+    D_SSM_HEADS,
+    D_SSM_GROUP,
+    D_SSM_PER_GROUP,
+    DIM_BEHIND_SSM
+};
+int64_t arch_ssm_dim(const struct arch_ssm_hp *h, int d);
+pith_status arch_ssm_check(const struct arch_model *m, const struct arch_ssm_hp *h,
+                           struct pith_error *err);
+struct nn_ssm arch_ssm(const struct arch_model *m, const struct arch_ssm_hp *h,
+                       const struct arch_ssm *w, int32_t state);
+
+#endif
