@@ -34,9 +34,11 @@ struct server {
     struct http *http;
     struct work *work;
     struct tenants *tenants;
-    struct account account; /* of all requests */
+    struct account account;       /* of all requests */
     atomic_llong beside_requests; /* bytes of the process that are none of theirs, as measured last
                                    */
+    int64_t own_bytes;         /* the process had before there were models; 0: it is not measured */
+    atomic_llong process_most; /* where nobody says --max-memory, 0: not known yet */
     struct models *models;
     json_t *defaults; /* of fields, by the operator */
     char *openapi, *docs;

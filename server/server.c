@@ -33,6 +33,7 @@ struct server *server_open(const struct server_params *p, struct pith_error *err
 #endif
     json_watch();
     s->p = *p;
+    s->own_bytes = account_own();
     if (p->max_memory) { /* models get what requests and compiled grammars leave */
         uint64_t all = (uint64_t)p->max_memory,
                  taken = (uint64_t)p->requests_memory + p->grammar_bytes,

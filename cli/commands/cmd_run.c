@@ -28,7 +28,7 @@ static const struct arg args[] = {
     {.name = "PROMPT", ARG_FIELD(struct opts, said, ARG_TEXT), .typed = 1,
      .help = "the prompt, as -p gives it; one text, in quotes"},
     {.name = "--prompt", .alias = "-p", .meta = "TEXT", ARG_FIELD(struct opts, prompt, ARG_TEXT),
-     .help = "the prompt; stdin is not read then"},
+     .help = "the prompt; - is stdin, which is not read otherwise"},
     {.name = "--file", .alias = "-f", .meta = "FILE", ARG_FIELD(struct opts, file, ARG_TEXT),
      .otherwise = "stdin, unless it is a terminal",
      .help = "read the prompt from a file, byte for byte; - is stdin"},
@@ -185,6 +185,8 @@ static int read_prompt(struct opts *o, char **text, size_t *n)
     }
     if (goes_on(o))
         return CLI_OK;
+    if (o->prompt && !strcmp(o->prompt, "-") && !o->said)
+        return cli_read_file("-", text, n);
     if (o->prompt) {
         *text = strdup(o->prompt);
         *n = strlen(o->prompt);

@@ -124,7 +124,7 @@ static const struct arg args[] = {
      .dflt = "256", .help = "most requests that wait; more are asked to try again, but a key may "
          "always have its part of them waiting"},
     {.name = "--max-memory", .meta = "BYTES", ARG_FIELD(struct opts, max_memory, ARG_SIZE), .lo = 1,
-     .otherwise = "what the models need at most, and --requests-memory",
+     .otherwise = "what the models need at most and an eighth, --requests-memory and 256M",
      .help = "most memory of the whole server; models get what --requests-memory leaves, and where "
              "the process has it all requests are refused"},
     {.name = "--requests-memory", .meta = "BYTES",

@@ -337,13 +337,15 @@ static json_t *memory_now(struct server *s, const struct hosted *m)
     struct pith_memory_report mem = PITH_MEMORY_REPORT_INIT;
     pith_memory(&mem);
     json_t *bytes = json_object();
+    account_measure(s);
     int64_t models = (int64_t)m->bytes, requests = account_budget(s),
-            grammars = (int64_t)s->p.grammar_bytes;
+            grammars = (int64_t)s->p.grammar_bytes, all = account_most(s),
+            sum = models + requests + grammars;
     json_object_set_new(
         bytes, "most",
-        json_pack("{s:I, s:I, s:I, s:I}", "model", (json_int_t)models, "requests",
-                  (json_int_t)requests, "grammars", (json_int_t)grammars, "all",
-                  (json_int_t)(s->p.max_memory ? s->p.max_memory : models + requests + grammars)));
+        json_pack("{s:I, s:I, s:I, s:I, s:I}", "model", (json_int_t)models, "requests",
+                  (json_int_t)requests, "grammars", (json_int_t)grammars, "beside",
+                  (json_int_t)(all > sum ? all - sum : 0), "all", (json_int_t)(all ? all : sum)));
     json_object_set_new(bytes, "requests", json_integer(atomic_load(&s->account.bytes)));
     for (int i = 0; i < PITH_MEM_N; i++)
         json_object_set_new(bytes, pith_purpose_name((pith_purpose)i),

@@ -41,12 +41,17 @@ static int64_t budget_of_key(const struct server *s)
     return tenants_count(s->tenants) > 1 ? account_budget(s) / 2 : account_budget(s);
 }
 
+int64_t account_most(const struct server *s)
+{
+    return s->p.max_memory ? s->p.max_memory : atomic_load(&s->process_most);
+}
+
 /* How much more the process may have; what requests are given meanwhile is in it already. */
 static int64_t room_of_process(const struct server *s)
 {
-    return s->p.max_memory ? s->p.max_memory - atomic_load(&s->beside_requests) -
-                                 atomic_load(&s->account.bytes)
-                           : INT64_MAX;
+    int64_t most = account_most(s);
+    return most ? most - atomic_load(&s->beside_requests) - atomic_load(&s->account.bytes)
+                : INT64_MAX;
 }
 
 /* Bytes of the process that lie in memory and in no file, from which the system could read them
@@ -62,13 +67,33 @@ static int64_t resident(void)
     return (all - shared) * sysconf(_SC_PAGESIZE);
 }
 
+int64_t account_own(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return 0; /* what is freed is kept, and everything has a shadow */
+#endif
+    return resident();
+}
+
+/* What models and requests need at most, what the process had before, and something for the
+ * allocator, stacks and libraries. */
+static int64_t usual_most(const struct server *s)
+{
+    enum { SPARE = 256 << 20 };
+    int64_t models = models_most(s->models);
+    return s->own_bytes + models + models / 8 + s->p.requests_memory + SPARE;
+}
+
 void account_measure(struct server *s)
 {
-    if (!s->p.max_memory)
+    if (!s->p.max_memory && !s->own_bytes)
         return;
+    if (!s->p.max_memory)
+        atomic_store(&s->process_most, usual_most(s));
+    int64_t most = account_most(s);
     int64_t beside = resident() - atomic_load(&s->account.bytes);
 #ifdef __GLIBC__
-    if (beside + atomic_load(&s->account.bytes) > s->p.max_memory) {
+    if (beside + atomic_load(&s->account.bytes) > most) {
         /* what is free is kept there */
         malloc_trim(0);
         beside = resident() - atomic_load(&s->account.bytes);
@@ -110,10 +135,10 @@ int account_refuse(const struct server *s, const struct tenant *t, int64_t bytes
         fault_set(f, 503, "memory_full", NULL,
                   "the process has %lld bytes of memory and this request needs %lld more; it may "
                   "have %lld (--max-memory); try again later",
-                  (long long)(s->p.max_memory - room_of_process(s)), (long long)bytes,
-                  (long long)s->p.max_memory);
+                  (long long)(account_most(s) - room_of_process(s)), (long long)bytes,
+                  (long long)account_most(s));
     else if (key + bytes > budget_of_key(s) ||
-        all + bytes <= account_budget(s)) /* or it was, a moment ago */
+             all + bytes <= account_budget(s)) /* or it was, a moment ago */
         fault_set(f, 429, "key_memory_full", NULL,
                   "the requests of this key have %lld bytes of memory and this one needs %lld "
                   "more; all of a key may have %lld (of --requests-memory); "

@@ -46,9 +46,11 @@ int account_take(struct server *s, struct tenant *t, int64_t bytes, int64_t held
 int account_has_room(const struct server *s, const struct tenant *t, int64_t bytes);
 /* Most bytes that work for a request of a key may hold now. */
 int64_t account_room(const struct server *s, const struct tenant *t);
-/* From time to time: how large the process is. With --max-memory it counts, too, since memory has
- * more than its owners know of: the allocator, libraries, stacks. */
+/* From time to time: how large the process is. It counts, too, since memory has more than its
+ * owners know of: the allocator, libraries, stacks. */
 void account_measure(struct server *s);
+int64_t
+account_own(void); /* bytes of the process now, for server.own_bytes; 0: not to be measured */
 /* Which bound a request that needs so many bytes passes. Returns 0. */
 int account_refuse(const struct server *s, const struct tenant *t, int64_t bytes, struct fault *f);
 struct figures;
@@ -57,6 +59,7 @@ void account_ended(struct tenant *t, const struct figures *f); /* a request, wit
  * memory.
  */
 char *account_text(const struct server *s, const struct tenant *who, size_t *n);
+int64_t account_most(const struct server *s);   /* bytes of the process; 0: not known yet, or any */
 int64_t account_budget(const struct server *s); /* bytes of all requests together */
 
 #endif

@@ -28,8 +28,8 @@ struct hosted {
     struct server_lora lora[SERVER_LORAS]; /* [n_loras] */
     int n_loras;
     _Atomic(float) lora_scale[SERVER_LORAS]; /* where a request does not say */
-    const pith_template *template;         /* NULL: the plain fallback */
-    const pith_template *tool_template;    /* of conversations with tools; NULL: the same */
+    const pith_template *template;           /* NULL: the plain fallback */
+    const pith_template *tool_template;      /* of conversations with tools; NULL: the same */
     pith_template *own_template;
     int shows_tools; /* the template puts tools into a prompt; 0: not into the simplest one, which
                         is when each is looked at */
@@ -87,6 +87,8 @@ int32_t models_n_pair(const struct hosted *h); /* of a question with a text; 0: 
 pith_session *models_session(const struct hosted *h);
 json_t *
 models_template(const struct hosted *h); /* the text in its file, null; NULL: out of memory */
+int64_t
+models_most(struct models *m); /* bytes that all that are loaded, or are being, need at most */
 int models_is_loaded(const struct hosted *h);
 /* Takes no new requests, and is unloaded when those it has have ended; force: they are ended. 0:
  * *f. One that is not loaded is no error. */

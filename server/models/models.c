@@ -297,6 +297,21 @@ void models_handle(struct server *s, struct exchange *x)
 
 /* ---------------------------------------------------------------- what there is */
 
+int64_t models_most(struct models *m)
+{
+    enum { TOKEN = 128 }; /* of the vocabulary, with the tree that grammars make of it */
+    int64_t n = 0;
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; i < m->n; i++) {
+        const struct hosted *h = &m->v[i];
+        if (h->state != MODEL_UNLOADED)
+            n += (int64_t)(h->bytes ? h->bytes : m->server->p.models[h->index].file_bytes) +
+                 (int64_t)h->info.n_vocab * TOKEN + (int64_t)m->server->p.grammar_bytes;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
+
 int models_is_loaded(const struct hosted *h)
 {
     return h->state == MODEL_READY || h->state == MODEL_LEAVING;

@@ -67,6 +67,7 @@ def test_question(folder):
          pith("-p", "user: Once upon a time!")[1])
     same("raw_has_none", pith("-p", BEGIN, "--raw", *whole))
     same("a_question_from_stdin", pith(*asked, said=b"Once upon a time\n"))
+    same("a_question_from_stdin_by_its_name", pith(*asked, "-p", "-", said=b"Once upon a time\n"))
     with open(os.path.join(folder, "question"), "w") as f:
         f.write(BEGIN + "\r\n\n")
     same("a_question_from_a_file", pith("-f", f.name, *asked))

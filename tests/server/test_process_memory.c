@@ -41,6 +41,14 @@ int fault_set(struct fault *f, int status, const char *code, const char *param, 
     return 0;
 }
 
+static int64_t of_models;
+
+int64_t models_most(struct models *m)
+{
+    (void)m;
+    return of_models;
+}
+
 static void *touched(size_t n)
 {
     void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -97,6 +105,33 @@ static void what_requests_have_is_counted_once(void)
     CHECK(account_has_room(&server, &tenant, 50 * MIB));
 }
 
+/* Without --max-memory it is what models and requests need at most, and some more. */
+static void usual_limit(void)
+{
+    struct fault f = {0};
+    begin(0);
+    server.p.max_memory = 0;
+    server.p.requests_memory = 64 * MIB;
+    server.own_bytes = resident();
+    of_models = 16 * MIB;
+    account_measure(&server);
+    int64_t most = account_most(&server), room = most - resident();
+    CHECK(room >= (64 + 16 + 256) * (int64_t)MIB && room < 400 * (int64_t)MIB);
+    CHECK(account_has_room(&server, &tenant, 32 * MIB));
+    void *p = touched((size_t)room - 8 * MIB); /* that nobody counts */
+    REQUIRE(p != MAP_FAILED, "no memory");
+    account_measure(&server);
+    CHECK(!account_has_room(&server, &tenant, 32 * MIB));
+    CHECK(!account_take(&server, &tenant, 32 * MIB, 0, &f));
+    CHECK_MSG(http == 503 && strstr(said, "--max-memory"), "%d %s", http, said);
+    of_models += 64 * MIB; /* another one is loaded */
+    account_measure(&server);
+    CHECK(account_has_room(&server, &tenant, 32 * MIB));
+    munmap(p, (size_t)room - 8 * MIB);
+    account_measure(&server);
+    CHECK(account_has_room(&server, &tenant, 60 * MIB));
+}
+
 static void without_a_limit_nothing_is_measured(void)
 {
     begin(0);
@@ -109,6 +144,7 @@ int main(void)
 {
     TEST(what_nobody_counts_is_counted);
     TEST(what_requests_have_is_counted_once);
+    TEST(usual_limit);
     TEST(without_a_limit_nothing_is_measured);
     return test_end();
 }
