@@ -960,8 +960,8 @@ PITH_API int32_t pith_sampler_left(pith_sampler *s, const float *logits, struct 
 /* A grammar says which tokens may come next so that the text can still become what it describes:
  * GBNF (start rule "root"), a JSON Schema (texts that satisfy it; an unsupported keyword is
  * PITH_UNSUPPORTED by name and place; uniqueItems alone is let through unkept, unless strict_schema
- * is set, where items can have more than 64 values), or any JSON object. Left recursion, undefined rules and what is too
- * large to compile are refused with the rule's name. */
+ * is set, where items can have more than 64 values), or any JSON object. Left recursion, undefined
+ * rules and what is too large to compile are refused with the rule's name. */
 typedef struct pith_grammar pith_grammar;
 /* PITH_GRAMMAR_CALLS: text is a JSON array of tools, and the grammar that of an answer in which
  * they may be called: anything, but what begins a call, behind the trigger or (in families whose

@@ -68,8 +68,8 @@ static const struct arg args[] = {
      .hi = INT32_MAX, .otherwise = "off",
      .help = "self-extend: in groups of N tokens, a multiple of --ga-n"},
     {.name = "--block", .meta = "N", ARG_FIELD(struct opts, block, ARG_INT), .lo = 1, .hi = 65536,
-     .dflt = "32", .help = "models that fill in masks: tokens of a block, which is shown when all of "
-         "it is there"},
+     .dflt = "32", .help = "models that fill in masks: tokens of a block, which is shown when "
+         "all of it is there"},
     {.name = "--steps", .meta = "N", ARG_FIELD(struct opts, steps, ARG_INT), .lo = 1,
      .hi = INT32_MAX, .otherwise = "one for each token",
      .help = "models that fill in masks: steps over the whole text; fewer are faster and worse"},

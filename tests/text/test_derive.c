@@ -48,8 +48,8 @@ static const struct {
      "<<call:weather>>{\"city\": \"Ulm\", \"days\": 3}<</call>>",
      "<<call:weather>>{\"city\": \"Ulm\", \"days\": 30"},
     {"a section of calls, with ids",
-     CALLS("<use>\n", "<fn name=\"{{ c.function.name }}\" id=\"{{ c.id }}\">{{ c.function.arguments "
-           "| tojson }}</fn>\n", "", "</use>"),
+     CALLS("<use>\n", "<fn name=\"{{ c.function.name }}\" id=\"{{ c.id }}\">"
+           "{{ c.function.arguments | tojson }}</fn>\n", "", "</use>"),
      "<use>\n<fn name=\"weather\" id=\"a1\">{\"city\": \"Ulm\", \"days\": 3}</fn>\n"
      "<fn name=\"weather\" id=\"a2\">{\"city\": \"Ulm\", \"days\": 3}</fn>\n</use>",
      "<use>\n<fn name=\"weather\" id=\"a1\">{\"town"},
@@ -80,8 +80,8 @@ static const char *const plain[] = {
     CALLS("", "{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}", "\n",
           ""),
     CALLS("", "<x>{{ c.function.arguments | tojson }}{{ c.function.name }}</x>", "", ""),
-    CALLS("", "<x n=\"{{ loop.index * 7 }}\">{{ c.function.name }} {{ c.function.arguments | tojson "
-          "}}</x{{ loop.index }}>", "", ""),
+    CALLS("", "<x n=\"{{ loop.index * 7 }}\">{{ c.function.name }} "
+          "{{ c.function.arguments | tojson }}</x{{ loop.index }}>", "", ""),
     CALLS("", "<100%>{{ c.function.name }} {{ c.function.arguments | tojson }}</100%>", "", ""),
     CALLS("", "{{ raise_exception('no tools') }}", "", ""),
     CALLS("", "<x>{{ c.function.name }} {{ c.function.arguments | length }}</x>", "", ""),

@@ -925,7 +925,8 @@ static void strict_schemas(void)
         const char *schema, *place; /* NULL: it is kept */
     } c[] = {
         {FEW("\"type\":\"string\"", ""), "uniqueItems"},
-        {"{\"properties\":{\"a\":" FEW("\"type\":\"number\"", "") "}}", "#/properties/a/uniqueItems"},
+        {"{\"properties\":{\"a\":" FEW("\"type\":\"number\"", "") "}}",
+         "#/properties/a/uniqueItems"},
         {"{\"items\":" FEW("\"type\":\"object\"", "") "}", "#/items/uniqueItems"},
         {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
         {FEW("\"type\":\"integer\",\"minimum\":0", ""), "uniqueItems"},

@@ -27,7 +27,7 @@ pith_status jinja_define(struct jinja *t, const char *name, struct slice text,
                          struct pith_error *err);
 struct slice jinja_source(const struct jinja *t);
 /* What somebody has found out about a template, and keeps with it; any number of threads may. The
- * first note stays (0: there is another); drop ends it with the template. All have the same drop. */
+ * first note stays (0: there is another); drop, the same of all, ends it with the template. */
 const void *jinja_note(const struct jinja *t); /* NULL: none yet */
 int jinja_keep(const struct jinja *t, const void *note, void (*drop)(const void *));
 

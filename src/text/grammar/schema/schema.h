@@ -7,9 +7,9 @@
  * types its other keywords are about, white space is at most a blank, or line ends and indentation.
  * Numbers without bounds have at most 20 digits before and behind the point, and 3 of an exponent.
  * A keyword that cannot be kept is refused by name and place, never ignored; only uniqueItems is
- * let through, unless the rules are strict, where items can have more than 64 values (an enum's,
- * booleans, null, integers between bounds): what was there before no grammar can remember otherwise.
- */
+ * let through, unless the rules are strict, where items can have more than 64 values (those of an
+ * enum, booleans, null, integers between bounds): what was there before no grammar can remember
+ * otherwise. */
 #ifndef PITH_TEXT_SCHEMA_H
 #define PITH_TEXT_SCHEMA_H
 
